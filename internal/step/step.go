@@ -1,0 +1,50 @@
+// Package step holds Step: one change to the node as data, with its undo, its reason and whom it disturbs.
+//
+// It carries nothing out: the engine does, with a handler for each kind.
+package step
+
+import "encoding/json"
+
+// Phase orders the steps of one GPU: access of what goes is taken away, the hardware is changed and read back, access
+// is granted from what is observed.
+type Phase string
+
+// The phases, in order.
+const (
+	Narrow Phase = "narrow"
+	Change Phase = "change"
+	Widen  Phase = "widen"
+)
+
+// Disruption says what a step does to those who run.
+type Disruption string
+
+// The degrees of disruption.
+const (
+	None    Disruption = "none"    // nobody notices
+	Idle    Disruption = "idle"    // destroys or changes something that nobody uses
+	Running Disruption = "running" // stops somebody: needs authority
+)
+
+// Step is one change. Args and Undo are of the kind's own types and must decode again after a restart.
+type Step struct {
+	ID         int             `json:"id"`            // unique within its change, in order
+	Kind       string          `json:"kind"`          // "mig.create", "slice.set", …; the handler is found by it
+	GPU        string          `json:"gpu,omitempty"` // the GPU's UUID; empty for a step of the node
+	Phase      Phase           `json:"phase"`
+	Args       json.RawMessage `json:"args,omitempty"`
+	Undo       json.RawMessage `json:"undo,omitempty"`
+	Text       string          `json:"text"`   // what it does, for people: "create 3g.20gb at 4"
+	Reason     string          `json:"reason"` // why: "the layout has it, the GPU has not"
+	Disruption Disruption      `json:"disruption"`
+	Disturbs   []string        `json:"disturbs,omitempty"` // lease ids, or "pid 123 (python)"
+}
+
+// Must encodes the arguments of a step. The types are ours and always encode.
+func Must(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("internal error: step arguments do not encode: " + err.Error())
+	}
+	return b
+}
