@@ -1,0 +1,184 @@
+package api
+
+// Spec is the desired state of a node. Every name in it is checked by Validate; Normalize writes the defaults in.
+type Spec struct {
+	Version string       `json:"version"`
+	Base    *uint64      `json:"base,omitempty"` // the generation that this was edited from; written by get
+	Node    NodeSpec     `json:"node,omitzero"`
+	GPUs    []GPUSpec    `json:"gpus,omitempty"`
+	Tenants []TenantSpec `json:"tenants,omitempty"`
+}
+
+// NodeSpec is policy for the whole node.
+type NodeSpec struct {
+	Enforce      Switch     `json:"enforce,omitempty"` // observe | on (off is read as observe)
+	Guard        Switch     `json:"guard,omitempty"`   // off | logins
+	Reserve      *Bytes     `json:"reserve,omitempty"` // per time-sliced or MPS GPU; default 1GiB
+	Quiesce      []string   `json:"quiesce,omitempty"` // units
+	Walls        *WallsSpec `json:"walls,omitempty"`
+	Unattributed string     `json:"unattributed,omitempty"` // report | stop
+}
+
+// WallsSpec is about processes that leave their lease.
+type WallsSpec struct {
+	Migration string `json:"migration,omitempty"` // deny | detect
+}
+
+// GPU modes.
+const (
+	ModeExclusive = "exclusive"
+	ModeMIG       = "mig"
+	ModeMPS       = "mps"
+	ModeTimeslice = "timeslice"
+	ModeExternal  = "external"
+	ModeUnmanaged = "unmanaged" // never written: a GPU that no entry names
+)
+
+// GPUSpec says what some GPUs are used for.
+type GPUSpec struct {
+	Select     Selector       `json:"select"`
+	Mode       string         `json:"mode"`
+	MIG        *MIGSpec       `json:"mig,omitempty"`
+	MPS        *MPSSpec       `json:"mps,omitempty"`
+	Timeslice  *TimesliceSpec `json:"timeslice,omitempty"`
+	Optional   bool           `json:"optional,omitempty"`
+	Graphics   bool           `json:"graphics,omitempty"`
+	Overcommit bool           `json:"overcommit,omitempty"`
+	Owner      string         `json:"owner,omitempty"` // external: slurm | kubernetes | …
+}
+
+// Selector picks GPUs. Exactly one field is set. UUID and PCI are more exact than Index, then Model, then All.
+type Selector struct {
+	UUID  List[string] `json:"uuid,omitempty"`
+	PCI   List[string] `json:"pci,omitempty"`
+	Index List[int]    `json:"index,omitempty"`
+	Model string       `json:"model,omitempty"` // a glob
+	All   bool         `json:"all,omitempty"`
+}
+
+// MIGSpec is a layout: fixed or dynamic.
+type MIGSpec struct {
+	Layout  []string  `json:"layout,omitempty"` // profile names, with repetition
+	Dynamic bool      `json:"dynamic,omitempty"`
+	Keep    *Duration `json:"keep,omitempty"` // dynamic: how long an idle instance stays; default 5m
+}
+
+// MPSSpec is how MPS runs on a GPU.
+type MPSSpec struct {
+	Scope      string `json:"scope,omitempty"`      // gpu
+	Enforce    string `json:"enforce,omitempty"`    // report | strict
+	Namespaces string `json:"namespaces,omitempty"` // experimental
+	Bypass     string `json:"bypass,omitempty"`     // report | stop
+	Unverified string `json:"unverified,omitempty"` // degrade | refuse
+}
+
+// TimesliceSpec is how time is sliced on a GPU.
+type TimesliceSpec struct {
+	Round *Duration `json:"round,omitempty"` // default 1s, 420ms … 10s
+}
+
+// TenantSpec is one tenant.
+type TenantSpec struct {
+	Name     string       `json:"name"` // [a-z][a-z0-9-]{0,30}
+	Members  Members      `json:"members,omitzero"`
+	Adopt    *AdoptSpec   `json:"adopt,omitempty"`
+	PerLogin *MemorySpec  `json:"per_login,omitempty"`
+	CPU      *CPUSpec     `json:"cpu,omitempty"`
+	Memory   *HostMemSpec `json:"memory,omitempty"`
+	Tasks    *uint64      `json:"tasks,omitempty"`
+	IO       *IOSpec      `json:"io,omitempty"`
+	Priority string       `json:"priority,omitempty"` // low | normal | high
+	Devices  []string     `json:"devices,omitempty"`  // classes: rdma | fuse | dri
+	Overuse  *OveruseSpec `json:"overuse,omitempty"`
+	Preempt  string       `json:"preempt,omitempty"` // stop
+	GPU      []GrantSpec  `json:"gpu,omitempty"`
+}
+
+// Members are users and groups by name.
+type Members struct {
+	Users  []string `json:"users,omitempty"`
+	Groups []string `json:"groups,omitempty"`
+}
+
+// AdoptSpec names what is adopted into which grant.
+type AdoptSpec struct {
+	Logins string            `json:"logins,omitempty"`
+	Units  map[string]string `json:"units,omitempty"`
+}
+
+// MemorySpec is one host-memory limit.
+type MemorySpec struct {
+	Memory *Bytes `json:"memory,omitempty"`
+}
+
+// CPUSpec limits CPU.
+type CPUSpec struct {
+	Quota  *Percent `json:"quota,omitempty"`  // 100% is one CPU
+	Weight *uint64  `json:"weight,omitempty"` // 1…10000
+	Near   string   `json:"near,omitempty"`   // gpu | strict
+}
+
+// HostMemSpec limits host memory.
+type HostMemSpec struct {
+	Max  *Bytes `json:"max,omitempty"`
+	High *Bytes `json:"high,omitempty"`
+	Swap *Bytes `json:"swap,omitempty"`
+}
+
+// IOSpec weighs disk traffic.
+type IOSpec struct {
+	Weight *uint64 `json:"weight,omitempty"` // 1…10000
+}
+
+// OveruseSpec says what happens to a lease that uses more GPU memory than granted.
+type OveruseSpec struct {
+	Memory string    `json:"memory,omitempty"` // observe | notify | freeze | kill; default notify
+	Grace  *Duration `json:"grace,omitempty"`  // default 10s
+}
+
+// GrantSpec is what a tenant may use. Exactly one of MIG, Slices, Timeslice, MPS and Exclusive is set, but MPS may
+// stand beside MIG (MPS inside an instance).
+type GrantSpec struct {
+	Name       string     `json:"name"`
+	MIG        string     `json:"mig,omitempty"`    // a profile name
+	Slices     uint32     `json:"slices,omitempty"` // or by what it must have
+	Memory     string     `json:"memory,omitempty"` // with slices: ">=38GiB"
+	Attributes []string   `json:"attributes,omitempty"`
+	Timeslice  *ShareSpec `json:"timeslice,omitempty"`
+	MPS        *ShareSpec `json:"mps,omitempty"`
+	Exclusive  int        `json:"exclusive,omitempty"` // whole GPUs per lease
+	GPUs       *Selector  `json:"gpus,omitempty"`
+	Leases     *int       `json:"leases,omitempty"`
+	Idle       *IdleSpec  `json:"idle,omitempty"`
+	MaxTime    *Duration  `json:"max_time,omitempty"`
+	Reserved   bool       `json:"reserved,omitempty"`
+	Accept     string     `json:"accept,omitempty"` // best-effort
+}
+
+// ShareSpec is a part of a GPU: of its time under timeslice, of its threads under mps.
+type ShareSpec struct {
+	Share  Percent  `json:"share"`
+	Memory *Bytes   `json:"memory,omitempty"` // for all leases of the grant on one GPU together
+	Cap    *Percent `json:"cap,omitempty"`    // timeslice: never more, even on an idle GPU
+}
+
+// IdleSpec says what happens to a lease that does nothing.
+type IdleSpec struct {
+	After Duration `json:"after"`
+	Do    string   `json:"do,omitempty"` // notify | stop
+}
+
+// Kind says what a grant is made of: one of the mode constants.
+func (g *GrantSpec) Kind() string {
+	switch {
+	case g.MIG != "" || g.Slices > 0:
+		return ModeMIG
+	case g.Timeslice != nil:
+		return ModeTimeslice
+	case g.MPS != nil:
+		return ModeMPS
+	case g.Exclusive > 0:
+		return ModeExclusive
+	}
+	return ""
+}
