@@ -1,0 +1,131 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// Kind is the machine-readable reason of a refusal. The set is closed.
+type Kind string
+
+// The kinds.
+const (
+	KindNotFound    Kind = "not-found"   // what was named does not exist
+	KindConflict    Kind = "conflict"    // somebody else changed or is changing it
+	KindInUse       Kind = "in-use"      // it would disturb somebody
+	KindInvalid     Kind = "invalid"     // the request or the spec is wrong
+	KindDenied      Kind = "denied"      // the caller may not
+	KindUnavailable Kind = "unavailable" // not now: the driver, the daemon or a capacity is missing
+	KindDegraded    Kind = "degraded"    // it ended, but not all of it was reached
+	KindInfeasible  Kind = "infeasible"  // it can never fit
+	KindInternal    Kind = "internal"    // our own bug
+)
+
+// kinds maps each kind once to its HTTP status and its exit code.
+var kinds = map[Kind]struct{ status, exit int }{
+	KindNotFound:    {http.StatusNotFound, ExitFailed},
+	KindConflict:    {http.StatusConflict, ExitConflict},
+	KindInUse:       {http.StatusLocked, ExitConflict},
+	KindInvalid:     {http.StatusBadRequest, ExitUsage},
+	KindDenied:      {http.StatusForbidden, ExitDenied},
+	KindUnavailable: {http.StatusServiceUnavailable, ExitUnreachable},
+	KindDegraded:    {http.StatusOK, ExitDegraded},
+	KindInfeasible:  {http.StatusUnprocessableEntity, ExitInfeasible},
+	KindInternal:    {http.StatusInternalServerError, ExitFailed},
+}
+
+// Exit codes of the command line.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitUnreachable = 3
+	ExitDenied      = 4
+	ExitConflict    = 5
+	ExitDegraded    = 6
+	ExitInfeasible  = 7
+	ExitChanges     = 10 // plan --exit-code: something would change
+)
+
+// Kinds lists the closed set.
+func Kinds() []Kind {
+	return []Kind{KindNotFound, KindConflict, KindInUse, KindInvalid, KindDenied, KindUnavailable, KindDegraded, KindInfeasible, KindInternal}
+}
+
+// Status is the HTTP status of a kind; 500 for an unknown one.
+func (k Kind) Status() int {
+	if e, ok := kinds[k]; ok {
+		return e.status
+	}
+	return http.StatusInternalServerError
+}
+
+// ExitCode is the command line's exit code of a kind; 1 for an unknown one.
+func (k Kind) ExitCode() int {
+	if e, ok := kinds[k]; ok {
+		return e.exit
+	}
+	return ExitFailed
+}
+
+// Error is a refusal or a failure as it crosses the wire: one sentence that says what and where, and a hint that says
+// what to do instead.
+type Error struct {
+	Kind    Kind         `json:"kind"`
+	Message string       `json:"message"`
+	Hint    string       `json:"hint,omitempty"`
+	Fields  []FieldError `json:"fields,omitempty"` // with invalid: every place that is wrong
+	// Operation is, with conflict, the one to wait for.
+	Operation string `json:"operation,omitempty"`
+}
+
+// Error gives the message; the hint is shown beside it, not in it.
+func (e *Error) Error() string { return e.Message }
+
+// FieldError is one wrong place in a document.
+type FieldError struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"` // from 1; 0 when unknown
+	Column  int    `json:"column,omitempty"`
+	Path    string `json:"path,omitempty"` // tenants[0].gpu[1].timeslice.share
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// FieldErrors are all wrong places of a document.
+type FieldErrors []FieldError
+
+// Error gives one line for each place.
+func (e FieldErrors) Error() string {
+	var b strings.Builder
+	for i, f := range e {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(f.Error())
+	}
+	return b.String()
+}
+
+// Error gives "file:line:column: path: message".
+func (f FieldError) Error() string {
+	var b strings.Builder
+	if f.File != "" {
+		b.WriteString(f.File + ":")
+	}
+	if f.Line > 0 {
+		b.WriteString(strconv.Itoa(f.Line) + ":")
+		if f.Column > 0 {
+			b.WriteString(strconv.Itoa(f.Column) + ":")
+		}
+	}
+	if b.Len() > 0 {
+		b.WriteByte(' ')
+	}
+	if f.Path != "" {
+		b.WriteString(f.Path + ": ")
+	}
+	b.WriteString(f.Message)
+	return b.String()
+}

@@ -1,0 +1,337 @@
+package api
+
+import "time"
+
+// SocketPath is where the daemon listens unless it is told otherwise.
+const SocketPath = "/run/gpushare/gpushare.sock"
+
+// Features is the append-only list of what this version of the API can do beyond the first.
+func Features() []string { return []string{"spec", "leases", "operations", "events"} }
+
+// Info answers GET /v1.
+type Info struct {
+	API      string   `json:"api"` // "v1"
+	Version  string   `json:"version"`
+	Features []string `json:"features"`
+	Driver   string   `json:"driver,omitempty"`  // the driver's version, empty without one
+	Adapter  string   `json:"adapter,omitempty"` // what holds processes: systemd, cgroupfs, processes
+	You      Caller   `json:"you"`
+}
+
+// Caller is whom the daemon takes the caller for.
+type Caller struct {
+	UID     int      `json:"uid"`
+	User    string   `json:"user,omitempty"`
+	Role    string   `json:"role"`              // admin | member | observer | nobody
+	Tenants []string `json:"tenants,omitempty"` // of which the caller is a member
+}
+
+// Status answers GET /v1/status: the node as it is seen now.
+type Status struct {
+	SchemaVersion int            `json:"schema_version"` // 1
+	At            time.Time      `json:"at"`
+	Node          NodeStatus     `json:"node"`
+	GPUs          []GPUStatus    `json:"gpus"`
+	Tenants       []TenantStatus `json:"tenants"`
+	Leases        []Lease        `json:"leases"`
+}
+
+// NodeStatus is the node as a whole.
+type NodeStatus struct {
+	Host       string      `json:"host"`
+	Generation uint64      `json:"generation"` // of the accepted spec, 0 without one
+	Enforce    string      `json:"enforce"`    // observe | on
+	Driver     string      `json:"driver,omitempty"`
+	Adapter    string      `json:"adapter"`
+	Conditions []Condition `json:"conditions,omitempty"` // what is wrong or weaker than asked; empty is healthy
+	Operation  string      `json:"operation,omitempty"`  // the change that is under way
+}
+
+// Condition is one thing that is not as it should be.
+type Condition struct {
+	Kind    string    `json:"kind"` // "driver", "held", "drift", "not-enforced", "state", "mps", …
+	GPU     string    `json:"gpu,omitempty"`
+	Tenant  string    `json:"tenant,omitempty"`
+	Message string    `json:"message"`
+	Hint    string    `json:"hint,omitempty"`
+	Since   time.Time `json:"since"`
+}
+
+// GPUStatus is one GPU.
+type GPUStatus struct {
+	Index       int             `json:"index"`
+	UUID        string          `json:"uuid"`
+	PCI         string          `json:"pci"`
+	Model       string          `json:"model"`
+	Mode        string          `json:"mode"`  // of the spec; unmanaged when nobody names it
+	State       string          `json:"state"` // ok | changing | held | lost | stuck
+	Reason      string          `json:"reason,omitempty"`
+	Memory      GPUMemory       `json:"memory"`
+	Utilization *int            `json:"utilization,omitempty"` // percent; absent when unknown
+	MIG         *MIGStatus      `json:"mig,omitempty"`
+	MPS         *MPSStatus      `json:"mps,omitempty"`
+	Processes   []ProcessStatus `json:"processes,omitempty"`
+	Granted     []GrantedMemory `json:"granted,omitempty"` // memory that live and reserved grants hold here
+}
+
+// GPUMemory is in bytes.
+type GPUMemory struct {
+	Total uint64 `json:"total"`
+	Used  uint64 `json:"used"`
+	Free  uint64 `json:"free"`
+}
+
+// GrantedMemory is what one grant holds of a GPU.
+type GrantedMemory struct {
+	Tenant string `json:"tenant"`
+	Grant  string `json:"grant"`
+	Bytes  uint64 `json:"bytes"`
+}
+
+// MIGStatus is the MIG side of one GPU.
+type MIGStatus struct {
+	Enabled   bool             `json:"enabled"`
+	Pending   bool             `json:"pending"`
+	Layout    []string         `json:"layout,omitempty"` // wanted
+	Instances []InstanceStatus `json:"instances,omitempty"`
+}
+
+// InstanceStatus is one MIG instance.
+type InstanceStatus struct {
+	ID      uint32    `json:"id"`
+	Profile string    `json:"profile"`
+	Start   uint32    `json:"start"`
+	Size    uint32    `json:"size"`
+	UUIDs   []string  `json:"uuids,omitempty"` // one for each compute instance; none: an orphan
+	Foreign bool      `json:"foreign,omitempty"`
+	Memory  GPUMemory `json:"memory"`
+	Lease   string    `json:"lease,omitempty"`
+}
+
+// MPSStatus is the MPS side of one GPU.
+type MPSStatus struct {
+	State   string `json:"state"` // running | starting | stopped | failed | unresponsive
+	Unit    string `json:"unit,omitempty"`
+	PID     int    `json:"pid,omitempty"`
+	Version string `json:"version,omitempty"`
+	Clients int    `json:"clients"`
+	Enforce string `json:"enforce"` // report | strict
+	Reason  string `json:"reason,omitempty"`
+}
+
+// ProcessStatus is one process on a GPU.
+type ProcessStatus struct {
+	PID     int     `json:"pid"`
+	Command string  `json:"command,omitempty"`
+	Kind    string  `json:"kind"`             // compute | graphics | mps
+	Memory  *uint64 `json:"memory,omitempty"` // bytes; absent when unknown
+	Tenant  string  `json:"tenant,omitempty"`
+	Lease   string  `json:"lease,omitempty"` // empty: unattributed
+}
+
+// TenantStatus is one tenant.
+type TenantStatus struct {
+	Name     string        `json:"name"`
+	Priority string        `json:"priority"`
+	Members  Members       `json:"members"`
+	Limits   []LimitStatus `json:"limits,omitempty"`
+	Grants   []GrantStatus `json:"grants"`
+	Leases   int           `json:"leases"`
+}
+
+// LimitStatus is one host limit: as asked, and as read back.
+type LimitStatus struct {
+	Name    string `json:"name"` // cpu.quota, memory.max, …
+	Wanted  string `json:"wanted"`
+	InForce string `json:"in_force,omitempty"` // empty: not enforced
+	Reason  string `json:"reason,omitempty"`   // why not
+}
+
+// GrantStatus is one grant.
+type GrantStatus struct {
+	Name     string   `json:"name"`
+	Kind     string   `json:"kind"`   // mig | mps | timeslice | exclusive
+	Text     string   `json:"text"`   // "40% of the time, 30 GiB"
+	GPUs     []string `json:"gpus"`   // UUIDs that it may use
+	Leases   int      `json:"leases"` // live
+	Max      int      `json:"max"`    // 0: no limit but the budget
+	Queued   int      `json:"queued,omitempty"`
+	Reserved bool     `json:"reserved,omitempty"`
+}
+
+// Lease states, in order.
+const (
+	LeaseQueued  = "queued"
+	LeasePlaced  = "placed"
+	LeaseRunning = "running"
+	LeaseEnding  = "ending"
+	LeaseGone    = "gone"
+)
+
+// Lease is one running use of a grant.
+type Lease struct {
+	ID         string       `json:"id"`
+	Generation uint64       `json:"generation"` // never reused on this node
+	Tenant     string       `json:"tenant"`
+	Grant      string       `json:"grant"`
+	Kind       string       `json:"kind"`
+	State      string       `json:"state"`
+	User       string       `json:"user,omitempty"`
+	UID        int          `json:"uid"`
+	Command    []string     `json:"command,omitempty"`
+	PID        int          `json:"pid,omitempty"`
+	Processes  int          `json:"processes,omitempty"`
+	GPUs       []string     `json:"gpus,omitempty"`    // UUIDs of GPUs
+	Devices    []string     `json:"devices,omitempty"` // what CUDA_VISIBLE_DEVICES says: GPU or MIG UUIDs
+	Share      *LeaseShare  `json:"share,omitempty"`
+	Memory     *LeaseMemory `json:"memory,omitempty"`
+	Walls      WallsStatus  `json:"walls"`
+	Notices    []string     `json:"notices,omitempty"`  // the last few, newest last
+	Position   int          `json:"position,omitempty"` // in the queue, from 1
+	Waiting    string       `json:"waiting,omitempty"`  // why
+	Created    time.Time    `json:"created"`
+	Started    *time.Time   `json:"started,omitempty"`
+	Ends       *time.Time   `json:"ends,omitempty"` // max_time
+}
+
+// LeaseShare is a share of a GPU's time or threads.
+type LeaseShare struct {
+	Entitled  float64  `json:"entitled"`            // percent
+	Occupancy *float64 `json:"occupancy,omitempty"` // percent of the last 10 s in which it held the GPU; absent when not gated
+	Busy      *float64 `json:"busy,omitempty"`      // percent of the last 10 s, estimated from the driver's samples
+	StdErr    *float64 `json:"stderr,omitempty"`    // of Busy, in points
+	Gated     bool     `json:"gated"`               // somebody enforces it
+}
+
+// LeaseMemory is GPU memory in bytes.
+type LeaseMemory struct {
+	Limit   uint64 `json:"limit"`           // of the grant, for all its leases on one GPU
+	Used    uint64 `json:"used"`            // by this lease
+	Backend string `json:"backend"`         // mig | mps | reactive | none: what makes the limit hold
+	Stage   string `json:"stage,omitempty"` // notice | over | stopping
+}
+
+// WallsStatus says what holds the lease's processes.
+type WallsStatus struct {
+	Cgroup  string   `json:"cgroup,omitempty"`
+	Unit    string   `json:"unit,omitempty"`
+	Devices bool     `json:"devices"`           // device rules are in force
+	Freeze  bool     `json:"freeze"`            // it can be frozen
+	Missing []string `json:"missing,omitempty"` // what is not enforced, and why
+}
+
+// LeaseRequest is the body of POST /v1/leases. The answer is a Lease with Environment once it runs. The process that
+// asks is the one that is walled in; it then executes its command.
+type LeaseRequest struct {
+	Tenant  string    `json:"tenant,omitempty"` // empty: the caller's only one
+	Grant   string    `json:"grant,omitempty"`  // empty: chosen
+	GPU     string    `json:"gpu,omitempty"`    // "mig:2g.10gb", "exclusive", "timeslice", "mps"
+	Command []string  `json:"command"`
+	Wait    *Duration `json:"wait,omitempty"` // absent: refuse at once when nothing is free
+}
+
+// LeaseGrant is the answer to POST /v1/leases: NDJSON, first any number of these with only Lease (queued, with its
+// position), last one with Environment or Error.
+type LeaseGrant struct {
+	Lease       *Lease            `json:"lease,omitempty"`
+	Environment map[string]string `json:"environment,omitempty"`
+	Unset       []string          `json:"unset,omitempty"`
+	Chosen      string            `json:"chosen,omitempty"` // which grant, and why, in one line
+	Warnings    []string          `json:"warnings,omitempty"`
+	Error       *Error            `json:"error,omitempty"`
+}
+
+// Plan is what would change, or what changed.
+type Plan struct {
+	SchemaVersion int        `json:"schema_version"` // 1
+	Generation    uint64     `json:"generation"`     // of the spec that it leads to
+	Empty         bool       `json:"empty"`
+	Steps         []PlanStep `json:"steps"`
+	Warnings      []string   `json:"warnings,omitempty"`
+	Disturbs      []string   `json:"disturbs,omitempty"`
+	Observe       bool       `json:"observe,omitempty"` // enforce: observe - nothing of it would be done
+	Diff          *Diff      `json:"diff,omitempty"`    // when asked for
+}
+
+// PlanStep is one step for people and tools.
+type PlanStep struct {
+	ID         int      `json:"id"`
+	Op         string   `json:"op"` // "mig.create"
+	GPU        string   `json:"gpu,omitempty"`
+	Text       string   `json:"text"`
+	Reason     string   `json:"reason,omitempty"`
+	Disruption string   `json:"disruption"`
+	Disturbs   []string `json:"disturbs,omitempty"`
+	Estimate   float64  `json:"estimate,omitempty"` // seconds, from what was measured here before
+	State      string   `json:"state,omitempty"`    // of an operation: pending | doing | done | failed | undone
+	Seconds    float64  `json:"seconds,omitempty"`
+	Error      string   `json:"error,omitempty"`
+}
+
+// Diff is before and after, as YAML text.
+type Diff struct {
+	Before string `json:"before"`
+	After  string `json:"after"`
+}
+
+// ApplyResult answers PUT /v1/spec: 200 with the plan when nothing is left to do (checked, or no changes), 202 with the
+// operation otherwise.
+type ApplyResult struct {
+	Generation uint64     `json:"generation"`
+	Changed    bool       `json:"changed"`
+	Checked    bool       `json:"checked,omitempty"`
+	Plan       Plan       `json:"plan"`
+	Operation  *Operation `json:"operation,omitempty"`
+}
+
+// Operation is long work.
+type Operation struct {
+	ID       string     `json:"id"`
+	Kind     string     `json:"kind"`  // apply | retry | resume
+	State    string     `json:"state"` // running | done | degraded | failed
+	Who      string     `json:"who"`
+	Plan     Plan       `json:"plan"` // with the states of its steps
+	Error    *Error     `json:"error,omitempty"`
+	Started  time.Time  `json:"started"`
+	Finished *time.Time `json:"finished,omitempty"`
+}
+
+// SpecDocument answers GET /v1/spec.
+type SpecDocument struct {
+	Generation uint64    `json:"generation"`
+	Who        string    `json:"who"`
+	At         time.Time `json:"at"`
+	YAML       string    `json:"yaml"`
+}
+
+// Event is one line of GET /v1/events.
+type Event struct {
+	Seq     uint64    `json:"seq"`
+	At      time.Time `json:"at"`
+	Kind    string    `json:"kind"` // lease.started, memory.notice, share.frozen, gpu.held, change.done, gap, …
+	GPU     string    `json:"gpu,omitempty"`
+	Tenant  string    `json:"tenant,omitempty"`
+	Lease   string    `json:"lease,omitempty"`
+	Message string    `json:"message"`
+}
+
+// Doctor answers GET /v1/doctor.
+type Doctor struct {
+	SchemaVersion int     `json:"schema_version"` // 1
+	Checks        []Check `json:"checks"`
+}
+
+// Check is one finding.
+type Check struct {
+	Name    string `json:"name"`
+	Result  string `json:"result"` // ok | warn | fail
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// Environment answers GET /v1/env.
+type Environment struct {
+	Lease       string            `json:"lease,omitempty"`
+	Environment map[string]string `json:"environment"`
+	Unset       []string          `json:"unset,omitempty"`
+}
