@@ -287,8 +287,9 @@ type ApplyResult struct {
 // Operation is long work.
 type Operation struct {
 	ID       string     `json:"id"`
-	Kind     string     `json:"kind"`  // apply | retry | resume
-	State    string     `json:"state"` // running | done | degraded | failed
+	Kind     string     `json:"kind"`    // apply | retry | resume
+	State    string     `json:"state"`   // running | done | degraded | failed
+	Version  uint64     `json:"version"` // grows with every change of it: wait with ?after=
 	Who      string     `json:"who"`
 	Plan     Plan       `json:"plan"` // with the states of its steps
 	Error    *Error     `json:"error,omitempty"`

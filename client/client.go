@@ -1,0 +1,295 @@
+// Package client is the typed client of the daemon's API over its unix socket.
+//
+// Its zero value works. It sends documents as bytes and leaves their meaning to the daemon.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// Client talks to one daemon. Set the fields before the first use and leave them.
+type Client struct {
+	Socket string // api.SocketPath when empty
+
+	once sync.Once
+	http *http.Client
+}
+
+func (c *Client) socket() string {
+	if c.Socket == "" {
+		return api.SocketPath
+	}
+	return c.Socket
+}
+
+func (c *Client) client() *http.Client {
+	c.once.Do(func() {
+		var d net.Dialer
+		c.http = &http.Client{Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return d.DialContext(ctx, "unix", c.socket())
+			},
+			MaxIdleConnsPerHost: 4,
+			DisableCompression:  true,
+		}}
+	})
+	return c.http
+}
+
+// Do sends one request and decodes the answer into out (unless nil). Refusals come back as *api.Error, a daemon that
+// cannot be reached as one of kind unavailable.
+func (c *Client) Do(ctx context.Context, method, path string, query url.Values, body []byte, header http.Header, out any) error {
+	res, err := c.send(ctx, method, path, query, body, header)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if out == nil {
+		_, err = io.Copy(io.Discard, res.Body)
+		return err
+	}
+	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
+		return fmt.Errorf("cannot read the answer of gpushared: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) send(ctx context.Context, method, path string, query url.Values, body []byte, header http.Header) (*http.Response, error) {
+	u := url.URL{Scheme: "http", Host: "gpushare", Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a request: %w", err)
+	}
+	for k, v := range header {
+		req.Header[k] = v
+	}
+	res, err := c.client().Do(req)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if res.StatusCode >= 400 {
+		defer res.Body.Close()
+		return nil, refusal(res)
+	}
+	return res, nil
+}
+
+func refusal(res *http.Response) error {
+	b, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	var envelope struct {
+		Error *api.Error `json:"error"`
+	}
+	if json.Unmarshal(b, &envelope) == nil && envelope.Error != nil && envelope.Error.Message != "" {
+		return envelope.Error
+	}
+	return &api.Error{Kind: api.KindInternal, Message: "gpushared answered " + res.Status + " without saying why"}
+}
+
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	e := &api.Error{Kind: api.KindUnavailable, Message: "cannot reach gpushared at " + c.socket()}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.Message += ": there is no such socket"
+		e.Hint = "start it with 'systemctl start gpushared', or name its socket with --socket"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		e.Message += ": nobody listens on it"
+		e.Hint = "see 'systemctl status gpushared' for why it is not running"
+	case errors.Is(err, fs.ErrPermission):
+		e.Kind = api.KindDenied
+		e.Message += ": permission denied"
+		e.Hint = "the socket is meant to be open to all users (0666): see who changed it or its folder"
+	default:
+		e.Message += ": " + err.Error()
+		e.Hint = "if the daemon was just restarted, try again"
+	}
+	return e
+}
+
+func get[T any](ctx context.Context, c *Client, path string, query url.Values) (*T, error) {
+	out := new(T)
+	if err := c.Do(ctx, http.MethodGet, path, query, nil, nil, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Info says which daemon this is and whom it takes the caller for.
+func (c *Client) Info(ctx context.Context) (*api.Info, error) {
+	return get[api.Info](ctx, c, "/v1", nil)
+}
+
+// Status reads the node as it is seen now.
+func (c *Client) Status(ctx context.Context) (*api.Status, error) {
+	return get[api.Status](ctx, c, "/v1/status", nil)
+}
+
+// Spec reads the accepted spec.
+func (c *Client) Spec(ctx context.Context) (*api.SpecDocument, error) {
+	return get[api.SpecDocument](ctx, c, "/v1/spec", nil)
+}
+
+// Plan reads what the converge loop and a new apply of the accepted spec would do now.
+func (c *Client) Plan(ctx context.Context) (*api.Plan, error) {
+	return get[api.Plan](ctx, c, "/v1/plan", nil)
+}
+
+// Doctor runs the daemon's checks.
+func (c *Client) Doctor(ctx context.Context) (*api.Doctor, error) {
+	return get[api.Doctor](ctx, c, "/v1/doctor", nil)
+}
+
+// Counters reads the daemon's counters.
+func (c *Client) Counters(ctx context.Context) (map[string]uint64, error) {
+	m, err := get[map[string]uint64](ctx, c, "/v1/counters", nil)
+	if err != nil {
+		return nil, err
+	}
+	return *m, nil
+}
+
+// Environment reads the environment of the lease that the caller runs in.
+func (c *Client) Environment(ctx context.Context) (*api.Environment, error) {
+	return get[api.Environment](ctx, c, "/v1/env", nil)
+}
+
+// ApplyOptions are the caller's authority and wishes.
+type ApplyOptions struct {
+	File       string // for messages
+	Check      bool   // stop after the plan
+	Diff       bool
+	Force      bool
+	AllowReset bool
+	IfMatch    *uint64 // refuse unless this is the generation in force
+}
+
+// Apply sends a spec.
+func (c *Client) Apply(ctx context.Context, document []byte, o ApplyOptions) (*api.ApplyResult, error) {
+	q := url.Values{}
+	for name, on := range map[string]bool{"check": o.Check, "diff": o.Diff, "force": o.Force, "allow-reset": o.AllowReset} {
+		if on {
+			q.Set(name, "1")
+		}
+	}
+	if o.File != "" {
+		q.Set("file", o.File)
+	}
+	h := http.Header{"Content-Type": {"application/yaml"}}
+	if o.IfMatch != nil {
+		h.Set("If-Match", strconv.Quote(strconv.FormatUint(*o.IfMatch, 10)))
+	}
+	out := new(api.ApplyResult)
+	if err := c.Do(ctx, http.MethodPut, "/v1/spec", q, document, h, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Operation reads an operation; with wait it blocks until its version is past after, it ends, or wait is over.
+func (c *Client) Operation(ctx context.Context, id string, after uint64, wait time.Duration) (*api.Operation, error) {
+	q := url.Values{}
+	if wait > 0 {
+		q.Set("wait", wait.String())
+		q.Set("after", strconv.FormatUint(after, 10))
+	}
+	return get[api.Operation](ctx, c, "/v1/operations/"+url.PathEscape(id), q)
+}
+
+// Follow calls f with every new version of an operation until it ends, and returns the last.
+func (c *Client) Follow(ctx context.Context, op *api.Operation, f func(*api.Operation)) (*api.Operation, error) {
+	for {
+		f(op)
+		if op.Finished != nil {
+			return op, nil
+		}
+		next, err := c.Operation(ctx, op.ID, op.Version, 20*time.Second)
+		if err != nil {
+			return op, err
+		}
+		op = next
+	}
+}
+
+// RetryGPU tries a held or stuck GPU again.
+func (c *Client) RetryGPU(ctx context.Context, id string) (*api.Operation, error) {
+	out := new(api.Operation)
+	if err := c.Do(ctx, http.MethodPost, "/v1/gpus/"+url.PathEscape(id)+"/retry", nil, nil, nil, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Reload makes the daemon read its settings again.
+func (c *Client) Reload(ctx context.Context) error {
+	return c.Do(ctx, http.MethodPost, "/v1/reload", nil, nil, nil, nil)
+}
+
+// StopLease ends a lease the polite way and returns when it is gone.
+func (c *Client) StopLease(ctx context.Context, id string) error {
+	return c.Do(ctx, http.MethodDelete, "/v1/leases/"+url.PathEscape(id), nil, nil, nil, nil)
+}
+
+// Lease asks for a lease for the calling process and blocks until it is walled in. Every line before the last goes to
+// progress.
+func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the request: %w", err)
+	}
+	res, err := c.send(ctx, http.MethodPost, "/v1/leases", nil, body, http.Header{"Content-Type": {"application/json"}})
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	for d := json.NewDecoder(res.Body); ; {
+		line := new(api.LeaseGrant)
+		if err := d.Decode(line); err != nil {
+			return nil, &api.Error{Kind: api.KindUnavailable, Message: "gpushared went away while the lease was waited for",
+				Hint: "run the command again: a place in the queue does not outlive the daemon"}
+		}
+		switch {
+		case line.Error != nil:
+			return nil, line.Error
+		case line.Environment != nil:
+			return line, nil
+		default:
+			progress(line)
+		}
+	}
+}
+
+// Events calls f for every event from now on until ctx ends.
+func (c *Client) Events(ctx context.Context, f func(api.Event)) error {
+	res, err := c.send(ctx, http.MethodGet, "/v1/events", nil, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	for d := json.NewDecoder(res.Body); ; {
+		var e api.Event
+		if err := d.Decode(&e); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return &api.Error{Kind: api.KindUnavailable, Message: "the stream of events ended: " + err.Error(), Hint: "the daemon may have been restarted: run it again"}
+		}
+		f(e)
+	}
+}
