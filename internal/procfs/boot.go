@@ -1,0 +1,28 @@
+package procfs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// BootID is the kernel's random id of this boot, read below root ("/" on a real host).
+func BootID(root string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/random/boot_id"))
+	if err != nil {
+		return "", fmt.Errorf("cannot read the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// BootTime is the time since boot, suspend included (CLOCK_BOOTTIME): a clock that nobody sets.
+func BootTime() time.Duration {
+	var ts unix.Timespec
+	// The clock always exists on the kernels that have cgroup v2, and the pointer is good: there is no error to handle.
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+	return time.Duration(ts.Nano())
+}

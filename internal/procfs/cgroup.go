@@ -1,0 +1,75 @@
+package procfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cgroup is the process's place in the cgroup v2 hierarchy, "/" at the least, as /proc/PID/cgroup says. It is relative
+// to the reader's cgroup namespace. ErrGone when there is no such process.
+func Cgroup(pid int) (string, error) {
+	var buf [4096]byte
+	b, err := CgroupBytes(pid, buf[:])
+	if err != nil {
+		return "", err
+	}
+	return string(b), nil
+}
+
+// CgroupBytes is Cgroup for many pids: the answer lies in buf, which should hold 4096 bytes, and nothing is allocated.
+func CgroupBytes(pid int, buf []byte) ([]byte, error) {
+	if pid <= 0 {
+		return nil, ErrGone
+	}
+	n, err := readSmall(pid, "/cgroup", buf)
+	if err != nil {
+		return nil, err
+	}
+	rest := buf[:n]
+	for len(rest) > 0 {
+		line := rest
+		if i := bytes.IndexByte(rest, '\n'); i >= 0 {
+			line, rest = rest[:i], rest[i+1:]
+		} else {
+			rest = nil
+		}
+		// The v2 hierarchy has number 0 and no controllers beside its name, whatever v1 hierarchies stand beside it.
+		if path, ok := bytes.CutPrefix(line, []byte("0::")); ok {
+			return bytes.TrimSuffix(path, []byte(" (deleted)")), nil
+		}
+	}
+	return nil, errNoV2
+}
+
+var errNoV2 = errors.New("the process is in no cgroup v2 hierarchy")
+
+// readSmall reads a file of /proc/PID in one read, without the runtime's poller and without allocating.
+func readSmall(pid int, name string, buf []byte) (int, error) {
+	var path [64]byte
+	p := append(path[:0], "/proc/"...)
+	p = strconv.AppendInt(p, int64(pid), 10)
+	p = append(p, name...)
+	p = append(p, 0)
+	fd, err := openat(p)
+	if err == nil {
+		var n int
+		for {
+			n, err = unix.Read(fd, buf)
+			if !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		unix.Close(fd)
+		if err == nil {
+			return n, nil
+		}
+	}
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		return 0, ErrGone
+	}
+	return 0, fmt.Errorf("cannot read %s of process %d: %w", name[1:], pid, err)
+}

@@ -1,0 +1,161 @@
+package procfs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+func TestParseStat(t *testing.T) {
+	const tail = " S 7 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10"
+	tests := []struct {
+		name string
+		line string
+		want Stat
+		bad  bool
+	}{
+		{name: "plain", line: "12 (python)" + tail, want: Stat{PID: 12, PPID: 7, State: 'S', Start: 4711, Name: "python"}},
+		{name: "parentheses and spaces in the name", line: "12 (a) R (b)" + tail, want: Stat{PID: 12, PPID: 7, State: 'S', Start: 4711, Name: "a) R (b"}},
+		{name: "empty", line: "", bad: true},
+		{name: "no name", line: "12 S 7", bad: true},
+		{name: "short", line: "12 (x) S 7 1", bad: true},
+		{name: "start is no number", line: strings.Replace("12 (x)"+tail, "4711", "x", 1), bad: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parseStat([]byte(tt.line))
+			if (err != nil) != tt.bad || got != tt.want {
+				t.Errorf("got %+v, %v; want %+v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestParseStatNeverPanics(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		_, _ = parseStat([]byte(rapid.StringMatching(`[0-9() SZ\n-]{0,80}`).Draw(t, "line")))
+	})
+}
+
+func TestOwnProcess(t *testing.T) {
+	me := os.Getpid()
+	s, err := Read(me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.PID != me || s.PPID != os.Getppid() || s.Dead() {
+		t.Errorf("read %+v of pid %d with parent %d", s, me, os.Getppid())
+	}
+	if !Alive(me, s.Start) || Alive(me, s.Start+1) {
+		t.Error("a process lives under its own start time only")
+	}
+	if uid, err := UID(me); err != nil || int(uid) != os.Getuid() {
+		t.Errorf("uid %d, %v", uid, err)
+	}
+	if c := Command(me); !strings.Contains(c, "procfs.test") {
+		t.Errorf("command %q", c)
+	}
+	want, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(want), "0::") {
+		t.Skip("needs a cgroup v2 hierarchy")
+	}
+	if path, err := Cgroup(me); err != nil || !strings.Contains(string(want), "0::"+path) {
+		t.Errorf("cgroup %q, %v, not in %q", path, err, want)
+	}
+}
+
+func TestGone(t *testing.T) {
+	for _, pid := range []int{0, -1, 1 << 30} {
+		if _, err := Read(pid); !errors.Is(err, ErrGone) {
+			t.Errorf("Read(%d): %v", pid, err)
+		}
+		if _, err := Cgroup(pid); !errors.Is(err, ErrGone) {
+			t.Errorf("Cgroup(%d): %v", pid, err)
+		}
+		if _, err := OpenPidfd(pid, 1); !errors.Is(err, ErrGone) {
+			t.Errorf("OpenPidfd(%d): %v", pid, err)
+		}
+	}
+	if Command(1<<30) != "" {
+		t.Error("a process that is not there has a command")
+	}
+}
+
+func TestPidfd(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	start, err := Start(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kids, err := Children(os.Getpid()); err != nil || !slices.Contains(kids, cmd.Process.Pid) {
+		t.Errorf("children %v, %v lack %d", kids, err, cmd.Process.Pid)
+	}
+	if _, err := OpenPidfd(cmd.Process.Pid, start+1); !errors.Is(err, ErrGone) {
+		t.Errorf("a process with another start time was held: %v", err)
+	}
+	p, err := OpenPidfd(cmd.Process.Pid, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+
+	short, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	if err := p.Wait(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("waiting for a living process: %v", err)
+	}
+	if p.Ended() {
+		t.Error("a living process has ended")
+	}
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	long, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := p.Wait(long); err != nil {
+		t.Fatal(err)
+	}
+	if !p.Ended() || Alive(cmd.Process.Pid, start) {
+		t.Error("a killed process, not reaped yet, counts as alive")
+	}
+	_ = cmd.Wait() // it was killed: the error says so
+	if err := p.Signal(unix.SIGKILL); !errors.Is(err, ErrGone) {
+		t.Errorf("signalling a reaped process: %v", err)
+	}
+}
+
+func TestBoot(t *testing.T) {
+	id, err := BootID("/")
+	if err != nil || len(id) != 36 {
+		t.Errorf("boot id %q, %v", id, err)
+	}
+	a := BootTime()
+	if b := BootTime(); a <= 0 || b < a {
+		t.Errorf("boot time %v, then %v", a, b)
+	}
+}
+
+func BenchmarkCgroupBytes(b *testing.B) {
+	var buf [4096]byte
+	me := os.Getpid()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := CgroupBytes(me, buf[:]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
