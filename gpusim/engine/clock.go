@@ -1,0 +1,25 @@
+package engine
+
+import "time"
+
+// Clock is where an engine takes its time from.
+type Clock interface {
+	Now() time.Time
+	// AfterFunc calls f on a goroutine of its own when d has passed.
+	AfterFunc(d time.Duration, f func()) Timer
+}
+
+// Timer is a pending call; *time.Timer is one.
+type Timer interface {
+	Stop() bool
+	Reset(d time.Duration) bool
+}
+
+// SystemClock is the clock of package time, and so the fake one inside a testing/synctest bubble.
+type SystemClock struct{}
+
+// Now is time.Now.
+func (SystemClock) Now() time.Time { return time.Now() }
+
+// AfterFunc is time.AfterFunc.
+func (SystemClock) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }

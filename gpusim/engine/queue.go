@@ -1,0 +1,82 @@
+package engine
+
+import "math"
+
+// batch is a run of kernels of equal length at the same place of a queue.
+type batch struct {
+	kernel float64 // ns of a whole GPU that one kernel takes
+	left   float64 // ns still to run of all of them
+}
+
+// kernels counts those not finished; the one that runs is one of them.
+func (b batch) kernels() int { return int(math.Ceil(b.left/b.kernel - 1e-6)) }
+
+// queue is the kernels of one context, in order. Runs of equal kernels are one entry, so a full queue costs as little as
+// an empty one.
+type queue struct {
+	batches []batch
+}
+
+func (q *queue) push(kernel float64, n int) {
+	if last := len(q.batches) - 1; last >= 0 && q.batches[last].kernel == kernel {
+		q.batches[last].left += kernel * float64(n)
+		return
+	}
+	q.batches = append(q.batches, batch{kernel: kernel, left: kernel * float64(n)})
+}
+
+// run takes off work that was done, ns, and returns what of it there was to do.
+func (q *queue) run(work float64) float64 {
+	var done float64
+	for len(q.batches) > 0 && work > 0 {
+		head := &q.batches[0]
+		if head.left-work > 0.5 { // half a nanosecond: what remains below is rounding
+			head.left -= work
+			return done + work
+		}
+		done += head.left
+		work -= head.left
+		q.batches = q.batches[1:]
+	}
+	if len(q.batches) == 0 {
+		q.batches = nil
+	}
+	return done
+}
+
+// work is the ns left of the whole queue.
+func (q *queue) work() float64 {
+	var w float64
+	for _, b := range q.batches {
+		w += b.left
+	}
+	return w
+}
+
+func (q *queue) kernels() int {
+	n := 0
+	for _, b := range q.batches {
+		n += b.kernels()
+	}
+	return n
+}
+
+// workUntil is the ns of work after which no more than n kernels are left.
+func (q *queue) workUntil(n int) float64 {
+	need := q.kernels() - n
+	var w float64
+	for _, b := range q.batches {
+		if need <= 0 {
+			break
+		}
+		if k := b.kernels(); k <= need {
+			w += b.left
+			need -= k
+			continue
+		} else if rest := b.left - float64(k-need)*b.kernel; rest > 0 {
+			w += rest
+		}
+		break
+	}
+	return w
+}

@@ -1,0 +1,178 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// The driver's ring of utilisation: 72 entries over ten seconds (NVIDIA's open kernel modules, ctrl2080perf.h).
+const (
+	RingSize     = 72
+	SamplePeriod = 10 * time.Second / RingSize
+)
+
+// keepBusy is how far back BusyOver can look, and how long a process without a context is remembered.
+const keepBusy = 64 * time.Second
+
+// Sample says which process was on the engine when it was sampled.
+type Sample struct {
+	PID  int
+	Time uint64 // µs since 1970
+	SM   int    // percent of the period in which anything ran, 1…100
+}
+
+// account is the time of one process.
+type account struct {
+	pid      int
+	contexts int           // open ones
+	left     time.Duration // when the last one closed
+	busy     float64       // ns of a whole engine, in all
+	period   float64       // the part of it since the last tick
+	history  []mark        // ascending; only ticks at which busy had grown
+}
+
+// mark is what busy was at one time.
+type mark struct {
+	at   time.Duration
+	busy float64
+}
+
+// sampler is the ring and the period that is being measured.
+type sampler struct {
+	next  time.Duration // the end of this period
+	busy  time.Duration // for how long of it anything ran
+	ran   []*account    // who ran in it
+	ring  []Sample      // the oldest first
+	seed  uint64
+	total float64 // ns of work done in this period
+}
+
+func (s *sampler) add(a *account, work float64) {
+	if work <= 0 {
+		return
+	}
+	if a.period == 0 {
+		s.ran = append(s.ran, a)
+	}
+	a.period += work
+	a.busy += work
+	s.total += work
+}
+
+// pick chooses one of those who ran, each as likely as its part of the work: what looking at one instant would find.
+func (s *sampler) pick() *account {
+	s.seed ^= s.seed << 13
+	s.seed ^= s.seed >> 7
+	s.seed ^= s.seed << 17
+	at := float64(s.seed>>11) / (1 << 53) * s.total
+	for _, a := range s.ran {
+		if at -= a.period; at < 0 {
+			return a
+		}
+	}
+	return s.ran[len(s.ran)-1]
+}
+
+// tickLocked ends a period: one sample when anything ran, none otherwise, so the ring of an idle GPU stops filling and keeps
+// what it had, dead processes included.
+func (e *Engine) tickLocked() {
+	s := &e.sampler
+	if len(s.ran) > 0 {
+		// A whole percent, as the library reports, and never 0: those are not listed.
+		sm := max(int((s.busy*100+SamplePeriod/2)/SamplePeriod), 1)
+		if len(s.ring) == RingSize {
+			s.ring = append(s.ring[:0], s.ring[1:]...)
+		}
+		s.ring = append(s.ring, Sample{PID: s.pick().pid, Time: uint64(e.epoch.Add(e.now).UnixMicro()), SM: min(sm, 100)})
+	}
+	for _, a := range s.ran {
+		a.period = 0
+		a.history = append(a.history, mark{at: e.now, busy: a.busy})
+		// One mark older than the window stays: the window's beginning lies after it.
+		for len(a.history) > 1 && a.history[1].at < e.now-keepBusy {
+			a.history = a.history[1:]
+		}
+	}
+	s.ran, s.total, s.busy = s.ran[:0], 0, 0
+	s.next += SamplePeriod
+	e.forgetLocked()
+}
+
+// forgetLocked drops the accounts of processes that left long ago.
+func (e *Engine) forgetLocked() {
+	for pid, a := range e.pids {
+		if a.contexts == 0 && e.now-a.left > keepBusy {
+			delete(e.pids, pid)
+		}
+	}
+}
+
+// Samples returns the ring's entries newer than since (µs since 1970), the oldest first; 0 for all of them.
+func (e *Engine) Samples(since uint64) []Sample {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.advanceLocked()
+	i, _ := slices.BinarySearchFunc(e.sampler.ring, since+1, func(s Sample, t uint64) int { return cmp.Compare(s.Time, t) })
+	return slices.Clone(e.sampler.ring[i:])
+}
+
+// Utilization is the percentage of the last full sample period in which anything ran, 0…100.
+func (e *Engine) Utilization() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.advanceLocked()
+	ring := e.sampler.ring
+	if len(ring) == 0 {
+		return 0
+	}
+	last := ring[len(ring)-1]
+	if last.Time < uint64(e.epoch.Add(e.sampler.next-SamplePeriod).UnixMicro()) {
+		return 0
+	}
+	return last.SM
+}
+
+// Busy returns the true time of every process that has or lately had a context, in time of a whole engine: two processes
+// that run side by side for a second have half a second each.
+func (e *Engine) Busy() map[int]time.Duration {
+	return e.BusyOver(0)
+}
+
+// BusyOver is Busy over the last window, at most 64 s; 0 for all time. The beginning of the window is exact to one sample
+// period.
+func (e *Engine) BusyOver(window time.Duration) map[int]time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.advanceLocked()
+	e.forgetLocked()
+	out := make(map[int]time.Duration, len(e.pids))
+	for pid, a := range e.pids {
+		b := a.busy
+		if window > 0 {
+			b -= a.at(e.now - min(window, keepBusy))
+		}
+		out[pid] = time.Duration(b)
+	}
+	return out
+}
+
+// at is what busy was then, on the straight line between two marks.
+func (a *account) at(t time.Duration) float64 {
+	i, _ := slices.BinarySearchFunc(a.history, t, func(m mark, t time.Duration) int { return cmp.Compare(m.at, t) })
+	if i == len(a.history) {
+		// After the last mark: what grew since then grew in the period that has begun.
+		return a.busy - a.period
+	}
+	to := a.history[i]
+	from := mark{at: to.at - SamplePeriod}
+	if i > 0 {
+		from.busy = a.history[i-1].busy
+		// Marks are made only where busy grew, so between distant ones it stood still until one period before.
+		from.at = max(from.at, a.history[i-1].at)
+	}
+	if t <= from.at {
+		return from.busy
+	}
+	return from.busy + (to.busy-from.busy)*float64(t-from.at)/float64(to.at-from.at)
+}
