@@ -1,0 +1,279 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
+)
+
+// maxDocument is one byte more than the daemon reads: it refuses, with its own words.
+const maxDocument = 1<<20 + 1
+
+func (a *app) applyCommand() *cobra.Command {
+	var file string
+	var o client.ApplyOptions
+	var noWait bool
+	var match uint64
+	c := &cobra.Command{
+		Use: "apply -f FILE", Short: "Make the node be as a spec says", Args: noArgs,
+		Long: `Apply sends a spec to the daemon, which plans the fewest and least disruptive steps,
+proves that they can work, and only then carries them out. Nothing in use is stopped
+without --force. A second apply of the same file changes nothing.`,
+		Example: "  gpushare apply -f node.yaml --check --diff\n  gpushare apply -f node.yaml\n  gpushare get | gpushare apply -f -",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			doc, err := a.document(file)
+			if err != nil {
+				return err
+			}
+			o.File = file
+			if cmd.Flags().Changed("if-generation") {
+				o.IfMatch = &match
+			}
+			res, err := a.client.Apply(cmd.Context(), doc, o)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.applyJSON(cmd, res, noWait)
+			}
+			a.plan(&res.Plan, res.Checked)
+			if res.Operation == nil || noWait {
+				return nil
+			}
+			return a.follow(cmd, res.Operation)
+		},
+	}
+	f := c.Flags()
+	f.StringVarP(&file, "file", "f", "", "the spec; - for standard input (required)")
+	f.BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
+	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
+	f.BoolVar(&o.Force, "force", false, "stop what is in the way, the polite way: SIGTERM, grace, SIGKILL")
+	f.BoolVar(&o.AllowReset, "allow-reset", false, "reset GPUs where a change of MIG mode needs it")
+	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to end")
+	f.Uint64Var(&match, "if-generation", 0, "refuse unless this generation is in force")
+	return c
+}
+
+// document reads a file or standard input.
+func (a *app) document(file string) ([]byte, error) {
+	if file == "" {
+		return nil, usageError{errors.New("which spec? Name it with -f FILE, or -f - for standard input")}
+	}
+	in := a.io.In
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("cannot read the spec: %w", err)}
+		}
+		defer f.Close()
+		in = f
+	}
+	b, err := io.ReadAll(io.LimitReader(in, maxDocument))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the spec: %w", err)
+	}
+	return b, nil
+}
+
+func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) error {
+	var failed error
+	if res.Operation != nil && !noWait {
+		last, err := a.client.Follow(cmd.Context(), res.Operation, func(*api.Operation) {})
+		if err != nil {
+			return err
+		}
+		res.Operation = last
+		failed = outcome(last)
+	}
+	if err := a.printJSON(struct {
+		SchemaVersion int `json:"schema_version"`
+		*api.ApplyResult
+	}{1, res}); err != nil {
+		return err
+	}
+	return failed
+}
+
+// follow prints a line for each step as it ends, and gives the operation's outcome.
+func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
+	if a.json {
+		last, err := a.client.Follow(cmd.Context(), op, func(*api.Operation) {})
+		if err != nil {
+			return err
+		}
+		if err := a.printJSON(struct {
+			SchemaVersion int `json:"schema_version"`
+			*api.Operation
+		}{1, last}); err != nil {
+			return err
+		}
+		return outcome(last)
+	}
+	shown := map[int]string{}
+	last, err := a.client.Follow(cmd.Context(), op, func(o *api.Operation) {
+		for _, s := range o.Plan.Steps {
+			if shown[s.ID] == s.State || s.State == "pending" || s.State == "doing" {
+				continue
+			}
+			shown[s.ID] = s.State
+			line := fmt.Sprintf("  %-6s %s%s", s.State, gpuPrefix(s.GPU), s.Text)
+			if s.State == "done" && s.Seconds >= 0.05 {
+				line += fmt.Sprintf("  (%.1f s)", s.Seconds)
+			}
+			if s.Error != "" {
+				line += ": " + s.Error
+			}
+			fmt.Fprintln(a.io.Out, line)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if err := outcome(last); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.io.Out, "done: generation %d is in force\n", last.Plan.Generation)
+	return nil
+}
+
+func outcome(op *api.Operation) error {
+	if op.State == "done" {
+		return nil
+	}
+	e := op.Error
+	if e == nil {
+		e = &api.Error{Kind: api.KindDegraded, Message: "the change ended " + op.State, Hint: "see 'gpushare status'"}
+	}
+	if op.State == "degraded" {
+		return &exitError{code: api.ExitDegraded, err: e}
+	}
+	return e
+}
+
+func (a *app) planCommand() *cobra.Command {
+	var file string
+	var exitCode bool
+	var o client.ApplyOptions
+	c := &cobra.Command{
+		Use: "plan [-f FILE]", Short: "Show what would change, without changing it", Args: noArgs,
+		Long:    "With a file, what applying it would do. Without, how the node differs from the spec in force.",
+		Example: "  gpushare plan -f node.yaml\n  gpushare plan --exit-code   # 10 when something would change",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			plan, err := a.wouldChange(cmd, file, o)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				err = a.printJSON(plan)
+			} else {
+				a.plan(plan, true)
+			}
+			if err == nil && exitCode && !plan.Empty {
+				return &exitError{code: api.ExitChanges}
+			}
+			return err
+		},
+	}
+	f := c.Flags()
+	f.StringVarP(&file, "file", "f", "", "a spec; - for standard input")
+	f.BoolVar(&exitCode, "exit-code", false, "exit with 10 when something would change")
+	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
+	f.BoolVar(&o.Force, "force", false, "plan as if --force were given to apply")
+	f.BoolVar(&o.AllowReset, "allow-reset", false, "plan as if --allow-reset were given to apply")
+	return c
+}
+
+func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions) (*api.Plan, error) {
+	if file == "" {
+		return a.client.Plan(cmd.Context())
+	}
+	doc, err := a.document(file)
+	if err != nil {
+		return nil, err
+	}
+	o.File, o.Check = file, true
+	res, err := a.client.Apply(cmd.Context(), doc, o)
+	if err != nil {
+		return nil, err
+	}
+	return &res.Plan, nil
+}
+
+// plan prints what would be, or will be done.
+func (a *app) plan(p *api.Plan, checked bool) {
+	for _, w := range p.Warnings {
+		fmt.Fprintf(a.io.Err, "warning: %s\n", w)
+	}
+	if p.Diff != nil {
+		a.diff(p.Diff)
+	}
+	if p.Empty {
+		fmt.Fprintln(a.io.Out, "no changes")
+		return
+	}
+	switch {
+	case p.Observe:
+		fmt.Fprintf(a.io.Out, "%s, not done because the spec says 'enforce: observe':\n", plural(len(p.Steps), "step"))
+	case checked:
+		fmt.Fprintf(a.io.Out, "%s would be done:\n", plural(len(p.Steps), "step"))
+	default:
+		fmt.Fprintf(a.io.Out, "%s:\n", plural(len(p.Steps), "step"))
+	}
+	if checked || p.Observe {
+		for _, s := range p.Steps {
+			line := "  " + gpuPrefix(s.GPU) + s.Text
+			if s.Estimate >= 0.1 {
+				line += fmt.Sprintf("  (about %.1f s)", s.Estimate)
+			}
+			if s.Reason != "" {
+				line += "  # " + s.Reason
+			}
+			fmt.Fprintln(a.io.Out, line)
+		}
+	}
+	if len(p.Disturbs) > 0 {
+		fmt.Fprintf(a.io.Out, "disturbs: %s\n", strings.Join(p.Disturbs, ", "))
+	} else {
+		fmt.Fprintln(a.io.Out, "disturbs nobody")
+	}
+}
+
+func gpuPrefix(gpu string) string {
+	if gpu == "" {
+		return ""
+	}
+	return shortUUID(gpu) + "  "
+}
+
+// diff prints only the lines that differ, with their neighbours; the daemon made the text.
+func (a *app) diff(d *api.Diff) {
+	fmt.Fprint(a.io.Out, unified(d.Before, d.After))
+}
+
+func (a *app) getCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "get", Short: "Print the spec in force", Args: noArgs,
+		Example: "  gpushare get > node.yaml   # its 'base:' makes an apply refuse when somebody else was faster",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			doc, err := a.client.Spec(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(struct {
+					SchemaVersion int `json:"schema_version"`
+					*api.SpecDocument
+				}{1, doc})
+			}
+			fmt.Fprint(a.io.Out, doc.YAML)
+			return nil
+		},
+	}
+}

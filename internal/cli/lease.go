@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+func (a *app) leaseCommand() *cobra.Command {
+	return group("lease", "Leases: the running uses of grants",
+		a.listing("list", "List leases", func(s *api.Status) any {
+			return struct {
+				SchemaVersion int         `json:"schema_version"`
+				Leases        []api.Lease `json:"leases"`
+			}{1, s.Leases}
+		}, func(s *api.Status) {
+			if len(s.Leases) == 0 {
+				fmt.Fprintln(a.io.Out, "no leases")
+				return
+			}
+			a.leases(s.Leases)
+		}),
+		a.leaseShow(),
+		&cobra.Command{Use: "stop ID", Short: "End a lease: SIGTERM, grace, then SIGKILL", Args: exactArgs(1, "the id of a lease"), RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.client.StopLease(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"schema_version": 1, "stopped": args[0]})
+			}
+			fmt.Fprintf(a.io.Out, "%s is gone\n", args[0])
+			return nil
+		}})
+}
+
+func (a *app) leaseShow() *cobra.Command {
+	return &cobra.Command{Use: "show ID", Short: "Show one lease: what it may use, what it uses, what is enforced", Args: exactArgs(1, "the id of a lease"), RunE: func(cmd *cobra.Command, args []string) error {
+		s, err := a.client.Status(cmd.Context())
+		if err != nil {
+			return err
+		}
+		for i := range s.Leases {
+			l := &s.Leases[i]
+			if l.ID != args[0] {
+				continue
+			}
+			if a.json {
+				return a.printJSON(l)
+			}
+			a.leases([]api.Lease{*l})
+			fmt.Fprintf(a.io.Out, "\ncommand   %s\ndevices   %s\n", strings.Join(l.Command, " "), strings.Join(l.Devices, " "))
+			if l.Walls.Cgroup != "" {
+				fmt.Fprintf(a.io.Out, "cgroup    %s\n", l.Walls.Cgroup)
+			}
+			for _, m := range l.Walls.Missing {
+				fmt.Fprintf(a.io.Out, "not enforced: %s\n", m)
+			}
+			for _, n := range l.Notices {
+				fmt.Fprintf(a.io.Out, "notice: %s\n", n)
+			}
+			return nil
+		}
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may see", args[0]), Hint: "'gpushare lease list' shows them"}
+	}}
+}
+
+func (a *app) leases(leases []api.Lease) {
+	rows := [][]string{{"LEASE", "STATE", "USER", "PID", "ON", "GPU MEMORY", "SHARE", "COMMAND"}}
+	for i := range leases {
+		l := &leases[i]
+		state := l.State
+		if l.Memory != nil && l.Memory.Stage != "" {
+			state += ", " + l.Memory.Stage
+		}
+		if l.Position > 0 {
+			state = fmt.Sprintf("waiting, place %d: %s", l.Position, l.Waiting)
+		}
+		on := make([]string, 0, len(l.Devices))
+		for _, d := range l.Devices {
+			on = append(on, shortUUID(d))
+		}
+		pid := ""
+		if l.PID > 0 {
+			pid = fmt.Sprint(l.PID)
+		}
+		rows = append(rows, []string{l.ID, state, dash(l.User), pid, strings.Join(on, " "), leaseMemory(l.Memory), leaseShare(l.Share), command(l.Command)})
+	}
+	a.table(rows)
+}
+
+func leaseMemory(m *api.LeaseMemory) string {
+	switch {
+	case m == nil:
+		return "-"
+	case m.Limit == 0:
+		return gib(m.Used)
+	}
+	return gib(m.Used) + " of " + gib(m.Limit)
+}
+
+// leaseShare shows what was promised beside what was seen.
+func leaseShare(s *api.LeaseShare) string {
+	if s == nil {
+		return "-"
+	}
+	out := percent(s.Entitled)
+	switch {
+	case s.Occupancy != nil:
+		out = percent(*s.Occupancy) + " of " + out
+	case s.Busy != nil && s.StdErr != nil:
+		out = fmt.Sprintf("%.0f±%.0f%% of %s", *s.Busy, *s.StdErr, out)
+	}
+	if !s.Gated {
+		out += " (not enforced)"
+	}
+	return out
+}
+
+func command(argv []string) string {
+	s := strings.Join(argv, " ")
+	if len(s) > 48 {
+		s = s[:45] + "..."
+	}
+	return s
+}

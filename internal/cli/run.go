@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// Exit codes of run that are ours: the command's own code is passed on otherwise.
+const (
+	exitRunRefused  = 125
+	exitRunCannot   = 126
+	exitRunNotFound = 127
+)
+
+func (a *app) runCommand() *cobra.Command {
+	var r api.LeaseRequest
+	var wait time.Duration
+	var quiet bool
+	c := &cobra.Command{
+		Use: "run [-t TENANT] [--grant NAME] -- COMMAND [ARG…]", Short: "Run a command on the GPU that you are granted",
+		Long: `Run asks for a lease, and becomes the command once its walls stand: the command keeps
+the process, the terminal and its exit code. 125 means that the lease was refused,
+126 and 127 that the command could not be run.`,
+		Example: "  gpushare run -- python train.py\n  gpushare run -t vision --grant dev --wait=10m -- make train\n  gpushare run --gpu mig:2g.10gb -- ./job",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usageError{errors.New("which command? As in: gpushare run -- python train.py")}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := exec.LookPath(args[0])
+			if err != nil {
+				code := exitRunNotFound
+				if errors.Is(err, fs.ErrPermission) {
+					code = exitRunCannot
+				}
+				return &exitError{code: code, err: fmt.Errorf("cannot run %s: %w", args[0], err)}
+			}
+			if cmd.Flags().Changed("wait") {
+				d := api.Duration(wait)
+				r.Wait = &d
+			}
+			r.Command = args
+			return a.become(cmd, path, args, r, quiet)
+		},
+	}
+	f := c.Flags()
+	f.SetInterspersed(false)
+	f.StringVarP(&r.Tenant, "tenant", "t", "", "the tenant to run for (default: the one you are a member of)")
+	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: the first that fits)")
+	f.StringVar(&r.GPU, "gpu", "", "choose among your grants: mig:PROFILE, exclusive, timeslice or mps")
+	f.DurationVar(&wait, "wait", 0, "wait in the queue when nothing is free, for at most so long (--wait=0 without end)")
+	f.Lookup("wait").NoOptDefVal = "0s"
+	f.BoolVarP(&quiet, "quiet", "q", false, "do not say which grant was chosen")
+	return c
+}
+
+// become turns this process into the command, in its lease.
+func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.LeaseRequest, quiet bool) error {
+	last := ""
+	granted, err := a.client.Lease(cmd.Context(), r, func(l *api.LeaseGrant) {
+		if l.Lease == nil || l.Lease.Position == 0 {
+			return
+		}
+		if s := fmt.Sprintf("waiting, place %d: %s", l.Lease.Position, l.Lease.Waiting); s != last {
+			fmt.Fprintln(a.io.Err, "gpushare: "+s)
+			last = s
+		}
+	})
+	if err != nil {
+		return &exitError{code: exitRunRefused, err: err}
+	}
+	for _, w := range granted.Warnings {
+		fmt.Fprintln(a.io.Err, "gpushare: warning: "+w)
+	}
+	if !quiet && granted.Chosen != "" {
+		fmt.Fprintln(a.io.Err, "gpushare: "+granted.Chosen)
+	}
+	env := environ(a.env, granted.Environment, granted.Unset)
+	err = syscall.Exec(path, argv, env)
+	return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot run %s: %w", path, os.NewSyscallError("execve", err))}
+}
+
+// environ is base without what set and unset name, with set.
+func environ(base []string, set map[string]string, unset []string) []string {
+	out := make([]string, 0, len(base)+len(set))
+	for _, kv := range base {
+		name, _, _ := strings.Cut(kv, "=")
+		if _, ok := set[name]; !ok && !slices.Contains(unset, name) {
+			out = append(out, kv)
+		}
+	}
+	added := make([]string, 0, len(set))
+	for k, v := range set {
+		added = append(added, k+"="+v)
+	}
+	slices.Sort(added)
+	return append(out, added...)
+}
+
+func (a *app) envCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "env", Short: "Print the environment of the lease that you are in, for a shell", Args: noArgs,
+		Example: "  eval \"$(gpushare env)\"",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e, err := a.client.Environment(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(struct {
+					SchemaVersion int `json:"schema_version"`
+					*api.Environment
+				}{1, e})
+			}
+			for _, name := range e.Unset {
+				fmt.Fprintf(a.io.Out, "unset %s\n", name)
+			}
+			for _, kv := range environ(nil, e.Environment, nil) {
+				k, v, _ := strings.Cut(kv, "=")
+				fmt.Fprintf(a.io.Out, "export %s='%s'\n", k, strings.ReplaceAll(v, "'", `'\''`))
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+func (a *app) tenantCommand() *cobra.Command {
+	return group("tenant", "Tenants, their limits and grants",
+		a.listing("list", "List tenants and their grants", func(s *api.Status) any {
+			return struct {
+				SchemaVersion int                `json:"schema_version"`
+				Tenants       []api.TenantStatus `json:"tenants"`
+			}{1, s.Tenants}
+		}, func(s *api.Status) { a.tenants(s.Tenants) }),
+		a.tenantShow())
+}
+
+// listing is a verb that shows one part of the status.
+func (a *app) listing(use, short string, part func(*api.Status) any, text func(*api.Status)) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		s, err := a.client.Status(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(part(s))
+		}
+		text(s)
+		return nil
+	}}
+}
+
+func (a *app) tenantShow() *cobra.Command {
+	return &cobra.Command{Use: "show NAME", Short: "Show one tenant with its limits as read back", Args: exactArgs(1, "the name of a tenant"), RunE: func(cmd *cobra.Command, args []string) error {
+		s, err := a.client.Status(cmd.Context())
+		if err != nil {
+			return err
+		}
+		for i := range s.Tenants {
+			t := &s.Tenants[i]
+			if t.Name != args[0] {
+				continue
+			}
+			if a.json {
+				return a.printJSON(t)
+			}
+			a.tenants([]api.TenantStatus{*t})
+			fmt.Fprintln(a.io.Out)
+			rows := [][]string{{"LIMIT", "WANTED", "IN FORCE", ""}}
+			for _, l := range t.Limits {
+				rows = append(rows, []string{l.Name, l.Wanted, dash(l.InForce), l.Reason})
+			}
+			if len(rows) == 1 {
+				fmt.Fprintln(a.io.Out, "no host limits")
+				return nil
+			}
+			a.table(rows)
+			return nil
+		}
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no tenant %q that you may see", args[0]), Hint: "'gpushare tenant list' shows them"}
+	}}
+}
+
+func (a *app) tenants(tenants []api.TenantStatus) {
+	rows := [][]string{{"TENANT", "GRANT", "WHAT", "LEASES", "GPUS"}}
+	for _, t := range tenants {
+		name := t.Name
+		if t.Priority != "" && t.Priority != "normal" {
+			name += " (" + t.Priority + ")"
+		}
+		for _, g := range t.Grants {
+			leases := fmt.Sprint(g.Leases)
+			if g.Max > 0 {
+				leases += fmt.Sprintf(" of %d", g.Max)
+			}
+			if g.Queued > 0 {
+				leases += fmt.Sprintf(", %d waiting", g.Queued)
+			}
+			rows = append(rows, []string{name, g.Name, g.Text, leases, plural(len(g.GPUs), "GPU")})
+			name = ""
+		}
+		if len(t.Grants) == 0 {
+			rows = append(rows, []string{name, "-", "no GPU", "", ""})
+		}
+	}
+	a.table(rows)
+}
