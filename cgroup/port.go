@@ -11,6 +11,7 @@ var (
 	ErrNotFound     = errors.New("no such cgroup")
 	ErrNotSupported = errors.New("not supported here")
 	ErrLeft         = errors.New("the process is not where it was put")
+	ErrInUse        = errors.New("it still holds processes")
 )
 
 // Port is what an adapter does. Methods are safe for concurrent use and idempotent where they say so.
@@ -23,12 +24,15 @@ type Port interface {
 	SetSlice(ctx context.Context, s Slice) (wrote bool, err error)
 	// Slices reads back every slice of ours.
 	Slices(ctx context.Context) ([]SliceState, error)
-	// RemoveSlice removes an empty slice. No such slice is no error; ErrInUse-like failures name what is in it.
+	// RemoveSlice removes an empty slice. No such slice is no error; ErrInUse names what is in it.
 	RemoveSlice(ctx context.Context, name SliceName) error
 
 	// StartScope makes a scope under its slice and moves the process into it, with all the scope's own rules in force
 	// before it returns. The process must be alive; it is identified by pid and start time.
 	StartScope(ctx context.Context, s Scope) (ScopeState, error)
+	// Adopt takes up again a scope that was started before this adapter was made, by an earlier life of the daemon. It
+	// writes nothing. ErrNotFound when nothing of it runs any more.
+	Adopt(ctx context.Context, s Scope) (ScopeState, error)
 	// Scopes reads back every scope of ours that still holds a process.
 	Scopes(ctx context.Context) ([]ScopeState, error)
 	// Members lists the processes in the scope now. ErrNotFound when the scope is gone.

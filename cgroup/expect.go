@@ -1,0 +1,213 @@
+package cgroup
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"slices"
+)
+
+// The kernel's own values where nobody asked for another (Documentation/admin-guide/cgroup-v2.rst).
+const (
+	defaultWeight = 100
+	cpuPeriod     = 100_000 // microseconds
+)
+
+// LimitNames are the names that Info.Limits may hold.
+func LimitNames() []string { return []string{"cpu", "memory", "tasks", "io", "cpuset"} }
+
+// Canonical is the limits as they read back: quotas in whole percents, memory in whole pages, a value that is the
+// default anyway not set. Two limits that act the same have the same canonical form.
+func (l Limits) Canonical() Limits {
+	if l.CPUQuota != nil {
+		q := math.Max(1, math.Ceil(*l.CPUQuota))
+		l.CPUQuota = &q
+	}
+	l.CPUWeight = unlessDefault(l.CPUWeight)
+	l.IOWeight = unlessDefault(l.IOWeight)
+	l.MemoryMax = wholePages(l.MemoryMax)
+	l.MemoryHigh = wholePages(l.MemoryHigh)
+	l.SwapMax = wholePages(l.SwapMax)
+	if l.TasksMax != nil {
+		n := max(*l.TasksMax, 1)
+		l.TasksMax = &n
+	}
+	if set, err := ParseCPUs(l.CPUs); err == nil {
+		l.CPUs = FormatCPUs(set)
+	}
+	return l
+}
+
+// Only keeps the limits whose name is in names and tells the names of those that were set and are not.
+func (l Limits) Only(names []string) (kept Limits, dropped []string) {
+	kept = l
+	for _, name := range LimitNames() {
+		if slices.Contains(names, name) || !l.asks(name) {
+			continue
+		}
+		dropped = append(dropped, name)
+		switch name {
+		case "cpu":
+			kept.CPUQuota, kept.CPUWeight = nil, nil
+		case "memory":
+			kept.MemoryMax, kept.MemoryHigh, kept.SwapMax = nil, nil, nil
+		case "tasks":
+			kept.TasksMax = nil
+		case "io":
+			kept.IOWeight = nil
+		case "cpuset":
+			kept.CPUs = ""
+		}
+	}
+	return kept, dropped
+}
+
+// Equal tells whether two limits act the same.
+func (l Limits) Equal(o Limits) bool {
+	a, b := l.Canonical(), o.Canonical()
+	return same(a.CPUQuota, b.CPUQuota) && same(a.CPUWeight, b.CPUWeight) && a.CPUs == b.CPUs &&
+		same(a.MemoryMax, b.MemoryMax) && same(a.MemoryHigh, b.MemoryHigh) && same(a.SwapMax, b.SwapMax) &&
+		same(a.TasksMax, b.TasksMax) && same(a.IOWeight, b.IOWeight)
+}
+
+func (l Limits) asks(name string) bool {
+	switch name {
+	case "cpu":
+		return l.CPUQuota != nil || l.CPUWeight != nil
+	case "memory":
+		return l.MemoryMax != nil || l.MemoryHigh != nil || l.SwapMax != nil
+	case "tasks":
+		return l.TasksMax != nil
+	case "io":
+		return l.IOWeight != nil
+	default:
+		return l.CPUs != ""
+	}
+}
+
+// Expect is the slice as this adapter would read it back once set: what it cannot enforce is not there. A slice whose
+// state equals its expectation needs no step.
+func (i Info) Expect(s Slice) Slice {
+	kept, _ := s.Limits.Only(i.Limits)
+	s.Limits = kept.Canonical()
+	if !i.Devices {
+		s.Closed, s.Devices = false, nil
+		return s
+	}
+	s.Devices = SortRules(s.Devices)
+	return s
+}
+
+// Matches tells whether the slice read back is what was expected.
+func (st SliceState) Matches(want Slice) bool {
+	return st.Name == want.Name && st.Limits.Equal(want.Limits) && st.Closed == want.Closed &&
+		slices.EqualFunc(SortRules(st.Devices), SortRules(want.Devices), func(a, b DeviceRule) bool {
+			a.Name, b.Name = "", ""
+			return a == b
+		})
+}
+
+// SortRules is the rules in one order, those for one device merged, each access once and in the order "rwm".
+func SortRules(rules []DeviceRule) []DeviceRule {
+	type number struct {
+		kind         byte
+		major, minor uint32
+	}
+	merged := map[number]DeviceRule{}
+	for _, r := range rules {
+		n := number{r.Type, r.Major, r.Minor}
+		old := merged[n]
+		r.Access = normalAccess(old.Access + r.Access)
+		if r.Name == "" {
+			r.Name = old.Name
+		}
+		merged[n] = r
+	}
+	sorted := make([]DeviceRule, 0, len(merged))
+	for _, r := range merged {
+		sorted = append(sorted, r)
+	}
+	slices.SortFunc(sorted, func(a, b DeviceRule) int {
+		if a.Type != b.Type {
+			return int(a.Type) - int(b.Type)
+		}
+		if a.Major != b.Major {
+			return int(int64(a.Major) - int64(b.Major))
+		}
+		return int(int64(a.Minor) - int64(b.Minor))
+	})
+	return sorted
+}
+
+func normalAccess(s string) string {
+	out := make([]byte, 0, 3)
+	for _, c := range []byte("rwm") {
+		if slices.Contains([]byte(s), c) {
+			out = append(out, c)
+		}
+	}
+	return string(out)
+}
+
+func unlessDefault(w *uint64) *uint64 {
+	if w == nil || *w == defaultWeight {
+		return nil
+	}
+	return w
+}
+
+func wholePages(b *uint64) *uint64 {
+	if b == nil {
+		return nil
+	}
+	page := uint64(os.Getpagesize())
+	n := *b / page * page
+	return &n
+}
+
+func same[T comparable](a, b *T) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+// String is the slice's name for people: "vision/train", "vision", or "all" for the root of all of ours.
+func (n SliceName) String() string {
+	switch {
+	case n.Tenant == "":
+		return "all"
+	case n.Grant == "":
+		return n.Tenant
+	default:
+		return n.Tenant + "/" + n.Grant
+	}
+}
+
+// Check refuses a name that has a grant without a tenant or that could not be the name of a directory.
+func (n SliceName) Check() error {
+	if n.Tenant == "" && n.Grant != "" {
+		return fmt.Errorf("cannot name a slice: grant %q has no tenant", n.Grant)
+	}
+	for _, part := range []string{n.Tenant, n.Grant} {
+		if part != "" && !goodName(part) {
+			return fmt.Errorf("cannot name a slice %q: use 1 to 100 letters, digits, '.', '_' and '-', not '.' or '-' first", part)
+		}
+	}
+	return nil
+}
+
+// goodName tells whether a tenant's, grant's or scope's name can be a directory and, escaped, a unit.
+func goodName(s string) bool {
+	if s == "" || len(s) > 100 || s[0] == '.' || s[0] == '-' {
+		return false
+	}
+	for _, c := range []byte(s) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
