@@ -1,0 +1,68 @@
+# gpushare. 'make' builds, 'make demo' shows it, 'make test' tests it; 'make help' lists the rest.
+
+GO        ?= go
+VERSION   ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
+LDFLAGS   := -s -w -X github.com/gpushare/gpushare/internal/version.Version=$(VERSION)
+STATIC    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+# go-nvml links NVML lazily: every symbol is looked up when it is first called, so never link with -z now.
+WITH_CGO  := CGO_ENABLED=1 CGO_CFLAGS='-O2 -Wno-deprecated-declarations' $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+TESTFLAGS ?=
+PREFIX    ?= /usr
+DESTDIR   ?=
+
+.PHONY: all build need demo test test-race lint vet bench fuzz hwtest test-vm install verify clean help
+
+all: build
+
+help:
+	@echo 'make build      all programs and the virtual driver, into bin/'
+	@echo 'make demo       the whole product on a virtual eight-GPU node, no GPU and no root needed'
+	@echo 'make test       unit, node and bus tests: no root, no GPU'
+	@echo 'make lint       what must be clean before a commit'
+	@echo 'make bench      figures against their targets, into build/bench.json'
+	@echo 'make test-vm    real systemd in a virtual machine (root, qemu, mmdebstrap)'
+	@echo 'make hwtest     on one real GPU: reads only, never changes its modes'
+	@echo 'make fuzz       every fuzz target for a while'
+	@echo 'make install    into $$(DESTDIR)$$(PREFIX)'
+
+need:
+	@sh packaging/need.sh $(GO) gcc
+
+build: need
+	@mkdir -p bin
+	$(STATIC) -o bin/ ./cmd/gpushare ./cmd/gpushared ./cmd/gpushare-thaw ./cmd/gpusim
+	$(WITH_CGO) -o bin/ ./cmd/gpushare-nvml
+	@sh gpusim/build.sh bin
+
+demo: build
+	@$(GO) run ./test/demo
+
+test: build
+	CGO_CFLAGS='-O2 -Wno-deprecated-declarations' $(GO) test -race $(TESTFLAGS) ./...
+
+vet:
+	CGO_CFLAGS='-Wno-deprecated-declarations' $(GO) vet ./...
+
+lint:
+	@sh packaging/lint.sh
+
+bench: build
+	@$(GO) run ./test/bench
+
+test-vm: build
+	$(GO) test -tags vm -count=1 -timeout 25m -v ./test/vm
+
+hwtest: build
+	@$(GO) run ./test/hwtest
+
+fuzz:
+	@sh test/fuzz.sh
+
+install: build
+	@sh packaging/install.sh '$(DESTDIR)' '$(PREFIX)' bin
+
+verify: build
+	@sh packaging/verify.sh
+
+clean:
+	rm -rf bin build

@@ -1,0 +1,206 @@
+package gpushare_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/gpushare/gpushare"
+
+// rule says what a folder may import directly: of ours, and of others. The standard library and golang.org/x are free
+// unless strict. The table is the design's; the reason is what a reader of a failure needs.
+type rule struct {
+	ours   []string
+	others []string
+	strict bool // the standard library only
+	why    string
+}
+
+var rules = map[string]rule{
+	"api":               {strict: true, why: "api is the wire format: every program reads it, so it must cost nothing and decide nothing"},
+	"client":            {ours: []string{"api"}, why: "the client is for other programs too: it must not drag the daemon in"},
+	"gpu":               {strict: true, why: "gpu is a port: an implementation behind it must not leak into it"},
+	"gpu/worker":        {ours: []string{"gpu", "internal/procfs"}, why: "the worker carries the port across a process, whatever is behind it"},
+	"gpu/nvml":          {ours: []string{"gpu"}, others: []string{"github.com/NVIDIA/go-nvml"}, why: "gpu/nvml is the only place that knows NVML"},
+	"cgroup":            {ours: []string{"internal/procfs"}, others: []string{"github.com/containerd/cgroups"}, why: "cgroup is a port and the adapters that need no service manager"},
+	"systemd":           {ours: []string{"cgroup", "internal/procfs"}, others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"}, why: "systemd is an adapter of cgroup's port and the only place that speaks D-Bus"},
+	"mig":               {ours: []string{"gpu", "internal/step"}, why: "the planner is pure: the command line embeds it, without a daemon or a GPU"},
+	"mps":               {ours: []string{"gpu", "cgroup", "internal/step", "internal/procfs"}, why: "mps supervises control daemons; who may use them is decided elsewhere"},
+	"isolation":         {ours: []string{"gpu", "cgroup", "internal/step"}, why: "isolation turns a grant into walls; it must not know the wire format or the daemon"},
+	"lease":             {ours: []string{"gpu", "api"}, why: "the lease table asks small interfaces: it must not know who implements them"},
+	"quota":             {ours: []string{"gpu"}, why: "quota decides and never acts"},
+	"internal/step":     {strict: true, why: "a step is data that must decode after a restart"},
+	"internal/store":    {why: "the store keeps bytes and their checksums; what they mean is its users' business"},
+	"internal/ledger":   {why: "the ledger appends lines"},
+	"internal/engine":   {ours: []string{"internal/step", "internal/store", "internal/faultpoint"}, why: "the engine runs steps of any kind: it must know none of them"},
+	"internal/spec":     {ours: []string{"api", "gpu"}, others: []string{"go.yaml.in/yaml/v3"}, why: "spec reads documents and resolves selectors; it plans nothing"},
+	"internal/observe":  {ours: []string{"cgroup", "gpu", "mps"}, why: "observe reads; nothing that plans or acts belongs to it"},
+	"internal/procfs":   {why: "procfs reads /proc for everybody and so may know nobody"},
+	"internal/cli":      {ours: []string{"api", "client", "internal/spec", "internal/version", "mig"}, others: []string{"github.com/spf13/cobra"}, why: "the command line must build without cgo and reach no driver, no cgroup and no D-Bus"},
+	"gpusim/engine":     {why: "the time engine is arithmetic over an injected clock"},
+	"cmd/gpushare":      {ours: []string{"internal/cli"}, why: "main is wiring"},
+	"cmd/gpushared":     {ours: []string{"daemon", "internal/version"}, why: "main is wiring"},
+	"cmd/gpushare-nvml": {ours: []string{"gpu/nvml", "gpu/worker", "gpu", "internal/version"}, why: "main is wiring"},
+	"cmd/gpushare-thaw": {ours: []string{"cgroup", "internal/version"}, why: "the thawer must outlive every other part: it may depend on the least"},
+}
+
+// onlyIn names modules that one folder alone may import directly.
+var onlyIn = map[string]string{
+	"github.com/NVIDIA/go-nvml":     "gpu/nvml",
+	"github.com/coreos/go-systemd":  "systemd",
+	"github.com/godbus/dbus":        "systemd",
+	"github.com/containerd/cgroups": "cgroup",
+}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+}
+
+func list(t *testing.T, env string) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Imports", "./...")
+	cmd.Env = append(os.Environ(), env)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []pkg
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range list(t, "CGO_ENABLED=1") {
+		dir := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+		seen[dir] = true
+		for _, imp := range p.Imports {
+			for foreign, home := range onlyIn {
+				if strings.HasPrefix(imp, foreign) && dir != home {
+					t.Errorf("%s imports %s: only %s may: %s", dir, imp, home, rules[home].why)
+				}
+			}
+			if (imp == module+"/daemon") && dir != "cmd/gpushared" {
+				t.Errorf("%s imports daemon: only cmd/gpushared may, because the daemon is the composition and nothing stands on it", dir)
+			}
+			if r, ok := rules[dir]; ok && !r.allows(imp) {
+				t.Errorf("%s imports %s, which is forbidden: %s", dir, imp, r.why)
+			}
+		}
+	}
+	for dir := range rules {
+		if !seen[dir] {
+			t.Errorf("the table has a rule for %s, which does not exist", dir)
+		}
+	}
+}
+
+func (r rule) allows(imp string) bool {
+	if imp == "C" || imp == "unsafe" {
+		return !r.strict
+	}
+	if rest, ok := strings.CutPrefix(imp, module+"/"); ok {
+		for _, o := range r.ours {
+			if rest == o {
+				return true
+			}
+		}
+		return false
+	}
+	first, _, _ := strings.Cut(imp, "/")
+	if !strings.Contains(first, ".") {
+		return true
+	}
+	if strings.HasPrefix(imp, "golang.org/x/") {
+		return !r.strict
+	}
+	for _, o := range r.others {
+		if strings.HasPrefix(imp, o) {
+			return true
+		}
+	}
+	return false
+}
+
+// deps lists everything that a package reaches.
+func deps(t *testing.T, p string) string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps", p)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list -deps %s: %v", p, err)
+	}
+	return string(out)
+}
+
+func TestWhatProgramsReach(t *testing.T) {
+	for _, c := range []struct{ program, forbidden, why string }{
+		{"./cmd/gpushare", "github.com/NVIDIA/go-nvml", "the command line is static"},
+		{"./cmd/gpushare", "github.com/godbus/dbus", "the command line speaks to the daemon only"},
+		{"./cmd/gpushare", "github.com/containerd/cgroups", "the command line touches no cgroup"},
+		{"./cmd/gpushared", "github.com/NVIDIA/go-nvml", "the daemon must not die when a library lacks a symbol"},
+		{"./cmd/gpushare", "testing\n", "testing does not belong into production"},
+		{"./cmd/gpushared", "testing\n", "testing does not belong into production"},
+	} {
+		if strings.Contains(deps(t, c.program)+"\n", c.forbidden) {
+			t.Errorf("%s reaches %s: %s", c.program, strings.TrimSpace(c.forbidden), c.why)
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	comments := map[string]int{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if n := d.Name(); path != "." && (strings.HasPrefix(n, ".") || n == "testdata" || n == "build" || n == "bin") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.PackageClauseOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		dir := filepath.Dir(path)
+		comments[dir] += 0
+		if f.Doc != nil {
+			comments[dir]++
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, n := range comments {
+		if n != 1 {
+			t.Errorf("%s has %d package comments, want exactly one that says what it is and what it is not", dir, n)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// peer is who is at the other end of a connection, as the kernel tells.
+type peer struct {
+	uid     int
+	gid     int
+	groups  []int          // supplementary
+	process cgroup.Process // start time 0 when the process was gone already
+}
+
+type peerKey struct{}
+
+// withPeer is the server's ConnContext: credentials belong to the connection, not to a request.
+func withPeer(ctx context.Context, c net.Conn) context.Context {
+	p, err := peerOf(c)
+	if err != nil {
+		return ctx // A request without a peer is refused.
+	}
+	return context.WithValue(ctx, peerKey{}, p)
+}
+
+func peerFrom(ctx context.Context) (*peer, bool) {
+	p, ok := ctx.Value(peerKey{}).(*peer)
+	return p, ok
+}
+
+func peerOf(c net.Conn) (*peer, error) {
+	if capped, ok := c.(*cappedConn); ok {
+		c = capped.UnixConn
+	}
+	uc, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, fmt.Errorf("cannot tell the peer of a %T", c)
+	}
+	raw, err := uc.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach the socket: %w", err)
+	}
+	var p peer
+	var inner error
+	err = raw.Control(func(fd uintptr) {
+		cred, e := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if e != nil {
+			inner = os.NewSyscallError("getsockopt SO_PEERCRED", e)
+			return
+		}
+		p = peer{uid: int(cred.Uid), gid: int(cred.Gid), groups: peerGroups(int(fd))}
+		p.process.PID = int(cred.Pid)
+	})
+	if err == nil {
+		err = inner
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell the peer: %w", err)
+	}
+	if start, err := procfs.Start(p.process.PID); err == nil {
+		p.process.Start = start
+	}
+	return &p, nil
+}
+
+// peerGroups reads the supplementary groups that the peer had when it connected; nil where the kernel does not tell.
+func peerGroups(fd int) []int {
+	for n := 64; n <= 1<<16; n *= 8 {
+		buf := make([]uint32, n)
+		size := uint32(n * 4)
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+			uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&size)), 0)
+		switch errno {
+		case 0:
+			groups := make([]int, size/4)
+			for i := range groups {
+				groups[i] = int(buf[i])
+			}
+			return groups
+		case unix.ERANGE:
+			continue
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+func (p *peer) inGroup(gid int) bool {
+	return gid >= 0 && (p.gid == gid || slices.Contains(p.groups, gid))
+}

@@ -1,0 +1,221 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// Limits of the API.
+const (
+	maxHeader   = 16 << 10
+	maxBody     = 1 << 20
+	maxConns    = 1024
+	maxPerUID   = 256
+	idleTimeout = 2 * time.Minute
+	readTimeout = 10 * time.Second
+)
+
+// call is one request with its caller.
+type call struct {
+	w      http.ResponseWriter
+	r      *http.Request
+	caller *caller
+}
+
+func (c *call) ctx() context.Context { return c.r.Context() }
+
+// reply writes v as JSON.
+func (c *call) reply(status int, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("internal error: cannot encode the answer: %w", err)
+	}
+	return c.replyBytes(status, append(b, '\n'))
+}
+
+func (c *call) replyBytes(status int, b []byte) error {
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.WriteHeader(status)
+	_, _ = c.w.Write(b) // The caller went away: nobody is left to tell.
+	return nil
+}
+
+// body reads the whole body; the server bounds it.
+func (c *call) body() ([]byte, error) {
+	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "the document is larger than 1 MiB", Hint: "a spec this large is a mistake"}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the request: %w", err)
+	}
+	return b, nil
+}
+
+// handler routes requests: identity, then access, then the handler, then the one way to answer an error.
+func (d *Daemon) handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range routes() {
+		mux.HandleFunc(r.method+" "+r.pattern, func(w http.ResponseWriter, q *http.Request) { d.serve(w, q, &r) })
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
+		writeError(w, &api.Error{Kind: api.KindNotFound, Message: "there is no " + q.Method + " " + q.URL.Path, Hint: "the command line and the daemon may be of different versions: see 'gpushare version'"})
+	})
+	return mux
+}
+
+func (d *Daemon) serve(w http.ResponseWriter, q *http.Request, r *route) {
+	if q.Header.Get("Origin") != "" || q.Header.Get("Referer") != "" || (q.Host != "gpushare" && q.Host != "localhost") {
+		writeError(w, &api.Error{Kind: api.KindDenied, Message: "requests from browsers are refused", Hint: "use the command line, or 'curl --unix-socket … http://localhost/v1/status'"})
+		return
+	}
+	p, ok := peerFrom(q.Context())
+	if !ok {
+		writeError(w, &api.Error{Kind: api.KindDenied, Message: "cannot tell who is asking"})
+		return
+	}
+	c := &call{w: w, r: q, caller: d.rosters.caller(p)}
+	if !r.access.allows(c.caller) {
+		writeError(w, r.access.denied(c.caller, r.what))
+		return
+	}
+	if err := r.handle(d, c); err != nil {
+		writeError(w, d.refusal(r, err))
+	}
+}
+
+// refusal makes an API error of any error. One that is none is our own bug and is logged.
+func (d *Daemon) refusal(r *route, err error) *api.Error {
+	var e *api.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.Canceled):
+		return &api.Error{Kind: api.KindUnavailable, Message: "the request was given up"}
+	}
+	d.log.Error("a request failed", "method", r.method, "route", r.pattern, "error", err)
+	return &api.Error{Kind: api.KindInternal, Message: err.Error(), Hint: "see the journal of gpushared"}
+}
+
+func writeError(w http.ResponseWriter, e *api.Error) {
+	b, err := json.Marshal(map[string]*api.Error{"error": e})
+	if err != nil {
+		b = []byte(`{"error":{"kind":"internal","message":"the error does not encode"}}`)
+	}
+	status := e.Kind.Status()
+	if status < 400 {
+		status = http.StatusInternalServerError
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n'))
+}
+
+// newServer sets every timeout. Writes have none: some answers are long waits, ended by their own deadlines.
+func (d *Daemon) newServer(ctx context.Context) *http.Server {
+	return &http.Server{
+		Handler:           d.handler(),
+		ConnContext:       withPeer,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// listen opens the socket, which every local user may reach: rights come from credentials.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make the socket's folder: %w", err)
+	}
+	// Ours is the only daemon on this state directory (it holds the lock), so a socket that is there is a dead one's.
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("cannot take the old socket away: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen: %w", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := os.Chmod(path, 0o666); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("cannot open the socket to all users: %w", err)
+	}
+	return l, nil
+}
+
+// cappedListener refuses a uid's connections past its cap at once, so that nobody starves others.
+type cappedListener struct {
+	net.Listener
+
+	mu    sync.Mutex // guards what follows
+	total int
+	byUID map[int]int
+}
+
+func newCappedListener(l net.Listener) *cappedListener {
+	return &cappedListener{Listener: l, byUID: map[int]int{}}
+}
+
+// Accept gives the next connection that is within the caps.
+func (l *cappedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		p, err := peerOf(c)
+		if err != nil || !l.take(p.uid) {
+			c.Close()
+			continue
+		}
+		return &cappedConn{UnixConn: c.(*net.UnixConn), release: func() { l.give(p.uid) }}, nil
+	}
+}
+
+func (l *cappedListener) take(uid int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.total >= maxConns || (uid != 0 && l.byUID[uid] >= maxPerUID) {
+		return false
+	}
+	l.total++
+	l.byUID[uid]++
+	return true
+}
+
+func (l *cappedListener) give(uid int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total--
+	if l.byUID[uid]--; l.byUID[uid] == 0 {
+		delete(l.byUID, uid)
+	}
+}
+
+// cappedConn gives its place back once.
+type cappedConn struct {
+	*net.UnixConn
+	once    sync.Once
+	release func()
+}
+
+// Close closes the connection and gives its place back.
+func (c *cappedConn) Close() error {
+	c.once.Do(c.release)
+	return c.UnixConn.Close()
+}

@@ -1,0 +1,133 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// Settings are the daemon's own, unlike the spec, which is the node's. Every one has a default that works.
+type Settings struct {
+	HostRoot   string       `yaml:"host_root"`   // where proc, sys and dev of the GPUs are; / but for a virtual node
+	Library    string       `yaml:"library"`     // of NVML; empty: the loader's, or host_root's
+	StateDir   string       `yaml:"state_dir"`   // kept for ever
+	RunDir     string       `yaml:"run_dir"`     // kept until reboot
+	Socket     string       `yaml:"socket"`      // of the API; empty: run_dir/gpushare.sock
+	SpecFile   string       `yaml:"spec_file"`   // applied at start when no spec was accepted yet
+	Worker     string       `yaml:"worker"`      // gpushare-nvml
+	Thaw       string       `yaml:"thaw"`        // gpushare-thaw
+	MPSControl string       `yaml:"mps_control"` // nvidia-cuda-mps-control
+	Systemd    string       `yaml:"systemd"`     // auto | off
+	CgroupRoot string       `yaml:"cgroup_root"` // the subtree's name on hosts without systemd
+	Converge   SettingsSpan `yaml:"converge_every"`
+	Sample     SettingsSpan `yaml:"sample_every"`
+	LogLevel   string       `yaml:"log_level"` // debug | info | warn | error
+}
+
+// SettingsSpan is a span of time in the settings file.
+type SettingsSpan time.Duration
+
+// UnmarshalYAML reads "30s".
+func (s *SettingsSpan) UnmarshalYAML(n *yaml.Node) error {
+	var d api.Duration
+	if err := d.UnmarshalText([]byte(n.Value)); err != nil {
+		return fmt.Errorf("line %d: %w", n.Line, err)
+	}
+	*s = SettingsSpan(d)
+	return nil
+}
+
+// SettingsPath is where the settings are unless the command line says otherwise.
+const SettingsPath = "/etc/gpushare/gpushared.yaml"
+
+// ErrSettings is a mistake in the settings: restarting does not help (exit 78).
+var ErrSettings = errors.New("the settings are wrong")
+
+func defaultSettings() Settings {
+	return Settings{
+		HostRoot: "/", StateDir: "/var/lib/gpushare", RunDir: "/run/gpushare", Systemd: "auto", CgroupRoot: "gpushare",
+		Converge: SettingsSpan(30 * time.Second), Sample: SettingsSpan(time.Second), LogLevel: "info",
+	}
+}
+
+// LoadSettings reads a settings file; a missing one at the usual place gives the defaults.
+func LoadSettings(file string) (Settings, error) {
+	s := defaultSettings()
+	explicit := file != ""
+	if !explicit {
+		file = SettingsPath
+	}
+	b, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !explicit:
+	case err != nil:
+		return s, fmt.Errorf("%w: cannot read them: %w", ErrSettings, err)
+	default:
+		d := yaml.NewDecoder(bytes.NewReader(b))
+		d.KnownFields(true)
+		if err := d.Decode(&s); err != nil && !errors.Is(err, io.EOF) {
+			return s, fmt.Errorf("%w: %s: %w", ErrSettings, file, err)
+		}
+	}
+	return s, s.complete()
+}
+
+// complete fills in what depends on other settings and refuses what cannot be.
+func (s *Settings) complete() error {
+	for _, dir := range []struct{ name, path string }{{"host_root", s.HostRoot}, {"state_dir", s.StateDir}, {"run_dir", s.RunDir}} {
+		if !filepath.IsAbs(dir.path) {
+			return fmt.Errorf("%w: %s is %q, which is no absolute path", ErrSettings, dir.name, dir.path)
+		}
+	}
+	if s.Systemd != "auto" && s.Systemd != "off" {
+		return fmt.Errorf("%w: systemd is %q: write auto or off", ErrSettings, s.Systemd)
+	}
+	if time.Duration(s.Converge) < time.Second || time.Duration(s.Sample) < 100*time.Millisecond {
+		return fmt.Errorf("%w: converge_every must be at least 1s and sample_every at least 100ms", ErrSettings)
+	}
+	if s.Socket == "" {
+		s.Socket = filepath.Join(s.RunDir, "gpushare.sock")
+	}
+	if s.Library == "" && s.HostRoot != "/" {
+		s.Library = filepath.Join(s.HostRoot, "usr/lib/libnvidia-ml.so.1")
+	}
+	if s.MPSControl == "" {
+		s.MPSControl = "nvidia-cuda-mps-control"
+		if s.HostRoot != "/" {
+			s.MPSControl = filepath.Join(s.HostRoot, "usr/bin/nvidia-cuda-mps-control")
+		}
+	}
+	for _, p := range []struct {
+		at   *string
+		name string
+	}{{&s.Worker, "gpushare-nvml"}, {&s.Thaw, "gpushare-thaw"}} {
+		if *p.at == "" {
+			*p.at = besideOr(p.name, "/usr/libexec/gpushare/"+p.name)
+		}
+	}
+	return nil
+}
+
+// besideOr finds a program next to this one, as in a build folder, or where packages put it.
+func besideOr(name, installed string) string {
+	if self, err := os.Executable(); err == nil {
+		if p := filepath.Join(filepath.Dir(self), name); isFile(p) {
+			return p
+		}
+	}
+	return installed
+}
+
+func isFile(p string) bool {
+	i, err := os.Stat(p)
+	return err == nil && i.Mode().IsRegular()
+}

@@ -1,0 +1,169 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// Driver is what is read of GPUs.
+type Driver interface {
+	Node(ctx context.Context) (gpu.NodeInfo, error)
+	Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error)
+	Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error)
+}
+
+// Slices is what is read of cgroups.
+type Slices interface {
+	Slices(ctx context.Context) ([]cgroup.SliceState, error)
+}
+
+// MPS is what is read of control daemons.
+type MPS interface {
+	// Observe reads the state of the control daemon of one GPU; nil when nobody asked for one.
+	Observe(ctx context.Context, id gpu.UUID) *mps.State
+}
+
+// Observer reads the node. Set the fields before the first use.
+type Observer struct {
+	Driver   Driver
+	Slices   Slices
+	MPS      MPS
+	HostRoot string
+	Now      func() time.Time
+
+	mu       sync.Mutex // one observation at a time; guards what follows
+	seq      uint64
+	info     *gpu.NodeInfo // nil: ask again
+	epoch    Epoch
+	profiles map[gpu.UUID]*gpu.Profiles
+	last     atomic.Pointer[Node]
+}
+
+// Last gives the newest observation; nil before the first.
+func (o *Observer) Last() *Node { return o.last.Load() }
+
+// Forget makes the next observation ask the driver anew for what usually does not change.
+func (o *Observer) Forget() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.info, o.profiles = nil, nil
+}
+
+// Observe reads everything once: one message a GPU when nothing changed that is cached.
+func (o *Observer) Observe(ctx context.Context) *Node {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.seq++
+	n := &Node{Seq: o.seq, At: o.Now(), Epoch: ReadEpoch(o.HostRoot)}
+	if n.Epoch != o.epoch {
+		o.epoch, o.info, o.profiles = n.Epoch, nil, nil
+	}
+	o.slices(ctx, n)
+	o.gpus(ctx, n)
+	o.last.Store(n)
+	return n
+}
+
+func (o *Observer) slices(ctx context.Context, n *Node) {
+	n.Slices, n.SlicesErr = o.Slices.Slices(ctx)
+	slices.SortFunc(n.Slices, func(a, b cgroup.SliceState) int {
+		return strings.Compare(a.Name.Tenant+"/"+a.Name.Grant, b.Name.Tenant+"/"+b.Name.Grant)
+	})
+}
+
+func (o *Observer) gpus(ctx context.Context, n *Node) {
+	before := o.last.Load()
+	if o.info == nil {
+		info, err := o.Driver.Node(ctx)
+		if err != nil {
+			n.DriverErr = err
+			if before != nil {
+				n.Driver = before.Driver
+				for _, g := range before.GPUs {
+					g.Err = err
+					n.GPUs = append(n.GPUs, g)
+				}
+			}
+			return
+		}
+		o.info = &info
+	}
+	n.Driver = *o.info
+	n.GPUs = make([]GPU, len(o.info.GPUs))
+	if o.profiles == nil {
+		o.profiles = map[gpu.UUID]*gpu.Profiles{}
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex // guards o.profiles among the goroutines
+	for i, id := range o.info.GPUs {
+		wg.Go(func() {
+			mu.Lock()
+			known := o.profiles[id.UUID]
+			mu.Unlock()
+			g := o.gpu(ctx, id, known)
+			if g.Err != nil && before != nil {
+				if old, ok := before.GPU(id.UUID); ok {
+					err := g.Err
+					g = *old
+					g.Err = err
+				}
+			}
+			mu.Lock()
+			o.profiles[id.UUID] = g.Profiles
+			mu.Unlock()
+			n.GPUs[i] = g
+		})
+	}
+	wg.Wait()
+	for i := range n.GPUs {
+		// A lost driver or GPU may come back under other numbers.
+		if err := n.GPUs[i].Err; errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrNotLoaded) || errors.Is(err, gpu.ErrNotFound) {
+			o.info = nil
+		}
+	}
+	slices.SortFunc(n.GPUs, func(a, b GPU) int { return a.Identity.Index - b.Identity.Index })
+}
+
+func (o *Observer) gpu(ctx context.Context, id gpu.Identity, profiles *gpu.Profiles) GPU {
+	g := GPU{Snapshot: gpu.Snapshot{Identity: id}, Profiles: profiles}
+	if o.MPS != nil {
+		g.MPS = o.MPS.Observe(ctx, id.UUID)
+	}
+	s, err := o.Driver.Snapshot(ctx, id.UUID)
+	if err != nil {
+		g.Err = err
+		return g
+	}
+	g.Snapshot = s
+	if profiles == nil && s.MIG.Capable {
+		if p, err := o.Driver.Profiles(ctx, id.UUID); err == nil {
+			g.Profiles = &p
+		} // Else it is asked again next time; a plan that needs them says that they are missing.
+	}
+	return g
+}
+
+// ReadEpoch reads the epoch from the host.
+func ReadEpoch(root string) Epoch {
+	var e Epoch
+	if b, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/random/boot_id")); err == nil {
+		e.Boot = strings.TrimSpace(string(b))
+	}
+	// The module's folder in sysfs is as old as its loading.
+	if i, err := os.Stat(filepath.Join(root, "sys/module/nvidia")); err == nil {
+		e.Driver = strconv.FormatInt(i.ModTime().UnixNano(), 36)
+	}
+	return e
+}
