@@ -1,0 +1,542 @@
+/*
+ * gpusim-burn: a process that uses a virtual GPU as a CUDA program uses a real one.
+ *
+ * It opens the device nodes, makes a context, allocates memory and keeps a queue of kernels full. It is C, and small,
+ * because tests start thousands of them. It knows nothing of leases or limits: what it may do, others decide.
+ *
+ * Exit codes: 0 ended by --seconds, 1 refused or lost, 2 out of GPU memory, 64 usage, 77 denied by the device walls,
+ * 130 and 143 ended by SIGINT and SIGTERM.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { EXIT_REFUSED = 1, EXIT_OOM = 2, EXIT_USAGE = 64, EXIT_DENIED = 77 };
+
+static struct {
+	const char *root, *gpu;
+	uint64_t memory, grow; /* bytes, bytes per second */
+	uint64_t kernel;       /* microseconds */
+	long queue;
+	double seconds;
+	int ignore_term, hold, host_dev;
+} opt = {.kernel = 5000, .queue = 200};
+
+static int gpu_fd = -1, mps_fd = -1;
+static uint64_t held, launched;
+static double began;
+static volatile sig_atomic_t got_signal;
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static const char *human(uint64_t bytes)
+{
+	static char out[4][32];
+	static int n;
+	char *s = out[n++ % 4];
+	if (bytes >= 1ull << 30)
+		snprintf(s, sizeof out[0], "%.1f GiB", (double)bytes / (1ull << 30));
+	else if (bytes >= 1ull << 20)
+		snprintf(s, sizeof out[0], "%.1f MiB", (double)bytes / (1ull << 20));
+	else
+		snprintf(s, sizeof out[0], "%llu bytes", (unsigned long long)bytes);
+	return s;
+}
+
+__attribute__((noreturn, format(printf, 2, 3))) static void die(int code, const char *fmt, ...)
+{
+	va_list ap;
+	fflush(stdout);
+	fputs("gpusim-burn: ", stderr);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+	exit(code);
+}
+
+/* finish prints the summary and ends the process. */
+__attribute__((noreturn)) static void finish(int code)
+{
+	printf("ran %.1f s, launched %llu kernels of %.3f ms, held %s\n", now() - began, (unsigned long long)launched,
+	       (double)opt.kernel / 1000, human(held));
+	fflush(stdout);
+	exit(code);
+}
+
+static void on_signal(int sig) { got_signal = sig; }
+
+/* check ends the process when a signal or its time asks for it; every wait comes back here. */
+static void check(void)
+{
+	int sig = got_signal;
+	if (sig) {
+		got_signal = 0;
+		if (sig == SIGTERM && opt.ignore_term) {
+			puts("ignoring SIGTERM");
+			fflush(stdout);
+		} else {
+			printf("stopped by %s\n", sig == SIGTERM ? "SIGTERM" : "SIGINT");
+			finish(128 + sig);
+		}
+	}
+	if (opt.seconds > 0 && began > 0 && now() - began >= opt.seconds)
+		finish(0);
+}
+
+/* lost ends the process the way a CUDA program ends when its context is gone. */
+__attribute__((noreturn)) static void lost(const char *what)
+{
+	fprintf(stderr, "gpusim-burn: %s\n", what);
+	finish(EXIT_REFUSED);
+}
+
+/* wait_for blocks until fd is readable, a signal came, the time is over, or ms passed (-1: no limit). 1 when readable. */
+static int wait_for(int fd, int ms)
+{
+	for (;;) {
+		struct pollfd p[2] = {{.fd = fd, .events = POLLIN}, {.fd = mps_fd, .events = POLLIN}};
+		int t = ms;
+		check();
+		if (opt.seconds > 0 && began > 0) {
+			int left = (int)((opt.seconds - (now() - began)) * 1000) + 1;
+			if (t < 0 || left < t)
+				t = left;
+		}
+		int n = poll(p, 2, t);
+		if (n < 0 && errno != EINTR)
+			die(EXIT_REFUSED, "cannot wait: %s", strerror(errno));
+		check();
+		if (n > 0 && mps_fd >= 0 && mps_fd != fd && p[1].revents)
+			lost("the MPS server ended the client (CUDA error 810)");
+		if (n > 0 && p[0].revents)
+			return 1;
+		if (n == 0 && t == ms)
+			return 0;
+	}
+}
+
+/* ask sends one line and returns the answer's line. */
+static const char *ask(const char *fmt, ...)
+{
+	static char line[1024];
+	va_list ap;
+	va_start(ap, fmt);
+	int n = vsnprintf(line, sizeof line - 1, fmt, ap);
+	va_end(ap);
+	if (n >= (int)sizeof line - 1)
+		die(EXIT_USAGE, "an argument is too long");
+	line[n++] = '\n';
+	for (int off = 0; off < n;) {
+		ssize_t w = send(gpu_fd, line + off, (size_t)(n - off), MSG_NOSIGNAL);
+		if (w < 0 && errno == EINTR) {
+			check();
+			continue;
+		}
+		if (w < 0)
+			lost("the GPU is lost (CUDA error 999)");
+		off += (int)w;
+	}
+	for (n = 0;;) {
+		wait_for(gpu_fd, -1);
+		ssize_t r = recv(gpu_fd, line + n, sizeof line - 1 - (size_t)n, 0);
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r <= 0)
+			lost("the GPU is lost (CUDA error 999)");
+		n += (int)r;
+		line[n] = 0;
+		char *end = strchr(line, '\n');
+		if (end) {
+			*end = 0;
+			return line;
+		}
+		if (n == (int)sizeof line - 1)
+			lost("the virtual node gave an answer that is too long");
+	}
+}
+
+/* unix_connect connects to a socket of any path length: a long one goes through a descriptor of its directory. */
+static int unix_connect(const char *dir, const char *name, int type)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	int d = -1;
+	int n = snprintf(a.sun_path, sizeof a.sun_path, "%s/%s", dir, name);
+	if (n < 0 || n >= (int)sizeof a.sun_path) {
+		d = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (d < 0)
+			return -1;
+		snprintf(a.sun_path, sizeof a.sun_path, "/proc/self/fd/%d/%s", d, name);
+	}
+	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) < 0) {
+		int e = errno;
+		close(fd);
+		errno = e;
+		fd = -1;
+	}
+	if (d >= 0)
+		close(d);
+	return fd;
+}
+
+/* size reads "4GiB", "512MiB", "1G" (of 1024) or plain bytes; -1 when it is none of them. */
+static int size(const char *s, uint64_t *out)
+{
+	static const struct {
+		const char *unit;
+		int shift;
+	} units[] = {{"", 0}, {"B", 0}, {"K", 10}, {"KiB", 10}, {"M", 20}, {"MiB", 20}, {"G", 30}, {"GiB", 30}, {"T", 40}, {"TiB", 40}};
+	char *end;
+	errno = 0;
+	double v = strtod(s, &end);
+	if (end == s || errno || !(v >= 0))
+		return -1;
+	for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+		if (!strcmp(end, units[i].unit) && v * (double)(1ull << units[i].shift) < 9e18) {
+			*out = (uint64_t)(v * (double)(1ull << units[i].shift));
+			return 0;
+		}
+	return -1;
+}
+
+/* span reads "5ms", "250us", "1s" into microseconds; -1 when it is none of them. */
+static int span(const char *s, uint64_t *us)
+{
+	char *end;
+	errno = 0;
+	double v = strtod(s, &end), f = !strcmp(end, "us") ? 1 : !strcmp(end, "ms") ? 1e3 : !strcmp(end, "s") ? 1e6 : 0;
+	if (end == s || errno || !(v >= 0) || (f == 0 && v != 0) || v * f > 1e12)
+		return -1;
+	*us = (uint64_t)(v * f);
+	return 0;
+}
+
+/* visible picks entry n of CUDA_VISIBLE_DEVICES; NULL when it is not set. */
+static const char *visible(long n)
+{
+	static char entry[128];
+	const char *list = getenv("CUDA_VISIBLE_DEVICES");
+	if (!list)
+		return NULL;
+	for (;; n--) {
+		size_t len = strcspn(list, ",");
+		if (len == 0 || list[0] == '-')
+			die(EXIT_REFUSED, "no CUDA-capable device is detected (CUDA error 100): CUDA_VISIBLE_DEVICES shows none");
+		if (n == 0) {
+			snprintf(entry, sizeof entry, "%.*s", (int)len, list);
+			return entry;
+		}
+		if (!list[len])
+			die(EXIT_REFUSED, "invalid device ordinal (CUDA error 101): CUDA_VISIBLE_DEVICES shows fewer");
+		list += len + 1;
+	}
+}
+
+/* pick_gpu finds which GPU to use, as a CUDA program does: ordinals count what is visible. */
+static const char *pick_gpu(void)
+{
+	const char *g = NULL;
+	char *end;
+	if (!opt.gpu)
+		g = visible(0);
+	else {
+		long n = strtol(opt.gpu, &end, 10);
+		if (end != opt.gpu && !*end)
+			g = visible(n);
+	}
+	return g ? g : opt.gpu ? opt.gpu : "0";
+}
+
+/* driver_limit reads a memory limit as the MPS client library does, mistakes included: no unit is MiB, K counts as M,
+ * and what it does not know is 1 MiB. */
+static uint64_t driver_limit(const char *s)
+{
+	char *end;
+	long long v = strtoll(s, &end, 10);
+	switch (*end) {
+	case 'g': case 'G':
+		return (uint64_t)v << 30;
+	case 'm': case 'M': case 'k': case 'K': case 0: case ',':
+		return (uint64_t)v << 20;
+	}
+	return 1 << 20;
+}
+
+/* own_limit is the client's own CUDA_MPS_PINNED_DEVICE_MEM_LIMIT for its first device; a device in the list that it does
+ * not know drops the whole list, as the real one does. */
+static uint64_t own_limit(const char *gpu)
+{
+	const char *s = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
+	uint64_t limit = 0;
+	while (s && *s) {
+		size_t key = strcspn(s, "=,"), len = strcspn(s, ",");
+		if (s[key] != '=')
+			return 0;
+		if ((key == 1 && *s == '0') || (key == strlen(gpu) && !strncmp(s, gpu, key)))
+			limit = driver_limit(s + key + 1);
+		else
+			return 0;
+		s += len + (s[len] == ',');
+	}
+	return limit;
+}
+
+/* What the control daemon and a client say to each other after the greeting. The vendor's is not published; this is the
+ * virtual node's own, see gpusim/mpsd. */
+struct mps_hello {
+	int32_t type; /* 1: a client (4 is the command line) */
+	int32_t pad;
+	char gpu[80];
+};
+struct mps_welcome {
+	int32_t error; /* CUDA's number, 0 for none */
+	int32_t server;
+	uint64_t limit; /* bytes, 0 for none */
+	double percent; /* of the GPU's threads */
+};
+
+static void mps_read(void *buf, size_t want, const char *what)
+{
+	wait_for(mps_fd, -1);
+	ssize_t n = recv(mps_fd, buf, want, 0);
+	if (n != (ssize_t)want)
+		die(EXIT_REFUSED, "cannot %s: the MPS control daemon went away (CUDA error 805)", what);
+}
+
+/* join_mps becomes a client of the control daemon named by the environment. Without one that answers the program runs
+ * without MPS and says nothing, as CUDA programs do. */
+static int join_mps(const char *gpu, struct mps_welcome *w, const char **dir)
+{
+	char greeting[9];
+	struct mps_hello h = {.type = 1};
+	*dir = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	if (!*dir || !**dir)
+		return 0;
+	mps_fd = unix_connect(*dir, "control", SOCK_SEQPACKET);
+	if (mps_fd < 0)
+		return 0;
+	mps_read(greeting, sizeof greeting, "greet MPS");
+	if (memcmp(greeting, "OUTBHELL", 9))
+		die(EXIT_REFUSED, "cannot greet MPS: unknown greeting (CUDA error 805)");
+	snprintf(h.gpu, sizeof h.gpu, "%s", gpu);
+	if (send(mps_fd, "OUTBCRED", 9, MSG_NOSIGNAL) < 0 || send(mps_fd, &h, sizeof h, MSG_NOSIGNAL) < 0)
+		die(EXIT_REFUSED, "cannot greet MPS: %s (CUDA error 805)", strerror(errno));
+	mps_read(w, sizeof *w, "become an MPS client");
+	if (w->error)
+		die(EXIT_REFUSED, "cannot become an MPS client: the server is not ready (CUDA error %d)", w->error);
+
+	uint64_t own = own_limit(gpu);
+	if (own && (!w->limit || own < w->limit)) /* a client can only lower what the daemon gave */
+		w->limit = own;
+	const char *p = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+	double percent = p ? strtod(p, NULL) : 0;
+	if (percent > 0 && percent < w->percent)
+		w->percent = percent;
+	return 1;
+}
+
+/* open_node opens one device node; a refusal by the device walls has an exit code of its own. */
+static void open_node(const char *rel, int must)
+{
+	char path[4096];
+	if (opt.host_dev)
+		snprintf(path, sizeof path, "/dev/%s", rel);
+	else
+		snprintf(path, sizeof path, "%s/dev/%s", opt.root, rel);
+	int fd = open(path, O_RDWR); /* kept open and inherited, as the driver's are held for the life of the process */
+	if (fd >= 0 || errno == ENXIO || errno == ENODEV) /* no driver behind the node: the walls let it through */
+		return;
+	if (errno == EPERM || errno == EACCES)
+		die(EXIT_DENIED, "%s: denied by the device walls", path);
+	if (must || errno != ENOENT)
+		die(EXIT_REFUSED, "cannot open %s: %s", path, strerror(errno));
+}
+
+static int make_context(void)
+{
+	char dir[4096], minor[16], gi[16], ci[16], rel[64];
+	struct mps_welcome w = {0};
+	const char *pipe, *gpu = pick_gpu(), *a;
+
+	snprintf(dir, sizeof dir, "%s/run/gpusim", opt.root);
+	gpu_fd = unix_connect(dir, "cuda.sock", SOCK_STREAM);
+	if (gpu_fd < 0)
+		die(EXIT_REFUSED, "cannot reach the virtual node at %s/cuda.sock: %s", dir, strerror(errno));
+	if (join_mps(gpu, &w, &pipe) && w.percent > 0 && w.percent < 100)
+		a = ask("CTX gpu=%s mps=%s mpspid=%d limit=%llu share=%g", gpu, pipe, w.server, (unsigned long long)w.limit, w.percent);
+	else if (mps_fd >= 0)
+		a = ask("CTX gpu=%s mps=%s mpspid=%d limit=%llu", gpu, pipe, w.server, (unsigned long long)w.limit);
+	else
+		a = ask("CTX gpu=%s mps=- mpspid=0 limit=0", gpu);
+	if (!strncmp(a, "ERR ", 4)) {
+		char *text;
+		long code = strtol(a + 4, &text, 10);
+		die(code == 2 ? EXIT_OOM : EXIT_REFUSED, "cannot use GPU %s:%s (CUDA error %ld)", gpu, text, code);
+	}
+	if (sscanf(a, "OK %15s %15s %15s", minor, gi, ci) != 3)
+		die(EXIT_REFUSED, "the virtual node answered %s", a);
+	open_node("nvidiactl", 0);
+	open_node("nvidia-uvm", 0);
+	snprintf(rel, sizeof rel, "nvidia%s", minor);
+	open_node(rel, 1);
+	if (strcmp(gi, "-")) {
+		snprintf(rel, sizeof rel, "nvidia-caps/nvidia-cap%s", gi);
+		open_node(rel, 1);
+	}
+	if (strcmp(ci, "-")) {
+		snprintf(rel, sizeof rel, "nvidia-caps/nvidia-cap%s", ci);
+		open_node(rel, 1);
+	}
+	return 0;
+}
+
+/* allocate gets memory or ends the process. */
+static void allocate(uint64_t bytes)
+{
+	if (!bytes)
+		return;
+	const char *a = ask("ALLOC %llu", (unsigned long long)bytes);
+	if (strncmp(a, "OK", 2)) {
+		fflush(stdout);
+		fprintf(stderr, "gpusim-burn: out of memory (CUDA error 2): wanted %s beside the %s held\n", human(bytes), human(held));
+		finish(EXIT_OOM);
+	}
+	held += bytes;
+}
+
+/* grow allocates what --grow asks for since it was last called, in steps of a MiB. */
+static void grow(double *last)
+{
+	double t = now();
+	uint64_t bytes = (uint64_t)((double)opt.grow * (t - *last)) & ~((1ull << 20) - 1);
+	if (!opt.grow || !bytes)
+		return;
+	*last += (double)bytes / (double)opt.grow;
+	allocate(bytes);
+}
+
+__attribute__((noreturn)) static void bad(const char *what, const char *value)
+{
+	die(EXIT_USAGE, "bad %s \"%s\"; see --help", what, value);
+}
+
+static void usage(FILE *out)
+{
+	fputs("usage: gpusim-burn [--root DIR] [--gpu GPU] [--memory 4GiB] [--kernel 5ms] [--queue 200]\n"
+	      "                   [--seconds N] [--grow 1GiB/s] [--ignore-term] [--hold] [--host-dev]\n"
+	      "Uses a virtual GPU: opens its device nodes, allocates memory and keeps a queue of kernels full.\n"
+	      "  --root DIR     the virtual node's host root (default $GPUSIM_ROOT)\n"
+	      "  --gpu GPU      an ordinal among the visible ones, a GPU UUID or a MIG UUID\n"
+	      "                 (default: the first of $CUDA_VISIBLE_DEVICES, or 0)\n"
+	      "  --memory SIZE  GPU memory to allocate at the start\n"
+	      "  --kernel TIME  how long one kernel takes on the whole GPU (default 5ms)\n"
+	      "  --queue N      how many unfinished kernels to keep queued (default 200)\n"
+	      "  --seconds N    end by itself after N seconds\n"
+	      "  --grow RATE    go on allocating at this rate (SIZE or SIZE/s) until there is no more\n"
+	      "  --ignore-term  do not end at SIGTERM\n"
+	      "  --hold         allocate, then launch nothing\n"
+	      "  --host-dev     open the device nodes below /dev instead of below DIR/dev\n",
+	      out);
+}
+
+static void parse(int argc, char **argv)
+{
+	static const struct option longs[] = {
+	    {"root", 1, 0, 'r'}, {"gpu", 1, 0, 'g'},     {"memory", 1, 0, 'm'},      {"kernel", 1, 0, 'k'}, {"queue", 1, 0, 'q'},
+	    {"grow", 1, 0, 'G'}, {"seconds", 1, 0, 's'}, {"ignore-term", 0, 0, 'i'}, {"hold", 0, 0, 'H'},   {"host-dev", 0, 0, 'D'},
+	    {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
+	int c;
+	char *end;
+	opt.root = getenv("GPUSIM_ROOT");
+	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1)
+		switch (c) {
+		case 'r': opt.root = optarg; break;
+		case 'g': opt.gpu = optarg; break;
+		case 'm':
+			if (size(optarg, &opt.memory))
+				bad("--memory", optarg);
+			break;
+		case 'k':
+			if (span(optarg, &opt.kernel))
+				bad("--kernel", optarg);
+			break;
+		case 'q':
+			opt.queue = strtol(optarg, &end, 10);
+			if (end == optarg || *end || opt.queue < 1 || opt.queue > 1000000)
+				bad("--queue", optarg);
+			break;
+		case 's':
+			opt.seconds = strtod(optarg, &end);
+			if (end == optarg || (*end && strcmp(end, "s")) || !(opt.seconds > 0 && opt.seconds < 1e9))
+				bad("--seconds", optarg);
+			break;
+		case 'G':
+			end = strstr(optarg, "/s");
+			if (end && !end[2])
+				*end = 0;
+			if (size(optarg, &opt.grow))
+				bad("--grow", optarg);
+			break;
+		case 'i': opt.ignore_term = 1; break;
+		case 'H': opt.hold = 1; break;
+		case 'D': opt.host_dev = 1; break;
+		case 'h': usage(stdout); exit(0);
+		default: usage(stderr); exit(EXIT_USAGE);
+		}
+	if (optind != argc)
+		bad("argument", argv[optind]);
+	if (!opt.root || !*opt.root)
+		die(EXIT_USAGE, "no virtual node: set GPUSIM_ROOT, or use --root or 'gpusim exec'");
+	if (opt.kernel == 0)
+		opt.hold = 1;
+}
+
+int main(int argc, char **argv)
+{
+	struct sigaction sa = {.sa_handler = on_signal}; /* no SA_RESTART: waits must see the signal */
+	double last;
+
+	parse(argc, argv);
+	sigaction(SIGTERM, &sa, NULL);
+	sigaction(SIGINT, &sa, NULL);
+	make_context();
+	if (strncmp(ask("QUEUE %ld", opt.queue), "OK", 2))
+		lost("the virtual node does not take a queue of this length");
+	began = now();
+	allocate(opt.memory);
+	puts("ready");
+	fflush(stdout);
+
+	/* An eighth of the queue at a time: what a frozen process still has on its way stays small beside its queue. */
+	long count = opt.queue / 8 > 0 ? opt.queue / 8 : 1;
+	for (last = now();;) {
+		grow(&last);
+		if (opt.hold) {
+			if (wait_for(gpu_fd, opt.grow ? 50 : -1))
+				lost("the GPU is lost (CUDA error 999)");
+			continue;
+		}
+		if (strncmp(ask("LAUNCH %llu %ld", (unsigned long long)opt.kernel, count), "OK", 2))
+			lost("a kernel failed to launch (CUDA error 719)");
+		launched += (uint64_t)count;
+	}
+}
