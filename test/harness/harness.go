@@ -1,0 +1,466 @@
+// Package harness runs the shipped programs on a virtual node: it starts and ends them, waits for what they say, and
+// cleans up after itself. The demo, the tests of whole programs and the benchmark stand on it. It asserts nothing.
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
+)
+
+// Node is one virtual node with the programs that run on it. Set the exported fields before Start.
+type Node struct {
+	Bin      string            // where the programs are
+	File     string            // the node file
+	Dir      string            // everything of this node; a new temporary folder when empty
+	Settings map[string]string // more lines for gpushared.yaml
+	Log      io.Writer         // the daemon's log; nowhere when nil
+	Env      []string          // more environment for the daemon
+
+	own    bool // Dir is ours to remove
+	sim    *process
+	daemon *process
+}
+
+// process is a child with its end.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // after done
+}
+
+// spawn starts a child that dies with this process, so that nothing is left when it is killed.
+func spawn(cmd *exec.Cmd) (*process, error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start %s: %w", filepath.Base(cmd.Path), err)
+	}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+func (p *process) end(sig syscall.Signal, wait time.Duration) {
+	if p == nil {
+		return
+	}
+	_ = p.cmd.Process.Signal(sig)
+	select {
+	case <-p.done:
+	case <-time.After(wait):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// Root is the host root of the virtual node.
+func (n *Node) Root() string { return filepath.Join(n.Dir, "root") }
+
+// Socket is the daemon's.
+func (n *Node) Socket() string { return filepath.Join(n.Dir, "run", "gpushare.sock") }
+
+// Client talks to the daemon.
+func (n *Node) Client() *client.Client { return &client.Client{Socket: n.Socket()} }
+
+// Start starts the virtual GPUs and then the daemon.
+func (n *Node) Start(ctx context.Context) error {
+	if n.Dir == "" {
+		dir, err := os.MkdirTemp("", "gpushare-")
+		if err != nil {
+			return fmt.Errorf("cannot make a folder: %w", err)
+		}
+		n.Dir, n.own = dir, true
+		// Tenants who are other users reach the virtual devices through here.
+		if err := os.Chmod(dir, 0o755); err != nil {
+			return fmt.Errorf("cannot open the folder: %w", err)
+		}
+	}
+	if err := n.StartSim(ctx); err != nil {
+		return err
+	}
+	return n.StartDaemon(ctx)
+}
+
+// StartSim starts the virtual GPUs and waits until they are there.
+func (n *Node) StartSim(ctx context.Context) error {
+	cmd := exec.Command(n.program("gpusim"), "serve", "--node", n.File, "--root", n.Root())
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("cannot make a pipe: %w", err)
+	}
+	p, err := spawn(cmd)
+	if err != nil {
+		return err
+	}
+	n.sim = p
+	ready := make(chan bool, 1)
+	go func() {
+		s := bufio.NewScanner(out)
+		for s.Scan() {
+			if strings.HasPrefix(s.Text(), "ready") {
+				ready <- true
+			}
+		}
+		ready <- false
+	}()
+	select {
+	case ok := <-ready:
+		if !ok {
+			return fmt.Errorf("gpusim ended: %s", strings.TrimSpace(stderr.String()))
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("gpusim did not get ready: %w", ctx.Err())
+	}
+}
+
+// StartDaemon starts the daemon and waits for its READY=1.
+func (n *Node) StartDaemon(ctx context.Context) error {
+	settings, err := n.writeSettings()
+	if err != nil {
+		return err
+	}
+	notify, err := listenNotify(filepath.Join(n.Dir, "notify"))
+	if err != nil {
+		return err
+	}
+	defer notify.Close()
+	cmd := exec.Command(n.program("gpushared"), "--settings", settings)
+	cmd.Env = append(append(os.Environ(), n.Env...), "NOTIFY_SOCKET="+filepath.Join(n.Dir, "notify"))
+	cmd.Stdout, cmd.Stderr = n.Log, n.Log
+	var tail lastLines
+	if n.Log == nil {
+		cmd.Stderr = &tail
+	}
+	if n.daemon, err = spawn(cmd); err != nil {
+		return err
+	}
+	ready := make(chan error, 1)
+	go func() { ready <- awaitReady(notify) }()
+	select {
+	case err := <-ready:
+		return err
+	case <-n.daemon.done:
+		return fmt.Errorf("gpushared ended before it was ready: %w\n%s", n.daemon.err, tail.String())
+	case <-ctx.Done():
+		return fmt.Errorf("gpushared did not get ready: %w", ctx.Err())
+	}
+}
+
+func (n *Node) writeSettings() (string, error) {
+	all := map[string]string{
+		"host_root": n.Root(), "state_dir": filepath.Join(n.Dir, "state"), "run_dir": filepath.Join(n.Dir, "run"),
+		"systemd": "off", "cgroup_root": "gpushare-" + filepath.Base(n.Dir),
+	}
+	for k, v := range n.Settings {
+		all[k] = v
+	}
+	var b strings.Builder
+	for k, v := range all {
+		fmt.Fprintf(&b, "%s: %q\n", k, v)
+	}
+	file := filepath.Join(n.Dir, "gpushared.yaml")
+	if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+		return "", fmt.Errorf("cannot write the settings: %w", err)
+	}
+	return file, nil
+}
+
+func listenNotify(path string) (*net.UnixConn, error) {
+	_ = os.Remove(path) // Of an earlier start, if at all.
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for the daemon's notices: %w", err)
+	}
+	return c, nil
+}
+
+func awaitReady(c *net.UnixConn) error {
+	buf := make([]byte, 4096)
+	for {
+		k, err := c.Read(buf)
+		if err != nil {
+			return fmt.Errorf("cannot read the daemon's notices: %w", err)
+		}
+		for _, line := range strings.Split(string(buf[:k]), "\n") {
+			if line == "READY=1" {
+				return nil
+			}
+		}
+	}
+}
+
+// DaemonPID is the daemon's process.
+func (n *Node) DaemonPID() int { return n.daemon.cmd.Process.Pid }
+
+// SimPID is the virtual GPUs' process.
+func (n *Node) SimPID() int { return n.sim.cmd.Process.Pid }
+
+// DaemonDone is closed when the daemon ended.
+func (n *Node) DaemonDone() <-chan struct{} { return n.daemon.done }
+
+// DaemonExit is its exit code; only after DaemonDone.
+func (n *Node) DaemonExit() int { return n.daemon.cmd.ProcessState.ExitCode() }
+
+// KillDaemon ends the daemon with SIGKILL and waits for its end.
+func (n *Node) KillDaemon() { n.daemon.end(syscall.SIGKILL, time.Second) }
+
+// StopDaemon ends the daemon as systemd would.
+func (n *Node) StopDaemon() { n.daemon.end(syscall.SIGTERM, 10*time.Second) }
+
+// Close ends everything of this node and removes its folder when it was made by Start.
+func (n *Node) Close() error {
+	var errs []error
+	if n.daemon != nil {
+		n.daemon.end(syscall.SIGTERM, 10*time.Second)
+	}
+	errs = append(errs, n.endThaw())
+	if n.sim != nil {
+		n.sim.end(syscall.SIGTERM, 5*time.Second)
+	}
+	if n.own {
+		errs = append(errs, os.RemoveAll(n.Dir))
+	}
+	return errors.Join(errs...)
+}
+
+// endThaw ends the thawer, a process of its own that outlives the daemon, by the pid in its lock file.
+func (n *Node) endThaw() error {
+	b, err := os.ReadFile(filepath.Join(n.Dir, "run", "thaw.lock"))
+	pid, convErr := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || convErr != nil || pid <= 1 {
+		return nil
+	}
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !bytes.Contains(name, []byte("gpushare-thaw")) {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {
+		return fmt.Errorf("cannot end gpushare-thaw: %w", err)
+	}
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 5000)
+	return nil
+}
+
+func (n *Node) program(name string) string { return filepath.Join(n.Bin, name) }
+
+// Environ is what a shell on this node has.
+func (n *Node) Environ() []string {
+	return append(os.Environ(), "GPUSHARE_SOCKET="+n.Socket(), "GPUSIM_ROOT="+n.Root(),
+		"PATH="+n.Bin+":"+os.Getenv("PATH"))
+}
+
+// Result is how a command ended.
+type Result struct {
+	Code         int
+	Out, Err     string
+	Milliseconds int64
+}
+
+// CLI runs gpushare and waits for it.
+func (n *Node) CLI(ctx context.Context, args ...string) Result {
+	return n.CLIIn(ctx, "", args...)
+}
+
+// CLIIn runs gpushare with a standard input.
+func (n *Node) CLIIn(ctx context.Context, stdin string, args ...string) Result {
+	cmd := exec.CommandContext(ctx, n.program("gpushare"), args...)
+	var out, errb bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = strings.NewReader(stdin), &out, &errb, n.Environ()
+	began := time.Now()
+	err := cmd.Run()
+	r := Result{Out: out.String(), Err: errb.String(), Milliseconds: time.Since(began).Milliseconds()}
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		r.Code = exit.ExitCode()
+	case err != nil:
+		r.Code, r.Err = -1, err.Error()
+	}
+	return r
+}
+
+// Ctl runs gpusim ctl against this node and decodes its JSON into out, unless nil.
+func (n *Node) Ctl(ctx context.Context, out any, args ...string) error {
+	cmd := exec.CommandContext(ctx, n.program("gpusim"), append([]string{"ctl", "--root", n.Root()}, args...)...)
+	b, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+		}
+		return fmt.Errorf("cannot control the virtual node: %w", err)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		return fmt.Errorf("cannot read what gpusim ctl says: %w", err)
+	}
+	return nil
+}
+
+// Job is a command that runs under gpushare run.
+type Job struct {
+	*process
+	lines *lastLines
+}
+
+// PID is the job's process: gpushare run becomes the command.
+func (j *Job) PID() int { return j.cmd.Process.Pid }
+
+// Done is closed when it ended.
+func (j *Job) Done() <-chan struct{} { return j.done }
+
+// Code is its exit code, or -signal; only after Done.
+func (j *Job) Code() int {
+	if ws, ok := j.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return -int(ws.Signal())
+	}
+	return j.cmd.ProcessState.ExitCode()
+}
+
+// Output is the last of what it printed.
+func (j *Job) Output() string { return j.lines.String() }
+
+// AwaitLine waits until it printed a line that holds text.
+func (j *Job) AwaitLine(ctx context.Context, text string) error {
+	for {
+		changed := j.lines.changed()
+		if strings.Contains(j.lines.String(), text) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-j.done:
+			if strings.Contains(j.lines.String(), text) {
+				return nil
+			}
+			return fmt.Errorf("it ended before it said %q: %s", text, j.Output())
+		case <-ctx.Done():
+			return fmt.Errorf("it did not say %q: %w: %s", text, ctx.Err(), j.Output())
+		}
+	}
+}
+
+// Stop ends it with SIGTERM, then SIGKILL.
+func (j *Job) Stop() { j.end(syscall.SIGTERM, 5*time.Second) }
+
+// Kill ends it at once.
+func (j *Job) Kill() { j.end(syscall.SIGKILL, time.Second) }
+
+// Run starts gpushare run with these arguments.
+func (n *Node) Run(args ...string) (*Job, error) {
+	cmd := exec.Command(n.program("gpushare"), append([]string{"run"}, args...)...)
+	l := &lastLines{}
+	cmd.Stdout, cmd.Stderr, cmd.Env = l, l, n.Environ()
+	p, err := spawn(cmd)
+	if err != nil {
+		return nil, err
+	}
+	return &Job{p, l}, nil
+}
+
+// Burn is the argument list of a virtual CUDA program.
+func (n *Node) Burn(args ...string) []string {
+	return append([]string{n.program("gpusim-burn")}, args...)
+}
+
+// Await polls a condition of another process that gives no event, until it holds or ctx ends.
+func Await(ctx context.Context, every time.Duration, what string, holds func() (bool, error)) error {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		ok, err := holds()
+		if ok && err == nil {
+			return nil
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%s: %w", what, ctx.Err()), err)
+		}
+	}
+}
+
+// Lease finds a lease of a status by tenant and grant.
+func Lease(s *api.Status, tenant, grant string) *api.Lease {
+	for i := range s.Leases {
+		if l := &s.Leases[i]; l.Tenant == tenant && l.Grant == grant {
+			return l
+		}
+	}
+	return nil
+}
+
+// lastLines keeps the last of what is written to it.
+type lastLines struct {
+	mu   sync.Mutex // guards what follows
+	b    []byte
+	wake chan struct{}
+}
+
+const keepOutput = 64 << 10
+
+// Write keeps the last 64 KiB.
+func (l *lastLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b = append(l.b, p...)
+	if over := len(l.b) - keepOutput; over > 0 {
+		l.b = append([]byte(nil), l.b[over:]...)
+	}
+	if l.wake != nil {
+		close(l.wake)
+		l.wake = nil
+	}
+	return len(p), nil
+}
+
+// String gives what is kept.
+func (l *lastLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.b)
+}
+
+// changed gives a channel that is closed at the next write.
+func (l *lastLines) changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.wake == nil {
+		l.wake = make(chan struct{})
+	}
+	return l.wake
+}
