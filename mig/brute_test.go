@@ -1,0 +1,154 @@
+package mig
+
+import (
+	"slices"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// What follows is a second, plain solver to compare with: it lists every legal state of a device once and picks the
+// cheapest that has the wanted counts. It shares nothing with the planner but the profiles.
+
+// spot is one instance of a brute-force state.
+type spot struct {
+	profile int
+	start   uint32
+}
+
+// states lists every legal state of a device, the empty one included.
+func states(p gpu.Profiles) [][]spot {
+	var all []spot
+	for i, q := range p.GI {
+		for _, place := range q.Placements {
+			all = append(all, spot{i, place.Start})
+		}
+	}
+	var out [][]spot
+	var grow func(from int, have []spot)
+	grow = func(from int, have []spot) {
+		out = append(out, slices.Clone(have))
+		for i := from; i < len(all); i++ {
+			if next := append(slices.Clip(have), all[i]); legal(p, next) {
+				grow(i+1, next)
+			}
+		}
+	}
+	grow(0, nil)
+	return out
+}
+
+// legal judges a whole state by the rules as they are written down.
+func legal(p gpu.Profiles, state []spot) bool {
+	taken := make([]bool, p.Width)
+	me, all, plain := 0, 0, 0
+	of := map[int]uint32{}
+	for _, s := range state {
+		q := p.GI[s.profile]
+		for k := range q.Placements[0].Size {
+			if taken[s.start+k] {
+				return false
+			}
+			taken[s.start+k] = true
+		}
+		if of[s.profile]++; of[s.profile] > q.Max {
+			return false
+		}
+		switch {
+		case slices.Contains(q.Attributes, "me"):
+			me++
+			plain++
+		case slices.Contains(q.Attributes, "me.all"):
+			all++
+		case !slices.Contains(q.Attributes, "-me"):
+			plain++
+		}
+	}
+	return me <= 1 && all <= 1 && (all == 0 || plain == 0)
+}
+
+// situation is what surrounds a plan: what is present, with flags by index.
+type situation struct {
+	present               []spot
+	inUse, foreign, spare []bool
+	force, takeForeign    bool
+}
+
+// price is the cost of going to a state, by definition; ok is false when it may not be.
+func price(p gpu.Profiles, s situation, target []spot) (c cost, ok bool) {
+	for i, b := range s.present {
+		if slices.Contains(target, b) {
+			continue
+		}
+		c.destroyed++
+		if s.inUse[i] {
+			c.disturbed++
+		}
+		if !s.force && (s.inUse[i] || s.foreign[i] && !s.takeForeign) {
+			return c, false
+		}
+	}
+	for _, t := range target {
+		if !slices.Contains(s.present, t) {
+			c.made += p.GI[t.profile].Memory
+		}
+	}
+	for i, q := range p.GI {
+		open := 0
+		for _, place := range q.Placements {
+			if legal(p, append(slices.Clip(target), spot{i, place.Start})) {
+				open++
+			}
+		}
+		if open == 0 {
+			c.closed++
+		}
+		c.taken += len(q.Placements) - open
+	}
+	return c, true
+}
+
+// brute finds the cheapest state that has the wanted counts, with extra instances only where they may stay.
+func brute(p gpu.Profiles, all [][]spot, s situation, counts map[int]int) (cost, bool) {
+	var best cost
+	found := false
+	for _, state := range all {
+		// Split the state into the wanted and the extras that stay.
+		left := map[int]int{}
+		for _, t := range state {
+			left[t.profile]++
+		}
+		fits, extra := true, 0
+		for q, n := range counts {
+			if left[q] < n {
+				fits = false
+			}
+			left[q] -= n
+		}
+		for _, n := range left {
+			extra += n
+		}
+		if !fits {
+			continue
+		}
+		// As many extras of each profile as there are must be among those present that may stay.
+		may := map[int]int{}
+		for i, b := range s.present {
+			if slices.Contains(state, b) && (s.spare[i] || s.foreign[i] && !s.takeForeign) {
+				may[b.profile]++
+			}
+		}
+		for q, n := range left {
+			if n > may[q] {
+				fits = false
+			}
+		}
+		if !fits {
+			continue
+		}
+		c, ok := price(p, s, state)
+		if ok && (!found || c.compare(best, true) < 0) {
+			best, found = c, true
+		}
+	}
+	return best, found
+}

@@ -1,0 +1,272 @@
+package mig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// Driver is what the steps need of gpu.Driver.
+type Driver interface {
+	Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error)
+	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error)
+	CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error)
+	CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error)
+	DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error
+}
+
+// Handler carries out the steps of this package. All it knows is read from the hardware, so that a step that was cut
+// short by a crash is finished or taken back by another process.
+type Handler struct {
+	Driver Driver
+	// Reset resets one GPU. The driver's library has no such call; nil: a mode change that needs one fails and says so.
+	Reset func(ctx context.Context, id gpu.UUID) error
+}
+
+// Applied tells whether the hardware already is as the step leaves it.
+func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
+	id := gpu.UUID(s.GPU)
+	if s.Kind == KindMode {
+		var a ModeArgs
+		if err := decode(s.Args, &a); err != nil {
+			return false, err
+		}
+		snap, err := h.Driver.Snapshot(ctx, id)
+		return err == nil && snap.MIG.Current == a.On && snap.MIG.Pending == a.On, err
+	}
+	var a InstanceArgs
+	if err := decode(s.Args, &a); err != nil {
+		return false, err
+	}
+	in, _, err := h.find(ctx, id, a)
+	if err != nil {
+		return false, err
+	}
+	switch s.Kind {
+	case KindCreate:
+		return in != nil && a.complete(*in), nil
+	case KindDestroy:
+		return in == nil || !a.isPartOf(*in), nil
+	}
+	return false, unknownKind(s.Kind)
+}
+
+// Do carries a step out. Doing it twice is doing it once.
+func (h *Handler) Do(ctx context.Context, s step.Step) error {
+	id := gpu.UUID(s.GPU)
+	switch s.Kind {
+	case KindMode:
+		return h.mode(ctx, id, s.Args)
+	case KindCreate:
+		return h.create(ctx, id, s.Args)
+	case KindDestroy:
+		return h.destroy(ctx, id, s.Args)
+	}
+	return unknownKind(s.Kind)
+}
+
+// Undo takes a step back to what was before it. A step without undo data stays.
+func (h *Handler) Undo(ctx context.Context, s step.Step) error {
+	if len(s.Undo) == 0 {
+		return nil
+	}
+	id := gpu.UUID(s.GPU)
+	switch s.Kind {
+	case KindMode:
+		return h.mode(ctx, id, s.Undo)
+	case KindCreate:
+		return h.destroy(ctx, id, s.Undo)
+	case KindDestroy:
+		return h.create(ctx, id, s.Undo)
+	}
+	return unknownKind(s.Kind)
+}
+
+func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) error {
+	var a ModeArgs
+	if err := decode(raw, &a); err != nil {
+		return err
+	}
+	op := "turn MIG mode " + onOff(a.On)
+	snap, err := h.Driver.Snapshot(ctx, id)
+	if err != nil {
+		return err
+	}
+	if snap.MIG.Current == a.On && snap.MIG.Pending == a.On {
+		return nil
+	}
+	change, err := h.Driver.SetMIGMode(ctx, id, a.On)
+	if err != nil {
+		return reword(err, op, id)
+	}
+	if change.Current == a.On {
+		return nil
+	}
+	// Accepted is not active: the driver keeps it pending until the GPU is idle, or reset.
+	why := change.Activation
+	if why == nil {
+		why = gpu.ErrResetRequired
+	}
+	switch {
+	case errors.Is(why, gpu.ErrInUse):
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s; the change is pending", gpu.ErrInUse, holders(snap.Processes, nil))}
+	case !a.Reset:
+		return &ResetRequired{On: a.On}
+	case h.Reset == nil:
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w, and nothing here can reset a GPU; the change is pending: reset it by hand", why)}
+	}
+	if err := h.Reset(ctx, id); err != nil {
+		return err
+	}
+	snap, err = h.Driver.Snapshot(ctx, id)
+	if err != nil {
+		return err
+	}
+	if snap.MIG.Current != a.On {
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: it is still %s after a reset", gpu.ErrUnknown, onOff(snap.MIG.Current))}
+	}
+	return nil
+}
+
+func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) error {
+	var a InstanceArgs
+	if err := decode(raw, &a); err != nil {
+		return err
+	}
+	op := "create " + a.String()
+	in, _, err := h.find(ctx, id, a)
+	if err != nil {
+		return err
+	}
+	if in != nil && a.complete(*in) {
+		return nil
+	}
+	var got gpu.Instance
+	if in != nil && a.isPartOf(*in) {
+		op = "complete " + a.String()
+		got, err = h.Driver.CompleteInstance(ctx, id, in.ID, a.Compute)
+	} else {
+		got, err = h.Driver.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: a.ProfileID, Placement: a.Placement, Compute: a.Compute})
+	}
+	if err != nil {
+		return reword(err, op, id)
+	}
+	if got.ProfileID != a.ProfileID || got.Placement != a.Placement || len(got.Compute) == 0 {
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver made %s with %d compute instances instead", gpu.ErrUnknown, Placed{Name: fmt.Sprintf("profile %d", got.ProfileID), Placement: got.Placement}, len(got.Compute))}
+	}
+	return nil
+}
+
+func (h *Handler) destroy(ctx context.Context, id gpu.UUID, raw json.RawMessage) error {
+	var a InstanceArgs
+	if err := decode(raw, &a); err != nil {
+		return err
+	}
+	in, snap, err := h.find(ctx, id, a)
+	if err != nil {
+		return err
+	}
+	if in == nil || !a.isPartOf(*in) {
+		return nil
+	}
+	op, by := "destroy "+a.String(), holders(snap.Processes, &in.ID)
+	if by != "" {
+		// The driver would refuse too, but only after it took away the compute instances that are idle.
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s", gpu.ErrInUse, by)}
+	}
+	err = h.Driver.DestroyInstance(ctx, id, in.ID)
+	if err == nil || errors.Is(err, gpu.ErrNotFound) {
+		return nil
+	}
+	return reword(err, op, id)
+}
+
+// find reads the GPU and looks for an instance of this profile at this placement.
+func (h *Handler) find(ctx context.Context, id gpu.UUID, a InstanceArgs) (*gpu.Instance, gpu.Snapshot, error) {
+	snap, err := h.Driver.Snapshot(ctx, id)
+	if err != nil {
+		return nil, snap, err
+	}
+	i := slices.IndexFunc(snap.Instances, func(in gpu.Instance) bool {
+		return in.ProfileID == a.ProfileID && in.Placement == a.Placement
+	})
+	if i < 0 {
+		return nil, snap, nil
+	}
+	return &snap.Instances[i], snap, nil
+}
+
+// complete tells whether an instance has all that these arguments ask for, and nothing else. An orphan that is made
+// again is only its GPU instance, but a driver makes no such thing: it gets a compute instance.
+func (a InstanceArgs) complete(in gpu.Instance) bool {
+	ok, missing := a.fits(in)
+	return ok && !missing
+}
+
+// isPartOf tells whether an instance is the one that these arguments speak of, perhaps cut short: half destroyed, or
+// half made. Another one with other compute instances at the same place is not it.
+func (a InstanceArgs) isPartOf(in gpu.Instance) bool {
+	if a.Orphan {
+		return len(in.Compute) == 0
+	}
+	ok, _ := a.fits(in)
+	return ok
+}
+
+func (a InstanceArgs) fits(in gpu.Instance) (ok, missing bool) {
+	if len(a.Compute) != 0 {
+		return computeFits(in.Compute, a.Compute, a.slices())
+	}
+	whole := len(in.Compute) == 1 && (in.Compute[0].Placement.Size == 0 || in.Compute[0].Placement.Size >= a.slices())
+	return whole || len(in.Compute) == 0, len(in.Compute) == 0
+}
+
+// slices is the compute slices of the profile by its name; 0 when the name does not tell, which any size satisfies.
+func (a InstanceArgs) slices() uint32 {
+	n, err := ParseProfile(a.Name)
+	if err != nil {
+		return 0
+	}
+	return n.Slices
+}
+
+// decode reads a step's arguments.
+func decode(raw json.RawMessage, into any) error {
+	if err := json.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("cannot read the arguments of a MIG step: %w", err)
+	}
+	return nil
+}
+
+// reword says a driver's error in the words of the step.
+func reword(err error, op string, id gpu.UUID) error {
+	e, ok := errors.AsType[*gpu.Error](err)
+	if !ok {
+		return fmt.Errorf("cannot %s on %s: %w", op, id, err)
+	}
+	return &gpu.Error{Op: op, GPU: id, Code: e.Code, Err: e.Err}
+}
+
+// holders names the processes of a GPU, or of one of its instances: " by pid 12, pid 13".
+func holders(list []gpu.Process, gi *uint32) string {
+	var out []string
+	for _, p := range list {
+		if gi == nil || p.GI != nil && *p.GI == *gi {
+			out = append(out, fmt.Sprintf("pid %d", p.PID))
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return " by " + strings.Join(out, ", ")
+}
+
+func unknownKind(kind string) error {
+	return fmt.Errorf("cannot carry out a step of kind %q: it is not one of MIG's", kind)
+}

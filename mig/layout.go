@@ -1,0 +1,96 @@
+package mig
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Layout is what is on a GPU, with placements: what is recorded as achieved, and restored after a boot.
+type Layout []Placed
+
+// Record writes down the instances of a GPU, sorted by placement.
+func Record(p gpu.Profiles, instances []gpu.Instance) Layout {
+	var out Layout
+	for _, in := range instances {
+		out = append(out, placedOf(p, in))
+	}
+	slices.SortFunc(out, func(a, b Placed) int { return order(a.Placement, b.Placement) })
+	return out
+}
+
+// SameLayout tells whether two layouts have the same instances at the same placements. Names are not compared: drivers
+// rename profiles.
+func SameLayout(a, b Layout) bool {
+	key := func(x, y Placed) int {
+		if d := order(x.Placement, y.Placement); d != 0 {
+			return d
+		}
+		return cmp.Compare(x.ProfileID, y.ProfileID)
+	}
+	a, b = slices.SortedFunc(slices.Values(a), key), slices.SortedFunc(slices.Values(b), key)
+	return slices.EqualFunc(a, b, func(x, y Placed) bool {
+		return x.ProfileID == y.ProfileID && x.Placement == y.Placement && sameCompute(x.Compute, y.Compute)
+	})
+}
+
+// Wants asks for a recorded layout exactly: the same profiles at the same placements, so that the same instance ids and
+// UUIDs come back.
+func (l Layout) Wants() []Want {
+	out := make([]Want, len(l))
+	for i, p := range l {
+		out[i] = Want{Name: p.Name, At: &p.Placement, Compute: p.Compute}
+	}
+	return out
+}
+
+// Restore plans the way back to a recorded layout at its placements. It is Plan with every placement fixed.
+func Restore(p gpu.Profiles, present []Present, recorded Layout, o Options) (Result, error) {
+	return Plan(p, present, recorded.Wants(), o)
+}
+
+// Placeable lists the profiles of which one more could be made beside the instances, with how many placements each has
+// free, in the order of p.GI.
+func Placeable(p gpu.Profiles, instances []gpu.Instance) []Room {
+	present := make([]Present, len(instances))
+	for i := range instances {
+		present[i] = Present{Instance: instances[i], InUse: true}
+	}
+	pr, err := newProblem(p, present, nil, Options{})
+	if err != nil {
+		return nil
+	}
+	t := tally{of: make([]uint32, len(p.GI))}
+	var mask uint64
+	for i := range present {
+		mask |= pr.masks[i]
+		if pr.profile[i] >= 0 {
+			t.count(pr.rules[pr.profile[i]], 1)
+			t.of[pr.profile[i]]++
+		}
+	}
+	var out []Room
+	for i := range p.GI {
+		if !pr.add(&t, i) {
+			continue
+		}
+		pr.drop(&t, i)
+		r := Room{Profile: p.GI[i]}
+		for _, place := range p.GI[i].Placements {
+			if maskOf(place)&mask == 0 {
+				r.Free = append(r.Free, place)
+			}
+		}
+		if len(r.Free) != 0 {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Room is a profile that could be placed now, and where.
+type Room struct {
+	Profile gpu.Profile
+	Free    []gpu.Placement
+}

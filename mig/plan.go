@@ -1,0 +1,180 @@
+package mig
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Present is one instance that is on the GPU now.
+type Present struct {
+	gpu.Instance
+	InUse   bool     // a lease or a process holds it: pinned without Force
+	Foreign bool     // neither the spec nor a lease explains it: never destroyed without TakeForeign or Force
+	Spare   bool     // it may stay although nobody wants it now (kept idle), and goes when its room is needed
+	Holders []string // who would be disturbed: lease ids, or "pid 123 (python)"
+}
+
+// Placed is one instance of a layout: what and where.
+type Placed struct {
+	Name      string           `json:"name"`
+	ProfileID uint32           `json:"profile_id"`
+	Placement gpu.Placement    `json:"placement"`
+	Compute   []gpu.NewCompute `json:"compute,omitempty"` // empty: one that takes all slices
+}
+
+// String says what and where: "3g.20gb at 4".
+func (p Placed) String() string { return fmt.Sprintf("%s at %d", p.Name, p.Placement.Start) }
+
+// Options is the authority that a plan may use. The zero value disturbs nobody.
+type Options struct {
+	Force       bool // an administrator said --force: in-use and foreign instances may go, as few as possible
+	TakeForeign bool // idle foreign instances may go
+	AllowReset  bool // an administrator said --allow-reset
+}
+
+// Result is a plan for one GPU. It is empty when nothing would change.
+type Result struct {
+	Mode     *Mode     // a mode change that comes with it; nil: none
+	Keep     []Placed  // stays, because it is wanted
+	Spare    []Placed  // stays, although nobody wants it: spare or foreign, and not in the way
+	Complete []Placed  // stays, but lacks compute instances: they are made
+	Destroy  []Present // goes; sorted by placement
+	Create   []Placed  // is made, largest first
+	// Disturbed is the part of Destroy that is in use. Empty without Force.
+	Disturbed []Present
+	// Layout says where each want lands: Layout[i] is for want i.
+	Layout []Placed
+	// profiles words Destroy.
+	profiles gpu.Profiles
+}
+
+// Empty tells whether the GPU already is as wanted.
+func (r Result) Empty() bool {
+	return r.Mode == nil && len(r.Complete) == 0 && len(r.Destroy) == 0 && len(r.Create) == 0
+}
+
+// Plan finds the best way from the instances that are present to the wanted ones, by exact search: the fewest in use
+// disturbed (none without Force), then the fewest destroyed, then the least memory made anew, then the free space that
+// leaves the most profiles placeable, then the lowest placements. The same input always gives the same plan.
+//
+// It returns *NoProfile when this device lacks what is wanted, and *Infeasible when it cannot hold all of it, or not
+// without disturbing somebody.
+func Plan(p gpu.Profiles, present []Present, want []Want, o Options) (Result, error) {
+	pr, err := newProblem(p, present, want, o)
+	if err != nil {
+		return Result{}, err
+	}
+	best, ok := pr.solve(pr.counts(), false)
+	if !ok {
+		return Result{}, pr.explain(want)
+	}
+	return pr.result(best, len(want)), nil
+}
+
+// result words a solution.
+func (pr *problem) result(s solution, wants int) Result {
+	r := Result{Layout: make([]Placed, wants), profiles: pr.p}
+	next := make([]int, len(pr.classes))
+	for i, ch := range s.chosen {
+		class := &pr.classes[s.class[i]]
+		c := &class.cands[ch]
+		q := &pr.p.GI[c.profile]
+		placed := Placed{Name: q.Name, ProfileID: q.ID, Placement: c.place, Compute: class.want.Compute}
+		r.Layout[class.wants[next[s.class[i]]]] = placed
+		next[s.class[i]]++
+		switch {
+		case c.same < 0:
+			r.Create = append(r.Create, placed)
+		case c.completes:
+			r.Complete = append(r.Complete, placed)
+		default:
+			r.Keep = append(r.Keep, placed)
+		}
+	}
+	for i := range pr.present {
+		b := pr.present[i]
+		switch {
+		case s.matched&(1<<i) != 0:
+		case s.spared&(1<<i) != 0:
+			r.Spare = append(r.Spare, placedOf(pr.p, b.Instance))
+		default:
+			r.Destroy = append(r.Destroy, b)
+			if b.InUse {
+				r.Disturbed = append(r.Disturbed, b)
+			}
+		}
+	}
+	byStart := func(a, b Placed) int { return order(a.Placement, b.Placement) }
+	slices.SortFunc(r.Keep, byStart)
+	slices.SortFunc(r.Spare, byStart)
+	slices.SortFunc(r.Complete, byStart)
+	slices.SortFunc(r.Destroy, func(a, b Present) int { return order(a.Placement, b.Placement) })
+	slices.SortFunc(r.Disturbed, func(a, b Present) int { return order(a.Placement, b.Placement) })
+	// Largest first, so that a change that is cut short has made the scarce ones.
+	slices.SortFunc(r.Create, func(a, b Placed) int {
+		if a.Placement.Size != b.Placement.Size {
+			return int(b.Placement.Size) - int(a.Placement.Size)
+		}
+		return order(a.Placement, b.Placement)
+	})
+	return r
+}
+
+// order sorts placements from the left.
+func order(a, b gpu.Placement) int {
+	if a.Start != b.Start {
+		return int(a.Start) - int(b.Start)
+	}
+	return int(a.Size) - int(b.Size)
+}
+
+// placedOf says what an instance is, by the names of this device.
+func placedOf(p gpu.Profiles, in gpu.Instance) Placed {
+	out := Placed{Name: fmt.Sprintf("profile %d", in.ProfileID), ProfileID: in.ProfileID, Placement: in.Placement}
+	var whole uint32
+	if i := slices.IndexFunc(p.GI, func(q gpu.Profile) bool { return q.ID == in.ProfileID }); i >= 0 {
+		out.Name, whole = p.GI[i].Name, p.GI[i].Slices
+	}
+	if !wholeCompute(in.Compute, whole) {
+		for _, c := range in.Compute {
+			out.Compute = append(out.Compute, gpu.NewCompute{Slices: c.Placement.Size, Placement: &c.Placement})
+		}
+	}
+	return out
+}
+
+// wholeCompute tells whether the compute instances are the usual one that takes all slices. Size 0 is a driver that
+// does not tell.
+func wholeCompute(have []gpu.ComputeInstance, slices uint32) bool {
+	return len(have) == 1 && (have[0].Placement.Size == 0 || have[0].Placement.Size >= slices)
+}
+
+// computeFits compares an instance's compute instances with the wanted ones. missing: all that it has is wanted, but it
+// lacks some.
+func computeFits(have []gpu.ComputeInstance, want []gpu.NewCompute, slices uint32) (ok, missing bool) {
+	if len(want) == 0 {
+		return len(have) == 0 || wholeCompute(have, slices), len(have) == 0
+	}
+	if len(want) == 1 && want[0].Placement == nil && want[0].Slices >= slices {
+		return computeFits(have, nil, slices)
+	}
+	taken := make([]bool, len(want))
+	for _, h := range have {
+		found := -1
+		for i, w := range want {
+			if taken[i] || w.Slices != h.Placement.Size || w.Placement != nil && *w.Placement != h.Placement {
+				continue
+			}
+			if found < 0 || w.Placement != nil {
+				found = i
+			}
+		}
+		if found < 0 {
+			return false, false
+		}
+		taken[found] = true
+	}
+	return true, len(have) < len(want)
+}

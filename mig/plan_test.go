@@ -1,0 +1,432 @@
+package mig
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// here makes what is present from "3g.20gb@4" and flags after a space: u in use, f foreign, s spare, o orphan.
+func here(t testing.TB, p gpu.Profiles, specs ...string) []Present {
+	t.Helper()
+	var out []Present
+	for _, s := range specs {
+		what, flags, _ := strings.Cut(s, " ")
+		name, at, ok := strings.Cut(what, "@")
+		var start uint32
+		if _, err := fmt.Sscan(at, &start); !ok || err != nil {
+			t.Fatalf("cannot read %q", s)
+		}
+		b := Present{Instance: instance(p, name, start), InUse: strings.Contains(flags, "u"), Foreign: strings.Contains(flags, "f"), Spare: strings.Contains(flags, "s")}
+		if b.InUse {
+			b.Holders = []string{"lease " + name}
+		}
+		if strings.Contains(flags, "o") {
+			b.Compute = nil
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+func placedText(list []Placed) string {
+	var out []string
+	for _, p := range list {
+		out = append(out, fmt.Sprintf("%s@%d", p.Name, p.Placement.Start))
+	}
+	return strings.Join(out, " ")
+}
+
+func destroyedText(p gpu.Profiles, list []Present) string {
+	var out []Placed
+	for _, b := range list {
+		out = append(out, placedOf(p, b.Instance))
+	}
+	return placedText(out)
+}
+
+func TestPlan(t *testing.T) {
+	for _, tc := range []struct {
+		name                                           string
+		p                                              gpu.Profiles
+		present                                        []string
+		want                                           []Want
+		o                                              Options
+		keep, spare, complete, destroy, create, layout string
+		err                                            string // part of it
+	}{
+		{name: "nothing to nothing", p: a100()},
+		{
+			name: "from empty, largest first, the four-slice side left for nobody else", p: a100(), want: Named("1g.5gb", "3g.20gb", "2g.10gb", "1g.5gb"),
+			create: "3g.20gb@4 2g.10gb@0 1g.5gb@2 1g.5gb@3", layout: "1g.5gb@2 3g.20gb@4 2g.10gb@0 1g.5gb@3",
+		},
+		{name: "as it is", p: a100(), present: []string{"3g.20gb@4", "1g.5gb@0"}, want: Named("1g.5gb", "3g.20gb"), keep: "1g.5gb@0 3g.20gb@4", layout: "1g.5gb@0 3g.20gb@4"},
+		{name: "one more beside a busy one", p: a100(), present: []string{"3g.20gb@4 u"}, want: Named("3g.20gb", "1g.5gb"), keep: "3g.20gb@4", create: "1g.5gb@0", layout: "3g.20gb@4 1g.5gb@0"},
+		{
+			name: "a lone 1g goes where it closes nothing", p: classic(), want: Named("1g.5gb"), create: "1g.5gb@6", layout: "1g.5gb@6",
+		},
+		{name: "only what is in the way goes", p: a100(), present: []string{"1g.5gb@0", "1g.5gb@5", "2g.10gb@2"}, want: Named("3g.20gb", "1g.5gb", "2g.10gb"), keep: "1g.5gb@0 2g.10gb@2", destroy: "1g.5gb@5", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0 2g.10gb@2"},
+		{name: "an orphan is completed", p: a100(), present: []string{"3g.20gb@4 o"}, want: Named("3g.20gb"), complete: "3g.20gb@4", layout: "3g.20gb@4"},
+		{name: "a whole one is kept before an orphan", p: a100(), present: []string{"3g.20gb@0", "3g.20gb@4 o"}, want: Named("3g.20gb"), keep: "3g.20gb@0", destroy: "3g.20gb@4", layout: "3g.20gb@0"},
+		{name: "spare stays", p: a100(), present: []string{"1g.5gb@6 s"}, want: Named("3g.20gb"), spare: "1g.5gb@6", create: "3g.20gb@0", layout: "3g.20gb@0"},
+		{name: "spare goes when its room is needed", p: a100(), present: []string{"1g.5gb@6 s", "1g.5gb@0 u"}, want: Named("3g.20gb", "1g.5gb"), keep: "1g.5gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0"},
+		{name: "a spare me goes for a wanted one only when it cannot be it", p: a100(), present: []string{"1g.5gb+me@6 s"}, want: Named("1g.5gb+me"), keep: "1g.5gb+me@6", layout: "1g.5gb+me@6"},
+		{name: "foreign stays and is reported", p: a100(), present: []string{"1g.5gb@6 f"}, want: Named("2g.10gb"), spare: "1g.5gb@6", create: "2g.10gb@4", layout: "2g.10gb@4"},
+		{name: "foreign that fits is taken over", p: a100(), present: []string{"2g.10gb@0 f"}, want: Named("2g.10gb"), keep: "2g.10gb@0", layout: "2g.10gb@0"},
+		{name: "foreign in the way", p: a100(), present: []string{"1g.5gb@6 f"}, want: Named("7g.40gb"), err: "cannot lay out 7g.40gb: 1g.5gb at 6 is not made by this configuration and would have to go"},
+		{name: "foreign may be taken", p: a100(), present: []string{"1g.5gb@6 f"}, want: Named("7g.40gb"), o: Options{TakeForeign: true}, destroy: "1g.5gb@6", create: "7g.40gb@0", layout: "7g.40gb@0"},
+		{
+			name: "in use in the way", p: a100(), present: []string{"1g.5gb@6 u", "1g.5gb@0"}, want: Named("3g.20gb", "3g.20gb"),
+			err: "cannot lay out 2 × 3g.20gb: 1g.5gb at 6 (lease 1g.5gb) is in use and would have to go; what fits is 3g.20gb, 1g.5gb at 6",
+		},
+		{name: "force moves as few as possible", p: a100(), present: []string{"1g.5gb@6 u", "2g.10gb@0 u"}, want: Named("3g.20gb", "2g.10gb"), o: Options{Force: true}, keep: "2g.10gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 2g.10gb@0"},
+		{name: "too many of one", p: a100(), want: Named("3g.20gb", "3g.20gb", "3g.20gb"), err: "this GPU holds at most 2 of 3g.20gb, 3 are wanted; what fits is 2 × 3g.20gb"},
+		{name: "too much", p: a100(), want: Named("4g.20gb", "3g.20gb", "1g.5gb"), err: "they need 9 memory slices, this GPU has 8; what fits is 4g.20gb, 3g.20gb"},
+		{name: "placement alone", p: a100(), want: Named("2g.10gb", "2g.10gb", "2g.10gb", "1g.10gb", "1g.5gb"), err: "they need 9 memory slices"},
+		{name: "no arrangement", p: classic(), want: Named("4g.20gb", "2g.10gb", "2g.10gb"), err: "by count they would fit (8 of 8 memory slices), but the placements that this GPU allows hold them in no arrangement"},
+		{name: "two me of different profiles", p: a30(), want: Named("2g.12gb+me", "1g.6gb+me"), err: "at most 1 instance with the attribute me, 2 are wanted"},
+		{name: "me.all beside a plain one", p: rtx(), want: Named("1g.24gb+me.all", "1g.24gb"), err: "must be a -me profile"},
+		{name: "me.all beside -me", p: rtx(), want: Named("1g.24gb+me.all", "1g.24gb-me"), create: "1g.24gb+me.all@0 1g.24gb-me@3", layout: "1g.24gb+me.all@0 1g.24gb-me@3"},
+		{name: "unknown profile", p: a30(), want: Named("3g.20gb"), err: "cannot use MIG profile 3g.20gb: this GPU does not have it; it offers 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"},
+		{name: "compute sub-profile", p: a100(), want: Named("1c.3g.20gb"), err: "a layout lists whole instances; write 3g.20gb"},
+		{name: "by what it must have, the smallest", p: a100(), want: []Want{{Slices: 1, Memory: 6 << 30}}, create: "1g.10gb@6", layout: "1g.10gb@6"},
+		{name: "by what it must have, one that is there", p: a100(), present: []string{"1g.10gb@2"}, want: []Want{{Slices: 1}}, keep: "1g.10gb@2", layout: "1g.10gb@2"},
+		{name: "at a placement", p: a100(), want: []Want{{Name: "1g.5gb", At: &gpu.Placement{Start: 2, Size: 1}}}, create: "1g.5gb@2", layout: "1g.5gb@2"},
+		{name: "at a placement that is none", p: a100(), want: []Want{{Name: "2g.10gb", At: &gpu.Placement{Start: 1, Size: 2}}}, err: "2g.10gb at 1 is not a placement that this GPU allows"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, err := Plan(tc.p, here(t, tc.p, tc.present...), tc.want, tc.o)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Fatalf("got error %v, want one with %q", err, tc.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]string{
+				"keep": placedText(r.Keep), "spare": placedText(r.Spare), "complete": placedText(r.Complete),
+				"destroy": destroyedText(tc.p, r.Destroy), "create": placedText(r.Create), "layout": placedText(r.Layout),
+			}
+			want := map[string]string{"keep": tc.keep, "spare": tc.spare, "complete": tc.complete, "destroy": tc.destroy, "create": tc.create, "layout": tc.layout}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Error(d)
+			}
+			if r.Empty() != (tc.complete+tc.destroy+tc.create == "") {
+				t.Errorf("Empty() = %v", r.Empty())
+			}
+		})
+	}
+}
+
+func TestInfeasibleIsInUseOnlyWhenForceHelps(t *testing.T) {
+	p := a100()
+	_, err := Plan(p, here(t, p, "1g.5gb@0 u"), Named("7g.40gb"), Options{})
+	if !errors.Is(err, gpu.ErrInUse) {
+		t.Errorf("%v is not in use", err)
+	}
+	_, err = Plan(p, here(t, p, "1g.5gb@0 u"), Named("7g.40gb", "1g.5gb"), Options{})
+	if err == nil || errors.Is(err, gpu.ErrInUse) {
+		t.Errorf("%v says that force would help", err)
+	}
+}
+
+// presentOf makes what the planner sees of a brute-force situation.
+func presentOf(p gpu.Profiles, s situation) []Present {
+	var out []Present
+	for i, b := range s.present {
+		out = append(out, Present{Instance: instance(p, p.GI[b.profile].Name, b.start), InUse: s.inUse[i], Foreign: s.foreign[i], Spare: s.spare[i]})
+	}
+	return out
+}
+
+// costOf computes a plan's cost from its lists alone.
+func costOf(p gpu.Profiles, r Result) cost {
+	c := cost{disturbed: len(r.Disturbed), destroyed: len(r.Destroy)}
+	var state []spot
+	for _, list := range [][]Placed{r.Keep, r.Spare, r.Complete, r.Create} {
+		for _, x := range list {
+			for i, q := range p.GI {
+				if q.ID == x.ProfileID {
+					state = append(state, spot{i, x.Placement.Start})
+				}
+			}
+		}
+	}
+	for _, x := range r.Create {
+		for _, q := range p.GI {
+			if q.ID == x.ProfileID {
+				c.made += q.Memory
+			}
+		}
+	}
+	for i, q := range p.GI {
+		open := 0
+		for _, place := range q.Placements {
+			if legal(p, append(state[:len(state):len(state)], spot{i, place.Start})) {
+				open++
+			}
+		}
+		if open == 0 {
+			c.closed++
+		}
+		c.taken += len(q.Placements) - open
+	}
+	if !legal(p, state) {
+		c.disturbed = 1000
+	}
+	return c
+}
+
+// counted lists the multisets of some states, each once.
+func counted(all [][]spot) []map[int]int {
+	seen := map[string]bool{}
+	var out []map[int]int
+	for _, s := range all {
+		m := map[int]int{}
+		for _, x := range s {
+			m[x.profile]++
+		}
+		if k := fmt.Sprint(m); !seen[k] {
+			seen[k] = true
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func wantsOf(p gpu.Profiles, counts map[int]int) []Want {
+	var out []Want
+	for q := range p.GI {
+		for range counts[q] {
+			out = append(out, Want{Name: p.GI[q].Name})
+		}
+	}
+	return out
+}
+
+func idle(state []spot) situation {
+	n := len(state)
+	return situation{present: state, inUse: make([]bool, n), foreign: make([]bool, n), spare: make([]bool, n)}
+}
+
+// TestEveryTransition compares the planner with brute force on every state and every target of the classic grid, and
+// checks the figures that make exact planning worth it.
+func TestEveryTransition(t *testing.T) {
+	p := classic()
+	all := states(p)
+	targets := counted(all)
+	if len(all) != 298 || len(targets) != 38 {
+		t.Fatalf("%d states and %d multisets, want 298 and 38", len(all), len(targets))
+	}
+	stride := 1
+	if testing.Short() {
+		stride = 17
+	}
+	var pairs, destroyed, cleared, additive, addDestroyed, addCleared, addNone int
+	var pinned, pinnedOK int
+	for i := 0; i < len(all); i += stride {
+		s := idle(all[i])
+		have := map[int]int{}
+		for _, x := range all[i] {
+			have[x.profile]++
+		}
+		for _, target := range targets {
+			r, err := Plan(p, presentOf(p, s), wantsOf(p, target), Options{})
+			if err != nil {
+				t.Fatalf("%v to %v: %v", all[i], target, err)
+			}
+			want, _ := brute(p, all, s, target)
+			if got := costOf(p, r); got != want {
+				t.Fatalf("%v to %v: cost %+v, brute force finds %+v", all[i], target, got, want)
+			}
+			same, superset := len(have) == len(target), true
+			for q, n := range have {
+				same = same && target[q] == n
+				superset = superset && target[q] >= n
+			}
+			if same {
+				continue
+			}
+			pairs++
+			destroyed += len(r.Destroy)
+			cleared += len(all[i])
+			if superset && len(have) != 0 {
+				additive++
+				addDestroyed += len(r.Destroy)
+				addCleared += len(all[i])
+				if len(r.Destroy) == 0 {
+					addNone++
+				}
+			}
+			for k := range all[i] {
+				busy := idle(all[i])
+				busy.inUse[k] = true
+				_, err := Plan(p, presentOf(p, busy), wantsOf(p, target), Options{})
+				if want, ok := brute(p, all, busy, target); ok != (err == nil) {
+					t.Fatalf("%v with %d busy to %v: %v, brute force finds %v %v", all[i], k, target, err, want, ok)
+				}
+				pinned++
+				if err == nil {
+					pinnedOK++
+				}
+			}
+		}
+	}
+	mean := func(n, of int) float64 { return float64(n) / float64(of) }
+	t.Logf("%d transitions: %.2f destroyed on average, %.2f by clearing; %d additive: %.2f and %.2f, %.0f %% without any; with one pinned %.0f %% feasible",
+		pairs, mean(destroyed, pairs), mean(cleared, pairs), additive, mean(addDestroyed, additive), mean(addCleared, additive), 100*mean(addNone, additive), 100*mean(pinnedOK, pinned))
+	if stride == 1 {
+		got := fmt.Sprintf("%d %.2f %.2f %d %.2f %.2f %.0f", pairs, mean(destroyed, pairs), mean(cleared, pairs), additive, mean(addDestroyed, additive), mean(addCleared, additive), 100*mean(addNone, additive))
+		if want := "11026 2.10 3.37 1873 0.37 2.68 70"; got != want {
+			t.Errorf("figures are %s, want %s", got, want)
+		}
+	}
+}
+
+// TestAgainstBruteForce draws situations with flags and authority on grids of 4, 8 and 12 slices.
+func TestAgainstBruteForce(t *testing.T) {
+	for _, dev := range []struct {
+		name string
+		p    gpu.Profiles
+	}{{"A30", a30()}, {"A100", a100()}, {"RTX", rtx()}} {
+		all := states(dev.p)
+		t.Run(dev.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				s := idle(rapid.SampledFrom(all).Draw(t, "present"))
+				for i := range s.present {
+					s.inUse[i] = rapid.Bool().Draw(t, "in use")
+					s.foreign[i] = rapid.IntRange(0, 4).Draw(t, "foreign") == 0
+					s.spare[i] = rapid.IntRange(0, 2).Draw(t, "spare") == 0
+				}
+				s.force, s.takeForeign = rapid.Bool().Draw(t, "force"), rapid.Bool().Draw(t, "take foreign")
+				target := map[int]int{}
+				if rapid.Bool().Draw(t, "legal") {
+					for _, x := range rapid.SampledFrom(all).Draw(t, "target") {
+						target[x.profile]++
+					}
+				} else {
+					for range rapid.IntRange(0, 6).Draw(t, "wants") {
+						target[rapid.IntRange(0, len(dev.p.GI)-1).Draw(t, "profile")]++
+					}
+				}
+				present, o := presentOf(dev.p, s), Options{Force: s.force, TakeForeign: s.takeForeign}
+				r, err := Plan(dev.p, present, wantsOf(dev.p, target), o)
+				want, ok := brute(dev.p, all, s, target)
+				if ok != (err == nil) {
+					t.Fatalf("got %v, brute force finds %+v %v", err, want, ok)
+				}
+				if err == nil {
+					if got := costOf(dev.p, r); got != want {
+						t.Fatalf("cost %+v, brute force finds %+v", got, want)
+					}
+					checkResult(t, dev.p, present, r, o)
+					return
+				}
+				checkNearest(t, dev.p, all, s, target, present, o, err)
+			})
+		})
+	}
+}
+
+// checkResult checks what every plan must hold.
+func checkResult(t *rapid.T, p gpu.Profiles, present []Present, r Result, o Options) {
+	if len(r.Keep)+len(r.Spare)+len(r.Complete)+len(r.Destroy) != len(present) {
+		t.Fatalf("of %d present the plan speaks of %+v", len(present), r)
+	}
+	if len(r.Disturbed) != 0 && !o.Force {
+		t.Fatal("disturbs without force")
+	}
+	var after []Present
+	for _, list := range [][]Placed{r.Keep, r.Complete, r.Create} {
+		for _, x := range list {
+			after = append(after, Present{Instance: instance(p, x.Name, x.Placement.Start)})
+		}
+	}
+	for _, x := range r.Spare {
+		after = append(after, Present{Instance: instance(p, x.Name, x.Placement.Start), Spare: true})
+	}
+	var want []Want
+	for _, x := range r.Layout {
+		want = append(want, Want{Name: x.Name})
+	}
+	again, err := Plan(p, after, want, Options{})
+	if err != nil || !again.Empty() {
+		t.Fatalf("the second plan is %+v, %v", again, err)
+	}
+}
+
+// checkNearest checks that the nearest layout is accepted, is part of the wanted beside what must stay, and that no
+// larger part would be.
+func checkNearest(t *rapid.T, p gpu.Profiles, all [][]spot, s situation, target map[int]int, present []Present, o Options, err error) {
+	e, ok := errors.AsType[*Infeasible](err)
+	if !ok {
+		t.Fatal(err)
+	}
+	if e.Reason == "" {
+		t.Fatal("no reason")
+	}
+	if _, err := Plan(p, present, e.Nearest, o); err != nil {
+		t.Fatalf("the nearest layout %v is refused: %v", e.Nearest, err)
+	}
+	parts := 0 // the rest are pinned, and stay beside the parts
+	for _, w := range e.Nearest {
+		if w.At == nil {
+			parts++
+		}
+	}
+	total := 0
+	for _, n := range target {
+		total += n
+	}
+	if parts == len(e.Nearest) && parts == total {
+		t.Fatalf("the nearest layout %v has all of %v", e.Nearest, target)
+	}
+	// A part with one more instance must be refused, whatever stays beside it: ask brute force with the pinned as spare.
+	loose := s
+	loose.spare = make([]bool, len(s.present))
+	for i := range s.present {
+		loose.spare[i] = s.spare[i] || !s.force && s.inUse[i]
+	}
+	for _, state := range counted(all) {
+		n, part := 0, true
+		for q, k := range state {
+			n += k
+			part = part && k <= target[q]
+		}
+		if part && n > parts {
+			if _, ok := brute(p, all, loose, state); ok {
+				t.Fatalf("the nearest layout %v has %d instances, but %v would fit", e.Nearest, parts, state)
+			}
+		}
+	}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	for _, bc := range []struct {
+		name    string
+		p       gpu.Profiles
+		present []string
+		want    []Want
+	}{
+		{"keep", a100(), []string{"3g.20gb@4", "2g.10gb@0", "1g.5gb@2", "1g.5gb@3"}, Named("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")},
+		{"mixed", a100(), []string{"3g.20gb@0 u", "1g.5gb@4", "1g.5gb@5"}, Named("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb+me")},
+		{"rtx", rtx(), nil, Named("1g.24gb", "1g.24gb+me", "1g.24gb+gfx", "1g.24gb+gfx")},
+		{"infeasible", a100(), []string{"1g.5gb@6 u"}, Named("4g.20gb", "3g.20gb")},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			present := here(b, bc.p, bc.present...)
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = Plan(bc.p, present, bc.want, Options{})
+			}
+		})
+	}
+}

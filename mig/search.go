@@ -1,0 +1,385 @@
+package mig
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// maxWidth is what the search's bit masks hold; known grids are 4, 8 and 12 wide.
+const maxWidth = 64
+
+// problem is one search: the wants in classes of equals, each with its candidates.
+type problem struct {
+	p       gpu.Profiles
+	present []Present
+	opts    Options
+	classes []class
+	rules   []rule // by profile
+	mes     int    // how many instances with the attribute me this GPU holds
+	pinned  uint64 // present that must not go
+	free    uint64 // present that may stay although nobody wants them
+	inUse   uint64
+	masks   []uint64 // memory slices of each present
+	profile []int    // index into p.GI of each present, -1 when this device does not list it
+}
+
+// class is a set of equal wants.
+type class struct {
+	want  Want
+	wants []int // their indexes
+	cands []cand
+}
+
+// cand is one place where one want may live.
+type cand struct {
+	profile   int
+	place     gpu.Placement
+	mask      uint64
+	hits      uint64 // present that would have to go
+	same      int    // the present that already is this, -1: none
+	completes bool   // same lacks compute instances
+}
+
+// rule is what a profile's attributes demand of its neighbours.
+type rule struct{ me, all, none bool }
+
+// tally counts what the rules and the profiles' maxima speak of.
+type tally struct {
+	of           []uint32 // instances by profile
+	me, all, any int      // with me; with me.all; with neither me.all nor -me
+}
+
+// solution is one complete choice with its cost.
+type solution struct {
+	chosen  []int // candidate by want, in class order
+	class   []int // its class
+	matched uint64
+	spared  uint64
+	cost    cost
+}
+
+// cost is compared field by field, less is better.
+type cost struct {
+	disturbed, destroyed int
+	made                 uint64 // bytes
+	completed            int
+	// closed is how many profiles could not be placed beside the solution, taken how many of all placements.
+	closed, taken int
+}
+
+func newProblem(p gpu.Profiles, present []Present, want []Want, o Options) (*problem, error) {
+	if p.Width > maxWidth || len(present) > maxWidth {
+		return nil, fmt.Errorf("cannot plan MIG instances: the grid is %d wide with %d instances, at most %d are understood", p.Width, len(present), maxWidth)
+	}
+	pr := &problem{p: p, present: present, opts: o, mes: 1}
+	for _, q := range p.GI {
+		r := rule{me: slices.Contains(q.Attributes, "me"), all: slices.Contains(q.Attributes, "me.all"), none: slices.Contains(q.Attributes, "-me")}
+		pr.rules = append(pr.rules, r)
+		if r.me {
+			pr.mes = max(pr.mes, int(q.Max))
+		}
+	}
+	for i, b := range present {
+		pr.masks = append(pr.masks, maskOf(b.Placement))
+		pr.profile = append(pr.profile, slices.IndexFunc(p.GI, func(q gpu.Profile) bool { return q.ID == b.ProfileID }))
+		foreign := b.Foreign && !o.TakeForeign
+		if (b.InUse || foreign) && !o.Force {
+			pr.pinned |= 1 << i
+		}
+		if b.Spare || foreign {
+			pr.free |= 1 << i
+		}
+		if b.InUse {
+			pr.inUse |= 1 << i
+		}
+	}
+	for i, w := range want {
+		profiles, err := matches(p, w)
+		if err != nil {
+			return nil, err
+		}
+		cands := pr.candidates(w, profiles)
+		at := slices.IndexFunc(pr.classes, func(c class) bool { return slices.Equal(c.cands, cands) && sameCompute(c.want.Compute, w.Compute) })
+		if at < 0 {
+			at = len(pr.classes)
+			pr.classes = append(pr.classes, class{want: w, cands: cands})
+		}
+		pr.classes[at].wants = append(pr.classes[at].wants, i)
+	}
+	// The most constrained first: it prunes most.
+	slices.SortStableFunc(pr.classes, func(a, b class) int { return len(a.cands) - len(b.cands) })
+	return pr, nil
+}
+
+// candidates lists where a want may live, pinned neighbours respected.
+func (pr *problem) candidates(w Want, profiles []int) []cand {
+	var out []cand
+	for _, q := range profiles {
+		places := slices.SortedFunc(slices.Values(pr.p.GI[q].Placements), order)
+		for _, place := range places {
+			if w.At != nil && *w.At != place {
+				continue
+			}
+			c := cand{profile: q, place: place, mask: maskOf(place), same: -1}
+			for i, b := range pr.present {
+				if pr.masks[i]&c.mask == 0 {
+					continue
+				}
+				if pr.profile[i] == q && b.Placement == place {
+					if ok, missing := computeFits(b.Compute, w.Compute, pr.p.GI[q].Slices); ok {
+						c.same, c.completes = i, missing
+						continue
+					}
+				}
+				c.hits |= 1 << i
+			}
+			if c.hits&pr.pinned == 0 {
+				out = append(out, c)
+			}
+		}
+	}
+	return out
+}
+
+// counts is how many of each class are wanted.
+func (pr *problem) counts() []int {
+	out := make([]int, len(pr.classes))
+	for i := range pr.classes {
+		out[i] = len(pr.classes[i].wants)
+	}
+	return out
+}
+
+// search is the state of one walk.
+type search struct {
+	*problem
+	counts    []int
+	first     bool // any solution does
+	pinStays  bool // a pinned instance that nobody wants stays instead of making the search fail
+	best      solution
+	found     bool
+	chosen    []int
+	classOf   []int
+	remaining int
+	tally     tally
+}
+
+// solve finds the cheapest solution for so many of each class. With any, the first one found, and pinned instances that
+// nobody wants stay.
+func (pr *problem) solve(counts []int, anySolution bool) (solution, bool) {
+	s := &search{problem: pr, counts: counts, first: anySolution, pinStays: anySolution, tally: tally{of: make([]uint32, len(pr.p.GI))}}
+	for i, n := range counts {
+		if n > len(pr.classes[i].cands) {
+			return solution{}, false
+		}
+		s.remaining += n
+	}
+	s.walk(0, 0, 0, 0, 0, 0, 0)
+	return s.best, s.found
+}
+
+// walk places what is left of class ci, from candidate from on: equal wants take rising candidates, so that no
+// arrangement is seen twice. mask is the slices taken, hits the present that must go, matched those that stay.
+func (s *search) walk(ci, done, from int, mask, hits, matched, made uint64) {
+	if s.found && s.first {
+		return
+	}
+	for ci < len(s.counts) && done == s.counts[ci] {
+		ci, done, from = ci+1, 0, 0
+	}
+	if s.found && s.bound(hits, matched) {
+		return
+	}
+	if ci == len(s.counts) {
+		s.leaf(mask, matched, made)
+		return
+	}
+	cands := s.classes[ci].cands
+	for i := from; i <= len(cands)-(s.counts[ci]-done); i++ {
+		c := &cands[i]
+		if c.mask&mask != 0 || !s.add(&s.tally, c.profile) {
+			continue
+		}
+		s.chosen, s.classOf = append(s.chosen, i), append(s.classOf, ci)
+		s.remaining--
+		m, b := matched, made
+		if c.same >= 0 {
+			m |= 1 << c.same
+		} else {
+			b += s.p.GI[c.profile].Memory
+		}
+		s.walk(ci, done+1, i+1, mask|c.mask, hits|c.hits, m, b)
+		s.remaining++
+		s.chosen, s.classOf = s.chosen[:len(s.chosen)-1], s.classOf[:len(s.classOf)-1]
+		s.drop(&s.tally, c.profile)
+	}
+}
+
+// bound tells that nothing below can beat the best: what must go already costs more.
+func (s *search) bound(hits, matched uint64) bool {
+	all := uint64(1)<<len(s.present) - 1
+	destroyed := max(bits.OnesCount64(hits), bits.OnesCount64(all&^s.free&^matched)-s.remaining)
+	disturbed := max(bits.OnesCount64(hits&s.inUse), bits.OnesCount64(all&s.inUse&^s.free&^matched)-s.remaining)
+	if disturbed != s.best.cost.disturbed {
+		return disturbed > s.best.cost.disturbed
+	}
+	return destroyed > s.best.cost.destroyed
+}
+
+// leaf judges one complete choice.
+func (s *search) leaf(mask, matched, made uint64) {
+	t := tally{of: slices.Clone(s.tally.of), me: s.tally.me, all: s.tally.all, any: s.tally.any}
+	spared := s.spare(&t, mask, matched)
+	gone := (uint64(1)<<len(s.present) - 1) &^ matched &^ spared
+	if gone&s.pinned != 0 {
+		return
+	}
+	c := cost{disturbed: bits.OnesCount64(gone & s.inUse), destroyed: bits.OnesCount64(gone), made: made}
+	for i, ch := range s.chosen {
+		if s.classes[s.classOf[i]].cands[ch].completes {
+			c.completed++
+		}
+	}
+	if s.found && c.compare(s.best.cost, false) > 0 {
+		return
+	}
+	for i := range s.present {
+		if spared&(1<<i) != 0 {
+			mask |= s.masks[i]
+		}
+	}
+	c.closed, c.taken = s.openness(&t, mask)
+	if s.found {
+		if d := c.compare(s.best.cost, true); d > 0 || d == 0 && !s.lower(s.chosen) {
+			return
+		}
+	}
+	s.found = true
+	s.best = solution{chosen: slices.Clone(s.chosen), class: slices.Clone(s.classOf), matched: matched, spared: spared, cost: c}
+}
+
+// spare keeps what nobody wants but may stay, those in use first. The limits nest (a profile's maximum inside that of
+// its attribute), so that taking them one by one keeps the most.
+func (s *search) spare(t *tally, mask, matched uint64) uint64 {
+	stay := s.free
+	if s.pinStays {
+		stay |= s.pinned
+	}
+	var out uint64
+	for _, only := range [2]uint64{s.pinned | s.inUse, ^(s.pinned | s.inUse)} {
+		for i := range s.present {
+			if stay&only&(1<<i) == 0 || matched&(1<<i) != 0 || s.masks[i]&mask != 0 {
+				continue
+			}
+			if s.profile[i] < 0 || s.add(t, s.profile[i]) {
+				out |= 1 << i
+			}
+		}
+	}
+	return out
+}
+
+// openness counts the profiles that have no placement left, and the placements that are gone.
+func (s *search) openness(t *tally, mask uint64) (closed, taken int) {
+	for i := range s.p.GI {
+		if !s.add(t, i) {
+			closed++
+			taken += len(s.p.GI[i].Placements)
+			continue
+		}
+		s.drop(t, i)
+		open := 0
+		for _, place := range s.p.GI[i].Placements {
+			if maskOf(place)&mask == 0 {
+				open++
+			}
+		}
+		if open == 0 {
+			closed++
+		}
+		taken += len(s.p.GI[i].Placements) - open
+	}
+	return closed, taken
+}
+
+// lower tells whether a choice lies lower than the best, class by class: the last tie-break.
+func (s *search) lower(chosen []int) bool {
+	for i, ch := range chosen {
+		a, b := s.classes[s.classOf[i]].cands[ch], s.classes[s.best.class[i]].cands[s.best.chosen[i]]
+		if d := order(a.place, b.place); d != 0 {
+			return d < 0
+		}
+	}
+	return false
+}
+
+// add counts one more instance of a profile, unless the device holds no more of it, or an attribute forbids it beside
+// the others.
+func (pr *problem) add(t *tally, profile int) bool {
+	q, r := &pr.p.GI[profile], pr.rules[profile]
+	if q.Max != 0 && t.of[profile] >= q.Max {
+		return false
+	}
+	n := *t
+	n.count(r, 1)
+	if n.me > pr.mes && r.me || n.all > 0 && n.any > 0 || n.all > 1 {
+		return false
+	}
+	t.count(r, 1)
+	t.of[profile]++
+	return true
+}
+
+// drop takes back add.
+func (pr *problem) drop(t *tally, profile int) {
+	t.count(pr.rules[profile], -1)
+	t.of[profile]--
+}
+
+// count applies one instance to the attribute counters.
+func (t *tally) count(r rule, by int) {
+	if r.me {
+		t.me += by
+	}
+	switch {
+	case r.all:
+		t.all += by
+	case !r.none:
+		t.any += by
+	}
+}
+
+// compare orders two costs: negative when c is cheaper. Without open the last two fields are left out.
+func (c cost) compare(d cost, open bool) int {
+	switch {
+	case c.disturbed != d.disturbed:
+		return c.disturbed - d.disturbed
+	case c.destroyed != d.destroyed:
+		return c.destroyed - d.destroyed
+	case c.made != d.made:
+		if c.made < d.made {
+			return -1
+		}
+		return 1
+	case c.completed != d.completed:
+		return c.completed - d.completed
+	case !open:
+		return 0
+	case c.closed != d.closed:
+		return c.closed - d.closed
+	}
+	return c.taken - d.taken
+}
+
+// maskOf is the memory slices of a placement as bits.
+func maskOf(p gpu.Placement) uint64 { return (uint64(1)<<p.Size - 1) << p.Start }
+
+// sameCompute compares two wishes for compute instances.
+func sameCompute(a, b []gpu.NewCompute) bool {
+	return slices.EqualFunc(a, b, func(x, y gpu.NewCompute) bool {
+		return x.Slices == y.Slices && (x.Placement == nil) == (y.Placement == nil) && (x.Placement == nil || *x.Placement == *y.Placement)
+	})
+}

@@ -1,0 +1,162 @@
+package mig
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Want asks for one instance: by Name, or by what it must have. The zero value asks for nothing and matches nothing.
+type Want struct {
+	// Name is a profile's name. Where this device has it under a slightly different label (boards and drivers call one
+	// profile 1g.23gb or 1g.24gb), the same slices and attributes and a label within 5 % match.
+	Name string
+	// Slices, Memory and Attributes are used without a Name: exactly these compute slices, at least these bytes (0: any),
+	// exactly these attributes, because an attribute is scarce and taken from others.
+	Slices     uint32
+	Memory     uint64
+	Attributes []string
+	// At fixes the placement; nil leaves it to the planner.
+	At *gpu.Placement
+	// Compute is the compute slices of each compute instance; empty is one that takes all.
+	Compute []gpu.NewCompute
+}
+
+// Named makes wants of names, as a layout in a spec lists them.
+func Named(names ...string) []Want {
+	out := make([]Want, len(names))
+	for i, n := range names {
+		out[i].Name = n
+	}
+	return out
+}
+
+// String says what is wanted, for messages.
+func (w Want) String() string {
+	s := w.Name
+	if s == "" {
+		s = fmt.Sprintf("%d slices", w.Slices)
+		if w.Slices == 1 {
+			s = "1 slice"
+		}
+		if w.Memory != 0 {
+			s += " with at least " + bytesText(w.Memory)
+		}
+		if len(w.Attributes) != 0 {
+			s += " and " + strings.Join(w.Attributes, ", ")
+		}
+	}
+	if w.At != nil {
+		s += fmt.Sprintf(" at %d", w.At.Start)
+	}
+	return s
+}
+
+// NoProfile says that a device has nothing that matches a want.
+type NoProfile struct {
+	Want   Want
+	Why    string   // empty, or why a name that looks right is not usable
+	Offers []string // the names of what this device has, smallest first
+}
+
+// Error says what is missing and what there is instead.
+func (e *NoProfile) Error() string {
+	offers := "it offers " + strings.Join(e.Offers, ", ")
+	if len(e.Offers) == 0 {
+		offers = "it offers no MIG profile"
+	}
+	if e.Why != "" {
+		return fmt.Sprintf("cannot use MIG profile %s: %s; this GPU: %s", e.Want, e.Why, offers)
+	}
+	return fmt.Sprintf("cannot use MIG profile %s: this GPU does not have it; %s", e.Want, offers)
+}
+
+// Match returns the profiles of this device that satisfy a want, the smallest memory first. A device without a match
+// gives *NoProfile, which names what it offers.
+func Match(p gpu.Profiles, w Want) ([]gpu.Profile, error) {
+	idx, err := matches(p, w)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]gpu.Profile, len(idx))
+	for i, j := range idx {
+		out[i] = p.GI[j]
+	}
+	return out, nil
+}
+
+// matches is Match by index into p.GI.
+func matches(p gpu.Profiles, w Want) ([]int, error) {
+	var out []int
+	add := func(ok func(*gpu.Profile) bool) {
+		for i := range p.GI {
+			if len(p.GI[i].Placements) != 0 && ok(&p.GI[i]) {
+				out = append(out, i)
+			}
+		}
+	}
+	if w.Name == "" {
+		attrs := slices.Sorted(slices.Values(w.Attributes))
+		add(func(q *gpu.Profile) bool {
+			return w.Slices != 0 && q.Slices == w.Slices && q.Memory >= w.Memory && slices.Equal(q.Attributes, attrs)
+		})
+	} else {
+		n, err := ParseProfile(w.Name)
+		if err != nil {
+			return nil, &NoProfile{Want: w, Why: "it is not written like 3g.20gb or 1g.5gb+me", Offers: offers(p)}
+		}
+		if n.Compute != 0 && n.Compute != n.Slices {
+			n.Compute = 0
+			return nil, &NoProfile{
+				Want: w, Why: fmt.Sprintf("a layout lists whole instances; write %s, or ask for its compute instances one by one", n), Offers: offers(p),
+			}
+		}
+		n.Compute = 0
+		add(func(q *gpu.Profile) bool { return q.Name == w.Name || q.Name == n.String() })
+		if len(out) == 0 {
+			add(func(q *gpu.Profile) bool { return sameLabel(q, n) })
+		}
+	}
+	if len(out) == 0 {
+		return nil, &NoProfile{Want: w, Offers: offers(p)}
+	}
+	slices.SortStableFunc(out, func(a, b int) int {
+		if c := cmp.Compare(p.GI[a].Memory, p.GI[b].Memory); c != 0 {
+			return c
+		}
+		return cmp.Compare(p.GI[a].ID, p.GI[b].ID)
+	})
+	return out, nil
+}
+
+// sameLabel tells whether a profile is the one that another board or driver calls n.
+func sameLabel(q *gpu.Profile, n ProfileName) bool {
+	m, err := ParseProfile(q.Name)
+	if err != nil || m.Slices != n.Slices || m.Compute != 0 || !slices.Equal(m.Attributes, n.Attributes) {
+		return false
+	}
+	lo, hi := uint64(min(m.GB, n.GB)), uint64(max(m.GB, n.GB))
+	return (hi-lo)*100 <= hi*5
+}
+
+// offers lists the names of a device's profiles, smallest first.
+func offers(p gpu.Profiles) []string {
+	list := slices.Clone(p.GI)
+	slices.SortStableFunc(list, func(a, b gpu.Profile) int {
+		if c := cmp.Compare(a.Slices, b.Slices); c != 0 {
+			return c
+		}
+		if c := cmp.Compare(a.Memory, b.Memory); c != 0 {
+			return c
+		}
+		return cmp.Compare(len(a.Attributes), len(b.Attributes))
+	})
+	out := make([]string, len(list))
+	for i := range list {
+		out[i] = list[i].Name
+	}
+	return out
+}
