@@ -15,15 +15,15 @@ import (
 )
 
 func TestParseStat(t *testing.T) {
-	const tail = " S 7 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10"
+	const tail = " S 7 1 3 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10"
 	tests := []struct {
 		name string
 		line string
 		want Stat
 		bad  bool
 	}{
-		{name: "plain", line: "12 (python)" + tail, want: Stat{PID: 12, PPID: 7, State: 'S', Start: 4711, Name: "python"}},
-		{name: "parentheses and spaces in the name", line: "12 (a) R (b)" + tail, want: Stat{PID: 12, PPID: 7, State: 'S', Start: 4711, Name: "a) R (b"}},
+		{name: "plain", line: "12 (python)" + tail, want: Stat{PID: 12, PPID: 7, Session: 3, State: 'S', Start: 4711, Name: "python"}},
+		{name: "parentheses and spaces in the name", line: "12 (a) R (b)" + tail, want: Stat{PID: 12, PPID: 7, Session: 3, State: 'S', Start: 4711, Name: "a) R (b"}},
 		{name: "empty", line: "", bad: true},
 		{name: "no name", line: "12 S 7", bad: true},
 		{name: "short", line: "12 (x) S 7 1", bad: true},

@@ -17,11 +17,12 @@ var ErrGone = errors.New("no such process")
 
 // Stat is what /proc/PID/stat says, as far as we need it.
 type Stat struct {
-	PID   int
-	PPID  int
-	State byte   // 'R', 'S', 'D', 'T', 'Z', 'X', … as in proc_pid_stat(5)
-	Start uint64 // start time in clock ticks since boot, field 22
-	Name  string // the command's name, at most 15 bytes
+	PID     int
+	PPID    int
+	Session int    // the pid of the session's leader, 0 for kernel threads
+	State   byte   // 'R', 'S', 'D', 'T', 'Z', 'X', … as in proc_pid_stat(5)
+	Start   uint64 // start time in clock ticks since boot, field 22
+	Name    string // the command's name, at most 15 bytes
 }
 
 // Dead tells whether the process has ended and waits only to be reaped.
@@ -187,9 +188,13 @@ func parseStat(b []byte) (Stat, error) {
 	if err != nil {
 		return Stat{}, errors.New("the parent is no number")
 	}
+	session, err := strconv.Atoi(string(f[3]))
+	if err != nil {
+		return Stat{}, errors.New("the session is no number")
+	}
 	start, err := strconv.ParseUint(string(f[19]), 10, 64)
 	if err != nil {
 		return Stat{}, errors.New("the start time is no number")
 	}
-	return Stat{PID: pid, PPID: ppid, State: f[0][0], Start: start, Name: string(b[open+1 : end])}, nil
+	return Stat{PID: pid, PPID: ppid, Session: session, State: f[0][0], Start: start, Name: string(b[open+1 : end])}, nil
 }

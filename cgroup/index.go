@@ -1,0 +1,76 @@
+package cgroup
+
+import (
+	"bytes"
+	"sync"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// Index answers whose process a pid is, by its cgroup. The zero value is empty and ready. It is safe for concurrent use.
+type Index struct {
+	mu    sync.RWMutex
+	ids   map[string]string // by cgroup path; guarded by mu
+	paths map[string]string // by id; guarded by mu
+}
+
+// Register says that all processes in the cgroup and below it are the scope's.
+func (x *Index) Register(id, cg string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.ids == nil {
+		x.ids, x.paths = map[string]string{}, map[string]string{}
+	}
+	delete(x.ids, x.paths[id])
+	x.ids[cg], x.paths[id] = id, cg
+}
+
+// Forget undoes Register.
+func (x *Index) Forget(id string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.ids, x.paths[id])
+	delete(x.paths, id)
+}
+
+// Path is the cgroup registered for the scope.
+func (x *Index) Path(id string) (string, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	p, ok := x.paths[id]
+	return p, ok
+}
+
+// IDs lists the registered scopes, in no order.
+func (x *Index) IDs() []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	ids := make([]string, 0, len(x.paths))
+	for id := range x.paths {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// Owner tells which scope holds the process. It costs one read of /proc and no allocation.
+func (x *Index) Owner(pid int) (string, bool) {
+	var buf [4096]byte
+	cg, err := procfs.CgroupBytes(pid, buf[:])
+	if err != nil {
+		return "", false
+	}
+	return x.lookup(cg)
+}
+
+// lookup finds the longest registered path that the cgroup is or is below.
+func (x *Index) lookup(cg []byte) (string, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for len(cg) > 1 {
+		if id, ok := x.ids[string(cg)]; ok {
+			return id, true
+		}
+		cg = cg[:max(bytes.LastIndexByte(cg, '/'), 0)]
+	}
+	return "", false
+}

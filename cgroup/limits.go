@@ -1,0 +1,155 @@
+package cgroup
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// knob is one file of a cgroup and how a limit is written to it and read from it.
+type knob struct {
+	file       string
+	limit      string // its name in Info.Limits
+	controller string // in cgroup.controllers
+	format     func(Limits) string
+	parse      func(string, *Limits) error
+}
+
+// knobs is every file that a slice's limits are written to (Documentation/admin-guide/cgroup-v2.rst). A function, so
+// that nobody can change it.
+func knobs() []knob {
+	return []knob{
+		{
+			file: "cpu.max", limit: "cpu", controller: "cpu",
+			format: func(l Limits) string {
+				if l.CPUQuota == nil {
+					return fmt.Sprintf("max %d", cpuPeriod)
+				}
+				return fmt.Sprintf("%.0f %d", *l.CPUQuota/100*cpuPeriod, cpuPeriod)
+			},
+			parse: func(s string, l *Limits) error {
+				f := strings.Fields(s)
+				if len(f) != 2 {
+					return fmt.Errorf("%q is no quota and period", s)
+				}
+				if f[0] == "max" {
+					return nil
+				}
+				quota, err := strconv.ParseUint(f[0], 10, 64)
+				if err != nil {
+					return fmt.Errorf("%q is no quota and period", s)
+				}
+				period, err := strconv.ParseUint(f[1], 10, 64)
+				if err != nil || period == 0 {
+					return fmt.Errorf("%q is no quota and period", s)
+				}
+				l.CPUQuota = new(float64(quota) / float64(period) * 100)
+				return nil
+			},
+		},
+		numberKnob("cpu.weight", "cpu", "cpu", strconv.Itoa(defaultWeight), func(l *Limits) **uint64 { return &l.CPUWeight }),
+		numberKnob("memory.max", "memory", "memory", "max", func(l *Limits) **uint64 { return &l.MemoryMax }),
+		numberKnob("memory.high", "memory", "memory", "max", func(l *Limits) **uint64 { return &l.MemoryHigh }),
+		numberKnob("memory.swap.max", "memory", "memory", "max", func(l *Limits) **uint64 { return &l.SwapMax }),
+		numberKnob("pids.max", "tasks", "pids", "max", func(l *Limits) **uint64 { return &l.TasksMax }),
+		{
+			file: "io.weight", limit: "io", controller: "io",
+			format: func(l Limits) string {
+				if l.IOWeight == nil {
+					return fmt.Sprintf("default %d", defaultWeight)
+				}
+				return fmt.Sprintf("default %d", *l.IOWeight)
+			},
+			parse: func(s string, l *Limits) error {
+				for line := range strings.Lines(s) {
+					if rest, ok := strings.CutPrefix(line, "default "); ok {
+						n, err := strconv.ParseUint(strings.TrimSpace(rest), 10, 64)
+						l.IOWeight = &n
+						return err
+					}
+				}
+				return fmt.Errorf("%q has no default weight", s)
+			},
+		},
+		{
+			file: "cpuset.cpus", limit: "cpuset", controller: "cpuset",
+			// An empty write means all the parent has; it must be a line nevertheless, or the kernel never sees it.
+			format: func(l Limits) string { return l.CPUs + "\n" },
+			parse:  func(s string, l *Limits) error { l.CPUs = strings.TrimSpace(s); return nil },
+		},
+	}
+}
+
+// numberKnob is a file that holds one number, or the word that stands for nobody's limit.
+func numberKnob(file, limit, controller, none string, field func(*Limits) **uint64) knob {
+	return knob{
+		file: file, limit: limit, controller: controller,
+		format: func(l Limits) string {
+			if n := *field(&l); n != nil {
+				return strconv.FormatUint(*n, 10)
+			}
+			return none
+		},
+		parse: func(s string, l *Limits) error {
+			s = strings.TrimSpace(s)
+			if s == none || s == "max" {
+				return nil
+			}
+			n, err := strconv.ParseUint(s, 10, 64)
+			if err != nil {
+				return fmt.Errorf("%q is no number", s)
+			}
+			*field(l) = &n
+			return nil
+		},
+	}
+}
+
+// knobWrite is one file to be written.
+type knobWrite struct{ file, value string }
+
+// limitWrites is what must be written to turn what is into what is wanted, by the limits that act here.
+func limitWrites(is, want Limits, names []string) []knobWrite {
+	is, want = is.Canonical(), want.Canonical()
+	var writes []knobWrite
+	for _, k := range knobs() {
+		if !slices.Contains(names, k.limit) {
+			continue
+		}
+		if v := k.format(want); v != k.format(is) {
+			writes = append(writes, knobWrite{k.file, v})
+		}
+	}
+	return writes
+}
+
+// readLimits reads the limits that act here, by a function that gives a file's content. A file that is not there (a
+// kernel without swap accounting, say) is no limit.
+func readLimits(names []string, read func(file string) (string, bool, error)) (Limits, error) {
+	var l Limits
+	for _, k := range knobs() {
+		if !slices.Contains(names, k.limit) {
+			continue
+		}
+		s, ok, err := read(k.file)
+		if err != nil {
+			return Limits{}, fmt.Errorf("cannot read %s: %w", k.file, err)
+		}
+		if !ok {
+			continue
+		}
+		if err := k.parse(s, &l); err != nil {
+			return Limits{}, fmt.Errorf("cannot read %s: %w", k.file, err)
+		}
+	}
+	return l.Canonical(), nil
+}
+
+// controllerOf names the controller that a limit needs.
+func controllerOf(limit string) string {
+	if limit == "tasks" {
+		return "pids"
+	}
+	return limit
+}

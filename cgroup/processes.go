@@ -1,0 +1,346 @@
+package cgroup
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// Processes is the adapter for an ordinary user: no cgroup, no limit, no freezer. A scope is the process tree under its
+// command. A process belongs to it when a member is its parent or leads its session; once seen it stays, also after its
+// parent died. One whose parents all ended before anybody looked is lost: this is no wall and does not claim to be.
+//
+// It keeps its scopes in memory: after a restart the caller adopts them again.
+type Processes struct {
+	why string
+
+	// mu guards all below.
+	mu     sync.Mutex
+	slices map[SliceName]Slice
+	scopes map[string]*tree
+	owners map[Process]string // every member of every scope
+}
+
+// tree is one scope.
+type tree struct {
+	scope   Scope
+	members map[Process]bool
+}
+
+var _ Port = (*Processes)(nil)
+
+// NewProcesses makes the adapter. why says, for people, why nothing stronger was possible here.
+func NewProcesses(why string) *Processes {
+	return &Processes{why: why, slices: map[SliceName]Slice{}, scopes: map[string]*tree{}, owners: map[Process]string{}}
+}
+
+// Info says that nothing is enforced here.
+func (p *Processes) Info() Info { return Info{Adapter: "processes", Detail: p.why} }
+
+// SetSlice remembers the slice's name. It never writes: there is nothing to write to.
+func (p *Processes) SetSlice(_ context.Context, s Slice) (bool, error) {
+	if err := s.Name.Check(); err != nil {
+		return false, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rememberLocked(s.Name)
+	return false, nil
+}
+
+// Slices lists the remembered slices, with no limits: none acts.
+func (p *Processes) Slices(context.Context) ([]SliceState, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	states := make([]SliceState, 0, len(p.slices))
+	for name := range p.slices {
+		states = append(states, SliceState{Name: name})
+	}
+	slices.SortFunc(states, func(a, b SliceState) int { return compareNames(a.Name, b.Name) })
+	return states, nil
+}
+
+// RemoveSlice forgets the slice.
+func (p *Processes) RemoveSlice(_ context.Context, name SliceName) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refreshLocked(); err != nil {
+		return err
+	}
+	for id, t := range p.scopes {
+		inside := name == SliceName{} || t.scope.Slice == name || name.Grant == "" && t.scope.Slice.Tenant == name.Tenant
+		if inside && len(t.members) > 0 {
+			return fmt.Errorf("cannot remove slice %s: scope %s: %w", name, id, inUse(sortedMembers(t)))
+		}
+	}
+	for n := range p.slices {
+		if n == name || name == (SliceName{}) || name.Grant == "" && n.Tenant == name.Tenant {
+			delete(p.slices, n)
+		}
+	}
+	return nil
+}
+
+// StartScope makes the process and all it starts from now on one scope.
+func (p *Processes) StartScope(_ context.Context, s Scope) (ScopeState, error) {
+	if err := checkScope(s); err != nil {
+		return ScopeState{}, err
+	}
+	if !procfs.Alive(s.Process.PID, s.Process.Start) {
+		return ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrGone)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old, ok := p.scopes[s.ID]; ok && !old.members[s.Process] {
+		if err := p.refreshLocked(); err != nil {
+			return ScopeState{}, err
+		}
+		if len(old.members) > 0 {
+			return ScopeState{}, fmt.Errorf("cannot start scope %s: there is one already: %w", s.ID, inUse(sortedMembers(old)))
+		}
+	}
+	if owner, ok := p.owners[s.Process]; ok && owner != s.ID {
+		// As with cgroups, a process that gets a scope of its own leaves the one it was in.
+		delete(p.scopes[owner].members, s.Process)
+	}
+	p.takeLocked(s)
+	p.rememberLocked(s.Slice)
+	return ScopeState{ID: s.ID}, nil
+}
+
+// Adopt takes up a scope whose first process still lives.
+func (p *Processes) Adopt(_ context.Context, s Scope) (ScopeState, error) {
+	if err := checkScope(s); err != nil {
+		return ScopeState{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refreshLocked(); err != nil {
+		return ScopeState{}, err
+	}
+	known := p.scopes[s.ID]
+	alive := procfs.Alive(s.Process.PID, s.Process.Start)
+	if !alive && (known == nil || len(known.members) == 0) {
+		return ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, ErrNotFound)
+	}
+	if known == nil {
+		p.takeLocked(s)
+	}
+	p.rememberLocked(s.Slice)
+	return ScopeState{ID: s.ID}, nil
+}
+
+// Scopes lists the scopes that still have a process.
+func (p *Processes) Scopes(context.Context) ([]ScopeState, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refreshLocked(); err != nil {
+		return nil, err
+	}
+	var ids []string
+	for id, t := range p.scopes {
+		if len(t.members) > 0 {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	states := make([]ScopeState, len(ids))
+	for i, id := range ids {
+		states[i] = ScopeState{ID: id}
+	}
+	return states, nil
+}
+
+// Members lists the processes of the scope.
+func (p *Processes) Members(_ context.Context, id string) ([]Process, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refreshLocked(); err != nil {
+		return nil, err
+	}
+	t, ok := p.scopes[id]
+	if !ok {
+		return nil, fmt.Errorf("scope %s: %w", id, ErrNotFound)
+	}
+	return sortedMembers(t), nil
+}
+
+// WaitEmpty blocks until no process of the scope lives, and forgets the scope.
+func (p *Processes) WaitEmpty(ctx context.Context, id string) error {
+	if err := waitNone(ctx, func() ([]Process, error) { return p.Members(ctx, id) }); err != nil {
+		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
+	}
+	p.forget(id)
+	return nil
+}
+
+// KillScope kills every process of the scope until none is found.
+func (p *Processes) KillScope(ctx context.Context, id string) error {
+	if err := endAll(ctx, func() ([]Process, error) { return p.Members(ctx, id) }, nil); err != nil {
+		return fmt.Errorf("cannot kill scope %s: %w", id, err)
+	}
+	p.forget(id)
+	return nil
+}
+
+// Owner tells which scope the process belongs to. It follows the process's parents up to a member.
+func (p *Processes) Owner(pid int) (string, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.owners) == 0 {
+		return "", false
+	}
+	var chain []Process
+	// A chain of parents is short; the bound is for a tree that changes while we climb.
+	for range 256 {
+		s, err := procfs.Read(pid)
+		if err != nil {
+			return "", false
+		}
+		me := identity(s)
+		chain = append(chain, me)
+		id, ok := p.owners[me]
+		if !ok {
+			id, ok = p.ledByLocked(s, readNow)
+		}
+		if ok {
+			for _, c := range chain {
+				p.addLocked(id, c)
+			}
+			return id, true
+		}
+		if s.PPID <= 1 {
+			return "", false
+		}
+		pid = s.PPID
+	}
+	return "", false
+}
+
+// Freeze is not possible here.
+func (p *Processes) Freeze(context.Context, string) error { return errNoFreezer }
+
+// Thaw has nothing to do: nobody is ever frozen.
+func (p *Processes) Thaw(context.Context, string) error { return nil }
+
+// Frozen is never so.
+func (p *Processes) Frozen(string) (bool, error) { return false, nil }
+
+var errNoFreezer = fmt.Errorf("cannot freeze without cgroups: %w", ErrNotSupported)
+
+func (p *Processes) takeLocked(s Scope) {
+	p.forgetLocked(s.ID)
+	p.scopes[s.ID] = &tree{scope: s, members: map[Process]bool{}}
+	p.addLocked(s.ID, s.Process)
+}
+
+func (p *Processes) addLocked(id string, m Process) {
+	p.scopes[id].members[m] = true
+	p.owners[m] = id
+}
+
+func (p *Processes) rememberLocked(name SliceName) {
+	for _, n := range []SliceName{{}, {Tenant: name.Tenant}, name} {
+		p.slices[n] = Slice{Name: n}
+	}
+}
+
+func (p *Processes) forget(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t, ok := p.scopes[id]; ok && len(t.members) == 0 {
+		p.forgetLocked(id)
+	}
+}
+
+func (p *Processes) forgetLocked(id string) {
+	t, ok := p.scopes[id]
+	if !ok {
+		return
+	}
+	for m := range t.members {
+		delete(p.owners, m)
+	}
+	delete(p.scopes, id)
+}
+
+// refreshLocked reads all processes once: what members started is added, members that ended are dropped. mu is held.
+func (p *Processes) refreshLocked() error {
+	if len(p.scopes) == 0 {
+		return nil
+	}
+	all, err := procfs.All()
+	if err != nil {
+		return err
+	}
+	byPID := make(map[int]procfs.Stat, len(all))
+	for _, s := range all {
+		byPID[s.PID] = s
+	}
+	read := func(pid int) (procfs.Stat, bool) { s, ok := byPID[pid]; return s, ok }
+	// A child may stand before its parent in the list, so look until nothing new is found. The dead are dropped after:
+	// a leader that has just ended still tells whose its session is.
+	for grew := true; grew; {
+		grew = false
+		for _, s := range all {
+			me := identity(s)
+			if _, ok := p.owners[me]; ok || s.Dead() {
+				continue
+			}
+			id, ok := p.owners[identity(byPID[s.PPID])]
+			if !ok {
+				id, ok = p.ledByLocked(s, read)
+			}
+			if ok {
+				p.addLocked(id, me)
+				grew = true
+			}
+		}
+	}
+	for m, id := range p.owners {
+		if s, ok := byPID[m.PID]; !ok || s.Start != m.Start || s.Dead() {
+			delete(p.scopes[id].members, m)
+			delete(p.owners, m)
+		}
+	}
+	return nil
+}
+
+// ledByLocked tells which scope a process belongs to because a member leads its session. Nobody can join a session but
+// by being born into it, so this also finds those whose parents have ended. mu is held.
+func (p *Processes) ledByLocked(s procfs.Stat, read func(pid int) (procfs.Stat, bool)) (string, bool) {
+	if s.Session <= 0 || s.Session == s.PID {
+		return "", false
+	}
+	lead, ok := read(s.Session)
+	if !ok || lead.Start > s.Start {
+		return "", false
+	}
+	id, ok := p.owners[identity(lead)]
+	return id, ok
+}
+
+func readNow(pid int) (procfs.Stat, bool) {
+	s, err := procfs.Read(pid)
+	return s, err == nil
+}
+
+func identity(s procfs.Stat) Process { return Process{PID: s.PID, Start: s.Start} }
+
+func sortedMembers(t *tree) []Process {
+	ps := make([]Process, 0, len(t.members))
+	for m := range t.members {
+		ps = append(ps, m)
+	}
+	slices.SortFunc(ps, func(a, b Process) int { return a.PID - b.PID })
+	return ps
+}
+
+func compareNames(a, b SliceName) int {
+	return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Grant, b.Grant))
+}

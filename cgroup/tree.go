@@ -1,0 +1,528 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// Suffixes keep our directories apart from each other and from the kernel's files.
+const (
+	sliceSuffix = ".slice"
+	scopeSuffix = ".scope"
+	inner       = "run" // holds a scope's processes and is what is frozen
+)
+
+// TreeOptions say where the tree grows. The zero value is the usual host.
+type TreeOptions struct {
+	Mount   string // of the cgroup v2 hierarchy; found when empty
+	Subtree string // the name of our directory below its root; "gpushare" when empty
+}
+
+// Tree is the adapter for hosts without a service manager: a subtree of our own on a cgroup v2 hierarchy. Slices are
+// directories in each other, a scope is a directory with an inner one that holds the processes. Everything is read back
+// from the kernel, so that a new Tree on the same subtree goes on where the last one ended.
+//
+// It needs the right to write in the hierarchy. It knows nothing of cgroup v1.
+type Tree struct {
+	h       Hierarchy
+	top     string // our subtree's path in the hierarchy
+	info    Info
+	freezer Freezer
+	index   Index
+
+	// mu guards the shape of the subtree: directories are made and removed, and limits written, under it.
+	mu sync.Mutex
+}
+
+var _ Port = (*Tree)(nil)
+
+// NewTree makes the subtree if there is none, and takes up what is in it. ErrNotSupported when there is no cgroup v2
+// hierarchy, a permission error when it may not be written.
+func NewTree(opt TreeOptions) (*Tree, error) {
+	h := Hierarchy{Mount: opt.Mount}
+	if h.Mount == "" {
+		var err error
+		if h, err = FindHierarchy(); err != nil {
+			return nil, err
+		}
+	}
+	name := opt.Subtree
+	if name == "" {
+		name = "gpushare"
+	}
+	if !goodName(name) {
+		return nil, fmt.Errorf("cannot make a cgroup subtree %q: use letters, digits, '.', '_' and '-'", name)
+	}
+	t := &Tree{h: h, top: "/" + name, freezer: Freezer{Root: h.Mount}}
+	if err := mkdir(h.Dir(t.top)); err != nil {
+		return nil, fmt.Errorf("cannot make the cgroup subtree %s: %w", h.Dir(t.top), err)
+	}
+	limits, err := t.enableAll()
+	if err != nil {
+		return nil, err
+	}
+	_, freezerErr := t.freezer.Frozen(t.top)
+	t.info = Info{Adapter: "cgroupfs", Detail: h.Dir(t.top), Freeze: freezerErr == nil, Limits: limits}
+	return t, t.sweep()
+}
+
+// Info says what acts here.
+func (t *Tree) Info() Info {
+	i := t.info
+	i.Limits = slices.Clone(i.Limits)
+	return i
+}
+
+// Hierarchy is where the tree stands, for reading statistics.
+func (t *Tree) Hierarchy() Hierarchy { return t.h }
+
+// Top is the path of our subtree in the hierarchy.
+func (t *Tree) Top() string { return t.top }
+
+// SetSlice makes the slice or changes it to exactly this.
+func (t *Tree) SetSlice(ctx context.Context, s Slice) (bool, error) {
+	if err := s.Name.Check(); err != nil {
+		return false, err
+	}
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	wrote, err := t.makeSliceLocked(s.Name)
+	if err != nil {
+		return wrote, err
+	}
+	cg := t.slicePath(s.Name)
+	is, err := t.limits(cg)
+	if err != nil {
+		return wrote, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
+	}
+	for _, w := range limitWrites(is, s.Limits, t.info.Limits) {
+		wrote = true
+		if err := writeFile(filepath.Join(t.h.Dir(cg), w.file), w.value); err != nil {
+			return wrote, fmt.Errorf("cannot set %s of slice %s to %s: %w", w.file, s.Name, strings.TrimSpace(w.value), err)
+		}
+	}
+	return wrote, nil
+}
+
+// Slices reads back every slice of ours.
+func (t *Tree) Slices(ctx context.Context) ([]SliceState, error) {
+	var states []SliceState
+	err := t.walk(ctx, func(cg string, name SliceName, scope string) error {
+		if scope != "" {
+			return nil
+		}
+		l, err := t.limits(cg)
+		if errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read slice %s back: %w", name, err)
+		}
+		states = append(states, SliceState{Name: name, Path: cg, Limits: l})
+		return nil
+	})
+	return states, err
+}
+
+// RemoveSlice removes a slice that holds no process.
+func (t *Tree) RemoveSlice(ctx context.Context, name SliceName) error {
+	if err := name.Check(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	cg := t.slicePath(name)
+	ps, err := t.h.Processes(cg)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot remove slice %s: %w", name, err)
+	}
+	if len(ps) > 0 {
+		return fmt.Errorf("cannot remove slice %s: %w", name, inUse(ps))
+	}
+	if err := t.h.Remove(cg); err != nil {
+		return fmt.Errorf("cannot remove slice %s: %w", name, err)
+	}
+	for _, id := range t.index.IDs() {
+		if p, _ := t.index.Path(id); Below(p, cg) {
+			t.index.Forget(id)
+		}
+	}
+	return nil
+}
+
+// StartScope makes the scope and moves the process into its inner cgroup.
+func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
+	if err := checkScope(s); err != nil {
+		return ScopeState{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return ScopeState{}, err
+	}
+	if !procfs.Alive(s.Process.PID, s.Process.Start) {
+		return ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrGone)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, err := t.makeSliceLocked(s.Slice); err != nil {
+		return ScopeState{}, err
+	}
+	scope := path.Join(t.slicePath(s.Slice), s.ID+scopeSuffix)
+	if ps, err := t.h.Processes(scope); err == nil && len(ps) > 0 && !slices.Contains(ps, s.Process) {
+		return ScopeState{}, fmt.Errorf("cannot start scope %s: there is one already: %w", s.ID, inUse(ps))
+	}
+	run := path.Join(scope, inner)
+	undo := func() { _ = t.h.Remove(scope) } // what stays is empty and is swept later
+	for _, cg := range []string{scope, run} {
+		if err := mkdir(t.h.Dir(cg)); err != nil {
+			undo()
+			return ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+		}
+	}
+	if err := t.h.Place(s.Process, run); err != nil {
+		undo()
+		return ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+	}
+	t.index.Register(s.ID, scope)
+	return ScopeState{ID: s.ID, Path: run}, nil
+}
+
+// Adopt takes up a scope of an earlier life.
+func (t *Tree) Adopt(ctx context.Context, s Scope) (ScopeState, error) {
+	if err := checkScope(s); err != nil {
+		return ScopeState{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return ScopeState{}, err
+	}
+	scope := path.Join(t.slicePath(s.Slice), s.ID+scopeSuffix)
+	if busy, err := t.h.Populated(scope); err != nil || !busy {
+		return ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, errors.Join(err, ErrNotFound))
+	}
+	t.index.Register(s.ID, scope)
+	return ScopeState{ID: s.ID, Path: path.Join(scope, inner)}, nil
+}
+
+// Scopes reads back every scope that still holds a process.
+func (t *Tree) Scopes(ctx context.Context) ([]ScopeState, error) {
+	var states []ScopeState
+	err := t.walk(ctx, func(cg string, _ SliceName, scope string) error {
+		if scope == "" {
+			return nil
+		}
+		busy, err := t.h.Populated(cg)
+		if busy {
+			states = append(states, ScopeState{ID: scope, Path: path.Join(cg, inner)})
+		}
+		if errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		return err
+	})
+	return states, err
+}
+
+// Members lists the processes in the scope now.
+func (t *Tree) Members(_ context.Context, id string) ([]Process, error) {
+	scope, err := t.scope(id)
+	if err != nil {
+		return nil, err
+	}
+	return t.h.Processes(scope)
+}
+
+// WaitEmpty blocks until the scope holds no process. The scope's directories are removed then.
+func (t *Tree) WaitEmpty(ctx context.Context, id string) error {
+	scope, err := t.scope(id)
+	if err != nil {
+		return nil //nolint:nilerr // gone is what was waited for
+	}
+	if err := t.h.WaitEmpty(ctx, scope); err != nil {
+		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
+	}
+	return t.removeScope(id, scope)
+}
+
+// KillScope kills every process in the scope and removes it.
+func (t *Tree) KillScope(ctx context.Context, id string) error {
+	scope, err := t.scope(id)
+	if err != nil {
+		return nil //nolint:nilerr // no such scope is no error
+	}
+	if err := t.h.Kill(ctx, scope); err != nil {
+		return fmt.Errorf("cannot kill scope %s: %w", id, err)
+	}
+	return t.removeScope(id, scope)
+}
+
+// Owner tells which scope holds the process.
+func (t *Tree) Owner(pid int) (string, bool) { return t.index.Owner(pid) }
+
+// Freeze stops the scope's processes.
+func (t *Tree) Freeze(ctx context.Context, id string) error {
+	scope, err := t.scope(id)
+	if err != nil {
+		return err
+	}
+	return t.freezer.Freeze(ctx, path.Join(scope, inner))
+}
+
+// Thaw continues the scope's processes.
+func (t *Tree) Thaw(ctx context.Context, id string) error {
+	scope, err := t.scope(id)
+	if err != nil {
+		return nil //nolint:nilerr // nobody in it is frozen
+	}
+	return t.freezer.Thaw(ctx, path.Join(scope, inner))
+}
+
+// Frozen reads back whether the scope's processes are stopped.
+func (t *Tree) Frozen(id string) (bool, error) {
+	scope, err := t.scope(id)
+	if err != nil {
+		return false, err
+	}
+	return t.freezer.Frozen(path.Join(scope, inner))
+}
+
+// Destroy kills whatever is in the subtree and removes it: the end of a demonstration or a test, never of a daemon.
+func (t *Tree) Destroy(ctx context.Context) error {
+	if err := t.h.Kill(ctx, t.top); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.h.Remove(t.top)
+}
+
+func (t *Tree) scope(id string) (string, error) {
+	cg, ok := t.index.Path(id)
+	if !ok {
+		return "", fmt.Errorf("scope %s: %w", id, ErrNotFound)
+	}
+	return cg, nil
+}
+
+// removeScope removes an empty scope's directories. Somebody may have started it anew meanwhile: then it stays.
+func (t *Tree) removeScope(id, scope string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.h.Remove(scope)
+	if errors.Is(err, ErrInUse) {
+		return nil
+	}
+	if err == nil {
+		t.index.Forget(id)
+	}
+	return err
+}
+
+// sweep registers the scopes that live and removes the empty ones, which a daemon that was killed left behind.
+func (t *Tree) sweep() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.walk(context.Background(), func(cg string, _ SliceName, scope string) error {
+		if scope == "" {
+			return nil
+		}
+		if err := t.h.Remove(cg); errors.Is(err, ErrInUse) {
+			t.index.Register(scope, cg)
+		} else if err != nil {
+			return err
+		}
+		return nil
+	})
+}
+
+// makeSliceLocked makes the slice's directories, outermost first, with the controllers for those inside. mu is held.
+func (t *Tree) makeSliceLocked(name SliceName) (made bool, err error) {
+	if err := name.Check(); err != nil {
+		return false, err
+	}
+	for _, n := range []SliceName{{}, {Tenant: name.Tenant}, name} {
+		cg := t.slicePath(n)
+		if !t.h.Exists(cg) {
+			made = true
+			if err := mkdir(t.h.Dir(cg)); err != nil {
+				return made, fmt.Errorf("cannot make slice %s: %w", n, err)
+			}
+		}
+		if n.Grant == "" {
+			// Also for one that exists: its maker may have been killed before this.
+			wrote, err := t.enable(cg)
+			made = made || wrote
+			if err != nil {
+				return made, err
+			}
+		}
+	}
+	return made, nil
+}
+
+func (t *Tree) slicePath(n SliceName) string {
+	p := t.top
+	if n.Tenant != "" {
+		p = path.Join(p, n.Tenant+sliceSuffix)
+	}
+	if n.Grant != "" {
+		p = path.Join(p, n.Grant+sliceSuffix)
+	}
+	return p
+}
+
+// limits reads the limits that act on the cgroup.
+func (t *Tree) limits(cg string) (Limits, error) {
+	return readLimits(t.info.Limits, func(file string) (string, bool, error) {
+		b, err := os.ReadFile(filepath.Join(t.h.Dir(cg), file))
+		if gone(err) {
+			if !t.h.Exists(cg) {
+				return "", false, ErrNotFound
+			}
+			return "", false, nil
+		}
+		return string(b), err == nil, err
+	})
+}
+
+// enableAll passes the controllers down from the root to our subtree's children and tells which limits act there.
+func (t *Tree) enableAll() ([]string, error) {
+	if _, err := t.enable("/"); err != nil {
+		return nil, err
+	}
+	if _, err := t.enable(t.top); err != nil {
+		return nil, err
+	}
+	on, err := readWords(t.h.Dir(t.top), "cgroup.subtree_control")
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the controllers of %s: %w", t.top, err)
+	}
+	var limits []string
+	for _, name := range LimitNames() {
+		if slices.Contains(on, controllerOf(name)) {
+			limits = append(limits, name)
+		}
+	}
+	return limits, nil
+}
+
+// enable passes to the cgroup's children every controller that we use and that it has. One that the kernel refuses (a
+// cgroup with processes of its own may not pass controllers on) is simply not enforced: Info.Limits says so.
+func (t *Tree) enable(cg string) (wrote bool, err error) {
+	dir := t.h.Dir(cg)
+	has, err := readWords(dir, "cgroup.controllers")
+	if err != nil {
+		return false, fmt.Errorf("cannot read the controllers of %s: %w", cg, err)
+	}
+	on, err := readWords(dir, "cgroup.subtree_control")
+	if err != nil {
+		return false, fmt.Errorf("cannot read the controllers of %s: %w", cg, err)
+	}
+	for _, name := range LimitNames() {
+		c := controllerOf(name)
+		if !slices.Contains(has, c) || slices.Contains(on, c) {
+			continue
+		}
+		if writeFile(filepath.Join(dir, "cgroup.subtree_control"), "+"+c) == nil {
+			wrote = true
+		}
+	}
+	return wrote, nil
+}
+
+// walk visits every slice and every scope of the subtree, outermost first.
+func (t *Tree) walk(ctx context.Context, visit func(cg string, name SliceName, scope string) error) error {
+	var level func(cg string, name SliceName) error
+	level = func(cg string, name SliceName) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := visit(cg, name, ""); err != nil {
+			return err
+		}
+		entries, err := os.ReadDir(t.h.Dir(cg))
+		if gone(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot list cgroup %s: %w", cg, err)
+		}
+		for _, e := range entries {
+			if !e.IsDir() {
+				continue
+			}
+			below := path.Join(cg, e.Name())
+			if id, ok := strings.CutSuffix(e.Name(), scopeSuffix); ok {
+				err = visit(below, name, id)
+			} else if part, ok := strings.CutSuffix(e.Name(), sliceSuffix); ok && name.Grant == "" {
+				next := SliceName{Tenant: part}
+				if name.Tenant != "" {
+					next = SliceName{Tenant: name.Tenant, Grant: part}
+				}
+				err = level(below, next)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return level(t.top, SliceName{})
+}
+
+func checkScope(s Scope) error {
+	if !goodName(s.ID) {
+		return fmt.Errorf("cannot name a scope %q: use letters, digits, '.', '_' and '-'", s.ID)
+	}
+	return s.Slice.Check()
+}
+
+// inUse is ErrInUse with the names of some of the processes.
+func inUse(ps []Process) error {
+	const most = 3
+	names := make([]string, 0, most+1)
+	for i, p := range ps {
+		if i == most {
+			names = append(names, fmt.Sprintf("%d more", len(ps)-most))
+			break
+		}
+		names = append(names, fmt.Sprintf("%d (%s)", p.PID, procfs.Name(p.PID)))
+	}
+	return fmt.Errorf("%w: %s", ErrInUse, strings.Join(names, ", "))
+}
+
+// mkdir makes a cgroup. One that is there already will do.
+func mkdir(dir string) error {
+	err := unix.Mkdir(dir, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+func readWords(dir, file string) ([]string, error) {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return nil, err
+	}
+	return strings.Fields(string(b)), nil
+}
