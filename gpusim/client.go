@@ -1,0 +1,189 @@
+package gpusim
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Client is one process's use of the library: how often it initialised it and which GPUs it has opened.
+type Client struct {
+	node  *Node
+	pid   int
+	admin bool
+
+	inits int          // guarded by the node's mutex
+	held  map[int]bool // guarded by the node's mutex: GPUs by index
+}
+
+// NVML makes a client for a process. Privileged clients may change the node.
+func (n *Node) NVML(pid int, privileged bool) *Client {
+	c := &Client{node: n, pid: pid, admin: privileged, held: map[int]bool{}}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.clients[c] = struct{}{}
+	return c
+}
+
+// Close is the end of the process: what it held is free.
+func (c *Client) Close() {
+	n := c.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.clients, c)
+	for id, s := range n.events {
+		if s.client == c {
+			s.closeLocked()
+			delete(n.events, id)
+		}
+	}
+}
+
+// target is what a handle stands for.
+type target struct {
+	g  *device
+	gi *instance
+	ci *compute // of a MIG device or a compute instance
+}
+
+// resolveLocked finds what a handle of one of the kinds stands for. Handles of what is gone are invalid.
+func (n *Node) resolveLocked(h Handle, kinds ...kind) (target, Ret) {
+	ok := false
+	for _, k := range kinds {
+		ok = ok || h.kind() == k
+	}
+	if !ok || h.index() >= len(n.devices) {
+		return target{}, InvalidArgument
+	}
+	t := target{g: n.devices[h.index()]}
+	if h.kind() == kindGPU {
+		if h.generation() != n.load {
+			return target{}, InvalidArgument
+		}
+	} else {
+		t.gi = t.g.instances[h.gi()]
+		if t.gi == nil {
+			return target{}, InvalidArgument
+		}
+		if h.kind() == kindGI {
+			if t.gi.serial != h.generation() {
+				return target{}, InvalidArgument
+			}
+		} else {
+			t.ci = t.gi.compute[h.ci()]
+			if t.ci == nil || t.ci.serial != h.generation() {
+				return target{}, InvalidArgument
+			}
+		}
+	}
+	if t.g.lost {
+		return target{}, GPUIsLost
+	}
+	return t, Success
+}
+
+// at makes a call on what a handle stands for.
+func (c *Client) at(ctx context.Context, name string, h Handle, body func(target) Ret, kinds ...kind) Ret {
+	var g *device
+	if i := h.index(); h != 0 && i < len(c.node.devices) {
+		g = c.node.devices[i]
+	}
+	return c.call(ctx, name, g, func() Ret {
+		t, ret := c.node.resolveLocked(h, kinds...)
+		if ret != Success {
+			return ret
+		}
+		return body(t)
+	})
+}
+
+// call makes a call: it counts it, lets faults strike, waits for the GPU's lane and the hardware, and runs body with the
+// node locked. A call that is given up (ctx) answers Timeout; its effect may still not have happened, never half.
+func (c *Client) call(ctx context.Context, name string, g *device, body func() Ret) (ret Ret) {
+	n := c.node
+	n.mu.Lock()
+	n.calls[name]++
+	fault := n.strikeLocked(name, g)
+	wait := n.latencyLocked(name)
+	ready := n.cfg.State == DriverReady && (c.inits > 0 || name == "Init")
+	released := n.released
+	n.mu.Unlock()
+	defer func() {
+		if ret != Success {
+			n.mu.Lock()
+			n.failures[name]++
+			n.mu.Unlock()
+		}
+	}()
+	if !ready && name != "Init" {
+		return Uninitialized
+	}
+	if g != nil {
+		select {
+		case g.lane <- struct{}{}:
+			defer func() { <-g.lane }()
+		case <-ctx.Done():
+			return Timeout
+		}
+	}
+	if fault != nil && !fault.After {
+		if ret := n.suffer(ctx, fault, g, released); ret != Success {
+			return ret
+		}
+	}
+	if err := sleep(ctx, n.clock, wait); err != nil {
+		return Timeout
+	}
+	n.mu.Lock()
+	before := n.changes
+	ret = body()
+	dirty := n.changes != before
+	n.mu.Unlock()
+	if dirty {
+		n.changed()
+	}
+	if fault != nil && fault.After {
+		if struck := n.suffer(ctx, fault, g, released); struck != Success {
+			return struck
+		}
+	}
+	return ret
+}
+
+// suffer is what a fault does to a call; Success when the call goes on.
+func (n *Node) suffer(ctx context.Context, f *Fault, g *device, released <-chan struct{}) Ret {
+	switch f.Do {
+	case FaultFail:
+		return f.Code
+	case FaultHang:
+		select {
+		case <-released:
+			return Success
+		case <-ctx.Done():
+			return Timeout
+		}
+	default:
+		if g == nil {
+			return UnknownError
+		}
+		n.Lose(g.index)
+		return GPUIsLost
+	}
+}
+
+// sleep waits on the node's clock.
+func sleep(ctx context.Context, clock Clock, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	done := make(chan struct{})
+	var once sync.Once
+	t := clock.AfterFunc(d, func() { once.Do(func() { close(done) }) })
+	defer t.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

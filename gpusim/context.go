@@ -1,0 +1,305 @@
+package gpusim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpusim/engine"
+)
+
+func newEngine(n *Node) *engine.Engine { return engine.New(n.clock) }
+
+// ContextSpec is what a process asks of the CUDA driver.
+type ContextSpec struct {
+	PID int
+	// Device is a GPU UUID, a MIG UUID or an ordinal.
+	Device string
+	// MPS names the server's pipe directory; empty for a context of its own.
+	MPS    string
+	Server int     // the MPS server's pid, 0 when not known
+	Limit  uint64  // device memory in bytes that this client may pin; 0: no limit
+	Share  float64 // active thread percentage, above 0 to 100; 0: all
+}
+
+// Context is one CUDA context. It ends with Close, with its process, or with its GPU.
+type Context struct {
+	node *Node
+	dev  *device
+	ci   *compute // nil without MIG
+	pid  int
+	spec ContextSpec
+	run  *engine.Context
+	dead chan struct{} // closed by killLocked
+
+	memory uint64 // guarded by the node's mutex
+	gone   bool
+}
+
+// Devices are the nodes that a context opens: the minor of /dev/nvidia<minor>, and the capability minors of its GPU and
+// compute instance, -1 without MIG.
+type Devices struct{ Minor, GI, CI int }
+
+// OpenContext makes a context. The error is a *CUDAError.
+func (n *Node) OpenContext(spec ContextSpec) (*Context, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	g, ci, err := n.targetLocked(spec.Device)
+	if err != nil {
+		return nil, err
+	}
+	if g.lost || g.recovery != recoveryNone {
+		return nil, errUnavailable
+	}
+	if g.mode == gpu.ComputeProhibited {
+		return nil, errUnavailable
+	}
+	if g.mode == gpu.ComputeExclusiveProcess {
+		for c := range n.contexts {
+			// The one process that may be there is this one, or the MPS server that both belong to.
+			sameServer := spec.MPS != "" && c.spec.MPS == spec.MPS
+			if c.dev == g && c.ci == ci && c.pid != spec.PID && !sameServer {
+				return nil, errUnavailable
+			}
+		}
+	}
+	var gi *instance
+	eng, group := g.engine, ""
+	if ci != nil {
+		gi, eng = ci.gi, ci.gi.engine
+	}
+	if spec.MPS != "" {
+		group = "mps " + spec.MPS
+	}
+	need := n.cfg.ContextMemory
+	if spec.MPS != "" && spec.Server > 0 && !g.hasServerLocked(gi, spec.Server) {
+		need += n.cfg.ServerMemory
+	}
+	if g.memoryLocked(gi).Free < need {
+		return nil, errOutOfMemory
+	}
+	c := &Context{node: n, dev: g, ci: ci, pid: spec.PID, spec: spec, memory: n.cfg.ContextMemory, dead: make(chan struct{})}
+	c.run = eng.AddContext(spec.PID, group, engine.Options{Share: spec.Share / 100})
+	n.contexts[c] = struct{}{}
+	return c, nil
+}
+
+// targetLocked finds what a context is to run on. A GPU in MIG mode has no contexts of its own; its ordinal stands for its
+// first MIG device, as CUDA lists it.
+func (n *Node) targetLocked(id string) (*device, *compute, error) {
+	if n.cfg.State != DriverReady || len(n.devices) == 0 {
+		return nil, nil, errNoDevice
+	}
+	if strings.HasPrefix(id, "MIG-") {
+		for _, g := range n.devices {
+			for _, ci := range g.migDevicesLocked() {
+				if string(ci.uuid) == id {
+					return g, ci, nil
+				}
+			}
+		}
+		return nil, nil, errNoDevice
+	}
+	if i, err := strconv.Atoi(id); err == nil {
+		if i < 0 || i >= len(n.devices) {
+			return nil, nil, errBadDevice
+		}
+		g := n.devices[i]
+		if !g.migCurrent {
+			return g, nil, nil
+		}
+		if devices := g.migDevicesLocked(); len(devices) > 0 {
+			return g, devices[0], nil
+		}
+		return nil, nil, errNoDevice
+	}
+	for _, g := range n.devices {
+		if string(g.uuid) == id && !g.migCurrent {
+			return g, nil, nil
+		}
+	}
+	return nil, nil, errNoDevice
+}
+
+func (c *Context) gi() *instance {
+	if c.ci == nil {
+		return nil
+	}
+	return c.ci.gi
+}
+
+// Devices gives the device nodes that the process must be able to open.
+func (c *Context) Devices() Devices {
+	c.node.mu.Lock()
+	defer c.node.mu.Unlock()
+	if c.ci == nil {
+		return Devices{c.dev.minor, -1, -1}
+	}
+	return Devices{c.dev.minor, CapGI(c.dev.minor, c.ci.gi.id), CapCI(c.dev.minor, c.ci.gi.id, c.ci.id)}
+}
+
+// Alloc takes device memory.
+func (c *Context) Alloc(bytes uint64) error {
+	c.node.mu.Lock()
+	defer c.node.mu.Unlock()
+	switch {
+	case c.gone:
+		return errContextDead
+	case c.spec.Limit > 0 && c.memory+bytes > c.spec.Limit:
+		return errOutOfMemory
+	case c.dev.memoryLocked(c.gi()).Free < bytes:
+		return errOutOfMemory
+	}
+	c.memory += bytes
+	return nil
+}
+
+// Free gives device memory back.
+func (c *Context) Free(bytes uint64) error {
+	c.node.mu.Lock()
+	defer c.node.mu.Unlock()
+	if c.gone {
+		return errContextDead
+	}
+	if bytes > c.memory-c.node.cfg.ContextMemory {
+		return errBadValue
+	}
+	c.memory -= bytes
+	return nil
+}
+
+// SetQueue sets how many kernels may wait.
+func (c *Context) SetQueue(n int) { c.run.SetDepth(n) }
+
+// Launch queues kernels and returns when the queue has taken them.
+func (c *Context) Launch(ctx context.Context, each time.Duration, count int) error {
+	return c.result(c.run.Launch(ctx, each, count))
+}
+
+// Sync returns when all queued kernels have run.
+func (c *Context) Sync(ctx context.Context) error { return c.result(c.run.Sync(ctx)) }
+
+func (c *Context) result(err error) error {
+	if errors.Is(err, engine.ErrClosed) {
+		return errContextDead
+	}
+	return err
+}
+
+// Dead is closed when the GPU ended the context.
+func (c *Context) Dead() <-chan struct{} { return c.dead }
+
+// Close ends the context: its memory is free at once and what it had queued is dropped.
+func (c *Context) Close() {
+	c.node.mu.Lock()
+	defer c.node.mu.Unlock()
+	c.killLocked()
+}
+
+func (c *Context) killLocked() {
+	if c.gone {
+		return
+	}
+	c.gone = true
+	c.run.Close()
+	delete(c.node.contexts, c)
+	close(c.dead)
+}
+
+// server is an MPS server as a process list shows it.
+type server struct {
+	pid    int
+	gi     *instance
+	ci     *compute
+	memory uint64
+}
+
+// mpsServersLocked gives the servers that have clients on the GPU, or on one MIG device, and no context of their own.
+func (g *device) mpsServersLocked(only *compute) []server {
+	type key struct {
+		pid int
+		ci  *compute
+	}
+	seen := map[key]bool{}
+	for c := range g.node.contexts {
+		if c.dev == g && c.spec.MPS == "" {
+			seen[key{c.pid, c.ci}] = true
+		}
+	}
+	var out []server
+	for c := range g.node.contexts {
+		k := key{c.spec.Server, c.ci}
+		if c.dev == g && c.spec.MPS != "" && k.pid > 0 && !seen[k] && (only == nil || c.ci == only) {
+			seen[k] = true
+			out = append(out, server{k.pid, c.gi(), c.ci, g.node.cfg.ServerMemory})
+		}
+	}
+	return out
+}
+
+func (g *device) hasServerLocked(gi *instance, pid int) bool {
+	for _, s := range g.mpsServersLocked(nil) {
+		if s.pid == pid && s.gi == gi {
+			return true
+		}
+	}
+	return false
+}
+
+// processesLocked gives the processes of one list, on the GPU or on one MIG device, by pid. A process has one entry for
+// each MIG device that it uses.
+func (g *device) processesLocked(k gpu.ProcessKind, only *compute) []gpu.Process {
+	type key struct {
+		pid int
+		ci  *compute
+	}
+	sums := map[key]uint64{}
+	for c := range g.node.contexts {
+		listed := gpu.ComputeProcess
+		if c.spec.MPS != "" {
+			listed = gpu.MPSProcess
+		}
+		if c.dev == g && listed == k && (only == nil || c.ci == only) {
+			sums[key{c.pid, c.ci}] += c.memory
+		}
+	}
+	if k == gpu.ComputeProcess {
+		for _, s := range g.mpsServersLocked(only) {
+			sums[key{s.pid, s.ci}] += s.memory
+		}
+	}
+	out := make([]gpu.Process, 0, len(sums))
+	for k2, memory := range sums {
+		p := gpu.Process{PID: k2.pid, Kind: k}
+		if !g.node.cfg.HideProcessMemory {
+			m := memory
+			p.Memory = &m
+		}
+		if k2.ci != nil {
+			gi, ci := k2.ci.gi.id, k2.ci.id
+			p.GI, p.CI = &gi, &ci
+		}
+		out = append(out, p)
+	}
+	sort.Slice(out, func(i, j int) bool {
+		a, b := out[i], out[j]
+		if a.PID != b.PID {
+			return a.PID < b.PID
+		}
+		return fmt.Sprint(opt(a.GI), opt(a.CI)) < fmt.Sprint(opt(b.GI), opt(b.CI))
+	})
+	return out
+}
+
+// opt gives what the driver writes for an optional number.
+func opt(p *uint32) uint32 {
+	if p == nil {
+		return none
+	}
+	return *p
+}

@@ -1,0 +1,195 @@
+package gpusim
+
+import (
+	"sort"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpusim/engine"
+)
+
+// What a GPU needs before it can be used again, as the driver's recovery-action field numbers it.
+const (
+	recoveryNone   = 0
+	recoveryReset  = 1
+	recoveryReboot = 2
+)
+
+// device is one GPU. All fields but the first block are guarded by the node's mutex.
+type device struct {
+	node  *Node
+	index int
+	uuid  gpu.UUID
+	model *Model
+	cfg   GPUConfig
+	// lane is held by one call at a time: the driver serialises on the GPU for as long as the hardware takes.
+	lane chan struct{}
+
+	minor       int
+	lost        bool
+	recovery    int
+	resets      int
+	migCurrent  bool
+	migPending  bool
+	migStored   bool // the board's own memory of the mode, where it has one
+	mode        gpu.ComputeMode
+	persistence bool
+	instances   map[uint32]*instance
+	engine      *engine.Engine
+	servers     map[int]int // MPS server pid → clients that it has here
+}
+
+// instance is one GPU instance.
+type instance struct {
+	dev       *device
+	id        uint32
+	serial    uint32
+	profile   *Profile
+	placement gpu.Placement
+	compute   map[uint32]*compute
+	engine    *engine.Engine
+}
+
+// compute is one compute instance: one MIG device.
+type compute struct {
+	gi        *instance
+	id        uint32
+	serial    uint32
+	profile   computeProfile
+	placement gpu.Placement
+	uuid      gpu.UUID
+}
+
+func newDevice(n *Node, index int, cfg GPUConfig) *device {
+	g := &device{node: n, index: index, uuid: cfg.UUID, model: cfg.Model, cfg: cfg, minor: index, lane: make(chan struct{}, 1),
+		migStored: cfg.MIG, migPending: cfg.MIG, instances: map[uint32]*instance{}, servers: map[int]int{}}
+	if g.uuid == "" {
+		g.uuid = gpuUUID(n.cfg.Seed, index)
+	}
+	if cfg.Minor != nil {
+		g.minor = *cfg.Minor
+	}
+	g.cfg.UUID = g.uuid
+	return g
+}
+
+// loadLocked is a driver load: instances are gone, the compute mode is the default again, and MIG mode is what the board
+// remembers. What it forgets is off, but for the first load, which makes the node as it was described.
+func (g *device) loadLocked() {
+	first := g.engine == nil
+	g.clearLocked()
+	g.mode = gpu.ComputeDefault
+	if first && g.cfg.ComputeMode != "" {
+		g.mode = g.cfg.ComputeMode
+	}
+	g.persistence = false
+	if !first && !g.model.ModeSurvivesBoot {
+		g.migStored = false
+	}
+	g.migCurrent, g.migPending = g.migStored, g.migStored
+}
+
+// resetLocked is a GPU reset: instances are gone and a pending mode becomes the current one. The compute mode stays, since
+// the driver stays loaded.
+func (g *device) resetLocked() {
+	g.clearLocked()
+	g.resets++
+	g.lost, g.recovery = false, recoveryNone
+	g.migCurrent = g.migPending
+	g.migStored = g.migPending
+}
+
+// clearLocked ends the contexts and instances.
+func (g *device) clearLocked() {
+	g.node.changes++
+	for c := range g.node.contexts {
+		if c.dev == g {
+			c.killLocked()
+		}
+	}
+	for _, gi := range g.instances {
+		gi.engine.Close()
+	}
+	g.instances = map[uint32]*instance{}
+	if g.engine != nil {
+		g.engine.Close()
+	}
+	g.engine = engine.New(g.node.clock)
+}
+
+// sorted gives the instances by placement.
+func (g *device) sortedLocked() []*instance {
+	out := make([]*instance, 0, len(g.instances))
+	for _, gi := range g.instances {
+		out = append(out, gi)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].placement.Start < out[j].placement.Start })
+	return out
+}
+
+// sortedCompute gives the compute instances by id.
+func (gi *instance) sortedCompute() []*compute {
+	out := make([]*compute, 0, len(gi.compute))
+	for _, ci := range gi.compute {
+		out = append(out, ci)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].id < out[j].id })
+	return out
+}
+
+// migDevicesLocked gives the MIG devices in the driver's order: by GPU instance id, then by compute instance id.
+func (g *device) migDevicesLocked() []*compute {
+	var out []*compute
+	for _, gi := range g.instances {
+		out = append(out, gi.sortedCompute()...)
+	}
+	sort.SliceStable(out, func(i, j int) bool {
+		if out[i].gi.id != out[j].gi.id {
+			return out[i].gi.id < out[j].gi.id
+		}
+		return out[i].id < out[j].id
+	})
+	return out
+}
+
+func (g *device) handleLocked() Handle { return makeHandle(kindGPU, g.node.load, g.index, 0, 0) }
+
+func (gi *instance) handle() Handle { return makeHandle(kindGI, gi.serial, gi.dev.index, gi.id, 0) }
+
+func (ci *compute) handle() Handle {
+	return makeHandle(kindCI, ci.serial, ci.gi.dev.index, ci.gi.id, ci.id)
+}
+
+// device gives the handle of the MIG device that the compute instance is.
+func (ci *compute) device() Handle {
+	return makeHandle(kindMIG, ci.serial, ci.gi.dev.index, ci.gi.id, ci.id)
+}
+
+// serverMemoryLocked is what MPS servers hold here: on the whole GPU, or on one GPU instance.
+func (g *device) serverMemoryLocked(gi *instance) uint64 {
+	var sum uint64
+	for _, s := range g.mpsServersLocked(nil) {
+		if gi == nil || s.gi == gi {
+			sum += s.memory
+		}
+	}
+	return sum
+}
+
+// memoryLocked adds up what contexts hold, on the GPU or on one GPU instance. Instances reserve nothing of their own.
+func (g *device) memoryLocked(gi *instance) gpu.Memory {
+	m := gpu.Memory{Total: g.model.TotalMiB * MiB, Reserved: g.model.ReservedMiB * MiB}
+	if gi != nil {
+		m = gpu.Memory{Total: gi.profile.MemoryMiB * MiB}
+	}
+	for c := range g.node.contexts {
+		if c.dev == g && (gi == nil || c.gi() == gi) {
+			m.Used += c.memory
+		}
+	}
+	m.Used += g.serverMemoryLocked(gi)
+	m.Free = m.Total - m.Reserved - min(m.Used, m.Total-m.Reserved)
+	return m
+}
+
+// recoveryLocked raises what the GPU needs, never lowers it.
+func (g *device) recoveryLocked(action int) { g.recovery = max(g.recovery, action) }

@@ -1,0 +1,193 @@
+package gpusim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// The event types as the vendor's library numbers them.
+const (
+	eventSingleECC   = 0x1
+	eventDoubleECC   = 0x2
+	eventXID         = 0x8
+	eventMIGConfig   = 0x100
+	eventUnavailable = 0x4000
+	eventRecovery    = 0x8000
+)
+
+// Event is what a waiting client is told.
+type Event struct {
+	Time   time.Time
+	Device Handle
+	GPU    gpu.UUID
+	Type   uint64
+	Data   uint64 // the XID
+	GI, CI uint32 // none when the whole GPU is meant
+}
+
+// eventSet is what a client registered for. Guarded by the node's mutex but for the channel.
+type eventSet struct {
+	client *Client
+	masks  map[int]uint64 // by GPU index
+	queue  chan Event     // the oldest is dropped when it is full, as the driver does
+	gone   chan struct{}
+	closed bool
+}
+
+func (s *eventSet) closeLocked() {
+	if !s.closed {
+		s.closed = true
+		close(s.gone)
+	}
+}
+
+// emitLocked tells every set that registered for it.
+func (n *Node) emitLocked(g *device, kind, data uint64, gi, ci uint32) {
+	e := Event{Time: n.clock.Now(), Device: g.handleLocked(), GPU: g.uuid, Type: kind, Data: data, GI: gi, CI: ci}
+	for _, s := range n.events {
+		if s.masks[g.index]&kind == 0 {
+			continue
+		}
+		for sent := false; !sent; {
+			select {
+			case s.queue <- e:
+				sent = true
+			default:
+				select {
+				case <-s.queue:
+				default:
+				}
+			}
+		}
+	}
+}
+
+// newEventSet makes an event set of a client.
+func (c *Client) newEventSetLocked() Handle {
+	n := c.node
+	n.eventN++
+	n.events[n.eventN] = &eventSet{client: c, masks: map[int]uint64{}, queue: make(chan Event, 256), gone: make(chan struct{})}
+	return makeHandle(kindEvents, n.eventN, 0, 0, 0)
+}
+
+func (c *Client) eventSetLocked(h Handle) *eventSet {
+	if h.kind() != kindEvents {
+		return nil
+	}
+	s := c.node.events[h.generation()]
+	if s == nil || s.client != c {
+		return nil
+	}
+	return s
+}
+
+// wait waits for one event.
+func (c *Client) wait(ctx context.Context, h Handle, timeout time.Duration) (Event, Ret) {
+	c.node.mu.Lock()
+	s := c.eventSetLocked(h)
+	c.node.mu.Unlock()
+	if s == nil {
+		return Event{}, InvalidArgument
+	}
+	select {
+	case e := <-s.queue:
+		return e, Success
+	default:
+	}
+	late := make(chan struct{})
+	t := c.node.clock.AfterFunc(timeout, func() { close(late) })
+	defer t.Stop()
+	select {
+	case e := <-s.queue:
+		return e, Success
+	case <-s.gone:
+		return Event{}, Uninitialized
+	case <-late:
+		return Event{}, Timeout
+	case <-ctx.Done():
+		return Event{}, Timeout
+	}
+}
+
+// The XIDs with a consequence of their own; every other one ends the process that it names.
+var (
+	xidNeedsReset = []int{46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158}
+	xidIsNote     = []int{37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161}
+)
+
+// XID reports an error on a GPU: in the kernel log, as an event, and with its consequence. pid is who caused it, 0 when
+// unknown. One that an application causes ends that process's contexts, and under MPS those of all its server's clients.
+func (n *Node) XID(id string, xid, pid int, name string) error {
+	n.mu.Lock()
+	g := n.findLocked(id)
+	if g == nil {
+		n.mu.Unlock()
+		return fmt.Errorf("cannot report XID on GPU %s: not found", id)
+	}
+	gi, ci := uint32(none), uint32(none)
+	mps := ""
+	for c := range n.contexts {
+		if c.dev == g && c.pid == pid {
+			if c.ci != nil {
+				gi, ci = c.ci.gi.id, c.ci.id
+			}
+			mps = c.spec.MPS
+		}
+	}
+	all := contains(xidNeedsReset, xid) || xid == 79
+	if all || !contains(xidIsNote, xid) {
+		for c := range n.contexts {
+			if c.dev == g && (all || c.pid == pid || mps != "" && c.spec.MPS == mps) {
+				c.killLocked()
+			}
+		}
+	}
+	switch {
+	case xid == 79:
+		g.lost = true
+		g.recoveryLocked(recoveryReboot)
+		n.emitLocked(g, eventUnavailable, 0, none, none)
+	case all:
+		g.recoveryLocked(recoveryReset)
+	}
+	n.emitLocked(g, eventXID, uint64(xid), gi, ci)
+	if g.recovery != recoveryNone {
+		n.emitLocked(g, eventRecovery, uint64(g.recovery), none, none)
+	}
+	pci := g.cfg.PCI
+	n.mu.Unlock()
+	text := fmt.Sprintf("NVRM: Xid (PCI:%s): %d", pciShort(pci), xid)
+	if pid > 0 {
+		text += fmt.Sprintf(", pid=%d, name=%s", pid, name)
+	}
+	if xid == 79 {
+		text += ", GPU has fallen off the bus."
+	}
+	n.kernel(4, text)
+	return nil
+}
+
+// Lose lets a GPU fall off the bus.
+func (n *Node) Lose(index int) { _ = n.XID(fmt.Sprint(index), 79, 0, "") }
+
+// pciShort is the address as the driver writes it in the kernel log: without the function.
+func pciShort(pci string) string {
+	for i := len(pci) - 1; i >= 0; i-- {
+		if pci[i] == '.' {
+			return pci[:i]
+		}
+	}
+	return pci
+}
+
+func contains(list []int, x int) bool {
+	for _, v := range list {
+		if v == x {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,197 @@
+package gpusim
+
+import (
+	"fmt"
+	"path"
+	"sort"
+	"strings"
+	"time"
+)
+
+// The things that a fault can do.
+const (
+	FaultFail = "fail" // answer Code and change nothing
+	FaultHang = "hang" // answer only when faults are cleared; the GPU's other calls queue up behind it
+	FaultLose = "lose" // the GPU falls off the bus
+)
+
+// Fault makes one call go wrong.
+type Fault struct {
+	ID int `json:"id"`
+	// Call is a call's name, or a pattern as of path.Match; "any" or empty: every call.
+	Call string `json:"call"`
+	GPU  string `json:"gpu,omitempty"` // UUID, PCI address or index; empty: any GPU, and calls of the whole node
+	// Nth says at which matching call it strikes first, counted from 1 since it was added; 0 is 1.
+	Nth int `json:"nth,omitempty"`
+	// Times says how many calls it strikes; 0 is 1, negative is every one from the Nth on.
+	Times int    `json:"times,omitempty"`
+	Do    string `json:"do"`
+	Code  Ret    `json:"code,omitempty"` // for fail; 0 is UnknownError
+	// After: the call has had its effect when the fault strikes.
+	After bool `json:"after,omitempty"`
+
+	Seen   int `json:"seen"`   // matching calls
+	Struck int `json:"struck"` // of them, those that went wrong
+}
+
+// AddFault adds a fault and returns its id.
+func (n *Node) AddFault(f Fault) (int, error) {
+	if f.Call == "any" {
+		f.Call = ""
+	}
+	if _, err := path.Match(f.Call, ""); err != nil {
+		return 0, fmt.Errorf("cannot add fault for call %q: %w", f.Call, err)
+	}
+	if f.Do != FaultFail && f.Do != FaultHang && f.Do != FaultLose {
+		return 0, fmt.Errorf("cannot add fault: it must fail, hang or lose, not %q", f.Do)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if f.GPU != "" && n.findLocked(f.GPU) == nil {
+		return 0, fmt.Errorf("cannot add fault: no GPU %s", f.GPU)
+	}
+	f.Call = canonical(f.Call)
+	f.Nth = max(f.Nth, 1)
+	if f.Times == 0 {
+		f.Times = 1
+	}
+	if f.Code == Success {
+		f.Code = UnknownError
+	}
+	n.faultN++
+	f.ID, f.Seen, f.Struck = n.faultN, 0, 0
+	n.faults = append(n.faults, &f)
+	return f.ID, nil
+}
+
+// Faults lists the faults with their counts.
+func (n *Node) Faults() []Fault {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]Fault, 0, len(n.faults))
+	for _, f := range n.faults {
+		out = append(out, *f)
+	}
+	return out
+}
+
+// ClearFaults removes one fault, or all with 0, and lets go of the calls that hang.
+func (n *Node) ClearFaults(id int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	kept := n.faults[:0]
+	for _, f := range n.faults {
+		if id != 0 && f.ID != id {
+			kept = append(kept, f)
+		}
+	}
+	n.faults = kept
+	close(n.released)
+	n.released = make(chan struct{})
+}
+
+// strikeLocked counts a call against every fault and returns the first that strikes.
+func (n *Node) strikeLocked(name string, g *device) *Fault {
+	var hit *Fault
+	for _, f := range n.faults {
+		if f.Call != "" {
+			if ok, _ := path.Match(f.Call, name); !ok {
+				continue
+			}
+		}
+		if f.GPU != "" && (g == nil || n.findLocked(f.GPU) != g) {
+			continue
+		}
+		f.Seen++
+		if f.Seen < f.Nth || f.Times >= 0 && f.Struck >= f.Times {
+			continue
+		}
+		if hit == nil {
+			f.Struck++
+			hit = f
+		}
+	}
+	return hit
+}
+
+// canonical makes one name of a function's versions: "nvmlDeviceGetMemoryInfo_v2" is "DeviceGetMemoryInfo".
+func canonical(name string) string {
+	name = strings.TrimPrefix(name, "nvml")
+	if i := strings.LastIndex(name, "_v"); i > 0 && len(name) == i+3 {
+		name = name[:i]
+	}
+	return name
+}
+
+// isWrite tells whether a call changes the node.
+func isWrite(name string) bool {
+	return !strings.HasPrefix(name, "EventSet") &&
+		(strings.Contains(name, "Set") || strings.Contains(name, "Create") || strings.Contains(name, "Destroy"))
+}
+
+// Counters says which calls were made and which failed.
+type Counters struct {
+	Calls    map[string]uint64 `json:"calls"`
+	Failures map[string]uint64 `json:"failures"`
+	Total    uint64            `json:"total"`
+	// Writes are the calls that change the node or ask to, failed ones included.
+	Writes uint64 `json:"writes"`
+}
+
+// Counters counts since the node was made.
+func (n *Node) Counters() Counters {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := Counters{Calls: map[string]uint64{}, Failures: map[string]uint64{}}
+	for name, k := range n.calls {
+		out.Calls[name] = k
+		out.Total += k
+		if isWrite(name) {
+			out.Writes += k
+		}
+	}
+	for name, k := range n.failures {
+		out.Failures[name] = k
+	}
+	return out
+}
+
+// SetLatency sets how long calls of a name or pattern take.
+func (n *Node) SetLatency(pattern string, d time.Duration) error {
+	if _, err := path.Match(pattern, ""); err != nil {
+		return fmt.Errorf("cannot set latency of %q: %w", pattern, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	latency := map[string]time.Duration{canonical(pattern): d}
+	for k, v := range n.cfg.Latency {
+		if canonical(k) != canonical(pattern) {
+			latency[k] = v
+		}
+	}
+	n.cfg.Latency = latency
+	return nil
+}
+
+// latencyLocked gives how long a call takes: what the longest pattern that matches says.
+func (n *Node) latencyLocked(name string) time.Duration {
+	if d, ok := n.cfg.Latency[name]; ok {
+		return d
+	}
+	patterns := make([]string, 0, len(n.cfg.Latency))
+	for p := range n.cfg.Latency {
+		if ok, _ := path.Match(p, name); ok {
+			patterns = append(patterns, p)
+		}
+	}
+	if len(patterns) == 0 {
+		return 0
+	}
+	sort.Slice(patterns, func(i, j int) bool {
+		if len(patterns[i]) != len(patterns[j]) {
+			return len(patterns[i]) > len(patterns[j])
+		}
+		return patterns[i] < patterns[j]
+	})
+	return n.cfg.Latency[patterns[0]]
+}

@@ -1,0 +1,306 @@
+package gpusim
+
+import (
+	"fmt"
+	"path"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpusim/engine"
+)
+
+// Clock is where the node takes its time from.
+type Clock = engine.Clock
+
+// DriverState says whether the kernel module answers the library.
+type DriverState string
+
+// The states of the driver.
+const (
+	DriverReady    DriverState = "ready"
+	DriverAbsent   DriverState = "absent"   // no kernel module: the library cannot start
+	DriverMismatch DriverState = "mismatch" // kernel module and library are of different versions
+)
+
+// Config describes a virtual node. It is not changed and not kept by New's caller.
+type Config struct {
+	DriverVersion string // "580.95.05"
+	CUDAVersion   int    // 1000·major + 10·minor
+	State         DriverState
+	Seed          string // makes the UUIDs; nodes with one seed have the same
+	GPUs          []GPUConfig
+	// ContextMemory is what every CUDA context costs, in bytes.
+	ContextMemory uint64
+	// ServerMemory is what an MPS server holds on a GPU while it has clients, in bytes.
+	ServerMemory uint64
+	// Latency is how long calls take, by name: the vendor's names without "nvml" and version ("DeviceSetMigMode"),
+	// patterns as of path.Match. The longest matching pattern wins.
+	Latency map[string]time.Duration
+	// ProfilesWithoutMIG: profiles can be asked for while MIG mode is off.
+	ProfilesWithoutMIG bool
+	// MonitorsHold: a process that merely has a handle of a GPU keeps it from being reset, as on real nodes.
+	MonitorsHold bool
+	// ResetUnavailable: the driver cannot reset GPUs by itself (a guest with a GPU passed through).
+	ResetUnavailable bool
+	// HideProcessMemory: process lists say "not available" for memory.
+	HideProcessMemory bool
+	// RawSamples: utilisation is answered sample by sample, not added up per process.
+	RawSamples bool
+	// Symbols tells whether the library has a function ("nvmlDeviceGetMemoryInfo_v2"); nil: every one. Only the port
+	// asks it: to the socket's clients, the library itself tells.
+	Symbols func(name string) bool
+}
+
+// GPUConfig is one GPU of a virtual node.
+type GPUConfig struct {
+	Model       *Model
+	UUID        gpu.UUID // empty: made from the seed
+	PCI         string   // "0000:07:00.0"
+	Minor       *int     // nil: its index
+	NUMANode    int
+	Display     bool
+	MIG         bool // MIG mode is on at the first boot
+	Layout      []gpu.NewInstance
+	ComputeMode gpu.ComputeMode
+}
+
+// Hooks are called when the node changed, never with a lock held, on the goroutine that made the change and before it
+// gets its answer, as the kernel has its files ready before the call returns.
+type Hooks struct {
+	Changed func()                       // a mode, an instance, a reboot
+	Kernel  func(level int, text string) // a kernel log line
+	Booted  func()                       // after a reboot
+}
+
+// Node is the hardware and the kernel's part of the driver. It outlives its clients.
+type Node struct {
+	cfg   Config
+	clock Clock
+	boots time.Time // of the first boot
+	// readers is the table of calls that only read a GPU; it does not change.
+	readers map[string]func(*call, target) Ret
+
+	// mu guards everything below, and all that hangs off devices and clients. Effects that may block are outside it.
+	mu       sync.Mutex
+	hooks    Hooks
+	devices  []*device
+	load     uint32 // driver loads: the generation of GPU handles
+	bootID   string
+	bootN    int
+	serial   uint32 // the generation of instance handles
+	changes  uint64 // of modes and instances, so that a call knows whether it made one
+	clients  map[*Client]struct{}
+	events   map[uint32]*eventSet
+	eventN   uint32
+	contexts map[*Context]struct{}
+	faults   []*Fault
+	faultN   int
+	calls    map[string]uint64
+	failures map[string]uint64
+	released chan struct{} // closed and replaced when faults are cleared
+}
+
+// New makes a node that has just booted.
+func New(cfg Config, clock Clock) (*Node, error) {
+	if cfg.State == "" {
+		cfg.State = DriverReady
+	}
+	n := &Node{
+		cfg: cfg, clock: clock, boots: clock.Now(), readers: readers(),
+		clients: map[*Client]struct{}{}, events: map[uint32]*eventSet{}, contexts: map[*Context]struct{}{},
+		calls: map[string]uint64{}, failures: map[string]uint64{}, released: make(chan struct{}),
+	}
+	for pattern := range cfg.Latency {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return nil, fmt.Errorf("cannot use latency of %q: %w", pattern, err)
+		}
+	}
+	for i, g := range cfg.GPUs {
+		if g.Model == nil {
+			return nil, fmt.Errorf("cannot make GPU %d: it has no model", i)
+		}
+		if err := g.Model.Validate(); err != nil {
+			return nil, fmt.Errorf("cannot make GPU %d: %w", i, err)
+		}
+		if g.MIG && g.Model.Grid == 0 {
+			return nil, fmt.Errorf("cannot make GPU %d: %s has no MIG", i, g.Model.Name)
+		}
+		n.devices = append(n.devices, newDevice(n, i, g))
+	}
+	if len(n.devices) > 32 {
+		return nil, fmt.Errorf("cannot make node: %d GPUs, the driver has capability minors for 32", len(n.devices))
+	}
+	n.bootLocked()
+	for i, g := range cfg.GPUs {
+		for _, want := range g.Layout {
+			if _, ret := n.devices[i].createWholeLocked(want); ret != Success {
+				return nil, fmt.Errorf("cannot make profile %d at %d on GPU %d: NVML code %d", want.ProfileID, want.Placement.Start, i, ret)
+			}
+		}
+	}
+	return n, nil
+}
+
+// SetHooks sets what is called after changes.
+func (n *Node) SetHooks(h Hooks) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hooks = h
+}
+
+// Config returns what the node was made from.
+func (n *Node) Config() Config { return n.cfg }
+
+func (n *Node) bootLocked() {
+	n.bootN++
+	n.bootID = uuid5(fmt.Sprintf("gpushare virtual boot %s %d %d", n.cfg.Seed, n.bootN, n.boots.UnixNano()))
+	n.loadLocked()
+}
+
+// loadLocked is what a driver load does to the GPUs.
+func (n *Node) loadLocked() {
+	n.load++
+	for _, g := range n.devices {
+		g.loadLocked()
+	}
+}
+
+// Reboot ends every process's use of the GPUs and boots anew. Clients keep their sockets to nothing: their handles are
+// void and they are uninitialised.
+func (n *Node) Reboot() {
+	n.mu.Lock()
+	n.dropLocked()
+	for _, g := range n.devices {
+		g.lost, g.recovery = false, 0
+		g.resets = 0
+	}
+	n.bootLocked()
+	h := n.hooks
+	n.mu.Unlock()
+	if h.Booted != nil {
+		h.Booted()
+	}
+	n.changed()
+}
+
+// ReloadDriver unloads and loads the kernel module. It refuses, naming the pids, while a process uses the driver, unless
+// forced (which no real node can do).
+func (n *Node) ReloadDriver(force bool) error {
+	n.mu.Lock()
+	if pids := n.holdersLocked(nil, nil); len(pids) > 0 && !force {
+		n.mu.Unlock()
+		return fmt.Errorf("cannot unload driver: module nvidia is in use by processes %s", joinPIDs(pids))
+	}
+	n.dropLocked()
+	n.loadLocked()
+	n.mu.Unlock()
+	n.kernel(6, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  "+n.cfg.DriverVersion)
+	n.changed()
+	return nil
+}
+
+// dropLocked takes the driver away from every client and context.
+func (n *Node) dropLocked() {
+	for c := range n.contexts {
+		c.killLocked()
+	}
+	for c := range n.clients {
+		c.inits = 0
+		c.held = map[int]bool{}
+	}
+	for _, s := range n.events {
+		s.closeLocked()
+	}
+	n.events = map[uint32]*eventSet{}
+}
+
+// ResetGPU does what the vendor's reset tool does: it refuses while a process other than the caller holds the GPU.
+func (n *Node) ResetGPU(id string, caller int) error {
+	n.mu.Lock()
+	g := n.findLocked(id)
+	if g == nil {
+		n.mu.Unlock()
+		return fmt.Errorf("cannot reset GPU %s: not found", id)
+	}
+	if pids := n.holdersLocked(g, &caller); len(pids) > 0 {
+		n.mu.Unlock()
+		return fmt.Errorf("cannot reset GPU %s: in use by processes %s", g.uuid, joinPIDs(pids))
+	}
+	if g.lost && g.recovery == recoveryReboot {
+		n.mu.Unlock()
+		return fmt.Errorf("cannot reset GPU %s: it is lost and needs a reboot", g.uuid)
+	}
+	g.resetLocked()
+	n.mu.Unlock()
+	n.changed()
+	return nil
+}
+
+// holdersLocked gives the pids that use a GPU (nil: the driver), but for one.
+func (n *Node) holdersLocked(g *device, but *int) []int {
+	set := map[int]bool{}
+	for c := range n.contexts {
+		if g == nil || c.dev == g {
+			set[c.pid] = true
+		}
+	}
+	for c := range n.clients {
+		if c.inits > 0 && (g == nil || n.cfg.MonitorsHold && c.held[g.index]) {
+			set[c.pid] = true
+		}
+	}
+	if but != nil {
+		delete(set, *but)
+	}
+	out := make([]int, 0, len(set))
+	for pid := range set {
+		out = append(out, pid)
+	}
+	sort.Ints(out)
+	return out
+}
+
+func joinPIDs(pids []int) string { return strings.Trim(fmt.Sprint(pids), "[]") }
+
+// findLocked finds a GPU by UUID, PCI address, index, or the index of a GPU written as a number.
+func (n *Node) findLocked(id string) *device {
+	for _, g := range n.devices {
+		if string(g.uuid) == id || fmt.Sprint(g.index) == id || samePCI(g.cfg.PCI, id) {
+			return g
+		}
+	}
+	return nil
+}
+
+// samePCI compares PCI addresses, whose domain may be written with 4 or 8 digits, or left out.
+func samePCI(a, b string) bool {
+	norm := func(s string) string {
+		s = strings.ToLower(s)
+		if strings.Count(s, ":") == 1 {
+			s = "0:" + s
+		}
+		return strings.TrimLeft(s, "0")
+	}
+	return strings.Contains(b, ":") && norm(a) == norm(b)
+}
+
+func (n *Node) changed() {
+	n.mu.Lock()
+	f := n.hooks.Changed
+	n.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+func (n *Node) kernel(level int, text string) {
+	n.mu.Lock()
+	f := n.hooks.Kernel
+	n.mu.Unlock()
+	if f != nil {
+		f(level, text)
+	}
+}

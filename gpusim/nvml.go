@@ -1,0 +1,551 @@
+package gpusim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Request is one call of the vendor's library as the shim sends it.
+type Request struct {
+	Func string // with version: "nvmlDeviceGetMemoryInfo_v2"
+	Args []uint64
+	Text string
+}
+
+// Reply is its answer: a code, and the fields of what is filled in, in the order of the vendor's header.
+type Reply struct {
+	Ret    Ret
+	Values []uint64
+	Text   string
+}
+
+func (r *Reply) put(values ...uint64) Ret {
+	r.Values = append(r.Values, values...)
+	return Success
+}
+
+func (r *Reply) say(text string) Ret {
+	r.Text = text
+	return Success
+}
+
+// call is one request on its way. Arguments that were not sent are 0.
+type call struct {
+	ctx  context.Context
+	c    *Client
+	name string // canonical
+	args [8]uint64
+	text string
+	out  *Reply
+}
+
+// on makes the call on a GPU or MIG device: the first argument is its handle.
+func (q *call) on(body func(t target) Ret) Ret {
+	return q.c.at(q.ctx, q.name, Handle(q.args[0]), body, kindGPU, kindMIG)
+}
+
+// gpu makes the call on a whole GPU only.
+func (q *call) gpu(body func(t target) Ret) Ret {
+	return q.c.at(q.ctx, q.name, Handle(q.args[0]), body, kindGPU)
+}
+
+// admin makes the call on a whole GPU and only for privileged callers.
+func (q *call) admin(body func(t target) Ret) Ret {
+	return q.gpu(func(t target) Ret {
+		if !q.c.admin {
+			return NoPermission
+		}
+		return body(t)
+	})
+}
+
+// mig makes the call on a GPU in MIG mode, for privileged callers.
+func (q *call) mig(body func(t target) Ret) Ret {
+	return q.admin(func(t target) Ret {
+		if !t.g.migCurrent {
+			return NotSupported
+		}
+		return body(t)
+	})
+}
+
+// gi makes the call on a GPU instance, ci on a compute instance, both for privileged callers.
+func (q *call) gi(body func(t target) Ret) Ret { return q.instance(kindGI, body) }
+func (q *call) ci(body func(t target) Ret) Ret { return q.instance(kindCI, body) }
+
+func (q *call) instance(k kind, body func(t target) Ret) Ret {
+	return q.c.at(q.ctx, q.name, Handle(q.args[0]), func(t target) Ret {
+		if !q.c.admin {
+			return NoPermission
+		}
+		return body(t)
+	}, k)
+}
+
+// node makes the call on no GPU in particular.
+func (q *call) node(body func(n *Node) Ret) Ret {
+	return q.c.call(q.ctx, q.name, nil, func() Ret { return body(q.c.node) })
+}
+
+func (q *call) u32(i int) uint32 { return uint32(q.args[i]) }
+
+// Call answers one request. It blocks as long as the virtual hardware does.
+func (c *Client) Call(ctx context.Context, req Request) Reply {
+	var out Reply
+	q := &call{ctx: ctx, c: c, name: canonical(req.Func), text: req.Text, out: &out}
+	copy(q.args[:], req.Args)
+	if strings.HasSuffix(q.name, "GetFieldValues") {
+		out.Ret = q.fields(req.Args)
+	} else {
+		out.Ret = q.dispatch()
+	}
+	if out.Ret != Success && q.name != "DeviceSetMigMode" {
+		out.Values, out.Text = nil, ""
+	}
+	return out
+}
+
+func (q *call) dispatch() Ret {
+	switch q.name {
+	case "Init", "InitWithFlags":
+		return q.c.init(q.ctx)
+	case "Shutdown":
+		return q.node(func(*Node) Ret { q.c.inits--; return q.c.letGoLocked() })
+	case "EventSetWait":
+		return q.waitEvent()
+	}
+	for _, family := range []func() (Ret, bool){q.system, q.device, q.profiles, q.instances, q.events} {
+		if ret, ok := family(); ok {
+			return ret
+		}
+	}
+	return q.node(func(*Node) Ret { return FunctionNotFound })
+}
+
+// init is nvmlInit: what the kernel module answers to the library.
+func (c *Client) init(ctx context.Context) Ret {
+	return c.call(ctx, "Init", nil, func() Ret {
+		switch c.node.cfg.State {
+		case DriverAbsent:
+			return DriverNotLoaded
+		case DriverMismatch:
+			return VersionMismatch
+		}
+		c.inits++
+		return Success
+	})
+}
+
+// letGoLocked closes the GPUs when the last initialisation ended.
+func (c *Client) letGoLocked() Ret {
+	if c.inits == 0 {
+		c.held = map[int]bool{}
+	}
+	return Success
+}
+
+// Library gives the version of the library that goes with a driver version: the CUDA major before it.
+func (cfg Config) library() string {
+	return fmt.Sprintf("%d.%s", cfg.CUDAVersion/1000, cfg.DriverVersion)
+}
+
+func (q *call) system() (Ret, bool) {
+	switch q.name {
+	case "SystemGetDriverVersion":
+		return q.node(func(n *Node) Ret { return q.out.say(n.cfg.DriverVersion) }), true
+	case "SystemGetNVMLVersion":
+		return q.node(func(n *Node) Ret { return q.out.say(n.cfg.library()) }), true
+	case "SystemGetCudaDriverVersion":
+		return q.node(func(n *Node) Ret { return q.out.put(uint64(n.cfg.CUDAVersion)) }), true
+	case "DeviceGetCount":
+		return q.node(func(n *Node) Ret { return q.out.put(uint64(len(n.devices))) }), true
+	case "DeviceGetHandleByIndex":
+		return q.open(func(g *device) bool { return uint64(g.index) == q.args[0] }, InvalidArgument), true
+	case "DeviceGetHandleByPciBusId":
+		return q.open(func(g *device) bool { return samePCI(g.cfg.PCI, q.text) }, NotFound), true
+	case "DeviceGetHandleByUUID":
+		if strings.HasPrefix(q.text, "MIG-") {
+			return q.openMIG(), true
+		}
+		return q.open(func(g *device) bool { return string(g.uuid) == q.text }, NotFound), true
+	}
+	return 0, false
+}
+
+// open gives the handle of a GPU, which the client then has open.
+func (q *call) open(is func(*device) bool, missing Ret) Ret {
+	var g *device
+	q.c.node.mu.Lock()
+	for _, d := range q.c.node.devices {
+		if is(d) {
+			g = d
+		}
+	}
+	q.c.node.mu.Unlock()
+	return q.c.call(q.ctx, q.name, g, func() Ret {
+		switch {
+		case g == nil:
+			return missing
+		case g.lost:
+			return GPUIsLost
+		}
+		q.c.held[g.index] = true
+		return q.out.put(uint64(g.handleLocked()))
+	})
+}
+
+func (q *call) openMIG() Ret {
+	return q.node(func(n *Node) Ret {
+		for _, g := range n.devices {
+			for _, ci := range g.migDevicesLocked() {
+				if string(ci.uuid) == q.text {
+					q.c.held[g.index] = true
+					return q.out.put(uint64(ci.device()))
+				}
+			}
+		}
+		return NotFound
+	})
+}
+
+// Figures that no rule depends on, the same on every board.
+const (
+	idleTemperature = 34     // °C
+	idlePower       = 62_000 // mW
+	powerLimit      = 400_000
+	clockMHz        = 1410
+	computeDefault  = 0
+	computeNone     = 2
+	computeOne      = 3
+)
+
+// readers are the calls that only read one whole GPU, by name.
+func readers() map[string]func(q *call, t target) Ret {
+	flag := func(b bool) uint64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	is := func(value uint64) func(*call, target) Ret {
+		return func(q *call, _ target) Ret { return q.out.put(value) }
+	}
+	display := func(q *call, t target) Ret { return q.out.put(flag(t.g.cfg.Display)) }
+	return map[string]func(q *call, t target) Ret{
+		"DeviceGetIndex":                func(q *call, t target) Ret { return q.out.put(uint64(t.g.index)) },
+		"DeviceGetMinorNumber":          func(q *call, t target) Ret { return q.out.put(uint64(t.g.minor)) },
+		"DeviceGetPersistenceMode":      func(q *call, t target) Ret { return q.out.put(flag(t.g.persistence)) },
+		"DeviceGetDisplayMode":          display,
+		"DeviceGetDisplayActive":        display,
+		"DeviceGetComputeMode":          func(q *call, t target) Ret { return q.out.put(t.g.modeLocked()) },
+		"DeviceGetTemperature":          is(idleTemperature),
+		"DeviceGetPowerUsage":           is(idlePower),
+		"DeviceGetEnforcedPowerLimit":   is(powerLimit),
+		"DeviceGetPowerManagementLimit": is(powerLimit),
+		"DeviceGetClockInfo":            is(clockMHz),
+		"DeviceGetMaxClockInfo":         is(clockMHz),
+		"DeviceGetPerformanceState":     is(0),
+		"DeviceGetArchitecture": func(q *call, t target) Ret {
+			return q.out.put(map[string]uint64{Ampere: 7, Hopper: 9, Blackwell: 10}[t.g.model.Architecture])
+		},
+		"DeviceGetCudaComputeCapability": func(q *call, t target) Ret {
+			return q.out.put(map[string]uint64{Ampere: 8, Hopper: 9, Blackwell: 10}[t.g.model.Architecture], 0)
+		},
+		"DeviceGetPciInfo": func(q *call, t target) Ret {
+			var domain, bus, dev, fn uint64
+			_, _ = fmt.Sscanf(t.g.cfg.PCI, "%x:%x:%x.%x", &domain, &bus, &dev, &fn)
+			q.out.say(fmt.Sprintf("%08X:%02X:%02X.%X", domain, bus, dev, fn))
+			return q.out.put(domain, bus, dev, uint64(t.g.model.PCIDevice), uint64(t.g.model.PCIDevice))
+		},
+		"DeviceGetUtilizationRates": func(q *call, t target) Ret {
+			if t.g.migCurrent {
+				return NotSupported
+			}
+			return q.out.put(uint64(t.g.engine.Utilization()), 0)
+		},
+		"DeviceGetProcessUtilization":       (*call).utilization,
+		"DeviceGetProcessesUtilizationInfo": (*call).utilization,
+		"DeviceGetMigMode": func(q *call, t target) Ret {
+			if t.g.model.Grid == 0 {
+				return NotSupported
+			}
+			return q.out.put(flag(t.g.migCurrent), flag(t.g.migPending))
+		},
+		"DeviceGetMaxMigDeviceCount":   func(q *call, t target) Ret { return q.out.put(uint64(t.g.maxInstances())) },
+		"DeviceGetSupportedEventTypes": func(q *call, t target) Ret { return q.out.put(t.g.supportedEvents()) },
+		"DeviceGetMigDeviceHandleByIndex": func(q *call, t target) Ret {
+			switch devices := t.g.migDevicesLocked(); {
+			case !t.g.migCurrent:
+				return NotSupported
+			case q.args[1] >= uint64(t.g.maxInstances()):
+				return InvalidArgument
+			case q.args[1] >= uint64(len(devices)):
+				return NotFound
+			default:
+				return q.out.put(uint64(devices[q.args[1]].device()))
+			}
+		},
+	}
+}
+
+// device answers what is read of one GPU or MIG device, and sets its modes.
+func (q *call) device() (Ret, bool) {
+	out := q.out
+	if read := q.c.node.readers[q.name]; read != nil {
+		return q.gpu(func(t target) Ret { return read(q, t) }), true
+	}
+	switch q.name {
+	case "DeviceGetName":
+		return q.on(func(t target) Ret {
+			if t.ci != nil {
+				return out.say(t.g.model.Name + " MIG " + t.ci.name())
+			}
+			return out.say(t.g.model.Name)
+		}), true
+	case "DeviceGetUUID":
+		return q.on(func(t target) Ret {
+			if t.ci != nil {
+				return out.say(string(t.ci.uuid))
+			}
+			return out.say(string(t.g.uuid))
+		}), true
+	case "DeviceIsMigDeviceHandle":
+		return q.on(func(t target) Ret {
+			if t.ci != nil {
+				return out.put(1)
+			}
+			return out.put(0)
+		}), true
+	case "DeviceGetDeviceHandleFromMigDeviceHandle", "DeviceGetGpuInstanceId", "DeviceGetComputeInstanceId", "DeviceGetAttributes":
+		return q.on(q.migDevice), true
+	case "DeviceGetMemoryInfo":
+		return q.on(func(t target) Ret {
+			m := t.g.memoryLocked(t.gi)
+			return out.put(m.Total, m.Reserved, m.Free, m.Used)
+		}), true
+	case "DeviceGetComputeRunningProcesses":
+		return q.processes(gpu.ComputeProcess), true
+	case "DeviceGetGraphicsRunningProcesses":
+		return q.processes(gpu.GraphicsProcess), true
+	case "DeviceGetMPSComputeRunningProcesses":
+		return q.processes(gpu.MPSProcess), true
+	case "DeviceSetComputeMode":
+		return q.admin(func(t target) Ret { return t.g.setModeLocked(q.args[1]) }), true
+	case "DeviceSetPersistenceMode":
+		return q.admin(func(t target) Ret { t.g.persistence = q.args[1] != 0; return Success }), true
+	case "DeviceSetMigMode":
+		return q.admin(func(t target) Ret {
+			if q.args[1] > 1 {
+				return InvalidArgument
+			}
+			activation, ret := t.g.setMIGLocked(q.args[1] == 1, q.c.pid)
+			out.put(uint64(activation))
+			return ret
+		}), true
+	}
+	return 0, false
+}
+
+// modeLocked and setModeLocked translate the compute mode.
+func (g *device) modeLocked() uint64 {
+	switch g.mode {
+	case gpu.ComputeExclusiveProcess:
+		return computeOne
+	case gpu.ComputeProhibited:
+		return computeNone
+	}
+	return computeDefault
+}
+
+func (g *device) setModeLocked(mode uint64) Ret {
+	switch mode {
+	case computeDefault:
+		g.mode = gpu.ComputeDefault
+	case computeOne:
+		g.mode = gpu.ComputeExclusiveProcess
+	case computeNone:
+		g.mode = gpu.ComputeProhibited
+	default:
+		return InvalidArgument
+	}
+	return Success
+}
+
+func (g *device) supportedEvents() uint64 {
+	mask := uint64(eventXID | eventSingleECC | eventDoubleECC | eventUnavailable | eventRecovery)
+	if g.model.Grid > 0 {
+		mask |= eventMIGConfig
+	}
+	return mask
+}
+
+// maxInstances is how many MIG devices the board can have.
+func (g *device) maxInstances() uint32 {
+	most := uint32(0)
+	for _, p := range g.model.Profiles {
+		most = max(most, p.Max)
+	}
+	return most
+}
+
+// migDevice answers what only a MIG device has.
+func (q *call) migDevice(t target) Ret {
+	if t.ci == nil {
+		if q.name == "DeviceGetAttributes" {
+			return NotSupported
+		}
+		return InvalidArgument
+	}
+	switch q.name {
+	case "DeviceGetGpuInstanceId":
+		return q.out.put(uint64(t.gi.id))
+	case "DeviceGetComputeInstanceId":
+		return q.out.put(uint64(t.ci.id))
+	case "DeviceGetAttributes":
+		p := t.gi.profile
+		return q.out.put(uint64(t.ci.sms()), uint64(p.Copy), uint64(p.Decoders), 0, uint64(p.JPEG), uint64(p.OFA),
+			uint64(p.Slices), uint64(t.ci.profile.slices), p.MemoryMiB)
+	}
+	return q.out.put(uint64(t.g.handleLocked()))
+}
+
+// processes answers one process list. The list of a whole GPU in MIG mode is for privileged callers.
+func (q *call) processes(k gpu.ProcessKind) Ret {
+	return q.on(func(t target) Ret {
+		if t.ci == nil && t.g.migCurrent && !q.c.admin {
+			return NoPermission
+		}
+		for _, p := range t.g.processesLocked(k, t.ci) {
+			memory := ^uint64(0)
+			if p.Memory != nil {
+				memory = *p.Memory
+			}
+			q.out.put(uint64(p.PID), memory, uint64(opt(p.GI)), uint64(opt(p.CI)))
+		}
+		return Success
+	})
+}
+
+// utilization answers the samples newer than the second argument: per process, in percent of those samples, or one by one.
+func (q *call) utilization(t target) Ret {
+	if t.g.migCurrent {
+		return NotSupported
+	}
+	samples := t.g.utilizationLocked(q.args[1])
+	if len(samples) == 0 {
+		return NotFound
+	}
+	for _, s := range samples {
+		q.out.put(uint64(s.PID), s.Time, uint64(s.SM), uint64(s.Mem))
+	}
+	return Success
+}
+
+// utilizationLocked gives the ring as the library tells it: one row per process, with the time of its newest sample and
+// its part of all samples, since a sample that names another process is one in which this one was not seen.
+func (g *device) utilizationLocked(since uint64) []gpu.UtilSample {
+	ring := g.engine.Samples(since)
+	var out []gpu.UtilSample
+	if g.node.cfg.RawSamples {
+		for _, s := range ring {
+			out = append(out, gpu.UtilSample{PID: s.PID, Time: s.Time, SM: s.SM})
+		}
+		return out
+	}
+	at := map[int]int{}
+	for _, s := range ring {
+		i, ok := at[s.PID]
+		if !ok {
+			i = len(out)
+			at[s.PID] = i
+			out = append(out, gpu.UtilSample{PID: s.PID})
+		}
+		out[i].Time = max(out[i].Time, s.Time)
+		out[i].SM += s.SM
+	}
+	for i := range out {
+		out[i].SM /= len(ring)
+	}
+	return out
+}
+
+// The fields that are answered.
+const (
+	fieldResetless  = 184
+	fieldMIGQueries = 199
+	fieldRecovery   = 230
+	typeUint        = 1
+)
+
+// fields answers a list of field ids with code, type and value each.
+func (q *call) fields(args []uint64) Ret {
+	return q.on(func(t target) Ret {
+		for _, id := range args[min(1, len(args)):] {
+			ret, value := Success, uint64(0)
+			switch id {
+			case fieldResetless:
+				if t.g.model.Grid == 0 {
+					ret = NotSupported
+				} else if t.g.model.Resetless {
+					value = 1
+				}
+			case fieldMIGQueries:
+				if t.g.node.cfg.ProfilesWithoutMIG {
+					value = 1
+				}
+			case fieldRecovery:
+				value = uint64(t.g.recovery)
+			default:
+				ret = NotSupported
+			}
+			q.out.put(uint64(ret), typeUint, value)
+		}
+		return Success
+	})
+}
+
+// events answers the calls on event sets, but for the wait, which holds no lane.
+func (q *call) events() (Ret, bool) {
+	switch q.name {
+	case "EventSetCreate":
+		return q.node(func(*Node) Ret { return q.out.put(uint64(q.c.newEventSetLocked())) }), true
+	case "EventSetFree":
+		return q.node(func(n *Node) Ret {
+			s := q.c.eventSetLocked(Handle(q.args[0]))
+			if s == nil {
+				return InvalidArgument
+			}
+			s.closeLocked()
+			delete(n.events, Handle(q.args[0]).generation())
+			return Success
+		}), true
+	case "DeviceRegisterEvents":
+		return q.gpu(func(t target) Ret {
+			s := q.c.eventSetLocked(Handle(q.args[2]))
+			switch {
+			case s == nil:
+				return InvalidArgument
+			case q.args[1]&^t.g.supportedEvents() != 0:
+				return NotSupported
+			}
+			s.masks[t.g.index] |= q.args[1]
+			return Success
+		}), true
+	}
+	return 0, false
+}
+
+func (q *call) waitEvent() Ret {
+	if ret := q.node(func(*Node) Ret { return Success }); ret != Success {
+		return ret
+	}
+	e, ret := q.c.wait(q.ctx, Handle(q.args[0]), time.Duration(q.args[1])*time.Millisecond)
+	if ret == Success {
+		q.out.put(uint64(e.Device), e.Type, e.Data, uint64(e.GI), uint64(e.CI))
+	}
+	return ret
+}

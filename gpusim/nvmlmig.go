@@ -1,0 +1,228 @@
+package gpusim
+
+import (
+	"fmt"
+	"sort"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// giEnums is one more than the largest GPU-instance profile enum of drivers from 575 on, and before.
+const (
+	giEnums    = 0x12
+	giEnumsOld = 0xA
+)
+
+// name is the profile's name as an instance carries it: "1g.5gb", and "1c.3g.20gb" when it takes a part of its GPU instance.
+func (ci *compute) name() string {
+	if ci.profile.slices == ci.gi.profile.Slices {
+		return ci.gi.profile.Name
+	}
+	return fmt.Sprintf("%dc.%s", ci.profile.slices, ci.gi.profile.Name)
+}
+
+// sms gives a compute instance its part of the GPU instance's processors.
+func (ci *compute) sms() uint32 { return ci.gi.profile.computeSMs(ci.profile) }
+
+func (p *Profile) computeSMs(cp computeProfile) uint32 { return p.SMs * cp.slices / p.Slices }
+
+// capabilities is the field of the third version of the profile: graphics.
+func (p *Profile) capabilities() uint64 {
+	if p.has("gfx") {
+		return 2
+	}
+	return 0
+}
+
+// profiles answers what a GPU can be partitioned into.
+func (q *call) profiles() (Ret, bool) {
+	switch q.name {
+	case "DeviceGetGpuInstanceProfileInfo", "DeviceGetGpuInstanceProfileInfoV":
+		return q.gpu(func(t target) Ret {
+			if ret := t.g.enumerable(); ret != Success {
+				return ret
+			}
+			enums := uint64(giEnums)
+			if old(t.g.node.cfg.DriverVersion) {
+				enums = giEnumsOld
+			}
+			if q.args[1] >= enums {
+				return InvalidArgument
+			}
+			return q.profile(t.g.model.byEnum(q.u32(1)))
+		}), true
+	case "DeviceGetGpuInstanceProfileInfoByIdV":
+		return q.gpu(func(t target) Ret {
+			if ret := t.g.enumerable(); ret != Success {
+				return ret
+			}
+			return q.profile(t.g.model.byID(q.u32(1)))
+		}), true
+	case "DeviceGetGpuInstancePossiblePlacements":
+		return q.admin(func(t target) Ret {
+			if ret := t.g.enumerable(); ret != Success {
+				return ret
+			}
+			p := t.g.model.byID(q.u32(1))
+			if p == nil {
+				return NotSupported
+			}
+			for _, at := range p.Placements() {
+				q.out.put(uint64(at.Start), uint64(at.Size))
+			}
+			return Success
+		}), true
+	case "DeviceGetGpuInstanceRemainingCapacity":
+		return q.mig(func(t target) Ret {
+			p := t.g.model.byID(q.u32(1))
+			if p == nil {
+				return NotSupported
+			}
+			return q.out.put(uint64(t.g.capacityLocked(p)))
+		}), true
+	case "GpuInstanceGetComputeInstanceProfileInfo", "GpuInstanceGetComputeInstanceProfileInfoV":
+		return q.gi(func(t target) Ret {
+			if q.args[1] >= computeEnums || q.args[2] != 0 {
+				return InvalidArgument
+			}
+			cp, ok := t.gi.computeProfile(q.u32(1))
+			if !ok {
+				return NotSupported
+			}
+			p := t.gi.profile
+			q.out.say("MIG " + (&compute{gi: t.gi, profile: cp}).name())
+			return q.out.put(uint64(cp.enum), uint64(cp.slices), uint64(len(computeStarts(p.Slices, cp.slices))),
+				uint64(p.computeSMs(cp)), uint64(p.Copy), uint64(p.Decoders), 0, uint64(p.JPEG), uint64(p.OFA), p.capabilities())
+		}), true
+	case "GpuInstanceGetComputeInstancePossiblePlacements":
+		return q.gi(func(t target) Ret {
+			cp, ok := t.gi.computeProfile(q.u32(1))
+			if !ok {
+				return NotSupported
+			}
+			for _, s := range computeStarts(t.gi.profile.Slices, cp.slices) {
+				q.out.put(uint64(s), uint64(cp.slices))
+			}
+			return Success
+		}), true
+	case "GpuInstanceGetComputeInstanceRemainingCapacity":
+		return q.gi(func(t target) Ret {
+			cp, ok := t.gi.computeProfile(q.u32(1))
+			if !ok {
+				return NotSupported
+			}
+			return q.out.put(uint64(t.gi.computeCapacityLocked(cp)))
+		}), true
+	}
+	return 0, false
+}
+
+// enumerable tells whether profiles can be asked for.
+func (g *device) enumerable() Ret {
+	if g.model.Grid == 0 || !g.migCurrent && !g.node.cfg.ProfilesWithoutMIG {
+		return NotSupported
+	}
+	return Success
+}
+
+// old tells whether a driver is of before the profiles for graphics and media engines.
+func old(version string) bool {
+	var major int
+	_, _ = fmt.Sscanf(version, "%d", &major)
+	return major < 575
+}
+
+func (q *call) profile(p *Profile) Ret {
+	if p == nil {
+		return NotSupported
+	}
+	q.out.say("MIG " + p.Name)
+	return q.out.put(uint64(p.ID), 0, uint64(p.Slices), uint64(p.Max), uint64(p.SMs), uint64(p.Copy), uint64(p.Decoders), 0,
+		uint64(p.JPEG), uint64(p.OFA), p.MemoryMiB, p.capabilities())
+}
+
+// instances answers what makes, lists and removes instances.
+func (q *call) instances() (Ret, bool) {
+	out := q.out
+	switch q.name {
+	case "DeviceCreateGpuInstance":
+		return q.mig(func(t target) Ret { return q.made(t.g.createGILocked(q.u32(1), nil)) }), true
+	case "DeviceCreateGpuInstanceWithPlacement":
+		at := gpu.Placement{Start: q.u32(2), Size: q.u32(3)}
+		return q.mig(func(t target) Ret { return q.made(t.g.createGILocked(q.u32(1), &at)) }), true
+	case "GpuInstanceDestroy":
+		return q.gi(func(t target) Ret { return t.gi.destroyLocked() }), true
+	case "DeviceGetGpuInstances":
+		return q.mig(func(t target) Ret {
+			if t.g.model.byID(q.u32(1)) == nil {
+				return NotSupported
+			}
+			for _, gi := range t.g.sortedLocked() {
+				if gi.profile.ID == q.u32(1) {
+					out.put(uint64(gi.handle()))
+				}
+			}
+			return Success
+		}), true
+	case "DeviceGetGpuInstanceById":
+		return q.mig(func(t target) Ret {
+			if gi := t.g.instances[q.u32(1)]; gi != nil {
+				return out.put(uint64(gi.handle()))
+			}
+			return NotFound
+		}), true
+	case "GpuInstanceGetInfo":
+		return q.gi(func(t target) Ret {
+			return out.put(uint64(t.g.handleLocked()), uint64(t.gi.id), uint64(t.gi.profile.ID),
+				uint64(t.gi.placement.Start), uint64(t.gi.placement.Size))
+		}), true
+	case "GpuInstanceCreateComputeInstance":
+		return q.gi(func(t target) Ret { return q.madeCompute(t.gi.createCILocked(q.u32(1), nil)) }), true
+	case "GpuInstanceCreateComputeInstanceWithPlacement":
+		at := gpu.Placement{Start: q.u32(2), Size: q.u32(3)}
+		return q.gi(func(t target) Ret { return q.madeCompute(t.gi.createCILocked(q.u32(1), &at)) }), true
+	case "ComputeInstanceDestroy":
+		return q.ci(func(t target) Ret { return t.ci.destroyLocked() }), true
+	case "GpuInstanceGetComputeInstances":
+		return q.gi(func(t target) Ret {
+			if _, ok := t.gi.computeProfile(q.u32(1)); !ok {
+				return NotSupported
+			}
+			list := t.gi.sortedCompute()
+			sort.SliceStable(list, func(i, j int) bool { return list[i].placement.Start < list[j].placement.Start })
+			for _, ci := range list {
+				if ci.profile.enum == q.u32(1) {
+					out.put(uint64(ci.handle()))
+				}
+			}
+			return Success
+		}), true
+	case "GpuInstanceGetComputeInstanceById":
+		return q.gi(func(t target) Ret {
+			if ci := t.gi.compute[q.u32(1)]; ci != nil {
+				return out.put(uint64(ci.handle()))
+			}
+			return NotFound
+		}), true
+	case "ComputeInstanceGetInfo":
+		return q.ci(func(t target) Ret {
+			return out.put(uint64(t.ci.device()), uint64(t.gi.handle()), uint64(t.ci.id), uint64(t.ci.profile.enum),
+				uint64(t.ci.placement.Start), uint64(t.ci.placement.Size))
+		}), true
+	}
+	return 0, false
+}
+
+func (q *call) made(gi *instance, ret Ret) Ret {
+	if ret != Success {
+		return ret
+	}
+	return q.out.put(uint64(gi.handle()))
+}
+
+func (q *call) madeCompute(ci *compute, ret Ret) Ret {
+	if ret != Success {
+		return ret
+	}
+	return q.out.put(uint64(ci.handle()))
+}
