@@ -1,0 +1,331 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+func (s *show) start(ctx context.Context) error {
+	s.title("A virtual DGX A100 and the shipped daemon on it")
+	if err := s.node.Start(ctx); err != nil {
+		return err
+	}
+	if _, err := s.must(ctx, "gpu", "list"); err != nil {
+		return err
+	}
+	info, err := s.node.Client().Info(ctx)
+	if err != nil {
+		return err
+	}
+	switch info.Adapter {
+	case "processes":
+		s.say("Without root: leases are followed by their processes; nothing is walled or frozen here.")
+	default:
+		s.say("Processes are held by: %s", info.Adapter)
+	}
+	return nil
+}
+
+func (s *show) apply(ctx context.Context) error {
+	s.title("What would change, and then the change")
+	if _, err := s.must(ctx, "apply", "-f", s.spec, "--check", "--diff"); err != nil {
+		return err
+	}
+	before, err := s.node.Client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	if before.Node.Generation != 0 {
+		return fmt.Errorf("--check changed something: generation %d", before.Node.Generation)
+	}
+	if _, err := s.must(ctx, "apply", "-f", s.spec); err != nil {
+		return err
+	}
+	return s.layout(ctx)
+}
+
+// layout checks that the node is as the spec says.
+func (s *show) layout(ctx context.Context) error {
+	st, err := s.node.Client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	modes := map[string]int{}
+	for i := range st.GPUs {
+		g := &st.GPUs[i]
+		modes[g.Mode]++
+		if g.State != "ok" {
+			return fmt.Errorf("GPU %d is %s: %s", g.Index, g.State, g.Reason)
+		}
+		if g.Mode == api.ModeMPS && (g.MPS == nil || g.MPS.State != "running") {
+			return fmt.Errorf("MPS does not run on GPU %d", g.Index)
+		}
+		if g.Mode != api.ModeMIG {
+			continue
+		}
+		var have []string
+		for _, in := range g.MIG.Instances {
+			have = append(have, in.Profile)
+		}
+		want := slices.Clone(g.MIG.Layout)
+		slices.Sort(have)
+		slices.Sort(want)
+		if !slices.Equal(have, want) {
+			return fmt.Errorf("GPU %d has %v, the spec says %v", g.Index, have, want)
+		}
+	}
+	want := map[string]int{api.ModeMIG: 2, api.ModeMPS: 1, api.ModeTimeslice: 2, api.ModeExclusive: 2, api.ModeUnmanaged: 1}
+	for mode, n := range want {
+		if modes[mode] != n {
+			return fmt.Errorf("%d GPUs are in mode %s, want %d", modes[mode], mode, n)
+		}
+	}
+	return nil
+}
+
+func (s *show) runJobs(ctx context.Context) error {
+	s.title("Tenants run real processes")
+	for _, j := range []struct {
+		tenant, grant string
+		burn          []string
+	}{
+		{"vision", "train", []string{"--memory", "8GiB", "--kernel", "5ms", "--queue", "20"}},
+		{"speech", "serve", []string{"--memory", "2GiB", "--kernel", "2ms", "--queue", "8"}},
+		{"vision", "dev", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "20"}},
+		{"students", "lab", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "20"}},
+	} {
+		if _, err := s.job(ctx, j.tenant, j.grant, j.burn...); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(s.out)
+	if _, err := s.must(ctx, "status"); err != nil {
+		return err
+	}
+	st, err := s.node.Client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	if len(st.Leases) != 4 {
+		return fmt.Errorf("there are %d leases, want 4", len(st.Leases))
+	}
+	return nil
+}
+
+// find gives the job and the lease of a tenant's grant.
+func (s *show) lease(ctx context.Context, tenant, grant string) (*api.Lease, error) {
+	st, err := s.node.Client().Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := harness.Lease(st, tenant, grant)
+	if l == nil {
+		return nil, fmt.Errorf("%s/%s has no lease", tenant, grant)
+	}
+	return l, nil
+}
+
+func (s *show) overuse(ctx context.Context) error {
+	s.title("A tenant takes more GPU memory than its quota")
+	events := make(chan api.Event, 1024)
+	follow, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	go func() {
+		_ = s.node.Client().Events(follow, func(e api.Event) { // Its end is follow's: the loop below sees that.
+			select {
+			case events <- e:
+			default:
+			}
+		})
+	}()
+	greedy, err := s.job(ctx, "students", "play", "--memory", "2GiB", "--grow", "2GiB/s", "--kernel", "2ms", "--queue", "4")
+	if err != nil {
+		return err
+	}
+	notified := false
+	for ended := false; !ended; {
+		select {
+		case e := <-events:
+			if e.Tenant == "students" && strings.HasPrefix(e.Kind, "memory.") {
+				s.say("%s  %s", e.Kind, e.Message)
+				notified = true
+			}
+		case <-greedy.Done():
+			ended = true
+		case <-follow.Done():
+			return fmt.Errorf("the greedy job was not stopped: %w", follow.Err())
+		}
+	}
+	if !notified {
+		return fmt.Errorf("the greedy job ended without a notice: %s", greedy.Output())
+	}
+	s.say("The greedy job ended with code %d.", greedy.Code())
+	neighbour, err := s.lease(ctx, "students", "lab")
+	if err != nil {
+		return fmt.Errorf("the neighbour was disturbed: %w", err)
+	}
+	s.say("Its neighbour %s keeps running.", neighbour.ID)
+	return nil
+}
+
+// truth is what the virtual GPUs themselves know.
+type truth struct {
+	GPUs []struct {
+		UUID string             `json:"uuid"`
+		Busy map[string]float64 `json:"busy"` // seconds of the window by pid
+	} `json:"gpus"`
+}
+
+func (s *show) shares(ctx context.Context) error {
+	s.title("30%% and 70%% of one GPU")
+	a, err := s.lease(ctx, "vision", "dev")
+	if err != nil {
+		return err
+	}
+	if !a.Share.Gated {
+		s.say("Freezing is not permitted here, so time shares are not enforced (run as root with a cgroup v2 hierarchy).")
+		return nil
+	}
+	const window = 10 * time.Second
+	s.say("Two tenants keep the GPU's queues full; ten seconds are measured.")
+	select {
+	case <-time.After(window + 2*time.Second): // The measurement is of this time itself.
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	var t truth
+	if err := s.node.Ctl(ctx, &t, "status", "--window", window.String()); err != nil {
+		return err
+	}
+	got, err := s.busyShare(ctx, &t)
+	if err != nil {
+		return err
+	}
+	if _, err := s.must(ctx, "lease", "list"); err != nil {
+		return err
+	}
+	s.say("The virtual GPU itself counted: vision %.1f%%, students %.1f%%.", got, 100-got)
+	if math.Abs(got-30) > 5 {
+		return fmt.Errorf("vision had %.1f%% of the busy time, want 30%% within 5 points", got)
+	}
+	return nil
+}
+
+// busyShare is vision's part of the busy time that both had.
+func (s *show) busyShare(ctx context.Context, t *truth) (float64, error) {
+	st, err := s.node.Client().Status(ctx)
+	if err != nil {
+		return 0, err
+	}
+	a, b := harness.Lease(st, "vision", "dev"), harness.Lease(st, "students", "lab")
+	if a == nil || b == nil {
+		return 0, fmt.Errorf("one of the two jobs ended")
+	}
+	for _, g := range t.GPUs {
+		if g.UUID != a.GPUs[0] {
+			continue
+		}
+		x, y := g.Busy[fmt.Sprint(a.PID)], g.Busy[fmt.Sprint(b.PID)]
+		if x+y == 0 {
+			return 0, fmt.Errorf("neither of the two jobs used the GPU")
+		}
+		return 100 * x / (x + y), nil
+	}
+	return 0, fmt.Errorf("the virtual node does not know GPU %s", a.GPUs[0])
+}
+
+func (s *show) crash(ctx context.Context) error {
+	s.title("kill -9 of the daemon")
+	before, err := s.node.Client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	writes, err := s.writes(ctx)
+	if err != nil {
+		return err
+	}
+	s.node.KillDaemon()
+	s.say("gpushared was killed. Its tenants' processes:")
+	for i := range before.Leases {
+		l := &before.Leases[i]
+		if err := s.moves(ctx, l.PID); err != nil {
+			return fmt.Errorf("%s did not survive: %w", l.ID, err)
+		}
+		s.say("  %-24s pid %d runs, not frozen", l.ID, l.PID)
+	}
+	if err := s.node.StartDaemon(ctx); err != nil {
+		return err
+	}
+	after, err := s.node.Client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range before.Leases {
+		l := &before.Leases[i]
+		if found := harness.Lease(after, l.Tenant, l.Grant); found == nil || found.ID != l.ID || found.PID != l.PID {
+			return fmt.Errorf("the restarted daemon did not find lease %s again", l.ID)
+		}
+	}
+	if again, err := s.writes(ctx); err != nil || again != writes {
+		return fmt.Errorf("the restart changed the GPUs: %d writes before, %d after (%w)", writes, again, err)
+	}
+	s.say("The restarted daemon found all %d leases again and wrote nothing to the GPUs.", len(before.Leases))
+	return s.layout(ctx)
+}
+
+// moves waits until a process used the GPU again after now: then it runs and is not frozen.
+func (s *show) moves(ctx context.Context, pid int) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	first, err := s.launched(ctx, pid)
+	if err != nil {
+		return err
+	}
+	return harness.Await(ctx, 100*time.Millisecond, "it launched nothing more", func() (bool, error) {
+		n, err := s.launched(ctx, pid)
+		return n > first, err
+	})
+}
+
+// launched is how many kernels a process has launched.
+func (s *show) launched(ctx context.Context, pid int) (uint64, error) {
+	var t struct {
+		Launched map[string]uint64 `json:"launched"`
+	}
+	if err := s.node.Ctl(ctx, &t, "status"); err != nil {
+		return 0, err
+	}
+	n, ok := t.Launched[fmt.Sprint(pid)]
+	if !ok {
+		return 0, fmt.Errorf("process %d is not on any GPU", pid)
+	}
+	return n, nil
+}
+
+// writes is how many calls that change a GPU the virtual node has seen.
+func (s *show) writes(ctx context.Context) (uint64, error) {
+	var t struct {
+		Writes uint64 `json:"writes"`
+	}
+	err := s.node.Ctl(ctx, &t, "status")
+	return t.Writes, err
+}
+
+func (s *show) again(ctx context.Context) error {
+	s.title("The same file once more")
+	r, err := s.must(ctx, "apply", "-f", s.spec)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(r.Out, "no changes") {
+		return fmt.Errorf("the second apply of the same file changed something")
+	}
+	return nil
+}
