@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// bench is one run. The node is the largest that the targets speak of: 8 GPUs with 7 instances each and 64 tenants.
+type bench struct {
+	bin string
+}
+
+func (b *bench) all(ctx context.Context) ([]Figure, error) {
+	n := &harness.Node{Bin: b.bin, File: "testdata/nodes/dgx-a100-mig.yaml"}
+	defer n.Close()
+	if err := n.Start(ctx); err != nil {
+		return nil, err
+	}
+	if r := n.CLIIn(ctx, bigSpec(), "apply", "-f", "-"); r.Code != 0 {
+		return nil, fmt.Errorf("cannot apply the large spec: %s", r.Err)
+	}
+	var figures []Figure
+	for _, part := range []func(context.Context, *harness.Node) ([]Figure, error){
+		startToReady, convergeAgain, statusLoad, commandLine, memoryAndIdle,
+	} {
+		f, err := part(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		figures = append(figures, f...)
+	}
+	r := n.CLIIn(ctx, "version: v1\nnode: {enforce: on}\n", "apply", "-f", "-")
+	if r.Code != 0 {
+		return nil, fmt.Errorf("cannot take the large spec back: %s", r.Err)
+	}
+	return figures, nil
+}
+
+// bigSpec has 8 × 7 instances and 64 tenants.
+func bigSpec() string {
+	var b strings.Builder
+	b.WriteString("version: v1\nnode: {enforce: on}\ngpus:\n  - select: {all: true}\n    mode: mig\n    mig: {layout: [" +
+		strings.TrimSuffix(strings.Repeat("1g.5gb, ", 7), ", ") + "]}\ntenants:\n")
+	for i := range 64 {
+		fmt.Fprintf(&b, "  - name: team%02d\n    cpu: {weight: 200}\n    memory: {max: 8GiB}\n    tasks: 512\n    gpu: [{name: run, mig: 1g.5gb}]\n", i)
+	}
+	return b.String()
+}
+
+// startToReady restarts the daemon on the full node.
+func startToReady(ctx context.Context, n *harness.Node) ([]Figure, error) {
+	var took []float64
+	for range 7 {
+		n.StopDaemon()
+		began := time.Now()
+		if err := n.StartDaemon(ctx); err != nil {
+			return nil, err
+		}
+		took = append(took, float64(time.Since(began).Microseconds())/1000)
+	}
+	return []Figure{lower("start to ready, median of 7", median(took), "ms", 300)}, nil
+}
+
+// convergeAgain makes the loop run when nothing changed. A reload converges once before it answers.
+func convergeAgain(ctx context.Context, n *harness.Node) ([]Figure, error) {
+	c := n.Client()
+	if err := c.Reload(ctx); err != nil {
+		return nil, err
+	}
+	before, err := snapshot(ctx, c, n.DaemonPID())
+	if err != nil {
+		return nil, err
+	}
+	const rounds = 50
+	for range rounds {
+		if err := c.Reload(ctx); err != nil {
+			return nil, err
+		}
+	}
+	after, err := snapshot(ctx, c, n.DaemonPID())
+	if err != nil {
+		return nil, err
+	}
+	count := float64(after.counters["converge.runs"] - before.counters["converge.runs"])
+	if count < rounds {
+		return nil, fmt.Errorf("only %v of %d converge runs were counted", count, rounds)
+	}
+	messages := float64(after.counters["worker.messages"]-before.counters["worker.messages"]) / count
+	writes := float64(after.counters["writes"] - before.counters["writes"])
+	cpu := (after.cpu - before.cpu).Seconds() * 1000 / count
+	return []Figure{
+		lower("converge again: worker messages a GPU", messages/8, "", 1),
+		lower("converge again: writes", writes, "", 0),
+		lower("converge again: daemon CPU", cpu, "ms", 20),
+	}, nil
+}
+
+type sample struct {
+	counters map[string]uint64
+	cpu      time.Duration
+}
+
+func snapshot(ctx context.Context, c *client.Client, pid int) (sample, error) {
+	counters, err := c.Counters(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	cpu, err := cpuTime(pid)
+	return sample{counters, cpu}, err
+}
+
+func statusLoad(ctx context.Context, n *harness.Node) ([]Figure, error) {
+	open, err := openLoop(ctx, n.Socket(), 64, 5000, 5*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	rate, err := closedLoop(ctx, n.Socket(), 64, 5*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	return []Figure{
+		lower("GET /v1/status at 5000/s over 64 connections, p99", open.p99.Seconds()*1000, "ms", 5),
+		higher("GET /v1/status at 5000/s: answered", open.rate, "/s", 4950),
+		higher("GET /v1/status, closed loop over 64 connections", rate, "/s", 15000),
+	}, nil
+}
+
+// commandLine is a whole process, from its start to its end.
+func commandLine(ctx context.Context, n *harness.Node) ([]Figure, error) {
+	var took []float64
+	for range 30 {
+		began := time.Now()
+		if r := n.CLI(ctx, "status"); r.Code != 0 {
+			return nil, fmt.Errorf("gpushare status failed: %s", r.Err)
+		}
+		took = append(took, float64(time.Since(began).Microseconds())/1000)
+	}
+	return []Figure{lower("gpushare status, whole process, median of 30", median(took), "ms", 25)}, nil
+}
+
+// memoryAndIdle looks at the daemon and its worker while nothing happens.
+func memoryAndIdle(ctx context.Context, n *harness.Node) ([]Figure, error) {
+	pids, err := withWorkers(n.DaemonPID())
+	if err != nil {
+		return nil, err
+	}
+	var before, after time.Duration
+	var rss float64
+	for _, pid := range pids {
+		t, err := cpuTime(pid)
+		if err != nil {
+			return nil, err
+		}
+		before += t
+	}
+	const idle = 60 * time.Second
+	select {
+	case <-time.After(idle): // The measurement is of this time itself.
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for _, pid := range pids {
+		t, err := cpuTime(pid)
+		if err != nil {
+			return nil, err
+		}
+		m, err := residentMiB(pid)
+		if err != nil {
+			return nil, err
+		}
+		after += t
+		rss += m
+	}
+	return []Figure{
+		lower("resident memory of daemon and worker", rss, "MiB", 60),
+		lower("idle CPU over 60 s", 100*(after-before).Seconds()/idle.Seconds(), "% of a core", 0.5),
+	}, nil
+}
+
+// cpuTime sums what the scheduler gave to all threads of a process, in nanoseconds.
+func cpuTime(pid int) (time.Duration, error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(tasks) == 0 {
+		return 0, fmt.Errorf("cannot read the CPU time of process %d", pid)
+	}
+	var total time.Duration
+	for _, t := range tasks {
+		b, err := os.ReadFile(t)
+		if err != nil {
+			continue // The thread ended; Go's threads hardly do.
+		}
+		var ns int64
+		if _, err := fmt.Sscan(string(b), &ns); err != nil {
+			return 0, fmt.Errorf("cannot read %s: %w", t, err)
+		}
+		total += time.Duration(ns)
+	}
+	return total, nil
+}
+
+func residentMiB(pid int) (float64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the memory of process %d: %w", pid, err)
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			var kib float64
+			_, err := fmt.Sscan(v, &kib)
+			return kib / 1024, err
+		}
+	}
+	return 0, fmt.Errorf("process %d has no VmRSS", pid)
+}
+
+// withWorkers gives the daemon and the processes that it started.
+func withWorkers(daemon int) ([]int, error) {
+	pids := []int{daemon}
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", daemon))
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the daemon's children: %w", err)
+	}
+	for _, l := range lists {
+		b, err := os.ReadFile(l)
+		if err != nil {
+			continue
+		}
+		for _, f := range strings.Fields(string(b)) {
+			var pid int
+			if _, err := fmt.Sscan(f, &pid); err != nil {
+				return nil, fmt.Errorf("cannot read %s: %w", l, err)
+			}
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+			if strings.HasPrefix(string(name), "gpushare-nvml") {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	if len(pids) < 2 {
+		return nil, fmt.Errorf("the daemon has no worker")
+	}
+	return pids, nil
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
