@@ -1,0 +1,125 @@
+package api
+
+import (
+	"strings"
+	"time"
+)
+
+// What is meant where a spec says nothing.
+const (
+	DefaultReserve      = Bytes(1 << 30)
+	DefaultKeep         = Duration(5 * time.Minute)
+	DefaultRound        = Duration(time.Second)
+	DefaultOveruseGrace = Duration(10 * time.Second)
+)
+
+// Normalize writes the defaults in and gives values with several spellings their one spelling, so that what reads the
+// spec afterwards need not know either. It is meant for a spec that passed Validate, and doing it twice is doing it once.
+func (s *Spec) Normalize() {
+	s.Node.normalize()
+	for i := range s.GPUs {
+		s.GPUs[i].normalize()
+	}
+	for i := range s.Tenants {
+		s.Tenants[i].normalize()
+	}
+}
+
+func (n *NodeSpec) normalize() {
+	if n.Enforce != "on" {
+		n.Enforce = "observe"
+	}
+	orElse(&n.Guard, "off")
+	orNew(&n.Reserve, DefaultReserve)
+	if n.Walls == nil {
+		n.Walls = &WallsSpec{}
+	}
+	orElse(&n.Walls.Migration, "detect")
+	orElse(&n.Unattributed, "report")
+}
+
+func (g *GPUSpec) normalize() {
+	g.Select.normalize()
+	switch g.Mode {
+	case ModeMIG:
+		if g.MIG != nil && g.MIG.Dynamic {
+			orNew(&g.MIG.Keep, DefaultKeep)
+		}
+	case ModeMPS:
+		if g.MPS == nil {
+			g.MPS = &MPSSpec{}
+		}
+		orElse(&g.MPS.Scope, "gpu")
+		orElse(&g.MPS.Enforce, "report")
+		orElse(&g.MPS.Bypass, "report")
+		orElse(&g.MPS.Unverified, "degrade")
+	case ModeTimeslice:
+		if g.Timeslice == nil {
+			g.Timeslice = &TimesliceSpec{}
+		}
+		orNew(&g.Timeslice.Round, DefaultRound)
+	}
+}
+
+func (s *Selector) normalize() {
+	for i, p := range s.PCI {
+		if canonical, ok := CanonicalPCI(p); ok {
+			s.PCI[i] = canonical
+		}
+	}
+}
+
+func (t *TenantSpec) normalize() {
+	orElse(&t.Priority, "normal")
+	if t.Overuse == nil {
+		t.Overuse = &OveruseSpec{}
+	}
+	orElse(&t.Overuse.Memory, "notify")
+	orNew(&t.Overuse.Grace, DefaultOveruseGrace)
+	for i := range t.GPU {
+		g := &t.GPU[i]
+		if k := g.Kind(); k == ModeMIG || k == ModeExclusive {
+			orNew(&g.Leases, 1)
+		}
+		if g.Idle != nil {
+			orElse(&g.Idle.Do, "notify")
+		}
+		if g.GPUs != nil {
+			g.GPUs.normalize()
+		}
+	}
+}
+
+// CanonicalPCI gives a PCI address in the kernel's spelling, "0000:07:00.0". It also reads the address without its
+// domain ("07:00.0") and with the driver's eight-digit domain ("00000000:07:00.0").
+func CanonicalPCI(s string) (string, bool) {
+	s = strings.ToLower(s)
+	parts := strings.Split(s, ":")
+	if len(parts) == 2 {
+		parts = append([]string{"0000"}, parts...)
+	}
+	if len(parts) != 3 || len(parts[0]) < 4 || len(parts[0]) > 8 || len(parts[1]) != 2 {
+		return "", false
+	}
+	device, function, ok := strings.Cut(parts[2], ".")
+	if !ok || len(device) != 2 || len(function) != 1 || strings.Trim(parts[0]+parts[1]+device+function, "0123456789abcdef") != "" {
+		return "", false
+	}
+	domain := parts[0]
+	for len(domain) > 4 && domain[0] == '0' {
+		domain = domain[1:]
+	}
+	return domain + ":" + parts[1] + ":" + parts[2], true
+}
+
+func orElse[T ~string](field *T, value T) {
+	if *field == "" {
+		*field = value
+	}
+}
+
+func orNew[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}

@@ -1,0 +1,490 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Validate finds everything that is wrong with the spec by itself, whatever the hardware is. Each finding has its path
+// and says what to write instead. Nothing found is nil.
+func (s *Spec) Validate() FieldErrors {
+	c := &checker{}
+	switch s.Version {
+	case "v1":
+	case "":
+		c.add("version", "is missing: write version: v1")
+	default:
+		c.add("version", "%q is not known here: write v1", s.Version)
+	}
+	s.Node.validate(c)
+	for i := range s.GPUs {
+		s.GPUs[i].validate(c, fmt.Sprintf("gpus[%d]", i))
+	}
+	checkSelectedTwice(c, s.GPUs)
+	names := map[string]int{}
+	for i := range s.Tenants {
+		at := fmt.Sprintf("tenants[%d]", i)
+		s.Tenants[i].validate(c, at)
+		c.once(names, s.Tenants[i].Name, i, "tenants", at+".name", "tenant")
+	}
+	return c.found
+}
+
+// checker gathers findings.
+type checker struct{ found FieldErrors }
+
+func (c *checker) add(path, format string, args ...any) {
+	c.found = append(c.found, FieldError{Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+// word refuses a word that is not one of the known; absent is fine.
+func (c *checker) word(path string, word string, known ...string) {
+	if word == "" || slices.Contains(known, word) {
+		return
+	}
+	if near, ok := Nearest(word, known); ok {
+		c.add(path, "%q is not known: did you mean %s? (known: %s)", word, near, strings.Join(known, ", "))
+		return
+	}
+	c.add(path, "%q is not known: write %s", word, alternatives(known))
+}
+
+// once refuses a name that an earlier item of the same list has.
+func (c *checker) once(seen map[string]int, name string, i int, list, path, what string) {
+	if name == "" {
+		return
+	}
+	if first, ok := seen[name]; ok {
+		c.add(path, "%s %q is already at %s[%d]: give each %s a name of its own", what, name, list, first, what)
+		return
+	}
+	seen[name] = i
+}
+
+// distinct refuses a value that an earlier item of the same list has.
+func (c *checker) distinct(seen map[string]bool, value, path string) {
+	if value != "" && seen[value] {
+		c.add(path, "%s is already in this list: remove it", quote(value))
+	}
+	seen[value] = true
+}
+
+// name refuses what cannot be part of a cgroup, a unit and a lease id.
+func (c *checker) name(path, name, what string) {
+	if name == "" {
+		c.add(path, "is missing: every %s needs a name", what)
+		return
+	}
+	ok := len(name) <= 31 && name[0] >= 'a' && name[0] <= 'z'
+	for _, r := range []byte(name) {
+		ok = ok && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-')
+	}
+	if !ok {
+		c.add(path, "%s cannot be the name of a %s: write a small letter, then at most 30 small letters, digits and dashes", quote(name), what)
+	}
+}
+
+func (n *NodeSpec) validate(c *checker) {
+	c.word("node.enforce", string(n.Enforce), "observe", "on", "off")
+	c.word("node.guard", string(n.Guard), "off", "logins")
+	if n.Walls != nil {
+		c.word("node.walls.migration", n.Walls.Migration, "deny", "detect")
+	}
+	c.word("node.unattributed", n.Unattributed, "report", "stop")
+	seen := map[string]bool{}
+	for i, unit := range n.Quiesce {
+		at := fmt.Sprintf("node.quiesce[%d]", i)
+		c.unit(at, unit)
+		c.distinct(seen, unit, at)
+		switch {
+		case strings.HasPrefix(unit, "nvidia-fabricmanager"):
+			c.add(at, "the fabric manager must keep running: without it every GPU behind the NVSwitches loses its peers; remove it from the list")
+		case strings.HasPrefix(unit, "gpushare"):
+			c.add(at, "gpushare's own units cannot be stopped by gpushare: remove %s from the list", unit)
+		}
+	}
+}
+
+// unitSuffixes are the kinds of unit that can be stopped and started, or hold processes.
+var unitSuffixes = []string{".service", ".socket", ".timer", ".target", ".path"}
+
+func (c *checker) unit(path, unit string) {
+	if strings.ContainsAny(unit, "/ \t\n*?[") || len(unit) > 255 ||
+		!slices.ContainsFunc(unitSuffixes, func(s string) bool { return strings.HasSuffix(unit, s) && len(unit) > len(s) }) {
+		c.add(path, "%s is no name of a unit: write it with its kind, as in nvidia-dcgm.service", quote(unit))
+	}
+}
+
+// gpuModes are the modes that can be written.
+var gpuModes = []string{ModeExclusive, ModeMIG, ModeMPS, ModeTimeslice, ModeExternal}
+
+func (g *GPUSpec) validate(c *checker, at string) {
+	g.Select.validate(c, at+".select")
+	switch {
+	case g.Mode == "":
+		c.add(at+".mode", "is missing: write %s", alternatives(gpuModes))
+	case g.Mode == ModeUnmanaged:
+		c.add(at+".mode", "unmanaged is what a GPU is that no entry names: remove this entry")
+	default:
+		c.word(at+".mode", g.Mode, gpuModes...)
+	}
+	for _, b := range []struct {
+		mode string
+		set  bool
+	}{{ModeMIG, g.MIG != nil}, {ModeMPS, g.MPS != nil}, {ModeTimeslice, g.Timeslice != nil}} {
+		if b.set && g.Mode != b.mode && slices.Contains(gpuModes, g.Mode) {
+			c.add(at+"."+b.mode, "is only read with mode: %s, and the mode is %s: remove it or change the mode", b.mode, g.Mode)
+		}
+	}
+	if g.Mode == ModeMIG && g.MIG == nil {
+		c.add(at+".mig", "is missing: write mig: {layout: [3g.20gb, 2g.10gb]} or mig: {dynamic: true}")
+	}
+	if g.MIG != nil {
+		g.MIG.validate(c, at+".mig")
+	}
+	if m := g.MPS; m != nil {
+		c.word(at+".mps.scope", m.Scope, "gpu")
+		c.word(at+".mps.enforce", m.Enforce, "report", "strict")
+		c.word(at+".mps.namespaces", m.Namespaces, "experimental")
+		c.word(at+".mps.bypass", m.Bypass, "report", "stop")
+		c.word(at+".mps.unverified", m.Unverified, "degrade", "refuse")
+	}
+	if g.Timeslice != nil && g.Timeslice.Round != nil {
+		if r := time.Duration(*g.Timeslice.Round); r < 420*time.Millisecond || r > 10*time.Second {
+			c.add(at+".timeslice.round", "%s is out of range: write 420ms to 10s", *g.Timeslice.Round)
+		}
+	}
+	if g.Overcommit && g.Mode != ModeTimeslice && g.Mode != ModeMPS {
+		c.add(at+".overcommit", "has no meaning with mode: %s, where leases do not share memory: remove it", g.Mode)
+	}
+	if g.Owner != "" && g.Mode != ModeExternal {
+		c.add(at+".owner", "is only read with mode: external: remove it or change the mode")
+	}
+}
+
+func (m *MIGSpec) validate(c *checker, at string) {
+	switch {
+	case m.Dynamic && len(m.Layout) > 0:
+		c.add(at, "has both a layout and dynamic: keep one of them")
+	case !m.Dynamic && len(m.Layout) == 0:
+		c.add(at, "says nothing: write layout: [3g.20gb, 2g.10gb] or dynamic: true")
+	}
+	if m.Keep != nil && !m.Dynamic {
+		c.add(at+".keep", "is only read with dynamic: true: a fixed layout always stays; remove it")
+	}
+	for i, p := range m.Layout {
+		c.profile(fmt.Sprintf("%s.layout[%d]", at, i), p)
+	}
+}
+
+// profile refuses what is no MIG profile's name on any device; whether this device has it is for the planner.
+func (c *checker) profile(path, p string) {
+	rest := p
+	if compute, after, ok := strings.Cut(p, "c."); ok && digits(compute) {
+		rest = after
+	}
+	count, rest, ok := strings.Cut(rest, "g.")
+	memory, attributes, _ := strings.Cut(rest, "gb")
+	ok = ok && digits(count) && digits(memory) && (attributes == "" || attributes[0] == '+' || attributes[0] == '-')
+	if !ok {
+		c.add(path, "%s is no MIG profile: write slices and memory, as in 3g.20gb or 1g.10gb+me", quote(p))
+	}
+}
+
+func (s *Selector) validate(c *checker, at string) {
+	set := 0
+	for _, is := range []bool{len(s.UUID) > 0, len(s.PCI) > 0, len(s.Index) > 0, s.Model != "", s.All} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set == 0:
+		c.add(at, "selects nothing: write one of uuid, pci, index, model, or all: true")
+	case set > 1:
+		c.add(at, "has %d fields: write exactly one of uuid, pci, index, model, all", set)
+	}
+	seen := map[string]bool{}
+	for i, u := range s.UUID {
+		p := element(at+".uuid", i, len(s.UUID))
+		if !strings.HasPrefix(u, "GPU-") || len(u) == 4 || strings.ContainsAny(u, " \t\n*") {
+			c.add(p, "%s is no GPU's UUID: write it as the driver prints it, GPU-…", quote(u))
+		}
+		c.distinct(seen, u, p)
+	}
+	for i, a := range s.PCI {
+		p := element(at+".pci", i, len(s.PCI))
+		canonical, ok := CanonicalPCI(a)
+		if !ok {
+			c.add(p, "%s is no PCI address: write it as in 0000:07:00.0", quote(a))
+		}
+		c.distinct(seen, canonical, p)
+	}
+	for i, n := range s.Index {
+		p := element(at+".index", i, len(s.Index))
+		if n < 0 {
+			c.add(p, "%d is no index: the first GPU is 0", n)
+		}
+		c.distinct(seen, strconv.Itoa(n), p)
+	}
+	if _, err := path.Match(s.Model, ""); err != nil {
+		c.add(at+".model", "%s is no pattern: write the model with * for what may differ, as in \"NVIDIA H200*\"", quote(s.Model))
+	}
+}
+
+// checkSelectedTwice finds the ties that can be seen without the hardware: two entries with one and the same selector.
+func checkSelectedTwice(c *checker, gpus []GPUSpec) {
+	first := map[string]int{}
+	claim := func(i int, path, key, what string) {
+		if f, ok := first[key]; ok && f != i {
+			c.add(path, "%s is also selected by gpus[%d]: a GPU belongs to one entry; remove it from one of them", what, f)
+			return
+		}
+		first[key] = i
+	}
+	for i := range gpus {
+		s, at := &gpus[i].Select, fmt.Sprintf("gpus[%d].select", i)
+		for j, u := range s.UUID {
+			claim(i, element(at+".uuid", j, len(s.UUID)), "uuid "+u, u)
+		}
+		for j, a := range s.PCI {
+			if p, ok := CanonicalPCI(a); ok {
+				claim(i, element(at+".pci", j, len(s.PCI)), "pci "+p, a)
+			}
+		}
+		for j, n := range s.Index {
+			claim(i, element(at+".index", j, len(s.Index)), "index "+strconv.Itoa(n), "GPU "+strconv.Itoa(n))
+		}
+		if s.Model != "" {
+			claim(i, at+".model", "model "+s.Model, "model "+s.Model)
+		}
+		if s.All {
+			claim(i, at+".all", "all", "every GPU")
+		}
+	}
+}
+
+func (t *TenantSpec) validate(c *checker, at string) {
+	c.name(at+".name", t.Name, "tenant")
+	t.Members.validate(c, at+".members")
+	if t.PerLogin != nil {
+		if t.PerLogin.Memory == nil {
+			c.add(at+".per_login", "says nothing: write per_login: {memory: 32GiB} or remove it")
+		}
+		c.positive(at+".per_login.memory", t.PerLogin.Memory)
+	}
+	if cpu := t.CPU; cpu != nil {
+		if cpu.Quota != nil && *cpu.Quota < 1 {
+			c.add(at+".cpu.quota", "%s is too little to run anything: write 1%% or more, 100%% is one CPU", *cpu.Quota)
+		}
+		c.weight(at+".cpu.weight", cpu.Weight)
+		c.word(at+".cpu.near", cpu.Near, "gpu", "strict")
+	}
+	if m := t.Memory; m != nil {
+		c.positive(at+".memory.max", m.Max)
+		c.positive(at+".memory.high", m.High)
+		if m.Max != nil && m.High != nil && *m.High > *m.Max {
+			c.add(at+".memory.high", "%s is above max (%s) and would never act: write less than max", *m.High, *m.Max)
+		}
+	}
+	if t.Tasks != nil && *t.Tasks == 0 {
+		c.add(at+".tasks", "0 tasks cannot run anything: write 1 or more, or remove it for no limit")
+	}
+	if t.IO != nil {
+		c.weight(at+".io.weight", t.IO.Weight)
+	}
+	c.word(at+".priority", t.Priority, "low", "normal", "high")
+	seen := map[string]bool{}
+	for i, d := range t.Devices {
+		p := fmt.Sprintf("%s.devices[%d]", at, i)
+		if d == "" {
+			c.add(p, "is empty: write rdma, fuse or dri")
+		}
+		c.word(p, d, "rdma", "fuse", "dri")
+		c.distinct(seen, d, p)
+	}
+	if t.Overuse != nil {
+		c.word(at+".overuse.memory", t.Overuse.Memory, "observe", "notify", "freeze", "kill")
+	}
+	c.word(at+".preempt", t.Preempt, "stop")
+	names := map[string]int{}
+	for i := range t.GPU {
+		p := fmt.Sprintf("%s.gpu[%d]", at, i)
+		t.GPU[i].validate(c, p)
+		c.once(names, t.GPU[i].Name, i, at+".gpu", p+".name", "grant")
+	}
+	if t.Adopt != nil {
+		t.Adopt.validate(c, at+".adopt", t.GPU)
+	}
+}
+
+func (m *Members) validate(c *checker, at string) {
+	for _, list := range []struct {
+		key, what string
+		names     []string
+	}{{"users", "user", m.Users}, {"groups", "group", m.Groups}} {
+		seen := map[string]bool{}
+		for i, n := range list.names {
+			p := fmt.Sprintf("%s.%s[%d]", at, list.key, i)
+			if n == "" || len(n) > 255 || strings.ContainsAny(n, ":/,* \t\n") || n[0] == '-' {
+				c.add(p, "%s cannot be the name of a %s", quote(n), list.what)
+			}
+			c.distinct(seen, n, p)
+		}
+	}
+}
+
+func (a *AdoptSpec) validate(c *checker, at string, grants []GrantSpec) {
+	var names []string
+	for _, g := range grants {
+		if g.Name != "" {
+			names = append(names, g.Name)
+		}
+	}
+	known := func(path, grant string) {
+		if slices.Contains(names, grant) {
+			return
+		}
+		switch near, ok := Nearest(grant, names); {
+		case len(names) == 0:
+			c.add(path, "the tenant has no grant %s: add it under gpu", quote(grant))
+		case ok:
+			c.add(path, "the tenant has no grant %s: did you mean %s?", quote(grant), near)
+		default:
+			c.add(path, "the tenant has no grant %s: write %s", quote(grant), alternatives(names))
+		}
+	}
+	if a.Logins != "" {
+		known(at+".logins", a.Logins)
+	}
+	for _, unit := range slices.Sorted(maps.Keys(a.Units)) {
+		p := at + ".units." + unit
+		c.unit(p, unit)
+		known(p, a.Units[unit])
+	}
+}
+
+func (g *GrantSpec) validate(c *checker, at string) {
+	c.name(at+".name", g.Name, "grant")
+	var kinds []string
+	for _, k := range []struct {
+		key string
+		set bool
+	}{{"mig", g.MIG != ""}, {"slices", g.Slices > 0}, {"timeslice", g.Timeslice != nil}, {"mps", g.MPS != nil}, {"exclusive", g.Exclusive != 0}} {
+		if k.set {
+			kinds = append(kinds, k.key)
+		}
+	}
+	inInstance := len(kinds) == 2 && kinds[1] == ModeMPS && (kinds[0] == "mig" || kinds[0] == "slices")
+	switch {
+	case len(kinds) == 0:
+		c.add(at, "grants nothing: write one of mig, slices, timeslice, mps, exclusive")
+	case len(kinds) > 1 && !inInstance:
+		c.add(at, "grants %s at once: keep exactly one and give the other a grant of its own", strings.Join(kinds, " and "))
+	}
+	if g.MIG != "" {
+		c.profile(at+".mig", g.MIG)
+	}
+	if g.Slices == 0 && g.Memory != "" {
+		c.add(at+".memory", "is only read with slices: write it inside timeslice or mps, or remove it")
+	} else if g.Memory != "" {
+		if b, err := ParseBytes(strings.TrimSpace(strings.TrimPrefix(g.Memory, ">="))); err != nil || b == 0 || !strings.HasPrefix(g.Memory, ">=") {
+			c.add(at+".memory", "%s is no least amount of memory: write it as in \">=38GiB\"", quote(g.Memory))
+		}
+	}
+	if g.Slices == 0 && len(g.Attributes) > 0 {
+		c.add(at+".attributes", "is only read with slices: remove it, or write the attribute into the profile as in 1g.10gb+me")
+	}
+	for i, a := range g.Attributes {
+		if p := fmt.Sprintf("%s.attributes[%d]", at, i); a == "" {
+			c.add(p, "is empty: write me, me.all, -me or gfx")
+		} else {
+			c.word(p, a, "me", "me.all", "-me", "gfx")
+		}
+	}
+	if g.Timeslice != nil {
+		g.Timeslice.validate(c, at+".timeslice")
+	}
+	if g.MPS != nil {
+		g.MPS.validate(c, at+".mps")
+		if g.MPS.Cap != nil {
+			c.add(at+".mps.cap", "is only read under timeslice: a share of threads is never exceeded; remove it")
+		}
+	}
+	if g.Exclusive < 0 {
+		c.add(at+".exclusive", "%d is no number of GPUs: write 1 or more", g.Exclusive)
+	}
+	if g.GPUs != nil {
+		g.GPUs.validate(c, at+".gpus")
+	}
+	if g.Leases != nil && *g.Leases < 1 {
+		c.add(at+".leases", "%d would never let anybody in: write 1 or more, or remove the grant", *g.Leases)
+	}
+	if g.Idle != nil {
+		if g.Idle.After <= 0 {
+			c.add(at+".idle.after", "is missing or 0: write how long a lease may do nothing, as in 2h")
+		}
+		c.word(at+".idle.do", g.Idle.Do, "notify", "stop")
+	}
+	if g.MaxTime != nil && *g.MaxTime <= 0 {
+		c.add(at+".max_time", "0 would end every lease at once: write a span such as 24h, or remove it for no limit")
+	}
+	c.word(at+".accept", g.Accept, "best-effort")
+}
+
+func (s *ShareSpec) validate(c *checker, at string) {
+	switch {
+	case s.Share == 0:
+		c.add(at+".share", "is missing or 0%%: write how much of the GPU, as in 40%%")
+	case s.Share > 100:
+		c.add(at+".share", "%s is more than the whole GPU: write 100%% or less", s.Share)
+	}
+	c.positive(at+".memory", s.Memory)
+	if s.Cap != nil && (*s.Cap > 100 || *s.Cap < s.Share) {
+		c.add(at+".cap", "%s is out of range: write %s (the share) to 100%%", *s.Cap, s.Share)
+	}
+}
+
+func (c *checker) positive(path string, b *Bytes) {
+	if b != nil && *b == 0 {
+		c.add(path, "0 bytes would let nothing run: write an amount such as 16GiB, or remove it for no limit")
+	}
+}
+
+func (c *checker) weight(path string, w *uint64) {
+	if w != nil && (*w < 1 || *w > 10000) {
+		c.add(path, "%d is out of range: write 1 to 10000, 100 is usual", *w)
+	}
+}
+
+// element is the path of one of n values of a list that may be written without brackets when there is one.
+func element(at string, i, n int) string {
+	if n == 1 {
+		return at
+	}
+	return fmt.Sprintf("%s[%d]", at, i)
+}
+
+func digits(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}
+
+// quote keeps a hostile value from flooding a message.
+func quote(s string) string {
+	if r := []rune(s); len(r) > 60 {
+		s = string(r[:60]) + "…"
+	}
+	return strconv.Quote(s)
+}
+
+func alternatives(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}

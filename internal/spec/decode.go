@@ -1,0 +1,401 @@
+package spec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// MaxSize is the largest spec that is read, in bytes. A node's spec has a few kilobytes; more is a mistake or an attack.
+const MaxSize = 1 << 20
+
+// maxFindings is how many mistakes are told apart: enough to correct a file by, and no way to make us work for a hostile one.
+const maxFindings = 100
+
+// Decode reads a spec from YAML or JSON text, strictly: an unknown or repeated key, an alias, a second document, a value
+// of the wrong type or a bad quantity is refused, and so is what Validate refuses. The file's name is only for messages.
+//
+// The spec comes back as written, without defaults: call Normalize before planning from it. The error is an *api.Error
+// of kind invalid whose Fields are all the places that are wrong, in the order of the text.
+func Decode(file string, data []byte) (*api.Spec, error) {
+	s, d := decode(data)
+	if d.s == nil { // the text could not be read at all
+		return nil, refusal(file, d.found)
+	}
+	found := d.found
+	if len(found) < maxFindings {
+		found = append(found, d.place(underived(s.Validate(), d.found))...)
+	}
+	if len(found) > 0 {
+		return nil, refusal(file, found)
+	}
+	return s, nil
+}
+
+// Locate gives findings that only have a path (of Resolve, of a planner) their file, line and column in the text that
+// the spec was read from.
+func Locate(file string, data []byte, findings api.FieldErrors) api.FieldErrors {
+	_, d := decode(data)
+	placed := d.place(findings)
+	for i := range placed {
+		placed[i].File = file
+	}
+	return placed
+}
+
+// refusal is the error of Decode: the first finding in its message, all of them in Fields.
+func refusal(file string, found api.FieldErrors) error {
+	sort.SliceStable(found, func(i, j int) bool {
+		a, b := found[i], found[j]
+		return a.Line < b.Line || a.Line == b.Line && a.Column < b.Column
+	})
+	all := len(found)
+	found = found[:min(all, maxFindings)]
+	for i := range found {
+		found[i].File = file
+	}
+	message := found[0].Error()
+	if n := all - 1; n == 1 {
+		message += " (and one more mistake)"
+	} else if n > 1 {
+		message += fmt.Sprintf(" (and %d more mistakes)", n)
+	}
+	return &api.Error{Kind: api.KindInvalid, Message: message, Fields: found,
+		Hint: "nothing was changed; correct the file and check it with: gpushare config validate"}
+}
+
+// underived leaves out what is only wrong because something else could not be read: a field whose neighbour has an
+// unknown key is not missing, it is misspelt.
+func underived(findings, readErrors api.FieldErrors) api.FieldErrors {
+	var left api.FieldErrors
+next:
+	for _, f := range findings {
+		for _, r := range readErrors {
+			scope := parent(r.Path)
+			if within(f.Path, r.Path) || f.Path == scope || parent(f.Path) == scope {
+				continue next
+			}
+		}
+		left = append(left, f)
+	}
+	return left
+}
+
+func within(path, outer string) bool {
+	rest, ok := strings.CutPrefix(path, outer)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// parent is the path of what holds this path's value, "" at the top.
+func parent(path string) string {
+	return path[:max(strings.LastIndexAny(path, ".["), 0)]
+}
+
+// decoder walks the YAML nodes along the types of package api. It exists because a YAML library stops at the first
+// mistake, knows lines but no paths, and cannot tell which key was meant.
+type decoder struct {
+	s     *api.Spec
+	found api.FieldErrors
+	at    map[string]*yaml.Node // where each path's value (or, for a mapping's member, its key) is
+}
+
+var syntaxLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+func decode(data []byte) (*api.Spec, *decoder) {
+	d := &decoder{at: map[string]*yaml.Node{}}
+	if len(data) > MaxSize {
+		d.found = api.FieldErrors{{Message: fmt.Sprintf("the spec has %d bytes: at most %d (1 MiB) are read", len(data), MaxSize)}}
+		return nil, d
+	}
+	y := yaml.NewDecoder(bytes.NewReader(data))
+	var document yaml.Node
+	if err := y.Decode(&document); err != nil {
+		if errors.Is(err, io.EOF) {
+			d.found = api.FieldErrors{{Message: "the spec is empty: write at least version: v1"}}
+			return nil, d
+		}
+		m := syntaxLine.FindStringSubmatch(err.Error())
+		line := 0
+		if m != nil {
+			line, _ = strconv.Atoi(m[1])
+			err = errors.New(strings.TrimPrefix(err.Error(), m[0]))
+		}
+		d.found = api.FieldErrors{{Line: line, Message: "this is neither YAML nor JSON: " + err.Error()}}
+		return nil, d
+	}
+	d.s = &api.Spec{}
+	var second yaml.Node
+	if err := y.Decode(&second); !errors.Is(err, io.EOF) {
+		line := second.Line
+		d.found = append(d.found, api.FieldError{Line: line, Message: "the file goes on with another document: write one spec, without --- in the middle"})
+	}
+	top := document.Content[0]
+	if top.Kind == yaml.ScalarNode && top.ShortTag() == "!!null" {
+		d.wrong(top, "", "the spec is empty: write at least version: v1")
+	} else {
+		d.value(reflect.ValueOf(d.s).Elem(), top, "")
+	}
+	return d.s, d
+}
+
+func (d *decoder) wrong(n *yaml.Node, path, format string, args ...any) {
+	d.found = append(d.found, api.FieldError{Line: n.Line, Column: n.Column, Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+// place gives findings the position of their path, or of the nearest thing around it that was written.
+func (d *decoder) place(findings api.FieldErrors) api.FieldErrors {
+	placed := append(api.FieldErrors(nil), findings...)
+	for i := range placed {
+		for path := placed[i].Path; ; path = parent(path) {
+			if n := d.at[path]; n != nil {
+				placed[i].Line, placed[i].Column = n.Line, n.Column
+				break
+			}
+			if path == "" {
+				break
+			}
+		}
+	}
+	return placed
+}
+
+// value reads one node into one value of the spec.
+func (d *decoder) value(v reflect.Value, n *yaml.Node, path string) {
+	d.at[path] = n
+	if n.Kind == yaml.AliasNode {
+		d.wrong(n, path, "*%s is an alias, which is not read: write the value out", short(n.Value))
+		return
+	}
+	if n.Anchor != "" {
+		d.wrong(n, path, "&%s is an anchor, which is not read: remove it", short(n.Anchor))
+	}
+	if n.Style&yaml.TaggedStyle != 0 {
+		d.wrong(n, path, "the tag %s is not read: remove it", short(n.Tag))
+		return
+	}
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
+		return // written but empty: as if it were absent
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	switch read := v.Addr().Interface().(type) {
+	case *api.Switch:
+		d.onOff(read, n, path)
+		return
+	case interface{ UnmarshalText([]byte) error }:
+		if d.scalar(n, path, "a quantity") {
+			if err := read.UnmarshalText([]byte(n.Value)); err != nil {
+				d.wrong(n, path, "%s", clip(err.Error()))
+			}
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		d.structure(v, n, path)
+	case reflect.Map:
+		d.words(v, n, path)
+	case reflect.Slice:
+		d.list(v, n, path)
+	case reflect.String:
+		if d.scalar(n, path, "text") {
+			if tag := n.ShortTag(); tag == "!!int" || tag == "!!float" || tag == "!!bool" {
+				d.wrong(n, path, "%s is %s here, text is wanted: put it in quotes", short(n.Value), kinds[tag])
+				return
+			}
+			v.SetString(n.Value)
+		}
+	case reflect.Bool:
+		if d.scalar(n, path, "true or false") {
+			if n.ShortTag() != "!!bool" {
+				d.wrong(n, path, "%s is neither true nor false: write true or false", quoted(n))
+				return
+			}
+			v.SetBool(strings.EqualFold(n.Value, "true"))
+		}
+	case reflect.Int, reflect.Uint32, reflect.Uint64:
+		d.number(v, n, path)
+	default:
+		panic("internal error: the spec has a field of a kind that is not read: " + v.Type().String())
+	}
+}
+
+// kinds name what YAML took a value for.
+var kinds = map[string]string{"!!int": "a number", "!!float": "a number", "!!bool": "true or false", "!!str": "text",
+	"!!map": "a mapping", "!!seq": "a list", "!!timestamp": "a date", "!!binary": "binary"}
+
+func (d *decoder) scalar(n *yaml.Node, path, wanted string) bool {
+	if n.Kind == yaml.ScalarNode {
+		return true
+	}
+	d.wrong(n, path, "is %s, %s is wanted", kinds[n.ShortTag()], wanted)
+	return false
+}
+
+func (d *decoder) onOff(s *api.Switch, n *yaml.Node, path string) {
+	if !d.scalar(n, path, "a word") {
+		return
+	}
+	*s = api.Switch(n.Value)
+	if n.ShortTag() == "!!bool" {
+		*s = "off"
+		if strings.EqualFold(n.Value, "true") {
+			*s = "on"
+		}
+	}
+}
+
+func (d *decoder) number(v reflect.Value, n *yaml.Node, path string) {
+	if !d.scalar(n, path, "a whole number") {
+		return
+	}
+	if n.ShortTag() != "!!int" {
+		d.wrong(n, path, "%s is no whole number", quoted(n))
+		return
+	}
+	if v.Kind() == reflect.Int {
+		if i, err := strconv.ParseInt(n.Value, 10, 32); err == nil {
+			v.SetInt(i)
+			return
+		}
+	} else if u, err := strconv.ParseUint(n.Value, 10, v.Type().Bits()); err == nil {
+		v.SetUint(u)
+		return
+	}
+	d.wrong(n, path, "%s is out of range, or not written in plain digits", short(n.Value))
+}
+
+// list reads a list. A type that may be one value or a list of them is read from either.
+func (d *decoder) list(v reflect.Value, n *yaml.Node, path string) {
+	items := n.Content
+	single := false
+	if n.Kind != yaml.SequenceNode {
+		_, either := v.Addr().Interface().(interface{ UnmarshalJSON([]byte) error })
+		if !either || n.Kind != yaml.ScalarNode {
+			d.wrong(n, path, "is %s, a list is wanted: write [first, second], or each on a line of its own after a dash", kinds[n.ShortTag()])
+			return
+		}
+		items, single = []*yaml.Node{n}, true
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(items), len(items)))
+	for i, item := range items {
+		p := path
+		if !single {
+			p = fmt.Sprintf("%s[%d]", path, i)
+		}
+		if item.Kind == yaml.ScalarNode && item.ShortTag() == "!!null" {
+			d.wrong(item, p, "is empty: write a value or remove the item")
+			continue
+		}
+		d.value(v.Index(i), item, p)
+	}
+}
+
+// structure reads a mapping into a struct, by the names that the struct's json tags give.
+func (d *decoder) structure(v reflect.Value, n *yaml.Node, path string) {
+	if !d.mapping(n, path) {
+		return
+	}
+	names, index := fields(v.Type())
+	d.members(n, path, func(key, value *yaml.Node, p string) {
+		i, ok := index[key.Value]
+		if !ok {
+			message := fmt.Sprintf("%s is not known here", quoted(key))
+			if near, ok := api.Nearest(key.Value, names); ok {
+				message += ": did you mean " + near + "?"
+			} else {
+				message += ": known are " + strings.Join(names, ", ")
+			}
+			d.wrong(key, p, "%s", message)
+			return
+		}
+		d.value(v.Field(i), value, p)
+		if value.Kind != yaml.ScalarNode {
+			d.at[p] = key // a finding about the whole of a block belongs at its name
+		}
+	})
+}
+
+// words reads a mapping with free keys.
+func (d *decoder) words(v reflect.Value, n *yaml.Node, path string) {
+	if !d.mapping(n, path) {
+		return
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	d.members(n, path, func(key, value *yaml.Node, p string) {
+		item := reflect.New(v.Type().Elem()).Elem()
+		d.value(item, value, p)
+		v.SetMapIndex(reflect.ValueOf(key.Value), item)
+	})
+}
+
+func (d *decoder) mapping(n *yaml.Node, path string) bool {
+	if n.Kind == yaml.MappingNode {
+		return true
+	}
+	d.wrong(n, path, "is %s, a mapping is wanted: write name: value", kinds[n.ShortTag()])
+	return false
+}
+
+// members visits a mapping's members, each key once.
+func (d *decoder) members(n *yaml.Node, path string, visit func(key, value *yaml.Node, path string)) {
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		p := clip(key.Value)
+		if path != "" {
+			p = path + "." + p
+		}
+		if key.Kind != yaml.ScalarNode || key.Anchor != "" || key.Style&yaml.TaggedStyle != 0 {
+			d.wrong(key, path, "a key is wanted here, as plain text")
+			continue
+		}
+		if first, ok := seen[key.Value]; ok {
+			d.wrong(key, p, "%s is already on line %d: write each key once", quoted(key), first)
+			continue
+		}
+		seen[key.Value] = key.Line
+		visit(key, value, p)
+	}
+}
+
+// fields lists a struct's names in the order of the type.
+func fields(t reflect.Type) (names []string, index map[string]int) {
+	index = make(map[string]int, t.NumField())
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		names = append(names, name)
+		index[name] = i
+	}
+	return names, index
+}
+
+func quoted(n *yaml.Node) string { return strconv.Quote(short(n.Value)) }
+
+// short keeps a hostile value from flooding a message.
+func short(s string) string {
+	if r := []rune(s); len(r) > 60 {
+		return string(r[:60]) + "…"
+	}
+	return s
+}
+
+// clip does the same for a sentence.
+func clip(s string) string {
+	if r := []rune(s); len(r) > 300 {
+		return string(r[:300]) + "…"
+	}
+	return s
+}

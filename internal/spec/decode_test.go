@@ -1,0 +1,166 @@
+package spec_test
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/spec"
+)
+
+var update = flag.Bool("update", false, "write the golden files of this package anew")
+
+// golden compares with a file, or writes it with -update.
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s differs (-want +got):\n%s", path, d)
+	}
+}
+
+func files(t *testing.T, patterns ...string) map[string][]byte {
+	t.Helper()
+	found := map[string][]byte{}
+	for _, p := range patterns {
+		names, _ := filepath.Glob(p)
+		for _, n := range names {
+			b, err := os.ReadFile(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found[n] = b
+		}
+	}
+	if len(found) == 0 {
+		t.Fatalf("there are no files like %v", patterns)
+	}
+	return found
+}
+
+func TestDecodeValid(t *testing.T) {
+	for file, text := range files(t, "../../testdata/configs/valid/*.yaml", "../../examples/*.yaml") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			s, err := spec.Decode(file, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			canonical, err := spec.Encode(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := spec.Decode("canonical", canonical)
+			if err != nil {
+				t.Fatalf("the canonical text is refused: %v\n%s", err, canonical)
+			}
+			s.Normalize()
+			once, err := spec.Encode(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again.Normalize()
+			again.Normalize()
+			if d := cmp.Diff(s, again); d != "" {
+				t.Errorf("the canonical text means something else:\n%s", d)
+			}
+			if _, err := spec.Decode("normalized", once); err != nil {
+				t.Errorf("the text with defaults is refused: %v\n%s", err, once)
+			}
+			if strings.Contains(file, "configs") {
+				golden(t, strings.TrimSuffix(file, ".yaml")+".canonical", string(canonical))
+			}
+		})
+	}
+}
+
+func TestDecodeInvalid(t *testing.T) {
+	for file, text := range files(t, "../../testdata/configs/invalid/*.yaml") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			s, err := spec.Decode(filepath.Base(file), text)
+			if s != nil || err == nil {
+				t.Fatalf("was accepted: %+v", s)
+			}
+			refusal, ok := errors.AsType[*api.Error](err)
+			if !ok || refusal.Kind != api.KindInvalid || len(refusal.Fields) == 0 {
+				t.Fatalf("the error is %T %[1]v", err)
+			}
+			golden(t, strings.TrimSuffix(file, ".yaml")+".want", api.FieldErrors(refusal.Fields).Error()+"\n")
+		})
+	}
+}
+
+func TestDecodeTooLarge(t *testing.T) {
+	text := "version: v1\n#" + strings.Repeat("x", spec.MaxSize)
+	if _, err := spec.Decode("big", []byte(text)); err == nil || !strings.Contains(err.Error(), "1 MiB") {
+		t.Errorf("more than a mebibyte gives %v", err)
+	}
+	if _, err := spec.Decode("just fits", []byte(text[:spec.MaxSize])); err != nil {
+		t.Errorf("a mebibyte gives %v", err)
+	}
+}
+
+func TestDecodeBoundsFindings(t *testing.T) {
+	_, err := spec.Decode("f", []byte("version: v1\ngpus: ["+strings.Repeat("1,", 5000)+"]"))
+	refusal, ok := errors.AsType[*api.Error](err)
+	if !ok || len(refusal.Fields) != 100 || !strings.Contains(refusal.Message, "and 4999 more mistakes") {
+		t.Errorf("5000 mistakes give %d findings and %q", len(refusal.Fields), refusal.Message)
+	}
+}
+
+func TestLocate(t *testing.T) {
+	text := []byte("version: v1\ngpus:\n  - select: {index: 3}\n    mode: exclusive\n")
+	got := spec.Locate("node.yaml", text, api.FieldErrors{{Path: "gpus[0].select.index"}, {Path: "gpus[0].mig.layout[2]"}, {Path: "tenants[4]"}})
+	want := api.FieldErrors{
+		{File: "node.yaml", Line: 3, Column: 21, Path: "gpus[0].select.index"},
+		{File: "node.yaml", Line: 3, Column: 5, Path: "gpus[0].mig.layout[2]"},
+		{File: "node.yaml", Line: 1, Column: 1, Path: "tenants[4]"},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, text := range files(&testing.T{}, "../../testdata/configs/*/*.yaml", "../../examples/*.yaml") {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := spec.Decode("f", text)
+		if err != nil {
+			if refusal, ok := errors.AsType[*api.Error](err); !ok || len(refusal.Fields) == 0 || s != nil {
+				t.Fatalf("refused with %T %[1]v", err)
+			}
+			return
+		}
+		canonical, err := spec.Encode(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := spec.Decode("canonical", canonical)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, canonical)
+		}
+		twice, _ := spec.Encode(again)
+		if string(canonical) != string(twice) {
+			t.Fatalf("the canonical text changes:\n%s\n%s", canonical, twice)
+		}
+		s.Normalize()
+		if bad := s.Validate(); bad != nil {
+			t.Fatalf("the defaults are invalid: %v", bad)
+		}
+	})
+}
