@@ -93,7 +93,7 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	if err := decode(raw, &a); err != nil {
 		return err
 	}
-	op := "turn MIG mode " + onOff(a.On)
+	op := "turn " + onOff(a.On) + " MIG mode"
 	snap, err := h.Driver.Snapshot(ctx, id)
 	if err != nil {
 		return err
@@ -150,14 +150,15 @@ func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) 
 	var got gpu.Instance
 	if in != nil && a.isPartOf(*in) {
 		op = "complete " + a.String()
-		got, err = h.Driver.CompleteInstance(ctx, id, in.ID, a.Compute)
+		_, lacks := computeFits(in.Compute, a.Compute, a.Slices)
+		got, err = h.Driver.CompleteInstance(ctx, id, in.ID, lacks)
 	} else {
 		got, err = h.Driver.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: a.ProfileID, Placement: a.Placement, Compute: a.Compute})
 	}
 	if err != nil {
 		return reword(err, op, id)
 	}
-	if got.ProfileID != a.ProfileID || got.Placement != a.Placement || len(got.Compute) == 0 {
+	if got.ProfileID != a.ProfileID || got.Placement != a.Placement || !a.complete(got) {
 		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver made %s with %d compute instances instead", gpu.ErrUnknown, Placed{Name: fmt.Sprintf("profile %d", got.ProfileID), Placement: got.Placement}, len(got.Compute))}
 	}
 	return nil
@@ -202,11 +203,10 @@ func (h *Handler) find(ctx context.Context, id gpu.UUID, a InstanceArgs) (*gpu.I
 	return &snap.Instances[i], snap, nil
 }
 
-// complete tells whether an instance has all that these arguments ask for, and nothing else. An orphan that is made
-// again is only its GPU instance, but a driver makes no such thing: it gets a compute instance.
+// complete tells whether an instance has all that these arguments ask for, and nothing else.
 func (a InstanceArgs) complete(in gpu.Instance) bool {
-	ok, missing := a.fits(in)
-	return ok && !missing
+	ok, lacks := computeFits(in.Compute, a.Compute, a.Slices)
+	return ok && len(lacks) == 0
 }
 
 // isPartOf tells whether an instance is the one that these arguments speak of, perhaps cut short: half destroyed, or
@@ -215,25 +215,8 @@ func (a InstanceArgs) isPartOf(in gpu.Instance) bool {
 	if a.Orphan {
 		return len(in.Compute) == 0
 	}
-	ok, _ := a.fits(in)
+	ok, _ := computeFits(in.Compute, a.Compute, a.Slices)
 	return ok
-}
-
-func (a InstanceArgs) fits(in gpu.Instance) (ok, missing bool) {
-	if len(a.Compute) != 0 {
-		return computeFits(in.Compute, a.Compute, a.slices())
-	}
-	whole := len(in.Compute) == 1 && (in.Compute[0].Placement.Size == 0 || in.Compute[0].Placement.Size >= a.slices())
-	return whole || len(in.Compute) == 0, len(in.Compute) == 0
-}
-
-// slices is the compute slices of the profile by its name; 0 when the name does not tell, which any size satisfies.
-func (a InstanceArgs) slices() uint32 {
-	n, err := ParseProfile(a.Name)
-	if err != nil {
-		return 0
-	}
-	return n.Slices
 }
 
 // decode reads a step's arguments.

@@ -21,7 +21,7 @@ type ResetRequired struct{ On bool }
 
 // Error says what needs the reset and how to allow it.
 func (e *ResetRequired) Error() string {
-	return fmt.Sprintf("cannot turn MIG mode %s: this GPU needs a reset for it; allow it with --allow-reset", onOff(e.On))
+	return fmt.Sprintf("cannot turn %s MIG mode: this GPU needs a reset for it; allow it with --allow-reset", onOff(e.On))
 }
 
 // Unwrap gives gpu.ErrResetRequired.
@@ -35,7 +35,7 @@ type InUse struct {
 
 // Error names the holders.
 func (e *InUse) Error() string {
-	return fmt.Sprintf("cannot turn MIG mode %s: the GPU is in use by %s; --force stops them", onOff(e.On), strings.Join(e.Holders, ", "))
+	return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s; --force stops them", onOff(e.On), strings.Join(e.Holders, ", "))
 }
 
 // Unwrap gives gpu.ErrInUse.

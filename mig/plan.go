@@ -21,6 +21,7 @@ type Placed struct {
 	Name      string           `json:"name"`
 	ProfileID uint32           `json:"profile_id"`
 	Placement gpu.Placement    `json:"placement"`
+	Slices    uint32           `json:"slices"`            // compute slices of the whole instance; 0 when the device does not list the profile
 	Compute   []gpu.NewCompute `json:"compute,omitempty"` // empty: one that takes all slices
 }
 
@@ -81,7 +82,7 @@ func (pr *problem) result(s solution, wants int) Result {
 		class := &pr.classes[s.class[i]]
 		c := &class.cands[ch]
 		q := &pr.p.GI[c.profile]
-		placed := Placed{Name: q.Name, ProfileID: q.ID, Placement: c.place, Compute: class.want.Compute}
+		placed := Placed{Name: q.Name, ProfileID: q.ID, Placement: c.place, Slices: q.Slices, Compute: class.want.Compute}
 		r.Layout[class.wants[next[s.class[i]]]] = placed
 		next[s.class[i]]++
 		switch {
@@ -133,11 +134,10 @@ func order(a, b gpu.Placement) int {
 // placedOf says what an instance is, by the names of this device.
 func placedOf(p gpu.Profiles, in gpu.Instance) Placed {
 	out := Placed{Name: fmt.Sprintf("profile %d", in.ProfileID), ProfileID: in.ProfileID, Placement: in.Placement}
-	var whole uint32
 	if i := slices.IndexFunc(p.GI, func(q gpu.Profile) bool { return q.ID == in.ProfileID }); i >= 0 {
-		out.Name, whole = p.GI[i].Name, p.GI[i].Slices
+		out.Name, out.Slices = p.GI[i].Name, p.GI[i].Slices
 	}
-	if !wholeCompute(in.Compute, whole) {
+	if len(in.Compute) != 0 && !wholeCompute(in.Compute, out.Slices) {
 		for _, c := range in.Compute {
 			out.Compute = append(out.Compute, gpu.NewCompute{Slices: c.Placement.Size, Placement: &c.Placement})
 		}
@@ -151,30 +151,28 @@ func wholeCompute(have []gpu.ComputeInstance, slices uint32) bool {
 	return len(have) == 1 && (have[0].Placement.Size == 0 || have[0].Placement.Size >= slices)
 }
 
-// computeFits compares an instance's compute instances with the wanted ones. missing: all that it has is wanted, but it
-// lacks some.
-func computeFits(have []gpu.ComputeInstance, want []gpu.NewCompute, slices uint32) (ok, missing bool) {
-	if len(want) == 0 {
-		return len(have) == 0 || wholeCompute(have, slices), len(have) == 0
+// computeFits compares an instance's compute instances with the wanted ones: whether it has nothing that is not wanted,
+// and what it lacks.
+func computeFits(have []gpu.ComputeInstance, want []gpu.NewCompute, slices uint32) (ok bool, lacks []gpu.NewCompute) {
+	if len(want) == 0 || len(want) == 1 && want[0].Placement == nil && want[0].Slices >= slices {
+		if len(have) == 0 {
+			return true, []gpu.NewCompute{{Slices: slices}}
+		}
+		return wholeCompute(have, slices), nil
 	}
-	if len(want) == 1 && want[0].Placement == nil && want[0].Slices >= slices {
-		return computeFits(have, nil, slices)
-	}
-	taken := make([]bool, len(want))
+	lacks = append(lacks, want...)
 	for _, h := range have {
 		found := -1
-		for i, w := range want {
-			if taken[i] || w.Slices != h.Placement.Size || w.Placement != nil && *w.Placement != h.Placement {
-				continue
-			}
-			if found < 0 || w.Placement != nil {
+		for i, w := range lacks {
+			// One that fixes the placement goes before one that leaves it open.
+			if w.Slices == h.Placement.Size && (w.Placement != nil && *w.Placement == h.Placement || w.Placement == nil && found < 0) {
 				found = i
 			}
 		}
 		if found < 0 {
-			return false, false
+			return false, nil
 		}
-		taken[found] = true
+		lacks = append(lacks[:found], lacks[found+1:]...)
 	}
-	return true, len(have) < len(want)
+	return true, lacks
 }

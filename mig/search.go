@@ -129,8 +129,8 @@ func (pr *problem) candidates(w Want, profiles []int) []cand {
 					continue
 				}
 				if pr.profile[i] == q && b.Placement == place {
-					if ok, missing := computeFits(b.Compute, w.Compute, pr.p.GI[q].Slices); ok {
-						c.same, c.completes = i, missing
+					if ok, lacks := computeFits(b.Compute, w.Compute, pr.p.GI[q].Slices); ok {
+						c.same, c.completes = i, len(lacks) != 0
 						continue
 					}
 				}
