@@ -1,0 +1,106 @@
+package hostroot
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/gpushare/gpushare/gpusim"
+)
+
+// file is one file of /proc or /sys.
+type file struct {
+	text string
+	mode os.FileMode
+}
+
+// device is one node below /dev.
+type device struct {
+	name         string
+	major, minor uint32
+	mode         os.FileMode
+}
+
+// procFiles gives every file of /proc and /sys that depends on the node, by path in the root.
+func procFiles(v gpusim.View) map[string]file {
+	out := map[string]file{
+		"proc/devices": {devices, 0o444},
+		"proc/driver/nvidia/version": {fmt.Sprintf("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (gpusim)\n"+
+			"GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n", v.DriverVersion), 0o444},
+		"proc/driver/nvidia/capabilities/mig/config":  {capability(gpusim.CapConfig, 0o400), 0o400},
+		"proc/driver/nvidia/capabilities/mig/monitor": {capability(gpusim.CapMonitor, 0o444), 0o444},
+		"proc/driver/nvidia-caps/mig-minors":          {migMinors(), 0o444},
+		"sys/module/nvidia/version":                   {v.DriverVersion + "\n", 0o444},
+		"sys/module/nvidia/initstate":                 {"live\n", 0o444},
+	}
+	for _, g := range v.GPUs {
+		pci := lower(g.Identity.PCI)
+		// A GPU that fell off the bus keeps its directories until the next boot.
+		out["proc/driver/nvidia/gpus/"+pci+"/information"] = file{fmt.Sprintf("Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\n"+
+			"Video BIOS: \t ??.??.??.??.??\nBus Type: \t PCIe\nDMA Size: \t 47 bits\nDMA Mask: \t 0x7fffffffffff\n"+
+			"Bus Location: \t %s\nDevice Minor: \t %d\nGPU Firmware: \t %s\nGPU Excluded:\t No\n",
+			g.Identity.Model, 100+g.Identity.Index, g.Identity.UUID, pci, g.Identity.Minor, v.DriverVersion), 0o444}
+		sys := "sys/bus/pci/devices/" + pci
+		id := g.Model.PCIDevice
+		out[sys+"/numa_node"] = file{fmt.Sprintf("%d\n", g.Identity.NUMANode), 0o444}
+		out[sys+"/vendor"] = file{fmt.Sprintf("0x%04x\n", id&0xffff), 0o444}
+		out[sys+"/device"] = file{fmt.Sprintf("0x%04x\n", id>>16), 0o444}
+		out[sys+"/class"] = file{"0x030200\n", 0o444}
+		caps := fmt.Sprintf("proc/driver/nvidia/capabilities/gpu%d/mig/", g.Identity.Minor)
+		for _, gi := range g.Instances {
+			at := fmt.Sprintf("%sgi%d/", caps, gi.ID)
+			out[at+"access"] = file{capability(gpusim.CapGI(g.Identity.Minor, gi.ID), 0o444), 0o444}
+			for _, ci := range gi.Compute {
+				out[fmt.Sprintf("%sci%d/access", at, ci.ID)] = file{capability(gpusim.CapCI(g.Identity.Minor, gi.ID, ci.ID), 0o444), 0o444}
+			}
+		}
+	}
+	return out
+}
+
+var devices = fmt.Sprintf("Character devices:\n  1 mem\n  5 /dev/tty\n%3d nvidia\n%3d nvidia-modeset\n%3d nvidiactl\n%3d nvidia-caps\n%3d nvidia-uvm\n\nBlock devices:\n259 blkext\n",
+	MajorGPU, MajorGPU, MajorGPU, MajorCaps, MajorUVM)
+
+func capability(minor int, mode os.FileMode) string {
+	return fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode)
+}
+
+// migMinors lists every capability minor that can be, present or not.
+func migMinors() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "config %d\nmonitor %d\n", gpusim.CapConfig, gpusim.CapMonitor)
+	for g := range 32 {
+		for gi := range uint32(15) {
+			fmt.Fprintf(&b, "gpu%d/gi%d/access %d\n", g, gi, gpusim.CapGI(g, gi))
+			for ci := range uint32(8) {
+				fmt.Fprintf(&b, "gpu%d/gi%d/ci%d/access %d\n", g, gi, ci, gpusim.CapCI(g, gi, ci))
+			}
+		}
+	}
+	return b.String()
+}
+
+// deviceNodes gives every node below /dev.
+func deviceNodes(v gpusim.View) []device {
+	out := []device{
+		{"nvidiactl", MajorGPU, minorCtl, 0o666},
+		{"nvidia-modeset", MajorGPU, minorModeset, 0o666},
+		{"nvidia-uvm", MajorUVM, 0, 0o666},
+		{"nvidia-uvm-tools", MajorUVM, 1, 0o666},
+		{"nvidia-caps/nvidia-cap1", MajorCaps, gpusim.CapConfig, 0o400},
+		{"nvidia-caps/nvidia-cap2", MajorCaps, gpusim.CapMonitor, 0o444},
+	}
+	for _, g := range v.GPUs {
+		out = append(out, device{fmt.Sprintf("nvidia%d", g.Identity.Minor), MajorGPU, uint32(g.Identity.Minor), 0o666})
+		for _, gi := range g.Instances {
+			minors := []int{gpusim.CapGI(g.Identity.Minor, gi.ID)}
+			for _, ci := range gi.Compute {
+				minors = append(minors, gpusim.CapCI(g.Identity.Minor, gi.ID, ci.ID))
+			}
+			for _, m := range minors {
+				out = append(out, device{fmt.Sprintf("nvidia-caps/nvidia-cap%d", m), MajorCaps, uint32(m), 0o444})
+			}
+		}
+	}
+	return out
+}

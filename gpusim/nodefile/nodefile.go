@@ -1,0 +1,283 @@
+// Package nodefile reads the description of a virtual node, and the boards that the project knows, from YAML. What they
+// mean is gpusim's business.
+package nodefile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpushare/gpushare"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpusim"
+)
+
+// File is a node file: the node, and which library stands before it.
+type File struct {
+	Driver string // the library variant: "535" or "580"
+	Config gpusim.Config
+}
+
+// The driver versions that the variants stand for, with their CUDA versions.
+var variants = map[string]struct {
+	version string
+	cuda    int
+	// queries: profiles can be asked for while MIG mode is off.
+	queries bool
+}{
+	"535": {"535.183.01", 12020, false},
+	"580": {"580.95.05", 13000, true},
+}
+
+// The costs that a node file may leave out; both uncertain, from the range that processes on H-class boards are seen with.
+const (
+	defaultContextMemory = 300 * gpusim.MiB
+	defaultServerMemory  = 30 * gpusim.MiB
+)
+
+type document struct {
+	Driver        string            `yaml:"driver"`
+	DriverVersion string            `yaml:"driver_version"`
+	State         string            `yaml:"state"`
+	Seed          string            `yaml:"seed"`
+	ContextMemory string            `yaml:"context_memory"`
+	ServerMemory  string            `yaml:"server_memory"`
+	Latency       map[string]string `yaml:"latency"`
+	MonitorsHold  *bool             `yaml:"monitors_hold"`
+	NoReset       bool              `yaml:"no_reset"`
+	HideMemory    bool              `yaml:"hide_process_memory"`
+	RawSamples    bool              `yaml:"raw_samples"`
+	GPUs          []entry           `yaml:"gpus"`
+}
+
+type entry struct {
+	Model       string   `yaml:"model"`
+	Count       int      `yaml:"count"`
+	UUID        string   `yaml:"uuid"`
+	PCI         string   `yaml:"pci"`
+	Minor       *int     `yaml:"minor"`
+	NUMA        *int     `yaml:"numa"`
+	Display     bool     `yaml:"display"`
+	MIG         bool     `yaml:"mig"`
+	Layout      []string `yaml:"layout"`
+	ComputeMode string   `yaml:"compute_mode"`
+}
+
+// addresses are where the first eight GPUs sit, as on an eight-GPU board; further ones follow on buses of their own.
+var addresses = [...]string{"07", "0f", "47", "4e", "87", "90", "b7", "bd"}
+
+// Decode reads a node file.
+func Decode(b []byte) (File, error) {
+	var doc document
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	if err := d.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		return File{}, fmt.Errorf("cannot read node file: %w", err)
+	}
+	f, err := doc.file()
+	if err != nil {
+		return File{}, fmt.Errorf("cannot use node file: %w", err)
+	}
+	return f, nil
+}
+
+func (doc *document) file() (File, error) {
+	if doc.Driver == "" {
+		doc.Driver = "580"
+	}
+	v, ok := variants[doc.Driver]
+	if !ok {
+		return File{}, fmt.Errorf("driver %q is not 535 or 580", doc.Driver)
+	}
+	f := File{Driver: doc.Driver, Config: gpusim.Config{
+		DriverVersion: doc.DriverVersion, CUDAVersion: v.cuda, State: gpusim.DriverState(doc.State), Seed: doc.Seed,
+		ContextMemory: defaultContextMemory, ServerMemory: defaultServerMemory, Latency: map[string]time.Duration{},
+		ProfilesWithoutMIG: v.queries, MonitorsHold: doc.MonitorsHold == nil || *doc.MonitorsHold, ResetUnavailable: doc.NoReset,
+		HideProcessMemory: doc.HideMemory, RawSamples: doc.RawSamples,
+	}}
+	cfg := &f.Config
+	if cfg.DriverVersion == "" {
+		cfg.DriverVersion = v.version
+	}
+	switch cfg.State {
+	case "", gpusim.DriverReady, gpusim.DriverAbsent, gpusim.DriverMismatch:
+	default:
+		return File{}, fmt.Errorf("state %q is not ready, absent or mismatch", doc.State)
+	}
+	for text, to := range map[string]*uint64{doc.ContextMemory: &cfg.ContextMemory, doc.ServerMemory: &cfg.ServerMemory} {
+		if text == "" {
+			continue
+		}
+		n, err := bytesOf(text)
+		if err != nil {
+			return File{}, err
+		}
+		*to = n
+	}
+	for call, text := range doc.Latency {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < 0 {
+			return File{}, fmt.Errorf("latency of %s: %q is not a duration", call, text)
+		}
+		cfg.Latency[call] = d
+	}
+	for i, e := range doc.GPUs {
+		gpus, err := e.gpus(len(cfg.GPUs))
+		if err != nil {
+			return File{}, fmt.Errorf("gpus[%d]: %w", i, err)
+		}
+		cfg.GPUs = append(cfg.GPUs, gpus...)
+	}
+	return f, nil
+}
+
+// gpus makes the GPUs of one entry, the first of them with this index.
+func (e entry) gpus(first int) ([]gpusim.GPUConfig, error) {
+	model, err := Model(e.Model)
+	if err != nil {
+		return nil, err
+	}
+	if e.Count == 0 {
+		e.Count = 1
+	}
+	if e.Count < 0 || e.Count > 1 && (e.UUID != "" || e.PCI != "" || e.Minor != nil) {
+		return nil, fmt.Errorf("count %d does not go with a uuid, pci or minor of its own", e.Count)
+	}
+	mode := gpu.ComputeMode(e.ComputeMode)
+	switch mode {
+	case "", gpu.ComputeDefault, gpu.ComputeExclusiveProcess, gpu.ComputeProhibited:
+	default:
+		return nil, fmt.Errorf("compute_mode %q is not default, exclusive-process or prohibited", e.ComputeMode)
+	}
+	var out []gpusim.GPUConfig
+	for i := first; i < first+e.Count; i++ {
+		g := gpusim.GPUConfig{Model: model, UUID: gpu.UUID(e.UUID), PCI: e.PCI, Minor: e.Minor, Display: e.Display,
+			MIG: e.MIG || len(e.Layout) > 0, ComputeMode: mode, NUMANode: i / 4}
+		if e.NUMA != nil {
+			g.NUMANode = *e.NUMA
+		}
+		if g.PCI == "" && i < len(addresses) {
+			g.PCI = "0000:" + addresses[i] + ":00.0"
+		} else if g.PCI == "" {
+			g.PCI = fmt.Sprintf("0001:%02x:00.0", i)
+		}
+		if g.Layout, err = layout(model, e.Layout); err != nil {
+			return nil, err
+		}
+		out = append(out, g)
+	}
+	return out, nil
+}
+
+// layout reads "3g.20gb@0": a profile's name and its start.
+func layout(m *gpusim.Model, list []string) ([]gpu.NewInstance, error) {
+	var out []gpu.NewInstance
+	for _, text := range list {
+		name, start, found := strings.Cut(text, "@")
+		at, err := strconv.ParseUint(start, 10, 32)
+		if !found || err != nil {
+			return nil, fmt.Errorf("layout %q is not written profile@start", text)
+		}
+		known := false
+		for _, p := range m.Profiles {
+			if p.Name == name {
+				known = true
+				out = append(out, gpu.NewInstance{ProfileID: p.ID, Placement: gpu.Placement{Start: uint32(at), Size: p.Size}})
+			}
+		}
+		if !known {
+			return nil, fmt.Errorf("layout %q: %s has no such profile", text, m.Name)
+		}
+	}
+	return out, nil
+}
+
+// bytesOf reads a size in whole KiB, MiB or GiB, or in bytes.
+func bytesOf(text string) (uint64, error) {
+	number, shift := text, 0
+	for suffix, s := range map[string]int{"KiB": 10, "MiB": 20, "GiB": 30} {
+		if rest, ok := strings.CutSuffix(text, suffix); ok {
+			number, shift = rest, s
+		}
+	}
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil || n > 1<<(63-shift) {
+		return 0, fmt.Errorf("%q is not a size such as 300MiB", text)
+	}
+	return n << shift, nil
+}
+
+// modelDocument is one file of testdata/gpus.
+type modelDocument struct {
+	Name         string `yaml:"name"`
+	Architecture string `yaml:"architecture"`
+	PCIDevice    uint32 `yaml:"pci_device"`
+	Memory       struct {
+		Total    uint64 `yaml:"total_mib"`
+		Reserved uint64 `yaml:"reserved_mib"`
+	} `yaml:"memory"`
+	SMs              uint32 `yaml:"sms"`
+	Resetless        bool   `yaml:"resetless"`
+	ModeSurvivesBoot bool   `yaml:"mode_survives_boot"`
+	Grid             uint32 `yaml:"grid"`
+	Profiles         []struct {
+		Enum       uint32   `yaml:"enum"`
+		ID         uint32   `yaml:"id"`
+		Name       string   `yaml:"name"`
+		Slices     uint32   `yaml:"slices"`
+		Size       uint32   `yaml:"size"`
+		Starts     []uint32 `yaml:"starts"`
+		Prefer     []uint32 `yaml:"prefer"`
+		Max        uint32   `yaml:"max"`
+		MemoryMiB  uint64   `yaml:"memory_mib"`
+		SMs        uint32   `yaml:"sms"`
+		Copy       uint32   `yaml:"copy"`
+		Decoders   uint32   `yaml:"nvdec"`
+		JPEG       uint32   `yaml:"jpeg"`
+		OFA        uint32   `yaml:"ofa"`
+		Attributes []string `yaml:"attributes"`
+	} `yaml:"profiles"`
+}
+
+// Models lists the boards that the project knows, by file name.
+func Models() ([]string, error) {
+	files, err := fs.ReadDir(gpushare.GPUs, "testdata/gpus")
+	if err != nil {
+		return nil, fmt.Errorf("cannot list models: %w", err)
+	}
+	var out []string
+	for _, f := range files {
+		if name, ok := strings.CutSuffix(f.Name(), ".yaml"); ok {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+// Model reads one board by file name: "A100-SXM4-40GB".
+func Model(name string) (*gpusim.Model, error) {
+	b, err := gpushare.GPUs.ReadFile("testdata/gpus/" + name + ".yaml")
+	if err != nil {
+		known, _ := Models()
+		return nil, fmt.Errorf("cannot find model %q: known are %s", name, strings.Join(known, ", "))
+	}
+	var doc modelDocument
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	if err := d.Decode(&doc); err != nil {
+		return nil, fmt.Errorf("cannot read model %s: %w", name, err)
+	}
+	m := &gpusim.Model{Name: doc.Name, Architecture: doc.Architecture, PCIDevice: doc.PCIDevice, TotalMiB: doc.Memory.Total,
+		ReservedMiB: doc.Memory.Reserved, SMs: doc.SMs, Resetless: doc.Resetless, ModeSurvivesBoot: doc.ModeSurvivesBoot, Grid: doc.Grid}
+	for _, p := range doc.Profiles {
+		m.Profiles = append(m.Profiles, gpusim.Profile(p))
+	}
+	return m, m.Validate()
+}

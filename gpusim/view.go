@@ -1,0 +1,71 @@
+package gpusim
+
+import (
+	"maps"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// View is the truth about a node, whatever its clients are told.
+type View struct {
+	State         DriverState `json:"state"`
+	DriverVersion string      `json:"driver_version"`
+	BootID        string      `json:"boot_id"`
+	Boots         int         `json:"boots"`
+	Loads         int         `json:"loads"` // of the driver, boots included
+	GPUs          []GPUView   `json:"gpus"`
+	Clients       []int       `json:"clients,omitempty"` // pids that have the library initialised
+}
+
+// GPUView is the truth about one GPU.
+type GPUView struct {
+	gpu.Snapshot
+	Model    *Model `json:"-"`
+	Lost     bool   `json:"lost,omitempty"`
+	Recovery int    `json:"recovery,omitempty"` // 0 none, 1 reset, 2 reboot
+	Resets   int    `json:"resets"`
+	// Busy is the seconds that each process really had the GPU, in time of a whole one, over the window asked for; its
+	// instances' included, each of which counts as whole.
+	Busy map[int]float64 `json:"busy,omitempty"`
+}
+
+// View describes the node. Busy times are over the last window, at most 64 s; 0 is all time.
+func (n *Node) View(window time.Duration) View {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	v := View{State: n.cfg.State, DriverVersion: n.cfg.DriverVersion, BootID: n.bootID, Boots: n.bootN, Loads: int(n.load)}
+	for c := range n.clients {
+		if c.inits > 0 {
+			v.Clients = append(v.Clients, c.pid)
+		}
+	}
+	for _, g := range n.devices {
+		gv := GPUView{Model: g.model, Lost: g.lost, Recovery: g.recovery, Resets: g.resets, Busy: map[int]float64{},
+			Snapshot: gpu.Snapshot{Identity: g.identityLocked(), Memory: g.memoryLocked(nil), ComputeMode: g.mode,
+				MIG: g.migStateLocked(), Processes: g.allProcessesLocked()}}
+		busy := g.engine.BusyOver(window)
+		if !g.migCurrent {
+			u := g.engine.Utilization()
+			gv.Utilization = &u
+		}
+		for _, gi := range g.sortedLocked() {
+			gv.Instances = append(gv.Instances, gi.portLocked())
+			for pid, d := range gi.engine.BusyOver(window) {
+				busy[pid] += d
+			}
+		}
+		for pid, d := range busy {
+			gv.Busy[pid] = d.Seconds()
+		}
+		v.GPUs = append(v.GPUs, gv)
+	}
+	return v
+}
+
+// Latency lists how long calls take, by pattern.
+func (n *Node) Latency() map[string]time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.cfg.Latency)
+}
