@@ -20,7 +20,8 @@ func LimitNames() []string { return []string{"cpu", "memory", "tasks", "io", "cp
 // default anyway not set. Two limits that act the same have the same canonical form.
 func (l Limits) Canonical() Limits {
 	if l.CPUQuota != nil {
-		q := math.Max(1, math.Ceil(*l.CPUQuota))
+		// The hair is for quotas that came out of a division.
+		q := math.Max(1, math.Ceil(*l.CPUQuota-1e-6))
 		l.CPUQuota = &q
 	}
 	l.CPUWeight = unlessDefault(l.CPUWeight)

@@ -44,7 +44,7 @@ func knobs() []knob {
 				if err != nil || period == 0 {
 					return fmt.Errorf("%q is no quota and period", s)
 				}
-				l.CPUQuota = new(float64(quota) / float64(period) * 100)
+				l.CPUQuota = new(float64(quota) * 100 / float64(period))
 				return nil
 			},
 		},

@@ -1,0 +1,259 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+func TestTreeFreezes(t *testing.T) {
+	tree := newTree(t)
+	ctx := within(t, 20*time.Second)
+	p := spawn(t, "sh", "-c", "while :; do :; done")
+	st, err := tree.StartScope(ctx, train("l-1", p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := tree.Top() + "/vision.slice/train.slice/l-1.scope/run"; st.Path != want {
+		t.Errorf("path %s, want %s", st.Path, want)
+	}
+	for range 20 {
+		if err := tree.Freeze(ctx, "l-1"); err != nil {
+			t.Fatal(err)
+		}
+		if frozen, err := tree.Frozen("l-1"); err != nil || !frozen {
+			t.Fatalf("frozen %v, %v", frozen, err)
+		}
+		if err := tree.Thaw(ctx, "l-1"); err != nil {
+			t.Fatal(err)
+		}
+		if frozen, err := tree.Frozen("l-1"); err != nil || frozen {
+			t.Fatalf("frozen %v, %v after the thaw", frozen, err)
+		}
+	}
+	if err := tree.Freeze(ctx, "l-1"); err != nil {
+		t.Fatal(err)
+	}
+	before, err := tree.Hierarchy().Stat(st.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pause(30 * time.Millisecond) // a running spinner would use it
+	after, err := tree.Hierarchy().Stat(st.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if used := after.CPU - before.CPU; before.CPU == 0 || used > 10*time.Millisecond {
+		t.Errorf("a frozen spinner used %v after %v", used, before.CPU)
+	}
+	if err := tree.KillScope(ctx, "l-1"); err != nil {
+		t.Fatalf("killing a frozen scope: %v", err)
+	}
+	if err := tree.Thaw(ctx, "l-1"); err != nil {
+		t.Errorf("thawing a scope that is gone: %v", err)
+	}
+	if _, err := tree.Frozen("l-1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the state of a scope that is gone: %v", err)
+	}
+	if _, err := tree.Hierarchy().Stat(st.Path); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the statistics of a scope that is gone: %v", err)
+	}
+}
+
+func TestTreeScopesAreThereForTheNextTree(t *testing.T) {
+	tree := newTree(t)
+	ctx := within(t, 20*time.Second)
+	p := spawn(t, "sleep", "60")
+	st, err := tree.StartScope(ctx, train("l-1", p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a killed daemon leaves: a scope whose process ended, its directories still there.
+	dead := path.Join(tree.slicePath(SliceName{Tenant: "vision"}), "l-2.scope")
+	if err := os.MkdirAll(filepath.Join(tree.h.Dir(dead), "run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	next, err := NewTree(TreeOptions{Subtree: subtree(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, ok := next.Owner(p.PID); !ok || id != "l-1" {
+		t.Errorf("owner %q, %v", id, ok)
+	}
+	if got, err := next.Adopt(ctx, train("l-1", p)); err != nil || got != st {
+		t.Errorf("adopted %+v, %v; want %+v", got, err, st)
+	}
+	if next.h.Exists(dead) {
+		t.Error("an empty scope was left")
+	}
+	if _, err := next.Adopt(ctx, Scope{ID: "l-2", Slice: SliceName{Tenant: "vision"}}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("adopting an empty scope: %v", err)
+	}
+}
+
+func TestTreeMembersOfNestedCgroups(t *testing.T) {
+	tree := newTree(t)
+	ctx := within(t, 20*time.Second)
+	a, b := spawn(t, "sleep", "60"), spawn(t, "sleep", "60")
+	st, err := tree.StartScope(ctx, train("l-1", a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A container runtime inside the lease makes cgroups of its own.
+	sub := st.Path + "/container"
+	if err := os.Mkdir(tree.h.Dir(sub), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.h.Place(b, sub); err != nil {
+		t.Fatal(err)
+	}
+	if id, ok := tree.Owner(b.PID); !ok || id != "l-1" {
+		t.Errorf("owner %q, %v", id, ok)
+	}
+	ps, err := tree.Members(ctx, "l-1")
+	if err != nil || !slices.Contains(ps, a) || !slices.Contains(ps, b) || len(ps) != 2 {
+		t.Errorf("members %v, %v; want %v and %v", ps, err, a, b)
+	}
+	if err := tree.Freeze(ctx, "l-1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.KillScope(ctx, "l-1"); err != nil {
+		t.Fatal(err)
+	}
+	if tree.h.Exists(path.Dir(st.Path)) {
+		t.Error("the scope's directory is left")
+	}
+}
+
+func TestVerifySaysWhereTheProcessIs(t *testing.T) {
+	tree := newTree(t)
+	p := spawn(t, "sleep", "60")
+	st, err := tree.StartScope(t.Context(), train("l-1", p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.h.Verify(p, st.Path); err != nil {
+		t.Error(err)
+	}
+	if err := tree.h.Verify(p, st.Path+"x"); !errors.Is(err, ErrLeft) {
+		t.Errorf("in another cgroup: %v", err)
+	}
+	if err := tree.h.Verify(Process{PID: p.PID, Start: p.Start + 1}, st.Path); !errors.Is(err, procfs.ErrGone) {
+		t.Errorf("another process of the same pid: %v", err)
+	}
+}
+
+func TestKillWithoutTheKillFile(t *testing.T) {
+	tree := newTree(t)
+	ctx := within(t, 20*time.Second)
+	p, release := spawnHeld(t, "sleep 60 & wait")
+	st, err := tree.StartScope(ctx, train("l-1", p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	eventually(t, "the shell has a child in the scope", func() bool {
+		ps, err := tree.Members(ctx, "l-1")
+		return err == nil && len(ps) == 2
+	})
+	if err := tree.Freeze(ctx, "l-1"); err != nil {
+		t.Fatal(err)
+	}
+	err = endAll(ctx, func() ([]Process, error) { return tree.h.Processes(st.Path) }, func() error {
+		return tree.freezer.Thaw(ctx, st.Path)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if busy, err := tree.h.Populated(st.Path); err != nil || busy {
+		t.Errorf("populated %v, %v", busy, err)
+	}
+}
+
+func TestFreezeGivesUpWithItsContext(t *testing.T) {
+	tree := newTree(t)
+	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := tree.freezer.until(over, tree.slicePath(SliceName{Tenant: "vision", Grant: "train"}), true); !errors.Is(err, context.Canceled) {
+		t.Errorf("waiting for a freeze that nobody asked for: %v", err)
+	}
+}
+
+func TestFreezerRefusesStrangePaths(t *testing.T) {
+	f := Freezer{Root: t.TempDir()}
+	for _, p := range []string{"", "/", "x", "/../x", "/a/../b", "/a/", "/a\x00b"} {
+		if err := f.Freeze(t.Context(), p); err == nil {
+			t.Errorf("%q was frozen", p)
+		}
+		if err := f.write(p, "0"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%q was written: %v", p, err)
+		}
+	}
+}
+
+func BenchmarkFreezeThaw(b *testing.B) {
+	tree := newTree(b)
+	st := benchScope(b, tree)
+	b.ResetTimer()
+	for b.Loop() {
+		if err := tree.freezer.Freeze(b.Context(), st); err != nil {
+			b.Fatal(err)
+		}
+		if err := tree.freezer.Thaw(b.Context(), st); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkOwner asks 10 000 times whose a process is, with 1000 scopes registered.
+func BenchmarkOwner(b *testing.B) {
+	var x Index
+	me := os.Getpid()
+	cg, err := procfs.Cgroup(me)
+	if err != nil {
+		b.Skipf("needs a cgroup v2 hierarchy: %v", err)
+	}
+	for i := range 1000 {
+		x.Register("l-"+strconv.Itoa(i), "/gpushare.slice/gpushare-t.slice/l-"+strconv.Itoa(i)+".scope")
+	}
+	x.Register("mine", cg)
+	b.ReportAllocs()
+	for b.Loop() {
+		for range 10_000 {
+			x.Owner(me)
+		}
+	}
+}
+
+func benchScope(b *testing.B, tree *Tree) string {
+	b.Helper()
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	start, err := procfs.Start(cmd.Process.Pid)
+	if err != nil {
+		b.Fatal(err)
+	}
+	st, err := tree.StartScope(b.Context(), train("bench", Process{PID: cmd.Process.Pid, Start: start}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return st.Path
+}
