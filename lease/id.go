@@ -1,0 +1,59 @@
+package lease
+
+import (
+	"math/rand/v2"
+	"strings"
+)
+
+// Lengths of the parts of an id, which has 40 characters at most: tenant-grant-suffix.
+const (
+	maxTenantPart = 17
+	maxGrantPart  = 15
+	suffixLength  = 4
+	longestSuffix = 6
+)
+
+// suffixAlphabet leaves out vowels, so that no word comes out, and what is easily misread.
+const suffixAlphabet = "23456789bcdfghjkmnpqrstvwxz"
+
+// newID makes a short, readable id that matches [a-z0-9-]{1,40} and that is not taken. The grant is left out when it is
+// not chosen yet. Ids are unique among the leases that the table knows; over time it is the generation that is.
+func newID(tenant, grant string, random func(n int) int, taken func(string) bool) string {
+	if random == nil {
+		random = rand.IntN
+	}
+	var head []string
+	for _, p := range []string{idPart(tenant, maxTenantPart), idPart(grant, maxGrantPart)} {
+		if p != "" {
+			head = append(head, p)
+		}
+	}
+	for try := 0; ; try++ {
+		// Longer only when the short ones are exhausted, so that the search ends.
+		n := min(suffixLength+try/64, longestSuffix)
+		var b strings.Builder
+		for range n {
+			b.WriteByte(suffixAlphabet[random(len(suffixAlphabet))])
+		}
+		if id := strings.Join(append(head[:len(head):len(head)], b.String()), "-"); !taken(id) {
+			return id
+		}
+	}
+}
+
+// idPart makes a name fit into an id.
+func idPart(s string, most int) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, s)
+	if len(s) > most {
+		s = s[:most]
+	}
+	return strings.Trim(s, "-")
+}

@@ -1,0 +1,460 @@
+package lease
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Place is where a lease is: whole GPUs, one instance of one GPU, or a share of one GPU.
+type Place struct {
+	GPUs     []gpu.UUID     `json:"gpus"`
+	Instance *gpu.Placement `json:"instance,omitempty"` // of a MIG lease
+	Profile  string         `json:"profile,omitempty"`  // of that instance
+	Memory   uint64         `json:"memory,omitempty"`   // of that instance, in bytes
+	// Devices is what the lease's processes may see: GPU UUIDs, or the MIG UUIDs of the instance.
+	Devices []gpu.UUID `json:"devices"`
+}
+
+// same tells whether two places are one place.
+func (p *Place) same(q *Place) bool {
+	if (p.Instance == nil) != (q.Instance == nil) || p.Instance != nil && *p.Instance != *q.Instance {
+		return false
+	}
+	return slices.Equal(p.GPUs, q.GPUs)
+}
+
+// occupancy is what is taken of each GPU. It is made for one evaluation of the queue and thrown away.
+type occupancy struct {
+	gpus map[gpu.UUID]*taken
+	live map[Key]int // leases that hold a place
+}
+
+// taken is what is taken of one GPU.
+type taken struct {
+	whole     *holder                   // exclusive
+	instances map[gpu.Placement]*holder // mig
+	parts     map[Key]*part             // timeslice and mps
+	claimed   bool                      // an earlier request waits for room here
+}
+
+// holder is who has a place: by a lease, by reservation, or both.
+type holder struct {
+	live     *Key
+	reserved *Key
+}
+
+// freeFor tells whether the grant may have the place now.
+func (h *holder) freeFor(k Key) bool {
+	return h == nil || h.live == nil && (h.reserved == nil || *h.reserved == k)
+}
+
+// part is what one grant has of a shared GPU.
+type part struct {
+	memory   uint64 // the largest of its leases' terms and its reservation
+	share    float64
+	leases   int
+	reserved bool
+}
+
+func newOccupancy() *occupancy {
+	return &occupancy{gpus: map[gpu.UUID]*taken{}, live: map[Key]int{}}
+}
+
+func (o *occupancy) at(id gpu.UUID) *taken {
+	t := o.gpus[id]
+	if t == nil {
+		t = &taken{instances: map[gpu.Placement]*holder{}, parts: map[Key]*part{}}
+		o.gpus[id] = t
+	}
+	return t
+}
+
+// add takes the place for a lease of the grant, or for its reservation.
+func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
+	key := g.Key()
+	hold := func(h *holder) *holder {
+		if h == nil {
+			h = &holder{}
+		}
+		if reserved {
+			h.reserved = &key
+		} else {
+			h.live = &key
+		}
+		return h
+	}
+	for _, id := range p.GPUs {
+		t := o.at(id)
+		switch {
+		case p.Instance != nil:
+			t.instances[*p.Instance] = hold(t.instances[*p.Instance])
+		case g.Kind() == api.ModeExclusive:
+			t.whole = hold(t.whole)
+		default:
+			s := t.parts[key]
+			if s == nil {
+				s = &part{}
+				t.parts[key] = s
+			}
+			s.memory, s.share = max(s.memory, g.memory()), max(s.share, g.percent())
+			if reserved {
+				s.reserved = true
+			} else {
+				s.leases++
+			}
+		}
+	}
+	if !reserved {
+		o.live[key]++
+	}
+}
+
+// granted sums what all parts but one grant's have; reservedOnly leaves out those that only live leases hold.
+func (t *taken) granted(but Key, reservedOnly bool) (memory uint64, share float64) {
+	for k, s := range t.parts {
+		if k != but && (s.reserved || !reservedOnly) {
+			memory += s.memory
+			share += s.share
+		}
+	}
+	return memory, share
+}
+
+// obstacle is why a grant has no place now.
+type obstacle struct {
+	text   string
+	claims []gpu.UUID // what it should get next
+}
+
+// place finds the best place for one more lease of the grant, or says why there is none now.
+func place(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
+	if v.Blind != "" {
+		return nil, &obstacle{text: "the GPUs cannot be seen now: " + v.Blind}
+	}
+	if most := g.MaxLeases(); most > 0 && o.live[g.Key()] >= most {
+		if most == 1 {
+			return nil, &obstacle{text: "its one lease is in use"}
+		}
+		return nil, &obstacle{text: fmt.Sprintf("all its %d leases are in use", most)}
+	}
+	switch g.Kind() {
+	case api.ModeMIG:
+		return placeInstance(g, v, o)
+	case api.ModeExclusive:
+		return placeWhole(g, v, o)
+	}
+	return placeShare(g, v, o)
+}
+
+// placeInstance takes the smallest idle instance that matches; among equals the one on the GPU with the most instances
+// in use, so that whole GPUs stay idle as long as they can.
+func placeInstance(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
+	type candidate struct {
+		gpu      *GPUView
+		instance *InstanceView
+		own      bool // kept free for this grant
+		busy     int
+	}
+	var found []candidate
+	var closed closedGPUs
+	matching := 0
+	for i := range v.GPUs {
+		d := &v.GPUs[i]
+		if !g.mayUse(d) {
+			continue
+		}
+		if d.Closed != "" {
+			closed.add(d)
+			continue
+		}
+		t := o.at(d.UUID)
+		busy := 0
+		for _, h := range t.instances {
+			if h.live != nil {
+				busy++
+			}
+		}
+		for j := range d.Instances {
+			in := &d.Instances[j]
+			if in.Unusable != "" || len(in.UUIDs) == 0 || !g.matches(&in.ProfileView) {
+				continue
+			}
+			matching++
+			if h := t.instances[in.Placement]; h.freeFor(g.Key()) {
+				found = append(found, candidate{d, in, h != nil && h.reserved != nil, busy})
+			}
+		}
+	}
+	if len(found) == 0 {
+		switch {
+		case matching == 0 && closed.any():
+			return nil, &obstacle{text: closed.text()}
+		case matching == 0:
+			return nil, &obstacle{text: "there is no " + g.want() + " instance now"}
+		}
+		return nil, &obstacle{text: fmt.Sprintf("no idle %s instance: %d of %d in use or reserved", g.want(), matching, matching)}
+	}
+	best := slices.MinFunc(found, func(a, b candidate) int {
+		own := func(c candidate) int {
+			if c.own {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(
+			cmp.Compare(own(a), own(b)),
+			cmp.Compare(a.instance.Slices, b.instance.Slices),
+			cmp.Compare(a.instance.Memory, b.instance.Memory),
+			cmp.Compare(len(a.instance.Attributes), len(b.instance.Attributes)),
+			cmp.Compare(b.busy, a.busy),
+			cmp.Compare(a.gpu.Index, b.gpu.Index),
+			cmp.Compare(a.instance.Placement.Start, b.instance.Placement.Start),
+		)
+	})
+	at := best.instance.Placement
+	return &Place{
+		GPUs: []gpu.UUID{best.gpu.UUID}, Instance: &at, Profile: best.instance.Name, Memory: best.instance.Memory,
+		Devices: slices.Clone(best.instance.UUIDs),
+	}, nil
+}
+
+// placeWhole takes idle GPUs, those kept free for the grant first, then in the driver's order.
+func placeWhole(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
+	var own, idle, claims []gpu.UUID
+	var closed closedGPUs
+	open, claimed := 0, 0
+	for i := range v.GPUs {
+		d := &v.GPUs[i]
+		if !g.mayUse(d) {
+			continue
+		}
+		if d.Closed != "" {
+			closed.add(d)
+			continue
+		}
+		t := o.at(d.UUID)
+		mine := t.whole != nil && t.whole.reserved != nil && *t.whole.reserved == g.Key()
+		if mine || t.whole == nil || t.whole.reserved == nil {
+			open++
+		}
+		switch {
+		case !t.whole.freeFor(g.Key()):
+		case mine:
+			own = append(own, d.UUID)
+		case t.claimed:
+			claimed++
+		default:
+			idle = append(idle, d.UUID)
+			claims = append(claims, d.UUID)
+		}
+	}
+	n := g.Spec.Exclusive
+	if have := append(own, idle...); len(have) >= n {
+		got := have[:n]
+		slices.SortFunc(got, func(a, b gpu.UUID) int { return cmp.Compare(v.index(a), v.index(b)) })
+		return &Place{GPUs: got, Devices: slices.Clone(got)}, nil
+	}
+	ob := &obstacle{text: fmt.Sprintf("%d whole %s wanted, %d idle", n, plural(n, "GPU", "GPUs"), len(own)+len(idle))}
+	if claimed > 0 {
+		ob.text += fmt.Sprintf(" (%d more kept for an earlier request)", claimed)
+	}
+	if closed.any() {
+		ob.text += "; " + closed.text()
+	}
+	if open >= n { // else only an administrator can help, and nobody should wait for that
+		ob.claims = claims
+	}
+	return nil, ob
+}
+
+// placeShare takes the GPU that is loaded least: by the sum of shares, then by granted memory, then by leases.
+func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
+	type candidate struct {
+		gpu    *GPUView
+		share  float64
+		memory uint64
+		leases int
+	}
+	var found []candidate
+	var closed closedGPUs
+	var lacks []string
+	var nearest *GPUView // that lacks least
+	var shortest uint64
+	key := g.Key()
+	for i := range v.GPUs {
+		d := &v.GPUs[i]
+		if !g.mayUse(d) {
+			continue
+		}
+		if d.Closed != "" {
+			closed.add(d)
+			continue
+		}
+		t := o.at(d.UUID)
+		own := t.parts[key]
+		memory, share := t.granted(key, false)
+		need := g.memory()
+		if own != nil {
+			need = max(need, own.memory)
+		}
+		switch {
+		case d.Overcommit:
+		case memory+need > d.budget():
+			short := memory + need - d.budget()
+			lacks = append(lacks, fmt.Sprintf("GPU %d lacks %s of memory", d.Index, api.Bytes(short).Short()))
+			if nearest == nil || short < shortest {
+				nearest, shortest = d, short
+			}
+			continue
+		case g.Kind() == api.ModeMPS && share+g.percent() > wholeShare:
+			lacks = append(lacks, fmt.Sprintf("GPU %d has %s of its threads left", d.Index, percentText(wholeShare-share)))
+			if nearest == nil {
+				nearest, shortest = d, 0
+			}
+			continue
+		}
+		if t.claimed && own == nil {
+			lacks = append(lacks, fmt.Sprintf("GPU %d is kept for an earlier request", d.Index))
+			continue
+		}
+		c := candidate{gpu: d, share: share, memory: memory}
+		for _, s := range t.parts {
+			c.leases += s.leases
+		}
+		if own != nil && own.leases > 0 {
+			c.share, c.memory = c.share+own.share, c.memory+own.memory
+		}
+		found = append(found, c)
+	}
+	if len(found) == 0 {
+		if closed.any() {
+			lacks = append(lacks, closed.text())
+		}
+		ob := &obstacle{text: strings.Join(lacks, "; ")}
+		if ob.text == "" {
+			ob.text = "no GPU is in mode " + g.Kind() + " now"
+		}
+		if nearest != nil {
+			ob.claims = []gpu.UUID{nearest.UUID}
+		}
+		return nil, ob
+	}
+	best := slices.MinFunc(found, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.share, b.share), cmp.Compare(a.memory, b.memory), cmp.Compare(a.leases, b.leases), cmp.Compare(a.gpu.Index, b.gpu.Index))
+	})
+	return &Place{GPUs: []gpu.UUID{best.gpu.UUID}, Devices: []gpu.UUID{best.gpu.UUID}}, nil
+}
+
+// feasible says why the grant can never have a place with this spec, whoever leaves; nil when it can. o needs only the
+// reservations.
+func feasible(g *Grant, v *View, o *occupancy) *api.Error {
+	if v.Blind != "" {
+		return nil
+	}
+	never := func(hint, format string, args ...any) *api.Error {
+		return &api.Error{
+			Kind: api.KindInfeasible, Hint: hint,
+			Message: fmt.Sprintf("cannot ever place grant %s of %s: ", g.Spec.Name, g.Tenant) + fmt.Sprintf(format, args...),
+		}
+	}
+	usable, free := 0, 0
+	var most uint64
+	var offered []string
+	for i := range v.GPUs {
+		d := &v.GPUs[i]
+		if !g.mayUse(d) {
+			continue
+		}
+		usable++
+		t := o.at(d.UUID)
+		switch g.Kind() {
+		case api.ModeMIG:
+			for j := range d.Profiles {
+				if g.matches(&d.Profiles[j]) {
+					return nil
+				}
+				offered = append(offered, d.Profiles[j].Name)
+			}
+			for j := range d.Instances {
+				if g.matches(&d.Instances[j].ProfileView) {
+					return nil
+				}
+				offered = append(offered, d.Instances[j].Name)
+			}
+		case api.ModeExclusive:
+			if t.whole == nil || t.whole.reserved == nil || *t.whole.reserved == g.Key() {
+				free++
+			}
+		default:
+			memory, share := t.granted(g.Key(), true)
+			if d.Overcommit || memory+g.memory() <= d.budget() && (g.Kind() != api.ModeMPS || share+g.percent() <= wholeShare) {
+				return nil
+			}
+			most = max(most, d.budget()-min(memory, d.budget()))
+		}
+	}
+	switch {
+	case usable == 0 && g.Spec.GPUs != nil:
+		return never("ask the administrator to change the grant's gpus or the mode of those GPUs", "none of the GPUs that it names is in mode %s", g.Kind())
+	case usable == 0:
+		return never("ask the administrator for a GPU in that mode", "no GPU is in mode %s", g.Kind())
+	case g.Kind() == api.ModeMIG:
+		slices.Sort(offered)
+		offered = slices.Compact(offered)
+		if len(offered) == 0 {
+			return never("", "no GPU that it may use has a %s instance in its layout", g.want())
+		}
+		return never("the layouts have "+strings.Join(offered, ", "), "no GPU that it may use has a %s instance in its layout", g.want())
+	case g.Kind() == api.ModeExclusive:
+		if free >= g.Spec.Exclusive {
+			return nil
+		}
+		return never("ask for fewer GPUs", "%d whole GPUs are wanted, and %d can be had", g.Spec.Exclusive, free)
+	case g.memory() > most:
+		return never("the most that it can have is "+api.Bytes(most).Short(), "%s of memory on one GPU is more than the reserve and the reserved grants leave", api.Bytes(g.memory()).Short())
+	}
+	return never("ask the administrator for a smaller share", "%s of the threads is more than the reserved grants leave", percentText(g.percent()))
+}
+
+// wholeShare is all of one GPU, in percent.
+const wholeShare = 100
+
+// index finds a GPU's position in the view; those that are gone come last.
+func (v *View) index(id gpu.UUID) int {
+	if i := slices.IndexFunc(v.GPUs, func(d GPUView) bool { return d.UUID == id }); i >= 0 {
+		return i
+	}
+	return len(v.GPUs)
+}
+
+// gpu finds a GPU; nil when it is gone.
+func (v *View) gpu(id gpu.UUID) *GPUView {
+	if i := v.index(id); i < len(v.GPUs) {
+		return &v.GPUs[i]
+	}
+	return nil
+}
+
+// closedGPUs gathers why GPUs admit nobody.
+type closedGPUs []string
+
+func (c *closedGPUs) add(d *GPUView) {
+	*c = append(*c, "GPU "+strconv.Itoa(d.Index)+" is "+d.Closed)
+}
+func (c closedGPUs) any() bool    { return len(c) > 0 }
+func (c closedGPUs) text() string { return strings.Join(c, "; ") }
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+func percentText(f float64) string { return api.Percent(max(f, 0)).String() }

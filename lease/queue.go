@@ -1,0 +1,340 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// Ticket is one request on its way to a place. One goroutine follows it; Cancel may come from any.
+type Ticket struct {
+	t       *Table
+	id      string
+	tenant  string
+	changed chan struct{} // holds one token when there is something new
+
+	// The table's lock guards all below.
+	lease      Lease
+	request    Request
+	sequence   uint64
+	candidates []Grant
+	done       bool // placed, failed or cancelled: not in the queue any more
+	err        error
+	chosen     string
+	position   int // in the queue, from 1
+	waiting    string
+	news       bool // what Next has not told yet
+}
+
+// Update is what Next tells: the ticket's position, or that it has its place.
+type Update struct {
+	Lease  api.Lease
+	Placed bool
+	Chosen string // with Placed: which grant, and why
+}
+
+// Submit asks for a place. It refuses at once, with an *api.Error, what may not be, what can never fit, and without
+// Wait what does not fit now. A ticket that is placed must be started or cancelled by whoever holds it.
+func (t *Table) Submit(r Request) (*Ticket, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.ready {
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the node was not observed yet", Hint: "try again in a moment"}
+	}
+	tenant, candidates, err := r.resolve(t.view.Grants)
+	if err != nil {
+		return nil, err
+	}
+	if candidates, err = t.feasibleLocked(candidates); err != nil {
+		return nil, err
+	}
+	if t.view.Blind != "" && r.Wait == nil {
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the GPUs cannot be seen now: " + t.view.Blind, Hint: "see gpushare doctor"}
+	}
+	grant := ""
+	if len(candidates) == 1 {
+		grant = candidates[0].Spec.Name
+	}
+	t.sequence++
+	now := t.cfg.Now()
+	t.generation = max(t.generation+1, uint64(max(now.UnixMilli(), 0)))
+	id := newID(tenant, grant, t.cfg.Random, t.takenLocked)
+	k := &Ticket{
+		t: t, id: id, tenant: tenant, changed: make(chan struct{}, 1), request: r, sequence: t.sequence, candidates: candidates,
+		lease: Lease{
+			ID: id, Generation: t.generation, Terms: candidates[0], State: Queued,
+			User: r.User, UID: r.UID, Command: slices.Clone(r.Command), Created: now,
+		},
+	}
+	t.queue = append(t.queue, k)
+	t.evaluateLocked()
+	if !k.done && r.Wait == nil {
+		waiting := k.waiting
+		k.failLocked(nil)
+		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
+		t.evaluateLocked() // what it claimed is the others' again
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting), Hint: "wait for a place with --wait"}
+	}
+	if !k.done && t.cfg.Changed != nil {
+		t.cfg.Changed(k.lease.clone())
+	}
+	return k, nil
+}
+
+// takenLocked tells whether an id is known.
+func (t *Table) takenLocked(id string) bool {
+	return t.leases[id] != nil || slices.Contains(t.gone, id) ||
+		slices.ContainsFunc(t.queue, func(k *Ticket) bool { return k.lease.ID == id })
+}
+
+// feasibleLocked leaves out the candidates that can never have a place. None left is an error that says why.
+func (t *Table) feasibleLocked(candidates []Grant) ([]Grant, error) {
+	o := newOccupancy()
+	for i := range t.view.Grants {
+		g := &t.view.Grants[i]
+		for j := range t.reserved[g.Key()] {
+			if g.Spec.Reserved {
+				o.add(g, &t.reserved[g.Key()][j], true)
+			}
+		}
+	}
+	var left []Grant
+	var first *api.Error
+	for i := range candidates {
+		if err := feasible(&candidates[i], &t.view, o); err == nil {
+			left = append(left, candidates[i])
+		} else if first == nil {
+			first = err
+		}
+	}
+	if len(left) == 0 {
+		return nil, first
+	}
+	return left, nil
+}
+
+// evaluateLocked gives out what can be given, in the order of the queue, and tells the others where they stand.
+func (t *Table) evaluateLocked() {
+	slices.SortStableFunc(t.queue, func(a, b *Ticket) int {
+		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.sequence, b.sequence))
+	})
+	// A reserved grant that was placed elsewhere than where it had its place kept lets that go: look again.
+	for again := true; again; {
+		again = false
+		o := t.occupancyLocked()
+		left := t.queue[:0]
+		for _, k := range t.queue {
+			if !k.done && k.tryLocked(o) {
+				again = again || k.lease.Terms.Spec.Reserved
+			}
+			if !k.done {
+				left = append(left, k)
+			}
+		}
+		clear(t.queue[len(left):])
+		t.queue = left
+	}
+	for i, k := range t.queue {
+		k.stand(i + 1)
+	}
+}
+
+// rank is the priority of the ticket's tenant.
+func (k *Ticket) rank() int { return k.candidates[0].rank() }
+
+// tryLocked places the ticket, or claims what it should get next.
+func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
+	var waiting []string
+	var claims []*obstacle
+	for i := range k.candidates {
+		g := &k.candidates[i]
+		p, ob := place(g, &k.t.view, o)
+		if p == nil {
+			claims = append(claims, ob)
+			if len(k.candidates) > 1 {
+				waiting = append(waiting, g.Spec.Name+": "+ob.text)
+			} else {
+				waiting = append(waiting, ob.text)
+			}
+			continue
+		}
+		k.placeLocked(g, p, waiting, o)
+		return true
+	}
+	for _, ob := range claims {
+		for _, id := range ob.claims {
+			o.at(id).claimed = true
+		}
+	}
+	if text := strings.Join(waiting, "; "); text != k.waiting {
+		k.waiting, k.news = text, true
+	}
+	return false
+}
+
+// placeLocked gives the ticket its place.
+func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) {
+	k.lease.Terms, k.lease.Place, k.lease.State = *g, *p, Placed
+	k.chosen = k.why(g, passed)
+	o.add(g, p, false)
+	e := &entry{Lease: k.lease.clone()}
+	k.t.leases[e.ID] = e
+	k.done, k.position, k.waiting, k.news = true, 0, "", true
+	k.signal()
+	k.t.changedLocked(&e.Lease)
+}
+
+// why says in one line which grant was chosen and for what reason.
+func (k *Ticket) why(g *Grant, passed []string) string {
+	s := "grant " + g.Spec.Name + " of " + g.Tenant + ": "
+	switch {
+	case k.request.Grant != "":
+		return s + "named"
+	case len(k.candidates) == 1 && k.request.GPU != "":
+		return s + "the only one that fits " + k.request.GPU
+	case len(k.candidates) == 1:
+		return s + "the only one that fits"
+	case len(passed) > 0:
+		return s + "the first that is free now (" + strings.Join(passed, "; ") + ")"
+	}
+	return s + "the first that is free now"
+}
+
+// stand tells the ticket its position.
+func (k *Ticket) stand(position int) {
+	if position != k.position {
+		k.position, k.news = position, true
+	}
+	if k.news {
+		k.signal()
+	}
+}
+
+func (k *Ticket) signal() {
+	select {
+	case k.changed <- struct{}{}:
+	default: // it has not looked at the last one yet
+	}
+}
+
+// reviseLocked looks at the ticket again after the node or the spec changed.
+func (k *Ticket) reviseLocked(respec bool) {
+	_, candidates, err := k.request.resolve(k.t.view.Grants)
+	if err == nil {
+		var left []Grant
+		if left, err = k.t.feasibleLocked(candidates); err == nil {
+			candidates = left
+		} else if !respec {
+			// A GPU that is not seen for a moment does not end the wait; a spec that has no room for it does.
+			err = nil
+		}
+	}
+	if err != nil {
+		k.failLocked(err)
+		k.goneLocked()
+		return
+	}
+	k.candidates = candidates
+}
+
+// failLocked ends the ticket without a place.
+func (k *Ticket) failLocked(err error) {
+	k.done, k.err, k.news = true, err, true
+	k.t.forgetLocked(k.lease.ID)
+	k.lease.State = Gone
+	k.signal()
+}
+
+// goneLocked tells that a ticket that had been told of is no more.
+func (k *Ticket) goneLocked() {
+	if k.t.cfg.Changed != nil {
+		k.t.cfg.Changed(k.lease.clone())
+	}
+}
+
+func (k *Ticket) wireLocked() api.Lease {
+	w := k.lease.Wire()
+	w.Position, w.Waiting = k.position, k.waiting
+	return w
+}
+
+// ID is the lease's id; it stays when the ticket is placed.
+func (k *Ticket) ID() string { return k.id }
+
+// Next waits for something new and tells it; the first call tells where the ticket stands. After Placed, or an error,
+// there is nothing more to ask. It fails with the context's error, or with an *api.Error when the request can no longer
+// be met.
+func (k *Ticket) Next(ctx context.Context) (Update, error) {
+	for {
+		k.t.mu.Lock()
+		if k.news {
+			k.news = false
+			u := Update{Lease: k.wireLocked(), Placed: k.done && k.err == nil, Chosen: k.chosen}
+			err := k.err
+			k.t.mu.Unlock()
+			return u, err
+		}
+		k.t.mu.Unlock()
+		select {
+		case <-k.changed:
+		case <-ctx.Done():
+			return Update{}, ctx.Err()
+		}
+	}
+}
+
+// Await follows the ticket to its place and calls waiting, which may be nil, each time that it stands elsewhere. When
+// the context or the request's Wait is over the ticket is cancelled.
+func (k *Ticket) Await(ctx context.Context, waiting func(api.Lease)) (Update, error) {
+	limit := ctx
+	if w := k.request.Wait; w != nil && *w > 0 {
+		var cancel context.CancelFunc
+		limit, cancel = context.WithTimeout(ctx, *w)
+		defer cancel()
+	}
+	last := ""
+	for {
+		u, err := k.Next(limit)
+		switch {
+		case err == nil && u.Placed:
+			return u, nil
+		case err == nil:
+			last = u.Lease.Waiting
+			if waiting != nil {
+				waiting(u.Lease)
+			}
+			continue
+		case limit.Err() == nil: // the table's own refusal
+			return Update{}, err
+		}
+		k.Cancel()
+		if ctx.Err() != nil {
+			return Update{}, fmt.Errorf("cannot wait for a place any longer: %w", context.Cause(ctx))
+		}
+		return Update{}, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s: waited %s; %s",
+			k.tenant, api.Duration(k.request.Wait.Round(time.Millisecond)), last), Hint: "wait longer, or ask for something else"}
+	}
+}
+
+// Cancel leaves the queue, or gives the place back when the lease was not started. Otherwise it does nothing.
+func (k *Ticket) Cancel() {
+	t := k.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !k.done {
+		k.failLocked(&api.Error{Kind: api.KindUnavailable, Message: "cannot place the lease: the request was cancelled"})
+		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
+		k.goneLocked()
+	} else if e := t.leases[k.lease.ID]; e != nil && e.Generation == k.lease.Generation && e.State == Placed && !e.busy && e.Process == (Process{}) {
+		e.Reason = "the request was cancelled"
+		t.dropLocked(e)
+	} else {
+		return
+	}
+	t.evaluateLocked()
+}

@@ -1,0 +1,117 @@
+package lease
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// Request is what somebody asks for. Who asks, and of which tenants they are a member, is the caller's to establish.
+type Request struct {
+	Tenant  string   // empty: the only one that the caller is a member of
+	Grant   string   // empty: chosen
+	GPU     string   // "", "mig", "mig:2g.10gb", "exclusive", "timeslice" or "mps": what the chosen grant must be
+	Member  []string // the tenants that the caller is a member of
+	Admin   bool     // may ask for any tenant
+	User    string
+	UID     int
+	Command []string
+	// Wait is how long Await waits for a place; nil: refuse at once, 0: as long as its context lives.
+	Wait *time.Duration
+}
+
+// resolve finds the tenant and the grants that the request may be served from, in spec order. It says nothing about
+// room.
+func (r *Request) resolve(grants []Grant) (tenant string, candidates []Grant, err error) {
+	tenant, err = r.tenant(grants)
+	if err != nil {
+		return "", nil, err
+	}
+	kind, profile, err := r.kind()
+	if err != nil {
+		return "", nil, err
+	}
+	var names []string
+	for i := range grants {
+		g := &grants[i]
+		if g.Tenant != tenant {
+			continue
+		}
+		names = append(names, g.Spec.Name)
+		if r.Grant != "" && g.Spec.Name != r.Grant || kind != "" && g.Kind() != kind || profile != "" && g.want() != profile && !slices.Contains(g.Profiles, profile) {
+			continue
+		}
+		candidates = append(candidates, *g)
+	}
+	switch {
+	case len(candidates) > 0:
+		return tenant, candidates, nil
+	case len(names) == 0:
+		return "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find a grant of tenant %s: it has none", tenant), Hint: "ask the administrator for a grant"}
+	case r.Grant != "" && !slices.Contains(names, r.Grant):
+		return "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find grant %q of tenant %s", r.Grant, tenant), Hint: "its grants are " + strings.Join(names, ", ")}
+	case r.Grant != "":
+		return "", nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot use grant %s of tenant %s for %q: it is of another kind", r.Grant, tenant, r.GPU), Hint: "name the grant or the kind of GPU, not both"}
+	}
+	return "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find a grant of tenant %s for %q", tenant, r.GPU), Hint: "its grants are " + strings.Join(names, ", ")}
+}
+
+// tenant decides for whom the request is.
+func (r *Request) tenant(grants []Grant) (string, error) {
+	known := func(t string) bool {
+		return slices.ContainsFunc(grants, func(g Grant) bool { return g.Tenant == t })
+	}
+	if r.Tenant != "" {
+		if !r.Admin && !slices.Contains(r.Member, r.Tenant) {
+			// The same words whether the tenant exists or not: who else shares the node is not a stranger's to learn.
+			return "", &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("cannot use tenant %s: you are no member of it", r.Tenant), Hint: memberHint(r.Member)}
+		}
+		if !known(r.Tenant) && !slices.Contains(r.Member, r.Tenant) {
+			return "", &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find tenant %q with a grant", r.Tenant), Hint: "see gpushare tenant list"}
+		}
+		return r.Tenant, nil
+	}
+	switch len(r.Member) {
+	case 1:
+		return r.Member[0], nil
+	case 0:
+		if r.Admin {
+			return "", &api.Error{Kind: api.KindInvalid, Message: "cannot choose a tenant: you are a member of none", Hint: "name one with -t"}
+		}
+		return "", &api.Error{Kind: api.KindDenied, Message: "cannot use a GPU: you are a member of no tenant", Hint: "ask the administrator to add you to one"}
+	}
+	if r.Grant != "" {
+		var having []string
+		for _, t := range r.Member {
+			if slices.ContainsFunc(grants, func(g Grant) bool { return g.Tenant == t && g.Spec.Name == r.Grant }) {
+				having = append(having, t)
+			}
+		}
+		if len(having) == 1 {
+			return having[0], nil
+		}
+	}
+	return "", &api.Error{Kind: api.KindInvalid, Message: "cannot choose a tenant: you are a member of " + strings.Join(r.Member, ", "), Hint: "name one with -t"}
+}
+
+func memberHint(member []string) string {
+	if len(member) == 0 {
+		return "ask the administrator to add you to it"
+	}
+	return "you are a member of " + strings.Join(member, ", ")
+}
+
+// kind reads what kind of GPU is asked for.
+func (r *Request) kind() (kind, profile string, err error) {
+	kind, profile, _ = strings.Cut(r.GPU, ":")
+	switch kind {
+	case "", api.ModeMIG, api.ModeExclusive, api.ModeTimeslice, api.ModeMPS:
+		if profile == "" || kind == api.ModeMIG {
+			return kind, profile, nil
+		}
+	}
+	return "", "", &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot ask for GPU %q", r.GPU), Hint: "write mig, mig:PROFILE, exclusive, timeslice or mps"}
+}

@@ -1,0 +1,120 @@
+package lease
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// reserve finds the places that reserved grants keep free, and adds them to the occupancy, which holds the live leases.
+// A place stays where it was for as long as it is good: a reservation that wanders would let the last room go. The
+// second result names the grants whose places could not all be found; nothing is taken from anybody for them.
+func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place) (map[Key][]Place, []Unmet) {
+	if v.Blind != "" {
+		for i := range v.Grants {
+			for j := range before[v.Grants[i].Key()] {
+				o.add(&v.Grants[i], &before[v.Grants[i].Key()][j], true)
+			}
+		}
+		return before, nil
+	}
+	var grants []*Grant
+	for i := range v.Grants {
+		if v.Grants[i].Spec.Reserved {
+			grants = append(grants, &v.Grants[i])
+		}
+	}
+	slices.SortStableFunc(grants, func(a, b *Grant) int { return cmp.Compare(b.rank(), a.rank()) })
+	now := map[Key][]Place{}
+	take := func(g *Grant, p *Place) {
+		now[g.Key()] = append(now[g.Key()], *p)
+		o.add(g, p, true)
+	}
+	has := func(g *Grant, p *Place) bool {
+		return slices.ContainsFunc(now[g.Key()], func(q Place) bool { return q.same(p) })
+	}
+	// What is held already goes first for all of them, so that the search below cannot take one grant's place for another.
+	for _, g := range grants {
+		for i := range live[g.Key()] {
+			if p := &live[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && stillRight(g, p, v) && stillFits(g, p, v, o) {
+				take(g, p)
+			}
+		}
+		for i := range before[g.Key()] {
+			if p := &before[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && stillRight(g, p, v) && stillFits(g, p, v, o) && stillFree(g, p, v, o) {
+				take(g, p)
+			}
+		}
+	}
+	var unmet []Unmet
+	for _, g := range grants {
+		for len(now[g.Key()]) < g.places() {
+			// The probe has no name, so neither the grant's own places nor its number of leases count for it.
+			probe := *g
+			probe.Spec.Name = ""
+			p, ob := place(&probe, v, o)
+			if p == nil {
+				unmet = append(unmet, Unmet{g.Key(), fmt.Sprintf("%d of %d reserved %s of grant %s of %s cannot be kept free: %s",
+					g.places()-len(now[g.Key()]), g.places(), plural(g.places(), "place", "places"), g.Spec.Name, g.Tenant, ob.text)})
+				break
+			}
+			take(g, p)
+		}
+	}
+	return now, unmet
+}
+
+// Unmet is a reserved grant whose place could not be kept free, with the reason.
+type Unmet struct {
+	Grant  Key
+	Reason string
+}
+
+// stillRight tells whether the grant as written now would be placed there at all.
+func stillRight(g *Grant, p *Place, v *View) bool {
+	if g.Kind() == api.ModeExclusive && len(p.GPUs) != g.Spec.Exclusive || (g.Kind() == api.ModeMIG) != (p.Instance != nil) {
+		return false
+	}
+	for _, id := range p.GPUs {
+		if d := v.gpu(id); d == nil || !g.mayUse(d) {
+			return false
+		}
+	}
+	return true
+}
+
+// stillFits tells whether the grant's memory and share, as written now, fit there beside the others.
+func stillFits(g *Grant, p *Place, v *View, o *occupancy) bool {
+	if g.share() == nil {
+		return true
+	}
+	for _, id := range p.GPUs {
+		d := v.gpu(id)
+		memory, share := o.at(id).granted(g.Key(), false)
+		if !d.Overcommit && (memory+g.memory() > d.budget() || g.Kind() == api.ModeMPS && share+g.percent() > wholeShare) {
+			return false
+		}
+	}
+	return true
+}
+
+// stillFree tells whether a place that was kept free still exists and is nobody else's.
+func stillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
+	for _, id := range p.GPUs {
+		d, t := v.gpu(id), o.at(id)
+		switch g.Kind() {
+		case api.ModeMIG:
+			i := slices.IndexFunc(d.Instances, func(in InstanceView) bool { return in.Placement == *p.Instance })
+			if i < 0 || d.Instances[i].Unusable != "" || !g.matches(&d.Instances[i].ProfileView) || !t.instances[*p.Instance].freeFor(g.Key()) {
+				return false
+			}
+		case api.ModeExclusive:
+			if !t.whole.freeFor(g.Key()) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,467 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Walls puts a process behind the walls of its lease, and takes them down again. The table calls neither with its lock
+// held, and never both at once for one lease.
+type Walls interface {
+	// Wall returns when the process is inside and everything that can be enforced here is in force.
+	Wall(ctx context.Context, l Lease, p Process) (Inside, error)
+	// Unwall removes what Wall made. It is called again after it failed, and for leases that were never walled.
+	Unwall(ctx context.Context, l Lease) error
+}
+
+// Inside is what a process inside its walls has.
+type Inside struct {
+	Status      api.WallsStatus
+	Environment map[string]string
+	Unset       []string // names that the environment must not have
+	Warnings    []string
+}
+
+// Config is what a table needs. Walls is required.
+type Config struct {
+	Walls Walls
+	// Save keeps the state before anybody is told of it. Calls do not overlap. nil: nothing is kept.
+	Save func(ctx context.Context, state []byte) error
+	// Changed is told of every change of a lease's state, in order, with the table's lock held: it must neither block
+	// nor call the table.
+	Changed func(Lease)
+	Now     func() time.Time // nil: time.Now
+	Random  func(n int) int  // for ids, below n; nil: a good one
+}
+
+// unwallTimeout bounds the clearing up after a start that failed, which must not hang on its caller's context.
+const unwallTimeout = 30 * time.Second
+
+// keptIDs is how many ids of leases that are gone are not given again.
+const keptIDs = 256
+
+// Table is the lease table of one node. Its methods may be called concurrently.
+type Table struct {
+	cfg Config
+
+	// saveMu serialises Save. Lock order: saveMu, then mu.
+	saveMu sync.Mutex
+	saved  uint64 // the version that was saved last; guarded by saveMu
+
+	// mu guards all below.
+	mu         sync.Mutex
+	version    uint64 // counts changes that must be saved
+	generation uint64 // the last that was given
+	sequence   uint64 // of tickets
+	ready      bool   // a view was seen
+	view       View
+	leases     map[string]*entry // that hold a place
+	queue      []*Ticket         // in order
+	reserved   map[Key][]Place
+	unmet      []Unmet
+	gone       []string // the last ids
+}
+
+// entry is a lease in the table.
+type entry struct {
+	Lease
+	busy      bool   // Wall or Unwall is under way
+	endWanted string // it ended while busy: why
+}
+
+// New makes an empty table. It admits nobody until Update has told it of the node.
+func New(cfg Config) *Table {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Table{cfg: cfg, leases: map[string]*entry{}, reserved: map[Key][]Place{}}
+}
+
+// Update tells the table what the node is like now, and gives out what can be given.
+func (t *Table) Update(v View) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	respec := !t.ready || v.Generation != t.view.Generation
+	t.view, t.ready = v, true
+	if respec {
+		t.reviseTermsLocked()
+	}
+	for _, k := range t.queue {
+		k.reviseLocked(respec)
+	}
+	t.evaluateLocked()
+}
+
+// reviseTermsLocked carries what changes live from the grants to the leases' terms: share, cap, priority, and memory as
+// far as it fits. The rest of the terms stays as it was.
+func (t *Table) reviseTermsLocked() {
+	o := t.liveLocked()
+	for _, e := range t.sortedLocked() {
+		i := slices.IndexFunc(t.view.Grants, func(g Grant) bool { return g.Key() == e.Terms.Key() })
+		if i < 0 || t.view.Grants[i].Kind() != e.Terms.Kind() {
+			continue
+		}
+		g := &t.view.Grants[i]
+		t.version++
+		e.Terms.Priority, e.Terms.Overuse = g.Priority, g.Overuse
+		old, now := e.Terms.share(), g.share()
+		if old == nil || now == nil {
+			continue
+		}
+		revised := *now
+		if g.memory() > e.Terms.memory() && !t.raiseFitsLocked(e, g, o) {
+			revised.Memory = old.Memory
+			e.notice(fmt.Sprintf("the grant's memory is %s now, but that does not fit beside the others: this lease keeps %s",
+				api.Bytes(g.memory()).Short(), api.Bytes(e.Terms.memory()).Short()))
+		}
+		if e.Terms.Kind() == api.ModeMPS {
+			e.Terms.Spec.MPS = &revised
+		} else {
+			e.Terms.Spec.Timeslice = &revised
+		}
+		// The next one must see what this one has now.
+		for _, id := range e.Place.GPUs {
+			if p := o.at(id).parts[e.Terms.Key()]; p != nil {
+				p.memory = max(p.memory, e.Terms.memory())
+			}
+		}
+	}
+}
+
+// raiseFitsLocked tells whether the lease's GPU has room for its grant's larger memory.
+func (t *Table) raiseFitsLocked(e *entry, g *Grant, o *occupancy) bool {
+	for _, id := range e.Place.GPUs {
+		d := t.view.gpu(id)
+		if d == nil {
+			return false
+		}
+		if memory, _ := o.at(id).granted(g.Key(), false); !d.Overcommit && memory+g.memory() > d.budget() {
+			return false
+		}
+	}
+	return true
+}
+
+// liveLocked is what the leases have taken.
+func (t *Table) liveLocked() *occupancy {
+	o := newOccupancy()
+	for _, e := range t.leases {
+		o.add(&e.Terms, &e.Place, false)
+	}
+	return o
+}
+
+// sortedLocked lists the leases that hold a place, oldest first.
+func (t *Table) sortedLocked() []*entry {
+	all := make([]*entry, 0, len(t.leases))
+	for _, e := range t.leases {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *entry) int { return cmp.Compare(a.Generation, b.Generation) })
+	return all
+}
+
+// occupancyLocked is what leases and reservations have taken; it renews the reservations.
+func (t *Table) occupancyLocked() *occupancy {
+	o := t.liveLocked()
+	places := map[Key][]Place{}
+	for _, e := range t.sortedLocked() {
+		places[e.Terms.Key()] = append(places[e.Terms.Key()], e.Place)
+	}
+	t.reserved, t.unmet = reserve(&t.view, o, t.reserved, places)
+	return o
+}
+
+// changedLocked counts a change that must be saved, and tells of it.
+func (t *Table) changedLocked(l *Lease) {
+	t.version++
+	if t.cfg.Changed != nil {
+		t.cfg.Changed(l.clone())
+	}
+}
+
+// save keeps the state as it is now or later. When several wait, one call serves them all.
+func (t *Table) save(ctx context.Context) error {
+	if t.cfg.Save == nil {
+		return nil
+	}
+	t.mu.Lock()
+	want := t.version
+	t.mu.Unlock()
+	t.saveMu.Lock()
+	defer t.saveMu.Unlock()
+	if t.saved >= want {
+		return nil
+	}
+	t.mu.Lock()
+	now, b, err := t.version, []byte(nil), error(nil)
+	b, err = t.stateLocked()
+	t.mu.Unlock()
+	if err == nil {
+		err = t.cfg.Save(ctx, b)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot record the leases: %w", err)
+	}
+	t.saved = now
+	return nil
+}
+
+// Start puts the process behind the walls of a lease that has its place. When it fails the lease is gone, or ending if
+// its walls could not be taken down again.
+func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Inside, error) {
+	t.mu.Lock()
+	e := t.leases[id]
+	switch {
+	case e == nil:
+		t.mu.Unlock()
+		return Lease{}, Inside{}, notFound(id)
+	case e.State != Placed || e.busy || e.Process != (Process{}):
+		t.mu.Unlock()
+		return Lease{}, Inside{}, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot start lease %s: it was started already", id)}
+	}
+	e.busy, e.Process = true, p
+	t.changedLocked(&e.Lease)
+	l := e.clone()
+	t.mu.Unlock()
+
+	inside, err := t.wall(ctx, l, p)
+	if err != nil {
+		return Lease{}, Inside{}, t.abandon(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
+	}
+	t.mu.Lock()
+	e.State, e.Walls = Walled, inside.Status
+	now := t.cfg.Now()
+	e.Started = &now
+	if m := e.Terms.Spec.MaxTime; m != nil {
+		ends := now.Add(time.Duration(*m))
+		e.Ends = &ends
+	}
+	t.changedLocked(&e.Lease)
+	t.mu.Unlock()
+	// The record comes before the answer: whoever is told of a lease finds it again after our death.
+	if err := t.save(ctx); err != nil {
+		return Lease{}, Inside{}, t.abandon(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
+	}
+	t.mu.Lock()
+	if reason := e.endWanted; reason != "" {
+		t.mu.Unlock()
+		return Lease{}, Inside{}, t.abandon(ctx, e, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start lease %s: %s", id, reason)})
+	}
+	e.State, e.busy = Running, false
+	t.changedLocked(&e.Lease)
+	l = e.clone()
+	t.mu.Unlock()
+	return l, inside, nil
+}
+
+// wall records that the lease is about to start, then walls it in: a scope that is found after our death has a record.
+func (t *Table) wall(ctx context.Context, l Lease, p Process) (Inside, error) {
+	if err := t.save(ctx); err != nil {
+		return Inside{}, err
+	}
+	return t.cfg.Walls.Wall(ctx, l, p)
+}
+
+// abandon ends a lease whose start failed. The entry is busy.
+func (t *Table) abandon(ctx context.Context, e *entry, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unwallTimeout)
+	defer cancel()
+	return errors.Join(cause, t.finish(ctx, e, "it could not be started"))
+}
+
+// Ending says that somebody is stopping the lease. It holds its place until Ended.
+func (t *Table) Ending(id, reason string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.leases[id]
+	if e == nil {
+		return notFound(id)
+	}
+	if e.State == Running {
+		e.State, e.Reason = Ending, reason
+		t.changedLocked(&e.Lease)
+	}
+	return nil
+}
+
+// Ended says that the lease's processes are gone: its walls are taken down and its place is given to the next. An
+// unknown lease is no error. When the walls cannot be taken down the lease stays ending, with its place: call it again.
+func (t *Table) Ended(ctx context.Context, id, reason string) error {
+	t.mu.Lock()
+	e := t.leases[id]
+	if e == nil {
+		t.mu.Unlock()
+		return nil
+	}
+	if e.busy {
+		// Whoever is at it sees this when it is done.
+		e.endWanted = cmp.Or(e.endWanted, reason)
+		t.mu.Unlock()
+		return nil
+	}
+	e.busy = true
+	t.mu.Unlock()
+	return t.finish(ctx, e, reason)
+}
+
+// finish takes the walls down and lets the place go. The entry is busy.
+func (t *Table) finish(ctx context.Context, e *entry, reason string) error {
+	t.mu.Lock()
+	e.Reason = cmp.Or(e.Reason, reason)
+	if e.State != Ending {
+		e.State = Ending
+		t.changedLocked(&e.Lease)
+	}
+	l := e.clone()
+	t.mu.Unlock()
+
+	err := t.cfg.Walls.Unwall(ctx, l)
+	t.mu.Lock()
+	e.busy, e.endWanted = false, ""
+	if err != nil {
+		e.notice("its walls could not be taken down: " + err.Error())
+		t.mu.Unlock()
+		return fmt.Errorf("cannot end lease %s: %w", l.ID, err)
+	}
+	t.dropLocked(e)
+	t.evaluateLocked()
+	t.mu.Unlock()
+	return t.save(ctx)
+}
+
+// dropLocked makes the lease gone.
+func (t *Table) dropLocked(e *entry) {
+	delete(t.leases, e.ID)
+	t.forgetLocked(e.ID)
+	e.State = Gone
+	t.changedLocked(&e.Lease)
+}
+
+// forgetLocked keeps the id from being given again soon.
+func (t *Table) forgetLocked(id string) {
+	t.gone = append(t.gone, id)
+	if n := len(t.gone); n > keptIDs {
+		t.gone = slices.Delete(t.gone, 0, n-keptIDs)
+	}
+}
+
+// Notice leaves a line for the lease's user; the last few are kept. An unknown lease is passed over.
+func (t *Table) Notice(id, text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.leases[id]; e != nil {
+		e.notice(text)
+	}
+}
+
+// SetWalls replaces what is known of the lease's walls, after they were read back. An unknown lease is passed over.
+func (t *Table) SetWalls(id string, w api.WallsStatus) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.leases[id]; e != nil {
+		e.Walls = w
+	}
+}
+
+// Live gives copies of all leases that hold a place, oldest first.
+func (t *Table) Live() []Lease {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.copiesLocked()
+}
+
+func (t *Table) copiesLocked() []Lease {
+	all := make([]Lease, 0, len(t.leases))
+	for _, e := range t.sortedLocked() {
+		all = append(all, e.clone())
+	}
+	return all
+}
+
+// Get gives a copy of one lease that holds a place.
+func (t *Table) Get(id string) (Lease, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.leases[id]; e != nil {
+		return e.clone(), true
+	}
+	return Lease{}, false
+}
+
+// List gives all leases as the API tells them: those that hold a place, oldest first, then those that wait, in the
+// order of the queue.
+func (t *Table) List() []api.Lease {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	leases := t.copiesLocked()
+	entitled := Entitled(leases)
+	out := make([]api.Lease, 0, len(leases)+len(t.queue))
+	for i := range leases {
+		w := leases[i].Wire()
+		if e, ok := entitled[w.ID]; ok {
+			w.Share.Entitled = e
+		}
+		out = append(out, w)
+	}
+	for _, k := range t.queue {
+		out = append(out, k.wireLocked())
+	}
+	return out
+}
+
+// Count is how many leases of a grant live and wait. One that waits for any of several grants counts for the first.
+type Count struct{ Live, Queued int }
+
+// Counts gives the number of leases of each grant that has any.
+func (t *Table) Counts() map[Key]Count {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := map[Key]Count{}
+	for _, e := range t.leases {
+		c := out[e.Terms.Key()]
+		c.Live++
+		out[e.Terms.Key()] = c
+	}
+	for _, k := range t.queue {
+		c := out[k.lease.Terms.Key()]
+		c.Queued++
+		out[k.lease.Terms.Key()] = c
+	}
+	return out
+}
+
+// Granted gives the memory that live and reserved grants hold of each shared GPU, sorted by tenant and grant.
+func (t *Table) Granted() map[gpu.UUID][]api.GrantedMemory {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := map[gpu.UUID][]api.GrantedMemory{}
+	for id, taken := range t.occupancyLocked().gpus {
+		for k, p := range taken.parts {
+			out[id] = append(out[id], api.GrantedMemory{Tenant: k.Tenant, Grant: k.Grant, Bytes: p.memory})
+		}
+		slices.SortFunc(out[id], func(a, b api.GrantedMemory) int {
+			return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Grant, b.Grant))
+		})
+	}
+	return out
+}
+
+// Unmet names the reserved grants whose places could not all be kept free.
+func (t *Table) Unmet() []Unmet {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.unmet)
+}
+
+func notFound(id string) error {
+	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find lease %s", id), Hint: "see gpushare lease list"}
+}
