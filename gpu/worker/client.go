@@ -1,0 +1,426 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// ErrClosed says that the client was closed.
+var ErrClosed = errors.New("the driver is closed")
+
+// socketName is the client's socket in the run directory.
+const socketName = "nvml.sock"
+
+// Options says how a Client finds and treats its workers.
+type Options struct {
+	// Command is the worker's binary with leading arguments; flags are added to it.
+	Command []string
+	// Env is the worker's whole environment.
+	Env []string
+	// RunDir is where the socket is made; it must exist.
+	RunDir string
+	// Library and HostRoot are passed on when they are not empty.
+	Library  string
+	HostRoot string
+	// Launcher starts the worker processes.
+	Launcher Launcher
+	// Deadlines bound the operations.
+	Deadlines Deadlines
+	// Log receives starts, crashes and sick GPUs; nil discards them.
+	Log *slog.Logger
+}
+
+// Client is gpu.Driver with the driver in a worker process. It starts the worker when it is first needed.
+//
+// An operation past its deadline makes its GPU sick: the worker is killed without waiting for it and replaced by one
+// that leaves the GPU alone, and operations on the GPU fail with gpu.ErrTimeout until Retry. Operations of other GPUs
+// that were under way are sent again when they only read, and fail with gpu.ErrTimeout when they change something: the
+// hardware tells what was done. The same holds when the worker dies. When two workers in a row hang at their start,
+// every operation fails with gpu.ErrStuck until Retry.
+type Client struct {
+	o     Options
+	ln    net.Listener // nil where connections are handed over by a test
+	stats *recorder
+
+	// ctx ends with Close; goroutines are waited for there.
+	ctx        context.Context
+	stop       context.CancelFunc
+	goroutines sync.WaitGroup
+
+	// mu guards all below, and the fields of session and call that say so.
+	mu       sync.Mutex
+	cur      *session                   // the live worker
+	starting *start                     // a worker that is being started
+	waiting  map[string]chan<- net.Conn // by token: who waits for that worker's connection
+	slots    map[gpu.UUID]chan struct{} // one operation at a time on each GPU; "" is the node
+	sick     map[gpu.UUID]bool          // GPUs left alone until Retry
+	known    map[gpu.UUID]gpu.Identity  // as last read
+	hung     int                        // workers in a row that hung at start
+	failures int                        // starts in a row that failed otherwise
+	failure  error                      // of the last start
+	retryAt  time.Time                  // no start before
+	nextID   uint64
+	closed   bool
+}
+
+var _ gpu.Driver = (*Client)(nil)
+
+// New makes the socket. The first operation starts the first worker.
+func New(o Options) (*Client, error) {
+	if len(o.Command) == 0 || o.Launcher == nil {
+		return nil, errors.New("cannot make the driver's client: no worker command or no launcher")
+	}
+	path := filepath.Join(o.RunDir, socketName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("cannot remove the old worker socket: %w", err)
+	}
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the worker socket: %w", err)
+	}
+	// Between Listen and Chmod others may connect; they fail the check of the peer and of the token.
+	if err := os.Chmod(path, 0o600); err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("cannot protect the worker socket: %w", err)
+	}
+	return newClient(o, ln), nil
+}
+
+// newClient makes a client that accepts workers on ln.
+func newClient(o Options, ln net.Listener) *Client {
+	o.Deadlines = o.Deadlines.withDefaults()
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	c := &Client{
+		o: o, ln: ln, stats: newRecorder(), ctx: ctx, stop: stop,
+		waiting: make(map[string]chan<- net.Conn),
+		slots:   make(map[gpu.UUID]chan struct{}),
+		sick:    make(map[gpu.UUID]bool),
+		known:   make(map[gpu.UUID]gpu.Identity),
+	}
+	if ln != nil {
+		c.goroutines.Go(c.accept)
+	}
+	return c
+}
+
+// Close ends the worker and fails what is under way with ErrClosed.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	s := c.cur
+	if s != nil {
+		c.dropLocked(s, ErrClosed)
+	}
+	c.mu.Unlock()
+	c.stop()
+	var err error
+	if c.ln != nil {
+		err = c.ln.Close() // removes the socket too
+	}
+	if s != nil {
+		s.conn.Close() // the worker exits by itself
+		grace := time.NewTimer(drainGrace + time.Second)
+		defer grace.Stop()
+		select {
+		case <-s.proc.Done():
+		case <-grace.C:
+			c.kill(s.proc)
+		}
+	}
+	c.goroutines.Wait()
+	return err
+}
+
+// Status says how the worker fares.
+type Status struct {
+	PID   int        `json:"pid"`            // of the live worker, 0 when there is none
+	Sick  []gpu.UUID `json:"sick,omitempty"` // sorted
+	Stuck bool       `json:"stuck,omitempty"`
+	// Failure says why the last start failed; empty when it did not.
+	Failure string `json:"failure,omitempty"`
+}
+
+// Status reads how the worker fares. It does not ask the worker and never blocks.
+func (c *Client) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st := Status{Sick: c.sickLocked(), Stuck: c.stuckLocked()}
+	if c.cur != nil {
+		st.PID = c.cur.proc.PID()
+	}
+	if c.failure != nil {
+		st.Failure = c.failure.Error()
+	}
+	return st
+}
+
+// Stats reads the counters.
+func (c *Client) Stats() Stats { return c.stats.snapshot() }
+
+// Retry tries a sick GPU, or the stuck driver, again: the worker is replaced by one that may touch the GPU, which is
+// then read. An empty id means the node. The error is that of the reading, which makes the GPU sick again when it
+// hangs.
+func (c *Client) Retry(ctx context.Context, id gpu.UUID) error {
+	c.mu.Lock()
+	c.hung, c.failures, c.failure, c.retryAt = 0, 0, nil, time.Time{}
+	delete(c.sick, id) // a worker that was started without it is replaced by the next operation
+	c.mu.Unlock()
+	if id == "" {
+		_, err := c.Node(ctx)
+		return err
+	}
+	_, err := c.Snapshot(ctx, id)
+	return err
+}
+
+// Node implements gpu.Driver. A sick GPU keeps its place as it was last seen, with an Error.
+func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
+	info, err := call[gpu.NodeInfo](ctx, c, OpNode, "", nil)
+	if err != nil {
+		return info, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.learnLocked(info.GPUs)
+	for id := range c.sick {
+		was, ok := c.known[id]
+		if !ok {
+			was = gpu.Identity{UUID: id, Index: -1, Minor: -1, NUMANode: -1}
+		}
+		was.Error = "the driver did not answer in time; left alone until a retry"
+		if i := slices.IndexFunc(info.GPUs, func(g gpu.Identity) bool { return g.UUID == id }); i >= 0 {
+			info.GPUs[i] = was
+		} else {
+			info.GPUs = append(info.GPUs, was)
+		}
+	}
+	slices.SortStableFunc(info.GPUs, func(a, b gpu.Identity) int { return a.Index - b.Index })
+	return info, nil
+}
+
+// Snapshot implements gpu.Driver.
+func (c *Client) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) {
+	return call[gpu.Snapshot](ctx, c, OpSnapshot, id, nil)
+}
+
+// Profiles implements gpu.Driver.
+func (c *Client) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error) {
+	return call[gpu.Profiles](ctx, c, OpProfiles, id, nil)
+}
+
+// Memory implements gpu.Driver.
+func (c *Client) Memory(ctx context.Context, id gpu.UUID) (gpu.Memory, error) {
+	return call[gpu.Memory](ctx, c, OpMemory, id, nil)
+}
+
+// Processes implements gpu.Driver.
+func (c *Client) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
+	return call[[]gpu.Process](ctx, c, OpProcesses, id, nil)
+}
+
+// Utilization implements gpu.Driver.
+func (c *Client) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]gpu.UtilSample, uint64, error) {
+	r, err := call[utilizationResult](ctx, c, OpUtilization, id, utilizationArgs{since})
+	return r.Samples, r.Newest, err
+}
+
+// SetMIGMode implements gpu.Driver.
+func (c *Client) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
+	m, err := call[modeChange](ctx, c, OpSetMIGMode, id, migModeArgs{on})
+	return m.decode(), err
+}
+
+// CreateInstance implements gpu.Driver.
+func (c *Client) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
+	return call[gpu.Instance](ctx, c, OpCreateInstance, id, want)
+}
+
+// CompleteInstance implements gpu.Driver.
+func (c *Client) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
+	return call[gpu.Instance](ctx, c, OpCompleteInstance, id, instanceArgs{gi, compute})
+}
+
+// DestroyInstance implements gpu.Driver.
+func (c *Client) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error {
+	_, err := c.do(ctx, OpDestroyInstance, id, instanceArgs{GI: gi})
+	return err
+}
+
+// SetComputeMode implements gpu.Driver.
+func (c *Client) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.ComputeMode) error {
+	_, err := c.do(ctx, OpSetComputeMode, id, computeModeArgs{mode})
+	return err
+}
+
+// Events implements gpu.Driver. It goes on with the next worker when one is replaced; what happened in between is not
+// seen. It returns when ctx ends, the client is closed or no worker starts.
+func (c *Client) Events(ctx context.Context, f func(gpu.Event)) error {
+	info, _ := lookupOp(OpEvents)
+	for {
+		s, err := c.session(ctx, info, "")
+		if err != nil {
+			return err
+		}
+		cl := c.send(s, OpEvents, info, "", nil, 0, nil)
+		if err := c.stream(ctx, s, cl, f); err != nil {
+			return err
+		}
+	}
+}
+
+// stream calls f for the events of one worker. nil means that the worker has gone and another should be asked.
+func (c *Client) stream(ctx context.Context, s *session, cl *pending, f func(gpu.Event)) error {
+	for {
+		for _, e := range cl.events.take() {
+			f(e)
+		}
+		select {
+		case <-cl.events.ready:
+		case <-cl.done:
+			switch {
+			case errors.Is(cl.err, errGone):
+				return nil
+			case cl.err != nil:
+				return c.fail(cl.info, "", cl.err)
+			case cl.reply.Error != nil:
+				return cl.reply.Error.decode()
+			}
+			return c.fail(cl.info, "", gpu.ErrUnknown) // a stream ends with an error
+		case <-ctx.Done():
+			s.cancel(cl)
+			return c.fail(cl.info, "", ctx.Err())
+		}
+	}
+}
+
+// call does one operation and decodes what it gives.
+func call[T any](ctx context.Context, c *Client, op Op, id gpu.UUID, args any) (T, error) {
+	var v T
+	body, err := c.do(ctx, op, id, args)
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(body, &v); err != nil {
+		info, _ := lookupOp(op)
+		return v, c.fail(info, id, fmt.Errorf("%w: %w", gpu.ErrUnknown, err))
+	}
+	return v, nil
+}
+
+// do does one operation: it waits for its turn on the GPU, asks the worker, and asks the next worker when the first one
+// went away under an operation that only reads.
+func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.RawMessage, error) {
+	info, _ := lookupOp(op)
+	var body json.RawMessage
+	if args != nil {
+		b, err := json.Marshal(args)
+		if err != nil {
+			return nil, c.fail(info, id, fmt.Errorf("%w: %w", gpu.ErrInvalid, err))
+		}
+		body = b
+	}
+	slot := c.slot(id)
+	select {
+	case slot <- struct{}{}:
+	case <-ctx.Done():
+		return nil, c.fail(info, id, ctx.Err())
+	}
+	release := func() { <-slot }
+	for crashes := 0; ; {
+		s, err := c.session(ctx, info, id)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		cl := c.send(s, op, info, id, body, info.within(c.o.Deadlines), release)
+		select {
+		case <-cl.done:
+		case <-ctx.Done():
+			if c.leave(cl) {
+				s.cancel(cl)
+				return nil, c.fail(info, id, ctx.Err())
+			}
+		}
+		switch {
+		case cl.err == nil:
+			release()
+			if cl.reply.Error != nil {
+				return nil, cl.reply.Error.decode()
+			}
+			return cl.reply.Result, nil
+		case errors.Is(cl.err, errUnsent):
+		case !errors.Is(cl.err, errGone):
+			release()
+			return nil, c.fail(info, id, cl.err)
+		case info.write:
+			release()
+			return nil, c.fail(info, id, fmt.Errorf("%w: %w; the hardware tells what was done", gpu.ErrTimeout, cl.err))
+		case errors.Is(cl.err, errCrashed):
+			if crashes++; crashes > 1 {
+				release()
+				return nil, c.fail(info, id, fmt.Errorf("%w: %w, twice", gpu.ErrUnknown, cl.err))
+			}
+		}
+	}
+}
+
+// slot gives the turn-taker of one GPU.
+func (c *Client) slot(id gpu.UUID) chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.slots[id]
+	if s == nil {
+		s = make(chan struct{}, 1)
+		c.slots[id] = s
+	}
+	return s
+}
+
+// fail makes the error of one operation. A deadline of the caller's counts as a timeout.
+func (c *Client) fail(info opInfo, id gpu.UUID, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, gpu.ErrTimeout) {
+		err = fmt.Errorf("%w: %w", gpu.ErrTimeout, err)
+	}
+	return &gpu.Error{Op: info.verb, GPU: id, Err: err}
+}
+
+// learnLocked remembers what the GPUs are, for when one cannot be asked.
+func (c *Client) learnLocked(gpus []gpu.Identity) {
+	for _, g := range gpus {
+		if g.UUID != "" && g.Error == "" {
+			c.known[g.UUID] = g
+		}
+	}
+}
+
+// sickLocked lists the sick GPUs in order.
+func (c *Client) sickLocked() []gpu.UUID {
+	var out []gpu.UUID
+	for id := range c.sick {
+		out = append(out, id)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// newToken makes what a worker shows to prove that this client launched it.
+func newToken() string { return rand.Text() }

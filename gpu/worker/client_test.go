@@ -1,0 +1,573 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// TestEveryOperationCrosses asks every operation through a worker and compares what the driver was asked and gave.
+func TestEveryOperationCrosses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA, gpuB)
+		c, _ := newTestClient(t, n)
+		ctx := t.Context()
+
+		check := func(what string, got, want any, err error) {
+			t.Helper()
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("%s (-want +got):\n%s", what, d)
+			}
+		}
+		node, err := c.Node(ctx)
+		check("node", node, gpu.NodeInfo{DriverVersion: "580.1", GPUs: []gpu.Identity{{UUID: gpuA}, {UUID: gpuB, Index: 1, Minor: 1}}}, err)
+		snap, err := c.Snapshot(ctx, gpuA)
+		check("snapshot", snap, gpu.Snapshot{Identity: gpu.Identity{UUID: gpuA}}, err)
+		prof, err := c.Profiles(ctx, gpuA)
+		check("profiles", prof, gpu.Profiles{Width: 8}, err)
+		mem, err := c.Memory(ctx, gpuA)
+		check("memory", mem, gpu.Memory{Total: 40 << 30}, err)
+		procs, err := c.Processes(ctx, gpuA)
+		check("processes", procs, []gpu.Process{{PID: 7}}, err)
+		samples, newest, err := c.Utilization(ctx, gpuA, 41)
+		check("samples", samples, []gpu.UtilSample{{PID: 7, Time: 42}}, err)
+		check("newest", newest, uint64(42), err)
+		gi, err := c.CreateInstance(ctx, gpuA, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 4, Size: 1}})
+		check("create", gi, gpu.Instance{ID: 9, ProfileID: 19, Placement: gpu.Placement{Start: 4, Size: 1}}, err)
+		gi, err = c.CompleteInstance(ctx, gpuA, 5, []gpu.NewCompute{{Slices: 1}, {Slices: 2}})
+		check("complete", gi, gpu.Instance{ID: 5, Compute: make([]gpu.ComputeInstance, 2)}, err)
+		check("destroy", nil, nil, c.DestroyInstance(ctx, gpuA, 5))
+		check("compute mode", nil, nil, c.SetComputeMode(ctx, gpuA, gpu.ComputeProhibited))
+		mode, err := c.SetMIGMode(ctx, gpuA, true)
+		if err != nil || !errors.Is(mode.Activation, gpu.ErrInUse) || !mode.Pending || mode.Minor != 3 {
+			t.Errorf("mode = %+v, %v; want pending, minor 3 and ErrInUse", mode, err)
+		}
+
+		st := c.Stats()
+		if st.Writes != 5 || st.Messages != 12 { // two of the messages are readings of the node
+			t.Errorf("writes %d, messages %d; want 5 and 12", st.Writes, st.Messages)
+		}
+		if o := st.Ops[OpMemory]; o.Count != 1 || len(o.Buckets) != len(st.Bounds)+1 {
+			t.Errorf("latency of memory = %+v; want one in %d buckets", o, len(st.Bounds)+1)
+		}
+	})
+}
+
+// TestErrorsKeepTheirType sends each sentinel through a worker.
+func TestErrorsKeepTheirType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		c, _ := newTestClient(t, n)
+		for _, s := range sentinels() {
+			n.set(func(n *fakeNode) {
+				n.failing = &gpu.Error{Op: "create instance", GPU: gpuA, Code: 23, Err: s.err}
+			})
+			if _, err := c.Node(t.Context()); !errors.Is(err, s.err) { // the first one also passes a worker's start
+				t.Fatalf("node: %v; want %v", err, s.err)
+			}
+			n.set(func(n *fakeNode) { n.failing = nil })
+			time.Sleep(time.Minute) // fake time: past the pause between starts
+			if _, err := c.Memory(t.Context(), gpuA); err != nil {
+				t.Fatalf("memory: %v", err)
+			}
+			n.set(func(n *fakeNode) {
+				n.failing = &gpu.Error{Op: "create instance", GPU: gpuA, Code: 23, Err: fmt.Errorf("%w: slot 4", s.err)}
+			})
+			_, err := c.CreateInstance(t.Context(), gpuA, gpu.NewInstance{})
+			want := &gpu.Error{Op: "create instance", GPU: gpuA, Code: 23, Err: s.err}
+			var got *gpu.Error
+			if !errors.Is(err, s.err) || !errors.As(err, &got) || got.Code != 23 || got.GPU != gpuA {
+				t.Errorf("%s: %#v; want %v", s.kind, err, want)
+			}
+			if want := "cannot create instance on GPU-aaaa: " + s.err.Error() + ": slot 4 (NVML code 23)"; err.Error() != want {
+				t.Errorf("text = %q; want %q", err, want)
+			}
+			n.set(func(n *fakeNode) { n.failing = nil })
+		}
+	})
+}
+
+// TestHangMakesOneGPUSick hangs one GPU and expects the other one to be served as if nothing happened.
+func TestHangMakesOneGPUSick(t *testing.T) {
+	tests := []struct {
+		name  string
+		op    Op
+		limit time.Duration
+		call  func(context.Context, *Client) error
+	}{
+		{"read", OpSnapshot, 2 * time.Second, func(ctx context.Context, c *Client) error {
+			_, err := c.Snapshot(ctx, gpuA)
+			return err
+		}},
+		{"write", OpDestroyInstance, 30 * time.Second, func(ctx context.Context, c *Client) error {
+			return c.DestroyInstance(ctx, gpuA, 1)
+		}},
+		{"mode", OpSetMIGMode, 60 * time.Second, func(ctx context.Context, c *Client) error {
+			_, err := c.SetMIGMode(ctx, gpuA, true)
+			return err
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newFakeNode(gpuA, gpuB)
+				c, l := newTestClient(t, n)
+				if _, err := c.Node(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				hangOnce(t, n, tt.op, gpuA)
+				began := time.Now()
+				if err := tt.call(t.Context(), c); !errors.Is(err, gpu.ErrTimeout) {
+					t.Fatalf("hung operation: %v; want ErrTimeout", err)
+				}
+				if took := time.Since(began); took != tt.limit {
+					t.Errorf("hung operation took %v; want %v", took, tt.limit)
+				}
+				if _, err := c.Memory(t.Context(), gpuB); err != nil {
+					t.Errorf("other GPU: %v", err)
+				}
+				if _, excluded := flags(l.argv[1]); !cmp.Equal(excluded, []gpu.UUID{gpuA}) {
+					t.Errorf("second worker excludes %v; want %v", excluded, gpuA)
+				}
+
+				began = time.Now()
+				if _, err := c.Memory(t.Context(), gpuA); !errors.Is(err, gpu.ErrTimeout) {
+					t.Errorf("sick GPU: %v; want ErrTimeout", err)
+				}
+				if took := time.Since(began); took != 0 {
+					t.Errorf("sick GPU took %v to refuse; want no time", took)
+				}
+				info, err := c.Node(t.Context())
+				if err != nil || len(info.GPUs) != 2 || info.GPUs[0].UUID != gpuA || info.GPUs[0].Error == "" || info.GPUs[1].Error != "" {
+					t.Errorf("node = %+v, %v; want both GPUs and an error on the first", info.GPUs, err)
+				}
+				if st := c.Status(); !cmp.Equal(st.Sick, []gpu.UUID{gpuA}) || st.Stuck {
+					t.Errorf("status = %+v; want one sick GPU", st)
+				}
+
+				if err := c.Retry(t.Context(), gpuA); err != nil {
+					t.Fatalf("Retry: %v", err)
+				}
+				if _, err := c.Memory(t.Context(), gpuA); err != nil {
+					t.Errorf("GPU that is well again: %v", err)
+				}
+				if st := c.Status(); len(st.Sick) != 0 {
+					t.Errorf("status = %+v; want no sick GPU", st)
+				}
+				if got := l.count(); got != 3 {
+					t.Errorf("%d workers; want 3: the first, one without the GPU, one with it", got)
+				}
+			})
+		})
+	}
+}
+
+// TestAbandonedNeighbours has operations of another GPU under way when a worker is abandoned.
+func TestAbandonedNeighbours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gpuC := gpu.UUID("GPU-cccc")
+		n := newFakeNode(gpuA, gpuB, gpuC)
+		c, _ := newTestClient(t, n)
+		if _, err := c.Node(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		release := make(chan struct{})
+		t.Cleanup(func() { close(release) })
+		held := map[string]bool{}
+		n.set(func(n *fakeNode) {
+			n.hang = func(op Op, id gpu.UUID) <-chan struct{} {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				if op != OpNode && !held[string(op)+string(id)] {
+					held[string(op)+string(id)] = true
+					return release
+				}
+				return nil
+			}
+		})
+		var read, write, hung error
+		var calls sync.WaitGroup
+		calls.Go(func() { _, hung = c.Snapshot(t.Context(), gpuA) })
+		calls.Go(func() { _, read = c.Profiles(t.Context(), gpuB) })
+		calls.Go(func() { write = c.DestroyInstance(t.Context(), gpuC, 1) })
+		calls.Wait()
+		if !errors.Is(hung, gpu.ErrTimeout) {
+			t.Errorf("hung: %v; want ErrTimeout", hung)
+		}
+		if read != nil {
+			t.Errorf("neighbour's reading: %v; want it to be asked again", read)
+		}
+		if !errors.Is(write, gpu.ErrTimeout) {
+			t.Errorf("neighbour's change: %v; want ErrTimeout", write)
+		}
+		if got := n.count(OpProfiles, gpuB); got != 2 {
+			t.Errorf("the reading reached the hardware %d times; want 2", got)
+		}
+		if got := n.count(OpDestroyInstance, gpuC); got != 1 {
+			t.Errorf("the change reached the hardware %d times; want 1: it is never sent twice", got)
+		}
+		if st := c.Status(); !cmp.Equal(st.Sick, []gpu.UUID{gpuA}) {
+			t.Errorf("sick = %v; want only the GPU that hung", st.Sick)
+		}
+	})
+}
+
+// TestLanesDoNotBlockEachOther keeps one GPU busy and asks another one.
+func TestLanesDoNotBlockEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA, gpuB)
+		c, l := newTestClient(t, n)
+		release := hangAlways(n, OpCreateInstance, gpuA)
+		var err error
+		var busy sync.WaitGroup
+		busy.Go(func() { _, err = c.CreateInstance(t.Context(), gpuA, gpu.NewInstance{}) })
+		synctest.Wait()
+		for range 10 {
+			if _, err := c.Memory(t.Context(), gpuB); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// A caller behind the busy GPU waits for its turn as long as its own context says, and makes nothing sick.
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := c.Memory(ctx, gpuA); !errors.Is(err, gpu.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("behind a busy GPU: %v; want its own deadline", err)
+		}
+		release()
+		busy.Wait()
+		if err != nil {
+			t.Errorf("the long operation: %v", err)
+		}
+		if st := c.Status(); len(st.Sick) != 0 || l.count() != 1 {
+			t.Errorf("status %+v after %d workers; want none sick and one worker", st, l.count())
+		}
+	})
+}
+
+// TestCallerLeaves checks that an operation goes on being watched when its caller has gone.
+func TestCallerLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		c, _ := newTestClient(t, n)
+		if _, err := c.Node(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		hangOnce(t, n, OpMemory, gpuA)
+		ctx, cancel := context.WithCancel(t.Context())
+		var err error
+		var calls sync.WaitGroup
+		calls.Go(func() { _, err = c.Memory(ctx, gpuA) })
+		synctest.Wait()
+		cancel()
+		calls.Wait()
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v; want context.Canceled", err)
+		}
+		if st := c.Status(); len(st.Sick) != 0 {
+			t.Errorf("sick = %v before the deadline", st.Sick)
+		}
+		time.Sleep(2 * time.Second) // fake time
+		synctest.Wait()
+		if st := c.Status(); !cmp.Equal(st.Sick, []gpu.UUID{gpuA}) {
+			t.Errorf("sick = %v after the deadline; want the GPU that hung", st.Sick)
+		}
+	})
+}
+
+// TestCancelledBeforeItsTurn checks that a change whose caller has gone is not made later.
+func TestCancelledBeforeItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		c, _ := newTestClient(t, n)
+		release := hangAlways(n, OpProfiles, gpuA)
+		var calls sync.WaitGroup
+		calls.Go(func() { _, _ = c.Profiles(t.Context(), gpuA) })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := c.DestroyInstance(ctx, gpuA, 1); !errors.Is(err, gpu.ErrTimeout) {
+			t.Errorf("DestroyInstance: %v; want its own deadline", err)
+		}
+		release()
+		calls.Wait()
+		synctest.Wait()
+		if got := n.count(OpDestroyInstance, gpuA); got != 0 {
+			t.Errorf("the change was made %d times behind its caller's back", got)
+		}
+	})
+}
+
+// TestCrash kills the worker under a reading and under a change.
+func TestCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		c, l := newTestClient(t, n)
+		if _, err := c.Node(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		crashDuring := func(op Op, call func() error) error {
+			t.Helper()
+			hangOnce(t, n, op, gpuA)
+			var err error
+			var calls sync.WaitGroup
+			calls.Go(func() { err = call() })
+			synctest.Wait()
+			if err := l.last().Kill(); err != nil {
+				t.Fatal(err)
+			}
+			calls.Wait()
+			return err
+		}
+		if err := crashDuring(OpSnapshot, func() error { _, err := c.Snapshot(t.Context(), gpuA); return err }); err != nil {
+			t.Errorf("reading: %v; want it to be asked again", err)
+		}
+		if got := n.count(OpSnapshot, gpuA); got != 2 {
+			t.Errorf("the reading reached the hardware %d times; want 2", got)
+		}
+		err := crashDuring(OpCreateInstance, func() error { _, err := c.CreateInstance(t.Context(), gpuA, gpu.NewInstance{}); return err })
+		if !errors.Is(err, gpu.ErrTimeout) {
+			t.Errorf("change: %v; want ErrTimeout", err)
+		}
+		if got := n.count(OpCreateInstance, gpuA); got != 1 {
+			t.Errorf("the change reached the hardware %d times; want 1", got)
+		}
+		if st := c.Stats(); st.Crashes != 2 {
+			t.Errorf("%d crashes counted; want 2", st.Crashes)
+		}
+		if st := c.Status(); len(st.Sick) != 0 {
+			t.Errorf("sick = %v; a crash condemns no GPU", st.Sick)
+		}
+	})
+}
+
+// TestStuck has every worker hang while it opens the driver.
+func TestStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		c, l := newTestClient(t, n)
+		release := make(chan struct{})
+		var hang sync.Mutex
+		hanging := true
+		l.before = func(int) bool {
+			hang.Lock()
+			h := hanging
+			hang.Unlock()
+			if h {
+				<-release
+			}
+			return !h
+		}
+		for i := range 2 {
+			began := time.Now()
+			if _, err := c.Node(t.Context()); !errors.Is(err, gpu.ErrTimeout) || time.Since(began) != 10*time.Second {
+				t.Errorf("start %d: %v after %v; want ErrTimeout after 10s", i, err, time.Since(began))
+			}
+		}
+		for range 3 {
+			began := time.Now()
+			if _, err := c.Memory(t.Context(), gpuA); !errors.Is(err, gpu.ErrStuck) || time.Since(began) != 0 {
+				t.Errorf("stuck: %v after %v; want ErrStuck at once", err, time.Since(began))
+			}
+		}
+		if !c.Status().Stuck || l.count() != 2 {
+			t.Errorf("status %+v after %d workers; want stuck after 2", c.Status(), l.count())
+		}
+		hang.Lock()
+		hanging = false
+		hang.Unlock()
+		close(release)
+		if err := c.Retry(t.Context(), ""); err != nil {
+			t.Errorf("Retry: %v", err)
+		}
+		if c.Status().Stuck {
+			t.Error("still stuck after a retry that went well")
+		}
+	})
+}
+
+// TestHangAtStartNamesTheGPU has one GPU hang the reading of the node: the next worker leaves it out.
+func TestHangAtStartNamesTheGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA, gpuB)
+		c, l := newTestClient(t, n)
+		release := hangAlways(n, OpNode, gpuB)
+		defer release()
+		if _, err := c.Node(t.Context()); !errors.Is(err, gpu.ErrTimeout) {
+			t.Fatalf("first start: %v; want ErrTimeout", err)
+		}
+		info, err := c.Node(t.Context())
+		if err != nil || len(info.GPUs) != 2 {
+			t.Fatalf("second start: %+v, %v; want both GPUs", info, err)
+		}
+		if st := c.Status(); !cmp.Equal(st.Sick, []gpu.UUID{gpuB}) || st.Stuck || l.count() != 2 {
+			t.Errorf("status %+v after %d workers; want the second GPU sick after two", st, l.count())
+		}
+		if _, err := c.Memory(t.Context(), gpuA); err != nil {
+			t.Errorf("healthy GPU: %v", err)
+		}
+	})
+}
+
+// TestDriverMissing checks that a driver which cannot be opened is told by its type, and not asked for in a busy loop.
+func TestDriverMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		n.openErr = &gpu.Error{Op: "open the driver", Code: 9, Err: gpu.ErrNotLoaded}
+		c, l := newTestClient(t, n)
+		for range 100 {
+			_, err := c.Memory(t.Context(), gpuA)
+			var e *gpu.Error
+			if !errors.Is(err, gpu.ErrNotLoaded) || !errors.As(err, &e) || e.Code != 9 || e.Op != "read the memory" {
+				t.Fatalf("error = %#v; want ErrNotLoaded with code 9", err)
+			}
+			time.Sleep(100 * time.Millisecond) // fake time: 10 s in all
+		}
+		if got := l.count(); got < 4 || got > 7 {
+			t.Errorf("%d workers in 10 s; want the pause to double from 200 ms", got)
+		}
+		n.set(func(n *fakeNode) { n.openErr = nil })
+		time.Sleep(time.Minute)
+		if _, err := c.Memory(t.Context(), gpuA); err != nil {
+			t.Errorf("driver that was loaded meanwhile: %v", err)
+		}
+		if st := c.Status(); st.Failure != "" {
+			t.Errorf("failure = %q after a start that went well", st.Failure)
+		}
+	})
+}
+
+// TestWorkerEndsAtStart has every worker end before it connects.
+func TestWorkerEndsAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, l := newTestClient(t, newFakeNode(gpuA))
+		l.before = func(int) bool { return false }
+		began := time.Now()
+		if _, err := c.Node(t.Context()); !errors.Is(err, gpu.ErrUnknown) || time.Since(began) != 0 {
+			t.Errorf("error = %v after %v; want ErrUnknown at once", err, time.Since(began))
+		}
+		if c.Status().Stuck {
+			t.Error("stuck: nothing hung")
+		}
+	})
+}
+
+// TestEvents watches events over the death of a worker.
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		c, l := newTestClient(t, n)
+		ctx, cancel := context.WithCancel(t.Context())
+		got := make(chan gpu.Event, 16)
+		ended := make(chan error, 1)
+		go func() { ended <- c.Events(ctx, func(e gpu.Event) { got <- e }) }()
+		synctest.Wait()
+		gi := uint32(3)
+		want := gpu.Event{GPU: gpuA, Kind: gpu.EventXID, XID: 31, GI: &gi}
+		n.events[0] <- want
+		if d := cmp.Diff(want, <-got); d != "" {
+			t.Errorf("event (-want +got):\n%s", d)
+		}
+		if err := l.last().Kill(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		n.events[1] <- want
+		if e := <-got; e.XID != 31 {
+			t.Errorf("event = %+v after the worker was replaced", e)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Events ended with %v; want context.Canceled", err)
+		}
+	})
+}
+
+// TestSlowEventReader checks that a consumer that does not come back blocks nobody and that what it loses is counted.
+func TestSlowEventReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		c, _ := newTestClient(t, n)
+		ctx, cancel := context.WithCancel(t.Context())
+		block := make(chan struct{})
+		ended := make(chan error, 1)
+		go func() { ended <- c.Events(ctx, func(gpu.Event) { <-block }) }()
+		synctest.Wait()
+		for range queueDepth + 100 {
+			n.events[0] <- gpu.Event{GPU: gpuA}
+		}
+		if _, err := c.Memory(t.Context(), gpuA); err != nil {
+			t.Error(err)
+		}
+		if st := c.Stats(); st.EventsDropped == 0 || st.EventsDropped > 100 {
+			t.Errorf("%d events dropped; want up to 100", st.EventsDropped)
+		}
+		cancel()
+		close(block)
+		<-ended
+	})
+}
+
+// TestRetireWhileBusy checks that replacing a worker to try a GPU again disturbs nothing that is under way.
+func TestRetireWhileBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA, gpuB)
+		c, _ := newTestClient(t, n)
+		if _, err := c.Node(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		hangOnce(t, n, OpMemory, gpuA)
+		if _, err := c.Memory(t.Context(), gpuA); !errors.Is(err, gpu.ErrTimeout) {
+			t.Fatalf("hung: %v", err)
+		}
+		release := hangAlways(n, OpCreateInstance, gpuB)
+		var err error
+		var busy sync.WaitGroup
+		busy.Go(func() { _, err = c.CreateInstance(t.Context(), gpuB, gpu.NewInstance{}) })
+		synctest.Wait()
+		if err := c.Retry(t.Context(), gpuA); err != nil {
+			t.Errorf("Retry: %v", err)
+		}
+		release()
+		busy.Wait()
+		if err != nil {
+			t.Errorf("change under way: %v", err)
+		}
+		if st := c.Stats(); st.Crashes != 0 {
+			t.Errorf("%d crashes counted; a retired worker did not crash", st.Crashes)
+		}
+	})
+}
+
+// TestClosed checks that a closed client refuses and that closing fails what is under way.
+func TestClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		c, _ := newTestClient(t, n)
+		hangOnce(t, n, OpProfiles, gpuA)
+		var err error
+		var calls sync.WaitGroup
+		calls.Go(func() { _, err = c.Profiles(t.Context(), gpuA) })
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		calls.Wait()
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("under way: %v; want ErrClosed", err)
+		}
+		if _, err := c.Memory(t.Context(), gpuA); !errors.Is(err, ErrClosed) {
+			t.Errorf("after: %v; want ErrClosed", err)
+		}
+	})
+}

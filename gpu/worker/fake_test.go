@@ -1,0 +1,291 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+const (
+	gpuA = gpu.UUID("GPU-aaaa")
+	gpuB = gpu.UUID("GPU-bbbb")
+)
+
+// fakeNode is the hardware behind every fake driver of one test: it outlives workers, as hardware does.
+type fakeNode struct {
+	// hang blocks a call as a hung ioctl does: whatever its context says, until the test releases it.
+	hang func(op Op, id gpu.UUID) <-chan struct{}
+
+	mu      sync.Mutex // guards all below
+	gpus    []gpu.UUID
+	calls   []string
+	openErr error
+	events  []chan gpu.Event
+	opened  int
+	closed  int
+	failing error
+}
+
+func newFakeNode(gpus ...gpu.UUID) *fakeNode { return &fakeNode{gpus: gpus} }
+
+func (n *fakeNode) enter(op Op, id gpu.UUID) error {
+	n.mu.Lock()
+	n.calls = append(n.calls, string(op)+" "+string(id))
+	hang, failing := n.hang, n.failing
+	n.mu.Unlock()
+	if hang != nil {
+		if ch := hang(op, id); ch != nil {
+			<-ch
+		}
+	}
+	return failing
+}
+
+// count tells how often op reached the hardware.
+func (n *fakeNode) count(op Op, id gpu.UUID) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	k := 0
+	for _, c := range n.calls {
+		if c == string(op)+" "+string(id) {
+			k++
+		}
+	}
+	return k
+}
+
+// set changes the node under its lock.
+func (n *fakeNode) set(f func(*fakeNode)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f(n)
+}
+
+// open is an Opener of a driver that leaves some GPUs alone.
+func (n *fakeNode) open(excluded ...gpu.UUID) Opener {
+	return func(context.Context) (gpu.Driver, error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.opened++
+		if n.openErr != nil {
+			return nil, n.openErr
+		}
+		return &fakeDriver{n: n, excluded: excluded}, nil
+	}
+}
+
+type fakeDriver struct {
+	n        *fakeNode
+	excluded []gpu.UUID
+}
+
+func (d *fakeDriver) Node(ctx context.Context) (gpu.NodeInfo, error) {
+	info := gpu.NodeInfo{DriverVersion: "580.1"}
+	d.n.mu.Lock()
+	gpus := slices.Clone(d.n.gpus)
+	d.n.mu.Unlock()
+	for i, id := range gpus {
+		if slices.Contains(d.excluded, id) {
+			continue
+		}
+		gpu.Touch(ctx, id)
+		if err := d.n.enter(OpNode, id); err != nil {
+			return info, err
+		}
+		info.GPUs = append(info.GPUs, gpu.Identity{UUID: id, Index: i, Minor: i})
+	}
+	return info, nil
+}
+
+func (d *fakeDriver) Snapshot(_ context.Context, id gpu.UUID) (gpu.Snapshot, error) {
+	return gpu.Snapshot{Identity: gpu.Identity{UUID: id}}, d.n.enter(OpSnapshot, id)
+}
+
+func (d *fakeDriver) Profiles(_ context.Context, id gpu.UUID) (gpu.Profiles, error) {
+	return gpu.Profiles{Width: 8}, d.n.enter(OpProfiles, id)
+}
+
+func (d *fakeDriver) Memory(_ context.Context, id gpu.UUID) (gpu.Memory, error) {
+	return gpu.Memory{Total: 40 << 30}, d.n.enter(OpMemory, id)
+}
+
+func (d *fakeDriver) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error) {
+	return []gpu.Process{{PID: 7}}, d.n.enter(OpProcesses, id)
+}
+
+func (d *fakeDriver) Utilization(_ context.Context, id gpu.UUID, since uint64) ([]gpu.UtilSample, uint64, error) {
+	return []gpu.UtilSample{{PID: 7, Time: since + 1}}, since + 1, d.n.enter(OpUtilization, id)
+}
+
+func (d *fakeDriver) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
+	return gpu.ModeChange{Pending: on, Minor: 3, Activation: gpu.ErrInUse}, d.n.enter(OpSetMIGMode, id)
+}
+
+func (d *fakeDriver) CreateInstance(_ context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
+	return gpu.Instance{ID: 9, ProfileID: want.ProfileID, Placement: want.Placement}, d.n.enter(OpCreateInstance, id)
+}
+
+func (d *fakeDriver) CompleteInstance(_ context.Context, id gpu.UUID, gi uint32, c []gpu.NewCompute) (gpu.Instance, error) {
+	return gpu.Instance{ID: gi, Compute: make([]gpu.ComputeInstance, len(c))}, d.n.enter(OpCompleteInstance, id)
+}
+
+func (d *fakeDriver) DestroyInstance(_ context.Context, id gpu.UUID, gi uint32) error {
+	return d.n.enter(OpDestroyInstance, id)
+}
+
+func (d *fakeDriver) SetComputeMode(_ context.Context, id gpu.UUID, mode gpu.ComputeMode) error {
+	return d.n.enter(OpSetComputeMode, id)
+}
+
+func (d *fakeDriver) Events(ctx context.Context, f func(gpu.Event)) error {
+	ch := make(chan gpu.Event)
+	d.n.set(func(n *fakeNode) { n.events = append(n.events, ch) })
+	for {
+		select {
+		case e := <-ch:
+			f(e)
+		case <-ctx.Done():
+			return &gpu.Error{Op: "watch events", Err: ctx.Err()}
+		}
+	}
+}
+
+func (d *fakeDriver) Close() error {
+	d.n.set(func(n *fakeNode) { n.closed++ })
+	return nil
+}
+
+// inProcess launches workers as goroutines of the test, each with its own connection. A killed one loses its
+// connection, as a killed process does, but what hangs in the fake hardware goes on hanging.
+type inProcess struct {
+	node *fakeNode
+	// before, when set, runs in place of the worker; it returns whether the worker should run after all.
+	before func(n int) bool
+
+	client *Client // set once made, for pipes
+
+	workers sync.WaitGroup
+
+	mu    sync.Mutex // guards procs
+	procs []*inProcessWorker
+	argv  [][]string
+}
+
+type inProcessWorker struct {
+	pid  int
+	conn net.Conn
+	done chan struct{}
+}
+
+func (p *inProcessWorker) PID() int              { return p.pid }
+func (p *inProcessWorker) Done() <-chan struct{} { return p.done }
+func (p *inProcessWorker) Kill() error           { return p.conn.Close() }
+
+func (l *inProcess) Launch(_ context.Context, _ string, argv, _ []string) (Process, error) {
+	ours, theirs := net.Pipe()
+	l.mu.Lock()
+	w := &inProcessWorker{pid: 1000 + len(l.procs), conn: theirs, done: make(chan struct{})}
+	l.procs = append(l.procs, w)
+	l.argv = append(l.argv, argv)
+	n := len(l.procs)
+	l.mu.Unlock()
+	token, excluded := flags(argv)
+	l.workers.Go(func() {
+		defer close(w.done)
+		if l.before != nil && !l.before(n) {
+			theirs.Close()
+			return
+		}
+		if err := l.client.admit(hello{Protocol: protocol, Token: token}, ours); err != nil {
+			ours.Close()
+			return
+		}
+		_ = Serve(context.Background(), theirs, l.node.open(excluded...), slog.New(slog.DiscardHandler))
+	})
+	return w, nil
+}
+
+func (l *inProcess) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.procs)
+}
+
+// last gives the newest worker.
+func (l *inProcess) last() *inProcessWorker {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.procs[len(l.procs)-1]
+}
+
+// flags reads what a worker needs of its command line.
+func flags(argv []string) (token string, excluded []gpu.UUID) {
+	for i := 0; i+1 < len(argv); i++ {
+		switch argv[i] {
+		case "--token":
+			token = argv[i+1]
+		case "--exclude":
+			excluded = append(excluded, gpu.UUID(argv[i+1]))
+		}
+	}
+	return token, excluded
+}
+
+// newTestClient makes a client whose workers are goroutines. Everything has ended when the test does.
+func newTestClient(t *testing.T, n *fakeNode) (*Client, *inProcess) {
+	t.Helper()
+	l := &inProcess{node: n}
+	c := newClient(Options{Command: []string{"worker"}, RunDir: "/nowhere", Launcher: l}, nil)
+	l.client = c
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		l.workers.Wait()
+	})
+	return c, l
+}
+
+// hangOnce makes the first call of op on id hang until the test ends.
+func hangOnce(t *testing.T, n *fakeNode, op Op, id gpu.UUID) {
+	t.Helper()
+	release := make(chan struct{})
+	var once sync.Once
+	n.set(func(n *fakeNode) {
+		n.hang = func(o Op, g gpu.UUID) (ch <-chan struct{}) {
+			if o == op && g == id {
+				once.Do(func() { ch = release })
+			}
+			return ch
+		}
+	})
+	t.Cleanup(func() { close(release) })
+}
+
+// hangAlways makes every call of op on id hang until release is called.
+func hangAlways(n *fakeNode, op Op, id gpu.UUID) (release func()) {
+	ch := make(chan struct{})
+	n.set(func(n *fakeNode) {
+		n.hang = func(o Op, g gpu.UUID) <-chan struct{} {
+			if o == op && g == id {
+				return ch
+			}
+			return nil
+		}
+	})
+	return func() { close(ch) }
+}
+
+// within bounds a test's waiting.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,281 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// workerEnv makes the test binary a worker with a fake driver; its value says how the worker misbehaves.
+const workerEnv = "GPUSHARE_TEST_WORKER"
+
+func TestMain(m *testing.M) {
+	if mode, ok := os.LookupEnv(workerEnv); ok {
+		os.Exit(workerMain(mode, os.Args[1:]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// workerMain is a worker process. In mode "hang" every reading of a GPU's profiles hangs for ever, whatever happens.
+func workerMain(mode string, args []string) int {
+	token, excluded := flags(args)
+	var socket string
+	for i, a := range args {
+		if a == "--connect" {
+			socket = args[i+1]
+		}
+	}
+	conn, err := Dial(context.Background(), socket, token)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	n := newFakeNode(gpuA, gpuB)
+	if mode == "hang" {
+		hangAlways(n, OpProfiles, gpuA)
+	}
+	if err := Serve(context.Background(), conn, n.open(excluded...), slog.New(slog.DiscardHandler)); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// newProcessClient makes a client with real worker processes over a real socket.
+func newProcessClient(t *testing.T, mode string, d Deadlines) *Client {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gpushare-worker") // short: a socket's path has 108 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Options{
+		Command:   []string{exe},
+		Env:       []string{workerEnv + "=" + mode},
+		RunDir:    dir,
+		Launcher:  Exec{Stderr: os.Stderr},
+		Deadlines: d,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return c
+}
+
+// process gives the live worker.
+func process(t *testing.T, c *Client) Process {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cur == nil {
+		t.Fatal("no worker")
+	}
+	return c.cur.proc
+}
+
+func TestProcess(t *testing.T) {
+	c := newProcessClient(t, "", Deadlines{})
+	ctx := within(t, 20*time.Second)
+	node, err := c.Node(ctx)
+	if err != nil || len(node.GPUs) != 2 {
+		t.Fatalf("Node = %+v, %v", node, err)
+	}
+	fi, err := os.Stat(filepath.Join(c.o.RunDir, socketName))
+	if err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v; want mode 0600", fi.Mode(), err)
+	}
+	p := process(t, c)
+	sid, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// After the command's closing bracket: state, parent, process group, session.
+	if f := strings.Fields(string(sid[strings.LastIndexByte(string(sid), ')')+1:])); f[3] != fmt.Sprint(p.PID()) {
+		t.Errorf("the worker is in session %s; want one of its own", f[3])
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		t.Error("the worker outlives the client")
+	}
+}
+
+// TestKillMinus9 kills a real worker again and again while it is read from: no reader notices.
+func TestKillMinus9(t *testing.T) {
+	c := newProcessClient(t, "", Deadlines{})
+	ctx := within(t, 60*time.Second)
+	if _, err := c.Node(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		p := process(t, c)
+		if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		var calls sync.WaitGroup
+		for _, id := range []gpu.UUID{gpuA, gpuB} {
+			calls.Go(func() {
+				if _, err := c.Memory(ctx, id); err != nil {
+					t.Errorf("kill %d: %v", i, err)
+				}
+			})
+		}
+		calls.Wait()
+		if q := process(t, c); q.PID() == p.PID() {
+			t.Errorf("kill %d: still worker %d", i, p.PID())
+		}
+	}
+	if st := c.Stats(); st.Starts != 6 || st.Crashes != 5 {
+		t.Errorf("%d starts and %d crashes; want 6 and 5", st.Starts, st.Crashes)
+	}
+}
+
+// TestStoppedProcess stops a real worker, which then answers nothing at all: it is killed and replaced.
+func TestStoppedProcess(t *testing.T) {
+	c := newProcessClient(t, "", Deadlines{Read: 100 * time.Millisecond})
+	ctx := within(t, 20*time.Second)
+	if _, err := c.Node(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p := process(t, c)
+	if err := syscall.Kill(p.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Memory(ctx, gpuA); !errors.Is(err, gpu.ErrTimeout) {
+		t.Errorf("stopped worker: %v; want ErrTimeout", err)
+	}
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		t.Fatal("the stopped worker was not killed")
+	}
+	if _, err := c.Memory(ctx, gpuB); err != nil {
+		t.Errorf("other GPU: %v", err)
+	}
+}
+
+// TestWorkerEndsWithItsConnection closes the connection of a worker that has a call hanging: the process must end.
+func TestWorkerEndsWithItsConnection(t *testing.T) {
+	c := newProcessClient(t, "hang", Deadlines{})
+	ctx := within(t, 20*time.Second)
+	if _, err := c.Node(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p := process(t, c)
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.Profiles(short, gpuA); !errors.Is(err, gpu.ErrTimeout) {
+		t.Fatalf("hung call: %v", err)
+	}
+	c.mu.Lock()
+	conn := c.cur.conn
+	c.dropLocked(c.cur, errRetired) // so that the client does not kill it
+	c.mu.Unlock()
+	conn.Close()
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		t.Error("the worker outlives its connection")
+	}
+}
+
+// TestStrangers lets others connect to the worker socket.
+func TestStrangers(t *testing.T) {
+	c := newProcessClient(t, "", Deadlines{})
+	socket := filepath.Join(c.o.RunDir, socketName)
+	tests := []struct {
+		name string
+		send func(net.Conn) error
+	}{
+		{"wrong token", func(conn net.Conn) error { return writeFrame(conn, hello{Protocol: protocol, Token: "guess"}) }},
+		{"wrong version", func(conn net.Conn) error { return writeFrame(conn, hello{Protocol: protocol + 1}) }},
+		{"too long", func(conn net.Conn) error { _, err := conn.Write([]byte{0xff, 0xff, 0xff, 0xff}); return err }},
+		{"no JSON", func(conn net.Conn) error { _, err := conn.Write([]byte{0, 0, 0, 1, 'x'}); return err }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			conn, err := net.Dial("unix", socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := tt.send(conn); err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("read %d bytes, %v; want the connection closed", n, err)
+			}
+		})
+	}
+	if _, err := c.Node(within(t, 20*time.Second)); err != nil {
+		t.Errorf("after strangers: %v", err)
+	}
+}
+
+func TestExec(t *testing.T) {
+	t.Run("no such binary", func(t *testing.T) {
+		if _, err := (Exec{}).Launch(t.Context(), "x", []string{"/no/such/worker"}, nil); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("error = %v; want one that says that it does not exist", err)
+		}
+	})
+	t.Run("ended", func(t *testing.T) {
+		p, err := Exec{}.Launch(t.Context(), "x", []string{"/bin/true"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-p.Done()
+		if err := p.Kill(); err != nil {
+			t.Errorf("killing what has ended: %v; want no error", err)
+		}
+	})
+}
+
+// BenchmarkRoundTrip is what one operation costs over the wire, the fake driver's time left out.
+func BenchmarkRoundTrip(b *testing.B) {
+	dir, err := os.MkdirTemp("", "gpushare-worker")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	exe, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	c, err := New(Options{Command: []string{exe}, Env: []string{workerEnv + "="}, RunDir: dir, Launcher: Exec{}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	for b.Loop() {
+		if _, err := c.Memory(b.Context(), gpuA); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,343 @@
+package worker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+const (
+	// laneDepth bounds what waits for one lane. The client sends one operation for each GPU at a time, so a full lane
+	// means that something else is at the other end.
+	laneDepth = 64
+	// maxLanes bounds the threads that the other end can make.
+	maxLanes = 256
+	// maxEvents bounds the streams of events.
+	maxEvents = 8
+	// drainGrace is how long the worker waits for operations under way once its connection has ended.
+	drainGrace = 2 * time.Second
+	// writeLimit bounds one reply's way into the socket: the client always reads.
+	writeLimit = 10 * time.Second
+)
+
+// ErrLanesStuck is returned by Serve when operations were still under way after the connection had ended. The process
+// should exit at once: nothing waits for them.
+var ErrLanesStuck = errors.New("operations are still inside the driver")
+
+// Opener opens the driver. It runs on the node's lane, before the first operation.
+type Opener func(ctx context.Context) (gpu.Driver, error)
+
+// Dial connects a worker to the daemon that launched it and shows the token it was given.
+func Dial(ctx context.Context, socket, token string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to the daemon: %w", err)
+	}
+	if err := writeFrame(conn, hello{Protocol: protocol, Token: token}); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("cannot greet the daemon: %w", err)
+	}
+	return conn, nil
+}
+
+// Serve carries out what comes over conn until the other end closes it or ctx ends, then closes the driver. It owns
+// conn. Each GPU has a thread of its own, so one that hangs stops no other.
+func Serve(ctx context.Context, conn net.Conn, open Opener, log *slog.Logger) error {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &server{
+		conn:    conn,
+		log:     log,
+		opened:  make(chan struct{}),
+		lanes:   make(map[gpu.UUID]chan job),
+		cancels: make(map[uint64]context.CancelFunc),
+	}
+	// Ending ctx unblocks the reader.
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+
+	s.node = s.startLane(func() {
+		defer close(s.opened)
+		s.driver, s.openErr = open(ctx)
+	})
+	err := s.read(ctx)
+	cancel()
+	conn.Close()
+	close(s.node)
+	for _, l := range s.lanes {
+		close(l)
+	}
+	if !s.drain() {
+		return ErrLanesStuck
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
+		return nil
+	}
+	return err
+}
+
+// server is one connection's worth of lanes.
+type server struct {
+	conn net.Conn
+	log  *slog.Logger
+
+	// opened is closed once driver and openErr are set; they do not change after.
+	opened  chan struct{}
+	driver  gpu.Driver
+	openErr error
+
+	// node and lanes belong to the reader.
+	node  chan job
+	lanes map[gpu.UUID]chan job
+
+	events  atomic.Int32 // streams under way
+	threads sync.WaitGroup
+
+	// writeMu guards writes to conn.
+	writeMu sync.Mutex
+
+	// mu guards cancels.
+	mu      sync.Mutex
+	cancels map[uint64]context.CancelFunc
+}
+
+// job is one request with the context of its caller.
+type job struct {
+	ctx context.Context
+	req request
+}
+
+// read hands every request to its lane until the connection ends.
+func (s *server) read(ctx context.Context) error {
+	in := bufio.NewReader(s.conn)
+	for {
+		var r request
+		if err := readFrame(in, &r); err != nil {
+			return err
+		}
+		if r.Op == opCancel {
+			s.forget(r.ID)
+			continue
+		}
+		info, ok := lookupOp(r.Op)
+		if !ok {
+			s.answer(r, nil, 0, &gpu.Error{Op: string(r.Op), GPU: r.GPU, Err: gpu.ErrInvalid})
+			continue
+		}
+		j := job{ctx: s.remember(ctx, r), req: r}
+		if err := s.dispatch(info, j); err != nil {
+			s.forget(r.ID)
+			s.answer(r, nil, 0, &gpu.Error{Op: info.verb, GPU: r.GPU, Err: err})
+		}
+	}
+}
+
+// dispatch puts j on its lane. It never blocks: a lane that hangs must not stop the reader.
+func (s *server) dispatch(info opInfo, j job) error {
+	var l chan job
+	switch info.lane {
+	case laneEvents:
+		if s.events.Add(1) > maxEvents {
+			s.events.Add(-1)
+			return fmt.Errorf("%w: too many watchers of events", gpu.ErrInvalid)
+		}
+		l = s.startLane(nil)
+		l <- j
+		close(l)
+		return nil
+	case laneNode:
+		l = s.node
+	case laneGPU:
+		l = s.lanes[j.req.GPU]
+		if l == nil {
+			if len(s.lanes) >= maxLanes {
+				return fmt.Errorf("%w: too many GPUs", gpu.ErrInvalid)
+			}
+			l = s.startLane(nil)
+			s.lanes[j.req.GPU] = l
+		}
+	}
+	select {
+	case l <- j:
+		return nil
+	default:
+		return fmt.Errorf("%w: too many operations wait", gpu.ErrTimeout)
+	}
+}
+
+// startLane makes a lane: a goroutine with an OS thread of its own, since the vendor's library may keep state by thread
+// and a hung call must cost that thread alone. It runs first, then what is put on the lane until that is closed.
+func (s *server) startLane(first func()) chan job {
+	l := make(chan job, laneDepth)
+	s.threads.Go(func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the lane
+		if first != nil {
+			first()
+		}
+		for j := range l {
+			s.carryOut(j)
+		}
+	})
+	return l
+}
+
+// carryOut runs one request and answers it.
+func (s *server) carryOut(j job) {
+	defer s.forget(j.req.ID)
+	<-s.opened
+	info, _ := lookupOp(j.req.Op)
+	if s.openErr != nil {
+		s.answer(j.req, nil, 0, s.openErr)
+		return
+	}
+	if err := j.ctx.Err(); err != nil {
+		// The caller has given up: a change must not be made behind its back.
+		s.answer(j.req, nil, 0, &gpu.Error{Op: info.verb, GPU: j.req.GPU, Err: fmt.Errorf("%w: %w", gpu.ErrTimeout, err)})
+		return
+	}
+	began := time.Now()
+	result, err := s.call(j)
+	s.answer(j.req, result, time.Since(began), err)
+}
+
+// call asks the driver.
+func (s *server) call(j job) (any, error) {
+	ctx, r, d := j.ctx, j.req, s.driver
+	switch r.Op {
+	case OpNode:
+		return d.Node(gpu.WithTouch(ctx, func(id gpu.UUID) { s.send(reply{ID: r.ID, Touching: id}) }))
+	case OpSnapshot:
+		return d.Snapshot(ctx, r.GPU)
+	case OpProfiles:
+		return d.Profiles(ctx, r.GPU)
+	case OpMemory:
+		return d.Memory(ctx, r.GPU)
+	case OpProcesses:
+		return d.Processes(ctx, r.GPU)
+	case OpUtilization:
+		a, err := decodeArgs[utilizationArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		samples, newest, err := d.Utilization(ctx, r.GPU, a.Since)
+		return utilizationResult{samples, newest}, err
+	case OpSetMIGMode:
+		a, err := decodeArgs[migModeArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		m, err := d.SetMIGMode(ctx, r.GPU, a.On)
+		return encodeModeChange(m), err
+	case OpCreateInstance:
+		a, err := decodeArgs[gpu.NewInstance](r)
+		if err != nil {
+			return nil, err
+		}
+		return d.CreateInstance(ctx, r.GPU, a)
+	case OpCompleteInstance:
+		a, err := decodeArgs[instanceArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		return d.CompleteInstance(ctx, r.GPU, a.GI, a.Compute)
+	case OpDestroyInstance:
+		a, err := decodeArgs[instanceArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		return nil, d.DestroyInstance(ctx, r.GPU, a.GI)
+	case OpSetComputeMode:
+		a, err := decodeArgs[computeModeArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		return nil, d.SetComputeMode(ctx, r.GPU, a.Mode)
+	case OpEvents:
+		defer s.events.Add(-1)
+		return nil, d.Events(ctx, func(e gpu.Event) { s.send(reply{ID: r.ID, Event: &e}) })
+	}
+	return nil, &gpu.Error{Op: string(r.Op), Err: gpu.ErrInvalid}
+}
+
+// answer sends the outcome of r.
+func (s *server) answer(r request, result any, took time.Duration, err error) {
+	out := reply{ID: r.ID, Took: took, Error: encodeError(err)}
+	if result != nil && err == nil {
+		body, encErr := json.Marshal(result)
+		if encErr != nil {
+			out.Error = encodeError(&gpu.Error{Op: string(r.Op), GPU: r.GPU, Err: fmt.Errorf("%w: %w", gpu.ErrUnknown, encErr)})
+		}
+		out.Result = body
+	}
+	s.send(out)
+}
+
+// send writes one reply. When it cannot be written the connection is ended: the client would wait for it in vain.
+func (s *server) send(r reply) {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	_ = s.conn.SetWriteDeadline(time.Now().Add(writeLimit)) // an error shows in the write
+	if err := writeFrame(s.conn, r); err != nil {
+		s.log.Debug("cannot answer", "id", r.ID, "err", err)
+		s.conn.Close()
+	}
+}
+
+// remember gives the context of r, which forget ends.
+func (s *server) remember(ctx context.Context, r request) context.Context {
+	var cancel context.CancelFunc
+	if r.Timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, r.Timeout)
+	} else {
+		ctx, cancel = context.WithCancel(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancels[r.ID] = cancel
+	return ctx
+}
+
+// forget ends the context of a request, which is over or whose caller has gone.
+func (s *server) forget(id uint64) {
+	s.mu.Lock()
+	cancel := s.cancels[id]
+	delete(s.cancels, id)
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// drain waits for the lanes and then for the driver's Close, each of which may hang. It tells whether all ended.
+func (s *server) drain() bool {
+	done := make(chan struct{})
+	go func() { // ends with the last lane; when that hangs, the process is about to exit
+		defer close(done)
+		s.threads.Wait()
+		if s.driver == nil {
+			return
+		}
+		if err := s.driver.Close(); err != nil {
+			s.log.Warn("cannot close the driver", "err", err)
+		}
+	}()
+	grace := time.NewTimer(drainGrace)
+	defer grace.Stop()
+	select {
+	case <-done:
+		return true
+	case <-grace.C:
+		return false
+	}
+}

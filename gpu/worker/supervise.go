@@ -1,0 +1,328 @@
+package worker
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+const (
+	// hungStarts is how many workers in a row may hang at start before the driver counts as stuck.
+	hungStarts = 2
+	// firstPause and lastPause bound the pause between starts that fail, which doubles.
+	firstPause = 200 * time.Millisecond
+	lastPause  = 30 * time.Second
+	// greetLimit bounds the time from a connection to its token.
+	greetLimit = 2 * time.Second
+)
+
+// start is one attempt to start a worker.
+type start struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// stuckLocked tells whether starting workers has been given up.
+func (c *Client) stuckLocked() bool { return c.hung >= hungStarts }
+
+// session gives the live worker for an operation on id, and starts one when there is none.
+func (c *Client) session(ctx context.Context, info opInfo, id gpu.UUID) (*session, error) {
+	for {
+		c.mu.Lock()
+		var refuse error
+		switch {
+		case c.closed:
+			refuse = ErrClosed
+		case c.stuckLocked():
+			refuse = gpu.ErrStuck
+		case id != "" && c.sick[id]:
+			refuse = fmt.Errorf("%w: it did not before and is left alone until a retry", gpu.ErrTimeout)
+		case c.cur != nil && c.leavesOutLocked(c.cur):
+			c.retireLocked(c.cur)
+			c.mu.Unlock()
+			continue
+		case c.cur != nil:
+			s := c.cur
+			c.mu.Unlock()
+			return s, nil
+		case c.starting == nil && time.Now().Before(c.retryAt):
+			refuse = c.failure
+		}
+		if refuse != nil {
+			c.mu.Unlock()
+			return nil, c.refused(info, id, refuse)
+		}
+		st := c.starting
+		if st == nil {
+			st = &start{done: make(chan struct{})}
+			c.starting = st
+			c.goroutines.Go(func() { c.run(st) })
+		}
+		c.mu.Unlock()
+		if !wait(ctx, st.done) {
+			return nil, c.fail(info, id, ctx.Err())
+		}
+		if st.err != nil {
+			return nil, c.refused(info, id, st.err)
+		}
+	}
+}
+
+// refused words why no worker takes an operation. What the driver said at the start keeps its code.
+func (c *Client) refused(info opInfo, id gpu.UUID, err error) error {
+	var e *gpu.Error
+	if errors.As(err, &e) {
+		return &gpu.Error{Op: info.verb, GPU: id, Code: e.Code, Err: e.Err}
+	}
+	return c.fail(info, id, err)
+}
+
+// leavesOutLocked tells whether s was started without a GPU that is to be tried again.
+func (c *Client) leavesOutLocked(s *session) bool {
+	for _, id := range s.excluded {
+		if !c.sick[id] {
+			return true
+		}
+	}
+	return false
+}
+
+// run makes one attempt and keeps its outcome.
+func (c *Client) run(st *start) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.o.Deadlines.Start)
+	defer cancel()
+	s, node, err := c.launch(ctx)
+	if err == nil {
+		c.stats.with(func(st *Stats) { st.Starts++ })
+		c.o.Log.Info("the GPU worker is up", "pid", s.proc.PID(), "driver", node.DriverVersion, "gpus", len(node.GPUs), "excluded", s.excluded)
+	}
+	c.mu.Lock()
+	c.starting = nil
+	if err == nil && c.closed {
+		err = ErrClosed
+		c.dropLocked(s, err)
+		s.conn.Close()
+	}
+	if err == nil && s.gone {
+		err = fmt.Errorf("%w: the worker ended right after its start", gpu.ErrUnknown)
+	}
+	st.err = err
+	switch {
+	case err == nil:
+		c.cur = s
+		c.hung, c.failures, c.failure, c.retryAt = 0, 0, nil, time.Time{}
+		c.learnLocked(node.GPUs)
+	default:
+		c.failure = err
+		pause := min(firstPause<<min(c.failures, 16), lastPause)
+		c.failures++
+		if !errors.Is(err, gpu.ErrTimeout) { // a hang has its own bound
+			c.retryAt = time.Now().Add(pause)
+		}
+	}
+	c.mu.Unlock()
+	close(st.done)
+	if err != nil && !errors.Is(err, ErrClosed) {
+		c.o.Log.Error("the GPU worker does not start", "err", err)
+	}
+}
+
+// launch starts one worker, waits for its connection and reads the node through it, which opens the driver.
+func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
+	var node gpu.NodeInfo
+	c.mu.Lock()
+	excluded := c.sickLocked()
+	c.mu.Unlock()
+
+	token := newToken()
+	conns := make(chan net.Conn, 1)
+	c.expect(token, conns)
+	defer c.unexpect(token, conns)
+	proc, err := c.o.Launcher.Launch(ctx, "gpushare-nvml-"+token[:8], c.argv(token, excluded), c.o.Env)
+	if err != nil {
+		return nil, node, fmt.Errorf("%w: %w", gpu.ErrUnknown, err)
+	}
+	s := &session{proc: proc, excluded: excluded, pending: make(map[uint64]*pending)}
+	select {
+	case s.conn = <-conns:
+	case <-proc.Done():
+		return nil, node, fmt.Errorf("%w: the worker ended before it connected", gpu.ErrUnknown)
+	case <-ctx.Done():
+		c.kill(proc)
+		if c.ctx.Err() != nil {
+			return nil, node, ErrClosed
+		}
+		c.mu.Lock()
+		c.hung++
+		c.mu.Unlock()
+		return nil, node, fmt.Errorf("%w: the worker did not connect", gpu.ErrTimeout)
+	}
+	c.goroutines.Go(func() { c.receive(s) })
+
+	info, _ := lookupOp(OpNode)
+	deadline, _ := ctx.Deadline()
+	p := c.send(s, OpNode, info, "", nil, max(time.Until(deadline), time.Millisecond), nil)
+	if !wait(c.ctx, p.done) {
+		c.mu.Lock()
+		c.dropLocked(s, ErrClosed)
+		c.mu.Unlock()
+		s.conn.Close()
+		return nil, node, ErrClosed
+	}
+	if p.err != nil {
+		if errors.Is(p.err, errCrashed) {
+			return nil, node, fmt.Errorf("%w: the worker ended while it opened the driver", gpu.ErrUnknown)
+		}
+		return nil, node, p.err // abandoned by overdue, which counted it
+	}
+	if p.reply.Error != nil {
+		c.mu.Lock()
+		c.dropLocked(s, errRetired)
+		c.mu.Unlock()
+		s.conn.Close() // it exits by itself
+		return nil, node, p.reply.Error.decode()
+	}
+	if err := json.Unmarshal(p.reply.Result, &node); err != nil {
+		c.mu.Lock()
+		c.dropLocked(s, errRetired)
+		c.mu.Unlock()
+		s.conn.Close()
+		return nil, node, fmt.Errorf("%w: cannot decode the worker's node: %w", gpu.ErrUnknown, err)
+	}
+	return s, node, nil
+}
+
+// argv is the command line of one worker.
+func (c *Client) argv(token string, excluded []gpu.UUID) []string {
+	argv := append([]string{}, c.o.Command...)
+	argv = append(argv, "--connect", filepath.Join(c.o.RunDir, socketName), "--token", token)
+	if c.o.Library != "" {
+		argv = append(argv, "--library", c.o.Library)
+	}
+	if c.o.HostRoot != "" {
+		argv = append(argv, "--host-root", c.o.HostRoot)
+	}
+	for _, id := range excluded {
+		argv = append(argv, "--exclude", string(id))
+	}
+	return argv
+}
+
+// expect registers who waits for the worker with this token.
+func (c *Client) expect(token string, conns chan<- net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting[token] = conns
+}
+
+// unexpect ends that; a connection that came too late is closed.
+func (c *Client) unexpect(token string, conns <-chan net.Conn) {
+	c.mu.Lock()
+	delete(c.waiting, token)
+	c.mu.Unlock()
+	select {
+	case late := <-conns:
+		late.Close()
+	default:
+	}
+}
+
+// accept takes connections until the listener is closed.
+func (c *Client) accept() {
+	for {
+		conn, err := c.ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			c.o.Log.Warn("cannot accept a worker", "err", err)
+			pause := time.NewTimer(firstPause) // such as for want of file descriptors
+			select {
+			case <-pause.C:
+			case <-c.ctx.Done():
+			}
+			pause.Stop()
+			continue
+		}
+		c.goroutines.Go(func() {
+			if err := c.greet(conn); err != nil {
+				c.o.Log.Warn("refused a connection on the worker socket", "err", err)
+				conn.Close()
+			}
+		})
+	}
+}
+
+// greet checks who is at the other end of conn and hands it to the start that waits for it.
+func (c *Client) greet(conn net.Conn) error {
+	if err := checkPeer(conn); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(c.ctx, func() { conn.Close() })
+	defer stop()
+	if err := conn.SetReadDeadline(time.Now().Add(greetLimit)); err != nil {
+		return err
+	}
+	var h hello
+	if err := readFrame(conn, &h); err != nil {
+		return fmt.Errorf("cannot read the greeting: %w", err)
+	}
+	if err := conn.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	return c.admit(h, conn)
+}
+
+// admit hands conn to the start that waits for its token.
+func (c *Client) admit(h hello, conn net.Conn) error {
+	if h.Protocol != protocol {
+		return fmt.Errorf("cannot talk to the worker: it speaks version %d, not %d", h.Protocol, protocol)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for token, conns := range c.waiting {
+		if subtle.ConstantTimeCompare([]byte(token), []byte(h.Token)) != 1 {
+			continue
+		}
+		delete(c.waiting, token)
+		conns <- conn // holds one
+		return nil
+	}
+	return errors.New("cannot admit the worker: its token is not expected")
+}
+
+// checkPeer refuses peers of another user: only root and the user whom the daemon runs as launch workers.
+func checkPeer(conn net.Conn) error {
+	uc, ok := conn.(*net.UnixConn)
+	if !ok {
+		return errors.New("cannot check the peer: not a unix socket")
+	}
+	raw, err := uc.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("cannot check the peer: %w", err)
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return fmt.Errorf("cannot check the peer: %w", err)
+	}
+	if credErr != nil {
+		return fmt.Errorf("cannot check the peer: %w", credErr)
+	}
+	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("cannot admit the worker: process %d belongs to user %d", cred.Pid, cred.Uid)
+	}
+	return nil
+}

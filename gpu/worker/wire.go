@@ -1,0 +1,177 @@
+package worker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// protocol is the version of the messages. Daemon and worker come from one package, so another version is refused.
+const protocol = 1
+
+// hello is the worker's first message.
+type hello struct {
+	Protocol int    `json:"protocol"`
+	Token    string `json:"token"`
+}
+
+// request asks for one operation.
+type request struct {
+	ID      uint64          `json:"id"`
+	Op      Op              `json:"op"`
+	GPU     gpu.UUID        `json:"gpu,omitempty"`
+	Timeout time.Duration   `json:"timeout,omitempty"` // ns that are left; 0 for none
+	Args    json.RawMessage `json:"args,omitempty"`
+}
+
+// reply answers one request, in any order. With Event or Touching set more follow.
+type reply struct {
+	ID     uint64          `json:"id"`
+	Took   time.Duration   `json:"took,omitempty"` // ns inside the driver
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  *wireError      `json:"error,omitempty"`
+	Event  *gpu.Event      `json:"event,omitempty"`
+	// Touching says that an operation on the node is about to touch this GPU, which may hang.
+	Touching gpu.UUID `json:"touching,omitempty"`
+}
+
+type (
+	utilizationArgs struct {
+		Since uint64 `json:"since"`
+	}
+	utilizationResult struct {
+		Samples []gpu.UtilSample `json:"samples"`
+		Newest  uint64           `json:"newest"`
+	}
+	migModeArgs struct {
+		On bool `json:"on"`
+	}
+	instanceArgs struct {
+		GI      uint32           `json:"gi"`
+		Compute []gpu.NewCompute `json:"compute,omitempty"`
+	}
+	computeModeArgs struct {
+		Mode gpu.ComputeMode `json:"mode"`
+	}
+	// modeChange carries what gpu.ModeChange leaves out of JSON.
+	modeChange struct {
+		gpu.ModeChange
+		Activation *wireError `json:"activation,omitempty"`
+	}
+)
+
+// wireError is an error of the driver with its sentinel by name.
+type wireError struct {
+	Kind string   `json:"kind"`
+	Op   string   `json:"op,omitempty"`
+	GPU  gpu.UUID `json:"gpu,omitempty"`
+	Code int      `json:"code,omitempty"`
+	Text string   `json:"text,omitempty"` // what the error says beyond its sentinel
+}
+
+// sentinel pairs a name on the wire with the error that it stands for.
+type sentinel struct {
+	kind string
+	err  error
+}
+
+// sentinels is the one table of the driver's errors. ErrUnknown comes last: it stands for all that is not named.
+func sentinels() []sentinel {
+	return []sentinel{
+		{"not-loaded", gpu.ErrNotLoaded},
+		{"no-library", gpu.ErrNoLibrary},
+		{"version-mismatch", gpu.ErrVersionMismatch},
+		{"invalid", gpu.ErrInvalid},
+		{"not-supported", gpu.ErrNotSupported},
+		{"denied", gpu.ErrDenied},
+		{"not-found", gpu.ErrNotFound},
+		{"missing", gpu.ErrMissing},
+		{"lost", gpu.ErrLost},
+		{"reset-required", gpu.ErrResetRequired},
+		{"in-use", gpu.ErrInUse},
+		{"insufficient-resources", gpu.ErrInsufficientResources},
+		{"timeout", gpu.ErrTimeout},
+		{"stuck", gpu.ErrStuck},
+		{"unknown", gpu.ErrUnknown},
+	}
+}
+
+// encodeError makes err fit for the wire; nil stays nil.
+func encodeError(err error) *wireError {
+	if err == nil {
+		return nil
+	}
+	w := &wireError{Kind: "unknown"}
+	base := gpu.ErrUnknown
+	for _, s := range sentinels() {
+		if errors.Is(err, s.err) {
+			w.Kind, base = s.kind, s.err
+			break
+		}
+	}
+	inner := err
+	var e *gpu.Error
+	if errors.As(err, &e) {
+		w.Op, w.GPU, w.Code = e.Op, e.GPU, e.Code
+		inner = e.Err
+	}
+	if inner != base { //nolint:errorlint // identity is meant: a wrapped sentinel has text of its own
+		w.Text = inner.Error()
+	}
+	return w
+}
+
+// sentinel gives the sentinel that w stands for, with w's own text around it.
+func (w *wireError) sentinel() error {
+	base := gpu.ErrUnknown
+	for _, s := range sentinels() {
+		if s.kind == w.Kind {
+			base = s.err
+			break
+		}
+	}
+	if w.Text == "" {
+		return base
+	}
+	return &textError{text: w.Text, err: base}
+}
+
+// decode gives the error back as the driver returned it.
+func (w *wireError) decode() error {
+	return &gpu.Error{Op: w.Op, GPU: w.GPU, Code: w.Code, Err: w.sentinel()}
+}
+
+// textError is a sentinel whose text came over the wire.
+type textError struct {
+	text string
+	err  error
+}
+
+func (e *textError) Error() string { return e.text }
+func (e *textError) Unwrap() error { return e.err }
+
+// encodeModeChange makes m fit for the wire.
+func encodeModeChange(m gpu.ModeChange) modeChange {
+	return modeChange{ModeChange: m, Activation: encodeError(m.Activation)}
+}
+
+// decode gives the outcome back as the driver returned it.
+func (m modeChange) decode() gpu.ModeChange {
+	out := m.ModeChange
+	if m.Activation != nil {
+		out.Activation = m.Activation.sentinel()
+	}
+	return out
+}
+
+// decodeArgs reads the arguments of r.
+func decodeArgs[T any](r request) (T, error) {
+	var v T
+	if err := json.Unmarshal(r.Args, &v); err != nil {
+		return v, &gpu.Error{Op: string(r.Op), GPU: r.GPU, Err: fmt.Errorf("%w: %w", gpu.ErrInvalid, err)}
+	}
+	return v, nil
+}
