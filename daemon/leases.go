@@ -1,0 +1,384 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// wallTimeout bounds the walling in of one process.
+const wallTimeout = 15 * time.Second
+
+// stopGrace is the time between SIGTERM and SIGKILL of a lease that is stopped by name.
+const stopGrace = 10 * time.Second
+
+// postLease is gpushare run: it answers with lines until the caller's process is inside its walls.
+func (d *Daemon) postLease(c *call) error {
+	b, err := c.body()
+	if err != nil {
+		return err
+	}
+	var q api.LeaseRequest
+	if err := json.Unmarshal(b, &q); err != nil {
+		return &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()}
+	}
+	if len(q.Command) == 0 {
+		return &api.Error{Kind: api.KindInvalid, Message: "cannot run nothing: the request names no command"}
+	}
+	p := c.caller.process
+	if p.Start == 0 {
+		return &api.Error{Kind: api.KindUnavailable, Message: "cannot start a lease: the process that asked is gone"}
+	}
+	ticket, err := d.table.Submit(lease.Request{
+		Tenant: q.Tenant, Grant: q.Grant, GPU: q.GPU, Member: c.caller.tenants, Admin: c.caller.admin,
+		User: userName(c.caller.uid), UID: c.caller.uid, Command: q.Command, Wait: (*time.Duration)(q.Wait),
+	})
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("Content-Type", "application/x-ndjson")
+	out := json.NewEncoder(c.w)
+	line := func(g *api.LeaseGrant) {
+		_ = out.Encode(g) // The caller went away: the context ends, and with it the wait.
+		_ = http.NewResponseController(c.w).Flush()
+	}
+	placed, err := ticket.Await(c.ctx(), func(l api.Lease) { line(&api.LeaseGrant{Lease: &l}) })
+	if err != nil {
+		line(&api.LeaseGrant{Error: d.leaseError(err)})
+		return nil
+	}
+	// From here the start is carried through whatever the caller's connection does: the walls decide, not the socket.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), wallTimeout)
+	defer cancel()
+	l, inside, err := d.table.Start(ctx, ticket.ID(), lease.Process{PID: p.PID, Start: p.Start})
+	if err != nil {
+		ticket.Cancel()
+		line(&api.LeaseGrant{Error: d.leaseError(err)})
+		return nil
+	}
+	d.watchLease(l.ID)
+	d.leaseEvent(&l, "lease.started", fmt.Sprintf("%s started %s", l.User, strings.Join(l.Command, " ")))
+	wire := l.Wire()
+	line(&api.LeaseGrant{Lease: &wire, Environment: inside.Environment, Unset: inside.Unset, Chosen: placed.Chosen, Warnings: inside.Warnings})
+	return nil
+}
+
+// leaseError is how a refusal travels inside the stream.
+func (d *Daemon) leaseError(err error) *api.Error {
+	var e *api.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	d.log.Warn("a lease was not started", "error", err)
+	return &api.Error{Kind: api.KindUnavailable, Message: err.Error(), Hint: "see the journal of gpushared"}
+}
+
+func (d *Daemon) leaseEvent(l *lease.Lease, kind, message string) {
+	e := api.Event{Kind: kind, Tenant: l.Terms.Tenant, Lease: l.ID, Message: message}
+	if len(l.Place.GPUs) > 0 {
+		e.GPU = string(l.Place.GPUs[0])
+	}
+	d.events.publish(e)
+}
+
+// walls implements lease.Walls: it makes the scope of a lease and tells what holds there.
+type walls struct{ d *Daemon }
+
+// Wall moves the process into a scope of its own with exactly the devices of its lease.
+func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.Inside, error) {
+	d := w.d
+	node, want := d.observer.Last(), d.desired.Load()
+	rules, err := d.deviceRules(node, &l)
+	if err != nil {
+		return lease.Inside{}, err
+	}
+	inside := lease.Inside{}
+	inside.Environment, inside.Unset, err = d.environment(ctx, node, &l)
+	if err != nil {
+		return lease.Inside{}, err
+	}
+	port := d.portOf(&l, want)
+	info := port.Info()
+	state, err := port.StartScope(ctx, scopeOf(&l, cgroup.Process(p), rules))
+	if err != nil {
+		return lease.Inside{}, err
+	}
+	inside.Status = wallsStatus(info, state)
+	if !want.enforcing() {
+		inside.Warnings = append(inside.Warnings, "the node only observes (enforce: observe): the command runs without walls, and no quota is enforced")
+		inside.Status.Missing = append(inside.Status.Missing, "everything: the spec says enforce: observe")
+	}
+	return inside, nil
+}
+
+// Unwall kills what is left in the scope.
+func (w walls) Unwall(ctx context.Context, l lease.Lease) error {
+	port := w.d.portOf(&l, w.d.desired.Load())
+	_ = port.Thaw(ctx, l.ID) // Gone is as good as thawed; a kill reaches frozen processes too.
+	if err := port.KillScope(ctx, l.ID); err != nil {
+		return fmt.Errorf("cannot clear its cgroup: %w", err)
+	}
+	return nil
+}
+
+func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup.Scope {
+	return cgroup.Scope{
+		ID: l.ID, Slice: cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}, Process: p,
+		Description: "gpushare lease " + l.ID, Closed: true, Devices: rules, StopTimeout: stopGrace,
+	}
+}
+
+// wallsStatus says what holds the processes, and what does not.
+func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.WallsStatus {
+	w := api.WallsStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze}
+	if !info.Devices {
+		w.Missing = append(w.Missing, "device rules: not on "+info.Adapter)
+	}
+	if !info.Freeze {
+		w.Missing = append(w.Missing, "time shares: nothing can be frozen ("+info.Detail+")")
+	}
+	for _, name := range cgroup.LimitNames() {
+		if !slices.Contains(info.Limits, name) {
+			w.Missing = append(w.Missing, name+" limits: not on "+info.Adapter)
+		}
+	}
+	return w
+}
+
+// portOf is what holds a lease's processes. On a node that only observes nobody is moved anywhere.
+func (d *Daemon) portOf(l *lease.Lease, want *desired) cgroup.Port {
+	if l.Walls.Cgroup != "" || (l.State == lease.Placed && want.enforcing()) {
+		return d.port
+	}
+	if d.port.Info().Adapter == "processes" {
+		return d.port
+	}
+	if l.State != lease.Placed && l.Walls.Cgroup == "" {
+		return d.follow
+	}
+	return d.follow
+}
+
+// watchers are the goroutines that wait for the ends of leases.
+type watchers struct {
+	mu   sync.Mutex // guards what follows
+	seen map[string]bool
+}
+
+// watchLease ends the lease when its last process is gone. One watcher a lease.
+func (d *Daemon) watchLease(id string) {
+	d.watchers.mu.Lock()
+	defer d.watchers.mu.Unlock()
+	if d.watchers.seen[id] {
+		return
+	}
+	d.watchers.seen[id] = true
+	d.goroutines.Go(func() {
+		defer func() {
+			d.watchers.mu.Lock()
+			defer d.watchers.mu.Unlock()
+			delete(d.watchers.seen, id)
+		}()
+		d.awaitEnd(d.ctx, id)
+	})
+}
+
+func (d *Daemon) awaitEnd(ctx context.Context, id string) {
+	l, ok := d.table.Get(id)
+	if !ok {
+		return
+	}
+	if err := d.portOf(&l, d.desired.Load()).WaitEmpty(ctx, id); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+		if ctx.Err() != nil {
+			return // The daemon ends: leases outlive it.
+		}
+		d.log.Error("cannot watch a lease", "lease", id, "error", err)
+	}
+	// It ends even while the daemon is being stopped: clearing up is bounded by itself.
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), wallTimeout)
+	defer cancel()
+	for ctx.Err() == nil {
+		err := d.table.Ended(end, id, "its last process ended")
+		if err == nil {
+			break
+		}
+		d.log.Error("cannot end a lease", "lease", id, "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+			end, cancel = context.WithTimeout(context.WithoutCancel(ctx), wallTimeout)
+			defer cancel()
+		}
+	}
+	d.leaseEvent(&l, "lease.ended", "the last process ended")
+	d.kick()
+}
+
+// deleteLease stops a lease the polite way and answers when it is gone.
+func (d *Daemon) deleteLease(c *call) error {
+	id := c.r.PathValue("id")
+	l, ok := d.table.Get(id)
+	if !ok || !(c.caller.admin || c.caller.isMember(l.Terms.Tenant)) {
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "'gpushare lease list' shows them"}
+	}
+	if !c.caller.admin && c.caller.uid != l.UID {
+		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not stop lease %s: it is of %s", userName(c.caller.uid), id, l.User), Hint: "its owner or an administrator may"}
+	}
+	if err := d.stopLease(c.ctx(), &l, "stopped by "+userName(c.caller.uid), stopGrace); err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, map[string]string{"stopped": id})
+}
+
+// stopLease is thaw, SIGTERM, grace, kill. It returns when the lease is gone.
+func (d *Daemon) stopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error {
+	if err := d.table.Ending(l.ID, reason); err != nil {
+		return err
+	}
+	d.leaseEvent(l, "lease.stopping", reason)
+	port := d.portOf(l, d.desired.Load())
+	if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotFound) && !errors.Is(err, cgroup.ErrNotSupported) {
+		return fmt.Errorf("cannot thaw lease %s: %w", l.ID, err)
+	}
+	d.terminate(ctx, port, l.ID)
+	wait, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	if err := port.WaitEmpty(wait, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+		if err := port.KillScope(ctx, l.ID); err != nil {
+			return fmt.Errorf("cannot kill lease %s: %w", l.ID, err)
+		}
+	}
+	return d.table.Ended(ctx, l.ID, reason)
+}
+
+// terminate sends SIGTERM to every process of a lease, by descriptors that cannot mean another process.
+func (d *Daemon) terminate(ctx context.Context, port cgroup.Port, id string) {
+	members, err := port.Members(ctx, id)
+	if err != nil {
+		return // It is gone.
+	}
+	for _, m := range members {
+		p, err := procfs.OpenPidfd(m.PID, m.Start)
+		if err != nil {
+			continue // It ended.
+		}
+		if owner, ok := port.Owner(m.PID); ok && owner == id {
+			if err := p.Signal(unix.SIGTERM); err != nil {
+				d.log.Warn("cannot signal a process", "pid", m.PID, "lease", id, "error", err)
+			}
+		}
+		_ = p.Close() // Nothing is written through it.
+	}
+}
+
+// getEnv answers the environment of the lease that the caller runs in.
+func (d *Daemon) getEnv(c *call) error {
+	id, ok := d.ownerOf(c.caller.process.PID)
+	if !ok {
+		return &api.Error{Kind: api.KindNotFound, Message: "this process runs in no lease", Hint: "start one with 'gpushare run -- $SHELL'"}
+	}
+	l, ok := d.table.Get(id)
+	if !ok {
+		return &api.Error{Kind: api.KindNotFound, Message: "lease " + id + " is gone"}
+	}
+	env, unset, err := d.environment(c.ctx(), d.observer.Last(), &l)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, api.Environment{Lease: id, Environment: env, Unset: unset})
+}
+
+// ownerOf tells whose process it is, whichever port holds it.
+func (d *Daemon) ownerOf(pid int) (string, bool) {
+	if id, ok := d.port.Owner(pid); ok {
+		return id, true
+	}
+	if d.follow != d.port {
+		return d.follow.Owner(pid)
+	}
+	return "", false
+}
+
+// saveLeases keeps the table until the next boot, before anybody is told of a lease.
+func (d *Daemon) saveLeases(_ context.Context, state []byte) error {
+	return d.writeRun("leases.json", state)
+}
+
+// restoreLeases finds the leases of an earlier life again, and ends those whose processes are gone.
+func (d *Daemon) restoreLeases(ctx context.Context) error {
+	b, err := d.readRun("leases.json")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.table.Restore(b); err != nil {
+		return err
+	}
+	for _, l := range d.table.Live() {
+		port := d.portOf(&l, d.desired.Load())
+		_, err := port.Adopt(ctx, scopeOf(&l, cgroup.Process(l.Process), nil))
+		if err == nil {
+			if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) {
+				d.log.Error("cannot thaw a lease that was found again", "lease", l.ID, "error", err)
+			}
+			d.watchLease(l.ID)
+			continue
+		}
+		if !errors.Is(err, cgroup.ErrNotFound) {
+			d.log.Warn("cannot find a lease again", "lease", l.ID, "error", err)
+		}
+		if err := d.table.Ended(ctx, l.ID, "its processes ended while the daemon was away"); err != nil {
+			d.log.Error("cannot end a lease", "lease", l.ID, "error", err)
+		}
+	}
+	return nil
+}
+
+// usage answers who uses what from the lease table as it is now.
+func (d *Daemon) usage() usage {
+	live := d.table.Live()
+	return usage{
+		instance: func(id gpu.UUID, p gpu.Placement) []string {
+			var out []string
+			for i := range live {
+				if pl := &live[i].Place; pl.Instance != nil && *pl.Instance == p && slices.Contains(pl.GPUs, id) {
+					out = append(out, live[i].ID)
+				}
+			}
+			return out
+		},
+		gpu: func(id gpu.UUID) []string {
+			var out []string
+			for i := range live {
+				if slices.Contains(live[i].Place.GPUs, id) {
+					out = append(out, live[i].ID)
+				}
+			}
+			return out
+		},
+		ours:    d.ours,
+		command: procfs.Name,
+	}
+}
+
+// runPath is a file that lives until the next boot.
+func (d *Daemon) runPath(name string) string { return filepath.Join(d.settings.RunDir, name) }

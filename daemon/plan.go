@@ -1,0 +1,168 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// authority is what the administrator allowed for one change. The zero value disturbs nobody: the converge loop's.
+type authority struct {
+	Force      bool `json:"force,omitempty"`
+	AllowReset bool `json:"allow_reset,omitempty"`
+}
+
+// usage answers who uses what, from one moment.
+type usage struct {
+	// instance names the leases that have an instance.
+	instance func(id gpu.UUID, p gpu.Placement) []string
+	// gpu names the leases that have a place on a GPU.
+	gpu func(id gpu.UUID) []string
+	// ours tells whether we made an instance, or said that it is ours.
+	ours func(id gpu.UUID, in *gpu.Instance) bool
+	// command names a process for people.
+	command func(pid int) string
+}
+
+// planned is what would be done to the hardware of the node.
+type planned struct {
+	steps    []step.Step
+	problems map[gpu.UUID]error // GPUs that cannot become as wanted, and why
+}
+
+// planGPUs plans the hardware part: MIG modes, instances and compute modes. It is pure.
+func planGPUs(d *desired, n *observe.Node, use usage, a authority) planned {
+	p := planned{problems: map[gpu.UUID]error{}}
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		id := g.Identity.UUID
+		mode := d.mode(id)
+		if mode == api.ModeUnmanaged || mode == api.ModeExternal {
+			continue
+		}
+		steps, err := planGPU(d.gpus[id], g, use, a)
+		if err != nil {
+			p.problems[id] = fmt.Errorf("GPU %d (%s): %w", g.Identity.Index, id, err)
+			continue
+		}
+		p.steps = append(p.steps, steps...)
+	}
+	return p
+}
+
+func planGPU(e *api.GPUSpec, g *observe.GPU, use usage, a authority) ([]step.Step, error) {
+	if g.Err != nil {
+		return nil, g.Err
+	}
+	steps, err := planMIG(e, g, use, a)
+	if err != nil {
+		return nil, err
+	}
+	cm, err := planComputeMode(e, g, use, a)
+	if err != nil {
+		return nil, err
+	}
+	return append(steps, cm...), nil
+}
+
+// planMIG makes the MIG mode and the instances be as wanted.
+func planMIG(e *api.GPUSpec, g *observe.GPU, use usage, a authority) ([]step.Step, error) {
+	on := e.Mode == api.ModeMIG
+	if !on && !g.MIG.Current && !g.MIG.Pending {
+		return nil, nil
+	}
+	o := mig.Options{Force: a.Force, AllowReset: a.AllowReset}
+	mode, err := mig.PlanMode(g.MIG, on, holders(g, nil, use), o)
+	if err != nil {
+		return nil, err
+	}
+	var r mig.Result
+	if len(g.Instances) > 0 || on && e.MIG != nil && !e.MIG.Dynamic {
+		if g.Profiles == nil {
+			return nil, errors.New("the driver does not tell what this GPU can be partitioned into; with MIG mode off some drivers do not: turn it on first")
+		}
+		var want []mig.Want
+		if on && e.MIG != nil {
+			want = mig.Named(e.MIG.Layout...)
+		}
+		if r, err = mig.Plan(*g.Profiles, present(e, g, use), want, o); err != nil {
+			return nil, err
+		}
+	}
+	r.Mode = mode
+	return r.Steps(g.Identity.UUID), nil
+}
+
+// present says of each instance whether it may be touched.
+func present(e *api.GPUSpec, g *observe.GPU, use usage) []mig.Present {
+	dynamic := e.Mode == api.ModeMIG && e.MIG != nil && e.MIG.Dynamic
+	out := make([]mig.Present, 0, len(g.Instances))
+	for i := range g.Instances {
+		in := &g.Instances[i]
+		h := holders(g, in, use)
+		out = append(out, mig.Present{
+			Instance: *in, InUse: len(h) > 0, Holders: h, Spare: dynamic, Foreign: !use.ours(g.Identity.UUID, in),
+		})
+	}
+	return out
+}
+
+// holders names who uses an instance, or with nil the GPU: leases first, then processes of no lease.
+func holders(g *observe.GPU, in *gpu.Instance, use usage) []string {
+	var out []string
+	if in != nil {
+		out = slices.Clone(use.instance(g.Identity.UUID, in.Placement))
+	} else {
+		out = slices.Clone(use.gpu(g.Identity.UUID))
+	}
+	for i := range g.Processes {
+		p := &g.Processes[i]
+		if in != nil && (p.GI == nil || *p.GI != in.ID) {
+			continue
+		}
+		if in == nil && p.Kind == gpu.MPSProcess {
+			continue // It is counted with its server.
+		}
+		out = append(out, fmt.Sprintf("pid %d (%s)", p.PID, use.command(p.PID)))
+	}
+	return out
+}
+
+// KindComputeMode is the kind of step that sets a compute mode.
+const KindComputeMode = "gpu.compute-mode"
+
+// computeModeArgs are the arguments, and the undo, of a compute mode.
+type computeModeArgs struct {
+	Mode gpu.ComputeMode `json:"mode"`
+}
+
+func planComputeMode(e *api.GPUSpec, g *observe.GPU, use usage, a authority) ([]step.Step, error) {
+	want := gpu.ComputeDefault
+	if e.Mode == api.ModeMPS && e.MPS != nil && e.MPS.Enforce == "strict" {
+		want = gpu.ComputeExclusiveProcess
+	}
+	if g.ComputeMode == gpu.ComputeModeUnknown || g.ComputeMode == want {
+		return nil, nil
+	}
+	s := step.Step{
+		Kind: KindComputeMode, GPU: string(g.Identity.UUID), Phase: step.Change,
+		Args: step.Must(computeModeArgs{want}), Undo: step.Must(computeModeArgs{g.ComputeMode}),
+		Text: "set the compute mode to " + string(want), Reason: "mode " + e.Mode + " needs it, it is " + string(g.ComputeMode), Disruption: step.None,
+	}
+	// A process that holds the GPU keeps it, but its next context would be refused.
+	if want == gpu.ComputeExclusiveProcess {
+		if h := holders(g, nil, use); len(h) > 0 {
+			if !a.Force {
+				return nil, fmt.Errorf("cannot set the compute mode to %s: the GPU is in use by %s; --force stops them: %w", want, h[0], gpu.ErrInUse)
+			}
+			s.Disruption, s.Disturbs = step.Running, h
+		}
+	}
+	return []step.Step{s}, nil
+}

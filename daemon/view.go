@@ -1,0 +1,91 @@
+package daemon
+
+import (
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// viewOf is what the lease table decides from. closed says why a GPU takes no lease now.
+func viewOf(d *desired, n *observe.Node, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.View {
+	v := lease.View{Generation: d.generation}
+	if n.DriverErr != nil {
+		v.Blind = n.DriverErr.Error()
+	}
+	for i := range n.GPUs {
+		if e := d.gpus[n.GPUs[i].Identity.UUID]; e != nil {
+			v.GPUs = append(v.GPUs, gpuView(d, e, &n.GPUs[i], closed, foreign))
+		}
+	}
+	if d.spec == nil {
+		return v
+	}
+	for i := range d.spec.Tenants {
+		t := &d.spec.Tenants[i]
+		for j := range t.GPU {
+			g := lease.Grant{Tenant: t.Name, Priority: t.Priority, Spec: t.GPU[j], Overuse: t.Overuse}
+			if t.GPU[j].GPUs != nil {
+				g.GPUs = d.grants[grantKey{t.Name, t.GPU[j].Name}]
+			}
+			v.Grants = append(v.Grants, g)
+		}
+	}
+	return v
+}
+
+func gpuView(d *desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.GPUView {
+	id := g.Identity.UUID
+	v := lease.GPUView{
+		UUID: id, Index: g.Identity.Index, Mode: e.Mode, Capacity: g.Memory.Total - min(g.Memory.Reserved, g.Memory.Total),
+		Reserve: d.reserve(id), Overcommit: e.Overcommit, Closed: closed[id],
+	}
+	if v.Capacity == 0 {
+		v.Capacity = g.Identity.Memory
+	}
+	if g.Err != nil {
+		v.Closed = g.Err.Error()
+	}
+	if e.Mode != api.ModeMIG || g.Profiles == nil {
+		return v
+	}
+	inLayout := map[string]bool{}
+	if e.MIG != nil {
+		for _, name := range e.MIG.Layout {
+			inLayout[name] = true
+		}
+	}
+	for i := range g.Profiles.GI {
+		p := &g.Profiles.GI[i]
+		if inLayout[p.Name] {
+			v.Profiles = append(v.Profiles, profileView(p))
+		}
+	}
+	for i := range g.Instances {
+		v.Instances = append(v.Instances, instanceView(g, &g.Instances[i], foreign))
+	}
+	return v
+}
+
+func instanceView(g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.Instance) bool) lease.InstanceView {
+	v := lease.InstanceView{Placement: in.Placement, ProfileView: lease.ProfileView{Name: profileName(g.Profiles, in.ProfileID), Memory: in.Memory.Total}}
+	for i := range g.Profiles.GI {
+		if p := &g.Profiles.GI[i]; p.ID == in.ProfileID {
+			v.ProfileView = profileView(p)
+		}
+	}
+	for _, c := range in.Compute {
+		v.UUIDs = append(v.UUIDs, c.UUID)
+	}
+	switch {
+	case foreign(g.Identity.UUID, in):
+		v.Unusable = "it was not made by gpushare"
+	case len(in.Compute) == 0:
+		v.Unusable = "it has no compute instance"
+	}
+	return v
+}
+
+func profileView(p *gpu.Profile) lease.ProfileView {
+	return lease.ProfileView{Name: p.Name, Slices: p.Slices, Memory: p.Memory, Attributes: p.Attributes}
+}
