@@ -1,0 +1,123 @@
+#!/bin/bash
+# image.sh FOLDER builds the guest of the VM lab: a Debian 13 root file system
+# (FOLDER/root.img), its own kernel (FOLDER/vmlinuz) and its initrd.
+#
+# Nothing of gpushare is in it. Binaries and checks travel on a second disk, so
+# the image is built once for each version of this very file, which is why the
+# caller keys its cache with a hash of it.
+#
+# Packages come from where the host's own apt gets them, with the same proxy
+# and the same attitude to stale mirrors; without a Debian mirror in the host's
+# configuration mmdebstrap's own default is used.
+set -euo pipefail
+out=$1
+suite=trixie
+size=1400M
+
+packages=(
+	systemd systemd-sysv udev dbus
+	libpam-systemd # Without it user@.service fails and the escape checks pass for the wrong reason.
+	linux-image-cloud-amd64
+	kmod procps iproute2
+)
+
+if [ "$(id -u)" != 0 ]; then
+	echo "image.sh: cannot build the guest image: it needs root (mmdebstrap makes device nodes and foreign owners)" >&2
+	exit 1
+fi
+for tool in mmdebstrap mke2fs; do
+	if ! command -v "$tool" >/dev/null; then
+		echo "image.sh: cannot build the guest image: $tool is missing; apt-get install mmdebstrap e2fsprogs" >&2
+		exit 1
+	fi
+done
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/gpushare-image.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+# The first mirror of the host's apt that carries the suite's distribution.
+mirror=$(apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)' 2>/dev/null |
+	sed -n 's/^Debian|//p' | grep -v security | sort -u | head -n 1 || true)
+
+aptopts=()
+while read -r option; do
+	aptopts+=(--aptopt="$option")
+done < <(apt-config dump | grep -E '^Acquire::(Check-(Valid-Until|Date)|https?::Proxy(::[^ ]+)?|Retries) ' || true)
+
+# The initrd holds only what this one machine needs, and uncompressed, because
+# an emulated processor unpacks slowly.
+initrd_hook='mkdir -p "$1/etc/initramfs-tools/conf.d" &&
+	echo "MODULES=list" >"$1/etc/initramfs-tools/conf.d/lab.conf" &&
+	echo "COMPRESS=cat" >>"$1/etc/initramfs-tools/conf.d/lab.conf" &&
+	printf "virtio_blk\nvirtio_pci\next4\n" >"$1/etc/initramfs-tools/modules"'
+
+mmdebstrap --quiet --mode=root --variant=minbase --format=directory \
+	--aptopt='APT::Install-Recommends "false"' "${aptopts[@]}" \
+	--dpkgopt='path-exclude=/usr/share/doc/*' \
+	--dpkgopt='path-exclude=/usr/share/man/*' \
+	--dpkgopt='path-exclude=/usr/share/locale/*' \
+	--include="$(IFS=,; echo "${packages[*]}")" \
+	--essential-hook="$initrd_hook" \
+	"$suite" "$work/root" ${mirror:+"$mirror"}
+
+root=$work/root
+echo gpushare-lab >"$root/etc/hostname"
+echo "127.0.0.1 localhost gpushare-lab" >"$root/etc/hosts"
+# A machine id keeps the first boot from being a "first boot", which would
+# preset every unit of the distribution.
+echo 6770757368617265676775657374766d >"$root/etc/machine-id"
+echo "LABEL=labroot / ext4 defaults 0 1" >"$root/etc/fstab"
+
+# Ordinary people of the checks, and a password nobody has.
+for person in alice:2001 bob:2002 carol:2003; do
+	chroot "$root" useradd --create-home --shell /bin/bash --uid "${person#*:}" "${person%:*}"
+done
+
+# Nothing else may run while the checks measure.
+for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \
+	fstrim.timer systemd-tmpfiles-clean.timer getty@tty1.service systemd-networkd-wait-online.service; do
+	ln -sf /dev/null "$root/etc/systemd/system/$unit"
+done
+
+# Opening a node whose driver is absent makes the kernel call modprobe each time.
+echo "kernel.modprobe = /bin/true" >"$root/etc/sysctl.d/90-lab.conf"
+
+# A power-off that waits 90 s for a frozen process must be seen, not waited for.
+mkdir -p "$root/etc/systemd/system.conf.d"
+printf '[Manager]\nDefaultTimeoutStopSec=30s\n' >"$root/etc/systemd/system.conf.d/lab.conf"
+
+# The second disk brings the checks; what they say goes out by a virtio port.
+cat >"$root/usr/local/sbin/gpushare-lab" <<'LAB'
+#!/bin/bash
+set -u
+rm -rf /opt/lab; mkdir -p /opt/lab
+tar -xf /dev/disk/by-id/virtio-lab -C /opt/lab
+exec >>/dev/ttyS0 2>&1
+/opt/lab/guest/main.sh
+systemctl --no-block poweroff
+LAB
+chmod 0755 "$root/usr/local/sbin/gpushare-lab"
+cat >"$root/etc/systemd/system/gpushare-lab.service" <<'UNIT'
+[Unit]
+Description=Checks of the gpushare VM lab
+After=dbus.service systemd-logind.service systemd-user-sessions.service
+Wants=dbus.service
+
+[Service]
+Type=simple
+ExecStart=/usr/local/sbin/gpushare-lab
+KillMode=process
+TimeoutStopSec=5s
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
+ln -sf ../gpushare-lab.service "$root/etc/systemd/system/multi-user.target.wants/gpushare-lab.service"
+
+mkdir -p "$out"
+cp "$root"/boot/vmlinuz-* "$out/vmlinuz"
+cp "$root"/boot/initrd.img-* "$out/initrd"
+rm -f "$root"/boot/initrd.img-*
+mke2fs -q -t ext4 -L labroot -d "$root" -E root_owner=0:0 "$out/root.img.new" "$size"
+mv "$out/root.img.new" "$out/root.img"
