@@ -266,19 +266,12 @@ static const char *pick_gpu(void)
 	return g ? g : opt.gpu ? opt.gpu : "0";
 }
 
-/* driver_limit reads a memory limit as the MPS client library does, mistakes included: no unit is MiB, K counts as M,
- * and what it does not know is 1 MiB. */
+/* driver_limit reads a memory limit as the MPS client library does, mistakes included: G is GiB, all else is MiB. */
 static uint64_t driver_limit(const char *s)
 {
 	char *end;
 	long long v = strtoll(s, &end, 10);
-	switch (*end) {
-	case 'g': case 'G':
-		return (uint64_t)v << 30;
-	case 'm': case 'M': case 'k': case 'K': case 0: case ',':
-		return (uint64_t)v << 20;
-	}
-	return 1 << 20;
+	return (uint64_t)v << (*end == 'g' || *end == 'G' ? 30 : 20);
 }
 
 /* own_limit is the client's own CUDA_MPS_PINNED_DEVICE_MEM_LIMIT for its first device; a device in the list that it does
@@ -312,6 +305,7 @@ struct mps_welcome {
 	int32_t server;
 	uint64_t limit; /* bytes, 0 for none */
 	double percent; /* of the GPU's threads */
+	char pipe[256]; /* the daemon's own pipe directory: a tenant may know it by another path */
 };
 
 static void mps_read(void *buf, size_t want, const char *what)
@@ -324,14 +318,14 @@ static void mps_read(void *buf, size_t want, const char *what)
 
 /* join_mps becomes a client of the control daemon named by the environment. Without one that answers the program runs
  * without MPS and says nothing, as CUDA programs do. */
-static int join_mps(const char *gpu, struct mps_welcome *w, const char **dir)
+static int join_mps(const char *gpu, struct mps_welcome *w)
 {
 	char greeting[9];
 	struct mps_hello h = {.type = 1};
-	*dir = getenv("CUDA_MPS_PIPE_DIRECTORY");
-	if (!*dir || !**dir)
+	const char *dir = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	if (!dir || !*dir)
 		return 0;
-	mps_fd = unix_connect(*dir, "control", SOCK_SEQPACKET);
+	mps_fd = unix_connect(dir, "control", SOCK_SEQPACKET);
 	if (mps_fd < 0)
 		return 0;
 	mps_read(greeting, sizeof greeting, "greet MPS");
@@ -375,18 +369,19 @@ static int make_context(void)
 {
 	char dir[4096], minor[16], gi[16], ci[16], rel[64];
 	struct mps_welcome w = {0};
-	const char *pipe, *gpu = pick_gpu(), *a;
+	const char *gpu = pick_gpu(), *a;
 
 	snprintf(dir, sizeof dir, "%s/run/gpusim", opt.root);
 	gpu_fd = unix_connect(dir, "cuda.sock", SOCK_STREAM);
 	if (gpu_fd < 0)
 		die(EXIT_REFUSED, "cannot reach the virtual node at %s/cuda.sock: %s", dir, strerror(errno));
-	if (join_mps(gpu, &w, &pipe) && w.percent > 0 && w.percent < 100)
-		a = ask("CTX gpu=%s mps=%s mpspid=%d limit=%llu share=%g", gpu, pipe, w.server, (unsigned long long)w.limit, w.percent);
-	else if (mps_fd >= 0)
-		a = ask("CTX gpu=%s mps=%s mpspid=%d limit=%llu", gpu, pipe, w.server, (unsigned long long)w.limit);
-	else
+	if (!join_mps(gpu, &w))
 		a = ask("CTX gpu=%s mps=- mpspid=0 limit=0", gpu);
+	else if (w.percent > 0 && w.percent < 100)
+		a = ask("CTX gpu=%s mps=%.255s mpspid=%d limit=%llu share=%d", gpu, w.pipe, w.server, (unsigned long long)w.limit,
+		        w.percent < 1 ? 1 : (int)w.percent);
+	else
+		a = ask("CTX gpu=%s mps=%.255s mpspid=%d limit=%llu", gpu, w.pipe, w.server, (unsigned long long)w.limit);
 	if (!strncmp(a, "ERR ", 4)) {
 		char *text;
 		long code = strtol(a + 4, &text, 10);

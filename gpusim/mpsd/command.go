@@ -1,0 +1,381 @@
+package mpsd
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// cut splits an environment entry.
+func cut(e string) (name, value string, ok bool) { return strings.Cut(e, "=") }
+
+// ui is one command line that is connected.
+type ui struct {
+	uid        uint32
+	privileged bool // it came through the privileged socket: without that even root may change nothing
+}
+
+// serveUI answers commands until the peer is done or quits the daemon.
+func (d *control) serveUI(conn net.Conn, uid uint32, privileged bool) (code int, quit bool) {
+	u := ui{uid: uid, privileged: privileged}
+	for {
+		n, err := receiveUint64(conn)
+		if err != nil || n == 0 {
+			return 0, false
+		}
+		b, err := receive(conn)
+		if err != nil {
+			return 0, false
+		}
+		status, text, quit := d.command(u, strings.TrimRight(string(b), "\n\x00"))
+		for line := range strings.SplitSeq(text, "\n") {
+			if line != "" {
+				d.line("%s", line)
+			}
+		}
+		if err := sendInt32(conn, int32(status)); err != nil && !quit {
+			return 0, false
+		}
+		// One byte at the least: an empty packet cannot be told from the end.
+		if _, err := conn.Write([]byte(text + "\x00")); err != nil && !quit {
+			return 0, false
+		}
+		if quit {
+			return status, true
+		}
+	}
+}
+
+// may tells whether the peer may change settings, and the answer if not. The answer comes with status 0.
+func (d *control) may(u ui) (string, bool) {
+	if u.privileged && (u.uid == 0 || u.uid == d.owner) {
+		return "", true
+	}
+	return fmt.Sprintf("Insufficient privileges for UID %d. Control deamon settings can only be modified by the user who started it or by the root user.", u.uid), false
+}
+
+// command runs one command. Its status is 0 whatever happens, but for quit.
+func (d *control) command(u ui, text string) (status int, answer string, quit bool) {
+	text = strings.TrimRight(text, "\r")
+	d.line("Cmd:%s", strings.TrimLeft(text, " \t"))
+	words := strings.Fields(text)
+	name := ""
+	if len(words) > 0 {
+		name = words[0]
+	}
+	arg := func(i int) string {
+		if i < len(words) {
+			return words[i]
+		}
+		return ""
+	}
+	if strings.HasPrefix(name, "set_") || name == "shutdown_server" || name == "terminate_client" {
+		if why, ok := d.may(u); !ok {
+			return 0, why, false
+		}
+	}
+	switch name {
+	case "get_server_list":
+		var list []string
+		for _, s := range d.servers {
+			list = append(list, strconv.Itoa(s.pid))
+		}
+		return 0, strings.Join(list, "\n"), false
+	case "get_server_status":
+		pid, _, ok := leadingInt(arg(1))
+		if !ok {
+			return 0, "A server PID is required", false
+		}
+		s := d.serverByPID(pid)
+		switch {
+		case s == nil:
+			return 0, fmt.Sprintf("Server %d not found", pid), false
+		case s.ready:
+			return 0, "ACTIVE", false
+		default:
+			return 0, "INITIALIZING", false
+		}
+	case "start_server":
+		return 0, d.startServer(u, words[1:]), false
+	case "shutdown_server":
+		return 0, d.withServer(arg(1), func(s *server) string {
+			if arg(2) == "-f" {
+				d.line("Force shutting down server %d", s.pid)
+				_ = s.process.Kill()
+			} else if s.ready {
+				s.tell("drain")
+			}
+			return ""
+		}), false
+	case "get_client_list":
+		return 0, d.withReady(arg(1), func(s *server) string { return pids(s.clients()) }), false
+	case "get_device_client_list":
+		if arg(1) == "" {
+			var all []string
+			for _, s := range d.servers {
+				if s.ready {
+					all = append(all, deviceClients(s.clients()))
+				}
+			}
+			return 0, strings.Join(all, "\n"), false
+		}
+		return 0, d.withReady(arg(1), func(s *server) string { return deviceClients(s.clients()) }), false
+	case "ps":
+		return 0, d.ps(words[1:]), false
+	case "terminate_client":
+		return 0, d.terminate(arg(1), arg(2)), false
+	case "get_default_active_thread_percentage":
+		return 0, percent(d.percent), false
+	case "set_default_active_thread_percentage":
+		d.setPercent(&d.percent, arg(1))
+		return 0, percent(d.percent), false
+	case "get_active_thread_percentage":
+		return 0, d.withReady(arg(1), func(s *server) string { return percent(s.percent) }), false
+	case "set_active_thread_percentage":
+		return 0, d.withReady(arg(1), func(s *server) string {
+			d.setPercent(&s.percent, arg(2))
+			return percent(s.percent)
+		}), false
+	case "get_default_device_pinned_mem_limit":
+		return 0, formatLimit(d.limits[arg(1)]), false
+	case "set_default_device_pinned_mem_limit":
+		d.setLimit(d.limits, arg(1), arg(2))
+		return 0, "", false
+	case "get_device_pinned_mem_limit":
+		return 0, d.withReady(arg(1), func(s *server) string { return formatLimit(s.limits[arg(2)]) }), false
+	case "set_device_pinned_mem_limit":
+		return 0, d.withReady(arg(1), func(s *server) string {
+			d.setLimit(s.limits, arg(2), arg(3))
+			return ""
+		}), false
+	case "get_default_client_priority":
+		return 0, strconv.Itoa(d.priority), false
+	case "set_default_client_priority":
+		v, _, ok := leadingInt(arg(1))
+		if ok && v != 0 && v != 1 {
+			return 0, "Invalid priority value - must be 0 or 1!", false
+		}
+		d.priority = int(v)
+		return 0, "", false
+	case "device_query":
+		return 0, "Failed to query devices", false
+	case "quit":
+		if _, ok := d.may(u); !ok {
+			return 0, "Not enough privilege to execute quit command", false
+		}
+		seconds, _, forced := leadingInt(arg(2))
+		forced = forced && arg(1) == "-t"
+		if forced {
+			d.line("quit command issued with timeout of %d", seconds)
+		}
+		return d.quit(time.Duration(seconds)*time.Second, forced), "", true
+	default:
+		return 0, fmt.Sprintf("Unknown command \"%s\"", name), false
+	}
+}
+
+func percent(p float64) string { return strconv.FormatFloat(p, 'f', 1, 64) }
+
+// setPercent changes a percentage when the value is good; when not, only the log says so.
+func (d *control) setPercent(p *float64, s string) {
+	v, ok := leadingFloat(s)
+	if !ok || v <= 0 || v > 100 {
+		d.line("Invalid percentage, expected between (0.0, 100.0]")
+		return
+	}
+	*p = v
+}
+
+func (d *control) setLimit(l limits, dev, value string) {
+	if value == "" {
+		return
+	}
+	if !device(dev) {
+		d.line("Invalid device identifier format")
+		return
+	}
+	if bytes := parseLimit(value); bytes > 0 {
+		l[dev] = bytes
+	} else {
+		delete(l, dev)
+	}
+}
+
+func (d *control) serverByPID(pid int64) *server {
+	for _, s := range d.servers {
+		if int64(s.pid) == pid {
+			return s
+		}
+	}
+	return nil
+}
+
+// withServer does something with the server of a pid.
+func (d *control) withServer(pid string, f func(*server) string) string {
+	n, _, _ := leadingInt(pid)
+	if s := d.serverByPID(n); s != nil {
+		return f(s)
+	}
+	return fmt.Sprintf("Server %d not found", n)
+}
+
+// withReady is withServer for what only a ready server can answer: from a busy one comes nothing, and status 0.
+func (d *control) withReady(pid string, f func(*server) string) string {
+	return d.withServer(pid, func(s *server) string {
+		if !s.ready {
+			d.line("Server %d is <busy>", s.pid)
+			return ""
+		}
+		return f(s)
+	})
+}
+
+func (d *control) startServer(u ui, args []string) string {
+	if len(args) < 2 || args[0] != "-uid" {
+		return "A user id (UID) is required to start a new server"
+	}
+	n, rest, ok := leadingInt(args[1])
+	if !ok || rest != "" || n < 0 {
+		return "A user id (UID) is required to start a new server"
+	}
+	uid := uint32(n)
+	if uid != u.uid {
+		if why, ok := d.may(u); !ok {
+			return why
+		}
+	}
+	switch {
+	case d.serverOf(uid) != nil:
+		return fmt.Sprintf("Server with UID %d already exists", uid)
+	case len(d.servers) > 0:
+		return "" // the real one starts it once the other has ended; nobody here needs that
+	}
+	d.start(uid)
+	return ""
+}
+
+// clientRow is one client as its server lists it: pid, GPU.
+type clientRow struct{ pid, gpu string }
+
+func (s *server) clients() []clientRow {
+	answer, err := s.ask("list")
+	if err != nil {
+		return nil
+	}
+	var rows []clientRow
+	for line := range strings.SplitSeq(answer, "\n") {
+		if pid, gpu, ok := strings.Cut(line, " "); ok {
+			rows = append(rows, clientRow{pid, gpu})
+		}
+	}
+	return rows
+}
+
+func pids(rows []clientRow) string {
+	var out []string
+	for _, r := range rows {
+		out = append(out, r.pid)
+	}
+	return strings.Join(out, "\n")
+}
+
+func deviceClients(rows []clientRow) string {
+	var out []string
+	seen := map[string]bool{}
+	for _, r := range rows {
+		if seen[r.gpu] {
+			continue
+		}
+		seen[r.gpu] = true
+		out = append(out, r.gpu)
+		for _, q := range rows {
+			if q.gpu == r.gpu {
+				out = append(out, q.pid)
+			}
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// ps is the table of clients. The device's UUID is cut short and the namespace is a kernel's number, as in the manual.
+func (d *control) ps(args []string) string {
+	servers := d.servers
+	if len(args) == 2 && args[0] == "-p" {
+		n, _, _ := leadingInt(args[1])
+		s := d.serverByPID(n)
+		if s == nil {
+			return fmt.Sprintf("Server %d not found\nServer %d not found", n, n)
+		}
+		servers = []*server{s}
+	}
+	out := []string{fmt.Sprintf("%-9s %-5s %-9s %-24s %-14s %s", "PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND")}
+	ready := 0
+	for _, s := range servers {
+		if !s.ready {
+			d.line("Server %d is <busy>", s.pid)
+			continue
+		}
+		ready++
+		for i, r := range s.clients() {
+			out = append(out, fmt.Sprintf("%-9s %-5d %-9d %-24s %-14s %s", r.pid, i, s.pid, short(r.gpu), namespaceOf(r.pid), commandOf(r.pid)))
+		}
+	}
+	if ready == 0 {
+		if len(args) == 2 && len(servers) == 1 {
+			return fmt.Sprintf("Server %d not found", servers[0].pid)
+		}
+		return "Server not found"
+	}
+	return strings.Join(out, "\n")
+}
+
+func short(gpu string) string {
+	if len(gpu) > 22 {
+		return gpu[:22]
+	}
+	return gpu
+}
+
+func namespaceOf(pid string) string {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/"+pid+"/ns/pid", &st); err != nil {
+		return "-"
+	}
+	return strconv.FormatUint(st.Ino, 10)
+}
+
+func commandOf(pid string) string {
+	b := make([]byte, 256)
+	fd, err := unix.Open("/proc/"+pid+"/cmdline", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "-"
+	}
+	defer unix.Close(fd)
+	n, err := unix.Read(fd, b)
+	if err != nil || n <= 0 {
+		return "-"
+	}
+	name, _, _ := strings.Cut(string(b[:n]), "\x00")
+	return name
+}
+
+func (d *control) terminate(server, client string) string {
+	n, _, _ := leadingInt(server)
+	s := d.serverByPID(n)
+	switch {
+	case s == nil:
+		return fmt.Sprintf("Server %d not found\nServer %d not found!\n1", n, n)
+	case !s.ready:
+		d.line("Server %d is <busy>", s.pid)
+		return fmt.Sprintf("Server %d not found!\n1", n)
+	}
+	answer, err := s.ask("terminate " + client)
+	if err != nil || answer != "ok" {
+		return "1"
+	}
+	return "0"
+}

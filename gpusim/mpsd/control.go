@@ -1,0 +1,522 @@
+package mpsd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// control is the daemon. One goroutine does everything and waits for whoever it is talking to: that is how the real one can
+// be stopped by a peer that says nothing, and the stand-in must show it.
+type control struct {
+	cfg     config
+	log     *journal
+	pid     int
+	owner   uint32
+	events  chan any
+	sockets []*net.UnixListener
+	fifo    *os.File
+
+	percent  float64
+	priority int
+	limits   limits
+	fixed    limits // of the environment, which cannot be read back
+	servers  []*server
+	pending  []client
+	failed   bool // some server ever ended badly
+	held     []net.Conn
+}
+
+// server is one server process.
+type server struct {
+	pid     int
+	uid     uint32
+	process *os.Process
+	conn    *net.UnixConn // the daemon's requests; not used before ready
+	ready   bool
+	percent float64
+	limits  limits
+}
+
+// client is a program that wants a server.
+type client struct {
+	conn  net.Conn
+	pid   int
+	uid   uint32
+	hello hello
+}
+
+// What the daemon waits for.
+type (
+	connected struct {
+		conn       net.Conn
+		privileged bool
+	}
+	serverReady struct{ s *server }
+	serverEnded struct {
+		s      *server
+		status int
+	}
+)
+
+// runControl is the daemon in the foreground.
+func runControl(ctx context.Context, cfg config, stdout io.Writer) int {
+	d := &control{
+		cfg: cfg, log: &journal{out: stdout}, pid: os.Getpid(), owner: uint32(os.Getuid()),
+		events: make(chan any), percent: 100, limits: limits{},
+	}
+	starter := newStarter(cfg.readyFD)
+	if code := d.open(ctx, starter, stdout); code != 0 {
+		starter.fail()
+		return code
+	}
+	starter.ready()
+	done := make(chan int, 1)
+	go func() { done <- d.loop() }()
+	select {
+	case code := <-done:
+		return code
+	case <-ctx.Done():
+		return exitTerm
+	}
+}
+
+// open makes the files and listens.
+func (d *control) open(ctx context.Context, starter *starter, stdout io.Writer) int {
+	dir := d.cfg.pipeDir
+	if !d.cfg.lazy {
+		if code := d.cfg.initCUDA(ctx); code != 0 {
+			return code
+		}
+	}
+	if len(filepath.Join(dir, "control_privileged")) > 107 {
+		return 1
+	}
+	if err := os.Mkdir(dir, 0o777); err == nil {
+		// Whatever the umask: everybody may write there, and the sticky bit is not set. The scar is the real one's.
+		_ = os.Chmod(dir, 0o777)
+	} else if !errors.Is(err, os.ErrExist) {
+		return 1
+	}
+	if !d.lock() {
+		fmt.Fprintln(starter.or(stdout), "An instance of this daemon is already running")
+		return 1
+	}
+	for name, mode := range map[string]os.FileMode{"control": 0o666, "control_privileged": 0o755} {
+		path := filepath.Join(dir, name)
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return 1
+		}
+		l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+		if err != nil {
+			return 1
+		}
+		l.SetUnlinkOnClose(false)
+		if err := os.Chmod(path, mode); err != nil {
+			return 1
+		}
+		d.sockets = append(d.sockets, l)
+		privileged := name == "control_privileged"
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				d.events <- connected{c, privileged}
+			}
+		}()
+	}
+	if d.cfg.readyFD != "" {
+		out, err := d.logFile("control.log")
+		if err == nil {
+			d.log.out = out
+			_, err = d.logFile("server.log")
+		}
+		if err != nil {
+			d.log.out = io.Discard
+		}
+	}
+	if err := d.openFIFO(); err != nil {
+		return 1
+	}
+	if err := d.writePID(); err != nil {
+		return 1
+	}
+	d.environment()
+	d.line("Starting control daemon using socket %s/control", dir)
+	d.line("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=%s", dir)
+	d.line("CUDA MPS Control binary version: %d", binaryVersion)
+	return 0
+}
+
+func (d *control) line(format string, args ...any) { d.log.line("Control", d.pid, format, args...) }
+
+// lock takes the lock file, which stays locked for as long as the process lives.
+func (d *control) lock() bool {
+	path := filepath.Join(d.cfg.pipeDir, "control_lock")
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o666)
+	if err != nil {
+		return false
+	}
+	_ = unix.Fchmod(fd, 0o666)
+	// The descriptor is never closed: closing any descriptor of the file would release a lock of this kind.
+	return unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}) == nil
+}
+
+func (d *control) logFile(name string) (*os.File, error) {
+	if err := os.MkdirAll(d.cfg.logDir, 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(filepath.Join(d.cfg.logDir, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+}
+
+func (d *control) openFIFO() error {
+	path := filepath.Join(d.cfg.pipeDir, "log")
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := unix.Mkfifo(path, 0o777); err != nil {
+		return err
+	}
+	if err := os.Chmod(path, 0o777); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	d.fifo = f
+	go d.log.readFIFO(f)
+	return nil
+}
+
+// writePID writes the pid over what the file held, without truncating it: 360 over 32764 leaves 36064, as the real one does.
+func (d *control) writePID() error {
+	f, err := os.OpenFile(filepath.Join(d.cfg.pipeDir, ControlName+".pid"), os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	_ = f.Chmod(0o666)
+	_, err = f.WriteString(strconv.Itoa(d.pid))
+	return errors.Join(err, f.Close())
+}
+
+// environment takes the defaults from the environment; what is not valid counts as not there, without a word.
+func (d *control) environment() {
+	c := config{env: d.cfg.env}
+	for _, e := range c.env {
+		switch name, v, _ := cut(e); name {
+		case "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE":
+			if p, ok := leadingFloat(v); ok && p > 0 && p <= 100 {
+				d.percent = p
+			}
+		case "CUDA_MPS_CLIENT_PRIORITY":
+			if v == "1" {
+				d.priority = 1
+			}
+		case "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT":
+			d.fixed = environmentLimits(v)
+		}
+	}
+}
+
+// loop serves one after the other until quit.
+func (d *control) loop() int {
+	for e := range d.events {
+		switch e := e.(type) {
+		case connected:
+			if code, quit := d.serve(e); quit {
+				return code
+			}
+		case serverReady:
+			d.serverIsReady(e.s)
+		case serverEnded:
+			d.serverHasEnded(e)
+		}
+	}
+	return 0
+}
+
+// serve talks to one peer. Nothing here has a deadline, and that is the point.
+func (d *control) serve(e connected) (code int, quit bool) {
+	d.line("Accepting connection...")
+	pid, uid, err := peer(e.conn)
+	if err == nil {
+		_, err = e.conn.Write([]byte(greeting))
+	}
+	if err == nil {
+		var b []byte
+		if b, err = receive(e.conn); err == nil && string(b) != credential {
+			err = errPeer
+		}
+	}
+	if err != nil {
+		d.line("User did not send valid credentials")
+		e.conn.Close()
+		return 0, false
+	}
+	b, err := receive(e.conn)
+	switch {
+	case err == nil && len(b) == 4 && binary.NativeEndian.Uint32(b) == typeUI:
+		d.line("NEW UI")
+		code, quit = d.serveUI(e.conn, uid, e.privileged)
+		if !quit {
+			d.line("UI closed")
+		}
+		e.conn.Close()
+		return code, quit
+	case err == nil && len(b) == helloSize && binary.NativeEndian.Uint32(b) == typeClient:
+		d.accept(client{conn: e.conn, pid: pid, uid: uid, hello: parseHello(b)})
+	default:
+		d.line("User did not send valid credentials")
+		e.conn.Close()
+	}
+	return 0, false
+}
+
+// accept finds a server for a client. One server lives at a time: a client of another user waits until it has ended.
+func (d *control) accept(c client) {
+	uid := c.uid
+	if d.cfg.multiuser {
+		uid = d.owner
+	}
+	s := d.serverOf(uid)
+	switch {
+	case s != nil && s.ready:
+		d.line("NEW CLIENT %d from user %d: Server already exists", c.pid, c.uid)
+		d.give(s, c)
+		return
+	case s == nil && len(d.servers) == 0:
+		d.start(uid)
+	case s == nil:
+		for _, other := range d.servers {
+			if other.ready {
+				other.tell("drain")
+			}
+		}
+	}
+	d.line("NEW CLIENT %d from user %d: Server is not ready, push client to pending list", c.pid, c.uid)
+	d.pending = append(d.pending, c)
+}
+
+func (d *control) serverOf(uid uint32) *server {
+	i := slices.IndexFunc(d.servers, func(s *server) bool { return s.uid == uid })
+	if i < 0 {
+		return nil
+	}
+	return d.servers[i]
+}
+
+// start starts a server. It is a process of its own, which does not end with this one.
+func (d *control) start(uid uint32) {
+	conn, theirs, err := pair()
+	if err != nil {
+		d.line("Failed to start server: %v", err)
+		return
+	}
+	defer theirs.Close()
+	argv0 := filepath.Join(filepath.Dir(d.cfg.argv0), ServerName)
+	p, err := os.StartProcess("/proc/self/exe", []string{argv0}, &os.ProcAttr{
+		Env:   append(slices.Clone(d.cfg.env), "GPUSIM_ROOT="+d.cfg.root, "CUDA_MPS_PIPE_DIRECTORY="+d.cfg.pipeDir),
+		Files: []*os.File{nil, os.Stdout, os.Stderr, theirs},
+	})
+	if err != nil {
+		conn.Close()
+		d.line("Failed to start server: %v", err)
+		return
+	}
+	l := limits{}
+	for dev, v := range d.fixed {
+		l[dev] = v
+	}
+	for dev, v := range d.limits {
+		l[dev] = v
+	}
+	s := &server{pid: p.Pid, uid: uid, process: p, conn: conn, percent: d.percent, limits: l}
+	d.servers = append(d.servers, s)
+	d.line("Starting new server %d for user %d", s.pid, uid)
+	go func() {
+		if b, err := receive(conn); err == nil && string(b) == "ready" {
+			d.events <- serverReady{s}
+		}
+		status := 1
+		if state, err := p.Wait(); err == nil {
+			status = max(state.ExitCode(), 0) // killed by a signal counts as 0 in the real log
+		}
+		d.events <- serverEnded{s, status}
+	}()
+}
+
+func (d *control) serverIsReady(s *server) {
+	s.ready = true
+	d.line("NEW SERVER %d: Ready", s.pid)
+	var rest []client
+	for _, c := range d.pending {
+		if d.cfg.multiuser || c.uid == s.uid {
+			d.give(s, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	d.pending = rest
+}
+
+func (d *control) serverHasEnded(e serverEnded) {
+	e.s.conn.Close()
+	d.servers = slices.DeleteFunc(d.servers, func(s *server) bool { return s == e.s })
+	if e.status != 0 {
+		d.failed = true
+		d.line("Server encountered a fatal exception. Shutting down")
+	}
+	d.line("Server %d exited with status %d", e.s.pid, e.status)
+	if e.status != 0 && !e.s.ready {
+		// It never came up: who waited for it gets an error and not another attempt.
+		for _, c := range d.pending {
+			c.refuse(errnoConnect)
+		}
+		d.pending = nil
+	}
+	if len(d.pending) > 0 && len(d.servers) == 0 {
+		uid := d.pending[0].uid
+		if d.cfg.multiuser {
+			uid = d.owner
+		}
+		d.start(uid)
+	}
+}
+
+// CUDA's error numbers of MPS.
+const errnoConnect = 805
+
+func (c client) refuse(errno int32) {
+	_, _ = c.conn.Write(welcome{errno: errno}.bytes())
+	c.conn.Close()
+}
+
+// give hands a client's connection to the server, which keeps it for as long as the client lives.
+func (d *control) give(s *server, c client) {
+	defer c.conn.Close()
+	limit := s.limits.of(c.hello.gpu, d.cfg.visible)
+	if err := s.give(c, limit); err != nil {
+		d.line("Failed to hand client %d to server %d: %v", c.pid, s.pid, err)
+		_, _ = c.conn.Write(welcome{errno: errnoConnect}.bytes())
+	}
+}
+
+func (s *server) give(c client, limit uint64) error {
+	uc, ok := c.conn.(*net.UnixConn)
+	if !ok {
+		return errPeer
+	}
+	f, err := uc.File()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	msg := fmt.Sprintf("client %d %d %g %s", c.pid, limit, s.percent, strconv.Quote(c.hello.gpu))
+	_, _, err = s.conn.WriteMsgUnix([]byte(msg), unix.UnixRights(int(f.Fd())), nil)
+	return err
+}
+
+// tell sends a request that has no answer.
+func (s *server) tell(request string) { _, _ = s.conn.Write([]byte(request)) }
+
+// ask sends a request and waits for the answer: for ever, when the server hangs.
+func (s *server) ask(request string) (string, error) {
+	if _, err := s.conn.Write([]byte(request)); err != nil {
+		return "", err
+	}
+	b, err := receive(s.conn)
+	return string(b), err
+}
+
+// quit ends the servers and then the daemon. Without a timeout it waits for clients for ever, and so does everybody else.
+func (d *control) quit(timeout time.Duration, forced bool) int {
+	for _, l := range d.sockets {
+		l.Close()
+	}
+	for _, s := range d.servers {
+		if s.ready {
+			s.tell("drain")
+		}
+	}
+	var expired <-chan time.Time
+	if forced {
+		t := time.NewTimer(timeout)
+		defer t.Stop()
+		expired = t.C
+	}
+	d.pending = nil
+	for len(d.servers) > 0 {
+		select {
+		case e := <-d.events:
+			switch e := e.(type) {
+			case serverEnded:
+				d.serverHasEnded(e)
+			case serverReady:
+				e.s.ready = true
+				e.s.tell("drain")
+			case connected:
+				d.held = append(d.held, e.conn) // it waits, unanswered
+			}
+		case <-expired:
+			for _, s := range d.servers {
+				d.line("Force shutting down server %d", s.pid)
+				d.failed = true
+				_ = s.process.Kill()
+			}
+			expired = nil
+		}
+	}
+	_ = os.Remove(filepath.Join(d.cfg.pipeDir, "log"))
+	_ = os.Remove(filepath.Join(d.cfg.pipeDir, ControlName+".pid"))
+	d.line("Exit with status 0")
+	if d.failed {
+		return 1
+	}
+	return 0
+}
+
+// starter is the process that waits for a background daemon to come up.
+type starter struct{ pipe *os.File }
+
+func newStarter(fd string) *starter {
+	n, err := strconv.Atoi(fd)
+	if err != nil {
+		return &starter{}
+	}
+	unix.CloseOnExec(n)
+	return &starter{pipe: os.NewFile(uintptr(n), "starter")}
+}
+
+// or is where a message for the user goes: to the starter, which prints it, or else to out.
+func (s *starter) or(out io.Writer) io.Writer {
+	if s.pipe != nil {
+		return s.pipe
+	}
+	return out
+}
+
+func (s *starter) ready() {
+	if s.pipe != nil {
+		_, _ = s.pipe.WriteString("ready")
+		s.pipe.Close()
+	}
+}
+
+func (s *starter) fail() {
+	if s.pipe != nil {
+		s.pipe.Close()
+	}
+}

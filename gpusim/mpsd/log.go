@@ -1,0 +1,82 @@
+package mpsd
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+)
+
+// journal writes log lines as the real programs do.
+type journal struct {
+	mu       sync.Mutex // guards out and silenced
+	out      io.Writer
+	silenced bool
+}
+
+func (j *journal) line(source string, pid int, format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.silenced {
+		return
+	}
+	// Nobody to read it is no reason to stop.
+	_, _ = fmt.Fprintf(j.out, "[%s %s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), source, pid, fmt.Sprintf(format, args...))
+}
+
+// A record in the log FIFO: twelve words and the message, as the generations up to 595 write it.
+const (
+	recordMagic  = 0xabcde000
+	recordWords  = 12
+	recordServer = 1
+)
+
+// record makes one FIFO record of a server's message.
+func record(pid int, message string) []byte {
+	t := time.Now()
+	words := [recordWords]uint32{recordMagic, uint32(pid), uint32(t.Year()), uint32(t.Month()), uint32(t.Day()), uint32(t.Weekday()),
+		uint32(t.Hour()), uint32(t.Minute()), uint32(t.Second()), uint32(t.Nanosecond() / 1e6), uint32(len(message)), recordServer}
+	var b []byte
+	for _, w := range words {
+		b = binary.LittleEndian.AppendUint32(b, w)
+	}
+	return append(b, message...)
+}
+
+// readFIFO prints what servers log until the FIFO is closed. Anybody may write there, and bytes that are no record silence
+// the log for good, as they do in the real daemon.
+func (j *journal) readFIFO(fifo io.Reader) {
+	head := make([]byte, 4*recordWords)
+	for {
+		if _, err := io.ReadFull(fifo, head); err != nil {
+			return
+		}
+		word := func(i int) uint32 { return binary.LittleEndian.Uint32(head[4*i:]) }
+		if word(0) != recordMagic || word(10) > maxText {
+			j.mu.Lock()
+			j.silenced = true
+			j.mu.Unlock()
+			// The FIFO must still be drained, or servers would block on it.
+			_, _ = io.Copy(io.Discard, fifo)
+			return
+		}
+		message := make([]byte, word(10))
+		if _, err := io.ReadFull(fifo, message); err != nil {
+			return
+		}
+		j.line("Server", int(word(1)), "%s", message)
+	}
+}
+
+// serverLog is the server's end of the FIFO.
+type serverLog struct {
+	fifo *os.File // nil when it could not be opened: no logs
+}
+
+func (l serverLog) line(format string, args ...any) {
+	if l.fifo != nil {
+		_, _ = l.fifo.Write(record(os.Getpid(), fmt.Sprintf(format, args...)))
+	}
+}

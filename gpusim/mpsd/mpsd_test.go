@@ -1,0 +1,553 @@
+package mpsd_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/gpusim/burn/burntest"
+	"github.com/gpushare/gpushare/gpusim/mpsd"
+)
+
+var builder burntest.Builder
+
+// TestMain is also the stand-in itself: the tests call this binary by the names of the real programs.
+func TestMain(m *testing.M) {
+	switch filepath.Base(os.Args[0]) {
+	case mpsd.ControlName, mpsd.ServerName:
+		ctx := context.Background()
+		os.Exit(mpsd.Main(ctx, os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+	}
+	code := m.Run()
+	builder.Remove()
+	os.Exit(code)
+}
+
+const deadline = 10 * time.Second
+
+// daemon is one control daemon and the node below it.
+type daemon struct {
+	node *burntest.Node
+	bin  string
+	env  []string
+	pipe string
+	log  *logBuffer
+	cmd  *exec.Cmd
+	done chan error
+}
+
+// logBuffer is the daemon's standard output, with a way to wait for a line.
+type logBuffer struct {
+	lines chan string
+}
+
+func (l *logBuffer) follow(r io.Reader) {
+	in := bufio.NewScanner(r)
+	for in.Scan() {
+		l.lines <- in.Text()
+	}
+	close(l.lines)
+}
+
+// wait returns the first line that has s in it.
+func (l *logBuffer) wait(t *testing.T, s string) string {
+	t.Helper()
+	limit := time.After(deadline)
+	for {
+		select {
+		case line, ok := <-l.lines:
+			if !ok {
+				t.Fatalf("the log ended without %q", s)
+			}
+			if strings.Contains(line, s) {
+				return line
+			}
+		case <-limit:
+			t.Fatalf("no line with %q in the log", s)
+		}
+	}
+}
+
+func node(t *testing.T) (*burntest.Node, string) {
+	t.Helper()
+	n := burntest.Start(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(n.Root, "usr/bin", mpsd.ControlName)
+	if err := os.Symlink(self, bin); err != nil {
+		t.Fatal(err)
+	}
+	return n, bin
+}
+
+// start runs a control daemon in the foreground and waits until it serves.
+func start(t *testing.T, env []string, args ...string) *daemon {
+	t.Helper()
+	n, bin := node(t)
+	pipe := filepath.Join(n.Root, "p")
+	d := &daemon{node: n, bin: bin, pipe: pipe, env: append([]string{"CUDA_MPS_PIPE_DIRECTORY=" + pipe}, env...)}
+	d.run(t, args...)
+	return d
+}
+
+func (d *daemon) run(t *testing.T, args ...string) {
+	t.Helper()
+	d.cmd = exec.Command(d.bin, append([]string{"-f"}, args...)...)
+	d.cmd.Env = d.env
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.cmd.Stdout = w
+	// A group of its own, so that servers that outlive the daemon can be found again.
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	d.log = &logBuffer{lines: make(chan string, 10000)}
+	go d.log.follow(r)
+	d.done = make(chan error, 1)
+	cmd, done := d.cmd, d.done
+	go func() { done <- cmd.Wait() }()
+	t.Cleanup(func() {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		r.Close()
+	})
+	d.log.wait(t, "CUDA MPS Control binary version")
+}
+
+func (d *daemon) exit(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-d.done:
+		return d.cmd.ProcessState.ExitCode()
+	case <-time.After(deadline):
+		t.Fatal("the daemon does not end")
+		return 0
+	}
+}
+
+// ui runs the command line with this input. A code of -1 is one that did not answer in time.
+func (d *daemon) ui(t *testing.T, input string) (code int, out string) {
+	t.Helper()
+	return d.uiIn(t, d.pipe, input, deadline)
+}
+
+func (d *daemon) uiIn(t *testing.T, pipe, input string, limit time.Duration) (code int, out string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, d.bin)
+	cmd.Env = []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipe}
+	cmd.Stdin = strings.NewReader(input)
+	var b bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &b, &b
+	err := cmd.Run()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), strings.TrimSuffix(b.String(), "\n")
+}
+
+// says fails the test unless the command gives this answer and code 0.
+func (d *daemon) says(t *testing.T, input, want string) {
+	t.Helper()
+	if code, out := d.ui(t, input); code != 0 || out != want {
+		t.Errorf("%q answers %q with %d, want %q with 0", input, out, code, want)
+	}
+}
+
+// burn starts a GPU program as a client and waits until it is ready.
+func (d *daemon) burn(t *testing.T, env []string, args ...string) *program {
+	t.Helper()
+	p := &program{cmd: exec.CommandContext(t.Context(), builder.Path(t), args...)}
+	p.cmd.Env = append([]string{"GPUSIM_ROOT=" + d.node.Root, "CUDA_MPS_PIPE_DIRECTORY=" + d.pipe}, env...)
+	p.cmd.Stderr = &p.stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.out = bufio.NewReader(out)
+	return p
+}
+
+type program struct {
+	cmd    *exec.Cmd
+	out    *bufio.Reader
+	stderr bytes.Buffer
+}
+
+func (p *program) ready(t *testing.T) {
+	t.Helper()
+	if line, err := p.out.ReadString('\n'); line != "ready\n" {
+		t.Fatalf("burn printed %q (%v): %s", line, err, p.stderr.String())
+	}
+}
+
+func (p *program) pid() string { return strconv.Itoa(p.cmd.Process.Pid) }
+
+func (p *program) ends(t *testing.T, code int, message string) {
+	t.Helper()
+	rest, _ := io.ReadAll(p.out)
+	p.cmd.Wait()
+	if got := p.cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("burn ended with %d, want %d", got, code)
+	}
+	if all := string(rest) + p.stderr.String(); !strings.Contains(all, message) {
+		t.Errorf("burn said %q, want %q in it", all, message)
+	}
+}
+
+// The same commands in the same order, and the answers that the real binary of this generation gave.
+func TestCommandsAsSeen(t *testing.T) {
+	f, err := os.Open("testdata/commands-580.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	d := start(t, nil)
+	n := 0
+	for in := bufio.NewScanner(f); in.Scan(); n++ {
+		var row [2]string
+		if err := json.Unmarshal(in.Bytes(), &row); err != nil {
+			t.Fatal(err)
+		}
+		d.says(t, row[0]+"\n", row[1])
+	}
+	if n < 90 {
+		t.Errorf("only %d commands", n)
+	}
+	if code, out := d.ui(t, "quit\n"); code != 0 || out != "" {
+		t.Errorf("quit answers %q with %d", out, code)
+	}
+	if code := d.exit(t); code != 0 {
+		t.Errorf("the daemon ended with %d", code)
+	}
+	if code, out := d.ui(t, "get_server_list\n"); code != 1 || out != "Cannot find MPS control daemon process" {
+		t.Errorf("without a daemon: %q with %d", out, code)
+	}
+}
+
+func entries(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, e := range list {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[e.Name()] = info.Mode().String()
+	}
+	return out
+}
+
+func TestFiles(t *testing.T) {
+	d := start(t, nil)
+	want := map[string]string{
+		"control": "Srw-rw-rw-", "control_privileged": "Srwxr-xr-x", "control_lock": "-rw-rw-rw-",
+		"log": "prwxrwxrwx", mpsd.ControlName + ".pid": "-rw-rw-rw-",
+	}
+	if diff := cmp.Diff(want, entries(t, d.pipe)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if info, err := os.Stat(d.pipe); err != nil || info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSticky != 0 {
+		t.Errorf("directory: %v %v", info.Mode(), err)
+	}
+	if code, out := d.ui(t, "quit\n"); code != 0 || out != "" {
+		t.Errorf("quit: %q %d", out, code)
+	}
+	d.exit(t)
+	delete(want, "log")
+	delete(want, mpsd.ControlName+".pid")
+	if diff := cmp.Diff(want, entries(t, d.pipe)); diff != "" {
+		t.Errorf("files after quit (-want +got):\n%s", diff)
+	}
+}
+
+func TestKeepsADirectoryMode(t *testing.T) {
+	n, bin := node(t)
+	d := &daemon{node: n, bin: bin, pipe: filepath.Join(n.Root, "p")}
+	d.env = []string{"CUDA_MPS_PIPE_DIRECTORY=" + d.pipe}
+	if err := os.Mkdir(d.pipe, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	d.run(t)
+	if info, err := os.Stat(d.pipe); err != nil || info.Mode().Perm() != 0o711 {
+		t.Errorf("directory: %v %v", info.Mode(), err)
+	}
+}
+
+func TestStartFailures(t *testing.T) {
+	t.Run("second daemon", func(t *testing.T) {
+		d := start(t, nil)
+		out, err := command(t, d.bin, d.env, "-f")
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 || out != "An instance of this daemon is already running\n" {
+			t.Errorf("%q %v", out, err)
+		}
+		d.says(t, "get_server_list\n", "")
+	})
+	t.Run("no GPU", func(t *testing.T) {
+		n, bin := node(t)
+		if err := os.Remove(filepath.Join(n.Root, "run/gpusim/cuda.sock")); err != nil {
+			t.Fatal(err)
+		}
+		for _, mode := range []string{"-f", "-d"} {
+			out, err := command(t, bin, []string{"CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(n.Root, "p")}, mode)
+			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 100 || out != "" {
+				t.Errorf("%s: %q %v, want silence and 100", mode, out, err)
+			}
+		}
+	})
+	t.Run("unknown option is a success", func(t *testing.T) {
+		_, bin := node(t)
+		if out, err := command(t, bin, nil, "--bogus"); err != nil || !strings.HasPrefix(out, "Unrecognized option") || !strings.Contains(out, "\x00") {
+			t.Errorf("%q %v", out, err)
+		}
+	})
+	t.Run("path too long", func(t *testing.T) {
+		n, bin := node(t)
+		dir := filepath.Join(n.Root, strings.Repeat("x", 100))
+		if out, err := command(t, bin, []string{"CUDA_MPS_PIPE_DIRECTORY=" + dir}, "-f"); err == nil || out != "" {
+			t.Errorf("%q %v, want silence and a failure", out, err)
+		}
+	})
+}
+
+func command(t *testing.T, bin string, env []string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd.Env = append([]string{"PATH="}, env...)
+	b, err := cmd.Output()
+	return string(b), err
+}
+
+func TestBackground(t *testing.T) {
+	n, bin := node(t)
+	logs := filepath.Join(n.Root, "l")
+	d := &daemon{node: n, bin: bin, pipe: filepath.Join(n.Root, "p")}
+	env := []string{"CUDA_MPS_PIPE_DIRECTORY=" + d.pipe, "CUDA_MPS_LOG_DIRECTORY=" + logs}
+	if out, err := command(t, bin, env, "-d"); err != nil || out != "" {
+		t.Fatalf("-d: %q %v", out, err)
+	}
+	d.says(t, "get_server_list\n", "")
+	if code, out := d.ui(t, "quit\n"); code != 0 {
+		t.Errorf("quit: %q %d", out, code)
+	}
+	b, err := os.ReadFile(filepath.Join(logs, "control.log"))
+	if err != nil || !strings.Contains(string(b), "Exit with status 0") {
+		t.Errorf("control.log: %v %s", err, b)
+	}
+}
+
+func TestClients(t *testing.T) {
+	d := start(t, []string{"CUDA_VISIBLE_DEVICES=GPU-x"}, "-M")
+	d.says(t, "set_default_device_pinned_mem_limit 0 2G\nset_default_active_thread_percentage 25\n", "25.0")
+	a := d.burn(t, nil, "--memory", "1GiB", "--hold", "--gpu", "GPU-x")
+	a.ready(t)
+	_, server := d.ui(t, "get_server_list\n")
+	if server == "" {
+		t.Fatal("a client came and there is no server")
+	}
+	d.says(t, "get_server_status "+server+"\n", "ACTIVE")
+	d.says(t, "get_client_list "+server+"\n", a.pid())
+	line := fmt.Sprintf("CTX gpu=GPU-x mps=%s mpspid=%s limit=%d share=25", d.pipe, server, 2<<30)
+	if got := d.node.Contexts()[a.cmd.Process.Pid]; got != line {
+		t.Errorf("the client asked %q, want %q", got, line)
+	}
+	_, table := d.ui(t, "ps\n")
+	if rows := strings.Split(table, "\n"); len(rows) != 2 || !strings.HasPrefix(rows[0], "PID ") || !strings.HasPrefix(rows[1], a.pid()+" ") {
+		t.Errorf("ps: %q", table)
+	}
+
+	d.burn(t, nil, "--memory", "3GiB").ends(t, 2, "out of memory")
+	b := d.burn(t, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=512M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=10"}, "--hold")
+	b.ready(t)
+	if got := d.node.Contexts()[b.cmd.Process.Pid]; !strings.HasSuffix(got, "limit=536870912 share=10") {
+		t.Errorf("a client lowers its own: %q", got)
+	}
+
+	d.says(t, "terminate_client "+server+" "+b.pid()+"\n", "0")
+	b.ends(t, 1, "CUDA error 810")
+	a.cmd.Process.Signal(syscall.SIGTERM)
+	a.ends(t, 143, "stopped by SIGTERM")
+	if code, out := d.ui(t, "quit\n"); code != 0 {
+		t.Errorf("quit with a server and no client: %q %d", out, code)
+	}
+	if code := d.exit(t); code != 0 {
+		t.Errorf("the daemon ended with %d", code)
+	}
+}
+
+// A client of another user waits until all clients of the first have left; -M is what avoids it.
+func TestOneUserAtATime(t *testing.T) {
+	d := start(t, nil)
+	d.says(t, "start_server -uid 4242\n", "")
+	d.log.wait(t, "Ready")
+	p := d.burn(t, nil, "--hold")
+	// No client holds the other user's server, so it ends, and one for us starts.
+	p.ready(t)
+	if line := d.log.wait(t, "Starting new server"); !strings.HasSuffix(line, fmt.Sprintf("for user %d", os.Getuid())) {
+		t.Errorf("log: %s", line)
+	}
+}
+
+func TestQuitWithAClient(t *testing.T) {
+	d := start(t, nil)
+	p := d.burn(t, nil, "--hold")
+	p.ready(t)
+	if code, _ := d.uiIn(t, d.pipe, "quit\n", time.Second); code != -1 {
+		t.Fatalf("quit did not wait for the client: %d", code)
+	}
+	// It goes on waiting, and whoever comes now waits with it.
+	p.cmd.Process.Kill()
+	p.ends(t, -1, "")
+	if code := d.exit(t); code != 0 {
+		t.Errorf("the daemon ended with %d once the client had left", code)
+	}
+
+	d = start(t, nil)
+	p = d.burn(t, nil, "--hold")
+	p.ready(t)
+	if code, _ := d.ui(t, "quit -t 1\n"); code != 1 {
+		t.Errorf("quit -t by force: %d, want 1", code)
+	}
+	p.ends(t, 1, "CUDA error 810")
+}
+
+func TestServerOutlivesItsControl(t *testing.T) {
+	d := start(t, nil)
+	p := d.burn(t, nil, "--hold")
+	p.ready(t)
+	_, server := d.ui(t, "get_server_list\n")
+	d.cmd.Process.Kill()
+	d.exit(t)
+	if pid, err := strconv.Atoi(server); err != nil || syscall.Kill(pid, 0) != nil {
+		t.Errorf("server %q is gone with its control daemon", server)
+	}
+	if code, _ := d.ui(t, "get_server_list\n"); code != 1 {
+		t.Errorf("a dead daemon answers with %d", code)
+	}
+	old := d.cmd.Process.Pid
+	d.run(t) // over the leftovers
+	d.says(t, "get_server_list\n", "")
+	if _, ok := d.node.Contexts()[p.cmd.Process.Pid]; !ok {
+		t.Error("the client is gone")
+	}
+	if err := syscall.Kill(-old, syscall.SIGKILL); err != nil {
+		t.Errorf("cannot end the orphan: %v", err)
+	}
+	p.ends(t, 1, "CUDA error 810")
+}
+
+// The right to change hangs on the socket: who has a directory with nothing but control is nobody, root too.
+func TestControlOnlyDirectory(t *testing.T) {
+	d := start(t, nil)
+	dir := filepath.Join(d.node.Root, "t")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(filepath.Join(d.pipe, "control"), filepath.Join(dir, "control")); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, in, want string }{
+		{"read", "get_default_active_thread_percentage\n", "100.0"},
+		{"set", "set_default_active_thread_percentage 50\n", "Insufficient privileges"},
+		{"quit", "quit\n", "Not enough privilege to execute quit command"},
+	}
+	for _, test := range tests {
+		if code, out := d.uiIn(t, dir, test.in, deadline); code != 0 || !strings.HasPrefix(out, test.want) {
+			t.Errorf("%s: %q %d, want %q with 0", test.name, out, code, test.want)
+		}
+	}
+	d.says(t, "get_default_active_thread_percentage\n", "100.0")
+	p := &daemon{node: d.node, bin: d.bin, pipe: dir}
+	b := p.burn(t, nil, "--hold")
+	b.ready(t)
+	if got := d.node.Contexts()[b.cmd.Process.Pid]; !strings.Contains(got, "mps="+d.pipe+" ") {
+		t.Errorf("a client through the tenant's directory says %q", got)
+	}
+}
+
+func TestIdlePeerFreezesTheDaemon(t *testing.T) {
+	d := start(t, nil)
+	c, err := net.Dial("unixpacket", filepath.Join(d.pipe, "control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 64)
+	if n, err := c.Read(b); err != nil || string(b[:n]) != "OUTBHELL\x00" {
+		t.Fatalf("greeting %q %v", b[:n], err)
+	}
+	if code, _ := d.uiIn(t, d.pipe, "get_server_list\n", 500*time.Millisecond); code != -1 {
+		t.Errorf("a command beside an idle peer ended with %d", code)
+	}
+	c.Close()
+	d.says(t, "get_server_list\n", "")
+}
+
+func TestGarbageSilencesTheLog(t *testing.T) {
+	d := start(t, nil)
+	d.says(t, "foo\n", `Unknown command "foo"`)
+	d.log.wait(t, "Cmd:foo")
+	fifo, err := os.OpenFile(filepath.Join(d.pipe, "log"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fifo.Write(bytes.Repeat([]byte("A"), 101)); err != nil {
+		t.Fatal(err)
+	}
+	fifo.Close()
+	// The reader of the FIFO is another goroutine of the daemon: ask until a command leaves no line.
+	for i := 0; ; i++ {
+		name := fmt.Sprintf("probe%d", i)
+		d.says(t, name+"\n", fmt.Sprintf("Unknown command %q", name))
+		d.ui(t, "quit_not\n")
+		select {
+		case line := <-d.log.lines:
+			if i > 100 {
+				t.Fatalf("the log still speaks: %s", line)
+			}
+		case <-time.After(300 * time.Millisecond):
+			return
+		}
+	}
+}
+
+func TestTerminatedBySignal(t *testing.T) {
+	d := start(t, nil)
+	d.cmd.Process.Signal(syscall.SIGTERM)
+	d.exit(t)
+	if sig := d.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(); sig != syscall.SIGTERM {
+		t.Errorf("ended by %v", sig)
+	}
+	if got := entries(t, d.pipe); len(got) != 5 {
+		t.Errorf("a signal tidies up nothing, but there is only %v", got)
+	}
+}
