@@ -1,0 +1,159 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const gib = 1 << 30
+
+func bytesOf(n uint64) *api.Bytes { b := api.Bytes(n); return &b }
+
+func timeslice(tenant, name string, share float64, memory uint64) Grant {
+	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, Timeslice: &api.ShareSpec{Share: api.Percent(share), Memory: bytesOf(memory)}}}
+}
+
+func mps(tenant, name string, share float64, memory uint64) Grant {
+	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, MPS: &api.ShareSpec{Share: api.Percent(share), Memory: bytesOf(memory)}}}
+}
+
+func exclusive(tenant, name string, n int) Grant {
+	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, Exclusive: n}}
+}
+
+func mig(tenant, name, profile string) Grant {
+	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, MIG: profile}}
+}
+
+// with changes a copy of a grant.
+func with(g Grant, f func(*Grant)) Grant { f(&g); return g }
+
+func device(index int, mode string) GPUView {
+	return GPUView{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index, Mode: mode, Capacity: 40 * gib, Reserve: gib}
+}
+
+func instance(g int, name string, slices, start, size uint32, memory uint64, attributes ...string) InstanceView {
+	return InstanceView{
+		ProfileView: ProfileView{Name: name, Slices: slices, Memory: memory, Attributes: attributes},
+		Placement:   gpu.Placement{Start: start, Size: size},
+		UUIDs:       []gpu.UUID{gpu.UUID(fmt.Sprintf("MIG-%d-%d", g, start))},
+	}
+}
+
+// partitioned is an A100-40 with the layout 3g, 2g, 1g, 1g.
+func partitioned(index int) GPUView {
+	d := device(index, api.ModeMIG)
+	d.Instances = []InstanceView{
+		instance(index, "2g.10gb", 2, 0, 2, 10*gib), instance(index, "1g.5gb", 1, 2, 1, 5*gib),
+		instance(index, "1g.5gb", 1, 3, 1, 5*gib), instance(index, "3g.20gb", 3, 4, 4, 20*gib),
+	}
+	return d
+}
+
+// wall is Walls for tests: it counts, and fails when told to.
+type wall struct {
+	mu       sync.Mutex
+	inside   map[string]bool
+	wallErr  error
+	unwall   error
+	enter    func(Lease) // called without the lock
+	unwalled int
+}
+
+func (w *wall) Wall(_ context.Context, l Lease, _ Process) (Inside, error) {
+	if w.enter != nil {
+		w.enter(l)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wallErr != nil {
+		return Inside{}, w.wallErr
+	}
+	if w.inside == nil {
+		w.inside = map[string]bool{}
+	}
+	if w.inside[l.ID] {
+		return Inside{}, fmt.Errorf("%s is walled twice", l.ID)
+	}
+	w.inside[l.ID] = true
+	return Inside{Status: api.WallsStatus{Cgroup: "/" + l.ID}, Environment: map[string]string{"GPUSHARE_LEASE": l.ID}}, nil
+}
+
+func (w *wall) Unwall(_ context.Context, l Lease) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.unwall != nil {
+		return w.unwall
+	}
+	w.unwalled++
+	delete(w.inside, l.ID)
+	return nil
+}
+
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// table makes a table that has seen the view; its clock stands still.
+func table(t *testing.T, v View) (*Table, *wall) {
+	t.Helper()
+	w := &wall{}
+	tab := New(Config{Walls: w, Now: func() time.Time { return epoch }})
+	tab.Update(v)
+	return tab, w
+}
+
+// ask submits without waiting.
+func ask(tab *Table, tenant, grant string) (*Ticket, error) {
+	return tab.Submit(Request{Tenant: tenant, Grant: grant, Admin: true})
+}
+
+// mustAsk submits without waiting and gives the placed lease.
+func mustAsk(t *testing.T, tab *Table, tenant, grant string) (*Ticket, Lease) {
+	t.Helper()
+	k, err := ask(tab, tenant, grant)
+	if err != nil {
+		t.Fatalf("%s/%s: %v", tenant, grant, err)
+	}
+	l, ok := tab.Get(k.ID())
+	if !ok {
+		t.Fatalf("%s is not in the table", k.ID())
+	}
+	return k, l
+}
+
+// queue submits and waits for as long as it takes.
+func queue(t *testing.T, tab *Table, tenant, grant string) *Ticket {
+	t.Helper()
+	var forever time.Duration
+	k, err := tab.Submit(Request{Tenant: tenant, Grant: grant, Admin: true, Wait: &forever})
+	if err != nil {
+		t.Fatalf("%s/%s: %v", tenant, grant, err)
+	}
+	return k
+}
+
+// next is the ticket's next news, which must be there already.
+func next(t *testing.T, k *Ticket) Update {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	u, err := k.Next(ctx)
+	if err != nil {
+		t.Fatalf("%s: %v", k.ID(), err)
+	}
+	return u
+}
+
+func isPlaced(tab *Table, k *Ticket) bool {
+	_, ok := tab.Get(k.ID())
+	return ok
+}

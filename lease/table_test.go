@@ -1,0 +1,624 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// lab is a node with every kind of GPU and three tenants.
+func lab() View {
+	return View{
+		Generation: 1,
+		GPUs:       []GPUView{partitioned(0), device(1, "mps"), device(2, "timeslice"), device(3, "timeslice"), device(4, "exclusive"), device(5, "exclusive")},
+		Grants: []Grant{
+			mig("vision", "train", "3g.20gb"), timeslice("vision", "dev", 40, 20*gib),
+			timeslice("speech", "dev", 30, 30*gib), mps("speech", "serve", 30, 16*gib),
+			exclusive("physics", "big", 2), with(exclusive("physics", "one", 1), func(g *Grant) { n := 2; g.Spec.Leases = &n }),
+			exclusive("ml", "one", 1),
+		},
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	tab, _ := table(t, lab())
+	tests := []struct {
+		name string
+		r    Request
+		kind api.Kind
+		text string
+	}{
+		{"no tenant", Request{}, api.KindDenied, "you are a member of no tenant"},
+		{"an admin names one", Request{Admin: true}, api.KindInvalid, "cannot choose a tenant"},
+		{"several tenants", Request{Member: []string{"vision", "speech"}}, api.KindInvalid, "vision, speech"},
+		{"several tenants have the grant", Request{Member: []string{"vision", "speech"}, Grant: "dev"}, api.KindInvalid, "vision, speech"},
+		{"not a member", Request{Member: []string{"vision"}, Tenant: "speech"}, api.KindDenied, "no member of it"},
+		{"a stranger learns nothing of who exists", Request{Member: []string{"vision"}, Tenant: "nobody"}, api.KindDenied, "no member of it"},
+		{"an admin does", Request{Admin: true, Tenant: "nobody"}, api.KindNotFound, `tenant "nobody"`},
+		{"unknown grant", Request{Member: []string{"vision"}, Grant: "x"}, api.KindNotFound, `grant "x" of tenant vision`},
+		{"a member without grants", Request{Member: []string{"empty"}}, api.KindNotFound, "it has none"},
+		{"no grant of that kind", Request{Member: []string{"vision"}, GPU: "mps"}, api.KindNotFound, `for "mps"`},
+		{"no grant of that profile", Request{Member: []string{"vision"}, GPU: "mig:1g.5gb"}, api.KindNotFound, `for "mig:1g.5gb"`},
+		{"grant and kind differ", Request{Member: []string{"vision"}, Grant: "dev", GPU: "mig"}, api.KindInvalid, "another kind"},
+		{"no such kind", Request{Member: []string{"vision"}, GPU: "all"}, api.KindInvalid, `GPU "all"`},
+		{"only MIG has profiles", Request{Member: []string{"vision"}, GPU: "mps:3"}, api.KindInvalid, `GPU "mps:3"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := tab.Submit(tt.r)
+			var e *api.Error
+			if !errors.As(err, &e) || e.Kind != tt.kind || !strings.Contains(e.Message, tt.text) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	if n := len(tab.List()); n != 0 {
+		t.Errorf("%d leases after refusals", n)
+	}
+}
+
+func TestBeforeTheNodeIsSeen(t *testing.T) {
+	tab := New(Config{Walls: &wall{}})
+	var e *api.Error
+	if _, err := ask(tab, "vision", "dev"); !errors.As(err, &e) || e.Kind != api.KindUnavailable {
+		t.Errorf("got %v", err)
+	}
+	v := lab()
+	v.GPUs, v.Blind = nil, "the driver is not loaded"
+	tab.Update(v)
+	if _, err := ask(tab, "vision", "dev"); !errors.As(err, &e) || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, "driver is not loaded") {
+		t.Errorf("blind: got %v", err)
+	}
+	k := queue(t, tab, "vision", "dev")
+	tab.Update(lab())
+	if !isPlaced(tab, k) {
+		t.Error("who waited while the GPUs could not be seen has no place now")
+	}
+}
+
+func TestWhichGrant(t *testing.T) {
+	v := lab()
+	tests := []struct {
+		name string
+		busy [][2]string
+		r    Request
+		want string // a part of the line
+	}{
+		{"named", nil, Request{Member: []string{"vision"}, Grant: "dev"}, "grant dev of vision: named"},
+		{"the only one", nil, Request{Member: []string{"ml"}}, "grant one of ml: the only one that fits"},
+		{"the only one of the kind", nil, Request{Member: []string{"vision"}, GPU: "timeslice"}, "grant dev of vision: the only one that fits timeslice"},
+		{"by profile", nil, Request{Member: []string{"vision"}, GPU: "mig:3g.20gb"}, "grant train of vision: the only one that fits mig:3g.20gb"},
+		{"the first in the order of the spec", nil, Request{Member: []string{"vision"}}, "grant train of vision: the first that is free now"},
+		{"the next when that is taken", [][2]string{{"vision", "train"}}, Request{Member: []string{"vision"}},
+			"grant dev of vision: the first that is free now (train: its one lease is in use)"},
+		{"one of several tenants has it", nil, Request{Member: []string{"vision", "speech"}, Grant: "serve"}, "grant serve of speech: named"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tab, _ := table(t, v)
+			for _, b := range tt.busy {
+				mustAsk(t, tab, b[0], b[1])
+			}
+			k, err := tab.Submit(tt.r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if u := next(t, k); !u.Placed || u.Chosen != tt.want {
+				t.Errorf("got %+v", u)
+			}
+		})
+	}
+}
+
+func TestQueueOrder(t *testing.T) {
+	v := lab()
+	high := with(exclusive("urgent", "one", 1), func(g *Grant) { g.Priority = "high" })
+	v.Grants = append(v.Grants, high)
+	tab, _ := table(t, v)
+	_, big := mustAsk(t, tab, "physics", "big")
+	first := queue(t, tab, "physics", "one")
+	second := queue(t, tab, "ml", "one")
+	if u := next(t, second); u.Lease.Position != 2 || u.Lease.State != api.LeaseQueued || !strings.Contains(u.Lease.Waiting, "1 whole GPU wanted, 0 idle") {
+		t.Errorf("got %+v", u.Lease)
+	}
+	third := queue(t, tab, "urgent", "one")
+	if u := next(t, second); u.Lease.Position != 3 {
+		t.Errorf("a higher priority came: got position %d", u.Lease.Position)
+	}
+	if err := tab.Ended(t.Context(), big.ID, "done"); err != nil {
+		t.Fatal(err)
+	}
+	got := []bool{isPlaced(tab, first), isPlaced(tab, second), isPlaced(tab, third)}
+	if diff := cmp.Diff([]bool{true, false, true}, got); diff != "" {
+		t.Error(diff)
+	}
+	if u := next(t, second); u.Lease.Position != 1 {
+		t.Errorf("got position %d", u.Lease.Position)
+	}
+}
+
+func TestNoStarvation(t *testing.T) {
+	t.Run("whole GPUs", func(t *testing.T) {
+		tab, _ := table(t, lab())
+		_, one := mustAsk(t, tab, "physics", "one")
+		big := queue(t, tab, "physics", "big") // needs both GPUs, one is idle
+		if _, err := ask(tab, "ml", "one"); err == nil {
+			t.Error("a later small request took the GPU that an earlier large one waits for")
+		}
+		if _, err := ask(tab, "vision", "dev"); err != nil {
+			t.Errorf("a request for something else was held up: %v", err)
+		}
+		if err := tab.Ended(t.Context(), one.ID, "done"); err != nil {
+			t.Fatal(err)
+		}
+		if !isPlaced(tab, big) {
+			t.Error("the large request has no place though both GPUs are idle")
+		}
+	})
+	t.Run("a claim that cannot come true is none", func(t *testing.T) {
+		v := lab()
+		tab, _ := table(t, v)
+		v = lab()
+		v.GPUs[5].Closed = "cordoned"
+		tab.Update(v)
+		queue(t, tab, "physics", "big")
+		if _, err := ask(tab, "ml", "one"); err != nil {
+			t.Errorf("an idle GPU is kept for a request that only an administrator can help: %v", err)
+		}
+	})
+	t.Run("memory", func(t *testing.T) {
+		v := View{GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{
+			timeslice("a", "small", 10, 20*gib), timeslice("b", "large", 10, 30*gib), timeslice("c", "small", 10, 10*gib), timeslice("a", "other", 10, 5*gib),
+		}}
+		tab, _ := table(t, v)
+		_, a := mustAsk(t, tab, "a", "small")
+		large := queue(t, tab, "b", "large")
+		if _, err := ask(tab, "c", "small"); err == nil || !strings.Contains(err.Error(), "kept for an earlier request") {
+			t.Errorf("got %v", err)
+		}
+		if _, err := ask(tab, "a", "small"); err != nil {
+			t.Errorf("a second lease of a grant costs no memory and was held up: %v", err)
+		}
+		for _, l := range tab.Live() {
+			if err := tab.Ended(t.Context(), l.ID, "done"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !isPlaced(tab, large) {
+			t.Errorf("the large request has no place after %s ended", a.ID)
+		}
+	})
+	t.Run("who left claims nothing", func(t *testing.T) {
+		tab, _ := table(t, lab())
+		mustAsk(t, tab, "physics", "one")
+		big := queue(t, tab, "physics", "big")
+		small := queue(t, tab, "ml", "one")
+		if isPlaced(tab, small) {
+			t.Fatal("placed too early")
+		}
+		big.Cancel()
+		if !isPlaced(tab, small) {
+			t.Error("not placed after the one before it left")
+		}
+	})
+}
+
+func TestReserved(t *testing.T) {
+	reserved := func(g Grant) Grant { g.Spec.Reserved = true; return g }
+	t.Run("its place stays free, and it gets it", func(t *testing.T) {
+		v := lab()
+		v.Grants[6] = reserved(v.Grants[6])
+		tab, _ := table(t, v)
+		if _, err := ask(tab, "physics", "big"); err == nil {
+			t.Error("both GPUs were given though one is reserved")
+		}
+		mustAsk(t, tab, "physics", "one")
+		mustAsk(t, tab, "ml", "one")
+	})
+	t.Run("memory", func(t *testing.T) {
+		v := View{GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+			Grants: []Grant{timeslice("a", "x", 10, 20*gib), reserved(timeslice("b", "r", 10, 30*gib)), timeslice("c", "y", 10, 30*gib)}}
+		tab, _ := table(t, v)
+		_, x := mustAsk(t, tab, "a", "x")
+		if x.Place.GPUs[0] != "GPU-1" {
+			t.Errorf("on %s, where memory is reserved", x.Place.GPUs[0])
+		}
+		if _, err := ask(tab, "c", "y"); err == nil {
+			t.Error("the reserved memory was given away")
+		}
+		_, r := mustAsk(t, tab, "b", "r")
+		if r.Place.GPUs[0] != "GPU-0" {
+			t.Errorf("on %s", r.Place.GPUs[0])
+		}
+		got := tab.Granted()
+		want := []api.GrantedMemory{{Tenant: "b", Grant: "r", Bytes: 30 * gib}}
+		if diff := cmp.Diff(want, got["GPU-0"]); diff != "" {
+			t.Error(diff)
+		}
+	})
+	t.Run("what cannot be kept is said", func(t *testing.T) {
+		v := lab()
+		tab, _ := table(t, v)
+		mustAsk(t, tab, "physics", "big")
+		v.Generation = 2
+		v.Grants[6] = reserved(v.Grants[6])
+		tab.Update(v)
+		if u := tab.Unmet(); len(u) != 1 || u[0].Grant != (Key{"ml", "one"}) {
+			t.Errorf("got %+v", u)
+		}
+		for _, l := range tab.Live() {
+			if err := tab.Ended(t.Context(), l.ID, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if u := tab.Unmet(); len(u) != 0 {
+			t.Errorf("got %+v after there is room", u)
+		}
+	})
+}
+
+func TestStartAndEnd(t *testing.T) {
+	p := Process{PID: 42, Start: 7}
+	var states []State
+	w := &wall{}
+	saves := 0
+	var saved []byte
+	tab := New(Config{
+		Walls: w, Now: func() time.Time { return epoch },
+		Changed: func(l Lease) { states = append(states, l.State) },
+		Save:    func(_ context.Context, b []byte) error { saves++; saved = b; return nil },
+	})
+	v := lab()
+	hour := api.Duration(time.Hour)
+	v.Grants[1].Spec.MaxTime = &hour
+	tab.Update(v)
+	w.enter = func(l Lease) {
+		if !strings.Contains(string(saved), l.ID) {
+			t.Error("the lease is not recorded before its walls are made")
+		}
+	}
+	k, _ := mustAsk(t, tab, "vision", "dev")
+	l, inside, err := tab.Start(t.Context(), k.ID(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if inside.Environment["GPUSHARE_LEASE"] != k.ID() || l.State != Running || l.Process != p || l.Walls.Cgroup != "/"+k.ID() {
+		t.Errorf("got %+v, %+v", l, inside)
+	}
+	if l.Ends == nil || !l.Ends.Equal(epoch.Add(time.Hour)) {
+		t.Errorf("ends at %v", l.Ends)
+	}
+	if !strings.Contains(string(saved), `"walled"`) {
+		t.Errorf("the running lease is not recorded before the answer: %s", saved)
+	}
+	var e *api.Error
+	if _, _, err := tab.Start(t.Context(), k.ID(), p); !errors.As(err, &e) || e.Kind != api.KindConflict {
+		t.Errorf("a second start: %v", err)
+	}
+	k.Cancel()
+	if !isPlaced(tab, k) {
+		t.Error("a ticket's Cancel ended a running lease")
+	}
+	if err := tab.Ending(l.ID, "asked to"); err != nil {
+		t.Fatal(err)
+	}
+	w.unwall = errors.New("busy")
+	if err := tab.Ended(t.Context(), l.ID, "exited"); err == nil || !isPlaced(tab, k) {
+		t.Errorf("the place was let go before the walls were down (%v)", err)
+	}
+	w.unwall = nil
+	if err := tab.Ended(t.Context(), l.ID, "exited"); err != nil || isPlaced(tab, k) {
+		t.Errorf("still there, %v", err)
+	}
+	if err := tab.Ended(t.Context(), l.ID, "exited"); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	if diff := cmp.Diff([]State{Placed, Placed, Walled, Running, Ending, Gone}, states); diff != "" {
+		t.Error(diff)
+	}
+	if saves != 3 {
+		t.Errorf("%d saves", saves)
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	p := Process{PID: 42, Start: 7}
+	t.Run("walls", func(t *testing.T) {
+		tab, w := table(t, lab())
+		w.wallErr = errors.New("no cgroup")
+		k, _ := mustAsk(t, tab, "vision", "train")
+		if _, _, err := tab.Start(t.Context(), k.ID(), p); err == nil || !strings.Contains(err.Error(), "no cgroup") {
+			t.Errorf("got %v", err)
+		}
+		if w.unwalled != 1 {
+			t.Errorf("what was half made was cleared %d times", w.unwalled)
+		}
+		w.wallErr = nil
+		mustAsk(t, tab, "vision", "train")
+	})
+	t.Run("the record", func(t *testing.T) {
+		w := &wall{}
+		var full error
+		tab := New(Config{Walls: w, Save: func(context.Context, []byte) error { return full }})
+		tab.Update(lab())
+		w.enter = func(Lease) { full = errors.New("no space left on device") }
+		k, _ := mustAsk(t, tab, "vision", "train")
+		if _, _, err := tab.Start(t.Context(), k.ID(), p); err == nil || !strings.Contains(err.Error(), "cannot record the leases: no space left") {
+			t.Errorf("got %v", err)
+		}
+		if len(tab.Live()) != 0 || w.unwalled != 1 {
+			t.Error("a lease that could not be recorded lives")
+		}
+	})
+	t.Run("the process ends meanwhile", func(t *testing.T) {
+		tab, w := table(t, lab())
+		k, _ := mustAsk(t, tab, "vision", "train")
+		w.enter = func(l Lease) {
+			if err := tab.Ended(t.Context(), l.ID, "its processes are gone"); err != nil {
+				t.Error(err)
+			}
+		}
+		var e *api.Error
+		if _, _, err := tab.Start(t.Context(), k.ID(), p); !errors.As(err, &e) || !strings.Contains(e.Message, "processes are gone") {
+			t.Errorf("got %v", err)
+		}
+		if len(tab.Live()) != 0 || w.unwalled != 1 {
+			t.Error("it lives")
+		}
+	})
+	t.Run("unknown", func(t *testing.T) {
+		tab, _ := table(t, lab())
+		var e *api.Error
+		if _, _, err := tab.Start(t.Context(), "x", p); !errors.As(err, &e) || e.Kind != api.KindNotFound {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestAwait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab := New(Config{Walls: &wall{}})
+		tab.Update(lab())
+		_, held := mustAsk(t, tab, "vision", "train")
+		wait := 10 * time.Minute
+		submit := func() *Ticket {
+			k, err := tab.Submit(Request{Admin: true, Tenant: "vision", Grant: "train", Wait: &wait})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return k
+		}
+
+		start := time.Now()
+		var told []string
+		_, err := submit().Await(t.Context(), func(l api.Lease) { told = append(told, fmt.Sprint(l.Position, " ", l.Waiting)) })
+		var e *api.Error
+		if !errors.As(err, &e) || e.Kind != api.KindUnavailable || e.Message != "cannot place a lease of vision: waited 10m; its one lease is in use" {
+			t.Errorf("got %v", err)
+		}
+		if d := time.Since(start); d != wait {
+			t.Errorf("waited %v", d)
+		}
+		if diff := cmp.Diff([]string{"1 its one lease is in use"}, told); diff != "" {
+			t.Error(diff)
+		}
+		if n := len(tab.List()); n != 1 {
+			t.Errorf("%d leases: who gave up is still in the queue", n)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { _, err := submit().Await(ctx, nil); done <- err }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+
+		go func() {
+			u, err := submit().Await(t.Context(), nil)
+			if err == nil && !u.Placed {
+				err = errors.New("not placed")
+			}
+			done <- err
+		}()
+		synctest.Wait()
+		if err := tab.Ended(t.Context(), held.ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestCancelOfAPlaceGivesItBack(t *testing.T) {
+	tab, _ := table(t, lab())
+	k, _ := mustAsk(t, tab, "vision", "train")
+	waiting := queue(t, tab, "vision", "train")
+	k.Cancel()
+	if isPlaced(tab, k) || !isPlaced(tab, waiting) {
+		t.Error("the place did not go to the next")
+	}
+}
+
+func TestSpecChanges(t *testing.T) {
+	t.Run("who waits for what the spec has no more is told", func(t *testing.T) {
+		tab, _ := table(t, lab())
+		mustAsk(t, tab, "physics", "big")
+		k := queue(t, tab, "ml", "one")
+		next(t, k)
+		v := lab()
+		v.Generation, v.Grants = 2, v.Grants[:6]
+		tab.Update(v)
+		var e *api.Error
+		if _, err := k.Next(t.Context()); !errors.As(err, &e) || e.Kind != api.KindNotFound {
+			t.Errorf("got %v", err)
+		}
+		if n := len(tab.Live()); n != 1 {
+			t.Errorf("%d leases live", n)
+		}
+	})
+	t.Run("a lost GPU does not end the wait, a spec without room does", func(t *testing.T) {
+		tab, _ := table(t, lab())
+		mustAsk(t, tab, "physics", "big")
+		k := queue(t, tab, "ml", "one")
+		next(t, k)
+		v := lab()
+		v.GPUs = v.GPUs[:4]
+		tab.Update(v)
+		if l := tab.List(); len(l) != 2 || l[1].ID != k.ID() || l[1].State != api.LeaseQueued {
+			t.Errorf("got %+v", l)
+		}
+		v.Generation = 2
+		tab.Update(v)
+		var e *api.Error
+		if _, err := k.Next(t.Context()); !errors.As(err, &e) || e.Kind != api.KindInfeasible {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("share and memory change live as far as they fit", func(t *testing.T) {
+		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "y", 30, 20*gib)}}
+		tab, _ := table(t, v)
+		_, a := mustAsk(t, tab, "a", "x")
+		mustAsk(t, tab, "b", "y")
+		check := func(share float64, limit uint64, notices int) {
+			t.Helper()
+			l := tab.List()[0]
+			if l.Share.Entitled != share || l.Memory.Limit != limit || len(l.Notices) != notices {
+				t.Errorf("got %v, %v, %v", *l.Share, *l.Memory, l.Notices)
+			}
+		}
+		revise := func(generation uint64, share float64, memory uint64) {
+			v.Generation = generation
+			v.Grants = []Grant{timeslice("a", "x", share, memory), v.Grants[1]}
+			tab.Update(v)
+		}
+		check(30, 10*gib, 0)
+		revise(2, 50, 19*gib)
+		check(50, 19*gib, 0)
+		revise(3, 60, 25*gib) // 25 + 20 > 39
+		check(60, 19*gib, 1)
+		revise(3, 60, 25*gib)
+		check(60, 19*gib, 1)
+		revise(4, 60, 5*gib)
+		check(60, 5*gib, 1)
+		if a.Terms.percent() != 30 {
+			t.Error("a copy that was given out changed")
+		}
+	})
+}
+
+func TestRestore(t *testing.T) {
+	v := lab()
+	v.Grants[6].Spec.Reserved = true
+	tab, _ := table(t, v)
+	run, _ := mustAsk(t, tab, "vision", "dev")
+	if _, _, err := tab.Start(t.Context(), run.ID(), Process{42, 7}); err != nil {
+		t.Fatal(err)
+	}
+	mustAsk(t, tab, "vision", "train") // placed, never started
+	mustAsk(t, tab, "physics", "one")
+	wait := queue(t, tab, "ml", "one")
+	b, err := tab.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = wait
+
+	again := New(Config{Walls: &wall{}, Now: func() time.Time { return epoch.Add(-time.Hour) }})
+	if err := again.Restore(b); err != nil {
+		t.Fatal(err)
+	}
+	again.Update(v)
+	if diff := cmp.Diff(tab.Live()[:1], again.Live()); diff != "" {
+		t.Error(diff)
+	}
+	_, l := mustAsk(t, again, "vision", "dev")
+	for _, old := range tab.List() {
+		if l.Generation <= old.Generation {
+			t.Errorf("generation %d after %d: the clock went back and it was given again", l.Generation, old.Generation)
+		}
+	}
+	for name, bad := range map[string]string{"no JSON": "{", "another format": `{"format": 2}`} {
+		if err := New(Config{}).Restore([]byte(bad)); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+	if err := again.Restore(b); err == nil {
+		t.Error("a table in use was filled again")
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	const n = 200
+	v := View{GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), device(2, "exclusive")},
+		Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "x", 30, 10*gib), with(exclusive("c", "x", 1), func(g *Grant) { n := 50; g.Spec.Leases = &n })}}
+	w := &wall{}
+	var mu sync.Mutex
+	saves := 0
+	tab := New(Config{Walls: w, Save: func(context.Context, []byte) error { mu.Lock(); saves++; mu.Unlock(); return nil }})
+	tab.Update(v)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			wait := time.Minute
+			k, err := tab.Submit(Request{Admin: true, Tenant: []string{"a", "b", "c"}[i%3], Wait: &wait})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := k.Await(t.Context(), nil); err != nil {
+				t.Error(err)
+				return
+			}
+			if _, _, err := tab.Start(t.Context(), k.ID(), Process{i + 1, 1}); err != nil {
+				t.Error(err)
+			}
+			tab.List()
+			if err := tab.Ended(t.Context(), k.ID(), "done"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if l := tab.List(); len(l) != 0 {
+		t.Errorf("%d leases are left", len(l))
+	}
+	if w.unwalled != n || len(w.inside) != 0 {
+		t.Errorf("%d of %d were unwalled", w.unwalled, n)
+	}
+}
+
+func TestIDs(t *testing.T) {
+	form := regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
+	long := strings.Repeat("abcde-", 6)[:31]
+	tests := []struct{ tenant, grant, want string }{
+		{"vision", "dev", "vision-dev-2222"},
+		{"vision", "", "vision-2222"},
+		{long, long, "abcde-abcde-abcde-abcde-abcde-a"},
+		{"x", "Big_One", "x-big-one-2222"},
+	}
+	for _, tt := range tests {
+		id := newID(tt.tenant, tt.grant, func(int) int { return 0 }, func(string) bool { return false })
+		if !form.MatchString(id) || len(tt.want) < 20 && id != tt.want {
+			t.Errorf("newID(%q, %q) = %q", tt.tenant, tt.grant, id)
+		}
+	}
+	// With every short suffix taken it grows, and with a random source that repeats itself it still ends.
+	calls := 0
+	id := newID(long, long, func(int) int { calls++; return 0 }, func(id string) bool { return !strings.HasSuffix(id, "-222222") })
+	if !form.MatchString(id) {
+		t.Errorf("got %q", id)
+	}
+}
