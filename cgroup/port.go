@@ -12,6 +12,7 @@ var (
 	ErrNotSupported = errors.New("not supported here")
 	ErrLeft         = errors.New("the process is not where it was put")
 	ErrInUse        = errors.New("it still holds processes")
+	ErrUnguarded    = errors.New("gpushare-thaw does not run, so nobody would thaw it if this process died")
 )
 
 // Port is what an adapter does. Methods are safe for concurrent use and idempotent where they say so.
@@ -42,6 +43,8 @@ type Port interface {
 	// KillScope kills every process in the scope, frozen ones too, and returns when it is empty. No such scope is no error.
 	KillScope(ctx context.Context, id string) error
 
+	// Leaf is the cgroup that holds the scope's processes and is frozen. ErrNotSupported without cgroups.
+	Leaf(id string) (cg string, err error)
 	// Owner tells which scope holds the process: fast, for many pids. ok is false for a process of nobody's.
 	Owner(pid int) (id string, ok bool)
 

@@ -222,6 +222,9 @@ func (p *Processes) Owner(pid int) (string, bool) {
 	return "", false
 }
 
+// Leaf is not there: nothing of ours is a cgroup.
+func (p *Processes) Leaf(string) (string, error) { return "", errNoFreezer }
+
 // Freeze is not possible here.
 func (p *Processes) Freeze(context.Context, string) error { return errNoFreezer }
 

@@ -278,31 +278,40 @@ func (t *Tree) KillScope(ctx context.Context, id string) error {
 // Owner tells which scope holds the process.
 func (t *Tree) Owner(pid int) (string, bool) { return t.index.Owner(pid) }
 
+// Leaf is the scope's inner cgroup.
+func (t *Tree) Leaf(id string) (string, error) {
+	scope, err := t.scope(id)
+	if err != nil {
+		return "", err
+	}
+	return path.Join(scope, inner), nil
+}
+
 // Freeze stops the scope's processes.
 func (t *Tree) Freeze(ctx context.Context, id string) error {
-	scope, err := t.scope(id)
+	leaf, err := t.Leaf(id)
 	if err != nil {
 		return err
 	}
-	return t.freezer.Freeze(ctx, path.Join(scope, inner))
+	return t.freezer.Freeze(ctx, leaf)
 }
 
 // Thaw continues the scope's processes.
 func (t *Tree) Thaw(ctx context.Context, id string) error {
-	scope, err := t.scope(id)
+	leaf, err := t.Leaf(id)
 	if err != nil {
 		return nil //nolint:nilerr // nobody in it is frozen
 	}
-	return t.freezer.Thaw(ctx, path.Join(scope, inner))
+	return t.freezer.Thaw(ctx, leaf)
 }
 
 // Frozen reads back whether the scope's processes are stopped.
 func (t *Tree) Frozen(id string) (bool, error) {
-	scope, err := t.scope(id)
+	leaf, err := t.Leaf(id)
 	if err != nil {
 		return false, err
 	}
-	return t.freezer.Frozen(path.Join(scope, inner))
+	return t.freezer.Frozen(leaf)
 }
 
 // Destroy kills whatever is in the subtree and removes it: the end of a demonstration or a test, never of a daemon.
