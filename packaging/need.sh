@@ -1,28 +1,24 @@
 #!/bin/sh
-# Says which command installs what a build needs, and stops there.
+# need.sh TOOL... says which command installs what the build lacks, and stops there.
 set -u
-missing=''
+missing=
 for tool in "$@"; do
-	command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
-done
-if command -v gcc >/dev/null 2>&1 && ! printf '#include <stdio.h>\n#include <pthread.h>\nint main(void){return 0;}\n' | gcc -fsyntax-only -x c - 2>/dev/null; then
-	missing="$missing libc6-dev"
-fi
-[ -z "$missing" ] && exit 0
-
-packages=''
-for m in $missing; do
-	case $m in
-	go) echo "Go is missing: install Go 1.26 or newer from https://go.dev/dl/" >&2 ;;
-	*) packages="$packages $m" ;;
+	if command -v "$tool" >/dev/null 2>&1; then
+		continue
+	fi
+	case $tool in
+	go | */go) missing="$missing
+  $tool is missing: install Go 1.26 or newer from https://go.dev/dl" ;;
+	*) missing="$missing
+  $tool is missing: apt-get install $(basename "$tool") (Debian, Ubuntu) or dnf install $(basename "$tool") (Fedora, RHEL)" ;;
 	esac
 done
-if [ -n "$packages" ]; then
-	if command -v dnf >/dev/null 2>&1; then
-		command="dnf install$(printf '%s' "$packages" | sed 's/libc6-dev/glibc-devel/')"
-	else
-		command="apt-get install$packages"
-	fi
-	echo "missing:$packages. Install with: sudo $command" >&2
+# Debian's gcc comes without the C library's headers unless recommended packages are installed.
+if command -v gcc >/dev/null 2>&1 && ! echo '#include <stdio.h>' | gcc -E -o /dev/null - 2>/dev/null; then
+	missing="$missing
+  the C library's headers are missing: apt-get install libc6-dev or dnf install glibc-devel"
 fi
-exit 1
+if [ -n "$missing" ]; then
+	echo "cannot build:$missing" >&2
+	exit 1
+fi

@@ -1,0 +1,58 @@
+#!/bin/sh
+# verify.sh [BIN_DIR] installs into a temporary root and lets systemd-analyze judge the units there. Any line it says
+# is a failure, and so is an exposure worse than the thresholds below (tenths of systemd's own score; what the daemon
+# needs and why is written in its unit).
+set -eu
+bin=${1:-bin}
+here=$(cd "$(dirname "$0")" && pwd)
+daemon_threshold=40
+thaw_threshold=20
+
+if ! command -v systemd-analyze >/dev/null 2>&1; then
+	echo "verify.sh: cannot verify the units: systemd-analyze is missing; apt-get install systemd" >&2
+	exit 1
+fi
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+"$here/install.sh" "$root" /usr "$bin"
+
+# The units that ours are ordered against come with systemd; a bare root has none, and verify would speak of them.
+mkdir -p "$root/usr/lib/systemd/system"
+for dir in /usr/lib/systemd/system /lib/systemd/system; do
+	[ -d "$dir" ] && cp -rn "$dir/." "$root/usr/lib/systemd/system/"
+done
+rm -f "$root"/usr/lib/systemd/system/*nvidia*
+
+failed=0
+for unit in gpushared.service gpushared.socket gpushare-thaw.service gpushare.slice; do
+	if ! out=$(systemd-analyze verify --root="$root" --man=no --recursive-errors=no "$unit" 2>&1) || [ -n "$out" ]; then
+		echo "verify.sh: $unit: ${out:-systemd-analyze verify failed}" >&2
+		failed=1
+	fi
+done
+
+score() { # score UNIT THRESHOLD
+	if ! out=$(systemd-analyze security --offline=true --root="$root" --threshold="$2" --no-pager "$1" 2>&1); then
+		echo "verify.sh: $1 is more exposed than $2 tenths:" >&2
+		echo "$out" | grep -E '✗|Overall' >&2
+		failed=1
+		return
+	fi
+	echo "$out" | sed -n 's/^→ //p'
+}
+score gpushared.service "$daemon_threshold"
+score gpushare-thaw.service "$thaw_threshold"
+
+for check in "systemd-sysusers $root/usr/lib/sysusers.d/gpushare.conf" \
+	"systemd-tmpfiles --create $root/usr/lib/tmpfiles.d/gpushare.conf"; do
+	set -- $check
+	command -v "$1" >/dev/null 2>&1 || continue
+	tool=$1
+	shift
+	mkdir -p "$root/etc" "$root/run"
+	if ! out=$("$tool" --root="$root" "$@" 2>&1) || [ -n "$(echo "$out" | grep -v '^Creating group' || true)" ]; then
+		echo "verify.sh: $tool: $out" >&2
+		failed=1
+	fi
+done
+exit $failed
