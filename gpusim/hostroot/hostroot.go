@@ -173,6 +173,9 @@ func (r *Root) boot() error {
 func (r *Root) Kernel(level int, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.kmsg == nil {
+		return
+	}
 	fmt.Fprintf(r.kmsg, "%d,%d,%d,-;%s\n", level, r.seq, time.Since(r.since).Microseconds(), text)
 	r.seq++
 }
@@ -261,8 +264,8 @@ func (r *Root) device(d device) error {
 	return nil
 }
 
-// Remove takes away what the node keeps open. The files stay, to be looked at.
-func (r *Root) Remove() {
+// Close lets go of the kernel log. The files stay, to be looked at.
+func (r *Root) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.kmsg != nil {

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/server"
+)
+
+const ctlUsage = `usage: gpusim ctl --root DIR ORDER
+
+  status [--window 10s]                    the truth about the node, as JSON
+  fault add CALL DO [OPTION …]             CALL: a name such as DeviceCreateGpuInstance*, or any
+                                           DO: fail | hang | lose
+                                           --gpu GPU --nth N --times N (negative: for ever) --code N --after
+  fault list | fault clear [ID]
+  reboot
+  driver-reload [--force]
+  reset GPU
+  xid GPU NUMBER [--pid PID] [--name NAME]
+  latency [CALL DURATION]
+
+GPU is a UUID, a PCI address or an index.
+`
+
+// orderTimeout bounds an order: none of them waits for hardware.
+const orderTimeout = 30 * time.Second
+
+func ctl(ctx context.Context, args, env []string, std stdio) int {
+	f := flags("ctl", std)
+	f.Usage = func() { fmt.Fprint(std.err, ctlUsage) }
+	root := f.String("root", lookup(env, "GPUSIM_ROOT"), "")
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return exitOK
+		}
+		return exitUsage
+	}
+	if f.NArg() > 0 && f.Arg(0) == "help" {
+		fmt.Fprint(std.out, ctlUsage)
+		return exitOK
+	}
+	order, err := parseOrder(f.Args(), std)
+	if err != nil {
+		fmt.Fprintf(std.err, "gpusim ctl: %v\n", err)
+		return exitUsage
+	}
+	if *root == "" {
+		fmt.Fprintln(std.err, "gpusim ctl: --root is needed")
+		return exitUsage
+	}
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	answer, err := server.Ask(ctx, *root, order)
+	if err != nil {
+		return fail(std, err)
+	}
+	var show any
+	switch order.Do {
+	case server.DoStatus:
+		show = answer.Status
+	case server.DoFaultList:
+		show = answer.Faults
+	case server.DoFaultAdd:
+		show = answer.ID
+	case server.DoLatency:
+		show = readable(answer.Latency)
+	default:
+		return exitOK
+	}
+	e := json.NewEncoder(std.out)
+	e.SetIndent("", "  ")
+	if err := e.Encode(show); err != nil {
+		return fail(std, err)
+	}
+	return exitOK
+}
+
+func readable(latency map[string]time.Duration) map[string]string {
+	out := map[string]string{}
+	for call, d := range latency {
+		out[call] = d.String()
+	}
+	return out
+}
+
+var errOrder = errors.New("no such order: see gpusim ctl help")
+
+// parseOrder reads an order. Options may stand before and after its words.
+func parseOrder(args []string, std stdio) (server.Order, error) {
+	f := flags("ctl", std)
+	f.Usage = func() {}
+	var o server.Order
+	var fault gpusim.Fault
+	var code int
+	f.DurationVar(&o.Window, "window", 0, "")
+	f.StringVar(&fault.GPU, "gpu", "", "")
+	f.IntVar(&fault.Nth, "nth", 1, "")
+	f.IntVar(&fault.Times, "times", 1, "")
+	f.IntVar(&code, "code", 0, "")
+	f.BoolVar(&fault.After, "after", false, "")
+	f.BoolVar(&o.Force, "force", false, "")
+	f.IntVar(&o.PID, "pid", 0, "")
+	f.StringVar(&o.Name, "name", "", "")
+	var words []string
+	for rest := args; len(rest) > 0; {
+		if err := f.Parse(rest); err != nil {
+			return o, err
+		}
+		if rest = f.Args(); len(rest) > 0 {
+			words, rest = append(words, rest[0]), rest[1:]
+		}
+	}
+	var err error
+	switch key := strings.Join(words[:min(2, len(words))], " "); {
+	case key == "status":
+		o.Do = server.DoStatus
+	case key == "fault add" && len(words) == 4:
+		fault.Call, fault.Do, fault.Code = words[2], words[3], gpusim.Ret(code)
+		o.Do, o.Fault = server.DoFaultAdd, &fault
+	case key == "fault list" && len(words) == 2:
+		o.Do = server.DoFaultList
+	case key == "fault clear" && len(words) <= 3:
+		o.Do = server.DoFaultClear
+		if len(words) == 3 {
+			o.ID, err = strconv.Atoi(words[2])
+		}
+	case key == "reboot":
+		o.Do = server.DoReboot
+	case key == "driver-reload":
+		o.Do = server.DoDriverReload
+	case len(words) == 2 && words[0] == "reset":
+		o.Do, o.GPU = server.DoReset, words[1]
+	case len(words) == 3 && words[0] == "xid":
+		o.Do, o.GPU = server.DoXID, words[1]
+		o.XID, err = strconv.Atoi(words[2])
+	case key == "latency":
+		o.Do = server.DoLatency
+	case len(words) == 3 && words[0] == "latency":
+		o.Do, o.Call = server.DoLatency, words[1]
+		o.Latency, err = time.ParseDuration(words[2])
+	default:
+		err = errOrder
+	}
+	if err != nil && !errors.Is(err, errOrder) {
+		err = fmt.Errorf("cannot read order: %w", err)
+	}
+	return o, err
+}
+
+// smi stands in for the one thing that the library cannot do: nvidia-smi --gpu-reset [-i GPU].
+func smi(ctx context.Context, args, env []string, std stdio) int {
+	f := flag.NewFlagSet("nvidia-smi", flag.ContinueOnError)
+	f.SetOutput(std.err)
+	var reset, list bool
+	var id string
+	f.BoolVar(&reset, "gpu-reset", false, "reset a GPU")
+	f.BoolVar(&reset, "r", false, "reset a GPU")
+	f.BoolVar(&list, "L", false, "list the GPUs")
+	f.BoolVar(&list, "list-gpus", false, "list the GPUs")
+	f.StringVar(&id, "i", "", "`GPU`: UUID, PCI address or index")
+	f.StringVar(&id, "id", "", "`GPU`: UUID, PCI address or index")
+	if err := f.Parse(args); err != nil {
+		return exitUsage
+	}
+	root, err := nodeOf(env)
+	if err != nil {
+		return fail(std, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	answer, err := server.Ask(ctx, root, server.Order{Do: server.DoStatus})
+	if err != nil {
+		fmt.Fprintln(std.out, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+		return 9
+	}
+	switch {
+	case list:
+		for _, g := range answer.Status.GPUs {
+			fmt.Fprintf(std.out, "GPU %d: %s (UUID: %s)\n", g.Identity.Index, g.Identity.Model, g.Identity.UUID)
+		}
+		return exitOK
+	case !reset:
+		fmt.Fprintln(std.err, "nvidia-smi: this stand-in only knows --gpu-reset and -L")
+		return exitUsage
+	}
+	code := exitOK
+	for _, g := range answer.Status.GPUs {
+		if id != "" && id != string(g.Identity.UUID) && id != g.Identity.PCI && id != strconv.Itoa(g.Identity.Index) {
+			continue
+		}
+		if _, err := server.Ask(ctx, root, server.Order{Do: server.DoReset, GPU: string(g.Identity.UUID)}); err != nil {
+			fmt.Fprintf(std.out, "GPU %s is currently in use by another process.\n\n%v\n", g.Identity.PCI, err)
+			code = 19
+			continue
+		}
+		fmt.Fprintf(std.out, "GPU %s was successfully reset.\n", g.Identity.PCI)
+	}
+	return code
+}
+
+// nodeOf gives the host root that a tool belongs to: what the environment names, else where the tool's link lies.
+func nodeOf(env []string) (string, error) {
+	if root := lookup(env, "GPUSIM_ROOT"); root != "" {
+		return root, nil
+	}
+	if strings.Contains(os.Args[0], "/") {
+		dir, err := filepath.Abs(filepath.Join(filepath.Dir(os.Args[0]), "..", ".."))
+		if err == nil {
+			return dir, nil
+		}
+	}
+	return "", errors.New("cannot find virtual node: GPUSIM_ROOT is not set")
+}

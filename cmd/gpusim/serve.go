@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/engine"
+	"github.com/gpushare/gpushare/gpusim/hostroot"
+	"github.com/gpushare/gpushare/gpusim/nodefile"
+	"github.com/gpushare/gpushare/gpusim/server"
+)
+
+// flags makes a flag set that reports to std.
+func flags(name string, std stdio) *flag.FlagSet {
+	f := flag.NewFlagSet("gpusim "+name, flag.ContinueOnError)
+	f.SetOutput(std.err)
+	return f
+}
+
+func serve(ctx context.Context, args []string, std stdio) int {
+	f := flags("serve", std)
+	path := f.String("node", "", "node `file`")
+	root := f.String("root", "", "`directory` that becomes the host root")
+	mknod := f.Bool("mknod", false, "make real character devices (needs privilege)")
+	library := f.String("library", "", "`file` of the driver library; default: the node's variant, beside this program")
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return exitOK
+		}
+		return exitUsage
+	}
+	if *path == "" || *root == "" || f.NArg() > 0 {
+		fmt.Fprintln(std.err, "gpusim serve: --node and --root are needed, and nothing else")
+		return exitUsage
+	}
+	if err := serveNode(ctx, *path, *root, *library, *mknod, std); err != nil {
+		return fail(std, err)
+	}
+	return exitOK
+}
+
+func serveNode(ctx context.Context, path, dir, library string, mknod bool, std stdio) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("cannot read node file: %w", err)
+	}
+	file, err := nodefile.Decode(b)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return fmt.Errorf("cannot use root: %w", err)
+	}
+	if library == "" {
+		if library, err = beside("libnvidia-ml.so." + file.Driver); err != nil {
+			return err
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("cannot find own program: %w", err)
+	}
+	node, err := gpusim.New(file.Config, engine.SystemClock{})
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	host, err := hostroot.Write(dir, node, hostroot.Options{Library: library, Program: self, Mknod: mknod})
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	log := slog.New(slog.NewTextHandler(std.err, nil))
+	return server.New(node, log).Serve(ctx, dir, func() { fmt.Fprintln(std.out, "ready") })
+}
+
+func models(std stdio) int {
+	names, err := nodefile.Models()
+	if err != nil {
+		return fail(std, err)
+	}
+	for _, n := range names {
+		fmt.Fprintln(std.out, n)
+	}
+	return exitOK
+}

@@ -1,0 +1,161 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/gpushare/gpushare/gpusim"
+)
+
+// Order is what a director asks of the node: one JSON line, answered by one Answer.
+type Order struct {
+	Do      string        `json:"do"`
+	GPU     string        `json:"gpu,omitempty"`
+	Window  time.Duration `json:"window,omitempty"` // status: busy times over the last so much; 0 for all time
+	Fault   *gpusim.Fault `json:"fault,omitempty"`
+	ID      int           `json:"id,omitempty"` // fault-clear: which, 0 for all
+	XID     int           `json:"xid,omitempty"`
+	PID     int           `json:"pid,omitempty"`
+	Name    string        `json:"name,omitempty"`
+	Call    string        `json:"call,omitempty"` // latency: of which calls
+	Latency time.Duration `json:"latency,omitempty"`
+	Force   bool          `json:"force,omitempty"`
+}
+
+// What an order can ask.
+const (
+	DoStatus       = "status"
+	DoFaultAdd     = "fault-add"
+	DoFaultList    = "fault-list"
+	DoFaultClear   = "fault-clear"
+	DoReboot       = "reboot"
+	DoDriverReload = "driver-reload"
+	DoReset        = "reset"
+	DoXID          = "xid"
+	DoLatency      = "latency"
+)
+
+// Answer is the outcome of an order.
+type Answer struct {
+	Error   string                   `json:"error,omitempty"`
+	Status  *Status                  `json:"status,omitempty"`
+	Faults  []gpusim.Fault           `json:"faults,omitempty"`
+	ID      int                      `json:"id,omitempty"`
+	Latency map[string]time.Duration `json:"latency,omitempty"`
+}
+
+// Status is the truth about the node and what was asked of it.
+type Status struct {
+	gpusim.View
+	Counters gpusim.Counters `json:"counters"`
+	Faults   []gpusim.Fault  `json:"faults,omitempty"`
+}
+
+// ctl serves a director.
+func (s *Server) ctl(ctx context.Context, conn *net.UnixConn) {
+	cred, err := peer(conn)
+	if err != nil {
+		s.log.Error("control connection refused", "error", err)
+		return
+	}
+	in := bufio.NewScanner(conn)
+	in.Buffer(make([]byte, 64<<10), 64<<10)
+	for in.Scan() {
+		var o Order
+		var a Answer
+		if err := json.Unmarshal(in.Bytes(), &o); err != nil {
+			a.Error = fmt.Sprintf("cannot read order: %v", err)
+		} else {
+			a = s.obey(o, int(cred.Pid), conn)
+		}
+		if err := json.NewEncoder(conn).Encode(a); err != nil {
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func (s *Server) obey(o Order, caller int, from net.Conn) (a Answer) {
+	var err error
+	switch o.Do {
+	case DoStatus:
+		a.Status = &Status{View: s.node.View(o.Window), Counters: s.node.Counters(), Faults: s.node.Faults()}
+	case DoFaultAdd:
+		if o.Fault == nil {
+			err = fmt.Errorf("cannot add fault: none was given")
+			break
+		}
+		a.ID, err = s.node.AddFault(*o.Fault)
+	case DoFaultList:
+		a.Faults = s.node.Faults()
+	case DoFaultClear:
+		s.node.ClearFaults(o.ID)
+	case DoReboot:
+		s.node.Reboot()
+		// The processes go on living here, but what they had open is gone.
+		s.closeAll(from)
+	case DoDriverReload:
+		if err = s.node.ReloadDriver(o.Force); err == nil {
+			s.closeAll(from)
+		}
+	case DoReset:
+		err = s.node.ResetGPU(o.GPU, caller)
+	case DoXID:
+		err = s.node.XID(o.GPU, o.XID, o.PID, o.Name)
+	case DoLatency:
+		if o.Call != "" {
+			err = s.node.SetLatency(o.Call, o.Latency)
+		}
+		a.Latency = s.node.Latency()
+	default:
+		err = fmt.Errorf("cannot do %q: no such order", o.Do)
+	}
+	if err != nil {
+		a.Error = err.Error()
+	}
+	return a
+}
+
+// Ask gives one order to the node below a host root and waits for the answer.
+func Ask(ctx context.Context, root string, o Order) (Answer, error) {
+	conn, err := dial(ctx, root, CtlSocket)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if err := json.NewEncoder(conn).Encode(o); err != nil {
+		return Answer{}, fmt.Errorf("cannot ask virtual node: %w", err)
+	}
+	var a Answer
+	if err := json.NewDecoder(conn).Decode(&a); err != nil {
+		return Answer{}, fmt.Errorf("cannot read answer of virtual node: %w", err)
+	}
+	if a.Error != "" {
+		return a, fmt.Errorf("%s", a.Error)
+	}
+	return a, nil
+}
+
+// dial connects to a socket below a host root, through the directory's descriptor: an address has room for 107 characters.
+func dial(ctx context.Context, root, name string) (net.Conn, error) {
+	dir, err := os.Open(Dir(root))
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach virtual node: %w", err)
+	}
+	defer dir.Close()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name))
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach virtual node: %w", err)
+	}
+	return conn, nil
+}
