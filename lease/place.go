@@ -299,10 +299,7 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 		t := o.at(d.UUID)
 		own := t.parts[key]
 		memory, share := t.granted(key, false)
-		need := g.memory()
-		if own != nil {
-			need = max(need, own.memory)
-		}
+		need := g.memory() // for all its leases here together: what it has already is not added
 		switch {
 		case d.Overcommit:
 		case memory+need > d.budget():

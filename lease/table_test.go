@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
 )
 
 // lab is a node with every kind of GPU and three tenants.
@@ -244,6 +246,50 @@ func TestReserved(t *testing.T) {
 		want := []api.GrantedMemory{{Tenant: "b", Grant: "r", Bytes: 30 * gib}}
 		if diff := cmp.Diff(want, got["GPU-0"]); diff != "" {
 			t.Error(diff)
+		}
+	})
+	t.Run("a place that is not good any more is left for another", func(t *testing.T) {
+		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), partitioned(2), partitioned(3)},
+			Grants: []Grant{reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 15*gib), reserved(mig("a", "m", "3g.20gb")), mig("b", "m", "3g.20gb")}}
+		only := &api.Selector{All: true}
+		v.Grants[1].Spec.GPUs, v.Grants[1].GPUs = only, []gpu.UUID{"GPU-0"}
+		v.Grants[3].Spec.GPUs, v.Grants[3].GPUs = only, []gpu.UUID{"GPU-3"}
+		tab, _ := table(t, v)
+		mustAsk(t, tab, "b", "x") // on GPU-0, beside the reservation
+		mustAsk(t, tab, "b", "m")
+		where := func() (gpu.UUID, gpu.UUID) {
+			return tab.reserved[Key{"a", "r"}][0].GPUs[0], tab.reserved[Key{"a", "m"}][0].GPUs[0]
+		}
+		if r, m := where(); r != "GPU-0" || m != "GPU-2" {
+			t.Fatalf("kept free on %s and %s", r, m)
+		}
+		v.Generation, v.Grants = 2, slices.Clone(v.Grants)
+		v.Grants[0] = reserved(timeslice("a", "r", 10, 30*gib))
+		v.GPUs = slices.Clone(v.GPUs)
+		v.GPUs[2].Instances = v.GPUs[2].Instances[:3]
+		v.GPUs = append(v.GPUs, partitioned(4))
+		tab.Update(v)
+		if r, m := where(); r != "GPU-1" || m != "GPU-4" {
+			t.Errorf("kept free on %s and %s", r, m)
+		}
+	})
+	t.Run("who is placed elsewhere lets its place go at once", func(t *testing.T) {
+		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+			Grants: []Grant{reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 5*gib), timeslice("c", "w", 10, 30*gib)}}
+		for _, i := range []int{1, 2} {
+			v.Grants[i].Spec.GPUs, v.Grants[i].GPUs = &api.Selector{All: true}, []gpu.UUID{"GPU-0"}
+		}
+		tab, _ := table(t, v)
+		mustAsk(t, tab, "b", "x")
+		w := queue(t, tab, "c", "w")
+		if isPlaced(tab, w) {
+			t.Fatal("placed where memory is reserved")
+		}
+		if _, r := mustAsk(t, tab, "a", "r"); r.Place.GPUs[0] != "GPU-1" {
+			t.Fatalf("placed on %s", r.Place.GPUs[0])
+		}
+		if !isPlaced(tab, w) {
+			t.Error("still waits")
 		}
 	})
 	t.Run("what cannot be kept is said", func(t *testing.T) {
@@ -485,6 +531,18 @@ func TestSpecChanges(t *testing.T) {
 		var e *api.Error
 		if _, err := k.Next(t.Context()); !errors.As(err, &e) || e.Kind != api.KindInfeasible {
 			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("two grants do not grow into the same room", func(t *testing.T) {
+		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "y", 30, 10*gib)}}
+		tab, _ := table(t, v)
+		mustAsk(t, tab, "a", "x")
+		mustAsk(t, tab, "b", "y")
+		v.Generation, v.Grants = 2, []Grant{timeslice("a", "x", 30, 25*gib), timeslice("b", "y", 30, 25*gib)}
+		tab.Update(v)
+		l := tab.List()
+		if diff := cmp.Diff([]uint64{25 * gib, 10 * gib}, []uint64{l[0].Memory.Limit, l[1].Memory.Limit}); diff != "" {
+			t.Error(diff)
 		}
 	})
 	t.Run("share and memory change live as far as they fit", func(t *testing.T) {

@@ -1,0 +1,343 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// machine drives a table with random requests, ends, faults and changes of the node, and checks after each what must
+// always hold.
+type machine struct {
+	tab     *Table
+	wall    *wall
+	view    View
+	tickets map[string]*Ticket // that were not seen to be placed, failed or cancelled
+	order   []string           // ids in the order of asking
+	grantOf map[string]Key
+	seen    map[uint64]string // every generation that was ever given
+	pid     int
+}
+
+func (m *machine) update() {
+	m.view.GPUs = append([]GPUView(nil), m.view.GPUs...)
+	m.view.Grants = append([]Grant(nil), m.view.Grants...)
+	m.tab.Update(m.view)
+}
+
+func (m *machine) anyLive(t *rapid.T) (Lease, bool) {
+	live := m.tab.Live()
+	if len(live) == 0 {
+		return Lease{}, false
+	}
+	return rapid.SampledFrom(live).Draw(t, "lease"), true
+}
+
+// Ask submits a request for a random grant, or for any of a tenant's.
+func (m *machine) Ask(t *rapid.T) {
+	g := rapid.SampledFrom(m.view.Grants).Draw(t, "grant")
+	r := Request{Tenant: g.Tenant, Admin: true}
+	if rapid.Bool().Draw(t, "named") {
+		r.Grant = g.Spec.Name
+	}
+	var forever time.Duration
+	if rapid.Bool().Draw(t, "wait") {
+		r.Wait = &forever
+	}
+	k, err := m.tab.Submit(r)
+	if err != nil {
+		var e *api.Error
+		if !errors.As(err, &e) || e.Kind != api.KindUnavailable && e.Kind != api.KindInfeasible {
+			t.Fatalf("refused with %v", err)
+		}
+		if r.Wait != nil && e.Kind == api.KindUnavailable {
+			t.Fatalf("who waits was refused: %v", err)
+		}
+		return
+	}
+	if m.tickets[k.ID()] != nil {
+		t.Fatalf("id %s was given twice", k.ID())
+	}
+	if old, ok := m.seen[k.lease.Generation]; ok {
+		t.Fatalf("generation %d was given to %s and %s", k.lease.Generation, old, k.ID())
+	}
+	m.seen[k.lease.Generation] = k.ID()
+	m.tickets[k.ID()] = k
+	if r.Grant != "" {
+		m.order = append(m.order, k.ID())
+		m.grantOf[k.ID()] = g.Key()
+	}
+}
+
+// Cancel gives a random ticket up.
+func (m *machine) Cancel(t *rapid.T) {
+	ids := []string{}
+	for id := range m.tickets {
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		t.Skip("no ticket")
+	}
+	id := rapid.SampledFrom(ids).Draw(t, "ticket")
+	m.tickets[id].Cancel()
+	delete(m.tickets, id)
+}
+
+// Start starts a random lease, sometimes with walls that fail.
+func (m *machine) Start(t *rapid.T) {
+	l, ok := m.anyLive(t)
+	if !ok {
+		t.Skip("no lease")
+	}
+	if rapid.IntRange(0, 4).Draw(t, "fault") == 0 {
+		m.wall.wallErr = errors.New("no cgroup")
+	}
+	m.pid++
+	_, _, err := m.tab.Start(context.Background(), l.ID, Process{m.pid, 1})
+	if err == nil && l.State != Placed {
+		t.Fatalf("%s was started twice", l.ID)
+	}
+	m.wall.wallErr = nil
+}
+
+// End ends a random lease, sometimes with walls that stay.
+func (m *machine) End(t *rapid.T) {
+	l, ok := m.anyLive(t)
+	if !ok {
+		t.Skip("no lease")
+	}
+	if rapid.IntRange(0, 4).Draw(t, "fault") == 0 {
+		m.wall.unwall = errors.New("busy")
+	}
+	err := m.tab.Ended(context.Background(), l.ID, "exited")
+	if _, still := m.tab.Get(l.ID); still != (err != nil) {
+		t.Fatalf("%s: still there %v, error %v", l.ID, still, err)
+	}
+	m.wall.unwall = nil
+}
+
+// Close closes or opens a GPU.
+func (m *machine) Close(t *rapid.T) {
+	i := rapid.IntRange(0, len(m.view.GPUs)-1).Draw(t, "gpu")
+	m.update()
+	if m.view.GPUs[i].Closed == "" {
+		m.view.GPUs[i].Closed = "cordoned"
+	} else {
+		m.view.GPUs[i].Closed = ""
+	}
+	m.update()
+}
+
+// Respec changes a grant: its size, its priority, whether it is reserved.
+func (m *machine) Respec(t *rapid.T) {
+	m.update()
+	i := rapid.IntRange(0, len(m.view.Grants)-1).Draw(t, "grant")
+	g := &m.view.Grants[i]
+	g.Spec.Reserved = rapid.Bool().Draw(t, "reserved")
+	g.Priority = rapid.SampledFrom([]string{"", "low", "high"}).Draw(t, "priority")
+	for j := range m.view.Grants { // a tenant has one priority
+		if m.view.Grants[j].Tenant == g.Tenant {
+			m.view.Grants[j].Priority = g.Priority
+		}
+	}
+	if s := g.share(); s != nil {
+		c := *s
+		c.Memory = bytesOf(uint64(rapid.IntRange(1, 42).Draw(t, "memory")) * gib)
+		c.Share = api.Percent(rapid.IntRange(1, 100).Draw(t, "share"))
+		if g.Spec.MPS != nil {
+			g.Spec.MPS = &c
+		} else {
+			g.Spec.Timeslice = &c
+		}
+	}
+	m.view.Generation++
+	m.update()
+}
+
+// Blind hides the GPUs and shows them again.
+func (m *machine) Blind(*rapid.T) {
+	m.update()
+	v := m.view
+	v.GPUs, v.Blind = nil, "the driver hangs"
+	before := len(m.tab.Live())
+	m.tab.Update(v)
+	if before != len(m.tab.Live()) {
+		panic("leases came or went while the GPUs could not be seen")
+	}
+	m.tab.Update(m.view)
+}
+
+// Restart carries the state to a new table, as after the daemon's death.
+func (m *machine) Restart(t *rapid.T) {
+	b, err := m.tab.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := m.tab.Live()
+	fresh := New(Config{Walls: m.wall, Now: m.tab.cfg.Now})
+	if err := fresh.Restore(b); err != nil {
+		t.Fatal(err)
+	}
+	started := 0
+	for _, l := range old {
+		if l.Process != (Process{}) {
+			started++
+			if _, ok := fresh.Get(l.ID); !ok {
+				t.Fatalf("%s was lost", l.ID)
+			}
+		}
+	}
+	if n := len(fresh.Live()); n != started {
+		t.Fatalf("%d leases came back of %d", n, started)
+	}
+	m.tab = fresh
+	m.tickets = map[string]*Ticket{}
+	m.order, m.grantOf = nil, map[string]Key{}
+	m.update()
+}
+
+// Check holds what must always hold.
+func (m *machine) Check(t *rapid.T) {
+	live := m.tab.Live()
+	perGrant := map[Key]int{}
+	type slot struct {
+		gpu gpu.UUID
+		at  gpu.Placement
+	}
+	slots, whole := map[slot]string{}, map[gpu.UUID]string{}
+	parts := map[gpu.UUID]map[Key]uint64{}
+	for _, l := range live {
+		perGrant[l.Terms.Key()]++
+		for _, id := range l.Place.GPUs {
+			switch l.Terms.Kind() {
+			case api.ModeMIG:
+				s := slot{id, *l.Place.Instance}
+				if other := slots[s]; other != "" {
+					t.Fatalf("%s and %s are on one instance", l.ID, other)
+				}
+				slots[s] = l.ID
+			case api.ModeExclusive:
+				if other := whole[id]; other != "" {
+					t.Fatalf("%s and %s are on %s, which is exclusive", l.ID, other, id)
+				}
+				whole[id] = l.ID
+			default:
+				if parts[id] == nil {
+					parts[id] = map[Key]uint64{}
+				}
+				parts[id][l.Terms.Key()] = max(parts[id][l.Terms.Key()], l.Terms.memory())
+			}
+		}
+		if l.Terms.Kind() == api.ModeExclusive && len(l.Place.GPUs) != l.Terms.Spec.Exclusive {
+			t.Fatalf("%s has %d GPUs", l.ID, len(l.Place.GPUs))
+		}
+	}
+	for i := range m.view.Grants {
+		if g := &m.view.Grants[i]; g.MaxLeases() > 0 && perGrant[g.Key()] > g.MaxLeases() {
+			t.Fatalf("%v has %d leases", g.Key(), perGrant[g.Key()])
+		}
+	}
+	// I7, by the live leases alone and by what the table says is granted, which has the reservations too.
+	granted := m.tab.Granted()
+	for i := range m.view.GPUs {
+		d := &m.view.GPUs[i]
+		var sum, said uint64
+		for _, b := range parts[d.UUID] {
+			sum += b
+		}
+		for _, g := range granted[d.UUID] {
+			said += g.Bytes
+		}
+		if sum > said || said > d.Capacity-d.Reserve {
+			t.Fatalf("%s: live grants have %d, granted is %d of %d", d.UUID, sum, said, d.Capacity-d.Reserve)
+		}
+	}
+	// No ticket is lost, and the queue is in order.
+	waiting := map[string]int{}
+	rank := 2
+	for _, l := range m.tab.List() {
+		if l.State != api.LeaseQueued {
+			continue
+		}
+		waiting[l.ID] = l.Position
+		if l.Position != len(waiting) {
+			t.Fatalf("%s says that it is at %d and is at %d", l.ID, l.Position, len(waiting))
+		}
+		if l.Waiting == "" {
+			t.Fatalf("%s does not say why it waits", l.ID)
+		}
+		k := m.tickets[l.ID]
+		if k == nil {
+			t.Fatalf("%s is in the queue and nobody has its ticket", l.ID)
+		}
+		if k.rank() > rank {
+			t.Fatalf("%s has a higher priority than the one before it", l.ID)
+		}
+		rank = k.rank()
+	}
+	for id, k := range m.tickets {
+		k.t.mu.Lock()
+		done, err := k.done, k.err
+		k.t.mu.Unlock()
+		switch _, queued := waiting[id]; {
+		case queued == done:
+			t.Fatalf("%s: queued %v, done %v", id, queued, done)
+		case done && err != nil:
+			delete(m.tickets, id)
+		}
+	}
+	// Of two requests for one grant by name the earlier one is not behind.
+	first := map[Key]string{}
+	for _, id := range m.order {
+		if _, queued := waiting[id]; queued && first[m.grantOf[id]] == "" {
+			first[m.grantOf[id]] = id
+		} else if f := first[m.grantOf[id]]; f != "" && m.tickets[id] != nil {
+			if l, ok := m.tab.Get(id); ok {
+				t.Fatalf("%s (%s) was placed before %s", id, l.State, f)
+			}
+		}
+	}
+	// Nothing more can be given: looking again changes nothing.
+	before := fmt.Sprint(live)
+	m.update()
+	if after := fmt.Sprint(m.tab.Live()); after != before {
+		t.Fatalf("a second look gave out more:\n%s\n%s", before, after)
+	}
+}
+
+func TestTableModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		two, three := 2, 3
+		v := View{
+			Generation: 1,
+			GPUs: []GPUView{partitioned(0), partitioned(1), device(2, "mps"), device(3, "timeslice"), device(4, "timeslice"),
+				device(5, "exclusive"), device(6, "exclusive"), device(7, "exclusive")},
+			Grants: []Grant{
+				mig("a", "m3", "3g.20gb"), with(mig("b", "m1", "1g.5gb"), func(g *Grant) { g.Spec.Leases = &three }),
+				{Tenant: "c", Spec: api.GrantSpec{Name: "m", Slices: 1, Leases: &two}},
+				timeslice("a", "t", 40, 20*gib), timeslice("b", "t", 30, 15*gib), with(timeslice("c", "t", 30, 30*gib), func(g *Grant) { g.Spec.Leases = &two }),
+				mps("a", "p", 60, 10*gib), mps("b", "p", 50, 20*gib),
+				exclusive("a", "e", 2), exclusive("b", "e", 1), with(exclusive("c", "e", 1), func(g *Grant) { g.Spec.Leases = &two }),
+			},
+		}
+		now := epoch
+		m := &machine{wall: &wall{}, view: v, tickets: map[string]*Ticket{}, grantOf: map[string]Key{}, seen: map[uint64]string{}}
+		// The clock goes on and back.
+		m.tab = New(Config{Walls: m.wall, Now: func() time.Time {
+			now = now.Add(time.Duration(rapid.IntRange(-5, 5).Draw(t, "clock")) * time.Millisecond)
+			return now
+		}})
+		m.update()
+		t.Repeat(map[string]func(*rapid.T){
+			"": m.Check, "ask": m.Ask, "ask more": m.Ask, "cancel": m.Cancel, "start": m.Start, "end": m.End,
+			"close": m.Close, "respec": m.Respec, "blind": m.Blind, "restart": m.Restart,
+		})
+	})
+}
