@@ -1,0 +1,52 @@
+//go:build faultpoint
+
+package faultpoint
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+)
+
+// hits counts the matching places that were passed. It is the process's own: that is what a fault is about.
+var hits atomic.Int64
+
+// Hit is passed at the named place. GPUSHARE_FAULT=pattern:kill[@n] sends the process SIGKILL at the nth place (default
+// the first) whose name matches the pattern, in which * stands for anything; GPUSHARE_FAULT=pattern:trace only says so on
+// standard error. GPUSHARE_FAULT_STAMP names a file that is made before the kill and prevents a second one, so that the
+// restarted process gets past the place.
+func Hit(name string) {
+	fault := os.Getenv("GPUSHARE_FAULT")
+	pattern, action, ok := strings.Cut(fault, ":")
+	if !ok {
+		return
+	}
+	if matches, err := path.Match(pattern, name); err != nil || !matches {
+		return
+	}
+	n := hits.Add(1)
+	action, nth, _ := strings.Cut(action, "@")
+	if at, err := strconv.ParseInt(nth, 10, 64); err == nil && n != at || nth == "" && n != 1 && action == "kill" {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "fault point %s, passed %d times\n", name, n)
+	if action != "kill" {
+		return
+	}
+	if stamp := os.Getenv("GPUSHARE_FAULT_STAMP"); stamp != "" {
+		f, err := os.OpenFile(stamp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return
+		}
+		fmt.Fprintln(f, name)
+		f.Close()
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+		panic("internal error: cannot kill this process: " + err.Error())
+	}
+	select {} // until the signal arrives
+}

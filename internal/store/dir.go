@@ -1,0 +1,158 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// dir is one directory as the store uses it: names are plain, without slashes. Tests put a directory in its place that
+// loses, tears and refuses what a real one may.
+type dir interface {
+	Open(name string, flag int) (file, error)
+	Rename(from, to string) error
+	Link(from, to string) error
+	Remove(name string) error
+	Sync() error // makes renames, links and removals durable
+}
+
+// file is an open file.
+type file interface {
+	io.ReadWriteCloser
+	Sync() error
+	Truncate(size int64) error
+	Allocate(size int64) error // takes the blocks now, so that writing later cannot fail for want of them
+}
+
+// osDir is a directory of the host.
+type osDir struct{ root *os.Root }
+
+// openDir opens the directory, and makes it when it is missing: only its owner may look inside.
+func openDir(path string) (osDir, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return osDir{}, err
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return osDir{}, err
+	}
+	info, err := root.Stat(".")
+	if err == nil && info.Mode().Perm()&0o022 != 0 {
+		err = fmt.Errorf("others may write to it (mode %04o): take that away with chmod go-w %s", info.Mode().Perm(), path)
+	}
+	if err != nil {
+		return osDir{}, errors.Join(err, root.Close())
+	}
+	return osDir{root}, nil
+}
+
+func (d osDir) Open(name string, flag int) (file, error) {
+	f, err := d.root.OpenFile(name, flag|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return osFile{f}, nil
+}
+
+func (d osDir) Rename(from, to string) error { return d.root.Rename(from, to) }
+func (d osDir) Link(from, to string) error   { return d.root.Link(from, to) }
+func (d osDir) Remove(name string) error     { return d.root.Remove(name) }
+
+func (d osDir) Sync() (err error) {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+type osFile struct{ *os.File }
+
+// Allocate falls back to writing zeros where the filesystem cannot allocate without.
+func (f osFile) Allocate(size int64) error {
+	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
+	if !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	_, err = io.CopyN(f.File, zeros{}, size)
+	return err
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// full tells whether an error means that there is no room, rather than that the disk is sick.
+func full(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// readFile reads the whole of a file.
+func readFile(d dir, name string) (b []byte, err error) {
+	f, err := d.Open(name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return io.ReadAll(f)
+}
+
+// writeFile writes the whole of a file and waits until it is on the disk.
+func writeFile(d dir, name string, flag int, b []byte) (err error) {
+	f, err := d.Open(name, os.O_WRONLY|flag)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := f.Write(b); err != nil {
+		return err
+	}
+	if err := f.Truncate(int64(len(b))); err != nil { // a reused file may have been longer
+		return err
+	}
+	return f.Sync()
+}
+
+// WriteFile replaces a file so that a reader sees the old content or the new and nothing else, whenever the power goes.
+// It is for what needs no more than that: leases, deadlines, device specs.
+func WriteFile(path string, content []byte, mode os.FileMode) (err error) {
+	where, name := filepath.Split(path)
+	if where == "" {
+		where = "."
+	}
+	root, err := os.OpenRoot(where)
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	defer root.Close() // nothing is written through it that could fail now
+	d := osDir{root}
+	temp := "." + name + ".new"
+	if err := writeFile(d, temp, os.O_CREATE|os.O_TRUNC, content); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, errors.Join(err, ignoreMissing(d.Remove(temp))))
+	}
+	if err := root.Chmod(temp, mode); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	if err := d.Rename(temp, name); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return nil
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,272 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"syscall"
+)
+
+// disk is a directory on a disk that can be cut off, fill up and fail, and that knows what a power cut may leave: file
+// content is safe after the file's Sync, names after the directory's.
+type disk struct {
+	names   map[string]*inode
+	durable map[string]*inode
+	pending []change // to names since the last Sync
+	room    int64    // bytes that may still be allocated; -1: no end
+	op      int      // operations done
+	fail    int      // the operation that fails, from 1; 0: none
+	err     error    // with this
+	dead    bool     // every operation from fail on fails: the power is gone
+}
+
+// inode is one file's content: as a reader sees it, and as it is on the platter.
+type inode struct {
+	data, safe []byte
+	allocated  int64
+}
+
+// change is one change of names: to gets the inode, from goes.
+type change struct {
+	from, to string
+	node     *inode
+}
+
+var errPower = errors.New("the power is gone")
+
+func newDisk() *disk {
+	return &disk{names: map[string]*inode{}, durable: map[string]*inode{}, room: -1}
+}
+
+// step counts one operation and says whether it fails.
+func (d *disk) step() error {
+	d.op++
+	if d.dead && d.fail > 0 && d.op >= d.fail {
+		return errPower
+	}
+	if d.op == d.fail {
+		return d.err
+	}
+	return nil
+}
+
+func (d *disk) apply(c change) {
+	if c.from != "" {
+		delete(d.names, c.from)
+	}
+	if c.to != "" {
+		if old := d.names[c.to]; old != nil && old != c.node {
+			d.release(c.to, old)
+		}
+		d.names[c.to] = c.node
+	}
+	d.pending = append(d.pending, c)
+}
+
+// release gives the blocks back when this was the last name.
+func (d *disk) release(name string, n *inode) {
+	for other, m := range d.names {
+		if other != name && m == n {
+			return
+		}
+	}
+	if d.room >= 0 {
+		d.room += n.allocated
+	}
+}
+
+func (d *disk) Open(name string, flag int) (file, error) {
+	if err := d.step(); err != nil {
+		return nil, err
+	}
+	n := d.names[name]
+	if n == nil {
+		if flag&os.O_CREATE == 0 {
+			return nil, os.ErrNotExist
+		}
+		n = &inode{}
+		d.apply(change{to: name, node: n})
+	}
+	if flag&os.O_TRUNC != 0 {
+		n.data = nil
+		if d.room >= 0 {
+			d.room += n.allocated
+		}
+		n.allocated = 0
+	}
+	return &handle{d: d, n: n}, nil
+}
+
+func (d *disk) Rename(from, to string) error {
+	if err := d.step(); err != nil {
+		return err
+	}
+	n := d.names[from]
+	if n == nil {
+		return os.ErrNotExist
+	}
+	if d.names[to] != n { // rename(2) does nothing when both are the same file
+		d.apply(change{from: from, to: to, node: n})
+	}
+	return nil
+}
+
+func (d *disk) Link(from, to string) error {
+	if err := d.step(); err != nil {
+		return err
+	}
+	n := d.names[from]
+	if n == nil {
+		return os.ErrNotExist
+	}
+	if d.names[to] != nil {
+		return os.ErrExist
+	}
+	d.apply(change{to: to, node: n})
+	return nil
+}
+
+func (d *disk) Remove(name string) error {
+	if err := d.step(); err != nil {
+		return err
+	}
+	n := d.names[name]
+	if n == nil {
+		return os.ErrNotExist
+	}
+	d.release(name, n)
+	d.apply(change{from: name})
+	return nil
+}
+
+func (d *disk) Sync() error {
+	if err := d.step(); err != nil {
+		return err
+	}
+	d.durable, d.pending = maps.Clone(d.names), nil
+	return nil
+}
+
+type handle struct {
+	d  *disk
+	n  *inode
+	at int
+}
+
+func (h *handle) Read(b []byte) (int, error) {
+	if h.at >= len(h.n.data) {
+		return 0, io.EOF
+	}
+	n := copy(b, h.n.data[h.at:])
+	h.at += n
+	return n, nil
+}
+
+// take allocates up to size bytes in all and says how many there are.
+func (h *handle) take(size int64) int64 {
+	if more := size - h.n.allocated; more > 0 {
+		if h.d.room >= 0 {
+			more = min(more, h.d.room)
+			h.d.room -= more
+		}
+		h.n.allocated += more
+	}
+	return h.n.allocated
+}
+
+func (h *handle) Write(b []byte) (int, error) {
+	err := h.d.step()
+	if err != nil {
+		b = b[:len(b)/2] // what fails has often done half of it
+	}
+	if can := int(h.take(int64(h.at+len(b)))) - h.at; can < len(b) {
+		b, err = b[:max(can, 0)], syscall.ENOSPC
+	}
+	h.n.data = append(slices.Clone(h.n.data[:h.at]), append(slices.Clone(b), h.n.data[min(len(h.n.data), h.at+len(b)):]...)...)
+	h.at += len(b)
+	return len(b), err
+}
+
+func (h *handle) Sync() error {
+	if err := h.d.step(); err != nil {
+		return err
+	}
+	h.n.safe = slices.Clone(h.n.data)
+	return nil
+}
+
+func (h *handle) Truncate(size int64) error {
+	if err := h.d.step(); err != nil {
+		return err
+	}
+	h.n.data = slices.Clone(h.n.data[:min(size, int64(len(h.n.data)))])
+	if free := h.n.allocated - size; free > 0 && h.d.room >= 0 {
+		h.d.room += free
+	}
+	h.n.allocated = min(h.n.allocated, size)
+	return nil
+}
+
+func (h *handle) Allocate(size int64) error {
+	if err := h.d.step(); err != nil {
+		return err
+	}
+	before := h.n.allocated
+	if h.take(size) < size {
+		if h.d.room >= 0 {
+			h.d.room += h.n.allocated - before
+		}
+		h.n.allocated = before
+		return syscall.ENOSPC
+	}
+	if n := size - int64(len(h.n.data)); n > 0 {
+		h.n.data = append(h.n.data, make([]byte, n)...)
+	}
+	return nil
+}
+
+func (h *handle) Close() error { return nil }
+
+// afterPowerCut gives every disk that a power cut now may leave: any part of the pending names, and unsynced content
+// absent, torn, complete or garbage.
+func (d *disk) afterPowerCut(visit func(*disk)) {
+	subsets := 1 << min(len(d.pending), 8)
+	for subset := range subsets {
+		names := maps.Clone(d.durable)
+		for i, c := range d.pending {
+			if subset>>i&1 == 0 {
+				continue
+			}
+			if c.from != "" {
+				delete(names, c.from)
+			}
+			if c.to != "" {
+				names[c.to] = c.node
+			}
+		}
+		for _, content := range []func(*inode) []byte{
+			func(n *inode) []byte { return n.safe },
+			func(n *inode) []byte { return n.data },
+			func(n *inode) []byte { return n.data[:len(n.data)/2] },
+			func(n *inode) []byte { return make([]byte, len(n.data)) },
+		} {
+			left := newDisk()
+			copies := map[*inode]*inode{}
+			for name, n := range names {
+				if copies[n] == nil {
+					b := n.safe
+					if !bytes.Equal(n.safe, n.data) {
+						b = content(n)
+					}
+					copies[n] = &inode{data: slices.Clone(b), safe: slices.Clone(b), allocated: n.allocated}
+				}
+				left.names[name] = copies[n]
+			}
+			left.durable = maps.Clone(left.names)
+			visit(left)
+		}
+	}
+}

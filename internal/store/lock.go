@@ -1,0 +1,49 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// lock takes the directory for this process. The kernel lets go of it when the process dies, however it dies.
+func lock(d osDir) (*os.File, error) {
+	f, err := d.root.OpenFile("lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("%w: %s holds it", ErrLocked, holder(f))
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+	// Who holds it is only for the message above: when it cannot be written the lock holds all the same.
+	if f.Truncate(0) == nil {
+		fmt.Fprintf(f, "process %d (%s)\n", os.Getpid(), programName())
+	}
+	return f, nil
+}
+
+// ErrLocked says that another daemon uses the directory.
+var ErrLocked = errors.New("another gpushared uses it")
+
+func holder(f *os.File) string {
+	b, err := io.ReadAll(io.LimitReader(f, 200))
+	if text := strings.TrimSpace(string(b)); err == nil && text != "" {
+		return text
+	}
+	return "a process that did not write its name"
+}
+
+func programName() string {
+	name, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(name))
+}

@@ -1,0 +1,97 @@
+package store
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// State is everything that must outlive the daemon and the boot. New fields keep the format.
+type State struct {
+	// Epoch is the one in which the state was written. Hardware that belongs to another one is gone.
+	Epoch Epoch `json:"epoch"`
+	// Accepted is the spec in force, nil before the first.
+	Accepted *Accepted `json:"accepted,omitempty"`
+	// Revisions are the last specs that were accepted, the one in force included, oldest first.
+	Revisions []Revision `json:"revisions,omitempty"`
+	// Achieved is what each GPU was last read back as having reached.
+	Achieved map[gpu.UUID]Achieved `json:"achieved,omitempty"`
+	// Held are the GPUs on which a change failed and that are left alone until somebody says retry.
+	Held map[gpu.UUID]Held `json:"held,omitempty"`
+	// Change is the record of the change under way, of the engine's own type; empty when there is none.
+	Change json.RawMessage `json:"change,omitempty"`
+	// Operations counts the operations begun, so that their ids never come twice.
+	Operations uint64 `json:"operations,omitempty"`
+}
+
+// Epoch is what makes hardware state void when it differs: instances die with the boot, with the driver and with a reset.
+type Epoch struct {
+	Boot   string              `json:"boot"`             // the kernel's boot id
+	Driver string              `json:"driver,omitempty"` // names one load of the driver; empty without a driver
+	Resets map[gpu.UUID]uint64 `json:"resets,omitempty"` // GPU resets counted since the driver was loaded
+}
+
+// Accepted is a spec that was acknowledged to somebody.
+type Accepted struct {
+	Revision
+	Resolved Resolved `json:"resolved"`
+}
+
+// Revision is one accepted spec as it was written.
+type Revision struct {
+	Generation uint64    `json:"generation"` // from 1
+	Who        string    `json:"who"`
+	At         time.Time `json:"at"`
+	YAML       string    `json:"yaml"`
+}
+
+// Resolved is what the selectors of the accepted spec meant when it was accepted, in the shape of package spec's type of
+// this name: either converts to the other.
+type Resolved struct {
+	GPUs   map[gpu.UUID]int      `json:"gpus"`
+	Grants map[string][]gpu.UUID `json:"grants"`
+}
+
+// Achieved is what one GPU reached.
+type Achieved struct {
+	Generation uint64         `json:"generation"` // of the spec that asked for it
+	Epoch      Epoch          `json:"epoch"`      // in which it was read back
+	MIG        bool           `json:"mig"`        // MIG mode is on
+	Layout     []gpu.Instance `json:"layout,omitempty"`
+}
+
+// Held says why a GPU is left alone.
+type Held struct {
+	Generation uint64    `json:"generation"` // of the spec that was tried
+	Reason     string    `json:"reason"`
+	Since      time.Time `json:"since"`
+}
+
+// keepRevisions is how many accepted specs can be gone back to.
+const keepRevisions = 20
+
+// Accept makes a spec the one in force and gives its generation.
+func (s *State) Accept(yaml, who string, at time.Time, resolved Resolved) uint64 {
+	generation := uint64(1)
+	if s.Accepted != nil {
+		generation = s.Accepted.Generation + 1
+	}
+	r := Revision{Generation: generation, Who: who, At: at.UTC(), YAML: yaml}
+	s.Accepted = &Accepted{Revision: r, Resolved: resolved}
+	s.Revisions = append(s.Revisions, r)
+	if n := len(s.Revisions) - keepRevisions; n > 0 {
+		s.Revisions = s.Revisions[n:]
+	}
+	return generation
+}
+
+// Revision finds an accepted spec that is still kept.
+func (s *State) Revision(generation uint64) (Revision, bool) {
+	for _, r := range s.Revisions {
+		if r.Generation == generation {
+			return r, true
+		}
+	}
+	return Revision{}, false
+}
