@@ -348,8 +348,8 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	return &Place{GPUs: []gpu.UUID{best.gpu.UUID}, Devices: []gpu.UUID{best.gpu.UUID}}, nil
 }
 
-// feasible says why the grant can never have a place with this spec, whoever leaves; nil when it can. o needs only the
-// reservations.
+// feasible says why the grant can never have a place with this spec, whoever leaves; nil when it can. o has only the
+// reservations that cannot be elsewhere.
 func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 	if v.Blind != "" {
 		return nil

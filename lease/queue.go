@@ -97,10 +97,11 @@ func (t *Table) feasibleLocked(candidates []Grant) ([]Grant, error) {
 	o := newOccupancy()
 	for i := range t.view.Grants {
 		g := &t.view.Grants[i]
+		if !g.Spec.Reserved || !g.settled(&t.view) {
+			continue
+		}
 		for j := range t.reserved[g.Key()] {
-			if g.Spec.Reserved {
-				o.add(g, &t.reserved[g.Key()][j], true)
-			}
+			o.add(g, &t.reserved[g.Key()][j], true)
 		}
 	}
 	var left []Grant

@@ -72,6 +72,18 @@ type Unmet struct {
 	Reason string
 }
 
+// settled tells whether the places of a reserved grant cannot be elsewhere than where they are: it may use no more GPUs
+// than it needs.
+func (g *Grant) settled(v *View) bool {
+	n := 0
+	for i := range v.GPUs {
+		if g.mayUse(&v.GPUs[i]) {
+			n++
+		}
+	}
+	return n <= g.places()*max(g.Spec.Exclusive, 1)
+}
+
 // stillRight tells whether the grant as written now would be placed there at all.
 func stillRight(g *Grant, p *Place, v *View) bool {
 	if g.Kind() == api.ModeExclusive && len(p.GPUs) != g.Spec.Exclusive || (g.Kind() == api.ModeMIG) != (p.Instance != nil) {

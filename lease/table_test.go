@@ -235,8 +235,9 @@ func TestReserved(t *testing.T) {
 		if x.Place.GPUs[0] != "GPU-1" {
 			t.Errorf("on %s, where memory is reserved", x.Place.GPUs[0])
 		}
-		if _, err := ask(tab, "c", "y"); err == nil {
-			t.Error("the reserved memory was given away")
+		var e *api.Error
+		if _, err := ask(tab, "c", "y"); !errors.As(err, &e) || e.Kind != api.KindUnavailable {
+			t.Errorf("the reserved memory: %v", err)
 		}
 		_, r := mustAsk(t, tab, "b", "r")
 		if r.Place.GPUs[0] != "GPU-0" {
@@ -246,6 +247,17 @@ func TestReserved(t *testing.T) {
 		want := []api.GrantedMemory{{Tenant: "b", Grant: "r", Bytes: 30 * gib}}
 		if diff := cmp.Diff(want, got["GPU-0"]); diff != "" {
 			t.Error(diff)
+		}
+	})
+	t.Run("what only a reserved grant leaves no room for is never", func(t *testing.T) {
+		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "exclusive")}, Grants: []Grant{
+			reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 20*gib), reserved(exclusive("a", "e", 1)), exclusive("b", "e", 1)}}
+		tab, _ := table(t, v)
+		for _, grant := range []string{"x", "e"} {
+			var e *api.Error
+			if _, err := ask(tab, "b", grant); !errors.As(err, &e) || e.Kind != api.KindInfeasible {
+				t.Errorf("%s: got %v", grant, err)
+			}
 		}
 	})
 	t.Run("a place that is not good any more is left for another", func(t *testing.T) {
