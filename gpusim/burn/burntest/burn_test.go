@@ -111,7 +111,7 @@ func TestSignals(t *testing.T) {
 
 func TestOutOfMemory(t *testing.T) {
 	n := burntest.Start(t)
-	n.Memory = 1 << 30
+	n.SetMemory(1 << 30)
 	start(t, n, nil, "--memory", "2GiB").ends(t, 2, "out of memory")
 	p := start(t, n, nil, "--memory", "512MiB", "--grow", "4GiB/s", "--kernel", "1ms", "--queue", "4")
 	p.line(t, "ready")

@@ -22,15 +22,14 @@ import (
 type Node struct {
 	Root   string // the host root: what GPUSIM_ROOT should say
 	Engine *engine.Engine
-	Memory uint64 // bytes that contexts may allocate in all; set it before the first context
+	ctx    context.Context
+	wait   sync.WaitGroup
 
-	ctx  context.Context
-	wait sync.WaitGroup
-
-	mu    sync.Mutex // guards what follows
-	used  uint64
-	lines map[int]string // the CTX line of each process that has a context
-	conns map[net.Conn]struct{}
+	mu     sync.Mutex // guards what follows
+	memory uint64
+	used   uint64
+	lines  map[int]string // the CTX line of each process that has a context
+	conns  map[net.Conn]struct{}
 }
 
 // Start serves until the test ends. The device nodes are plain files.
@@ -41,7 +40,7 @@ func Start(tb testing.TB) *Node {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	n := &Node{Root: root, Engine: engine.New(engine.SystemClock{}), Memory: 40 << 30, lines: map[int]string{}, conns: map[net.Conn]struct{}{}}
+	n := &Node{Root: root, Engine: engine.New(engine.SystemClock{}), memory: 40 << 30, lines: map[int]string{}, conns: map[net.Conn]struct{}{}}
 	for _, dir := range []string{"dev/nvidia-caps", "run/gpusim", "usr/bin"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			tb.Fatal(err)
@@ -94,6 +93,13 @@ func (n *Node) Contexts() map[int]string {
 		out[pid] = line
 	}
 	return out
+}
+
+// SetMemory changes how many bytes contexts may allocate in all; 40 GiB at the start.
+func (n *Node) SetMemory(bytes uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.memory = bytes
 }
 
 // Used is the memory that is allocated now.
@@ -162,7 +168,7 @@ func (n *Node) serve(c net.Conn) {
 			cctx.SetDepth(int(num(1)))
 		case words[0] == "ALLOC":
 			n.mu.Lock()
-			if n.used+num(1) > n.Memory || (limit > 0 && held+num(1) > limit) {
+			if n.used+num(1) > n.memory || (limit > 0 && held+num(1) > limit) {
 				answer = "ERR 2 out of memory"
 			} else {
 				n.used += num(1)
