@@ -113,7 +113,10 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 	if err != nil {
 		return lease.Inside{}, err
 	}
-	port := d.portOf(&l, want)
+	port := d.port
+	if !want.enforcing() {
+		port = d.follow
+	}
 	info := port.Info()
 	state, err := port.StartScope(ctx, scopeOf(&l, cgroup.Process(p), rules))
 	if err != nil {
@@ -129,10 +132,11 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 
 // Unwall kills what is left in the scope.
 func (w walls) Unwall(ctx context.Context, l lease.Lease) error {
-	port := w.d.portOf(&l, w.d.desired.Load())
-	_ = port.Thaw(ctx, l.ID) // Gone is as good as thawed; a kill reaches frozen processes too.
-	if err := port.KillScope(ctx, l.ID); err != nil {
-		return fmt.Errorf("cannot clear its cgroup: %w", err)
+	// A start that was cut short is recorded nowhere: both are asked, and one that knows nothing of it does nothing.
+	for _, port := range []cgroup.Port{w.d.port, w.d.follow} {
+		if err := port.KillScope(ctx, l.ID); err != nil {
+			return fmt.Errorf("cannot clear its cgroup: %w", err)
+		}
 	}
 	return nil
 }
@@ -161,18 +165,12 @@ func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.WallsStatus {
 	return w
 }
 
-// portOf is what holds a lease's processes. On a node that only observes nobody is moved anywhere.
-func (d *Daemon) portOf(l *lease.Lease, want *desired) cgroup.Port {
-	if l.Walls.Cgroup != "" || (l.State == lease.Placed && want.enforcing()) {
-		return d.port
-	}
-	if d.port.Info().Adapter == "processes" {
-		return d.port
-	}
-	if l.State != lease.Placed && l.Walls.Cgroup == "" {
+// portOf is what holds a running lease's processes. On a node that only observes nobody was moved anywhere.
+func (d *Daemon) portOf(l *lease.Lease) cgroup.Port {
+	if l.Walls.Cgroup == "" {
 		return d.follow
 	}
-	return d.follow
+	return d.port
 }
 
 // watchers are the goroutines that wait for the ends of leases.
@@ -204,7 +202,7 @@ func (d *Daemon) awaitEnd(ctx context.Context, id string) {
 	if !ok {
 		return
 	}
-	if err := d.portOf(&l, d.desired.Load()).WaitEmpty(ctx, id); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+	if err := d.portOf(&l).WaitEmpty(ctx, id); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
 		if ctx.Err() != nil {
 			return // The daemon ends: leases outlive it.
 		}
@@ -253,7 +251,7 @@ func (d *Daemon) stopLease(ctx context.Context, l *lease.Lease, reason string, g
 		return err
 	}
 	d.leaseEvent(l, "lease.stopping", reason)
-	port := d.portOf(l, d.desired.Load())
+	port := d.portOf(l)
 	if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotFound) && !errors.Is(err, cgroup.ErrNotSupported) {
 		return fmt.Errorf("cannot thaw lease %s: %w", l.ID, err)
 	}
@@ -334,23 +332,34 @@ func (d *Daemon) restoreLeases(ctx context.Context) error {
 		return err
 	}
 	for _, l := range d.table.Live() {
-		port := d.portOf(&l, d.desired.Load())
-		_, err := port.Adopt(ctx, scopeOf(&l, cgroup.Process(l.Process), nil))
-		if err == nil {
-			if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) {
-				d.log.Error("cannot thaw a lease that was found again", "lease", l.ID, "error", err)
-			}
+		if d.adopt(ctx, &l) {
 			d.watchLease(l.ID)
 			continue
-		}
-		if !errors.Is(err, cgroup.ErrNotFound) {
-			d.log.Warn("cannot find a lease again", "lease", l.ID, "error", err)
 		}
 		if err := d.table.Ended(ctx, l.ID, "its processes ended while the daemon was away"); err != nil {
 			d.log.Error("cannot end a lease", "lease", l.ID, "error", err)
 		}
 	}
 	return nil
+}
+
+// adopt finds one lease's processes again. Nobody stays frozen: the scheduler starts anew.
+func (d *Daemon) adopt(ctx context.Context, l *lease.Lease) bool {
+	for _, port := range []cgroup.Port{d.port, d.follow} {
+		state, err := port.Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
+		if err != nil {
+			if !errors.Is(err, cgroup.ErrNotFound) {
+				d.log.Warn("cannot find a lease again", "lease", l.ID, "adapter", port.Info().Adapter, "error", err)
+			}
+			continue
+		}
+		if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) {
+			d.log.Error("cannot thaw a lease that was found again", "lease", l.ID, "error", err)
+		}
+		d.table.SetWalls(l.ID, wallsStatus(port.Info(), state))
+		return true
+	}
+	return false
 }
 
 // usage answers who uses what from the lease table as it is now.

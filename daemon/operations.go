@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -17,9 +16,8 @@ const keptOperations = 64
 type operations struct {
 	now func() time.Time
 
-	mu   sync.Mutex // guards what follows
-	last int
-	all  []*operation // oldest first
+	mu  sync.Mutex   // guards what follows
+	all []*operation // oldest first
 }
 
 type operation struct {
@@ -28,16 +26,15 @@ type operation struct {
 }
 
 // begin registers one that runs.
-func (o *operations) begin(kind, who string, plan api.Plan) api.Operation {
+func (o *operations) begin(id, kind, who string, plan api.Plan) api.Operation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.last++
 	now := o.now()
 	for i := range plan.Steps {
 		plan.Steps[i].State = "pending"
 	}
 	op := &operation{wake: make(chan struct{}), op: api.Operation{
-		ID: fmt.Sprintf("%s-%s-%d", kind, now.UTC().Format("0102-150405"), o.last), Kind: kind, State: "running", Version: 1, Who: who, Plan: plan, Started: now,
+		ID: id, Kind: kind, State: "running", Version: 1, Who: who, Plan: plan, Started: now,
 	}}
 	o.all = append(o.all, op)
 	if len(o.all) > keptOperations {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/internal/spec"
 )
 
 // maxDocument is one byte more than the daemon reads: it refuses, with its own words.
@@ -252,9 +253,9 @@ func gpuPrefix(gpu string) string {
 	return shortUUID(gpu) + "  "
 }
 
-// diff prints only the lines that differ, with their neighbours; the daemon made the text.
+// diff prints only what differs, with its neighbours.
 func (a *app) diff(d *api.Diff) {
-	fmt.Fprint(a.io.Out, unified(d.Before, d.After))
+	fmt.Fprint(a.io.Out, spec.Diff(d.Before, d.After))
 }
 
 func (a *app) getCommand() *cobra.Command {

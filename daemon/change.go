@@ -1,0 +1,383 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+// changeTimeout bounds a whole change.
+const changeTimeout = 10 * time.Minute
+
+// openChange is the change under way.
+type openChange struct {
+	operation string
+	gpus      map[gpu.UUID]bool // that it touches: they admit no lease
+}
+
+// accept persists the spec together with the change record, in one write, and starts the steps. Without steps, or on a
+// node that only observes, there is no operation.
+func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authority) (*api.Operation, error) {
+	now := d.now()
+	run := p.want.enforcing() && len(p.steps) > 0
+	record := engine.Record{Kind: "apply", Who: who, Authority: engine.Authority(a), Started: now, Epoch: epoch(p.node), Steps: p.steps}
+	err := d.store.Update(func(s *store.State) error {
+		if !p.same {
+			s.Accept(p.yaml, who, now, store.Resolved(p.resolved))
+		}
+		s.Epoch = epoch(p.node)
+		d.noteAchieved(s, p)
+		if !run {
+			return nil
+		}
+		s.Operations++
+		record.ID = fmt.Sprintf("apply-%d", s.Operations)
+		return setChange(s, &record)
+	})
+	if err != nil {
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the spec was not accepted: " + err.Error(), Hint: "nothing was changed; make room in " + d.settings.StateDir + " and apply again"}
+	}
+	d.audit(who, "apply", fmt.Sprintf("generation %d, %d steps, force=%v", p.want.generation, len(p.steps), a.Force))
+	d.install(p.want)
+	d.events.publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.generation, who)})
+	if !run {
+		d.refresh(p.node)
+		return nil, nil
+	}
+	op := d.launch(record, p.plan)
+	return &op, nil
+}
+
+// noteAchieved records GPUs that already are as wanted: nothing will be done on them, so nobody else would.
+func (d *Daemon) noteAchieved(s *store.State, p *proposal) {
+	if !p.want.enforcing() {
+		return
+	}
+	busy := gpusOf(p.steps)
+	for i := range p.node.GPUs {
+		g := &p.node.GPUs[i]
+		if id := g.Identity.UUID; p.want.gpus[id] != nil && !busy[id] && g.Err == nil {
+			reached(s, g, p.want.generation, epoch(p.node))
+		}
+	}
+	for id := range s.Achieved {
+		if p.want.gpus[id] == nil {
+			delete(s.Achieved, id)
+		}
+	}
+	for id := range s.Held {
+		if p.want.gpus[id] == nil || !busy[id] {
+			delete(s.Held, id)
+		}
+	}
+}
+
+// reached records what a GPU was read back as.
+func reached(s *store.State, g *observe.GPU, generation uint64, e store.Epoch) {
+	if s.Achieved == nil {
+		s.Achieved = map[gpu.UUID]store.Achieved{}
+	}
+	s.Achieved[g.Identity.UUID] = store.Achieved{Generation: generation, Epoch: e, MIG: g.MIG.Current, Layout: layoutOf(g)}
+	delete(s.Held, g.Identity.UUID)
+}
+
+// layoutOf keeps what makes an instance come back: what and where, not what it used.
+func layoutOf(g *observe.GPU) []gpu.Instance {
+	out := slices.Clone(g.Instances)
+	for i := range out {
+		out[i].Memory = gpu.Memory{}
+	}
+	return out
+}
+
+func setChange(s *store.State, r *engine.Record) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("internal error: the change record does not encode: %w", err)
+	}
+	s.Change = b
+	return nil
+}
+
+func gpusOf(steps []step.Step) map[gpu.UUID]bool {
+	out := map[gpu.UUID]bool{}
+	for i := range steps {
+		if steps[i].GPU != "" {
+			out[gpu.UUID(steps[i].GPU)] = true
+		}
+	}
+	return out
+}
+
+// launch carries a recorded change out in the background.
+func (d *Daemon) launch(r engine.Record, plan api.Plan) api.Operation {
+	op := d.operations.begin(r.ID, r.Kind, r.Who, plan)
+	d.changing.Store(&openChange{operation: op.ID, gpus: gpusOf(r.Steps)})
+	d.table.Update(d.view(d.observer.Last()))
+	d.page.touch()
+	d.goroutines.Go(func() {
+		ctx, cancel := context.WithTimeout(d.ctx, changeTimeout)
+		defer cancel()
+		d.carryOut(ctx, r, op.ID, false)
+	})
+	return op
+}
+
+// carryOut runs the steps, reads back, records what was reached, and closes the change.
+func (d *Daemon) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
+	progress := func(p engine.Progress) { d.progress(operation, p) }
+	var out engine.Outcome
+	if resumed {
+		out = d.engine.Resume(ctx, r, epoch(d.observer.Last()), progress)
+	} else {
+		out = d.engine.Run(ctx, r, progress)
+	}
+	if d.ctx.Err() != nil {
+		return // The daemon ends: the record stays open, and the next life settles it.
+	}
+	d.closeChange(ctx, r, operation, out)
+}
+
+func (d *Daemon) progress(operation string, p engine.Progress) {
+	if p.State == engine.Done {
+		d.counters.steps.Add(1)
+	}
+	d.operations.update(operation, func(op *api.Operation) {
+		for i := range op.Plan.Steps {
+			if s := &op.Plan.Steps[i]; s.ID == p.Step {
+				s.State, s.Seconds = string(p.State), p.Took.Seconds()
+				if p.Err != nil {
+					s.Error = p.Err.Error()
+				}
+			}
+		}
+	})
+}
+
+// closeChange reads back and makes the outcome known.
+func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation string, out engine.Outcome) {
+	want := d.desired.Load()
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), observeTimeout)
+	defer cancel()
+	d.observer.Forget() // A mode change moves minors and what can be partitioned.
+	node := d.observer.Observe(look)
+	failed := map[gpu.UUID]string{}
+	for id, why := range out.Failed() {
+		failed[gpu.UUID(id)] = why
+	}
+	touched := gpusOf(r.Steps)
+	err := d.store.Finish(func(s *store.State) error {
+		s.Change = nil
+		for id := range touched {
+			g, ok := node.GPU(id)
+			why, bad := failed[id]
+			switch {
+			case bad:
+				if s.Held == nil {
+					s.Held = map[gpu.UUID]store.Held{}
+				}
+				s.Held[id] = store.Held{Generation: want.generation, Reason: why, Since: d.now()}
+			case ok && g.Err == nil && want.gpus[id] != nil:
+				reached(s, g, want.generation, epoch(node))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		d.conditions.set("state", "close", "the end of a change could not be recorded: "+err.Error(), "make room in "+d.settings.StateDir+"; the change is settled again at the next start")
+		d.log.Error("cannot record the end of a change", "operation", operation, "error", err)
+	} else {
+		d.conditions.clear("state", "close")
+	}
+	// The soft part of what the hardware now allows: access is granted from what is observed.
+	soft := d.converge(context.WithoutCancel(ctx))
+	d.changing.Store(nil)
+	d.endOperation(operation, node, failed, out, soft)
+	d.refresh(d.observer.Last())
+}
+
+func (d *Daemon) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, soft error) {
+	var parts []string
+	for _, id := range slices.Sorted(maps.Keys(failed)) {
+		name := string(id)
+		if g, ok := node.GPU(id); ok {
+			name = fmt.Sprintf("GPU %d", g.Identity.Index)
+		}
+		parts = append(parts, name+" is held: "+failed[id])
+		d.events.publish(api.Event{Kind: "gpu.held", GPU: string(id), Message: failed[id]})
+	}
+	if err := out.NodeError(); err != nil {
+		parts = append(parts, err.Error())
+	}
+	if soft != nil {
+		parts = append(parts, soft.Error())
+	}
+	if len(parts) == 0 {
+		d.operations.end(operation, "done", nil)
+		d.events.publish(api.Event{Kind: "change.done", Message: operation + " is done"})
+		return
+	}
+	message := strings.Join(parts, "; ")
+	d.operations.end(operation, "degraded", &api.Error{
+		Kind: api.KindDegraded, Message: "not all was reached: " + message, Hint: "what failed was undone; correct the cause, then 'gpushare gpu retry GPU' or apply again",
+	})
+	d.events.publish(api.Event{Kind: "change.degraded", Message: operation + ": " + message})
+	d.log.Warn("a change ended degraded", "operation", operation, "why", message)
+}
+
+// settle resumes the change that an earlier life left open, with the authority it was given, or restores what a boot or
+// a reload of the driver took away.
+func (d *Daemon) settle(ctx context.Context) {
+	raw := d.store.State().Change
+	if len(raw) == 0 {
+		return
+	}
+	var r engine.Record
+	if err := json.Unmarshal(raw, &r); err != nil {
+		d.conditions.set("state", "change", "the open change cannot be read: "+err.Error(), "the node is taken as it is; apply the spec again")
+		return
+	}
+	d.log.Info("an open change is settled", "operation", r.ID, "who", r.Who, "steps", len(r.Steps))
+	op := d.operations.begin(r.ID, "resume", r.Who, api.Plan{SchemaVersion: 1, Generation: d.desired.Load().generation, Steps: wireSteps(r.Steps)})
+	d.changing.Store(&openChange{operation: op.ID, gpus: gpusOf(r.Steps)})
+	d.goroutines.Go(func() {
+		run, cancel := context.WithTimeout(d.ctx, changeTimeout)
+		defer cancel()
+		d.carryOut(run, r, op.ID, true)
+	})
+}
+
+// restore makes layouts be again what they were before a boot or a reload of the driver, at the same placements.
+func (d *Daemon) restore(node *observe.Node) {
+	want, st := d.desired.Load(), d.store.State()
+	if !want.enforcing() || node.DriverErr != nil || d.changing.Load() != nil {
+		return
+	}
+	lost := map[gpu.UUID]bool{}
+	for id := range want.gpus {
+		if _, held := st.Held[id]; held {
+			continue
+		}
+		if a, ok := st.Achieved[id]; !ok || a.Epoch.Boot != node.Epoch.Boot || a.Epoch.Driver != node.Epoch.Driver {
+			lost[id] = true
+		}
+	}
+	if len(lost) == 0 || !d.applyMu.TryLock() {
+		return
+	}
+	defer d.applyMu.Unlock()
+	steps, problems := d.planRestore(want, node, lost)
+	record := engine.Record{Kind: "restore", Who: "gpushared", Started: d.now(), Epoch: epoch(node), Steps: number(steps)}
+	err := d.store.Update(func(s *store.State) error {
+		s.Epoch = epoch(node)
+		busy := gpusOf(steps)
+		for id := range lost {
+			g, ok := node.GPU(id)
+			if why, bad := problems[id]; bad {
+				if s.Held == nil {
+					s.Held = map[gpu.UUID]store.Held{}
+				}
+				s.Held[id] = store.Held{Generation: want.generation, Reason: why.Error(), Since: d.now()}
+			} else if ok && g.Err == nil && !busy[id] {
+				reached(s, g, want.generation, epoch(node))
+			}
+		}
+		if len(steps) == 0 {
+			return nil
+		}
+		s.Operations++
+		record.ID = fmt.Sprintf("restore-%d", s.Operations)
+		return setChange(s, &record)
+	})
+	if err != nil {
+		d.log.Error("cannot record the restoring of layouts", "error", err)
+		return
+	}
+	if len(steps) > 0 {
+		d.log.Info("layouts are restored", "operation", record.ID, "steps", len(steps))
+		d.launch(record, api.Plan{SchemaVersion: 1, Generation: want.generation, Steps: wireSteps(record.Steps)})
+	}
+}
+
+// retryGPU tries a held or stuck GPU again.
+func (d *Daemon) retryGPU(c *call) error {
+	node, want := d.observer.Last(), d.desired.Load()
+	name := c.r.PathValue("id")
+	i := slices.IndexFunc(node.GPUs, func(g observe.GPU) bool {
+		return string(g.Identity.UUID) == name || fmt.Sprint(g.Identity.Index) == name
+	})
+	if i < 0 {
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q", name), Hint: "'gpushare gpu list' shows them"}
+	}
+	if !d.applyMu.TryLock() {
+		return d.conflict()
+	}
+	defer d.applyMu.Unlock()
+	if d.changing.Load() != nil {
+		return d.conflict()
+	}
+	id := node.GPUs[i].Identity.UUID
+	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout)
+	defer cancel()
+	if err := d.driver.Retry(ctx, id); err != nil {
+		return driverError(err)
+	}
+	node = d.observer.Observe(ctx)
+	p := &proposal{want: want, node: node, same: true}
+	if want.spec != nil {
+		if err := d.planProposal(ctx, p, nil, authority{}); err != nil {
+			return err
+		}
+	}
+	p.steps = number(slices.DeleteFunc(p.steps, func(s step.Step) bool { return s.GPU != string(id) }))
+	p.plan = api.Plan{SchemaVersion: 1, Generation: want.generation, Empty: len(p.steps) == 0, Steps: wireSteps(p.steps)}
+	op, err := d.accept(c.ctx(), p, userName(c.caller.uid), authority{})
+	if err != nil {
+		return err
+	}
+	if op == nil {
+		done := d.operations.begin("retry-"+name, "retry", userName(c.caller.uid), p.plan)
+		done = d.operations.end(done.ID, "done", nil)
+		op = &done
+	}
+	return c.reply(200, op)
+}
+
+func (d *Daemon) getOperation(c *call) error {
+	q := c.r.URL.Query()
+	ctx, after := c.ctx(), uint64(0)
+	if w := q.Get("wait"); w != "" {
+		var wait api.Duration
+		if err := wait.UnmarshalText([]byte(w)); err != nil {
+			return &api.Error{Kind: api.KindInvalid, Message: "cannot read wait: " + err.Error()}
+		}
+		if _, err := fmt.Sscan(q.Get("after"), &after); err != nil {
+			return &api.Error{Kind: api.KindInvalid, Message: "cannot read after: it must be a version"}
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, min(time.Duration(wait), time.Minute))
+		defer cancel()
+	}
+	op, ok := d.operations.get(ctx, c.r.PathValue("id"), after)
+	if !ok {
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no operation %q", c.r.PathValue("id")), Hint: "operations are remembered until the daemon is restarted"}
+	}
+	return c.reply(200, op)
+}
+
+// softPlan is the part of a plan that no GPU hardware is changed by.
+type softPlan struct {
+	narrow []step.Step // before the hardware
+	rest   []step.Step // after it
+}

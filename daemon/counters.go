@@ -1,0 +1,30 @@
+package daemon
+
+import (
+	"net/http"
+	"sync/atomic"
+)
+
+// counters count what the daemon did, so that "nothing" can be proved.
+type counters struct {
+	converges   atomic.Uint64 // runs of the converge loop
+	sliceWrites atomic.Uint64 // changes of slices
+	steps       atomic.Uint64 // steps carried out
+	freezes     atomic.Uint64
+	renders     atomic.Uint64 // of the status
+}
+
+// getCounters answers the counters by name. "writes" is everything that changed the node.
+func (d *Daemon) getCounters(c *call) error {
+	w := d.driver.Stats()
+	return c.reply(http.StatusOK, map[string]uint64{
+		"converge.runs":   d.counters.converges.Load(),
+		"worker.messages": w.Messages,
+		"worker.writes":   w.Writes,
+		"slice.writes":    d.counters.sliceWrites.Load(),
+		"steps":           d.counters.steps.Load(),
+		"freezes":         d.counters.freezes.Load(),
+		"status.renders":  d.counters.renders.Load(),
+		"writes":          w.Writes + d.counters.sliceWrites.Load() + d.counters.steps.Load(),
+	})
+}

@@ -1,0 +1,161 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// Daemon is one running gpushared. Fields above the blank lines are set by New and not changed after.
+type Daemon struct {
+	settings Settings
+	log      *slog.Logger
+	now      func() time.Time
+	host     string
+
+	store    *store.Store
+	driver   *worker.Client
+	observer *observe.Observer
+	port     cgroup.Port // what holds processes
+	follow   cgroup.Port // what follows them where nothing may be written
+	gate     cgroup.Gate // freezes only while somebody else could thaw; nil where nothing can be frozen
+	mps      *mps.Supervisor
+	engine   *engine.Engine
+	table    *lease.Table
+	notify   notifier
+
+	desired    atomic.Pointer[desired]
+	rosters    rosters
+	events     *broker
+	operations *operations
+	watchers   watchers
+	samples    samples
+	shares     shares
+	page       page
+	conditions conditions
+	counters   counters
+
+	applyMu  sync.Mutex                 // one plan that may become a change at a time
+	changing atomic.Pointer[openChange] // the change under way
+	kicks    chan struct{}
+
+	// ctx ends with Run; goroutines are waited for there.
+	ctx        context.Context
+	goroutines sync.WaitGroup
+}
+
+// notifier tells the service manager how the daemon fares.
+type notifier interface {
+	Ready() error
+	Status(text string) error
+	Stopping() error
+	Watchdog() error
+}
+
+// Run runs the daemon until ctx ends. It is ready, and says so, when its settings are valid, its state is loaded, the
+// inventory is done, the open change is settled and the first converge is planned.
+func Run(ctx context.Context, s Settings, log *slog.Logger) error {
+	d, err := build(ctx, s, log)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	return d.run(ctx)
+}
+
+func (d *Daemon) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	d.ctx = ctx
+	l, err := d.listen()
+	if err != nil {
+		return err
+	}
+	d.begin(ctx)
+	server := d.newServer(ctx)
+	failed := make(chan error, 1)
+	d.goroutines.Go(func() { failed <- server.Serve(newCappedListener(l)) })
+	d.goroutines.Go(func() { d.convergeLoop(ctx) })
+	d.goroutines.Go(func() { d.sampleLoop(ctx) })
+	d.goroutines.Go(func() { d.eventLoop(ctx) })
+	d.goroutines.Go(func() { d.maxTimeLoop(ctx) })
+	if err := d.notify.Ready(); err != nil {
+		d.log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
+	}
+	d.log.Info("ready", "socket", d.settings.Socket, "adapter", d.adapterText(), "gpus", len(d.observer.Last().GPUs))
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+		err = fmt.Errorf("cannot serve: %w", err)
+	}
+	_ = d.notify.Stopping() // Nobody listens, or it is told.
+	stop()
+	d.shares.thawAll(d)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	if e := server.Shutdown(end); e != nil {
+		_ = server.Close() // Long waits are cut: their callers ask again.
+	}
+	d.goroutines.Wait()
+	return err
+}
+
+// begin observes, settles what an earlier life left, and finds its leases again.
+func (d *Daemon) begin(ctx context.Context) {
+	first, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	node := d.observer.Observe(first)
+	d.adoptSpec(node)
+	if err := d.restoreLeases(first); err != nil {
+		d.conditions.set("state", "leases", "the leases of the earlier daemon cannot be read: "+err.Error(), "its processes run on without shares and quotas; they end as they will")
+		d.log.Error("cannot restore the leases", "error", err)
+	}
+	d.settle(first)
+	d.firstSpec(first)
+	d.refresh(d.observer.Last())
+}
+
+func (d *Daemon) close() {
+	if err := d.driver.Close(); err != nil {
+		d.log.Warn("cannot close the driver", "error", err)
+	}
+	if err := d.store.Close(); err != nil {
+		d.log.Warn("cannot close the state", "error", err)
+	}
+}
+
+// kick makes the converge loop look now.
+func (d *Daemon) kick() {
+	select {
+	case d.kicks <- struct{}{}:
+	default: // One look is due already.
+	}
+}
+
+func (d *Daemon) adapterText() string {
+	i := d.port.Info()
+	if i.Detail == "" {
+		return i.Adapter
+	}
+	return i.Adapter + " (" + i.Detail + ")"
+}
+
+func hostname() string {
+	h, err := os.Hostname()
+	if err != nil {
+		return "this host"
+	}
+	return h
+}

@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+)
+
+// sliceLimits are the host limits of a tenant as its slice has them. cpus is the list near its GPUs, empty for all.
+func sliceLimits(t *api.TenantSpec, cpus string) cgroup.Limits {
+	l := cgroup.Limits{CPUs: cpus, TasksMax: t.Tasks}
+	if t.CPU != nil {
+		l.CPUWeight = t.CPU.Weight
+		if t.CPU.Quota != nil {
+			q := float64(*t.CPU.Quota)
+			l.CPUQuota = &q
+		}
+	}
+	if t.Memory != nil {
+		l.MemoryMax, l.MemoryHigh, l.SwapMax = (*uint64)(t.Memory.Max), (*uint64)(t.Memory.High), (*uint64)(t.Memory.Swap)
+	}
+	if t.IO != nil {
+		l.IOWeight = t.IO.Weight
+	}
+	return l
+}
+
+// limitsOf shows a tenant's limits: what is asked for, and what was read back.
+func limitsOf(t *api.TenantSpec, enforcing bool, info cgroup.Info, observed []cgroup.SliceState) []api.LimitStatus {
+	want := sliceLimits(t, "").Canonical()
+	var have cgroup.Limits
+	if i := slices.IndexFunc(observed, func(s cgroup.SliceState) bool { return s.Name == (cgroup.SliceName{Tenant: t.Name}) }); i >= 0 {
+		have = observed[i].Limits
+	}
+	var out []api.LimitStatus
+	add := func(name, kind, wanted, inForce string) {
+		if wanted == "" {
+			return
+		}
+		l := api.LimitStatus{Name: name, Wanted: wanted}
+		switch {
+		case !enforcing:
+			l.Reason = "the spec says enforce: observe"
+		case !slices.Contains(info.Limits, kind):
+			l.Reason = "no " + kind + " limits on " + info.Adapter
+		case inForce == "":
+			l.Reason = "it is not set"
+		default:
+			l.InForce = inForce
+		}
+		out = append(out, l)
+	}
+	add("cpu.quota", "cpu", percentText(want.CPUQuota), percentText(have.CPUQuota))
+	add("cpu.weight", "cpu", numberText(want.CPUWeight), numberText(have.CPUWeight))
+	add("memory.max", "memory", bytesText(want.MemoryMax), bytesText(have.MemoryMax))
+	add("memory.high", "memory", bytesText(want.MemoryHigh), bytesText(have.MemoryHigh))
+	add("memory.swap", "memory", bytesText(want.SwapMax), bytesText(have.SwapMax))
+	add("tasks", "tasks", numberText(want.TasksMax), numberText(have.TasksMax))
+	add("io.weight", "io", numberText(want.IOWeight), numberText(have.IOWeight))
+	return out
+}
+
+func percentText(f *float64) string {
+	if f == nil {
+		return ""
+	}
+	return api.Percent(*f).String()
+}
+
+func numberText(n *uint64) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.FormatUint(*n, 10)
+}
+
+func bytesText(n *uint64) string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprint(api.Bytes(*n))
+}

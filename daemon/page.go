@@ -1,0 +1,166 @@
+package daemon
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// page is the rendered status. It is made when somebody asks and something changed, and served as bytes until then.
+type page struct {
+	dirty atomic.Bool
+	last  atomic.Pointer[printed]
+
+	mu sync.Mutex // one renders, the others wait for it
+}
+
+// printed is one status with its text for each kind of eye.
+type printed struct {
+	status *api.Status
+	all    []byte // for those who see everything
+
+	mu     sync.Mutex        // guards narrow
+	narrow map[string][]byte // by the tenants that the eye is a member of
+}
+
+// touch makes the next reader see what changed.
+func (p *page) touch() { p.dirty.Store(true) }
+
+func (d *Daemon) currentPage() *printed {
+	if p := d.page.last.Load(); p != nil && !d.page.dirty.Load() {
+		return p
+	}
+	d.page.mu.Lock()
+	defer d.page.mu.Unlock()
+	if p := d.page.last.Load(); p != nil && !d.page.dirty.Load() {
+		return p
+	}
+	d.page.dirty.Store(false) // Before the reading: what changes during it makes the next reader look again.
+	p := &printed{status: d.picture().render(), narrow: map[string][]byte{}}
+	p.all = encode(p.status)
+	d.page.last.Store(p)
+	d.counters.renders.Add(1)
+	return p
+}
+
+// encode gives JSON with a line end. The types are ours and always encode.
+func encode(s *api.Status) []byte {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic("internal error: the status does not encode: " + err.Error())
+	}
+	return append(b, '\n')
+}
+
+func (p *printed) bytes(c *caller) []byte {
+	if c.admin || c.observer {
+		return p.all
+	}
+	key := strings.Join(c.tenants, " ")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b, ok := p.narrow[key]
+	if !ok {
+		b = encode(narrowTo(p.status, c))
+		p.narrow[key] = b
+	}
+	return b
+}
+
+func (d *Daemon) getStatus(c *call) error {
+	return c.replyBytes(http.StatusOK, d.currentPage().bytes(c.caller))
+}
+
+// picture gathers what status is made of.
+func (d *Daemon) picture() *picture {
+	want := d.desired.Load()
+	p := &picture{
+		host: d.host, adapter: d.adapterText(), now: d.now(), node: d.samples.over(d.observer.Last()), desired: want,
+		leases: d.table.List(), granted: d.table.Granted(), held: d.held(), busyGPUs: map[gpu.UUID]bool{},
+		conditions: d.conditions.list(), limits: map[string][]api.LimitStatus{},
+		owner: d.ownerOf, command: procfs.Name, foreign: func(id gpu.UUID, in *gpu.Instance) bool { return !d.ours(id, in) },
+	}
+	if ch := d.changing.Load(); ch != nil {
+		p.changing, p.busyGPUs = ch.operation, ch.gpus
+	}
+	if want.spec != nil {
+		info := d.port.Info()
+		for i := range want.spec.Tenants {
+			t := &want.spec.Tenants[i]
+			p.limits[t.Name] = limitsOf(t, want.enforcing(), info, p.node.Slices)
+		}
+	}
+	for i := range p.leases {
+		d.measure(&p.leases[i])
+	}
+	return p
+}
+
+// measure adds what was seen of a lease to what was promised.
+func (d *Daemon) measure(l *api.Lease) {
+	if l.State == api.LeaseQueued {
+		return
+	}
+	d.shares.fill(l, d.gate != nil && d.desired.Load().enforcing())
+	m := d.samples.lease(l.ID)
+	l.Processes = m.processes
+	switch {
+	case l.Memory != nil:
+		l.Memory.Used, l.Memory.Stage = m.memory, m.stage
+	case m.memory > 0:
+		l.Memory = &api.LeaseMemory{Used: m.memory, Backend: "none"}
+		if l.Kind == api.ModeMIG {
+			l.Memory.Backend = "mig"
+		}
+	}
+}
+
+func (d *Daemon) getInfo(c *call) error {
+	out := api.Info{
+		API: "v1", Version: versionText(), Features: api.Features(), Adapter: d.port.Info().Adapter,
+		You: api.Caller{UID: c.caller.uid, User: userName(c.caller.uid), Role: c.caller.role(), Tenants: c.caller.tenants},
+	}
+	if n := d.observer.Last(); n.DriverErr == nil {
+		out.Driver = n.Driver.DriverVersion
+	}
+	return c.reply(http.StatusOK, out)
+}
+
+// getEvents streams events from now on, with a first line that says so.
+func (d *Daemon) getEvents(c *call) error {
+	sub, stop := d.events.subscribe()
+	defer stop()
+	c.w.Header().Set("Content-Type", "application/x-ndjson")
+	c.w.WriteHeader(http.StatusOK)
+	flush := http.NewResponseController(c.w)
+	_ = flush.Flush() // A caller that went away is seen by the context.
+	out := json.NewEncoder(c.w)
+	// A line now and then lets both ends see that the other is gone.
+	alive := time.NewTicker(time.Minute)
+	defer alive.Stop()
+	for {
+		select {
+		case e := <-sub.c:
+			if e.Tenant != "" && !c.caller.sees(e.Tenant) || e.Tenant == "" && e.Kind != "gap" && c.caller.role() == "member" {
+				continue
+			}
+			if out.Encode(e) != nil {
+				return nil
+			}
+		case <-alive.C:
+			if out.Encode(api.Event{At: d.now(), Kind: "alive"}) != nil {
+				return nil
+			}
+		case <-c.ctx().Done():
+			return nil
+		}
+		_ = flush.Flush()
+	}
+}

@@ -1,0 +1,75 @@
+package daemon
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+)
+
+// samples are the newest fast readings: memory and processes of GPUs with leases, newer than the last observation.
+type samples struct {
+	mu     sync.Mutex // guards what follows
+	gpus   map[gpu.UUID]gpuSample
+	leases map[string]leaseSample
+}
+
+type gpuSample struct {
+	node      uint64 // the observation that it is newer than
+	memory    gpu.Memory
+	processes []gpu.Process
+}
+
+// leaseSample is what a lease was last seen to use.
+type leaseSample struct {
+	memory    uint64
+	processes int
+	stage     string
+}
+
+func (s *samples) put(id gpu.UUID, g gpuSample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gpus[id] = g
+}
+
+func (s *samples) putLease(id string, l leaseSample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases[id] = l
+}
+
+// keep forgets the leases that are not in the list.
+func (s *samples) keep(ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.leases {
+		if !slices.Contains(ids, id) {
+			delete(s.leases, id)
+		}
+	}
+}
+
+func (s *samples) lease(id string) leaseSample {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leases[id]
+}
+
+// over lays the newest readings over an observation.
+func (s *samples) over(n *observe.Node) *observe.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.gpus) == 0 {
+		return n
+	}
+	out := *n
+	out.GPUs = slices.Clone(n.GPUs)
+	for i := range out.GPUs {
+		if g, ok := s.gpus[out.GPUs[i].Identity.UUID]; ok && g.node >= n.Seq {
+			out.GPUs[i].Memory, out.GPUs[i].Processes = g.memory, g.processes
+		}
+	}
+	return &out
+}

@@ -1,0 +1,218 @@
+package daemon
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/quota"
+)
+
+// freezeTimeout bounds one freeze: a lease that does not freeze in this time is thawed and its neighbours share the loss.
+const freezeTimeout = 50 * time.Millisecond
+
+// shares carries out the time slices: one loop for each time-sliced GPU with leases.
+type shares struct {
+	mu   sync.Mutex // guards gpus
+	gpus map[gpu.UUID]*slicer
+}
+
+// slicer shares the time of one GPU.
+type slicer struct {
+	epoch time.Time // times of the scheduler are since then
+	wake  chan struct{}
+	stop  context.CancelFunc
+
+	mu        sync.Mutex // guards what follows
+	scheduler *quota.Scheduler
+	members   map[string]bool
+	busy      map[string]quota.Share // from the driver's samples, by lease
+	ring      []gpu.UtilSample       // of the last ten seconds
+	since     uint64                 // the newest sample's time
+	usage     map[string]quota.Usage
+	gated     bool
+	leases    int
+}
+
+// busyWindow is over which the driver's samples are counted.
+const busyWindow = 10 * time.Second
+
+// set says which leases a GPU has now; none ends its loop.
+func (s *shares) set(d *Daemon, id gpu.UUID, round time.Duration, list []quota.Member) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.gpus[id]
+	if len(list) == 0 {
+		if sl != nil {
+			sl.stop()
+			delete(s.gpus, id)
+		}
+		return
+	}
+	if sl == nil {
+		ctx, stop := context.WithCancel(d.ctx)
+		sl = &slicer{
+			epoch: time.Now(), wake: make(chan struct{}, 1), stop: stop, members: map[string]bool{},
+			scheduler: quota.NewScheduler(quota.Config{Round: round, Rand: rand.Float64, Fallback: true}),
+			busy:      map[string]quota.Share{}, usage: map[string]quota.Usage{},
+		}
+		s.gpus[id] = sl
+		d.goroutines.Go(func() { sl.loop(ctx, d, id) })
+	}
+	sl.mu.Lock()
+	sl.scheduler.Configure(quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.gate == nil || !d.desired.Load().enforcing()})
+	sl.scheduler.SetMembers(time.Since(sl.epoch), list)
+	sl.members = map[string]bool{}
+	for _, m := range list {
+		sl.members[m.Lease] = true
+	}
+	sl.mu.Unlock()
+	sl.poke()
+}
+
+func (s *shares) get(id gpu.UUID) *slicer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gpus[id]
+}
+
+func (sl *slicer) poke() {
+	select {
+	case sl.wake <- struct{}{}:
+	default:
+	}
+}
+
+// loop asks the scheduler what to do, does it, and reports it.
+func (sl *slicer) loop(ctx context.Context, d *Daemon, id gpu.UUID) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	defer sl.thaw(d)
+	for {
+		sl.mu.Lock()
+		now := time.Since(sl.epoch)
+		a := sl.scheduler.Next(now)
+		sl.gated = sl.scheduler.Status().Gated
+		sl.mu.Unlock()
+		switch a.Kind {
+		case quota.Freeze:
+			sl.freeze(ctx, d, a)
+			continue
+		case quota.Thaw:
+			sl.thawOne(ctx, d, a.Lease)
+			continue
+		case quota.Wait:
+		}
+		timer.Reset(max(a.Until-now, time.Millisecond))
+		select {
+		case <-timer.C:
+		case <-sl.wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (sl *slicer) freeze(ctx context.Context, d *Daemon, a quota.Action) {
+	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
+	defer cancel()
+	began := time.Now()
+	err := d.freezeLease(ctx, a.Lease, sl.epoch.Add(a.Until))
+	d.counters.freezes.Add(1)
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.scheduler.Froze(a.Lease, time.Since(sl.epoch), time.Since(began), err)
+	if err != nil {
+		d.log.Warn("cannot freeze a lease: it runs on", "lease", a.Lease, "error", err)
+	}
+}
+
+func (sl *slicer) thawOne(ctx context.Context, d *Daemon, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	began := time.Now()
+	err := d.gate.Thaw(ctx, id)
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.scheduler.Thawed(id, time.Since(sl.epoch), time.Since(began), err)
+	if err != nil {
+		d.log.Error("cannot thaw a lease", "lease", id, "error", err)
+	}
+}
+
+// thaw lets everybody run when the loop ends: time fails open.
+func (sl *slicer) thaw(d *Daemon) {
+	if d.gate == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	for id := range sl.members {
+		if err := d.gate.Thaw(ctx, id); err != nil {
+			d.log.Error("cannot thaw a lease", "lease", id, "error", err)
+		}
+	}
+}
+
+// thawAll ends all loops.
+func (s *shares) thawAll(*Daemon) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, sl := range s.gpus {
+		sl.stop()
+		delete(s.gpus, id)
+	}
+}
+
+// observe feeds the driver's samples to the scheduler. Their times are of the wall clock, in microseconds.
+func (sl *slicer) observe(list []gpu.UtilSample, newest uint64, owner func(pid int) string) {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	now, wall := time.Since(sl.epoch), time.Now()
+	on := func(at uint64) time.Duration { return now - wall.Sub(time.UnixMicro(int64(at))) }
+	samples := make([]quota.Sample, 0, len(list))
+	for _, x := range list {
+		if x.SM > 0 {
+			samples = append(samples, quota.Sample{Lease: owner(x.PID), Time: on(x.Time)})
+		}
+	}
+	if newest > sl.since {
+		sl.since = newest
+		sl.scheduler.Observe(now, on(newest), samples)
+	}
+	sl.ring = append(sl.ring, list...)
+	for len(sl.ring) > 0 && wall.Sub(time.UnixMicro(int64(sl.ring[0].Time))) > busyWindow {
+		sl.ring = sl.ring[1:]
+	}
+	sl.busy = quota.Shares(sl.ring, min(busyWindow, now), owner)
+	for _, u := range sl.scheduler.Usage(now) {
+		sl.usage[u.Lease] = u
+	}
+}
+
+// fill adds what a lease had of its GPU's time to what it was promised.
+func (s *shares) fill(l *api.Lease, enforced bool) {
+	if l.Share == nil || l.Kind != api.ModeTimeslice || len(l.GPUs) != 1 {
+		return
+	}
+	l.Share.Gated = enforced
+	sl := s.get(gpu.UUID(l.GPUs[0]))
+	if sl == nil {
+		return
+	}
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if u, ok := sl.usage[l.ID]; ok && enforced && sl.gated {
+		p := 100 * u.Recent
+		l.Share.Occupancy = &p
+	}
+	if b, ok := sl.busy[l.ID]; ok {
+		part, e := 100*b.Part, 100*b.StdErr
+		l.Share.Busy, l.Share.StdErr = &part, &e
+	}
+}

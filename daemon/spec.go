@@ -1,0 +1,467 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// observeTimeout bounds one look at the whole node.
+const observeTimeout = 10 * time.Second
+
+// proposal is a spec on its way to be accepted.
+type proposal struct {
+	yaml     string // as it is kept
+	want     *desired
+	resolved spec.Resolved
+	node     *observe.Node
+	steps    []step.Step
+	plan     api.Plan
+	same     bool // the spec in force says the same
+}
+
+// putSpec is apply: decode, resolve, observe, plan, admit, persist, and then the steps.
+func (d *Daemon) putSpec(c *call) error {
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	q := c.r.URL.Query()
+	a := authority{Force: q.Get("force") != "", AllowReset: q.Get("allow-reset") != ""}
+	check := q.Get("check") != ""
+	file := q.Get("file")
+	if file == "" || file == "-" {
+		file = "the spec"
+	}
+	match, err := ifMatch(c.r.Header.Get("If-Match"))
+	if err != nil {
+		return err
+	}
+	s, err := spec.Decode(file, body)
+	if err != nil {
+		return err
+	}
+	if !check && !d.applyMu.TryLock() {
+		return d.conflict()
+	}
+	if !check {
+		defer d.applyMu.Unlock()
+		if d.changing.Load() != nil {
+			return d.conflict()
+		}
+	}
+	p, err := d.propose(c.ctx(), file, body, s, match, a)
+	if err != nil {
+		return err
+	}
+	if q.Get("diff") != "" {
+		p.plan.Diff = d.specDiff(p)
+	}
+	out := api.ApplyResult{Generation: p.want.generation, Plan: p.plan, Checked: check, Changed: !p.same || !p.plan.Empty}
+	if check || (p.same && p.plan.Empty) {
+		return c.reply(http.StatusOK, out)
+	}
+	op, err := d.accept(c.ctx(), p, userName(c.caller.uid), a)
+	if err != nil {
+		return err
+	}
+	out.Operation = op
+	status := http.StatusOK
+	if op != nil {
+		status = http.StatusAccepted
+	}
+	return c.reply(status, out)
+}
+
+func ifMatch(header string) (*uint64, error) {
+	if header == "" {
+		return nil, nil
+	}
+	n, err := strconv.ParseUint(strings.Trim(header, `"`), 10, 64)
+	if err != nil {
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot read If-Match: it must be a generation"}
+	}
+	return &n, nil
+}
+
+func (d *Daemon) conflict() error {
+	e := &api.Error{Kind: api.KindConflict, Message: "another change is under way", Hint: "wait for it and try again"}
+	if ch := d.changing.Load(); ch != nil {
+		e.Operation = ch.operation
+		e.Message += ": " + ch.operation
+	}
+	return e
+}
+
+// propose makes a plan of a spec, or says exactly why there is none. It changes nothing.
+func (d *Daemon) propose(ctx context.Context, file string, body []byte, s *api.Spec, match *uint64, a authority) (*proposal, error) {
+	now := d.desired.Load()
+	if s.Base != nil && match == nil {
+		match = s.Base
+	}
+	if match != nil && *match != now.generation {
+		return nil, &api.Error{
+			Kind:    api.KindConflict,
+			Message: fmt.Sprintf("generation %d is in force, not %d: somebody else applied a spec in between", now.generation, *match),
+			Hint:    "see what changed with 'gpushare get', merge, and apply again",
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	node := d.observer.Observe(ctx)
+	if node.DriverErr != nil && len(s.GPUs) > 0 {
+		return nil, driverError(node.DriverErr)
+	}
+	s.Base = nil
+	resolved, found, err := spec.Resolve(s, node.Identities())
+	if err != nil {
+		return nil, spec.Locate(file, body, err)
+	}
+	p := &proposal{node: node, resolved: resolved, want: wantOf(s, resolved, now.generation+1)}
+	if p.yaml, err = spec.Encode(s); err != nil {
+		return nil, err
+	}
+	p.same = now.spec != nil && d.store.State().Accepted != nil && d.store.State().Accepted.YAML == p.yaml && sameResolved(now, p.want)
+	if p.same {
+		p.want.generation = now.generation
+	}
+	if err := feasibleSpec(p.want, node); err != nil {
+		return nil, spec.Locate(file, body, err)
+	}
+	return p, d.planProposal(ctx, p, found, a)
+}
+
+// planProposal adds the steps and proves that they can be done.
+func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.FieldError, a authority) error {
+	hardware := planGPUs(p.want, p.node, d.usage(), a)
+	if err := problemError(hardware.problems); err != nil {
+		return err
+	}
+	soft, err := d.planSoft(p.want, p.node)
+	if err != nil {
+		return err
+	}
+	p.steps = number(append(soft.narrow, append(hardware.steps, soft.rest...)...))
+	if err := admit(p.steps, a); err != nil {
+		return err
+	}
+	p.plan = api.Plan{
+		SchemaVersion: 1, Generation: p.want.generation, Empty: len(p.steps) == 0, Steps: wireSteps(p.steps), Observe: !p.want.enforcing(),
+	}
+	for _, w := range found {
+		p.plan.Warnings = append(p.plan.Warnings, w.Error())
+	}
+	for _, u := range resolveRoster(p.want.spec).unknown {
+		p.plan.Warnings = append(p.plan.Warnings, "this host does not know "+u)
+	}
+	for i := range p.steps {
+		for _, who := range p.steps[i].Disturbs {
+			if !slices.Contains(p.plan.Disturbs, who) {
+				p.plan.Disturbs = append(p.plan.Disturbs, who)
+			}
+		}
+	}
+	return nil
+}
+
+// admit refuses to disturb anybody without authority. The planners refuse it already; this is the last gate.
+func admit(steps []step.Step, a authority) error {
+	for i := range steps {
+		if s := &steps[i]; s.Disruption == step.Running && !a.Force {
+			return &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot %s on %s: it is in use by %s", s.Text, s.GPU, strings.Join(s.Disturbs, ", ")), Hint: "--force stops them, the polite way"}
+		}
+	}
+	return nil
+}
+
+// problemError says why GPUs cannot become as wanted: the first in full, and how many more.
+func problemError(problems map[gpu.UUID]error) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	ids := slices.Sorted(maps.Keys(problems))
+	err := problems[ids[0]]
+	e := &api.Error{Kind: api.KindInfeasible, Message: err.Error(), Hint: "nothing was changed"}
+	var none *mig.NoProfile
+	var not *mig.Infeasible
+	switch {
+	case errors.Is(err, gpu.ErrResetRequired):
+		e.Hint = "nothing was changed; --allow-reset allows it, and stops all that runs on that GPU"
+	case errors.Is(err, gpu.ErrInUse):
+		e.Kind, e.Hint = api.KindInUse, "nothing was changed; --force stops them, the polite way"
+	case errors.As(err, &none), errors.As(err, &not):
+	case isAny(err, gpu.ErrLost, gpu.ErrTimeout, gpu.ErrStuck, gpu.ErrNotLoaded):
+		e.Kind, e.Hint = api.KindUnavailable, "nothing was changed; 'gpushare gpu retry' tries the GPU again, 'gpushare doctor' says more"
+	}
+	if len(ids) > 1 {
+		e.Message += fmt.Sprintf(" (and %d more GPUs)", len(ids)-1)
+	}
+	return e
+}
+
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
+}
+
+// driverError says what to do about a driver that does not answer.
+func driverError(err error) *api.Error {
+	e := &api.Error{Kind: api.KindUnavailable, Message: "the GPUs cannot be seen: " + err.Error()}
+	switch {
+	case errors.Is(err, gpu.ErrNotLoaded):
+		e.Hint = "load the driver: 'modprobe nvidia', and see 'dmesg' when that fails"
+	case errors.Is(err, gpu.ErrVersionMismatch):
+		e.Hint = "the driver was upgraded without a reload: reboot, or unload and load the nvidia modules"
+	case errors.Is(err, gpu.ErrNoLibrary):
+		e.Hint = "install the driver's libnvidia-ml.so.1, or name it with library: in " + SettingsPath
+	case errors.Is(err, gpu.ErrStuck), errors.Is(err, gpu.ErrTimeout):
+		e.Hint = "the driver hangs: see 'dmesg' for NVRM lines; a reboot may be needed"
+	default:
+		e.Hint = "'gpushare doctor' says more"
+	}
+	return e
+}
+
+// feasibleSpec refuses grants that can never be had: more memory than there is.
+func feasibleSpec(want *desired, n *observe.Node) error {
+	var wrong []api.FieldError
+	for i := range want.spec.Tenants {
+		t := &want.spec.Tenants[i]
+		for j := range t.GPU {
+			g := &t.GPU[j]
+			ids := want.grants[grantKey{t.Name, g.Name}]
+			need := grantMemory(g)
+			if need == 0 || len(ids) == 0 {
+				continue
+			}
+			var most uint64
+			over := false
+			for _, id := range ids {
+				if gp, ok := n.GPU(id); ok {
+					most = max(most, gp.Memory.Total-min(gp.Memory.Reserved+want.reserve(id), gp.Memory.Total))
+					over = over || want.gpus[id].Overcommit
+				}
+			}
+			if need > most && !over {
+				wrong = append(wrong, api.FieldError{
+					Path:    fmt.Sprintf("tenants[%d].gpu[%d].%s.memory", i, j, g.Kind()),
+					Message: fmt.Sprintf("%s is more than any of its GPUs has: %s, the reserve taken off", api.Bytes(need).Short(), api.Bytes(most).Short()),
+					Hint:    "grant less, or name larger GPUs",
+				})
+			}
+		}
+	}
+	if len(wrong) == 0 {
+		return reservedFit(want, n)
+	}
+	return &api.Error{Kind: api.KindInfeasible, Message: wrong[0].Error(), Fields: wrong, Hint: "nothing was changed"}
+}
+
+// reservedFit refuses reserved grants that do not fit beside each other on the one GPU that they all name.
+func reservedFit(want *desired, n *observe.Node) error {
+	sum := map[gpu.UUID]uint64{}
+	for i := range want.spec.Tenants {
+		t := &want.spec.Tenants[i]
+		for j := range t.GPU {
+			if ids := want.grants[grantKey{t.Name, t.GPU[j].Name}]; t.GPU[j].Reserved && len(ids) == 1 {
+				sum[ids[0]] += grantMemory(&t.GPU[j])
+			}
+		}
+	}
+	for id, need := range sum {
+		g, ok := n.GPU(id)
+		if !ok || want.gpus[id].Overcommit {
+			continue
+		}
+		if has := g.Memory.Total - min(g.Memory.Reserved+want.reserve(id), g.Memory.Total); need > has {
+			return &api.Error{
+				Kind:    api.KindInfeasible,
+				Message: fmt.Sprintf("the reserved grants on GPU %d want %s together, it has %s, the reserve taken off", g.Identity.Index, api.Bytes(need).Short(), api.Bytes(has).Short()),
+				Hint:    "grant less, reserve fewer, or write overcommit: true for that GPU; nothing was changed",
+			}
+		}
+	}
+	return nil
+}
+
+func grantMemory(g *api.GrantSpec) uint64 {
+	for _, s := range []*api.ShareSpec{g.Timeslice, g.MPS} {
+		if s != nil && s.Memory != nil {
+			return uint64(*s.Memory)
+		}
+	}
+	return 0
+}
+
+func wantOf(s *api.Spec, r spec.Resolved, generation uint64) *desired {
+	w := &desired{generation: generation, spec: s, gpus: map[gpu.UUID]*api.GPUSpec{}, grants: map[grantKey][]gpu.UUID{}}
+	for id, entry := range r.GPUs {
+		w.gpus[id] = &s.GPUs[entry]
+	}
+	for i := range s.Tenants {
+		for j := range s.Tenants[i].GPU {
+			t, g := s.Tenants[i].Name, s.Tenants[i].GPU[j].Name
+			w.grants[grantKey{t, g}] = r.Grants[spec.GrantKey(t, g)]
+		}
+	}
+	return w
+}
+
+// sameResolved tells whether the selectors mean the same GPUs as when the spec in force was accepted.
+func sameResolved(a, b *desired) bool {
+	return maps.EqualFunc(a.grants, b.grants, slices.Equal[[]gpu.UUID]) &&
+		maps.EqualFunc(a.gpus, b.gpus, func(x, y *api.GPUSpec) bool { return x.Mode == y.Mode })
+}
+
+func (d *Daemon) specDiff(p *proposal) *api.Diff {
+	out := &api.Diff{After: p.yaml}
+	if acc := d.store.State().Accepted; acc != nil {
+		out.Before = acc.YAML
+	}
+	return out
+}
+
+// adoptSpec takes up the accepted spec at start. What selectors mean was decided when it was accepted.
+func (d *Daemon) adoptSpec(_ *observe.Node) {
+	acc := d.store.State().Accepted
+	if acc == nil {
+		return
+	}
+	s, err := spec.Decode("state.json", []byte(acc.YAML))
+	if err != nil {
+		d.conditions.set("state", "spec", "the accepted spec cannot be read by this version: "+err.Error(), "nothing is changed; apply a spec that this version reads")
+		d.log.Error("cannot read the accepted spec", "error", err)
+		return
+	}
+	d.install(wantOf(s, spec.Resolved(acc.Resolved), acc.Generation))
+}
+
+// install puts a spec in force in memory.
+func (d *Daemon) install(want *desired) {
+	d.desired.Store(want)
+	r := resolveRoster(want.spec)
+	d.rosters.p.Store(r)
+	unknown := map[string]api.Condition{}
+	for _, u := range r.unknown {
+		unknown[u] = api.Condition{Message: "this host does not know " + u, Hint: "correct the name, or create it; it gives nobody any rights now"}
+	}
+	d.conditions.replace("unknown-member", unknown)
+	d.page.touch()
+}
+
+// firstSpec applies the settings' spec file on a node that never had a spec.
+func (d *Daemon) firstSpec(ctx context.Context) {
+	if d.settings.SpecFile == "" || d.store.State().Accepted != nil {
+		return
+	}
+	err := d.applyFile(ctx, d.settings.SpecFile)
+	if err != nil {
+		d.conditions.set("spec-file", "", "the spec file was not applied: "+err.Error(), "correct it, then 'gpushare apply -f "+d.settings.SpecFile+"'")
+		d.log.Error("cannot apply the spec file", "file", d.settings.SpecFile, "error", err)
+	}
+}
+
+func (d *Daemon) applyFile(ctx context.Context, file string) error {
+	body, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("cannot read it: %w", err)
+	}
+	s, err := spec.Decode(file, body)
+	if err != nil {
+		return err
+	}
+	d.applyMu.Lock()
+	defer d.applyMu.Unlock()
+	p, err := d.propose(ctx, file, body, s, nil, authority{})
+	if err != nil {
+		return err
+	}
+	_, err = d.accept(ctx, p, "the settings' spec_file", authority{})
+	return err
+}
+
+// getSpec answers the spec in force, with its generation as base: an edited copy is refused when somebody was faster.
+func (d *Daemon) getSpec(c *call) error {
+	acc := d.store.State().Accepted
+	if acc == nil {
+		return &api.Error{Kind: api.KindNotFound, Message: "no spec was applied yet", Hint: "write one and 'gpushare apply -f node.yaml'; examples are in /usr/share/gpushare/examples"}
+	}
+	c.w.Header().Set("ETag", strconv.Quote(strconv.FormatUint(acc.Generation, 10)))
+	head, rest, _ := strings.Cut(acc.YAML, "\n")
+	return c.reply(http.StatusOK, api.SpecDocument{
+		Generation: acc.Generation, Who: acc.Who, At: acc.At, YAML: fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest),
+	})
+}
+
+// getPlan answers how the node differs from the spec in force.
+func (d *Daemon) getPlan(c *call) error {
+	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout)
+	defer cancel()
+	node, want := d.observer.Observe(ctx), d.desired.Load()
+	if node.DriverErr != nil {
+		return driverError(node.DriverErr)
+	}
+	out := api.Plan{SchemaVersion: 1, Generation: want.generation, Observe: want.spec != nil && !want.enforcing(), Steps: []api.PlanStep{}}
+	hardware := planGPUs(want, node, d.usage(), authority{})
+	for _, id := range slices.Sorted(maps.Keys(hardware.problems)) {
+		out.Warnings = append(out.Warnings, hardware.problems[id].Error())
+	}
+	soft, err := d.planSoft(want, node)
+	if err != nil {
+		return err
+	}
+	out.Steps = wireSteps(number(append(soft.narrow, append(hardware.steps, soft.rest...)...)))
+	out.Empty = len(out.Steps) == 0
+	return c.reply(http.StatusOK, out)
+}
+
+// number gives steps their ids, in order.
+func number(steps []step.Step) []step.Step {
+	for i := range steps {
+		steps[i].ID = i + 1
+	}
+	return steps
+}
+
+func wireSteps(steps []step.Step) []api.PlanStep {
+	out := make([]api.PlanStep, len(steps))
+	for i, s := range steps {
+		out[i] = api.PlanStep{ID: s.ID, Op: s.Kind, GPU: s.GPU, Text: s.Text, Reason: s.Reason, Disruption: string(s.Disruption), Disturbs: s.Disturbs}
+	}
+	return out
+}
+
+// ours tells whether we made an instance: it is in what was achieved, or the change under way makes it.
+func (d *Daemon) ours(id gpu.UUID, in *gpu.Instance) bool {
+	return slices.ContainsFunc(d.store.State().Achieved[id].Layout, func(a gpu.Instance) bool {
+		return a.Placement == in.Placement && a.ProfileID == in.ProfileID
+	})
+}
+
+// held gives the GPUs that are left alone, and why.
+func (d *Daemon) held() map[gpu.UUID]string {
+	out := map[gpu.UUID]string{}
+	for id, h := range d.store.State().Held {
+		out[id] = h.Reason
+	}
+	return out
+}
+
+// epoch is the hardware epoch as the store keeps it.
+func epoch(n *observe.Node) store.Epoch {
+	return store.Epoch{Boot: n.Epoch.Boot, Driver: n.Epoch.Driver}
+}
