@@ -31,7 +31,9 @@ type openChange struct {
 func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authority) (*api.Operation, error) {
 	now := d.now()
 	run := p.want.enforcing() && len(p.steps) > 0
-	record := engine.Record{Kind: "apply", Who: who, Authority: engine.Authority(a), Started: now, Epoch: epoch(p.node), Steps: p.steps}
+	record := engine.Record{
+		Kind: p.kind(), Who: who, Authority: engine.Authority(a), Generation: p.want.generation, Started: now, Epoch: epoch(p.node), Steps: p.steps,
+	}
 	err := d.store.Update(func(s *store.State) error {
 		if !p.same {
 			s.Accept(p.yaml, who, now, store.Resolved(p.resolved))
@@ -42,7 +44,7 @@ func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authorit
 			return nil
 		}
 		s.Operations++
-		record.ID = fmt.Sprintf("apply-%d", s.Operations)
+		record.ID = fmt.Sprintf("%s-%d", record.Kind, s.Operations)
 		return setChange(s, &record)
 	})
 	if err != nil {
@@ -67,7 +69,7 @@ func (d *Daemon) noteAchieved(s *store.State, p *proposal) {
 	busy := gpusOf(p.steps)
 	for i := range p.node.GPUs {
 		g := &p.node.GPUs[i]
-		if id := g.Identity.UUID; p.want.gpus[id] != nil && !busy[id] && g.Err == nil {
+		if id := g.Identity.UUID; p.want.gpus[id] != nil && !busy[id] && g.Err == nil && p.about(id) {
 			reached(s, g, p.want.generation, epoch(p.node))
 		}
 	}
@@ -77,7 +79,7 @@ func (d *Daemon) noteAchieved(s *store.State, p *proposal) {
 		}
 	}
 	for id := range s.Held {
-		if p.want.gpus[id] == nil || !busy[id] {
+		if p.want.gpus[id] == nil || !busy[id] && p.about(id) {
 			delete(s.Held, id)
 		}
 	}
@@ -136,21 +138,22 @@ func (d *Daemon) launch(r engine.Record, plan api.Plan) api.Operation {
 
 // carryOut runs the steps, reads back, records what was reached, and closes the change.
 func (d *Daemon) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
-	progress := func(p engine.Progress) { d.progress(operation, p) }
+	hooks := engine.Hooks{Progress: func(p engine.Progress) { d.progress(operation, p) }}
 	var out engine.Outcome
 	if resumed {
-		out = d.engine.Resume(ctx, r, epoch(d.observer.Last()), progress)
+		out = d.engine.Resume(ctx, &r, epoch(d.observer.Last()), hooks)
 	} else {
-		out = d.engine.Run(ctx, r, progress)
+		out = d.engine.Run(ctx, &r, hooks)
 	}
-	if d.ctx.Err() != nil {
-		return // The daemon ends: the record stays open, and the next life settles it.
+	if out.State() == engine.Interrupted {
+		d.operations.end(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the daemon was stopped in the middle", Hint: "the change goes on when it is started again"})
+		return // The record stays open, and the next life settles it.
 	}
 	d.closeChange(ctx, r, operation, out)
 }
 
 func (d *Daemon) progress(operation string, p engine.Progress) {
-	if p.State == engine.Done {
+	if p.State == engine.Done && !p.Skipped {
 		d.counters.steps.Add(1)
 	}
 	d.operations.update(operation, func(op *api.Operation) {
@@ -172,10 +175,7 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 	defer cancel()
 	d.observer.Forget() // A mode change moves minors and what can be partitioned.
 	node := d.observer.Observe(look)
-	failed := map[gpu.UUID]string{}
-	for id, why := range out.Failed() {
-		failed[gpu.UUID(id)] = why
-	}
+	failed := failures(out)
 	touched := gpusOf(r.Steps)
 	err := d.store.Finish(func(s *store.State) error {
 		s.Change = nil
@@ -207,6 +207,17 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 	d.refresh(d.observer.Last())
 }
 
+// failures gives the GPUs that were not reached, and why.
+func failures(out engine.Outcome) map[gpu.UUID]string {
+	failed := map[gpu.UUID]string{}
+	for id, l := range out {
+		if id != "" && l.State != engine.Reached {
+			failed[gpu.UUID(id)] = l.Reason
+		}
+	}
+	return failed
+}
+
 func (d *Daemon) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, soft error) {
 	var parts []string
 	for _, id := range slices.Sorted(maps.Keys(failed)) {
@@ -217,8 +228,8 @@ func (d *Daemon) endOperation(operation string, node *observe.Node, failed map[g
 		parts = append(parts, name+" is held: "+failed[id])
 		d.events.publish(api.Event{Kind: "gpu.held", GPU: string(id), Message: failed[id]})
 	}
-	if err := out.NodeError(); err != nil {
-		parts = append(parts, err.Error())
+	if l := out[""]; l.Reason != "" {
+		parts = append(parts, l.Reason)
 	}
 	if soft != nil {
 		parts = append(parts, soft.Error())
@@ -278,7 +289,7 @@ func (d *Daemon) restore(node *observe.Node) {
 	}
 	defer d.applyMu.Unlock()
 	steps, problems := d.planRestore(want, node, lost)
-	record := engine.Record{Kind: "restore", Who: "gpushared", Started: d.now(), Epoch: epoch(node), Steps: number(steps)}
+	record := engine.Record{Kind: "restore", Who: "gpushared", Generation: want.generation, Started: d.now(), Epoch: epoch(node), Steps: number(steps)}
 	err := d.store.Update(func(s *store.State) error {
 		s.Epoch = epoch(node)
 		busy := gpusOf(steps)
@@ -334,7 +345,7 @@ func (d *Daemon) retryGPU(c *call) error {
 		return driverError(err)
 	}
 	node = d.observer.Observe(ctx)
-	p := &proposal{want: want, node: node, same: true}
+	p := &proposal{want: want, node: node, same: true, only: &id}
 	if want.spec != nil {
 		if err := d.planProposal(ctx, p, nil, authority{}); err != nil {
 			return err
@@ -347,7 +358,7 @@ func (d *Daemon) retryGPU(c *call) error {
 		return err
 	}
 	if op == nil {
-		done := d.operations.begin("retry-"+name, "retry", userName(c.caller.uid), p.plan)
+		done := d.operations.begin("retry-of-"+name, "retry", userName(c.caller.uid), p.plan)
 		done = d.operations.end(done.ID, "done", nil)
 		op = &done
 	}

@@ -32,7 +32,17 @@ type proposal struct {
 	node     *observe.Node
 	steps    []step.Step
 	plan     api.Plan
-	same     bool // the spec in force says the same
+	same     bool      // the spec in force says the same
+	only     *gpu.UUID // a retry: nothing is said of other GPUs
+}
+
+func (p *proposal) about(id gpu.UUID) bool { return p.only == nil || *p.only == id }
+
+func (p *proposal) kind() string {
+	if p.only != nil {
+		return "retry"
+	}
+	return "apply"
 }
 
 // putSpec is apply: decode, resolve, observe, plan, admit, persist, and then the steps.
@@ -88,6 +98,16 @@ func (d *Daemon) putSpec(c *call) error {
 	return c.reply(status, out)
 }
 
+// located gives the findings of an error their places in the document.
+func located(file string, body []byte, err error) error {
+	var e *api.Error
+	if errors.As(err, &e) && len(e.Fields) > 0 {
+		e.Fields = spec.Locate(file, body, e.Fields)
+		e.Message = e.Fields[0].Error()
+	}
+	return err
+}
+
 func ifMatch(header string) (*uint64, error) {
 	if header == "" {
 		return nil, nil
@@ -130,18 +150,20 @@ func (d *Daemon) propose(ctx context.Context, file string, body []byte, s *api.S
 	s.Base = nil
 	resolved, found, err := spec.Resolve(s, node.Identities())
 	if err != nil {
-		return nil, spec.Locate(file, body, err)
+		return nil, located(file, body, err)
 	}
 	p := &proposal{node: node, resolved: resolved, want: wantOf(s, resolved, now.generation+1)}
-	if p.yaml, err = spec.Encode(s); err != nil {
+	text, err := spec.Encode(s)
+	if err != nil {
 		return nil, err
 	}
+	p.yaml = string(text)
 	p.same = now.spec != nil && d.store.State().Accepted != nil && d.store.State().Accepted.YAML == p.yaml && sameResolved(now, p.want)
 	if p.same {
 		p.want.generation = now.generation
 	}
 	if err := feasibleSpec(p.want, node); err != nil {
-		return nil, spec.Locate(file, body, err)
+		return nil, located(file, body, err)
 	}
 	return p, d.planProposal(ctx, p, found, a)
 }

@@ -1,0 +1,60 @@
+// Command gpushared is the daemon. It is wiring only: see package daemon.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/gpushare/gpushare/daemon"
+	"github.com/gpushare/gpushare/internal/version"
+)
+
+// exitConfig tells systemd that a restart does not help (EX_CONFIG).
+const exitConfig = 78
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	flags := flag.NewFlagSet("gpushared", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	file := flags.String("settings", "", "the settings file (default "+daemon.SettingsPath+")")
+	check := flags.Bool("check-settings", false, "check the settings and exit")
+	show := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(errs, "gpushared: unexpected argument %q\n", flags.Arg(0))
+		return 2
+	}
+	if *show {
+		fmt.Fprintln(out, version.Version)
+		return 0
+	}
+	settings, err := daemon.LoadSettings(*file)
+	if err == nil && *check {
+		fmt.Fprintln(out, "ok")
+		return 0
+	}
+	if err == nil {
+		err = daemon.Run(ctx, settings, daemon.NewLogger(settings, errs))
+	}
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(errs, "gpushared: %v\n", err)
+	if errors.Is(err, daemon.ErrSettings) || errors.Is(err, daemon.ErrNewerState) {
+		return exitConfig
+	}
+	return 1
+}

@@ -1,0 +1,280 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// kickSpacing is the least time between two looks that somebody asked for.
+const kickSpacing = 200 * time.Millisecond
+
+// convergeLoop looks at the node on a timer and when somebody asks, and mends what needs no authority.
+func (d *Daemon) convergeLoop(ctx context.Context) {
+	timer := time.NewTicker(time.Duration(d.settings.Converge))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-d.kicks:
+		}
+		look, cancel := context.WithTimeout(ctx, observeTimeout)
+		node := d.observer.Observe(look)
+		d.restore(node)
+		if err := d.convergeOn(look, node); err != nil {
+			d.log.Warn("cannot converge", "error", err)
+		}
+		cancel()
+		d.refresh(d.observer.Last())
+		_ = d.notify.Watchdog() // Nobody watches, or it is told: the loop advanced.
+		pause := time.NewTimer(kickSpacing)
+		select {
+		case <-ctx.Done():
+		case <-pause.C: // So that many kicks make few looks.
+		}
+		pause.Stop()
+	}
+}
+
+// converge looks and mends once.
+func (d *Daemon) converge(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, observeTimeout+30*time.Second)
+	defer cancel()
+	return d.convergeOn(ctx, d.observer.Observe(ctx))
+}
+
+// convergeOn carries out the soft steps that are due. It never takes a disruptive one: only a change carries authority.
+func (d *Daemon) convergeOn(ctx context.Context, node *observe.Node) error {
+	d.counters.converges.Add(1)
+	want := d.desired.Load()
+	if !want.enforcing() {
+		return nil
+	}
+	soft, err := d.planSoft(want, node)
+	if err != nil {
+		return err
+	}
+	steps := number(slices.DeleteFunc(append(soft.narrow, soft.rest...), func(s step.Step) bool { return s.Disruption == step.Running }))
+	if len(steps) == 0 {
+		return nil
+	}
+	out := d.engine.Converge(ctx, steps, engine.Hooks{Progress: func(p engine.Progress) {
+		if p.State == engine.Done && !p.Skipped {
+			d.counters.steps.Add(1)
+		}
+	}})
+	d.observer.Observe(ctx)
+	var errs []error
+	for id, l := range out {
+		if l.State != engine.Reached {
+			errs = append(errs, fmt.Errorf("%s%s", prefix(id), l.Reason))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func prefix(id string) string {
+	if id == "" {
+		return ""
+	}
+	return id + ": "
+}
+
+// planRestore plans what a boot took away: the recorded layouts at their placements, and for GPUs that never reached
+// what was accepted, one try without any authority.
+func (d *Daemon) planRestore(want *desired, node *observe.Node, lost map[gpu.UUID]bool) ([]step.Step, map[gpu.UUID]error) {
+	var steps []step.Step
+	problems := map[gpu.UUID]error{}
+	use, st := d.usage(), d.store.State()
+	for _, id := range slices.Sorted(maps.Keys(lost)) {
+		g, ok := node.GPU(id)
+		if !ok || g.Err != nil {
+			continue // It is tried again when it answers.
+		}
+		a, known := st.Achieved[id]
+		var more []step.Step
+		var err error
+		if known && a.Generation == want.generation && want.mode(id) == api.ModeMIG && a.MIG && g.Profiles != nil {
+			more, err = restoreGPU(want.gpus[id], g, a.Layout, use)
+		} else {
+			more, err = planGPU(want.gpus[id], g, use, authority{})
+		}
+		if err != nil {
+			problems[id] = err
+			continue
+		}
+		steps = append(steps, more...)
+	}
+	return steps, problems
+}
+
+// restoreGPU plans a recorded layout, at the recorded placements.
+func restoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use usage) ([]step.Step, error) {
+	mode, err := mig.PlanMode(g.MIG, true, holders(g, nil, use), mig.Options{})
+	if err != nil {
+		return nil, err
+	}
+	r, err := mig.Restore(*g.Profiles, present(e, g, use), mig.Record(*g.Profiles, layout), mig.Options{})
+	if err != nil {
+		return nil, err
+	}
+	r.Mode = mode
+	return r.Steps(g.Identity.UUID), nil
+}
+
+// view is what the lease table decides from, now.
+func (d *Daemon) view(node *observe.Node) lease.View {
+	closed := map[gpu.UUID]string{}
+	for id, why := range d.held() {
+		closed[id] = "it is held: " + why
+	}
+	if ch := d.changing.Load(); ch != nil {
+		for id := range ch.gpus {
+			closed[id] = "it is being changed by " + ch.operation
+		}
+	}
+	want := d.desired.Load()
+	if want.enforcing() && len(d.store.State().Change) == 0 {
+		d.closeLost(closed, want, node)
+	}
+	return viewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.enforcing() && !d.ours(id, in) })
+}
+
+// closeLost closes GPUs whose layout was not restored yet: leases come after it.
+func (d *Daemon) closeLost(closed map[gpu.UUID]string, want *desired, node *observe.Node) {
+	st := d.store.State()
+	for id := range want.gpus {
+		if a, ok := st.Achieved[id]; ok && closed[id] == "" && (a.Epoch.Boot != node.Epoch.Boot || a.Epoch.Driver != node.Epoch.Driver) {
+			closed[id] = "its layout is being restored"
+		}
+	}
+}
+
+// refresh makes a new observation known to those who decide and show.
+func (d *Daemon) refresh(node *observe.Node) {
+	d.table.Update(d.view(node))
+	d.judge(node)
+	d.page.touch()
+}
+
+// judge turns what was observed into conditions.
+func (d *Daemon) judge(node *observe.Node) {
+	want := d.desired.Load()
+	driver := map[string]api.Condition{}
+	if node.DriverErr != nil {
+		e := driverError(node.DriverErr)
+		driver[""] = api.Condition{Message: e.Message, Hint: e.Hint}
+	}
+	d.conditions.replace("driver", driver)
+	held, drift, foreign, gpus := map[string]api.Condition{}, map[string]api.Condition{}, map[string]api.Condition{}, map[string]api.Condition{}
+	for id, why := range d.held() {
+		held[string(id)] = api.Condition{GPU: string(id), Message: "held: " + why, Hint: "correct the cause, then 'gpushare gpu retry'"}
+	}
+	busy := map[gpu.UUID]bool{}
+	if ch := d.changing.Load(); ch != nil {
+		busy = ch.gpus
+	}
+	hardware := planGPUs(want, node, d.usage(), authority{Force: true, AllowReset: true})
+	due := map[gpu.UUID][]string{}
+	for i := range hardware.steps {
+		due[gpu.UUID(hardware.steps[i].GPU)] = append(due[gpu.UUID(hardware.steps[i].GPU)], hardware.steps[i].Text)
+	}
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
+		id := g.Identity.UUID
+		if g.Err != nil && node.DriverErr == nil {
+			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %v", g.Identity.Index, g.Err), Hint: "'gpushare gpu retry' tries it again; its neighbours are not affected"}
+		}
+		if want.gpus[id] == nil || busy[id] || held[string(id)].Message != "" {
+			continue
+		}
+		if len(due[id]) > 0 && want.enforcing() {
+			drift[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d is not as the spec says: an apply would %s", g.Identity.Index, strings.Join(due[id], ", ")), Hint: "somebody changed it outside gpushare; 'gpushare apply' puts it right"}
+		}
+		for j := range g.Instances {
+			if in := &g.Instances[j]; want.enforcing() && !d.ours(id, in) {
+				foreign[fmt.Sprint(id, in.Placement)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s at %d was not made by gpushare", g.Identity.Index, profileName(g.Profiles, in.ProfileID), in.Placement.Start), Hint: "it is left alone, and nobody gets a lease on it"}
+			}
+		}
+	}
+	d.conditions.replace("held", held)
+	d.conditions.replace("drift", drift)
+	d.conditions.replace("foreign", foreign)
+	d.conditions.replace("gpu", gpus)
+	d.judgeSoft(want, node)
+}
+
+// postReload reads the settings that can change while the daemon runs, and converges once before it answers.
+func (d *Daemon) postReload(c *call) error {
+	if err := d.reload(); err != nil {
+		return err
+	}
+	if d.changing.Load() == nil {
+		if err := d.converge(c.ctx()); err != nil {
+			return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
+		}
+		d.refresh(d.observer.Last())
+	}
+	return c.reply(http.StatusOK, map[string]bool{"reloaded": true})
+}
+
+// eventLoop follows the driver's events. It ends with ctx; a driver that has none is asked again now and then.
+func (d *Daemon) eventLoop(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := d.driver.Events(ctx, func(e gpu.Event) {
+			switch e.Kind {
+			case gpu.EventXID:
+				d.events.publish(api.Event{Kind: "gpu.xid", GPU: string(e.GPU), Message: fmt.Sprintf("XID %d", e.XID)})
+			case gpu.EventMIGConfig, gpu.EventECC, gpu.EventLost:
+				d.events.publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: string(e.Kind)})
+			}
+			d.kick()
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		d.log.Debug("the driver's events ended", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(d.settings.Converge)):
+		}
+	}
+}
+
+// maxTimeLoop ends leases whose time is over.
+func (d *Daemon) maxTimeLoop(ctx context.Context) {
+	t := time.NewTicker(5 * time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		for _, l := range d.table.Live() {
+			if l.State != lease.Running || l.Ends == nil || d.now().Before(*l.Ends) || !d.desired.Load().enforcing() {
+				continue
+			}
+			stop, cancel := context.WithTimeout(ctx, stopGrace+wallTimeout)
+			if err := d.stopLease(stop, &l, "its time is over (max_time)", stopGrace); err != nil {
+				d.log.Warn("cannot end a lease", "lease", l.ID, "error", err)
+			}
+			cancel()
+		}
+	}
+}

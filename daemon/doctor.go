@@ -1,0 +1,91 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// getDoctor runs the checks. Each says what it found and, unless all is well, what to do.
+func (d *Daemon) getDoctor(c *call) error {
+	out := api.Doctor{SchemaVersion: 1, Checks: d.checks(c.ctx())}
+	return c.reply(http.StatusOK, out)
+}
+
+func (d *Daemon) checks(ctx context.Context) []api.Check {
+	var out []api.Check
+	ok := func(name, message string) { out = append(out, api.Check{Name: name, Result: "ok", Message: message}) }
+	warn := func(name, message, hint string) {
+		out = append(out, api.Check{Name: name, Result: "warn", Message: message, Hint: hint})
+	}
+	fail := func(name, message, hint string) {
+		out = append(out, api.Check{Name: name, Result: "fail", Message: message, Hint: hint})
+	}
+	look, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	node := d.observer.Observe(look)
+	if node.DriverErr != nil {
+		e := driverError(node.DriverErr)
+		fail("driver", e.Message, e.Hint)
+	} else {
+		ok("driver", fmt.Sprintf("version %s, NVML %s from %s, %d GPUs", node.Driver.DriverVersion, node.Driver.LibraryVersion, node.Driver.Library, len(node.GPUs)))
+		if len(node.GPUs) == 0 {
+			warn("gpus", "the driver sees no GPUs", "'lspci -d 10de:' shows what is plugged in; 'dmesg' why the driver does not take it")
+		}
+	}
+	if len(node.Driver.Missing) > 0 {
+		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "what needs them works in a weaker way, or not; a newer driver has them")
+	}
+	d.checkHolder(ok, warn)
+	if w := d.driver.Status(); w.Stuck || w.Failure != "" {
+		fail("worker", "the NVML worker does not run: "+w.Failure, "see the journal of gpushared; 'gpushare gpu retry' tries again")
+	} else {
+		ok("worker", fmt.Sprintf("pid %d", w.PID))
+	}
+	if free, err := freeBytes(d.settings.StateDir); err != nil {
+		fail("state", err.Error(), "")
+	} else if free < 16<<20 {
+		warn("state", fmt.Sprintf("%s has only %s left", d.settings.StateDir, api.Bytes(free).Short()), "make room: a full disk refuses every apply")
+	} else {
+		ok("state", d.settings.StateDir+" is writable by one daemon only, and has room")
+	}
+	if a, errA := os.Readlink("/proc/self/ns/pid"); errA == nil {
+		if b, errB := os.Readlink("/proc/1/ns/pid"); errB == nil && a != b {
+			fail("namespace", "the daemon does not run in the host's pid namespace", "the driver tells it other pids than the host's: run it outside of containers")
+		}
+	}
+	for _, cond := range d.conditions.list() {
+		if cond.Kind != "driver" {
+			warn(cond.Kind, cond.Message, cond.Hint)
+		}
+	}
+	return out
+}
+
+// checkHolder says what holds processes here and what it cannot do.
+func (d *Daemon) checkHolder(ok func(name, message string), warn func(name, message, hint string)) {
+	info := d.port.Info()
+	ok("processes", "held by "+d.adapterText())
+	if !info.Freeze {
+		warn("time shares", "cannot be enforced: nothing can be frozen", "run the daemon as root on a host with cgroup v2")
+	} else if err := d.guardReady(); err != nil {
+		warn("time shares", "nobody is frozen: "+err.Error(), "start gpushare-thaw: 'systemctl start gpushare-thaw'")
+	}
+	if !info.Devices {
+		warn("device walls", "are not enforced by "+info.Adapter, "a tenant is kept to its GPUs by its environment only; systemd enforces them")
+	}
+}
+
+func freeBytes(dir string) (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("cannot look at %s: %w", dir, err)
+	}
+	return st.Bavail * uint64(st.Bsize), nil
+}
