@@ -1,0 +1,87 @@
+//go:build cgo
+
+// Command gpushare-nvml is the worker that calls the vendor's library for gpushared, which starts it.
+//
+// It is wiring only: it connects to the socket it is given, shows its token, carries out what it is asked and exits when
+// the connection ends. It never outlives the daemon, holds no lock and keeps nothing on disk.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpu/nvml"
+	"github.com/gpushare/gpushare/gpu/worker"
+)
+
+// stdio is where the command reads and writes.
+type stdio struct {
+	out, err io.Writer
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	code := run(ctx, os.Args[1:], stdio{os.Stdout, os.Stderr})
+	stop()
+	os.Exit(code) // a call inside the driver may never return: nothing is waited for
+}
+
+// run is the command. It returns its exit code: 0 when the connection ended, 1 on failure, 2 for wrong usage.
+func run(ctx context.Context, args []string, std stdio) int {
+	flags := flag.NewFlagSet("gpushare-nvml", flag.ContinueOnError)
+	flags.SetOutput(std.err)
+	connect := flags.String("connect", "", "connect to the daemon at this `socket`")
+	token := flags.String("token", "", "show this `token` to the daemon")
+	library := flags.String("library", "", "load the NVML library from this `path`")
+	hostRoot := flags.String("host-root", "", "read /proc and /sys under this `directory`")
+	debug := flags.Bool("debug", false, "log more")
+	var excluded []gpu.UUID
+	flags.Func("exclude", "leave the GPU with this `UUID` alone; may be given again", func(s string) error {
+		if s == "" {
+			return errors.New("empty")
+		}
+		excluded = append(excluded, gpu.UUID(s))
+		return nil
+	})
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	case *connect == "" || *token == "" || flags.NArg() > 0:
+		fmt.Fprintln(std.err, "gpushare-nvml: gpushared starts this command; it needs --connect and --token")
+		return 2
+	}
+	level := slog.LevelInfo
+	if *debug {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(std.err, &slog.HandlerOptions{Level: level}))
+
+	conn, err := worker.Dial(ctx, *connect, *token)
+	if err != nil {
+		log.Error("gpushare-nvml ends", "err", err)
+		return 1
+	}
+	open := func(context.Context) (gpu.Driver, error) {
+		d, err := nvml.Open(
+			nvml.WithLibraryPath(*library), nvml.WithHostRoot(*hostRoot), nvml.WithExcluded(excluded...), nvml.WithLogger(log))
+		if err != nil {
+			return nil, err // not d: a nil *Driver is no nil Driver
+		}
+		return d, nil
+	}
+	if err := worker.Serve(ctx, conn, open, log); err != nil {
+		log.Error("gpushare-nvml ends", "err", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,214 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"unsafe"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// defaultLibrary is the name that the dynamic linker resolves.
+const defaultLibrary = "libnvidia-ml.so.1"
+
+// Option changes how Open works.
+type Option func(*options)
+
+type options struct {
+	library  string
+	hostRoot string
+	excluded []gpu.UUID
+	log      *slog.Logger
+}
+
+// WithLibraryPath loads another library than the one that the dynamic linker finds.
+func WithLibraryPath(path string) Option {
+	return func(o *options) {
+		if path != "" {
+			o.library = path
+		}
+	}
+}
+
+// WithHostRoot reads /proc and /sys under another root.
+func WithHostRoot(root string) Option {
+	return func(o *options) {
+		if root != "" {
+			o.hostRoot = root
+		}
+	}
+}
+
+// WithExcluded leaves GPUs alone, because they do not answer.
+func WithExcluded(ids ...gpu.UUID) Option {
+	return func(o *options) { o.excluded = append(o.excluded, ids...) }
+}
+
+// WithLogger logs what the library lacks; without it nothing is logged.
+func WithLogger(log *slog.Logger) Option {
+	return func(o *options) { o.log = log }
+}
+
+// Driver is gpu.Driver on the vendor's library.
+type Driver struct {
+	o       options
+	lib     nvml.Interface
+	path    string
+	symbols symbols
+
+	// rowSize is the size of the rows of the process lists, by version of the call and of the driver.
+	rowSize map[string]int
+	version string // of the driver
+
+	// mu guards the rest. It is never held over a call of the library.
+	mu      sync.Mutex
+	devices map[gpu.UUID]*device
+	order   []gpu.Identity // as last enumerated, by index
+	changed uint64         // counts changes of handles, for the watchers of events
+}
+
+var _ gpu.Driver = (*Driver)(nil)
+
+// Open loads and initialises the library. The error is gpu.ErrNoLibrary, ErrMissing, ErrNotLoaded, ErrVersionMismatch or
+// another one of the driver's.
+func Open(opts ...Option) (*Driver, error) {
+	o := options{library: defaultLibrary, hostRoot: "/", log: slog.New(slog.DiscardHandler)}
+	for _, f := range opts {
+		f(&o)
+	}
+	const op = "open the driver"
+	lib, err := openLibrary(o.library)
+	if err != nil {
+		return nil, &gpu.Error{Op: op, Err: fmt.Errorf("%w: %w", gpu.ErrNoLibrary, err)}
+	}
+	found, err := findSymbols(lib.symbol)
+	if err != nil {
+		return nil, &gpu.Error{Op: op, Err: fmt.Errorf("%w: %s: %w", gpu.ErrMissing, lib.path, err)}
+	}
+	d := &Driver{
+		o: o, lib: nvml.New(nvml.WithLibraryPath(o.library)), path: lib.path, symbols: found,
+		devices: make(map[gpu.UUID]*device),
+	}
+	if ret := d.initialise(); ret != nvml.SUCCESS {
+		return nil, fail(op, "", ret)
+	}
+	if d.symbols.has(driverVersion) {
+		d.version, _ = d.lib.SystemGetDriverVersion() // empty when it is not told
+	}
+	d.rowSize = rowSizes(d.version)
+	for _, name := range found.missing {
+		o.log.Debug("the NVML library is older than this program", "lacks", name)
+	}
+	for _, lost := range found.lost() {
+		o.log.Warn("the NVML library lacks something", "so", lost)
+	}
+	return d, nil
+}
+
+// initialise attaches to the GPUs: not at all when some are left alone, since attaching touches every one.
+func (d *Driver) initialise() nvml.Return {
+	if !d.symbols.has(initFlags) {
+		return d.lib.Init()
+	}
+	flags := uint32(nvml.INIT_FLAG_NO_GPUS)
+	if len(d.o.excluded) > 0 {
+		flags |= nvml.INIT_FLAG_NO_ATTACH
+	}
+	return d.lib.InitWithFlags(flags)
+}
+
+// Close lets go of the library.
+func (d *Driver) Close() error { return fail("close the driver", "", d.lib.Shutdown()) }
+
+// device is one GPU that answered at least once.
+type device struct {
+	id gpu.UUID
+
+	// mu serialises what is asked of the GPU and guards the rest.
+	mu     sync.Mutex
+	handle nvml.Device
+	stale  bool // the handle is to be fetched again
+
+	infoVersion int                         // of the profile information that the library understands; 0: not known
+	profiles    []giProfile                 // nil: not read
+	compute     map[uint32][]computeProfile // by GPU-instance profile, as a living instance told
+	walk        bool                        // compute instances do not tell their MIG device
+}
+
+// forget drops what a change of the MIG mode may have changed.
+func (v *device) forget() {
+	v.stale = true
+	v.profiles = nil
+	v.compute = nil
+}
+
+// on locks one GPU and gives it a good handle. The caller unlocks it.
+func (d *Driver) on(ctx context.Context, op string, id gpu.UUID) (*device, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, refuse(op, id, fmt.Errorf("%w: %w", gpu.ErrTimeout, err))
+	}
+	if d.leavesAlone(id) {
+		return nil, refuse(op, id, fmt.Errorf("%w: this worker leaves the GPU alone", gpu.ErrTimeout))
+	}
+	d.mu.Lock()
+	v := d.devices[id]
+	if v == nil {
+		v = &device{id: id, stale: true}
+	}
+	d.mu.Unlock()
+	v.mu.Lock()
+	if !v.stale {
+		return v, nil
+	}
+	h, ret := d.lib.DeviceGetHandleByUUID(string(id))
+	if ret == nvml.SUCCESS && !isGPU(id) {
+		ret = nvml.ERROR_NOT_FOUND // a MIG device is no GPU of the node
+	}
+	if ret == nvml.ERROR_INVALID_ARGUMENT {
+		ret = nvml.ERROR_NOT_FOUND
+	}
+	if ret != nvml.SUCCESS {
+		v.mu.Unlock()
+		return nil, fail(op, id, ret)
+	}
+	moved := v.handle != nil && v.handle != h
+	v.handle, v.stale = h, false
+	d.mu.Lock()
+	if other := d.devices[id]; other != nil && other != v {
+		d.mu.Unlock()
+		v.mu.Unlock() // another caller was faster
+		return d.on(ctx, op, id)
+	}
+	d.devices[id] = v
+	if moved {
+		d.changed++
+	}
+	d.mu.Unlock()
+	return v, nil
+}
+
+// isGPU tells a GPU's name from a MIG device's.
+func isGPU(id gpu.UUID) bool { return len(id) > 4 && id[:4] == "GPU-" }
+
+// failed makes the error of a call on v, whose handle is fetched again when the GPU was lost.
+func (v *device) failed(op string, ret nvml.Return) error {
+	if sentinel(ret) == gpu.ErrLost { //nolint:errorlint // sentinel gives the bare error
+		v.stale = true
+	}
+	return fail(op, v.id, ret)
+}
+
+// address gives the vendor's handle for calls by pointer.
+func address(h nvml.Device) (unsafe.Pointer, nvml.Return) {
+	p := rawHandle(h)
+	if p == nil {
+		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return p, nvml.SUCCESS
+}

@@ -1,0 +1,180 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"context"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+const (
+	// eventWait is how long one wait inside the library lasts: the end of the context is seen after it.
+	eventWait = 500 * time.Millisecond
+	// eventRetries is how many waits in a row may fail before Events gives up.
+	eventRetries = 5
+	// eventPause is the pause after a wait that failed.
+	eventPause = time.Second
+	// eventMIGConfig is nvmlEventMigConfigChange of nvml.h.
+	eventMIGConfig = 0x100
+)
+
+// eventKinds pairs the library's event types with ours. What is in no pair is not registered.
+func eventKinds() []struct {
+	mask uint64
+	kind gpu.EventKind
+} {
+	return []struct {
+		mask uint64
+		kind gpu.EventKind
+	}{
+		{nvml.EventTypeXidCriticalError, gpu.EventXID},
+		{eventMIGConfig, gpu.EventMIGConfig},
+		{nvml.EventTypeDoubleBitEccError | nvml.EventTypeSingleBitEccErrorStorm | nvml.EventTypeDramRetirementEvent |
+			nvml.EventTypeDramRetirementFailure | nvml.EventTypeNonFatalPoisonError | nvml.EventTypeFatalPoisonError, gpu.EventECC},
+		{nvml.EventTypeGpuUnavailableError, gpu.EventLost},
+	}
+}
+
+// eventKind gives our kind of an event; ok is false for what was not asked for.
+func eventKind(mask uint64) (kind gpu.EventKind, ok bool) {
+	for _, k := range eventKinds() {
+		if mask&k.mask != 0 {
+			return k.kind, true
+		}
+	}
+	return "", false
+}
+
+// Events implements gpu.Driver. A wait that fails says nothing of any GPU: the set of events is made anew, and only after
+// several failures in a row is the error returned.
+func (d *Driver) Events(ctx context.Context, f func(gpu.Event)) error {
+	const op = "watch events"
+	if !d.symbols.has(events) {
+		return refuse(op, "", gpu.ErrMissing)
+	}
+	for failures := 0; ; {
+		ret := d.watch(ctx, func(e gpu.Event) {
+			failures = 0
+			f(e)
+		})
+		if err := ctx.Err(); err != nil {
+			return refuse(op, "", err)
+		}
+		if ret == nvml.SUCCESS { // handles have changed
+			continue
+		}
+		failures++
+		if failures > eventRetries || ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_UNINITIALIZED {
+			return fail(op, "", ret)
+		}
+		d.o.log.Warn("waiting for GPU events failed and is tried again", "code", int(ret))
+		pause := time.NewTimer(eventPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+	}
+}
+
+// watch makes one set of events and waits on it until ctx ends, a wait fails or the handles have changed.
+func (d *Driver) watch(ctx context.Context, f func(gpu.Event)) nvml.Return {
+	d.mu.Lock()
+	changed := d.changed
+	d.mu.Unlock()
+	set, ret := d.lib.EventSetCreate()
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	defer func() { _ = set.Free() }() // nothing is left to do about an error
+	names, ret := d.register(set)
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	for ctx.Err() == nil {
+		data, ret := set.Wait(uint32(eventWait.Milliseconds()))
+		d.mu.Lock()
+		stale := d.changed != changed
+		d.mu.Unlock()
+		switch ret {
+		case nvml.SUCCESS:
+			if e, ok := event(data, names); ok {
+				f(e)
+			}
+		case nvml.ERROR_TIMEOUT:
+		default:
+			return ret
+		}
+		if stale {
+			return nvml.SUCCESS
+		}
+	}
+	return nvml.SUCCESS
+}
+
+// register asks every GPU for the events that it supports. One that refuses is left out. Not supported: all did.
+func (d *Driver) register(set nvml.EventSet) (map[nvml.Device]gpu.UUID, nvml.Return) {
+	var want uint64
+	for _, k := range eventKinds() {
+		want |= k.mask
+	}
+	seats, ret := d.seats()
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	names := make(map[nvml.Device]gpu.UUID)
+	for _, s := range seats {
+		h, ret := s.find()
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		id, ret := h.GetUUID()
+		if ret != nvml.SUCCESS || d.leavesAlone(gpu.UUID(id)) {
+			continue
+		}
+		supported, ret := h.GetSupportedEventTypes()
+		if ret != nvml.SUCCESS || supported&want == 0 {
+			continue
+		}
+		if ret := h.RegisterEvents(supported&want, set); ret != nvml.SUCCESS {
+			d.o.log.Warn("cannot watch a GPU's events", "gpu", id, "code", int(ret))
+			continue
+		}
+		names[h] = gpu.UUID(id)
+	}
+	if len(names) == 0 {
+		return nil, nvml.ERROR_NOT_SUPPORTED
+	}
+	return names, nvml.SUCCESS
+}
+
+// event makes our event of the library's.
+func event(data nvml.EventData, names map[nvml.Device]gpu.UUID) (gpu.Event, bool) {
+	kind, ok := eventKind(data.EventType)
+	if !ok {
+		return gpu.Event{}, false
+	}
+	e := gpu.Event{Time: time.Now(), GPU: names[data.Device], Kind: kind}
+	if e.GPU == "" {
+		// An instance's event may come with another handle of the same GPU.
+		if id, ret := data.Device.GetUUID(); ret == nvml.SUCCESS {
+			e.GPU = gpu.UUID(id)
+		}
+	}
+	if kind == gpu.EventXID {
+		e.XID = data.EventData
+	}
+	if data.GpuInstanceId != none {
+		gi := data.GpuInstanceId
+		e.GI = &gi
+	}
+	if data.ComputeInstanceId != none {
+		ci := data.ComputeInstanceId
+		e.CI = &ci
+	}
+	return e, true
+}

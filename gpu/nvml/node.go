@@ -1,0 +1,273 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Node implements gpu.Driver.
+func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
+	info := gpu.NodeInfo{DriverVersion: d.version, Library: d.path, Missing: slices.Clone(d.symbols.missing)}
+	if d.symbols.has(libraryVersion) {
+		info.LibraryVersion, _ = d.lib.SystemGetNVMLVersion() // empty when it is not told
+	}
+	if d.symbols.has(cudaVersion) {
+		info.CUDAVersion = d.cuda()
+	}
+	gpus, err := d.enumerate(ctx)
+	if err != nil {
+		return info, err
+	}
+	info.GPUs = gpus
+	d.mu.Lock()
+	d.order = slices.Clone(gpus)
+	d.mu.Unlock()
+	return info, nil
+}
+
+// cuda reads the CUDA version; 0 when it is not told.
+func (d *Driver) cuda() int {
+	var v int
+	var ret nvml.Return
+	if name, _ := d.symbols.call("nvmlSystemGetCudaDriverVersion_v2"); name == "nvmlSystemGetCudaDriverVersion_v2" {
+		v, ret = d.lib.SystemGetCudaDriverVersion_v2()
+	} else {
+		v, ret = d.lib.SystemGetCudaDriverVersion()
+	}
+	if ret != nvml.SUCCESS {
+		return 0
+	}
+	return v
+}
+
+// seat is one place in the driver's list of GPUs, with a way to get the handle.
+type seat struct {
+	was  gpu.Identity // as last read, or what is known without asking the GPU
+	find func() (nvml.Device, nvml.Return)
+}
+
+// seats lists the places without touching a GPU. Where some GPUs are left alone the kernel module's list is used, since
+// walking by index touches every one.
+func (d *Driver) seats() ([]seat, nvml.Return) {
+	if len(d.o.excluded) > 0 && d.symbols.has(byPCI) {
+		if found, err := kernelGPUs(d.o.hostRoot); err == nil && len(found) > 0 {
+			var out []seat
+			for _, k := range found {
+				if d.leavesAlone(k.uuid) {
+					continue
+				}
+				out = append(out, seat{d.lastOf(k.uuid), func() (nvml.Device, nvml.Return) {
+					return d.lib.DeviceGetHandleByPciBusId(k.pci)
+				}})
+			}
+			return out, nvml.SUCCESS
+		}
+	}
+	n, ret := d.lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	var out []seat
+	for i := range n {
+		out = append(out, seat{d.lastAt(i), func() (nvml.Device, nvml.Return) { return d.lib.DeviceGetHandleByIndex(i) }})
+	}
+	return out, nvml.SUCCESS
+}
+
+// enumerate reads the GPUs in the driver's order. One that cannot be read keeps its place.
+func (d *Driver) enumerate(ctx context.Context) ([]gpu.Identity, error) {
+	seats, ret := d.seats()
+	if ret != nvml.SUCCESS {
+		return nil, fail("list the GPUs", "", ret)
+	}
+	out := make([]gpu.Identity, 0, len(seats))
+	for _, s := range seats {
+		if s.was.UUID != "" {
+			gpu.Touch(ctx, s.was.UUID)
+		}
+		if got, skip := d.identify(s.was, s.find); !skip {
+			out = append(out, got)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b gpu.Identity) int { return cmp.Compare(a.Index, b.Index) })
+	return out, nil
+}
+
+// leavesAlone tells whether the GPU is not to be touched.
+func (d *Driver) leavesAlone(id gpu.UUID) bool { return slices.Contains(d.o.excluded, id) }
+
+// lastOf gives what was last known of a GPU.
+func (d *Driver) lastOf(id gpu.UUID) gpu.Identity {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, g := range d.order {
+		if g.UUID == id {
+			return g
+		}
+	}
+	return gpu.Identity{UUID: id, Index: -1, Minor: -1, NUMANode: -1}
+}
+
+// lastAt gives what was last at index i.
+func (d *Driver) lastAt(i int) gpu.Identity {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, g := range d.order {
+		if g.Index == i {
+			return g
+		}
+	}
+	return gpu.Identity{Index: i, Minor: -1, NUMANode: -1}
+}
+
+// identify reads one GPU. While another operation has the GPU, and that may take a minute, what was read before stands.
+// skip: the GPU is left alone.
+func (d *Driver) identify(was gpu.Identity, find func() (nvml.Device, nvml.Return)) (got gpu.Identity, skip bool) {
+	if was.UUID != "" && was.Error == "" && was.Model != "" {
+		d.mu.Lock()
+		v := d.devices[was.UUID]
+		d.mu.Unlock()
+		if v != nil {
+			if !v.mu.TryLock() {
+				return was, false
+			}
+			defer v.mu.Unlock()
+		}
+	}
+	h, ret := find()
+	if ret == nvml.SUCCESS {
+		var id string
+		id, ret = h.GetUUID()
+		if d.leavesAlone(gpu.UUID(id)) {
+			return got, true
+		}
+		if ret == nvml.SUCCESS {
+			got, ret = d.identity(h, gpu.UUID(id))
+		}
+	}
+	if ret != nvml.SUCCESS {
+		was.Error = fmt.Sprintf("%v (NVML code %d)", sentinel(ret), int(ret))
+		return was, false
+	}
+	return got, false
+}
+
+// identity reads what does not change of one GPU.
+func (d *Driver) identity(h nvml.Device, id gpu.UUID) (gpu.Identity, nvml.Return) {
+	g := gpu.Identity{UUID: id, Minor: -1, NUMANode: -1}
+	m, ret := d.memory(h)
+	if ret != nvml.SUCCESS {
+		return g, ret
+	}
+	g.Memory = m.Total
+	if g.Index, ret = h.GetIndex(); ret != nvml.SUCCESS {
+		return g, ret
+	}
+	if d.symbols.has(model) {
+		if s, ret := h.GetName(); ret == nvml.SUCCESS {
+			g.Model = s
+		} else if !absent(ret) {
+			return g, ret
+		}
+	}
+	if d.symbols.has(minorNumber) {
+		if n, ret := h.GetMinorNumber(); ret == nvml.SUCCESS {
+			g.Minor = n
+		} else if !absent(ret) {
+			return g, ret
+		}
+	}
+	if d.symbols.has(pciInfo) {
+		if p, ret := h.GetPciInfo(); ret == nvml.SUCCESS {
+			g.PCI = pciAddress(p)
+			g.NUMANode = numaNode(d.o.hostRoot, g.PCI)
+		} else if !absent(ret) {
+			return g, ret
+		}
+	}
+	g.Display = d.display(h)
+	return g, nvml.SUCCESS
+}
+
+// display tells whether a display is attached or active; what cannot be told counts as not.
+func (d *Driver) display(h nvml.Device) bool {
+	if d.symbols.has(displayActive) {
+		if on, ret := h.GetDisplayActive(); ret == nvml.SUCCESS && on == nvml.FEATURE_ENABLED {
+			return true
+		}
+	}
+	if d.symbols.has(displayMode) {
+		if on, ret := h.GetDisplayMode(); ret == nvml.SUCCESS && on == nvml.FEATURE_ENABLED {
+			return true
+		}
+	}
+	return false
+}
+
+// pciAddress writes the address as the kernel does. GPUs are at function 0.
+func pciAddress(p nvml.PciInfo) string {
+	return fmt.Sprintf("%04x:%02x:%02x.0", p.Domain, p.Bus, p.Device)
+}
+
+// numaNode reads the NUMA node of a PCI device, -1 when the kernel does not tell.
+func numaNode(root, pci string) int {
+	b, err := os.ReadFile(filepath.Join(root, "sys/bus/pci/devices", pci, "numa_node"))
+	if err != nil {
+		return -1
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || n < 0 {
+		return -1
+	}
+	return n
+}
+
+// kernelGPU is one GPU as the kernel module lists it.
+type kernelGPU struct {
+	pci  string
+	uuid gpu.UUID
+}
+
+// kernelGPUs reads /proc/driver/nvidia/gpus, which asks no GPU.
+func kernelGPUs(root string) ([]kernelGPU, error) {
+	dir := filepath.Join(root, "proc/driver/nvidia/gpus")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the kernel's GPUs: %w", err)
+	}
+	var out []kernelGPU
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, e.Name(), "information"))
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the kernel's GPU: %w", err)
+		}
+		out = append(out, kernelGPU{pci: e.Name(), uuid: kernelUUID(b)})
+	}
+	return out, nil
+}
+
+// kernelUUID finds the UUID among the lines "name: value"; empty when it is not there.
+func kernelUUID(information []byte) gpu.UUID {
+	lines := bufio.NewScanner(bytes.NewReader(information))
+	for lines.Scan() {
+		name, value, ok := strings.Cut(lines.Text(), ":")
+		if ok && strings.TrimSpace(name) == "GPU UUID" {
+			return gpu.UUID(strings.TrimSpace(value))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,317 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// SetMIGMode implements gpu.Driver.
+func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
+	const op = "set the MIG mode"
+	if !d.symbols.has(setMIGMode) || !d.symbols.has(migMode) {
+		return gpu.ModeChange{}, refuse(op, id, gpu.ErrMissing)
+	}
+	v, err := d.on(ctx, op, id)
+	if err != nil {
+		return gpu.ModeChange{}, err
+	}
+	activation, ret := askMIGMode(v.handle, on)
+	// Whatever came of it, handles and the device's number may have moved.
+	v.forget()
+	v.mu.Unlock()
+	if ret != nvml.SUCCESS {
+		return gpu.ModeChange{}, fail(op, id, ret)
+	}
+	if v, err = d.on(ctx, op, id); err != nil {
+		return gpu.ModeChange{}, err
+	}
+	defer v.mu.Unlock()
+	state, ret := d.migState(v.handle)
+	if ret != nvml.SUCCESS {
+		return gpu.ModeChange{}, v.failed(op, ret)
+	}
+	m := gpu.ModeChange{Current: state.Current, Pending: state.Pending, Activation: sentinel(activation), Minor: -1}
+	if m.Activation == nil && m.Current != m.Pending {
+		m.Activation = gpu.ErrResetRequired // the call went well and only a reset is left
+	}
+	if d.symbols.has(minorNumber) {
+		if m.Minor, ret = v.handle.GetMinorNumber(); ret != nvml.SUCCESS {
+			return m, v.failed(op, ret)
+		}
+	}
+	return m, nil
+}
+
+// askMIGMode is the one place that calls SetMigMode: the binding gives the activation's status first and the call's own
+// code second, against its custom.
+func askMIGMode(h nvml.Device, on bool) (activation, ret nvml.Return) {
+	mode := nvml.DEVICE_MIG_DISABLE
+	if on {
+		mode = nvml.DEVICE_MIG_ENABLE
+	}
+	return h.SetMigMode(mode)
+}
+
+// CreateInstance implements gpu.Driver.
+func (d *Driver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
+	const op = "create instance"
+	v, err := d.change(ctx, op, id)
+	if err != nil {
+		return gpu.Instance{}, err
+	}
+	defer v.mu.Unlock()
+	profiles, ret := d.giProfiles(v)
+	if ret != nvml.SUCCESS {
+		return gpu.Instance{}, v.failed(op, ret)
+	}
+	i := slices.IndexFunc(profiles, func(p giProfile) bool { return p.ID == want.ProfileID })
+	if i < 0 {
+		return gpu.Instance{}, refuse(op, id, fmt.Errorf("%w: this GPU has no profile %d", gpu.ErrInvalid, want.ProfileID))
+	}
+	p := profiles[i]
+	gi, ret := v.handle.CreateGpuInstanceWithPlacement(&p.info,
+		&nvml.GpuInstancePlacement{Start: want.Placement.Start, Size: want.Placement.Size})
+	if ret != nvml.SUCCESS {
+		return gpu.Instance{}, v.failed(op, ret)
+	}
+	compute := want.Compute
+	if len(compute) == 0 {
+		compute = []gpu.NewCompute{{Slices: p.Slices}}
+	}
+	made, err := d.addCompute(v, op, gi, p.ID, compute)
+	if err == nil {
+		in, _, ret := d.instance(v, gi)
+		if ret == nvml.SUCCESS {
+			return in, nil
+		}
+		err = v.failed(op, ret)
+	}
+	return gpu.Instance{}, d.uncreate(v, op, gi, made, err)
+}
+
+// uncreate takes back a GPU instance that could not be completed: it would hold its slices and serve nobody.
+func (d *Driver) uncreate(v *device, op string, gi nvml.GpuInstance, made []nvml.ComputeInstance, cause error) error {
+	ret := removeCompute(made)
+	if ret == nvml.SUCCESS {
+		ret = gi.Destroy()
+	}
+	if ret == nvml.SUCCESS {
+		return cause
+	}
+	var e *gpu.Error
+	code := 0
+	if errors.As(cause, &e) {
+		code, cause = e.Code, e.Err
+	}
+	return &gpu.Error{Op: op, GPU: v.id, Code: code, Err: fmt.Errorf("%w; and it cannot be taken back: %w", cause, sentinel(ret))}
+}
+
+// CompleteInstance implements gpu.Driver. What is there already counts as done: a wanted compute instance is one of its
+// size, at its placement when it names one.
+func (d *Driver) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
+	const op = "complete instance"
+	v, err := d.change(ctx, op, id)
+	if err != nil {
+		return gpu.Instance{}, err
+	}
+	defer v.mu.Unlock()
+	h, info, profile, err := d.find(v, op, gi)
+	if err != nil {
+		return gpu.Instance{}, err
+	}
+	found, ret := d.computeInstances(v, h, info.ProfileId)
+	if ret != nvml.SUCCESS {
+		return gpu.Instance{}, v.failed(op, ret)
+	}
+	if len(compute) == 0 {
+		compute = []gpu.NewCompute{{Slices: profile.Slices}}
+	}
+	have := make([]gpu.Placement, 0, len(found))
+	for _, c := range found {
+		have = append(have, gpu.Placement{Start: c.info.Placement.Start, Size: c.info.Placement.Size})
+	}
+	made, err := d.addCompute(v, op, h, info.ProfileId, lacking(compute, have))
+	if err == nil {
+		in, _, ret := d.instance(v, h)
+		if ret == nvml.SUCCESS {
+			return in, nil
+		}
+		err = v.failed(op, ret)
+	}
+	if ret := removeCompute(made); ret != nvml.SUCCESS {
+		err = fmt.Errorf("%w; and what was made cannot be taken back: %w", err, sentinel(ret))
+	}
+	return gpu.Instance{}, err
+}
+
+// lacking gives the wanted compute instances that are not there. Those that name a placement choose first.
+func lacking(want []gpu.NewCompute, have []gpu.Placement) []gpu.NewCompute {
+	left := slices.Clone(have)
+	take := func(f func(gpu.Placement) bool) bool {
+		i := slices.IndexFunc(left, f)
+		if i >= 0 {
+			left = slices.Delete(left, i, i+1)
+		}
+		return i >= 0
+	}
+	there := make([]bool, len(want))
+	for i, w := range want {
+		there[i] = w.Placement != nil && take(func(p gpu.Placement) bool { return p == *w.Placement })
+	}
+	for i, w := range want {
+		there[i] = there[i] || w.Placement == nil && take(func(p gpu.Placement) bool { return p.Size == w.Slices })
+	}
+	var out []gpu.NewCompute
+	for i, w := range want {
+		if !there[i] {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// DestroyInstance implements gpu.Driver. A GPU instance with a process is left whole: with several compute instances the
+// idle ones would go before the busy one refuses.
+func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error {
+	const op = "destroy instance"
+	v, err := d.change(ctx, op, id)
+	if err != nil {
+		return err
+	}
+	defer v.mu.Unlock()
+	h, info, _, err := d.find(v, op, gi)
+	if err != nil {
+		return err
+	}
+	_, migs, ret := d.instance(v, h)
+	if ret != nvml.SUCCESS {
+		return v.failed(op, ret)
+	}
+	procs, ret := d.processes(v, migs)
+	if ret != nvml.SUCCESS {
+		return v.failed(op, ret)
+	}
+	for _, p := range procs {
+		if p.GI != nil && *p.GI == gi {
+			return refuse(op, id, fmt.Errorf("%w: process %d holds GPU instance %d", gpu.ErrInUse, p.PID, gi))
+		}
+	}
+	found, ret := d.computeInstances(v, h, info.ProfileId)
+	if ret != nvml.SUCCESS {
+		return v.failed(op, ret)
+	}
+	var gone []gpu.NewCompute
+	for _, c := range found {
+		if ret = c.handle.Destroy(); ret != nvml.SUCCESS {
+			break
+		}
+		at := gpu.Placement{Start: c.info.Placement.Start, Size: c.info.Placement.Size}
+		gone = append(gone, gpu.NewCompute{Slices: at.Size, Placement: &at})
+	}
+	if ret == nvml.SUCCESS {
+		ret = h.Destroy()
+	}
+	if ret == nvml.SUCCESS {
+		return nil
+	}
+	// A refusal changes nothing: what went is made again in its place.
+	if _, err := d.addCompute(v, op, h, info.ProfileId, gone); err != nil {
+		return failf(op, id, ret, "GPU instance %d has lost compute instances: %w", gi, err)
+	}
+	return v.failed(op, ret)
+}
+
+// change prepares a change of instances. The caller unlocks the device.
+func (d *Driver) change(ctx context.Context, op string, id gpu.UUID) (*device, error) {
+	if !d.symbols.has(migInstances) || !d.symbols.has(changeInstances) {
+		return nil, refuse(op, id, gpu.ErrMissing)
+	}
+	return d.on(ctx, op, id)
+}
+
+// find gives a living GPU instance.
+func (d *Driver) find(v *device, op string, gi uint32) (nvml.GpuInstance, nvml.GpuInstanceInfo, giProfile, error) {
+	h, ret := v.handle.GetGpuInstanceById(int(gi))
+	if ret == nvml.ERROR_INVALID_ARGUMENT {
+		ret = nvml.ERROR_NOT_FOUND
+	}
+	if ret != nvml.SUCCESS {
+		return nil, nvml.GpuInstanceInfo{}, giProfile{}, v.failed(op, ret)
+	}
+	info, ret := h.GetInfo()
+	if ret != nvml.SUCCESS {
+		return nil, info, giProfile{}, v.failed(op, ret)
+	}
+	profiles, ret := d.giProfiles(v)
+	if ret != nvml.SUCCESS {
+		return nil, info, giProfile{}, v.failed(op, ret)
+	}
+	i := slices.IndexFunc(profiles, func(p giProfile) bool { return p.ID == info.ProfileId })
+	if i < 0 {
+		return nil, info, giProfile{}, refuse(op, v.id, fmt.Errorf("%w: the GPU instance is of profile %d, which the GPU does not list", gpu.ErrUnknown, info.ProfileId))
+	}
+	return h, info, profiles[i], nil
+}
+
+// addCompute makes compute instances in order and gives those made, also when one fails. Several profiles may have the
+// wanted number of slices; the living instance tells which it takes.
+func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile uint32, want []gpu.NewCompute) ([]nvml.ComputeInstance, error) {
+	var made []nvml.ComputeInstance
+	if len(want) == 0 {
+		return nil, nil
+	}
+	profiles, ret := d.computeProfiles(v, gi, profile)
+	if ret != nvml.SUCCESS {
+		return nil, v.failed(op, ret)
+	}
+	for _, w := range want {
+		c, ret := d.addOne(gi, profiles, w)
+		if ret != nvml.SUCCESS {
+			return made, failf(op, v.id, ret, "compute instance of %d slices", w.Slices)
+		}
+		made = append(made, c)
+	}
+	return made, nil
+}
+
+// addOne makes one compute instance with the first profile of its size that the GPU instance takes.
+func (d *Driver) addOne(gi nvml.GpuInstance, profiles []computeProfile, w gpu.NewCompute) (nvml.ComputeInstance, nvml.Return) {
+	ret := nvml.ERROR_INVALID_ARGUMENT // no profile has this size
+	for _, p := range profiles {
+		if p.Slices != w.Slices {
+			continue
+		}
+		var c nvml.ComputeInstance
+		switch {
+		case w.Placement == nil:
+			c, ret = gi.CreateComputeInstance(&p.info)
+		case d.symbols.has(placeCompute):
+			c, ret = gi.CreateComputeInstanceWithPlacement(&p.info,
+				&nvml.ComputeInstancePlacement{Start: w.Placement.Start, Size: w.Placement.Size})
+		default:
+			return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+		}
+		if ret != nvml.ERROR_NOT_SUPPORTED && ret != nvml.ERROR_INVALID_ARGUMENT {
+			return c, ret
+		}
+	}
+	return nil, ret
+}
+
+// removeCompute destroys compute instances that were just made.
+func removeCompute(made []nvml.ComputeInstance) nvml.Return {
+	for _, c := range slices.Backward(made) {
+		if ret := c.Destroy(); ret != nvml.SUCCESS {
+			return ret
+		}
+	}
+	return nvml.SUCCESS
+}

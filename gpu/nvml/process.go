@@ -1,0 +1,193 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Processes implements gpu.Driver.
+func (d *Driver) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
+	const op = "read the processes"
+	v, err := d.on(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	defer v.mu.Unlock()
+	state, ret := d.migState(v.handle)
+	var migs []migDevice
+	if ret == nvml.SUCCESS && state.Current && d.symbols.has(migInstances) {
+		_, migs, ret = d.instances(v)
+	}
+	if ret != nvml.SUCCESS {
+		return nil, v.failed(op, ret)
+	}
+	out, ret := d.processes(v, migs)
+	return out, v.failed(op, ret)
+}
+
+// processList is one of the driver's three lists.
+type processList struct {
+	kind gpu.ProcessKind
+	name string // of the call as it is in the library
+	fn   unsafe.Pointer
+}
+
+// processLists gives the lists that the library has. A process that is in two is kept as the first.
+func (d *Driver) processLists() []processList {
+	all := []processList{
+		{kind: gpu.MPSProcess, name: "nvmlDeviceGetMPSComputeRunningProcesses_v3"},
+		{kind: gpu.ComputeProcess, name: "nvmlDeviceGetComputeRunningProcesses_v3"},
+		{kind: gpu.GraphicsProcess, name: "nvmlDeviceGetGraphicsRunningProcesses_v3"},
+	}
+	var out []processList
+	for _, l := range all {
+		if l.name, l.fn = d.symbols.call(l.name); l.fn != nil {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// processes reads who holds memory on one GPU. With MIG the GPU's own lists may leave the instances out, so each MIG
+// device is asked too. A process that is in several lists of one device gives one row: its memory is the same one.
+func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Return) {
+	type place struct {
+		pid    uint32
+		gi, ci uint32
+	}
+	seen := make(map[place]bool)
+	var out []gpu.Process
+	read := func(h nvml.Device, gi, ci uint32) nvml.Return {
+		raw, ret := address(h)
+		if ret != nvml.SUCCESS {
+			return ret
+		}
+		for _, l := range d.processLists() {
+			rows, ret := listProcesses(l.fn, raw, d.rowSize[suffix(l.name)])
+			if absent(ret) {
+				continue
+			}
+			if ret != nvml.SUCCESS {
+				return ret
+			}
+			for _, r := range rows {
+				if r.gi == none {
+					r.gi = gi
+				}
+				if r.ci == none {
+					r.ci = ci
+				}
+				at := place{r.pid, r.gi, r.ci}
+				if r.pid == 0 || seen[at] {
+					continue
+				}
+				seen[at] = true
+				out = append(out, process(r, l.kind))
+			}
+		}
+		return nvml.SUCCESS
+	}
+	for _, m := range migs {
+		if ret := read(m.handle, m.gi, m.ci); ret != nvml.SUCCESS {
+			return nil, ret
+		}
+	}
+	if ret := read(v.handle, none, none); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	slices.SortFunc(out, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
+	return out, nvml.SUCCESS
+}
+
+// process makes one row. The driver's "not available" is unknown: neither 0 nor a huge number.
+func process(r processRow, kind gpu.ProcessKind) gpu.Process {
+	p := gpu.Process{PID: int(r.pid), Kind: kind}
+	if r.memory != ^uint64(0) {
+		p.Memory = &r.memory
+	}
+	if r.gi != none {
+		p.GI = &r.gi
+	}
+	if r.ci != none {
+		p.CI = &r.ci
+	}
+	return p
+}
+
+// suffix gives the version at the end of a call's name, empty for the first one.
+func suffix(name string) string {
+	if i := strings.LastIndex(name, "_v"); i >= 0 {
+		return name[i:]
+	}
+	return ""
+}
+
+// rowSizes gives the row size by version of the call. The first releases of the 535 branch, 535.43 to 535.86, wrote
+// wider rows in the third version, which later ones took back (seen by several clients of the library).
+func rowSizes(driver string) map[string]int {
+	sizes := map[string]int{"": rowOld, "_v2": rowNow, "_v3": rowNow}
+	branch, rest, _ := strings.Cut(driver, ".")
+	release, _, _ := strings.Cut(rest, ".")
+	if n, err := strconv.Atoi(release); branch == "535" && err == nil && n >= 43 && n <= 86 {
+		sizes["_v3"] = rowWide
+	}
+	return sizes
+}
+
+// Utilization implements gpu.Driver.
+func (d *Driver) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]gpu.UtilSample, uint64, error) {
+	const op = "read the utilisation"
+	v, err := d.on(ctx, op, id)
+	if err != nil {
+		return nil, since, err
+	}
+	defer v.mu.Unlock()
+	raw, ret := address(v.handle)
+	if ret != nvml.SUCCESS {
+		return nil, since, v.failed(op, ret)
+	}
+	// Newer boards do not support the older call, older libraries lack the newer one.
+	ret = nvml.ERROR_FUNCTION_NOT_FOUND
+	var samples []gpu.UtilSample
+	for _, name := range []string{"nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization"} {
+		fn := d.symbols.at[name]
+		if fn == nil {
+			continue
+		}
+		samples, ret = listSamples(fn, raw, name == "nvmlDeviceGetProcessUtilization", since)
+		if ret != nvml.ERROR_NOT_SUPPORTED && ret != nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
+			break
+		}
+	}
+	if ret != nvml.SUCCESS {
+		return nil, since, v.failed(op, ret)
+	}
+	samples, newest := sane(samples, since)
+	return samples, newest, nil
+}
+
+// sane drops samples that cannot be: the driver writes garbage rows for processes that have just died. What is not newer
+// than since was given before.
+func sane(samples []gpu.UtilSample, since uint64) ([]gpu.UtilSample, uint64) {
+	newest := since
+	out := samples[:0]
+	for _, s := range samples {
+		if s.PID <= 0 || s.SM < 0 || s.SM > 100 || s.Mem < 0 || s.Mem > 100 || s.Time <= since {
+			continue
+		}
+		newest = max(newest, s.Time)
+		out = append(out, s)
+	}
+	slices.SortStableFunc(out, func(a, b gpu.UtilSample) int { return cmp.Compare(a.Time, b.Time) })
+	return out, newest
+}

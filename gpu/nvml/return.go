@@ -1,0 +1,70 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// sentinel gives the typed error of a return code; nil for success. What has none of its own is gpu.ErrUnknown.
+func sentinel(ret nvml.Return) error {
+	switch ret {
+	case nvml.SUCCESS:
+		return nil
+	case nvml.ERROR_INVALID_ARGUMENT:
+		return gpu.ErrInvalid
+	case nvml.ERROR_NOT_SUPPORTED:
+		return gpu.ErrNotSupported
+	case nvml.ERROR_NO_PERMISSION:
+		return gpu.ErrDenied
+	case nvml.ERROR_NOT_FOUND:
+		return gpu.ErrNotFound
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return gpu.ErrNotLoaded
+	case nvml.ERROR_TIMEOUT:
+		return gpu.ErrTimeout
+	case nvml.ERROR_LIBRARY_NOT_FOUND:
+		return gpu.ErrNoLibrary
+	case nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED:
+		return gpu.ErrMissing
+	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_GPU_NOT_FOUND:
+		return gpu.ErrLost
+	case nvml.ERROR_RESET_REQUIRED:
+		return gpu.ErrResetRequired
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return gpu.ErrVersionMismatch
+	case nvml.ERROR_IN_USE:
+		return gpu.ErrInUse
+	case nvml.ERROR_INSUFFICIENT_RESOURCES:
+		return gpu.ErrInsufficientResources
+	}
+	return gpu.ErrUnknown
+}
+
+// fail makes the error of a call that returned ret; nil for success.
+func fail(op string, id gpu.UUID, ret nvml.Return) error {
+	if ret == nvml.SUCCESS {
+		return nil
+	}
+	return &gpu.Error{Op: op, GPU: id, Code: int(ret), Err: sentinel(ret)}
+}
+
+// failf makes an error that says more than the return code.
+func failf(op string, id gpu.UUID, ret nvml.Return, format string, args ...any) error {
+	err := fmt.Errorf("%w: %w", sentinel(ret), fmt.Errorf(format, args...))
+	return &gpu.Error{Op: op, GPU: id, Code: int(ret), Err: err}
+}
+
+// refuse makes an error that is ours.
+func refuse(op string, id gpu.UUID, err error) error {
+	return &gpu.Error{Op: op, GPU: id, Err: err}
+}
+
+// absent tells whether ret only says that there is nothing to read.
+func absent(ret nvml.Return) bool {
+	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_FUNCTION_NOT_FOUND
+}

@@ -1,0 +1,26 @@
+// What go-nvml does not offer in a usable form, called through pointers that were looked up at start.
+#ifndef GPUSHARE_NVML_SHIM_H
+#define GPUSHARE_NVML_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+	uint64_t time;
+	uint32_t pid, sm, mem, unused;
+} gpushare_sample;
+
+// Opens a library with its symbols visible to all, as go-nvml needs it. NULL: err says why.
+void *gpushare_open(const char *name, char *err, size_t len);
+// Looks a symbol up; NULL when the library lacks it.
+void *gpushare_symbol(void *lib, const char *name);
+// Writes the path that the library was loaded from.
+void gpushare_path(void *lib, char *out, size_t len);
+// Calls one of the process lists. rows has room for *count rows of whatever size the library writes.
+int gpushare_processes(void *fn, void *device, uint32_t *count, void *rows);
+// Call the samples of all processes, in the newer and the older form. *count is the room and then what is needed or was
+// written.
+int gpushare_samples(void *fn, void *device, uint64_t since, uint32_t *count, gpushare_sample *out);
+int gpushare_samples_old(void *fn, void *device, uint64_t since, uint32_t *count, gpushare_sample *out);
+
+#endif

@@ -1,0 +1,175 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// feature is something that some libraries lack.
+type feature int
+
+// The features, each with the calls that it needs.
+const (
+	required feature = iota // without it nothing works
+	initFlags
+	byPCI
+	driverVersion
+	libraryVersion
+	cudaVersion
+	model
+	minorNumber
+	pciInfo
+	displayMode
+	displayActive
+	reservedMemory
+	utilizationRates
+	readComputeMode
+	setComputeMode
+	fieldValues
+	migMode
+	setMIGMode
+	migInstances
+	profileNames
+	changeInstances
+	placeCompute
+	migWalk
+	computeProcesses
+	graphicsProcesses
+	mpsProcesses
+	processUtilization
+	events
+)
+
+// need is what one feature is made of: for each need any one of its symbols will do, the best one first.
+type need struct {
+	feature feature
+	symbols []string
+	without string // what is lost without any of them
+}
+
+// needs is the one table of the symbols that this package calls, beside those that every library has.
+func needs() []need {
+	return []need{
+		{required, []string{"nvmlInit_v2", "nvmlInit"}, ""},
+		{required, []string{"nvmlShutdown"}, ""},
+		{required, []string{"nvmlErrorString"}, ""}, // go-nvml calls it to print any code
+		{required, []string{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}, ""},
+		{required, []string{"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"}, ""},
+		{required, []string{"nvmlDeviceGetHandleByUUID"}, ""},
+		{required, []string{"nvmlDeviceGetUUID"}, ""},
+		{required, []string{"nvmlDeviceGetIndex"}, ""},
+		{required, []string{"nvmlDeviceGetMemoryInfo"}, ""},
+
+		{initFlags, []string{"nvmlInitWithFlags"}, "a node without GPUs may look like one without a driver"},
+		{byPCI, []string{"nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId"}, "a GPU that is left alone is still looked at once"},
+		{driverVersion, []string{"nvmlSystemGetDriverVersion"}, "the driver's version is not shown"},
+		{libraryVersion, []string{"nvmlSystemGetNVMLVersion"}, "the library's version is not shown"},
+		{cudaVersion, []string{"nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"}, "the CUDA version is not shown"},
+		{model, []string{"nvmlDeviceGetName"}, "models have no name"},
+		{minorNumber, []string{"nvmlDeviceGetMinorNumber"}, "device nodes are not known"},
+		{pciInfo, []string{"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"}, "PCI addresses and NUMA nodes are not known"},
+		{displayMode, []string{"nvmlDeviceGetDisplayMode"}, "attached displays are not seen"},
+		{displayActive, []string{"nvmlDeviceGetDisplayActive"}, "active displays are not seen"},
+		{reservedMemory, []string{"nvmlDeviceGetMemoryInfo_v2"}, "reserved memory counts as used"},
+		{utilizationRates, []string{"nvmlDeviceGetUtilizationRates"}, "the utilisation is not known"},
+		{readComputeMode, []string{"nvmlDeviceGetComputeMode"}, "the compute mode is not known"},
+		{setComputeMode, []string{"nvmlDeviceSetComputeMode"}, "the compute mode cannot be set"},
+		{fieldValues, []string{"nvmlDeviceGetFieldValues"}, "whether a mode change needs a reset is not known"},
+
+		{migMode, []string{"nvmlDeviceGetMigMode"}, "no GPU counts as capable of MIG"},
+		{setMIGMode, []string{"nvmlDeviceSetMigMode"}, "the MIG mode cannot be set"},
+		{migInstances, []string{"nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstanceProfileInfo"}, "MIG instances are not read"},
+		{migInstances, []string{"nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstancePossiblePlacements"}, "MIG instances are not read"},
+		{migInstances, []string{"nvmlDeviceGetGpuInstances"}, "MIG instances are not read"},
+		{migInstances, []string{"nvmlDeviceGetGpuInstanceById"}, "MIG instances are not read"},
+		{migInstances, []string{"nvmlGpuInstanceGetInfo"}, "MIG instances are not read"},
+		{migInstances, []string{"nvmlGpuInstanceGetComputeInstanceProfileInfo"}, "MIG instances are not read"},
+		{migInstances, []string{"nvmlGpuInstanceGetComputeInstances"}, "MIG instances are not read"},
+		{migInstances, []string{"nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo"}, "MIG instances are not read"},
+		{profileNames, []string{"nvmlDeviceGetGpuInstanceProfileInfoV"}, "profile names are composed from slices and memory"},
+		{changeInstances, []string{"nvmlDeviceCreateGpuInstanceWithPlacement"}, "MIG instances cannot be changed"},
+		{changeInstances, []string{"nvmlGpuInstanceDestroy"}, "MIG instances cannot be changed"},
+		{changeInstances, []string{"nvmlGpuInstanceCreateComputeInstance"}, "MIG instances cannot be changed"},
+		{changeInstances, []string{"nvmlComputeInstanceDestroy"}, "MIG instances cannot be changed"},
+		{placeCompute, []string{"nvmlGpuInstanceCreateComputeInstanceWithPlacement"}, "compute instances cannot be placed"},
+		{migWalk, []string{"nvmlDeviceGetMaxMigDeviceCount"}, "the UUID of a compute instance may not be found"},
+		{migWalk, []string{"nvmlDeviceGetMigDeviceHandleByIndex"}, "the UUID of a compute instance may not be found"},
+		{migWalk, []string{"nvmlDeviceGetGpuInstanceId"}, "the UUID of a compute instance may not be found"},
+		{migWalk, []string{"nvmlDeviceGetComputeInstanceId"}, "the UUID of a compute instance may not be found"},
+
+		{computeProcesses, []string{"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses"}, "compute processes are not seen"},
+		{graphicsProcesses, []string{"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses"}, "graphics processes are not seen"},
+		{mpsProcesses, []string{"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses"}, "clients of MPS are not seen"},
+		{processUtilization, []string{"nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization"}, "the utilisation by process is not known"},
+
+		{events, []string{"nvmlEventSetCreate"}, "events are not seen"},
+		{events, []string{"nvmlEventSetWait_v2", "nvmlEventSetWait"}, "events are not seen"},
+		{events, []string{"nvmlEventSetFree"}, "events are not seen"},
+		{events, []string{"nvmlDeviceRegisterEvents"}, "events are not seen"},
+		{events, []string{"nvmlDeviceGetSupportedEventTypes"}, "events are not seen"},
+	}
+}
+
+// symbols is what the loaded library has. It does not change.
+type symbols struct {
+	lacking map[feature]string // feature → what is lost
+	missing []string           // symbols that a newer library has, in the table's order
+	best    map[string]string  // by the best symbol of a need: the one to use
+	at      map[string]unsafe.Pointer
+}
+
+// findSymbols looks all of them up. The error names a symbol without which nothing works.
+func findSymbols(lookup func(string) unsafe.Pointer) (symbols, error) {
+	s := symbols{lacking: make(map[feature]string), best: make(map[string]string), at: make(map[string]unsafe.Pointer)}
+	noted := make(map[string]bool)
+	for _, n := range needs() {
+		found := ""
+		for _, name := range n.symbols {
+			p := lookup(name)
+			switch {
+			case p != nil:
+				s.at[name] = p
+				if found == "" {
+					found = name
+				}
+			case found == "" && !noted[name]:
+				noted[name] = true
+				s.missing = append(s.missing, name)
+			}
+		}
+		switch {
+		case found != "":
+			s.best[n.symbols[0]] = found
+		case n.feature == required:
+			return s, fmt.Errorf("the library lacks %s", n.symbols[0])
+		default:
+			s.lacking[n.feature] = n.without
+		}
+	}
+	return s, nil
+}
+
+// has tells whether the library has all that a feature needs.
+func (s symbols) has(f feature) bool {
+	_, lacks := s.lacking[f]
+	return !lacks
+}
+
+// call gives the symbol that stands for the best one of a need, with its address; nil when there is none.
+func (s symbols) call(best string) (name string, at unsafe.Pointer) {
+	name = s.best[best]
+	return name, s.at[name]
+}
+
+// lost lists what is lost, in the table's order.
+func (s symbols) lost() []string {
+	var out []string
+	for _, n := range needs() {
+		if why, ok := s.lacking[n.feature]; ok && (len(out) == 0 || out[len(out)-1] != why) {
+			out = append(out, why)
+		}
+	}
+	return out
+}
