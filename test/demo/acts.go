@@ -99,7 +99,8 @@ func (s *show) runJobs(ctx context.Context) error {
 		{"vision", "train", []string{"--memory", "8GiB", "--kernel", "5ms", "--queue", "20"}},
 		{"speech", "serve", []string{"--memory", "2GiB", "--kernel", "2ms", "--queue", "8"}},
 		{"vision", "dev", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "20"}},
-		{"students", "lab", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "20"}},
+		{"speech", "dev", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "20"}},
+		{"vision", "notebook", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "20"}},
 	} {
 		if _, err := s.job(ctx, j.tenant, j.grant, j.burn...); err != nil {
 			return err
@@ -113,8 +114,8 @@ func (s *show) runJobs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(st.Leases) != 4 {
-		return fmt.Errorf("there are %d leases, want 4", len(st.Leases))
+	if len(st.Leases) != 5 {
+		return fmt.Errorf("there are %d leases, want 5", len(st.Leases))
 	}
 	return nil
 }
@@ -145,7 +146,7 @@ func (s *show) overuse(ctx context.Context) error {
 			}
 		})
 	}()
-	greedy, err := s.job(ctx, "students", "play", "--memory", "2GiB", "--grow", "2GiB/s", "--kernel", "2ms", "--queue", "4")
+	greedy, err := s.job(ctx, "students", "lab", "--memory", "2GiB", "--grow", "2GiB/s", "--kernel", "2ms", "--queue", "4")
 	if err != nil {
 		return err
 	}
@@ -167,7 +168,7 @@ func (s *show) overuse(ctx context.Context) error {
 		return fmt.Errorf("the greedy job ended without a notice: %s", greedy.Output())
 	}
 	s.say("The greedy job ended with code %d.", greedy.Code())
-	neighbour, err := s.lease(ctx, "students", "lab")
+	neighbour, err := s.lease(ctx, "vision", "notebook")
 	if err != nil {
 		return fmt.Errorf("the neighbour was disturbed: %w", err)
 	}
@@ -178,9 +179,14 @@ func (s *show) overuse(ctx context.Context) error {
 // truth is what the virtual GPUs themselves know.
 type truth struct {
 	GPUs []struct {
-		UUID string             `json:"uuid"`
+		Identity struct {
+			UUID string `json:"uuid"`
+		} `json:"identity"`
 		Busy map[string]float64 `json:"busy"` // seconds of the window by pid
 	} `json:"gpus"`
+	Counters struct {
+		Writes uint64 `json:"writes"` // calls that changed a GPU
+	} `json:"counters"`
 }
 
 func (s *show) shares(ctx context.Context) error {
@@ -211,7 +217,7 @@ func (s *show) shares(ctx context.Context) error {
 	if _, err := s.must(ctx, "lease", "list"); err != nil {
 		return err
 	}
-	s.say("The virtual GPU itself counted: vision %.1f%%, students %.1f%%.", got, 100-got)
+	s.say("The virtual GPU itself counted: vision %.1f%%, speech %.1f%%.", got, 100-got)
 	if math.Abs(got-30) > 5 {
 		return fmt.Errorf("vision had %.1f%% of the busy time, want 30%% within 5 points", got)
 	}
@@ -224,12 +230,12 @@ func (s *show) busyShare(ctx context.Context, t *truth) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	a, b := harness.Lease(st, "vision", "dev"), harness.Lease(st, "students", "lab")
+	a, b := harness.Lease(st, "vision", "dev"), harness.Lease(st, "speech", "dev")
 	if a == nil || b == nil {
 		return 0, fmt.Errorf("one of the two jobs ended")
 	}
 	for _, g := range t.GPUs {
-		if g.UUID != a.GPUs[0] {
+		if g.Identity.UUID != a.GPUs[0] {
 			continue
 		}
 		x, y := g.Busy[fmt.Sprint(a.PID)], g.Busy[fmt.Sprint(b.PID)]
@@ -273,8 +279,12 @@ func (s *show) crash(ctx context.Context) error {
 			return fmt.Errorf("the restarted daemon did not find lease %s again", l.ID)
 		}
 	}
-	if again, err := s.writes(ctx); err != nil || again != writes {
-		return fmt.Errorf("the restart changed the GPUs: %d writes before, %d after (%w)", writes, again, err)
+	again, err := s.writes(ctx)
+	if err != nil {
+		return err
+	}
+	if again != writes {
+		return fmt.Errorf("the restart changed the GPUs: %d writes before, %d after", writes, again)
 	}
 	s.say("The restarted daemon found all %d leases again and wrote nothing to the GPUs.", len(before.Leases))
 	return s.layout(ctx)
@@ -284,38 +294,35 @@ func (s *show) crash(ctx context.Context) error {
 func (s *show) moves(ctx context.Context, pid int) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	first, err := s.launched(ctx, pid)
+	first, err := s.used(ctx, pid)
 	if err != nil {
 		return err
 	}
-	return harness.Await(ctx, 100*time.Millisecond, "it launched nothing more", func() (bool, error) {
-		n, err := s.launched(ctx, pid)
-		return n > first, err
+	return harness.Await(ctx, 100*time.Millisecond, "it used its GPU no more", func() (bool, error) {
+		now, err := s.used(ctx, pid)
+		return now > first+0.02, err
 	})
 }
 
-// launched is how many kernels a process has launched.
-func (s *show) launched(ctx context.Context, pid int) (uint64, error) {
-	var t struct {
-		Launched map[string]uint64 `json:"launched"`
-	}
+// used is for how many seconds a process has had a GPU.
+func (s *show) used(ctx context.Context, pid int) (float64, error) {
+	var t truth
 	if err := s.node.Ctl(ctx, &t, "status"); err != nil {
 		return 0, err
 	}
-	n, ok := t.Launched[fmt.Sprint(pid)]
-	if !ok {
-		return 0, fmt.Errorf("process %d is not on any GPU", pid)
+	for _, g := range t.GPUs {
+		if v, ok := g.Busy[fmt.Sprint(pid)]; ok {
+			return v, nil
+		}
 	}
-	return n, nil
+	return 0, fmt.Errorf("process %d is on no GPU", pid)
 }
 
 // writes is how many calls that change a GPU the virtual node has seen.
 func (s *show) writes(ctx context.Context) (uint64, error) {
-	var t struct {
-		Writes uint64 `json:"writes"`
-	}
+	var t truth
 	err := s.node.Ctl(ctx, &t, "status")
-	return t.Writes, err
+	return t.Counters.Writes, err
 }
 
 func (s *show) again(ctx context.Context) error {
