@@ -34,7 +34,7 @@ func (d *Driver) begin(ctx context.Context) Ret {
 	if ready {
 		return Success
 	}
-	return d.c.init(ctx)
+	return d.c.init(ctx, initWithoutGPUs)
 }
 
 // fail makes the port's error. A call that was given up is a timeout of ours, without a code.

@@ -111,10 +111,10 @@ func (c *Client) Call(ctx context.Context, req Request) Reply {
 
 func (q *call) dispatch() Ret {
 	switch q.name {
-	case "Init", "InitWithFlags":
-		return q.c.init(q.ctx)
+	case "Init":
+		return q.c.init(q.ctx, q.args[0])
 	case "Shutdown":
-		return q.node(func(*Node) Ret { q.c.inits--; return q.c.letGoLocked() })
+		return q.node(func(*Node) Ret { return q.c.shutdownLocked() })
 	case "EventSetWait":
 		return q.waitEvent()
 	}
@@ -126,8 +126,11 @@ func (q *call) dispatch() Ret {
 	return q.node(func(*Node) Ret { return FunctionNotFound })
 }
 
+// initWithoutGPUs is the flag that lets a node without GPUs pass.
+const initWithoutGPUs = 1
+
 // init is nvmlInit: what the kernel module answers to the library.
-func (c *Client) init(ctx context.Context) Ret {
+func (c *Client) init(ctx context.Context, flags uint64) Ret {
 	return c.call(ctx, "Init", nil, func() Ret {
 		switch c.node.cfg.State {
 		case DriverAbsent:
@@ -135,14 +138,17 @@ func (c *Client) init(ctx context.Context) Ret {
 		case DriverMismatch:
 			return VersionMismatch
 		}
+		if len(c.node.devices) == 0 && flags&initWithoutGPUs == 0 {
+			return GPUNotFound
+		}
 		c.inits++
 		return Success
 	})
 }
 
-// letGoLocked closes the GPUs when the last initialisation ended.
-func (c *Client) letGoLocked() Ret {
-	if c.inits == 0 {
+// shutdownLocked closes the GPUs when the last initialisation ended.
+func (c *Client) shutdownLocked() Ret {
+	if c.inits--; c.inits == 0 {
 		c.held = map[int]bool{}
 	}
 	return Success

@@ -26,7 +26,7 @@ const (
 	VersionMismatch       Ret = 18
 	InUse                 Ret = 19
 	InsufficientResources Ret = 23
-	ArgumentVersion       Ret = 25
+	GPUNotFound           Ret = 28
 	UnknownError          Ret = 999
 )
 
@@ -47,7 +47,7 @@ func (r Ret) sentinel() error {
 		return gpu.ErrTimeout
 	case FunctionNotFound:
 		return gpu.ErrMissing
-	case GPUIsLost:
+	case GPUIsLost, GPUNotFound:
 		return gpu.ErrLost
 	case ResetRequired:
 		return gpu.ErrResetRequired

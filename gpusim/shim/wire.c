@@ -3,7 +3,6 @@
  * anew in a forked child. Requests and answers are described in gpusim/server.
  */
 #define _GNU_SOURCE
-#define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -72,42 +71,24 @@ static int dial(void)
 		return -1;
 	snprintf(a.sun_path, sizeof a.sun_path, "/proc/self/fd/%d/nvml.sock", d);
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd >= 0) {
-		int rc;
-		while ((rc = connect(fd, (struct sockaddr *)&a, sizeof a)) < 0 && errno == EINTR)
-			;
-		if (rc < 0) {
-			close(fd);
-			fd = -1;
-		}
+	if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a)) {
+		close(fd);
+		fd = -1;
 	}
 	close(d);
 	return fd;
 }
 
-static int put(int fd, const void *p, size_t n)
+/* all moves n bytes, out of or into p. */
+static int all(int fd, char *p, size_t n, int out)
 {
-	for (const char *at = p; n > 0;) {
-		ssize_t k = send(fd, at, n, MSG_NOSIGNAL);
+	while (n > 0) {
+		ssize_t k = out ? send(fd, p, n, MSG_NOSIGNAL) : recv(fd, p, n, 0);
 		if (k < 0 && errno == EINTR)
 			continue;
 		if (k <= 0)
 			return -1;
-		at += k;
-		n -= (size_t)k;
-	}
-	return 0;
-}
-
-static int get(int fd, void *p, size_t n)
-{
-	for (char *at = p; n > 0;) {
-		ssize_t k = recv(fd, at, n, 0);
-		if (k < 0 && errno == EINTR)
-			continue;
-		if (k <= 0)
-			return -1;
-		at += k;
+		p += k;
 		n -= (size_t)k;
 	}
 	return 0;
@@ -128,7 +109,8 @@ static nvmlReturn_t exchange(struct conn *c, const char *fn, struct reply *r, co
 		memcpy(out + 6 + name, args, 8 * n);
 	if (rest)
 		memcpy(out + 6 + name + 8 * n, text, rest);
-	if (put(c->fd, out, size + 4) || get(c->fd, head, sizeof head) || head[0] < 8 || head[0] > MAX_BODY || head[2] > (head[0] - 8) / 8)
+	if (all(c->fd, out, size + 4, 1) || all(c->fd, (char *)head, sizeof head, 0) ||
+	    head[0] < 8 || head[0] > MAX_BODY || head[2] > (head[0] - 8) / 8)
 		goto broken;
 	size_t body = head[0] - 8, want = body + 1 + 8 * MIN_NUMBERS;
 	if (want > c->room) {
@@ -139,7 +121,7 @@ static nvmlReturn_t exchange(struct conn *c, const char *fn, struct reply *r, co
 			goto broken;
 	}
 	memset(c->body, 0, 8 * MIN_NUMBERS);
-	if (get(c->fd, c->body, body))
+	if (all(c->fd, (char *)c->body, body, 0))
 		goto broken;
 	((char *)c->body)[body] = 0;
 	/* The text lies behind the numbers, or behind the room that is always there for them: never read as numbers. */
