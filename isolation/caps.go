@@ -1,0 +1,88 @@
+package isolation
+
+import (
+	"bufio"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Caps are the minors of the driver's MIG capabilities by name, as in "gpu0/gi2/access" and "gpu0/gi2/ci0/access". GPUs
+// are counted by the minor of their own device node.
+type Caps map[string]uint32
+
+// ParseCaps reads /proc/driver/nvidia-caps/mig-minors. Two names for one minor are an error: a rule for the one would
+// open the other.
+func ParseCaps(text string) (Caps, error) {
+	caps := Caps{}
+	names := map[uint32]string{}
+	line := 0
+	for sc := bufio.NewScanner(strings.NewReader(text)); sc.Scan(); {
+		line++
+		if strings.TrimSpace(sc.Text()) == "" {
+			continue
+		}
+		f := strings.Fields(sc.Text())
+		if len(f) != 2 {
+			return nil, fmt.Errorf("cannot read MIG capabilities: line %d is no name and minor", line)
+		}
+		n, err := strconv.ParseUint(f[1], 10, 20) // the kernel's minors have 20 bits
+		if err != nil {
+			return nil, fmt.Errorf("cannot read MIG capabilities: line %d: %q is no minor", line, f[1])
+		}
+		if old, taken := names[uint32(n)]; taken && old != f[0] {
+			return nil, fmt.Errorf("cannot read MIG capabilities: line %d: %s and %s have one minor", line, old, f[0])
+		}
+		if old, had := caps[f[0]]; had && old != uint32(n) {
+			return nil, fmt.Errorf("cannot read MIG capabilities: line %d: %s has two minors", line, f[0])
+		}
+		caps[f[0]], names[uint32(n)] = uint32(n), f[0]
+	}
+	return caps, nil
+}
+
+// GI is the minor of a GPU instance's capability.
+func (c Caps) GI(gpuMinor int, gi uint32) (uint32, bool) {
+	n, ok := c[fmt.Sprintf("gpu%d/gi%d/access", gpuMinor, gi)]
+	return n, ok
+}
+
+// CI is the minor of a compute instance's capability.
+func (c Caps) CI(gpuMinor int, gi, ci uint32) (uint32, bool) {
+	n, ok := c[fmt.Sprintf("gpu%d/gi%d/ci%d/access", gpuMinor, gi, ci)]
+	return n, ok
+}
+
+// The open kernel module numbers the capabilities (nv-caps.c): 1 is config, 2 monitor, then 15 GPU instances of each
+// GPU, each with its own minor and those of 8 compute instances.
+const (
+	firstGI     = 3
+	minorsOfGPU = 15 * minorsOfGI
+	minorsOfGI  = 1 + 8
+)
+
+// usual is the minor that the open kernel module gives; ci is -1 for the GPU instance itself.
+func usual(gpuMinor int, gi uint32, ci int) uint32 {
+	return uint32(firstGI + minorsOfGPU*gpuMinor + minorsOfGI*int(gi) + 1 + ci)
+}
+
+// Unusual names an instance whose minors are not those that the open kernel module is known to give. The kernel's word
+// counts and is used; that it differs is worth telling. Empty when all are as known.
+func (c Caps) Unusual() string {
+	found := ""
+	for name, n := range c {
+		var g int
+		var gi uint32
+		ci := -1
+		if _, err := fmt.Sscanf(name, "gpu%d/gi%d/ci%d/access", &g, &gi, &ci); err != nil {
+			ci = -1
+			if _, err := fmt.Sscanf(name, "gpu%d/gi%d/access", &g, &gi); err != nil {
+				continue
+			}
+		}
+		if n != usual(g, gi, ci) && (found == "" || name < found) {
+			found = name
+		}
+	}
+	return found
+}

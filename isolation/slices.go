@@ -1,0 +1,107 @@
+package isolation
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/gpushare/cgroup"
+)
+
+// Tenant is what a tenant's walls are made from.
+type Tenant struct {
+	Name    string
+	Limits  cgroup.Limits // of the tenant as a whole
+	Near    string        // "gpu": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict" is read as that
+	Classes []string      // of devices: rdma, fuse, dri
+	Grants  []Grant
+}
+
+// Grant is what a grant may open now.
+type Grant struct {
+	Name    string
+	Targets []Target
+}
+
+// Missing is something that was asked for and that a slice does not get.
+type Missing struct {
+	Slice cgroup.SliceName
+	Text  string
+}
+
+// Desired is the slices that the tenants should have on this hardware, each tenant's before its grants', and what they
+// lack. A tenant without grants has its slice and its limits too. A target that cannot be allowed for now is left out
+// and named: the slice is only the outer wall, and a lease that needs the target is refused by Rules.
+func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
+	var out []cgroup.Slice
+	var missing []Missing
+	for _, t := range tenants {
+		outer := cgroup.Slice{Name: cgroup.SliceName{Tenant: t.Name}, Limits: t.Limits, Closed: true}
+		var grants []cgroup.Slice
+		say := func(name cgroup.SliceName, texts ...string) {
+			for _, s := range texts {
+				if m := (Missing{name, s}); !slices.Contains(missing, m) {
+					missing = append(missing, m)
+				}
+			}
+		}
+		// The classes are the tenant's, so they are looked for once, and a lack of them is told once.
+		classes, lacking, _ := Rules(h, nil, t.Classes) // without targets it cannot fail
+		say(outer.Name, lacking...)
+		for _, g := range t.Grants {
+			inner := cgroup.Slice{Name: cgroup.SliceName{Tenant: t.Name, Grant: g.Name}, Closed: true, Devices: slices.Clone(classes)}
+			for _, target := range g.Targets {
+				rules, lacking, err := Rules(h, []Target{target}, nil)
+				say(inner.Name, lacking...)
+				if err != nil {
+					say(inner.Name, err.Error())
+				}
+				inner.Devices = append(inner.Devices, rules...)
+			}
+			inner.Devices = cgroup.SortRules(inner.Devices)
+			outer.Devices = append(outer.Devices, inner.Devices...)
+			if t.Near != "" {
+				cpus, why := near(h, g.Targets)
+				inner.Limits.CPUs = cpus
+				if why != "" {
+					say(inner.Name, why)
+				}
+			}
+			grants = append(grants, inner)
+		}
+		if t.Near == "strict" {
+			say(outer.Name, "cpu.near: strict: memory is not bound to the NUMA node, only CPUs are")
+		}
+		outer.Devices = cgroup.SortRules(append(outer.Devices, classes...))
+		out = append(append(out, outer), grants...)
+	}
+	return out, missing
+}
+
+// near is the CPUs next to the targets' GPUs; why tells what it could not find out. A host with one NUMA node has
+// nothing to choose.
+func near(h *Hardware, targets []Target) (cpus, why string) {
+	if len(h.Host.CPUs) < 2 || len(targets) == 0 {
+		return "", ""
+	}
+	var nodes []int
+	for _, t := range targets {
+		d, ok := h.gpu(t.GPU)
+		if !ok {
+			continue // said already: it cannot be allowed
+		}
+		if d.Identity.NUMANode < 0 {
+			return "", fmt.Sprintf("cpu.near: the NUMA node of GPU %s is not known", t.GPU)
+		}
+		nodes = append(nodes, d.Identity.NUMANode)
+	}
+	if len(nodes) == 0 {
+		return "", ""
+	}
+	slices.SortFunc(nodes, cmp.Compare[int])
+	cpus, ok := h.Host.CPUsNear(slices.Compact(nodes))
+	if !ok {
+		return "", fmt.Sprintf("cpu.near: the CPUs of NUMA nodes %v are not known", nodes)
+	}
+	return cpus, ""
+}

@@ -1,0 +1,324 @@
+package isolation
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// The kinds of steps.
+const (
+	KindSet    = "slice.set"    // arguments: cgroup.Slice; undo: Previous
+	KindRemove = "slice.remove" // arguments: cgroup.SliceName; undo: Previous
+)
+
+// Previous is what was before a step. nil: there was no slice.
+type Previous struct {
+	Slice *cgroup.Slice
+}
+
+// Use is who uses a slice now, and what of.
+type Use struct {
+	Leases  []string
+	Memory  uint64 // bytes
+	Tasks   uint64
+	Devices []cgroup.DeviceRule // of those leases together
+}
+
+// Plan is the steps from the slices as read back to those desired; none when nothing differs that can be enforced
+// here. A slice that changes both ways has two steps: one that narrows it to what both have in common, and one that
+// widens it again. It does not know who uses the slices: see PlanInUse.
+func Plan(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup.Info) []step.Step {
+	return PlanInUse(desired, observed, info, nil)
+}
+
+// PlanInUse is Plan that marks what it would disturb.
+func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.SliceName]Use) []step.Step {
+	var steps []step.Step
+	for _, want := range inOrder(desired) {
+		i := slices.IndexFunc(observed, func(s cgroup.SliceState) bool { return s.Name == want.Name })
+		if i < 0 {
+			steps = append(steps, step.Step{
+				Kind: KindSet, Phase: step.Widen, Args: step.Must(want), Undo: step.Must(Previous{}),
+				Text: fmt.Sprintf("make the slice of %s: %s", want.Name, describe(info.Expect(want))), Reason: "it does not exist",
+				Disruption: step.None,
+			})
+			continue
+		}
+		is := asSlice(observed[i])
+		low := meet(is, want)
+		if !equal(is, low, info) {
+			s := step.Step{
+				Kind: KindSet, Phase: step.Narrow, Args: step.Must(low), Undo: step.Must(Previous{&is}),
+				Text: fmt.Sprintf("narrow the slice of %s: %s", want.Name, difference(is, low, info)), Reason: "it allows more than it should",
+				Disruption: step.None,
+			}
+			s.Disturbs = disturbed(is, low, info, use[want.Name])
+			if len(s.Disturbs) > 0 {
+				s.Disruption = step.Running
+			}
+			steps = append(steps, s)
+		}
+		if !equal(low, want, info) {
+			steps = append(steps, step.Step{
+				Kind: KindSet, Phase: step.Widen, Args: step.Must(want), Undo: step.Must(Previous{&low}),
+				Text: fmt.Sprintf("change the slice of %s: %s", want.Name, difference(low, want, info)), Reason: "it is not as it should be",
+				Disruption: step.None,
+			})
+		}
+	}
+	// Grants go before their tenants: a slice that has children cannot be removed.
+	var gone []cgroup.SliceState
+	for _, s := range observed {
+		if s.Name.Tenant != "" && !slices.ContainsFunc(desired, func(d cgroup.Slice) bool { return d.Name == s.Name }) {
+			gone = append(gone, s)
+		}
+	}
+	slices.SortFunc(gone, func(a, b cgroup.SliceState) int { return compareNames(b.Name, a.Name) })
+	for _, s := range gone {
+		was := asSlice(s)
+		st := step.Step{
+			Kind: KindRemove, Phase: step.Narrow, Args: step.Must(s.Name), Undo: step.Must(Previous{&was}),
+			Text: fmt.Sprintf("remove the slice of %s", s.Name), Reason: "the spec does not name it",
+			Disruption: step.Idle, Disturbs: use[s.Name].Leases,
+		}
+		if len(st.Disturbs) > 0 {
+			st.Disruption = step.Running
+		}
+		steps = append(steps, st)
+	}
+	// All narrowing comes before all widening, whichever slice it is of.
+	slices.SortStableFunc(steps, func(a, b step.Step) int { return phaseOrder(a.Phase) - phaseOrder(b.Phase) })
+	return steps
+}
+
+func phaseOrder(p step.Phase) int {
+	return slices.Index([]step.Phase{step.Narrow, step.Change, step.Widen}, p)
+}
+
+// inOrder sorts slices so that a tenant's comes before its grants'.
+func inOrder(s []cgroup.Slice) []cgroup.Slice {
+	s = slices.Clone(s)
+	slices.SortStableFunc(s, func(a, b cgroup.Slice) int { return compareNames(a.Name, b.Name) })
+	return s
+}
+
+func compareNames(a, b cgroup.SliceName) int {
+	if c := strings.Compare(a.Tenant, b.Tenant); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Grant, b.Grant)
+}
+
+func asSlice(s cgroup.SliceState) cgroup.Slice {
+	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
+}
+
+// equal tells whether two slices are the same as far as it can be enforced here.
+func equal(a, b cgroup.Slice, info cgroup.Info) bool {
+	a = info.Expect(a)
+	return cgroup.SliceState{Name: a.Name, Limits: a.Limits, Closed: a.Closed, Devices: a.Devices}.Matches(info.Expect(b))
+}
+
+// meet is the slice as it is, less what the wanted one does not allow: it never allows anything that either does not.
+// Weights allow nothing, so they stay for the second step. So do CPUs when both have none in common, because a slice
+// without any cannot run.
+func meet(is, want cgroup.Slice) cgroup.Slice {
+	out := is
+	out.Limits.CPUQuota = lower(is.Limits.CPUQuota, want.Limits.CPUQuota)
+	out.Limits.MemoryMax = lower(is.Limits.MemoryMax, want.Limits.MemoryMax)
+	out.Limits.MemoryHigh = lower(is.Limits.MemoryHigh, want.Limits.MemoryHigh)
+	out.Limits.SwapMax = lower(is.Limits.SwapMax, want.Limits.SwapMax)
+	out.Limits.TasksMax = lower(is.Limits.TasksMax, want.Limits.TasksMax)
+	out.Limits.CPUs = common(is.Limits.CPUs, want.Limits.CPUs)
+	out.Closed = is.Closed || want.Closed
+	switch {
+	case !is.Closed:
+		out.Devices = want.Devices
+	case want.Closed:
+		out.Devices = commonRules(is.Devices, want.Devices)
+	}
+	return out
+}
+
+// lower is the smaller of two limits; nil is no limit.
+func lower[T uint64 | float64](a, b *T) *T {
+	if a == nil || b != nil && *b < *a {
+		return b
+	}
+	return a
+}
+
+// common is the CPUs of both lists; the empty list is all. When there are none, or a list cannot be read, it is the
+// first.
+func common(a, b string) string {
+	switch {
+	case a == "":
+		return b
+	case b == "":
+		return a
+	}
+	in, err := cgroup.ParseCPUs(a)
+	of, err2 := cgroup.ParseCPUs(b)
+	if err != nil || err2 != nil {
+		return a
+	}
+	both := slices.DeleteFunc(in, func(n int) bool { return !slices.Contains(of, n) })
+	if len(both) == 0 {
+		return a
+	}
+	return cgroup.FormatCPUs(both)
+}
+
+// commonRules is what both sets of rules allow.
+func commonRules(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
+	var out []cgroup.DeviceRule
+	of := cgroup.SortRules(b)
+	for _, r := range cgroup.SortRules(a) {
+		i := slices.IndexFunc(of, func(o cgroup.DeviceRule) bool { return o.Type == r.Type && o.Major == r.Major && o.Minor == r.Minor })
+		if i < 0 {
+			continue
+		}
+		r.Access = strings.Map(func(c rune) rune {
+			if strings.ContainsRune(of[i].Access, c) {
+				return c
+			}
+			return -1
+		}, r.Access)
+		if r.Access == "" {
+			continue
+		}
+		if r.Name == "" {
+			r.Name = of[i].Name
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// disturbed names the leases that narrowing would hurt: a limit goes below what is in use, or a device that a lease has
+// goes away.
+func disturbed(is, low cgroup.Slice, info cgroup.Info, use Use) []string {
+	from, to := info.Expect(is), info.Expect(low)
+	below := func(limit, was *uint64, used uint64) bool {
+		return limit != nil && (was == nil || *limit < *was) && *limit < used
+	}
+	hurt := below(to.Limits.MemoryMax, from.Limits.MemoryMax, use.Memory) ||
+		below(to.Limits.MemoryHigh, from.Limits.MemoryHigh, use.Memory) ||
+		below(to.Limits.TasksMax, from.Limits.TasksMax, use.Tasks) ||
+		to.Closed && len(commonRules(use.Devices, to.Devices)) < len(cgroup.SortRules(use.Devices))
+	if !hurt {
+		return nil
+	}
+	return use.Leases
+}
+
+// difference says for people what changes from one slice to the other, of what can be enforced here.
+func difference(from, to cgroup.Slice, info cgroup.Info) string {
+	a, b := info.Expect(from), info.Expect(to)
+	var parts []string
+	was, will := limitTexts(a.Limits), limitTexts(b.Limits)
+	for i := range was {
+		if was[i].value != will[i].value {
+			parts = append(parts, fmt.Sprintf("%s %s → %s", was[i].name, orNone(was[i].value), orNone(will[i].value)))
+		}
+	}
+	switch {
+	case a.Closed && !b.Closed:
+		parts = append(parts, "all devices are open")
+	case !a.Closed && b.Closed:
+		parts = append(parts, "devices closed")
+		a.Devices = nil
+	}
+	for _, r := range b.Devices {
+		if !hasRule(a.Devices, r) {
+			parts = append(parts, "+"+nodeName(r))
+		}
+	}
+	for _, r := range a.Devices {
+		if b.Closed && !hasRule(b.Devices, r) {
+			parts = append(parts, "-"+nodeName(r))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// describe says for people what a slice allows.
+func describe(s cgroup.Slice) string {
+	var parts []string
+	for _, l := range limitTexts(s.Limits) {
+		if l.value != "" {
+			parts = append(parts, l.name+" "+l.value)
+		}
+	}
+	if s.Closed {
+		parts = append(parts, fmt.Sprintf("%d devices", len(s.Devices)))
+	}
+	if len(parts) == 0 {
+		return "no limit"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func hasRule(rules []cgroup.DeviceRule, r cgroup.DeviceRule) bool {
+	r.Name = ""
+	return slices.ContainsFunc(rules, func(o cgroup.DeviceRule) bool { o.Name = ""; return o == r })
+}
+
+// nodeName is the name of a rule's node, or its numbers when nobody named it.
+func nodeName(r cgroup.DeviceRule) string {
+	if r.Name != "" {
+		return r.Name
+	}
+	return fmt.Sprintf("%c %d:%d", r.Type, r.Major, r.Minor)
+}
+
+// limitText is one limit for people.
+type limitText struct{ limit, name, value string }
+
+// limitTexts is every limit by the name that the spec has for it, in one order; the value is empty where nobody asked.
+func limitTexts(l cgroup.Limits) []limitText {
+	number := func(n *uint64) string {
+		if n == nil {
+			return ""
+		}
+		return strconv.FormatUint(*n, 10)
+	}
+	size := func(n *uint64) string {
+		if n == nil {
+			return ""
+		}
+		return byteText(*n)
+	}
+	quota := ""
+	if l.CPUQuota != nil {
+		quota = strconv.FormatFloat(math.Round(*l.CPUQuota*100)/100, 'f', -1, 64) + "%"
+	}
+	return []limitText{
+		{"cpu", "cpu.quota", quota}, {"cpu", "cpu.weight", number(l.CPUWeight)}, {"cpuset", "cpu.near", l.CPUs},
+		{"memory", "memory.max", size(l.MemoryMax)}, {"memory", "memory.high", size(l.MemoryHigh)}, {"memory", "memory.swap", size(l.SwapMax)},
+		{"tasks", "tasks", number(l.TasksMax)}, {"io", "io.weight", number(l.IOWeight)},
+	}
+}
+
+// byteText is an amount of memory for people.
+func byteText(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i, f := 0, float64(n)
+	for f >= 1024 && i < len(units)-1 {
+		i, f = i+1, f/1024
+	}
+	return strconv.FormatFloat(math.Round(f*10)/10, 'f', -1, 64) + " " + units[i]
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
