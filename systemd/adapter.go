@@ -1,0 +1,261 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"sync"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/cgroup"
+)
+
+// Options of an Adapter; the zero value is the usual host.
+type Options struct {
+	Address string       // of the bus; the system bus when empty
+	Prefix  string       // of our units; "gpushare" when empty
+	Mount   string       // of the cgroup v2 hierarchy; found when empty
+	Log     *slog.Logger // nowhere when nil
+
+	// OnReload is called after the service manager has loaded its configuration again and after the connection to it
+	// was lost and made anew: what is in force must be verified then. It must not block and not call the adapter.
+	OnReload func()
+}
+
+// Adapter is the adapter of package cgroup's port for hosts that systemd runs, and what starts services for others. It
+// is safe for concurrent use. Close it.
+type Adapter struct {
+	bus     *supervisor
+	prefix  string
+	h       cgroup.Hierarchy
+	freezer cgroup.Freezer
+	index   cgroup.Index
+	info    cgroup.Info
+
+	// mu guards the making and removing of slices against each other; systemd itself orders the rest.
+	mu sync.Mutex
+}
+
+var _ cgroup.Port = (*Adapter)(nil)
+
+// inner is the cgroup in a delegated scope that holds its processes and is frozen: systemd neither sees nor undoes it.
+const inner = "run"
+
+// Open connects to the service manager, asks for its version and takes up the scopes that run. ErrUnavailable when it
+// cannot be reached, cgroup.ErrNotSupported when it is too old or the host has no cgroup v2 hierarchy.
+func Open(ctx context.Context, opt Options) (*Adapter, error) {
+	if opt.Prefix == "" {
+		opt.Prefix = "gpushare"
+	}
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.OnReload == nil {
+		opt.OnReload = func() {}
+	}
+	h := cgroup.Hierarchy{Mount: opt.Mount}
+	if h.Mount == "" {
+		var err error
+		if h, err = cgroup.FindHierarchy(); err != nil {
+			return nil, err
+		}
+	}
+	controllers, err := h.Controllers()
+	if err != nil {
+		return nil, err
+	}
+	bus, err := supervise(ctx, opt.Address, opt.Log, opt.OnReload)
+	if err != nil {
+		return nil, err
+	}
+	a := &Adapter{bus: bus, prefix: opt.Prefix, h: h, freezer: cgroup.Freezer{Root: h.Mount}}
+	if err := a.begin(ctx, controllers); err != nil {
+		bus.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// Close ends the connection. Units, limits and scopes stay.
+func (a *Adapter) Close() { a.bus.close() }
+
+func (a *Adapter) begin(ctx context.Context, controllers []string) error {
+	version, text, err := a.version(ctx)
+	if err != nil {
+		return err
+	}
+	if version < minVersion {
+		return fmt.Errorf("cannot work with systemd %s: %d is the oldest that will do: %w", text, minVersion, cgroup.ErrNotSupported)
+	}
+	a.info = cgroup.Info{
+		Adapter: "systemd", Detail: "systemd " + text, Freeze: true, Devices: true,
+		Limits: limitsSince(version, controllers),
+	}
+	scopes, err := a.scopeUnits(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range scopes {
+		a.index.Register(s.ID, path.Dir(s.Path))
+	}
+	return nil
+}
+
+func (a *Adapter) version(ctx context.Context) (number int, text string, err error) {
+	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {
+		v, err := managerProperty(ctx, l, "Version")
+		if err != nil {
+			return fmt.Errorf("cannot read the service manager's version: %w", err)
+		}
+		text, _ = v.(string)
+		return nil
+	})
+	return parseVersion(text), text, err
+}
+
+func managerProperty(ctx context.Context, l *link, name string) (any, error) {
+	var v any
+	obj := l.raw.Object(busName, managerPath)
+	err := obj.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, managerIface, name).Store(&v)
+	return v, err
+}
+
+// Info says what acts here.
+func (a *Adapter) Info() cgroup.Info { return a.info }
+
+// Hierarchy is where systemd's cgroups are, for reading statistics.
+func (a *Adapter) Hierarchy() cgroup.Hierarchy { return a.h }
+
+// Members lists the processes in the scope now. Processes that another service manager took away are not among them:
+// see cgroup.ErrLeft.
+func (a *Adapter) Members(_ context.Context, id string) ([]cgroup.Process, error) {
+	scope, err := a.scope(id)
+	if err != nil {
+		return nil, err
+	}
+	return a.h.Processes(scope)
+}
+
+// WaitEmpty blocks until the scope holds no process or is gone: systemd removes it about 3 ms after its last process.
+func (a *Adapter) WaitEmpty(ctx context.Context, id string) error {
+	scope, err := a.scope(id)
+	if err != nil {
+		return nil //nolint:nilerr // gone is what was waited for
+	}
+	if err := a.h.WaitEmpty(ctx, scope); err != nil {
+		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
+	}
+	a.index.Forget(id)
+	return nil
+}
+
+// KillScope kills every process in the scope; systemd then removes it.
+func (a *Adapter) KillScope(ctx context.Context, id string) error {
+	scope, err := a.scope(id)
+	if err != nil {
+		return nil //nolint:nilerr // no such scope is no error
+	}
+	if err := a.h.Kill(ctx, scope); err != nil {
+		return fmt.Errorf("cannot kill scope %s: %w", id, err)
+	}
+	a.index.Forget(id)
+	return nil
+}
+
+// Owner tells which scope holds the process.
+func (a *Adapter) Owner(pid int) (string, bool) { return a.index.Owner(pid) }
+
+// Leaf is the scope's inner cgroup.
+func (a *Adapter) Leaf(id string) (string, error) {
+	scope, err := a.scope(id)
+	if err != nil {
+		return "", err
+	}
+	return path.Join(scope, inner), nil
+}
+
+// Freeze stops the scope's processes, by the kernel's freezer on the inner cgroup and not by FreezeUnit: on 257 a unit
+// that was frozen so cannot be stopped by its administrator.
+func (a *Adapter) Freeze(ctx context.Context, id string) error {
+	leaf, err := a.Leaf(id)
+	if err != nil {
+		return err
+	}
+	return a.freezer.Freeze(ctx, leaf)
+}
+
+// Thaw continues the scope's processes.
+func (a *Adapter) Thaw(ctx context.Context, id string) error {
+	leaf, err := a.Leaf(id)
+	if err != nil {
+		return nil //nolint:nilerr // nobody in it is frozen
+	}
+	return a.freezer.Thaw(ctx, leaf)
+}
+
+// Frozen reads back whether the scope's processes are stopped.
+func (a *Adapter) Frozen(id string) (bool, error) {
+	leaf, err := a.Leaf(id)
+	if err != nil {
+		return false, err
+	}
+	return a.freezer.Frozen(leaf)
+}
+
+func (a *Adapter) scope(id string) (string, error) {
+	cg, ok := a.index.Path(id)
+	if !ok {
+		return "", fmt.Errorf("scope %s: %w", id, cgroup.ErrNotFound)
+	}
+	return cg, nil
+}
+
+// typed reads all properties of a unit's own type ("Slice", "Scope", "Service") and its state.
+func (a *Adapter) typed(ctx context.Context, unit, kind string) (props map[string]any, active string, err error) {
+	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {
+		var err error
+		if props, err = l.units.GetUnitTypePropertiesContext(ctx, unit, kind); err != nil {
+			return fmt.Errorf("cannot read unit %s: %w", unit, err)
+		}
+		state, err := l.units.GetUnitPropertyContext(ctx, unit, "ActiveState")
+		if err != nil {
+			return fmt.Errorf("cannot read unit %s: %w", unit, err)
+		}
+		active, _ = state.Value.Value().(string)
+		return nil
+	})
+	return props, active, err
+}
+
+// list lists the loaded units whose name matches.
+func (a *Adapter) list(ctx context.Context, patterns ...string) (units []sd.UnitStatus, err error) {
+	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {
+		if units, err = l.units.ListUnitsByPatternsContext(ctx, []string{}, patterns); err != nil {
+			return fmt.Errorf("cannot list units: %w", err)
+		}
+		return nil
+	})
+	return units, err
+}
+
+// stop stops a unit. One that is not there is no error.
+func (a *Adapter) stop(ctx context.Context, unit string) error {
+	err := a.bus.job(ctx, "stop "+unit, func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
+		return c.StopUnitContext(ctx, unit, "replace", ended)
+	})
+	if is(err, "NoSuchUnit") {
+		return nil
+	}
+	return err
+}
+
+func makeInner(dir string) error {
+	if err := unix.Mkdir(dir, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
+}

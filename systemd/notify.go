@@ -1,0 +1,94 @@
+package systemd
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Notifier tells the service manager how the daemon is (sd_notify(3)). The zero value tells nobody: all its methods do
+// nothing and succeed.
+type Notifier struct {
+	socket   string
+	watchdog time.Duration
+}
+
+// NewNotifier reads where to send from the environment and takes it out of there, so that no process that the daemon
+// starts can speak for it.
+func NewNotifier() (Notifier, error) {
+	n := Notifier{socket: os.Getenv("NOTIFY_SOCKET")}
+	usec, pid := os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
+	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+		if err := os.Unsetenv(name); err != nil {
+			return Notifier{}, fmt.Errorf("cannot unset %s: %w", name, err)
+		}
+	}
+	if n.socket != "" && n.socket[0] != '/' && n.socket[0] != '@' {
+		return Notifier{}, fmt.Errorf("cannot use NOTIFY_SOCKET %q: it is neither a path nor an abstract name", n.socket)
+	}
+	if usec == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		return n, nil
+	}
+	us, err := strconv.ParseUint(usec, 10, 62)
+	if err != nil || us == 0 {
+		return Notifier{}, fmt.Errorf("cannot use WATCHDOG_USEC %q: it is no number of microseconds", usec)
+	}
+	n.watchdog = time.Duration(us) * time.Microsecond
+	return n, nil
+}
+
+// Enabled tells whether anybody listens.
+func (n Notifier) Enabled() bool { return n.socket != "" }
+
+// WatchdogInterval is how often Watchdog should be called: half of the time after which the service manager acts. 0
+// means that it does not watch.
+func (n Notifier) WatchdogInterval() time.Duration { return n.watchdog / 2 }
+
+// Ready says that the daemon has started, or has finished reloading.
+func (n Notifier) Ready() error { return n.send("READY=1") }
+
+// Status says in one line, for people, what the daemon does.
+func (n Notifier) Status(text string) error {
+	return n.send("STATUS=" + strings.ReplaceAll(text, "\n", " "))
+}
+
+// Watchdog says that the daemon is well.
+func (n Notifier) Watchdog() error { return n.send("WATCHDOG=1") }
+
+// Stopping says that the daemon is ending.
+func (n Notifier) Stopping() error { return n.send("STOPPING=1") }
+
+// Reloading says that the daemon loads its configuration again. Ready must follow.
+func (n Notifier) Reloading() error {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return fmt.Errorf("cannot read the clock: %w", err)
+	}
+	// Type=notify-reload takes it only with the time, by which it tells one reload from another.
+	return n.send("RELOADING=1\nMONOTONIC_USEC=" + strconv.FormatInt(ts.Nano()/1000, 10))
+}
+
+// ExtendTimeout asks for this much time from now until the next word, while starting or stopping takes long.
+func (n Notifier) ExtendTimeout(d time.Duration) error {
+	return n.send("EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(d.Microseconds(), 10))
+}
+
+func (n Notifier) send(state string) error {
+	if n.socket == "" {
+		return nil
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.socket, Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("cannot notify the service manager: %w", err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte(state)); err != nil {
+		return fmt.Errorf("cannot notify the service manager: %w", err)
+	}
+	return nil
+}

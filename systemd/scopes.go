@@ -1,0 +1,215 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// stopTimeout is what systemd waits from SIGTERM to SIGKILL when it stops a scope. Its own default is 90 s, and a frozen
+// scope uses all of it.
+const stopTimeout = 10 * time.Second
+
+// moveRounds bounds how often the scope's root is emptied into the inner cgroup: each round moves what forked meanwhile.
+const moveRounds = 100
+
+// StartScope makes a delegated scope around the process, makes the inner cgroup and moves everything into it. The
+// process must wait meanwhile; it goes on when this returns.
+func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState, error) {
+	if err := checkScope(s); err != nil {
+		return cgroup.ScopeState{}, err
+	}
+	if !procfs.Alive(s.Process.PID, s.Process.Start) {
+		return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrGone)
+	}
+	unit := scopeUnit(a.prefix, s.ID)
+	err := a.startScope(ctx, unit, s)
+	if is(err, "UnitExists") {
+		// Ours already, or left behind as failed by a kernel that was slow to tell.
+		if st, err := a.Adopt(ctx, s); err == nil {
+			if ps, err := a.Members(ctx, s.ID); err == nil && slices.Contains(ps, s.Process) {
+				return st, nil
+			}
+			return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: there is one already: %w", s.ID, cgroup.ErrInUse)
+		}
+		if err := a.reset(ctx, unit); err != nil {
+			return cgroup.ScopeState{}, err
+		}
+		err = a.startScope(ctx, unit, s)
+	}
+	if err != nil {
+		return cgroup.ScopeState{}, err
+	}
+	scope, err := a.scopeCgroup(ctx, unit)
+	if err != nil {
+		return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+	}
+	if err := a.moveInside(ctx, scope, s.Process); err != nil {
+		return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+	}
+	a.index.Register(s.ID, scope)
+	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit}, nil
+}
+
+func (a *Adapter) startScope(ctx context.Context, unit string, s cgroup.Scope) error {
+	props := a.scopeProperties(s)
+	return a.bus.job(ctx, "start scope "+s.ID, func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
+		return c.StartTransientUnitContext(ctx, unit, "fail", props, ended)
+	})
+}
+
+// scopeProperties is what the scope is born with. Never User=: a scope of another user's delegates its cgroup to that
+// user, who could then leave the inner one.
+func (a *Adapter) scopeProperties(s cgroup.Scope) []sd.Property {
+	description := s.Description
+	if description == "" {
+		description = "lease " + s.ID
+	}
+	timeout := s.StopTimeout
+	if timeout == 0 {
+		timeout = stopTimeout
+	}
+	props := []sd.Property{
+		prop("Description", description),
+		prop("Slice", sliceUnit(a.prefix, s.Slice)),
+		prop("PIDs", []uint32{uint32(s.Process.PID)}),
+		prop("Delegate", true),
+		prop("CollectMode", "inactive-or-failed"),
+		prop("TimeoutStopUSec", uint64(timeout.Microseconds())),
+	}
+	if s.Closed {
+		props = append(props, prop("DevicePolicy", "closed"))
+		if allow := devicesFor(s.Devices); len(allow) > 0 {
+			props = append(props, prop("DeviceAllow", allow))
+		}
+	}
+	return props
+}
+
+// moveInside moves the process, and whatever else is in the scope's root, into the inner cgroup.
+func (a *Adapter) moveInside(ctx context.Context, scope string, p cgroup.Process) error {
+	run := path.Join(scope, inner)
+	if err := makeInner(a.h.Dir(run)); err != nil {
+		return fmt.Errorf("cannot make cgroup %s: %w", run, err)
+	}
+	if err := a.h.Place(p, run); err != nil {
+		return err
+	}
+	for range moveRounds {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		pids, err := a.h.Direct(scope)
+		if err != nil {
+			return err
+		}
+		if len(pids) == 0 {
+			return a.h.Verify(p, run)
+		}
+		for _, pid := range pids {
+			start, err := procfs.Start(pid)
+			if errors.Is(err, procfs.ErrGone) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if err := a.h.Place(cgroup.Process{PID: pid, Start: start}, run); err != nil && !errors.Is(err, procfs.ErrGone) {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("cannot empty cgroup %s: it forks faster than it is moved: %w", scope, cgroup.ErrInUse)
+}
+
+// Adopt takes up a scope that was started by an earlier life of the daemon.
+func (a *Adapter) Adopt(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState, error) {
+	if err := checkScope(s); err != nil {
+		return cgroup.ScopeState{}, err
+	}
+	unit := scopeUnit(a.prefix, s.ID)
+	scope, err := a.scopeCgroup(ctx, unit)
+	if err != nil {
+		return cgroup.ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, err)
+	}
+	if busy, err := a.h.Populated(scope); err != nil || !busy {
+		return cgroup.ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, errors.Join(err, cgroup.ErrNotFound))
+	}
+	a.index.Register(s.ID, scope)
+	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit}, nil
+}
+
+// Scopes reads back every scope that still holds a process.
+func (a *Adapter) Scopes(ctx context.Context) ([]cgroup.ScopeState, error) { return a.scopeUnits(ctx) }
+
+func (a *Adapter) scopeUnits(ctx context.Context) ([]cgroup.ScopeState, error) {
+	units, err := a.list(ctx, escapeGlob(escape(a.prefix))+"-*.scope")
+	if err != nil {
+		return nil, err
+	}
+	var states []cgroup.ScopeState
+	for _, u := range units {
+		id, ok := scopeOf(a.prefix, u.Name)
+		if !ok || u.ActiveState != "active" {
+			continue
+		}
+		cg, err := a.scopeCgroup(ctx, u.Name)
+		if errors.Is(err, cgroup.ErrNotFound) {
+			continue // it ended meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		busy, err := a.h.Populated(cg)
+		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+			return nil, err
+		}
+		if busy {
+			states = append(states, cgroup.ScopeState{ID: id, Path: path.Join(cg, inner), Unit: u.Name})
+		}
+	}
+	slices.SortFunc(states, func(x, y cgroup.ScopeState) int { return strings.Compare(x.ID, y.ID) })
+	return states, nil
+}
+
+// scopeCgroup asks where the scope's cgroup is: the mapping from unit names to paths is systemd's own business.
+func (a *Adapter) scopeCgroup(ctx context.Context, unit string) (string, error) {
+	props, active, err := a.typed(ctx, unit, "Scope")
+	if is(err, "NoSuchUnit") {
+		return "", fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
+	}
+	if err != nil {
+		return "", err
+	}
+	cg, _ := props["ControlGroup"].(string)
+	if cg == "" || active != "active" {
+		return "", fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
+	}
+	return cg, nil
+}
+
+// reset makes systemd forget a failed unit.
+func (a *Adapter) reset(ctx context.Context, unit string) error {
+	err := a.bus.do(ctx, func(ctx context.Context, l *link) error { return l.units.ResetFailedUnitContext(ctx, unit) })
+	if err != nil && !is(err, "NoSuchUnit") {
+		return fmt.Errorf("cannot reset unit %s: %w", unit, err)
+	}
+	return nil
+}
+
+func checkScope(s cgroup.Scope) error {
+	// A scope's id goes the way of a slice's name: what is good for one is good for the other.
+	if err := (cgroup.SliceName{Tenant: s.ID}).Check(); err != nil || s.ID == "" {
+		return fmt.Errorf("cannot name a scope %q: use letters, digits, '.', '_' and '-'", s.ID)
+	}
+	return s.Slice.Check()
+}

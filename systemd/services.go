@@ -1,0 +1,174 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/cgroup"
+)
+
+// ErrExists means that a service of this name runs already.
+var ErrExists = errors.New("there is one already")
+
+// Service is a program that systemd runs for us: it is nobody's child, so that it outlives the daemon, and it has none
+// of the daemon's sandbox.
+type Service struct {
+	Name             string // without ".service": "gpushare-mps-GPU-5f0…"
+	Description      string
+	Argv             []string          // the program's absolute path first
+	Env              map[string]string // nothing of the daemon's own environment is passed
+	Slice            cgroup.SliceName  // the root of all of ours when empty
+	WorkingDirectory string
+	User             string        // root when empty
+	Type             string        // "exec" when empty: started once the program runs; or "notify", "forking", "simple"
+	Restart          string        // "no" when empty; or "on-failure", "always"
+	RestartDelay     time.Duration // systemd's 100 ms when zero
+	StopTimeout      time.Duration // from SIGTERM to SIGKILL; 10 s when zero
+	UMask            *uint32       // systemd's 022 when nil
+	Closed           bool          // only Devices and the standard pseudo devices may be opened
+	Devices          []cgroup.DeviceRule
+}
+
+// ServiceState is a service as systemd sees it.
+type ServiceState struct {
+	Active  string // "active", "activating", "deactivating", "inactive", "failed"
+	Sub     string // "running", "auto-restart", "dead", …
+	MainPID int    // 0 when none runs
+	Result  string // "success", "exit-code", "signal", "timeout", …
+	Cgroup  string // where its processes are, empty when it does not run
+}
+
+// Running tells whether the service's main process runs.
+func (s ServiceState) Running() bool { return s.Active == "active" && s.MainPID > 0 }
+
+// StartService starts the service and returns when systemd calls it started. ErrExists when one of this name is there
+// and has not ended.
+func (a *Adapter) StartService(ctx context.Context, s Service) error {
+	if s.Name == "" || len(s.Argv) == 0 || len(s.Argv[0]) == 0 || s.Argv[0][0] != '/' {
+		return fmt.Errorf("cannot start service %q: it needs a name and the absolute path of a program", s.Name)
+	}
+	unit := s.Name + ".service"
+	props := a.serviceProperties(s)
+	start := func() error {
+		return a.bus.job(ctx, "start service "+s.Name, func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
+			return c.StartTransientUnitContext(ctx, unit, "fail", props, ended)
+		})
+	}
+	err := start()
+	if !is(err, "UnitExists") {
+		return err
+	}
+	st, err := a.ServiceState(ctx, s.Name)
+	if err != nil {
+		return err
+	}
+	if st.Active != "failed" && st.Active != "inactive" {
+		return fmt.Errorf("cannot start service %s: it is %s: %w", s.Name, st.Active, ErrExists)
+	}
+	if err := a.reset(ctx, unit); err != nil {
+		return err
+	}
+	return start()
+}
+
+func (a *Adapter) serviceProperties(s Service) []sd.Property {
+	env := make([]string, 0, len(s.Env))
+	for k, v := range s.Env {
+		env = append(env, k+"="+v)
+	}
+	slices.Sort(env)
+	timeout := s.StopTimeout
+	if timeout == 0 {
+		timeout = stopTimeout
+	}
+	props := []sd.Property{
+		prop("Slice", sliceUnit(a.prefix, s.Slice)),
+		prop("Type", orDefault(s.Type, "exec")),
+		sd.PropExecStart(s.Argv, false),
+		prop("Environment", env),
+		prop("Restart", orDefault(s.Restart, "no")),
+		prop("TimeoutStopUSec", uint64(timeout.Microseconds())),
+		prop("CollectMode", "inactive-or-failed"),
+	}
+	if s.Description != "" {
+		props = append(props, prop("Description", s.Description))
+	}
+	if s.WorkingDirectory != "" {
+		props = append(props, prop("WorkingDirectory", s.WorkingDirectory))
+	}
+	if s.User != "" {
+		props = append(props, prop("User", s.User))
+	}
+	if s.RestartDelay > 0 {
+		props = append(props, prop("RestartUSec", uint64(s.RestartDelay.Microseconds())))
+	}
+	if s.UMask != nil {
+		props = append(props, prop("UMask", *s.UMask))
+	}
+	if s.Closed {
+		props = append(props, prop("DevicePolicy", "closed"))
+		if allow := devicesFor(s.Devices); len(allow) > 0 {
+			props = append(props, prop("DeviceAllow", allow))
+		}
+	}
+	return props
+}
+
+// StopService stops the service and returns when it has ended. What still runs after the timeout is killed. No such
+// service is no error.
+func (a *Adapter) StopService(ctx context.Context, name string, timeout time.Duration) error {
+	unit := name + ".service"
+	polite, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := a.stop(polite, unit)
+	if err == nil || polite.Err() == nil || ctx.Err() != nil {
+		return err
+	}
+	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {
+		return l.units.KillUnitWithTarget(ctx, unit, sd.All, int32(unix.SIGKILL))
+	})
+	if err != nil && !is(err, "NoSuchUnit") && !is(err, "NoSuchProcess") {
+		return fmt.Errorf("cannot kill service %s: %w", name, err)
+	}
+	return a.stop(ctx, unit)
+}
+
+// ServiceState reads the service's state. cgroup.ErrNotFound when systemd does not know it.
+func (a *Adapter) ServiceState(ctx context.Context, name string) (ServiceState, error) {
+	var st ServiceState
+	err := a.bus.do(ctx, func(ctx context.Context, l *link) error {
+		all, err := l.units.GetAllPropertiesContext(ctx, name+".service")
+		if is(err, "NoSuchUnit") {
+			return fmt.Errorf("service %s: %w", name, cgroup.ErrNotFound)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read service %s: %w", name, err)
+		}
+		if load, _ := all["LoadState"].(string); load == "not-found" {
+			return fmt.Errorf("service %s: %w", name, cgroup.ErrNotFound)
+		}
+		st = ServiceState{}
+		st.Active, _ = all["ActiveState"].(string)
+		st.Sub, _ = all["SubState"].(string)
+		st.Result, _ = all["Result"].(string)
+		st.Cgroup, _ = all["ControlGroup"].(string)
+		if pid, ok := all["MainPID"].(uint32); ok {
+			st.MainPID = int(pid)
+		}
+		return nil
+	})
+	return st, err
+}
+
+func orDefault(s, def string) string {
+	if s == "" {
+		return def
+	}
+	return s
+}

@@ -1,0 +1,194 @@
+package systemd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
+
+	"github.com/gpushare/gpushare/cgroup"
+)
+
+// SetSlice makes the slice or changes it to exactly this. Properties are set before the slice is started: set on a slice
+// that does not exist yet they hold from its birth, while one made by StartTransientUnit would lose them when it stops.
+func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err error) {
+	if err := s.Name.Check(); err != nil {
+		return false, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	unit := sliceUnit(a.prefix, s.Name)
+	props, active, err := a.typed(ctx, unit, "Slice")
+	if err != nil {
+		return false, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
+	}
+	lasting, passing, err := a.sliceChanges(props, s)
+	if err != nil {
+		return false, err
+	}
+	for _, set := range []struct {
+		lasts lifetime
+		props []sd.Property
+	}{{persistent, lasting}, {runtime, passing}} {
+		if len(set.props) == 0 {
+			continue
+		}
+		wrote = true
+		err := a.bus.do(ctx, func(ctx context.Context, l *link) error {
+			return l.units.SetUnitPropertiesContext(ctx, unit, bool(set.lasts), set.props...)
+		})
+		if err != nil {
+			return wrote, fmt.Errorf("cannot set %s of slice %s: %w", names(set.props), s.Name, err)
+		}
+	}
+	if active == "active" {
+		return wrote, nil
+	}
+	return true, a.bus.job(ctx, "start slice "+s.Name.String(),
+		func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
+			return c.StartUnitContext(ctx, unit, "replace", ended)
+		})
+}
+
+// sliceChanges is the properties to be set to turn what is read back into the slice, by how long they last.
+func (a *Adapter) sliceChanges(is map[string]any, s cgroup.Slice) (lasting, passing []sd.Property, err error) {
+	kept, _ := s.Limits.Only(a.info.Limits)
+	want, err := limitValues(kept)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot set slice %s: %w", s.Name, err)
+	}
+	have, err := limitValues(limitsOf(is))
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
+	}
+	for _, p := range table() {
+		if slices.Contains(a.info.Limits, p.limit) && !sameValue(want[p.name], have[p.name]) {
+			lasting = append(lasting, prop(p.name, want[p.name]))
+		}
+	}
+	closed, rules := devicesOf(is)
+	policy, _ := is["DevicePolicy"].(string)
+	switch {
+	case s.Closed:
+		if policy != "closed" {
+			lasting = append(lasting, prop("DevicePolicy", "closed"))
+		}
+		want := devicesFor(s.Devices)
+		if !closed || !slices.Equal(devicesFor(rules), want) || hasForeign(rules) {
+			passing = replaceDevices(want)
+		}
+	case closed:
+		passing = replaceDevices(openDevices())
+	}
+	return lasting, passing, nil
+}
+
+// replaceDevices is the properties that make these the only entries: systemd appends what it gets, and an empty array
+// clears.
+func replaceDevices(entries []deviceAllow) []sd.Property {
+	set := []sd.Property{prop("DeviceAllow", []deviceAllow{})}
+	if len(entries) > 0 {
+		set = append(set, prop("DeviceAllow", entries))
+	}
+	return set
+}
+
+func hasForeign(rules []cgroup.DeviceRule) bool {
+	return slices.ContainsFunc(rules, func(r cgroup.DeviceRule) bool { return r.Type == 0 })
+}
+
+func sameValue(a, b any) bool {
+	x, ok1 := a.([]byte)
+	y, ok2 := b.([]byte)
+	if ok1 && ok2 {
+		return bytes.Equal(x, y)
+	}
+	return a == b
+}
+
+// Slices reads back every slice of ours that is loaded.
+func (a *Adapter) Slices(ctx context.Context) ([]cgroup.SliceState, error) {
+	units, err := a.list(ctx, escapeGlob(escape(a.prefix))+".slice", escapeGlob(escape(a.prefix))+"-*.slice")
+	if err != nil {
+		return nil, err
+	}
+	var states []cgroup.SliceState
+	for _, u := range units {
+		name, ok := sliceOf(a.prefix, u.Name)
+		if !ok || u.ActiveState != "active" {
+			continue
+		}
+		props, active, err := a.typed(ctx, u.Name, "Slice")
+		if is(err, "NoSuchUnit") || err == nil && active != "active" {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		st := cgroup.SliceState{Name: name}
+		st.Path, _ = props["ControlGroup"].(string)
+		st.Limits, _ = limitsOf(props).Only(a.info.Limits)
+		st.Closed, st.Devices = devicesOf(props)
+		states = append(states, st)
+	}
+	slices.SortFunc(states, func(x, y cgroup.SliceState) int { return strings.Compare(x.Path, y.Path) })
+	return states, nil
+}
+
+// RemoveSlice stops an empty slice and removes its drop-ins, so that it does not come back with old limits.
+func (a *Adapter) RemoveSlice(ctx context.Context, name cgroup.SliceName) error {
+	if err := name.Check(); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	unit := sliceUnit(a.prefix, name)
+	props, active, err := a.typed(ctx, unit, "Slice")
+	if err != nil && !is(err, "NoSuchUnit") {
+		return fmt.Errorf("cannot remove slice %s: %w", name, err)
+	}
+	if cg, _ := props["ControlGroup"].(string); cg != "" && active == "active" {
+		// Stopping a slice stops whatever runs in it.
+		ps, err := a.h.Processes(cg)
+		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+			return fmt.Errorf("cannot remove slice %s: %w", name, err)
+		}
+		if len(ps) > 0 {
+			return fmt.Errorf("cannot remove slice %s: %d processes, the first is %d: %w", name, len(ps), ps[0].PID, cgroup.ErrInUse)
+		}
+	}
+	if active == "active" {
+		if err := a.stop(ctx, unit); err != nil {
+			return err
+		}
+	}
+	return a.revert(ctx, unit)
+}
+
+// revert removes the drop-ins of a unit. The library has no function for it.
+func (a *Adapter) revert(ctx context.Context, unit string) error {
+	err := a.bus.do(ctx, func(ctx context.Context, l *link) error {
+		return l.raw.Object(busName, managerPath).CallWithContext(ctx, managerIface+".RevertUnitFiles", 0, []string{unit}).Err
+	})
+	if err != nil && !is(err, "NoSuchUnit") {
+		return fmt.Errorf("cannot remove the drop-ins of %s: %w", unit, err)
+	}
+	return nil
+}
+
+func names(props []sd.Property) string {
+	var list []string
+	for _, p := range props {
+		if !slices.Contains(list, p.Name) {
+			list = append(list, p.Name)
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// escapeGlob keeps the backslashes of an escaped name from being read as the pattern's own.
+func escapeGlob(s string) string { return strings.ReplaceAll(s, `\`, `\\`) }
