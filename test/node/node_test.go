@@ -1,0 +1,231 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+const root = "../.."
+
+// bin finds the programs.
+func bin(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(filepath.Join(root, "bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{"gpushared", "gpushare", "gpushare-nvml", "gpusim", "gpusim-burn", "libnvidia-ml.so.580"} {
+		if _, err := os.Stat(filepath.Join(dir, p)); err != nil {
+			t.Skipf("%s is missing: run 'make build' first", p)
+		}
+	}
+	return dir
+}
+
+// soon is a context for things that take moments.
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newNode prepares a node from a file of testdata/nodes, or from YAML.
+func newNode(t *testing.T, file string) *harness.Node {
+	t.Helper()
+	n := &harness.Node{Bin: bin(t), File: filepath.Join(root, "testdata/nodes", file)}
+	if strings.Contains(file, "\n") {
+		n.File = filepath.Join(t.TempDir(), "node.yaml")
+		if err := os.WriteFile(n.File, []byte(file), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if r := n.CLIIn(ctx, "version: v1\nnode: {enforce: on}\n", "apply", "-f", "-", "--force"); r.Code != 0 {
+			t.Logf("the node was not emptied: %s", r.Err)
+		}
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// start starts it whole.
+func start(t *testing.T, file string) *harness.Node {
+	t.Helper()
+	n := newNode(t, file)
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func status(t *testing.T, n *harness.Node) *api.Status {
+	t.Helper()
+	s, err := n.Client().Status(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// apply applies a spec that has to work.
+func apply(t *testing.T, n *harness.Node, spec string) {
+	t.Helper()
+	if r := n.CLIIn(soon(t), spec, "apply", "-f", "-"); r.Code != 0 {
+		t.Fatalf("apply exited with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+}
+
+// writes is how many calls that change a GPU the node has seen.
+func writes(t *testing.T, n *harness.Node) uint64 {
+	t.Helper()
+	var s struct {
+		Counters struct {
+			Writes uint64 `json:"writes"`
+		} `json:"counters"`
+	}
+	if err := n.Ctl(soon(t), &s, "status"); err != nil {
+		t.Fatal(err)
+	}
+	return s.Counters.Writes
+}
+
+// layout reads from the virtual node itself what instances a GPU has: "profile@start" of all that are whole.
+func layout(t *testing.T, n *harness.Node, index int) string {
+	t.Helper()
+	var out []string
+	for _, in := range status(t, n).GPUs[index].MIG.Instances {
+		if len(in.UUIDs) == 0 {
+			out = append(out, fmt.Sprintf("%s@%d orphan", in.Profile, in.Start))
+			continue
+		}
+		out = append(out, fmt.Sprintf("%s@%d", in.Profile, in.Start))
+	}
+	return strings.Join(out, " ")
+}
+
+// quick is a node of two partitioned GPUs without latencies, and two that are not.
+const quick = `driver: "580"
+gpus:
+  - {model: A100-SXM4-40GB, count: 2, mig: true}
+  - {model: A100-SXM4-40GB, count: 2}
+`
+
+const small = `version: v1
+node: {enforce: on}
+gpus:
+  - select: {index: 0}
+    mode: mig
+    mig: {layout: [3g.20gb, 1g.5gb]}
+  - select: {index: 2}
+    mode: timeslice
+  - select: {index: 3}
+    mode: exclusive
+tenants:
+  - name: red
+    gpu:
+      - {name: cut, mig: 3g.20gb}
+      - {name: part, timeslice: {share: 30%, memory: 8GiB}}
+      - {name: whole, exclusive: 1}
+  - name: blue
+    overuse: {memory: kill, grace: 1s}
+    gpu:
+      - {name: part, timeslice: {share: 70%, memory: 8GiB}}
+`
+
+func TestApplyTwiceChangesNothing(t *testing.T) {
+	n := start(t, quick)
+	r := n.CLIIn(soon(t), small, "apply", "-f", "-", "--check", "--diff")
+	if r.Code != 0 || !strings.Contains(r.Out, "3g.20gb at 4") && !strings.Contains(r.Out, "3g.20gb at 0") {
+		t.Fatalf("--check exited with %d and said:\n%s%s", r.Code, r.Out, r.Err)
+	}
+	if got := writes(t, n); got != 0 {
+		t.Fatalf("--check made %d writes", got)
+	}
+	apply(t, n, small)
+	before := writes(t, n)
+	if before == 0 {
+		t.Fatal("the apply wrote nothing")
+	}
+	r = n.CLIIn(soon(t), small, "apply", "-f", "-")
+	if r.Code != 0 || !strings.Contains(r.Out, "no changes") {
+		t.Errorf("the second apply exited with %d and said:\n%s%s", r.Code, r.Out, r.Err)
+	}
+	if r := n.CLI(soon(t), "plan", "--exit-code"); r.Code != 0 {
+		t.Errorf("plan --exit-code exited with %d after an apply:\n%s", r.Code, r.Out)
+	}
+	c := n.Client()
+	first, err := c.Counters(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := c.Reload(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last, err := c.Counters(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first["writes"] != last["writes"] {
+		t.Errorf("converging again made %d writes", last["writes"]-first["writes"])
+	}
+	if got := writes(t, n); got != before {
+		t.Errorf("the virtual node saw %d more writes", got-before)
+	}
+}
+
+func TestEveryVerbHasJSON(t *testing.T) {
+	n := start(t, quick)
+	apply(t, n, small)
+	for _, verb := range []string{"status", "get", "plan", "doctor", "version", "gpu list", "mig list", "mps list", "tenant list", "tenant show red", "lease list"} {
+		t.Run(strings.ReplaceAll(verb, " ", "-"), func(t *testing.T) {
+			r := n.CLI(soon(t), append(strings.Fields(verb), "--json")...)
+			var out map[string]any
+			if err := json.Unmarshal([]byte(r.Out), &out); err != nil || len(out) == 0 {
+				t.Errorf("exit %d, no JSON: %v\n%s%s", r.Code, err, r.Out, r.Err)
+			}
+		})
+	}
+}
+
+// buildWithFaults builds the programs that can be told to die at a named place.
+func buildWithFaults(t *testing.T) string {
+	t.Helper()
+	shipped := bin(t)
+	dir := t.TempDir()
+	entries, err := os.ReadDir(shipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := os.Symlink(filepath.Join(shipped, e.Name()), filepath.Join(dir, e.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "gpushared")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "faultpoint", "-o", filepath.Join(dir, "gpushared"), "./cmd/gpushared")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build with fault points: %v\n%s", err, out)
+	}
+	return dir
+}
