@@ -1,0 +1,374 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/internal/faultpoint"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+// Handler carries out the steps of some kinds.
+type Handler interface {
+	// Applied reads from the hardware whether it is as the step leaves it.
+	Applied(ctx context.Context, s step.Step) (bool, error)
+	// Do carries the step out. Doing it twice is doing it once, also after it was cut short.
+	Do(ctx context.Context, s step.Step) error
+	// Undo takes the step back, also when it was only half done. Undoing twice is undoing once. A step without undo data
+	// stays.
+	Undo(ctx context.Context, s step.Step) error
+}
+
+// Handlers finds the handler of each kind of step.
+type Handlers map[string]Handler
+
+// Engine carries out changes. Its fields are read-only after the first use; it has no state of its own.
+type Engine struct {
+	Handlers Handlers
+	Log      *slog.Logger                  // nil: nothing is logged
+	Now      func() time.Time              // nil: time.Now
+	Timeout  func(step.Step) time.Duration // how long one step may take; nil: a minute
+	// Grace is how long a step that is under way may go on when the engine is told to stop. 0: ten seconds.
+	Grace time.Duration
+}
+
+// Hooks are what a run tells and asks. The zero value is fine.
+type Hooks struct {
+	// Progress is called at each change of a step's state, never by two lanes at once. It must not block.
+	Progress func(Progress)
+	// Widen is asked before each step of phase widen: access is granted from what is observed now, not from what was
+	// expected when the step was planned. It gives the step as it is to be done; ok is false to leave it out.
+	Widen func(ctx context.Context, s step.Step) (now step.Step, ok bool, err error)
+}
+
+// Run carries out a change: first what the node needs, then all GPUs side by side, then what the node is given back.
+// When a step fails, the steps of its GPU are taken back in reverse, and the other GPUs finish. When ctx ends, no further
+// step is begun and nothing is taken back: the record must stay open, and Resume goes on with it.
+func (e *Engine) Run(ctx context.Context, r *Record, h Hooks) Outcome {
+	if err := e.check(r); err != nil {
+		return refused(r, err)
+	}
+	return e.run(ctx, lanes(r.Steps), h, nil, false)
+}
+
+// Resume goes on with a change that was cut short, in another process and perhaps after a boot, with the authority that
+// it was given. Steps about hardware that is gone are left out and counted in the outcome.
+func (e *Engine) Resume(ctx context.Context, r *Record, now store.Epoch, h Hooks) Outcome {
+	if err := e.check(r); err != nil {
+		return refused(r, err)
+	}
+	left, dropped := survivors(r, now)
+	return e.run(ctx, lanes(left), h, dropped, true)
+}
+
+// Converge carries out steps that nobody gave any authority for.
+func (e *Engine) Converge(ctx context.Context, steps []step.Step, h Hooks) Outcome {
+	return e.Run(ctx, &Record{Steps: steps}, h)
+}
+
+func refused(r *Record, err error) Outcome {
+	out := Outcome{}
+	for _, s := range r.Steps {
+		out[s.GPU] = Lane{State: Undone, Reason: err.Error(), Step: -1}
+	}
+	return out
+}
+
+func (e *Engine) run(ctx context.Context, by map[string][]step.Step, h Hooks, dropped map[string]int, resumed bool) Outcome {
+	out := Outcome{}
+	for g, n := range dropped {
+		out[g] = Lane{State: Reached, Step: -1, Dropped: n}
+	}
+	run := &running{Engine: e, hooks: h, resumed: resumed}
+	before, after := split(by[""])
+	delete(by, "")
+	node := run.lane(ctx, before)
+	if node.State != Reached {
+		for g := range by {
+			out[g] = Lane{State: Undone, Reason: "not begun: " + node.Reason, Step: -1, Dropped: dropped[g]}
+			if node.State == Interrupted {
+				out[g] = Lane{State: Interrupted, Reason: node.Reason, Step: -1, Dropped: dropped[g]}
+			}
+		}
+		node.Dropped = dropped[""]
+		out[""] = node
+		return out
+	}
+
+	var mu sync.Mutex // guards out while the lanes run
+	var wait sync.WaitGroup
+	for g, steps := range by {
+		wait.Go(func() {
+			l := run.lane(ctx, steps)
+			l.Dropped = dropped[g]
+			mu.Lock()
+			defer mu.Unlock()
+			out[g] = l
+		})
+	}
+	wait.Wait()
+
+	if out.State() != Interrupted {
+		node = run.release(ctx, after)
+	}
+	if len(before)+len(after)+dropped[""] > 0 {
+		node.Dropped = dropped[""]
+		out[""] = node
+	}
+	return out
+}
+
+// split separates the node's steps that come before the GPUs from those that come after.
+func split(steps []step.Step) (before, after []step.Step) {
+	i := slices.IndexFunc(steps, func(s step.Step) bool { return s.Phase == step.Widen })
+	if i < 0 {
+		i = len(steps)
+	}
+	return steps[:i], steps[i:]
+}
+
+// running is one run.
+type running struct {
+	*Engine
+	hooks   Hooks
+	resumed bool
+	mu      sync.Mutex // serialises hooks.Progress
+}
+
+// errStop says that the engine was told to stop.
+var errStop = errors.New("the daemon is stopping")
+
+// lane carries out steps one after the other, and takes them back when one fails.
+func (r *running) lane(ctx context.Context, steps []step.Step) Lane {
+	if r.resumed && r.complete(ctx, steps) {
+		for _, s := range steps {
+			r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Done, Skipped: true})
+		}
+		return Lane{State: Reached, Step: -1}
+	}
+	for i := range steps {
+		err := r.do(ctx, &steps[i])
+		if err == nil {
+			continue
+		}
+		failed := steps[i]
+		if ctx.Err() != nil {
+			return Lane{State: Interrupted, Reason: errStop.Error(), Step: failed.ID}
+		}
+		l := Lane{State: Undone, Reason: "cannot " + failed.Text + ": " + reason(err), Step: failed.ID}
+		if err := r.back(ctx, steps[:i+1]); err != nil {
+			l.State, l.Reason = Held, l.Reason+"; and it could not be taken back: "+reason(err)
+			if ctx.Err() != nil {
+				l.State = Interrupted
+			}
+		}
+		return l
+	}
+	return Lane{State: Reached, Step: -1}
+}
+
+// release carries out the node's last steps. Each stands for itself (a unit that was stopped is started whatever
+// happened to the others), so all are tried and none is taken back: to undo what the node needed would give access to
+// hardware that is another's by now.
+func (r *running) release(ctx context.Context, steps []step.Step) Lane {
+	l := Lane{State: Reached, Step: -1}
+	var reasons []string
+	for i := range steps {
+		err := r.do(ctx, &steps[i])
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return Lane{State: Interrupted, Reason: errStop.Error(), Step: steps[i].ID}
+		}
+		l.State, l.Step = Held, steps[i].ID
+		reasons = append(reasons, "cannot "+steps[i].Text+": "+reason(err))
+	}
+	l.Reason = strings.Join(reasons, "; ")
+	return l
+}
+
+// complete tells whether a lane of a resumed change was all done before. What was narrowed is not looked at where
+// something was widened afterwards: it is no longer as the narrowing left it, and narrowing again would shut people out
+// for nothing.
+func (r *running) complete(ctx context.Context, steps []step.Step) bool {
+	widens := slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.Widen })
+	for _, s := range steps {
+		if s.Phase == step.Narrow && widens {
+			continue
+		}
+		s, ok, err := r.refreshed(ctx, s)
+		if err != nil {
+			return false
+		}
+		if !ok {
+			continue
+		}
+		if applied, err := r.applied(ctx, s); err != nil || !applied {
+			return false
+		}
+	}
+	return true
+}
+
+// do carries out one step and reads back that it worked.
+func (r *running) do(ctx context.Context, s *step.Step) error {
+	if ctx.Err() != nil {
+		return errStop
+	}
+	now, ok, err := r.refreshed(ctx, *s)
+	if err != nil {
+		return r.failed(s, 0, fmt.Errorf("cannot see what to grant: %w", err))
+	}
+	if !ok {
+		r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Done, Skipped: true})
+		return nil
+	}
+	*s = now
+	applied, err := r.applied(ctx, *s)
+	if err != nil {
+		return r.failed(s, 0, fmt.Errorf("cannot read the state before it: %w", err))
+	}
+	if applied {
+		r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Done, Skipped: true})
+		return nil
+	}
+	began := r.now()
+	r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Doing})
+	faultpoint.Hit("engine.before-do." + s.Kind)
+	limited, cancel := r.limit(ctx, *s)
+	doErr := r.Handlers[s.Kind].Do(limited, *s)
+	cancel()
+	faultpoint.Hit("engine.after-do." + s.Kind)
+	took := r.now().Sub(began)
+	// Read back in any case: what answered with an error or not at all has often happened.
+	applied, err = r.applied(ctx, *s)
+	switch {
+	case err != nil:
+		return r.failed(s, took, errors.Join(doErr, fmt.Errorf("cannot read back whether it worked: %w", err)))
+	case applied:
+		r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Done, Took: took})
+		r.log(slog.LevelInfo, "step done", s, slog.Duration("took", took))
+		return nil
+	case doErr != nil:
+		return r.failed(s, took, doErr)
+	}
+	return r.failed(s, took, errors.New("the call succeeded, but read back nothing has changed"))
+}
+
+// back takes steps back, the last first. It stops at the first that does not go: what is before it stays narrowed.
+func (r *running) back(ctx context.Context, steps []step.Step) error {
+	for i := len(steps) - 1; i >= 0; i-- {
+		if ctx.Err() != nil {
+			return errStop
+		}
+		s := &steps[i]
+		if last := i == len(steps)-1; !last { // the step that failed may be half done, whatever it reads as
+			if applied, err := r.applied(ctx, *s); err == nil && !applied {
+				continue
+			}
+		}
+		began := r.now()
+		r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Undoing})
+		faultpoint.Hit("engine.before-undo." + s.Kind)
+		err := r.undo(ctx, *s)
+		if err != nil && ctx.Err() == nil {
+			// What answered with an error has often happened. Undoing twice is undoing once, and tells.
+			err = r.undo(ctx, *s)
+		}
+		faultpoint.Hit("engine.after-undo." + s.Kind)
+		took := r.now().Sub(began)
+		if err != nil {
+			return r.failed(s, took, fmt.Errorf("cannot undo %q: %w", s.Text, err))
+		}
+		r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Back, Took: took})
+		r.log(slog.LevelInfo, "step undone", s, slog.Duration("took", took))
+	}
+	return nil
+}
+
+func (r *running) undo(ctx context.Context, s step.Step) error {
+	limited, cancel := r.limit(ctx, s)
+	defer cancel()
+	return r.Handlers[s.Kind].Undo(limited, s)
+}
+
+func (r *running) refreshed(ctx context.Context, s step.Step) (step.Step, bool, error) {
+	if s.Phase != step.Widen || r.hooks.Widen == nil {
+		return s, true, nil
+	}
+	limited, cancel := r.limit(ctx, s)
+	defer cancel()
+	return r.hooks.Widen(limited, s)
+}
+
+func (r *running) applied(ctx context.Context, s step.Step) (bool, error) {
+	limited, cancel := r.limit(ctx, s)
+	defer cancel()
+	return r.Handlers[s.Kind].Applied(limited, s)
+}
+
+// limit gives a step its deadline. When ctx ends, the step may go on for the grace: to let it finish costs less than to
+// find out later how far it came.
+func (r *running) limit(ctx context.Context, s step.Step) (context.Context, context.CancelFunc) {
+	timeout := time.Minute
+	if r.Timeout != nil {
+		timeout = r.Timeout(s)
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	grace := r.Grace
+	if grace == 0 {
+		grace = 10 * time.Second
+	}
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(grace):
+			cancel()
+		case <-limited.Done():
+		}
+	})
+	return limited, func() { stop(); cancel() }
+}
+
+func (r *running) failed(s *step.Step, took time.Duration, err error) error {
+	r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Failed, Took: took, Err: err})
+	r.log(slog.LevelError, "step failed", s, slog.Duration("took", took), slog.String("error", err.Error()))
+	return err
+}
+
+func (r *running) tell(p Progress) {
+	if r.hooks.Progress == nil {
+		return
+	}
+	p.At = r.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hooks.Progress(p)
+}
+
+func (r *running) log(level slog.Level, message string, s *step.Step, more ...slog.Attr) {
+	if r.Log == nil {
+		return
+	}
+	attrs := append([]slog.Attr{slog.Int("step", s.ID), slog.String("op", s.Kind), slog.String("gpu", s.GPU), slog.String("text", s.Text)}, more...)
+	r.Log.LogAttrs(context.Background(), level, message, attrs...)
+}
+
+func (r *running) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
+	}
+	return time.Now()
+}
+
+// reason keeps an error on one line and without a second "cannot".
+func reason(err error) string {
+	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "cannot ")
+}

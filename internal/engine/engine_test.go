@@ -1,0 +1,473 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// change is a plan for two GPUs with a unit that is stopped around it.
+func change() *engine.Record {
+	steps := append(lane("A", 1), lane("B", 11)...)
+	steps = append(steps, set(20, "", step.Narrow, "unit", "up", "down"), set(21, "", step.Widen, "unit", "down", "up"))
+	return &engine.Record{ID: "c1", Steps: steps, Authority: engine.Authority{Force: true}}
+}
+
+func TestRun(t *testing.T) {
+	type states = map[string]engine.State
+	for name, c := range map[string]struct {
+		break_  func(*world)
+		want    states
+		a, b    string // where the GPUs are then
+		unit    string
+		reasons map[string]string
+	}{
+		"all goes well": {want: states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up"},
+		"a step fails": {
+			break_: func(w *world) { w.broken["do A/hw2"] = true },
+			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
+			reasons: map[string]string{"A": `cannot set A/hw2 to "new": broken`},
+		},
+		"the last step fails": {
+			break_: func(w *world) { w.broken["do A/access"] = true; w.values["A/access"] = "" },
+			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
+			reasons: map[string]string{"A": `cannot set A/access to "new": broken`},
+		},
+		"a step lies": {
+			break_: func(w *world) { w.lying["A/hw1"] = true },
+			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
+			reasons: map[string]string{"A": `cannot set A/hw1 to "new": the call succeeded, but read back nothing has changed`},
+		},
+		"an answer is late": {
+			break_: func(w *world) { w.late["A/hw1"] = true },
+			want:   states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up",
+		},
+		"undo fails, too": {
+			break_: func(w *world) { w.broken["do A/hw2"] = true; w.broken["undo A/hw1"] = true },
+			want:   states{"A": engine.Held, "B": engine.Reached, "": engine.Reached}, a: "", b: "new", unit: "up",
+			reasons: map[string]string{"A": `cannot set A/hw2 to "new": broken; and it could not be taken back: undo "set A/hw1 to \"new\"": broken`},
+		},
+		"the node fails first": {
+			break_: func(w *world) { w.broken["do unit"] = true },
+			want:   states{"A": engine.Undone, "B": engine.Undone, "": engine.Undone}, a: "old", b: "old", unit: "up",
+			reasons: map[string]string{"": `cannot set unit to "down": broken`, "A": `not begun: cannot set unit to "down": broken`, "B": `not begun: cannot set unit to "down": broken`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld("A", "B")
+			if c.break_ != nil {
+				c.break_(w)
+			}
+			out := w.engine().Run(t.Context(), change(), engine.Hooks{})
+			if d := cmp.Diff(c.want, statesOf(out)); d != "" {
+				t.Errorf("outcome (-want +got):\n%s", d)
+			}
+			for g, l := range out {
+				if l.Reason != c.reasons[g] {
+					t.Errorf("the reason of %q is %q, want %q", g, l.Reason, c.reasons[g])
+				}
+			}
+			if w.is("A") != c.a || w.is("B") != c.b || w.get("unit") != c.unit || w.wrong != nil {
+				t.Errorf("the world is %v, %v", w.snapshot(), w.wrong)
+			}
+		})
+	}
+}
+
+func statesOf(o engine.Outcome) map[string]engine.State {
+	m := map[string]engine.State{}
+	for g, l := range o {
+		m[g] = l.State
+	}
+	return m
+}
+
+// TestHeldStaysNarrow: where the hardware is neither old nor new, nobody has access.
+func TestHeldStaysNarrow(t *testing.T) {
+	w := newWorld("A")
+	w.broken["do A/hw2"], w.broken["undo A/hw2"] = true, true
+	w.engine().Run(t.Context(), &engine.Record{Steps: lane("A", 1)}, engine.Hooks{})
+	if got := w.get("A/access"); got != "" {
+		t.Errorf("%q has access", got)
+	}
+}
+
+func TestRunTwiceWritesOnce(t *testing.T) {
+	w := newWorld("A")
+	w.values["unit"] = "up"
+	steps := []step.Step{set(1, "A", step.Change, "A/hw1", "old", "new"), set(2, "", step.Narrow, "unit", "down", "up")}
+	w.values["A/access"] = ""
+	for range 2 {
+		if out := w.engine().Converge(t.Context(), steps, engine.Hooks{}); out.State() != engine.Reached {
+			t.Fatal(out)
+		}
+	}
+	if w.writes != 1 {
+		t.Errorf("it wrote %d times", w.writes)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for name, c := range map[string]struct {
+		steps     []step.Step
+		authority engine.Authority
+		want      string
+	}{
+		"nobody's kind":         {steps: []step.Step{{ID: 1, Kind: "x", GPU: "A"}}, want: `internal error: step 1 is of kind "x", which nobody carries out`},
+		"running, no authority": {steps: []step.Step{{ID: 1, Kind: "world.set", GPU: "A", Text: "t", Disruption: step.Running}}, want: "internal error: step 1 (t) would stop somebody, and nobody gave the authority"},
+		"running, and authority": {steps: []step.Step{func() step.Step {
+			s := set(1, "A", step.Change, "unit", "up", "down")
+			s.Disruption = step.Running
+			return s
+		}()}, authority: engine.Authority{Force: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			for _, out := range []engine.Outcome{
+				w.engine().Run(t.Context(), &engine.Record{Steps: c.steps, Authority: c.authority}, engine.Hooks{}),
+				w.engine().Resume(t.Context(), &engine.Record{Steps: c.steps, Authority: c.authority}, store.Epoch{}, engine.Hooks{}),
+			} {
+				if out["A"].Reason != c.want || c.want != "" && (w.writes > 0 || out["A"].State != engine.Undone) {
+					t.Errorf("it gives %+v", out)
+				}
+			}
+		})
+	}
+}
+
+// TestKilledEverywhere cuts the power at every boundary of a change, again at every boundary of its resumption where
+// that is asked for, and looks where the world ends up.
+func TestKilledEverywhere(t *testing.T) {
+	for name, c := range map[string]struct {
+		break_ func(*world)
+		a      string
+		held   bool
+	}{
+		"all goes well":   {a: "new"},
+		"a step fails":    {break_: func(w *world) { w.broken["do A/hw2"] = true }, a: "old"},
+		"a step lies":     {break_: func(w *world) { w.lying["A/hw2"] = true }, a: "old"},
+		"undo fails, too": {break_: func(w *world) { w.broken["do A/hw2"] = true; w.broken["undo A/hw2"] = true }, held: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			second := []int{0}
+			if !testing.Short() {
+				for n := 1; n < 60; n += 3 {
+					second = append(second, n)
+				}
+			}
+			kills := 0
+			for first, cut := 1, true; cut; first++ {
+				for _, again := range second {
+					w := newWorld("A", "B")
+					if c.break_ != nil {
+						c.break_(w)
+					}
+					// What is on disk is what another process reads.
+					saved, err := json.Marshal(change())
+					if err != nil {
+						t.Fatal(err)
+					}
+					read := func() *engine.Record {
+						r := &engine.Record{}
+						if err := json.Unmarshal(saved, r); err != nil {
+							t.Fatal(err)
+						}
+						return r
+					}
+					ctx, off := w.revive(t.Context(), first)
+					out := w.engine().Run(ctx, read(), engine.Hooks{})
+					off()
+					if cut = w.dead; cut {
+						kills++
+						if s := out.State(); s != engine.Interrupted && s != engine.Reached && s != engine.Held && s != engine.Undone {
+							t.Fatalf("cut at %d: %+v", first, out)
+						}
+					}
+					for _, n := range []int{again, 0} {
+						ctx, off := w.revive(t.Context(), n)
+						out = w.engine().Resume(ctx, read(), store.Epoch{}, engine.Hooks{})
+						off()
+					}
+					if c.held {
+						if out["A"].State != engine.Held || w.get("A/access") != "" {
+							t.Fatalf("cut at %d and %d: %+v, %v", first, again, out, w.snapshot())
+						}
+					} else if w.is("A") != c.a {
+						t.Fatalf("cut at %d and %d: A is %v, %+v", first, again, w.snapshot(), out)
+					}
+					if w.is("B") != "new" || w.get("unit") != "up" || w.wrong != nil {
+						t.Fatalf("cut at %d and %d: %v, %v", first, again, w.snapshot(), w.wrong)
+					}
+					if s := out.State(); s == engine.Interrupted {
+						t.Fatalf("cut at %d and %d: ended %+v", first, again, out)
+					}
+				}
+			}
+			if kills < 30 {
+				t.Errorf("only %d kills were tried", kills)
+			}
+		})
+	}
+}
+
+// TestAnyStory runs random plans through random faults and kills.
+func TestAnyStory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		gpus := []string{"A", "B", "C"}[:rapid.IntRange(1, 3).Draw(t, "gpus")]
+		w := newWorld(gpus...)
+		r := &engine.Record{}
+		var keys []string
+		for i, g := range gpus {
+			r.Steps = append(r.Steps, lane(g, 10*i)...)
+			keys = append(keys, g+"/hw1", g+"/hw2")
+		}
+		for _, k := range rapid.SliceOfN(rapid.SampledFrom(keys), 0, 3).Draw(t, "broken") {
+			w.broken["do "+k] = true
+		}
+		for _, k := range rapid.SliceOfN(rapid.SampledFrom(keys), 0, 2).Draw(t, "late") {
+			w.late[k] = true
+		}
+		var out engine.Outcome
+		for _, cut := range append(rapid.SliceOfN(rapid.IntRange(1, 60), 0, 4).Draw(t, "cuts"), 0) {
+			ctx, off := w.revive(context.Background(), cut)
+			out = w.engine().Resume(ctx, r, store.Epoch{}, engine.Hooks{})
+			off()
+		}
+		for _, g := range gpus {
+			want := "new"
+			for k := range w.broken {
+				if strings.HasPrefix(k, "do "+g) {
+					want = "old"
+				}
+			}
+			if got := w.is(g); got != want {
+				t.Fatalf("%s is %q, want %q: %v, %+v", g, got, want, w.snapshot(), out)
+			}
+		}
+		if w.wrong != nil {
+			t.Fatal(w.wrong)
+		}
+	})
+}
+
+func TestResumeOfWhatIsDoneWritesNothing(t *testing.T) {
+	w := newWorld("A", "B")
+	r := change()
+	if out := w.engine().Run(t.Context(), r, engine.Hooks{}); out.State() != engine.Reached {
+		t.Fatal(out)
+	}
+	writes := w.writes
+	if out := w.engine().Resume(t.Context(), r, store.Epoch{}, engine.Hooks{}); out.State() != engine.Reached {
+		t.Fatal(out)
+	}
+	// The unit is the exception: that it was stopped before cannot be seen.
+	if w.writes > writes+2 {
+		t.Errorf("%d more writes", w.writes-writes)
+	}
+}
+
+func TestResumeInAnotherEpoch(t *testing.T) {
+	then := store.Epoch{Boot: "b1", Driver: "d1", Resets: map[gpu.UUID]uint64{"A": 1}}
+	record := func() *engine.Record {
+		mig := func(id int, g string) step.Step {
+			s := set(id, g, step.Change, g+"/hw1", "old", "new")
+			s.Kind = "mig.create"
+			return s
+		}
+		unit := set(5, "", step.Narrow, "unit", "up", "down")
+		unit.Kind = "unit.stop"
+		return &engine.Record{Epoch: then, Steps: []step.Step{mig(1, "A"), mig(2, "B"), set(3, "A", step.Change, "A/hw2", "old", "new"), unit}}
+	}
+	for name, c := range map[string]struct {
+		now     store.Epoch
+		dropped map[string]int
+	}{
+		"the same":     {then, map[string]int{}},
+		"a boot":       {store.Epoch{Boot: "b2", Driver: "d2"}, map[string]int{"": 1, "A": 1, "B": 1}},
+		"a driver":     {store.Epoch{Boot: "b1", Driver: "d2", Resets: then.Resets}, map[string]int{"A": 1, "B": 1}},
+		"a GPU reset":  {store.Epoch{Boot: "b1", Driver: "d1", Resets: map[gpu.UUID]uint64{"A": 2}}, map[string]int{"A": 1}},
+		"others reset": {store.Epoch{Boot: "b1", Driver: "d1", Resets: map[gpu.UUID]uint64{"A": 1, "C": 9}}, map[string]int{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld("A", "B")
+			w.values["A/access"], w.values["B/access"] = "", ""
+			out := w.engine().Resume(t.Context(), record(), c.now, engine.Hooks{})
+			if out.State() != engine.Reached {
+				t.Fatal(out)
+			}
+			dropped := map[string]int{}
+			for g, l := range out {
+				if l.Dropped > 0 {
+					dropped[g] = l.Dropped
+				}
+				want := "new"
+				if l.Dropped > 0 {
+					want = "old"
+				}
+				if g != "" && w.get(g+"/hw1") != want {
+					t.Errorf("%s/hw1 is %q", g, w.get(g+"/hw1"))
+				}
+			}
+			if d := cmp.Diff(c.dropped, dropped); d != "" {
+				t.Errorf("dropped (-want +got):\n%s", d)
+			}
+			if w.get("A/hw2") != "new" {
+				t.Error("what lasts was left out")
+			}
+		})
+	}
+}
+
+func TestWidenGrantsWhatIsObserved(t *testing.T) {
+	w := newWorld("A")
+	hooks := engine.Hooks{Widen: func(_ context.Context, s step.Step) (step.Step, bool, error) {
+		s.Args = step.Must(args{"A/access", "seen with " + w.get("A/hw1")})
+		return s, true, nil
+	}}
+	if out := w.engine().Run(t.Context(), &engine.Record{Steps: lane("A", 1)}, hooks); out.State() != engine.Reached || w.get("A/access") != "seen with new" {
+		t.Errorf("%+v, %v", out, w.snapshot())
+	}
+	w = newWorld("A")
+	hooks.Widen = func(_ context.Context, s step.Step) (step.Step, bool, error) { return s, false, nil }
+	if out := w.engine().Run(t.Context(), &engine.Record{Steps: lane("A", 1)}, hooks); out.State() != engine.Reached || w.get("A/access") != "" {
+		t.Errorf("%+v, %v", out, w.snapshot())
+	}
+	w = newWorld("A")
+	hooks.Widen = func(_ context.Context, s step.Step) (step.Step, bool, error) { return s, false, errBroken }
+	out := w.engine().Run(t.Context(), &engine.Record{Steps: lane("A", 1)}, hooks)
+	if out["A"].State != engine.Undone || w.is("A") != "old" {
+		t.Errorf("%+v, %v", out, w.snapshot())
+	}
+}
+
+func TestProgress(t *testing.T) {
+	w := newWorld("A")
+	w.broken["do A/hw2"] = true
+	var told []string
+	out := w.engine().Run(t.Context(), &engine.Record{Steps: lane("A", 1)}, engine.Hooks{Progress: func(p engine.Progress) {
+		told = append(told, fmt.Sprint(p.Step, " ", p.State))
+	}})
+	want := []string{"4 doing", "4 done", "2 doing", "2 done", "3 doing", "3 failed", "3 undoing", "3 undone", "2 undoing", "2 undone", "4 undoing", "4 undone"}
+	if d := cmp.Diff(want, told); d != "" || out["A"].Step != 3 {
+		t.Errorf("told (-want +got):\n%s\n%+v", d, out)
+	}
+}
+
+// slow is a handler whose steps wait until they are let go or their time is over.
+type slow struct {
+	begun chan string
+	free  chan struct{}
+	done  chan bool
+}
+
+func (s slow) Applied(context.Context, step.Step) (bool, error) {
+	select {
+	case <-s.done:
+		return true, nil
+	default:
+		return false, nil
+	}
+}
+
+func (s slow) Do(ctx context.Context, st step.Step) error {
+	s.begun <- st.GPU
+	select {
+	case <-s.free:
+		close(s.done)
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s slow) Undo(context.Context, step.Step) error { return nil }
+
+func newSlow() slow {
+	return slow{begun: make(chan string, 9), free: make(chan struct{}), done: make(chan bool)}
+}
+
+func TestDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlow()
+		e := &engine.Engine{Handlers: engine.Handlers{"slow": s}, Timeout: func(step.Step) time.Duration { return 30 * time.Second }}
+		began := time.Now()
+		out := e.Run(t.Context(), &engine.Record{Steps: []step.Step{{ID: 1, Kind: "slow", GPU: "A", Text: "wait"}}}, engine.Hooks{})
+		if out["A"].State != engine.Undone || !strings.Contains(out["A"].Reason, "deadline") || time.Since(began) != 30*time.Second {
+			t.Errorf("after %v: %+v", time.Since(began), out)
+		}
+	})
+}
+
+func TestStopLetsTheStepFinish(t *testing.T) {
+	for name, free := range map[string]bool{"in time": true, "not in time": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSlow()
+				e := &engine.Engine{Handlers: engine.Handlers{"slow": s}, Grace: 5 * time.Second}
+				ctx, cancel := context.WithCancel(t.Context())
+				record := &engine.Record{Steps: []step.Step{{ID: 1, Kind: "slow", GPU: "A"}, {ID: 2, Kind: "slow", GPU: "", Phase: step.Widen}}}
+				ended := make(chan engine.Outcome)
+				go func() { ended <- e.Run(ctx, record, engine.Hooks{}) }()
+				<-s.begun
+				began := time.Now()
+				cancel()
+				synctest.Wait()
+				if free {
+					close(s.free)
+				}
+				out := <-ended
+				if out.State() != engine.Interrupted || len(s.begun) != 0 {
+					t.Errorf("it ends %+v", out)
+				}
+				if free != (time.Since(began) == 0) || time.Since(began) > 5*time.Second {
+					t.Errorf("it took %v", time.Since(began))
+				}
+				if free && out["A"].State != engine.Reached {
+					t.Errorf("the step that finished is %+v", out["A"])
+				}
+			})
+		})
+	}
+}
+
+// TestLanesRunSideBySide: no GPU waits for another.
+func TestLanesRunSideBySide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handlers := engine.Handlers{}
+		var steps []step.Step
+		all := map[string]slow{}
+		for i := range 8 {
+			g := fmt.Sprint("GPU-", i)
+			all[g] = newSlow()
+			handlers[g] = all[g]
+			steps = append(steps, step.Step{ID: i, Kind: g, GPU: g, Phase: step.Change})
+		}
+		e := &engine.Engine{Handlers: handlers}
+		ended := make(chan engine.Outcome)
+		go func() { ended <- e.Run(t.Context(), &engine.Record{Steps: steps}, engine.Hooks{}) }()
+		for _, s := range all {
+			<-s.begun
+		}
+		for _, s := range all {
+			close(s.free)
+		}
+		if out := <-ended; out.State() != engine.Reached || len(out) != 8 {
+			t.Errorf("it ends %+v", out)
+		}
+	})
+}

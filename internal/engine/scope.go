@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+// scope is what a step's effect, and with it its undo data, dies with.
+type scope int
+
+const (
+	lasting  scope = iota // survives: slice files, Ampere's MIG mode
+	booted                // dies with the boot: what runs
+	attached              // dies with the boot, with the driver and with a reset of its GPU
+)
+
+// scopes gives the scope of each kind of step that does not last; a kind that ends in a dot stands for all that begin so.
+var scopes = []struct {
+	kind  string
+	scope scope
+}{
+	{"mig.create", attached},
+	{"mig.destroy", attached},
+	{"mig.compute", attached},
+	{"gpu.compute-mode", attached},
+	{"mps.", booted},
+	{"unit.", booted},
+}
+
+func scopeOf(kind string) scope {
+	for _, s := range scopes {
+		if kind == s.kind || strings.HasSuffix(s.kind, ".") && strings.HasPrefix(kind, s.kind) {
+			return s.scope
+		}
+	}
+	return lasting
+}
+
+// survivors splits a record's steps into those whose world is still there and, counted by lane, those whose world is
+// gone: an instance that died with the boot can be neither destroyed nor given back.
+func survivors(r *Record, now store.Epoch) (left []step.Step, dropped map[string]int) {
+	dropped = map[string]int{}
+	boot := r.Epoch.Boot != now.Boot
+	driver := boot || r.Epoch.Driver != now.Driver
+	for _, s := range r.Steps {
+		void := false
+		switch scopeOf(s.Kind) {
+		case booted:
+			void = boot
+		case attached:
+			void = driver || r.Epoch.Resets[gpu.UUID(s.GPU)] != now.Resets[gpu.UUID(s.GPU)]
+		}
+		if void {
+			dropped[s.GPU]++
+			continue
+		}
+		left = append(left, s)
+	}
+	return left, dropped
+}
+
+// lanes gives each GPU's steps in the order narrow, change, widen.
+func lanes(steps []step.Step) map[string][]step.Step {
+	by := map[string][]step.Step{}
+	for _, s := range steps {
+		by[s.GPU] = append(by[s.GPU], s)
+	}
+	for g := range maps.Keys(by) {
+		slices.SortStableFunc(by[g], func(a, b step.Step) int { return phases[a.Phase] - phases[b.Phase] })
+	}
+	return by
+}
+
+var phases = map[step.Phase]int{step.Narrow: 0, step.Change: 1, step.Widen: 2}

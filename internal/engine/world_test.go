@@ -1,0 +1,177 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// world is a node made of named values, in the place of hardware, units and rules. Each write is done in two halves, and
+// the power can go before, between and after them. Like the real one it has a rule: a GPU's hardware is only changed
+// while nobody has access to it.
+type world struct {
+	mu       sync.Mutex
+	values   map[string]string
+	reads    int
+	writes   int
+	boundary int                // how many boundaries were passed
+	cut      int                // the boundary at which the power goes, from 1; 0: never
+	off      context.CancelFunc // is called then
+	dead     bool
+	broken   map[string]bool // "do key" and "undo key" that always fail
+	lying    map[string]bool // keys whose writes succeed and change nothing
+	late     map[string]bool // keys whose writes happen and answer with an error
+	wrong    []string        // breaches of the rule
+}
+
+var (
+	errDead   = errors.New("nobody answers")
+	errBroken = errors.New("broken")
+	errLate   = errors.New("no answer in time")
+)
+
+type args struct{ Key, To string }
+
+// set is a step that gives a value another one.
+func set(id int, gpu string, phase step.Phase, key, from, to string) step.Step {
+	return step.Step{
+		ID: id, Kind: "world.set", GPU: gpu, Phase: phase, Text: fmt.Sprintf("set %s to %q", key, to),
+		Args: step.Must(args{key, to}), Undo: step.Must(args{key, from}), Disruption: step.Idle,
+	}
+}
+
+// lane is the steps of one GPU as a plan has them: nobody has access, the hardware changes, access is given again.
+func lane(gpu string, id int) []step.Step {
+	return []step.Step{
+		set(id, gpu, step.Widen, gpu+"/access", "", "new"),
+		set(id+1, gpu, step.Change, gpu+"/hw1", "old", "new"),
+		set(id+2, gpu, step.Change, gpu+"/hw2", "old", "new"),
+		set(id+3, gpu, step.Narrow, gpu+"/access", "old", ""),
+	}
+}
+
+func newWorld(gpus ...string) *world {
+	w := &world{values: map[string]string{"unit": "up"}, broken: map[string]bool{}, lying: map[string]bool{}, late: map[string]bool{}}
+	for _, g := range gpus {
+		w.values[g+"/access"], w.values[g+"/hw1"], w.values[g+"/hw2"] = "old", "old", "old"
+	}
+	return w
+}
+
+// is tells which of its two ends a GPU has come to; "" for neither.
+func (w *world) is(gpu string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v := w.values[gpu+"/access"]
+	if w.values[gpu+"/hw1"] != v || w.values[gpu+"/hw2"] != v {
+		return ""
+	}
+	return v
+}
+
+func (w *world) get(key string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.values[key]
+}
+
+// revive gives the power back: the same world for another process.
+func (w *world) revive(ctx context.Context, cut int) (context.Context, context.CancelFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ctx, w.off = context.WithCancel(ctx)
+	w.dead, w.boundary, w.cut = false, 0, cut
+	return ctx, w.off
+}
+
+// passLocked passes one boundary; false when the power is gone.
+func (w *world) passLocked() bool {
+	w.boundary++
+	if w.boundary == w.cut && !w.dead {
+		w.dead = true
+		w.off()
+	}
+	return !w.dead
+}
+
+func (w *world) writeLocked(what, key, to string) error {
+	if !w.passLocked() {
+		return errDead
+	}
+	if w.broken[what+" "+key] {
+		w.values[key] = "half:" + to
+		return errBroken
+	}
+	if w.lying[key] {
+		return nil
+	}
+	if gpu, hardware, _ := strings.Cut(key, "/"); strings.HasPrefix(hardware, "hw") && w.values[gpu+"/access"] != "" {
+		w.wrong = append(w.wrong, fmt.Sprintf("%s was changed while %q had access", key, w.values[gpu+"/access"]))
+	}
+	w.writes++
+	w.values[key] = "half:" + to
+	if !w.passLocked() {
+		return errDead
+	}
+	w.values[key] = to
+	if !w.passLocked() {
+		return errDead
+	}
+	if w.late[key] {
+		return errLate
+	}
+	return nil
+}
+
+func decode(raw json.RawMessage) args {
+	var a args
+	if err := json.Unmarshal(raw, &a); err != nil {
+		panic(err)
+	}
+	return a
+}
+
+func (w *world) Applied(_ context.Context, s step.Step) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reads++
+	if !w.passLocked() {
+		return false, errDead
+	}
+	a := decode(s.Args)
+	return w.values[a.Key] == a.To, nil
+}
+
+func (w *world) Do(_ context.Context, s step.Step) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a := decode(s.Args)
+	return w.writeLocked("do", a.Key, a.To)
+}
+
+func (w *world) Undo(_ context.Context, s step.Step) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a := decode(s.Undo)
+	if w.values[a.Key] == a.To {
+		return nil
+	}
+	return w.writeLocked("undo", a.Key, a.To)
+}
+
+func (w *world) engine() *engine.Engine {
+	return &engine.Engine{Handlers: engine.Handlers{"world.set": w, "mig.create": w, "unit.stop": w}, Grace: 1}
+}
+
+func (w *world) snapshot() map[string]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.values)
+}
