@@ -1,0 +1,334 @@
+package ledger
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options bound a ledger. The zero value is fine.
+type Options struct {
+	FileSize int64        // bytes of one file before the next is begun; 0: 4 MiB
+	Files    int          // how many files are kept; 0: 8
+	Queue    int          // lines that may wait for a slow disk; 0: 1024
+	Log      *slog.Logger // told once when lines begin to be lost and once when they no longer are; nil: nobody
+}
+
+// Ledger appends to one directory. A goroutine of its own does all writing, until Close.
+type Ledger struct {
+	dir     string
+	name    string
+	o       Options
+	lost    atomic.Uint64
+	queue   chan []byte
+	flush   chan chan struct{}
+	stopped chan struct{}
+	done    chan struct{}
+	stop    sync.Once
+
+	// Of the writer only.
+	file   *os.File
+	number uint64
+	size   int64
+	losing bool
+}
+
+// Open takes up the ledger of this name in a directory, which is made when it is missing. Only its owner may read it.
+func Open(dir, name string, o Options) (*Ledger, error) {
+	if o.FileSize == 0 {
+		o.FileSize = 4 << 20
+	}
+	if o.Files == 0 {
+		o.Files = 8
+	}
+	if o.Queue == 0 {
+		o.Queue = 1024
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot open the %s ledger: %w", name, err)
+	}
+	numbers, err := numbers(dir, name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the %s ledger: %w", name, err)
+	}
+	l := &Ledger{dir: dir, name: name, o: o, queue: make(chan []byte, o.Queue), flush: make(chan chan struct{}),
+		stopped: make(chan struct{}), done: make(chan struct{}), number: 1}
+	if len(numbers) > 0 {
+		l.number = numbers[len(numbers)-1]
+	}
+	go l.write()
+	return l, nil
+}
+
+// Append adds an entry, any value that encodes as JSON. It never waits: when the disk cannot follow, the entry is lost
+// and counted. The error only says that the entry does not encode.
+func (l *Ledger) Append(entry any) error {
+	line, err := encode(entry)
+	if err != nil {
+		return fmt.Errorf("cannot encode an entry of the %s ledger: %w", l.name, err)
+	}
+	select {
+	case <-l.stopped:
+		l.lost.Add(1)
+		return nil
+	default:
+	}
+	select {
+	case l.queue <- line:
+	default:
+		l.lost.Add(1)
+	}
+	return nil
+}
+
+// Lost counts the entries that were lost since Open.
+func (l *Ledger) Lost() uint64 { return l.lost.Load() }
+
+// Flush waits until everything appended before is written, or ctx ends.
+func (l *Ledger) Flush(ctx context.Context) error {
+	ack := make(chan struct{})
+	select {
+	case l.flush <- ack:
+	case <-l.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cannot flush the %s ledger: %w", l.name, ctx.Err())
+	}
+	select {
+	case <-ack:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cannot flush the %s ledger: %w", l.name, ctx.Err())
+	}
+}
+
+// Close writes what waits and ends the writer, or gives up on it when ctx ends. Entries appended from now on are lost.
+func (l *Ledger) Close(ctx context.Context) error {
+	l.stop.Do(func() { close(l.stopped) })
+	select {
+	case <-l.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cannot close the %s ledger: %w", l.name, ctx.Err())
+	}
+}
+
+// write is the writer.
+func (l *Ledger) write() {
+	defer close(l.done)
+	for {
+		select {
+		case line := <-l.queue:
+			l.put(line)
+		case ack := <-l.flush:
+			l.drain()
+			close(ack)
+		case <-l.stopped:
+			l.drain()
+			l.end()
+			return
+		}
+	}
+}
+
+func (l *Ledger) drain() {
+	for {
+		select {
+		case line := <-l.queue:
+			l.put(line)
+		default:
+			return
+		}
+	}
+}
+
+// put writes one line whole or not at all.
+func (l *Ledger) put(line []byte) {
+	err := l.room(int64(len(line)))
+	if err == nil {
+		if _, err = l.file.Write(line); err == nil {
+			l.size += int64(len(line))
+		} else if cut := l.file.Truncate(l.size); cut != nil {
+			// Half a line stays. The next file begins clean, and readers skip the half.
+			err = errors.Join(err, cut)
+			l.end()
+			l.number++
+		}
+	}
+	if err != nil {
+		l.lost.Add(1)
+	}
+	if (err != nil) != l.losing {
+		l.losing = err != nil
+		if l.o.Log == nil {
+			return
+		}
+		if l.losing {
+			l.o.Log.Warn("entries of a ledger are being lost", "ledger", l.name, "error", err.Error())
+		} else {
+			l.o.Log.Info("entries of a ledger are written again", "ledger", l.name, "lost", l.lost.Load())
+		}
+	}
+}
+
+// room sees to a file that has room for so many bytes, and lets go of the oldest.
+func (l *Ledger) room(n int64) error {
+	if l.file != nil && l.size > 0 && l.size+n > l.o.FileSize {
+		l.end()
+		l.number++
+	}
+	if l.file != nil {
+		return nil
+	}
+	f, err := os.OpenFile(l.path(l.number), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		// A kill may have torn the last line. What comes after it must begin a line of its own.
+		err = terminate(l.path(l.number), f, info.Size())
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	info, err = f.Stat()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	l.file, l.size = f, info.Size()
+	return l.forget()
+}
+
+func terminate(path string, f *os.File, size int64) error {
+	if size == 0 {
+		return nil
+	}
+	r, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	last := make([]byte, 1)
+	_, err = r.ReadAt(last, size-1)
+	if err = errors.Join(err, r.Close()); err != nil || last[0] == '\n' {
+		return err
+	}
+	_, err = f.Write([]byte("\n"))
+	return err
+}
+
+func (l *Ledger) end() {
+	if l.file == nil {
+		return
+	}
+	if err := l.file.Close(); err != nil && l.o.Log != nil {
+		l.o.Log.Warn("cannot close a file of a ledger", "ledger", l.name, "error", err.Error())
+	}
+	l.file = nil
+}
+
+// forget removes the files beyond the number that is kept.
+func (l *Ledger) forget() error {
+	have, err := numbers(l.dir, l.name)
+	if err != nil {
+		return err
+	}
+	for len(have) > l.o.Files {
+		if err := os.Remove(l.path(have[0])); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		have = have[1:]
+	}
+	return nil
+}
+
+func (l *Ledger) path(number uint64) string { return path(l.dir, l.name, number) }
+
+func path(dir, name string, number uint64) string {
+	return filepath.Join(dir, fmt.Sprintf("%s-%06d.log", name, number))
+}
+
+// numbers gives the numbers of the files that are there, the oldest first.
+func numbers(dir, name string) ([]uint64, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var found []uint64
+	for _, e := range entries {
+		text, ok := strings.CutPrefix(e.Name(), name+"-")
+		if !ok {
+			continue
+		}
+		text, ok = strings.CutSuffix(text, ".log")
+		if n, err := strconv.ParseUint(text, 10, 64); ok && err == nil {
+			found = append(found, n)
+		}
+	}
+	slices.Sort(found)
+	return found, nil
+}
+
+// Read visits the entries, the oldest first, until visit says false. It skips lines that are not as they were written
+// (a kill tears the last one) and counts them. No ledger yet is no error.
+func Read(dir, name string, visit func(json.RawMessage) bool) (skipped int, err error) {
+	have, err := numbers(dir, name)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the %s ledger: %w", name, err)
+	}
+	for _, n := range have {
+		more, s, err := readFile(path(dir, name, n), visit)
+		skipped += s
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // the writer may have forgotten it meanwhile
+			return skipped, fmt.Errorf("cannot read the %s ledger: %w", name, err)
+		}
+		if err == nil && !more {
+			break
+		}
+	}
+	return skipped, nil
+}
+
+func readFile(path string, visit func(json.RawMessage) bool) (more bool, skipped int, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, 0, err
+	}
+	defer f.Close() // it was only read
+	r := bufio.NewReader(f)
+	for {
+		line, err := r.ReadBytes('\n')
+		if err == nil {
+			value, ok := decode(line[:len(line)-1])
+			if !ok {
+				skipped++
+			} else if !visit(value) {
+				return false, skipped, nil
+			}
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			if len(line) > 0 {
+				skipped++
+			}
+			return true, skipped, nil
+		}
+		return false, skipped, err
+	}
+}
