@@ -1,0 +1,193 @@
+package quota
+
+import (
+	"slices"
+	"time"
+)
+
+// Sample names the lease that was on the GPU at one moment.
+type Sample struct {
+	Lease string        // empty: somebody who is no lease here
+	Time  time.Duration // on the scheduler's clock
+}
+
+// quietAfter is how much of a GPU's time a lease gets without one sample that names it until it is taken to do nothing:
+// about eleven samples of a busy one.
+const quietAfter = 1500 * time.Millisecond
+
+// Observe feeds the driver's utilisation samples that came since the last call, in order, and says up to when they are
+// complete. It learns from them how long each lease's queued work runs on after a freeze, who does nothing, and whether
+// the slices are filled. When the driver has no samples to give at
+// all, do not call it: the scheduler then takes drains as zero and everybody as busy.
+func (s *Scheduler) Observe(now, upTo time.Duration, samples []Sample) {
+	s.account(now)
+	for _, x := range samples {
+		s.period.saw(x.Time, s.cfg.SamplePeriod)
+		s.fill.saw()
+		m := s.find(x.Lease)
+		if m == nil {
+			continue
+		}
+		m.busyAt = max(m.busyAt, x.Time)
+		if !m.drain.hit(x.Time) && m.parked {
+			m.parked, m.deficit = false, 0
+		}
+	}
+	period := s.period.estimate(s.cfg.SamplePeriod)
+	for _, m := range s.members {
+		m.drain.learn(upTo, period, s.cfg.MaxFrozen)
+		if s.contends(m) && m.hadSince(m.busyAt, upTo) > quietAfter {
+			m.parked = true
+		}
+	}
+	s.weigh()
+	if s.cfg.Fallback {
+		s.fill.judge(s.last, period)
+	}
+}
+
+// drainEstimate learns how long a lease's queued work runs on after a freeze, from the samples that name it while it is
+// frozen: each stands for one sample period of work.
+type drainEstimate struct {
+	reserve time.Duration
+	open    []freezeSpan // not yet folded in, oldest first
+	freezes int
+	hits    int
+	rounds  int // estimates so far
+}
+
+// freezeSpan is one time of being frozen; to is 0 while it lasts.
+type freezeSpan struct {
+	from, to time.Duration
+	hits     int
+}
+
+func (d *drainEstimate) froze(now time.Duration) {
+	d.open = append(d.open, freezeSpan{from: now})
+	if len(d.open) > 256 { // nobody feeds samples
+		d.open = slices.Clone(d.open[128:])
+	}
+}
+
+func (d *drainEstimate) thawed(now time.Duration) {
+	if n := len(d.open); n != 0 && d.open[n-1].to == 0 {
+		d.open[n-1].to = now
+	}
+}
+
+// hit counts a sample that fell into a freeze.
+func (d *drainEstimate) hit(at time.Duration) bool {
+	for i := len(d.open) - 1; i >= 0; i-- {
+		if f := &d.open[i]; at >= f.from {
+			if f.to != 0 && at >= f.to {
+				return false
+			}
+			f.hits++
+			return true
+		}
+	}
+	return false
+}
+
+// learn folds in the freezes that were seen whole. The first estimates count fully, so that a new lease is understood
+// within seconds; later ones move the reserve slowly, because each is uncertain by half a sample period or so.
+func (d *drainEstimate) learn(upTo, period, most time.Duration) {
+	for len(d.open) != 0 && d.open[0].to != 0 && d.open[0].to <= upTo {
+		d.freezes++
+		d.hits += d.open[0].hits
+		d.open = d.open[1:]
+	}
+	need := 10
+	if d.rounds < 4 {
+		need = 5
+	}
+	if d.freezes < need {
+		return
+	}
+	d.rounds++
+	seen := time.Duration(float64(period) * float64(d.hits) / float64(d.freezes))
+	if off := (seen - d.reserve).Abs(); off > max(100*time.Millisecond, d.reserve/2) {
+		d.rounds = min(d.rounds, 2) // no noise explains that: the lease does something else now
+	}
+	gain := max(0.1, 1/float64(d.rounds))
+	d.reserve = min(d.reserve+time.Duration(gain*float64(seen-d.reserve)), most*4/5)
+	d.freezes, d.hits = 0, 0
+}
+
+// halve forgets part of the reserve, so that a lease that once left deep queues is tried again.
+func (d *drainEstimate) halve() {
+	d.reserve /= 2
+	d.rounds = 0
+}
+
+// period learns the time between the driver's samples: the median gap. Gaps of more than twice what is assumed are left
+// out, because the driver takes no sample while the GPU is idle.
+type period struct {
+	last time.Duration
+	gaps []time.Duration
+}
+
+func (p *period) saw(at, assumed time.Duration) {
+	if gap := at - p.last; gap > 0 {
+		if gap <= 2*assumed {
+			p.gaps = append(p.gaps, gap)
+		}
+		p.last = at
+	}
+	if len(p.gaps) > 144 {
+		p.gaps = slices.Clone(p.gaps[72:])
+	}
+}
+
+func (p *period) estimate(assumed time.Duration) time.Duration {
+	if len(p.gaps) < 36 {
+		return assumed
+	}
+	sorted := slices.Sorted(slices.Values(p.gaps))
+	return max(sorted[len(sorted)/2], assumed/4)
+}
+
+// fill watches whether the slices are filled, and holds the time of running side by side when not.
+type fill struct {
+	since   time.Duration
+	given   time.Duration // slice time since then
+	samples int
+	until   time.Duration // side by side until this
+	dwell   time.Duration
+	why     string
+	fallen  bool
+}
+
+func (f *fill) gave(d time.Duration) { f.given += d }
+func (f *fill) saw()                 { f.samples++ }
+
+func (f *fill) reset(now time.Duration) {
+	*f = fill{since: now}
+}
+
+// judge looks every 30 s of slices whether at least 80 % of them was busy.
+func (f *fill) judge(now, period time.Duration) {
+	if f.given < 30*time.Second {
+		return
+	}
+	busy := float64(f.samples) * float64(period) / float64(f.given)
+	f.since, f.given, f.samples = now, 0, 0
+	if busy < 0.8 {
+		f.fall(now, "all run side by side for a while: the slices were not filled")
+	}
+}
+
+// fall lets all run side by side, each time for longer, up to eight minutes.
+func (f *fill) fall(now time.Duration, why string) {
+	f.dwell = min(max(2*f.dwell, time.Minute), 8*time.Minute)
+	f.until, f.why, f.fallen = now+f.dwell, why, true
+}
+
+// over tells once that a time of running side by side has ended.
+func (f *fill) over(now time.Duration) bool {
+	if !f.fallen || now < f.until {
+		return false
+	}
+	f.fallen, f.since, f.given, f.samples = false, now, 0, 0
+	return true
+}

@@ -1,0 +1,140 @@
+package quota
+
+import "time"
+
+// Usage is what one lease had of a GPU's time.
+type Usage struct {
+	Lease string
+	// Occupancy is the time in which the GPU was this lease's: its slices with their drains, all the time when it is
+	// alone, and equal parts while several run side by side. It says nothing about how busy the lease kept the GPU.
+	Occupancy time.Duration
+	// Recent is the part of the last Window that was this lease's.
+	Recent float64
+	Window time.Duration // 10 s, or less when there was less
+	// Entitled is its part among those who take part now, 0…1; 0 when it does not.
+	Entitled float64
+	Frozen   time.Duration // in all
+	Slices   uint64
+	Reserve  time.Duration // the learned drain: how long its queued work runs on after a freeze
+	// Strained: it leaves so much queued work that its share cannot be held; a smaller launch queue would help.
+	Strained bool
+	Parked   bool // it holds the GPU and does nothing: nobody waits for it, and it is not frozen
+	Broken   bool // it could not be frozen and is left alone for now
+}
+
+// recentWindow is over which Usage.Recent is taken.
+const recentWindow = 10 * time.Second
+
+// spanKeep is how long spans are kept, for finding leases that do nothing.
+const spanKeep = 30 * time.Second
+
+// span is a part of the GPU's time that was one lease's.
+type span struct {
+	from, to time.Duration
+	part     float64
+}
+
+// account gives the time since the last call to whose it was.
+func (s *Scheduler) account(now time.Duration) {
+	if now <= s.last {
+		return
+	}
+	from := s.last
+	s.last = now
+	in := s.contenders()
+	switch s.phase {
+	case open:
+		for _, m := range in {
+			m.had(from, now, 1/float64(len(in)))
+		}
+	case run, drain:
+		if s.started {
+			s.cur.had(from, now, 1)
+			s.fill.gave(now - from)
+		}
+	}
+	// Only what is left after the time that was had may be lost to the limit.
+	for _, m := range in {
+		if m.cap != 0 {
+			m.budget = min(m.budget+time.Duration(m.cap*float64(now-from)), s.burst(m, len(in)))
+		}
+	}
+}
+
+// burst is how much of its cap a lease may save up: two rounds of it, because it may have to wait for another's slice.
+func (s *Scheduler) burst(m *member, n int) time.Duration {
+	return max(time.Duration(2*m.cap*float64(s.round(n))), m.drain.reserve+s.quantum())
+}
+
+// had adds time to a lease.
+func (m *member) had(from, to time.Duration, part float64) {
+	d := time.Duration(part * float64(to-from))
+	m.usage.Occupancy += d
+	if m.cap != 0 {
+		m.budget -= d
+	}
+	if n := len(m.spans); n != 0 && m.spans[n-1].to == from && m.spans[n-1].part == part && from-m.spans[n-1].from < time.Second {
+		m.spans[n-1].to = to
+	} else {
+		m.spans = append(m.spans, span{from, to, part})
+	}
+	for len(m.spans) != 0 && m.spans[0].to < to-spanKeep {
+		m.spans = m.spans[1:]
+	}
+}
+
+// hadSince is how much time was a lease's between two moments.
+func (m *member) hadSince(from, to time.Duration) time.Duration {
+	var sum time.Duration
+	for _, sp := range m.spans {
+		if a, b := max(sp.from, from), min(sp.to, to); a < b {
+			sum += time.Duration(sp.part * float64(b-a))
+		}
+	}
+	return sum
+}
+
+// Usage accounts up to now and tells what every lease had.
+func (s *Scheduler) Usage(now time.Duration) []Usage {
+	s.account(now)
+	now = s.last
+	in := s.contenders()
+	var total float64
+	for _, m := range in {
+		total += m.weight
+	}
+	window := min(recentWindow, now)
+	out := make([]Usage, 0, len(s.members))
+	for _, m := range s.members {
+		u := m.usage
+		u.Lease, u.Window, u.Reserve, u.Parked, u.Broken = m.Lease, window, m.drain.reserve, m.parked, now < m.broken
+		if m.frozen {
+			u.Frozen += now - m.frozenAt
+		}
+		if window > 0 {
+			u.Recent = float64(m.hadSince(now-window, now)) / float64(window)
+		}
+		if s.contends(m) && total > 0 {
+			u.Entitled = m.weight / total
+			u.Strained = len(in) > 1 && float64(m.drain.reserve+s.quantum()) > u.Entitled*float64(s.cfg.MaxFrozen)
+		}
+		out = append(out, u)
+	}
+	return out
+}
+
+// Status is how the GPU is shared now.
+type Status struct {
+	Gated   bool
+	Current string // the lease whose slice it is
+	Reason  string // why nobody is gated
+}
+
+// Status tells how the GPU is shared as of the last Next.
+func (s *Scheduler) Status() Status {
+	out := Status{Gated: s.phase != open, Reason: s.reason}
+	if s.cur != nil {
+		out.Current = s.cur.Lease
+	}
+	return out
+}

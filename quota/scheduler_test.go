@@ -1,0 +1,402 @@
+package quota
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// always is a worker that never lets its queue run empty.
+func always(lease string, share float64) *worker {
+	return &worker{lease: lease, share: share, depth: ms(20)}
+}
+
+func usageOf(t testing.TB, s *Scheduler, now time.Duration, lease string) Usage {
+	t.Helper()
+	for _, u := range s.Usage(now) {
+		if u.Lease == lease {
+			return u
+		}
+	}
+	t.Fatalf("no usage of %s", lease)
+	return Usage{}
+}
+
+func TestOneAloneIsNeverFrozen(t *testing.T) {
+	m := newSim(t, Config{}, 1, always("a", 30))
+	m.run(20 * time.Second)
+	if m.freezes != 0 {
+		t.Errorf("%d freezes", m.freezes)
+	}
+	if u := usageOf(t, m.s, m.now, "a"); u.Occupancy != m.now || u.Recent != 1 || u.Entitled != 1 {
+		t.Errorf("usage %+v after %v", u, m.now)
+	}
+	if st := m.s.Status(); st.Gated || st.Reason == "" {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestLeavingThawsTheRest(t *testing.T) {
+	a, b := always("a", 30), always("b", 70)
+	m := newSim(t, Config{}, 1, a, b)
+	m.run(5*time.Second + 100*time.Millisecond)
+	if !m.s.Status().Gated || a.frozen == b.frozen {
+		t.Fatalf("not gated: a frozen %v, b frozen %v", a.frozen, b.frozen)
+	}
+	m.ws = []*worker{a}
+	b.frozen = false // its processes are gone
+	m.s.SetMembers(m.now, []Member{{Lease: "a", Grant: "a", Share: 30, Active: true}})
+	m.s.Thawed("b", m.now, 0, nil)
+	m.wake = 0
+	m.run(tick)
+	if a.frozen || m.s.Status().Gated {
+		t.Error("a stays frozen although it is alone")
+	}
+	if len(m.s.Usage(m.now)) != 1 {
+		t.Error("b is not forgotten")
+	}
+}
+
+func TestLeasesOfOneGrantDivideItsShare(t *testing.T) {
+	m := newSim(t, Config{}, 1, always("a1", 1), always("a2", 1), always("b", 1))
+	m.s.SetMembers(0, []Member{
+		{Lease: "a1", Grant: "a", Share: 40, Active: true},
+		{Lease: "a2", Grant: "a", Share: 40, Active: true},
+		{Lease: "b", Grant: "b", Share: 60, Active: true},
+	})
+	m.run(20 * time.Second)
+	busy, total := m.run(60 * time.Second)
+	for i, want := range []float64{0.2, 0.2, 0.6} {
+		if got := float64(busy[i]) / float64(total); math.Abs(got-want) > 0.02 {
+			t.Errorf("%s has %.3f, want %.2f", m.ws[i].lease, got, want)
+		}
+	}
+}
+
+func TestCap(t *testing.T) {
+	quarter := 0.25
+	t.Run("alone", func(t *testing.T) {
+		a := always("a", 50)
+		a.cap = &quarter
+		m := newSim(t, Config{}, 1, a)
+		m.run(20 * time.Second)
+		busy, _ := m.run(60 * time.Second)
+		if got := float64(busy[0]) / float64(60*time.Second); math.Abs(got-0.25) > 0.02 {
+			t.Errorf("has %.3f of the GPU, its cap is 0.25; %+v", got, m.s.Usage(m.now))
+		}
+	})
+	t.Run("the others take what is left", func(t *testing.T) {
+		a := always("a", 80)
+		a.cap = &quarter
+		m := newSim(t, Config{}, 1, a, always("b", 20))
+		m.run(20 * time.Second)
+		busy, _ := m.run(60 * time.Second)
+		if got := float64(busy[0]) / float64(60*time.Second); math.Abs(got-0.25) > 0.03 {
+			t.Errorf("a has %.3f of the GPU, its cap is 0.25", got)
+		}
+		if got := float64(busy[1]) / float64(60*time.Second); got < 0.68 {
+			t.Errorf("b has %.3f of the GPU", got)
+		}
+	})
+}
+
+func TestWhoDoesNothingHoldsNobodyUp(t *testing.T) {
+	lazy := &worker{lease: "lazy", share: 50, work: ms(1), host: time.Hour, think: time.Hour}
+	m := newSim(t, Config{}, 1, lazy, always("b", 50))
+	m.run(20 * time.Second)
+	busy, total := m.run(20 * time.Second)
+	if float64(busy[1]) < 0.99*float64(20*time.Second) || total > 20*time.Second {
+		t.Errorf("b has %v of 20 s", busy[1])
+	}
+	if u := usageOf(t, m.s, m.now, "lazy"); !u.Parked {
+		t.Errorf("usage %+v", u)
+	}
+	// It wakes up and gets its share.
+	lazy.work, lazy.depth, lazy.limit = 0, ms(20), ms(20)
+	m.run(5 * time.Second)
+	busy, total = m.run(30 * time.Second)
+	if got := float64(busy[0]) / float64(total); math.Abs(got-0.5) > 0.03 {
+		t.Errorf("the woken one has %.3f", got)
+	}
+}
+
+func TestUnfilledSlicesFallBack(t *testing.T) {
+	run := func(fallback bool) (float64, Status) {
+		m := newSim(t, Config{Fallback: fallback}, 1, &worker{lease: "sync", share: 50, work: ms(10), host: ms(30)}, always("b", 50))
+		m.run(45 * time.Second)
+		_, total := m.run(30 * time.Second)
+		return float64(total) / float64(30*time.Second), m.s.Status()
+	}
+	if busy, st := run(false); busy > 0.7 || !st.Gated {
+		t.Errorf("without fallback the GPU is %.2f busy, %+v", busy, st)
+	}
+	if busy, st := run(true); busy < 0.95 || st.Gated || st.Reason == "" {
+		t.Errorf("with fallback the GPU is %.2f busy, %+v", busy, st)
+	}
+}
+
+func TestConcurrentOnlyAccounts(t *testing.T) {
+	m := newSim(t, Config{Concurrent: true}, 1, always("a", 10), always("b", 90))
+	m.run(10 * time.Second)
+	if m.freezes != 0 {
+		t.Errorf("%d freezes", m.freezes)
+	}
+	if u := usageOf(t, m.s, m.now, "a"); u.Occupancy != 5*time.Second {
+		t.Errorf("usage %+v", u)
+	}
+}
+
+func TestDrainReports(t *testing.T) {
+	s := NewScheduler(Config{})
+	s.SetMembers(0, []Member{{Lease: "a", Share: 1, Active: true}, {Lease: "b", Share: 1, Active: true}})
+	for _, m := range s.members {
+		m.drain.reserve = 300 * time.Millisecond
+	}
+	now := time.Duration(0)
+	// do carries out actions until the phase is as wanted.
+	do := func(want phase) {
+		for range 20 {
+			a := s.Next(now)
+			switch a.Kind {
+			case Freeze:
+				s.Froze(a.Lease, now, 0, nil)
+			case Thaw:
+				s.Thawed(a.Lease, now, 0, nil)
+			case Wait:
+				if s.phase == want {
+					return
+				}
+				now = a.Until
+			}
+		}
+		t.Fatalf("never in phase %v", want)
+	}
+	do(drain)
+	who := s.cur.Lease
+	a := s.Next(now)
+	if a.Kind != Wait || a.Until != now+300*time.Millisecond {
+		t.Fatalf("in the drain: %+v at %v", a, now)
+	}
+	s.Drained(who, now+10*time.Millisecond)
+	if a := s.Next(now + 10*time.Millisecond); a.Kind != Thaw || a.Lease == who {
+		t.Errorf("after the drain: %+v", a)
+	}
+}
+
+// TestFailuresFailOpen: a lease that cannot be frozen is left running and the others still share.
+func TestFailuresFailOpen(t *testing.T) {
+	s := NewScheduler(Config{})
+	s.SetMembers(0, []Member{{Lease: "a", Share: 1, Active: true}, {Lease: "stone", Share: 1, Active: true}, {Lease: "z", Share: 1, Active: true}})
+	frozen := map[string]bool{}
+	now, tries := time.Duration(0), 0
+	for now < 30*time.Second {
+		a := s.Next(now)
+		switch a.Kind {
+		case Freeze:
+			var err error
+			if a.Lease == "stone" {
+				tries++
+				err = errors.New("still not frozen after 20 ms")
+			}
+			frozen[a.Lease] = true
+			s.Froze(a.Lease, now, 0, err)
+		case Thaw:
+			frozen[a.Lease] = false
+			s.Thawed(a.Lease, now, 0, nil)
+		case Wait:
+			if frozen["stone"] {
+				t.Fatalf("at %v a lease that fails to freeze is left as it is", now)
+			}
+			now = a.Until
+		}
+	}
+	if tries != 3 {
+		t.Errorf("tried %d times in 30 s, want 3", tries)
+	}
+	if u := usageOf(t, s, now, "stone"); !u.Broken {
+		t.Errorf("usage %+v", u)
+	}
+	a, z := usageOf(t, s, now, "a"), usageOf(t, s, now, "z")
+	if a.Slices < 10 || z.Slices < 10 {
+		t.Errorf("a %+v, z %+v", a, z)
+	}
+}
+
+// TestShareErrorBeatsAliasing: rounds at multiples of the sample period mislead the estimates unless slices are
+// dithered. The reserve learned from them stays near the truth.
+func TestShareErrorBeatsAliasing(t *testing.T) {
+	for _, round := range []time.Duration{ms(556), ms(1112)} {
+		ws := []*worker{{lease: "a", share: 30, depth: ms(200)}, {lease: "b", share: 70, depth: ms(50)}}
+		m := newSim(t, Config{Round: round}, 3, ws...)
+		m.run(60 * time.Second)
+		busy, _ := m.run(60 * time.Second)
+		if w, _ := bias(busy, ws); w > 2.5 {
+			t.Errorf("round %v: error %.1f points", round, w)
+		}
+	}
+}
+
+// TestSchedulerHolds drives the scheduler with random leases, delays, failures and stalls, and checks what always holds.
+func TestSchedulerHolds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		most := 3 * time.Second
+		s := NewScheduler(Config{MaxFrozen: most, Rand: func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "dither") }})
+		type state struct {
+			m      Member
+			frozen bool
+			since  time.Duration
+		}
+		leases := map[string]*state{}
+		now := time.Duration(0)
+		set := func() {
+			var list []Member
+			for _, id := range []string{"a", "b", "c", "d", "e"} {
+				if st := leases[id]; st != nil {
+					list = append(list, st.m)
+				}
+			}
+			s.SetMembers(now, list)
+		}
+		occupied := map[string]time.Duration{}
+		waits, stalls := 0, 0
+		for range rapid.IntRange(20, 300).Draw(t, "events") {
+			switch rapid.IntRange(0, 15).Draw(t, "event") {
+			case 0:
+				id := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(t, "lease")
+				m := Member{Lease: id, Grant: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "grant"), Share: float64(rapid.IntRange(1, 100).Draw(t, "share")), Active: rapid.Bool().Draw(t, "active"), Ungated: rapid.IntRange(0, 5).Draw(t, "ungated") == 0}
+				if rapid.IntRange(0, 4).Draw(t, "capped") == 0 {
+					c := float64(rapid.IntRange(5, 100).Draw(t, "cap")) / 100
+					m.Cap = &c
+				}
+				if leases[id] == nil {
+					leases[id] = &state{}
+				}
+				leases[id].m = m
+				set()
+			case 1:
+				var xs []Sample
+				for id := range leases {
+					if rapid.Bool().Draw(t, "sampled") {
+						xs = append(xs, Sample{id, now})
+					}
+				}
+				s.Observe(now, now, xs)
+			case 2:
+				now += time.Duration(rapid.IntRange(0, 10000).Draw(t, "stall")) * time.Millisecond
+				stalls++
+			default:
+				a := s.Next(now)
+				st := leases[a.Lease]
+				took := time.Duration(rapid.IntRange(0, 2000).Draw(t, "took")) * time.Microsecond
+				switch a.Kind {
+				case Wait:
+					if a.Until <= now {
+						t.Fatalf("at %v asked to wait until %v: %s", now, a.Until, a.Reason)
+					}
+					active := 0
+					for _, x := range leases {
+						if x.m.Active && !x.m.Ungated {
+							active++
+						}
+						if x.frozen && (!x.m.Active || x.m.Ungated) {
+							t.Fatalf("%s stays frozen and does not take part", x.m.Lease)
+						}
+						if x.frozen && a.Until > x.since+most && stalls == 0 {
+							t.Fatalf("at %v %s would be frozen until %v, since %v: %s", now, x.m.Lease, a.Until, x.since, a.Reason)
+						}
+					}
+					for _, x := range leases {
+						if x.frozen && active == 1 && x.m.Cap == nil {
+							t.Fatalf("%s is alone and frozen", x.m.Lease)
+						}
+					}
+					waits++
+					now = a.Until
+				case Freeze:
+					if st == nil || st.frozen || !st.m.Active || st.m.Ungated {
+						t.Fatalf("freezes %q: %+v", a.Lease, st)
+					}
+					if a.Until != now+most {
+						t.Fatalf("freezes until %v at %v", a.Until, now)
+					}
+					now += took
+					st.frozen, st.since = true, now
+					var err error
+					if rapid.IntRange(0, 19).Draw(t, "fails") == 0 {
+						err = errors.New("did not freeze")
+					}
+					s.Froze(a.Lease, now, took, err)
+				case Thaw:
+					if st == nil || !st.frozen {
+						t.Fatalf("thaws %q: %+v", a.Lease, st)
+					}
+					now += took
+					st.frozen = false
+					s.Thawed(a.Lease, now, took, nil)
+				}
+			}
+			var sum time.Duration
+			for _, u := range s.Usage(now) {
+				if u.Occupancy < occupied[u.Lease] || u.Recent < 0 || u.Recent > 1.0001 {
+					t.Fatalf("usage %+v", u)
+				}
+				occupied[u.Lease] = u.Occupancy
+			}
+			for _, d := range occupied {
+				sum += d
+			}
+			if sum > now {
+				t.Fatalf("occupancy sums to %v in %v", sum, now)
+			}
+		}
+	})
+}
+
+// TestNobodyStarves: however unequal the shares, and however deep the queues, everybody runs within the longest frozen time.
+func TestNobodyStarves(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(2, 5).Draw(rt, "leases")
+		var ws []*worker
+		for i := range n {
+			ws = append(ws, &worker{lease: fmt.Sprintf("lease-%d", i), share: float64(rapid.IntRange(1, 100).Draw(rt, "share")), depth: ms(rapid.IntRange(1, 500).Draw(rt, "queue"))})
+		}
+		m := newSim(t, Config{}, rapid.Uint64().Draw(rt, "seed"), ws...)
+		m.gateTime = time.Duration(rapid.IntRange(0, 1000).Draw(rt, "gate")) * time.Microsecond
+		m.run(20 * time.Second)
+		busy, _ := m.run(15 * time.Second)
+		for i, w := range ws {
+			longest := w.longestFrozen
+			if w.frozen {
+				longest = max(longest, m.now-w.frozenAt)
+			}
+			if longest > 5*time.Second || busy[i] == 0 {
+				rt.Errorf("%s (share %v, queue %v) was frozen for %v and ran for %v of 15 s", w.lease, w.share, w.depth, longest, busy[i])
+			}
+		}
+	})
+}
+
+func BenchmarkNext(b *testing.B) {
+	s := NewScheduler(Config{Rand: func() float64 { return 0.5 }})
+	var list []Member
+	for i := range 8 {
+		list = append(list, Member{Lease: fmt.Sprint(i), Grant: fmt.Sprint(i), Share: float64(i + 1), Active: true})
+	}
+	s.SetMembers(0, list)
+	var now time.Duration
+	b.ReportAllocs()
+	for b.Loop() {
+		switch a := s.Next(now); a.Kind {
+		case Freeze:
+			s.Froze(a.Lease, now, 0, nil)
+		case Thaw:
+			s.Thawed(a.Lease, now, 0, nil)
+		case Wait:
+			now = a.Until
+		}
+	}
+}
