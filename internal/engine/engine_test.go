@@ -166,7 +166,7 @@ func TestKilledEverywhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			second := []int{0}
 			if !testing.Short() {
-				for n := 1; n < 60; n += 3 {
+				for n := 1; n < 60; n += 8 {
 					second = append(second, n)
 				}
 			}

@@ -25,6 +25,7 @@ type dir interface {
 type file interface {
 	io.ReadWriteCloser
 	Sync() error
+	Size() (int64, error)
 	Truncate(size int64) error
 	Allocate(size int64) error // takes the blocks now, so that writing later cannot fail for want of them
 }
@@ -72,6 +73,14 @@ func (d osDir) Sync() (err error) {
 }
 
 type osFile struct{ *os.File }
+
+func (f osFile) Size() (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
 
 // Allocate falls back to writing zeros where the filesystem cannot allocate without.
 func (f osFile) Allocate(size int64) error {

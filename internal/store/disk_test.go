@@ -198,6 +198,8 @@ func (h *handle) Sync() error {
 	return nil
 }
 
+func (h *handle) Size() (int64, error) { return int64(len(h.n.data)), h.d.step() }
+
 func (h *handle) Truncate(size int64) error {
 	if err := h.d.step(); err != nil {
 		return err

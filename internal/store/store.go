@@ -141,12 +141,16 @@ func open(d dir, c codec) (*Store, Report, error) {
 
 // findReserve makes sure of the reserve that is there: allocating what is allocated already takes no room.
 func (s *Store) findReserve() {
-	b, err := readFile(s.d, reserve)
-	if err != nil || len(b) == 0 {
+	f, err := s.d.Open(reserve, os.O_RDONLY)
+	if err != nil {
 		return // the next Update makes one
 	}
-	if s.allocate(int64(len(b))) == nil {
-		s.spare = int64(len(b))
+	size, err := f.Size()
+	if err = errors.Join(err, f.Close()); err != nil || size == 0 {
+		return
+	}
+	if s.allocate(size) == nil {
+		s.spare = size
 	}
 }
 

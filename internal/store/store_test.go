@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -238,6 +239,71 @@ func TestDamage(t *testing.T) {
 		s, r, err := open(d, first)
 		if err != nil || !r.FellBack || generation(s) != 1 {
 			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+}
+
+// TestFailingOpen lets every operation of opening a directory fail once: it is refused, or what is read is true, and the
+// next start finds everything that the first would have found.
+func TestFailingOpen(t *testing.T) {
+	damaged := func() *inode { return &inode{data: []byte("{}\n")} }
+	second := codec{format: 2, upgrades: map[int]func([]byte) ([]byte, error){1: func(b []byte) ([]byte, error) { return b, nil }}}
+	for name, c := range map[string]struct {
+		break_ func(*disk)
+		codec  codec
+		want   []uint64 // the generations that may be read
+	}{
+		"healthy":                      {func(*disk) {}, first, []uint64{2, 1}}, // an unreadable file is a damaged one
+		"damaged":                      {func(d *disk) { d.names[current] = damaged() }, first, []uint64{1, 0}},
+		"both":                         {func(d *disk) { d.names[current], d.names[previous] = damaged(), damaged() }, first, []uint64{0}},
+		"upgraded":                     {func(*disk) {}, second, []uint64{2, 1}},
+		"upgraded from the one before": {func(d *disk) { d.names[current] = damaged() }, second, []uint64{1, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, fault := range []error{syscall.EIO, syscall.EACCES, syscall.ENOSPC} {
+				for n, done := 1, false; !done; n++ {
+					d, _ := with(t, 2)
+					c.break_(d)
+					d.fail, d.err = d.op+n, fault
+					s, r, err := open(d, c.codec)
+					done = d.op < d.fail
+					if err != nil {
+						if !errors.Is(err, fault) {
+							t.Fatalf("%v at operation %d became %v", fault, n, err)
+						}
+						d.fail = 0
+						if s, r, err = open(d, c.codec); err != nil {
+							t.Fatalf("%v at operation %d: the next start gives %v", fault, n, err)
+						}
+					}
+					if !slices.Contains(c.want, generation(s)) || generation(s) == 0 && !r.Lost || r.Fresh {
+						t.Fatalf("%v at operation %d: generation %d, %+v", fault, n, generation(s), r)
+					}
+					d.fail = 0
+					if err := s.Update(accept("next")); err != nil {
+						t.Fatalf("%v at operation %d: the next write gives %v", fault, n, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+func FuzzUnmarshal(f *testing.F) {
+	d := newDisk()
+	s, _, err := open(d, first)
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := s.Update(accept("1")); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(d.names[current].data)
+	f.Add([]byte("{}\n{}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, _, err := first.unmarshal(b)
+		if (s == nil) == (err == nil) || err != nil && !errors.Is(err, errCorrupt) && !errors.Is(err, ErrNewerFormat) {
+			t.Fatalf("%v, %v", s, err)
 		}
 	})
 }
