@@ -1,0 +1,388 @@
+package mps
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// Detached runs services without a service manager: processes in sessions of their own that do not end with us, found
+// again by what was written down of them. It restarts nothing by itself. Set the fields before the first use; one Detached
+// for one directory.
+type Detached struct {
+	Dir string // for records and logs, below the run directory
+	// Cgroup is an existing cgroup v2 directory below which each service gets one of its own; empty for none.
+	Cgroup string
+
+	mu      sync.Mutex // guards results
+	results map[string]string
+}
+
+// tokenEnv marks every process of a service: what it starts inherits it, whatever session it moves to.
+const tokenEnv = "GPUSHARE_SERVICE_TOKEN"
+
+// maxLog is when a service's log is cut. It holds some days of probes.
+const maxLog = 4 << 20
+
+// detachedRecord is one service as started. It is written twice: with the token before the start, with the process after
+// it, so that a start that was cut short in between is found by the token.
+type detachedRecord struct {
+	Name   string `json:"name"`
+	Token  string `json:"token"`
+	PID    int    `json:"pid,omitempty"`
+	Start  uint64 `json:"start,omitempty"`  // clock ticks since boot
+	Cgroup string `json:"cgroup,omitempty"` // as /proc/PID/cgroup says; empty without one of its own
+	Boot   string `json:"boot"`
+}
+
+func (d *Detached) recordPath(name string) string { return filepath.Join(d.Dir, name+".json") }
+func (d *Detached) logPath(name string) string    { return filepath.Join(d.Dir, name+".log") }
+
+// read gives nil when there is no record of this boot.
+func (d *Detached) read(name string) (*detachedRecord, error) {
+	b, err := os.ReadFile(d.recordPath(name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the record of %s: %w", name, err)
+	}
+	boot, err := procfs.BootID("/")
+	if err != nil {
+		return nil, err
+	}
+	var r detachedRecord
+	if json.Unmarshal(b, &r) != nil || r.Token == "" || r.Boot != boot {
+		return nil, nil
+	}
+	return &r, nil
+}
+
+func (d *Detached) write(r detachedRecord) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	temporary := d.recordPath(r.Name) + ".new"
+	if err := os.WriteFile(temporary, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, d.recordPath(r.Name))
+}
+
+// StartService starts the process in a session, and where possible a cgroup, of its own. Its output goes to a log file.
+func (d *Detached) StartService(ctx context.Context, s Service) error {
+	st, err := d.ServiceState(ctx, s.Name)
+	switch {
+	case err != nil:
+		return err
+	case st.Running || len(st.Leftovers) > 0:
+		return fmt.Errorf("cannot start %s: processes of it still run", s.Name)
+	}
+	if err := d.start(s); err != nil {
+		return fmt.Errorf("cannot start %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+func (d *Detached) start(s Service) error {
+	if err := os.MkdirAll(d.Dir, 0o700); err != nil {
+		return err
+	}
+	boot, err := procfs.BootID("/")
+	if err != nil {
+		return err
+	}
+	r := detachedRecord{Name: s.Name, Token: rand.Text(), Boot: boot}
+	if err := d.write(r); err != nil {
+		return err
+	}
+	p, err := d.spawn(s, r.Token)
+	if err != nil {
+		return errors.Join(err, os.Remove(d.recordPath(s.Name)))
+	}
+	r.PID = p
+	// It is our child, so even if it has ended its entry is still there.
+	if r.Start, err = procfs.Start(p); err != nil {
+		return err
+	}
+	if d.Cgroup != "" {
+		// Read from the process, in the reader's view of the hierarchy, to be compared with the same reading later.
+		if r.Cgroup, err = procfs.Cgroup(p); err != nil && !errors.Is(err, procfs.ErrGone) {
+			return err
+		}
+	}
+	d.mu.Lock()
+	delete(d.results, s.Name)
+	d.mu.Unlock()
+	return d.write(r)
+}
+
+func (d *Detached) spawn(s Service, token string) (pid int, err error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer null.Close()
+	out, err := os.OpenFile(d.logPath(s.Name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer out.Close()
+	sys := &syscall.SysProcAttr{Setsid: true}
+	if d.Cgroup != "" {
+		dir := d.cgroupOf(s.Name)
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return 0, err
+		}
+		f, err := os.Open(dir)
+		if err != nil {
+			return 0, err
+		}
+		defer f.Close()
+		sys.UseCgroupFD, sys.CgroupFD = true, int(f.Fd())
+	}
+	p, err := os.StartProcess(s.Argv[0], s.Argv, &os.ProcAttr{
+		Dir: s.Dir, Env: append(slices.Clone(s.Env), tokenEnv+"="+token), Files: []*os.File{null, out, out}, Sys: sys,
+	})
+	if err != nil {
+		return 0, err
+	}
+	if s.OpenFiles > 0 {
+		limit := unix.Rlimit{Cur: s.OpenFiles, Max: s.OpenFiles}
+		// Only advice: an ordinary user may not raise it.
+		_ = unix.Prlimit(p.Pid, unix.RLIMIT_NOFILE, &limit, nil)
+	}
+	// It is reaped by whoever looks at its state, not by a goroutine that would have to live as long.
+	pid = p.Pid
+	return pid, p.Release()
+}
+
+func (d *Detached) cgroupOf(name string) string { return filepath.Join(d.Cgroup, name) }
+
+// ServiceState tells a process that is ours by its start time and its cgroup from one that only has its pid.
+func (d *Detached) ServiceState(ctx context.Context, name string) (ServiceState, error) {
+	r, err := d.read(name)
+	if r == nil || err != nil {
+		return ServiceState{}, err
+	}
+	if r.PID == 0 {
+		if err := d.find(r); err != nil {
+			return ServiceState{}, err
+		}
+	}
+	d.trimLog(name)
+	st := ServiceState{Known: true}
+	if s, err := procfs.Read(r.PID); err == nil && s.Start == r.Start {
+		if !s.Dead() {
+			if cg, err := procfs.Cgroup(r.PID); r.Cgroup != "" && err == nil && cg != r.Cgroup {
+				return ServiceState{}, fmt.Errorf("cannot tell the state of %s: process %d was moved from cgroup %s to %s", name, r.PID, r.Cgroup, cg)
+			}
+			st.Running, st.PID = true, r.PID
+			return st, nil
+		}
+		d.reap(name, s)
+	}
+	st.Result = d.result(name)
+	members, err := tokenProcesses(r.Token)
+	if err != nil {
+		return ServiceState{}, err
+	}
+	for _, p := range members {
+		st.Leftovers = append(st.Leftovers, p.PID)
+	}
+	return st, nil
+}
+
+// find looks for the process of a start that was cut short before its pid was written: the first that has the token.
+func (d *Detached) find(r *detachedRecord) error {
+	members, err := tokenProcesses(r.Token)
+	if err != nil || len(members) == 0 {
+		return err
+	}
+	r.PID, r.Start = members[0].PID, members[0].Start
+	if d.Cgroup != "" {
+		if r.Cgroup, err = procfs.Cgroup(r.PID); err != nil && !errors.Is(err, procfs.ErrGone) {
+			return err
+		}
+	}
+	return d.write(*r)
+}
+
+// reap takes the exit status of a child of ours; another life's child is somebody else's to reap.
+func (d *Detached) reap(name string, s procfs.Stat) {
+	if s.PPID != os.Getpid() {
+		return
+	}
+	var ws unix.WaitStatus
+	if pid, err := unix.Wait4(s.PID, &ws, unix.WNOHANG, nil); err != nil || pid != s.PID {
+		return
+	}
+	result := fmt.Sprintf("exited with %d", ws.ExitStatus())
+	if ws.Signaled() {
+		result = fmt.Sprintf("killed by signal %d", ws.Signal())
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.results == nil {
+		d.results = map[string]string{}
+	}
+	d.results[name] = result
+}
+
+func (d *Detached) result(name string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.results[name]
+}
+
+// StopService ends every process with the service's token, gently first, and makes sure of it.
+func (d *Detached) StopService(ctx context.Context, name string, timeout time.Duration) error {
+	r, err := d.read(name)
+	if err != nil {
+		return fmt.Errorf("cannot stop %s: %w", name, err)
+	}
+	if r == nil {
+		return nil
+	}
+	gentle, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := endAll(gentle, r.Token, unix.SIGTERM); err != nil && ctx.Err() == nil && gentle.Err() == nil {
+		return fmt.Errorf("cannot stop %s: %w", name, err)
+	}
+	hard, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if d.Cgroup != "" {
+		// The kernel's own loop over all members cannot be outrun by one that forks.
+		_ = os.WriteFile(filepath.Join(d.cgroupOf(name), "cgroup.kill"), []byte("1"), 0)
+	}
+	if err := endAll(hard, r.Token, unix.SIGKILL); err != nil {
+		return fmt.Errorf("cannot stop %s: %w", name, err)
+	}
+	if s, err := procfs.Read(r.PID); err == nil && s.Start == r.Start && s.Dead() {
+		d.reap(name, s)
+	}
+	if d.Cgroup != "" {
+		// A cgroup that is not empty holds somebody else's process, who knows; the next start uses it again.
+		_ = os.Remove(d.cgroupOf(name))
+	}
+	d.mu.Lock()
+	delete(d.results, name)
+	d.mu.Unlock()
+	return errors.Join(removeIfThere(d.logPath(name)), removeIfThere(d.recordPath(name)))
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// endAll signals every process with the token, and those that they start meanwhile, until none is left or ctx ends.
+func endAll(ctx context.Context, token string, sig unix.Signal) error {
+	for {
+		members, err := tokenProcesses(token)
+		if err != nil || len(members) == 0 {
+			return err
+		}
+		for _, m := range members {
+			if err := end(ctx, m, sig); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// end signals one process and waits for its end.
+func end(ctx context.Context, s procfs.Stat, sig unix.Signal) error {
+	p, err := procfs.OpenPidfd(s.PID, s.Start)
+	if errors.Is(err, procfs.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	if err := p.Signal(sig); err != nil && !errors.Is(err, procfs.ErrGone) {
+		return err
+	}
+	return p.Wait(ctx)
+}
+
+// tokenProcesses lists the processes that have the token in the environment they were started with, but for those that have
+// ended; the oldest first. It reads those of all others too: it is for when something starts, stops or has failed.
+func tokenProcesses(token string) ([]procfs.Stat, error) {
+	all, err := procfs.All()
+	if err != nil {
+		return nil, fmt.Errorf("cannot list processes: %w", err)
+	}
+	entry := tokenEnv + "=" + token
+	var out []procfs.Stat
+	for _, s := range all {
+		if !s.Dead() && hasEnv(s.PID, entry) {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(a, b procfs.Stat) int {
+		if a.Start != b.Start {
+			return int(int64(a.Start - b.Start))
+		}
+		return a.PID - b.PID
+	})
+	return out, nil
+}
+
+// hasEnv tells whether a process was started with this entry. One that may not be read is not ours.
+func hasEnv(pid int, entry string) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		return false
+	}
+	for len(b) > 0 {
+		i := slices.Index(b, 0)
+		if i < 0 {
+			return string(b) == entry
+		}
+		if string(b[:i]) == entry {
+			return true
+		}
+		b = b[i+1:]
+	}
+	return false
+}
+
+// trimLog keeps the end of a log that has grown long. The service appends, so cutting the file under it loses at most what
+// it writes at that moment.
+func (d *Detached) trimLog(name string) {
+	info, err := os.Stat(d.logPath(name))
+	if err != nil || info.Size() < maxLog {
+		return
+	}
+	f, err := os.OpenFile(d.logPath(name), os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	tail := make([]byte, maxLog/16)
+	n, err := f.ReadAt(tail, info.Size()-int64(len(tail)))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return
+	}
+	// Losing a log is better than filling the run directory.
+	_ = os.WriteFile(d.logPath(name)+".1", tail[:n], 0o600)
+	_ = f.Truncate(0)
+}

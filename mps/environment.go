@@ -1,0 +1,38 @@
+package mps
+
+import (
+	"fmt"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Limits are one lease's, as the driver enforces them for each of its processes by itself.
+type Limits struct {
+	Threads float64 // percent of the GPU's threads, above 0 up to 100; 0 for all
+	Memory  uint64  // bytes, whole MiB; 0 for none
+	Total   uint64  // the GPU's memory in bytes, to refuse more than that; 0 when it is not known
+}
+
+// Environment is what joins a lease's processes to MPS on a GPU, as NAME=value. A process can only lower what it is given
+// here below the control daemon's defaults, but it can lift it up to them: where that matters the default must be the limit.
+func (s *Supervisor) Environment(id gpu.UUID, lim Limits) ([]string, error) {
+	env := []string{"CUDA_MPS_PIPE_DIRECTORY=" + s.layout(id).tenant()}
+	if lim.Threads < 0 || lim.Threads > 100 || lim.Threads != lim.Threads {
+		return nil, fmt.Errorf("cannot join MPS on %s: a thread percentage of %s is not above 0 and at most 100", id, percentText(lim.Threads))
+	}
+	if lim.Threads > 0 {
+		env = append(env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="+percentText(lim.Threads))
+	}
+	if lim.Memory > 0 {
+		limit, err := FormatMemory(lim.Memory, lim.Total)
+		if err != nil {
+			return nil, fmt.Errorf("cannot join MPS on %s: %w", id, err)
+		}
+		// By ordinal: a UUID here is ignored by drivers up to 555, and a device that is not known drops every limit.
+		env = append(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0="+limit)
+	}
+	return env, nil
+}
+
+// PipeDirectory is what a lease on this GPU needs of the file system: a directory with the client socket alone.
+func (s *Supervisor) PipeDirectory(id gpu.UUID) string { return s.layout(id).tenant() }

@@ -1,0 +1,180 @@
+package mps
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// Modes reads and sets the compute mode of a GPU.
+type Modes interface {
+	Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error)
+	SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.ComputeMode) error
+}
+
+// Handler carries out steps of both kinds.
+type Handler struct {
+	Supervisor *Supervisor
+	Driver     Modes
+}
+
+// Applied tells, from what runs, whether a step is done.
+func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
+	switch s.Kind {
+	case KindStart:
+		a, err := decode[StartArgs](s.Args)
+		if err != nil {
+			return false, err
+		}
+		return h.runs(ctx, a.Settings)
+	case KindStop:
+		a, err := decode[StopArgs](s.Args)
+		if err != nil {
+			return false, err
+		}
+		return h.Supervisor.Observe(ctx, a.GPU) == nil, nil
+	}
+	return false, unknownKind(s)
+}
+
+// Do carries a step out. It may be called for one that is half done.
+func (h *Handler) Do(ctx context.Context, s step.Step) error {
+	switch s.Kind {
+	case KindStart:
+		a, err := decode[StartArgs](s.Args)
+		if err != nil {
+			return err
+		}
+		return h.start(ctx, a.Settings)
+	case KindStop:
+		a, err := decode[StopArgs](s.Args)
+		if err != nil {
+			return err
+		}
+		return h.stop(ctx, a.GPU)
+	}
+	return unknownKind(s)
+}
+
+// Undo goes back to what ran before a step.
+func (h *Handler) Undo(ctx context.Context, s step.Step) error {
+	switch s.Kind {
+	case KindStart:
+		u, err := decode[StartUndo](s.Undo)
+		if err != nil {
+			return err
+		}
+		if u.Previous != nil {
+			return h.start(ctx, *u.Previous)
+		}
+		return h.stop(ctx, gpu.UUID(s.GPU))
+	case KindStop:
+		u, err := decode[StopUndo](s.Undo)
+		if err != nil || u.Settings == nil {
+			return err
+		}
+		return h.start(ctx, *u.Settings)
+	}
+	return unknownKind(s)
+}
+
+// runs tells whether MPS runs as the settings say, compute mode included.
+func (h *Handler) runs(ctx context.Context, set Settings) (bool, error) {
+	st := h.Supervisor.Observe(ctx, set.GPU)
+	if !st.Healthy() || st.Settings == nil || *st.Settings != set {
+		return false, nil
+	}
+	if !set.Strict {
+		return true, nil
+	}
+	snap, err := h.Driver.Snapshot(ctx, set.GPU)
+	if err != nil {
+		return false, err
+	}
+	return snap.ComputeMode == gpu.ComputeExclusiveProcess, nil
+}
+
+// start sets the compute mode and starts. The mode to go back to is on disk before it is changed.
+func (h *Handler) start(ctx context.Context, set Settings) error {
+	before := h.Supervisor.Previous(set.GPU)
+	snap, err := h.Driver.Snapshot(ctx, set.GPU)
+	if err != nil {
+		return err
+	}
+	switch {
+	case set.Strict && before == "":
+		before = snap.ComputeMode
+	case !set.Strict && before != "":
+		// It was strict until now.
+		if err := h.mode(ctx, set.GPU, snap.ComputeMode, before); err != nil {
+			return err
+		}
+		before = ""
+	}
+	if set.Strict {
+		if err := h.Supervisor.remember(set, before); err != nil {
+			return err
+		}
+		if err := h.mode(ctx, set.GPU, snap.ComputeMode, gpu.ComputeExclusiveProcess); err != nil {
+			return h.giveUp(ctx, set.GPU, err)
+		}
+	}
+	if err := h.Supervisor.Start(ctx, set, before); err != nil {
+		return h.giveUp(ctx, set.GPU, err)
+	}
+	return nil
+}
+
+// giveUp puts the compute mode back after a start that failed, which has already stopped what it had started.
+func (h *Handler) giveUp(ctx context.Context, id gpu.UUID, why error) error {
+	if err := h.restore(ctx, id); err != nil {
+		return fmt.Errorf("%w; and %w", why, err)
+	}
+	return why
+}
+
+func (h *Handler) stop(ctx context.Context, id gpu.UUID) error {
+	if err := h.Supervisor.Stop(ctx, id); err != nil {
+		return err
+	}
+	return h.restore(ctx, id)
+}
+
+// restore puts the compute mode back to what it was before strict MPS, and only then forgets what that was.
+func (h *Handler) restore(ctx context.Context, id gpu.UUID) error {
+	if before := h.Supervisor.Previous(id); before != "" {
+		snap, err := h.Driver.Snapshot(ctx, id)
+		if err != nil {
+			return err
+		}
+		if err := h.mode(ctx, id, snap.ComputeMode, before); err != nil {
+			return err
+		}
+	}
+	return h.Supervisor.Forget(id)
+}
+
+func (h *Handler) mode(ctx context.Context, id gpu.UUID, is, want gpu.ComputeMode) error {
+	if is == want {
+		return nil
+	}
+	return h.Driver.SetComputeMode(ctx, id, want)
+}
+
+func decode[T any](b []byte) (T, error) {
+	var v T
+	if len(b) == 0 {
+		return v, nil
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("cannot read the arguments of an MPS step: %w", err)
+	}
+	return v, nil
+}
+
+func unknownKind(s step.Step) error {
+	return fmt.Errorf("cannot carry out step %q: it is not one of MPS", s.Kind)
+}

@@ -1,0 +1,463 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// How long things may take.
+const (
+	startTimeout = 30 * time.Second       // from the start of the unit to its greeting: with many GPUs it is slow
+	startPoll    = 20 * time.Millisecond  // there is no event for a socket that begins to answer
+	drainTimeout = 10 * time.Second       // for servers to end once their clients were told to
+	stopTimeout  = 5 * time.Second        // from SIGTERM to SIGKILL of the unit
+	settleAfter  = 500 * time.Millisecond // beyond what the program was told
+	strikes      = 3                      // missed greetings until a daemon counts as unresponsive
+	readEvery    = 15 * time.Second       // each reading of lists and limits is a process and a few log lines
+	openFiles    = 16384                  // NVIDIA's documentation advises it for the server
+)
+
+// Supervisor runs the control daemons of a node. Set the fields before the first use. Its methods may be called
+// concurrently, but not Start and Stop for one GPU at a time.
+type Supervisor struct {
+	Units   Units
+	Control string // absolute path of nvidia-cuda-mps-control
+	RunDir  string // a directory of our own, for instance /run/gpushare/mps
+	Log     *slog.Logger
+	Now     func() time.Time
+
+	mu   sync.Mutex // guards gpus
+	gpus map[gpu.UUID]*watch
+}
+
+// watch is what is remembered of one control daemon between two looks.
+type watch struct {
+	mu      sync.Mutex // held while looking: one look at a time; guards the rest
+	looked  bool       // for a unit without a record, once
+	foreign bool       // there is one
+	strikes int
+	read    time.Time // when the reading was made
+	pid     int       // of which control daemon
+	reading reading
+}
+
+// reading is what a control daemon said of itself.
+type reading struct {
+	servers, clients []int
+	drift            string // how its defaults differ from the settings
+}
+
+func (s *Supervisor) layout(id gpu.UUID) layout {
+	return layout{dir: filepath.Join(s.RunDir, shortID(id))}
+}
+
+func (s *Supervisor) watch(id gpu.UUID) *watch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gpus == nil {
+		s.gpus = map[gpu.UUID]*watch{}
+	}
+	w := s.gpus[id]
+	if w == nil {
+		w = &watch{}
+		s.gpus[id] = w
+	}
+	return w
+}
+
+// Service is the unit of a GPU's control daemon: in the foreground, because the background start says that all is well
+// while it fails; one server for all users; nothing of our environment, which the server would inherit. The GPU is named by
+// its UUID, so that it is device 0 to the daemon.
+func (s *Supervisor) Service(set Settings) Service {
+	l := s.layout(set.GPU)
+	return Service{
+		Name:        UnitName(set.GPU),
+		Description: "CUDA MPS control daemon of " + string(set.GPU),
+		// Every version since 535 takes the long form with one dash.
+		Argv: []string{s.Control, "-f", "-multiuser-server"},
+		Env: append(environment(s.Control, l.pipe()),
+			"CUDA_MPS_LOG_DIRECTORY="+l.logs(),
+			"CUDA_VISIBLE_DEVICES="+string(set.GPU)),
+		Dir:          "/",
+		Restart:      true,
+		RestartAfter: 2 * time.Second,
+		OpenFiles:    openFiles,
+	}
+}
+
+// Observe looks at the control daemon of one GPU: nil when nobody asked for one. It changes nothing on the node.
+func (s *Supervisor) Observe(ctx context.Context, id gpu.UUID) *State {
+	w := s.watch(id)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return s.observeLocked(ctx, id, w)
+}
+
+func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *watch) *State {
+	l := s.layout(id)
+	rec := l.readRecord()
+	if rec == nil && w.looked && !w.foreign {
+		return nil
+	}
+	unit, err := s.Units.ServiceState(ctx, UnitName(id))
+	if rec == nil && err == nil {
+		w.looked, w.foreign = true, unit.Known
+		if !unit.Known {
+			return nil
+		}
+	}
+	st := &State{GPU: id, Unit: UnitName(id), PID: unit.PID, Leftovers: unit.Leftovers}
+	if rec != nil {
+		st.Settings = &rec.Settings
+	}
+	switch {
+	case err != nil && rec == nil:
+		return nil
+	case err != nil:
+		st.Phase, st.Reason = Unresponsive, err.Error()
+		return st
+	case !unit.Running && rec == nil:
+		st.Phase, st.Reason = Stopped, unit.Result
+		return st
+	case !unit.Running:
+		st.Phase, st.Reason = Failed, "its unit does not run"
+		if unit.Result != "" {
+			st.Reason = "its unit ended: " + unit.Result
+		}
+		return st
+	}
+	if w.pid != unit.PID {
+		w.pid, w.strikes, w.read = unit.PID, 0, time.Time{}
+	}
+	if err := greet(ctx, l.pipe()); err != nil {
+		w.strikes++
+		st.Phase, st.Strikes, st.Reason = Running, w.strikes, err.Error()
+		st.Servers, st.Clients = w.reading.servers, w.reading.clients
+		switch {
+		case w.read.IsZero() && errors.Is(err, ErrNoDaemon) && w.strikes < strikes:
+			st.Phase = Starting
+		case w.strikes >= strikes:
+			st.Phase = Unresponsive
+		}
+		return st
+	}
+	w.strikes = 0
+	st.Phase = Running
+	if now := s.Now(); w.read.IsZero() || now.Sub(w.read) >= readEvery {
+		r, err := s.read(ctx, l, rec)
+		if err != nil {
+			st.Reason = err.Error()
+			return st
+		}
+		w.reading, w.read = r, now
+	}
+	st.Servers, st.Clients, st.Reason = w.reading.servers, w.reading.clients, w.reading.drift
+	if rec != nil && !l.tenantLinked() {
+		st.Reason = "the tenants' socket is that of an earlier control daemon"
+	}
+	return st
+}
+
+// read asks a control daemon that greets for its servers, its clients and its defaults.
+func (s *Supervisor) read(ctx context.Context, l layout, rec *record) (reading, error) {
+	c := control{program: s.Control, pipeDir: l.pipe()}
+	var r reading
+	out, err := c.ask(ctx, "get_server_list")
+	if err == nil {
+		r.servers, err = parsePIDs(out)
+	}
+	if err != nil {
+		return r, err
+	}
+	for _, server := range r.servers {
+		out, err := c.ask(ctx, fmt.Sprintf("get_client_list %d", server))
+		if err != nil {
+			return r, err
+		}
+		pids, err := parsePIDs(out)
+		if err != nil {
+			continue // it ended between the two questions
+		}
+		r.clients = append(r.clients, pids...)
+	}
+	slices.Sort(r.clients)
+	if rec != nil {
+		r.drift, err = c.drift(ctx, rec.Settings)
+	}
+	return r, err
+}
+
+// drift compares the defaults in force with the settings.
+func (c control) drift(ctx context.Context, set Settings) (string, error) {
+	if set.Threads > 0 {
+		out, err := c.ask(ctx, "get_default_active_thread_percentage")
+		if err != nil {
+			return "", err
+		}
+		p, err := parsePercent(out)
+		if err != nil {
+			return "", err
+		}
+		if math.Abs(p-set.Threads) > 0.06 { // it prints one decimal
+			return fmt.Sprintf("its default thread percentage is %s, it should be %s", percentText(p), percentText(set.Threads)), nil
+		}
+	}
+	if set.Memory > 0 {
+		out, err := c.ask(ctx, "get_default_device_pinned_mem_limit 0")
+		if err != nil {
+			return "", err
+		}
+		if got, want := string(trim(out)), readBack(set.Memory); got != want {
+			return fmt.Sprintf("its default memory limit reads back as %q, it should be %q", got, want), nil
+		}
+	}
+	return "", nil
+}
+
+// apply sets the defaults and reads them back: setting never fails in words or by exit code.
+func (c control) apply(ctx context.Context, set Settings) error {
+	if set.Threads > 0 {
+		if _, err := c.ask(ctx, "set_default_active_thread_percentage "+percentText(set.Threads)); err != nil {
+			return err
+		}
+	}
+	if set.Memory > 0 {
+		limit, err := FormatMemory(set.Memory, 0)
+		if err != nil {
+			return err
+		}
+		if _, err := c.ask(ctx, "set_default_device_pinned_mem_limit 0 "+limit); err != nil {
+			return err
+		}
+	}
+	drift, err := c.drift(ctx, set)
+	if err == nil && drift != "" {
+		err = errors.New(drift + " after it was set")
+	}
+	return err
+}
+
+// Start makes MPS run on a GPU with these settings, whatever is there now. A control daemon that runs with the same
+// settings and greets is left alone, but for its defaults and the tenants' socket; any other is stopped first, clients
+// included. When it fails nothing runs and nothing is remembered, but for previous, which Forget drops.
+func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.ComputeMode) error {
+	if err := s.valid(set); err != nil {
+		return err
+	}
+	w := s.watch(set.GPU)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := s.layout(set.GPU)
+	name := UnitName(set.GPU)
+	rec := l.readRecord()
+	unit, err := s.Units.ServiceState(ctx, name)
+	if err != nil {
+		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
+	}
+	same := rec != nil && rec.Settings.sameServer(set) && unit.Running && greet(ctx, l.pipe()) == nil
+	if rec != nil && previous == "" {
+		previous = rec.Previous
+	}
+	if err := errors.Join(l.make(), l.writeRecord(record{Settings: set, Previous: previous})); err != nil {
+		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
+	}
+	if !same {
+		err = s.startLocked(ctx, l, set, unit)
+	}
+	if err == nil {
+		err = s.finishStart(ctx, l, set)
+	}
+	w.read, w.strikes = time.Time{}, 0
+	if err != nil {
+		// Whatever ended ctx, what was begun must not be left.
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout+startTimeout)
+		defer cancel()
+		if e := s.Units.StopService(stop, name, stopTimeout); e != nil {
+			err = fmt.Errorf("%w; and cannot stop it: %w", err, e)
+		}
+		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
+	}
+	s.Log.Info("MPS runs", "gpu", set.GPU, "unit", name, "strict", set.Strict)
+	return nil
+}
+
+// valid refuses settings that the program would corrupt or ignore.
+func (s *Supervisor) valid(set Settings) error {
+	if set.GPU == "" || len(shortID(set.GPU)) < 8 {
+		return fmt.Errorf("cannot start MPS on %q: it is no UUID", set.GPU)
+	}
+	if set.Threads < 0 || set.Threads > 100 || set.Threads != set.Threads {
+		return fmt.Errorf("cannot start MPS on %s: a thread percentage of %s is not above 0 and at most 100", set.GPU, percentText(set.Threads))
+	}
+	if set.Memory > 0 {
+		if _, err := FormatMemory(set.Memory, 0); err != nil {
+			return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
+		}
+	}
+	if !filepath.IsAbs(s.Control) {
+		return fmt.Errorf("cannot start MPS on %s: %q is no absolute path of the control program", set.GPU, s.Control)
+	}
+	if info, err := os.Stat(s.Control); err != nil || info.Mode()&0o111 == 0 {
+		return fmt.Errorf("cannot start MPS on %s: there is no program at %s; install the driver's MPS package or set mps_control", set.GPU, s.Control)
+	}
+	return nil
+}
+
+// startLocked stops what is there and starts the unit.
+func (s *Supervisor) startLocked(ctx context.Context, l layout, set Settings, unit ServiceState) error {
+	if unit.Running || len(unit.Leftovers) > 0 {
+		if err := s.drain(ctx, l, unit); err != nil {
+			return err
+		}
+	}
+	if err := s.Units.StartService(ctx, s.Service(set)); err != nil {
+		return err
+	}
+	return s.awaitGreeting(ctx, l, UnitName(set.GPU))
+}
+
+// awaitGreeting returns when the daemon greets, or with why its unit ended.
+func (s *Supervisor) awaitGreeting(ctx context.Context, l layout, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
+	for {
+		err := greet(ctx, l.pipe())
+		if err == nil {
+			return nil
+		}
+		if unit, e := s.Units.ServiceState(ctx, name); e == nil && !unit.Running {
+			return fmt.Errorf("its control daemon %s", describeEnd(unit.Result))
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// describeEnd adds to a result what is known of the control program's exit codes: it ends without a word.
+func describeEnd(result string) string {
+	switch result {
+	case "":
+		return "ended at once"
+	case "exited with 100":
+		return "found no usable GPU (it exited with 100)"
+	case "exited with 244":
+		return "found no CUDA driver library (it exited with 244)"
+	}
+	return result
+}
+
+func (s *Supervisor) finishStart(ctx context.Context, l layout, set Settings) error {
+	c := control{program: s.Control, pipeDir: l.pipe()}
+	if err := c.apply(ctx, set); err != nil {
+		return err
+	}
+	// Before tenants see the socket, the limits hold; and only with our own user's servers can the log be closed.
+	return errors.Join(l.closeLog(), l.linkTenant())
+}
+
+// Stop ends MPS on a GPU. Clients that are still there are told to end their work, which they see as CUDA error 810. What is
+// remembered of the GPU stays until Forget.
+func (s *Supervisor) Stop(ctx context.Context, id gpu.UUID) error {
+	w := s.watch(id)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	unit, err := s.Units.ServiceState(ctx, UnitName(id))
+	if err == nil {
+		err = s.drain(ctx, s.layout(id), unit)
+	}
+	w.read, w.strikes, w.looked = time.Time{}, 0, false
+	if err != nil {
+		return fmt.Errorf("cannot stop MPS on %s: %w", id, err)
+	}
+	return nil
+}
+
+// drain ends a control daemon in the order that hurts least: no new clients, clients told, servers ended, and only then the
+// unit with all that is left in it. Each stage may fail or hang; the next one is harder.
+func (s *Supervisor) drain(ctx context.Context, l layout, unit ServiceState) error {
+	// Tenants must not come back in between.
+	if err := os.Remove(filepath.Join(l.tenant(), "control")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cannot close the tenants' MPS socket: %w", err)
+	}
+	if unit.Running {
+		if err := s.quit(ctx, l); err != nil {
+			s.Log.Warn("the MPS control daemon does not quit; its unit is stopped", "dir", l.dir, "error", err)
+		}
+	}
+	return s.Units.StopService(ctx, unitOf(l), stopTimeout)
+}
+
+func unitOf(l layout) string { return "gpushare-mps-" + filepath.Base(l.dir) + ".service" }
+
+func (s *Supervisor) quit(ctx context.Context, l layout) error {
+	c := control{program: s.Control, pipeDir: l.pipe()}
+	r, err := s.read(ctx, l, nil)
+	if err != nil {
+		return err
+	}
+	for _, server := range r.servers {
+		out, err := c.ask(ctx, fmt.Sprintf("get_client_list %d", server))
+		if err != nil {
+			return err
+		}
+		pids, err := parsePIDs(out)
+		if err != nil {
+			continue
+		}
+		for _, pid := range pids {
+			// A client that is killed in the middle of a kernel can wedge the server for all; one that is terminated cannot.
+			if _, err := c.ask(ctx, fmt.Sprintf("terminate_client %d %d", server, pid)); err != nil {
+				return err
+			}
+		}
+	}
+	// Its exit code tells that some server once failed, not that quitting did.
+	_, err = c.askFor(ctx, fmt.Sprintf("quit -t %d", int(drainTimeout/time.Second)), drainTimeout+settleAfter)
+	return err
+}
+
+// Previous is the compute mode from before strict MPS, empty when nothing is remembered.
+func (s *Supervisor) Previous(id gpu.UUID) gpu.ComputeMode {
+	if rec := s.layout(id).readRecord(); rec != nil && rec.Settings.Strict {
+		return rec.Previous
+	}
+	return ""
+}
+
+// Forget removes the files of a GPU whose MPS was stopped.
+func (s *Supervisor) Forget(id gpu.UUID) error { return s.layout(id).remove() }
+
+// Version is the CUDA version of the control program, "13.0"; empty when the program is too old to tell.
+func (s *Supervisor) Version(ctx context.Context) (string, error) { return version(ctx, s.Control) }
+
+// remember writes down what is about to be started and the compute mode from before it.
+func (s *Supervisor) remember(set Settings, previous gpu.ComputeMode) error {
+	if err := s.valid(set); err != nil {
+		return err
+	}
+	l := s.layout(set.GPU)
+	if rec := l.readRecord(); rec != nil {
+		// What runs has the old settings until it is replaced: only the mode to go back to is new.
+		set = rec.Settings
+		set.Strict = true
+	}
+	if err := errors.Join(l.make(), l.writeRecord(record{Settings: set, Previous: previous})); err != nil {
+		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
+	}
+	return nil
+}
