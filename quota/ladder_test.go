@@ -1,0 +1,241 @@
+package quota
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+const gibi = 1 << 30
+
+// uses makes leases a, b, … that use so many GiB; a negative number is unknown.
+func uses(list ...float64) []MemoryUse {
+	var out []MemoryUse
+	for i, g := range list {
+		u := MemoryUse{Lease: string(rune('a' + i))}
+		if g >= 0 {
+			v := uint64(g * gibi)
+			u.Used = &v
+		}
+		out = append(out, u)
+	}
+	return out
+}
+
+func TestLadder(t *testing.T) {
+	// Every case is a course of one account with a limit of 30 GiB and a grace of 10 s, a sample a second. at[n] is what
+	// holds from second n on; nil leases are all gone.
+	type course map[int][]MemoryUse
+	for _, tc := range []struct {
+		name string
+		do   Overuse
+		at   course
+		end  int
+		want []string
+	}{
+		{"within", OveruseKill, course{0: uses(20)}, 60, nil},
+		{"exactly the limit is granted", OveruseKill, course{0: uses(30)}, 60, []string{"1 notice"}},
+		{"a notice needs two samples", OveruseKill, course{0: uses(28), 1: uses(10), 2: uses(28), 3: uses(10)}, 20, nil},
+		{"a notice and its end", OveruseNotify, course{0: uses(28), 10: uses(26), 20: uses(25)}, 30, []string{"1 notice", "25 clear"}},
+		{"notify never acts", OveruseNotify, course{0: uses(40)}, 60, []string{"0 over told"}},
+		{"observe tells nobody", OveruseObserve, course{0: uses(40), 20: uses(1)}, 60, []string{"0 over", "25 clear"}},
+		{
+			"kill, step by step, until the memory is back", OveruseKill, course{0: uses(20), 5: uses(31), 40: nil}, 60,
+			[]string{"5 over told, 10s", "15 stop a, 10s", "25 kill a", "30 kill a", "35 kill a"},
+		},
+		{"it ends when asked", OveruseKill, course{0: uses(31), 12: nil}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "17 clear"}},
+		{"it frees memory in its grace", OveruseKill, course{0: uses(31), 9: uses(20)}, 60, []string{"0 over told, 10s", "14 clear"}},
+		{"it frees memory after it was asked", OveruseKill, course{0: uses(31), 15: uses(20)}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "20 clear"}},
+		{"a little below the limit is no way out of the grace", OveruseKill, course{0: uses(31), 5: uses(29), 9: uses(31), 12: nil}, 13, []string{"0 over told, 10s", "10 stop a, 10s"}},
+		{"at the limit nobody is ended", OveruseKill, course{0: uses(31), 9: uses(30)}, 60, []string{"0 over told, 10s"}},
+		{"the largest of a grant goes", OveruseKill, course{0: uses(10, 15, 8), 12: {uses(10, 15, 8)[0], uses(10, 15, 8)[2]}}, 60, []string{"0 over told, 10s", "10 stop b, 10s", "17 clear"}},
+		{"unknown use ends nobody", OveruseKill, course{0: uses(31), 5: uses(-1)}, 60, []string{"0 over told, 10s"}},
+		{"unknown use pauses, known use goes on", OveruseKill, course{0: uses(31), 5: uses(-1), 30: uses(31), 32: nil}, 33, []string{"0 over told, 10s", "30 stop a, 10s"}},
+		{"what is known alone is too much", OveruseKill, course{0: uses(31, 5), 5: uses(31, -1), 12: nil}, 13, []string{"0 over told, 10s", "10 stop a, 10s"}},
+		{"memory that does not come back", OveruseKill, course{0: uses(31), 50: nil}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "25 kill a", "30 kill a", "35 leak a", "36 kill a", "41 kill a", "46 kill a"}},
+		{"freeze, time and again", OveruseFreeze, course{0: uses(31), 40: nil}, 50, []string{"0 over told, 10s", "10 freeze a until 15", "15 thaw a", "25 freeze a until 30", "30 thaw a", "45 clear"}},
+		{"frozen and gone", OveruseFreeze, course{0: uses(31), 12: nil}, 14, []string{"0 over told, 10s", "10 freeze a until 15", "12 thaw a"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var l Ladder
+			var got []string
+			var leases []MemoryUse
+			for s := range tc.end {
+				if u, ok := tc.at[s]; ok {
+					leases = u
+				}
+				for _, a := range l.Step(time.Duration(s)*time.Second, []MemoryAccount{{ID: "g", Limit: 30 * gibi, Do: tc.do, Grace: 10 * time.Second, Leases: leases}}) {
+					got = append(got, short(s, a))
+				}
+			}
+			// The clear of a course that ends with nothing left is the same everywhere.
+			want := tc.want
+			if d := cmp.Diff(want, trim(got, want)); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// trim drops a last clear that the wanted list does not speak of.
+func trim(got, want []string) []string {
+	if n := len(got); n == len(want)+1 && strings.HasSuffix(got[n-1], "clear") {
+		return got[:n-1]
+	}
+	return got
+}
+
+func short(s int, a MemoryAction) string {
+	out := fmt.Sprintf("%d %s", s, a.Do)
+	if a.Lease != "" {
+		out += " " + a.Lease
+	}
+	if a.Do == MemoryOver && a.Tell {
+		out += " told"
+	}
+	if a.In != 0 {
+		out += fmt.Sprintf(", %v", a.In)
+	}
+	if a.Until != 0 {
+		out += fmt.Sprintf(" until %v", a.Until.Seconds())
+	}
+	return out
+}
+
+func TestLadderOneAtATime(t *testing.T) {
+	var l Ladder
+	mk := func(id string, used float64, lease string) MemoryAccount {
+		a := MemoryAccount{ID: id, Limit: 10 * gibi, Do: OveruseKill, Grace: 2 * time.Second, Leases: uses(used)}
+		a.Leases[0].Lease = lease
+		return a
+	}
+	var got []string
+	for s := range 20 {
+		list := []MemoryAccount{mk("x", 11, "xa"), mk("y", 15, "ya")}
+		if s >= 6 {
+			list[1].Leases = nil // the furthest above went first
+		}
+		for _, a := range l.Step(time.Duration(s)*time.Second, list) {
+			if a.Do == MemoryStop || a.Do == MemoryKill {
+				got = append(got, short(s, a))
+			}
+		}
+	}
+	want := []string{"2 stop ya, 2s", "4 kill ya", "11 stop xa, 2s", "13 kill xa", "18 kill xa"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestLadderLowerLimitGivesFullGrace(t *testing.T) {
+	var l Ladder
+	limit := uint64(20 * gibi)
+	var got []string
+	for s := range 30 {
+		if s == 8 {
+			limit = 15 * gibi // in the middle of the grace
+		}
+		for _, a := range l.Step(time.Duration(s)*time.Second, []MemoryAccount{{ID: "g", Limit: limit, Do: OveruseKill, Grace: 10 * time.Second, Leases: uses(21)}}) {
+			got = append(got, short(s, a))
+		}
+	}
+	if d := cmp.Diff([]string{"0 over told, 10s", "8 over told, 10s", "18 stop a, 10s", "28 kill a"}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestMemoryMessages(t *testing.T) {
+	a := MemoryAction{Do: MemoryOver, Account: "vision/dev", Lease: "l-1", Used: 32*gibi + gibi/5, Limit: 30 * gibi, In: 10 * time.Second}
+	for do, want := range map[MemoryDo]string{
+		MemoryNotice: "vision/dev uses 32.2 GiB of 30 GiB GPU memory: close to its limit",
+		MemoryOver:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory, more than granted: free some within 10s",
+		MemoryStop:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory: lease l-1 is asked to end and will be killed in 10s",
+		MemoryKill:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory: lease l-1 did not end and is killed",
+		MemoryLeak:   "the GPU memory of lease l-1 did not come back after it was killed",
+	} {
+		a.Do = do
+		if got := a.String(); got != want {
+			t.Errorf("%s: %s", do, got)
+		}
+	}
+}
+
+// TestLadderHolds drives the ladder with random use and checks what always holds.
+func TestLadderHolds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l Ladder
+		now := time.Duration(0)
+		n := rapid.IntRange(1, 3).Draw(t, "accounts")
+		policy := make([]Overuse, n)
+		grace := make([]time.Duration, n)
+		for i := range n {
+			policy[i] = rapid.SampledFrom([]Overuse{OveruseObserve, OveruseNotify, OveruseFreeze, OveruseKill}).Draw(t, "policy")
+			grace[i] = time.Duration(rapid.IntRange(0, 10).Draw(t, "grace")) * time.Second
+		}
+		stopped, stoppedAt := "", time.Duration(0)
+		frozen := map[string]time.Duration{}
+		overSince := map[string]time.Duration{}
+		for range rapid.IntRange(5, 80).Draw(t, "steps") {
+			now += time.Duration(rapid.IntRange(100, 2000).Draw(t, "ms")) * time.Millisecond
+			var list []MemoryAccount
+			certain := map[string]bool{}
+			alive := map[string]bool{}
+			for i := range n {
+				a := MemoryAccount{ID: string(rune('x' + i)), Limit: 10 * gibi, Do: policy[i], Grace: grace[i]}
+				known := 0.0
+				for k := range rapid.IntRange(0, 3).Draw(t, "leases") {
+					g := float64(rapid.SampledFrom([]int{-1, 0, 3, 6, 9, 12}).Draw(t, "use"))
+					u := uses(g)[0]
+					u.Lease = fmt.Sprintf("%s%d", a.ID, k)
+					alive[u.Lease] = true
+					a.Leases = append(a.Leases, u)
+					known += max(g, 0)
+				}
+				certain[a.ID] = known > 10
+				list = append(list, a)
+			}
+			acts := l.Step(now, list)
+			for _, a := range acts {
+				i := int(a.Account[0] - 'x')
+				switch a.Do {
+				case MemoryOver:
+					overSince[a.Account] = now
+				case MemoryStop, MemoryKill:
+					if policy[i] != OveruseKill {
+						t.Fatalf("%v under %s", a, policy[i])
+					}
+					if a.Do == MemoryStop {
+						if !certain[a.Account] || now < overSince[a.Account]+grace[i] {
+							t.Fatalf("at %v stops %s: certain %v, over since %v, grace %v", now, a.Lease, certain[a.Account], overSince[a.Account], grace[i])
+						}
+						if l.victim == nil || l.victim.lease != a.Lease {
+							t.Fatalf("stops %s beside %+v", a.Lease, l.victim)
+						}
+						stopped, stoppedAt = a.Lease, now
+					} else if a.Lease != stopped || now < stoppedAt+grace[i] {
+						t.Fatalf("kills %s at %v, %s was asked at %v", a.Lease, now, stopped, stoppedAt)
+					}
+				case MemoryFreeze:
+					if policy[i] != OveruseFreeze || !certain[a.Account] || a.Until != now+5*time.Second {
+						t.Fatalf("%+v under %s", a, policy[i])
+					}
+					frozen[a.Lease] = now
+				case MemoryThaw:
+					if _, ok := frozen[a.Lease]; !ok {
+						t.Fatalf("thaws %s, which it did not freeze", a.Lease)
+					}
+					delete(frozen, a.Lease)
+				}
+			}
+			for lease, since := range frozen {
+				if now >= since+5*time.Second || !alive[lease] {
+					t.Fatalf("at %v %s is still frozen since %v", now, lease, since)
+				}
+			}
+		}
+	})
+}
