@@ -31,7 +31,7 @@ func change() *engine.Record {
 func TestRun(t *testing.T) {
 	type states = map[string]engine.State
 	for name, c := range map[string]struct {
-		break_  func(*world)
+		spoil   func(*world)
 		want    states
 		a, b    string // where the GPUs are then
 		unit    string
@@ -39,39 +39,39 @@ func TestRun(t *testing.T) {
 	}{
 		"all goes well": {want: states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up"},
 		"a step fails": {
-			break_: func(w *world) { w.broken["do A/hw2"] = true },
-			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
+			spoil: func(w *world) { w.broken["do A/hw2"] = true },
+			want:  states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/hw2 to "new": broken`},
 		},
 		"the last step fails": {
-			break_: func(w *world) { w.broken["do A/access"] = true; w.values["A/access"] = "" },
-			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
+			spoil: func(w *world) { w.broken["do A/access"] = true; w.values["A/access"] = "" },
+			want:  states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/access to "new": broken`},
 		},
 		"a step lies": {
-			break_: func(w *world) { w.lying["A/hw1"] = true },
-			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
+			spoil: func(w *world) { w.lying["A/hw1"] = true },
+			want:  states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/hw1 to "new": the call succeeded, but read back nothing has changed`},
 		},
 		"an answer is late": {
-			break_: func(w *world) { w.late["A/hw1"] = true },
-			want:   states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up",
+			spoil: func(w *world) { w.late["A/hw1"] = true },
+			want:  states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up",
 		},
 		"undo fails, too": {
-			break_: func(w *world) { w.broken["do A/hw2"] = true; w.broken["undo A/hw1"] = true },
-			want:   states{"A": engine.Held, "B": engine.Reached, "": engine.Reached}, a: "", b: "new", unit: "up",
+			spoil: func(w *world) { w.broken["do A/hw2"] = true; w.broken["undo A/hw1"] = true },
+			want:  states{"A": engine.Held, "B": engine.Reached, "": engine.Reached}, a: "", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/hw2 to "new": broken; and it could not be taken back: undo "set A/hw1 to \"new\"": broken`},
 		},
 		"the node fails first": {
-			break_: func(w *world) { w.broken["do unit"] = true },
-			want:   states{"A": engine.Undone, "B": engine.Undone, "": engine.Undone}, a: "old", b: "old", unit: "up",
+			spoil: func(w *world) { w.broken["do unit"] = true },
+			want:  states{"A": engine.Undone, "B": engine.Undone, "": engine.Undone}, a: "old", b: "old", unit: "up",
 			reasons: map[string]string{"": `cannot set unit to "down": broken`, "A": `not begun: cannot set unit to "down": broken`, "B": `not begun: cannot set unit to "down": broken`},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld("A", "B")
-			if c.break_ != nil {
-				c.break_(w)
+			if c.spoil != nil {
+				c.spoil(w)
 			}
 			out := w.engine().Run(t.Context(), change(), engine.Hooks{})
 			if d := cmp.Diff(c.want, statesOf(out)); d != "" {
@@ -154,14 +154,14 @@ func TestRefusals(t *testing.T) {
 // that is asked for, and looks where the world ends up.
 func TestKilledEverywhere(t *testing.T) {
 	for name, c := range map[string]struct {
-		break_ func(*world)
-		a      string
-		held   bool
+		spoil func(*world)
+		a     string
+		held  bool
 	}{
 		"all goes well":   {a: "new"},
-		"a step fails":    {break_: func(w *world) { w.broken["do A/hw2"] = true }, a: "old"},
-		"a step lies":     {break_: func(w *world) { w.lying["A/hw2"] = true }, a: "old"},
-		"undo fails, too": {break_: func(w *world) { w.broken["do A/hw2"] = true; w.broken["undo A/hw2"] = true }, held: true},
+		"a step fails":    {spoil: func(w *world) { w.broken["do A/hw2"] = true }, a: "old"},
+		"a step lies":     {spoil: func(w *world) { w.lying["A/hw2"] = true }, a: "old"},
+		"undo fails, too": {spoil: func(w *world) { w.broken["do A/hw2"] = true; w.broken["undo A/hw2"] = true }, held: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			second := []int{0}
@@ -174,8 +174,8 @@ func TestKilledEverywhere(t *testing.T) {
 			for first, cut := 1, true; cut; first++ {
 				for _, again := range second {
 					w := newWorld("A", "B")
-					if c.break_ != nil {
-						c.break_(w)
+					if c.spoil != nil {
+						c.spoil(w)
 					}
 					// What is on disk is what another process reads.
 					saved, err := json.Marshal(change())

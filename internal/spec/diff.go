@@ -23,20 +23,21 @@ func Diff(before, after string) string {
 			break
 		}
 		last, end := first, first
-		for end < len(edits) && end-last <= 2*context {
+		for end < len(edits) && end-last <= 2*around {
 			if edits[end].op != ' ' {
 				last = end
 			}
 			end++
 		}
-		from, to := max(first-context, 0), min(last+1+context, len(edits))
+		from, to := max(first-around, 0), min(last+1+around, len(edits))
 		hunk(&out, edits[from:to], a, b)
 		edits = edits[to:]
 	}
 	return out.String()
 }
 
-const context = 3
+// around is how many unchanged lines are shown on each side of a change.
+const around = 3
 
 // edit is one line that stays (' '), goes ('-') or comes ('+'); i and j are how many lines of each side came before.
 type edit struct {

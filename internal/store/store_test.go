@@ -249,9 +249,9 @@ func TestFailingOpen(t *testing.T) {
 	damaged := func() *inode { return &inode{data: []byte("{}\n")} }
 	second := codec{format: 2, upgrades: map[int]func([]byte) ([]byte, error){1: func(b []byte) ([]byte, error) { return b, nil }}}
 	for name, c := range map[string]struct {
-		break_ func(*disk)
-		codec  codec
-		want   []uint64 // the generations that may be read
+		spoil func(*disk)
+		codec codec
+		want  []uint64 // the generations that may be read
 	}{
 		"healthy":                      {func(*disk) {}, first, []uint64{2, 1}}, // an unreadable file is a damaged one
 		"damaged":                      {func(d *disk) { d.names[current] = damaged() }, first, []uint64{1, 0}},
@@ -263,7 +263,7 @@ func TestFailingOpen(t *testing.T) {
 			for _, fault := range []error{syscall.EIO, syscall.EACCES, syscall.ENOSPC} {
 				for n, done := 1, false; !done; n++ {
 					d, _ := with(t, 2)
-					c.break_(d)
+					c.spoil(d)
 					d.fail, d.err = d.op+n, fault
 					s, r, err := open(d, c.codec)
 					done = d.op < d.fail
