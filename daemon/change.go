@@ -138,7 +138,7 @@ func (d *Daemon) launch(r engine.Record, plan api.Plan) api.Operation {
 
 // carryOut runs the steps, reads back, records what was reached, and closes the change.
 func (d *Daemon) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
-	hooks := engine.Hooks{Progress: func(p engine.Progress) { d.progress(operation, p) }}
+	hooks := engine.Hooks{Progress: func(p engine.Progress) { d.progress(operation, p) }, Widen: d.widener()}
 	var out engine.Outcome
 	if resumed {
 		out = d.engine.Resume(ctx, &r, epoch(d.observer.Last()), hooks)
@@ -146,7 +146,11 @@ func (d *Daemon) carryOut(ctx context.Context, r engine.Record, operation string
 		out = d.engine.Run(ctx, &r, hooks)
 	}
 	if out.State() == engine.Interrupted {
-		d.operations.end(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the daemon was stopped in the middle", Hint: "the change goes on when it is started again"})
+		why := "the daemon was stopped in the middle"
+		if d.ctx.Err() == nil {
+			why = fmt.Sprintf("it took longer than %s", changeTimeout)
+		}
+		d.operations.end(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the change is not finished: " + why, Hint: "it goes on when the daemon is started again"})
 		return // The record stays open, and the next life settles it.
 	}
 	d.closeChange(ctx, r, operation, out)
@@ -385,10 +389,4 @@ func (d *Daemon) getOperation(c *call) error {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no operation %q", c.r.PathValue("id")), Hint: "operations are remembered until the daemon is restarted"}
 	}
 	return c.reply(200, op)
-}
-
-// softPlan is the part of a plan that no GPU hardware is changed by.
-type softPlan struct {
-	narrow []step.Step // before the hardware
-	rest   []step.Step // after it
 }

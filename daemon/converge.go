@@ -65,7 +65,7 @@ func (d *Daemon) convergeOn(ctx context.Context, node *observe.Node) error {
 	if !want.enforcing() {
 		return nil
 	}
-	soft, err := d.planSoft(want, node)
+	soft, err := d.planSoft(want, node, nil)
 	if err != nil {
 		return err
 	}

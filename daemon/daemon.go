@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/ledger"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
@@ -31,10 +32,14 @@ type Daemon struct {
 	port     cgroup.Port // what holds processes
 	follow   cgroup.Port // what follows them where nothing may be written
 	gate     cgroup.Gate // freezes only while somebody else could thaw; nil where nothing can be frozen
+	guard    *cgroup.Guard
+	audits   *ledger.Ledger
 	mps      *mps.Supervisor
 	engine   *engine.Engine
 	table    *lease.Table
 	notify   notifier
+
+	closeHolder func()
 
 	desired    atomic.Pointer[desired]
 	rosters    rosters
@@ -131,6 +136,8 @@ func (d *Daemon) close() {
 	if err := d.driver.Close(); err != nil {
 		d.log.Warn("cannot close the driver", "error", err)
 	}
+	d.closeHolder()
+	d.closeAudit()
 	if err := d.store.Close(); err != nil {
 		d.log.Warn("cannot close the state", "error", err)
 	}

@@ -104,12 +104,12 @@ type walls struct{ d *Daemon }
 func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.Inside, error) {
 	d := w.d
 	node, want := d.observer.Last(), d.desired.Load()
-	rules, err := d.deviceRules(node, &l)
+	rules, missing, err := d.deviceRules(node, &l)
 	if err != nil {
 		return lease.Inside{}, err
 	}
-	inside := lease.Inside{}
-	inside.Environment, inside.Unset, err = d.environment(ctx, node, &l)
+	inside := lease.Inside{Warnings: missing}
+	inside.Environment, inside.Unset, err = d.environment(ctx, &l)
 	if err != nil {
 		return lease.Inside{}, err
 	}
@@ -296,7 +296,7 @@ func (d *Daemon) getEnv(c *call) error {
 	if !ok {
 		return &api.Error{Kind: api.KindNotFound, Message: "lease " + id + " is gone"}
 	}
-	env, unset, err := d.environment(c.ctx(), d.observer.Last(), &l)
+	env, unset, err := d.environment(c.ctx(), &l)
 	if err != nil {
 		return err
 	}

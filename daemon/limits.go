@@ -9,9 +9,9 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// sliceLimits are the host limits of a tenant as its slice has them. cpus is the list near its GPUs, empty for all.
-func sliceLimits(t *api.TenantSpec, cpus string) cgroup.Limits {
-	l := cgroup.Limits{CPUs: cpus, TasksMax: t.Tasks}
+// sliceLimits are the host limits of a tenant as its slice has them.
+func sliceLimits(t *api.TenantSpec) cgroup.Limits {
+	l := cgroup.Limits{TasksMax: t.Tasks}
 	if t.CPU != nil {
 		l.CPUWeight = t.CPU.Weight
 		if t.CPU.Quota != nil {
@@ -30,7 +30,7 @@ func sliceLimits(t *api.TenantSpec, cpus string) cgroup.Limits {
 
 // limitsOf shows a tenant's limits: what is asked for, and what was read back.
 func limitsOf(t *api.TenantSpec, enforcing bool, info cgroup.Info, observed []cgroup.SliceState) []api.LimitStatus {
-	want := sliceLimits(t, "").Canonical()
+	want := sliceLimits(t).Canonical()
 	var have cgroup.Limits
 	if i := slices.IndexFunc(observed, func(s cgroup.SliceState) bool { return s.Name == (cgroup.SliceName{Tenant: t.Name}) }); i >= 0 {
 		have = observed[i].Limits

@@ -64,11 +64,7 @@ func planGPU(e *api.GPUSpec, g *observe.GPU, use usage, a authority) ([]step.Ste
 	if err != nil {
 		return nil, err
 	}
-	cm, err := planComputeMode(e, g, use, a)
-	if err != nil {
-		return nil, err
-	}
-	return append(steps, cm...), nil
+	return append(steps, planComputeMode(e, g)...), nil
 }
 
 // planMIG makes the MIG mode and the instances be as wanted.
@@ -142,27 +138,15 @@ type computeModeArgs struct {
 	Mode gpu.ComputeMode `json:"mode"`
 }
 
-func planComputeMode(e *api.GPUSpec, g *observe.GPU, use usage, a authority) ([]step.Step, error) {
-	want := gpu.ComputeDefault
-	if e.Mode == api.ModeMPS && e.MPS != nil && e.MPS.Enforce == "strict" {
-		want = gpu.ComputeExclusiveProcess
+// planComputeMode opens a GPU that time is sliced on to several processes. Under MPS the mode is MPS's to set, and on the
+// others it is left as it is.
+func planComputeMode(e *api.GPUSpec, g *observe.GPU) []step.Step {
+	if e.Mode != api.ModeTimeslice || g.ComputeMode == gpu.ComputeModeUnknown || g.ComputeMode == gpu.ComputeDefault || g.MPS != nil {
+		return nil
 	}
-	if g.ComputeMode == gpu.ComputeModeUnknown || g.ComputeMode == want {
-		return nil, nil
-	}
-	s := step.Step{
+	return []step.Step{{
 		Kind: KindComputeMode, GPU: string(g.Identity.UUID), Phase: step.Change,
-		Args: step.Must(computeModeArgs{want}), Undo: step.Must(computeModeArgs{g.ComputeMode}),
-		Text: "set the compute mode to " + string(want), Reason: "mode " + e.Mode + " needs it, it is " + string(g.ComputeMode), Disruption: step.None,
-	}
-	// A process that holds the GPU keeps it, but its next context would be refused.
-	if want == gpu.ComputeExclusiveProcess {
-		if h := holders(g, nil, use); len(h) > 0 {
-			if !a.Force {
-				return nil, fmt.Errorf("cannot set the compute mode to %s: the GPU is in use by %s; --force stops them: %w", want, h[0], gpu.ErrInUse)
-			}
-			s.Disruption, s.Disturbs = step.Running, h
-		}
-	}
-	return []step.Step{s}, nil
+		Args: step.Must(computeModeArgs{gpu.ComputeDefault}), Undo: step.Must(computeModeArgs{g.ComputeMode}),
+		Text: "set the compute mode to default", Reason: "time slices are for several processes, and it is " + string(g.ComputeMode), Disruption: step.None,
+	}}
 }

@@ -6,10 +6,13 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
 )
 
 // samples are the newest fast readings: memory and processes of GPUs with leases, newer than the last observation.
 type samples struct {
+	wake chan struct{} // a lease began: look now
+
 	mu     sync.Mutex // guards what follows
 	gpus   map[gpu.UUID]gpuSample
 	leases map[string]leaseSample
@@ -40,13 +43,18 @@ func (s *samples) putLease(id string, l leaseSample) {
 	s.leases[id] = l
 }
 
-// keep forgets the leases that are not in the list.
-func (s *samples) keep(ids []string) {
+// keep forgets the leases that are not in the list, and the GPUs without any.
+func (s *samples) keep(ids []string, gpus map[gpu.UUID][]lease.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.leases {
 		if !slices.Contains(ids, id) {
 			delete(s.leases, id)
+		}
+	}
+	for id := range s.gpus {
+		if gpus[id] == nil {
+			delete(s.gpus, id)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
 )
 
@@ -120,7 +121,7 @@ func (sl *slicer) freeze(ctx context.Context, d *Daemon, a quota.Action) {
 	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
 	began := time.Now()
-	err := d.freezeLease(ctx, a.Lease, sl.epoch.Add(a.Until))
+	err := d.gate.Freeze(ctx, a.Lease)
 	d.counters.freezes.Add(1)
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -166,6 +167,28 @@ func (s *shares) thawAll(*Daemon) {
 	for id, sl := range s.gpus {
 		sl.stop()
 		delete(s.gpus, id)
+	}
+}
+
+// newest is the time of the newest sample that was seen.
+func (sl *slicer) newest() uint64 {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	return sl.since
+}
+
+// prune ends the loops of GPUs without leases.
+func (s *shares) prune(d *Daemon, live map[gpu.UUID][]lease.Lease) {
+	s.mu.Lock()
+	var gone []gpu.UUID
+	for id := range s.gpus {
+		if live[id] == nil {
+			gone = append(gone, id)
+		}
+	}
+	s.mu.Unlock()
+	for _, id := range gone {
+		s.set(d, id, 0, nil)
 	}
 }
 

@@ -148,16 +148,16 @@ func (d *Daemon) propose(ctx context.Context, file string, body []byte, s *api.S
 		return nil, driverError(node.DriverErr)
 	}
 	s.Base = nil
-	resolved, found, err := spec.Resolve(s, node.Identities())
-	if err != nil {
-		return nil, located(file, body, err)
-	}
-	p := &proposal{node: node, resolved: resolved, want: wantOf(s, resolved, now.generation+1)}
 	text, err := spec.Encode(s)
 	if err != nil {
 		return nil, err
 	}
-	p.yaml = string(text)
+	s.Normalize() // What is kept is what was written; defaults may change with a version.
+	resolved, found, err := spec.Resolve(s, node.Identities())
+	if err != nil {
+		return nil, located(file, body, err)
+	}
+	p := &proposal{node: node, resolved: resolved, want: wantOf(s, resolved, now.generation+1), yaml: string(text)}
 	p.same = now.spec != nil && d.store.State().Accepted != nil && d.store.State().Accepted.YAML == p.yaml && sameResolved(now, p.want)
 	if p.same {
 		p.want.generation = now.generation
@@ -174,7 +174,7 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	if err := problemError(hardware.problems); err != nil {
 		return err
 	}
-	soft, err := d.planSoft(p.want, p.node)
+	soft, err := d.planSoft(p.want, p.node, hardware.steps)
 	if err != nil {
 		return err
 	}
@@ -369,6 +369,7 @@ func (d *Daemon) adoptSpec(_ *observe.Node) {
 		d.log.Error("cannot read the accepted spec", "error", err)
 		return
 	}
+	s.Normalize()
 	d.install(wantOf(s, spec.Resolved(acc.Resolved), acc.Generation))
 }
 
@@ -442,7 +443,7 @@ func (d *Daemon) getPlan(c *call) error {
 	for _, id := range slices.Sorted(maps.Keys(hardware.problems)) {
 		out.Warnings = append(out.Warnings, hardware.problems[id].Error())
 	}
-	soft, err := d.planSoft(want, node)
+	soft, err := d.planSoft(want, node, hardware.steps)
 	if err != nil {
 		return err
 	}

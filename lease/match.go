@@ -67,3 +67,9 @@ func (g *Grant) want() string {
 	}
 	return s
 }
+
+// Matches tells whether a profile is what a MIG grant asks for.
+func Matches(spec *api.GrantSpec, p ProfileView) bool {
+	g := Grant{Spec: *spec}
+	return g.matches(&p)
+}

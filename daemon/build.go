@@ -1,0 +1,196 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/ledger"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/version"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mig"
+	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/systemd"
+)
+
+// ErrNewerState says that the state was written by a newer version: restarting does not help (exit 78).
+var ErrNewerState = store.ErrNewerFormat
+
+// NewLogger logs to the journal when the daemon runs under systemd, else as text.
+func NewLogger(s Settings, errs io.Writer) *slog.Logger {
+	level := slog.LevelInfo
+	_ = level.UnmarshalText([]byte(s.LogLevel)) // An unknown word is info; LoadSettings has refused it before.
+	return slog.New(systemd.LogHandler(errs, level))
+}
+
+func versionText() string { return version.Version }
+
+// build makes the daemon with everything that it is composed of. What fails takes back what was made before it.
+func build(ctx context.Context, s Settings, log *slog.Logger) (d *Daemon, err error) {
+	var undo []func()
+	defer func() {
+		if err != nil {
+			for i := len(undo) - 1; i >= 0; i-- {
+				undo[i]()
+			}
+		}
+	}()
+	notify, err := systemd.NewNotifier()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make the run directory: %w", err)
+	}
+	st, report, err := store.Open(s.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = st.Close() }) // The error that is returned says more.
+	d = &Daemon{
+		settings: s, log: log, now: time.Now, host: hostname(), store: st, notify: notify,
+		operations: &operations{now: time.Now}, kicks: make(chan struct{}, 1),
+		watchers:   watchers{seen: map[string]bool{}},
+		samples:    samples{wake: make(chan struct{}, 1), gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}},
+		shares:     shares{gpus: map[gpu.UUID]*slicer{}},
+		conditions: conditions{now: time.Now, all: map[conditionKey]api.Condition{}},
+	}
+	d.events = newBroker(d.now)
+	d.noteState(report)
+	if d.audits, err = ledger.Open(filepath.Join(s.StateDir, "audit"), "audit", ledger.Options{}); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { d.closeAudit() })
+	h, err := holdProcesses(ctx, s, log, d.kick)
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, h.close)
+	d.port, d.follow, d.guard, d.closeHolder = h.port, h.follow, h.guard, h.close
+	if h.guard != nil {
+		d.gate = h.guard
+	}
+	d.driver, err = worker.New(worker.Options{
+		Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.launcher, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = d.driver.Close() })
+	d.mps = &mps.Supervisor{Units: h.units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
+	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: d.mps, HostRoot: s.HostRoot, Now: time.Now}
+	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now}
+	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: func(lease.Lease) { d.leaseChanged() }})
+	d.desired.Store(&desired{})
+	d.rosters.p.Store(resolveRoster(nil))
+	return d, nil
+}
+
+// leaseChanged is told with the table's lock held: it only leaves marks.
+func (d *Daemon) leaseChanged() {
+	d.page.touch()
+	select {
+	case d.samples.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (d *Daemon) handlers() engine.Handlers {
+	instances := &mig.Handler{Driver: d.driver}
+	walls := &isolation.Handler{Slices: d.port}
+	control := &mps.Handler{Supervisor: d.mps, Driver: d.driver}
+	return engine.Handlers{
+		mig.KindMode: instances, mig.KindCreate: instances, mig.KindDestroy: instances,
+		isolation.KindSet: walls, isolation.KindRemove: walls,
+		mps.KindStart: control, mps.KindStop: control,
+		KindComputeMode: computeMode{d.driver},
+	}
+}
+
+// workerEnv is the worker's whole environment. The library reads some variables of its own; ours are not passed.
+func workerEnv() []string {
+	env := []string{"PATH=/usr/bin:/bin"}
+	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_ROOT", "GOMAXPROCS"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// noteState tells what was wrong with the state at start.
+func (d *Daemon) noteState(r store.Report) {
+	switch {
+	case r.Lost:
+		d.conditions.set("state", "lost", "the state could not be read: "+r.Reason, "the node is taken as it is; apply the spec again. The damaged files are kept in "+d.settings.StateDir)
+	case r.FellBack:
+		d.conditions.set("state", "fell-back", "the newest state could not be read, the one before it is used: "+r.Reason, "see whether 'gpushare get' is what you expect; the damaged file is kept in "+d.settings.StateDir)
+	}
+	if r.Reason != "" {
+		d.log.Error("the state was damaged", "reason", r.Reason, "kept", r.Quarantined)
+	}
+}
+
+// audit writes who did what. A full disk never blocks it, and it never blocks anybody.
+func (d *Daemon) audit(who, what, text string) {
+	if err := d.audits.Append(ledger.Audit{At: d.now(), Who: who, What: what, Text: text, Generation: d.desired.Load().generation}); err != nil {
+		d.log.Warn("cannot write the audit ledger", "error", err)
+	}
+	d.log.Info("changed", "who", who, "what", what, "text", text)
+}
+
+func (d *Daemon) closeAudit() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := d.audits.Close(ctx); err != nil {
+		d.log.Warn("cannot close the audit ledger", "error", err)
+	}
+}
+
+// listen takes the socket that the service manager passed, or makes one.
+func (d *Daemon) listen() (net.Listener, error) {
+	passed := systemd.PassedSockets()
+	l, err := passed.Listener("gpushare")
+	if left := passed.Close(); len(left) > 0 {
+		d.log.Warn("sockets were passed that nobody knows", "names", left)
+	}
+	if err != nil || l != nil {
+		return l, err
+	}
+	return listen(d.settings.Socket)
+}
+
+// guardReady tells why nobody may be frozen now; nil when somebody may.
+func (d *Daemon) guardReady() error {
+	if d.guard == nil {
+		return nil // Nothing can be frozen here at all, which is said elsewhere.
+	}
+	return d.guard.Ready()
+}
+
+// reload reads the settings again. Only the log level and the intervals change while the daemon runs.
+func (d *Daemon) reload() error {
+	if r := resolveRoster(d.desired.Load().spec); r != nil {
+		d.rosters.p.Store(r)
+	}
+	return nil
+}
+
+// writeRun and readRun keep what lives until the next boot.
+func (d *Daemon) writeRun(name string, b []byte) error {
+	return store.WriteFile(d.runPath(name), b, 0o600)
+}
+
+func (d *Daemon) readRun(name string) ([]byte, error) { return os.ReadFile(d.runPath(name)) }

@@ -1,0 +1,130 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/systemd"
+)
+
+// holder is what holds processes on this host, and what starts those that are not ours to parent.
+type holder struct {
+	port     cgroup.Port
+	follow   cgroup.Port
+	guard    *cgroup.Guard // nil where nothing can be frozen
+	units    mps.Units
+	launcher worker.Launcher
+	close    func()
+}
+
+// holdProcesses takes the strongest adapter that fits: systemd, a subtree of our own on cgroup v2, or the process tree.
+func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, reloaded func()) (*holder, error) {
+	opt := cgroup.DetectOptions{}
+	if s.Systemd == "off" {
+		opt.Root = "/nonexistent" // Where no systemd is found.
+	}
+	kind, why := cgroup.Detect(opt)
+	h := &holder{
+		follow: cgroup.NewProcesses(why), launcher: worker.Exec{Stderr: os.Stderr}, close: func() {},
+		units: &mps.Detached{Dir: filepath.Join(s.RunDir, "units")},
+	}
+	switch kind {
+	case cgroup.KindSystemd:
+		return h.onSystemd(ctx, s, log, reloaded)
+	case cgroup.KindCgroupfs:
+		return h.onCgroupfs(ctx, s)
+	case cgroup.KindProcesses:
+	}
+	h.port = h.follow
+	return h, nil
+}
+
+func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, reloaded func()) (*holder, error) {
+	a, err := systemd.Open(ctx, systemd.Options{Log: log, OnReload: reloaded})
+	if err != nil {
+		return nil, err
+	}
+	h.port, h.close = a, a.Close
+	h.units = systemUnits{a}
+	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
+	// The thawer is a unit of its own, which the package ships.
+	h.guard, err = cgroup.Guarded(a, cgroup.GuardOptions{RunDir: s.RunDir})
+	return h, err
+}
+
+func (h *holder) onCgroupfs(ctx context.Context, s Settings) (*holder, error) {
+	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: s.CgroupRoot})
+	if err != nil {
+		return nil, err
+	}
+	h.port = t
+	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
+	if h.guard, err = cgroup.Guarded(t, cgroup.GuardOptions{RunDir: s.RunDir}); err != nil {
+		return nil, err
+	}
+	return h, startThaw(ctx, s, h.guard, h.launcher)
+}
+
+// startThaw starts the thawer where no service manager does, unless one runs already: it outlives the daemon.
+func startThaw(ctx context.Context, s Settings, guard *cgroup.Guard, launcher worker.Launcher) error {
+	if guard.Ready() == nil {
+		return nil
+	}
+	if _, err := launcher.Launch(ctx, "gpushare-thaw", []string{s.Thaw, "--run-dir", s.RunDir}, []string{"PATH=/usr/bin:/bin"}); err != nil {
+		return fmt.Errorf("cannot start the thawer: %w", err)
+	}
+	// It takes its lock within moments; until then nobody is frozen, which is all that depends on it.
+	return nil
+}
+
+// systemUnits starts MPS control daemons as units of systemd.
+type systemUnits struct{ a *systemd.Adapter }
+
+// StartService starts a service that lives on when the daemon ends.
+func (u systemUnits) StartService(ctx context.Context, s mps.Service) error {
+	env := map[string]string{}
+	for _, kv := range s.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		env[k] = v
+	}
+	out := systemd.Service{
+		Name: unitBase(s.Name), Description: s.Description, Argv: s.Argv, Env: env, WorkingDirectory: s.Dir, RestartDelay: s.RestartAfter,
+		Type: "exec",
+	}
+	if s.Restart {
+		out.Restart = "on-failure"
+	}
+	err := u.a.StartService(ctx, out)
+	if errors.Is(err, systemd.ErrExists) {
+		return nil // It runs already: what is wanted of it is verified by its effect.
+	}
+	return err
+}
+
+// StopService ends every process of the service.
+func (u systemUnits) StopService(ctx context.Context, name string, timeout time.Duration) error {
+	return u.a.StopService(ctx, unitBase(name), timeout)
+}
+
+// ServiceState reads the service's state.
+func (u systemUnits) ServiceState(ctx context.Context, name string) (mps.ServiceState, error) {
+	s, err := u.a.ServiceState(ctx, unitBase(name))
+	if errors.Is(err, cgroup.ErrNotFound) {
+		return mps.ServiceState{}, nil
+	}
+	if err != nil {
+		return mps.ServiceState{}, err
+	}
+	return mps.ServiceState{Known: true, Running: s.Running(), PID: s.MainPID, Result: s.Result}, nil
+}
+
+func unitBase(name string) string { return strings.TrimSuffix(name, ".service") }

@@ -1,0 +1,356 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/quota"
+)
+
+// Defaults of overuse.
+const defaultGrace = 10 * time.Second
+
+// closeWatch is how often a GPU is looked at while a grant on it is close to its limit.
+const closeWatch = 250 * time.Millisecond
+
+// sampleLoop looks at the GPUs that have leases: memory, processes, and the samples of who was busy. Without leases it
+// asks the driver nothing.
+func (d *Daemon) sampleLoop(ctx context.Context) {
+	ladders := map[gpu.UUID]*quota.Ladder{}
+	began := time.Now()
+	timer := time.NewTimer(time.Duration(d.settings.Sample))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-d.samples.wake:
+		}
+		every := time.Duration(d.settings.Sample)
+		if d.sampleOnce(ctx, time.Since(began), ladders) {
+			every = min(every, closeWatch)
+		}
+		timer.Reset(every)
+	}
+}
+
+// sampleOnce takes one sample of every GPU with leases; tight is whether somebody is close to a limit.
+func (d *Daemon) sampleOnce(ctx context.Context, now time.Duration, ladders map[gpu.UUID]*quota.Ladder) (tight bool) {
+	byGPU := map[gpu.UUID][]lease.Lease{}
+	var ids []string
+	for _, l := range d.table.Live() {
+		ids = append(ids, l.ID)
+		for _, id := range l.Place.GPUs {
+			byGPU[id] = append(byGPU[id], l)
+		}
+	}
+	d.samples.keep(ids, byGPU)
+	used := map[string]*leaseUse{}
+	for id, leases := range byGPU {
+		d.sampleGPU(ctx, id, leases, used)
+	}
+	for id, leases := range byGPU {
+		if ladders[id] == nil {
+			ladders[id] = &quota.Ladder{}
+		}
+		tight = d.climb(ctx, now, id, ladders[id], leases, used) || tight
+		d.slice(ctx, id, leases, used)
+	}
+	for id := range ladders {
+		if byGPU[id] == nil {
+			delete(ladders, id)
+		}
+	}
+	d.shares.prune(d, byGPU)
+	for id, u := range used {
+		d.samples.putLease(id, u.sample())
+	}
+	if len(byGPU) > 0 {
+		d.page.touch()
+	}
+	return tight
+}
+
+// leaseUse is what a lease uses, summed over its processes, by GPU.
+type leaseUse struct {
+	memory    map[gpu.UUID]uint64
+	unknown   map[gpu.UUID]bool // a process whose memory the driver does not tell
+	processes map[int]bool      // on GPUs
+	stage     string
+}
+
+func (u *leaseUse) sample() leaseSample {
+	s := leaseSample{processes: len(u.processes), stage: u.stage}
+	for _, b := range u.memory {
+		s.memory += b
+	}
+	return s
+}
+
+// sampleGPU reads one GPU and says which lease uses what.
+func (d *Daemon) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for i := range leases {
+		if used[leases[i].ID] == nil {
+			used[leases[i].ID] = &leaseUse{memory: map[gpu.UUID]uint64{}, unknown: map[gpu.UUID]bool{}, processes: map[int]bool{}}
+		}
+	}
+	memory, err := d.driver.Memory(ctx, id)
+	processes, err2 := d.driver.Processes(ctx, id)
+	if err := errors.Join(err, err2); err != nil {
+		for i := range leases {
+			used[leases[i].ID].unknown[id] = true
+		}
+		return
+	}
+	d.samples.put(id, gpuSample{node: d.observer.Last().Seq, memory: memory, processes: processes})
+	seen := map[int]bool{}
+	for i := range processes {
+		p := &processes[i]
+		owner, ok := d.ownerOf(p.PID)
+		u := used[owner]
+		if !ok || u == nil {
+			continue
+		}
+		u.processes[p.PID] = true
+		if seen[p.PID] {
+			continue // A process may stand in two of the driver's lists, with the same memory.
+		}
+		seen[p.PID] = true
+		if p.Memory == nil {
+			u.unknown[id] = true
+			continue
+		}
+		u.memory[id] += *p.Memory
+	}
+}
+
+// climb takes one step of the memory ladder of a GPU and carries out what it says.
+func (d *Daemon) climb(ctx context.Context, now time.Duration, id gpu.UUID, ladder *quota.Ladder, leases []lease.Lease, used map[string]*leaseUse) (tight bool) {
+	accounts := map[lease.Key]*quota.MemoryAccount{}
+	var order []lease.Key
+	for i := range leases {
+		l := &leases[i]
+		limit := grantMemory(&l.Terms.Spec)
+		if limit == 0 {
+			continue
+		}
+		key := l.Terms.Key()
+		a := accounts[key]
+		if a == nil {
+			a = &quota.MemoryAccount{ID: key.Tenant + "/" + key.Grant, Limit: limit, Do: d.overuse(l), Grace: graceOf(l)}
+			accounts[key] = a
+			order = append(order, key)
+		}
+		use := quota.MemoryUse{Lease: l.ID}
+		if u := used[l.ID]; u != nil && !u.unknown[id] {
+			b := u.memory[id]
+			use.Used = &b
+			a.Leases = append(a.Leases, use)
+			continue
+		}
+		a.Leases = append(a.Leases, use)
+	}
+	list := make([]quota.MemoryAccount, 0, len(order))
+	for _, key := range order {
+		list = append(list, *accounts[key])
+		var sum uint64
+		for _, u := range accounts[key].Leases {
+			if u.Used != nil {
+				sum += *u.Used
+			}
+		}
+		switch {
+		case sum > accounts[key].Limit:
+			mark(leases, key, used, "over")
+		case sum >= accounts[key].Limit/10*9:
+			mark(leases, key, used, "notice")
+		}
+		tight = tight || sum >= accounts[key].Limit/10*9
+	}
+	for _, a := range ladder.Step(now, list) {
+		d.act(ctx, id, a, leases, used)
+	}
+	return tight
+}
+
+func mark(leases []lease.Lease, key lease.Key, used map[string]*leaseUse, stage string) {
+	for i := range leases {
+		if u := used[leases[i].ID]; u != nil && leases[i].Terms.Key() == key {
+			u.stage = stage
+		}
+	}
+}
+
+// overuse is what happens to a lease that uses too much. On a node that only observes nothing does.
+func (d *Daemon) overuse(l *lease.Lease) quota.Overuse {
+	switch {
+	case !d.desired.Load().enforcing():
+		return quota.OveruseObserve
+	case l.Terms.Overuse == nil || l.Terms.Overuse.Memory == "":
+		return quota.OveruseNotify
+	}
+	return quota.Overuse(l.Terms.Overuse.Memory)
+}
+
+func graceOf(l *lease.Lease) time.Duration {
+	if o := l.Terms.Overuse; o != nil && o.Grace != nil {
+		return time.Duration(*o.Grace)
+	}
+	return defaultGrace
+}
+
+// act carries one decision of the ladder out. Whoever is stopped is measured once more right before.
+func (d *Daemon) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, leases []lease.Lease, used map[string]*leaseUse) {
+	tenant, grant := splitAccount(a.Account)
+	for i := range leases {
+		l := &leases[i]
+		if l.Terms.Tenant != tenant || l.Terms.Spec.Name != grant || a.Lease != "" && a.Lease != l.ID {
+			continue
+		}
+		if a.Tell {
+			d.table.Notice(l.ID, a.String())
+		}
+	}
+	d.events.publish(api.Event{Kind: "memory." + string(a.Do), GPU: string(id), Tenant: tenant, Lease: a.Lease, Message: a.String()})
+	d.log.Info("GPU memory", "do", a.Do, "account", a.Account, "lease", a.Lease, "used", a.Used, "limit", a.Limit)
+	i := slices.IndexFunc(leases, func(l lease.Lease) bool { return l.ID == a.Lease })
+	if i < 0 || !d.desired.Load().enforcing() {
+		return
+	}
+	l := &leases[i]
+	if u := used[l.ID]; u != nil && (a.Do == quota.MemoryStop || a.Do == quota.MemoryKill) {
+		u.stage = "stopping"
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := d.actOn(ctx, id, a, l); err != nil {
+		d.log.Error("cannot act on a lease that uses too much GPU memory", "do", a.Do, "lease", l.ID, "error", err)
+	}
+}
+
+func (d *Daemon) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
+	port := d.portOf(l)
+	switch a.Do {
+	case quota.MemoryFreeze:
+		if d.gate == nil {
+			return nil // It cannot be frozen here: status says so.
+		}
+		return d.gate.Freeze(ctx, l.ID)
+	case quota.MemoryThaw:
+		if d.gate == nil {
+			return nil
+		}
+		return d.gate.Thaw(ctx, l.ID)
+	case quota.MemoryStop:
+		if still, err := d.stillOver(ctx, id, a); err != nil || !still {
+			return err
+		}
+		if err := d.table.Ending(l.ID, a.String()); err != nil {
+			return err
+		}
+		if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) && !errors.Is(err, cgroup.ErrNotFound) {
+			return fmt.Errorf("cannot thaw it: %w", err)
+		}
+		d.terminate(ctx, port, l.ID)
+	case quota.MemoryKill:
+		if still, err := d.stillOver(ctx, id, a); err != nil || !still {
+			return err
+		}
+		if d.gate != nil {
+			_ = d.gate.Freeze(ctx, l.ID) // A running kernel that is killed can wedge the driver: let it drain. Unfrozen dies too.
+			select {
+			case <-time.After(drainWait):
+			case <-ctx.Done():
+			}
+		}
+		return port.KillScope(ctx, l.ID)
+	case quota.MemoryNotice, quota.MemoryOver, quota.MemoryClear, quota.MemoryLeak:
+	}
+	return nil
+}
+
+// drainWait is how long a frozen lease's queued kernels get before it is killed.
+const drainWait = 500 * time.Millisecond
+
+// stillOver measures an account once more.
+func (d *Daemon) stillOver(ctx context.Context, id gpu.UUID, a quota.MemoryAction) (bool, error) {
+	processes, err := d.driver.Processes(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	tenant, grant := splitAccount(a.Account)
+	var sum uint64
+	seen := map[int]bool{}
+	for _, p := range processes {
+		owner, ok := d.ownerOf(p.PID)
+		if !ok || p.Memory == nil || seen[p.PID] {
+			continue
+		}
+		seen[p.PID] = true
+		if l, ok := d.table.Get(owner); ok && l.Terms.Tenant == tenant && l.Terms.Spec.Name == grant {
+			sum += *p.Memory
+		}
+	}
+	return sum > a.Limit, nil
+}
+
+func splitAccount(id string) (tenant, grant string) {
+	for i := range id {
+		if id[i] == '/' {
+			return id[:i], id[i+1:]
+		}
+	}
+	return id, ""
+}
+
+// slice tells the scheduler of a time-sliced GPU who is there, and who was busy.
+func (d *Daemon) slice(ctx context.Context, id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
+	want := d.desired.Load()
+	if want.mode(id) != api.ModeTimeslice {
+		d.shares.set(d, id, 0, nil)
+		return
+	}
+	round := time.Duration(0)
+	if e := want.gpus[id]; e.Timeslice != nil && e.Timeslice.Round != nil {
+		round = time.Duration(*e.Timeslice.Round)
+	}
+	var list []quota.Member
+	for i := range leases {
+		l := &leases[i]
+		s := l.Terms.Spec.Timeslice
+		if s == nil || l.State != lease.Running {
+			continue
+		}
+		m := quota.Member{
+			Lease: l.ID, Grant: l.Terms.Tenant + "/" + l.Terms.Spec.Name, Share: float64(s.Share),
+			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, Ungated: l.Walls.Cgroup == "",
+		}
+		if s.Cap != nil {
+			part := float64(*s.Cap) / 100
+			m.Cap = &part
+		}
+		list = append(list, m)
+	}
+	d.shares.set(d, id, round, list)
+	sl := d.shares.get(id)
+	if sl == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	samples, newest, err := d.driver.Utilization(ctx, id, sl.newest())
+	if err != nil {
+		return // The scheduler works without them, with drains taken as zero.
+	}
+	sl.observe(samples, newest, func(pid int) string { owner, _ := d.ownerOf(pid); return owner })
+}

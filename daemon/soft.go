@@ -1,0 +1,259 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// softPlan is the part of a plan that changes no GPU hardware: walls, and MPS control daemons.
+type softPlan struct {
+	narrow  []step.Step // before the hardware
+	rest    []step.Step // after it
+	missing []isolation.Missing
+}
+
+// planSoft plans walls and MPS. going are the hardware steps that come with it: what they destroy is walled off first.
+func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
+	var p softPlan
+	if node.SlicesErr != nil {
+		return p, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
+	}
+	if node.DriverErr != nil {
+		return p, nil // Walls are left as they stand: what they allow cannot be known.
+	}
+	hw, err := d.hardware(node, going)
+	if err != nil {
+		return p, err
+	}
+	slicesWanted, missing := isolation.Desired(&hw, d.tenants(want, &hw))
+	p.missing = missing
+	stop, start := d.planMPS(want, node)
+	p.narrow = append(p.narrow, stop...)
+	for _, s := range isolation.PlanInUse(slicesWanted, node.Slices, d.port.Info(), d.sliceUse()) {
+		if s.Phase == step.Narrow {
+			p.narrow = append(p.narrow, s)
+		} else {
+			p.rest = append(p.rest, s)
+		}
+	}
+	p.rest = append(start, p.rest...)
+	return p, nil
+}
+
+// hardware is what walls are made of, without the instances that are about to go.
+func (d *Daemon) hardware(node *observe.Node, going []step.Step) (isolation.Hardware, error) {
+	host, err := isolation.ReadHost(d.settings.HostRoot)
+	if err != nil {
+		return isolation.Hardware{}, err
+	}
+	hw := isolation.Hardware{Host: host}
+	for i := range node.GPUs {
+		if node.GPUs[i].Err != nil {
+			continue
+		}
+		s := node.GPUs[i].Snapshot
+		for _, g := range going {
+			var args mig.InstanceArgs
+			if g.Kind != mig.KindDestroy || g.GPU != string(s.Identity.UUID) || json.Unmarshal(g.Args, &args) != nil {
+				continue
+			}
+			s.Instances = slices.DeleteFunc(slices.Clone(s.Instances), func(in gpu.Instance) bool { return in.Placement == args.Placement })
+		}
+		hw.GPUs = append(hw.GPUs, s)
+	}
+	return hw, nil
+}
+
+// tenants translates the spec for isolation.
+func (d *Daemon) tenants(want *desired, hw *isolation.Hardware) []isolation.Tenant {
+	if want.spec == nil {
+		return nil
+	}
+	out := make([]isolation.Tenant, 0, len(want.spec.Tenants))
+	for i := range want.spec.Tenants {
+		t := &want.spec.Tenants[i]
+		it := isolation.Tenant{Name: t.Name, Limits: sliceLimits(t), Classes: t.Devices}
+		if t.CPU != nil {
+			it.Near = t.CPU.Near
+		}
+		for j := range t.GPU {
+			g := &t.GPU[j]
+			it.Grants = append(it.Grants, isolation.Grant{Name: g.Name, Targets: d.targets(g, want.grants[grantKey{t.Name, g.Name}], hw)})
+		}
+		out = append(out, it)
+	}
+	return out
+}
+
+// targets is what a grant's slice may open now: whole GPUs, or the instances of ours that it could be given.
+func (d *Daemon) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardware) []isolation.Target {
+	var out []isolation.Target
+	for _, id := range ids {
+		i := slices.IndexFunc(hw.GPUs, func(s gpu.Snapshot) bool { return s.Identity.UUID == id })
+		if i < 0 {
+			continue
+		}
+		if g.Kind() != api.ModeMIG {
+			if !hw.GPUs[i].MIG.Current {
+				out = append(out, isolation.Target{GPU: id})
+			}
+			continue
+		}
+		for j := range hw.GPUs[i].Instances {
+			if in := &hw.GPUs[i].Instances[j]; d.ours(id, in) && len(in.Compute) > 0 && d.matches(g, id, in) {
+				out = append(out, isolation.Target{GPU: id, Instance: &in.Placement})
+			}
+		}
+	}
+	return out
+}
+
+// matches tells whether an instance is what a MIG grant asks for, by the device's own profiles.
+func (d *Daemon) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool {
+	o, ok := d.observer.Last().GPU(id)
+	if !ok || o.Profiles == nil {
+		return false
+	}
+	i := slices.IndexFunc(o.Profiles.GI, func(p gpu.Profile) bool { return p.ID == in.ProfileID })
+	return i >= 0 && lease.Matches(g, profileView(&o.Profiles.GI[i]))
+}
+
+// sliceUse is who uses which slice, so that a plan says whom it would disturb.
+func (d *Daemon) sliceUse() map[cgroup.SliceName]isolation.Use {
+	out := map[cgroup.SliceName]isolation.Use{}
+	for _, l := range d.table.Live() {
+		for _, name := range []cgroup.SliceName{{Tenant: l.Terms.Tenant}, {Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}} {
+			u := out[name]
+			u.Leases = append(u.Leases, l.ID)
+			out[name] = u
+		}
+	}
+	return out
+}
+
+// deviceRules are exactly the nodes that a lease needs.
+func (d *Daemon) deviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
+	hw, err := d.hardware(node, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	var targets []isolation.Target
+	for _, id := range l.Place.GPUs {
+		targets = append(targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
+	}
+	var classes []string
+	if t, ok := d.desired.Load().tenant(l.Terms.Tenant); ok {
+		classes = t.Devices
+	}
+	return isolation.Rules(&hw, targets, classes)
+}
+
+// environment is what a lease's processes get.
+func (d *Daemon) environment(ctx context.Context, l *lease.Lease) (map[string]string, []string, error) {
+	in := isolation.Lease{
+		ID: l.ID, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Devices: l.Place.Devices, Timesliced: l.Terms.Kind() == api.ModeTimeslice,
+	}
+	if l.Terms.Kind() == api.ModeMPS && len(l.Place.GPUs) == 1 {
+		var err error
+		if in.MPS, err = d.mpsEnvironment(ctx, l); err != nil {
+			return nil, nil, err
+		}
+	}
+	set, unset := isolation.Environment(in)
+	return set, unset, nil
+}
+
+// widener makes each step that grants access anew from what is observed when its turn comes: a slot's next instance has
+// the minors of the one before, so nothing is granted on expectation. One observation serves a whole change.
+func (d *Daemon) widener() func(ctx context.Context, s step.Step) (step.Step, bool, error) {
+	var once sync.Once
+	var now map[cgroup.SliceName]cgroup.Slice
+	var failed error
+	return func(ctx context.Context, s step.Step) (step.Step, bool, error) {
+		if s.Kind != isolation.KindSet {
+			return s, true, nil
+		}
+		once.Do(func() { now, failed = d.slicesNow(ctx) })
+		if failed != nil {
+			return s, false, failed
+		}
+		var planned cgroup.Slice
+		if err := json.Unmarshal(s.Args, &planned); err != nil {
+			return s, false, fmt.Errorf("cannot read the step: %w", err)
+		}
+		fresh, ok := now[planned.Name]
+		s.Args = step.Must(fresh)
+		return s, ok, nil
+	}
+}
+
+func (d *Daemon) slicesNow(ctx context.Context) (map[cgroup.SliceName]cgroup.Slice, error) {
+	node := d.observer.Observe(ctx)
+	hw, err := d.hardware(node, nil)
+	if err != nil {
+		return nil, err
+	}
+	wanted, _ := isolation.Desired(&hw, d.tenants(d.desired.Load(), &hw))
+	out := map[cgroup.SliceName]cgroup.Slice{}
+	for _, s := range wanted {
+		out[s.Name] = s
+	}
+	return out, nil
+}
+
+// judgeSoft turns what walls and MPS lack into conditions.
+func (d *Daemon) judgeSoft(want *desired, node *observe.Node) {
+	lacks := map[string]api.Condition{}
+	if want.enforcing() && node.DriverErr == nil {
+		d.judgeWalls(want, node, lacks)
+	}
+	d.conditions.replace("not-enforced", lacks)
+	d.judgeMPS(want, node)
+}
+
+func (d *Daemon) judgeWalls(want *desired, node *observe.Node, lacks map[string]api.Condition) {
+	info := d.port.Info()
+	hw, err := d.hardware(node, nil)
+	if err != nil {
+		lacks["host"] = api.Condition{Message: err.Error()}
+		return
+	}
+	wanted, missing := isolation.Desired(&hw, d.tenants(want, &hw))
+	for _, m := range missing {
+		lacks[m.Slice.String()+m.Text] = api.Condition{Tenant: m.Slice.Tenant, Message: m.Text}
+	}
+	// One line for the node and one for each kind of limit is enough: a line for each tenant would hide the rest.
+	for _, s := range wanted {
+		if s.Name.Grant != "" {
+			continue
+		}
+		for _, name := range dropped(s.Limits, info) {
+			lacks[name] = api.Condition{Message: name + " limits are written in the spec and not enforced here: " + info.Adapter + " has no such controller", Hint: "'gpushare tenant show' says which; systemd with cgroup v2 enforces all of them"}
+		}
+	}
+	if len(wanted) > 0 && !info.Devices {
+		lacks["devices"] = api.Condition{Message: "device walls are not enforced here: a tenant is kept to its GPUs by its environment only", Hint: "systemd enforces them"}
+	}
+	if !info.Freeze && slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.mode(g.Identity.UUID) == api.ModeTimeslice }) {
+		lacks["freeze"] = api.Condition{Message: "time shares are not enforced here: nothing can be frozen (" + info.Detail + ")", Hint: "run gpushared as root on a host with cgroup v2"}
+	} else if err := d.guardReady(); info.Freeze && err != nil {
+		lacks["thaw"] = api.Condition{Message: "time shares are not enforced: " + err.Error(), Hint: "start gpushare-thaw: 'systemctl start gpushare-thaw'"}
+	}
+}
+
+func dropped(l cgroup.Limits, info cgroup.Info) []string {
+	_, gone := l.Only(info.Limits)
+	return gone
+}
