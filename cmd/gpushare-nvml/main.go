@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 		}
 		return d, nil
 	}
-	if err := worker.Serve(ctx, conn, open, log); err != nil {
+	if err := (worker.Worker{Open: open, Void: nvml.Void, Log: log}).Serve(ctx, conn); err != nil {
 		log.Error("gpushare-nvml ends", "err", err)
 		return 1
 	}

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -67,4 +68,11 @@ func refuse(op string, id gpu.UUID, err error) error {
 // absent tells whether ret only says that there is nothing to read.
 func absent(ret nvml.Return) bool {
 	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_FUNCTION_NOT_FOUND
+}
+
+// Void tells of an error that the library has lost its connection to the driver, which was reloaded: only another
+// process, or another initialisation, gets on with it.
+func Void(err error) bool {
+	var e *gpu.Error
+	return errors.As(err, &e) && e.Code == int(nvml.ERROR_UNINITIALIZED)
 }

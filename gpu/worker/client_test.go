@@ -351,6 +351,35 @@ func TestCrash(t *testing.T) {
 	})
 }
 
+// TestDriverGoesUnderneath has a driver say that it cannot be used any more: another worker opens it anew.
+func TestDriverGoesUnderneath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		c, l := newTestClient(t, n)
+		if _, err := c.Node(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n.set(func(n *fakeNode) {
+			n.hang = func(op Op, _ gpu.UUID) <-chan struct{} {
+				// The reload happens under the first reading, and the next worker finds the driver well.
+				n.set(func(n *fakeNode) {
+					n.failing = nil
+					if op == OpMemory && n.opened == 1 {
+						n.failing = &gpu.Error{Op: "x", Code: voidCode, Err: gpu.ErrUnknown}
+					}
+				})
+				return nil
+			}
+		})
+		if _, err := c.Memory(t.Context(), gpuA); err != nil {
+			t.Errorf("reading over a reload: %v; want it to be asked again", err)
+		}
+		if l.count() != 2 || n.count(OpMemory, gpuA) != 2 {
+			t.Errorf("%d workers, %d readings; want 2 and 2", l.count(), n.count(OpMemory, gpuA))
+		}
+	})
+}
+
 // TestStuck has every worker hang while it opens the driver.
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"slices"
@@ -37,14 +38,16 @@ func newFakeNode(gpus ...gpu.UUID) *fakeNode { return &fakeNode{gpus: gpus} }
 func (n *fakeNode) enter(op Op, id gpu.UUID) error {
 	n.mu.Lock()
 	n.calls = append(n.calls, string(op)+" "+string(id))
-	hang, failing := n.hang, n.failing
+	hang := n.hang
 	n.mu.Unlock()
 	if hang != nil {
 		if ch := hang(op, id); ch != nil {
 			<-ch
 		}
 	}
-	return failing
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.failing
 }
 
 // count tells how often op reached the hardware.
@@ -78,6 +81,14 @@ func (n *fakeNode) open(excluded ...gpu.UUID) Opener {
 		}
 		return &fakeDriver{n: n, excluded: excluded}, nil
 	}
+}
+
+// voidCode is the code of an error after which the fake driver cannot be used.
+const voidCode = 1
+
+func void(err error) bool {
+	var e *gpu.Error
+	return errors.As(err, &e) && e.Code == voidCode
 }
 
 type fakeDriver struct {
@@ -206,7 +217,7 @@ func (l *inProcess) Launch(_ context.Context, _ string, argv, _ []string) (Proce
 			ours.Close()
 			return
 		}
-		_ = Serve(context.Background(), theirs, l.node.open(excluded...), slog.New(slog.DiscardHandler))
+		_ = Worker{Open: l.node.open(excluded...), Void: void, Log: slog.New(slog.DiscardHandler)}.Serve(context.Background(), theirs)
 	})
 	return w, nil
 }

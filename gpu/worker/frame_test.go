@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"reflect"
 	"strings"
@@ -133,6 +134,21 @@ func TestErrorFromAnotherVersion(t *testing.T) {
 	err := r.Error.decode()
 	if !errors.Is(err, gpu.ErrUnknown) || err.Error() != "cannot x: what is new (NVML code 77)" {
 		t.Errorf("error = %v", err)
+	}
+}
+
+// TestOutermostSentinelCrosses encodes errors that hold several.
+func TestOutermostSentinelCrosses(t *testing.T) {
+	err := &gpu.Error{Op: "x", Err: fmt.Errorf("%w: slot 4; and it cannot be taken back: %w", gpu.ErrInsufficientResources, gpu.ErrInUse)}
+	got := encodeError(err).decode()
+	if !errors.Is(got, gpu.ErrInsufficientResources) || errors.Is(got, gpu.ErrInUse) || got.Error() != err.Error() {
+		t.Errorf("%v came as %v", err, got)
+	}
+	if w := encodeError(errors.New("odd")); w.Kind != "unknown" || w.Text != "odd" {
+		t.Errorf("an error without a sentinel is sent as %+v", w)
+	}
+	if encodeError(nil) != nil {
+		t.Error("no error is sent as one")
 	}
 }
 

@@ -47,7 +47,7 @@ func workerMain(mode string, args []string) int {
 	if mode == "hang" {
 		hangAlways(n, OpProfiles, gpuA)
 	}
-	if err := Serve(context.Background(), conn, n.open(excluded...), slog.New(slog.DiscardHandler)); err != nil {
+	if err := (Worker{Open: n.open(excluded...), Log: slog.New(slog.DiscardHandler)}).Serve(context.Background(), conn); err != nil {
 		return 1
 	}
 	return 0

@@ -52,13 +52,24 @@ func Dial(ctx context.Context, socket, token string) (net.Conn, error) {
 	return conn, nil
 }
 
+// Worker is the far end of a Client.
+type Worker struct {
+	// Open opens the driver.
+	Open Opener
+	// Void tells of a driver's error that the driver cannot be used any more, as when it was reloaded underneath. The
+	// worker then ends instead of answering, and the client starts another one. nil: none does.
+	Void func(error) bool
+	// Log must be set.
+	Log *slog.Logger
+}
+
 // Serve carries out what comes over conn until the other end closes it or ctx ends, then closes the driver. It owns
 // conn. Each GPU has a thread of its own, so one that hangs stops no other.
-func Serve(ctx context.Context, conn net.Conn, open Opener, log *slog.Logger) error {
+func (w Worker) Serve(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &server{
+		Worker:  w,
 		conn:    conn,
-		log:     log,
 		opened:  make(chan struct{}),
 		lanes:   make(map[gpu.UUID]chan job),
 		cancels: make(map[uint64]context.CancelFunc),
@@ -67,10 +78,7 @@ func Serve(ctx context.Context, conn net.Conn, open Opener, log *slog.Logger) er
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 
-	s.node = s.startLane(func() {
-		defer close(s.opened)
-		s.driver, s.openErr = open(ctx)
-	})
+	ended := s.startNode(ctx)
 	err := s.read(ctx)
 	cancel()
 	conn.Close()
@@ -78,7 +86,11 @@ func Serve(ctx context.Context, conn net.Conn, open Opener, log *slog.Logger) er
 	for _, l := range s.lanes {
 		close(l)
 	}
-	if !s.drain() {
+	grace := time.NewTimer(drainGrace)
+	defer grace.Stop()
+	select {
+	case <-ended:
+	case <-grace.C:
 		return ErrLanesStuck
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
@@ -89,8 +101,8 @@ func Serve(ctx context.Context, conn net.Conn, open Opener, log *slog.Logger) er
 
 // server is one connection's worth of lanes.
 type server struct {
+	Worker
 	conn net.Conn
-	log  *slog.Logger
 
 	// opened is closed once driver and openErr are set; they do not change after.
 	opened  chan struct{}
@@ -101,8 +113,8 @@ type server struct {
 	node  chan job
 	lanes map[gpu.UUID]chan job
 
-	events  atomic.Int32 // streams under way
-	threads sync.WaitGroup
+	events  atomic.Int32   // streams under way
+	threads sync.WaitGroup // all lanes but the node's
 
 	// writeMu guards writes to conn.
 	writeMu sync.Mutex
@@ -152,7 +164,7 @@ func (s *server) dispatch(info opInfo, j job) error {
 			s.events.Add(-1)
 			return fmt.Errorf("%w: too many watchers of events", gpu.ErrInvalid)
 		}
-		l = s.startLane(nil)
+		l = s.startLane()
 		l <- j
 		close(l)
 		return nil
@@ -164,7 +176,7 @@ func (s *server) dispatch(info opInfo, j job) error {
 			if len(s.lanes) >= maxLanes {
 				return fmt.Errorf("%w: too many GPUs", gpu.ErrInvalid)
 			}
-			l = s.startLane(nil)
+			l = s.startLane()
 			s.lanes[j.req.GPU] = l
 		}
 	}
@@ -177,19 +189,40 @@ func (s *server) dispatch(info opInfo, j job) error {
 }
 
 // startLane makes a lane: a goroutine with an OS thread of its own, since the vendor's library may keep state by thread
-// and a hung call must cost that thread alone. It runs first, then what is put on the lane until that is closed.
-func (s *server) startLane(first func()) chan job {
+// and a hung call must cost that thread alone.
+func (s *server) startLane() chan job {
 	l := make(chan job, laneDepth)
 	s.threads.Go(func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the lane
-		if first != nil {
-			first()
-		}
 		for j := range l {
 			s.carryOut(j)
 		}
 	})
 	return l
+}
+
+// startNode makes the lane of the node, on which the driver is opened, and closed after all other lanes have ended. The
+// channel is closed at the end, which a hung call puts off for ever; the process is about to exit then.
+func (s *server) startNode(ctx context.Context) (ended <-chan struct{}) {
+	s.node = make(chan job, laneDepth)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the lane
+		s.driver, s.openErr = s.Open(ctx)
+		close(s.opened)
+		for j := range s.node {
+			s.carryOut(j)
+		}
+		s.threads.Wait()
+		if s.openErr != nil {
+			return
+		}
+		if err := s.driver.Close(); err != nil {
+			s.Log.Warn("cannot close the driver", "err", err)
+		}
+	}()
+	return done
 }
 
 // carryOut runs one request and answers it.
@@ -208,6 +241,11 @@ func (s *server) carryOut(j job) {
 	}
 	began := time.Now()
 	result, err := s.call(j)
+	if err != nil && s.Void != nil && s.Void(err) {
+		s.Log.Warn("the driver has gone underneath", "err", err)
+		s.conn.Close() // the other end asks the next worker
+		return
+	}
 	s.answer(j.req, result, time.Since(began), err)
 }
 
@@ -289,7 +327,7 @@ func (s *server) send(r reply) {
 	defer s.writeMu.Unlock()
 	_ = s.conn.SetWriteDeadline(time.Now().Add(writeLimit)) // an error shows in the write
 	if err := writeFrame(s.conn, r); err != nil {
-		s.log.Debug("cannot answer", "id", r.ID, "err", err)
+		s.Log.Debug("cannot answer", "id", r.ID, "err", err)
 		s.conn.Close()
 	}
 }
@@ -316,28 +354,5 @@ func (s *server) forget(id uint64) {
 	s.mu.Unlock()
 	if cancel != nil {
 		cancel()
-	}
-}
-
-// drain waits for the lanes and then for the driver's Close, each of which may hang. It tells whether all ended.
-func (s *server) drain() bool {
-	done := make(chan struct{})
-	go func() { // ends with the last lane; when that hangs, the process is about to exit
-		defer close(done)
-		s.threads.Wait()
-		if s.driver == nil {
-			return
-		}
-		if err := s.driver.Close(); err != nil {
-			s.log.Warn("cannot close the driver", "err", err)
-		}
-	}()
-	grace := time.NewTimer(drainGrace)
-	defer grace.Stop()
-	select {
-	case <-done:
-		return true
-	case <-grace.C:
-		return false
 	}
 }

@@ -99,20 +99,16 @@ func sentinels() []sentinel {
 	}
 }
 
-// encodeError makes err fit for the wire; nil stays nil.
+// encodeError makes err fit for the wire; nil stays nil. Of several sentinels in one error the outermost crosses.
 func encodeError(err error) *wireError {
 	if err == nil {
 		return nil
 	}
 	w := &wireError{Kind: "unknown"}
-	base := gpu.ErrUnknown
-	for _, s := range sentinels() {
-		if errors.Is(err, s.err) {
-			w.Kind, base = s.kind, s.err
-			break
-		}
+	inner, base := err, gpu.ErrUnknown
+	if s, ok := firstSentinel(err); ok {
+		w.Kind, base = s.kind, s.err
 	}
-	inner := err
 	var e *gpu.Error
 	if errors.As(err, &e) {
 		w.Op, w.GPU, w.Code = e.Op, e.GPU, e.Code
@@ -122,6 +118,28 @@ func encodeError(err error) *wireError {
 		w.Text = inner.Error()
 	}
 	return w
+}
+
+// firstSentinel walks err as errors.Is does and gives the first sentinel on the way.
+func firstSentinel(err error) (sentinel, bool) {
+	for _, s := range sentinels() {
+		if err == s.err { //nolint:errorlint // the walk is done here
+			return s, true
+		}
+	}
+	switch u := err.(type) { //nolint:errorlint // the walk is done here
+	case interface{ Unwrap() error }:
+		if inner := u.Unwrap(); inner != nil {
+			return firstSentinel(inner)
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range u.Unwrap() {
+			if s, ok := firstSentinel(inner); ok {
+				return s, true
+			}
+		}
+	}
+	return sentinel{}, false
 }
 
 // sentinel gives the sentinel that w stands for, with w's own text around it.

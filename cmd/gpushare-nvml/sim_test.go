@@ -1,0 +1,707 @@
+//go:build cgo
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpu/worker"
+)
+
+// built is what the tests on the virtual node need: it is made once.
+type built struct {
+	dir  string // gpusim with its libraries, and the worker
+	skip string // why it could not be made
+	err  error
+}
+
+// build makes the virtual node's programs and the worker.
+var build = sync.OnceValue(func() (b built) {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		b.skip = "no gcc, which builds the virtual node's driver library"
+		return b
+	}
+	if _, err := os.Stat("../../gpusim/shim"); err != nil {
+		b.skip = "no gpusim/shim, the virtual node's driver library"
+		return b
+	}
+	if b.dir, b.err = os.MkdirTemp("", "gpushare-nvml-test"); b.err != nil {
+		return b
+	}
+	header, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	if err != nil {
+		b.err = fmt.Errorf("cannot find nvml.h: %w", err)
+		return b
+	}
+	sources, err := filepath.Glob("../../gpusim/shim/*.c")
+	if err != nil {
+		b.err = err
+		return b
+	}
+	run := func(name string, args ...string) {
+		if b.err != nil {
+			return
+		}
+		cmd := exec.Command(name, args...)
+		cmd.Env = append(os.Environ(), "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.err = fmt.Errorf("cannot run %s: %w\n%s", name, err, out)
+		}
+	}
+	for _, v := range []string{"535", "580"} {
+		run("gcc", append([]string{
+			"-O1", "-w", "-fPIC", "-shared", "-I" + filepath.Join(strings.TrimSpace(string(header)), "pkg/nvml"),
+			"-Wl,-soname,libnvidia-ml.so.1", "-Wl,--version-script=../../gpusim/shim/" + v + ".map",
+			"-o", filepath.Join(b.dir, "libnvidia-ml.so."+v),
+		}, append(sources, "-lpthread", "-ldl")...)...)
+	}
+	run("go", "build", "-o", filepath.Join(b.dir, "gpusim"), "../gpusim")
+	run("go", "build", "-o", filepath.Join(b.dir, "gpushare-nvml"), ".")
+	return b
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if b := build(); b.dir != "" {
+		os.RemoveAll(b.dir)
+	}
+	os.Exit(code)
+}
+
+// simNode is one virtual node with a client of a real worker.
+type simNode struct {
+	*worker.Client
+	t    *testing.T
+	bin  string
+	root string
+	gpus []gpu.UUID
+}
+
+// serve starts a virtual node and a client whose worker loads the node's library.
+func serve(t *testing.T, node string, d worker.Deadlines) *simNode {
+	t.Helper()
+	b := build()
+	if b.skip != "" {
+		t.Skip(b.skip)
+	}
+	if b.err != nil {
+		t.Fatal(b.err)
+	}
+	root, err := os.MkdirTemp("", "sim") // short: the path of a socket has 108 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	file := filepath.Join(root, "node.yaml")
+	if err := os.WriteFile(file, []byte(node), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(b.dir, "gpusim"), "serve", "--node", file, "--root", root)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it has no state to lose
+		_ = cmd.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("gpusim says %q, %v; want ready", line, err)
+	}
+	run := filepath.Join(root, "r")
+	if err := os.Mkdir(run, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c, err := worker.New(worker.Options{
+		Command:   []string{filepath.Join(b.dir, "gpushare-nvml")},
+		Env:       []string{"GPUSIM_ROOT=" + root},
+		RunDir:    run,
+		Library:   filepath.Join(root, "usr/lib/libnvidia-ml.so.1"),
+		HostRoot:  root,
+		Launcher:  worker.Exec{Stderr: os.Stderr},
+		Deadlines: d,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return &simNode{Client: c, t: t, bin: b.dir, root: root}
+}
+
+// learn reads the node's GPUs.
+func (n *simNode) learn(ctx context.Context) gpu.NodeInfo {
+	n.t.Helper()
+	info, err := n.Node(ctx)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, g := range info.GPUs {
+		n.gpus = append(n.gpus, g.UUID)
+	}
+	return info
+}
+
+// ctl directs the virtual node.
+func (n *simNode) ctl(args ...string) []byte {
+	n.t.Helper()
+	out, err := exec.Command(filepath.Join(n.bin, "gpusim"), append([]string{"ctl", "--root", n.root}, args...)...).Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		n.t.Fatalf("ctl %v: %v", args, err)
+	}
+	return out
+}
+
+// cudaContext is a process's context on a virtual GPU: the test's own.
+func (n *simNode) cudaContext(device string) *cuda {
+	n.t.Helper()
+	conn, err := net.Dial("unix", filepath.Join(n.root, "run/gpusim/cuda.sock"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { conn.Close() })
+	c := &cuda{t: n.t, conn: conn, in: bufio.NewReader(conn)}
+	c.say("CTX gpu=" + device + " mps=- mpspid=0 limit=0")
+	return c
+}
+
+type cuda struct {
+	t    *testing.T
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+// say gives one order and expects it to be carried out.
+func (c *cuda) say(order string) {
+	c.t.Helper()
+	if _, err := fmt.Fprintln(c.conn, order); err != nil {
+		c.t.Fatal(err)
+	}
+	if line, err := c.in.ReadString('\n'); err != nil || !strings.HasPrefix(line, "OK") {
+		c.t.Fatalf("%s: %q, %v; want OK", order, line, err)
+	}
+}
+
+// limit bounds a test.
+func limit(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+const (
+	mixed  = "driver: \"580\"\ngpus:\n  - {model: A100-SXM4-40GB}\n  - {model: H100-SXM5-80GB}\n"
+	old    = "driver: \"535\"\ngpus:\n  - {model: A100-SXM4-40GB, mig: true}\n"
+	hopper = "driver: \"580\"\ngpus:\n  - {model: H100-SXM5-80GB}\n  - {model: H100-SXM5-80GB}\n"
+)
+
+func TestSimNode(t *testing.T) {
+	tests := []struct {
+		name, node, version string
+		models              []string
+		lacks               string
+	}{
+		{"580", mixed, "580.", []string{"NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"}, ""},
+		{"535", old, "535.", []string{"NVIDIA A100-SXM4-40GB"}, "nvmlDeviceGetProcessesUtilizationInfo"},
+		{"no GPUs", "driver: \"580\"\ngpus: []\n", "580.", nil, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := serve(t, tt.node, worker.Deadlines{})
+			info := n.learn(limit(t))
+			if !strings.HasPrefix(info.DriverVersion, tt.version) || info.CUDAVersion == 0 || info.LibraryVersion == "" {
+				t.Errorf("versions %q, %q, %d; want a driver %s", info.DriverVersion, info.LibraryVersion, info.CUDAVersion, tt.version)
+			}
+			if want := filepath.Join(n.root, "usr/lib/libnvidia-ml.so.1"); info.Library != want {
+				t.Errorf("library %q; want %q", info.Library, want)
+			}
+			if got := slices.Contains(info.Missing, "nvmlDeviceGetProcessesUtilizationInfo"); got != (tt.lacks != "") {
+				t.Errorf("missing = %q; want %q among them", info.Missing, tt.lacks)
+			}
+			var models []string
+			for i, g := range info.GPUs {
+				models = append(models, g.Model)
+				if g.Index != i || g.Error != "" || g.Memory == 0 || g.Minor < 0 || !strings.HasPrefix(string(g.UUID), "GPU-") {
+					t.Errorf("GPU %d = %+v", i, g)
+				}
+				if _, err := os.Stat(filepath.Join(n.root, "sys/bus/pci/devices", g.PCI)); err != nil {
+					t.Errorf("GPU %d: the kernel does not know its address: %v", i, err)
+				}
+			}
+			if d := cmp.Diff(tt.models, models); d != "" {
+				t.Errorf("models (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// TestSimBroken opens drivers that do not open.
+func TestSimBroken(t *testing.T) {
+	tests := []struct {
+		name, state string
+		want        error
+		code        int
+	}{
+		{"no driver", "absent", gpu.ErrNotLoaded, 9},
+		{"mismatch", "mismatch", gpu.ErrVersionMismatch, 18},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := serve(t, "driver: \"580\"\nstate: "+tt.state+"\ngpus:\n  - {model: A100-SXM4-40GB}\n", worker.Deadlines{})
+			_, err := n.Node(limit(t))
+			var e *gpu.Error
+			if !errors.Is(err, tt.want) || !errors.As(err, &e) || e.Code != tt.code {
+				t.Errorf("Node: %v; want %v with code %d", err, tt.want, tt.code)
+			}
+		})
+	}
+}
+
+// TestSimProfiles compares with published listings of the A100 40 GB (MIG User Guide).
+func TestSimProfiles(t *testing.T) {
+	for _, node := range []string{mixed, old} {
+		n := serve(t, node, worker.Deadlines{})
+		ctx := limit(t)
+		n.learn(ctx)
+		p, err := n.Profiles(ctx, n.gpus[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		type row struct {
+			ID             uint32
+			Name           string
+			Slices, Max    uint32
+			Starts         []uint32
+			Size           uint32
+			Attributes     string
+			MemoryMoreThan uint64
+		}
+		var got []row
+		for _, g := range p.GI {
+			r := row{ID: g.ID, Name: g.Name, Slices: g.Slices, Max: g.Max, Attributes: strings.Join(g.Attributes, ","), MemoryMoreThan: g.Memory >> 30}
+			for _, at := range g.Placements {
+				r.Starts, r.Size = append(r.Starts, at.Start), at.Size
+			}
+			got = append(got, r)
+		}
+		want := []row{
+			{0, "7g.40gb", 7, 1, []uint32{0}, 8, "", 39},
+			{5, "4g.20gb", 4, 1, []uint32{0}, 4, "", 19},
+			{9, "3g.20gb", 3, 2, []uint32{0, 4}, 4, "", 19},
+			{14, "2g.10gb", 2, 3, []uint32{0, 2, 4}, 2, "", 9},
+			{15, "1g.10gb", 1, 4, []uint32{0, 2, 4, 6}, 2, "", 9},
+			{19, "1g.5gb", 1, 7, []uint32{0, 1, 2, 3, 4, 5, 6}, 1, "", 4},
+			{20, "1g.5gb+me", 1, 1, []uint32{0, 1, 2, 3, 4, 5, 6}, 1, "me", 4},
+		}
+		if d := cmp.Diff(want, got); d != "" || p.Width != 8 {
+			t.Errorf("width %d; want 8 (-want +got):\n%s", p.Width, d)
+		}
+	}
+}
+
+// TestSimInstances makes and removes instances on both libraries.
+func TestSimInstances(t *testing.T) {
+	for _, node := range []string{hopper, old} {
+		n := serve(t, node, worker.Deadlines{})
+		ctx := limit(t)
+		n.learn(ctx)
+		id := n.gpus[0]
+		if node == hopper {
+			m, err := n.SetMIGMode(ctx, id, true)
+			if err != nil || !m.Current || !m.Pending || m.Activation != nil {
+				t.Fatalf("SetMIGMode = %+v, %v; want it active at once", m, err)
+			}
+		}
+		create := func(profile, start, size uint32, compute ...gpu.NewCompute) (gpu.Instance, error) {
+			return n.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}, Compute: compute})
+		}
+		whole, err := create(9, 4, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if whole.ProfileID != 9 || whole.Placement != (gpu.Placement{Start: 4, Size: 4}) || len(whole.Compute) != 1 ||
+			whole.Compute[0].Placement.Size != 3 || !strings.HasPrefix(string(whole.Compute[0].UUID), "MIG-") || whole.Memory.Total == 0 {
+			t.Errorf("3g = %+v", whole)
+		}
+		if _, err := create(14, 4, 2); !errors.Is(err, gpu.ErrInsufficientResources) {
+			t.Errorf("over another: %v; want ErrInsufficientResources", err)
+		}
+		if _, err := create(77, 0, 1); !errors.Is(err, gpu.ErrInvalid) {
+			t.Errorf("no such profile: %v; want ErrInvalid", err)
+		}
+		split, err := create(9, 0, 4, gpu.NewCompute{Slices: 2}, gpu.NewCompute{Slices: 1})
+		if err != nil || len(split.Compute) != 2 {
+			t.Fatalf("3g in two = %+v, %v", split, err)
+		}
+		s, err := n.Snapshot(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff([]gpu.Instance{split, whole}, s.Instances, cmpopts.IgnoreFields(gpu.Instance{}, "Memory")); d != "" || !s.MIG.Current {
+			t.Errorf("snapshot (-made +read):\n%s", d)
+		}
+		p, err := n.Profiles(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range p.GI {
+			if (len(g.Compute) > 0) != (g.ID == 9) {
+				t.Errorf("profile %d has compute profiles %v; only that of a living instance is known", g.ID, g.Compute)
+			}
+		}
+		if err := n.DestroyInstance(ctx, id, split.ID); err != nil {
+			t.Error(err)
+		}
+		if err := n.DestroyInstance(ctx, id, split.ID); !errors.Is(err, gpu.ErrNotFound) {
+			t.Errorf("destroyed twice: %v; want ErrNotFound", err)
+		}
+		if _, err := create(9, 0, 4, gpu.NewCompute{Slices: 2}, gpu.NewCompute{Slices: 2}); err == nil {
+			t.Error("four slices of compute in three")
+		}
+		if s, err = n.Snapshot(ctx, id); err != nil || len(s.Instances) != 1 {
+			t.Errorf("after a creation that failed: %+v, %v; want what was there", s.Instances, err)
+		}
+		again, err := create(9, 0, 4)
+		if err != nil || again.ID != split.ID {
+			t.Errorf("same place again: %+v, %v; want the same id", again, err)
+		}
+	}
+}
+
+// TestSimUndo lets the compute instance fail, and then its undo too.
+func TestSimUndo(t *testing.T) {
+	n := serve(t, old, worker.Deadlines{})
+	ctx := limit(t)
+	n.learn(ctx)
+	want := gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 3, Size: 1}}
+	n.ctl("fault", "add", "GpuInstanceCreateComputeInstance", "fail", "--code", "23")
+	if _, err := n.CreateInstance(ctx, n.gpus[0], want); !errors.Is(err, gpu.ErrInsufficientResources) {
+		t.Errorf("CreateInstance: %v; want ErrInsufficientResources", err)
+	}
+	if s, err := n.Snapshot(ctx, n.gpus[0]); err != nil || len(s.Instances) != 0 {
+		t.Errorf("left behind: %+v, %v", s.Instances, err)
+	}
+	n.ctl("fault", "add", "GpuInstanceCreateComputeInstance", "fail", "--code", "23")
+	n.ctl("fault", "add", "GpuInstanceDestroy", "fail", "--code", "19")
+	_, err := n.CreateInstance(ctx, n.gpus[0], want)
+	if !errors.Is(err, gpu.ErrInsufficientResources) || !strings.Contains(err.Error(), "cannot be taken back") {
+		t.Errorf("CreateInstance: %v; want that it cannot be taken back", err)
+	}
+	s, err := n.Snapshot(ctx, n.gpus[0])
+	if err != nil || len(s.Instances) != 1 || len(s.Instances[0].Compute) != 0 {
+		t.Fatalf("orphan: %+v, %v; want it to be seen", s.Instances, err)
+	}
+	in, err := n.CompleteInstance(ctx, n.gpus[0], s.Instances[0].ID, nil)
+	if err != nil || len(in.Compute) != 1 {
+		t.Errorf("CompleteInstance = %+v, %v", in, err)
+	}
+	if in, err = n.CompleteInstance(ctx, n.gpus[0], in.ID, nil); err != nil || len(in.Compute) != 1 {
+		t.Errorf("completed twice = %+v, %v; want no second one", in, err)
+	}
+}
+
+// TestSimMode changes the MIG mode of an Ampere board, which needs a reset.
+func TestSimMode(t *testing.T) {
+	n := serve(t, mixed, worker.Deadlines{})
+	ctx := limit(t)
+	n.learn(ctx)
+	for i, resetless := range []bool{false, true} {
+		s, err := n.Snapshot(ctx, n.gpus[i])
+		if err != nil || !s.MIG.Capable || s.MIG.Resetless == nil || *s.MIG.Resetless != resetless {
+			t.Errorf("MIG of GPU %d = %+v, %v; want resetless %v", i, s.MIG, err, resetless)
+		}
+	}
+	id := n.gpus[0]
+	ctx0 := n.cudaContext(string(id))
+	m, err := n.SetMIGMode(ctx, id, true)
+	if err != nil || m.Current || !m.Pending || m.Activation == nil || !errors.Is(m.Activation, gpu.ErrInUse) && !errors.Is(m.Activation, gpu.ErrResetRequired) {
+		t.Errorf("busy: %+v, %v; want pending and why", m, err)
+	}
+	ctx0.conn.Close()
+	if m, err = n.SetMIGMode(ctx, id, true); err != nil || m.Current != m.Pending && m.Activation == nil {
+		t.Errorf("idle: %+v, %v; want active, or why not", m, err)
+	}
+	for _, mode := range []gpu.ComputeMode{gpu.ComputeExclusiveProcess, gpu.ComputeProhibited, gpu.ComputeDefault} {
+		if err := n.SetComputeMode(ctx, n.gpus[1], mode); err != nil {
+			t.Error(err)
+		}
+		if s, err := n.Snapshot(ctx, n.gpus[1]); err != nil || s.ComputeMode != mode {
+			t.Errorf("compute mode %q, %v; want %q", s.ComputeMode, err, mode)
+		}
+	}
+	if err := n.SetComputeMode(ctx, n.gpus[1], "no-such"); !errors.Is(err, gpu.ErrInvalid) {
+		t.Errorf("no such mode: %v; want ErrInvalid", err)
+	}
+	if _, err := n.Memory(ctx, "GPU-00000000-0000-0000-0000-000000000000"); !errors.Is(err, gpu.ErrNotFound) {
+		t.Errorf("no such GPU: %v; want ErrNotFound", err)
+	}
+}
+
+// TestSimProcesses holds a whole GPU and an instance with this process.
+func TestSimProcesses(t *testing.T) {
+	for _, node := range []string{mixed, old} {
+		n := serve(t, node, worker.Deadlines{})
+		ctx := limit(t)
+		n.learn(ctx)
+		id, device := n.gpus[0], string(n.gpus[0])
+		var in gpu.Instance
+		if node == old {
+			var err error
+			if in, err = n.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 2, Size: 1}}); err != nil {
+				t.Fatal(err)
+			}
+			device = string(in.Compute[0].UUID)
+		}
+		before, err := n.Memory(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := n.cudaContext(device)
+		c.say("ALLOC 1073741824")
+		procs, err := n.Processes(ctx, id)
+		if err != nil || len(procs) != 1 {
+			t.Fatalf("processes = %+v, %v; want one", procs, err)
+		}
+		p := procs[0]
+		if p.PID != os.Getpid() || p.Kind != gpu.ComputeProcess || p.Memory == nil || *p.Memory < 1<<30 {
+			t.Errorf("process = %+v; want this one with 1 GiB", p)
+		}
+		if node == old && (p.GI == nil || *p.GI != in.ID || p.CI == nil || *p.CI != 0) || node == mixed && (p.GI != nil || p.CI != nil) {
+			t.Errorf("process is in instance %v/%v", p.GI, p.CI)
+		}
+		after, err := n.Memory(ctx, id)
+		if err != nil || after.Used < before.Used+1<<30 || after.Total != after.Reserved+after.Used+after.Free {
+			t.Errorf("memory %+v after %+v, %v", after, before, err)
+		}
+		if node == old {
+			if err := n.DestroyInstance(ctx, id, in.ID); !errors.Is(err, gpu.ErrInUse) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
+				t.Errorf("destroyed while in use: %v; want ErrInUse and the process", err)
+			}
+			if _, _, err := n.Utilization(ctx, id, 0); !errors.Is(err, gpu.ErrNotSupported) {
+				t.Errorf("utilisation with MIG: %v; want ErrNotSupported", err)
+			}
+			continue
+		}
+		if s, newest, err := n.Utilization(ctx, id, 5); err != nil || len(s) != 0 || newest != 5 {
+			t.Errorf("idle: samples %v, newest %d, %v; want none and no error", s, newest, err)
+		}
+		c.say("QUEUE 100")
+		c.say("LAUNCH 20000 50") // 1 s of work
+		c.say("SYNC")
+		s, newest, err := n.Utilization(ctx, id, 0)
+		if err != nil || len(s) == 0 || newest == 0 {
+			t.Fatalf("busy: samples %v, newest %d, %v; want some", s, newest, err)
+		}
+		for _, x := range s {
+			if x.PID != os.Getpid() || x.SM < 1 || x.SM > 100 || x.Time > newest {
+				t.Errorf("sample %+v", x)
+			}
+		}
+		if s, again, err := n.Utilization(ctx, id, newest); err != nil || len(s) != 0 && again == newest {
+			t.Errorf("nothing newer: %v, %d, %v", s, again, err)
+		}
+	}
+}
+
+// TestSimHang hangs one GPU in the driver: the other one is served, and the first again after a retry.
+func TestSimHang(t *testing.T) {
+	n := serve(t, hopper, worker.Deadlines{Snapshot: time.Second})
+	ctx := limit(t)
+	n.learn(ctx)
+	n.ctl("fault", "add", "DeviceGetUtilizationRates", "hang", "--gpu", string(n.gpus[0]))
+	if _, err := n.Snapshot(ctx, n.gpus[0]); !errors.Is(err, gpu.ErrTimeout) {
+		t.Fatalf("hung: %v; want ErrTimeout", err)
+	}
+	if _, err := n.Snapshot(ctx, n.gpus[1]); err != nil {
+		t.Errorf("other GPU: %v", err)
+	}
+	info, err := n.Node(ctx)
+	if err != nil || len(info.GPUs) != 2 || info.GPUs[0].Error == "" || info.GPUs[1].Error != "" || info.GPUs[1].Index != 1 {
+		t.Errorf("node = %+v, %v; want both with an error on the first", info.GPUs, err)
+	}
+	n.ctl("fault", "clear")
+	if err := n.Retry(ctx, n.gpus[0]); err != nil {
+		t.Errorf("Retry: %v", err)
+	}
+	if st := n.Status(); len(st.Sick) > 0 || st.Stuck {
+		t.Errorf("status = %+v", st)
+	}
+}
+
+// TestSimExcludedIsNotTouched checks that a worker which leaves a GPU alone makes no call on it at all: a second GPU that
+// hangs on everything would hang it too.
+func TestSimExcludedIsNotTouched(t *testing.T) {
+	n := serve(t, hopper, worker.Deadlines{Snapshot: time.Second, Node: 2 * time.Second, Start: 5 * time.Second})
+	ctx := limit(t)
+	n.learn(ctx)
+	n.ctl("fault", "add", "any", "hang", "--gpu", string(n.gpus[0]), "--times", "-1")
+	if _, err := n.Snapshot(ctx, n.gpus[0]); !errors.Is(err, gpu.ErrTimeout) {
+		t.Fatalf("hung: %v; want ErrTimeout", err)
+	}
+	for range 3 {
+		if _, err := n.Snapshot(ctx, n.gpus[1]); err != nil {
+			t.Errorf("other GPU: %v", err)
+		}
+		if _, err := n.Node(ctx); err != nil {
+			t.Errorf("node: %v", err)
+		}
+	}
+	short, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := n.Events(short, func(gpu.Event) {}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("events: %v; want to be watched until the end", err)
+	}
+	if st := n.Stats(); st.Starts != 2 {
+		t.Errorf("%d workers; want 2", st.Starts)
+	}
+	n.ctl("fault", "clear")
+}
+
+// TestSimLost loses one GPU.
+func TestSimLost(t *testing.T) {
+	n := serve(t, hopper, worker.Deadlines{})
+	ctx := limit(t)
+	n.learn(ctx)
+	n.ctl("fault", "add", "DeviceGetMemoryInfo*", "lose", "--gpu", string(n.gpus[0]))
+	if _, err := n.Memory(ctx, n.gpus[0]); !errors.Is(err, gpu.ErrLost) {
+		t.Errorf("lost: %v; want ErrLost", err)
+	}
+	info, err := n.Node(ctx)
+	if err != nil || len(info.GPUs) != 2 || info.GPUs[0].UUID != n.gpus[0] || info.GPUs[0].Error == "" || info.GPUs[0].Model == "" {
+		t.Errorf("node = %+v, %v; want the lost GPU to keep its place", info.GPUs, err)
+	}
+	if _, err := n.Snapshot(ctx, n.gpus[1]); err != nil {
+		t.Errorf("other GPU: %v", err)
+	}
+	if st := n.Status(); len(st.Sick) > 0 {
+		t.Errorf("status = %+v; a lost GPU answers, and is not sick", st)
+	}
+}
+
+// TestSimEvents watches an XID and a change of the MIG layout.
+func TestSimEvents(t *testing.T) {
+	n := serve(t, old, worker.Deadlines{})
+	ctx := limit(t)
+	n.learn(ctx)
+	watch, stop := context.WithCancel(ctx)
+	got := make(chan gpu.Event, 16)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- n.Events(watch, func(e gpu.Event) { got <- e })
+	}()
+	// The node tells when the events are registered.
+	for {
+		var st struct {
+			Counters struct {
+				Calls map[string]uint64 `json:"calls"`
+			} `json:"counters"`
+		}
+		if err := json.Unmarshal(n.ctl("status"), &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Counters.Calls["EventSetWait"] > 0 || st.Counters.Calls["nvmlEventSetWait_v2"] > 0 {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("nobody waits for events; calls: %v", st.Counters.Calls)
+		}
+	}
+	next := func(kind gpu.EventKind) gpu.Event {
+		t.Helper()
+		for {
+			select {
+			case e := <-got:
+				if e.Kind == kind {
+					return e
+				}
+			case <-ctx.Done():
+				t.Fatalf("no event %q", kind)
+			}
+		}
+	}
+	n.ctl("xid", string(n.gpus[0]), "31")
+	if e := next(gpu.EventXID); e.XID != 31 || e.GPU != n.gpus[0] || e.Time.IsZero() {
+		t.Errorf("event = %+v; want XID 31", e)
+	}
+	if _, err := n.CreateInstance(ctx, n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 2, Size: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(gpu.EventMIGConfig); e.GPU != n.gpus[0] {
+		t.Errorf("event = %+v; want one of the first GPU", e)
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("Events: %v; want context.Canceled", err)
+	}
+}
+
+// TestSimKill kills the worker between and under readings of a virtual node.
+func TestSimKill(t *testing.T) {
+	n := serve(t, hopper, worker.Deadlines{})
+	ctx := limit(t)
+	n.learn(ctx)
+	for range 3 {
+		p, err := os.FindProcess(n.Status().PID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range n.gpus {
+			if _, err := n.Snapshot(ctx, id); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestSimRebooted checks that the client finds the node again after everything was closed under it.
+func TestSimRebooted(t *testing.T) {
+	n := serve(t, old, worker.Deadlines{})
+	ctx := limit(t)
+	n.learn(ctx)
+	if _, err := n.CreateInstance(ctx, n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 2, Size: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	n.ctl("reboot")
+	var s gpu.Snapshot
+	var err error
+	for range 3 { // an old handle fails once
+		if s, err = n.Snapshot(ctx, n.gpus[0]); err == nil {
+			break
+		}
+	}
+	if err != nil || !s.MIG.Current || len(s.Instances) != 0 {
+		t.Errorf("after a reboot: %+v, %v; want MIG mode kept and no instance", s, err)
+	}
+}
