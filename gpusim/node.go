@@ -151,6 +151,19 @@ func (n *Node) SetHooks(h Hooks) {
 	n.hooks = h
 }
 
+// Close stops the node's timers. Nobody may use it any more.
+func (n *Node) Close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.dropLocked()
+	for _, g := range n.devices {
+		for _, gi := range g.instances {
+			gi.engine.Close()
+		}
+		g.engine.Close()
+	}
+}
+
 // Config returns what the node was made from.
 func (n *Node) Config() Config { return n.cfg }
 

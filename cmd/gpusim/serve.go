@@ -75,6 +75,7 @@ func serveNode(ctx context.Context, path, dir, library string, mknod bool, std s
 		return err
 	}
 	defer host.Close()
+	defer node.Close()
 	log := slog.New(slog.NewTextHandler(std.err, nil))
 	return server.New(node, log).Serve(ctx, dir, func() { fmt.Fprintln(std.out, "ready") })
 }

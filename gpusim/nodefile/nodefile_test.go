@@ -1,0 +1,88 @@
+package nodefile_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/engine"
+	"github.com/gpushare/gpushare/gpusim/nodefile"
+)
+
+func TestEveryNodeFileMakesANode(t *testing.T) {
+	files, err := filepath.Glob("../../testdata/nodes/*.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, path := range files {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := nodefile.Decode(b)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		n, err := gpusim.New(f.Config, engine.SystemClock{})
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		n.Close()
+	}
+}
+
+func TestDecode(t *testing.T) {
+	f, err := nodefile.Decode([]byte(`
+driver: "535"
+seed: lab
+context_memory: 1GiB
+latency: {DeviceSetMigMode: 4s}
+monitors_hold: false
+gpus:
+  - {model: A100-SXM4-40GB, count: 9}
+  - {model: H100-SXM5-80GB, pci: "0002:01:00.0", minor: 20, numa: -1, layout: [3g.40gb@0, 1g.10gb@6], compute_mode: exclusive-process}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := f.Config
+	if f.Driver != "535" || c.DriverVersion != "535.183.01" || c.CUDAVersion != 12020 || c.ProfilesWithoutMIG || c.MonitorsHold ||
+		c.ContextMemory != 1<<30 || c.Latency["DeviceSetMigMode"] != 4*time.Second || len(c.GPUs) != 10 {
+		t.Errorf("%+v", c)
+	}
+	seen := map[string]bool{}
+	for _, g := range c.GPUs {
+		if seen[g.PCI] {
+			t.Errorf("two GPUs at %s", g.PCI)
+		}
+		seen[g.PCI] = true
+	}
+	last := c.GPUs[9]
+	if last.PCI != "0002:01:00.0" || *last.Minor != 20 || last.NUMANode != -1 || !last.MIG || len(last.Layout) != 2 || last.Layout[1].Placement.Start != 6 {
+		t.Errorf("%+v", last)
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	for name, c := range map[string]struct{ file, want string }{
+		"unknown key":       {"colour: red", "colour"},
+		"unknown model":     {"gpus: [{model: A101}]", "A100-SXM4-40GB"},
+		"unknown driver":    {"driver: '999'", "999"},
+		"unknown state":     {"state: asleep", "asleep"},
+		"bad size":          {"context_memory: 3 apples", "3 apples"},
+		"bad duration":      {"latency: {any: soon}", "soon"},
+		"count with a uuid": {"gpus: [{model: A30-24GB, count: 2, uuid: GPU-1}]", "count"},
+		"no start":          {"gpus: [{model: A30-24GB, layout: [1g.6gb]}]", "1g.6gb"},
+		"no such profile":   {"gpus: [{model: A30-24GB, layout: [9g@0]}]", "9g"},
+		"bad mode":          {"gpus: [{model: A30-24GB, compute_mode: shared}]", "shared"},
+	} {
+		if _, err := nodefile.Decode([]byte(c.file)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want it to name %q", name, err, c.want)
+		}
+	}
+}
