@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -35,11 +36,12 @@ func (s *Scheduler) Observe(now, upTo time.Duration, samples []Sample) {
 	}
 	period := s.period.estimate(s.cfg.SamplePeriod)
 	for _, m := range s.members {
-		m.drain.learn(upTo, period, s.cfg.MaxFrozen)
+		m.drain.learn(upTo, period)
 		if s.contends(m) && m.hadSince(m.busyAt, upTo) > quietAfter {
 			m.parked = true
 		}
 	}
+	s.pool(period)
 	s.weigh()
 	if s.cfg.Fallback {
 		s.fill.judge(s.last, period)
@@ -49,8 +51,10 @@ func (s *Scheduler) Observe(now, upTo time.Duration, samples []Sample) {
 // drainEstimate learns how long a lease's queued work runs on after a freeze, from the samples that name it while it is
 // frozen: each stands for one sample period of work.
 type drainEstimate struct {
-	reserve time.Duration
-	open    []freezeSpan // not yet folded in, oldest first
+	reserve time.Duration // what is waited for: seen, drawn towards the others'
+	seen    time.Duration // from its own samples
+	weight  float64       // how many freezes seen stands for
+	open    []freezeSpan  // not yet folded in, oldest first
 	freezes int
 	hits    int
 	rounds  int // estimates so far
@@ -91,7 +95,7 @@ func (d *drainEstimate) hit(at time.Duration) bool {
 
 // learn folds in the freezes that were seen whole. The first estimates count fully, so that a new lease is understood
 // within seconds; later ones move the reserve slowly, because each is uncertain by half a sample period or so.
-func (d *drainEstimate) learn(upTo, period, most time.Duration) {
+func (d *drainEstimate) learn(upTo, period time.Duration) {
 	for len(d.open) != 0 && d.open[0].to != 0 && d.open[0].to <= upTo {
 		d.freezes++
 		d.hits += d.open[0].hits
@@ -105,19 +109,56 @@ func (d *drainEstimate) learn(upTo, period, most time.Duration) {
 		return
 	}
 	d.rounds++
-	seen := time.Duration(float64(period) * float64(d.hits) / float64(d.freezes))
-	if off := (seen - d.reserve).Abs(); off > max(100*time.Millisecond, d.reserve/2) {
+	now := time.Duration(float64(period) * float64(d.hits) / float64(d.freezes))
+	if off := (now - d.seen).Abs(); off > max(100*time.Millisecond, d.seen/2) {
 		d.rounds = min(d.rounds, 2) // no noise explains that: the lease does something else now
+		d.weight = min(d.weight, float64(need))
 	}
 	gain := max(0.1, 1/float64(d.rounds))
-	d.reserve = min(d.reserve+time.Duration(gain*float64(seen-d.reserve)), most*4/5)
+	d.seen += time.Duration(gain * float64(now-d.seen))
+	d.weight = min(d.weight+float64(d.freezes), 100)
 	d.freezes, d.hits = 0, 0
+}
+
+// variance is how uncertain seen is, in s²: each freeze tells whole samples, so that it is off by the part of a period.
+func (d *drainEstimate) variance(period time.Duration) float64 {
+	_, f := math.Modf(float64(d.seen) / float64(period))
+	return period.Seconds() * period.Seconds() * max(f*(1-f), 0.05) / d.weight
+}
+
+// pool sets the reserves. What the leases' estimates differ by is believed only as far as it exceeds their noise: a
+// reserve that is wrong for all alike does not change the shares, one that is wrong for one of them does.
+func (s *Scheduler) pool(period time.Duration) {
+	var list []*drainEstimate
+	var mean float64
+	for _, m := range s.members {
+		if m.drain.weight > 0 && s.contends(m) {
+			list = append(list, &m.drain)
+			mean += m.drain.seen.Seconds()
+		}
+	}
+	mean /= max(1, float64(len(list)))
+	var spread, noise float64
+	for _, d := range list {
+		off := d.seen.Seconds() - mean
+		spread += off * off
+		noise += d.variance(period)
+	}
+	noise *= 1 - 1/max(1, float64(len(list)))
+	believe := 0.0
+	if spread > 0 {
+		believe = max(0, 1-2*noise/spread)
+	}
+	for _, d := range list {
+		at := mean + believe*(d.seen.Seconds()-mean)
+		d.reserve = min(time.Duration(at*float64(time.Second)), s.cfg.MaxFrozen*4/5)
+	}
 }
 
 // halve forgets part of the reserve, so that a lease that once left deep queues is tried again.
 func (d *drainEstimate) halve() {
-	d.reserve /= 2
-	d.rounds = 0
+	d.reserve, d.seen = d.reserve/2, d.seen/2
+	d.rounds, d.weight = 0, 0
 }
 
 // period learns the time between the driver's samples: the median gap. Gaps of more than twice what is assumed are left
