@@ -2,7 +2,6 @@ package gpusim
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -177,8 +176,7 @@ func sleep(ctx context.Context, clock Clock, d time.Duration) error {
 		return ctx.Err()
 	}
 	done := make(chan struct{})
-	var once sync.Once
-	t := clock.AfterFunc(d, func() { once.Do(func() { close(done) }) })
+	t := clock.AfterFunc(d, func() { close(done) })
 	defer t.Stop()
 	select {
 	case <-done:

@@ -60,10 +60,10 @@ func (n *Node) OpenContext(spec ContextSpec) (*Context, error) {
 		return nil, errUnavailable
 	}
 	if g.mode == gpu.ComputeExclusiveProcess {
-		for c := range n.contexts {
+		for c := range g.contexts {
 			// The one process that may be there is this one, or the MPS server that both belong to.
 			sameServer := spec.MPS != "" && c.spec.MPS == spec.MPS
-			if c.dev == g && c.ci == ci && c.pid != spec.PID && !sameServer {
+			if c.ci == ci && c.pid != spec.PID && !sameServer {
 				return nil, errUnavailable
 			}
 		}
@@ -85,7 +85,7 @@ func (n *Node) OpenContext(spec ContextSpec) (*Context, error) {
 	}
 	c := &Context{node: n, dev: g, ci: ci, pid: spec.PID, spec: spec, memory: n.cfg.ContextMemory, dead: make(chan struct{})}
 	c.run = eng.AddContext(spec.PID, group, engine.Options{Share: spec.Share / 100})
-	n.contexts[c] = struct{}{}
+	g.contexts[c] = struct{}{}
 	return c, nil
 }
 
@@ -207,7 +207,7 @@ func (c *Context) killLocked() {
 	}
 	c.gone = true
 	c.run.Close()
-	delete(c.node.contexts, c)
+	delete(c.dev.contexts, c)
 	close(c.dead)
 }
 
@@ -226,15 +226,15 @@ func (g *device) mpsServersLocked(only *compute) []server {
 		ci  *compute
 	}
 	seen := map[key]bool{}
-	for c := range g.node.contexts {
-		if c.dev == g && c.spec.MPS == "" {
+	for c := range g.contexts {
+		if c.spec.MPS == "" {
 			seen[key{c.pid, c.ci}] = true
 		}
 	}
 	var out []server
-	for c := range g.node.contexts {
+	for c := range g.contexts {
 		k := key{c.spec.Server, c.ci}
-		if c.dev == g && c.spec.MPS != "" && k.pid > 0 && !seen[k] && (only == nil || c.ci == only) {
+		if c.spec.MPS != "" && k.pid > 0 && !seen[k] && (only == nil || c.ci == only) {
 			seen[k] = true
 			out = append(out, server{k.pid, c.gi(), c.ci, g.node.cfg.ServerMemory})
 		}
@@ -259,12 +259,12 @@ func (g *device) processesLocked(k gpu.ProcessKind, only *compute) []gpu.Process
 		ci  *compute
 	}
 	sums := map[key]uint64{}
-	for c := range g.node.contexts {
+	for c := range g.contexts {
 		listed := gpu.ComputeProcess
 		if c.spec.MPS != "" {
 			listed = gpu.MPSProcess
 		}
-		if c.dev == g && listed == k && (only == nil || c.ci == only) {
+		if listed == k && (only == nil || c.ci == only) {
 			sums[key{c.pid, c.ci}] += c.memory
 		}
 	}

@@ -34,8 +34,8 @@ type device struct {
 	mode        gpu.ComputeMode
 	persistence bool
 	instances   map[uint32]*instance
+	contexts    map[*Context]struct{}
 	engine      *engine.Engine
-	servers     map[int]int // MPS server pid → clients that it has here
 }
 
 // instance is one GPU instance.
@@ -61,7 +61,7 @@ type compute struct {
 
 func newDevice(n *Node, index int, cfg GPUConfig) *device {
 	g := &device{node: n, index: index, uuid: cfg.UUID, model: cfg.Model, cfg: cfg, minor: index, lane: make(chan struct{}, 1),
-		migStored: cfg.MIG, migPending: cfg.MIG, instances: map[uint32]*instance{}, servers: map[int]int{}}
+		migStored: cfg.MIG, migPending: cfg.MIG, instances: map[uint32]*instance{}, contexts: map[*Context]struct{}{}}
 	if g.uuid == "" {
 		g.uuid = gpuUUID(n.cfg.Seed, index)
 	}
@@ -101,10 +101,8 @@ func (g *device) resetLocked() {
 // clearLocked ends the contexts and instances.
 func (g *device) clearLocked() {
 	g.node.changes++
-	for c := range g.node.contexts {
-		if c.dev == g {
-			c.killLocked()
-		}
+	for c := range g.contexts {
+		c.killLocked()
 	}
 	for _, gi := range g.instances {
 		gi.engine.Close()
@@ -181,8 +179,8 @@ func (g *device) memoryLocked(gi *instance) gpu.Memory {
 	if gi != nil {
 		m = gpu.Memory{Total: gi.profile.MemoryMiB * MiB}
 	}
-	for c := range g.node.contexts {
-		if c.dev == g && (gi == nil || c.gi() == gi) {
+	for c := range g.contexts {
+		if gi == nil || c.gi() == gi {
 			m.Used += c.memory
 		}
 	}

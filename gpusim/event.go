@@ -129,8 +129,8 @@ func (n *Node) XID(id string, xid, pid int, name string) error {
 	}
 	gi, ci := uint32(none), uint32(none)
 	mps := ""
-	for c := range n.contexts {
-		if c.dev == g && c.pid == pid {
+	for c := range g.contexts {
+		if c.pid == pid {
 			if c.ci != nil {
 				gi, ci = c.ci.gi.id, c.ci.id
 			}
@@ -139,8 +139,8 @@ func (n *Node) XID(id string, xid, pid int, name string) error {
 	}
 	all := contains(xidNeedsReset, xid) || xid == 79
 	if all || !contains(xidIsNote, xid) {
-		for c := range n.contexts {
-			if c.dev == g && (all || c.pid == pid || mps != "" && c.spec.MPS == mps) {
+		for c := range g.contexts {
+			if all || c.pid == pid || mps != "" && c.spec.MPS == mps {
 				c.killLocked()
 			}
 		}

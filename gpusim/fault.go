@@ -11,7 +11,9 @@ import (
 // The things that a fault can do.
 const (
 	FaultFail = "fail" // answer Code and change nothing
-	FaultHang = "hang" // answer only when faults are cleared; the GPU's other calls queue up behind it
+	// FaultHang: answer only when faults are cleared, while the GPU's other calls queue up behind it. A read ends with its
+	// process; a write is in the kernel and goes on without it.
+	FaultHang = "hang"
 	FaultLose = "lose" // the GPU falls off the bus
 )
 
@@ -123,8 +125,9 @@ func canonical(name string) string {
 	return name
 }
 
-// isWrite tells whether a call changes the node.
-func isWrite(name string) bool {
+// IsWrite tells whether a call changes the node, by the name with or without version.
+func IsWrite(name string) bool {
+	name = canonical(name)
 	return !strings.HasPrefix(name, "EventSet") &&
 		(strings.Contains(name, "Set") || strings.Contains(name, "Create") || strings.Contains(name, "Destroy"))
 }
@@ -146,7 +149,7 @@ func (n *Node) Counters() Counters {
 	for name, k := range n.calls {
 		out.Calls[name] = k
 		out.Total += k
-		if isWrite(name) {
+		if IsWrite(name) {
 			out.Writes += k
 		}
 	}

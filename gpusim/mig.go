@@ -25,10 +25,8 @@ func (g *device) setMIGLocked(on bool, caller int) (activation, ret Ret) {
 	g.migPending, g.migStored = on, on
 	g.node.changes++
 	if g.model.Resetless {
-		for c := range g.node.contexts {
-			if c.dev == g {
-				return InUse, Success
-			}
+		if len(g.contexts) > 0 {
+			return InUse, Success
 		}
 		g.migCurrent = on
 		return Success, Success
@@ -104,12 +102,8 @@ func (g *device) createGILocked(profile uint32, at *gpu.Placement) (*instance, R
 	if p == nil {
 		return nil, NotSupported
 	}
-	if len(g.instances) == 0 {
-		for c := range g.node.contexts {
-			if c.dev == g {
-				return nil, InUse
-			}
-		}
+	if len(g.instances) == 0 && len(g.contexts) > 0 {
+		return nil, InUse
 	}
 	var place gpu.Placement
 	if at != nil {
@@ -200,7 +194,7 @@ func (gi *instance) createCILocked(profile uint32, at *gpu.Placement) (*compute,
 
 // destroyLocked removes a compute instance that no process holds.
 func (ci *compute) destroyLocked() Ret {
-	for c := range ci.gi.dev.node.contexts {
+	for c := range ci.gi.dev.contexts {
 		if c.ci == ci {
 			return InUse
 		}

@@ -95,7 +95,6 @@ type Node struct {
 	clients  map[*Client]struct{}
 	events   map[uint32]*eventSet
 	eventN   uint32
-	contexts map[*Context]struct{}
 	faults   []*Fault
 	faultN   int
 	calls    map[string]uint64
@@ -110,7 +109,7 @@ func New(cfg Config, clock Clock) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, clock: clock, boots: clock.Now(), readers: readers(),
-		clients: map[*Client]struct{}{}, events: map[uint32]*eventSet{}, contexts: map[*Context]struct{}{},
+		clients: map[*Client]struct{}{}, events: map[uint32]*eventSet{},
 		calls: map[string]uint64{}, failures: map[string]uint64{}, released: make(chan struct{}),
 	}
 	for pattern := range cfg.Latency {
@@ -217,8 +216,10 @@ func (n *Node) ReloadDriver(force bool) error {
 
 // dropLocked takes the driver away from every client and context.
 func (n *Node) dropLocked() {
-	for c := range n.contexts {
-		c.killLocked()
+	for _, g := range n.devices {
+		for c := range g.contexts {
+			c.killLocked()
+		}
 	}
 	for c := range n.clients {
 		c.inits = 0
@@ -255,9 +256,11 @@ func (n *Node) ResetGPU(id string, caller int) error {
 // holdersLocked gives the pids that use a GPU (nil: the driver), but for one.
 func (n *Node) holdersLocked(g *device, but *int) []int {
 	set := map[int]bool{}
-	for c := range n.contexts {
-		if g == nil || c.dev == g {
-			set[c.pid] = true
+	for _, d := range n.devices {
+		for c := range d.contexts {
+			if g == nil || d == g {
+				set[c.pid] = true
+			}
 		}
 	}
 	for c := range n.clients {

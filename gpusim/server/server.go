@@ -188,6 +188,7 @@ func (s *Server) nvml(ctx context.Context, conn *net.UnixConn) {
 	}
 	client, done := s.client(cred)
 	defer done()
+	life := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	requests := make(chan gpusim.Request)
@@ -210,7 +211,12 @@ func (s *Server) nvml(ctx context.Context, conn *net.UnixConn) {
 	for {
 		select {
 		case q := <-requests:
-			if _, err := conn.Write(encodeReply(client.Call(ctx, q))); err != nil {
+			during := ctx
+			if gpusim.IsWrite(q.Func) {
+				// The kernel finishes what it has begun, whether or not the process lives to see it.
+				during = life
+			}
+			if _, err := conn.Write(encodeReply(client.Call(during, q))); err != nil {
 				_ = conn.Close()
 				return
 			}
