@@ -23,7 +23,10 @@ type Infeasible struct {
 
 // Error says what cannot be laid out, why, and what would fit.
 func (e *Infeasible) Error() string {
-	s := fmt.Sprintf("cannot lay out %s: %s", listText(e.Wanted), e.Reason)
+	s := "cannot change the MIG layout: " + e.Reason
+	if len(e.Wanted) != 0 {
+		s = fmt.Sprintf("cannot lay out %s: %s", listText(e.Wanted), e.Reason)
+	}
 	if len(e.Nearest) != 0 {
 		s += "; what fits is " + listText(e.Nearest)
 	}
@@ -221,9 +224,6 @@ func (pr *problem) wantsOf(s solution, counts []int) []Want {
 
 // listText names wants in a sentence, equals counted.
 func listText(want []Want) string {
-	if len(want) == 0 {
-		return "nothing"
-	}
 	var names []string
 	count := map[string]int{}
 	for _, w := range want {

@@ -94,7 +94,7 @@ func TestPlan(t *testing.T) {
 		{name: "me.all beside a plain one", p: rtx(), want: Named("1g.24gb+me.all", "1g.24gb"), err: "must be a -me profile"},
 		{name: "me.all beside -me", p: rtx(), want: Named("1g.24gb+me.all", "1g.24gb-me"), create: "1g.24gb+me.all@0 1g.24gb-me@3", layout: "1g.24gb+me.all@0 1g.24gb-me@3"},
 		{name: "unknown profile", p: a30(), want: Named("3g.20gb"), err: "cannot use MIG profile 3g.20gb: this GPU does not have it; it offers 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"},
-		{name: "compute sub-profile", p: a100(), want: Named("1c.3g.20gb"), err: "a layout lists whole instances; write 3g.20gb"},
+		{name: "compute sub-profile", p: a100(), want: Named("1c.3g.20gb"), err: "a layout lists whole instances, so write 3g.20gb"},
 		{name: "by what it must have, the smallest", p: a100(), want: []Want{{Slices: 1, Memory: 6 << 30}}, create: "1g.10gb@6", layout: "1g.10gb@6"},
 		{name: "by what it must have, one that is there", p: a100(), present: []string{"1g.10gb@2"}, want: []Want{{Slices: 1}}, keep: "1g.10gb@2", layout: "1g.10gb@2"},
 		{name: "at a placement", p: a100(), want: []Want{{Name: "1g.5gb", At: &gpu.Placement{Start: 2, Size: 1}}}, create: "1g.5gb@2", layout: "1g.5gb@2"},

@@ -111,7 +111,7 @@ func matches(p gpu.Profiles, w Want) ([]int, error) {
 		if n.Compute != 0 && n.Compute != n.Slices {
 			n.Compute = 0
 			return nil, &NoProfile{
-				Want: w, Why: fmt.Sprintf("a layout lists whole instances; write %s, or ask for its compute instances one by one", n), Offers: offers(p),
+				Want: w, Why: fmt.Sprintf("a layout lists whole instances, so write %s", n), Offers: offers(p),
 			}
 		}
 		n.Compute = 0

@@ -1,0 +1,81 @@
+package mig
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Device is one GPU as it is now.
+type Device struct {
+	MIG      gpu.MIGState
+	Profiles gpu.Profiles // may be zero where MIG is off and the driver then does not tell
+	Present  []Present
+	Holders  []string // who runs on the GPU as a whole, while MIG is off
+}
+
+// Target is what one GPU should be: MIG off, or on with these instances.
+type Target struct {
+	On   bool
+	Want []Want
+}
+
+// PlanDevice plans MIG mode and layout of one GPU together: turned on before its instances are made, and turned off
+// after all of them are gone. Feasibility of the whole is shown before anything of it is planned.
+func PlanDevice(d Device, t Target, o Options) (Result, error) {
+	mode, err := PlanMode(d.MIG, t.On, d.Holders, o)
+	if err != nil {
+		return Result{}, err
+	}
+	switch {
+	case !t.On && !d.MIG.Current:
+		return Result{Mode: mode}, nil
+	case !t.On:
+		// Nothing outlives MIG mode, so what may stay otherwise must go too.
+		all := make([]Present, len(d.Present))
+		for i, b := range d.Present {
+			b.Spare = false
+			all[i] = b
+		}
+		r, err := Plan(d.Profiles, all, nil, o)
+		if err == nil && len(r.Spare) != 0 {
+			err = foreignStays(all, r)
+		}
+		if err != nil {
+			return Result{}, err
+		}
+		r.Mode = mode
+		return r, nil
+	case !d.MIG.Current && d.Profiles.Width == 0 && len(t.Want) != 0:
+		return Result{}, errors.New("cannot plan MIG instances: this driver tells the profiles of a GPU only while MIG mode is on; turn it on with an empty layout first")
+	}
+	present := d.Present
+	if !d.MIG.Current {
+		present = nil
+	}
+	r, err := Plan(d.Profiles, present, t.Want, o)
+	if err != nil {
+		return Result{}, err
+	}
+	r.Mode = mode
+	return r, nil
+}
+
+// foreignStays refuses to turn MIG off over instances that may not be taken.
+func foreignStays(present []Present, r Result) error {
+	e := &Infeasible{}
+	for _, b := range present {
+		if slices.ContainsFunc(r.Spare, func(s Placed) bool { return s.Placement == b.Placement }) {
+			e.Blocked = append(e.Blocked, b)
+		}
+	}
+	var names []string
+	for _, s := range r.Spare {
+		names = append(names, s.String())
+	}
+	e.Reason = fmt.Sprintf("MIG mode cannot be turned off while there%s %s, not made by this configuration", verb(names), strings.Join(names, ", "))
+	return e
+}
