@@ -282,7 +282,7 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 	d.mu.Lock()
 	delete(d.results, name)
 	d.mu.Unlock()
-	return errors.Join(removeIfThere(d.logPath(name)), removeIfThere(d.recordPath(name)))
+	return errors.Join(removeIfThere(d.logPath(name)), removeIfThere(d.logPath(name)+".1"), removeIfThere(d.recordPath(name)))
 }
 
 func removeIfThere(path string) error {
@@ -299,28 +299,36 @@ func endAll(ctx context.Context, token string, sig unix.Signal) error {
 		if err != nil || len(members) == 0 {
 			return err
 		}
-		for _, m := range members {
-			if err := end(ctx, m, sig); err != nil {
-				return err
-			}
+		if err := end(ctx, members, sig); err != nil {
+			return err
 		}
 	}
 }
 
-// end signals one process and waits for its end.
-func end(ctx context.Context, s procfs.Stat, sig unix.Signal) error {
-	p, err := procfs.OpenPidfd(s.PID, s.Start)
-	if errors.Is(err, procfs.ErrGone) {
-		return nil
+// end signals some processes and waits for them.
+func end(ctx context.Context, members []procfs.Stat, sig unix.Signal) error {
+	var held []*procfs.Pidfd
+	defer func() {
+		for _, p := range held {
+			p.Close()
+		}
+	}()
+	for _, m := range members {
+		p, err := procfs.OpenPidfd(m.PID, m.Start)
+		if err == nil {
+			held = append(held, p)
+			err = p.Signal(sig)
+		}
+		if err != nil && !errors.Is(err, procfs.ErrGone) {
+			return err
+		}
 	}
-	if err != nil {
-		return err
+	for _, p := range held {
+		if err := p.Wait(ctx); err != nil {
+			return fmt.Errorf("process %d did not end: %w", p.PID(), err)
+		}
 	}
-	defer p.Close()
-	if err := p.Signal(sig); err != nil && !errors.Is(err, procfs.ErrGone) {
-		return err
-	}
-	return p.Wait(ctx)
+	return nil
 }
 
 // tokenProcesses lists the processes that have the token in the environment they were started with, but for those that have

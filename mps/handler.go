@@ -35,7 +35,7 @@ func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		return h.Supervisor.Observe(ctx, a.GPU) == nil, nil
+		return h.Supervisor.observeNow(ctx, a.GPU) == nil, nil
 	}
 	return false, unknownKind(s)
 }
@@ -83,7 +83,7 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 
 // runs tells whether MPS runs as the settings say, compute mode included.
 func (h *Handler) runs(ctx context.Context, set Settings) (bool, error) {
-	st := h.Supervisor.Observe(ctx, set.GPU)
+	st := h.Supervisor.observeNow(ctx, set.GPU)
 	if !st.Healthy() || st.Settings == nil || *st.Settings != set {
 		return false, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
@@ -36,15 +37,17 @@ type Supervisor struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 
-	mu   sync.Mutex // guards gpus
-	gpus map[gpu.UUID]*watch
+	mu      sync.Mutex // guards what follows
+	gpus    map[gpu.UUID]*watch
+	version *string // of the control program; nil until it was asked
 }
 
 // watch is what is remembered of one control daemon between two looks.
 type watch struct {
-	mu      sync.Mutex // held while looking: one look at a time; guards the rest
-	looked  bool       // for a unit without a record, once
-	foreign bool       // there is one
+	last    atomic.Pointer[State] // the newest look; nil also when there was nothing
+	mu      sync.Mutex            // held while looking or changing; guards the rest
+	looked  bool                  // for a unit without a record, once
+	foreign bool                  // there is one
 	strikes int
 	read    time.Time // when the reading was made
 	pid     int       // of which control daemon
@@ -95,12 +98,27 @@ func (s *Supervisor) Service(set Settings) Service {
 	}
 }
 
-// Observe looks at the control daemon of one GPU: nil when nobody asked for one. It changes nothing on the node.
+// Observe looks at the control daemon of one GPU: nil when nobody asked for one. It changes nothing on the node. While Start
+// or Stop is at work on the GPU it gives what was seen before: a look must not take as long as a change.
 func (s *Supervisor) Observe(ctx context.Context, id gpu.UUID) *State {
+	w := s.watch(id)
+	if !w.mu.TryLock() {
+		return w.last.Load()
+	}
+	defer w.mu.Unlock()
+	st := s.observeLocked(ctx, id, w)
+	w.last.Store(st)
+	return st
+}
+
+// observeNow is Observe that waits for its turn.
+func (s *Supervisor) observeNow(ctx context.Context, id gpu.UUID) *State {
 	w := s.watch(id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return s.observeLocked(ctx, id, w)
+	st := s.observeLocked(ctx, id, w)
+	w.last.Store(st)
+	return st
 }
 
 func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *watch) *State {
@@ -162,6 +180,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *watch) *
 		w.reading, w.read = r, now
 	}
 	st.Servers, st.Clients, st.Reason = w.reading.servers, w.reading.clients, w.reading.drift
+	st.Version = s.knownVersion(ctx)
 	if rec != nil && !l.tenantLinked() {
 		st.Reason = "the tenants' socket is that of an earlier control daemon"
 	}
@@ -444,6 +463,24 @@ func (s *Supervisor) Forget(id gpu.UUID) error { return s.layout(id).remove() }
 
 // Version is the CUDA version of the control program, "13.0"; empty when the program is too old to tell.
 func (s *Supervisor) Version(ctx context.Context) (string, error) { return version(ctx, s.Control) }
+
+// knownVersion asks the program once: a package that is upgraded takes effect with the next life of the daemon.
+func (s *Supervisor) knownVersion(ctx context.Context) string {
+	s.mu.Lock()
+	known := s.version
+	s.mu.Unlock()
+	if known != nil {
+		return *known
+	}
+	v, err := s.Version(ctx)
+	if err != nil {
+		return ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = &v
+	return v
+}
 
 // remember writes down what is about to be started and the compute mode from before it.
 func (s *Supervisor) remember(set Settings, previous gpu.ComputeMode) error {

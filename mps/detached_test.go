@@ -1,0 +1,346 @@
+package mps
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// sleeper is a service that runs a line of shell.
+func sleeper(name, script string) Service {
+	return Service{Name: name, Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/"}
+}
+
+func detached(t *testing.T) *Detached {
+	t.Helper()
+	d := &Detached{Dir: filepath.Join(t.TempDir(), "services")}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), deadline)
+		defer cancel()
+		if err := d.StopService(ctx, "s.service", time.Second); err != nil {
+			t.Errorf("cannot tidy up: %v", err)
+		}
+	})
+	return d
+}
+
+func state(t *testing.T, d *Detached) ServiceState {
+	t.Helper()
+	st, err := d.ServiceState(t.Context(), "s.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// awaitState looks until the state is as wanted: a process that is not ours to wait for gives no event.
+func awaitState(t *testing.T, d *Detached, what string, ok func(ServiceState) bool) ServiceState {
+	t.Helper()
+	limit := time.Now().Add(deadline)
+	for {
+		st := state(t, d)
+		if ok(st) {
+			return st
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("the service does not become %s: %+v", what, st)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func begin(t *testing.T, d *Detached, script string) int {
+	t.Helper()
+	if err := d.StartService(t.Context(), sleeper("s.service", script)); err != nil {
+		t.Fatal(err)
+	}
+	st := state(t, d)
+	if !st.Running || st.PID == 0 {
+		t.Fatalf("after the start: %+v", st)
+	}
+	return st.PID
+}
+
+func TestDetachedStartAndStop(t *testing.T) {
+	d := detached(t)
+	if st := state(t, d); st.Known {
+		t.Fatalf("before the start: %+v", st)
+	}
+	pid := begin(t, d, "echo hello; exec sleep 1000")
+	if err := d.StartService(t.Context(), sleeper("s.service", "true")); err == nil {
+		t.Error("it was started twice")
+	}
+	if err := d.StopService(t.Context(), "s.service", deadline); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := procfs.Read(pid); err == nil {
+		t.Errorf("process %d is still there", pid)
+	}
+	if st := state(t, d); st.Known {
+		t.Errorf("after the stop: %+v", st)
+	}
+	if left, err := os.ReadDir(d.Dir); err != nil || len(left) != 0 {
+		t.Errorf("files left: %v %v", left, err)
+	}
+	if err := d.StopService(t.Context(), "s.service", time.Second); err != nil {
+		t.Errorf("stopping what is not there: %v", err)
+	}
+}
+
+func TestDetachedTellsHowItEnded(t *testing.T) {
+	tests := []struct{ name, script, want string }{
+		{"exit", "exit 100", "exited with 100"},
+		{"signal", "kill -9 $$", "killed by signal 9"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			d := detached(t)
+			if err := d.StartService(t.Context(), sleeper("s.service", test.script)); err != nil {
+				t.Fatal(err)
+			}
+			st := awaitState(t, d, "ended", func(st ServiceState) bool { return !st.Running })
+			if st.Result != test.want || !st.Known {
+				t.Errorf("ended as %+v, want %q", st, test.want)
+			}
+		})
+	}
+}
+
+func TestDetachedKillsWhatIgnoresTerm(t *testing.T) {
+	d := detached(t)
+	begin(t, d, `trap "" TERM; sleep 1000 & trap : TERM; sleep 1000`)
+	start := time.Now()
+	if err := d.StopService(t.Context(), "s.service", 300*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if st := state(t, d); st.Known {
+		t.Errorf("after the stop: %+v", st)
+	}
+}
+
+// What a service started outlives its main process, also from a session of its own, and is found.
+func TestDetachedFindsLeftovers(t *testing.T) {
+	if _, err := exec.LookPath("setsid"); err != nil {
+		t.Skip("setsid is missing")
+	}
+	d := detached(t)
+	pid := begin(t, d, "setsid sleep 1000 & sleep 1000 & read never <&0; wait")
+	// The two sleeps are there when three processes have the token.
+	r, err := d.read("s.service")
+	if err != nil || r == nil {
+		t.Fatal(err)
+	}
+	limit := time.Now().Add(deadline)
+	for {
+		members, err := tokenProcesses(r.Token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, m := range members {
+			if m.Name == "sleep" {
+				n++
+			}
+		}
+		if n == 2 {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("members: %+v", members)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	st := awaitState(t, d, "ended", func(st ServiceState) bool { return !st.Running })
+	if len(st.Leftovers) != 2 {
+		t.Errorf("leftovers %v, want the two", st.Leftovers)
+	}
+	if err := d.StartService(t.Context(), sleeper("s.service", "true")); err == nil {
+		t.Error("it was started beside leftovers")
+	}
+	if err := d.StopService(t.Context(), "s.service", deadline); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range st.Leftovers {
+		awaitGone(t, p)
+	}
+}
+
+// The whole point: the service does not end with who started it, and the next life finds it.
+func TestDetachedOutlivesItsStarter(t *testing.T) {
+	d := detached(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	starter := exec.Command(self)
+	starter.Env = append(os.Environ(), starterEnv+"="+d.Dir)
+	var out strings.Builder
+	starter.Stderr = &out
+	// Not this process: the pipe for stderr is not inherited, because a service gets none of its starter's files.
+	if err := starter.Start(); err != nil {
+		t.Fatal(err)
+	}
+	st := awaitState(t, d, "running", func(st ServiceState) bool { return st.Running })
+	starter.Process.Kill()
+	starter.Wait()
+	if again := state(t, d); again.PID != st.PID || !again.Running {
+		t.Errorf("after the starter was killed: %+v, before: %+v; %s", again, st, out.String())
+	}
+	if p, err := procfs.Read(st.PID); err != nil || p.PPID == os.Getpid() {
+		t.Errorf("%+v %v", p, err)
+	}
+}
+
+// A start that was cut short before the pid was written is found by the token.
+func TestDetachedFindsAnUnfinishedStart(t *testing.T) {
+	d := detached(t)
+	pid := begin(t, d, "exec sleep 1000")
+	r, err := d.read("s.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.PID, r.Start = 0, 0
+	if err := d.write(*r); err != nil {
+		t.Fatal(err)
+	}
+	if st := state(t, &Detached{Dir: d.Dir}); st.PID != pid || !st.Running {
+		t.Errorf("found %+v, want pid %d", st, pid)
+	}
+}
+
+// A pid in a record is no more than a hint.
+func TestDetachedDoesNotTrustAPID(t *testing.T) {
+	boot, err := procfs.BootID("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, err := procfs.Start(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name   string
+		record detachedRecord
+		known  bool
+	}{
+		{"the pid of another process", detachedRecord{Name: "s.service", Token: "T", PID: os.Getpid(), Start: start + 1, Boot: boot}, true},
+		{"another boot", detachedRecord{Name: "s.service", Token: "T", PID: os.Getpid(), Start: start, Boot: "other"}, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			d := detached(t)
+			if err := os.MkdirAll(d.Dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.write(test.record); err != nil {
+				t.Fatal(err)
+			}
+			if st := state(t, d); st.Running || len(st.Leftovers) > 0 || st.Known != test.known {
+				t.Errorf("%+v", st)
+			}
+			if err := d.StopService(t.Context(), "s.service", time.Second); err != nil {
+				t.Errorf("stop: %v", err) // and this test is still running
+			}
+		})
+	}
+	t.Run("garbage", func(t *testing.T) {
+		d := detached(t)
+		if err := os.MkdirAll(d.Dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, garbage := range []string{"", "{", "null", `{"pid": "x"}`} {
+			if err := os.WriteFile(d.recordPath("s.service"), []byte(garbage), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if st := state(t, d); st.Known {
+				t.Errorf("%q gives %+v", garbage, st)
+			}
+		}
+	})
+}
+
+func TestDetachedCgroup(t *testing.T) {
+	base := v2Directory(t)
+	d := detached(t)
+	d.Cgroup = base
+	pid := begin(t, d, "sleep 1000 & exec sleep 1000")
+	if got, err := procfs.Cgroup(pid); err != nil || filepath.Base(got) != "s.service" {
+		t.Errorf("it is in cgroup %q (%v)", got, err)
+	}
+	if err := d.StopService(t.Context(), "s.service", deadline); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(d.cgroupOf("s.service")); !os.IsNotExist(err) {
+		t.Errorf("its cgroup is left: %v", err)
+	}
+}
+
+// v2Directory makes a cgroup of this test's own.
+func v2Directory(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("root is missing: cannot make a cgroup")
+	}
+	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
+			continue
+		}
+		dir, err := os.MkdirTemp(root, "gpushare-mps-test-")
+		if err != nil {
+			t.Skipf("a writable cgroup v2 hierarchy is missing: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(dir); err != nil {
+				t.Errorf("cannot remove the test's cgroup: %v", err)
+			}
+		})
+		return dir
+	}
+	t.Skip("a cgroup v2 hierarchy is missing")
+	return ""
+}
+
+func TestDetachedCutsItsLog(t *testing.T) {
+	d := detached(t)
+	begin(t, d, "exec sleep 1000")
+	if err := os.WriteFile(d.logPath("s.service"), []byte(strings.Repeat("x", maxLog)+"the end\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	state(t, d)
+	if info, err := os.Stat(d.logPath("s.service")); err != nil || info.Size() != 0 {
+		t.Errorf("the log: %v %v", info.Size(), err)
+	}
+	if b, err := os.ReadFile(d.logPath("s.service") + ".1"); err != nil || !strings.HasSuffix(string(b), "the end\n") || len(b) > maxLog/8 {
+		t.Errorf("what was kept: %d bytes, %v", len(b), err)
+	}
+}
+
+func TestRecordsAreJSON(t *testing.T) {
+	d := detached(t)
+	begin(t, d, "exec sleep 1000")
+	b, err := os.ReadFile(d.recordPath("s.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r map[string]any
+	if err := json.Unmarshal(b, &r); err != nil || r["token"] == "" || r["boot"] == "" {
+		t.Errorf("%s: %v", b, err)
+	}
+}

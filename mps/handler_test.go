@@ -1,0 +1,188 @@
+package mps
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// fakeModes is the compute mode of one GPU.
+type fakeModes struct {
+	mu   sync.Mutex // guards the rest
+	mode gpu.ComputeMode
+	sets int
+	fail error
+}
+
+func (m *fakeModes) Snapshot(context.Context, gpu.UUID) (gpu.Snapshot, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return gpu.Snapshot{ComputeMode: m.mode}, nil
+}
+
+func (m *fakeModes) SetComputeMode(_ context.Context, _ gpu.UUID, mode gpu.ComputeMode) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fail != nil {
+		return m.fail
+	}
+	m.mode = mode
+	m.sets++
+	return nil
+}
+
+// one plans for one GPU and returns its only step.
+func one(t *testing.T, h *Handler, want *Settings) step.Step {
+	t.Helper()
+	desired := map[gpu.UUID]Settings{}
+	if want != nil {
+		desired[gpuA] = *want
+	}
+	steps := Plan(desired, map[gpu.UUID]Observed{gpuA: {State: h.Supervisor.observeNow(t.Context(), gpuA)}})
+	if len(steps) != 1 {
+		t.Fatalf("planned %+v, want one step", steps)
+	}
+	// As it is after a restart: through its JSON.
+	b, err := json.Marshal(steps[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s step.Step
+	if err := json.Unmarshal(b, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func applied(t *testing.T, h *Handler, s step.Step, want bool) {
+	t.Helper()
+	got, err := h.Applied(t.Context(), s)
+	if err != nil || got != want {
+		t.Errorf("applied(%s) = %v, %v, want %v", s.Text, got, err, want)
+	}
+}
+
+func do(t *testing.T, h *Handler, s step.Step) {
+	t.Helper()
+	applied(t, h, s, false)
+	if err := h.Do(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	applied(t, h, s, true)
+}
+
+func TestStepsThereAndBack(t *testing.T) {
+	r := newRig(t)
+	m := &fakeModes{mode: gpu.ComputeDefault}
+	h := &Handler{Supervisor: r.Supervisor, Driver: m}
+	strict, report := Settings{GPU: gpuA, Strict: true}, Settings{GPU: gpuA}
+
+	start := one(t, h, &strict)
+	do(t, h, start)
+	if m.mode != gpu.ComputeExclusiveProcess {
+		t.Errorf("strict, and the compute mode is %s", m.mode)
+	}
+	pid := r.running(t).PID
+	if err := h.Do(t.Context(), start); err != nil || m.sets != 1 {
+		t.Errorf("done twice: %v, %d mode changes", err, m.sets)
+	}
+
+	relax := one(t, h, &report)
+	if relax.Disruption != step.None {
+		t.Errorf("relaxing disturbs %s", relax.Disruption)
+	}
+	do(t, h, relax)
+	if m.mode != gpu.ComputeDefault || r.running(t).PID != pid {
+		t.Errorf("relaxed: mode %s, pid %d, was %d", m.mode, r.running(t).PID, pid)
+	}
+	if err := h.Undo(t.Context(), relax); err != nil {
+		t.Fatal(err)
+	}
+	applied(t, h, start, true)
+
+	stop := one(t, h, nil)
+	do(t, h, stop)
+	if m.mode != gpu.ComputeDefault {
+		t.Errorf("stopped, and the compute mode is %s", m.mode)
+	}
+	if err := h.Undo(t.Context(), stop); err != nil {
+		t.Fatal(err)
+	}
+	applied(t, h, start, true)
+	if err := h.Undo(t.Context(), start); err != nil {
+		t.Fatal(err)
+	}
+	applied(t, h, stop, true)
+	if m.mode != gpu.ComputeDefault {
+		t.Errorf("after all was undone the compute mode is %s", m.mode)
+	}
+}
+
+// A daemon killed between the mode and the start: the next life still knows the mode to go back to.
+func TestModeIsRememberedBeforeItIsSet(t *testing.T) {
+	r := newRig(t)
+	m := &fakeModes{mode: gpu.ComputeProhibited}
+	h := &Handler{Supervisor: r.Supervisor, Driver: m}
+	set := Settings{GPU: gpuA, Strict: true}
+	if err := r.remember(set, m.mode); err != nil {
+		t.Fatal(err)
+	}
+	m.mode = gpu.ComputeExclusiveProcess
+	// It starts anew, and the mode from before is not taken for the first one.
+	do(t, h, one(t, h, &set))
+	do(t, h, one(t, h, nil))
+	if m.mode != gpu.ComputeProhibited {
+		t.Errorf("the compute mode is %s, want what it was at first", m.mode)
+	}
+}
+
+func TestFailedStartPutsTheModeBack(t *testing.T) {
+	t.Run("no GPU", func(t *testing.T) {
+		r := newRig(t)
+		m := &fakeModes{mode: gpu.ComputeDefault}
+		h := &Handler{Supervisor: r.Supervisor, Driver: m}
+		if err := os.Remove(filepath.Join(r.node.Root, "run/gpusim/cuda.sock")); err != nil {
+			t.Fatal(err)
+		}
+		err := h.Do(t.Context(), one(t, h, &Settings{GPU: gpuA, Strict: true}))
+		if err == nil || !strings.Contains(err.Error(), "no usable GPU") {
+			t.Errorf("got %v", err)
+		}
+		if m.mode != gpu.ComputeDefault || r.observe(t) != nil {
+			t.Errorf("left: mode %s, %+v", m.mode, r.observe(t))
+		}
+	})
+	t.Run("mode refused", func(t *testing.T) {
+		r := newRig(t)
+		h := &Handler{Supervisor: r.Supervisor, Driver: &fakeModes{mode: gpu.ComputeDefault, fail: gpu.ErrDenied}}
+		err := h.Do(t.Context(), one(t, h, &Settings{GPU: gpuA, Strict: true}))
+		if !errors.Is(err, gpu.ErrDenied) {
+			t.Errorf("got %v", err)
+		}
+		if st := r.observe(t); st != nil {
+			t.Errorf("left: %+v", st)
+		}
+	})
+}
+
+func TestForeignSteps(t *testing.T) {
+	h := &Handler{}
+	s := step.Step{Kind: "mig.create"}
+	if _, err := h.Applied(t.Context(), s); err == nil {
+		t.Error("Applied took it")
+	}
+	if h.Do(t.Context(), s) == nil || h.Undo(t.Context(), s) == nil {
+		t.Error("Do or Undo took it")
+	}
+	if err := h.Do(t.Context(), step.Step{Kind: KindStart, Args: json.RawMessage(`[`)}); err == nil {
+		t.Error("garbage as arguments was taken")
+	}
+}

@@ -1,0 +1,218 @@
+package mps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpusim/burn/burntest"
+	"github.com/gpushare/gpushare/gpusim/mpsd"
+)
+
+var builder burntest.Builder
+
+// starterEnv makes this binary start a service and end, as a daemon that is killed does: it holds the directory.
+const starterEnv = "MPS_TEST_STARTER"
+
+// TestMain is also the stand-in of the MPS programs, called by their names, and a starter of services.
+func TestMain(m *testing.M) {
+	switch filepath.Base(os.Args[0]) {
+	case mpsd.ControlName, mpsd.ServerName:
+		os.Exit(mpsd.Main(context.Background(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+	}
+	if dir := os.Getenv(starterEnv); dir != "" {
+		d := &Detached{Dir: dir}
+		if err := d.StartService(context.Background(), sleeper("s.service", "exec sleep 1000")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		select {} // until it is killed
+	}
+	code := m.Run()
+	builder.Remove()
+	os.Exit(code)
+}
+
+const deadline = 20 * time.Second
+
+const gpuA = gpu.UUID("GPU-0123456789ab-4000-8000-0000000000aa")
+
+// rig is a supervisor of one GPU's node, with services that the test's end ends.
+type rig struct {
+	*Supervisor
+	node  *burntest.Node
+	units *Detached
+	clock *clock
+	dir   string
+}
+
+// clock goes forward when the test says so.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	n := burntest.Start(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	control := filepath.Join(n.Root, "usr/bin", mpsd.ControlName)
+	if err := os.Symlink(self, control); err != nil {
+		t.Fatal(err)
+	}
+	c := &clock{now: time.Unix(1e9, 0)}
+	u := &Detached{Dir: filepath.Join(n.Root, "s")}
+	r := &rig{node: n, units: u, clock: c, dir: filepath.Join(n.Root, "m")}
+	r.Supervisor = r.supervisor()
+	r.Control = control
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), deadline)
+		defer cancel()
+		if err := u.StopService(ctx, UnitName(gpuA), time.Second); err != nil {
+			t.Errorf("cannot tidy up: %v", err)
+		}
+	})
+	return r
+}
+
+// supervisor is one life of our daemon over the same files.
+func (r *rig) supervisor() *Supervisor {
+	s := &Supervisor{Units: r.units, RunDir: r.dir, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: r.clock.Now}
+	if r.Supervisor != nil {
+		s.Control = r.Control
+	}
+	return s
+}
+
+func (r *rig) start(t *testing.T, set Settings) {
+	t.Helper()
+	if err := r.Start(t.Context(), set, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// observe looks with lists and limits that are read anew.
+func (r *rig) observe(t *testing.T) *State {
+	t.Helper()
+	r.clock.pass(time.Hour)
+	return r.Observe(t.Context(), gpuA)
+}
+
+// running fails the test unless all is well.
+func (r *rig) running(t *testing.T) *State {
+	t.Helper()
+	st := r.observe(t)
+	if !st.Healthy() {
+		t.Fatalf("observed %+v, want it healthy", st)
+	}
+	return st
+}
+
+func (r *rig) pipe() string { return r.layout(gpuA).pipe() }
+
+func (r *rig) environment(t *testing.T, lim Limits) []string {
+	t.Helper()
+	env, err := r.Environment(gpuA, lim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return env
+}
+
+// program is a GPU program that is ready.
+type program struct {
+	cmd    *exec.Cmd
+	stdout io.Reader
+	stderr bytes.Buffer
+}
+
+func (r *rig) burn(t *testing.T, env []string, args ...string) *program {
+	t.Helper()
+	p := &program{cmd: exec.CommandContext(t.Context(), builder.Path(t), args...)}
+	p.cmd.Env = append([]string{"GPUSIM_ROOT=" + r.node.Root}, env...)
+	p.cmd.Stderr = &p.stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stdout = out
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 6)
+	if _, err := io.ReadFull(out, b); err != nil || string(b) != "ready\n" {
+		t.Fatalf("burn: %q %v %s", b, err, p.stderr.String())
+	}
+	return p
+}
+
+func (p *program) ends(t *testing.T, code int, message string) {
+	t.Helper()
+	rest, err := io.ReadAll(p.stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		if _, ok := errors.AsType[*exec.ExitError](err); !ok {
+			t.Fatal(err)
+		}
+	}
+	if got := p.cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("burn ended with %d, want %d", got, code)
+	}
+	if all := string(rest) + p.stderr.String(); !strings.Contains(all, message) {
+		t.Errorf("burn said %q, want %q in it", all, message)
+	}
+}
+
+// awaitGone waits for a process that is nobody's child of ours.
+func awaitGone(t *testing.T, pid int) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(deadline.Milliseconds()))
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			t.Fatalf("process %d does not end (%v)", pid, err)
+		}
+		return
+	}
+}

@@ -1,0 +1,205 @@
+package mps
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func fixture(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestParsePIDs(t *testing.T) {
+	tests := []struct {
+		name, in string
+		want     []int
+		bad      bool
+	}{
+		{"none", "", nil, false},
+		{"one", "13791\n", []int{13791}, false},
+		{"two", "7\n 12 \r\n", []int{7, 12}, false},
+		{"an error with rc 0", "Server 12345 not found\n", nil, true},
+		{"no pid", "0\n", nil, true},
+		{"negative", "-4\n", nil, true},
+		{"help text", "Unrecognized option\n\x00\n", nil, true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := parsePIDs([]byte(test.in))
+			if (err != nil) != test.bad || !cmp.Equal(got, test.want) {
+				t.Errorf("%v %v", got, err)
+			}
+		})
+	}
+}
+
+func TestParsePercent(t *testing.T) {
+	for in, want := range map[string]float64{"100.0\n": 100, "33.3\n": 33.3, "0.4": 0.4, "": 0, "0.0": 0, "100.1": 0, "NaN": 0, "Server 1 not found": 0} {
+		if got, err := parsePercent([]byte(in)); got != want || (err != nil) != (want == 0) {
+			t.Errorf("%q gives %v %v", in, got, err)
+		}
+	}
+}
+
+func TestParseStatus(t *testing.T) {
+	for in, want := range map[string]string{"ACTIVE\n": "ACTIVE", "INITIALIZING": "INITIALIZING", "FAULT\n": "FAULT", "": "", "Server 12345 not found": "", "Unknown command \"get_server_status\"": ""} {
+		if got, err := parseStatus([]byte(in)); got != want || (err != nil) != (want == "") {
+			t.Errorf("%q gives %q %v", in, got, err)
+		}
+	}
+}
+
+func TestParseVersion(t *testing.T) {
+	tests := map[string]string{"version-580.txt": "13.0", "version-595.txt": "13.2", "version-535.txt": ""}
+	for name, want := range tests {
+		if got, err := parseVersion(fixture(t, name)); got != want || (err != nil) != (want == "") {
+			t.Errorf("%s gives %q %v, want %q", name, got, err, want)
+		}
+	}
+}
+
+func TestParsePS(t *testing.T) {
+	tests := []struct {
+		name string
+		in   []byte
+		want []Client
+		bad  bool
+	}{
+		{"as documented", fixture(t, "ps.txt"), []Client{
+			{9741, 6472, "GPU-cb1213a3-d6a4-be7f", "4026531836", "./nbody"},
+			{9743, 6472, "GPU-cb1213a3-d6a4-be7f", "4026531836", "./nbody"},
+		}, false},
+		{"columns in another order", []byte("COMMAND PID DEVICE\npython 5 GPU-1\n"), []Client{{PID: 5, Device: "GPU-1", Command: "python"}}, false},
+		{"header alone", []byte("PID ID SERVER DEVICE NAMESPACE COMMAND\n"), nil, false},
+		{"no server, or a busy one", []byte("Server not found\n"), nil, false},
+		{"cut short", []byte("PID ID SERVER DEVICE NAMESPACE COMMAND\n9741 0\n"), nil, true},
+		{"no table", []byte("Server 5 not found\nServer 5 not found\n"), nil, true},
+		{"empty", nil, nil, true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := parsePS(test.in)
+			if (err != nil) != test.bad {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("clients (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFormatMemory(t *testing.T) {
+	tests := []struct {
+		bytes, total uint64
+		want         string
+	}{
+		{1 << 20, 0, "1M"}, {1500 << 20, 0, "1500M"}, {16 << 30, 40 << 30, "16384M"}, {40 << 30, 40 << 30, "40960M"},
+		{0, 0, ""}, {1<<20 - 1, 0, ""}, {1<<20 + 1, 0, ""}, {41 << 30, 40 << 30, ""},
+	}
+	for _, test := range tests {
+		if got, err := FormatMemory(test.bytes, test.total); got != test.want || (err != nil) != (test.want == "") {
+			t.Errorf("%d of %d gives %q %v, want %q", test.bytes, test.total, got, err, test.want)
+		}
+	}
+}
+
+// What is written is read as it was meant: a number and an M, which no version corrupts.
+func TestFormatMemoryIsReadBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bytes := rapid.Uint64().Draw(t, "bytes")
+		s, err := FormatMemory(bytes, 0)
+		if err != nil {
+			if bytes >= mebibyte && bytes%mebibyte == 0 {
+				t.Fatalf("%d is whole MiB and was refused: %v", bytes, err)
+			}
+			return
+		}
+		n, err := strconv.ParseUint(strings.TrimSuffix(s, "M"), 10, 64)
+		if err != nil || n<<20 != bytes || !strings.HasSuffix(s, "M") {
+			t.Fatalf("%d is written as %q", bytes, s)
+		}
+	})
+}
+
+func TestReadBack(t *testing.T) {
+	// Seen on 535 … 615: whole G, cut off, and M below one G.
+	for bytes, want := range map[uint64]string{0: "", 900 << 20: "900M", 1500 << 20: "1G", 2 << 30: "2G", 1 << 20: "1M"} {
+		if got := readBack(bytes); got != want {
+			t.Errorf("%d reads back as %q, want %q", bytes, got, want)
+		}
+	}
+}
+
+func TestEnvironmentOfALease(t *testing.T) {
+	s := &Supervisor{RunDir: "/run/gpushare/mps"}
+	tests := []struct {
+		name string
+		lim  Limits
+		want []string
+		bad  string
+	}{
+		{"no limits", Limits{}, []string{"CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps/0123456789ab/t"}, ""},
+		{"both", Limits{Threads: 30, Memory: 16 << 30, Total: 40 << 30}, []string{
+			"CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps/0123456789ab/t",
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
+			"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=16384M",
+		}, ""},
+		{"more than there is", Limits{Memory: 41 << 30, Total: 40 << 30}, nil, "more than the GPU's"},
+		{"half a MiB", Limits{Memory: 3 << 19}, nil, "whole MiB"},
+		{"too many threads", Limits{Threads: 101}, nil, "101"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := s.Environment(gpuA, test.lim)
+			if (err != nil) != (test.bad != "") || (err != nil && !strings.Contains(err.Error(), test.bad)) {
+				t.Fatalf("error %v, want %q", err, test.bad)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Whatever the program prints, nothing panics, and what is understood makes sense.
+func FuzzParse(f *testing.F) {
+	for _, name := range []string{"ps.txt", "version-580.txt", "version-595.txt", "version-535.txt"} {
+		f.Add(fixture(f, name))
+	}
+	for _, s := range []string{"", "100.0\n", "13791\n", "Server not found\n", "ACTIVE", "Server 1 not found\nServer 1 not found!\n1", "PID\n1\n", "Binary version:"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if pids, err := parsePIDs(b); err == nil {
+			for _, pid := range pids {
+				if pid <= 0 {
+					t.Errorf("pid %d of %q", pid, b)
+				}
+			}
+		}
+		if p, err := parsePercent(b); err == nil && !(p > 0 && p <= 100) {
+			t.Errorf("%v %% of %q", p, b)
+		}
+		if v, err := parseVersion(b); err == nil && v == "" {
+			t.Errorf("an empty version of %q", b)
+		}
+		if s, err := parseStatus(b); err == nil && s == "" {
+			t.Errorf("an empty status of %q", b)
+		}
+		if clients, err := parsePS(b); err != nil && clients != nil {
+			t.Errorf("clients and an error of %q", b)
+		}
+	})
+}

@@ -1,0 +1,95 @@
+package mps
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+func TestPlan(t *testing.T) {
+	set := Settings{GPU: gpuA}
+	capped := Settings{GPU: gpuA, Threads: 30}
+	strict := Settings{GPU: gpuA, Strict: true}
+	running := func(s *Settings, change func(*State)) *State {
+		st := &State{GPU: gpuA, Phase: Running, PID: 10, Settings: s}
+		if change != nil {
+			change(st)
+		}
+		return st
+	}
+	client := []gpu.Process{{PID: 7, Kind: gpu.MPSProcess}, {PID: 8, Kind: gpu.ComputeProcess}}
+	type planned struct {
+		Kind, Text string
+		Phase      step.Phase
+		Disruption step.Disruption
+		Disturbs   []string
+	}
+	tests := []struct {
+		name string
+		want *Settings
+		o    Observed
+		plan *planned
+	}{
+		{"nothing", nil, Observed{}, nil},
+		{"new", &set, Observed{}, &planned{KindStart, "start MPS", step.Widen, step.None, nil}},
+		{"new and strict", &strict, Observed{}, &planned{KindStart, "start MPS and set the compute mode to exclusive-process", step.Widen, step.None, nil}},
+		{"as it should be", &set, Observed{State: running(&set, nil), Processes: client}, nil},
+		{"a greeting was missed", &set, Observed{State: running(&set, func(s *State) { s.Strikes, s.Reason = 1, "no greeting" })}, nil},
+		{"wedged", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.Strikes, s.Reason = Unresponsive, 3, "no greeting" }), Processes: client}, nil},
+		{"coming up", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.Strikes = Starting, 1 })}, nil},
+		{"drifted", &capped, Observed{State: running(&capped, func(s *State) { s.Reason = "drift" }), Processes: client}, &planned{KindStart, "set what MPS should be again", step.Widen, step.None, nil}},
+		{"other limits, used", &capped, Observed{State: running(&set, func(s *State) { s.Clients = []int{9, 7} }), Processes: client}, &planned{KindStart, "restart MPS", step.Widen, step.Running, []string{"pid 7", "pid 9"}}},
+		{"other limits, idle", &capped, Observed{State: running(&set, nil)}, &planned{KindStart, "restart MPS", step.Widen, step.Idle, nil}},
+		{"strict now, used", &strict, Observed{State: running(&set, nil), Processes: client}, &planned{KindStart, "set what MPS should be again", step.Widen, step.None, nil}},
+		{"failed", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.PID = Failed, 0 })}, &planned{KindStart, "start MPS", step.Widen, step.None, nil}},
+		{"failed with an orphan that serves", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.Leftovers = Failed, []int{12} }), Processes: client}, &planned{KindStart, "start MPS", step.Widen, step.Running, []string{"pid 7"}}},
+		{"failed with an idle orphan", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.Leftovers = Failed, []int{12} })}, &planned{KindStart, "start MPS", step.Widen, step.Idle, nil}},
+		{"somebody else's", &set, Observed{State: running(nil, nil), Processes: client}, &planned{KindStart, "restart MPS", step.Widen, step.Running, []string{"pid 7"}}},
+		{"no more, used", nil, Observed{State: running(&set, nil), Processes: client}, &planned{KindStop, "stop MPS", step.Narrow, step.Running, []string{"pid 7"}}},
+		{"no more, idle", nil, Observed{State: running(&set, nil)}, &planned{KindStop, "stop MPS", step.Narrow, step.Idle, nil}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			desired := map[gpu.UUID]Settings{}
+			if test.want != nil {
+				desired[gpuA] = *test.want
+			}
+			steps := Plan(desired, map[gpu.UUID]Observed{gpuA: test.o})
+			if test.plan == nil {
+				if len(steps) != 0 {
+					t.Errorf("planned %+v, want nothing", steps)
+				}
+				return
+			}
+			if len(steps) != 1 {
+				t.Fatalf("planned %+v, want one step", steps)
+			}
+			s := steps[0]
+			got := planned{s.Kind, s.Text, s.Phase, s.Disruption, s.Disturbs}
+			if diff := cmp.Diff(*test.plan, got); diff != "" {
+				t.Errorf("step (-want +got):\n%s", diff)
+			}
+			if s.Reason == "" || s.GPU != string(gpuA) {
+				t.Errorf("step %+v: no reason or no GPU", s)
+			}
+		})
+	}
+}
+
+func TestPlanIsInOrder(t *testing.T) {
+	desired, observed := map[gpu.UUID]Settings{}, map[gpu.UUID]Observed{}
+	for _, id := range []gpu.UUID{"GPU-cccccccc-1", "GPU-aaaaaaaa-1"} {
+		desired[id] = Settings{GPU: id}
+	}
+	observed["GPU-bbbbbbbb-1"] = Observed{State: &State{GPU: "GPU-bbbbbbbb-1", Phase: Running}}
+	var got []string
+	for _, s := range Plan(desired, observed) {
+		got = append(got, s.GPU)
+	}
+	if want := []string{"GPU-aaaaaaaa-1", "GPU-bbbbbbbb-1", "GPU-cccccccc-1"}; !cmp.Equal(got, want) {
+		t.Errorf("order %v, want %v", got, want)
+	}
+}

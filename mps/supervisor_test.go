@@ -1,0 +1,393 @@
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+func TestStartObserveStop(t *testing.T) {
+	r := newRig(t)
+	if st := r.observe(t); st != nil {
+		t.Fatalf("before the start: %+v", st)
+	}
+	set := Settings{GPU: gpuA, Threads: 40, Memory: 1500 << 20}
+	r.start(t, set)
+	st := r.running(t)
+	want := &State{GPU: gpuA, Phase: Running, Unit: "gpushare-mps-0123456789ab.service", PID: st.PID, Version: "13.0", Settings: &set}
+	if diff := cmp.Diff(want, st); diff != "" {
+		t.Errorf("observed (-want +got):\n%s", diff)
+	}
+
+	p := r.burn(t, r.environment(t, Limits{}), "--memory", "512MiB", "--hold")
+	st = r.running(t)
+	if len(st.Servers) != 1 || !cmp.Equal(st.Clients, []int{p.cmd.Process.Pid}) {
+		t.Errorf("servers %v, clients %v", st.Servers, st.Clients)
+	}
+	line := r.node.Contexts()[p.cmd.Process.Pid]
+	if !strings.HasSuffix(line, fmt.Sprintf("limit=%d share=40", 1500<<20)) || !strings.Contains(line, "mps="+r.pipe()+" ") {
+		t.Errorf("the client joined as %q", line)
+	}
+	lowered := r.burn(t, r.environment(t, Limits{Threads: 12.5, Memory: 256 << 20}), "--hold")
+	if line := r.node.Contexts()[lowered.cmd.Process.Pid]; !strings.HasSuffix(line, fmt.Sprintf("limit=%d share=12", 256<<20)) {
+		t.Errorf("the lease's own limits: %q", line)
+	}
+
+	if err := r.Stop(t.Context(), gpuA); err != nil {
+		t.Fatal(err)
+	}
+	p.ends(t, 1, "CUDA error 810")
+	lowered.ends(t, 1, "CUDA error 810")
+	if st := r.observe(t); st == nil || st.Phase != Failed {
+		t.Errorf("stopped and not forgotten: %+v", st)
+	}
+	if err := r.Forget(gpuA); err != nil {
+		t.Fatal(err)
+	}
+	if st := r.observe(t); st != nil {
+		t.Errorf("stopped and forgotten: %+v", st)
+	}
+	if err := r.Stop(t.Context(), gpuA); err != nil {
+		t.Errorf("stopping what is not there: %v", err)
+	}
+}
+
+func modeOf(t *testing.T, path string) string {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode().String()
+}
+
+func TestFilesAreClosed(t *testing.T) {
+	r := newRig(t)
+	r.start(t, Settings{GPU: gpuA})
+	l := r.layout(gpuA)
+	want := map[string]string{
+		l.dir: "drwx--x--x", l.pipe(): "drwx--x--x", l.tenant(): "drwx--x--x", l.logs(): "drwx------",
+		filepath.Join(l.pipe(), "log"): "prw-------", filepath.Join(l.tenant(), "control"): "Srw-rw-rw-",
+	}
+	for path, mode := range want {
+		if got := modeOf(t, path); got != mode {
+			t.Errorf("%s is %s, want %s", path, got, mode)
+		}
+	}
+	list, err := os.ReadDir(l.tenant())
+	if err != nil || len(list) != 1 {
+		t.Errorf("tenants see %v (%v), want the client socket alone", list, err)
+	}
+	// With the log closed the daemon still logs.
+	b, err := os.ReadFile(r.units.logPath(UnitName(gpuA)))
+	if err != nil || !strings.Contains(string(b), "Starting control daemon") {
+		t.Errorf("log %q %v", b, err)
+	}
+}
+
+func TestEnvironmentOfTheUnit(t *testing.T) {
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "/elsewhere")
+	t.Setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "7")
+	t.Setenv("SECRET", "x")
+	r := newRig(t)
+	r.start(t, Settings{GPU: gpuA})
+	st := r.running(t)
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", st.PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for kv := range strings.SplitSeq(strings.TrimRight(string(b), "\x00"), "\x00") {
+		k, v, _ := strings.Cut(kv, "=")
+		got[k] = v
+	}
+	delete(got, tokenEnv)
+	want := map[string]string{
+		"PATH":                      filepath.Dir(r.Control) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"CUDA_MPS_PIPE_DIRECTORY":   r.pipe(),
+		"CUDA_MPS_LOG_DIRECTORY":    r.layout(gpuA).logs(),
+		"CUDA_MPS_PROTOCOL_VERSION": "2",
+		"CUDA_VISIBLE_DEVICES":      string(gpuA),
+		"LC_ALL":                    "C",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+}
+
+// Our daemon dies and comes back: it finds what it started, and disturbs nobody.
+func TestAnotherLifeFindsIt(t *testing.T) {
+	r := newRig(t)
+	set := Settings{GPU: gpuA, Threads: 50}
+	r.start(t, set)
+	p := r.burn(t, r.environment(t, Limits{}), "--hold")
+	before := r.running(t)
+
+	r.units = &Detached{Dir: r.units.Dir}
+	control := r.Control
+	r.Supervisor = r.supervisor()
+	r.Control = control
+	if diff := cmp.Diff(before, r.running(t)); diff != "" {
+		t.Errorf("the next life sees (-before +after):\n%s", diff)
+	}
+	r.start(t, set)
+	if diff := cmp.Diff(before, r.running(t)); diff != "" {
+		t.Errorf("starting what runs changed (-before +after):\n%s", diff)
+	}
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	p.ends(t, 143, "stopped by SIGTERM")
+}
+
+func TestControlDaemonDies(t *testing.T) {
+	r := newRig(t)
+	set := Settings{GPU: gpuA, Threads: 50}
+	r.start(t, set)
+	p := r.burn(t, r.environment(t, Limits{}), "--hold")
+	before := r.running(t)
+	if err := syscall.Kill(before.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, before.PID)
+	st := r.observe(t)
+	if st.Phase != Failed || !strings.Contains(st.Reason, "killed by signal 9") || !cmp.Equal(st.Leftovers, before.Servers) {
+		t.Errorf("after a kill -9: %+v, servers were %v", st, before.Servers)
+	}
+	// It starts again over what is left: the orphan goes, and its client with it.
+	r.start(t, set)
+	after := r.running(t)
+	if after.PID == before.PID || len(after.Servers) != 0 {
+		t.Errorf("after the start: %+v", after)
+	}
+	p.ends(t, 1, "CUDA error 810")
+	awaitGone(t, before.Servers[0])
+	// Tenants reach the new one through the directory that they have.
+	next := r.burn(t, r.environment(t, Limits{}), "--hold")
+	if st := r.running(t); !cmp.Equal(st.Clients, []int{next.cmd.Process.Pid}) {
+		t.Errorf("clients of the new one: %v", st.Clients)
+	}
+}
+
+// A peer that connects and says nothing stops the whole daemon. It is seen, it is reported after three strikes, it is over
+// when the peer goes; and a stop does not wait for it.
+func TestWedged(t *testing.T) {
+	r := newRig(t)
+	r.start(t, Settings{GPU: gpuA})
+	r.running(t)
+	c, err := net.Dial("unixpacket", filepath.Join(r.layout(gpuA).tenant(), "control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Read(make([]byte, 64)); err != nil {
+		t.Fatal(err)
+	}
+	for i, phase := range []Phase{Running, Running, Unresponsive, Unresponsive} {
+		st := r.observe(t)
+		if st.Phase != phase || st.Strikes != i+1 || st.Healthy() || !strings.Contains(st.Reason, "no greeting") {
+			t.Errorf("look %d: %+v, want %s", i+1, st, phase)
+		}
+	}
+	if _, err := (control{program: r.Control, pipeDir: r.pipe()}).ask(t.Context(), "get_server_list"); !errors.Is(err, ErrUnresponsive) {
+		t.Errorf("asking: %v, want ErrUnresponsive", err)
+	}
+	c.Close()
+	r.running(t)
+
+	c, err = net.Dial("unixpacket", filepath.Join(r.pipe(), "control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Read(make([]byte, 64)); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := r.Stop(t.Context(), gpuA); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 15*time.Second {
+		t.Errorf("stopping a wedged daemon took %v", took)
+	}
+}
+
+// Whose control socket is unlinked still obeys its command line: only the probe of both sockets sees it.
+func TestUnlinkedSocket(t *testing.T) {
+	r := newRig(t)
+	r.start(t, Settings{GPU: gpuA})
+	r.running(t)
+	if err := os.Remove(filepath.Join(r.pipe(), "control")); err != nil {
+		t.Fatal(err)
+	}
+	if st := r.observe(t); st.Healthy() || !strings.Contains(st.Reason, "control: "+ErrNoDaemon.Error()) {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestStopped(t *testing.T) {
+	r := newRig(t)
+	r.start(t, Settings{GPU: gpuA})
+	st := r.running(t)
+	if err := syscall.Kill(st.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if st := r.observe(t); st.Healthy() || st.Strikes != 1 {
+		t.Errorf("a stopped daemon: %+v", st)
+	}
+	if err := syscall.Kill(st.PID, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	r.running(t)
+}
+
+// The program's pid file is no more than a hint: it may name anybody.
+func TestStalePIDFile(t *testing.T) {
+	r := newRig(t)
+	l := r.layout(gpuA)
+	if err := l.make(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(l.pipe(), "nvidia-cuda-mps-control.pid")
+	if err := os.WriteFile(file, []byte(strconv.Itoa(os.Getpid())+"99"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	r.start(t, Settings{GPU: gpuA})
+	st := r.running(t)
+	if name := procfs.Name(st.PID); !strings.HasPrefix("nvidia-cuda-mps-control", name) {
+		t.Errorf("the control daemon is pid %d, %q", st.PID, name)
+	}
+	if err := r.Stop(t.Context(), gpuA); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := procfs.Read(os.Getpid()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDriftIsSeenAndMended(t *testing.T) {
+	r := newRig(t)
+	set := Settings{GPU: gpuA, Threads: 30, Memory: 2 << 30}
+	r.start(t, set)
+	pid := r.running(t).PID
+	c := control{program: r.Control, pipeDir: r.pipe()}
+	tests := []struct{ name, command, want string }{
+		{"threads", "set_default_active_thread_percentage 90", "thread percentage is 90, it should be 30"},
+		{"memory", "set_default_device_pinned_mem_limit 0 4G", `memory limit reads back as "4G", it should be "2G"`},
+		{"no memory limit", "set_default_device_pinned_mem_limit 0 0", `memory limit reads back as "", it should be "2G"`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := c.ask(t.Context(), test.command); err != nil {
+				t.Fatal(err)
+			}
+			if st := r.observe(t); st.Healthy() || !strings.Contains(st.Reason, test.want) {
+				t.Errorf("%+v, want %q", st, test.want)
+			}
+			r.start(t, set)
+			if st := r.running(t); st.PID != pid {
+				t.Error("mending restarted it")
+			}
+		})
+	}
+	t.Run("tenants' socket", func(t *testing.T) {
+		if err := os.Remove(filepath.Join(r.layout(gpuA).tenant(), "control")); err != nil {
+			t.Fatal(err)
+		}
+		if st := r.observe(t); st.Healthy() || !strings.Contains(st.Reason, "tenants' socket") {
+			t.Errorf("%+v", st)
+		}
+		r.start(t, set)
+		r.running(t)
+	})
+}
+
+func TestStartFailures(t *testing.T) {
+	tests := []struct {
+		name    string
+		set     Settings
+		prepare func(t *testing.T, r *rig)
+		want    string
+	}{
+		{"no GPU behind the driver", Settings{GPU: gpuA}, func(t *testing.T, r *rig) {
+			if err := os.Remove(filepath.Join(r.node.Root, "run/gpusim/cuda.sock")); err != nil {
+				t.Fatal(err)
+			}
+		}, "found no usable GPU (it exited with 100)"},
+		{"no program", Settings{GPU: gpuA}, func(_ *testing.T, r *rig) { r.Control = "/nonexistent/nvidia-cuda-mps-control" }, "there is no program at /nonexistent"},
+		{"relative program", Settings{GPU: gpuA}, func(_ *testing.T, r *rig) { r.Control = "nvidia-cuda-mps-control" }, "no absolute path"},
+		{"path too long", Settings{GPU: gpuA}, func(_ *testing.T, r *rig) { r.RunDir = filepath.Join(r.dir, strings.Repeat("x", 80)) }, "choose a shorter run_dir"},
+		{"no UUID", Settings{GPU: "0"}, nil, "it is no UUID"},
+		{"threads", Settings{GPU: gpuA, Threads: 101}, nil, "thread percentage of 101"},
+		{"memory", Settings{GPU: gpuA, Memory: 1<<20 + 1}, nil, "whole MiB"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRig(t)
+			if test.prepare != nil {
+				test.prepare(t, r)
+			}
+			err := r.Start(t.Context(), test.set, "")
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q in it", err, test.want)
+			}
+			if err != nil && strings.Count(err.Error(), "cannot start MPS") != 1 {
+				t.Errorf("%v: says what it cannot more than once", err)
+			}
+			if st, err := r.units.ServiceState(t.Context(), UnitName(gpuA)); err != nil || st.Known {
+				t.Errorf("a unit is left: %+v %v", st, err)
+			}
+		})
+	}
+}
+
+// Two lives of a daemon that the kernel killed in the middle of a start: the record is there and the unit is not.
+func TestCutShortStart(t *testing.T) {
+	r := newRig(t)
+	l := r.layout(gpuA)
+	set := Settings{GPU: gpuA}
+	if err := errors.Join(l.make(), l.writeRecord(record{Settings: set})); err != nil {
+		t.Fatal(err)
+	}
+	if st := r.observe(t); st == nil || st.Phase != Failed {
+		t.Errorf("%+v, want it failed", st)
+	}
+	r.start(t, set)
+	r.running(t)
+}
+
+func TestObserveDoesNotWaitForAChange(t *testing.T) {
+	r := newRig(t)
+	r.start(t, Settings{GPU: gpuA})
+	st := r.running(t)
+	w := r.watch(gpuA)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if got := r.Observe(t.Context(), gpuA); got != st {
+		t.Errorf("during a change: %+v, want what was seen before it", got)
+	}
+}
+
+// Looking again costs nothing but the greeting until the reading is old.
+func TestReadingIsKept(t *testing.T) {
+	r := newRig(t)
+	r.start(t, Settings{GPU: gpuA})
+	r.running(t)
+	p := r.burn(t, r.environment(t, Limits{}), "--hold")
+	if st := r.Observe(t.Context(), gpuA); len(st.Clients) != 0 {
+		t.Errorf("clients %v: read at every look", st.Clients)
+	}
+	r.clock.pass(readEvery)
+	if st := r.Observe(t.Context(), gpuA); !cmp.Equal(st.Clients, []int{p.cmd.Process.Pid}) {
+		t.Errorf("clients %v once the reading is old", st.Clients)
+	}
+}
