@@ -116,6 +116,9 @@ func TestANodeFromStartToEnd(t *testing.T) {
 	if out, code := gpusimRun(t, "ctl", "--root", root, "reset", "99"); code != exitFailed || !strings.Contains(out, "99") {
 		t.Errorf("reset of no GPU, exit %d: %s", code, out)
 	}
+	if out, code := gpusimRun(t, "serve", "--node", "../../testdata/nodes/mixed.yaml", "--root", root); code != exitFailed || !strings.Contains(out, "another process") {
+		t.Errorf("a second server of the root, exit %d: %s", code, out)
+	}
 	if err := serving.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

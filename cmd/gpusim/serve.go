@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/gpusim/engine"
 	"github.com/gpushare/gpushare/gpusim/hostroot"
@@ -66,6 +68,11 @@ func serveNode(ctx context.Context, path, dir, library string, mknod bool, std s
 	if err != nil {
 		return fmt.Errorf("cannot find own program: %w", err)
 	}
+	lock, err := lockRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	node, err := gpusim.New(file.Config, engine.SystemClock{})
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -78,6 +85,22 @@ func serveNode(ctx context.Context, path, dir, library string, mknod bool, std s
 	defer node.Close()
 	log := slog.New(slog.NewTextHandler(std.err, nil))
 	return server.New(node, log).Serve(ctx, dir, func() { fmt.Fprintln(std.out, "ready") })
+}
+
+// lockRoot makes sure that one process owns the virtual GPUs of a root. The lock ends with the file.
+func lockRoot(dir string) (*os.File, error) {
+	if err := os.MkdirAll(server.Dir(dir), 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make host root: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(server.Dir(dir), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock host root: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("cannot serve %s: another process does", dir)
+	}
+	return f, nil
 }
 
 func models(std stdio) int {

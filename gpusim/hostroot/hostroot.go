@@ -143,10 +143,14 @@ func replace(path string, b []byte, mode os.FileMode) error {
 // boot is what a reboot does: memory file systems are empty, and there is another boot id.
 func (r *Root) boot() error {
 	r.mu.Lock()
-	for _, d := range []string{"proc/driver", "sys/module", "dev/nvidia-caps"} {
-		if err := os.RemoveAll(r.path(d)); err != nil {
-			r.mu.Unlock()
-			return fmt.Errorf("cannot boot host root: %w", err)
+	// What an earlier node left in the directory goes too.
+	for _, pattern := range []string{"proc/driver", "sys/module/nvidia", "sys/bus/pci/devices/*", "dev/nvidia*"} {
+		paths, _ := filepath.Glob(r.path(pattern)) // it fails for bad patterns only
+		for _, p := range paths {
+			if err := os.RemoveAll(p); err != nil {
+				r.mu.Unlock()
+				return fmt.Errorf("cannot boot host root: %w", err)
+			}
 		}
 	}
 	r.since, r.seq, r.loads = time.Now(), 0, 0

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/gpusim/engine"
@@ -168,6 +170,34 @@ func TestTheKernelLogHasXIDs(t *testing.T) {
 	want := regexp.MustCompile(`(?m)^4,\d+,\d+,-;NVRM: Xid \(PCI:0000:07:00\): 31, pid=4711, name=python$`)
 	if got := h.read("dev/kmsg"); !want.MatchString(got) {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestDeviceNodesCanBeReal(t *testing.T) {
+	f, err := nodefile.Decode([]byte(`gpus: [{model: A30-24GB, minor: 5}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := gpusim.New(f.Config, engine.SystemClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	dir := t.TempDir()
+	if err := unix.Mknod(filepath.Join(dir, "probe"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
+		t.Skipf("this user may not make device nodes: %v", err)
+	}
+	r, err := hostroot.Write(dir, n, hostroot.Options{Mknod: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(dir, "dev/nvidia5"), &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(st.Rdev) != hostroot.MajorGPU || unix.Minor(st.Rdev) != 5 || st.Mode&0o777 != 0o666 {
+		t.Errorf("mode %o, device %d:%d", st.Mode, unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	}
 }
 
