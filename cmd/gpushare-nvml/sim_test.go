@@ -586,6 +586,35 @@ func TestSimExcludedIsNotTouched(t *testing.T) {
 	n.ctl("fault", "clear")
 }
 
+// TestSimHangAtStart has one GPU hang before the first worker starts: its hanging is laid to it alone.
+func TestSimHangAtStart(t *testing.T) {
+	n := serve(t, hopper, worker.Deadlines{Start: time.Second})
+	ctx := limit(t)
+	var st struct {
+		GPUs []struct {
+			Identity gpu.Identity `json:"identity"`
+		} `json:"gpus"`
+	}
+	if err := json.Unmarshal(n.ctl("status"), &st); err != nil || len(st.GPUs) != 2 || st.GPUs[1].Identity.UUID == "" {
+		t.Fatalf("status: %+v, %v", st, err)
+	}
+	n.ctl("fault", "add", "any", "hang", "--gpu", string(st.GPUs[1].Identity.UUID), "--times", "-1")
+	if _, err := n.Node(ctx); !errors.Is(err, gpu.ErrTimeout) {
+		t.Errorf("first start: %v; want ErrTimeout", err)
+	}
+	info, err := n.Node(ctx)
+	if err != nil || len(info.GPUs) != 2 {
+		t.Fatalf("second start: %+v, %v", info, err)
+	}
+	if got := n.Status(); got.Stuck || !slices.Equal(got.Sick, []gpu.UUID{st.GPUs[1].Identity.UUID}) {
+		t.Errorf("status = %+v; want one sick GPU", got)
+	}
+	if _, err := n.Snapshot(ctx, st.GPUs[0].Identity.UUID); err != nil {
+		t.Errorf("other GPU: %v", err)
+	}
+	n.ctl("fault", "clear")
+}
+
 // TestSimLost loses one GPU.
 func TestSimLost(t *testing.T) {
 	n := serve(t, hopper, worker.Deadlines{})
@@ -619,20 +648,9 @@ func TestSimEvents(t *testing.T) {
 		ended <- n.Events(watch, func(e gpu.Event) { got <- e })
 	}()
 	// The node tells when the events are registered.
-	for {
-		var st struct {
-			Counters struct {
-				Calls map[string]uint64 `json:"calls"`
-			} `json:"counters"`
-		}
-		if err := json.Unmarshal(n.ctl("status"), &st); err != nil {
-			t.Fatal(err)
-		}
-		if st.Counters.Calls["EventSetWait"] > 0 || st.Counters.Calls["nvmlEventSetWait_v2"] > 0 {
-			break
-		}
+	for n.calls()["EventSetWait"] == 0 {
 		if ctx.Err() != nil {
-			t.Fatalf("nobody waits for events; calls: %v", st.Counters.Calls)
+			t.Fatal("nobody waits for events")
 		}
 	}
 	next := func(kind gpu.EventKind) gpu.Event {
@@ -661,6 +679,54 @@ func TestSimEvents(t *testing.T) {
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("Events: %v; want context.Canceled", err)
+	}
+}
+
+// calls reads how often each call was made.
+func (n *simNode) calls() map[string]int {
+	n.t.Helper()
+	var st struct {
+		Counters struct {
+			Calls map[string]int `json:"calls"`
+		} `json:"counters"`
+	}
+	if err := json.Unmarshal(n.ctl("status"), &st); err != nil {
+		n.t.Fatal(err)
+	}
+	return st.Counters.Calls
+}
+
+// TestSimCost counts the calls of readings that happen every second: each list of processes costs milliseconds under a
+// lock of the driver.
+func TestSimCost(t *testing.T) {
+	n := serve(t, old, worker.Deadlines{})
+	ctx := limit(t)
+	n.learn(ctx)
+	for i := range uint32(7) {
+		if _, err := n.CreateInstance(ctx, n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: i, Size: 1}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cost := func(read func() error) (all, lists int) {
+		t.Helper()
+		before := n.calls()
+		if err := read(); err != nil {
+			t.Fatal(err)
+		}
+		for name, k := range n.calls() {
+			all += k - before[name]
+			if strings.HasSuffix(name, "RunningProcesses") {
+				lists += k - before[name]
+			}
+		}
+		return all, lists
+	}
+	all, lists := cost(func() error { _, err := n.Snapshot(ctx, n.gpus[0]); return err })
+	if all > 70 || lists != 17 { // three of the GPU and two of each instance, none of which does graphics
+		t.Errorf("a snapshot of seven instances is %d calls, %d of them lists of processes; want at most 70 and 17", all, lists)
+	}
+	if all, lists := cost(func() error { _, err := n.Memory(ctx, n.gpus[0]); return err }); all != 1 || lists != 0 {
+		t.Errorf("reading the memory is %d calls; want 1", all)
 	}
 }
 

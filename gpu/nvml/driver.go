@@ -111,14 +111,14 @@ func Open(opts ...Option) (*Driver, error) {
 	return d, nil
 }
 
-// initialise attaches to the GPUs: not at all when some are left alone, since attaching touches every one.
+// initialise does not touch the GPUs. A node without any is no error.
 func (d *Driver) initialise() nvml.Return {
 	if !d.symbols.has(initFlags) {
 		return d.lib.Init()
 	}
 	flags := uint32(nvml.INIT_FLAG_NO_GPUS)
 	if len(d.o.excluded) > 0 {
-		flags |= nvml.INIT_FLAG_NO_ATTACH
+		flags |= nvml.INIT_FLAG_NO_ATTACH // as the library does by itself since long, but that is not promised
 	}
 	return d.lib.InitWithFlags(flags)
 }
@@ -166,13 +166,7 @@ func (d *Driver) on(ctx context.Context, op string, id gpu.UUID) (*device, error
 	if !v.stale {
 		return v, nil
 	}
-	h, ret := d.lib.DeviceGetHandleByUUID(string(id))
-	if ret == nvml.SUCCESS && !isGPU(id) {
-		ret = nvml.ERROR_NOT_FOUND // a MIG device is no GPU of the node
-	}
-	if ret == nvml.ERROR_INVALID_ARGUMENT {
-		ret = nvml.ERROR_NOT_FOUND
-	}
+	h, ret := d.handle(id)
 	if ret != nvml.SUCCESS {
 		v.mu.Unlock()
 		return nil, fail(op, id, ret)

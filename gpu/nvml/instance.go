@@ -14,8 +14,9 @@ import (
 
 // migDevice is the handle of one compute instance, by which processes and memory are asked for.
 type migDevice struct {
-	handle nvml.Device
-	gi, ci uint32
+	handle   nvml.Device
+	gi, ci   uint32
+	graphics bool // its profile can do graphics
 }
 
 // instances reads all GPU instances, the ones without a compute instance too.
@@ -64,6 +65,9 @@ func (d *Driver) instance(v *device, gi nvml.GpuInstance) (gpu.Instance, []migDe
 	if ret != nvml.SUCCESS {
 		return in, nil, ret
 	}
+	graphics := slices.ContainsFunc(v.profiles, func(p giProfile) bool {
+		return p.ID == info.ProfileId && slices.Contains(p.Attributes, "gfx")
+	})
 	var migs []migDevice
 	for _, c := range found {
 		one := gpu.ComputeInstance{
@@ -76,7 +80,7 @@ func (d *Driver) instance(v *device, gi nvml.GpuInstance) (gpu.Instance, []migDe
 		}
 		if h != nil {
 			one.UUID = id
-			migs = append(migs, migDevice{handle: h, gi: info.Id, ci: c.info.Id})
+			migs = append(migs, migDevice{handle: h, gi: info.Id, ci: c.info.Id, graphics: graphics})
 		}
 		in.Compute = append(in.Compute, one)
 	}

@@ -60,32 +60,64 @@ type seat struct {
 	find func() (nvml.Device, nvml.Return)
 }
 
-// seats lists the places without touching a GPU. Where some GPUs are left alone the kernel module's list is used, since
-// walking by index touches every one.
+// seats lists the places without touching a GPU: the library attaches to a GPU when it is asked for a handle, and to
+// others on the way when it is asked by index or UUID. So the kernel module's list is used where it is complete, which
+// also names a GPU before it is touched for the first time.
 func (d *Driver) seats() ([]seat, nvml.Return) {
-	if len(d.o.excluded) > 0 && d.symbols.has(byPCI) {
-		if found, err := kernelGPUs(d.o.hostRoot); err == nil && len(found) > 0 {
-			var out []seat
-			for _, k := range found {
-				if d.leavesAlone(k.uuid) {
-					continue
-				}
-				out = append(out, seat{d.lastOf(k.uuid), func() (nvml.Device, nvml.Return) {
-					return d.lib.DeviceGetHandleByPciBusId(k.pci)
-				}})
-			}
-			return out, nvml.SUCCESS
-		}
-	}
 	n, ret := d.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	var out []seat
+	if found := d.kernelList(); len(found) == n {
+		for _, k := range found {
+			if !d.leavesAlone(k.uuid) {
+				out = append(out, seat{d.lastOf(k.uuid), func() (nvml.Device, nvml.Return) { return d.lib.DeviceGetHandleByPciBusId(k.pci) }})
+			}
+		}
+		return out, nvml.SUCCESS
+	}
 	for i := range n {
-		out = append(out, seat{d.lastAt(i), func() (nvml.Device, nvml.Return) { return d.lib.DeviceGetHandleByIndex(i) }})
+		if was := d.lastAt(i); !d.leavesAlone(was.UUID) {
+			out = append(out, seat{was, func() (nvml.Device, nvml.Return) { return d.lib.DeviceGetHandleByIndex(i) }})
+		}
 	}
 	return out, nvml.SUCCESS
+}
+
+// kernelList gives the kernel module's list when it can be used: when it names every GPU.
+func (d *Driver) kernelList() []kernelGPU {
+	if !d.symbols.has(byPCI) {
+		return nil
+	}
+	found, err := kernelGPUs(d.o.hostRoot)
+	if err != nil {
+		d.o.log.Debug("the kernel's list of GPUs is not used", "err", err)
+		return nil
+	}
+	for _, k := range found {
+		if !isGPU(k.uuid) {
+			return nil // a GPU that was never initialised has no name yet
+		}
+	}
+	return found
+}
+
+// handle asks the library for the handle of one GPU, touching no other where the kernel module's list tells its address.
+func (d *Driver) handle(id gpu.UUID) (nvml.Device, nvml.Return) {
+	if !isGPU(id) {
+		return nil, nvml.ERROR_NOT_FOUND // a MIG device is no GPU of the node
+	}
+	for _, k := range d.kernelList() {
+		if k.uuid == id {
+			return d.lib.DeviceGetHandleByPciBusId(k.pci)
+		}
+	}
+	h, ret := d.lib.DeviceGetHandleByUUID(string(id))
+	if ret == nvml.ERROR_INVALID_ARGUMENT {
+		ret = nvml.ERROR_NOT_FOUND
+	}
+	return h, ret
 }
 
 // enumerate reads the GPUs in the driver's order. One that cannot be read keeps its place.

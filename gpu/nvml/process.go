@@ -67,12 +67,15 @@ func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Ret
 	}
 	seen := make(map[place]bool)
 	var out []gpu.Process
-	read := func(h nvml.Device, gi, ci uint32) nvml.Return {
+	read := func(h nvml.Device, gi, ci uint32, graphics bool) nvml.Return {
 		raw, ret := address(h)
 		if ret != nvml.SUCCESS {
 			return ret
 		}
 		for _, l := range d.processLists() {
+			if l.kind == gpu.GraphicsProcess && !graphics {
+				continue // every list costs milliseconds
+			}
 			rows, ret := listProcesses(l.fn, raw, d.rowSize[suffix(l.name)])
 			if absent(ret) {
 				continue
@@ -98,11 +101,11 @@ func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Ret
 		return nvml.SUCCESS
 	}
 	for _, m := range migs {
-		if ret := read(m.handle, m.gi, m.ci); ret != nvml.SUCCESS {
+		if ret := read(m.handle, m.gi, m.ci, m.graphics); ret != nvml.SUCCESS {
 			return nil, ret
 		}
 	}
-	if ret := read(v.handle, none, none); ret != nvml.SUCCESS {
+	if ret := read(v.handle, none, none, true); ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	slices.SortFunc(out, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })

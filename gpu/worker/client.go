@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -61,7 +62,8 @@ type Client struct {
 
 	// mu guards all below, and the fields of session and call that say so.
 	mu       sync.Mutex
-	cur      *session                   // the live worker
+	cur      *session                   // the worker that takes operations
+	live     map[*session]bool          // all whose connection is up, those that only end what they began too
 	starting *start                     // a worker that is being started
 	waiting  map[string]chan<- net.Conn // by token: who waits for that worker's connection
 	slots    map[gpu.UUID]chan struct{} // one operation at a time on each GPU; "" is the node
@@ -107,6 +109,7 @@ func newClient(o Options, ln net.Listener) *Client {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Client{
 		o: o, ln: ln, stats: newRecorder(), ctx: ctx, stop: stop,
+		live:    make(map[*session]bool),
 		waiting: make(map[string]chan<- net.Conn),
 		slots:   make(map[gpu.UUID]chan struct{}),
 		sick:    make(map[gpu.UUID]bool),
@@ -126,8 +129,8 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
-	s := c.cur
-	if s != nil {
+	live := slices.Collect(maps.Keys(c.live))
+	for _, s := range live {
 		c.dropLocked(s, ErrClosed)
 	}
 	c.mu.Unlock()
@@ -136,13 +139,13 @@ func (c *Client) Close() error {
 	if c.ln != nil {
 		err = c.ln.Close() // removes the socket too
 	}
-	if s != nil {
+	for _, s := range live {
 		s.conn.Close() // the worker exits by itself
-		grace := time.NewTimer(drainGrace + time.Second)
-		defer grace.Stop()
-		select {
-		case <-s.proc.Done():
-		case <-grace.C:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), drainGrace+time.Second)
+	defer cancel()
+	for _, s := range live {
+		if !wait(ctx, s.proc.Done()) {
 			c.kill(s.proc)
 		}
 	}

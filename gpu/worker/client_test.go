@@ -578,6 +578,41 @@ func TestRetireWhileBusy(t *testing.T) {
 	})
 }
 
+// TestCloseWhileRetiring closes a client while a replaced worker still has an operation that hangs.
+func TestCloseWhileRetiring(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA, gpuB)
+		c, l := newTestClient(t, n)
+		if _, err := c.Node(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		hangOnce(t, n, OpMemory, gpuA)
+		if _, err := c.Memory(t.Context(), gpuA); !errors.Is(err, gpu.ErrTimeout) {
+			t.Fatalf("hung: %v", err)
+		}
+		release := hangAlways(n, OpCreateInstance, gpuB)
+		defer release()
+		var err error
+		var busy sync.WaitGroup
+		busy.Go(func() { _, err = c.CreateInstance(t.Context(), gpuB, gpu.NewInstance{}) })
+		synctest.Wait()
+		if err := c.Retry(t.Context(), gpuA); err != nil {
+			t.Errorf("Retry: %v", err)
+		}
+		began := time.Now()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("closing took %v", took)
+		}
+		busy.Wait()
+		if !errors.Is(err, ErrClosed) || l.count() != 3 {
+			t.Errorf("under way: %v with %d workers; want ErrClosed and three", err, l.count())
+		}
+	})
+}
+
 // TestClosed checks that a closed client refuses and that closing fails what is under way.
 func TestClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

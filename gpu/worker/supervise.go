@@ -167,7 +167,15 @@ func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
 		c.mu.Unlock()
 		return nil, node, fmt.Errorf("%w: the worker did not connect", gpu.ErrTimeout)
 	}
-	c.goroutines.Go(func() { c.receive(s) })
+	c.mu.Lock()
+	c.live[s] = true
+	c.mu.Unlock()
+	c.goroutines.Go(func() {
+		c.receive(s)
+		c.mu.Lock()
+		delete(c.live, s)
+		c.mu.Unlock()
+	})
 
 	info, _ := lookupOp(OpNode)
 	deadline, _ := ctx.Deadline()
@@ -202,7 +210,8 @@ func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
 	return s, node, nil
 }
 
-// argv is the command line of one worker.
+// argv is the command line of one worker. Others may read the token in /proc: it keeps workers of the past out, and the
+// check of the peer keeps strangers out.
 func (c *Client) argv(token string, excluded []gpu.UUID) []string {
 	argv := append([]string{}, c.o.Command...)
 	argv = append(argv, "--connect", filepath.Join(c.o.RunDir, socketName), "--token", token)
