@@ -6,6 +6,7 @@ if [ $# -ne 3 ]; then
 	echo "install.sh: usage: install.sh DESTDIR PREFIX BIN_DIR" >&2
 	exit 2
 fi
+umask 022
 destdir=${1%/}
 prefix=${2%/}
 bin=$3

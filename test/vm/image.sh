@@ -16,7 +16,8 @@ size=1400M
 
 packages=(
 	systemd systemd-sysv udev dbus
-	libpam-systemd # Without it user@.service fails and the escape checks pass for the wrong reason.
+	libpam-systemd    # Without it user@.service fails and the checks of leaving a lease pass for the wrong reason.
+	dbus-user-session # The way that leads out of a lease.
 	linux-image-cloud-amd64
 	kmod procps iproute2
 )

@@ -1,0 +1,107 @@
+# What the checks share: cgroup files, device nodes, and systemd over its bus.
+cgroot=/sys/fs/cgroup
+state=/var/lib/gpushare-lab
+manager="org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager"
+export LC_ALL=C
+
+die() {
+	echo "$*" >&2
+	trap - ERR
+	exit 1
+}
+skip() {
+	echo "SKIP $*"
+	exit 77
+}
+note() { echo "NOTE $*"; }
+want() { # want WHAT GOT EXPECTED
+	[ "$2" = "$3" ] || die "$1 is '$2', want '$3'"
+}
+until_true() { # until_true SECONDS COMMAND... polls what gives no event
+	local end=$((SECONDS + $1)) what="${*:2}"
+	shift
+	until "$@"; do
+		[ "$SECONDS" -lt "$end" ] || die "not within the time: $what"
+		sleep 0.05
+	done
+}
+uptime_ms() { awk '{ printf "%d", $1 * 1000 }' /proc/uptime; }
+
+# Nodes of a driver that is not there: opening one gives ENXIO when it is let through, EPERM when it is not.
+make_nodes() {
+	local minor
+	for minor in 0 1 2 3; do
+		[ -c /dev/nvidia$minor ] || mknod -m 0666 /dev/nvidia$minor c 195 $minor
+	done
+	[ -c /dev/nvidiactl ] || mknod -m 0666 /dev/nvidiactl c 195 255
+	want "the kernel's module loader" "$(cat /proc/sys/kernel/modprobe)" /bin/true
+}
+open_in() { # open_in CGROUP NODE says what opening NODE from inside CGROUP gives: through, denied or the error
+	local out
+	out=$(bash -c 'echo $$ >"$1/cgroup.procs" && exec 3<>"$2"' open "$cgroot$1" "$2" 2>&1 || true)
+	case $out in
+	*"No such device or address"*) echo through ;;
+	*"Operation not permitted"*) echo denied ;;
+	*) echo "${out:-opened}" ;;
+	esac
+}
+want_open() { # want_open CGROUP NODE through|denied
+	want "opening $2 in $1" "$(open_in "$1" "$2")" "$3"
+}
+
+property() { # property UNIT NAME
+	systemctl show -P "$2" "$1"
+}
+cgroup_of() { property "$1" ControlGroup; }
+unit_of() { sed -n 's/^0:://p' "/proc/$1/cgroup"; }
+
+# A job that has a say in its end, as a training job that saves its work has.
+polite='trap "exit 0" TERM; while :; do sleep 600 & wait; done'
+
+# start_lease SCOPE SLICE "DEVICE..." [STOP_SECONDS [JOB]] puts a new process of alice's into a delegated scope and from
+# there into the inner cgroup `run`, as a lease is made. It leaves the process id in $pid, the path in $leaf.
+start_lease() {
+	local scope=$1 slice=$2 devices=$3 stop=${4:-10} job=${5:-exec sleep 600} root list=() d
+	setpriv --reuid alice --regid alice --clear-groups bash -c "$job" </dev/null >/dev/null 2>&1 &
+	pid=$!
+	disown
+	for d in $devices; do list+=("$d" rw); done
+	busctl call --quiet $manager StartTransientUnit "ssa(sv)a(sa(sv))" "$scope" fail 7 \
+		PIDs au 1 "$pid" Slice s "$slice" Delegate b true CollectMode s inactive-or-failed \
+		TimeoutStopUSec t "${stop}000000" \
+		DevicePolicy s closed DeviceAllow "a(ss)" $((${#list[@]} / 2)) "${list[@]}" 0
+	until_true 10 in_unit "$pid" "$scope"
+	root=$(cgroup_of "$scope")
+	leaf=$root/run
+	mkdir "$cgroot$leaf"
+	# A job may fork while it is moved.
+	local p moved=yes
+	while [ "$moved" = yes ]; do
+		moved=no
+		while read -r p; do
+			echo "$p" >"$cgroot$leaf/cgroup.procs" 2>/dev/null || true
+			moved=yes
+		done <"$cgroot$root/cgroup.procs"
+	done
+	want "processes in the scope's root" "$(cat "$cgroot$root/cgroup.procs")" ""
+	want "the cgroup of the process" "$(unit_of "$pid")" "$leaf"
+}
+in_unit() { [[ $(unit_of "$1") == */$2 ]]; }
+end_lease() { # end_lease PID LEAF
+	echo 1 >"$cgroot$2/cgroup.kill" 2>/dev/null || true
+	until_true 10 gone "$1"
+}
+gone() { [ ! -d "/proc/$1" ]; }
+frozen() { grep -q '^frozen 1$' "$cgroot$1/cgroup.events"; }
+thawed() { grep -q '^frozen 0$' "$cgroot$1/cgroup.events"; }
+freeze() {
+	echo 1 >"$cgroot$1/cgroup.freeze"
+	until_true 5 frozen "$1"
+}
+thaw() {
+	echo 0 >"$cgroot$1/cgroup.freeze"
+	until_true 5 thawed "$1"
+}
+set_properties() { # set_properties UNIT RUNTIME COUNT PROPERTY...
+	busctl call --quiet $manager SetUnitProperties "sba(sv)" "$@"
+}

@@ -1,0 +1,31 @@
+# After a boot: limits are back with the slice, and nobody has a GPU until somebody verified and granted it again.
+# checks: rebooted limits_back nobody_has_a_gpu
+
+tenant=gpushare-acme.slice
+grant=gpushare-acme-train.slice
+
+check_rebooted() {
+	[ -s "$state/boot_id" ] || die "the boot before left no mark"
+	[ "$(cat "$state/boot_id")" != "$(cat /proc/sys/kernel/random/boot_id)" ] || die "this is still the same boot"
+	make_nodes
+}
+
+check_limits_back() {
+	systemctl start "$tenant"
+	local cg
+	cg=$(cgroup_of "$tenant")
+	want "memory.max" "$(cat "$cgroot$cg/memory.max")" 268435456
+	want "cpu.max" "$(cat "$cgroot$cg/cpu.max")" "50000 100000"
+	want "pids.max" "$(cat "$cgroot$cg/pids.max")" 64
+	want "the device policy" "$(property "$tenant" DevicePolicy)" closed
+}
+
+check_nobody_has_a_gpu() {
+	systemctl start "$grant"
+	want "device rules of the tenant" "$(property "$tenant" DeviceAllow)" ""
+	local node
+	for node in /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl; do
+		want_open "$(cgroup_of "$grant")" $node denied
+	done
+	want_open / /dev/nvidia0 through
+}

@@ -1,0 +1,88 @@
+//go:build vm
+
+package vm
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+// image is a built guest.
+type image struct {
+	root, kernel, initrd string
+}
+
+// builds is where images, logs and disks are kept, relative to this folder.
+const builds = "../../build/vm"
+
+// need skips the test, saying what is missing, where the lab cannot run.
+func need(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		t.Skipf("the guest is linux/amd64, this is %s/%s", runtime.GOOS, runtime.GOARCH)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("building the guest's image needs root (mmdebstrap makes device nodes and foreign owners)")
+	}
+	for tool, pkg := range map[string]string{
+		"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs",
+	} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%s is missing: apt-get install %s", tool, pkg)
+		}
+	}
+}
+
+// baseImage builds the guest's image unless this version of its recipe was built before.
+func baseImage(t *testing.T) image {
+	t.Helper()
+	recipe, err := os.ReadFile("image.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(recipe)
+	dir, err := filepath.Abs(filepath.Join(builds, "image-"+hex.EncodeToString(sum[:6])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	img := image{root: filepath.Join(dir, "root.img"), kernel: filepath.Join(dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd")}
+	if _, err := os.Stat(img.root); err == nil {
+		return img
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	old, err := filepath.Glob(filepath.Join(builds, "image-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("building the guest's image into %s", dir)
+	cmd := exec.CommandContext(t.Context(), "./image.sh", dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the guest's image: %v\n%s", err, out)
+	}
+	for _, o := range old {
+		if err := os.RemoveAll(o); err != nil {
+			t.Errorf("cannot remove an image of an older recipe: %v", err)
+		}
+	}
+	return img
+}
+
+// newDisk lays an empty overlay over the image, so that one test's boots share what they write and no other test sees it.
+func newDisk(t *testing.T, img image) string {
+	t.Helper()
+	disk := filepath.Join(t.TempDir(), "root.qcow2")
+	out, err := exec.CommandContext(t.Context(), "qemu-img", "create", "-q", "-f", "qcow2", "-b", img.root, "-F", "raw", disk).CombinedOutput()
+	if err != nil {
+		t.Fatal(fmt.Errorf("cannot make the guest's disk: %w\n%s", err, out))
+	}
+	return disk
+}
