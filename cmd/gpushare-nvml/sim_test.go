@@ -73,7 +73,7 @@ var build = sync.OnceValue(func() (b built) {
 		}, append(sources, "-lpthread", "-ldl")...)...)
 	}
 	run("go", "build", "-o", filepath.Join(b.dir, "gpusim"), "../gpusim")
-	run("go", "build", "-o", filepath.Join(b.dir, "gpushare-nvml"), ".")
+	run("go", append([]string{"build", "-o", filepath.Join(b.dir, "gpushare-nvml")}, append(raceFlags, ".")...)...)
 	return b
 })
 
@@ -221,6 +221,7 @@ func limit(t *testing.T) context.Context {
 const (
 	mixed  = "driver: \"580\"\ngpus:\n  - {model: A100-SXM4-40GB}\n  - {model: H100-SXM5-80GB}\n"
 	old    = "driver: \"535\"\ngpus:\n  - {model: A100-SXM4-40GB, mig: true}\n"
+	plain  = "driver: \"535\"\ngpus:\n  - {model: A100-SXM4-40GB}\n"
 	hopper = "driver: \"580\"\ngpus:\n  - {model: H100-SXM5-80GB}\n  - {model: H100-SXM5-80GB}\n"
 )
 
@@ -468,13 +469,13 @@ func TestSimMode(t *testing.T) {
 
 // TestSimProcesses holds a whole GPU and an instance with this process.
 func TestSimProcesses(t *testing.T) {
-	for _, node := range []string{mixed, old} {
+	for _, node := range []string{mixed, plain, old} {
 		n := serve(t, node, worker.Deadlines{})
 		ctx := limit(t)
 		n.learn(ctx)
-		id, device := n.gpus[0], string(n.gpus[0])
+		id, device, mig := n.gpus[0], string(n.gpus[0]), node == old
 		var in gpu.Instance
-		if node == old {
+		if mig {
 			var err error
 			if in, err = n.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 2, Size: 1}}); err != nil {
 				t.Fatal(err)
@@ -495,14 +496,14 @@ func TestSimProcesses(t *testing.T) {
 		if p.PID != os.Getpid() || p.Kind != gpu.ComputeProcess || p.Memory == nil || *p.Memory < 1<<30 {
 			t.Errorf("process = %+v; want this one with 1 GiB", p)
 		}
-		if node == old && (p.GI == nil || *p.GI != in.ID || p.CI == nil || *p.CI != 0) || node == mixed && (p.GI != nil || p.CI != nil) {
+		if mig && (p.GI == nil || *p.GI != in.ID || p.CI == nil || *p.CI != 0) || !mig && (p.GI != nil || p.CI != nil) {
 			t.Errorf("process is in instance %v/%v", p.GI, p.CI)
 		}
 		after, err := n.Memory(ctx, id)
 		if err != nil || after.Used < before.Used+1<<30 || after.Total != after.Reserved+after.Used+after.Free {
 			t.Errorf("memory %+v after %+v, %v", after, before, err)
 		}
-		if node == old {
+		if mig {
 			if err := n.DestroyInstance(ctx, id, in.ID); !errors.Is(err, gpu.ErrInUse) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
 				t.Errorf("destroyed while in use: %v; want ErrInUse and the process", err)
 			}
@@ -750,6 +751,80 @@ func TestSimKill(t *testing.T) {
 		}
 	}
 }
+
+// TestSimAllAtOnce asks everything of every GPU at once while workers are killed. What changes the node may fail for want
+// of an answer; what reads may not, and at the end nothing is left behind.
+func TestSimAllAtOnce(t *testing.T) {
+	n := serve(t, "driver: \"580\"\ngpus:\n  - {model: A100-SXM4-40GB, count: 3, mig: true}\n  - {model: H100-SXM5-80GB}\n", worker.Deadlines{})
+	ctx := limit(t)
+	n.learn(ctx)
+	const rounds = 15
+	var all sync.WaitGroup
+	for i, id := range n.gpus {
+		all.Go(func() {
+			for range rounds {
+				if _, err := n.Snapshot(ctx, id); err != nil && !twice(err) {
+					t.Errorf("snapshot: %v", err)
+				}
+				if _, err := n.Profiles(ctx, id); err != nil && !twice(err) && !errors.Is(err, gpu.ErrNotSupported) {
+					t.Errorf("profiles: %v", err)
+				}
+			}
+		})
+		if i == 3 {
+			continue // not in MIG mode
+		}
+		all.Go(func() {
+			for k := range uint32(rounds) {
+				in, err := n.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: k % 7, Size: 1}})
+				if err == nil {
+					err = n.DestroyInstance(ctx, id, in.ID)
+				}
+				// One whose answer was lost may stand in the way of a later one.
+				if err != nil && !errors.Is(err, gpu.ErrTimeout) && !errors.Is(err, gpu.ErrInsufficientResources) {
+					t.Errorf("change: %v", err)
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for range rounds {
+			if _, err := n.Node(ctx); err != nil && !twice(err) {
+				t.Errorf("node: %v", err)
+			}
+		}
+	})
+	all.Go(func() {
+		for range 3 {
+			if p, err := os.FindProcess(n.Status().PID); err == nil && p.Pid > 0 {
+				_ = p.Kill() // it may have been replaced meanwhile
+			}
+			for range 20 { // some work in between
+				if _, err := n.Memory(ctx, n.gpus[0]); err != nil && !twice(err) {
+					t.Errorf("memory: %v", err)
+				}
+			}
+		}
+	})
+	all.Wait()
+	for _, id := range n.gpus[:3] {
+		s, err := n.Snapshot(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, in := range s.Instances {
+			if err := n.DestroyInstance(ctx, id, in.ID); err != nil {
+				t.Errorf("what was left: %v", err)
+			}
+		}
+	}
+	if st := n.Status(); len(st.Sick) > 0 || st.Stuck {
+		t.Errorf("status = %+v; a killed worker makes no GPU sick", st)
+	}
+}
+
+// twice tells whether a reading met two killed workers, as it may here.
+func twice(err error) bool { return strings.Contains(err.Error(), "twice") }
 
 // TestSimRebooted checks that the client finds the node again after everything was closed under it.
 func TestSimRebooted(t *testing.T) {

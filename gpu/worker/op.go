@@ -76,7 +76,8 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 }
 
 // Deadlines says how long each kind of operation may take before the GPU counts as sick. Zero fields take the
-// defaults. An operation's clock starts when it is sent, not while it waits for another one on the same GPU.
+// defaults. An operation's clock starts when it is sent, not while it waits for another one on the same GPU, and that of
+// a reading does not run out while any GPU is being changed.
 type Deadlines struct {
 	Start    time.Duration // from launching a worker to its first reading of the node; 10 s
 	Node     time.Duration // 10 s

@@ -47,7 +47,10 @@ type pending struct {
 	info  opInfo
 	gpu   gpu.UUID
 	began time.Time
-	timer *time.Timer // nil without a deadline
+
+	// timer calls overdue after within; nil without a deadline. The client's mu guards it.
+	timer  *time.Timer
+	within time.Duration
 
 	// done is closed when reply and err are set.
 	done  chan struct{}
@@ -66,7 +69,7 @@ type pending struct {
 
 // send registers one operation with s and sends it. The outcome comes by done, within the given time.
 func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, within time.Duration, release func()) *pending {
-	p := &pending{op: op, info: info, gpu: id, began: time.Now(), done: make(chan struct{}), release: release}
+	p := &pending{op: op, info: info, gpu: id, began: time.Now(), within: within, done: make(chan struct{}), release: release}
 	if op == OpEvents {
 		p.events = newQueue()
 	}
@@ -208,12 +211,28 @@ func (c *Client) lost(s *session) {
 	}
 }
 
+// changing tells whether a change of any GPU is under way. The driver holds a lock of the whole node over some changes, so
+// readings of other GPUs wait for them: their time starts anew then, and it is the change's own deadline that counts.
+func (s *session) changing() bool {
+	for _, q := range s.pending {
+		if q.info.write {
+			return true
+		}
+	}
+	return false
+}
+
 // overdue abandons the worker that did not answer p in time, and its GPU with it.
 func (c *Client) overdue(s *session, p *pending) {
 	c.mu.Lock()
 	if s.pending[p.id] != p {
 		c.mu.Unlock()
 		return // answered meanwhile
+	}
+	if !p.info.write && s.changing() {
+		p.timer.Reset(p.within)
+		c.mu.Unlock()
+		return
 	}
 	id := p.gpu
 	if id == "" {
