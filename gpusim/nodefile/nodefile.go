@@ -1,5 +1,23 @@
 // Package nodefile reads the description of a virtual node, and the boards that the project knows, from YAML. What they
 // mean is gpusim's business.
+//
+// A node file has these keys, all optional:
+//
+//	driver: "580"               the library variant: 535 or 580
+//	driver_version: 580.95.05   what it says its version is
+//	state: ready                ready, absent (no kernel module) or mismatch
+//	seed: lab                   makes the UUIDs
+//	context_memory: 300MiB      what a CUDA context costs
+//	server_memory: 30MiB        what an MPS server costs while it has clients
+//	monitors_hold: true         a process with a GPU's handle keeps it from being reset
+//	no_reset: false             the driver cannot reset by itself: a mode change answers "reset required"
+//	hide_process_memory: false  process lists say "not available"
+//	raw_samples: false          utilisation sample by sample instead of per process
+//	latency: {DeviceSetMigMode: 4s, "DeviceGet*RunningProcesses": 4ms}
+//	gpus:
+//	  - {model: A100-SXM4-40GB, count: 8}
+//	  - {model: H100-SXM5-80GB, uuid: GPU-…, pci: "0000:41:00.0", minor: 3, numa: 1, display: false, mig: true,
+//	     layout: [3g.40gb@0, 1g.10gb@4], compute_mode: exclusive-process}
 package nodefile
 
 import (
