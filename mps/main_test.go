@@ -32,7 +32,8 @@ const starterEnv = "MPS_TEST_STARTER"
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case mpsd.ControlName, mpsd.ServerName:
-		os.Exit(mpsd.Main(context.Background(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+		// Not os.Exit: with the race detector that waits for a second, and the control program runs a hundred times.
+		syscall.Exit(mpsd.Main(context.Background(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 	}
 	if dir := os.Getenv(starterEnv); dir != "" {
 		d := &Detached{Dir: dir}

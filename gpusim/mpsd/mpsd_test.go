@@ -30,8 +30,8 @@ var builder burntest.Builder
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case mpsd.ControlName, mpsd.ServerName:
-		ctx := context.Background()
-		os.Exit(mpsd.Main(ctx, os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+		// Not os.Exit: with the race detector that waits for a second.
+		syscall.Exit(mpsd.Main(context.Background(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 	}
 	code := m.Run()
 	builder.Remove()
