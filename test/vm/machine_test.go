@@ -64,8 +64,8 @@ func (m machine) bootOnce(t *testing.T, phase string) (Report, time.Duration, []
 	}
 	consoleFile := filepath.Join(logs, phase+".console")
 
-	// Not t.TempDir: the path of a socket may not be longer than about a hundred bytes.
-	run, err := os.MkdirTemp("", "gpushare-vm") //nolint:usetesting // See above.
+	// Not t.TempDir, which has the test in its name: the path of a socket may not be longer than about a hundred bytes.
+	run, err := os.MkdirTemp("", "gpushare-vm")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 func payload(t *testing.T, folders map[string]string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "payload.tar")
-	f, err := os.Create(file) //nolint:forbidigo // A new file in the test's own folder.
+	f, err := os.Create(file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,34 @@
+#!/bin/sh
+# lint.sh [fix] holds the code to .golangci.yml; with fix it rewrites what can be rewritten. The linter is a Go module
+# of a pinned version, built once into build/tools by way of the Go proxy.
+set -eu
+version=v2.15.0
+cd "$(dirname "$0")/.."
+tools=$PWD/build/tools
+linter=$tools/golangci-lint-$version
+
+if [ ! -x "$linter" ]; then
+	echo "lint.sh: building golangci-lint $version (once, about a minute)"
+	mkdir -p "$tools"
+	GOFLAGS='' CGO_ENABLED=0 GOBIN=$tools go install "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$version"
+	mv "$tools/golangci-lint" "$linter"
+fi
+
+# The scripts first: they take no time.
+for script in packaging/*.sh gpusim/*.sh test/*.sh; do
+	[ ! -f "$script" ] || sh -n "$script"
+done
+for script in .ci/run test/vm/*.sh test/vm/guest/*.sh test/vm/guest/phases/*.sh; do
+	[ ! -f "$script" ] || bash -n "$script"
+done
+
+# go-nvml still names functions that its header calls deprecated.
+export CGO_CFLAGS='-O2 -Wno-deprecated-declarations'
+case ${1:-} in
+fix) exec "$linter" run --fix ./... ;;
+'') exec "$linter" run --max-issues-per-linter 0 --max-same-issues 0 ./... ;;
+*)
+	echo "lint.sh: usage: lint.sh [fix]" >&2
+	exit 2
+	;;
+esac
