@@ -1,0 +1,587 @@
+package systemd
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// signatures are the D-Bus types of the properties that may be set, from org.freedesktop.systemd1(5).
+func signatures() map[string]string {
+	return map[string]string{
+		"CPUQuotaPerSecUSec": "t", "CPUWeight": "t", "MemoryMax": "t", "MemoryHigh": "t", "MemorySwapMax": "t",
+		"TasksMax": "t", "IOWeight": "t", "AllowedCPUs": "ay", "DevicePolicy": "s", "DeviceAllow": "a(ss)",
+		"Description": "s", "Slice": "s", "PIDs": "au", "Delegate": "b", "CollectMode": "s", "TimeoutStopUSec": "t",
+		"ExecStart": "a(sasb)", "Environment": "as", "Restart": "s", "RestartUSec": "t", "Type": "s", "User": "s",
+		"WorkingDirectory": "s", "UMask": "u",
+	}
+}
+
+type fakeProperty struct {
+	Name  string
+	Value dbus.Variant
+}
+
+type fakeAux struct {
+	Name  string
+	Props []fakeProperty
+}
+
+type fakeStatus struct {
+	Name, Description, LoadState, ActiveState, SubState, Followed string
+	Path                                                          dbus.ObjectPath
+	JobID                                                         uint32
+	JobType                                                       string
+	JobPath                                                       dbus.ObjectPath
+}
+
+type fakeChange struct{ Type, File, Destination string }
+
+type fakeUnit struct {
+	active  string
+	sub     string
+	cgroup  string
+	mainPID uint32
+	props   map[string]dbus.Variant
+	loaded  bool // made by StartTransientUnit, which refuses to make it again
+}
+
+// fake is a service manager with the semantics that the adapter relies on: typed properties, DeviceAllow that appends
+// and is cleared by an empty array, jobs that end with a signal. With a hierarchy, its slices and scopes are cgroups.
+type fake struct {
+	conn *dbus.Conn
+	h    *cgroup.Hierarchy
+
+	// mu guards all below.
+	mu      sync.Mutex
+	units   map[string]*fakeUnit
+	calls   []string // "SetUnitProperties gpushare.slice runtime DeviceAllow,DeviceAllow"
+	jobs    uint32
+	result  string // of all jobs; "done" when empty
+	hang    bool   // no job ever ends
+	version string
+}
+
+func (f *fake) record(format string, args ...any) {
+	f.calls = append(f.calls, fmt.Sprintf(format, args...))
+}
+
+// taken is the calls so far that changed something, and forgets them.
+func (f *fake) taken() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	calls := f.calls
+	f.calls = nil
+	return calls
+}
+
+func (f *fake) property(unit, name string) any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if u, ok := f.units[unit]; ok {
+		return u.props[name].Value()
+	}
+	return nil
+}
+
+func (f *fake) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+func (f *fake) unitLocked(name string) *fakeUnit {
+	u, ok := f.units[name]
+	if !ok {
+		u = &fakeUnit{active: "inactive", sub: "dead", props: map[string]dbus.Variant{"DevicePolicy": dbus.MakeVariant("auto")}}
+		for _, p := range []string{"CPUQuotaPerSecUSec", "CPUWeight", "MemoryMax", "MemoryHigh", "MemorySwapMax", "TasksMax", "IOWeight"} {
+			u.props[p] = dbus.MakeVariant(infinity)
+		}
+		u.props["AllowedCPUs"] = dbus.MakeVariant([]byte{})
+		u.props["DeviceAllow"] = dbus.MakeVariant([]deviceAllow{})
+		f.units[name] = u
+	}
+	return u
+}
+
+func fail(name, format string, args ...any) *dbus.Error {
+	return dbus.NewError(busName+"."+name, []any{fmt.Sprintf(format, args...)})
+}
+
+func (f *fake) applyLocked(u *fakeUnit, props []fakeProperty) *dbus.Error {
+	for _, p := range props {
+		want, ok := signatures()[p.Name]
+		if !ok {
+			return dbus.NewError("org.freedesktop.DBus.Error.PropertyReadOnly", []any{"Cannot set property " + p.Name + ", or unknown property."})
+		}
+		if got := p.Value.Signature().String(); got != want {
+			return dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{fmt.Sprintf("property %s has type %s, not %s", p.Name, want, got)})
+		}
+		if p.Name == "DeviceAllow" {
+			if entries, _ := p.Value.Value().([][]any); len(entries) > 0 {
+				var old [][]any
+				if was, ok := u.props[p.Name].Value().([][]any); ok {
+					old = was
+				}
+				all := make([]deviceAllow, 0, len(old)+len(entries))
+				for _, e := range append(slices.Clone(old), entries...) {
+					all = append(all, deviceAllow{e[0].(string), e[1].(string)})
+				}
+				p.Value = dbus.MakeVariant(all)
+			}
+			// Kept in its decoded form, as a client would see it.
+			p.Value = decoded(p.Value)
+		}
+		u.props[p.Name] = p.Value
+	}
+	return nil
+}
+
+// decoded turns entries into what the library decodes them to.
+func decoded(v dbus.Variant) dbus.Variant {
+	entries, ok := v.Value().([]deviceAllow)
+	if !ok {
+		return v
+	}
+	out := make([][]any, len(entries))
+	for i, e := range entries {
+		out[i] = []any{e.Path, e.Access}
+	}
+	return dbus.MakeVariantWithSignature(out, dbus.ParseSignatureMust("a(ss)"))
+}
+
+// encoded undoes decoded, for a reply.
+func encoded(props map[string]dbus.Variant) map[string]dbus.Variant {
+	out := maps.Clone(props)
+	// The library decodes structs to what it cannot encode again, and nobody reads this one.
+	delete(out, "ExecStart")
+	if entries, ok := out["DeviceAllow"].Value().([][]any); ok {
+		all := make([]deviceAllow, len(entries))
+		for i, e := range entries {
+			all[i] = deviceAllow{e[0].(string), e[1].(string)}
+		}
+		out["DeviceAllow"] = dbus.MakeVariant(all)
+	}
+	return out
+}
+
+// jobLocked makes a job that ends by itself a moment later, unless jobs hang.
+func (f *fake) jobLocked(unit string) dbus.ObjectPath {
+	f.jobs++
+	id := f.jobs
+	job := dbus.ObjectPath(fmt.Sprintf("/org/freedesktop/systemd1/job/%d", id))
+	result := f.result
+	if result == "" {
+		result = "done"
+	}
+	if !f.hang {
+		// Before the reply to the call: the client must cope with that too.
+		_ = f.conn.Emit(managerPath, managerIface+".JobRemoved", id, job, unit, result)
+	}
+	return job
+}
+
+// sweepLocked does what the service manager does by itself: an empty scope goes.
+func (f *fake) sweepLocked() {
+	for name, u := range f.units {
+		if f.h == nil || !strings.HasSuffix(name, ".scope") || u.active != "active" {
+			continue
+		}
+		if busy, err := f.h.Populated(u.cgroup); err != nil || !busy {
+			_ = f.h.Remove(u.cgroup)
+			delete(f.units, name)
+		}
+	}
+}
+
+// slicePath is the cgroup of a slice: each dash in its name is one level.
+func slicePath(unit string) string {
+	name := strings.TrimSuffix(unit, ".slice")
+	cg := "/"
+	for i := range name {
+		if name[i] == '-' {
+			cg = path.Join(cg, name[:i]+".slice")
+		}
+	}
+	return path.Join(cg, unit)
+}
+
+func (f *fake) startSliceLocked(name string) {
+	parent := strings.TrimSuffix(name, ".slice")
+	for i := range parent {
+		if parent[i] == '-' {
+			f.unitLocked(parent[:i] + ".slice").start(slicePath(parent[:i] + ".slice"))
+		}
+	}
+	f.unitLocked(name).start(slicePath(name))
+	if f.h != nil {
+		_ = os.MkdirAll(f.h.Dir(slicePath(name)), 0o755)
+	}
+}
+
+func (u *fakeUnit) start(cg string) {
+	u.active, u.sub, u.cgroup = "active", "active", cg
+	u.props["ControlGroup"] = dbus.MakeVariant(cg)
+}
+
+// manager is the exported object: its exported methods are the D-Bus methods.
+type manager struct{ f *fake }
+
+func (m manager) Subscribe() *dbus.Error { return nil }
+
+func (m manager) SetUnitProperties(name string, runtime bool, props []fakeProperty) *dbus.Error {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	var list []string
+	for _, p := range props {
+		list = append(list, p.Name)
+	}
+	m.f.record("SetUnitProperties %s %s %s", name, map[bool]string{true: "runtime", false: "persistent"}[runtime], strings.Join(list, ","))
+	return m.f.applyLocked(m.f.unitLocked(name), props)
+}
+
+func (m manager) StartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.record("StartUnit %s %s", name, mode)
+	if strings.HasSuffix(name, ".slice") {
+		m.f.startSliceLocked(name)
+	}
+	return m.f.jobLocked(name), nil
+}
+
+func (m manager) StopUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.sweepLocked()
+	m.f.record("StopUnit %s %s", name, mode)
+	u, ok := m.f.units[name]
+	if !ok {
+		return "", fail("NoSuchUnit", "Unit %s not loaded.", name)
+	}
+	if !m.f.hang {
+		u.active, u.sub, u.mainPID = "inactive", "dead", 0
+		if m.f.h != nil && u.cgroup != "" {
+			_ = m.f.h.Remove(u.cgroup)
+		}
+		if u.loaded {
+			delete(m.f.units, name)
+		}
+	}
+	return m.f.jobLocked(name), nil
+}
+
+func (m manager) StartTransientUnit(name, mode string, props []fakeProperty, _ []fakeAux) (dbus.ObjectPath, *dbus.Error) {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.sweepLocked()
+	m.f.record("StartTransientUnit %s %s", name, mode)
+	if _, ok := m.f.units[name]; ok {
+		return "", fail("UnitExists", "Unit %s was already loaded or has a fragment file.", name)
+	}
+	u := m.f.unitLocked(name)
+	if err := m.f.applyLocked(u, props); err != nil {
+		delete(m.f.units, name)
+		return "", err
+	}
+	u.loaded = true
+	slice, _ := u.props["Slice"].Value().(string)
+	m.f.startSliceLocked(slice)
+	u.start(path.Join(slicePath(slice), name))
+	if strings.HasSuffix(name, ".service") {
+		u.sub, u.mainPID = "running", 4711
+	}
+	pids, _ := u.props["PIDs"].Value().([]uint32)
+	delete(u.props, "PIDs")
+	if m.f.h == nil {
+		return m.f.jobLocked(name), nil
+	}
+	if err := os.MkdirAll(m.f.h.Dir(u.cgroup), 0o755); err != nil {
+		return "", fail("Failed", "%v", err)
+	}
+	for _, pid := range pids {
+		start, err := procfs.Start(int(pid))
+		if err == nil {
+			err = m.f.h.Place(cgroup.Process{PID: int(pid), Start: start}, u.cgroup)
+		}
+		if err != nil {
+			return "", fail("Failed", "%v", err)
+		}
+	}
+	return m.f.jobLocked(name), nil
+}
+
+func (m manager) KillUnit(name, who string, signal int32) *dbus.Error {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.record("KillUnit %s %s %d", name, who, signal)
+	m.f.hang = false // what was stuck ends
+	return nil
+}
+
+func (m manager) ResetFailedUnit(name string) *dbus.Error {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.record("ResetFailedUnit %s", name)
+	delete(m.f.units, name)
+	return nil
+}
+
+func (m manager) RevertUnitFiles(names []string) ([]fakeChange, *dbus.Error) {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.record("RevertUnitFiles %s", strings.Join(names, ","))
+	for _, n := range names {
+		delete(m.f.units, n)
+	}
+	return []fakeChange{}, nil
+}
+
+func (m manager) CancelJob(id uint32) *dbus.Error {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.record("CancelJob %d", id)
+	return nil
+}
+
+func (m manager) ListUnitsByPatterns(_, patterns []string) ([]fakeStatus, *dbus.Error) {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.sweepLocked()
+	list := []fakeStatus{}
+	for name, u := range m.f.units {
+		for _, p := range patterns {
+			if ok, err := path.Match(p, name); err == nil && ok {
+				list = append(list, fakeStatus{Name: name, LoadState: "loaded", ActiveState: u.active, SubState: u.sub, Path: unitPath(name), JobPath: "/"})
+				break
+			}
+		}
+	}
+	return list, nil
+}
+
+func (m manager) Get(iface, name string) (dbus.Variant, *dbus.Error) {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	return dbus.MakeVariant(m.f.version), nil
+}
+
+// unitObjects serves the properties of every unit, loaded or not.
+type unitObjects struct{ f *fake }
+
+func (o unitObjects) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant, *dbus.Error) {
+	o.f.mu.Lock()
+	defer o.f.mu.Unlock()
+	o.f.sweepLocked()
+	name := unitOf(msg)
+	u, known := o.f.units[name]
+	if !known {
+		if !strings.HasSuffix(name, ".slice") {
+			return map[string]dbus.Variant{
+				"LoadState": dbus.MakeVariant("not-found"), "ActiveState": dbus.MakeVariant("inactive"), "ControlGroup": dbus.MakeVariant(""),
+			}, nil
+		}
+		u = o.f.unitLocked(name)
+		delete(o.f.units, name)
+	}
+	props := encoded(u.props)
+	props["LoadState"] = dbus.MakeVariant("loaded")
+	props["ActiveState"] = dbus.MakeVariant(u.active)
+	props["SubState"] = dbus.MakeVariant(u.sub)
+	props["MainPID"] = dbus.MakeVariant(u.mainPID)
+	props["Result"] = dbus.MakeVariant("success")
+	return props, nil
+}
+
+func (o unitObjects) Get(msg dbus.Message, iface, name string) (dbus.Variant, *dbus.Error) {
+	all, err := o.GetAll(msg, iface)
+	if err != nil {
+		return dbus.Variant{}, err
+	}
+	v, ok := all[name]
+	if !ok {
+		return dbus.Variant{}, dbus.NewError("org.freedesktop.DBus.Error.UnknownProperty", []any{name})
+	}
+	return v, nil
+}
+
+func unitOf(msg dbus.Message) string {
+	p, _ := msg.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)
+	var b strings.Builder
+	enc := path.Base(string(p))
+	for i := 0; i < len(enc); i++ {
+		if enc[i] == '_' && i+2 < len(enc) {
+			var c byte
+			if _, err := fmt.Sscanf(enc[i+1:i+3], "%02x", &c); err == nil {
+				b.WriteByte(c)
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(enc[i])
+	}
+	return b.String()
+}
+
+func unitPath(name string) dbus.ObjectPath {
+	var b strings.Builder
+	for _, c := range []byte(name) {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "_%02x", c)
+		}
+	}
+	return dbus.ObjectPath("/org/freedesktop/systemd1/unit/" + b.String())
+}
+
+// privateBus starts a dbus-daemon of the test's own.
+func privateBus(t *testing.T) (address string) {
+	t.Helper()
+	binary, err := exec.LookPath("dbus-daemon")
+	if err != nil {
+		t.Skip("needs dbus-daemon: apt-get install dbus-daemon")
+	}
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "bus")
+	config := filepath.Join(dir, "bus.conf")
+	text := `<busconfig><type>system</type><listen>unix:path=` + socket + `</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*" eavesdrop="true"/>
+<allow receive_sender="*"/><allow send_type="signal"/><allow receive_type="signal"/></policy></busconfig>`
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "--config-file="+config, "--nofork", "--nopidfile", "--print-address=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	// It prints its address once it listens.
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatalf("dbus-daemon says nothing: %v", err)
+	}
+	return "unix:path=" + socket
+}
+
+// startFake puts a fake service manager on a private bus.
+func startFake(t *testing.T, h *cgroup.Hierarchy) (*fake, string) {
+	t.Helper()
+	address := privateBus(t)
+	// A bus that refuses us by its silence must fail the test, not hang it.
+	alive := time.AfterFunc(20*time.Second, func() { panic("the private bus does not answer") })
+	conn, err := dbus.Connect(address)
+	alive.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{conn: conn, h: h, units: map[string]*fakeUnit{}, version: "257.9-1~deb13u1"}
+	for _, export := range []error{
+		conn.Export(manager{f}, managerPath, managerIface),
+		conn.Export(manager{f}, managerPath, "org.freedesktop.DBus.Properties"),
+		conn.ExportSubtree(unitObjects{f}, "/org/freedesktop/systemd1/unit", "org.freedesktop.DBus.Properties"),
+	} {
+		if export != nil {
+			t.Fatal(export)
+		}
+	}
+	if reply, err := conn.RequestName(busName, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+		t.Fatalf("cannot own %s: %v, %v", busName, reply, err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return f, address
+}
+
+// proxy stands between a client and the bus, so that a test can cut the line.
+type proxy struct {
+	l    net.Listener
+	bus  string
+	wg   sync.WaitGroup
+	mu   sync.Mutex
+	open []net.Conn // guarded by mu
+}
+
+func startProxy(t *testing.T, address string) (*proxy, string) {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "proxy")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{l: l, bus: strings.TrimPrefix(address, "unix:path=")}
+	p.wg.Go(p.serve)
+	t.Cleanup(func() {
+		l.Close()
+		p.cut()
+		p.wg.Wait()
+	})
+	return p, "unix:path=" + socket
+}
+
+func (p *proxy) serve() {
+	for {
+		client, err := p.l.Accept()
+		if err != nil {
+			return
+		}
+		bus, err := net.Dial("unix", p.bus)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		p.mu.Lock()
+		p.open = append(p.open, client, bus)
+		p.mu.Unlock()
+		for _, pair := range [][2]net.Conn{{client, bus}, {bus, client}} {
+			p.wg.Go(func() {
+				_, _ = io.Copy(pair[0], pair[1])
+				pair[0].Close()
+				pair[1].Close()
+			})
+		}
+	}
+}
+
+// cut breaks every connection.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.open {
+		c.Close()
+	}
+	p.open = nil
+}
+
+// eventually polls a condition that there is no event for.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}
