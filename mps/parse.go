@@ -3,6 +3,7 @@ package mps
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -25,6 +26,47 @@ func parsePIDs(out []byte) ([]int, error) {
 		pids = append(pids, pid)
 	}
 	return pids, nil
+}
+
+// overview is what one run of the control program tells of a daemon.
+type overview struct {
+	threads float64 // the default percentage
+	memory  string  // the default limit of device 0 as it reads back, empty for none
+	servers []int   // pids
+}
+
+// overviewQuestion asks in the order in which the answers, which come without any mark between them, can be told apart: a
+// line with a number, no line or one with a unit, and lines of pids.
+const overviewQuestion = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\nget_server_list"
+
+func parseOverview(out []byte) (overview, error) {
+	var o overview
+	first, rest, _ := bytes.Cut(out, []byte("\n"))
+	var err error
+	if o.threads, err = parsePercent(first); err != nil {
+		return overview{}, err
+	}
+	second, after, _ := bytes.Cut(rest, []byte("\n"))
+	if s := trim(second); bytes.HasSuffix(s, []byte("G")) || bytes.HasSuffix(s, []byte("M")) {
+		o.memory, rest = string(s), after
+	}
+	if o.servers, err = parsePIDs(rest); err != nil {
+		return overview{}, err
+	}
+	return o, nil
+}
+
+// parseClients reads the answers to get_client_list for several servers, ascending. A server may have ended meanwhile.
+func parseClients(out []byte) ([]int, error) {
+	var kept [][]byte
+	for line := range bytes.SplitSeq(out, []byte("\n")) {
+		if s := trim(line); !bytes.HasPrefix(s, []byte("Server ")) || !bytes.HasSuffix(s, []byte(" not found")) {
+			kept = append(kept, line)
+		}
+	}
+	pids, err := parsePIDs(bytes.Join(kept, []byte("\n")))
+	slices.Sort(pids)
+	return pids, err
 }
 
 // parsePercent reads the one number of get_default_active_thread_percentage.

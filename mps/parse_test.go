@@ -3,6 +3,7 @@ package mps
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,6 +42,42 @@ func TestParsePIDs(t *testing.T) {
 				t.Errorf("%v %v", got, err)
 			}
 		})
+	}
+}
+
+func TestParseOverview(t *testing.T) {
+	tests := []struct {
+		name, in string
+		want     overview
+		bad      bool
+	}{
+		{"fresh", "100.0\n", overview{threads: 100}, false},
+		{"a limit", "33.3\n2G\n", overview{threads: 33.3, memory: "2G"}, false},
+		{"a limit and servers", "33.3\n900M\n12\n7\n", overview{threads: 33.3, memory: "900M", servers: []int{12, 7}}, false},
+		{"servers", "0.4\n12\n", overview{threads: 0.4, servers: []int{12}}, false},
+		{"nothing", "", overview{}, true},
+		{"an error", "100.0\nServer 0 not found\n", overview{}, true},
+		{"help", "Unrecognized option\n\x00\n", overview{}, true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := parseOverview([]byte(test.in))
+			if (err != nil) != test.bad {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(overview{})); diff != "" {
+				t.Errorf("overview (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseClients(t *testing.T) {
+	if got, err := parseClients([]byte("9\nServer 4 not found\n5\n")); err != nil || !cmp.Equal(got, []int{5, 9}) {
+		t.Errorf("%v %v", got, err)
+	}
+	if got, err := parseClients([]byte("Server busy\n")); err == nil {
+		t.Errorf("%v, want an error", got)
 	}
 }
 
@@ -188,6 +225,12 @@ func FuzzParse(f *testing.F) {
 					t.Errorf("pid %d of %q", pid, b)
 				}
 			}
+		}
+		if o, err := parseOverview(b); err == nil && !(o.threads > 0 && o.threads <= 100) {
+			t.Errorf("%+v of %q", o, b)
+		}
+		if pids, err := parseClients(b); err == nil && !slices.IsSorted(pids) {
+			t.Errorf("clients %v of %q", pids, b)
 		}
 		if p, err := parsePercent(b); err == nil && !(p > 0 && p <= 100) {
 			t.Errorf("%v %% of %q", p, b)

@@ -8,7 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -187,60 +187,48 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *watch) *
 	return st
 }
 
-// read asks a control daemon that greets for its servers, its clients and its defaults.
+// read asks a control daemon that greets for its defaults, its servers and their clients: two runs of the program at most.
 func (s *Supervisor) read(ctx context.Context, l layout, rec *record) (reading, error) {
 	c := control{program: s.Control, pipeDir: l.pipe()}
-	var r reading
-	out, err := c.ask(ctx, "get_server_list")
-	if err == nil {
-		r.servers, err = parsePIDs(out)
-	}
+	o, err := c.overview(ctx)
 	if err != nil {
-		return r, err
+		return reading{}, err
 	}
-	for _, server := range r.servers {
-		out, err := c.ask(ctx, fmt.Sprintf("get_client_list %d", server))
-		if err != nil {
-			return r, err
-		}
-		pids, err := parsePIDs(out)
-		if err != nil {
-			continue // it ended between the two questions
-		}
-		r.clients = append(r.clients, pids...)
-	}
-	slices.Sort(r.clients)
+	r := reading{servers: o.servers}
 	if rec != nil {
-		r.drift, err = c.drift(ctx, rec.Settings)
+		r.drift = o.drift(rec.Settings)
+	}
+	if len(o.servers) == 0 {
+		return r, nil
+	}
+	var questions []string
+	for _, server := range o.servers {
+		questions = append(questions, fmt.Sprintf("get_client_list %d", server))
+	}
+	out, err := c.ask(ctx, strings.Join(questions, "\n"))
+	if err == nil {
+		r.clients, err = parseClients(out)
 	}
 	return r, err
 }
 
-// drift compares the defaults in force with the settings.
-func (c control) drift(ctx context.Context, set Settings) (string, error) {
-	if set.Threads > 0 {
-		out, err := c.ask(ctx, "get_default_active_thread_percentage")
-		if err != nil {
-			return "", err
-		}
-		p, err := parsePercent(out)
-		if err != nil {
-			return "", err
-		}
-		if math.Abs(p-set.Threads) > 0.06 { // it prints one decimal
-			return fmt.Sprintf("its default thread percentage is %s, it should be %s", percentText(p), percentText(set.Threads)), nil
-		}
+func (c control) overview(ctx context.Context) (overview, error) {
+	out, err := c.ask(ctx, overviewQuestion)
+	if err != nil {
+		return overview{}, err
 	}
-	if set.Memory > 0 {
-		out, err := c.ask(ctx, "get_default_device_pinned_mem_limit 0")
-		if err != nil {
-			return "", err
-		}
-		if got, want := string(trim(out)), readBack(set.Memory); got != want {
-			return fmt.Sprintf("its default memory limit reads back as %q, it should be %q", got, want), nil
-		}
+	return parseOverview(out)
+}
+
+// drift says how the defaults in force differ from the settings.
+func (o overview) drift(set Settings) string {
+	switch {
+	case set.Threads > 0 && math.Abs(o.threads-set.Threads) > 0.06: // one decimal is printed
+		return fmt.Sprintf("its default thread percentage is %s, it should be %s", percentText(o.threads), percentText(set.Threads))
+	case set.Memory > 0 && o.memory != readBack(set.Memory):
+		return fmt.Sprintf("its default memory limit reads back as %q, it should be %q", o.memory, readBack(set.Memory))
 	}
-	return "", nil
+	return ""
 }
 
 // apply sets the defaults and reads them back: setting never fails in words or by exit code.
@@ -259,11 +247,17 @@ func (c control) apply(ctx context.Context, set Settings) error {
 			return err
 		}
 	}
-	drift, err := c.drift(ctx, set)
-	if err == nil && drift != "" {
-		err = errors.New(drift + " after it was set")
+	if set.Threads == 0 && set.Memory == 0 {
+		return nil
 	}
-	return err
+	o, err := c.overview(ctx)
+	if err != nil {
+		return err
+	}
+	if drift := o.drift(set); drift != "" {
+		return errors.New(drift + " after it was set")
+	}
+	return nil
 }
 
 // Start makes MPS run on a GPU with these settings, whatever is there now. A control daemon that runs with the same

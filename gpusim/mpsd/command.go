@@ -20,16 +20,16 @@ type ui struct {
 }
 
 // serveUI answers commands until the peer is done or quits the daemon.
-func (d *control) serveUI(conn net.Conn, uid uint32, privileged bool) (code int, quit bool) {
+func (d *control) serveUI(conn net.Conn, uid uint32, privileged bool) (quit bool) {
 	u := ui{uid: uid, privileged: privileged}
 	for {
 		n, err := receiveUint64(conn)
 		if err != nil || n == 0 {
-			return 0, false
+			return false
 		}
 		b, err := receive(conn)
 		if err != nil {
-			return 0, false
+			return false
 		}
 		status, text, quit := d.command(u, strings.TrimRight(string(b), "\n\x00"))
 		for line := range strings.SplitSeq(text, "\n") {
@@ -38,14 +38,14 @@ func (d *control) serveUI(conn net.Conn, uid uint32, privileged bool) (code int,
 			}
 		}
 		if err := sendInt32(conn, int32(status)); err != nil && !quit {
-			return 0, false
+			return false
 		}
 		// One byte at the least: an empty packet cannot be told from the end.
 		if _, err := conn.Write([]byte(text + "\x00")); err != nil && !quit {
-			return 0, false
+			return false
 		}
 		if quit {
-			return status, true
+			return true
 		}
 	}
 }

@@ -236,8 +236,8 @@ func (d *control) loop() int {
 	for e := range d.events {
 		switch e := e.(type) {
 		case connected:
-			if code, quit := d.serve(e); quit {
-				return code
+			if d.serve(e) {
+				return 0 // whatever quit answered: only its caller hears of servers that failed
 			}
 		case serverReady:
 			d.serverIsReady(e.s)
@@ -249,7 +249,7 @@ func (d *control) loop() int {
 }
 
 // serve talks to one peer. Nothing here has a deadline, and that is the point.
-func (d *control) serve(e connected) (code int, quit bool) {
+func (d *control) serve(e connected) (quit bool) {
 	d.line("Accepting connection...")
 	pid, uid, err := peer(e.conn)
 	if err == nil {
@@ -264,25 +264,25 @@ func (d *control) serve(e connected) (code int, quit bool) {
 	if err != nil {
 		d.line("User did not send valid credentials")
 		e.conn.Close()
-		return 0, false
+		return false
 	}
 	b, err := receive(e.conn)
 	switch {
 	case err == nil && len(b) == 4 && binary.NativeEndian.Uint32(b) == typeUI:
 		d.line("NEW UI")
-		code, quit = d.serveUI(e.conn, uid, e.privileged)
+		quit = d.serveUI(e.conn, uid, e.privileged)
 		if !quit {
 			d.line("UI closed")
 		}
 		e.conn.Close()
-		return code, quit
+		return quit
 	case err == nil && len(b) == helloSize && binary.NativeEndian.Uint32(b) == typeClient:
 		d.accept(client{conn: e.conn, pid: pid, uid: uid, hello: parseHello(b)})
 	default:
 		d.line("User did not send valid credentials")
 		e.conn.Close()
 	}
-	return 0, false
+	return false
 }
 
 // accept finds a server for a client. One server lives at a time: a client of another user waits until it has ended.

@@ -436,6 +436,9 @@ func TestQuitWithAClient(t *testing.T) {
 		t.Errorf("quit -t by force: %d, want 1", code)
 	}
 	p.ends(t, 1, "CUDA error 810")
+	if code := d.exit(t); code != 0 {
+		t.Errorf("the daemon itself ended with %d, want 0 as its log says", code)
+	}
 }
 
 func TestServerOutlivesItsControl(t *testing.T) {
