@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/nvml"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/internal/version"
 )
 
 // stdio is where the command reads and writes.
@@ -43,6 +44,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 	library := flags.String("library", "", "load the NVML library from this `path`")
 	hostRoot := flags.String("host-root", "", "read /proc and /sys under this `directory`")
 	debug := flags.Bool("debug", false, "log more")
+	show := flags.Bool("version", false, "print the version and exit")
 	var excluded []gpu.UUID
 	flags.Func("exclude", "leave the GPU with this `UUID` alone; may be given again", func(s string) error {
 		if s == "" {
@@ -56,6 +58,9 @@ func run(ctx context.Context, args []string, std stdio) int {
 		return 0
 	case err != nil:
 		return 2
+	case *show:
+		fmt.Fprintln(std.out, "gpushare-nvml", version.Version)
+		return 0
 	case *connect == "" || *token == "" || flags.NArg() > 0:
 		fmt.Fprintln(std.err, "gpushare-nvml: gpushared starts this command; it needs --connect and --token")
 		return 2

@@ -25,6 +25,7 @@ func TestUsage(t *testing.T) {
 		{"empty GPU", []string{"--exclude", ""}, 2, "empty"},
 		{"argument", []string{"--connect", "/x", "--token", "y", "more"}, 2, "gpushared starts this command"},
 		{"help", []string{"--help"}, 0, "-host-root"},
+		{"version", []string{"--version"}, 0, "gpushare-nvml dev"},
 		{"no daemon", []string{"--connect", filepath.Join(t.TempDir(), "none.sock"), "--token", "y"}, 1, "cannot connect to the daemon"},
 	}
 	for _, tt := range tests {
@@ -33,8 +34,8 @@ func TestUsage(t *testing.T) {
 			if code := run(context.Background(), tt.args, stdio{&out, &errs}); code != tt.code {
 				t.Errorf("exit code %d; want %d", code, tt.code)
 			}
-			if !strings.Contains(errs.String(), tt.says) {
-				t.Errorf("says %q; want %q", errs.String(), tt.says)
+			if said := out.String() + errs.String(); !strings.Contains(said, tt.says) {
+				t.Errorf("says %q; want %q", said, tt.says)
 			}
 		})
 	}

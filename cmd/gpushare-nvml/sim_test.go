@@ -60,7 +60,10 @@ var build = sync.OnceValue(func() (b built) {
 			return
 		}
 		cmd := exec.Command(name, args...)
-		cmd.Env = append(os.Environ(), "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+		cmd.Env = os.Environ()
+		if _, ok := os.LookupEnv("CGO_CFLAGS"); !ok {
+			cmd.Env = append(cmd.Env, "CGO_CFLAGS=-O2 -Wno-deprecated-declarations") // the binding's warnings
+		}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			b.err = fmt.Errorf("cannot run %s: %w\n%s", name, err, out)
 		}

@@ -48,7 +48,8 @@ type Options struct {
 // An operation past its deadline makes its GPU sick: the worker is killed without waiting for it and replaced by one
 // that leaves the GPU alone, and operations on the GPU fail with gpu.ErrTimeout until Retry. Operations of other GPUs
 // that were under way are sent again when they only read, and fail with gpu.ErrTimeout when they change something: the
-// hardware tells what was done. The same holds when the worker dies. When two workers in a row hang at their start,
+// hardware tells what was done. The same holds when the worker dies, and a GPU on which workers die again and again is
+// sick too. When two workers in a row hang at their start,
 // every operation fails with gpu.ErrStuck until Retry.
 type Client struct {
 	o     Options
@@ -60,6 +61,9 @@ type Client struct {
 	stop       context.CancelFunc
 	goroutines sync.WaitGroup
 
+	// trial is held by the one operation at a time that may be what workers die of.
+	trial chan struct{}
+
 	// mu guards all below, and the fields of session and call that say so.
 	mu       sync.Mutex
 	cur      *session                   // the worker that takes operations
@@ -67,7 +71,8 @@ type Client struct {
 	starting *start                     // a worker that is being started
 	waiting  map[string]chan<- net.Conn // by token: who waits for that worker's connection
 	slots    map[gpu.UUID]chan struct{} // one operation at a time on each GPU; "" is the node
-	sick     map[gpu.UUID]bool          // GPUs left alone until Retry
+	sick     map[gpu.UUID]string        // GPUs left alone until Retry, with the reason
+	blame    map[gpu.UUID]int           // workers in a row that died of an operation on this GPU
 	known    map[gpu.UUID]gpu.Identity  // as last read
 	hung     int                        // workers in a row that hung at start
 	failures int                        // starts in a row that failed otherwise
@@ -112,7 +117,9 @@ func newClient(o Options, ln net.Listener) *Client {
 		live:    make(map[*session]bool),
 		waiting: make(map[string]chan<- net.Conn),
 		slots:   make(map[gpu.UUID]chan struct{}),
-		sick:    make(map[gpu.UUID]bool),
+		trial:   make(chan struct{}, 1),
+		sick:    make(map[gpu.UUID]string),
+		blame:   make(map[gpu.UUID]int),
 		known:   make(map[gpu.UUID]gpu.Identity),
 	}
 	if ln != nil {
@@ -185,6 +192,7 @@ func (c *Client) Stats() Stats { return c.stats.snapshot() }
 func (c *Client) Retry(ctx context.Context, id gpu.UUID) error {
 	c.mu.Lock()
 	c.hung, c.failures, c.failure, c.retryAt = 0, 0, nil, time.Time{}
+	delete(c.blame, id)
 	delete(c.sick, id) // a worker that was started without it is replaced by the next operation
 	c.mu.Unlock()
 	if id == "" {
@@ -204,12 +212,12 @@ func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.learnLocked(info.GPUs)
-	for id := range c.sick {
+	for id, why := range c.sick {
 		was, ok := c.known[id]
 		if !ok {
 			was = gpu.Identity{UUID: id, Index: -1, Minor: -1, NUMANode: -1}
 		}
-		was.Error = "the driver did not answer in time; left alone until a retry"
+		was.Error = why + "; left alone until a retry"
 		if i := slices.IndexFunc(info.GPUs, func(g gpu.Identity) bool { return g.UUID == id }); i >= 0 {
 			info.GPUs[i] = was
 		} else {
@@ -283,7 +291,7 @@ func (c *Client) Events(ctx context.Context, f func(gpu.Event)) error {
 		if err != nil {
 			return err
 		}
-		cl := c.send(s, OpEvents, info, "", nil, 0, nil)
+		cl := c.send(s, OpEvents, info, "", nil, 0, false, nil)
 		if err := c.stream(ctx, s, cl, f); err != nil {
 			return err
 		}
@@ -347,14 +355,31 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 	case <-ctx.Done():
 		return nil, c.fail(info, id, ctx.Err())
 	}
-	release := func() { <-slot }
+	tried := false // this operation holds the trial
+	release := func() {
+		if tried {
+			<-c.trial
+		}
+		<-slot
+	}
 	for crashes := 0; ; {
+		if !tried && (crashes > 0 || c.blamed(id)) {
+			// Workers die of one of several operations: those that it may be go one at a time, so that the one that it
+			// is takes no other with it.
+			select {
+			case c.trial <- struct{}{}:
+				tried = true
+			case <-ctx.Done():
+				release()
+				return nil, c.fail(info, id, ctx.Err())
+			}
+		}
 		s, err := c.session(ctx, info, id)
 		if err != nil {
 			release()
 			return nil, err
 		}
-		cl := c.send(s, op, info, id, body, info.within(c.o.Deadlines), release)
+		cl := c.send(s, op, info, id, body, info.within(c.o.Deadlines), tried, release)
 		select {
 		case <-cl.done:
 		case <-ctx.Done():
@@ -363,27 +388,38 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 				return nil, c.fail(info, id, ctx.Err())
 			}
 		}
+		again := false
 		switch {
+		case errors.Is(cl.err, errUnsent), errors.Is(cl.err, errGone) && !errors.Is(cl.err, errCrashed) && !info.write:
+			again = true
+		case errors.Is(cl.err, errCrashed) && !info.write:
+			crashes++
+			again = crashes < 2
+		}
+		if again {
+			continue
+		}
+		release()
+		switch {
+		case cl.err == nil && cl.reply.Error != nil:
+			return nil, cl.reply.Error.decode()
 		case cl.err == nil:
-			release()
-			if cl.reply.Error != nil {
-				return nil, cl.reply.Error.decode()
-			}
 			return cl.reply.Result, nil
-		case errors.Is(cl.err, errUnsent):
 		case !errors.Is(cl.err, errGone):
-			release()
 			return nil, c.fail(info, id, cl.err)
 		case info.write:
-			release()
 			return nil, c.fail(info, id, fmt.Errorf("%w: %w; the hardware tells what was done", gpu.ErrTimeout, cl.err))
-		case errors.Is(cl.err, errCrashed):
-			if crashes++; crashes > 1 {
-				release()
-				return nil, c.fail(info, id, fmt.Errorf("%w: %w, twice", gpu.ErrUnknown, cl.err))
-			}
+		default:
+			return nil, c.fail(info, id, fmt.Errorf("%w: %w, twice", gpu.ErrUnknown, cl.err))
 		}
 	}
+}
+
+// blamed tells whether a worker died of the last operation on a GPU.
+func (c *Client) blamed(id gpu.UUID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.blame[id] > 0
 }
 
 // slot gives the turn-taker of one GPU.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -379,6 +380,52 @@ func TestCrash(t *testing.T) {
 		}
 		if st := c.Status(); len(st.Sick) != 0 {
 			t.Errorf("sick = %v; a crash condemns no GPU", st.Sick)
+		}
+	})
+}
+
+// TestPoisonousGPU has every reading of one GPU kill the worker, while two others are read: these notice nothing, and in
+// the end the GPU is left alone.
+func TestPoisonousGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gpuC := gpu.UUID("GPU-cccc")
+		n := newFakeNode(gpuA, gpuB, gpuC)
+		c, l := newTestClient(t, n)
+		if _, err := c.Node(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n.set(func(n *fakeNode) {
+			n.hang = func(op Op, id gpu.UUID) <-chan struct{} {
+				if op == OpMemory && id == gpuA {
+					_ = l.last().Kill() // as a call of a symbol that the library lacks
+				}
+				time.Sleep(time.Millisecond) // fake time: the others are under way then
+				return nil
+			}
+		})
+		var poisonous error
+		for range 5 {
+			var calls sync.WaitGroup
+			calls.Go(func() { _, poisonous = c.Memory(t.Context(), gpuA) })
+			for _, id := range []gpu.UUID{gpuB, gpuC} {
+				calls.Go(func() {
+					for range 5 {
+						if _, err := c.Snapshot(t.Context(), id); err != nil {
+							t.Errorf("healthy %s: %v", id, err)
+						}
+					}
+				})
+			}
+			calls.Wait()
+		}
+		if !errors.Is(poisonous, gpu.ErrTimeout) || !strings.Contains(poisonous.Error(), "left alone") {
+			t.Errorf("poisonous: %v; want it to be left alone", poisonous)
+		}
+		if st := c.Status(); !cmp.Equal(st.Sick, []gpu.UUID{gpuA}) || st.Stuck {
+			t.Errorf("status = %+v; want the one GPU sick", st)
+		}
+		if got := l.count(); got > 6 {
+			t.Errorf("%d workers; want no more than it takes to find out", got)
 		}
 	})
 }

@@ -25,6 +25,9 @@ var (
 // sendLimit bounds the way of one request into the socket: the worker always reads.
 const sendLimit = 5 * time.Second
 
+// deaths is how many workers in a row die of operations on one GPU before it is left alone.
+const deaths = 3
+
 // session is one live worker.
 type session struct {
 	conn     net.Conn
@@ -58,6 +61,7 @@ type pending struct {
 	err   error
 
 	events *queue // for OpEvents
+	trial  bool   // the worker's death is laid to this one
 
 	// release gives the GPU's turn back; called here only once the caller has left. The client's mu guards left.
 	release func()
@@ -68,8 +72,8 @@ type pending struct {
 }
 
 // send registers one operation with s and sends it. The outcome comes by done, within the given time.
-func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, within time.Duration, release func()) *pending {
-	p := &pending{op: op, info: info, gpu: id, began: time.Now(), within: within, done: make(chan struct{}), release: release}
+func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, within time.Duration, trial bool, release func()) *pending {
+	p := &pending{op: op, info: info, gpu: id, began: time.Now(), within: within, done: make(chan struct{}), trial: trial, release: release}
 	if op == OpEvents {
 		p.events = newQueue()
 	}
@@ -154,6 +158,7 @@ func (c *Client) receive(s *session) {
 			}
 		default:
 			c.stats.answered(p.op, time.Since(p.began), r.Took, r.Error != nil)
+			delete(c.blame, p.gpu)
 			c.finishLocked(s, p, r, nil)
 		}
 		idle := s.retiring && len(s.pending) == 0
@@ -201,6 +206,16 @@ func (c *Client) lost(s *session) {
 		return
 	}
 	crashed := !s.retiring || len(s.pending) > 0
+	for _, p := range s.pending {
+		if !p.trial || p.gpu == "" {
+			continue
+		}
+		if c.blame[p.gpu]++; c.blame[p.gpu] >= deaths {
+			delete(c.blame, p.gpu)
+			c.sick[p.gpu] = "the worker died of it again and again"
+			c.o.Log.Error("workers die of this GPU, which is left alone", "gpu", p.gpu, "op", p.op)
+		}
+	}
 	c.dropLocked(s, errCrashed)
 	c.mu.Unlock()
 	s.conn.Close()
@@ -239,7 +254,7 @@ func (c *Client) overdue(s *session, p *pending) {
 		id = p.touching
 	}
 	if id != "" {
-		c.sick[id] = true
+		c.sick[id] = "the driver did not answer in time"
 	} else {
 		c.hung++
 	}

@@ -45,8 +45,8 @@ func (c *Client) session(ctx context.Context, info opInfo, id gpu.UUID) (*sessio
 			refuse = ErrClosed
 		case c.stuckLocked():
 			refuse = gpu.ErrStuck
-		case id != "" && c.sick[id]:
-			refuse = fmt.Errorf("%w: it did not before and is left alone until a retry", gpu.ErrTimeout)
+		case c.sick[id] != "":
+			refuse = fmt.Errorf("%w: %s before; the GPU is left alone until a retry", gpu.ErrTimeout, c.sick[id])
 		case c.cur != nil && c.leavesOutLocked(c.cur):
 			c.retireLocked(c.cur)
 			c.mu.Unlock()
@@ -90,7 +90,7 @@ func (c *Client) refused(info opInfo, id gpu.UUID, err error) error {
 // leavesOutLocked tells whether s was started without a GPU that is to be tried again.
 func (c *Client) leavesOutLocked(s *session) bool {
 	for _, id := range s.excluded {
-		if !c.sick[id] {
+		if c.sick[id] == "" {
 			return true
 		}
 	}
@@ -179,7 +179,7 @@ func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
 
 	info, _ := lookupOp(OpNode)
 	deadline, _ := ctx.Deadline()
-	p := c.send(s, OpNode, info, "", nil, max(time.Until(deadline), time.Millisecond), nil)
+	p := c.send(s, OpNode, info, "", nil, max(time.Until(deadline), time.Millisecond), false, nil)
 	if !wait(c.ctx, p.done) {
 		c.mu.Lock()
 		c.dropLocked(s, ErrClosed)
