@@ -442,7 +442,7 @@ func (v *View) gpu(id gpu.UUID) *GPUView {
 type closedGPUs []string
 
 func (c *closedGPUs) add(d *GPUView) {
-	*c = append(*c, "GPU "+strconv.Itoa(d.Index)+" is "+d.Closed)
+	*c = append(*c, "GPU "+strconv.Itoa(d.Index)+" is closed: "+d.Closed)
 }
 func (c closedGPUs) any() bool    { return len(c) > 0 }
 func (c closedGPUs) text() string { return strings.Join(c, "; ") }

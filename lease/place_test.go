@@ -77,7 +77,7 @@ func TestPlace(t *testing.T) {
 			live:  []held{{timeslice("b", "x", 80, gib), share("GPU-1")}},
 			grant: timeslice("b", "y", 80, gib), want: "GPU-1"},
 		{name: "and says why", gpus: []GPUView{closed(device(0, "timeslice"), "cordoned")},
-			grant: timeslice("b", "y", 80, gib), want: "no: GPU 0 is cordoned"},
+			grant: timeslice("b", "y", 80, gib), want: "no: GPU 0 is closed: cordoned"},
 		{name: "leases has an end", gpus: []GPUView{device(0, "timeslice")},
 			live:  []held{{timeslice("b", "x", 10, gib), share("GPU-0")}, {timeslice("b", "x", 10, gib), share("GPU-0")}},
 			grant: with(timeslice("b", "x", 10, gib), func(g *Grant) { n := 2; g.Spec.Leases = &n }), want: "no: all its 2 leases are in use"},
