@@ -56,17 +56,29 @@ func parseOverview(out []byte) (overview, error) {
 	return o, nil
 }
 
-// parseClients reads the answers to get_client_list for several servers, ascending. A server may have ended meanwhile.
-func parseClients(out []byte) ([]int, error) {
-	var kept [][]byte
+// askServer asks for one server's state and clients. Their answers, for several servers in a row, are words and pids.
+func askServer(pid int) string {
+	return fmt.Sprintf("get_server_status %d\nget_client_list %d", pid, pid)
+}
+
+// parseServers reads the answers to askServer: the clients, ascending, and whether some server has a fatal fault, which no
+// new client gets past until all of the old ones have left. A server may have ended meanwhile, or be busy and say nothing;
+// drivers before 550 do not know the question for the state.
+func parseServers(out []byte) (clients []int, fault bool, err error) {
+	var pids [][]byte
 	for line := range bytes.SplitSeq(out, []byte("\n")) {
-		if s := trim(line); !bytes.HasPrefix(s, []byte("Server ")) || !bytes.HasSuffix(s, []byte(" not found")) {
-			kept = append(kept, line)
+		switch s := string(trim(line)); {
+		case s == "FAULT":
+			fault = true
+		case s == "ACTIVE", s == "INITIALIZING", s == `Unknown command "get_server_status"`:
+		case strings.HasPrefix(s, "Server ") && strings.HasSuffix(s, " not found"):
+		default:
+			pids = append(pids, line)
 		}
 	}
-	pids, err := parsePIDs(bytes.Join(kept, []byte("\n")))
-	slices.Sort(pids)
-	return pids, err
+	clients, err = parsePIDs(bytes.Join(pids, []byte("\n")))
+	slices.Sort(clients)
+	return clients, fault, err
 }
 
 // parsePercent reads the one number of get_default_active_thread_percentage.
@@ -76,15 +88,6 @@ func parsePercent(out []byte) (float64, error) {
 		return 0, answerError(out)
 	}
 	return p, nil
-}
-
-// parseStatus reads get_server_status: "INITIALIZING", "ACTIVE" or "FAULT".
-func parseStatus(out []byte) (string, error) {
-	switch s := strings.TrimSpace(string(out)); s {
-	case "INITIALIZING", "ACTIVE", "FAULT":
-		return s, nil
-	}
-	return "", answerError(out)
 }
 
 // parseVersion reads `-v`: "… Binary version: 13000" is CUDA 13.0. Versions before 13 do not have the option and print
@@ -103,59 +106,6 @@ func parseVersion(out []byte) (string, error) {
 		return "", answerError(out)
 	}
 	return fmt.Sprintf("%d.%d", n/1000, n%1000/10), nil
-}
-
-// Client is one row of ps.
-type Client struct {
-	PID       int
-	Server    int
-	Device    string // a UUID, cut short by the program
-	Namespace string
-	Command   string
-}
-
-// parsePS reads the table of ps by its header: which columns there are depends on the version.
-func parsePS(out []byte) ([]Client, error) {
-	lines := strings.Split(strings.TrimRight(string(out), "\n\x00 "), "\n")
-	if strings.TrimSpace(lines[0]) == "Server not found" {
-		return nil, nil // no server yet, or one that is busy: the program does not tell them apart
-	}
-	header := strings.Fields(lines[0])
-	column := map[string]int{}
-	for i, name := range header {
-		column[name] = i
-	}
-	if _, ok := column["PID"]; !ok {
-		return nil, answerError(out)
-	}
-	var clients []Client
-	for _, line := range lines[1:] {
-		fields := strings.Fields(line)
-		if len(fields) == 0 {
-			continue
-		}
-		if len(fields) < len(header) {
-			return nil, answerError(out)
-		}
-		get := func(name string) string {
-			if i, ok := column[name]; ok {
-				return fields[i]
-			}
-			return ""
-		}
-		c := Client{Device: get("DEVICE"), Namespace: get("NAMESPACE"), Command: get("COMMAND")}
-		var err error
-		if c.PID, err = strconv.Atoi(get("PID")); err != nil {
-			return nil, answerError(out)
-		}
-		if s := get("SERVER"); s != "" {
-			if c.Server, err = strconv.Atoi(s); err != nil {
-				return nil, answerError(out)
-			}
-		}
-		clients = append(clients, c)
-	}
-	return clients, nil
 }
 
 // answerError quotes an answer that was not understood, and no more of it than a person reads.

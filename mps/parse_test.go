@@ -72,12 +72,27 @@ func TestParseOverview(t *testing.T) {
 	}
 }
 
-func TestParseClients(t *testing.T) {
-	if got, err := parseClients([]byte("9\nServer 4 not found\n5\n")); err != nil || !cmp.Equal(got, []int{5, 9}) {
-		t.Errorf("%v %v", got, err)
+func TestParseServers(t *testing.T) {
+	tests := []struct {
+		name, in string
+		clients  []int
+		fault    bool
+		bad      bool
+	}{
+		{"active", "ACTIVE\n9\n5\n", []int{5, 9}, false, false},
+		{"busy", "INITIALIZING\n", nil, false, false},
+		{"fault", "FAULT\n9\n", []int{9}, true, false},
+		{"one has ended", "Server 4 not found\nServer 4 not found\nACTIVE\n7\n", []int{7}, false, false},
+		{"before 550", "Unknown command \"get_server_status\"\n7\n", []int{7}, false, false},
+		{"something else", "Server busy\n", nil, false, true},
 	}
-	if got, err := parseClients([]byte("Server busy\n")); err == nil {
-		t.Errorf("%v, want an error", got)
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			clients, fault, err := parseServers([]byte(test.in))
+			if (err != nil) != test.bad || fault != test.fault || !cmp.Equal(clients, test.clients) {
+				t.Errorf("%v %v %v", clients, fault, err)
+			}
+		})
 	}
 }
 
@@ -89,51 +104,12 @@ func TestParsePercent(t *testing.T) {
 	}
 }
 
-func TestParseStatus(t *testing.T) {
-	for in, want := range map[string]string{"ACTIVE\n": "ACTIVE", "INITIALIZING": "INITIALIZING", "FAULT\n": "FAULT", "": "", "Server 12345 not found": "", "Unknown command \"get_server_status\"": ""} {
-		if got, err := parseStatus([]byte(in)); got != want || (err != nil) != (want == "") {
-			t.Errorf("%q gives %q %v", in, got, err)
-		}
-	}
-}
-
 func TestParseVersion(t *testing.T) {
 	tests := map[string]string{"version-580.txt": "13.0", "version-595.txt": "13.2", "version-535.txt": ""}
 	for name, want := range tests {
 		if got, err := parseVersion(fixture(t, name)); got != want || (err != nil) != (want == "") {
 			t.Errorf("%s gives %q %v, want %q", name, got, err, want)
 		}
-	}
-}
-
-func TestParsePS(t *testing.T) {
-	tests := []struct {
-		name string
-		in   []byte
-		want []Client
-		bad  bool
-	}{
-		{"as documented", fixture(t, "ps.txt"), []Client{
-			{9741, 6472, "GPU-cb1213a3-d6a4-be7f", "4026531836", "./nbody"},
-			{9743, 6472, "GPU-cb1213a3-d6a4-be7f", "4026531836", "./nbody"},
-		}, false},
-		{"columns in another order", []byte("COMMAND PID DEVICE\npython 5 GPU-1\n"), []Client{{PID: 5, Device: "GPU-1", Command: "python"}}, false},
-		{"header alone", []byte("PID ID SERVER DEVICE NAMESPACE COMMAND\n"), nil, false},
-		{"no server, or a busy one", []byte("Server not found\n"), nil, false},
-		{"cut short", []byte("PID ID SERVER DEVICE NAMESPACE COMMAND\n9741 0\n"), nil, true},
-		{"no table", []byte("Server 5 not found\nServer 5 not found\n"), nil, true},
-		{"empty", nil, nil, true},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := parsePS(test.in)
-			if (err != nil) != test.bad {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("clients (-want +got):\n%s", diff)
-			}
-		})
 	}
 }
 
@@ -212,7 +188,7 @@ func TestEnvironmentOfALease(t *testing.T) {
 
 // Whatever the program prints, nothing panics, and what is understood makes sense.
 func FuzzParse(f *testing.F) {
-	for _, name := range []string{"ps.txt", "version-580.txt", "version-595.txt", "version-535.txt"} {
+	for _, name := range []string{"version-580.txt", "version-595.txt", "version-535.txt"} {
 		f.Add(fixture(f, name))
 	}
 	for _, s := range []string{"", "100.0\n", "13791\n", "Server not found\n", "ACTIVE", "Server 1 not found\nServer 1 not found!\n1", "PID\n1\n", "Binary version:"} {
@@ -229,7 +205,7 @@ func FuzzParse(f *testing.F) {
 		if o, err := parseOverview(b); err == nil && !(o.threads > 0 && o.threads <= 100) {
 			t.Errorf("%+v of %q", o, b)
 		}
-		if pids, err := parseClients(b); err == nil && !slices.IsSorted(pids) {
+		if pids, _, err := parseServers(b); err == nil && !slices.IsSorted(pids) {
 			t.Errorf("clients %v of %q", pids, b)
 		}
 		if p, err := parsePercent(b); err == nil && !(p > 0 && p <= 100) {
@@ -237,12 +213,6 @@ func FuzzParse(f *testing.F) {
 		}
 		if v, err := parseVersion(b); err == nil && v == "" {
 			t.Errorf("an empty version of %q", b)
-		}
-		if s, err := parseStatus(b); err == nil && s == "" {
-			t.Errorf("an empty status of %q", b)
-		}
-		if clients, err := parsePS(b); err != nil && clients != nil {
-			t.Errorf("clients and an error of %q", b)
 		}
 	})
 }

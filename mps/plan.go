@@ -87,7 +87,7 @@ func whyStart(want Settings, s *State) (reason string, gentle bool) {
 		return "MPS runs with other settings", s.Phase == Running && s.Settings.sameServer(want)
 	case s.Phase == Failed || s.Phase == Stopped:
 		return "MPS is wanted and does not run: " + s.Reason, len(s.Leftovers) == 0
-	case s.Phase == Running && s.Strikes == 0 && s.Reason != "":
+	case s.Drift:
 		return s.Reason, true
 	}
 	return "", true

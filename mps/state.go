@@ -49,6 +49,7 @@ type State struct {
 	Leftovers []int  `json:"leftovers,omitempty"`
 	Strikes   int    `json:"strikes,omitempty"` // greetings missed in a row
 	Reason    string `json:"reason,omitempty"`  // why it is not running, or not as it should be
+	Drift     bool   `json:"drift,omitempty"`   // it runs, and starting it again mends the reason without disturbing anybody
 }
 
 // Healthy tells whether new clients can join.

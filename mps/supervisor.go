@@ -58,6 +58,7 @@ type watch struct {
 type reading struct {
 	servers, clients []int
 	drift            string // how its defaults differ from the settings
+	fault            bool   // a server has a fatal fault
 }
 
 func (s *Supervisor) layout(id gpu.UUID) layout {
@@ -179,10 +180,14 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *watch) *
 		}
 		w.reading, w.read = r, now
 	}
-	st.Servers, st.Clients, st.Reason = w.reading.servers, w.reading.clients, w.reading.drift
-	st.Version = s.knownVersion(ctx)
-	if rec != nil && !l.tenantLinked() {
-		st.Reason = "the tenants' socket is that of an earlier control daemon"
+	st.Servers, st.Clients, st.Version = w.reading.servers, w.reading.clients, s.knownVersion(ctx)
+	switch {
+	case rec != nil && !l.tenantLinked():
+		st.Drift, st.Reason = true, "the tenants' socket is that of an earlier control daemon"
+	case w.reading.drift != "":
+		st.Drift, st.Reason = true, w.reading.drift
+	case w.reading.fault:
+		st.Reason = "its server has a fatal fault: no new client can join until all of its clients have ended"
 	}
 	return st
 }
@@ -203,11 +208,11 @@ func (s *Supervisor) read(ctx context.Context, l layout, rec *record) (reading, 
 	}
 	var questions []string
 	for _, server := range o.servers {
-		questions = append(questions, fmt.Sprintf("get_client_list %d", server))
+		questions = append(questions, askServer(server))
 	}
 	out, err := c.ask(ctx, strings.Join(questions, "\n"))
 	if err == nil {
-		r.clients, err = parseClients(out)
+		r.clients, r.fault, err = parseServers(out)
 	}
 	return r, err
 }
