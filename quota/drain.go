@@ -16,34 +16,47 @@ type Sample struct {
 // about eleven samples of a busy one.
 const quietAfter = 1500 * time.Millisecond
 
-// Observe feeds the driver's utilisation samples that came since the last call, in order, and says up to when they are
-// complete. It learns from them how long each lease's queued work runs on after a freeze, who does nothing, and whether
-// the slices are filled. When the driver has no samples to give at
-// all, do not call it: the scheduler then takes drains as zero and everybody as busy.
+// Observe feeds the driver's utilisation samples that came since the last call, and says up to when they are complete.
+// It learns from them how long each lease's queued work runs on after a freeze, who does nothing, and, with Config.Raw,
+// whether the slices are filled. When the driver has no samples to give at all, do not call it: the scheduler then takes
+// drains as zero and everybody as busy.
+//
+// Without Config.Raw the samples are the newest of each process, which is what drivers answer. What one of them tells of a
+// freeze is lost once the lease was thawed, so that calls pay when Action.Look asks for them.
 func (s *Scheduler) Observe(now, upTo time.Duration, samples []Sample) {
 	s.account(now)
 	for _, x := range samples {
-		s.period.saw(x.Time, s.cfg.SamplePeriod)
-		s.fill.saw()
+		if s.cfg.Raw {
+			s.period.saw(x.Time, s.cfg.SamplePeriod)
+			s.fill.saw()
+		}
 		m := s.find(x.Lease)
 		if m == nil {
 			continue
 		}
 		m.busyAt = max(m.busyAt, x.Time)
-		if !m.drain.hit(x.Time) && m.parked {
+		if !m.drain.saw(x.Time) && m.parked {
 			m.parked, m.deficit = false, 0
 		}
 	}
-	period := s.period.estimate(s.cfg.SamplePeriod)
+	period := s.cfg.SamplePeriod
+	if s.cfg.Raw {
+		period = s.period.estimate(period)
+	}
 	for _, m := range s.members {
-		m.drain.learn(upTo, period)
+		if s.cfg.Raw {
+			m.drain.cover(upTo, true)
+		} else {
+			m.drain.cover(s.last, false)
+		}
+		m.drain.learn(upTo, period, s.cfg.Raw)
 		if s.contends(m) && m.hadSince(m.busyAt, upTo) > quietAfter {
 			m.parked = true
 		}
 	}
 	s.pool(period)
 	s.weigh()
-	if s.cfg.Fallback {
+	if s.cfg.Fallback && s.cfg.Raw {
 		s.fill.judge(s.last, period)
 	}
 }
@@ -56,14 +69,40 @@ type drainEstimate struct {
 	weight  float64       // how many freezes seen stands for
 	open    []freezeSpan  // not yet folded in, oldest first
 	freezes int
-	hits    int
+	hits    float64
+	cut     int // freezes at whose end the work may still have run
 	rounds  int // estimates so far
 }
 
-// freezeSpan is one time of being frozen; to is 0 while it lasts.
+// freezeSpan is one time of being frozen.
 type freezeSpan struct {
-	from, to time.Duration
-	hits     int
+	from, to time.Duration // to is 0 while it lasts
+	alone    time.Duration // until then no other lease ran; 0: still
+	newest   time.Duration // the newest sample in it that names the lease; 0: none
+	count    int           // samples in it that name the lease
+	seen     time.Duration // samples were asked for then
+}
+
+// hits is how many samples named the lease since it was frozen. Drivers that answer only the newest leave it to
+// reckoning: while no other runs, all up to the newest did, because the driver takes one every period and none of an
+// idle GPU; beside another, of those before the newest every second one did.
+func (f *freezeSpan) hits(period time.Duration, raw bool) float64 {
+	if raw || f.newest == 0 {
+		return float64(f.count)
+	}
+	n := math.Floor(float64(f.newest-f.from)/float64(period)) + 1
+	if f.alone != 0 && f.newest > f.alone {
+		beside := min(n, math.Floor(float64(f.newest-f.alone)/float64(period))+1)
+		n -= (beside - 1) / 2
+	}
+	return n
+}
+
+// whole tells whether enough of a span was seen to count what ran in it. It goes by when samples were asked for, never by
+// when they were taken: that would favour some phases of the sampler, and with them some counts.
+func (f *freezeSpan) whole(reserve, period time.Duration) bool {
+	long := f.to - f.from
+	return f.seen-f.from >= max(min(2*reserve, long*9/10), min(long*6/10, 3*period))
 }
 
 func (d *drainEstimate) froze(now time.Duration) {
@@ -79,26 +118,53 @@ func (d *drainEstimate) thawed(now time.Duration) {
 	}
 }
 
-// hit counts a sample that fell into a freeze.
-func (d *drainEstimate) hit(at time.Duration) bool {
+// shared notes that from now on another lease runs beside what is left of the queue.
+func (d *drainEstimate) shared(now time.Duration) {
+	if n := len(d.open); n != 0 && d.open[n-1].to == 0 {
+		d.open[n-1].alone = now
+	}
+}
+
+// saw notes a sample that names the lease, and tells whether it fell into a freeze.
+func (d *drainEstimate) saw(at time.Duration) bool {
 	for i := len(d.open) - 1; i >= 0; i-- {
 		if f := &d.open[i]; at >= f.from {
 			if f.to != 0 && at >= f.to {
 				return false
 			}
-			f.hits++
+			f.newest = max(f.newest, at)
+			f.count++
 			return true
 		}
 	}
 	return false
 }
 
+// cover notes up to when samples are known: of every freeze when they come one by one, else only of the present one.
+func (d *drainEstimate) cover(upTo time.Duration, raw bool) {
+	for i := range d.open {
+		f := &d.open[i]
+		switch {
+		case upTo < f.from:
+		case f.to == 0 || upTo < f.to:
+			f.seen = upTo
+		case raw:
+			f.seen = f.to
+		}
+	}
+}
+
 // learn folds in the freezes that were seen whole. The first estimates count fully, so that a new lease is understood
 // within seconds; later ones move the reserve slowly, because each is uncertain by half a sample period or so.
-func (d *drainEstimate) learn(upTo, period time.Duration) {
+func (d *drainEstimate) learn(upTo, period time.Duration, raw bool) {
 	for len(d.open) != 0 && d.open[0].to != 0 && d.open[0].to <= upTo {
-		d.freezes++
-		d.hits += d.open[0].hits
+		if f := &d.open[0]; f.whole(d.reserve, period) {
+			d.freezes++
+			d.hits += f.hits(period, raw)
+			if f.newest != 0 && f.newest > f.to-period {
+				d.cut++
+			}
+		}
 		d.open = d.open[1:]
 	}
 	need := 10
@@ -109,7 +175,10 @@ func (d *drainEstimate) learn(upTo, period time.Duration) {
 		return
 	}
 	d.rounds++
-	now := time.Duration(float64(period) * float64(d.hits) / float64(d.freezes))
+	now := time.Duration(float64(period) * d.hits / float64(d.freezes))
+	if 2*d.cut > d.freezes {
+		now += period // it was thawed before its queue was empty: there is more than was seen
+	}
 	if off := (now - d.seen).Abs(); off > max(100*time.Millisecond, d.seen/2) {
 		d.rounds = min(d.rounds, 2) // no noise explains that: the lease does something else now
 		d.weight = min(d.weight, float64(need))
@@ -117,7 +186,7 @@ func (d *drainEstimate) learn(upTo, period time.Duration) {
 	gain := max(0.1, 1/float64(d.rounds))
 	d.seen += time.Duration(gain * float64(now-d.seen))
 	d.weight = min(d.weight+float64(d.freezes), 100)
-	d.freezes, d.hits = 0, 0
+	d.freezes, d.hits, d.cut = 0, 0, 0
 }
 
 // variance is how uncertain seen is, in s²: each freeze tells whole samples, so that it is off by the part of a period.
@@ -127,14 +196,19 @@ func (d *drainEstimate) variance(period time.Duration) float64 {
 }
 
 // pool sets the reserves. What the leases' estimates differ by is believed only as far as it exceeds their noise: a
-// reserve that is wrong for all alike does not change the shares, one that is wrong for one of them does.
+// reserve that is wrong for all alike does not change the shares, one that is wrong for one of them does. So one that is
+// not known yet is taken to be like the others.
 func (s *Scheduler) pool(period time.Duration) {
-	var list []*drainEstimate
+	var list, unknown []*drainEstimate
 	var mean float64
 	for _, m := range s.members {
-		if m.drain.weight > 0 && s.contends(m) {
+		switch {
+		case !s.contends(m):
+		case m.drain.weight > 0:
 			list = append(list, &m.drain)
 			mean += m.drain.seen.Seconds()
+		default:
+			unknown = append(unknown, &m.drain)
 		}
 	}
 	mean /= max(1, float64(len(list)))
@@ -152,6 +226,9 @@ func (s *Scheduler) pool(period time.Duration) {
 	for _, d := range list {
 		at := mean + believe*(d.seen.Seconds()-mean)
 		d.reserve = min(time.Duration(at*float64(time.Second)), s.cfg.MaxFrozen*4/5)
+	}
+	for _, d := range unknown {
+		d.reserve = min(time.Duration(mean*float64(time.Second)), s.cfg.MaxFrozen*4/5)
 	}
 }
 

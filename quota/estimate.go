@@ -19,7 +19,8 @@ type Share struct {
 	OfWindow time.Duration
 }
 
-// Shares estimates each lease's part from samples of one window. lease says whose a process is, "" for nobody's.
+// Shares estimates each lease's part from samples of one window that came one by one; Busy is for answers that are added
+// up by process. lease says whose a process is, "" for nobody's.
 func Shares(samples []gpu.UtilSample, window time.Duration, lease func(pid int) string) map[string]Share {
 	out := map[string]Share{}
 	n := samplesPerSecond * window.Seconds()

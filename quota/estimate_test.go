@@ -50,3 +50,34 @@ func TestShareErrorIsAsStated(t *testing.T) {
 		}
 	}
 }
+
+func TestBusy(t *testing.T) {
+	names := map[int]string{1: "a", 2: "a", 3: "b"}
+	lease := func(pid int) string { return names[pid] }
+	var b Busy
+	sec := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+	b.Add(0, sec(4), []gpu.UtilSample{{PID: 1, SM: 20}, {PID: 2, SM: 10}, {PID: 3, SM: 70}}, lease)
+	b.Add(sec(4), sec(8), nil, lease) // idle
+	b.Add(sec(8), sec(9), []gpu.UtilSample{{PID: 3, SM: 5000}, {PID: 1, SM: 100}}, lease)
+	for _, tc := range []struct {
+		now, window float64
+		a, b        float64
+	}{
+		{4, 4, 0.3, 0.7},
+		{8, 8, 0.15, 0.35},
+		{8, 4, 0, 0},
+		{6, 4, 0.15, 0.35},
+		{9, 1, 0.5, 0.5},
+	} {
+		got := b.Shares(sec(tc.now), sec(tc.window))
+		if math.Abs(got["a"].Part-tc.a) > 1e-9 || math.Abs(got["b"].Part-tc.b) > 1e-9 {
+			t.Errorf("at %v over %v: %+v", tc.now, tc.window, got)
+		}
+		if want := math.Sqrt(tc.a * (1 - tc.a) / (7.2 * tc.window)); math.Abs(got["a"].StdErr-want) > 1e-9 {
+			t.Errorf("at %v over %v: standard error %v, want %v", tc.now, tc.window, got["a"].StdErr, want)
+		}
+	}
+	if got := b.Shares(0, 0); len(got) != 0 {
+		t.Errorf("an empty window gives %+v", got)
+	}
+}

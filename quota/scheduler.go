@@ -22,8 +22,10 @@ type Config struct {
 	// Concurrent lets all run side by side and only accounts.
 	Concurrent bool
 	// Fallback lets all run side by side for a while when the slices are not filled: exclusive slices of leases that
-	// wait for the host waste the GPU.
+	// wait for the host waste the GPU. Only raw samples tell.
 	Fallback bool
+	// Raw: the driver answers all its samples one by one, not the newest of each process.
+	Raw bool
 	// Rand gives numbers in [0, 1); nil: no dither.
 	Rand func() float64
 }
@@ -58,6 +60,9 @@ type Action struct {
 	// (freeze): write it where the thawing guard reads it before freezing.
 	Until  time.Duration
 	Reason string
+	// Look (with a thaw): now is the time to read the driver's samples and Observe them, because what they tell of this
+	// lease's freeze is lost soon after the thaw. It need not be waited for, and may be left out.
+	Look bool
 }
 
 // Scheduler shares the time of one GPU by deficit round robin in which the drain is charged: a frozen lease's queued
@@ -329,7 +334,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 				return Action{Kind: Wait, Until: s.cur.retryAt, Reason: "a thaw failed and is tried again"}
 			}
 			if s.cur.frozen {
-				return Action{Kind: Thaw, Lease: s.cur.Lease, Reason: "its slice begins"}
+				return Action{Kind: Thaw, Lease: s.cur.Lease, Reason: "its slice begins", Look: true}
 			}
 			if !s.started {
 				s.started, s.until, s.start = true, now+(s.until-s.start), now
@@ -452,6 +457,7 @@ func (s *Scheduler) extend(in []*member, now time.Duration) bool {
 func (s *Scheduler) charge(now time.Duration) {
 	if s.cur != nil && s.started {
 		s.cur.deficit -= now - s.start
+		s.cur.drain.shared(now)
 	}
 	s.started = false
 }

@@ -38,7 +38,8 @@ type sim struct {
 	feedAt   time.Duration
 	pending  []Sample
 	busy     time.Duration
-	feed     bool
+	newest   bool // the driver answers only the newest sample of each lease
+	look     bool // it is asked when the scheduler says so, not every second
 	jitter   float64
 	gateTime time.Duration
 	freezes  int
@@ -46,8 +47,8 @@ type sim struct {
 
 func newSim(t testing.TB, cfg Config, seed uint64, ws ...*worker) *sim {
 	r := rand.New(rand.NewPCG(seed, 1))
-	cfg.Rand = r.Float64
-	m := &sim{t: t, s: NewScheduler(cfg), r: r, ws: ws, feed: true, jitter: 0.3, sampleAt: time.Duration(r.Float64() * float64(139*time.Millisecond))}
+	cfg.Rand, cfg.Raw = r.Float64, true
+	m := &sim{t: t, s: NewScheduler(cfg), r: r, ws: ws, jitter: 0.3, sampleAt: time.Duration(r.Float64() * float64(139*time.Millisecond))}
 	m.members()
 	return m
 }
@@ -91,6 +92,9 @@ func (m *sim) act() {
 			m.freezes++
 			m.s.Froze(a.Lease, m.now, m.gateTime, nil)
 		case Thaw:
+			if a.Look && m.look {
+				m.feed()
+			}
 			w := m.find(a.Lease)
 			if !w.frozen {
 				m.t.Fatalf("thawed twice: %s", a.Lease)
@@ -161,13 +165,39 @@ func (m *sim) step() {
 			m.pending = append(m.pending, Sample{Lease: on[m.r.IntN(len(on))].lease, Time: m.now})
 		}
 	}
-	if m.now >= m.feedAt && m.feed {
+	if m.now >= m.feedAt && !m.look {
 		m.feedAt += time.Second
-		m.s.Observe(m.now, m.now, m.pending)
-		m.pending = nil
-		m.wake = 0 // the caller asks again after news
+		m.feed()
 	}
 	m.now += tick
+}
+
+// feed gives the scheduler the samples since the last time.
+func (m *sim) feed() {
+	upTo := m.now
+	if m.newest {
+		latest := map[string]time.Duration{}
+		for _, x := range m.pending {
+			latest[x.Lease] = x.Time
+			upTo = x.Time
+		}
+		m.pending = m.pending[:0]
+		for lease, at := range latest {
+			m.pending = append(m.pending, Sample{lease, at})
+		}
+		if len(latest) == 0 {
+			return
+		}
+	}
+	m.s.Observe(m.now, upTo, m.pending)
+	m.pending = nil
+	m.wake = 0 // the caller asks again after news
+}
+
+// asDriversDo makes the sampler answer as drivers do.
+func (m *sim) asDriversDo(look bool) *sim {
+	m.newest, m.look, m.s.cfg.Raw = true, look, false
+	return m
 }
 
 // run simulates for so long and returns each worker's busy time in it, and the whole GPU's.
@@ -299,4 +329,37 @@ func TestSharesSettle(t *testing.T) {
 		t.Errorf("%d of %d runs are more than five points off", over, runs)
 	}
 	t.Logf("%d of %d runs are more than five points off", over, runs)
+}
+
+// TestWhatDriversAnswer: drivers answer only the newest sample of each process. The shares are then as good when they are
+// asked at the right moments, and good for leases alike when they are asked once a second.
+func TestWhatDriversAnswer(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		a, b   int // queues in ms
+		look   bool
+		bounds float64 // of the mean error over a minute, after one minute
+	}{
+		{"asked when told, queues alike", 100, 100, true, 1.5},
+		{"asked when told, a deep queue", 400, 20, true, 2},
+		{"asked when told, the larger share has it", 20, 400, true, 4.5},
+		{"asked every second, queues alike", 100, 100, false, 1.5},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var mean float64
+			for seed := range uint64(8) {
+				ws := []*worker{{lease: "a", share: 30, depth: ms(tc.a)}, {lease: "b", share: 70, depth: ms(tc.b)}}
+				m := newSim(t, Config{}, seed, ws...).asDriversDo(tc.look)
+				m.gateTime = 300 * time.Microsecond
+				m.run(time.Minute)
+				busy, _ := m.run(time.Minute)
+				w, _ := bias(busy, ws)
+				mean += w / 8
+			}
+			t.Logf("error %.2f points", mean)
+			if mean > tc.bounds {
+				t.Errorf("bound is %.1f", tc.bounds)
+			}
+		})
+	}
 }

@@ -1,0 +1,73 @@
+package quota
+
+import (
+	"math"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Busy estimates each lease's part of a GPU's time from answers in which the driver has added up its samples by process,
+// as drivers do: SM is then the part of the samples since the last question. Shares is for samples one by one. The zero
+// value works; it is not safe for concurrent use.
+type Busy struct {
+	answers []answer
+}
+
+type answer struct {
+	from, to time.Duration
+	parts    map[string]float64
+}
+
+// busyKeep is how long answers are kept.
+const busyKeep = time.Minute
+
+// Add takes the answer to one question; from is when the question before it was asked. An empty answer counts: nobody was
+// busy. lease says whose a process is, "" for nobody's.
+func (b *Busy) Add(from, to time.Duration, samples []gpu.UtilSample, lease func(pid int) string) {
+	if to <= from {
+		return
+	}
+	a := answer{from: from, to: to, parts: map[string]float64{}}
+	sum := 0.0
+	for _, x := range samples {
+		part := float64(min(max(x.SM, 0), 100)) / 100 // drivers were seen to answer more than 100 for zombies
+		a.parts[lease(x.PID)] += part
+		sum += part
+	}
+	for id := range a.parts {
+		a.parts[id] /= max(1, sum)
+	}
+	b.answers = append(b.answers, a)
+	for len(b.answers) != 0 && b.answers[0].to < to-busyKeep {
+		b.answers = b.answers[1:]
+	}
+}
+
+// Shares estimates the parts of the window that ends now; at most a minute is known.
+func (b *Busy) Shares(now, window time.Duration) map[string]Share {
+	out := map[string]Share{}
+	if window <= 0 {
+		return out
+	}
+	for _, a := range b.answers {
+		over := min(a.to, now) - max(a.from, now-window)
+		if over <= 0 {
+			continue
+		}
+		for id, part := range a.parts {
+			sh := out[id]
+			sh.Part += part * float64(over) / float64(window)
+			out[id] = sh
+		}
+	}
+	n := samplesPerSecond * window.Seconds()
+	for id, sh := range out {
+		sh.Part = min(1, sh.Part)
+		sh.StdErr = math.Sqrt(sh.Part * (1 - sh.Part) / n)
+		sh.Samples = int(math.Round(sh.Part * n))
+		sh.OfWindow = window
+		out[id] = sh
+	}
+	return out
+}
