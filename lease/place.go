@@ -372,6 +372,9 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 		t := o.at(d.UUID)
 		switch g.Kind() {
 		case api.ModeMIG:
+			if d.Closed != "" && len(d.Profiles)+len(d.Instances) == 0 {
+				return nil // what it will have is not known while its MIG mode is off or it does not answer
+			}
 			for j := range d.Profiles {
 				if g.matches(&d.Profiles[j]) {
 					return nil

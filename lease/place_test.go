@@ -183,6 +183,8 @@ func TestFeasible(t *testing.T) {
 		{name: "in the layout and not made yet", gpus: []GPUView{layout}, grant: mig("b", "x", "3g.20gb")},
 		{name: "not in the layout", gpus: []GPUView{layout}, grant: mig("b", "x", "7g.40gb"), want: "no GPU that it may use has a 7g.40gb instance"},
 		{name: "there, though in no layout", gpus: []GPUView{partitioned(0)}, grant: mig("b", "x", "2g.10gb")},
+		{name: "an empty GPU", gpus: []GPUView{device(0, "mig")}, grant: mig("b", "x", "2g.10gb"), want: "no GPU that it may use has a 2g.10gb instance"},
+		{name: "not known while it is being changed", gpus: []GPUView{func() GPUView { d := device(0, "mig"); d.Closed = "in a change"; return d }()}, grant: mig("b", "x", "2g.10gb")},
 		{name: "no such mode", gpus: []GPUView{layout}, grant: mps("b", "x", 10, gib), want: "no GPU is in mode mps"},
 		{name: "more memory than there is", gpus: []GPUView{device(0, "timeslice")}, grant: timeslice("b", "x", 10, 41*gib), want: "41 GiB of memory on one GPU is more"},
 		{name: "more memory than a reserved grant leaves", gpus: []GPUView{device(0, "timeslice")},

@@ -95,15 +95,7 @@ func (t *Table) takenLocked(id string) bool {
 // feasibleLocked leaves out the candidates that can never have a place. None left is an error that says why.
 func (t *Table) feasibleLocked(candidates []Grant) ([]Grant, error) {
 	o := newOccupancy()
-	for i := range t.view.Grants {
-		g := &t.view.Grants[i]
-		if !g.Spec.Reserved || !g.settled(&t.view) {
-			continue
-		}
-		for j := range t.reserved[g.Key()] {
-			o.add(g, &t.reserved[g.Key()][j], true)
-		}
-	}
+	t.addReservedLocked(o, func(g *Grant) bool { return g.settled(&t.view) })
 	var left []Grant
 	var first *api.Error
 	for i := range candidates {

@@ -14,8 +14,10 @@ import (
 func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place) (map[Key][]Place, []Unmet) {
 	if v.Blind != "" {
 		for i := range v.Grants {
-			for j := range before[v.Grants[i].Key()] {
-				o.add(&v.Grants[i], &before[v.Grants[i].Key()][j], true)
+			if g := &v.Grants[i]; g.Spec.Reserved {
+				for j := range before[g.Key()] {
+					o.add(g, &before[g.Key()][j], true)
+				}
 			}
 		}
 		return before, nil

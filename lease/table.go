@@ -180,6 +180,19 @@ func (t *Table) occupancyLocked() *occupancy {
 	return o
 }
 
+// addReservedLocked adds the places that are kept free, of those reserved grants that are wanted.
+func (t *Table) addReservedLocked(o *occupancy, wanted func(*Grant) bool) {
+	for i := range t.view.Grants {
+		g := &t.view.Grants[i]
+		if !g.Spec.Reserved || !wanted(g) {
+			continue
+		}
+		for j := range t.reserved[g.Key()] {
+			o.add(g, &t.reserved[g.Key()][j], true)
+		}
+	}
+}
+
 // changedLocked counts a change that must be saved, and tells of it.
 func (t *Table) changedLocked(l *Lease) {
 	t.version++
@@ -444,7 +457,9 @@ func (t *Table) Granted() map[gpu.UUID][]api.GrantedMemory {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := map[gpu.UUID][]api.GrantedMemory{}
-	for id, taken := range t.occupancyLocked().gpus {
+	o := t.liveLocked()
+	t.addReservedLocked(o, func(*Grant) bool { return true })
+	for id, taken := range o.gpus {
 		for k, p := range taken.parts {
 			out[id] = append(out[id], api.GrantedMemory{Tenant: k.Tenant, Grant: k.Grant, Bytes: p.memory})
 		}

@@ -1,0 +1,44 @@
+package lease
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// BenchmarkBusyNode is one look at a full node: 8 GPUs with 56 instances, 64 tenants, every instance leased, 200 in the
+// queue.
+func BenchmarkBusyNode(b *testing.B) {
+	v := View{}
+	for i := range 8 {
+		d := device(i, "mig")
+		for j := range uint32(7) {
+			d.Instances = append(d.Instances, instance(i, "1g.5gb", 1, j, 1, 5*gib))
+		}
+		v.GPUs = append(v.GPUs, d)
+	}
+	many := 100
+	for i := range 64 {
+		g := mig(fmt.Sprintf("t%d", i), "g", "1g.5gb")
+		g.Spec.Leases, g.Spec.Reserved = &many, i == 0
+		if i == 0 {
+			one := 1
+			g.Spec.Leases = &one
+		}
+		v.Grants = append(v.Grants, g)
+	}
+	tab := New(Config{Walls: &wall{}})
+	tab.Update(v)
+	var forever time.Duration
+	for i := range 255 {
+		if _, err := tab.Submit(Request{Tenant: fmt.Sprintf("t%d", 1+i%63), Admin: true, Wait: &forever}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if n := len(tab.Live()); n != 55 {
+		b.Fatalf("%d live", n)
+	}
+	for b.Loop() {
+		tab.Update(v)
+	}
+}
