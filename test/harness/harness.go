@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -32,7 +31,6 @@ type Node struct {
 	File     string            // the node file
 	Dir      string            // everything of this node; a new temporary folder when empty
 	Settings map[string]string // more lines for gpushared.yaml
-	Log      io.Writer         // the daemon's log; nowhere when nil
 	Env      []string          // more environment for the daemon
 
 	own    bool // Dir is ours to remove
@@ -153,11 +151,13 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	defer notify.Close()
 	cmd := exec.Command(n.program("gpushared"), "--settings", settings)
 	cmd.Env = append(append(os.Environ(), n.Env...), "NOTIFY_SOCKET="+filepath.Join(n.Dir, "notify"))
-	cmd.Stdout, cmd.Stderr = n.Log, n.Log
-	var tail lastLines
-	if n.Log == nil {
-		cmd.Stderr = &tail
+	// A file and not a pipe: what outlives the daemon has it open too, and a pipe would make its end wait for them.
+	log, err := os.OpenFile(n.LogFile(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("cannot open the daemon's log: %w", err)
 	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
 	if n.daemon, err = spawn(cmd); err != nil {
 		return err
 	}
@@ -167,10 +167,21 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	case err := <-ready:
 		return err
 	case <-n.daemon.done:
-		return fmt.Errorf("gpushared ended before it was ready: %w\n%s", n.daemon.err, tail.String())
+		return fmt.Errorf("gpushared ended before it was ready: %w\n%s", n.daemon.err, n.logTail())
 	case <-ctx.Done():
 		return fmt.Errorf("gpushared did not get ready: %w", ctx.Err())
 	}
+}
+
+// LogFile is what the daemon wrote, over all its lives.
+func (n *Node) LogFile() string { return filepath.Join(n.Dir, "gpushared.log") }
+
+func (n *Node) logTail() string {
+	b, err := os.ReadFile(n.LogFile())
+	if err != nil {
+		return err.Error()
+	}
+	return string(b[max(0, len(b)-4096):])
 }
 
 func (n *Node) writeSettings() (string, error) {

@@ -20,6 +20,7 @@ packages=(
 	dbus-user-session # The way that leads out of a lease.
 	linux-image-cloud-amd64
 	kmod procps iproute2
+	jq # The product speaks JSON, and so must the checks.
 )
 
 if [ "$(id -u)" != 0 ]; then

@@ -66,6 +66,9 @@ func pack(w *tar.Writer, target, source string) error {
 			return err
 		}
 		h.Name = path.Join(target, filepath.ToSlash(rel))
+		if rel == "." {
+			h.Mode = 0o755 // A test's own folder is closed to others, what the guest makes of it must not be.
+		}
 		h.Uid, h.Gid, h.Uname, h.Gname = 0, 0, "root", "root"
 		if err := w.WriteHeader(h); err != nil || !info.Mode().IsRegular() {
 			return err

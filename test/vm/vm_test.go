@@ -27,3 +27,20 @@ func TestMechanisms(t *testing.T) {
 		publish(t, rep)
 	})
 }
+
+// TestProduct installs what make build made, on the virtual node, and lives through a day of it: apply, jobs, reloads,
+// crashes, and a boot.
+func TestProduct(t *testing.T) {
+	need(t)
+	img := baseImage(t)
+	m := machine{img: img, disk: newDisk(t, img), payload: payload(t, map[string]string{
+		"guest": "guest", "stage": stage(t), "gpusim": simulator(t),
+	})}
+
+	rep, _ := m.boot(t, "product")
+	publish(t, rep)
+	t.Run("reboot", func(t *testing.T) {
+		rep, _ := m.boot(t, "product-reboot")
+		publish(t, rep)
+	})
+}

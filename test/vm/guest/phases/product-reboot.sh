@@ -1,0 +1,48 @@
+# After a boot: nobody had a GPU before the daemon looked, the layout is back where it was, and work goes on.
+# checks: rebooted nobody_has_a_gpu_before services_up layout_back no_lease_left apply_is_empty run_again
+
+. /opt/lab/guest/product.sh
+
+check_rebooted() {
+	[ -s "$state/boot_id" ] || die "the boot before left no mark"
+	[ "$(cat "$state/boot_id")" != "$(cat /proc/sys/kernel/random/boot_id)" ] || die "this is still the same boot"
+}
+
+check_nobody_has_a_gpu_before() {
+	until_true 60 active lab-before.service
+	want "answers written down" "$(wc -l </run/lab/before)" 8
+	want "tenants that could open a GPU" "$(grep -v ' denied$' /run/lab/before || true)" ""
+}
+
+check_services_up() {
+	until_true 60 active gpushared.service
+	active gpushare-thaw.service
+	active gpusim.service
+	want "restarts" "$(property gpushared.service NRestarts)" 0
+}
+
+check_layout_back() {
+	until_true 60 layout_is_back
+	want "the generation" "$(field .node.generation)" "$(cat "$state/generation")"
+	want "GPUs that are not ok" "$(field '[.gpus[] | select(.state != "ok")] | length')" 0
+}
+layout_is_back() { [ "$(placements)" = "$(cat "$state/placements")" ]; }
+
+check_no_lease_left() {
+	want "leases" "$(field '.leases | length')" 0
+}
+
+check_apply_is_empty() {
+	local out
+	out=$(gpushare apply -f "$spec")
+	[[ $out == *"no changes"* ]] || die "the apply after the boot says: $out"
+}
+
+check_run_again() {
+	start_job alice vision train --memory 1GiB --kernel 5ms --queue 20 --seconds 3000
+	local cg
+	cg=$(leaf_of "$pid")
+	want_open "$cg" $root/dev/nvidia0 through
+	want_open "$cg" $root/dev/nvidia1 denied
+	want_moving "$pid"
+}

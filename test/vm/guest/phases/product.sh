@@ -1,0 +1,251 @@
+# The shipped binaries and units on a real systemd: install, apply, run, freeze, daemon-reload, kill -9.
+# checks: install units_verify virtual_node daemon_starts check_changes_nothing apply apply_again run walls limits freeze shares kill_daemon thaw_without_daemon restart stop_lease refusals keep_for_reboot
+
+. /opt/lab/guest/product.sh
+
+check_install() {
+	cp -a /opt/lab/stage/. /
+	mkdir -p /usr/local/lib/gpusim
+	cp /opt/lab/gpusim/* /usr/local/lib/gpusim/
+	install -m 0755 /opt/lab/guest/node/before.sh /usr/local/lib/gpusim/before.sh
+	install -m 0644 /opt/lab/guest/node/gpusim.service /opt/lab/guest/node/lab-before.service /etc/systemd/system/
+	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
+	systemd-sysusers
+	systemd-tmpfiles --create
+	getent group gpushare-admin gpushare >/dev/null
+	systemctl daemon-reload
+	systemctl preset gpushared.socket gpushared.service gpushare-thaw.service
+	systemctl enable --quiet gpusim.service lab-before.service
+	want "gpushared.service" "$(systemctl is-enabled gpushared.service)" enabled
+	want "gpushare-thaw.service" "$(systemctl is-enabled gpushare-thaw.service)" enabled
+}
+
+check_units_verify() {
+	local out
+	out=$(systemd-analyze verify --man=no --recursive-errors=no gpushared.service gpushared.socket gpushare-thaw.service gpushare.slice 2>&1) || true
+	want "what systemd-analyze verify says" "$out" ""
+	gpushared -check-settings
+}
+
+check_virtual_node() {
+	systemctl start gpusim.service
+	want "the loader of modules" "$(cat /proc/sys/kernel/modprobe)" /bin/true
+	want "GPUs of the virtual node" "$(truth | jq '.gpus | length')" 4
+	want "opening a node outside any wall" "$(open_in / $root/dev/nvidia0)" through
+}
+
+check_daemon_starts() {
+	local began
+	began=$(uptime_ms)
+	systemctl start gpushare-thaw.service gpushared.service
+	note "start to ready: $(($(uptime_ms) - began)) ms"
+	active gpushared.service
+	active gpushare-thaw.service
+	want "the adapter" "$(field .node.adapter)" systemd
+	want "GPUs that the daemon sees" "$(field '.gpus | length')" 4
+	# The worker is a unit of its own, so that nothing of NVML is in the daemon's.
+	want "processes in the daemon's unit" "$(wc -w <"$cgroot$(cgroup_of gpushared.service)/cgroup.procs")" 1
+	note "the worker lives in $(unit_of "$(pgrep -f -o gpushare-nvml)")"
+}
+
+check_check_changes_nothing() {
+	local writes
+	writes=$(truth | jq .counters.writes)
+	gpushare apply -f "$spec" --check --diff
+	want "the generation" "$(field .node.generation)" 0
+	want "calls that changed a GPU" "$(truth | jq .counters.writes)" "$writes"
+	[ ! -d /sys/fs/cgroup/gpushare.slice/gpushare-vision.slice ] || die "--check made a slice"
+}
+
+check_apply() {
+	gpushare apply -f "$spec"
+	want "GPUs that are not ok" "$(field '[.gpus[] | select(.state != "ok")] | length')" 0
+	want "conditions" "$(field '[.node.conditions // [] | .[] | select(.kind != "not-enforced") | .message] | join("; ")')" ""
+	want "instances" "$(placements | awk '{ print $2 }' | sort | xargs)" "1g.10gb 1g.10gb 2g.20gb 3g.40gb"
+	placements >"$state/placements"
+	note "$(tr '\n' ';' <"$state/placements")"
+}
+
+check_apply_again() {
+	local writes out
+	writes=$(truth | jq .counters.writes)
+	out=$(gpushare apply -f "$spec")
+	[[ $out == *"no changes"* ]] || die "the second apply says: $out"
+	want "calls that changed a GPU" "$(truth | jq .counters.writes)" "$writes"
+}
+
+check_run() {
+	start_job alice vision dev --memory 1GiB --kernel 5ms --queue 20 --seconds 3000
+	local cg
+	cg=$(leaf_of "$pid")
+	case $cg in
+	/gpushare.slice/gpushare-vision.slice/gpushare-vision-dev.slice/*.scope/run) ;;
+	*) die "the job runs in $cg" ;;
+	esac
+	want "who runs it" "$(ps -o user= -p "$pid")" alice
+	want "the lease's process" "$(lease_of vision dev | cut -d' ' -f2)" "$pid"
+	start_job alice vision train --memory 1GiB --kernel 5ms --queue 20 --seconds 3000
+}
+
+# Every node of the lease is let through, every other one is stopped; and so it stays over a daemon-reload.
+check_walls() {
+	walls_stand
+	systemctl daemon-reload
+	walls_stand
+}
+walls_stand() {
+	local dev mig n
+	dev=$(leaf_of "$(job vision dev)")
+	mig=$(leaf_of "$(job vision train)")
+	want_open "$dev" $root/dev/nvidia1 through
+	want_open "$dev" $root/dev/nvidiactl through
+	for n in 0 2 3; do
+		want_open "$dev" $root/dev/nvidia$n denied
+	done
+	want_open "$mig" $root/dev/nvidia0 through
+	for n in 1 2 3; do
+		want_open "$mig" $root/dev/nvidia$n denied
+	done
+	# Of the capability nodes a MIG lease has its instance's and its compute instance's, and a time-sliced one none.
+	want "capability nodes open to the MIG lease" "$(caps_open "$mig")" 2
+	want "capability nodes open to the time-sliced lease" "$(caps_open "$dev")" 0
+}
+caps_open() {
+	local n=0 node
+	for node in $root/dev/nvidia-caps/nvidia-cap*; do
+		# nvidia-cap1 and 2 are the node's own (configuring, monitoring), for administrators.
+		case $(open_in "$1" "$node") in
+		through) n=$((n + 1)) ;;
+		denied) ;;
+		*) die "opening $node in $1 gives $(open_in "$1" "$node")" ;;
+		esac
+	done
+	echo "$n"
+}
+
+check_limits() {
+	local cg
+	cg=$(cgroup_of gpushare-vision.slice)
+	want "memory.max" "$(cat "$cgroot$cg/memory.max")" $((256 << 20))
+	want "memory.high" "$(cat "$cgroot$cg/memory.high")" $((240 << 20))
+	want "cpu.max" "$(cat "$cgroot$cg/cpu.max")" "150000 100000"
+	want "cpu.weight" "$(cat "$cgroot$cg/cpu.weight")" 200
+	want "pids.max" "$(cat "$cgroot$cg/pids.max")" 128
+	want "limits that are not in force as wanted" \
+		"$(field '[.tenants[] | .limits // [] | .[] | select((.in_force // "") == "")] | length')" 0
+	# The memory limit acts: what goes over it dies, in the tenant's slice and not elsewhere.
+	local out
+	out=$(setpriv --reuid alice --regid alice --init-groups env -i PATH=/usr/bin:/bin \
+		gpushare run -t vision --grant big -- bash -c 'x=$(head -c 400M /dev/zero | tr "\0" x); echo survived' 2>&1 || true)
+	[[ $out != *survived* ]] || die "400 MiB fitted into 256 MiB"
+	active gpushared.service
+}
+
+# The inner cgroup's freeze survives what systemd does, and the daemon knows nothing of it and breaks nothing.
+check_freeze() {
+	local cg
+	cg=$(leaf_of "$(job vision train)")
+	freeze "$cg"
+	systemctl daemon-reload
+	frozen "$cg" || die "daemon-reload thawed the lease"
+	set_properties gpushare-vision.slice true 1 CPUWeight t 200
+	frozen "$cg" || die "a property of the slice thawed the lease"
+	gpushare status >/dev/null
+	thaw "$cg"
+	want_moving "$(job vision train)"
+}
+
+# Two tenants on one GPU: both are frozen and thawed by turns, and a daemon-reload does not trouble that.
+check_shares() {
+	start_job bob speech dev --memory 1GiB --kernel 5ms --queue 20 --seconds 3000
+	local a b a0 b0 share
+	a=$(job vision dev)
+	b=$(job speech dev)
+	a0=$(busy "$a")
+	b0=$(busy "$b")
+	systemctl daemon-reload
+	sleep 20 # What is measured is this time itself.
+	a0=$(($(busy "$a") - a0))
+	b0=$(($(busy "$b") - b0))
+	share=$((100 * a0 / (a0 + b0 + 1)))
+	note "of 30 and 70 % of one GPU, in an emulator: $share and $((100 - share)) %"
+	[ "$share" -ge 15 ] && [ "$share" -le 45 ] || die "the tenant with 30 % had $share % ($a0 ms, the other $b0 ms)"
+}
+
+check_kill_daemon() {
+	local lease writes restarts
+	lease=$(lease_of vision dev)
+	writes=$(truth | jq .counters.writes)
+	restarts=$(property gpushared.service NRestarts)
+	kill -KILL "$(property gpushared.service MainPID)"
+	until_true 30 restarted $((restarts + 1))
+	want "the lease that the new daemon found" "$(lease_of vision dev)" "$lease"
+	want "leases found" "$(field '.leases | length')" 3
+	want "calls that changed a GPU" "$(truth | jq .counters.writes)" "$writes"
+	want "the placements" "$(placements)" "$(cat "$state/placements")"
+	want_moving "$(job vision dev)"
+	want_moving "$(job speech dev)"
+	want_moving "$(job vision train)"
+	walls_stand
+}
+restarted() { [ "$(property gpushared.service NRestarts)" = "$1" ] && active gpushared.service && answers; }
+
+# Killed for good, while two leases take turns: nobody stays frozen, because thawing is another unit's business.
+check_thaw_without_daemon() {
+	systemctl mask --quiet --runtime gpushared.service gpushared.socket
+	systemctl daemon-reload
+	kill -KILL "$(property gpushared.service MainPID)"
+	until_true 10 down gpushared.service
+	until_true 10 thawed "$(leaf_of "$(job vision dev)")"
+	until_true 10 thawed "$(leaf_of "$(job speech dev)")"
+	want_moving "$(job vision dev)"
+	want_moving "$(job speech dev)"
+	walls_stand
+	local code=0
+	gpushare status >/dev/null 2>&1 || code=$?
+	want "the exit code of gpushare without a daemon" "$code" 3
+	systemctl unmask --quiet --runtime gpushared.service gpushared.socket
+	systemctl daemon-reload
+	systemctl reset-failed gpushared.service gpushared.socket 2>/dev/null || true
+	systemctl start gpushared.service
+	want "leases found" "$(field '.leases | length')" 3
+}
+down() { [ "$(property "$1" MainPID)" = 0 ]; }
+
+# An upgrade is a restart: nobody notices.
+check_restart() {
+	local lease
+	lease=$(lease_of speech dev)
+	systemctl restart gpushared.service
+	want "the lease that the new daemon found" "$(lease_of speech dev)" "$lease"
+	systemctl reload gpushared.service
+	active gpushared.service
+	want_moving "$(job speech dev)"
+}
+
+check_stop_lease() {
+	local id
+	id=$(lease_of speech dev | cut -d' ' -f1)
+	gpushare lease stop "$id"
+	until_true 20 gone "$(job speech dev)"
+	until_true 10 no_lease "$id"
+	[ -d "/proc/$(job vision dev)" ] || die "its neighbour is gone too"
+}
+no_lease() { [ "$(field "[.leases[] | select(.id == \"$1\")] | length")" = 0 ]; }
+
+check_refusals() {
+	local code=0 out
+	out=$(setpriv --reuid carol --regid carol --init-groups gpushare run -t vision -- true 2>&1) || code=$?
+	want "the exit code for who is no member" "$code" 125
+	note "$out"
+	code=0
+	out=$(setpriv --reuid bob --regid bob --init-groups gpushare apply -f "$spec" 2>&1) || code=$?
+	want "the exit code for who may not apply" "$code" 4
+	note "$out"
+}
+
+check_keep_for_reboot() {
+	cat /proc/sys/kernel/random/boot_id >"$state/boot_id"
+	field .node.generation >"$state/generation"
+	want "leases that the power takes" "$(field '.leases | length')" 2
+}

@@ -1,0 +1,54 @@
+//go:build vm
+
+package vm
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// bin is where make build puts the programs.
+const bin = "../../bin"
+
+// stage installs the product, as make install does, into a folder that the guest copies over its root.
+func stage(t *testing.T) string {
+	t.Helper()
+	built(t, "gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw")
+	dir := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "../../packaging/install.sh", dir, "/usr", bin).CombinedOutput(); err != nil {
+		t.Fatalf("cannot stage the product: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// simulator gathers the programs and libraries of the virtual node.
+func simulator(t *testing.T) string {
+	t.Helper()
+	built(t, "gpusim", "gpusim-burn")
+	dir := t.TempDir()
+	libraries, err := filepath.Glob(filepath.Join(bin, "libnvidia-ml.so.*"))
+	if err != nil || len(libraries) == 0 {
+		t.Skipf("the virtual driver is missing in %s (%v): make build", bin, err)
+	}
+	for _, f := range append(libraries, filepath.Join(bin, "gpusim"), filepath.Join(bin, "gpusim-burn")) {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(f)), b, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func built(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := os.Stat(filepath.Join(bin, p)); err != nil {
+			t.Skipf("%s was not built: make build", p)
+		}
+	}
+}
