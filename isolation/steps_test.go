@@ -247,7 +247,10 @@ func TestPlanModel(t *testing.T) {
 		before, _ := shelf.Slices(t.Context())
 		steps := Plan(desired, before, shelf.info)
 		widening := false
+		var states [][]cgroup.SliceState // before each step
 		for _, s := range steps {
+			now, _ := shelf.Slices(t.Context())
+			states = append(states, now)
 			b, err := json.Marshal(s) // steps outlive a restart
 			if err != nil {
 				t.Fatal(err)
@@ -297,14 +300,14 @@ func TestPlanModel(t *testing.T) {
 		if len(after) != len(desired) {
 			t.Fatalf("%d slices, %d desired", len(after), len(desired))
 		}
-		for _, s := range slices.Backward(steps) {
+		for i, s := range slices.Backward(steps) {
 			if err := h.Undo(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
-		}
-		undone, _ := shelf.Slices(t.Context())
-		if diff := cmp.Diff(before, undone); diff != "" {
-			t.Fatal(diff)
+			undone, _ := shelf.Slices(t.Context())
+			if diff := cmp.Diff(states[i], undone); diff != "" {
+				t.Fatalf("after undoing %s:\n%s", s.Text, diff)
+			}
 		}
 	})
 }
