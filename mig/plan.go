@@ -82,7 +82,7 @@ func (pr *problem) result(s solution, wants int) Result {
 		class := &pr.classes[s.class[i]]
 		c := &class.cands[ch]
 		q := &pr.p.GI[c.profile]
-		placed := Placed{Name: q.Name, ProfileID: q.ID, Placement: c.place, Slices: q.Slices, Compute: class.want.Compute}
+		placed := Placed{Name: q.Name, ProfileID: q.ID, Placement: c.place, Slices: q.Slices, Compute: largestFirst(class.want.Compute)}
 		r.Layout[class.wants[next[s.class[i]]]] = placed
 		next[s.class[i]]++
 		switch {
@@ -121,6 +121,11 @@ func (pr *problem) result(s solution, wants int) Result {
 		return order(a.Placement, b.Placement)
 	})
 	return r
+}
+
+// largestFirst orders compute instances so that a driver that chooses the placements finds room for all of them.
+func largestFirst(list []gpu.NewCompute) []gpu.NewCompute {
+	return slices.SortedStableFunc(slices.Values(list), func(a, b gpu.NewCompute) int { return int(b.Slices) - int(a.Slices) })
 }
 
 // order sorts placements from the left.
