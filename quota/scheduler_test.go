@@ -366,15 +366,15 @@ func TestNobodyStarves(t *testing.T) {
 		}
 		m := newSim(t, Config{}, rapid.Uint64().Draw(rt, "seed"), ws...)
 		m.gateTime = time.Duration(rapid.IntRange(0, 1000).Draw(rt, "gate")) * time.Microsecond
-		m.run(20 * time.Second)
-		busy, _ := m.run(15 * time.Second)
+		m.run(8 * time.Second)
+		busy, _ := m.run(12 * time.Second)
 		for i, w := range ws {
 			longest := w.longestFrozen
 			if w.frozen {
 				longest = max(longest, m.now-w.frozenAt)
 			}
 			if longest > 5*time.Second || busy[i] == 0 {
-				rt.Errorf("%s (share %v, queue %v) was frozen for %v and ran for %v of 15 s", w.lease, w.share, w.depth, longest, busy[i])
+				rt.Errorf("%s (share %v, queue %v) was frozen for %v and ran for %v of 12 s", w.lease, w.share, w.depth, longest, busy[i])
 			}
 		}
 	})
