@@ -214,21 +214,29 @@ func (a *Adapter) scope(id string) (string, error) {
 	return cg, nil
 }
 
-// typed reads all properties of a unit's own type ("Slice", "Scope", "Service") and its state.
-func (a *Adapter) typed(ctx context.Context, unit, kind string) (props map[string]any, active string, err error) {
+// typed reads all properties of a unit's own type ("Slice", "Scope", "Service").
+func (a *Adapter) typed(ctx context.Context, unit, kind string) (props map[string]any, err error) {
 	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {
 		var err error
 		if props, err = l.units.GetUnitTypePropertiesContext(ctx, unit, kind); err != nil {
 			return fmt.Errorf("cannot read unit %s: %w", unit, err)
 		}
-		state, err := l.units.GetUnitPropertyContext(ctx, unit, "ActiveState")
+		return nil
+	})
+	return props, err
+}
+
+// state reads whether a unit is "active", "inactive", "failed", or between.
+func (a *Adapter) state(ctx context.Context, unit string) (active string, err error) {
+	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {
+		p, err := l.units.GetUnitPropertyContext(ctx, unit, "ActiveState")
 		if err != nil {
 			return fmt.Errorf("cannot read unit %s: %w", unit, err)
 		}
-		active, _ = state.Value.Value().(string)
+		active, _ = p.Value.Value().(string)
 		return nil
 	})
-	return props, active, err
+	return active, err
 }
 
 // list lists the loaded units whose name matches.

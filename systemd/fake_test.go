@@ -400,6 +400,9 @@ func (o unitObjects) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant
 		delete(o.f.units, name)
 	}
 	props := encoded(u.props)
+	if _, ok := props["ControlGroup"]; !ok {
+		props["ControlGroup"] = dbus.MakeVariant("")
+	}
 	props["LoadState"] = dbus.MakeVariant("loaded")
 	props["ActiveState"] = dbus.MakeVariant(u.active)
 	props["SubState"] = dbus.MakeVariant(u.sub)

@@ -46,6 +46,9 @@ func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeS
 		}
 		err = a.startScope(ctx, unit, s)
 	}
+	if err != nil && !procfs.Alive(s.Process.PID, s.Process.Start) {
+		err = fmt.Errorf("%w: %w", err, procfs.ErrGone)
+	}
 	if err != nil {
 		return cgroup.ScopeState{}, err
 	}
@@ -181,20 +184,37 @@ func (a *Adapter) scopeUnits(ctx context.Context) ([]cgroup.ScopeState, error) {
 	return states, nil
 }
 
-// scopeCgroup asks where the scope's cgroup is: the mapping from unit names to paths is systemd's own business.
+// scopeCgroup tells where the scope's cgroup is. ErrNotFound when it does not run.
 func (a *Adapter) scopeCgroup(ctx context.Context, unit string) (string, error) {
-	props, active, err := a.typed(ctx, unit, "Scope")
-	if is(err, "NoSuchUnit") {
+	active, err := a.state(ctx, unit)
+	if is(err, "NoSuchUnit") || err == nil && active != "active" {
 		return "", fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
 	}
 	if err != nil {
 		return "", err
 	}
-	cg, _ := props["ControlGroup"].(string)
-	if cg == "" || active != "active" {
-		return "", fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
+	cg, err := a.controlGroup(ctx, unit, "Scope")
+	if err == nil && cg == "" {
+		err = fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
 	}
-	return cg, nil
+	return cg, err
+}
+
+// controlGroup asks where a unit's cgroup is: the mapping from unit names to paths is systemd's own business. It is
+// empty for a unit that does not run.
+func (a *Adapter) controlGroup(ctx context.Context, unit, kind string) (cg string, err error) {
+	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {
+		p, err := l.units.GetUnitTypePropertyContext(ctx, unit, kind, "ControlGroup")
+		if is(err, "NoSuchUnit") {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read unit %s: %w", unit, err)
+		}
+		cg, _ = p.Value.Value().(string)
+		return nil
+	})
+	return cg, err
 }
 
 // reset makes systemd forget a failed unit.

@@ -22,7 +22,11 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	unit := sliceUnit(a.prefix, s.Name)
-	props, active, err := a.typed(ctx, unit, "Slice")
+	active, err := a.state(ctx, unit)
+	if err != nil {
+		return false, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
+	}
+	props, err := a.typed(ctx, unit, "Slice")
 	if err != nil {
 		return false, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
@@ -122,8 +126,8 @@ func (a *Adapter) Slices(ctx context.Context) ([]cgroup.SliceState, error) {
 		if !ok || u.ActiveState != "active" {
 			continue
 		}
-		props, active, err := a.typed(ctx, u.Name, "Slice")
-		if is(err, "NoSuchUnit") || err == nil && active != "active" {
+		props, err := a.typed(ctx, u.Name, "Slice")
+		if is(err, "NoSuchUnit") {
 			continue
 		}
 		if err != nil {
@@ -147,26 +151,40 @@ func (a *Adapter) RemoveSlice(ctx context.Context, name cgroup.SliceName) error 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	unit := sliceUnit(a.prefix, name)
-	props, active, err := a.typed(ctx, unit, "Slice")
+	active, err := a.state(ctx, unit)
 	if err != nil && !is(err, "NoSuchUnit") {
 		return fmt.Errorf("cannot remove slice %s: %w", name, err)
 	}
-	if cg, _ := props["ControlGroup"].(string); cg != "" && active == "active" {
+	if active == "active" {
 		// Stopping a slice stops whatever runs in it.
-		ps, err := a.h.Processes(cg)
-		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+		cg, err := a.controlGroup(ctx, unit, "Slice")
+		if err != nil {
+			return fmt.Errorf("cannot remove slice %s: %w", name, err)
+		}
+		ps, err := a.processes(cg)
+		if err != nil {
 			return fmt.Errorf("cannot remove slice %s: %w", name, err)
 		}
 		if len(ps) > 0 {
 			return fmt.Errorf("cannot remove slice %s: %d processes, the first is %d: %w", name, len(ps), ps[0].PID, cgroup.ErrInUse)
 		}
-	}
-	if active == "active" {
 		if err := a.stop(ctx, unit); err != nil {
 			return err
 		}
 	}
 	return a.revert(ctx, unit)
+}
+
+// processes lists what is in a cgroup, nothing when there is none.
+func (a *Adapter) processes(cg string) ([]cgroup.Process, error) {
+	if cg == "" {
+		return nil, nil
+	}
+	ps, err := a.h.Processes(cg)
+	if errors.Is(err, cgroup.ErrNotFound) {
+		return nil, nil
+	}
+	return ps, err
 }
 
 // revert removes the drop-ins of a unit. The library has no function for it.
