@@ -91,14 +91,14 @@ func TestMain(m *testing.M) {
 // simNode is one virtual node with a client of a real worker.
 type simNode struct {
 	*worker.Client
-	t    *testing.T
+	t    testing.TB
 	bin  string
 	root string
 	gpus []gpu.UUID
 }
 
 // serve starts a virtual node and a client whose worker loads the node's library.
-func serve(t *testing.T, node string, d worker.Deadlines) *simNode {
+func serve(t testing.TB, node string, d worker.Deadlines) *simNode {
 	t.Helper()
 	b := build()
 	if b.skip != "" {
@@ -197,7 +197,7 @@ func (n *simNode) cudaContext(device string) *cuda {
 }
 
 type cuda struct {
-	t    *testing.T
+	t    testing.TB
 	conn net.Conn
 	in   *bufio.Reader
 }
@@ -732,6 +732,32 @@ func TestSimCost(t *testing.T) {
 	if all, lists := cost(func() error { _, err := n.Memory(ctx, n.gpus[0]); return err }); all != 1 || lists != 0 {
 		t.Errorf("reading the memory is %d calls; want 1", all)
 	}
+}
+
+// BenchmarkSim is what readings cost on a virtual node without latencies: the way to the worker and from there to the
+// virtual node, no hardware.
+func BenchmarkSim(b *testing.B) {
+	n := serve(b, old, worker.Deadlines{})
+	n.learn(b.Context())
+	for i := range uint32(7) {
+		if _, err := n.CreateInstance(b.Context(), n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: i, Size: 1}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.Run("memory", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := n.Memory(b.Context(), n.gpus[0]); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("snapshot of seven instances", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := n.Snapshot(b.Context(), n.gpus[0]); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
 
 // TestSimKill kills the worker between and under readings of a virtual node.

@@ -283,22 +283,37 @@ func (c *Client) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.Compu
 }
 
 // Events implements gpu.Driver. It goes on with the next worker when one is replaced; what happened in between is not
-// seen. It returns when ctx ends, the client is closed or no worker starts.
+// seen. It returns when ctx ends, the client is closed, no worker starts or workers die of watching.
 func (c *Client) Events(ctx context.Context, f func(gpu.Event)) error {
 	info, _ := lookupOp(OpEvents)
-	for {
+	for died := 0; ; {
 		s, err := c.session(ctx, info, "")
 		if err != nil {
 			return err
 		}
-		cl := c.send(s, OpEvents, info, "", nil, 0, false, nil)
-		if err := c.stream(ctx, s, cl, f); err != nil {
+		began := time.Now()
+		err = c.stream(ctx, s, c.send(s, OpEvents, info, "", nil, 0, false, nil), f)
+		if !errors.Is(err, errGone) {
 			return err
 		}
+		if !errors.Is(err, errCrashed) || time.Since(began) > lastPause {
+			died = 0
+			continue
+		}
+		if died++; died >= deaths {
+			return c.fail(info, "", fmt.Errorf("%w: %w, again and again", gpu.ErrUnknown, err))
+		}
+		pause := time.NewTimer(firstPause << died)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		case <-c.ctx.Done():
+		}
+		pause.Stop()
 	}
 }
 
-// stream calls f for the events of one worker. nil means that the worker has gone and another should be asked.
+// stream calls f for the events of one worker. errGone means that another worker should be asked.
 func (c *Client) stream(ctx context.Context, s *session, cl *pending, f func(gpu.Event)) error {
 	for {
 		for _, e := range cl.events.take() {
@@ -309,7 +324,7 @@ func (c *Client) stream(ctx context.Context, s *session, cl *pending, f func(gpu
 		case <-cl.done:
 			switch {
 			case errors.Is(cl.err, errGone):
-				return nil
+				return cl.err
 			case cl.err != nil:
 				return c.fail(cl.info, "", cl.err)
 			case cl.reply.Error != nil:

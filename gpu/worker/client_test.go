@@ -589,6 +589,7 @@ func TestEvents(t *testing.T) {
 		if err := l.last().Kill(); err != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(time.Second) // fake time: past the pause
 		synctest.Wait()
 		n.events[1] <- want
 		if e := <-got; e.XID != 31 {
@@ -597,6 +598,19 @@ func TestEvents(t *testing.T) {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("Events ended with %v; want context.Canceled", err)
+		}
+	})
+}
+
+// TestPoisonousEvents has the watching of events kill every worker.
+func TestPoisonousEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(gpuA)
+		c, l := newTestClient(t, n)
+		n.set(func(n *fakeNode) { n.watched = func() { _ = l.last().Kill() } })
+		err := c.Events(t.Context(), func(gpu.Event) {})
+		if !errors.Is(err, gpu.ErrUnknown) || l.count() != deaths {
+			t.Errorf("Events: %v after %d workers; want ErrUnknown after %d", err, l.count(), deaths)
 		}
 	})
 }

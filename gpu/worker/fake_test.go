@@ -28,6 +28,7 @@ type fakeNode struct {
 	calls   []string
 	openErr error
 	events  []chan gpu.Event
+	watched func() // called when events begin to be watched
 	opened  int
 	closed  int
 	failing error
@@ -156,7 +157,11 @@ func (d *fakeDriver) SetComputeMode(_ context.Context, id gpu.UUID, mode gpu.Com
 
 func (d *fakeDriver) Events(ctx context.Context, f func(gpu.Event)) error {
 	ch := make(chan gpu.Event)
-	d.n.set(func(n *fakeNode) { n.events = append(n.events, ch) })
+	var watched func()
+	d.n.set(func(n *fakeNode) { n.events, watched = append(n.events, ch), n.watched })
+	if watched != nil {
+		watched()
+	}
 	for {
 		select {
 		case e := <-ch:

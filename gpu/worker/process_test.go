@@ -131,6 +131,7 @@ func TestKillMinus9(t *testing.T) {
 	if _, err := c.Node(ctx); err != nil {
 		t.Fatal(err)
 	}
+	open := descriptors(t)
 	for i := range 5 {
 		p := process(t, c)
 		if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
@@ -149,9 +150,22 @@ func TestKillMinus9(t *testing.T) {
 			t.Errorf("kill %d: still worker %d", i, p.PID())
 		}
 	}
+	if now := descriptors(t); now > open {
+		t.Errorf("%d descriptors are open, %d before", now, open)
+	}
 	if st := c.Stats(); st.Starts != 6 || st.Crashes != 5 {
 		t.Errorf("%d starts and %d crashes; want 6 and 5", st.Starts, st.Crashes)
 	}
+}
+
+// descriptors counts what this process has open.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
 }
 
 // TestStoppedProcess stops a real worker, which then answers nothing at all: it is killed and replaced.

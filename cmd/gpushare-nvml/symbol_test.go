@@ -1,0 +1,172 @@
+//go:build cgo
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpu/worker"
+)
+
+// essential is what a library must have for the worker to start.
+var essential = []string{
+	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
+	"nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUUID", "nvmlDeviceGetIndex", "nvmlDeviceGetMemoryInfo",
+}
+
+// exported reads the symbols of a driver generation from its version script.
+func exported(t *testing.T, variant string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../gpusim/shim/" + variant + ".map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, f := range strings.Fields(string(text)) {
+		if name, ok := strings.CutSuffix(f, ";"); ok && strings.HasPrefix(name, "nvml") {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// link makes a driver library that exports these symbols only.
+func link(t *testing.T, dir string, objects, symbols []string) string {
+	t.Helper()
+	script := filepath.Join(dir, "some.map")
+	text := "{ global: " + strings.Join(symbols, "; ") + "; local: *; };\n"
+	if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	lib := filepath.Join(dir, "libnvidia-ml.so.1")
+	args := append([]string{"-shared", "-Wl,-soname,libnvidia-ml.so.1", "-Wl,--version-script=" + script, "-o", lib}, objects...)
+	if out, err := exec.Command("gcc", append(args, "-lpthread", "-ldl")...).CombinedOutput(); err != nil {
+		t.Fatalf("cannot link: %v\n%s", err, out)
+	}
+	return lib
+}
+
+// everything asks all operations, and watches events for a while. The errors are the caller's to judge: what matters here is that each is answered.
+func everything(ctx context.Context, c *worker.Client, watch time.Duration) map[string]error {
+	errs := map[string]error{}
+	info, err := c.Node(ctx)
+	errs["node"] = err
+	for _, g := range info.GPUs {
+		_, errs["snapshot"] = c.Snapshot(ctx, g.UUID)
+		_, errs["memory"] = c.Memory(ctx, g.UUID)
+		_, errs["processes"] = c.Processes(ctx, g.UUID)
+		_, _, errs["utilisation"] = c.Utilization(ctx, g.UUID, 0)
+		_, errs["profiles"] = c.Profiles(ctx, g.UUID)
+		errs["compute mode"] = c.SetComputeMode(ctx, g.UUID, gpu.ComputeDefault)
+		_, errs["MIG mode"] = c.SetMIGMode(ctx, g.UUID, true)
+		at := gpu.Placement{Start: 0, Size: 1}
+		in, err := c.CreateInstance(ctx, g.UUID, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 2, Size: 1}, Compute: []gpu.NewCompute{{Slices: 1, Placement: &at}}})
+		errs["create"] = err
+		if err == nil {
+			_, errs["complete"] = c.CompleteInstance(ctx, g.UUID, in.ID, nil)
+			errs["destroy"] = c.DestroyInstance(ctx, g.UUID, in.ID)
+		}
+	}
+	if watch > 0 {
+		ctx, cancel := context.WithTimeout(ctx, watch)
+		defer cancel()
+		errs["events"] = c.Events(ctx, func(gpu.Event) {})
+	}
+	return errs
+}
+
+// TestSimLackingSymbols takes the symbols out of the library, one at a time, and all together that may be lacking. A call
+// of a symbol that is not there would end the worker at once, with exit code 127.
+func TestSimLackingSymbols(t *testing.T) {
+	n := serve(t, old, worker.Deadlines{})
+	ctx := limit(t)
+	dir := t.TempDir()
+	header, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources, err := filepath.Glob("../../gpusim/shim/*.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []string
+	for _, s := range sources {
+		o := filepath.Join(dir, strings.TrimSuffix(filepath.Base(s), ".c")+".o")
+		objects = append(objects, o)
+		if out, err := exec.Command("gcc", "-w", "-fPIC", "-c", "-I"+filepath.Join(strings.TrimSpace(string(header)), "pkg/nvml"), "-o", o, s).CombinedOutput(); err != nil {
+			t.Fatalf("cannot compile: %v\n%s", err, out)
+		}
+	}
+	client := func(t *testing.T, symbols []string) *worker.Client {
+		t.Helper()
+		lib := link(t, t.TempDir(), objects, symbols)
+		run, err := os.MkdirTemp("", "r")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(run) })
+		c, err := worker.New(worker.Options{
+			Command: []string{filepath.Join(n.bin, "gpushare-nvml")}, Env: []string{"GPUSIM_ROOT=" + n.root}, RunDir: run,
+			Library: lib, HostRoot: n.root, Launcher: worker.Exec{},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	check := func(t *testing.T, c *worker.Client, watch time.Duration, may ...error) {
+		t.Helper()
+		for what, err := range everything(ctx, c, watch) {
+			if err != nil && !slices.ContainsFunc(may, func(m error) bool { return errors.Is(err, m) }) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if st := c.Stats(); st.Crashes != 0 || st.Timeouts != 0 || st.Starts != 1 {
+			t.Errorf("%d crashes, %d timeouts, %d starts; want one start", st.Crashes, st.Timeouts, st.Starts)
+		}
+	}
+
+	least := client(t, essential)
+	info, err := least.Node(ctx)
+	if err != nil || len(info.GPUs) != 1 || len(info.Missing) < 40 {
+		t.Fatalf("least library: %+v, %v", info, err)
+	}
+	check(t, least, time.Second, gpu.ErrMissing, gpu.ErrNotSupported)
+
+	all := exported(t, "535")
+	for _, name := range essential {
+		t.Run("essential "+name, func(t *testing.T) {
+			left := slices.DeleteFunc(slices.Clone(essential), func(s string) bool { return s == name })
+			if _, err := client(t, left).Node(ctx); !errors.Is(err, gpu.ErrMissing) || !strings.Contains(fmt.Sprint(err), name) {
+				t.Errorf("without %s: %v; want ErrMissing and its name", name, err)
+			}
+		})
+	}
+	if testing.Short() {
+		return
+	}
+	for _, name := range all { // those too that the worker is not known to call
+		if slices.Contains(essential, name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			left := slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == name })
+			watch := time.Duration(0)
+			if strings.Contains(name, "Event") {
+				watch = 500 * time.Millisecond
+			}
+			check(t, client(t, left), watch, gpu.ErrMissing, gpu.ErrNotSupported, context.DeadlineExceeded)
+		})
+	}
+}
