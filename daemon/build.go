@@ -115,7 +115,7 @@ func (d *Daemon) handlers() engine.Handlers {
 		mig.KindMode: instances, mig.KindCreate: instances, mig.KindDestroy: instances,
 		isolation.KindSet: walls, isolation.KindRemove: walls,
 		mps.KindStart: control, mps.KindStop: control,
-		KindComputeMode: computeMode{d.driver},
+		KindComputeMode: computeMode{d.driver}, KindLeaseStop: leaseStop{d},
 	}
 }
 

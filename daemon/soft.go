@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/gpushare/gpushare/api"
@@ -41,6 +42,10 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 	p.missing = missing
 	stop, start := d.planMPS(want, node)
 	p.narrow = append(p.narrow, stop...)
+	if d.port.Info().Adapter == "processes" {
+		p.rest = start // There are no slices to make.
+		return p, nil
+	}
 	for _, s := range isolation.PlanInUse(slicesWanted, node.Slices, d.port.Info(), d.sliceUse()) {
 		if s.Phase == step.Narrow {
 			p.narrow = append(p.narrow, s)
@@ -234,22 +239,30 @@ func (d *Daemon) judgeWalls(want *desired, node *observe.Node, lacks map[string]
 	for _, m := range missing {
 		lacks[m.Slice.String()+m.Text] = api.Condition{Tenant: m.Slice.Tenant, Message: m.Text}
 	}
-	// One line for the node and one for each kind of limit is enough: a line for each tenant would hide the rest.
+	// One line for the node is enough: a line for each tenant would hide the rest.
+	var names []string
 	for _, s := range wanted {
 		if s.Name.Grant != "" {
 			continue
 		}
 		for _, name := range dropped(s.Limits, info) {
-			lacks[name] = api.Condition{Message: name + " limits are written in the spec and not enforced here: " + info.Adapter + " has no such controller", Hint: "'gpushare tenant show' says which; systemd with cgroup v2 enforces all of them"}
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
 		}
 	}
-	if len(wanted) > 0 && !info.Devices {
-		lacks["devices"] = api.Condition{Message: "device walls are not enforced here: a tenant is kept to its GPUs by its environment only", Hint: "systemd enforces them"}
+	where := " on " + d.adapterText()
+	if len(names) > 0 {
+		lacks["limits"] = api.Condition{Message: strings.Join(names, ", ") + " limits are not enforced" + where, Hint: "'gpushare tenant show' says which; systemd with cgroup v2 enforces all of them"}
 	}
-	if !info.Freeze && slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.mode(g.Identity.UUID) == api.ModeTimeslice }) {
-		lacks["freeze"] = api.Condition{Message: "time shares are not enforced here: nothing can be frozen (" + info.Detail + ")", Hint: "run gpushared as root on a host with cgroup v2"}
-	} else if err := d.guardReady(); info.Freeze && err != nil {
-		lacks["thaw"] = api.Condition{Message: "time shares are not enforced: " + err.Error(), Hint: "start gpushare-thaw: 'systemctl start gpushare-thaw'"}
+	if len(wanted) > 0 && !info.Devices {
+		lacks["devices"] = api.Condition{Message: "device walls are not enforced" + where, Hint: "a tenant is kept to its GPUs by its environment only; systemd enforces them"}
+	}
+	sliced := slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.mode(g.Identity.UUID) == api.ModeTimeslice })
+	if err := d.guardReady(); sliced && !info.Freeze {
+		lacks["freeze"] = api.Condition{Message: "time shares are not enforced" + where, Hint: "nothing can be frozen: run gpushared as root on a host with cgroup v2"}
+	} else if sliced && err != nil {
+		lacks["freeze"] = api.Condition{Message: "time shares are not enforced: " + err.Error(), Hint: "start gpushare-thaw: 'systemctl start gpushare-thaw'"}
 	}
 }
 

@@ -178,7 +178,8 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	if err != nil {
 		return err
 	}
-	p.steps = number(append(soft.narrow, append(hardware.steps, soft.rest...)...))
+	stops := planStops(p.want, d.table.Live(), hardware.steps)
+	p.steps = number(slices.Concat(stops, soft.narrow, hardware.steps, soft.rest))
 	if err := admit(p.steps, a); err != nil {
 		return err
 	}
@@ -205,7 +206,10 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 func admit(steps []step.Step, a authority) error {
 	for i := range steps {
 		if s := &steps[i]; s.Disruption == step.Running && !a.Force {
-			return &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot %s on %s: it is in use by %s", s.Text, s.GPU, strings.Join(s.Disturbs, ", ")), Hint: "--force stops them, the polite way"}
+			return &api.Error{
+				Kind: api.KindInUse, Message: fmt.Sprintf("this would disturb %s: %s, because %s", strings.Join(s.Disturbs, ", "), s.Text, s.Reason),
+				Hint: "nothing was changed; --force stops them, the polite way, or wait until they end",
+			}
 		}
 	}
 	return nil

@@ -349,14 +349,14 @@ static int join_mps(const char *gpu, struct mps_welcome *w)
 }
 
 /* open_node opens one device node; a refusal by the device walls has an exit code of its own. */
-static void open_node(const char *rel, int must)
+static void open_node(const char *rel, int flags, int must)
 {
 	char path[4096];
 	if (opt.host_dev)
 		snprintf(path, sizeof path, "/dev/%s", rel);
 	else
 		snprintf(path, sizeof path, "%s/dev/%s", opt.root, rel);
-	int fd = open(path, O_RDWR); /* kept open and inherited, as the driver's are held for the life of the process */
+	int fd = open(path, flags); /* kept open and inherited, as the driver's are held for the life of the process */
 	if (fd >= 0 || errno == ENXIO || errno == ENODEV) /* no driver behind the node: the walls let it through */
 		return;
 	if (errno == EPERM || errno == EACCES)
@@ -389,17 +389,17 @@ static int make_context(void)
 	}
 	if (sscanf(a, "OK %15s %15s %15s", minor, gi, ci) != 3)
 		die(EXIT_REFUSED, "the virtual node answered %s", a);
-	open_node("nvidiactl", 0);
-	open_node("nvidia-uvm", 0);
+	open_node("nvidiactl", O_RDWR, 0);
+	open_node("nvidia-uvm", O_RDWR, 0);
 	snprintf(rel, sizeof rel, "nvidia%s", minor);
-	open_node(rel, 1);
+	open_node(rel, O_RDWR, 1);
 	if (strcmp(gi, "-")) {
 		snprintf(rel, sizeof rel, "nvidia-caps/nvidia-cap%s", gi);
-		open_node(rel, 1);
+		open_node(rel, O_RDONLY, 1); /* a capability is held by reading */
 	}
 	if (strcmp(ci, "-")) {
 		snprintf(rel, sizeof rel, "nvidia-caps/nvidia-cap%s", ci);
-		open_node(rel, 1);
+		open_node(rel, O_RDONLY, 1);
 	}
 	return 0;
 }

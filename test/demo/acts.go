@@ -107,17 +107,27 @@ func (s *show) runJobs(ctx context.Context) error {
 		}
 	}
 	fmt.Fprintln(s.out)
-	if _, err := s.must(ctx, "status"); err != nil {
+	if err := harness.Await(ctx, 100*time.Millisecond, "the memory of the leases is not seen", func() (bool, error) {
+		return s.allMeasured(ctx, 5)
+	}); err != nil {
 		return err
 	}
+	_, err := s.must(ctx, "status")
+	return err
+}
+
+// allMeasured tells whether there are so many leases and the memory of each was seen.
+func (s *show) allMeasured(ctx context.Context, leases int) (bool, error) {
 	st, err := s.node.Client().Status(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if len(st.Leases) != 5 {
-		return fmt.Errorf("there are %d leases, want 5", len(st.Leases))
+	for i := range st.Leases {
+		if m := st.Leases[i].Memory; m == nil || m.Used == 0 {
+			return false, nil
+		}
 	}
-	return nil
+	return len(st.Leases) == leases, nil
 }
 
 // find gives the job and the lease of a tenant's grant.

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/client"
 )
 
@@ -173,6 +174,26 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	}
 }
 
+// subtree is this node's own part of the cgroup hierarchy.
+func (n *Node) subtree() string {
+	return "gpushare-" + strings.TrimPrefix(filepath.Base(n.Dir), "gpushare-")
+}
+
+// dropSubtree kills what is left in it and removes it.
+func (n *Node) dropSubtree() error {
+	h, err := cgroup.FindHierarchy()
+	if err != nil || !h.Exists(n.subtree()) {
+		return nil
+	}
+	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: n.subtree()})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return t.Destroy(ctx)
+}
+
 // LogFile is what the daemon wrote, over all its lives.
 func (n *Node) LogFile() string { return filepath.Join(n.Dir, "gpushared.log") }
 
@@ -187,7 +208,7 @@ func (n *Node) logTail() string {
 func (n *Node) writeSettings() (string, error) {
 	all := map[string]string{
 		"host_root": n.Root(), "state_dir": filepath.Join(n.Dir, "state"), "run_dir": filepath.Join(n.Dir, "run"),
-		"systemd": "off", "cgroup_root": "gpushare-" + filepath.Base(n.Dir),
+		"systemd": "off", "cgroup_root": n.subtree(),
 	}
 	for k, v := range n.Settings {
 		all[k] = v
@@ -251,7 +272,7 @@ func (n *Node) Close() error {
 	if n.daemon != nil {
 		n.daemon.end(syscall.SIGTERM, 10*time.Second)
 	}
-	errs = append(errs, n.endThaw())
+	errs = append(errs, n.endThaw(), n.dropSubtree())
 	if n.sim != nil {
 		n.sim.end(syscall.SIGTERM, 5*time.Second)
 	}
