@@ -1,0 +1,282 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// before and after are two layouts of one node. To go from either to the other takes something of each kind: instances
+// are destroyed and made, a control daemon is started or stopped, grants come and go.
+const before = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 0}, mode: mig, mig: {layout: [3g.20gb, 2g.10gb]}}
+  - {select: {index: 1}, mode: mig, mig: {layout: [7g.40gb]}}
+  - {select: {index: 2}, mode: timeslice}
+tenants:
+  - name: red
+    gpu:
+      - {name: cut, mig: 3g.20gb}
+      - {name: part, timeslice: {share: 30%, memory: 8GiB}}
+`
+
+const after = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 0}, mode: mig, mig: {layout: [4g.20gb, 2g.10gb]}}
+  - {select: {index: 1}, mode: mig, mig: {layout: [3g.20gb]}}
+  - {select: {index: 2}, mode: mps}
+tenants:
+  - name: red
+    gpu:
+      - {name: cut, mig: 3g.20gb}
+      - {name: join, mps: {share: 30%, memory: 8GiB}}
+`
+
+// truth is what instances every GPU really has, whatever the daemon says: "profile@start" of each, by GPU.
+func truth(t *testing.T, n *harness.Node) string {
+	t.Helper()
+	var v struct {
+		GPUs []gpu.Snapshot `json:"gpus"`
+	}
+	if err := n.Ctl(soon(t), &v, "status"); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for i := range v.GPUs {
+		for _, in := range v.GPUs[i].Instances {
+			s := fmt.Sprintf("GPU %d: profile %d at %d", i, in.ProfileID, in.Placement.Start)
+			if len(in.Compute) != 1 {
+				s += fmt.Sprintf(" with %d compute instances", len(in.Compute))
+			}
+			out = append(out, s)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, "; ")
+}
+
+// anywhere is a truth without the places: which instances, wherever they are.
+func anywhere(truth string) string {
+	parts := strings.Split(truth, "; ")
+	for i, p := range parts {
+		what, place, _ := strings.Cut(p, " at ")
+		_, more, _ := strings.Cut(place, " ") // an instance that is not whole stays told apart
+		parts[i] = strings.TrimSpace(what + " " + more)
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "; ")
+}
+
+// settled waits until no change is open, and gives the status then.
+func settled(t *testing.T, n *harness.Node) *api.Status {
+	t.Helper()
+	var last *api.Status
+	err := harness.Await(soon(t), 10*time.Millisecond, "the open change is not settled", func() (bool, error) {
+		s, err := n.Client().Status(soon(t))
+		if err != nil {
+			return false, err
+		}
+		last = s
+		return s.Node.Operation == "", nil
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, daemonLog(n))
+	}
+	return last
+}
+
+// daemonLog is the end of what the daemon logged.
+func daemonLog(n *harness.Node) string {
+	b, err := os.ReadFile(n.LogFile())
+	if err != nil {
+		return err.Error()
+	}
+	return string(b[max(0, len(b)-6<<10):])
+}
+
+// explained reports everything that has no reason to be: held GPUs, foreign instances, drift, unreadable state.
+func explained(t *testing.T, s *api.Status, where string) {
+	t.Helper()
+	for i := range s.GPUs {
+		if g := &s.GPUs[i]; g.State != "ok" {
+			t.Errorf("%s: GPU %d is %s: %s", where, g.Index, g.State, g.Reason)
+		}
+	}
+	for _, c := range s.Node.Conditions {
+		if c.Kind != "not-enforced" {
+			t.Errorf("%s: condition %s: %s", where, c.Kind, c.Message)
+		}
+	}
+}
+
+// applyOn applies a spec without any authority and follows it to its end. acknowledged is whether the daemon said that
+// it took the spec, done whether it said that all was reached.
+func applyOn(ctx context.Context, n *harness.Node, spec string) (acknowledged, done bool, err error) {
+	c := n.Client()
+	res, err := c.Apply(ctx, []byte(spec), client.ApplyOptions{})
+	if err != nil {
+		return false, false, err
+	}
+	if res.Operation == nil {
+		return true, true, nil
+	}
+	op, err := c.Follow(ctx, res.Operation, func(*api.Operation) {})
+	if err != nil {
+		return true, false, err
+	}
+	if op.State != "done" {
+		return true, false, errors.New(op.State + ": " + op.Error.Message)
+	}
+	return true, true, nil
+}
+
+// crashNode starts a node whose daemon has fault points, and brings it to the spec 'before'.
+func crashNode(t *testing.T, binaries string) (n *harness.Node, old string) {
+	t.Helper()
+	n = newNode(t, quick)
+	n.Bin = binaries
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, before)
+	return n, truth(t, n)
+}
+
+// The daemon is killed at every place that it passes on its way from one layout to another and back, one after the
+// other: between any two steps, inside them, and inside the writing of its state.
+func TestKilledAtEveryStep(t *testing.T) {
+	binaries := buildWithFaults(t)
+	const lanes = 2
+	for lane := range lanes {
+		t.Run(fmt.Sprintf("lane-%d", lane), func(t *testing.T) {
+			t.Parallel()
+			stride, first := lanes, lane+1
+			if testing.Short() {
+				stride = 5 * lanes
+			}
+			n, layoutBefore := crashNode(t, binaries)
+			apply(t, n, after)
+			specs, layouts := []string{after, before}, []string{anywhere(truth(t, n)), anywhere(layoutBefore)}
+			over := []bool{false, false} // nothing is left to kill in this direction
+			kills := 0
+			for k := first; !over[0] || !over[1]; k += stride {
+				for to := range 2 {
+					to := 1 - to // the first way is back to 'before'
+					if over[to] {
+						apply(t, n, specs[to])
+						continue
+					}
+					died := killedAt(t, n, k, specs[to], layouts[to])
+					over[to] = !died
+					if died {
+						kills++
+					}
+				}
+				if t.Failed() {
+					return
+				}
+			}
+			if kills == 0 {
+				t.Error("nothing was ever killed")
+			}
+			t.Logf("%d kills", kills)
+		})
+	}
+}
+
+// killedAt applies a spec and kills the daemon at the kth place that it passes since its start. It tells whether it came
+// to that.
+func killedAt(t *testing.T, n *harness.Node, k int, spec, wanted string) (died bool) {
+	t.Helper()
+	old := truth(t, n)
+	where := fmt.Sprintf("kill %d", k)
+	n.StopDaemon()
+	n.Env = []string{fmt.Sprintf("GPUSHARE_FAULT=*:kill@%d", k)}
+	generation := uint64(0)
+	acknowledged, done := false, false
+	if err := n.StartDaemon(soon(t)); err == nil {
+		if s, err := n.Client().Status(soon(t)); err == nil {
+			generation = s.Node.Generation
+		}
+		acknowledged, done, err = applyOn(soon(t), n, spec)
+		if err != nil && !ended(n) {
+			t.Fatalf("%s: the apply failed and the daemon lives: %v\n%s", where, err, daemonLog(n))
+		}
+	}
+	if died = !done; died {
+		<-n.DaemonDone()
+		where += " (" + lastFault(n) + ")"
+	} else {
+		n.StopDaemon()
+	}
+	n.Env = nil
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatalf("%s: the daemon does not start again: %v", where, err)
+	}
+	s := settled(t, n)
+	explained(t, s, where)
+	got := truth(t, n)
+	switch {
+	case anywhere(got) == wanted:
+	case got == old && !acknowledged:
+		// It was not taken: nothing may have begun.
+	default:
+		t.Errorf("%s, acknowledged %v: the node has neither the old nor the new layout:\n got %s\n old %s\n new %s", where, acknowledged, got, old, wanted)
+	}
+	if acknowledged && s.Node.Generation <= generation && generation > 0 {
+		t.Errorf("%s: the daemon said that it took the spec, and generation %d is in force as before", where, s.Node.Generation)
+	}
+	if s.Node.Generation > generation && generation > 0 && anywhere(got) != wanted {
+		t.Errorf("%s: generation %d is in force and its layout is not", where, s.Node.Generation)
+	}
+	r := n.CLIIn(soon(t), spec, "apply", "-f", "-")
+	if r.Code != 0 {
+		t.Errorf("%s: to apply again exits with %d: %s", where, r.Code, r.Err)
+	}
+	if s.Node.Generation > generation && generation > 0 && !strings.Contains(r.Out, "no changes") {
+		t.Errorf("%s: after the change was settled, to apply again changes something:\n%s", where, r.Out)
+	}
+	if got := truth(t, n); anywhere(got) != wanted {
+		t.Errorf("%s: after applying again the node has\n got %s\nwant %s", where, got, wanted)
+	}
+	if t.Failed() {
+		t.Log(daemonLog(n))
+	}
+	return died
+}
+
+func ended(n *harness.Node) bool {
+	select {
+	case <-n.DaemonDone():
+		return true
+	case <-time.After(5 * time.Second): // A connection breaks a moment before its process is waited for.
+		return false
+	}
+}
+
+// lastFault names the place where the daemon was killed last.
+func lastFault(n *harness.Node) string {
+	b, err := os.ReadFile(n.LogFile())
+	if err != nil {
+		return err.Error()
+	}
+	at := strings.LastIndex(string(b), "fault point ")
+	if at < 0 {
+		return "at no fault point"
+	}
+	line, _, _ := strings.Cut(string(b[at:]), "\n")
+	return strings.TrimPrefix(line, "fault point ")
+}
