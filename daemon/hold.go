@@ -34,7 +34,7 @@ func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, reloaded f
 	}
 	kind, why := cgroup.Detect(opt)
 	h := &holder{
-		follow: cgroup.NewProcesses(why), launcher: worker.Exec{Stderr: os.Stderr}, close: func() {},
+		follow: cgroup.NewProcesses(briefly(why)), launcher: worker.Exec{Stderr: os.Stderr}, close: func() {},
 		units: &mps.Detached{Dir: filepath.Join(s.RunDir, "units")},
 	}
 	switch kind {
@@ -46,6 +46,12 @@ func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, reloaded f
 	}
 	h.port = h.follow
 	return h, nil
+}
+
+// briefly leaves the reason and drops what follows from it, which status says by itself.
+func briefly(why string) string {
+	s, _, _ := strings.Cut(why, ":")
+	return s
 }
 
 func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, reloaded func()) (*holder, error) {

@@ -342,15 +342,7 @@ func (d *Daemon) slice(ctx context.Context, id gpu.UUID, leases []lease.Lease, u
 		list = append(list, m)
 	}
 	d.shares.set(d, id, round, list)
-	sl := d.shares.get(id)
-	if sl == nil {
-		return
+	if sl := d.shares.get(id); sl != nil {
+		sl.look(ctx, d, id)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	samples, newest, err := d.driver.Utilization(ctx, id, sl.newest())
-	if err != nil {
-		return // The scheduler works without them, with drains taken as zero.
-	}
-	sl.observe(samples, newest, func(pid int) string { owner, _ := d.ownerOf(pid); return owner })
 }

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -69,29 +68,21 @@ func planGPU(e *api.GPUSpec, g *observe.GPU, use usage, a authority) ([]step.Ste
 
 // planMIG makes the MIG mode and the instances be as wanted.
 func planMIG(e *api.GPUSpec, g *observe.GPU, use usage, a authority) ([]step.Step, error) {
-	on := e.Mode == api.ModeMIG
-	if !on && !g.MIG.Current && !g.MIG.Pending {
+	target := mig.Target{On: e.Mode == api.ModeMIG}
+	if !target.On && !g.MIG.Current && !g.MIG.Pending {
 		return nil, nil
 	}
-	o := mig.Options{Force: a.Force, AllowReset: a.AllowReset}
-	mode, err := mig.PlanMode(g.MIG, on, holders(g, nil, use), o)
+	if target.On && e.MIG != nil {
+		target.Want = mig.Named(e.MIG.Layout...)
+	}
+	device := mig.Device{MIG: g.MIG, Present: present(e, g, use), Holders: holders(g, nil, use)}
+	if g.Profiles != nil {
+		device.Profiles = *g.Profiles
+	}
+	r, err := mig.PlanDevice(device, target, mig.Options{Force: a.Force, AllowReset: a.AllowReset})
 	if err != nil {
 		return nil, err
 	}
-	var r mig.Result
-	if len(g.Instances) > 0 || on && e.MIG != nil && !e.MIG.Dynamic {
-		if g.Profiles == nil {
-			return nil, errors.New("the driver does not tell what this GPU can be partitioned into; with MIG mode off some drivers do not: turn it on first")
-		}
-		var want []mig.Want
-		if on && e.MIG != nil {
-			want = mig.Named(e.MIG.Layout...)
-		}
-		if r, err = mig.Plan(*g.Profiles, present(e, g, use), want, o); err != nil {
-			return nil, err
-		}
-	}
-	r.Mode = mode
 	return r.Steps(g.Identity.UUID), nil
 }
 

@@ -30,12 +30,13 @@ type slicer struct {
 	mu        sync.Mutex // guards what follows
 	scheduler *quota.Scheduler
 	members   map[string]bool
-	busy      map[string]quota.Share // from the driver's samples, by lease
-	ring      []gpu.UtilSample       // of the last ten seconds
-	since     uint64                 // the newest sample's time
+	busy      quota.Busy    // from the driver's samples
+	asked     time.Duration // when the driver was asked for samples
+	since     uint64        // the newest sample's time, on the driver's clock
 	usage     map[string]quota.Usage
 	gated     bool
-	leases    int
+
+	looking sync.Mutex // one question to the driver at a time; taken before mu
 }
 
 // busyWindow is over which the driver's samples are counted.
@@ -58,7 +59,7 @@ func (s *shares) set(d *Daemon, id gpu.UUID, round time.Duration, list []quota.M
 		sl = &slicer{
 			epoch: time.Now(), wake: make(chan struct{}, 1), stop: stop, members: map[string]bool{},
 			scheduler: quota.NewScheduler(quota.Config{Round: round, Rand: rand.Float64, Fallback: true}),
-			busy:      map[string]quota.Share{}, usage: map[string]quota.Usage{},
+			usage:     map[string]quota.Usage{},
 		}
 		s.gpus[id] = sl
 		d.goroutines.Go(func() { sl.loop(ctx, d, id) })
@@ -103,6 +104,10 @@ func (sl *slicer) loop(ctx context.Context, d *Daemon, id gpu.UUID) {
 			sl.freeze(ctx, d, a)
 			continue
 		case quota.Thaw:
+			if a.Look {
+				// What the driver's newest samples tell of the freeze is lost soon after it ends.
+				d.goroutines.Go(func() { sl.look(ctx, d, id) })
+			}
 			sl.thawOne(ctx, d, a.Lease)
 			continue
 		case quota.Wait:
@@ -170,13 +175,6 @@ func (s *shares) thawAll(*Daemon) {
 	}
 }
 
-// newest is the time of the newest sample that was seen.
-func (sl *slicer) newest() uint64 {
-	sl.mu.Lock()
-	defer sl.mu.Unlock()
-	return sl.since
-}
-
 // prune ends the loops of GPUs without leases.
 func (s *shares) prune(d *Daemon, live map[gpu.UUID][]lease.Lease) {
 	s.mu.Lock()
@@ -192,28 +190,41 @@ func (s *shares) prune(d *Daemon, live map[gpu.UUID][]lease.Lease) {
 	}
 }
 
-// observe feeds the driver's samples to the scheduler. Their times are of the wall clock, in microseconds.
-func (sl *slicer) observe(list []gpu.UtilSample, newest uint64, owner func(pid int) string) {
+// lookTimeout bounds one question for samples.
+const lookTimeout = time.Second
+
+// look asks the driver who was busy since the last question and feeds it to the scheduler. While another is asking it
+// does nothing. A driver that cannot tell is no error: drains are then taken as zero and everybody as busy.
+func (sl *slicer) look(ctx context.Context, d *Daemon, id gpu.UUID) {
+	if !sl.looking.TryLock() {
+		return
+	}
+	defer sl.looking.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	sl.mu.Lock()
+	since, asked := sl.since, sl.asked
+	sl.mu.Unlock()
+	now := time.Since(sl.epoch)
+	list, newest, err := d.driver.Utilization(ctx, id, since)
+	if err != nil {
+		return
+	}
+	owner := func(pid int) string { lease, _ := d.ownerOf(pid); return lease }
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
-	now, wall := time.Since(sl.epoch), time.Now()
-	on := func(at uint64) time.Duration { return now - wall.Sub(time.UnixMicro(int64(at))) }
+	// The driver's times are of the wall clock, in microseconds.
+	elapsed, wall := time.Since(sl.epoch), time.Now()
 	samples := make([]quota.Sample, 0, len(list))
 	for _, x := range list {
 		if x.SM > 0 {
-			samples = append(samples, quota.Sample{Lease: owner(x.PID), Time: on(x.Time)})
+			samples = append(samples, quota.Sample{Lease: owner(x.PID), Time: elapsed - wall.Sub(time.UnixMicro(int64(x.Time)))})
 		}
 	}
-	if newest > sl.since {
-		sl.since = newest
-		sl.scheduler.Observe(now, on(newest), samples)
-	}
-	sl.ring = append(sl.ring, list...)
-	for len(sl.ring) > 0 && wall.Sub(time.UnixMicro(int64(sl.ring[0].Time))) > busyWindow {
-		sl.ring = sl.ring[1:]
-	}
-	sl.busy = quota.Shares(sl.ring, min(busyWindow, now), owner)
-	for _, u := range sl.scheduler.Usage(now) {
+	sl.since, sl.asked = max(newest, since), now
+	sl.scheduler.Observe(elapsed, now, samples)
+	sl.busy.Add(asked, now, list, owner)
+	for _, u := range sl.scheduler.Usage(elapsed) {
 		sl.usage[u.Lease] = u
 	}
 }
@@ -234,7 +245,7 @@ func (s *shares) fill(l *api.Lease, enforced bool) {
 		p := 100 * u.Recent
 		l.Share.Occupancy = &p
 	}
-	if b, ok := sl.busy[l.ID]; ok {
+	if b, ok := sl.busy.Shares(sl.asked, min(busyWindow, sl.asked))[l.ID]; ok {
 		part, e := 100*b.Part, 100*b.StdErr
 		l.Share.Busy, l.Share.StdErr = &part, &e
 	}

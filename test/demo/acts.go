@@ -98,8 +98,8 @@ func (s *show) runJobs(ctx context.Context) error {
 	}{
 		{"vision", "train", []string{"--memory", "8GiB", "--kernel", "5ms", "--queue", "20"}},
 		{"speech", "serve", []string{"--memory", "2GiB", "--kernel", "2ms", "--queue", "8"}},
-		{"vision", "dev", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "20"}},
-		{"speech", "dev", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "20"}},
+		{"vision", "dev", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "10"}},
+		{"speech", "dev", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "10"}},
 		{"vision", "notebook", []string{"--memory", "4GiB", "--kernel", "5ms", "--queue", "20"}},
 	} {
 		if _, err := s.job(ctx, j.tenant, j.grant, j.burn...); err != nil {
