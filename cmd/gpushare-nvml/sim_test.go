@@ -433,6 +433,31 @@ func TestSimUndo(t *testing.T) {
 	}
 }
 
+// TestSimRefusedDestroy lets the second of two compute instances refuse to go: the first one is made again.
+func TestSimRefusedDestroy(t *testing.T) {
+	n := serve(t, old, worker.Deadlines{})
+	ctx := limit(t)
+	n.learn(ctx)
+	in, err := n.CreateInstance(ctx, n.gpus[0], gpu.NewInstance{
+		ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4}, Compute: []gpu.NewCompute{{Slices: 1}, {Slices: 2}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.ctl("fault", "add", "ComputeInstanceDestroy", "fail", "--nth", "2", "--code", "19")
+	if err := n.DestroyInstance(ctx, n.gpus[0], in.ID); !errors.Is(err, gpu.ErrInUse) {
+		t.Errorf("DestroyInstance: %v; want ErrInUse", err)
+	}
+	s, err := n.Snapshot(ctx, n.gpus[0])
+	if err != nil || len(s.Instances) != 1 {
+		t.Fatalf("instances = %+v, %v", s.Instances, err)
+	}
+	byStart := cmpopts.SortSlices(func(a, b gpu.ComputeInstance) bool { return a.Placement.Start < b.Placement.Start })
+	if d := cmp.Diff(in, s.Instances[0], byStart, cmpopts.IgnoreFields(gpu.ComputeInstance{}, "ID")); d != "" {
+		t.Errorf("after a refusal (-before +after):\n%s", d)
+	}
+}
+
 // TestSimMode changes the MIG mode of an Ampere board, which needs a reset.
 func TestSimMode(t *testing.T) {
 	n := serve(t, mixed, worker.Deadlines{})
@@ -668,6 +693,14 @@ func TestSimEvents(t *testing.T) {
 			case <-ctx.Done():
 				t.Fatalf("no event %q", kind)
 			}
+		}
+	}
+	// A wait that fails condemns nobody: the events are registered anew.
+	waits := n.calls()["EventSetWait"]
+	n.ctl("fault", "add", "EventSetWait", "fail", "--code", "999")
+	for n.calls()["EventSetWait"] < waits+3 {
+		if ctx.Err() != nil {
+			t.Fatal("nobody waits for events after a wait that failed")
 		}
 	}
 	n.ctl("xid", string(n.gpus[0]), "31")

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -261,8 +262,8 @@ func (d *Driver) find(v *device, op string, gi uint32) (nvml.GpuInstance, nvml.G
 	return h, info, profiles[i], nil
 }
 
-// addCompute makes compute instances in order and gives those made, also when one fails. Several profiles may have the
-// wanted number of slices; the living instance tells which it takes.
+// addCompute makes compute instances and gives those made, also when one fails. Several profiles may have the wanted
+// number of slices; the living instance tells which it takes.
 func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile uint32, want []gpu.NewCompute) ([]nvml.ComputeInstance, error) {
 	var made []nvml.ComputeInstance
 	if len(want) == 0 {
@@ -272,7 +273,7 @@ func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile u
 	if ret != nvml.SUCCESS {
 		return nil, v.failed(op, ret)
 	}
-	for _, w := range want {
+	for _, w := range makeOrder(want) {
 		c, ret := d.addOne(gi, profiles, w)
 		if ret != nvml.SUCCESS {
 			return made, failf(op, v.id, ret, "compute instance of %d slices", w.Slices)
@@ -280,6 +281,22 @@ func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile u
 		made = append(made, c)
 	}
 	return made, nil
+}
+
+// makeOrder puts those with a placement first and then the larger ones: left to choose, the driver may put a small one
+// where only a large one fits.
+func makeOrder(want []gpu.NewCompute) []gpu.NewCompute {
+	out := slices.Clone(want)
+	slices.SortStableFunc(out, func(a, b gpu.NewCompute) int {
+		if (a.Placement == nil) != (b.Placement == nil) {
+			if a.Placement != nil {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(b.Slices, a.Slices)
+	})
+	return out
 }
 
 // addOne makes one compute instance with the first profile of its size that the GPU instance takes.

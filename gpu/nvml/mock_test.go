@@ -1,0 +1,201 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// everySymbol is a library that has all there is.
+func everySymbol(t *testing.T) symbols {
+	t.Helper()
+	var here byte
+	s, err := findSymbols(func(string) unsafe.Pointer { return unsafe.Pointer(&here) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestAskMIGMode fails when the two codes, which are of one type, are swapped.
+func TestAskMIGMode(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		d := &mock.Device{SetMigModeFunc: func(mode int) (nvml.Return, nvml.Return) {
+			if (mode == nvml.DEVICE_MIG_ENABLE) != on {
+				t.Errorf("mode %d asked for; want it on: %v", mode, on)
+			}
+			return nvml.ERROR_IN_USE, nvml.ERROR_NO_PERMISSION
+		}}
+		if activation, ret := askMIGMode(d, on); activation != nvml.ERROR_IN_USE || ret != nvml.ERROR_NO_PERMISSION {
+			t.Errorf("activation %d, return %d; want 19 and 4", activation, ret)
+		}
+	}
+}
+
+// TestSevenSlices has two compute profiles of seven slices, as the vendor's table has: the GPU instance takes one.
+func TestSevenSlices(t *testing.T) {
+	profiles := []computeProfile{
+		{gpu.ComputeProfile{ID: 0, Slices: 1}, nvml.ComputeInstanceProfileInfo{Id: 0}},
+		{gpu.ComputeProfile{ID: 4, Slices: 7}, nvml.ComputeInstanceProfileInfo{Id: 4}},
+		{gpu.ComputeProfile{ID: 8, Slices: 7}, nvml.ComputeInstanceProfileInfo{Id: 8}},
+	}
+	tests := []struct {
+		name  string
+		codes map[uint32]nvml.Return
+		want  nvml.Return
+		tried []uint32
+	}{
+		{"the first", map[uint32]nvml.Return{4: nvml.SUCCESS}, nvml.SUCCESS, []uint32{4}},
+		{"the second", map[uint32]nvml.Return{4: nvml.ERROR_NOT_SUPPORTED, 8: nvml.SUCCESS}, nvml.SUCCESS, []uint32{4, 8}},
+		{"neither", map[uint32]nvml.Return{4: nvml.ERROR_NOT_SUPPORTED, 8: nvml.ERROR_NOT_SUPPORTED}, nvml.ERROR_NOT_SUPPORTED, []uint32{4, 8}},
+		{"no room", map[uint32]nvml.Return{4: nvml.ERROR_INSUFFICIENT_RESOURCES}, nvml.ERROR_INSUFFICIENT_RESOURCES, []uint32{4}},
+	}
+	d := &Driver{symbols: everySymbol(t)}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var tried []uint32
+			gi := &mock.GpuInstance{CreateComputeInstanceFunc: func(i *nvml.ComputeInstanceProfileInfo) (nvml.ComputeInstance, nvml.Return) {
+				tried = append(tried, i.Id)
+				return &mock.ComputeInstance{}, tt.codes[i.Id]
+			}}
+			if _, ret := d.addOne(gi, profiles, gpu.NewCompute{Slices: 7}); ret != tt.want {
+				t.Errorf("code %d; want %d", ret, tt.want)
+			}
+			if diff := cmp.Diff(tt.tried, tried); diff != "" {
+				t.Errorf("tried (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if _, ret := d.addOne(&mock.GpuInstance{}, profiles, gpu.NewCompute{Slices: 5}); ret != nvml.ERROR_INVALID_ARGUMENT {
+		t.Errorf("no profile of five slices: code %d; want 2", ret)
+	}
+}
+
+// TestComputeProfileWalk walks over tables with gaps, with an end beyond the numbers known here, and without an end.
+func TestComputeProfileWalk(t *testing.T) {
+	tests := []struct {
+		name string
+		at   func(enum int) (id uint32, ret nvml.Return)
+		want []uint32
+		ret  nvml.Return
+	}{
+		{"gaps", func(e int) (uint32, nvml.Return) {
+			switch {
+			case e >= 9:
+				return 0, nvml.ERROR_INVALID_ARGUMENT
+			case e == 0 || e == 2:
+				return uint32(e), nvml.SUCCESS
+			}
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}, []uint32{0, 2}, nvml.SUCCESS},
+		{"newer library", func(e int) (uint32, nvml.Return) {
+			switch {
+			case e >= 30:
+				return 0, nvml.ERROR_INVALID_ARGUMENT
+			case e == 25:
+				return 77, nvml.SUCCESS
+			}
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}, []uint32{77}, nvml.SUCCESS},
+		{"no end", func(int) (uint32, nvml.Return) { return 3, nvml.SUCCESS }, []uint32{3}, nvml.SUCCESS},
+		{"lost on the way", func(e int) (uint32, nvml.Return) {
+			if e == 1 {
+				return 0, nvml.ERROR_GPU_IS_LOST
+			}
+			return uint32(e), nvml.SUCCESS
+		}, nil, nvml.ERROR_GPU_IS_LOST},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			asked := 0
+			gi := &mock.GpuInstance{GetComputeInstanceProfileInfoFunc: func(e, engine int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
+				asked++
+				id, ret := tt.at(e)
+				return nvml.ComputeInstanceProfileInfo{Id: id}, ret
+			}}
+			d, v := &Driver{symbols: everySymbol(t)}, &device{}
+			found, ret := d.computeProfiles(v, gi, 19)
+			var ids []uint32
+			for _, p := range found {
+				ids = append(ids, p.ID)
+			}
+			if diff := cmp.Diff(tt.want, ids); diff != "" || ret != tt.ret {
+				t.Errorf("code %d; want %d (-want +got):\n%s", ret, tt.ret, diff)
+			}
+			before := asked
+			if _, ret := d.computeProfiles(v, gi, 19); ret == nvml.SUCCESS && asked != before {
+				t.Error("asked again for what is known")
+			}
+		})
+	}
+}
+
+// TestMIGDeviceWalk finds the MIG device of a compute instance whose information does not hold it, over gaps.
+func TestMIGDeviceWalk(t *testing.T) {
+	mig := func(gi, ci int, id string) *mock.Device {
+		return &mock.Device{
+			GetGpuInstanceIdFunc:     func() (int, nvml.Return) { return gi, nvml.SUCCESS },
+			GetComputeInstanceIdFunc: func() (int, nvml.Return) { return ci, nvml.SUCCESS },
+			GetUUIDFunc:              func() (string, nvml.Return) { return id, nvml.SUCCESS },
+		}
+	}
+	present := map[int]*mock.Device{0: mig(7, 0, "MIG-a"), 2: mig(9, 0, "MIG-b"), 3: mig(9, 1, "MIG-c")}
+	parent := &mock.Device{
+		GetMaxMigDeviceCountFunc: func() (int, nvml.Return) { return 7, nvml.SUCCESS },
+		GetMigDeviceHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
+			if d := present[i]; d != nil {
+				return d, nvml.SUCCESS
+			}
+			return nil, nvml.ERROR_NOT_FOUND
+		},
+	}
+	d, v := &Driver{symbols: everySymbol(t)}, &device{handle: parent}
+	for _, tt := range []struct {
+		gi, ci uint32
+		want   gpu.UUID
+	}{{9, 1, "MIG-c"}, {7, 0, "MIG-a"}, {5, 0, ""}} {
+		_, id, ret := d.migDevice(v, tt.gi, nvml.ComputeInstanceInfo{Id: tt.ci})
+		if ret != nvml.SUCCESS || id != tt.want {
+			t.Errorf("instance %d/%d is %q, code %d; want %q", tt.gi, tt.ci, id, ret, tt.want)
+		}
+	}
+}
+
+// TestUncreate has the taking back of a creation fail: the first error leads and the second is told.
+func TestUncreate(t *testing.T) {
+	d, v := &Driver{}, &device{id: "GPU-1"}
+	cause := failf("create instance", "GPU-1", nvml.ERROR_INSUFFICIENT_RESOURCES, "compute instance of 3 slices")
+	var order []string
+	ci := &mock.ComputeInstance{DestroyFunc: func() nvml.Return { order = append(order, "compute"); return nvml.SUCCESS }}
+	gi := &mock.GpuInstance{DestroyFunc: func() nvml.Return { order = append(order, "gpu"); return nvml.ERROR_IN_USE }}
+	err := d.uncreate(v, "create instance", gi, []nvml.ComputeInstance{ci}, cause)
+	var e *gpu.Error
+	if !errors.Is(err, gpu.ErrInsufficientResources) || !errors.As(err, &e) || e.Code != 23 || !strings.Contains(err.Error(), "cannot be taken back: in use") {
+		t.Errorf("error = %v", err)
+	}
+	if diff := cmp.Diff([]string{"compute", "gpu"}, order); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+	gi.DestroyFunc = func() nvml.Return { return nvml.SUCCESS }
+	if err := d.uncreate(v, "create instance", gi, nil, cause); err != cause { //nolint:errorlint // the very same
+		t.Errorf("error = %v; want the cause as it was", err)
+	}
+}
+
+func TestRawHandle(t *testing.T) {
+	if rawHandle(&mock.Device{}) != nil {
+		t.Error("a device that is not the binding's has a handle")
+	}
+	if rawHandle(nil) != nil {
+		t.Error("no device has a handle")
+	}
+}
