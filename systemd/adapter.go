@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path"
 	"sync"
+	"sync/atomic"
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"golang.org/x/sys/unix"
@@ -35,6 +36,8 @@ type Adapter struct {
 	freezer cgroup.Freezer
 	index   cgroup.Index
 	info    cgroup.Info
+
+	pidOnly atomic.Bool // this systemd does not take processes by descriptor
 
 	// mu guards the making and removing of slices against each other; systemd itself orders the rest.
 	mu sync.Mutex
@@ -95,6 +98,7 @@ func (a *Adapter) begin(ctx context.Context, controllers []string) error {
 		Adapter: "systemd", Detail: "systemd " + text, Freeze: true, Devices: true,
 		Limits: limitsSince(version, controllers),
 	}
+	a.pidOnly.Store(version < descriptorsSince)
 	scopes, err := a.scopeUnits(ctx)
 	if err != nil {
 		return err

@@ -70,6 +70,9 @@ func openReal(t *testing.T) (*Adapter, *fake) {
 	}
 	prefix := "gpusharetest" + strings.ToLower(strings.ReplaceAll(t.Name(), "/", ""))
 	f, address := startFake(t, &h)
+	// The library panics when it receives an array of descriptors, and the fake stands on it: only a real service
+	// manager can be given a process by descriptor.
+	f.set(func() { f.version = "252.39-1~deb12u1" })
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()

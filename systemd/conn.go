@@ -320,13 +320,22 @@ func (s *supervisor) cancelJob(l *link, id int) {
 }
 
 // is tells whether an error is this one of the service manager's.
-func is(err error, name string) bool {
-	var e dbus.Error
-	if errors.As(err, &e) {
-		return e.Name == busName+"."+name
+func is(err error, name string) bool { return errorName(err) == busName+"."+name }
+
+// unknownProperty tells whether the service manager does not know a property that it was given.
+func unknownProperty(err error) bool {
+	return errorName(err) == "org.freedesktop.DBus.Error.PropertyReadOnly"
+}
+
+// errorName is the D-Bus name of an error, empty for one of another kind.
+func errorName(err error) string {
+	if e, ok := errors.AsType[dbus.Error](err); ok {
+		return e.Name
 	}
-	var p *dbus.Error
-	return errors.As(err, &p) && p.Name == busName+"."+name
+	if e, ok := errors.AsType[*dbus.Error](err); ok {
+		return e.Name
+	}
+	return ""
 }
 
 // parseVersion reads the number out of what the manager calls its version: "257", "v252", "252.39-1~deb12u1",

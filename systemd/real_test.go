@@ -146,6 +146,9 @@ func TestHostScope(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("started in %v: %+v", time.Since(began), st)
+	if a.pidOnly.Load() != (parseVersion(a.Info().Detail) < descriptorsSince) {
+		t.Errorf("%s takes pids only: %v", a.Info().Detail, a.pidOnly.Load())
+	}
 	if at, err := procfs.Cgroup(p.PID); err != nil || at != st.Path {
 		t.Errorf("the process is in %s, %v", at, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
+	"github.com/godbus/dbus/v5"
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -63,11 +64,31 @@ func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeS
 	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit}, nil
 }
 
+// descriptorsSince is the oldest systemd that is known to take processes by descriptor (PIDFDs). 252 does not; a version
+// between that does gets pids, which is right but for a pid that became another process's on the way.
+const descriptorsSince = 257
+
+// startScope starts the unit around the process.
 func (a *Adapter) startScope(ctx context.Context, unit string, s cgroup.Scope) error {
-	props := a.scopeProperties(s)
-	return a.bus.job(ctx, "start scope "+s.ID, func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
-		return c.StartTransientUnitContext(ctx, unit, "fail", props, ended)
-	})
+	held, err := procfs.OpenPidfd(s.Process.PID, s.Process.Start)
+	if err != nil {
+		return fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+	}
+	defer held.Close()
+	start := func(who sd.Property) error {
+		props := append(a.scopeProperties(s), who)
+		return a.bus.job(ctx, "start scope "+s.ID, func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
+			return c.StartTransientUnitContext(ctx, unit, "fail", props, ended)
+		})
+	}
+	if !a.pidOnly.Load() {
+		err := held.Pass(func(fd int) error { return start(prop("PIDFDs", []dbus.UnixFD{dbus.UnixFD(fd)})) })
+		if !unknownProperty(err) {
+			return err
+		}
+		a.pidOnly.Store(true)
+	}
+	return start(prop("PIDs", []uint32{uint32(s.Process.PID)}))
 }
 
 // scopeProperties is what the scope is born with. Never User=: a scope of another user's delegates its cgroup to that
@@ -84,7 +105,6 @@ func (a *Adapter) scopeProperties(s cgroup.Scope) []sd.Property {
 	props := []sd.Property{
 		prop("Description", description),
 		prop("Slice", sliceUnit(a.prefix, s.Slice)),
-		prop("PIDs", []uint32{uint32(s.Process.PID)}),
 		prop("Delegate", true),
 		prop("CollectMode", "inactive-or-failed"),
 		prop("TimeoutStopUSec", uint64(timeout.Microseconds())),

@@ -108,6 +108,19 @@ func (p *Pidfd) Ended() bool {
 	return ended
 }
 
+// Pass calls use with the descriptor, which stays open until use returns.
+func (p *Pidfd) Pass(use func(fd int) error) error {
+	raw, err := p.f.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("cannot pass on process %d: %w", p.pid, err)
+	}
+	var used error
+	if err := raw.Control(func(fd uintptr) { used = use(int(fd)) }); err != nil {
+		return fmt.Errorf("cannot pass on process %d: %w", p.pid, err)
+	}
+	return used
+}
+
 // Close lets go of the process.
 func (p *Pidfd) Close() error { return p.f.Close() }
 
