@@ -109,6 +109,9 @@ func (d *Daemon) measure(l *api.Lease) {
 		return
 	}
 	d.shares.fill(l, d.gate != nil && d.desired.Load().enforcing())
+	if l.Share != nil && l.Kind == api.ModeMPS {
+		l.Share.Gated = d.desired.Load().enforcing() // By the MPS server, for every process that joined it.
+	}
 	m := d.samples.lease(l.ID)
 	l.Processes = m.processes
 	switch {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -45,8 +46,13 @@ func (c *call) reply(status int, v any) error {
 	return c.replyBytes(status, append(b, '\n'))
 }
 
+// jsonType is the header's value; nobody changes it.
+var jsonType = []string{"application/json"}
+
 func (c *call) replyBytes(status int, b []byte) error {
-	c.w.Header().Set("Content-Type", "application/json")
+	h := c.w.Header()
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(len(b))} // Else a long answer goes out in chunks, each with a system call.
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(b) // The caller went away: nobody is left to tell.
 	return nil

@@ -89,8 +89,12 @@ func everything(ctx context.Context, c *worker.Client, watch time.Duration) map[
 // of a symbol that is not there would end the worker at once, with exit code 127.
 func TestSimLackingSymbols(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
-	ctx := limit(t)
 	dir := t.TempDir()
+	// Over a hundred workers start here: without the race detector, which slows each start.
+	binary := filepath.Join(dir, "gpushare-nvml")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the worker: %v\n%s", err, out)
+	}
 	header, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +120,7 @@ func TestSimLackingSymbols(t *testing.T) {
 		}
 		t.Cleanup(func() { os.RemoveAll(run) })
 		c, err := worker.New(worker.Options{
-			Command: []string{filepath.Join(n.bin, "gpushare-nvml")}, Env: []string{"GPUSIM_ROOT=" + n.root}, RunDir: run,
+			Command: []string{binary}, Env: []string{"GPUSIM_ROOT=" + n.root}, RunDir: run,
 			Library: lib, HostRoot: n.root, Launcher: worker.Exec{},
 		})
 		if err != nil {
@@ -127,7 +131,7 @@ func TestSimLackingSymbols(t *testing.T) {
 	}
 	check := func(t *testing.T, c *worker.Client, watch time.Duration, may ...error) {
 		t.Helper()
-		for what, err := range everything(ctx, c, watch) {
+		for what, err := range everything(limit(t), c, watch) {
 			if err != nil && !slices.ContainsFunc(may, func(m error) bool { return errors.Is(err, m) }) {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -138,7 +142,7 @@ func TestSimLackingSymbols(t *testing.T) {
 	}
 
 	least := client(t, essential)
-	info, err := least.Node(ctx)
+	info, err := least.Node(limit(t))
 	if err != nil || len(info.GPUs) != 1 || len(info.Missing) < 40 {
 		t.Fatalf("least library: %+v, %v", info, err)
 	}
@@ -148,7 +152,7 @@ func TestSimLackingSymbols(t *testing.T) {
 	for _, name := range essential {
 		t.Run("essential "+name, func(t *testing.T) {
 			left := slices.DeleteFunc(slices.Clone(essential), func(s string) bool { return s == name })
-			if _, err := client(t, left).Node(ctx); !errors.Is(err, gpu.ErrMissing) || !strings.Contains(fmt.Sprint(err), name) {
+			if _, err := client(t, left).Node(limit(t)); !errors.Is(err, gpu.ErrMissing) || !strings.Contains(fmt.Sprint(err), name) {
 				t.Errorf("without %s: %v; want ErrMissing and its name", name, err)
 			}
 		})

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
-
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/client"
@@ -157,8 +159,12 @@ func crashNode(t *testing.T, binaries string) (n *harness.Node, old string) {
 
 // The daemon is killed at every place that it passes on its way from one layout to another and back, one after the
 // other: between any two steps, inside them, and inside the writing of its state.
-func TestKilledAtEveryStep(t *testing.T) {
+func TestDaemonKilled(t *testing.T) {
 	binaries := buildWithFaults(t)
+	t.Run("while undoing", func(t *testing.T) {
+		t.Parallel()
+		killedWhileUndoing(t, binaries)
+	})
 	const lanes = 2
 	for lane := range lanes {
 		t.Run(fmt.Sprintf("lane-%d", lane), func(t *testing.T) {
@@ -279,4 +285,211 @@ func lastFault(n *harness.Node) string {
 	}
 	line, _, _ := strings.Cut(string(b[at:]), "\n")
 	return strings.TrimPrefix(line, "fault point ")
+}
+
+// The daemon is killed while it takes a failed change back. The GPU ends with the new layout or with the old one at its
+// old places, and whoever reads the status knows which and why.
+func killedWhileUndoing(t *testing.T, binaries string) {
+	n, _ := crashNode(t, binaries)
+	apply(t, n, after)
+	wanted := anywhere(truth(t, n))
+	kills := 0
+	for k := 1; ; k++ {
+		apply(t, n, before)
+		old := truth(t, n)
+		where := fmt.Sprintf("kill %d while undoing", k)
+		if err := n.Ctl(soon(t), nil, "fault", "add", "DeviceCreateGpuInstance*", "fail", "--gpu", "0", "--nth", "1", "--times", "1"); err != nil {
+			t.Fatal(err)
+		}
+		n.StopDaemon()
+		n.Env = []string{fmt.Sprintf("GPUSHARE_FAULT=engine.*-undo.*:kill@%d", k)}
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		acknowledged, done, err := applyOn(soon(t), n, after)
+		if !acknowledged || done {
+			t.Fatalf("%s: the apply ended with acknowledged %v, done %v, %v", where, acknowledged, done, err)
+		}
+		died := !strings.HasPrefix(err.Error(), "degraded")
+		if died {
+			<-n.DaemonDone()
+			kills++
+			n.Env = nil
+			if err := n.StartDaemon(soon(t)); err != nil {
+				t.Fatalf("%s: the daemon does not start again: %v", where, err)
+			}
+		}
+		s := settled(t, n)
+		got := truth(t, n)
+		switch s.GPUs[0].State {
+		case "ok":
+			explained(t, s, where)
+			if anywhere(got) != wanted {
+				t.Errorf("%s: no GPU is held and the node has\n got %s\nwant %s", where, got, wanted)
+			}
+		case "held":
+			if s.GPUs[0].Reason == "" {
+				t.Errorf("%s: GPU 0 is held without a reason", where)
+			}
+			if gotOf, oldOf := onGPU(got, 0), onGPU(old, 0); gotOf != oldOf {
+				t.Errorf("%s: GPU 0 is held and has\n got %s\nwant %s", where, gotOf, oldOf)
+			}
+		default:
+			t.Errorf("%s: GPU 0 is %s: %s", where, s.GPUs[0].State, s.GPUs[0].Reason)
+		}
+		if err := n.Ctl(soon(t), nil, "fault", "clear"); err != nil {
+			t.Fatal(err)
+		}
+		if r := n.CLI(soon(t), "gpu", "retry", "0"); r.Code != 0 {
+			t.Errorf("%s: gpu retry exits with %d: %s", where, r.Code, r.Err)
+		}
+		explained(t, settled(t, n), where+", after a retry")
+		if got := truth(t, n); anywhere(got) != wanted {
+			t.Errorf("%s: after a retry the node has\n got %s\nwant %s", where, got, wanted)
+		}
+		if t.Failed() {
+			t.Fatal(daemonLog(n))
+		}
+		if !died {
+			break
+		}
+	}
+	if kills == 0 {
+		t.Error("nothing was ever killed")
+	}
+	t.Logf("%d kills", kills)
+}
+
+// onGPU is what a truth says of one GPU.
+func onGPU(truth string, index int) string {
+	var out []string
+	for _, p := range strings.Split(truth, "; ") {
+		if strings.HasPrefix(p, fmt.Sprintf("GPU %d:", index)) {
+			out = append(out, p)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+// slow is 'quick' with a driver that takes its time, so that a step is still under way when its beginning was seen.
+const slow = quick + `latency:
+  DeviceCreateGpuInstance*: 80ms
+  GpuInstanceCreateComputeInstance*: 40ms
+  GpuInstanceDestroy: 80ms
+  ComputeInstanceDestroy: 40ms
+`
+
+// workerOf is the process that talks to the driver for a daemon.
+func workerOf(t *testing.T, daemon int) int {
+	t.Helper()
+	pid := 0
+	err := harness.Await(soon(t), 5*time.Millisecond, "the daemon has no worker", func() (bool, error) {
+		stats, err := filepath.Glob("/proc/[0-9]*/stat")
+		if err != nil {
+			return false, err
+		}
+		for _, file := range stats {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				continue // It ended.
+			}
+			// pid (comm) state ppid …; the comm of gpushare-nvml has no parenthesis.
+			head, rest, _ := strings.Cut(string(b), ") ")
+			if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(daemon) && f[0] != "Z" && strings.HasSuffix(head, "(gpushare-nvml") {
+				pid, err = strconv.Atoi(strings.Fields(head)[0])
+				return err == nil, err
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// The worker is killed at every step of a change. The change ends, and each GPU has all of it or nothing.
+func TestWorkerKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
+	n := start(t, slow)
+	apply(t, n, after)
+	wanted := anywhere(truth(t, n))
+	kills := 0
+	for k := 1; ; k++ {
+		apply(t, n, before)
+		old := truth(t, n)
+		where := fmt.Sprintf("worker killed at step %d", k)
+		c := n.Client()
+		res, err := c.Apply(soon(t), []byte(after), client.ApplyOptions{})
+		if err != nil || res.Operation == nil {
+			t.Fatalf("%s: cannot apply: %v", where, err)
+		}
+		steps, died := len(res.Plan.Steps), false
+		op, err := c.Follow(soon(t), res.Operation, func(op *api.Operation) {
+			for _, s := range op.Plan.Steps {
+				if s.ID == k && s.State == "doing" && !died {
+					died = true
+					where += " (" + s.Text + ")"
+					if err := syscall.Kill(workerOf(t, n.DaemonPID()), syscall.SIGKILL); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", where, err)
+		}
+		if died {
+			kills++
+		}
+		s := settled(t, n)
+		got := truth(t, n)
+		switch op.State {
+		case "done":
+			explained(t, s, where)
+			if anywhere(got) != wanted {
+				t.Errorf("%s: it ended done and the node has\n got %s\nwant %s", where, got, wanted)
+			}
+		case "degraded":
+			t.Logf("%s: %s", where, op.Error.Message)
+			for i := range 2 {
+				switch s.GPUs[i].State {
+				case "held":
+					if s.GPUs[i].Reason == "" {
+						t.Errorf("%s: GPU %d is held without a reason", where, i)
+					}
+					if onGPU(got, i) != onGPU(old, i) {
+						t.Errorf("%s: GPU %d is held and has\n got %s\nwant %s", where, i, onGPU(got, i), onGPU(old, i))
+					}
+				default:
+					if anywhere(onGPU(got, i)) != onGPU(wanted, i) {
+						t.Errorf("%s: GPU %d is %s and has\n got %s\nwant %s", where, i, s.GPUs[i].State, onGPU(got, i), onGPU(wanted, i))
+					}
+				}
+			}
+		default:
+			t.Errorf("%s: it ended %s: %+v", where, op.State, op.Error)
+		}
+		for i := range 3 {
+			if s.GPUs[i].State == "ok" {
+				continue
+			}
+			if r := n.CLI(soon(t), "gpu", "retry", strconv.Itoa(i)); r.Code != 0 {
+				t.Errorf("%s: gpu retry %d exits with %d: %s", where, i, r.Code, r.Err)
+			}
+		}
+		explained(t, settled(t, n), where+", after a retry")
+		if got := truth(t, n); anywhere(got) != wanted {
+			t.Errorf("%s: after a retry the node has\n got %s\nwant %s", where, got, wanted)
+		}
+		if t.Failed() {
+			t.Fatal(daemonLog(n))
+		}
+		if k >= steps {
+			break
+		}
+	}
+	if kills == 0 {
+		t.Error("no step was ever seen under way")
+	}
 }

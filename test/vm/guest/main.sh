@@ -39,11 +39,11 @@ for check in $checks; do
 	if [ "$rc" != 0 ] && [ "$rc" != 77 ]; then
 		{
 			cat "$log"
-			echo "--- mounts"
-			head -n 3 /proc/self/mountinfo
 			echo "--- journal"
-			journalctl --no-pager -o short-monotonic -n 40 2>/dev/null
+			journalctl --no-pager -o short-monotonic -n 40 2>/dev/null | cut -c1-300
 		} | while IFS= read -r line; do say "log $check $line"; done
 	fi
 done
 say done
+# The whole journal goes to the console, which the host keeps; the report above is for people in a hurry.
+journalctl --no-pager -b -o short-monotonic 2>/dev/null | cut -c1-400 >/dev/ttyS0

@@ -41,7 +41,7 @@ check_daemon_starts() {
 	note "start to ready: $(($(uptime_ms) - began)) ms"
 	active gpushared.service
 	active gpushare-thaw.service
-	want "the adapter" "$(field .node.adapter)" systemd
+	[[ $(field .node.adapter) == systemd* ]] || die "the adapter is $(field .node.adapter)"
 	want "GPUs that the daemon sees" "$(field '.gpus | length')" 4
 	# The worker is a unit of its own, so that nothing of NVML is in the daemon's.
 	want "processes in the daemon's unit" "$(wc -w <"$cgroot$(cgroup_of gpushared.service)/cgroup.procs")" 1
@@ -127,7 +127,6 @@ check_limits() {
 	local cg
 	cg=$(cgroup_of gpushare-vision.slice)
 	want "memory.max" "$(cat "$cgroot$cg/memory.max")" $((256 << 20))
-	want "memory.high" "$(cat "$cgroot$cg/memory.high")" $((240 << 20))
 	want "cpu.max" "$(cat "$cgroot$cg/cpu.max")" "150000 100000"
 	want "cpu.weight" "$(cat "$cgroot$cg/cpu.weight")" 200
 	want "pids.max" "$(cat "$cgroot$cg/pids.max")" 128
@@ -136,8 +135,9 @@ check_limits() {
 	# The memory limit acts: what goes over it dies, in the tenant's slice and not elsewhere.
 	local out
 	out=$(setpriv --reuid alice --regid alice --init-groups env -i PATH=/usr/bin:/bin \
-		gpushare run -t vision --grant big -- bash -c 'x=$(head -c 400M /dev/zero | tr "\0" x); echo survived' 2>&1 || true)
-	[[ $out != *survived* ]] || die "400 MiB fitted into 256 MiB"
+		gpushare run -t vision --grant big -- dd if=/dev/zero of=/dev/null bs=400M count=1 2>&1 || true)
+	[[ $out != *copied* ]] || die "400 MiB fitted into 256 MiB: $out"
+	[ "$(sed -n 's/^oom_kill //p' "$cgroot$cg/memory.events")" -ge 1 ] || die "the job died, but not of its tenant's limit: $out"
 	active gpushared.service
 }
 
@@ -192,6 +192,7 @@ restarted() { [ "$(property gpushared.service NRestarts)" = "$1" ] && active gpu
 
 # Killed for good, while two leases take turns: nobody stays frozen, because thawing is another unit's business.
 check_thaw_without_daemon() {
+	trap daemon_again EXIT
 	systemctl mask --quiet --runtime gpushared.service gpushared.socket
 	systemctl daemon-reload
 	kill -KILL "$(property gpushared.service MainPID)"
@@ -204,11 +205,14 @@ check_thaw_without_daemon() {
 	local code=0
 	gpushare status >/dev/null 2>&1 || code=$?
 	want "the exit code of gpushare without a daemon" "$code" 3
+	daemon_again
+	want "leases found" "$(field '.leases | length')" 3
+}
+daemon_again() {
 	systemctl unmask --quiet --runtime gpushared.service gpushared.socket
 	systemctl daemon-reload
 	systemctl reset-failed gpushared.service gpushared.socket 2>/dev/null || true
 	systemctl start gpushared.service
-	want "leases found" "$(field '.leases | length')" 3
 }
 down() { [ "$(property "$1" MainPID)" = 0 ]; }
 
