@@ -1,0 +1,237 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// crowd is many leases that start and end, so that whatever happens to the daemon happens in the middle of something.
+type crowd struct {
+	n *harness.Node
+	// quiet is held for reading by each member while it starts or ends a lease, and for writing by whoever counts them.
+	quiet sync.RWMutex
+	mu    sync.Mutex // guards what follows
+	told  map[string]*harness.Job
+	count int
+}
+
+// member starts and ends leases until ctx is over.
+func (c *crowd) member(ctx context.Context, tenant string, random *rand.Rand) error {
+	for ctx.Err() == nil {
+		if err := c.one(ctx, tenant, time.Duration(50+random.IntN(400))*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// one is one lease that burns for so long. A daemon that is dead refuses it, which is no error.
+func (c *crowd) one(ctx context.Context, tenant string, life time.Duration) error {
+	script := `echo "lease=$GPUSHARE_LEASE."; exec ` + strings.Join(c.n.Burn("--memory", "64MiB", "--kernel", "2ms", "--queue", "8"), " ")
+	c.quiet.RLock()
+	job, err := c.n.Run("-q", "-t", tenant, "--grant", "part", "--", "sh", "-c", script)
+	if err != nil {
+		c.quiet.RUnlock()
+		return err
+	}
+	id, told := "", false
+	if job.AwaitLine(ctx, ".") == nil {
+		_, rest, _ := strings.Cut(job.Output(), "lease=")
+		id, _, told = strings.Cut(rest, ".")
+	}
+	if told {
+		c.mu.Lock()
+		c.told[id] = job
+		c.count++
+		c.mu.Unlock()
+	}
+	c.quiet.RUnlock()
+	select {
+	case <-time.After(life): // It is the load, not a wait for anything.
+	case <-job.Done():
+	case <-ctx.Done():
+	}
+	c.quiet.RLock()
+	defer c.quiet.RUnlock()
+	job.Kill()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if told && job.Code() != -int(syscall.SIGKILL) {
+		return fmt.Errorf("lease %s ended by itself with %d: %s", id, job.Code(), job.Output())
+	}
+	delete(c.told, id)
+	return nil
+}
+
+// living are the leases that somebody was told of and whose processes live, by their ids.
+func (c *crowd) living() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]int{}
+	for id, job := range c.told {
+		select {
+		case <-job.Done():
+		default:
+			out[id] = job.PID()
+		}
+	}
+	return out
+}
+
+// The daemon is killed again and again while leases start, run, are frozen and end. Everybody who was told of a lease
+// runs on and is known again, whoever ended is not, and nobody stays frozen.
+func TestLeasesSurviveKills(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, small)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	ctx, stop := context.WithCancel(soon(t))
+	c := &crowd{n: n, told: map[string]*harness.Job{}}
+	var group sync.WaitGroup
+	// Two that stay for the whole time share the GPU, so that somebody is frozen more often than not.
+	for _, tenant := range []string{"red", "blue"} {
+		group.Go(func() {
+			if err := c.one(ctx, tenant, time.Minute); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for i := range uint64(3) {
+		group.Go(func() {
+			if err := c.member(ctx, []string{"red", "blue"}[i%2], rand.New(rand.NewPCG(seed, i))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	defer group.Wait()
+	defer stop()
+	random := rand.New(rand.NewPCG(seed, 99))
+	rounds, freezes := 8, uint64(0)
+	if testing.Short() {
+		rounds = 3
+	}
+	for round := range rounds {
+		<-time.After(time.Duration(100+random.IntN(500)) * time.Millisecond) // A random moment is what is asked for.
+		if counters, err := n.Client().Counters(soon(t)); err == nil {
+			freezes += counters["freezes"]
+		}
+		n.KillDaemon()
+		if round%2 == 1 {
+			thawed(t, n) // The daemon is dead and stays so: others must see to it.
+		}
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		c.quiet.Lock()
+		c.counted(t)
+		c.quiet.Unlock()
+		if t.Failed() {
+			t.Fatal(daemonLog(n))
+		}
+	}
+	n.StopDaemon()
+	thawed(t, n)
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	group.Wait()
+	c.counted(t)
+	t.Logf("%d leases, %d freezes", c.count, freezes)
+	if freezes == 0 && os.Geteuid() == 0 {
+		t.Error("nobody was ever frozen: that no one stays so means nothing")
+	}
+	if c.count < rounds {
+		t.Errorf("only %d leases were ever begun: that is no load", c.count)
+	}
+}
+
+// counted waits until the daemon's leases are exactly those that live.
+func (c *crowd) counted(t *testing.T) {
+	t.Helper()
+	want := c.living()
+	err := harness.Await(soon(t), 10*time.Millisecond, "the leases are not those that live", func() (bool, error) {
+		s, err := c.n.Client().Status(soon(t))
+		if err != nil {
+			return false, err
+		}
+		have := map[string]int{}
+		for i := range s.Leases {
+			if l := &s.Leases[i]; l.State == api.LeaseRunning {
+				have[l.ID] = l.PID
+			}
+		}
+		for id, pid := range want {
+			if have[id] != pid {
+				return false, fmt.Errorf("pid %d was told of lease %s and is not known by it: %v", pid, id, have)
+			}
+		}
+		if len(s.Leases) != len(want) {
+			return false, fmt.Errorf("%d leases are known, %d live: %v and %v", len(s.Leases), len(want), have, want)
+		}
+		return true, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// thawed waits until no process of the node is frozen. It needs no daemon.
+func thawed(t *testing.T, n *harness.Node) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return // Nobody was ever frozen.
+	}
+	top := filepath.Join(unified(t), "gpushare-"+filepath.Base(n.Dir))
+	err := harness.Await(soon(t), 20*time.Millisecond, "somebody stays frozen", func() (bool, error) {
+		var frozen []string
+		err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.Name() != "cgroup.freeze" {
+				return nil // Cgroups go while they are looked at.
+			}
+			if b, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(b)) != "0" {
+				frozen = append(frozen, path)
+			}
+			return nil
+		})
+		if err != nil {
+			return false, err
+		}
+		if len(frozen) > 0 {
+			return false, fmt.Errorf("frozen: %v", frozen)
+		}
+		return true, nil
+	})
+	if err != nil {
+		t.Errorf("%v\n%s", err, daemonLog(n))
+	}
+}
+
+// unified is where the version 2 hierarchy of cgroups is mounted.
+func unified(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		if head, tail, ok := strings.Cut(line, " - "); ok && strings.HasPrefix(tail, "cgroup2 ") {
+			return strings.Fields(head)[4]
+		}
+	}
+	t.Skip("no cgroup version 2 is mounted")
+	return ""
+}
