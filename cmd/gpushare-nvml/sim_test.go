@@ -138,7 +138,7 @@ func serve(t testing.TB, node string, d worker.Deadlines) *simNode {
 	}
 	c, err := worker.New(worker.Options{
 		Command:   []string{filepath.Join(b.dir, "gpushare-nvml")},
-		Env:       []string{"GPUSIM_ROOT=" + root},
+		Env:       []string{"GPUSIM_ROOT=" + root, "GORACE=atexit_sleep_ms=0"}, // the race detector waits a second at the end
 		RunDir:    run,
 		Library:   filepath.Join(root, "usr/lib/libnvidia-ml.so.1"),
 		HostRoot:  root,

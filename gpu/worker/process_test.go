@@ -67,7 +67,7 @@ func newProcessClient(t *testing.T, mode string, d Deadlines) *Client {
 	}
 	c, err := New(Options{
 		Command:   []string{exe},
-		Env:       []string{workerEnv + "=" + mode},
+		Env:       []string{workerEnv + "=" + mode, "GORACE=atexit_sleep_ms=0"}, // the race detector waits a second at the end
 		RunDir:    dir,
 		Launcher:  Exec{Stderr: os.Stderr},
 		Deadlines: d,
