@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gpushare/gpushare/internal/procfs"
 )
@@ -24,6 +25,7 @@ type Processes struct {
 	slices map[SliceName]Slice
 	scopes map[string]*tree
 	owners map[Process]string // every member of every scope
+	looked time.Duration      // since boot: when all processes were last read
 }
 
 // tree is one scope.
@@ -172,11 +174,35 @@ func (p *Processes) Members(_ context.Context, id string) ([]Process, error) {
 
 // WaitEmpty blocks until no process of the scope lives, and forgets the scope.
 func (p *Processes) WaitEmpty(ctx context.Context, id string) error {
-	if err := waitNone(ctx, func() ([]Process, error) { return p.Members(ctx, id) }); err != nil {
+	if err := waitNone(ctx, func() ([]Process, error) { return p.living(id) }); err != nil {
 		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
 	}
 	p.forget(id)
 	return nil
+}
+
+// living lists members that live, for those who wait. Reading all processes is shared by all who wait, once in a while:
+// it costs some 10 µs a process.
+func (p *Processes) living(id string) ([]Process, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if procfs.BootTime()-p.looked > recheck {
+		if err := p.refreshLocked(); err != nil {
+			return nil, err
+		}
+	}
+	t, ok := p.scopes[id]
+	if !ok {
+		return nil, fmt.Errorf("scope %s: %w", id, ErrNotFound)
+	}
+	if alive := slices.DeleteFunc(sortedMembers(t), func(m Process) bool { return !procfs.Alive(m.PID, m.Start) }); len(alive) > 0 {
+		return alive, nil
+	}
+	// Before it is called empty, all are looked at.
+	if err := p.refreshLocked(); err != nil {
+		return nil, err
+	}
+	return sortedMembers(t), nil
 }
 
 // KillScope kills every process of the scope until none is found.
@@ -281,6 +307,7 @@ func (p *Processes) refreshLocked() error {
 	if err != nil {
 		return err
 	}
+	p.looked = procfs.BootTime()
 	byPID := make(map[int]procfs.Stat, len(all))
 	for _, s := range all {
 		byPID[s.PID] = s
