@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -110,37 +111,34 @@ func (st SliceState) Matches(want Slice) bool {
 
 // SortRules is the rules in one order, those for one device merged, each access once and in the order "rwm".
 func SortRules(rules []DeviceRule) []DeviceRule {
-	type number struct {
-		kind         byte
-		major, minor uint32
-	}
-	merged := map[number]DeviceRule{}
-	for _, r := range rules {
-		n := number{r.Type, r.Major, r.Minor}
-		old := merged[n]
-		r.Access = normalAccess(old.Access + r.Access)
-		if r.Name == "" {
-			r.Name = old.Name
+	sorted := slices.Clone(rules)
+	slices.SortStableFunc(sorted, compareDevices)
+	merged := sorted[:0]
+	for _, r := range sorted {
+		last := len(merged) - 1
+		if last >= 0 && compareDevices(merged[last], r) == 0 {
+			r.Access = normalAccess(merged[last].Access + r.Access)
+			if r.Name == "" {
+				r.Name = merged[last].Name
+			}
+			merged[last] = r
+			continue
 		}
-		merged[n] = r
+		r.Access = normalAccess(r.Access)
+		merged = append(merged, r)
 	}
-	sorted := make([]DeviceRule, 0, len(merged))
-	for _, r := range merged {
-		sorted = append(sorted, r)
-	}
-	slices.SortFunc(sorted, func(a, b DeviceRule) int {
-		if a.Type != b.Type {
-			return int(a.Type) - int(b.Type)
-		}
-		if a.Major != b.Major {
-			return int(int64(a.Major) - int64(b.Major))
-		}
-		return int(int64(a.Minor) - int64(b.Minor))
-	})
-	return sorted
+	return merged
+}
+
+func compareDevices(a, b DeviceRule) int {
+	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
 }
 
 func normalAccess(s string) string {
+	switch s { // as nearly all rules have it already
+	case "r", "w", "m", "rw", "rwm":
+		return s
+	}
 	out := make([]byte, 0, 3)
 	for _, c := range []byte("rwm") {
 		if slices.Contains([]byte(s), c) {

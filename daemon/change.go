@@ -55,6 +55,7 @@ func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authorit
 	d.events.publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.generation, who)})
 	if !run {
 		d.refresh(p.node)
+		d.kick() // What is ours now may be granted now.
 		return nil, nil
 	}
 	op := d.launch(record, p.plan)

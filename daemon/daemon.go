@@ -49,6 +49,7 @@ type Daemon struct {
 	samples    samples
 	shares     shares
 	page       page
+	walls      atomic.Pointer[wanted]
 	conditions conditions
 	counters   counters
 

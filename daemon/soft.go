@@ -20,9 +20,33 @@ import (
 
 // softPlan is the part of a plan that changes no GPU hardware: walls, and MPS control daemons.
 type softPlan struct {
-	narrow  []step.Step // before the hardware
-	rest    []step.Step // after it
+	narrow []step.Step // before the hardware
+	rest   []step.Step // after it
+}
+
+// wanted is the slices that a spec wants on one observation, and what they lack.
+type wanted struct {
+	node    *observe.Node
+	spec    *desired
+	slices  []cgroup.Slice
 	missing []isolation.Missing
+}
+
+// wallsWanted works out the slices. What was worked out last is kept: planning and judging ask for the same.
+func (d *Daemon) wallsWanted(want *desired, node *observe.Node, going []step.Step) (*wanted, error) {
+	if w := d.walls.Load(); w != nil && w.node == node && w.spec == want && len(going) == 0 {
+		return w, nil
+	}
+	hw, err := d.hardware(node, going)
+	if err != nil {
+		return nil, err
+	}
+	w := &wanted{node: node, spec: want}
+	w.slices, w.missing = isolation.Desired(&hw, d.tenants(want, &hw))
+	if len(going) == 0 {
+		d.walls.Store(w)
+	}
+	return w, nil
 }
 
 // planSoft plans walls and MPS. going are the hardware steps that come with it: what they destroy is walled off first.
@@ -34,19 +58,17 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 	if node.DriverErr != nil {
 		return p, nil // Walls are left as they stand: what they allow cannot be known.
 	}
-	hw, err := d.hardware(node, going)
+	w, err := d.wallsWanted(want, node, going)
 	if err != nil {
 		return p, err
 	}
-	slicesWanted, missing := isolation.Desired(&hw, d.tenants(want, &hw))
-	p.missing = missing
 	stop, start := d.planMPS(want, node)
 	p.narrow = append(p.narrow, stop...)
 	if d.port.Info().Adapter == "processes" {
 		p.rest = start // There are no slices to make.
 		return p, nil
 	}
-	for _, s := range isolation.PlanInUse(slicesWanted, node.Slices, d.port.Info(), d.sliceUse()) {
+	for _, s := range isolation.PlanInUse(w.slices, node.Slices, d.port.Info(), d.sliceUse()) {
 		if s.Phase == step.Narrow {
 			p.narrow = append(p.narrow, s)
 		} else {
@@ -205,14 +227,12 @@ func (d *Daemon) widener() func(ctx context.Context, s step.Step) (step.Step, bo
 }
 
 func (d *Daemon) slicesNow(ctx context.Context) (map[cgroup.SliceName]cgroup.Slice, error) {
-	node := d.observer.Observe(ctx)
-	hw, err := d.hardware(node, nil)
+	w, err := d.wallsWanted(d.desired.Load(), d.observer.Observe(ctx), nil)
 	if err != nil {
 		return nil, err
 	}
-	wanted, _ := isolation.Desired(&hw, d.tenants(d.desired.Load(), &hw))
 	out := map[cgroup.SliceName]cgroup.Slice{}
-	for _, s := range wanted {
+	for _, s := range w.slices {
 		out[s.Name] = s
 	}
 	return out, nil
@@ -230,18 +250,17 @@ func (d *Daemon) judgeSoft(want *desired, node *observe.Node) {
 
 func (d *Daemon) judgeWalls(want *desired, node *observe.Node, lacks map[string]api.Condition) {
 	info := d.port.Info()
-	hw, err := d.hardware(node, nil)
+	w, err := d.wallsWanted(want, node, nil)
 	if err != nil {
 		lacks["host"] = api.Condition{Message: err.Error()}
 		return
 	}
-	wanted, missing := isolation.Desired(&hw, d.tenants(want, &hw))
-	for _, m := range missing {
+	for _, m := range w.missing {
 		lacks[m.Slice.String()+m.Text] = api.Condition{Tenant: m.Slice.Tenant, Message: m.Text}
 	}
 	// One line for the node is enough: a line for each tenant would hide the rest.
 	var names []string
-	for _, s := range wanted {
+	for _, s := range w.slices {
 		if s.Name.Grant != "" {
 			continue
 		}
@@ -255,7 +274,7 @@ func (d *Daemon) judgeWalls(want *desired, node *observe.Node, lacks map[string]
 	if len(names) > 0 {
 		lacks["limits"] = api.Condition{Message: strings.Join(names, ", ") + " limits are not enforced" + where, Hint: "'gpushare tenant show' says which; systemd with cgroup v2 enforces all of them"}
 	}
-	if len(wanted) > 0 && !info.Devices {
+	if len(w.slices) > 0 && !info.Devices {
 		lacks["devices"] = api.Condition{Message: "device walls are not enforced" + where, Hint: "a tenant is kept to its GPUs by its environment only; systemd enforces them"}
 	}
 	sliced := slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.mode(g.Identity.UUID) == api.ModeTimeslice })

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu"
 )
 
 // Tenant is what a tenant's walls are made from.
@@ -35,6 +36,7 @@ type Missing struct {
 func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 	var out []cgroup.Slice
 	var missing []Missing
+	allowed := memo{h: h, known: map[memoKey]allowance{}}
 	for _, t := range tenants {
 		outer := cgroup.Slice{Name: cgroup.SliceName{Tenant: t.Name}, Limits: t.Limits, Closed: true}
 		var grants []cgroup.Slice
@@ -51,12 +53,12 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 		for _, g := range t.Grants {
 			inner := cgroup.Slice{Name: cgroup.SliceName{Tenant: t.Name, Grant: g.Name}, Closed: true, Devices: slices.Clone(classes)}
 			for _, target := range g.Targets {
-				rules, lacking, err := Rules(h, []Target{target}, nil)
-				say(inner.Name, lacking...)
-				if err != nil {
-					say(inner.Name, err.Error())
+				a := allowed.of(target)
+				say(inner.Name, a.lacking...)
+				if a.err != nil {
+					say(inner.Name, a.err.Error())
 				}
-				inner.Devices = append(inner.Devices, rules...)
+				inner.Devices = append(inner.Devices, a.rules...)
 			}
 			inner.Devices = cgroup.SortRules(inner.Devices)
 			outer.Devices = append(outer.Devices, inner.Devices...)
@@ -76,6 +78,37 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 		out = append(append(out, outer), grants...)
 	}
 	return out, missing
+}
+
+// memo works the rules of each target out once: many grants share the same instances.
+type memo struct {
+	h     *Hardware
+	known map[memoKey]allowance
+}
+
+type memoKey struct {
+	gpu   gpu.UUID
+	at    gpu.Placement
+	whole bool
+}
+
+type allowance struct {
+	rules   []cgroup.DeviceRule
+	lacking []string
+	err     error
+}
+
+func (m memo) of(t Target) allowance {
+	key := memoKey{gpu: t.GPU, whole: t.Instance == nil}
+	if t.Instance != nil {
+		key.at = *t.Instance
+	}
+	a, ok := m.known[key]
+	if !ok {
+		a.rules, a.lacking, a.err = Rules(m.h, []Target{t}, nil)
+		m.known[key] = a
+	}
+	return a
 }
 
 // near is the CPUs next to the targets' GPUs; why tells what it could not find out. A host with one NUMA node has
