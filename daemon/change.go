@@ -126,7 +126,7 @@ func gpusOf(steps []step.Step) map[gpu.UUID]bool {
 // launch carries a recorded change out in the background.
 func (d *Daemon) launch(r engine.Record, plan api.Plan) api.Operation {
 	op := d.operations.begin(r.ID, r.Kind, r.Who, plan)
-	d.changing.Store(&openChange{operation: op.ID, gpus: gpusOf(r.Steps)})
+	d.open(op.ID, r.Steps)
 	d.table.Update(d.view(d.observer.Last()))
 	d.page.touch()
 	d.goroutines.Go(func() {
@@ -135,6 +135,13 @@ func (d *Daemon) launch(r engine.Record, plan api.Plan) api.Operation {
 		d.carryOut(ctx, r, op.ID, false)
 	})
 	return op
+}
+
+// open marks a change as under way, when no mending is.
+func (d *Daemon) open(operation string, steps []step.Step) {
+	d.mendMu.Lock()
+	defer d.mendMu.Unlock()
+	d.changing.Store(&openChange{operation: operation, gpus: gpusOf(steps)})
 }
 
 // carryOut runs the steps, reads back, records what was reached, and closes the change.
@@ -266,7 +273,7 @@ func (d *Daemon) settle(ctx context.Context) {
 	}
 	d.log.Info("an open change is settled", "operation", r.ID, "who", r.Who, "steps", len(r.Steps))
 	op := d.operations.begin(r.ID, "resume", r.Who, api.Plan{SchemaVersion: 1, Generation: d.desired.Load().generation, Steps: wireSteps(r.Steps)})
-	d.changing.Store(&openChange{operation: op.ID, gpus: gpusOf(r.Steps)})
+	d.open(op.ID, r.Steps)
 	d.goroutines.Go(func() {
 		run, cancel := context.WithTimeout(d.ctx, changeTimeout)
 		defer cancel()

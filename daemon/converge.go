@@ -36,7 +36,7 @@ func (d *Daemon) convergeLoop(ctx context.Context) {
 		look, cancel := context.WithTimeout(ctx, observeTimeout)
 		node := d.observer.Observe(look)
 		d.restore(node)
-		if err := d.convergeOn(look, node); err != nil {
+		if err := d.mend(look); err != nil && ctx.Err() == nil {
 			d.log.Warn("cannot converge", "error", err)
 		}
 		cancel()
@@ -51,7 +51,18 @@ func (d *Daemon) convergeLoop(ctx context.Context) {
 	}
 }
 
-// converge looks and mends once.
+// mend carries out the soft steps that are due by the last observation, unless a change is under way: a change takes
+// access away before it touches the hardware and gives it after, and what is mended in between would give it too early.
+func (d *Daemon) mend(ctx context.Context) error {
+	d.mendMu.Lock()
+	defer d.mendMu.Unlock()
+	if d.changing.Load() != nil {
+		return nil // It converges at its end.
+	}
+	return d.convergeOn(ctx, d.observer.Last())
+}
+
+// converge looks and mends once, as the end of a change.
 func (d *Daemon) converge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout+30*time.Second)
 	defer cancel()
@@ -224,12 +235,13 @@ func (d *Daemon) postReload(c *call) error {
 	if err := d.reload(); err != nil {
 		return err
 	}
-	if d.changing.Load() == nil {
-		if err := d.converge(c.ctx()); err != nil {
-			return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
-		}
-		d.refresh(d.observer.Last())
+	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout+30*time.Second)
+	defer cancel()
+	d.observer.Observe(ctx)
+	if err := d.mend(ctx); err != nil {
+		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
 	}
+	d.refresh(d.observer.Last())
 	return c.reply(http.StatusOK, map[string]bool{"reloaded": true})
 }
 

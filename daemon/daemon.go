@@ -54,6 +54,7 @@ type Daemon struct {
 	counters   counters
 
 	applyMu  sync.Mutex                 // one plan that may become a change at a time
+	mendMu   sync.Mutex                 // no change begins while the converge loop mends
 	changing atomic.Pointer[openChange] // the change under way
 	kicks    chan struct{}
 
@@ -131,6 +132,7 @@ func (d *Daemon) begin(ctx context.Context) {
 	d.settle(first)
 	d.firstSpec(first)
 	d.refresh(d.observer.Last())
+	d.kick() // What a boot took away is restored now, and not when the timer comes round.
 }
 
 func (d *Daemon) close() {
