@@ -22,14 +22,23 @@ import (
 // kickSpacing is the least time between two looks that somebody asked for.
 const kickSpacing = 200 * time.Millisecond
 
+// aliveEvery is how often the converge loop tells the watchdog that it advances. A step may take a minute: the unit's
+// WatchdogSec is longer than that.
+const aliveEvery = 20 * time.Second
+
 // convergeLoop looks at the node on a timer and when somebody asks, and mends what needs no authority.
 func (d *Daemon) convergeLoop(ctx context.Context) {
 	timer := time.NewTicker(time.Duration(d.settings.Converge))
 	defer timer.Stop()
+	alive := time.NewTicker(aliveEvery)
+	defer alive.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-alive.C:
+			_ = d.notify.Watchdog() // Nobody watches, or it is told.
+			continue
 		case <-timer.C:
 		case <-d.kicks:
 		}
@@ -41,7 +50,6 @@ func (d *Daemon) convergeLoop(ctx context.Context) {
 		}
 		cancel()
 		d.refresh(d.observer.Last())
-		_ = d.notify.Watchdog() // Nobody watches, or it is told: the loop advanced.
 		pause := time.NewTimer(kickSpacing)
 		select {
 		case <-ctx.Done():

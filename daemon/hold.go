@@ -10,8 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/mps"
 	"github.com/gpushare/gpushare/systemd"
 )
@@ -61,6 +64,7 @@ func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, re
 	}
 	h.port, h.close = a, a.Close
 	h.units = systemUnits{a}
+	h.launcher = systemWorkers{a}
 	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
 	// The thawer is a unit of its own, which the package ships.
 	h.guard, err = cgroup.Guarded(a, cgroup.GuardOptions{RunDir: s.RunDir})
@@ -134,3 +138,58 @@ func (u systemUnits) ServiceState(ctx context.Context, name string) (mps.Service
 }
 
 func unitBase(name string) string { return strings.TrimSuffix(name, ".service") }
+
+// systemWorkers starts NVML workers as units of their own: one that hangs inside the driver must not keep the daemon's
+// unit from being stopped or restarted.
+type systemWorkers struct{ a *systemd.Adapter }
+
+// Launch starts a worker and returns when systemd runs it.
+func (w systemWorkers) Launch(ctx context.Context, name string, argv, env []string) (worker.Process, error) {
+	vars := map[string]string{}
+	for _, kv := range env {
+		k, v, _ := strings.Cut(kv, "=")
+		vars[k] = v
+	}
+	err := w.a.StartService(ctx, systemd.Service{Name: name, Description: "gpushare NVML worker", Argv: argv, Env: vars, Type: "exec"})
+	if err != nil {
+		return nil, err
+	}
+	state, err := w.a.ServiceState(ctx, name)
+	if err != nil || state.MainPID == 0 {
+		return nil, fmt.Errorf("cannot launch %s: it ended at once (%s): %w", name, state.Result, err)
+	}
+	start, err := procfs.Start(state.MainPID)
+	if err != nil {
+		return nil, fmt.Errorf("cannot launch %s: it ended at once: %w", name, err)
+	}
+	fd, err := procfs.OpenPidfd(state.MainPID, start)
+	if err != nil {
+		return nil, fmt.Errorf("cannot launch %s: it ended at once: %w", name, err)
+	}
+	p := &unitWorker{fd: fd, done: make(chan struct{})}
+	go func() { // ends with the process
+		defer close(p.done)
+		_ = fd.Wait(context.Background()) // its end is all that is waited for
+	}()
+	return p, nil
+}
+
+// unitWorker is a worker that is nobody's child. Its descriptor is let go of with the daemon: a Kill may come at any time.
+type unitWorker struct {
+	fd   *procfs.Pidfd
+	done chan struct{}
+}
+
+// PID is the worker's.
+func (p *unitWorker) PID() int { return p.fd.PID() }
+
+// Done is closed when it has ended.
+func (p *unitWorker) Done() <-chan struct{} { return p.done }
+
+// Kill sends SIGKILL and does not wait.
+func (p *unitWorker) Kill() error {
+	if err := p.fd.Signal(unix.SIGKILL); err != nil && !p.fd.Ended() {
+		return fmt.Errorf("cannot kill worker %d: %w", p.PID(), err)
+	}
+	return nil
+}
