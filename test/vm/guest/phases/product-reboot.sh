@@ -23,8 +23,12 @@ check_services_up() {
 
 check_layout_back() {
 	until_true 60 layout_is_back
+	until_true 60 settled
 	want "the generation" "$(field .node.generation)" "$(cat "$state/generation")"
 	want "GPUs that are not ok" "$(field '[.gpus[] | select(.state != "ok")] | length')" 0
+}
+settled() { # nothing is under way, and no GPU is in a change
+	[ "$(field '[.node.operation // empty, (.gpus[] | select(.state == "changing") | .uuid)] | length')" = 0 ]
 }
 layout_is_back() { [ "$(placements)" = "$(cat "$state/placements")" ]; }
 

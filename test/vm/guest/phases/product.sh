@@ -1,5 +1,5 @@
 # The shipped binaries and units on a real systemd: install, apply, run, freeze, daemon-reload, kill -9.
-# checks: install units_verify virtual_node daemon_starts check_changes_nothing apply apply_again run walls limits freeze shares kill_daemon thaw_without_daemon restart stop_lease refusals keep_for_reboot
+# checks: install units_verify virtual_node daemon_starts worker_is_a_unit check_changes_nothing apply apply_again run walls limits freeze shares kill_daemon thaw_without_daemon restart stop_lease refusals watchdog keep_for_reboot
 
 . /opt/lab/guest/product.sh
 
@@ -10,6 +10,8 @@ check_install() {
 	install -m 0755 /opt/lab/guest/node/before.sh /usr/local/lib/gpusim/before.sh
 	install -m 0644 /opt/lab/guest/node/gpusim.service /opt/lab/guest/node/lab-before.service /etc/systemd/system/
 	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
+	mkdir -p /etc/systemd/system/gpushared.service.d
+	printf '[Service]\nWatchdogSec=45s\n' >/etc/systemd/system/gpushared.service.d/lab.conf
 	systemd-sysusers
 	systemd-tmpfiles --create
 	getent group gpushare-admin gpushare >/dev/null
@@ -43,9 +45,16 @@ check_daemon_starts() {
 	active gpushare-thaw.service
 	[[ $(field .node.adapter) == systemd* ]] || die "the adapter is $(field .node.adapter)"
 	want "GPUs that the daemon sees" "$(field '.gpus | length')" 4
-	# The worker is a unit of its own, so that nothing of NVML is in the daemon's.
+}
+
+# The worker is a unit of its own, so that nothing of NVML is in the daemon's, and the walls of the daemon's unit are not
+# in the way of the driver.
+check_worker_is_a_unit() {
+	local unit
+	unit=$(unit_of "$(pgrep -f -o gpushare-nvml)")
+	note "the worker lives in $unit"
+	[ "$unit" != "$(cgroup_of gpushared.service)" ] || die "the NVML worker is a child of gpushared.service"
 	want "processes in the daemon's unit" "$(wc -w <"$cgroot$(cgroup_of gpushared.service)/cgroup.procs")" 1
-	note "the worker lives in $(unit_of "$(pgrep -f -o gpushare-nvml)")"
 }
 
 check_check_changes_nothing() {
@@ -246,6 +255,14 @@ check_refusals() {
 	out=$(setpriv --reuid bob --regid bob --init-groups gpushare apply -f "$spec" 2>&1) || code=$?
 	want "the exit code for who may not apply" "$code" 4
 	note "$out"
+}
+
+# The lab's watchdog is impatient (see install), and by now there were minutes in which it could have lost patience.
+check_watchdog() {
+	local bitten
+	want "the watchdog" "$(property gpushared.service WatchdogUSec)" 45s
+	bitten=$(journalctl -b -u gpushared.service --no-pager | grep -c "Watchdog timeout" || true)
+	want "watchdog timeouts" "$bitten" 0
 }
 
 check_keep_for_reboot() {
