@@ -123,7 +123,7 @@ type MPSStatus struct {
 type ProcessStatus struct {
 	PID     int     `json:"pid"`
 	Command string  `json:"command,omitempty"`
-	Kind    string  `json:"kind"`             // compute | graphics | mps
+	Kind    string  `json:"kind"`             // compute | graphics | mps (a client) | mps-server
 	Memory  *uint64 `json:"memory,omitempty"` // bytes; absent when unknown
 	Tenant  string  `json:"tenant,omitempty"`
 	Lease   string  `json:"lease,omitempty"` // empty: unattributed

@@ -104,18 +104,17 @@ func (d *Daemon) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Leas
 			used[leases[i].ID] = &leaseUse{memory: map[gpu.UUID]uint64{}, unknown: map[gpu.UUID]bool{}, processes: map[int]bool{}}
 		}
 	}
-	memory, err := d.driver.Memory(ctx, id)
-	processes, err2 := d.driver.Processes(ctx, id)
-	if err := errors.Join(err, err2); err != nil {
+	sample, err := d.readSample(ctx, id)
+	if err != nil {
 		for i := range leases {
 			used[leases[i].ID].unknown[id] = true
 		}
 		return
 	}
-	d.samples.put(id, gpuSample{node: d.observer.Last().Seq, memory: memory, processes: processes})
+	d.samples.put(id, sample)
 	seen := map[int]bool{}
-	for i := range processes {
-		p := &processes[i]
+	for i := range sample.processes {
+		p := &sample.processes[i]
 		owner, ok := d.ownerOf(p.PID)
 		u := used[owner]
 		if !ok || u == nil {
@@ -132,6 +131,21 @@ func (d *Daemon) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Leas
 		}
 		u.memory[id] += *p.Memory
 	}
+}
+
+// readSample reads one GPU in as few messages as there are. On a partitioned one a snapshot asks every instance for
+// everything, so there only memory and processes are read.
+func (d *Daemon) readSample(ctx context.Context, id gpu.UUID) (gpuSample, error) {
+	out := gpuSample{node: d.observer.Last().Seq}
+	if d.desired.Load().mode(id) != api.ModeMIG {
+		s, err := d.driver.Snapshot(ctx, id)
+		out.memory, out.processes, out.utilization = s.Memory, s.Processes, s.Utilization
+		return out, err
+	}
+	memory, err := d.driver.Memory(ctx, id)
+	processes, err2 := d.driver.Processes(ctx, id)
+	out.memory, out.processes = memory, processes
+	return out, errors.Join(err, err2)
 }
 
 // climb takes one step of the memory ladder of a GPU and carries out what it says.

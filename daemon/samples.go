@@ -19,9 +19,10 @@ type samples struct {
 }
 
 type gpuSample struct {
-	node      uint64 // the observation that it is newer than
-	memory    gpu.Memory
-	processes []gpu.Process
+	node        uint64 // the observation that it is newer than
+	memory      gpu.Memory
+	processes   []gpu.Process
+	utilization *int // nil: not asked for
 }
 
 // leaseSample is what a lease was last seen to use.
@@ -76,8 +77,31 @@ func (s *samples) over(n *observe.Node) *observe.Node {
 	out.GPUs = slices.Clone(n.GPUs)
 	for i := range out.GPUs {
 		if g, ok := s.gpus[out.GPUs[i].Identity.UUID]; ok && g.node >= n.Seq {
-			out.GPUs[i].Memory, out.GPUs[i].Processes = g.memory, g.processes
+			g.lay(&out.GPUs[i])
 		}
 	}
 	return &out
+}
+
+// lay replaces what a sample is newer for. An instance's use is that of its processes: nothing cheaper tells it.
+func (s *gpuSample) lay(g *observe.GPU) {
+	g.Memory, g.Processes = s.memory, s.processes
+	if s.utilization != nil {
+		g.Utilization = s.utilization
+	}
+	if len(g.Instances) == 0 {
+		return
+	}
+	used := map[uint32]uint64{}
+	for i := range s.processes {
+		if p := &s.processes[i]; p.GI != nil && p.Memory != nil {
+			used[*p.GI] += *p.Memory
+		}
+	}
+	g.Instances = slices.Clone(g.Instances)
+	for i := range g.Instances {
+		m := &g.Instances[i].Memory
+		m.Used = min(used[g.Instances[i].ID], m.Total)
+		m.Free = m.Total - m.Used
+	}
 }

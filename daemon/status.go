@@ -78,7 +78,11 @@ func (p *picture) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUStatus 
 		out.State, out.Reason = "held", reason
 	}
 	for i := range g.Processes {
-		out.Processes = append(out.Processes, p.process(&g.Processes[i], tenantOf))
+		st := p.process(&g.Processes[i], tenantOf)
+		if g.MPS != nil && slices.Contains(g.MPS.Servers, st.PID) {
+			st.Kind = "mps-server"
+		}
+		out.Processes = append(out.Processes, st)
 	}
 	if g.MIG.Current || g.MIG.Pending || out.Mode == api.ModeMIG {
 		out.MIG = p.mig(g)

@@ -136,7 +136,7 @@ func gpuNote(g *api.GPUStatus) string {
 	}
 	strangers := 0
 	for _, p := range g.Processes {
-		if p.Lease == "" {
+		if p.Lease == "" && p.Kind != "mps-server" {
 			strangers++
 		}
 	}
