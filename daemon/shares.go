@@ -39,8 +39,11 @@ type slicer struct {
 	looking sync.Mutex // one question to the driver at a time; taken before mu
 }
 
-// busyWindow is over which the driver's samples are counted.
-const busyWindow = 10 * time.Second
+// busyWindow is over which the driver's samples are counted; below leastWindow there are too few of them.
+const (
+	busyWindow  = 10 * time.Second
+	leastWindow = 2 * time.Second
+)
 
 // set says which leases a GPU has now; none ends its loop.
 func (s *shares) set(d *Daemon, id gpu.UUID, round time.Duration, list []quota.Member) {
@@ -244,6 +247,9 @@ func (s *shares) fill(l *api.Lease, enforced bool) {
 	if u, ok := sl.usage[l.ID]; ok && enforced && sl.gated {
 		p := 100 * u.Recent
 		l.Share.Occupancy = &p
+	}
+	if sl.asked < leastWindow {
+		return // Too little was seen to say anything.
 	}
 	if b, ok := sl.busy.Shares(sl.asked, min(busyWindow, sl.asked))[l.ID]; ok {
 		part, e := 100*b.Part, 100*b.StdErr
