@@ -159,8 +159,8 @@ func restoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use usage
 // view is what the lease table decides from, now.
 func (d *Daemon) view(node *observe.Node) lease.View {
 	closed := map[gpu.UUID]string{}
-	for id, why := range d.held() {
-		closed[id] = "it is held: " + why
+	for id := range d.held() {
+		closed[id] = "it is held" // Why may name other tenants' leases, and this is told to whoever waits.
 	}
 	if ch := d.changing.Load(); ch != nil {
 		for id := range ch.gpus {

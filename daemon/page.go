@@ -151,7 +151,7 @@ func (d *Daemon) getEvents(c *call) error {
 	for {
 		select {
 		case e := <-sub.c:
-			if e.Tenant != "" && !c.caller.sees(e.Tenant) || e.Tenant == "" && e.Kind != "gap" && c.caller.role() == "member" {
+			if e.Tenant != "" && !c.caller.sees(e.Tenant) || e.Tenant == "" && e.Kind != "gap" && !c.caller.admin && !c.caller.observer {
 				continue
 			}
 			if out.Encode(e) != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -90,6 +91,10 @@ func (s *Settings) complete() error {
 	}
 	if s.Systemd != "auto" && s.Systemd != "off" {
 		return fmt.Errorf("%w: systemd is %q: write auto or off", ErrSettings, s.Systemd)
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
+		return fmt.Errorf("%w: log_level is %q: write debug, info, warn or error", ErrSettings, s.LogLevel)
 	}
 	if time.Duration(s.Converge) < time.Second || time.Duration(s.Sample) < 100*time.Millisecond {
 		return fmt.Errorf("%w: converge_every must be at least 1s and sample_every at least 100ms", ErrSettings)

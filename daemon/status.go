@@ -243,27 +243,38 @@ func narrowTo(s *api.Status, c *caller) *api.Status {
 	out.GPUs = []api.GPUStatus{}
 	for i := range s.GPUs {
 		if g := s.GPUs[i]; mine[g.UUID] {
-			out.GPUs = append(out.GPUs, narrowGPU(g, c))
+			out.GPUs = append(out.GPUs, narrowGPU(g, c, out.Leases))
 		}
 	}
 	out.Node.Conditions = nil
 	for _, cond := range s.Node.Conditions {
 		if (cond.Tenant == "" || c.isMember(cond.Tenant)) && (cond.GPU == "" || mine[cond.GPU]) {
+			if cond.Kind == "held" {
+				cond.Message, cond.Hint = "held: "+heldForMembers, ""
+			}
 			out.Node.Conditions = append(out.Node.Conditions, cond)
 		}
 	}
 	return &out
 }
 
-// narrowGPU hides other tenants' processes, instances' leases and grants.
-func narrowGPU(g api.GPUStatus, c *caller) api.GPUStatus {
+// heldForMembers stands for the reason why a GPU is held, which may name other tenants' leases and processes.
+const heldForMembers = "an administrator sees why"
+
+// narrowGPU hides other tenants' processes, instances' leases and grants. leases are the caller's own.
+func narrowGPU(g api.GPUStatus, c *caller, leases []api.Lease) api.GPUStatus {
+	if g.State == "held" {
+		g.Reason = heldForMembers
+	}
 	all := g.Processes
 	g.Processes = nil
 	own := map[string]bool{}
+	for i := range leases {
+		own[leases[i].ID] = true
+	}
 	for _, p := range all {
 		if p.Tenant != "" && c.isMember(p.Tenant) {
 			g.Processes = append(g.Processes, p)
-			own[p.Lease] = true
 		}
 	}
 	grants := g.Granted
