@@ -1,0 +1,75 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestLoadSettings(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		says       []string // of the refusal; none: it is taken
+		check      func(*testing.T, Settings)
+	}{
+		{"empty", "", nil, func(t *testing.T, s Settings) {
+			if s.HostRoot != "/" || s.StateDir != "/var/lib/gpushare" || s.Socket != "/run/gpushare/gpushare.sock" || s.Library != "" ||
+				s.MPSControl != "nvidia-cuda-mps-control" || time.Duration(s.Converge) != 30*time.Second || s.Worker == "" || s.Thaw == "" {
+				t.Errorf("the defaults are %+v", s)
+			}
+		}},
+		{"a virtual node", "host_root: /tmp/x\n", nil, func(t *testing.T, s Settings) {
+			if s.Library != "/tmp/x/usr/lib/libnvidia-ml.so.1" || s.MPSControl != "/tmp/x/usr/bin/nvidia-cuda-mps-control" {
+				t.Errorf("below a host root they are %+v", s)
+			}
+		}},
+		{"what is written wins", "host_root: /tmp/x\nlibrary: /l\nmps_control: /m\nworker: /w\nthaw: /t\nsocket: /s\nconverge_every: 5s\n", nil, func(t *testing.T, s Settings) {
+			if s.Library != "/l" || s.MPSControl != "/m" || s.Worker != "/w" || s.Thaw != "/t" || s.Socket != "/s" || time.Duration(s.Converge) != 5*time.Second {
+				t.Errorf("they are %+v", s)
+			}
+		}},
+		{"the socket is in the run directory", "run_dir: /tmp/r\n", nil, func(t *testing.T, s Settings) {
+			if s.Socket != "/tmp/r/gpushare.sock" {
+				t.Errorf("the socket is %s", s.Socket)
+			}
+		}},
+		{"unknown key", "host_rot: /\n", []string{"host_rot", "line 1"}, nil},
+		{"key twice", "host_root: /\nhost_root: /\n", []string{"host_root"}, nil},
+		{"no YAML", "a: b: c\n", []string{"mapping values"}, nil},
+		{"relative path", "state_dir: lib\n", []string{"state_dir", "lib", "absolute"}, nil},
+		{"unknown word", "systemd: maybe\n", []string{"systemd", "auto or off"}, nil},
+		{"no span", "log_level: info\nconverge_every: often\n", []string{"line 2", "often"}, nil},
+		{"too often", "converge_every: 1ms\n", []string{"converge_every", "1s"}, nil},
+		{"sampled too often", "sample_every: 1ms\n", []string{"sample_every", "100ms"}, nil},
+		{"no log level", "log_level: loud\n", []string{"log_level", "loud"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "gpushared.yaml")
+			if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			s, err := LoadSettings(file)
+			if len(c.says) == 0 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.check(t, s)
+				return
+			}
+			if !errors.Is(err, ErrSettings) {
+				t.Fatalf("taken, or refused as something else: %v", err)
+			}
+			for _, word := range c.says {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("the refusal does not say %q: %v", word, err)
+				}
+			}
+		})
+	}
+	if _, err := LoadSettings(filepath.Join(t.TempDir(), "none")); !errors.Is(err, ErrSettings) {
+		t.Errorf("a file that was named and is not there: %v", err)
+	}
+}
