@@ -79,7 +79,8 @@ func (p *picture) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUStatus 
 	}
 	for i := range g.Processes {
 		st := p.process(&g.Processes[i], tenantOf)
-		if g.MPS != nil && slices.Contains(g.MPS.Servers, st.PID) {
+		// The control daemon is asked for its servers only now and then: their name tells it at once.
+		if g.MPS != nil && (slices.Contains(g.MPS.Servers, st.PID) || strings.HasPrefix(st.Command, "nvidia-cuda-mps")) {
 			st.Kind = "mps-server"
 		}
 		out.Processes = append(out.Processes, st)
