@@ -46,7 +46,8 @@ type process struct {
 	err  error // after done
 }
 
-// spawn starts a child that dies with this process, so that nothing is left when it is killed.
+// spawn starts a child in a process group of its own: a Ctrl-C at the terminal reaches this process only, which then ends
+// its children in order.
 func spawn(cmd *exec.Cmd) (*process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
