@@ -30,8 +30,9 @@ need:
 
 build: need
 	@mkdir -p bin
-	$(STATIC) -o bin/ ./cmd/gpushare ./cmd/gpushared ./cmd/gpushare-thaw ./cmd/gpusim
-	$(WITH_CGO) -o bin/ ./cmd/gpushare-nvml
+	@echo 'building gpushare $(VERSION) into bin/'
+	@$(STATIC) -o bin/ ./cmd/gpushare ./cmd/gpushared ./cmd/gpushare-thaw ./cmd/gpusim
+	@$(WITH_CGO) -o bin/ ./cmd/gpushare-nvml
 	@sh gpusim/build.sh bin
 
 demo: build
