@@ -21,26 +21,20 @@ type leaseStopArgs struct {
 }
 
 // planStops ends the leases that cannot go on under a spec: their grant is gone, their GPU is for something else, or
-// their instance goes. It is pure; whoever admits the plan asks for authority.
+// their instance goes. It is pure; whoever admits the plan asks for authority. They are steps of the node, not of a GPU:
+// those come first, before slices are taken away and before any GPU of a lease with several is changed.
 func planStops(want *desired, live []lease.Lease, hardware []step.Step) []step.Step {
 	var out []step.Step
 	for i := range live {
 		l := &live[i]
 		if reason := whyStop(want, l, hardware); reason != "" {
 			out = append(out, step.Step{
-				Kind: KindLeaseStop, GPU: firstGPU(l), Phase: step.Narrow, Args: step.Must(leaseStopArgs{l.ID}),
+				Kind: KindLeaseStop, Phase: step.Narrow, Args: step.Must(leaseStopArgs{l.ID}),
 				Text: "stop lease " + l.ID, Reason: reason, Disruption: step.Running, Disturbs: []string{fmt.Sprintf("%s of %s", l.ID, l.User)},
 			})
 		}
 	}
 	return out
-}
-
-func firstGPU(l *lease.Lease) string {
-	if len(l.Place.GPUs) == 0 {
-		return ""
-	}
-	return string(l.Place.GPUs[0])
 }
 
 func whyStop(want *desired, l *lease.Lease, hardware []step.Step) string {
