@@ -1,0 +1,154 @@
+package node
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// What is in use is changed only by force, which names whom it stops, stops them, and nobody else.
+func TestForce(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, shared)
+	victim, id := begin(t, n, "red", "cut", n.Burn("--memory", "1GiB", "--hold")...)
+	neighbour, neighbourID := begin(t, n, "red", "part", n.Burn("--memory", "1GiB", "--hold")...)
+	was := truth(t, n)
+	other := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]", 1)
+	other = strings.Replace(other, "mig: 3g.20gb}", "mig: 7g.40gb}", 1)
+	r := n.CLIIn(soon(t), other, "apply", "-f", "-")
+	if r.Code != api.ExitConflict || !strings.Contains(r.Err, id) || !strings.Contains(r.Err, "--force") {
+		t.Errorf("without force apply exits with %d: %s", r.Code, r.Err)
+	}
+	if got := truth(t, n); got != was {
+		t.Errorf("without force the node was changed:\n got %s\nwant %s", got, was)
+	}
+	r = n.CLIIn(soon(t), other, "apply", "-f", "-", "--check", "--force")
+	if r.Code != 0 || !strings.Contains(r.Out, "disturbs: ") || !strings.Contains(r.Out, id) || strings.Contains(r.Out, neighbourID) {
+		t.Errorf("--check --force exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	r = n.CLIIn(soon(t), other, "apply", "-f", "-", "--force")
+	if r.Code != 0 {
+		t.Fatalf("with force apply exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
+	}
+	if code := awaitEnd(t, victim); code == 0 || code == -int(syscall.SIGKILL) {
+		t.Errorf("the lease in the way ended with %d: it was to be asked first", code)
+	}
+	select {
+	case <-neighbour.Done():
+		t.Error("the neighbour was stopped")
+	default:
+	}
+	s := settled(t, n)
+	explained(t, s, "after a forced change")
+	if leaseByID(s, id) != nil || leaseByID(s, neighbourID) == nil {
+		t.Errorf("the leases are %+v", s.Leases)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
+		t.Errorf("what was made is not given to anybody: %s", r.Err)
+	}
+}
+
+// A grant that somebody uses is not taken away without force; its share is changed under him.
+func TestGrantInUse(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, shared)
+	job, id := begin(t, n, "red", "part", "sleep", "60")
+	for name, spec := range map[string]string{
+		"the grant is gone":        strings.Replace(shared, "      - {name: part, timeslice: {share: 30%, memory: 8GiB}}\n", "", 1),
+		"its GPU is for all":       strings.Replace(shared, "{select: {index: 2}, mode: timeslice}", "{select: {index: 2}, mode: exclusive}", 1),
+		"its GPU is named by none": strings.Replace(shared, "  - {select: {index: 2}, mode: timeslice}\n", "", 1),
+	} {
+		if spec == shared {
+			t.Fatalf("%s: nothing was replaced", name)
+		}
+		r := n.CLIIn(soon(t), spec, "apply", "-f", "-")
+		if r.Code != api.ExitConflict || !strings.Contains(r.Err, id) {
+			t.Errorf("%s: apply exits with %d: %s", name, r.Code, r.Err)
+		}
+	}
+	if g := status(t, n).Node.Generation; g != 1 {
+		t.Errorf("generation %d after refusals", g)
+	}
+	r := n.CLIIn(soon(t), strings.Replace(shared, "share: 30%, memory: 8GiB", "share: 50%, memory: 8GiB", 1), "apply", "-f", "-")
+	if r.Code != 0 {
+		t.Errorf("a change of the share exits with %d: %s", r.Code, r.Err)
+	}
+	awaitStatus(t, n, "the share is not the new one", func(s *api.Status) bool {
+		l := leaseByID(s, id)
+		return l != nil && l.Share != nil && l.Share.Entitled == 50
+	})
+	r = n.CLIIn(soon(t), strings.Replace(shared, "      - {name: part, timeslice: {share: 30%, memory: 8GiB}}\n", "", 1), "apply", "-f", "-", "--force")
+	if r.Code != 0 {
+		t.Errorf("with force apply exits with %d: %s", r.Code, r.Err)
+	}
+	if code := awaitEnd(t, job); code != -int(syscall.SIGTERM) {
+		t.Errorf("the job ended with %d, not by SIGTERM", code)
+	}
+	explained(t, settled(t, n), "after the grant was taken away")
+}
+
+// A process of no lease that is in the way: force either stops it or leaves all as it was, and says which.
+func TestForceOverAStranger(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, shared)
+	was := truth(t, n)
+	device := ""
+	for _, in := range status(t, n).GPUs[0].MIG.Instances {
+		if in.Profile == "3g.20gb" {
+			device = in.UUIDs[0]
+		}
+	}
+	args := n.Burn("--gpu", device, "--memory", "1GiB", "--hold", "--seconds", "60")
+	cmd := exec.CommandContext(soon(t), args[0], args[1:]...)
+	cmd.Env = n.Environ()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := fmt.Sprint(cmd.Process.Pid)
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // It is stopped.
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // It may have ended.
+		<-ended
+	})
+	other := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]", 1)
+	other = strings.Replace(other, "mig: 3g.20gb}", "mig: 7g.40gb}", 1)
+	err := harness.Await(soon(t), 20*time.Millisecond, "the stranger is not seen", func() (bool, error) {
+		r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--check")
+		return r.Code == api.ExitConflict && strings.Contains(r.Err, pid), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--force")
+	s := settled(t, n)
+	switch r.Code {
+	case 0:
+		explained(t, s, "after force")
+		if got := truth(t, n); got == was {
+			t.Errorf("apply says that it is done, and nothing changed: %s", r.Out)
+		}
+	case api.ExitDegraded, api.ExitConflict:
+		t.Logf("force does not stop a stranger: %s%s", r.Out, r.Err)
+		if got := truth(t, n); got != was {
+			t.Errorf("not done, and the node has\n got %s\nwant %s", got, was)
+		}
+		if r.Code == api.ExitDegraded && (s.GPUs[0].State != "held" || !strings.Contains(r.Err, "in use")) {
+			t.Errorf("it does not say that the GPU is held because it is in use: %s: %s%s", s.GPUs[0].State, s.GPUs[0].Reason, r.Err)
+		}
+	default:
+		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+}
