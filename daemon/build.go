@@ -28,17 +28,17 @@ import (
 // ErrNewerState says that the state was written by a newer version: restarting does not help (exit 78).
 var ErrNewerState = store.ErrNewerFormat
 
-// NewLogger logs to the journal when the daemon runs under systemd, else as text.
-func NewLogger(s Settings, errs io.Writer) *slog.Logger {
-	level := slog.LevelInfo
+// NewLogger logs to the journal when the daemon runs under systemd, else as text. The level can be changed later.
+func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
+	level := &slog.LevelVar{}
 	_ = level.UnmarshalText([]byte(s.LogLevel)) // An unknown word is info; LoadSettings has refused it before.
-	return slog.New(systemd.LogHandler(errs, level))
+	return slog.New(systemd.LogHandler(errs, level)), level
 }
 
 func versionText() string { return version.Version }
 
 // build makes the daemon with everything that it is composed of. What fails takes back what was made before it.
-func build(ctx context.Context, s Settings, log *slog.Logger) (d *Daemon, err error) {
+func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar) (d *Daemon, err error) {
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -60,7 +60,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger) (d *Daemon, err er
 	}
 	undo = append(undo, func() { _ = st.Close() }) // The error that is returned says more.
 	d = &Daemon{
-		settings: s, log: log, now: time.Now, host: hostname(), store: st, notify: notify,
+		settings: s, log: log, level: level, now: time.Now, host: hostname(), store: st, notify: notify,
 		operations: &operations{now: time.Now}, kicks: make(chan struct{}, 1),
 		watchers:   watchers{seen: map[string]bool{}},
 		samples:    samples{wake: make(chan struct{}, 1), gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}},
@@ -68,6 +68,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger) (d *Daemon, err er
 		conditions: conditions{now: time.Now, all: map[conditionKey]api.Condition{}},
 	}
 	d.events = newBroker(d.now)
+	d.tuning.Store(tuningOf(s))
 	d.noteState(report)
 	if d.audits, err = ledger.Open(filepath.Join(s.StateDir, "audit"), "audit", ledger.Options{}); err != nil {
 		return nil, err
@@ -178,14 +179,6 @@ func (d *Daemon) guardReady() error {
 		return nil // Nothing can be frozen here at all, which is said elsewhere.
 	}
 	return d.guard.Ready()
-}
-
-// reload reads the settings again. Only the log level and the intervals change while the daemon runs.
-func (d *Daemon) reload() error {
-	if r := resolveRoster(d.desired.Load().spec); r != nil {
-		d.rosters.p.Store(r)
-	}
-	return nil
 }
 
 // writeRun and readRun keep what lives until the next boot.

@@ -28,7 +28,7 @@ const aliveEvery = 20 * time.Second
 
 // convergeLoop looks at the node on a timer and when somebody asks, and mends what needs no authority.
 func (d *Daemon) convergeLoop(ctx context.Context) {
-	timer := time.NewTicker(time.Duration(d.settings.Converge))
+	timer := time.NewTimer(d.tuning.Load().converge)
 	defer timer.Stop()
 	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()
@@ -42,6 +42,7 @@ func (d *Daemon) convergeLoop(ctx context.Context) {
 		case <-timer.C:
 		case <-d.kicks:
 		}
+		timer.Reset(d.tuning.Load().converge)
 		look, cancel := context.WithTimeout(ctx, observeTimeout)
 		node := d.observer.Observe(look)
 		d.restore(node)
@@ -240,7 +241,8 @@ func (d *Daemon) judge(node *observe.Node) {
 
 // postReload reads the settings that can change while the daemon runs, and converges once before it answers.
 func (d *Daemon) postReload(c *call) error {
-	if err := d.reload(); err != nil {
+	waiting, err := d.reload()
+	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout+30*time.Second)
@@ -250,7 +252,7 @@ func (d *Daemon) postReload(c *call) error {
 		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
 	}
 	d.refresh(d.observer.Last())
-	return c.reply(http.StatusOK, map[string]bool{"reloaded": true})
+	return c.reply(http.StatusOK, map[string]any{"reloaded": true, "needs_restart": waiting})
 }
 
 // eventLoop follows the driver's events. It ends with ctx; a driver that has none is asked again now and then.
@@ -271,7 +273,7 @@ func (d *Daemon) eventLoop(ctx context.Context) {
 		d.log.Debug("the driver's events ended", "error", err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Duration(d.settings.Converge)):
+		case <-time.After(d.tuning.Load().converge):
 		}
 	}
 }

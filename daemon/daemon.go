@@ -23,6 +23,7 @@ import (
 type Daemon struct {
 	settings Settings
 	log      *slog.Logger
+	level    *slog.LevelVar
 	now      func() time.Time
 	host     string
 
@@ -41,6 +42,7 @@ type Daemon struct {
 
 	closeHolder func()
 
+	tuning     atomic.Pointer[tuning]
 	desired    atomic.Pointer[desired]
 	rosters    rosters
 	events     *broker
@@ -73,8 +75,8 @@ type notifier interface {
 
 // Run runs the daemon until ctx ends. It is ready, and says so, when its settings are valid, its state is loaded, the
 // inventory is done, the open change is settled and the first converge is planned.
-func Run(ctx context.Context, s Settings, log *slog.Logger) error {
-	d, err := build(ctx, s, log)
+func Run(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar) error {
+	d, err := build(ctx, s, log, level)
 	if err != nil {
 		return err
 	}

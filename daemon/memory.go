@@ -25,7 +25,7 @@ const closeWatch = 250 * time.Millisecond
 func (d *Daemon) sampleLoop(ctx context.Context) {
 	ladders := map[gpu.UUID]*quota.Ladder{}
 	began := time.Now()
-	timer := time.NewTimer(time.Duration(d.settings.Sample))
+	timer := time.NewTimer(d.tuning.Load().sample)
 	defer timer.Stop()
 	for {
 		select {
@@ -34,7 +34,7 @@ func (d *Daemon) sampleLoop(ctx context.Context) {
 		case <-timer.C:
 		case <-d.samples.wake:
 		}
-		every := time.Duration(d.settings.Sample)
+		every := d.tuning.Load().sample
 		if d.sampleOnce(ctx, time.Since(began), ladders) {
 			every = min(every, closeWatch)
 		}

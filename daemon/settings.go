@@ -18,6 +18,8 @@ import (
 
 // Settings are the daemon's own, unlike the spec, which is the node's. Every one has a default that works.
 type Settings struct {
+	File string `yaml:"-"` // where they were read; empty is the usual place
+
 	HostRoot   string       `yaml:"host_root"`   // where proc, sys and dev of the GPUs are; / but for a virtual node
 	Library    string       `yaml:"library"`     // of NVML; empty: the loader's, or host_root's
 	StateDir   string       `yaml:"state_dir"`   // kept for ever
@@ -63,6 +65,7 @@ func defaultSettings() Settings {
 // LoadSettings reads a settings file; a missing one at the usual place gives the defaults.
 func LoadSettings(file string) (Settings, error) {
 	s := defaultSettings()
+	s.File = file
 	explicit := file != ""
 	if !explicit {
 		file = SettingsPath
@@ -106,10 +109,7 @@ func (s *Settings) complete() error {
 		s.Library = filepath.Join(s.HostRoot, "usr/lib/libnvidia-ml.so.1")
 	}
 	if s.MPSControl == "" {
-		s.MPSControl = "nvidia-cuda-mps-control"
-		if s.HostRoot != "/" {
-			s.MPSControl = filepath.Join(s.HostRoot, "usr/bin/nvidia-cuda-mps-control")
-		}
+		s.MPSControl = findProgram(s.HostRoot, "nvidia-cuda-mps-control")
 	}
 	for _, p := range []struct {
 		at   *string
@@ -120,6 +120,18 @@ func (s *Settings) complete() error {
 		}
 	}
 	return nil
+}
+
+// findProgram finds a program of the driver's where packages put it: the daemon's own PATH is the service manager's. The
+// first place is the answer when it is nowhere, so that the refusal names it.
+func findProgram(root, name string) string {
+	places := []string{"usr/bin", "usr/sbin", "usr/local/bin", "bin"}
+	for _, dir := range places {
+		if p := filepath.Join(root, dir, name); isFile(p) {
+			return p
+		}
+	}
+	return filepath.Join(root, places[0], name)
 }
 
 // besideOr finds a program next to this one, as in a build folder, or where packages put it.
@@ -135,4 +147,40 @@ func besideOr(name, installed string) string {
 func isFile(p string) bool {
 	i, err := os.Stat(p)
 	return err == nil && i.Mode().IsRegular()
+}
+
+// tuning is the settings that change while the daemon runs.
+type tuning struct {
+	converge, sample time.Duration
+}
+
+func tuningOf(s Settings) *tuning {
+	return &tuning{converge: time.Duration(s.Converge), sample: time.Duration(s.Sample)}
+}
+
+// reload reads the settings again. Intervals and the log level change at once; what else is different waits for a
+// restart, and is named. What is wrong is refused, and the old stay in force.
+func (d *Daemon) reload() (waiting []string, err error) {
+	s, err := LoadSettings(d.settings.File)
+	if err != nil {
+		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: "the settings that were in force stay so"}
+	}
+	if old := d.tuning.Swap(tuningOf(s)); *old != *tuningOf(s) {
+		d.kick() // The loops take the new intervals up.
+	}
+	if err := d.level.UnmarshalText([]byte(s.LogLevel)); err != nil {
+		return nil, fmt.Errorf("internal error: a log level that was checked is refused: %w", err)
+	}
+	for _, f := range []struct{ name, is, wanted string }{
+		{"host_root", d.settings.HostRoot, s.HostRoot}, {"library", d.settings.Library, s.Library}, {"state_dir", d.settings.StateDir, s.StateDir},
+		{"run_dir", d.settings.RunDir, s.RunDir}, {"socket", d.settings.Socket, s.Socket}, {"worker", d.settings.Worker, s.Worker},
+		{"thaw", d.settings.Thaw, s.Thaw}, {"mps_control", d.settings.MPSControl, s.MPSControl}, {"systemd", d.settings.Systemd, s.Systemd},
+		{"cgroup_root", d.settings.CgroupRoot, s.CgroupRoot},
+	} {
+		if f.is != f.wanted {
+			waiting = append(waiting, f.name)
+		}
+	}
+	d.rosters.p.Store(resolveRoster(d.desired.Load().spec))
+	return waiting, nil
 }

@@ -17,7 +17,7 @@ func TestLoadSettings(t *testing.T) {
 	}{
 		{"empty", "", nil, func(t *testing.T, s Settings) {
 			if s.HostRoot != "/" || s.StateDir != "/var/lib/gpushare" || s.Socket != "/run/gpushare/gpushare.sock" || s.Library != "" ||
-				s.MPSControl != "nvidia-cuda-mps-control" || time.Duration(s.Converge) != 30*time.Second || s.Worker == "" || s.Thaw == "" {
+				s.MPSControl != "/usr/bin/nvidia-cuda-mps-control" || time.Duration(s.Converge) != 30*time.Second || s.Worker == "" || s.Thaw == "" {
 				t.Errorf("the defaults are %+v", s)
 			}
 		}},

@@ -47,7 +47,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		return 0
 	}
 	if err == nil {
-		err = daemon.Run(ctx, settings, daemon.NewLogger(settings, errs))
+		log, level := daemon.NewLogger(settings, errs)
+		err = daemon.Run(ctx, settings, log, level)
 	}
 	if err == nil {
 		return 0
