@@ -1,0 +1,81 @@
+package docs
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/internal/cli"
+)
+
+var update = flag.Bool("update", false, "write docs/cli.md anew")
+
+const cliHead = `# The command line
+
+Written by ` + "`go test ./test/docs -update`" + ` from the commands themselves; change it there.
+
+`
+
+func TestCommandLineIsCurrent(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(cliHead)
+	command(&b, cli.Root())
+	file := filepath.Join(root, "docs/cli.md")
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(b.String(), read(t, "docs/cli.md")); diff != "" {
+		t.Errorf("docs/cli.md is not what the commands say; write it with 'go test ./test/docs -update' (-want +got):\n%s", diff)
+	}
+}
+
+// command writes one command and those below it.
+func command(b *strings.Builder, c *cobra.Command) {
+	fmt.Fprintf(b, "## %s\n\n%s.\n", c.CommandPath(), c.Short)
+	if c.Long != "" {
+		fmt.Fprintf(b, "\n%s\n", c.Long)
+	}
+	if c.Runnable() && !c.HasSubCommands() {
+		fmt.Fprintf(b, "\n```\n%s\n```\n", c.UseLine())
+	}
+	flags(b, "Flags of every command", c.PersistentFlags())
+	flags(b, "Flags", c.LocalNonPersistentFlags())
+	if c.Example != "" {
+		fmt.Fprintf(b, "\n```sh\n%s\n```\n", dedent(c.Example))
+	}
+	b.WriteString("\n")
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() && sub.Name() != "help" && sub.Name() != "completion" {
+			command(b, sub)
+		}
+	}
+}
+
+// usages is a set of flags. The command line's own type is not named: its module is cobra's business.
+type usages interface {
+	HasAvailableFlags() bool
+	FlagUsages() string
+}
+
+func flags(b *strings.Builder, title string, set usages) {
+	if set.HasAvailableFlags() {
+		fmt.Fprintf(b, "\n%s:\n\n```\n%s```\n", title, set.FlagUsages())
+	}
+}
+
+// dedent takes the two spaces that cobra wants away.
+func dedent(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimPrefix(lines[i], "  ")
+	}
+	return strings.Join(lines, "\n")
+}
