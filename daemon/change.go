@@ -215,8 +215,8 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 	// The soft part of what the hardware now allows: access is granted from what is observed.
 	soft := d.converge(context.WithoutCancel(ctx))
 	d.changing.Store(nil)
+	d.refresh(d.observer.Last()) // Before the end is told: whoever waited for it looks at the status next.
 	d.endOperation(operation, node, failed, out, soft)
-	d.refresh(d.observer.Last())
 }
 
 // failures gives the GPUs that were not reached, and why.
