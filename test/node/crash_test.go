@@ -85,19 +85,20 @@ func anywhere(truth string) string {
 // settled waits until no change is open, and gives the status then.
 func settled(t *testing.T, n *harness.Node) *api.Status {
 	t.Helper()
-	var last *api.Status
 	err := harness.Await(soon(t), 10*time.Millisecond, "the open change is not settled", func() (bool, error) {
 		s, err := n.Client().Status(soon(t))
 		if err != nil {
 			return false, err
 		}
-		last = s
 		return s.Node.Operation == "", nil
 	})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, daemonLog(n))
 	}
-	return last
+	if err := n.Client().Reload(soon(t)); err != nil { // So that what is told is told of the node after the change.
+		t.Errorf("cannot converge after a change: %v", err)
+	}
+	return status(t, n)
 }
 
 // daemonLog is the end of what the daemon logged.
