@@ -194,7 +194,7 @@ func (d *Detached) ServiceState(ctx context.Context, name string) (ServiceState,
 			st.Running, st.PID = true, r.PID
 			return st, nil
 		}
-		d.reap(name, s)
+		d.reap(name, r)
 	}
 	st.Result = d.result(name)
 	members, err := tokenProcesses(r.Token)
@@ -222,9 +222,13 @@ func (d *Detached) find(r *detachedRecord) error {
 	return d.write(*r)
 }
 
-// reap takes the exit status of a child of ours; another life's child is somebody else's to reap.
-func (d *Detached) reap(name string, s procfs.Stat) {
-	if s.PPID != os.Getpid() {
+// reap takes the exit status of a child of ours that has ended; another life's child is somebody else's to reap. The lock is
+// held over it all, so that whoever does not find the process any more finds its result.
+func (d *Detached) reap(name string, r *detachedRecord) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := procfs.Read(r.PID)
+	if err != nil || s.Start != r.Start || !s.Dead() || s.PPID != os.Getpid() {
 		return
 	}
 	var ws unix.WaitStatus
@@ -235,8 +239,6 @@ func (d *Detached) reap(name string, s procfs.Stat) {
 	if ws.Signaled() {
 		result = fmt.Sprintf("killed by signal %d", ws.Signal())
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.results == nil {
 		d.results = map[string]string{}
 	}
@@ -260,7 +262,7 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 	}
 	gentle, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := endAll(gentle, r.Token, unix.SIGTERM); err != nil && ctx.Err() == nil && gentle.Err() == nil {
+	if err := endAll(gentle, r, unix.SIGTERM); err != nil && ctx.Err() == nil && gentle.Err() == nil {
 		return fmt.Errorf("cannot stop %s: %w", name, err)
 	}
 	hard, cancel := context.WithTimeout(ctx, timeout)
@@ -269,12 +271,10 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 		// The kernel's own loop over all members cannot be outrun by one that forks.
 		_ = os.WriteFile(filepath.Join(d.cgroupOf(name), "cgroup.kill"), []byte("1"), 0)
 	}
-	if err := endAll(hard, r.Token, unix.SIGKILL); err != nil {
+	if err := endAll(hard, r, unix.SIGKILL); err != nil {
 		return fmt.Errorf("cannot stop %s: %w", name, err)
 	}
-	if s, err := procfs.Read(r.PID); err == nil && s.Start == r.Start && s.Dead() {
-		d.reap(name, s)
-	}
+	d.reap(name, r)
 	if d.Cgroup != "" {
 		// A cgroup that is not empty holds somebody else's process, who knows; the next start uses it again.
 		_ = os.Remove(d.cgroupOf(name))
@@ -292,12 +292,20 @@ func removeIfThere(path string) error {
 	return nil
 }
 
-// endAll signals every process with the token, and those that they start meanwhile, until none is left or ctx ends.
-func endAll(ctx context.Context, token string, sig unix.Signal) error {
+// endAll signals every process of a service, and those that they start meanwhile, until none is left or ctx ends.
+func endAll(ctx context.Context, r *detachedRecord, sig unix.Signal) error {
 	for {
-		members, err := tokenProcesses(token)
-		if err != nil || len(members) == 0 {
+		members, err := tokenProcesses(r.Token)
+		if err != nil {
 			return err
+		}
+		// A process about to end has no environment to show any more, but still has its files: the main one is known.
+		if s, err := procfs.Read(r.PID); err == nil && s.Start == r.Start && !s.Dead() &&
+			!slices.ContainsFunc(members, func(m procfs.Stat) bool { return m.PID == s.PID }) {
+			members = append(members, s)
+		}
+		if len(members) == 0 {
+			return nil
 		}
 		if err := end(ctx, members, sig); err != nil {
 			return err
@@ -341,7 +349,7 @@ func tokenProcesses(token string) ([]procfs.Stat, error) {
 	entry := tokenEnv + "=" + token
 	var out []procfs.Stat
 	for _, s := range all {
-		if !s.Dead() && hasEnv(s.PID, entry) {
+		if !s.Dead() && hasEnv(s, entry) {
 			out = append(out, s)
 		}
 	}
@@ -355,11 +363,20 @@ func tokenProcesses(token string) ([]procfs.Stat, error) {
 }
 
 // hasEnv tells whether a process was started with this entry. One that may not be read is not ours.
-func hasEnv(pid int, entry string) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		return false
+func hasEnv(s procfs.Stat, entry string) bool {
+	files := []string{fmt.Sprintf("/proc/%d/environ", s.PID)}
+	if s.State == 'Z' {
+		// Its first thread has ended and shows no environment any more; the others do.
+		files, _ = filepath.Glob(fmt.Sprintf("/proc/%d/task/*/environ", s.PID))
 	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		b, err := os.ReadFile(file)
+		return err == nil && holdsEntry(b, entry)
+	})
+}
+
+// holdsEntry looks for an entry in an environment as /proc shows it.
+func holdsEntry(b []byte, entry string) bool {
 	for len(b) > 0 {
 		i := slices.Index(b, 0)
 		if i < 0 {

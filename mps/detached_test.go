@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"os"
@@ -190,11 +191,23 @@ func TestDetachedOutlivesItsStarter(t *testing.T) {
 	starter.Env = append(os.Environ(), starterEnv+"="+d.Dir)
 	var out strings.Builder
 	starter.Stderr = &out
-	// Not this process: the pipe for stderr is not inherited, because a service gets none of its starter's files.
+	// A service gets none of its starter's files: the pipes end with the starter.
+	said, err := starter.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := starter.Start(); err != nil {
 		t.Fatal(err)
 	}
-	st := awaitState(t, d, "running", func(st ServiceState) bool { return st.Running })
+	defer starter.Process.Kill()
+	if line, err := bufio.NewReader(said).ReadString('\n'); line != "started\n" {
+		starter.Wait()
+		t.Fatalf("the starter said %q, %v; %s", line, err, out.String())
+	}
+	st := state(t, d)
+	if !st.Running {
+		t.Errorf("after the start: %+v", st)
+	}
 	starter.Process.Kill()
 	starter.Wait()
 	if again := state(t, d); again.PID != st.PID || !again.Running {
@@ -219,6 +232,47 @@ func TestDetachedFindsAnUnfinishedStart(t *testing.T) {
 	}
 	if st := state(t, &Detached{Dir: d.Dir}); st.PID != pid || !st.Running {
 		t.Errorf("found %+v, want pid %d", st, pid)
+	}
+}
+
+// A program may end its first thread and go on with others: it runs, whatever /proc says of that thread.
+func TestDetachedWithoutItsFirstThread(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := detached(t)
+	s := Service{Name: "s.service", Argv: []string{self}, Env: []string{leaderlessEnv + "=1"}, Dir: "/"}
+	if err := d.StartService(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	pid := state(t, d).PID
+	limit := time.Now().Add(deadline)
+	for {
+		p, err := procfs.Read(pid)
+		if err != nil || time.Now().After(limit) {
+			t.Fatalf("its first thread does not end: %+v, %v", p, err)
+		}
+		if p.State == 'Z' {
+			break
+		}
+		time.Sleep(time.Millisecond) // there is no event for the end of one thread
+	}
+	if st := state(t, d); !st.Running || st.PID != pid {
+		t.Errorf("observed %+v, want it running as %d", st, pid)
+	}
+	r, err := d.read("s.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if members, err := tokenProcesses(r.Token); err != nil || len(members) != 1 {
+		t.Errorf("by the token: %+v, %v; want one", members, err)
+	}
+	if err := d.StopService(t.Context(), "s.service", deadline); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := procfs.Read(pid); err == nil {
+		t.Errorf("stopped, and still there: %+v", p)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -28,6 +29,23 @@ var builder burntest.Builder
 // starterEnv makes this binary start a service and end, as a daemon that is killed does: it holds the directory.
 const starterEnv = "MPS_TEST_STARTER"
 
+// leaderlessEnv makes this binary a process whose first thread ends while others live on.
+const leaderlessEnv = "MPS_TEST_LEADERLESS"
+
+// Only while packages are initialised is a goroutine sure to be on the first thread.
+func init() {
+	if os.Getenv(leaderlessEnv) == "" {
+		return
+	}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGTERM)
+	go func() {
+		<-ended
+		syscall.Exit(0) // os.Exit waits under the race detector
+	}()
+	_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
+}
+
 // TestMain is also the stand-in of the MPS programs, called by their names, and a starter of services.
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
@@ -41,6 +59,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		fmt.Println("started")
 		select {} // until it is killed
 	}
 	code := m.Run()

@@ -3,10 +3,12 @@ package procfs
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,11 +24,12 @@ func TestParseStat(t *testing.T) {
 		want Stat
 		bad  bool
 	}{
-		{name: "plain", line: "12 (python)" + tail, want: Stat{PID: 12, PPID: 7, Session: 3, State: 'S', Start: 4711, Name: "python"}},
-		{name: "parentheses and spaces in the name", line: "12 (a) R (b)" + tail, want: Stat{PID: 12, PPID: 7, Session: 3, State: 'S', Start: 4711, Name: "a) R (b"}},
+		{name: "plain", line: "12 (python)" + tail, want: Stat{PID: 12, PPID: 7, Session: 3, State: 'S', Threads: 1, Start: 4711, Name: "python"}},
+		{name: "parentheses and spaces in the name", line: "12 (a) R (b)" + tail, want: Stat{PID: 12, PPID: 7, Session: 3, State: 'S', Threads: 1, Start: 4711, Name: "a) R (b"}},
 		{name: "empty", line: "", bad: true},
 		{name: "no name", line: "12 S 7", bad: true},
 		{name: "short", line: "12 (x) S 7 1", bad: true},
+		{name: "threads are no number", line: strings.Replace("12 (x)"+tail, "20 0 1", "20 0 x", 1), bad: true},
 		{name: "start is no number", line: strings.Replace("12 (x)"+tail, "4711", "x", 1), bad: true},
 	}
 	for _, tt := range tests {
@@ -34,6 +37,27 @@ func TestParseStat(t *testing.T) {
 			got, err := parseStat([]byte(tt.line))
 			if (err != nil) != tt.bad || got != tt.want {
 				t.Errorf("got %+v, %v; want %+v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestDead(t *testing.T) {
+	tests := []struct {
+		name string
+		stat Stat
+		want bool
+	}{
+		{"sleeping", Stat{State: 'S', Threads: 1}, false},
+		{"stopped", Stat{State: 'T', Threads: 3}, false},
+		{"to be reaped", Stat{State: 'Z', Threads: 1}, true},
+		{"being reaped", Stat{State: 'X'}, true},
+		{"its first thread ended", Stat{State: 'Z', Threads: 2}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.stat.Dead(); got != tt.want {
+				t.Errorf("%+v is dead: %v", tt.stat, got)
 			}
 		})
 	}
@@ -135,6 +159,68 @@ func TestPidfd(t *testing.T) {
 	_ = cmd.Wait() // it was killed: the error says so
 	if err := p.Signal(unix.SIGKILL); !errors.Is(err, ErrGone) {
 		t.Errorf("signalling a reaped process: %v", err)
+	}
+}
+
+// leaderlessEnv makes this binary a process whose first thread ends while others live on.
+const leaderlessEnv = "PROCFS_TEST_LEADERLESS"
+
+// Only while packages are initialised is a goroutine sure to be on the first thread.
+func init() {
+	if os.Getenv(leaderlessEnv) == "" {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		syscall.Exit(0) // os.Exit waits under the race detector
+	}()
+	_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
+}
+
+// A program may end its first thread and go on with others: the process holds all it has, and is not dead.
+func TestFirstThreadEnded(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(os.Environ(), leaderlessEnv+"=1")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var s Stat
+	// There is no event for the end of one thread.
+	for end := time.Now().Add(10 * time.Second); s.State != 'Z'; time.Sleep(time.Millisecond) {
+		if s, err = Read(cmd.Process.Pid); err != nil || time.Now().After(end) {
+			t.Fatalf("its first thread does not end: %+v, %v", s, err)
+		}
+	}
+	p, err := OpenPidfd(s.PID, s.Start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if s.Dead() || p.Ended() || !Alive(s.PID, s.Start) {
+		t.Errorf("%+v: dead %v, ended %v, alive %v", s, s.Dead(), p.Ended(), Alive(s.PID, s.Start))
+	}
+	if kids, err := Children(os.Getpid()); err != nil || !slices.Contains(kids, s.PID) {
+		t.Errorf("children %v, %v lack %d", kids, err, s.PID)
+	}
+	stdin.Close()
+	long, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := p.Wait(long); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = Read(s.PID); err != nil || !s.Dead() {
+		t.Errorf("ended, and %+v, %v is not dead", s, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -20,13 +20,18 @@ type Stat struct {
 	PID     int
 	PPID    int
 	Session int    // the pid of the session's leader, 0 for kernel threads
-	State   byte   // 'R', 'S', 'D', 'T', 'Z', 'X', … as in proc_pid_stat(5)
+	State   byte   // of the first thread: 'R', 'S', 'D', 'T', 'Z', 'X', … as in proc_pid_stat(5)
+	Threads int    // how many there are, a first one that has ended included while others live
 	Start   uint64 // start time in clock ticks since boot, field 22
 	Name    string // the command's name, at most 15 bytes
 }
 
-// Dead tells whether the process has ended and waits only to be reaped.
-func (s Stat) Dead() bool { return s.State == 'Z' || s.State == 'X' || s.State == 'x' }
+// Dead tells whether the process has ended and waits only to be reaped. A first thread that has ended does not mean that: the
+// others live on, for a moment while a process ends and for ever when the program means it. Only the last one's end can be
+// reaped.
+func (s Stat) Dead() bool {
+	return s.State == 'Z' && s.Threads <= 1 || s.State == 'X' || s.State == 'x'
+}
 
 // Read reads the process's state. ErrGone when there is no such process.
 func Read(pid int) (Stat, error) {
@@ -47,7 +52,7 @@ func Start(pid int) (uint64, error) {
 	return s.Start, err
 }
 
-// Alive tells whether the process with this pid and start time still runs. A zombie does not.
+// Alive tells whether the process with this pid and start time still runs. One that waits to be reaped does not.
 func Alive(pid int, start uint64) bool {
 	s, err := Read(pid)
 	return err == nil && s.Start == start && !s.Dead()
@@ -192,9 +197,13 @@ func parseStat(b []byte) (Stat, error) {
 	if err != nil {
 		return Stat{}, errors.New("the session is no number")
 	}
+	threads, err := strconv.Atoi(string(f[17]))
+	if err != nil {
+		return Stat{}, errors.New("the number of threads is no number")
+	}
 	start, err := strconv.ParseUint(string(f[19]), 10, 64)
 	if err != nil {
 		return Stat{}, errors.New("the start time is no number")
 	}
-	return Stat{PID: pid, PPID: ppid, Session: session, State: f[0][0], Start: start, Name: string(b[open+1 : end])}, nil
+	return Stat{PID: pid, PPID: ppid, Session: session, State: f[0][0], Threads: threads, Start: start, Name: string(b[open+1 : end])}, nil
 }
