@@ -1,0 +1,165 @@
+/*
+ * alloc: a small CUDA program for the hardware test. It takes plain GPU memory and, when asked, keeps the GPU busy by
+ * setting it. It needs no CUDA toolkit: the driver's library is opened when it runs. It never uses managed memory.
+ *
+ * Exit codes: 0 ended by --seconds, 1 refused by CUDA, 2 usage, 3 no CUDA driver library.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The few declarations that are needed, as the driver's ABI has them. */
+typedef int CUresult;
+typedef int CUdevice;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef unsigned long long CUdeviceptr;
+
+static CUresult (*cu_init)(unsigned);
+static CUresult (*cu_device_get)(CUdevice *, int);
+static CUresult (*cu_device_name)(char *, int, CUdevice);
+static CUresult (*cu_primary_retain)(CUcontext *, CUdevice);
+static CUresult (*cu_ctx_set)(CUcontext);
+static CUresult (*cu_mem_alloc)(CUdeviceptr *, size_t);
+static CUresult (*cu_memset_async)(CUdeviceptr, unsigned char, size_t, CUstream);
+static CUresult (*cu_stream_create)(CUstream *, unsigned);
+static CUresult (*cu_stream_sync)(CUstream);
+static CUresult (*cu_error_name)(CUresult, const char **);
+
+static void check(CUresult r, const char *what)
+{
+	const char *name = NULL;
+	if (r == 0)
+		return;
+	if (cu_error_name)
+		cu_error_name(r, &name);
+	fprintf(stderr, "alloc: cannot %s: CUDA error %d (%s)\n", what, r, name ? name : "unknown");
+	exit(1);
+}
+
+static void load_driver(void)
+{
+	struct {
+		void *at;
+		const char *name;
+	} all[] = {
+		{&cu_init, "cuInit"}, {&cu_device_get, "cuDeviceGet"}, {&cu_device_name, "cuDeviceGetName"},
+		{&cu_primary_retain, "cuDevicePrimaryCtxRetain"}, {&cu_ctx_set, "cuCtxSetCurrent"},
+		{&cu_mem_alloc, "cuMemAlloc_v2"}, {&cu_memset_async, "cuMemsetD8Async"},
+		{&cu_stream_create, "cuStreamCreate"}, {&cu_stream_sync, "cuStreamSynchronize"},
+		{&cu_error_name, "cuGetErrorName"},
+	};
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+	if (!lib) {
+		fprintf(stderr, "alloc: %s\n", dlerror());
+		exit(3);
+	}
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+		void *f = dlsym(lib, all[i].name);
+		if (!f) {
+			fprintf(stderr, "alloc: libcuda.so.1 has no %s\n", all[i].name);
+			exit(3);
+		}
+		memcpy(all[i].at, &f, sizeof f);
+	}
+}
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static long number(const char *s)
+{
+	char *end;
+	long n = strtol(s, &end, 10);
+	if (*end || n < 0) {
+		fprintf(stderr, "alloc: %s is no number\n", s);
+		exit(2);
+	}
+	return n;
+}
+
+int main(int argc, char **argv)
+{
+	const size_t MiB = 1 << 20;
+	enum { STEP = 64 }; /* MiB taken at a time while growing */
+	long memory = 0, grow = 0, most = 0, load = 0, seconds = 0;
+	struct {
+		const char *name;
+		long *value;
+	} options[] = {
+		{"--memory", &memory}, /* MiB at the start */
+		{"--grow", &grow},     /* MiB a second after that */
+		{"--max", &most},      /* MiB at which growing ends */
+		{"--load", &load},     /* MiB that are set in a loop */
+		{"--seconds", &seconds},
+	};
+	for (int i = 1; i < argc; i += 2) {
+		size_t k = 0, n = sizeof options / sizeof options[0];
+		while (k < n && strcmp(argv[i], options[k].name))
+			k++;
+		if (k == n || i + 1 == argc) {
+			fprintf(stderr, "usage: alloc --memory MIB [--grow MIB --max MIB] [--load MIB] [--seconds N]\n");
+			return 2;
+		}
+		*options[k].value = number(argv[i + 1]);
+	}
+	if (memory == 0 || load > memory) {
+		fprintf(stderr, "alloc: --memory must be at least 1 and no less than --load\n");
+		return 2;
+	}
+
+	load_driver();
+	CUdevice device;
+	CUcontext context;
+	CUstream stream;
+	CUdeviceptr first, more;
+	char name[128] = "";
+	check(cu_init(0), "initialise");
+	check(cu_device_get(&device, 0), "get the first device");
+	check(cu_device_name(name, sizeof name, device), "read the device's name");
+	check(cu_primary_retain(&context, device), "make a context");
+	check(cu_ctx_set(context), "use the context");
+	check(cu_stream_create(&stream, 0), "make a stream");
+	check(cu_mem_alloc(&first, (size_t)memory * MiB), "allocate");
+	check(cu_memset_async(first, 0, (size_t)memory * MiB, stream), "set memory");
+	check(cu_stream_sync(stream), "wait for the GPU");
+	printf("ready on %s, %ld MiB\n", name, memory);
+	fflush(stdout);
+
+	unsigned long long done = 0;
+	long held = memory;
+	double began = now(), told = began, grown = began;
+	for (;;) {
+		double t = now();
+		if (seconds && t - began >= (double)seconds)
+			return 0;
+		if (grow && held + STEP <= most && t - grown >= (double)STEP / (double)grow) {
+			check(cu_mem_alloc(&more, STEP * MiB), "allocate more");
+			held += STEP;
+			grown = t;
+		}
+		if (load) {
+			/* A short queue: what is queued runs on when this process is frozen. */
+			for (int i = 0; i < 4; i++)
+				check(cu_memset_async(first, (unsigned char)done, (size_t)load * MiB, stream), "set memory");
+			check(cu_stream_sync(stream), "wait for the GPU");
+			done += 4;
+		} else {
+			nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+		}
+		if (t - told >= 0.25) {
+			printf("done %llu held %ld\n", done, held);
+			fflush(stdout);
+			told = t;
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// seen is one GPU as somebody else than gpushare sees it.
+type seen struct {
+	index             int
+	uuid, pci, model  string
+	totalMiB, usedMiB float64
+	mig               bool
+	computeMode       string // "Default", or another word
+	driver            string
+	strangers         int // compute processes
+}
+
+// host is where the GPUs are: this one, or a virtual one to rehearse on.
+type host interface {
+	// open finds out whether there is a GPU. A skipped error says what is missing.
+	open(ctx context.Context) error
+	// look asks somebody else about the GPUs; nil when there is nobody to ask.
+	look(ctx context.Context) ([]seen, error)
+	// program is a CUDA program that takes memory and, when load is set, keeps the GPU busy. All in MiB; grow is a second.
+	program(memory, grow, most, load int) []string
+	// work counts what a job has done so far, in a unit of its own.
+	work(ctx context.Context, j *harness.Job) (float64, error)
+	// latency runs the measurement of the driver's answers on a GPU.
+	latency(ctx context.Context, uuid string) (string, error)
+	name() string
+}
+
+// real is this host, with nvidia-smi as the other witness.
+type real struct {
+	dir   string
+	alloc string
+}
+
+func (*real) name() string { return "real hardware" }
+
+func (h *real) open(ctx context.Context) error {
+	if _, err := exec.LookPath("nvidia-smi"); err != nil {
+		return skipped("there is no nvidia-smi on the PATH, so probably no NVIDIA driver")
+	}
+	out, err := output(ctx, nil, "nvidia-smi", "-L")
+	if err != nil || !strings.Contains(out, "GPU ") {
+		return skipped(fmt.Sprintf("nvidia-smi sees no GPU: %s %v", strings.TrimSpace(out), err))
+	}
+	if _, err := exec.LookPath("gcc"); err != nil {
+		return nil // Everything but the load can be looked at: program says it then.
+	}
+	bin := filepath.Join(h.dir, "alloc")
+	if out, err := output(ctx, nil, "gcc", "-O2", "-o", bin, "test/hwtest/cuda/alloc.c", "-ldl"); err != nil {
+		return fmt.Errorf("cannot build the CUDA program: %w: %s", err, out)
+	}
+	h.alloc = bin
+	return nil
+}
+
+func (h *real) look(ctx context.Context) ([]seen, error) {
+	out, err := output(ctx, nil, "nvidia-smi", "--format=csv,noheader,nounits",
+		"--query-gpu=index,uuid,pci.bus_id,name,memory.total,memory.used,mig.mode.current,compute_mode,driver_version")
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask nvidia-smi: %w", err)
+	}
+	apps, err := output(ctx, nil, "nvidia-smi", "--format=csv,noheader", "--query-compute-apps=gpu_uuid,pid")
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask nvidia-smi for processes: %w", err)
+	}
+	return parseSMI(out, apps)
+}
+
+// parseSMI reads the two answers of nvidia-smi.
+func parseSMI(gpus, apps string) ([]seen, error) {
+	var list []seen
+	for _, line := range strings.Split(strings.TrimSpace(gpus), "\n") {
+		f := strings.Split(line, ", ")
+		if len(f) != 9 {
+			return nil, fmt.Errorf("cannot read nvidia-smi's line %q", line)
+		}
+		for i := range f {
+			f[i] = strings.TrimSpace(f[i])
+		}
+		index, err := strconv.Atoi(f[0])
+		if err != nil {
+			return nil, fmt.Errorf("cannot read nvidia-smi's index %q", f[0])
+		}
+		total, err1 := strconv.ParseFloat(f[4], 64)
+		used, err2 := strconv.ParseFloat(f[5], 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, fmt.Errorf("cannot read nvidia-smi's memory: %w", err)
+		}
+		pci, _ := api.CanonicalPCI(f[2])
+		list = append(list, seen{
+			index: index, uuid: f[1], pci: pci, model: f[3], totalMiB: total, usedMiB: used, mig: f[6] == "Enabled",
+			computeMode: f[7], driver: f[8], strangers: strings.Count(apps, f[1]),
+		})
+	}
+	return list, nil
+}
+
+func (h *real) program(memory, grow, most, load int) []string {
+	if h.alloc == "" {
+		return nil
+	}
+	argv := []string{h.alloc, "--memory", strconv.Itoa(memory)}
+	if grow > 0 {
+		argv = append(argv, "--grow", strconv.Itoa(grow), "--max", strconv.Itoa(most))
+	}
+	if load > 0 {
+		argv = append(argv, "--load", strconv.Itoa(load))
+	}
+	return argv
+}
+
+func (*real) work(_ context.Context, j *harness.Job) (float64, error) { return lastDone(j.Output()) }
+
+// lastDone reads the last "done N held M" line.
+func lastDone(out string) (float64, error) {
+	i := strings.LastIndex(out, "done ")
+	if i < 0 {
+		return 0, fmt.Errorf("the program has not said what it did: %s", out)
+	}
+	var n float64
+	if _, err := fmt.Sscanf(out[i:], "done %f", &n); err != nil {
+		return 0, fmt.Errorf("cannot read what the program did: %w", err)
+	}
+	return n, nil
+}
+
+func (*real) latency(ctx context.Context, uuid string) (string, error) {
+	return output(ctx, []string{"CGO_ENABLED=1"}, "go", "run", "./test/hwtest/latency", "-gpu", uuid)
+}
+
+// rehearsal is a virtual node: it shows that the test works, and nothing else.
+type rehearsal struct{ node *harness.Node }
+
+func (*rehearsal) name() string { return "a VIRTUAL node: a rehearsal, no figure below means anything" }
+
+func (h *rehearsal) open(ctx context.Context) error { return h.node.StartSim(ctx) }
+
+func (*rehearsal) look(context.Context) ([]seen, error) { return nil, nil }
+
+func (h *rehearsal) program(memory, grow, _, load int) []string {
+	argv := h.node.Burn("--memory", fmt.Sprintf("%dMiB", memory))
+	if grow > 0 {
+		argv = append(argv, "--grow", fmt.Sprintf("%dMiB/s", grow))
+	}
+	if load == 0 {
+		return append(argv, "--hold")
+	}
+	return append(argv, "--kernel", "5ms", "--queue", "4")
+}
+
+func (h *rehearsal) work(ctx context.Context, j *harness.Job) (float64, error) {
+	var truth struct {
+		GPUs []struct {
+			Busy map[string]float64 `json:"busy"`
+		} `json:"gpus"`
+	}
+	if err := h.node.Ctl(ctx, &truth, "status"); err != nil {
+		return 0, err
+	}
+	for _, g := range truth.GPUs {
+		if v, ok := g.Busy[strconv.Itoa(j.PID())]; ok {
+			return v, nil
+		}
+	}
+	return 0, fmt.Errorf("process %d is on no GPU", j.PID())
+}
+
+func (h *rehearsal) latency(ctx context.Context, uuid string) (string, error) {
+	return output(ctx, []string{"CGO_ENABLED=1", "GPUSIM_ROOT=" + h.node.Root()}, "go", "run", "./test/hwtest/latency", "-gpu", uuid,
+		"-host-root", h.node.Root(), "-library", filepath.Join(h.node.Root(), "usr/lib/libnvidia-ml.so.1"), "-window", "2s")
+}
+
+// output runs a command and gives what it printed.
+func output(ctx context.Context, env []string, argv ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var out, errb bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errb
+	cmd.Env = append(os.Environ(), env...)
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", filepath.Base(argv[0]), err, bytes.TrimSpace(errb.Bytes()))
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+const (
+	holdMiB  = 1024 // what the attribution job takes
+	loadMiB  = 1024 // what is set again and again
+	quotaMiB = 2048 // of the greedy tenant
+)
+
+// loadSpec shares one GPU by time. It asks for no change of the GPU itself.
+const loadSpec = `version: v1
+node: {enforce: on}
+gpus:
+  - select: {uuid: %s}
+    mode: timeslice
+    timeslice: {round: 1s}
+tenants:
+  - name: hwtest-a
+    gpu: [{name: part, timeslice: {share: 30%%, memory: 4GiB}}]
+  - name: hwtest-b
+    gpu: [{name: part, timeslice: {share: 70%%, memory: 4GiB}}]
+  - name: hwtest-greedy
+    overuse: {memory: kill, grace: 2s}
+    gpu: [{name: part, timeslice: {share: 10%%, memory: %dMiB}}]
+`
+
+// load runs leases on one GPU, when that changes nothing and disturbs nobody.
+func (t *test) load(ctx context.Context) error {
+	t.title("Leases")
+	uuid, err := t.choose(ctx)
+	if err != nil {
+		return err
+	}
+	spec := fmt.Appendf(nil, loadSpec, uuid, quotaMiB)
+	res, err := t.node.Client().Apply(ctx, spec, client.ApplyOptions{Check: true})
+	if err != nil {
+		return err
+	}
+	for _, s := range res.Plan.Steps {
+		if s.GPU != "" {
+			return skipped(fmt.Sprintf("the spec would %s on the GPU, and this test changes no GPU", s.Text))
+		}
+	}
+	if r := t.node.CLIIn(ctx, string(spec), "apply", "-f", "-"); r.Code != 0 {
+		return fmt.Errorf("the spec was not applied: %s", r.Err)
+	}
+	for _, part := range []func(context.Context, string) error{t.attribution, t.answers, t.overuse, t.shares} {
+		if err := part(ctx, uuid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// choose finds a GPU that is free and already as time slices need it.
+func (t *test) choose(ctx context.Context) (string, error) {
+	if t.host.program(1, 0, 0, 0) == nil {
+		return "", skipped("gcc is missing to build the CUDA program")
+	}
+	others, err := t.host.look(ctx)
+	if err != nil {
+		return "", err
+	}
+	st, err := t.node.Client().Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	if others == nil { // A rehearsal: any without MIG will do.
+		for i := range st.GPUs {
+			if st.GPUs[i].MIG == nil {
+				return st.GPUs[i].UUID, nil
+			}
+		}
+	}
+	why := "there is no GPU"
+	for _, o := range others {
+		switch {
+		case o.mig:
+			why = "MIG is on, and it is not this test's to turn off"
+		case o.computeMode != "Default":
+			why = "the compute mode is " + o.computeMode + ", and it is not this test's to change"
+		case o.strangers > 0:
+			why = "others compute on it"
+		case o.totalMiB-o.usedMiB < 4*holdMiB+quotaMiB:
+			why = "it has too little free memory"
+		default:
+			return o.uuid, nil
+		}
+	}
+	return "", skipped("no GPU is free for it: " + why)
+}
+
+// job starts a program in a lease of a tenant and waits until its memory is allocated.
+func (t *test) job(ctx context.Context, tenant string, argv []string) (*harness.Job, error) {
+	j, err := t.node.Run(append([]string{"-q", "-t", tenant, "--grant", "part", "--"}, argv...)...)
+	if err != nil {
+		return nil, err
+	}
+	t.jobs = append(t.jobs, j)
+	wait, cancel := context.WithTimeout(ctx, 60*time.Second) // The first context on a cold GPU takes seconds.
+	defer cancel()
+	if err := j.AwaitLine(wait, "ready"); err != nil {
+		return nil, fmt.Errorf("the job of %s: %w", tenant, err)
+	}
+	return j, nil
+}
+
+// attribution checks that a process's memory is laid to its lease.
+func (t *test) attribution(ctx context.Context, uuid string) error {
+	began := time.Now()
+	j, err := t.job(ctx, "hwtest-a", t.host.program(holdMiB, 0, 0, 0))
+	if err != nil {
+		return err
+	}
+	defer j.Stop()
+	t.say("`gpushare run` to memory in use: %d ms", time.Since(began).Milliseconds())
+	var used uint64
+	wait, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	err = harness.Await(wait, 200*time.Millisecond, "no memory was laid to the lease", func() (bool, error) {
+		st, err := t.node.Client().Status(wait)
+		if err != nil {
+			return false, err
+		}
+		if l := harness.Lease(st, "hwtest-a", "part"); l != nil && l.Memory != nil {
+			used = l.Memory.Used
+		}
+		return used >= holdMiB<<20, nil
+	})
+	t.check(err == nil, "a lease that took %d MiB is shown with %.0f MiB: %.0f MiB for the context", holdMiB, mib(used), mib(used)-holdMiB)
+	if err != nil {
+		st, err := t.node.Client().Status(ctx)
+		if err != nil {
+			return err
+		}
+		if g := byUUID(st, uuid); g != nil {
+			t.say("  the driver lists %d processes on this GPU, and the lease is process %d", len(g.Processes), j.PID())
+		}
+	}
+	return nil
+}
+
+// answers measures the driver's answers while the GPU is busy.
+func (t *test) answers(ctx context.Context, uuid string) error {
+	j, err := t.job(ctx, "hwtest-b", t.host.program(loadMiB, 0, 0, loadMiB))
+	if err != nil {
+		return err
+	}
+	defer j.Stop()
+	t.title("The driver's answers, one busy process on the GPU")
+	out, err := t.host.latency(ctx, uuid)
+	if err != nil {
+		t.say("They were not measured: %v", err)
+		return nil
+	}
+	t.say("%s", strings.TrimSpace(out))
+	return nil
+}
+
+// overuse lets a job take more than granted and sees it stopped.
+func (t *test) overuse(ctx context.Context, _ string) error {
+	t.title("A lease that takes too much")
+	j, err := t.job(ctx, "hwtest-greedy", t.host.program(512, 512, 2*quotaMiB, 0))
+	if err != nil {
+		return err
+	}
+	defer j.Stop()
+	began := time.Now()
+	wait, cancel := context.WithTimeout(ctx, 40*time.Second)
+	defer cancel()
+	var most uint64
+	_ = harness.Await(wait, 100*time.Millisecond, "it was not stopped", func() (bool, error) { // The check below says so.
+		select {
+		case <-j.Done():
+			return true, nil
+		default:
+		}
+		st, err := t.node.Client().Status(wait)
+		if err != nil {
+			return false, err
+		}
+		if l := harness.Lease(st, "hwtest-greedy", "part"); l != nil && l.Memory != nil {
+			most = max(most, l.Memory.Used)
+		}
+		return false, nil
+	})
+	select {
+	case <-j.Done():
+		t.check(most > quotaMiB<<20 && j.Code() != 0, "it was seen with %.0f MiB of %d MiB and stopped %.1f s after its start; it ended with %d",
+			mib(most), quotaMiB, time.Since(began).Seconds(), j.Code())
+	default:
+		t.check(false, "it was seen with %.0f MiB of %d MiB and was not stopped in %.0f s", mib(most), quotaMiB, time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// shares measures 30 to 70 of one GPU's time by what two jobs get done.
+func (t *test) shares(ctx context.Context, _ string) error {
+	t.title("30 % and 70 % of one GPU")
+	a, err := t.job(ctx, "hwtest-a", t.host.program(loadMiB, 0, 0, loadMiB))
+	if err != nil {
+		return err
+	}
+	alone, err := t.rate(ctx, 3*time.Second, a)
+	if err != nil {
+		return err
+	}
+	b, err := t.job(ctx, "hwtest-b", t.host.program(loadMiB, 0, 0, loadMiB))
+	if err != nil {
+		return err
+	}
+	st, err := t.node.Client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	if l := harness.Lease(st, "hwtest-a", "part"); l == nil || l.Share == nil || !l.Share.Gated {
+		t.say("Not measured: time shares are not enforced here, because nothing can be frozen (see doctor above).")
+		return nil
+	}
+	if _, err := t.rate(ctx, 4*time.Second, a, b); err != nil { // The scheduler settles.
+		return err
+	}
+	got, err := t.rate(ctx, t.window, a, b)
+	if err != nil {
+		return err
+	}
+	part := 100 * got[0] / (got[0] + got[1])
+	t.say("Work done a second (for the real GPU: times that %d MiB were set): alone %.0f; shared %.0f and %.0f.\n", loadMiB, alone[0], got[0], got[1])
+	t.check(math.Abs(part-30) <= 5, "%.1f %% and %.1f %% over %s", part, 100-part, t.window)
+	t.say("- both together did %.0f %% of what one did alone", 100*(got[0]+got[1])/alone[0])
+	st, err = t.node.Client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, tenant := range []string{"hwtest-a", "hwtest-b"} {
+		t.say("- gpushare says of %s: %s", tenant, shareText(harness.Lease(st, tenant, "part")))
+	}
+	return nil
+}
+
+// rate is what jobs get done a second over a span.
+func (t *test) rate(ctx context.Context, span time.Duration, jobs ...*harness.Job) ([]float64, error) {
+	before := make([]float64, len(jobs))
+	for i, j := range jobs {
+		// Right after its start a job has done nothing yet.
+		before[i], _ = t.host.work(ctx, j)
+	}
+	began := time.Now()
+	select {
+	case <-time.After(span): // The measurement is of this time itself.
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	out := make([]float64, len(jobs))
+	for i, j := range jobs {
+		now, err := t.host.work(ctx, j)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = (now - before[i]) / time.Since(began).Seconds()
+	}
+	return out, nil
+}
+
+func shareText(l *api.Lease) string {
+	if l == nil || l.Share == nil {
+		return "nothing"
+	}
+	s := fmt.Sprintf("%.0f %% granted", l.Share.Entitled)
+	if l.Share.Occupancy != nil {
+		s += fmt.Sprintf(", held the GPU %.1f %%", *l.Share.Occupancy)
+	}
+	if l.Share.Busy != nil && l.Share.StdErr != nil {
+		s += fmt.Sprintf(", the driver's samples say %.0f ± %.0f %%", *l.Share.Busy, *l.Share.StdErr)
+	}
+	return s
+}
+
+func mib(b uint64) float64 { return float64(b) / (1 << 20) }

@@ -1,0 +1,158 @@
+// Command hwtest runs the shipped programs on this host's real GPU and prints what it saw as Markdown. It reads, and runs
+// small CUDA programs of its own as leases. It never changes MIG, compute mode, clocks, power limits or persistence, never
+// resets, and stops no process but its own. Without a GPU it says what is missing and exits with 0.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// skipped says what is missing for a part, or for all of it.
+type skipped string
+
+func (s skipped) Error() string { return string(s) }
+
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	flags := flag.NewFlagSet("hwtest", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	virtual := flags.String("virtual", "", "rehearse on a virtual node of this `file` instead; its figures mean nothing")
+	window := flags.Duration("window", 20*time.Second, "for how long shares are measured")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	t := &test{out: out, window: *window}
+	err := t.all(ctx, *virtual)
+	err = errors.Join(err, t.close())
+	var skip skipped
+	switch {
+	case errors.As(err, &skip):
+		fmt.Fprintf(out, "skipped: %s\n", skip)
+		return 0
+	case err != nil:
+		fmt.Fprintf(errs, "hwtest: %v\n", err)
+		return 1
+	case t.failures > 0:
+		fmt.Fprintf(out, "\n%d of the checks failed.\n", t.failures)
+		return 1
+	}
+	fmt.Fprintf(out, "\nAll checks held.\n")
+	return 0
+}
+
+// test is one run.
+type test struct {
+	out      io.Writer
+	window   time.Duration
+	failures int
+
+	node *harness.Node
+	dir  string
+	host host
+	jobs []*harness.Job
+}
+
+func (t *test) all(ctx context.Context, virtual string) error {
+	bin, err := filepath.Abs("bin")
+	if err != nil {
+		return fmt.Errorf("cannot find the programs: %w", err)
+	}
+	for _, p := range []string{"gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw"} {
+		if _, err := os.Stat(filepath.Join(bin, p)); err != nil {
+			return skipped(p + " was not built: make build")
+		}
+	}
+	if t.dir, err = os.MkdirTemp("", "gpushare-hw-"); err != nil {
+		return fmt.Errorf("cannot make a folder: %w", err)
+	}
+	t.node = &harness.Node{Bin: bin, Dir: t.dir}
+	if virtual != "" {
+		t.node.File = virtual
+		t.host = &rehearsal{node: t.node}
+	} else {
+		t.node.Settings = map[string]string{"host_root": "/"}
+		t.host = &real{dir: t.dir}
+	}
+	if err := t.host.open(ctx); err != nil {
+		return err
+	}
+	if err := t.node.StartDaemon(ctx); err != nil {
+		return err
+	}
+	if err := t.identity(ctx); err != nil {
+		return err
+	}
+	if err := t.load(ctx); err != nil {
+		var skip skipped
+		if !errors.As(err, &skip) {
+			return err
+		}
+		t.say("Leases on the GPU were not tried: %s.", skip)
+	}
+	return t.counters(ctx)
+}
+
+func (t *test) say(format string, args ...any) { fmt.Fprintf(t.out, format+"\n", args...) }
+
+func (t *test) title(s string) { fmt.Fprintf(t.out, "\n## %s\n\n", s) }
+
+// check notes one result.
+func (t *test) check(ok bool, format string, args ...any) {
+	mark := "ok"
+	if !ok {
+		mark = "**FAILED**"
+		t.failures++
+	}
+	fmt.Fprintf(t.out, "- %s: %s\n", mark, fmt.Sprintf(format, args...))
+}
+
+func (t *test) counters(ctx context.Context) error {
+	c, err := t.node.Client().Counters(ctx)
+	if err != nil {
+		return err
+	}
+	t.title("What the daemon did")
+	for _, name := range []string{"converge.runs", "worker.messages", "worker.writes", "slice.writes", "steps", "freezes"} {
+		t.say("- %s: %d", name, c[name])
+	}
+	t.check(c["worker.writes"] == 0, "nothing that changes a GPU was asked of the driver")
+	return nil
+}
+
+// close ends what was started. The context of the run may be over.
+func (t *test) close() error {
+	for _, j := range t.jobs {
+		j.Stop()
+	}
+	if t.node == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if _, err := os.Stat(t.node.Socket()); err == nil {
+		// An empty spec takes back the slices that were made.
+		if r := t.node.CLIIn(ctx, "version: v1\nnode: {enforce: on}\n", "apply", "-f", "-", "--force"); r.Code != 0 {
+			fmt.Fprintf(t.out, "\nnot cleaned up: %s\n", r.Err)
+		}
+	}
+	return errors.Join(t.node.Close(), os.RemoveAll(t.dir))
+}
