@@ -45,11 +45,18 @@ func (c *Client) client() *http.Client {
 				return d.DialContext(ctx, "unix", c.socket())
 			},
 			MaxIdleConnsPerHost: 4,
+			IdleConnTimeout:     idleTimeout,
 			DisableCompression:  true,
 		}}
 	})
 	return c.http
 }
+
+// idleTimeout is less than the daemon's, so that a request never meets a connection that the daemon is closing.
+const idleTimeout = 30 * time.Second
+
+// Close lets go of connections that nobody uses. The client can be used again afterwards.
+func (c *Client) Close() { c.client().CloseIdleConnections() }
 
 // Do sends one request and decodes the answer into out (unless nil). Refusals come back as *api.Error, a daemon that
 // cannot be reached as one of kind unavailable.
@@ -61,12 +68,28 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	defer res.Body.Close()
 	if out == nil {
 		_, err = io.Copy(io.Discard, res.Body)
-		return err
+	} else {
+		err = json.NewDecoder(res.Body).Decode(out)
 	}
-	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
-		return fmt.Errorf("cannot read the answer of gpushared: %w", err)
+	if err != nil {
+		return unreadable(ctx, err)
 	}
 	return nil
+}
+
+// unreadable tells an answer that was cut off, which may come whole the next time, from one of another language.
+func unreadable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &syntax) || errors.As(err, &kind) {
+		return &api.Error{Kind: api.KindInternal, Message: "cannot read the answer of gpushared: " + err.Error(),
+			Hint: "the command line and the daemon may be of different versions: see 'gpushare version'"}
+	}
+	return &api.Error{Kind: api.KindUnavailable, Message: "the answer of gpushared was cut off: " + err.Error(),
+		Hint: "the daemon may have been restarted: try again"}
 }
 
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, body []byte, header http.Header) (*http.Response, error) {
@@ -247,7 +270,7 @@ func (c *Client) StopLease(ctx context.Context, id string) error {
 }
 
 // Lease asks for a lease for the calling process and blocks until it is walled in. Every line before the last goes to
-// progress.
+// progress. A lease that was granted is never given back by ctx: it ends with the process.
 func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -261,14 +284,17 @@ func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*a
 	for d := json.NewDecoder(res.Body); ; {
 		line := new(api.LeaseGrant)
 		if err := d.Decode(line); err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
 			return nil, &api.Error{Kind: api.KindUnavailable, Message: "gpushared went away while the lease was waited for",
 				Hint: "run the command again: a place in the queue does not outlive the daemon"}
 		}
 		switch {
 		case line.Error != nil:
 			return nil, line.Error
-		case line.Environment != nil:
-			return line, nil
+		case line.Environment != nil, line.Lease != nil && line.Lease.State == api.LeaseRunning:
+			return line, nil // An environment that adds nothing is not sent.
 		default:
 			progress(line)
 		}

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -44,8 +46,12 @@ without --force. A second apply of the same file changes nothing.`,
 			if a.json {
 				return a.applyJSON(cmd, res, noWait)
 			}
-			a.plan(&res.Plan, res.Checked)
-			if res.Operation == nil || noWait {
+			a.plan(cmd.Context(), &res.Plan, res.Checked, res.Changed)
+			if res.Operation == nil {
+				return nil
+			}
+			if noWait {
+				fmt.Fprintf(a.io.Out, "generation %d is accepted and being carried out: 'gpushare status' shows how far it is\n", res.Plan.Generation)
 				return nil
 			}
 			return a.follow(cmd, res.Operation)
@@ -53,6 +59,7 @@ without --force. A second apply of the same file changes nothing.`,
 	}
 	f := c.Flags()
 	f.StringVarP(&file, "file", "f", "", "the spec; - for standard input (required)")
+	_ = c.MarkFlagFilename("file", "yaml", "yml") // It fails only for a flag that does not exist.
 	f.BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
 	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
 	f.BoolVar(&o.Force, "force", false, "stop what is in the way, the polite way: SIGTERM, grace, SIGKILL")
@@ -65,13 +72,13 @@ without --force. A second apply of the same file changes nothing.`,
 // document reads a file or standard input.
 func (a *app) document(file string) ([]byte, error) {
 	if file == "" {
-		return nil, usageError{errors.New("which spec? Name it with -f FILE, or -f - for standard input")}
+		return nil, usageError{err: errors.New("which spec? Name it with -f FILE, or -f - for standard input")}
 	}
 	in := a.io.In
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return nil, usageError{fmt.Errorf("cannot read the spec: %w", err)}
+			return nil, usageError{err: fmt.Errorf("cannot read the spec: %w", err), hint: "-f names the file that holds it, - is standard input"}
 		}
 		defer f.Close()
 		in = f
@@ -88,7 +95,7 @@ func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) e
 	if res.Operation != nil && !noWait {
 		last, err := a.client.Follow(cmd.Context(), res.Operation, func(*api.Operation) {})
 		if err != nil {
-			return err
+			return goesOn(err)
 		}
 		res.Operation = last
 		failed = outcome(last)
@@ -107,7 +114,7 @@ func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 	if a.json {
 		last, err := a.client.Follow(cmd.Context(), op, func(*api.Operation) {})
 		if err != nil {
-			return err
+			return goesOn(err)
 		}
 		if err := a.printJSON(struct {
 			SchemaVersion int `json:"schema_version"`
@@ -117,6 +124,7 @@ func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 		}
 		return outcome(last)
 	}
+	names := a.gpuNames(cmd.Context(), op.Plan.Steps)
 	shown := map[int]string{}
 	last, err := a.client.Follow(cmd.Context(), op, func(o *api.Operation) {
 		for _, s := range o.Plan.Steps {
@@ -124,24 +132,48 @@ func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 				continue
 			}
 			shown[s.ID] = s.State
-			line := fmt.Sprintf("  %-6s %s%s", s.State, gpuPrefix(s.GPU), s.Text)
-			if s.State == "done" && s.Seconds >= 0.05 {
-				line += fmt.Sprintf("  (%.1f s)", s.Seconds)
-			}
-			if s.Error != "" {
-				line += ": " + s.Error
-			}
-			fmt.Fprintln(a.io.Out, line)
+			fmt.Fprintln(a.io.Out, a.stepLine(&s, names))
 		}
 	})
 	if err != nil {
-		return err
+		return goesOn(err)
 	}
 	if err := outcome(last); err != nil {
 		return err
 	}
+	if last.Kind == "retry" {
+		fmt.Fprintln(a.io.Out, "done: nothing is held back any more")
+		return nil
+	}
 	fmt.Fprintf(a.io.Out, "done: generation %d is in force\n", last.Plan.Generation)
 	return nil
+}
+
+// stepLine is one step of an operation that ended.
+func (a *app) stepLine(s *api.PlanStep, names gpuNames) string {
+	line := fmt.Sprintf("  %s%s  %s%s", a.state(s.State), strings.Repeat(" ", max(0, len("failed")-len(s.State))), names.prefix(s.GPU), printable(s.Text))
+	if s.State == "done" && s.Seconds >= 0.05 {
+		line += fmt.Sprintf("  (%.1f s)", s.Seconds)
+	}
+	if s.Error != "" {
+		line += ": " + printable(s.Error)
+	}
+	return line
+}
+
+// goesOn says of a wait that was cut short what becomes of the change: the daemon does not need this process for it.
+func goesOn(err error) error {
+	const hint = "the change goes on without this command: 'gpushare status' shows how far it is"
+	if errors.Is(err, context.Canceled) {
+		return &interruptedError{hint: hint}
+	}
+	var e *api.Error
+	if errors.As(err, &e) && e.Kind == api.KindUnavailable {
+		told := *e
+		told.Hint = "what was begun is finished or undone when gpushared runs again: see 'gpushare status'"
+		return &told
+	}
+	return err
 }
 
 func outcome(op *api.Operation) error {
@@ -174,7 +206,7 @@ func (a *app) planCommand() *cobra.Command {
 			if a.json {
 				err = a.printJSON(plan)
 			} else {
-				a.plan(plan, true)
+				a.plan(cmd.Context(), plan, true, false)
 			}
 			if err == nil && exitCode && !plan.Empty {
 				return &exitError{code: api.ExitChanges}
@@ -184,6 +216,7 @@ func (a *app) planCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVarP(&file, "file", "f", "", "a spec; - for standard input")
+	_ = c.MarkFlagFilename("file", "yaml", "yml") // It fails only for a flag that does not exist.
 	f.BoolVar(&exitCode, "exit-code", false, "exit with 10 when something would change")
 	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
 	f.BoolVar(&o.Force, "force", false, "plan as if --force were given to apply")
@@ -207,50 +240,109 @@ func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions
 	return &res.Plan, nil
 }
 
-// plan prints what would be, or will be done.
-func (a *app) plan(p *api.Plan, checked bool) {
+// plan prints what would be, or will be done. Warnings come first and go to standard error, where no reader of the plan
+// takes them for a step. changed: the spec differs, even where no step follows from it.
+func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 	for _, w := range p.Warnings {
-		fmt.Fprintf(a.io.Err, "warning: %s\n", w)
+		fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(w))
 	}
 	if p.Diff != nil {
 		a.diff(p.Diff)
 	}
 	if p.Empty {
-		fmt.Fprintln(a.io.Out, "no changes")
+		if changed {
+			fmt.Fprintln(a.io.Out, "no changes on the node: only the spec is another")
+		} else {
+			fmt.Fprintln(a.io.Out, "no changes")
+		}
 		return
 	}
-	switch {
-	case p.Observe:
-		fmt.Fprintf(a.io.Out, "%s, not done because the spec says 'enforce: observe':\n", plural(len(p.Steps), "step"))
-	case checked:
-		fmt.Fprintf(a.io.Out, "%s would be done:\n", plural(len(p.Steps), "step"))
-	default:
-		fmt.Fprintf(a.io.Out, "%s:\n", plural(len(p.Steps), "step"))
+	disturbs := "disturbs nobody"
+	if len(p.Disturbs) > 0 {
+		disturbs = "disturbs: " + printable(strings.Join(p.Disturbs, ", "))
 	}
-	if checked || p.Observe {
-		for _, s := range p.Steps {
-			line := "  " + gpuPrefix(s.GPU) + s.Text
-			if s.Estimate >= 0.1 {
-				line += fmt.Sprintf("  (about %.1f s)", s.Estimate)
-			}
-			if s.Reason != "" {
-				line += "  # " + s.Reason
-			}
-			fmt.Fprintln(a.io.Out, line)
+	if !checked && !p.Observe {
+		fmt.Fprintf(a.io.Out, "%s; %s\n", plural(len(p.Steps), "step"), disturbs)
+		return
+	}
+	if p.Observe {
+		fmt.Fprintf(a.io.Out, "%s, not done because the spec says 'enforce: observe':\n", plural(len(p.Steps), "step"))
+	} else {
+		fmt.Fprintf(a.io.Out, "%s would be done:\n", plural(len(p.Steps), "step"))
+	}
+	a.steps(p.Steps, a.gpuNames(ctx, p.Steps))
+	fmt.Fprintln(a.io.Out, disturbs)
+}
+
+// steps lists steps with the reasons beside them, in one column where the texts are short enough for it.
+func (a *app) steps(steps []api.PlanStep, names gpuNames) {
+	const wide = 72
+	lines, column := make([]string, len(steps)), 0
+	for i, s := range steps {
+		lines[i] = "  " + names.prefix(s.GPU) + printable(s.Text)
+		if s.Estimate >= 0.1 {
+			lines[i] += fmt.Sprintf("  (about %.1f s)", s.Estimate)
+		}
+		if n := utf8.RuneCountInString(lines[i]); n <= wide {
+			column = max(column, n)
 		}
 	}
-	if len(p.Disturbs) > 0 {
-		fmt.Fprintf(a.io.Out, "disturbs: %s\n", strings.Join(p.Disturbs, ", "))
-	} else {
-		fmt.Fprintln(a.io.Out, "disturbs nobody")
+	for i, s := range steps {
+		if s.Reason != "" {
+			lines[i] += strings.Repeat(" ", max(0, column-utf8.RuneCountInString(lines[i]))) + "  # " + printable(s.Reason)
+		}
+		fmt.Fprintln(a.io.Out, lines[i])
 	}
 }
 
-func gpuPrefix(gpu string) string {
-	if gpu == "" {
+// gpuNames gives GPUs the names that people use: their numbers of now.
+type gpuNames struct {
+	byUUID map[string]string
+	width  int // of the widest prefix; 0 when no step is about a GPU
+}
+
+// gpuNames asks for the numbers; a GPU without one keeps the head of its UUID.
+func (a *app) gpuNames(ctx context.Context, steps []api.PlanStep) gpuNames {
+	n := gpuNames{byUUID: map[string]string{}}
+	for _, s := range steps {
+		if s.GPU != "" {
+			n.byUUID[s.GPU] = shortUUID(s.GPU)
+		}
+	}
+	if len(n.byUUID) == 0 {
+		return n
+	}
+	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
+	defer cancel()
+	if s, err := a.client.Status(ctx); err == nil {
+		for i := range s.GPUs {
+			if _, ok := n.byUUID[s.GPUs[i].UUID]; ok {
+				n.byUUID[s.GPUs[i].UUID] = fmt.Sprintf("GPU %d", s.GPUs[i].Index)
+			}
+		}
+	} // Else the UUIDs do: a plan is not kept back for nicer names.
+	n.width = len(hostPrefix)
+	for _, name := range n.byUUID {
+		n.width = max(n.width, len(name))
+	}
+	return n
+}
+
+// hostPrefix stands where a step is about no GPU.
+const hostPrefix = "host"
+
+func (n gpuNames) prefix(gpu string) string {
+	if n.width == 0 {
 		return ""
 	}
-	return shortUUID(gpu) + "  "
+	name := hostPrefix
+	if gpu != "" {
+		name = n.byUUID[gpu]
+		if name == "" {
+			name = shortUUID(gpu)
+		}
+	}
+	return fmt.Sprintf("%-*s  ", n.width, name)
 }
 
 // diff prints only what differs, with its neighbours.

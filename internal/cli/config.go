@@ -12,24 +12,39 @@ func (a *app) configCommand() *cobra.Command {
 	return group("config", "The spec file and the daemon's settings",
 		&cobra.Command{
 			Use: "validate FILE", Short: "Check a spec without a daemon: keys, quantities, names", Args: exactArgs(1, "a spec file, or - for standard input"),
+			Example:           "  gpushare config validate node.yaml\n  ./make-spec | gpushare config validate -",
+			ValidArgsFunction: yamlFiles,
 			RunE: func(_ *cobra.Command, args []string) error {
 				doc, err := a.document(args[0])
 				if err != nil {
 					return err
 				}
-				s, err := spec.Decode(args[0], doc)
+				file := args[0]
+				if file == "-" {
+					file = "standard input"
+				}
+				s, err := spec.Decode(file, doc)
 				if err != nil {
 					return err
 				}
 				if a.json {
 					return a.printJSON(s)
 				}
-				fmt.Fprintf(a.io.Out, "%s: ok: %s, %s\n", args[0], plural(len(s.GPUs), "set")+" of GPUs", plural(len(s.Tenants), "tenant"))
+				fmt.Fprintf(a.io.Out, "%s: ok: %s of GPUs, %s\n", file, plural(len(s.GPUs), "set"), plural(len(s.Tenants), "tenant"))
 				return nil
 			},
 		},
 		&cobra.Command{
 			Use: "reload", Short: "Make the daemon read its settings again", Args: noArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error { return a.client.Reload(cmd.Context()) },
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				if err := a.client.Reload(cmd.Context()); err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(map[string]any{"schema_version": 1, "reloaded": true})
+				}
+				fmt.Fprintln(a.io.Out, "the daemon read its settings again")
+				return nil
+			},
 		})
 }

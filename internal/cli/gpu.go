@@ -18,6 +18,8 @@ func (a *app) gpuCommand() *cobra.Command {
 		}, func(s *api.Status) { a.gpuList(s) }),
 		&cobra.Command{
 			Use: "retry GPU", Short: "Try a held or stuck GPU again", Args: exactArgs(1, "a GPU's index or UUID"),
+			Example:           "  gpushare gpu retry 3",
+			ValidArgsFunction: a.completeFirst(gpusOf),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				op, err := a.client.RetryGPU(cmd.Context(), args[0])
 				if err != nil {
@@ -105,10 +107,10 @@ func (a *app) mpsCommand() *cobra.Command {
 			}
 			return out
 		}, func(s *api.Status) {
-			rows := [][]string{{"GPU", "STATE", "PID", "UNIT", "CLIENTS", "ENFORCE", ""}}
+			rows := [][]string{{"GPU", "STATE", "PID", "UNIT", "CLIENTS", "ENFORCE", "REASON"}}
 			for i := range s.GPUs {
 				if m := s.GPUs[i].MPS; m != nil {
-					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, fmt.Sprint(m.PID), dash(m.Unit), fmt.Sprint(m.Clients), m.Enforce, m.Reason})
+					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), fmt.Sprint(m.Clients), m.Enforce, m.Reason})
 				}
 			}
 			if len(rows) == 1 {

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +25,7 @@ func (a *app) leaseCommand() *cobra.Command {
 			a.leases(s.Leases)
 		}),
 		a.leaseShow(),
-		&cobra.Command{Use: "stop ID", Short: "End a lease: SIGTERM, grace, then SIGKILL", Args: exactArgs(1, "the id of a lease"), RunE: func(cmd *cobra.Command, args []string) error {
+		&cobra.Command{Use: "stop ID", Short: "End a lease: SIGTERM, grace, then SIGKILL", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.client.StopLease(cmd.Context(), args[0]); err != nil {
 				return err
 			}
@@ -37,7 +38,7 @@ func (a *app) leaseCommand() *cobra.Command {
 }
 
 func (a *app) leaseShow() *cobra.Command {
-	return &cobra.Command{Use: "show ID", Short: "Show one lease: what it may use, what it uses, what is enforced", Args: exactArgs(1, "the id of a lease"), RunE: func(cmd *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "show ID", Short: "Show one lease: what it may use, what it uses, what is enforced", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
 		s, err := a.client.Status(cmd.Context())
 		if err != nil {
 			return err
@@ -48,23 +49,44 @@ func (a *app) leaseShow() *cobra.Command {
 				continue
 			}
 			if a.json {
-				return a.printJSON(l)
+				return a.printJSON(struct {
+					SchemaVersion int `json:"schema_version"`
+					*api.Lease
+				}{1, l})
 			}
-			a.leases([]api.Lease{*l})
-			fmt.Fprintf(a.io.Out, "\ncommand   %s\ndevices   %s\n", strings.Join(l.Command, " "), strings.Join(l.Devices, " "))
-			if l.Walls.Cgroup != "" {
-				fmt.Fprintf(a.io.Out, "cgroup    %s\n", l.Walls.Cgroup)
-			}
-			for _, m := range l.Walls.Missing {
-				fmt.Fprintf(a.io.Out, "not enforced: %s\n", m)
-			}
-			for _, n := range l.Notices {
-				fmt.Fprintf(a.io.Out, "notice: %s\n", n)
-			}
+			a.lease(l)
 			return nil
 		}
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may see", args[0]), Hint: "'gpushare lease list' shows them"}
 	}}
+}
+
+// lease prints one lease in full.
+func (a *app) lease(l *api.Lease) {
+	a.leases([]api.Lease{*l})
+	fmt.Fprintln(a.io.Out)
+	line := func(name, value string) { fmt.Fprintf(a.io.Out, "%-8s  %s\n", name, printable(value)) }
+	line("grant", l.Tenant+"/"+l.Grant+" ("+l.Kind+")")
+	line("command", strings.Join(l.Command, " "))
+	line("devices", dash(strings.Join(l.Devices, " ")))
+	if l.Started != nil {
+		line("started", l.Started.Local().Format(time.DateTime))
+	}
+	if l.Ends != nil {
+		line("ends", l.Ends.Local().Format(time.DateTime)+", when its time is up")
+	}
+	if l.Walls.Cgroup != "" {
+		line("cgroup", l.Walls.Cgroup)
+	}
+	if l.Walls.Unit != "" {
+		line("unit", l.Walls.Unit)
+	}
+	for _, m := range l.Walls.Missing {
+		fmt.Fprintf(a.io.Out, "not enforced: %s\n", printable(m))
+	}
+	for _, n := range l.Notices {
+		fmt.Fprintf(a.io.Out, "notice: %s\n", printable(n))
+	}
 }
 
 func (a *app) leases(leases []api.Lease) {
@@ -82,11 +104,7 @@ func (a *app) leases(leases []api.Lease) {
 		for _, d := range l.Devices {
 			on = append(on, shortUUID(d))
 		}
-		pid := ""
-		if l.PID > 0 {
-			pid = fmt.Sprint(l.PID)
-		}
-		rows = append(rows, []string{l.ID, state, dash(l.User), pid, strings.Join(on, " "), leaseMemory(l.Memory), leaseShare(l.Share), command(l.Command)})
+		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.Memory), leaseShare(l.Share), command(l.Command)})
 	}
 	a.table(rows)
 }
@@ -119,10 +137,19 @@ func leaseShare(s *api.LeaseShare) string {
 	return out
 }
 
-func command(argv []string) string {
-	s := strings.Join(argv, " ")
-	if len(s) > 48 {
-		s = s[:45] + "..."
+func pid(n int) string {
+	if n == 0 {
+		return "-"
 	}
-	return s
+	return fmt.Sprint(n)
+}
+
+// command is the head of a command line, by characters.
+func command(argv []string) string {
+	const wide = 48
+	s := []rune(strings.Join(argv, " "))
+	if len(s) > wide {
+		s = append(s[:wide-1], '…')
+	}
+	return string(s)
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -27,27 +28,57 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// table prints rows in columns as wide as their widest cell. The first row is the header.
+// table prints rows in columns as wide as their widest cell. The first row is the header; what stands under STATE is a
+// word of state, and coloured as one.
 func (a *app) table(rows [][]string) {
 	widths := []int{}
 	for _, row := range rows {
 		for i, cell := range row {
+			row[i] = printable(cell)
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}
-	for _, row := range rows {
+	for n, row := range rows {
 		var b strings.Builder
-		for i, cell := range row {
-			b.WriteString(cell)
-			if i < len(row)-1 {
+		end := len(row) // Empty cells at the end need no padding before them.
+		for end > 0 && row[end-1] == "" {
+			end--
+		}
+		for i, cell := range row[:end] {
+			if n > 0 && rows[0][i] == "STATE" {
+				b.WriteString(a.state(cell))
+			} else {
+				b.WriteString(cell)
+			}
+			if i < end-1 {
 				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
 			}
 		}
-		fmt.Fprintln(a.io.Out, strings.TrimRight(b.String(), " "))
+		fmt.Fprintln(a.io.Out, b.String())
 	}
+}
+
+// printable keeps a tenant's words from steering the terminal of whoever reads them: the name of a command may hold
+// escape sequences, line breaks and marks that turn the direction of writing.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
+			return '\ufffd'
+		}
+		return r
+	}, s)
+}
+
+// sentence is printable text that may have several lines.
+func sentence(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = printable(strings.ReplaceAll(lines[i], "\t", "  "))
+	}
+	return strings.Join(lines, "\n")
 }
 
 func memory(m api.GPUMemory) string { return gib(m.Used) + " / " + gib(m.Total) }
@@ -72,12 +103,13 @@ func shortUUID(s string) string {
 	return kind + "-" + rest[:8]
 }
 
+// plural counts: "1 process", "2 processes".
 func plural(n int, one string) string {
-	if n == 1 {
+	switch {
+	case n == 1:
 		return "1 " + one
-	}
-	if base, ok := strings.CutSuffix(one, "s"); ok {
-		return fmt.Sprintf("%d %sses", n, base)
+	case strings.HasSuffix(one, "s"), strings.HasSuffix(one, "x"), strings.HasSuffix(one, "ch"), strings.HasSuffix(one, "sh"):
+		return fmt.Sprintf("%d %ses", n, one)
 	}
 	return fmt.Sprintf("%d %ss", n, one)
 }

@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -46,7 +48,19 @@ func (e *exitError) Error() string {
 func (e *exitError) Unwrap() error { return e.err }
 
 // usageError is a mistake on the command line.
-type usageError struct{ error }
+type usageError struct {
+	err  error
+	hint string // empty: the help of the command that was meant
+}
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+// interruptedError is a wait that the user ended, where there is more to say than that.
+type interruptedError struct{ hint string }
+
+func (*interruptedError) Error() string { return "interrupted" }
+func (*interruptedError) Unwrap() error { return context.Canceled }
 
 // Run is the command line. args are without the program's name.
 func Run(ctx context.Context, args, env []string, stdio Stdio) int {
@@ -56,7 +70,8 @@ func Run(ctx context.Context, args, env []string, stdio Stdio) int {
 	root.SetIn(stdio.In)
 	root.SetOut(stdio.Out)
 	root.SetErr(stdio.Err)
-	return a.report(root.ExecuteContext(ctx))
+	cmd, err := root.ExecuteContextC(ctx)
+	return a.report(cmd, err)
 }
 
 // Root gives the command tree for documentation and completion.
@@ -74,24 +89,41 @@ It talks to gpushared over ` + api.SocketPath + `.`,
   gpushare run -- python train.py        run a command on the GPU that you are granted
   gpushare apply -f node.yaml --check    what would change, without changing it
   gpushare apply -f node.yaml            change it`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
-			if a.client.Socket == "" {
-				a.client.Socket = a.getenv("GPUSHARE_SOCKET")
+		SilenceErrors:         true,
+		SilenceUsage:          true,
+		Version:               version.Version,
+		DisableFlagsInUseLine: true,
+		DisableSuggestions:    true, // They are made here, as a hint like every other.
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(cmd, args[0])
 			}
-			a.color = a.getenv("NO_COLOR") == "" && isTerminal(a.io.Out)
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRun: func(*cobra.Command, []string) {
+			a.findSocket()
+			a.color = a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && isTerminal(a.io.Out)
 		},
 	}
 	root.PersistentFlags().StringVar(&a.client.Socket, "socket", "", "the daemon's socket (default $GPUSHARE_SOCKET, then "+api.SocketPath+")")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON with a schema_version instead of text")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(flagError)
+	root.SetVersionTemplate("gpushare {{.Version}}\n")
+	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(
 		a.statusCommand(), a.applyCommand(), a.planCommand(), a.getCommand(), a.runCommand(), a.envCommand(),
 		a.eventsCommand(), a.doctorCommand(), a.versionCommand(),
 		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.tenantCommand(), a.leaseCommand(), a.configCommand(),
 	)
 	return root
+}
+
+// findSocket settles where the daemon is: the flag, then the environment, then the usual place.
+func (a *app) findSocket() {
+	if a.client.Socket == "" {
+		a.client.Socket = a.getenv("GPUSHARE_SOCKET")
+	}
 }
 
 func (a *app) getenv(name string) string {
@@ -104,62 +136,94 @@ func (a *app) getenv(name string) string {
 }
 
 // report prints an error the one way and gives its exit code.
-func (a *app) report(err error) int {
+func (a *app) report(cmd *cobra.Command, err error) int {
 	if err == nil {
 		return api.ExitOK
 	}
-	code := api.ExitFailed
 	var exit *exitError
+	var refused *api.Error
+	var usage usageError
+	var stopped *interruptedError
+	told := &api.Error{Kind: api.KindInternal, Message: err.Error()}
+	code := api.ExitFailed
+	switch {
+	case errors.As(err, &refused):
+		told, code = refused, refused.Kind.ExitCode()
+	case errors.As(err, &usage):
+		told, code = &api.Error{Kind: api.KindInvalid, Message: usage.Error(), Hint: usage.hint}, api.ExitUsage
+		if told.Hint == "" {
+			told.Hint = fmt.Sprintf("'%s --help' says more", cmd.CommandPath())
+		}
+	case strings.HasPrefix(err.Error(), "unknown command"): // of a command that is cobra's own
+		told, code = &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: fmt.Sprintf("'%s --help' says more", cmd.CommandPath())}, api.ExitUsage
+	case errors.Is(err, context.Canceled):
+		told, code = &api.Error{Kind: api.KindUnavailable, Message: "interrupted"}, exitInterrupted
+		if errors.As(err, &stopped) {
+			told.Hint = stopped.hint
+		}
+	}
 	if errors.As(err, &exit) {
 		code = exit.code
 		if exit.err == nil {
 			return code
 		}
-		err = exit.err
 	}
-	var refused *api.Error
-	var usage usageError
-	switch {
-	case errors.As(err, &refused):
-		if exit == nil {
-			code = refused.Kind.ExitCode()
-		}
-		a.refusal(refused)
-		return code
-	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"), strings.HasPrefix(err.Error(), "unknown flag"):
-		if exit == nil {
-			code = api.ExitUsage
-		}
-		fmt.Fprintf(a.io.Err, "gpushare: %v\nhint: 'gpushare --help' lists the commands\n", err)
-		return code
-	case errors.Is(err, context.Canceled):
-		fmt.Fprintln(a.io.Err, "gpushare: interrupted")
-		if exit == nil {
-			code = 130
-		}
-		return code
-	}
-	fmt.Fprintf(a.io.Err, "gpushare: %v\n", err)
+	a.refusal(told, code)
 	return code
 }
 
-// refusal prints one sentence, every wrong place of a document, and the hint.
-func (a *app) refusal(e *api.Error) {
-	fmt.Fprintf(a.io.Err, "gpushare: %s\n", e.Message)
-	for _, f := range e.Fields {
-		fmt.Fprintf(a.io.Err, "  %s\n", f.Error())
+// refusal prints one sentence, every wrong place of a document, and the hint; with --json one object on standard error,
+// so that what is on standard output is always the answer.
+func (a *app) refusal(e *api.Error, code int) {
+	if a.json {
+		out := json.NewEncoder(a.io.Err)
+		out.SetIndent("", "  ")
+		_ = out.Encode(struct { // Standard error is gone: nobody is left to tell.
+			SchemaVersion int        `json:"schema_version"`
+			ExitCode      int        `json:"exit_code"`
+			Error         *api.Error `json:"error"`
+		}{1, code, e})
+		return
+	}
+	message, fields := e.Message, e.Fields
+	if len(fields) > 0 && strings.HasPrefix(message, fields[0].Error()) {
+		// The message leads with the first place and counts the others, for those who see only it.
+		message = mistakes(message, fields)
+	}
+	fmt.Fprintf(a.io.Err, "gpushare: %s\n", sentence(message))
+	for _, f := range fields {
+		if len(fields) > 1 || f.Error() != message {
+			fmt.Fprintf(a.io.Err, "  %s\n", sentence(f.Error()))
+		}
 		if f.Hint != "" {
-			fmt.Fprintf(a.io.Err, "    %s\n", f.Hint)
+			fmt.Fprintf(a.io.Err, "    %s\n", sentence(f.Hint))
 		}
 	}
 	if e.Hint != "" {
-		fmt.Fprintf(a.io.Err, "hint: %s\n", e.Hint)
+		fmt.Fprintf(a.io.Err, "hint: %s\n", sentence(e.Hint))
 	}
+}
+
+// mistakes heads a list of wrong places; a single one is its own head.
+func mistakes(message string, fields []api.FieldError) string {
+	first := fields[0].Error()
+	if len(fields) == 1 {
+		return first
+	}
+	file := fields[0].File
+	if file == "" {
+		file = "the spec"
+	}
+	if message != first && message != fmt.Sprintf("%s (and %d more mistakes)", first, len(fields)-1) && message != first+" (and one more mistake)" {
+		return fmt.Sprintf("%s has many mistakes, the first %d are:", file, len(fields))
+	}
+	return fmt.Sprintf("%s has %s:", file, plural(len(fields), "mistake"))
 }
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Show the versions of the command line, the daemon and the driver", Args: noArgs,
+		Example: "  gpushare version\n  gpushare version --json | jq -r .daemon.driver",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info, err := a.client.Info(cmd.Context())
 			if a.json {
@@ -191,7 +255,7 @@ func (a *app) versionCommand() *cobra.Command {
 
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError{fmt.Errorf("'%s' takes no arguments, got %q", cmd.CommandPath(), args[0])}
+		return usageError{err: fmt.Errorf("'%s' takes no arguments, got %q", cmd.CommandPath(), args[0])}
 	}
 	return nil
 }
@@ -199,7 +263,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 func exactArgs(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usageError{fmt.Errorf("'%s' needs %s", cmd.CommandPath(), what)}
+			return usageError{err: fmt.Errorf("'%s' needs %s", cmd.CommandPath(), what)}
 		}
 		return nil
 	}
@@ -209,10 +273,75 @@ func exactArgs(n int, what string) cobra.PositionalArgs {
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return usageError{fmt.Errorf("unknown command %q for '%s'", args[0], cmd.CommandPath())}
+			return unknownCommand(cmd, args[0])
 		}
 		return cmd.Help()
 	}}
 	c.AddCommand(commands...)
 	return c
+}
+
+// helpCommand refuses what it does not know, where cobra's own shows the help of something else.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND…]", Short: "Show the help of a command",
+		ValidArgsFunction: func(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+			var out []string
+			if c, rest, err := root.Find(args); err == nil && len(rest) == 0 {
+				for _, sub := range c.Commands() {
+					if sub.IsAvailableCommand() && strings.HasPrefix(sub.Name(), typed) {
+						out = append(out, sub.Name()+"\t"+sub.Short)
+					}
+				}
+			}
+			return out, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, rest, err := root.Find(args)
+			if err != nil {
+				return usageError{err: err}
+			}
+			if len(rest) > 0 {
+				return unknownCommand(c, rest[0])
+			}
+			c.InitDefaultHelpFlag()
+			return c.Help()
+		},
+	}
+}
+
+func unknownCommand(cmd *cobra.Command, word string) error {
+	e := usageError{err: fmt.Errorf("unknown command %q for '%s'", word, cmd.CommandPath())}
+	var known []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			known = append(known, c.Name())
+		}
+	}
+	if near, ok := api.Nearest(word, known); ok {
+		e.hint = fmt.Sprintf("did you mean '%s %s'?", cmd.CommandPath(), near)
+	} else {
+		e.hint = fmt.Sprintf("'%s --help' lists the commands", cmd.CommandPath())
+	}
+	return e
+}
+
+// flagName finds flags in a command's own help.
+var flagName = regexp.MustCompile(`--([a-z][a-z-]+)`)
+
+// flagError is a usage error that names the flag which was probably meant.
+func flagError(cmd *cobra.Command, err error) error {
+	e := usageError{err: err}
+	word, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !ok {
+		return e
+	}
+	var known []string
+	for _, m := range flagName.FindAllStringSubmatch(cmd.Flags().FlagUsages(), -1) {
+		known = append(known, m[1])
+	}
+	if near, ok := api.Nearest(word, known); ok {
+		e.hint = fmt.Sprintf("did you mean --%s?", near)
+	}
+	return e
 }

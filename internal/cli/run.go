@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,7 @@ const (
 	exitRunRefused  = 125
 	exitRunCannot   = 126
 	exitRunNotFound = 127
+	exitInterrupted = 130 // as a shell tells of SIGINT
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -35,18 +37,14 @@ the process, the terminal and its exit code. 125 means that the lease was refuse
 		Example: "  gpushare run -- python train.py\n  gpushare run -t vision --grant dev --wait=10m -- make train\n  gpushare run --gpu mig:2g.10gb -- ./job",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usageError{errors.New("which command? As in: gpushare run -- python train.py")}
+				return usageError{err: errors.New("which command? As in: gpushare run -- python train.py")}
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := exec.LookPath(args[0])
+			path, err := lookPath(args[0])
 			if err != nil {
-				code := exitRunNotFound
-				if errors.Is(err, fs.ErrPermission) {
-					code = exitRunCannot
-				}
-				return &exitError{code: code, err: fmt.Errorf("cannot run %s: %w", args[0], err)}
+				return err
 			}
 			if cmd.Flags().Changed("wait") {
 				d := api.Duration(wait)
@@ -64,7 +62,27 @@ the process, the terminal and its exit code. 125 means that the lease was refuse
 	f.DurationVar(&wait, "wait", 0, "wait in the queue when nothing is free, for at most so long (--wait=0 without end)")
 	f.Lookup("wait").NoOptDefVal = "0s"
 	f.BoolVarP(&quiet, "quiet", "q", false, "do not say which grant was chosen")
+	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
+	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, r.Tenant) })
+	a.completeFlag(c, "gpu", kindsOf)
 	return c
+}
+
+// lookPath finds the program before a lease is asked for: a typing mistake holds up nobody's GPU.
+func lookPath(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path, nil
+	}
+	code := exitRunCannot
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitRunNotFound
+	}
+	var why *exec.Error
+	if errors.As(err, &why) {
+		err = why.Err // It would name the program a second time.
+	}
+	return "", &exitError{code: code, err: fmt.Errorf("cannot run %s: %w", name, err)}
 }
 
 // become turns this process into the command, in its lease.
@@ -74,11 +92,14 @@ func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.Lease
 		if l.Lease == nil || l.Lease.Position == 0 {
 			return
 		}
-		if s := fmt.Sprintf("waiting, place %d: %s", l.Lease.Position, l.Lease.Waiting); s != last {
+		if s := fmt.Sprintf("waiting, place %d: %s", l.Lease.Position, sentence(l.Lease.Waiting)); s != last {
 			fmt.Fprintln(a.io.Err, "gpushare: "+s)
 			last = s
 		}
 	})
+	if errors.Is(err, context.Canceled) {
+		return err // The user ended the wait: that is no refusal.
+	}
 	if err != nil {
 		return &exitError{code: exitRunRefused, err: err}
 	}
@@ -88,9 +109,16 @@ func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.Lease
 	if !quiet && granted.Chosen != "" {
 		fmt.Fprintln(a.io.Err, "gpushare: "+granted.Chosen)
 	}
+	if err := cmd.Context().Err(); err != nil {
+		return err // Interrupted at the last moment: the command would not hear of it. The lease ends with this process.
+	}
 	env := environ(a.env, granted.Environment, granted.Unset)
-	err = syscall.Exec(path, argv, env)
-	return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot run %s: %w", path, os.NewSyscallError("execve", err))}
+	err = os.NewSyscallError("execve", syscall.Exec(path, argv, env))
+	if errors.Is(err, syscall.ENOEXEC) {
+		return &exitError{code: exitRunCannot, err: &api.Error{Kind: api.KindInvalid, Message: "cannot run " + path + ": " + err.Error(),
+			Hint: "a script needs a first line that names what runs it, such as #!/bin/sh"}}
+	}
+	return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot run %s: %w", path, err)}
 }
 
 // environ is base without what set and unset name, with set.

@@ -35,7 +35,7 @@ func (a *app) statusCommand() *cobra.Command {
 }
 
 func (a *app) status(s *api.Status) {
-	a.statusHead(&s.Node)
+	a.statusHead(s)
 	fmt.Fprintln(a.io.Out)
 	a.gpus(s)
 	if len(s.Tenants) > 0 {
@@ -48,7 +48,8 @@ func (a *app) status(s *api.Status) {
 	}
 }
 
-func (a *app) statusHead(n *api.NodeStatus) {
+func (a *app) statusHead(s *api.Status) {
+	n := &s.Node
 	head := []string{n.Host}
 	switch {
 	case n.Generation == 0:
@@ -66,16 +67,52 @@ func (a *app) statusHead(n *api.NodeStatus) {
 		head = append(head, "changing: "+n.Operation)
 	}
 	fmt.Fprintln(a.io.Out, strings.Join(head, " · "))
-	for _, c := range n.Conditions {
-		where := strings.TrimSpace(shortUUID(c.GPU) + " " + c.Tenant)
-		if where != "" {
-			where += ": "
+	a.conditions(s)
+}
+
+// shownAlike is how many conditions that one hint answers are shown: the GPUs below must stay on the page.
+const shownAlike = 6
+
+// conditions prints what is wrong, and one hint for those in a row that share it.
+func (a *app) conditions(s *api.Status) {
+	for rest := s.Node.Conditions; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].Kind == rest[0].Kind && rest[n].Hint == rest[0].Hint {
+			n++
 		}
-		fmt.Fprintf(a.io.Out, "! %s%s\n", where, c.Message)
-		if c.Hint != "" {
-			fmt.Fprintf(a.io.Out, "  %s\n", c.Hint)
+		alike := rest[:n]
+		rest = rest[n:]
+		show := alike
+		if n > shownAlike+1 { // "and one more" would take the line of that one.
+			show = alike[:shownAlike]
+		}
+		for i := range show {
+			fmt.Fprintf(a.io.Out, "%s %s\n", a.paint(yellow, "!"), sentence(conditionText(s, &show[i])))
+		}
+		if more := n - len(show); more > 0 {
+			fmt.Fprintf(a.io.Out, "%s and %d more like these: 'gpushare status --json' has all\n", a.paint(yellow, "!"), more)
+		}
+		if alike[0].Hint != "" {
+			fmt.Fprintf(a.io.Out, "  %s\n", sentence(alike[0].Hint))
 		}
 	}
+}
+
+// conditionText names the GPU or the tenant that a condition is about, unless its message does.
+func conditionText(s *api.Status, c *api.Condition) string {
+	where := c.Tenant
+	if c.GPU != "" {
+		where = shortUUID(c.GPU)
+		for i := range s.GPUs {
+			if s.GPUs[i].UUID == c.GPU {
+				where = fmt.Sprintf("GPU %d", s.GPUs[i].Index)
+			}
+		}
+	}
+	if where == "" || strings.HasPrefix(c.Message, where) {
+		return c.Message
+	}
+	return where + ": " + c.Message
 }
 
 func (a *app) gpus(s *api.Status) {

@@ -35,7 +35,7 @@ func (a *app) listing(use, short string, part func(*api.Status) any, text func(*
 }
 
 func (a *app) tenantShow() *cobra.Command {
-	return &cobra.Command{Use: "show NAME", Short: "Show one tenant with its limits as read back", Args: exactArgs(1, "the name of a tenant"), RunE: func(cmd *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "show NAME", Short: "Show one tenant with its limits as read back", Args: exactArgs(1, "the name of a tenant"), ValidArgsFunction: a.completeFirst(tenantsOf), RunE: func(cmd *cobra.Command, args []string) error {
 		s, err := a.client.Status(cmd.Context())
 		if err != nil {
 			return err
@@ -46,7 +46,10 @@ func (a *app) tenantShow() *cobra.Command {
 				continue
 			}
 			if a.json {
-				return a.printJSON(t)
+				return a.printJSON(struct {
+					SchemaVersion int `json:"schema_version"`
+					*api.TenantStatus
+				}{1, t})
 			}
 			a.tenants([]api.TenantStatus{*t})
 			fmt.Fprintln(a.io.Out)
@@ -66,6 +69,10 @@ func (a *app) tenantShow() *cobra.Command {
 }
 
 func (a *app) tenants(tenants []api.TenantStatus) {
+	if len(tenants) == 0 {
+		fmt.Fprintln(a.io.Out, "no tenants")
+		return
+	}
 	rows := [][]string{{"TENANT", "GRANT", "WHAT", "LEASES", "GPUS"}}
 	for _, t := range tenants {
 		name := t.Name

@@ -1,0 +1,38 @@
+package cli
+
+import "strings"
+
+// The colours, as terminals number them. Nothing is told by colour alone.
+const (
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+)
+
+// stateColors are the words of state that somebody should see from afar. The others stay as they are: a page on which
+// everything is coloured shows nothing.
+var stateColors = map[string]string{
+	"held": red, "lost": red, "stuck": red, "failed": red, "fail": red, "unresponsive": red, "over": red, "stopping": red,
+	"changing": yellow, "starting": yellow, "ending": yellow, "waiting": yellow, "warn": yellow, "notice": yellow, "undone": yellow,
+}
+
+// paint colours a word on a terminal whose user did not refuse colours.
+func (a *app) paint(color, s string) string {
+	if !a.color || color == "" || s == "" {
+		return s
+	}
+	return "\x1b[" + color + "m" + s + "\x1b[0m"
+}
+
+// state colours the words of state at the head of a text: "held" in "held: it failed", "notice" in "running, notice".
+func (a *app) state(text string) string {
+	head, tail := text, ""
+	if i := strings.IndexByte(text, ':'); i >= 0 {
+		head, tail = text[:i], text[i:]
+	}
+	words := strings.Split(head, ", ")
+	for i, w := range words {
+		words[i] = a.paint(stateColors[w], w)
+	}
+	return strings.Join(words, ", ") + tail
+}
