@@ -200,6 +200,9 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 					s.Held = map[gpu.UUID]store.Held{}
 				}
 				s.Held[id] = store.Held{Generation: want.generation, Reason: why, Since: d.now()}
+			case out[string(id)].Dropped > 0:
+				// A boot took away what its steps were about. What was achieved before stays on record, of an epoch that is
+				// over: the converge loop plans the GPU anew.
 			case ok && g.Err == nil && want.gpus[id] != nil:
 				reached(s, g, want.generation, epoch(node))
 			}
@@ -239,6 +242,12 @@ func (d *Daemon) endOperation(operation string, node *observe.Node, failed map[g
 		}
 		parts = append(parts, name+" is held: "+failed[id])
 		d.events.publish(api.Event{Kind: "gpu.held", GPU: string(id), Message: failed[id]})
+	}
+	for _, id := range slices.Sorted(maps.Keys(out)) {
+		if l := out[id]; id != "" && l.State == engine.Reached && l.Dropped > 0 {
+			parts = append(parts, id+" was booted or reloaded in between: what it lost is made again now")
+			d.kick()
+		}
 	}
 	if l := out[""]; l.Reason != "" {
 		parts = append(parts, l.Reason)
