@@ -166,6 +166,14 @@ func TestDaemonKilled(t *testing.T) {
 		t.Parallel()
 		killedWhileUndoing(t, binaries)
 	})
+	t.Run("while forcing", func(t *testing.T) {
+		t.Parallel()
+		killedWhileForcing(t, binaries)
+	})
+	t.Run("and booted", func(t *testing.T) {
+		t.Parallel()
+		killedAndBooted(t, binaries)
+	})
 	const lanes = 2
 	for lane := range lanes {
 		t.Run(fmt.Sprintf("lane-%d", lane), func(t *testing.T) {
@@ -359,6 +367,115 @@ func killedWhileUndoing(t *testing.T, binaries string) {
 		t.Error("nothing was ever killed")
 	}
 	t.Logf("%d kills", kills)
+}
+
+// The daemon is killed while it carries out a change that stops somebody. It goes on with the authority that the change
+// was given, and whoever was to be stopped is.
+func killedWhileForcing(t *testing.T, binaries string) {
+	n, _ := crashNode(t, binaries)
+	apply(t, n, after)
+	wanted := anywhere(truth(t, n))
+	for k := 1; ; k++ {
+		apply(t, n, before)
+		where := fmt.Sprintf("kill %d while forcing", k)
+		job, id := begin(t, n, "red", "cut", n.Burn("--memory", "64MiB", "--hold")...)
+		neighbour, _ := begin(t, n, "red", "part", "sleep", "60")
+		n.StopDaemon()
+		n.Env = []string{fmt.Sprintf("GPUSHARE_FAULT=engine.*:kill@%d", k)}
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		c := n.Client()
+		res, err := c.Apply(soon(t), []byte(after), client.ApplyOptions{Force: true})
+		if err == nil && res.Operation != nil {
+			_, err = c.Follow(soon(t), res.Operation, func(*api.Operation) {})
+		}
+		died := err != nil // Without an answer too: the change was recorded before the first place that is passed here.
+		if died {
+			<-n.DaemonDone()
+			where += " (" + lastFault(n) + ")"
+		}
+		n.StopDaemon()
+		n.Env = nil
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatalf("%s: the daemon does not start again: %v", where, err)
+		}
+		s := settled(t, n)
+		explained(t, s, where)
+		if got := truth(t, n); anywhere(got) != wanted {
+			t.Errorf("%s: the node has\n got %s\nwant %s", where, got, wanted)
+		}
+		for _, j := range []*harness.Job{job, neighbour} { // Of the neighbour the grant is gone.
+			if code := awaitEnd(t, j); code == 0 {
+				t.Errorf("%s: who was to be stopped ended by himself: %s", where, j.Output())
+			}
+		}
+		if leaseByID(s, id) != nil {
+			t.Errorf("%s: the lease is still there", where)
+		}
+		if t.Failed() {
+			t.Fatal(daemonLog(n))
+		}
+		if !died {
+			t.Logf("%d kills", k-1)
+			if k == 1 {
+				t.Error("nothing was ever killed")
+			}
+			return
+		}
+		if testing.Short() {
+			k += 3
+		}
+	}
+}
+
+// The host goes down in the middle of a change: what was made is gone with it. What was accepted is reached all the same,
+// without anybody's help.
+func killedAndBooted(t *testing.T, binaries string) {
+	n, _ := crashNode(t, binaries)
+	apply(t, n, after)
+	wanted := anywhere(truth(t, n))
+	for k := 1; ; k += 2 {
+		apply(t, n, before)
+		where := fmt.Sprintf("boot after kill %d", k)
+		n.StopDaemon()
+		n.Env = []string{fmt.Sprintf("GPUSHARE_FAULT=engine.*:kill@%d", k)}
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		_, done, _ := applyOn(soon(t), n, after)
+		if !done {
+			<-n.DaemonDone()
+			where += " (" + lastFault(n) + ")"
+		}
+		n.StopDaemon()
+		if err := n.Ctl(soon(t), nil, "reboot"); err != nil {
+			t.Fatal(err)
+		}
+		n.Env = nil
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatalf("%s: the daemon does not start again: %v", where, err)
+		}
+		err := harness.Await(soon(t), 20*time.Millisecond, where+": the layout does not come", func() (bool, error) {
+			return anywhere(truth(t, n)) == wanted, nil
+		})
+		if err != nil {
+			t.Fatalf("%v\n got %s\nwant %s\n%s", err, truth(t, n), wanted, daemonLog(n))
+		}
+		explained(t, settled(t, n), where)
+		if r := n.CLIIn(soon(t), after, "apply", "-f", "-"); r.Code != 0 || !strings.Contains(r.Out, "no changes") {
+			t.Errorf("%s: to apply again exits with %d: %s%s", where, r.Code, r.Out, r.Err)
+		}
+		if t.Failed() {
+			t.Fatal(daemonLog(n))
+		}
+		if done {
+			return
+		}
+		if testing.Short() {
+			k += 6
+		}
+	}
 }
 
 // onGPU is what a truth says of one GPU.
