@@ -127,8 +127,9 @@ func (h *real) program(memory, grow, most, load int) []string {
 
 func (*real) work(_ context.Context, j *harness.Job) (float64, error) { return lastDone(j.Output()) }
 
-// lastDone reads the last "done N held M" line.
+// lastDone reads the last whole "done N held M" line.
 func lastDone(out string) (float64, error) {
+	out = out[:strings.LastIndexByte(out, '\n')+1]
 	i := strings.LastIndex(out, "done ")
 	if i < 0 {
 		return 0, fmt.Errorf("the program has not said what it did: %s", out)

@@ -39,9 +39,9 @@ func TestLastDone(t *testing.T) {
 		fails     bool
 	}{
 		{"the last counts", "ready on X, 1 MiB\ndone 4 held 1\ndone 12 held 1\n", 12, false},
-		{"a line that is being written", "done 4 held 1\ndone 1", 1, false},
+		{"a line that is being written", "done 4 held 1\ndone 1", 4, false},
 		{"nothing yet", "ready on X, 1 MiB\n", 0, true},
-		{"a cut line", "done 4 held 1\ndone ", 0, true},
+		{"no line end yet", "done 4", 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := lastDone(c.out)
