@@ -115,9 +115,7 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 			g := o.gpu(ctx, id, known)
 			if g.Err != nil && before != nil {
 				if old, ok := before.GPU(id.UUID); ok {
-					err := g.Err
-					g = *old
-					g.Err = err
+					g = lastKnown(*old, id, g.Err)
 				}
 			}
 			mu.Lock()
@@ -134,6 +132,16 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 		}
 	}
 	slices.SortFunc(n.GPUs, func(a, b GPU) int { return a.Identity.Index - b.Identity.Index })
+}
+
+// lastKnown is what was seen of a GPU before, under the name and number that it has now. A lost GPU's new identity says
+// little more than that it is lost: then the old one is kept.
+func lastKnown(old GPU, id gpu.Identity, err error) GPU {
+	if id.Error == "" {
+		old.Identity = id
+	}
+	old.Err = err
+	return old
 }
 
 func (o *Observer) gpu(ctx context.Context, id gpu.Identity, profiles *gpu.Profiles) GPU {
