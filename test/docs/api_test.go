@@ -57,7 +57,7 @@ func TestEveryRouteIsDocumented(t *testing.T) {
 	if found == 0 {
 		t.Fatal("daemon/routes.go has no routes: the reading is broken")
 	}
-	if n := len(regexp.MustCompile("(?m)^\\| (GET|PUT|POST|DELETE) \\|").FindAllString(text, -1)); n != found {
+	if n := len(regexp.MustCompile(`(?m)^\| (GET|PUT|POST|DELETE) \|`).FindAllString(text, -1)); n != found {
 		t.Errorf("docs/api.md has %d rows of routes, the daemon has %d routes", n, found)
 	}
 }
