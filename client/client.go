@@ -58,7 +58,7 @@ const idleTimeout = 30 * time.Second
 // Close lets go of connections that nobody uses. The client can be used again afterwards.
 func (c *Client) Close() { c.client().CloseIdleConnections() }
 
-// Do sends one request and decodes the answer into out (unless nil). Refusals come back as *api.Error, a daemon that
+// Do sends one request, its path escaped by the caller, and decodes the answer into out (unless nil). Refusals come back as *api.Error, a daemon that
 // cannot be reached as one of kind unavailable.
 func (c *Client) Do(ctx context.Context, method, path string, query url.Values, body []byte, header http.Header, out any) error {
 	res, err := c.send(ctx, method, path, query, body, header)
@@ -93,8 +93,11 @@ func unreadable(ctx context.Context, err error) error {
 }
 
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, body []byte, header http.Header) (*http.Response, error) {
-	u := url.URL{Scheme: "http", Host: "gpushare", Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	target := "http://gpushare" + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a request: %w", err)
 	}
