@@ -295,7 +295,7 @@ func TestMemoryOveruse(t *testing.T) {
 	stopped, stoppedID := begin(t, n, "blue", "part", n.Burn("--memory", "3GiB", "--hold")...)
 	began := time.Now()
 	code := awaitEnd(t, stopped)
-	if code != -int(syscall.SIGTERM) && code != -int(syscall.SIGKILL) && code != 128+int(syscall.SIGTERM) && code != 0 {
+	if code != 128+int(syscall.SIGTERM) { // It is asked first, and says that it was.
 		t.Errorf("the lease that uses too much ended with %d: %s", code, stopped.Output())
 	}
 	if took := time.Since(began); took < 400*time.Millisecond {
