@@ -189,6 +189,7 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	for _, w := range found {
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
+	p.plan.Warnings = append(p.plan.Warnings, unheeded(p.want.spec)...)
 	for _, u := range resolveRoster(p.want.spec).unknown {
 		p.plan.Warnings = append(p.plan.Warnings, "this host does not know "+u)
 	}
@@ -227,7 +228,7 @@ func problemError(problems map[gpu.UUID]error) error {
 	var not *mig.Infeasible
 	switch {
 	case errors.Is(err, gpu.ErrResetRequired):
-		e.Hint = "nothing was changed; --allow-reset allows it, and stops all that runs on that GPU"
+		e.Hint = "nothing was changed; --allow-reset lets the driver reset that GPU, which nobody may use then"
 	case errors.Is(err, gpu.ErrInUse):
 		e.Kind, e.Hint = api.KindInUse, "nothing was changed; --force stops them, the polite way"
 	case errors.As(err, &none), errors.As(err, &not):

@@ -77,7 +77,7 @@ func (m *Mode) step() step.Step {
 		Text: "turn " + onOff(m.On) + " MIG mode", Reason: fmt.Sprintf("the spec has MIG %s, the GPU has it %s", onOff(m.On), onOff(m.Was)), Disruption: step.Idle,
 	}
 	if m.Reset {
-		s.Text += " and reset the GPU"
+		s.Text += ", for which the driver resets the GPU"
 	}
 	if len(m.Holders) != 0 {
 		s.Disruption, s.Disturbs = step.Running, slices.Clone(m.Holders)

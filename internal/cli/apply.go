@@ -63,7 +63,7 @@ without --force. A second apply of the same file changes nothing.`,
 	f.BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
 	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
 	f.BoolVar(&o.Force, "force", false, "stop what is in the way, the polite way: SIGTERM, grace, SIGKILL")
-	f.BoolVar(&o.AllowReset, "allow-reset", false, "reset GPUs where a change of MIG mode needs it")
+	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU where a change of MIG mode needs it")
 	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to end")
 	f.Uint64Var(&match, "if-generation", 0, "refuse unless this generation is in force")
 	return c
