@@ -372,8 +372,6 @@ func (d *Daemon) retryGPU(c *call) error {
 			return err
 		}
 	}
-	p.steps = number(slices.DeleteFunc(p.steps, func(s step.Step) bool { return s.GPU != string(id) }))
-	p.plan = api.Plan{SchemaVersion: 1, Generation: want.generation, Empty: len(p.steps) == 0, Steps: wireSteps(p.steps)}
 	op, err := d.accept(c.ctx(), p, userName(c.caller.uid), authority{})
 	if err != nil {
 		return err

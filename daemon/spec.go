@@ -171,6 +171,7 @@ func (d *Daemon) propose(ctx context.Context, file string, body []byte, s *api.S
 // planProposal adds the steps and proves that they can be done.
 func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.FieldError, a authority) error {
 	hardware := planGPUs(p.want, p.node, d.usage(), a)
+	maps.DeleteFunc(hardware.problems, func(id gpu.UUID, _ error) bool { return !p.about(id) })
 	if err := problemError(hardware.problems); err != nil {
 		return err
 	}
@@ -179,7 +180,11 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 		return err
 	}
 	stops := planStops(p.want, d.table.Live(), hardware.steps)
-	p.steps = number(slices.Concat(stops, soft.narrow, hardware.steps, soft.rest))
+	steps := slices.Concat(stops, soft.narrow, hardware.steps, soft.rest)
+	if p.only != nil {
+		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != string(*p.only) })
+	}
+	p.steps = number(steps)
 	if err := admit(p.steps, a); err != nil {
 		return err
 	}
