@@ -162,9 +162,22 @@ func (c *Client) Info(ctx context.Context) (*api.Info, error) {
 	return get[api.Info](ctx, c, "/v1", nil)
 }
 
-// Status reads the node as it is seen now.
+// Status reads the node as it is seen now. Its lists are empty rather than nil, so that they encode as lists again.
 func (c *Client) Status(ctx context.Context) (*api.Status, error) {
-	return get[api.Status](ctx, c, "/v1/status", nil)
+	s, err := get[api.Status](ctx, c, "/v1/status", nil)
+	if err != nil {
+		return nil, err
+	}
+	notNil(&s.GPUs)
+	notNil(&s.Tenants)
+	notNil(&s.Leases)
+	return s, nil
+}
+
+func notNil[T any](list *[]T) {
+	if *list == nil {
+		*list = []T{}
+	}
 }
 
 // Spec reads the accepted spec.
@@ -174,7 +187,12 @@ func (c *Client) Spec(ctx context.Context) (*api.SpecDocument, error) {
 
 // Plan reads what the converge loop and a new apply of the accepted spec would do now.
 func (c *Client) Plan(ctx context.Context) (*api.Plan, error) {
-	return get[api.Plan](ctx, c, "/v1/plan", nil)
+	p, err := get[api.Plan](ctx, c, "/v1/plan", nil)
+	if err != nil {
+		return nil, err
+	}
+	notNil(&p.Steps)
+	return p, nil
 }
 
 // Doctor runs the daemon's checks.
@@ -225,6 +243,7 @@ func (c *Client) Apply(ctx context.Context, document []byte, o ApplyOptions) (*a
 	if err := c.Do(ctx, http.MethodPut, "/v1/spec", q, document, h, out); err != nil {
 		return nil, err
 	}
+	notNil(&out.Plan.Steps)
 	return out, nil
 }
 
@@ -317,7 +336,11 @@ func (c *Client) Events(ctx context.Context, f func(api.Event)) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return &api.Error{Kind: api.KindUnavailable, Message: "the stream of events ended: " + err.Error(), Hint: "the daemon may have been restarted: run it again"}
+			message := "the stream of events ended"
+			if !errors.Is(err, io.EOF) {
+				message += ": " + err.Error()
+			}
+			return &api.Error{Kind: api.KindUnavailable, Message: message, Hint: "the daemon may have been restarted: run it again"}
 		}
 		f(e)
 	}

@@ -252,6 +252,23 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// A list without elements is a list for whoever encodes it again.
+func TestListsAreNotNil(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, map[string]any{"gpus": nil}) })
+	s, err := c.Status(t.Context())
+	if err != nil || s.GPUs == nil || s.Tenants == nil || s.Leases == nil {
+		t.Errorf("the status is %+v, %v", s, err)
+	}
+	p, err := c.Plan(t.Context())
+	if err != nil || p.Steps == nil {
+		t.Errorf("the plan is %+v, %v", p, err)
+	}
+	r, err := c.Apply(t.Context(), nil, client.ApplyOptions{})
+	if err != nil || r.Plan.Steps == nil {
+		t.Errorf("the result is %+v, %v", r, err)
+	}
+}
+
 func lease(t *testing.T, c *client.Client) (granted *api.LeaseGrant, progress []int, err error) {
 	t.Helper()
 	granted, err = c.Lease(t.Context(), api.LeaseRequest{Tenant: "red", Command: []string{"true"}}, func(g *api.LeaseGrant) {

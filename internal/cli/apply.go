@@ -48,6 +48,9 @@ without --force. A second apply of the same file changes nothing.`,
 			}
 			a.plan(cmd.Context(), &res.Plan, res.Checked, res.Changed)
 			if res.Operation == nil {
+				if res.Changed && !res.Checked {
+					fmt.Fprintf(a.io.Out, "done: generation %d is in force\n", res.Generation)
+				}
 				return nil
 			}
 			if noWait {

@@ -12,8 +12,8 @@ const (
 // stateColors are the words of state that somebody should see from afar. The others stay as they are: a page on which
 // everything is coloured shows nothing.
 var stateColors = map[string]string{
-	"held": red, "lost": red, "stuck": red, "failed": red, "fail": red, "unresponsive": red, "over": red, "stopping": red,
-	"changing": yellow, "starting": yellow, "ending": yellow, "waiting": yellow, "warn": yellow, "notice": yellow, "undone": yellow,
+	"held": red, "lost": red, "stuck": red, "failed": red, "fail": red, "unresponsive": red, "over its limit": red, "stopping": red,
+	"changing": yellow, "starting": yellow, "ending": yellow, "waiting": yellow, "warn": yellow, "near its limit": yellow, "undone": yellow,
 }
 
 // paint colours a word on a terminal whose user did not refuse colours.
@@ -24,7 +24,7 @@ func (a *app) paint(color, s string) string {
 	return "\x1b[" + color + "m" + s + "\x1b[0m"
 }
 
-// state colours the words of state at the head of a text: "held" in "held: it failed", "notice" in "running, notice".
+// state colours the words of state at the head of a text: "held" in "held: it failed", "over its limit" in "running, over its limit".
 func (a *app) state(text string) string {
 	head, tail := text, ""
 	if i := strings.IndexByte(text, ':'); i >= 0 {

@@ -90,23 +90,34 @@ func (a *app) lease(l *api.Lease) {
 }
 
 func (a *app) leases(leases []api.Lease) {
-	rows := [][]string{{"LEASE", "STATE", "USER", "PID", "ON", "GPU MEMORY", "SHARE", "COMMAND"}}
+	rows := [][]string{{"LEASE", "STATE", "USER", "PID", "ON", "GPU MEMORY", "SHARE", "COMMAND", ""}}
 	for i := range leases {
 		l := &leases[i]
 		state := l.State
 		if l.Memory != nil && l.Memory.Stage != "" {
-			state += ", " + l.Memory.Stage
+			state += ", " + stage(l.Memory.Stage)
 		}
 		if l.Position > 0 {
-			state = fmt.Sprintf("waiting, place %d: %s", l.Position, l.Waiting)
+			state = fmt.Sprintf("waiting, place %d", l.Position)
 		}
 		on := make([]string, 0, len(l.Devices))
 		for _, d := range l.Devices {
 			on = append(on, shortUUID(d))
 		}
-		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.Memory), leaseShare(l.Share), command(l.Command)})
+		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.Memory), leaseShare(l.Share), command(l.Command), l.Waiting})
 	}
 	a.table(rows)
+}
+
+// stage says how far the memory of a lease is from being its end.
+func stage(s string) string {
+	switch s {
+	case "notice":
+		return "near its limit"
+	case "over":
+		return "over its limit"
+	}
+	return s
 }
 
 func leaseMemory(m *api.LeaseMemory) string {

@@ -80,7 +80,11 @@ func lookPath(name string) (string, error) {
 	}
 	var why *exec.Error
 	if errors.As(err, &why) {
-		err = why.Err // It would name the program a second time.
+		err = why.Err // It would name the program a second time, and so would what is in it.
+	}
+	var where *fs.PathError
+	if errors.As(err, &where) {
+		err = where.Err
 	}
 	return "", &exitError{code: code, err: fmt.Errorf("cannot run %s: %w", name, err)}
 }

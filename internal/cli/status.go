@@ -124,7 +124,7 @@ func (a *app) gpus(s *api.Status) {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		rows = append(rows, []string{
-			fmt.Sprint(g.Index), strings.TrimPrefix(g.Model, "NVIDIA "), g.Mode, memory(g.Memory), busy(g.Utilization), gpuState(g), gpuNote(g),
+			fmt.Sprint(g.Index), strings.TrimPrefix(g.Model, "NVIDIA "), g.Mode, memory(g.Memory), busy(g.Utilization), g.State, gpuNote(g),
 		})
 		if g.MIG == nil {
 			continue
@@ -161,6 +161,9 @@ func gpuState(g *api.GPUStatus) string {
 
 func gpuNote(g *api.GPUStatus) string {
 	notes := []string{}
+	if g.Reason != "" {
+		notes = append(notes, g.Reason)
+	}
 	if m := g.MPS; m != nil {
 		n := "MPS " + m.State
 		if m.State == "running" {

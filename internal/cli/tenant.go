@@ -53,7 +53,7 @@ func (a *app) tenantShow() *cobra.Command {
 			}
 			a.tenants([]api.TenantStatus{*t})
 			fmt.Fprintln(a.io.Out)
-			rows := [][]string{{"LIMIT", "WANTED", "IN FORCE", ""}}
+			rows := [][]string{{"LIMIT", "WANTED", "IN FORCE", "REASON"}}
 			for _, l := range t.Limits {
 				rows = append(rows, []string{l.Name, l.Wanted, dash(l.InForce), l.Reason})
 			}

@@ -1,0 +1,253 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/cli"
+)
+
+// routes are what a fake daemon answers: by "METHOD /path" a function, a refusal, or a value to encode.
+type routes map[string]any
+
+// fakeDaemon serves canned answers on a socket of its own, and gives its path.
+func fakeDaemon(t *testing.T, r routes) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cli") // The path of a socket may have 107 bytes: the test's name may not be in it.
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		switch v := r[q.Method+" "+q.URL.Path].(type) {
+		case nil:
+			t.Errorf("the fake daemon was asked %s %s", q.Method, q.URL.Path)
+			w.WriteHeader(http.StatusNotFound)
+		case http.HandlerFunc:
+			v(w, q)
+		case *api.Error:
+			w.WriteHeader(max(http.StatusBadRequest, v.Kind.Status()))
+			_ = json.NewEncoder(w).Encode(map[string]any{"error": v})
+		default:
+			_ = json.NewEncoder(w).Encode(v)
+		}
+	})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = s.Serve(l) // It ends with Close.
+	}()
+	t.Cleanup(func() {
+		s.Close()
+		<-ended
+		os.RemoveAll(dir)
+	})
+	return path
+}
+
+// result is what a person sees, and where. all is both streams in the order in which they were written.
+type result struct {
+	code          int
+	out, err, all string
+}
+
+// both writes to two buffers.
+type both struct{ one, all *bytes.Buffer }
+
+func (b both) Write(p []byte) (int, error) {
+	b.all.Write(p)
+	return b.one.Write(p)
+}
+
+func run(t *testing.T, r routes, stdin string, args ...string) result {
+	t.Helper()
+	return runOn(t.Context(), fakeDaemon(t, r), stdin, args...)
+}
+
+func runOn(ctx context.Context, socket, stdin string, args ...string) result {
+	var out, errs, all bytes.Buffer
+	code := cli.Run(ctx, args, []string{"GPUSHARE_SOCKET=" + socket, "TERM=xterm"},
+		cli.Stdio{In: strings.NewReader(stdin), Out: both{&out, &all}, Err: both{&errs, &all}})
+	return result{code, out.String(), errs.String(), all.String()}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// The UUIDs of the canned node.
+const (
+	gpu0  = "GPU-5f01c3a2-87e1-5818-9920-4c076bf2aad8"
+	gpu1  = "GPU-cd5d2d71-fb8a-52c7-bd97-35a92f0d70a9"
+	gpu2  = "GPU-f02b5553-f85f-5547-a382-ce18461d92fa"
+	gpu10 = "GPU-00ee9663-7f52-56b1-a7e0-5725cbc10e8a"
+	mig4  = "MIG-707c4333-1166-5a12-9b9b-80cdc92478d4"
+	mig0  = "MIG-0b2e072d-2d98-5231-ac3a-052ac7741b87"
+)
+
+// noon is when everything on the canned node happens.
+var noon = time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// labNode is a node on which something of every kind is going on.
+func labNode() *api.Status {
+	const gib = 1 << 30
+	const unknown = "correct the name, or create it; it gives nobody any rights now"
+	return &api.Status{
+		SchemaVersion: 1, At: noon,
+		Node: api.NodeStatus{
+			Host: "lab1", Generation: 7, Enforce: "on", Driver: "580.95.05", Adapter: "systemd 257", Operation: "op-12",
+			Conditions: []api.Condition{
+				{Kind: "held", GPU: gpu10, Message: "held: cannot create 3g.20gb at 4: in use", Hint: "correct the cause, then 'gpushare gpu retry'"},
+				{Kind: "drift", GPU: gpu0, Message: "GPU 0 is not as the spec says: an apply would create 1g.5gb at 2", Hint: "somebody changed it outside gpushare; 'gpushare apply' puts it right"},
+				{Kind: "not-enforced", Tenant: "vision", Message: "memory.high is not enforced"},
+				{Kind: "unknown-member", Message: "this host does not know user alice of tenant vision", Hint: unknown},
+				{Kind: "unknown-member", Message: "this host does not know user bob of tenant speech", Hint: unknown},
+				{Kind: "state", Message: "the end of a change could not be recorded", Hint: "make room"},
+			},
+		},
+		GPUs: []api.GPUStatus{
+			{Index: 0, UUID: gpu0, PCI: "0000:07:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mig", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 1400 << 20},
+				MIG: &api.MIGStatus{Enabled: true, Instances: []api.InstanceStatus{
+					{ID: 3, Profile: "2g.10gb", Start: 0, Size: 2, UUIDs: []string{mig0}, Memory: api.GPUMemory{Total: 9856 << 20}},
+					{ID: 7, Profile: "1g.5gb", Start: 2, Size: 1, UUIDs: []string{"MIG-7c4f28eb-a675-5538-9728-883cfe6bbdf7"}, Foreign: true, Memory: api.GPUMemory{Total: 4864 << 20}},
+					{ID: 8, Profile: "1g.5gb+me", Start: 3, Size: 1, Memory: api.GPUMemory{Total: 4864 << 20}},
+					{ID: 2, Profile: "3g.20gb", Start: 4, Size: 4, UUIDs: []string{mig4}, Lease: "vision-3kq6", Memory: api.GPUMemory{Total: 19968 << 20, Used: 1400 << 20}},
+				}}},
+			{Index: 1, UUID: gpu1, PCI: "0000:0f:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 3 * gib}, Utilization: ptr(100),
+				MPS: &api.MPSStatus{State: "running", Unit: "gpushare-mps-cd5d2d71fb8a.service", PID: 28415, Version: "13.0", Clients: 1, Enforce: "report"},
+				Processes: []api.ProcessStatus{
+					{PID: 1, Kind: "mps-server"}, {PID: 2, Kind: "mps", Lease: "speech-serve-with-a-very-long-name-0042"}, {PID: 3, Kind: "compute"}, {PID: 4, Kind: "compute"},
+				}},
+			{Index: 2, UUID: gpu2, PCI: "0000:47:00.0", Model: "NVIDIA RTX PRO 6000 Blackwell Server Edition", Mode: "timeslice", State: "ok", Memory: api.GPUMemory{Total: 96 * gib, Used: 50 * gib}, Utilization: ptr(7)},
+			{Index: 10, UUID: gpu10, PCI: "0000:4e:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "held", Reason: "cannot create 3g.20gb at 4: in use", Memory: api.GPUMemory{Total: 40 * gib},
+				MPS:       &api.MPSStatus{State: "failed", Enforce: "strict", Reason: "its unit ended three times"},
+				Processes: []api.ProcessStatus{{PID: 5, Kind: "compute"}}},
+		},
+		Tenants: []api.TenantStatus{
+			{Name: "vision", Priority: "high", Limits: []api.LimitStatus{
+				{Name: "cpu.quota", Wanted: "800%", InForce: "800%"}, {Name: "memory.high", Wanted: "60GiB", Reason: "this kernel has no memory controller"},
+			}, Grants: []api.GrantStatus{
+				{Name: "train", Kind: "mig", Text: "MIG 3g.20gb", GPUs: []string{gpu0}, Leases: 1, Max: 1, Queued: 2},
+				{Name: "dev", Kind: "timeslice", Text: "40% of the time, 30 GiB", GPUs: []string{gpu2}, Leases: 1},
+			}},
+			{Name: "speech", Priority: "normal", Grants: []api.GrantStatus{{Name: "serve", Kind: "mps", Text: "30% of the threads, 16 GiB", GPUs: []string{gpu1, gpu10}, Leases: 1, Max: 4}}},
+			{Name: "guests", Priority: "low"},
+		},
+		Leases: []api.Lease{
+			{ID: "vision-3kq6", Generation: 31, Tenant: "vision", Grant: "train", Kind: "mig", State: "running", User: "alice", PID: 31853, Command: []string{"python", "train.py"},
+				Devices: []string{mig4}, Memory: &api.LeaseMemory{Limit: 19968 << 20, Used: 1400 << 20, Backend: "mig"}, Started: &noon, Ends: ptr(noon.Add(24 * time.Hour)),
+				Walls:   api.WallsStatus{Cgroup: "/gpushare.slice/gpushare-vision.slice/gpushare-vision-train.slice/gpushare-vision-3kq6.scope", Unit: "gpushare-vision-3kq6.scope", Devices: true, Missing: []string{"memory.high: this kernel has no memory controller"}},
+				Notices: []string{"GPU memory is nearly used up"}},
+			{ID: "vision-k8qg", Tenant: "vision", Grant: "dev", Kind: "timeslice", State: "running", User: "bob", PID: 7, Command: []string{"sh", "-c", "echo \x1b[31mred; printf '%s\n' größer und größer und größer und größer"},
+				Devices: []string{gpu2}, Memory: &api.LeaseMemory{Limit: 30 * gib, Used: 31 * gib, Backend: "reactive", Stage: "over"}, Share: &api.LeaseShare{Entitled: 40, Busy: ptr(38.6), StdErr: ptr(2.2), Gated: true}},
+			{ID: "speech-serve-with-a-very-long-name-0042", Tenant: "speech", Grant: "serve", Kind: "mps", State: "running", PID: 2, Command: []string{"serve"}, Devices: []string{gpu1},
+				Memory: &api.LeaseMemory{Used: 3 * gib, Backend: "none"}, Share: &api.LeaseShare{Entitled: 30}},
+			{ID: "vision-zzzz", Tenant: "vision", Grant: "train", Kind: "mig", State: "queued", User: "carol", Command: []string{"make", "train"}, Position: 1, Waiting: "its one lease is in use"},
+		},
+	}
+}
+
+// emptyNode is a node without a GPU, a spec or a tenant.
+func emptyNode() *api.Status {
+	return &api.Status{SchemaVersion: 1, At: noon, Node: api.NodeStatus{Host: "lab2", Enforce: "observe", Adapter: "processes"}}
+}
+
+func labPlan() api.Plan {
+	return api.Plan{
+		SchemaVersion: 1, Generation: 8,
+		Steps: []api.PlanStep{
+			{ID: 1, Op: "mig.destroy", GPU: gpu0, Text: "destroy 2g.10gb at 0", Reason: "the layout has it not", Disruption: "none", Estimate: 0.31},
+			{ID: 2, Op: "mig.create", GPU: gpu0, Text: "create 1g.5gb at 0", Reason: "the layout has it, the GPU has not", Disruption: "none"},
+			{ID: 3, Op: "mps.start", GPU: gpu10, Text: "start MPS", Reason: "MPS is wanted and does not run", Disruption: "none", Estimate: 2},
+			{ID: 4, Op: "slice.set", Text: "make the slice of vision/train: cpu.quota 800%, memory.max 64GiB, memory.high 60GiB, tasks.max 4096", Reason: "it does not exist", Disruption: "none"},
+			{ID: 5, Op: "lease.stop", GPU: gpu2, Text: "stop lease vision-k8qg", Disruption: "kills"},
+		},
+		Warnings: []string{"this host does not know user alice of tenant vision"},
+		Disturbs: []string{"vision-k8qg (bob: sh)", "speech-0042 (serve)"},
+	}
+}
+
+// operation gives the versions of an operation on labPlan: begun, half way, and ended in a state.
+func operation(state string, failure *api.Error) []*api.Operation {
+	var out []*api.Operation
+	for version := range 3 {
+		o := &api.Operation{ID: "op-13", Kind: "apply", State: "running", Version: uint64(version + 1), Who: "root", Plan: labPlan(), Started: noon}
+		for i := range o.Plan.Steps {
+			s := &o.Plan.Steps[i]
+			switch {
+			case version == 0 || (version == 1 && i > 2):
+				s.State = "pending"
+			case version == 1 && i == 2:
+				s.State = "doing"
+			case version == 2 && i == 2 && failure != nil:
+				s.State, s.Error = "failed", "its unit ended at once"
+			case version == 2 && i == 1 && failure != nil:
+				s.State = "undone"
+			default:
+				s.State, s.Seconds = "done", 0.04+float64(i)
+			}
+		}
+		if version == 2 {
+			o.State, o.Finished, o.Error = state, &noon, failure
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// applying answers an apply with an operation that goes through its versions.
+func applying(versions []*api.Operation) routes {
+	return routes{
+		"PUT /v1/spec": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusAccepted)
+			_ = json.NewEncoder(w).Encode(api.ApplyResult{Generation: 8, Changed: true, Plan: labPlan(), Operation: versions[0]})
+		}),
+		"GET /v1/operations/op-13": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			next := versions[1]
+			if q.URL.Query().Get("after") == "2" {
+				next = versions[2]
+			}
+			_ = json.NewEncoder(w).Encode(next)
+		}),
+		"GET /v1/status": labNode(),
+	}
+}
+
+func labDoctor() *api.Doctor {
+	return &api.Doctor{SchemaVersion: 1, Checks: []api.Check{
+		{Name: "driver", Result: "ok", Message: "version 580.95.05, 4 GPUs"},
+		{Name: "unknown-member", Result: "warn", Message: "this host does not know user alice", Hint: "correct the name, or create it"},
+		{Name: "unknown-member", Result: "warn", Message: "this host does not know user bob", Hint: "correct the name, or create it"},
+		{Name: "held", Result: "fail", Message: "GPU 10: cannot create 3g.20gb at 4: in use", Hint: "correct the cause, then 'gpushare gpu retry'"},
+	}}
+}
+
+// emitting answers with lines and then goes.
+func emitting(values ...any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		for _, v := range values {
+			_ = json.NewEncoder(w).Encode(v)
+			_ = http.NewResponseController(w).Flush()
+		}
+	}
+}
+
+func labEvents() []any {
+	return []any{
+		api.Event{Seq: 1, At: noon, Kind: "lease.started", GPU: gpu0, Tenant: "vision", Lease: "vision-3kq6", Message: "alice started python\x1b[2J train.py"},
+		api.Event{Seq: 2, At: noon.Add(time.Second), Kind: "gpu.held", GPU: gpu10, Message: "cannot create 3g.20gb at 4: in use"},
+		api.Event{Seq: 5, At: noon.Add(2 * time.Second), Kind: "gap", Message: "2 events were missed"},
+		api.Event{Seq: 6, At: noon.Add(3 * time.Second), Kind: "tenant.over", Tenant: "vision", Message: "over its limit"},
+	}
+}

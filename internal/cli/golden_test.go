@@ -1,0 +1,201 @@
+package cli_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestTexts compares everything that a person sees with testdata/NAME.txt. -update writes them: then read the difference.
+func TestTexts(t *testing.T) {
+	manyConditions := emptyNode()
+	for i := range 20 {
+		manyConditions.Node.Conditions = append(manyConditions.Node.Conditions, api.Condition{Kind: "unknown-member", Message: fmt.Sprintf("this host does not know user u%d", i), Hint: "correct the name"})
+	}
+	observing := labNode()
+	observing.Node.Enforce, observing.Node.Operation, observing.Node.Conditions, observing.Leases, observing.Tenants = "observe", "", nil, nil, nil
+	observing.GPUs = observing.GPUs[2:3]
+
+	failed := &api.Error{Kind: api.KindDegraded, Message: "GPU 10 is held: MPS does not start", Hint: "correct the cause, then 'gpushare gpu retry 10'"}
+	infeasible := &api.Error{Kind: api.KindInfeasible, Message: "4 × 3g.20gb cannot fit on GPU 0", Hint: "2 × 3g.20gb fit"}
+	spoilt := &api.Error{
+		Kind: api.KindInvalid, Message: "node.yaml:3:5: gpus[0].mode: \"migg\" is no mode (and one more mistake)", Hint: "nothing was changed",
+		Fields: []api.FieldError{
+			{File: "node.yaml", Line: 3, Column: 5, Path: "gpus[0].mode", Message: "\"migg\" is no mode", Hint: "did you mean mig?"},
+			{File: "node.yaml", Line: 9, Column: 7, Path: "tenants[0].gpu[1].timeslice.share", Message: "\"40\" is no share: write a number with a percent sign, as in 40%"},
+		},
+	}
+	one := &api.Error{Kind: api.KindInvalid, Message: spoilt.Fields[0].Error(), Hint: "nothing was changed", Fields: spoilt.Fields[:1]}
+	hundred := &api.Error{Kind: api.KindInvalid, Message: spoilt.Fields[0].Error() + " (and 400 more mistakes)", Fields: spoilt.Fields}
+	checked := func(p api.Plan, changed bool) routes {
+		return routes{"PUT /v1/spec": api.ApplyResult{Generation: 8, Checked: true, Changed: changed, Plan: p}, "GET /v1/status": labNode()}
+	}
+	withDiff := labPlan()
+	withDiff.Diff = &api.Diff{Before: "version: v1\ntenants:\n- name: red\n", After: "version: v1\ntenants:\n- name: blue\n"}
+	notDone := labPlan()
+	notDone.Observe, notDone.Disturbs, notDone.Warnings = true, nil, nil
+	one1 := api.Plan{SchemaVersion: 1, Generation: 8, Steps: labPlan().Steps[3:4]}
+	one1.Steps[0].Text = "make the slice of vision"
+	retried := operation("done", nil)
+	for _, o := range retried {
+		o.Kind = "retry"
+	}
+
+	for name, c := range map[string]struct {
+		routes routes
+		stdin  string
+		args   string
+	}{
+		"status":                  {routes{"GET /v1/status": labNode()}, "", "status"},
+		"status-empty":            {routes{"GET /v1/status": emptyNode()}, "", "status"},
+		"status-observing":        {routes{"GET /v1/status": observing}, "", "status"},
+		"status-many-conditions":  {routes{"GET /v1/status": manyConditions}, "", "status --exit-code"},
+		"gpu-list":                {routes{"GET /v1/status": labNode()}, "", "gpu list"},
+		"gpu-list-empty":          {routes{"GET /v1/status": emptyNode()}, "", "gpu list"},
+		"mig-list":                {routes{"GET /v1/status": labNode()}, "", "mig list"},
+		"mig-list-empty":          {routes{"GET /v1/status": emptyNode()}, "", "mig list"},
+		"mps-list":                {routes{"GET /v1/status": labNode()}, "", "mps list"},
+		"mps-list-empty":          {routes{"GET /v1/status": emptyNode()}, "", "mps list"},
+		"tenant-list":             {routes{"GET /v1/status": labNode()}, "", "tenant list"},
+		"tenant-list-empty":       {routes{"GET /v1/status": emptyNode()}, "", "tenant list"},
+		"tenant-show":             {routes{"GET /v1/status": labNode()}, "", "tenant show vision"},
+		"tenant-show-no-limits":   {routes{"GET /v1/status": labNode()}, "", "tenant show guests"},
+		"tenant-show-unknown":     {routes{"GET /v1/status": labNode()}, "", "tenant show green"},
+		"lease-list":              {routes{"GET /v1/status": labNode()}, "", "lease list"},
+		"lease-list-empty":        {routes{"GET /v1/status": emptyNode()}, "", "lease list"},
+		"lease-show":              {routes{"GET /v1/status": labNode()}, "", "lease show vision-3kq6"},
+		"lease-show-queued":       {routes{"GET /v1/status": labNode()}, "", "lease show vision-zzzz"},
+		"lease-show-unknown":      {routes{"GET /v1/status": labNode()}, "", "lease show green-1"},
+		"lease-stop":              {routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "", "lease stop vision-3kq6"},
+		"plan":                    {routes{"GET /v1/plan": labPlan(), "GET /v1/status": labNode()}, "", "plan"},
+		"plan-empty":              {routes{"GET /v1/plan": api.Plan{SchemaVersion: 1, Empty: true}}, "", "plan --exit-code"},
+		"plan-one-step":           {routes{"GET /v1/plan": one1}, "", "plan --exit-code"},
+		"plan-observing":          {routes{"GET /v1/plan": notDone, "GET /v1/status": labNode()}, "", "plan"},
+		"plan-without-numbers":    {routes{"GET /v1/plan": labPlan(), "GET /v1/status": &api.Error{Kind: api.KindDenied, Message: "you may not"}}, "", "plan"},
+		"plan-of-a-file":          {checked(labPlan(), true), "version: v1\n", "plan -f -"},
+		"apply":                   {applying(operation("done", nil)), "version: v1\n", "apply -f -"},
+		"apply-held":              {applying(operation("degraded", failed)), "version: v1\n", "apply -f -"},
+		"apply-failed":            {applying(operation("failed", &api.Error{Kind: api.KindInUse, Message: "a process came back"})), "version: v1\n", "apply -f -"},
+		"apply-no-wait":           {applying(operation("done", nil)), "version: v1\n", "apply -f - --no-wait"},
+		"apply-check-diff":        {checked(withDiff, true), "version: v1\n", "apply -f - --check --diff"},
+		"apply-no-changes":        {checked(api.Plan{Empty: true}, false), "version: v1\n", "apply -f -"},
+		"apply-only-the-spec":     {checked(api.Plan{Empty: true}, true), "version: v1\n", "apply -f - --check"},
+		"apply-at-once":           {routes{"PUT /v1/spec": api.ApplyResult{Generation: 8, Changed: true, Plan: api.Plan{Empty: true}}}, "version: v1\n", "apply -f -"},
+		"apply-infeasible":        {routes{"PUT /v1/spec": infeasible}, "version: v1\n", "apply -f -"},
+		"apply-mistakes":          {routes{"PUT /v1/spec": spoilt}, "version: v1\n", "apply -f -"},
+		"apply-one-mistake":       {routes{"PUT /v1/spec": one}, "version: v1\n", "apply -f -"},
+		"apply-too-many-mistakes": {routes{"PUT /v1/spec": hundred}, "version: v1\n", "apply -f -"},
+		"retry": {routes{
+			"POST /v1/gpus/10/retry": retried[0], "GET /v1/status": labNode(),
+			"GET /v1/operations/op-13": retried[2],
+		}, "", "gpu retry 10"},
+		"doctor":      {routes{"GET /v1/doctor": labDoctor()}, "", "doctor"},
+		"doctor-warn": {routes{"GET /v1/doctor": api.Doctor{Checks: labDoctor().Checks[:2]}}, "", "doctor"},
+		"doctor-well": {routes{"GET /v1/doctor": api.Doctor{Checks: labDoctor().Checks[:1]}}, "", "doctor"},
+		"events":      {routes{"GET /v1/events": emitting(labEvents()...)}, "", "events"},
+		"env":         {routes{"GET /v1/env": api.Environment{Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "ODD": "it's $HOME"}, Unset: []string{"CUDA_MPS_PIPE_DIRECTORY"}}}, "", "env"},
+		"get":         {routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\nbase: 7\n"}}, "", "get"},
+		"version":     {routes{"GET /v1": api.Info{API: "v1", Version: "other", Driver: "580.95.05"}}, "", "version"},
+		"reload":      {routes{"POST /v1/reload": struct{}{}}, "", "config reload"},
+		"validate":    {nil, "version: v1\ngpus:\n- select: {all: true}\n  mode: exclusive\n", "config validate -"},
+		"validate-mistakes": {nil, `version: v1
+gpus:
+- select: {all: true}
+  mode: migg
+tenants:
+- name: Red One
+  gpu: [{name: a, timeslice: {share: 40}}]
+`, "config validate -"},
+		"help": {nil, "", "--help"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := run(t, c.routes, c.stdin, strings.Fields(c.args)...)
+			if r.out+r.err != r.all && r.err+r.out != r.all {
+				t.Logf("the streams take turns:\n%s", r.all)
+			}
+			got := fmt.Sprintf("$ gpushare %s\n%s", c.args, r.out)
+			if r.err != "" {
+				got += "── standard error\n" + r.err
+			}
+			got += fmt.Sprintf("── exit code %d\n", r.code)
+			if strings.Contains(got, "\x1b") {
+				t.Error("an escape sequence gets through where there is no terminal")
+			}
+			for i, line := range strings.Split(got, "\n") {
+				if strings.TrimRight(line, " ") != line {
+					t.Errorf("line %d ends in spaces: %q", i+1, line)
+				}
+			}
+			golden(t, name, got)
+		})
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// No golden file outlives its test.
+func TestNoGoldenIsLeftOver(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	var source []byte
+	for _, f := range []string{"golden_test.go", "run_test.go"} {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, b...)
+	}
+	for _, f := range files {
+		if name := strings.TrimSuffix(filepath.Base(f), ".txt"); !strings.Contains(string(source), `"`+name+`"`) {
+			t.Errorf("%s belongs to no test", f)
+		}
+	}
+}
+
+// Warnings are read before the plan that they are about, wherever both streams end up.
+func TestWarningsComeFirst(t *testing.T) {
+	r := run(t, applying(operation("done", nil)), "version: v1\n", "apply", "-f", "-")
+	warning, plan := strings.Index(r.all, "warning: "), strings.Index(r.all, "5 steps")
+	if warning < 0 || plan < 0 || warning > plan {
+		t.Errorf("the warning is at %d, the plan at %d of:\n%s", warning, plan, r.all)
+	}
+	if strings.Contains(r.out, "warning") {
+		t.Error("a warning is on standard output")
+	}
+}
+
+func TestMain(m *testing.M) {
+	time.Local = time.UTC // Times are shown in the reader's zone.
+	if code, ours := becomeGpushare(); ours {
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}

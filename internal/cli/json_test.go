@@ -1,0 +1,141 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/cli"
+)
+
+// jsonless are commands that become another program, or whose output is for a shell or a person.
+var jsonless = []string{"gpushare run", "gpushare help", "gpushare completion bash", "gpushare completion fish", "gpushare completion powershell", "gpushare completion zsh"}
+
+func verbs(t *testing.T) []*cobra.Command {
+	t.Helper()
+	root := cli.Root()
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	var out []*cobra.Command
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		if !c.HasSubCommands() {
+			out = append(out, c)
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root)
+	if len(out) < 15 {
+		t.Fatalf("only %d verbs", len(out))
+	}
+	return out
+}
+
+func TestEveryVerbHasJSON(t *testing.T) {
+	status := routes{"GET /v1/status": labNode()}
+	empty := routes{"GET /v1/status": emptyNode()}
+	retried := operation("done", nil)
+	plain := func() *api.Operation { o := retried[2]; return o }
+	cases := map[string][]struct {
+		routes routes
+		args   string
+	}{
+		"gpushare status":          {{status, ""}, {empty, ""}},
+		"gpushare gpu list":        {{status, ""}, {empty, ""}},
+		"gpushare mig list":        {{status, ""}, {empty, ""}},
+		"gpushare mps list":        {{status, ""}, {empty, ""}},
+		"gpushare tenant list":     {{status, ""}, {empty, ""}},
+		"gpushare tenant show":     {{status, "vision"}},
+		"gpushare lease list":      {{status, ""}, {empty, ""}},
+		"gpushare lease show":      {{status, "vision-3kq6"}},
+		"gpushare lease stop":      {{routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "vision-3kq6"}},
+		"gpushare plan":            {{routes{"GET /v1/plan": labPlan()}, ""}},
+		"gpushare apply":           {{applying(operation("done", nil)), "-f -"}, {applying(operation("done", nil)), "-f - --no-wait"}, {routes{"PUT /v1/spec": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}}}, "-f - --check"}},
+		"gpushare gpu retry":       {{routes{"POST /v1/gpus/3/retry": plain()}, "3"}},
+		"gpushare get":             {{routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\n"}}, ""}},
+		"gpushare env":             {{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}}}, ""}},
+		"gpushare doctor":          {{routes{"GET /v1/doctor": labDoctor()}, ""}},
+		"gpushare version":         {{routes{"GET /v1": api.Info{API: "v1", Version: "x"}}, ""}},
+		"gpushare events":          {{routes{"GET /v1/events": emitting(labEvents()...)}, ""}},
+		"gpushare config reload":   {{routes{"POST /v1/reload": struct{}{}}, ""}},
+		"gpushare config validate": {{nil, "-"}},
+	}
+	for _, c := range verbs(t) {
+		verb := c.CommandPath()
+		if slices.Contains(jsonless, verb) {
+			continue
+		}
+		if len(cases[verb]) == 0 {
+			t.Errorf("nobody looks at the JSON of '%s'", verb)
+		}
+		for _, k := range cases[verb] {
+			t.Run(strings.TrimSpace(verb+" "+k.args), func(t *testing.T) {
+				args := append(strings.Fields(verb)[1:], strings.Fields(k.args)...)
+				r := run(t, k.routes, "version: v1\n", append(args, "--json")...)
+				n := 0
+				for d := json.NewDecoder(strings.NewReader(r.out)); ; n++ {
+					var out map[string]any
+					if err := d.Decode(&out); errors.Is(err, io.EOF) {
+						break
+					} else if err != nil {
+						t.Fatalf("no JSON: %v\n%s%s", err, r.out, r.err)
+					}
+					if verb != "gpushare events" && out["schema_version"] != 1.0 && out["version"] != "v1" {
+						t.Errorf("it has no version:\n%s", r.out)
+					}
+					for key, v := range out {
+						if v == nil {
+							t.Errorf("%s is null: a list without elements is []", key)
+						}
+					}
+				}
+				want := 1
+				if verb == "gpushare events" {
+					want = len(labEvents())
+				}
+				if n != want {
+					t.Errorf("%d objects, want %d:\n%s%s", n, want, r.out, r.err)
+				}
+			})
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, c := range verbs(t) {
+		if strings.HasPrefix(c.CommandPath(), "gpushare completion") {
+			continue // These are cobra's own.
+		}
+		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
+			t.Errorf("'%s' is described as %q", c.CommandPath(), c.Short)
+		}
+		if c.Parent().Parent() == nil && c.Name() != "help" && c.Example == "" {
+			t.Errorf("'%s' has no example", c.CommandPath())
+		}
+		for _, line := range strings.Split(c.Example, "\n") {
+			if line != "" && !strings.HasPrefix(line, "  ") {
+				t.Errorf("the examples of '%s' are not indented: %q", c.CommandPath(), line)
+			}
+		}
+		r := runOn(t.Context(), "/nowhere", "", append(strings.Fields(c.CommandPath())[1:], "--help")...)
+		if r.code != 0 || r.err != "" || !strings.Contains(r.out, "Usage:") {
+			t.Errorf("the help of '%s' exits with %d:\n%s", c.CommandPath(), r.code, r.all)
+		}
+	}
+	for _, noun := range cli.Root().Commands() {
+		if noun.Short == "" {
+			t.Errorf("'%s' is not described", noun.CommandPath())
+		}
+		if r := runOn(t.Context(), "/nowhere", "", noun.Name()); noun.HasSubCommands() && (r.code != 0 || !strings.Contains(r.out, "Available Commands:")) {
+			t.Errorf("'%s' alone exits with %d:\n%s", noun.CommandPath(), r.code, r.all)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/cli"
+)
+
+// asGpushare makes the test binary the command line: run becomes another program, which a test cannot.
+const asGpushare = "GPUSHARE_TEST_ARGS"
+
+func becomeGpushare() (code int, ours bool) {
+	args, ours := os.LookupEnv(asGpushare)
+	if !ours {
+		return 0, false
+	}
+	var argv []string
+	if err := json.Unmarshal([]byte(args), &argv); err != nil {
+		return 99, true
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, asGpushare+"=") })
+	return cli.Run(ctx, argv, env, cli.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}), true
+}
+
+func gpushare(t *testing.T, socket string, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	argv, err := json.Marshal(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(append(os.Environ(), env...), "GPUSHARE_SOCKET="+socket, asGpushare+"="+string(argv))
+	return cmd
+}
+
+func granted() http.HandlerFunc {
+	return emitting(
+		api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseQueued, Position: 2, Waiting: "its one lease is in use"}},
+		api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseQueued, Position: 2, Waiting: "its one lease is in use"}},
+		api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseQueued, Position: 1, Waiting: "its one lease is in use"}},
+		api.LeaseGrant{
+			Lease: &api.Lease{ID: "red-1", State: api.LeaseRunning}, Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "HIDDEN": "no"},
+			Unset: []string{"CUDA_MPS_PIPE_DIRECTORY"}, Chosen: "grant part of red", Warnings: []string{"nothing is walled"},
+		},
+	)
+}
+
+func TestRunBecomesTheCommand(t *testing.T) {
+	socket := fakeDaemon(t, routes{"POST /v1/leases": granted()})
+	cmd := gpushare(t, socket, []string{"HIDDEN=yes", "CUDA_MPS_PIPE_DIRECTORY=/tmp/x", "KEPT=a=b"},
+		"run", "-t", "red", "--wait", "--", "sh", "-c", `echo "$$ $CUDA_VISIBLE_DEVICES $HIDDEN ${CUDA_MPS_PIPE_DIRECTORY-unset} $KEPT"; exit 7`)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Errorf("it ended with %v, want the command's own code 7", err)
+	}
+	pid, rest, _ := strings.Cut(strings.TrimSpace(out.String()), " ")
+	if want := mig4 + " no unset a=b"; rest != want {
+		t.Errorf("the environment is %q, want %q", rest, want)
+	}
+	if cmd.Process == nil || pid != strconv.Itoa(cmd.Process.Pid) {
+		t.Errorf("the command is process %s: it should be the process that asked", pid)
+	}
+	golden(t, "run", "$ gpushare run -t red --wait -- sh -c …\n── standard error\n"+errs.String())
+}
+
+func TestRunQuietly(t *testing.T) {
+	cmd := gpushare(t, fakeDaemon(t, routes{"POST /v1/leases": granted()}), nil, "run", "-q", "true")
+	out, err := cmd.CombinedOutput()
+	if err != nil || strings.Contains(string(out), "grant part") || !strings.Contains(string(out), "nothing is walled") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+func TestRunExitCodes(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	plain, script := file("plain", "text", 0o600), file("script", "echo hello\n", 0o700)
+	refusal := func(e *api.Error) any { return emitting(api.LeaseGrant{Error: e}) }
+	for name, c := range map[string]struct {
+		answer any // nil: the daemon must not be asked
+		args   []string
+		code   int
+		says   string
+	}{
+		"not found":          {nil, []string{"no-such-program"}, 127, "cannot run no-such-program: executable file not found in $PATH\n"},
+		"no such path":       {nil, []string{"/no/such/program"}, 127, "cannot run /no/such/program: no such file or directory\n"},
+		"not executable":     {nil, []string{plain}, 126, "cannot run " + plain + ": permission denied\n"},
+		"a folder":           {nil, []string{dir}, 126, "is a directory\n"},
+		"no program":         {granted(), []string{script}, 126, "exec format error\nhint: a script needs a first line"},
+		"refused":            {refusal(&api.Error{Kind: api.KindConflict, Message: "its one lease is in use", Hint: "--wait waits"}), []string{"true"}, 125, "its one lease is in use\nhint: --wait waits\n"},
+		"denied at once":     {&api.Error{Kind: api.KindDenied, Message: "you may not"}, []string{"true"}, 125, "you may not\n"},
+		"the daemon goes":    {emitting(), []string{"true"}, 125, "went away"},
+		"no command":         {nil, nil, 2, "which command?"},
+		"an option too many": {nil, []string{"--grnat", "x", "true"}, 2, "did you mean --grant?"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := routes{}
+			if c.answer != nil {
+				r["POST /v1/leases"] = c.answer
+			}
+			cmd := gpushare(t, fakeDaemon(t, r), nil, append([]string{"run"}, c.args...)...)
+			out, _ := cmd.CombinedOutput() // The exit code is what is looked at.
+			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.says) {
+				t.Errorf("exit code %d, want %d, and %q in:\n%s", code, c.code, c.says, out)
+			}
+		})
+	}
+}
+
+// What is asked for is what was written, and an absent --wait is another thing than one without end.
+func TestRunRequests(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"nothing":          {nil, `{"command":["true","-q","--"]}`},
+		"everything":       {[]string{"-t", "red", "--grant", "part", "--gpu", "mig:1g.5gb", "--wait=90s"}, `{"tenant":"red","grant":"part","gpu":"mig:1g.5gb","command":["true","-q","--"],"wait":"1m30s"}`},
+		"wait without end": {[]string{"--wait"}, `{"command":["true","-q","--"],"wait":"0s"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := make(chan string, 1)
+			socket := fakeDaemon(t, routes{"POST /v1/leases": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				var b bytes.Buffer
+				_, _ = b.ReadFrom(q.Body)
+				got <- b.String()
+				granted()(w, q)
+			})})
+			args := append(append([]string{"run"}, c.args...), "true", "-q", "--")
+			if out, err := gpushare(t, socket, nil, args...).CombinedOutput(); err != nil {
+				t.Fatalf("%v:\n%s", err, out)
+			}
+			if g := <-got; g != c.want {
+				t.Errorf("asked %s\nwant  %s", g, c.want)
+			}
+		})
+	}
+}
+
+// Ctrl-C in the queue ends the wait, and the daemon hears of it.
+func TestRunInterrupted(t *testing.T) {
+	waiting, gone := make(chan struct{}), make(chan struct{})
+	socket := fakeDaemon(t, routes{"POST /v1/leases": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		emitting(api.LeaseGrant{Lease: &api.Lease{ID: "red-1", Position: 1, Waiting: "busy"}})(w, q)
+		close(waiting)
+		<-q.Context().Done()
+		close(gone)
+	})})
+	cmd := gpushare(t, socket, nil, "run", "--wait", "true")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-waiting
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // The exit code is what is looked at.
+	<-gone
+	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(errs.String(), "gpushare: interrupted\n") {
+		t.Errorf("exit code %d:\n%s", code, errs.String())
+	}
+}
