@@ -85,11 +85,15 @@ func unreadable(ctx context.Context, err error) error {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
 	if errors.As(err, &syntax) || errors.As(err, &kind) {
-		return &api.Error{Kind: api.KindInternal, Message: "cannot read the answer of gpushared: " + err.Error(),
-			Hint: "the command line and the daemon may be of different versions: see 'gpushare version'"}
+		return &api.Error{
+			Kind: api.KindInternal, Message: "cannot read the answer of gpushared: " + err.Error(),
+			Hint: "the command line and the daemon may be of different versions: see 'gpushare version'",
+		}
 	}
-	return &api.Error{Kind: api.KindUnavailable, Message: "the answer of gpushared was cut off: " + err.Error(),
-		Hint: "the daemon may have been restarted: try again"}
+	return &api.Error{
+		Kind: api.KindUnavailable, Message: "the answer of gpushared was cut off: " + err.Error(),
+		Hint: "the daemon may have been restarted: try again",
+	}
 }
 
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, body []byte, header http.Header) (*http.Response, error) {
@@ -309,8 +313,10 @@ func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*a
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			return nil, &api.Error{Kind: api.KindUnavailable, Message: "gpushared went away while the lease was waited for",
-				Hint: "run the command again: a place in the queue does not outlive the daemon"}
+			return nil, &api.Error{
+				Kind: api.KindUnavailable, Message: "gpushared went away while the lease was waited for",
+				Hint: "run the command again: a place in the queue does not outlive the daemon",
+			}
 		}
 		switch {
 		case line.Error != nil:

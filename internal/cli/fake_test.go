@@ -117,22 +117,28 @@ func labNode() *api.Status {
 			},
 		},
 		GPUs: []api.GPUStatus{
-			{Index: 0, UUID: gpu0, PCI: "0000:07:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mig", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 1400 << 20},
+			{
+				Index: 0, UUID: gpu0, PCI: "0000:07:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mig", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 1400 << 20},
 				MIG: &api.MIGStatus{Enabled: true, Instances: []api.InstanceStatus{
 					{ID: 3, Profile: "2g.10gb", Start: 0, Size: 2, UUIDs: []string{mig0}, Memory: api.GPUMemory{Total: 9856 << 20}},
 					{ID: 7, Profile: "1g.5gb", Start: 2, Size: 1, UUIDs: []string{"MIG-7c4f28eb-a675-5538-9728-883cfe6bbdf7"}, Foreign: true, Memory: api.GPUMemory{Total: 4864 << 20}},
 					{ID: 8, Profile: "1g.5gb+me", Start: 3, Size: 1, Memory: api.GPUMemory{Total: 4864 << 20}},
 					{ID: 2, Profile: "3g.20gb", Start: 4, Size: 4, UUIDs: []string{mig4}, Lease: "vision-3kq6", Memory: api.GPUMemory{Total: 19968 << 20, Used: 1400 << 20}},
-				}}},
-			{Index: 1, UUID: gpu1, PCI: "0000:0f:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 3 * gib}, Utilization: ptr(100),
+				}},
+			},
+			{
+				Index: 1, UUID: gpu1, PCI: "0000:0f:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 3 * gib}, Utilization: ptr(100),
 				MPS: &api.MPSStatus{State: "running", Unit: "gpushare-mps-cd5d2d71fb8a.service", PID: 28415, Version: "13.0", Clients: 1, Enforce: "report"},
 				Processes: []api.ProcessStatus{
 					{PID: 1, Kind: "mps-server"}, {PID: 2, Kind: "mps", Lease: "speech-serve-with-a-very-long-name-0042"}, {PID: 3, Kind: "compute"}, {PID: 4, Kind: "compute"},
-				}},
+				},
+			},
 			{Index: 2, UUID: gpu2, PCI: "0000:47:00.0", Model: "NVIDIA RTX PRO 6000 Blackwell Server Edition", Mode: "timeslice", State: "ok", Memory: api.GPUMemory{Total: 96 * gib, Used: 50 * gib}, Utilization: ptr(7)},
-			{Index: 10, UUID: gpu10, PCI: "0000:4e:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "held", Reason: "cannot create 3g.20gb at 4: in use", Memory: api.GPUMemory{Total: 40 * gib},
+			{
+				Index: 10, UUID: gpu10, PCI: "0000:4e:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "held", Reason: "cannot create 3g.20gb at 4: in use", Memory: api.GPUMemory{Total: 40 * gib},
 				MPS:       &api.MPSStatus{State: "failed", Enforce: "strict", Reason: "its unit ended three times"},
-				Processes: []api.ProcessStatus{{PID: 5, Kind: "compute"}}},
+				Processes: []api.ProcessStatus{{PID: 5, Kind: "compute"}},
+			},
 		},
 		Tenants: []api.TenantStatus{
 			{Name: "vision", Priority: "high", Limits: []api.LimitStatus{
@@ -145,14 +151,20 @@ func labNode() *api.Status {
 			{Name: "guests", Priority: "low"},
 		},
 		Leases: []api.Lease{
-			{ID: "vision-3kq6", Generation: 31, Tenant: "vision", Grant: "train", Kind: "mig", State: "running", User: "alice", PID: 31853, Command: []string{"python", "train.py"},
+			{
+				ID: "vision-3kq6", Generation: 31, Tenant: "vision", Grant: "train", Kind: "mig", State: "running", User: "alice", PID: 31853, Command: []string{"python", "train.py"},
 				Devices: []string{mig4}, Memory: &api.LeaseMemory{Limit: 19968 << 20, Used: 1400 << 20, Backend: "mig"}, Started: &noon, Ends: ptr(noon.Add(24 * time.Hour)),
 				Walls:   api.WallsStatus{Cgroup: "/gpushare.slice/gpushare-vision.slice/gpushare-vision-train.slice/gpushare-vision-3kq6.scope", Unit: "gpushare-vision-3kq6.scope", Devices: true, Missing: []string{"memory.high: this kernel has no memory controller"}},
-				Notices: []string{"GPU memory is nearly used up"}},
-			{ID: "vision-k8qg", Tenant: "vision", Grant: "dev", Kind: "timeslice", State: "running", User: "bob", PID: 7, Command: []string{"sh", "-c", "echo \x1b[31mred; printf '%s\n' größer und größer und größer und größer"},
-				Devices: []string{gpu2}, Memory: &api.LeaseMemory{Limit: 30 * gib, Used: 31 * gib, Backend: "reactive", Stage: "over"}, Share: &api.LeaseShare{Entitled: 40, Busy: ptr(38.6), StdErr: ptr(2.2), Gated: true}},
-			{ID: "speech-serve-with-a-very-long-name-0042", Tenant: "speech", Grant: "serve", Kind: "mps", State: "running", PID: 2, Command: []string{"serve"}, Devices: []string{gpu1},
-				Memory: &api.LeaseMemory{Used: 3 * gib, Backend: "none"}, Share: &api.LeaseShare{Entitled: 30}},
+				Notices: []string{"GPU memory is nearly used up"},
+			},
+			{
+				ID: "vision-k8qg", Tenant: "vision", Grant: "dev", Kind: "timeslice", State: "running", User: "bob", PID: 7, Command: []string{"sh", "-c", "echo \x1b[31mred; printf '%s\n' größer und größer und größer und größer"},
+				Devices: []string{gpu2}, Memory: &api.LeaseMemory{Limit: 30 * gib, Used: 31 * gib, Backend: "reactive", Stage: "over"}, Share: &api.LeaseShare{Entitled: 40, Busy: ptr(38.6), StdErr: ptr(2.2), Gated: true},
+			},
+			{
+				ID: "speech-serve-with-a-very-long-name-0042", Tenant: "speech", Grant: "serve", Kind: "mps", State: "running", PID: 2, Command: []string{"serve"}, Devices: []string{gpu1},
+				Memory: &api.LeaseMemory{Used: 3 * gib, Backend: "none"}, Share: &api.LeaseShare{Entitled: 30},
+			},
 			{ID: "vision-zzzz", Tenant: "vision", Grant: "train", Kind: "mig", State: "queued", User: "carol", Command: []string{"make", "train"}, Position: 1, Waiting: "its one lease is in use"},
 		},
 	}

@@ -119,8 +119,10 @@ func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.Lease
 	env := environ(a.env, granted.Environment, granted.Unset)
 	err = os.NewSyscallError("execve", syscall.Exec(path, argv, env))
 	if errors.Is(err, syscall.ENOEXEC) {
-		return &exitError{code: exitRunCannot, err: &api.Error{Kind: api.KindInvalid, Message: "cannot run " + path + ": " + err.Error(),
-			Hint: "a script needs a first line that names what runs it, such as #!/bin/sh"}}
+		return &exitError{code: exitRunCannot, err: &api.Error{
+			Kind: api.KindInvalid, Message: "cannot run " + path + ": " + err.Error(),
+			Hint: "a script needs a first line that names what runs it, such as #!/bin/sh",
+		}}
 	}
 	return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot run %s: %w", path, err)}
 }
