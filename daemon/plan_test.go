@@ -108,16 +108,20 @@ func TestPlanGPUs(t *testing.T) {
 		{name: "what stays is not touched", want: layout("3g.20gb", "2g.10gb"), have: device(true, instance(9, 4), instance(19, 0)), use: nobody(), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
 		{name: "in use by a lease", want: layout("7g.40gb"), have: device(true, instance(9, 4)), use: leaseAt(4), problem: gpu.ErrInUse, says: "red-cut-1"},
 		{name: "in use, with force", want: layout("7g.40gb"), have: device(true, instance(9, 4)), use: leaseAt(4), authority: authority{Force: true}, steps: []string{"destroy 3g.20gb at 4", "create 7g.40gb at 0"}, disturbs: []string{"red-cut-1"}},
-		{name: "in use by a process of no lease", want: layout("7g.40gb"), use: nobody(), problem: gpu.ErrInUse, says: "pid 42 (python)",
-			have: with(device(true, instance(9, 0)), func(g *observe.GPU) { g.Processes = []gpu.Process{{PID: 42, Kind: gpu.ComputeProcess, GI: &first}} })},
+		{
+			name: "in use by a process of no lease", want: layout("7g.40gb"), use: nobody(), problem: gpu.ErrInUse, says: "pid 42 (python)",
+			have: with(device(true, instance(9, 0)), func(g *observe.GPU) { g.Processes = []gpu.Process{{PID: 42, Kind: gpu.ComputeProcess, GI: &first}} }),
+		},
 		{name: "the neighbour in use", want: layout("3g.20gb", "2g.10gb"), have: device(true, instance(9, 4), instance(19, 0)), use: leaseAt(4), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
 		{name: "foreign and in the way", want: layout("7g.40gb"), have: device(true, instance(9, 0)), use: foreign, says: "3g.20gb at 0"},
 		{name: "foreign and not in the way", want: layout("3g.20gb", "1g.5gb"), have: device(true, instance(14, 4)), use: foreign, steps: []string{"create 3g.20gb at 0", "create 1g.5gb at 6"}},
 		{name: "dynamic keeps what is there", want: &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true}}, have: device(true, instance(9, 0)), use: nobody()},
 		{name: "a profile that it lacks", want: layout("3g.40gb"), have: device(true), use: nobody(), says: "3g.20gb"},
 		{name: "more than fits", want: layout("4g.20gb", "3g.20gb", "1g.5gb"), have: device(true), use: nobody(), says: "1g.5gb"},
-		{name: "half an instance is completed", want: layout("3g.20gb"), use: nobody(), steps: []string{"complete 3g.20gb at 0"},
-			have: device(true, with2(instance(9, 0), func(in *gpu.Instance) { in.Compute = nil }))},
+		{
+			name: "half an instance is completed", want: layout("3g.20gb"), use: nobody(), steps: []string{"complete 3g.20gb at 0"},
+			have: device(true, with2(instance(9, 0), func(in *gpu.Instance) { in.Compute = nil })),
+		},
 		{name: "on needs a reset", want: layout("7g.40gb"), have: device(false), use: nobody(), problem: gpu.ErrResetRequired, says: "--allow-reset"},
 		{name: "on with a reset", want: layout("7g.40gb"), have: device(false), use: nobody(), authority: authority{AllowReset: true}, steps: []string{"turn on MIG mode, for which the driver resets the GPU", "create 7g.40gb at 0"}},
 		{name: "on while in use", want: layout("7g.40gb"), have: device(false), use: leaseAt(0), authority: authority{AllowReset: true}, problem: gpu.ErrInUse, says: "red-cut-1"},
@@ -127,14 +131,22 @@ func TestPlanGPUs(t *testing.T) {
 		{name: "lost, and nobody's", use: nobody(), have: with(device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
 		{name: "no profiles told", want: layout("7g.40gb"), use: nobody(), authority: authority{AllowReset: true}, says: "profiles", have: with(device(false), func(g *observe.GPU) { g.Profiles = nil })},
 		{name: "no MIG", want: layout("7g.40gb"), use: nobody(), says: "no MIG", have: with(device(false), func(g *observe.GPU) { g.MIG = gpu.MIGState{} })},
-		{name: "time is for several", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: nobody(), steps: []string{"set the compute mode to default"},
-			have: with(device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeExclusiveProcess })},
-		{name: "the compute mode under MPS is MPS's", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: nobody(),
-			have: with(device(false), func(g *observe.GPU) { g.ComputeMode, g.MPS = gpu.ComputeExclusiveProcess, &mps.State{} })},
-		{name: "an unknown compute mode", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: nobody(),
-			have: with(device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeModeUnknown })},
-		{name: "exclusive leaves the compute mode", want: &api.GPUSpec{Mode: api.ModeExclusive}, use: nobody(),
-			have: with(device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeProhibited })},
+		{
+			name: "time is for several", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: nobody(), steps: []string{"set the compute mode to default"},
+			have: with(device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeExclusiveProcess }),
+		},
+		{
+			name: "the compute mode under MPS is MPS's", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: nobody(),
+			have: with(device(false), func(g *observe.GPU) { g.ComputeMode, g.MPS = gpu.ComputeExclusiveProcess, &mps.State{} }),
+		},
+		{
+			name: "an unknown compute mode", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: nobody(),
+			have: with(device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeModeUnknown }),
+		},
+		{
+			name: "exclusive leaves the compute mode", want: &api.GPUSpec{Mode: api.ModeExclusive}, use: nobody(),
+			have: with(device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeProhibited }),
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &desired{gpus: map[gpu.UUID]*api.GPUSpec{}}

@@ -172,9 +172,15 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		return nil, fmt.Errorf("internal error: a log level that was checked is refused: %w", err)
 	}
 	for _, f := range []struct{ name, is, wanted string }{
-		{"host_root", d.settings.HostRoot, s.HostRoot}, {"library", d.settings.Library, s.Library}, {"state_dir", d.settings.StateDir, s.StateDir},
-		{"run_dir", d.settings.RunDir, s.RunDir}, {"socket", d.settings.Socket, s.Socket}, {"worker", d.settings.Worker, s.Worker},
-		{"thaw", d.settings.Thaw, s.Thaw}, {"mps_control", d.settings.MPSControl, s.MPSControl}, {"systemd", d.settings.Systemd, s.Systemd},
+		{"host_root", d.settings.HostRoot, s.HostRoot},
+		{"library", d.settings.Library, s.Library},
+		{"state_dir", d.settings.StateDir, s.StateDir},
+		{"run_dir", d.settings.RunDir, s.RunDir},
+		{"socket", d.settings.Socket, s.Socket},
+		{"worker", d.settings.Worker, s.Worker},
+		{"thaw", d.settings.Thaw, s.Thaw},
+		{"mps_control", d.settings.MPSControl, s.MPSControl},
+		{"systemd", d.settings.Systemd, s.Systemd},
 		{"cgroup_root", d.settings.CgroupRoot, s.CgroupRoot},
 	} {
 		if f.is != f.wanted {

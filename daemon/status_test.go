@@ -21,9 +21,11 @@ func scene() *picture {
 	want := &desired{generation: 3, spec: spec, gpus: map[gpu.UUID]*api.GPUSpec{
 		"GPU-0": {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb", "3g.20gb"}}}, "GPU-1": {Mode: api.ModeTimeslice}, "GPU-2": {Mode: api.ModeExclusive},
 	}, grants: map[grantKey][]gpu.UUID{}}
-	p := &picture{host: "h", adapter: "cgroupfs", now: time.Unix(1000, 0), desired: want, granted: map[gpu.UUID][]api.GrantedMemory{},
+	p := &picture{
+		host: "h", adapter: "cgroupfs", now: time.Unix(1000, 0), desired: want, granted: map[gpu.UUID][]api.GrantedMemory{},
 		held: map[gpu.UUID]string{}, busyGPUs: map[gpu.UUID]bool{}, limits: map[string][]api.LimitStatus{},
-		foreign: func(gpu.UUID, *gpu.Instance) bool { return false }}
+		foreign: func(gpu.UUID, *gpu.Instance) bool { return false },
+	}
 	n := &observe.Node{GPUs: []observe.GPU{
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0", Index: 0}, MIG: gpu.MIGState{Capable: true, Current: true, Pending: true}}, Profiles: a100()},
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1", Index: 1}}},

@@ -170,8 +170,10 @@ func TestXIDs(t *testing.T) {
 	}{
 		{"an application's fault", 31, 1, []ctx{{gpusim.ContextSpec{PID: 1, Device: "0"}, true}, {gpusim.ContextSpec{PID: 2, Device: "0"}, false}}, 0},
 		{"a fault of one of a server's clients", 13, 1, []ctx{
-			{gpusim.ContextSpec{PID: 1, Device: "0", MPS: "/m"}, true}, {gpusim.ContextSpec{PID: 2, Device: "0", MPS: "/m"}, true},
-			{gpusim.ContextSpec{PID: 3, Device: "0"}, false}}, 0},
+			{gpusim.ContextSpec{PID: 1, Device: "0", MPS: "/m"}, true},
+			{gpusim.ContextSpec{PID: 2, Device: "0", MPS: "/m"}, true},
+			{gpusim.ContextSpec{PID: 3, Device: "0"}, false},
+		}, 0},
 		{"one that is only noted", 43, 1, []ctx{{gpusim.ContextSpec{PID: 1, Device: "0"}, false}}, 0},
 		{"one that needs a reset", 95, 0, []ctx{{gpusim.ContextSpec{PID: 1, Device: "0"}, true}}, 1},
 	} {

@@ -60,8 +60,10 @@ type compute struct {
 }
 
 func newDevice(n *Node, index int, cfg GPUConfig) *device {
-	g := &device{node: n, index: index, uuid: cfg.UUID, model: cfg.Model, cfg: cfg, minor: index, lane: make(chan struct{}, 1),
-		migStored: cfg.MIG, migPending: cfg.MIG, instances: map[uint32]*instance{}, contexts: map[*Context]struct{}{}}
+	g := &device{
+		node: n, index: index, uuid: cfg.UUID, model: cfg.Model, cfg: cfg, minor: index, lane: make(chan struct{}, 1),
+		migStored: cfg.MIG, migPending: cfg.MIG, instances: map[uint32]*instance{}, contexts: map[*Context]struct{}{},
+	}
 	if g.uuid == "" {
 		g.uuid = gpuUUID(n.cfg.Seed, index)
 	}

@@ -107,8 +107,10 @@ func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 }
 
 func (g *device) identityLocked() gpu.Identity {
-	return gpu.Identity{UUID: g.uuid, Index: g.index, Minor: g.minor, PCI: g.cfg.PCI, Model: g.model.Name,
-		Memory: g.model.TotalMiB * MiB, NUMANode: g.cfg.NUMANode, Display: g.cfg.Display}
+	return gpu.Identity{
+		UUID: g.uuid, Index: g.index, Minor: g.minor, PCI: g.cfg.PCI, Model: g.model.Name,
+		Memory: g.model.TotalMiB * MiB, NUMANode: g.cfg.NUMANode, Display: g.cfg.Display,
+	}
 }
 
 // Snapshot reads all that changes of one GPU.
@@ -200,8 +202,10 @@ func (m *Model) port() gpu.Profiles {
 		}
 		attributes := slices.Clone(p.Attributes)
 		sort.Strings(attributes)
-		out.GI = append(out.GI, gpu.Profile{ID: p.ID, Name: p.Name, Slices: p.Slices, Memory: p.MemoryMiB * MiB, Max: p.Max,
-			SMs: p.SMs, Placements: at, Attributes: attributes})
+		out.GI = append(out.GI, gpu.Profile{
+			ID: p.ID, Name: p.Name, Slices: p.Slices, Memory: p.MemoryMiB * MiB, Max: p.Max,
+			SMs: p.SMs, Placements: at, Attributes: attributes,
+		})
 	}
 	sort.Slice(out.GI, func(i, j int) bool { return out.GI[i].ID < out.GI[j].ID })
 	return out

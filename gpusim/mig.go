@@ -131,8 +131,10 @@ func (g *device) createGILocked(profile uint32, at *gpu.Placement) (*instance, R
 		}
 	}
 	g.node.serial++
-	gi := &instance{dev: g, id: instanceID(g.model.Grid, place), serial: g.node.serial, profile: p, placement: place,
-		compute: map[uint32]*compute{}, engine: newEngine(g.node)}
+	gi := &instance{
+		dev: g, id: instanceID(g.model.Grid, place), serial: g.node.serial, profile: p, placement: place,
+		compute: map[uint32]*compute{}, engine: newEngine(g.node),
+	}
 	g.instances[gi.id] = gi
 	g.node.changes++
 	g.node.emitLocked(g, eventMIGConfig, 0, gi.id, none)
@@ -184,8 +186,10 @@ func (gi *instance) createCILocked(profile uint32, at *gpu.Placement) (*compute,
 		id++
 	}
 	gi.dev.node.serial++
-	ci := &compute{gi: gi, id: id, serial: gi.dev.node.serial, profile: cp, placement: *place,
-		uuid: migUUID(gi.dev.uuid, gi.id, place.Start)}
+	ci := &compute{
+		gi: gi, id: id, serial: gi.dev.node.serial, profile: cp, placement: *place,
+		uuid: migUUID(gi.dev.uuid, gi.id, place.Start),
+	}
 	gi.compute[id] = ci
 	gi.dev.node.changes++
 	gi.dev.node.emitLocked(gi.dev, eventMIGConfig, 0, gi.id, id)

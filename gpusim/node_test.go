@@ -26,8 +26,10 @@ func model(t testing.TB, name string) *gpusim.Model {
 // node makes a node with one GPU of each model.
 func node(t testing.TB, change func(*gpusim.Config), models ...string) *gpusim.Node {
 	t.Helper()
-	cfg := gpusim.Config{DriverVersion: "580.95.05", CUDAVersion: 13000, ContextMemory: 300 * gpusim.MiB, ServerMemory: 30 * gpusim.MiB,
-		ProfilesWithoutMIG: true, MonitorsHold: true}
+	cfg := gpusim.Config{
+		DriverVersion: "580.95.05", CUDAVersion: 13000, ContextMemory: 300 * gpusim.MiB, ServerMemory: 30 * gpusim.MiB,
+		ProfilesWithoutMIG: true, MonitorsHold: true,
+	}
 	for i, name := range models {
 		cfg.GPUs = append(cfg.GPUs, gpusim.GPUConfig{Model: model(t, name), PCI: "0000:0" + string(rune('1'+i)) + ":00.0"})
 	}
@@ -205,10 +207,22 @@ func TestIdsFollowThePlacement(t *testing.T) {
 		profile, start, size uint32
 		want                 uint32
 	}{
-		{0, 19, 0, 1, 7}, {0, 19, 1, 1, 8}, {0, 19, 5, 1, 12}, {0, 19, 6, 1, 13},
-		{0, 14, 0, 2, 3}, {0, 14, 2, 2, 4}, {0, 14, 4, 2, 5}, {0, 9, 4, 4, 2}, {0, 9, 0, 4, 1}, {0, 0, 0, 8, 0},
-		{1, 14, 3, 1, 6}, {1, 5, 2, 2, 2}, {1, 0, 0, 4, 0},
-		{2, 14, 9, 3, 6}, {2, 5, 6, 6, 2}, {2, 0, 0, 12, 0},
+		{0, 19, 0, 1, 7},
+		{0, 19, 1, 1, 8},
+		{0, 19, 5, 1, 12},
+		{0, 19, 6, 1, 13},
+		{0, 14, 0, 2, 3},
+		{0, 14, 2, 2, 4},
+		{0, 14, 4, 2, 5},
+		{0, 9, 4, 4, 2},
+		{0, 9, 0, 4, 1},
+		{0, 0, 0, 8, 0},
+		{1, 14, 3, 1, 6},
+		{1, 5, 2, 2, 2},
+		{1, 0, 0, 4, 0},
+		{2, 14, 9, 3, 6},
+		{2, 5, 6, 6, 2},
+		{2, 0, 0, 12, 0},
 	} {
 		in := create(t, d, ids[c.gpu], c.profile, c.start, c.size)
 		if in.ID != c.want {

@@ -16,8 +16,10 @@ func TestAnyOrderOfCallsKeepsTheRules(t *testing.T) {
 	models := []*gpusim.Model{model(t, "A100-SXM4-40GB"), model(t, "A30-24GB"), model(t, "RTX-PRO-6000-96GB")}
 	rapid.Check(t, func(t *rapid.T) {
 		m := rapid.SampledFrom(models).Draw(t, "model")
-		n, err := gpusim.New(gpusim.Config{DriverVersion: "580.95.05", CUDAVersion: 13000, ContextMemory: 300 * gpusim.MiB,
-			GPUs: []gpusim.GPUConfig{{Model: m, MIG: true}}}, engine.SystemClock{})
+		n, err := gpusim.New(gpusim.Config{
+			DriverVersion: "580.95.05", CUDAVersion: 13000, ContextMemory: 300 * gpusim.MiB,
+			GPUs: []gpusim.GPUConfig{{Model: m, MIG: true}},
+		}, engine.SystemClock{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,9 +41,13 @@ func (n *Node) View(window time.Duration) View {
 		}
 	}
 	for _, g := range n.devices {
-		gv := GPUView{Model: g.model, Lost: g.lost, Recovery: g.recovery, Resets: g.resets, Busy: map[int]float64{},
-			Snapshot: gpu.Snapshot{Identity: g.identityLocked(), Memory: g.memoryLocked(nil), ComputeMode: g.mode,
-				MIG: g.migStateLocked(), Processes: g.allProcessesLocked()}}
+		gv := GPUView{
+			Model: g.model, Lost: g.lost, Recovery: g.recovery, Resets: g.resets, Busy: map[int]float64{},
+			Snapshot: gpu.Snapshot{
+				Identity: g.identityLocked(), Memory: g.memoryLocked(nil), ComputeMode: g.mode,
+				MIG: g.migStateLocked(), Processes: g.allProcessesLocked(),
+			},
+		}
 		busy := g.engine.BusyOver(window)
 		if !g.migCurrent {
 			u := g.engine.Utilization()

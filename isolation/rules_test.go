@@ -97,8 +97,10 @@ func TestRules(t *testing.T) {
 			want: "nvidia2:rw nvidiactl:rw nvidia-cap318:r nvidia-cap319:r nvidia-cap320:r nvidia-uvm:rw"},
 		{name: "a class", classes: []string{"fuse"}, want: "fuse:rw"},
 		{name: "a class of which there is none", classes: []string{"rdma"}, missing: "devices of class rdma: there are none"},
-		{name: "no uvm", targets: []Target{whole(3)}, change: func(h *Hardware) { delete(h.Host.Majors, "nvidia-uvm") },
-			want: "nvidia0:rw nvidiactl:rw", missing: "/dev/nvidia-uvm: the module nvidia-uvm is not loaded, and CUDA needs it"},
+		{
+			name: "no uvm", targets: []Target{whole(3)}, change: func(h *Hardware) { delete(h.Host.Majors, "nvidia-uvm") },
+			want: "nvidia0:rw nvidiactl:rw", missing: "/dev/nvidia-uvm: the module nvidia-uvm is not loaded, and CUDA needs it",
+		},
 		{name: "the whole of a partitioned GPU", targets: []Target{whole(0)}, err: "it is in MIG mode"},
 		{name: "an unknown GPU", targets: []Target{whole(9)}, err: "cannot allow GPU GPU-9: it was not seen"},
 		{name: "an instance that is not there", targets: []Target{slot(0, 0, 2)}, err: "the instance at 0 of GPU GPU-0: it was not seen"},
@@ -194,8 +196,10 @@ func TestRulesKeepInstancesApart(t *testing.T) {
 func TestCaps(t *testing.T) {
 	c := mustCaps(t, capsText(32))
 	// The numbers that NVIDIA's module is known to give; the last of 32 GPUs is 4322.
-	for name, want := range map[string]uint32{"config": 1, "monitor": 2, "gpu0/gi0/access": 3, "gpu0/gi0/ci0/access": 4, "gpu0/gi1/access": 12,
-		"gpu1/gi0/access": 138, "gpu31/gi14/ci7/access": 4322} {
+	for name, want := range map[string]uint32{
+		"config": 1, "monitor": 2, "gpu0/gi0/access": 3, "gpu0/gi0/ci0/access": 4, "gpu0/gi1/access": 12,
+		"gpu1/gi0/access": 138, "gpu31/gi14/ci7/access": 4322,
+	} {
 		if c[name] != want {
 			t.Errorf("%s is %d, not %d", name, c[name], want)
 		}
@@ -281,7 +285,8 @@ func TestDesired(t *testing.T) {
 	limit := uint64(1 << 30)
 	tenants := []Tenant{
 		{Name: "vision", Limits: cgroup.Limits{MemoryMax: &limit}, Near: "gpu", Classes: []string{"fuse", "rdma"}, Grants: []Grant{
-			{Name: "train", Targets: []Target{slot(0, 0, 4), slot(0, 6, 1)}}, {Name: "big", Targets: []Target{whole(2), whole(3)}}, {Name: "none"}}},
+			{Name: "train", Targets: []Target{slot(0, 0, 4), slot(0, 6, 1)}}, {Name: "big", Targets: []Target{whole(2), whole(3)}}, {Name: "none"},
+		}},
 		{Name: "idle"},
 	}
 	got, missing := Desired(h, tenants)

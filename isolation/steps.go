@@ -300,9 +300,14 @@ func limitTexts(l cgroup.Limits) []limitText {
 		quota = strconv.FormatFloat(math.Round(*l.CPUQuota*100)/100, 'f', -1, 64) + "%"
 	}
 	return []limitText{
-		{"cpu", "cpu.quota", quota}, {"cpu", "cpu.weight", number(l.CPUWeight)}, {"cpuset", "cpu.near", l.CPUs},
-		{"memory", "memory.max", size(l.MemoryMax)}, {"memory", "memory.high", size(l.MemoryHigh)}, {"memory", "memory.swap", size(l.SwapMax)},
-		{"tasks", "tasks", number(l.TasksMax)}, {"io", "io.weight", number(l.IOWeight)},
+		{"cpu", "cpu.quota", quota},
+		{"cpu", "cpu.weight", number(l.CPUWeight)},
+		{"cpuset", "cpu.near", l.CPUs},
+		{"memory", "memory.max", size(l.MemoryMax)},
+		{"memory", "memory.high", size(l.MemoryHigh)},
+		{"memory", "memory.swap", size(l.SwapMax)},
+		{"tasks", "tasks", number(l.TasksMax)},
+		{"io", "io.weight", number(l.IOWeight)},
 	}
 }
 

@@ -94,36 +94,53 @@ func TestPlan(t *testing.T) {
 		want     []string
 	}{
 		{name: "the same", desired: []cgroup.Slice{base}, observed: []cgroup.SliceState{state(base)}, info: everything},
-		{name: "the same in other words", info: everything,
+		{
+			name: "the same in other words", info: everything,
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) {
 				s.Devices = []cgroup.DeviceRule{dev(1, "wr"), dev(0, "r"), dev(0, "w")}
 				s.Limits.CPUWeight = u(100)
 				s.Limits.MemoryMax = u(8<<30 + 1)
 			})},
-			observed: []cgroup.SliceState{state(base)}},
-		{name: "what cannot be enforced does not count", info: cgroup.Info{Adapter: "processes"}, desired: []cgroup.Slice{base},
-			observed: []cgroup.SliceState{{Name: name}}},
-		{name: "the tenant first", desired: []cgroup.Slice{{Name: grant, Closed: true}, base}, info: everything,
-			want: []string{"widen: make the slice of vision: cpu.quota 400%, memory.max 8 GiB, 2 devices (none)", "widen: make the slice of vision/train: 0 devices (none)"}},
-		{name: "lower", info: everything, observed: []cgroup.SliceState{state(base)},
+			observed: []cgroup.SliceState{state(base)},
+		},
+		{
+			name: "what cannot be enforced does not count", info: cgroup.Info{Adapter: "processes"}, desired: []cgroup.Slice{base},
+			observed: []cgroup.SliceState{{Name: name}},
+		},
+		{
+			name: "the tenant first", desired: []cgroup.Slice{{Name: grant, Closed: true}, base}, info: everything,
+			want: []string{"widen: make the slice of vision: cpu.quota 400%, memory.max 8 GiB, 2 devices (none)", "widen: make the slice of vision/train: 0 devices (none)"},
+		},
+		{
+			name: "lower", info: everything, observed: []cgroup.SliceState{state(base)},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = u(4 << 30) })},
-			want:    []string{"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB (none)"}},
-		{name: "below what is in use", info: everything, observed: []cgroup.SliceState{state(base)},
+			want:    []string{"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB (none)"},
+		},
+		{
+			name: "below what is in use", info: everything, observed: []cgroup.SliceState{state(base)},
 			use:     map[cgroup.SliceName]Use{name: {Leases: []string{"l1"}, Memory: 5 << 30}},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = u(4 << 30) })},
-			want:    []string{"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB (running)"}},
-		{name: "not below what is in use", info: everything, observed: []cgroup.SliceState{state(base)},
+			want:    []string{"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB (running)"},
+		},
+		{
+			name: "not below what is in use", info: everything, observed: []cgroup.SliceState{state(base)},
 			use:     map[cgroup.SliceName]Use{name: {Leases: []string{"l1"}, Memory: 3 << 30, Devices: []cgroup.DeviceRule{dev(0, "rw")}}},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = u(4 << 30) })},
-			want:    []string{"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB (none)"}},
-		{name: "a device that is in use goes", info: everything, observed: []cgroup.SliceState{state(base)},
+			want:    []string{"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB (none)"},
+		},
+		{
+			name: "a device that is in use goes", info: everything, observed: []cgroup.SliceState{state(base)},
 			use:     map[cgroup.SliceName]Use{name: {Leases: []string{"l1"}, Devices: []cgroup.DeviceRule{dev(0, "rw")}}},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Devices = []cgroup.DeviceRule{dev(1, "rw")} })},
-			want:    []string{"narrow: narrow the slice of vision: -/dev/nvidia0 (running)"}},
-		{name: "raise", info: everything, observed: []cgroup.SliceState{state(base)},
+			want:    []string{"narrow: narrow the slice of vision: -/dev/nvidia0 (running)"},
+		},
+		{
+			name: "raise", info: everything, observed: []cgroup.SliceState{state(base)},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = nil })},
-			want:    []string{"widen: change the slice of vision: memory.max 8 GiB → none (none)"}},
-		{name: "both ways", info: everything, observed: []cgroup.SliceState{state(base)},
+			want:    []string{"widen: change the slice of vision: memory.max 8 GiB → none (none)"},
+		},
+		{
+			name: "both ways", info: everything, observed: []cgroup.SliceState{state(base)},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) {
 				s.Devices = []cgroup.DeviceRule{dev(1, "rw"), dev(2, "rw")}
 				s.Limits.MemoryMax, s.Limits.CPUQuota = u(4<<30), f(800)
@@ -131,19 +148,26 @@ func TestPlan(t *testing.T) {
 			want: []string{
 				"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB, -/dev/nvidia0 (none)",
 				"widen: change the slice of vision: cpu.quota 400% → 800%, +/dev/nvidia2 (none)",
-			}},
-		{name: "an open slice is closed before anything else", info: everything,
+			},
+		},
+		{
+			name: "an open slice is closed before anything else", info: everything,
 			observed: []cgroup.SliceState{{Name: name, Limits: base.Limits}}, desired: []cgroup.Slice{base},
-			want: []string{"narrow: narrow the slice of vision: devices closed, +/dev/nvidia0, +/dev/nvidia1 (none)"}},
-		{name: "removed, the grants first", info: everything,
+			want: []string{"narrow: narrow the slice of vision: devices closed, +/dev/nvidia0, +/dev/nvidia1 (none)"},
+		},
+		{
+			name: "removed, the grants first", info: everything,
 			observed: []cgroup.SliceState{{}, state(base), {Name: grant, Closed: true}}, use: map[cgroup.SliceName]Use{grant: {Leases: []string{"l1"}}},
-			want: []string{"narrow: remove the slice of vision/train (running)", "narrow: remove the slice of vision (idle)"}},
-		{name: "all narrowing first", info: everything, observed: []cgroup.SliceState{state(base), {Name: grant, Closed: true}},
+			want: []string{"narrow: remove the slice of vision/train (running)", "narrow: remove the slice of vision (idle)"},
+		},
+		{
+			name: "all narrowing first", info: everything, observed: []cgroup.SliceState{state(base), {Name: grant, Closed: true}},
 			desired: []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "a"}}, changed(func(s *cgroup.Slice) { s.Devices = nil })},
 			want: []string{
 				"narrow: narrow the slice of vision: -/dev/nvidia0, -/dev/nvidia1 (none)", "narrow: remove the slice of vision/train (idle)",
 				"widen: make the slice of a: no limit (none)",
-			}},
+			},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -317,8 +317,10 @@ func TestTableModel(t *testing.T) {
 		two, three := 2, 3
 		v := View{
 			Generation: 1,
-			GPUs: []GPUView{partitioned(0), partitioned(1), device(2, "mps"), device(3, "timeslice"), device(4, "timeslice"),
-				device(5, "exclusive"), device(6, "exclusive"), device(7, "exclusive")},
+			GPUs: []GPUView{
+				partitioned(0), partitioned(1), device(2, "mps"), device(3, "timeslice"), device(4, "timeslice"),
+				device(5, "exclusive"), device(6, "exclusive"), device(7, "exclusive"),
+			},
 			Grants: []Grant{
 				mig("a", "m3", "3g.20gb"), with(mig("b", "m1", "1g.5gb"), func(g *Grant) { g.Spec.Leases = &three }),
 				{Tenant: "c", Spec: api.GrantSpec{Name: "m", Slices: 1, Leases: &two}},

@@ -31,76 +31,126 @@ func TestPlace(t *testing.T) {
 		grant Grant
 		want  string // devices, or "no: " and a part of the reason
 	}{
-		{name: "the GPU with the least shares", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+		{
+			name: "the GPU with the least shares", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
 			live:  []held{{timeslice("a", "x", 40, 5*gib), share("GPU-0")}},
-			grant: timeslice("b", "x", 10, 5*gib), want: "GPU-1"},
-		{name: "with equal shares the one with less memory granted", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+			grant: timeslice("b", "x", 10, 5*gib), want: "GPU-1",
+		},
+		{
+			name: "with equal shares the one with less memory granted", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
 			live:  []held{{timeslice("a", "x", 40, 9*gib), share("GPU-0")}, {timeslice("a", "y", 40, 5*gib), share("GPU-1")}},
-			grant: timeslice("b", "x", 10, 5*gib), want: "GPU-1"},
-		{name: "else the first", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
-			grant: timeslice("b", "x", 10, 5*gib), want: "GPU-0"},
-		{name: "one's own leases load a GPU too", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+			grant: timeslice("b", "x", 10, 5*gib), want: "GPU-1",
+		},
+		{
+			name: "else the first", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+			grant: timeslice("b", "x", 10, 5*gib), want: "GPU-0",
+		},
+		{
+			name: "one's own leases load a GPU too", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
 			live:  []held{{timeslice("b", "x", 10, 5*gib), share("GPU-0")}},
-			grant: timeslice("b", "x", 10, 5*gib), want: "GPU-1"},
-		{name: "a selector is obeyed", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
-			grant: with(timeslice("b", "x", 10, gib), only("GPU-1")), want: "GPU-1"},
-		{name: "a selector that matched nothing is not all", gpus: []GPUView{device(0, "timeslice")},
-			grant: with(timeslice("b", "x", 10, gib), only()), want: "no: no GPU is in mode timeslice"},
-		{name: "the mode must fit", gpus: []GPUView{device(0, "exclusive"), device(1, "mps")},
-			grant: mps("b", "x", 10, gib), want: "GPU-1"},
-		{name: "the reserve is never granted", gpus: []GPUView{device(0, "timeslice")},
-			grant: timeslice("b", "x", 10, 40*gib), want: "no: GPU 0 lacks 1 GiB of memory"},
-		{name: "all but the reserve is", gpus: []GPUView{device(0, "timeslice")},
-			grant: timeslice("b", "x", 10, 39*gib), want: "GPU-0"},
-		{name: "a grant's memory is counted once for all its leases", gpus: []GPUView{device(0, "timeslice")},
+			grant: timeslice("b", "x", 10, 5*gib), want: "GPU-1",
+		},
+		{
+			name: "a selector is obeyed", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+			grant: with(timeslice("b", "x", 10, gib), only("GPU-1")), want: "GPU-1",
+		},
+		{
+			name: "a selector that matched nothing is not all", gpus: []GPUView{device(0, "timeslice")},
+			grant: with(timeslice("b", "x", 10, gib), only()), want: "no: no GPU is in mode timeslice",
+		},
+		{
+			name: "the mode must fit", gpus: []GPUView{device(0, "exclusive"), device(1, "mps")},
+			grant: mps("b", "x", 10, gib), want: "GPU-1",
+		},
+		{
+			name: "the reserve is never granted", gpus: []GPUView{device(0, "timeslice")},
+			grant: timeslice("b", "x", 10, 40*gib), want: "no: GPU 0 lacks 1 GiB of memory",
+		},
+		{
+			name: "all but the reserve is", gpus: []GPUView{device(0, "timeslice")},
+			grant: timeslice("b", "x", 10, 39*gib), want: "GPU-0",
+		},
+		{
+			name: "a grant's memory is counted once for all its leases", gpus: []GPUView{device(0, "timeslice")},
 			live:  []held{{timeslice("b", "x", 10, 30*gib), share("GPU-0")}, {timeslice("b", "x", 10, 30*gib), share("GPU-0")}},
-			grant: timeslice("b", "x", 10, 30*gib), want: "GPU-0"},
-		{name: "two grants' memory is added", gpus: []GPUView{device(0, "timeslice")},
+			grant: timeslice("b", "x", 10, 30*gib), want: "GPU-0",
+		},
+		{
+			name: "two grants' memory is added", gpus: []GPUView{device(0, "timeslice")},
 			live:  []held{{timeslice("b", "x", 10, 30*gib), share("GPU-0")}},
-			grant: timeslice("b", "y", 10, 10*gib), want: "no: GPU 0 lacks 1 GiB of memory"},
-		{name: "overcommit is as written", gpus: []GPUView{func() GPUView { d := device(0, "timeslice"); d.Overcommit = true; return d }()},
+			grant: timeslice("b", "y", 10, 10*gib), want: "no: GPU 0 lacks 1 GiB of memory",
+		},
+		{
+			name: "overcommit is as written", gpus: []GPUView{func() GPUView { d := device(0, "timeslice"); d.Overcommit = true; return d }()},
 			live:  []held{{timeslice("b", "x", 10, 30*gib), share("GPU-0")}},
-			grant: timeslice("b", "y", 10, 30*gib), want: "GPU-0"},
-		{name: "memory kept for a reserved grant is not another's", gpus: []GPUView{device(0, "timeslice")},
+			grant: timeslice("b", "y", 10, 30*gib), want: "GPU-0",
+		},
+		{
+			name: "memory kept for a reserved grant is not another's", gpus: []GPUView{device(0, "timeslice")},
 			kept:  []held{{timeslice("a", "r", 10, 30*gib), share("GPU-0")}},
-			grant: timeslice("b", "y", 10, 10*gib), want: "no: GPU 0 lacks 1 GiB"},
-		{name: "but its own", gpus: []GPUView{device(0, "timeslice")},
+			grant: timeslice("b", "y", 10, 10*gib), want: "no: GPU 0 lacks 1 GiB",
+		},
+		{
+			name: "but its own", gpus: []GPUView{device(0, "timeslice")},
 			kept:  []held{{timeslice("a", "r", 10, 30*gib), share("GPU-0")}},
-			grant: timeslice("a", "r", 10, 30*gib), want: "GPU-0"},
-		{name: "time-sliced shares are weights", gpus: []GPUView{device(0, "timeslice")},
+			grant: timeslice("a", "r", 10, 30*gib), want: "GPU-0",
+		},
+		{
+			name: "time-sliced shares are weights", gpus: []GPUView{device(0, "timeslice")},
 			live:  []held{{timeslice("b", "x", 80, gib), share("GPU-0")}},
-			grant: timeslice("b", "y", 80, gib), want: "GPU-0"},
-		{name: "shares under MPS are parts", gpus: []GPUView{device(0, "mps")},
+			grant: timeslice("b", "y", 80, gib), want: "GPU-0",
+		},
+		{
+			name: "shares under MPS are parts", gpus: []GPUView{device(0, "mps")},
 			live:  []held{{mps("b", "x", 80, gib), share("GPU-0")}},
-			grant: mps("b", "y", 30, gib), want: "no: GPU 0 has 20% of its threads left"},
-		{name: "a closed GPU admits nobody", gpus: []GPUView{closed(device(0, "timeslice"), "cordoned"), device(1, "timeslice")},
+			grant: mps("b", "y", 30, gib), want: "no: GPU 0 has 20% of its threads left",
+		},
+		{
+			name: "a closed GPU admits nobody", gpus: []GPUView{closed(device(0, "timeslice"), "cordoned"), device(1, "timeslice")},
 			live:  []held{{timeslice("b", "x", 80, gib), share("GPU-1")}},
-			grant: timeslice("b", "y", 80, gib), want: "GPU-1"},
-		{name: "and says why", gpus: []GPUView{closed(device(0, "timeslice"), "cordoned")},
-			grant: timeslice("b", "y", 80, gib), want: "no: GPU 0 is closed: cordoned"},
-		{name: "leases has an end", gpus: []GPUView{device(0, "timeslice")},
+			grant: timeslice("b", "y", 80, gib), want: "GPU-1",
+		},
+		{
+			name: "and says why", gpus: []GPUView{closed(device(0, "timeslice"), "cordoned")},
+			grant: timeslice("b", "y", 80, gib), want: "no: GPU 0 is closed: cordoned",
+		},
+		{
+			name: "leases has an end", gpus: []GPUView{device(0, "timeslice")},
 			live:  []held{{timeslice("b", "x", 10, gib), share("GPU-0")}, {timeslice("b", "x", 10, gib), share("GPU-0")}},
-			grant: with(timeslice("b", "x", 10, gib), func(g *Grant) { n := 2; g.Spec.Leases = &n }), want: "no: all its 2 leases are in use"},
+			grant: with(timeslice("b", "x", 10, gib), func(g *Grant) { n := 2; g.Spec.Leases = &n }), want: "no: all its 2 leases are in use",
+		},
 
-		{name: "whole GPUs in order", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive"), device(2, "exclusive")},
+		{
+			name: "whole GPUs in order", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive"), device(2, "exclusive")},
 			live:  []held{{exclusive("a", "x", 1), share("GPU-1")}},
-			grant: exclusive("b", "x", 2), want: "GPU-0 GPU-2"},
-		{name: "too few idle", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
+			grant: exclusive("b", "x", 2), want: "GPU-0 GPU-2",
+		},
+		{
+			name: "too few idle", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
 			live:  []held{{exclusive("a", "x", 1), share("GPU-1")}},
-			grant: exclusive("b", "x", 2), want: "no: 2 whole GPUs wanted, 1 idle"},
-		{name: "one's own kept GPU first", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
+			grant: exclusive("b", "x", 2), want: "no: 2 whole GPUs wanted, 1 idle",
+		},
+		{
+			name: "one's own kept GPU first", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
 			kept:  []held{{exclusive("b", "x", 1), share("GPU-1")}},
-			grant: exclusive("b", "x", 1), want: "GPU-1"},
-		{name: "a kept GPU is not another's", gpus: []GPUView{device(0, "exclusive")},
+			grant: exclusive("b", "x", 1), want: "GPU-1",
+		},
+		{
+			name: "a kept GPU is not another's", gpus: []GPUView{device(0, "exclusive")},
 			kept:  []held{{exclusive("b", "x", 1), share("GPU-0")}},
-			grant: exclusive("c", "x", 1), want: "no: 1 whole GPU wanted, 0 idle"},
-		{name: "exclusive has one lease unless more is written", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
+			grant: exclusive("c", "x", 1), want: "no: 1 whole GPU wanted, 0 idle",
+		},
+		{
+			name: "exclusive has one lease unless more is written", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
 			live:  []held{{exclusive("b", "x", 1), share("GPU-1")}},
-			grant: exclusive("b", "x", 1), want: "no: its one lease is in use"},
+			grant: exclusive("b", "x", 1), want: "no: its one lease is in use",
+		},
 
 		{name: "an instance by name", gpus: []GPUView{partitioned(0)}, grant: mig("b", "x", "3g.20gb"), want: "MIG-0-4"},
-		{name: "by another name of the same", gpus: []GPUView{partitioned(0)},
-			grant: with(mig("b", "x", "3g.24gb"), func(g *Grant) { g.Profiles = []string{"3g.20gb"} }), want: "MIG-0-4"},
+		{
+			name: "by another name of the same", gpus: []GPUView{partitioned(0)},
+			grant: with(mig("b", "x", "3g.24gb"), func(g *Grant) { g.Profiles = []string{"3g.20gb"} }), want: "MIG-0-4",
+		},
 		{name: "the name is exact", gpus: []GPUView{partitioned(0)}, grant: mig("b", "x", "1g.10gb"), want: "no: there is no 1g.10gb instance now"},
 		{name: "the smallest of those with so many slices", gpus: []GPUView{func() GPUView {
 			d := device(0, "mig")
@@ -122,21 +172,27 @@ func TestPlace(t *testing.T) {
 			d.Instances = []InstanceView{instance(0, "7g.40gb", 7, 0, 8, 40*gib)}
 			return d
 		}()}, grant: Grant{Tenant: "b", Spec: api.GrantSpec{Name: "x", Slices: 3}}, want: "no: there is no 3-slice instance now"},
-		{name: "an instance in use is not given", gpus: []GPUView{partitioned(0)},
+		{
+			name: "an instance in use is not given", gpus: []GPUView{partitioned(0)},
 			live:  []held{{mig("a", "x", "3g.20gb"), slot("GPU-0", 4, 4)}},
-			grant: mig("b", "x", "3g.20gb"), want: "no: no idle 3g.20gb instance: 1 of 1 in use or reserved"},
-		{name: "nor one that is kept", gpus: []GPUView{partitioned(0)},
+			grant: mig("b", "x", "3g.20gb"), want: "no: no idle 3g.20gb instance: 1 of 1 in use or reserved",
+		},
+		{
+			name: "nor one that is kept", gpus: []GPUView{partitioned(0)},
 			kept:  []held{{mig("a", "x", "1g.5gb"), slot("GPU-0", 2, 1)}},
-			grant: mig("b", "x", "1g.5gb"), want: "MIG-0-3"},
+			grant: mig("b", "x", "1g.5gb"), want: "MIG-0-3",
+		},
 		{name: "nor one that is unusable or has no device", gpus: []GPUView{func() GPUView {
 			d := partitioned(0)
 			d.Instances[1].Unusable = "foreign"
 			d.Instances[2].UUIDs = nil
 			return d
 		}()}, grant: mig("b", "x", "1g.5gb"), want: "no: there is no 1g.5gb instance now"},
-		{name: "the fuller GPU first", gpus: []GPUView{partitioned(0), partitioned(1)},
+		{
+			name: "the fuller GPU first", gpus: []GPUView{partitioned(0), partitioned(1)},
 			live:  []held{{mig("a", "x", "3g.20gb"), slot("GPU-1", 4, 4)}},
-			grant: mig("b", "x", "1g.5gb"), want: "MIG-1-2"},
+			grant: mig("b", "x", "1g.5gb"), want: "MIG-1-2",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -187,10 +243,14 @@ func TestFeasible(t *testing.T) {
 		{name: "not known while it is being changed", gpus: []GPUView{func() GPUView { d := device(0, "mig"); d.Closed = "in a change"; return d }()}, grant: mig("b", "x", "2g.10gb")},
 		{name: "no such mode", gpus: []GPUView{layout}, grant: mps("b", "x", 10, gib), want: "no GPU is in mode mps"},
 		{name: "more memory than there is", gpus: []GPUView{device(0, "timeslice")}, grant: timeslice("b", "x", 10, 41*gib), want: "41 GiB of memory on one GPU is more"},
-		{name: "more memory than a reserved grant leaves", gpus: []GPUView{device(0, "timeslice")},
-			kept: func() *Grant { g := timeslice("a", "r", 10, 30*gib); return &g }(), grant: timeslice("b", "x", 10, 10*gib), want: "more than the reserve and the reserved grants leave"},
-		{name: "more threads than a reserved grant leaves", gpus: []GPUView{device(0, "mps")},
-			kept: func() *Grant { g := mps("a", "r", 80, gib); return &g }(), grant: mps("b", "x", 30, gib), want: "30% of the threads"},
+		{
+			name: "more memory than a reserved grant leaves", gpus: []GPUView{device(0, "timeslice")},
+			kept: func() *Grant { g := timeslice("a", "r", 10, 30*gib); return &g }(), grant: timeslice("b", "x", 10, 10*gib), want: "more than the reserve and the reserved grants leave",
+		},
+		{
+			name: "more threads than a reserved grant leaves", gpus: []GPUView{device(0, "mps")},
+			kept: func() *Grant { g := mps("a", "r", 80, gib); return &g }(), grant: mps("b", "x", 30, gib), want: "30% of the threads",
+		},
 		{name: "more GPUs than there are", gpus: []GPUView{device(0, "exclusive")}, grant: exclusive("b", "x", 2), want: "2 whole GPUs are wanted, and 1 can be had"},
 		{name: "closed is not never", gpus: []GPUView{func() GPUView { d := device(0, "exclusive"); d.Closed = "lost"; return d }()}, grant: exclusive("b", "x", 1)},
 	}
@@ -247,19 +307,37 @@ func TestEntitled(t *testing.T) {
 		leases []Lease
 		want   map[string]float64
 	}{
-		{"as granted", []Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running), lease("b", timeslice("b", "x", 70, gib), "g", Running)},
-			map[string]float64{"a": 30, "b": 70}},
+		{
+			"as granted",
+			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running), lease("b", timeslice("b", "x", 70, gib), "g", Running)},
+			map[string]float64{"a": 30, "b": 70},
+		},
 		{"less than all stays less", []Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running)}, map[string]float64{"a": 30}},
-		{"split among a grant's leases", []Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running), lease("b", timeslice("a", "x", 30, gib), "g", Placed)},
-			map[string]float64{"a": 15, "b": 15}},
-		{"for each GPU alone", []Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running), lease("b", timeslice("a", "x", 30, gib), "h", Running)},
-			map[string]float64{"a": 30, "b": 30}},
-		{"weights are normalised", []Lease{lease("a", timeslice("a", "x", 50, gib), "g", Running), lease("b", timeslice("b", "x", 150, gib), "g", Running)},
-			map[string]float64{"a": 25, "b": 75}},
-		{"threads are not", []Lease{lease("a", mps("a", "x", 100, gib), "g", Running), lease("b", mps("b", "x", 100, gib), "g", Running)},
-			map[string]float64{"a": 100, "b": 100}},
-		{"who is gone or waits has none", []Lease{lease("a", timeslice("a", "x", 30, gib), "g", Gone), lease("b", timeslice("a", "x", 30, gib), "", Queued)},
-			map[string]float64{}},
+		{
+			"split among a grant's leases",
+			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running), lease("b", timeslice("a", "x", 30, gib), "g", Placed)},
+			map[string]float64{"a": 15, "b": 15},
+		},
+		{
+			"for each GPU alone",
+			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running), lease("b", timeslice("a", "x", 30, gib), "h", Running)},
+			map[string]float64{"a": 30, "b": 30},
+		},
+		{
+			"weights are normalised",
+			[]Lease{lease("a", timeslice("a", "x", 50, gib), "g", Running), lease("b", timeslice("b", "x", 150, gib), "g", Running)},
+			map[string]float64{"a": 25, "b": 75},
+		},
+		{
+			"threads are not",
+			[]Lease{lease("a", mps("a", "x", 100, gib), "g", Running), lease("b", mps("b", "x", 100, gib), "g", Running)},
+			map[string]float64{"a": 100, "b": 100},
+		},
+		{
+			"who is gone or waits has none",
+			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Gone), lease("b", timeslice("a", "x", 30, gib), "", Queued)},
+			map[string]float64{},
+		},
 		{"whole GPUs have none", []Lease{lease("a", exclusive("a", "x", 1), "g", Running)}, map[string]float64{}},
 	}
 	for _, tt := range tests {

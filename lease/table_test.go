@@ -101,8 +101,12 @@ func TestWhichGrant(t *testing.T) {
 		{"the only one of the kind", nil, Request{Member: []string{"vision"}, GPU: "timeslice"}, "grant dev of vision: the only one that fits timeslice"},
 		{"by profile", nil, Request{Member: []string{"vision"}, GPU: "mig:3g.20gb"}, "grant train of vision: the only one that fits mig:3g.20gb"},
 		{"the first in the order of the spec", nil, Request{Member: []string{"vision"}}, "grant train of vision: the first that is free now"},
-		{"the next when that is taken", [][2]string{{"vision", "train"}}, Request{Member: []string{"vision"}},
-			"grant dev of vision: the first that is free now (train: its one lease is in use)"},
+		{
+			"the next when that is taken",
+			[][2]string{{"vision", "train"}},
+			Request{Member: []string{"vision"}},
+			"grant dev of vision: the first that is free now (train: its one lease is in use)",
+		},
 		{"one of several tenants has it", nil, Request{Member: []string{"vision", "speech"}, Grant: "serve"}, "grant serve of speech: named"},
 	}
 	for _, tt := range tests {
@@ -228,8 +232,10 @@ func TestReserved(t *testing.T) {
 		mustAsk(t, tab, "ml", "one")
 	})
 	t.Run("memory", func(t *testing.T) {
-		v := View{GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
-			Grants: []Grant{timeslice("a", "x", 10, 20*gib), reserved(timeslice("b", "r", 10, 30*gib)), timeslice("c", "y", 10, 30*gib)}}
+		v := View{
+			GPUs:   []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+			Grants: []Grant{timeslice("a", "x", 10, 20*gib), reserved(timeslice("b", "r", 10, 30*gib)), timeslice("c", "y", 10, 30*gib)},
+		}
 		tab, _ := table(t, v)
 		_, x := mustAsk(t, tab, "a", "x")
 		if x.Place.GPUs[0] != "GPU-1" {
@@ -251,7 +257,8 @@ func TestReserved(t *testing.T) {
 	})
 	t.Run("what only a reserved grant leaves no room for is never", func(t *testing.T) {
 		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "exclusive")}, Grants: []Grant{
-			reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 20*gib), reserved(exclusive("a", "e", 1)), exclusive("b", "e", 1)}}
+			reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 20*gib), reserved(exclusive("a", "e", 1)), exclusive("b", "e", 1),
+		}}
 		tab, _ := table(t, v)
 		for _, grant := range []string{"x", "e"} {
 			var e *api.Error
@@ -261,8 +268,10 @@ func TestReserved(t *testing.T) {
 		}
 	})
 	t.Run("a place that is not good any more is left for another", func(t *testing.T) {
-		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), partitioned(2), partitioned(3)},
-			Grants: []Grant{reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 15*gib), reserved(mig("a", "m", "3g.20gb")), mig("b", "m", "3g.20gb")}}
+		v := View{
+			Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), partitioned(2), partitioned(3)},
+			Grants: []Grant{reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 15*gib), reserved(mig("a", "m", "3g.20gb")), mig("b", "m", "3g.20gb")},
+		}
 		only := &api.Selector{All: true}
 		v.Grants[1].Spec.GPUs, v.Grants[1].GPUs = only, []gpu.UUID{"GPU-0"}
 		v.Grants[3].Spec.GPUs, v.Grants[3].GPUs = only, []gpu.UUID{"GPU-3"}
@@ -286,8 +295,10 @@ func TestReserved(t *testing.T) {
 		}
 	})
 	t.Run("who is placed elsewhere lets its place go at once", func(t *testing.T) {
-		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
-			Grants: []Grant{reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 5*gib), timeslice("c", "w", 10, 30*gib)}}
+		v := View{
+			Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+			Grants: []Grant{reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 5*gib), timeslice("c", "w", 10, 30*gib)},
+		}
 		for _, i := range []int{1, 2} {
 			v.Grants[i].Spec.GPUs, v.Grants[i].GPUs = &api.Selector{All: true}, []gpu.UUID{"GPU-0"}
 		}
@@ -632,8 +643,10 @@ func TestRestore(t *testing.T) {
 
 func TestManyAtOnce(t *testing.T) {
 	const n = 200
-	v := View{GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), device(2, "exclusive")},
-		Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "x", 30, 10*gib), with(exclusive("c", "x", 1), func(g *Grant) { n := 50; g.Spec.Leases = &n })}}
+	v := View{
+		GPUs:   []GPUView{device(0, "timeslice"), device(1, "timeslice"), device(2, "exclusive")},
+		Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "x", 30, 10*gib), with(exclusive("c", "x", 1), func(g *Grant) { n := 50; g.Spec.Leases = &n })},
+	}
 	w := &wall{}
 	var mu sync.Mutex
 	saves := 0

@@ -44,7 +44,9 @@ func TestLadder(t *testing.T) {
 		{"notify never acts", OveruseNotify, course{0: uses(40)}, 60, []string{"0 over told"}},
 		{"observe tells nobody", OveruseObserve, course{0: uses(40), 20: uses(1)}, 60, []string{"0 over", "25 clear"}},
 		{
-			"kill, step by step, until the memory is back", OveruseKill, course{0: uses(20), 5: uses(31), 40: nil}, 60,
+			"kill, step by step, until the memory is back", OveruseKill,
+			course{0: uses(20), 5: uses(31), 40: nil},
+			60,
 			[]string{"5 over told, 10s", "15 stop a, 10s", "25 kill a", "30 kill a", "35 kill a"},
 		},
 		{"it ends when asked", OveruseKill, course{0: uses(31), 12: nil}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "17 clear"}},

@@ -331,11 +331,15 @@ func TestLacking(t *testing.T) {
 		{"all there", []gpu.NewCompute{{Slices: 3}}, []gpu.Placement{{Start: 0, Size: 3}}, nil},
 		{"half there", []gpu.NewCompute{{Slices: 1}, {Slices: 1}}, []gpu.Placement{{Start: 1, Size: 1}}, []gpu.NewCompute{{Slices: 1}}},
 		{
-			"placed elsewhere", []gpu.NewCompute{{Slices: 1, Placement: at(0, 1)}}, []gpu.Placement{{Start: 1, Size: 1}},
+			"placed elsewhere",
+			[]gpu.NewCompute{{Slices: 1, Placement: at(0, 1)}},
+			[]gpu.Placement{{Start: 1, Size: 1}},
 			[]gpu.NewCompute{{Slices: 1, Placement: at(0, 1)}},
 		},
 		{
-			"the placed one chooses first", []gpu.NewCompute{{Slices: 1}, {Slices: 1, Placement: at(1, 1)}}, []gpu.Placement{{Start: 1, Size: 1}},
+			"the placed one chooses first",
+			[]gpu.NewCompute{{Slices: 1}, {Slices: 1, Placement: at(1, 1)}},
+			[]gpu.Placement{{Start: 1, Size: 1}},
 			[]gpu.NewCompute{{Slices: 1}},
 		},
 	}

@@ -36,8 +36,10 @@ const (
 // record makes one FIFO record of a server's message.
 func record(pid int, message string) []byte {
 	t := time.Now()
-	words := [recordWords]uint32{recordMagic, uint32(pid), uint32(t.Year()), uint32(t.Month()), uint32(t.Day()), uint32(t.Weekday()),
-		uint32(t.Hour()), uint32(t.Minute()), uint32(t.Second()), uint32(t.Nanosecond() / 1e6), uint32(len(message)), recordServer}
+	words := [recordWords]uint32{
+		recordMagic, uint32(pid), uint32(t.Year()), uint32(t.Month()), uint32(t.Day()), uint32(t.Weekday()),
+		uint32(t.Hour()), uint32(t.Minute()), uint32(t.Second()), uint32(t.Nanosecond() / 1e6), uint32(len(message)), recordServer,
+	}
 	var b []byte
 	for _, w := range words {
 		b = binary.LittleEndian.AppendUint32(b, w)

@@ -176,8 +176,10 @@ func (e entry) gpus(first int) ([]gpusim.GPUConfig, error) {
 	}
 	var out []gpusim.GPUConfig
 	for i := first; i < first+e.Count; i++ {
-		g := gpusim.GPUConfig{Model: model, UUID: gpu.UUID(e.UUID), PCI: e.PCI, Minor: e.Minor, Display: e.Display,
-			MIG: e.MIG || len(e.Layout) > 0, ComputeMode: mode, NUMANode: i / 4}
+		g := gpusim.GPUConfig{
+			Model: model, UUID: gpu.UUID(e.UUID), PCI: e.PCI, Minor: e.Minor, Display: e.Display,
+			MIG: e.MIG || len(e.Layout) > 0, ComputeMode: mode, NUMANode: i / 4,
+		}
 		if e.NUMA != nil {
 			g.NUMANode = *e.NUMA
 		}
@@ -292,8 +294,10 @@ func Model(name string) (*gpusim.Model, error) {
 	if err := d.Decode(&doc); err != nil {
 		return nil, fmt.Errorf("cannot read model %s: %w", name, err)
 	}
-	m := &gpusim.Model{Name: doc.Name, Architecture: doc.Architecture, PCIDevice: doc.PCIDevice, TotalMiB: doc.Memory.Total,
-		ReservedMiB: doc.Memory.Reserved, SMs: doc.SMs, Resetless: doc.Resetless, ModeSurvivesBoot: doc.ModeSurvivesBoot, Grid: doc.Grid}
+	m := &gpusim.Model{
+		Name: doc.Name, Architecture: doc.Architecture, PCIDevice: doc.PCIDevice, TotalMiB: doc.Memory.Total,
+		ReservedMiB: doc.Memory.Reserved, SMs: doc.SMs, Resetless: doc.Resetless, ModeSurvivesBoot: doc.ModeSurvivesBoot, Grid: doc.Grid,
+	}
 	for _, p := range doc.Profiles {
 		m.Profiles = append(m.Profiles, gpusim.Profile(p))
 	}

@@ -208,8 +208,10 @@ func TestSocketsEndAtExec(t *testing.T) {
 }
 
 func TestVariantsExportWhatTheirDriverDoes(t *testing.T) {
-	symbols := []string{"symbols", "nvmlInit_v2", "nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetRunningProcessDetailList",
-		"nvmlDeviceGetGpuInstanceProfileInfoByIdV", "nvmlDeviceSetMemoryLimits_v1", "gpusim_ask"}
+	symbols := []string{
+		"symbols", "nvmlInit_v2", "nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetRunningProcessDetailList",
+		"nvmlDeviceGetGpuInstanceProfileInfoByIdV", "nvmlDeviceSetMemoryLimits_v1", "gpusim_ask",
+	}
 	for driver, want := range map[string]string{
 		"535": "lacks nvmlDeviceGetProcessesUtilizationInfo\nlacks nvmlDeviceGetRunningProcessDetailList\nlacks nvmlDeviceGetGpuInstanceProfileInfoByIdV\nlacks nvmlDeviceSetMemoryLimits_v1\nlacks gpusim_ask\n",
 		"580": "lacks nvmlDeviceGetRunningProcessDetailList\nlacks nvmlDeviceSetMemoryLimits_v1\nlacks gpusim_ask\n",

@@ -64,8 +64,10 @@ func Open(dir, name string, o Options) (*Ledger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the %s ledger: %w", name, err)
 	}
-	l := &Ledger{dir: dir, name: name, o: o, queue: make(chan []byte, o.Queue), flush: make(chan chan struct{}),
-		stopped: make(chan struct{}), done: make(chan struct{}), number: 1}
+	l := &Ledger{
+		dir: dir, name: name, o: o, queue: make(chan []byte, o.Queue), flush: make(chan chan struct{}),
+		stopped: make(chan struct{}), done: make(chan struct{}), number: 1,
+	}
 	if len(numbers) > 0 {
 		l.number = numbers[len(numbers)-1]
 	}

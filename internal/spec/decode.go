@@ -70,8 +70,10 @@ func refusal(file string, found api.FieldErrors) error {
 	} else if n > 1 {
 		message += fmt.Sprintf(" (and %d more mistakes)", n)
 	}
-	return &api.Error{Kind: api.KindInvalid, Message: message, Fields: found,
-		Hint: "nothing was changed; correct the file and check it with: gpushare config validate"}
+	return &api.Error{
+		Kind: api.KindInvalid, Message: message, Fields: found,
+		Hint: "nothing was changed; correct the file and check it with: gpushare config validate",
+	}
 }
 
 // underived leaves out what is only wrong because something else could not be read: a field whose neighbour has an
@@ -233,8 +235,10 @@ func (d *decoder) value(v reflect.Value, n *yaml.Node, path string) {
 }
 
 // kinds name what YAML took a value for.
-var kinds = map[string]string{"!!int": "a number", "!!float": "a number", "!!bool": "true or false", "!!str": "text",
-	"!!map": "a mapping", "!!seq": "a list", "!!timestamp": "a date", "!!binary": "binary"}
+var kinds = map[string]string{
+	"!!int": "a number", "!!float": "a number", "!!bool": "true or false", "!!str": "text",
+	"!!map": "a mapping", "!!seq": "a list", "!!timestamp": "a date", "!!binary": "binary",
+}
 
 func (d *decoder) scalar(n *yaml.Node, path, wanted string) bool {
 	if n.Kind == yaml.ScalarNode {

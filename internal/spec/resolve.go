@@ -30,8 +30,10 @@ func GrantKey(tenant, grant string) string { return tenant + "/" + grant }
 func Resolve(s *api.Spec, gpus []gpu.Identity) (Resolved, []api.FieldError, error) {
 	gpus = slices.Clone(gpus)
 	slices.SortStableFunc(gpus, func(a, b gpu.Identity) int { return a.Index - b.Index })
-	r := &resolver{spec: s, gpus: gpus,
-		out: Resolved{GPUs: map[gpu.UUID]int{}, Grants: map[string][]gpu.UUID{}}}
+	r := &resolver{
+		spec: s, gpus: gpus,
+		out: Resolved{GPUs: map[gpu.UUID]int{}, Grants: map[string][]gpu.UUID{}},
+	}
 	r.entries()
 	if len(r.errors) == 0 { // a grant's findings would only repeat those of the entries
 		r.grants()
@@ -41,8 +43,10 @@ func Resolve(s *api.Spec, gpus []gpu.Identity) (Resolved, []api.FieldError, erro
 		if n := len(r.errors) - 1; n > 0 {
 			message += fmt.Sprintf(" (and %d more)", n)
 		}
-		return Resolved{}, r.warnings, &api.Error{Kind: api.KindInvalid, Message: message, Fields: r.errors,
-			Hint: "see what is there with: gpushare gpu list"}
+		return Resolved{}, r.warnings, &api.Error{
+			Kind: api.KindInvalid, Message: message, Fields: r.errors,
+			Hint: "see what is there with: gpushare gpu list",
+		}
 	}
 	return r.out, r.warnings, nil
 }

@@ -218,11 +218,11 @@ func TestDamage(t *testing.T) {
 		}
 	})
 	t.Run("again and again", func(t *testing.T) {
-		d, s := with(t, 2)
+		d, _ := with(t, 2)
 		for range 20 {
 			d.names[current] = damaged()
-			var err error
-			if s, _, err = open(d, first); err != nil {
+			s, _, err := open(d, first)
+			if err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Update(accept("more")); err != nil {

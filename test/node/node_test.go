@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,20 +101,6 @@ func writes(t *testing.T, n *harness.Node) uint64 {
 		t.Fatal(err)
 	}
 	return s.Counters.Writes
-}
-
-// layout reads from the virtual node itself what instances a GPU has: "profile@start" of all that are whole.
-func layout(t *testing.T, n *harness.Node, index int) string {
-	t.Helper()
-	var out []string
-	for _, in := range status(t, n).GPUs[index].MIG.Instances {
-		if len(in.UUIDs) == 0 {
-			out = append(out, fmt.Sprintf("%s@%d orphan", in.Profile, in.Start))
-			continue
-		}
-		out = append(out, fmt.Sprintf("%s@%d", in.Profile, in.Start))
-	}
-	return strings.Join(out, " ")
 }
 
 // quick is a node of two partitioned GPUs without latencies, and two that are not.
