@@ -1,7 +1,7 @@
 #!/bin/bash
 # Opens every GPU's node from inside every tenant's slice, as the boot left it, and writes down what came of it.
 set -u
-. /opt/lab/guest/lib.sh
+. /usr/local/lib/gpusim/lib.sh
 mkdir -p /run/lab
 for tenant in gpushare-vision.slice gpushare-speech.slice; do
 	systemctl start "$tenant"

@@ -10,7 +10,7 @@ check_rebooted() {
 
 check_nobody_has_a_gpu_before() {
 	until_true 60 active lab-before.service
-	want "answers written down" "$(wc -l </run/lab/before)" 8
+	want "answers written down" "$(wc -l </run/lab/before)" 10
 	want "tenants that could open a GPU" "$(grep -v ' denied$' /run/lab/before || true)" ""
 }
 
@@ -43,7 +43,7 @@ check_apply_is_empty() {
 }
 
 check_run_again() {
-	start_job alice vision train --memory 1GiB --kernel 5ms --queue 20 --seconds 3000
+	start_job alice vision train --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
 	local cg
 	cg=$(leaf_of "$pid")
 	want_open "$cg" $root/dev/nvidia0 through

@@ -1,5 +1,5 @@
 # The shipped binaries and units on a real systemd: install, apply, run, freeze, daemon-reload, kill -9.
-# checks: install units_verify virtual_node daemon_starts worker_is_a_unit check_changes_nothing apply apply_again run walls limits freeze shares kill_daemon thaw_without_daemon restart stop_lease refusals watchdog keep_for_reboot
+# checks: install units_verify virtual_node daemon_starts worker_is_a_unit check_changes_nothing apply apply_again run mps walls limits freeze shares kill_daemon thaw_without_daemon restart stop_lease refusals watchdog keep_for_reboot
 
 . /opt/lab/guest/product.sh
 
@@ -7,7 +7,8 @@ check_install() {
 	cp -a /opt/lab/stage/. /
 	mkdir -p /usr/local/lib/gpusim
 	cp /opt/lab/gpusim/* /usr/local/lib/gpusim/
-	install -m 0755 /opt/lab/guest/node/before.sh /usr/local/lib/gpusim/before.sh
+	# What runs at boot may not need /opt/lab, which is unpacked anew at about that time.
+	install -m 0755 /opt/lab/guest/node/before.sh /opt/lab/guest/lib.sh /opt/lab/guest/node/node.yaml /usr/local/lib/gpusim/
 	install -m 0644 /opt/lab/guest/node/gpusim.service /opt/lab/guest/node/lab-before.service /etc/systemd/system/
 	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
 	mkdir -p /etc/systemd/system/gpushared.service.d
@@ -32,7 +33,7 @@ check_units_verify() {
 check_virtual_node() {
 	systemctl start gpusim.service
 	want "the loader of modules" "$(cat /proc/sys/kernel/modprobe)" /bin/true
-	want "GPUs of the virtual node" "$(truth | jq '.gpus | length')" 4
+	want "GPUs of the virtual node" "$(truth | jq '.gpus | length')" 5
 	want "opening a node outside any wall" "$(open_in / $root/dev/nvidia0)" through
 }
 
@@ -44,7 +45,7 @@ check_daemon_starts() {
 	active gpushared.service
 	active gpushare-thaw.service
 	[[ $(field .node.adapter) == systemd* ]] || die "the adapter is $(field .node.adapter)"
-	want "GPUs that the daemon sees" "$(field '.gpus | length')" 4
+	want "GPUs that the daemon sees" "$(field '.gpus | length')" 5
 }
 
 # The worker is a unit of its own, so that nothing of NVML is in the daemon's, and the walls of the daemon's unit are not
@@ -84,7 +85,7 @@ check_apply_again() {
 }
 
 check_run() {
-	start_job alice vision dev --memory 1GiB --kernel 5ms --queue 20 --seconds 3000
+	start_job alice vision dev --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
 	local cg
 	cg=$(leaf_of "$pid")
 	case $cg in
@@ -93,8 +94,19 @@ check_run() {
 	esac
 	want "who runs it" "$(ps -o user= -p "$pid")" alice
 	want "the lease's process" "$(lease_of vision dev | cut -d' ' -f2)" "$pid"
-	start_job alice vision train --memory 1GiB --kernel 5ms --queue 20 --seconds 3000
+	start_job alice vision train --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
 }
+
+# The MPS control daemon is a unit of its own: what happens to ours is nothing to it or to its clients.
+check_mps() {
+	start_job bob speech serve --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	mps_pid >"$state/mps"
+	note "MPS control daemon: $(cat "$state/mps")"
+	[[ $(unit_of "$(cut -d' ' -f1 "$state/mps")") != "$(cgroup_of gpushared.service)" ]] || die "it is a child of gpushared.service"
+	want_open "$(leaf_of "$pid")" $root/dev/nvidia3 through
+	want_open "$(leaf_of "$pid")" $root/dev/nvidia1 denied
+}
+mps_pid() { field '.gpus[] | select(.mode == "mps") | "\(.mps.pid) \(.mps.unit) \(.mps.state)"'; }
 
 # Every node of the lease is let through, every other one is stopped; and so it stays over a daemon-reload.
 check_walls() {
@@ -108,11 +120,11 @@ walls_stand() {
 	mig=$(leaf_of "$(job vision train)")
 	want_open "$dev" $root/dev/nvidia1 through
 	want_open "$dev" $root/dev/nvidiactl through
-	for n in 0 2 3; do
+	for n in 0 2 3 4; do
 		want_open "$dev" $root/dev/nvidia$n denied
 	done
 	want_open "$mig" $root/dev/nvidia0 through
-	for n in 1 2 3; do
+	for n in 1 2 3 4; do
 		want_open "$mig" $root/dev/nvidia$n denied
 	done
 	# Of the capability nodes a MIG lease has its instance's and its compute instance's, and a time-sliced one none.
@@ -166,7 +178,7 @@ check_freeze() {
 
 # Two tenants on one GPU: both are frozen and thawed by turns, and a daemon-reload does not trouble that.
 check_shares() {
-	start_job bob speech dev --memory 1GiB --kernel 5ms --queue 20 --seconds 3000
+	start_job bob speech dev --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
 	local a b a0 b0 share
 	a=$(job vision dev)
 	b=$(job speech dev)
@@ -189,12 +201,14 @@ check_kill_daemon() {
 	kill -KILL "$(property gpushared.service MainPID)"
 	until_true 30 restarted $((restarts + 1))
 	want "the lease that the new daemon found" "$(lease_of vision dev)" "$lease"
-	want "leases found" "$(field '.leases | length')" 3
+	want "leases found" "$(field '.leases | length')" 4
 	want "calls that changed a GPU" "$(truth | jq .counters.writes)" "$writes"
 	want "the placements" "$(placements)" "$(cat "$state/placements")"
 	want_moving "$(job vision dev)"
 	want_moving "$(job speech dev)"
 	want_moving "$(job vision train)"
+	want_moving "$(job speech serve)"
+	want "the MPS control daemon" "$(mps_pid)" "$(cat "$state/mps")"
 	walls_stand
 }
 restarted() { [ "$(property gpushared.service NRestarts)" = "$1" ] && active gpushared.service && answers; }
@@ -222,7 +236,7 @@ check_thaw_without_daemon() {
 	gpushare status >/dev/null 2>&1 || code=$?
 	want "the exit code of gpushare without a daemon" "$code" 3
 	daemon_again
-	want "leases found" "$(field '.leases | length')" 3
+	want "leases found" "$(field '.leases | length')" 4
 }
 either_frozen() { frozen "$1" || frozen "$2"; }
 daemon_again() {
@@ -242,6 +256,7 @@ check_restart() {
 	systemctl reload gpushared.service
 	active gpushared.service
 	want_moving "$(job speech dev)"
+	want "the MPS control daemon" "$(mps_pid)" "$(cat "$state/mps")"
 }
 
 check_stop_lease() {
@@ -276,5 +291,5 @@ check_watchdog() {
 check_keep_for_reboot() {
 	cat /proc/sys/kernel/random/boot_id >"$state/boot_id"
 	field .node.generation >"$state/generation"
-	want "leases that the power takes" "$(field '.leases | length')" 2
+	want "leases that the power takes" "$(field '.leases | length')" 3
 }
