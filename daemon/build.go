@@ -93,14 +93,17 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.mps = &mps.Supervisor{Units: h.units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
 	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: d.mps, HostRoot: s.HostRoot, Now: time.Now}
 	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now}
-	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: func(lease.Lease) { d.leaseChanged() }})
+	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged})
 	d.desired.Store(&desired{})
 	d.rosters.p.Store(resolveRoster(nil))
 	return d, nil
 }
 
 // leaseChanged is told with the table's lock held: it only leaves marks.
-func (d *Daemon) leaseChanged() {
+func (d *Daemon) leaseChanged(l lease.Lease) {
+	if l.State == lease.Gone {
+		d.departures.tell()
+	}
 	d.page.touch()
 	select {
 	case d.samples.wake <- struct{}{}:

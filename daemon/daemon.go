@@ -48,6 +48,7 @@ type Daemon struct {
 	events     *broker
 	operations *operations
 	watchers   watchers
+	departures departures
 	samples    samples
 	shares     shares
 	page       page

@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
@@ -54,4 +56,50 @@ func TestPlanStops(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whoever stops a lease is told when it is gone, also when another takes its walls down.
+func TestAwaitGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := bare()
+		d.samples.wake = make(chan struct{}, 1)
+		slow := &slowWalls{begun: make(chan struct{}), end: make(chan struct{})}
+		d.table = tableOf(t, lease.Config{Walls: slow, Changed: d.leaseChanged}, "red", "part", uidAlice)
+		id := d.table.Live()[0].ID
+		go func() { _ = d.table.Ended(t.Context(), id, "its last process ended") }() // What it says is seen below.
+		<-slow.begun
+		if err := d.table.Ended(t.Context(), id, "stopped"); err != nil {
+			t.Fatal(err)
+		}
+		gone := make(chan error, 1)
+		go func() { gone <- d.awaitGone(t.Context(), id) }()
+		synctest.Wait()
+		select {
+		case err := <-gone:
+			t.Errorf("its walls still stand, and it is said to be gone: %v", err)
+		default:
+		}
+		close(slow.end)
+		if err := <-gone; err != nil {
+			t.Error(err)
+		}
+		if _, ok := d.table.Get(id); ok {
+			t.Error("it is not gone")
+		}
+		if err := d.awaitGone(t.Context(), "never-there"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// slowWalls take their time to be taken down.
+type slowWalls struct {
+	noWalls
+	begun, end chan struct{}
+}
+
+func (w *slowWalls) Unwall(context.Context, lease.Lease) error {
+	close(w.begun)
+	<-w.end
+	return nil
 }

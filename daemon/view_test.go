@@ -25,7 +25,12 @@ func (noWalls) Unwall(context.Context, lease.Lease) error { return nil }
 // tableWith is a table with one running lease of one grant.
 func tableWith(t *testing.T, tenant, grant string, uid int) *lease.Table {
 	t.Helper()
-	tab := lease.New(lease.Config{Walls: noWalls{}, Now: func() time.Time { return time.Unix(1000, 0) }})
+	return tableOf(t, lease.Config{Walls: noWalls{}, Now: func() time.Time { return time.Unix(1000, 0) }}, tenant, grant, uid)
+}
+
+func tableOf(t *testing.T, c lease.Config, tenant, grant string, uid int) *lease.Table {
+	t.Helper()
+	tab := lease.New(c)
 	tab.Update(lease.View{
 		Generation: 1, GPUs: []lease.GPUView{{UUID: one, Mode: api.ModeTimeslice, Capacity: 1 << 30}},
 		Grants: []lease.Grant{{Tenant: tenant, Spec: api.GrantSpec{Name: grant, Timeslice: &api.ShareSpec{Share: 50}}}},
