@@ -22,7 +22,6 @@ type completer = func(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 // middle of somebody's command line helps nobody.
 func (a *app) complete(names func(*api.Status) []string) completer {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		a.findSocket() // Completion runs no command, and so nothing that comes before one.
 		ctx := cmd.Context()
 		if ctx == nil {
 			ctx = context.Background()

@@ -102,7 +102,9 @@ It talks to gpushared over ` + api.SocketPath + `.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRun: func(*cobra.Command, []string) {
-			a.findSocket()
+			if a.client.Socket == "" {
+				a.client.Socket = a.getenv("GPUSHARE_SOCKET")
+			}
 			a.color = a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && isTerminal(a.io.Out)
 		},
 	}
@@ -117,13 +119,6 @@ It talks to gpushared over ` + api.SocketPath + `.`,
 		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.tenantCommand(), a.leaseCommand(), a.configCommand(),
 	)
 	return root
-}
-
-// findSocket settles where the daemon is: the flag, then the environment, then the usual place.
-func (a *app) findSocket() {
-	if a.client.Socket == "" {
-		a.client.Socket = a.getenv("GPUSHARE_SOCKET")
-	}
 }
 
 func (a *app) getenv(name string) string {

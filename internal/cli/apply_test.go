@@ -1,0 +1,59 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// The authority that a person gives is what the daemon is told, and no more.
+func TestApplyRequests(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(file, []byte("version: v1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"apply -f -":                             "?file=-  typed\n",
+		"apply -f FILE":                          "?file=FILE  version: v1\n",
+		"apply -f - --check --diff":              "?check=1&diff=1&file=-  typed\n",
+		"apply -f - --force":                     "?file=-&force=1  typed\n",
+		"apply -f - --allow-reset":               "?allow-reset=1&file=-  typed\n",
+		"apply -f - --if-generation 0":           "?file=- \"0\" typed\n",
+		"apply -f - --if-generation 7 --json":    "?file=- \"7\" typed\n",
+		"plan -f FILE":                           "?check=1&file=FILE  version: v1\n",
+		"plan -f - --force --allow-reset --diff": "?allow-reset=1&check=1&diff=1&file=-&force=1  typed\n",
+	} {
+		t.Run(args, func(t *testing.T) {
+			got := ""
+			r := routes{"PUT /v1/spec": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				b, _ := io.ReadAll(q.Body)
+				got = "?" + strings.ReplaceAll(q.URL.RawQuery, strings.ReplaceAll(file, "/", "%2F"), "FILE") + " " + q.Header.Get("If-Match") + " " + string(b)
+				_ = json.NewEncoder(w).Encode(api.ApplyResult{Plan: api.Plan{Empty: true}})
+			})}
+			res := run(t, r, "typed\n", strings.Fields(strings.ReplaceAll(args, "FILE", file))...)
+			if res.code != 0 || got != want {
+				t.Errorf("exit code %d, asked %q, want %q\n%s", res.code, got, want, res.err)
+			}
+		})
+	}
+}
+
+// A document that is too large is passed on far enough for the daemon to refuse it, and no further.
+func TestApplyOfAHugeDocument(t *testing.T) {
+	got := 0
+	r := routes{"PUT /v1/spec": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		b, _ := io.ReadAll(q.Body)
+		got = len(b)
+		w.WriteHeader(http.StatusBadRequest)
+		_ = json.NewEncoder(w).Encode(map[string]any{"error": api.Error{Kind: api.KindInvalid, Message: "the document is larger than 1 MiB"}})
+	})}
+	if res := run(t, r, strings.Repeat("x", 5<<20), "apply", "-f", "-"); res.code != api.ExitUsage || got != 1<<20+1 {
+		t.Errorf("exit code %d after %d bytes", res.code, got)
+	}
+}
