@@ -203,7 +203,11 @@ func (d *Daemon) judge(node *observe.Node) {
 	d.conditions.replace("driver", driver)
 	held, drift, foreign, gpus := map[string]api.Condition{}, map[string]api.Condition{}, map[string]api.Condition{}, map[string]api.Condition{}
 	for id, why := range d.held() {
-		held[string(id)] = api.Condition{GPU: string(id), Message: "held: " + why, Hint: "correct the cause, then 'gpushare gpu retry'"}
+		name := string(id)
+		if g, ok := node.GPU(id); ok {
+			name = fmt.Sprint(g.Identity.Index)
+		}
+		held[string(id)] = api.Condition{GPU: string(id), Message: "held: " + why, Hint: "correct the cause, then 'gpushare gpu retry " + name + "'"}
 	}
 	busy := map[gpu.UUID]bool{}
 	if ch := d.changing.Load(); ch != nil {
@@ -218,7 +222,7 @@ func (d *Daemon) judge(node *observe.Node) {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
 		if g.Err != nil && node.DriverErr == nil {
-			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %v", g.Identity.Index, g.Err), Hint: "'gpushare gpu retry' tries it again; its neighbours are not affected"}
+			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %v", g.Identity.Index, g.Err), Hint: fmt.Sprintf("'gpushare gpu retry %d' tries it again; its neighbours are not affected", g.Identity.Index)}
 		}
 		if want.gpus[id] == nil || busy[id] || held[string(id)].Message != "" {
 			continue
