@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/gpu"
 )
@@ -134,21 +135,36 @@ func TestKillMinus9(t *testing.T) {
 	open := descriptors(t)
 	for i := range 5 {
 		p := process(t, c)
-		if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
 		var calls sync.WaitGroup
 		for _, id := range []gpu.UUID{gpuA, gpuB} {
 			calls.Go(func() {
-				if _, err := c.Memory(ctx, id); err != nil {
-					t.Errorf("kill %d: %v", i, err)
+				for ended := false; !ended; {
+					select {
+					case <-p.Done():
+						ended = true // once more: another worker must answer now
+					default:
+					}
+					if _, err := c.Memory(ctx, id); err != nil {
+						t.Errorf("kill %d: %v", i, err)
+						return
+					}
 				}
 			})
+		}
+		if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
+			t.Error(err)
 		}
 		calls.Wait()
 		if q := process(t, c); q.PID() == p.PID() {
 			t.Errorf("kill %d: still worker %d", i, p.PID())
 		}
+	}
+	// The last one to end is buried behind the back of those who read.
+	for !alone(c) {
+		if ctx.Err() != nil {
+			t.Fatal("the client still holds a worker that has ended")
+		}
+		time.Sleep(time.Millisecond)
 	}
 	if now := descriptors(t); now > open {
 		t.Errorf("%d descriptors are open, %d before", now, open)
@@ -156,6 +172,13 @@ func TestKillMinus9(t *testing.T) {
 	if st := c.Stats(); st.Starts != 6 || st.Crashes != 5 {
 		t.Errorf("%d starts and %d crashes; want 6 and 5", st.Starts, st.Crashes)
 	}
+}
+
+// alone tells whether the client holds one worker only.
+func alone(c *Client) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.live) == 1
 }
 
 // descriptors counts what this process has open.
@@ -170,7 +193,8 @@ func descriptors(t *testing.T) int {
 
 // TestStoppedProcess stops a real worker, which then answers nothing at all: it is killed and replaced.
 func TestStoppedProcess(t *testing.T) {
-	c := newProcessClient(t, "", Deadlines{Read: 100 * time.Millisecond})
+	// Short, because the test waits for it, and long enough for the second worker to answer on a busy machine.
+	c := newProcessClient(t, "", Deadlines{Read: time.Second})
 	ctx := within(t, 20*time.Second)
 	if _, err := c.Node(ctx); err != nil {
 		t.Fatal(err)
@@ -179,6 +203,7 @@ func TestStoppedProcess(t *testing.T) {
 	if err := syscall.Kill(p.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	awaitStopped(t, p.PID())
 	if _, err := c.Memory(ctx, gpuA); !errors.Is(err, gpu.ErrTimeout) {
 		t.Errorf("stopped worker: %v; want ErrTimeout", err)
 	}
@@ -189,6 +214,22 @@ func TestStoppedProcess(t *testing.T) {
 	}
 	if _, err := c.Memory(ctx, gpuB); err != nil {
 		t.Errorf("other GPU: %v", err)
+	}
+}
+
+// awaitStopped returns when every thread of a child has stopped. The signal alone does not say that: a thread on another CPU
+// runs on for a moment, long enough for an answer.
+func awaitStopped(t *testing.T, pid int) {
+	t.Helper()
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			t.Fatalf("waiting until worker %d has stopped: %v", pid, err)
+		}
+		return
 	}
 }
 
