@@ -6,7 +6,8 @@ LDFLAGS   := -s -w -X github.com/gpushare/gpushare/internal/version.Version=$(VE
 STATIC    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 # go-nvml links NVML lazily: every symbol is looked up when it is first called, so never link with -z now.
 WITH_CGO  := CGO_ENABLED=1 CGO_CFLAGS='-O2 -Wno-deprecated-declarations' $(GO) build -trimpath -ldflags '$(LDFLAGS)'
-TESTFLAGS ?=
+# Many tests wait for other processes, so more of them than there are cores may run.
+TESTFLAGS ?= -parallel 4
 PREFIX    ?= /usr
 DESTDIR   ?=
 
