@@ -24,6 +24,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/mps"
 )
 
 // Node is one virtual node with the programs that run on it. Set the exported fields before Start.
@@ -119,7 +120,7 @@ func (n *Node) StartSim(ctx context.Context) error {
 		return err
 	}
 	n.sim = p
-	ready := make(chan bool, 1)
+	ready := make(chan bool, 2) // its readiness and its end
 	go func() {
 		s := bufio.NewScanner(out)
 		for s.Scan() {
@@ -273,7 +274,7 @@ func (n *Node) Close() error {
 	if n.daemon != nil {
 		n.daemon.end(syscall.SIGTERM, 10*time.Second)
 	}
-	errs = append(errs, n.endThaw(), n.dropSubtree())
+	errs = append(errs, n.endThaw(), n.endServices(), n.dropSubtree())
 	if n.sim != nil {
 		n.sim.end(syscall.SIGTERM, 5*time.Second)
 	}
@@ -304,6 +305,23 @@ func (n *Node) endThaw() error {
 	}
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 5000)
 	return nil
+}
+
+// endServices ends what the daemon started beside itself to outlive it, such as MPS.
+func (n *Node) endServices() error {
+	dir := filepath.Join(n.Dir, "run", "units")
+	records, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return fmt.Errorf("cannot list the services: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	d := &mps.Detached{Dir: dir}
+	var errs []error
+	for _, r := range records {
+		errs = append(errs, d.StopService(ctx, strings.TrimSuffix(filepath.Base(r), ".json"), time.Second))
+	}
+	return errors.Join(errs...)
 }
 
 func (n *Node) program(name string) string { return filepath.Join(n.Bin, name) }
