@@ -72,6 +72,9 @@ func (d *Daemon) checks(ctx context.Context) []api.Check {
 func (d *Daemon) checkHolder(ok func(name, message string), warn func(name, message, hint string)) {
 	info := d.port.Info()
 	ok("processes", "held by "+d.adapterText())
+	if d.desired.Load().enforcing() {
+		return // What is asked for and not enforced is among the conditions.
+	}
 	if !info.Freeze {
 		warn("time shares", "cannot be enforced: nothing can be frozen", "run the daemon as root on a host with cgroup v2")
 	} else if err := d.guardReady(); err != nil {
