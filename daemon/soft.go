@@ -56,7 +56,7 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 		return p, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
 	}
 	if node.DriverErr != nil {
-		return p, nil // Walls are left as they stand: what they allow cannot be known.
+		return p, nil // Walls are left as they stand: what they should allow cannot be known.
 	}
 	w, err := d.wallsWanted(want, node, going)
 	if err != nil {
@@ -68,7 +68,14 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 		p.rest = start // There are no slices to make.
 		return p, nil
 	}
-	for _, s := range isolation.PlanInUse(w.slices, node.Slices, d.port.Info(), d.sliceUse()) {
+	desiredSlices := w.slices
+	if neverRead(node) {
+		desiredSlices = slices.DeleteFunc(slices.Clone(desiredSlices), func(s cgroup.Slice) bool { return stands(node, s.Name) })
+		for i := range node.Slices { // As they stand, so that nothing is planned for them.
+			desiredSlices = append(desiredSlices, standing(&node.Slices[i]))
+		}
+	}
+	for _, s := range isolation.PlanInUse(desiredSlices, node.Slices, d.port.Info(), d.sliceUse()) {
 		if s.Phase == step.Narrow {
 			p.narrow = append(p.narrow, s)
 		} else {
@@ -79,6 +86,22 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 	return p, nil
 }
 
+// stands tells whether a slice is there.
+func stands(node *observe.Node, name cgroup.SliceName) bool {
+	return slices.ContainsFunc(node.Slices, func(s cgroup.SliceState) bool { return s.Name == name })
+}
+
+func standing(s *cgroup.SliceState) cgroup.Slice {
+	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
+}
+
+// neverRead tells whether there is a GPU that did not answer since the daemon began: nothing is known of it, and rules
+// that leave it out would take it away from whoever has it. Slices that stand are then left as they are; new ones are
+// made, because no process may run in a slice without limits.
+func neverRead(node *observe.Node) bool {
+	return slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return g.Err != nil && g.Memory.Total == 0 })
+}
+
 // hardware is what walls are made of, without the instances that are about to go.
 func (d *Daemon) hardware(node *observe.Node, going []step.Step) (isolation.Hardware, error) {
 	host, err := isolation.ReadHost(d.settings.HostRoot)
@@ -87,9 +110,7 @@ func (d *Daemon) hardware(node *observe.Node, going []step.Step) (isolation.Hard
 	}
 	hw := isolation.Hardware{Host: host}
 	for i := range node.GPUs {
-		if node.GPUs[i].Err != nil {
-			continue
-		}
+		// One that does not answer now is what it was: its leases must not be shut out of it for that.
 		s := node.GPUs[i].Snapshot
 		for _, g := range going {
 			var args mig.InstanceArgs

@@ -1,0 +1,30 @@
+package daemon
+
+import (
+	"testing"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+)
+
+// A GPU that misses one reading stays in the walls with what was last known of it; one that was never read stops any
+// change of the walls.
+func TestSilentGPUKeepsItsWalls(t *testing.T) {
+	d := &Daemon{settings: Settings{HostRoot: t.TempDir()}}
+	known := gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-a", Minor: 3}, Memory: gpu.Memory{Total: 1 << 30}}
+	node := &observe.Node{GPUs: []observe.GPU{{Snapshot: known, Err: gpu.ErrTimeout}}}
+	hw, err := d.hardware(node, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(hw.GPUs) != 1 || hw.GPUs[0].Identity.Minor != 3 {
+		t.Errorf("the walls are made of %+v", hw.GPUs)
+	}
+	if neverRead(node) {
+		t.Error("a GPU with a last reading counts as never read")
+	}
+	node.GPUs = append(node.GPUs, observe.GPU{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-b"}}, Err: gpu.ErrTimeout})
+	if !neverRead(node) {
+		t.Error("a GPU without any reading does not count as never read")
+	}
+}
