@@ -1,0 +1,63 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// board is the demonstration's node without its latencies.
+const board = `driver: "580"
+gpus:
+  - {model: A100-SXM4-40GB, count: 2, mig: true}
+  - {model: A100-SXM4-40GB, count: 6}
+`
+
+// idle is where the demonstration's plan begins here: its partitioned GPUs in one piece, so that it destroys, too.
+const idle = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: [0, 1]}, mode: mig, mig: {layout: [7g.40gb]}}
+`
+
+// The daemon is killed at every place that it passes while it carries out the demonstration's plan.
+func TestDaemonKilledInTheDemosPlan(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(root, "examples/dgx-a100.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Its people do not live on this host, which would be a condition of its own.
+	spec := strings.NewReplacer("[alice]", "[root]", "[bob]", "[root]", "[carol]", "[root]").Replace(string(b))
+	binaries := buildWithFaults(t)
+	const lanes = 4
+	for lane := range lanes {
+		t.Run(fmt.Sprintf("lane-%d", lane), func(t *testing.T) {
+			t.Parallel()
+			stride := lanes
+			if testing.Short() {
+				stride = 5 * lanes
+			}
+			n := newNode(t, board)
+			n.Bin = binaries
+			if err := n.Start(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+			apply(t, n, spec)
+			wanted := anywhere(truth(t, n))
+			kills := 0
+			for k := lane + 1; !t.Failed(); k += stride {
+				apply(t, n, idle)
+				if !killedAt(t, n, k, spec, wanted) {
+					break
+				}
+				kills++
+			}
+			if kills == 0 {
+				t.Error("nothing was ever killed")
+			}
+			t.Logf("%d kills", kills)
+		})
+	}
+}
