@@ -205,6 +205,9 @@ func (c *Client) Retry(ctx context.Context, id gpu.UUID) error {
 
 // Node implements gpu.Driver. A sick GPU keeps its place as it was last seen, with an Error.
 func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
+	c.mu.Lock()
+	before := maps.Clone(c.sick)
+	c.mu.Unlock()
 	info, err := call[gpu.NodeInfo](ctx, c, OpNode, "", nil)
 	if err != nil {
 		return info, err
@@ -212,12 +215,14 @@ func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.learnLocked(info.GPUs)
-	for id, why := range c.sick {
-		was, ok := c.known[id]
-		if !ok {
-			was = gpu.Identity{UUID: id, Index: -1, Minor: -1, NUMANode: -1}
+	for id, why := range before {
+		// A retry that began during the call: the worker that answered may still have been one without this GPU.
+		if _, still := c.sick[id]; !still && !slices.ContainsFunc(info.GPUs, func(g gpu.Identity) bool { return g.UUID == id }) {
+			info.GPUs = append(info.GPUs, c.absentLocked(id, why+"; it is being tried again"))
 		}
-		was.Error = why + "; left alone until a retry"
+	}
+	for id, why := range c.sick {
+		was := c.absentLocked(id, why+"; left alone until a retry")
 		if i := slices.IndexFunc(info.GPUs, func(g gpu.Identity) bool { return g.UUID == id }); i >= 0 {
 			info.GPUs[i] = was
 		} else {
@@ -226,6 +231,16 @@ func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	}
 	slices.SortStableFunc(info.GPUs, func(a, b gpu.Identity) int { return a.Index - b.Index })
 	return info, nil
+}
+
+// absentLocked is what was last known of a GPU that the worker does not list, and why it does not.
+func (c *Client) absentLocked(id gpu.UUID, why string) gpu.Identity {
+	was, ok := c.known[id]
+	if !ok {
+		was = gpu.Identity{UUID: id, Index: -1, Minor: -1, NUMANode: -1}
+	}
+	was.Error = why
+	return was
 }
 
 // Snapshot implements gpu.Driver.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/faultpoint"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
@@ -242,14 +243,15 @@ func (r *running) do(ctx context.Context, s *step.Step) error {
 	}
 	began := r.now()
 	r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Doing})
-	faultpoint.Hit("engine.before-do." + s.Kind)
-	limited, cancel := r.limit(ctx, *s)
-	doErr := r.Handlers[s.Kind].Do(limited, *s)
-	cancel()
-	faultpoint.Hit("engine.after-do." + s.Kind)
-	took := r.now().Sub(began)
+	doErr := r.once(ctx, *s)
 	// Read back in any case: what answered with an error or not at all has often happened.
 	applied, err = r.applied(ctx, *s)
+	if err == nil && !applied && errors.Is(doErr, gpu.ErrTimeout) && ctx.Err() == nil {
+		// The GPU answers, so it was whoever carried the call who was lost on the way, such as a worker that was killed.
+		doErr = r.once(ctx, *s)
+		applied, err = r.applied(ctx, *s)
+	}
+	took := r.now().Sub(began)
 	switch {
 	case err != nil:
 		return r.failed(s, took, errors.Join(doErr, fmt.Errorf("cannot read back whether it worked: %w", err)))
@@ -261,6 +263,16 @@ func (r *running) do(ctx context.Context, s *step.Step) error {
 		return r.failed(s, took, doErr)
 	}
 	return r.failed(s, took, errors.New("the call succeeded, but read back nothing has changed"))
+}
+
+// once carries a step out within its deadline.
+func (r *running) once(ctx context.Context, s step.Step) error {
+	faultpoint.Hit("engine.before-do." + s.Kind)
+	limited, cancel := r.limit(ctx, s)
+	defer cancel()
+	err := r.Handlers[s.Kind].Do(limited, s)
+	faultpoint.Hit("engine.after-do." + s.Kind)
+	return err
 }
 
 // back takes steps back, the last first. It stops at the first that does not go: what is before it stays narrowed.
