@@ -168,6 +168,16 @@ const (
 	LeaseGone    = "gone"
 )
 
+// What holds the processes of a lease.
+const (
+	HeldRun       = "run"       // gpushare run: a scope that the command itself became
+	HeldDetached  = "detached"  // gpushare run --detach: a service
+	HeldAttached  = "attached"  // gpushare lease attach: a process, a unit or a cgroup that stays where it is
+	HeldLogin     = "login"     // the logins of a user that a tenant adopts
+	HeldUnit      = "unit"      // a unit that a tenant adopts
+	HeldContainer = "container" // a container under the grant's slice
+)
+
 // Lease is one running use of a grant.
 type Lease struct {
 	ID         string       `json:"id"`
@@ -176,6 +186,7 @@ type Lease struct {
 	Grant      string       `json:"grant"`
 	Kind       string       `json:"kind"`
 	State      string       `json:"state"`
+	Held       string       `json:"held"` // what holds its processes
 	User       string       `json:"user,omitempty"`
 	UID        int          `json:"uid"`
 	Command    []string     `json:"command,omitempty"`

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -31,6 +32,17 @@ func (s State) wire() string {
 	return string(s)
 }
 
+// What holds a lease's processes. The first two have walls of their own; the rest stay where they are, and only what can
+// be done there holds.
+const (
+	HeldRun       = api.HeldRun
+	HeldDetached  = api.HeldDetached
+	HeldAttached  = api.HeldAttached
+	HeldLogin     = api.HeldLogin
+	HeldUnit      = api.HeldUnit
+	HeldContainer = api.HeldContainer
+)
+
 // Process is one process for as long as it lives: pids come back, the pair does not.
 type Process struct {
 	PID   int    `json:"pid"`
@@ -48,6 +60,11 @@ type Lease struct {
 	Command    []string `json:"command,omitempty"`
 	Process    Process  `json:"process,omitzero"`
 	Place      Place    `json:"place,omitzero"`
+
+	Held string `json:"held,omitempty"` // what holds its processes: one of the Held constants; empty is HeldRun
+	// Cgroup is where its processes are when that is no scope of ours, relative to the cgroup root: theirs and all below.
+	Cgroup string `json:"cgroup,omitempty"`
+	Unit   string `json:"unit,omitempty"` // the service manager's name for Cgroup, where it has one
 
 	Walls   api.WallsStatus `json:"walls,omitzero"`
 	Notices []string        `json:"notices,omitempty"` // the last few, newest last
@@ -81,7 +98,7 @@ func (l *Lease) Wire() api.Lease {
 	w := api.Lease{
 		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Kind: l.Terms.Kind(),
 		State: l.State.wire(), User: l.User, UID: l.UID, Command: l.Command, PID: l.Process.PID,
-		Walls: l.Walls, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Ends: l.Ends,
+		Held: cmp.Or(l.Held, HeldRun), Walls: l.Walls, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Ends: l.Ends,
 	}
 	for _, id := range l.Place.GPUs {
 		w.GPUs = append(w.GPUs, string(id))
