@@ -45,6 +45,7 @@ var rules = map[string]rule{
 	"internal/engine":   {ours: []string{"gpu", "internal/step", "internal/store", "internal/faultpoint"}, why: "the engine runs steps of any kind: it must know none of them"},
 	"internal/spec":     {ours: []string{"api", "gpu"}, others: []string{"go.yaml.in/yaml/v3"}, why: "spec reads documents and resolves selectors; it plans nothing"},
 	"internal/observe":  {ours: []string{"cgroup", "gpu", "mps"}, why: "observe reads; nothing that plans or acts belongs to it"},
+	"internal/board":    {ours: []string{"gpu"}, others: []string{module, "go.yaml.in/yaml/v3"}, why: "board reads the compiled-in list of boards; what to do with one is its users' business"},
 	"internal/procfs":   {why: "procfs reads /proc for everybody and so may know nobody"},
 	"internal/cli":      {ours: []string{"api", "client", "internal/spec", "internal/version", "mig"}, others: []string{"github.com/spf13/cobra"}, why: "the command line must build without cgo and reach no driver, no cgroup and no D-Bus"},
 	"gpusim/engine":     {why: "the time engine is arithmetic over an injected clock"},

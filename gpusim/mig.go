@@ -63,8 +63,10 @@ func (g *device) fitsLocked(p *Profile, at gpu.Placement) bool {
 }
 
 // together tells whether another instance may exist beside one of this profile: one that takes every media engine leaves
-// room only for those that take none.
-func (p *Profile) together(q *Profile) bool { return !p.has("me.all") || q.has("-me") }
+// room only for those that take none, and one GPU has one media extension, whatever the profile that has it.
+func (p *Profile) together(q *Profile) bool {
+	return (!p.has("me.all") || q.has("-me")) && (!p.has("me") || !q.has("me") || p.ID == q.ID)
+}
 
 // capacityLocked tells how many more instances of a profile fit now.
 func (g *device) capacityLocked(p *Profile) uint32 {

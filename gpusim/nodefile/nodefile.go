@@ -25,16 +25,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"strconv"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpushare/gpushare"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/internal/board"
 )
 
 // File is a node file: the node, and which library stands before it.
@@ -234,72 +233,38 @@ func bytesOf(text string) (uint64, error) {
 	return n << shift, nil
 }
 
-// modelDocument is one file of testdata/gpus.
-type modelDocument struct {
-	Name         string `yaml:"name"`
-	Architecture string `yaml:"architecture"`
-	PCIDevice    uint32 `yaml:"pci_device"`
-	Memory       struct {
-		Total    uint64 `yaml:"total_mib"`
-		Reserved uint64 `yaml:"reserved_mib"`
-	} `yaml:"memory"`
-	SMs              uint32 `yaml:"sms"`
-	Resetless        bool   `yaml:"resetless"`
-	ModeSurvivesBoot bool   `yaml:"mode_survives_boot"`
-	Grid             uint32 `yaml:"grid"`
-	Profiles         []struct {
-		Enum       uint32   `yaml:"enum"`
-		ID         uint32   `yaml:"id"`
-		Name       string   `yaml:"name"`
-		Slices     uint32   `yaml:"slices"`
-		Size       uint32   `yaml:"size"`
-		Starts     []uint32 `yaml:"starts"`
-		Prefer     []uint32 `yaml:"prefer"`
-		Max        uint32   `yaml:"max"`
-		MemoryMiB  uint64   `yaml:"memory_mib"`
-		SMs        uint32   `yaml:"sms"`
-		Copy       uint32   `yaml:"copy"`
-		Decoders   uint32   `yaml:"nvdec"`
-		JPEG       uint32   `yaml:"jpeg"`
-		OFA        uint32   `yaml:"ofa"`
-		Attributes []string `yaml:"attributes"`
-	} `yaml:"profiles"`
-}
-
 // Models lists the boards that the project knows, by file name.
 func Models() ([]string, error) {
-	files, err := fs.ReadDir(gpushare.GPUs, "testdata/gpus")
+	all, err := board.All()
 	if err != nil {
-		return nil, fmt.Errorf("cannot list models: %w", err)
+		return nil, err
 	}
 	var out []string
-	for _, f := range files {
-		if name, ok := strings.CutSuffix(f.Name(), ".yaml"); ok {
-			out = append(out, name)
-		}
+	for _, b := range all {
+		out = append(out, b.File)
 	}
 	return out, nil
 }
 
-// Model reads one board by file name: "A100-SXM4-40GB".
+// Model reads one board by file name, "A100-SXM4-40GB", or by its short name, "a100-40".
 func Model(name string) (*gpusim.Model, error) {
-	b, err := gpushare.GPUs.ReadFile("testdata/gpus/" + name + ".yaml")
-	if err != nil {
+	b, err := board.Find(name)
+	if unknown, ok := errors.AsType[*board.Unknown](err); ok {
 		known, _ := Models()
-		return nil, fmt.Errorf("cannot find model %q: known are %s", name, strings.Join(known, ", "))
+		return nil, fmt.Errorf("cannot find model %q: known are %s", unknown.Name, strings.Join(known, ", "))
 	}
-	var doc modelDocument
-	d := yaml.NewDecoder(bytes.NewReader(b))
-	d.KnownFields(true)
-	if err := d.Decode(&doc); err != nil {
-		return nil, fmt.Errorf("cannot read model %s: %w", name, err)
+	if err != nil {
+		return nil, err
 	}
 	m := &gpusim.Model{
-		Name: doc.Name, Architecture: doc.Architecture, PCIDevice: doc.PCIDevice, TotalMiB: doc.Memory.Total,
-		ReservedMiB: doc.Memory.Reserved, SMs: doc.SMs, Resetless: doc.Resetless, ModeSurvivesBoot: doc.ModeSurvivesBoot, Grid: doc.Grid,
+		Name: b.Name, Architecture: b.Architecture, PCIDevice: b.PCIDevice, TotalMiB: b.Memory.Total,
+		ReservedMiB: b.Memory.Reserved, SMs: b.SMs, Resetless: b.Resetless, ModeSurvivesBoot: b.ModeSurvivesBoot, Grid: b.Grid,
 	}
-	for _, p := range doc.Profiles {
-		m.Profiles = append(m.Profiles, gpusim.Profile(p))
+	for _, p := range b.Profiles {
+		m.Profiles = append(m.Profiles, gpusim.Profile{
+			Enum: p.Enum, ID: p.ID, Name: p.Name, Slices: p.Slices, Size: p.Size, Starts: p.Starts, Prefer: p.Prefer, Max: p.Max,
+			MemoryMiB: p.MemoryMiB, SMs: p.SMs, Copy: p.Copy, Decoders: p.Decoders, JPEG: p.JPEG, OFA: p.OFA, Attributes: p.Attributes,
+		})
 	}
 	return m, m.Validate()
 }

@@ -1,0 +1,139 @@
+// Package board reads the boards whose MIG profiles are published, from testdata/gpus, which is compiled in: for trying a
+// layout without a GPU, and for the virtual node. It is no source for whoever has a GPU: the GPU tells its own profiles.
+package board
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpushare/gpushare"
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Board is one file of testdata/gpus.
+type Board struct {
+	File         string `yaml:"-"`     // the file's name without its ending: "A100-SXM4-40GB"
+	Name         string `yaml:"name"`  // as the driver says it: "NVIDIA A100-SXM4-40GB"
+	Short        string `yaml:"short"` // as a person types it: "a100-40"
+	Architecture string `yaml:"architecture"`
+	PCIDevice    uint32 `yaml:"pci_device"`
+	Memory       struct {
+		Total    uint64 `yaml:"total_mib"`
+		Reserved uint64 `yaml:"reserved_mib"`
+	} `yaml:"memory"`
+	SMs              uint32 `yaml:"sms"`
+	Resetless        bool   `yaml:"resetless"`
+	ModeSurvivesBoot bool   `yaml:"mode_survives_boot"`
+	Grid             uint32 `yaml:"grid"`
+	// Unseen says which facts come from no published listing, for whoever relies on them.
+	Unseen   []string  `yaml:"unseen"`
+	Profiles []Profile `yaml:"profiles"`
+}
+
+// Profile is one GPU-instance profile of a board.
+type Profile struct {
+	Enum       uint32   `yaml:"enum"`
+	ID         uint32   `yaml:"id"`
+	Name       string   `yaml:"name"`
+	Slices     uint32   `yaml:"slices"`
+	Size       uint32   `yaml:"size"`
+	Starts     []uint32 `yaml:"starts"`
+	Prefer     []uint32 `yaml:"prefer"`
+	Max        uint32   `yaml:"max"`
+	MemoryMiB  uint64   `yaml:"memory_mib"`
+	SMs        uint32   `yaml:"sms"`
+	Copy       uint32   `yaml:"copy"`
+	Decoders   uint32   `yaml:"nvdec"`
+	JPEG       uint32   `yaml:"jpeg"`
+	OFA        uint32   `yaml:"ofa"`
+	Attributes []string `yaml:"attributes"`
+}
+
+const folder = "testdata/gpus"
+
+// All reads every board, by file name.
+func All() ([]*Board, error) {
+	files, err := fs.ReadDir(gpushare.GPUs, folder)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the known boards: %w", err)
+	}
+	out := make([]*Board, 0, len(files))
+	for _, f := range files {
+		b, err := read(strings.TrimSuffix(f.Name(), ".yaml"))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// Unknown says that a name is no board's, and which there are.
+type Unknown struct {
+	Name  string
+	Known []string // short names
+}
+
+// Error names what was asked for and what is known.
+func (e *Unknown) Error() string {
+	return fmt.Sprintf("cannot find the board %q: known are %s", e.Name, strings.Join(e.Known, ", "))
+}
+
+// Find reads one board by its short name, its file's name or the driver's name for it, in whatever case.
+func Find(name string) (*Board, error) {
+	all, err := All()
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range all {
+		for _, is := range []string{b.Short, b.File, b.Name, strings.TrimPrefix(b.Name, "NVIDIA ")} {
+			if strings.EqualFold(name, is) {
+				return b, nil
+			}
+		}
+	}
+	e := &Unknown{Name: name}
+	for _, b := range all {
+		e.Known = append(e.Known, b.Short)
+	}
+	slices.Sort(e.Known)
+	return nil, e
+}
+
+func read(file string) (*Board, error) {
+	raw, err := gpushare.GPUs.ReadFile(folder + "/" + file + ".yaml")
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the board %s: %w", file, err)
+	}
+	b := &Board{File: file}
+	d := yaml.NewDecoder(bytes.NewReader(raw))
+	d.KnownFields(true)
+	if err := d.Decode(b); err != nil {
+		return nil, fmt.Errorf("cannot read the board %s: %w", file, err)
+	}
+	return b, nil
+}
+
+// GPUProfiles says what the board can be partitioned into, as a GPU of it does while no instance lives.
+func (b *Board) GPUProfiles() gpu.Profiles {
+	out := gpu.Profiles{Width: b.Grid}
+	for i := range b.Profiles {
+		p := &b.Profiles[i]
+		q := gpu.Profile{
+			ID: p.ID, Name: p.Name, Slices: p.Slices, Memory: p.MemoryMiB << 20, Max: p.Max, SMs: p.SMs,
+			Attributes: slices.Sorted(slices.Values(p.Attributes)),
+		}
+		for _, s := range slices.Sorted(slices.Values(p.Starts)) {
+			q.Placements = append(q.Placements, gpu.Placement{Start: s, Size: p.Size})
+		}
+		out.GI = append(out.GI, q)
+	}
+	slices.SortFunc(out.GI, func(a, b gpu.Profile) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}

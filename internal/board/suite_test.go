@@ -1,0 +1,375 @@
+package board_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/engine"
+	"github.com/gpushare/gpushare/gpusim/nodefile"
+	"github.com/gpushare/gpushare/internal/board"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// published is what the listings and the vendor's guide say, in the columns of `nvidia-smi mig -lgip` and `-lgipp`: name,
+// id, instances, memory in GiB, SMs, decoders, copy engines, JPEG, OFA, placements. A star is what no listing that we
+// know shows. For a100-40 the guide also has MiB, of an older driver than the listings with 9.75, 19.62 and 39.50: those
+// count. The files of testdata/gpus are compared with it, so that a slip of the pen needs to be made twice.
+var published = map[string]string{
+	"a30": `
+1g.6gb         14 4  5.81  14 * 1 0 0 {0,1,2,3}:1
+1g.6gb+me      21 1  5.81  14 1 1 1 1 {0,1,2,3}:1
+2g.12gb         5 2 11.69  28 2 2 0 0 {0,2}:2
+2g.12gb+me      6 1 11.69  28 2 2 1 1 {0,2}:2
+4g.24gb         0 1 23.44  56 4 4 1 1 {0}:4`,
+	"a100-40": `
+1g.5gb         19 7  4.75  14 0 1 0 0 {0,1,2,3,4,5,6}:1
+1g.5gb+me      20 1  4.75  14 1 1 1 1 {0,1,2,3,4,5,6}:1
+1g.10gb        15 4  9.62  14 1 1 0 0 {0,2,4,6}:2
+2g.10gb        14 3  9.62  28 1 2 0 0 {0,2,4}:2
+3g.20gb         9 2 19.50  42 2 3 0 0 {0,4}:4
+4g.20gb         5 1 19.50  56 2 4 0 0 {0}:4
+7g.40gb         0 1 39.25  98 5 7 1 1 {0}:8`,
+	"a100-80": `
+1g.10gb        19 7  9.50  14 0 1 0 0 {0,1,2,3,4,5,6}:1
+1g.10gb+me     20 1  9.50  14 1 1 1 1 {0,1,2,3,4,5,6}:1
+1g.20gb        15 4 19.50  14 1 1 0 0 {0,2,4,6}:2
+2g.20gb        14 3 19.50  28 1 2 0 0 {0,2,4}:2
+3g.40gb         9 2 39.50  42 2 3 0 0 {0,4}:4
+4g.40gb         5 1 39.50  56 2 4 0 0 {0}:4
+7g.80gb         0 1 79.25  98 5 7 1 1 {0}:8`,
+	"h100-80": `
+1g.10gb        19 7  9.75  16 1 1 1 0 {0,1,2,3,4,5,6}:1
+1g.10gb+me     20 1  9.75  16 1 1 1 1 {0,1,2,3,4,5,6}:1
+1g.20gb        15 4 19.62  26 1 1 1 0 {0,2,4,6}:2
+2g.20gb        14 3 19.62  32 2 2 2 0 {0,2,4}:2
+3g.40gb         9 2 39.50  60 3 3 3 0 {0,4}:4
+4g.40gb         5 1 39.50  64 4 4 4 0 {0}:4
+7g.80gb         0 1 79.25 132 7 8 7 1 {0}:8`,
+	"h200-141": `
+1g.18gb        19 7 16.00  16 1 1 1 0 *
+1g.18gb+me     20 1 16.00  16 1 1 1 1 *
+1g.35gb        15 4 32.25  26 1 1 1 0 *
+2g.35gb        14 3 32.50  32 2 2 2 0 *
+3g.71gb         9 2 69.50  60 3 3 3 0 *
+4g.71gb         5 1 69.50  64 4 4 4 0 *
+7g.141gb        0 1 140.00 132 7 8 7 1 *`,
+	"b200": `
+1g.23gb        19 7 22.00  18 1 2 1 0 *
+1g.23gb+me     20 1 22.00  18 1 2 1 1 *
+1g.45gb        15 4 44.25  30 1 2 1 0 *
+2g.45gb        14 3 44.25  36 2 4 2 0 *
+3g.90gb         9 2     *   * * 6 * 0 *
+4g.90gb         5 1     *   * * 8 * 0 *
+7g.180gb        0 1     *   * * 16 * 1 *`,
+	"rtx-pro-6000": `
+1g.24gb        14 4 23.62  46 1 1 1 0 {0,3,6,9}:3
+1g.24gb+me     21 1 23.62  46 1 1 1 1 {0,3,6,9}:3
+1g.24gb+gfx    47 4 23.62  46 1 1 1 0 {0,3,6,9}:3
+1g.24gb+me.all 65 1 23.62  46 4 1 4 1 {0,3,6,9}:3
+1g.24gb-me     67 4 23.62  46 0 1 0 0 {0,3,6,9}:3
+2g.48gb         5 2 47.38  94 2 2 2 0 {0,6}:6
+2g.48gb+gfx    35 2 47.38  94 2 2 2 0 {0,6}:6
+2g.48gb+me.all 64 1 47.38  94 4 2 4 1 {0,6}:6
+2g.48gb-me     66 2 47.38  94 0 2 0 0 {0,6}:6
+4g.96gb         0 1 95.00 188 4 4 4 1 {0}:12
+4g.96gb+gfx    32 1 95.00 188 4 4 4 1 {0}:12`,
+}
+
+// counts are how many layouts a board can have, and how many multisets of profiles they are of.
+var counts = map[string][2]int{
+	"a30": {76, 20}, "a100-40": {2319, 128}, "a100-80": {2319, 128}, "h100-80": {2319, 128}, "h200-141": {2319, 128}, "b200": {2319, 128}, "rtx-pro-6000": {717, 115},
+}
+
+// TestEveryBoard runs the same suite over every board.
+func TestEveryBoard(t *testing.T) {
+	all, err := board.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != len(published) {
+		t.Errorf("%d boards, %d of them are compared with what is published", len(all), len(published))
+	}
+	for _, b := range all {
+		t.Run(b.Short, func(t *testing.T) {
+			t.Run("is as published", func(t *testing.T) { isAsPublished(t, b) })
+			t.Run("is in itself consistent", func(t *testing.T) { isConsistent(t, b) })
+			t.Run("is what its virtual GPU tells", func(t *testing.T) {
+				v := virtual(t, b)
+				got, err := v.driver.Profiles(t.Context(), v.id)
+				if d := cmp.Diff(b.GPUProfiles(), got); err != nil || d != "" {
+					t.Errorf("%v (-board +GPU):\n%s", err, d)
+				}
+			})
+			t.Run("takes every layout that the rules allow and no other", func(t *testing.T) { takesTheLegal(t, b) })
+			t.Run("takes every plan without a failing call", func(t *testing.T) { takesEveryPlan(t, b) })
+		})
+	}
+}
+
+func isAsPublished(t *testing.T, b *board.Board) {
+	var got, want []string
+	for line := range strings.Lines(strings.TrimSpace(published[b.Short])) {
+		want = append(want, strings.Join(strings.Fields(line), " "))
+	}
+	for i, p := range b.Profiles {
+		starts := strings.ReplaceAll(strings.Trim(fmt.Sprint(p.Starts), "[]"), " ", ",")
+		line := fmt.Sprintf("%s %d %d %.2f %d %d %d %d %d {%s}:%d", p.Name, p.ID, p.Max, float64(p.MemoryMiB)/1024, p.SMs, p.Decoders, p.Copy, p.JPEG, p.OFA, starts, p.Size)
+		if i < len(want) {
+			line = starred(line, want[i])
+		}
+		got = append(got, line)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-published +file):\n%s", d)
+	}
+	if strings.Contains(published[b.Short], "*") && len(b.Unseen) == 0 {
+		t.Error("the file does not say what is in no published listing")
+	}
+}
+
+// starred hides the fields that no listing shows.
+func starred(line, want string) string {
+	a, w := strings.Fields(line), strings.Fields(want)
+	for i := range a {
+		if i < len(w) && w[i] == "*" {
+			a[i] = "*"
+		}
+	}
+	return strings.Join(a, " ")
+}
+
+func isConsistent(t *testing.T, b *board.Board) {
+	if found, err := board.Find(strings.ToUpper(b.Short)); err != nil || found.File != b.File {
+		t.Errorf("its short name finds %v, %v", found, err)
+	}
+	if found, err := board.Find(b.Name); err != nil || found.File != b.File {
+		t.Errorf("the driver's name finds %v, %v", found, err)
+	}
+	p := b.GPUProfiles()
+	names := map[string]bool{}
+	for _, q := range p.GI {
+		n, err := mig.ParseProfile(q.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names[q.Name] {
+			t.Errorf("two profiles are called %s", q.Name)
+		}
+		names[q.Name] = true
+		if n.Slices != q.Slices || !slices.Equal(n.Attributes, q.Attributes) {
+			t.Errorf("%s has %d slices and attributes %v", q.Name, q.Slices, q.Attributes)
+		}
+		// The label is a share of the board's memory, rounded; what an instance has is a little less, and never more.
+		if have := float64(q.Memory) / (1 << 30); have > float64(n.GB) || have < 0.85*float64(n.GB) {
+			t.Errorf("%s has %.2f GiB", q.Name, have)
+		}
+		if total := uint64(q.Max) * q.Memory >> 20; total > b.Memory.Total {
+			t.Errorf("%d × %s have %d MiB, the board %d", q.Max, q.Name, total, b.Memory.Total)
+		}
+		if q.SMs*q.Max > b.SMs {
+			t.Errorf("%d × %s have %d SMs, the board %d", q.Max, q.Name, q.SMs*q.Max, b.SMs)
+		}
+		for _, r := range p.GI {
+			if r.Slices > q.Slices && r.Memory < q.Memory {
+				t.Errorf("%s has more memory than %s", q.Name, r.Name)
+			}
+		}
+	}
+	most := slices.MaxFunc(p.GI, func(a, b gpu.Profile) int { return int(a.Placements[0].Size) - int(b.Placements[0].Size) })
+	if most.Placements[0] != (gpu.Placement{Size: p.Width}) {
+		t.Errorf("the largest profile takes %v of a grid of %d", most.Placements[0], p.Width)
+	}
+}
+
+// node is one virtual GPU of a board, with MIG on.
+type node struct {
+	driver *gpusim.Driver
+	id     gpu.UUID
+}
+
+func virtual(t *testing.T, b *board.Board) node {
+	t.Helper()
+	m, err := nodefile.Model(b.Short)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := gpusim.New(gpusim.Config{
+		DriverVersion: "580.95.05", CUDAVersion: 13000, GPUs: []gpusim.GPUConfig{{Model: m, MIG: true}},
+	}, engine.SystemClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	d := n.Driver(1)
+	info, err := d.Node(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node{d, info.GPUs[0].UUID}
+}
+
+func (v node) instances(t *testing.T) []gpu.Instance {
+	t.Helper()
+	s, err := v.driver.Snapshot(t.Context(), v.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Instances
+}
+
+func (v node) clear(t *testing.T) {
+	t.Helper()
+	for _, in := range v.instances(t) {
+		if err := v.driver.DestroyInstance(t.Context(), v.id, in.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// spot is one instance of a layout.
+type spot struct {
+	profile int
+	at      gpu.Placement
+}
+
+// layouts lists every legal layout by the rules as they are written down, without the planner and without the simulator.
+func layouts(p gpu.Profiles) [][]spot {
+	var all []spot
+	for i, q := range p.GI {
+		for _, at := range q.Placements {
+			all = append(all, spot{i, at})
+		}
+	}
+	var out [][]spot
+	var grow func(from int, have []spot)
+	grow = func(from int, have []spot) {
+		out = append(out, slices.Clone(have))
+		for i := from; i < len(all); i++ {
+			if next := append(slices.Clip(have), all[i]); legal(p, next) {
+				grow(i+1, next)
+			}
+		}
+	}
+	grow(0, nil)
+	return out
+}
+
+func legal(p gpu.Profiles, layout []spot) bool {
+	of, me, all, some := map[int]uint32{}, 0, 0, 0
+	for i, s := range layout {
+		for _, o := range layout[:i] {
+			if o.at.Overlaps(s.at) {
+				return false
+			}
+		}
+		q := &p.GI[s.profile]
+		if of[s.profile]++; of[s.profile] > q.Max {
+			return false
+		}
+		has := func(a string) bool { return slices.Contains(q.Attributes, a) }
+		if has("me") {
+			me++
+		}
+		if has("me.all") {
+			all++
+		}
+		if !has("-me") {
+			some++
+		}
+	}
+	return me <= 1 && (all == 0 || all == 1 && some == 1)
+}
+
+// takesTheLegal makes every layout on the virtual GPU in an order that is as good as any, and tries everything that
+// would be too much. Where there are thousands, every so many.
+func takesTheLegal(t *testing.T, b *board.Board) {
+	p, v := b.GPUProfiles(), virtual(t, b)
+	all := layouts(p)
+	if want := counts[b.Short]; want[0] != 0 && len(all) != want[0] {
+		t.Errorf("%d layouts, want %d", len(all), want[0])
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	ctx := t.Context()
+	for i := 0; i < len(all); i += 1 + len(all)/300 {
+		layout := slices.Clone(all[i])
+		r.Shuffle(len(layout), func(i, j int) { layout[i], layout[j] = layout[j], layout[i] })
+		for _, s := range layout {
+			if _, err := v.driver.CreateInstance(ctx, v.id, gpu.NewInstance{ProfileID: p.GI[s.profile].ID, Placement: s.at}); err != nil {
+				t.Fatalf("%v of %v is refused: %v", s, layout, err)
+			}
+		}
+		for q := range p.GI {
+			for _, at := range p.GI[q].Placements {
+				may := legal(p, append(slices.Clip(layout), spot{q, at}))
+				in, err := v.driver.CreateInstance(ctx, v.id, gpu.NewInstance{ProfileID: p.GI[q].ID, Placement: at})
+				if may != (err == nil) {
+					t.Fatalf("%s at %v beside %v: %v, the rules say %v", p.GI[q].Name, at, layout, err, may)
+				}
+				if err == nil {
+					if err := v.driver.DestroyInstance(ctx, v.id, in.ID); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		v.clear(t)
+	}
+}
+
+// takesEveryPlan goes from one multiset of profiles to the next and to the one after it, so that every multiset is
+// reached at least once and from what was there before, and reads each back.
+func takesEveryPlan(t *testing.T, b *board.Board) {
+	p, v := b.GPUProfiles(), virtual(t, b)
+	seen := map[string]bool{}
+	var targets [][]mig.Want
+	for _, layout := range layouts(p) {
+		var names []string
+		for _, s := range layout {
+			names = append(names, p.GI[s.profile].Name)
+		}
+		slices.Sort(names)
+		if key := strings.Join(names, " "); !seen[key] {
+			seen[key] = true
+			targets = append(targets, mig.Named(names...))
+		}
+	}
+	if want := counts[b.Short]; want[1] != 0 && len(targets) != want[1] {
+		t.Errorf("%d multisets, want %d", len(targets), want[1])
+	}
+	r := rand.New(rand.NewPCG(3, 4))
+	r.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
+	h := &mig.Handler{Driver: v.driver}
+	for _, want := range targets {
+		var present []mig.Present
+		for _, in := range v.instances(t) {
+			present = append(present, mig.Present{Instance: in})
+		}
+		plan, err := mig.Plan(p, present, want, mig.Options{})
+		if err != nil {
+			t.Fatalf("%v from %v: %v", want, mig.Record(p, v.instances(t)), err)
+		}
+		for _, s := range plan.Steps(v.id) {
+			if err := h.Do(context.Background(), s); err != nil {
+				t.Fatalf("%s on the way to %v: %v", s.Text, want, err)
+			}
+		}
+		if got := mig.Record(p, v.instances(t)); !mig.SameLayout(got, plan.Layout) {
+			t.Fatalf("%v became %v, planned was %v", want, got, plan.Layout)
+		}
+	}
+}
+
+func TestAnUnknownBoardIsAnsweredWithTheKnown(t *testing.T) {
+	_, err := board.Find("a101")
+	if err == nil || !strings.Contains(err.Error(), `cannot find the board "a101": known are a100-40, a100-80, a30,`) {
+		t.Error(err)
+	}
+}
