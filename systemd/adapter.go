@@ -25,6 +25,10 @@ type Options struct {
 	// OnReload is called after the service manager has loaded its configuration again and after the connection to it
 	// was lost and made anew: what is in force must be verified then. It must not block and not call the adapter.
 	OnReload func()
+	// OnLogins is called after somebody logged in or out, and OnUnit after a job of a unit has ended (any unit when the
+	// name is empty): see Logins and UnitCgroup. Both are called after a lost connection too, and bound as OnReload is.
+	OnLogins func()
+	OnUnit   func(name string)
 }
 
 // Adapter is the adapter of package cgroup's port for hosts that systemd runs, and what starts services for others. It
@@ -57,8 +61,15 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	if opt.OnReload == nil {
-		opt.OnReload = func() {}
+	tell := listeners{reloaded: opt.OnReload, logins: opt.OnLogins, unit: opt.OnUnit}
+	if tell.reloaded == nil {
+		tell.reloaded = func() {}
+	}
+	if tell.logins == nil {
+		tell.logins = func() {}
+	}
+	if tell.unit == nil {
+		tell.unit = func(string) {}
 	}
 	h := cgroup.Hierarchy{Mount: opt.Mount}
 	if h.Mount == "" {
@@ -71,7 +82,7 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	if err != nil {
 		return nil, err
 	}
-	bus, err := supervise(ctx, opt.Address, opt.Log, opt.OnReload)
+	bus, err := supervise(ctx, opt.Address, opt.Log, tell)
 	if err != nil {
 		return nil, err
 	}

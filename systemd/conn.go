@@ -53,9 +53,9 @@ func (l *link) close() {
 
 // supervisor keeps one link up.
 type supervisor struct {
-	address  string
-	log      *slog.Logger
-	onReload func()
+	address string
+	log     *slog.Logger
+	tell    listeners
 
 	ctx    context.Context //nolint:containedctx // the life of the connection is the supervisor's, not a caller's
 	cancel context.CancelFunc
@@ -67,13 +67,19 @@ type supervisor struct {
 	up   chan struct{} // closed when link is there
 }
 
-// supervise dials and keeps the connection up until close. onReload is called, in the supervising goroutine, after the
-// service manager has loaded its configuration again and after a connection was lost: in both cases what is in force may
-// have changed without a word.
-func supervise(ctx context.Context, address string, log *slog.Logger, onReload func()) (*supervisor, error) {
+// listeners are told, in the supervising goroutine, of what may have changed without a word of ours. All of them are told
+// after a connection was lost: signals were lost with it.
+type listeners struct {
+	reloaded func()            // the service manager has loaded its configuration again
+	logins   func()            // somebody logged in or out
+	unit     func(name string) // a job of this unit has ended; any unit when empty
+}
+
+// supervise dials and keeps the connection up until close.
+func supervise(ctx context.Context, address string, log *slog.Logger, tell listeners) (*supervisor, error) {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &supervisor{
-		address: address, log: log, onReload: onReload,
+		address: address, log: log, tell: tell,
 		ctx: own, cancel: cancel, done: make(chan struct{}), up: make(chan struct{}),
 	}
 	l, err := s.dial(ctx)
@@ -150,7 +156,9 @@ func (s *supervisor) run(l *link) {
 		}
 		s.set(l)
 		s.log.Info("connected to the service manager again")
-		s.onReload()
+		s.tell.reloaded()
+		s.tell.logins()
+		s.tell.unit("")
 	}
 }
 
@@ -173,10 +181,30 @@ func (s *supervisor) listen(l *link) {
 			if !ok {
 				return
 			}
-			// Reloading(true) comes before, Reloading(false) after: only then is there something to verify.
-			if sig.Name == managerIface+".Reloading" && len(sig.Body) == 1 && sig.Body[0] == false {
-				s.onReload()
+			s.hear(sig)
+		}
+	}
+}
+
+// hear passes one signal on.
+func (s *supervisor) hear(sig *dbus.Signal) {
+	switch sig.Name {
+	case managerIface + ".Reloading":
+		// Reloading(true) comes before, Reloading(false) after: only then is there something to verify.
+		if len(sig.Body) == 1 && sig.Body[0] == false {
+			s.tell.reloaded()
+		}
+	case managerIface + ".JobRemoved":
+		if len(sig.Body) == 4 {
+			if unit, ok := sig.Body[2].(string); ok && unit != "" {
+				s.tell.unit(unit)
 			}
+		}
+	case loginIface + ".UserNew", loginIface + ".UserRemoved", loginIface + ".SessionNew", loginIface + ".SessionRemoved":
+		s.tell.logins()
+	case "org.freedesktop.DBus.NameOwnerChanged":
+		if len(sig.Body) == 3 && sig.Body[0] == loginName {
+			s.tell.logins()
 		}
 	}
 }
@@ -230,10 +258,13 @@ func (s *supervisor) dial(ctx context.Context) (l *link, err error) {
 		return l, err
 	}
 	l.raw.Signal(l.signals)
-	if err = l.raw.AddMatchSignalContext(ctx, dbus.WithMatchInterface(managerIface), dbus.WithMatchMember("Reloading")); err != nil {
-		return l, err
+	rules := append(loginRules(), unitRules()...)
+	for _, rule := range append(rules, []dbus.MatchOption{dbus.WithMatchInterface(managerIface), dbus.WithMatchMember("Reloading")}) {
+		if err = l.raw.AddMatchSignalContext(ctx, rule...); err != nil {
+			return l, err
+		}
 	}
-	// Only subscribers are told of reloads.
+	// Only subscribers are told of reloads and jobs.
 	if err = l.raw.Object(busName, managerPath).CallWithContext(ctx, managerIface+".Subscribe", 0).Err; err != nil {
 		return l, err
 	}
