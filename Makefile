@@ -21,7 +21,7 @@ help:
 	@echo 'make test       unit, node and bus tests: no root, no GPU'
 	@echo 'make lint       what must be clean before a commit'
 	@echo 'make bench      figures against their targets, into build/bench.json'
-	@echo 'make test-vm    real systemd in a virtual machine (root, qemu, mmdebstrap)'
+	@echo 'make test-vm    real systemd of Debian 12 and 13, in virtual machines (root, qemu, mmdebstrap)'
 	@echo 'make hwtest     on one real GPU: reads only, never changes its modes'
 	@echo 'make fuzz       every fuzz target for a while'
 	@echo 'make install    into $$(DESTDIR)$$(PREFIX)'

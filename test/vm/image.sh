@@ -1,6 +1,7 @@
 #!/bin/bash
-# image.sh FOLDER builds the guest of the VM lab: a Debian 13 root file system
-# (FOLDER/root.img), its own kernel (FOLDER/vmlinuz) and its initrd.
+# image.sh FOLDER SUITE builds a guest of the VM lab: the root file system of a
+# Debian (bookworm, trixie) as FOLDER/root.img, its own kernel (FOLDER/vmlinuz)
+# and its initrd.
 #
 # Nothing of gpushare is in it. Binaries and checks travel on a second disk, so
 # the image is built once for each version of this very file, which is why the
@@ -11,8 +12,8 @@
 # configuration mmdebstrap's own default is used.
 set -euo pipefail
 out=$1
-suite=trixie
-size=1400M
+suite=$2
+size=2000M
 
 packages=(
 	systemd systemd-sysv udev dbus
@@ -20,16 +21,19 @@ packages=(
 	dbus-user-session # The way that leads out of a lease.
 	linux-image-cloud-amd64
 	kmod procps iproute2
-	jq # The product speaks JSON, and so must the checks.
+	jq                         # The product speaks JSON, and so must the checks.
+	openssh-server openssh-client cron # How people and their jobs come in.
+	podman crun uidmap         # Containers, rootless ones too.
+	bpftool strace             # What is attached where; and the attacker's tool.
 )
 
 if [ "$(id -u)" != 0 ]; then
 	echo "image.sh: cannot build the guest image: it needs root (mmdebstrap makes device nodes and foreign owners)" >&2
 	exit 1
 fi
-for tool in mmdebstrap mke2fs; do
+for tool in mmdebstrap mke2fs ssh-keygen; do
 	if ! command -v "$tool" >/dev/null; then
-		echo "image.sh: cannot build the guest image: $tool is missing; apt-get install mmdebstrap e2fsprogs" >&2
+		echo "image.sh: cannot build the guest image: $tool is missing; apt-get install mmdebstrap e2fsprogs openssh-client" >&2
 		exit 1
 	fi
 done
@@ -74,10 +78,20 @@ echo "LABEL=labroot / ext4 defaults 0 1" >"$root/etc/fstab"
 for person in alice:2001 bob:2002 carol:2003; do
 	chroot "$root" useradd --create-home --shell /bin/bash --uid "${person#*:}" "${person%:*}"
 done
+# They come in by ssh with one key, which is root's.
+ssh-keygen -q -t ed25519 -N "" -C lab -f "$work/key"
+install -D -m 0600 "$work/key" "$root/root/.ssh/id_ed25519"
+for person in alice bob carol; do
+	install -d -m 0700 "$root/home/$person/.ssh"
+	install -m 0600 "$work/key.pub" "$root/home/$person/.ssh/authorized_keys"
+	chroot "$root" chown -R "$person:$person" "/home/$person/.ssh"
+done
+printf 'StrictHostKeyChecking accept-new\nLogLevel ERROR\n' >"$root/root/.ssh/config"
 
 # Nothing else may run while the checks measure.
 for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \
-	fstrim.timer systemd-tmpfiles-clean.timer getty@tty1.service systemd-networkd-wait-online.service; do
+	fstrim.timer systemd-tmpfiles-clean.timer getty@tty1.service systemd-networkd-wait-online.service \
+	podman-auto-update.timer podman.socket podman-restart.service podman-clean-transient.service; do
 	ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
 

@@ -15,6 +15,16 @@ import (
 	"testing"
 )
 
+// system is one that the lab runs: what is proved on it is proved for its systemd and its kernel.
+type system struct {
+	name, suite string
+}
+
+var (
+	debian12 = system{"debian12", "bookworm"} // systemd 252, Linux 6.1
+	debian13 = system{"debian13", "trixie"}   // systemd 257, Linux 6.12
+)
+
 // image is a built guest.
 type image struct {
 	root, kernel, initrd string
@@ -34,6 +44,7 @@ func need(t *testing.T) {
 	}
 	for tool, pkg := range map[string]string{
 		"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs",
+		"ssh-keygen": "openssh-client",
 	} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("%s is missing: apt-get install %s", tool, pkg)
@@ -41,15 +52,15 @@ func need(t *testing.T) {
 	}
 }
 
-// baseImage builds the guest's image unless this version of its recipe was built before.
-func baseImage(t *testing.T) image {
+// baseImage builds the system's image unless this version of its recipe was built before.
+func baseImage(t *testing.T, sys system) image {
 	t.Helper()
 	recipe, err := os.ReadFile("image.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256(recipe)
-	dir, err := filepath.Abs(filepath.Join(builds, "image-"+hex.EncodeToString(sum[:6])))
+	dir, err := filepath.Abs(filepath.Join(builds, "image-"+sys.suite+"-"+hex.EncodeToString(sum[:6])))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,12 +70,12 @@ func baseImage(t *testing.T) image {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	old, err := filepath.Glob(filepath.Join(builds, "image-*"))
+	old, err := filepath.Glob(filepath.Join(builds, "image-"+sys.suite+"-*"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("building the guest's image into %s", dir)
-	cmd := exec.CommandContext(t.Context(), "./image.sh", dir)
+	cmd := exec.CommandContext(t.Context(), "./image.sh", dir, sys.suite)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the guest's image: %v\n%s", err, out)
 	}

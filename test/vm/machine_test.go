@@ -10,35 +10,37 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
 
 // bootDeadline is for one whole boot, checks and power-off included.
-const bootDeadline = 8 * time.Minute
+const bootDeadline = 14 * time.Minute
 
 // machine is one guest with its disks. Booting it twice is a reboot.
 type machine struct {
+	sys     system
 	img     image
 	disk    string
 	payload string
 }
 
-// boot starts the machine, lets it run one phase and returns its report and how long it took from the last check to
+// boot starts the machine, lets it run the phases and returns its report and how long it took from the last check to
 // the power going off.
 //
 // A kernel that dies in the emulator before the guest said a word is booted again: nothing of ours ran. One that dies
 // later is a failure.
-func (m machine) boot(t *testing.T, phase string) (Report, time.Duration) {
+func (m machine) boot(t *testing.T, name string, phases []string) (Report, time.Duration) {
 	t.Helper()
 	for try := 1; ; try++ {
-		rep, off, console := m.bootOnce(t, phase)
+		rep, off, console := m.bootOnce(t, name, phases)
 		if try < 4 && !rep.Done && len(rep.Outcomes) == 0 && kernelDied(console) {
 			t.Logf("boot %d: the kernel died in the emulator before any check; booting again", try)
 			continue
 		}
 		if !rep.Done {
-			t.Errorf("the guest did not reach the end of phase %s; the end of its console:\n%s", phase, tail(console, 40))
+			t.Errorf("the guest did not reach the end of its %s boot; the end of its console:\n%s", name, tail(console, 40))
 		}
 		return rep, off
 	}
@@ -50,7 +52,7 @@ func kernelDied(console []byte) bool {
 	})
 }
 
-func (m machine) bootOnce(t *testing.T, phase string) (Report, time.Duration, []byte) {
+func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, time.Duration, []byte) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bootDeadline)
 	defer cancel()
@@ -62,7 +64,7 @@ func (m machine) bootOnce(t *testing.T, phase string) (Report, time.Duration, []
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	consoleFile := filepath.Join(logs, phase+".console")
+	consoleFile := filepath.Join(logs, m.sys.name+"-"+name+".console")
 
 	// Not t.TempDir, which has the test in its name: the path of a socket may not be longer than about a hundred bytes.
 	run, err := os.MkdirTemp("", "gpushare-vm")
@@ -88,7 +90,7 @@ func (m machine) bootOnce(t *testing.T, phase string) (Report, time.Duration, []
 		// one host thread take turns of a tenth of a second, in which every message between processes waits.
 		"-smp", "1", "-m", "1024", "-M", "q35", "-nodefaults", "-nographic", "-no-reboot",
 		"-kernel", m.img.kernel, "-initrd", m.img.initrd,
-		"-append", "root=LABEL=labroot rw console=ttyS0 systemd.mask=serial-getty@ttyS0.service panic=-1 gpushare.lab="+phase,
+		"-append", "root=LABEL=labroot rw console=ttyS0 systemd.mask=serial-getty@ttyS0.service panic=-1 gpushare.lab="+strings.Join(phases, ","),
 		"-drive", "file="+m.disk+",if=virtio,cache=unsafe",
 		"-drive", "file="+m.payload+",format=raw,if=none,id=payload,readonly=on",
 		"-device", "virtio-blk-pci,drive=payload,serial=lab",
@@ -97,6 +99,7 @@ func (m machine) bootOnce(t *testing.T, phase string) (Report, time.Duration, []
 	)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
+	start := time.Now()
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("cannot start qemu: %v", err)
 	}
@@ -121,7 +124,7 @@ func (m machine) bootOnce(t *testing.T, phase string) (Report, time.Duration, []
 			if line == "done" {
 				r.done = time.Now()
 			}
-			t.Logf("%6.1fs %s", time.Since(began).Seconds(), line)
+			t.Logf("%s %6.1fs %s", m.sys.name, time.Since(began).Seconds(), line)
 		})
 		read <- r
 	}()
@@ -130,6 +133,8 @@ func (m machine) bootOnce(t *testing.T, phase string) (Report, time.Duration, []
 	// Qemu holds the other end of the port, so its end is the report's end; a qemu that never connected is woken so.
 	listener.Close()
 	got := <-read
+	t.Logf("%s: the boot took %s, and %s of a processor", m.sys.name, ended.Sub(start).Round(time.Second),
+		(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Round(time.Second))
 
 	console, err := os.ReadFile(consoleFile)
 	if err != nil {

@@ -27,6 +27,17 @@ until_true() { # until_true SECONDS COMMAND... polls what gives no event
 }
 uptime_ms() { awk '{ printf "%d", $1 * 1000 }' /proc/uptime; }
 
+# How people come in. Only the first two make a session.
+login() { # login USER COMMAND
+	runuser -l "$1" -c "$2" </dev/null
+}
+ssh_as() { # ssh_as USER COMMAND
+	ssh -o BatchMode=yes -o ConnectTimeout=60 "$1@localhost" "$2" </dev/null
+}
+as() { # as USER COMMAND...
+	setpriv --reuid "$1" --regid "$1" --init-groups env -i PATH=/usr/bin:/bin "${@:2}"
+}
+
 # Nodes of a driver that is not there: opening one gives ENXIO when it is let through, EPERM when it is not.
 make_nodes() {
 	local minor

@@ -1,8 +1,8 @@
 # What the product relies on, done by hand: if a new systemd or kernel behaves otherwise, this says so before a user does.
-# checks: nodes slice_from_birth lease walls both_rules freeze_survives rules_while_reloading stop_frozen kill_frozen natural_end exec_in_place relax left_lease keep_for_reboot
+# checks: nodes slice_from_birth lease walls both_rules freeze_survives rules_while_reloading stop_frozen kill_frozen natural_end exec_in_place relax left_lease
 
-tenant=gpushare-acme.slice
-grant=gpushare-acme-train.slice
+tenant=lab-acme.slice
+grant=lab-acme-train.slice
 
 check_nodes() {
 	make_nodes
@@ -29,7 +29,7 @@ check_lease() {
 	want "owner of run" "$(stat -c %U "$cgroot$leaf")" root
 	want "controllers in run" "$(cat "$cgroot$leaf/cgroup.controllers" | tr ' ' '\n' | grep -cE '^(cpu|memory)$' || true)" \
 		"$(cat "$cgroot$leaf/../cgroup.subtree_control" | tr ' ' '\n' | grep -cE '^(cpu|memory)$' || true)"
-	case $leaf in /gpushare.slice/gpushare-acme.slice/gpushare-acme-train.slice/lab-lease.scope/run) ;; *) die "the lease lives at $leaf" ;; esac
+	case $leaf in /lab.slice/lab-acme.slice/lab-acme-train.slice/lab-lease.scope/run) ;; *) die "the lease lives at $leaf" ;; esac
 	end_lease "$pid" "$leaf"
 }
 
@@ -201,10 +201,3 @@ check_left_lease() {
 	loginctl disable-linger alice
 }
 left() { [ "$(unit_of "$1")" != "$2" ]; }
-
-# The power goes off with a frozen lease; the next boot looks at what is left of the tenant's slice.
-check_keep_for_reboot() {
-	start_lease lab-frozen.scope "$grant" "/dev/nvidia0" 10 "$polite"
-	freeze "$leaf"
-	cat /proc/sys/kernel/random/boot_id >"$state/boot_id"
-}

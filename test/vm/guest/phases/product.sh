@@ -1,5 +1,5 @@
 # The shipped binaries and units on a real systemd: install, apply, run, freeze, daemon-reload, kill -9.
-# checks: install units_verify virtual_node daemon_starts worker_is_a_unit check_changes_nothing apply apply_again run mps walls limits freeze shares kill_daemon thaw_without_daemon restart stop_lease refusals watchdog keep_for_reboot
+# checks: install units_verify virtual_node daemon_starts worker_is_a_unit check_changes_nothing apply apply_again run mps walls limits freeze shares kill_daemon thaw_without_daemon restart stop_lease refusals watchdog
 
 . /opt/lab/guest/product.sh
 
@@ -286,10 +286,4 @@ check_watchdog() {
 	want "the watchdog" "$(property gpushared.service WatchdogUSec)" 45s
 	bitten=$(journalctl -b -u gpushared.service --no-pager | grep -c "Watchdog timeout" || true)
 	want "watchdog timeouts" "$bitten" 0
-}
-
-check_keep_for_reboot() {
-	cat /proc/sys/kernel/random/boot_id >"$state/boot_id"
-	field .node.generation >"$state/generation"
-	want "leases that the power takes" "$(field '.leases | length')" 3
 }

@@ -1,12 +1,7 @@
 # After a boot: nobody had a GPU before the daemon looked, the layout is back where it was, and work goes on.
-# checks: rebooted nobody_has_a_gpu_before services_up layout_back no_lease_left apply_is_empty run_again
+# checks: nobody_has_a_gpu_before services_up layout_back no_lease_left apply_is_empty run_again
 
 . /opt/lab/guest/product.sh
-
-check_rebooted() {
-	[ -s "$state/boot_id" ] || die "the boot before left no mark"
-	[ "$(cat "$state/boot_id")" != "$(cat /proc/sys/kernel/random/boot_id)" ] || die "this is still the same boot"
-}
 
 check_nobody_has_a_gpu_before() {
 	until_true 60 active lab-before.service

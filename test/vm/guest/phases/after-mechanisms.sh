@@ -1,9 +1,10 @@
 # After a boot: limits are back with the slice, and nobody has a GPU until somebody verified and granted it again.
 # checks: rebooted limits_back nobody_has_a_gpu
 
-tenant=gpushare-acme.slice
-grant=gpushare-acme-train.slice
+tenant=lab-acme.slice
+grant=lab-acme-train.slice
 
+# The first of the second boot.
 check_rebooted() {
 	[ -s "$state/boot_id" ] || die "the boot before left no mark"
 	[ "$(cat "$state/boot_id")" != "$(cat /proc/sys/kernel/random/boot_id)" ] || die "this is still the same boot"
