@@ -62,6 +62,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d = &Daemon{
 		settings: s, log: log, level: level, now: time.Now, host: hostname(), store: st, notify: notify,
 		operations: &operations{now: time.Now}, kicks: make(chan struct{}, 1),
+		timeWake: make(chan struct{}, 1), notices: make(chan told, noticeQueue),
 		watchers:   watchers{seen: map[string]bool{}},
 		samples:    samples{wake: make(chan struct{}, 1), gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}},
 		shares:     shares{gpus: map[gpu.UUID]*slicer{}},
@@ -93,7 +94,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.mps = &mps.Supervisor{Units: h.units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
 	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: d.mps, HostRoot: s.HostRoot, Now: time.Now}
 	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now}
-	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged})
+	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged, Noticed: d.noticed})
 	d.desired.Store(&desired{})
 	d.rosters.p.Store(resolveRoster(nil))
 	return d, nil
@@ -105,9 +106,11 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 		d.departures.tell()
 	}
 	d.page.touch()
-	select {
-	case d.samples.wake <- struct{}{}:
-	default:
+	for _, wake := range []chan struct{}{d.samples.wake, d.timeWake} {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
 	}
 }
 

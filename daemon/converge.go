@@ -281,26 +281,3 @@ func (d *Daemon) eventLoop(ctx context.Context) {
 		}
 	}
 }
-
-// maxTimeLoop ends leases whose time is over.
-func (d *Daemon) maxTimeLoop(ctx context.Context) {
-	t := time.NewTicker(5 * time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-		for _, l := range d.table.Live() {
-			if l.State != lease.Running || l.Ends == nil || d.now().Before(*l.Ends) || !d.desired.Load().enforcing() {
-				continue
-			}
-			stop, cancel := context.WithTimeout(ctx, stopGrace+wallTimeout)
-			if err := d.stopLease(stop, &l, "its time is over (max_time)", stopGrace); err != nil {
-				d.log.Warn("cannot end a lease", "lease", l.ID, "error", err)
-			}
-			cancel()
-		}
-	}
-}

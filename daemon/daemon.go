@@ -60,6 +60,8 @@ type Daemon struct {
 	mendMu   sync.Mutex                 // no change begins while the converge loop mends
 	changing atomic.Pointer[openChange] // the change under way
 	kicks    chan struct{}
+	timeWake chan struct{} // a lease began or ended: whose time is up next may be another
+	notices  chan told     // on their way to terminals
 
 	// ctx ends with Run; goroutines are waited for there.
 	ctx        context.Context
@@ -100,7 +102,8 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.goroutines.Go(func() { d.convergeLoop(ctx) })
 	d.goroutines.Go(func() { d.sampleLoop(ctx) })
 	d.goroutines.Go(func() { d.eventLoop(ctx) })
-	d.goroutines.Go(func() { d.maxTimeLoop(ctx) })
+	d.goroutines.Go(func() { d.timeLoop(ctx) })
+	d.goroutines.Go(func() { d.noticeLoop(ctx) })
 	if err := d.notify.Ready(); err != nil {
 		d.log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
 	}

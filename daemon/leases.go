@@ -250,7 +250,7 @@ func (d *Daemon) stopLease(ctx context.Context, l *lease.Lease, reason string, g
 	if err := d.table.Ending(l.ID, reason); err != nil {
 		return err
 	}
-	d.leaseEvent(l, "lease.stopping", reason)
+	d.table.Notice(l.ID, lease.Notice{Kind: "lease.stopping", Text: "it is being stopped: " + reason})
 	port := d.portOf(l)
 	if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotFound) && !errors.Is(err, cgroup.ErrNotSupported) {
 		return fmt.Errorf("cannot thaw lease %s: %w", l.ID, err)

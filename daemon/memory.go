@@ -232,7 +232,7 @@ func (d *Daemon) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, lea
 			continue
 		}
 		if a.Tell {
-			d.table.Notice(l.ID, a.String())
+			d.table.Notice(l.ID, lease.Notice{Text: a.String()})
 		}
 	}
 	d.events.publish(api.Event{Kind: "memory." + string(a.Do), GPU: string(id), Tenant: tenant, Lease: a.Lease, Message: a.String()})

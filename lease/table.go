@@ -38,6 +38,8 @@ type Config struct {
 	// Changed is told of every change of a lease's state, in order, with the table's lock held: it must neither block
 	// nor call the table.
 	Changed func(Lease)
+	// Noticed is told of every notice that a lease is left, under the same terms as Changed.
+	Noticed func(l Lease, n Notice)
 	Now     func() time.Time // nil: time.Now
 	Random  func(n int) int  // for ids, below n; nil: a good one
 }
@@ -117,10 +119,15 @@ func (t *Table) reviseTermsLocked() {
 			continue
 		}
 		revised := *now
-		if g.memory() > e.Terms.memory() && !t.raiseFitsLocked(e, g, o) {
+		switch was, is := api.Bytes(e.Terms.memory()).Short(), api.Bytes(g.memory()).Short(); {
+		case g.memory() > e.Terms.memory() && !t.raiseFitsLocked(e, g, o):
 			revised.Memory = old.Memory
-			e.notice(fmt.Sprintf("the grant's memory is %s now, but that does not fit beside the others: this lease keeps %s",
-				api.Bytes(g.memory()).Short(), api.Bytes(e.Terms.memory()).Short()))
+			t.noticeLocked(e, "lease.memory", fmt.Sprintf("the grant's memory is %s now, but that does not fit beside the others: this lease keeps %s", is, was))
+		case g.memory() != e.Terms.memory():
+			t.noticeLocked(e, "lease.memory", fmt.Sprintf("the GPU memory of grant %s is %s now, it was %s", e.Terms.Spec.Name, is, was))
+		}
+		if revised.Share != old.Share {
+			t.noticeLocked(e, "lease.share", fmt.Sprintf("the share of grant %s is %s now, it was %s", e.Terms.Spec.Name, revised.Share, old.Share))
 		}
 		if e.Terms.Kind() == api.ModeMPS {
 			e.Terms.Spec.MPS = &revised
@@ -341,7 +348,7 @@ func (t *Table) finish(ctx context.Context, e *entry, reason string) error {
 	t.mu.Lock()
 	e.busy, e.endWanted = false, ""
 	if err != nil {
-		e.notice("its walls could not be taken down: " + err.Error())
+		t.noticeLocked(e, "", "its walls could not be taken down: "+err.Error())
 		t.mu.Unlock()
 		return fmt.Errorf("cannot end lease %s: %w", l.ID, err)
 	}
@@ -367,12 +374,26 @@ func (t *Table) forgetLocked(id string) {
 	}
 }
 
+// Notice is one line for the user of a lease.
+type Notice struct {
+	Kind string // of the event that tells of it; empty when another event does
+	Text string
+}
+
 // Notice leaves a line for the lease's user; the last few are kept. An unknown lease is passed over.
-func (t *Table) Notice(id, text string) {
+func (t *Table) Notice(id string, n Notice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.leases[id]; e != nil {
-		e.notice(text)
+		t.noticeLocked(e, n.Kind, n.Text)
+	}
+}
+
+func (t *Table) noticeLocked(e *entry, kind, text string) {
+	e.notice(text)
+	t.version++
+	if t.cfg.Noticed != nil {
+		t.cfg.Noticed(e.clone(), Notice{kind, text})
 	}
 }
 

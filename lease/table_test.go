@@ -587,13 +587,13 @@ func TestSpecChanges(t *testing.T) {
 		}
 		check(30, 10*gib, 0)
 		revise(2, 50, 19*gib)
-		check(50, 19*gib, 0)
+		check(50, 19*gib, 2)
 		revise(3, 60, 25*gib) // 25 + 20 > 39
-		check(60, 19*gib, 1)
+		check(60, 19*gib, 4)
 		revise(3, 60, 25*gib)
-		check(60, 19*gib, 1)
+		check(60, 19*gib, 4)
 		revise(4, 60, 5*gib)
-		check(60, 5*gib, 1)
+		check(60, 5*gib, 5)
 		if a.Terms.percent() != 30 {
 			t.Error("a copy that was given out changed")
 		}

@@ -20,6 +20,7 @@ type Stat struct {
 	PID     int
 	PPID    int
 	Session int    // the pid of the session's leader, 0 for kernel threads
+	TTY     uint64 // the device number of its controlling terminal, as unix.Mkdev makes it; 0 without one
 	State   byte   // of the first thread: 'R', 'S', 'D', 'T', 'Z', 'X', … as in proc_pid_stat(5)
 	Threads int    // how many there are, a first one that has ended included while others live
 	Start   uint64 // start time in clock ticks since boot, field 22
@@ -197,6 +198,10 @@ func parseStat(b []byte) (Stat, error) {
 	if err != nil {
 		return Stat{}, errors.New("the session is no number")
 	}
+	tty, err := strconv.ParseInt(string(f[4]), 10, 32)
+	if err != nil {
+		return Stat{}, errors.New("the terminal is no number")
+	}
 	threads, err := strconv.Atoi(string(f[17]))
 	if err != nil {
 		return Stat{}, errors.New("the number of threads is no number")
@@ -205,5 +210,13 @@ func parseStat(b []byte) (Stat, error) {
 	if err != nil {
 		return Stat{}, errors.New("the start time is no number")
 	}
-	return Stat{PID: pid, PPID: ppid, Session: session, State: f[0][0], Threads: threads, Start: start, Name: string(b[open+1 : end])}, nil
+	return Stat{PID: pid, PPID: ppid, Session: session, TTY: ttyDevice(uint32(tty)), State: f[0][0], Threads: threads, Start: start, Name: string(b[open+1 : end])}, nil
+}
+
+// ttyDevice is the device number in field 7, where the kernel puts the upper bits of the minor above the major's.
+func ttyDevice(n uint32) uint64 {
+	if n == 0 {
+		return 0
+	}
+	return unix.Mkdev(n>>8&0xfff, n&0xff|n>>12&0xfff00)
 }

@@ -53,7 +53,7 @@ func spawn(cmd *exec.Cmd) (*process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Setpgid = true
+	cmd.SysProcAttr.Setpgid = !cmd.SysProcAttr.Setsid // The leader of a session leads its group already.
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("cannot start %s: %w", filepath.Base(cmd.Path), err)
 	}
@@ -441,6 +441,18 @@ func (n *Node) Run(args ...string) (*Job, error) {
 		return nil, err
 	}
 	return &Job{p, l}, nil
+}
+
+// RunOn starts gpushare run in a session of its own on a terminal.
+func (n *Node) RunOn(tty *os.File, args ...string) (*Job, error) {
+	cmd := exec.Command(n.program("gpushare"), append([]string{"run"}, args...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = tty, tty, tty, n.Environ()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	p, err := spawn(cmd)
+	if err != nil {
+		return nil, err
+	}
+	return &Job{p, &lastLines{}}, nil
 }
 
 // Burn is the argument list of a virtual CUDA program.

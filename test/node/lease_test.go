@@ -263,17 +263,38 @@ func TestLeaseStop(t *testing.T) {
 	}
 }
 
+// Whoever runs out of time is warned on his terminal and in the events, and is then asked to end, with the reason.
 func TestMaxTime(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
-	job, id := begin(t, n, "red", "short", "sleep", "60")
-	l := leaseByID(status(t, n), id)
-	if l == nil || l.Ends == nil || l.Started == nil || l.Ends.Sub(*l.Started) != time.Second {
+	told := follow(t, n)
+	screen, job := onTerminal(t, n, "-q", "-t", "red", "--grant", "short", "--", "sleep", "60")
+	var id string
+	s := awaitStatus(t, n, "it does not run", func(s *api.Status) bool {
+		l := harness.Lease(s, "red", "short")
+		return l != nil && l.State == api.LeaseRunning
+	})
+	l := harness.Lease(s, "red", "short")
+	id = l.ID
+	if l.Ends == nil || l.Started == nil || l.Ends.Sub(*l.Started) != time.Second {
 		t.Fatalf("the lease does not say when it ends: %+v", l)
 	}
 	if code := awaitEnd(t, job); code != -int(syscall.SIGTERM) {
 		t.Errorf("the job ended with %d, not by SIGTERM", code)
+	}
+	for _, want := range []string{"lease.max-time", "lease.stopping", "lease.ended"} {
+		if e := told.await(t, want, id); e.Kind == "lease.stopping" && !strings.Contains(e.Message, "max_time") {
+			t.Errorf("the reason is not told: %q", e.Message)
+		}
+	}
+	for _, want := range []string{"gpushare: lease " + id + ": its time is over in 100ms (max_time 1s)", "it is being stopped: its time is over"} {
+		if err := screen.await(soon(t), want); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := strings.Count(screen.String(), "its time is over in"); got != 1 {
+		t.Errorf("the warning came %d times:\n%s", got, screen.String())
 	}
 	awaitStatus(t, n, "the lease is still there", func(s *api.Status) bool { return leaseByID(s, id) == nil })
 }

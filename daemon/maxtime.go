@@ -1,0 +1,94 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// timeLoop warns leases whose time runs out (max_time), and stops them when it has. A node that only observes does
+// neither.
+func (d *Daemon) timeLoop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-d.timeWake:
+		}
+		next := time.Hour
+		for _, l := range d.table.Live() {
+			if l.State != lease.Running || l.Ends == nil || !d.desired.Load().enforcing() {
+				continue
+			}
+			next = min(next, d.runOut(ctx, &l))
+		}
+		timer.Reset(max(next, time.Millisecond))
+	}
+}
+
+// runOut does what is due for one lease and tells when to look at it again.
+func (d *Daemon) runOut(ctx context.Context, l *lease.Lease) time.Duration {
+	left := l.Ends.Sub(d.now())
+	if left <= 0 {
+		d.stopInBackground(ctx, l, "its time is over (max_time)")
+		return time.Hour
+	}
+	at, next := warning(time.Duration(*l.Terms.Spec.MaxTime), left)
+	if at > 0 {
+		// The text is the same each time it is made, so that nobody is warned twice, by a daemon that was restarted either.
+		text := fmt.Sprintf("its time is over in %s (max_time %s): it is asked to end at %s, and killed %s later",
+			api.Duration(at), *l.Terms.Spec.MaxTime, l.Ends.Local().Format(time.TimeOnly), stopGrace)
+		if !slices.Contains(l.Notices, text) {
+			d.table.Notice(l.ID, lease.Notice{Kind: "lease.max-time", Text: text})
+		}
+	}
+	return next
+}
+
+// warning tells which warning a lease with so much time left has had or is due, 0 for none yet, and how long it is until
+// the next. It is warned 10 minutes and 1 minute before its end, as far as that is not in the first half of its time; one
+// that is too short for either is warned when a tenth is left.
+func warning(whole, left time.Duration) (due, next time.Duration) {
+	var at []time.Duration
+	for _, w := range []time.Duration{10 * time.Minute, time.Minute} {
+		if w <= whole/2 {
+			at = append(at, w)
+		}
+	}
+	if len(at) == 0 {
+		at = []time.Duration{whole / 10}
+	}
+	for _, w := range at {
+		if left > w {
+			return due, left - w
+		}
+		due = w
+	}
+	return due, left
+}
+
+// stopInBackground stops a lease the polite way without holding anybody up, and tries again until it is gone.
+func (d *Daemon) stopInBackground(ctx context.Context, l *lease.Lease, reason string) {
+	d.goroutines.Go(func() {
+		for ctx.Err() == nil {
+			stop, cancel := context.WithTimeout(ctx, stopGrace+wallTimeout)
+			err := d.stopLease(stop, l, reason, stopGrace)
+			cancel()
+			if _, there := d.table.Get(l.ID); err == nil || !there {
+				return
+			}
+			d.log.Warn("cannot end a lease", "lease", l.ID, "reason", reason, "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Second):
+			}
+		}
+	})
+}

@@ -1,0 +1,149 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// screen is what a pseudo terminal shows.
+type screen struct {
+	mu   sync.Mutex // guards what follows
+	b    []byte
+	more chan struct{} // closed when there is more
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return string(s.b)
+}
+
+func (s *screen) await(ctx context.Context, text string) error {
+	for {
+		s.mu.Lock()
+		got, more := string(s.b), s.more
+		s.mu.Unlock()
+		if strings.Contains(got, text) {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return fmt.Errorf("the terminal does not show %q: %w:\n%s", text, ctx.Err(), got)
+		}
+	}
+}
+
+func (s *screen) show(b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.b = append(s.b, b...)
+	close(s.more)
+	s.more = make(chan struct{})
+}
+
+// onTerminal starts gpushare run with a pseudo terminal of its own, as a shell in a terminal window would.
+func onTerminal(t *testing.T, n *harness.Node, args ...string) (*screen, *harness.Job) {
+	t.Helper()
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("there are no pseudo terminals here: %v", err)
+	}
+	master := os.NewFile(uintptr(fd), "ptmx")
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join("/dev/pts", fmt.Sprint(number))
+	if err := os.Chmod(name, 0o620); err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(name, os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, err := n.RunOn(tty, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &screen{more: make(chan struct{})}
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		buf := make([]byte, 4096)
+		for {
+			k, err := master.Read(buf)
+			if err != nil {
+				return
+			}
+			s.show(buf[:k])
+		}
+	})
+	t.Cleanup(func() {
+		job.Kill()
+		tty.Close()
+		master.Close()
+		reader.Wait()
+	})
+	return s, job
+}
+
+// teller follows the events of a node.
+type teller struct {
+	mu     sync.Mutex // guards what follows
+	events []api.Event
+	more   chan struct{}
+}
+
+func follow(t *testing.T, n *harness.Node) *teller {
+	t.Helper()
+	e := &teller{more: make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		_ = n.Client().Events(ctx, func(x api.Event) { // Its end is the test's.
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.events = append(e.events, x)
+			close(e.more)
+			e.more = make(chan struct{})
+		})
+	})
+	t.Cleanup(func() { stop(); reader.Wait() })
+	return e
+}
+
+// await waits for an event of a kind about a lease.
+func (e *teller) await(t *testing.T, kind, id string) api.Event {
+	t.Helper()
+	ctx := soon(t)
+	for {
+		e.mu.Lock()
+		more := e.more
+		for _, x := range e.events {
+			if x.Kind == kind && x.Lease == id {
+				e.mu.Unlock()
+				return x
+			}
+		}
+		e.mu.Unlock()
+		select {
+		case <-more:
+		case <-ctx.Done():
+			t.Fatalf("no event %s of %s", kind, id)
+		}
+	}
+}
