@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/ledger"
+	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/internal/version"
@@ -96,7 +97,11 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now}
 	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged, Noticed: d.noticed})
 	d.desired.Store(&desired{})
-	d.rosters.p.Store(resolveRoster(nil))
+	d.rosters.names, d.rosters.kicks = &names.Directory{}, make(chan struct{}, 1)
+	if s.Getent != "off" {
+		d.rosters.names.Program = s.Getent
+	}
+	d.rosters.p.Store(rosterOf(os.Geteuid(), nil, d.rosters.names))
 	return d, nil
 }
 

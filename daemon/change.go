@@ -372,12 +372,12 @@ func (d *Daemon) retryGPU(c *call) error {
 			return err
 		}
 	}
-	op, err := d.accept(c.ctx(), p, userName(c.caller.uid), authority{})
+	op, err := d.accept(c.ctx(), p, c.caller.name, authority{})
 	if err != nil {
 		return err
 	}
 	if op == nil {
-		done := d.operations.begin("retry-of-"+name, "retry", userName(c.caller.uid), p.plan)
+		done := d.operations.begin("retry-of-"+name, "retry", c.caller.name, p.plan)
 		done = d.operations.end(done.ID, "done", nil)
 		op = &done
 	}

@@ -51,6 +51,7 @@ func (d *Daemon) convergeLoop(ctx context.Context) {
 		}
 		cancel()
 		d.refresh(d.observer.Last())
+		d.kickNames()
 		pause := time.NewTimer(kickSpacing)
 		select {
 		case <-ctx.Done():

@@ -104,6 +104,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.goroutines.Go(func() { d.eventLoop(ctx) })
 	d.goroutines.Go(func() { d.timeLoop(ctx) })
 	d.goroutines.Go(func() { d.noticeLoop(ctx) })
+	d.goroutines.Go(func() { d.nameLoop(ctx) })
 	if err := d.notify.Ready(); err != nil {
 		d.log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
 	}

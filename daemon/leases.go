@@ -47,7 +47,7 @@ func (d *Daemon) postLease(c *call) error {
 	}
 	ticket, err := d.table.Submit(lease.Request{
 		Tenant: q.Tenant, Grant: q.Grant, GPU: q.GPU, Member: c.caller.tenants, Admin: c.caller.admin,
-		User: userName(c.caller.uid), UID: c.caller.uid, Command: q.Command, Wait: (*time.Duration)(q.Wait),
+		User: c.caller.name, UID: c.caller.uid, Command: q.Command, Wait: (*time.Duration)(q.Wait),
 	})
 	if err != nil {
 		return err
@@ -237,9 +237,9 @@ func (d *Daemon) deleteLease(c *call) error {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "'gpushare lease list' shows them"}
 	}
 	if !c.caller.admin && c.caller.uid != l.UID {
-		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not stop lease %s: it is of %s", userName(c.caller.uid), id, l.User), Hint: "its owner or an administrator may"}
+		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not stop lease %s: it is of %s", c.caller.name, id, l.User), Hint: "its owner or an administrator may"}
 	}
-	if err := d.stopLease(c.ctx(), &l, "stopped by "+userName(c.caller.uid), stopGrace); err != nil {
+	if err := d.stopLease(c.ctx(), &l, "stopped by "+c.caller.name, stopGrace); err != nil {
 		return err
 	}
 	return c.reply(http.StatusOK, map[string]string{"stopped": id})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -98,6 +99,9 @@ func (d *Daemon) picture() *picture {
 		}
 	}
 	for i := range p.leases {
+		if l := &p.leases[i]; l.User == names.Nameless(l.UID) {
+			l.User = d.rosters.names.UserName(l.UID) // It may be known by now.
+		}
 		d.measure(&p.leases[i])
 	}
 	return p
@@ -128,7 +132,7 @@ func (d *Daemon) measure(l *api.Lease) {
 func (d *Daemon) getInfo(c *call) error {
 	out := api.Info{
 		API: "v1", Version: versionText(), Features: api.Features(), Adapter: d.port.Info().Adapter,
-		You: api.Caller{UID: c.caller.uid, User: userName(c.caller.uid), Role: c.caller.role(), Tenants: c.caller.tenants},
+		You: api.Caller{UID: c.caller.uid, User: c.caller.name, Role: c.caller.role(), Tenants: c.caller.tenants},
 	}
 	if n := d.observer.Last(); n.DriverErr == nil {
 		out.Driver = n.Driver.DriverVersion

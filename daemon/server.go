@@ -94,6 +94,9 @@ func (d *Daemon) serve(w http.ResponseWriter, q *http.Request, r *route) {
 		return
 	}
 	c := &call{w: w, r: q, caller: d.rosters.caller(p)}
+	if d.rosters.names.Unnamed() {
+		d.kickNames()
+	}
 	if !r.access.allows(c.caller) {
 		writeError(w, r.access.denied(c.caller, r.what))
 		return

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/names"
 )
 
 // Settings are the daemon's own, unlike the spec, which is the node's. Every one has a default that works.
@@ -29,6 +31,7 @@ type Settings struct {
 	Worker     string       `yaml:"worker"`      // gpushare-nvml
 	Thaw       string       `yaml:"thaw"`        // gpushare-thaw
 	MPSControl string       `yaml:"mps_control"` // nvidia-cuda-mps-control
+	Getent     string       `yaml:"getent"`      // asks the host's directory for names; empty: found, off: only files
 	Systemd    string       `yaml:"systemd"`     // auto | off
 	CgroupRoot string       `yaml:"cgroup_root"` // the subtree's name on hosts without systemd
 	Converge   SettingsSpan `yaml:"converge_every"`
@@ -92,6 +95,9 @@ func (s *Settings) complete() error {
 			return fmt.Errorf("%w: %s is %q, which is no absolute path", ErrSettings, dir.name, dir.path)
 		}
 	}
+	if s.Getent != "" && s.Getent != "off" && !filepath.IsAbs(s.Getent) {
+		return fmt.Errorf("%w: getent is %q: write the program's absolute path, or off", ErrSettings, s.Getent)
+	}
 	if s.Systemd != "auto" && s.Systemd != "off" {
 		return fmt.Errorf("%w: systemd is %q: write auto or off", ErrSettings, s.Systemd)
 	}
@@ -110,6 +116,9 @@ func (s *Settings) complete() error {
 	}
 	if s.MPSControl == "" {
 		s.MPSControl = findProgram(s.HostRoot, "nvidia-cuda-mps-control")
+	}
+	if s.Getent == "" {
+		s.Getent = cmp.Or(names.Find(), "off")
 	}
 	for _, p := range []struct {
 		at   *string
@@ -180,6 +189,7 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		{"worker", d.settings.Worker, s.Worker},
 		{"thaw", d.settings.Thaw, s.Thaw},
 		{"mps_control", d.settings.MPSControl, s.MPSControl},
+		{"getent", d.settings.Getent, s.Getent},
 		{"systemd", d.settings.Systemd, s.Systemd},
 		{"cgroup_root", d.settings.CgroupRoot, s.CgroupRoot},
 	} {
@@ -187,6 +197,6 @@ func (d *Daemon) reload() (waiting []string, err error) {
 			waiting = append(waiting, f.name)
 		}
 	}
-	d.rosters.p.Store(resolveRoster(d.desired.Load().spec))
+	d.learn(d.desired.Load().spec, nameGrace, true)
 	return waiting, nil
 }

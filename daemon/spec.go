@@ -86,7 +86,7 @@ func (d *Daemon) putSpec(c *call) error {
 	if check || (p.same && p.plan.Empty) {
 		return c.reply(http.StatusOK, out)
 	}
-	op, err := d.accept(c.ctx(), p, userName(c.caller.uid), a)
+	op, err := d.accept(c.ctx(), p, c.caller.name, a)
 	if err != nil {
 		return err
 	}
@@ -143,6 +143,7 @@ func (d *Daemon) propose(ctx context.Context, file string, body []byte, s *api.S
 	}
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
+	d.learn(s, nameGrace, true)
 	node := d.observer.Observe(ctx)
 	if node.DriverErr != nil && len(s.GPUs) > 0 {
 		return nil, driverError(node.DriverErr)
@@ -195,8 +196,9 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
 	p.plan.Warnings = append(p.plan.Warnings, unheeded(p.want.spec)...)
-	for _, u := range resolveRoster(p.want.spec).unknown {
-		p.plan.Warnings = append(p.plan.Warnings, "this host does not know "+u)
+	unknown := rosterOf(0, p.want.spec, d.rosters.names).unknown
+	for i := range unknown {
+		p.plan.Warnings = append(p.plan.Warnings, unknown[i].text())
 	}
 	for i := range p.steps {
 		for _, who := range p.steps[i].Disturbs {
@@ -371,29 +373,25 @@ func (d *Daemon) specDiff(p *proposal) *api.Diff {
 func (d *Daemon) adoptSpec(_ *observe.Node) {
 	acc := d.store.State().Accepted
 	if acc == nil {
+		d.learn(nil, nameStart, true)
 		return
 	}
 	s, err := spec.Decode("state.json", []byte(acc.YAML))
 	if err != nil {
 		d.conditions.set("state", "spec", "the accepted spec cannot be read by this version: "+err.Error(), "nothing is changed; apply a spec that this version reads")
 		d.log.Error("cannot read the accepted spec", "error", err)
+		d.learn(nil, nameStart, true)
 		return
 	}
 	s.Normalize()
+	d.learn(s, nameStart, true)
 	d.install(wantOf(s, spec.Resolved(acc.Resolved), acc.Generation))
 }
 
 // install puts a spec in force in memory.
 func (d *Daemon) install(want *desired) {
 	d.desired.Store(want)
-	r := resolveRoster(want.spec)
-	d.rosters.p.Store(r)
-	unknown := map[string]api.Condition{}
-	for _, u := range r.unknown {
-		unknown[u] = api.Condition{Message: "this host does not know " + u, Hint: "correct the name, or create it; it gives nobody any rights now"}
-	}
-	d.conditions.replace("unknown-member", unknown)
-	d.page.touch()
+	d.renewRoster()
 }
 
 // firstSpec applies the settings' spec file on a node that never had a spec.

@@ -1,0 +1,268 @@
+package names
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// perCall is how many names one call asks for: its deadline is for all of them together.
+const perCall = 16
+
+// turn is a lock that can be waited for with a context.
+type turn struct {
+	once sync.Once
+	c    chan struct{}
+}
+
+func (t *turn) take(ctx context.Context) error {
+	t.once.Do(func() { t.c = make(chan struct{}, 1) })
+	select {
+	case t.c <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cannot ask for names: another is asking: %w", ctx.Err())
+	}
+}
+
+func (t *turn) give() { <-t.c }
+
+// Refresh reads the files again and asks for these names and for the numbers that were wanted: those that are new, not
+// found or not fresh, or all. What the directory does not answer stays as it was known, and is the error.
+func (d *Directory) Refresh(ctx context.Context, users, groups []string, all bool) error {
+	if err := d.turn.take(ctx); err != nil {
+		return err
+	}
+	defer d.turn.give()
+	err := d.refresh(ctx, users, groups, all)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case err == nil:
+		d.failure, d.since = nil, time.Time{}
+	case d.failure == nil:
+		d.failure, d.since = err, d.now()
+	default:
+		d.failure = err
+	}
+	return err
+}
+
+func (d *Directory) refresh(ctx context.Context, users, groups []string, all bool) error {
+	if err := d.readFiles(); err != nil {
+		return err
+	}
+	wanted := d.takeWanted()
+	if d.Program == "" {
+		d.noted(wanted, nil)
+		return nil
+	}
+	if err := d.askNames(ctx, &d.users, "passwd", d.due(&d.users, users, all)); err != nil {
+		d.wantAgain(wanted)
+		return err
+	}
+	if err := d.askNames(ctx, &d.groups, "group", d.due(&d.groups, groups, all)); err != nil {
+		d.wantAgain(wanted)
+		return err
+	}
+	for part := range slices.Chunk(wanted, perCall) {
+		keys := make([]string, len(part))
+		for i, uid := range part {
+			keys[i] = strconv.Itoa(uid)
+		}
+		found, err := d.lookup(ctx, "passwd", keys)
+		if err != nil {
+			d.wantAgain(part)
+			return err
+		}
+		d.noted(part, found)
+	}
+	return nil
+}
+
+func (d *Directory) readFiles() error {
+	users, err := readFile(d.Passwd, "/etc/passwd")
+	if err != nil {
+		return err
+	}
+	groups, err := readFile(d.Group, "/etc/group")
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.users.loadLocked(users)
+	d.groups.loadLocked(groups)
+	return nil
+}
+
+// due picks the names to ask for.
+func (d *Directory) due(t *table, names []string, all bool) []string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var out []string
+	for _, name := range names {
+		a, ok := t.answered[name]
+		if askable(name) && !slices.Contains(out, name) && (all || !ok || a.id < 0 || d.now().Sub(a.at) > freshFor) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// askNames asks for many at once, and for each that did not come back by itself: a directory may answer with another
+// spelling ("alice" for "Alice"), and only then it is clear for which.
+func (d *Directory) askNames(ctx context.Context, t *table, database string, names []string) error {
+	for part := range slices.Chunk(names, perCall) {
+		found, err := d.lookup(ctx, database, part)
+		if err != nil {
+			return err
+		}
+		for _, name := range part {
+			id := -1
+			if i := slices.IndexFunc(found, func(e entry) bool { return e.name == name }); i >= 0 {
+				id = found[i].id
+			} else if len(part) == 1 {
+				if len(found) == 1 {
+					id = found[0].id
+				}
+			} else {
+				alone, err := d.lookup(ctx, database, []string{name})
+				if err != nil {
+					return err
+				}
+				if len(alone) == 1 {
+					id = alone[0].id
+				}
+			}
+			d.answer(t, name, id)
+		}
+	}
+	return nil
+}
+
+func (d *Directory) answer(t *table, name string, id int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t.answered == nil {
+		t.answered = map[string]answer{}
+	}
+	t.answered[name] = answer{id, d.now()}
+	t.nameLocked()
+}
+
+func (d *Directory) lookup(ctx context.Context, database string, keys []string) ([]entry, error) {
+	b, err := d.getent(ctx, append([]string{database}, keys...)...)
+	if err != nil {
+		return nil, err
+	}
+	return parse(b), nil
+}
+
+// takeWanted gives the numbers whose names were wanted and that the files do not have either.
+func (d *Directory) takeWanted() []int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []int
+	for uid := range d.wanted {
+		if _, ok := d.users.name[uid]; !ok {
+			out = append(out, uid)
+		}
+	}
+	clear(d.wanted)
+	slices.Sort(out)
+	return out
+}
+
+func (d *Directory) wantAgain(uids []int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, uid := range uids {
+		if len(d.wanted) < maxWanted {
+			d.wanted[uid] = true
+		}
+	}
+}
+
+// noted keeps what was found of numbers, and which have no name.
+func (d *Directory) noted(asked []int, found []entry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.nobody == nil || len(d.nobody) > maxNobody {
+		d.nobody = map[int]time.Time{}
+	}
+	for _, uid := range asked {
+		i := slices.IndexFunc(found, func(e entry) bool { return e.id == uid })
+		if i < 0 {
+			d.nobody[uid] = d.now()
+			continue
+		}
+		if d.users.answered == nil {
+			d.users.answered = map[string]answer{}
+		}
+		d.users.answered[found[i].name] = answer{uid, d.now()}
+		delete(d.nobody, uid)
+	}
+	d.users.nameLocked()
+}
+
+// GroupsOf asks for all groups of a user, the primary one included. It may take as long as one call's deadline.
+func (d *Directory) GroupsOf(ctx context.Context, user string) ([]int, error) {
+	if err := d.turn.take(ctx); err != nil {
+		return nil, err
+	}
+	defer d.turn.give()
+	if !askable(user) {
+		return nil, fmt.Errorf("cannot tell the groups of %q: it is no user's name", user)
+	}
+	if d.Program == "" {
+		return d.groupsInFiles(user)
+	}
+	b, err := d.getent(ctx, "initgroups", user)
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell the groups of %s: %w", user, err)
+	}
+	// The name and then numbers. It leaves the primary group out, which passwd has.
+	f := strings.Fields(string(b))
+	who, err := d.lookup(ctx, "passwd", []string{user})
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell the groups of %s: %w", user, err)
+	}
+	if len(f) == 0 || len(who) != 1 {
+		return nil, fmt.Errorf("cannot tell the groups of %s: %w", user, ErrUnknown)
+	}
+	out := []int{who[0].primary}
+	for _, word := range f[1:] {
+		if gid, err := strconv.ParseUint(word, 10, 32); err == nil && !slices.Contains(out, int(gid)) {
+			out = append(out, int(gid))
+		}
+	}
+	return out, nil
+}
+
+// ErrUnknown says that the host knows no such name.
+var ErrUnknown = errors.New("this host does not know it")
+
+func (d *Directory) groupsInFiles(user string) ([]int, error) {
+	if err := d.readFiles(); err != nil {
+		return nil, err
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	i := slices.IndexFunc(d.users.file, func(e entry) bool { return e.name == user })
+	if i < 0 {
+		return nil, fmt.Errorf("cannot tell the groups of %s: %w", user, ErrUnknown)
+	}
+	out := []int{d.users.file[i].primary}
+	for _, g := range d.groups.file {
+		if slices.Contains(g.members, user) && !slices.Contains(out, g.id) {
+			out = append(out, g.id)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,109 @@
+package names
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+)
+
+const (
+	// maxAnswer bounds what getent may say: a group with ten thousand members is some 100 KiB.
+	maxAnswer = 4 << 20
+	// afterKill is the time for a killed getent to be gone. One that sits in the kernel cannot be killed.
+	afterKill = 200 * time.Millisecond
+)
+
+// errStuck means that an earlier getent was killed and is not gone: another would only join it.
+var errStuck = errors.New("an earlier getent still hangs in the kernel")
+
+var errTooMuch = fmt.Errorf("getent said more than %d MiB", maxAnswer>>20)
+
+// Find gives the host's getent, or nothing where there is none. Only the usual places are looked at: a root daemon does
+// not run what its PATH happens to name.
+func Find() string {
+	for _, p := range []string{"/usr/bin/getent", "/bin/getent", "/run/current-system/sw/bin/getent"} {
+		if i, err := os.Stat(p); err == nil && i.Mode().IsRegular() && i.Mode()&0o111 != 0 {
+			return p
+		}
+	}
+	return ""
+}
+
+// getent makes one call and gives its output. Whoever calls it has the turn.
+func (d *Directory) getent(ctx context.Context, args ...string) ([]byte, error) {
+	if d.hanging != nil {
+		select {
+		case <-d.hanging:
+			d.hanging = nil
+		default:
+			return nil, errStuck
+		}
+	}
+	timeout := d.Timeout
+	if timeout == 0 {
+		timeout = 2 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, d.Program, args...)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}
+	cmd.WaitDelay = afterKill / 2 // What it started may keep its output open; that is not waited for.
+	out := &bounded{}
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start getent: %w", err)
+	}
+	var err error
+	gone := make(chan struct{})
+	go func() {
+		err = cmd.Wait()
+		close(gone)
+	}()
+	select {
+	case <-gone:
+		return out.answer(ctx, err, timeout)
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(afterKill)
+	defer late.Stop()
+	select {
+	case <-gone:
+	case <-late.C:
+		d.hanging = gone
+	}
+	return nil, unanswered(ctx, timeout)
+}
+
+func unanswered(ctx context.Context, timeout time.Duration) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	return fmt.Errorf("getent did not answer within %v", timeout)
+}
+
+// bounded keeps what is written to it, and refuses what is too much: getent ends by its broken pipe.
+type bounded struct{ b bytes.Buffer }
+
+// Write takes all or nothing.
+func (w *bounded) Write(p []byte) (int, error) {
+	if w.b.Len()+len(p) > maxAnswer {
+		return 0, errTooMuch
+	}
+	return w.b.Write(p)
+}
+
+// answer is the output, unless the call failed. Exit code 2, that some keys were not found, is no failure.
+func (w *bounded) answer(ctx context.Context, err error, timeout time.Duration) ([]byte, error) {
+	var exit *exec.ExitError
+	switch {
+	case err == nil, errors.As(err, &exit) && exit.ExitCode() == 2:
+		return w.b.Bytes(), nil
+	case ctx.Err() != nil:
+		return nil, unanswered(ctx, timeout)
+	}
+	return nil, fmt.Errorf("getent failed: %w", err)
+}

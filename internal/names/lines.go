@@ -1,0 +1,73 @@
+package names
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// entry is one line of passwd or group.
+type entry struct {
+	name    string
+	id      int
+	primary int      // passwd: the primary group
+	members []string // group: those who have it beside their primary one
+}
+
+// parse reads lines of passwd (name:password:uid:gid:…) or group (name:password:gid:members). What is no such line is
+// passed over: "+::::" of NIS, comments, empty ones.
+func parse(b []byte) []entry {
+	var out []entry
+	for line := range strings.Lines(string(b)) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
+		if len(f) < 4 || !askable(f[0]) {
+			continue
+		}
+		id, err := number(f[2])
+		if err != nil {
+			continue
+		}
+		e := entry{name: f[0], id: id}
+		switch {
+		case len(f) >= 7:
+			if e.primary, err = number(f[3]); err != nil {
+				continue
+			}
+		case f[3] != "":
+			e.members = strings.Split(f[3], ",")
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// number reads an id. The largest is no id: system calls take it for "none".
+func number(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err == nil && n == 1<<32-1 {
+		err = strconv.ErrRange
+	}
+	return int(n), err
+}
+
+// askable tells whether getent can be asked for the name: it would take a number for an id, and a dash for an option.
+func askable(name string) bool {
+	return name != "" && len(name) <= 256 && !strings.ContainsAny(name, ":,\n\x00") && !strings.ContainsAny(name[:1], "-+#") &&
+		strings.Trim(name, "0123456789") != ""
+}
+
+// readFile reads a passwd or group file. One that is not there has nobody in it.
+func readFile(path, usual string) ([]entry, error) {
+	b, err := os.ReadFile(cmp.Or(path, usual))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the host's names: %w", err)
+	}
+	return parse(b), nil
+}

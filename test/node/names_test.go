@@ -1,0 +1,177 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// Somebody whom only a directory knows, and no file of the host.
+const (
+	remoteUID = 471100
+	remoteGID = 471101
+)
+
+// directory writes a getent in the node's own folder, and replaces it as a whole.
+func directory(t *testing.T, n *harness.Node, script string) {
+	t.Helper()
+	file := filepath.Join(n.Dir, "getent")
+	if err := os.WriteFile(file+".new", []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answers knows the users and groups of these lines, and nobody else.
+func answers(lines ...string) string {
+	s := "shift; missing=2\nfor key; do case $key in\n"
+	for _, l := range lines {
+		f := strings.Split(l, ":")
+		s += fmt.Sprintf("%s|%s) echo '%s'; missing=0 ;;\n", f[0], f[2], l)
+	}
+	return s + "esac; done; exit $missing"
+}
+
+func inDirectory(t *testing.T) *harness.Node {
+	t.Helper()
+	n := newNode(t, quick)
+	n.Dir = t.TempDir()
+	open(t, n.Dir)
+	n.Settings = map[string]string{"getent": filepath.Join(n.Dir, "getent"), "converge_every": "1s"}
+	return n
+}
+
+// open lets other users into a folder of the test's own.
+func open(t *testing.T, dir string) {
+	t.Helper()
+	for d := dir; d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// asUID runs gpushare as a user who has these groups beside his own.
+func asUID(t *testing.T, n *harness.Node, uid, gid uint32, groups []uint32, args ...string) harness.Result {
+	t.Helper()
+	cmd := exec.CommandContext(soon(t), filepath.Join(n.Bin, "gpushare"), args...)
+	cmd.Env, cmd.Dir = n.Environ(), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid, Groups: groups}}
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	_ = cmd.Run() // The exit code is what is looked at.
+	return harness.Result{Code: cmd.ProcessState.ExitCode(), Out: out.String(), Err: errs.String()}
+}
+
+const remoteSpec = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 2}, mode: timeslice}
+tenants:
+  - name: far
+    members: {users: [remote], groups: [club]}
+    gpu: [{name: part, timeslice: {share: 30%, memory: 8GiB}}]
+`
+
+// hasCondition tells whether the status has one of a kind that says text.
+func hasCondition(s *api.Status, kind, text string) bool {
+	for _, c := range s.Node.Conditions {
+		if c.Kind == kind && strings.Contains(c.Message, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// A member whom only the directory knows is known by name, and one who is added there later needs no restart.
+func TestMembersOfADirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	t.Parallel()
+	n := inDirectory(t)
+	directory(t, n, answers("club:*:471102:"))
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	r := n.CLIIn(soon(t), remoteSpec, "apply", "-f", "-")
+	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "does not know user remote of tenant far") {
+		t.Errorf("apply exits with %d and does not warn: %s%s", r.Code, r.Out, r.Err)
+	}
+	awaitStatus(t, n, "nobody says that remote is not known", func(s *api.Status) bool { return hasCondition(s, "unknown-member", "user remote") })
+	if r := asUID(t, n, remoteUID, remoteGID, nil, "status"); r.Code != api.ExitDenied || !strings.Contains(r.Err, "uid 471100 may not") {
+		t.Errorf("an unknown user's status exits with %d: %s", r.Code, r.Err)
+	}
+	if r := asUID(t, n, 471103, remoteGID, []uint32{471102}, "run", "--", "true"); r.Code != 0 {
+		t.Errorf("a run by a group of the directory exits with %d: %s", r.Code, r.Err)
+	}
+	directory(t, n, answers("club:*:471102:", "remote:*:471100:471101::/:/bin/sh"))
+	awaitStatus(t, n, "remote stays unknown", func(s *api.Status) bool { return !hasCondition(s, "unknown-member", "") })
+	if r := asUID(t, n, remoteUID, remoteGID, nil, "run", "--", "true"); r.Code != 0 {
+		t.Errorf("a member's run exits with %d: %s", r.Code, r.Err)
+	}
+	if r := asUID(t, n, remoteUID, remoteGID, nil, "get"); r.Code != api.ExitDenied || !strings.Contains(r.Err, "remote may not") {
+		t.Errorf("a member's get exits with %d: %s", r.Code, r.Err)
+	}
+}
+
+// A directory that hangs delays nobody, takes nothing from those who are known, and is a condition until it answers.
+func TestDirectoryHangs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	t.Parallel()
+	n := inDirectory(t)
+	directory(t, n, answers("remote:*:471100:471101::/:/bin/sh", "club:*:471102:"))
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, remoteSpec)
+	directory(t, n, "exec sleep 600")
+	if r := n.CLI(soon(t), "config", "reload"); r.Code != 0 {
+		t.Fatalf("reload exits with %d: %s", r.Code, r.Err)
+	}
+	awaitStatus(t, n, "nobody says that the directory hangs", func(s *api.Status) bool { return hasCondition(s, "names", "did not answer") })
+	for range 3 { // While it is asked all the time.
+		began := time.Now()
+		r := asUID(t, n, remoteUID, remoteGID, nil, "run", "--", "true")
+		if took := time.Since(began); r.Code != 0 || took > 1500*time.Millisecond {
+			t.Errorf("a known member's run exits with %d after %v: %s", r.Code, took, r.Err)
+		}
+		began = time.Now()
+		r = asUID(t, n, 471109, remoteGID, nil, "status")
+		if took := time.Since(began); r.Code != api.ExitDenied || took > 1500*time.Millisecond {
+			t.Errorf("a stranger's status exits with %d after %v: %s", r.Code, took, r.Err)
+		}
+	}
+	apply(t, n, strings.Replace(remoteSpec, "[remote]", "[remote, later]", 1))
+	awaitStatus(t, n, "nobody says that later is not known yet", func(s *api.Status) bool {
+		return hasCondition(s, "unknown-member", "has not answered about user later")
+	})
+	// A start does not wait for ever for it either; who was known is so only by the files until it answers.
+	n.StopDaemon()
+	began := time.Now()
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the start took %v", took)
+	}
+	directory(t, n, answers("remote:*:471100:471101::/:/bin/sh", "club:*:471102:", "later:*:471105:1::/:/bin/sh"))
+	awaitStatus(t, n, "the directory answers and nobody sees it", func(s *api.Status) bool {
+		return !hasCondition(s, "names", "") && !hasCondition(s, "unknown-member", "")
+	})
+	if r := asUID(t, n, remoteUID, remoteGID, nil, "run", "--", "true"); r.Code != 0 {
+		t.Errorf("a member's run exits with %d: %s", r.Code, r.Err)
+	}
+}
