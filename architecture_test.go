@@ -32,7 +32,8 @@ var rules = map[string]rule{
 	"gpu":               {strict: true, why: "gpu is a port: an implementation behind it must not leak into it"},
 	"gpu/worker":        {ours: []string{"gpu", "internal/procfs"}, why: "the worker carries the port across a process, whatever is behind it"},
 	"gpu/nvml":          {ours: []string{"gpu"}, others: []string{"github.com/NVIDIA/go-nvml"}, why: "gpu/nvml is the only place that knows NVML"},
-	"cgroup":            {ours: []string{"internal/procfs"}, others: []string{"github.com/containerd/cgroups"}, why: "cgroup is a port and the adapters that need no service manager"},
+	"cgroup":            {ours: []string{"internal/procfs", "cgroup/device"}, others: []string{"github.com/containerd/cgroups"}, why: "cgroup is a port and the adapters that need no service manager"},
+	"cgroup/device":     {others: []string{"github.com/cilium/ebpf"}, why: "cgroup/device is the only place that speaks BPF, and it knows numbers of devices only"},
 	"systemd":           {ours: []string{"cgroup", "internal/procfs"}, others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"}, why: "systemd is an adapter of cgroup's port and the only place that speaks D-Bus"},
 	"mig":               {ours: []string{"gpu", "internal/step"}, why: "the planner is pure: the command line embeds it, without a daemon or a GPU"},
 	"mps":               {ours: []string{"gpu", "cgroup", "internal/step", "internal/procfs"}, why: "mps supervises control daemons; who may use them is decided elsewhere"},
@@ -63,6 +64,7 @@ var onlyIn = map[string]string{
 	"github.com/coreos/go-systemd":  "systemd",
 	"github.com/godbus/dbus":        "systemd",
 	"github.com/containerd/cgroups": "cgroup",
+	"github.com/cilium/ebpf":        "cgroup/device",
 }
 
 type pkg struct {

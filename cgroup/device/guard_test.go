@@ -1,0 +1,370 @@
+package device_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/cgroup/device"
+)
+
+func closed(first, last uint32) device.Range {
+	return device.Range{Type: 'c', Major: gpuMajor, First: first, Last: last}
+}
+
+func except(uid, minor uint32) device.Exception {
+	return device.Exception{UID: uid, Rule: rw(minor)[0]}
+}
+
+func setGuard(t testing.TB, dir string, g device.Guard) {
+	t.Helper()
+	if _, err := device.SetGuard(dir, g); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGuardDeniesWhatIsClosedButForExceptions(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	root, user, other := startIn(t, dir, 0, n), startIn(t, dir, nobody, n), startIn(t, dir, nobody-1, n)
+	g := device.Guard{
+		Closed: []device.Range{closed(0, 2)},
+		Except: []device.Exception{except(nobody, 1), except(device.Anyone, 2)},
+	}
+	if wrote, err := device.SetGuard(dir, g); err != nil || !wrote {
+		t.Fatalf("wrote %v, %v", wrote, err)
+	}
+	root.wants(through, "n0", "n1", "n2", "n3", "ctl")
+	user.wants(through, "n1", "n2", "n3", "ctl", "other")
+	user.wants(denied, "n0", "again0")
+	other.wants(through, "n2", "n3", "ctl")
+	other.wants(denied, "n0", "n1")
+	other.wants("opened", "null", "zero")
+	if wrote, err := device.SetGuard(dir, g); err != nil || wrote {
+		t.Errorf("the same guard again: wrote %v, %v", wrote, err)
+	}
+	if got, ok, err := device.ReadGuard(dir); err != nil || !ok || !got.Equal(g) {
+		t.Errorf("read back %+v, %v, %v", got, ok, err)
+	}
+	if removed, err := device.RemoveGuard(dir); err != nil || !removed {
+		t.Fatalf("removed %v, %v", removed, err)
+	}
+	other.wants(through, "n0")
+	if _, ok, err := device.ReadGuard(dir); ok || err != nil {
+		t.Errorf("a guard is left: %v, %v", ok, err)
+	}
+}
+
+func TestGuardOfAWholeMajor(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	user := startIn(t, dir, nobody, n)
+	all := device.Guard{Closed: []device.Range{device.All(gpuMajor)}}
+	setGuard(t, dir, all)
+	user.wants(denied, "n0", "n3", "ctl")
+	user.wants(through, "other")
+	if got, _, err := device.ReadGuard(dir); err != nil || !got.Equal(all) {
+		t.Errorf("read back %+v, %v", got, err)
+	}
+	setGuard(t, dir, device.Guard{Closed: []device.Range{device.All(gpuMajor)}, Except: []device.Exception{except(nobody, 3)}})
+	user.wants(denied, "n0")
+	user.wants(through, "n3")
+	// As the daemon narrows what was closed at boot to what is managed.
+	setGuard(t, dir, device.Guard{Closed: []device.Range{closed(0, 0), closed(2, 2)}})
+	user.wants(denied, "n0", "n2")
+	user.wants(through, "n1", "ctl")
+}
+
+func TestGuardKeepsToTheAccess(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	setGuard(t, dir, device.Guard{
+		Closed: []device.Range{closed(0, 3)},
+		Except: []device.Exception{{UID: nobody, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 0, Access: "r"}}},
+	})
+	user, root := startIn(t, dir, nobody, n), startIn(t, dir, 0, n)
+	for ask, want := range map[string]string{"open r N/n0": through, "open w N/n0": denied, "open rw N/n0": denied, "open r N/n1": denied} {
+		if got := user.ask("%s", ask); got != want {
+			t.Errorf("%s: %s, want %s", ask, got, want)
+		}
+	}
+	// Drivers make their nodes when somebody first asks for them, and to make one is not to open it.
+	if got := root.ask("make N/made"); got != "opened" {
+		t.Errorf("making a node: %s", got)
+	}
+}
+
+// The helper tells the user as the host sees it.
+func TestGuardIsNotImpressedByRootOfAUserNamespace(t *testing.T) {
+	if out, err := exec.Command("unshare", "--user", "--map-root-user", "id", "-u").CombinedOutput(); err != nil {
+		t.Skipf("needs user namespaces: %s", out)
+	}
+	dir, n := newCgroup(t), nodes(t)
+	setGuard(t, dir, device.Guard{Closed: []device.Range{closed(0, 3)}, Except: []device.Exception{except(nobody, 1)}})
+	user := startIn(t, dir, nobody, n)
+	for _, c := range []struct{ node, want string }{
+		{"n0", "0; Operation not permitted"},
+		{"n1", "0; No such device or address"},
+	} {
+		got := user.ask("sh unshare --user --map-root-user sh -c 'id -u; exec 3<N/%s' 2>&1 | sed 's/.*: //'", c.node)
+		if got != c.want {
+			t.Errorf("root of a namespace opens %s: %q, want %q", c.node, got, c.want)
+		}
+	}
+}
+
+// A setuid program runs for the user who started it: it is not a way around.
+func TestGuardSeesTheUserBehindASetuidProgram(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	setGuard(t, dir, device.Guard{Closed: []device.Range{closed(0, 3)}})
+	cat, err := exec.LookPath("cat")
+	if err != nil {
+		t.Skip("needs cat")
+	}
+	b, err := os.ReadFile(cat)
+	if err != nil {
+		t.Fatal(err)
+	}
+	suid := filepath.Join(n, "cat")
+	if err := os.WriteFile(suid, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(suid, 0o755|os.ModeSetuid); err != nil {
+		t.Fatal(err)
+	}
+	secret := filepath.Join(n, "secret")
+	if err := os.WriteFile(secret, []byte("read"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	user := startIn(t, dir, nobody, n)
+	if got := user.ask("sh N/cat N/secret"); got != "read" {
+		t.Skipf("needs setuid programs: %s", got)
+	}
+	if got, want := user.ask("sh N/cat N/n0 2>&1 | sed 's/.*: //'"), "Operation not permitted"; got != want {
+		t.Errorf("a setuid program opens a closed device: %q, want %q", got, want)
+	}
+}
+
+func TestGuardTakesNothingThatIsOpen(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	user := startIn(t, dir, nobody, n)
+	if got := user.ask("hold N/zero"); got != "opened" {
+		t.Fatal(got)
+	}
+	setGuard(t, dir, device.Guard{Closed: []device.Range{{Type: 'c', Major: 1, First: 5, Last: 5}}})
+	if got := user.ask("open r N/zero"); got != denied {
+		t.Errorf("a new open: %s", got)
+	}
+	if got := user.ask("held"); got != "1 <nil>" {
+		t.Errorf("reading what was open before: %s", got)
+	}
+}
+
+// Logins come and go in cgroups below; some are there before the guard and some are not.
+func TestGuardCoversEveryCgroupBelow(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	early := startIn(t, sub(t, sub(t, dir, "user-1"), "session-1"), nobody, n)
+	setGuard(t, dir, device.Guard{Closed: []device.Range{closed(0, 1)}, Except: []device.Exception{except(nobody, 1)}})
+	last := sub(t, sub(t, dir, "user-2"), "session-2")
+	late := startIn(t, last, nobody, n)
+	for _, p := range []*process{early, late} {
+		p.wants(denied, "n0")
+		p.wants(through, "n1")
+	}
+	// A unit that has a guard of its own inside: both hold.
+	setGuard(t, last, device.Guard{Closed: []device.Range{closed(1, 2)}, Except: []device.Exception{except(device.Anyone, 2)}})
+	late.wants(denied, "n0", "n1")
+	late.wants(through, "n2")
+	found, err := device.Guarded(filepath.Dir(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := filepath.Base(dir)
+	for _, want := range []string{"/" + base, "/" + base + "/user-2/session-2"} {
+		if !slices.Contains(found, want) {
+			t.Errorf("the guard of %s is not found among %v", want, found)
+		}
+	}
+	if slices.Contains(found, "/"+base+"/user-1") {
+		t.Error("a guard is found where none was put")
+	}
+}
+
+// The daemon may die at any instant: what it attached stays, and the next one finds it.
+func TestGuardOutlivesItsMaker(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maker := exec.Command(self)
+	maker.Env = append(os.Environ(), "DEVICE_TEST_GUARD="+dir)
+	if out, err := maker.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	user := startIn(t, dir, nobody, n)
+	user.wants(denied, "n0")
+	user.wants(through, "n3")
+	if wrote, err := device.SetGuard(dir, device.Guard{Closed: []device.Range{closed(0, 2)}}); err != nil || wrote {
+		t.Errorf("the maker's guard was made anew: %v, %v", wrote, err)
+	}
+	setGuard(t, dir, device.Guard{Closed: []device.Range{closed(3, 3)}})
+	user.wants(through, "n0")
+	user.wants(denied, "n3")
+}
+
+// An upgrade meets the program of the version before: it is replaced, and in between both hold.
+func TestGuardOfAnotherVersionIsReplaced(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	old, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "gpushare_guard", Type: ebpf.CGroupDevice, AttachType: ebpf.AttachCGroupDevice, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, // it denies everything
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	cg, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cg.Close()
+	if err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(cg.Fd()), Program: old, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI}); err != nil {
+		t.Fatal(err)
+	}
+	g := device.Guard{Closed: []device.Range{closed(0, 0)}}
+	if wrote, err := device.SetGuard(dir, g); err != nil || !wrote {
+		t.Fatalf("wrote %v, %v", wrote, err)
+	}
+	if n, err := device.Attached(dir); n != 1 || err != nil {
+		t.Errorf("%d programs, %v", n, err)
+	}
+	user := startIn(t, dir, nobody, n)
+	user.wants(denied, "n0")
+	user.wants(through, "n1")
+}
+
+// The guard changes while logins open devices.
+func TestGuardChangesWithoutAWrongAnswer(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	// n0 is an exception of nobody's throughout, n1 closed throughout, n3 open throughout; others come and go.
+	guards := []device.Guard{
+		{Closed: []device.Range{closed(0, 1)}, Except: []device.Exception{except(nobody, 0)}},
+		{Closed: []device.Range{closed(0, 2)}, Except: []device.Exception{except(nobody, 0), except(nobody-1, 1), except(nobody, 2)}},
+		{Closed: []device.Range{closed(0, 1), {Type: 'c', Major: 237, Last: device.MaxMinor}}, Except: []device.Exception{except(nobody, 0), except(device.Anyone, 2)}},
+	}
+	setGuard(t, dir, guards[0])
+	const opens = 20000
+	wants := map[string]string{"n0": through, "n1": denied, "n3": through}
+	type answer struct{ node, got string }
+	answers := make(chan answer, len(wants))
+	for node := range wants {
+		p := startIn(t, sub(t, dir, node), nobody, n)
+		go func() { answers <- answer{node, p.ask("many rw N/%s %d", node, opens)} }()
+	}
+	changes := 0
+	for left := len(wants); left > 0; {
+		select {
+		case a := <-answers:
+			left--
+			if want := fmt.Sprintf("map[%s:%d]", wants[a.node], opens); a.got != want {
+				t.Errorf("%s: %s, want %s", a.node, a.got, want)
+			}
+		default:
+			changes++
+			setGuard(t, dir, guards[changes%len(guards)])
+		}
+	}
+	if changes < 10 {
+		t.Errorf("only %d changes: nothing was tried", changes)
+	}
+	t.Logf("%d changes of the guard during %d opens of each", changes, opens)
+}
+
+func TestGuardReadsBackAsItWasSet(t *testing.T) {
+	dir := newCgroup(t)
+	rapid.Check(t, func(t *rapid.T) {
+		var g device.Guard
+		for range rapid.IntRange(0, 4).Draw(t, "ranges") {
+			first := rapid.Uint32Range(0, 300).Draw(t, "first")
+			g.Closed = append(g.Closed, device.Range{
+				Type: rapid.SampledFrom([]byte("cb")).Draw(t, "type"), Major: rapid.Uint32Range(195, 197).Draw(t, "major"),
+				First: first, Last: first + rapid.Uint32Range(0, 40).Draw(t, "more"),
+			})
+		}
+		if rapid.Bool().Draw(t, "all") {
+			g.Closed = append(g.Closed, device.All(509))
+		}
+		for range rapid.IntRange(0, 5).Draw(t, "exceptions") {
+			g.Except = append(g.Except, device.Exception{UID: rapid.Uint32().Draw(t, "uid"), Rule: device.Rule{
+				Type: 'c', Major: rapid.SampledFrom([]uint32{195, 196, 509}).Draw(t, "major of"), Minor: rapid.Uint32Range(0, 300).Draw(t, "minor"),
+				Access: rapid.SampledFrom([]string{"r", "w", "rw", "rwm"}).Draw(t, "access"),
+			}})
+		}
+		if _, err := device.SetGuard(dir, g); err != nil {
+			t.Fatal(err)
+		}
+		if got, ok, err := device.ReadGuard(dir); err != nil || !ok || !got.Equal(g) {
+			t.Fatalf("read back %+v, %v, %v; want %+v", got, ok, err, g.Canonical())
+		}
+		if wrote, err := device.SetGuard(dir, g); err != nil || wrote {
+			t.Fatalf("the same again: %v, %v", wrote, err)
+		}
+	})
+}
+
+func TestGuardRefusesWhatCannotBe(t *testing.T) {
+	for _, g := range []device.Guard{
+		{Closed: []device.Range{{Type: 'x', Last: 1}}},
+		{Closed: []device.Range{closed(3, 2)}},
+		{Closed: []device.Range{closed(1, device.MaxMinor+1)}},
+		{Closed: []device.Range{closed(1, device.MaxMinor)}},
+	} {
+		if wrote, err := device.SetGuard(t.TempDir(), g); err == nil || wrote {
+			t.Errorf("%+v was taken", g)
+		}
+	}
+}
+
+func TestNoSuchCgroup(t *testing.T) {
+	dir := filepath.Join(newCgroup(t), "gone")
+	for what, err := range map[string]error{
+		"a wall":          second(device.SetWall(dir, nil)),
+		"a guard":         second(device.SetGuard(dir, device.Guard{})),
+		"reading a guard": third(device.ReadGuard(dir)),
+		"reading a wall":  third(device.Wall(dir)),
+		"a probe":         device.Probe(dir),
+	} {
+		if !isNoCgroup(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for what, err := range map[string]error{"a wall": second(device.RemoveWall(dir)), "a guard": second(device.RemoveGuard(dir))} {
+		if err != nil {
+			t.Errorf("removing %s: %v", what, err)
+		}
+	}
+}
+
+func BenchmarkReadGuard(b *testing.B) {
+	dir := newCgroup(b)
+	setGuard(b, dir, device.Guard{Closed: []device.Range{closed(0, 7), {Type: 'c', Major: 237, First: 3, Last: 3 + 8*135}}})
+	for b.Loop() {
+		if _, _, err := device.ReadGuard(dir); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkSetGuard(b *testing.B) {
+	dir := newCgroup(b)
+	for i := uint32(0); b.Loop(); i++ {
+		setGuard(b, dir, device.Guard{Closed: []device.Range{closed(0, 7), {Type: 'c', Major: 237, First: 3, Last: 3 + 8*135}}, Except: []device.Exception{except(i%2, 1)}})
+	}
+}

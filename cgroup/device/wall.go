@@ -1,0 +1,195 @@
+package device
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+const (
+	wallName  = "gpushare_wall" // of the program, as bpftool shows it; the kernel keeps 15 characters
+	rulesName = "gpushare_rules"
+)
+
+// numbers is a device as a key of a map: type, major, minor.
+type numbers [3]uint32
+
+// SetWall closes a cgroup, given by its directory, to every device but these and the standard pseudo devices. It writes
+// nothing, and says so, when the cgroup has exactly this wall.
+func SetWall(dir string, rules []Rule) (wrote bool, err error) {
+	list, err := wallList(rules)
+	if err != nil {
+		return false, fmt.Errorf("cannot make a device wall: %w", err)
+	}
+	want := wallRules(list)
+	return set(dir, program{
+		name: wallName,
+		spec: wallProgram,
+		maps: func() []*ebpf.MapSpec { return []*ebpf.MapSpec{listOf(rulesName, list)} },
+		same: func(p *ebpf.Program) (bool, error) {
+			is, err := readWall(p)
+			return slices.Equal(is, want), err
+		},
+	})
+}
+
+// Wall reads the wall of a cgroup back. ok is false when it has none. Where there are several, after an accident, it is
+// what all of them allow.
+func Wall(dir string) (rules []Rule, ok bool, err error) {
+	err = each(dir, wallName, func(p *ebpf.Program) error {
+		these, err := readWall(p)
+		if err != nil {
+			return err
+		}
+		if ok {
+			these = common(rules, these)
+		}
+		rules, ok = these, true
+		return nil
+	})
+	return rules, ok, err
+}
+
+// RemoveWall opens a cgroup again. It is no error when it has no wall.
+func RemoveWall(dir string) (removed bool, err error) { return remove(dir, wallName) }
+
+// wallList is the rules as the program reads them.
+func wallList(rules []Rule) (map[numbers]uint32, error) {
+	list := map[numbers]uint32{}
+	for _, r := range rules {
+		t, err := typeBits(r.Type)
+		if err != nil {
+			return nil, err
+		}
+		a, err := accessBits(r.Access)
+		if err != nil {
+			return nil, err
+		}
+		list[numbers{t, r.Major, r.Minor}] |= a
+	}
+	return list, nil
+}
+
+func wallRules(list map[numbers]uint32) []Rule {
+	var rules []Rule
+	for k, bits := range list {
+		rules = append(rules, Rule{Type: typeOf(k[0]), Major: k[1], Minor: k[2], Access: accessOf(bits)})
+	}
+	slices.SortFunc(rules, compareRules)
+	return rules
+}
+
+func readWall(p *ebpf.Program) ([]Rule, error) {
+	list := map[numbers]uint32{}
+	err := readMap(p, rulesName, list)
+	return wallRules(list), err
+}
+
+// common is what two walls allow both.
+func common(a, b []Rule) []Rule {
+	var out []Rule
+	for _, r := range a {
+		i, found := slices.BinarySearchFunc(b, r, func(x, y Rule) int {
+			return cmp.Or(cmp.Compare(x.Type, y.Type), cmp.Compare(x.Major, y.Major), cmp.Compare(x.Minor, y.Minor))
+		})
+		if !found {
+			continue
+		}
+		x, _ := accessBits(r.Access) // they were made of bits
+		y, _ := accessBits(b[i].Access)
+		if r.Access = accessOf(x & y); r.Access != "" {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Offsets in struct bpf_cgroup_dev_ctx.
+const (
+	ctxAccessType = 0
+	ctxMajor      = 4
+	ctxMinor      = 8
+)
+
+// Where the programs keep a device as a key on their stack, 12 bytes.
+const key = -12
+
+// loadDevice puts the device into the key and what is done to it into R7. R6 keeps the context.
+func loadDevice() asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R2, asm.R6, ctxAccessType, asm.Word),
+		asm.Mov.Reg(asm.R7, asm.R2),
+		asm.RSh.Imm(asm.R7, 16),
+		asm.And.Imm(asm.R2, 0xffff),
+		asm.LoadMem(asm.R3, asm.R6, ctxMajor, asm.Word),
+		asm.LoadMem(asm.R4, asm.R6, ctxMinor, asm.Word),
+		asm.StoreMem(asm.RFP, key, asm.R2, asm.Word),
+		asm.StoreMem(asm.RFP, key+4, asm.R3, asm.Word),
+		asm.StoreMem(asm.RFP, key+8, asm.R4, asm.Word),
+	}
+}
+
+// lookup finds what stands in a map for the key at the offset. R0 is its address, or 0.
+func lookup(name string, at int32) asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMapPtr(asm.R1, 0).WithReference(name),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, at),
+		asm.FnMapLookupElem.Call(),
+	}
+}
+
+// judge ends the program: what R7 asks must be within what R0 points to.
+func judge() asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word).WithSymbol("judge"),
+		asm.Xor.Imm(asm.R1, -1),
+		asm.And.Reg(asm.R7, asm.R1),
+		asm.JNE.Imm(asm.R7, 0, "deny"),
+	}
+}
+
+func verdicts() asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Imm(asm.R0, 1).WithSymbol("allow"),
+		asm.Return(),
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("deny"),
+		asm.Return(),
+	}
+}
+
+// wallProgram lets through what systemd's DevicePolicy=closed lets through, and what is listed. The pseudo devices are
+// null, zero, full, random, urandom, tty and ptmx in every way, and pts to read and write.
+func wallProgram() asm.Instructions {
+	p := loadDevice()
+	p = append(p,
+		asm.JNE.Imm(asm.R2, typeChar, "listed"),
+		asm.JEq.Imm(asm.R3, 1, "memory"),
+		asm.JEq.Imm(asm.R3, 5, "tty"),
+		// Unix98 terminals have the majors 136 to 143.
+		asm.JLT.Imm(asm.R3, 136, "listed"),
+		asm.JGT.Imm(asm.R3, 143, "listed"),
+		asm.Mov.Reg(asm.R1, asm.R7),
+		asm.And.Imm(asm.R1, mayMake),
+		asm.JNE.Imm(asm.R1, 0, "listed"),
+		asm.Ja.Label("allow"),
+		asm.JEq.Imm(asm.R4, 3, "allow").WithSymbol("memory"), // null
+		asm.JEq.Imm(asm.R4, 5, "allow"),                      // zero
+		asm.JEq.Imm(asm.R4, 7, "allow"),                      // full
+		asm.JEq.Imm(asm.R4, 8, "allow"),                      // random
+		asm.JEq.Imm(asm.R4, 9, "allow"),                      // urandom
+		asm.Ja.Label("listed"),
+		asm.JEq.Imm(asm.R4, 0, "allow").WithSymbol("tty"), // tty
+		asm.JEq.Imm(asm.R4, 2, "allow"),                   // ptmx
+	)
+	list := lookup(rulesName, key)
+	list[0] = list[0].WithSymbol("listed")
+	p = append(p, list...)
+	p = append(p, asm.JEq.Imm(asm.R0, 0, "deny"))
+	p = append(p, judge()...)
+	return append(p, verdicts()...)
+}

@@ -1,0 +1,210 @@
+package device_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/gpushare/gpushare/cgroup/device"
+)
+
+func rw(minors ...uint32) []device.Rule {
+	var rules []device.Rule
+	for _, m := range minors {
+		rules = append(rules, device.Rule{Type: 'c', Major: gpuMajor, Minor: m, Access: "rw"})
+	}
+	return rules
+}
+
+func setWall(t testing.TB, dir string, rules []device.Rule) {
+	t.Helper()
+	if _, err := device.SetWall(dir, rules); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWallLetsThroughWhatIsListed(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	p := startIn(t, dir, 0, n)
+	p.wants(through, "n0", "n1", "ctl", "other")
+	if wrote, err := device.SetWall(dir, rw(0, 255)); err != nil || !wrote {
+		t.Fatalf("wrote %v, %v", wrote, err)
+	}
+	p.wants(through, "n0", "ctl", "again0") // another node of the same device is the same device
+	p.wants(denied, "n1", "n2", "other", "mem")
+	p.wants("opened", "null", "zero", "full", "random", "urandom") // what DevicePolicy=closed lets through
+	if wrote, err := device.SetWall(dir, rw(255, 0)); err != nil || wrote {
+		t.Errorf("the same wall again: wrote %v, %v", wrote, err)
+	}
+	if got, ok, err := device.Wall(dir); err != nil || !ok || !slices.Equal(got, rw(0, 255)) {
+		t.Errorf("read back %v, %v, %v", got, ok, err)
+	}
+	setWall(t, dir, nil)
+	p.wants(denied, "n0", "ctl")
+	p.wants("opened", "null")
+	if removed, err := device.RemoveWall(dir); err != nil || !removed {
+		t.Fatalf("removed %v, %v", removed, err)
+	}
+	p.wants(through, "n0", "n1", "other")
+	if removed, err := device.RemoveWall(dir); err != nil || removed {
+		t.Errorf("removing none: %v, %v", removed, err)
+	}
+	if _, ok, err := device.Wall(dir); ok || err != nil {
+		t.Errorf("a wall is left: %v, %v", ok, err)
+	}
+}
+
+func TestWallKeepsToTheAccess(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	setWall(t, dir, []device.Rule{
+		{Type: 'c', Major: gpuMajor, Minor: 0, Access: "r"}, {Type: 'c', Major: gpuMajor, Minor: 1, Access: "w"},
+		{Type: 'b', Major: gpuMajor, Minor: 2, Access: "rwm"},
+	})
+	p := startIn(t, dir, 0, n)
+	for _, c := range []struct{ ask, want string }{
+		{"open r N/n0", through},
+		{"open w N/n0", denied},
+		{"open rw N/n0", denied},
+		{"open w N/n1", through},
+		{"open r N/n1", denied},
+		{"open r N/n2", denied}, // the block device of these numbers is another
+		{"make N/made", denied},
+	} {
+		if got := p.ask("%s", c.ask); got != c.want {
+			t.Errorf("%s: %s, want %s", c.ask, got, c.want)
+		}
+	}
+}
+
+func TestWallRefusesWhatIsNoRule(t *testing.T) {
+	for _, r := range []device.Rule{{Type: 'x', Access: "r"}, {Type: 'c', Access: "rx"}} {
+		if wrote, err := device.SetWall(t.TempDir(), []device.Rule{r}); err == nil || wrote {
+			t.Errorf("%+v was taken", r)
+		}
+	}
+}
+
+// What a process does to itself changes nothing.
+func TestWallHoldsWhateverAProcessDoes(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	parent := filepath.Dir(dir)
+	setWall(t, dir, rw(0))
+	p := startIn(t, dir, nobody, n)
+	p.wants(through, "n0")
+	const open = "if (exec 3<N/%s) 2>/dev/null; then echo opened; else (exec 3<N/%s) 2>&1 | sed 's/.*: //'; fi"
+	for _, c := range []struct{ what, script string }{
+		{"fork", open},
+		{"exec", "exec sh -c \"" + open + "\""},
+		{"setsid", "setsid -w sh -c \"" + open + "\""},
+		{"a background child of a parent that ended", "(setsid sh -c \"" + open + "\" >N/said 2>&1 &) ; while ! grep -q . N/said; do :; done; cat N/said"},
+		{"a user namespace", "unshare --user --map-root-user sh -c \"" + open + "\" || echo none"},
+		{"a mount namespace", "unshare --user --map-root-user --mount sh -c \"" + open + "\" || echo none"},
+	} {
+		for node, want := range map[string]string{"n0": "No such device or address", "n1": "Operation not permitted"} {
+			script := fmt.Sprintf(c.script, node, node)
+			if got := p.ask("sh rm -f N/said; %s", script); got != want {
+				t.Errorf("%s: opening %s gives %q, want %q", c.what, node, got, want)
+			}
+		}
+	}
+	// Nobody but root moves itself out, however it asks.
+	for _, to := range []string{parent, dir} {
+		for _, file := range []string{"cgroup.procs", "cgroup.threads"} {
+			if got := p.ask("sh sh -c 'echo $$ >%s/%s' 2>&1 | sed 's/.*: //'", to, file); got != "Permission denied" {
+				t.Errorf("writing %s of %s: %s", file, to, got)
+			}
+		}
+	}
+	if got := p.ask("sh mkdir %s/own", dir); got == "opened" {
+		t.Error("a tenant made a cgroup")
+	}
+	p.wants(denied, "n1")
+}
+
+func TestWallsNest(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	early := sub(t, dir, "early")
+	p := startIn(t, early, 0, n)
+	setWall(t, dir, rw(0, 1))
+	late := sub(t, dir, "late")
+	q := startIn(t, late, 0, n)
+	for _, x := range []*process{p, q} {
+		x.wants(through, "n0", "n1")
+		x.wants(denied, "n2")
+	}
+	// A wall inside opens nothing that the one outside closes.
+	setWall(t, late, rw(1, 2))
+	q.wants(through, "n1")
+	q.wants(denied, "n0", "n2")
+	p.wants(through, "n0", "n1")
+	if got, ok, err := device.Wall(early); ok || err != nil {
+		t.Errorf("a wall where none was made: %v, %v", got, err)
+	}
+	deep := sub(t, sub(t, late, "a"), "b")
+	startIn(t, deep, 0, n).wants(denied, "n0", "n2")
+}
+
+// While the rules change, what both the old and the new allow is never denied, and what neither allows never let through.
+func TestWallChangesWithoutAWrongAnswer(t *testing.T) {
+	dir, n := newCgroup(t), nodes(t)
+	a, b := rw(0, 1), rw(0, 2)
+	setWall(t, dir, a)
+	const opens = 20000
+	type answer struct{ node, got string }
+	answers := make(chan answer, 2)
+	for _, node := range []string{"n0", "n3"} {
+		p := startIn(t, sub(t, dir, node), 0, n)
+		go func() { answers <- answer{node, p.ask("many rw N/%s %d", node, opens)} }()
+	}
+	changes := 0
+	for left := 2; left > 0; {
+		select {
+		case got := <-answers:
+			left--
+			want := map[string]string{"n0": through, "n3": denied}[got.node]
+			if got.got != fmt.Sprintf("map[%s:%d]", want, opens) {
+				t.Errorf("%s: %s, want %s only", got.node, got.got, want)
+			}
+		default:
+			a, b = b, a
+			setWall(t, dir, a)
+			changes++
+		}
+	}
+	t.Logf("%d changes of the rules during %d opens of each", changes, opens)
+	if changes < 10 {
+		t.Errorf("only %d changes: nothing was tried", changes)
+	}
+	if n, err := device.Attached(dir); n != 1 || err != nil {
+		t.Errorf("%d programs are left, %v", n, err)
+	}
+}
+
+func BenchmarkSetWall(b *testing.B) {
+	dir := newCgroup(b)
+	rules := [][]device.Rule{rw(0, 1, 2, 3, 255), rw(0, 1, 2, 4, 255)}
+	for i := 0; b.Loop(); i++ {
+		setWall(b, dir, rules[i%2])
+	}
+}
+
+func BenchmarkReadWall(b *testing.B) {
+	dir := newCgroup(b)
+	setWall(b, dir, rw(0, 1, 2, 3, 255))
+	for b.Loop() {
+		if _, _, err := device.Wall(dir); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkAttached(b *testing.B) {
+	dir := newCgroup(b)
+	setWall(b, dir, rw(0))
+	for b.Loop() {
+		if _, err := device.Attached(dir); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
