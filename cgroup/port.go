@@ -125,6 +125,8 @@ type Scope struct {
 	Closed      bool
 	Devices     []DeviceRule
 	StopTimeout time.Duration // from SIGTERM to SIGKILL when the service manager stops it; 10 s when zero
+	// Cgroup is where the processes are and stay, relative to the cgroup root: for Visitors, which looks at nothing else.
+	Cgroup string
 }
 
 // ScopeState is a scope as read back.

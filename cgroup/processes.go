@@ -214,6 +214,13 @@ func (p *Processes) KillScope(ctx context.Context, id string) error {
 	return nil
 }
 
+// Release forgets the scope and leaves its processes as they are. No such scope is no error.
+func (p *Processes) Release(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forgetLocked(id)
+}
+
 // Owner tells which scope the process belongs to. It follows the process's parents up to a member.
 func (p *Processes) Owner(pid int) (string, bool) {
 	p.mu.Lock()

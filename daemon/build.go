@@ -81,7 +81,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		return nil, err
 	}
 	undo = append(undo, h.close)
-	d.port, d.follow, d.guard, d.closeHolder = h.port, h.follow, h.guard, h.close
+	d.port, d.follow, d.visitors, d.guard, d.closeHolder = h.port, h.follow, h.visitors, h.guard, h.close
 	if h.guard != nil {
 		d.gate = h.guard
 	}

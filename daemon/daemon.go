@@ -30,9 +30,10 @@ type Daemon struct {
 	store    *store.Store
 	driver   *worker.Client
 	observer *observe.Observer
-	port     cgroup.Port // what holds processes
-	follow   cgroup.Port // what follows them where nothing may be written
-	gate     cgroup.Gate // freezes only while somebody else could thaw; nil where nothing can be frozen
+	port     cgroup.Port       // what holds processes
+	follow   *cgroup.Processes // what follows them where nothing may be written
+	visitors *cgroup.Visitors  // for those that stay in a cgroup that is not ours
+	gate     cgroup.Gate       // freezes only while somebody else could thaw; nil where nothing can be frozen
 	guard    *cgroup.Guard
 	audits   *ledger.Ledger
 	mps      *mps.Supervisor
@@ -41,6 +42,7 @@ type Daemon struct {
 	notify   notifier
 
 	closeHolder func()
+	victims     victims
 
 	tuning     atomic.Pointer[tuning]
 	desired    atomic.Pointer[desired]

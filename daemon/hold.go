@@ -22,7 +22,8 @@ import (
 // holder is what holds processes on this host, and what starts those that are not ours to parent.
 type holder struct {
 	port     cgroup.Port
-	follow   cgroup.Port
+	follow   *cgroup.Processes
+	visitors *cgroup.Visitors
 	guard    *cgroup.Guard // nil where nothing can be frozen
 	units    mps.Units
 	launcher worker.Launcher
@@ -40,6 +41,8 @@ func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, reloaded f
 		follow: cgroup.NewProcesses(briefly(why)), launcher: worker.Exec{Stderr: os.Stderr}, close: func() {},
 		units: &mps.Detached{Dir: filepath.Join(s.RunDir, "units")},
 	}
+	// One port is not known yet: nobody is asked before it is.
+	h.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{Elsewhere: func(pid int) bool { _, ok := h.port.Owner(pid); return ok }})
 	switch kind {
 	case cgroup.KindSystemd:
 		return h.onSystemd(ctx, s, log, reloaded)

@@ -103,6 +103,9 @@ type walls struct{ d *Daemon }
 // Wall moves the process into a scope of its own with exactly the devices of its lease.
 func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.Inside, error) {
 	d := w.d
+	if l.Visiting() {
+		return d.visit(ctx, &l, p)
+	}
 	node, want := d.observer.Last(), d.desired.Load()
 	rules, missing, err := d.deviceRules(node, &l)
 	if err != nil {
@@ -115,7 +118,7 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 	}
 	port := d.port
 	if !want.enforcing() {
-		port = d.follow
+		port = cgroup.Port(d.follow)
 	}
 	info := port.Info()
 	state, err := port.StartScope(ctx, scopeOf(&l, cgroup.Process(p), rules))
@@ -130,8 +133,12 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 	return inside, nil
 }
 
-// Unwall kills what is left in the scope.
+// Unwall kills what is left in the scope. Visitors go on as they were before their lease.
 func (w walls) Unwall(ctx context.Context, l lease.Lease) error {
+	if l.Visiting() {
+		w.d.leave(l.ID)
+		return nil
+	}
 	// A start that was cut short is recorded nowhere: both are asked, and one that knows nothing of it does nothing.
 	for _, port := range []cgroup.Port{w.d.port, w.d.follow} {
 		if err := port.KillScope(ctx, l.ID); err != nil {
@@ -144,7 +151,7 @@ func (w walls) Unwall(ctx context.Context, l lease.Lease) error {
 func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup.Scope {
 	return cgroup.Scope{
 		ID: l.ID, Slice: cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}, Process: p,
-		Description: "gpushare lease " + l.ID, Closed: true, Devices: rules, StopTimeout: stopGrace,
+		Description: "gpushare lease " + l.ID, Closed: true, Devices: rules, StopTimeout: stopGrace, Cgroup: l.Cgroup,
 	}
 }
 
@@ -167,6 +174,9 @@ func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.WallsStatus {
 
 // portOf is what holds a running lease's processes. On a node that only observes nobody was moved anywhere.
 func (d *Daemon) portOf(l *lease.Lease) cgroup.Port {
+	if l.Visiting() {
+		return d.visitPort(l)
+	}
 	if l.Walls.Cgroup == "" {
 		return d.follow
 	}
@@ -207,6 +217,9 @@ func (d *Daemon) awaitEnd(ctx context.Context, id string) {
 			return // The daemon ends: leases outlive it.
 		}
 		d.log.Error("cannot watch a lease", "lease", id, "error", err)
+	}
+	if _, still := d.table.Get(id); l.Visiting() && !still {
+		return // It was released, and that was told.
 	}
 	// It ends even while the daemon is being stopped: clearing up is bounded by itself.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), wallTimeout)
@@ -251,6 +264,9 @@ func (d *Daemon) stopLease(ctx context.Context, l *lease.Lease, reason string, g
 		return err
 	}
 	d.table.Notice(l.ID, lease.Notice{Kind: "lease.stopping", Text: "it is being stopped: " + reason})
+	if l.Visiting() {
+		return d.stopVisitor(ctx, l, reason, grace)
+	}
 	port := d.portOf(l)
 	if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotFound) && !errors.Is(err, cgroup.ErrNotSupported) {
 		return fmt.Errorf("cannot thaw lease %s: %w", l.ID, err)
@@ -348,15 +364,18 @@ func (d *Daemon) getEnv(c *call) error {
 	return c.reply(http.StatusOK, api.Environment{Lease: id, Environment: env, Unset: unset})
 }
 
-// ownerOf tells whose process it is, whichever port holds it.
+// ownerOf tells whose process it is, whichever port holds it: a scope of its own before the tree that it is in, and that
+// before the cgroup.
 func (d *Daemon) ownerOf(pid int) (string, bool) {
 	if id, ok := d.port.Owner(pid); ok {
 		return id, true
 	}
-	if d.follow != d.port {
-		return d.follow.Owner(pid)
+	if d.port != cgroup.Port(d.follow) {
+		if id, ok := d.follow.Owner(pid); ok {
+			return id, true
+		}
 	}
-	return "", false
+	return d.visitors.Owner(pid)
 }
 
 // saveLeases keeps the table until the next boot, before anybody is told of a lease.
@@ -390,6 +409,9 @@ func (d *Daemon) restoreLeases(ctx context.Context) error {
 
 // adopt finds one lease's processes again. Nobody stays frozen: the scheduler starts anew.
 func (d *Daemon) adopt(ctx context.Context, l *lease.Lease) bool {
+	if l.Visiting() {
+		return d.adoptVisitor(ctx, l)
+	}
 	for _, port := range []cgroup.Port{d.port, d.follow} {
 		state, err := port.Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 		if err != nil {

@@ -165,7 +165,7 @@ func (d *Daemon) climb(ctx context.Context, now time.Duration, id gpu.UUID, ladd
 			accounts[key] = a
 			order = append(order, key)
 		}
-		use := quota.MemoryUse{Lease: l.ID}
+		use := quota.MemoryUse{Lease: l.ID, Ungated: !l.Walls.Freeze, Stays: l.Visiting()}
 		if u := used[l.ID]; u != nil && !u.unknown[id] {
 			b := u.memory[id]
 			use.Used = &b
@@ -253,6 +253,9 @@ func (d *Daemon) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, lea
 }
 
 func (d *Daemon) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
+	if l.Visiting() {
+		return d.actOnVisitor(ctx, id, a, l)
+	}
 	port := d.portOf(l)
 	switch a.Do {
 	case quota.MemoryFreeze:
@@ -347,7 +350,7 @@ func (d *Daemon) slice(ctx context.Context, id gpu.UUID, leases []lease.Lease, u
 		}
 		m := quota.Member{
 			Lease: l.ID, Grant: l.Terms.Tenant + "/" + l.Terms.Spec.Name, Share: float64(s.Share),
-			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, Ungated: l.Walls.Cgroup == "",
+			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, Ungated: !l.Walls.Freeze,
 		}
 		if s.Cap != nil {
 			part := float64(*s.Cap) / 100

@@ -237,6 +237,7 @@ func (s *shares) fill(l *api.Lease, enforced bool) {
 	if l.Share == nil || l.Kind != api.ModeTimeslice || len(l.GPUs) != 1 {
 		return
 	}
+	enforced = enforced && l.Walls.Freeze
 	l.Share.Gated = enforced
 	sl := s.get(gpu.UUID(l.GPUs[0]))
 	if sl == nil {

@@ -75,6 +75,16 @@ type Lease struct {
 	Ends    *time.Time `json:"ends,omitempty"` // by max_time
 }
 
+// Visiting tells whether the lease's processes stay where they are: nobody moved them behind walls of ours, and its end
+// does not end them.
+func (l *Lease) Visiting() bool {
+	switch l.Held {
+	case HeldAttached, HeldLogin, HeldUnit, HeldContainer:
+		return true
+	}
+	return false
+}
+
 // keptNotices is how many notices a lease keeps.
 const keptNotices = 8
 

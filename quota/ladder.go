@@ -33,6 +33,9 @@ type MemoryUse struct {
 	Lease   string
 	Used    *uint64 // bytes; nil when the driver does not tell
 	Ungated bool    // it must never be frozen
+	// Stays: not the lease is ended but the one process of it that uses most. The lease lives on, and whether that was
+	// enough is seen anew.
+	Stays bool
 }
 
 // MemoryDo is what a memory action is.
@@ -58,6 +61,7 @@ type MemoryAction struct {
 	Lease   string // freeze, thaw, stop, kill, leak: the one lease it is about
 	Used    uint64 // bytes by the whole account, as known
 	Limit   uint64
+	Stays   bool          // stop, kill: of the lease, its process that uses most
 	Tell    bool          // the tenant is to be told, not only the log
 	In      time.Duration // over, stop: what follows, follows after this; 0: nothing does
 	Until   time.Duration // freeze: thawed at the latest then
@@ -81,8 +85,14 @@ func (a MemoryAction) String() string {
 	case MemoryThaw:
 		return fmt.Sprintf("lease %s runs again", a.Lease)
 	case MemoryStop:
+		if a.Stays {
+			return fmt.Sprintf("%s: the process of lease %s that uses most is asked to end and will be killed in %v", use, a.Lease, a.In)
+		}
 		return fmt.Sprintf("%s: lease %s is asked to end and will be killed in %v", use, a.Lease, a.In)
 	case MemoryKill:
+		if a.Stays {
+			return fmt.Sprintf("%s: the process of lease %s did not end and is killed", use, a.Lease)
+		}
 		return fmt.Sprintf("%s: lease %s did not end and is killed", use, a.Lease)
 	case MemoryLeak:
 		return fmt.Sprintf("the GPU memory of lease %s did not come back after it was killed", a.Lease)
@@ -285,7 +295,7 @@ func (l *Ladder) follow(now time.Duration, list []MemoryAccount, readings []read
 		return done() // its processes and its memory are gone
 	}
 	act := func(do MemoryDo) []MemoryAction {
-		return []MemoryAction{{Do: do, Account: v.account, Lease: v.lease, Used: readings[i].held, Limit: list[i].Limit, Tell: do == MemoryKill}}
+		return []MemoryAction{{Do: do, Account: v.account, Lease: v.lease, Stays: list[i].Leases[k].Stays, Used: readings[i].held, Limit: list[i].Limit, Tell: do == MemoryKill}}
 	}
 	switch {
 	case !v.killed && now >= v.since+v.grace:
@@ -297,6 +307,11 @@ func (l *Ladder) follow(now time.Duration, list []MemoryAccount, readings []read
 		}
 		v.killed, v.since, v.again = true, now, now+5*time.Second
 		return act(MemoryKill)
+	case v.killed && list[i].Leases[k].Stays:
+		if readings[i].held <= list[i].Limit || now >= v.since+l.leakAfter() {
+			return done() // its next process is asked first, as this one was
+		}
+		return nil
 	case v.killed && !v.leaked && now >= v.since+l.leakAfter():
 		v.leaked = true
 		return act(MemoryLeak)
@@ -339,7 +354,7 @@ func (l *Ladder) choose(now time.Duration, list []MemoryAccount, readings []read
 		return nil
 	}
 	l.victim = &victim{account: a.ID, lease: u.Lease, since: now, grace: a.Grace}
-	return []MemoryAction{{Do: MemoryStop, Account: a.ID, Lease: u.Lease, Used: readings[best].held, Limit: a.Limit, Tell: true, In: a.Grace}}
+	return []MemoryAction{{Do: MemoryStop, Account: a.ID, Lease: u.Lease, Stays: u.Stays, Used: readings[best].held, Limit: a.Limit, Tell: true, In: a.Grace}}
 }
 
 // largest is the lease that uses most of what the driver tells now.

@@ -26,6 +26,15 @@ func uses(list ...float64) []MemoryUse {
 	return out
 }
 
+// stays is uses of leases that live on when their process is stopped.
+func stays(list ...float64) []MemoryUse {
+	out := uses(list...)
+	for i := range out {
+		out[i].Stays = true
+	}
+	return out
+}
+
 func TestLadder(t *testing.T) {
 	// Every case is a course of one account with a limit of 30 GiB and a grace of 10 s, a sample a second. at[n] is what
 	// holds from second n on; nil leases are all gone.
@@ -59,6 +68,8 @@ func TestLadder(t *testing.T) {
 		{"unknown use pauses, known use goes on", OveruseKill, course{0: uses(31), 5: uses(-1), 30: uses(31), 32: nil}, 33, []string{"0 over told, 10s", "30 stop a, 10s"}},
 		{"what is known alone is too much", OveruseKill, course{0: uses(31, 5), 5: uses(31, -1), 12: nil}, 13, []string{"0 over told, 10s", "10 stop a, 10s"}},
 		{"memory that does not come back", OveruseKill, course{0: uses(31), 50: nil}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "25 kill a", "30 kill a", "35 leak a", "36 kill a", "41 kill a", "46 kill a"}},
+		{"of one that stays one process goes", OveruseKill, course{0: stays(31), 22: stays(20)}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "27 clear"}},
+		{"one that stays too large is asked again before more is killed", OveruseKill, course{0: stays(31), 45: stays(20)}, 46, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "40 stop a, 10s"}},
 		{"freeze, time and again", OveruseFreeze, course{0: uses(31), 40: nil}, 50, []string{"0 over told, 10s", "10 freeze a until 15", "15 thaw a", "25 freeze a until 30", "30 thaw a", "45 clear"}},
 		{"frozen and gone", OveruseFreeze, course{0: uses(31), 12: nil}, 14, []string{"0 over told, 10s", "10 freeze a until 15", "12 thaw a"}},
 	} {

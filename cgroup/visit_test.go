@@ -1,0 +1,220 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// somebodyElses makes cgroups that are not ours: Visitors may not write there, so the test does.
+func somebodyElses(t *testing.T, below ...string) (h Hierarchy, top string) {
+	t.Helper()
+	tree := newTree(t)
+	h, top = tree.Hierarchy(), path.Join(tree.Top(), "job")
+	for _, name := range append([]string{""}, below...) {
+		if err := mkdir(h.Dir(path.Join(top, name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h, top
+}
+
+func visitScope(id, cg string) Scope {
+	return Scope{ID: id, Slice: SliceName{Tenant: "vision", Grant: "train"}, Cgroup: cg}
+}
+
+func place(t *testing.T, h Hierarchy, cg string) Process {
+	t.Helper()
+	p := spawn(t, "sleep", "60")
+	if err := h.Place(p, cg); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestVisitorsLifeOfAScope(t *testing.T) {
+	h, top := somebodyElses(t, "step", "step/deep")
+	v := NewVisitors(VisitorsOptions{})
+	ctx := within(t, 20*time.Second)
+	if _, err := v.StartScope(ctx, visitScope("l-1", top)); !errors.Is(err, ErrNotFound) {
+		t.Fatalf("a scope of an empty cgroup: %v", err)
+	}
+	for _, bad := range []string{"", "/", "job", top + "/", top + "/..", top + "/nothing"} {
+		if _, err := v.StartScope(ctx, visitScope("l-1", bad)); !errors.Is(err, ErrNotFound) {
+			t.Errorf("a scope of cgroup %q: %v", bad, err)
+		}
+	}
+	a, b := place(t, h, top), place(t, h, path.Join(top, "step/deep"))
+	st, err := v.StartScope(ctx, visitScope("l-1", top))
+	if want := (ScopeState{ID: "l-1", Path: top}); err != nil || st != want {
+		t.Fatalf("state %+v, %v", st, err)
+	}
+	if again, err := v.StartScope(ctx, visitScope("l-1", top)); err != nil || again != st {
+		t.Errorf("second start: %+v, %v", again, err)
+	}
+	if _, err := v.StartScope(ctx, visitScope("l-2", top)); !errors.Is(err, ErrInUse) {
+		t.Errorf("another scope of the same cgroup: %v", err)
+	}
+	members := func(id string) []Process {
+		t.Helper()
+		ps, err := v.Members(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ps
+	}
+	if ps := members("l-1"); len(ps) != 2 || !slices.Contains(ps, a) || !slices.Contains(ps, b) {
+		t.Errorf("members %v, want %v and %v", ps, a, b)
+	}
+	if _, ok := v.Owner(os.Getpid()); ok {
+		t.Error("the test itself is owned")
+	}
+	// A scope inside another takes its processes from it.
+	if _, err := v.StartScope(ctx, visitScope("l-2", path.Join(top, "step"))); err != nil {
+		t.Fatal(err)
+	}
+	if id, ok := v.Owner(b.PID); !ok || id != "l-2" {
+		t.Errorf("owner of the inner one: %q, %v", id, ok)
+	}
+	if ps := members("l-1"); !slices.Equal(ps, []Process{a}) {
+		t.Errorf("members of the outer one %v, want %v", ps, a)
+	}
+	if scopes, err := v.Scopes(ctx); err != nil || len(scopes) != 2 {
+		t.Errorf("scopes %v, %v", scopes, err)
+	}
+
+	if err := v.Freeze(ctx, "l-1"); !errors.Is(err, ErrNotSupported) {
+		t.Errorf("freezing a visitor: %v", err)
+	}
+	if err := v.KillScope(ctx, "l-1"); !errors.Is(err, ErrNotSupported) {
+		t.Errorf("killing a visitor's cgroup: %v", err)
+	}
+	v.Release("l-1")
+	if id, ok := v.Owner(a.PID); ok {
+		t.Errorf("released, and still owned by %q", id)
+	}
+	if !procfs.Alive(a.PID, a.Start) || !procfs.Alive(b.PID, b.Start) {
+		t.Error("the release of a visitor ended a process")
+	}
+	if err := v.KillScope(ctx, "l-1"); err != nil {
+		t.Errorf("killing a scope that is gone: %v", err)
+	}
+
+	// A new life of the daemon finds it again, as long as somebody is there.
+	again := NewVisitors(VisitorsOptions{})
+	if st, err := again.Adopt(ctx, visitScope("l-2", path.Join(top, "step"))); err != nil || st.Path != path.Join(top, "step") {
+		t.Errorf("adopting: %+v, %v", st, err)
+	}
+	if _, err := again.Adopt(ctx, visitScope("l-3", path.Join(top, "nothing"))); !errors.Is(err, ErrNotFound) {
+		t.Errorf("adopting what is gone: %v", err)
+	}
+}
+
+func TestVisitorsLeaveOutWhatAnotherHolds(t *testing.T) {
+	h, top := somebodyElses(t)
+	a, b := place(t, h, top), place(t, h, top)
+	v := NewVisitors(VisitorsOptions{Elsewhere: func(pid int) bool { return pid == b.PID }})
+	if _, err := v.StartScope(t.Context(), visitScope("l-1", top)); err != nil {
+		t.Fatal(err)
+	}
+	if ps, err := v.Members(t.Context(), "l-1"); err != nil || !slices.Equal(ps, []Process{a}) {
+		t.Errorf("members %v, %v, want %v", ps, err, a)
+	}
+}
+
+func TestVisitorsTellTheEnd(t *testing.T) {
+	// Well below the look that a waiter takes anyway: who returns in time was told.
+	const soon = lookAnyway / 2
+	for name, end := range map[string]func(t *testing.T, v *Visitors, h Hierarchy, top string, p Process){
+		"the last process ends": func(t *testing.T, _ *Visitors, _ Hierarchy, _ string, p Process) { kill(t, p) },
+		"the last process ends and the cgroup goes at once": func(t *testing.T, _ *Visitors, h Hierarchy, top string, p Process) {
+			kill(t, p)
+			if err := h.Remove(top); err != nil {
+				t.Error(err)
+			}
+		},
+		"the last process leaves": func(t *testing.T, _ *Visitors, h Hierarchy, _ string, p Process) {
+			if err := h.Place(p, "/"); err != nil {
+				t.Error(err)
+			}
+		},
+		"it is released": func(_ *testing.T, v *Visitors, _ Hierarchy, _ string, _ Process) { v.Release("l-1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, top := somebodyElses(t, "step")
+			p := place(t, h, path.Join(top, "step"))
+			v := NewVisitors(VisitorsOptions{})
+			if _, err := v.StartScope(t.Context(), visitScope("l-1", top)); err != nil {
+				t.Fatal(err)
+			}
+			short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			if err := v.WaitEmpty(short, "l-1"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("waiting for a busy one: %v", err)
+			}
+			done := make(chan error, 2)
+			for range cap(done) {
+				go func() { done <- v.WaitEmpty(within(t, soon), "l-1") }()
+			}
+			eventually(t, "both wait", func() bool {
+				v.bells.mu.Lock()
+				defer v.bells.mu.Unlock()
+				return len(v.bells.all) == cap(done)
+			})
+			end(t, v, h, top, p)
+			for range cap(done) {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			if _, ok := v.Owner(p.PID); ok {
+				t.Error("it is over, and its process is owned still")
+			}
+			v.bells.mu.Lock()
+			defer v.bells.mu.Unlock()
+			if v.bells.f != nil {
+				t.Error("nobody waits, and the descriptor is open still")
+			}
+		})
+	}
+}
+
+func TestVisitorsKnowAnotherCgroupOfTheSameName(t *testing.T) {
+	h, top := somebodyElses(t)
+	p := place(t, h, top)
+	v := NewVisitors(VisitorsOptions{})
+	if _, err := v.StartScope(t.Context(), visitScope("l-1", top)); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, p)
+	if err := h.Remove(top); err != nil {
+		t.Fatal(err)
+	}
+	if err := mkdir(h.Dir(top)); err != nil {
+		t.Fatal(err)
+	}
+	place(t, h, top)
+	if ps, err := v.Members(t.Context(), "l-1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("members of the next cgroup of this name: %v, %v", ps, err)
+	}
+	if err := v.WaitEmpty(within(t, time.Second), "l-1"); err != nil {
+		t.Error(err)
+	}
+}
+
+// kill ends a process and waits until the kernel has counted it out of its cgroup.
+func kill(t *testing.T, p Process) {
+	t.Helper()
+	if err := signal(p, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is gone", func() bool { return !procfs.Alive(p.PID, p.Start) })
+}
