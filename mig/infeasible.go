@@ -58,17 +58,10 @@ func (pr *problem) explain(want []Want) error {
 func (pr *problem) reason() string {
 	need := uint32(0)
 	var of, me, all, plain int
-	for _, c := range pr.classes {
-		n := len(c.wants)
-		if len(c.cands) == 0 {
-			return fmt.Sprintf("%s is not a placement that this GPU allows", c.want)
-		}
-		if limit := pr.limit(c); n > limit {
-			return fmt.Sprintf("this GPU holds at most %d of %s, %d are wanted", limit, pr.p.GI[c.cands[0].profile].Name, n)
-		}
-		need += uint32(n) * smallest(c)
+	count := func(n, profile int, size uint32) {
+		need += uint32(n) * size
 		of += n
-		r := pr.rules[c.cands[0].profile]
+		r := pr.rules[profile]
 		switch {
 		case r.all:
 			all += n
@@ -78,6 +71,40 @@ func (pr *problem) reason() string {
 		if r.me {
 			me += n
 		}
+	}
+	for _, c := range pr.classes {
+		n := len(c.wants)
+		if len(pr.places(c)) == 0 {
+			return fmt.Sprintf("%s is not a placement that this GPU allows", c.want)
+		}
+		if limit := pr.limit(c); n > limit {
+			name := pr.p.GI[c.profiles[0]].Name
+			if c.sub != 0 {
+				name = fmt.Sprintf("%dc.%s", c.sub, name)
+			}
+			return fmt.Sprintf("this GPU holds at most %d of %s, %d are wanted", limit, name, n)
+		}
+		if c.sub == 0 {
+			count(n, c.cands[0].profile, smallest(c.cands))
+		}
+	}
+	for i := range pr.groups {
+		g := &pr.groups[i]
+		q := &pr.p.GI[g.profiles[0]]
+		fewest := -1
+		for bins := range pr.divisions(g, pr.counts()) {
+			if fewest < 0 || len(bins) < fewest {
+				fewest = len(bins)
+			}
+		}
+		if fewest < 0 {
+			slices := uint32(0)
+			for _, m := range g.members {
+				slices += uint32(len(pr.classes[m].wants)) * pr.classes[m].sub
+			}
+			return fmt.Sprintf("this GPU holds at most %d of %s, and the %d compute slices that are wanted do not go into their %d each", pr.holds(q), q.Name, slices, q.Slices)
+		}
+		count(fewest, g.profiles[0], q.Placements[0].Size)
 	}
 	switch {
 	case me > pr.mes:
@@ -90,33 +117,49 @@ func (pr *problem) reason() string {
 	return fmt.Sprintf("by count they would fit (%d of %d memory slices), but the placements that this GPU allows hold them in no arrangement", need, pr.p.Width)
 }
 
+// places lists where a want of a class may live; that of a compute instance is where its GPU instance may.
+func (pr *problem) places(c class) []cand {
+	if c.sub == 0 {
+		return c.cands
+	}
+	return pr.candidates(Want{At: c.want.At}, c.profiles)
+}
+
+// holds is how many instances of a profile the device holds at most by its own figures.
+func (pr *problem) holds(q *gpu.Profile) int {
+	if q.Max != 0 {
+		return int(q.Max)
+	}
+	return len(q.Placements)
+}
+
 // limit is how many wants of a class the device holds at most by its own figures.
 func (pr *problem) limit(c class) int {
-	limit, seen := 0, map[int]bool{}
-	for _, k := range c.cands {
-		if seen[k.profile] {
-			continue
+	limit := 0
+	for _, i := range c.profiles {
+		n := pr.holds(&pr.p.GI[i])
+		if c.sub != 0 {
+			n *= int(pr.p.GI[i].Slices / c.sub)
 		}
-		seen[k.profile] = true
-		if m := int(pr.p.GI[k.profile].Max); m != 0 {
-			limit += m
-		} else {
-			limit += len(pr.p.GI[k.profile].Placements)
-		}
+		limit += n
 	}
 	return limit
 }
 
-// smallest is the fewest memory slices that a want of a class takes.
-func smallest(c class) uint32 {
-	return slices.MinFunc(c.cands, func(a, b cand) int { return cmp.Compare(a.place.Size, b.place.Size) }).place.Size
+// smallest is the fewest memory slices of some candidates.
+func smallest(list []cand) uint32 {
+	return slices.MinFunc(list, func(a, b cand) int { return cmp.Compare(a.place.Size, b.place.Size) }).place.Size
 }
 
-// inTheWay says which pinned instances stand in the way, by asking what the least disturbing forced plan would move.
+// inTheWay says which instances that must stay stand in the way, by asking what the least disturbing plan would move if it
+// might move all of them. Blocked are those that authority could move.
 func (pr *problem) inTheWay(want []Want) (string, []Present) {
-	o := pr.opts
+	o, loose := pr.opts, slices.Clone(pr.present)
 	o.Force = true
-	forced, err := newProblem(pr.p, pr.present, want, o)
+	for i := range loose {
+		loose[i].Pinned = false
+	}
+	forced, err := newProblem(pr.p, loose, want, o)
 	if err != nil {
 		return err.Error(), nil
 	}
@@ -125,23 +168,31 @@ func (pr *problem) inTheWay(want []Want) (string, []Present) {
 		return "the instances that are present leave no room", nil
 	}
 	var blocked []Present
-	var used, foreign []string
+	var pinned, used, foreign []string
 	for i, b := range pr.present {
 		if (best.matched|best.spared)&(1<<i) != 0 || pr.pinned&(1<<i) == 0 {
 			continue
 		}
-		blocked = append(blocked, b)
 		name := placedOf(pr.p, b.Instance).String()
-		if b.InUse {
-			if len(b.Holders) != 0 {
-				name += " (" + strings.Join(b.Holders, ", ") + ")"
-			}
+		if len(b.Holders) != 0 {
+			name += " (" + strings.Join(b.Holders, ", ") + ")"
+		}
+		switch {
+		case b.Pinned:
+			pinned = append(pinned, name)
+			continue
+		case b.InUse:
 			used = append(used, name)
-		} else {
+		default:
 			foreign = append(foreign, name)
 		}
+		blocked = append(blocked, b)
 	}
 	var why []string
+	if len(pinned) != 0 {
+		// No authority moves these, so none helps.
+		why, blocked = append(why, strings.Join(pinned, ", ")+verb(pinned)+" pinned and would have to go"), nil
+	}
 	if len(used) != 0 {
 		why = append(why, strings.Join(used, ", ")+verb(used)+" in use and would have to go")
 	}
@@ -162,33 +213,44 @@ func verb(list []string) string {
 // memory, then the earlier classes.
 func (pr *problem) nearest() []Want {
 	most := make([]int, len(pr.classes))
-	total := 0
+	size := make([]uint32, len(pr.classes))   // memory slices that one takes at least; 0: it may share them
+	memory := make([]uint64, len(pr.classes)) // bytes of one, its part of what it shares
+	total, shared := 0, false
 	for i, c := range pr.classes {
-		most[i] = min(len(c.wants), len(c.cands), pr.limit(c))
+		most[i] = min(len(c.wants), pr.limit(c))
+		q := &pr.p.GI[c.profiles[0]]
+		switch {
+		case c.sub != 0:
+			memory[i] = q.Memory * uint64(c.sub) / uint64(q.Slices)
+			shared = true
+		case len(c.cands) == 0:
+			most[i] = 0
+		default:
+			most[i] = min(most[i], len(c.cands))
+			size[i], memory[i] = smallest(c.cands), pr.p.GI[c.cands[0].profile].Memory
+		}
 		total += most[i]
+	}
+	if !shared {
+		total = min(total, int(pr.p.Width))
 	}
 	type part struct {
 		counts []int
 		memory uint64
 	}
-	for n := min(total, int(pr.p.Width)); n >= 0; n-- {
+	for n := total; n >= 0; n-- {
 		var parts []part
-		var pick func(i, left int, slicesLeft uint32, memory uint64, counts []int)
-		pick = func(i, left int, slicesLeft uint32, memory uint64, counts []int) {
+		var pick func(i, left int, slicesLeft uint32, bytes uint64, counts []int)
+		pick = func(i, left int, slicesLeft uint32, bytes uint64, counts []int) {
 			if i == len(most) {
 				if left == 0 {
-					parts = append(parts, part{slices.Clone(counts), memory})
+					parts = append(parts, part{slices.Clone(counts), bytes})
 				}
 				return
 			}
 			for k := min(left, most[i]); k >= 0; k-- {
-				if k == 0 {
-					pick(i+1, left, slicesLeft, memory, append(counts, 0))
-					continue
-				}
-				c := pr.classes[i]
-				if size := uint32(k) * smallest(c); size <= slicesLeft {
-					pick(i+1, left-k, slicesLeft-size, memory+uint64(k)*pr.p.GI[c.cands[0].profile].Memory, append(counts, k))
+				if taken := uint32(k) * size[i]; taken <= slicesLeft {
+					pick(i+1, left-k, slicesLeft-taken, bytes+uint64(k)*memory[i], append(counts, k))
 				}
 			}
 		}

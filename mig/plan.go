@@ -12,6 +12,7 @@ type Present struct {
 	gpu.Instance
 	InUse   bool     // a lease or a process holds it: pinned without Force
 	Foreign bool     // neither the spec nor a lease explains it: never destroyed without TakeForeign or Force
+	Pinned  bool     // it must not go, whatever the authority
 	Spare   bool     // it may stay although nobody wants it now (kept idle), and goes when its room is needed
 	Holders []string // who would be disturbed: lease ids, or "pid 123 (python)"
 }
@@ -25,8 +26,14 @@ type Placed struct {
 	Compute   []gpu.NewCompute `json:"compute,omitempty"` // empty: one that takes all slices
 }
 
-// String says what and where: "3g.20gb at 4".
-func (p Placed) String() string { return fmt.Sprintf("%s at %d", p.Name, p.Placement.Start) }
+// String says what and where: "3g.20gb at 4", "3g.20gb of 2c+1c at 0".
+func (p Placed) String() string {
+	s := p.Name
+	if len(p.Compute) != 0 {
+		s += " of " + computeText(p.Compute)
+	}
+	return fmt.Sprintf("%s at %d", s, p.Placement.Start)
+}
 
 // Options is the authority that a plan may use. The zero value disturbs nobody.
 type Options struct {
@@ -45,7 +52,8 @@ type Result struct {
 	Create   []Placed  // is made, largest first
 	// Disturbed is the part of Destroy that is in use. Empty without Force.
 	Disturbed []Present
-	// Layout says where each want lands: Layout[i] is for want i.
+	// Layout says where each want lands: Layout[i] is for want i. Compute instances that share a GPU instance land in the
+	// same one, which lists them all.
 	Layout []Placed
 	// profiles words Destroy.
 	profiles gpu.Profiles
@@ -59,6 +67,9 @@ func (r Result) Empty() bool {
 // Plan finds the best way from the instances that are present to the wanted ones, by exact search: the fewest in use
 // disturbed (none without Force), then the fewest destroyed, then the least memory made anew, then the free space that
 // leaves the most profiles placeable, then the lowest placements. The same input always gives the same plan.
+//
+// Wants that are compute instances (1c.3g.20gb) share GPU instances as it costs least: they are put into what has them
+// already, and else into as few as hold them.
 //
 // It returns *NoProfile when this device lacks what is wanted, and *Infeasible when it cannot hold all of it, or not
 // without disturbing somebody.
@@ -78,13 +89,23 @@ func Plan(p gpu.Profiles, present []Present, want []Want, o Options) (Result, er
 func (pr *problem) result(s solution, wants int) Result {
 	r := Result{Layout: make([]Placed, wants), profiles: pr.p}
 	next := make([]int, len(pr.classes))
+	land := func(class int, where Placed) {
+		r.Layout[pr.classes[class].wants[next[class]]] = where
+		next[class]++
+	}
 	for i, ch := range s.chosen {
-		class := &pr.classes[s.class[i]]
-		c := &class.cands[ch]
+		j := &s.jobs[s.jobOf[i]]
+		c := &j.cands[ch]
 		q := &pr.p.GI[c.profile]
-		placed := Placed{Name: q.Name, ProfileID: q.ID, Placement: c.place, Slices: q.Slices, Compute: largestFirst(class.want.Compute)}
-		r.Layout[class.wants[next[s.class[i]]]] = placed
-		next[s.class[i]]++
+		placed := Placed{Name: q.Name, ProfileID: q.ID, Placement: c.place, Slices: q.Slices, Compute: largestFirst(j.want.Compute)}
+		if j.group < 0 {
+			land(j.class, placed)
+		} else {
+			members := pr.groups[j.group].members
+			for _, w := range j.want.Compute {
+				land(members[slices.IndexFunc(members, func(m int) bool { return pr.classes[m].sub == w.Slices })], placed)
+			}
+		}
 		switch {
 		case c.same < 0:
 			r.Create = append(r.Create, placed)

@@ -12,7 +12,8 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// here makes what is present from "3g.20gb@4" and flags after a space: u in use, f foreign, s spare, o orphan.
+// here makes what is present from "3g.20gb@4" and flags after a space: u in use, f foreign, s spare, o orphan, p pinned,
+// 1 with one compute instance of one slice.
 func here(t testing.TB, p gpu.Profiles, specs ...string) []Present {
 	t.Helper()
 	var out []Present
@@ -23,12 +24,18 @@ func here(t testing.TB, p gpu.Profiles, specs ...string) []Present {
 		if _, err := fmt.Sscan(at, &start); !ok || err != nil {
 			t.Fatalf("cannot read %q", s)
 		}
-		b := Present{Instance: instance(p, name, start), InUse: strings.Contains(flags, "u"), Foreign: strings.Contains(flags, "f"), Spare: strings.Contains(flags, "s")}
+		b := Present{
+			Instance: instance(p, name, start), InUse: strings.Contains(flags, "u"), Foreign: strings.Contains(flags, "f"),
+			Spare: strings.Contains(flags, "s"), Pinned: strings.Contains(flags, "p"),
+		}
 		if b.InUse {
 			b.Holders = []string{"lease " + name}
 		}
 		if strings.Contains(flags, "o") {
 			b.Compute = nil
+		}
+		if strings.Contains(flags, "1") {
+			b.Compute = []gpu.ComputeInstance{{Placement: gpu.Placement{Size: 1}}}
 		}
 		out = append(out, b)
 	}
@@ -38,7 +45,11 @@ func here(t testing.TB, p gpu.Profiles, specs ...string) []Present {
 func placedText(list []Placed) string {
 	var out []string
 	for _, p := range list {
-		out = append(out, fmt.Sprintf("%s@%d", p.Name, p.Placement.Start))
+		name := p.Name
+		if len(p.Compute) != 0 {
+			name += "(" + computeText(p.Compute) + ")"
+		}
+		out = append(out, fmt.Sprintf("%s@%d", name, p.Placement.Start))
 	}
 	return strings.Join(out, " ")
 }
@@ -94,7 +105,21 @@ func TestPlan(t *testing.T) {
 		{name: "me.all beside a plain one", p: rtx(), want: Named("1g.24gb+me.all", "1g.24gb"), err: "must be a -me profile"},
 		{name: "me.all beside -me", p: rtx(), want: Named("1g.24gb+me.all", "1g.24gb-me"), create: "1g.24gb+me.all@0 1g.24gb-me@3", layout: "1g.24gb+me.all@0 1g.24gb-me@3"},
 		{name: "unknown profile", p: a30(), want: Named("3g.20gb"), err: "cannot use MIG profile 3g.20gb: this GPU does not have it; it offers 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"},
-		{name: "compute sub-profile", p: a100(), want: Named("1c.3g.20gb"), err: "a layout lists whole instances, so write 3g.20gb"},
+		{name: "a compute instance alone in its instance", p: a100(), want: Named("1c.3g.20gb"), create: "3g.20gb(1c)@4", layout: "3g.20gb(1c)@4"},
+		{
+			name: "compute instances share an instance", p: a100(), want: Named("1c.3g.20gb", "2g.10gb", "1c.3g.20gb", "1c.3g.20gb"),
+			create: "3g.20gb(1c+1c+1c)@4 2g.10gb@0", layout: "3g.20gb(1c+1c+1c)@4 2g.10gb@0 3g.20gb(1c+1c+1c)@4 3g.20gb(1c+1c+1c)@4",
+		},
+		{name: "no more instances than needed", p: a100(), want: Named("1c.3g.20gb", "2c.3g.20gb", "2c.3g.20gb"), create: "3g.20gb(2c+1c)@0 3g.20gb(2c)@4", layout: "3g.20gb(2c+1c)@0 3g.20gb(2c+1c)@0 3g.20gb(2c)@4"},
+		{name: "of two instances that are there none goes to put theirs together", p: a100(), present: []string{"3g.20gb@0 1", "3g.20gb@4 1"}, want: Named("1c.3g.20gb", "1c.3g.20gb"), keep: "3g.20gb(1c)@0 3g.20gb(1c)@4", layout: "3g.20gb(1c)@0 3g.20gb(1c)@4"},
+		{name: "what has no room inside is made beside", p: a100(), present: []string{"3g.20gb@4 1u"}, want: Named("1c.3g.20gb", "2c.3g.20gb"), create: "3g.20gb(2c)@0", keep: "3g.20gb(1c)@4", layout: "3g.20gb(1c)@4 3g.20gb(2c)@0"},
+		{name: "one more of the same is made inside", p: a100(), present: []string{"3g.20gb@4 1u"}, want: Named("1c.3g.20gb", "1c.3g.20gb"), complete: "3g.20gb(1c+1c)@4", layout: "3g.20gb(1c+1c)@4 3g.20gb(1c+1c)@4"},
+		{name: "compute instances at a placement", p: a100(), want: []Want{{Name: "1c.3g.20gb", At: &gpu.Placement{Size: 4}}}, create: "3g.20gb(1c)@0", layout: "3g.20gb(1c)@0"},
+		{name: "compute instances at a placement that is none", p: a100(), want: []Want{{Name: "1c.3g.20gb", At: &gpu.Placement{Start: 2, Size: 4}}}, err: "1c.3g.20gb at 2 is not a placement that this GPU allows"},
+		{name: "a compute size that there is not", p: a100(), want: Named("3c.4g.20gb"), err: "cannot use MIG profile 3c.4g.20gb: 4g.20gb has no compute instances of 3 slices"},
+		{name: "too many compute instances", p: a100(), want: Named("1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb"), err: "this GPU holds at most 6 of 1c.3g.20gb, 7 are wanted; what fits is 6 × 1c.3g.20gb"},
+		{name: "compute instances that do not go into each other", p: a100(), want: Named("2c.3g.20gb", "2c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb"), err: "this GPU holds at most 2 of 3g.20gb, and the 7 compute slices that are wanted do not go into their 3 each; what fits is 2 × 2c.3g.20gb, 2 × 1c.3g.20gb"},
+		{name: "pinned is not moved by force", p: a100(), present: []string{"1g.5gb@6 p"}, want: Named("7g.40gb"), o: Options{Force: true}, err: "1g.5gb at 6 is pinned"},
 		{name: "by what it must have, the smallest", p: a100(), want: []Want{{Slices: 1, Memory: 6 << 30}}, create: "1g.10gb@6", layout: "1g.10gb@6"},
 		{name: "by what it must have, one that is there", p: a100(), present: []string{"1g.10gb@2"}, want: []Want{{Slices: 1}}, keep: "1g.10gb@2", layout: "1g.10gb@2"},
 		{name: "at a placement", p: a100(), want: []Want{{Name: "1g.5gb", At: &gpu.Placement{Start: 2, Size: 1}}}, create: "1g.5gb@2", layout: "1g.5gb@2"},

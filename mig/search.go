@@ -11,12 +11,13 @@ import (
 // maxWidth is what the search's bit masks hold; known grids are 4, 8 and 12 wide.
 const maxWidth = 64
 
-// problem is one search: the wants in classes of equals, each with its candidates.
+// problem is what is searched for: the wants in classes of equals, each with its candidates.
 type problem struct {
 	p       gpu.Profiles
 	present []Present
 	opts    Options
 	classes []class
+	groups  []group
 	rules   []rule // by profile
 	mes     int    // how many instances with the attribute me this GPU holds
 	pinned  uint64 // present that must not go
@@ -28,9 +29,13 @@ type problem struct {
 
 // class is a set of equal wants.
 type class struct {
-	want  Want
-	wants []int // their indexes
-	cands []cand
+	want     Want
+	wants    []int // their indexes
+	profiles []int // that satisfy one, by index into p.GI
+	cands    []cand
+	// sub is the slices of a compute instance that shares its GPU instance with others; 0: the want is a GPU instance, else
+	// candidates are those of the group.
+	sub uint32
 }
 
 // cand is one place where one want may live.
@@ -52,10 +57,20 @@ type tally struct {
 	me, all, any int      // with me; with me.all; with neither me.all nor -me
 }
 
+// job is so many equal instances to place: those of a class, or GPU instances that hold several compute instances.
+type job struct {
+	want  Want
+	cands []cand
+	n     int
+	class int // -1: of group
+	group int
+}
+
 // solution is one complete choice with its cost.
 type solution struct {
-	chosen  []int // candidate by want, in class order
-	class   []int // its class
+	jobs    []job
+	chosen  []int // candidate by instance, in the order of the jobs
+	jobOf   []int // its job
 	matched uint64
 	spared  uint64
 	cost    cost
@@ -86,7 +101,7 @@ func newProblem(p gpu.Profiles, present []Present, want []Want, o Options) (*pro
 		pr.masks = append(pr.masks, maskOf(b.Placement))
 		pr.profile = append(pr.profile, slices.IndexFunc(p.GI, func(q gpu.Profile) bool { return q.ID == b.ProfileID }))
 		foreign := b.Foreign && !o.TakeForeign
-		if (b.InUse || foreign) && !o.Force {
+		if b.Pinned || (b.InUse || foreign) && !o.Force {
 			pr.pinned |= 1 << i
 		}
 		if b.Spare || foreign {
@@ -97,21 +112,31 @@ func newProblem(p gpu.Profiles, present []Present, want []Want, o Options) (*pro
 		}
 	}
 	for i, w := range want {
-		profiles, err := matches(p, w)
+		profiles, sub, err := matches(p, w)
 		if err != nil {
 			return nil, err
 		}
-		cands := pr.candidates(w, profiles)
-		at := slices.IndexFunc(pr.classes, func(c class) bool { return slices.Equal(c.cands, cands) && sameCompute(c.want.Compute, w.Compute) })
+		c := class{want: w, sub: sub, profiles: profiles}
+		if sub == 0 {
+			c.cands = pr.candidates(w, profiles)
+		}
+		at := slices.IndexFunc(pr.classes, c.same)
 		if at < 0 {
 			at = len(pr.classes)
-			pr.classes = append(pr.classes, class{want: w, cands: cands})
+			pr.classes = append(pr.classes, c)
 		}
 		pr.classes[at].wants = append(pr.classes[at].wants, i)
 	}
-	// The most constrained first: it prunes most.
-	slices.SortStableFunc(pr.classes, func(a, b class) int { return len(a.cands) - len(b.cands) })
+	pr.group()
 	return pr, nil
+}
+
+// same tells whether two wants can stand for each other.
+func (c class) same(d class) bool {
+	if c.sub != 0 || d.sub != 0 {
+		return c.sub == d.sub && slices.Equal(c.profiles, d.profiles) && (c.want.At == nil) == (d.want.At == nil) && (c.want.At == nil || *c.want.At == *d.want.At)
+	}
+	return slices.Equal(c.cands, d.cands) && sameCompute(c.want.Compute, d.want.Compute)
 }
 
 // candidates lists where a want may live, pinned neighbours respected.
@@ -129,7 +154,8 @@ func (pr *problem) candidates(w Want, profiles []int) []cand {
 					continue
 				}
 				if pr.profile[i] == q && b.Placement == place {
-					if ok, lacks := computeFits(b.Compute, w.Compute, pr.p.GI[q].Slices); ok {
+					ok, lacks := computeFits(b.Compute, w.Compute, pr.p.GI[q].Slices)
+					if ok && (len(lacks) == 0 || roomInside(b.Compute, lacks, pr.p.GI[q].Slices)) {
 						c.same, c.completes = i, len(lacks) != 0
 						continue
 					}
@@ -156,13 +182,13 @@ func (pr *problem) counts() []int {
 // search is the state of one walk.
 type search struct {
 	*problem
-	counts    []int
+	jobs      []job
 	first     bool // any solution does
 	pinStays  bool // a pinned instance that nobody wants stays instead of making the search fail
 	best      solution
 	found     bool
 	chosen    []int
-	classOf   []int
+	jobOf     []int
 	remaining int
 	tally     tally
 }
@@ -170,40 +196,54 @@ type search struct {
 // solve finds the cheapest solution for so many of each class. With any, the first one found, and pinned instances that
 // nobody wants stay.
 func (pr *problem) solve(counts []int, anySolution bool) (solution, bool) {
-	s := &search{problem: pr, counts: counts, first: anySolution, pinStays: anySolution, tally: tally{of: make([]uint32, len(pr.p.GI))}}
-	for i, n := range counts {
-		if n > len(pr.classes[i].cands) {
-			return solution{}, false
+	s := &search{problem: pr, first: anySolution, pinStays: anySolution, tally: tally{of: make([]uint32, len(pr.p.GI))}}
+	for jobs := range pr.arrangements(counts) {
+		s.run(jobs)
+		if s.found && s.first {
+			break
 		}
-		s.remaining += n
 	}
-	s.walk(0, 0, 0, 0, 0, 0, 0)
 	return s.best, s.found
 }
 
-// walk places what is left of class ci, from candidate from on: equal wants take rising candidates, so that no
-// arrangement is seen twice. mask is the slices taken, hits the present that must go, matched those that stay.
-func (s *search) walk(ci, done, from int, mask, hits, matched, made uint64) {
+// run walks one arrangement; what was found before stays unless this has better.
+func (s *search) run(jobs []job) {
+	s.remaining = 0
+	for _, j := range jobs {
+		if j.n > len(j.cands) {
+			return
+		}
+		s.remaining += j.n
+	}
+	// The most constrained first: it prunes most.
+	slices.SortStableFunc(jobs, func(a, b job) int { return len(a.cands) - len(b.cands) })
+	s.jobs = jobs
+	s.walk(0, 0, 0, 0, 0, 0, 0)
+}
+
+// walk places what is left of job ji, from candidate from on: equal wants take rising candidates, so that no choice is
+// seen twice. mask is the slices taken, hits the present that must go, matched those that stay.
+func (s *search) walk(ji, done, from int, mask, hits, matched, made uint64) {
 	if s.found && s.first {
 		return
 	}
-	for ci < len(s.counts) && done == s.counts[ci] {
-		ci, done, from = ci+1, 0, 0
+	for ji < len(s.jobs) && done == s.jobs[ji].n {
+		ji, done, from = ji+1, 0, 0
 	}
 	if s.found && s.bound(hits, matched) {
 		return
 	}
-	if ci == len(s.counts) {
+	if ji == len(s.jobs) {
 		s.leaf(mask, matched, made)
 		return
 	}
-	cands := s.classes[ci].cands
-	for i := from; i <= len(cands)-(s.counts[ci]-done); i++ {
+	cands := s.jobs[ji].cands
+	for i := from; i <= len(cands)-(s.jobs[ji].n-done); i++ {
 		c := &cands[i]
 		if c.mask&mask != 0 || !s.add(&s.tally, c.profile) {
 			continue
 		}
-		s.chosen, s.classOf = append(s.chosen, i), append(s.classOf, ci)
+		s.chosen, s.jobOf = append(s.chosen, i), append(s.jobOf, ji)
 		s.remaining--
 		m, b := matched, made
 		if c.same >= 0 {
@@ -211,9 +251,9 @@ func (s *search) walk(ci, done, from int, mask, hits, matched, made uint64) {
 		} else {
 			b += s.p.GI[c.profile].Memory
 		}
-		s.walk(ci, done+1, i+1, mask|c.mask, hits|c.hits, m, b)
+		s.walk(ji, done+1, i+1, mask|c.mask, hits|c.hits, m, b)
 		s.remaining++
-		s.chosen, s.classOf = s.chosen[:len(s.chosen)-1], s.classOf[:len(s.classOf)-1]
+		s.chosen, s.jobOf = s.chosen[:len(s.chosen)-1], s.jobOf[:len(s.jobOf)-1]
 		s.drop(&s.tally, c.profile)
 	}
 }
@@ -239,7 +279,7 @@ func (s *search) leaf(mask, matched, made uint64) {
 	}
 	c := cost{disturbed: bits.OnesCount64(gone & s.inUse), destroyed: bits.OnesCount64(gone), made: made}
 	for i, ch := range s.chosen {
-		if s.classes[s.classOf[i]].cands[ch].completes {
+		if s.jobs[s.jobOf[i]].cands[ch].completes {
 			c.completed++
 		}
 	}
@@ -258,7 +298,7 @@ func (s *search) leaf(mask, matched, made uint64) {
 		}
 	}
 	s.found = true
-	s.best = solution{chosen: slices.Clone(s.chosen), class: slices.Clone(s.classOf), matched: matched, spared: spared, cost: c}
+	s.best = solution{jobs: s.jobs, chosen: slices.Clone(s.chosen), jobOf: slices.Clone(s.jobOf), matched: matched, spared: spared, cost: c}
 }
 
 // spare keeps what nobody wants but may stay, those in use first. The limits nest (a profile's maximum inside that of
@@ -305,10 +345,14 @@ func (s *search) openness(t *tally, mask uint64) (closed, taken int) {
 	return closed, taken
 }
 
-// lower tells whether a choice lies lower than the best, class by class: the last tie-break.
+// lower tells whether a choice lies lower than the best, job by job: the last tie-break. Of two arrangements the one
+// that was there first stays.
 func (s *search) lower(chosen []int) bool {
+	if len(chosen) == 0 || &s.jobs[0] != &s.best.jobs[0] {
+		return false
+	}
 	for i, ch := range chosen {
-		a, b := s.classes[s.classOf[i]].cands[ch], s.classes[s.best.class[i]].cands[s.best.chosen[i]]
+		a, b := s.jobs[s.jobOf[i]].cands[ch], s.best.jobs[s.best.jobOf[i]].cands[s.best.chosen[i]]
 		if d := order(a.place, b.place); d != 0 {
 			return d < 0
 		}

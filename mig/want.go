@@ -49,10 +49,25 @@ func (w Want) String() string {
 			s += " and " + strings.Join(w.Attributes, ", ")
 		}
 	}
+	if len(w.Compute) != 0 {
+		s += " of " + computeText(w.Compute)
+	}
 	if w.At != nil {
 		s += fmt.Sprintf(" at %d", w.At.Start)
 	}
 	return s
+}
+
+// computeText lists compute instances: "1c+1c+1c".
+func computeText(list []gpu.NewCompute) string {
+	var b strings.Builder
+	for i, c := range list {
+		if i > 0 {
+			b.WriteByte('+')
+		}
+		fmt.Fprintf(&b, "%dc", c.Slices)
+	}
+	return b.String()
 }
 
 // NoProfile says that a device has nothing that matches a want.
@@ -74,10 +89,11 @@ func (e *NoProfile) Error() string {
 	return fmt.Sprintf("cannot use MIG profile %s: this GPU does not have it; %s", e.Want, offers)
 }
 
-// Match returns the profiles of this device that satisfy a want, the smallest memory first. A device without a match
-// gives *NoProfile, which names what it offers.
+// Match returns the profiles of this device that satisfy a want, the smallest memory first: for a compute instance that
+// shares a GPU instance (1c.3g.20gb) those of the GPU instance. A device without a match gives *NoProfile, which names
+// what it offers.
 func Match(p gpu.Profiles, w Want) ([]gpu.Profile, error) {
-	idx, err := matches(p, w)
+	idx, _, err := matches(p, w)
 	if err != nil {
 		return nil, err
 	}
@@ -88,9 +104,8 @@ func Match(p gpu.Profiles, w Want) ([]gpu.Profile, error) {
 	return out, nil
 }
 
-// matches is Match by index into p.GI.
-func matches(p gpu.Profiles, w Want) ([]int, error) {
-	var out []int
+// matches is Match by index into p.GI. sub is the slices of a compute instance that shares its GPU instance, else 0.
+func matches(p gpu.Profiles, w Want) (out []int, sub uint32, err error) {
 	add := func(ok func(*gpu.Profile) bool) {
 		for i := range p.GI {
 			if len(p.GI[i].Placements) != 0 && ok(&p.GI[i]) {
@@ -106,13 +121,10 @@ func matches(p gpu.Profiles, w Want) ([]int, error) {
 	} else {
 		n, err := ParseProfile(w.Name)
 		if err != nil {
-			return nil, &NoProfile{Want: w, Why: "it is not written like 3g.20gb or 1g.5gb+me", Offers: offers(p)}
+			return nil, 0, &NoProfile{Want: w, Why: "it is not written like 3g.20gb or 1g.5gb+me", Offers: offers(p)}
 		}
-		if n.Compute != 0 && n.Compute != n.Slices {
-			n.Compute = 0
-			return nil, &NoProfile{
-				Want: w, Why: fmt.Sprintf("a layout lists whole instances, so write %s", n), Offers: offers(p),
-			}
+		if n.Compute != n.Slices {
+			sub = n.Compute
 		}
 		n.Compute = 0
 		add(func(q *gpu.Profile) bool { return q.Name == w.Name || q.Name == n.String() })
@@ -121,7 +133,14 @@ func matches(p gpu.Profiles, w Want) ([]int, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, &NoProfile{Want: w, Offers: offers(p)}
+		return nil, 0, &NoProfile{Want: w, Offers: offers(p)}
+	}
+	if sub != 0 {
+		whole := p.GI[out[0]].Name
+		out = slices.DeleteFunc(out, func(i int) bool { return !divides(&p.GI[i], sub) })
+		if len(out) == 0 {
+			return nil, 0, &NoProfile{Want: w, Why: fmt.Sprintf("%s has no compute instances of %d slices", whole, sub), Offers: offers(p)}
+		}
 	}
 	slices.SortStableFunc(out, func(a, b int) int {
 		if c := cmp.Compare(p.GI[a].Memory, p.GI[b].Memory); c != 0 {
@@ -129,7 +148,16 @@ func matches(p gpu.Profiles, w Want) ([]int, error) {
 		}
 		return cmp.Compare(p.GI[a].ID, p.GI[b].ID)
 	})
-	return out, nil
+	return out, sub, nil
+}
+
+// divides tells whether GPU instances of a profile have compute instances of so many slices. The device tells only while
+// one of them lives; until then it is what every published listing shows: one or more fit beside it, give or take a slice.
+func divides(q *gpu.Profile, sub uint32) bool {
+	if len(q.Compute) != 0 {
+		return slices.ContainsFunc(q.Compute, func(c gpu.ComputeProfile) bool { return c.Slices == sub })
+	}
+	return sub < q.Slices && 2*sub <= q.Slices+1
 }
 
 // sameLabel tells whether a profile is the one that another board or driver calls n.

@@ -1,0 +1,163 @@
+package mig
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// group is the wants of compute instances that may share GPU instances: those of one profile, at one placement if it is
+// fixed. How they are put together is part of the search: what is there may hold them already, and each more costs memory.
+type group struct {
+	want     Want // of a GPU instance
+	profiles []int
+	members  []int // classes, the largest compute instances first
+}
+
+// group puts the classes together that may share.
+func (pr *problem) group() {
+	for i, c := range pr.classes {
+		if c.sub == 0 {
+			continue
+		}
+		whole := Want{Name: pr.p.GI[c.profiles[0]].Name, At: c.want.At}
+		at := slices.IndexFunc(pr.groups, func(g group) bool {
+			return slices.Equal(g.profiles, c.profiles) && (g.want.At == nil) == (whole.At == nil) && (whole.At == nil || *g.want.At == *whole.At)
+		})
+		if at < 0 {
+			at = len(pr.groups)
+			pr.groups = append(pr.groups, group{want: whole, profiles: c.profiles})
+		}
+		pr.groups[at].members = append(pr.groups[at].members, i)
+	}
+	for _, g := range pr.groups {
+		slices.SortStableFunc(g.members, func(a, b int) int { return int(pr.classes[b].sub) - int(pr.classes[a].sub) })
+	}
+}
+
+// arrangements gives every way to put so many wants of each class into instances: one for each that is whole, and every
+// division of the compute instances of a group among GPU instances.
+func (pr *problem) arrangements(counts []int) iter.Seq[[]job] {
+	return func(yield func([]job) bool) {
+		var jobs []job
+		for i, c := range pr.classes {
+			if c.sub == 0 && counts[i] > 0 {
+				jobs = append(jobs, job{want: c.want, cands: c.cands, n: counts[i], class: i, group: -1})
+			}
+		}
+		pr.divide(0, counts, jobs, yield)
+	}
+}
+
+// divide adds the jobs of the groups from gi on.
+func (pr *problem) divide(gi int, counts []int, jobs []job, yield func([]job) bool) bool {
+	if gi == len(pr.groups) {
+		return yield(slices.Clone(jobs))
+	}
+	g := &pr.groups[gi]
+	for bins := range pr.divisions(g, counts) {
+		more := slices.Clip(jobs)
+		for i := 0; i < len(bins); {
+			n := 1
+			for i+n < len(bins) && slices.Equal(bins[i], bins[i+n]) {
+				n++
+			}
+			w := g.want
+			for _, sub := range bins[i] {
+				w.Compute = append(w.Compute, gpu.NewCompute{Slices: sub})
+			}
+			more = append(more, job{want: w, cands: pr.candidates(w, g.profiles), n: n, class: -1, group: gi})
+			i += n
+		}
+		if !pr.divide(gi+1, counts, more, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// divisions gives every division of a group's compute instances among GPU instances, the fullest first; each has its GPU instances in falling order, and each of these its compute instances.
+func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
+	return func(yield func([][]uint32) bool) {
+		left := make([]int, len(g.members))
+		items := 0
+		for i, m := range g.members {
+			left[i] = counts[m]
+			items += counts[m]
+		}
+		if items == 0 {
+			yield(nil)
+			return
+		}
+		q := &pr.p.GI[g.profiles[0]]
+		if items > pr.holds(q)*int(q.Slices) {
+			return
+		}
+		var bins [][]uint32
+		var fill func(bin []uint32, from int, room uint32) bool
+		// next opens a GPU instance with the largest that is left, or gives what is complete.
+		next := func() bool {
+			i := slices.IndexFunc(left, func(n int) bool { return n > 0 })
+			if i < 0 {
+				return yield(bins)
+			}
+			if len(bins) == pr.holds(q) {
+				return true
+			}
+			sub := pr.classes[g.members[i]].sub
+			left[i]--
+			ok := fill([]uint32{sub}, i, q.Slices-sub)
+			left[i]++
+			return ok
+		}
+		// fill adds what else goes into the open one, largest first, and then closes it.
+		fill = func(bin []uint32, from int, room uint32) bool {
+			for i := from; i < len(left); i++ {
+				sub := pr.classes[g.members[i]].sub
+				if left[i] == 0 || sub > room {
+					continue
+				}
+				left[i]--
+				ok := fill(append(slices.Clip(bin), sub), i, room-sub)
+				left[i]++
+				if !ok {
+					return false
+				}
+			}
+			// Equal ones in one order only, so that no division is seen twice.
+			if n := len(bins); n > 0 && slices.Compare(bins[n-1], bin) < 0 {
+				return true
+			}
+			bins = append(bins, bin)
+			ok := next()
+			bins = bins[:len(bins)-1]
+			return ok
+		}
+		next()
+	}
+}
+
+// roomInside tells whether compute instances that an instance lacks can be made beside those it has. Where a driver puts
+// one is published for no board: taken is a start that is a multiple of its size, which every one that was seen has.
+func roomInside(have []gpu.ComputeInstance, lacks []gpu.NewCompute, width uint32) bool {
+	var mask uint64
+	for _, h := range have {
+		if h.Placement.Size == 0 {
+			return true // A driver that does not tell: it will say.
+		}
+		mask |= maskOf(h.Placement)
+	}
+	for _, l := range largestFirst(lacks) {
+		at, found := gpu.Placement{Size: l.Slices}, false
+		for ; at.Start+at.Size <= width && !found; at.Start += max(1, l.Slices) {
+			if found = maskOf(at)&mask == 0 && (l.Placement == nil || *l.Placement == at); found {
+				mask |= maskOf(at)
+			}
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,267 @@
+package mig
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// What follows is a second, plain solver for compute instances that share: it puts every division of the wanted ones into
+// every legal state of the device, and prices it by definition.
+
+// shared is one instance of a brute-force state with the slices of its compute instances, falling; {7} of 7 is whole.
+type shared struct {
+	spot
+	compute []uint32
+}
+
+// wanted counts what is asked for by profile and compute slices; the profile's own slices are a whole instance.
+type wanted map[[2]int]int
+
+func (w wanted) key() string { return fmt.Sprint(w) }
+
+// dividedStates calls f with every legal state that has exactly what is wanted.
+func dividedStates(p gpu.Profiles, all [][]spot, want wanted, f func([]shared)) {
+	for _, state := range all {
+		left := wanted{}
+		for k, n := range want {
+			left[k] = n
+		}
+		var put func(i int, have []shared)
+		put = func(i int, have []shared) {
+			if i == len(state) {
+				for _, n := range left {
+					if n != 0 {
+						return
+					}
+				}
+				f(have)
+				return
+			}
+			q := state[i].profile
+			full := p.GI[q].Slices
+			if k := [2]int{q, int(full)}; left[k] > 0 {
+				left[k]--
+				put(i+1, append(slices.Clip(have), shared{state[i], []uint32{full}}))
+				left[k]++
+			}
+			var inside func(compute []uint32, most, room uint32)
+			inside = func(compute []uint32, most, room uint32) {
+				if len(compute) > 0 {
+					put(i+1, append(slices.Clip(have), shared{state[i], slices.Clone(compute)}))
+				}
+				for sub := min(most, room); sub > 0; sub-- {
+					if k := [2]int{q, int(sub)}; left[k] > 0 {
+						left[k]--
+						inside(append(slices.Clip(compute), sub), sub, room-sub)
+						left[k]++
+					}
+				}
+			}
+			inside(nil, full-1, full)
+		}
+		put(0, nil)
+	}
+}
+
+// becomes tells whether what is there stays in place of what is wanted, and whether it lacks nothing.
+func becomes(have []gpu.Placement, want []uint32, width uint32) (stays, complete bool) {
+	lacks := slices.Clone(want)
+	taken := make([]bool, width)
+	for _, h := range have {
+		i := slices.Index(lacks, h.Size)
+		if i < 0 {
+			return false, false
+		}
+		lacks = slices.Delete(lacks, i, i+1)
+		for k := range h.Size {
+			taken[h.Start+k] = true
+		}
+	}
+	for _, l := range lacks {
+		found := false
+		for start := uint32(0); start+l <= width && !found; start += l {
+			if !slices.Contains(taken[start:start+l], true) {
+				found = true
+				for k := range l {
+					taken[start+k] = true
+				}
+			}
+		}
+		if !found {
+			return false, false
+		}
+	}
+	return true, len(lacks) == 0
+}
+
+// TestSharedAgainstBruteForce draws what is there and what is wanted, with compute instances that share, and compares the
+// cost of the plan.
+func TestSharedAgainstBruteForce(t *testing.T) {
+	for _, dev := range []struct {
+		name string
+		p    gpu.Profiles
+	}{{"A30", a30()}, {"A100", classic()}, {"RTX", rtx()}} {
+		all := states(dev.p)
+		t.Run(dev.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) { sharedAgainstBruteForce(t, dev.p, all) })
+		})
+	}
+}
+
+func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
+	// divide draws compute instances for one GPU instance, with a published size.
+	divide := func(q gpu.Profile) []uint32 {
+		if q.Slices == 1 || rapid.Bool().Draw(t, "whole") {
+			return []uint32{q.Slices}
+		}
+		var out []uint32
+		for room := q.Slices; room > 0; {
+			sub := uint32(rapid.IntRange(1, int(min(room, (q.Slices+1)/2))).Draw(t, "sub"))
+			if !divides(&q, sub) {
+				sub = 1
+			}
+			out, room = append(out, sub), room-sub
+			if rapid.Bool().Draw(t, "enough") {
+				break
+			}
+		}
+		return out
+	}
+	s := idle(rapid.SampledFrom(all).Draw(t, "present"))
+	present := presentOf(p, s)
+	inside := make([][]gpu.Placement, len(present))
+	for i, b := range s.present {
+		var compute []gpu.ComputeInstance
+		taken := uint64(0)
+		for _, sub := range divide(p.GI[b.profile]) {
+			for start := uint32(0); start+sub <= p.GI[b.profile].Slices; start += sub {
+				at := gpu.Placement{Start: start, Size: sub}
+				if maskOf(at)&taken == 0 && rapid.Bool().Draw(t, "here") {
+					taken |= maskOf(at)
+					compute = append(compute, gpu.ComputeInstance{Placement: at})
+					inside[i] = append(inside[i], at)
+					break
+				}
+			}
+		}
+		present[i].Compute = compute
+		present[i].InUse = rapid.IntRange(0, 2).Draw(t, "in use") == 0
+	}
+	want := wanted{}
+	var names []string
+	add := func(q int, sub uint32) {
+		want[[2]int{q, int(sub)}]++
+		name := p.GI[q].Name
+		if sub != p.GI[q].Slices {
+			name = fmt.Sprintf("%dc.%s", sub, name)
+		}
+		names = append(names, name)
+	}
+	if rapid.Bool().Draw(t, "as it is") {
+		// Nearly what is there: the interesting plans keep much.
+		for i, b := range s.present {
+			for _, at := range inside[i] {
+				add(b.profile, at.Size)
+			}
+		}
+	} else {
+		for _, x := range rapid.SampledFrom(all).Draw(t, "target") {
+			for _, sub := range divide(p.GI[x.profile]) {
+				add(x.profile, sub)
+			}
+		}
+	}
+	if q := rapid.IntRange(0, len(p.GI)-1).Draw(t, "one more"); rapid.Bool().Draw(t, "more") {
+		add(q, divide(p.GI[q])[0])
+	}
+	slices.Sort(names)
+	force := rapid.Bool().Draw(t, "force")
+
+	var best cost
+	found := false
+	dividedStates(p, all, want, func(target []shared) {
+		c := cost{}
+		stays := make([]bool, len(present))
+		for _, x := range target {
+			at := slices.Index(s.present, x.spot)
+			if at >= 0 {
+				ok, complete := becomes(inside[at], x.compute, p.GI[x.profile].Slices)
+				if ok {
+					stays[at] = true
+					if !complete {
+						c.completed++
+					}
+					continue
+				}
+			}
+			c.made += p.GI[x.profile].Memory
+		}
+		for i := range present {
+			if stays[i] {
+				continue
+			}
+			c.destroyed++
+			if present[i].InUse {
+				if c.disturbed++; !force {
+					return
+				}
+			}
+		}
+		var state []spot
+		for _, x := range target {
+			state = append(state, x.spot)
+		}
+		for i, q := range p.GI {
+			open := 0
+			for _, place := range q.Placements {
+				if legal(p, append(slices.Clip(state), spot{i, place.Start})) {
+					open++
+				}
+			}
+			if open == 0 {
+				c.closed++
+			}
+			c.taken += len(q.Placements) - open
+		}
+		if !found || c.compare(best, true) < 0 {
+			best, found = c, true
+		}
+	})
+
+	r, err := Plan(p, present, Named(names...), Options{Force: force})
+	if found != (err == nil) {
+		t.Fatalf("%v: %v, brute force finds %+v %v", names, err, best, found)
+	}
+	if err != nil {
+		return
+	}
+	got := costOf(p, r)
+	got.completed = len(r.Complete)
+	if got != best {
+		t.Fatalf("%v to %v: cost %+v, brute force finds %+v\n%+v", present, names, got, best, r)
+	}
+	// Every want lands in an instance that has its compute instance, and none is counted twice.
+	has := wanted{}
+	seen := map[gpu.Placement]bool{}
+	for _, l := range r.Layout {
+		if seen[l.Placement] {
+			continue
+		}
+		seen[l.Placement] = true
+		q := slices.IndexFunc(p.GI, func(q gpu.Profile) bool { return q.ID == l.ProfileID })
+		if len(l.Compute) == 0 {
+			has[[2]int{q, int(l.Slices)}]++
+		}
+		for _, c := range l.Compute {
+			has[[2]int{q, int(c.Slices)}]++
+		}
+	}
+	if has.key() != want.key() {
+		t.Fatalf("%v landed as %v", names, r.Layout)
+	}
+}
