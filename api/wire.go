@@ -6,7 +6,7 @@ import "time"
 const SocketPath = "/run/gpushare/gpushare.sock"
 
 // Features is the append-only list of what this version of the API can do beyond the first.
-func Features() []string { return []string{"spec", "leases", "operations", "events"} }
+func Features() []string { return []string{"spec", "leases", "operations", "events", "release"} }
 
 // Info answers GET /v1.
 type Info struct {
@@ -45,6 +45,14 @@ type NodeStatus struct {
 	Adapter    string      `json:"adapter"`
 	Conditions []Condition `json:"conditions,omitempty"` // what is wrong or weaker than asked; empty is healthy
 	Operation  string      `json:"operation,omitempty"`  // the change that is under way
+	Released   *Released   `json:"released,omitempty"`   // the node was given back, and no spec was applied since
+}
+
+// Released says that a node was given back.
+type Released struct {
+	Who string    `json:"who"`
+	At  time.Time `json:"at"`
+	All bool      `json:"all,omitempty"` // GPUs too; otherwise they are cut as they were, and the spec is observed
 }
 
 // Condition is one thing that is not as it should be.
@@ -298,7 +306,7 @@ type ApplyResult struct {
 // Operation is long work.
 type Operation struct {
 	ID       string     `json:"id"`
-	Kind     string     `json:"kind"`    // apply | retry | resume
+	Kind     string     `json:"kind"`    // apply | retry | release | resume
 	State    string     `json:"state"`   // running | done | degraded | failed
 	Version  uint64     `json:"version"` // grows with every change of it: wait with ?after=
 	Who      string     `json:"who"`

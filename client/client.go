@@ -251,6 +251,29 @@ func (c *Client) Apply(ctx context.Context, document []byte, o ApplyOptions) (*a
 	return out, nil
 }
 
+// ReleaseOptions are the caller's authority and wishes.
+type ReleaseOptions struct {
+	All   bool // GPUs too, and the spec
+	Check bool // stop after the plan
+	Force bool
+}
+
+// Release gives the node back.
+func (c *Client) Release(ctx context.Context, o ReleaseOptions) (*api.ApplyResult, error) {
+	q := url.Values{}
+	for name, on := range map[string]bool{"all": o.All, "check": o.Check, "force": o.Force} {
+		if on {
+			q.Set(name, "1")
+		}
+	}
+	out := new(api.ApplyResult)
+	if err := c.Do(ctx, http.MethodPost, "/v1/release", q, nil, nil, out); err != nil {
+		return nil, err
+	}
+	notNil(&out.Plan.Steps)
+	return out, nil
+}
+
 // Operation reads an operation; with wait it blocks until its version is past after, it ends, or wait is over.
 func (c *Client) Operation(ctx context.Context, id string, after uint64, wait time.Duration) (*api.Operation, error) {
 	q := url.Values{}

@@ -30,15 +30,25 @@ type openChange struct {
 // node that only observes, there is no operation.
 func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authority) (*api.Operation, error) {
 	now := d.now()
-	run := p.want.enforcing() && len(p.steps) > 0
+	run := (p.want.enforcing() || p.released != "") && len(p.steps) > 0
 	record := engine.Record{
 		Kind: p.kind(), Who: who, Authority: engine.Authority(a), Generation: p.want.generation, Started: now, Epoch: epoch(p.node), Steps: p.steps,
 	}
 	err := d.store.Update(func(s *store.State) error {
-		if !p.same {
+		switch {
+		case p.same:
+		case p.released != "":
+			s.Release(p.yaml, who, now, store.Resolved(p.resolved), p.released)
+		default:
 			s.Accept(p.yaml, who, now, store.Resolved(p.resolved))
 		}
 		s.Epoch = epoch(p.node)
+		s.Standing = s.Standing || p.want.enforcing() || run
+		if p.released == "" {
+			noteFound(s, p.steps)
+		} else if !run {
+			noteReleased(s, p.want, p.node, nil, true)
+		}
 		d.noteAchieved(s, p)
 		if !run {
 			return nil
@@ -50,9 +60,13 @@ func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authorit
 	if err != nil {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the spec was not accepted: " + err.Error(), Hint: "nothing was changed; make room in " + d.settings.StateDir + " and apply again"}
 	}
-	d.audit(who, "apply", fmt.Sprintf("generation %d, %d steps, force=%v", p.want.generation, len(p.steps), a.Force))
+	d.audit(who, p.kind(), fmt.Sprintf("generation %d, %d steps, force=%v", p.want.generation, len(p.steps), a.Force))
 	d.install(p.want)
-	d.events.publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.generation, who)})
+	if p.released == "" {
+		d.events.publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.generation, who)})
+	} else {
+		d.events.publish(api.Event{Kind: "node.released", Message: fmt.Sprintf("%s, by %s", p.released, who)})
+	}
 	if !run {
 		d.refresh(p.node)
 		d.kick() // What is ours now may be granted now.
@@ -126,7 +140,7 @@ func gpusOf(steps []step.Step) map[gpu.UUID]bool {
 // launch carries a recorded change out in the background.
 func (d *Daemon) launch(r engine.Record, plan api.Plan) api.Operation {
 	op := d.operations.begin(r.ID, r.Kind, r.Who, plan)
-	d.open(op.ID, r.Steps)
+	d.open(op.ID, &r)
 	d.table.Update(d.view(d.observer.Last()))
 	d.page.touch()
 	d.goroutines.Go(func() {
@@ -138,10 +152,14 @@ func (d *Daemon) launch(r engine.Record, plan api.Plan) api.Operation {
 }
 
 // open marks a change as under way, when no mending is.
-func (d *Daemon) open(operation string, steps []step.Step) {
+func (d *Daemon) open(operation string, r *engine.Record) {
 	d.mendMu.Lock()
 	defer d.mendMu.Unlock()
-	d.changing.Store(&openChange{operation: operation, gpus: gpusOf(steps)})
+	ch := &openChange{operation: operation, gpus: gpusOf(r.Steps)}
+	if r.Kind == kindRelease {
+		ch.gpus = everyGPU(d.observer.Last()) // Nobody comes in while all go out.
+	}
+	d.changing.Store(ch)
 }
 
 // carryOut runs the steps, reads back, records what was reached, and closes the change.
@@ -189,6 +207,7 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 	node := d.observer.Observe(look)
 	failed := failures(out)
 	touched := gpusOf(r.Steps)
+	empty := r.Kind == kindRelease && out.State() == engine.Reached && d.nothingStands(node, want)
 	err := d.store.Finish(func(s *store.State) error {
 		s.Change = nil
 		for id := range touched {
@@ -206,6 +225,9 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 			case ok && g.Err == nil && want.gpus[id] != nil:
 				reached(s, g, want.generation, epoch(node))
 			}
+		}
+		if r.Kind == kindRelease {
+			noteReleased(s, want, node, failed, empty)
 		}
 		return nil
 	})
@@ -282,7 +304,7 @@ func (d *Daemon) settle(ctx context.Context) {
 	}
 	d.log.Info("an open change is settled", "operation", r.ID, "who", r.Who, "steps", len(r.Steps))
 	op := d.operations.begin(r.ID, "resume", r.Who, api.Plan{SchemaVersion: 1, Generation: d.desired.Load().generation, Steps: wireSteps(r.Steps)})
-	d.open(op.ID, r.Steps)
+	d.open(op.ID, &r)
 	d.goroutines.Go(func() {
 		run, cancel := context.WithTimeout(d.ctx, changeTimeout)
 		defer cancel()
@@ -328,6 +350,7 @@ func (d *Daemon) restore(node *observe.Node) {
 		if len(steps) == 0 {
 			return nil
 		}
+		noteFound(s, steps)
 		s.Operations++
 		record.ID = fmt.Sprintf("restore-%d", s.Operations)
 		return setChange(s, &record)

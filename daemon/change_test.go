@@ -11,7 +11,7 @@ import (
 // While a change is under way nothing is mended: it would give access before the hardware is what it is given for.
 func TestNothingIsMendedInAChange(t *testing.T) {
 	d := bare()
-	d.open("apply-1", []step.Step{{GPU: "GPU-1"}, {GPU: ""}})
+	d.open("apply-1", &engine.Record{Steps: []step.Step{{GPU: "GPU-1"}, {GPU: ""}}})
 	if err := d.mend(t.Context()); err != nil { // It would reach for an observer, and there is none.
 		t.Fatal(err)
 	}

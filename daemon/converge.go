@@ -242,6 +242,7 @@ func (d *Daemon) judge(node *observe.Node) {
 	d.conditions.replace("foreign", foreign)
 	d.conditions.replace("gpu", gpus)
 	d.judgeSoft(want, node)
+	d.judgeRelease(want, node)
 }
 
 // postReload reads the settings that can change while the daemon runs, and converges once before it answers.

@@ -14,6 +14,7 @@ type desired struct {
 	spec       *api.Spec
 	gpus       map[gpu.UUID]*api.GPUSpec
 	grants     map[grantKey][]gpu.UUID // the GPUs that a grant may use
+	released   *api.Released           // the node was given back with this; nil otherwise
 }
 
 // enforcing tells whether anything may be written to the node.

@@ -135,9 +135,13 @@ func planComputeMode(e *api.GPUSpec, g *observe.GPU) []step.Step {
 	if e.Mode != api.ModeTimeslice || g.ComputeMode == gpu.ComputeModeUnknown || g.ComputeMode == gpu.ComputeDefault || g.MPS != nil {
 		return nil
 	}
-	return []step.Step{{
+	return []step.Step{computeModeStep(g, gpu.ComputeDefault, "time slices are for several processes, and it is "+string(g.ComputeMode))}
+}
+
+func computeModeStep(g *observe.GPU, mode gpu.ComputeMode, reason string) step.Step {
+	return step.Step{
 		Kind: KindComputeMode, GPU: string(g.Identity.UUID), Phase: step.Change,
-		Args: step.Must(computeModeArgs{gpu.ComputeDefault}), Undo: step.Must(computeModeArgs{g.ComputeMode}),
-		Text: "set the compute mode to default", Reason: "time slices are for several processes, and it is " + string(g.ComputeMode), Disruption: step.None,
-	}}
+		Args: step.Must(computeModeArgs{mode}), Undo: step.Must(computeModeArgs{g.ComputeMode}),
+		Text: "set the compute mode to " + string(mode), Reason: reason, Disruption: step.None,
+	}
 }

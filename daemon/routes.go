@@ -18,6 +18,7 @@ func routes() []route {
 		{http.MethodGet, "/v1/status", reader, "look at the status", (*Daemon).getStatus},
 		{http.MethodGet, "/v1/spec", seer, "look at the spec", (*Daemon).getSpec},
 		{http.MethodPut, "/v1/spec", admin, "change the spec", (*Daemon).putSpec},
+		{http.MethodPost, "/v1/release", admin, "give the node back", (*Daemon).postRelease},
 		{http.MethodGet, "/v1/plan", seer, "look at the plan", (*Daemon).getPlan},
 		{http.MethodGet, "/v1/operations/{id}", seer, "look at operations", (*Daemon).getOperation},
 		{http.MethodPost, "/v1/gpus/{id}/retry", admin, "try a GPU again", (*Daemon).retryGPU},

@@ -75,7 +75,7 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 			desiredSlices = append(desiredSlices, standing(&node.Slices[i]))
 		}
 	}
-	for _, s := range isolation.PlanInUse(desiredSlices, node.Slices, d.port.Info(), d.sliceUse()) {
+	for _, s := range isolation.PlanInUse(desiredSlices, node.Slices, d.port.Info(), d.sliceUse(node)) {
 		if s.Phase == step.Narrow {
 			p.narrow = append(p.narrow, s)
 		} else {
@@ -179,7 +179,7 @@ func (d *Daemon) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool {
 }
 
 // sliceUse is who uses which slice, so that a plan says whom it would disturb.
-func (d *Daemon) sliceUse() map[cgroup.SliceName]isolation.Use {
+func (d *Daemon) sliceUse(node *observe.Node) map[cgroup.SliceName]isolation.Use {
 	out := map[cgroup.SliceName]isolation.Use{}
 	for _, l := range d.table.Live() {
 		for _, name := range []cgroup.SliceName{{Tenant: l.Terms.Tenant}, {Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}} {

@@ -34,12 +34,16 @@ type proposal struct {
 	plan     api.Plan
 	same     bool      // the spec in force says the same
 	only     *gpu.UUID // a retry: nothing is said of other GPUs
+	released string    // a release: how much is given back
 }
 
 func (p *proposal) about(id gpu.UUID) bool { return p.only == nil || *p.only == id }
 
 func (p *proposal) kind() string {
-	if p.only != nil {
+	switch {
+	case p.released != "":
+		return kindRelease
+	case p.only != nil:
 		return "retry"
 	}
 	return "apply"
@@ -200,14 +204,21 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].text())
 	}
-	for i := range p.steps {
-		for _, who := range p.steps[i].Disturbs {
-			if !slices.Contains(p.plan.Disturbs, who) {
-				p.plan.Disturbs = append(p.plan.Disturbs, who)
+	p.plan.Disturbs = disturbs(p.steps)
+	return nil
+}
+
+// disturbs is whom steps disturb, each once.
+func disturbs(steps []step.Step) []string {
+	var out []string
+	for i := range steps {
+		for _, who := range steps[i].Disturbs {
+			if !slices.Contains(out, who) {
+				out = append(out, who)
 			}
 		}
 	}
-	return nil
+	return out
 }
 
 // admit refuses to disturb anybody without authority. The planners refuse it already; this is the last gate.
@@ -376,6 +387,12 @@ func (d *Daemon) adoptSpec(_ *observe.Node) {
 		d.learn(nil, nameStart, true)
 		return
 	}
+	released := releasedOf(acc)
+	if acc.Released == store.ReleasedAll {
+		d.learn(nil, nameStart, true)
+		d.install(&desired{generation: acc.Generation, released: released})
+		return
+	}
 	s, err := spec.Decode("state.json", []byte(acc.YAML))
 	if err != nil {
 		d.conditions.set("state", "spec", "the accepted spec cannot be read by this version: "+err.Error(), "nothing is changed; apply a spec that this version reads")
@@ -385,7 +402,17 @@ func (d *Daemon) adoptSpec(_ *observe.Node) {
 	}
 	s.Normalize()
 	d.learn(s, nameStart, true)
-	d.install(wantOf(s, spec.Resolved(acc.Resolved), acc.Generation))
+	want := wantOf(s, spec.Resolved(acc.Resolved), acc.Generation)
+	want.released = released
+	d.install(want)
+}
+
+// releasedOf says when and by whom the node was given back; nil when a spec was applied since.
+func releasedOf(acc *store.Accepted) *api.Released {
+	if acc.Released == "" {
+		return nil
+	}
+	return &api.Released{Who: acc.Who, At: acc.At, All: acc.Released == store.ReleasedAll}
 }
 
 // install puts a spec in force in memory.
@@ -428,6 +455,9 @@ func (d *Daemon) applyFile(ctx context.Context, file string) error {
 // getSpec answers the spec in force, with its generation as base: an edited copy is refused when somebody was faster.
 func (d *Daemon) getSpec(c *call) error {
 	acc := d.store.State().Accepted
+	if acc != nil && acc.Released == store.ReleasedAll {
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no spec is in force: %s gave the node back at %s", acc.Who, acc.At.Format(time.RFC3339)), Hint: "'gpushare apply -f node.yaml' starts again"}
+	}
 	if acc == nil {
 		return &api.Error{Kind: api.KindNotFound, Message: "no spec was applied yet", Hint: "write one and 'gpushare apply -f node.yaml'; examples are in /usr/share/gpushare/examples"}
 	}

@@ -37,7 +37,7 @@ func (p *picture) render() *api.Status {
 		SchemaVersion: 1, At: p.now,
 		Node: api.NodeStatus{
 			Host: p.host, Generation: p.desired.generation, Enforce: p.desired.enforce(), Driver: p.node.Driver.DriverVersion,
-			Adapter: p.adapter, Conditions: p.conditions, Operation: p.changing,
+			Adapter: p.adapter, Conditions: p.conditions, Operation: p.changing, Released: p.desired.released,
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases,
 	}

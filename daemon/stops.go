@@ -28,13 +28,17 @@ func planStops(want *desired, live []lease.Lease, hardware []step.Step) []step.S
 	for i := range live {
 		l := &live[i]
 		if reason := whyStop(want, l, hardware); reason != "" {
-			out = append(out, step.Step{
-				Kind: KindLeaseStop, Phase: step.Narrow, Args: step.Must(leaseStopArgs{l.ID}),
-				Text: "stop lease " + l.ID, Reason: reason, Disruption: step.Running, Disturbs: []string{fmt.Sprintf("%s of %s", l.ID, l.User)},
-			})
+			out = append(out, stopStep(l, reason))
 		}
 	}
 	return out
+}
+
+func stopStep(l *lease.Lease, reason string) step.Step {
+	return step.Step{
+		Kind: KindLeaseStop, Phase: step.Narrow, Args: step.Must(leaseStopArgs{l.ID}),
+		Text: "stop lease " + l.ID, Reason: reason, Disruption: step.Running, Disturbs: []string{fmt.Sprintf("%s of %s", l.ID, l.User)},
+	}
 }
 
 func whyStop(want *desired, l *lease.Lease, hardware []step.Step) string {

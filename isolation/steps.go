@@ -28,6 +28,8 @@ type Use struct {
 	Memory  uint64 // bytes
 	Tasks   uint64
 	Devices []cgroup.DeviceRule // of those leases together
+	// Strangers are the processes of no lease in it, for people: "pid 123 (python)".
+	Strangers []string
 }
 
 // Plan is the steps from the slices as read back to those desired; none when nothing differs that can be enforced

@@ -144,8 +144,12 @@ func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 	if err := outcome(last); err != nil {
 		return err
 	}
-	if last.Kind == "retry" {
+	switch last.Kind {
+	case "retry":
 		fmt.Fprintln(a.io.Out, "done: nothing is held back any more")
+		return nil
+	case "release":
+		fmt.Fprintln(a.io.Out, "done: the node is given back")
 		return nil
 	}
 	fmt.Fprintf(a.io.Out, "done: generation %d is in force\n", last.Plan.Generation)

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -52,6 +53,8 @@ func (a *app) statusHead(s *api.Status) {
 	n := &s.Node
 	head := []string{n.Host}
 	switch {
+	case n.Released != nil:
+		head = append(head, fmt.Sprintf("generation %d", n.Generation), fmt.Sprintf("given back by %s, %s: nothing is enforced", n.Released.Who, n.Released.At.Local().Format(time.DateTime)))
 	case n.Generation == 0:
 		head = append(head, "no spec applied yet")
 	case n.Enforce == "on":

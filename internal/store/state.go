@@ -23,6 +23,10 @@ type State struct {
 	Change json.RawMessage `json:"change,omitempty"`
 	// Operations counts the operations begun, so that their ids never come twice.
 	Operations uint64 `json:"operations,omitempty"`
+	// Standing tells that something of ours may stand on the node: a spec was enforced since the node was last given back.
+	Standing bool `json:"standing,omitempty"`
+	// Found is what the modes of GPUs were before we changed them the first time: what they are given back as.
+	Found map[gpu.UUID]Found `json:"found,omitempty"`
 }
 
 // Epoch is what makes hardware state void when it differs: instances die with the boot, with the driver and with a reset.
@@ -44,7 +48,15 @@ type Revision struct {
 	Who        string    `json:"who"`
 	At         time.Time `json:"at"`
 	YAML       string    `json:"yaml"`
+	// Released is set when the node was given back with this: one of the constants below.
+	Released string `json:"released,omitempty"`
 }
+
+// How much of a node was given back.
+const (
+	ReleasedWalls = "walls" // nobody is held any more; the spec is kept, and observed
+	ReleasedAll   = "all"   // and GPUs are as they were found; there is no spec any more
+)
 
 // Resolved is what the selectors of the accepted spec meant when it was accepted, in the shape of package spec's type of
 // this name: either converts to the other.
@@ -59,6 +71,12 @@ type Achieved struct {
 	Epoch      Epoch          `json:"epoch"`      // in which it was read back
 	MIG        bool           `json:"mig"`        // MIG mode is on
 	Layout     []gpu.Instance `json:"layout,omitempty"`
+}
+
+// Found is what one GPU was before us. What we never changed is not set.
+type Found struct {
+	MIG         *bool           `json:"mig,omitempty"` // MIG mode
+	ComputeMode gpu.ComputeMode `json:"compute_mode,omitempty"`
 }
 
 // Held says why a GPU is left alone.
@@ -83,6 +101,14 @@ func (s *State) Accept(yaml, who string, at time.Time, resolved Resolved) uint64
 	if n := len(s.Revisions) - keepRevisions; n > 0 {
 		s.Revisions = s.Revisions[n:]
 	}
+	return generation
+}
+
+// Release makes the spec of a node that was given back the one in force. What was given back is one of the constants.
+func (s *State) Release(yaml, who string, at time.Time, resolved Resolved, what string) uint64 {
+	generation := s.Accept(yaml, who, at, resolved)
+	s.Accepted.Released = what
+	s.Revisions[len(s.Revisions)-1].Released = what
 	return generation
 }
 

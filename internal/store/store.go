@@ -67,6 +67,25 @@ func Open(path string) (*Store, Report, error) {
 	return s, report, nil
 }
 
+// Peek reads the state without taking the directory and without writing anything: for who must know what a daemon that
+// does not run has left behind. os.ErrNotExist: there was never one. Damage is an error here.
+func Peek(path string) (*State, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open %s: %w", path, err)
+	}
+	defer root.Close()
+	s := &Store{d: osDir{root}, c: codec{format: Format}}
+	found, _, err := s.read(current)
+	if errors.Is(err, errCorrupt) {
+		found, _, err = s.read(previous)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the state in %s: %w", path, err)
+	}
+	return found, nil
+}
+
 // Close lets another daemon have the directory. The store must not be used afterwards.
 func (s *Store) Close() error {
 	s.mu.Lock()

@@ -1,0 +1,66 @@
+package isolation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// PlanRelease is the steps that take every slice away; none when nothing of them is left. A slice that holds processes
+// of no lease is opened and stays for as long as they do: they are not ours to stop, and what was never granted to them
+// must not be what they are kept in.
+func PlanRelease(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.SliceName]Use) []step.Step {
+	all := slices.DeleteFunc(slices.Clone(observed), func(s cgroup.SliceState) bool { return s.Name.Tenant == "" })
+	// Grants go before their tenants: a slice that has children cannot be removed.
+	slices.SortFunc(all, func(a, b cgroup.SliceState) int { return compareNames(b.Name, a.Name) })
+	var remove, open []step.Step
+	for _, s := range all {
+		was := asSlice(s)
+		if who := strangersIn(s.Name, use); len(who) > 0 {
+			to := cgroup.Slice{Name: s.Name}
+			if equal(was, to, info) {
+				continue
+			}
+			open = append(open, step.Step{
+				// Not of phase widen: nothing is granted, and what is observed later must not change it.
+				Kind: KindSet, Phase: step.Change, Args: step.Must(to), Undo: step.Must(Previous{&was}),
+				Text:   fmt.Sprintf("open the slice of %s: %s", s.Name, difference(was, to, info)),
+				Reason: "it holds processes of no lease: " + some(who), Disruption: step.None,
+			})
+			continue
+		}
+		st := step.Step{
+			Kind: KindRemove, Phase: step.Narrow, Args: step.Must(s.Name), Undo: step.Must(Previous{&was}),
+			Text: fmt.Sprintf("remove the slice of %s", s.Name), Reason: "the node is given back", Disruption: step.Idle,
+		}
+		if st.Disturbs = use[s.Name].Leases; len(st.Disturbs) > 0 {
+			st.Disruption = step.Running
+		}
+		remove = append(remove, st)
+	}
+	return append(remove, open...)
+}
+
+// strangersIn names the processes of no lease in a slice and in those inside it.
+func strangersIn(name cgroup.SliceName, use map[cgroup.SliceName]Use) []string {
+	var who []string
+	for n, u := range use {
+		if n == name || name.Grant == "" && n.Tenant == name.Tenant {
+			who = append(who, u.Strangers...)
+		}
+	}
+	slices.Sort(who)
+	return slices.Compact(who)
+}
+
+// some names the first few.
+func some(who []string) string {
+	const most = 3
+	if len(who) <= most+1 {
+		return strings.Join(who, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(who[:most], ", "), len(who)-most)
+}

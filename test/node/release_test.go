@@ -1,0 +1,381 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// given is a node with something of everything that can be given back.
+const given = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 0}, mode: mig, mig: {layout: [3g.20gb, 1g.5gb]}}
+  - {select: {index: 2}, mode: timeslice}
+  - {select: {index: 3}, mode: mps, mps: {enforce: strict}}
+tenants:
+  - name: red
+    tasks: 500
+    gpu:
+      - {name: cut, mig: 3g.20gb}
+      - {name: part, timeslice: {share: 30%, memory: 8GiB}}
+      - {name: join, mps: {share: 30%, memory: 8GiB}}
+`
+
+// slicesOf lists the slices that the node's part of the cgroup hierarchy has; nil where there are none to have.
+func slicesOf(t *testing.T, n *harness.Node) []string {
+	t.Helper()
+	h, err := cgroup.FindHierarchy()
+	if err != nil || !strings.Contains(status(t, n).Node.Adapter, "cgroupfs") {
+		return nil
+	}
+	top := h.Dir("gpushare-" + strings.TrimPrefix(filepath.Base(n.Dir), "gpushare-"))
+	found, err := filepath.Glob(filepath.Join(top, "*.slice"))
+	inner, err2 := filepath.Glob(filepath.Join(top, "*.slice", "*.slice"))
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
+	}
+	return append(found, inner...)
+}
+
+// computeModes are what the GPUs have, whatever the daemon says.
+func computeModes(t *testing.T, n *harness.Node) string {
+	t.Helper()
+	var v struct {
+		GPUs []struct{ ComputeMode string } `json:"gpus"`
+	}
+	if err := n.Ctl(soon(t), &v, "status"); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, g := range v.GPUs {
+		out = append(out, g.ComputeMode)
+	}
+	return strings.Join(out, " ")
+}
+
+// nothing checks that nobody is held by anything any more, and that nothing is done to the node by itself.
+func nothing(t *testing.T, n *harness.Node) {
+	t.Helper()
+	if found := slicesOf(t, n); len(found) != 0 {
+		t.Errorf("slices are left: %q", found)
+	}
+	if left, err := filepath.Glob(filepath.Join(n.Dir, "run", "mps", "*", "record.json")); err != nil || len(left) != 0 {
+		t.Errorf("MPS is left: %q, %v", left, err)
+	}
+	if r := n.CLI(soon(t), "release", "--check"); r.Code != 0 || !strings.Contains(r.Out, "nothing stands") {
+		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	c := n.Client()
+	first, err := c.Counters(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := writes(t, n)
+	for range 2 {
+		if err := c.Reload(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last, err := c.Counters(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first["writes"] != last["writes"] || writes(t, n) != seen {
+		t.Errorf("after the release the daemon made %d writes", last["writes"]-first["writes"])
+	}
+}
+
+// Who lives is named and not stopped without force; with it walls and MPS go, and GPUs stay cut.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	modes := computeModes(t, n)
+	apply(t, n, given)
+	cut := truth(t, n)
+	job, id := begin(t, n, "red", "part", "sleep", "60")
+	r := n.CLI(soon(t), "release")
+	if r.Code != api.ExitConflict || !strings.Contains(r.Err, id) || !strings.Contains(r.Err, "--force") {
+		t.Errorf("release while %s lives exits with %d: %s%s", id, r.Code, r.Out, r.Err)
+	}
+	r = n.CLI(soon(t), "release", "--check")
+	if r.Code != api.ExitConflict || !strings.Contains(r.Out, id) || !strings.Contains(r.Out, "stop MPS") {
+		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if s := status(t, n); s.Node.Generation != 1 || s.Node.Enforce != "on" || s.Node.Released != nil || leaseByID(s, id) == nil {
+		t.Errorf("a refused release changed something: %+v", s.Node)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 0 {
+		t.Errorf("a refused release lets nobody in any more: %s", r.Err)
+	}
+	r = n.CLI(soon(t), "release", "--force")
+	if r.Code != 0 || !strings.Contains(r.Out, "given back") {
+		t.Fatalf("with force it exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
+	}
+	if code := awaitEnd(t, job); code != -int(syscall.SIGTERM) {
+		t.Errorf("the job ended with %d, not by SIGTERM", code)
+	}
+	nothing(t, n)
+	if got := truth(t, n); got != cut {
+		t.Errorf("the GPUs are cut as\n     %s\nwant %s", got, cut)
+	}
+	if got := computeModes(t, n); got != modes {
+		t.Errorf("the compute modes are %s, they were %s", got, modes)
+	}
+	s := status(t, n)
+	if s.Node.Released == nil || s.Node.Released.All || s.Node.Released.Who == "" || s.Node.Enforce != "observe" || s.Node.Generation != 2 {
+		t.Errorf("status says %+v", s.Node)
+	}
+	if r := n.CLI(soon(t), "status"); !strings.Contains(r.Out, "given back by") {
+		t.Errorf("status says:\n%s", r.Out)
+	}
+	if r := n.CLI(soon(t), "get"); r.Code != 0 || !strings.Contains(r.Out, "enforce: observe") || !strings.Contains(r.Out, "share: 30%") {
+		t.Errorf("get says:\n%s%s", r.Out, r.Err)
+	}
+	if r := n.CLI(soon(t), "release"); r.Code != 0 || !strings.Contains(r.Out, "no changes") {
+		t.Errorf("a second release exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	n.KillDaemon()
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	nothing(t, n)
+	if s := status(t, n); s.Node.Released == nil || s.Node.Generation != 2 {
+		t.Errorf("after a restart status says %+v", s.Node)
+	}
+	apply(t, n, given)
+	if s := settled(t, n); s.Node.Released != nil || s.Node.Enforce != "on" || s.Node.Generation != 3 {
+		t.Errorf("after an apply status says %+v", s.Node)
+	}
+	if got := truth(t, n); got != cut {
+		t.Errorf("after an apply the GPUs are cut as\n     %s\nwant %s", got, cut)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
+		t.Errorf("after an apply nobody gets in: %s", r.Err)
+	}
+}
+
+// With --all instances of ours go as well, those of others stay, and no spec is in force: not even the settings' own.
+func TestReleaseAll(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 1}, mode: mig, mig: {layout: [2g.10gb]}}\n")
+	n.StopDaemon()
+	if err := os.RemoveAll(filepath.Join(n.Dir, "state")); err != nil { // Now nobody knows who made it.
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(file, []byte(given), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.Settings = map[string]string{"spec_file": file}
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, n)
+	if r := n.CLI(soon(t), "release", "--all"); r.Code != 0 || !strings.Contains(r.Out, "destroy 3g.20gb") {
+		t.Fatalf("it exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
+	}
+	nothing(t, n)
+	if got := truth(t, n); strings.Contains(got, "GPU 0") || !strings.Contains(got, "GPU 1") {
+		t.Errorf("the GPUs are cut as %q: what is ours goes, and nothing else", got)
+	}
+	for range 2 {
+		if s := status(t, n); s.Node.Released == nil || !s.Node.Released.All || len(s.Tenants) != 0 || s.Node.Generation != 2 {
+			t.Errorf("status says %+v", s.Node)
+		}
+		if r := n.CLI(soon(t), "get"); r.Code == 0 || !strings.Contains(r.Err, "gave the node back") {
+			t.Errorf("get exits with %d: %s%s", r.Code, r.Out, r.Err)
+		}
+		n.StopDaemon()
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(t, n, given)
+	if s := settled(t, n); s.Node.Generation != 3 || s.Node.Released != nil {
+		t.Errorf("after an apply status says %+v", s.Node)
+	}
+}
+
+// The daemon is killed at every place that a release passes. Whoever asked was told that it was taken, or nothing is
+// changed; and what was taken is gone on with.
+func TestKilledWhileReleasing(t *testing.T) {
+	t.Parallel()
+	n, _ := crashNode(t, buildWithFaults(t))
+	kills := 0
+	for k := 1; ; k++ {
+		apply(t, n, given)
+		where := fmt.Sprintf("kill %d", k)
+		n.StopDaemon()
+		n.Env = []string{fmt.Sprintf("GPUSHARE_FAULT=*:kill@%d", k)}
+		taken, done := false, false
+		if err := n.StartDaemon(soon(t)); err == nil {
+			taken, done = releaseOn(t, n)
+		}
+		if !done {
+			kills++
+			<-n.DaemonDone()
+			where += " (" + lastFault(n) + ")"
+		} else {
+			n.StopDaemon()
+		}
+		n.Env = nil
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatalf("%s: the daemon does not start again: %v", where, err)
+		}
+		s := settled(t, n)
+		explained(t, s, where)
+		switch {
+		case s.Node.Released != nil:
+			nothing(t, n)
+			if got := truth(t, n); strings.Contains(got, "GPU 0") {
+				t.Errorf("%s: the node was given back, and has %s", where, got)
+			}
+		case taken:
+			t.Errorf("%s: the release was taken, and forgotten", where)
+		}
+		if t.Failed() {
+			t.Fatal(daemonLog(n))
+		}
+		if done {
+			break
+		}
+	}
+	if kills < 5 {
+		t.Errorf("only %d kills", kills)
+	}
+	t.Logf("%d kills", kills)
+}
+
+// releaseOn gives everything back. taken is whether the daemon said that it took it, done whether all was reached.
+func releaseOn(t *testing.T, n *harness.Node) (taken, done bool) {
+	t.Helper()
+	c := n.Client()
+	res, err := c.Release(soon(t), client.ReleaseOptions{All: true})
+	if err != nil {
+		return false, false
+	}
+	if res.Operation == nil {
+		return true, true
+	}
+	op, err := c.Follow(soon(t), res.Operation, func(*api.Operation) {})
+	return true, err == nil && op.State == "done"
+}
+
+// Without the daemon --check answers from what it left, and says no only when it knows.
+func TestReleaseCheckWithoutDaemon(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	settings := filepath.Join(n.Dir, "gpushared.yaml")
+	check := func() harness.Result { return n.CLI(soon(t), "release", "--check", "--settings", settings) }
+	n.StopDaemon()
+	if r := check(); r.Code != 0 {
+		t.Errorf("before any spec it exits with %d: %s", r.Code, r.Err)
+	}
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, given)
+	n.KillDaemon()
+	r := check()
+	if r.Code != api.ExitConflict || !strings.Contains(r.Err, "walls stand") || !strings.Contains(r.Err, "systemctl start gpushared") {
+		t.Errorf("while walls stand it exits with %d: %s", r.Code, r.Err)
+	}
+	state := filepath.Join(n.Dir, "state", "state.json")
+	whole, err := os.ReadFile(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"state.json", "state.previous.json"} {
+		if err := os.WriteFile(filepath.Join(n.Dir, "state", name), whole[:len(whole)/2], 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := check(); r.Code != api.ExitConflict || !strings.Contains(r.Err, "cannot tell") {
+		t.Errorf("with a damaged state it exits with %d: %s", r.Code, r.Err)
+	}
+	if err := os.WriteFile(state, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if r := n.CLI(soon(t), "release"); r.Code != 0 {
+		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
+	}
+	n.StopDaemon()
+	if r := check(); r.Code != 0 {
+		t.Errorf("after a release it exits with %d: %s", r.Code, r.Err)
+	}
+}
+
+// A process of no lease inside a slice is never stopped: the slice is opened around it, and goes when it has ended.
+func TestReleaseAroundStrangers(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, given)
+	found := slicesOf(t, n)
+	if len(found) == 0 {
+		t.Skip("there are no slices here: it takes root and a cgroup v2 hierarchy")
+	}
+	inside := filepath.Join(found[0], "theirs")
+	if err := os.Mkdir(inside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"}, &os.ProcAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = stranger.Kill() // It may have ended.
+		_, _ = stranger.Wait()
+		_ = os.Remove(inside)
+	})
+	if err := os.WriteFile(filepath.Join(inside, "cgroup.procs"), []byte(fmt.Sprint(stranger.Pid)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := n.CLI(soon(t), "release"); r.Code != 0 {
+		t.Fatalf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if err := stranger.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the stranger was stopped: %v", err)
+	}
+	nothingButThem(t, n, filepath.Base(found[0]))
+	if err := stranger.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stranger.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	err = harness.Await(soon(t), 10*time.Millisecond, "their cgroup stays", func() (bool, error) { return os.Remove(inside) == nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := n.CLI(soon(t), "release"); r.Code != 0 {
+		t.Fatalf("a second release exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	nothing(t, n)
+}
+
+// nothingButThem checks that of all slices only the one that strangers are in is left.
+func nothingButThem(t *testing.T, n *harness.Node, theirs string) {
+	t.Helper()
+	for _, s := range slicesOf(t, n) {
+		if filepath.Base(s) != theirs {
+			t.Errorf("slice %s is left", s)
+		}
+	}
+	if r := n.CLI(soon(t), "release", "--check"); r.Code != 0 {
+		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+}
