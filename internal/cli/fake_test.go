@@ -236,6 +236,17 @@ func applying(versions []*api.Operation) routes {
 	}
 }
 
+// releasing answers a release in the same way.
+func releasing(versions []*api.Operation) routes {
+	r := applying(versions)
+	for _, o := range versions {
+		o.Kind = "release"
+	}
+	r["POST /v1/release"] = r["PUT /v1/spec"]
+	delete(r, "PUT /v1/spec")
+	return r
+}
+
 func labDoctor() *api.Doctor {
 	return &api.Doctor{SchemaVersion: 1, Checks: []api.Check{
 		{Name: "driver", Result: "ok", Message: "version 580.95.05, 4 GPUs"},

@@ -26,6 +26,9 @@ func TestTexts(t *testing.T) {
 	observing.Node.Enforce, observing.Node.Operation, observing.Node.Conditions, observing.Leases, observing.Tenants = "observe", "", nil, nil, nil
 	observing.GPUs = observing.GPUs[2:3]
 
+	released := emptyNode()
+	released.Node.Generation, released.Node.Released = 8, &api.Released{Who: "root", At: noon, All: true}
+
 	failed := &api.Error{Kind: api.KindDegraded, Message: "GPU 10 is held: MPS does not start", Hint: "correct the cause, then 'gpushare gpu retry 10'"}
 	infeasible := &api.Error{Kind: api.KindInfeasible, Message: "4 × 3g.20gb cannot fit on GPU 0", Hint: "2 × 3g.20gb fit"}
 	spoilt := &api.Error{
@@ -95,6 +98,13 @@ func TestTexts(t *testing.T) {
 		"apply-mistakes":          {routes{"PUT /v1/spec": spoilt}, "version: v1\n", "apply -f -"},
 		"apply-one-mistake":       {routes{"PUT /v1/spec": one}, "version: v1\n", "apply -f -"},
 		"apply-too-many-mistakes": {routes{"PUT /v1/spec": hundred}, "version: v1\n", "apply -f -"},
+		"release":                 {releasing(operation("done", nil)), "", "release --all --force"},
+		"release-no-wait":         {releasing(operation("done", nil)), "", "release --no-wait"},
+		"release-check":           {routes{"POST /v1/release": api.ApplyResult{Checked: true, Plan: labPlan()}, "GET /v1/status": labNode()}, "", "release --check"},
+		"release-check-nothing":   {routes{"POST /v1/release": api.ApplyResult{Checked: true, Plan: api.Plan{Empty: true}}}, "", "release --check"},
+		"release-nothing":         {routes{"POST /v1/release": api.ApplyResult{Plan: api.Plan{Empty: true}}}, "", "release"},
+		"release-in-use":          {routes{"POST /v1/release": &api.Error{Kind: api.KindInUse, Message: "the node is in use by vision-k8qg of bob", Hint: "nothing was changed; --force stops them, the polite way, or wait until they end"}}, "", "release"},
+		"status-released":         {routes{"GET /v1/status": released}, "", "status"},
 		"retry": {routes{
 			"POST /v1/gpus/10/retry": retried[0], "GET /v1/status": labNode(),
 			"GET /v1/operations/op-13": retried[2],

@@ -57,7 +57,9 @@ nothing does. It answers without the daemon too, from the state that the daemon 
 				a.plan(cmd.Context(), &res.Plan, false, false)
 				return nil
 			}
-			a.plan(cmd.Context(), &res.Plan, false, true)
+			if !res.Plan.Empty {
+				a.plan(cmd.Context(), &res.Plan, false, true)
+			}
 			switch {
 			case res.Operation == nil:
 				fmt.Fprintln(a.io.Out, "done: the node is given back")
@@ -90,7 +92,7 @@ func (a *app) releaseCheck(cmd *cobra.Command, res *api.ApplyResult) error {
 			return err
 		}
 	} else if !stands {
-		fmt.Fprintln(a.io.Out, "nothing stands: the node is as if gpushare were not there")
+		fmt.Fprintln(a.io.Out, "nothing stands: nobody is held by gpushare")
 	} else {
 		a.plan(cmd.Context(), &res.Plan, true, false)
 	}
