@@ -106,6 +106,7 @@ func mayUse() map[string][]string {
 		"PUT /v1/spec":             admins,
 		"POST /v1/gpus/{id}/retry": admins,
 		"POST /v1/reload":          admins,
+		"POST /v1/release":         admins,
 	}
 }
 
