@@ -100,7 +100,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.begin(ctx)
 	server := d.newServer(ctx)
 	failed := make(chan error, 1)
-	d.goroutines.Go(func() { failed <- server.Serve(newCappedListener(l)) })
+	d.goroutines.Go(func() { failed <- server.Serve(newCappedListener(l, d.rosters.known)) })
 	d.goroutines.Go(func() { d.convergeLoop(ctx) })
 	d.goroutines.Go(func() { d.sampleLoop(ctx) })
 	d.goroutines.Go(func() { d.eventLoop(ctx) })

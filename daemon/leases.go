@@ -55,6 +55,7 @@ func (d *Daemon) postLease(c *call) error {
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(c.w)
 	line := func(g *api.LeaseGrant) {
+		startPart(c.w)
 		_ = out.Encode(g) // The caller went away: the context ends, and with it the wait.
 		_ = http.NewResponseController(c.w).Flush()
 	}
@@ -349,13 +350,15 @@ func (d *Daemon) terminate(ctx context.Context, port cgroup.Port, id string) {
 
 // getEnv answers the environment of the lease that the caller runs in.
 func (d *Daemon) getEnv(c *call) error {
-	id, ok := d.ownerOf(c.caller.process.PID)
-	if !ok {
+	p := c.caller.process
+	id, ok := d.ownerOf(p.PID)
+	// The pid was read when it connected. If it is another process by now, that one's lease is nobody's business here.
+	if !ok || !procfs.Alive(p.PID, p.Start) {
 		return &api.Error{Kind: api.KindNotFound, Message: "this process runs in no lease", Hint: "start one with 'gpushare run -- $SHELL'"}
 	}
 	l, ok := d.table.Get(id)
-	if !ok {
-		return &api.Error{Kind: api.KindNotFound, Message: "lease " + id + " is gone"}
+	if !ok || !(c.caller.admin || c.caller.isMember(l.Terms.Tenant)) {
+		return &api.Error{Kind: api.KindNotFound, Message: "the lease of this process is gone, or of a tenant that you are no member of"}
 	}
 	env, unset, err := d.environment(c.ctx(), &l)
 	if err != nil {

@@ -158,10 +158,12 @@ func (d *Daemon) getEvents(c *call) error {
 			if e.Tenant != "" && !c.caller.sees(e.Tenant) || e.Tenant == "" && e.Kind != "gap" && !c.caller.admin && !c.caller.observer {
 				continue
 			}
+			startPart(c.w)
 			if out.Encode(e) != nil {
 				return nil
 			}
 		case <-alive.C:
+			startPart(c.w)
 			if out.Encode(api.Event{At: d.now(), Kind: "alive"}) != nil {
 				return nil
 			}

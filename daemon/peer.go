@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -19,7 +20,7 @@ type peer struct {
 	uid     int
 	gid     int
 	groups  []int          // supplementary
-	process cgroup.Process // start time 0 when the process was gone already
+	process cgroup.Process // start time 0 when the process was gone already, or is another's by now
 }
 
 type peerKey struct{}
@@ -40,7 +41,7 @@ func peerFrom(ctx context.Context) (*peer, bool) {
 
 func peerOf(c net.Conn) (*peer, error) {
 	if capped, ok := c.(*cappedConn); ok {
-		c = capped.UnixConn
+		return capped.peer, nil
 	}
 	uc, ok := c.(*net.UnixConn)
 	if !ok {
@@ -60,6 +61,7 @@ func peerOf(c net.Conn) (*peer, error) {
 		}
 		p = peer{uid: int(cred.Uid), gid: int(cred.Gid), groups: peerGroups(int(fd))}
 		p.process.PID = int(cred.Pid)
+		p.process.Start = startOfPeer(func() (int, error) { return holdPeer(int(fd), p.process.PID) }, p.process.PID, p.uid)
 	})
 	if err == nil {
 		err = inner
@@ -67,10 +69,39 @@ func peerOf(c net.Conn) (*peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell the peer: %w", err)
 	}
-	if start, err := procfs.Start(p.process.PID); err == nil {
-		p.process.Start = start
-	}
 	return &p, nil
+}
+
+// holdPeer takes hold of the process that connected: by the descriptor that the kernel keeps with the connection, and
+// where there is none (before Linux 6.5) by the pid, which may be another process by now.
+func holdPeer(conn, pid int) (int, error) {
+	fd, err := unix.GetsockoptInt(conn, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		return unix.PidfdOpen(pid, 0)
+	}
+	return fd, err
+}
+
+// startOfPeer gives the start time of the process that connected, 0 when it is gone. The credentials are of the time of
+// the connect, and its pid may be somebody else's process by now: who had that one taken into a lease of theirs could
+// stop it. So it is held while it is read, and must be the same user's.
+func startOfPeer(hold func() (int, error), pid, uid int) uint64 {
+	fd, err := hold()
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	start, err := procfs.Start(pid)
+	if err != nil {
+		return 0
+	}
+	if owner, err := procfs.EUID(pid); err != nil || int(owner) != uid {
+		return 0
+	}
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0); err != nil || n != 0 {
+		return 0 // It ended, so that what was read may be of another.
+	}
+	return start
 }
 
 // peerGroups reads the supplementary groups that the peer had when it connected; nil where the kernel does not tell.

@@ -75,6 +75,9 @@ func (r *rosters) caller(p *peer) *caller {
 	return c
 }
 
+// known tells whether a peer has any role.
+func (r *rosters) known(p *peer) bool { return r.caller(p).role() != "nobody" }
+
 // rosterOf reads what is known of the names in a spec. It asks nobody.
 func rosterOf(self int, spec *api.Spec, dir *names.Directory) *roster {
 	group := func(name string) int { gid, _ := dir.GroupID(name); return gid }

@@ -20,12 +20,15 @@ import (
 
 // Limits of the API.
 const (
-	maxHeader   = 16 << 10
-	maxBody     = 1 << 20
-	maxConns    = 1024
-	maxPerUID   = 256
-	idleTimeout = 2 * time.Minute
-	readTimeout = 10 * time.Second
+	maxHeader      = 16 << 10
+	maxBody        = 1 << 20
+	maxConns       = 2048
+	maxPerUID      = 256
+	maxStrangers   = 128
+	maxPerStranger = 16
+	idleTimeout    = 2 * time.Minute
+	readTimeout    = 10 * time.Second // of a request's head, and then of its body
+	writeTimeout   = 30 * time.Second // of one answer, or one line of a long one
 )
 
 // call is one request with its caller.
@@ -53,15 +56,28 @@ func (c *call) replyBytes(status int, b []byte) error {
 	h := c.w.Header()
 	h["Content-Type"] = jsonType
 	h["Content-Length"] = []string{strconv.Itoa(len(b))} // Else a long answer goes out in chunks, each with a system call.
+	startPart(c.w)
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(b) // The caller went away: nobody is left to tell.
 	return nil
 }
 
+// startPart gives the caller time to take the next part of the answer. Who does not read is cut off: what waits to be
+// written may be a lease that holds its place meanwhile.
+func startPart(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // A test's recorder has none.
+}
+
 // body reads the whole body; the server bounds it.
 func (c *call) body() ([]byte, error) {
+	slow := http.NewResponseController(c.w)
+	_ = slow.SetReadDeadline(time.Now().Add(readTimeout)) // A test's recorder has none.
+	defer func() { _ = slow.SetReadDeadline(time.Time{}) }()
 	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
 	var large *http.MaxBytesError
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("the request did not arrive within %v", readTimeout)}
+	}
 	if errors.As(err, &large) {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "the document is larger than 1 MiB", Hint: "a spec this large is a mistake"}
 	}
@@ -128,12 +144,14 @@ func writeError(w http.ResponseWriter, e *api.Error) {
 	if status < 400 {
 		status = http.StatusInternalServerError
 	}
+	startPart(w)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// newServer sets every timeout. Writes have none: some answers are long waits, ended by their own deadlines.
+// newServer sets every timeout but that of writes: some answers are long waits, ended by their own deadlines, and each part
+// of them has one.
 func (d *Daemon) newServer(ctx context.Context) *http.Server {
 	return &http.Server{
 		Handler:           d.handler(),
@@ -167,17 +185,20 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// cappedListener refuses a uid's connections past its cap at once, so that nobody starves others.
+// cappedListener refuses connections past a cap at once, so that nobody starves others: those of one user, and those of
+// all who have no role together, because one person may have thousands of uids in a user namespace. Root is never refused.
 type cappedListener struct {
 	net.Listener
+	known func(*peer) bool // has some role
 
-	mu    sync.Mutex // guards what follows
-	total int
-	byUID map[int]int
+	mu        sync.Mutex // guards what follows
+	total     int        // of those who are known
+	strangers int
+	byUID     map[int]int
 }
 
-func newCappedListener(l net.Listener) *cappedListener {
-	return &cappedListener{Listener: l, byUID: map[int]int{}}
+func newCappedListener(l net.Listener, known func(*peer) bool) *cappedListener {
+	return &cappedListener{Listener: l, known: known, byUID: map[int]int{}}
 }
 
 // Accept gives the next connection that is within the caps.
@@ -188,29 +209,42 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		p, err := peerOf(c)
-		if err != nil || !l.take(p.uid) {
+		if err != nil {
 			c.Close()
 			continue
 		}
-		return &cappedConn{UnixConn: c.(*net.UnixConn), release: func() { l.give(p.uid) }}, nil
+		known := l.known(p)
+		if !l.take(p.uid, known) {
+			c.Close()
+			continue
+		}
+		return &cappedConn{UnixConn: c.(*net.UnixConn), peer: p, release: func() { l.give(p.uid, known) }}, nil
 	}
 }
 
-func (l *cappedListener) take(uid int) bool {
+func (l *cappedListener) take(uid int, known bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.total >= maxConns || (uid != 0 && l.byUID[uid] >= maxPerUID) {
+	all, most, each := &l.total, maxConns, maxPerUID
+	if !known {
+		all, most, each = &l.strangers, maxStrangers, maxPerStranger
+	}
+	if uid != 0 && (*all >= most || l.byUID[uid] >= each) {
 		return false
 	}
-	l.total++
+	*all++
 	l.byUID[uid]++
 	return true
 }
 
-func (l *cappedListener) give(uid int) {
+func (l *cappedListener) give(uid int, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.total--
+	if known {
+		l.total--
+	} else {
+		l.strangers--
+	}
 	if l.byUID[uid]--; l.byUID[uid] == 0 {
 		delete(l.byUID, uid)
 	}
@@ -219,6 +253,7 @@ func (l *cappedListener) give(uid int) {
 // cappedConn gives its place back once.
 type cappedConn struct {
 	*net.UnixConn
+	peer    *peer // read once: it costs a few system calls
 	once    sync.Once
 	release func()
 }

@@ -249,14 +249,25 @@ func narrowTo(s *api.Status, c *caller) *api.Status {
 	}
 	out.Node.Conditions = nil
 	for _, cond := range s.Node.Conditions {
-		if (cond.Tenant == "" || c.isMember(cond.Tenant)) && (cond.GPU == "" || mine[cond.GPU]) {
-			if cond.Kind == "held" {
-				cond.Message, cond.Hint = "held: "+heldForMembers, ""
-			}
+		if narrowCondition(&cond, c, mine) {
 			out.Node.Conditions = append(out.Node.Conditions, cond)
 		}
 	}
 	return &out
+}
+
+// narrowCondition tells whether a member may see a condition, and takes out what he may not. Those of his tenants he may.
+// Of the node and of his GPUs only those kinds whose words name nobody: a new kind is hidden until it is added here.
+func narrowCondition(cond *api.Condition, c *caller, mine map[string]bool) bool {
+	switch {
+	case cond.Tenant != "":
+		return c.isMember(cond.Tenant) && (cond.GPU == "" || mine[cond.GPU])
+	case cond.GPU == "":
+		return slices.Contains([]string{"driver", "names", "not-enforced"}, cond.Kind)
+	case cond.Kind == "held":
+		cond.Message, cond.Hint = "held: "+heldForMembers, ""
+	}
+	return mine[cond.GPU] && slices.Contains([]string{"gpu", "held", "mps"}, cond.Kind)
 }
 
 // heldForMembers stands for the reason why a GPU is held, which may name other tenants' leases and processes.

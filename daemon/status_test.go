@@ -52,6 +52,9 @@ func scene() *picture {
 		p.conditions = append(p.conditions, api.Condition{Kind: "not-enforced", Tenant: tenant, Message: "condition-of-" + tenant})
 	}
 	p.conditions = append(p.conditions, api.Condition{Kind: "gpu", GPU: "GPU-2", Message: "GPU-2 is lost"}, api.Condition{Kind: "not-enforced", Message: "for-everybody"},
+		api.Condition{Kind: "of-a-later-version", Message: "it names theirs"}, api.Condition{Kind: "of-a-later-version", GPU: "GPU-1", Message: "it names theirs"},
+		api.Condition{Kind: "drift", GPU: "GPU-1", Message: "an apply would stop lease-part-theirs"},
+		api.Condition{Kind: "unknown-member", Tenant: "theirs", Message: "this host does not know user-of-theirs"},
 		api.Condition{Kind: "held", GPU: "GPU-1", Message: "held: it is in use by lease-part-theirs, pid 101 (command-of-theirs)"})
 	p.held["GPU-1"] = "it is in use by lease-part-theirs, pid 101 (command-of-theirs)"
 	n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: 999, Kind: gpu.ComputeProcess}) // of nobody

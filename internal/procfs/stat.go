@@ -84,7 +84,13 @@ func Name(pid int) string {
 }
 
 // UID is the process's real user id.
-func UID(pid int) (uint32, error) {
+func UID(pid int) (uint32, error) { return user(pid, 0) }
+
+// EUID is the process's effective user id: whose rights it has, and what it tells others on a socket.
+func EUID(pid int) (uint32, error) { return user(pid, 1) }
+
+// user reads one of the real, effective, saved and file system's user ids.
+func user(pid, which int) (uint32, error) {
 	b, err := readFile(pid, "status")
 	if err != nil {
 		return 0, err
@@ -92,10 +98,10 @@ func UID(pid int) (uint32, error) {
 	for line := range strings.Lines(string(b)) {
 		if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
 			f := strings.Fields(rest)
-			if len(f) == 0 {
+			if len(f) <= which {
 				break
 			}
-			uid, err := strconv.ParseUint(f[0], 10, 32)
+			uid, err := strconv.ParseUint(f[which], 10, 32)
 			if err != nil {
 				break
 			}
