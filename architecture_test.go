@@ -56,6 +56,9 @@ var rules = map[string]rule{
 	"cmd/gpushared":     {ours: []string{"daemon", "internal/version"}, why: "main is wiring"},
 	"cmd/gpushare-nvml": {ours: []string{"gpu/nvml", "gpu/worker", "gpu", "internal/version"}, why: "main is wiring"},
 	"cmd/gpushare-thaw": {ours: []string{"cgroup", "internal/version"}, why: "the thawer must outlive every other part: it may depend on the least"},
+
+	"internal/launch":    {ours: []string{"internal/procfs"}, why: "launch becomes a tenant's program: it must be small enough to be read whole, and know no lease"},
+	"cmd/gpushare-start": {ours: []string{"internal/launch", "internal/version"}, why: "it runs as root until it becomes the tenant's program: it may depend on the least"},
 }
 
 // onlyIn names modules that one folder alone may import directly.

@@ -13,7 +13,7 @@ bin=$3
 here=$(cd "$(dirname "$0")" && pwd)
 unitdir=$prefix/lib/systemd/system
 
-for program in gpushare gpushared gpushare-nvml gpushare-thaw; do
+for program in gpushare gpushared gpushare-nvml gpushare-thaw gpushare-start; do
 	if [ ! -x "$bin/$program" ]; then
 		echo "install.sh: cannot install: $bin/$program is missing; run make build first" >&2
 		exit 1
@@ -35,6 +35,7 @@ put 0755 "$bin/gpushare" "$prefix/bin/gpushare"
 put 0755 "$bin/gpushared" "$prefix/sbin/gpushared"
 put 0755 "$bin/gpushare-nvml" "$prefix/libexec/gpushare/gpushare-nvml"
 put 0755 "$bin/gpushare-thaw" "$prefix/libexec/gpushare/gpushare-thaw"
+put 0755 "$bin/gpushare-start" "$prefix/libexec/gpushare/gpushare-start"
 for unit in "$here"/systemd/*; do
 	put_unit "$unit"
 done

@@ -1,0 +1,117 @@
+package launch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// The keeper's descriptors beyond the usual ones.
+const (
+	keeperConn   = 3 // the daemon's word, for the program
+	keeperCgroup = 4 // the directory of the cgroup that it is born in; not open without one
+)
+
+// Keep is gpushare-start --keep DIR ID: the parent of a program where no service manager is. It writes the program's
+// output to files of bounded size and its end to the record, and ends when nobody can write output any more.
+func Keep(dir, id string, inCgroup bool) int {
+	// It ends with what it keeps and not before: an init script that ends everybody else does not end it. The signals are
+	// caught and not ignored: the program would inherit that.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
+	conn := os.NewFile(keeperConn, "the daemon")
+	if err := keep(dir, id, conn, inCgroup); err != nil {
+		_ = json.NewEncoder(conn).Encode(hello{Failure: &Failure{ExitCannot, "cannot keep the program: " + err.Error()}}) // Or nobody is there.
+		return 1
+	}
+	return 0
+}
+
+func keep(dir, id string, conn *os.File, inCgroup bool) error {
+	if err := closeOnExec(keeperConn); err != nil {
+		return err
+	}
+	boot, err := procfs.BootID("/")
+	if err != nil {
+		return err
+	}
+	r := record{Boot: boot}
+	if r.Keeper, err = self(); err != nil {
+		return err
+	}
+	out, err := newRing(outputPath(dir, id), ringSize)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	read, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	cmd, err := waiting(conn, write, inCgroup)
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	write.Close()
+	r.Main.PID = cmd.Process.Pid
+	if r.Main.Start, err = procfs.Start(r.Main.PID); err == nil {
+		err = r.write(dir, id)
+	}
+	if err != nil {
+		_ = cmd.Process.Kill() // It has not been told what to become.
+		_ = cmd.Wait()
+		return err
+	}
+	conn.Close() // From here the other end is the program's alone.
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		out.fill(read)
+	}()
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return err
+	}
+	r.Result = resultOf(cmd.ProcessState)
+	if err := r.write(dir, id); err != nil {
+		return err
+	}
+	<-drained
+	return nil
+}
+
+// waiting is the program that will be told what to become.
+func waiting(conn, out *os.File, inCgroup bool) (*exec.Cmd, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(path)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = conn, out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if inCgroup {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, keeperCgroup
+	}
+	return cmd, nil
+}
+
+func resultOf(s *os.ProcessState) *Result {
+	ws, ok := s.Sys().(syscall.WaitStatus)
+	if !ok {
+		panic(fmt.Sprintf("a process ended with a %T", s.Sys()))
+	}
+	if ws.Signaled() {
+		return &Result{Code: int(ws.Signal()), At: time.Now()}
+	}
+	return &Result{Exited: true, Code: ws.ExitStatus(), At: time.Now()}
+}

@@ -1,0 +1,351 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// The test binary is gpushare-start too.
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) == 1:
+		os.Exit(Become())
+	case os.Args[1] == "--keep":
+		os.Exit(Keep(os.Args[2], os.Args[3], len(os.Args) == 5))
+	}
+	os.Exit(m.Run())
+}
+
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func keepers(t *testing.T) *Keepers {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Keepers{Dir: filepath.Join(t.TempDir(), "output"), Program: self}
+}
+
+// mine is a shell script as a program of this test's own.
+func mine(t *testing.T, script string) *Program {
+	t.Helper()
+	o, err := Asker(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.UID, o.GID = os.Getuid(), os.Getgid()
+	return &Program{Path: "/bin/sh", Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "WHO=tenant"}, Dir: "/tmp", UMask: 0o027, Owner: o}
+}
+
+// begin starts the program and gives the word.
+func begin(t *testing.T, k *Keepers, id string, p *Program) error {
+	t.Helper()
+	w, err := k.Start(soon(t), id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	main, err := k.Main(id)
+	if err != nil || main != w.Process {
+		t.Errorf("the record says %+v (%v), it is %+v", main, err, w.Process)
+	}
+	return w.Go(soon(t), p)
+}
+
+func output(t *testing.T, k *Keepers, id string, lines int) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := k.Output(soon(t), id, lines, nil, &b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestBecomesTheProgram(t *testing.T) {
+	k := keepers(t)
+	if err := begin(t, k, "a", mine(t, `echo "$WHO $(pwd) $(umask) $(ulimit -n) ${PATH}"; readlink /proc/self/fd/0; ls /proc/self/fd | wc -l; echo bad >&2; ps -o sid= -p $$ | tr -d ' '; echo $$; exit 7`)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := k.Result(soon(t), "a")
+	if err != nil || !r.Exited || r.Code != 7 || r.String() != "exited with 7" {
+		t.Errorf("it ended as %+v: %v", r, err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	asked, err := os.ReadFile("/proc/self/limits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	soft := parseLimits(string(asked))[unix.RLIMIT_NOFILE].Soft
+	lines := strings.Split(output(t, k, "a", -1), "\n")
+	if want := fmt.Sprintf("tenant /tmp 0027 %d /usr/bin:/bin", soft); lines[0] != want {
+		t.Errorf("it says %q, want %q", lines[0], want)
+	}
+	if lines[1] != "/dev/null" || lines[2] != "4" { // 0, 1, 2 and the one that lists
+		t.Errorf("it has the input %s and %s descriptors", lines[1], lines[2])
+	}
+	if lines[3] != "bad" || lines[4] != lines[5] {
+		t.Errorf("its errors, session and pid: %q", lines[3:])
+	}
+}
+
+func TestWhyItCannotBeStarted(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct {
+		name   string
+		change func(p *Program)
+		code   int
+		says   string
+	}{
+		{"not there", func(p *Program) { p.Path = "/no/such/program" }, 127, "cannot run /no/such/program: no such file or directory"},
+		{"not executable", func(p *Program) { p.Path = write("plain", "x", 0o644) }, 126, "permission denied"},
+		{"a folder", func(p *Program) { p.Path = dir }, 126, "permission denied"},
+		{"no first line", func(p *Program) { p.Path = write("script", "echo\n", 0o755) }, 126, "first line"},
+		{"no such folder", func(p *Program) { p.Dir = "/no/such/folder" }, 126, "cannot start in /no/such/folder: no such file"},
+		{"a relative path", func(p *Program) { p.Path = "sh" }, 126, "not absolute"},
+		{"other mounts", func(p *Program) { p.Owner.Mounts = "mnt:[1]" }, 126, "container"},
+		{"a bad environment", func(p *Program) { p.Env = []string{"=x"} }, 126, "NAME=value"},
+		{"a zero byte", func(p *Program) { p.Argv = []string{"a\x00b"} }, 126, "zero byte"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := keepers(t)
+			p := mine(t, "echo ran")
+			c.change(p)
+			err := begin(t, k, "a", p)
+			f, ok := errors.AsType[*Failure](err)
+			if !ok || f.Code != c.code || !strings.Contains(f.Message, c.says) {
+				t.Fatalf("got %v, want %d and %q", err, c.code, c.says)
+			}
+			if r, err := k.Result(soon(t), "a"); err != nil || r.Code != c.code {
+				t.Errorf("the keeper tells %+v: %v", r, err)
+			}
+			if got := output(t, k, "a", -1); got != "" {
+				t.Errorf("it printed %q", got)
+			}
+		})
+	}
+}
+
+// Root starts programs of others: with exactly what they have, and nothing of root's.
+func TestBecomesAnotherUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	k := keepers(t)
+	p := mine(t, "id -u; id -g; id -G; grep -E '^(CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs)' /proc/self/status | tr '\n' ' '; ulimit -n; cat /proc/self/oom_score_adj")
+	p.Owner.UID, p.Owner.GID, p.Owner.Groups, p.Owner.NoNewPrivs, p.Owner.OOMScore = 65534, 65533, []int{4711, 4712}, true, 42
+	p.Owner.Limits = map[int]Limit{unix.RLIMIT_NOFILE: {100, 200}}
+	if err := begin(t, k, "a", p); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Result(soon(t), "a"); err != nil {
+		t.Fatal(err)
+	}
+	const none = "0000000000000000"
+	want := "65534\n65533\n65533 4711 4712\nCapInh:\t" + none + " CapPrm:\t" + none + " CapEff:\t" + none + " CapAmb:\t" + none + " NoNewPrivs:\t1 100\n42\n"
+	if got := output(t, k, "a", -1); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A program that nobody gives the word never runs: the daemon was killed in between.
+func TestEndsWithoutTheWord(t *testing.T) {
+	k := keepers(t)
+	w, err := k.Start(soon(t), "a", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if r, err := k.Result(soon(t), "a"); err != nil || r.Code != ExitWaiting {
+		t.Errorf("it ended as %+v: %v", r, err)
+	}
+}
+
+// A signal to the keeper's group does not end what it keeps, and killing it costs the output only.
+func TestKeeperStands(t *testing.T) {
+	k := keepers(t)
+	if err := begin(t, k, "a", mine(t, "exec sleep 60")); err != nil {
+		t.Fatal(err)
+	}
+	r, err := k.record("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGKILL} {
+		if err := syscall.Kill(r.Keeper.PID, sig); err != nil {
+			t.Fatalf("the keeper is gone before %v: %v", sig, err)
+		}
+	}
+	if !procfs.Alive(r.Main.PID, r.Main.Start) {
+		t.Error("the program ended with its keeper")
+	}
+	if err := syscall.Kill(r.Main.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Result(soon(t), "a"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("nobody saw its end, and Result says %v", err)
+	}
+}
+
+// Who follows sees all that is written until the end, also when the files change under it.
+func TestFollowsTheOutput(t *testing.T) {
+	k := keepers(t)
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := begin(t, k, "a", mine(t, "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); done; read x < "+fifo+"; echo last")); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	pipe := &lines{more: make(chan struct{})}
+	var follow sync.WaitGroup
+	follow.Go(func() {
+		if err := k.Output(soon(t), "a", -1, ended, pipe); err != nil {
+			t.Error(err)
+		}
+	})
+	pipe.await(t, "line 299\n")
+	if err := k.Note("a", "gpushare: a notice"); err != nil {
+		t.Fatal(err)
+	}
+	pipe.await(t, "a notice\n")
+	if err := os.WriteFile(fifo, []byte("on\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := k.Result(soon(t), "a"); err != nil || r.Code != 0 {
+		t.Errorf("it ended as %+v: %v", r, err)
+	}
+	close(ended)
+	follow.Wait()
+	if got := pipe.String(); !strings.HasSuffix(got, "\nline 299\ngpushare: a notice\nlast\n") || !strings.HasPrefix(got, "line 0\nline 1\n") {
+		t.Errorf("the follower saw %q", got)
+	}
+	if got := output(t, k, "a", 2); got != "gpushare: a notice\nlast\n" {
+		t.Errorf("the last two lines are %q", got)
+	}
+	k.Sweep(func(string) bool { return false })
+	if left, err := os.ReadDir(k.Dir); err != nil || len(left) > 0 {
+		t.Errorf("a sweep leaves %v: %v", left, err)
+	}
+}
+
+// The two files hold the last of what was written, and a reader joins them.
+func TestRing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "ring")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		r, err := newRing(outputPath(dir, "a"), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := ""
+		for i := range rapid.IntRange(0, 40).Draw(t, "lines") {
+			line := strings.Repeat(string(rune('a'+i%26)), rapid.IntRange(0, 20).Draw(t, "length")) + "\n"
+			all += line
+			r.fill(strings.NewReader(line))
+		}
+		r.Close()
+		k := &Keepers{Dir: dir}
+		var got bytes.Buffer
+		if err := k.Output(context.Background(), "a", -1, nil, &got); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(all, got.String()) || got.Len() < min(len(all), 64) || got.Len() > 64+64+21 {
+			t.Fatalf("kept %d of %d bytes: %q", got.Len(), len(all), got.String())
+		}
+		n := rapid.IntRange(0, 12).Draw(t, "last")
+		var last bytes.Buffer
+		if err := k.Output(context.Background(), "a", n, nil, &last); err != nil {
+			t.Fatal(err)
+		}
+		kept := strings.SplitAfter(got.String(), "\n")
+		kept = kept[:len(kept)-1]
+		if want := strings.Join(kept[max(0, len(kept)-n):], ""); last.String() != want {
+			t.Fatalf("the last %d lines are %q, want %q", n, last.String(), want)
+		}
+	})
+}
+
+func TestLimitsAreRead(t *testing.T) {
+	b, err := exec.CommandContext(soon(t), "sh", "-c", "ulimit -S -n 77; ulimit -S -c 0; cat /proc/self/limits").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := parseLimits(string(b))
+	if got[unix.RLIMIT_NOFILE].Soft != 77 || got[unix.RLIMIT_CORE].Soft != 0 || len(got) != 16 {
+		t.Errorf("%d limits: %v", len(got), got)
+	}
+}
+
+// lines collects what is written.
+type lines struct {
+	mu   sync.Mutex // guards what follows
+	b    bytes.Buffer
+	more chan struct{}
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.more)
+	l.more = make(chan struct{})
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lines) await(t *testing.T, text string) {
+	t.Helper()
+	ctx := soon(t)
+	for {
+		l.mu.Lock()
+		more, got := l.more, l.b.String()
+		l.mu.Unlock()
+		if strings.Contains(got, text) {
+			return
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			t.Fatalf("%q does not come: %q", text, got)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// Program is what is started, and as whom. Nothing of it passes through a service manager or a command line, where other
+// users could read it.
+type Program struct {
+	Path  string   `json:"path"` // absolute
+	Argv  []string `json:"argv"`
+	Env   []string `json:"env,omitempty"` // the whole environment
+	Dir   string   `json:"dir"`           // working directory, absolute
+	UMask int      `json:"umask"`
+	Owner Owner    `json:"owner"`
+}
+
+// Owner is whose program it is, as the kernel tells it of the process that asked.
+type Owner struct {
+	UID    int   `json:"uid"`
+	GID    int   `json:"gid"`
+	Groups []int `json:"groups,omitempty"` // supplementary
+	// Limits are the resource limits by number, those that could be read.
+	Limits     map[int]Limit `json:"limits,omitempty"`
+	OOMScore   int           `json:"oom_score,omitempty"` // oom_score_adj
+	NoNewPrivs bool          `json:"no_new_privs,omitempty"`
+	Mounts     string        `json:"mounts,omitempty"` // its mount namespace: paths mean nothing in another
+}
+
+// Limit is a soft and a hard resource limit; unix.RLIM_INFINITY is none.
+type Limit struct {
+	Soft uint64 `json:"soft"`
+	Hard uint64 `json:"hard"`
+}
+
+// Limits of what is asked for, above what anybody needs: execve(2) itself takes 2 MiB or a quarter of the stack.
+const (
+	maxWords = 16 << 10
+	maxBytes = 1 << 20
+)
+
+// Check refuses what could not be executed, before anything is made for it.
+func (p *Program) Check() error {
+	switch {
+	case len(p.Argv) == 0 || p.Argv[0] == "":
+		return errors.New("cannot start nothing: no command is named")
+	case !filepath.IsAbs(p.Path):
+		return fmt.Errorf("cannot start %q: the program's path is not absolute", p.Path)
+	case !filepath.IsAbs(p.Dir):
+		return fmt.Errorf("cannot start in %q: the folder's path is not absolute", p.Dir)
+	case p.UMask < 0 || p.UMask > 0o777:
+		return fmt.Errorf("cannot start with umask %o: it has bits beyond 777", p.UMask)
+	case len(p.Argv)+len(p.Env) > maxWords:
+		return fmt.Errorf("cannot start %s: its arguments and environment are %d words, at most %d will do", p.Path, len(p.Argv)+len(p.Env), maxWords)
+	}
+	size := 0
+	for _, word := range append([]string{p.Path, p.Dir}, p.Argv...) {
+		size += len(word)
+		if strings.ContainsRune(word, 0) {
+			return errors.New("cannot start a program with a zero byte in its arguments")
+		}
+	}
+	for _, kv := range p.Env {
+		size += len(kv)
+		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" || strings.ContainsRune(kv, 0) {
+			return fmt.Errorf("cannot start a program with the environment entry %.40q: write NAME=value", kv)
+		}
+	}
+	if size > maxBytes {
+		return fmt.Errorf("cannot start %s: its arguments and environment are %d bytes, at most %d will do", p.Path, size, maxBytes)
+	}
+	return nil
+}
+
+// Asker reads what the kernel tells of a process beyond its socket credentials.
+func Asker(pid int) (Owner, error) {
+	var o Owner
+	if root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid)); err != nil || root != "/" {
+		return o, fmt.Errorf("cannot start for process %d: its root folder is %q (%w): the paths that it names mean something else here", pid, root, orDifferent(err))
+	}
+	var err error
+	if o.Mounts, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err != nil {
+		return o, fmt.Errorf("cannot look at process %d: %w", pid, err)
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	if err != nil {
+		return o, fmt.Errorf("cannot look at process %d: %w", pid, err)
+	}
+	o.Limits = parseLimits(string(limits))
+	score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
+	if err != nil {
+		return o, fmt.Errorf("cannot look at process %d: %w", pid, err)
+	}
+	o.OOMScore, _ = strconv.Atoi(strings.TrimSpace(string(score))) // The kernel writes numbers.
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return o, fmt.Errorf("cannot look at process %d: %w", pid, err)
+	}
+	o.NoNewPrivs = strings.Contains(string(status), "\nNoNewPrivs:\t1\n")
+	return o, nil
+}
+
+func orDifferent(err error) error {
+	if err == nil {
+		return errors.New("not /")
+	}
+	return err
+}
+
+// parseLimits reads /proc/PID/limits (proc_pid_limits(5)).
+func parseLimits(text string) map[int]Limit {
+	names := map[string]int{
+		"cpu time": unix.RLIMIT_CPU, "file size": unix.RLIMIT_FSIZE, "data size": unix.RLIMIT_DATA, "stack size": unix.RLIMIT_STACK,
+		"core file size": unix.RLIMIT_CORE, "resident set": unix.RLIMIT_RSS, "processes": unix.RLIMIT_NPROC, "open files": unix.RLIMIT_NOFILE,
+		"locked memory": unix.RLIMIT_MEMLOCK, "address space": unix.RLIMIT_AS, "file locks": unix.RLIMIT_LOCKS, "pending signals": unix.RLIMIT_SIGPENDING,
+		"msgqueue size": unix.RLIMIT_MSGQUEUE, "nice priority": unix.RLIMIT_NICE, "realtime priority": unix.RLIMIT_RTPRIO, "realtime timeout": unix.RLIMIT_RTTIME,
+	}
+	const wide = 26 // of the names' column
+	out := map[int]Limit{}
+	for line := range strings.Lines(text) {
+		if len(line) <= wide {
+			continue
+		}
+		number, ok := names[strings.TrimPrefix(strings.TrimSpace(line[:wide]), "Max ")]
+		f := strings.Fields(line[wide:])
+		if !ok || len(f) < 2 {
+			continue
+		}
+		soft, err1 := parseLimit(f[0])
+		hard, err2 := parseLimit(f[1])
+		if err1 == nil && err2 == nil {
+			out[number] = Limit{soft, hard}
+		}
+	}
+	return out
+}
+
+func parseLimit(s string) (uint64, error) {
+	if s == "unlimited" {
+		return unix.RLIM_INFINITY, nil
+	}
+	return strconv.ParseUint(s, 10, 64)
+}
+
+// Process is one process for as long as it lives.
+type Process struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"`
+}
+
+// self is this process.
+func self() (Process, error) {
+	start, err := procfs.Start(os.Getpid())
+	return Process{os.Getpid(), start}, err
+}

@@ -1,0 +1,78 @@
+package launch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Result is how a program ended.
+type Result struct {
+	Exited bool      `json:"exited"` // by itself; else by a signal
+	Code   int       `json:"code"`   // its exit code, or the signal's number
+	At     time.Time `json:"at"`
+}
+
+// String says it in words.
+func (r Result) String() string {
+	if r.Exited {
+		return fmt.Sprintf("exited with %d", r.Code)
+	}
+	if name := unix.SignalName(unix.Signal(r.Code)); name != "" {
+		return "killed by " + name
+	}
+	return fmt.Sprintf("killed by signal %d", r.Code)
+}
+
+// ExitCode is the result as a shell tells it.
+func (r Result) ExitCode() int {
+	if r.Exited {
+		return r.Code
+	}
+	return 128 + r.Code
+}
+
+// record is what a keeper writes down of its program. It is there before the program is, so that a start that was cut
+// short is found again.
+type record struct {
+	Boot   string  `json:"boot"`
+	Keeper Process `json:"keeper"`
+	Main   Process `json:"main"`
+	Result *Result `json:"result,omitempty"`
+}
+
+func recordPath(dir, id string) string { return filepath.Join(dir, id+".json") }
+func outputPath(dir, id string) string { return filepath.Join(dir, id+".log") }
+
+func readRecord(dir, id string) (*record, error) {
+	b, err := os.ReadFile(recordPath(dir, id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrUnknown
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the record of %s: %w", id, err)
+	}
+	r := new(record)
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("cannot read the record of %s: %w", id, err)
+	}
+	return r, nil
+}
+
+// write replaces the record as a whole. It is not synced: it is of use only until the next boot.
+func (r *record) write(dir, id string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(recordPath(dir, id)+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(recordPath(dir, id)+".new", recordPath(dir, id))
+}
