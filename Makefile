@@ -11,7 +11,7 @@ TESTFLAGS ?= -parallel 4
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo test test-race lint vet bench fuzz hwtest test-vm install verify clean help
+.PHONY: all build need demo test test-race lint vet bench fuzz hwtest test-vm install uninstall verify clean help
 
 all: build
 
@@ -25,6 +25,7 @@ help:
 	@echo 'make hwtest     on one real GPU: reads only, never changes its modes'
 	@echo 'make fuzz       every fuzz target for a while'
 	@echo 'make install    into $$(DESTDIR)$$(PREFIX)'
+	@echo 'make uninstall  takes it away again; refused while walls stand'
 
 need:
 	@sh packaging/need.sh $(GO) gcc
@@ -62,6 +63,9 @@ fuzz:
 
 install: build
 	@sh packaging/install.sh '$(DESTDIR)' '$(PREFIX)' bin
+
+uninstall:
+	@sh packaging/uninstall.sh '$(DESTDIR)' '$(PREFIX)'
 
 verify: build
 	@sh packaging/verify.sh

@@ -40,6 +40,9 @@ With --check nothing is changed: it lists what stands and exits with 5, or with 
 nothing does. It answers without the daemon too, from the state that the daemon left.`,
 		Example: "  gpushare release --check\n  gpushare release\n  gpushare release --all --force",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if env := a.getenv("GPUSHARE_SETTINGS"); env != "" && !cmd.Flags().Changed("settings") {
+				settings = env
+			}
 			res, err := a.client.Release(cmd.Context(), o)
 			if err != nil && o.Check && unreachable(err) {
 				return a.leftBehind(settings, err)
@@ -76,7 +79,7 @@ nothing does. It answers without the daemon too, from the state that the daemon 
 	f.BoolVar(&o.Check, "check", false, "change nothing: list what stands, and exit with 5 when something does")
 	f.BoolVar(&o.Force, "force", false, "stop the leases that live, the polite way: SIGTERM, grace, SIGKILL")
 	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to end")
-	f.StringVar(&settings, "settings", settingsPath, "the daemon's settings, which say where its state is: for --check without the daemon")
+	f.StringVar(&settings, "settings", settingsPath, "the daemon's settings, which say where its state is: for --check without the daemon (or $GPUSHARE_SETTINGS)")
 	return c
 }
 

@@ -1,0 +1,115 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// script runs a script of the package on a node, as a package manager would. systemctl is not the host's.
+func script(t *testing.T, n *harness.Node, env []string, name string, args ...string) (code int, out string) {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join(root, "packaging", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := t.TempDir()
+	if err := os.WriteFile(filepath.Join(fake, "systemctl"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(soon(t), path, args...)
+	cmd.Env = append(n.Environ(), "PATH="+fake+":"+os.Getenv("PATH"), "GPUSHARE_SETTINGS="+filepath.Join(n.Dir, "gpushared.yaml"))
+	cmd.Env = append(cmd.Env, env...)
+	b, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(b)
+}
+
+// A package goes only when nothing of it stands, and says what does; an upgrade never asks.
+func TestPackageRemoval(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	ours := "GPUSHARE=" + filepath.Join(n.Bin, "gpushare")
+	steps := []struct {
+		name   string
+		before func()
+		env    string
+		action []string
+		refuse string // part of why, empty when it is let go
+	}{
+		{"before any spec", nil, ours, []string{"remove"}, ""},
+		{"walls stand", func() { apply(t, n, given) }, ours, []string{"remove"}, "stop MPS"},
+		{"walls stand, by rpm", nil, ours, []string{"0"}, "stop MPS"},
+		{"an upgrade", nil, ours, []string{"upgrade", "2.0"}, ""},
+		{"an upgrade, by rpm", nil, ours, []string{"1"}, ""},
+		{"an upgrade that failed", nil, ours, []string{"failed-upgrade", "1.0"}, ""},
+		{"walls stand and shall", nil, ours + "\x00GPUSHARE_KEEP_WALLS=1", []string{"remove"}, ""},
+		{"the program is gone", nil, "GPUSHARE=/nowhere/gpushare", []string{"remove"}, "is not removed"},
+		{"the daemon is gone", n.KillDaemon, ours, []string{"remove"}, "walls stand: generation 1"},
+		{"given back", func() {
+			if err := n.StartDaemon(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+			if r := n.CLI(soon(t), "release"); r.Code != 0 {
+				t.Fatalf("release exits with %d: %s", r.Code, r.Err)
+			}
+		}, ours, []string{"remove"}, ""},
+		{"given back, and the daemon is gone", n.KillDaemon, ours, []string{"remove"}, ""},
+	}
+	for _, c := range steps {
+		if c.before != nil {
+			c.before()
+		}
+		code, out := script(t, n, strings.Split(c.env, "\x00"), "scripts/prerm", c.action...)
+		if refused := code != 0; refused != (c.refuse != "") || !strings.Contains(out, c.refuse) {
+			t.Errorf("%s: prerm %v exits with %d: %s", c.name, c.action, code, out)
+		}
+		if c.refuse != "" && !strings.Contains(out, "gpushare release") {
+			t.Errorf("%s: it does not say how: %s", c.name, out)
+		}
+	}
+}
+
+// make uninstall takes away what make install put there, and nothing while walls stand.
+func TestUninstall(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	files := func(dir string) (out []string) {
+		err := filepath.WalkDir(dir, func(p string, e os.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				out = append(out, p)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	dir := t.TempDir()
+	if code, out := script(t, n, nil, "install.sh", dir, "/usr", n.Bin); code != 0 {
+		t.Fatalf("install exits with %d: %s", code, out)
+	}
+	installed := len(files(dir))
+	apply(t, n, given)
+	if code, out := script(t, n, nil, "uninstall.sh", "", dir+"/usr"); code == 0 || !strings.Contains(out, "gpushare release") || len(files(dir)) != installed {
+		t.Errorf("while walls stand it exits with %d and leaves %d of %d files: %s", code, len(files(dir)), installed, out)
+	}
+	if r := n.CLI(soon(t), "release"); r.Code != 0 {
+		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
+	}
+	if code, out := script(t, n, nil, "uninstall.sh", "", dir+"/usr"); code != 0 {
+		t.Errorf("after a release it exits with %d: %s", code, out)
+	}
+	if left := files(dir); len(left) != 1 || filepath.Base(left[0]) != "gpushared.yaml" {
+		t.Errorf("left are %q: only the settings stay", left)
+	}
+}
