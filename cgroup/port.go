@@ -67,6 +67,8 @@ type Info struct {
 	Detail  string // "systemd 257", the subtree's path, or why nothing more was possible
 	Freeze  bool
 	Devices bool // device rules are enforced
+	// NoDevices is why they are not; empty where they are or where the adapter has none.
+	NoDevices string
 	// Limits names the limits that act here ("cpu", "memory", "tasks", "io", "cpuset"); those absent are accepted,
 	// remembered and reported as not enforced.
 	Limits []string

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -75,6 +76,11 @@ func NewTree(opt TreeOptions) (*Tree, error) {
 	}
 	_, freezerErr := t.freezer.Frozen(t.top)
 	t.info = Info{Adapter: "cgroupfs", Detail: h.Dir(t.top), Freeze: freezerErr == nil, Limits: limits}
+	if err := device.Probe(h.Dir(t.top)); err != nil {
+		t.info.NoDevices = err.Error()
+	} else {
+		t.info.Devices = true
+	}
 	return t, t.sweep()
 }
 
@@ -116,7 +122,11 @@ func (t *Tree) SetSlice(ctx context.Context, s Slice) (bool, error) {
 			return wrote, fmt.Errorf("cannot set %s of slice %s to %s: %w", w.file, s.Name, strings.TrimSpace(w.value), err)
 		}
 	}
-	return wrote, nil
+	walled, err := t.setWall(cg, s.Closed, s.Devices)
+	if err != nil {
+		return wrote || walled, fmt.Errorf("cannot set the device rules of slice %s: %w", s.Name, err)
+	}
+	return wrote || walled, nil
 }
 
 // Slices reads back every slice of ours.
@@ -133,7 +143,15 @@ func (t *Tree) Slices(ctx context.Context) ([]SliceState, error) {
 		if err != nil {
 			return fmt.Errorf("cannot read slice %s back: %w", name, err)
 		}
-		states = append(states, SliceState{Name: name, Path: cg, Limits: l})
+		st := SliceState{Name: name, Path: cg, Limits: l}
+		st.Closed, st.Devices, err = t.wall(cg)
+		if errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read the device rules of slice %s back: %w", name, err)
+		}
+		states = append(states, st)
 		return nil
 	})
 	return states, err
@@ -198,6 +216,10 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 			undo()
 			return ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 		}
+	}
+	if _, err := t.setWall(scope, s.Closed, s.Devices); err != nil {
+		undo()
+		return ScopeState{}, fmt.Errorf("cannot start scope %s: cannot set its device rules: %w", s.ID, err)
 	}
 	if err := t.h.Place(s.Process, run); err != nil {
 		undo()
@@ -346,20 +368,21 @@ func (t *Tree) removeScope(id, scope string) error {
 	return err
 }
 
-// sweep registers the scopes that live and removes the empty ones, which a daemon that was killed left behind.
+// sweep registers the scopes that live and removes the empty ones, which a daemon that was killed left behind. Walls of
+// another version become this one's.
 func (t *Tree) sweep() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.walk(context.Background(), func(cg string, _ SliceName, scope string) error {
 		if scope == "" {
-			return nil
+			return t.renewWall(cg)
 		}
 		if err := t.h.Remove(cg); errors.Is(err, ErrInUse) {
 			t.index.Register(scope, cg)
 		} else if err != nil {
 			return err
 		}
-		return nil
+		return t.renewWall(cg)
 	})
 }
 
