@@ -81,7 +81,7 @@ func (d *Daemon) checkHolder(ok func(name, message string), warn func(name, mess
 		warn("time shares", "nobody is frozen: "+err.Error(), "start gpushare-thaw: 'systemctl start gpushare-thaw'")
 	}
 	if !info.Devices {
-		warn("device walls", "are not enforced by "+info.Adapter, "a tenant is kept to its GPUs by its environment only; systemd enforces them")
+		warn("device walls", "cannot be enforced: "+whyOpen(info), "a tenant is kept to its GPUs by its environment only; run gpushared as root on a host with cgroup v2")
 	}
 }
 

@@ -160,7 +160,7 @@ func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup
 func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.WallsStatus {
 	w := api.WallsStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze}
 	if !info.Devices {
-		w.Missing = append(w.Missing, "device rules: not on "+info.Adapter)
+		w.Missing = append(w.Missing, "device rules: "+whyOpen(info))
 	}
 	if !info.Freeze {
 		w.Missing = append(w.Missing, "time shares: nothing can be frozen ("+info.Detail+")")
@@ -171,6 +171,14 @@ func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.WallsStatus {
 		}
 	}
 	return w
+}
+
+// whyOpen says why there are no device walls.
+func whyOpen(info cgroup.Info) string {
+	if info.NoDevices != "" {
+		return info.NoDevices
+	}
+	return "not on " + info.Adapter
 }
 
 // portOf is what holds a running lease's processes. On a node that only observes nobody was moved anywhere.

@@ -296,7 +296,11 @@ func (d *Daemon) judgeWalls(want *desired, node *observe.Node, lacks map[string]
 		lacks["limits"] = api.Condition{Message: strings.Join(names, ", ") + " limits are not enforced" + where, Hint: "'gpushare tenant show' says which; systemd with cgroup v2 enforces all of them"}
 	}
 	if len(w.slices) > 0 && !info.Devices {
-		lacks["devices"] = api.Condition{Message: "device walls are not enforced" + where, Hint: "a tenant is kept to its GPUs by its environment only; systemd enforces them"}
+		how := where
+		if info.NoDevices != "" {
+			how += ": " + info.NoDevices
+		}
+		lacks["devices"] = api.Condition{Message: "device walls are not enforced" + how, Hint: "a tenant is kept to its GPUs by its environment only; run gpushared as root on a host with cgroup v2"}
 	}
 	sliced := slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.mode(g.Identity.UUID) == api.ModeTimeslice })
 	if err := d.guardReady(); sliced && !info.Freeze {

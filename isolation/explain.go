@@ -16,7 +16,11 @@ func Explain(info cgroup.Info, s cgroup.Slice) []string {
 		}
 	}
 	if s.Closed && !info.Devices {
-		out = append(out, "device rules are not enforced, so every GPU can be opened: "+why(info, "no device program can be attached"))
+		lack := info.NoDevices
+		if lack == "" {
+			lack = "no device program can be attached"
+		}
+		out = append(out, "device rules are not enforced, so every GPU can be opened: "+why(info, lack))
 	}
 	return out
 }

@@ -260,7 +260,7 @@ func TestGuardChangesWithoutAWrongAnswer(t *testing.T) {
 		{Closed: []device.Range{closed(0, 1), {Type: 'c', Major: 237, Last: device.MaxMinor}}, Except: []device.Exception{except(nobody, 0), except(device.Anyone, 2)}},
 	}
 	setGuard(t, dir, guards[0])
-	const opens = 20000
+	const opens = 5000
 	wants := map[string]string{"n0": through, "n1": denied, "n3": through}
 	type answer struct{ node, got string }
 	answers := make(chan answer, len(wants))

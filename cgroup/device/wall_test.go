@@ -150,7 +150,7 @@ func TestWallChangesWithoutAWrongAnswer(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	a, b := rw(0, 1), rw(0, 2)
 	setWall(t, dir, a)
-	const opens = 20000
+	const opens = 5000
 	type answer struct{ node, got string }
 	answers := make(chan answer, 2)
 	for _, node := range []string{"n0", "n3"} {

@@ -143,6 +143,44 @@ func (s *show) lease(ctx context.Context, tenant, grant string) (*api.Lease, err
 	return l, nil
 }
 
+// walls lets a tenant reach for a GPU that is not its own, by the simplest way there is: asking for it.
+func (s *show) walls(ctx context.Context) error {
+	s.title("A tenant reaches for another's GPU")
+	other, err := s.lease(ctx, "speech", "dev")
+	if err != nil {
+		return err
+	}
+	args := append([]string{"-t", "students", "--grant", "lab", "--"}, s.node.Burn("--gpu", other.GPUs[0], "--memory", "1GiB", "--seconds", "0.2")...)
+	fmt.Fprintf(s.out, "$ gpushare run -t students --grant lab -- gpusim-burn --gpu %s …\n", other.GPUs[0])
+	j, err := s.node.Run(args...)
+	if err != nil {
+		return err
+	}
+	s.jobs = append(s.jobs, j)
+	select {
+	case <-j.Done():
+	case <-ctx.Done():
+		return fmt.Errorf("the job that reaches for another GPU does not end: %w", ctx.Err())
+	}
+	if !s.node.RealNodes || !other.Walls.Devices {
+		s.say("Nothing stopped it (exit code %d): there are no device walls here, as 'gpushare doctor' says.", j.Code())
+		return nil
+	}
+	if j.Code() != deniedByWalls {
+		return fmt.Errorf("the job that reaches for another GPU ended with %d, want %d: %s", j.Code(), deniedByWalls, j.Output())
+	}
+	for line := range strings.Lines(j.Output()) {
+		if strings.Contains(line, "denied") {
+			fmt.Fprint(s.out, "  "+line)
+		}
+	}
+	s.say("The kernel did not open that device for it; %s, whose GPU it is, did not notice.", other.ID)
+	return nil
+}
+
+// deniedByWalls is the exit code of a virtual CUDA program that may not open its device.
+const deniedByWalls = 77
+
 func (s *show) overuse(ctx context.Context) error {
 	s.title("A tenant takes more GPU memory than its quota")
 	events := make(chan api.Event, 1024)

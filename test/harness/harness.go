@@ -35,6 +35,8 @@ type Node struct {
 	Settings map[string]string // more lines for gpushared.yaml
 	Env      []string          // more environment for the daemon
 
+	RealNodes bool // set by StartSim: the virtual GPUs are device nodes, which device walls act on
+
 	own    bool // Dir is ours to remove
 	sim    *process
 	daemon *process
@@ -108,7 +110,11 @@ func (n *Node) Start(ctx context.Context) error {
 
 // StartSim starts the virtual GPUs and waits until they are there.
 func (n *Node) StartSim(ctx context.Context) error {
-	cmd := exec.Command(n.program("gpusim"), "serve", "--node", n.File, "--root", n.Root())
+	args := []string{"serve", "--node", n.File, "--root", n.Root()}
+	if n.RealNodes = canMknod(n.Dir); n.RealNodes {
+		args = append(args, "--mknod")
+	}
+	cmd := exec.Command(n.program("gpusim"), args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()

@@ -1,0 +1,84 @@
+package node
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// openNodes prints the device nodes that the process is let through to, one a line.
+const openNodes = `cd %s/dev && for n in nvidia[0-9]* nvidiactl nvidia-uvm* nvidia-modeset nvidia-caps/*; do
+	if [ ! -c $n ]; then continue; fi
+	case $( (exec 3<$n) 2>&1) in *permitted*) ;; *) echo "open $n";; esac
+done`
+
+// walled starts a node whose GPUs are real device nodes, or skips.
+func walled(t *testing.T) *harness.Node {
+	t.Helper()
+	n := start(t, quick)
+	if !n.RealNodes {
+		t.Skip("needs root, device nodes that can be opened in the temporary folder, and no NVIDIA driver on this host")
+	}
+	apply(t, n, shared)
+	for _, c := range status(t, n).Node.Conditions {
+		if strings.Contains(c.Message, "device walls are not enforced") {
+			t.Skipf("needs device programs: %s", c.Message)
+		}
+	}
+	return n
+}
+
+// opened is what a lease's process is let through to.
+func opened(t *testing.T, n *harness.Node, grant string) []string {
+	t.Helper()
+	r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", grant, "--", "sh", "-c", fmt.Sprintf(openNodes, n.Root()))
+	if r.Code != 0 {
+		t.Fatalf("exit code %d: %s", r.Code, r.Err)
+	}
+	var nodes []string
+	for line := range strings.Lines(r.Out) {
+		nodes = append(nodes, strings.TrimPrefix(strings.TrimSpace(line), "open "))
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+// A lease opens the nodes of its own GPU or instance, whatever its environment says, and no other.
+func TestLeaseOpensItsOwnDevicesOnly(t *testing.T) {
+	t.Parallel()
+	n := walled(t)
+	for grant, own := range map[string]string{"part": "nvidia2", "whole": "nvidia3"} {
+		if got, want := opened(t, n, grant), []string{"nvidia-uvm", own, "nvidiactl"}; !slices.Equal(got, want) {
+			t.Errorf("%s opens %v, want %v", grant, got, want)
+		}
+	}
+	got := opened(t, n, "cut")
+	caps := slices.DeleteFunc(slices.Clone(got), func(s string) bool { return filepath.Dir(s) != "nvidia-caps" })
+	rest := slices.DeleteFunc(got, func(s string) bool { return slices.Contains(caps, s) })
+	if want := []string{"nvidia-uvm", "nvidia0", "nvidiactl"}; !slices.Equal(rest, want) || len(caps) != 2 {
+		t.Errorf("the instance's lease opens %v and the capabilities %v, want %v and 2", rest, caps, want)
+	}
+	for _, l := range status(t, n).Leases {
+		t.Errorf("lease %s is left", l.ID)
+	}
+}
+
+// The walls of the slices are read back from the kernel: there is nothing to mend, and nothing is said to be missing.
+func TestWallsAreReadBack(t *testing.T) {
+	t.Parallel()
+	n := walled(t)
+	job, id := begin(t, n, "red", "whole", "sleep", "60")
+	l := leaseByID(status(t, n), id)
+	if !l.Walls.Devices || slices.ContainsFunc(l.Walls.Missing, func(s string) bool { return strings.Contains(s, "device") }) {
+		t.Errorf("the lease's walls: %+v", l.Walls)
+	}
+	if r := n.CLIIn(soon(t), shared, "apply", "-f", "-"); r.Code != api.ExitOK || !strings.Contains(r.Out, "no changes") {
+		t.Errorf("the second apply: %s%s", r.Out, r.Err)
+	}
+	job.Stop()
+}
