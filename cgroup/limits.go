@@ -2,6 +2,8 @@ package cgroup
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,15 +126,43 @@ func limitWrites(is, want Limits, names []string) []knobWrite {
 	return writes
 }
 
-// readLimits reads the limits that act here, by a function that gives a file's content. A file that is not there (a
-// kernel without swap accounting, say) is no limit.
-func readLimits(names []string, read func(file string) (string, bool, error)) (Limits, error) {
+// Limits reads back what is in force in a cgroup, of the limits that are named. A limit whose file the kernel lacks
+// although its controller acts there (swap, on a kernel without any) reads as in otherwise; one whose controller does not
+// act there is none. ErrNotFound when there is no such cgroup.
+func (h Hierarchy) Limits(cg string, names []string, otherwise Limits) (Limits, error) {
+	dir := h.Dir(cg)
+	var acting []string // the controllers there, read when they are asked for
+	l, err := readLimits(names, func(k knob) (string, bool, error) {
+		b, err := os.ReadFile(filepath.Join(dir, k.file))
+		if !gone(err) {
+			return string(b), err == nil, err
+		}
+		instead := k.format(otherwise)
+		if instead == k.format(Limits{}) {
+			return "", false, nil
+		}
+		if acting == nil {
+			if acting, err = readWords(dir, "cgroup.controllers"); err != nil {
+				return "", false, err
+			}
+		}
+		return instead, slices.Contains(acting, k.controller), nil
+	})
+	if err != nil && !h.Exists(cg) || err == nil && l == (Limits{}) && !h.Exists(cg) {
+		return Limits{}, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
+	}
+	return l, err
+}
+
+// readLimits reads the limits that act here, by a function that gives a file's content. A file that is not there is no
+// limit.
+func readLimits(names []string, read func(knob) (string, bool, error)) (Limits, error) {
 	var l Limits
 	for _, k := range knobs() {
 		if !slices.Contains(names, k.limit) {
 			continue
 		}
-		s, ok, err := read(k.file)
+		s, ok, err := read(k)
 		if err != nil {
 			return Limits{}, fmt.Errorf("cannot read %s: %w", k.file, err)
 		}

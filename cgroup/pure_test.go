@@ -85,7 +85,7 @@ func TestLimitsRoundTrip(t *testing.T) {
 		for _, w := range limitWrites(Limits{}, want, LimitNames()) {
 			files[w.file] = w.value
 		}
-		got, err := readLimits(LimitNames(), func(f string) (string, bool, error) { s, ok := files[f]; return s, ok, nil })
+		got, err := readLimits(LimitNames(), func(k knob) (string, bool, error) { s, ok := files[k.file]; return s, ok, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestReadLimitsOfTheKernel(t *testing.T) {
 		"cpu.max": "max 100000\n", "cpu.weight": "100\n", "memory.max": "max\n", "memory.high": "1073741824\n",
 		"pids.max": "max\n", "io.weight": "default 200\n8:0 50\n", "cpuset.cpus": "\n",
 	}
-	got, err := readLimits(LimitNames(), func(f string) (string, bool, error) { s, ok := files[f]; return s, ok, nil })
+	got, err := readLimits(LimitNames(), func(k knob) (string, bool, error) { s, ok := files[k.file]; return s, ok, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestReadLimitsOfTheKernel(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	for _, bad := range []string{"", "1", "x 100000", "1 0", "1 x"} {
-		if _, err := readLimits([]string{"cpu"}, func(f string) (string, bool, error) { return bad, f == "cpu.max", nil }); err == nil {
+		if _, err := readLimits([]string{"cpu"}, func(k knob) (string, bool, error) { return bad, k.file == "cpu.max", nil }); err == nil {
 			t.Errorf("cpu.max %q was read", bad)
 		}
 	}

@@ -423,18 +423,7 @@ func (t *Tree) slicePath(n SliceName) string {
 }
 
 // limits reads the limits that act on the cgroup.
-func (t *Tree) limits(cg string) (Limits, error) {
-	return readLimits(t.info.Limits, func(file string) (string, bool, error) {
-		b, err := os.ReadFile(filepath.Join(t.h.Dir(cg), file))
-		if gone(err) {
-			if !t.h.Exists(cg) {
-				return "", false, ErrNotFound
-			}
-			return "", false, nil
-		}
-		return string(b), err == nil, err
-	})
-}
+func (t *Tree) limits(cg string) (Limits, error) { return t.h.Limits(cg, t.info.Limits, Limits{}) }
 
 // enableAll passes the controllers down from the root to our subtree's children and tells which limits act there.
 func (t *Tree) enableAll() ([]string, error) {

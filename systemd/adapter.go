@@ -43,8 +43,14 @@ type Adapter struct {
 
 	pidOnly atomic.Bool // this systemd does not take processes by descriptor
 
+	roots [3]string // of drop-ins
+
 	// mu guards the making and removing of slices against each other; systemd itself orders the rest.
 	mu sync.Mutex
+
+	// askedMu guards asked and is taken last.
+	askedMu sync.Mutex
+	asked   map[string]asked // by unit
 }
 
 var _ cgroup.Port = (*Adapter)(nil)
@@ -86,7 +92,10 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Adapter{bus: bus, prefix: opt.Prefix, h: h, freezer: cgroup.Freezer{Root: h.Mount}}
+	a := &Adapter{
+		bus: bus, prefix: opt.Prefix, h: h, freezer: cgroup.Freezer{Root: h.Mount},
+		roots: dropinRoots(), asked: map[string]asked{},
+	}
 	if err := a.begin(ctx, controllers); err != nil {
 		bus.close()
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
@@ -60,6 +61,8 @@ type supervisor struct {
 	ctx    context.Context //nolint:containedctx // the life of the connection is the supervisor's, not a caller's
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the supervising goroutine has ended
+
+	reloads atomic.Uint64 // how often what is in force may have changed without a word
 
 	// mu guards link and up.
 	mu   sync.Mutex
@@ -156,6 +159,7 @@ func (s *supervisor) run(l *link) {
 		}
 		s.set(l)
 		s.log.Info("connected to the service manager again")
+		s.reloads.Add(1)
 		s.tell.reloaded()
 		s.tell.logins()
 		s.tell.unit("")
@@ -192,6 +196,7 @@ func (s *supervisor) hear(sig *dbus.Signal) {
 	case managerIface + ".Reloading":
 		// Reloading(true) comes before, Reloading(false) after: only then is there something to verify.
 		if len(sig.Body) == 1 && sig.Body[0] == false {
+			s.reloads.Add(1)
 			s.tell.reloaded()
 		}
 	case managerIface + ".JobRemoved":

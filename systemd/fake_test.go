@@ -70,6 +70,7 @@ type fake struct {
 	// mu guards all below.
 	mu      sync.Mutex
 	units   map[string]*fakeUnit
+	asked   []string // units whose properties were read as a whole
 	calls   []string // "SetUnitProperties gpushare.slice runtime DeviceAllow,DeviceAllow"
 	jobs    uint32
 	result  string // of all jobs; "done" when empty
@@ -389,6 +390,7 @@ func (o unitObjects) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant
 	defer o.f.mu.Unlock()
 	o.f.sweepLocked()
 	name := unitOf(msg)
+	o.f.asked = append(o.f.asked, name)
 	u, known := o.f.units[name]
 	if !known {
 		if !strings.HasSuffix(name, ".slice") {

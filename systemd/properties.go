@@ -52,8 +52,9 @@ func table() []property {
 	}
 }
 
-// minVersion is the oldest service manager that the adapter works with: the newest property that it cannot do without.
-const minVersion = 244
+// minVersion is the oldest service manager that the adapter works with. Every property of the table is older, but what
+// they do together was seen on 252 and 257 only, and 249 is the oldest that a supported distribution has.
+const minVersion = 249
 
 // limitsSince lists the limits that this version has all properties for and the kernel the controller.
 func limitsSince(version int, controllers []string) []string {

@@ -1,8 +1,10 @@
 package systemd
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -129,6 +133,277 @@ func TestHostSlice(t *testing.T) {
 			t.Errorf("opening: wrote %v, %v, want %v", wrote, err, first)
 		}
 	}
+}
+
+// rowEffect is a value for each row of the table that nobody has by default, and where the kernel shows it. Device rules
+// show by what can be opened.
+func rowEffect() map[string]struct {
+	value      any
+	file, want string
+} {
+	type effect = struct {
+		value      any
+		file, want string
+	}
+	return map[string]effect{
+		"CPUQuotaPerSecUSec": {uint64(500_000), "cpu.max", "50000 100000"},
+		"CPUWeight":          {uint64(200), "cpu.weight", "200"},
+		"MemoryMax":          {uint64(256 << 20), "memory.max", "268435456"},
+		"MemoryHigh":         {uint64(240 << 20), "memory.high", "251658240"},
+		"MemorySwapMax":      {uint64(1 << 20), "memory.swap.max", "1048576"},
+		"TasksMax":           {uint64(64), "pids.max", "64"},
+		"IOWeight":           {uint64(50), "io.weight", "default 50"},
+		"AllowedCPUs":        {[]byte{1}, "cpuset.cpus", "0"},
+		"AllowedMemoryNodes": {[]byte{1}, "cpuset.mems", "0"},
+		"DevicePolicy":       {"closed", "", "denied"},
+		"DeviceAllow":        {[]deviceAllow{{"/dev/char/195:0", "rw"}}, "", "through"},
+	}
+}
+
+// opening says what opening a node of the driver's, which is not there, gives in a cgroup: "through" or "denied".
+func opening(t *testing.T, a *Adapter, cg, node string) string {
+	t.Helper()
+	out, err := exec.Command("sh", "-c", `echo $$ >"$1/cgroup.procs" && exec 3<>"$2"`, "sh", a.h.Dir(cg), node).CombinedOutput()
+	switch {
+	case err == nil:
+		return "opened"
+	case strings.Contains(string(out), "No such device or address"):
+		return "through"
+	case strings.Contains(string(out), "Operation not permitted"), strings.Contains(string(out), "Permission denied"):
+		return "denied"
+	}
+	return string(out)
+}
+
+const rowsUnit = "gpusharetest-rows.slice"
+
+// checkRows compares the effect of every row on the unit with what it should be. After a boot what was set until then is
+// gone.
+func checkRows(t *testing.T, a *Adapter, when string, booted bool) {
+	t.Helper()
+	ctx := within(t, 30*time.Second)
+	cg, err := a.controlGroup(ctx, rowsUnit, "Slice")
+	if err != nil || cg == "" {
+		t.Fatalf("%s: the slice is at %q, %v", when, cg, err)
+	}
+	node := filepath.Join(t.TempDir(), "nvidia0")
+	if err := unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(195, 0))); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range table() {
+		e, ok := rowEffect()[p.name]
+		if !ok {
+			t.Fatalf("no effect is known of %s", p.name)
+		}
+		got, want := "", e.want
+		switch {
+		case p.name == "DevicePolicy":
+			other := node + "9"
+			if err := unix.Mknod(other, unix.S_IFCHR|0o666, int(unix.Mkdev(195, 9))); err != nil {
+				t.Fatal(err)
+			}
+			got = opening(t, a, cg, other)
+		case p.name == "DeviceAllow":
+			got = opening(t, a, cg, node)
+			if booted {
+				want = "denied"
+			}
+		default:
+			got = kernelSays(t, a, cg, e.file)
+		}
+		t.Logf("%-20s since %d, runtime %-5v %s: %s", p.name, p.since, p.lasts, when, got)
+		if got != want {
+			t.Errorf("%s: %s is %q, want %q", when, p.name, got, want)
+		}
+	}
+}
+
+// Every row of the table by what it does: from birth, over a reload, a reexec, and a stop and start; and that it lasts
+// where it should. The next boot is TestHostTableAfterBoot's.
+func TestHostTable(t *testing.T) {
+	a := openHost(t, nil)
+	ctx := within(t, 120*time.Second)
+	for _, p := range table() {
+		err := a.bus.do(ctx, func(ctx context.Context, l *link) error {
+			return l.units.SetUnitPropertiesContext(ctx, rowsUnit, bool(p.lasts), prop(p.name, rowEffect()[p.name].value))
+		})
+		if err != nil {
+			t.Fatalf("cannot set %s: %v", p.name, err)
+		}
+		// One directory has it and no other: two lifetimes of one property are two values after a reload on 252.
+		for i, root := range a.roots {
+			matches, err := filepath.Glob(filepath.Join(root, rowsUnit+".d", "50-"+dropinName(p.name)+".conf"))
+			if want := i == map[lifetime]int{persistent: 0, runtime: 1}[p.lasts]; err != nil || (len(matches) > 0) != want {
+				t.Errorf("%s has its drop-in in %s: %v, want %v (%v)", p.name, root, matches, want, err)
+			}
+		}
+	}
+	run := func(args ...string) {
+		t.Helper()
+		if out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput(); err != nil {
+			t.Fatalf("systemctl %v: %v: %s", args, err, out)
+		}
+	}
+	run("start", rowsUnit)
+	checkRows(t, a, "from birth", false)
+	run("daemon-reload")
+	checkRows(t, a, "after a reload", false)
+	run("daemon-reexec")
+	checkRows(t, a, "after a reexec", false)
+	run("stop", rowsUnit)
+	run("start", rowsUnit)
+	checkRows(t, a, "after a stop and a start", false)
+}
+
+// dropinName is the setting's name in the file, where it is another than on the bus.
+func dropinName(property string) string {
+	if property == "CPUQuotaPerSecUSec" {
+		return "CPUQuota"
+	}
+	return property
+}
+
+// TestHostTableAfterBoot looks at what a boot left of TestHostTable's slice, and removes it.
+func TestHostTableAfterBoot(t *testing.T) {
+	a := openHost(t, nil)
+	if os.Getenv("GPUSHARE_TEST_SYSTEMD") != "rebooted" {
+		t.Skip("needs a boot after TestHostTable, and GPUSHARE_TEST_SYSTEMD=rebooted to say so")
+	}
+	ctx := within(t, 60*time.Second)
+	if out, err := exec.CommandContext(ctx, "systemctl", "start", rowsUnit).CombinedOutput(); err != nil {
+		t.Fatalf("cannot start: %v: %s", err, out)
+	}
+	checkRows(t, a, "after a boot", true)
+	for _, n := range []cgroup.SliceName{{Tenant: "rows"}, {}} {
+		if err := a.RemoveSlice(ctx, n); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, root := range a.roots {
+		if left, err := filepath.Glob(filepath.Join(root, "gpusharetest*")); err != nil || len(left) > 0 {
+			t.Errorf("drop-ins left: %v, %v", left, err)
+		}
+	}
+}
+
+// A limit that somebody wrote over in the cgroup is seen, and set again.
+func TestHostDriftIsMended(t *testing.T) {
+	a := openHost(t, nil)
+	ctx := within(t, 60*time.Second)
+	s := cgroup.Slice{Name: cgroup.SliceName{Tenant: "drift"}, Limits: cgroup.Limits{MemoryMax: new(uint64(256 << 20)), TasksMax: new(uint64(64))}}
+	if _, err := a.SetSlice(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	st := read(t, a, s.Name)
+	if err := os.WriteFile(filepath.Join(a.h.Dir(st.Path), "memory.max"), []byte("max"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, a, s.Name).Limits; got.MemoryMax != nil || got.TasksMax == nil {
+		t.Errorf("shown after the write: %+v", got)
+	}
+	if wrote, err := a.SetSlice(ctx, s); err != nil || !wrote {
+		t.Errorf("mending wrote %v, %v", wrote, err)
+	}
+	// At once: whoever reads back after a step must not see what was before it.
+	if got := kernelSays(t, a, st.Path, "memory.max"); got != "268435456" {
+		t.Errorf("after mending memory.max is %s", got)
+	}
+	if wrote, err := a.SetSlice(ctx, s); err != nil || wrote {
+		t.Errorf("mending twice wrote %v, %v", wrote, err)
+	}
+	// And what an administrator sets by systemctl is seen without a reload.
+	if out, err := exec.CommandContext(ctx, "systemctl", "set-property", "--runtime", "gpusharetest-drift.slice", "TasksMax=99").CombinedOutput(); err != nil {
+		t.Fatalf("set-property: %v: %s", err, out)
+	}
+	if got := read(t, a, s.Name).Limits.TasksMax; got == nil || *got != 99 {
+		t.Errorf("tasks after a set-property: %v", got)
+	}
+	for _, n := range []cgroup.SliceName{s.Name, {}} {
+		if err := a.RemoveSlice(ctx, n); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What one converge's look at the slices costs on a node with many tenants: printed, and held to one question.
+func TestHostManySlices(t *testing.T) {
+	a := openHost(t, nil)
+	ctx := within(t, 140*time.Second)
+	tenants, grants := 64, 3
+	root := a.roots[0]
+	var units []string
+	for i := range tenants {
+		tenant := fmt.Sprintf("t%02d", i)
+		units = append(units, sliceUnit(a.prefix, cgroup.SliceName{Tenant: tenant}))
+		for j := range grants {
+			units = append(units, sliceUnit(a.prefix, cgroup.SliceName{Tenant: tenant, Grant: fmt.Sprint("g", j)}))
+		}
+	}
+	// By files and one reload, because it is the reading that is measured.
+	for _, u := range units {
+		dir := filepath.Join(root, u+".d")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		text := "[Slice]\nMemoryMax=1G\nTasksMax=100\nCPUWeight=50\nDevicePolicy=closed\nDeviceAllow=/dev/char/195:0 rw\n"
+		if err := os.WriteFile(filepath.Join(dir, "50-test.conf"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		old := time.Now().Add(-time.Minute)
+		if err := os.Chtimes(dir, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		_ = exec.Command("systemctl", append([]string{"stop"}, units...)...).Run()
+		for _, u := range units {
+			_ = os.RemoveAll(filepath.Join(root, u+".d"))
+		}
+		_ = exec.Command("systemctl", "daemon-reload").Run()
+	})
+	for _, args := range [][]string{{"daemon-reload"}, append([]string{"start"}, units...)} {
+		if out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput(); err != nil {
+			t.Fatalf("systemctl %s: %v: %s", args[0], err, out)
+		}
+	}
+	look := func(what string) time.Duration {
+		t.Helper()
+		own, theirs := cpuTime(t, os.Getpid()), cpuTime(t, 1)
+		all, err := a.Slices(ctx)
+		if err != nil || len(all) < len(units) {
+			t.Fatalf("%d slices, %v", len(all), err)
+		}
+		own, theirs = cpuTime(t, os.Getpid())-own, cpuTime(t, 1)-theirs
+		t.Logf("NOTE %d slices, %s: %v of a processor here, %v in systemd", len(all), what, own, theirs)
+		if l := all[len(all)-1].Limits; l.MemoryMax == nil || *l.MemoryMax != 1<<30 {
+			t.Errorf("limits %+v", l)
+		}
+		return own + theirs
+	}
+	first := look("each asked about")
+	again := look("nothing changed")
+	if again*3 > first {
+		t.Errorf("a look at what did not change takes %v of %v", again, first)
+	}
+}
+
+// cpuTime is what a process has used of processors so far, to a hundredth of a second.
+func cpuTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	var ticks int
+	for _, s := range f[11:13] {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
 func TestHostScope(t *testing.T) {

@@ -30,7 +30,12 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 	if err != nil {
 		return false, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
-	lasting, passing, err := a.sliceChanges(props, s)
+	word := askedOf(props)
+	acts, err := a.inForce(word)
+	if err != nil {
+		return false, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
+	}
+	lasting, passing, err := a.sliceChanges(props, acts, s)
 	if err != nil {
 		return false, err
 	}
@@ -50,7 +55,11 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 		}
 	}
 	if active == "active" {
-		return wrote, nil
+		if wrote {
+			// The answer to a call comes before the cgroup is written, the answer to the next one after it.
+			_, err = a.state(ctx, unit)
+		}
+		return wrote, err
 	}
 	return true, a.bus.job(ctx, "start slice "+s.Name.String(),
 		func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
@@ -58,8 +67,10 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 		})
 }
 
-// sliceChanges is the properties to be set to turn what is read back into the slice, by how long they last.
-func (a *Adapter) sliceChanges(is map[string]any, s cgroup.Slice) (lasting, passing []sd.Property, err error) {
+// sliceChanges is the properties to be set to turn what is read back into the slice, by how long they last. A limit that
+// systemd was asked for and that does not act all the same (somebody wrote in the cgroup) is set again: systemd then
+// writes all that it knows.
+func (a *Adapter) sliceChanges(is map[string]any, acts cgroup.Limits, s cgroup.Slice) (lasting, passing []sd.Property, err error) {
 	kept, _ := s.Limits.Only(a.info.Limits)
 	want, err := limitValues(kept)
 	if err != nil {
@@ -69,8 +80,15 @@ func (a *Adapter) sliceChanges(is map[string]any, s cgroup.Slice) (lasting, pass
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
+	effect, err := limitValues(acts)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
+	}
 	for _, p := range table() {
-		if slices.Contains(a.info.Limits, p.limit) && !sameValue(want[p.name], have[p.name]) {
+		if !slices.Contains(a.info.Limits, p.limit) {
+			continue
+		}
+		if !sameValue(want[p.name], have[p.name]) || !sameValue(want[p.name], effect[p.name]) {
 			lasting = append(lasting, prop(p.name, want[p.name]))
 		}
 	}
@@ -112,35 +130,6 @@ func sameValue(a, b any) bool {
 		return bytes.Equal(x, y)
 	}
 	return a == b
-}
-
-// Slices reads back every slice of ours that is loaded.
-func (a *Adapter) Slices(ctx context.Context) ([]cgroup.SliceState, error) {
-	units, err := a.list(ctx, escapeGlob(escape(a.prefix))+".slice", escapeGlob(escape(a.prefix))+"-*.slice")
-	if err != nil {
-		return nil, err
-	}
-	var states []cgroup.SliceState
-	for _, u := range units {
-		name, ok := sliceOf(a.prefix, u.Name)
-		if !ok || u.ActiveState != "active" {
-			continue
-		}
-		props, err := a.typed(ctx, u.Name, "Slice")
-		if is(err, "NoSuchUnit") {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		st := cgroup.SliceState{Name: name}
-		st.Path, _ = props["ControlGroup"].(string)
-		st.Limits, _ = limitsOf(props).Only(a.info.Limits)
-		st.Closed, st.Devices = devicesOf(props)
-		states = append(states, st)
-	}
-	slices.SortFunc(states, func(x, y cgroup.SliceState) int { return strings.Compare(x.Path, y.Path) })
-	return states, nil
 }
 
 // RemoveSlice stops an empty slice and removes its drop-ins, so that it does not come back with old limits.

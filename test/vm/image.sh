@@ -21,6 +21,7 @@ packages=(
 	dbus-user-session # The way that leads out of a lease.
 	linux-image-cloud-amd64
 	kmod procps iproute2
+	busybox-static cpio xz-utils # For the initrd below.
 	jq                         # The product speaks JSON, and so must the checks.
 	openssh-server openssh-client cron # How people and their jobs come in.
 	podman crun uidmap         # Containers, rootless ones too.
@@ -50,20 +51,12 @@ while read -r option; do
 	aptopts+=(--aptopt="$option")
 done < <(apt-config dump | grep -E '^Acquire::(Check-(Valid-Until|Date)|https?::Proxy(::[^ ]+)?|Retries) ' || true)
 
-# The initrd holds only what this one machine needs, and uncompressed, because
-# an emulated processor unpacks slowly.
-initrd_hook='mkdir -p "$1/etc/initramfs-tools/conf.d" &&
-	echo "MODULES=list" >"$1/etc/initramfs-tools/conf.d/lab.conf" &&
-	echo "COMPRESS=cat" >>"$1/etc/initramfs-tools/conf.d/lab.conf" &&
-	printf "virtio_blk\nvirtio_pci\next4\n" >"$1/etc/initramfs-tools/modules"'
-
 mmdebstrap --quiet --mode=root --variant=minbase --format=directory \
 	--aptopt='APT::Install-Recommends "false"' "${aptopts[@]}" \
 	--dpkgopt='path-exclude=/usr/share/doc/*' \
 	--dpkgopt='path-exclude=/usr/share/man/*' \
 	--dpkgopt='path-exclude=/usr/share/locale/*' \
 	--include="$(IFS=,; echo "${packages[*]}")" \
-	--essential-hook="$initrd_hook" \
 	"$suite" "$work/root" ${mirror:+"$mirror"}
 
 root=$work/root
@@ -72,7 +65,7 @@ echo "127.0.0.1 localhost gpushare-lab" >"$root/etc/hosts"
 # A machine id keeps the first boot from being a "first boot", which would
 # preset every unit of the distribution.
 echo 6770757368617265676775657374766d >"$root/etc/machine-id"
-echo "LABEL=labroot / ext4 defaults 0 1" >"$root/etc/fstab"
+echo "LABEL=labroot / ext4 defaults 0 0" >"$root/etc/fstab"
 
 # Ordinary people of the checks, and a password nobody has.
 for person in alice:2001 bob:2002 carol:2003; do
@@ -91,7 +84,30 @@ printf 'StrictHostKeyChecking accept-new\nLogLevel ERROR\n' >"$root/root/.ssh/co
 # Nothing else may run while the checks measure.
 for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \
 	fstrim.timer systemd-tmpfiles-clean.timer getty@tty1.service systemd-networkd-wait-online.service \
+	netavark-dhcp-proxy.socket netavark-dhcp-proxy.service ldconfig.service systemd-journal-catalog-update.service \
+	systemd-update-done.service systemd-binfmt.service systemd-pcrphase.service \
 	podman-auto-update.timer podman.socket podman-restart.service podman-clean-transient.service; do
+	ln -sf /dev/null "$root/etc/systemd/system/$unit"
+done
+
+# Nor may every reload and every login start what nobody here asks for.
+mkdir -p "$root/etc/systemd/system-generators" "$root/etc/systemd/user-generators"
+for generator in podman-system-generator systemd-ssh-generator systemd-gpt-auto-generator systemd-cryptsetup-generator; do
+	ln -sf /dev/null "$root/etc/systemd/system-generators/$generator"
+done
+ln -sf /dev/null "$root/etc/systemd/user-generators/podman-user-generator"
+rm -f "$root"/usr/lib/systemd/user/*.target.wants/{gpg-agent,dirmngr,podman}*
+rm -f "$root"/etc/systemd/user/*.target.wants/{gpg-agent,dirmngr,podman}*
+
+# An emulated processor is slow, and most of a boot is drivers for what no check touches.
+for module in aesni_intel crypto_simd cryptd ghash_clmulni_intel polyval_clmulni sha1_ssse3 sha256_ssse3 sha512_ssse3 \
+	crc32_pclmul crct10dif_pclmul powernow_k8 acpi_cpufreq ahci libahci libata sr_mod sg sd_mod scsi_mod psmouse serio_raw \
+	button evdev input_leds pcspkr i2c_i801 lpc_ich iTCO_wdt drm drm_kms_helper simpledrm rapl intel_rapl_msr \
+	intel_pmc_core virtio_rng qemu_fw_cfg floppy parport_pc; do
+	printf 'blacklist %s\ninstall %s /bin/true\n' "$module" "$module"
+done >"$root/etc/modprobe.d/lab.conf"
+for unit in modprobe@drm.service modprobe@efi_pstore.service systemd-pstore.service dev-hugepages.mount \
+	sys-kernel-debug.mount sys-kernel-tracing.mount systemd-random-seed.service; do
 	ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
 
@@ -106,9 +122,12 @@ printf '[Manager]\nDefaultTimeoutStopSec=30s\n' >"$root/etc/systemd/system.conf.
 cat >"$root/usr/local/sbin/gpushare-lab" <<'LAB'
 #!/bin/bash
 set -u
-rm -rf /opt/lab; mkdir -p /opt/lab
-tar -xf /dev/disk/by-id/virtio-lab -C /opt/lab
 exec >>/dev/ttyS0 2>&1
+rm -rf /opt/lab; mkdir -p /opt/lab
+for path in /dev/disk/by-id/virtio-lab /dev/virtio-ports/gpushare.lab /dev/virtio-ports/gpushare.journal; do
+	until [ -e "$path" ] || [ "$SECONDS" -gt 60 ]; do sleep 0.1; done
+done
+tar -xf /dev/disk/by-id/virtio-lab -C /opt/lab
 /opt/lab/guest/main.sh
 systemctl --no-block poweroff
 LAB
@@ -131,9 +150,39 @@ UNIT
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -sf ../gpushare-lab.service "$root/etc/systemd/system/multi-user.target.wants/gpushare-lab.service"
 
+# The initrd is ours: three modules and one command, where the distribution's looks for every disk there might be.
+kernel=$(basename "$root"/lib/modules/*)
+early=$work/early
+mkdir -p "$early/bin" "$early/dev" "$early/proc" "$early/sys" "$early/root"
+cp "$root/bin/busybox" "$early/bin/busybox"
+for module in virtio_pci virtio_blk crc32c_generic ext4; do
+	chroot "$root" modprobe --quiet --show-depends --set-version "$kernel" --ignore-install "$module" || true
+done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' | while read -r module; do
+	name=$(basename "$module")
+	case $name in
+	*.xz) chroot "$root" xz -dc "$module" >"$early/${name%.xz}" ;;
+	*) cp "$root$module" "$early/$name" ;;
+	esac
+	echo "${name%.xz}" >>"$early/modules"
+done
+cat >"$early/init" <<'INIT'
+#!/bin/busybox sh
+busybox mount -t proc proc /proc
+busybox mount -t devtmpfs dev /dev
+while read -r module; do busybox insmod "/$module"; done </modules
+until disk=$(busybox findfs LABEL=labroot 2>/dev/null); do busybox sleep 0.1; done
+busybox mount -t ext4 -o rw "$disk" /root
+busybox mount -o move /dev /root/dev
+busybox umount /proc
+exec busybox switch_root /root /sbin/init
+INIT
+chmod 0755 "$early/init"
+
 mkdir -p "$out"
 cp "$root"/boot/vmlinuz-* "$out/vmlinuz"
-cp "$root"/boot/initrd.img-* "$out/initrd"
+mv "$early" "$root/early"
+chroot "$root" sh -c "cd /early && find . | cpio --quiet -o -H newc" >"$out/initrd"
+rm -rf "$root/early"
 rm -f "$root"/boot/initrd.img-*
 mke2fs -q -t ext4 -L labroot -d "$root" -E root_owner=0:0 "$out/root.img.new" "$size"
 mv "$out/root.img.new" "$out/root.img"

@@ -52,3 +52,15 @@ func built(t *testing.T, programs ...string) {
 		}
 	}
 }
+
+// tests builds the tests of packages that are to run on a real service manager.
+func tests(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", filepath.Join(dir, "systemd.test"), "github.com/gpushare/gpushare/systemd")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the tests of package systemd: %v\n%s", err, out)
+	}
+	return dir
+}

@@ -1,0 +1,143 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+)
+
+// What is in force is read where it acts: limits from the slice's cgroup, whatever systemd believes. What only systemd can
+// say (where the cgroup is, which devices were asked for) takes it and us a millisecond for each slice, so it is asked
+// again only when it may have changed: after a reload or a lost connection, and when a drop-in was written, which every
+// set-property does.
+
+// asked is systemd's word about a slice.
+type asked struct {
+	as      dropins // what the word was derived from
+	path    string
+	limits  cgroup.Limits
+	closed  bool
+	devices []cgroup.DeviceRule
+}
+
+// dropins tells one set of drop-ins of a unit from another.
+type dropins struct {
+	reloads uint64
+	changed [3]int64 // when each directory was, in nanoseconds; 0 when it is not there
+}
+
+// settled tells whether another change would show: a clock that ticks every few milliseconds gives two changes at once
+// the same time.
+func (d dropins) settled(now time.Time) bool {
+	return now.UnixNano()-slices.Max(d.changed[:]) > int64(2*time.Second)
+}
+
+// dropinRoots is where SetUnitProperties writes (systemd.unit(5)): lasting, until the next boot, and for transient units.
+func dropinRoots() [3]string {
+	return [3]string{"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient"}
+}
+
+func (a *Adapter) dropins(unit string) dropins {
+	d := dropins{reloads: a.bus.reloads.Load()}
+	for i, root := range a.roots {
+		if fi, err := os.Stat(filepath.Join(root, unit+".d")); err == nil {
+			d.changed[i] = fi.ModTime().UnixNano()
+		}
+	}
+	return d
+}
+
+// ask reads systemd's word about a slice that is active, from memory when nothing can have changed it.
+func (a *Adapter) ask(ctx context.Context, unit string) (asked, error) {
+	now := a.dropins(unit)
+	a.askedMu.Lock()
+	known, ok := a.asked[unit]
+	a.askedMu.Unlock()
+	if ok && known.as == now {
+		return known, nil
+	}
+	props, err := a.typed(ctx, unit, "Slice")
+	if err != nil {
+		return asked{}, err
+	}
+	word := askedOf(props)
+	word.as = now // as it was before: what changed since shows the next time
+	a.askedMu.Lock()
+	defer a.askedMu.Unlock()
+	if word.path != "" && now.settled(time.Now()) {
+		a.asked[unit] = word
+	} else {
+		delete(a.asked, unit)
+	}
+	return word, nil
+}
+
+func askedOf(props map[string]any) asked {
+	var word asked
+	word.path, _ = props["ControlGroup"].(string)
+	word.limits = limitsOf(props)
+	word.closed, word.devices = devicesOf(props)
+	return word
+}
+
+// forget drops the word about units that are not among these any more.
+func (a *Adapter) forget(present []string) {
+	a.askedMu.Lock()
+	defer a.askedMu.Unlock()
+	for unit := range a.asked {
+		if !slices.Contains(present, unit) {
+			delete(a.asked, unit)
+		}
+	}
+}
+
+// inForce is the limits that act on a slice. A slice that has no cgroup now will be born with what systemd was asked for.
+func (a *Adapter) inForce(word asked) (cgroup.Limits, error) {
+	kept, _ := word.limits.Only(a.info.Limits)
+	if word.path == "" {
+		return kept, nil
+	}
+	l, err := a.h.Limits(word.path, a.info.Limits, kept)
+	if errors.Is(err, cgroup.ErrNotFound) {
+		return kept, nil
+	}
+	return l, err
+}
+
+// Slices reads back every slice of ours that is loaded.
+func (a *Adapter) Slices(ctx context.Context) ([]cgroup.SliceState, error) {
+	units, err := a.list(ctx, escapeGlob(escape(a.prefix))+".slice", escapeGlob(escape(a.prefix))+"-*.slice")
+	if err != nil {
+		return nil, err
+	}
+	var states []cgroup.SliceState
+	present := make([]string, 0, len(units))
+	for _, u := range units {
+		name, ok := sliceOf(a.prefix, u.Name)
+		if !ok || u.ActiveState != "active" {
+			continue
+		}
+		word, err := a.ask(ctx, u.Name)
+		if is(err, "NoSuchUnit") {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		present = append(present, u.Name)
+		st := cgroup.SliceState{Name: name, Path: word.path, Closed: word.closed, Devices: slices.Clone(word.devices)}
+		if st.Limits, err = a.inForce(word); err != nil {
+			return nil, err
+		}
+		states = append(states, st)
+	}
+	a.forget(present)
+	slices.SortFunc(states, func(x, y cgroup.SliceState) int { return strings.Compare(x.Path, y.Path) })
+	return states, nil
+}
