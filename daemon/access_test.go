@@ -20,13 +20,14 @@ const (
 	gidAdmin    = 100
 	gidObserver = 101
 	gidVision   = 102
+	gidOther    = 103
 	uidAlice    = 1001
 	uidStranger = 1009
 )
 
 func people() *roster {
 	return &roster{self: uidSelf, adminGID: gidAdmin, observerGID: gidObserver, tenants: []tenantMembers{
-		{name: "vision", uids: []int{uidAlice}, gids: []int{gidVision}}, {name: "speech", gids: []int{gidVision}},
+		{name: "vision", uids: []int{uidAlice}, gids: []int{gidVision}}, {name: "speech", gids: []int{gidVision}}, {name: "other", gids: []int{gidOther}},
 	}}
 }
 
@@ -41,7 +42,9 @@ func everyone() map[string]*peer {
 		"member":                 {uid: uidAlice, gid: 1},
 		"member by group":        {uid: 1004, gid: gidVision},
 		"observer and member":    {uid: uidAlice, gid: gidObserver},
+		"another's member":       {uid: 1005, gid: gidOther},
 		"stranger":               {uid: uidStranger, gid: 1, groups: []int{1, 2, 3}},
+		"root in a namespace":    {uid: 100000, gid: 100000}, // as the kernel tells him to those outside
 	}
 }
 
@@ -49,7 +52,8 @@ func everyone() map[string]*peer {
 func roleOf() map[string]string {
 	return map[string]string{
 		"root": "admin", "the daemon's own user": "admin", "group of admins": "admin", "further group of admin": "admin",
-		"observer": "observer", "member": "member", "member by group": "member", "observer and member": "member", "stranger": "nobody",
+		"observer": "observer", "member": "member", "member by group": "member", "observer and member": "member", "another's member": "member",
+		"stranger": "nobody", "root in a namespace": "nobody",
 	}
 }
 

@@ -440,8 +440,14 @@ func (j *Job) Kill() { j.end(syscall.SIGKILL, time.Second) }
 // Run starts gpushare run with these arguments.
 func (n *Node) Run(args ...string) (*Job, error) {
 	cmd := exec.Command(n.program("gpushare"), append([]string{"run"}, args...)...)
+	cmd.Env = n.Environ()
+	return n.Spawn(cmd)
+}
+
+// Spawn starts any command as a job. It leaves the command's environment as it is.
+func (n *Node) Spawn(cmd *exec.Cmd) (*Job, error) {
 	l := &lastLines{}
-	cmd.Stdout, cmd.Stderr, cmd.Env = l, l, n.Environ()
+	cmd.Stdout, cmd.Stderr = l, l
 	p, err := spawn(cmd)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,164 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// probeEnv makes this binary somebody who makes one request: what stands in it is a probe.
+const probeEnv = "GPUSHARE_TEST_PROBE"
+
+// probe is one request, and where to.
+type probe struct {
+	Socket, Method, Path, Body string
+}
+
+// reply is what came of it. Of an answer that does not end only the beginning is kept.
+type reply struct {
+	Status int
+	Body   string
+	Error  string
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(probeEnv); text != "" {
+		var p probe
+		r := reply{}
+		if err := json.Unmarshal([]byte(text), &p); err != nil {
+			r.Error = err.Error()
+		} else {
+			r = p.make()
+		}
+		_ = json.NewEncoder(os.Stdout).Encode(r) // Whoever reads it says that there is none.
+		os.Exit(0)
+	}
+	code := m.Run()
+	if copied != "" {
+		os.RemoveAll(copied)
+	}
+	os.Exit(code)
+}
+
+func (p *probe) make() reply {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", p.Socket)
+	}}}
+	q, err := http.NewRequestWithContext(ctx, p.Method, "http://gpushare"+p.Path, strings.NewReader(p.Body))
+	if err != nil {
+		return reply{Error: err.Error()}
+	}
+	w, err := c.Do(q)
+	if err != nil {
+		return reply{Error: err.Error()}
+	}
+	defer w.Body.Close()
+	if w.Header.Get("Content-Type") == "application/x-ndjson" {
+		if strings.HasPrefix(p.Path, "/v1/events") {
+			return reply{Status: w.StatusCode}
+		}
+		// The last line is what became of it.
+		last := ""
+		for s := bufio.NewScanner(w.Body); s.Scan(); {
+			last = s.Text()
+		}
+		return reply{Status: w.StatusCode, Body: last}
+	}
+	b, err := io.ReadAll(w.Body)
+	if err != nil {
+		return reply{Error: err.Error()}
+	}
+	return reply{Status: w.StatusCode, Body: string(b)}
+}
+
+// person is somebody by the kernel's credentials.
+type person struct {
+	uid, gid int
+	groups   []string
+	inside   bool // as root of a user namespace of his own
+}
+
+// copied is the folder of prober's copy, once there is one.
+var copied string
+
+// prober is a copy of this binary that everybody can run: the folder where it was built is closed to others.
+var prober = sync.OnceValues(func() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	b, err := os.ReadFile(self)
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "gpushare-probe-")
+	if err != nil {
+		return "", err
+	}
+	copied = dir
+	file := filepath.Join(dir, "probe")
+	if err := os.WriteFile(file, b, 0o755); err != nil {
+		return "", err
+	}
+	return file, os.Chmod(dir, 0o755)
+})
+
+// asks makes one request as somebody, from a process of his own.
+func (who person) asks(t *testing.T, n *harness.Node, method, path, body string) reply {
+	t.Helper()
+	program, err := prober()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(probe{n.Socket(), method, path, body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	cmd := who.command(soon(t), program)
+	cmd.Env = append(cmd.Env, probeEnv+"="+string(text))
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %s is not asked: %v: %s", method, path, err, errs.String())
+	}
+	var r reply
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Error != "" {
+		t.Fatalf("%s %s is not answered: %v %s", method, path, err, out.String())
+	}
+	return r
+}
+
+// command is a program that somebody runs.
+func (who person) command(ctx context.Context, args ...string) *exec.Cmd {
+	if who.uid != 0 {
+		groups := "--clear-groups"
+		if len(who.groups) > 0 {
+			groups = "--groups=" + strings.Join(who.groups, ",")
+		}
+		line := []string{"setpriv", fmt.Sprint("--reuid=", who.uid), fmt.Sprint("--regid=", who.gid), groups}
+		if who.inside {
+			line = append(line, "unshare", "--user", "--map-root-user")
+		}
+		args = append(line, args...)
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir = "/"
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	return cmd
+}

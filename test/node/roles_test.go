@@ -1,0 +1,269 @@
+package node
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// Groups and people of the directory of these tests.
+const (
+	gidAdmins    = 471201
+	gidObservers = 471202
+	gidBlue      = 471203
+)
+
+// The columns of the table.
+const (
+	root0 = iota
+	adminGroup
+	observerGroup
+	member
+	colleague // of the same tenant, and not the lease's owner
+	anothers  // a member of another tenant
+	stranger
+	namespaceRoot // a stranger who is root in a user namespace of his own
+	columns
+)
+
+func columnNames() [columns]string {
+	return [columns]string{"root", "admin group", "observer group", "member", "colleague", "another tenant's member", "stranger", "root in a user namespace"}
+}
+
+func everybody() [columns]person {
+	return [columns]person{
+		root0:         {},
+		adminGroup:    {uid: 471210, gid: 471210, groups: []string{strconv.Itoa(gidAdmins)}},
+		observerGroup: {uid: 471211, gid: 471211, groups: []string{strconv.Itoa(gidObservers)}},
+		member:        {uid: 471212, gid: 471212},
+		colleague:     {uid: 471213, gid: 471213},
+		anothers:      {uid: 471214, gid: 471214, groups: []string{strconv.Itoa(gidBlue)}},
+		stranger:      {uid: 471215, gid: 471215},
+		namespaceRoot: {uid: 471216, gid: 471216, inside: true},
+	}
+}
+
+func peopleDirectory() string {
+	return answers("gpushare-admin:*:471201:", "gpushare:*:471202:", "blue:*:471203:",
+		"member:*:471212:471212::/:/bin/sh", "colleague:*:471213:471213::/:/bin/sh")
+}
+
+const rolesSpec = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 2}, mode: timeslice}
+  - {select: {index: 3}, mode: timeslice}
+tenants:
+  - name: red
+    members: {users: [member, colleague]}
+    gpu: [{name: part, timeslice: {share: 30%, memory: 1GiB}, gpus: {index: 2}}]
+  - name: blue
+    members: {groups: [blue]}
+    gpu: [{name: part, timeslice: {share: 30%, memory: 1GiB}, gpus: {index: 2}}]
+`
+
+// cell is one route as one request, with the status that each column gets, in their order.
+type cell struct {
+	route string
+	path  string // {red} stands for a running lease of member's; empty: that of the route
+	body  string
+	want  [columns]int
+}
+
+// table is who may what, for real: root, admin group, observer group, member, colleague, another tenant's member,
+// stranger, root in a user namespace. A route without a row fails.
+func table() []cell {
+	const forbidden, missing = 403, 404
+	admins := func(ok int) [columns]int {
+		return [columns]int{ok, ok, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden}
+	}
+	seers := func(ok int) [columns]int {
+		return [columns]int{ok, ok, ok, forbidden, forbidden, forbidden, forbidden, forbidden}
+	}
+	readers := func(ok int) [columns]int {
+		return [columns]int{ok, ok, ok, ok, ok, ok, forbidden, forbidden}
+	}
+	return []cell{
+		{route: "GET /v1", want: [columns]int{200, 200, 200, 200, 200, 200, 200, 200}},
+		{route: "GET /v1/status", want: readers(200)},
+		{route: "GET /v1/events", want: readers(200)},
+		{route: "GET /v1/spec", want: seers(200)},
+		{route: "PUT /v1/spec", path: "/v1/spec?check=1", body: rolesSpec, want: admins(200)},
+		{route: "PUT /v1/spec", path: "/v1/spec", body: rolesSpec, want: admins(200)}, // It changes nothing.
+		{route: "GET /v1/plan", want: seers(200)},
+		{route: "GET /v1/operations/{id}", path: "/v1/operations/none", want: seers(missing)},
+		{route: "GET /v1/doctor", want: seers(200)},
+		{route: "GET /v1/counters", want: seers(200)},
+		{route: "POST /v1/reload", want: admins(200)},
+		{route: "POST /v1/release", path: "/v1/release?check=1", want: admins(200)},
+		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/2/retry", want: admins(200)},
+		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/99/retry", want: admins(missing)},
+		{
+			route: "POST /v1/leases", body: `{"tenant":"red","command":["true"]}`,
+			want: [columns]int{200, 200, forbidden, 200, 200, forbidden, forbidden, forbidden},
+		},
+		{
+			route: "POST /v1/leases", body: `{"tenant":"none","command":["true"]}`, // No answer tells which tenants there are.
+			want: [columns]int{missing, missing, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden},
+		},
+		{
+			route: "DELETE /v1/leases/{id}", path: "/v1/leases/{red}",
+			want: [columns]int{200, 200, forbidden, 200, forbidden, missing, forbidden, forbidden},
+		},
+		{
+			route: "DELETE /v1/leases/{id}", path: "/v1/leases/none",
+			want: [columns]int{missing, missing, forbidden, missing, missing, missing, forbidden, forbidden},
+		},
+		{
+			route: "GET /v1/env", // Nobody here runs in a lease.
+			want:  [columns]int{missing, missing, forbidden, missing, missing, missing, forbidden, forbidden},
+		},
+	}
+}
+
+// routesOfTheDaemon are read from its table, which no other package may import.
+func routesOfTheDaemon(t *testing.T) []string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "daemon/routes.go"), nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	ast.Inspect(f, func(n ast.Node) bool {
+		c, ok := n.(*ast.CompositeLit)
+		if !ok || c.Type != nil || len(c.Elts) < 4 {
+			return true
+		}
+		method, isMethod := c.Elts[0].(*ast.SelectorExpr)
+		pattern, isPattern := c.Elts[1].(*ast.BasicLit)
+		if isMethod && isPattern {
+			path, err := strconv.Unquote(pattern.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, strings.ToUpper(strings.TrimPrefix(method.Sel.Name, "Method"))+" "+path)
+		}
+		return false
+	})
+	return out
+}
+
+func TestEveryRouteSaysWhoMay(t *testing.T) {
+	routes, rows := routesOfTheDaemon(t), table()
+	if len(routes) < 10 {
+		t.Fatalf("only %d routes were found: the reading is broken", len(routes))
+	}
+	for _, r := range routes {
+		if !slices.ContainsFunc(rows, func(c cell) bool { return c.route == r }) {
+			t.Errorf("%s has no row in the table of this file: write down which status each kind of caller gets", r)
+		}
+	}
+	for _, c := range rows {
+		if !slices.Contains(routes, c.route) {
+			t.Errorf("%s is no route of the daemon any more", c.route)
+		}
+		if slices.Contains(c.want[:], 0) {
+			t.Errorf("%s says nothing of some callers", c.route)
+		}
+	}
+}
+
+// Everybody tries everything, as processes of their own with real credentials, and nobody reads of another tenant.
+func TestWhoMayWhatForReal(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming other users needs root")
+	}
+	for _, p := range []string{"setpriv", "unshare"} {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skipf("needs %s (util-linux)", p)
+		}
+	}
+	n := inDirectory(t)
+	directory(t, n, peopleDirectory())
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, rolesSpec)
+	who, names := everybody(), columnNames()
+	if out, err := who[namespaceRoot].command(soon(t), "id", "-u").Output(); err != nil || strings.TrimSpace(string(out)) != "0" {
+		t.Skipf("this host gives no user namespace to users: %s %v", out, err)
+	}
+	jobs := map[int]*harness.Job{}
+	// lease gives a running lease of a column's, with a command that tells whose it is.
+	lease := func(column int, secret string) string {
+		t.Helper()
+		job := jobs[column]
+		if job != nil {
+			select {
+			case <-job.Done():
+			default:
+				return leaseOf(job)
+			}
+		}
+		cmd := who[column].command(t.Context(), filepath.Join(n.Bin, "gpushare"), "run", "-q", "--", "sh", "-c", `echo "lease=$GPUSHARE_LEASE."; exec sleep 600 # `+secret)
+		cmd.Env = append(cmd.Env, "GPUSHARE_SOCKET="+n.Socket())
+		job, err := n.Spawn(cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(job.Kill)
+		if err := job.AwaitLine(soon(t), "."); err != nil {
+			t.Fatal(err)
+		}
+		jobs[column] = job
+		return leaseOf(job)
+	}
+	lease(anothers, "secret-of-blue")
+	for _, c := range table() {
+		for column, p := range who {
+			red := lease(member, "secret-of-red")
+			method, path, _ := strings.Cut(c.route, " ")
+			if c.path != "" {
+				path = strings.ReplaceAll(c.path, "{red}", red)
+			}
+			r := p.asks(t, n, method, path, c.body)
+			if r.Status != c.want[column] {
+				t.Errorf("%s %s of %s is answered with %d, want %d: %s", method, path, names[column], r.Status, c.want[column], r.Body)
+			}
+			if r.Status == 403 && !strings.Contains(r.Body, `"denied"`) {
+				t.Errorf("%s %s of %s is refused without a reason: %s", method, path, names[column], r.Body)
+			}
+			if r.Status == 200 && method == http.MethodDelete {
+				<-jobs[member].Done()
+			}
+			hidden := map[int][]string{
+				member: {"secret-of-blue"}, colleague: {"secret-of-blue"}, anothers: {"secret-of-red", red},
+				stranger: {"secret-of-", "red", "blue"}, namespaceRoot: {"secret-of-", "red", "blue"},
+			}[column]
+			for _, word := range hidden {
+				if strings.Contains(r.Body, word) && !strings.Contains(path+c.body, word) { // What he said himself is told him back.
+					t.Errorf("%s %s tells %s of %q: %s", method, path, names[column], word, r.Body)
+				}
+			}
+		}
+	}
+	s := status(t, n)
+	if harness.Lease(s, "blue", "part") == nil {
+		t.Errorf("the other tenant's lease did not survive: %+v", s.Leases)
+	}
+	if !slices.ContainsFunc(s.Tenants, func(t api.TenantStatus) bool { return t.Name == "red" }) {
+		t.Error("somebody changed the spec")
+	}
+}
+
+func leaseOf(job *harness.Job) string {
+	_, rest, _ := strings.Cut(job.Output(), "lease=")
+	id, _, _ := strings.Cut(rest, ".")
+	return id
+}
