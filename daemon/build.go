@@ -66,6 +66,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		timeWake: make(chan struct{}, 1), notices: make(chan told, noticeQueue),
 		watchers:   watchers{seen: map[string]bool{}},
 		samples:    samples{wake: make(chan struct{}, 1), gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}},
+		leavers:    leavers{wake: make(chan struct{}, 1), since: time.Now()},
 		shares:     shares{gpus: map[gpu.UUID]*slicer{}},
 		conditions: conditions{now: time.Now, all: map[conditionKey]api.Condition{}},
 	}
@@ -109,6 +110,10 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 func (d *Daemon) leaseChanged(l lease.Lease) {
 	if l.State == lease.Gone {
 		d.departures.tell()
+		select {
+		case d.leavers.wake <- struct{}{}:
+		default: // A look is due already.
+		}
 	}
 	d.page.touch()
 	for _, wake := range []chan struct{}{d.samples.wake, d.timeWake} {

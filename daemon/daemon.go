@@ -51,6 +51,7 @@ type Daemon struct {
 	operations *operations
 	watchers   watchers
 	departures departures
+	leavers    leavers
 	samples    samples
 	shares     shares
 	page       page
@@ -103,6 +104,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.goroutines.Go(func() { failed <- server.Serve(newCappedListener(l, d.rosters.known)) })
 	d.goroutines.Go(func() { d.convergeLoop(ctx) })
 	d.goroutines.Go(func() { d.sampleLoop(ctx) })
+	d.goroutines.Go(func() { d.leaverLoop(ctx) })
 	d.goroutines.Go(func() { d.eventLoop(ctx) })
 	d.goroutines.Go(func() { d.timeLoop(ctx) })
 	d.goroutines.Go(func() { d.noticeLoop(ctx) })

@@ -36,6 +36,12 @@ func (d *desired) mode(id gpu.UUID) string {
 	return api.ModeUnmanaged
 }
 
+// manages tells whether a GPU is ours to share out: neither left to others nor named by nobody.
+func (d *desired) manages(id gpu.UUID) bool {
+	m := d.mode(id)
+	return m != api.ModeUnmanaged && m != api.ModeExternal
+}
+
 // reserve is the GPU memory of one GPU that is never granted.
 func (d *desired) reserve(id gpu.UUID) uint64 {
 	if m := d.mode(id); (m != api.ModeTimeslice && m != api.ModeMPS) || d.spec.Node.Reserve == nil {

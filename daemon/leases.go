@@ -206,6 +206,9 @@ func (d *Daemon) watchLease(id string) {
 		return
 	}
 	d.watchers.seen[id] = true
+	if l, ok := d.table.Get(id); ok {
+		d.leavers.note(&l)
+	}
 	d.goroutines.Go(func() {
 		defer func() {
 			d.watchers.mu.Lock()
@@ -411,6 +414,7 @@ func (d *Daemon) restoreLeases(ctx context.Context) error {
 			d.watchLease(l.ID)
 			continue
 		}
+		d.leavers.note(&l) // They may have left instead.
 		if err := d.table.Ended(ctx, l.ID, "its processes ended while the daemon was away"); err != nil {
 			d.log.Error("cannot end a lease", "lease", l.ID, "error", err)
 		}
@@ -424,6 +428,9 @@ func (d *Daemon) adopt(ctx context.Context, l *lease.Lease) bool {
 		return d.adoptVisitor(ctx, l)
 	}
 	for _, port := range []cgroup.Port{d.port, d.follow} {
+		if port == cgroup.Port(d.follow) && l.Walls.Cgroup != "" {
+			break // It had walls: whoever of it lives outside them has left.
+		}
 		state, err := port.Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 		if err != nil {
 			if !errors.Is(err, cgroup.ErrNotFound) {

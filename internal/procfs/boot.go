@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,4 +26,21 @@ func BootTime() time.Duration {
 	// The clock always exists on the kernels that have cgroup v2, and the pointer is good: there is no error to handle.
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
 	return time.Duration(ts.Nano())
+}
+
+// LastPID is the pid that the kernel gave last, in this process's pid namespace; 0 when it cannot be read.
+func LastPID() int {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(b))
+	if len(f) == 0 {
+		return 0
+	}
+	pid, err := strconv.Atoi(f[len(f)-1])
+	if err != nil {
+		return 0
+	}
+	return pid
 }

@@ -99,6 +99,19 @@ func TestOwnProcess(t *testing.T) {
 	}
 }
 
+func TestLastPID(t *testing.T) {
+	// Others start processes too: ours is not before the last, and the one after it is not before ours.
+	cmd := exec.CommandContext(t.Context(), "sleep", "60")
+	before := LastPID()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	after := LastPID()
+	if before <= 0 || before < after && (cmd.Process.Pid <= before || cmd.Process.Pid > after) {
+		t.Errorf("%d came between %d and %d", cmd.Process.Pid, before, after)
+	}
+}
+
 func TestGone(t *testing.T) {
 	for _, pid := range []int{0, -1, 1 << 30} {
 		if _, err := Read(pid); !errors.Is(err, ErrGone) {

@@ -1,0 +1,217 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// leaving is a lease of an ordinary user's whose processes can be moved out of it, as the service manager of a tenant has
+// systemd do it (AttachProcessesToUnit): here root does it by hand.
+type leaving struct {
+	t    *testing.T
+	n    *harness.Node
+	top  string // where the hierarchy is mounted
+	job  *harness.Job
+	id   string
+	told *teller
+}
+
+// become is how a job of root's goes on as an ordinary user.
+const become = "setpriv --reuid 65534 --regid 65534 --clear-groups "
+
+// script is a job that has children; what it prints first tells them.
+func leave(t *testing.T, n *harness.Node, script string) *leaving {
+	t.Helper()
+	x := &leaving{t: t, n: n, top: unified(t), told: follow(t, n)}
+	x.job, x.id = begin(t, n, "red", "part", become+"sh -c '"+script+"'")
+	return x
+}
+
+// pids waits for the line that names the job's children.
+func (x *leaving) pids() []int {
+	x.t.Helper()
+	if err := x.job.AwaitLine(soon(x.t), " here"); err != nil {
+		x.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(x.job.Output(), "pids ")
+	var out []int
+	for _, f := range strings.Fields(strings.Split(rest, " here")[0]) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		out = append(out, pid)
+	}
+	return out
+}
+
+// move takes a process out of its lease.
+func (x *leaving) move(pid int) {
+	x.t.Helper()
+	if err := os.WriteFile(filepath.Join(x.top, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o600); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// gone waits until a process has ended, and fails when that takes longer than a process-list period and what an
+// emulated or busy machine adds.
+func (x *leaving) gone(what string, pid int, since time.Time) {
+	x.t.Helper()
+	err := harness.Await(soon(x.t), 5*time.Millisecond, what+" lives on", func() (bool, error) {
+		st, err := procfs.Read(pid)
+		return err != nil || st.Dead(), nil
+	})
+	if err != nil {
+		x.t.Fatalf("%v\n%s", err, daemonLog(x.n))
+	}
+	took := time.Since(since)
+	x.t.Logf("%s ended %.2f s after it left", what, took.Seconds())
+	if took > 3*time.Second {
+		x.t.Errorf("%s was outside for %s", what, took)
+	}
+}
+
+func leavingNode(t *testing.T) *harness.Node {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("leases are cgroups only for root")
+	}
+	unified(t)
+	n := start(t, quick)
+	apply(t, n, shared)
+	return n
+}
+
+// Whoever leaves a lease is found and ended, however it left; who stays and who never was inside is not touched.
+func TestLeaving(t *testing.T) {
+	t.Parallel()
+	n := leavingNode(t)
+
+	t.Run("the job itself", func(t *testing.T) {
+		x := leave(t, n, "exec sleep 60")
+		began := time.Now()
+		x.move(x.job.PID())
+		x.gone("the job", x.job.PID(), began)
+		e := x.told.await(t, "lease.left", x.id)
+		if !strings.Contains(e.Message, strconv.Itoa(x.job.PID())) || !strings.Contains(e.Message, "it was ended") || e.Tenant != "red" {
+			t.Errorf("the event is %+v", e)
+		}
+		x.told.await(t, "lease.ended", x.id)
+	})
+
+	t.Run("a frozen job, by its sibling", func(t *testing.T) {
+		x := leave(t, n, `sleep 60 >/dev/null 2>&1 & echo "pids $! here"; wait`)
+		child := x.pids()[0]
+		leaf := x.leaf()
+		if err := os.WriteFile(filepath.Join(leaf, "cgroup.freeze"), []byte("1"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		x.move(x.job.PID())
+		x.gone("the job", x.job.PID(), began)
+		if err := os.WriteFile(filepath.Join(leaf, "cgroup.freeze"), []byte("0"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := procfs.Read(child); err != nil {
+			t.Errorf("the sibling that stayed has ended: %v", err)
+		}
+	})
+
+	t.Run("a child in a session of its own, and its children", func(t *testing.T) {
+		// The child begins another one when it is told to, from outside.
+		go1 := filepath.Join(t.TempDir(), "go")
+		open(t, filepath.Dir(go1))
+		x := leave(t, n, `setsid sh -c "while ! [ -e `+go1+` ]; do sleep 0.02; done; sleep 61 & wait" >/dev/null 2>&1 & wait`)
+		var child int
+		if err := harness.Await(soon(t), 10*time.Millisecond, "no child", func() (bool, error) {
+			kids, err := procfs.Children(x.job.PID())
+			if err == nil && len(kids) == 1 {
+				child = kids[0]
+			}
+			return child != 0, err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		x.move(child)
+		if err := os.WriteFile(go1, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		x.gone("the child", child, began)
+		if kids, err := procfs.Children(x.job.PID()); err != nil || len(kids) > 0 {
+			t.Errorf("it left children: %v, %v", kids, err)
+		}
+		// Whether the grandchild was born before its parent was found or not, none is left.
+		if err := harness.Await(soon(t), 10*time.Millisecond, "the grandchild lives", func() (bool, error) {
+			all, err := procfs.All()
+			for _, s := range all {
+				if s.Session == child && !s.Dead() {
+					return false, nil
+				}
+			}
+			return true, err
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("strangers, root and whoever asks for a lease are left alone", func(t *testing.T) {
+		stranger, err := n.Run("-q", "-t", "red", "--grant", "part", "--", "sleep", "60")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(stranger.Kill)
+		x := &leaving{t: t, n: n, top: unified(t), told: follow(t, n)}
+		inner := filepath.Join(n.Bin, "gpushare") + " run -q -t red --grant part -- sh -c 'echo pids \\$\\$ here; exec sleep 60 >/dev/null 2>&1'"
+		x.job, x.id = begin(t, n, "red", "part", "sh", "-c", `"`+inner+` & wait"`)
+		nested := x.pids()[0]
+		roots := x.job.PID() // It runs as root.
+		x.move(roots)
+		e := x.told.await(t, "lease.left", x.id)
+		if !strings.Contains(e.Message, "root's") {
+			t.Errorf("the event is %+v", e)
+		}
+		// Two looks more.
+		for range 2 {
+			before := time.Now()
+			y := leave(t, n, "exec sleep 60")
+			y.move(y.job.PID())
+			y.gone("another job", y.job.PID(), before)
+		}
+		for what, pid := range map[string]int{"root's process": roots, "the one that asked for a lease of its own": nested, "a stranger": stranger.PID()} {
+			if st, err := procfs.Read(pid); err != nil || st.Dead() {
+				t.Errorf("%s was ended: %v\n%s", what, err, daemonLog(n))
+			}
+		}
+	})
+}
+
+// leaf is the directory of the cgroup that holds the job.
+func (x *leaving) leaf() string {
+	x.t.Helper()
+	cg, err := procfs.Cgroup(x.job.PID())
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return filepath.Join(x.top, cg)
+}
+
+// Whoever leaves while the daemon is away is found when it comes back: the process that became the lease is on record.
+func TestLeavingWhileTheDaemonIsAway(t *testing.T) {
+	t.Parallel()
+	n := leavingNode(t)
+	x := leave(t, n, "exec sleep 60")
+	n.KillDaemon()
+	x.move(x.job.PID())
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	x.gone("the job", x.job.PID(), time.Now())
+}
