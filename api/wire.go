@@ -249,6 +249,19 @@ type LeaseRequest struct {
 	Wait    *Duration `json:"wait,omitempty"` // absent: refuse at once when nothing is free
 }
 
+// AttachRequest is the body of POST /v1/leases/attach. Exactly one of PID, Unit and Cgroup is set: what is attached stays
+// where it is. The answer is as that to POST /v1/leases.
+type AttachRequest struct {
+	Tenant string    `json:"tenant,omitempty"`
+	Grant  string    `json:"grant,omitempty"`
+	GPU    string    `json:"gpu,omitempty"`
+	PID    int       `json:"pid,omitempty"`    // a process and all that it starts
+	Unit   string    `json:"unit,omitempty"`   // all processes of a unit of the service manager
+	Cgroup string    `json:"cgroup,omitempty"` // all processes in a cgroup and below it
+	Name   string    `json:"name,omitempty"`   // what lists call it; empty: what is attached
+	Wait   *Duration `json:"wait,omitempty"`   // as in LeaseRequest
+}
+
 // LeaseGrant is the answer to POST /v1/leases: NDJSON, first any number of these with only Lease (queued, with its
 // position), last one with Environment or Error.
 type LeaseGrant struct {

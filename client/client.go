@@ -321,11 +321,26 @@ func (c *Client) StopLease(ctx context.Context, id string) error {
 // Lease asks for a lease for the calling process and blocks until it is walled in. Every line before the last goes to
 // progress. A lease that was granted is never given back by ctx: it ends with the process.
 func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
+	return c.lease(ctx, "/v1/leases", r, progress)
+}
+
+// Attach asks for a lease for something that runs already and stays where it is. Otherwise it is as Lease, but that the
+// lease does not end with the calling process.
+func (c *Client) Attach(ctx context.Context, r api.AttachRequest, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
+	return c.lease(ctx, "/v1/leases/attach", r, progress)
+}
+
+// ReleaseLease takes an attached lease from the books. Its processes go on.
+func (c *Client) ReleaseLease(ctx context.Context, id string) error {
+	return c.Do(ctx, http.MethodPost, "/v1/leases/"+url.PathEscape(id)+"/release", nil, nil, nil, nil)
+}
+
+func (c *Client) lease(ctx context.Context, path string, r any, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the request: %w", err)
 	}
-	res, err := c.send(ctx, http.MethodPost, "/v1/leases", nil, body, http.Header{"Content-Type": {"application/json"}})
+	res, err := c.send(ctx, http.MethodPost, path, nil, body, http.Header{"Content-Type": {"application/json"}})
 	if err != nil {
 		return nil, err
 	}

@@ -96,21 +96,23 @@ func mayUse() map[string][]string {
 	members := []string{"admin", "member"}
 	admins := []string{"admin"}
 	return map[string][]string{
-		"GET /v1":                  all,
-		"GET /v1/status":           known,
-		"GET /v1/events":           known,
-		"GET /v1/spec":             seers,
-		"GET /v1/plan":             seers,
-		"GET /v1/operations/{id}":  seers,
-		"GET /v1/doctor":           seers,
-		"GET /v1/counters":         seers,
-		"POST /v1/leases":          members,
-		"DELETE /v1/leases/{id}":   members,
-		"GET /v1/env":              members,
-		"PUT /v1/spec":             admins,
-		"POST /v1/gpus/{id}/retry": admins,
-		"POST /v1/reload":          admins,
-		"POST /v1/release":         admins,
+		"GET /v1":                      all,
+		"GET /v1/status":               known,
+		"GET /v1/events":               known,
+		"GET /v1/spec":                 seers,
+		"GET /v1/plan":                 seers,
+		"GET /v1/operations/{id}":      seers,
+		"GET /v1/doctor":               seers,
+		"GET /v1/counters":             seers,
+		"POST /v1/leases":              members,
+		"POST /v1/leases/attach":       members,
+		"POST /v1/leases/{id}/release": members,
+		"DELETE /v1/leases/{id}":       members,
+		"GET /v1/env":                  members,
+		"PUT /v1/spec":                 admins,
+		"POST /v1/gpus/{id}/retry":     admins,
+		"POST /v1/reload":              admins,
+		"POST /v1/release":             admins,
 	}
 }
 

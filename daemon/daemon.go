@@ -42,6 +42,7 @@ type Daemon struct {
 	notify   notifier
 
 	closeHolder func()
+	visiting    sync.Mutex // one look and one start of a visitor at a time
 	victims     victims
 
 	tuning     atomic.Pointer[tuning]

@@ -45,10 +45,16 @@ func (d *Daemon) postLease(c *call) error {
 	if p.Start == 0 {
 		return &api.Error{Kind: api.KindUnavailable, Message: "cannot start a lease: the process that asked is gone"}
 	}
-	ticket, err := d.table.Submit(lease.Request{
+	return d.admit(c, lease.Request{
 		Tenant: q.Tenant, Grant: q.Grant, GPU: q.GPU, Member: c.caller.tenants, Admin: c.caller.admin,
 		User: c.caller.name, UID: c.caller.uid, Command: q.Command, Wait: (*time.Duration)(q.Wait),
-	})
+	}, lease.Process(p), fmt.Sprintf("%s started %s", c.caller.name, strings.Join(q.Command, " ")))
+}
+
+// admit gives a request its place and puts the process behind its walls. It answers with lines, the last of which tells
+// the outcome.
+func (d *Daemon) admit(c *call, r lease.Request, p lease.Process, started string) error {
+	ticket, err := d.table.Submit(r)
 	if err != nil {
 		return err
 	}
@@ -67,14 +73,14 @@ func (d *Daemon) postLease(c *call) error {
 	// From here the start is carried through whatever the caller's connection does: the walls decide, not the socket.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), wallTimeout)
 	defer cancel()
-	l, inside, err := d.table.Start(ctx, ticket.ID(), lease.Process{PID: p.PID, Start: p.Start})
+	l, inside, err := d.table.Start(ctx, ticket.ID(), p)
 	if err != nil {
 		ticket.Cancel()
 		line(&api.LeaseGrant{Error: d.leaseError(err)})
 		return nil
 	}
 	d.watchLease(l.ID)
-	d.leaseEvent(&l, "lease.started", fmt.Sprintf("%s started %s", l.User, strings.Join(l.Command, " ")))
+	d.leaseEvent(&l, "lease.started", started)
 	wire := l.Wire()
 	line(&api.LeaseGrant{Lease: &wire, Environment: inside.Environment, Unset: inside.Unset, Chosen: placed.Chosen, Warnings: inside.Warnings})
 	return nil
@@ -230,8 +236,12 @@ func (d *Daemon) awaitEnd(ctx context.Context, id string) {
 		}
 		d.log.Error("cannot watch a lease", "lease", id, "error", err)
 	}
-	if _, still := d.table.Get(id); l.Visiting() && !still {
-		return // It was released, and that was told.
+	why := "the last process ended"
+	if now, still := d.table.Get(id); l.Visiting() && (!still || now.Reason != "") {
+		why = "it was released, or stopped where it is"
+		if still {
+			why = now.Reason
+		}
 	}
 	// It ends even while the daemon is being stopped: clearing up is bounded by itself.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), wallTimeout)
@@ -250,7 +260,7 @@ func (d *Daemon) awaitEnd(ctx context.Context, id string) {
 			defer cancel()
 		}
 	}
-	d.leaseEvent(&l, "lease.ended", "the last process ended")
+	d.leaseEvent(&l, "lease.ended", why)
 	d.kick()
 }
 
@@ -261,7 +271,7 @@ func (d *Daemon) deleteLease(c *call) error {
 	if !ok || !(c.caller.admin || c.caller.isMember(l.Terms.Tenant)) {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "'gpushare lease list' shows them"}
 	}
-	if !c.caller.admin && c.caller.uid != l.UID {
+	if !c.caller.mayEnd(&l) {
 		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not stop lease %s: it is of %s", c.caller.name, id, l.User), Hint: "its owner or an administrator may"}
 	}
 	if err := d.stopLease(c.ctx(), &l, "stopped by "+c.caller.name, stopGrace); err != nil {

@@ -23,6 +23,8 @@ func routes() []route {
 		{http.MethodGet, "/v1/operations/{id}", seer, "look at operations", (*Daemon).getOperation},
 		{http.MethodPost, "/v1/gpus/{id}/retry", admin, "try a GPU again", (*Daemon).retryGPU},
 		{http.MethodPost, "/v1/leases", member, "run on a GPU", (*Daemon).postLease},
+		{http.MethodPost, "/v1/leases/attach", member, "attach a process to a GPU", (*Daemon).postAttach},
+		{http.MethodPost, "/v1/leases/{id}/release", member, "release a lease", (*Daemon).releaseLease},
 		{http.MethodDelete, "/v1/leases/{id}", member, "stop a lease", (*Daemon).deleteLease},
 		{http.MethodGet, "/v1/env", member, "look at a lease's environment", (*Daemon).getEnv},
 		{http.MethodGet, "/v1/events", reader, "follow events", (*Daemon).getEvents},

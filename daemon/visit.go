@@ -34,6 +34,13 @@ func (d *Daemon) visit(ctx context.Context, l *lease.Lease, p lease.Process) (le
 	if inside.Environment, inside.Unset, err = d.environment(ctx, l); err != nil {
 		return lease.Inside{}, err
 	}
+	d.visiting.Lock()
+	defer d.visiting.Unlock()
+	if l.Held == lease.HeldAttached {
+		if err := d.stillFree(l, p); err != nil {
+			return lease.Inside{}, err
+		}
+	}
 	state, err := d.visitPort(l).StartScope(ctx, scopeOf(l, cgroup.Process(p), nil))
 	if err != nil {
 		return lease.Inside{}, err
@@ -66,6 +73,9 @@ func (d *Daemon) adoptVisitor(ctx context.Context, l *lease.Lease) bool {
 func (d *Daemon) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.WallsStatus {
 	w := api.WallsStatus{Cgroup: s.Path, Unit: l.Unit}
 	info := d.port.Info()
+	if !d.desired.Load().enforcing() {
+		w.Missing = append(w.Missing, "everything: the spec says enforce: observe")
+	}
 	if l.Held == lease.HeldContainer {
 		// It is under the grant's slice, so what holds there holds for it.
 		w.Devices = info.Devices

@@ -65,6 +65,8 @@ type Lease struct {
 	// Cgroup is where its processes are when that is no scope of ours, relative to the cgroup root: theirs and all below.
 	Cgroup string `json:"cgroup,omitempty"`
 	Unit   string `json:"unit,omitempty"` // the service manager's name for Cgroup, where it has one
+	// By is who attached it, as a user id: another member, its own user too, may not take it from the books again.
+	By int `json:"by,omitempty"`
 
 	Walls   api.WallsStatus `json:"walls,omitzero"`
 	Notices []string        `json:"notices,omitempty"` // the last few, newest last

@@ -69,7 +69,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		lease: Lease{
 			ID: id, Generation: t.generation, Terms: candidates[0], State: Queued,
 			User: r.User, UID: r.UID, Command: slices.Clone(r.Command), Created: now,
-			Held: r.Held, Cgroup: r.Cgroup, Unit: r.Unit,
+			Held: r.Held, Cgroup: r.Cgroup, Unit: r.Unit, By: r.By,
 		},
 	}
 	t.queue = append(t.queue, k)

@@ -19,10 +19,11 @@ type Request struct {
 	User    string
 	UID     int
 	Command []string
-	// Held, Cgroup and Unit go into the lease as they are. An empty Held is HeldRun.
+	// Held, Cgroup, Unit and By go into the lease as they are. An empty Held is HeldRun.
 	Held   string
 	Cgroup string
 	Unit   string
+	By     int
 	// Wait is how long Await waits for a place; nil: refuse at once, 0: as long as its context lives.
 	Wait *time.Duration
 }

@@ -25,6 +25,8 @@ func (a *app) leaseCommand() *cobra.Command {
 			a.leases(s.Leases)
 		}),
 		a.leaseShow(),
+		a.leaseAttach(),
+		a.leaseRelease(),
 		&cobra.Command{Use: "stop ID", Short: "End a lease: SIGTERM, grace, then SIGKILL", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.client.StopLease(cmd.Context(), args[0]); err != nil {
 				return err

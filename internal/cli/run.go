@@ -91,16 +91,7 @@ func lookPath(name string) (string, error) {
 
 // become turns this process into the command, in its lease.
 func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.LeaseRequest, quiet bool) error {
-	last := ""
-	granted, err := a.client.Lease(cmd.Context(), r, func(l *api.LeaseGrant) {
-		if l.Lease == nil || l.Lease.Position == 0 {
-			return
-		}
-		if s := fmt.Sprintf("waiting, place %d: %s", l.Lease.Position, sentence(l.Lease.Waiting)); s != last {
-			fmt.Fprintln(a.io.Err, "gpushare: "+s)
-			last = s
-		}
-	})
+	granted, err := a.client.Lease(cmd.Context(), r, a.waiting())
 	if errors.Is(err, context.Canceled) {
 		return err // The user ended the wait: that is no refusal.
 	}
@@ -125,6 +116,20 @@ func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.Lease
 		}}
 	}
 	return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot run %s: %w", path, err)}
+}
+
+// waiting tells where a request stands, once for each place.
+func (a *app) waiting() func(*api.LeaseGrant) {
+	last := ""
+	return func(l *api.LeaseGrant) {
+		if l.Lease == nil || l.Lease.Position == 0 {
+			return
+		}
+		if s := fmt.Sprintf("waiting, place %d: %s", l.Lease.Position, sentence(l.Lease.Waiting)); s != last {
+			fmt.Fprintln(a.io.Err, "gpushare: "+s)
+			last = s
+		}
+	}
 }
 
 // environ is base without what set and unset name, with set.
@@ -159,14 +164,19 @@ func (a *app) envCommand() *cobra.Command {
 					*api.Environment
 				}{1, e})
 			}
-			for _, name := range e.Unset {
-				fmt.Fprintf(a.io.Out, "unset %s\n", name)
-			}
-			for _, kv := range environ(nil, e.Environment, nil) {
-				k, v, _ := strings.Cut(kv, "=")
-				fmt.Fprintf(a.io.Out, "export %s='%s'\n", k, strings.ReplaceAll(v, "'", `'\''`))
-			}
+			a.export(e.Environment, e.Unset)
 			return nil
 		},
+	}
+}
+
+// export prints an environment as lines for a shell.
+func (a *app) export(set map[string]string, unset []string) {
+	for _, name := range unset {
+		fmt.Fprintf(a.io.Out, "unset %s\n", name)
+	}
+	for _, kv := range environ(nil, set, nil) {
+		k, v, _ := strings.Cut(kv, "=")
+		fmt.Fprintf(a.io.Out, "export %s='%s'\n", k, strings.ReplaceAll(v, "'", `'\''`))
 	}
 }

@@ -65,6 +65,21 @@ func granted() http.HandlerFunc {
 	)
 }
 
+// attached is the answer to an attach that waited for a moment.
+func attached() http.HandlerFunc {
+	return emitting(
+		api.LeaseGrant{Lease: &api.Lease{ID: "vision-dev-9", State: api.LeaseQueued, Position: 1, Waiting: "its memory is in use"}},
+		api.LeaseGrant{
+			Lease: &api.Lease{
+				ID: "vision-dev-9", State: api.LeaseRunning, Held: api.HeldAttached, Command: []string{"notebook\x1b[31m"},
+				Walls: api.WallsStatus{Missing: []string{"device rules: the process stays where it is, so it can open every GPU that it could before"}},
+			},
+			Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "GPUSHARE_LEASE": "vision-dev-9"},
+			Unset:       []string{"CUDA_MPS_PIPE_DIRECTORY"}, Chosen: "grant dev of vision: named",
+		},
+	)
+}
+
 func TestRunBecomesTheCommand(t *testing.T) {
 	socket := fakeDaemon(t, routes{"POST /v1/leases": granted()})
 	cmd := gpushare(t, socket, []string{"HIDDEN=yes", "CUDA_MPS_PIPE_DIRECTORY=/tmp/x", "KEPT=a=b"},

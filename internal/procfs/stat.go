@@ -111,6 +111,30 @@ func user(pid, which int) (uint32, error) {
 	return 0, fmt.Errorf("cannot read the user of process %d: its status has no Uid line", pid)
 }
 
+// UIDs are all the user ids of a process: real, effective, saved and of the file system, in this order.
+func UIDs(pid int) ([]int, error) {
+	b, err := readFile(pid, "status")
+	if err != nil {
+		return nil, err
+	}
+	var ids []int
+	for line := range strings.Lines(string(b)) {
+		rest, ok := strings.CutPrefix(line, "Uid:")
+		for _, f := range strings.Fields(rest) {
+			uid, err := strconv.ParseUint(f, 10, 32)
+			if !ok || err != nil {
+				break
+			}
+			ids = append(ids, int(uid))
+		}
+		if ok && len(ids) == 4 {
+			return ids, nil
+		}
+		ids = nil
+	}
+	return nil, fmt.Errorf("cannot read the users of process %d: its status has no Uid line of four", pid)
+}
+
 // PIDs lists all processes that can be seen, in ascending order.
 func PIDs() ([]int, error) {
 	d, err := os.Open("/proc")

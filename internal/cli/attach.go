@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+func (a *app) leaseAttach() *cobra.Command {
+	var r api.AttachRequest
+	var wait time.Duration
+	var export bool
+	c := &cobra.Command{
+		Use: "attach (--pid N | --unit U | --cgroup PATH) [-t TENANT] [--grant NAME] [-- NAME]", Short: "Take what runs already into a lease",
+		Long: `Attach is for job prologs, notebook hubs and scripts: what is attached stays where it
+is, and its use of the GPU counts for the grant. It gets no walls of ours there; what is
+not enforced is printed. The lease ends with the last process, or with 'lease release',
+which leaves the processes running.
+
+Members may attach their own processes, and cgroups that were delegated to them, such as
+those of 'systemd-run --user'. Administrators may attach anything, units too.`,
+		Example: `  gpushare lease attach -t vision --grant dev --cgroup /system.slice/slurmstepd.scope/job_42 -- job-42
+  gpushare lease attach -t vision --grant serve --unit jupyter-vision.service
+  eval "$(gpushare lease attach --pid $$ --grant dev --export)"`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usageError{err: fmt.Errorf("a lease has one name, got %q", args)}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("wait") {
+				d := api.Duration(wait)
+				r.Wait = &d
+			}
+			if len(args) == 1 {
+				r.Name = args[0]
+			}
+			if n := given(r.PID != 0) + given(r.Unit != "") + given(r.Cgroup != ""); n != 1 {
+				return usageError{err: errors.New("what is to be attached? Name one of --pid, --unit and --cgroup")}
+			}
+			granted, err := a.client.Attach(cmd.Context(), r, a.waiting())
+			if err != nil {
+				return err
+			}
+			return a.attached(granted, export)
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&r.PID, "pid", 0, "a process, and all that it starts")
+	f.StringVar(&r.Unit, "unit", "", "all processes of a unit of systemd")
+	f.StringVar(&r.Cgroup, "cgroup", "", "all processes in a cgroup and below it")
+	f.StringVarP(&r.Tenant, "tenant", "t", "", "the tenant to attach for (default: the one you are a member of)")
+	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: the first that fits)")
+	f.StringVar(&r.GPU, "gpu", "", "choose among the grants: mig:PROFILE, exclusive, timeslice or mps")
+	f.DurationVar(&wait, "wait", 0, "wait in the queue when nothing is free, for at most so long (--wait=0 without end)")
+	f.Lookup("wait").NoOptDefVal = "0s"
+	f.BoolVar(&export, "export", false, "print the environment as lines for a shell, and all else on standard error")
+	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
+	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, r.Tenant) })
+	a.completeFlag(c, "gpu", kindsOf)
+	return c
+}
+
+func given(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// attached tells of a lease that was attached: its id, its environment, and what does not hold there.
+func (a *app) attached(g *api.LeaseGrant, export bool) error {
+	if a.json {
+		return a.printJSON(struct {
+			SchemaVersion int `json:"schema_version"`
+			*api.LeaseGrant
+		}{1, g})
+	}
+	notes := a.io.Out
+	if export {
+		notes = a.io.Err
+	}
+	fmt.Fprintf(notes, "lease %s holds %s\n", g.Lease.ID, printable(strings.Join(g.Lease.Command, " ")))
+	if g.Chosen != "" {
+		fmt.Fprintln(notes, sentence(g.Chosen))
+	}
+	for _, w := range g.Warnings {
+		fmt.Fprintln(notes, "warning: "+sentence(w))
+	}
+	for _, m := range g.Lease.Walls.Missing {
+		fmt.Fprintln(notes, "not enforced: "+sentence(m))
+	}
+	if export {
+		a.export(g.Environment, g.Unset)
+		return nil
+	}
+	for _, kv := range environ(nil, g.Environment, nil) {
+		fmt.Fprintln(a.io.Out, "  "+printable(kv))
+	}
+	return nil
+}
+
+func (a *app) leaseRelease() *cobra.Command {
+	var missing bool
+	c := &cobra.Command{
+		Use: "release ID", Short: "Take an attached lease from the books; its processes go on", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			err := a.client.ReleaseLease(cmd.Context(), args[0])
+			var refused *api.Error
+			if missing && errors.As(err, &refused) && refused.Kind == api.KindNotFound {
+				err = nil
+			}
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"schema_version": 1, "released": args[0]})
+			}
+			fmt.Fprintf(a.io.Out, "%s is released\n", args[0])
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&missing, "missing-ok", false, "a lease that is gone already is no error: it ended with its last process")
+	return c
+}

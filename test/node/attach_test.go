@@ -1,0 +1,296 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// outside is a program that runs already, on a GPU or not, with no lease.
+type outside struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+func (o *outside) pid() int { return o.cmd.Process.Pid }
+
+func (o *outside) living() bool {
+	select {
+	case <-o.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// startOutside starts a program as uid 0 or as another user.
+func startOutside(t *testing.T, n *harness.Node, uid uint32, argv ...string) *outside {
+	t.Helper()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env, cmd.Dir = n.Environ(), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if uid != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	o := &outside{cmd: cmd, done: make(chan struct{})}
+	go func() {
+		defer close(o.done)
+		_ = cmd.Wait() // How it ended is told by its state.
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // It may have ended.
+		<-o.done
+	})
+	return o
+}
+
+// awaitOnGPU waits until a process is seen on a GPU, and gives what is said of it.
+func awaitOnGPU(t *testing.T, n *harness.Node, gpu, pid int, holds func(api.ProcessStatus) bool) {
+	t.Helper()
+	awaitStatus(t, n, fmt.Sprintf("process %d is not seen on GPU %d as wanted", pid, gpu), func(s *api.Status) bool {
+		return slices.ContainsFunc(s.GPUs[gpu].Processes, func(p api.ProcessStatus) bool { return p.PID == pid && holds(p) })
+	})
+}
+
+// attach attaches and gives the lease's id.
+func attach(t *testing.T, n *harness.Node, args ...string) string {
+	t.Helper()
+	r := n.CLI(soon(t), append([]string{"lease", "attach", "--export"}, args...)...)
+	_, rest, ok := strings.Cut(r.Out, "export GPUSHARE_LEASE='")
+	id, _, _ := strings.Cut(rest, "'")
+	if r.Code != 0 || !ok {
+		t.Fatalf("attach %v exits with %d: %s%s", args, r.Code, r.Out, r.Err)
+	}
+	return id
+}
+
+// What runs already is taken into a lease: it stays where it is, counts for the grant, is found again by the next daemon,
+// and goes on when it is released.
+func TestAttach(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, shared)
+	told := follow(t, n)
+	uuid := status(t, n).GPUs[2].UUID
+	p := startOutside(t, n, 0, n.Burn("--gpu", uuid, "--memory", "1GiB", "--hold")...)
+
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		says string
+	}{
+		{"nothing", nil, api.ExitUsage, "--pid"},
+		{"nobody", []string{"--pid", "4194304"}, api.ExitFailed, "there is none"},
+		{"the first process", []string{"--pid", "1"}, api.ExitUsage, "child"},
+		{"the daemon", []string{"--pid", fmt.Sprint(n.DaemonPID())}, api.ExitUsage, "gpushared runs under it"},
+		{"who started the daemon", []string{"--pid", fmt.Sprint(os.Getpid())}, api.ExitUsage, "gpushared runs under it"},
+		{"a unit without a service manager", []string{"--unit", "cron"}, api.ExitUnreachable, "no service manager"},
+		{"a path that is no cgroup's", []string{"--cgroup", "/../x"}, api.ExitUsage, "no path"},
+		{"a grant that there is not", []string{"--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "none"}, api.ExitFailed, "none"},
+	} {
+		if r := n.CLI(soon(t), append([]string{"lease", "attach", "-t", "red"}, c.args...)...); r.Code != c.code || !strings.Contains(r.Err, c.says) {
+			t.Errorf("%s: attach exits with %d, want %d and %q: %s%s", c.name, r.Code, c.code, c.says, r.Out, r.Err)
+		}
+	}
+
+	id := attach(t, n, "--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "part", "--", "notebook")
+	awaitOnGPU(t, n, 2, p.pid(), func(s api.ProcessStatus) bool { return s.Lease == id && s.Tenant == "red" })
+	s := awaitStatus(t, n, "its memory does not count", func(s *api.Status) bool {
+		l := leaseByID(s, id)
+		return l != nil && l.Memory != nil && l.Memory.Used >= 1<<30
+	})
+	l := leaseByID(s, id)
+	if l.Held != api.HeldAttached || l.State != api.LeaseRunning || l.PID != p.pid() || !slices.Equal(l.Command, []string{"notebook"}) {
+		t.Errorf("the lease is %+v", l)
+	}
+	if l.Share == nil || l.Share.Gated || l.Walls.Freeze || l.Walls.Devices {
+		t.Errorf("it says that something holds which cannot: %+v, share %+v", l.Walls, l.Share)
+	}
+	if missing := strings.Join(l.Walls.Missing, "\n"); !strings.Contains(missing, "device rules: ") || !strings.Contains(missing, "its time share: ") {
+		t.Errorf("it does not say what is not enforced: %s", missing)
+	}
+	if r := n.CLI(soon(t), "lease", "attach", "--pid", fmt.Sprint(p.pid()), "-t", "blue", "--grant", "part"); r.Code != api.ExitConflict || !strings.Contains(r.Err, id) {
+		t.Errorf("attached twice: exit code %d: %s", r.Code, r.Err)
+	}
+
+	n.KillDaemon()
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	told = follow(t, n)
+	if l := leaseByID(status(t, n), id); l == nil || l.Held != api.HeldAttached || len(l.Walls.Missing) == 0 {
+		t.Fatalf("the next daemon knows it as %+v", l)
+	}
+	if r := n.CLI(soon(t), "lease", "release", id); r.Code != 0 {
+		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
+	}
+	if e := told.await(t, "lease.ended", id); !strings.Contains(e.Message, "released") {
+		t.Errorf("its end is told as %q", e.Message)
+	}
+	if !p.living() {
+		t.Error("the release ended the process")
+	}
+	awaitOnGPU(t, n, 2, p.pid(), func(s api.ProcessStatus) bool { return s.Lease == "" })
+	if r := n.CLI(soon(t), "lease", "release", id); r.Code != api.ExitFailed {
+		t.Errorf("released twice: exit code %d: %s", r.Code, r.Err)
+	}
+	if r := n.CLI(soon(t), "lease", "release", "--missing-ok", id); r.Code != 0 {
+		t.Errorf("released twice, which is to be no error: exit code %d: %s", r.Code, r.Err)
+	}
+
+	// Stopped, only who is on the GPU ends.
+	shell := startOutside(t, n, 0, "sh", "-c", strings.Join(n.Burn("--gpu", uuid, "--memory", "1GiB", "--hold"), " ")+"; sleep 60")
+	id = attach(t, n, "--pid", fmt.Sprint(shell.pid()), "-t", "red", "--grant", "part")
+	awaitStatus(t, n, "its child is not on the GPU", func(s *api.Status) bool { l := leaseByID(s, id); return l != nil && l.Processes == 1 })
+	if r := n.CLI(soon(t), "lease", "stop", id); r.Code != 0 {
+		t.Fatalf("stop exits with %d: %s", r.Code, r.Err)
+	}
+	if !shell.living() {
+		t.Error("a stop ended a process that was not on the GPU")
+	}
+	awaitStatus(t, n, "somebody is on the GPU still", func(s *api.Status) bool { return len(s.GPUs[2].Processes) == 1 && s.GPUs[2].Processes[0].PID == p.pid() })
+
+	// A lease ends with its last process.
+	id = attach(t, n, "--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "part")
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	told.await(t, "lease.ended", id)
+	awaitStatus(t, n, "the lease is still there", func(s *api.Status) bool { return leaseByID(s, id) == nil })
+}
+
+// newCgroup makes a cgroup that is not gpushare's.
+func newCgroup(t *testing.T) (path, dir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("making cgroups needs root")
+	}
+	mount := unified(t)
+	path = fmt.Sprintf("/gpushare-test-%d-%s", os.Getpid(), strings.ToLower(strings.NewReplacer("/", "-", " ", "-").Replace(t.Name())))
+	dir = filepath.Join(mount, path)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skipf("cannot make a cgroup: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		err := harness.Await(ctx, 10*time.Millisecond, "the cgroup goes", func() (bool, error) { return os.Remove(dir) == nil, nil })
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return path, dir
+}
+
+func enter(t *testing.T, dir string, pid int) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(fmt.Sprint(pid)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Of a cgroup that uses too much GPU memory one process is stopped, the one that uses most; the others and the lease go
+// on, and nobody is frozen.
+func TestAttachedCgroupUsesTooMuch(t *testing.T) {
+	t.Parallel()
+	path, dir := newCgroup(t)
+	n := start(t, quick)
+	apply(t, n, shared)
+	uuid := status(t, n).GPUs[2].UUID
+	idle := startOutside(t, n, 0, "sleep", "60")
+	large := startOutside(t, n, 0, n.Burn("--gpu", uuid, "--memory", "3GiB", "--hold", "--ignore-term")...)
+	small := startOutside(t, n, 0, n.Burn("--gpu", uuid, "--memory", "1GiB", "--hold")...)
+	for _, o := range []*outside{idle, large, small} {
+		enter(t, dir, o.pid())
+	}
+	id := attach(t, n, "--cgroup", path, "-t", "blue", "--grant", "part") // granted 2 GiB
+	if l := leaseByID(status(t, n), id); l == nil || l.Walls.Cgroup != path {
+		t.Fatalf("the lease is %+v", l)
+	}
+	select {
+	case <-large.done:
+	case <-soon(t).Done():
+		t.Fatalf("the largest is not stopped: %+v", leaseByID(status(t, n), id))
+	}
+	if s, ok := large.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
+		t.Errorf("it ended with %v: it does not end when it is asked to", large.cmd.ProcessState)
+	}
+	s := awaitStatus(t, n, "it is still said to use too much", func(s *api.Status) bool {
+		l := leaseByID(s, id)
+		return l != nil && l.Memory != nil && l.Memory.Stage == "" && l.Processes == 1 && l.Memory.Used < l.Memory.Limit
+	})
+	if !idle.living() || !small.living() {
+		t.Error("more than the one process was stopped")
+	}
+	if notices := strings.Join(leaseByID(s, id).Notices, "\n"); !strings.Contains(notices, fmt.Sprintf("process %d", large.pid())) {
+		t.Errorf("nobody is told which process: %s", notices)
+	}
+	for _, o := range []*outside{idle, small} {
+		if err := o.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitStatus(t, n, "the lease outlives its last process", func(s *api.Status) bool { return leaseByID(s, id) == nil })
+}
+
+// A member attaches what is wholly his own; what an administrator attached he may not take from the books.
+func TestWhoMayAttach(t *testing.T) {
+	t.Parallel()
+	path, dir := newCgroup(t)
+	n := start(t, quick)
+	apply(t, n, shared)
+	mine, theirs := startOutside(t, n, 65534, "sleep", "60"), startOutside(t, n, 0, "sleep", "60")
+	may := func(want int, what string, args ...string) harness.Result {
+		t.Helper()
+		r := as(t, n, append([]string{"lease"}, args...)...)
+		if r.Code != want {
+			t.Errorf("%s: exit code %d, want %d: %s%s", what, r.Code, want, r.Out, r.Err)
+		}
+		return r
+	}
+	may(api.ExitDenied, "root's process", "attach", "--pid", fmt.Sprint(theirs.pid()), "--grant", "part")
+	may(api.ExitDenied, "a unit", "attach", "--unit", "cron", "--grant", "part")
+	may(api.ExitDenied, "another tenant's grant", "attach", "--pid", fmt.Sprint(mine.pid()), "-t", "red", "--grant", "part")
+	enter(t, dir, mine.pid())
+	may(api.ExitDenied, "a cgroup that is root's", "attach", "--cgroup", path, "--grant", "part")
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	enter(t, dir, theirs.pid())
+	may(api.ExitDenied, "a cgroup with root's process in it", "attach", "--cgroup", path, "--grant", "part")
+	enter(t, unified(t), theirs.pid())
+	r := may(0, "his own cgroup", "attach", "--cgroup", path, "--grant", "part", "--export")
+	_, rest, _ := strings.Cut(r.Out, "export GPUSHARE_LEASE='")
+	id, _, _ := strings.Cut(rest, "'")
+	may(api.ExitConflict, "a process of it", "attach", "--pid", fmt.Sprint(mine.pid()), "--grant", "part")
+	may(0, "to release it", "release", id)
+
+	id = attach(t, n, "--pid", fmt.Sprint(mine.pid()), "-t", "blue", "--grant", "part")
+	if l := leaseByID(status(t, n), id); l == nil || l.UID != 65534 {
+		t.Errorf("root attached his process, and the lease is %+v", l)
+	}
+	for _, verb := range []string{"release", "stop"} {
+		may(api.ExitDenied, verb+" of what root attached", verb, id)
+	}
+	_, run := begin(t, n, "blue", "part", "sleep", "60")
+	if r := n.CLI(soon(t), "lease", "release", run); r.Code != api.ExitUsage || !strings.Contains(r.Err, "was not attached") {
+		t.Errorf("releasing a run exits with %d: %s", r.Code, r.Err)
+	}
+	if !mine.living() {
+		t.Error("his process ended")
+	}
+}
