@@ -202,3 +202,10 @@ func computeFits(have []gpu.ComputeInstance, want []gpu.NewCompute, slices uint3
 	}
 	return true, lacks
 }
+
+// After is what is on the GPU when the plan is done, from the left.
+func (r Result) After() Layout {
+	out := slices.Concat(Layout(r.Keep), Layout(r.Spare), Layout(r.Complete), Layout(r.Create))
+	slices.SortFunc(out, func(a, b Placed) int { return order(a.Placement, b.Placement) })
+	return out
+}
