@@ -40,6 +40,8 @@ type Options struct {
 	Force       bool // an administrator said --force: in-use and foreign instances may go, as few as possible
 	TakeForeign bool // idle foreign instances may go
 	AllowReset  bool // an administrator said --allow-reset
+
+	another bool // a want is one more than those in use, which satisfy none
 }
 
 // Result is a plan for one GPU. It is empty when nothing would change.

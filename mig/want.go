@@ -151,7 +151,8 @@ func matches(p gpu.Profiles, w Want) (out []int, sub uint32, err error) {
 			sub = n.Compute
 		}
 		n.Compute = 0
-		add(func(q *gpu.Profile) bool { return q.Name == w.Name || q.Name == n.String() })
+		whole := n.String()
+		add(func(q *gpu.Profile) bool { return q.Name == w.Name || q.Name == whole })
 		if len(out) == 0 {
 			add(func(q *gpu.Profile) bool { return sameLabel(q, n) })
 		}
