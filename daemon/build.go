@@ -82,7 +82,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		return nil, err
 	}
 	undo = append(undo, h.close)
-	d.port, d.follow, d.visitors, d.guard, d.closeHolder = h.port, h.follow, h.visitors, h.guard, h.close
+	d.port, d.follow, d.visitors, d.guard, d.logins, d.closeHolder = h.port, h.follow, h.visitors, h.guard, h.logins, h.close
 	if h.guard != nil {
 		d.gate = h.guard
 	}
@@ -94,7 +94,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
 	d.mps = &mps.Supervisor{Units: h.units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
-	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: d.mps, HostRoot: s.HostRoot, Now: time.Now}
+	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: d.mps, Guards: d.logins, HostRoot: s.HostRoot, Now: time.Now}
 	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now}
 	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged, Noticed: d.noticed})
 	d.desired.Store(&desired{})
@@ -131,7 +131,8 @@ func (d *Daemon) handlers() engine.Handlers {
 	return engine.Handlers{
 		mig.KindMode: instances, mig.KindCreate: instances, mig.KindDestroy: instances,
 		isolation.KindSet: walls, isolation.KindRemove: walls,
-		mps.KindStart: control, mps.KindStop: control,
+		isolation.KindGuard: &isolation.GuardHandler{Guards: d.logins},
+		mps.KindStart:       control, mps.KindStop: control,
 		KindComputeMode: computeMode{d.driver}, KindLeaseStop: leaseStop{d},
 	}
 }

@@ -86,12 +86,17 @@ func (d *Daemon) convergeOn(ctx context.Context, node *observe.Node) error {
 	if !want.enforcing() {
 		return nil
 	}
-	d.noteRates(node)
+	unguarded := d.mendGuards(ctx, want, node)
 	soft, err := d.planSoft(want, node, nil)
 	if err != nil {
-		return err
+		return errors.Join(unguarded, err)
 	}
-	steps := number(slices.DeleteFunc(append(soft.narrow, soft.rest...), func(s step.Step) bool { return s.Disruption == step.Running }))
+	return errors.Join(unguarded, d.mendBy(ctx, append(soft.narrow, soft.rest...)))
+}
+
+// mendBy carries out what of the steps disturbs nobody.
+func (d *Daemon) mendBy(ctx context.Context, steps []step.Step) error {
+	steps = number(slices.DeleteFunc(steps, func(s step.Step) bool { return s.Disruption == step.Running }))
 	if len(steps) == 0 {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 type counters struct {
 	converges   atomic.Uint64 // runs of the converge loop
 	sliceWrites atomic.Uint64 // changes of slices
+	guardWrites atomic.Uint64 // changes of guards for a lease that came or went
 	steps       atomic.Uint64 // steps carried out
 	freezes     atomic.Uint64
 	renders     atomic.Uint64 // of the status
@@ -22,9 +23,10 @@ func (d *Daemon) getCounters(c *call) error {
 		"worker.messages": w.Messages,
 		"worker.writes":   w.Writes,
 		"slice.writes":    d.counters.sliceWrites.Load(),
+		"guard.writes":    d.counters.guardWrites.Load(),
 		"steps":           d.counters.steps.Load(),
 		"freezes":         d.counters.freezes.Load(),
 		"status.renders":  d.counters.renders.Load(),
-		"writes":          w.Writes + d.counters.sliceWrites.Load() + d.counters.steps.Load(),
+		"writes":          w.Writes + d.counters.sliceWrites.Load() + d.counters.guardWrites.Load() + d.counters.steps.Load(),
 	})
 }

@@ -35,6 +35,7 @@ type Daemon struct {
 	visitors *cgroup.Visitors  // for those that stay in a cgroup that is not ours
 	gate     cgroup.Gate       // freezes only while somebody else could thaw; nil where nothing can be frozen
 	guard    *cgroup.Guard
+	logins   *loginGuard // keeps logins from managed GPUs
 	audits   *ledger.Ledger
 	mps      *mps.Supervisor
 	engine   *engine.Engine
@@ -57,7 +58,6 @@ type Daemon struct {
 	shares     shares
 	page       page
 	walls      atomic.Pointer[wanted]
-	rates      rates
 	conditions conditions
 	counters   counters
 

@@ -26,6 +26,7 @@ type holder struct {
 	visitors *cgroup.Visitors
 	guard    *cgroup.Guard // nil where nothing can be frozen
 	units    mps.Units
+	logins   *loginGuard
 	launcher worker.Launcher
 	close    func()
 }
@@ -38,6 +39,7 @@ func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, reloaded f
 	}
 	kind, why := cgroup.Detect(opt)
 	h := &holder{
+		logins: newLoginGuard(cgroup.Hierarchy{}, s, cgroup.Info{}),
 		follow: cgroup.NewProcesses(briefly(why)), launcher: worker.Exec{Stderr: os.Stderr}, close: func() {},
 		units: &mps.Detached{Dir: filepath.Join(s.RunDir, "units")},
 	}
@@ -66,6 +68,7 @@ func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, re
 		return nil, err
 	}
 	h.port, h.close = a, a.Close
+	h.logins = newLoginGuard(a.Hierarchy(), s, a.Info())
 	h.units = systemUnits{a}
 	h.launcher = systemWorkers{a}
 	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
@@ -80,6 +83,7 @@ func (h *holder) onCgroupfs(ctx context.Context, s Settings) (*holder, error) {
 		return nil, err
 	}
 	h.port = t
+	h.logins = newLoginGuard(t.Hierarchy(), s, t.Info())
 	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
 	if h.guard, err = cgroup.Guarded(t, cgroup.GuardOptions{RunDir: s.RunDir}); err != nil {
 		return nil, err

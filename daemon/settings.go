@@ -22,18 +22,19 @@ import (
 type Settings struct {
 	File string `yaml:"-"` // where they were read; empty is the usual place
 
-	HostRoot   string       `yaml:"host_root"`   // where proc, sys and dev of the GPUs are; / but for a virtual node
-	Library    string       `yaml:"library"`     // of NVML; empty: the loader's, or host_root's
-	StateDir   string       `yaml:"state_dir"`   // kept for ever
-	RunDir     string       `yaml:"run_dir"`     // kept until reboot
-	Socket     string       `yaml:"socket"`      // of the API; empty: run_dir/gpushare.sock
-	SpecFile   string       `yaml:"spec_file"`   // applied at start when no spec was accepted yet
-	Worker     string       `yaml:"worker"`      // gpushare-nvml
-	Thaw       string       `yaml:"thaw"`        // gpushare-thaw
-	MPSControl string       `yaml:"mps_control"` // nvidia-cuda-mps-control
-	Getent     string       `yaml:"getent"`      // asks the host's directory for names; empty: found, off: only files
-	Systemd    string       `yaml:"systemd"`     // auto | off
-	CgroupRoot string       `yaml:"cgroup_root"` // the subtree's name on hosts without systemd
+	HostRoot   string       `yaml:"host_root"`     // where proc, sys and dev of the GPUs are; / but for a virtual node
+	Library    string       `yaml:"library"`       // of NVML; empty: the loader's, or host_root's
+	StateDir   string       `yaml:"state_dir"`     // kept for ever
+	RunDir     string       `yaml:"run_dir"`       // kept until reboot
+	Socket     string       `yaml:"socket"`        // of the API; empty: run_dir/gpushare.sock
+	SpecFile   string       `yaml:"spec_file"`     // applied at start when no spec was accepted yet
+	Worker     string       `yaml:"worker"`        // gpushare-nvml
+	Thaw       string       `yaml:"thaw"`          // gpushare-thaw
+	MPSControl string       `yaml:"mps_control"`   // nvidia-cuda-mps-control
+	Getent     string       `yaml:"getent"`        // asks the host's directory for names; empty: found, off: only files
+	Systemd    string       `yaml:"systemd"`       // auto | off
+	CgroupRoot string       `yaml:"cgroup_root"`   // the subtree's name on hosts without systemd
+	Logins     string       `yaml:"logins_cgroup"` // that holds every login; empty: /user.slice with systemd, none without
 	Converge   SettingsSpan `yaml:"converge_every"`
 	Sample     SettingsSpan `yaml:"sample_every"`
 	LogLevel   string       `yaml:"log_level"` // debug | info | warn | error
@@ -100,6 +101,9 @@ func (s *Settings) complete() error {
 	}
 	if s.Systemd != "auto" && s.Systemd != "off" {
 		return fmt.Errorf("%w: systemd is %q: write auto or off", ErrSettings, s.Systemd)
+	}
+	if s.Logins != "" && (s.Logins == "/" || filepath.Clean(s.Logins) != s.Logins || !filepath.IsAbs(s.Logins)) {
+		return fmt.Errorf("%w: logins_cgroup is %q: write a path below the cgroup v2 mount point, like /user.slice", ErrSettings, s.Logins)
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
@@ -192,6 +196,7 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		{"getent", d.settings.Getent, s.Getent},
 		{"systemd", d.settings.Systemd, s.Systemd},
 		{"cgroup_root", d.settings.CgroupRoot, s.CgroupRoot},
+		{"logins_cgroup", d.settings.Logins, s.Logins},
 	} {
 		if f.is != f.wanted {
 			waiting = append(waiting, f.name)

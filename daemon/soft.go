@@ -49,6 +49,17 @@ func (d *Daemon) wallsWanted(want *desired, node *observe.Node, going []step.Ste
 	return w, nil
 }
 
+// planNode plans all that changes no GPU hardware.
+func (d *Daemon) planNode(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
+	p, err := d.planSoft(want, node, going)
+	if err != nil {
+		return p, err
+	}
+	guard, err := d.planGuard(want, node, going)
+	p.narrow, p.rest = append(guard.narrow, p.narrow...), append(p.rest, guard.rest...)
+	return p, err
+}
+
 // planSoft plans walls and MPS. going are the hardware steps that come with it: what they destroy is walled off first.
 func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
 	var p softPlan
@@ -75,7 +86,7 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 			desiredSlices = append(desiredSlices, standing(&node.Slices[i]))
 		}
 	}
-	for _, s := range d.planSlices(want, node, desiredSlices) {
+	for _, s := range isolation.PlanInUse(desiredSlices, node.Slices, d.port.Info(), d.sliceUse(node)) {
 		if s.Phase == step.Narrow {
 			p.narrow = append(p.narrow, s)
 		} else {
@@ -84,24 +95,6 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 	}
 	p.rest = append(start, p.rest...)
 	return p, nil
-}
-
-// planSlices plans the slices. Who uses them is looked at only when something is taken away: a look at every descriptor of
-// every process is not for a loop that finds nothing to do.
-func (d *Daemon) planSlices(want *desired, node *observe.Node, to []cgroup.Slice) []step.Step {
-	steps := isolation.Plan(to, node.Slices, d.port.Info())
-	if !slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.Narrow }) {
-		return steps
-	}
-	use := d.sliceUse(node)
-	if want == d.desired.Load() {
-		// The spec in force never allowed what is taken away, so whoever has it open is not who it is for.
-		for name, u := range use {
-			u.Devices = nil
-			use[name] = u
-		}
-	}
-	return isolation.PlanInUse(to, node.Slices, d.port.Info(), use)
 }
 
 // stands tells whether a slice is there.
@@ -196,6 +189,19 @@ func (d *Daemon) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool {
 	return i >= 0 && lease.Matches(g, profileView(&o.Profiles.GI[i]))
 }
 
+// sliceUse is who uses which slice, so that a plan says whom it would disturb.
+func (d *Daemon) sliceUse(node *observe.Node) map[cgroup.SliceName]isolation.Use {
+	out := map[cgroup.SliceName]isolation.Use{}
+	for _, l := range d.table.Live() {
+		for _, name := range []cgroup.SliceName{{Tenant: l.Terms.Tenant}, {Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}} {
+			u := out[name]
+			u.Leases = append(u.Leases, l.ID)
+			out[name] = u
+		}
+	}
+	return out
+}
+
 // deviceRules are exactly the nodes that a lease needs.
 func (d *Daemon) deviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
 	hw, err := d.hardware(node, nil)
@@ -235,6 +241,9 @@ func (d *Daemon) widener() func(ctx context.Context, s step.Step) (step.Step, bo
 	var now map[cgroup.SliceName]cgroup.Slice
 	var failed error
 	return func(ctx context.Context, s step.Step) (step.Step, bool, error) {
+		if s.Kind == isolation.KindGuard {
+			return d.guardNow(ctx, s)
+		}
 		if s.Kind != isolation.KindSet {
 			return s, true, nil
 		}
@@ -271,6 +280,7 @@ func (d *Daemon) judgeSoft(want *desired, node *observe.Node) {
 		d.judgeWalls(want, node, lacks)
 	}
 	d.conditions.replace("not-enforced", lacks)
+	d.judgeGuard(want, node)
 	d.judgeMPS(want, node)
 }
 

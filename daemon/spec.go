@@ -180,7 +180,7 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	if err := problemError(hardware.problems); err != nil {
 		return err
 	}
-	soft, err := d.planSoft(p.want, p.node, hardware.steps)
+	soft, err := d.planNode(p.want, p.node, hardware.steps)
 	if err != nil {
 		return err
 	}
@@ -481,7 +481,7 @@ func (d *Daemon) getPlan(c *call) error {
 	for _, id := range slices.Sorted(maps.Keys(hardware.problems)) {
 		out.Warnings = append(out.Warnings, hardware.problems[id].Error())
 	}
-	soft, err := d.planSoft(want, node, hardware.steps)
+	soft, err := d.planNode(want, node, hardware.steps)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ func unheeded(s *api.Spec) []string {
 			out = append(out, key+" is not carried out by this version: "+what)
 		}
 	}
-	add(s.Node.Guard == "logins", "node.guard: logins", "logins outside a grant can open managed GPUs")
 	add(len(s.Node.Quiesce) > 0, "node.quiesce", "no unit is stopped around MIG changes")
 	add(s.Node.Unattributed == "stop", "node.unattributed: stop", "processes outside any lease are only reported")
 	add(s.Node.Walls != nil && s.Node.Walls.Migration == "deny", "node.walls.migration: deny", "a process that leaves its lease is not stopped from it")

@@ -16,7 +16,7 @@ func TestUnheeded(t *testing.T) {
 		says       []string
 	}{
 		{"all is done", "version: v1\nnode: {enforce: on, guard: off}\ngpus:\n  - select: {all: true}\n    mode: timeslice\n", nil},
-		{"a guard", "version: v1\nnode: {guard: logins}\n", []string{"node.guard: logins"}},
+		{"a guard", "version: v1\nnode: {guard: logins}\n", nil},
 		{"dynamic", "version: v1\ngpus:\n  - select: {all: true}\n    mode: mig\n    mig: {dynamic: true}\n", []string{"mig.dynamic"}},
 		{"once for many", "version: v1\ntenants:\n  - {name: a, per_login: {memory: 1GiB}}\n  - {name: b, per_login: {memory: 1GiB}, preempt: stop}\n", []string{"per_login", "preempt"}},
 	} {

@@ -45,7 +45,13 @@ func (d *Daemon) visit(ctx context.Context, l *lease.Lease, p lease.Process) (le
 	if err != nil {
 		return lease.Inside{}, err
 	}
-	inside.Status = d.visitStatus(l, state)
+	// What stands on logins lets the user to the GPU from now on. Where it cannot be changed, a condition says so too.
+	visitor := *l
+	visitor.Process = p
+	if err := d.regard(ctx, &visitor, ""); err != nil {
+		inside.Warnings = append(inside.Warnings, "its GPU may not open: "+err.Error())
+	}
+	inside.Status = d.visitStatus(&visitor, state)
 	return inside, nil
 }
 
@@ -81,6 +87,12 @@ func (d *Daemon) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.WallsStatu
 		w.Devices = info.Devices
 		if info.Devices {
 			w.Missing = append(w.Missing, "device rules of this lease alone: it can open every GPU of its grant")
+		}
+	}
+	if d.guarded(l) {
+		w.Devices = true
+		if l.Held != lease.HeldUnit {
+			w.Missing = append(w.Missing, "device rules of this lease alone: every login of "+l.User+" can open its GPU")
 		}
 	}
 	if !w.Devices {

@@ -7,6 +7,7 @@ bin=${1:-bin}
 here=$(cd "$(dirname "$0")" && pwd)
 daemon_threshold=40
 thaw_threshold=20
+walls_threshold=17
 
 if ! command -v systemd-analyze >/dev/null 2>&1; then
 	echo "verify.sh: cannot verify the units: systemd-analyze is missing; apt-get install systemd" >&2
@@ -24,7 +25,7 @@ done
 rm -f "$root"/usr/lib/systemd/system/*nvidia*
 
 failed=0
-for unit in gpushared.service gpushared.socket gpushare-thaw.service gpushare.slice; do
+for unit in gpushared.service gpushared.socket gpushare-thaw.service gpushare-walls.service gpushare.slice; do
 	if ! out=$(systemd-analyze verify --root="$root" --man=no --recursive-errors=no "$unit" 2>&1) || [ -n "$out" ]; then
 		echo "verify.sh: $unit: ${out:-systemd-analyze verify failed}" >&2
 		failed=1
@@ -42,6 +43,7 @@ score() { # score UNIT THRESHOLD
 }
 score gpushared.service "$daemon_threshold"
 score gpushare-thaw.service "$thaw_threshold"
+score gpushare-walls.service "$walls_threshold"
 
 for check in "systemd-sysusers $root/usr/lib/sysusers.d/gpushare.conf" \
 	"systemd-tmpfiles --create $root/usr/lib/tmpfiles.d/gpushare.conf"; do

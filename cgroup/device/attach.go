@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -217,14 +216,6 @@ func each(dir, name string, visit func(*ebpf.Program) error) error {
 	return nil
 }
 
-func count(dir, name string) (n int, err error) {
-	err = each(dir, name, func(*ebpf.Program) error { n++; return nil })
-	if errors.Is(err, ErrNoCgroup) {
-		return 0, nil
-	}
-	return n, err
-}
-
 // Attached tells how many device programs a cgroup has, whoever attached them: with none, nothing is closed to it but
 // what outer cgroups close.
 func Attached(dir string) (int, error) {
@@ -338,21 +329,6 @@ func openCgroup(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("cannot open a cgroup: %w", err)
 	}
 	return f, nil
-}
-
-func walk(top string, visit func(dir string) error) error {
-	return filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			if p != top && errors.Is(err, fs.ErrNotExist) {
-				return nil // it went while we looked
-			}
-			return err
-		}
-		if !d.IsDir() {
-			return nil
-		}
-		return visit(p)
-	})
 }
 
 // plain leaves the verifier's log and the library's guesses out of an error: people read the kernel's word.

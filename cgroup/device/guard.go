@@ -3,7 +3,6 @@ package device
 import (
 	"cmp"
 	"fmt"
-	"path/filepath"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -114,20 +113,6 @@ func ReadGuard(dir string) (g Guard, ok bool, err error) {
 
 // RemoveGuard takes the guard off a cgroup. It is no error when it has none.
 func RemoveGuard(dir string) (removed bool, err error) { return remove(dir, guardName) }
-
-// Guarded lists the cgroups that have a guard, as paths below the mount point of the hierarchy. It looks at all of them.
-func Guarded(mount string) ([]string, error) {
-	var found []string
-	err := walk(mount, func(dir string) error {
-		n, err := count(dir, guardName)
-		if n > 0 {
-			rel, _ := filepath.Rel(mount, dir) // dir is below it
-			found = append(found, filepath.Join("/", rel))
-		}
-		return err
-	})
-	return found, err
-}
 
 // maxClosed bounds how many single devices are closed: a list of more is a mistake.
 const maxClosed = 1 << 16

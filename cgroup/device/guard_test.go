@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -181,18 +180,8 @@ func TestGuardCoversEveryCgroupBelow(t *testing.T) {
 	setGuard(t, last, device.Guard{Closed: []device.Range{closed(1, 2)}, Except: []device.Exception{except(device.Anyone, 2)}})
 	late.wants(denied, "n0", "n1")
 	late.wants(through, "n2")
-	found, err := device.Guarded(filepath.Dir(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	base := filepath.Base(dir)
-	for _, want := range []string{"/" + base, "/" + base + "/user-2/session-2"} {
-		if !slices.Contains(found, want) {
-			t.Errorf("the guard of %s is not found among %v", want, found)
-		}
-	}
-	if slices.Contains(found, "/"+base+"/user-1") {
-		t.Error("a guard is found where none was put")
+	if _, ok, err := device.ReadGuard(filepath.Dir(last)); ok || err != nil {
+		t.Errorf("a guard is found where none was put: %v", err)
 	}
 }
 

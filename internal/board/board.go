@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-	"sync"
 
 	"go.yaml.in/yaml/v3"
 
@@ -58,10 +57,8 @@ type Profile struct {
 
 const folder = "testdata/gpus"
 
-// All gives every board, by file name. They are read once and shared: do not change them.
-var All = sync.OnceValues(readAll)
-
-func readAll() ([]*Board, error) {
+// All reads every board, by file name.
+func All() ([]*Board, error) {
 	files, err := fs.ReadDir(gpushare.GPUs, folder)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the known boards: %w", err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/mps"
 )
@@ -23,6 +24,9 @@ type Node struct {
 
 	Slices    []cgroup.SliceState
 	SlicesErr error
+
+	Guards    []device.State // of the cgroups of logins and adopted units; nil where there is none
+	GuardsErr error
 }
 
 // GPU is one GPU. With Err, all but Identity is of the last observation that succeeded, or zero.

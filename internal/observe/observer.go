@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/mps"
 )
@@ -29,6 +30,11 @@ type Slices interface {
 	Slices(ctx context.Context) ([]cgroup.SliceState, error)
 }
 
+// Guards is what is read of the guards on cgroups outside ours.
+type Guards interface {
+	Guards(ctx context.Context) ([]device.State, error)
+}
+
 // MPS is what is read of control daemons.
 type MPS interface {
 	// Observe reads the state of the control daemon of one GPU; nil when nobody asked for one.
@@ -40,6 +46,7 @@ type Observer struct {
 	Driver   Driver
 	Slices   Slices
 	MPS      MPS
+	Guards   Guards // nil: there are none
 	HostRoot string
 	Now      func() time.Time
 
@@ -71,6 +78,9 @@ func (o *Observer) Observe(ctx context.Context) *Node {
 		o.epoch, o.info, o.profiles = n.Epoch, nil, nil
 	}
 	o.slices(ctx, n)
+	if o.Guards != nil {
+		n.Guards, n.GuardsErr = o.Guards.Guards(ctx)
+	}
 	o.gpus(ctx, n)
 	o.last.Store(n)
 	return n

@@ -1,0 +1,360 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	devices "github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// systemdLogins is the cgroup that systemd and logind put every login into.
+const systemdLogins = "/user.slice"
+
+// loginGuard keeps logins, and units that were adopted, from managed GPUs by device programs on their cgroups. What they
+// deny is read back from the kernel. On which units' cgroups they are is kept in a file until reboot: a host may have
+// guards that are not ours.
+type loginGuard struct {
+	mount  string
+	able   bool   // programs can be attached here
+	logins string // the cgroup of logins; empty where none is known
+	why    string // why logins cannot be guarded; empty when they can
+	file   string // of the units' cgroups
+
+	mu     sync.Mutex      // guards what follows, and that one changes a guard at a time
+	units  map[string]bool // cgroups of units that may have a guard of ours
+	failed error           // why the last try to set one failed
+}
+
+// newLoginGuard finds the guards that an earlier life left. Those of another version of ours become this one's.
+func newLoginGuard(h cgroup.Hierarchy, s Settings, info cgroup.Info) *loginGuard {
+	g := &loginGuard{
+		mount: h.Mount, able: h.Mount != "" && info.Devices, logins: loginsCgroup(s),
+		file: filepath.Join(s.RunDir, "guarded.json"), units: map[string]bool{},
+	}
+	switch {
+	case h.Mount == "":
+		g.why = "there are no cgroups to use"
+	case !info.Devices:
+		g.why = whyOpen(info)
+	case g.logins == "":
+		g.why = "no cgroup is known to hold the logins of this host"
+	}
+	if !g.able {
+		return g
+	}
+	b, err := os.ReadFile(g.file)
+	if err == nil {
+		err = json.Unmarshal(b, &g.units)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		g.failed = fmt.Errorf("which units are guarded cannot be read: %w", err)
+	}
+	for _, cg := range g.cgroupsLocked() {
+		if is, ok, err := devices.ReadGuard(h.Dir(cg)); err == nil && ok {
+			if _, err := devices.SetGuard(h.Dir(cg), is); err != nil {
+				g.failed = err
+			}
+		}
+	}
+	return g
+}
+
+// cgroupsLocked is where guards of ours may be. mu is held.
+func (g *loginGuard) cgroupsLocked() []string {
+	all := slices.Sorted(maps.Keys(g.units))
+	if g.logins != "" {
+		all = append(all, g.logins)
+	}
+	return all
+}
+
+// Guards reads the guards back.
+func (g *loginGuard) Guards(context.Context) ([]devices.State, error) {
+	if !g.able {
+		return nil, nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var states []devices.State
+	for _, cg := range g.cgroupsLocked() {
+		is, ok, err := devices.ReadGuard(cgroup.Hierarchy{Mount: g.mount}.Dir(cg))
+		switch {
+		case errors.Is(err, devices.ErrNoCgroup), err == nil && !ok:
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("cannot read the guard of %s: %w", cg, err)
+		}
+		states = append(states, devices.State{Cgroup: cg, Guard: is})
+	}
+	return states, nil
+}
+
+// SetGuard puts the guard onto the cgroup, or takes it off. A unit that has ended needs none.
+func (g *loginGuard) SetGuard(_ context.Context, cg string, want *devices.Guard) (wrote bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	dir := cgroup.Hierarchy{Mount: g.mount}.Dir(cg)
+	if want == nil {
+		wrote, err = devices.RemoveGuard(dir)
+	} else if err = g.noteLocked(cg, true); err == nil { // before it is there, so that it is found after our death
+		wrote, err = devices.SetGuard(dir, *want)
+	}
+	if errors.Is(err, devices.ErrNoCgroup) && cg != g.logins {
+		want, err = nil, nil
+	}
+	if err == nil && want == nil {
+		err = g.noteLocked(cg, false)
+	}
+	if g.failed = err; err != nil {
+		return wrote, fmt.Errorf("cannot guard %s: %w", cg, err)
+	}
+	return wrote, nil
+}
+
+// noteLocked keeps on file which units may have a guard. mu is held.
+func (g *loginGuard) noteLocked(cg string, guarded bool) error {
+	if cg == g.logins || g.units[cg] == guarded {
+		return nil
+	}
+	units := maps.Clone(g.units)
+	delete(units, cg)
+	if guarded {
+		units[cg] = true
+	}
+	b, err := json.Marshal(units)
+	if err == nil {
+		err = store.WriteFile(g.file, b, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot note which units are guarded: %w", err)
+	}
+	g.units = units
+	return nil
+}
+
+// trouble is why the last change of a guard failed; nil when it did not.
+func (g *loginGuard) trouble() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failed
+}
+
+// guarding tells whether logins are to be kept from managed GPUs.
+func (d *desired) guarding() bool { return d.spec != nil && d.spec.Node.Guard == "logins" }
+
+// managed is the GPUs that are ours to give.
+func (d *desired) managed() []gpu.UUID {
+	var ids []gpu.UUID
+	for id := range d.gpus {
+		if m := d.mode(id); m != api.ModeExternal && m != api.ModeUnmanaged {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// guardsWanted works out the guards that should stand, from one observation, with the leases that there are.
+func (d *Daemon) guardsWanted(want *desired, node *observe.Node, going []step.Step, leases []lease.Lease) ([]devices.State, []string, error) {
+	if !want.guarding() || !d.logins.able {
+		return nil, nil, nil
+	}
+	hw, err := d.hardware(node, going)
+	if err != nil {
+		return nil, nil, err
+	}
+	if node.DriverErr != nil {
+		return d.guardsBlind(&hw, node), nil, nil
+	}
+	var visitors []isolation.Visitor
+	for i := range leases {
+		l := &leases[i]
+		if !l.Visiting() || l.Held == lease.HeldContainer {
+			continue
+		}
+		v := isolation.Visitor{Lease: l.ID, UID: uint32(l.UID), Cgroup: cgroupOf(l), Unit: l.Held == lease.HeldUnit}
+		for _, id := range l.Place.GPUs {
+			v.Targets = append(v.Targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
+		}
+		visitors = append(visitors, v)
+	}
+	states, missing := isolation.Guards(&hw, want.managed(), d.logins.logins, visitors)
+	// A node that manages no GPU keeps nobody from any.
+	states = slices.DeleteFunc(states, func(s devices.State) bool { return len(s.Guard.Closed) == 0 })
+	return states, missing, nil
+}
+
+// cgroupOf is where a visitor's processes are; empty when that is not known.
+func cgroupOf(l *lease.Lease) string {
+	if l.Cgroup != "" {
+		return l.Cgroup
+	}
+	cg, err := procfs.Cgroup(l.Process.PID)
+	if err != nil {
+		return ""
+	}
+	return cg
+}
+
+// guarded tells whether a guard keeps a visitor's processes to the GPUs of its user's leases.
+func (d *Daemon) guarded(l *lease.Lease) bool {
+	if want := d.desired.Load(); !want.enforcing() || !want.guarding() || !d.logins.able || d.logins.trouble() != nil {
+		return false
+	}
+	cg := cgroupOf(l)
+	return l.Held == lease.HeldUnit || d.logins.logins != "" && cg != "" && cgroup.Below(cg, d.logins.logins)
+}
+
+// guardsBlind is what should stand while the driver does not answer: what does, and where nothing does, everything closed.
+func (d *Daemon) guardsBlind(hw *isolation.Hardware, node *observe.Node) []devices.State {
+	states := slices.Clone(node.Guards)
+	if d.logins.logins != "" && !slices.ContainsFunc(states, func(s devices.State) bool { return s.Cgroup == d.logins.logins }) {
+		states = append(states, devices.State{Cgroup: d.logins.logins, Guard: devices.Guard{Closed: isolation.AllGPUs(&hw.Host)}.Canonical()})
+	}
+	return states
+}
+
+// planGuard is the steps to the guards that should stand. What cannot be read is not changed: a condition says so.
+func (d *Daemon) planGuard(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
+	var p softPlan
+	if node.GuardsErr != nil {
+		return p, nil
+	}
+	states, _, err := d.guardsWanted(want, node, going, d.table.Live())
+	if err != nil {
+		return p, err
+	}
+	for _, s := range isolation.PlanGuards(states, node.Guards, d.logins.logins) {
+		if s.Phase == step.Narrow {
+			p.narrow = append(p.narrow, s)
+		} else {
+			p.rest = append(p.rest, s)
+		}
+	}
+	return p, nil
+}
+
+// guardNow makes a step that opens anew from what is observed when its turn comes.
+func (d *Daemon) guardNow(ctx context.Context, s step.Step) (step.Step, bool, error) {
+	var planned isolation.GuardArgs
+	if err := json.Unmarshal(s.Args, &planned); err != nil {
+		return s, false, fmt.Errorf("cannot read the step: %w", err)
+	}
+	if planned.Guard == nil {
+		return s, true, nil
+	}
+	states, _, err := d.guardsWanted(d.desired.Load(), d.observer.Observe(ctx), nil, d.table.Live())
+	if err != nil {
+		return s, false, err
+	}
+	i := slices.IndexFunc(states, func(g devices.State) bool { return g.Cgroup == planned.Cgroup })
+	if i < 0 {
+		return s, false, nil
+	}
+	planned.Guard = &states[i].Guard
+	s.Args = step.Must(planned)
+	return s, true, nil
+}
+
+// mendGuards puts right what of the guards is not as it should be. It is carried out by itself: where no program can be
+// attached, limits and slices are mended all the same.
+func (d *Daemon) mendGuards(ctx context.Context, want *desired, node *observe.Node) error {
+	p, err := d.planGuard(want, node, nil)
+	if err != nil {
+		return err
+	}
+	return d.mendBy(ctx, append(p.narrow, p.rest...))
+}
+
+// regard makes the guards fit the leases now: one more, or one less. Whoever is told that he has a GPU can open it.
+func (d *Daemon) regard(ctx context.Context, more *lease.Lease, less string) error {
+	want, node := d.desired.Load(), d.observer.Last()
+	if !want.enforcing() || !want.guarding() {
+		return nil
+	}
+	leases := slices.DeleteFunc(d.table.Live(), func(l lease.Lease) bool { return l.ID == less || more != nil && l.ID == more.ID })
+	if more != nil {
+		leases = append(leases, *more)
+	}
+	states, _, err := d.guardsWanted(want, node, nil, leases)
+	if err != nil {
+		return err
+	}
+	standing, err := d.logins.Guards(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	set := func(cg string, g *devices.Guard) {
+		wrote, err := d.logins.SetGuard(ctx, cg, g)
+		if wrote {
+			d.counters.guardWrites.Add(1)
+		}
+		errs = append(errs, err)
+	}
+	for _, s := range states {
+		set(s.Cgroup, &s.Guard)
+	}
+	for _, s := range standing {
+		if !slices.ContainsFunc(states, func(w devices.State) bool { return w.Cgroup == s.Cgroup }) {
+			set(s.Cgroup, nil)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// judgeGuard says where logins are not kept from GPUs as the spec asks, or are without its asking.
+func (d *Daemon) judgeGuard(want *desired, node *observe.Node) {
+	now := map[string]api.Condition{}
+	lacks := func(about, message, hint string) { now[about] = api.Condition{Message: message, Hint: hint} }
+	const open = "logins are not kept from managed GPUs: "
+	switch {
+	case !want.enforcing() || !want.guarding():
+		if len(node.Guards) > 0 && d.changing.Load() == nil {
+			lacks("stands", fmt.Sprintf("%s is kept from GPUs by a guard that the spec in force does not ask for", node.Guards[0].Cgroup), "it was put there at boot, or by an earlier spec; 'gpushare release' takes it away, and so does a spec with enforce: on and guard: off")
+		}
+	case d.logins.why != "":
+		hint := "run gpushared as root on a host with cgroup v2"
+		if d.logins.able {
+			hint = "name the cgroup that holds logins in gpushared.yaml (logins_cgroup), or use systemd"
+		}
+		lacks("none", open+d.logins.why, hint)
+	case node.GuardsErr != nil:
+		lacks("unread", "it is not known whether logins are kept from managed GPUs: "+node.GuardsErr.Error(), "see the journal of gpushared")
+	default:
+		states, missing, err := d.guardsWanted(want, node, nil, d.table.Live())
+		if err != nil {
+			lacks("unread", open+err.Error(), "")
+		}
+		for _, s := range states {
+			if !slices.ContainsFunc(node.Guards, func(g devices.State) bool { return g.Cgroup == s.Cgroup }) {
+				why := "nothing guards " + s.Cgroup
+				if err := d.logins.trouble(); err != nil {
+					why = err.Error()
+				}
+				lacks(s.Cgroup, open+why, "it is tried again at each look; 'gpushare doctor' says what is missing")
+			}
+		}
+		for _, m := range missing {
+			lacks(m, m, "")
+		}
+	}
+	d.conditions.replace("guard", now)
+}

@@ -1,0 +1,214 @@
+package isolation
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// capsDriver is the name of the capabilities' driver in /proc/devices.
+const capsDriver = "nvidia-caps"
+
+// lastGPU is the largest minor of major 195 that is a GPU: the next ones are modesetting and the control device.
+const lastGPU = 253
+
+// AllGPUs is what is closed when it is not known which GPUs are managed: every GPU, and every MIG capability if the
+// driver has them.
+func AllGPUs(host *Host) []device.Range {
+	closed := []device.Range{{Type: 'c', Major: gpuMajor, Last: lastGPU}}
+	if major, ok := host.Majors[capsDriver]; ok {
+		closed = append(closed, device.All(major))
+	}
+	return closed
+}
+
+// Visitor is a lease whose processes stay outside our slices, with what it may open.
+type Visitor struct {
+	Lease   string
+	UID     uint32
+	Cgroup  string // where they are
+	Unit    bool   // the cgroup is a unit's, which has a guard of its own
+	Targets []Target
+}
+
+// Guards is the guards that should stand: on the cgroup of logins, if there is one, and on those of adopted units.
+// Managed is the GPUs that are closed to who has no lease on them. One of them that is not seen now could come back under
+// any number: then all numbers are closed but those of GPUs that are seen and not managed. missing tells of visitors that
+// get nothing.
+func Guards(h *Hardware, managed []gpu.UUID, logins string, visitors []Visitor) (states []device.State, missing []string) {
+	closed := managedNumbers(h, managed)
+	at := func(cg string) *device.Guard {
+		i := slices.IndexFunc(states, func(s device.State) bool { return s.Cgroup == cg })
+		if i < 0 {
+			i = len(states)
+			states = append(states, device.State{Cgroup: cg, Guard: device.Guard{Closed: closed}})
+		}
+		return &states[i].Guard
+	}
+	if logins != "" {
+		at(logins)
+	}
+	for _, v := range visitors {
+		rules, _, err := Rules(h, v.Targets, nil)
+		if err != nil {
+			missing = append(missing, fmt.Sprintf("lease %s: %v", v.Lease, err))
+		}
+		if v.Unit && v.Cgroup != "" {
+			g := at(v.Cgroup)
+			g.Except = append(g.Except, exceptions(device.Anyone, rules)...)
+		}
+		if logins != "" && (v.Cgroup == "" || cgroup.Below(v.Cgroup, logins)) {
+			g := at(logins)
+			g.Except = append(g.Except, exceptions(v.UID, rules)...)
+		}
+	}
+	for i := range states {
+		states[i].Guard = states[i].Guard.Canonical()
+	}
+	return states, missing
+}
+
+func exceptions(uid uint32, rules []cgroup.DeviceRule) []device.Exception {
+	var out []device.Exception
+	for _, r := range rules {
+		out = append(out, device.Exception{UID: uid, Rule: device.Rule{Type: r.Type, Major: r.Major, Minor: r.Minor, Access: r.Access}})
+	}
+	return out
+}
+
+// managedNumbers is the devices of the managed GPUs: their own nodes and all their capabilities, made or not, for a slot's
+// next instance has the numbers of the last.
+func managedNumbers(h *Hardware, managed []gpu.UUID) []device.Range {
+	if len(managed) == 0 {
+		return nil
+	}
+	var known []uint32
+	for _, id := range managed {
+		d, ok := h.gpu(id)
+		if !ok || d.Identity.Minor < 0 || d.Identity.Minor > lastGPU {
+			return allBut(h, managed)
+		}
+		known = append(known, uint32(d.Identity.Minor))
+	}
+	var closed []device.Range
+	major, caps := h.Host.Majors[capsDriver]
+	for _, minor := range known {
+		closed = append(closed, device.Range{Type: 'c', Major: gpuMajor, First: minor, Last: minor})
+		if caps && h.Host.Caps == nil {
+			closed = append(closed, device.All(major)) // which are whose is not told
+		} else if caps {
+			for _, n := range capsOf(h.Host.Caps, minor) {
+				closed = append(closed, device.Range{Type: 'c', Major: major, First: n, Last: n})
+			}
+		}
+	}
+	return device.Guard{Closed: closed}.Canonical().Closed
+}
+
+// allBut is every number but those of GPUs that are seen and not managed.
+func allBut(h *Hardware, managed []gpu.UUID) []device.Range {
+	var open, openCaps []uint32
+	for i := range h.GPUs {
+		id := h.GPUs[i].Identity
+		if !slices.Contains(managed, id.UUID) && id.Minor >= 0 && id.Minor <= lastGPU {
+			open = append(open, uint32(id.Minor))
+			openCaps = append(openCaps, capsOf(h.Host.Caps, uint32(id.Minor))...)
+		}
+	}
+	var closed []device.Range
+	for _, all := range AllGPUs(&h.Host) {
+		if all.Major == gpuMajor {
+			closed = append(closed, without(all, open)...)
+			continue
+		}
+		if len(openCaps) > 0 {
+			all.Last = lastCap(h.Host.Caps) // the kernel names them all
+		}
+		closed = append(closed, without(all, openCaps)...)
+	}
+	return closed
+}
+
+func lastCap(caps Caps) uint32 {
+	last := uint32(0)
+	for _, n := range caps {
+		last = max(last, n)
+	}
+	return last
+}
+
+// capsOf is the minors of a GPU's capabilities.
+func capsOf(caps Caps, gpuMinor uint32) []uint32 {
+	var out []uint32
+	prefix := fmt.Sprintf("gpu%d/", gpuMinor)
+	for name, n := range caps {
+		if strings.HasPrefix(name, prefix) {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// without cuts minors out of a range.
+func without(r device.Range, minors []uint32) []device.Range {
+	minors = slices.Clone(minors)
+	slices.Sort(minors)
+	var out []device.Range
+	for _, m := range slices.Compact(minors) {
+		if m < r.First || m > r.Last {
+			continue
+		}
+		if m > r.First {
+			out = append(out, device.Range{Type: r.Type, Major: r.Major, First: r.First, Last: m - 1})
+		}
+		if m == r.Last {
+			return out
+		}
+		r.First = m + 1
+	}
+	return append(out, r)
+}
+
+// gpuText names the GPUs that a guard closes, for people: "/dev/nvidia0-3,5".
+func gpuText(g device.Guard) string {
+	var parts []string
+	for _, r := range g.Closed {
+		switch {
+		case r.Type != 'c' || r.Major != gpuMajor:
+		case r.First == 0 && r.Last >= lastGPU:
+			return "every GPU"
+		case r.First == r.Last:
+			parts = append(parts, strconv.Itoa(int(r.First)))
+		default:
+			parts = append(parts, fmt.Sprintf("%d-%d", r.First, r.Last))
+		}
+	}
+	if len(parts) == 0 {
+		return "no GPU"
+	}
+	return "/dev/nvidia" + strings.Join(parts, ",")
+}
+
+// users counts who has exceptions, for people.
+func users(g device.Guard) string {
+	seen := map[uint32]bool{}
+	for _, e := range g.Except {
+		seen[e.UID] = true
+	}
+	switch {
+	case len(seen) == 0:
+		return ""
+	case seen[math.MaxUint32]:
+		return ", but for its own lease"
+	case len(seen) == 1:
+		return ", but for 1 user with a lease"
+	}
+	return fmt.Sprintf(", but for %d users with a lease", len(seen))
+}

@@ -1,0 +1,180 @@
+package isolation
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// guardHost is a node of GPUs 0 to 3, of which 0 and 1 can be partitioned.
+func guardHost() *Hardware {
+	h := &Hardware{Host: Host{Majors: map[string]uint32{capsDriver: 237, "nvidia-uvm": 509}, Caps: Caps{}}}
+	for i := range 4 {
+		h.GPUs = append(h.GPUs, gpu.Snapshot{Identity: gpu.Identity{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", i)), Minor: i}})
+		for gi := range uint32(2) {
+			h.Host.Caps[fmt.Sprintf("gpu%d/gi%d/access", i, gi)] = usual(i, gi, -1)
+			h.Host.Caps[fmt.Sprintf("gpu%d/gi%d/ci0/access", i, gi)] = usual(i, gi, 0)
+		}
+	}
+	return h
+}
+
+func TestGuardsCloseWhatIsManaged(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		change  func(h *Hardware)
+		managed []gpu.UUID
+		closed  string
+	}{
+		{name: "two GPUs", managed: []gpu.UUID{"GPU-0", "GPU-2"}, closed: "[c 195:0 c 195:2 c 237:3-4 c 237:12-13 c 237:273-274 c 237:282-283]"},
+		{name: "none", closed: "[]"},
+		{
+			name: "no capabilities", managed: []gpu.UUID{"GPU-1"}, closed: "[c 195:1]",
+			change: func(h *Hardware) { h.Host.Majors, h.Host.Caps = nil, nil },
+		},
+		{
+			name: "capabilities of which nobody says whose they are", managed: []gpu.UUID{"GPU-1"}, closed: "[c 195:1 c 237:*]",
+			change: func(h *Hardware) { h.Host.Caps = nil },
+		},
+		// It may come back under any number but those that others have.
+		{name: "a managed GPU is not seen", managed: []gpu.UUID{"GPU-0", "GPU-9"}, closed: "[c 195:0 c 195:4-253 c 237:0-137 c 237:140-146 c 237:149-272 c 237:275-281 c 237:284-407 c 237:410-416]"},
+		{
+			name: "a managed GPU has no number", managed: []gpu.UUID{"GPU-0", "GPU-1", "GPU-2", "GPU-3"}, closed: "[c 195:0-253 c 237:*]",
+			change: func(h *Hardware) { h.GPUs[3].Identity.Minor = -1 },
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := guardHost()
+			if c.change != nil {
+				c.change(h)
+			}
+			states, missing := Guards(h, c.managed, "/user.slice", nil)
+			if len(states) != 1 || states[0].Cgroup != "/user.slice" || len(missing) > 0 {
+				t.Fatalf("%+v, %v", states, missing)
+			}
+			if got := fmt.Sprint(states[0].Guard.Closed); got != c.closed {
+				t.Errorf("closed is %s, want %s", got, c.closed)
+			}
+		})
+	}
+}
+
+func TestGuardsLetVisitorsThrough(t *testing.T) {
+	h := guardHost()
+	all := []gpu.UUID{"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
+	visitors := []Visitor{
+		{Lease: "a", UID: 1000, Cgroup: "/user.slice/user-1000.slice/session-1.scope", Targets: []Target{{GPU: "GPU-2"}}},
+		{Lease: "b", UID: 1001, Targets: []Target{{GPU: "GPU-3"}}}, // where it is, is not known
+		{Lease: "c", UID: 1002, Cgroup: "/system.slice/cron.service", Targets: []Target{{GPU: "GPU-1"}}},
+		{Lease: "d", UID: 0, Cgroup: "/system.slice/jupyter.service", Unit: true, Targets: []Target{{GPU: "GPU-1"}}},
+		{Lease: "e", UID: 1003, Cgroup: "/user.slice/x", Targets: []Target{{GPU: "GPU-9"}}},
+	}
+	states, missing := Guards(h, all, "/user.slice", visitors)
+	if len(states) != 2 || len(missing) != 1 || !strings.Contains(missing[0], "lease e") {
+		t.Fatalf("%+v, %v", states, missing)
+	}
+	said := func(g device.Guard) string {
+		var parts []string
+		for _, e := range g.Except {
+			parts = append(parts, fmt.Sprintf("%d:%d", e.UID, e.Rule.Minor))
+		}
+		return strings.Join(parts, " ")
+	}
+	if got := said(states[0].Guard); got != "1000:2 1001:3" {
+		t.Errorf("exceptions of logins: %s", got)
+	}
+	if got := said(states[1].Guard); states[1].Cgroup != "/system.slice/jupyter.service" || got != "4294967295:1" {
+		t.Errorf("%s has the exceptions %s", states[1].Cgroup, got)
+	}
+	if states, _ := Guards(h, all, "", visitors[3:4]); len(states) != 1 || states[0].Cgroup != "/system.slice/jupyter.service" {
+		t.Errorf("without a cgroup of logins: %+v", states)
+	}
+}
+
+func drawGuard(t *rapid.T, name string) device.Guard {
+	var g device.Guard
+	for range rapid.IntRange(0, 3).Draw(t, name+" ranges") {
+		first := rapid.Uint32Range(0, 6).Draw(t, "first")
+		g.Closed = append(g.Closed, device.Range{Type: 'c', Major: gpuMajor, First: first, Last: first + rapid.Uint32Range(0, 3).Draw(t, "more")})
+	}
+	for range rapid.IntRange(0, 4).Draw(t, name+" exceptions") {
+		g.Except = append(g.Except, device.Exception{
+			UID:  rapid.Uint32Range(1000, 1002).Draw(t, "user"),
+			Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: rapid.Uint32Range(0, 9).Draw(t, "minor"), Access: "rw"},
+		})
+	}
+	return g.Canonical()
+}
+
+func lets(g device.Guard, uid, minor uint32) bool {
+	closed := slices.ContainsFunc(g.Closed, func(r device.Range) bool { return r.Has('c', gpuMajor, minor) })
+	return !closed || slices.ContainsFunc(g.Except, func(e device.Exception) bool { return e.UID == uid && e.Rule.Minor == minor })
+}
+
+// Between the two steps a guard lets through exactly what both the old and the new one let through.
+func TestGuardNarrowsToWhatBothLetThrough(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		is, want := drawGuard(t, "is"), drawGuard(t, "want")
+		low := meetGuard(is, want)
+		for uid := uint32(1000); uid <= 1002; uid++ {
+			for minor := range uint32(10) {
+				if got, both := lets(low, uid, minor), lets(is, uid, minor) && lets(want, uid, minor); got != both {
+					t.Fatalf("user %d, device %d: %v, want %v; from %+v by %+v to %+v", uid, minor, got, both, is, low, want)
+				}
+			}
+		}
+	})
+}
+
+func TestPlanGuards(t *testing.T) {
+	guard := func(first, last uint32, users ...uint32) device.Guard {
+		g := device.Guard{Closed: []device.Range{{Type: 'c', Major: gpuMajor, First: first, Last: last}}}
+		for _, u := range users {
+			g.Except = append(g.Except, device.Exception{UID: u, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: first, Access: "rw"}})
+		}
+		return g.Canonical()
+	}
+	at := func(cg string, g device.Guard) []device.State { return []device.State{{Cgroup: cg, Guard: g}} }
+	const logins = "/user.slice"
+	for _, c := range []struct {
+		name      string
+		want, are []device.State
+		steps     []string
+	}{
+		{name: "nothing"},
+		{name: "as wanted", want: at(logins, guard(0, 3, 1000)), are: at(logins, guard(0, 3, 1000))},
+		{name: "a new one", want: at(logins, guard(0, 3)), steps: []string{"narrow: close /dev/nvidia0-3 to logins (/user.slice)"}},
+		{name: "of a unit", want: at("/a.service", guard(2, 2, device.Anyone)), steps: []string{"narrow: close /dev/nvidia2 to /a.service, but for its own lease"}},
+		{name: "after the boot", want: at(logins, guard(0, 3)), are: at(logins, guard(0, lastGPU)), steps: []string{"widen: close only /dev/nvidia0-3 to logins (/user.slice)"}},
+		{name: "one more user", want: at(logins, guard(0, 3, 1000)), are: at(logins, guard(0, 3)), steps: []string{"widen: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
+		{name: "another user", want: at(logins, guard(0, 3, 1001)), are: at(logins, guard(0, 3, 1000)), steps: []string{"narrow: close /dev/nvidia0-3 to logins (/user.slice)", "widen: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
+		{name: "none any more", are: at(logins, guard(0, 3)), steps: []string{"widen: take the guard off logins (/user.slice)"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, s := range PlanGuards(c.want, c.are, logins) {
+				got = append(got, string(s.Phase)+": "+s.Text)
+				for _, raw := range []json.RawMessage{s.Args, s.Undo} {
+					var a GuardArgs
+					if err := json.Unmarshal(raw, &a); err != nil || a.Cgroup == "" {
+						t.Errorf("%s: %s, %v", s.Text, raw, err)
+					}
+				}
+				if s.Disruption != step.None {
+					t.Errorf("%s disturbs: %s", s.Text, s.Disruption)
+				}
+			}
+			if !slices.Equal(got, c.steps) {
+				t.Errorf("steps %q, want %q", got, c.steps)
+			}
+		})
+	}
+}
