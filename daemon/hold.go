@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
+	devices "github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/mps"
@@ -63,7 +64,7 @@ func briefly(why string) string {
 }
 
 func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, reloaded func()) (*holder, error) {
-	a, err := systemd.Open(ctx, systemd.Options{Log: log, OnReload: reloaded})
+	a, err := systemd.Open(ctx, systemd.Options{Log: log, Walls: lookAtWalls(log), OnReload: reloaded})
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +76,25 @@ func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, re
 	// The thawer is a unit of its own, which the package ships.
 	h.guard, err = cgroup.Guarded(a, cgroup.GuardOptions{RunDir: s.RunDir})
 	return h, err
+}
+
+// lookAtWalls counts the device programs of a cgroup; nil where the kernel does not let them be counted.
+func lookAtWalls(log *slog.Logger) func(dir string) (int, error) {
+	h, err := cgroup.FindHierarchy()
+	if err == nil {
+		_, err = devices.Attached(h.Mount)
+	}
+	if err != nil {
+		log.Warn("device programs cannot be looked at: systemd's word about walls is taken", "error", err)
+		return nil
+	}
+	return func(dir string) (int, error) {
+		n, err := devices.Attached(dir)
+		if errors.Is(err, devices.ErrNoCgroup) {
+			err = cgroup.ErrNotFound
+		}
+		return n, err
+	}
 }
 
 func (h *holder) onCgroupfs(ctx context.Context, s Settings) (*holder, error) {

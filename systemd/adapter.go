@@ -22,6 +22,10 @@ type Options struct {
 	Mount   string       // of the cgroup v2 hierarchy; found when empty
 	Log     *slog.Logger // nowhere when nil
 
+	// Walls tells how many device programs a cgroup has, given by its directory; cgroup.ErrNotFound when there is no such
+	// cgroup. Nil: nobody looks, and systemd's word about device rules is taken.
+	Walls func(dir string) (programs int, err error)
+
 	// OnReload is called after the service manager has loaded its configuration again and after the connection to it
 	// was lost and made anew: what is in force must be verified then. It must not block and not call the adapter.
 	OnReload func()
@@ -44,6 +48,7 @@ type Adapter struct {
 	pidOnly atomic.Bool // this systemd does not take processes by descriptor
 
 	roots [3]string // of drop-ins
+	walls func(dir string) (programs int, err error)
 
 	// mu guards the making and removing of slices against each other; systemd itself orders the rest.
 	mu sync.Mutex
@@ -94,7 +99,7 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	}
 	a := &Adapter{
 		bus: bus, prefix: opt.Prefix, h: h, freezer: cgroup.Freezer{Root: h.Mount},
-		roots: dropinRoots(), asked: map[string]asked{},
+		roots: dropinRoots(), walls: opt.Walls, asked: map[string]asked{},
 	}
 	if err := a.begin(ctx, controllers); err != nil {
 		bus.close()

@@ -110,6 +110,19 @@ func (a *Adapter) inForce(word asked) (cgroup.Limits, error) {
 	return l, err
 }
 
+// walled tells whether the device rules that systemd was asked for act on a slice: it has a program. Which one it is only
+// systemd can say. A slice that has no cgroup now will be born with what systemd was asked for.
+func (a *Adapter) walled(word asked) (bool, error) {
+	if !word.closed || word.path == "" || a.walls == nil {
+		return word.closed, nil
+	}
+	n, err := a.walls(a.h.Dir(word.path))
+	if errors.Is(err, cgroup.ErrNotFound) {
+		return true, nil
+	}
+	return n > 0, err
+}
+
 // Slices reads back every slice of ours that is loaded.
 func (a *Adapter) Slices(ctx context.Context) ([]cgroup.SliceState, error) {
 	units, err := a.list(ctx, escapeGlob(escape(a.prefix))+".slice", escapeGlob(escape(a.prefix))+"-*.slice")
@@ -131,7 +144,13 @@ func (a *Adapter) Slices(ctx context.Context) ([]cgroup.SliceState, error) {
 			return nil, err
 		}
 		present = append(present, u.Name)
-		st := cgroup.SliceState{Name: name, Path: word.path, Closed: word.closed, Devices: slices.Clone(word.devices)}
+		st := cgroup.SliceState{Name: name, Path: word.path}
+		if st.Closed, err = a.walled(word); err != nil {
+			return nil, err
+		}
+		if st.Closed {
+			st.Devices = slices.Clone(word.devices)
+		}
 		if st.Limits, err = a.inForce(word); err != nil {
 			return nil, err
 		}

@@ -172,3 +172,52 @@ func TestSlicesAskOnlyWhatChanged(t *testing.T) {
 		t.Errorf("after a reload (-want +got):\n%s", d)
 	}
 }
+
+// Somebody took the device program away: systemd still says that the slice is closed. It is seen, and put back.
+func TestSlicesSeeAWallThatIsGone(t *testing.T) {
+	programs, looks := 1, 0
+	f, address := startFake(t, nil)
+	a := open(t, Options{Address: address, Mount: paperMount(t), Walls: func(string) (int, error) {
+		looks++
+		return programs, nil
+	}})
+	ctx := within(t, 10*time.Second)
+	s := visionTrain()
+	if _, err := a.SetSlice(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	if st := read(t, a, s.Name); !st.Closed || len(st.Devices) == 0 {
+		t.Errorf("with its program: %+v", st)
+	}
+	if wrote, err := a.SetSlice(ctx, s); wrote || err != nil {
+		t.Errorf("as it should be: wrote %v, %v", wrote, err)
+	}
+	programs = 0
+	if st := read(t, a, s.Name); st.Closed || len(st.Devices) > 0 {
+		t.Errorf("without its program: %+v", st)
+	}
+	f.taken()
+	if wrote, err := a.SetSlice(ctx, s); !wrote || err == nil {
+		t.Errorf("a program that does not come back: wrote %v, %v", wrote, err)
+	}
+	calls := f.taken()
+	if want := "SetUnitProperties " + trainUnit + " runtime DeviceAllow,DeviceAllow"; !slices.Contains(calls, want) {
+		t.Errorf("calls %q, want %q", calls, want)
+	}
+	looks = 0
+	read(t, a, s.Name)
+	if all, err := a.Slices(ctx); err != nil || looks != 2*closedOf(all) {
+		t.Errorf("%d looks for two readings of %d slices, %v", looks, len(all), err)
+	}
+}
+
+// closedOf counts the slices that systemd was asked to close; here all but those that are parents.
+func closedOf(all []cgroup.SliceState) int {
+	n := 0
+	for _, st := range all {
+		if st.Name.Grant != "" {
+			n++
+		}
+	}
+	return n
+}

@@ -35,7 +35,11 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 	if err != nil {
 		return false, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
-	lasting, passing, err := a.sliceChanges(props, acts, s)
+	walled, err := a.walled(word)
+	if err != nil {
+		return false, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
+	}
+	lasting, passing, err := a.sliceChanges(props, acts, walled, s)
 	if err != nil {
 		return false, err
 	}
@@ -57,7 +61,9 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 	if active == "active" {
 		if wrote {
 			// The answer to a call comes before the cgroup is written, the answer to the next one after it.
-			_, err = a.state(ctx, unit)
+			if _, err = a.state(ctx, unit); err == nil {
+				err = a.verifyWall(word.path, s)
+			}
 		}
 		return wrote, err
 	}
@@ -67,10 +73,22 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 		})
 }
 
-// sliceChanges is the properties to be set to turn what is read back into the slice, by how long they last. A limit that
-// systemd was asked for and that does not act all the same (somebody wrote in the cgroup) is set again: systemd then
-// writes all that it knows.
-func (a *Adapter) sliceChanges(is map[string]any, acts cgroup.Limits, s cgroup.Slice) (lasting, passing []sd.Property, err error) {
+// verifyWall looks whether a slice that was closed has its program.
+func (a *Adapter) verifyWall(path string, s cgroup.Slice) error {
+	walled, err := a.walled(asked{path: path, closed: s.Closed})
+	if err != nil {
+		return fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
+	}
+	if s.Closed && !walled {
+		return fmt.Errorf("cannot close the devices of slice %s: systemd was told to and its cgroup %s has no device program", s.Name, path)
+	}
+	return nil
+}
+
+// sliceChanges is the properties to be set to turn what is read back into the slice, by how long they last. What systemd
+// was asked for and that does not act all the same (somebody wrote in the cgroup, or took the device program away) is set
+// again: systemd then writes all that it knows.
+func (a *Adapter) sliceChanges(is map[string]any, acts cgroup.Limits, walled bool, s cgroup.Slice) (lasting, passing []sd.Property, err error) {
 	kept, _ := s.Limits.Only(a.info.Limits)
 	want, err := limitValues(kept)
 	if err != nil {
@@ -100,7 +118,7 @@ func (a *Adapter) sliceChanges(is map[string]any, acts cgroup.Limits, s cgroup.S
 			lasting = append(lasting, prop("DevicePolicy", "closed"))
 		}
 		want := devicesFor(s.Devices)
-		if !closed || !slices.Equal(devicesFor(rules), want) || hasForeign(rules) {
+		if !closed || !walled || !slices.Equal(devicesFor(rules), want) || hasForeign(rules) {
 			passing = replaceDevices(want)
 		}
 	case closed:
