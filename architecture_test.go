@@ -37,7 +37,7 @@ var rules = map[string]rule{
 	"systemd":           {ours: []string{"cgroup", "internal/procfs"}, others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"}, why: "systemd is an adapter of cgroup's port and the only place that speaks D-Bus"},
 	"mig":               {ours: []string{"gpu", "internal/step"}, why: "the planner is pure: the command line embeds it, without a daemon or a GPU"},
 	"mps":               {ours: []string{"gpu", "cgroup", "internal/step", "internal/procfs"}, why: "mps supervises control daemons; who may use them is decided elsewhere"},
-	"isolation":         {ours: []string{"gpu", "cgroup", "cgroup/device", "internal/step"}, why: "isolation turns a grant into walls; it must not know the wire format or the daemon"},
+	"isolation":         {ours: []string{"gpu", "cgroup", "cgroup/device", "internal/step"}, others: []string{"tags.cncf.io/container-device-interface/specs-go"}, why: "isolation turns a grant into walls; it must not know the wire format or the daemon"},
 	"lease":             {ours: []string{"gpu", "api"}, why: "the lease table asks small interfaces: it must not know who implements them"},
 	"quota":             {ours: []string{"gpu"}, why: "quota decides and never acts"},
 	"internal/step":     {strict: true, why: "a step is data that must decode after a restart"},
