@@ -165,6 +165,15 @@ type GrantStatus struct {
 	Max      int      `json:"max"`    // 0: no limit but the budget
 	Queued   int      `json:"queued,omitempty"`
 	Reserved bool     `json:"reserved,omitempty"`
+	// Container is how a container is started in it; absent where none can be.
+	Container *ContainerUse `json:"container,omitempty"`
+}
+
+// ContainerUse is what a container runtime is told to start a container in a grant.
+type ContainerUse struct {
+	Device       string `json:"device"`        // by its CDI name
+	CgroupParent string `json:"cgroup_parent"` // without it the container is in no lease
+	Command      string `json:"command"`       // both, for podman
 }
 
 // Lease states, in order.

@@ -105,6 +105,24 @@ func (h Hierarchy) Processes(cg string) ([]Process, error) {
 	return ps, nil
 }
 
+// Children lists the cgroups right below one, in ascending order. ErrNotFound when there is no such cgroup.
+func (h Hierarchy) Children(cg string) ([]string, error) {
+	entries, err := os.ReadDir(h.Dir(cg))
+	if gone(err) {
+		return nil, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot list cgroup %s: %w", cg, err)
+	}
+	var out []string
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, path.Join(cg, e.Name()))
+		}
+	}
+	return out, nil
+}
+
 // Direct lists the pids in the cgroup itself, not in those below it.
 func (h Hierarchy) Direct(cg string) ([]int, error) { return readPIDs(h.Dir(cg)) }
 

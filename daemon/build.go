@@ -66,6 +66,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		timeWake: make(chan struct{}, 1), notices: make(chan told, noticeQueue),
 		watchers:   watchers{seen: map[string]bool{}},
 		samples:    samples{wake: make(chan struct{}, 1), gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}},
+		cdi:        cdi{wake: make(chan struct{}, 1)},
 		leavers:    leavers{wake: make(chan struct{}, 1), since: time.Now()},
 		shares:     shares{gpus: map[gpu.UUID]*slicer{}},
 		conditions: conditions{now: time.Now, all: map[conditionKey]api.Condition{}},
@@ -116,6 +117,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 		}
 	}
 	d.page.touch()
+	d.cdi.poke()
 	for _, wake := range []chan struct{}{d.samples.wake, d.timeWake} {
 		select {
 		case wake <- struct{}{}:

@@ -196,6 +196,7 @@ func (d *Daemon) closeLost(closed map[gpu.UUID]string, want *desired, node *obse
 func (d *Daemon) refresh(node *observe.Node) {
 	d.table.Update(d.view(node))
 	d.judge(node)
+	d.cdi.poke()
 	d.page.touch()
 }
 

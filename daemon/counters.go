@@ -11,6 +11,7 @@ type counters struct {
 	sliceWrites atomic.Uint64 // changes of slices
 	guardWrites atomic.Uint64 // changes of guards for a lease that came or went
 	steps       atomic.Uint64 // steps carried out
+	cdiWrites   atomic.Uint64 // files for container runtimes, written or removed
 	freezes     atomic.Uint64
 	renders     atomic.Uint64 // of the status
 }
@@ -25,8 +26,9 @@ func (d *Daemon) getCounters(c *call) error {
 		"slice.writes":    d.counters.sliceWrites.Load(),
 		"guard.writes":    d.counters.guardWrites.Load(),
 		"steps":           d.counters.steps.Load(),
+		"cdi.writes":      d.counters.cdiWrites.Load(),
 		"freezes":         d.counters.freezes.Load(),
 		"status.renders":  d.counters.renders.Load(),
-		"writes":          w.Writes + d.counters.sliceWrites.Load() + d.counters.guardWrites.Load() + d.counters.steps.Load(),
+		"writes":          w.Writes + d.counters.sliceWrites.Load() + d.counters.guardWrites.Load() + d.counters.steps.Load() + d.counters.cdiWrites.Load(),
 	})
 }

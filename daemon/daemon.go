@@ -45,6 +45,8 @@ type Daemon struct {
 	closeHolder func()
 	visiting    sync.Mutex // one look and one start of a visitor at a time
 	victims     victims
+	containers  containers
+	cdi         cdi
 
 	tuning     atomic.Pointer[tuning]
 	desired    atomic.Pointer[desired]
@@ -111,6 +113,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.goroutines.Go(func() { d.timeLoop(ctx) })
 	d.goroutines.Go(func() { d.noticeLoop(ctx) })
 	d.goroutines.Go(func() { d.nameLoop(ctx) })
+	d.goroutines.Go(func() { d.containerLoop(ctx) })
 	if err := d.notify.Ready(); err != nil {
 		d.log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
 	}

@@ -88,6 +88,7 @@ func (d *Daemon) picture() *picture {
 		conditions: d.conditions.list(), limits: map[string][]api.LimitStatus{},
 		owner: d.ownerOf, command: procfs.Name, foreign: func(id gpu.UUID, in *gpu.Instance) bool { return !d.ours(id, in) },
 	}
+	p.container = func(k grantKey) *api.ContainerUse { return d.containerUse(p.node.Slices, k) }
 	if ch := d.changing.Load(); ch != nil {
 		p.changing, p.busyGPUs = ch.operation, ch.gpus
 	}

@@ -26,6 +26,7 @@ type Settings struct {
 	Library    string       `yaml:"library"`       // of NVML; empty: the loader's, or host_root's
 	StateDir   string       `yaml:"state_dir"`     // kept for ever
 	RunDir     string       `yaml:"run_dir"`       // kept until reboot
+	CDIDir     string       `yaml:"cdi_dir"`       // where container runtimes look for devices
 	Socket     string       `yaml:"socket"`        // of the API; empty: run_dir/gpushare.sock
 	SpecFile   string       `yaml:"spec_file"`     // applied at start when no spec was accepted yet
 	Worker     string       `yaml:"worker"`        // gpushare-nvml
@@ -61,7 +62,7 @@ var ErrSettings = errors.New("the settings are wrong")
 
 func defaultSettings() Settings {
 	return Settings{
-		HostRoot: "/", StateDir: "/var/lib/gpushare", RunDir: "/run/gpushare", Systemd: "auto", CgroupRoot: "gpushare",
+		HostRoot: "/", StateDir: "/var/lib/gpushare", RunDir: "/run/gpushare", CDIDir: "/run/cdi", Systemd: "auto", CgroupRoot: "gpushare",
 		Converge: SettingsSpan(30 * time.Second), Sample: SettingsSpan(time.Second), LogLevel: "info",
 	}
 }
@@ -91,7 +92,7 @@ func LoadSettings(file string) (Settings, error) {
 
 // complete fills in what depends on other settings and refuses what cannot be.
 func (s *Settings) complete() error {
-	for _, dir := range []struct{ name, path string }{{"host_root", s.HostRoot}, {"state_dir", s.StateDir}, {"run_dir", s.RunDir}} {
+	for _, dir := range []struct{ name, path string }{{"host_root", s.HostRoot}, {"state_dir", s.StateDir}, {"run_dir", s.RunDir}, {"cdi_dir", s.CDIDir}} {
 		if !filepath.IsAbs(dir.path) {
 			return fmt.Errorf("%w: %s is %q, which is no absolute path", ErrSettings, dir.name, dir.path)
 		}
@@ -189,6 +190,7 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		{"library", d.settings.Library, s.Library},
 		{"state_dir", d.settings.StateDir, s.StateDir},
 		{"run_dir", d.settings.RunDir, s.RunDir},
+		{"cdi_dir", d.settings.CDIDir, s.CDIDir},
 		{"socket", d.settings.Socket, s.Socket},
 		{"worker", d.settings.Worker, s.Worker},
 		{"thaw", d.settings.Thaw, s.Thaw},

@@ -28,6 +28,7 @@ type picture struct {
 	limits     map[string][]api.LimitStatus // by tenant
 	owner      func(pid int) (lease string, ok bool)
 	command    func(pid int) string
+	container  func(grantKey) *api.ContainerUse
 	foreign    func(id gpu.UUID, in *gpu.Instance) bool
 }
 
@@ -153,6 +154,9 @@ func (p *picture) tenant(t *api.TenantSpec) api.TenantStatus {
 		st := api.GrantStatus{Name: g.Name, Kind: g.Kind(), Text: grantText(g), GPUs: []string{}, Reserved: g.Reserved, Max: maxLeases(g)}
 		for _, id := range p.desired.grants[grantKey{t.Name, g.Name}] {
 			st.GPUs = append(st.GPUs, string(id))
+		}
+		if p.container != nil {
+			st.Container = p.container(grantKey{t.Name, g.Name})
 		}
 		for j := range p.leases {
 			l := &p.leases[j]

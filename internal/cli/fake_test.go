@@ -145,7 +145,10 @@ func labNode() *api.Status {
 				{Name: "cpu.quota", Wanted: "800%", InForce: "800%"}, {Name: "memory.high", Wanted: "60GiB", Reason: "this kernel has no memory controller"},
 			}, Grants: []api.GrantStatus{
 				{Name: "train", Kind: "mig", Text: "MIG 3g.20gb", GPUs: []string{gpu0}, Leases: 1, Max: 1, Queued: 2},
-				{Name: "dev", Kind: "timeslice", Text: "40% of the time, 30 GiB", GPUs: []string{gpu2}, Leases: 1},
+				{Name: "dev", Kind: "timeslice", Text: "40% of the time, 30 GiB", GPUs: []string{gpu2}, Leases: 1, Container: &api.ContainerUse{
+					Device: "gpushare.dev/gpu=vision.dev", CgroupParent: "gpushare-vision-dev.slice",
+					Command: "podman run --cgroup-parent=gpushare-vision-dev.slice --device=gpushare.dev/gpu=vision.dev IMAGE",
+				}},
 			}},
 			{Name: "speech", Priority: "normal", Grants: []api.GrantStatus{{Name: "serve", Kind: "mps", Text: "30% of the threads, 16 GiB", GPUs: []string{gpu1, gpu10}, Leases: 1, Max: 4}}},
 			{Name: "guests", Priority: "low"},

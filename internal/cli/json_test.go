@@ -64,7 +64,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare release":         {{releasing(operation("done", nil)), "--all"}, {routes{"POST /v1/release": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}}}, ""}, {routes{"POST /v1/release": api.ApplyResult{Checked: true, Plan: labPlan()}}, "--check"}},
 		"gpushare gpu retry":       {{routes{"POST /v1/gpus/3/retry": plain()}, "3"}},
 		"gpushare get":             {{routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\n"}}, ""}},
-		"gpushare env":             {{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}}}, ""}},
+		"gpushare env":             {{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}}}, ""}, {status, "--cdi"}},
 		"gpushare doctor":          {{routes{"GET /v1/doctor": labDoctor()}, ""}},
 		"gpushare version":         {{routes{"GET /v1": api.Info{API: "v1", Version: "x"}}, ""}},
 		"gpushare events":          {{routes{"GET /v1/events": emitting(labEvents()...)}, ""}},

@@ -150,10 +150,21 @@ func environ(base []string, set map[string]string, unset []string) []string {
 }
 
 func (a *app) envCommand() *cobra.Command {
-	return &cobra.Command{
+	var cdi bool
+	var tenant, grant string
+	c := &cobra.Command{
 		Use: "env", Short: "Print the environment of the lease that you are in, for a shell", Args: noArgs,
-		Example: "  eval \"$(gpushare env)\"",
+		Long: `Env prints the environment of the lease that it runs in, for a shell. With --cdi it
+prints how a container is started in a grant: a container is in no lease that it was
+started from, because it does not run below who starts it.`,
+		Example: "  eval \"$(gpushare env)\"\n  gpushare env --cdi -t vision --grant dev",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cdi {
+				return a.containerLine(cmd, tenant, grant)
+			}
+			if tenant != "" || grant != "" {
+				return usageError{err: errors.New("the environment is that of the lease that you are in: --tenant and --grant go with --cdi")}
+			}
 			e, err := a.client.Environment(cmd.Context())
 			if err != nil {
 				return err
@@ -168,6 +179,45 @@ func (a *app) envCommand() *cobra.Command {
 			return nil
 		},
 	}
+	f := c.Flags()
+	f.BoolVar(&cdi, "cdi", false, "print how a container is started in a grant")
+	f.StringVarP(&tenant, "tenant", "t", "", "with --cdi: the tenant (default: the only one that you see)")
+	f.StringVar(&grant, "grant", "", "with --cdi: the grant (default: the only one that takes containers)")
+	a.completeFlag(c, "tenant", tenantsOf)
+	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, tenant) })
+	return c
+}
+
+// containerLine prints the one line that starts a container in a grant.
+func (a *app) containerLine(cmd *cobra.Command, tenant, grant string) error {
+	s, err := a.client.Status(cmd.Context())
+	if err != nil {
+		return err
+	}
+	var found []*api.ContainerUse
+	var names []string
+	for i := range s.Tenants {
+		t := &s.Tenants[i]
+		for j := range t.Grants {
+			g := &t.Grants[j]
+			if g.Container != nil && (tenant == "" || t.Name == tenant) && (grant == "" || g.Name == grant) {
+				found, names = append(found, g.Container), append(names, t.Name+"/"+g.Name)
+			}
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return &api.Error{Kind: api.KindNotFound, Message: "there is no such grant that takes a container now", Hint: "'gpushare tenant show NAME' shows those that do; grants of MPS do not, nor does a node that only observes"}
+	case len(found) > 1:
+		return usageError{err: errors.New("which grant? " + strings.Join(names, ", ") + " take containers"), hint: "name one with -t and --grant"}
+	case a.json:
+		return a.printJSON(struct {
+			SchemaVersion int `json:"schema_version"`
+			*api.ContainerUse
+		}{1, found[0]})
+	}
+	fmt.Fprintln(a.io.Out, printable(found[0].Command))
+	return nil
 }
 
 // export prints an environment as lines for a shell.

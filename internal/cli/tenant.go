@@ -59,9 +59,10 @@ func (a *app) tenantShow() *cobra.Command {
 			}
 			if len(rows) == 1 {
 				fmt.Fprintln(a.io.Out, "no host limits")
-				return nil
+			} else {
+				a.table(rows)
 			}
-			a.table(rows)
+			a.containers(t)
 			return nil
 		}
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no tenant %q that you may see", args[0]), Hint: "'gpushare tenant list' shows them"}
@@ -95,4 +96,15 @@ func (a *app) tenants(tenants []api.TenantStatus) {
 		}
 	}
 	a.table(rows)
+}
+
+// containers prints how a container is started in each grant that takes one.
+func (a *app) containers(t *api.TenantStatus) {
+	head := "\ncontainers, each in a lease of its grant:\n"
+	for _, g := range t.Grants {
+		if g.Container != nil {
+			fmt.Fprintf(a.io.Out, "%s  %s: %s\n", head, g.Name, g.Container.Command)
+			head = ""
+		}
+	}
 }

@@ -215,7 +215,7 @@ func (n *Node) logTail() string {
 
 func (n *Node) writeSettings() (string, error) {
 	all := map[string]string{
-		"host_root": n.Root(), "state_dir": filepath.Join(n.Dir, "state"), "run_dir": filepath.Join(n.Dir, "run"),
+		"host_root": n.Root(), "state_dir": filepath.Join(n.Dir, "state"), "run_dir": filepath.Join(n.Dir, "run"), "cdi_dir": filepath.Join(n.Dir, "cdi"),
 		"systemd": "off", "cgroup_root": n.subtree(),
 	}
 	for k, v := range n.Settings {

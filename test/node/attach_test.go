@@ -162,7 +162,9 @@ func TestAttach(t *testing.T) {
 	if !shell.living() {
 		t.Error("a stop ended a process that was not on the GPU")
 	}
-	awaitStatus(t, n, "somebody is on the GPU still", func(s *api.Status) bool { return len(s.GPUs[2].Processes) == 1 && s.GPUs[2].Processes[0].PID == p.pid() })
+	awaitStatus(t, n, "somebody is on the GPU still", func(s *api.Status) bool {
+		return len(s.GPUs[2].Processes) == 1 && s.GPUs[2].Processes[0].PID == p.pid()
+	})
 
 	// A lease ends with its last process.
 	id = attach(t, n, "--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "part")

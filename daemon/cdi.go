@@ -1,0 +1,171 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// cdiPrefix is what our files are called by, and no other's.
+const cdiPrefix = "gpushare-"
+
+// cdi is what container runtimes are told.
+type cdi struct {
+	wake chan struct{} // something changed that a description is made from
+
+	mu     sync.Mutex // one writes at a time; guards what follows
+	grants map[grantKey]bool
+}
+
+// poke asks for a look soon. It may be called with any lock held.
+func (x *cdi) poke() {
+	select {
+	case x.wake <- struct{}{}:
+	default: // One is due already.
+	}
+}
+
+// offers tells whether containers of a grant can be started now.
+func (x *cdi) offers(k grantKey) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.grants[k]
+}
+
+// writeCDI describes each grant to container runtimes by the place that its next lease would have, so that a container is
+// given nothing that somebody else has. When there is no further place it is that of the grant's own newest lease: a
+// container that is restarted finds it again. It writes only what changed, and takes away what no grant explains.
+func (d *Daemon) writeCDI(ctx context.Context) {
+	d.cdi.mu.Lock()
+	defer d.cdi.mu.Unlock()
+	node, want := d.observer.Last(), d.desired.Load()
+	if node.DriverErr != nil || neverRead(node) {
+		return // What is there stays: it was right when the node was last seen.
+	}
+	files := map[string][]byte{}
+	d.cdi.grants = map[grantKey]bool{}
+	if want.enforcing() && want.spec != nil && d.port.Info().Adapter != "processes" {
+		libraries := isolation.ReadLibraries(d.settings.HostRoot, node.Driver.DriverVersion)
+		for i := range want.spec.Tenants {
+			t := &want.spec.Tenants[i]
+			for j := range t.GPU {
+				b, err := d.describeGrant(ctx, node, t.Name, &t.GPU[j], libraries)
+				if err != nil {
+					d.log.Warn("a grant is not described to container runtimes", "tenant", t.Name, "grant", t.GPU[j].Name, "error", err)
+				}
+				if b != nil {
+					k := grantKey{t.Name, t.GPU[j].Name}
+					files[cdiPrefix+isolation.CDIDevice(k.tenant, k.grant)+".json"], d.cdi.grants[k] = b, true
+				}
+			}
+		}
+	}
+	if err := d.syncCDI(files); err != nil {
+		d.log.Error("cannot tell container runtimes of the grants", "error", err)
+		d.conditions.set("cdi", "", "container runtimes are not told of the grants: "+err.Error(), "see cdi_dir in the settings; leases are not affected")
+		return
+	}
+	d.conditions.replace("cdi", nil)
+}
+
+// describeGrant makes the document of one grant; nil when no container can be started with it now.
+func (d *Daemon) describeGrant(ctx context.Context, node *observe.Node, tenant string, g *api.GrantSpec, libraries []isolation.Library) ([]byte, error) {
+	if g.Kind() == api.ModeMPS {
+		return nil, nil // The server and its clients would have to share more than a container shares.
+	}
+	key := lease.Key{Tenant: tenant, Grant: g.Name}
+	l := lease.Lease{Terms: lease.Grant{Tenant: tenant, Spec: *g}}
+	place, ok := d.table.Preview(key)
+	if !ok {
+		for _, live := range d.table.Live() { // oldest first
+			if live.Terms.Key() == key {
+				place, ok = live.Place, true
+			}
+		}
+	}
+	if !ok {
+		return nil, nil
+	}
+	l.Place = place
+	rules, _, err := d.deviceRules(node, &l)
+	if err != nil {
+		return nil, err
+	}
+	env, _, err := d.environment(ctx, &l)
+	if err != nil {
+		return nil, err
+	}
+	delete(env, "GPUSHARE_LEASE") // It has none yet.
+	b, err := json.MarshalIndent(isolation.CDI(isolation.Container{
+		Tenant: tenant, Grant: g.Name, Rules: rules, Environment: env, Libraries: libraries, HostRoot: d.settings.HostRoot,
+	}), "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode it: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// syncCDI makes the folder hold exactly these files of ours. They are root's to read: they name tenants.
+func (d *Daemon) syncCDI(files map[string][]byte) error {
+	dir := d.settings.CDIDir
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if len(files) == 0 {
+			return nil
+		}
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if name := e.Name(); strings.HasPrefix(name, cdiPrefix) && strings.HasSuffix(name, ".json") && files[name] == nil {
+			errs = append(errs, os.Remove(filepath.Join(dir, name)))
+			d.counters.cdiWrites.Add(1)
+		}
+	}
+	for name, b := range files {
+		file := filepath.Join(dir, name)
+		if old, err := os.ReadFile(file); err == nil && string(old) == string(b) {
+			continue
+		}
+		errs = append(errs, store.WriteFile(file, b, 0o600))
+		d.counters.cdiWrites.Add(1)
+	}
+	return errors.Join(errs...)
+}
+
+// containerUse is how a container of a grant is started here; nil when none can be.
+func (d *Daemon) containerUse(slices []cgroup.SliceState, k grantKey) *api.ContainerUse {
+	if !d.cdi.offers(k) {
+		return nil
+	}
+	for _, s := range slices {
+		if s.Name != (cgroup.SliceName{Tenant: k.tenant, Grant: k.grant}) || s.Path == "" {
+			continue
+		}
+		u := &api.ContainerUse{Device: isolation.CDIKind + "=" + isolation.CDIDevice(k.tenant, k.grant), CgroupParent: path.Base(s.Path)}
+		podman := "podman run"
+		if d.port.Info().Adapter != "systemd" {
+			podman, u.CgroupParent = "podman --cgroup-manager=cgroupfs run", s.Path
+		}
+		u.Command = fmt.Sprintf("%s --cgroup-parent=%s --device=%s IMAGE", podman, u.CgroupParent, u.Device)
+		return u
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// containers are those cgroups under slices of grants that nobody of us made.
+type containers struct {
+	refused map[string]string // by cgroup: why it has no lease; only its loop touches it
+}
+
+// containerLoop finds containers that were started under a grant's slice, and keeps what runtimes are told current.
+func (d *Daemon) containerLoop(ctx context.Context) {
+	for {
+		timer := time.NewTimer(d.tuning.Load().sample)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-d.cdi.wake:
+			timer.Stop()
+			d.writeCDI(ctx)
+		case <-timer.C:
+		}
+		if d.desired.Load().enforcing() && d.port.Info().Adapter != "processes" {
+			d.findContainers(ctx)
+		}
+	}
+}
+
+// findContainers makes a lease of every cgroup under a grant's slice that holds processes and is no scope of ours. It runs
+// already, so a grant without room for it refuses nothing: that it has no lease is told, and as everybody on a GPU without
+// one it is left to the policy for those.
+func (d *Daemon) findContainers(ctx context.Context) {
+	h, err := cgroup.FindHierarchy()
+	if err != nil {
+		return
+	}
+	refused := map[string]string{}
+	for _, s := range d.observer.Last().Slices {
+		if s.Name.Grant == "" || s.Path == "" {
+			continue
+		}
+		below, err := h.Children(s.Path)
+		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+			d.log.Warn("cannot look for containers", "slice", s.Name, "error", err)
+		}
+		for _, cg := range below {
+			if d.ownScope(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
+				continue // A container's monitor is not in it, but beside it.
+			}
+			if _, known := d.visitors.At(cg); known {
+				continue
+			}
+			ps, err := h.Processes(cg)
+			if err != nil || len(ps) == 0 {
+				continue
+			}
+			if _, known := d.ownerOf(ps[0].PID); known {
+				continue
+			}
+			if err := d.admitContainer(ctx, s.Name, cg, ps[0]); err != nil {
+				refused[cg] = err.Error()
+				if d.containers.refused[cg] == "" {
+					d.events.publish(api.Event{Kind: "container.refused", Tenant: s.Name.Tenant, Message: fmt.Sprintf("%s under grant %s of %s has no lease: %v", containerName(cg), s.Name.Grant, s.Name.Tenant, err)})
+				}
+			}
+		}
+	}
+	d.containers.refused = refused
+	now := map[string]api.Condition{}
+	for cg, why := range refused {
+		now[cg] = api.Condition{Message: containerName(cg) + " has no lease: " + why, Hint: "it runs on; what it uses counts for nobody. Its cgroup is " + cg}
+	}
+	d.conditions.replace("container", now)
+}
+
+// ownScope tells whether a cgroup right under a grant's slice is one that we make.
+func (d *Daemon) ownScope(base string) bool {
+	if d.port.Info().Adapter == "systemd" {
+		return strings.HasPrefix(base, "gpushare-") || strings.HasPrefix(base, `gpushare\x2d`)
+	}
+	return strings.HasSuffix(base, ".scope")
+}
+
+// containerName is what a cgroup of a container is called in lists: runtimes name it by the container's long id.
+func containerName(cg string) string {
+	name := strings.TrimSuffix(path.Base(cg), ".scope")
+	for _, prefix := range []string{"libpod-", "docker-", "crio-", "cri-containerd-"} {
+		if id, ok := strings.CutPrefix(name, prefix); ok {
+			return "container " + id[:min(len(id), 12)]
+		}
+	}
+	return "container " + name
+}
+
+func (d *Daemon) admitContainer(ctx context.Context, s cgroup.SliceName, cg string, p cgroup.Process) error {
+	name := containerName(cg)
+	r := lease.Request{Tenant: s.Tenant, Grant: s.Grant, Admin: true, User: "root", Command: []string{name}, Held: lease.HeldContainer, Cgroup: cg}
+	if base := path.Base(cg); strings.HasSuffix(base, ".scope") || strings.HasSuffix(base, ".slice") {
+		r.Unit = base
+	}
+	ticket, err := d.table.Submit(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, wallTimeout)
+	defer cancel()
+	l, _, err := d.table.Start(ctx, ticket.ID(), lease.Process(p))
+	if err != nil {
+		ticket.Cancel()
+		return err
+	}
+	d.watchLease(l.ID)
+	d.leaseEvent(&l, "lease.started", name+" was started under the grant's slice")
+	return nil
+}

@@ -1,0 +1,19 @@
+package lease
+
+// Preview tells where the next lease of a grant would be now. ok is false when there is no such grant, or no place for
+// another lease of it. It takes nothing.
+func (t *Table) Preview(k Key) (p Place, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.ready {
+		return Place{}, false
+	}
+	for i := range t.view.Grants {
+		if g := &t.view.Grants[i]; g.Key() == k {
+			if found, _ := place(g, &t.view, t.occupancyLocked()); found != nil {
+				return *found, true
+			}
+		}
+	}
+	return Place{}, false
+}

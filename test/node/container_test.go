@@ -1,0 +1,243 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// described is what a container runtime reads of a grant; nil when there is nothing.
+func described(t *testing.T, n *harness.Node, device string) *cdiDevice {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(n.Dir, "cdi", "gpushare-"+device+".json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Kind    string      `json:"kind"`
+		Devices []cdiDevice `json:"devices"`
+	}
+	if err := json.Unmarshal(b, &file); err != nil || file.Kind != "gpushare.dev/gpu" || len(file.Devices) != 1 || file.Devices[0].Name != device {
+		t.Fatalf("%s is described as (%v):\n%s", device, err, b)
+	}
+	return &file.Devices[0]
+}
+
+type cdiDevice struct {
+	Name string `json:"name"`
+	Edit struct {
+		Env         []string `json:"env"`
+		DeviceNodes []struct {
+			Path     string `json:"path"`
+			HostPath string `json:"hostPath"`
+		} `json:"deviceNodes"`
+	} `json:"containerEdits"`
+}
+
+func (d *cdiDevice) has(path string) bool {
+	return d != nil && slices.ContainsFunc(d.Edit.DeviceNodes, func(n struct {
+		Path     string `json:"path"`
+		HostPath string `json:"hostPath"`
+	},
+	) bool {
+		return n.Path == path
+	})
+}
+
+func awaitDescribed(t *testing.T, n *harness.Node, what, device string, holds func(*cdiDevice) bool) *cdiDevice {
+	t.Helper()
+	var last *cdiDevice
+	err := harness.Await(soon(t), 10*time.Millisecond, what, func() (bool, error) {
+		last = described(t, n, device)
+		return holds(last), nil
+	})
+	if err != nil {
+		t.Fatalf("%v: %+v", err, last)
+	}
+	return last
+}
+
+// What runtimes are told of a grant is one free place of it, never one that somebody else has; and what runs under a
+// grant's slice without a scope of ours is a lease.
+func TestContainers(t *testing.T) {
+	t.Parallel()
+	mount := ""
+	if os.Geteuid() == 0 {
+		mount = unified(t)
+	}
+	n := start(t, quick)
+	if s := status(t, n); mount == "" || !strings.HasPrefix(s.Node.Adapter, "cgroupfs") {
+		t.Skipf("needs cgroups of our own, and processes are held by %s", s.Node.Adapter)
+	}
+	apply(t, n, shared)
+	there := func(d *cdiDevice) bool { return d != nil }
+	cut := awaitDescribed(t, n, "a MIG grant is not described", "red.cut", there)
+	s := status(t, n)
+	instance := ""
+	for _, in := range s.GPUs[0].MIG.Instances {
+		if in.Profile == "3g.20gb" {
+			instance = in.UUIDs[0]
+		}
+	}
+	if !slices.Contains(cut.Edit.Env, "CUDA_VISIBLE_DEVICES="+instance) || slices.ContainsFunc(cut.Edit.Env, func(kv string) bool { return strings.HasPrefix(kv, "GPUSHARE_LEASE=") }) {
+		t.Errorf("its environment is %v", cut.Edit.Env)
+	}
+	caps := 0
+	for _, node := range cut.Edit.DeviceNodes {
+		if _, err := os.Lstat(node.HostPath); err != nil {
+			t.Errorf("node %s is not there: %v", node.Path, err)
+		}
+		if strings.HasPrefix(node.Path, "/dev/nvidia-caps/") {
+			caps++
+		}
+	}
+	if caps != 2 || !cut.has("/dev/nvidiactl") {
+		t.Errorf("a MIG grant gets %+v", cut.Edit.DeviceNodes)
+	}
+	info, err := os.Stat(filepath.Join(n.Dir, "cdi", "gpushare-red.cut.json"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("its file: %v, %v: it names tenants, and is root's alone", info, err)
+	}
+
+	// Nothing changes, nothing is written.
+	count := func() uint64 {
+		t.Helper()
+		c, err := n.Client().Counters(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c["cdi.writes"]
+	}
+	before := count()
+	for range 3 {
+		if r := n.CLI(soon(t), "config", "reload"); r.Code != 0 {
+			t.Fatal(r.Err)
+		}
+	}
+	if after := count(); after != before || before == 0 {
+		t.Errorf("%d writes, then %d without a change", before, after)
+	}
+
+	// A whole GPU that one tenant has is nothing that the other's containers are given.
+	job, _ := begin(t, n, "blue", "whole", "sleep", "60")
+	awaitDescribed(t, n, "a GPU that blue has is described to red's containers", "red.whole", func(d *cdiDevice) bool { return d == nil })
+	awaitDescribed(t, n, "blue's own is not described any more", "blue.whole", there)
+	job.Kill()
+	awaitDescribed(t, n, "the GPU is free, and is not described", "red.whole", there)
+
+	// A container under the grant's slice.
+	r := n.CLI(soon(t), "env", "--cdi", "-t", "red", "--grant", "part")
+	_, parent, ok := strings.Cut(r.Out, "--cgroup-parent=")
+	parent, _, _ = strings.Cut(parent, " ")
+	if r.Code != 0 || !ok || !strings.Contains(r.Out, "--device=gpushare.dev/gpu=red.part IMAGE") {
+		t.Fatalf("env --cdi exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	told := follow(t, n)
+	dir := filepath.Join(mount, parent, "libpod-0123456789abcdef")
+	for _, d := range []string{dir, dir + "-conmon"} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := startOutside(t, n, 0, n.Burn("--gpu", s.GPUs[2].UUID, "--memory", "9GiB", "--hold")...)
+	monitor := startOutside(t, n, 0, "sleep", "60")
+	enter(t, dir+"-conmon", monitor.pid())
+	enter(t, dir, p.pid())
+	s = awaitStatus(t, n, "the container has no lease, or its memory does not count", func(s *api.Status) bool {
+		return len(s.Leases) == 1 && s.Leases[0].Memory != nil && s.Leases[0].Memory.Stage == "over"
+	})
+	l := s.Leases[0]
+	if l.Held != api.HeldContainer || l.Grant != "part" || l.Tenant != "red" || l.Walls.Cgroup != parent+"/libpod-0123456789abcdef" || !slices.Equal(l.Command, []string{"container 0123456789ab"}) {
+		t.Errorf("the lease is %+v", l)
+	}
+	if r := n.CLI(soon(t), "lease", "release", l.ID); r.Code != api.ExitUsage {
+		t.Errorf("releasing a container exits with %d: %s", r.Code, r.Err)
+	}
+	n.KillDaemon()
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if again := leaseByID(status(t, n), l.ID); again == nil || again.Held != api.HeldContainer {
+		t.Errorf("the next daemon knows it as %+v", again)
+	}
+	told = follow(t, n)
+	// Stopped, all of it ends: it ran under a slice of ours.
+	if r := n.CLI(soon(t), "lease", "stop", l.ID); r.Code != 0 {
+		t.Fatalf("stop exits with %d: %s", r.Code, r.Err)
+	}
+	told.await(t, "lease.ended", l.ID)
+	if p.living() || !monitor.living() {
+		t.Errorf("after a stop the container lives: %v, its monitor: %v", p.living(), monitor.living())
+	}
+
+	// A grant whose one lease is in use has no room for another container: that is told.
+	holder, id := begin(t, n, "red", "whole", "sleep", "60")
+	whole := filepath.Join(mount, filepath.Dir(parent), "whole.slice", "libpod-fedc")
+	if err := os.Mkdir(whole, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	second := startOutside(t, n, 0, "sleep", "60")
+	enter(t, whole, second.pid())
+	s = awaitStatus(t, n, "nobody says that a container has no lease", func(s *api.Status) bool { return hasCondition(s, "container", "container fedc has no lease") })
+	if len(s.Leases) != 1 || s.Leases[0].ID != id {
+		t.Errorf("the leases are %+v", s.Leases)
+	}
+	if !second.living() {
+		t.Error("a container without a lease was ended: the spec says only report")
+	}
+	for _, o := range []*outside{second, monitor} {
+		if err := o.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-o.done
+	}
+	holder.Kill()
+	awaitStatus(t, n, "it is gone, and is still told of", func(s *api.Status) bool { return !hasCondition(s, "container", "") && len(s.Leases) == 0 })
+
+	apply(t, n, "version: v1\nnode: {enforce: on}\ngpus: [{select: {index: 2}, mode: timeslice}]\n"+
+		"tenants: [{name: red, gpu: [{name: part, timeslice: {share: 30%, memory: 8GiB}}]}]\n")
+	awaitDescribed(t, n, "a grant that went is described still", "blue.part", func(d *cdiDevice) bool { return d == nil })
+	awaitDescribed(t, n, "a grant that stayed is not described", "red.part", there)
+}
+
+// The walls of the grant's slice hold for what root starts under it.
+func TestContainerIsInsideTheWalls(t *testing.T) {
+	t.Parallel()
+	n := walled(t)
+	r := n.CLI(soon(t), "env", "--cdi", "-t", "red", "--grant", "part", "--json")
+	var use api.ContainerUse
+	if err := json.Unmarshal([]byte(r.Out), &use); err != nil || r.Code != 0 {
+		t.Fatalf("env --cdi exits with %d: %v: %s%s", r.Code, err, r.Out, r.Err)
+	}
+	dir := filepath.Join(unified(t), use.CgroupParent, "libpod-1234")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx := soon(t)
+	out, err := exec.CommandContext(ctx, "sh", "-c", "echo $$ >"+dir+"/cgroup.procs; "+fmt.Sprintf(openNodes, n.Root())).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var got []string
+	for line := range strings.Lines(string(out)) {
+		got = append(got, strings.TrimPrefix(strings.TrimSpace(line), "open "))
+	}
+	slices.Sort(got)
+	if want := []string{"nvidia-uvm", "nvidia2", "nvidiactl"}; !slices.Equal(got, want) {
+		t.Errorf("it opens %v, want %v", got, want)
+	}
+}
