@@ -21,6 +21,8 @@ type Options struct {
 	Prefix  string       // of our units; "gpushare" when empty
 	Mount   string       // of the cgroup v2 hierarchy; found when empty
 	Log     *slog.Logger // nowhere when nil
+	// Journalctl reads the journal; found in the PATH when empty.
+	Journalctl string
 
 	// Walls tells how many device programs a cgroup has, given by its directory; cgroup.ErrNotFound when there is no such
 	// cgroup. Nil: nobody looks, and systemd's word about device rules is taken.
@@ -44,6 +46,8 @@ type Adapter struct {
 	freezer cgroup.Freezer
 	index   cgroup.Index
 	info    cgroup.Info
+
+	journalctl string
 
 	pidOnly atomic.Bool // this systemd does not take processes by descriptor
 
@@ -99,7 +103,7 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	}
 	a := &Adapter{
 		bus: bus, prefix: opt.Prefix, h: h, freezer: cgroup.Freezer{Root: h.Mount},
-		roots: dropinRoots(), walls: opt.Walls, asked: map[string]asked{},
+		roots: dropinRoots(), walls: opt.Walls, asked: map[string]asked{}, journalctl: opt.Journalctl,
 	}
 	if err := a.begin(ctx, controllers); err != nil {
 		bus.close()

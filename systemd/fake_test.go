@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,7 +29,8 @@ func signatures() map[string]string {
 		"TasksMax": "t", "IOWeight": "t", "AllowedCPUs": "ay", "DevicePolicy": "s", "DeviceAllow": "a(ss)",
 		"Description": "s", "Slice": "s", "PIDs": "au", "Delegate": "b", "CollectMode": "s", "TimeoutStopUSec": "t",
 		"ExecStart": "a(sasb)", "Environment": "as", "Restart": "s", "RestartUSec": "t", "Type": "s", "User": "s",
-		"WorkingDirectory": "s", "UMask": "u",
+		"WorkingDirectory": "s", "UMask": "u", "RemainAfterExit": "b", "IgnoreSIGPIPE": "b", "StandardOutput": "s", "StandardError": "s",
+		"SyslogIdentifier": "s", "StandardInputFileDescriptor": "h",
 	}
 }
 
@@ -59,6 +61,7 @@ type fakeUnit struct {
 	mainPID uint32
 	props   map[string]dbus.Variant
 	loaded  bool // made by StartTransientUnit, which refuses to make it again
+	main    *exec.Cmd
 }
 
 // fake is a service manager with the semantics that the adapter relies on: typed properties, DeviceAllow that appends
@@ -324,7 +327,53 @@ func (m manager) StartTransientUnit(name, mode string, props []fakeProperty, _ [
 			return "", fail("Failed", "%v", err)
 		}
 	}
+	if fd, ok := u.props["StandardInputFileDescriptor"]; ok {
+		delete(u.props, "StandardInputFileDescriptor")
+		if err := m.f.runLocked(u, int(fd.Value().(dbus.UnixFD))); err != nil {
+			return "", fail("Failed", "%v", err)
+		}
+	}
 	return m.f.jobLocked(name), nil
+}
+
+// runLocked runs a service's program in its cgroup, on the standard input that came with the call.
+func (f *fake) runLocked(u *fakeUnit, fd int) error {
+	stdin := os.NewFile(uintptr(fd), "stdin")
+	defer stdin.Close()
+	starts, _ := u.props["ExecStart"].Value().([][]any)
+	if len(starts) != 1 {
+		return fmt.Errorf("ExecStart is %v", u.props["ExecStart"])
+	}
+	argv, _ := starts[0][1].([]string)
+	dir, err := os.Open(f.h.Dir(u.cgroup))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdin = stdin
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	u.main, u.mainPID = cmd, uint32(cmd.Process.Pid)
+	go func() { // ends with the process, which ends with its test's cgroups
+		_ = cmd.Wait() // How it ended is read from its state.
+		f.set(func() {
+			ws, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+			code, status := int32(1), int32(ws.ExitStatus())
+			if ws.Signaled() {
+				code, status = 2, int32(ws.Signal())
+			}
+			u.mainPID, u.sub = 0, "exited"
+			if code != 1 || status != 0 {
+				u.active, u.sub = "failed", "failed"
+			}
+			u.props["ExecMainCode"], u.props["ExecMainStatus"] = dbus.MakeVariant(code), dbus.MakeVariant(status)
+			u.props["ExecMainExitTimestamp"] = dbus.MakeVariant(uint64(time.Now().UnixMicro()))
+		})
+	}()
+	return nil
 }
 
 func (m manager) KillUnit(name, who string, signal int32) *dbus.Error {

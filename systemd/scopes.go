@@ -161,6 +161,13 @@ func (a *Adapter) Adopt(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState,
 	}
 	unit := scopeUnit(a.prefix, s.ID)
 	scope, err := a.scopeCgroup(ctx, unit)
+	if errors.Is(err, cgroup.ErrNotFound) {
+		// A lease that nobody waits for is a service.
+		var st cgroup.ScopeState
+		if st, _, err = a.program(ctx, s.ID); err == nil {
+			unit, scope = st.Unit, path.Dir(st.Path)
+		}
+	}
 	if err != nil {
 		return cgroup.ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, err)
 	}
@@ -175,17 +182,22 @@ func (a *Adapter) Adopt(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState,
 func (a *Adapter) Scopes(ctx context.Context) ([]cgroup.ScopeState, error) { return a.scopeUnits(ctx) }
 
 func (a *Adapter) scopeUnits(ctx context.Context) ([]cgroup.ScopeState, error) {
-	units, err := a.list(ctx, escapeGlob(escape(a.prefix))+"-*.scope")
+	units, err := a.list(ctx, escapeGlob(escape(a.prefix))+"-*.scope", escapeGlob(escape(a.prefix))+"-lease-*.service")
 	if err != nil {
 		return nil, err
 	}
 	var states []cgroup.ScopeState
 	for _, u := range units {
+		kind := "Scope"
 		id, ok := scopeOf(a.prefix, u.Name)
+		if !ok {
+			kind = "Service"
+			id, ok = programOf(a.prefix, u.Name)
+		}
 		if !ok || u.ActiveState != "active" {
 			continue
 		}
-		cg, err := a.scopeCgroup(ctx, u.Name)
+		cg, err := a.unitCgroup(ctx, u.Name, kind)
 		if errors.Is(err, cgroup.ErrNotFound) {
 			continue // it ended meanwhile
 		}
@@ -206,6 +218,10 @@ func (a *Adapter) scopeUnits(ctx context.Context) ([]cgroup.ScopeState, error) {
 
 // scopeCgroup tells where the scope's cgroup is. ErrNotFound when it does not run.
 func (a *Adapter) scopeCgroup(ctx context.Context, unit string) (string, error) {
+	return a.unitCgroup(ctx, unit, "Scope")
+}
+
+func (a *Adapter) unitCgroup(ctx context.Context, unit, kind string) (string, error) {
 	active, err := a.state(ctx, unit)
 	if is(err, "NoSuchUnit") || err == nil && active != "active" {
 		return "", fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
@@ -213,7 +229,7 @@ func (a *Adapter) scopeCgroup(ctx context.Context, unit string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	cg, err := a.controlGroup(ctx, unit, "Scope")
+	cg, err := a.controlGroup(ctx, unit, kind)
 	if err == nil && cg == "" {
 		err = fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
 	}

@@ -42,6 +42,10 @@ type ServiceState struct {
 	MainPID int    // 0 when none runs
 	Result  string // "success", "exit-code", "signal", "timeout", …
 	Cgroup  string // where its processes are, empty when it does not run
+
+	exitCode   int    // of the main process: CLD_EXITED, CLD_KILLED, CLD_DUMPED of waitid(2); 0 while there is none
+	exitStatus int    // its exit code or the signal
+	exitTime   uint64 // microseconds since 1970
 }
 
 // Running tells whether the service's main process runs.
@@ -141,17 +145,21 @@ func (a *Adapter) StopService(ctx context.Context, name string, timeout time.Dur
 
 // ServiceState reads the service's state. cgroup.ErrNotFound when systemd does not know it.
 func (a *Adapter) ServiceState(ctx context.Context, name string) (ServiceState, error) {
+	return a.serviceState(ctx, name+".service")
+}
+
+func (a *Adapter) serviceState(ctx context.Context, unit string) (ServiceState, error) {
 	var st ServiceState
 	err := a.bus.do(ctx, func(ctx context.Context, l *link) error {
-		all, err := l.units.GetAllPropertiesContext(ctx, name+".service")
+		all, err := l.units.GetAllPropertiesContext(ctx, unit)
 		if is(err, "NoSuchUnit") {
-			return fmt.Errorf("service %s: %w", name, cgroup.ErrNotFound)
+			return fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
 		}
 		if err != nil {
-			return fmt.Errorf("cannot read service %s: %w", name, err)
+			return fmt.Errorf("cannot read unit %s: %w", unit, err)
 		}
 		if load, _ := all["LoadState"].(string); load == "not-found" {
-			return fmt.Errorf("service %s: %w", name, cgroup.ErrNotFound)
+			return fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
 		}
 		st = ServiceState{}
 		st.Active, _ = all["ActiveState"].(string)
@@ -161,6 +169,13 @@ func (a *Adapter) ServiceState(ctx context.Context, name string) (ServiceState, 
 		if pid, ok := all["MainPID"].(uint32); ok {
 			st.MainPID = int(pid)
 		}
+		if n, ok := all["ExecMainCode"].(int32); ok {
+			st.exitCode = int(n)
+		}
+		if n, ok := all["ExecMainStatus"].(int32); ok {
+			st.exitStatus = int(n)
+		}
+		st.exitTime, _ = all["ExecMainExitTimestamp"].(uint64)
 		return nil
 	})
 	return st, err

@@ -1,0 +1,148 @@
+package systemd
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/journal"
+)
+
+const (
+	// outputTimeout bounds one reading of the journal that does not follow it.
+	outputTimeout = 30 * time.Second
+	// maxMessage is the longest line of journalctl's that is read: JSON of a line of output, which the journal cuts at 48 KiB.
+	maxMessage = 1 << 20
+)
+
+// Output copies what a lease's service printed since then, and our notices to it, from the journal: only the last lines
+// when those are not negative. With ended it follows until that is closed, and copies what was written by then.
+func (a *Adapter) Output(ctx context.Context, id string, since time.Time, lines int, ended <-chan struct{}, to io.Writer) error {
+	unit := programUnit(a.prefix, id)
+	match := []string{"_SYSTEMD_UNIT=" + unit, "+", "OBJECT_SYSTEMD_UNIT=" + unit, "_UID=0"}
+	from := []string{"--since=@" + strconv.FormatInt(since.Unix(), 10)}
+	if lines >= 0 {
+		from = append(from, "--lines="+strconv.Itoa(lines))
+	} else {
+		from = append(from, "--lines=all")
+	}
+	a.syncJournal(ctx)
+	r := &journalReader{program: a.journalctl, to: to}
+	if ended == nil {
+		ctx, cancel := context.WithTimeout(ctx, outputTimeout)
+		defer cancel()
+		return r.read(ctx, append(from, match...))
+	}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() { // ends with following
+		select {
+		case <-ended:
+			stop()
+		case <-following.Done():
+		}
+	}()
+	if err := r.read(following, append(append([]string{"--follow"}, from...), match...)); following.Err() == nil && err != nil {
+		return err
+	}
+	if ctx.Err() != nil || r.err != nil {
+		return errors.Join(ctx.Err(), r.err)
+	}
+	// What was written before the end and not yet read.
+	a.syncJournal(ctx)
+	if r.cursor != "" {
+		from = []string{"--after-cursor=" + r.cursor, "--lines=all"}
+	}
+	last, cancel := context.WithTimeout(ctx, outputTimeout)
+	defer cancel()
+	return r.read(last, append(from, match...))
+}
+
+// syncJournal makes the journal write down what it has received.
+func (a *Adapter) syncJournal(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	// Without it the last lines may be missing, which is no reason not to show the others.
+	_ = exec.CommandContext(ctx, a.journalctl, "--sync").Run()
+}
+
+// journalReader copies messages out of the journal and remembers how far it came.
+type journalReader struct {
+	program string
+	to      io.Writer
+	cursor  string
+	err     error // of writing
+}
+
+// read runs journalctl once.
+func (r *journalReader) read(ctx context.Context, args []string) error {
+	cmd := exec.CommandContext(ctx, r.program, append([]string{"--no-pager", "--quiet", "--all", "--output=json", "--output-fields=MESSAGE"}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("cannot read the journal: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("cannot read the journal: %w", err)
+	}
+	lines := bufio.NewScanner(out)
+	lines.Buffer(make([]byte, 64<<10), maxMessage)
+	for lines.Scan() && r.err == nil {
+		r.line(lines.Bytes())
+	}
+	if r.err != nil || lines.Err() != nil {
+		_ = cmd.Process.Kill() // Nobody reads on.
+	}
+	err = cmd.Wait()
+	switch {
+	case r.err != nil:
+		return r.err
+	case lines.Err() != nil:
+		return fmt.Errorf("cannot read the journal: %w", lines.Err())
+	case err != nil && ctx.Err() == nil:
+		return fmt.Errorf("cannot read the journal: %w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return ctx.Err()
+}
+
+// line copies one message. One that is not text comes as an array of its bytes.
+func (r *journalReader) line(b []byte) {
+	var e struct {
+		Cursor  string          `json:"__CURSOR"`
+		Message json.RawMessage `json:"MESSAGE"`
+	}
+	if json.Unmarshal(b, &e) != nil {
+		return // Half a line, of a journalctl that was ended.
+	}
+	r.cursor = e.Cursor
+	var text string
+	if json.Unmarshal(e.Message, &text) != nil {
+		var numbers []int
+		if json.Unmarshal(e.Message, &numbers) != nil {
+			return
+		}
+		raw := make([]byte, len(numbers))
+		for i, n := range numbers {
+			raw[i] = byte(n)
+		}
+		text = string(raw)
+	}
+	_, r.err = io.WriteString(r.to, text+"\n")
+}
+
+// Note puts a line of ours into the journal, as one about the process: whoever looks at its service finds it there.
+func (a *Adapter) Note(pid int, line string) error {
+	if err := journal.Send(line, journal.PriNotice, map[string]string{"OBJECT_PID": strconv.Itoa(pid)}); err != nil {
+		return fmt.Errorf("cannot write to the journal: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package systemd
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/cgroup"
+)
+
+// word is a connection whose other end becomes a program's standard input.
+func word(t *testing.T) (ours net.Conn, theirs *os.File) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fds[0]), "ours")
+	defer f.Close()
+	if ours, err = net.FileConn(f); err != nil {
+		t.Fatal(err)
+	}
+	theirs = os.NewFile(uintptr(fds[1]), "theirs")
+	t.Cleanup(func() { ours.Close(); theirs.Close() })
+	return ours, theirs
+}
+
+// script waits for one word on its standard input and then does what is asked.
+func script(then string) []string { return []string{"/bin/sh", "-c", "read word; " + then} }
+
+// The life of a lease's service, on a service manager that is a fake and on cgroups and processes that are not.
+func TestProgramLife(t *testing.T) {
+	a, f := openReal(t)
+	for _, c := range []struct {
+		name, then string
+		exited     bool
+		code       int
+	}{{"fails", "exit 3", true, 3}, {"succeeds", "exit 0", true, 0}, {"is killed", "kill -9 $$", false, 9}} {
+		t.Run(c.name, func(t *testing.T) {
+			testProgram(t, a, c.then, c.exited, c.code)
+			for name := range f.units {
+				if strings.HasSuffix(name, ".service") {
+					t.Errorf("%s is still loaded", name)
+				}
+			}
+		})
+	}
+	started := strings.Join(f.taken(), "\n")
+	if !strings.Contains(started, "-lease-p1.service") {
+		t.Errorf("the calls were:\n%s", started)
+	}
+}
+
+func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
+	t.Helper()
+	ctx := within(t, 60*time.Second)
+	s := cgroup.Scope{ID: "p1", Slice: cgroup.SliceName{Tenant: "red", Grant: "dev"}, Closed: true, Description: "gpushare lease p1"}
+	ours, theirs := word(t)
+	st, p, err := a.StartProgram(ctx, s, script(then), theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	if err := a.h.Verify(p, st.Path); err != nil || filepath.Base(st.Path) != inner || filepath.Base(filepath.Dir(st.Path)) != st.Unit {
+		t.Errorf("it is not in %s: %v", st.Path, err)
+	}
+	if owner, ok := a.Owner(p.PID); !ok || owner != "p1" {
+		t.Errorf("its owner is %q", owner)
+	}
+	if again, err := a.Program(ctx, "p1"); err != nil || again != p {
+		t.Errorf("its main process is %+v, %v; want %+v", again, err, p)
+	}
+	// Another life of the daemon finds it.
+	a.index.Forget("p1")
+	if found, err := a.Adopt(ctx, s); err != nil || found != st {
+		t.Errorf("found %+v, %v; want %+v", found, err, st)
+	}
+	scopes, err := a.Scopes(ctx)
+	if err != nil || len(scopes) != 1 || scopes[0] != st {
+		t.Errorf("the scopes are %+v, %v", scopes, err)
+	}
+	if _, err := ours.Write([]byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.WaitEmpty(ctx, "p1"); err != nil {
+		t.Fatal(err)
+	}
+	r, err := a.Result(ctx, "p1")
+	if err != nil || r.Exited != exited || r.Code != code || time.Since(r.At).Abs() > time.Minute {
+		t.Errorf("it ended as %+v, %v", r, err)
+	}
+	if _, err := a.Result(ctx, "p1"); !errors.Is(err, cgroup.ErrNotFound) {
+		t.Errorf("asked again: %v", err)
+	}
+}
+
+// On a real service manager: the same, and its output.
+func TestHostProgram(t *testing.T) {
+	a := openHost(t, nil)
+	testProgram(t, a, "exit 3", true, 3)
+	testProgram(t, a, "exit 0", true, 0)
+	testProgram(t, a, "kill -TERM $$", false, 15)
+	testProgram(t, a, "kill -9 $$", false, 9)
+	ctx := within(t, 60*time.Second)
+	ours, theirs := word(t)
+	began := time.Now()
+	s := cgroup.Scope{ID: "p2", Slice: cgroup.SliceName{Tenant: "red", Grant: "dev"}}
+	_, p, err := a.StartProgram(ctx, s, script("echo one; echo two; read word; echo three"), theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	ended := make(chan struct{})
+	pipe, err := os.Create(filepath.Join(t.TempDir(), "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	followed := make(chan error, 1)
+	go func() { followed <- a.Output(ctx, "p2", began, -1, ended, pipe) }()
+	shown := func() string {
+		b, err := os.ReadFile(pipe.Name())
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+	if _, err := ours.Write([]byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its output is followed", func() bool { return strings.Contains(shown(), "one\ntwo\n") })
+	if err := a.Note(p.PID, "gpushare: a notice"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a notice to it is followed", func() bool { return strings.Contains(shown(), "gpushare: a notice\n") })
+	if _, err := ours.Write([]byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.WaitEmpty(ctx, "p2"); err != nil {
+		t.Fatal(err)
+	}
+	close(ended)
+	if err := <-followed; err != nil || shown() != "one\ntwo\ngpushare: a notice\nthree\n" {
+		t.Errorf("%v, the follower saw %q", err, shown())
+	}
+	if _, err := a.Result(ctx, "p2"); err != nil {
+		t.Error(err)
+	}
+	var last bytes.Buffer
+	if err := a.Output(ctx, "p2", began, 1, nil, &last); err != nil || last.String() != "three\n" {
+		t.Errorf("%v, its last line is %q", err, last.String())
+	}
+}
+
+// journalctl is a stand-in that says what it was asked and prints what a file holds.
+func journalctl(t *testing.T, follow, rest string) (program, asked string) {
+	t.Helper()
+	dir := t.TempDir()
+	program, asked = filepath.Join(dir, "journalctl"), filepath.Join(dir, "asked")
+	text := "#!/bin/sh\necho \"$*\" >>" + asked + "\ncase \"$*\" in\n*--sync*) ;;\n*--follow*) cat <<'X'\n" + follow + "\nX\nexec sleep 60 ;;\n*) cat <<'X'\n" + rest + "\nX\n;;\nesac\n"
+	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return program, asked
+}
+
+func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
+	if _, err := exec.LookPath("sh"); err != nil {
+		t.Skip(err)
+	}
+	program, asked := journalctl(t, `{"__CURSOR":"c1","MESSAGE":"one"}`+"\n"+`{"__CURSOR":"c2","MESSAGE":[116,119,255,111]}`, `{"__CURSOR":"c3","MESSAGE":"three"}`)
+	a := &Adapter{prefix: "gpushare", journalctl: program}
+	ended := make(chan struct{})
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	done := make(chan error, 1)
+	go func() {
+		done <- a.Output(within(t, 20*time.Second), "red-1", time.Unix(1000, 0), 5, ended, write)
+		write.Close()
+	}()
+	buf := make([]byte, 64)
+	got := ""
+	for got != "one\ntw\xffo\n" {
+		n, err := read.Read(buf)
+		if err != nil {
+			t.Fatalf("%v after %q", err, got)
+		}
+		got += string(buf[:n])
+	}
+	close(ended)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	n, err := read.Read(buf)
+	if err != nil || string(buf[:n]) != "three\n" {
+		t.Errorf("the rest is %q, %v", buf[:n], err)
+	}
+	b, err := os.ReadFile(asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"--follow --since=@1000 --lines=5 _SYSTEMD_UNIT=gpushare-lease-red-1.service + OBJECT_SYSTEMD_UNIT=gpushare-lease-red-1.service _UID=0",
+		"--after-cursor=c2 --lines=all _SYSTEMD_UNIT=",
+	} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("it was not asked %q:\n%s", want, b)
+		}
+	}
+}
+
+// A reader that goes away ends the reading.
+func TestOutputEndsWithItsReader(t *testing.T) {
+	program, _ := journalctl(t, `{"__CURSOR":"c1","MESSAGE":"one"}`, "")
+	a := &Adapter{prefix: "gpushare", journalctl: program}
+	if err := a.Output(within(t, 20*time.Second), "red-1", time.Now(), -1, make(chan struct{}), broken{}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, os.ErrClosed }
