@@ -209,13 +209,9 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 	if ps, err := t.h.Processes(scope); err == nil && len(ps) > 0 && !slices.Contains(ps, s.Process) {
 		return ScopeState{}, fmt.Errorf("cannot start scope %s: there is one already: %w", s.ID, inUse(ps))
 	}
-	run := path.Join(scope, inner)
-	undo := func() { _ = t.h.Remove(scope) } // what stays is empty and is swept later
-	for _, cg := range []string{scope, run} {
-		if err := mkdir(t.h.Dir(cg)); err != nil {
-			undo()
-			return ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
-		}
+	run, undo, err := t.makeScopeLocked(s, scope)
+	if err != nil {
+		return ScopeState{}, err
 	}
 	if _, err := t.setWall(scope, s.Closed, s.Devices); err != nil {
 		undo()
@@ -227,6 +223,19 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 	}
 	t.index.Register(s.ID, scope)
 	return ScopeState{ID: s.ID, Path: run}, nil
+}
+
+// makeScopeLocked makes a scope's directories, without anybody in them. mu is held.
+func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), err error) {
+	run = path.Join(scope, inner)
+	undo = func() { _ = t.h.Remove(scope) } // what stays is empty and is swept later
+	for _, cg := range []string{scope, run} {
+		if err := mkdir(t.h.Dir(cg)); err != nil {
+			undo()
+			return "", nil, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+		}
+	}
+	return run, undo, nil
 }
 
 // Adopt takes up a scope of an earlier life.

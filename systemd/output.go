@@ -96,7 +96,7 @@ func (r *journalReader) read(ctx context.Context, args []string) error {
 	}
 	lines := bufio.NewScanner(out)
 	lines.Buffer(make([]byte, 64<<10), maxMessage)
-	for lines.Scan() && r.err == nil {
+	for r.err == nil && lines.Scan() {
 		r.line(lines.Bytes())
 	}
 	if r.err != nil || lines.Err() != nil {

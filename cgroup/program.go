@@ -1,0 +1,87 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Spawn starts a process that waits to be told what to become, in the cgroup whose open directory it is given, or
+// without one where that is nil.
+type Spawn func(ctx context.Context, cgroup *os.File) (Process, error)
+
+// clearTimeout bounds the clearing up after a start that failed.
+const clearTimeout = 10 * time.Second
+
+// StartProgram makes a scope and has its first process born inside, with the scope's own rules in force. The process must
+// wait; it is told to go on when this has returned.
+func (t *Tree) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeState, Process, error) {
+	fail := func(err error) (ScopeState, Process, error) {
+		return ScopeState{}, Process{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+	}
+	if err := checkScope(s); err != nil {
+		return ScopeState{}, Process{}, err
+	}
+	scope := path.Join(t.slicePath(s.Slice), s.ID+scopeSuffix)
+	run, err := t.makeScope(s, scope)
+	if err != nil {
+		return ScopeState{}, Process{}, err
+	}
+	// The lock is not held meanwhile: many may start at once. Whoever removes the empty scope now makes this start fail.
+	p, err := t.spawn(ctx, run, spawn)
+	if err != nil {
+		clear, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearTimeout)
+		defer cancel()
+		return fail(errors.Join(err, t.h.Kill(clear, scope), t.h.Remove(scope)))
+	}
+	t.index.Register(s.ID, scope)
+	return ScopeState{ID: s.ID, Path: run}, p, nil
+}
+
+func (t *Tree) makeScope(s Scope, scope string) (run string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, err := t.makeSliceLocked(s.Slice); err != nil {
+		return "", err
+	}
+	if ps, err := t.h.Processes(scope); err == nil && len(ps) > 0 {
+		return "", fmt.Errorf("cannot start scope %s: there is one already: %w", s.ID, inUse(ps))
+	}
+	run, _, err = t.makeScopeLocked(s, scope)
+	return run, err
+}
+
+func (t *Tree) spawn(ctx context.Context, run string, spawn Spawn) (Process, error) {
+	dir, err := os.OpenFile(t.h.Dir(run), os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return Process{}, err
+	}
+	defer dir.Close()
+	p, err := spawn(ctx, dir)
+	if err != nil {
+		return Process{}, err
+	}
+	return p, t.h.Verify(p, run)
+}
+
+// StartProgram starts a process and makes it and all it starts one scope.
+func (p *Processes) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeState, Process, error) {
+	if err := checkScope(s); err != nil {
+		return ScopeState{}, Process{}, err
+	}
+	first, err := spawn(ctx, nil)
+	if err != nil {
+		return ScopeState{}, Process{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+	}
+	s.Process = first
+	state, err := p.StartScope(ctx, s)
+	if err != nil {
+		return ScopeState{}, Process{}, errors.Join(err, signal(first, unix.SIGKILL))
+	}
+	return state, first, nil
+}
