@@ -220,6 +220,16 @@ type Lease struct {
 	Created    time.Time    `json:"created"`
 	Started    *time.Time   `json:"started,omitempty"`
 	Ends       *time.Time   `json:"ends,omitempty"` // max_time
+	Ended      *time.Time   `json:"ended,omitempty"`
+	Reason     string       `json:"reason,omitempty"` // why it ends or ended
+	Result     string       `json:"result,omitempty"` // how its command ended, where somebody saw it: "exited with 3"
+	Exit       *int         `json:"exit,omitempty"`   // the same as a shell tells it: 128 and the signal's number when one ended it
+}
+
+// LeaseList answers GET /v1/leases.
+type LeaseList struct {
+	SchemaVersion int     `json:"schema_version"` // 1
+	Leases        []Lease `json:"leases"`
 }
 
 // LeaseShare is a share of a GPU's time or threads.
@@ -256,6 +266,19 @@ type LeaseRequest struct {
 	GPU     string    `json:"gpu,omitempty"`    // "mig:2g.10gb", "exclusive", "timeslice", "mps"
 	Command []string  `json:"command"`
 	Wait    *Duration `json:"wait,omitempty"` // absent: refuse at once when nothing is free
+	// Key is the caller's own mark of this request. Asked again with it, after the daemon went away, one gets what one
+	// had: the place in the queue, or the lease.
+	Key string `json:"key,omitempty"`
+	// Detach starts the command as a service that nobody waits for, instead of the process that asks.
+	Detach *Detach `json:"detach,omitempty"`
+}
+
+// Detach is what a command is started with that nobody waits for. As whom is taken from the socket.
+type Detach struct {
+	Path        string   `json:"path"` // of the program, absolute
+	Dir         string   `json:"dir"`  // working directory, absolute
+	Environment []string `json:"environment,omitempty"`
+	UMask       int      `json:"umask"`
 }
 
 // AttachRequest is the body of POST /v1/leases/attach. Exactly one of PID, Unit and Cgroup is set: what is attached stays
@@ -280,6 +303,7 @@ type LeaseGrant struct {
 	Chosen      string            `json:"chosen,omitempty"` // which grant, and why, in one line
 	Warnings    []string          `json:"warnings,omitempty"`
 	Error       *Error            `json:"error,omitempty"`
+	ExitCode    int               `json:"exit_code,omitempty"` // with Error: the command could not be run, and why as a shell tells it (126, 127)
 }
 
 // Plan is what would change, or what changed.

@@ -213,10 +213,6 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 	if err != nil {
 		return ScopeState{}, err
 	}
-	if _, err := t.setWall(scope, s.Closed, s.Devices); err != nil {
-		undo()
-		return ScopeState{}, fmt.Errorf("cannot start scope %s: cannot set its device rules: %w", s.ID, err)
-	}
 	if err := t.h.Place(s.Process, run); err != nil {
 		undo()
 		return ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
@@ -225,7 +221,7 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 	return ScopeState{ID: s.ID, Path: run}, nil
 }
 
-// makeScopeLocked makes a scope's directories, without anybody in them. mu is held.
+// makeScopeLocked makes a scope's directories with their wall, without anybody in them. mu is held.
 func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), err error) {
 	run = path.Join(scope, inner)
 	undo = func() { _ = t.h.Remove(scope) } // what stays is empty and is swept later
@@ -234,6 +230,10 @@ func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), 
 			undo()
 			return "", nil, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 		}
+	}
+	if _, err := t.setWall(scope, s.Closed, s.Devices); err != nil {
+		undo()
+		return "", nil, fmt.Errorf("cannot start scope %s: cannot set its device rules: %w", s.ID, err)
 	}
 	return run, undo, nil
 }

@@ -25,6 +25,9 @@ import (
 // Client talks to one daemon. Set the fields before the first use and leave them.
 type Client struct {
 	Socket string // api.SocketPath when empty
+	// Patience is how long a daemon that went away during a request for a lease is waited for, without a wait of the
+	// request's own; 15 s when zero.
+	Patience time.Duration
 
 	once sync.Once
 	http *http.Client
@@ -150,8 +153,21 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		e.Message += ": " + err.Error()
 		e.Hint = "if the daemon was just restarted, try again"
 	}
-	return e
+	op, ok := errors.AsType[*net.OpError](err)
+	return &noAnswer{e, !ok || op.Op != "dial"}
 }
+
+// noAnswer is that nobody answered a request. One that was on its way may have been carried out.
+type noAnswer struct {
+	e     *api.Error
+	onWay bool
+}
+
+// Error gives the message.
+func (n *noAnswer) Error() string { return n.e.Message }
+
+// Unwrap gives the error as the API knows it.
+func (n *noAnswer) Unwrap() error { return n.e }
 
 func get[T any](ctx context.Context, c *Client, path string, query url.Values) (*T, error) {
 	out := new(T)
@@ -318,16 +334,17 @@ func (c *Client) StopLease(ctx context.Context, id string) error {
 	return c.Do(ctx, http.MethodDelete, "/v1/leases/"+url.PathEscape(id), nil, nil, nil, nil)
 }
 
-// Lease asks for a lease for the calling process and blocks until it is walled in. Every line before the last goes to
-// progress. A lease that was granted is never given back by ctx: it ends with the process.
-func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
-	return c.lease(ctx, "/v1/leases", r, progress)
-}
-
 // Attach asks for a lease for something that runs already and stays where it is. Otherwise it is as Lease, but that the
 // lease does not end with the calling process.
 func (c *Client) Attach(ctx context.Context, r api.AttachRequest, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
-	return c.lease(ctx, "/v1/leases/attach", r, progress)
+	g, err := c.lease(ctx, "/v1/leases/attach", r, progress)
+	if errors.Is(err, errLost) {
+		err = &api.Error{
+			Kind: api.KindUnavailable, Message: "gpushared went away while the lease was waited for",
+			Hint: "see 'gpushare lease list' when it is back, and attach again if it is not there",
+		}
+	}
+	return g, err
 }
 
 // ReleaseLease takes an attached lease from the books. Its processes go on.
@@ -335,36 +352,53 @@ func (c *Client) ReleaseLease(ctx context.Context, id string) error {
 	return c.Do(ctx, http.MethodPost, "/v1/leases/"+url.PathEscape(id)+"/release", nil, nil, nil, nil)
 }
 
-func (c *Client) lease(ctx context.Context, path string, r any, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
-	body, err := json.Marshal(r)
-	if err != nil {
-		return nil, fmt.Errorf("cannot encode the request: %w", err)
+// Leases lists leases; with all also those that ended lately.
+func (c *Client) Leases(ctx context.Context, all bool) ([]api.Lease, error) {
+	q := url.Values{}
+	if all {
+		q.Set("all", "1")
 	}
-	res, err := c.send(ctx, http.MethodPost, path, nil, body, http.Header{"Content-Type": {"application/json"}})
+	l, err := get[api.LeaseList](ctx, c, "/v1/leases", q)
 	if err != nil {
 		return nil, err
 	}
-	defer res.Body.Close()
-	for d := json.NewDecoder(res.Body); ; {
-		line := new(api.LeaseGrant)
-		if err := d.Decode(line); err != nil {
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			return nil, &api.Error{
-				Kind: api.KindUnavailable, Message: "gpushared went away while the lease was waited for",
-				Hint: "run the command again: a place in the queue does not outlive the daemon",
-			}
-		}
-		switch {
-		case line.Error != nil:
-			return nil, line.Error
-		case line.Environment != nil, line.Lease != nil && line.Lease.State == api.LeaseRunning:
-			return line, nil // An environment that adds nothing is not sent.
-		default:
-			progress(line)
-		}
+	notNil(&l.Leases)
+	return l.Leases, nil
+}
+
+// Logs copies what a lease printed that nobody waits for: all that is kept, or its last lines when those are not negative.
+// With follow it goes on until the lease ends.
+func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool, to io.Writer) error {
+	q := url.Values{}
+	if lines >= 0 {
+		q.Set("lines", strconv.Itoa(lines))
 	}
+	if follow {
+		q.Set("follow", "1")
+	}
+	res, err := c.send(ctx, http.MethodGet, "/v1/leases/"+url.PathEscape(id)+"/logs", q, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	out := &noted{w: to}
+	if _, err = io.Copy(out, res.Body); err == nil || out.err != nil {
+		return out.err
+	}
+	return unreadable(ctx, err)
+}
+
+// noted remembers that writing failed, which is not the daemon's.
+type noted struct {
+	w   io.Writer
+	err error
+}
+
+// Write writes.
+func (n *noted) Write(b []byte) (int, error) {
+	k, err := n.w.Write(b)
+	n.err = err
+	return k, err
 }
 
 // Events calls f for every event from now on until ctx ends.

@@ -272,7 +272,9 @@ func TestListsAreNotNil(t *testing.T) {
 func lease(t *testing.T, c *client.Client) (granted *api.LeaseGrant, progress []int, err error) {
 	t.Helper()
 	granted, err = c.Lease(t.Context(), api.LeaseRequest{Tenant: "red", Command: []string{"true"}}, func(g *api.LeaseGrant) {
-		progress = append(progress, g.Lease.Position)
+		if g.Lease != nil {
+			progress = append(progress, g.Lease.Position)
+		}
 	})
 	return granted, progress, err
 }
@@ -332,12 +334,43 @@ func TestLeaseStream(t *testing.T) {
 				queued(w, 3)
 				_, _ = io.WriteString(w, last)
 			})
+			c.Patience = time.Nanosecond
 			_, progress, err := lease(t, c)
 			if e := refused(t, err); e.Kind != api.KindUnavailable || !strings.Contains(e.Hint, "again") || len(progress) != 1 {
 				t.Errorf("after %v: %s: %s", progress, e.Kind, e.Message)
 			}
 		})
 	}
+	t.Run("the daemon comes back", func(t *testing.T) {
+		var keys []string
+		c := serve(t, func(w http.ResponseWriter, q *http.Request) {
+			var asked api.LeaseRequest
+			if err := json.NewDecoder(q.Body).Decode(&asked); err != nil {
+				t.Error(err)
+			}
+			keys = append(keys, asked.Key)
+			if len(keys) < 3 {
+				queued(w, 2)
+				panic(http.ErrAbortHandler)
+			}
+			line(w, api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseRunning}})
+		})
+		g, progress, err := lease(t, c)
+		if err != nil || g.Lease.ID != "red-1" || len(progress) != 2 {
+			t.Errorf("granted %+v after %v, %v", g, progress, err)
+		}
+		if len(keys) != 3 || keys[0] == "" || keys[1] != keys[0] || keys[2] != keys[0] {
+			t.Errorf("it asked with the keys %q", keys)
+		}
+	})
+	t.Run("what could not be run has its exit code", func(t *testing.T) {
+		c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			line(w, api.LeaseGrant{Error: &api.Error{Kind: api.KindInvalid, Message: "cannot run x"}, ExitCode: 127})
+		})
+		if g, _, err := lease(t, c); refused(t, err).Message != "cannot run x" || g.ExitCode != 127 {
+			t.Errorf("granted %+v, %v", g, err)
+		}
+	})
 	t.Run("the user gives up", func(t *testing.T) {
 		gone := make(chan struct{})
 		c := serve(t, func(w http.ResponseWriter, q *http.Request) {

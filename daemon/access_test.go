@@ -104,6 +104,8 @@ func mayUse() map[string][]string {
 		"GET /v1/operations/{id}":      seers,
 		"GET /v1/doctor":               seers,
 		"GET /v1/counters":             seers,
+		"GET /v1/leases":               known,
+		"GET /v1/leases/{id}/logs":     members,
 		"POST /v1/leases":              members,
 		"POST /v1/leases/attach":       members,
 		"POST /v1/leases/{id}/release": members,

@@ -52,7 +52,7 @@ func (d *Daemon) postAttach(c *call) error {
 	if g.uid >= 0 && g.uid != c.caller.uid {
 		r.User, r.UID = d.rosters.names.UserName(g.uid), g.uid
 	}
-	return d.admit(c, r, lease.Process(g.process), c.caller.name+" attached "+g.text)
+	return d.admit(c, r, lease.Process(g.process), nil, c.caller.name+" attached "+g.text)
 }
 
 // guest finds what a request means, and refuses what the caller may not attach.

@@ -83,7 +83,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		return nil, err
 	}
 	undo = append(undo, h.close)
-	d.port, d.follow, d.visitors, d.guard, d.logins, d.closeHolder = h.port, h.follow, h.visitors, h.guard, h.logins, h.close
+	d.port, d.follow, d.visitors, d.guard, d.logins, d.programs, d.closeHolder = h.port, h.follow, h.visitors, h.guard, h.logins, h.programs, h.close
 	if h.guard != nil {
 		d.gate = h.guard
 	}
@@ -110,12 +110,13 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 // leaseChanged is told with the table's lock held: it only leaves marks.
 func (d *Daemon) leaseChanged(l lease.Lease) {
 	if l.State == lease.Gone {
-		d.departures.tell()
+		d.endings.add(l)
 		select {
 		case d.leavers.wake <- struct{}{}:
 		default: // A look is due already.
 		}
 	}
+	d.departures.tell() // Or it moved on, which some wait for too.
 	d.page.touch()
 	d.cdi.poke()
 	for _, wake := range []chan struct{}{d.samples.wake, d.timeWake} {

@@ -56,6 +56,9 @@ type Daemon struct {
 	watchers   watchers
 	departures departures
 	leavers    leavers
+	programs   programs
+	pending    pending
+	endings    endings
 	samples    samples
 	shares     shares
 	page       page
@@ -150,6 +153,9 @@ func (d *Daemon) begin(ctx context.Context) {
 	d.refresh(d.observer.Last())
 	d.kick() // What a boot took away is restored now, and not when the timer comes round.
 }
+
+// stopping tells whether the daemon is told to end.
+func (d *Daemon) stopping() bool { return d.ctx != nil && d.ctx.Err() != nil }
 
 func (d *Daemon) close() {
 	if err := d.driver.Close(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	devices "github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/mps"
 	"github.com/gpushare/gpushare/systemd"
@@ -29,6 +30,7 @@ type holder struct {
 	units    mps.Units
 	logins   *loginGuard
 	launcher worker.Launcher
+	programs programs
 	close    func()
 }
 
@@ -44,13 +46,15 @@ func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, reloaded f
 		follow: cgroup.NewProcesses(briefly(why)), launcher: worker.Exec{Stderr: os.Stderr}, close: func() {},
 		units: &mps.Detached{Dir: filepath.Join(s.RunDir, "units")},
 	}
+	keepers := &launch.Keepers{Dir: filepath.Join(s.StateDir, "output"), Program: s.Start}
+	h.programs = keptPrograms{keepers, h.follow, h.follow}
 	// One port is not known yet: nobody is asked before it is.
 	h.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{Elsewhere: func(pid int) bool { _, ok := h.port.Owner(pid); return ok }})
 	switch kind {
 	case cgroup.KindSystemd:
 		return h.onSystemd(ctx, s, log, reloaded)
 	case cgroup.KindCgroupfs:
-		return h.onCgroupfs(ctx, s)
+		return h.onCgroupfs(ctx, s, keepers)
 	case cgroup.KindProcesses:
 	}
 	h.port = h.follow
@@ -72,6 +76,7 @@ func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, re
 	h.logins = newLoginGuard(a.Hierarchy(), s, a.Info())
 	h.units = systemUnits{a}
 	h.launcher = systemWorkers{a}
+	h.programs = unitPrograms{a, s.Start}
 	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
 	// The thawer is a unit of its own, which the package ships.
 	h.guard, err = cgroup.Guarded(a, cgroup.GuardOptions{RunDir: s.RunDir})
@@ -97,7 +102,7 @@ func lookAtWalls(log *slog.Logger) func(dir string) (int, error) {
 	}
 }
 
-func (h *holder) onCgroupfs(ctx context.Context, s Settings) (*holder, error) {
+func (h *holder) onCgroupfs(ctx context.Context, s Settings, keepers *launch.Keepers) (*holder, error) {
 	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: s.CgroupRoot})
 	if err != nil {
 		return nil, err
@@ -105,6 +110,7 @@ func (h *holder) onCgroupfs(ctx context.Context, s Settings) (*holder, error) {
 	h.port = t
 	h.logins = newLoginGuard(t.Hierarchy(), s, t.Info())
 	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
+	h.programs = keptPrograms{keepers, t, h.follow}
 	if h.guard, err = cgroup.Guarded(t, cgroup.GuardOptions{RunDir: s.RunDir}); err != nil {
 		return nil, err
 	}

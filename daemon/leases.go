@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -34,29 +35,41 @@ func (d *Daemon) postLease(c *call) error {
 	if err != nil {
 		return err
 	}
-	var q api.LeaseRequest
-	if err := json.Unmarshal(b, &q); err != nil {
-		return &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()}
-	}
-	if len(q.Command) == 0 {
-		return &api.Error{Kind: api.KindInvalid, Message: "cannot run nothing: the request names no command"}
+	q, err := decodeRequest(b)
+	if err != nil {
+		return err
 	}
 	p := c.caller.process
 	if p.Start == 0 {
 		return &api.Error{Kind: api.KindUnavailable, Message: "cannot start a lease: the process that asked is gone"}
 	}
+	if again, ok := d.askedBefore(c, q); ok {
+		return again
+	}
+	held := lease.HeldRun
+	var program *launch.Program
+	if q.Detach != nil {
+		held, p = lease.HeldDetached, cgroup.Process{}
+		if program, err = programOf(q, c.caller); err != nil {
+			return err
+		}
+	}
 	return d.admit(c, lease.Request{
 		Tenant: q.Tenant, Grant: q.Grant, GPU: q.GPU, Member: c.caller.tenants, Admin: c.caller.admin,
-		User: c.caller.name, UID: c.caller.uid, Command: q.Command, Wait: (*time.Duration)(q.Wait),
-	}, lease.Process(p), fmt.Sprintf("%s started %s", c.caller.name, strings.Join(q.Command, " ")))
+		User: c.caller.name, UID: c.caller.uid, Command: q.Command, Wait: (*time.Duration)(q.Wait), Held: held, Key: q.Key,
+	}, lease.Process(p), program, fmt.Sprintf("%s started %s", c.caller.name, strings.Join(q.Command, " ")))
 }
 
-// admit gives a request its place and puts the process behind its walls. It answers with lines, the last of which tells
-// the outcome.
-func (d *Daemon) admit(c *call, r lease.Request, p lease.Process, started string) error {
+// admit gives a request its place and puts the process behind its walls; with a program it starts that instead. It answers
+// with lines, the last of which tells the outcome.
+func (d *Daemon) admit(c *call, r lease.Request, p lease.Process, program *launch.Program, started string) error {
 	ticket, err := d.table.Submit(r)
 	if err != nil {
 		return err
+	}
+	if program != nil {
+		d.pending.put(ticket.ID(), program)
+		defer d.pending.take(ticket.ID())
 	}
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(c.w)
@@ -66,6 +79,9 @@ func (d *Daemon) admit(c *call, r lease.Request, p lease.Process, started string
 		_ = http.NewResponseController(c.w).Flush()
 	}
 	placed, err := ticket.Await(c.ctx(), func(l api.Lease) { line(&api.LeaseGrant{Lease: &l}) })
+	if err != nil && d.stopping() {
+		panic(http.ErrAbortHandler) // The daemon ends and the caller comes again: a refusal would send him away.
+	}
 	if err != nil {
 		line(&api.LeaseGrant{Error: d.leaseError(err)})
 		return nil
@@ -76,7 +92,7 @@ func (d *Daemon) admit(c *call, r lease.Request, p lease.Process, started string
 	l, inside, err := d.table.Start(ctx, ticket.ID(), p)
 	if err != nil {
 		ticket.Cancel()
-		line(&api.LeaseGrant{Error: d.leaseError(err)})
+		line(d.startError(err))
 		return nil
 	}
 	d.watchLease(l.ID)
@@ -94,6 +110,14 @@ func (d *Daemon) leaseError(err error) *api.Error {
 	}
 	d.log.Warn("a lease was not started", "error", err)
 	return &api.Error{Kind: api.KindUnavailable, Message: err.Error(), Hint: "see the journal of gpushared"}
+}
+
+// startError is why a lease that had its place was not started; its command may be why.
+func (d *Daemon) startError(err error) *api.LeaseGrant {
+	if f, ok := errors.AsType[*launch.Failure](err); ok {
+		return &api.LeaseGrant{Error: &api.Error{Kind: api.KindInvalid, Message: f.Message}, ExitCode: f.Code}
+	}
+	return &api.LeaseGrant{Error: d.leaseError(err)}
 }
 
 func (d *Daemon) leaseEvent(l *lease.Lease, kind, message string) {
@@ -128,7 +152,12 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 		port = cgroup.Port(d.follow)
 	}
 	info := port.Info()
-	state, err := port.StartScope(ctx, scopeOf(&l, cgroup.Process(p), rules))
+	var state cgroup.ScopeState
+	if program := d.pending.take(l.ID); program != nil {
+		state, err = d.startProgram(ctx, scopeOf(&l, cgroup.Process{}, rules), program, &inside, want.enforcing())
+	} else {
+		state, err = port.StartScope(ctx, scopeOf(&l, cgroup.Process(p), rules))
+	}
 	if err != nil {
 		return lease.Inside{}, err
 	}
@@ -154,6 +183,9 @@ func (w walls) Unwall(ctx context.Context, l lease.Lease) error {
 		if err := port.KillScope(ctx, l.ID); err != nil {
 			return fmt.Errorf("cannot clear its cgroup: %w", err)
 		}
+	}
+	if l.Held == lease.HeldDetached {
+		w.d.programEnded(ctx, l.ID)
 	}
 	return nil
 }
@@ -263,6 +295,9 @@ func (d *Daemon) awaitEnd(ctx context.Context, id string) {
 			defer cancel()
 		}
 	}
+	if l.Held == lease.HeldDetached {
+		why = d.endOf(id)
+	}
 	d.leaseEvent(&l, "lease.ended", why)
 	d.kick()
 }
@@ -289,6 +324,7 @@ func (d *Daemon) stopLease(ctx context.Context, l *lease.Lease, reason string, g
 		return err
 	}
 	d.table.Notice(l.ID, lease.Notice{Kind: "lease.stopping", Text: "it is being stopped: " + reason})
+	d.awaitDelivery(ctx)
 	if l.Visiting() {
 		return d.stopVisitor(ctx, l, reason, grace)
 	}
@@ -407,11 +443,15 @@ func (d *Daemon) ownerOf(pid int) (string, bool) {
 
 // saveLeases keeps the table until the next boot, before anybody is told of a lease.
 func (d *Daemon) saveLeases(_ context.Context, state []byte) error {
+	d.saveEndings()
 	return d.writeRun("leases.json", state)
 }
 
 // restoreLeases finds the leases of an earlier life again, and ends those whose processes are gone.
 func (d *Daemon) restoreLeases(ctx context.Context) error {
+	if err := d.restoreEndings(); err != nil {
+		d.log.Warn("what is known of leases that ended is lost", "error", err)
+	}
 	b, err := d.readRun("leases.json")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -423,7 +463,11 @@ func (d *Daemon) restoreLeases(ctx context.Context) error {
 		return err
 	}
 	for _, l := range d.table.Live() {
+		if l.Held == lease.HeldDetached {
+			d.findProgram(ctx, &l)
+		}
 		if d.adopt(ctx, &l) {
+			d.table.Found(l.ID, l.Process)
 			d.watchLease(l.ID)
 			continue
 		}
@@ -432,6 +476,12 @@ func (d *Daemon) restoreLeases(ctx context.Context) error {
 			d.log.Error("cannot end a lease", "lease", l.ID, "error", err)
 		}
 	}
+	d.programs.sweep(func(id string) bool {
+		_, live := d.table.Get(id)
+		_, known := d.endings.get(id)
+		return live || known
+	})
+	d.awaitReturns()
 	return nil
 }
 

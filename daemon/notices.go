@@ -13,12 +13,15 @@ const (
 	noticeQueue = 256
 	// noticeTimeout bounds the finding of a lease's processes. Terminals themselves are never waited for.
 	noticeTimeout = 2 * time.Second
+	// deliveryTimeout bounds the wait for a notice that must be seen before something happens.
+	deliveryTimeout = 500 * time.Millisecond
 )
 
 // told is a notice with its lease as it was then: by the time that it is delivered the lease may be gone from the table.
 type told struct {
 	lease lease.Lease
 	text  string
+	done  chan struct{} // instead of a notice: closed when those before it are delivered
 }
 
 // noticed is called with the table's lock held: it publishes and queues, and does not wait.
@@ -28,7 +31,7 @@ func (d *Daemon) noticed(l lease.Lease, n lease.Notice) {
 	}
 	d.page.touch()
 	select {
-	case d.notices <- told{l, n.Text}:
+	case d.notices <- told{lease: l, text: n.Text}:
 	default:
 		d.log.Warn("a notice does not reach its terminal: too many wait", "lease", l.ID, "notice", n.Text)
 	}
@@ -41,12 +44,39 @@ func (d *Daemon) noticeLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case n := <-d.notices:
+			if n.done != nil {
+				close(n.done)
+				continue
+			}
 			d.deliver(ctx, n)
 		}
 	}
 }
 
+// awaitDelivery waits a moment until the notices so far are delivered: who is told why he is stopped must hear it before.
+func (d *Daemon) awaitDelivery(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
+	defer cancel()
+	done := make(chan struct{})
+	select {
+	case d.notices <- told{done: done}:
+	default:
+		return // Too many wait: nobody is held up for that.
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
 func (d *Daemon) deliver(ctx context.Context, n told) {
+	if n.lease.Held == lease.HeldDetached {
+		// It has no terminal: what it prints is what its user reads.
+		if err := d.programs.note(&n.lease, noticeLine(&n.lease, n.text)); err != nil {
+			d.log.Debug("a notice does not reach the output of its lease", "lease", n.lease.ID, "error", err)
+		}
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, noticeTimeout)
 	defer cancel()
 	members, err := d.portOf(&n.lease).Members(ctx, n.lease.ID)

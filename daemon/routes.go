@@ -25,6 +25,8 @@ func routes() []route {
 		{http.MethodPost, "/v1/leases", member, "run on a GPU", (*Daemon).postLease},
 		{http.MethodPost, "/v1/leases/attach", member, "attach a process to a GPU", (*Daemon).postAttach},
 		{http.MethodPost, "/v1/leases/{id}/release", member, "release a lease", (*Daemon).releaseLease},
+		{http.MethodGet, "/v1/leases", reader, "look at leases", (*Daemon).getLeases},
+		{http.MethodGet, "/v1/leases/{id}/logs", member, "read the output of a lease", (*Daemon).getLogs},
 		{http.MethodDelete, "/v1/leases/{id}", member, "stop a lease", (*Daemon).deleteLease},
 		{http.MethodGet, "/v1/env", member, "look at a lease's environment", (*Daemon).getEnv},
 		{http.MethodGet, "/v1/events", reader, "follow events", (*Daemon).getEvents},

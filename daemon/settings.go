@@ -31,6 +31,7 @@ type Settings struct {
 	SpecFile   string       `yaml:"spec_file"`     // applied at start when no spec was accepted yet
 	Worker     string       `yaml:"worker"`        // gpushare-nvml
 	Thaw       string       `yaml:"thaw"`          // gpushare-thaw
+	Start      string       `yaml:"start"`         // gpushare-start
 	MPSControl string       `yaml:"mps_control"`   // nvidia-cuda-mps-control
 	Getent     string       `yaml:"getent"`        // asks the host's directory for names; empty: found, off: only files
 	Systemd    string       `yaml:"systemd"`       // auto | off
@@ -128,7 +129,7 @@ func (s *Settings) complete() error {
 	for _, p := range []struct {
 		at   *string
 		name string
-	}{{&s.Worker, "gpushare-nvml"}, {&s.Thaw, "gpushare-thaw"}} {
+	}{{&s.Worker, "gpushare-nvml"}, {&s.Thaw, "gpushare-thaw"}, {&s.Start, "gpushare-start"}} {
 		if *p.at == "" {
 			*p.at = besideOr(p.name, "/usr/libexec/gpushare/"+p.name)
 		}
@@ -194,6 +195,7 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		{"socket", d.settings.Socket, s.Socket},
 		{"worker", d.settings.Worker, s.Worker},
 		{"thaw", d.settings.Thaw, s.Thaw},
+		{"start", d.settings.Start, s.Start},
 		{"mps_control", d.settings.MPSControl, s.MPSControl},
 		{"getent", d.settings.Getent, s.Getent},
 		{"systemd", d.settings.Systemd, s.Systemd},

@@ -66,7 +66,8 @@ type Lease struct {
 	Cgroup string `json:"cgroup,omitempty"`
 	Unit   string `json:"unit,omitempty"` // the service manager's name for Cgroup, where it has one
 	// By is who attached it, as a user id: another member, its own user too, may not take it from the books again.
-	By int `json:"by,omitempty"`
+	By  int    `json:"by,omitempty"`
+	Key string `json:"key,omitempty"` // the caller's mark of the request that it came from
 
 	Walls   api.WallsStatus `json:"walls,omitzero"`
 	Notices []string        `json:"notices,omitempty"` // the last few, newest last
@@ -110,7 +111,7 @@ func (l *Lease) Wire() api.Lease {
 	w := api.Lease{
 		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Kind: l.Terms.Kind(),
 		State: l.State.wire(), User: l.User, UID: l.UID, Command: l.Command, PID: l.Process.PID,
-		Held: cmp.Or(l.Held, HeldRun), Walls: l.Walls, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Ends: l.Ends,
+		Held: cmp.Or(l.Held, HeldRun), Walls: l.Walls, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Ends: l.Ends, Reason: l.Reason,
 	}
 	for _, id := range l.Place.GPUs {
 		w.GPUs = append(w.GPUs, string(id))

@@ -61,15 +61,19 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		grant = candidates[0].Spec.Name
 	}
 	t.sequence++
+	sequence := t.sequence
+	if old, ok := t.returnLocked(&r); ok {
+		sequence = old
+	}
 	now := t.cfg.Now()
 	t.generation = max(t.generation+1, uint64(max(now.UnixMilli(), 0)))
 	id := newID(tenant, grant, t.cfg.Random, t.takenLocked)
 	k := &Ticket{
-		t: t, id: id, tenant: tenant, changed: make(chan struct{}, 1), request: r, sequence: t.sequence, candidates: candidates,
+		t: t, id: id, tenant: tenant, changed: make(chan struct{}, 1), request: r, sequence: sequence, candidates: candidates,
 		lease: Lease{
 			ID: id, Generation: t.generation, Terms: candidates[0], State: Queued,
 			User: r.User, UID: r.UID, Command: slices.Clone(r.Command), Created: now,
-			Held: r.Held, Cgroup: r.Cgroup, Unit: r.Unit, By: r.By,
+			Held: r.Held, Cgroup: r.Cgroup, Unit: r.Unit, By: r.By, Key: r.Key,
 		},
 	}
 	t.queue = append(t.queue, k)
@@ -81,8 +85,8 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		t.evaluateLocked() // what it claimed is the others' again
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting), Hint: "wait for a place with --wait"}
 	}
-	if !k.done && t.cfg.Changed != nil {
-		t.cfg.Changed(k.lease.clone())
+	if !k.done {
+		t.changedLocked(&k.lease)
 	}
 	return k, nil
 }
@@ -143,6 +147,12 @@ func (k *Ticket) rank() int { return k.candidates[0].rank() }
 
 // tryLocked places the ticket, or claims what it should get next.
 func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
+	if k.t.behindLocked(k) {
+		if k.waiting != expectedText {
+			k.waiting, k.news = expectedText, true
+		}
+		return false
+	}
 	var waiting []string
 	var claims []*obstacle
 	for i := range k.candidates {
@@ -298,6 +308,11 @@ func (k *Ticket) Await(ctx context.Context, waiting func(api.Lease)) (Update, er
 		case err == nil && u.Placed:
 			return u, nil
 		case err == nil:
+			if last == "" && k.request.Key != "" {
+				// Before anybody is told of a place in the queue it is on record, so that it can be claimed again. Without
+				// the record he would only have to queue anew.
+				_ = k.t.save(limit)
+			}
 			last = u.Lease.Waiting
 			if waiting != nil {
 				waiting(u.Lease)

@@ -24,6 +24,7 @@ type Request struct {
 	Cgroup string
 	Unit   string
 	By     int
+	Key    string // the caller's mark of the request
 	// Wait is how long Await waits for a place; nil: refuse at once, 0: as long as its context lives.
 	Wait *time.Duration
 }

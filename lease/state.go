@@ -16,6 +16,7 @@ type state struct {
 	Generation uint64        `json:"generation"`
 	Leases     []Lease       `json:"leases"`
 	Reserved   []reservation `json:"reserved,omitempty"`
+	Waiters    []waiter      `json:"waiters,omitempty"`
 }
 
 type reservation struct {
@@ -31,7 +32,7 @@ func (t *Table) State() ([]byte, error) {
 }
 
 func (t *Table) stateLocked() ([]byte, error) {
-	s := state{Format: stateFormat, Generation: t.generation, Leases: t.copiesLocked()}
+	s := state{Format: stateFormat, Generation: t.generation, Leases: t.copiesLocked(), Waiters: t.waitersLocked()}
 	for k, p := range t.reserved {
 		s.Reserved = append(s.Reserved, reservation{k, p})
 	}
@@ -58,8 +59,9 @@ func (t *Table) Restore(b []byte) error {
 	}
 	t.generation = max(t.generation, s.Generation)
 	for _, l := range s.Leases {
-		// One that was placed and not started has no process, and who would have started it is gone.
-		if !l.State.Live() || l.ID == "" || l.Process == (Process{}) {
+		// One that was placed and not started has no process, and who would have started it is gone. One that we start is
+		// recorded before it has a process: whether it has one must be looked for.
+		if !l.State.Live() || l.ID == "" || l.Process == (Process{}) && l.Held != HeldDetached {
 			continue
 		}
 		if l.State == Walled { // the record of a running lease is written just before it runs
@@ -70,6 +72,10 @@ func (t *Table) Restore(b []byte) error {
 	}
 	for _, r := range s.Reserved {
 		t.reserved[r.Key] = r.Places
+	}
+	t.expected = s.Waiters
+	for _, w := range s.Waiters {
+		t.sequence = max(t.sequence, w.Sequence)
 	}
 	return nil
 }

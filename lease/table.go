@@ -27,6 +27,7 @@ type Inside struct {
 	Status      api.WallsStatus
 	Environment map[string]string
 	Unset       []string // names that the environment must not have
+	Process     Process  // when walling it in has started it: nobody was there before
 	Warnings    []string
 }
 
@@ -69,6 +70,7 @@ type Table struct {
 	queue      []*Ticket         // in order
 	reserved   map[Key][]Place
 	unmet      []Unmet
+	expected   []waiter // who waited in an earlier life and did not come back yet
 	gone       []string // the last ids
 }
 
@@ -259,12 +261,10 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Inside,
 	}
 	t.mu.Lock()
 	e.State, e.Walls = Walled, inside.Status
-	now := t.cfg.Now()
-	e.Started = &now
-	if m := e.Terms.Spec.MaxTime; m != nil {
-		ends := now.Add(time.Duration(*m))
-		e.Ends = &ends
+	if inside.Process != (Process{}) {
+		e.Process = inside.Process
 	}
+	t.beganLocked(e)
 	t.changedLocked(&e.Lease)
 	t.mu.Unlock()
 	// The record comes before the answer: whoever is told of a lease finds it again after our death.
@@ -403,6 +403,35 @@ func (t *Table) SetWalls(id string, w api.WallsStatus) {
 	defer t.mu.Unlock()
 	if e := t.leases[id]; e != nil {
 		e.Walls = w
+	}
+}
+
+// Found tells that a restored lease's processes run, the first of them p where it is known. One whose start was cut short
+// by our death after its walls stood runs from now on. An unknown lease is passed over.
+func (t *Table) Found(id string, p Process) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.leases[id]
+	if e == nil || e.busy {
+		return
+	}
+	if p != (Process{}) {
+		e.Process = p
+	}
+	if e.State == Placed {
+		e.State = Running
+		t.beganLocked(e)
+	}
+	t.changedLocked(&e.Lease)
+}
+
+// beganLocked starts the lease's time.
+func (t *Table) beganLocked(e *entry) {
+	now := t.cfg.Now()
+	e.Started = &now
+	if m := e.Terms.Spec.MaxTime; m != nil {
+		ends := now.Add(time.Duration(*m))
+		e.Ends = &ends
 	}
 }
 

@@ -91,6 +91,13 @@ func leasesOf(s *api.Status) []string {
 	return out
 }
 
+// detachedOf lists the leases whose output is kept.
+func detachedOf(s *api.Status) []string {
+	out := *s
+	out.Leases = slices.DeleteFunc(slices.Clone(s.Leases), func(l api.Lease) bool { return l.Held != api.HeldDetached })
+	return leasesOf(&out)
+}
+
 // gpusOf offers the numbers first, the UUIDs for those who began to type one.
 func gpusOf(s *api.Status) []string {
 	var numbers, uuids []string

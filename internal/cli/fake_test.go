@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -171,6 +172,22 @@ func labNode() *api.Status {
 			{ID: "vision-zzzz", Tenant: "vision", Grant: "train", Kind: "mig", State: "queued", User: "carol", Command: []string{"make", "train"}, Position: 1, Waiting: "its one lease is in use"},
 		},
 	}
+}
+
+// endedLeases is what lease list --all reads when nobody runs any more.
+func endedLeases() api.LeaseList {
+	over := noon.Add(time.Hour)
+	return api.LeaseList{SchemaVersion: 1, Leases: []api.Lease{
+		{
+			ID: "vision-77aa", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Held: "detached", User: "alice", PID: 41, Command: []string{"python", "train.py"},
+			Devices: []string{mig4}, Started: &noon, Ended: &over, Result: "exited with 3", Exit: ptr(3), Reason: "its last process ended",
+		},
+		{ID: "vision-88bb", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Held: "run", User: "alice", PID: 42, Command: []string{"make"}, Started: &noon, Ended: &over},
+	}}
+}
+
+func printing(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
 }
 
 // emptyNode is a node without a GPU, a spec or a tenant.

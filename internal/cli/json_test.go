@@ -15,7 +15,7 @@ import (
 )
 
 // jsonless are commands that become another program, or whose output is for a shell or a person.
-var jsonless = []string{"gpushare run", "gpushare help", "gpushare completion bash", "gpushare completion fish", "gpushare completion powershell", "gpushare completion zsh"}
+var jsonless = []string{"gpushare run", "gpushare lease logs", "gpushare help", "gpushare completion bash", "gpushare completion fish", "gpushare completion powershell", "gpushare completion zsh"}
 
 func verbs(t *testing.T) []*cobra.Command {
 	t.Helper()
@@ -54,8 +54,8 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare mps list":        {{status, ""}, {empty, ""}},
 		"gpushare tenant list":     {{status, ""}, {empty, ""}},
 		"gpushare tenant show":     {{status, "vision"}},
-		"gpushare lease list":      {{status, ""}, {empty, ""}},
-		"gpushare lease show":      {{status, "vision-3kq6"}},
+		"gpushare lease list":      {{status, ""}, {empty, ""}, {routes{"GET /v1/leases": endedLeases()}, "--all"}},
+		"gpushare lease show":      {{status, "vision-3kq6"}, {routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "vision-77aa"}},
 		"gpushare lease stop":      {{routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "vision-3kq6"}},
 		"gpushare lease attach":    {{routes{"POST /v1/leases/attach": attached()}, "--pid 4711"}},
 		"gpushare lease release":   {{routes{"POST /v1/leases/vision-3kq6/release": struct{}{}}, "vision-3kq6"}, {routes{"POST /v1/leases/vision-gone/release": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"vision-gone\" that you may release", Hint: "'gpushare lease list' shows them"}}, "vision-gone --missing-ok"}},

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,21 +13,11 @@ import (
 
 func (a *app) leaseCommand() *cobra.Command {
 	return group("lease", "Leases: the running uses of grants",
-		a.listing("list", "List leases", func(s *api.Status) any {
-			return struct {
-				SchemaVersion int         `json:"schema_version"`
-				Leases        []api.Lease `json:"leases"`
-			}{1, s.Leases}
-		}, func(s *api.Status) {
-			if len(s.Leases) == 0 {
-				fmt.Fprintln(a.io.Out, "no leases")
-				return
-			}
-			a.leases(s.Leases)
-		}),
+		a.leaseList(),
 		a.leaseShow(),
 		a.leaseAttach(),
 		a.leaseRelease(),
+		a.leaseLogs(),
 		&cobra.Command{Use: "stop ID", Short: "End a lease: SIGTERM, grace, then SIGKILL", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.client.StopLease(cmd.Context(), args[0]); err != nil {
 				return err
@@ -39,17 +30,75 @@ func (a *app) leaseCommand() *cobra.Command {
 		}})
 }
 
+func (a *app) leaseList() *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use: "list", Short: "List leases", Args: noArgs,
+		Example: "  gpushare lease list\n  gpushare lease list --all",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			leases, err := a.leasesNow(cmd, all)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(api.LeaseList{SchemaVersion: 1, Leases: leases})
+			}
+			if len(leases) == 0 {
+				fmt.Fprintln(a.io.Out, "no leases")
+				return nil
+			}
+			a.leases(leases)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "also those that ended since the last boot, within a day")
+	return c
+}
+
+// leasesNow reads the leases that live, and with all those that ended lately.
+func (a *app) leasesNow(cmd *cobra.Command, all bool) ([]api.Lease, error) {
+	if all {
+		return a.client.Leases(cmd.Context(), true)
+	}
+	s, err := a.client.Status(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	return s.Leases, nil
+}
+
+func (a *app) leaseLogs() *cobra.Command {
+	var follow bool
+	var lines int
+	c := &cobra.Command{
+		Use: "logs [-f] ID", Short: "Show what a lease prints that was started with run --detach", Args: exactArgs(1, "the id of a lease"),
+		Long: `Logs shows what the command of a lease printed that was started with 'gpushare run --detach',
+and the notices that it got. Its owner and administrators may read it, for as long as the
+lease is in 'gpushare lease list --all'. With systemd it is in the journal; elsewhere the
+last 8 MiB are kept.`,
+		Example:           "  gpushare lease logs vision-train-x7k2\n  gpushare lease logs -f --lines 20 vision-train-x7k2",
+		ValidArgsFunction: a.completeFirst(detachedOf),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.client.Logs(cmd.Context(), args[0], lines, follow, a.io.Out)
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the lease ends")
+	c.Flags().IntVarP(&lines, "lines", "n", -1, "only so many of the last lines; -1 is all")
+	return c
+}
+
 func (a *app) leaseShow() *cobra.Command {
 	return &cobra.Command{Use: "show ID", Short: "Show one lease: what it may use, what it uses, what is enforced", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
-		s, err := a.client.Status(cmd.Context())
+		leases, err := a.leasesNow(cmd, false)
+		isIt := func(l api.Lease) bool { return l.ID == args[0] }
+		if err == nil && !slices.ContainsFunc(leases, isIt) {
+			leases, err = a.leasesNow(cmd, true)
+		}
 		if err != nil {
 			return err
 		}
-		for i := range s.Leases {
-			l := &s.Leases[i]
-			if l.ID != args[0] {
-				continue
-			}
+		if i := slices.IndexFunc(leases, isIt); i >= 0 {
+			l := &leases[i]
 			if a.json {
 				return a.printJSON(struct {
 					SchemaVersion int `json:"schema_version"`
@@ -77,6 +126,12 @@ func (a *app) lease(l *api.Lease) {
 	if l.Ends != nil {
 		line("ends", l.Ends.Local().Format(time.DateTime)+", when its time is up")
 	}
+	if l.Ended != nil {
+		line("ended", l.Ended.Local().Format(time.DateTime)+join(", ", l.Result))
+	}
+	if l.Reason != "" {
+		line("reason", l.Reason)
+	}
 	if l.Walls.Cgroup != "" {
 		line("cgroup", l.Walls.Cgroup)
 	}
@@ -99,6 +154,9 @@ func (a *app) leases(leases []api.Lease) {
 		if l.Memory != nil && l.Memory.Stage != "" {
 			state += ", " + stage(l.Memory.Stage)
 		}
+		if l.Result != "" {
+			state = l.Result
+		}
 		if l.Position > 0 {
 			state = fmt.Sprintf("waiting, place %d", l.Position)
 		}
@@ -109,6 +167,14 @@ func (a *app) leases(leases []api.Lease) {
 		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.Memory), leaseShare(l.Share), command(l.Command), l.Waiting})
 	}
 	a.table(rows)
+}
+
+// join is text after a separator, nothing for none.
+func join(separator, text string) string {
+	if text == "" {
+		return ""
+	}
+	return separator + text
 }
 
 // stage says how far the memory of a lease is from being its end.

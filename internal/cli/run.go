@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -28,13 +29,25 @@ const (
 func (a *app) runCommand() *cobra.Command {
 	var r api.LeaseRequest
 	var wait time.Duration
-	var quiet bool
+	var quiet, detach bool
 	c := &cobra.Command{
-		Use: "run [-t TENANT] [--grant NAME] -- COMMAND [ARG…]", Short: "Run a command on the GPU that you are granted",
+		Use: "run [-t TENANT] [--grant NAME] [--detach] -- COMMAND [ARG…]", Short: "Run a command on the GPU that you are granted",
 		Long: `Run asks for a lease, and becomes the command once its walls stand: the command keeps
 the process, the terminal and its exit code. 125 means that the lease was refused,
-126 and 127 that the command could not be run.`,
-		Example: "  gpushare run -- python train.py\n  gpushare run -t vision --grant dev --wait=10m -- make train\n  gpushare run --gpu mig:2g.10gb -- ./job",
+126 and 127 that the command could not be run.
+
+With --wait it queues, and says at which place and why. Ctrl-C leaves the queue. When
+the daemon is restarted meanwhile, the place is asked for again.
+
+With --detach the command becomes a service that nobody waits for: it goes on when you
+log out. It has your user, groups, resource limits, folder, umask and environment, but
+no login of its own: PAM is not asked, nothing is mounted or unlocked for it, and it has
+no terminal. Its id is printed; 'gpushare lease logs ID' shows what it prints,
+'gpushare lease show ID' how it ended, 'gpushare lease stop ID' ends it.`,
+		Example: `  gpushare run -- python train.py
+  gpushare run -t vision --grant dev --wait=10m -- make train
+  gpushare run --gpu mig:2g.10gb -- ./job
+  id=$(gpushare run --detach -- python train.py) && gpushare lease logs -f "$id"`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError{err: errors.New("which command? As in: gpushare run -- python train.py")}
@@ -51,6 +64,9 @@ the process, the terminal and its exit code. 125 means that the lease was refuse
 				r.Wait = &d
 			}
 			r.Command = args
+			if detach {
+				return a.detach(cmd, path, r, quiet)
+			}
 			return a.become(cmd, path, args, r, quiet)
 		},
 	}
@@ -61,6 +77,7 @@ the process, the terminal and its exit code. 125 means that the lease was refuse
 	f.StringVar(&r.GPU, "gpu", "", "choose among your grants: mig:PROFILE, exclusive, timeslice or mps")
 	f.DurationVar(&wait, "wait", 0, "wait in the queue when nothing is free, for at most so long (--wait=0 without end)")
 	f.Lookup("wait").NoOptDefVal = "0s"
+	f.BoolVarP(&detach, "detach", "d", false, "start it as a service that nobody waits for, and print the id of its lease")
 	f.BoolVarP(&quiet, "quiet", "q", false, "do not say which grant was chosen")
 	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
 	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, r.Tenant) })
@@ -91,18 +108,9 @@ func lookPath(name string) (string, error) {
 
 // become turns this process into the command, in its lease.
 func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.LeaseRequest, quiet bool) error {
-	granted, err := a.client.Lease(cmd.Context(), r, a.waiting())
-	if errors.Is(err, context.Canceled) {
-		return err // The user ended the wait: that is no refusal.
-	}
+	granted, err := a.granted(cmd, r, quiet)
 	if err != nil {
-		return &exitError{code: exitRunRefused, err: err}
-	}
-	for _, w := range granted.Warnings {
-		fmt.Fprintln(a.io.Err, "gpushare: warning: "+w)
-	}
-	if !quiet && granted.Chosen != "" {
-		fmt.Fprintln(a.io.Err, "gpushare: "+granted.Chosen)
+		return err
 	}
 	if err := cmd.Context().Err(); err != nil {
 		return err // Interrupted at the last moment: the command would not hear of it. The lease ends with this process.
@@ -122,6 +130,9 @@ func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.Lease
 func (a *app) waiting() func(*api.LeaseGrant) {
 	last := ""
 	return func(l *api.LeaseGrant) {
+		for _, w := range l.Warnings {
+			fmt.Fprintln(a.io.Err, "gpushare: "+sentence(w))
+		}
 		if l.Lease == nil || l.Lease.Position == 0 {
 			return
 		}
@@ -130,6 +141,58 @@ func (a *app) waiting() func(*api.LeaseGrant) {
 			last = s
 		}
 	}
+}
+
+// granted asks for a lease and tells of the wait.
+func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, quiet bool) (*api.LeaseGrant, error) {
+	granted, err := a.client.Lease(cmd.Context(), r, a.waiting())
+	if errors.Is(err, context.Canceled) {
+		return nil, err // The user ended the wait: that is no refusal.
+	}
+	if err != nil {
+		code := exitRunRefused
+		if granted != nil && granted.ExitCode != 0 {
+			code = granted.ExitCode
+		}
+		return nil, &exitError{code: code, err: err}
+	}
+	for _, w := range granted.Warnings {
+		fmt.Fprintln(a.io.Err, "gpushare: warning: "+w)
+	}
+	if !quiet && granted.Chosen != "" {
+		fmt.Fprintln(a.io.Err, "gpushare: "+granted.Chosen)
+	}
+	return granted, nil
+}
+
+// detach has the command started as a service.
+func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, quiet bool) error {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot run %s: %w", path, err)}
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot tell in which folder to run %s: %w", path, err)}
+	}
+	mask := syscall.Umask(0)
+	syscall.Umask(mask)
+	r.Detach = &api.Detach{Path: absolute, Dir: dir, Environment: a.env, UMask: mask}
+	granted, err := a.granted(cmd, r, quiet)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(struct {
+			SchemaVersion int `json:"schema_version"`
+			*api.Lease
+		}{1, granted.Lease})
+	}
+	if !quiet {
+		fmt.Fprintf(a.io.Err, "gpushare: started; 'gpushare lease logs %s' shows what it prints\n", granted.Lease.ID)
+	}
+	fmt.Fprintln(a.io.Out, granted.Lease.ID)
+	return nil
 }
 
 // environ is base without what set and unset name, with set.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -133,7 +134,7 @@ func TestRunExitCodes(t *testing.T) {
 		"no program":         {granted(), []string{script}, 126, "exec format error\nhint: a script needs a first line"},
 		"refused":            {refusal(&api.Error{Kind: api.KindConflict, Message: "its one lease is in use", Hint: "--wait waits"}), []string{"true"}, 125, "its one lease is in use\nhint: --wait waits\n"},
 		"denied at once":     {&api.Error{Kind: api.KindDenied, Message: "you may not"}, []string{"true"}, 125, "you may not\n"},
-		"the daemon goes":    {emitting(), []string{"true"}, 125, "went away"},
+		"the daemon goes":    {emitting(), []string{"--wait=20ms", "true"}, 125, "went away"},
 		"no command":         {nil, nil, 2, "which command?"},
 		"an option too many": {nil, []string{"--grnat", "x", "true"}, 2, "did you mean --grant?"},
 	} {
@@ -173,10 +174,49 @@ func TestRunRequests(t *testing.T) {
 			if out, err := gpushare(t, socket, nil, args...).CombinedOutput(); err != nil {
 				t.Fatalf("%v:\n%s", err, out)
 			}
-			if g := <-got; g != c.want {
+			if g := regexp.MustCompile(`,"key":"[A-Z2-7]{26}"`).ReplaceAllString(<-got, ""); g != c.want {
 				t.Errorf("asked %s\nwant  %s", g, c.want)
 			}
 		})
+	}
+}
+
+// What nobody waits for is started with what its caller has: program, folder, environment and umask.
+func TestRunDetached(t *testing.T) {
+	asked := make(chan api.LeaseRequest, 1)
+	r := routes{"POST /v1/leases": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		var got api.LeaseRequest
+		if err := json.NewDecoder(q.Body).Decode(&got); err != nil {
+			t.Error(err)
+		}
+		asked <- got
+		granted()(w, q)
+	})}
+	cmd := gpushare(t, fakeDaemon(t, r), []string{"A=b"}, "run", "-d", "--wait", "--", "sh", "-c", "exit 7")
+	cmd.Dir = t.TempDir()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil || out.String() != "red-1\n" {
+		t.Errorf("%v, it prints %q: %s", err, out.String(), errs.String())
+	}
+	got := <-asked
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mask := syscall.Umask(0)
+	syscall.Umask(mask)
+	if d := got.Detach; d == nil || d.Path != sh || d.Dir != cmd.Dir || d.UMask != mask || !slices.Contains(d.Environment, "A=b") || !slices.Equal(got.Command, []string{"sh", "-c", "exit 7"}) {
+		t.Errorf("it asked %+v, %+v", got, got.Detach)
+	}
+	golden(t, "run-detached", "$ gpushare run -d --wait -- sh -c …\n"+out.String()+"── standard error\n"+errs.String())
+	for code, message := range map[int]string{126: "cannot run /x: permission denied", 127: "cannot run /x: no such file or directory"} {
+		r := routes{"POST /v1/leases": emitting(api.LeaseGrant{Error: &api.Error{Kind: api.KindInvalid, Message: message}, ExitCode: code})}
+		cmd := gpushare(t, fakeDaemon(t, r), nil, "run", "--detach", "--", "sh")
+		out, _ := cmd.CombinedOutput() // The exit code is what is looked at.
+		if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(string(out), message) {
+			t.Errorf("exit code %d, want %d: %s", got, code, out)
+		}
 	}
 }
 
