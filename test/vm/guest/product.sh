@@ -1,6 +1,8 @@
 # What the product's phases share.
 root=/var/lib/gpusim
 spec=/opt/lab/guest/node/spec.yaml
+accepted=$spec
+[ ! -f "$state/guarded.yaml" ] || accepted=$state/guarded.yaml
 burn=/usr/local/lib/gpusim/gpusim-burn
 
 status() { gpushare status --json; }

@@ -33,7 +33,7 @@ check_no_lease_left() {
 
 check_apply_is_empty() {
 	local out
-	out=$(gpushare apply -f "$spec")
+	out=$(gpushare apply -f "$accepted")
 	[[ $out == *"no changes"* ]] || die "the apply after the boot says: $out"
 }
 

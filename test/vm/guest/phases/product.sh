@@ -17,15 +17,16 @@ check_install() {
 	systemd-tmpfiles --create
 	getent group gpushare-admin gpushare >/dev/null
 	systemctl daemon-reload
-	systemctl preset gpushared.socket gpushared.service gpushare-thaw.service
+	systemctl preset gpushared.socket gpushared.service gpushare-thaw.service gpushare-walls.service
 	systemctl enable --quiet gpusim.service lab-before.service
 	want "gpushared.service" "$(systemctl is-enabled gpushared.service)" enabled
 	want "gpushare-thaw.service" "$(systemctl is-enabled gpushare-thaw.service)" enabled
+	want "gpushare-walls.service" "$(systemctl is-enabled gpushare-walls.service)" enabled
 }
 
 check_units_verify() {
 	local out
-	out=$(systemd-analyze verify --man=no --recursive-errors=no gpushared.service gpushared.socket gpushare-thaw.service gpushare.slice 2>&1) || true
+	out=$(systemd-analyze verify --man=no --recursive-errors=no gpushared.service gpushared.socket gpushare-thaw.service gpushare-walls.service gpushare.slice 2>&1) || true
 	want "what systemd-analyze verify says" "$out" ""
 	gpushared -check-settings
 }

@@ -1,0 +1,37 @@
+# What the phases of the guard share: who may open a GPU from where.
+guarded=$state/guarded.yaml
+logins=/user.slice
+
+make_guarded() {
+	sed 's/^  enforce: on$/  enforce: on\n  guard: logins/' "$spec" >"$guarded"
+	grep -q '^  guard: logins$' "$guarded" || die "the spec of the lab has another form: no guard was added"
+}
+# open_as USER CGROUP NODE: as open_in, for a process of a user. Root puts it there; a session of his would do as well.
+open_as() {
+	said "$(bash -c 'echo $$ >"$1/cgroup.procs" && exec setpriv --reuid "$2" --regid "$2" --clear-groups bash -c "exec 3<>\"\$1\"" open "$3"' \
+		open "$cgroot$2" "$1" "$3" 2>&1 || true)"
+}
+# login_opens USER NODE: in a login that begins and ends with it.
+login_opens() { said "$(login "$1" "exec 3<>$2" 2>&1 || true)"; }
+said() {
+	case $1 in
+	*"No such device or address"*) echo through ;;
+	*"Operation not permitted"*) echo denied ;;
+	*) echo "${1:-opened}" ;;
+	esac
+}
+# The managed GPUs are 0 to 3, and 4 is nobody's.
+guard_stands() {
+	local n user
+	for user in alice bob; do
+		for n in 0 1 2 3; do
+			want "opening GPU $n in a login of $user" "$(login_opens $user $root/dev/nvidia$n)" denied
+		done
+		want "opening the GPU that nobody manages in a login of $user" "$(login_opens $user $root/dev/nvidia4)" through
+	done
+	want "opening a GPU in a login of root" "$(login_opens root $root/dev/nvidia1)" through
+}
+no_guard() {
+	[ "$(login_opens alice $root/dev/nvidia1)" = through ]
+}
+guard_conditions() { field '[.node.conditions // [] | .[] | select(.kind == "guard") | .message] | join("; ")'; }

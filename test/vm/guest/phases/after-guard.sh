@@ -1,0 +1,33 @@
+# After a boot: logins were closed before there were any, and opened again for what nobody manages.
+# checks: guard_before_logins guard_after_boot guard_taken_off
+
+. /opt/lab/guest/product.sh
+. /opt/lab/guest/guard.sh
+
+entered() { property "$1" ActiveEnterTimestampMonotonic; }
+
+check_guard_before_logins() {
+	want "the unit that closes GPUs at boot" "$(property gpushare-walls.service Result)" success
+	active gpushare-walls.service
+	local out
+	out=$(journalctl -b -u gpushare-walls.service --no-pager -o cat)
+	[[ $out == *"every GPU is closed to $logins"* ]] || die "at boot it said: $out"
+	[ "$(entered gpushare-walls.service)" -le "$(entered systemd-user-sessions.service)" ] ||
+		die "logins were possible before GPUs were closed to them"
+	note "closed $((($(entered systemd-user-sessions.service) - $(entered gpushare-walls.service)) / 1000)) ms before logins"
+}
+
+check_guard_after_boot() {
+	until_true 60 narrowed
+	guard_stands
+	want "conditions of the guard" "$(guard_conditions)" ""
+}
+narrowed() { [ "$(login_opens alice $root/dev/nvidia4)" = through ]; }
+
+check_guard_taken_off() {
+	local out
+	out=$(gpushare apply -f "$spec")
+	[[ $out == *"take the guard off logins"* ]] || die "guard: off says: $out"
+	no_guard || die "the guard is still on"
+	want "the guard at boot without one" "$(gpushared -attach-walls)" "no guard: the accepted spec asks for none"
+}

@@ -1,0 +1,87 @@
+# Logins are kept from managed GPUs: new ones and old ones, over all that systemd does, but for a user's lease.
+# checks: guard_off guard_plan guard_on guard_old_login guard_reload guard_reexec guard_all_gone guard_daemon guard_lease guard_mended
+
+. /opt/lab/guest/product.sh
+. /opt/lab/guest/guard.sh
+
+check_guard_off() {
+	no_guard || die "a login cannot open a GPU although the guard is off: $(login_opens alice $root/dev/nvidia1)"
+}
+
+check_guard_plan() {
+	make_guarded
+	local out
+	out=$(gpushare apply -f "$guarded" --check)
+	[[ $out == *"to logins ($logins)"* ]] || die "the plan does not show the guard: $out"
+	no_guard || die "--check put the guard on"
+}
+
+# A login that is there before the guard: what it has open it keeps, and it opens nothing more.
+check_guard_on() {
+	runuser -l bob -c 'exec sleep 3000' </dev/null >/dev/null 2>&1 &
+	disown
+	until_true 30 pgrep -u bob -x sleep
+	pgrep -u bob -x -n sleep >"$state/old-login"
+	[[ $(unit_of "$(cat "$state/old-login")") == $logins/* ]] || die "the login is in $(unit_of "$(cat "$state/old-login")")"
+	gpushare apply -f "$guarded"
+	guard_stands
+	want "conditions of the guard" "$(guard_conditions)" ""
+	local out
+	out=$(gpushare apply -f "$guarded")
+	[[ $out == *"no changes"* ]] || die "the second apply says: $out"
+}
+
+check_guard_old_login() {
+	local cg
+	cg=$(unit_of "$(cat "$state/old-login")")
+	want "opening GPU 1 in a login from before" "$(open_as bob "$cg" $root/dev/nvidia1)" denied
+	want "opening GPU 4 in a login from before" "$(open_as bob "$cg" $root/dev/nvidia4)" through
+}
+
+check_guard_reload() {
+	systemctl daemon-reload
+	guard_stands
+}
+
+check_guard_reexec() {
+	systemctl daemon-reexec
+	guard_stands
+}
+
+# Everybody logs out, and the first to come finds the guard.
+check_guard_all_gone() {
+	kill "$(cat "$state/old-login")"
+	loginctl terminate-user alice bob 2>/dev/null || true
+	until_true 60 nobody_there
+	want "opening GPU 1 in the first login" "$(login_opens alice $root/dev/nvidia1)" denied
+}
+nobody_there() { [ -z "$(loginctl list-sessions --no-legend | awk '$3 == "alice" || $3 == "bob"')" ]; }
+
+check_guard_daemon() {
+	trap 'systemctl start gpushared.service' EXIT
+	systemctl stop gpushared.service gpushared.socket
+	guard_stands
+	systemctl start gpushared.socket gpushared.service
+	guard_stands
+}
+
+# A lease that was started in a login is not in the login: it has its GPU, and the login still has none.
+check_guard_lease() {
+	local out
+	out=$(login alice "gpushare run -q -t vision --grant big -- bash -c 'exec 3<>$root/dev/nvidia2'" 2>&1 || true)
+	want "a lease opening its GPU" "$(said "$out")" through
+	out=$(login alice "gpushare run -q -t vision --grant big -- bash -c 'exec 3<>$root/dev/nvidia1'" 2>&1 || true)
+	want "a lease opening another GPU" "$(said "$out")" denied
+	want "opening the GPU outside of the lease" "$(login_opens alice $root/dev/nvidia2)" denied
+}
+
+# The slice is stopped and comes back as another cgroup: the daemon sees that its program is gone.
+check_guard_mended() {
+	local id
+	id=$(stat -c %i "$cgroot$logins")
+	systemctl stop user.slice
+	systemctl start user.slice
+	[ "$(stat -c %i "$cgroot$logins")" != "$id" ] || die "user.slice is the same cgroup as before"
+	systemctl reload gpushared.service
+	guard_stands
+}
