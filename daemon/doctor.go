@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
+	devices "github.com/gpushare/gpushare/cgroup/device"
 )
 
 // getDoctor runs the checks. Each says what it found and, unless all is well, what to do.
@@ -43,6 +45,9 @@ func (d *Daemon) checks(ctx context.Context) []api.Check {
 		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "what needs them works in a weaker way, or not; a newer driver has them")
 	}
 	d.checkHolder(ok, warn)
+	if i := slices.IndexFunc(node.Guards, func(g devices.State) bool { return g.Cgroup == d.logins.logins }); i >= 0 && d.desired.Load().guarding() {
+		ok("logins", "kept from managed GPUs by a guard on "+d.logins.logins)
+	}
 	if w := d.driver.Status(); w.Stuck || w.Failure != "" {
 		fail("worker", "the NVML worker does not run: "+w.Failure, "see the journal of gpushared; 'gpushare gpu retry' tries again")
 	} else {

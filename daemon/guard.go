@@ -149,6 +149,9 @@ func (g *loginGuard) noteLocked(cg string, guarded bool) error {
 	return nil
 }
 
+// there tells whether the cgroup exists.
+func (g *loginGuard) there(cg string) bool { return cgroup.Hierarchy{Mount: g.mount}.Exists(cg) }
+
 // trouble is why the last change of a guard failed; nil when it did not.
 func (g *loginGuard) trouble() error {
 	g.mu.Lock()
@@ -241,6 +244,8 @@ func (d *Daemon) planGuard(want *desired, node *observe.Node, going []step.Step)
 	if err != nil {
 		return p, err
 	}
+	// Nobody is in a cgroup that does not exist, and the rest of a change does not wait for it: a condition says so.
+	states = slices.DeleteFunc(states, func(s devices.State) bool { return !d.logins.there(s.Cgroup) })
 	for _, s := range isolation.PlanGuards(states, node.Guards, d.logins.logins) {
 		if s.Phase == step.Narrow {
 			p.narrow = append(p.narrow, s)
@@ -346,7 +351,9 @@ func (d *Daemon) judgeGuard(want *desired, node *observe.Node) {
 		for _, s := range states {
 			if !slices.ContainsFunc(node.Guards, func(g devices.State) bool { return g.Cgroup == s.Cgroup }) {
 				why := "nothing guards " + s.Cgroup
-				if err := d.logins.trouble(); err != nil {
+				if !d.logins.there(s.Cgroup) {
+					why = "there is no cgroup " + s.Cgroup
+				} else if err := d.logins.trouble(); err != nil {
 					why = err.Error()
 				}
 				lacks(s.Cgroup, open+why, "it is tried again at each look; 'gpushare doctor' says what is missing")

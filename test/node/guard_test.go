@@ -316,3 +316,28 @@ func TestGuardIsSaidWhereItCannotBe(t *testing.T) {
 		t.Errorf("status --exit-code gives %d", r.Code)
 	}
 }
+
+// The cgroup of logins may come later than the spec: then it is guarded as soon as it is seen, and until then that is said.
+func TestGuardOfACgroupThatComesLater(t *testing.T) {
+	t.Parallel()
+	l := newLogins(t)
+	if err := os.Remove(l.dir); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, l.Node, guarded)
+	awaitStatus(t, l.Node, "the missing cgroup is not said", func(s *api.Status) bool {
+		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
+			return c.Kind == "guard" && strings.Contains(c.Message, "there is no cgroup "+l.cg)
+		})
+	})
+	if err := os.Mkdir(l.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if r := l.CLI(soon(t), "config", "reload"); r.Code != api.ExitOK {
+		t.Fatal(r.Err)
+	}
+	l.wants(t, "with its cgroup", nobody, "nvidia1")
+	if r := l.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "kept from managed GPUs by a guard on "+l.cg) {
+		t.Errorf("doctor: %s%s", r.Out, r.Err)
+	}
+}
