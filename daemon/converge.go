@@ -86,6 +86,7 @@ func (d *Daemon) convergeOn(ctx context.Context, node *observe.Node) error {
 	if !want.enforcing() {
 		return nil
 	}
+	d.noteRates(node)
 	unguarded := d.mendGuards(ctx, want, node)
 	soft, err := d.planSoft(want, node, nil)
 	if err != nil {

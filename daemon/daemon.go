@@ -63,6 +63,7 @@ type Daemon struct {
 	shares     shares
 	page       page
 	walls      atomic.Pointer[wanted]
+	rates      rates
 	conditions conditions
 	counters   counters
 

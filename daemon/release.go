@@ -9,10 +9,8 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
@@ -196,10 +194,8 @@ func (d *Daemon) standing(node *observe.Node, what string) (left, error) {
 			out.warnings = append(out.warnings, warnings...)
 		}
 	}
-	use := d.sliceUse(node)
-	d.strangers(node, use)
 	stop, _ := d.planMPS(&desired{}, node)
-	walls := slices.Concat(isolation.PlanRelease(node.Slices, d.port.Info(), use), isolation.PlanGuards(nil, node.Guards, d.logins.logins))
+	walls := slices.Concat(isolation.PlanRelease(node.Slices, d.port.Info(), d.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins))
 	out.steps = slices.Concat(planReleaseStops(live, hardware), walls, stop, hardware)
 	return out, nil
 }
@@ -340,30 +336,4 @@ func (d *Daemon) judgeRelease(want *desired, node *observe.Node) {
 		}
 	}
 	d.conditions.replace(kindRelease, still)
-}
-
-// strangers names the processes of no lease in each slice.
-func (d *Daemon) strangers(node *observe.Node, out map[cgroup.SliceName]isolation.Use) {
-	held, ok := d.port.(interface{ Hierarchy() cgroup.Hierarchy })
-	if !ok {
-		return
-	}
-	h := held.Hierarchy()
-	for i := range node.Slices {
-		s := &node.Slices[i]
-		if s.Name.Grant == "" && s.Name.Tenant == "" {
-			continue
-		}
-		ps, err := h.Processes(s.Path)
-		if err != nil {
-			continue // It is gone, or whoever takes it away will say why it cannot be.
-		}
-		u := out[s.Name]
-		for _, p := range ps {
-			if _, ours := d.ownerOf(p.PID); !ours {
-				u.Strangers = append(u.Strangers, fmt.Sprintf("pid %d (%s)", p.PID, procfs.Name(p.PID)))
-			}
-		}
-		out[s.Name] = u
-	}
 }

@@ -86,7 +86,7 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 			desiredSlices = append(desiredSlices, standing(&node.Slices[i]))
 		}
 	}
-	for _, s := range isolation.PlanInUse(desiredSlices, node.Slices, d.port.Info(), d.sliceUse(node)) {
+	for _, s := range d.planSlices(want, node, desiredSlices) {
 		if s.Phase == step.Narrow {
 			p.narrow = append(p.narrow, s)
 		} else {
@@ -95,6 +95,24 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 	}
 	p.rest = append(start, p.rest...)
 	return p, nil
+}
+
+// planSlices plans the slices. Who uses them is looked at only when something is taken away: a look at every descriptor of
+// every process is not for a loop that finds nothing to do.
+func (d *Daemon) planSlices(want *desired, node *observe.Node, to []cgroup.Slice) []step.Step {
+	steps := isolation.Plan(to, node.Slices, d.port.Info())
+	if !slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.Narrow }) {
+		return steps
+	}
+	use := d.sliceUse(node)
+	if want == d.desired.Load() {
+		// The spec in force never allowed what is taken away, so whoever has it open is not who it is for.
+		for name, u := range use {
+			u.Devices = nil
+			use[name] = u
+		}
+	}
+	return isolation.PlanInUse(to, node.Slices, d.port.Info(), use)
 }
 
 // stands tells whether a slice is there.
@@ -187,19 +205,6 @@ func (d *Daemon) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool {
 	}
 	i := slices.IndexFunc(o.Profiles.GI, func(p gpu.Profile) bool { return p.ID == in.ProfileID })
 	return i >= 0 && lease.Matches(g, profileView(&o.Profiles.GI[i]))
-}
-
-// sliceUse is who uses which slice, so that a plan says whom it would disturb.
-func (d *Daemon) sliceUse(node *observe.Node) map[cgroup.SliceName]isolation.Use {
-	out := map[cgroup.SliceName]isolation.Use{}
-	for _, l := range d.table.Live() {
-		for _, name := range []cgroup.SliceName{{Tenant: l.Terms.Tenant}, {Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}} {
-			u := out[name]
-			u.Leases = append(u.Leases, l.ID)
-			out[name] = u
-		}
-	}
-	return out
 }
 
 // deviceRules are exactly the nodes that a lease needs.

@@ -42,12 +42,16 @@ func stopStep(l *lease.Lease, reason string) step.Step {
 }
 
 func whyStop(want *desired, l *lease.Lease, hardware []step.Step) string {
-	if _, ok := want.grants[grantKey{l.Terms.Tenant, l.Terms.Spec.Name}]; !ok {
+	may, ok := want.grants[grantKey{l.Terms.Tenant, l.Terms.Spec.Name}]
+	if !ok {
 		return fmt.Sprintf("the spec has no grant %s of %s any more", l.Terms.Spec.Name, l.Terms.Tenant)
 	}
 	for _, id := range l.Place.GPUs {
 		if mode := want.mode(id); mode != l.Terms.Kind() {
 			return fmt.Sprintf("its GPU becomes %s", mode)
+		}
+		if !slices.Contains(may, id) {
+			return fmt.Sprintf("grant %s of %s may not use its GPU any more", l.Terms.Spec.Name, l.Terms.Tenant)
 		}
 		if l.Place.Instance != nil && destroys(hardware, id, *l.Place.Instance) {
 			return "its MIG instance goes"

@@ -38,6 +38,7 @@ func TestPlanStops(t *testing.T) {
 		{"the instance goes", func(*desired) {}, []step.Step{destroy(one, 4)}, []string{"red-cut-1: its MIG instance goes"}},
 		{"the grant goes", func(d *desired) { delete(d.grants, grantKey{"red", "part"}) }, nil, []string{"red-part-1: the spec has no grant part of red"}},
 		{"the GPU is for something else", func(d *desired) { d.gpus["GPU-2"] = &api.GPUSpec{Mode: api.ModeExclusive} }, nil, []string{"red-part-1: its GPU becomes exclusive"}},
+		{"the GPU is not the grant's any more", func(d *desired) { d.grants[grantKey{"red", "part"}] = []gpu.UUID{one} }, nil, []string{"red-part-1: grant part of red may not use its GPU"}},
 		{"the GPU is named by nobody", func(d *desired) { delete(d.gpus, one) }, nil, []string{"red-cut-1: its GPU becomes unmanaged"}},
 		{"there is no spec any more", func(d *desired) { *d = desired{} }, nil, []string{"red-cut-1: the spec has no grant", "red-part-1: the spec has no grant"}},
 	} {

@@ -25,9 +25,10 @@ type Previous struct {
 // Use is who uses a slice now, and what of.
 type Use struct {
 	Leases  []string
-	Memory  uint64 // bytes
-	Tasks   uint64
-	Devices []cgroup.DeviceRule // of those leases together
+	Memory  uint64              // bytes
+	Tasks   uint64              // processes and threads
+	CPU     float64             // percent of one CPU, as in cpu.quota
+	Devices []cgroup.DeviceRule // that are open in it, of those that were granted
 	// Strangers are the processes of no lease in it, for people: "pid 123 (python)".
 	Strangers []string
 }
@@ -60,9 +61,9 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 				Text: fmt.Sprintf("narrow the slice of %s: %s", want.Name, difference(is, low, info)), Reason: "it allows more than it should",
 				Disruption: step.None,
 			}
-			s.Disturbs = disturbed(is, low, info, use[want.Name])
-			if len(s.Disturbs) > 0 {
-				s.Disruption = step.Running
+			if below := inTheWay(is, low, info, use[want.Name]); len(below) > 0 {
+				s.Disruption, s.Disturbs = step.Running, whoIn(use[want.Name])
+				s.Reason += ", and " + strings.Join(below, ", ")
 			}
 			steps = append(steps, s)
 		}
@@ -87,10 +88,10 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		st := step.Step{
 			Kind: KindRemove, Phase: step.Narrow, Args: step.Must(s.Name), Undo: step.Must(Previous{&was}),
 			Text: fmt.Sprintf("remove the slice of %s", s.Name), Reason: "the spec does not name it",
-			Disruption: step.Idle, Disturbs: use[s.Name].Leases,
+			Disruption: step.Idle,
 		}
-		if len(st.Disturbs) > 0 {
-			st.Disruption = step.Running
+		if u := use[s.Name]; len(u.Leases)+len(u.Strangers) > 0 {
+			st.Disruption, st.Disturbs = step.Running, whoIn(u)
 		}
 		steps = append(steps, st)
 	}
@@ -203,21 +204,45 @@ func commonRules(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
 	return out
 }
 
-// disturbed names the leases that narrowing would hurt: a limit goes below what is in use, or a device that a lease has
-// goes away.
-func disturbed(is, low cgroup.Slice, info cgroup.Info, use Use) []string {
-	from, to := info.Expect(is), info.Expect(low)
-	below := func(limit, was *uint64, used uint64) bool {
-		return limit != nil && (was == nil || *limit < *was) && *limit < used
+// inTheWay says what narrowing would hurt: a limit goes below what is in use, or a device that somebody has open goes away.
+// Empty when nobody notices.
+func inTheWay(is, low cgroup.Slice, info cgroup.Info, use Use) []string {
+	from, to := info.Expect(is).Limits, info.Expect(low).Limits
+	var out []string
+	if falls(to.MemoryMax, from.MemoryMax, use.Memory) || falls(to.MemoryHigh, from.MemoryHigh, use.Memory) {
+		out = append(out, byteText(use.Memory)+" of memory are in use")
 	}
-	hurt := below(to.Limits.MemoryMax, from.Limits.MemoryMax, use.Memory) ||
-		below(to.Limits.MemoryHigh, from.Limits.MemoryHigh, use.Memory) ||
-		below(to.Limits.TasksMax, from.Limits.TasksMax, use.Tasks) ||
-		to.Closed && len(commonRules(use.Devices, to.Devices)) < len(cgroup.SortRules(use.Devices))
-	if !hurt {
-		return nil
+	if falls(to.TasksMax, from.TasksMax, use.Tasks) {
+		out = append(out, fmt.Sprintf("%d tasks run", use.Tasks))
 	}
-	return use.Leases
+	if falls(to.CPUQuota, from.CPUQuota, use.CPU) {
+		out = append(out, fmt.Sprintf("%.0f%% of a CPU are in use", use.CPU))
+	}
+	if e := info.Expect(low); e.Closed {
+		var open []string
+		for _, r := range cgroup.SortRules(use.Devices) {
+			if len(commonRules([]cgroup.DeviceRule{r}, e.Devices)) == 0 {
+				open = append(open, nodeName(r))
+			}
+		}
+		if len(open) > 0 {
+			out = append(out, some(open)+" is open")
+		}
+	}
+	return out
+}
+
+// falls tells whether a limit goes below what is in use, and was not below it before.
+func falls[T uint64 | float64](limit, was *T, used T) bool {
+	return limit != nil && (was == nil || *limit < *was) && *limit < used
+}
+
+// whoIn names who is in a slice.
+func whoIn(use Use) []string {
+	if who := slices.Concat(use.Leases, use.Strangers); len(who) > 0 {
+		return who
+	}
+	return []string{"whoever is in it"}
 }
 
 // difference says for people what changes from one slice to the other, of what can be enforced here.

@@ -40,6 +40,8 @@ type Options struct {
 	Force       bool // an administrator said --force: in-use and foreign instances may go, as few as possible
 	TakeForeign bool // idle foreign instances may go
 	AllowReset  bool // an administrator said --allow-reset
+
+	another bool // a want is one more than those in use, which satisfy none
 }
 
 // Result is a plan for one GPU. It is empty when nothing would change.
@@ -201,4 +203,11 @@ func computeFits(have []gpu.ComputeInstance, want []gpu.NewCompute, slices uint3
 		lacks = append(lacks[:found], lacks[found+1:]...)
 	}
 	return true, lacks
+}
+
+// After is what is on the GPU when the plan is done, from the left.
+func (r Result) After() Layout {
+	out := slices.Concat(Layout(r.Keep), Layout(r.Spare), Layout(r.Complete), Layout(r.Create))
+	slices.SortFunc(out, func(a, b Placed) int { return order(a.Placement, b.Placement) })
+	return out
 }

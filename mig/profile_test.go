@@ -90,6 +90,16 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+func TestSimilar(t *testing.T) {
+	for _, tc := range []struct{ want, got string }{
+		{"4g.40gb", "4g.20gb"}, {"1g.12gb", "1g.10gb"}, {"1g.6gb+me", "1g.5gb+me"}, {"1c.3g.40gb", "1c.3g.20gb"}, {"1g.24gb+gfx", ""}, {"5g.20gb", ""}, {"word", ""},
+	} {
+		if got, ok := Similar(a100(), Want{Name: tc.want}); got.Name != tc.got && ok || ok != (tc.got != "") {
+			t.Errorf("%s: %v %v, want %q", tc.want, got, ok, tc.got)
+		}
+	}
+}
+
 func TestPlaceable(t *testing.T) {
 	p := a100()
 	var got []string

@@ -112,6 +112,10 @@ func newProblem(p gpu.Profiles, present []Present, want []Want, o Options) (*pro
 		}
 	}
 	for i, w := range want {
+		if again := slices.IndexFunc(pr.classes, func(c class) bool { return c.want.isAgain(w) }); again >= 0 {
+			pr.classes[again].wants = append(pr.classes[again].wants, i)
+			continue
+		}
 		profiles, sub, err := matches(p, w)
 		if err != nil {
 			return nil, err
@@ -129,6 +133,11 @@ func newProblem(p gpu.Profiles, present []Present, want []Want, o Options) (*pro
 	}
 	pr.group()
 	return pr, nil
+}
+
+// isAgain tells whether a want is the same name once more, so that it need not be looked for again.
+func (w Want) isAgain(v Want) bool {
+	return w.Name != "" && w.Name == v.Name && w.At == nil && v.At == nil && len(w.Compute) == 0 && len(v.Compute) == 0
 }
 
 // same tells whether two wants can stand for each other.
@@ -153,7 +162,7 @@ func (pr *problem) candidates(w Want, profiles []int) []cand {
 				if pr.masks[i]&c.mask == 0 {
 					continue
 				}
-				if pr.profile[i] == q && b.Placement == place {
+				if pr.profile[i] == q && b.Placement == place && !(pr.opts.another && b.InUse) {
 					ok, lacks := computeFits(b.Compute, w.Compute, pr.p.GI[q].Slices)
 					if ok && (len(lacks) == 0 || roomInside(b.Compute, lacks, pr.p.GI[q].Slices)) {
 						c.same, c.completes = i, len(lacks) != 0

@@ -104,6 +104,30 @@ func Match(p gpu.Profiles, w Want) ([]gpu.Profile, error) {
 	return out, nil
 }
 
+// Similar gives the want that a board of another size would have: the same slices and attributes, and of several the label
+// that is nearest. ok is false when there is none.
+func Similar(p gpu.Profiles, w Want) (_ Want, ok bool) {
+	n, err := ParseProfile(w.Name)
+	if err != nil {
+		return Want{}, false
+	}
+	best, far := Want{}, -1.0
+	for i := range p.GI {
+		m, err := ParseProfile(p.GI[i].Name)
+		if err != nil || m.Slices != n.Slices || !slices.Equal(m.Attributes, n.Attributes) {
+			continue
+		}
+		if d := float64(max(m.GB, n.GB)) / float64(min(m.GB, n.GB)); far < 0 || d < far {
+			m.Compute = n.Compute
+			best, far = Want{Name: m.String()}, d
+		}
+	}
+	if far >= 0 {
+		_, err = Match(p, best)
+	}
+	return best, far >= 0 && err == nil
+}
+
 // matches is Match by index into p.GI. sub is the slices of a compute instance that shares its GPU instance, else 0.
 func matches(p gpu.Profiles, w Want) (out []int, sub uint32, err error) {
 	add := func(ok func(*gpu.Profile) bool) {
@@ -127,7 +151,8 @@ func matches(p gpu.Profiles, w Want) (out []int, sub uint32, err error) {
 			sub = n.Compute
 		}
 		n.Compute = 0
-		add(func(q *gpu.Profile) bool { return q.Name == w.Name || q.Name == n.String() })
+		whole := n.String()
+		add(func(q *gpu.Profile) bool { return q.Name == w.Name || q.Name == whole })
 		if len(out) == 0 {
 			add(func(q *gpu.Profile) bool { return sameLabel(q, n) })
 		}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 
@@ -57,8 +58,10 @@ type Profile struct {
 
 const folder = "testdata/gpus"
 
-// All reads every board, by file name.
-func All() ([]*Board, error) {
+// All gives every board, by file name. They are read once and shared: do not change them.
+var All = sync.OnceValues(readAll)
+
+func readAll() ([]*Board, error) {
 	files, err := fs.ReadDir(gpushare.GPUs, folder)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the known boards: %w", err)

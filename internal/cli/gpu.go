@@ -43,52 +43,6 @@ func (a *app) gpuList(s *api.Status) {
 	a.table(rows)
 }
 
-func (a *app) migCommand() *cobra.Command {
-	return group("mig", "MIG instances",
-		a.listing("list", "List MIG instances with their placement and who uses them", func(s *api.Status) any {
-			type row struct {
-				GPU string `json:"gpu"`
-				api.InstanceStatus
-			}
-			out := struct {
-				SchemaVersion int   `json:"schema_version"`
-				Instances     []row `json:"instances"`
-			}{1, []row{}}
-			for i := range s.GPUs {
-				if m := s.GPUs[i].MIG; m != nil {
-					for _, in := range m.Instances {
-						out.Instances = append(out.Instances, row{s.GPUs[i].UUID, in})
-					}
-				}
-			}
-			return out
-		}, a.migList))
-}
-
-func (a *app) migList(s *api.Status) {
-	rows := [][]string{{"GPU", "ID", "PROFILE", "PLACEMENT", "MEMORY", "DEVICE", "LEASE"}}
-	for i := range s.GPUs {
-		if s.GPUs[i].MIG == nil {
-			continue
-		}
-		for _, in := range s.GPUs[i].MIG.Instances {
-			device, lease := "orphan: no compute instance", dash(in.Lease)
-			if len(in.UUIDs) > 0 {
-				device = in.UUIDs[0]
-			}
-			if in.Foreign {
-				lease = "foreign"
-			}
-			rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), fmt.Sprint(in.ID), in.Profile, fmt.Sprintf("%d:%d", in.Start, in.Size), memory(in.Memory), device, lease})
-		}
-	}
-	if len(rows) == 1 {
-		fmt.Fprintln(a.io.Out, "no MIG instances")
-		return
-	}
-	a.table(rows)
-}
-
 func (a *app) mpsCommand() *cobra.Command {
 	return group("mps", "CUDA MPS control daemons",
 		a.listing("list", "List MPS control daemons, one for each GPU in MPS mode", func(s *api.Status) any {

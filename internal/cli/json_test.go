@@ -51,6 +51,8 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare status":          {{status, ""}, {empty, ""}},
 		"gpushare gpu list":        {{status, ""}, {empty, ""}},
 		"gpushare mig list":        {{status, ""}, {empty, ""}},
+		"gpushare mig plan":        {{nil, "--offline --model a30 --want 1g.6gb"}, {nil, "--offline --model a30 --want 4g.24gb*2"}},
+		"gpushare mig profiles":    {{nil, "--model a30"}, {nil, "--offline"}},
 		"gpushare mps list":        {{status, ""}, {empty, ""}},
 		"gpushare tenant list":     {{status, ""}, {empty, ""}},
 		"gpushare tenant show":     {{status, "vision"}},

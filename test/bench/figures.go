@@ -19,6 +19,10 @@ type bench struct {
 }
 
 func (b *bench) all(ctx context.Context) ([]Figure, error) {
+	figures, err := planner(ctx)
+	if err != nil {
+		return nil, err
+	}
 	n := &harness.Node{Bin: b.bin, File: "testdata/nodes/dgx-a100-mig.yaml"}
 	defer n.Close()
 	if err := n.Start(ctx); err != nil {
@@ -27,7 +31,6 @@ func (b *bench) all(ctx context.Context) ([]Figure, error) {
 	if r := n.CLIIn(ctx, bigSpec(), "apply", "-f", "-"); r.Code != 0 {
 		return nil, fmt.Errorf("cannot apply the large spec: %s", r.Err)
 	}
-	var figures []Figure
 	for _, part := range []func(context.Context, *harness.Node) ([]Figure, error){
 		startToReady, convergeAgain, statusLoad, commandLine, memoryAndIdle,
 	} {

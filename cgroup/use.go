@@ -1,0 +1,124 @@
+package cgroup
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// InUse is what the processes of a cgroup use of what can be limited. nil is what the kernel does not tell here.
+type InUse struct {
+	Memory *uint64 // bytes that stay when memory gets short: without the caches that the kernel drops first
+	Tasks  *uint64
+	CPU    *time.Duration // since the cgroup was made
+}
+
+// InUse reads what the cgroup and all below it use. ErrNotFound when there is no such cgroup.
+func (h Hierarchy) InUse(cg string) (InUse, error) {
+	if !h.Exists(cg) {
+		return InUse{}, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
+	}
+	var u InUse
+	memory, err := h.number(cg, "memory.current")
+	if err != nil {
+		return u, err
+	}
+	if memory != nil {
+		stat, err := h.keyed(cg, "memory.stat")
+		if err != nil {
+			return u, err
+		}
+		// A limit that is set below these costs their owners time and no process its life.
+		drops := stat["active_file"] + stat["inactive_file"] + stat["slab_reclaimable"]
+		u.Memory = new(*memory - min(*memory, drops))
+	}
+	if u.Tasks, err = h.number(cg, "pids.current"); err != nil {
+		return u, err
+	}
+	cpu, err := h.keyed(cg, "cpu.stat")
+	if us, ok := cpu["usage_usec"]; ok && err == nil {
+		u.CPU = new(time.Duration(us) * time.Microsecond)
+	}
+	return u, err
+}
+
+// number reads a file that holds one number; nil when the cgroup has no such file.
+func (h Hierarchy) number(cg, file string) (*uint64, error) {
+	b, err := os.ReadFile(filepath.Join(h.Dir(cg), file))
+	if gone(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s of cgroup %s: %w", file, cg, err)
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s of cgroup %s: %q is no number", file, cg, bytes.TrimSpace(b))
+	}
+	return &n, nil
+}
+
+// keyed reads a file of lines with a name and a number; empty when the cgroup has no such file.
+func (h Hierarchy) keyed(cg, file string) (map[string]uint64, error) {
+	b, err := os.ReadFile(filepath.Join(h.Dir(cg), file))
+	if err != nil && !gone(err) {
+		return nil, fmt.Errorf("cannot read %s of cgroup %s: %w", file, cg, err)
+	}
+	out := map[string]uint64{}
+	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
+		name, value, _ := strings.Cut(sc.Text(), " ")
+		if n, err := strconv.ParseUint(value, 10, 64); err == nil {
+			out[name] = n
+		}
+	}
+	return out, nil
+}
+
+// OpenDevices lists the character and block devices that the processes have open, each once, by whatever name they were
+// opened. A process that ends meanwhile has none.
+func OpenDevices(ps []Process) ([]DeviceRule, error) {
+	var rules []DeviceRule
+	for _, p := range ps {
+		dir := fmt.Sprintf("/proc/%d/fd", p.PID)
+		fds, err := os.ReadDir(dir)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot see what process %d has open: %w", p.PID, err)
+		}
+		for _, fd := range fds {
+			link := filepath.Join(dir, fd.Name())
+			name, err := os.Readlink(link)
+			if err != nil || !strings.HasPrefix(name, "/") {
+				continue // A pipe, a socket, or closed by now.
+			}
+			var st unix.Stat_t
+			if unix.Stat(link, &st) != nil {
+				continue
+			}
+			r := DeviceRule{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev), Access: "rw", Name: strings.TrimSuffix(name, " (deleted)")}
+			switch st.Mode & unix.S_IFMT {
+			case unix.S_IFCHR:
+				r.Type = 'c'
+			case unix.S_IFBLK:
+				r.Type = 'b'
+			default:
+				continue
+			}
+			if !slices.ContainsFunc(rules, func(o DeviceRule) bool { return compareDevices(o, r) == 0 }) {
+				rules = append(rules, r)
+			}
+		}
+	}
+	return SortRules(rules), nil
+}

@@ -1,0 +1,118 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// limiting is an adapter that enforces every limit, on a hierarchy of plain files.
+type limiting struct {
+	cgroup.Port
+	h cgroup.Hierarchy
+}
+
+func (limiting) Info() cgroup.Info {
+	return cgroup.Info{Adapter: "systemd", Devices: true, Limits: cgroup.LimitNames()}
+}
+func (l limiting) Hierarchy() cgroup.Hierarchy { return l.h }
+func (limiting) Owner(int) (string, bool)      { return "", false }
+
+// tenantRed is a node with the slice of a tenant who has a lease, and who uses what the files say.
+func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Daemon, *observe.Node) {
+	t.Helper()
+	d := bare()
+	d.now = time.Now
+	d.table = tableOf(t, lease.Config{Walls: noWalls{}}, "red", "part", uidAlice)
+	port := limiting{h: cgroup.Hierarchy{Mount: t.TempDir()}}
+	d.port, d.follow = port, cgroup.NewProcesses("a test")
+	files["cgroup.procs"] = ""
+	for name, text := range files {
+		path := filepath.Join(port.h.Dir("/red"), name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d, &observe.Node{Slices: []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}, Path: "/red", Limits: limits, Closed: true}}}
+}
+
+// A limit that goes below what is in use is refused without force, and the number is said.
+func TestLimitBelowUse(t *testing.T) {
+	const gib = 1 << 30
+	was := cgroup.Limits{MemoryMax: new(uint64(8 * gib)), TasksMax: new(uint64(1000)), CPUQuota: new(400.0)}
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		lower func(*cgroup.Limits)
+		says  string // empty: nobody notices
+	}{
+		{"memory below use", map[string]string{"memory.current": "6442450944\n", "memory.stat": "inactive_file 1073741824\n"}, func(l *cgroup.Limits) { l.MemoryMax = new(uint64(4 * gib)) }, "5 GiB of memory are in use"},
+		{"memory below the cache only", map[string]string{"memory.current": "6442450944\n", "memory.stat": "inactive_file 3221225472\n"}, func(l *cgroup.Limits) { l.MemoryMax = new(uint64(4 * gib)) }, ""},
+		{"memory.high below use", map[string]string{"memory.current": "6442450944\n"}, func(l *cgroup.Limits) { l.MemoryHigh = new(uint64(4 * gib)) }, "6 GiB of memory are in use"},
+		{"tasks below use", map[string]string{"pids.current": "312\n"}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(100)) }, "312 tasks run"},
+		{"tasks above use", map[string]string{"pids.current": "99\n"}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(100)) }, ""},
+		{"a weight", map[string]string{"memory.current": "6442450944\n"}, func(l *cgroup.Limits) { l.CPUWeight = new(uint64(1)) }, ""},
+		{"nothing is told", map[string]string{}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(1)) }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, node := tenantRed(t, was, c.files)
+			to := was
+			c.lower(&to)
+			steps := d.planSlices(&desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: to, Closed: true}})
+			err := admit(steps, authority{})
+			if c.says == "" {
+				if err != nil || len(steps) != 1 {
+					t.Errorf("%d steps, refused: %v", len(steps), err)
+				}
+				return
+			}
+			var refused *api.Error
+			if !errors.As(err, &refused) || refused.Kind != api.KindInUse || !strings.Contains(refused.Message, c.says) || !strings.Contains(refused.Message, "red-") {
+				t.Errorf("refused with %v, it is to say %q and whom", err, c.says)
+			}
+			if err := admit(steps, authority{Force: true}); err != nil {
+				t.Errorf("refused with force: %v", err)
+			}
+		})
+	}
+}
+
+// Two looks at how busy a slice is tell whether a quota goes below it.
+func TestQuotaBelowUse(t *testing.T) {
+	d, node := tenantRed(t, cgroup.Limits{CPUQuota: new(400.0)}, map[string]string{"cpu.stat": "usage_usec 1000000\n"})
+	now := time.Now()
+	d.now = func() time.Time { return now }
+	d.noteRates(node)
+	now = now.Add(10 * time.Second)
+	if err := os.WriteFile(filepath.Join(d.port.(limiting).h.Dir("/red"), "cpu.stat"), []byte("usage_usec 31000000\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for quota, refuse := range map[float64]bool{200: true, 350: false} {
+		steps := d.planSlices(&desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}})
+		err := admit(steps, authority{})
+		if (err != nil) != refuse || refuse && !strings.Contains(err.Error(), "300% of a CPU") {
+			t.Errorf("a quota of %v%%: %v", quota, err)
+		}
+	}
+}
+
+// What was raised from outside and is in use by now is not taken away by the loop, which has no authority.
+func TestTheLoopTakesNoLimitBelowUse(t *testing.T) {
+	d, node := tenantRed(t, cgroup.Limits{TasksMax: new(uint64(1000))}, map[string]string{"pids.current": "312\n"})
+	steps := d.planSlices(d.desired.Load(), node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
+	if len(steps) != 1 || steps[0].Disruption != step.Running {
+		t.Errorf("the steps are %+v", steps)
+	}
+}

@@ -1,0 +1,259 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/board"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// question asks for the way from one layout to another on a board, with no GPU there.
+type question struct {
+	Model string    `json:"model"`
+	Have  instances `json:"have"`
+	Want  instances `json:"want"`
+	Force bool      `json:"force,omitempty"`
+}
+
+// instances are written "3g.20gb@4!,1g.5gb@0", or as a JSON list of such words and of objects.
+type instances []json.RawMessage
+
+// UnmarshalJSON takes a string or a list.
+func (l *instances) UnmarshalJSON(raw []byte) error {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		var err error
+		*l, err = readInstances(text)
+		return err
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return errors.New(`instances are a string such as "3g.20gb@4,1g.5gb@0", or a list of them`)
+	}
+	*l = list
+	return nil
+}
+
+// readInstances reads them from the command line, where a list may be JSON too.
+func readInstances(text string) (instances, error) {
+	text = strings.TrimSpace(text)
+	switch {
+	case strings.HasPrefix(text, "["):
+		var l instances
+		err := json.Unmarshal([]byte(text), &l)
+		return l, err
+	case strings.HasPrefix(text, "{"):
+		return instances{json.RawMessage(text)}, nil
+	case text == "":
+		return instances{}, nil
+	}
+	var out instances
+	for _, word := range strings.Split(text, ",") {
+		word, err := json.Marshal(strings.TrimSpace(word))
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %q: %w", text, err)
+		}
+		out = append(out, word)
+	}
+	return out, nil
+}
+
+// haveObject is an instance that is there, written as an object.
+type haveObject struct {
+	Profile string `json:"profile"`
+	Start   uint32 `json:"start"`
+	InUse   bool   `json:"in_use"`
+	Pinned  bool   `json:"pinned"`
+	Foreign bool   `json:"foreign"`
+}
+
+func (l instances) have(p gpu.Profiles) ([]mig.Present, error) {
+	var out []mig.Present
+	for _, raw := range l {
+		var word string
+		if json.Unmarshal(raw, &word) == nil {
+			more, err := mig.ParseHave(p, out, word)
+			if err != nil {
+				return nil, err
+			}
+			out = more
+			continue
+		}
+		var o haveObject
+		if err := strict(raw, &o); err != nil {
+			return nil, err
+		}
+		more, err := mig.Have(p, out, o.Profile, o.Start, o.InUse)
+		if err != nil {
+			return nil, err
+		}
+		out = more
+		b := &out[slices.IndexFunc(out, func(b mig.Present) bool { return b.Placement.Start == o.Start })]
+		b.Pinned, b.Foreign = b.Pinned || o.Pinned, b.Foreign || o.Foreign
+	}
+	return out, nil
+}
+
+// wantObject is what is wanted, written as an object: by name, or by what it must have, as a grant in a spec.
+type wantObject struct {
+	Profile    string   `json:"profile"`
+	Start      *uint32  `json:"start"`
+	Slices     uint32   `json:"slices"`
+	Memory     string   `json:"memory"`
+	Attributes []string `json:"attributes"`
+}
+
+func (l instances) want(p gpu.Profiles) ([]mig.Want, error) {
+	var out []mig.Want
+	for _, raw := range l {
+		var word string
+		if json.Unmarshal(raw, &word) == nil {
+			more, err := mig.ParseWant(p, word)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, more...)
+			continue
+		}
+		var o wantObject
+		if err := strict(raw, &o); err != nil {
+			return nil, err
+		}
+		w, err := o.want(p)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", raw, err)
+		}
+		out = append(out, w)
+	}
+	return out, nil
+}
+
+func (o *wantObject) want(p gpu.Profiles) (mig.Want, error) {
+	w := mig.Want{Name: o.Profile, Slices: o.Slices, Attributes: o.Attributes}
+	switch named := o.Profile != ""; {
+	case named && (o.Slices != 0 || o.Memory != "" || len(o.Attributes) != 0):
+		return w, errors.New("it has a profile, so slices, memory and attributes say nothing more")
+	case !named && o.Slices == 0:
+		return w, errors.New("it has neither a profile nor slices")
+	}
+	if o.Memory != "" {
+		least, err := api.ParseBytes(strings.TrimSpace(strings.TrimPrefix(o.Memory, ">=")))
+		if err != nil {
+			return w, fmt.Errorf("memory is written like \">=38GiB\": %w", err)
+		}
+		w.Memory = uint64(least)
+	}
+	if o.Start != nil {
+		w.At = mig.PlacementAt(p, w, *o.Start)
+	}
+	return w, nil
+}
+
+// strict reads an object and refuses what it does not know.
+func strict(raw []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("cannot read %s: %w", raw, err)
+	}
+	return nil
+}
+
+// trial is a question that was understood, and what the planner says to it.
+type trial struct {
+	board   *board.Board
+	grid    gpu.Profiles
+	present []mig.Present
+	plan    mig.Result
+	refused *refusedPlan // nil: it can be done
+}
+
+// refusedPlan is why there is no way to a layout, and the nearest that there is a way to.
+type refusedPlan struct {
+	message string // a whole sentence
+	reason  string
+	force   bool        // more authority would help
+	nearest *mig.Result // nil: not even nothing
+}
+
+// try answers a question. An error is about the question: an unknown board, what could not be there, a word that is no
+// profile.
+func (q *question) try() (*trial, error) {
+	b, err := findBoard(q.Model)
+	if err != nil {
+		return nil, err
+	}
+	t := &trial{board: b, grid: b.GPUProfiles()}
+	misread := func(err error) error {
+		return usageError{err: err, hint: fmt.Sprintf("'gpushare mig profiles --model %s' shows what there can be", b.Short)}
+	}
+	if t.present, err = q.Have.have(t.grid); err != nil {
+		return nil, misread(err)
+	}
+	want, err := q.Want.want(t.grid)
+	if err != nil {
+		return nil, misread(err)
+	}
+	t.plan, t.refused, err = tryPlan(t.grid, t.present, want, mig.Options{Force: q.Force})
+	return t, err
+}
+
+// tryPlan plans, and plans the nearest layout when there is no way to this one.
+func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Want, o mig.Options) (mig.Result, *refusedPlan, error) {
+	plan, err := mig.Plan(p, present, want, o)
+	var none *mig.NoProfile
+	var not *mig.Infeasible
+	switch {
+	case err == nil:
+		return plan, nil, nil
+	case errors.As(err, &none):
+		r := &refusedPlan{message: err.Error(), reason: err.Error()}
+		// What the board does not have gives way to what it has like it, and all of that may have a nearest of its own.
+		var rest []mig.Want
+		for _, w := range want {
+			if _, err := mig.Match(p, w); err == nil {
+				rest = append(rest, w)
+			} else if like, ok := mig.Similar(p, w); ok {
+				rest = append(rest, like)
+			}
+		}
+		if near, inner, err := tryPlan(p, present, rest, o); err == nil && inner == nil {
+			r.nearest = &near
+		} else if err == nil {
+			r.nearest = inner.nearest
+		}
+		return plan, r, nil
+	case !errors.As(err, &not):
+		return plan, nil, err
+	}
+	alone := mig.Infeasible{Wanted: not.Wanted, Reason: not.Reason}
+	r := &refusedPlan{message: alone.Error(), reason: not.Reason, force: len(not.Blocked) != 0}
+	if near, err := mig.Plan(p, present, not.Nearest, o); err == nil {
+		r.nearest = &near
+	}
+	return plan, r, nil
+}
+
+// findBoard reads a board by name, and names the one that was probably meant.
+func findBoard(name string) (*board.Board, error) {
+	if name == "" {
+		return nil, usageError{err: errors.New("no board is named"), hint: "write --model a100-40; 'gpushare mig profiles --offline' lists the known ones"}
+	}
+	b, err := board.Find(name)
+	var unknown *board.Unknown
+	if errors.As(err, &unknown) {
+		e := usageError{err: err, hint: "'gpushare mig profiles --offline' says more of each"}
+		if near, ok := api.Nearest(strings.ToLower(name), unknown.Known); ok {
+			e.hint = fmt.Sprintf("did you mean --model %s?", near)
+		}
+		return nil, e
+	}
+	return b, err
+}

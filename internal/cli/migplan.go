@@ -1,0 +1,363 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/board"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// planAnswer is the answer to one question in JSON. The numbers are of GPU instances.
+type planAnswer struct {
+	SchemaVersion int        `json:"schema_version"`
+	Model         string     `json:"model"`
+	Feasible      bool       `json:"feasible"`
+	Destroyed     int        `json:"destroyed"`
+	Created       int        `json:"created"`
+	Completed     int        `json:"completed,omitempty"` // stay, and get compute instances that they lack
+	Disturbed     int        `json:"disturbed"`           // of the destroyed, those in use: 0 without force
+	Steps         []planStep `json:"steps"`               // in this order
+	Layout        []planStep `json:"layout,omitempty"`    // what is there afterwards, from the left
+	Reason        string     `json:"reason,omitempty"`    // of what is not feasible
+	ForceHelps    bool       `json:"force_helps,omitempty"`
+	Nearest       []string   `json:"nearest,omitzero"` // the nearest layout that is feasible, when this is not
+}
+
+// planStep is one instance: what is done to it, or that it is there.
+type planStep struct {
+	Op      string   `json:"op,omitempty"` // destroy | complete | create
+	Profile string   `json:"profile"`
+	Start   uint32   `json:"start"`
+	Size    uint32   `json:"size"`
+	Compute []uint32 `json:"compute,omitempty"` // slices of its compute instances, where it is not one of all
+}
+
+func (t *trial) answer() planAnswer {
+	out := planAnswer{SchemaVersion: 1, Model: t.board.Short, Feasible: t.refused == nil, Steps: []planStep{}}
+	if r := t.refused; r != nil {
+		out.Reason, out.ForceHelps, out.Nearest = r.reason, r.force, []string{}
+		if r.nearest != nil {
+			out.Nearest = mig.Layout(r.nearest.Layout).Names()
+		}
+		return out
+	}
+	r := &t.plan
+	out.Destroyed, out.Created, out.Completed, out.Disturbed = len(r.Destroy), len(r.Create), len(r.Complete), len(r.Disturbed)
+	var gone []gpu.Instance
+	for _, b := range r.Destroy {
+		gone = append(gone, b.Instance)
+	}
+	for _, x := range mig.Record(t.grid, gone) {
+		out.Steps = append(out.Steps, stepOf("destroy", x))
+	}
+	for _, x := range r.Complete {
+		out.Steps = append(out.Steps, stepOf("complete", x))
+	}
+	for _, x := range r.Create {
+		out.Steps = append(out.Steps, stepOf("create", x))
+	}
+	for _, x := range r.After() {
+		out.Layout = append(out.Layout, stepOf("", x))
+	}
+	return out
+}
+
+func stepOf(op string, x mig.Placed) planStep {
+	s := planStep{Op: op, Profile: x.Name, Start: x.Placement.Start, Size: x.Placement.Size}
+	for _, c := range x.Compute {
+		s.Compute = append(s.Compute, c.Slices)
+	}
+	return s
+}
+
+func (a *app) migPlan() *cobra.Command {
+	var q question
+	var have, want, batch string
+	var offline bool
+	c := &cobra.Command{
+		Use: "plan --offline --model BOARD --have LAYOUT --want LAYOUT", Short: "Show the way from one layout to another that disturbs the fewest", Args: noArgs,
+		Long: `Shows which instances stay, go and are made when a GPU's layout changes, and that
+there is no better way: nobody in use is disturbed without --force, then the fewest
+are destroyed, then the least memory is made anew, then the room that is left keeps
+the most profiles placeable. It needs no daemon and no GPU.
+
+An instance is written as its profile, with @ and the memory slice where it starts,
+and ! when it is in use: 3g.20gb@4!. Of what is wanted @ may be left out, and 1g.5gb*3
+is three. 1c.3g.20gb is a compute instance that shares a 3g.20gb with others. A list
+may be JSON too, with objects such as {"slices": 1, "memory": ">=8GiB"}.
+
+A layout that cannot be is refused with the reason, the nearest that can, and exit
+code 7.`,
+		Example: `  gpushare mig plan --offline --model a100-40 --have '3g.20gb@4!,1g.5gb@0' --want '3g.20gb,1g.5gb,1g.5gb'
+  gpushare mig plan --offline --model h200-141 --want '3g.71gb,2g.35gb,1g.18gb*2' --json
+  gpushare mig plan --offline --batch questions.jsonl   # lines of {"model": …, "have": …, "want": …}`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case !offline:
+				return usageError{err: errors.New("only plans without a daemon are made here"), hint: "write --offline; what an apply would change on this node says 'gpushare plan -f FILE'"}
+			case batch != "" && (cmd.Flags().Changed("model") || cmd.Flags().Changed("have") || cmd.Flags().Changed("want")):
+				return usageError{err: errors.New("--batch reads the questions from a file"), hint: "leave out --model, --have and --want"}
+			case batch != "":
+				return a.migBatch(batch, q.Force)
+			case !cmd.Flags().Changed("want"):
+				return usageError{err: errors.New("nothing says what is wanted"), hint: "write --want '3g.20gb,1g.5gb', or --want '' for an empty GPU"}
+			}
+			var err error
+			if q.Have, err = readInstances(have); err != nil {
+				return usageError{err: fmt.Errorf("--have: %w", err)}
+			}
+			if q.Want, err = readInstances(want); err != nil {
+				return usageError{err: fmt.Errorf("--want: %w", err)}
+			}
+			t, err := q.try()
+			if err != nil {
+				return err
+			}
+			return a.showTrial(t)
+		},
+	}
+	c.Flags().BoolVar(&offline, "offline", false, "plan for a board, without a daemon and a GPU")
+	c.Flags().StringVar(&q.Model, "model", "", "the board, as in a100-40")
+	c.Flags().StringVar(&have, "have", "", "what is on the GPU, as in '3g.20gb@4!,1g.5gb@0'")
+	c.Flags().StringVar(&want, "want", "", "what is wanted, as in '3g.20gb,1g.5gb*2'")
+	c.Flags().BoolVar(&q.Force, "force", false, "instances in use may go too, as few as possible")
+	c.Flags().StringVar(&batch, "batch", "", "a file of questions, one JSON object on each line (- for standard input); the answers are JSON lines")
+	_ = c.RegisterFlagCompletionFunc("model", completeBoards) // These fail only for flags that do not exist.
+	_ = c.RegisterFlagCompletionFunc("have", completeInstances(true))
+	_ = c.RegisterFlagCompletionFunc("want", completeInstances(false))
+	return c
+}
+
+// showTrial prints the answer to one question.
+func (a *app) showTrial(t *trial) error {
+	if a.json {
+		if err := a.printJSON(t.answer()); err != nil {
+			return err
+		}
+		if t.refused != nil {
+			return &exitError{code: api.ExitInfeasible}
+		}
+		return nil
+	}
+	fmt.Fprintf(a.io.Out, "%s, %d memory slices\n\n", t.board.Name, t.grid.Width)
+	now := presentRow("now", t.grid, t.present)
+	if r := t.refused; r != nil {
+		e := &api.Error{Kind: api.KindInfeasible, Message: r.message}
+		var hints []string
+		if r.nearest == nil {
+			a.picture(t.grid.Width, now)
+		} else {
+			a.picture(t.grid.Width, now, planRow("nearest", t.present, r.nearest))
+			fits := "nothing"
+			if names := mig.Layout(r.nearest.Layout).Names(); len(names) > 0 {
+				fits = counted(names)
+			}
+			hints = append(hints, "what fits is "+fits)
+		}
+		if r.force {
+			hints = append(hints, "--force shows the way that moves what is in use")
+		}
+		e.Hint = strings.Join(hints, "; ")
+		return e
+	}
+	a.picture(t.grid.Width, now, planRow("then", t.present, &t.plan))
+	fmt.Fprintln(a.io.Out)
+	var rows [][]string
+	disturbed := map[gpu.Placement]bool{}
+	for _, b := range t.plan.Disturbed {
+		disturbed[b.Placement] = true
+	}
+	answer := t.answer()
+	for _, s := range answer.Steps {
+		row := []string{"  " + s.Op, labelOf(s), fmt.Sprintf("at %d", s.Start), ""}
+		if s.Op == "destroy" && disturbed[gpu.Placement{Start: s.Start, Size: s.Size}] {
+			row[3] = "in use"
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) == 0 {
+		fmt.Fprintln(a.io.Out, "Nothing to do: it is as wanted.")
+	} else {
+		a.table(rows)
+		fmt.Fprintf(a.io.Out, "\n%s\n", summary(&answer))
+	}
+	a.room(t)
+	return nil
+}
+
+func labelOf(s planStep) string {
+	if len(s.Compute) == 0 {
+		return s.Profile
+	}
+	var parts []string
+	for _, c := range s.Compute {
+		parts = append(parts, fmt.Sprintf("%dc", c))
+	}
+	return s.Profile + " of " + strings.Join(parts, "+")
+}
+
+func summary(r *planAnswer) string {
+	out := fmt.Sprintf("%d destroyed, %d created", r.Destroyed, r.Created)
+	if r.Completed > 0 {
+		out += fmt.Sprintf(", %d completed", r.Completed)
+	}
+	if r.Disturbed == 0 {
+		return out + ", nobody disturbed."
+	}
+	return out + fmt.Sprintf(", %d in use disturbed.", r.Disturbed)
+}
+
+// room says what could be made beside the plan's layout.
+func (a *app) room(t *trial) {
+	var left []gpu.Instance
+	for _, x := range t.plan.After() {
+		left = append(left, gpu.Instance{ProfileID: x.ProfileID, Placement: x.Placement})
+	}
+	var names []string
+	for _, r := range mig.Placeable(t.grid, left) {
+		names = append(names, r.Profile.Name)
+	}
+	if len(names) > 0 {
+		fmt.Fprintf(a.io.Out, "Room is left for one more of: %s.\n", strings.Join(names, ", "))
+	}
+}
+
+// counted lists names, equals together: "2 × 1g.5gb, 3g.20gb".
+func counted(names []string) string {
+	n := map[string]int{}
+	var order []string
+	for _, s := range names {
+		if n[s]++; n[s] == 1 {
+			order = append(order, s)
+		}
+	}
+	for i, s := range order {
+		if n[s] > 1 {
+			order[i] = fmt.Sprintf("%d × %s", n[s], s)
+		}
+	}
+	return strings.Join(order, ", ")
+}
+
+// badLine is the answer to a line that is no question.
+type badLine struct {
+	SchemaVersion int        `json:"schema_version"`
+	Line          int        `json:"line"`
+	Error         *api.Error `json:"error"`
+}
+
+// maxQuestion is how long one line of a batch may be.
+const maxQuestion = 1 << 20
+
+// migBatch answers one question a line. A question that is infeasible is answered so; one that cannot be read is answered
+// with an error, and the exit code is 2 then.
+func (a *app) migBatch(file string, force bool) error {
+	in := a.io.In
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return usageError{err: fmt.Errorf("cannot read the questions: %w", err), hint: "'--batch -' reads standard input"}
+		}
+		defer f.Close()
+		in = f
+	}
+	out := bufio.NewWriter(a.io.Out)
+	defer out.Flush()
+	enc := json.NewEncoder(out)
+	lines := bufio.NewScanner(in)
+	lines.Buffer(make([]byte, 0, 1<<16), maxQuestion)
+	n, bad := 0, 0
+	for lines.Scan() {
+		n++
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		q := question{Force: force}
+		err := strict(lines.Bytes(), &q)
+		var t *trial
+		if err == nil {
+			t, err = q.try()
+		}
+		var answer any
+		if err == nil {
+			answer = t.answer()
+		} else {
+			bad++
+			e := &api.Error{Kind: api.KindInvalid, Message: err.Error()}
+			var usage usageError
+			if errors.As(err, &usage) {
+				e.Hint = usage.hint
+			}
+			answer = badLine{1, n, e}
+		}
+		if err := enc.Encode(answer); err != nil {
+			return fmt.Errorf("cannot print: %w", err)
+		}
+	}
+	if err := lines.Err(); err != nil && !errors.Is(err, io.EOF) {
+		return usageError{err: fmt.Errorf("cannot read line %d of the questions: %w", n+1, err)}
+	}
+	if bad > 0 {
+		return &exitError{code: api.ExitUsage}
+	}
+	return nil
+}
+
+// completeBoards offers the boards that are compiled in.
+func completeBoards(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	all, err := board.All()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	for _, b := range all {
+		if strings.HasPrefix(b.Short, strings.ToLower(typed)) {
+			out = append(out, b.Short+"\t"+b.Name)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeInstances offers the profiles of the board for the last word of a list, with their starts where that is needed.
+func completeInstances(placed bool) completer {
+	return func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		model, err := cmd.Flags().GetString("model")
+		if err != nil {
+			return nil, directive
+		}
+		b, err := board.Find(model)
+		if err != nil {
+			return nil, directive
+		}
+		before := typed[:strings.LastIndexByte(typed, ',')+1]
+		word := typed[len(before):]
+		var out []string
+		for _, p := range b.GPUProfiles().GI {
+			words := []string{p.Name}
+			if placed {
+				words = nil
+				for _, at := range p.Placements {
+					words = append(words, fmt.Sprintf("%s@%d", p.Name, at.Start))
+				}
+			}
+			for _, w := range words {
+				if strings.HasPrefix(w, word) {
+					out = append(out, fmt.Sprintf("%s%s\t%s, %d SMs", before, w, gib(p.Memory), p.SMs))
+				}
+			}
+		}
+		return out, directive
+	}
+}

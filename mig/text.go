@@ -1,0 +1,163 @@
+package mig
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// What follows reads instances as a person types them: "3g.20gb@4!" is a 3g.20gb that starts at 4 and is in use, and
+// "1c.3g.20gb@4" is a compute instance of one slice in the 3g.20gb that starts at 4.
+
+// ParseHave adds one instance, as it is typed, to what is on a GPU. What could not be there is refused, with why.
+func ParseHave(p gpu.Profiles, list []Present, item string) ([]Present, error) {
+	text, used := strings.CutSuffix(item, "!")
+	name, at, ok := strings.Cut(text, "@")
+	if !ok {
+		return nil, fmt.Errorf("cannot read %q: where it starts is missing, as in 3g.20gb@4", item)
+	}
+	start, err := startOf(at, item)
+	if err != nil {
+		return nil, err
+	}
+	return Have(p, list, name, start, used)
+}
+
+// Have adds one instance, or one compute instance of an instance, to what is on a GPU.
+func Have(p gpu.Profiles, list []Present, name string, start uint32, inUse bool) ([]Present, error) {
+	item := fmt.Sprintf("%s@%d", name, start)
+	fit, sub, err := matches(p, Want{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	q := &p.GI[fit[0]]
+	i := slices.IndexFunc(q.Placements, func(at gpu.Placement) bool { return at.Start == start })
+	if i < 0 {
+		return nil, fmt.Errorf("cannot have %s: %s starts at %s on this GPU", item, q.Name, startsText(q))
+	}
+	at := q.Placements[i]
+	same := slices.IndexFunc(list, func(b Present) bool { return b.Placement == at && b.ProfileID == q.ID })
+	if sub != 0 && same >= 0 && !wholeCompute(list[same].Compute, q.Slices) {
+		b := &list[same]
+		b.InUse = b.InUse || inUse
+		if !roomInside(b.Compute, []gpu.NewCompute{{Slices: sub}}, q.Slices) {
+			return nil, fmt.Errorf("cannot have %s: the %s there has no room for one more compute instance of %d slices", item, q.Name, sub)
+		}
+		b.Compute = append(b.Compute, gpu.ComputeInstance{ID: uint32(len(b.Compute)), Placement: freeInside(b.Compute, sub, q.Slices)})
+		return list, nil
+	}
+	for _, b := range list {
+		if b.Placement.Overlaps(at) {
+			return nil, fmt.Errorf("cannot have %s: it overlaps %s", item, placedOf(p, b.Instance))
+		}
+	}
+	b := Present{Instance: gpu.Instance{ProfileID: q.ID, Placement: at}, InUse: inUse}
+	if sub == 0 {
+		sub = q.Slices
+	}
+	b.Compute = []gpu.ComputeInstance{{Placement: gpu.Placement{Size: sub}}}
+	// The rules that are not about room: how many there may be, and which attributes go together.
+	pr, err := newProblem(p, append(slices.Clip(list), b), nil, Options{})
+	if err != nil {
+		return nil, err
+	}
+	t := tally{of: make([]uint32, len(p.GI))}
+	for _, at := range pr.profile {
+		if !pr.add(&t, at) {
+			return nil, fmt.Errorf("cannot have %s: this GPU does not hold it beside the others (at most %d of it, one +me, and +me.all only beside -me)", item, pr.holds(q))
+		}
+	}
+	return append(list, b), nil
+}
+
+// freeInside gives the first start that is free, as roomInside counts it.
+func freeInside(have []gpu.ComputeInstance, sub, width uint32) gpu.Placement {
+	at := gpu.Placement{Size: sub}
+	for ; at.Start+sub <= width; at.Start += sub {
+		if !slices.ContainsFunc(have, func(c gpu.ComputeInstance) bool { return c.Placement.Overlaps(at) }) {
+			break
+		}
+	}
+	return at
+}
+
+// ParseWant reads what is wanted: "3g.20gb", at a placement "3g.20gb@4", or several "1g.5gb*3".
+func ParseWant(p gpu.Profiles, item string) ([]Want, error) {
+	text, times, many := strings.Cut(item, "*")
+	n := 1
+	if many {
+		var err error
+		if n, err = strconv.Atoi(times); err != nil || n < 1 || n > maxWidth {
+			return nil, fmt.Errorf("cannot read %q: how many there are is written like 1g.5gb*3, with 1 to %d", item, maxWidth)
+		}
+	}
+	name, at, fixed := strings.Cut(text, "@")
+	if _, err := ParseProfile(name); err != nil {
+		return nil, err
+	}
+	w := Want{Name: name}
+	if fixed {
+		start, err := startOf(at, item)
+		if err != nil {
+			return nil, err
+		}
+		w.At = PlacementAt(p, w, start)
+	}
+	return slices.Repeat([]Want{w}, n), nil
+}
+
+// PlacementAt is the placement of a want that starts there; one that does not exist is left to the plan to refuse.
+func PlacementAt(p gpu.Profiles, w Want, start uint32) *gpu.Placement {
+	at := gpu.Placement{Start: start}
+	if fit, _, err := matches(p, w); err == nil {
+		at.Size = p.GI[fit[0]].Placements[0].Size
+	}
+	return &at
+}
+
+func startOf(text, item string) (uint32, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("cannot read %q: what stands after @ is the first memory slice, as in 3g.20gb@4", item)
+	}
+	return uint32(n), nil
+}
+
+// startsText lists where a profile may start: "0, 2 or 4".
+func startsText(q *gpu.Profile) string {
+	var out []string
+	for _, at := range q.Placements {
+		out = append(out, strconv.FormatUint(uint64(at.Start), 10))
+	}
+	if len(out) == 1 {
+		return out[0]
+	}
+	return strings.Join(out[:len(out)-1], ", ") + " or " + out[len(out)-1]
+}
+
+// Names words a layout as ParseWant and a spec's layout read it: a compute instance that shares its GPU instance is a name
+// of its own. Each GPU instance may be in the list once for each of them, as in Result.Layout.
+func (l Layout) Names() []string {
+	out := []string{}
+	seen := map[gpu.Placement]bool{}
+	for _, x := range l {
+		if seen[x.Placement] {
+			continue
+		}
+		seen[x.Placement] = true
+		if len(x.Compute) == 0 {
+			out = append(out, x.Name)
+		}
+		for _, c := range x.Compute {
+			name := x.Name
+			if c.Slices < x.Slices {
+				name = fmt.Sprintf("%dc.%s", c.Slices, name)
+			}
+			out = append(out, name)
+		}
+	}
+	return out
+}

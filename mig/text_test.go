@@ -1,0 +1,104 @@
+package mig
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseHave(t *testing.T) {
+	for _, tc := range []struct {
+		name, items, got string // items between spaces
+		err              string
+	}{
+		{name: "two, one in use", items: "3g.20gb@4! 1g.5gb@0", got: "3g.20gb@4! 1g.5gb@0"},
+		{name: "compute instances of one instance", items: "1c.3g.20gb@4 2g.10gb@0 1c.3g.20gb@4!", got: "3g.20gb(1c+1c)@4! 2g.10gb@0"},
+		{name: "a whole compute instance", items: "3c.3g.20gb@4", got: "3g.20gb@4"},
+		{name: "too many compute instances", items: "2c.3g.20gb@4 2c.3g.20gb@4", err: "has no room for one more compute instance of 2 slices"},
+		{name: "no start", items: "3g.20gb", err: "where it starts is missing"},
+		{name: "a start that is no number", items: "3g.20gb@x", err: "what stands after @ is the first memory slice"},
+		{name: "no such start", items: "2g.10gb@6", err: "2g.10gb starts at 0, 2 or 4 on this GPU"},
+		{name: "the only start", items: "4g.20gb@4", err: "4g.20gb starts at 0 on this GPU"},
+		{name: "overlap", items: "3g.20gb@0 1g.5gb@3", err: "it overlaps 3g.20gb at 0"},
+		{name: "two with the media extension", items: "1g.5gb+me@0 1g.5gb+me@3", err: "does not hold it beside the others (at most 1 of it"},
+		{name: "no profile of this GPU", items: "4g.40gb@0", err: "it offers 1g.5gb"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := a100()
+			var list []Present
+			var err error
+			for _, item := range strings.Fields(tc.items) {
+				if list, err = ParseHave(p, list, item); err != nil {
+					break
+				}
+			}
+			if tc.err != "" || err != nil {
+				if err == nil || tc.err == "" || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("got %v, want %q", err, tc.err)
+				}
+				return
+			}
+			var got []string
+			for _, b := range list {
+				s := placedText([]Placed{placedOf(p, b.Instance)})
+				if b.InUse {
+					s += "!"
+				}
+				got = append(got, s)
+			}
+			if d := cmp.Diff(tc.got, strings.Join(got, " ")); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestParseWant(t *testing.T) {
+	for _, tc := range []struct{ item, got, err string }{
+		{item: "3g.20gb", got: "3g.20gb"},
+		{item: "1g.5gb*3", got: "3 × 1g.5gb"},
+		{item: "1g.5gb@2", got: "1g.5gb at 2"},
+		{item: "4g.40gb", got: "4g.40gb"},
+		{item: "1g.5gb*0", err: "with 1 to 64"},
+		{item: "1g.5gb*many", err: "with 1 to 64"},
+		{item: "3g", err: "it is written like 3g.20gb"},
+		{item: "1g.5gb@-1", err: "what stands after @"},
+	} {
+		list, err := ParseWant(a100(), tc.item)
+		if tc.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: %v, want %q", tc.item, err, tc.err)
+			}
+			continue
+		}
+		if got := listText(list); err != nil || got != tc.got {
+			t.Errorf("%s: %q, %v", tc.item, got, err)
+		}
+	}
+}
+
+// What a plan leaves can be asked for again by its names, and then there is nothing to do.
+func TestNamesOfALayoutAskForIt(t *testing.T) {
+	p := a100()
+	r, err := Plan(p, nil, Named("1c.3g.20gb", "1g.5gb+me", "2c.3g.20gb", "1c.2g.10gb", "1g.5gb"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := Layout(r.Layout).Names()
+	if got, want := strings.Join(names, " "), "2c.3g.20gb 1c.3g.20gb 1g.5gb+me 1c.2g.10gb 1g.5gb"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	var present []Present
+	for _, x := range r.After() {
+		for _, name := range (Layout{x}).Names() {
+			if present, err = Have(p, present, name, x.Placement.Start, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	again, err := Plan(p, present, Named(names...), Options{})
+	if err != nil || !again.Empty() {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
