@@ -89,6 +89,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	d.driver, err = worker.New(worker.Options{
 		Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.launcher, Log: log,
+		Deadlines: deadlines(time.Duration(s.Answers)),
 	})
 	if err != nil {
 		return nil, err
@@ -105,6 +106,11 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	d.rosters.p.Store(rosterOf(os.Geteuid(), nil, d.rosters.names))
 	return d, nil
+}
+
+// deadlines is what the driver may take for what only reads. What is many readings may take the time of many.
+func deadlines(answers time.Duration) worker.Deadlines {
+	return worker.Deadlines{Snapshot: answers, Read: answers, Start: 5 * answers, Node: 5 * answers, Profiles: 5 * answers}
 }
 
 // leaseChanged is told with the table's lock held: it only leaves marks.

@@ -39,6 +39,7 @@ type Settings struct {
 	Logins     string       `yaml:"logins_cgroup"` // that holds every login; empty: /user.slice with systemd, none without
 	Converge   SettingsSpan `yaml:"converge_every"`
 	Sample     SettingsSpan `yaml:"sample_every"`
+	Answers    SettingsSpan `yaml:"driver_answers_within"` // a GPU whose reading takes longer counts as stuck
 	LogLevel   string       `yaml:"log_level"` // debug | info | warn | error
 }
 
@@ -64,7 +65,7 @@ var ErrSettings = errors.New("the settings are wrong")
 func defaultSettings() Settings {
 	return Settings{
 		HostRoot: "/", StateDir: "/var/lib/gpushare", RunDir: "/run/gpushare", CDIDir: "/run/cdi", Systemd: "auto", CgroupRoot: "gpushare",
-		Converge: SettingsSpan(30 * time.Second), Sample: SettingsSpan(time.Second), LogLevel: "info",
+		Converge: SettingsSpan(30 * time.Second), Sample: SettingsSpan(time.Second), Answers: SettingsSpan(2 * time.Second), LogLevel: "info",
 	}
 }
 
@@ -113,6 +114,9 @@ func (s *Settings) complete() error {
 	}
 	if time.Duration(s.Converge) < time.Second || time.Duration(s.Sample) < 100*time.Millisecond {
 		return fmt.Errorf("%w: converge_every must be at least 1s and sample_every at least 100ms", ErrSettings)
+	}
+	if time.Duration(s.Answers) < time.Second {
+		return fmt.Errorf("%w: driver_answers_within must be at least 1s", ErrSettings)
 	}
 	if s.Socket == "" {
 		s.Socket = filepath.Join(s.RunDir, "gpushare.sock")
