@@ -1,0 +1,62 @@
+#!/bin/sh
+# security.sh SCORES [ROOT] holds every service of ours against SCORES: its exposure as systemd-analyze sees it, below ROOT
+# or as it is installed here, may not be worse than what is written there, and a better one is to be written. Each setting
+# that is not as strict as it could be has its reason there, and no reason is left over.
+set -eu
+scores=$1
+root=${2:-}
+export LC_ALL=C
+version=$(systemctl --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')
+failed=0
+say() {
+	echo "security.sh: $*" >&2
+	failed=1
+}
+
+analyze() { # analyze UNIT OPTION...
+	unit=$1
+	shift
+	if [ -n "$root" ]; then
+		systemd-analyze security --offline=true --root="$root" --no-pager "$@" "$unit"
+	else
+		systemd-analyze security --no-pager "$@" "$unit"
+	fi
+}
+
+for file in "$root"/usr/lib/systemd/system/gpushare*.service; do
+	unit=$(basename "$file")
+	row=$(grep "^$unit " "$scores" || true)
+	if [ -z "$row" ]; then
+		say "$unit has no row in $scores"
+		continue
+	fi
+	# "unit 252:4.0 257:4.1": scores differ between versions that look at different things.
+	want=$(echo "$row" | tr ' ' '\n' | sed -n "s/^$version://p")
+	got=$(analyze "$unit" 2>&1 | sed -n 's/.*exposure level for [^:]*: \([0-9.]*\) .*/\1/p')
+	if [ -z "$got" ]; then
+		say "$unit has no score: $(analyze "$unit" 2>&1 | tail -n 1)"
+		continue
+	fi
+	tenths=$(echo "$got" | tr -d .)
+	if [ -z "$want" ]; then
+		# A version that nobody measured: the worst of those that were, and what it looks at anew.
+		want=$(echo "$row" | tr ' ' '\n' | sed -n 's/^[0-9]*://p' | sort -n | tail -n 1)
+		[ "$tenths" -le $(($(echo "$want" | tr -d .) + 3)) ] || say "$unit is exposed to $got with systemd $version, and to $want with those that were measured"
+		continue
+	fi
+	if [ "$tenths" -gt "$(echo "$want" | tr -d .)" ]; then
+		say "$unit is worse than committed: $got, and $want in $scores"
+	elif [ "$tenths" -lt "$(echo "$want" | tr -d .)" ]; then
+		say "$unit is better than committed: write $version:$got instead of $version:$want in $scores"
+	fi
+	loose=$(analyze "$unit" --json=short | tr '{' '\n' | sed -n 's/.*"name":"\([^"]*\)".*"exposure":"[0-9.]*".*/\1/p' | sort)
+	reasons=$(awk -v u="$unit" '/^[^ \t#]/ { on = ($1 == u) } on && /^[ \t]/ { print $1 }' "$scores" | sort)
+	for name in $loose; do
+		echo "$reasons" | grep -qxF -- "$name" || say "$unit: $name is not set, and $scores has no reason for it"
+	done
+	[ "$version" != 252 ] || for name in $reasons; do
+		echo "$loose" | grep -qxF -- "$name" || say "$unit: $name is set, and $scores still has a reason why it is not"
+	done
+	echo "$unit: $got (systemd $version)"
+done
+exit $failed
