@@ -82,11 +82,11 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 	defer listener.Close()
 
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-accel", "tcg,thread=multi",
-		// Three features less, for qemu 7.2. cx16: that instruction spoils the flags, with several processors at least, and
-		// the kernel dies in its allocator in one boot of three. la57: after some time the kernel takes its own addresses
-		// for invalid ones, and every path in mountinfo reads as xxx. svm: nothing here nests a machine.
-		"-cpu", "max,-cx16,-svm,-la57",
+		"-accel", "tcg,thread=multi,tb-size=512",
+		// An old processor: what the newest can do is emulated, and slowly (a quarter of all time). Without cx16, for qemu 7.2:
+		// that instruction spoils the flags, with several processors at least, and the kernel dies in its allocator in one
+		// boot of three.
+		"-cpu", "Nehalem,-cx16",
 		// One processor. With two, each on a host thread of its own, one of them now and then runs into a breakpoint that
 		// the other has already taken back while it patches the kernel's code, and the guest dies of it (qemu 7.2). Two on
 		// one host thread take turns of a tenth of a second, in which every message between processes waits.

@@ -64,3 +64,16 @@ func tests(t *testing.T) string {
 	}
 	return dir
 }
+
+// next builds the daemon once more under another version, for an upgrade.
+func next(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", filepath.Join(dir, "gpushared"),
+		"-ldflags", "-s -w -X github.com/gpushare/gpushare/internal/version.Version=lab-next", "github.com/gpushare/gpushare/cmd/gpushared")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the daemon that comes next: %v\n%s", err, out)
+	}
+	return dir
+}

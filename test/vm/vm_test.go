@@ -19,8 +19,8 @@ type boot struct {
 // story is what every system lives through on one disk. Phases of one boot see what those before them left.
 func story() []boot {
 	return []boot{
-		{"first", []string{"logins", "mechanisms", "adapter", "product", "guard", "keep"}},
-		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-guard"}},
+		{"first", []string{"logins", "mechanisms", "adapter", "product", "steady", "attack", "keep"}},
+		{"second", []string{"after-mechanisms", "after-adapter", "after-product"}},
 	}
 }
 
@@ -34,7 +34,7 @@ func tell(t *testing.T, sys system) {
 	need(t)
 	img := baseImage(t, sys)
 	m := machine{sys: sys, img: img, disk: newDisk(t, img), payload: payload(t, map[string]string{
-		"guest": "guest", "stage": stage(t), "gpusim": simulator(t), "tests": tests(t),
+		"guest": "guest", "stage": stage(t), "gpusim": simulator(t), "tests": tests(t), "next": next(t), "packaging": "../../packaging",
 	})}
 	for _, b := range chosen(story()) {
 		t.Run(b.name, func(t *testing.T) {

@@ -48,15 +48,22 @@ make_nodes() {
 	want "the kernel's module loader" "$(cat /proc/sys/kernel/modprobe)" /bin/true
 }
 open_in() { # open_in CGROUP NODE says what opening NODE from inside CGROUP gives: through, denied or the error
-	local out how='exec 3<>"$2"'
-	# A capability is held by reading, and its node lets nobody write.
-	[[ $2 != */nvidia-cap[0-9]* ]] || how='exec 3<"$2"'
-	out=$(bash -c 'echo $$ >"$1/cgroup.procs" && '"$how" open "$cgroot$1" "$2" 2>&1 || true)
-	case $out in
-	*"No such device or address"*) echo through ;;
-	*"Operation not permitted"*) echo denied ;;
-	*) echo "${out:-opened}" ;;
-	esac
+	opens_in "$@"
+}
+opens_in() { # opens_in CGROUP NODE... the same for many, a line for each, by one process
+	bash -c 'echo $$ >"$1/cgroup.procs" || exit
+		for node in "${@:2}"; do
+			# A capability is held by reading, and its node lets nobody write.
+			case $node in
+			*/nvidia-cap[0-9]*) out=$( { exec 3<"$node"; } 2>&1) ;;
+			*) out=$( { exec 3<>"$node"; } 2>&1) ;;
+			esac
+			case $out in
+			*"No such device or address"*) echo through ;;
+			*"Operation not permitted"*) echo denied ;;
+			*) echo "${out:-opened}" ;;
+			esac
+		done' opens "$cgroot$1" "${@:2}" 2>&1
 }
 want_open() { # want_open CGROUP NODE through|denied
 	want "opening $2 in $1" "$(open_in "$1" "$2")" "$3"

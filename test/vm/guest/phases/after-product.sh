@@ -1,5 +1,5 @@
 # After a boot: nobody had a GPU before the daemon looked, the layout is back where it was, and work goes on.
-# checks: nobody_has_a_gpu_before services_up layout_back no_lease_left apply_is_empty run_again
+# checks: nobody_has_a_gpu_before limits_before services_up layout_back no_lease_left apply_is_empty run_again
 
 . /opt/lab/guest/product.sh
 
@@ -7,6 +7,18 @@ check_nobody_has_a_gpu_before() {
 	until_true 60 active lab-before.service
 	want "answers written down" "$(wc -l </run/lab/before)" 10
 	want "tenants that could open a GPU" "$(grep -v ' denied$' /run/lab/before || true)" ""
+}
+
+# Limits last: they were there before the daemon had said a word.
+check_limits_before() {
+	want "limits before the daemon" "$(cat /run/lab/limits)" "gpushare-vision.slice memory.max $((256 << 20))
+gpushare-vision.slice cpu.max 150000 100000
+gpushare-vision.slice cpu.weight 200
+gpushare-vision.slice pids.max 128
+gpushare-speech.slice memory.max max
+gpushare-speech.slice cpu.max max
+gpushare-speech.slice cpu.weight 100
+gpushare-speech.slice pids.max 128"
 }
 
 check_services_up() {

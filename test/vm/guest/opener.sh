@@ -1,0 +1,11 @@
+#!/bin/bash
+# opener.sh ALLOWED DENIED FILE [RESULT] opens one node and the other, again and again, until FILE.stop is there. What came
+# of it goes to FILE as bash says it; FILE.rounds says how often. It makes no process, so that it opens as often as it can.
+exec 2>>"$3"
+rounds=0
+while [ ! -e "$3.stop" ]; do
+	exec 3<>"$1"
+	exec 4<>"$2"
+	rounds=$((rounds + 1))
+	echo $rounds >"$3.rounds"
+done

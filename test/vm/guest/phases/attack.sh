@@ -1,0 +1,158 @@
+# What a tenant cannot do to another on systemd, nor to his own walls: each thing tried as an attacker would, by alice, a
+# member of vision with a living lease, on bob of speech. polkit is not here, so systemd itself says no.
+# checks: prey systemctl bus cgroups user_manager nodes ptrace product forks harmless
+
+. /opt/lab/guest/product.sh
+
+# What they are after: bob's job, its unit, its cgroup, and alice's own.
+check_prey() {
+	[ -d "/proc/$(job speech serve)" ] || start_job bob speech serve --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	local prey
+	prey=$(job speech serve)
+	{
+		echo "prey=$prey"
+		echo "prey_start=$(cut -d' ' -f22 "/proc/$prey/stat")"
+		echo "prey_leaf=$(leaf_of "$prey")"
+		echo "prey_unit=$(basename "$(dirname "$(leaf_of "$prey")")")"
+		echo "prey_lease=$(lease_of speech serve | cut -d' ' -f1)"
+		echo "own=$(job vision train)"
+		echo "own_leaf=$(leaf_of "$(job vision train)")"
+		echo "own_unit=$(basename "$(dirname "$(leaf_of "$(job vision train)")")")"
+	} >/run/lab/prey
+	cat /run/lab/prey
+	. /run/lab/prey
+	[[ $prey_unit == gpushare-*.scope && $own_unit == gpushare-*.scope ]] || die "the prey is in $prey_unit, we are in $own_unit"
+}
+
+# denied WHAT COMMAND... runs it as alice; it must fail, and for want of rights.
+denied() {
+	local what=$1 out code=0
+	shift
+	out=$(as alice "$@" 2>&1) || code=$?
+	[ "$code" != 0 ] || die "alice could $what: $out"
+	case $out in
+	*[Dd]enied* | *"not permitted"* | *"nteractive authentication required"* | *"Read-only file system"* | *"may not "* | *"Could not attach"*) ;;
+	*) die "$what failed, but not for want of rights: $out" ;;
+	esac
+}
+
+check_systemctl() {
+	. /run/lab/prey
+	local verb
+	for verb in stop kill freeze thaw restart; do
+		denied "$verb a neighbour's lease" systemctl --no-ask-password $verb "$prey_unit"
+	done
+	denied "stop a neighbour's slice" systemctl --no-ask-password stop gpushare-speech.slice
+	denied "lift the limits of the own slice" systemctl --no-ask-password set-property gpushare-vision.slice MemoryMax=infinity
+	denied "open the own slice" systemctl --no-ask-password set-property --runtime gpushare-vision.slice DevicePolicy=auto
+	denied "open the own lease" systemctl --no-ask-password set-property --runtime "$own_unit" "DeviceAllow=char-* rw"
+	denied "stop the daemon" systemctl --no-ask-password stop gpushared.service
+	denied "stop the thawer" systemctl --no-ask-password stop gpushare-thaw.service
+	denied "start a unit in a neighbour's slice" systemd-run --no-ask-password --slice=gpushare-speech.slice true
+	denied "start a scope in the own slice" systemd-run --no-ask-password --scope --slice=gpushare-vision.slice true
+}
+
+check_bus() {
+	. /run/lab/prey
+	local -a call=(busctl --allow-interactive-authorization=no call org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager)
+	denied "stop by the bus" "${call[@]}" StopUnit ss "$prey_unit" replace
+	denied "kill by the bus" "${call[@]}" KillUnit ssi "$prey_unit" all 9
+	denied "freeze by the bus" "${call[@]}" FreezeUnit s "$prey_unit"
+	denied "clean by the bus" "${call[@]}" ResetFailedUnit s "$prey_unit"
+	denied "revert a slice" "${call[@]}" RevertUnitFiles as 1 gpushare-vision.slice
+	denied "set the own slice's properties" "${call[@]}" SetUnitProperties "sba(sv)" gpushare-vision.slice true 1 TasksMax t 100000
+	denied "open the own lease" "${call[@]}" SetUnitProperties "sba(sv)" "$own_unit" true 1 DeviceAllow "a(ss)" 1 "char-*" rwm
+	denied "join a neighbour's slice" "${call[@]}" StartTransientUnit "ssa(sv)a(sa(sv))" evil.scope fail 2 \
+		PIDs au 1 "$own" Slice s gpushare-speech-serve.slice 0
+	denied "take a neighbour's process away" "${call[@]}" StartTransientUnit "ssa(sv)a(sa(sv))" evil.scope fail 1 PIDs au 1 "$prey" 0
+	denied "move a neighbour's process" "${call[@]}" AttachProcessesToUnit ssau "$own_unit" "" 1 "$prey"
+	denied "move the own process to a neighbour" "${call[@]}" AttachProcessesToUnit ssau "$prey_unit" "" 1 "$own"
+	denied "reload the manager" "${call[@]}" Reload
+}
+
+check_cgroups() {
+	. /run/lab/prey
+	local leaf file
+	for leaf in "$prey_leaf" "$own_leaf" "$(dirname "$own_leaf")" "$(dirname "$prey_leaf")"; do
+		for file in cgroup.procs cgroup.freeze cgroup.kill cgroup.threads cgroup.subtree_control; do
+			denied "write $file in $leaf" bash -c 'echo 1 >"$1"' write "$cgroot$leaf/$file"
+		done
+		denied "make a cgroup in $leaf" mkdir "$cgroot$leaf/mine"
+	done
+	for file in memory.max cpu.max pids.max cpu.weight; do
+		denied "write the own slice's $file" bash -c 'echo max >"$1"' write "$cgroot$(cgroup_of gpushare-vision.slice)/$file"
+	done
+	# As root of a user namespace with a hierarchy of its own, too.
+	denied "mount the hierarchy anew" unshare -Urm bash -c 'mount -t cgroup2 none /mnt && echo 1 >"/mnt$1/cgroup.freeze"' mount "$prey_leaf"
+}
+
+# A user's own manager makes slices of any name, but below that user.
+check_user_manager() {
+	local out
+	out=$(login alice 'systemd-run --user --quiet --scope --slice=gpushare-speech.slice sed -n s/^0:://p /proc/self/cgroup')
+	[[ $out == /user.slice/user-2001.slice/user@2001.service/gpushare.slice/gpushare-speech.slice/* ]] || die "a slice of that name is $out"
+	want "a lease for that scope" "$(field '.leases[] | select(.tenant == "speech") | .pid' | wc -l)" "$(field '[.leases[] | select(.tenant == "speech")] | length')"
+}
+
+# No node of one's own: not as alice, not as root of a namespace, not by another number of the same device.
+check_nodes() {
+	denied "make a node" mknod /tmp/mine c 195 0
+	denied "make a node in a user namespace" unshare -Ur mknod /tmp/mine c 195 0
+	denied "mount devtmpfs in a namespace" unshare -Urm mount -t devtmpfs dev /mnt
+	# From inside the lease with which she may open her own: a neighbour's stays closed under every name it has.
+	. /run/lab/prey
+	ln -sf $root/dev/nvidia3 /tmp/link
+	mknod -m 0666 /run/lab/same c 195 3
+	want_open "$own_leaf" /tmp/link denied
+	want_open "$own_leaf" /run/lab/same denied
+	want_open "$own_leaf" $root/dev/nvidia0 through
+	rm -f /tmp/link /run/lab/same
+}
+
+check_ptrace() {
+	. /run/lab/prey
+	denied "trace a neighbour" strace -p "$prey" -o /dev/null
+	denied "read a neighbour's memory" cat "/proc/$prey/mem"
+	denied "read a neighbour's environment" cat "/proc/$prey/environ"
+	denied "see a neighbour's descriptors" ls "/proc/$prey/fd/"
+	denied "signal a neighbour" bash -c 'kill -0 "$1"' kill "$prey"
+	denied "stop a neighbour" bash -c 'kill -STOP "$1"' kill "$prey"
+	denied "change a neighbour's priority" renice -n 19 -p "$prey"
+	denied "bind a neighbour to a CPU" taskset -p 1 "$prey"
+}
+
+check_product() {
+	. /run/lab/prey
+	denied "stop a neighbour's lease" gpushare lease stop "$prey_lease"
+	denied "run as a neighbour" gpushare run -t speech -- true
+	denied "change the spec" gpushare apply -f "$spec"
+	denied "change it as root of a namespace" unshare -Ur gpushare apply -f "$spec"
+	local seen
+	seen=$(as alice gpushare status --json | jq -r '[.leases[].tenant] | unique | join(" ")')
+	want "tenants whose leases alice sees" "$seen" vision
+}
+
+# Whatever a lease forks ends with it, sessions and daemons of its own included.
+check_forks() {
+	as alice gpushare run -t vision --grant dev -- bash -c 'setsid sleep 3600 & (setsid sleep 3601 &) ; nohup sleep 3602 >/dev/null 2>&1 & exec sleep 3603' \
+		>/run/lab/forks 2>&1 </dev/null &
+	local main=$! id
+	disown
+	until_true 30 four_sleepers
+	id=$(field ".leases[] | select(.pid == $main) | .id")
+	[ -n "$id" ] || die "no lease has process $main: $(cat /run/lab/forks)"
+	gpushare lease stop "$id"
+	until_true 30 no_sleepers
+}
+four_sleepers() { [ "$(pgrep -fc '^sleep 360[0-3]$')" = 4 ]; }
+no_sleepers() { [ "$(pgrep -fc '^sleep 360[0-3]$')" = 0 ]; }
+
+check_harmless() {
+	. /run/lab/prey
+	want "the prey's start" "$(cut -d' ' -f22 "/proc/$prey/stat")" "$prey_start"
+	want "the prey's cgroup" "$(leaf_of "$prey")" "$prey_leaf"
+	want "the tasks of the attacker's slice" "$(cat "$cgroot$(cgroup_of gpushare-vision.slice)/pids.max")" 128
+	active gpushared.service
+	active gpushare-thaw.service
+	want_moving "$prey"
+}

@@ -1,0 +1,125 @@
+# What systemd, D-Bus and an upgrade of ours do under a tenant that holds a device and opens it all the time: nothing.
+# checks: begin reload reexec dbus set_property worker upgrade converges end
+
+. /opt/lab/guest/product.sh
+
+opens=/run/lab/opens
+samples=/run/lab/samples
+
+# Alice's lease opens its own GPU and a neighbour's without pause; from outside, her tenant's limits are read without pause.
+check_begin() {
+	rm -f $opens* $samples*
+	install -m 0666 /dev/null $opens
+	install -m 0666 /dev/null $opens.rounds
+	as alice gpushare run -t vision --grant dev -- \
+		bash /opt/lab/guest/opener.sh $root/dev/nvidia1 $root/dev/nvidia2 $opens >/run/lab/opener.out 2>&1 </dev/null &
+	echo $! >"$state/opener"
+	disown
+	bash /opt/lab/guest/sampler.sh $samples "$cgroot$(cgroup_of gpushare-vision.slice)" \
+		memory.max=$((256 << 20)) "cpu.max=150000 100000" cpu.weight=200 pids.max=128 >/dev/null 2>&1 </dev/null &
+	disown
+	until_true 30 rounds_beyond 5
+	known >"$state/known"
+	note "$(tr '\n' ';' <"$state/known")"
+	nothing_happened
+}
+rounds() { cat $opens.rounds 2>/dev/null || true; }
+rounds_beyond() { [ "$(rounds)" -gt "$1" ] 2>/dev/null; }
+# Who may not be disturbed: every lease's process and its start, and the MPS control daemon.
+known() {
+	local p
+	for p in $(field '.leases[].pid' | sort -n) $(field '.gpus[].mps.pid // empty'); do
+		echo "$p $(cut -d' ' -f22 "/proc/$p/stat")"
+	done
+	field '.leases[] | "\(.id) \(.tenant)/\(.grant)"' | sort
+}
+# After each thing done: five more rounds of both opens, all answered as they should be, and nobody is another than before.
+nothing_happened() {
+	local from
+	from=$(rounds)
+	until_true 60 rounds_beyond $((from + 5))
+	want "opens of its own GPU that were denied" "$(grep -c 'nvidia1: Operation not permitted' $opens || true)" 0
+	want "opens of a neighbour's GPU that were not denied" "$(grep 'nvidia2: ' $opens | grep -vc 'Operation not permitted' || true)" 0
+	want "answers of another kind" "$(grep -vcE 'nvidia1: No such device or address|nvidia2: Operation not permitted' $opens || true)" 0
+	want "limits that were not in force" "$(head -n 3 $samples)" ""
+	until_true 30 answers
+	want "who runs" "$(known)" "$(cat "$state/known")"
+}
+
+check_reload() {
+	systemctl daemon-reload
+	systemctl daemon-reload
+	nothing_happened
+}
+
+check_reexec() {
+	systemctl daemon-reexec
+	nothing_happened
+}
+
+# The daemon's connection ends with the bus; it finds a new one, and is no worse afterwards: a lease can be started.
+check_dbus() {
+	local restarts
+	restarts=$(property gpushared.service NRestarts)
+	systemctl restart dbus.service
+	nothing_happened
+	want "restarts of the daemon" "$(property gpushared.service NRestarts)" "$restarts"
+	until_true 60 can_run
+	nothing_happened
+}
+can_run() { as bob gpushare run -t speech --grant dev -- true; }
+
+# A neighbour's limits change, ours do not.
+check_set_property() {
+	systemctl set-property --runtime gpushare-speech.slice CPUWeight=77
+	systemctl set-property --runtime gpushare-vision-train.slice CPUWeight=66
+	nothing_happened
+	systemctl revert gpushare-vision-train.slice
+}
+
+check_worker() {
+	kill -KILL "$(pgrep -f -o gpushare-nvml)"
+	nothing_happened
+	until_true 60 all_ok
+}
+all_ok() { [ "$(field '[.gpus[] | select(.state != "ok")] | length')" = 0 ]; }
+
+# As a package does it: new files in the place of the old ones, then try-restart.
+check_upgrade() {
+	local before
+	before=$(gpushare version | tr '\n' ' ')
+	cp -a --remove-destination /opt/lab/stage/. /
+	cp --remove-destination /opt/lab/next/gpushared /usr/sbin/gpushared
+	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
+	cat /opt/lab/guest/node/settings.yaml >>/etc/gpushare/gpushared.yaml
+	systemctl daemon-reload
+	nothing_happened
+	systemctl try-restart gpushare-thaw.service gpushared.service
+	nothing_happened
+	until_true 30 active gpushared.service
+	note "before: $before; after: $(gpushare version | tr '\n' ' ')"
+	[[ $(gpushare version) == *lab-next* ]] || die "the daemon is still the old one: $(gpushare version)"
+	until_true 60 all_ok
+}
+
+# Nothing is left to mend, and what is shown is what the kernel says.
+check_converges() {
+	local out
+	out=$(gpushare apply -f "$spec")
+	[[ $out == *"no changes"* ]] || die "an apply after all that says: $out"
+	want "limits that are not in force as wanted" \
+		"$(field '[.tenants[] | .limits // [] | .[] | select((.in_force // "") == "")] | length')" 0
+	# Somebody's own writing in our cgroup is drift: it is mended by the converge loop.
+	echo max >"$cgroot$(cgroup_of gpushare-speech.slice)/pids.max"
+	gpushare config reload
+	until_true 60 mended
+}
+mended() { [ "$(cat "$cgroot$(cgroup_of gpushare-speech.slice)/pids.max")" = 128 ]; }
+
+check_end() {
+	touch $opens.stop $samples.stop
+	until_true 30 gone "$(cat "$state/opener")"
+	note "$(rounds) opens of each kind, $(cat $samples.samples) looks at the limits"
+	[ "$(rounds)" -ge 50 ] || die "only $(rounds) rounds of opens"
+	[ "$(cat $samples.samples)" -ge 50 ] || die "only $(cat $samples.samples) looks"
+}

@@ -1,0 +1,16 @@
+#!/bin/bash
+# sampler.sh OUT CGROUP FILE=VALUE... reads files of a cgroup again and again until OUT.stop is there, and writes down each
+# time that one is not what it should be. It makes no process, so that it looks as often as it can.
+out=$1 cg=$2
+shift 2
+samples=0
+: >"$out"
+while [ ! -e "$out.stop" ]; do
+	for want; do
+		got="(not there)"
+		{ read -r got <"$cg/${want%%=*}"; } 2>/dev/null
+		[ "$got" = "${want#*=}" ] || echo "$EPOCHREALTIME ${want%%=*} is '$got', not '${want#*=}'" >>"$out"
+	done
+	samples=$((samples + 1))
+	echo $samples >"$out.samples"
+done
