@@ -38,6 +38,7 @@ for file in "$root"/usr/lib/systemd/system/gpushare*.service; do
 		continue
 	fi
 	tenths=$(echo "$got" | tr -d .)
+	echo "$unit: $got (systemd $version)"
 	if [ -z "$want" ]; then
 		# A version that nobody measured: the worst of those that were, and what it looks at anew.
 		want=$(echo "$row" | tr ' ' '\n' | sed -n 's/^[0-9]*://p' | sort -n | tail -n 1)
@@ -57,6 +58,5 @@ for file in "$root"/usr/lib/systemd/system/gpushare*.service; do
 	[ "$version" != 252 ] || for name in $reasons; do
 		echo "$loose" | grep -qxF -- "$name" || say "$unit: $name is set, and $scores still has a reason why it is not"
 	done
-	echo "$unit: $got (systemd $version)"
 done
 exit $failed

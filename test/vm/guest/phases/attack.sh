@@ -102,11 +102,11 @@ check_nodes() {
 	# From inside the lease with which she may open her own: a neighbour's stays closed under every name it has.
 	. /run/lab/prey
 	ln -sf $root/dev/nvidia3 /tmp/link
-	mknod -m 0666 /run/lab/same c 195 3
+	mknod -m 0666 "$state/same" c 195 3
 	want_open "$own_leaf" /tmp/link denied
-	want_open "$own_leaf" /run/lab/same denied
+	want_open "$own_leaf" "$state/same" denied
 	want_open "$own_leaf" $root/dev/nvidia0 through
-	rm -f /tmp/link /run/lab/same
+	rm -f /tmp/link "$state/same"
 }
 
 check_ptrace() {

@@ -4,6 +4,7 @@
 . /opt/lab/guest/product.sh
 
 check_install() {
+	bash /opt/lab/guest/snapshot.sh >"$state/before-install"
 	cp -a /opt/lab/stage/. /
 	mkdir -p /usr/local/lib/gpusim
 	cp /opt/lab/gpusim/* /usr/local/lib/gpusim/

@@ -1,0 +1,61 @@
+# The node is given back and the product removed: what is left is what was there before it was installed.
+# checks: removal_refused needs_force release_all removal nothing_is_left gpus_as_found
+
+. /opt/lab/guest/product.sh
+
+# Walls stand, a lease lives: who removes the package is told so, and nothing is removed.
+check_removal_refused() {
+	local out code=0
+	[ -d "/proc/$(job vision train)" ] || start_job alice vision train --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	out=$(/opt/lab/packaging/uninstall.sh "" /usr 2>&1) || code=$?
+	[ "$code" != 0 ] || die "the product was removed under a living lease: $out"
+	[[ $out == *"gpushare release"* ]] || die "the refusal does not say what to do: $out"
+	note "$out"
+	[ -x /usr/sbin/gpushared ] || die "the daemon's file is gone"
+	active gpushared.service
+	[ -d "/proc/$(job vision train)" ] || die "the job is gone"
+	want_open "$(leaf_of "$(job vision train)")" $root/dev/nvidia1 denied
+}
+
+check_needs_force() {
+	local out code=0
+	out=$(gpushare release --all 2>&1) || code=$?
+	want "the exit code with a living lease" "$code" 5
+	note "$out"
+	[ -d "/proc/$(job vision train)" ] || die "the job is gone"
+}
+
+check_release_all() {
+	gpushare release --all --force
+	until_true 30 gone "$(job vision train)"
+	local code=0
+	gpushare release --check || code=$?
+	want "what stands, as an exit code" "$code" 0
+	until_true 20 no_slices
+	want "drop-ins of ours" "$(find /etc/systemd/system.control /run/systemd/system.control -name 'gpushare*' 2>/dev/null || true)" ""
+	[ ! -d "$cgroot/gpushare.slice" ] || want "what is left in the cgroup of all of ours" \
+		"$(find "$cgroot/gpushare.slice" -mindepth 1 -type d -not -path '*gpushare-nvml*' | head -n 3)" ""
+	# Nobody is held any more, anywhere.
+	want_open / $root/dev/nvidia0 through
+	want "opening a GPU in a login" "$(login carol "bash -c 'exec 3<>$root/dev/nvidia1' 2>&1" | grep -c 'No such device or address')" 1
+}
+no_slices() { [ -z "$(systemctl list-units --no-legend --plain 'gpushare-*.slice')" ]; }
+
+check_removal() {
+	/opt/lab/packaging/uninstall.sh "" /usr
+	until_true 30 nothing_runs
+}
+nothing_runs() { ! pgrep -f '/usr/(sbin/gpushared|libexec/gpushare/)' >/dev/null; }
+
+# Settings and state are kept, as a package's removal keeps them; and the folder of this boot, which goes with it.
+check_nothing_is_left() {
+	bash /opt/lab/guest/snapshot.sh >/run/lab/after
+	local left
+	left=$(diff "$state/before-install" /run/lab/after | sed -n 's/^[<>]/&/p' | grep -vE '^> /(etc|var/lib)/gpushare(/|$)' || true)
+	want "what differs from before the product was installed" "$left" ""
+}
+
+check_gpus_as_found() {
+	want "instances of the virtual GPUs" "$(truth | jq '[.gpus[] | (.instances // [])[]] | length')" 0
+	note "$(truth | jq -c '[.gpus[] | {mig: .mig, mode: .compute_mode}]')"
+}
