@@ -29,8 +29,8 @@
 // needs lies beside it, under guest/. guest/lib.sh has what all use: die, want, note, skip, until_true (every wait has a
 // deadline), open_in CGROUP NODE (through, denied), start_lease (a lease made by hand), login and ssh_as; guest/product.sh
 // has what needs the product: status, field JQ, start_job USER TENANT GRANT BURN_OPTION…, truth (what the virtual GPUs
-// know). The phase named product installs it and applies guest/node/spec.yaml; phases after it find vision (alice) and
-// speech (bob) with living jobs (job vision dev), and leave them living.
+// know). The phase named install installs it and applies guest/node/spec.yaml; phases after it find vision (alice)
+// and speech (bob) with living jobs (job vision dev, job vision train, job speech serve), and leave them living.
 //
 // People come in as they do on a real host, through PAM and logind:
 //
@@ -47,7 +47,7 @@
 //
 // make test-vm runs all. To work on one phase, name those that it builds upon as well:
 //
-//	VM_PHASES='product walls' go test -tags vm -count=1 -v -run TestDebian13 ./test/vm
+//	VM_PHASES='install walls' go test -tags vm -count=1 -v -run TestDebian13 ./test/vm
 //
 // Consoles and journals stay in build/vm/logs.
 package vm

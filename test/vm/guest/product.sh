@@ -50,3 +50,4 @@ want_moving() { # a frozen process submits nothing, so one that uses its GPU fur
 }
 active() { [ "$(property "$1" ActiveState)" = active ]; }
 answers() { gpushare version >/dev/null 2>&1; }
+mps_pid() { field '.gpus[] | select(.mode == "mps") | "\(.mps.pid) \(.mps.unit) \(.mps.state)"'; }

@@ -1,0 +1,119 @@
+# The shipped binaries and units on a real systemd: installed, applied, and at work. Later phases build upon this one: it
+# leaves vision (alice) with jobs of dev and train, and speech (bob) with one of serve.
+# checks: install units_verify security virtual_node daemon_starts worker_is_a_unit check_changes_nothing apply apply_again run mps
+
+. /opt/lab/guest/product.sh
+
+check_install() {
+	bash /opt/lab/guest/snapshot.sh >"$state/before-install"
+	cp -a /opt/lab/stage/. /
+	mkdir -p /usr/local/lib/gpusim
+	cp /opt/lab/gpusim/* /usr/local/lib/gpusim/
+	# What runs at boot may not need /opt/lab, which is unpacked anew at about that time.
+	install -m 0755 /opt/lab/guest/node/before.sh /opt/lab/guest/lib.sh /opt/lab/guest/node/node.yaml /usr/local/lib/gpusim/
+	install -m 0644 /opt/lab/guest/node/gpusim.service /opt/lab/guest/node/lab-before.service /etc/systemd/system/
+	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
+	cat /opt/lab/guest/node/settings.yaml >>/etc/gpushare/gpushared.yaml
+	mkdir -p /etc/systemd/system/gpushared.service.d
+	printf '[Service]\nWatchdogSec=60s\n' >/etc/systemd/system/gpushared.service.d/lab.conf
+	systemd-sysusers
+	systemd-tmpfiles --create
+	getent group gpushare-admin gpushare >/dev/null
+	# Each of these would reload by itself, and a reload is seconds here.
+	systemctl preset --no-reload gpushared.socket gpushared.service gpushare-thaw.service
+	systemctl enable --no-reload --quiet gpusim.service lab-before.service
+	systemctl daemon-reload
+	want "gpushared.service" "$(systemctl is-enabled gpushared.service)" enabled
+	want "gpushare-thaw.service" "$(systemctl is-enabled gpushare-thaw.service)" enabled
+}
+
+check_units_verify() {
+	local out
+	out=$(systemd-analyze verify --man=no --recursive-errors=no $(cd /usr/lib/systemd/system && ls -d gpushare*) 2>&1) || true
+	want "what systemd-analyze verify says" "$out" ""
+	gpushared -check-settings
+}
+
+# The scores that are committed, by this systemd.
+check_security() {
+	local out
+	out=$(/opt/lab/packaging/security.sh /opt/lab/packaging/security-scores 2>&1) || die "${out//$'\n'/; }"
+	note "$out"
+}
+
+check_virtual_node() {
+	systemctl start gpusim.service
+	want "the loader of modules" "$(cat /proc/sys/kernel/modprobe)" /bin/true
+	want "GPUs of the virtual node" "$(truth | jq '.gpus | length')" 5
+	want "opening a node outside any wall" "$(open_in / $root/dev/nvidia0)" through
+}
+
+check_daemon_starts() {
+	local began
+	began=$(uptime_ms)
+	systemctl start gpushare-thaw.service gpushared.service
+	note "start to ready: $(($(uptime_ms) - began)) ms"
+	active gpushared.service
+	active gpushare-thaw.service
+	[[ $(field .node.adapter) == systemd* ]] || die "the adapter is $(field .node.adapter)"
+	want "GPUs that the daemon sees" "$(field '.gpus | length')" 5
+}
+
+# The worker is a unit of its own, so that nothing of NVML is in the daemon's, and the walls of the daemon's unit are not
+# in the way of the driver.
+check_worker_is_a_unit() {
+	local unit
+	unit=$(unit_of "$(pgrep -f -o gpushare-nvml)")
+	note "the worker lives in $unit"
+	[ "$unit" != "$(cgroup_of gpushared.service)" ] || die "the NVML worker is a child of gpushared.service"
+	want "processes in the daemon's unit" "$(wc -w <"$cgroot$(cgroup_of gpushared.service)/cgroup.procs")" 1
+}
+
+check_check_changes_nothing() {
+	local writes
+	writes=$(truth | jq .counters.writes)
+	gpushare apply -f "$spec" --check --diff
+	want "the generation" "$(field .node.generation)" 0
+	want "calls that changed a GPU" "$(truth | jq .counters.writes)" "$writes"
+	[ ! -d /sys/fs/cgroup/gpushare.slice/gpushare-vision.slice ] || die "--check made a slice"
+}
+
+check_apply() {
+	gpushare apply -f "$spec"
+	want "GPUs that are not ok" "$(field '[.gpus[] | select(.state != "ok")] | length')" 0
+	want "conditions" "$(field '[.node.conditions // [] | .[] | select(.kind != "not-enforced") | .message] | join("; ")')" ""
+	want "instances" "$(placements | awk '{ print $2 }' | sort | xargs)" "1g.10gb 1g.10gb 2g.20gb 3g.40gb"
+	placements >"$state/placements"
+	note "$(tr '\n' ';' <"$state/placements")"
+}
+
+check_apply_again() {
+	local writes out
+	writes=$(truth | jq .counters.writes)
+	out=$(gpushare apply -f "$spec")
+	[[ $out == *"no changes"* ]] || die "the second apply says: $out"
+	want "calls that changed a GPU" "$(truth | jq .counters.writes)" "$writes"
+}
+
+check_run() {
+	start_job alice vision dev --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	local cg
+	cg=$(leaf_of "$pid")
+	case $cg in
+	/gpushare.slice/gpushare-vision.slice/gpushare-vision-dev.slice/*.scope/run) ;;
+	*) die "the job runs in $cg" ;;
+	esac
+	want "who runs it" "$(ps -o user= -p "$pid")" alice
+	want "the lease's process" "$(lease_of vision dev | cut -d' ' -f2)" "$pid"
+	start_job alice vision train --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+}
+
+# The MPS control daemon is a unit of its own: what happens to ours is nothing to it or to its clients.
+check_mps() {
+	start_job bob speech serve --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	mps_pid >"$state/mps"
+	note "MPS control daemon: $(cat "$state/mps")"
+	[[ $(unit_of "$(cut -d' ' -f1 "$state/mps")") != "$(cgroup_of gpushared.service)" ]] || die "it is a child of gpushared.service"
+	want_open "$(leaf_of "$pid")" $root/dev/nvidia3 through
+	want_open "$(leaf_of "$pid")" $root/dev/nvidia1 denied
+}
