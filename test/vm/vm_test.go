@@ -20,7 +20,7 @@ type boot struct {
 func story() []boot {
 	return []boot{
 		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "visit", "keep"}},
-		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "release"}},
+		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "removal"}},
 	}
 }
 

@@ -47,24 +47,22 @@ make_nodes() {
 	[ -c /dev/nvidiactl ] || mknod -m 0666 /dev/nvidiactl c 195 255
 	want "the kernel's module loader" "$(cat /proc/sys/kernel/modprobe)" /bin/true
 }
-open_in() { # open_in CGROUP NODE says what opening NODE from inside CGROUP gives: through, denied or the error
-	opens_in "$@"
+# What is run in a cgroup or in a login to open nodes: it says of each, on a line, what came of it.
+opens='for node; do
+	case $node in
+	*/nvidia-cap[0-9]*) out=$( { exec 3<"$node"; } 2>&1) ;; # A capability is held by reading, nobody may write it.
+	*) out=$( { exec 3<>"$node"; } 2>&1) ;;
+	esac
+	case $out in
+	*"No such device or address"*) echo through ;;
+	*"Operation not permitted"*) echo denied ;;
+	*) echo "${out:-opened}" ;;
+	esac
+done'
+opens_in() { # opens_in CGROUP NODE... as root, by one process
+	bash -c 'echo $$ >"$1/cgroup.procs" && exec bash -c "$2" opens "${@:3}"' place "$cgroot$1" "$opens" "${@:2}" 2>&1
 }
-opens_in() { # opens_in CGROUP NODE... the same for many, a line for each, by one process
-	bash -c 'echo $$ >"$1/cgroup.procs" || exit
-		for node in "${@:2}"; do
-			# A capability is held by reading, and its node lets nobody write.
-			case $node in
-			*/nvidia-cap[0-9]*) out=$( { exec 3<"$node"; } 2>&1) ;;
-			*) out=$( { exec 3<>"$node"; } 2>&1) ;;
-			esac
-			case $out in
-			*"No such device or address"*) echo through ;;
-			*"Operation not permitted"*) echo denied ;;
-			*) echo "${out:-opened}" ;;
-			esac
-		done' opens "$cgroot$1" "${@:2}" 2>&1
-}
+open_in() { opens_in "$1" "$2"; } # open_in CGROUP NODE says through, denied or the error
 want_open() { # want_open CGROUP NODE through|denied
 	want "opening $2 in $1" "$(open_in "$1" "$2")" "$3"
 }

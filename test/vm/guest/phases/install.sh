@@ -20,7 +20,7 @@ check_install() {
 	systemd-tmpfiles --create
 	getent group gpushare-admin gpushare >/dev/null
 	# Each of these would reload by itself, and a reload is seconds here.
-	systemctl preset --no-reload gpushared.socket gpushared.service gpushare-thaw.service
+	systemctl preset --no-reload gpushared.socket gpushared.service gpushare-thaw.service gpushare-walls.service
 	systemctl enable --no-reload --quiet gpusim.service lab-before.service
 	systemctl daemon-reload
 	want "gpushared.service" "$(systemctl is-enabled gpushared.service)" enabled

@@ -1,4 +1,5 @@
-# The node is given back and the product removed: what is left is what was there before it was installed.
+# The product is removed: refused while walls stand, and after a release what is left is what was there before it was
+# installed.
 # checks: removal_refused needs_force release_all removal nothing_is_left gpus_as_found
 
 . /opt/lab/guest/product.sh
@@ -6,6 +7,7 @@
 # Walls stand, a lease lives: who removes the package is told so, and nothing is removed.
 check_removal_refused() {
 	local out code=0
+	gpushare apply -f "$spec"
 	[ -d "/proc/$(job vision train)" ] || start_job alice vision train --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
 	out=$(/opt/lab/packaging/uninstall.sh "" /usr 2>&1) || code=$?
 	[ "$code" != 0 ] || die "the product was removed under a living lease: $out"
