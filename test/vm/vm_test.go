@@ -19,8 +19,8 @@ type boot struct {
 // story is what every system lives through on one disk. Phases of one boot see what those before them left.
 func story() []boot {
 	return []boot{
-		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "visit", "keep"}},
-		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "removal"}},
+		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "visit", "guard", "keep"}},
+		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-guard", "removal"}},
 	}
 }
 

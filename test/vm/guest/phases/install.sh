@@ -25,6 +25,7 @@ check_install() {
 	systemctl daemon-reload
 	want "gpushared.service" "$(systemctl is-enabled gpushared.service)" enabled
 	want "gpushare-thaw.service" "$(systemctl is-enabled gpushare-thaw.service)" enabled
+	want "gpushare-walls.service" "$(systemctl is-enabled gpushare-walls.service)" enabled
 }
 
 check_units_verify() {
