@@ -32,7 +32,36 @@ func (s *Spec) Validate() FieldErrors {
 		s.Tenants[i].validate(c, at)
 		c.once(names, s.Tenants[i].Name, i, "tenants", at+".name", "tenant")
 	}
+	checkAdoptedTwice(c, s.Tenants)
 	return c.found
+}
+
+// checkAdoptedTwice refuses that two tenants adopt the same: a process is in one lease. Who is in a tenant by a group is
+// known when they log in, and is refused then.
+func checkAdoptedTwice(c *checker, tenants []TenantSpec) {
+	users, units := map[string]string{}, map[string]string{}
+	for i := range tenants {
+		t := &tenants[i]
+		if t.Adopt == nil {
+			continue
+		}
+		if t.Adopt.Logins != "" {
+			for j, u := range t.Members.Users {
+				if first, ok := users[u]; ok && first != t.Name {
+					c.add(fmt.Sprintf("tenants[%d].members.users[%d]", i, j), "the logins of %s are adopted by tenant %s already: a user may be in one tenant that adopts logins", u, first)
+				} else {
+					users[u] = t.Name
+				}
+			}
+		}
+		for _, unit := range slices.Sorted(maps.Keys(t.Adopt.Units)) {
+			if first, ok := units[unit]; ok && first != t.Name {
+				c.add(fmt.Sprintf("tenants[%d].adopt.units.%s", i, unit), "tenant %s adopts it already: a unit may be in one tenant", first)
+			} else {
+				units[unit] = t.Name
+			}
+		}
+	}
 }
 
 // checker gathers findings.
@@ -365,6 +394,9 @@ func (a *AdoptSpec) validate(c *checker, at string, grants []GrantSpec) {
 	for _, unit := range slices.Sorted(maps.Keys(a.Units)) {
 		p := at + ".units." + unit
 		c.unit(p, unit)
+		if kind := path.Ext(unit); kind != "" && kind != ".service" && kind != ".scope" && kind != ".slice" {
+			c.add(p, "a %s has no processes of its own: write a service, a scope or a slice", kind[1:])
+		}
 		known(p, a.Units[unit])
 	}
 }
