@@ -67,6 +67,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		watchers:   watchers{seen: map[string]bool{}},
 		samples:    samples{wake: make(chan struct{}, 1), gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}},
 		cdi:        cdi{wake: make(chan struct{}, 1)},
+		adoption:   adoption{wake: make(chan struct{}, 1)},
 		leavers:    leavers{wake: make(chan struct{}, 1), since: time.Now()},
 		shares:     shares{gpus: map[gpu.UUID]*slicer{}},
 		conditions: conditions{now: time.Now, all: map[conditionKey]api.Condition{}},
@@ -78,12 +79,23 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		return nil, err
 	}
 	undo = append(undo, func() { d.closeAudit() })
-	h, err := holdProcesses(ctx, s, log, d.kick)
+	d.desired.Store(&desired{})
+	h, err := holdProcesses(ctx, s, log, heard{
+		reloaded: func() { d.kick(); d.adoption.look() },
+		logins:   d.adoption.look,
+		userName: func(uid int) string { return d.rosters.names.UserName(uid) },
+		unit: func(name string) {
+			if d.desired.Load().adopts(name) {
+				d.adoption.look()
+			}
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
 	undo = append(undo, h.close)
 	d.port, d.follow, d.visitors, d.guard, d.logins, d.programs, d.closeHolder = h.port, h.follow, h.visitors, h.guard, h.logins, h.programs, h.close
+	d.books = h.books
 	if h.guard != nil {
 		d.gate = h.guard
 	}
@@ -99,7 +111,6 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: d.mps, Guards: d.logins, HostRoot: s.HostRoot, Now: time.Now}
 	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now}
 	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged, Noticed: d.noticed})
-	d.desired.Store(&desired{})
 	d.rosters.names, d.rosters.kicks = &names.Directory{}, make(chan struct{}, 1)
 	if s.Getent != "off" {
 		d.rosters.names.Program = s.Getent
@@ -121,6 +132,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 		case d.leavers.wake <- struct{}{}:
 		default: // A look is due already.
 		}
+		d.adoption.look() // There may be room now.
 	}
 	d.departures.tell() // Or it moved on, which some wait for too.
 	d.page.touch()

@@ -42,30 +42,34 @@ type Daemon struct {
 	table    *lease.Table
 	notify   notifier
 
+	books books // who is logged in and where units run; nil where nobody can tell
+
 	closeHolder func()
 	visiting    sync.Mutex // one look and one start of a visitor at a time
 	victims     victims
 	containers  containers
 	cdi         cdi
 
-	tuning     atomic.Pointer[tuning]
-	desired    atomic.Pointer[desired]
-	rosters    rosters
-	events     *broker
-	operations *operations
-	watchers   watchers
-	departures departures
-	leavers    leavers
-	programs   programs
-	pending    pending
-	endings    endings
-	samples    samples
-	shares     shares
-	page       page
-	walls      atomic.Pointer[wanted]
-	rates      rates
-	conditions conditions
-	counters   counters
+	tuning      atomic.Pointer[tuning]
+	desired     atomic.Pointer[desired]
+	rosters     rosters
+	events      *broker
+	operations  *operations
+	watchers    watchers
+	departures  departures
+	leavers     leavers
+	adoption    adoption
+	loginLimits loginLimits // under the adoption's lock, but for what is shown
+	programs    programs
+	pending     pending
+	endings     endings
+	samples     samples
+	shares      shares
+	page        page
+	walls       atomic.Pointer[wanted]
+	rates       rates
+	conditions  conditions
+	counters    counters
 
 	applyMu  sync.Mutex                 // one plan that may become a change at a time
 	mendMu   sync.Mutex                 // no change begins while the converge loop mends
@@ -113,6 +117,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.goroutines.Go(func() { d.convergeLoop(ctx) })
 	d.goroutines.Go(func() { d.sampleLoop(ctx) })
 	d.goroutines.Go(func() { d.leaverLoop(ctx) })
+	d.goroutines.Go(func() { d.adoptLoop(ctx) })
 	d.goroutines.Go(func() { d.eventLoop(ctx) })
 	d.goroutines.Go(func() { d.timeLoop(ctx) })
 	d.goroutines.Go(func() { d.noticeLoop(ctx) })

@@ -27,6 +27,7 @@ type holder struct {
 	follow   *cgroup.Processes
 	visitors *cgroup.Visitors
 	guard    *cgroup.Guard // nil where nothing can be frozen
+	books    books         // nil where nobody can tell
 	units    mps.Units
 	logins   *loginGuard
 	launcher worker.Launcher
@@ -34,8 +35,16 @@ type holder struct {
 	close    func()
 }
 
+// heard is told of what may have changed on the host, and tells who somebody is.
+type heard struct {
+	reloaded func()            // limits and device rules: the service manager read its configuration again
+	logins   func()            // who is logged in
+	unit     func(name string) // whether a unit runs; any when empty
+	userName func(uid int) string
+}
+
 // holdProcesses takes the strongest adapter that fits: systemd, a subtree of our own on cgroup v2, or the process tree.
-func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, reloaded func()) (*holder, error) {
+func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, tell heard) (*holder, error) {
 	opt := cgroup.DetectOptions{}
 	if s.Systemd == "off" {
 		opt.Root = "/nonexistent" // Where no systemd is found.
@@ -52,9 +61,9 @@ func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, reloaded f
 	h.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{Elsewhere: func(pid int) bool { _, ok := h.port.Owner(pid); return ok }})
 	switch kind {
 	case cgroup.KindSystemd:
-		return h.onSystemd(ctx, s, log, reloaded)
+		return h.onSystemd(ctx, s, log, tell)
 	case cgroup.KindCgroupfs:
-		return h.onCgroupfs(ctx, s, keepers)
+		return h.onCgroupfs(ctx, s, keepers, tell)
 	case cgroup.KindProcesses:
 	}
 	h.port = h.follow
@@ -67,12 +76,12 @@ func briefly(why string) string {
 	return s
 }
 
-func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, reloaded func()) (*holder, error) {
-	a, err := systemd.Open(ctx, systemd.Options{Log: log, Walls: lookAtWalls(log), OnReload: reloaded})
+func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, tell heard) (*holder, error) {
+	a, err := systemd.Open(ctx, systemd.Options{Log: log, Walls: lookAtWalls(log), OnReload: tell.reloaded, OnLogins: tell.logins, OnUnit: tell.unit})
 	if err != nil {
 		return nil, err
 	}
-	h.port, h.close = a, a.Close
+	h.port, h.books, h.close = a, a, a.Close
 	h.logins = newLoginGuard(a.Hierarchy(), s, a.Info())
 	h.units = systemUnits{a}
 	h.launcher = systemWorkers{a}
@@ -102,12 +111,13 @@ func lookAtWalls(log *slog.Logger) func(dir string) (int, error) {
 	}
 }
 
-func (h *holder) onCgroupfs(ctx context.Context, s Settings, keepers *launch.Keepers) (*holder, error) {
+func (h *holder) onCgroupfs(ctx context.Context, s Settings, keepers *launch.Keepers, tell heard) (*holder, error) {
 	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: s.CgroupRoot})
 	if err != nil {
 		return nil, err
 	}
 	h.port = t
+	h.books = loginFolders{h: t.Hierarchy(), top: loginsCgroup(s), name: tell.userName}
 	h.logins = newLoginGuard(t.Hierarchy(), s, t.Info())
 	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
 	h.programs = keptPrograms{keepers, t, h.follow}

@@ -96,7 +96,7 @@ func (d *Daemon) picture() *picture {
 		info := d.port.Info()
 		for i := range want.spec.Tenants {
 			t := &want.spec.Tenants[i]
-			p.limits[t.Name] = limitsOf(t, want.enforcing(), info, p.node.Slices)
+			p.limits[t.Name] = append(limitsOf(t, want.enforcing(), info, p.node.Slices), d.loginLimitStatus(want, t)...)
 		}
 	}
 	for i := range p.leases {

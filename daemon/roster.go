@@ -186,4 +186,5 @@ func (d *Daemon) renewRoster() {
 	}
 	d.conditions.replace("names", failing)
 	d.page.touch()
+	d.adoption.look() // Who is logged in may be somebody's now.
 }

@@ -44,6 +44,9 @@ func stopStep(l *lease.Lease, reason string) step.Step {
 func whyStop(want *desired, l *lease.Lease, hardware []step.Step) string {
 	may, ok := want.grants[grantKey{l.Terms.Tenant, l.Terms.Spec.Name}]
 	if !ok {
+		if l.Held == lease.HeldLogin || l.Held == lease.HeldUnit {
+			return "" // It is let go of when the spec is in force, and nobody is stopped for that.
+		}
 		return fmt.Sprintf("the spec has no grant %s of %s any more", l.Terms.Spec.Name, l.Terms.Tenant)
 	}
 	for _, id := range l.Place.GPUs {

@@ -13,6 +13,7 @@ type Newcomer struct {
 	UID    int    // of the user
 	Cgroup string // where its processes are
 	Unit   string
+	Unsure bool  // whose it is could not be found out in full: nobody loses a lease for that
 	Claims []Key // the grants of the tenants that adopt it; one tenant may have it, several may not
 }
 
@@ -48,6 +49,7 @@ func Adopt(here []Newcomer, live []Lease) Adoption {
 			out.Disputed[n.Unit] = why
 		}
 		switch {
+		case n.Unsure && i >= 0:
 		case i < 0 && claim != nil:
 			n.Claims = []Key{*claim}
 			out.Begin = append(out.Begin, n)

@@ -21,6 +21,8 @@ func TestAdopt(t *testing.T) {
 	}
 	moved := hub(serve)
 	moved.Cgroup = "/serving.slice/hub.service"
+	unsure := alice()
+	unsure.Unsure = true
 	tests := []struct {
 		name string
 		here []Newcomer
@@ -41,6 +43,7 @@ func TestAdopt(t *testing.T) {
 		{name: "the spec adopts them no more", here: []Newcomer{alice()}, live: []Lease{of(alice(), serve)}, want: Adoption{
 			End: map[string]string{"l-vision-serve": "the spec does not adopt the logins of alice any more"},
 		}},
+		{name: "the directory of users does not answer", here: []Newcomer{unsure}, live: []Lease{of(alice(), serve)}},
 		{name: "into another grant now", here: []Newcomer{hub(dev)}, live: []Lease{of(hub(), serve)}, want: Adoption{
 			End: map[string]string{"l-vision-serve": "the spec adopts unit hub.service into dev of vision now"},
 		}},

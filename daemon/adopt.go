@@ -1,0 +1,350 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/systemd"
+)
+
+// adoptEvery is how often it is looked who is there when nobody tells: for a place that came free, and for what a host
+// without a service manager never tells.
+const adoptEvery = 5 * time.Second
+
+// adoption knows what was adopted. Logins and units are taken into a grant by the spec alone: nobody asks for a lease.
+type adoption struct {
+	wake chan struct{}
+
+	mu     sync.Mutex        // guards what follows; one looks at a time
+	groups map[int][]int     // of the users who are logged in, as they were at the login
+	given  map[string]string // newcomers that had a lease: its id. Who ended it did not mean another one
+	by     uint64            // the generation that given is of
+	told   map[string]string // newcomers that are not adopted, by unit: why, as it was told
+}
+
+// look makes the adoption look now.
+func (x *adoption) look() {
+	select {
+	case x.wake <- struct{}{}:
+	default: // One look is due already.
+	}
+}
+
+// adoptLoop keeps leases of what the spec adopts.
+func (d *Daemon) adoptLoop(ctx context.Context) {
+	for {
+		if err := d.adoptAll(ctx); err != nil && ctx.Err() == nil {
+			d.log.Warn("cannot look for logins and units to adopt", "error", err)
+		}
+		timer := time.NewTimer(adoptEvery)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		case <-d.adoption.wake:
+			timer.Stop()
+		}
+	}
+}
+
+// adopts tells whether a unit of this name may be adopted; an empty name stands for any.
+func (d *desired) adopts(unit string) bool {
+	return d.spec != nil && slices.ContainsFunc(d.spec.Tenants, func(t api.TenantSpec) bool {
+		return t.Adopt != nil && (unit == "" || t.Adopt.Units[unit] != "")
+	})
+}
+
+// adoptAll looks once at who is there, and begins and ends leases accordingly.
+func (d *Daemon) adoptAll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	want := d.desired.Load()
+	if !want.enforcing() && want.released == nil {
+		return nil // Nothing is done on a node that only observes, and nothing undone.
+	}
+	d.adoption.mu.Lock()
+	defer d.adoption.mu.Unlock()
+	lacks := map[string]api.Condition{}
+	logins, err := d.loginsNow(ctx, want, lacks)
+	if err != nil {
+		return err
+	}
+	here := d.newcomers(ctx, want, logins, lacks)
+	var held []lease.Lease
+	for _, l := range d.table.Live() {
+		if l.Held == lease.HeldLogin || l.Held == lease.HeldUnit {
+			held = append(held, l)
+		}
+	}
+	plan := lease.Adopt(here, held)
+	for _, id := range slices.Sorted(maps.Keys(plan.End)) {
+		d.endAdopted(ctx, id, plan.End[id])
+	}
+	held = slices.DeleteFunc(held, func(l lease.Lease) bool { _, ended := plan.End[l.ID]; return ended })
+	plan = lease.Adopt(here, held)
+	for unit, why := range plan.Disputed {
+		lacks[unit] = api.Condition{Message: why, Hint: "make the user a member of one tenant that adopts logins"}
+	}
+	d.beginDue(ctx, want, here, held, plan.Begin, lacks)
+	d.tellLacks(lacks)
+	return d.limitLogins(ctx, want, logins)
+}
+
+// beginDue begins the leases that are due.
+func (d *Daemon) beginDue(ctx context.Context, want *desired, here []lease.Newcomer, held []lease.Lease, due []lease.Newcomer, lacks map[string]api.Condition) {
+	x := &d.adoption
+	if x.by != want.generation {
+		x.given, x.by = nil, want.generation
+	}
+	given := map[string]string{}
+	for i := range here {
+		n := &here[i]
+		if j := slices.IndexFunc(held, func(l lease.Lease) bool { return n.Same(&l) }); j >= 0 {
+			given[d.newcomerKey(n)] = held[j].ID
+		} else if id, had := x.given[d.newcomerKey(n)]; had {
+			given[d.newcomerKey(n)] = id
+		}
+	}
+	x.given = given
+	for i := range due {
+		n := &due[i]
+		if id, had := x.given[d.newcomerKey(n)]; had {
+			if _, live := d.table.Get(id); !live {
+				lacks[n.Unit] = api.Condition{Tenant: n.Claims[0].Tenant, Message: "lease " + id + " of " + n.What() + " was ended", Hint: "they get another one when they log in anew, when the unit is started anew, or with the next apply"}
+			}
+			continue
+		}
+		id, err := d.beginAdopted(ctx, n)
+		if err != nil {
+			lacks[n.Unit] = api.Condition{
+				Tenant: n.Claims[0].Tenant, Message: fmt.Sprintf("%s have no lease of %s: %v", n.What(), n.Claims[0].Grant, err),
+				Hint: "they can open no managed GPU; it is tried again when there is room",
+			}
+			continue
+		}
+		x.given[d.newcomerKey(n)] = id
+	}
+}
+
+// newcomerKey tells a newcomer from the one that had its place before: a unit that is started anew has the same path and
+// another cgroup.
+func (d *Daemon) newcomerKey(n *lease.Newcomer) string {
+	key := n.Unit + " " + n.Cgroup
+	if h, err := cgroup.FindHierarchy(); err == nil {
+		if fi, err := os.Stat(h.Dir(n.Cgroup)); err == nil {
+			if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+				key += fmt.Sprintf(" %d", st.Ino)
+			}
+		}
+	}
+	return key
+}
+
+// loginsNow lists who is logged in, when anybody needs to know.
+func (d *Daemon) loginsNow(ctx context.Context, want *desired, lacks map[string]api.Condition) ([]systemd.Login, error) {
+	needed := want.spec != nil && slices.ContainsFunc(want.spec.Tenants, func(t api.TenantSpec) bool {
+		return t.Adopt != nil && t.Adopt.Logins != "" || t.PerLogin != nil
+	})
+	if d.books == nil || !needed {
+		if needed {
+			lacks["logins"] = api.Condition{Message: "logins are not adopted on " + d.adapterText(), Hint: "run gpushared as root on a host with cgroup v2"}
+		}
+		return nil, nil
+	}
+	logins, err := d.books.Logins(ctx)
+	if errors.Is(err, systemd.ErrNoLogind) {
+		lacks["logins"] = api.Condition{Message: "logins are not adopted: nobody tells who is logged in", Hint: "systemd-logind with libpam-systemd does"}
+		return nil, nil
+	}
+	// Root's own are nobody's.
+	return slices.DeleteFunc(logins, func(l systemd.Login) bool { return l.UID == 0 }), err
+}
+
+// newcomers is all that a tenant may want, with the claims on it.
+func (d *Daemon) newcomers(ctx context.Context, want *desired, logins []systemd.Login, lacks map[string]api.Condition) []lease.Newcomer {
+	var here []lease.Newcomer
+	d.forgetGroups(logins)
+	for _, l := range logins {
+		n := lease.Newcomer{Held: lease.HeldLogin, Name: l.Name, UID: l.UID, Unit: l.Unit, Cgroup: l.Cgroup}
+		if want.enforcing() {
+			tenants, sure := d.tenantsOfLogin(ctx, want, &l, func(t *api.TenantSpec) bool { return t.Adopt != nil && t.Adopt.Logins != "" })
+			for _, t := range tenants {
+				n.Claims = append(n.Claims, lease.Key{Tenant: t.Name, Grant: t.Adopt.Logins})
+			}
+			n.Unsure = !sure
+		}
+		here = append(here, n)
+	}
+	return append(here, d.unitsNow(ctx, want, lacks)...)
+}
+
+// unitsNow is the units that run and that a tenant wants, and those that have a lease because one wanted them.
+func (d *Daemon) unitsNow(ctx context.Context, want *desired, lacks map[string]api.Condition) []lease.Newcomer {
+	claims := map[string][]lease.Key{}
+	for _, l := range d.table.Live() {
+		if l.Held == lease.HeldUnit {
+			claims[l.Unit] = nil
+		}
+	}
+	if want.enforcing() {
+		for i := range want.spec.Tenants {
+			if t := &want.spec.Tenants[i]; t.Adopt != nil {
+				for unit, grant := range t.Adopt.Units {
+					claims[unit] = append(claims[unit], lease.Key{Tenant: t.Name, Grant: grant})
+				}
+			}
+		}
+	}
+	var here []lease.Newcomer
+	for _, unit := range slices.Sorted(maps.Keys(claims)) {
+		if d.books == nil {
+			lacks[unit] = api.Condition{Message: "unit " + unit + " is not adopted on " + d.adapterText(), Hint: "systemd knows units"}
+			continue
+		}
+		cg, err := d.books.UnitCgroup(ctx, unit)
+		if err != nil {
+			if !errors.Is(err, cgroup.ErrNotFound) {
+				lacks[unit] = api.Condition{Message: "unit " + unit + " is not adopted: " + err.Error(), Hint: "systemd knows units"}
+			}
+			continue
+		}
+		here = append(here, lease.Newcomer{Held: lease.HeldUnit, Name: unit, Unit: unit, Cgroup: cg, Claims: claims[unit]})
+	}
+	return here
+}
+
+// tenantsOfLogin is the tenants that a user is a member of, of those that matter. A user's groups are asked for once, at the
+// login, as the login itself has them: who joins a group later has it after the next login. sure is false when a name is
+// not known yet.
+func (d *Daemon) tenantsOfLogin(ctx context.Context, want *desired, l *systemd.Login, matters func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
+	sure = true
+	roster := d.rosters.p.Load()
+	for i := range want.spec.Tenants {
+		t := &want.spec.Tenants[i]
+		j := slices.IndexFunc(roster.tenants, func(m tenantMembers) bool { return m.name == t.Name })
+		if j < 0 || !matters(t) {
+			continue
+		}
+		m := &roster.tenants[j]
+		if slices.Contains(m.uids, l.UID) {
+			out = append(out, t)
+			continue
+		}
+		if len(m.gids) > 0 {
+			gids, known := d.groupsOf(ctx, l)
+			if slices.ContainsFunc(gids, func(gid int) bool { return slices.Contains(m.gids, gid) }) {
+				out = append(out, t)
+				continue
+			}
+			sure = sure && known
+		}
+		if slices.ContainsFunc(roster.unknown, func(u unknownMember) bool { return u.tenant == t.Name && u.unasked }) {
+			sure = false
+		}
+	}
+	return out, sure
+}
+
+func (d *Daemon) groupsOf(ctx context.Context, l *systemd.Login) (gids []int, known bool) {
+	x := &d.adoption
+	if g, ok := x.groups[l.UID]; ok {
+		return g, true
+	}
+	gids, err := d.rosters.names.GroupsOf(ctx, l.Name)
+	if err != nil {
+		d.log.Warn("cannot tell a login's groups, it is tried again", "user", l.Name, "error", err)
+		return nil, false
+	}
+	if x.groups == nil {
+		x.groups = map[int][]int{}
+	}
+	x.groups[l.UID] = gids
+	return gids, true
+}
+
+// forgetGroups drops what is known of users who are not logged in any more.
+func (d *Daemon) forgetGroups(logins []systemd.Login) {
+	for uid := range d.adoption.groups {
+		if !slices.ContainsFunc(logins, func(l systemd.Login) bool { return l.UID == uid }) {
+			delete(d.adoption.groups, uid)
+		}
+	}
+}
+
+// beginAdopted takes a newcomer into its grant, if there is a place now.
+func (d *Daemon) beginAdopted(ctx context.Context, n *lease.Newcomer) (string, error) {
+	h, err := cgroup.FindHierarchy()
+	if err != nil {
+		return "", err
+	}
+	members, err := h.Processes(n.Cgroup)
+	if err != nil {
+		return "", err
+	}
+	if len(members) == 0 {
+		return "", fmt.Errorf("no process is there yet")
+	}
+	r := lease.Request{
+		Tenant: n.Claims[0].Tenant, Grant: n.Claims[0].Grant, Admin: true, Command: []string{n.What()},
+		User: n.Name, UID: n.UID, Held: n.Held, Cgroup: n.Cgroup, Unit: n.Unit,
+	}
+	if n.Held == lease.HeldUnit {
+		r.User = ""
+	}
+	ticket, err := d.table.Submit(r)
+	if err != nil {
+		return "", err
+	}
+	l, _, err := d.table.Start(ctx, ticket.ID(), lease.Process(members[0]))
+	if err != nil {
+		ticket.Cancel()
+		return "", err
+	}
+	d.watchLease(l.ID)
+	d.leaseEvent(&l, "lease.started", fmt.Sprintf("%s were taken into %s of %s", n.What(), l.Terms.Spec.Name, l.Terms.Tenant))
+	d.kick() // What it may open is granted now.
+	return l.ID, nil
+}
+
+// endAdopted lets a newcomer go. Its processes go on, and no managed GPU can be opened by them anew.
+func (d *Daemon) endAdopted(ctx context.Context, id, why string) {
+	l, ok := d.table.Get(id)
+	if !ok {
+		return
+	}
+	if err := d.table.Ended(ctx, id, why); err != nil {
+		d.log.Error("cannot end a lease", "lease", id, "error", err)
+		return
+	}
+	maps.DeleteFunc(d.adoption.given, func(_, had string) bool { return had == id })
+	d.leaseEvent(&l, "lease.ended", why)
+	d.kick()
+}
+
+// tellLacks makes conditions of what is not adopted, and an event of each that is new.
+func (d *Daemon) tellLacks(lacks map[string]api.Condition) {
+	x := &d.adoption
+	for about, c := range lacks {
+		if x.told[about] != c.Message {
+			d.events.publish(api.Event{Kind: "adopt.refused", Tenant: c.Tenant, Message: c.Message})
+			d.log.Warn("not adopted", "what", about, "why", c.Message)
+		}
+	}
+	x.told = map[string]string{}
+	for about, c := range lacks {
+		x.told[about] = c.Message
+	}
+	d.conditions.replace("not-adopted", lacks)
+	d.page.touch()
+}
