@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/names"
+	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/systemd"
@@ -81,6 +82,7 @@ func newLodge(t *testing.T) *lodge {
 		port: cgroup.NewProcesses("a test"), follow: cgroup.NewProcesses("a test"), visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}),
 		books: b, adoption: adoption{wake: make(chan struct{}, 1)}, leavers: leavers{wake: make(chan struct{}, 1)}, kicks: make(chan struct{}, 1),
 		watchers: watchers{seen: map[string]bool{}}, conditions: conditions{now: time.Now, all: map[conditionKey]api.Condition{}},
+		observer: &observe.Observer{}, logins: newLoginGuard(cgroup.Hierarchy{}, Settings{RunDir: dir}, cgroup.Info{}),
 		samples: samples{wake: make(chan struct{}, 1)},
 	}
 	d.events = newBroker(d.now)
