@@ -156,7 +156,8 @@ func (d *Daemon) loginsNow(ctx context.Context, want *desired, lacks map[string]
 	needed := want.spec != nil && slices.ContainsFunc(want.spec.Tenants, func(t api.TenantSpec) bool {
 		return t.Adopt != nil && t.Adopt.Logins != "" || t.PerLogin != nil
 	})
-	if d.books == nil || !needed {
+	some := slices.ContainsFunc(d.table.Live(), func(l lease.Lease) bool { return l.Held == lease.HeldLogin })
+	if d.books == nil || !needed && !some {
 		if needed {
 			lacks["logins"] = api.Condition{Message: "logins are not adopted on " + d.adapterText(), Hint: "run gpushared as root on a host with cgroup v2"}
 		}

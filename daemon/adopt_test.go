@@ -248,6 +248,14 @@ func TestAdoptsLoginsAndUnits(t *testing.T) {
 	x.apply(tenantOf("speech", api.Members{Users: []string{"alice"}}, "serve"))
 	x.look()
 	x.want("bob is no member any more")
+	x.apply(tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve"))
+	x.look()
+	x.want("he is again", "bob speech/serve login")
+	nobodys := tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve")
+	nobodys.Adopt = nil
+	x.apply(nobodys)
+	x.look()
+	x.want("nobody adopts anybody")
 	if busy, err := x.h.Populated(x.top + "/user-2002.slice"); err != nil || !busy {
 		t.Errorf("bob's processes were ended: %v, %v", busy, err)
 	}

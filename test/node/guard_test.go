@@ -102,7 +102,13 @@ func (l *logins) in(t *testing.T, uid uint32, session string, argv ...string) *e
 // opens is what a user's login is let through to now.
 func (l *logins) opens(t *testing.T, uid uint32) []string {
 	t.Helper()
-	out, err := l.in(t, uid, fmt.Sprintf("user-%d", uid), "sh", "-c", fmt.Sprintf(openNodes, l.Root())).CombinedOutput()
+	return l.opensIn(t, uid, fmt.Sprintf("user-%d", uid))
+}
+
+// opensIn is the same for a place of its own among the logins.
+func (l *logins) opensIn(t *testing.T, uid uint32, place string) []string {
+	t.Helper()
+	out, err := l.in(t, uid, place, "sh", "-c", fmt.Sprintf(openNodes, l.Root())).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

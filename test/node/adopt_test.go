@@ -1,0 +1,95 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/systemd"
+)
+
+// adopting is the guarded node whose tenant takes logins into its time-sliced grant.
+var adopting = strings.Replace(guarded, "    members: {users: [nobody]}\n", "    members: {users: [nobody]}\n    adopt: {logins: part}\n", 1)
+
+// adopted are the leases that are logins and have begun.
+func adopted(s *api.Status) []api.Lease {
+	return slices.DeleteFunc(slices.Clone(s.Leases), func(l api.Lease) bool { return l.Held != api.HeldLogin || l.State != api.LeaseRunning })
+}
+
+// A member's login is a lease by itself, opens what its grant has and nothing else, and outlives the daemon; it is let go
+// of when it ends or when the spec says so, and nobody is stopped for that.
+func TestAdoptedLogin(t *testing.T) {
+	t.Parallel()
+	l := newLogins(t)
+	apply(t, l.Node, adopting)
+	slice := systemd.UserSlice(nobody) + "/session-1.scope"
+	// They print nothing, so that nobody waits for their output.
+	login, root, other := l.in(t, nobody, slice, "sleep", "600"), l.in(t, 0, systemd.UserSlice(0), "sleep", "600"), l.in(t, games, systemd.UserSlice(games), "sleep", "600")
+	for _, cmd := range []interface{ Start() error }{login, root, other} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reaped := make(chan struct{})
+	go func() {
+		defer close(reaped)
+		for _, cmd := range []interface{ Wait() error }{login, root, other} {
+			_ = cmd.Wait() // Each is killed: the error says so.
+		}
+	}()
+	t.Cleanup(func() {
+		for _, cmd := range []interface{ Kill() error }{login.Process, root.Process, other.Process} {
+			_ = cmd.Kill() // It may have ended.
+		}
+		<-reaped
+	})
+	in := func(uid uint32) []string { return l.opensIn(t, uid, systemd.UserSlice(int(uid))+"/session-2.scope") }
+	s := awaitStatus(t, l.Node, "the login is no lease", func(s *api.Status) bool { return len(adopted(s)) > 0 })
+	all := adopted(s)
+	if len(all) != 1 || all[0].UID != nobody || all[0].User != "nobody" || all[0].Grant != "part" || all[0].Walls.Unit != systemd.UserSlice(nobody) || all[0].State != api.LeaseRunning {
+		t.Fatalf("the leases are %+v", all)
+	}
+	if got := in(nobody); !slices.Equal(got, []string{"nvidia1", "nvidia2"}) {
+		t.Errorf("the login opens %v", got)
+	}
+	if got := in(games); !slices.Equal(got, []string{"nvidia1"}) {
+		t.Errorf("another user's login opens %v", got)
+	}
+	id := all[0].ID
+
+	l.KillDaemon()
+	if got := in(nobody); !slices.Equal(got, []string{"nvidia1", "nvidia2"}) {
+		t.Errorf("without the daemon the login opens %v", got)
+	}
+	if err := l.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if again := adopted(status(t, l.Node)); len(again) != 1 || again[0].ID != id {
+		t.Errorf("after a restart there are %+v, not %s", again, id)
+	}
+
+	// What leaves a lease for a login that is a lease too has left all the same.
+	x := leave(t, l.Node, "exec sleep 60")
+	x.top = l.dir + "/" + slice
+	x.move(x.job.PID())
+	if e := x.told.await(t, "lease.left", x.id); !strings.Contains(e.Message, "it was ended") {
+		t.Errorf("the event is %+v", e)
+	}
+
+	apply(t, l.Node, guarded)
+	awaitStatus(t, l.Node, "the lease is still there", func(s *api.Status) bool { return len(adopted(s)) == 0 })
+	if got := in(nobody); !slices.Equal(got, []string{"nvidia1"}) {
+		t.Errorf("with nobody adopted the login opens %v", got)
+	}
+	apply(t, l.Node, adopting)
+	awaitStatus(t, l.Node, "the login is no lease again", func(s *api.Status) bool { return len(adopted(s)) == 1 })
+	if st, err := procfs.Read(login.Process.Pid); err != nil || st.Dead() {
+		t.Errorf("the login's process has ended: %v", err)
+	}
+	if err := login.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	awaitStatus(t, l.Node, "the lease outlives the login", func(s *api.Status) bool { return len(adopted(s)) == 0 })
+}
