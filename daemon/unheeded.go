@@ -25,8 +25,6 @@ func unheeded(s *api.Spec) []string {
 	}
 	for i := range s.Tenants {
 		t := &s.Tenants[i]
-		add(t.Adopt != nil, "adopt", "logins and units are not taken into a grant")
-		add(t.PerLogin != nil, "per_login", "logins have no limit of their own")
 		add(t.Preempt != "", "preempt", "nobody is stopped for somebody else")
 		for j := range t.GPU {
 			g := &t.GPU[j]

@@ -18,7 +18,7 @@ func TestUnheeded(t *testing.T) {
 		{"all is done", "version: v1\nnode: {enforce: on, guard: off}\ngpus:\n  - select: {all: true}\n    mode: timeslice\n", nil},
 		{"a guard", "version: v1\nnode: {guard: logins}\n", nil},
 		{"dynamic", "version: v1\ngpus:\n  - select: {all: true}\n    mode: mig\n    mig: {dynamic: true}\n", []string{"mig.dynamic"}},
-		{"once for many", "version: v1\ntenants:\n  - {name: a, per_login: {memory: 1GiB}}\n  - {name: b, per_login: {memory: 1GiB}, preempt: stop}\n", []string{"per_login", "preempt"}},
+		{"once for many", "version: v1\ntenants:\n  - {name: a, preempt: stop}\n  - {name: b, per_login: {memory: 1GiB}, preempt: stop}\n", []string{"preempt"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, err := spec.Decode("test", []byte(c.text))
