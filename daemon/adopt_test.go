@@ -333,11 +333,13 @@ func TestAdoptedIsFoundAgain(t *testing.T) {
 	// Another life: what it has is the record and the cgroups.
 	x.Daemon.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{})
 	x.table = lease.New(lease.Config{Walls: walls{x.Daemon}, Changed: x.leaseChanged, Noticed: x.noticed})
-	if err := x.writeRun("leases.json", saved); err != nil {
+	if err := x.table.Restore(saved); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.restoreLeases(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, l := range x.table.Live() {
+		if !x.adopt(t.Context(), &l) {
+			t.Errorf("%s is not found again", l.ID)
+		}
 	}
 	x.apply(v)
 	x.look()
@@ -388,7 +390,7 @@ func TestPerLogin(t *testing.T) {
 	}
 	x.logout(2002)
 	// Another life, and the spec drops it while he is away.
-	x.loginLimits.loaded, x.loginLimits.set = false, nil
+	x.perLogin.loaded, x.perLogin.set = false, nil
 	v.PerLogin = nil
 	x.apply(v)
 	x.look()

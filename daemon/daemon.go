@@ -50,26 +50,26 @@ type Daemon struct {
 	containers  containers
 	cdi         cdi
 
-	tuning      atomic.Pointer[tuning]
-	desired     atomic.Pointer[desired]
-	rosters     rosters
-	events      *broker
-	operations  *operations
-	watchers    watchers
-	departures  departures
-	leavers     leavers
-	adoption    adoption
-	loginLimits loginLimits // under the adoption's lock, but for what is shown
-	programs    programs
-	pending     pending
-	endings     endings
-	samples     samples
-	shares      shares
-	page        page
-	walls       atomic.Pointer[wanted]
-	rates       rates
-	conditions  conditions
-	counters    counters
+	tuning     atomic.Pointer[tuning]
+	desired    atomic.Pointer[desired]
+	rosters    rosters
+	events     *broker
+	operations *operations
+	watchers   watchers
+	departures departures
+	leavers    leavers
+	adoption   adoption
+	perLogin   loginLimits // under the adoption's lock, but for what is shown
+	programs   programs
+	pending    pending
+	endings    endings
+	samples    samples
+	shares     shares
+	page       page
+	walls      atomic.Pointer[wanted]
+	rates      rates
+	conditions conditions
+	counters   counters
 
 	applyMu  sync.Mutex                 // one plan that may become a change at a time
 	mendMu   sync.Mutex                 // no change begins while the converge loop mends

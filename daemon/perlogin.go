@@ -38,7 +38,7 @@ const loginLimitsFile = "login-limits.json"
 // limitLogins gives the logins of tenants' members the limit that each has for itself, and takes back what nobody asks
 // for. A user's slice cannot stand below the tenant's, so these limits do not add up with the tenant's own.
 func (d *Daemon) limitLogins(ctx context.Context, want *desired, logins []systemd.Login) error {
-	x := &d.loginLimits
+	x := &d.perLogin
 	if err := d.loadLoginLimits(); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (d *Daemon) limitOf(ctx context.Context, want *desired, l *systemd.Login) (
 
 // limitLogin sets one limit. What was there before is on disk before it is overwritten.
 func (d *Daemon) limitLogin(ctx context.Context, uid int, want loginLimit) error {
-	x := &d.loginLimits
+	x := &d.perLogin
 	is, err := d.books.LoginMemory(ctx, uid)
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (d *Daemon) limitLogin(ctx context.Context, uid int, want loginLimit) error
 
 // unlimitLogin takes one limit back: what was there before is there again.
 func (d *Daemon) unlimitLogin(ctx context.Context, uid int) error {
-	x := &d.loginLimits
+	x := &d.perLogin
 	was := x.set[uid]
 	is, err := d.books.LoginMemory(ctx, uid)
 	if err != nil {
@@ -153,7 +153,7 @@ func (d *Daemon) setLoginMemory(ctx context.Context, uid int, limit *uint64) err
 }
 
 func (d *Daemon) loadLoginLimits() error {
-	x := &d.loginLimits
+	x := &d.perLogin
 	if x.loaded {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (d *Daemon) loadLoginLimits() error {
 }
 
 func (d *Daemon) saveLoginLimits() error {
-	b, err := json.Marshal(d.loginLimits.set)
+	b, err := json.Marshal(d.perLogin.set)
 	if err == nil {
 		err = d.writeRun(loginLimitsFile, b)
 	}
@@ -189,7 +189,7 @@ func (d *Daemon) showLoginLimits(logins []systemd.Login) {
 	seen := map[int]loginLimit{}
 	h, err := cgroup.FindHierarchy()
 	for _, l := range logins {
-		want, ours := d.loginLimits.set[l.UID]
+		want, ours := d.perLogin.set[l.UID]
 		if err != nil || !ours {
 			continue
 		}
@@ -202,7 +202,7 @@ func (d *Daemon) showLoginLimits(logins []systemd.Login) {
 			seen[l.UID] = want
 		}
 	}
-	d.loginLimits.shown.Store(&seen)
+	d.perLogin.shown.Store(&seen)
 }
 
 // loginLimitStatus shows a tenant's limit for each login.
@@ -213,7 +213,7 @@ func (d *Daemon) loginLimitStatus(want *desired, t *api.TenantSpec) []api.LimitS
 	limit := uint64(*t.PerLogin.Memory)
 	out := api.LimitStatus{Name: "per_login.memory", Wanted: bytesText(&limit)}
 	held := 0
-	if shown := d.loginLimits.shown.Load(); shown != nil {
+	if shown := d.perLogin.shown.Load(); shown != nil {
 		for _, l := range *shown {
 			// The kernel counts whole pages.
 			if l.Tenant == t.Name && l.Limit <= limit && limit-l.Limit < 1<<16 {
