@@ -154,7 +154,7 @@ func (d *Daemon) handlers() engine.Handlers {
 		isolation.KindSet: walls, isolation.KindRemove: walls,
 		isolation.KindGuard: &isolation.GuardHandler{Guards: d.logins},
 		mps.KindStart:       control, mps.KindStop: control,
-		KindComputeMode: computeMode{d.driver}, KindLeaseStop: leaseStop{d},
+		KindComputeMode: computeMode{d.driver}, KindLeaseStop: leaseStop{d}, KindLeaseRelease: leaseStop{d},
 	}
 }
 

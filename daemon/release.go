@@ -196,20 +196,27 @@ func (d *Daemon) standing(node *observe.Node, what string) (left, error) {
 	}
 	stop, _ := d.planMPS(&desired{}, node)
 	walls := slices.Concat(isolation.PlanRelease(node.Slices, d.port.Info(), d.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins))
-	out.steps = slices.Concat(planReleaseStops(live, hardware), walls, stop, hardware)
+	out.steps = slices.Concat(planReleaseStops(live, hardware, what), walls, stop, hardware)
 	return out, nil
 }
 
 // planReleaseStops ends the leases that are held by walls of ours, and those whose GPU or instance is taken back. Who
-// stays where he is, is let go of with the walls.
-func planReleaseStops(live []lease.Lease, hardware []step.Step) []step.Step {
+// stays where he is goes on, and when no spec stays in force is in no lease any more.
+func planReleaseStops(live []lease.Lease, hardware []step.Step, what string) []step.Step {
+	const reason = "the node is given back"
 	var out []step.Step
 	for i := range live {
 		l := &live[i]
-		inWalls := slices.Contains([]string{"", lease.HeldRun, lease.HeldDetached, lease.HeldContainer}, l.Held)
+		inWalls := !l.Visiting() || l.Held == lease.HeldContainer
+		switch {
 		// One that was placed just now has no walls yet, and will have.
-		if inWalls && (l.Walls.Cgroup != "" || l.State != lease.Running) || losesItsPlace(l, hardware) {
-			out = append(out, stopStep(l, "the node is given back"))
+		case inWalls && (l.Walls.Cgroup != "" || l.State != lease.Running), losesItsPlace(l, hardware):
+			out = append(out, stopStep(l, reason))
+		case what == store.ReleasedAll && l.Visiting():
+			out = append(out, step.Step{
+				Kind: KindLeaseRelease, Phase: step.Narrow, Args: step.Must(leaseStopArgs{l.ID}),
+				Text: "let go of lease " + l.ID + ": its processes go on", Reason: reason, Disruption: step.None,
+			})
 		}
 	}
 	return out
@@ -234,8 +241,11 @@ func planGiveBack(g *observe.GPU, was store.Found, use usage) (steps []step.Step
 	if g.Err != nil {
 		return nil, []string{name + " does not answer, so it stays as it is: " + g.Err.Error()}
 	}
-	if g.Profiles != nil && (g.MIG.Current || g.MIG.Pending) {
-		on := was.MIG == nil || *was.MIG
+	switch on := was.MIG == nil || *was.MIG; {
+	case !g.MIG.Current && !g.MIG.Pending:
+	case g.Profiles == nil:
+		warnings = append(warnings, name+": its instances and its MIG mode stay: the driver does not tell its profiles")
+	default:
 		r, err := giveBackMIG(g, on, use)
 		if err != nil && !on {
 			warnings = append(warnings, fmt.Sprintf("%s: MIG mode stays on: %v", name, err))

@@ -12,10 +12,13 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// KindLeaseStop is the kind of step that ends a lease. Nothing brings it back: it has no undo.
-const KindLeaseStop = "lease.stop"
+// The kinds of step that end a lease. Nothing brings it back: they have no undo.
+const (
+	KindLeaseStop    = "lease.stop"    // with its processes
+	KindLeaseRelease = "lease.release" // on the books only
+)
 
-// leaseStopArgs are the arguments of lease.stop.
+// leaseStopArgs are the arguments of both.
 type leaseStopArgs struct {
 	Lease string `json:"lease"`
 }
@@ -70,7 +73,7 @@ func destroys(hardware []step.Step, id gpu.UUID, at gpu.Placement) bool {
 	})
 }
 
-// leaseStop carries out the steps of kind KindLeaseStop.
+// leaseStop carries out the steps that end leases.
 type leaseStop struct{ d *Daemon }
 
 // Applied tells whether the lease is gone.
@@ -79,13 +82,19 @@ func (h leaseStop) Applied(_ context.Context, s step.Step) (bool, error) {
 	return l == nil, err
 }
 
-// Do ends the lease the polite way and returns when it is gone.
+// Do ends the lease, with its processes the polite way, and returns when it is gone.
 func (h leaseStop) Do(ctx context.Context, s step.Step) error {
 	l, err := h.lease(s)
 	if err != nil || l == nil {
 		return err
 	}
-	return h.d.stopLease(ctx, l, s.Reason, stopGrace)
+	if s.Kind == KindLeaseStop {
+		return h.d.stopLease(ctx, l, s.Reason, stopGrace)
+	}
+	if err := h.d.table.Ended(ctx, l.ID, s.Reason); err != nil {
+		return err
+	}
+	return h.d.awaitGone(ctx, l.ID)
 }
 
 // Undo does nothing: who was stopped stays stopped.

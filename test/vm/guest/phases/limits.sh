@@ -1,0 +1,87 @@
+# Limits and what is in use: below it only by force and with the number; changed from outside they come back. It comes
+# after product, needs no job of it, and leaves its spec in force.
+# checks: below_use_is_refused below_use_by_force drift_is_mended in_use_is_not_mended spec_back
+
+. /opt/lab/guest/product.sh
+
+guests=$state/guests.yaml
+slice=$cgroot/gpushare.slice/gpushare-guests.slice
+with_guests() { # with_guests MEMORY TASKS writes the lab's spec with one more tenant
+	cat "$spec"
+	printf '  - name: guests\n    members: {users: [carol]}\n    memory: {max: %s}\n    tasks: %s\n    gpu: [{name: big, exclusive: 1}]\n' "$1" "$2"
+}
+ooms() { sed -n 's/^oom_kill //p' "$slice/memory.events"; }
+
+check_below_use_is_refused() {
+	with_guests 200MiB 100 >"$guests"
+	gpushare apply -f "$guests"
+	# A shell that keeps some memory and waits.
+	as carol gpushare run -t guests --grant big -- bash -c 'x=$(head -c 30000000 /dev/zero | tr "\0" x); echo kept; exec 3< <(:); sleep 3000' >/run/lab/guests.out 2>&1 </dev/null &
+	echo $! >"$state/job-guests-big"
+	disown
+	until_true 60 grep -q '^kept' /run/lab/guests.out
+	local code=0 out was before
+	was=$(field .node.generation)
+	before=$(ooms)
+	out=$(with_guests 16MiB 100 | gpushare apply -f - 2>&1) || code=$?
+	note "$out"
+	want "the exit code of an apply below use" "$code" 5
+	[[ $out == *"MiB of memory are in use"* && $out == *--force* ]] || die "it does not say how much is in use: $out"
+	want "the generation" "$(field .node.generation)" "$was"
+	want "memory.max" "$(cat "$slice/memory.max")" $((200 << 20))
+	want "processes killed for want of memory" "$(ooms)" "$before"
+	[ -d "/proc/$(job guests big)" ] || die "the job is gone"
+	code=0
+	out=$(with_guests 200MiB 1 | gpushare apply -f - 2>&1) || code=$?
+	want "the exit code of fewer tasks than run" "$code" 5
+	[[ $out == *"tasks run"* ]] || die "it does not say how many tasks run: $out"
+}
+
+check_below_use_by_force() {
+	with_guests 16MiB 100 | gpushare apply -f - --force
+	want "memory.max" "$(cat "$slice/memory.max")" $((16 << 20))
+	gpushare apply -f "$guests"
+	want "memory.max" "$(cat "$slice/memory.max")" $((200 << 20))
+}
+
+# What somebody changes from outside is put right within one look, and told once.
+check_drift_is_mended() {
+	gpushare events --json >/run/lab/drift.events 2>&1 &
+	local listener=$! writes
+	sleep 1 # It says nothing when it has begun to listen.
+	systemctl set-property gpushare-guests.slice TasksMax=50
+	want "pids.max" "$(cat "$slice/pids.max")" 50
+	gpushare config reload
+	want "pids.max" "$(cat "$slice/pids.max")" 100
+	writes=$(counters)
+	gpushare config reload
+	gpushare config reload
+	want "steps done after it was mended" "$(counters)" "$writes"
+	until_true 5 grep -q drift.mended /run/lab/drift.events
+	kill $listener
+	note "$(grep drift.mended /run/lab/drift.events)"
+	want "times that it was told" "$(grep -c drift.mended /run/lab/drift.events)" 1
+	gpushare doctor | grep -q 'tasks 50' || die "doctor does not remember what was found"
+}
+counters() { journalctl -b -u gpushared.service --no-pager -o cat | grep -c "step done" || true; }
+
+# What was raised from outside and is in use is not taken away by itself: it is reported.
+check_in_use_is_not_mended() {
+	gone "$(job guests big)" && skip "the job did not live through its force"
+	with_guests 200MiB 100 >"$guests"
+	local tasks
+	tasks=$(cat "$slice/pids.current")
+	[ "$tasks" -ge 2 ] || skip "only $tasks tasks run"
+	with_guests 200MiB 1 | gpushare apply -f - --force
+	systemctl set-property gpushare-guests.slice TasksMax=77
+	gpushare config reload
+	want "pids.max" "$(cat "$slice/pids.max")" 77
+	gpushare status | grep -q '77' || die "status does not tell that it differs: $(gpushare status | head -5)"
+}
+
+check_spec_back() {
+	gpushare apply -f "$spec" --force
+	until_true 20 gone "$(job guests big)"
+	[ ! -d "$slice" ] || die "the slice is left"
+	want "its drop-ins" "$(find /etc/systemd/system.control /run/systemd/system.control -name '*guests*' 2>/dev/null)" ""
+}
