@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -56,4 +57,25 @@ func numbersOf(rules []DeviceRule) []device.Rule {
 		out = append(out, device.Rule{Type: r.Type, Major: r.Major, Minor: r.Minor, Access: r.Access})
 	}
 	return out
+}
+
+// ScopeWall reads the device rules of a scope back; closed is false when it has none.
+func (t *Tree) ScopeWall(_ context.Context, id string) (closed bool, rules []DeviceRule, err error) {
+	scope, err := t.scope(id)
+	if err != nil {
+		return false, nil, err
+	}
+	return t.wall(scope)
+}
+
+// SetScopeWall makes these the only devices that a scope that runs may open.
+func (t *Tree) SetScopeWall(_ context.Context, id string, rules []DeviceRule) error {
+	scope, err := t.scope(id)
+	if err != nil {
+		return err
+	}
+	if _, err := t.setWall(scope, true, rules); err != nil {
+		return fmt.Errorf("cannot set the device rules of scope %s: %w", id, err)
+	}
+	return nil
 }

@@ -88,11 +88,21 @@ func (d *Daemon) convergeOn(ctx context.Context, node *observe.Node) error {
 	}
 	d.noteRates(node)
 	unguarded := d.mendGuards(ctx, want, node)
+	d.mendScopes(ctx, node)
 	soft, err := d.planSoft(want, node, nil)
 	if err != nil {
 		return errors.Join(unguarded, err)
 	}
-	return errors.Join(unguarded, d.mendBy(ctx, append(soft.narrow, soft.rest...)))
+	found, steps := d.driftOf(want, node), append(soft.narrow, soft.rest...)
+	undone := disturbing(steps)
+	err = d.mendBy(ctx, steps)
+	d.tellDrift(want, found, undone)
+	return errors.Join(unguarded, err)
+}
+
+// disturbing is the steps that the loop has no authority for.
+func disturbing(steps []step.Step) []step.Step {
+	return slices.DeleteFunc(slices.Clone(steps), func(s step.Step) bool { return s.Disruption != step.Running })
 }
 
 // mendBy carries out what of the steps disturbs nobody.
@@ -244,6 +254,9 @@ func (d *Daemon) judge(node *observe.Node) {
 				foreign[fmt.Sprint(id, in.Placement)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s at %d was not made by gpushare", g.Identity.Index, profileName(g.Profiles, in.ProfileID), in.Placement.Start), Hint: "it is left alone, and nobody gets a lease on it"}
 			}
 		}
+	}
+	if want.enforcing() {
+		maps.Copy(drift, d.drift.leftNow())
 	}
 	d.conditions.replace("held", held)
 	d.conditions.replace("drift", drift)

@@ -13,6 +13,7 @@ type counters struct {
 	steps       atomic.Uint64 // steps carried out
 	cdiWrites   atomic.Uint64 // files for container runtimes, written or removed
 	freezes     atomic.Uint64
+	drifts      atomic.Uint64 // things that somebody else changed and that were set again
 	renders     atomic.Uint64 // of the status
 }
 
@@ -28,6 +29,7 @@ func (d *Daemon) getCounters(c *call) error {
 		"steps":           d.counters.steps.Load(),
 		"cdi.writes":      d.counters.cdiWrites.Load(),
 		"freezes":         d.counters.freezes.Load(),
+		"drift.mended":    d.counters.drifts.Load(),
 		"status.renders":  d.counters.renders.Load(),
 		"writes":          w.Writes + d.counters.sliceWrites.Load() + d.counters.guardWrites.Load() + d.counters.steps.Load() + d.counters.cdiWrites.Load(),
 	})

@@ -68,6 +68,7 @@ type Daemon struct {
 	page       page
 	walls      atomic.Pointer[wanted]
 	rates      rates
+	drift      drift
 	conditions conditions
 	counters   counters
 

@@ -162,6 +162,7 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 		return lease.Inside{}, err
 	}
 	inside.Status = wallsStatus(info, state)
+	d.drift.setScope(l.ID, rules)
 	if !want.enforcing() {
 		inside.Warnings = append(inside.Warnings, "the node only observes (enforce: observe): the command runs without walls, and no quota is enforced")
 		inside.Status.Missing = append(inside.Status.Missing, "everything: the spec says enforce: observe")

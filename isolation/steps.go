@@ -245,6 +245,11 @@ func whoIn(use Use) []string {
 	return []string{"whoever is in it"}
 }
 
+// Difference says for people how a slice as read back differs from what is wanted, from wanted to found.
+func Difference(want cgroup.Slice, found cgroup.SliceState, info cgroup.Info) string {
+	return difference(want, asSlice(found), info)
+}
+
 // difference says for people what changes from one slice to the other, of what can be enforced here.
 func difference(from, to cgroup.Slice, info cgroup.Info) string {
 	a, b := info.Expect(from), info.Expect(to)

@@ -269,3 +269,29 @@ func checkScope(s cgroup.Scope) error {
 	}
 	return s.Slice.Check()
 }
+
+// ScopeWall reads the device rules of a scope back, as systemd was asked for them.
+func (a *Adapter) ScopeWall(ctx context.Context, id string) (closed bool, rules []cgroup.DeviceRule, err error) {
+	props, err := a.typed(ctx, scopeUnit(a.prefix, id), "Scope")
+	if is(err, "NoSuchUnit") {
+		return false, nil, fmt.Errorf("scope %s: %w", id, cgroup.ErrNotFound)
+	}
+	if err != nil {
+		return false, nil, fmt.Errorf("cannot read the device rules of scope %s: %w", id, err)
+	}
+	closed, rules = devicesOf(props)
+	return closed, rules, nil
+}
+
+// SetScopeWall makes these the only devices that a scope that runs may open. A scope does not outlive the boot, and
+// neither do its properties.
+func (a *Adapter) SetScopeWall(ctx context.Context, id string, rules []cgroup.DeviceRule) error {
+	props := append([]sd.Property{prop("DevicePolicy", "closed")}, replaceDevices(devicesFor(rules))...)
+	err := a.bus.do(ctx, func(ctx context.Context, l *link) error {
+		return l.units.SetUnitPropertiesContext(ctx, scopeUnit(a.prefix, id), bool(runtime), props...)
+	})
+	if err != nil {
+		return fmt.Errorf("cannot set the device rules of scope %s: %w", id, err)
+	}
+	return nil
+}

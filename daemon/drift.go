@@ -1,0 +1,276 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// keptDrifts is how many things that were mended are remembered.
+const keptDrifts = 16
+
+// drift is what was changed on the node, and not by us. To tell that from what a spec changes, it is remembered what was
+// read back last as wanted: drift is a difference to that while the same is wanted.
+type drift struct {
+	mu      sync.Mutex                        // guards what follows
+	settled map[cgroup.SliceName]cgroup.Slice // slices that were as they should be
+	scopes  map[string][]cgroup.DeviceRule    // device rules of leases' scopes, by lease
+	left    map[string]api.Condition          // what differs and was not mended
+	looked  time.Time                         // at the scopes
+	mended  []mendedDrift                     // oldest first
+}
+
+// mendedDrift is one thing that was put right.
+type mendedDrift struct {
+	at   time.Time
+	text string
+}
+
+// difference is one slice that is not as it was and should be.
+type difference struct {
+	name cgroup.SliceName
+	text string // what, from wanted to found
+}
+
+// find gives the slices that somebody else changed.
+func (x *drift) find(want []cgroup.Slice, is []cgroup.SliceState, info cgroup.Info) []difference {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var out []difference
+	for _, w := range want {
+		was, ok := x.settled[w.Name]
+		expected := info.Expect(w)
+		if !ok || !(cgroup.SliceState{Name: was.Name, Limits: was.Limits, Closed: was.Closed, Devices: was.Devices}).Matches(expected) {
+			continue // It is wanted otherwise than before: the spec or the hardware changed.
+		}
+		i := slices.IndexFunc(is, func(s cgroup.SliceState) bool { return s.Name == w.Name })
+		switch {
+		case i < 0:
+			out = append(out, difference{w.Name, "it was taken away"})
+		case !is[i].Matches(expected):
+			out = append(out, difference{w.Name, isolation.Difference(expected, is[i], info)})
+		}
+	}
+	return out
+}
+
+// settle remembers which slices are as they should be.
+func (x *drift) settle(want []cgroup.Slice, is []cgroup.SliceState, info cgroup.Info) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.settled = map[cgroup.SliceName]cgroup.Slice{}
+	for _, w := range want {
+		expected := info.Expect(w)
+		if slices.ContainsFunc(is, func(s cgroup.SliceState) bool { return s.Matches(expected) }) {
+			x.settled[w.Name] = expected
+		}
+	}
+}
+
+func (x *drift) isSettled(name cgroup.SliceName) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_, ok := x.settled[name]
+	return ok
+}
+
+// noteMended remembers what was put right.
+func (x *drift) noteMended(at time.Time, text string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.mended = append(x.mended, mendedDrift{at, text})
+	if n := len(x.mended) - keptDrifts; n > 0 {
+		x.mended = slices.Delete(x.mended, 0, n)
+	}
+}
+
+// history gives what was put right, oldest first.
+func (x *drift) history() []mendedDrift {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.mended)
+}
+
+// setLeft replaces what is not mended; leftNow gives it.
+func (x *drift) setLeft(left map[string]api.Condition) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.left = left
+}
+
+func (x *drift) leftNow() map[string]api.Condition {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.left
+}
+
+// driftOf compares the slices with what was wanted and found before. Without slices, or without knowing what is wanted,
+// there is nothing to say.
+func (d *Daemon) driftOf(want *desired, node *observe.Node) []difference {
+	if w := d.slicesKnown(want, node); w != nil {
+		return d.drift.find(w.slices, node.Slices, d.port.Info())
+	}
+	return nil
+}
+
+func (d *Daemon) slicesKnown(want *desired, node *observe.Node) *wanted {
+	if node.SlicesErr != nil || node.DriverErr != nil || neverRead(node) || d.port.Info().Adapter == "processes" {
+		return nil
+	}
+	w, err := d.wallsWanted(want, node, nil)
+	if err != nil {
+		return nil
+	}
+	return w
+}
+
+// tellDrift says what of the differences was mended, and keeps what was not. undone are the steps that the loop has no
+// authority for.
+func (d *Daemon) tellDrift(want *desired, found []difference, undone []step.Step) {
+	node := d.observer.Last()
+	w := d.slicesKnown(want, node)
+	if w == nil {
+		return
+	}
+	d.drift.settle(w.slices, node.Slices, d.port.Info())
+	left := map[string]api.Condition{}
+	for i := range undone {
+		if s := &undone[i]; s.Kind == isolation.KindSet || s.Kind == isolation.KindRemove {
+			left[s.Text] = api.Condition{Message: "not done by itself: " + s.Text + ", because " + s.Reason, Hint: "it would disturb somebody: 'gpushare apply --force' does it"}
+		}
+	}
+	for _, f := range found {
+		if d.drift.isSettled(f.name) {
+			d.mendedOne(f.name.Tenant, "", fmt.Sprintf("the slice of %s: %s", f.name, f.text))
+		} else if len(undone) == 0 {
+			left[f.name.String()] = api.Condition{Tenant: f.name.Tenant, Message: fmt.Sprintf("the slice of %s was changed from outside (wanted → found: %s) and could not be set again", f.name, f.text), Hint: "see the journal of gpushared"}
+		}
+	}
+	d.drift.setLeft(left)
+}
+
+// mendedOne tells of one thing that was changed from outside and put right.
+func (d *Daemon) mendedOne(tenant, lease, text string) {
+	d.counters.drifts.Add(1)
+	d.drift.noteMended(d.now(), text)
+	d.events.publish(api.Event{Kind: "drift.mended", Tenant: tenant, Lease: lease, Message: "changed from outside and set again (wanted → found): " + text})
+	d.log.Warn("drift was mended", "what", text)
+}
+
+// scopeWalls reads and sets the device rules of a scope that runs. An adapter without device rules has none.
+type scopeWalls interface {
+	ScopeWall(ctx context.Context, id string) (closed bool, rules []cgroup.DeviceRule, err error)
+	SetScopeWall(ctx context.Context, id string, rules []cgroup.DeviceRule) error
+}
+
+// mendScopes sees to it that leases' scopes are closed as they were when they started. One that an earlier life started is
+// taken as it is found, unless it is open.
+func (d *Daemon) mendScopes(ctx context.Context, node *observe.Node) {
+	port, ok := d.port.(scopeWalls)
+	if !ok || !d.port.Info().Devices || !d.drift.scopesDue(d.now()) {
+		return
+	}
+	live := map[string]bool{}
+	for _, l := range d.table.Live() {
+		if l.Visiting() || l.Walls.Cgroup == "" || l.State != lease.Running {
+			continue
+		}
+		live[l.ID] = true
+		if err := d.mendScope(ctx, port, node, &l); err != nil && ctx.Err() == nil {
+			d.log.Warn("cannot verify the device rules of a lease", "lease", l.ID, "error", err)
+		}
+	}
+	d.drift.keepScopes(live)
+}
+
+func (d *Daemon) mendScope(ctx context.Context, port scopeWalls, node *observe.Node, l *lease.Lease) error {
+	closed, is, err := port.ScopeWall(ctx, l.ID)
+	if err != nil {
+		return err
+	}
+	want, known := d.drift.scope(l.ID)
+	if !known && closed {
+		d.drift.setScope(l.ID, is)
+		return nil
+	}
+	if !known {
+		if want, _, err = d.deviceRules(node, l); err != nil {
+			return err
+		}
+		d.drift.setScope(l.ID, want)
+	}
+	name := cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}
+	info := d.port.Info()
+	expected := info.Expect(cgroup.Slice{Name: name, Closed: true, Devices: want})
+	found := cgroup.SliceState{Name: name, Closed: closed, Devices: is}
+	if found.Matches(expected) {
+		return nil
+	}
+	if err := port.SetScopeWall(ctx, l.ID, want); err != nil {
+		return err
+	}
+	d.counters.sliceWrites.Add(1)
+	d.mendedOne(l.Terms.Tenant, l.ID, fmt.Sprintf("the devices of lease %s: %s", l.ID, isolation.Difference(expected, found, info)))
+	return nil
+}
+
+// scopesEvery is the least time between two looks at the scopes: leases come and go in crowds, each of which asks for a look
+// at the node, and the service manager has better things to do.
+const scopesEvery = time.Second
+
+func (x *drift) scopesDue(now time.Time) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if now.Sub(x.looked) < scopesEvery {
+		return false
+	}
+	x.looked = now
+	return true
+}
+
+func (x *drift) scope(id string) ([]cgroup.DeviceRule, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	rules, ok := x.scopes[id]
+	return rules, ok
+}
+
+// setScope remembers what a lease's scope is closed to.
+func (x *drift) setScope(id string, rules []cgroup.DeviceRule) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.scopes == nil {
+		x.scopes = map[string][]cgroup.DeviceRule{}
+	}
+	x.scopes[id] = rules
+}
+
+func (x *drift) keepScopes(live map[string]bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for id := range x.scopes {
+		if !live[id] {
+			delete(x.scopes, id)
+		}
+	}
+}
+
+// checkDrift tells what was changed from outside since the daemon started.
+func (d *Daemon) checkDrift(warn func(name, message, hint string)) {
+	all := d.drift.history()
+	if len(all) == 0 {
+		return
+	}
+	last := all[len(all)-1]
+	warn("drift", fmt.Sprintf("%d times something was changed from outside and set again; the last, at %s, wanted → found: %s",
+		d.counters.drifts.Load(), last.at.Format(time.DateTime), last.text), "who wants it otherwise changes the spec; gpushare sets it again each time")
+}

@@ -1,0 +1,148 @@
+package node
+
+import (
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// listener keeps what happens on a node.
+type listener struct {
+	mu  sync.Mutex // guards all
+	all []api.Event
+}
+
+func listen(t *testing.T, n *harness.Node) *listener {
+	t.Helper()
+	l := &listener{}
+	began := make(chan struct{})
+	go func() {
+		var once sync.Once
+		_ = n.Client().Events(t.Context(), func(e api.Event) { // It ends with the test.
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.all = append(l.all, e)
+			once.Do(func() { close(began) })
+		})
+	}()
+	// A stream says nothing when it begins: something is made to happen until it is heard.
+	err := harness.Await(soon(t), 20*time.Millisecond, "no event is heard", func() (bool, error) {
+		select {
+		case <-began:
+			return true, nil
+		default:
+			r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true")
+			return false, map[bool]error{true: nil, false: errOf(r)}[r.Code == 0]
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func errOf(r harness.Result) error { return &api.Error{Kind: api.KindInternal, Message: r.Err} }
+
+// of gives the messages of one kind of event.
+func (l *listener) of(kind string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for _, e := range l.all {
+		if e.Kind == kind {
+			out = append(out, e.Message)
+		}
+	}
+	return out
+}
+
+// Walls that somebody takes away from outside stand again after one look; it is told once, and nothing more is written.
+func TestDriftIsMended(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, given)
+	h, err := cgroup.FindHierarchy()
+	if err != nil || !strings.Contains(status(t, n).Node.Adapter, "cgroupfs") {
+		t.Skip("there are no slices here: it takes root and a cgroup v2 hierarchy")
+	}
+	if err := device.Probe(h.Dir("/")); err != nil {
+		t.Skipf("device programs cannot be attached here: %v", err)
+	}
+	_, id := begin(t, n, "red", "part", "sleep", "60")
+	events := listen(t, n)
+	scope := h.Dir(filepath.Dir(leaseByID(status(t, n), id).Walls.Cgroup))
+	dirs := map[string]string{"the slice of red": "", "the slice of red/part": filepath.Dir(scope), "the devices of lease " + id: scope}
+	dirs["the slice of red"] = filepath.Dir(filepath.Dir(scope))
+	counter := func(name string) uint64 {
+		all, err := n.Client().Counters(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all[name]
+	}
+	reload := func() {
+		t.Helper()
+		time.Sleep(time.Second) // Scopes are looked at once a second: this is that second.
+		if err := n.Client().Reload(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload()
+	if got := counter("drift.mended"); got != 0 {
+		t.Fatalf("%d drifts before anybody did anything: %q", got, events.of("drift.mended"))
+	}
+	was := map[string][]device.Rule{}
+	for what, dir := range dirs {
+		rules, ok, err := device.Wall(dir)
+		if err != nil || !ok {
+			t.Fatalf("%s has no wall: %v", what, err)
+		}
+		was[what] = rules
+		if removed, err := device.RemoveWall(dir); err != nil || !removed {
+			t.Fatalf("%s: its wall was not removed: %v", what, err)
+		}
+	}
+	reload()
+	for what, dir := range dirs {
+		rules, ok, err := device.Wall(dir)
+		if err != nil || !ok || len(rules) != len(was[what]) {
+			t.Errorf("%s: its wall is %v (%v, %v), it was %v", what, rules, ok, err, was[what])
+		}
+	}
+	before := counter("writes")
+	reload()
+	reload()
+	if got := counter("writes"); got != before {
+		t.Errorf("%d more writes after it was mended", got-before)
+	}
+	told := events.of("drift.mended")
+	if len(told) != len(dirs) || counter("drift.mended") != uint64(len(dirs)) {
+		t.Errorf("told %d times, counted %d times, of %d: %q", len(told), counter("drift.mended"), len(dirs), told)
+	}
+	for what := range dirs {
+		if !strings.Contains(strings.Join(told, "\n"), what+": all devices are open") {
+			t.Errorf("nobody is told what %s was found as: %q", what, told)
+		}
+	}
+	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "changed from outside") {
+		t.Errorf("doctor says nothing of it:\n%s", r.Out)
+	}
+	for _, c := range status(t, n).Node.Conditions {
+		if c.Kind == "drift" {
+			t.Errorf("it is mended, and a condition says %s", c.Message)
+		}
+	}
+	// What the spec changes is no drift.
+	apply(t, n, strings.Replace(given, "      - {name: join, mps: {share: 30%, memory: 8GiB}}\n", "", 1))
+	reload()
+	if got := counter("drift.mended"); got != uint64(len(dirs)) {
+		t.Errorf("a change of the spec is taken for drift: %q", events.of("drift.mended"))
+	}
+}
