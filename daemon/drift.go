@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	devices "github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/isolation"
@@ -24,6 +25,7 @@ type drift struct {
 	mu      sync.Mutex                        // guards what follows
 	settled map[cgroup.SliceName]cgroup.Slice // slices that were as they should be
 	scopes  map[string][]cgroup.DeviceRule    // device rules of leases' scopes, by lease
+	guards  map[string]devices.Guard          // by cgroup
 	left    map[string]api.Condition          // what differs and was not mended
 	looked  time.Time                         // at the scopes
 	mended  []mendedDrift                     // oldest first
@@ -164,6 +166,66 @@ func (d *Daemon) mendedOne(tenant, lease, text string) {
 	d.drift.noteMended(d.now(), text)
 	d.events.publish(api.Event{Kind: "drift.mended", Tenant: tenant, Lease: lease, Message: "changed from outside and set again (wanted → found): " + text})
 	d.log.Warn("drift was mended", "what", text)
+}
+
+// guardDrift looks which guards somebody else changed, as driftOf does for slices, and gives what tells of those that were
+// mended, to be called after the mending.
+func (d *Daemon) guardDrift(want *desired, node *observe.Node) (tell func()) {
+	none := func() {}
+	if node.GuardsErr != nil || node.DriverErr != nil {
+		return none
+	}
+	states, _, err := d.guardsWanted(want, node, nil, d.table.Live())
+	if err != nil {
+		return none
+	}
+	found := d.drift.findGuards(states, node.Guards)
+	return func() {
+		after := d.observer.Last()
+		d.drift.settleGuards(states, after.Guards)
+		for cg, text := range found {
+			if d.drift.guardSettled(cg) {
+				d.mendedOne("", "", "the guard of "+cg+": "+text)
+			}
+		}
+	}
+}
+
+func (x *drift) findGuards(want, is []devices.State) map[string]string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := map[string]string{}
+	for _, w := range want {
+		if was, ok := x.guards[w.Cgroup]; !ok || !was.Equal(w.Guard) {
+			continue
+		}
+		i := slices.IndexFunc(is, func(s devices.State) bool { return s.Cgroup == w.Cgroup })
+		switch {
+		case i < 0:
+			out[w.Cgroup] = "it was taken away"
+		case !is[i].Guard.Equal(w.Guard):
+			out[w.Cgroup] = "it closed other devices, or had other exceptions"
+		}
+	}
+	return out
+}
+
+func (x *drift) settleGuards(want, is []devices.State) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.guards = map[string]devices.Guard{}
+	for _, w := range want {
+		if slices.ContainsFunc(is, func(s devices.State) bool { return s.Cgroup == w.Cgroup && s.Guard.Equal(w.Guard) }) {
+			x.guards[w.Cgroup] = w.Guard
+		}
+	}
+}
+
+func (x *drift) guardSettled(cg string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_, ok := x.guards[cg]
+	return ok
 }
 
 // scopeWalls reads and sets the device rules of a scope that runs. An adapter without device rules has none.

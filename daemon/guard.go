@@ -285,7 +285,10 @@ func (d *Daemon) mendGuards(ctx context.Context, want *desired, node *observe.No
 	if err != nil {
 		return err
 	}
-	return d.mendBy(ctx, append(p.narrow, p.rest...))
+	tell := d.guardDrift(want, node)
+	err = d.mendBy(ctx, append(p.narrow, p.rest...))
+	tell()
+	return err
 }
 
 // regard makes the guards fit the leases now: one more, or one less. Whoever is told that he has a GPU can open it.

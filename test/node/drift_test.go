@@ -146,3 +146,43 @@ func TestDriftIsMended(t *testing.T) {
 		t.Errorf("a change of the spec is taken for drift: %q", events.of("drift.mended"))
 	}
 }
+
+// The guard of logins is mended and told like every wall, and a release takes it away.
+func TestGuardDriftAndRelease(t *testing.T) {
+	l := newLogins(t)
+	apply(t, l.Node, guarded)
+	read := func() bool {
+		_, ok, err := device.ReadGuard(l.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	if err := l.Client().Reload(soon(t)); err != nil || !read() {
+		t.Fatalf("there is no guard: %v", err)
+	}
+	for want := range uint64(2) {
+		if removed, err := device.RemoveGuard(l.dir); err != nil || !removed {
+			t.Fatalf("the guard was not removed: %v", err)
+		}
+		for range 2 {
+			if err := l.Client().Reload(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all, err := l.Client().Counters(soon(t))
+		if err != nil || !read() || all["drift.mended"] != want+1 {
+			t.Errorf("guarded %v, %d times mended: %v", read(), all["drift.mended"], err)
+		}
+	}
+	if r := l.CLI(soon(t), "release", "--check"); r.Code != api.ExitConflict || !strings.Contains(r.Out, "take the guard off") {
+		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if r := l.CLI(soon(t), "release"); r.Code != 0 || read() {
+		t.Errorf("release exits with %d, guarded %v: %s%s", r.Code, read(), r.Out, r.Err)
+	}
+	nothing(t, l.Node)
+	if read() {
+		t.Error("the guard is back")
+	}
+}
