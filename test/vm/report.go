@@ -34,6 +34,7 @@ type Outcome struct {
 type Report struct {
 	Outcomes []Outcome // in the order announced
 	Notes    []string
+	Stuck    bool // the guest was ended because it never said a word
 	Done     bool // the guest reached its end; without it nothing that is missing may count as good
 }
 

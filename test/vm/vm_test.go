@@ -19,7 +19,7 @@ type boot struct {
 // story is what every system lives through on one disk. Phases of one boot see what those before them left.
 func story() []boot {
 	return []boot{
-		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "visit", "guard", "keep"}},
+		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "visit", "detach", "guard", "keep"}},
 		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-guard", "removal"}},
 	}
 }
@@ -36,9 +36,16 @@ func tell(t *testing.T, sys system) {
 	m := machine{sys: sys, img: img, disk: newDisk(t, img), payload: payload(t, map[string]string{
 		"guest": "guest", "stage": stage(t), "gpusim": simulator(t), "tests": tests(t), "next": next(t), "packaging": "../../packaging",
 	})}
+	ran := map[State]int{}
+	var took time.Duration
 	for _, b := range chosen(story()) {
 		t.Run(b.name, func(t *testing.T) {
+			began := time.Now()
 			rep, off := m.boot(t, b.name, b.phases)
+			took += time.Since(began)
+			for _, o := range rep.Outcomes {
+				ran[o.State]++
+			}
 			publish(t, rep)
 			// Seen with a frozen lease: 4 to 7 s on an idle machine. The default stop timeout of a scope would make it 90 s.
 			t.Logf("off %.1f s after the last check", off.Seconds())
@@ -47,6 +54,8 @@ func tell(t *testing.T, sys system) {
 			}
 		})
 	}
+	t.Logf("%s: %d checks passed, %d failed, %d unfinished, %d skipped, in %s", sys.name,
+		ran[Passed], ran[Failed], ran[Unfinished], ran[Skipped], took.Round(time.Second))
 }
 
 // chosen leaves of the story what VM_PHASES names (with spaces), for who works on one phase: it must name the phases that

@@ -35,7 +35,10 @@ ssh_as() { # ssh_as USER COMMAND
 	ssh -o BatchMode=yes -o ConnectTimeout=60 "$1@localhost" "$2" </dev/null
 }
 as() { # as USER COMMAND...
-	setpriv --reuid "$1" --regid "$1" --init-groups env -i PATH=/usr/bin:/bin "${@:2}"
+	(exec_as "$@")
+}
+exec_as() { # the same in the place of this shell: in the background, $! is the command's own
+	exec setpriv --reuid "$1" --regid "$1" --init-groups env -i PATH=/usr/bin:/bin "${@:2}"
 }
 
 # Nodes of a driver that is not there: opening one gives ENXIO when it is let through, EPERM when it is not.

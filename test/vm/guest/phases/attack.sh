@@ -134,7 +134,7 @@ check_product() {
 
 # Whatever a lease forks ends with it, sessions and daemons of its own included.
 check_forks() {
-	as alice gpushare run -t vision --grant dev -- bash -c 'setsid sleep 3600 & (setsid sleep 3601 &) ; nohup sleep 3602 >/dev/null 2>&1 & exec sleep 3603' \
+	exec_as alice gpushare run -t vision --grant dev -- bash -c 'setsid sleep 3600 & (setsid sleep 3601 &) ; nohup sleep 3602 >/dev/null 2>&1 & exec sleep 3603' \
 		>/run/lab/forks 2>&1 </dev/null &
 	local main=$! id
 	disown

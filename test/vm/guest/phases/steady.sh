@@ -11,7 +11,7 @@ check_begin() {
 	rm -f $opens* $samples*
 	install -m 0666 /dev/null $opens
 	install -m 0666 /dev/null $opens.rounds
-	as alice gpushare run -t vision --grant dev -- \
+	exec_as alice gpushare run -t vision --grant dev -- \
 		bash /opt/lab/guest/opener.sh $root/dev/nvidia1 $root/dev/nvidia2 $opens >/run/lab/opener.out 2>&1 </dev/null &
 	echo $! >"$state/opener"
 	disown

@@ -1,0 +1,55 @@
+# A lease that nobody waits for: a service with the walls of its grant, which outlives the login that started it, and us.
+# checks: starts walls outlives_login outlives_daemon logs stop
+
+. /opt/lab/guest/product.sh
+
+id() { cat "$state/detached"; }
+main() { field ".leases[] | select(.id == \"$(id)\") | .pid"; }
+
+check_starts() {
+	login alice "gpushare run --detach -q -t vision --grant dev -- bash -c 'trap \"echo ending; exit 0\" TERM; echo hello from \$GPUSHARE_LEASE; while :; do sleep 1 & wait; done'" \
+		>"$state/detached" 2>/run/lab/detached.err || die "$(cat /run/lab/detached.err)"
+	note "lease $(id), process $(main), in $(unit_of "$(main)")"
+	want "how it is held" "$(field ".leases[] | select(.id == \"$(id)\") | .held")" detached
+	want "who runs it" "$(ps -o user= -p "$(main)")" alice
+	[[ $(unit_of "$(main)") == /gpushare.slice/gpushare-vision.slice/gpushare-vision-dev.slice/* ]] || die "it runs in $(unit_of "$(main)")"
+}
+
+check_walls() {
+	want "what it can open" "$(opens_in "$(unit_of "$(main)")" $root/dev/nvidia{0,1,2,3} | xargs)" "denied through denied denied"
+	systemctl daemon-reload
+	want "what it can open after a reload" "$(opens_in "$(unit_of "$(main)")" $root/dev/nvidia{0,1,2,3} | xargs)" "denied through denied denied"
+}
+
+check_outlives_login() {
+	local before
+	before=$(main)
+	loginctl terminate-user alice 2>/dev/null || true
+	until_true 60 test ! -d "$cgroot/user.slice/user-2001.slice"
+	want "its process" "$(main)" "$before"
+	[ -d "/proc/$before" ] || die "it ended with the login"
+}
+
+check_outlives_daemon() {
+	local before
+	before=$(main)
+	kill -KILL "$(property gpushared.service MainPID)"
+	until_true 60 answers
+	want "its process" "$(main)" "$before"
+	[ -d "/proc/$before" ] || die "it ended with the daemon"
+}
+
+check_logs() {
+	want "what it printed" "$(as alice gpushare lease logs "$(id)" | grep -c "^hello from $(id)$")" 1
+	local out code=0
+	out=$(as bob gpushare lease logs "$(id)" 2>&1) || code=$?
+	[ "$code" != 0 ] || die "bob reads what alice's job prints: $out"
+}
+
+check_stop() {
+	local before
+	before=$(main)
+	as alice gpushare lease stop "$(id)"
+	until_true 30 gone "$before"
+	want "what it said at its end" "$(as alice gpushare lease logs "$(id)" | grep -c '^ending$')" 1
+}
