@@ -106,10 +106,50 @@ func (g *loginGuard) Guards(context.Context) ([]devices.State, error) {
 	return states, nil
 }
 
-// SetGuard puts the guard onto the cgroup, or takes it off. A unit that has ended needs none.
-func (g *loginGuard) SetGuard(_ context.Context, cg string, want *devices.Guard) (wrote bool, err error) {
+// ChangeGuard puts what change makes of the guard that stands onto the cgroup; nil is none.
+func (g *loginGuard) ChangeGuard(_ context.Context, cg string, change func(now *devices.Guard) *devices.Guard) (wrote bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	var now *devices.Guard
+	is, ok, err := devices.ReadGuard(cgroup.Hierarchy{Mount: g.mount}.Dir(cg))
+	if err != nil && !errors.Is(err, devices.ErrNoCgroup) {
+		return false, fmt.Errorf("cannot read the guard of %s: %w", cg, err)
+	}
+	if ok {
+		now = &is
+	}
+	return g.setLocked(cg, change(now))
+}
+
+// Replace makes these all the guards there are. They are worked out while nobody else changes one.
+func (g *loginGuard) Replace(wanted func() ([]devices.State, error)) (writes int, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	states, err := wanted()
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	set := func(cg string, guard *devices.Guard) {
+		wrote, err := g.setLocked(cg, guard)
+		if wrote {
+			writes++
+		}
+		errs = append(errs, err)
+	}
+	for _, s := range states {
+		set(s.Cgroup, &s.Guard)
+	}
+	for _, cg := range g.cgroupsLocked() {
+		if !slices.ContainsFunc(states, func(s devices.State) bool { return s.Cgroup == cg }) {
+			set(cg, nil)
+		}
+	}
+	return writes, errors.Join(errs...)
+}
+
+// setLocked puts the guard onto the cgroup, or takes it off. A unit that has ended needs none. mu is held.
+func (g *loginGuard) setLocked(cg string, want *devices.Guard) (wrote bool, err error) {
 	dir := cgroup.Hierarchy{Mount: g.mount}.Dir(cg)
 	if want == nil {
 		wrote, err = devices.RemoveGuard(dir)
@@ -292,40 +332,21 @@ func (d *Daemon) mendGuards(ctx context.Context, want *desired, node *observe.No
 }
 
 // regard makes the guards fit the leases now: one more, or one less. Whoever is told that he has a GPU can open it.
-func (d *Daemon) regard(ctx context.Context, more *lease.Lease, less string) error {
+func (d *Daemon) regard(more *lease.Lease, less string) error {
 	want, node := d.desired.Load(), d.observer.Last()
-	if !want.enforcing() || !want.guarding() {
+	if !want.enforcing() || !want.guarding() || !d.logins.able {
 		return nil
 	}
-	leases := slices.DeleteFunc(d.table.Live(), func(l lease.Lease) bool { return l.ID == less || more != nil && l.ID == more.ID })
-	if more != nil {
-		leases = append(leases, *more)
-	}
-	states, _, err := d.guardsWanted(want, node, nil, leases)
-	if err != nil {
-		return err
-	}
-	standing, err := d.logins.Guards(ctx)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	set := func(cg string, g *devices.Guard) {
-		wrote, err := d.logins.SetGuard(ctx, cg, g)
-		if wrote {
-			d.counters.guardWrites.Add(1)
+	writes, err := d.logins.Replace(func() ([]devices.State, error) {
+		leases := slices.DeleteFunc(d.table.Live(), func(l lease.Lease) bool { return l.ID == less || more != nil && l.ID == more.ID })
+		if more != nil {
+			leases = append(leases, *more)
 		}
-		errs = append(errs, err)
-	}
-	for _, s := range states {
-		set(s.Cgroup, &s.Guard)
-	}
-	for _, s := range standing {
-		if !slices.ContainsFunc(states, func(w devices.State) bool { return w.Cgroup == s.Cgroup }) {
-			set(s.Cgroup, nil)
-		}
-	}
-	return errors.Join(errs...)
+		states, _, err := d.guardsWanted(want, node, nil, leases)
+		return slices.DeleteFunc(states, func(s devices.State) bool { return !d.logins.there(s.Cgroup) }), err
+	})
+	d.counters.guardWrites.Add(uint64(writes))
+	return err
 }
 
 // judgeGuard says where logins are not kept from GPUs as the spec asks, or are without its asking.

@@ -64,18 +64,21 @@ func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 		}
 		return text
 	}
+	set := func(g *loginGuard) (bool, error) {
+		return g.ChangeGuard(t.Context(), cg[0], func(*devices.Guard) *devices.Guard { return &gpu0 })
+	}
 	g := newLoginGuard(h, s, info)
 	if got := states(g); got != "" {
 		t.Errorf("before: %s", got)
 	}
-	if wrote, err := g.SetGuard(t.Context(), cg[0], &gpu0); err != nil || !wrote {
+	if wrote, err := set(g); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
 	next := newLoginGuard(h, s, info)
 	if got := states(next); got != "unit.service[c 195:0]" {
 		t.Errorf("the next daemon finds %q", got)
 	}
-	if wrote, err := next.SetGuard(t.Context(), cg[0], &gpu0); err != nil || wrote {
+	if wrote, err := set(next); err != nil || wrote {
 		t.Errorf("the same guard: wrote %v, %v", wrote, err)
 	}
 	if err := os.Remove(h.Dir(cg[0])); err != nil {
@@ -84,7 +87,7 @@ func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 	if got := states(next); got != "" {
 		t.Errorf("of a unit that ended: %s", got)
 	}
-	if wrote, err := next.SetGuard(t.Context(), cg[0], &gpu0); err != nil || wrote {
+	if wrote, err := set(next); err != nil || wrote {
 		t.Errorf("guarding a unit that ended: wrote %v, %v", wrote, err)
 	}
 	if units := newLoginGuard(h, s, info).units; len(units) != 0 {

@@ -174,7 +174,7 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 func (w walls) Unwall(ctx context.Context, l lease.Lease) error {
 	if l.Visiting() {
 		w.d.leave(l.ID)
-		if err := w.d.regard(ctx, nil, l.ID); err != nil {
+		if err := w.d.regard(nil, l.ID); err != nil {
 			w.d.log.Warn("cannot take a GPU away from a login", "lease", l.ID, "error", err) // The converge loop does.
 		}
 		return nil

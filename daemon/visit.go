@@ -48,7 +48,7 @@ func (d *Daemon) visit(ctx context.Context, l *lease.Lease, p lease.Process) (le
 	// What stands on logins lets the user to the GPU from now on. Where it cannot be changed, a condition says so too.
 	visitor := *l
 	visitor.Process = p
-	if err := d.regard(ctx, &visitor, ""); err != nil {
+	if err := d.regard(&visitor, ""); err != nil {
 		inside.Warnings = append(inside.Warnings, "its GPU may not open: "+err.Error())
 	}
 	inside.Status = d.visitStatus(&visitor, state)

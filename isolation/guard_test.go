@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -177,4 +178,69 @@ func TestPlanGuards(t *testing.T) {
 			}
 		})
 	}
+}
+
+// oneGuard is the host of steps: one cgroup.
+type oneGuard struct{ now *device.Guard }
+
+func (o *oneGuard) Guards(context.Context) ([]device.State, error) {
+	if o.now == nil {
+		return nil, nil
+	}
+	return []device.State{{Cgroup: "/user.slice", Guard: *o.now}}, nil
+}
+
+func (o *oneGuard) ChangeGuard(_ context.Context, _ string, change func(*device.Guard) *device.Guard) (bool, error) {
+	o.now = change(o.now)
+	return true, nil
+}
+
+// Steps lead from what was observed to what is wanted, also when leases came and went since they were planned; and taken
+// back they lead to where they came from.
+func TestGuardSteps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		is, want := drawGuard(t, "is"), drawGuard(t, "want")
+		host := &oneGuard{now: &is}
+		var observed []device.State
+		if rapid.Bool().Draw(t, "stands") {
+			observed = []device.State{{Cgroup: "/user.slice", Guard: is}}
+		} else {
+			host.now = nil
+		}
+		h := &GuardHandler{Guards: host}
+		steps := PlanGuards([]device.State{{Cgroup: "/user.slice", Guard: want}}, observed, "/user.slice")
+		// A lease of a device that stays closed, as between the plan and its steps.
+		come := device.Exception{UID: 2000, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 3, Access: "rw"}}
+		between := rapid.Bool().Draw(t, "a lease in between") && host.now != nil && !lets(is, 1, 3) && !lets(want, 1, 3)
+		if between {
+			g := device.Guard{Closed: is.Closed, Except: append(slices.Clone(is.Except), come)}.Canonical()
+			host.now = &g
+		}
+		before := host.now
+		for _, s := range steps {
+			for range 2 { // twice is once
+				if err := h.Do(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+				if applied, err := h.Applied(t.Context(), s); err != nil || !applied {
+					t.Fatalf("%s: applied %v, %v", s.Text, applied, err)
+				}
+			}
+		}
+		end := want
+		if between {
+			end.Except = append(slices.Clone(end.Except), come)
+		}
+		if len(steps) > 0 && !host.now.Equal(end) {
+			t.Fatalf("ended at %+v, want %+v", *host.now, end)
+		}
+		for _, s := range slices.Backward(steps) {
+			if err := h.Undo(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if (before == nil) != (host.now == nil) || before != nil && !before.Equal(*host.now) {
+			t.Fatalf("taken back to %+v, want %+v", host.now, before)
+		}
+	})
 }

@@ -93,18 +93,20 @@ func meetGuard(is, want device.Guard) device.Guard {
 // GuardWriter is what the steps need of the host.
 type GuardWriter interface {
 	Guards(ctx context.Context) ([]device.State, error)
-	// SetGuard puts the guard onto the cgroup; nil takes it off.
-	SetGuard(ctx context.Context, cg string, g *device.Guard) (wrote bool, err error)
+	// ChangeGuard puts what change makes of the guard that stands onto the cgroup; nil is none. Nobody else changes a guard
+	// in between.
+	ChangeGuard(ctx context.Context, cg string, change func(now *device.Guard) *device.Guard) (wrote bool, err error)
 }
 
-// GuardHandler carries out the steps of the guard.
+// GuardHandler carries out the steps of the guard. Leases come and go between the plan and its steps and have their
+// exceptions changed at once. So of exceptions a step brings only what it adds and takes away.
 type GuardHandler struct {
 	Guards GuardWriter
 }
 
 // Applied tells whether the guard is as the step leaves it.
 func (h *GuardHandler) Applied(ctx context.Context, s step.Step) (bool, error) {
-	want, err := guardArgs(s)
+	from, to, err := guardArgs(s)
 	if err != nil {
 		return false, err
 	}
@@ -112,20 +114,20 @@ func (h *GuardHandler) Applied(ctx context.Context, s step.Step) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot read the guards: %w", err)
 	}
-	i := slices.IndexFunc(all, func(g device.State) bool { return g.Cgroup == want.Cgroup })
-	if i < 0 || want.Guard == nil {
-		return i < 0 && want.Guard == nil, nil
+	i := slices.IndexFunc(all, func(g device.State) bool { return g.Cgroup == to.Cgroup })
+	if i < 0 || to.Guard == nil {
+		return i < 0 && to.Guard == nil, nil
 	}
-	return all[i].Guard.Equal(*want.Guard), nil
+	return all[i].Guard.Equal(*redo(from.Guard, to.Guard, &all[i].Guard)), nil
 }
 
 // Do sets the guard. Doing it twice is doing it once.
 func (h *GuardHandler) Do(ctx context.Context, s step.Step) error {
-	want, err := guardArgs(s)
+	from, to, err := guardArgs(s)
 	if err != nil {
 		return err
 	}
-	_, err = h.Guards.SetGuard(ctx, want.Cgroup, want.Guard)
+	_, err = h.Guards.ChangeGuard(ctx, to.Cgroup, func(now *device.Guard) *device.Guard { return redo(from.Guard, to.Guard, now) })
 	return err
 }
 
@@ -134,14 +136,36 @@ func (h *GuardHandler) Undo(ctx context.Context, s step.Step) error {
 	if len(s.Undo) == 0 {
 		return nil
 	}
-	s.Args = s.Undo
+	s.Args, s.Undo = s.Undo, s.Args
 	return h.Do(ctx, s)
 }
 
-func guardArgs(s step.Step) (GuardArgs, error) {
-	var a GuardArgs
-	if s.Kind != KindGuard {
-		return a, unknownKind(s.Kind)
+// redo does to the guard that stands now what leads from one to the other.
+func redo(from, to, now *device.Guard) *device.Guard {
+	if from == nil || to == nil || now == nil {
+		return to
 	}
-	return a, decode(s.Args, &a)
+	out := device.Guard{Closed: to.Closed, Except: slices.Clone(now.Except)}
+	was, will := from.Canonical().Except, to.Canonical().Except
+	out.Except = slices.DeleteFunc(out.Except, func(e device.Exception) bool {
+		return slices.Contains(was, e) && !slices.Contains(will, e)
+	})
+	for _, e := range will {
+		if !slices.Contains(was, e) {
+			out.Except = append(out.Except, e)
+		}
+	}
+	out = out.Canonical()
+	return &out
+}
+
+// guardArgs is what a step leads from, as far as it says, and to.
+func guardArgs(s step.Step) (from, to GuardArgs, err error) {
+	if s.Kind != KindGuard {
+		return from, to, unknownKind(s.Kind)
+	}
+	if err = decode(s.Args, &to); err == nil && len(s.Undo) > 0 {
+		err = decode(s.Undo, &from)
+	}
+	return from, to, err
 }
