@@ -243,8 +243,8 @@ func Probe(dir string) error {
 	err = link.RawAttachProgram(link.RawAttachProgramOptions{
 		Target: int(cg.Fd()), Program: p, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI,
 	})
-	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("no device program may be attached: CAP_SYS_ADMIN is missing, or an outer cgroup has one that admits no other: %w", plain(err))
+	if errors.Is(err, unix.EPERM) || errors.Is(err, ebpf.ErrNotSupported) {
+		return errors.New("no device program may be attached: CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or an outer cgroup has one that admits no other")
 	}
 	if err != nil {
 		return fmt.Errorf("no device program can be attached: %w", plain(err))
@@ -285,6 +285,9 @@ func programs(cg *os.File, name string) ([]*ebpf.Program, error) {
 func query(cg *os.File) ([]link.AttachedProgram, error) {
 	r, err := link.QueryPrograms(link.QueryOptions{Target: int(cg.Fd()), Attach: ebpf.AttachCGroupDevice})
 	if err != nil {
+		if errors.Is(err, ebpf.ErrNotSupported) { // the library's guess, also where the kernel only does not permit it
+			err = errors.New("the kernel has none, or CAP_NET_ADMIN is missing")
+		}
 		return nil, fmt.Errorf("cannot list the device programs of %s: %w", cg.Name(), plain(err))
 	}
 	return r.Programs, nil
