@@ -196,7 +196,11 @@ func (d *Daemon) standing(node *observe.Node, what string) (left, error) {
 	}
 	stop, _ := d.planMPS(&desired{}, node)
 	walls := slices.Concat(isolation.PlanRelease(node.Slices, d.port.Info(), d.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins))
-	out.steps = slices.Concat(planReleaseStops(live, hardware, what), walls, stop, hardware)
+	rest, err := d.planGiveBackRest()
+	if err != nil {
+		return out, err
+	}
+	out.steps = slices.Concat(planReleaseStops(live, hardware, what), walls, rest, stop, hardware)
 	return out, nil
 }
 

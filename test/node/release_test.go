@@ -72,6 +72,9 @@ func nothing(t *testing.T, n *harness.Node) {
 	if left, err := filepath.Glob(filepath.Join(n.Dir, "run", "mps", "*", "record.json")); err != nil || len(left) != 0 {
 		t.Errorf("MPS is left: %q, %v", left, err)
 	}
+	if left, err := filepath.Glob(filepath.Join(n.Dir, "cdi", "gpushare-*")); err != nil || len(left) != 0 {
+		t.Errorf("container runtimes are still told of %q, %v", left, err)
+	}
 	if r := n.CLI(soon(t), "release", "--check"); r.Code != 0 || !strings.Contains(r.Out, "nothing stands") {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
