@@ -395,6 +395,23 @@ type Check struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
+// Explanation answers GET /v1/explain: of a lease or a tenant, what is enforced, by what, and what is not and why.
+type Explanation struct {
+	SchemaVersion int    `json:"schema_version"` // 1
+	Name          string `json:"name"`
+	Text          string `json:"text"` // what it is
+	Rules         []Rule `json:"rules"`
+}
+
+// Rule is one promise and whether it is kept.
+type Rule struct {
+	What     string `json:"what"`
+	Wanted   string `json:"wanted,omitempty"`
+	Enforced bool   `json:"enforced"`
+	By       string `json:"by,omitempty"`  // what enforces it
+	Why      string `json:"why,omitempty"` // why it is not enforced
+}
+
 // Environment answers GET /v1/env.
 type Environment struct {
 	Lease       string            `json:"lease,omitempty"`

@@ -229,6 +229,16 @@ func (c *Client) Counters(ctx context.Context) (map[string]uint64, error) {
 	return *m, nil
 }
 
+// Explain says of a lease or a tenant what is enforced, by what, and what is not and why.
+func (c *Client) Explain(ctx context.Context, name string) (*api.Explanation, error) {
+	e, err := get[api.Explanation](ctx, c, "/v1/explain", url.Values{"of": {name}})
+	if err != nil {
+		return nil, err
+	}
+	notNil(&e.Rules)
+	return e, nil
+}
+
 // Environment reads the environment of the lease that the caller runs in.
 func (c *Client) Environment(ctx context.Context) (*api.Environment, error) {
 	return get[api.Environment](ctx, c, "/v1/env", nil)

@@ -110,6 +110,7 @@ func mayUse() map[string][]string {
 		"POST /v1/leases/attach":       members,
 		"POST /v1/leases/{id}/release": members,
 		"DELETE /v1/leases/{id}":       members,
+		"GET /v1/explain":              known,
 		"GET /v1/env":                  members,
 		"PUT /v1/spec":                 admins,
 		"POST /v1/gpus/{id}/retry":     admins,

@@ -28,6 +28,7 @@ func routes() []route {
 		{http.MethodGet, "/v1/leases", reader, "look at leases", (*Daemon).getLeases},
 		{http.MethodGet, "/v1/leases/{id}/logs", member, "read the output of a lease", (*Daemon).getLogs},
 		{http.MethodDelete, "/v1/leases/{id}", member, "stop a lease", (*Daemon).deleteLease},
+		{http.MethodGet, "/v1/explain", reader, "have anything explained", (*Daemon).getExplain},
 		{http.MethodGet, "/v1/env", member, "look at a lease's environment", (*Daemon).getEnv},
 		{http.MethodGet, "/v1/events", reader, "follow events", (*Daemon).getEvents},
 		{http.MethodGet, "/v1/doctor", seer, "run the checks", (*Daemon).getDoctor},

@@ -143,6 +143,7 @@ func TestTexts(t *testing.T) {
 		"env":         {routes{"GET /v1/env": api.Environment{Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "ODD": "it's $HOME"}, Unset: []string{"CUDA_MPS_PIPE_DIRECTORY"}}}, "", "env"},
 		"env-cdi":     {routes{"GET /v1/status": labNode()}, "", "env --cdi"},
 		"env-cdi-no":  {routes{"GET /v1/status": labNode()}, "", "env --cdi -t speech"},
+		"explain":     {routes{"GET /v1/explain": explained()}, "", "explain vision-3kq6"},
 		"get":         {routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\nbase: 7\n"}}, "", "get"},
 		"version":     {routes{"GET /v1": api.Info{API: "v1", Version: "other", Driver: "580.95.05"}}, "", "version"},
 		"reload":      {routes{"POST /v1/reload": struct{}{}}, "", "config reload"},

@@ -67,6 +67,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare gpu retry":       {{routes{"POST /v1/gpus/3/retry": plain()}, "3"}},
 		"gpushare get":             {{routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\n"}}, ""}},
 		"gpushare env":             {{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}}}, ""}, {status, "--cdi"}},
+		"gpushare explain":         {{routes{"GET /v1/explain": explained()}, "vision-3kq6"}},
 		"gpushare doctor":          {{routes{"GET /v1/doctor": labDoctor()}, ""}},
 		"gpushare version":         {{routes{"GET /v1": api.Info{API: "v1", Version: "x"}}, ""}},
 		"gpushare events":          {{routes{"GET /v1/events": emitting(labEvents()...)}, ""}},

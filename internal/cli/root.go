@@ -114,7 +114,7 @@ It talks to gpushared over ` + api.SocketPath + `.`,
 	root.SetVersionTemplate("gpushare {{.Version}}\n")
 	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(
-		a.statusCommand(), a.applyCommand(), a.planCommand(), a.getCommand(), a.releaseCommand(), a.runCommand(), a.envCommand(),
+		a.statusCommand(), a.applyCommand(), a.planCommand(), a.getCommand(), a.releaseCommand(), a.runCommand(), a.envCommand(), a.explainCommand(),
 		a.eventsCommand(), a.doctorCommand(), a.versionCommand(),
 		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.tenantCommand(), a.leaseCommand(), a.configCommand(),
 	)

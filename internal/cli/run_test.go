@@ -245,3 +245,15 @@ func TestRunInterrupted(t *testing.T) {
 		t.Errorf("exit code %d:\n%s", code, errs.String())
 	}
 }
+
+// explained is a lease of which not all holds.
+func explained() api.Explanation {
+	return api.Explanation{
+		SchemaVersion: 1, Name: "vision-3kq6", Text: "a lease of grant dev of vision, held in lab.service (attached)",
+		Rules: []api.Rule{
+			{What: "processes", Wanted: "3 now", Why: "whoever may move processes out of its cgroup takes them out of the lease"},
+			{What: "GPU memory", Wanted: "30 GiB, of which 12 GiB are used", Enforced: true, By: "gpushared watches it: the process that uses most is asked to end, and killed"},
+			{What: "GPU time", Wanted: "40%", Why: "it is never frozen, so it runs whenever it likes"},
+		},
+	}
+}

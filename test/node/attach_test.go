@@ -296,3 +296,54 @@ func TestWhoMayAttach(t *testing.T) {
 		t.Error("his process ended")
 	}
 }
+
+// Explained is what holds and what does not, and why, of a lease with walls, of one without, and of their tenant.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, shared)
+	_, run := begin(t, n, "blue", "part", "sleep", "60")
+	p := startOutside(t, n, 0, "sleep", "60")
+	attached := attach(t, n, "--pid", fmt.Sprint(p.pid()), "-t", "blue", "--grant", "part")
+	rules := func(name string) map[string]api.Rule {
+		t.Helper()
+		e, err := n.Client().Explain(soon(t), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]api.Rule{}
+		for _, r := range e.Rules {
+			if r.Enforced == (r.By == "") || r.Enforced == (r.Why != "") {
+				t.Errorf("%s: a rule is either enforced by something, or not for a reason: %+v", name, r)
+			}
+			out[r.What] = r
+		}
+		return out
+	}
+	walled, loose := rules(run), rules(attached)
+	for _, what := range []string{"processes", "devices", "GPU memory", "GPU time"} {
+		if walled[what].What == "" || loose[what].What == "" {
+			t.Errorf("%s is not explained: %+v, %+v", what, walled[what], loose[what])
+		}
+	}
+	if loose["GPU time"].Enforced || loose["devices"].Enforced || !loose["GPU memory"].Enforced {
+		t.Errorf("of an attached process only the memory holds (overuse is kill): %+v", loose)
+	}
+	if freezes := !strings.HasPrefix(status(t, n).Node.Adapter, "processes"); walled["GPU time"].Enforced != freezes || walled["processes"].Enforced != freezes {
+		t.Errorf("of a run on %s: %+v", status(t, n).Node.Adapter, walled)
+	}
+	if r := rules("red"); r["devices of part"].What == "" || r["devices of cut"].What == "" {
+		t.Errorf("a tenant is explained as %+v", r)
+	}
+	if r := n.CLI(soon(t), "explain", "nobody"); r.Code != api.ExitFailed || !strings.Contains(r.Err, "no tenant") {
+		t.Errorf("explaining nobody exits with %d: %s", r.Code, r.Err)
+	}
+	if os.Geteuid() == 0 {
+		if r := as(t, n, "explain", "red"); r.Code != api.ExitFailed {
+			t.Errorf("a member has another tenant explained: %s", r.Out)
+		}
+		if r := as(t, n, "explain", run); r.Code != 0 {
+			t.Errorf("a member has his tenant's lease explained with %d: %s", r.Code, r.Err)
+		}
+	}
+}

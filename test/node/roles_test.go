@@ -126,6 +126,20 @@ func table() []cell {
 			want: [columns]int{missing, missing, forbidden, missing, missing, missing, forbidden, forbidden},
 		},
 		{
+			// The first process is root's, so nobody else's to attach, and no lease's, whoever asks.
+			route: "POST /v1/leases/attach", body: `{"tenant":"red","pid":1}`,
+			want: [columns]int{400, 400, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden},
+		},
+		{
+			route: "POST /v1/leases/{id}/release", path: "/v1/leases/{red}/release", // It runs: it was not attached.
+			want: [columns]int{400, 400, forbidden, 400, 400, missing, forbidden, forbidden},
+		},
+		{
+			route: "GET /v1/explain", path: "/v1/explain?of=red",
+			want: [columns]int{200, 200, 200, 200, 200, missing, forbidden, forbidden},
+		},
+		{route: "GET /v1/explain", path: "/v1/explain?of=none", want: readers(missing)},
+		{
 			route: "GET /v1/env", // Nobody here runs in a lease.
 			want:  [columns]int{missing, missing, forbidden, missing, missing, missing, forbidden, forbidden},
 		},

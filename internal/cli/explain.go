@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+func (a *app) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "explain LEASE|TENANT", Short: "Say what is enforced, by what, and what is not and why", Args: exactArgs(1, "a lease or a tenant"),
+		Long: `Explain reads back what holds a lease, or a tenant, right now: its devices, its GPU
+memory and time, its host limits. What is not enforced is told with the reason.`,
+		Example:           "  gpushare explain vision-dev-3kq6\n  gpushare explain vision",
+		ValidArgsFunction: a.completeFirst(func(s *api.Status) []string { return append(leasesOf(s), tenantsOf(s)...) }),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, err := a.client.Explain(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(e)
+			}
+			fmt.Fprintf(a.io.Out, "%s: %s\n\n", printable(e.Name), printable(e.Text))
+			rows := [][]string{{"WHAT", "ENFORCED", "HOW MUCH", "BY WHAT, OR WHY NOT"}}
+			for _, r := range e.Rules {
+				row := []string{r.What, "no", dash(r.Wanted), r.Why}
+				if r.Enforced {
+					row[1], row[3] = "yes", r.By
+				}
+				rows = append(rows, row)
+			}
+			a.table(rows)
+			return nil
+		},
+	}
+}
