@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net"
 	"os"
 	"os/exec"
@@ -182,18 +183,21 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	}
 }
 
-// subtree is this node's own part of the cgroup hierarchy.
-func (n *Node) subtree() string {
-	return "gpushare-" + strings.TrimPrefix(filepath.Base(n.Dir), "gpushare-")
+// Subtree is this node's own part of the cgroup hierarchy. Two folders may have the same last name, as those of tests
+// that run side by side do.
+func (n *Node) Subtree() string {
+	h := fnv.New32a()
+	h.Write([]byte(n.Dir))
+	return fmt.Sprintf("gpushare-%s-%08x", strings.TrimPrefix(filepath.Base(n.Dir), "gpushare-"), h.Sum32())
 }
 
 // dropSubtree kills what is left in it and removes it.
 func (n *Node) dropSubtree() error {
 	h, err := cgroup.FindHierarchy()
-	if err != nil || !h.Exists(n.subtree()) {
+	if err != nil || !h.Exists(n.Subtree()) {
 		return nil
 	}
-	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: n.subtree()})
+	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: n.Subtree()})
 	if err != nil {
 		return err
 	}
@@ -216,7 +220,7 @@ func (n *Node) logTail() string {
 func (n *Node) writeSettings() (string, error) {
 	all := map[string]string{
 		"host_root": n.Root(), "state_dir": filepath.Join(n.Dir, "state"), "run_dir": filepath.Join(n.Dir, "run"), "cdi_dir": filepath.Join(n.Dir, "cdi"),
-		"systemd": "off", "cgroup_root": n.subtree(),
+		"systemd": "off", "cgroup_root": n.Subtree(),
 	}
 	for k, v := range n.Settings {
 		all[k] = v

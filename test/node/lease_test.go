@@ -365,7 +365,7 @@ func TestObserve(t *testing.T) {
 		t.Errorf("%d writes on a node that only observes", got)
 	}
 	if os.Geteuid() == 0 {
-		top := filepath.Join(unified(t), "gpushare-"+filepath.Base(n.Dir))
+		top := filepath.Join(unified(t), n.Subtree())
 		made, err := filepath.Glob(filepath.Join(top, "*red*"))
 		if err != nil || len(made) > 0 {
 			t.Errorf("cgroups were made on a node that only observes: %v %v", made, err)

@@ -38,7 +38,7 @@ func slicesOf(t *testing.T, n *harness.Node) []string {
 	if err != nil || !strings.Contains(status(t, n).Node.Adapter, "cgroupfs") {
 		return nil
 	}
-	top := h.Dir("gpushare-" + strings.TrimPrefix(filepath.Base(n.Dir), "gpushare-"))
+	top := h.Dir(n.Subtree())
 	found, err := filepath.Glob(filepath.Join(top, "*.slice"))
 	inner, err2 := filepath.Glob(filepath.Join(top, "*.slice", "*.slice"))
 	if err != nil || err2 != nil {

@@ -195,7 +195,7 @@ func thawed(t *testing.T, n *harness.Node) {
 	if os.Geteuid() != 0 {
 		return // Nobody was ever frozen.
 	}
-	top := filepath.Join(unified(t), "gpushare-"+filepath.Base(n.Dir))
+	top := filepath.Join(unified(t), n.Subtree())
 	err := harness.Await(soon(t), 20*time.Millisecond, "somebody stays frozen", func() (bool, error) {
 		var frozen []string
 		err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
