@@ -418,3 +418,49 @@ type Environment struct {
 	Environment map[string]string `json:"environment"`
 	Unset       []string          `json:"unset,omitempty"`
 }
+
+// MIGList answers GET /v1/mig: what every GPU with MIG can be partitioned into, and what is there.
+type MIGList struct {
+	SchemaVersion int         `json:"schema_version"`
+	GPUs          []MIGDevice `json:"gpus"`
+}
+
+// MIGDevice is one GPU of a MIGList.
+type MIGDevice struct {
+	Index     int           `json:"index"`
+	UUID      string        `json:"uuid"`
+	Model     string        `json:"model"`
+	Mode      string        `json:"mode"`    // of the spec; unmanaged when nobody names it
+	Enabled   bool          `json:"enabled"` // MIG mode is on
+	Width     uint32        `json:"width"`   // memory slices; 0 when the driver tells profiles only with MIG mode on
+	Profiles  []MIGProfile  `json:"profiles"`
+	Instances []MIGInstance `json:"instances"`
+}
+
+// MIGProfile is one profile, as this GPU tells it.
+type MIGProfile struct {
+	ID         uint32         `json:"id"`
+	Name       string         `json:"name"`
+	Slices     uint32         `json:"slices"` // compute slices
+	Memory     uint64         `json:"memory"` // bytes
+	SMs        uint32         `json:"sms"`
+	Max        uint32         `json:"max"`
+	Placements []MIGPlacement `json:"placements"`
+	Attributes []string       `json:"attributes,omitempty"`
+}
+
+// MIGPlacement is a run of slices: memory slices of a GPU, or compute slices of an instance.
+type MIGPlacement struct {
+	Start uint32 `json:"start"`
+	Size  uint32 `json:"size"`
+}
+
+// MIGInstance is one instance that is there.
+type MIGInstance struct {
+	ProfileID uint32         `json:"profile_id"`
+	Profile   string         `json:"profile"`
+	Placement MIGPlacement   `json:"placement"`
+	Compute   []MIGPlacement `json:"compute"` // none: an orphan
+	InUse     bool           `json:"in_use"`  // a lease or a process holds it
+	Foreign   bool           `json:"foreign,omitempty"`
+}

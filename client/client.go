@@ -215,6 +215,11 @@ func (c *Client) Plan(ctx context.Context) (*api.Plan, error) {
 	return p, nil
 }
 
+// MIG asks what the GPUs can be partitioned into, and what is there.
+func (c *Client) MIG(ctx context.Context) (*api.MIGList, error) {
+	return get[api.MIGList](ctx, c, "/v1/mig", nil)
+}
+
 // Doctor runs the daemon's checks.
 func (c *Client) Doctor(ctx context.Context) (*api.Doctor, error) {
 	return get[api.Doctor](ctx, c, "/v1/doctor", nil)

@@ -214,6 +214,7 @@ func TestRequests(t *testing.T) {
 		"status":   {func(c *client.Client) error { _, err := c.Status(t.Context()); return err }, "GET /v1/status"},
 		"spec":     {func(c *client.Client) error { _, err := c.Spec(t.Context()); return err }, "GET /v1/spec"},
 		"plan":     {func(c *client.Client) error { _, err := c.Plan(t.Context()); return err }, "GET /v1/plan"},
+		"mig":      {func(c *client.Client) error { _, err := c.MIG(t.Context()); return err }, "GET /v1/mig"},
 		"doctor":   {func(c *client.Client) error { _, err := c.Doctor(t.Context()); return err }, "GET /v1/doctor"},
 		"counters": {func(c *client.Client) error { _, err := c.Counters(t.Context()); return err }, "GET /v1/counters"},
 		"env":      {func(c *client.Client) error { _, err := c.Environment(t.Context()); return err }, "GET /v1/env"},

@@ -103,6 +103,7 @@ func mayUse() map[string][]string {
 		"GET /v1/plan":                 seers,
 		"GET /v1/operations/{id}":      seers,
 		"GET /v1/doctor":               seers,
+		"GET /v1/mig":                  seers,
 		"GET /v1/counters":             seers,
 		"GET /v1/leases":               known,
 		"GET /v1/leases/{id}/logs":     members,

@@ -20,6 +20,7 @@ func routes() []route {
 		{http.MethodPut, "/v1/spec", admin, "change the spec", (*Daemon).putSpec},
 		{http.MethodPost, "/v1/release", admin, "give the node back", (*Daemon).postRelease},
 		{http.MethodGet, "/v1/plan", seer, "look at the plan", (*Daemon).getPlan},
+		{http.MethodGet, "/v1/mig", seer, "look at what the GPUs can be partitioned into", (*Daemon).getMIG},
 		{http.MethodGet, "/v1/operations/{id}", seer, "look at operations", (*Daemon).getOperation},
 		{http.MethodPost, "/v1/gpus/{id}/retry", admin, "try a GPU again", (*Daemon).retryGPU},
 		{http.MethodPost, "/v1/leases", member, "run on a GPU", (*Daemon).postLease},

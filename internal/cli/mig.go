@@ -28,7 +28,7 @@ func (a *app) migCommand() *cobra.Command {
 			}
 			return out
 		}, a.migList),
-		a.migProfiles(), a.migPlan())
+		a.migProfiles(), a.migPlan(), a.migFrag(), a.migImport(), a.migExport())
 }
 
 func (a *app) migList(s *api.Status) {

@@ -168,9 +168,7 @@ func strict(raw []byte, into any) error {
 
 // trial is a question that was understood, and what the planner says to it.
 type trial struct {
-	board   *board.Board
-	grid    gpu.Profiles
-	present []mig.Present
+	*migDevice
 	plan    mig.Result
 	refused *refusedPlan // nil: it can be done
 }
@@ -186,22 +184,21 @@ type refusedPlan struct {
 // try answers a question. An error is about the question: an unknown board, what could not be there, a word that is no
 // profile.
 func (q *question) try() (*trial, error) {
-	b, err := findBoard(q.Model)
+	d, err := boardDevice(q.Model, q.Have)
 	if err != nil {
 		return nil, err
 	}
-	t := &trial{board: b, grid: b.GPUProfiles()}
-	misread := func(err error) error {
-		return usageError{err: err, hint: fmt.Sprintf("'gpushare mig profiles --model %s' shows what there can be", b.Short)}
-	}
-	if t.present, err = q.Have.have(t.grid); err != nil {
-		return nil, misread(err)
-	}
-	want, err := q.Want.want(t.grid)
+	return d.try(q.Want, q.Force)
+}
+
+// try plans the way to what is wanted.
+func (d *migDevice) try(wanted instances, force bool) (*trial, error) {
+	want, err := wanted.want(d.grid)
 	if err != nil {
-		return nil, misread(err)
+		return nil, d.misread(err)
 	}
-	t.plan, t.refused, err = tryPlan(t.grid, t.present, want, mig.Options{Force: q.Force})
+	t := &trial{migDevice: d}
+	t.plan, t.refused, err = tryPlan(d.grid, d.present, want, mig.Options{Force: force})
 	return t, err
 }
 

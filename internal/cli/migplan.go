@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,8 @@ import (
 // planAnswer is the answer to one question in JSON. The numbers are of GPU instances.
 type planAnswer struct {
 	SchemaVersion int        `json:"schema_version"`
-	Model         string     `json:"model"`
+	Model         string     `json:"model,omitempty"` // the board, or
+	GPU           string     `json:"gpu,omitempty"`   // the GPU of this node
 	Feasible      bool       `json:"feasible"`
 	Destroyed     int        `json:"destroyed"`
 	Created       int        `json:"created"`
@@ -44,7 +46,7 @@ type planStep struct {
 }
 
 func (t *trial) answer() planAnswer {
-	out := planAnswer{SchemaVersion: 1, Model: t.board.Short, Feasible: t.refused == nil, Steps: []planStep{}}
+	out := planAnswer{SchemaVersion: 1, Model: t.model, GPU: t.uuid, Feasible: t.refused == nil, Steps: []planStep{}}
 	if r := t.refused; r != nil {
 		out.Reason, out.ForceHelps, out.Nearest = r.reason, r.force, []string{}
 		if r.nearest != nil {
@@ -83,14 +85,17 @@ func stepOf(op string, x mig.Placed) planStep {
 
 func (a *app) migPlan() *cobra.Command {
 	var q question
-	var have, want, batch string
+	var id, have, want, batch string
 	var offline bool
 	c := &cobra.Command{
-		Use: "plan --offline --model BOARD --have LAYOUT --want LAYOUT", Short: "Show the way from one layout to another that disturbs the fewest", Args: noArgs,
+		Use: "plan --want LAYOUT", Short: "Show the way from one layout to another that disturbs the fewest", Args: noArgs,
 		Long: `Shows which instances stay, go and are made when a GPU's layout changes, and that
 there is no better way: nobody in use is disturbed without --force, then the fewest
 are destroyed, then the least memory is made anew, then the room that is left keeps
-the most profiles placeable. It needs no daemon and no GPU.
+the most profiles placeable. Nothing is changed: that is what apply does.
+
+The GPU is one of this node (--gpu), or with --offline any of the boards that are
+compiled in, with what is said to be on it (--model, --have): that needs no daemon.
 
 An instance is written as its profile, with @ and the memory slice where it starts,
 and ! when it is in use: 3g.20gb@4!. Of what is wanted @ may be left out, and 1g.5gb*3
@@ -99,13 +104,18 @@ may be JSON too, with objects such as {"slices": 1, "memory": ">=8GiB"}.
 
 A layout that cannot be is refused with the reason, the nearest that can, and exit
 code 7.`,
-		Example: `  gpushare mig plan --offline --model a100-40 --have '3g.20gb@4!,1g.5gb@0' --want '3g.20gb,1g.5gb,1g.5gb'
+		Example: `  gpushare mig plan --gpu 0 --want '3g.20gb,1g.5gb*2'
+  gpushare mig plan --offline --model a100-40 --have '3g.20gb@4!,1g.5gb@0' --want '3g.20gb,1g.5gb,1g.5gb'
   gpushare mig plan --offline --model h200-141 --want '3g.71gb,2g.35gb,1g.18gb*2' --json
   gpushare mig plan --offline --batch questions.jsonl   # lines of {"model": …, "have": …, "want": …}`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case !offline:
-				return usageError{err: errors.New("only plans without a daemon are made here"), hint: "write --offline; what an apply would change on this node says 'gpushare plan -f FILE'"}
+			case !offline && id == "":
+				return usageError{err: errors.New("no GPU is named"), hint: "write --gpu 0 for one of this node, or --offline --model a100-40 for a board"}
+			case !offline && (q.Model != "" || have != "" || batch != ""):
+				return usageError{err: errors.New("--model, --have and --batch are for a board"), hint: "write --offline too, and leave out --gpu"}
+			case offline && id != "":
+				return usageError{err: errors.New("--gpu names a GPU of this node"), hint: "leave out --offline, or name a board with --model"}
 			case batch != "" && (cmd.Flags().Changed("model") || cmd.Flags().Changed("have") || cmd.Flags().Changed("want")):
 				return usageError{err: errors.New("--batch reads the questions from a file"), hint: "leave out --model, --have and --want"}
 			case batch != "":
@@ -120,13 +130,19 @@ code 7.`,
 			if q.Want, err = readInstances(want); err != nil {
 				return usageError{err: fmt.Errorf("--want: %w", err)}
 			}
-			t, err := q.try()
+			var t *trial
+			if offline {
+				t, err = q.try()
+			} else {
+				t, err = a.tryOn(cmd.Context(), id, &q)
+			}
 			if err != nil {
 				return err
 			}
 			return a.showTrial(t)
 		},
 	}
+	c.Flags().StringVar(&id, "gpu", "", "a GPU of this node, by index or UUID")
 	c.Flags().BoolVar(&offline, "offline", false, "plan for a board, without a daemon and a GPU")
 	c.Flags().StringVar(&q.Model, "model", "", "the board, as in a100-40")
 	c.Flags().StringVar(&have, "have", "", "what is on the GPU, as in '3g.20gb@4!,1g.5gb@0'")
@@ -134,9 +150,22 @@ code 7.`,
 	c.Flags().BoolVar(&q.Force, "force", false, "instances in use may go too, as few as possible")
 	c.Flags().StringVar(&batch, "batch", "", "a file of questions, one JSON object on each line (- for standard input); the answers are JSON lines")
 	_ = c.RegisterFlagCompletionFunc("model", completeBoards) // These fail only for flags that do not exist.
+	a.completeFlag(c, "gpu", gpusOf)
 	_ = c.RegisterFlagCompletionFunc("have", completeInstances(true))
 	_ = c.RegisterFlagCompletionFunc("want", completeInstances(false))
 	return c
+}
+
+// tryOn asks for a GPU of this node.
+func (a *app) tryOn(ctx context.Context, id string, q *question) (*trial, error) {
+	d, err := a.migDevice(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if d.grid.Width == 0 {
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("GPU %d tells its profiles only while MIG mode is on", d.index), Hint: "try its board: 'gpushare mig plan --offline --model …'"}
+	}
+	return d.try(q.Want, q.Force)
 }
 
 // showTrial prints the answer to one question.
@@ -150,7 +179,7 @@ func (a *app) showTrial(t *trial) error {
 		}
 		return nil
 	}
-	fmt.Fprintf(a.io.Out, "%s, %d memory slices\n\n", t.board.Name, t.grid.Width)
+	fmt.Fprintf(a.io.Out, "%s\n\n", t.title())
 	now := presentRow("now", t.grid, t.present)
 	if r := t.refused; r != nil {
 		e := &api.Error{Kind: api.KindInfeasible, Message: r.message}

@@ -31,6 +31,8 @@ type profileTable struct {
 	Width    uint32       `json:"width"` // memory slices
 	Profiles []profileRow `json:"profiles"`
 	Unseen   []string     `json:"unseen,omitempty"` // what no published listing shows
+
+	title string
 }
 
 func profileRows(p gpu.Profiles) []profileRow {
@@ -51,45 +53,63 @@ func (a *app) migProfiles() *cobra.Command {
 	var model string
 	var offline bool
 	c := &cobra.Command{
-		Use: "profiles --model BOARD", Short: "Show what a board can be partitioned into", Args: noArgs,
-		Example: "  gpushare mig profiles --offline             the boards that are known\n  gpushare mig profiles --model a100-40",
-		RunE: func(*cobra.Command, []string) error {
-			var tables []profileTable
-			if model == "" {
-				all, err := board.All()
+		Use: "profiles", Short: "Show what the GPUs of this node, or a board, can be partitioned into", Args: noArgs,
+		Example: `  gpushare mig profiles                        the GPUs of this node, as they tell it
+  gpushare mig profiles --offline              the boards that are compiled in
+  gpushare mig profiles --model a100-40`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case model != "":
+				d, err := boardDevice(model, nil)
 				if err != nil {
 					return err
 				}
-				if !a.json {
-					a.boards(all)
-					return nil
-				}
-				for _, b := range all {
-					tables = append(tables, boardTable(b))
-				}
-			} else {
-				b, err := findBoard(model)
-				if err != nil {
-					return err
-				}
-				tables = append(tables, boardTable(b))
+				return a.profileTables([]profileTable{tableOf(d)})
+			case offline:
+				return a.boards()
+			}
+			devices, err := a.migDevices(cmd.Context())
+			if err != nil {
+				return err
+			}
+			tables := []profileTable{}
+			for i := range devices {
+				tables = append(tables, tableOf(&devices[i]))
+			}
+			if len(tables) == 0 && !a.json {
+				fmt.Fprintln(a.io.Out, "no GPU has MIG")
+				return nil
 			}
 			return a.profileTables(tables)
 		},
 	}
 	c.Flags().StringVar(&model, "model", "", "a board that is compiled in, as in a100-40")
-	c.Flags().BoolVar(&offline, "offline", false, "list the boards that are compiled in")
+	c.Flags().BoolVar(&offline, "offline", false, "the boards that are compiled in, without a daemon")
 	_ = c.RegisterFlagCompletionFunc("model", completeBoards) // It fails only for a flag that does not exist.
 	return c
 }
 
-func boardTable(b *board.Board) profileTable {
-	p := b.GPUProfiles()
-	return profileTable{Model: b.Short, Name: b.Name, Width: p.Width, Profiles: profileRows(p), Unseen: b.Unseen}
+func tableOf(d *migDevice) profileTable {
+	return profileTable{Model: d.model, GPU: d.uuid, Name: d.name, Width: d.grid.Width, Profiles: profileRows(d.grid), Unseen: d.unseen, title: d.title()}
 }
 
 // boards lists what is compiled in.
-func (a *app) boards(all []*board.Board) {
+func (a *app) boards() error {
+	all, err := board.All()
+	if err != nil {
+		return err
+	}
+	if a.json {
+		var tables []profileTable
+		for _, b := range all {
+			d, err := boardDevice(b.Short, nil)
+			if err != nil {
+				return err
+			}
+			tables = append(tables, tableOf(d))
+		}
+		return a.profileTables(tables)
+	}
 	rows := [][]string{{"MODEL", "NAME", "SLICES", "PROFILES"}}
 	for _, b := range all {
 		var names []string
@@ -99,6 +119,7 @@ func (a *app) boards(all []*board.Board) {
 		rows = append(rows, []string{b.Short, b.Name, fmt.Sprint(b.Grid), strings.Join(names, " ")})
 	}
 	a.table(rows)
+	return nil
 }
 
 func (a *app) profileTables(tables []profileTable) error {
@@ -112,7 +133,11 @@ func (a *app) profileTables(tables []profileTable) error {
 		if i > 0 {
 			fmt.Fprintln(a.io.Out)
 		}
-		fmt.Fprintf(a.io.Out, "%s, %d memory slices\n\n", t.Name, t.Width)
+		fmt.Fprintf(a.io.Out, "%s\n\n", t.title)
+		if t.Width == 0 {
+			fmt.Fprintln(a.io.Out, "It tells its profiles only while MIG mode is on.")
+			continue
+		}
 		rows := [][]string{{"PROFILE", "ID", "MEMORY", "SMS", "AT MOST", "SLICES", "STARTS AT"}}
 		for _, p := range t.Profiles {
 			starts := make([]string, len(p.Starts))

@@ -104,6 +104,7 @@ func table() []cell {
 		{route: "GET /v1/plan", want: seers(200)},
 		{route: "GET /v1/operations/{id}", path: "/v1/operations/none", want: seers(missing)},
 		{route: "GET /v1/doctor", want: seers(200)},
+		{route: "GET /v1/mig", want: seers(200)},
 		{route: "GET /v1/counters", want: seers(200)},
 		{route: "POST /v1/reload", want: admins(200)},
 		{route: "POST /v1/release", path: "/v1/release?check=1", want: admins(200)},

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// migDevice is one GPU that is planned for: of this node, or of a board that is compiled in.
+type migDevice struct {
+	model   string // short name of a board
+	uuid    string // of a GPU
+	index   int
+	name    string // as the driver says it
+	enabled bool
+	grid    gpu.Profiles
+	present []mig.Present
+	unseen  []string
+}
+
+// title heads what is said of it.
+func (d *migDevice) title() string {
+	s := d.name
+	if d.uuid != "" {
+		s = fmt.Sprintf("GPU %d, %s", d.index, s)
+	}
+	if d.grid.Width > 0 {
+		s += fmt.Sprintf(", %d memory slices", d.grid.Width)
+	}
+	return s
+}
+
+// migDevices asks the daemon for the GPUs with MIG.
+func (a *app) migDevices(ctx context.Context) ([]migDevice, error) {
+	list, err := a.client.MIG(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]migDevice, len(list.GPUs))
+	for i := range list.GPUs {
+		g := &list.GPUs[i]
+		d := migDevice{uuid: g.UUID, index: g.Index, name: g.Model, enabled: g.Enabled, grid: gpu.Profiles{Width: g.Width}}
+		for _, p := range g.Profiles {
+			q := gpu.Profile{ID: p.ID, Name: p.Name, Slices: p.Slices, Memory: p.Memory, SMs: p.SMs, Max: p.Max, Attributes: p.Attributes}
+			for _, at := range p.Placements {
+				q.Placements = append(q.Placements, gpu.Placement(at))
+			}
+			d.grid.GI = append(d.grid.GI, q)
+		}
+		for _, in := range g.Instances {
+			b := mig.Present{Instance: gpu.Instance{ProfileID: in.ProfileID, Placement: gpu.Placement(in.Placement)}, InUse: in.InUse, Foreign: in.Foreign}
+			for j, ci := range in.Compute {
+				b.Compute = append(b.Compute, gpu.ComputeInstance{ID: uint32(j), Placement: gpu.Placement(ci)})
+			}
+			d.present = append(d.present, b)
+		}
+		out[i] = d
+	}
+	return out, nil
+}
+
+// migDevice asks the daemon for one GPU, by index or UUID.
+func (a *app) migDevice(ctx context.Context, name string) (*migDevice, error) {
+	all, err := a.migDevices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(d migDevice) bool { return d.uuid == name || strconv.Itoa(d.index) == name })
+	if i >= 0 {
+		return &all[i], nil
+	}
+	var known []string
+	for _, d := range all {
+		known = append(known, strconv.Itoa(d.index))
+	}
+	e := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no GPU with MIG is %s", name), Hint: "no GPU of this node has MIG"}
+	if len(known) > 0 {
+		e.Hint = "those with MIG are " + strings.Join(known, ", ")
+	}
+	return nil, e
+}
+
+// boardDevice is a board that is compiled in, with what is said to be on it.
+func boardDevice(model string, have instances) (*migDevice, error) {
+	b, err := findBoard(model)
+	if err != nil {
+		return nil, err
+	}
+	d := &migDevice{model: b.Short, name: b.Name, enabled: true, grid: b.GPUProfiles(), unseen: b.Unseen}
+	if d.present, err = have.have(d.grid); err != nil {
+		return nil, d.misread(err)
+	}
+	return d, nil
+}
+
+// misread is a usage error about instances.
+func (d *migDevice) misread(err error) error {
+	e := usageError{err: err, hint: "'gpushare mig profiles' shows what there can be"}
+	if d.model != "" {
+		e.hint = fmt.Sprintf("'gpushare mig profiles --model %s' shows what there can be", d.model)
+	}
+	return e
+}

@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/migparted"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// importedLabel is one label in JSON.
+type importedLabel struct {
+	Label        string        `json:"label"`
+	GPUs         []importedGPU `json:"gpus"`
+	NotExpressed []string      `json:"not_expressed"`
+	Spec         string        `json:"spec"` // the document, in YAML
+}
+
+type importedGPU struct {
+	Index  []int    `json:"index,omitempty"`
+	Model  string   `json:"model,omitempty"`
+	All    bool     `json:"all,omitempty"`
+	Mode   string   `json:"mode"`
+	Layout []string `json:"layout,omitempty"`
+}
+
+func (a *app) migImport() *cobra.Command {
+	var label string
+	c := &cobra.Command{
+		Use: "import FILE", Short: "Say a MIG partition editor's file as a spec", Args: exactArgs(1, "a file of the MIG partition editor, or - for standard input"),
+		Long: `Reads a configuration file of NVIDIA's MIG partition editor (mig-parted), or the
+config map that holds one, and writes one of its labels as a spec. What a spec cannot
+say is named on standard error and as a comment. Without --label the labels are listed.`,
+		Example:           "  gpushare mig import config.yaml\n  gpushare mig import config.yaml --label all-balanced > node.yaml",
+		ValidArgsFunction: yamlFiles,
+		RunE: func(_ *cobra.Command, args []string) error {
+			raw, err := a.read(args[0])
+			if err != nil {
+				return usageError{err: fmt.Errorf("cannot read the file: %w", err), hint: "- is standard input"}
+			}
+			name := args[0]
+			if name == "-" {
+				name = "standard input"
+			}
+			config, err := migparted.Read(name, raw)
+			if err != nil {
+				return usageError{err: err, hint: "it is written as the examples at https://github.com/NVIDIA/mig-parted"}
+			}
+			if label == "" {
+				return a.importList(name, config)
+			}
+			l := config.Label(label)
+			if l == nil {
+				return unknownLabel(name, label, config)
+			}
+			out, err := imported(name, l)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(struct {
+					SchemaVersion int             `json:"schema_version"`
+					Labels        []importedLabel `json:"labels"`
+				}{1, []importedLabel{*out}})
+			}
+			for _, n := range out.NotExpressed {
+				fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(n))
+			}
+			_, err = io.WriteString(a.io.Out, out.Spec)
+			return err
+		},
+	}
+	c.Flags().StringVar(&label, "label", "", "the label to write as a spec")
+	return c
+}
+
+// read reads a file, or with - standard input, as far as a document may be long.
+func (a *app) read(file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(io.LimitReader(a.io.In, maxDocument))
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxDocument))
+}
+
+func unknownLabel(file, label string, c *migparted.Config) error {
+	var known []string
+	for _, l := range c.Labels {
+		known = append(known, l.Name)
+	}
+	e := usageError{err: fmt.Errorf("%s has no label %q", file, label), hint: fmt.Sprintf("'gpushare mig import %s' lists its labels", file)}
+	if near, ok := api.Nearest(label, known); ok {
+		e.hint = fmt.Sprintf("did you mean --label %s?", near)
+	}
+	return e
+}
+
+func imported(file string, l *migparted.Label) (*importedLabel, error) {
+	s, err := l.Spec()
+	if err != nil {
+		return nil, err
+	}
+	out := &importedLabel{Label: l.Name, GPUs: []importedGPU{}, NotExpressed: append([]string{}, s.NotExpressed...), Spec: s.YAML(fmt.Sprintf("From the label %s of %s.", l.Name, file))}
+	for _, g := range s.GPUs {
+		out.GPUs = append(out.GPUs, importedGPU{Index: g.Index, Model: g.Model, All: len(g.Index) == 0 && g.Model == "", Mode: g.Mode, Layout: g.Layout})
+	}
+	return out, nil
+}
+
+// importList shows what every label becomes.
+func (a *app) importList(file string, c *migparted.Config) error {
+	labels := []importedLabel{}
+	rows := [][]string{{"LABEL", "GPUS", "BECOMES", "NOT EXPRESSED"}}
+	for i := range c.Labels {
+		l, err := imported(file, &c.Labels[i])
+		if err != nil {
+			return err
+		}
+		labels = append(labels, *l)
+		name, lost := l.Label, ""
+		if n := len(l.NotExpressed); n > 0 {
+			lost = plural(n, "thing")
+		}
+		if len(l.GPUs) == 0 {
+			rows = append(rows, []string{name, "-", "nothing", lost})
+		}
+		for _, g := range l.GPUs {
+			gpus := "all"
+			switch {
+			case len(g.Index) > 0:
+				gpus = strings.ReplaceAll(strings.Trim(fmt.Sprint(g.Index), "[]"), " ", ",")
+			case g.Model != "":
+				gpus = strings.TrimPrefix(g.Model, "NVIDIA ")
+			}
+			becomes := "MIG off"
+			switch {
+			case len(g.Layout) > 0:
+				becomes = counted(g.Layout)
+			case g.Mode == api.ModeMIG:
+				becomes = "MIG, made for leases"
+			}
+			rows = append(rows, []string{name, gpus, becomes, lost})
+			name, lost = "", ""
+		}
+	}
+	if a.json {
+		return a.printJSON(struct {
+			SchemaVersion int             `json:"schema_version"`
+			Labels        []importedLabel `json:"labels"`
+		}{1, labels})
+	}
+	a.table(rows)
+	return nil
+}
+
+func (a *app) migExport() *cobra.Command {
+	return &cobra.Command{
+		Use: "export", Short: "Write the MIG layouts of this node as a spec", Args: noArgs,
+		Long: `Writes what is on the GPUs in MIG mode as a spec that would keep it: a start for a
+node that was partitioned by hand. Tenants are not in it.`,
+		Example: "  gpushare mig export > node.yaml",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			devices, err := a.migDevices(cmd.Context())
+			if err != nil {
+				return err
+			}
+			s := exported(devices)
+			if a.json {
+				return a.printJSON(struct {
+					SchemaVersion int      `json:"schema_version"`
+					Spec          string   `json:"spec"`
+					NotExpressed  []string `json:"not_expressed"`
+				}{1, s.YAML("The MIG layouts that are there."), append([]string{}, s.NotExpressed...)})
+			}
+			for _, n := range s.NotExpressed {
+				fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(n))
+			}
+			_, err = io.WriteString(a.io.Out, s.YAML("The MIG layouts that are there."))
+			return err
+		},
+	}
+}
+
+// exported says what is there as a spec.
+func exported(devices []migDevice) migparted.Spec {
+	var s migparted.Spec
+	for i := range devices {
+		d := &devices[i]
+		if !d.enabled {
+			continue
+		}
+		var list []gpu.Instance
+		for _, b := range d.present {
+			list = append(list, b.Instance)
+		}
+		layout := mig.Record(d.grid, list).Names()
+		if len(layout) == 0 {
+			s.NotExpressed = append(s.NotExpressed, fmt.Sprintf("GPU %d is in MIG mode and has no instance: a layout has one or more", d.index))
+			continue
+		}
+		s.GPUs = append(s.GPUs, migparted.GPUs{UUID: d.uuid, Mode: api.ModeMIG, Layout: layout, Comment: fmt.Sprintf("GPU %d, %s", d.index, d.name)})
+	}
+	return s
+}

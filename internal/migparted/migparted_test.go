@@ -1,0 +1,101 @@
+package migparted_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/internal/migparted"
+	"github.com/gpushare/gpushare/internal/spec"
+)
+
+var update = flag.Bool("update", false, "write the expected specs anew")
+
+// TestEveryLabel says every label of a file in our words; a spec that is understood comes out each time.
+func TestEveryLabel(t *testing.T) {
+	raw, err := os.ReadFile("testdata/mixed.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := migparted.Read("mixed.yaml", raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range c.Labels {
+		l := &c.Labels[i]
+		t.Run(l.Name, func(t *testing.T) {
+			s, err := l.Spec()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := s.YAML("The label " + l.Name + ".")
+			if _, err := spec.Decode(l.Name, []byte(got)); err != nil {
+				t.Errorf("it is no spec: %v\n%s", err, got)
+			}
+			file := filepath.Join("testdata", l.Name+".txt")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if d := cmp.Diff(string(want), got); err != nil || d != "" {
+				t.Errorf("%v (-want +got):\n%s", err, d)
+			}
+		})
+	}
+}
+
+func TestAConfigMapIsAFileToo(t *testing.T) {
+	c, err := migparted.Read("map.yaml", []byte(`
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: default-mig-parted-config}
+data:
+  config.yaml: |
+    version: v1
+    mig-configs:
+      all-disabled:
+        - devices: all
+          mig-enabled: false
+`))
+	if err != nil || c.Label("all-disabled") == nil || c.Label("other") != nil {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	const entry = "version: v1\nmig-configs:\n  a:\n    - {%s}\n"
+	for name, c := range map[string]struct{ file, want string }{
+		"nothing":             {"", "it is empty"},
+		"no YAML":             {"a: [", "cannot read f.yaml"},
+		"another file":        {"gpus: []\n", `"gpus" is no key`},
+		"no version":          {"mig-configs: {a: []}\n", "version is not v1"},
+		"another version":     {"version: v2\nmig-configs: {}\n", "version is not v1"},
+		"no configurations":   {"version: v1\n", "it has no mig-configs"},
+		"no label":            {"version: v1\nmig-configs: {}\n", "has no label"},
+		"a label of nothing":  {"version: v1\nmig-configs: {a: []}\n", "f.yaml:2:18: a is no list of entries"},
+		"a label twice":       {"version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: false}]\n  a: []\n", "f.yaml:4:3: mig-configs has \"a\" twice"},
+		"unknown key":         {fmt.Sprintf(entry, "devices: all, mig-enabled: false, colour: red"), `"colour" is no key of an entry`},
+		"no devices":          {fmt.Sprintf(entry, "mig-enabled: false"), "the entry has no devices"},
+		"neither on nor off":  {fmt.Sprintf(entry, "devices: all"), "the entry has no mig-enabled"},
+		"some":                {fmt.Sprintf(entry, "devices: some, mig-enabled: false"), `"some" is neither all nor a list`},
+		"minus one":           {fmt.Sprintf(entry, "devices: [-1], mig-enabled: false"), "-1 is no GPU's number"},
+		"on, without what":    {fmt.Sprintf(entry, "devices: all, mig-enabled: true"), "mig-devices must say what there is"},
+		"off, with instances": {fmt.Sprintf(entry, "devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"), "mig-devices is not empty"},
+		"no profile":          {fmt.Sprintf(entry, "devices: all, mig-enabled: true, mig-devices: {big: 1}"), `cannot read MIG profile "big"`},
+		"no number":           {fmt.Sprintf(entry, "devices: all, mig-enabled: true, mig-devices: {1g.5gb: many}"), `"many" is no number of 1g.5gb`},
+		"less than none":      {fmt.Sprintf(entry, "devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}"), `"-1" is no number of 1g.5gb`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := migparted.Read("f.yaml", []byte(c.file)); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}

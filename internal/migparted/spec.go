@@ -1,0 +1,186 @@
+package migparted
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/internal/board"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// GPUs is one entry under gpus: of a spec.
+type GPUs struct {
+	Index   []int    // the selector: by index,
+	Model   string   // by the driver's name,
+	UUID    string   // by UUID, or all when none is set
+	Mode    string   // mig or exclusive
+	Layout  []string // of mode mig; empty: dynamic
+	Comment string
+}
+
+// Spec is what a label becomes: a part of a spec, and what could not be said in it.
+type Spec struct {
+	GPUs         []GPUs
+	NotExpressed []string
+}
+
+// Spec says a label in our words. Where the file lets the last entry win and a spec the most exact one, the entries are
+// made to say the same, or the difference is told.
+func (l *Label) Spec() (Spec, error) {
+	var out Spec
+	lost := func(e *Entry, format string, args ...any) {
+		out.NotExpressed = append(out.NotExpressed, fmt.Sprintf("line %d: ", e.Line)+fmt.Sprintf(format, args...))
+	}
+	for i := range l.Entries {
+		e := &l.Entries[i]
+		g := GPUs{Mode: "exclusive"}
+		switch {
+		case !e.Enabled:
+			g.Comment = "MIG off; write timeslice or mps if tenants should share it"
+		case len(e.layout()) == 0:
+			g.Mode = "mig"
+			lost(e, "MIG on without an instance is no layout: it is written as dynamic, where instances are made for leases")
+		default:
+			g.Mode, g.Layout = "mig", e.layout()
+		}
+		switch {
+		case !e.All:
+			if len(e.Devices) == 0 {
+				lost(e, "it selects no GPU")
+				continue
+			}
+			if len(e.Filter) > 0 {
+				lost(e, "GPUs are selected by number or by board, not by both: that they are %s is not checked", strings.Join(e.Filter, ", "))
+			}
+			g.Index = slices.Clone(e.Devices)
+			slices.Sort(g.Index)
+			g.Index = slices.Compact(g.Index)
+			out.add(g)
+		case len(e.Filter) == 0:
+			for _, before := range out.GPUs {
+				lost(e, "it is for all GPUs and comes last, so that what is before it for %s has no effect", before.selects())
+			}
+			out.GPUs = nil
+			out.add(g)
+		default:
+			known, unknown, err := boards(e.Filter)
+			if err != nil {
+				return out, err
+			}
+			if len(unknown) > 0 {
+				lost(e, "no known board has the PCI id %s: select its GPUs by model, as 'nvidia-smi -L' names them", strings.Join(unknown, ", "))
+			}
+			for _, model := range known {
+				if slices.ContainsFunc(out.GPUs, func(b GPUs) bool { return len(b.Index) > 0 }) {
+					lost(e, "it comes after GPUs that are selected by number, and would win over them; in a spec the number wins over the model")
+				}
+				g.Model = model
+				out.add(g)
+			}
+		}
+	}
+	return out, nil
+}
+
+// add appends an entry. It takes GPUs away from earlier ones that select by the same.
+func (s *Spec) add(g GPUs) {
+	s.GPUs = slices.DeleteFunc(s.GPUs, func(b GPUs) bool { return g.Model != "" && b.Model == g.Model })
+	for i := range s.GPUs {
+		if b := &s.GPUs[i]; len(b.Index) > 0 {
+			b.Index = slices.DeleteFunc(slices.Clone(b.Index), func(n int) bool { return slices.Contains(g.Index, n) })
+			if len(b.Index) == 0 {
+				b.Mode = "" // Nothing is left of it.
+			}
+		}
+	}
+	s.GPUs = append(slices.DeleteFunc(s.GPUs, func(b GPUs) bool { return b.Mode == "" }), g)
+}
+
+// layout lists the profiles, the largest first, each as often as it is wanted.
+func (e *Entry) layout() []string {
+	counts := slices.Clone(e.Counts)
+	slices.SortStableFunc(counts, func(a, b Count) int {
+		x, _ := mig.ParseProfile(a.Profile) // It was parsed when it was read.
+		y, _ := mig.ParseProfile(b.Profile)
+		return cmp.Or(cmp.Compare(y.Slices, x.Slices), cmp.Compare(y.GB, x.GB))
+	})
+	var out []string
+	for _, c := range counts {
+		out = append(out, slices.Repeat([]string{c.Profile}, c.N)...)
+	}
+	return out
+}
+
+// boards finds the driver's names of the boards with these PCI ids, in their order.
+func boards(filter []string) (known, unknown []string, err error) {
+	all, err := board.All()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, text := range filter {
+		id, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(text), "0x"), 16, 32)
+		i := slices.IndexFunc(all, func(b *board.Board) bool { return uint64(b.PCIDevice) == id })
+		if err != nil || i < 0 {
+			unknown = append(unknown, text)
+			continue
+		}
+		known = append(known, all[i].Name)
+	}
+	return known, unknown, nil
+}
+
+// selects says which GPUs an entry is for.
+func (g *GPUs) selects() string {
+	switch {
+	case len(g.Index) > 0:
+		return strings.ReplaceAll(strings.Trim(fmt.Sprint(g.Index), "[]"), " ", ", ")
+	case g.Model != "":
+		return g.Model
+	case g.UUID != "":
+		return g.UUID
+	}
+	return "all"
+}
+
+// YAML writes a spec. from says where it comes from.
+func (s Spec) YAML(from string) string {
+	var b strings.Builder
+	b.WriteString("# " + from + "\n")
+	for _, n := range s.NotExpressed {
+		b.WriteString("# Not expressed: " + n + "\n")
+	}
+	b.WriteString("version: v1\n")
+	if len(s.GPUs) == 0 {
+		b.WriteString("gpus: []\n")
+		return b.String()
+	}
+	b.WriteString("gpus:\n")
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		selector := "{all: true}"
+		switch {
+		case len(g.Index) > 0:
+			selector = "{index: [" + g.selects() + "]}"
+		case g.Model != "":
+			selector = "{model: " + strconv.Quote(g.Model) + "}"
+		case g.UUID != "":
+			selector = "{uuid: " + g.UUID + "}"
+		}
+		fmt.Fprintf(&b, "  - select: %s\n    mode: %s", selector, g.Mode)
+		if g.Comment != "" {
+			b.WriteString(" # " + g.Comment)
+		}
+		b.WriteString("\n")
+		switch {
+		case len(g.Layout) > 0:
+			names := g.Layout
+			fmt.Fprintf(&b, "    mig: {layout: [%s]}\n", strings.Join(names, ", "))
+		case g.Mode == "mig":
+			b.WriteString("    mig: {dynamic: true}\n")
+		}
+	}
+	return b.String()
+}
