@@ -81,6 +81,7 @@ func (d *Daemon) adoptAll(ctx context.Context) error {
 		return err
 	}
 	here := d.newcomers(ctx, want, logins, lacks)
+	d.guardUnits(here)
 	var held []lease.Lease
 	for _, l := range d.table.Live() {
 		if l.Held == lease.HeldLogin || l.Held == lease.HeldUnit {

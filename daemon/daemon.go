@@ -35,7 +35,8 @@ type Daemon struct {
 	visitors *cgroup.Visitors  // for those that stay in a cgroup that is not ours
 	gate     cgroup.Gate       // freezes only while somebody else could thaw; nil where nothing can be frozen
 	guard    *cgroup.Guard
-	logins   *loginGuard // keeps logins from managed GPUs
+	logins   *loginGuard              // keeps logins from managed GPUs
+	adopted  atomic.Pointer[[]string] // the cgroups of units that run and that the spec adopts; nil: not known yet
 	audits   *ledger.Ledger
 	mps      *mps.Supervisor
 	engine   *engine.Engine

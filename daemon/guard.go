@@ -238,10 +238,38 @@ func (d *Daemon) guardsWanted(want *desired, node *observe.Node, going []step.St
 		}
 		visitors = append(visitors, v)
 	}
+	adopted := d.adopted.Load()
+	if adopted != nil {
+		// A unit that a tenant adopts is kept from what it has no lease on, also while it has none.
+		for _, cg := range *adopted {
+			visitors = append(visitors, isolation.Visitor{Cgroup: cg, Unit: true})
+		}
+	}
 	states, missing := isolation.Guards(&hw, want.managed(), d.logins.logins, visitors)
+	for _, s := range node.Guards {
+		if adopted == nil && s.Cgroup != d.logins.logins && !slices.ContainsFunc(states, func(w devices.State) bool { return w.Cgroup == s.Cgroup }) {
+			states = append(states, s) // Whether it runs still, and is wanted, is not known yet.
+		}
+	}
 	// A node that manages no GPU keeps nobody from any.
 	states = slices.DeleteFunc(states, func(s devices.State) bool { return len(s.Guard.Closed) == 0 })
 	return states, missing, nil
+}
+
+// guardUnits notes which units the spec adopts and that run, and guards those that are new.
+func (d *Daemon) guardUnits(here []lease.Newcomer) {
+	units := []string{}
+	for i := range here {
+		if n := &here[i]; n.Held == lease.HeldUnit && len(n.Claims) > 0 && n.Cgroup != "" {
+			units = append(units, n.Cgroup)
+		}
+	}
+	if old := d.adopted.Swap(&units); old != nil && slices.Equal(*old, units) {
+		return
+	}
+	if err := d.regard(nil, ""); err != nil {
+		d.log.Warn("cannot guard the units that are adopted", "error", err) // The converge loop tries again.
+	}
 }
 
 // cgroupOf is where a visitor's processes are; empty when that is not known.

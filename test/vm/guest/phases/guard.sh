@@ -1,5 +1,5 @@
 # Logins are kept from managed GPUs: new ones and old ones, over all that systemd does, but for a user's lease.
-# checks: guard_off guard_plan guard_on guard_old_login guard_reload guard_reexec guard_all_gone guard_daemon guard_lease guard_mended
+# checks: guard_off guard_plan guard_on guard_old_login guard_reload guard_reexec guard_all_gone guard_daemon guard_lease guard_unit guard_mended
 
 . /opt/lab/guest/product.sh
 . /opt/lab/guest/guard.sh
@@ -74,6 +74,28 @@ check_guard_lease() {
 	want "a lease opening another GPU" "$(said "$out")" denied
 	want "opening the GPU outside of the lease" "$(login_opens alice $root/dev/nvidia2)" denied
 }
+
+# A unit that the spec adopts is no login, and is kept to what it was adopted for; root in it is not.
+check_guard_unit() {
+	local cg
+	systemd-run --quiet --unit lab-notebook.service --uid alice sleep 3000
+	cg=$(cgroup_of lab-notebook.service)
+	until_true 30 adopted
+	want "the unit's own GPU" "$(open_as alice "$cg" $root/dev/nvidia2)" through
+	want "another GPU" "$(open_as alice "$cg" $root/dev/nvidia1)" denied
+	want "a GPU that nobody manages" "$(open_as alice "$cg" $root/dev/nvidia4)" through
+	want "the unit's GPU in a login of its user" "$(login_opens alice $root/dev/nvidia2)" denied
+	# There is no place for another.
+	systemd-run --quiet --unit lab-second.service --uid alice sleep 3000
+	cg=$(cgroup_of lab-second.service)
+	until_true 30 refused_second
+	want "the GPU of the grant for a unit without a lease" "$(open_as alice "$cg" $root/dev/nvidia2)" denied
+	systemctl stop lab-notebook.service lab-second.service
+	until_true 30 not_adopted
+}
+adopted() { [ "$(field '[.leases[] | select(.held == "unit")] | length')" = 1 ]; }
+refused_second() { [[ $(field '[.node.conditions // [] | .[] | select(.kind == "not-adopted") | .message] | join("; ")') == *lab-second.service* ]]; }
+not_adopted() { [ "$(field '[.leases[] | select(.held == "unit")] | length')" = 0 ]; }
 
 # The slice is stopped and comes back as another cgroup: the daemon sees that its program is gone.
 check_guard_mended() {
