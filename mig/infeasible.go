@@ -45,7 +45,7 @@ func (pr *problem) explain(want []Want) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := empty.solve(empty.counts(), true); !ok {
+	if !empty.fits(empty.counts()) {
 		e.Reason = empty.reason()
 	} else {
 		e.Reason, e.Blocked = pr.inTheWay(want)
@@ -163,7 +163,7 @@ func (pr *problem) inTheWay(want []Want) (string, []Present) {
 	if err != nil {
 		return err.Error(), nil
 	}
-	best, ok := forced.solve(forced.counts(), false)
+	best, ok := forced.solve(forced.counts())
 	if !ok {
 		return "the instances that are present leave no room", nil
 	}
@@ -257,9 +257,12 @@ func (pr *problem) nearest() []Want {
 		pick(0, n, pr.p.Width, 0, nil)
 		slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(b.memory, a.memory) })
 		for _, p := range parts {
-			if s, ok := pr.solve(p.counts, true); ok {
-				return pr.wantsOf(s, p.counts)
+			if !pr.fits(p.counts) {
+				continue
 			}
+			// The one that changes least: what must stay is counted among the wants where it can be.
+			s, _ := pr.part(p.counts)
+			return pr.wantsOf(s, p.counts)
 		}
 	}
 	return nil

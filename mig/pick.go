@@ -29,7 +29,7 @@ func Pick(list []Candidate, w Want) (at int, r Result) {
 		if err != nil {
 			continue
 		}
-		s, ok := pr.solve([]int{1}, false)
+		s, ok := pr.solve([]int{1})
 		if !ok {
 			continue
 		}

@@ -80,7 +80,7 @@ func Plan(p gpu.Profiles, present []Present, want []Want, o Options) (Result, er
 	if err != nil {
 		return Result{}, err
 	}
-	best, ok := pr.solve(pr.counts(), false)
+	best, ok := pr.solve(pr.counts())
 	if !ok {
 		return Result{}, pr.explain(want)
 	}

@@ -192,8 +192,8 @@ func (pr *problem) counts() []int {
 type search struct {
 	*problem
 	jobs      []job
-	first     bool // any solution does
-	pinStays  bool // a pinned instance that nobody wants stays instead of making the search fail
+	first     bool   // any solution does
+	stays     uint64 // present that may stay although nobody wants them
 	best      solution
 	found     bool
 	chosen    []int
@@ -202,11 +202,31 @@ type search struct {
 	tally     tally
 }
 
-// solve finds the cheapest solution for so many of each class. With any, the first one found, and pinned instances that
-// nobody wants stay.
-func (pr *problem) solve(counts []int, anySolution bool) (solution, bool) {
-	s := &search{problem: pr, first: anySolution, pinStays: anySolution, tally: tally{of: make([]uint32, len(pr.p.GI))}}
-	for jobs := range pr.arrangements(counts) {
+// solve finds the cheapest solution for so many of each class.
+func (pr *problem) solve(counts []int) (solution, bool) {
+	return pr.begin(pr.free).among(counts)
+}
+
+// fits tells whether there is a solution at all. A pinned instance that nobody wants stays, here and in part.
+func (pr *problem) fits(counts []int) bool {
+	s := pr.begin(pr.free | pr.pinned)
+	s.first = true
+	_, ok := s.among(counts)
+	return ok
+}
+
+// part is solve where pinned instances that nobody wants stay.
+func (pr *problem) part(counts []int) (solution, bool) {
+	return pr.begin(pr.free | pr.pinned).among(counts)
+}
+
+func (pr *problem) begin(stays uint64) *search {
+	return &search{problem: pr, stays: stays, tally: tally{of: make([]uint32, len(pr.p.GI))}}
+}
+
+// among walks every arrangement of the wants.
+func (s *search) among(counts []int) (solution, bool) {
+	for jobs := range s.arrangements(counts) {
 		s.run(jobs)
 		if s.found && s.first {
 			break
@@ -270,8 +290,8 @@ func (s *search) walk(ji, done, from int, mask, hits, matched, made uint64) {
 // bound tells that nothing below can beat the best: what must go already costs more.
 func (s *search) bound(hits, matched uint64) bool {
 	all := uint64(1)<<len(s.present) - 1
-	destroyed := max(bits.OnesCount64(hits), bits.OnesCount64(all&^s.free&^matched)-s.remaining)
-	disturbed := max(bits.OnesCount64(hits&s.inUse), bits.OnesCount64(all&s.inUse&^s.free&^matched)-s.remaining)
+	destroyed := max(bits.OnesCount64(hits), bits.OnesCount64(all&^s.stays&^matched)-s.remaining)
+	disturbed := max(bits.OnesCount64(hits&s.inUse), bits.OnesCount64(all&s.inUse&^s.stays&^matched)-s.remaining)
 	if disturbed != s.best.cost.disturbed {
 		return disturbed > s.best.cost.disturbed
 	}
@@ -313,14 +333,10 @@ func (s *search) leaf(mask, matched, made uint64) {
 // spare keeps what nobody wants but may stay, those in use first. The limits nest (a profile's maximum inside that of
 // its attribute), so that taking them one by one keeps the most.
 func (s *search) spare(t *tally, mask, matched uint64) uint64 {
-	stay := s.free
-	if s.pinStays {
-		stay |= s.pinned
-	}
 	var out uint64
 	for _, only := range [2]uint64{s.pinned | s.inUse, ^(s.pinned | s.inUse)} {
 		for i := range s.present {
-			if stay&only&(1<<i) == 0 || matched&(1<<i) != 0 || s.masks[i]&mask != 0 {
+			if s.stays&only&(1<<i) == 0 || matched&(1<<i) != 0 || s.masks[i]&mask != 0 {
 				continue
 			}
 			if s.profile[i] < 0 || s.add(t, s.profile[i]) {
