@@ -20,6 +20,7 @@ type Options struct {
 	Address string       // of the bus; the system bus when empty
 	Prefix  string       // of our units; "gpushare" when empty
 	Mount   string       // of the cgroup v2 hierarchy; found when empty
+	Policy  string       // the folder of the bus's policies; the usual one when empty
 	Log     *slog.Logger // nowhere when nil
 	// Journalctl reads the journal; found in the PATH when empty.
 	Journalctl string
@@ -40,12 +41,13 @@ type Options struct {
 // Adapter is the adapter of package cgroup's port for hosts that systemd runs, and what starts services for others. It
 // is safe for concurrent use. Close it.
 type Adapter struct {
-	bus     *supervisor
-	prefix  string
-	h       cgroup.Hierarchy
-	freezer cgroup.Freezer
-	index   cgroup.Index
-	info    cgroup.Info
+	bus       *supervisor
+	prefix    string
+	policyDir string
+	h         cgroup.Hierarchy
+	freezer   cgroup.Freezer
+	index     cgroup.Index
+	info      cgroup.Info
 
 	journalctl string
 
@@ -72,6 +74,9 @@ const inner = "run"
 func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	if opt.Prefix == "" {
 		opt.Prefix = "gpushare"
+	}
+	if opt.Policy == "" {
+		opt.Policy = usualPolicyDir
 	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -102,7 +107,8 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 		return nil, err
 	}
 	a := &Adapter{
-		bus: bus, prefix: opt.Prefix, h: h, freezer: cgroup.Freezer{Root: h.Mount},
+		policyDir: opt.Policy,
+		bus:       bus, prefix: opt.Prefix, h: h, freezer: cgroup.Freezer{Root: h.Mount},
 		roots: dropinRoots(), walls: opt.Walls, asked: map[string]asked{}, journalctl: opt.Journalctl,
 	}
 	if err := a.begin(ctx, controllers); err != nil {

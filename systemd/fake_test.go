@@ -402,6 +402,13 @@ func (m manager) RevertUnitFiles(names []string) ([]fakeChange, *dbus.Error) {
 	return []fakeChange{}, nil
 }
 
+func (m manager) AttachProcessesToUnit(name, below string, pids []uint32) *dbus.Error {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	m.f.record("AttachProcessesToUnit %s %s %d", name, below, pids)
+	return nil
+}
+
 func (m manager) CancelJob(id uint32) *dbus.Error {
 	m.f.mu.Lock()
 	defer m.f.mu.Unlock()
@@ -514,9 +521,14 @@ func privateBus(t *testing.T) (address string) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "bus")
 	config := filepath.Join(dir, "bus.conf")
+	if err := os.Mkdir(policyDir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	text := `<busconfig><type>system</type><listen>unix:path=` + socket + `</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*" eavesdrop="true"/>
-<allow receive_sender="*"/><allow send_type="signal"/><allow receive_type="signal"/></policy></busconfig>`
+<allow receive_sender="*"/><allow send_type="signal"/><allow receive_type="signal"/></policy>
+<policy user="root"><allow send_destination="` + busName + `"/></policy>
+<includedir>` + policyDir(socket) + `</includedir></busconfig>`
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -539,6 +551,9 @@ func privateBus(t *testing.T) (address string) {
 	}
 	return "unix:path=" + socket
 }
+
+// policyDir is the folder of a private bus's further policies.
+func policyDir(socket string) string { return filepath.Join(filepath.Dir(socket), "system.d") }
 
 // startFake puts a fake service manager on a private bus.
 func startFake(t *testing.T, h *cgroup.Hierarchy) (*fake, string) {
