@@ -155,7 +155,7 @@ func (d *Daemon) handlers() engine.Handlers {
 		isolation.KindGuard: &isolation.GuardHandler{Guards: d.logins},
 		mps.KindStart:       control, mps.KindStop: control,
 		KindComputeMode: computeMode{d.driver}, KindLeaseStop: leaseStop{d}, KindLeaseRelease: leaseStop{d},
-		KindCDIRemove: giveBack{d}, KindUnlimit: giveBack{d},
+		KindCDIRemove: giveBack{d}, KindUnlimit: giveBack{d}, KindMigration: migrationPolicy{d},
 	}
 }
 

@@ -93,7 +93,7 @@ func (d *Daemon) convergeOn(ctx context.Context, node *observe.Node) error {
 	if err != nil {
 		return errors.Join(unguarded, err)
 	}
-	found, steps := d.driftOf(want, node), append(soft.narrow, soft.rest...)
+	found, steps := d.driftOf(want, node), slices.Concat(soft.narrow, d.planMigration(want), soft.rest)
 	undone := disturbing(steps)
 	err = d.mendBy(ctx, steps)
 	d.tellDrift(want, found, undone)

@@ -120,6 +120,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.goroutines.Go(func() { d.sampleLoop(ctx) })
 	d.goroutines.Go(func() { d.leaverLoop(ctx) })
 	d.goroutines.Go(func() { d.adoptLoop(ctx) })
+	d.goroutines.Go(func() { d.unattributedLoop(ctx) })
 	d.goroutines.Go(func() { d.eventLoop(ctx) })
 	d.goroutines.Go(func() { d.timeLoop(ctx) })
 	d.goroutines.Go(func() { d.noticeLoop(ctx) })

@@ -78,6 +78,11 @@ func (d *Daemon) checks(ctx context.Context) []api.Check {
 func (d *Daemon) checkHolder(ok func(name, message string), warn func(name, message, hint string)) {
 	info := d.port.Info()
 	ok("processes", "held by "+d.adapterText())
+	if _, is := d.port.(busPolicy); is && d.desired.Load().denies() {
+		ok("migration", "is denied, which costs: "+migrationCost)
+	} else if is {
+		ok("migration", "processes that leave their lease are ended; node.walls.migration: deny would keep them inside, and cost: "+migrationCost)
+	}
 	if d.desired.Load().enforcing() {
 		return // What is asked for and not enforced is among the conditions.
 	}

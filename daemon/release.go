@@ -195,7 +195,7 @@ func (d *Daemon) standing(node *observe.Node, what string) (left, error) {
 		}
 	}
 	stop, _ := d.planMPS(&desired{}, node)
-	walls := slices.Concat(isolation.PlanRelease(node.Slices, d.port.Info(), d.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins))
+	walls := slices.Concat(isolation.PlanRelease(node.Slices, d.port.Info(), d.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins), d.planMigration(&desired{}))
 	rest, err := d.planGiveBackRest()
 	if err != nil {
 		return out, err

@@ -40,7 +40,7 @@ type Settings struct {
 	Converge   SettingsSpan `yaml:"converge_every"`
 	Sample     SettingsSpan `yaml:"sample_every"`
 	Answers    SettingsSpan `yaml:"driver_answers_within"` // a GPU whose reading takes longer counts as stuck
-	LogLevel   string       `yaml:"log_level"` // debug | info | warn | error
+	LogLevel   string       `yaml:"log_level"`             // debug | info | warn | error
 }
 
 // SettingsSpan is a span of time in the settings file.

@@ -57,6 +57,7 @@ func (d *Daemon) planNode(want *desired, node *observe.Node, going []step.Step) 
 	}
 	guard, err := d.planGuard(want, node, going)
 	p.narrow, p.rest = append(guard.narrow, p.narrow...), append(p.rest, guard.rest...)
+	p.narrow = append(p.narrow, d.planMigration(want)...)
 	return p, err
 }
 
@@ -284,6 +285,7 @@ func (d *Daemon) judgeSoft(want *desired, node *observe.Node) {
 	if want.enforcing() && node.DriverErr == nil {
 		d.judgeWalls(want, node, lacks)
 	}
+	d.judgeMigration(want, lacks)
 	d.conditions.replace("not-enforced", lacks)
 	d.judgeGuard(want, node)
 	d.judgeMPS(want, node)

@@ -14,8 +14,6 @@ func unheeded(s *api.Spec) []string {
 		}
 	}
 	add(len(s.Node.Quiesce) > 0, "node.quiesce", "no unit is stopped around MIG changes")
-	add(s.Node.Unattributed == "stop", "node.unattributed: stop", "processes outside any lease are only reported")
-	add(s.Node.Walls != nil && s.Node.Walls.Migration == "deny", "node.walls.migration: deny", "a process that leaves its lease is not stopped from it")
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		add(g.MIG != nil && g.MIG.Dynamic, "mig.dynamic", "instances that exist are used, none is made on demand")

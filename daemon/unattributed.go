@@ -1,0 +1,207 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// unattributedGrace is the time between the word that a process of no lease uses a managed GPU and its SIGTERM: it may be
+// on its way into a lease, and its administrator reads events.
+const unattributedGrace = 30 * time.Second
+
+// stray is a process on managed GPUs that is in no lease.
+type stray struct {
+	process cgroup.Process
+	name    string
+	gpu     gpu.UUID // the first of those it uses
+	index   int
+	spared  string // why it is never stopped; empty when it may be
+}
+
+// unattributed remembers since when each stray is there. It is the unattributedLoop's alone.
+type unattributed struct {
+	since map[cgroup.Process]time.Time
+}
+
+// unattributedLoop reports processes of no lease on managed GPUs, and stops them one at a time where the spec says so.
+func (d *Daemon) unattributedLoop(ctx context.Context) {
+	var x unattributed
+	for {
+		timer := time.NewTimer(d.tuning.Load().sample)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		want := d.desired.Load()
+		strays := d.strays(ctx, want)
+		if victim, ok := x.look(d, want, strays); ok {
+			d.stopStray(ctx, victim)
+		}
+	}
+}
+
+// look tells of the strays, and gives the one that is due to be stopped.
+func (x *unattributed) look(d *Daemon, want *desired, strays []stray) (victim stray, ok bool) {
+	now := d.now()
+	stop := want.enforcing() && want.spec.Node.Unattributed == "stop"
+	since, told := map[cgroup.Process]time.Time{}, map[string]api.Condition{}
+	for _, s := range strays {
+		at, known := x.since[s.process]
+		if !known {
+			at = now
+		}
+		since[s.process] = at
+		fate := "it is only reported (node.unattributed: report)"
+		switch {
+		case s.spared != "":
+			fate = "it is left alone: " + s.spared
+		case stop:
+			fate = "it is stopped " + api.Duration(unattributedGrace).String() + " after that was seen (node.unattributed: stop)"
+		}
+		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease; %s", s.process.PID, s.name, s.index, fate)
+		told[fmt.Sprint(s.process)] = api.Condition{GPU: string(s.gpu), Message: text, Hint: "'gpushare run' starts commands in a lease, 'gpushare lease attach --pid' takes what runs into one"}
+		if !known {
+			d.events.publish(api.Event{Kind: "gpu.unattributed", GPU: string(s.gpu), Message: text})
+		}
+		// One at a time, the one that is there longest first.
+		if stop && s.spared == "" && now.Sub(at) >= unattributedGrace && (!ok || at.Before(since[victim.process])) {
+			victim, ok = s, true
+		}
+	}
+	x.since = since
+	if want.enforcing() {
+		d.conditions.replace("unattributed", told)
+	} else {
+		d.conditions.replace("unattributed", nil)
+	}
+	return victim, ok
+}
+
+// strays are the processes on managed GPUs that are in no lease, by what was read of the GPUs last.
+func (d *Daemon) strays(ctx context.Context, want *desired) []stray {
+	var out []stray
+	node := d.samples.over(d.observer.Last())
+	var quiet []string // cgroups of units that are known to use GPUs
+	read := false
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
+		if g.Err != nil || !want.manages(g.Identity.UUID) {
+			continue
+		}
+		for j := range g.Processes {
+			p := &g.Processes[j]
+			if _, held := d.ownerOf(p.PID); held || slices.ContainsFunc(out, func(s stray) bool { return s.process.PID == p.PID }) {
+				continue
+			}
+			st, err := procfs.Read(p.PID)
+			if err != nil || st.Dead() {
+				continue
+			}
+			if !read {
+				quiet, read = d.quietUnits(ctx, want), true
+			}
+			s := stray{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, gpu: g.Identity.UUID, index: g.Identity.Index}
+			s.spared = d.spareStray(g.MPS != nil && slices.Contains(g.MPS.Servers, p.PID), st, quiet)
+			out = append(out, s)
+		}
+	}
+	return slices.DeleteFunc(out, func(s stray) bool { return s.spared == ourOwn })
+}
+
+// ourOwn marks processes that are no strays: they are ours.
+const ourOwn = "it is gpushare's own"
+
+// quietUnits are where the units run that the spec names as users of GPUs beside tenants.
+func (d *Daemon) quietUnits(ctx context.Context, want *desired) []string {
+	var out []string
+	if d.books == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for _, unit := range want.spec.Node.Quiesce {
+		if cg, err := d.books.UnitCgroup(ctx, unit); err == nil {
+			out = append(out, cg)
+		}
+	}
+	return out
+}
+
+// spareStray says why a process is not stopped whatever the spec says; empty when it may be.
+func (d *Daemon) spareStray(mps bool, st procfs.Stat, quiet []string) string {
+	if mps || strings.HasPrefix(st.Name, "nvidia-cuda-mps") || st.PID == d.driver.Status().PID {
+		return ourOwn
+	}
+	// Root's are services of the system: monitoring, a display, another job manager. Who installs those knows why.
+	if uid, err := procfs.UID(st.PID); err != nil || uid == 0 {
+		return "it is root's"
+	}
+	if cg, err := procfs.Cgroup(st.PID); err == nil {
+		for _, q := range quiet {
+			if cgroup.Below(cg, q) {
+				return "its unit is among node.quiesce"
+			}
+		}
+	}
+	return ""
+}
+
+// stopStray stops one the polite way. It is never frozen, because its cgroup is not ours.
+func (d *Daemon) stopStray(ctx context.Context, s stray) {
+	p, err := procfs.OpenPidfd(s.process.PID, s.process.Start)
+	if err != nil {
+		return // It ended.
+	}
+	defer p.Close()
+	// Only now that it is held does this say whose it is.
+	if _, held := d.ownerOf(s.process.PID); held {
+		return
+	}
+	if !d.stillUses(ctx, s) {
+		return
+	}
+	text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease: it is stopped", s.process.PID, s.name, s.index)
+	d.events.publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
+	d.audit("gpushared", "unattributed", text)
+	if err := p.Signal(unix.SIGTERM); err != nil {
+		if !errors.Is(err, procfs.ErrGone) {
+			d.log.Error("cannot stop a process of no lease", "pid", s.process.PID, "error", err)
+		}
+		return
+	}
+	grace, cancel := context.WithTimeout(ctx, stopGrace)
+	defer cancel()
+	if p.Wait(grace) == nil || ctx.Err() != nil {
+		return
+	}
+	if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrGone) {
+		d.log.Error("cannot kill a process of no lease", "pid", s.process.PID, "error", err)
+		return
+	}
+	dead, cancel := context.WithTimeout(ctx, wallTimeout)
+	defer cancel()
+	if err := p.Wait(dead); err != nil && ctx.Err() == nil {
+		d.log.Error("a process of no lease was killed and does not end", "pid", s.process.PID, "error", err)
+	}
+}
+
+// stillUses asks the GPU once more: what was read before may be half a minute old.
+func (d *Daemon) stillUses(ctx context.Context, s stray) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	processes, err := d.driver.Processes(ctx, s.gpu)
+	return err == nil && slices.ContainsFunc(processes, func(p gpu.Process) bool { return p.PID == s.process.PID })
+}

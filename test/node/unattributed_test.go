@@ -1,0 +1,78 @@
+package node
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// Whoever uses a managed GPU in no lease is told of, and stopped the polite way where the spec says so; root's processes
+// and those of leases are not.
+func TestUnattributedIsStopped(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, strings.Replace(shared, "enforce: on", "enforce: on, unattributed: stop", 1))
+	told := follow(t, n)
+	burn := func(uid uint32) *exec.Cmd {
+		argv := n.Burn("--gpu", "3", "--memory", "64MiB", "--hold")
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Env, cmd.Dir = n.Environ(), "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	stray, root := burn(65534), burn(0)
+	ended := make(chan error, 1)
+	go func() { ended <- stray.Wait() }()
+	t.Cleanup(func() {
+		_ = stray.Process.Kill() // They may have ended.
+		_ = root.Process.Kill()
+		_ = root.Wait()
+	})
+	job, _ := begin(t, n, "red", "part", n.Burn("--memory", "64MiB", "--hold")...)
+	told.await(t, "gpu.unattributed", "")
+	began := time.Now()
+	select {
+	case err := <-ended:
+		t.Logf("it ended after %.1f s: %v", time.Since(began).Seconds(), err)
+		if stray.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) { // as one that was asked to end says
+			t.Errorf("it was not asked to end: %v", err)
+		}
+		if took := time.Since(began); took < 20*time.Second {
+			t.Errorf("it was stopped after %s, without its grace", took)
+		}
+	case <-time.After(90 * time.Second):
+		t.Fatalf("it was not stopped\n%s", daemonLog(n))
+	}
+	told.await(t, "gpu.unattributed.stopped", "")
+	for what, pid := range map[string]int{"root's process": root.Process.Pid, "a lease's": job.PID()} {
+		if st, err := procfs.Read(pid); err != nil || st.Dead() {
+			t.Errorf("%s was stopped: %v", what, err)
+		}
+	}
+	var s *api.Status
+	if err := harness.Await(soon(t), 100*time.Millisecond, "root's process is not told of, or the other still is", func() (bool, error) {
+		s = status(t, n)
+		count := 0
+		for _, c := range s.Node.Conditions {
+			if c.Kind == "unattributed" {
+				count++
+			}
+		}
+		return count == 1 && hasCondition(s, "unattributed", "it is root's"), nil
+	}); err != nil {
+		t.Errorf("%v: %+v", err, s.Node.Conditions)
+	}
+}
