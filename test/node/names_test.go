@@ -45,7 +45,12 @@ func answers(lines ...string) string {
 func inDirectory(t *testing.T) *harness.Node {
 	t.Helper()
 	n := newNode(t, quick)
-	n.Dir = t.TempDir()
+	// Its cgroups are named for it, and other tests have a folder 001 too.
+	dir, err := os.MkdirTemp(t.TempDir(), "gpushare-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Dir = dir
 	open(t, n.Dir)
 	n.Settings = map[string]string{"getent": filepath.Join(n.Dir, "getent"), "converge_every": "1s"}
 	return n
