@@ -61,6 +61,7 @@ type Daemon struct {
 	leavers    leavers
 	adoption   adoption
 	perLogin   loginLimits // under the adoption's lock, but for what is shown
+	hosts      hosts
 	programs   programs
 	pending    pending
 	endings    endings

@@ -132,9 +132,31 @@ func neverRead(node *observe.Node) bool {
 	return slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return g.Err != nil && g.Memory.Total == 0 })
 }
 
+// hosts keeps what was read of the host for one observation of the node: every lease that starts asks for it, and the list
+// of MIG capabilities alone has a line for each instance that could ever be.
+type hosts struct {
+	mu   sync.Mutex // guards what follows
+	node *observe.Node
+	host isolation.Host
+}
+
+func (h *hosts) at(node *observe.Node, root string) (isolation.Host, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.node == node && node != nil {
+		return h.host, nil
+	}
+	host, err := isolation.ReadHost(root)
+	if err != nil {
+		return host, err
+	}
+	h.node, h.host = node, host
+	return host, nil
+}
+
 // hardware is what walls are made of, without the instances that are about to go.
 func (d *Daemon) hardware(node *observe.Node, going []step.Step) (isolation.Hardware, error) {
-	host, err := isolation.ReadHost(d.settings.HostRoot)
+	host, err := d.hosts.at(node, d.settings.HostRoot)
 	if err != nil {
 		return isolation.Hardware{}, err
 	}

@@ -2,6 +2,7 @@ package systemd
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -105,6 +106,16 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 // On a real service manager: the same, and its output.
 func TestHostProgram(t *testing.T) {
 	a := openHost(t, nil)
+	t.Cleanup(func() {
+		// The tests' context is over by now.
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		for _, n := range []cgroup.SliceName{{Tenant: "red", Grant: "dev"}, {Tenant: "red"}, {}} {
+			if err := a.RemoveSlice(ctx, n); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	testProgram(t, a, "exit 3", true, 3)
 	testProgram(t, a, "exit 0", true, 0)
 	testProgram(t, a, "kill -TERM $$", false, 15)

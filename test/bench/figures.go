@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/client"
@@ -32,7 +35,7 @@ func (b *bench) all(ctx context.Context) ([]Figure, error) {
 		return nil, fmt.Errorf("cannot apply the large spec: %s", r.Err)
 	}
 	for _, part := range []func(context.Context, *harness.Node) ([]Figure, error){
-		startToReady, convergeAgain, statusLoad, commandLine, memoryAndIdle,
+		startToReady, convergeAgain, statusLoad, commandLine, runToExec, memoryAndIdle,
 	} {
 		f, err := part(ctx, n)
 		if err != nil {
@@ -147,6 +150,39 @@ func commandLine(ctx context.Context, n *harness.Node) ([]Figure, error) {
 		took = append(took, float64(time.Since(began).Microseconds())/1000)
 	}
 	return []Figure{lower("gpushare status, whole process, median of 30", median(took), "ms", 25)}, nil
+}
+
+// runToExec is how long a tenant waits from typing gpushare run until his command runs, with 8 who do it again and again.
+// The command is date, which prints when it runs: its own start is part of the figure.
+func runToExec(ctx context.Context, n *harness.Node) ([]Figure, error) {
+	const at, rounds = 8, 50
+	took := make([][]float64, at)
+	errs := make([]error, at)
+	var all sync.WaitGroup
+	for i := range at {
+		all.Go(func() {
+			for range rounds {
+				began := time.Now()
+				r := n.CLI(ctx, "run", "-q", "-t", fmt.Sprintf("team%02d", i), "--wait=30s", "--", "date", "+%s%N")
+				ran, err := strconv.ParseInt(strings.TrimSpace(r.Out), 10, 64)
+				if r.Code != 0 || err != nil {
+					errs[i] = fmt.Errorf("gpushare run exits with %d: %s%s", r.Code, r.Out, r.Err)
+					return
+				}
+				took[i] = append(took[i], float64(time.Unix(0, ran).Sub(began).Microseconds())/1000)
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	v := slices.Concat(took...)
+	slices.Sort(v)
+	return []Figure{
+		lower("gpushare run to exec, 8 at once, without systemd: median", v[len(v)/2], "ms", 30),
+		lower("gpushare run to exec, 8 at once, without systemd: p99", v[len(v)*99/100], "ms", 30),
+	}, nil
 }
 
 // memoryAndIdle looks at the daemon and its worker while nothing happens.

@@ -70,7 +70,7 @@ func TestReadmeCommandsWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []string{"gpushared", "gpushare", "gpushare-nvml", "gpushare-thaw", "gpusim"} {
+	for _, p := range []string{"gpushared", "gpushare", "gpushare-nvml", "gpushare-thaw", "gpushare-start", "gpusim"} {
 		if _, err := os.Stat(filepath.Join(bin, p)); err != nil {
 			t.Skipf("%s is missing: run 'make build' first", p)
 		}

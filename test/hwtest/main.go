@@ -76,7 +76,7 @@ func (t *test) all(ctx context.Context, virtual string) error {
 	if err != nil {
 		return fmt.Errorf("cannot find the programs: %w", err)
 	}
-	for _, p := range []string{"gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw"} {
+	for _, p := range []string{"gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw", "gpushare-start"} {
 		if _, err := os.Stat(filepath.Join(bin, p)); err != nil {
 			return skipped(p + " was not built: make build")
 		}

@@ -296,4 +296,3 @@ func TestQueueOutlivesTheDaemon(t *testing.T) {
 	}
 	awaitStatus(t, n, "leases are left", func(s *api.Status) bool { return len(s.Leases) == 0 })
 }
-

@@ -15,7 +15,7 @@ const bin = "../../bin"
 // stage installs the product, as make install does, into a folder that the guest copies over its root.
 func stage(t *testing.T) string {
 	t.Helper()
-	built(t, "gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw")
+	built(t, "gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw", "gpushare-start")
 	dir := t.TempDir()
 	if out, err := exec.CommandContext(t.Context(), "../../packaging/install.sh", dir, "/usr", bin).CombinedOutput(); err != nil {
 		t.Fatalf("cannot stage the product: %v\n%s", err, out)

@@ -1,0 +1,270 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// many is how many leases are started and stopped at once.
+const many = 200
+
+// firstAct is what every job does before anything else: it writes where it is and, where devices have walls, whether one
+// that is not its own lets it through.
+const firstAct = `grep ^0:: /proc/self/cgroup
+case $( (exec 3<%s/dev/nvidia3) 2>&1) in *permitted*|*denied*) echo walled;; *) echo open;; esac
+echo "lease=$GPUSHARE_LEASE."
+exec sleep 600`
+
+// sampler looks at the jobs' processes from outside for as long as they run: whoever has become his command must be where
+// his lease's walls are.
+type sampler struct {
+	under string // what every cgroup of a lease is below; empty where there are none
+
+	mu      sync.Mutex // guards what follows
+	pids    map[int]bool
+	looks   int
+	outside []string
+}
+
+func (s *sampler) watch(pid int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pids[pid] = true
+}
+
+func (s *sampler) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		pids := make([]int, 0, len(s.pids))
+		for pid := range s.pids {
+			pids = append(pids, pid)
+		}
+		s.mu.Unlock()
+		for _, pid := range pids {
+			s.look(pid)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond): // It is how often one looks.
+		}
+	}
+}
+
+// look reads what the process is before where it is: one that has become its command was moved before that.
+func (s *sampler) look(pid int) {
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil || filepath.Base(exe) == "gpushare" {
+		return
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return // It ended.
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looks++
+	if at := unifiedPath(string(b)); !strings.HasPrefix(at, s.under) || !strings.HasSuffix(at, ".scope/run") {
+		s.outside = append(s.outside, fmt.Sprintf("%d (%s) in %s", pid, filepath.Base(exe), at))
+	}
+}
+
+// unifiedPath is the path in the version 2 hierarchy, of the text of a cgroup file.
+func unifiedPath(text string) string {
+	for line := range strings.Lines(text) {
+		if at, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return at
+		}
+	}
+	return ""
+}
+
+// All start at once, run at once and end at once: none is lost, none is ever outside its walls, and nothing is left.
+func TestManyLeasesAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts 200 processes")
+	}
+	n := start(t, quick)
+	apply(t, n, strings.ReplaceAll(shared, "memory: 8GiB}}", "memory: 8GiB}, leases: 200}"))
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	devices, cgroups := wallsHere(t, n)
+	s := &sampler{pids: map[int]bool{}}
+	if cgroups {
+		s.under = "/gpushare-" + filepath.Base(n.Dir)[len("gpushare-"):] + "/red.slice/part.slice/"
+	}
+	looking, stopLooking := context.WithCancel(ctx)
+	var sampling sync.WaitGroup
+	if cgroups {
+		sampling.Go(func() { s.run(looking) })
+	}
+	defer sampling.Wait()
+	defer stopLooking()
+
+	began := time.Now()
+	jobs, ids := make([]*harness.Job, many), make([]string, many)
+	var starting sync.WaitGroup
+	for i := range many {
+		starting.Go(func() {
+			job, err := n.Run("-q", "-t", "red", "--grant", "part", "--", "sh", "-c", fmt.Sprintf(firstAct, n.Root()))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			jobs[i] = job
+			s.watch(job.PID())
+			if err := job.AwaitLine(ctx, ".\n"); err != nil {
+				t.Error(err)
+				return
+			}
+			_, rest, _ := strings.Cut(job.Output(), "lease=")
+			ids[i], _, _ = strings.Cut(rest, ".\n")
+		})
+	}
+	starting.Wait()
+	defer func() {
+		for _, j := range jobs {
+			if j != nil {
+				j.Kill()
+			}
+		}
+	}()
+	t.Logf("%d leases run after %s", many, time.Since(began).Round(time.Millisecond))
+	if t.Failed() {
+		return
+	}
+	st := status(t, n)
+	if len(st.Leases) != many {
+		t.Errorf("%d of %d leases are listed", len(st.Leases), many)
+	}
+	for i, job := range jobs {
+		l := leaseByID(st, ids[i])
+		if l == nil || l.PID != job.PID() || l.State != api.LeaseRunning {
+			t.Fatalf("job %d of lease %q is %+v: %s", job.PID(), ids[i], l, job.Output())
+		}
+		at := unifiedPath(job.Output())
+		if cgroups && at != l.Walls.Cgroup {
+			t.Errorf("the first act of lease %s was in %s, its walls are %s", l.ID, at, l.Walls.Cgroup)
+		}
+		if devices && !strings.Contains(job.Output(), "\nwalled\n") {
+			t.Errorf("the first act of lease %s opened another's GPU: %s", l.ID, job.Output())
+		}
+	}
+
+	began = time.Now()
+	var stopping sync.WaitGroup
+	for i, job := range jobs {
+		stopping.Go(func() {
+			if i%2 == 0 {
+				job.Kill()
+			} else if err := n.Client().StopLease(ctx, ids[i]); err != nil {
+				t.Errorf("lease %s is not stopped: %v", ids[i], err)
+			}
+		})
+	}
+	stopping.Wait()
+	awaitStatus(t, n, "leases are left", func(s *api.Status) bool { return len(s.Leases) == 0 })
+	t.Logf("they are gone after %s", time.Since(began).Round(time.Millisecond))
+	stopLooking()
+	sampling.Wait()
+	if cgroups {
+		if len(s.outside) > 0 || s.looks < many {
+			t.Errorf("of %d looks %d saw somebody outside: %v", s.looks, len(s.outside), s.outside[:min(5, len(s.outside))])
+		}
+		left, err := filepath.Glob(filepath.Join(unified(t), s.under, "*.scope"))
+		if err != nil || len(left) > 0 {
+			t.Errorf("cgroups are left: %v, %v", left, err)
+		}
+		t.Logf("%d looks from outside", s.looks)
+	}
+	if all, err := n.Client().Leases(ctx, true); err != nil || len(all) != many {
+		t.Errorf("%d leases are remembered, %v", len(all), err)
+	}
+}
+
+// wallsHere tells whether leases have walls of devices and cgroups here.
+func wallsHere(t *testing.T, n *harness.Node) (devices, cgroups bool) {
+	t.Helper()
+	job, id := begin(t, n, "red", "part", "sleep", "60")
+	l := leaseByID(status(t, n), id)
+	if r := n.CLI(soon(t), "lease", "stop", id); r.Code != 0 {
+		t.Fatal(r.Err)
+	}
+	job.Kill()
+	return l.Walls.Devices && n.RealNodes, l.Walls.Cgroup != ""
+}
+
+// Those that nobody waits for, many at once, and the daemon killed in the middle: whoever was told an id finds it.
+func TestManyDetachedWhileTheDaemonDies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts many processes")
+	}
+	n := start(t, quick)
+	apply(t, n, strings.ReplaceAll(shared, "memory: 8GiB}}", "memory: 8GiB}, leases: 200}"))
+	dir := t.TempDir()
+	const count = 40
+	ids := make([]string, count)
+	var starting sync.WaitGroup
+	for i := range count {
+		starting.Go(func() {
+			args := []string{"run", "-q", "--detach", "-t", "red", "--grant", "part", "--", "sh", "-c", fmt.Sprintf("echo x >>%s/%d; exec sleep 600", dir, i)}
+			r := n.CLI(soon(t), args...)
+			for strings.Contains(r.Err, "cannot reach") { // It came while nobody listened: nothing was asked.
+				r = n.CLI(soon(t), args...)
+			}
+			if r.Code != 0 {
+				t.Errorf("run --detach exits with %d: %s", r.Code, r.Err)
+			}
+			ids[i] = strings.TrimSpace(r.Out)
+		})
+	}
+	for range 3 {
+		if err := harness.Await(soon(t), time.Millisecond, "nobody starts", func() (bool, error) {
+			entries, err := os.ReadDir(dir)
+			return len(entries) > 0, err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		n.KillDaemon()
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	starting.Wait()
+	st := status(t, n)
+	seen := map[string]bool{}
+	for i, id := range ids {
+		l := leaseByID(st, id)
+		if l == nil || l.State != api.LeaseRunning || seen[id] {
+			t.Errorf("job %d has lease %q: %+v", i, id, l)
+		}
+		seen[id] = true
+		b, err := os.ReadFile(filepath.Join(dir, fmt.Sprint(i)))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) || string(b) != "x\n" {
+			t.Errorf("job %d was started %d times", i, strings.Count(string(b), "x"))
+		}
+	}
+	if len(st.Leases) != count {
+		t.Errorf("%d leases, want %d", len(st.Leases), count)
+	}
+	var stopping sync.WaitGroup
+	for _, id := range ids {
+		stopping.Go(func() {
+			if err := n.Client().StopLease(soon(t), id); err != nil {
+				t.Errorf("lease %s is not stopped: %v", id, err)
+			}
+		})
+	}
+	stopping.Wait()
+	awaitStatus(t, n, "leases are left", func(s *api.Status) bool { return len(s.Leases) == 0 })
+}
