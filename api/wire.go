@@ -251,11 +251,13 @@ type LeaseMemory struct {
 
 // WallsStatus says what holds the lease's processes.
 type WallsStatus struct {
-	Cgroup  string   `json:"cgroup,omitempty"`
-	Unit    string   `json:"unit,omitempty"`
-	Devices bool     `json:"devices"`           // device rules are in force
-	Freeze  bool     `json:"freeze"`            // it can be frozen
-	Missing []string `json:"missing,omitempty"` // what is not enforced, and why
+	Cgroup  string `json:"cgroup,omitempty"`
+	Unit    string `json:"unit,omitempty"`
+	Devices bool   `json:"devices"` // device rules are in force
+	Freeze  bool   `json:"freeze"`  // it can be frozen
+	// MemoryNodes are the NUMA nodes that its memory comes from (cpu.near: strict), as "0-1", as read back; empty for all.
+	MemoryNodes string   `json:"memory_nodes,omitempty"`
+	Missing     []string `json:"missing,omitempty"` // what is not enforced, and why
 }
 
 // LeaseRequest is the body of POST /v1/leases. The answer is a Lease with Environment once it runs. The process that

@@ -123,6 +123,15 @@ func (h Hierarchy) Children(cg string) ([]string, error) {
 	return out, nil
 }
 
+// MemoryNodes are the NUMA nodes that the cgroup's memory comes from, as "0-1"; empty where nobody chose any.
+func (h Hierarchy) MemoryNodes(cg string) string {
+	b, err := os.ReadFile(filepath.Join(h.Dir(cg), "cpuset.mems"))
+	if err != nil {
+		return "" // There is no such controller.
+	}
+	return strings.TrimSpace(string(b))
+}
+
 // Direct lists the pids in the cgroup itself, not in those below it.
 func (h Hierarchy) Direct(cg string) ([]int, error) { return readPIDs(h.Dir(cg)) }
 

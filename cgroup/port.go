@@ -127,6 +127,9 @@ type Scope struct {
 	Closed      bool
 	Devices     []DeviceRule
 	StopTimeout time.Duration // from SIGTERM to SIGKILL when the service manager stops it; 10 s when zero
+	// MemoryNodes are the NUMA nodes that its memory comes from, as "0-1"; empty for all. It is a scope's and not a slice's:
+	// to change it for who runs already would move his memory. It acts where Info.Limits has "cpuset".
+	MemoryNodes string
 	// Cgroup is where the processes are and stay, relative to the cgroup root: for Visitors, which looks at nothing else.
 	Cgroup string
 }
@@ -136,6 +139,8 @@ type ScopeState struct {
 	ID   string
 	Path string // of the cgroup that holds the processes, relative to the cgroup root; empty without cgroups
 	Unit string // of systemd, empty elsewhere
+	// MemoryNodes is what the kernel says of Scope.MemoryNodes; empty for all.
+	MemoryNodes string
 }
 
 // Process is one process for as long as it lives: pids come back, the pair does not.

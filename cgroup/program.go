@@ -40,7 +40,7 @@ func (t *Tree) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeSta
 		return fail(errors.Join(err, t.h.Kill(clear, scope), t.h.Remove(scope)))
 	}
 	t.index.Register(s.ID, scope)
-	return ScopeState{ID: s.ID, Path: run}, p, nil
+	return t.scopeState(s.ID, scope), p, nil
 }
 
 func (t *Tree) makeScope(s Scope, scope string) (run string, err error) {

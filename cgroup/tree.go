@@ -218,7 +218,23 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 		return ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 	}
 	t.index.Register(s.ID, scope)
-	return ScopeState{ID: s.ID, Path: run}, nil
+	return t.scopeState(s.ID, scope), nil
+}
+
+// scopeState is a scope as read back.
+func (t *Tree) scopeState(id, scope string) ScopeState {
+	return ScopeState{ID: id, Path: path.Join(scope, inner), MemoryNodes: t.h.MemoryNodes(scope)}
+}
+
+// bindMemory lets the scope's memory come from its NUMA nodes only, where that is enforced.
+func (t *Tree) bindMemory(s Scope, scope string) error {
+	if s.MemoryNodes == "" || !slices.Contains(t.info.Limits, "cpuset") {
+		return nil
+	}
+	if err := writeFile(filepath.Join(t.h.Dir(t.slicePath(s.Slice)), "cgroup.subtree_control"), "+cpuset"); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(t.h.Dir(scope), "cpuset.mems"), s.MemoryNodes)
 }
 
 // makeScopeLocked makes a scope's directories with their wall, without anybody in them. mu is held.
@@ -230,6 +246,10 @@ func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), 
 			undo()
 			return "", nil, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 		}
+	}
+	if err := t.bindMemory(s, scope); err != nil {
+		undo()
+		return "", nil, fmt.Errorf("cannot start scope %s: cannot bind its memory to NUMA nodes %s: %w", s.ID, s.MemoryNodes, err)
 	}
 	if _, err := t.setWall(scope, s.Closed, s.Devices); err != nil {
 		undo()
@@ -251,7 +271,7 @@ func (t *Tree) Adopt(ctx context.Context, s Scope) (ScopeState, error) {
 		return ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, errors.Join(err, ErrNotFound))
 	}
 	t.index.Register(s.ID, scope)
-	return ScopeState{ID: s.ID, Path: path.Join(scope, inner)}, nil
+	return t.scopeState(s.ID, scope), nil
 }
 
 // Scopes reads back every scope that still holds a process.

@@ -152,17 +152,31 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 		port = cgroup.Port(d.follow)
 	}
 	info := port.Info()
+	scope := scopeOf(&l, cgroup.Process(p), rules)
+	if want.nearStrict(l.Terms.Tenant) {
+		var why string
+		if scope.MemoryNodes, why = d.memoryNear(node, &l); why != "" {
+			inside.Warnings = append(inside.Warnings, why)
+		}
+	}
 	var state cgroup.ScopeState
 	if program := d.pending.take(l.ID); program != nil {
-		state, err = d.startProgram(ctx, scopeOf(&l, cgroup.Process{}, rules), program, &inside, want.enforcing())
+		state, err = d.startProgram(ctx, scope, program, &inside, want.enforcing())
 	} else {
-		state, err = port.StartScope(ctx, scopeOf(&l, cgroup.Process(p), rules))
+		state, err = port.StartScope(ctx, scope)
 	}
 	if err != nil {
 		return lease.Inside{}, err
 	}
 	inside.Status = wallsStatus(info, state)
 	d.drift.setScope(l.ID, rules)
+	if state.MemoryNodes != scope.MemoryNodes {
+		missing := fmt.Sprintf("cpu.near: strict: memory is not bound to NUMA node %s", scope.MemoryNodes)
+		if !slices.Contains(info.Limits, "cpuset") {
+			missing += ": no cpuset limits on " + info.Adapter
+		}
+		inside.Status.Missing = append(inside.Status.Missing, missing)
+	}
 	if !want.enforcing() {
 		inside.Warnings = append(inside.Warnings, "the node only observes (enforce: observe): the command runs without walls, and no quota is enforced")
 		inside.Status.Missing = append(inside.Status.Missing, "everything: the spec says enforce: observe")
@@ -200,7 +214,7 @@ func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup
 
 // wallsStatus says what holds the processes, and what does not.
 func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.WallsStatus {
-	w := api.WallsStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze}
+	w := api.WallsStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze, MemoryNodes: s.MemoryNodes}
 	if !info.Devices {
 		w.Missing = append(w.Missing, "device rules: "+whyOpen(info))
 	}

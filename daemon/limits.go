@@ -7,6 +7,9 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
 )
 
 // sliceLimits are the host limits of a tenant as its slice has them.
@@ -82,4 +85,20 @@ func bytesText(n *uint64) string {
 		return ""
 	}
 	return fmt.Sprint(api.Bytes(*n))
+}
+
+// nearStrict tells whether the memory of the tenant's leases is bound to the NUMA nodes of their GPUs.
+func (d *desired) nearStrict(tenant string) bool {
+	return d.spec != nil && slices.ContainsFunc(d.spec.Tenants, func(t api.TenantSpec) bool {
+		return t.Name == tenant && t.CPU != nil && t.CPU.Near == "strict"
+	})
+}
+
+// memoryNear is the NUMA nodes of a lease's GPUs; why tells what could not be found out.
+func (d *Daemon) memoryNear(node *observe.Node, l *lease.Lease) (list, why string) {
+	hw, err := d.hardware(node, nil)
+	if err != nil {
+		return "", "cpu.near: strict: memory is not bound: " + err.Error()
+	}
+	return isolation.MemoryNear(&hw, l.Place.GPUs)
 }

@@ -349,6 +349,33 @@ func TestNear(t *testing.T) {
 	}
 }
 
+func TestMemoryNear(t *testing.T) {
+	h := machine(t)
+	id := func(i int) gpu.UUID { return h.GPUs[i].Identity.UUID }
+	for _, c := range []struct {
+		name   string
+		change func()
+		ids    []gpu.UUID
+		want   string
+		why    bool
+	}{
+		{"one node", nil, []gpu.UUID{id(0), id(1)}, "0", false},
+		{"both nodes", nil, []gpu.UUID{id(1), id(2)}, "0-1", false},
+		{"a GPU that is gone", nil, []gpu.UUID{"GPU-9"}, "", true},
+		{"an unknown node", func() { h.GPUs[0].Identity.NUMANode = -1 }, []gpu.UUID{id(0)}, "", true},
+		{"a host with one node", func() { delete(h.Host.CPUs, 1) }, []gpu.UUID{id(0)}, "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.change != nil {
+				c.change()
+			}
+			if got, why := MemoryNear(h, c.ids); got != c.want || (why != "") != c.why {
+				t.Errorf("got %q, %q", got, why)
+			}
+		})
+	}
+}
+
 func TestEnvironment(t *testing.T) {
 	set, unset := Environment(Lease{ID: "vision-dev-3f2k", Tenant: "vision", Grant: "dev", Devices: []gpu.UUID{"GPU-1", "GPU-2"}, Timesliced: true})
 	want := map[string]string{

@@ -13,7 +13,7 @@ import (
 type Tenant struct {
 	Name    string
 	Limits  cgroup.Limits // of the tenant as a whole
-	Near    string        // "gpu": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict" is read as that
+	Near    string        // "gpu": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict": their memory too, of each lease: see MemoryNear
 	Classes []string      // of devices: rdma, fuse, dri
 	Grants  []Grant
 }
@@ -71,9 +71,6 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 			}
 			grants = append(grants, inner)
 		}
-		if t.Near == "strict" {
-			say(outer.Name, "cpu.near: strict: memory is not bound to the NUMA node, only CPUs are")
-		}
 		outer.Devices = cgroup.SortRules(append(outer.Devices, classes...))
 		out = append(append(out, outer), grants...)
 	}
@@ -109,6 +106,24 @@ func (m memo) of(t Target) allowance {
 		m.known[key] = a
 	}
 	return a
+}
+
+// MemoryNear is the NUMA nodes of the GPUs, as "0-1", for a lease that is on these; why tells what it could not find out.
+// A host with one NUMA node has nothing to choose.
+func MemoryNear(h *Hardware, gpus []gpu.UUID) (list, why string) {
+	if len(h.Host.CPUs) < 2 {
+		return "", ""
+	}
+	var nodes []int
+	for _, id := range gpus {
+		d, ok := h.gpu(id)
+		if !ok || d.Identity.NUMANode < 0 {
+			return "", fmt.Sprintf("cpu.near: strict: memory is not bound: the NUMA node of GPU %s is not known", id)
+		}
+		nodes = append(nodes, d.Identity.NUMANode)
+	}
+	slices.Sort(nodes)
+	return cgroup.FormatCPUs(slices.Compact(nodes)), ""
 }
 
 // near is the CPUs next to the targets' GPUs; why tells what it could not find out. A host with one NUMA node has

@@ -30,7 +30,7 @@ func signatures() map[string]string {
 		"Description": "s", "Slice": "s", "PIDs": "au", "Delegate": "b", "CollectMode": "s", "TimeoutStopUSec": "t",
 		"ExecStart": "a(sasb)", "Environment": "as", "Restart": "s", "RestartUSec": "t", "Type": "s", "User": "s",
 		"WorkingDirectory": "s", "UMask": "u", "RemainAfterExit": "b", "IgnoreSIGPIPE": "b", "StandardOutput": "s", "StandardError": "s",
-		"SyslogIdentifier": "s", "StandardInputFileDescriptor": "h",
+		"SyslogIdentifier": "s", "AllowedMemoryNodes": "ay", "StandardInputFileDescriptor": "h",
 	}
 }
 

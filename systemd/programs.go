@@ -118,7 +118,7 @@ func (a *Adapter) program(ctx context.Context, id string) (cgroup.ScopeState, cg
 			p = cgroup.Process{PID: st.MainPID, Start: start}
 		}
 	}
-	return cgroup.ScopeState{ID: id, Path: path.Join(st.Cgroup, inner), Unit: unit}, p, nil
+	return cgroup.ScopeState{ID: id, Path: path.Join(st.Cgroup, inner), Unit: unit, MemoryNodes: a.h.MemoryNodes(st.Cgroup)}, p, nil
 }
 
 // Program is the main process of a lease's service, the zero one when that has ended. ErrNotFound when there is no such

@@ -123,12 +123,15 @@ func TestHostProgram(t *testing.T) {
 	ctx := within(t, 60*time.Second)
 	ours, theirs := word(t)
 	began := time.Now()
-	s := cgroup.Scope{ID: "p2", Slice: cgroup.SliceName{Tenant: "red", Grant: "dev"}}
-	_, p, err := a.StartProgram(ctx, s, script("echo one; echo two; read word; echo three"), theirs)
+	s := cgroup.Scope{ID: "p2", Slice: cgroup.SliceName{Tenant: "red", Grant: "dev"}, MemoryNodes: "0"}
+	state, p, err := a.StartProgram(ctx, s, script("echo one; echo two; read word; echo three"), theirs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	theirs.Close()
+	if state.MemoryNodes != "0" {
+		t.Errorf("its memory comes from NUMA nodes %q", state.MemoryNodes)
+	}
 	ended := make(chan struct{})
 	pipe, err := os.Create(filepath.Join(t.TempDir(), "output"))
 	if err != nil {
@@ -168,6 +171,34 @@ func TestHostProgram(t *testing.T) {
 	var last bytes.Buffer
 	if err := a.Output(ctx, "p2", began, 1, nil, &last); err != nil || last.String() != "three\n" {
 		t.Errorf("%v, its last line is %q", err, last.String())
+	}
+}
+
+// A lease's memory is bound to NUMA nodes by its own unit, from its birth, and never by its slice.
+func TestMemoryNodesAreTheScopes(t *testing.T) {
+	a := &Adapter{prefix: "gpushare", info: cgroup.Info{Limits: []string{"cpuset"}}}
+	find := func(s cgroup.Scope) any {
+		for _, p := range a.scopeProperties(s) {
+			if p.Name == "AllowedMemoryNodes" {
+				return p.Value.Value()
+			}
+		}
+		return nil
+	}
+	if got, ok := find(cgroup.Scope{ID: "x", MemoryNodes: "0,9"}).([]byte); !ok || !bytes.Equal(got, []byte{1, 2}) {
+		t.Errorf("nodes 0 and 9 are %v", got)
+	}
+	if got := find(cgroup.Scope{ID: "x"}); got != nil {
+		t.Errorf("without nodes it is %v", got)
+	}
+	for _, p := range table() {
+		if p.name == "AllowedMemoryNodes" {
+			t.Error("slices have it too: changing it would move the memory of those who run")
+		}
+	}
+	a.info.Limits = nil
+	if got := find(cgroup.Scope{ID: "x", MemoryNodes: "0"}); got != nil {
+		t.Errorf("without the controller it is %v", got)
 	}
 }
 

@@ -61,7 +61,7 @@ func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeS
 		return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 	}
 	a.index.Register(s.ID, scope)
-	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit}, nil
+	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit, MemoryNodes: a.h.MemoryNodes(scope)}, nil
 }
 
 // descriptorsSince is the oldest systemd that is known to take processes by descriptor (PIDFDs). 252 does not; a version
@@ -108,6 +108,9 @@ func (a *Adapter) scopeProperties(s cgroup.Scope) []sd.Property {
 		prop("Delegate", true),
 		prop("CollectMode", "inactive-or-failed"),
 		prop("TimeoutStopUSec", uint64(timeout.Microseconds())),
+	}
+	if mask, err := cpuMask(s.MemoryNodes); err == nil && len(mask) > 0 && slices.Contains(a.info.Limits, "cpuset") {
+		props = append(props, prop("AllowedMemoryNodes", mask)) // since 244, like AllowedCPUs
 	}
 	if s.Closed {
 		props = append(props, prop("DevicePolicy", "closed"))
@@ -175,7 +178,7 @@ func (a *Adapter) Adopt(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState,
 		return cgroup.ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, errors.Join(err, cgroup.ErrNotFound))
 	}
 	a.index.Register(s.ID, scope)
-	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit}, nil
+	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit, MemoryNodes: a.h.MemoryNodes(scope)}, nil
 }
 
 // Scopes reads back every scope that still holds a process.

@@ -138,6 +138,9 @@ func (a *app) lease(l *api.Lease) {
 	if l.Walls.Unit != "" {
 		line("unit", l.Walls.Unit)
 	}
+	if l.Walls.MemoryNodes != "" {
+		line("memory", "of NUMA node "+l.Walls.MemoryNodes)
+	}
 	for _, m := range l.Walls.Missing {
 		fmt.Fprintf(a.io.Out, "not enforced: %s\n", printable(m))
 	}
