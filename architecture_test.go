@@ -47,6 +47,7 @@ var rules = map[string]rule{
 	"internal/spec":     {ours: []string{"api", "gpu"}, others: []string{"go.yaml.in/yaml/v3"}, why: "spec reads documents and resolves selectors; it plans nothing"},
 	"internal/observe":  {ours: []string{"cgroup", "cgroup/device", "gpu", "mps"}, why: "observe reads; nothing that plans or acts belongs to it"},
 	"internal/board":    {ours: []string{"gpu"}, others: []string{module, "go.yaml.in/yaml/v3"}, why: "board reads the compiled-in list of boards; what to do with one is its users' business"},
+	"internal/slurm":    {strict: true, why: "slurm reads the text of a file: who else shares out GPUs is all that it can tell"},
 	"internal/names":    {strict: true, why: "names tells who is called what; who may what is the daemon's"},
 	"internal/procfs":   {why: "procfs reads /proc for everybody and so may know nobody"},
 	"internal/cli":      {ours: []string{"api", "client", "gpu", "internal/board", "internal/migparted", "internal/spec", "internal/store", "internal/version", "mig"}, others: []string{"github.com/spf13/cobra"}, why: "the command line must build without cgo and reach no driver, no cgroup and no D-Bus; it reads the state only to say what a daemon that is gone has left"},

@@ -71,8 +71,9 @@ type GPUStatus struct {
 	UUID        string          `json:"uuid"`
 	PCI         string          `json:"pci"`
 	Model       string          `json:"model"`
-	Mode        string          `json:"mode"`  // of the spec; unmanaged when nobody names it
-	State       string          `json:"state"` // ok | changing | held | lost | stuck
+	Mode        string          `json:"mode"`            // of the spec; unmanaged when nobody names it
+	Owner       string          `json:"owner,omitempty"` // of an external one, as the spec says
+	State       string          `json:"state"`           // ok | changing | held | lost | stuck
 	Reason      string          `json:"reason,omitempty"`
 	Memory      GPUMemory       `json:"memory"`
 	Utilization *int            `json:"utilization,omitempty"` // percent; absent when unknown

@@ -84,18 +84,23 @@ func (d *Daemon) noteAchieved(s *store.State, p *proposal) {
 	busy := gpusOf(p.steps)
 	for i := range p.node.GPUs {
 		g := &p.node.GPUs[i]
-		if id := g.Identity.UUID; p.want.gpus[id] != nil && !busy[id] && g.Err == nil && p.about(id) {
+		if id := g.Identity.UUID; p.want.manages(id) && !busy[id] && g.Err == nil && p.about(id) {
 			reached(s, g, p.want.generation, epoch(p.node))
 		}
 	}
 	for id := range s.Achieved {
-		if p.want.gpus[id] == nil {
+		if !p.want.manages(id) {
 			delete(s.Achieved, id)
 		}
 	}
 	for id := range s.Held {
-		if p.want.gpus[id] == nil || !busy[id] && p.about(id) {
+		if !p.want.manages(id) || !busy[id] && p.about(id) {
 			delete(s.Held, id)
+		}
+	}
+	for id := range s.Found {
+		if p.want.mode(id) == api.ModeExternal {
+			delete(s.Found, id) // What becomes of its modes is its owner's business from now on.
 		}
 	}
 }
@@ -222,7 +227,7 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 			case out[string(id)].Dropped > 0:
 				// A boot took away what its steps were about. What was achieved before stays on record, of an epoch that is
 				// over: the converge loop plans the GPU anew.
-			case ok && g.Err == nil && want.gpus[id] != nil:
+			case ok && g.Err == nil && want.manages(id):
 				reached(s, g, want.generation, epoch(node))
 			}
 		}
@@ -320,7 +325,7 @@ func (d *Daemon) restore(node *observe.Node) {
 	}
 	lost := map[gpu.UUID]bool{}
 	for id := range want.gpus {
-		if _, held := st.Held[id]; held {
+		if _, held := st.Held[id]; held || !want.manages(id) {
 			continue
 		}
 		if a, ok := st.Achieved[id]; !ok || a.Epoch.Boot != node.Epoch.Boot || a.Epoch.Driver != node.Epoch.Driver {

@@ -243,7 +243,7 @@ func (d *Daemon) judge(node *observe.Node) {
 		if g.Err != nil && node.DriverErr == nil {
 			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %v", g.Identity.Index, g.Err), Hint: fmt.Sprintf("'gpushare gpu retry %d' tries it again; its neighbours are not affected", g.Identity.Index)}
 		}
-		if want.gpus[id] == nil || busy[id] || held[string(id)].Message != "" {
+		if !want.manages(id) || busy[id] || held[string(id)].Message != "" {
 			continue
 		}
 		if len(due[id]) > 0 && want.enforcing() {

@@ -65,6 +65,8 @@ func (d *Daemon) checks(ctx context.Context) []api.Check {
 			fail("namespace", "the daemon does not run in the host's pid namespace", "the driver tells it other pids than the host's: run it outside of containers")
 		}
 	}
+	other := readOthers(d.settings.HostRoot, d.host)
+	checkOthers(&other, d.desired.Load(), node, warn)
 	d.checkDrift(warn)
 	for _, cond := range d.conditions.list() {
 		if cond.Kind != "driver" {

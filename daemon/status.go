@@ -67,6 +67,9 @@ func (p *picture) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUStatus 
 		State: "ok", Memory: api.GPUMemory{Total: g.Memory.Total, Used: g.Memory.Used, Free: g.Memory.Free},
 		Utilization: g.Utilization, Granted: p.granted[id],
 	}
+	if e := p.desired.gpus[id]; e != nil {
+		out.Owner = e.Owner
+	}
 	if out.Memory.Total == 0 {
 		out.Memory.Total = g.Identity.Memory
 	}

@@ -167,6 +167,9 @@ func gpuNote(g *api.GPUStatus) string {
 	if g.Reason != "" {
 		notes = append(notes, g.Reason)
 	}
+	if g.Owner != "" {
+		notes = append(notes, "owned by "+g.Owner)
+	}
 	if m := g.MPS; m != nil {
 		n := "MPS " + m.State
 		if m.State == "running" {

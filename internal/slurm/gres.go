@@ -1,0 +1,166 @@
+// Package slurm reads which GPUs Slurm was told to give out on this node, from the text of its gres.conf.
+//
+// It is pure: it opens no file, asks no daemon and knows nothing of who reads it. What it does not understand it leaves
+// out, for it is only asked whether somebody else may share out the same GPUs.
+package slurm
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// GPUs is what a node's gres.conf says of GPUs.
+type GPUs struct {
+	Auto   bool     // AutoDetect: every GPU that the driver shows
+	Minors []int    // of the device nodes that are named, ascending, each once
+	Words  []string // the settings that say so, as they are written
+}
+
+// Any tells whether Slurm gives out any GPU.
+func (g GPUs) Any() bool { return g.Auto || len(g.Minors) > 0 }
+
+// Parse reads the text of a gres.conf for one node, named as in NodeName=. includes are the files that it wants read
+// beside it.
+func Parse(text, node string) (g GPUs, includes []string) {
+	for _, line := range lines(text) {
+		words := strings.Fields(line)
+		if len(words) == 2 && strings.EqualFold(words[0], "Include") {
+			includes = append(includes, words[1])
+			continue
+		}
+		set := map[string]string{}
+		for _, w := range words {
+			if key, value, ok := strings.Cut(w, "="); ok {
+				set[strings.ToLower(key)] = strings.Trim(value, `"`)
+			}
+		}
+		if nodes, ok := set["nodename"]; ok && !Has(nodes, node) {
+			continue
+		}
+		g.read(set)
+	}
+	slices.Sort(g.Minors)
+	g.Minors = slices.Compact(g.Minors)
+	return g, includes
+}
+
+// read takes up one line. A line about other resources than GPUs, such as name=nic, says nothing; AutoDetect stands alone.
+func (g *GPUs) read(set map[string]string) {
+	if name, ok := set["name"]; ok && !strings.EqualFold(name, "gpu") && !strings.EqualFold(name, "mps") && !strings.EqualFold(name, "shard") {
+		return
+	}
+	if auto := set["autodetect"]; strings.EqualFold(auto, "nvml") || strings.EqualFold(auto, "nvidia") {
+		g.Auto = true
+		g.Words = append(g.Words, "AutoDetect="+auto)
+	}
+	for _, key := range []string{"file", "multiplefiles"} {
+		found := false
+		for _, file := range Expand(set[key]) {
+			if minor, err := strconv.Atoi(strings.TrimPrefix(file, "/dev/nvidia")); err == nil && minor >= 0 && strings.HasPrefix(file, "/dev/nvidia") {
+				g.Minors, found = append(g.Minors, minor), true
+			}
+		}
+		if found {
+			g.Words = append(g.Words, map[string]string{"file": "File=", "multiplefiles": "MultipleFiles="}[key]+set[key])
+		}
+	}
+}
+
+// lines are the lines without comments, those that end in a backslash joined with the next.
+func lines(text string) []string {
+	var out []string
+	joined := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\r\n")
+		line, _, _ = strings.Cut(line, "#")
+		if rest, more := strings.CutSuffix(strings.TrimRight(line, " \t"), `\`); more {
+			joined += rest + " "
+			continue
+		}
+		if line = strings.TrimSpace(joined + line); line != "" {
+			out = append(out, line)
+		}
+		joined = ""
+	}
+	if joined = strings.TrimSpace(joined); joined != "" {
+		out = append(out, joined)
+	}
+	return out
+}
+
+// Has tells whether a host list, as in "node[01-10],login", names a host. "ALL" names every host.
+func Has(list, host string) bool {
+	if strings.EqualFold(list, "ALL") {
+		return true
+	}
+	return slices.Contains(Expand(list), host)
+}
+
+// mostNames bounds an expansion: nobody has a million of anything that is named so.
+const mostNames = 1 << 16
+
+// Expand writes a list with brackets out: "/dev/nvidia[0-1,3]" is three names. Of what cannot be read it gives nothing.
+func Expand(list string) []string {
+	var out []string
+	for _, item := range splitOutside(list) {
+		out = append(out, expandOne(item)...)
+		if len(out) > mostNames {
+			return out[:mostNames]
+		}
+	}
+	return out
+}
+
+// splitOutside cuts at the commas that stand outside of brackets.
+func splitOutside(s string) []string {
+	var out []string
+	depth, from := 0, 0
+	for i, c := range []byte(s) {
+		switch c {
+		case '[':
+			depth++
+		case ']':
+			depth--
+		case ',':
+			if depth == 0 {
+				out = append(out, s[from:i])
+				from = i + 1
+			}
+		}
+	}
+	return slices.DeleteFunc(append(out, s[from:]), func(s string) bool { return s == "" })
+}
+
+func expandOne(s string) []string {
+	head, rest, ok := strings.Cut(s, "[")
+	if !ok {
+		return []string{s}
+	}
+	inside, tail, ok := strings.Cut(rest, "]")
+	if !ok {
+		return nil
+	}
+	tails := expandOne(tail)
+	var out []string
+	for _, part := range strings.Split(inside, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		a, err1 := strconv.Atoi(first)
+		b, err2 := strconv.Atoi(last)
+		if err1 != nil || err2 != nil || a < 0 || b < a || (b-a+1)*max(1, len(tails)) > mostNames {
+			return nil
+		}
+		for n := a; n <= b; n++ {
+			digits := strconv.Itoa(n)
+			// node[01-10] has two digits throughout.
+			digits = strings.Repeat("0", max(0, len(first)-len(digits))) + digits
+			for _, t := range tails {
+				out = append(out, head+digits+t)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,111 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+const external = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: [0, 1]}, mode: external, owner: slurm}
+tenants:
+  - name: red
+    members: {users: [root]}
+`
+
+// A GPU that is left to others is looked at, and nothing else: not over applies, restarts, a boot and a release, not even
+// what we had made of it before.
+func TestExternalIsNeverTouched(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, strings.Replace(given, "select: {index: 0}", "select: {index: [0]}", 1))
+	cut, modes := truth(t, n), computeModes(t, n)
+	if !strings.Contains(cut, "GPU 0") {
+		t.Fatalf("nothing was cut: %s", cut)
+	}
+	if r := n.CLIIn(soon(t), external, "apply", "-f", "-", "--check"); r.Code != 0 || strings.Contains(r.Out, "GPU 0") || strings.Contains(r.Out, "GPU 1") {
+		t.Errorf("an apply would do something to a GPU that is left to others: %s%s", r.Out, r.Err)
+	}
+	apply(t, n, external)
+	before := writes(t, n)
+	untouched := func(when string) {
+		t.Helper()
+		if err := n.Client().Reload(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		s := settled(t, n)
+		if got := writes(t, n); got != before {
+			t.Errorf("%s: %d writes", when, got-before)
+		}
+		for _, g := range s.GPUs[:2] {
+			if g.Mode != api.ModeExternal || g.Owner != "slurm" || g.State != "ok" {
+				t.Errorf("%s: GPU %d is %s of %q: %s %s", when, g.Index, g.Mode, g.Owner, g.State, g.Reason)
+			}
+		}
+		for _, c := range s.Node.Conditions {
+			if c.Kind != "not-enforced" {
+				t.Errorf("%s: %s: %s", when, c.Kind, c.Message)
+			}
+		}
+	}
+	untouched("after an apply")
+	if got := truth(t, n); got != cut {
+		t.Errorf("the GPUs are cut as\n     %s\nwant %s", got, cut)
+	}
+	if r := n.CLI(soon(t), "status"); !strings.Contains(r.Out, "owned by slurm") {
+		t.Errorf("status says:\n%s", r.Out)
+	}
+	for _, args := range [][]string{{"--gpu", "exclusive"}, {"--gpu", "mig:3g.20gb"}, {"--gpu", "timeslice"}} {
+		if r := n.CLI(soon(t), append(append([]string{"run", "-q", "-t", "red"}, args...), "--", "true")...); r.Code != 125 {
+			t.Errorf("run %v exits with %d: %s", args, r.Code, r.Err)
+		}
+	}
+	grab := strings.Replace(external, "    members: {users: [root]}\n", "    gpu: [{name: grab, exclusive: 1, gpus: {index: 0}}]\n", 1)
+	if r := n.CLIIn(soon(t), grab, "apply", "-f", "-"); r.Code == 0 {
+		t.Errorf("a grant on a GPU that is left to others is accepted: %s", r.Out)
+	}
+	n.KillDaemon()
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	untouched("after a restart")
+	n.StopDaemon()
+	if err := n.Ctl(soon(t), nil, "reboot"); err != nil {
+		t.Fatal(err)
+	}
+	before = writes(t, n) // A boot counts anew.
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	untouched("after a boot")
+	if r := n.CLI(soon(t), "release", "--all"); r.Code != 0 {
+		t.Errorf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if got := writes(t, n); got != before || computeModes(t, n) != modes {
+		t.Errorf("a release made %d writes; the compute modes are %s, they were %s", got-before, computeModes(t, n), modes)
+	}
+}
+
+// doctor finds who else gives out what is ours.
+func TestDoctorFindsAnotherOwner(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, given)
+	for name, text := range map[string]string{"proc/4711/comm": "slurmd\n", "etc/slurm/gres.conf": "Name=gpu File=/dev/nvidia[2-3]\n"} {
+		file := filepath.Join(n.Root(), name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "slurmd (pid 4711) gives out GPUs 2, 3") || !strings.Contains(r.Out, "owner: slurm") {
+		t.Errorf("doctor says:\n%s", r.Out)
+	}
+}
