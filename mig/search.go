@@ -244,10 +244,24 @@ func (s *search) run(jobs []job) {
 		}
 		s.remaining += j.n
 	}
-	// The most constrained first: it prunes most.
-	slices.SortStableFunc(jobs, func(a, b job) int { return len(a.cands) - len(b.cands) })
+	slices.SortStableFunc(jobs, job.compare)
 	s.jobs = jobs
 	s.walk(0, 0, 0, 0, 0, 0, 0)
+}
+
+// compare orders the most constrained first, which prunes most; and of equals by what they are, so that the order in which
+// wants are told does not matter.
+func (j job) compare(k job) int {
+	if d := len(j.cands) - len(k.cands); d != 0 || len(j.cands) == 0 {
+		return d
+	}
+	if d := j.cands[0].profile - k.cands[0].profile; d != 0 {
+		return d
+	}
+	if d := order(j.cands[0].place, k.cands[0].place); d != 0 {
+		return d
+	}
+	return slices.CompareFunc(k.want.Compute, j.want.Compute, func(a, b gpu.NewCompute) int { return int(a.Slices) - int(b.Slices) })
 }
 
 // walk places what is left of job ji, from candidate from on: equal wants take rising candidates, so that no choice is

@@ -72,6 +72,7 @@ func TestTexts(t *testing.T) {
 		"mig-plan-gpu":             {routes{"GET /v1/mig": labMIG()}, "", "mig plan --gpu 0 --want 3g.20gb,1c.3g.20gb,2c.3g.20gb"},
 		"mig-plan-unknown-gpu":     {routes{"GET /v1/mig": labMIG()}, "", "mig plan --gpu 7 --want 3g.20gb"},
 		"mig-plan-silent-gpu":      {routes{"GET /v1/mig": labMIG()}, "", "mig plan --gpu 1 --want 3g.20gb"},
+		"mig-plan-mode":            {routes{"GET /v1/mig": labMIG()}, "", "mig plan --gpu 2 --want 4g.24gb"},
 		"mig-plan-both":            {nil, "", "mig plan --gpu 1 --offline --want 3g.20gb"},
 		"mig-frag":                 {routes{"GET /v1/mig": labMIG()}, "", "mig frag"},
 		"mig-frag-none":            {routes{"GET /v1/mig": api.MIGList{}}, "", "mig frag"},

@@ -46,6 +46,9 @@ func (a *app) migList(s *api.Status) {
 				lease = "foreign"
 			}
 			rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), fmt.Sprint(in.ID), in.Profile, fmt.Sprintf("%d:%d", in.Start, in.Size), memory(in.Memory), device, lease})
+			for j := 1; j < len(in.UUIDs); j++ { // Compute instances that share it.
+				rows = append(rows, []string{"", "", "", "", "", in.UUIDs[j], ""})
+			}
 		}
 	}
 	if len(rows) == 1 {

@@ -33,7 +33,10 @@ func labMIG() *api.MIGList {
 			},
 		},
 		{Index: 1, UUID: gpu1, Model: "NVIDIA A30", Mode: "mig", Enabled: true, Profiles: []api.MIGProfile{}, Instances: []api.MIGInstance{}},
-		{Index: 2, UUID: gpu2, Model: "NVIDIA A30", Mode: "unmanaged", Profiles: []api.MIGProfile{}, Instances: []api.MIGInstance{}},
+		{
+			Index: 2, UUID: gpu2, Model: "NVIDIA A30", Mode: "unmanaged", Width: 4, Instances: []api.MIGInstance{},
+			Profiles: []api.MIGProfile{{ID: 0, Name: "4g.24gb", Slices: 4, Memory: 24000 << 20, SMs: 56, Max: 1, Placements: at(4, 0)}},
+		},
 	}}
 }
 

@@ -215,6 +215,9 @@ func (a *app) showTrial(t *trial) error {
 		}
 		rows = append(rows, row)
 	}
+	if !t.enabled {
+		fmt.Fprint(a.io.Out, "MIG mode is off, and would be turned on first.\n\n")
+	}
 	if len(rows) == 0 {
 		fmt.Fprintln(a.io.Out, "Nothing to do: it is as wanted.")
 	} else {

@@ -1,0 +1,113 @@
+package mig
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// TestByWhatItMustHave: wants that say what an instance must have cost as little as the best way to name profiles for them.
+func TestByWhatItMustHave(t *testing.T) {
+	for _, dev := range []struct {
+		name string
+		p    gpu.Profiles
+	}{{"A30", a30()}, {"A100", a100()}, {"RTX", rtx()}} {
+		all := states(dev.p)
+		t.Run(dev.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				p := dev.p
+				s := idle(rapid.SampledFrom(all).Draw(t, "present"))
+				for i := range s.present {
+					s.inUse[i] = rapid.IntRange(0, 3).Draw(t, "in use") == 0
+				}
+				present := presentOf(p, s)
+				o := Options{Force: rapid.Bool().Draw(t, "force")}
+				var want []Want
+				for range rapid.IntRange(1, 4).Draw(t, "wants") {
+					q := rapid.SampledFrom(p.GI).Draw(t, "profile")
+					w := Want{Slices: q.Slices, Attributes: q.Attributes}
+					switch rapid.IntRange(0, 2).Draw(t, "how") {
+					case 0:
+						w.Memory = q.Memory - 1<<20
+					case 1:
+						w = Want{Name: q.Name}
+					}
+					want = append(want, w)
+				}
+				var best cost
+				found := false
+				var name func(i int, named []Want)
+				name = func(i int, named []Want) {
+					if i == len(want) {
+						if r, err := Plan(p, present, named, o); err == nil {
+							if c := costOf(p, r); !found || c.compare(best, true) < 0 {
+								best, found = c, true
+							}
+						}
+						return
+					}
+					fit, err := Match(p, want[i])
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, q := range fit {
+						name(i+1, append(named[:i:i], Want{Name: q.Name}))
+					}
+				}
+				name(0, nil)
+				r, err := Plan(p, present, want, o)
+				if found != (err == nil) {
+					t.Fatalf("%v: %v, by names %+v %v", want, err, best, found)
+				}
+				if err != nil {
+					return
+				}
+				if got := costOf(p, r); got != best {
+					t.Fatalf("%v: cost %+v, by names %+v", want, got, best)
+				}
+				for i, l := range r.Layout {
+					fit, err := Match(p, want[i])
+					if err != nil || !containsID(fit, l.ProfileID) {
+						t.Fatalf("%v landed as %v", want[i], l)
+					}
+				}
+			})
+		})
+	}
+}
+
+func containsID(list []gpu.Profile, id uint32) bool {
+	for i := range list {
+		if list[i].ID == id {
+			return true
+		}
+	}
+	return false
+}
+
+// TestTheSameQuestionHasTheSameAnswer, whatever the order in which the instances that are there are told.
+func TestTheSameQuestionHasTheSameAnswer(t *testing.T) {
+	p := a100()
+	all := states(p)
+	rapid.Check(t, func(t *rapid.T) {
+		present := presentOf(p, idle(rapid.SampledFrom(all).Draw(t, "present")))
+		target := map[int]int{}
+		for _, x := range rapid.SampledFrom(all).Draw(t, "target") {
+			target[x.profile]++
+		}
+		want := wantsOf(p, target)
+		first, err := Plan(p, present, want, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := Plan(p, rapid.Permutation(present).Draw(t, "order"), rapid.Permutation(want).Draw(t, "order of wants"), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !SameLayout(first.After(), second.After()) || len(first.Destroy) != len(second.Destroy) {
+			t.Fatalf("%v and %v", first.After(), second.After())
+		}
+	})
+}
