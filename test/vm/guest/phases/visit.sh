@@ -1,75 +1,181 @@
-# Processes that stay where they are: a unit, a login's process, a container in a slice of ours.
-# checks: unit pid podman podman_privileged podman_elsewhere
+# What runs already and what others start: units and processes that are attached, and containers by podman with a grant's
+# slice and its CDI device.
+# checks: described unit pid container container_restart container_privileged container_stops container_second container_elsewhere
 
 . /opt/lab/guest/product.sh
 
-held_by() { field ".leases[] | select(.id == \"$1\") | \"\(.held) \(.tenant)/\(.grant)\""; }
-id_of_pid() { field ".leases[] | select(.name == \"$1\") | .id"; }
-
-check_unit() {
-	systemd-run --quiet --unit=lab-hub --uid=alice sleep 3000
-	local main cg id
-	main=$(property lab-hub.service MainPID)
-	cg=$(unit_of "$main")
-	gpushare lease attach -t vision --grant dev --unit lab-hub.service -- hub >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
-	note "$(cat /run/lab/attach)"
-	id=$(field '.leases[] | select(.held == "unit") | .id')
-	[ -n "$id" ] || die "no lease is held by a unit: $(field '.leases')"
-	want "where the unit's process is" "$(unit_of "$main")" "$cg"
-	systemctl daemon-reload
-	systemctl restart gpushared.service
-	until_true 30 answers
-	want "the lease after a restart of the daemon" "$(field '.leases[] | select(.held == "unit") | .id')" "$id"
-	gpushare lease release "$id"
-	want "the unit after the release" "$(property lab-hub.service MainPID)" "$main"
-	systemctl stop lab-hub.service
+rootfs=/run/lab/rootfs
+# Nothing loads the module of overlay here.
+export STORAGE_DRIVER=vfs
+make_rootfs() {
+	[ -x $rootfs/bin/busybox ] && return
+	mkdir -p $rootfs/{bin,proc,sys,dev,tmp,etc,run,var,gpus}
+	cp /bin/busybox $rootfs/bin/busybox
+	ln -s busybox $rootfs/bin/sh
 }
-
-check_pid() {
-	local id
-	login alice 'sleep 3001 & gpushare lease attach --pid $! --grant dev -- by-hand; echo $! >/tmp/attached; sed -n s/^0:://p /proc/$!/cgroup' >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
-	local main
-	main=$(cat /tmp/attached)
-	id=$(field ".leases[] | select(.pid == $main) | .id")
-	[ -n "$id" ] || die "no lease has process $main: $(cat /run/lab/attach)"
-	[[ $(unit_of "$main") == /user.slice/user-2001.slice/session-* ]] || die "it was moved to $(unit_of "$main")"
-	gpushare lease show "$id"
-	kill "$main"
-	until_true 30 no_lease "$id"
-}
-no_lease() { [ "$(field "[.leases[] | select(.id == \"$1\")] | length")" = 0 ]; }
-
-# A container whose parent is our slice has the slice's walls, whatever it was started with.
-container() { # container PARENT OPTION... -- SHELL_COMMAND
-	local parent=$1 options=()
+# container NAME OPTION... -- SHELL_COMMAND runs in the background; the options are gpushare's own line.
+container() {
+	local name=$1 options=()
 	shift
 	while [ "$1" != -- ]; do
 		options+=("$1")
 		shift
 	done
-	mkdir -p /run/lab/rootfs/{bin,gpus,proc,sys,dev,tmp,etc,run,var}
-	[ -x /run/lab/rootfs/bin/busybox ] || cp /bin/busybox /run/lab/rootfs/bin/busybox
-	podman --cgroup-manager=systemd run --rm --network=none --log-driver=none ${parent:+--cgroup-parent="$parent"} "${options[@]}" \
-		-v $root/dev:/gpus --rootfs /run/lab/rootfs /bin/busybox sh -c "$2" 2>&1
+	make_rootfs
+	podman run -d --name "$name" --network=none --log-driver=none "${options[@]}" --rootfs $rootfs /bin/busybox sh -c "$2"
 }
-try='for n in 1 2; do (exec 3<>/gpus/nvidia$n) 2>&1 | sed "s/.*: //"; done; /bin/busybox cat /proc/self/cgroup'
+# line TENANT GRANT gives the options of the line that gpushare prints for podman.
+line() {
+	gpushare env --cdi -t "$1" --grant "$2" | sed 's/^podman run //; s/ IMAGE$//'
+}
+main_of() { podman inspect --format '{{.State.Pid}}' "$1"; }
+lease_at() { field ".leases[] | select(.walls.cgroup == \"$1\") | .id"; }
+has_lease() { [ -n "$(lease_at "$1")" ]; }
+no_lease() { [ "$(field "[.leases[] | select(.id == \"$1\")] | length")" = 0 ]; }
 
-check_podman() {
-	local out
-	out=$(container gpushare-vision-dev.slice --device $root/dev/nvidia1 -- "$try") || die "$out"
-	note "${out//$'\n'/; }"
-	[[ $out == *"No such device or address"*"peration not permitted"* ]] || die "the container says: $out"
+# What runtimes read is valid, is root's alone, and does not change when nothing does.
+check_described() {
+	local f=/run/cdi/gpushare-vision.dev.json before
+	until_true 10 test -s $f
+	want "its owner and mode" "$(stat -c '%U %a' $f)" "root 600"
+	want "its kind" "$(jq -r .kind $f)" gpushare.dev/gpu
+	want "the numbers of its GPU" "$(jq -r '.devices[0].containerEdits.deviceNodes[] | select(.path == "/dev/nvidia1") | "\(.major):\(.minor)"' $f)" 195:1
+	note "$(jq -c '.devices[0].containerEdits | {nodes: [.deviceNodes[].path], mounts: [(.mounts // [])[].containerPath], env}' $f)"
+	[ ! -e /run/cdi/gpushare-speech.serve.json ] || die "a grant of MPS is described to runtimes"
+	before=$(stat -c %i:%Y $f)
+	gpushare config reload
+	want "the file after a look that found no change" "$(stat -c %i:%Y $f)" "$before"
+	note "$(gpushare env --cdi -t vision --grant dev)"
 }
 
-check_podman_privileged() {
-	local out
-	out=$(container gpushare-vision-dev.slice --privileged -- "$try") || die "$out"
-	[[ $out == *"No such device or address"*"peration not permitted"* ]] || die "the privileged container says: $out"
+check_unit() {
+	local main cg id
+	systemd-run --quiet --unit=lab-visitor --uid=alice sleep 3000
+	main=$(property lab-visitor.service MainPID)
+	cg=$(cgroup_of lab-visitor.service)
+	gpushare lease attach -t vision --grant dev --unit lab-visitor -- hub >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
+	note "$(cat /run/lab/attach)"
+	id=$(lease_at "$cg")
+	want "what holds it" "$(field ".leases[] | select(.id == \"$id\") | \"\(.held) \(.walls.unit) \(.user)\"")" "attached lab-visitor.service alice"
+	want "where its process is" "$(unit_of "$main")" "$cg"
+	systemctl daemon-reload
+	systemctl restart gpushared.service
+	until_true 30 answers
+	want "the lease after a restart of the daemon" "$(lease_at "$cg")" "$id"
+	gpushare lease release "$id"
+	want "the unit after the release" "$(property lab-visitor.service MainPID)" "$main"
+	gpushare lease attach -t vision --grant dev --unit lab-visitor.service >/dev/null
+	id=$(lease_at "$cg")
+	systemctl stop lab-visitor.service
+	until_true 10 no_lease "$id"
 }
 
-# Elsewhere it is nobody's: nothing of ours holds it, which the documents say.
-check_podman_elsewhere() {
-	local out
-	out=$(container "" --privileged -- "$try") || die "$out"
-	note "${out//$'\n'/; }"
+# A member attaches what he started in his login, where it stays.
+check_pid() {
+	local id main
+	login alice 'sleep 3001 & echo $! >/tmp/visitor; gpushare lease attach --pid $! --grant dev -- by-hand' >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
+	main=$(cat /tmp/visitor)
+	id=$(field ".leases[] | select(.pid == $main) | .id")
+	[ -n "$id" ] || die "no lease has process $main: $(cat /run/lab/attach)"
+	[[ $(unit_of "$main") == /user.slice/user-2001.slice/* ]] || die "it was moved to $(unit_of "$main")"
+	local code=0 out
+	out=$(login bob "gpushare lease attach --pid $main --grant dev" 2>&1) || code=$?
+	want "the exit code for somebody else's process ($out)" "$code" 4
+	kill "$main"
+	until_true 30 no_lease "$id"
+}
+
+# A container is a lease of its grant, sees its one GPU, and has its tenant's limits and walls.
+check_container() {
+	local pid cg id leaf
+	# shellcheck disable=SC2046 # it is several options
+	container one $(line vision dev) -- 'while :; do /bin/busybox sleep 1; done' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
+	pid=$(main_of one)
+	leaf=$(unit_of "$pid") # A runtime has its processes in a cgroup below the scope.
+	cg=$leaf
+	[[ $cg == /gpushare.slice/gpushare-vision.slice/gpushare-vision-dev.slice/libpod-* ]] || die "it runs in $cg"
+	cg=${cg%%.scope*}.scope
+	until_true 20 has_lease "$cg"
+	id=$(lease_at "$cg")
+	want "what holds it" "$(field ".leases[] | select(.id == \"$id\") | \"\(.held) \(.tenant)/\(.grant)\"")" "container vision/dev"
+	note "$(field ".leases[] | select(.id == \"$id\") | .walls.missing | join(\"; \")")"
+	want "its environment" "$(tr '\0' '\n' <"/proc/$pid/environ" | grep -c -e '^CUDA_VISIBLE_DEVICES=GPU-' -e '^GPUSHARE_GRANT=dev$' -e '^NVIDIA_VISIBLE_DEVICES=void$')" 3
+	note "its GPU nodes: $(ls "/proc/$pid/root/dev" | grep nvidia | xargs)"
+	[ -c "/proc/$pid/root/dev/nvidia1" ] && [ ! -e "/proc/$pid/root/dev/nvidia0" ] || die "its nodes are $(ls "/proc/$pid/root/dev" | xargs)"
+	# As a process of the container, whatever node it makes itself.
+	want_open "$leaf" $root/dev/nvidia1 through
+	want_open "$leaf" $root/dev/nvidia0 denied
+	want_open "$leaf" $root/dev/nvidia2 denied
+	want "the tenant's memory limit, above it" "$(cat "$cgroot/gpushare.slice/gpushare-vision.slice/memory.max")" $((256 << 20))
+	echo "$id $cg $leaf" >"$state/one"
+}
+
+check_container_restart() {
+	local id cg leaf
+	read -r id cg leaf <"$state/one"
+	systemctl restart gpushared.service
+	until_true 30 answers
+	systemctl daemon-reload
+	want_open "$leaf" $root/dev/nvidia2 denied
+	want_open "$leaf" $root/dev/nvidia1 through
+	want "the lease after a restart" "$(lease_at "$cg")" "$id"
+	podman kill one >/dev/null
+	until_true 20 no_lease "$id"
+	podman rm -f one >/dev/null
+}
+
+# What it was started with opens no more than its slice: the walls are above the container's own.
+check_container_privileged() {
+	local leaf
+	container four --privileged --cgroup-parent=gpushare-vision-dev.slice -- '/bin/busybox sleep 3000' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
+	leaf=$(unit_of "$(main_of four)")
+	want_open "$leaf" $root/dev/nvidia1 through
+	want_open "$leaf" $root/dev/nvidia0 denied
+	want_open "$leaf" $root/dev/nvidia2 denied
+	podman rm -f -t 0 four >/dev/null
+}
+
+# Stopped by its lease, the whole container ends, and podman knows.
+check_container_stops() {
+	local id cg
+	# shellcheck disable=SC2046 # it is several options
+	container two $(line vision dev) -- 'trap "exit 0" TERM; while :; do /bin/busybox sleep 1; done' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
+	cg=$(unit_of "$(main_of two)")
+	cg=${cg%%.scope*}.scope
+	until_true 20 has_lease "$cg"
+	id=$(lease_at "$cg")
+	gpushare lease stop "$id"
+	until_true 20 exited two
+	podman rm -f two >/dev/null
+}
+exited() { [ "$(podman inspect --format '{{.State.Status}}' "$1")" = exited ]; }
+
+# Of a grant of one whole GPU a second container has no room: that is told, and it runs on.
+check_container_second() {
+	local first second
+	# shellcheck disable=SC2046 # it is several options
+	container big1 $(line vision big) -- '/bin/busybox sleep 3000' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
+	first=$(unit_of "$(main_of big1)")
+	until_true 20 has_lease "${first%%.scope*}.scope"
+	# shellcheck disable=SC2046 # it is several options
+	container big2 $(line vision big) -- '/bin/busybox sleep 3000' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
+	second=$(unit_of "$(main_of big2)")
+	until_true 20 told
+	note "$(field '.node.conditions[] | select(.kind == "container") | .message')"
+	! has_lease "${second%%.scope*}.scope" || die "both have a lease of a grant of one GPU"
+	podman rm -f -t 0 big1 big2 >/dev/null
+	until_true 20 forgotten
+}
+told() { [ "$(field '[.node.conditions // [] | .[] | select(.kind == "container")] | length')" = 1 ]; }
+forgotten() { ! told; }
+
+# Without the grant's slice nothing of ours holds it, and it is in no lease.
+check_container_elsewhere() {
+	local leases
+	leases=$(field '.leases | length')
+	container three --device gpushare.dev/gpu=vision.dev -- '/bin/busybox sleep 3000' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
+	[[ $(unit_of "$(main_of three)") != /gpushare.slice/* ]] || die "it runs in $(unit_of "$(main_of three)")"
+	sleep 3 # Nothing is to happen: there is no event to wait for.
+	want "leases" "$(field '.leases | length')" "$leases"
+	podman rm -f -t 0 three >/dev/null
 }
