@@ -29,6 +29,17 @@ type cdi struct {
 
 	mu     sync.Mutex // one writes at a time; guards what follows
 	grants map[grantKey]bool
+
+	libraries []isolation.Library
+	seen      *observe.Node // when they were looked for
+}
+
+// librariesLocked looks for the driver's libraries once for each look at the node. mu is held.
+func (x *cdi) librariesLocked(root string, node *observe.Node) []isolation.Library {
+	if x.seen != node {
+		x.libraries, x.seen = isolation.ReadLibraries(root, node.Driver.DriverVersion), node
+	}
+	return x.libraries
 }
 
 // poke asks for a look soon. It may be called with any lock held.
@@ -56,34 +67,36 @@ func (d *Daemon) writeCDI(ctx context.Context) {
 	if node.DriverErr != nil || neverRead(node) {
 		return // What is there stays: it was right when the node was last seen.
 	}
-	files := map[string][]byte{}
-	d.cdi.grants = map[grantKey]bool{}
+	files, grants, problems := map[string][]byte{}, map[grantKey]bool{}, map[string]api.Condition{}
 	if want.enforcing() && want.spec != nil && d.port.Info().Adapter != "processes" {
-		libraries := isolation.ReadLibraries(d.settings.HostRoot, node.Driver.DriverVersion)
+		hw, err := d.hardware(node, nil)
+		if err != nil {
+			return // As above.
+		}
+		libraries := d.cdi.librariesLocked(d.settings.HostRoot, node)
 		for i := range want.spec.Tenants {
 			t := &want.spec.Tenants[i]
 			for j := range t.GPU {
-				b, err := d.describeGrant(ctx, node, t.Name, &t.GPU[j], libraries)
+				k := grantKey{t.Name, t.GPU[j].Name}
+				b, err := d.describeGrant(ctx, &hw, t.Name, &t.GPU[j], libraries)
 				if err != nil {
-					d.log.Warn("a grant is not described to container runtimes", "tenant", t.Name, "grant", t.GPU[j].Name, "error", err)
+					problems[isolation.CDIDevice(k.tenant, k.grant)] = api.Condition{Tenant: t.Name, Message: fmt.Sprintf("no container can be started in grant %s of %s: %v", k.grant, k.tenant, err)}
 				}
 				if b != nil {
-					k := grantKey{t.Name, t.GPU[j].Name}
-					files[cdiPrefix+isolation.CDIDevice(k.tenant, k.grant)+".json"], d.cdi.grants[k] = b, true
+					files[cdiPrefix+isolation.CDIDevice(k.tenant, k.grant)+".json"], grants[k] = b, true
 				}
 			}
 		}
 	}
+	d.cdi.grants = grants
 	if err := d.syncCDI(files); err != nil {
-		d.log.Error("cannot tell container runtimes of the grants", "error", err)
-		d.conditions.set("cdi", "", "container runtimes are not told of the grants: "+err.Error(), "see cdi_dir in the settings; leases are not affected")
-		return
+		problems[""] = api.Condition{Message: "container runtimes are not told of the grants: " + err.Error(), Hint: "see cdi_dir in the settings; leases are not affected"}
 	}
-	d.conditions.replace("cdi", nil)
+	d.conditions.replace("cdi", problems)
 }
 
 // describeGrant makes the document of one grant; nil when no container can be started with it now.
-func (d *Daemon) describeGrant(ctx context.Context, node *observe.Node, tenant string, g *api.GrantSpec, libraries []isolation.Library) ([]byte, error) {
+func (d *Daemon) describeGrant(ctx context.Context, hw *isolation.Hardware, tenant string, g *api.GrantSpec, libraries []isolation.Library) ([]byte, error) {
 	if g.Kind() == api.ModeMPS {
 		return nil, nil // The server and its clients would have to share more than a container shares.
 	}
@@ -101,7 +114,7 @@ func (d *Daemon) describeGrant(ctx context.Context, node *observe.Node, tenant s
 		return nil, nil
 	}
 	l.Place = place
-	rules, _, err := d.deviceRules(node, &l)
+	rules, _, err := d.rulesOn(hw, &l)
 	if err != nil {
 		return nil, err
 	}

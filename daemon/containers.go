@@ -18,6 +18,9 @@ type containers struct {
 	refused map[string]string // by cgroup: why it has no lease; only its loop touches it
 }
 
+// cdiSpacing is the least time between two looks at what container runtimes are told.
+const cdiSpacing = 100 * time.Millisecond
+
 // containerLoop finds containers that were started under a grant's slice, and keeps what runtimes are told current.
 func (d *Daemon) containerLoop(ctx context.Context) {
 	for {
@@ -29,6 +32,10 @@ func (d *Daemon) containerLoop(ctx context.Context) {
 		case <-d.cdi.wake:
 			timer.Stop()
 			d.writeCDI(ctx)
+			select { // So that many leases that come and go make few looks.
+			case <-ctx.Done():
+			case <-time.After(cdiSpacing):
+			}
 		case <-timer.C:
 		}
 		if d.desired.Load().enforcing() && d.port.Info().Adapter != "processes" {

@@ -236,6 +236,11 @@ func (d *Daemon) deviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.Devic
 	if err != nil {
 		return nil, nil, err
 	}
+	return d.rulesOn(&hw, l)
+}
+
+// rulesOn is deviceRules on hardware that was read before.
+func (d *Daemon) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
 	var targets []isolation.Target
 	for _, id := range l.Place.GPUs {
 		targets = append(targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
@@ -244,7 +249,7 @@ func (d *Daemon) deviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.Devic
 	if t, ok := d.desired.Load().tenant(l.Terms.Tenant); ok {
 		classes = t.Devices
 	}
-	return isolation.Rules(&hw, targets, classes)
+	return isolation.Rules(hw, targets, classes)
 }
 
 // environment is what a lease's processes get.

@@ -1,0 +1,69 @@
+package node
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// The example of a job prolog and epilog does what it says.
+func TestPrologAndEpilog(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, shared)
+	notes := t.TempDir()
+	run := func(script string, env ...string) (code int, out, errs string) {
+		t.Helper()
+		path, err := filepath.Abs(filepath.Join(root, "examples/prolog", script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(soon(t), "sh", path)
+		cmd.Env = append(append(n.Environ(), "JOB_NOTES="+notes), env...)
+		var o, e strings.Builder
+		cmd.Stdout, cmd.Stderr = &o, &e
+		_ = cmd.Run() // The exit code is what is looked at.
+		return cmd.ProcessState.ExitCode(), o.String(), e.String()
+	}
+	job := startOutside(t, n, 0, "sleep", "60")
+	mine := []string{"JOB_ID=42", "JOB_TENANT=red", "JOB_GRANT=whole", fmt.Sprintf("JOB_PID=%d", job.pid())}
+	code, out, errs := run("prolog.sh", mine...)
+	if code != 0 || !strings.Contains(errs, "not enforced: device rules") {
+		t.Fatalf("the prolog exits with %d: %s%s", code, out, errs)
+	}
+	s := status(t, n)
+	if len(s.Leases) != 1 || s.Leases[0].PID != job.pid() || s.Leases[0].Held != api.HeldAttached || s.Leases[0].Command[0] != "job-42" {
+		t.Fatalf("the leases are %+v", s.Leases)
+	}
+	for _, want := range []string{"export CUDA_VISIBLE_DEVICES=" + s.GPUs[3].UUID, "export GPUSHARE_LEASE=" + s.Leases[0].ID, "unset CUDA_MPS_PIPE_DIRECTORY"} {
+		if !strings.Contains(out, want+"\n") {
+			t.Errorf("the prolog does not print %q:\n%s", want, out)
+		}
+	}
+
+	// The next job finds nothing free, and its epilog has nothing to do.
+	other := startOutside(t, n, 0, "sleep", "60")
+	next := []string{"JOB_ID=43", "JOB_TENANT=red", "JOB_GRANT=whole", fmt.Sprintf("JOB_PID=%d", other.pid())}
+	if code, _, errs := run("prolog.sh", next...); code != api.ExitUnreachable {
+		t.Errorf("a prolog that finds nothing free exits with %d: %s", code, errs)
+	}
+	if code, _, errs := run("epilog.sh", "JOB_ID=43"); code != 0 {
+		t.Errorf("its epilog exits with %d: %s", code, errs)
+	}
+	if code, _, _ := run("prolog.sh", "JOB_TENANT=red"); code == 0 {
+		t.Error("a prolog without a job looks like success")
+	}
+
+	for range 2 { // The second time the lease is long gone.
+		if code, _, errs := run("epilog.sh", "JOB_ID=42"); code != 0 {
+			t.Errorf("the epilog exits with %d: %s", code, errs)
+		}
+	}
+	if s := status(t, n); len(s.Leases) != 0 || !job.living() {
+		t.Errorf("after the epilog: leases %+v, the job lives: %v", s.Leases, job.living())
+	}
+}
