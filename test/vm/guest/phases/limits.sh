@@ -16,7 +16,7 @@ check_below_use_is_refused() {
 	with_guests 200MiB 100 >"$guests"
 	gpushare apply -f "$guests"
 	# A shell that keeps some memory and waits.
-	as carol gpushare run -t guests --grant big -- bash -c 'x=$(head -c 30000000 /dev/zero | tr "\0" x); echo kept; exec 3< <(:); sleep 3000' >/run/lab/guests.out 2>&1 </dev/null &
+	exec_as carol gpushare run -t guests --grant big -- bash -c 'x=$(head -c 30000000 /dev/zero | tr "\0" x); echo kept; exec 3< <(:); sleep 3000' >/run/lab/guests.out 2>&1 </dev/null &
 	echo $! >"$state/job-guests-big"
 	disown
 	until_true 60 grep -q '^kept' /run/lab/guests.out
