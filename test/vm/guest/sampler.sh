@@ -1,9 +1,10 @@
 #!/bin/bash
 # sampler.sh OUT CGROUP FILE=VALUE... reads files of a cgroup again and again until OUT.stop is there, and writes down each
-# time that one is not what it should be. It makes no process, so that it looks as often as it can.
+# time that one is not what it should be. It makes no process, and pauses for a fiftieth of a second.
 out=$1 cg=$2
 shift 2
 samples=0
+exec 9<> <(:)
 : >"$out"
 while [ ! -e "$out.stop" ]; do
 	for want; do
@@ -13,4 +14,5 @@ while [ ! -e "$out.stop" ]; do
 	done
 	samples=$((samples + 1))
 	echo $samples >"$out.samples"
+	read -rt 0.02 -u 9 _
 done
