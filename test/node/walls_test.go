@@ -63,9 +63,7 @@ func TestLeaseOpensItsOwnDevicesOnly(t *testing.T) {
 	if want := []string{"nvidia-uvm", "nvidia0", "nvidiactl"}; !slices.Equal(rest, want) || len(caps) != 2 {
 		t.Errorf("the instance's lease opens %v and the capabilities %v, want %v and 2", rest, caps, want)
 	}
-	for _, l := range status(t, n).Leases {
-		t.Errorf("lease %s is left", l.ID)
-	}
+	awaitStatus(t, n, "leases of commands that ended are still there", func(s *api.Status) bool { return len(s.Leases) == 0 })
 }
 
 // The walls of the slices are read back from the kernel: there is nothing to mend, and nothing is said to be missing.
