@@ -18,6 +18,7 @@ type roll struct {
 	seats map[int]*seat
 	ended map[int]ended // members that are gone, by pid: sessions that they led may live on
 	known []int         // every process of the host at the last look, ascending
+	turn  uint64        // counts the looks
 }
 
 // ended is a member that is gone.
@@ -35,6 +36,7 @@ type seat struct {
 	lease string
 	start uint64
 	seen  uint64 // when it was last seen inside, in clock ticks since boot
+	turn  uint64 // the look that saw it inside last
 }
 
 // is tells whether a process that has the seat's pid now is the one that was seen. One that had the pid when it was
@@ -115,22 +117,24 @@ func (r *roll) see(l look) []leaver {
 	if r.seats == nil {
 		r.seats, r.ended = map[int]*seat{}, map[int]ended{}
 	}
-	inside := map[int]bool{}
+	r.turn++
 	for lease, pids := range l.inside {
 		for _, pid := range pids {
-			inside[pid] = true
-			if s, ok := r.seats[pid]; ok && s.lease == lease {
-				s.seen = l.at // its start was read when it first sat down: see seat.is
-				continue
-			}
-			if st, err := l.stat(pid); err == nil {
+			s, ok := r.seats[pid]
+			if !ok || s.lease != lease {
+				st, err := l.stat(pid)
+				if err != nil {
+					continue
+				}
 				r.enter(lease, pid, st.Start, l.at)
+				s = r.seats[pid]
 			}
+			s.seen, s.turn = l.at, r.turn // its start was read when it first sat down: see seat.is
 		}
 	}
 	out := map[int]leaver{}
-	r.seeNew(l, inside, out)
-	r.seeOutside(l, inside, out)
+	r.seeNew(l, out)
+	r.seeOutside(l, out)
 	for pid, e := range r.ended {
 		_, again := slices.BinarySearch(l.all, pid)
 		if again { // A process that waits to be reaped still has its number.
@@ -147,10 +151,10 @@ func (r *roll) see(l look) []leaver {
 
 // seeNew looks at the processes that were born since the last look: a child may leave before it was ever seen inside,
 // and one that left has children outside.
-func (r *roll) seeNew(l look, inside map[int]bool, out map[int]leaver) {
+func (r *roll) seeNew(l look, out map[int]leaver) {
 	var born []procfs.Stat
 	for _, pid := range newOnes(r.known, l.all) {
-		if _, ok := r.seats[pid]; ok || inside[pid] {
+		if _, ok := r.seats[pid]; ok {
 			continue
 		}
 		st, err := l.stat(pid)
@@ -256,9 +260,12 @@ func (r *roll) accuse(st procfs.Stat, lease, why string, l look, out map[int]lea
 }
 
 // seeOutside looks where those are who were inside and are not now.
-func (r *roll) seeOutside(l look, inside map[int]bool, out map[int]leaver) {
+func (r *roll) seeOutside(l look, out map[int]leaver) {
 	for pid, s := range r.seats {
-		if _, told := out[pid]; inside[pid] || told {
+		if s.turn == r.turn {
+			continue
+		}
+		if _, told := out[pid]; told {
 			continue
 		}
 		st, err := l.stat(pid)

@@ -1,0 +1,40 @@
+# What the phase about leaving and adoption shares.
+
+# The spec of the product, with lines put below "node:" and below vision's members.
+spec_with() { # spec_with "NODE LINE" "VISION LINE..."
+	awk -v node="$1" -v vision="$2" '
+		{ print }
+		/^node:$/ && node != "" { print "  " node }
+		/name: vision$/ { in_vision = 1 }
+		in_vision && /members:/ { if (vision != "") { n = split(vision, l, ";"); for (i = 1; i <= n; i++) print "    " l[i] } in_vision = 0 }
+	' "$spec" >/run/lab/leave.yaml
+	gpushare apply -f /run/lab/leave.yaml >/run/lab/leave.apply 2>&1 || die "the spec is refused: $(cat /run/lab/leave.apply)"
+}
+adopted() { # adopted HELD says what is adopted: user, unit, grant
+	field ".leases[] | select(.held == \"$1\" and .state == \"running\") | \"\(.user // \"-\") \(.walls.unit) \(.grant)\""
+}
+is_adopted() { [ "$(adopted "$1")" = "$2" ]; }
+memory_of() { cat "$cgroot/user.slice/user-$1.slice/memory.max"; }
+has_memory() { [ "$(memory_of "$1")" = "$2" ]; }
+
+# A user's own service manager is asked to take a process, as systemd-run --user --scope does.
+escape() { # escape USER PID SCOPE
+	setpriv --reuid "$1" --regid "$1" --init-groups env -i PATH=/usr/bin:/bin XDG_RUNTIME_DIR="/run/user/$(id -u "$1")" \
+		DBUS_SESSION_BUS_ADDRESS="unix:path=/run/user/$(id -u "$1")/bus" \
+		busctl --user call $manager StartTransientUnit "ssa(sv)a(sa(sv))" "$3" fail 1 PIDs au 1 "$2" 0
+}
+
+# A job of alice's in a lease: a shell that waits for whatever it was told to start.
+start_member() { # start_member SCRIPT leaves its process id in $pid
+	setpriv --reuid alice --regid alice --init-groups env -i PATH=/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/2001 \
+		DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/2001/bus \
+		gpushare run -t vision --grant dev -- bash -c "echo in; $1" >/run/lab/member.out 2>&1 </dev/null &
+	pid=$!
+	disown
+	until_true 30 grep -q '^in' /run/lab/member.out
+}
+# within one process-list period, and what an emulated processor adds
+want_ended() { # want_ended WHAT PID SINCE_MS
+	until_true 20 gone "$2"
+	note "$1 was ended $(($(uptime_ms) - $3)) ms after it left"
+}

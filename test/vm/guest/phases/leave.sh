@@ -1,0 +1,137 @@
+# Leaving a lease and being adopted, with the ways that systemd really has.
+# checks: before job frozen sibling child run_scope deny allow login per_login unit restored
+
+. /opt/lab/guest/product.sh
+. /opt/lab/guest/leave.sh
+
+check_before() {
+	loginctl enable-linger alice
+	until_true 60 test -S /run/user/2001/bus
+	spec_with "" ""
+}
+
+# From a login shell: the job itself is moved to where no wall is.
+check_job() {
+	start_member "exec sleep 600"
+	local began
+	began=$(uptime_ms)
+	escape alice "$pid" lab-leave-1.scope || die "the user's manager refused: the way out is closed, and nothing was tried"
+	want_ended "the job" "$pid" "$began"
+	journalctl -u gpushared -n 200 --no-pager | grep -q "a process left its lease" || die "nobody was told"
+}
+
+check_frozen() {
+	start_member "exec sleep 600"
+	freeze "$(leaf_of "$pid")"
+	local began
+	began=$(uptime_ms)
+	escape alice "$pid" lab-leave-2.scope || die "the user's manager refused"
+	want_ended "the frozen job" "$pid" "$began"
+}
+
+# By a sibling, from inside the lease.
+check_sibling() {
+	start_member "sleep 600 & busctl --user call $manager StartTransientUnit 'ssa(sv)a(sa(sv))' lab-leave-3.scope fail 1 PIDs au 1 \$! 0 && echo moved \$!; wait; sleep 600"
+	local began child
+	began=$(uptime_ms)
+	until_true 20 grep -q '^moved' /run/lab/member.out
+	child=$(sed -n 's/^moved //p' /run/lab/member.out)
+	want_ended "the one that was moved" "$child" "$began"
+	[ -d "/proc/$pid" ] || die "its sibling, who stayed, was ended too"
+	kill -KILL "$pid"
+	until_true 10 gone "$pid"
+}
+
+# From a service of the user's: user@.service asks as well.
+check_child() {
+	start_member "exec sleep 600"
+	local began
+	began=$(uptime_ms)
+	login alice "systemd-run --user --quiet --wait busctl --user call $manager StartTransientUnit 'ssa(sv)a(sa(sv))' lab-leave-4.scope fail 1 PIDs au 1 $pid 0" ||
+		die "the user's manager refused"
+	want_ended "the job" "$pid" "$began"
+}
+
+check_run_scope() {
+	start_member "exec systemd-run --user --quiet --scope sleep 600"
+	want_ended "systemd-run --user --scope" "$pid" "$(uptime_ms)"
+}
+
+# Denied: nobody gets out, and what it costs is what doctor says it costs.
+check_deny() {
+	spec_with "walls: {migration: deny}" ""
+	test -f /etc/dbus-1/system.d/gpushare-walls.conf || die "there is no policy: $(cat /run/lab/leave.apply)"
+	start_member "exec sleep 600"
+	local leaf out
+	leaf=$(leaf_of "$pid")
+	escape alice "$pid" lab-leave-5.scope || true # the job of its unit fails, or the call does
+	sleep 3 # two process-list periods: whoever got out would be ended
+	want "where the job is" "$(leaf_of "$pid")" "$leaf"
+	if out=$(ssh_as alice 'systemd-run --user --quiet --scope sed -n s/^0:://p /proc/self/cgroup' 2>&1); then
+		die "a scope from an ssh login works, so doctor says what is not true: $out"
+	fi
+	out=$(login alice 'systemd-run --user --quiet --wait --pipe systemd-run --user --quiet --scope sed -n s/^0:://p /proc/self/cgroup')
+	[[ $out == /user.slice/user-2001.slice/user@2001.service/* ]] || die "a scope from inside the user's services: $out"
+	gpushare doctor >/run/lab/doctor.out || true
+	grep -q "rootless podman" /run/lab/doctor.out || die "doctor does not say what it costs: $(cat /run/lab/doctor.out)"
+	kill -KILL "$pid"
+	until_true 10 gone "$pid"
+}
+
+check_allow() {
+	spec_with "" ""
+	[ ! -e /etc/dbus-1/system.d/gpushare-walls.conf ] || die "the policy is still there"
+	local out
+	out=$(ssh_as alice 'systemd-run --user --quiet --scope sed -n s/^0:://p /proc/self/cgroup')
+	[[ $out == /user.slice/user-2001.slice/user@2001.service/* ]] || die "a scope from an ssh login: $out"
+}
+
+# A login is taken into its grant, opens what that has, and is let go of.
+check_login() {
+	cat >/run/lab/opens.sh <<<"$opens"
+	chmod 0644 /run/lab/opens.sh
+	spec_with "guard: logins" "adopt: {logins: dev, units: {lab-hub.service: dev}};per_login: {memory: 512MiB}"
+	until_true 30 is_adopted login "alice user-2001.slice dev"
+	want "alice's login opens GPU 1 and GPU 0" "$(ssh_as alice "bash /run/lab/opens.sh $root/dev/nvidia1 $root/dev/nvidia0" | tr '\n' ' ')" "through denied "
+	want "bob's login opens GPU 1 and GPU 0" "$(ssh_as bob "bash /run/lab/opens.sh $root/dev/nvidia1 $root/dev/nvidia0" | tr '\n' ' ')" "denied denied "
+	systemctl restart gpushared
+	until_true 60 answers
+	until_true 30 is_adopted login "alice user-2001.slice dev"
+}
+
+check_per_login() {
+	until_true 20 has_memory 2001 536870912
+	want "systemd's word" "$(property user-2001.slice MemoryMax)" 536870912
+	ssh_as bob 'sleep 20' &
+	until_true 20 test -f "$cgroot/user.slice/user-2002.slice/memory.max"
+	want "bob's limit" "$(memory_of 2002)" max
+	gpushare tenant show vision >/run/lab/tenant.out
+	grep -q "per_login.memory.*do not add up" /run/lab/tenant.out || die "tenant show says: $(cat /run/lab/tenant.out)"
+	systemctl set-property --runtime user-2001.slice MemoryMax=1G
+	until_true 30 has_memory 2001 536870912
+	systemctl daemon-reload
+	sleep 1
+	until_true 30 has_memory 2001 536870912
+	spec_with "guard: logins" "adopt: {logins: dev, units: {lab-hub.service: dev}}"
+	until_true 20 has_memory 2001 max
+}
+
+check_unit() {
+	systemd-run --quiet --unit=lab-hub.service --uid=bob sleep 600
+	until_true 20 is_adopted unit "- lab-hub.service dev"
+	local main cg
+	main=$(property lab-hub.service MainPID)
+	cg=$(cgroup_of lab-hub.service)
+	want "the unit opens GPU 1 and GPU 0" "$(as bob bash -c 'true'; opens_as_bob "$cg" $root/dev/nvidia1 $root/dev/nvidia0)" "through denied "
+	systemctl stop lab-hub.service
+	until_true 20 is_adopted unit ""
+}
+opens_as_bob() { # a process of bob's in the unit's cgroup
+	bash -c 'echo $$ >"$1/cgroup.procs" && exec setpriv --reuid bob --regid bob --init-groups bash /run/lab/opens.sh "${@:2}"' place "$cgroot$1" "${@:2}" | tr '\n' ' '
+}
+
+check_restored() {
+	gpushare apply -f "$accepted" >/run/lab/leave.apply 2>&1 || die "$(cat /run/lab/leave.apply)"
+	until_true 20 is_adopted login ""
+	loginctl disable-linger alice
+}
