@@ -88,6 +88,14 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 	if err != nil || len(scopes) != 1 || scopes[0] != st {
 		t.Errorf("the scopes are %+v, %v", scopes, err)
 	}
+	// Its device rules are read and mended as a scope's are.
+	rules := []cgroup.DeviceRule{{Type: 'c', Major: 195, Minor: 255, Access: "rw"}}
+	if err := a.SetScopeWall(ctx, "p1", rules); err != nil {
+		t.Error(err)
+	}
+	if closed, is, err := a.ScopeWall(ctx, "p1"); err != nil || !closed || len(is) != 1 || is[0].Minor != 255 {
+		t.Errorf("its device rules are %v, %+v, %v", closed, is, err)
+	}
 	if _, err := ours.Write([]byte("go\n")); err != nil {
 		t.Fatal(err)
 	}

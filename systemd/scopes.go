@@ -273,9 +273,18 @@ func checkScope(s cgroup.Scope) error {
 	return s.Slice.Check()
 }
 
+// unitOf is what holds a lease's processes: a scope, or the service of one that nobody waits for.
+func (a *Adapter) unitOf(id string) (unit, kind string) {
+	if cg, ok := a.index.Path(id); ok && path.Base(cg) == programUnit(a.prefix, id) {
+		return path.Base(cg), "Service"
+	}
+	return scopeUnit(a.prefix, id), "Scope"
+}
+
 // ScopeWall reads the device rules of a scope back, as systemd was asked for them.
 func (a *Adapter) ScopeWall(ctx context.Context, id string) (closed bool, rules []cgroup.DeviceRule, err error) {
-	props, err := a.typed(ctx, scopeUnit(a.prefix, id), "Scope")
+	unit, kind := a.unitOf(id)
+	props, err := a.typed(ctx, unit, kind)
 	if is(err, "NoSuchUnit") {
 		return false, nil, fmt.Errorf("scope %s: %w", id, cgroup.ErrNotFound)
 	}
@@ -289,9 +298,10 @@ func (a *Adapter) ScopeWall(ctx context.Context, id string) (closed bool, rules 
 // SetScopeWall makes these the only devices that a scope that runs may open. A scope does not outlive the boot, and
 // neither do its properties.
 func (a *Adapter) SetScopeWall(ctx context.Context, id string, rules []cgroup.DeviceRule) error {
+	unit, _ := a.unitOf(id)
 	props := append([]sd.Property{prop("DevicePolicy", "closed")}, replaceDevices(devicesFor(rules))...)
 	err := a.bus.do(ctx, func(ctx context.Context, l *link) error {
-		return l.units.SetUnitPropertiesContext(ctx, scopeUnit(a.prefix, id), bool(runtime), props...)
+		return l.units.SetUnitPropertiesContext(ctx, unit, bool(runtime), props...)
 	})
 	if err != nil {
 		return fmt.Errorf("cannot set the device rules of scope %s: %w", id, err)
