@@ -88,7 +88,8 @@ func (e *Unknown) Error() string {
 	return fmt.Sprintf("cannot find the board %q: known are %s", e.Name, strings.Join(e.Known, ", "))
 }
 
-// Find reads one board by its short name, its file's name or the driver's name for it, in whatever case.
+// Find gives one board by its short name, its file's name or the driver's name for it, in whatever case, or by the
+// beginning of a short name that no other has.
 func Find(name string) (*Board, error) {
 	all, err := All()
 	if err != nil {
@@ -100,6 +101,10 @@ func Find(name string) (*Board, error) {
 				return b, nil
 			}
 		}
+	}
+	begins := slices.DeleteFunc(slices.Clone(all), func(b *Board) bool { return name == "" || !strings.HasPrefix(b.Short, strings.ToLower(name)) })
+	if len(begins) == 1 {
+		return begins[0], nil
 	}
 	e := &Unknown{Name: name}
 	for _, b := range all {

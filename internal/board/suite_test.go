@@ -367,6 +367,17 @@ func takesEveryPlan(t *testing.T, b *board.Board) {
 	}
 }
 
+func TestTheBeginningOfANameIsEnough(t *testing.T) {
+	if b, err := board.Find("H200"); err != nil || b.Short != "h200-141" {
+		t.Errorf("%v, %v", b, err)
+	}
+	for _, name := range []string{"a100", ""} {
+		if b, err := board.Find(name); err == nil {
+			t.Errorf("%q finds %s", name, b.Short)
+		}
+	}
+}
+
 func TestAnUnknownBoardIsAnsweredWithTheKnown(t *testing.T) {
 	_, err := board.Find("a101")
 	if err == nil || !strings.Contains(err.Error(), `cannot find the board "a101": known are a100-40, a100-80, a30,`) {
