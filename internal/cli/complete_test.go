@@ -54,7 +54,8 @@ func TestCompletion(t *testing.T) {
 		"boards":             {[]string{"mig", "plan", "--offline", "--model", "A"}, []string{"a100-40\tNVIDIA A100-SXM4-40GB", "a100-80\tNVIDIA A100-SXM4-80GB", "a30\tNVIDIA A30"}, noFiles},
 		"profiles, the last of a list": {
 			[]string{"mig", "plan", "--model", "a30", "--want", "4g.24gb,2g"},
-			[]string{"4g.24gb,2g.12gb\t11.7 GiB, 28 SMs", "4g.24gb,2g.12gb+me\t11.7 GiB, 28 SMs"}, ":6",
+			[]string{"4g.24gb,2g.12gb\t11.7 GiB, 28 SMs", "4g.24gb,2g.12gb+me\t11.7 GiB, 28 SMs"},
+			":6",
 		},
 		"profiles with their starts": {[]string{"mig", "plan", "--model", "a30", "--have", "2g.12gb@"}, []string{"2g.12gb@0\t11.7 GiB, 28 SMs", "2g.12gb@2\t11.7 GiB, 28 SMs"}, ":6"},
 		"profiles of no board":       {[]string{"mig", "plan", "--want", "2"}, nil, ":6"},

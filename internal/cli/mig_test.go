@@ -58,19 +58,23 @@ func TestThePlanInJSON(t *testing.T) {
 		want string // the object, by its keys in order
 	}{
 		"feasible": {
-			[]string{"--model", "a100-40", "--have", "3g.20gb@4!,1g.5gb@0", "--want", "3g.20gb,1g.5gb,1g.5gb"}, 0,
+			[]string{"--model", "a100-40", "--have", "3g.20gb@4!,1g.5gb@0", "--want", "3g.20gb,1g.5gb,1g.5gb"},
+			0,
 			`{"created":1,"destroyed":0,"disturbed":0,"feasible":true,"layout":[{"profile":"1g.5gb","size":1,"start":0},{"profile":"1g.5gb","size":1,"start":1},{"profile":"3g.20gb","size":4,"start":4}],"model":"a100-40","schema_version":1,"steps":[{"op":"create","profile":"1g.5gb","size":1,"start":1}]}`,
 		},
 		"infeasible": {
-			[]string{"--model", "a100-40", "--want", "4g.20gb,2g.10gb*2"}, 7,
+			[]string{"--model", "a100-40", "--want", "4g.20gb,2g.10gb*2"},
+			7,
 			`{"created":0,"destroyed":0,"disturbed":0,"feasible":false,"model":"a100-40","nearest":["4g.20gb","2g.10gb"],"reason":"by count they would fit (8 of 8 memory slices), but the placements that this GPU allows hold them in no arrangement","schema_version":1,"steps":[]}`,
 		},
 		"nothing fits": {
-			[]string{"--model", "a30", "--want", "7g.40gb"}, 7,
+			[]string{"--model", "a30", "--want", "7g.40gb"},
+			7,
 			`{"created":0,"destroyed":0,"disturbed":0,"feasible":false,"model":"a30","nearest":[],"reason":"cannot use MIG profile 7g.40gb: this GPU does not have it; it offers 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb","schema_version":1,"steps":[]}`,
 		},
 		"by what it must have": {
-			[]string{"--model", "h200-141", "--have", `[{"profile":"1g.18gb","start":6,"in_use":true}]`, "--want", `["1g.18gb",{"slices":1,"memory":">=20GiB"},{"profile":"3g.71gb","start":0}]`}, 0,
+			[]string{"--model", "h200-141", "--have", `[{"profile":"1g.18gb","start":6,"in_use":true}]`, "--want", `["1g.18gb",{"slices":1,"memory":">=20GiB"},{"profile":"3g.71gb","start":0}]`},
+			0,
 			`{"created":2,"destroyed":0,"disturbed":0,"feasible":true,"layout":[{"profile":"3g.71gb","size":4,"start":0},{"profile":"1g.35gb","size":2,"start":4},{"profile":"1g.18gb","size":1,"start":6}],"model":"h200-141","schema_version":1,"steps":[{"op":"create","profile":"3g.71gb","size":4,"start":0},{"op":"create","profile":"1g.35gb","size":2,"start":4}]}`,
 		},
 	} {
