@@ -75,6 +75,12 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.events = newBroker(d.now)
 	d.tuning.Store(tuningOf(s))
 	d.noteState(report)
+	d.lost = report.Lost
+	if d.lost { // Something may stand, and nobody knows what: so it is said until the node is given back.
+		if err := st.Update(func(s *store.State) error { s.Standing = true; return nil }); err != nil {
+			log.Error("cannot record that something may stand", "error", err)
+		}
+	}
 	if d.audits, err = ledger.Open(filepath.Join(s.StateDir, "audit"), "audit", ledger.Options{}); err != nil {
 		return nil, err
 	}

@@ -44,6 +44,9 @@ func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authorit
 		}
 		s.Epoch = epoch(p.node)
 		s.Standing = s.Standing || p.want.enforcing() || run
+		if p.want.enforcing() {
+			d.noteMade(s, p.want, p.node)
+		}
 		if p.released == "" {
 			noteFound(s, p.steps)
 		} else if !run {

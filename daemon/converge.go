@@ -260,6 +260,7 @@ func (d *Daemon) judge(node *observe.Node) {
 	}
 	d.conditions.replace("held", held)
 	d.conditions.replace("drift", drift)
+	d.judgeSlices(want, node, foreign)
 	d.conditions.replace("foreign", foreign)
 	d.conditions.replace("gpu", gpus)
 	d.judgeSoft(want, node)

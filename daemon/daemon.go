@@ -45,6 +45,7 @@ type Daemon struct {
 
 	books books // who is logged in and where units run; nil where nobody can tell
 
+	lost        bool // what an earlier life kept could not be read
 	closeHolder func()
 	visiting    sync.Mutex // one look and one start of a visitor at a time
 	victims     victims

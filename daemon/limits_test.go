@@ -12,6 +12,8 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -32,6 +34,12 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Da
 	t.Helper()
 	d := bare()
 	d.now = time.Now
+	st, _, err := store.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() }) // It is read only.
+	d.store = st
 	d.table = tableOf(t, lease.Config{Walls: noWalls{}}, "red", "part", uidAlice)
 	port := limiting{h: cgroup.Hierarchy{Mount: t.TempDir()}}
 	d.port, d.follow = port, cgroup.NewProcesses("a test")
@@ -114,5 +122,41 @@ func TestTheLoopTakesNoLimitBelowUse(t *testing.T) {
 	steps := d.planSlices(d.desired.Load(), node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
 	if len(steps) != 1 || steps[0].Disruption != step.Running {
 		t.Errorf("the steps are %+v", steps)
+	}
+}
+
+// A slice that no spec of ours asked for is shown and left alone; without a memory of what was ours, all are.
+func TestSlicesOfOthers(t *testing.T) {
+	red, blue := cgroup.SliceName{Tenant: "red"}, cgroup.SliceName{Tenant: "blue"}
+	for _, c := range []struct {
+		name  string
+		state store.State
+		lost  bool
+		want  []cgroup.Slice
+		gone  int // slices that would be removed
+	}{
+		{name: "a new node", want: []cgroup.Slice{}},
+		{name: "ours, and not wanted any more", state: store.State{Accepted: &store.Accepted{}, Made: map[string]bool{"red": true}}, want: []cgroup.Slice{}, gone: 1},
+		{name: "another was ours", state: store.State{Accepted: &store.Accepted{}, Made: map[string]bool{"blue": true}}, want: []cgroup.Slice{}},
+		{name: "wanted now", want: []cgroup.Slice{{Name: red, Closed: true}}},
+		{name: "the memory is lost", lost: true, want: []cgroup.Slice{{Name: blue}}, gone: 1},
+		{name: "nobody kept it", state: store.State{Accepted: &store.Accepted{}}, want: []cgroup.Slice{}, gone: 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, node := tenantRed(t, cgroup.Limits{}, map[string]string{})
+			d.lost = c.lost
+			if err := d.store.Update(func(s *store.State) error { *s = c.state; return nil }); err != nil {
+				t.Fatal(err)
+			}
+			gone := 0
+			for _, s := range d.planSlices(&desired{}, node, c.want) {
+				if s.Kind == isolation.KindRemove {
+					gone++
+				}
+			}
+			if gone != c.gone {
+				t.Errorf("%d slices go, want %d", gone, c.gone)
+			}
+		})
 	}
 }

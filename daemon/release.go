@@ -194,8 +194,12 @@ func (d *Daemon) standing(node *observe.Node, what string) (left, error) {
 			out.warnings = append(out.warnings, warnings...)
 		}
 	}
+	own, others := d.ownSlices(node, nil)
+	for i := range others {
+		out.warnings = append(out.warnings, fmt.Sprintf("the slice of %s was not made by gpushare: it stays", others[i].Name))
+	}
 	stop, _ := d.planMPS(&desired{}, node)
-	walls := slices.Concat(isolation.PlanRelease(node.Slices, d.port.Info(), d.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins), d.planMigration(&desired{}))
+	walls := slices.Concat(isolation.PlanRelease(own, d.port.Info(), d.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins), d.planMigration(&desired{}))
 	rest, err := d.planGiveBackRest()
 	if err != nil {
 		return out, err

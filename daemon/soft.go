@@ -101,7 +101,8 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 // planSlices plans the slices. Who uses them is looked at only when something is taken away: a look at every descriptor of
 // every process is not for a loop that finds nothing to do.
 func (d *Daemon) planSlices(want *desired, node *observe.Node, to []cgroup.Slice) []step.Step {
-	steps := isolation.Plan(to, node.Slices, d.port.Info())
+	own, _ := d.ownSlices(node, to)
+	steps := isolation.Plan(to, own, d.port.Info())
 	if !slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.Narrow }) {
 		return steps
 	}
@@ -113,7 +114,7 @@ func (d *Daemon) planSlices(want *desired, node *observe.Node, to []cgroup.Slice
 			use[name] = u
 		}
 	}
-	return isolation.PlanInUse(to, node.Slices, d.port.Info(), use)
+	return isolation.PlanInUse(to, own, d.port.Info(), use)
 }
 
 // stands tells whether a slice is there.

@@ -25,6 +25,8 @@ type State struct {
 	Operations uint64 `json:"operations,omitempty"`
 	// Standing tells that something of ours may stand on the node: a spec was enforced since the node was last given back.
 	Standing bool `json:"standing,omitempty"`
+	// Made names the slices that a spec asked for and that may be there: no other is ours to take away. nil: nobody kept it.
+	Made map[string]bool `json:"made"`
 	// Found is what the modes of GPUs were before we changed them the first time: what they are given back as.
 	Found map[gpu.UUID]Found `json:"found,omitempty"`
 }

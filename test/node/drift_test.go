@@ -1,7 +1,9 @@
 package node
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -184,5 +186,49 @@ func TestGuardDriftAndRelease(t *testing.T) {
 	nothing(t, l.Node)
 	if read() {
 		t.Error("the guard is back")
+	}
+}
+
+// A slice that somebody else made among ours is shown, and neither an apply nor a release takes it away.
+func TestSliceOfAnother(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, given)
+	found := slicesOf(t, n)
+	if len(found) == 0 {
+		t.Skip("there are no slices here: it takes root and a cgroup v2 hierarchy")
+	}
+	theirs := filepath.Join(filepath.Dir(found[0]), "theirs.slice")
+	if err := os.Mkdir(theirs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stays := func(after string) {
+		t.Helper()
+		if _, err := os.Stat(theirs); err != nil {
+			t.Errorf("after %s it is gone: %v", after, err)
+		}
+	}
+	if err := n.Client().Reload(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	stays("a look")
+	s := status(t, n)
+	if !slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
+		return c.Kind == "foreign" && strings.Contains(c.Message, "theirs")
+	}) {
+		t.Errorf("nobody is told of it: %+v", s.Node.Conditions)
+	}
+	apply(t, n, strings.Replace(given, "name: red", "name: rouge", 1))
+	stays("an apply")
+	if now := slicesOf(t, n); slices.ContainsFunc(now, func(s string) bool { return strings.HasSuffix(s, "/red.slice") }) {
+		t.Errorf("ours stays: %q", now)
+	}
+	r := n.CLI(soon(t), "release")
+	if r.Code != 0 || !strings.Contains(r.Err, "theirs was not made by gpushare") {
+		t.Errorf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	stays("a release")
+	if now := slicesOf(t, n); len(now) != 1 {
+		t.Errorf("left are %q", now)
 	}
 }
