@@ -9,6 +9,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
@@ -113,4 +114,19 @@ func (d *Daemon) judgeMPS(want *desired, node *observe.Node) {
 		bad[string(id)] = c
 	}
 	d.conditions.replace("mps", bad)
+}
+
+// servesMPS tells whether a process is a server of an MPS control daemon of ours. The control daemon is asked for its
+// servers only now and then; they are its children. Their name tells nothing: a tenant chooses what his is called.
+func servesMPS(m *mps.State, p procfs.Stat) bool {
+	return m != nil && (slices.Contains(m.Servers, p.PID) || m.PID > 0 && p.PPID == m.PID)
+}
+
+// isServingMPS is servesMPS for a process that is given by its pid. One that ended serves nobody.
+func isServingMPS(m *mps.State, pid int) bool {
+	if m == nil {
+		return false
+	}
+	p, err := procfs.Read(pid)
+	return err == nil && servesMPS(m, p)
 }

@@ -86,7 +86,7 @@ func (d *Daemon) picture() *picture {
 		host: d.host, adapter: d.adapterText(), now: d.now(), node: d.samples.over(d.observer.Last()), desired: want,
 		leases: d.table.List(), granted: d.table.Granted(), held: d.held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: d.conditions.list(), limits: map[string][]api.LimitStatus{},
-		owner: d.ownerOf, command: procfs.Name, foreign: func(id gpu.UUID, in *gpu.Instance) bool { return !d.ours(id, in) },
+		owner: d.ownerOf, command: procfs.Name, servesMPS: isServingMPS, foreign: func(id gpu.UUID, in *gpu.Instance) bool { return !d.ours(id, in) },
 	}
 	p.container = func(k grantKey) *api.ContainerUse { return d.containerUse(p.node.Slices, k) }
 	if ch := d.changing.Load(); ch != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/mps"
 )
 
 // picture is all that status is made of. It is gathered once and rendered without asking anybody again.
@@ -28,6 +29,7 @@ type picture struct {
 	limits     map[string][]api.LimitStatus // by tenant
 	owner      func(pid int) (lease string, ok bool)
 	command    func(pid int) string
+	servesMPS  func(m *mps.State, pid int) bool
 	container  func(grantKey) *api.ContainerUse
 	foreign    func(id gpu.UUID, in *gpu.Instance) bool
 }
@@ -83,8 +85,7 @@ func (p *picture) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUStatus 
 	}
 	for i := range g.Processes {
 		st := p.process(&g.Processes[i], tenantOf)
-		// The control daemon is asked for its servers only now and then: their name tells it at once.
-		if g.MPS != nil && (slices.Contains(g.MPS.Servers, st.PID) || strings.HasPrefix(st.Command, "nvidia-cuda-mps")) {
+		if p.servesMPS(g.MPS, st.PID) {
 			st.Kind = "mps-server"
 		}
 		out.Processes = append(out.Processes, st)

@@ -24,7 +24,7 @@ func scene() *picture {
 	p := &picture{
 		host: "h", adapter: "cgroupfs", now: time.Unix(1000, 0), desired: want, granted: map[gpu.UUID][]api.GrantedMemory{},
 		held: map[gpu.UUID]string{}, busyGPUs: map[gpu.UUID]bool{}, limits: map[string][]api.LimitStatus{},
-		foreign: func(gpu.UUID, *gpu.Instance) bool { return false },
+		foreign: func(gpu.UUID, *gpu.Instance) bool { return false }, servesMPS: isServingMPS,
 	}
 	n := &observe.Node{GPUs: []observe.GPU{
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0", Index: 0}, MIG: gpu.MIGState{Capable: true, Current: true, Pending: true}}, Profiles: a100()},

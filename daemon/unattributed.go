@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -114,7 +113,7 @@ func (d *Daemon) strays(ctx context.Context, want *desired) []stray {
 				quiet, read = d.quietUnits(ctx, want), true
 			}
 			s := stray{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, gpu: g.Identity.UUID, index: g.Identity.Index}
-			s.spared = d.spareStray(g.MPS != nil && slices.Contains(g.MPS.Servers, p.PID), st, quiet)
+			s.spared = d.spareStray(servesMPS(g.MPS, st), st, quiet)
 			out = append(out, s)
 		}
 	}
@@ -142,7 +141,7 @@ func (d *Daemon) quietUnits(ctx context.Context, want *desired) []string {
 
 // spareStray says why a process is not stopped whatever the spec says; empty when it may be.
 func (d *Daemon) spareStray(mps bool, st procfs.Stat, quiet []string) string {
-	if mps || strings.HasPrefix(st.Name, "nvidia-cuda-mps") || st.PID == d.driver.Status().PID {
+	if mps || st.PID == d.driver.Status().PID {
 		return ourOwn
 	}
 	// Root's are services of the system: monitoring, a display, another job manager. Who installs those knows why.
