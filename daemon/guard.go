@@ -223,7 +223,7 @@ func (d *Daemon) guardsWanted(want *desired, node *observe.Node, going []step.St
 	if err != nil {
 		return nil, nil, err
 	}
-	if node.DriverErr != nil {
+	if blind(node) {
 		return d.guardsBlind(&hw, node), nil, nil
 	}
 	var visitors []isolation.Visitor
@@ -293,7 +293,11 @@ func (d *Daemon) guarded(l *lease.Lease) bool {
 	return l.Held == lease.HeldUnit || d.logins.logins != "" && cg != "" && cgroup.Below(cg, d.logins.logins)
 }
 
-// guardsBlind is what should stand while the driver does not answer: what does, and where nothing does, everything closed.
+// blind tells whether no GPU was ever seen, because the driver does not answer. One that answered before is believed: the
+// numbers of its GPUs are what they were.
+func blind(node *observe.Node) bool { return node.DriverErr != nil && len(node.GPUs) == 0 }
+
+// guardsBlind is what should stand while no GPU is known: what does, and where nothing does, everything closed.
 func (d *Daemon) guardsBlind(hw *isolation.Hardware, node *observe.Node) []devices.State {
 	states := slices.Clone(node.Guards)
 	if d.logins.logins != "" && !slices.ContainsFunc(states, func(s devices.State) bool { return s.Cgroup == d.logins.logins }) {
@@ -362,7 +366,7 @@ func (d *Daemon) mendGuards(ctx context.Context, want *desired, node *observe.No
 // regard makes the guards fit the leases now: one more, or one less. Whoever is told that he has a GPU can open it.
 func (d *Daemon) regard(more *lease.Lease, less string) error {
 	want, node := d.desired.Load(), d.observer.Last()
-	if !want.enforcing() || !want.guarding() || !d.logins.able {
+	if !want.enforcing() || !want.guarding() || !d.logins.able || blind(node) {
 		return nil
 	}
 	writes, err := d.logins.Replace(func() ([]devices.State, error) {
