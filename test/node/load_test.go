@@ -98,11 +98,9 @@ func TestManyLeasesAtOnce(t *testing.T) {
 	apply(t, n, strings.ReplaceAll(shared, "memory: 8GiB}}", "memory: 8GiB}, leases: 200}"))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	devices, cgroups := wallsHere(t, n)
-	s := &sampler{pids: map[int]bool{}}
-	if cgroups {
-		s.under = "/gpushare-" + filepath.Base(n.Dir)[len("gpushare-"):] + "/red.slice/part.slice/"
-	}
+	devices, under := wallsHere(t, n)
+	cgroups := under != ""
+	s := &sampler{pids: map[int]bool{}, under: under}
 	looking, stopLooking := context.WithCancel(ctx)
 	var sampling sync.WaitGroup
 	if cgroups {
@@ -192,8 +190,8 @@ func TestManyLeasesAtOnce(t *testing.T) {
 	}
 }
 
-// wallsHere tells whether leases have walls of devices and cgroups here.
-func wallsHere(t *testing.T, n *harness.Node) (devices, cgroups bool) {
+// wallsHere tells whether leases have walls of devices here, and below which cgroup they are, if any.
+func wallsHere(t *testing.T, n *harness.Node) (devices bool, under string) {
 	t.Helper()
 	job, id := begin(t, n, "red", "part", "sleep", "60")
 	l := leaseByID(status(t, n), id)
@@ -201,7 +199,11 @@ func wallsHere(t *testing.T, n *harness.Node) (devices, cgroups bool) {
 		t.Fatal(r.Err)
 	}
 	job.Kill()
-	return l.Walls.Devices && n.RealNodes, l.Walls.Cgroup != ""
+	if l.Walls.Cgroup == "" {
+		return false, ""
+	}
+	scope := filepath.Dir(l.Walls.Cgroup)
+	return l.Walls.Devices && n.RealNodes, filepath.Dir(scope) + "/"
 }
 
 // Those that nobody waits for, many at once, and the daemon killed in the middle: whoever was told an id finds it.
