@@ -12,6 +12,12 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 if [ -z "$destdir" ]; then
 	GPUSHARE="$prefix/bin/gpushare" "$here/scripts/prerm" remove
+	if [ -d /run/systemd/system ]; then
+		# Else the links that enabled them would stay, to nothing.
+		for unit in "$here"/systemd/*.service "$here"/systemd/*.socket; do
+			systemctl --quiet --no-reload disable "$(basename "$unit")" || true
+		done
+	fi
 fi
 
 for file in bin/gpushare sbin/gpushared lib/sysusers.d/gpushare.conf lib/tmpfiles.d/gpushare.conf \

@@ -44,6 +44,7 @@ check_release_all() {
 no_slices() { [ -z "$(systemctl list-units --no-legend --plain 'gpushare-*.slice')" ]; }
 
 check_removal() {
+	rm -rf /etc/systemd/system/gpushared.service.d # The lab's own.
 	/opt/lab/packaging/uninstall.sh "" /usr
 	until_true 30 nothing_runs
 }
