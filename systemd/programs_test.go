@@ -47,11 +47,13 @@ func TestProgramLife(t *testing.T) {
 	}{{"fails", "exit 3", true, 3}, {"succeeds", "exit 0", true, 0}, {"is killed", "kill -9 $$", false, 9}} {
 		t.Run(c.name, func(t *testing.T) {
 			testProgram(t, a, c.then, c.exited, c.code)
-			for name := range f.units {
-				if strings.HasSuffix(name, ".service") {
-					t.Errorf("%s is still loaded", name)
+			f.set(func() {
+				for name := range f.units {
+					if strings.HasSuffix(name, ".service") {
+						t.Errorf("%s is still loaded", name)
+					}
 				}
-			}
+			})
 		})
 	}
 	started := strings.Join(f.taken(), "\n")
