@@ -19,7 +19,7 @@ type boot struct {
 // story is what every system lives through on one disk. Phases of one boot see what those before them left.
 func story() []boot {
 	return []boot{
-		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "visit", "detach", "guard", "keep"}},
+		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "visit", "detach", "leave", "guard", "keep"}},
 		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-guard", "limits", "release", "removal"}},
 	}
 }
