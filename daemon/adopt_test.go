@@ -56,6 +56,7 @@ type lodge struct {
 	books *bookkeeper
 	h     cgroup.Hierarchy
 	top   string
+	die   func() // ends this life of the daemon
 }
 
 func newLodge(t *testing.T) *lodge {
@@ -95,9 +96,14 @@ func newLodge(t *testing.T) *lodge {
 	ctx, stop := context.WithCancel(t.Context())
 	d.ctx = ctx
 	x := &lodge{Daemon: d, t: t, books: b, h: h, top: "/gpushare-lodge-" + strconv.Itoa(os.Getpid()) + strings.ToLower(t.Name())}
-	t.Cleanup(func() {
+	x.die = func() {
 		stop()
 		d.goroutines.Wait()
+		d.ctx, stop = context.WithCancel(t.Context())
+	}
+	t.Cleanup(func() {
+		x.die()
+		stop()
 		end, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := h.Kill(end, x.top); err != nil {
@@ -330,6 +336,7 @@ func TestAdoptedIsFoundAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	x.die()
 	// Another life: what it has is the record and the cgroups.
 	x.Daemon.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{})
 	x.table = lease.New(lease.Config{Walls: walls{x.Daemon}, Changed: x.leaseChanged, Noticed: x.noticed})
