@@ -161,7 +161,7 @@ func (d *Daemon) handlers() engine.Handlers {
 		isolation.KindGuard: &isolation.GuardHandler{Guards: d.logins},
 		mps.KindStart:       control, mps.KindStop: control,
 		KindComputeMode: computeMode{d.driver}, KindLeaseStop: leaseStop{d}, KindLeaseRelease: leaseStop{d},
-		KindCDIRemove: giveBack{d}, KindUnlimit: giveBack{d}, KindMigration: migrationPolicy{d},
+		KindCDIRemove: giveBack{d}, KindUnlimit: giveBack{d}, KindAllowMove: giveBack{d}, KindMigration: migrationPolicy{d},
 	}
 }
 

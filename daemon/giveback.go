@@ -17,7 +17,14 @@ import (
 const (
 	KindCDIRemove = "cdi.remove"    // no arguments
 	KindUnlimit   = "logins.remove" // no arguments
+	KindAllowMove = "policy.remove" // no arguments
 )
+
+// mover is an adapter that can deny leaving a lease by the bus.
+type mover interface {
+	MigrationDenied() (bool, error)
+	AllowMigration(ctx context.Context) error
+}
 
 // planGiveBackRest is the steps for what the node has of those.
 func (d *Daemon) planGiveBackRest() ([]step.Step, error) {
@@ -38,6 +45,15 @@ func (d *Daemon) planGiveBackRest() ([]step.Step, error) {
 	}
 	if users > 0 {
 		add(KindUnlimit, fmt.Sprintf("take the memory limits of the logins of %d users back", users))
+	}
+	if p, ok := d.port.(mover); ok {
+		denied, err := p.MigrationDenied()
+		if err != nil {
+			return nil, err
+		}
+		if denied {
+			add(KindAllowMove, "take the bus policy away that denies leaving a lease")
+		}
 	}
 	return out, nil
 }
@@ -70,6 +86,10 @@ type giveBack struct{ d *Daemon }
 
 // Applied tells whether nothing of the kind is left.
 func (h giveBack) Applied(_ context.Context, s step.Step) (bool, error) {
+	if p, ok := h.d.port.(mover); ok && s.Kind == KindAllowMove {
+		denied, err := p.MigrationDenied()
+		return err == nil && !denied, err
+	}
 	if s.Kind == KindCDIRemove {
 		files, err := h.d.cdiFiles()
 		return err == nil && len(files) == 0, err
@@ -80,6 +100,9 @@ func (h giveBack) Applied(_ context.Context, s step.Step) (bool, error) {
 
 // Do takes it back, whatever the driver says.
 func (h giveBack) Do(ctx context.Context, s step.Step) error {
+	if p, ok := h.d.port.(mover); ok && s.Kind == KindAllowMove {
+		return p.AllowMigration(ctx)
+	}
 	if s.Kind == KindCDIRemove {
 		h.d.cdi.mu.Lock()
 		defer h.d.cdi.mu.Unlock()
