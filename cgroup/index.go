@@ -21,7 +21,10 @@ func (x *Index) Register(id, cg string) {
 	if x.ids == nil {
 		x.ids, x.paths = map[string]string{}, map[string]string{}
 	}
-	delete(x.ids, x.paths[id])
+	x.forgetLocked(id)
+	if other, ok := x.ids[cg]; ok {
+		delete(x.paths, other) // A scope that ended unseen had this cgroup before.
+	}
 	x.ids[cg], x.paths[id] = id, cg
 }
 
@@ -29,6 +32,10 @@ func (x *Index) Register(id, cg string) {
 func (x *Index) Forget(id string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.forgetLocked(id)
+}
+
+func (x *Index) forgetLocked(id string) {
 	delete(x.ids, x.paths[id])
 	delete(x.paths, id)
 }

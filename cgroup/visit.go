@@ -224,6 +224,9 @@ func (v *Visitors) Leaf(string) (string, error) { return "", errVisitor }
 // at scopes of other adapters.
 func (v *Visitors) Owner(pid int) (string, bool) { return v.index.Owner(pid) }
 
+// Census lists the processes of all scopes.
+func (v *Visitors) Census() map[int]string { return v.index.Census(v.h) }
+
 // At tells which scope's cgroup the cgroup is or is below.
 func (v *Visitors) At(cg string) (id string, ok bool) { return v.index.lookup([]byte(cg)) }
 

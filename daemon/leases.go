@@ -456,6 +456,38 @@ func (d *Daemon) ownerOf(pid int) (string, bool) {
 	return d.visitors.Owner(pid)
 }
 
+// manyProcesses is from how many on all of them are listed at once: one read for each would take longer.
+const manyProcesses = 64
+
+// owners is ownerOf for about so many processes, as of now.
+func (d *Daemon) owners(about int) func(pid int) (string, bool) {
+	if about < manyProcesses {
+		return d.ownerOf
+	}
+	held, visiting := censusOf(d.port), censusOf(d.visitors)
+	return func(pid int) (string, bool) {
+		if id, ok := held(pid); ok {
+			return id, true
+		}
+		if d.port != cgroup.Port(d.follow) {
+			if id, ok := d.follow.Owner(pid); ok {
+				return id, true
+			}
+		}
+		return visiting(pid)
+	}
+}
+
+// censusOf asks for all at once where the adapter can.
+func censusOf(p cgroup.Port) func(pid int) (string, bool) {
+	c, ok := p.(cgroup.Census)
+	if !ok {
+		return p.Owner
+	}
+	all := c.Census()
+	return func(pid int) (string, bool) { id, ok := all[pid]; return id, ok }
+}
+
 // saveLeases keeps the table until the next boot, before anybody is told of a lease.
 func (d *Daemon) saveLeases(_ context.Context, state []byte) error {
 	d.saveEndings()

@@ -113,9 +113,10 @@ func (d *Daemon) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Leas
 	}
 	d.samples.put(id, sample)
 	seen := map[int]bool{}
+	ownerOf := d.owners(len(sample.processes))
 	for i := range sample.processes {
 		p := &sample.processes[i]
-		owner, ok := d.ownerOf(p.PID)
+		owner, ok := ownerOf(p.PID)
 		u := used[owner]
 		if !ok || u == nil {
 			continue
@@ -308,8 +309,9 @@ func (d *Daemon) stillOver(ctx context.Context, id gpu.UUID, a quota.MemoryActio
 	tenant, grant := splitAccount(a.Account)
 	var sum uint64
 	seen := map[int]bool{}
+	ownerOf := d.owners(len(processes))
 	for _, p := range processes {
-		owner, ok := d.ownerOf(p.PID)
+		owner, ok := ownerOf(p.PID)
 		if !ok || p.Memory == nil || seen[p.PID] {
 			continue
 		}

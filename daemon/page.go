@@ -86,9 +86,14 @@ func (d *Daemon) picture() *picture {
 		host: d.host, adapter: d.adapterText(), now: d.now(), node: d.samples.over(d.observer.Last()), desired: want,
 		leases: d.table.List(), granted: d.table.Granted(), held: d.held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: d.conditions.list(), limits: map[string][]api.LimitStatus{},
-		owner: d.ownerOf, command: procfs.Name, servesMPS: isServingMPS, foreign: func(id gpu.UUID, in *gpu.Instance) bool { return !d.ours(id, in) },
+		command: procfs.Name, servesMPS: isServingMPS, foreign: func(id gpu.UUID, in *gpu.Instance) bool { return !d.ours(id, in) },
 	}
 	p.container = func(k grantKey) *api.ContainerUse { return d.containerUse(p.node.Slices, k) }
+	shown := 0
+	for i := range p.node.GPUs {
+		shown += len(p.node.GPUs[i].Processes)
+	}
+	p.owner = d.owners(shown)
 	if ch := d.changing.Load(); ch != nil {
 		p.changing, p.busyGPUs = ch.operation, ch.gpus
 	}

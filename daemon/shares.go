@@ -213,7 +213,8 @@ func (sl *slicer) look(ctx context.Context, d *Daemon, id gpu.UUID) {
 	if err != nil {
 		return
 	}
-	owner := func(pid int) string { lease, _ := d.ownerOf(pid); return lease }
+	ownerOf := d.owners(len(list))
+	owner := func(pid int) string { lease, _ := ownerOf(pid); return lease }
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	// The driver's times are of the wall clock, in microseconds.

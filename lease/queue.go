@@ -76,19 +76,37 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 			Held: r.Held, Cgroup: r.Cgroup, Unit: r.Unit, By: r.By, Key: r.Key,
 		},
 	}
+	waits := t.waitingLocked(r.UID)
 	t.queue = append(t.queue, k)
 	t.evaluateLocked()
-	if !k.done && r.Wait == nil {
+	if tooMany := waits >= maxWaiting && !r.Admin; !k.done && (r.Wait == nil || tooMany) {
 		waiting := k.waiting
 		k.failLocked(nil)
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
 		t.evaluateLocked() // what it claimed is the others' again
+		if tooMany && r.Wait != nil {
+			return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot wait for a lease of %s: you wait for %d already", tenant, waits), Hint: "let some of them end, or be placed, first"}
+		}
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting), Hint: "wait for a place with --wait"}
 	}
 	if !k.done {
 		t.changedLocked(&k.lease)
 	}
 	return k, nil
+}
+
+// maxWaiting is how many places one user may wait for at once: every change of the node looks at everybody who waits.
+const maxWaiting = 64
+
+// waitingLocked counts the tickets of a user who waits.
+func (t *Table) waitingLocked(uid int) int {
+	n := 0
+	for _, k := range t.queue {
+		if k.request.UID == uid && !k.request.Admin {
+			n++
+		}
+	}
+	return n
 }
 
 // takenLocked tells whether an id is known.

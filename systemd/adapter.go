@@ -208,6 +208,9 @@ func (a *Adapter) KillScope(ctx context.Context, id string) error {
 // Owner tells which scope holds the process.
 func (a *Adapter) Owner(pid int) (string, bool) { return a.index.Owner(pid) }
 
+// Census lists the processes of all scopes.
+func (a *Adapter) Census() map[int]string { return a.index.Census(a.h) }
+
 // Leaf is the scope's inner cgroup.
 func (a *Adapter) Leaf(id string) (string, error) {
 	scope, err := a.scope(id)

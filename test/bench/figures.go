@@ -35,7 +35,7 @@ func (b *bench) all(ctx context.Context) ([]Figure, error) {
 		return nil, fmt.Errorf("cannot apply the large spec: %s", r.Err)
 	}
 	for _, part := range []func(context.Context, *harness.Node) ([]Figure, error){
-		startToReady, convergeAgain, statusLoad, commandLine, runToExec, memoryAndIdle,
+		startToReady, convergeAgain, statusLoad, commandLine, runToExec, memoryAndIdle, attribution,
 	} {
 		f, err := part(ctx, n)
 		if err != nil {

@@ -1,0 +1,270 @@
+package cgroup
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// somePath draws a path of few names, some of which begin like others.
+func somePath(t *rapid.T, label string) string {
+	parts := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "ab", "a.scope", "a.scopes", "b", "run"}), 1, 4).Draw(t, label)
+	return "/" + strings.Join(parts, "/")
+}
+
+// innermost is lookup as it is meant: of the registered cgroups that hold the path, the one with most parts.
+func innermost(ids map[string]string, cg string) string {
+	best, most := "", 0
+	for top, id := range ids {
+		want, have := strings.Split(top, "/"), strings.Split(cg, "/")
+		if len(want) <= len(have) && slices.Equal(want, have[:len(want)]) && len(want) > most {
+			best, most = id, len(want)
+		}
+	}
+	return best
+}
+
+// The index against a plain map: whatever is registered and forgotten, in whatever order.
+func TestIndexIsAMap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var x Index
+		ids := map[string]string{} // by path
+		for range rapid.IntRange(0, 12).Draw(t, "steps") {
+			id := rapid.SampledFrom([]string{"one", "two", "three"}).Draw(t, "id")
+			maps.DeleteFunc(ids, func(_, other string) bool { return other == id })
+			if rapid.Bool().Draw(t, "register") {
+				cg := somePath(t, "at")
+				ids[cg] = id // Whoever had it before has it no more.
+				x.Register(id, cg)
+			} else {
+				x.Forget(id)
+			}
+			asked := somePath(t, "asked")
+			if got, ok := x.lookup([]byte(asked)); got != innermost(ids, asked) || ok != (got != "") {
+				t.Fatalf("%s is of %q (%v), want %q of %v", asked, got, ok, innermost(ids, asked), ids)
+			}
+			if got, want := x.IDs(), slices.Collect(maps.Values(ids)); len(got) != len(want) {
+				t.Fatalf("registered are %v, want %v", got, want)
+			}
+			for cg, id := range ids {
+				if got, ok := x.Path(id); !ok || got != cg {
+					t.Fatalf("%s is at %q, want %q", id, got, cg)
+				}
+			}
+		}
+	})
+}
+
+// The census and the single look agree about every process, in a tree of plain folders.
+func TestCensusAgreesWithOwner(t *testing.T) {
+	mount := t.TempDir()
+	round := 0
+	rapid.Check(t, func(t *rapid.T) {
+		round++
+		h := Hierarchy{Mount: filepath.Join(mount, strconv.Itoa(round))}
+		at := map[int]string{}
+		for pid := 1; pid <= rapid.IntRange(1, 12).Draw(t, "processes"); pid++ {
+			at[pid*1000] = somePath(t, "at")
+		}
+		procs := map[string][]string{}
+		for pid, cg := range at {
+			for d := cg; d != "/"; d = path.Dir(d) {
+				procs[d] = append(procs[d], nil...)
+			}
+			procs[cg] = append(procs[cg], strconv.Itoa(pid))
+		}
+		for cg, pids := range procs {
+			if err := os.MkdirAll(h.Dir(cg), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			text := strings.Join(append(pids, "0", ""), "\n")
+			if err := os.WriteFile(filepath.Join(h.Dir(cg), "cgroup.procs"), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var x Index
+		for i := range rapid.IntRange(0, 4).Draw(t, "scopes") {
+			x.Register(fmt.Sprint("l-", i), somePath(t, "scope"))
+		}
+		got := x.Census(h)
+		for pid, cg := range at {
+			id, ok := x.lookup([]byte(cg))
+			if census, seen := got[pid]; census != id || seen != ok {
+				t.Fatalf("process %d in %s is of %q, the census says %q", pid, cg, id, census)
+			}
+		}
+		if _, zero := got[0]; zero {
+			t.Fatal("the census has a process without a pid")
+		}
+	})
+}
+
+func TestCensusOfRealProcesses(t *testing.T) {
+	tree := newTree(t)
+	ctx := within(t, 20*time.Second)
+	want := map[int]string{}
+	for _, id := range []string{"l-1", "l-2"} {
+		p, release := spawnHeld(t, "sleep 60 & sleep 60")
+		if _, err := tree.StartScope(ctx, train(id, p)); err != nil {
+			t.Fatal(err)
+		}
+		release()
+		eventually(t, "it starts its own", func() bool {
+			members, err := tree.Members(ctx, id)
+			for _, m := range members {
+				want[m.PID] = id
+			}
+			return err == nil && len(members) == 3
+		})
+	}
+	// One of them in a cgroup of its own below.
+	leaf, err := tree.Leaf("l-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nested := path.Join(leaf, "mine")
+	if err := mkdir(tree.Hierarchy().Dir(nested)); err != nil {
+		t.Fatal(err)
+	}
+	members, err := tree.Members(ctx, "l-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.Hierarchy().Place(members[0], nested); err != nil {
+		t.Fatal(err)
+	}
+	if got := tree.Census(); !maps.Equal(got, want) {
+		t.Errorf("the census is %v, want %v", got, want)
+	}
+	for pid, id := range want {
+		if got, ok := tree.Owner(pid); !ok || got != id {
+			t.Errorf("process %d is of %q, want %q", pid, got, id)
+		}
+	}
+	if err := tree.KillScope(ctx, "l-1"); err != nil {
+		t.Fatal(err)
+	}
+	maps.DeleteFunc(want, func(_ int, id string) bool { return id == "l-1" })
+	if got := tree.Census(); !maps.Equal(got, want) {
+		t.Errorf("after one ended the census is %v, want %v", got, want)
+	}
+}
+
+// A pid that comes back is whoever has it now, wherever that one is.
+func TestOwnerOfAPIDThatCameBack(t *testing.T) {
+	tree := newTree(t)
+	ctx := within(t, 20*time.Second)
+	p, release := spawnHeld(t, "exit")
+	if _, err := tree.StartScope(ctx, train("l-1", p)); err != nil {
+		t.Fatal(err)
+	}
+	if id, ok := tree.Owner(p.PID); !ok || id != "l-1" {
+		t.Fatalf("process %d is of %q", p.PID, id)
+	}
+	release()
+	eventually(t, "it ends", func() bool { _, err := procfs.Read(p.PID); return err != nil })
+	again := samePID(t, p)
+	if id, ok := tree.Owner(again.PID); ok {
+		t.Errorf("a process that got the pid of another is of %q", id)
+	}
+	if len(tree.Census()) != 0 {
+		t.Errorf("the census has it too: %v", tree.Census())
+	}
+	// What is known of the old one does not reach the new one.
+	if held, err := procfs.OpenPidfd(p.PID, p.Start); err == nil {
+		held.Close()
+		t.Error("the old process can be signalled, and that is the new one")
+	}
+	if _, err := tree.StartScope(ctx, train("l-2", p)); err == nil {
+		t.Error("the new process was walled in for the old one")
+	}
+	if at, err := procfs.Cgroup(again.PID); err != nil || Below(at, tree.Top()) {
+		t.Errorf("the new process is in %s, %v", at, err)
+	}
+}
+
+// samePID starts a process that has the pid of one that ended, and another start time.
+func samePID(t *testing.T, old Process) Process {
+	t.Helper()
+	ctx := within(t, 20*time.Second)
+	for ctx.Err() == nil {
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", fmt.Append(nil, old.PID-1), 0); err != nil {
+			t.Skipf("this kernel does not let a pid be chosen: %v", err)
+		}
+		p := start(t, exec.Command("sleep", "60"))
+		if p.PID == old.PID && p.Start != old.Start {
+			return p
+		}
+		// One that started within the same clock tick is as good as the old one; others were faster otherwise.
+		pause(10 * time.Millisecond)
+	}
+	t.Skipf("others were always faster to take pid %d", old.PID)
+	return Process{}
+}
+
+// BenchmarkCensus attributes 1000 real processes in 50 scopes, and says what 10 000 would take: in proportion.
+func BenchmarkCensus(b *testing.B) {
+	tree := newTree(b)
+	const scopes, each = 50, 20
+	for i := range scopes {
+		benchProcesses(b, tree, "l-"+strconv.Itoa(i), each)
+	}
+	if n := len(tree.Census()); n != scopes*each {
+		b.Fatalf("%d processes, want %d", n, scopes*each)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		tree.Census()
+	}
+	b.ReportMetric(b.Elapsed().Seconds()*1000/float64(b.N)*10, "ms/10000-processes")
+}
+
+// benchProcesses starts a scope with so many processes.
+func benchProcesses(b *testing.B, tree *Tree, id string, n int) {
+	b.Helper()
+	cmd := exec.Command("sh", "-c", fmt.Sprintf("read x; i=1; while [ $i -lt %d ]; do (read y <&3) & i=$((i+1)); done; echo up; read y <&3", n))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, w, err := os.Pipe() // They end with its other end.
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd.ExtraFiles = []*os.File{r}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	r.Close()
+	b.Cleanup(func() {
+		w.Close()
+		_ = cmd.Wait() // It may have been killed.
+	})
+	at, err := procfs.Start(cmd.Process.Pid)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := tree.StartScope(b.Context(), train(id, Process{PID: cmd.Process.Pid, Start: at})); err != nil {
+		b.Fatal(err)
+	}
+	in.Close()
+	if _, err := out.Read(make([]byte, 8)); err != nil {
+		b.Fatal(err)
+	}
+}

@@ -1,0 +1,54 @@
+package lease
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// One user who asks for ever more gets so many places in the queue and no more; others and administrators wait on.
+func TestOneUserCannotFillTheQueue(t *testing.T) {
+	tab, _ := table(t, View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive)}, Grants: []Grant{
+		with(exclusive("red", "whole", 1), func(g *Grant) { n := 500; g.Spec.Leases = &n }), exclusive("blue", "whole", 1),
+	}})
+	var forever time.Duration
+	ask := func(tenant string, uid int, admin bool) (*Ticket, error) {
+		return tab.Submit(Request{Tenant: tenant, Member: []string{tenant}, UID: uid, Admin: admin, Wait: &forever})
+	}
+	var all []*Ticket
+	for i := range 2 + maxWaiting {
+		k, err := ask("red", 1001, false)
+		if err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		all = append(all, k)
+	}
+	_, err := ask("red", 1001, false)
+	var e *api.Error
+	if !errors.As(err, &e) || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, "already") || e.Hint == "" {
+		t.Errorf("one more is answered with %v", err)
+	}
+	if n := len(tab.List()); n != 2+maxWaiting {
+		t.Errorf("%d leases are in the table", n)
+	}
+	for _, other := range []struct {
+		tenant string
+		uid    int
+		admin  bool
+	}{{"red", 1002, false}, {"blue", 1003, false}, {"red", 1001, true}} {
+		if _, err := ask(other.tenant, other.uid, other.admin); err != nil {
+			t.Errorf("%+v is kept out: %v", other, err)
+		}
+	}
+	// Whoever leaves makes room for one.
+	all[len(all)-1].Cancel()
+	if _, err := ask("red", 1001, false); err != nil {
+		t.Errorf("after one left: %v", err)
+	}
+	if _, err := ask("red", 1001, false); err == nil {
+		t.Error("there is room for two")
+	}
+}
