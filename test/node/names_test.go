@@ -20,10 +20,10 @@ const (
 	remoteGID = 471101
 )
 
-// directory writes a getent in the node's own folder, and replaces it as a whole.
+// directory writes the getent that the node's daemon asks, and replaces it as a whole.
 func directory(t *testing.T, n *harness.Node, script string) {
 	t.Helper()
-	file := filepath.Join(n.Dir, "getent")
+	file := n.Settings["getent"]
 	if err := os.WriteFile(file+".new", []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -42,17 +42,11 @@ func answers(lines ...string) string {
 	return s + "esac; done; exit $missing"
 }
 
+// inDirectory prepares a node whose daemon asks a directory of the test's own.
 func inDirectory(t *testing.T) *harness.Node {
 	t.Helper()
 	n := newNode(t, quick)
-	// Its cgroups are named for it, and other tests have a folder 001 too.
-	dir, err := os.MkdirTemp(t.TempDir(), "gpushare-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.Dir = dir
-	open(t, n.Dir)
-	n.Settings = map[string]string{"getent": filepath.Join(n.Dir, "getent"), "converge_every": "1s"}
+	n.Settings = map[string]string{"getent": filepath.Join(t.TempDir(), "getent"), "converge_every": "1s"}
 	return n
 }
 

@@ -26,6 +26,8 @@ const probeEnv = "GPUSHARE_TEST_PROBE"
 // probe is one request, and where to.
 type probe struct {
 	Socket, Method, Path, Body string
+
+	Flood string // many of a kind instead, until it is killed
 }
 
 // reply is what came of it. Of an answer that does not end only the beginning is kept.
@@ -41,6 +43,8 @@ func TestMain(m *testing.M) {
 		r := reply{}
 		if err := json.Unmarshal([]byte(text), &p); err != nil {
 			r.Error = err.Error()
+		} else if p.Flood != "" {
+			p.flood()
 		} else {
 			r = p.make()
 		}
@@ -126,7 +130,7 @@ func (who person) asks(t *testing.T, n *harness.Node, method, path, body string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := json.Marshal(probe{n.Socket(), method, path, body})
+	text, err := json.Marshal(probe{Socket: n.Socket(), Method: method, Path: path, Body: body})
 	if err != nil {
 		t.Fatal(err)
 	}
