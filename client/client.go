@@ -42,10 +42,9 @@ func (c *Client) socket() string {
 
 func (c *Client) client() *http.Client {
 	c.once.Do(func() {
-		var d net.Dialer
 		c.http = &http.Client{Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return d.DialContext(ctx, "unix", c.socket())
+				return Dial(ctx, c.socket())
 			},
 			MaxIdleConnsPerHost: 4,
 			IdleConnTimeout:     idleTimeout,

@@ -39,6 +39,7 @@ func peerFrom(ctx context.Context) (*peer, bool) {
 	return p, ok
 }
 
+// peerOf reads the credentials of who connected; find adds the process.
 func peerOf(c net.Conn) (*peer, error) {
 	if capped, ok := c.(*cappedConn); ok {
 		return capped.peer, nil
@@ -61,7 +62,6 @@ func peerOf(c net.Conn) (*peer, error) {
 		}
 		p = peer{uid: int(cred.Uid), gid: int(cred.Gid), groups: peerGroups(int(fd))}
 		p.process.PID = int(cred.Pid)
-		p.process.Start = startOfPeer(func() (int, error) { return holdPeer(int(fd), p.process.PID) }, p.process.PID, p.uid)
 	})
 	if err == nil {
 		err = inner
@@ -70,6 +70,17 @@ func peerOf(c net.Conn) (*peer, error) {
 		return nil, fmt.Errorf("cannot tell the peer: %w", err)
 	}
 	return &p, nil
+}
+
+// find finds the peer's process. It costs several system calls, so a connection that is refused is spared it.
+func (p *peer) find(c *net.UnixConn) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return // Then it has no process, and gets no lease.
+	}
+	_ = raw.Control(func(fd uintptr) {
+		p.process.Start = startOfPeer(func() (int, error) { return holdPeer(int(fd), p.process.PID) }, p.process.PID, p.uid)
+	})
 }
 
 // holdPeer takes hold of the process that connected: by the descriptor that the kernel keeps with the connection, and

@@ -70,6 +70,15 @@ func visitor(t *testing.T, l *net.UnixListener) (pid int, leave func()) {
 	return cmd.Process.Pid, leave
 }
 
+// found is the peer with its process, as a connection that is let in has it.
+func found(c net.Conn) (*peer, error) {
+	p, err := peerOf(c)
+	if err == nil {
+		p.find(c.(*net.UnixConn))
+	}
+	return p, err
+}
+
 func visited(t *testing.T) *net.UnixListener {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
@@ -92,7 +101,7 @@ func TestPeerIsTheProcessThatConnected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := peerOf(c)
+	p, err := found(c)
 	if err != nil || p.uid != os.Geteuid() || p.gid != os.Getegid() || p.process.PID != pid || p.process.Start != start {
 		t.Errorf("the peer is %+v, %v, want pid %d", p, err, pid)
 	}
@@ -104,7 +113,7 @@ func TestPeerIsTheProcessThatConnected(t *testing.T) {
 		t.Error("a process of another user passes for the peer")
 	}
 	leave()
-	if p, err := peerOf(c); err != nil || p.process.Start != 0 {
+	if p, err := found(c); err != nil || p.process.Start != 0 {
 		t.Errorf("a peer that is gone is %+v, %v", p, err)
 	}
 	if got := startOfPeer(byPID, pid, os.Geteuid()); got != 0 {
@@ -126,7 +135,7 @@ func TestPeerWhosePIDIsAnothersNow(t *testing.T) {
 	}
 	defer c.Close()
 	took := takePID(t, pid)
-	if p, err := peerOf(c); err != nil || p.process.PID != pid || p.process.Start != 0 {
+	if p, err := found(c); err != nil || p.process.PID != pid || p.process.Start != 0 {
 		t.Errorf("the peer is %+v, %v: that is process %s", p, err, took)
 	}
 	// Without the kernel's descriptor the user is what tells them apart.

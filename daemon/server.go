@@ -218,6 +218,7 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 			c.Close()
 			continue
 		}
+		p.find(c.(*net.UnixConn))
 		return &cappedConn{UnixConn: c.(*net.UnixConn), peer: p, release: func() { l.give(p.uid, known) }}, nil
 	}
 }

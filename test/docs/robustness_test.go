@@ -8,9 +8,16 @@ import (
 	"testing"
 )
 
-// Every test that docs/robustness.md names is there, so that a claim cannot outlive its proof.
+// Every test that a page names is there, so that a claim cannot outlive its proof.
 func TestNamedTestsExist(t *testing.T) {
-	named := regexp.MustCompile("`([a-z/-]+): ((?:Test|Fuzz)[A-Za-z0-9]+)`").FindAllStringSubmatch(read(t, "docs/robustness.md"), -1)
+	var named [][]string
+	for _, page := range []string{"docs/robustness.md", "docs/security.md"} {
+		some := regexp.MustCompile("`([a-z/-]+): ((?:Test|Fuzz)[A-Za-z0-9]+)`").FindAllStringSubmatch(read(t, page), -1)
+		if len(some) < 15 {
+			t.Fatalf("%s names only %d tests: the reading is broken", page, len(some))
+		}
+		named = append(named, some...)
+	}
 	if len(named) < 20 {
 		t.Fatalf("only %d tests are named: the reading is broken", len(named))
 	}
@@ -28,7 +35,7 @@ func TestNamedTestsExist(t *testing.T) {
 			found = found || strings.Contains(string(b), "\nfunc "+m[2]+"(")
 		}
 		if !found {
-			t.Errorf("docs/robustness.md names %s of %s, which is not there", m[2], m[1])
+			t.Errorf("a page names %s of %s, which is not there", m[2], m[1])
 		}
 	}
 }
@@ -40,5 +47,27 @@ func TestInvariantsAreListed(t *testing.T) {
 		if !strings.Contains(text, "\n| "+i+" | ") {
 			t.Errorf("docs/robustness.md has no row for %s", i)
 		}
+	}
+}
+
+// Every launcher says whether it was seen or only read about.
+func TestEveryLauncherSaysHowItIsKnown(t *testing.T) {
+	rows := 0
+	for _, line := range strings.Split(read(t, "docs/who-gets-what.md"), "\n") {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| launcher |") {
+			continue
+		}
+		rows++
+		cells := strings.Split(strings.Trim(line, "| "), " | ")
+		if len(cells) != 5 {
+			t.Errorf("a row has %d cells, want 5: %s", len(cells), line)
+			continue
+		}
+		if !regexp.MustCompile(`^(lab|here|documentation)\b`).MatchString(cells[4]) {
+			t.Errorf("%s is known by %q: write lab, here or documentation", cells[0], cells[4])
+		}
+	}
+	if rows < 15 {
+		t.Errorf("only %d launchers: the reading is broken", rows)
 	}
 }

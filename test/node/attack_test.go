@@ -56,7 +56,7 @@ func newBattlefield(t *testing.T) *battlefield {
 		t.Fatal(err)
 	}
 	apply(t, n, battleSpec)
-	b := &battlefield{Node: n, who: everybody(), top: filepath.Join(unified(t), "gpushare-"+filepath.Base(n.Dir))}
+	b := &battlefield{Node: n, who: everybody(), top: filepath.Join(unified(t), n.Subtree())}
 	job, err := n.Spawn(b.as(t, anothers, "run", "-q", "--", "sh", "-c", `export SECRET=secret-of-blue; echo "lease=$GPUSHARE_LEASE."; exec sleep 600`))
 	if err != nil {
 		t.Fatal(err)
@@ -358,7 +358,7 @@ func TestFloods(t *testing.T) {
 					for range 3 {
 						began := time.Now()
 						r := b.who[other].asks(t, b.Node, "GET", "/v1/status", "")
-						if took := time.Since(began); r.Status != 200 || took > 5*time.Second {
+						if took := time.Since(began); r.Status != 200 || took > mostUnderFlood {
 							t.Errorf("status of %s is answered with %d after %v: %.200s", columnNames()[other], r.Status, took, r.Body)
 						}
 					}
@@ -368,6 +368,9 @@ func TestFloods(t *testing.T) {
 		}
 	}
 }
+
+// mostUnderFlood is what a request of somebody else may take meanwhile, the start of his process on a busy host included.
+const mostUnderFlood = 15 * time.Second
 
 // flood starts one and returns when it is at it.
 func (b *battlefield) flood(t *testing.T, column int, kind string) (stop func()) {

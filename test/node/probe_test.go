@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -62,7 +63,7 @@ func (p *probe) make() reply {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", p.Socket)
+		return client.Dial(ctx, p.Socket)
 	}}}
 	q, err := http.NewRequestWithContext(ctx, p.Method, "http://gpushare"+p.Path, strings.NewReader(p.Body))
 	if err != nil {

@@ -84,7 +84,7 @@ type cell struct {
 // table is who may what, for real: root, admin group, observer group, member, colleague, another tenant's member,
 // stranger, root in a user namespace. A route without a row fails.
 func table() []cell {
-	const forbidden, missing = 403, 404
+	const invalid, forbidden, missing = 400, 403, 404
 	admins := func(ok int) [columns]int {
 		return [columns]int{ok, ok, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden}
 	}
@@ -140,6 +140,33 @@ func table() []cell {
 			want: [columns]int{200, 200, 200, 200, 200, missing, forbidden, forbidden},
 		},
 		{route: "GET /v1/explain", path: "/v1/explain?of=none", want: readers(missing)},
+		{
+			route: "POST /v1/leases/attach", body: `{}`,
+			want: [columns]int{invalid, invalid, forbidden, invalid, invalid, invalid, forbidden, forbidden},
+		},
+		{
+			route: "POST /v1/leases/attach", body: `{"pid":1}`, // Root's process is nobody's to attach. Admins name a tenant.
+			want: [columns]int{invalid, invalid, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden},
+		},
+		{
+			route: "POST /v1/leases/{id}/release", path: "/v1/leases/{red}/release", // It was not attached.
+			want: [columns]int{invalid, invalid, forbidden, invalid, invalid, missing, forbidden, forbidden},
+		},
+		{
+			route: "GET /v1/leases/{id}/logs", path: "/v1/leases/{red}/logs", // It was not detached.
+			want: [columns]int{invalid, invalid, forbidden, invalid, forbidden, missing, forbidden, forbidden},
+		},
+		{route: "GET /v1/leases", want: readers(200)},
+		{route: "GET /v1/leases", path: "/v1/leases?all=1", want: readers(200)},
+		{
+			route: "GET /v1/explain", path: "/v1/explain?of=red",
+			want: [columns]int{200, 200, 200, 200, 200, missing, forbidden, forbidden},
+		},
+		{
+			route: "GET /v1/explain", path: "/v1/explain?of={red}",
+			want: [columns]int{200, 200, 200, 200, 200, missing, forbidden, forbidden},
+		},
+		{route: "GET /v1/mig", want: seers(200)},
 		{
 			route: "GET /v1/env", // Nobody here runs in a lease.
 			want:  [columns]int{missing, missing, forbidden, missing, missing, missing, forbidden, forbidden},
