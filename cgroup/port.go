@@ -25,6 +25,8 @@ type Port interface {
 	SetSlice(ctx context.Context, s Slice) (wrote bool, err error)
 	// Slices reads back every slice of ours.
 	Slices(ctx context.Context) ([]SliceState, error)
+	// Slice reads one slice back: one of many is asked for at each step of a change. ErrNotFound when there is none.
+	Slice(ctx context.Context, name SliceName) (SliceState, error)
 	// RemoveSlice removes an empty slice. No such slice is no error; ErrInUse names what is in it.
 	RemoveSlice(ctx context.Context, name SliceName) error
 

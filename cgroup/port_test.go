@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"os"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -195,6 +196,12 @@ func TestPortSetSliceTwiceWritesOnce(t *testing.T) {
 		}
 		if expect := port.Info().Expect(want); !states[i].Matches(expect) {
 			t.Errorf("read back %+v, expected %+v", states[i], expect)
+		}
+		if one, err := port.Slice(ctx, want.Name); err != nil || !reflect.DeepEqual(one, states[i]) {
+			t.Errorf("read alone it is %+v, %v; among all %+v", one, err, states[i])
+		}
+		if _, err := port.Slice(ctx, SliceName{Tenant: "nobody"}); !errors.Is(err, ErrNotFound) {
+			t.Errorf("a slice that is not there: %v", err)
 		}
 	})
 }

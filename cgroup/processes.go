@@ -67,6 +67,16 @@ func (p *Processes) Slices(context.Context) ([]SliceState, error) {
 	return states, nil
 }
 
+// Slice tells whether the slice is remembered.
+func (p *Processes) Slice(_ context.Context, name SliceName) (SliceState, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.slices[name]; !ok {
+		return SliceState{}, fmt.Errorf("slice %s: %w", name, ErrNotFound)
+	}
+	return SliceState{Name: name}, nil
+}
+
 // RemoveSlice forgets the slice.
 func (p *Processes) RemoveSlice(_ context.Context, name SliceName) error {
 	p.mu.Lock()

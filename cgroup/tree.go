@@ -136,25 +136,40 @@ func (t *Tree) Slices(ctx context.Context) ([]SliceState, error) {
 		if scope != "" {
 			return nil
 		}
-		l, err := t.limits(cg)
+		st, err := t.readSlice(cg, name)
 		if errors.Is(err, ErrNotFound) {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("cannot read slice %s back: %w", name, err)
-		}
-		st := SliceState{Name: name, Path: cg, Limits: l}
-		st.Closed, st.Devices, err = t.wall(cg)
-		if errors.Is(err, ErrNotFound) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("cannot read the device rules of slice %s back: %w", name, err)
+			return err
 		}
 		states = append(states, st)
 		return nil
 	})
 	return states, err
+}
+
+// Slice reads one slice back.
+func (t *Tree) Slice(ctx context.Context, name SliceName) (SliceState, error) {
+	if err := name.Check(); err != nil {
+		return SliceState{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return SliceState{}, err
+	}
+	return t.readSlice(t.slicePath(name), name)
+}
+
+func (t *Tree) readSlice(cg string, name SliceName) (SliceState, error) {
+	l, err := t.limits(cg)
+	if err != nil {
+		return SliceState{}, fmt.Errorf("cannot read slice %s back: %w", name, err)
+	}
+	st := SliceState{Name: name, Path: cg, Limits: l}
+	if st.Closed, st.Devices, err = t.wall(cg); err != nil {
+		return SliceState{}, fmt.Errorf("cannot read the device rules of slice %s back: %w", name, err)
+	}
+	return st, nil
 }
 
 // RemoveSlice removes a slice that holds no process.

@@ -72,6 +72,11 @@ func (v *Visitors) SetSlice(context.Context, Slice) (bool, error) {
 // Slices are none.
 func (v *Visitors) Slices(context.Context) ([]SliceState, error) { return nil, nil }
 
+// Slice is not there.
+func (v *Visitors) Slice(_ context.Context, name SliceName) (SliceState, error) {
+	return SliceState{}, fmt.Errorf("slice %s: %w", name, ErrNotFound)
+}
+
 // RemoveSlice finds none.
 func (v *Visitors) RemoveSlice(context.Context, SliceName) error { return nil }
 

@@ -3,8 +3,8 @@ package isolation
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/step"
@@ -14,7 +14,7 @@ import (
 type Slices interface {
 	Info() cgroup.Info
 	SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err error)
-	Slices(ctx context.Context) ([]cgroup.SliceState, error)
+	Slice(ctx context.Context, name cgroup.SliceName) (cgroup.SliceState, error)
 	RemoveSlice(ctx context.Context, name cgroup.SliceName) error
 }
 
@@ -103,15 +103,14 @@ func (h *Handler) remove(ctx context.Context, name cgroup.SliceName) error {
 
 // find reads one slice back; nil when there is none.
 func (h *Handler) find(ctx context.Context, name cgroup.SliceName) (*cgroup.SliceState, error) {
-	all, err := h.Slices.Slices(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the slices: %w", err)
-	}
-	i := slices.IndexFunc(all, func(s cgroup.SliceState) bool { return s.Name == name })
-	if i < 0 {
+	is, err := h.Slices.Slice(ctx, name)
+	if errors.Is(err, cgroup.ErrNotFound) {
 		return nil, nil
 	}
-	return &all[i], nil
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the slice of %s: %w", name, err)
+	}
+	return &is, nil
 }
 
 func decode(b json.RawMessage, into any) error {

@@ -52,6 +52,17 @@ func (s *shelf) Slices(context.Context) ([]cgroup.SliceState, error) {
 	return out, s.err
 }
 
+func (s *shelf) Slice(_ context.Context, name cgroup.SliceName) (cgroup.SliceState, error) {
+	sl, ok := s.slices[name]
+	if s.err != nil {
+		return cgroup.SliceState{}, s.err
+	}
+	if !ok {
+		return cgroup.SliceState{}, cgroup.ErrNotFound
+	}
+	return cgroup.SliceState{Name: sl.Name, Limits: sl.Limits, Closed: sl.Closed, Devices: sl.Devices}, nil
+}
+
 func (s *shelf) RemoveSlice(_ context.Context, name cgroup.SliceName) error {
 	for n := range s.slices {
 		if name.Grant == "" && n.Grant != "" && n.Tenant == name.Tenant {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -176,6 +177,12 @@ func TestSetSlice(t *testing.T) {
 	}
 	if !states[i].Matches(a.Info().Expect(s)) {
 		t.Errorf("read back %+v, expected %+v", states[i], a.Info().Expect(s))
+	}
+	if one, err := a.Slice(ctx, s.Name); err != nil || !reflect.DeepEqual(one, states[i]) {
+		t.Errorf("read alone it is %+v, %v; among all %+v", one, err, states[i])
+	}
+	if _, err := a.Slice(ctx, cgroup.SliceName{Tenant: "nobody"}); !errors.Is(err, cgroup.ErrNotFound) {
+		t.Errorf("a slice that is not there: %v", err)
 	}
 	if states[i].Path != `/gpushare.slice/gpushare-vision\x2dlab.slice/`+trainUnit {
 		t.Errorf("path %s", states[i].Path)

@@ -3,11 +3,14 @@ package systemd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
 
 	"github.com/gpushare/gpushare/cgroup"
 )
@@ -136,27 +139,52 @@ func (a *Adapter) Slices(ctx context.Context) ([]cgroup.SliceState, error) {
 		if !ok || u.ActiveState != "active" {
 			continue
 		}
-		word, err := a.ask(ctx, u.Name)
-		if is(err, "NoSuchUnit") {
+		st, err := a.readSlice(ctx, u.Name, name)
+		if errors.Is(err, cgroup.ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
 		present = append(present, u.Name)
-		st := cgroup.SliceState{Name: name, Path: word.path}
-		if st.Closed, err = a.walled(word); err != nil {
-			return nil, err
-		}
-		if st.Closed {
-			st.Devices = slices.Clone(word.devices)
-		}
-		if st.Limits, err = a.inForce(word); err != nil {
-			return nil, err
-		}
 		states = append(states, st)
 	}
 	a.forget(present)
 	slices.SortFunc(states, func(x, y cgroup.SliceState) int { return strings.Compare(x.Path, y.Path) })
 	return states, nil
+}
+
+// Slice reads one slice of ours back.
+func (a *Adapter) Slice(ctx context.Context, name cgroup.SliceName) (cgroup.SliceState, error) {
+	if err := name.Check(); err != nil {
+		return cgroup.SliceState{}, err
+	}
+	unit := sliceUnit(a.prefix, name)
+	units, err := a.list(ctx, escapeGlob(unit))
+	if err != nil {
+		return cgroup.SliceState{}, err
+	}
+	if !slices.ContainsFunc(units, func(u sd.UnitStatus) bool { return u.Name == unit && u.ActiveState == "active" }) {
+		return cgroup.SliceState{}, fmt.Errorf("slice %s: %w", name, cgroup.ErrNotFound)
+	}
+	return a.readSlice(ctx, unit, name)
+}
+
+func (a *Adapter) readSlice(ctx context.Context, unit string, name cgroup.SliceName) (cgroup.SliceState, error) {
+	word, err := a.ask(ctx, unit)
+	if is(err, "NoSuchUnit") {
+		return cgroup.SliceState{}, fmt.Errorf("slice %s: %w", name, cgroup.ErrNotFound)
+	}
+	if err != nil {
+		return cgroup.SliceState{}, err
+	}
+	st := cgroup.SliceState{Name: name, Path: word.path}
+	if st.Closed, err = a.walled(word); err != nil {
+		return cgroup.SliceState{}, err
+	}
+	if st.Closed {
+		st.Devices = slices.Clone(word.devices)
+	}
+	st.Limits, err = a.inForce(word)
+	return st, err
 }
