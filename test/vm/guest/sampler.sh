@@ -1,6 +1,6 @@
 #!/bin/bash
 # sampler.sh OUT CGROUP FILE=VALUE... reads files of a cgroup again and again until OUT.stop is there, and writes down each
-# time that one is not what it should be. It makes no process, and pauses for a fiftieth of a second.
+# time that one is not what it should be. It makes no process, and pauses for a fifth of a second.
 out=$1 cg=$2
 shift 2
 samples=0
@@ -14,5 +14,5 @@ while [ ! -e "$out.stop" ]; do
 	done
 	samples=$((samples + 1))
 	echo $samples >"$out.samples"
-	read -rt 0.02 -u 9 _
+	read -rt 0.2 -u 9 _
 done

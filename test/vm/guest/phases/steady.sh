@@ -6,7 +6,7 @@
 opens=/run/lab/opens
 samples=/run/lab/samples
 
-# Alice's lease opens its own GPU and a neighbour's without pause; from outside, her tenant's limits are read without pause.
+# Alice's lease opens its own GPU and a neighbour's all the time; from outside, her tenant's limits are read all the time.
 check_begin() {
 	rm -f $opens* $samples*
 	install -m 0666 /dev/null $opens
@@ -121,6 +121,6 @@ check_end() {
 	touch $opens.stop $samples.stop
 	until_true 30 gone "$(cat "$state/opener")"
 	note "$(rounds) opens of each kind, $(cat $samples.samples) looks at the limits"
-	[ "$(rounds)" -ge 50 ] || die "only $(rounds) rounds of opens"
+	[ "$(rounds)" -ge 30 ] || die "only $(rounds) rounds of opens"
 	[ "$(cat $samples.samples)" -ge 50 ] || die "only $(cat $samples.samples) looks"
 }
