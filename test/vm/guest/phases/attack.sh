@@ -31,7 +31,7 @@ denied() {
 	out=$(as alice "$@" 2>&1) || code=$?
 	[ "$code" != 0 ] || die "alice could $what: $out"
 	case $out in
-	*[Dd]enied* | *"not permitted"* | *"not authorized"* | *"nteractive authentication required"* | *"Read-only file system"* | *"may not "* | *"Could not attach"*) ;;
+	*[Dd]enied* | *"not permitted"* | *"not authorized"* | *"nteractive authentication required"* | *"Read-only file system"* | *"may not "* | *"that you may "* | *"Could not attach"*) ;;
 	*) die "$what failed, but not for want of rights: $out" ;;
 	esac
 }

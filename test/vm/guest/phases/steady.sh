@@ -63,6 +63,8 @@ check_dbus() {
 	restarts=$(property gpushared.service NRestarts)
 	systemctl restart dbus.service
 	nothing_happened
+	# Seen on 257: logind does not come back to a bus that was restarted, and logins wait for it in vain.
+	systemctl restart systemd-logind.service
 	want "restarts of the daemon" "$(property gpushared.service NRestarts)" "$restarts"
 	until_true 60 can_run
 	nothing_happened
