@@ -6,7 +6,9 @@ import "time"
 const SocketPath = "/run/gpushare/gpushare.sock"
 
 // Features is the append-only list of what this version of the API can do beyond the first.
-func Features() []string { return []string{"spec", "leases", "operations", "events", "release", "attach", "explain", "containers"} }
+func Features() []string {
+	return []string{"spec", "leases", "operations", "events", "release", "attach", "explain", "containers"}
+}
 
 // Info answers GET /v1.
 type Info struct {

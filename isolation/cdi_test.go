@@ -158,7 +158,8 @@ func TestReadLibraries(t *testing.T) {
 		got = slices.Delete(got, i, i+1)
 	}
 	if d := cmp.Diff([]Library{
-		{Path: "/usr/bin/nvidia-smi"}, {Path: "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05", Soname: "libcuda.so.1"},
+		{Path: "/usr/bin/nvidia-smi"},
+		{Path: "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05", Soname: "libcuda.so.1"},
 		{Path: "/usr/lib64/libnvidia-ml.so.580.95.05", Soname: "libnvidia-ml.so.1"},
 	}, got); d != "" {
 		t.Error(d)

@@ -83,7 +83,6 @@ func TestAttach(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
-	told := follow(t, n)
 	uuid := status(t, n).GPUs[2].UUID
 	p := startOutside(t, n, 0, n.Burn("--gpu", uuid, "--memory", "1GiB", "--hold")...)
 
@@ -131,7 +130,7 @@ func TestAttach(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	told = follow(t, n)
+	told := follow(t, n)
 	if l := leaseByID(status(t, n), id); l == nil || l.Held != api.HeldAttached || len(l.Walls.Missing) == 0 {
 		t.Fatalf("the next daemon knows it as %+v", l)
 	}

@@ -146,7 +146,6 @@ func TestContainers(t *testing.T) {
 	if r.Code != 0 || !ok || !strings.Contains(r.Out, "--device=gpushare.dev/gpu=red.part IMAGE") {
 		t.Fatalf("env --cdi exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	told := follow(t, n)
 	dir := filepath.Join(mount, parent, "libpod-0123456789abcdef")
 	for _, d := range []string{dir, dir + "-conmon"} {
 		if err := os.Mkdir(d, 0o755); err != nil {
@@ -174,7 +173,7 @@ func TestContainers(t *testing.T) {
 	if again := leaseByID(status(t, n), l.ID); again == nil || again.Held != api.HeldContainer {
 		t.Errorf("the next daemon knows it as %+v", again)
 	}
-	told = follow(t, n)
+	told := follow(t, n)
 	// Stopped, all of it ends: it ran under a slice of ours.
 	if r := n.CLI(soon(t), "lease", "stop", l.ID); r.Code != 0 {
 		t.Fatalf("stop exits with %d: %s", r.Code, r.Err)

@@ -1,12 +1,12 @@
 # What runs already and what others start: units and processes that are attached, and containers by podman with a grant's
 # slice and its CDI device.
-# checks: described unit pid container container_restart container_privileged container_stops container_second container_elsewhere
+# checks: described container container_restart container_privileged container_stops container_second container_elsewhere unit pid
 
 . /opt/lab/guest/product.sh
 
 rootfs=/run/lab/rootfs
-# Nothing loads the module of overlay here.
-export STORAGE_DRIVER=vfs
+# Nothing loads the module of overlay here, and podman goes by what it finds in its usual folder.
+pod() { podman --storage-driver=vfs --root=/run/lab/storage --runroot=/run/lab/storage-run "$@"; }
 make_rootfs() {
 	[ -x $rootfs/bin/busybox ] && return
 	mkdir -p $rootfs/{bin,proc,sys,dev,tmp,etc,run,var,gpus}
@@ -22,13 +22,13 @@ container() {
 		shift
 	done
 	make_rootfs
-	podman run -d --name "$name" --network=none --log-driver=none "${options[@]}" --rootfs $rootfs /bin/busybox sh -c "$2"
+	pod run -d --name "$name" --network=none --log-driver=none "${options[@]}" --rootfs $rootfs /bin/busybox sh -c "$2"
 }
 # line TENANT GRANT gives the options of the line that gpushare prints for podman.
 line() {
 	gpushare env --cdi -t "$1" --grant "$2" | sed 's/^podman run //; s/ IMAGE$//'
 }
-main_of() { podman inspect --format '{{.State.Pid}}' "$1"; }
+main_of() { pod inspect --format '{{.State.Pid}}' "$1"; }
 lease_at() { field ".leases[] | select(.walls.cgroup == \"$1\") | .id"; }
 has_lease() { [ -n "$(lease_at "$1")" ]; }
 no_lease() { [ "$(field "[.leases[] | select(.id == \"$1\")] | length")" = 0 ]; }
@@ -119,9 +119,9 @@ check_container_restart() {
 	want_open "$leaf" $root/dev/nvidia2 denied
 	want_open "$leaf" $root/dev/nvidia1 through
 	want "the lease after a restart" "$(lease_at "$cg")" "$id"
-	podman kill one >/dev/null
+	pod kill one >/dev/null
 	until_true 20 no_lease "$id"
-	podman rm -f one >/dev/null
+	pod rm -f one >/dev/null
 }
 
 # What it was started with opens no more than its slice: the walls are above the container's own.
@@ -132,7 +132,7 @@ check_container_privileged() {
 	want_open "$leaf" $root/dev/nvidia1 through
 	want_open "$leaf" $root/dev/nvidia0 denied
 	want_open "$leaf" $root/dev/nvidia2 denied
-	podman rm -f -t 0 four >/dev/null
+	pod rm -f -t 0 four >/dev/null
 }
 
 # Stopped by its lease, the whole container ends, and podman knows.
@@ -146,9 +146,9 @@ check_container_stops() {
 	id=$(lease_at "$cg")
 	gpushare lease stop "$id"
 	until_true 20 exited two
-	podman rm -f two >/dev/null
+	pod rm -f two >/dev/null
 }
-exited() { [ "$(podman inspect --format '{{.State.Status}}' "$1")" = exited ]; }
+exited() { [ "$(pod inspect --format '{{.State.Status}}' "$1")" = exited ]; }
 
 # Of a grant of one whole GPU a second container has no room: that is told, and it runs on.
 check_container_second() {
@@ -163,7 +163,7 @@ check_container_second() {
 	until_true 20 told
 	note "$(field '.node.conditions[] | select(.kind == "container") | .message')"
 	! has_lease "${second%%.scope*}.scope" || die "both have a lease of a grant of one GPU"
-	podman rm -f -t 0 big1 big2 >/dev/null
+	pod rm -f -t 0 big1 big2 >/dev/null
 	until_true 20 forgotten
 }
 told() { [ "$(field '[.node.conditions // [] | .[] | select(.kind == "container")] | length')" = 1 ]; }
@@ -177,5 +177,5 @@ check_container_elsewhere() {
 	[[ $(unit_of "$(main_of three)") != /gpushare.slice/* ]] || die "it runs in $(unit_of "$(main_of three)")"
 	sleep 3 # Nothing is to happen: there is no event to wait for.
 	want "leases" "$(field '.leases | length')" "$leases"
-	podman rm -f -t 0 three >/dev/null
+	pod rm -f -t 0 three >/dev/null
 }
