@@ -302,10 +302,10 @@ func TestDesired(t *testing.T) {
 		lines = append(lines, fmt.Sprintf("%s [%s] %s: %s", s.Name, s.Limits.CPUs, m, short(s.Devices)))
 	}
 	want := []string{
-		"vision [] 1 GiB: fuse:rw nvidia0:rw nvidia1:rw nvidia3:rw nvidiactl:rw nvidia-cap426:r nvidia-cap427:r nvidia-uvm:rw",
-		"vision/train [0-3] : fuse:rw nvidia3:rw nvidiactl:rw nvidia-cap426:r nvidia-cap427:r nvidia-uvm:rw",
-		"vision/big [4-7] : fuse:rw nvidia0:rw nvidia1:rw nvidiactl:rw nvidia-uvm:rw",
-		"vision/none [] : fuse:rw",
+		"vision [] 1 GiB: fuse:rwm nvidia0:rwm nvidia1:rwm nvidia3:rwm nvidiactl:rwm nvidia-cap426:rm nvidia-cap427:rm nvidia-uvm:rwm",
+		"vision/train [0-3] : fuse:rwm nvidia3:rwm nvidiactl:rwm nvidia-cap426:rm nvidia-cap427:rm nvidia-uvm:rwm",
+		"vision/big [4-7] : fuse:rwm nvidia0:rwm nvidia1:rwm nvidiactl:rwm nvidia-uvm:rwm",
+		"vision/none [] : fuse:rwm",
 		"idle [] : ",
 	}
 	if diff := cmp.Diff(want, lines); diff != "" {

@@ -60,7 +60,7 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 				}
 				inner.Devices = append(inner.Devices, a.rules...)
 			}
-			inner.Devices = cgroup.SortRules(inner.Devices)
+			inner.Devices = makeable(cgroup.SortRules(inner.Devices))
 			outer.Devices = append(outer.Devices, inner.Devices...)
 			if t.Near != "" {
 				cpus, why := near(h, g.Targets)
@@ -71,10 +71,19 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 			}
 			grants = append(grants, inner)
 		}
-		outer.Devices = cgroup.SortRules(append(outer.Devices, classes...))
+		outer.Devices = makeable(cgroup.SortRules(append(outer.Devices, classes...)))
 		out = append(append(out, outer), grants...)
 	}
 	return out, missing
+}
+
+// makeable lets the nodes also be made in a slice: a container runtime makes those of its container from inside it. Only
+// root can, and what it makes opens nothing that the slice does not. A lease's own rules stay as they are.
+func makeable(rules []cgroup.DeviceRule) []cgroup.DeviceRule {
+	for i := range rules {
+		rules[i].Access += "m"
+	}
+	return cgroup.SortRules(rules)
 }
 
 // memo works the rules of each target out once: many grants share the same instances.
