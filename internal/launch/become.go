@@ -45,10 +45,7 @@ func Become() int {
 		fmt.Fprintln(os.Stderr, "gpushare-start: "+err.Error())
 		return ExitWaiting
 	}
-	me, err := self()
-	if err == nil {
-		err = json.NewEncoder(conn).Encode(hello{Process: me})
-	}
+	outcome, err := greet(conn)
 	if err != nil {
 		return ExitWaiting
 	}
@@ -59,8 +56,32 @@ func Become() int {
 		return ExitWaiting
 	}
 	f := become(&p)
-	_ = json.NewEncoder(conn).Encode(f) // The daemon went away: the exit code tells it too.
+	_ = json.NewEncoder(outcome).Encode(f) // The daemon went away: the exit code tells it too.
 	return f.Code
+}
+
+// greet says that we are there, and hands over the end of a pipe of which only we hold the other: that it closes is how the
+// daemon learns that the program runs. The connection cannot tell it: a service manager keeps a copy of the standard input
+// that it gave us.
+func greet(conn *os.File) (outcome *os.File, err error) {
+	me, err := self()
+	if err != nil {
+		return nil, err
+	}
+	word, err := json.Marshal(hello{Process: me})
+	if err != nil {
+		return nil, err
+	}
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("pipe2", err)
+	}
+	defer unix.Close(ends[0])
+	if err := unix.Sendmsg(int(conn.Fd()), append(word, '\n'), unix.UnixRights(ends[0]), nil, unix.MSG_NOSIGNAL); err != nil {
+		unix.Close(ends[1])
+		return nil, os.NewSyscallError("sendmsg", err)
+	}
+	return os.NewFile(uintptr(ends[1]), "the outcome"), nil
 }
 
 // takeInput takes the connection from the standard input, so that the program does not get it, and leaves nothing there.

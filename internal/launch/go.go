@@ -1,7 +1,7 @@
 package launch
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,7 +18,7 @@ import (
 type Waiting struct {
 	Process Process
 	conn    net.Conn
-	read    *bufio.Reader
+	outcome *os.File // closes when the program runs, or carries the reason why it does not
 }
 
 // Pair makes the connection to a gpushare-start: our end, and the file that becomes its standard input. Both are closed by
@@ -40,19 +40,21 @@ func Pair() (ours net.Conn, theirs *os.File, err error) {
 
 // Meet waits until gpushare-start is there at the other end. It takes the connection over, also when it fails.
 func Meet(ctx context.Context, conn net.Conn) (*Waiting, error) {
-	w := &Waiting{conn: conn, read: bufio.NewReader(conn)}
+	w := &Waiting{conn: conn}
 	var h hello
-	err := w.within(ctx, func() error { return w.line(&h) })
+	err := within(ctx, func() error { return w.hear(&h) }, conn)
 	switch {
 	case err == nil && h.Failure != nil:
 		err = h.Failure
+	case err == nil && w.outcome == nil:
+		err = errors.New("cannot start it: gpushare-start is of another version")
 	case errors.Is(err, io.EOF):
 		err = errors.New("cannot start it: gpushare-start ended before it said a word")
 	case err != nil:
 		err = fmt.Errorf("cannot start it: gpushare-start says nothing: %w", err)
 	}
 	if err != nil {
-		conn.Close()
+		w.Close()
 		return nil, err
 	}
 	w.Process = h.Process
@@ -62,15 +64,15 @@ func Meet(ctx context.Context, conn net.Conn) (*Waiting, error) {
 // Go gives the word and returns when the program runs, or a *Failure that says why it does not.
 func (w *Waiting) Go(ctx context.Context, p *Program) error {
 	var f Failure
-	err := w.within(ctx, func() error {
+	err := within(ctx, func() error {
 		if err := json.NewEncoder(w.conn).Encode(p); err != nil {
 			return err
 		}
-		return w.line(&f)
-	})
+		return json.NewDecoder(w.outcome).Decode(&f)
+	}, w.conn, w.outcome)
 	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET):
-		return nil // It executed: its end of the connection is closed by that.
+	case errors.Is(err, io.EOF):
+		return nil // It executed: its end of the pipe is closed by that.
 	case err != nil:
 		return fmt.Errorf("cannot start %s: %w", p.Path, err)
 	}
@@ -78,19 +80,71 @@ func (w *Waiting) Go(ctx context.Context, p *Program) error {
 }
 
 // Close lets go of the connection.
-func (w *Waiting) Close() { w.conn.Close() }
-
-func (w *Waiting) line(v any) error {
-	b, err := w.read.ReadBytes('\n')
-	if err != nil && len(b) == 0 {
-		return err
+func (w *Waiting) Close() {
+	w.conn.Close()
+	if w.outcome != nil {
+		w.outcome.Close()
 	}
-	return json.Unmarshal(b, v)
+}
+
+// hear reads the first word, and takes the pipe that comes with it.
+func (w *Waiting) hear(h *hello) error {
+	uc, ok := w.conn.(*net.UnixConn)
+	if !ok {
+		return fmt.Errorf("a %T carries no file", w.conn)
+	}
+	var word []byte
+	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+	for !bytes.HasSuffix(word, []byte("\n")) {
+		n, oobn, _, _, err := uc.ReadMsgUnix(buf, oob)
+		if err == nil && oobn > 0 {
+			err = w.take(oob[:oobn])
+		}
+		if err == nil && n == 0 {
+			err = io.EOF
+		}
+		if err != nil {
+			return err
+		}
+		if word = append(word, buf[:n]...); len(word) > maxHello {
+			return errors.New("its first word has no end")
+		}
+	}
+	return json.Unmarshal(word, h)
+}
+
+// maxHello bounds the first word.
+const maxHello = 64 << 10
+
+// take takes the pipe out of a message.
+func (w *Waiting) take(oob []byte) error {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return os.NewSyscallError("recvmsg", err)
+	}
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			return os.NewSyscallError("recvmsg", err)
+		}
+		for _, fd := range fds {
+			if w.outcome != nil || unix.SetNonblock(fd, true) != nil { // so that a deadline ends a read
+				unix.Close(fd)
+				continue
+			}
+			w.outcome = os.NewFile(uintptr(fd), "the outcome")
+		}
+	}
+	return nil
 }
 
 // within bounds a conversation by the context.
-func (w *Waiting) within(ctx context.Context, talk func() error) error {
-	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetDeadline(time.Unix(1, 0)) }) // A closed one ends by itself.
+func within(ctx context.Context, talk func() error, ends ...interface{ SetDeadline(time.Time) error }) error {
+	stop := context.AfterFunc(ctx, func() {
+		for _, e := range ends {
+			_ = e.SetDeadline(time.Unix(1, 0)) // One that is closed ends by itself.
+		}
+	})
 	defer stop()
 	if err := talk(); err != nil {
 		if ctx.Err() != nil {

@@ -349,3 +349,33 @@ func (l *lines) await(t *testing.T, text string) {
 		}
 	}
 }
+
+// TestACopyOfTheInputIsKept: a service manager keeps the connection that it gave as the standard input for as long as the
+// unit lives.
+func TestACopyOfTheInputIsKept(t *testing.T) {
+	ours, theirs, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close() // and not before
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(soon(t), self)
+	cmd.Stdin = theirs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w, err := Meet(soon(t), ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Go(soon(t), mine(t, "exit 7")); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 7 {
+		t.Errorf("it ended with %v", err)
+	}
+}
