@@ -45,7 +45,7 @@ func AttachWalls(s Settings, out io.Writer) error {
 	}
 	if !ok {
 		// What cannot be read of the host only makes the list shorter.
-		host, _ := isolation.ReadHost(s.HostRoot) //nolint:errcheck // see above
+		host, _ := isolation.ReadHost(s.HostRoot)
 		stands = devices.Guard{Closed: isolation.AllGPUs(&host)}
 	}
 	// One that stands is left as it is, but for its version.

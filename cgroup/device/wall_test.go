@@ -58,7 +58,8 @@ func TestWallLetsThroughWhatIsListed(t *testing.T) {
 func TestWallKeepsToTheAccess(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	setWall(t, dir, []device.Rule{
-		{Type: 'c', Major: gpuMajor, Minor: 0, Access: "r"}, {Type: 'c', Major: gpuMajor, Minor: 1, Access: "w"},
+		{Type: 'c', Major: gpuMajor, Minor: 0, Access: "r"},
+		{Type: 'c', Major: gpuMajor, Minor: 1, Access: "w"},
 		{Type: 'b', Major: gpuMajor, Minor: 2, Access: "rwm"},
 	})
 	p := startIn(t, dir, 0, n)

@@ -5,24 +5,25 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/version"
 )
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-func run(args []string) int {
+func run(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case len(args) == 0:
 		return launch.Become()
 	case args[0] == "--version":
-		fmt.Println("gpushare-start " + version.Version)
+		fmt.Fprintln(stdout, "gpushare-start "+version.Version)
 		return 0
 	case args[0] == "--keep" && (len(args) == 3 || len(args) == 4 && args[3] == "cgroup"):
 		return launch.Keep(args[1], args[2], len(args) == 4)
 	}
-	fmt.Fprintln(os.Stderr, "gpushare-start: it is started by gpushared, with a connection to it; see gpushare run --detach")
+	fmt.Fprintln(stderr, "gpushare-start: it is started by gpushared, with a connection to it; see gpushare run --detach")
 	return 2
 }

@@ -53,7 +53,6 @@ func TestDetached(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
-	told := follow(t, n)
 	go1 := filepath.Join(t.TempDir(), "go")
 	if err := syscall.Mkfifo(go1, 0o600); err != nil {
 		t.Fatal(err)
@@ -77,7 +76,7 @@ func TestDetached(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	told = follow(t, n)
+	told := follow(t, n)
 	if again := leaseByID(status(t, n), id); again == nil || again.PID != l.PID || again.Held != api.HeldDetached || again.Generation != l.Generation {
 		t.Fatalf("after a kill the lease is %+v", again)
 	}

@@ -56,7 +56,7 @@ func (p *probe) flood() {
 				c, err := net.Dial("unix", p.Socket)
 				begun()
 				if err != nil {
-					time.Sleep(time.Millisecond) //nolint:forbidigo // the backlog is full, which is what is wanted
+					time.Sleep(time.Millisecond)
 					continue
 				}
 				each(c)
