@@ -26,7 +26,8 @@ const probeEnv = "GPUSHARE_TEST_PROBE"
 
 // probe is one request, and where to.
 type probe struct {
-	Socket, Method, Path, Body string
+	Socket             string `json:",omitempty"`
+	Method, Path, Body string
 
 	Flood string // many of a kind instead, until it is killed
 }
@@ -46,6 +47,9 @@ func TestMain(m *testing.M) {
 			r.Error = err.Error()
 		} else if p.Flood != "" {
 			p.flood()
+		} else if p.Method == "" {
+			serve(p.Socket)
+			os.Exit(0)
 		} else {
 			r = p.make()
 		}
@@ -59,10 +63,21 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// serve makes requests as they come, until there are no more.
+func serve(socket string) {
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		p := probe{Socket: socket}
+		if in.Decode(&p) != nil || out.Encode(p.make()) != nil {
+			return
+		}
+	}
+}
+
 func (p *probe) make() reply {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return client.Dial(ctx, p.Socket)
 	}}}
 	q, err := http.NewRequestWithContext(ctx, p.Method, "http://gpushare"+p.Path, strings.NewReader(p.Body))
@@ -145,6 +160,58 @@ func (who person) asks(t *testing.T, n *harness.Node, method, path, body string)
 	var r reply
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Error != "" {
 		t.Fatalf("%s %s is not answered: %v %s", method, path, err, out.String())
+	}
+	return r
+}
+
+// asker is a process of somebody's that makes one request after the other.
+type asker struct {
+	in  *json.Encoder
+	out *json.Decoder
+}
+
+// asker starts one. It ends with the test.
+func (who person) asker(t *testing.T, n *harness.Node) *asker {
+	t.Helper()
+	program, err := prober()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(probe{Socket: n.Socket()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := who.command(t.Context(), program)
+	cmd.Env = append(cmd.Env, probeEnv+"="+string(text))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	return &asker{in: json.NewEncoder(in), out: json.NewDecoder(out)}
+}
+
+// asks makes one request. The process bounds its time itself.
+func (a *asker) asks(t *testing.T, method, path, body string) reply {
+	t.Helper()
+	if err := a.in.Encode(probe{Method: method, Path: path, Body: body}); err != nil {
+		t.Fatalf("%s %s is not asked: %v", method, path, err)
+	}
+	var r reply
+	if err := a.out.Decode(&r); err != nil || r.Error != "" {
+		t.Fatalf("%s %s is not answered: %v %s", method, path, err, r.Error)
 	}
 	return r
 }
