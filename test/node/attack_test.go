@@ -355,9 +355,10 @@ func TestFloods(t *testing.T) {
 				stop := b.flood(t, column, kind)
 				defer stop()
 				for _, other := range []int{root0, anothers} {
+					asker := b.who[other].asker(t, b.Node)
 					for range 3 {
 						began := time.Now()
-						r := b.who[other].asks(t, b.Node, "GET", "/v1/status", "")
+						r := asker.asks(t, "GET", "/v1/status", "")
 						if took := time.Since(began); r.Status != 200 || took > mostUnderFlood {
 							t.Errorf("status of %s is answered with %d after %v: %.200s", columnNames()[other], r.Status, took, r.Body)
 						}

@@ -2,7 +2,10 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -112,15 +116,32 @@ func follow(t *testing.T, n *harness.Node) *teller {
 	t.Helper()
 	e := &teller{more: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return client.Dial(ctx, n.Socket())
+	}}}
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://gpushare/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The answer begins once the events that follow are heard. What happened before is told to nobody.
+	w, err := c.Do(q)
+	if err != nil || w.StatusCode != http.StatusOK {
+		t.Fatalf("cannot follow events: %v, %+v", err, w)
+	}
 	var reader sync.WaitGroup
 	reader.Go(func() {
-		_ = n.Client().Events(ctx, func(x api.Event) { // Its end is the test's.
+		defer w.Body.Close()
+		for in := json.NewDecoder(w.Body); ; {
+			var x api.Event
+			if in.Decode(&x) != nil {
+				return // Its end is the test's, or the daemon's.
+			}
 			e.mu.Lock()
-			defer e.mu.Unlock()
 			e.events = append(e.events, x)
 			close(e.more)
 			e.more = make(chan struct{})
-		})
+			e.mu.Unlock()
+		}
 	})
 	t.Cleanup(func() { stop(); reader.Wait() })
 	return e
