@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,7 +110,7 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	a := &Adapter{
 		policyDir: opt.Policy,
 		bus:       bus, prefix: opt.Prefix, h: h, freezer: cgroup.Freezer{Root: h.Mount},
-		roots: dropinRoots(), walls: opt.Walls, asked: map[string]asked{}, journalctl: opt.Journalctl,
+		roots: dropinRoots(), walls: opt.Walls, asked: map[string]asked{}, journalctl: cmp.Or(opt.Journalctl, "journalctl"),
 	}
 	if err := a.begin(ctx, controllers); err != nil {
 		bus.close()
