@@ -71,7 +71,7 @@ func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authorit
 		d.events.publish(api.Event{Kind: "node.released", Message: fmt.Sprintf("%s, by %s", p.released, who)})
 	}
 	if !run {
-		d.refresh(p.node)
+		d.refresh(ctx, p.node)
 		d.kick() // What is ours now may be granted now.
 		return nil, nil
 	}
@@ -248,7 +248,7 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 	// The soft part of what the hardware now allows: access is granted from what is observed.
 	soft := d.converge(context.WithoutCancel(ctx))
 	d.changing.Store(nil)
-	d.refresh(d.observer.Last()) // Before the end is told: whoever waited for it looks at the status next.
+	d.refresh(context.WithoutCancel(ctx), d.observer.Last()) // Before the end is told: whoever waited for it looks at the status next.
 	d.endOperation(operation, node, failed, out, soft)
 }
 

@@ -50,7 +50,7 @@ func (d *Daemon) convergeLoop(ctx context.Context) {
 			d.log.Warn("cannot converge", "error", err)
 		}
 		cancel()
-		d.refresh(d.observer.Last())
+		d.refresh(ctx, d.observer.Last())
 		d.kickNames()
 		pause := time.NewTimer(kickSpacing)
 		select {
@@ -203,11 +203,12 @@ func (d *Daemon) closeLost(closed map[gpu.UUID]string, want *desired, node *obse
 	}
 }
 
-// refresh makes a new observation known to those who decide and show.
-func (d *Daemon) refresh(node *observe.Node) {
+// refresh makes a new observation known to those who decide and show, and to container runtimes: whoever waited for a
+// change starts a container next.
+func (d *Daemon) refresh(ctx context.Context, node *observe.Node) {
 	d.table.Update(d.view(node))
 	d.judge(node)
-	d.cdi.poke()
+	d.writeCDI(ctx)
 	d.page.touch()
 }
 
@@ -279,7 +280,7 @@ func (d *Daemon) postReload(c *call) error {
 	if err := d.mend(ctx); err != nil {
 		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
 	}
-	d.refresh(d.observer.Last())
+	d.refresh(ctx, d.observer.Last())
 	return c.reply(http.StatusOK, map[string]any{"reloaded": true, "needs_restart": waiting})
 }
 

@@ -161,7 +161,7 @@ func (d *Daemon) begin(ctx context.Context) {
 	}
 	d.settle(first)
 	d.firstSpec(first)
-	d.refresh(d.observer.Last())
+	d.refresh(first, d.observer.Last())
 	d.kick() // What a boot took away is restored now, and not when the timer comes round.
 }
 

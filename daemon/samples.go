@@ -38,6 +38,14 @@ func (s *samples) put(id gpu.UUID, g gpuSample) {
 	s.gpus[id] = g
 }
 
+// has tells whether a GPU is sampled.
+func (s *samples) has(id gpu.UUID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.gpus[id]
+	return ok
+}
+
 func (s *samples) putLease(id string, l leaseSample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

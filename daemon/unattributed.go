@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -28,14 +29,25 @@ type stray struct {
 	spared  string // why it is never stopped; empty when it may be
 }
 
+// idleListing is how often the processes of a managed GPU are listed on which nobody has a lease. Those of the others are
+// listed with every sample.
+const idleListing = 2 * time.Second
+
 // unattributed remembers since when each stray is there. It is the unattributedLoop's alone.
 type unattributed struct {
-	since map[cgroup.Process]time.Time
+	since  map[cgroup.Process]time.Time
+	listed map[gpu.UUID]listing // GPUs without leases
+}
+
+// listing is what ran on a GPU when it was last asked.
+type listing struct {
+	at        time.Time
+	processes []gpu.Process
 }
 
 // unattributedLoop reports processes of no lease on managed GPUs, and stops them one at a time where the spec says so.
 func (d *Daemon) unattributedLoop(ctx context.Context) {
-	var x unattributed
+	x := unattributed{listed: map[gpu.UUID]listing{}}
 	for {
 		timer := time.NewTimer(d.tuning.Load().sample)
 		select {
@@ -45,7 +57,7 @@ func (d *Daemon) unattributedLoop(ctx context.Context) {
 		case <-timer.C:
 		}
 		want := d.desired.Load()
-		strays := d.strays(ctx, want)
+		strays := x.strays(ctx, d, want)
 		if victim, ok := x.look(d, want, strays); ok {
 			d.stopStray(ctx, victim)
 		}
@@ -89,8 +101,29 @@ func (x *unattributed) look(d *Daemon, want *desired, strays []stray) (victim st
 	return victim, ok
 }
 
-// strays are the processes on managed GPUs that are in no lease, by what was read of the GPUs last.
-func (d *Daemon) strays(ctx context.Context, want *desired) []stray {
+// processes are those on a GPU by what was read of it last. Where nobody samples it this does, and seldom: between two
+// observations half a minute may go by.
+func (x *unattributed) processes(ctx context.Context, d *Daemon, want *desired, g *observe.GPU) []gpu.Process {
+	id := g.Identity.UUID
+	if d.samples.has(id) || !want.enforcing() {
+		delete(x.listed, id)
+		return g.Processes
+	}
+	if l, ok := x.listed[id]; ok && d.now().Sub(l.at) < idleListing {
+		return l.processes
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	processes, err := d.driver.Processes(ctx, id)
+	if err != nil {
+		processes = g.Processes
+	}
+	x.listed[id] = listing{d.now(), processes}
+	return processes
+}
+
+// strays are the processes on managed GPUs that are in no lease.
+func (x *unattributed) strays(ctx context.Context, d *Daemon, want *desired) []stray {
 	var out []stray
 	node := d.samples.over(d.observer.Last())
 	var quiet []string // cgroups of units that are known to use GPUs
@@ -100,8 +133,7 @@ func (d *Daemon) strays(ctx context.Context, want *desired) []stray {
 		if g.Err != nil || !want.manages(g.Identity.UUID) {
 			continue
 		}
-		for j := range g.Processes {
-			p := &g.Processes[j]
+		for _, p := range x.processes(ctx, d, want, g) {
 			if _, held := d.ownerOf(p.PID); held || slices.ContainsFunc(out, func(s stray) bool { return s.process.PID == p.PID }) {
 				continue
 			}

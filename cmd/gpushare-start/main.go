@@ -17,7 +17,9 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case len(args) == 0:
-		return launch.Become()
+		return launch.Become(false)
+	case len(args) == 1 && args[0] == launch.Kept:
+		return launch.Become(true)
 	case args[0] == "--version":
 		fmt.Fprintln(stdout, "gpushare-start "+version.Version)
 		return 0

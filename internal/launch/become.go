@@ -37,9 +37,12 @@ type Failure struct {
 
 func (f *Failure) Error() string { return f.Message }
 
-// Become is gpushare-start: it says that it is there, waits on its standard input for what to become, and becomes it. It
-// returns only when that failed, with the exit code.
-func Become() int {
+// Become is gpushare-start: it says that it is there, waits on its standard input for what to become, and becomes it. Of
+// one that is kept the keeper says first that it is written down. It returns only when that failed, with the exit code.
+func Become(kept bool) int {
+	if kept && !written() {
+		return ExitWaiting
+	}
 	conn, err := takeInput()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gpushare-start: "+err.Error())
@@ -58,6 +61,14 @@ func Become() int {
 	f := become(&p)
 	_ = json.NewEncoder(outcome).Encode(f) // The daemon went away: the exit code tells it too.
 	return f.Code
+}
+
+// written waits for the keeper's word. There is none when the keeper could not write, or was killed.
+func written() bool {
+	f := os.NewFile(keptRecord, "the keeper")
+	defer f.Close()
+	n, _ := f.Read(make([]byte, 1))
+	return n == 1
 }
 
 // greet says that we are there, and hands over the end of a pipe of which only we hold the other: that it closes is how the

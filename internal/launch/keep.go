@@ -19,6 +19,9 @@ const (
 	keeperCgroup = 4 // the directory of the cgroup that it is born in; not open without one
 )
 
+// keptRecord is the descriptor on which one that is kept hears that it is written down.
+const keptRecord = 3
+
 // Keep is gpushare-start --keep DIR ID: the parent of a program where no service manager is. It writes the program's
 // output to files of bounded size and its end to the record, and ends when nobody can write output any more.
 func Keep(dir, id string, inCgroup bool) int {
@@ -54,7 +57,11 @@ func keep(dir, id string, conn *os.File, inCgroup bool) error {
 	if err != nil {
 		return err
 	}
-	cmd, err := waiting(conn, write, inCgroup)
+	recorded, tell, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	cmd, err := waiting(conn, write, recorded, inCgroup)
 	if err != nil {
 		return err
 	}
@@ -62,15 +69,21 @@ func keep(dir, id string, conn *os.File, inCgroup bool) error {
 		return err
 	}
 	write.Close()
+	recorded.Close()
 	r.Main.PID = cmd.Process.Pid
 	if r.Main.Start, err = procfs.Start(r.Main.PID); err == nil {
 		err = r.write(dir, id)
+	}
+	if err == nil {
+		// It says nothing to the daemon before this: whoever hears of it finds the record.
+		_, err = tell.Write([]byte{1})
 	}
 	if err != nil {
 		_ = cmd.Process.Kill() // It has not been told what to become.
 		_ = cmd.Wait()
 		return err
 	}
+	tell.Close()
 	conn.Close() // From here the other end is the program's alone.
 	drained := make(chan struct{})
 	go func() {
@@ -90,14 +103,17 @@ func keep(dir, id string, conn *os.File, inCgroup bool) error {
 	return nil
 }
 
+// Kept is the argument of a gpushare-start whose parent is a keeper.
+const Kept = "--kept"
+
 // waiting is the program that will be told what to become.
-func waiting(conn, out *os.File, inCgroup bool) (*exec.Cmd, error) {
+func waiting(conn, out, recorded *os.File, inCgroup bool) (*exec.Cmd, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(path)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = conn, out, out
+	cmd := exec.Command(path, Kept)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = conn, out, out, []*os.File{recorded}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if inCgroup {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, keeperCgroup

@@ -90,9 +90,10 @@ func (k *Keepers) Result(ctx context.Context, id string) (Result, error) {
 		if err != nil {
 			return Result{}, fmt.Errorf("cannot tell how %s ended: its keeper still runs: %w", id, err)
 		}
-		if r, err = k.record(id); err != nil {
-			return Result{}, err
-		}
+	}
+	// Only now is what it wrote last there: it may have ended since the record was read.
+	if r, err = k.record(id); err != nil {
+		return Result{}, err
 	}
 	if r.Result == nil {
 		return Result{}, ErrUnknown

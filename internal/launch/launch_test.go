@@ -24,7 +24,9 @@ import (
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) == 1:
-		os.Exit(Become())
+		os.Exit(Become(false))
+	case os.Args[1] == Kept:
+		os.Exit(Become(true))
 	case os.Args[1] == "--keep":
 		os.Exit(Keep(os.Args[2], os.Args[3], len(os.Args) == 5))
 	}

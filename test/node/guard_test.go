@@ -151,7 +151,7 @@ func TestGuardKeepsLoginsFromManagedGPUs(t *testing.T) {
 		t.Fatal(r.Err)
 	}
 	if after := counters(t, l.Node); after["writes"] != before["writes"] {
-		t.Errorf("converging again wrote %d times", after["writes"]-before["writes"])
+		t.Errorf("converging again wrote %d times: %v, and %v before", after["writes"]-before["writes"], after, before)
 	}
 	for _, c := range status(t, l.Node).Node.Conditions {
 		if c.Kind == "guard" {

@@ -20,7 +20,11 @@ func TestUnattributedIsStopped(t *testing.T) {
 		t.Skip("becoming another user needs root")
 	}
 	t.Parallel()
-	n := start(t, quick)
+	n := newNode(t, quick)
+	n.Settings = map[string]string{"converge_every": "1h"} // It is not found by looking at the whole node.
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
 	apply(t, n, strings.Replace(shared, "enforce: on", "enforce: on, unattributed: stop", 1))
 	told := follow(t, n)
 	burn := func(uid uint32) *exec.Cmd {
