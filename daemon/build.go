@@ -38,8 +38,32 @@ func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
 
 func versionText() string { return version.Version }
 
+// outside is what a daemon reaches for outside of its process, beside files: what holds processes, and the GPUs.
+type outside struct {
+	hold  func(context.Context, Settings, *slog.Logger, heard) (*holder, error)
+	drive func(Settings, *holder, *slog.Logger) (driver, error)
+}
+
+// driver is the GPUs behind the worker, and how the worker fares.
+type driver interface {
+	gpu.Driver
+	Retry(ctx context.Context, id gpu.UUID) error
+	Status() worker.Status
+	Stats() worker.Stats
+}
+
+// host is what a daemon finds outside on a real host, and with the virtual driver.
+func host() outside {
+	return outside{hold: holdProcesses, drive: func(s Settings, h *holder, log *slog.Logger) (driver, error) {
+		return worker.New(worker.Options{
+			Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.launcher, Log: log,
+			Deadlines: deadlines(time.Duration(s.Answers)),
+		})
+	}}
+}
+
 // build makes the daemon with everything that it is composed of. What fails takes back what was made before it.
-func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar) (d *Daemon, err error) {
+func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar, out outside) (d *Daemon, err error) {
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -86,7 +110,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { d.closeAudit() })
 	d.desired.Store(&desired{})
-	h, err := holdProcesses(ctx, s, log, heard{
+	h, err := out.hold(ctx, s, log, heard{
 		reloaded: func() { d.kick(); d.adoption.look() },
 		logins:   d.adoption.look,
 		userName: func(uid int) string { return d.rosters.names.UserName(uid) },
@@ -105,10 +129,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	if h.guard != nil {
 		d.gate = h.guard
 	}
-	d.driver, err = worker.New(worker.Options{
-		Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.launcher, Log: log,
-		Deadlines: deadlines(time.Duration(s.Answers)),
-	})
+	d.driver, err = out.drive(s, h, log)
 	if err != nil {
 		return nil, err
 	}

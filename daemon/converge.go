@@ -43,15 +43,7 @@ func (d *Daemon) convergeLoop(ctx context.Context) {
 		case <-d.kicks:
 		}
 		timer.Reset(d.tuning.Load().converge)
-		look, cancel := context.WithTimeout(ctx, observeTimeout)
-		node := d.observer.Observe(look)
-		d.restore(node)
-		if err := d.mend(look); err != nil && ctx.Err() == nil {
-			d.log.Warn("cannot converge", "error", err)
-		}
-		cancel()
-		d.refresh(ctx, d.observer.Last())
-		d.kickNames()
+		d.turn(ctx)
 		pause := time.NewTimer(kickSpacing)
 		select {
 		case <-ctx.Done():
@@ -59,6 +51,18 @@ func (d *Daemon) convergeLoop(ctx context.Context) {
 		}
 		pause.Stop()
 	}
+}
+
+// turn is one look of the loop, with all that follows from it.
+func (d *Daemon) turn(ctx context.Context) {
+	look, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	d.restore(d.observer.Observe(look))
+	if err := d.mend(look); err != nil && ctx.Err() == nil {
+		d.log.Warn("cannot converge", "error", err)
+	}
+	d.refresh(ctx, d.observer.Last())
+	d.kickNames()
 }
 
 // mend carries out the soft steps that are due by the last observation, unless a change is under way: a change takes

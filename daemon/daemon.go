@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/ledger"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -28,7 +27,7 @@ type Daemon struct {
 	host     string
 
 	store    *store.Store
-	driver   *worker.Client
+	driver   driver
 	observer *observe.Observer
 	port     cgroup.Port       // what holds processes
 	follow   *cgroup.Processes // what follows them where nothing may be written
@@ -98,7 +97,7 @@ type notifier interface {
 // Run runs the daemon until ctx ends. It is ready, and says so, when its settings are valid, its state is loaded, the
 // inventory is done, the open change is settled and the first converge is planned.
 func Run(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar) error {
-	d, err := build(ctx, s, log, level)
+	d, err := build(ctx, s, log, level, host())
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sort"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
@@ -13,8 +14,9 @@ import (
 // Driver is the port to the virtual node, for tests in one process. It makes the same calls in the same order as the
 // vendor's library would be asked, so that "the third call hangs" means the same here.
 type Driver struct {
-	n *Node
-	c *Client
+	n    *Node
+	c    *Client
+	gone atomic.Bool // the process has ended: what it had not called yet is never called
 }
 
 // Driver opens the port as a privileged process with this pid.
@@ -22,12 +24,16 @@ func (n *Node) Driver(pid int) *Driver { return &Driver{n: n, c: n.NVML(pid, tru
 
 // Close ends the process's use.
 func (d *Driver) Close() error {
+	d.gone.Store(true)
 	d.c.Close()
 	return nil
 }
 
 // begin initialises the library the first time, and again after a reboot.
 func (d *Driver) begin(ctx context.Context) Ret {
+	if d.gone.Load() {
+		return Uninitialized
+	}
 	d.n.mu.Lock()
 	ready := d.c.inits > 0
 	d.n.mu.Unlock()
@@ -62,6 +68,9 @@ func (d *Driver) on(ctx context.Context, op string, id gpu.UUID, calls ...step) 
 		return NotFound.err(op, id)
 	}
 	for _, s := range calls {
+		if d.gone.Load() {
+			return Uninitialized.err(op, id)
+		}
 		if ret := d.c.at(ctx, s.name, h, func(t target) Ret { return s.body(t.g) }, kindGPU); ret != Success {
 			return fail(ctx, ret, op, id)
 		}
