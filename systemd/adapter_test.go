@@ -393,7 +393,7 @@ func TestServices(t *testing.T) {
 	for name, want := range map[string]any{
 		"Slice": "gpushare.slice", "Type": "exec", "Restart": "on-failure", "RestartUSec": uint64(1_000_000), "UMask": uint32(0o77),
 		"Environment": []string{"CUDA_MPS_PIPE_DIRECTORY=/run/x", "CUDA_VISIBLE_DEVICES=GPU-1"}, "WorkingDirectory": "/",
-		"ExecStart": [][]any{{"/usr/bin/nvidia-cuda-mps-control", []string{"/usr/bin/nvidia-cuda-mps-control", "-f"}, false}},
+		"ExecStartEx": [][]any{{"/usr/bin/nvidia-cuda-mps-control", []string{"/usr/bin/nvidia-cuda-mps-control", "-f"}, []string{"no-env-expand"}}},
 	} {
 		if d := cmp.Diff(want, f.property(unit, name)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)

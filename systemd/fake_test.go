@@ -28,7 +28,7 @@ func signatures() map[string]string {
 		"CPUQuotaPerSecUSec": "t", "CPUWeight": "t", "MemoryMax": "t", "MemoryHigh": "t", "MemorySwapMax": "t",
 		"TasksMax": "t", "IOWeight": "t", "AllowedCPUs": "ay", "DevicePolicy": "s", "DeviceAllow": "a(ss)",
 		"Description": "s", "Slice": "s", "PIDs": "au", "Delegate": "b", "CollectMode": "s", "TimeoutStopUSec": "t",
-		"ExecStart": "a(sasb)", "Environment": "as", "Restart": "s", "RestartUSec": "t", "Type": "s", "User": "s",
+		"ExecStartEx": "a(sasas)", "Environment": "as", "Restart": "s", "RestartUSec": "t", "Type": "s", "User": "s",
 		"WorkingDirectory": "s", "UMask": "u", "RemainAfterExit": "b", "IgnoreSIGPIPE": "b", "StandardOutput": "s", "StandardError": "s",
 		"SyslogIdentifier": "s", "AllowedMemoryNodes": "ay", "StandardInputFileDescriptor": "h",
 	}
@@ -173,7 +173,7 @@ func decoded(v dbus.Variant) dbus.Variant {
 func encoded(props map[string]dbus.Variant) map[string]dbus.Variant {
 	out := maps.Clone(props)
 	// The library decodes structs to what it cannot encode again, and nobody reads this one.
-	delete(out, "ExecStart")
+	delete(out, "ExecStartEx")
 	if entries, ok := out["DeviceAllow"].Value().([][]any); ok {
 		all := make([]deviceAllow, len(entries))
 		for i, e := range entries {
@@ -340,9 +340,9 @@ func (m manager) StartTransientUnit(name, mode string, props []fakeProperty, _ [
 func (f *fake) runLocked(u *fakeUnit, fd int) error {
 	stdin := os.NewFile(uintptr(fd), "stdin")
 	defer stdin.Close()
-	starts, _ := u.props["ExecStart"].Value().([][]any)
+	starts, _ := u.props["ExecStartEx"].Value().([][]any)
 	if len(starts) != 1 {
-		return fmt.Errorf("ExecStart is %v", u.props["ExecStart"])
+		return fmt.Errorf("ExecStartEx is %v", u.props["ExecStartEx"])
 	}
 	argv, _ := starts[0][1].([]string)
 	dir, err := os.Open(f.h.Dir(u.cgroup))

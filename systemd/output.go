@@ -28,13 +28,11 @@ const (
 func (a *Adapter) Output(ctx context.Context, id string, since time.Time, lines int, ended <-chan struct{}, to io.Writer) error {
 	unit := programUnit(a.prefix, id)
 	match := []string{"_SYSTEMD_UNIT=" + unit, "+", "OBJECT_SYSTEMD_UNIT=" + unit, "_UID=0"}
-	from := []string{"--since=@" + strconv.FormatInt(since.Unix(), 10)}
-	if lines >= 0 {
-		from = append(from, "--lines="+strconv.Itoa(lines))
-	} else {
-		from = append(from, "--lines=all")
-	}
 	a.syncJournal(ctx)
+	from, err := a.outputFrom(ctx, match, since, lines)
+	if err != nil {
+		return err
+	}
 	r := &journalReader{program: a.journalctl, to: to}
 	if ended == nil {
 		ctx, cancel := context.WithTimeout(ctx, outputTimeout)
@@ -64,6 +62,28 @@ func (a *Adapter) Output(ctx context.Context, id string, since time.Time, lines 
 	last, cancel := context.WithTimeout(ctx, outputTimeout)
 	defer cancel()
 	return r.read(last, append(from, match...))
+}
+
+// outputFrom is where reading begins, as options of journalctl: at a time, or at the first of the last lines. That one is
+// looked for from the end. Seen on 252: with --since, --lines counts from there and shows the first ones.
+func (a *Adapter) outputFrom(ctx context.Context, match []string, since time.Time, lines int) ([]string, error) {
+	begin := "--since=@" + strconv.FormatInt(since.Unix(), 10)
+	if lines < 0 {
+		return []string{begin, "--lines=all"}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, outputTimeout)
+	defer cancel()
+	r := &journalReader{program: a.journalctl, to: io.Discard}
+	if err := r.read(ctx, append([]string{"--reverse", begin, "--lines=" + strconv.Itoa(max(lines, 1))}, match...)); err != nil {
+		return nil, err
+	}
+	switch {
+	case r.cursor == "": // nothing was printed yet
+		return []string{begin, "--lines=all"}, nil
+	case lines == 0:
+		return []string{"--after-cursor=" + r.cursor, "--lines=all"}, nil
+	}
+	return []string{"--cursor=" + r.cursor, "--lines=all"}, nil
 }
 
 // syncJournal makes the journal write down what it has received.

@@ -86,7 +86,7 @@ func (a *Adapter) StartProgram(ctx context.Context, s cgroup.Scope, argv []strin
 func (a *Adapter) programProperties(s cgroup.Scope, argv []string) []sd.Property {
 	props := []sd.Property{
 		prop("Type", "exec"),
-		sd.PropExecStart(argv, false),
+		execStart(argv),
 		prop("RemainAfterExit", true),
 		prop("IgnoreSIGPIPE", false), // as in a shell
 		prop("StandardOutput", "journal"),

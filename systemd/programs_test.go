@@ -213,11 +213,11 @@ func TestMemoryNodesAreTheScopes(t *testing.T) {
 }
 
 // journalctl is a stand-in that says what it was asked and prints what a file holds.
-func journalctl(t *testing.T, follow, rest string) (program, asked string) {
+func journalctl(t *testing.T, backwards, follow, rest string) (program, asked string) {
 	t.Helper()
 	dir := t.TempDir()
 	program, asked = filepath.Join(dir, "journalctl"), filepath.Join(dir, "asked")
-	text := "#!/bin/sh\necho \"$*\" >>" + asked + "\ncase \"$*\" in\n*--sync*) ;;\n*--follow*) cat <<'X'\n" + follow + "\nX\nexec sleep 60 ;;\n*) cat <<'X'\n" + rest + "\nX\n;;\nesac\n"
+	text := "#!/bin/sh\necho \"$*\" >>" + asked + "\ncase \"$*\" in\n*--sync*) ;;\n*--reverse*) cat <<'X'\n" + backwards + "\nX\n;;\n*--follow*) cat <<'X'\n" + follow + "\nX\nexec sleep 60 ;;\n*) cat <<'X'\n" + rest + "\nX\n;;\nesac\n"
 	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 	if _, err := exec.LookPath("sh"); err != nil {
 		t.Skip(err)
 	}
-	program, asked := journalctl(t, `{"__CURSOR":"c1","MESSAGE":"one"}`+"\n"+`{"__CURSOR":"c2","MESSAGE":[116,119,255,111]}`, `{"__CURSOR":"c3","MESSAGE":"three"}`)
+	program, asked := journalctl(t, "", `{"__CURSOR":"c1","MESSAGE":"one"}`+"\n"+`{"__CURSOR":"c2","MESSAGE":[116,119,255,111]}`, `{"__CURSOR":"c3","MESSAGE":"three"}`)
 	a := &Adapter{prefix: "gpushare", journalctl: program}
 	ended := make(chan struct{})
 	read, write, err := os.Pipe()
@@ -238,7 +238,7 @@ func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 	defer read.Close()
 	done := make(chan error, 1)
 	go func() {
-		done <- a.Output(within(t, 20*time.Second), "red-1", time.Unix(1000, 0), 5, ended, write)
+		done <- a.Output(within(t, 20*time.Second), "red-1", time.Unix(1000, 0), -1, ended, write)
 		write.Close()
 	}()
 	buf := make([]byte, 64)
@@ -263,7 +263,7 @@ func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"--follow --since=@1000 --lines=5 _SYSTEMD_UNIT=gpushare-lease-red-1.service + OBJECT_SYSTEMD_UNIT=gpushare-lease-red-1.service _UID=0",
+		"--follow --since=@1000 --lines=all _SYSTEMD_UNIT=gpushare-lease-red-1.service + OBJECT_SYSTEMD_UNIT=gpushare-lease-red-1.service _UID=0",
 		"--after-cursor=c2 --lines=all _SYSTEMD_UNIT=",
 	} {
 		if !strings.Contains(string(b), want) {
@@ -272,9 +272,40 @@ func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 	}
 }
 
+// The last lines are looked for from the end, because journalctl counts from --since on in systemd 252.
+func TestOutputOfTheLastLines(t *testing.T) {
+	two := `{"__CURSOR":"c9","MESSAGE":"nine"}` + "\n" + `{"__CURSOR":"c8","MESSAGE":"eight"}`
+	for _, c := range []struct {
+		name, backwards string
+		lines           int
+		looks, reads    string
+	}{
+		{"two", two, 2, "--reverse --since=@1000 --lines=2 ", "--cursor=c8 --lines=all "},
+		{"none of those before", `{"__CURSOR":"c9","MESSAGE":"nine"}`, 0, "--reverse --since=@1000 --lines=1 ", "--after-cursor=c9 --lines=all "},
+		{"nothing was printed", "", 3, "--reverse --since=@1000 --lines=3 ", "--since=@1000 --lines=all "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			program, asked := journalctl(t, c.backwards, "", `{"__CURSOR":"c9","MESSAGE":"as asked"}`)
+			a := &Adapter{prefix: "gpushare", journalctl: program}
+			var shown bytes.Buffer
+			if err := a.Output(within(t, 20*time.Second), "red-1", time.Unix(1000, 0), c.lines, nil, &shown); err != nil || shown.String() != "as asked\n" {
+				t.Errorf("%v, shown: %q", err, shown.String())
+			}
+			b, err := os.ReadFile(asked)
+			if err != nil {
+				t.Fatal(err)
+			}
+			calls := strings.Split(strings.TrimSpace(string(b)), "\n")
+			if len(calls) != 3 || !strings.Contains(calls[1], c.looks) || strings.Contains(calls[2], "--reverse") || !strings.Contains(calls[2], c.reads) {
+				t.Errorf("it was asked:\n%s", b)
+			}
+		})
+	}
+}
+
 // A reader that goes away ends the reading.
 func TestOutputEndsWithItsReader(t *testing.T) {
-	program, _ := journalctl(t, `{"__CURSOR":"c1","MESSAGE":"one"}`, "")
+	program, _ := journalctl(t, "", `{"__CURSOR":"c1","MESSAGE":"one"}`, "")
 	a := &Adapter{prefix: "gpushare", journalctl: program}
 	if err := a.Output(within(t, 20*time.Second), "red-1", time.Now(), -1, make(chan struct{}), broken{}); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("got %v", err)

@@ -232,3 +232,15 @@ func cpuList(mask []byte) string {
 	}
 	return cgroup.FormatCPUs(cpus)
 }
+
+// execCommand is one command of ExecStartEx, which is there since 243.
+type execCommand struct {
+	Path  string
+	Argv  []string
+	Flags []string
+}
+
+// execStart is what a service runs, with every argument as it is: ExecStart alone would take a dollar for a variable's.
+func execStart(argv []string) sd.Property {
+	return prop("ExecStartEx", []execCommand{{argv[0], argv, []string{"no-env-expand"}}})
+}

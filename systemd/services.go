@@ -94,7 +94,7 @@ func (a *Adapter) serviceProperties(s Service) []sd.Property {
 	props := []sd.Property{
 		prop("Slice", sliceUnit(a.prefix, s.Slice)),
 		prop("Type", orDefault(s.Type, "exec")),
-		sd.PropExecStart(s.Argv, false),
+		execStart(s.Argv),
 		prop("Environment", env),
 		prop("Restart", orDefault(s.Restart, "no")),
 		prop("TimeoutStopUSec", uint64(timeout.Microseconds())),
