@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 )
 
 // The kernel's own values where nobody asked for another (Documentation/admin-guide/cgroup-v2.rst).
@@ -104,13 +105,16 @@ func (i Info) Expect(s Slice) Slice {
 func (st SliceState) Matches(want Slice) bool {
 	return st.Name == want.Name && st.Limits.Equal(want.Limits) && st.Closed == want.Closed &&
 		slices.EqualFunc(SortRules(st.Devices), SortRules(want.Devices), func(a, b DeviceRule) bool {
-			a.Name, b.Name = "", ""
-			return a == b
+			return compareDevices(a, b) == 0 && a.Access == b.Access
 		})
 }
 
-// SortRules is the rules in one order, those for one device merged, each access once and in the order "rwm".
+// SortRules is the rules in one order, those for one device merged, each access once and in the order "rwm". Rules that
+// are so already, as what is read back nearly always is, are given as they came: nobody writes into the result.
 func SortRules(rules []DeviceRule) []DeviceRule {
+	if ordered(rules) {
+		return slices.Clip(rules)
+	}
 	sorted := slices.Clone(rules)
 	slices.SortStableFunc(sorted, compareDevices)
 	merged := sorted[:0]
@@ -130,22 +134,27 @@ func SortRules(rules []DeviceRule) []DeviceRule {
 	return merged
 }
 
+func ordered(rules []DeviceRule) bool {
+	for i := range rules {
+		if normalAccess(rules[i].Access) != rules[i].Access || i > 0 && compareDevices(rules[i-1], rules[i]) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
 func compareDevices(a, b DeviceRule) int {
 	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
 }
 
 func normalAccess(s string) string {
-	switch s { // as nearly all rules have it already
-	case "r", "w", "m", "rw", "rwm":
-		return s
-	}
-	out := make([]byte, 0, 3)
-	for _, c := range []byte("rwm") {
-		if slices.Contains([]byte(s), c) {
-			out = append(out, c)
+	bits := 0
+	for i := range len(s) {
+		if bit := strings.IndexByte("rwm", s[i]); bit >= 0 {
+			bits |= 1 << bit
 		}
 	}
-	return string(out)
+	return [...]string{"", "r", "w", "rw", "m", "rm", "wm", "rwm"}[bits]
 }
 
 func unlessDefault(w *uint64) *uint64 {

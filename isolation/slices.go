@@ -80,6 +80,7 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 // makeable lets the nodes also be made in a slice: a container runtime makes those of its container from inside it. Only
 // root can, and what it makes opens nothing that the slice does not. A lease's own rules stay as they are.
 func makeable(rules []cgroup.DeviceRule) []cgroup.DeviceRule {
+	rules = slices.Clone(rules)
 	for i := range rules {
 		rules[i].Access += "m"
 	}

@@ -54,6 +54,9 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 			continue
 		}
 		is := asSlice(observed[i])
+		if equal(is, want, info) {
+			continue // as nearly always
+		}
 		low := meet(is, want)
 		if !equal(is, low, info) {
 			s := step.Step{

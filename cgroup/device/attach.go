@@ -293,34 +293,31 @@ func query(cg *os.File) ([]link.AttachedProgram, error) {
 	return r.Programs, nil
 }
 
-// readMap reads one of the lists of a program.
-func readMap[K comparable](p *ebpf.Program, name string, into map[K]uint32) error {
-	info, err := p.Info()
-	if err != nil {
-		return err
-	}
+// readMap reads one of the lists of a program. frozen tells that it never changes.
+func readMap[K comparable](info *ebpf.ProgramInfo, name string, into map[K]uint32) (frozen bool, err error) {
 	ids, _ := info.MapIDs()
 	for _, id := range ids {
 		m, err := ebpf.NewMapFromID(id)
 		if err != nil {
-			return plain(err)
+			return false, plain(err)
 		}
 		defer m.Close()
-		if about, err := m.Info(); err != nil || about.Name != name {
+		about, err := m.Info()
+		if err != nil || about.Name != name {
 			continue
 		}
 		var k K
 		if m.KeySize() != uint32(sizeOf(k)) || m.ValueSize() != 4 {
-			return fmt.Errorf("its list %s is of another version", name)
+			return false, fmt.Errorf("its list %s is of another version", name)
 		}
 		var v uint32
 		all := m.Iterate()
 		for all.Next(&k, &v) {
 			into[k] = v
 		}
-		return plain(all.Err())
+		return about.Frozen(), plain(all.Err())
 	}
-	return fmt.Errorf("it has no list %s", name)
+	return false, fmt.Errorf("it has no list %s", name)
 }
 
 func openCgroup(dir string) (*os.File, error) {

@@ -150,11 +150,15 @@ func (g Guard) lists() (closed map[numbers]uint32, except map[exceptKey]uint32, 
 }
 
 func readGuard(p *ebpf.Program) (Guard, error) {
-	closed, except := map[numbers]uint32{}, map[exceptKey]uint32{}
-	if err := readMap(p, closedName, closed); err != nil {
+	info, err := p.Info()
+	if err != nil {
 		return Guard{}, err
 	}
-	if err := readMap(p, exceptName, except); err != nil {
+	closed, except := map[numbers]uint32{}, map[exceptKey]uint32{}
+	if _, err := readMap(info, closedName, closed); err != nil {
+		return Guard{}, err
+	}
+	if _, err := readMap(info, exceptName, except); err != nil {
 		return Guard{}, err
 	}
 	var g Guard
