@@ -136,7 +136,7 @@ func SortRules(rules []DeviceRule) []DeviceRule {
 
 func ordered(rules []DeviceRule) bool {
 	for i := range rules {
-		if normalAccess(rules[i].Access) != rules[i].Access || i > 0 && compareDevices(rules[i-1], rules[i]) >= 0 {
+		if i > 0 && compareDevices(rules[i-1], rules[i]) >= 0 || normalAccess(rules[i].Access) != rules[i].Access {
 			return false
 		}
 	}
@@ -144,10 +144,20 @@ func ordered(rules []DeviceRule) bool {
 }
 
 func compareDevices(a, b DeviceRule) int {
-	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
+	switch {
+	case a.Type != b.Type:
+		return cmp.Compare(a.Type, b.Type)
+	case a.Major != b.Major:
+		return cmp.Compare(a.Major, b.Major)
+	}
+	return cmp.Compare(a.Minor, b.Minor)
 }
 
 func normalAccess(s string) string {
+	switch s { // as nearly all rules have it already
+	case "r", "w", "rw", "m", "rwm":
+		return s
+	}
 	bits := 0
 	for i := range len(s) {
 		if bit := strings.IndexByte("rwm", s[i]); bit >= 0 {

@@ -250,11 +250,7 @@ func (d *Daemon) guardReady() error {
 // writeRun and readRun keep what lives until the next boot. It is replaced as a whole, so that our death leaves the old or
 // the new, and not synced: after a power cut nobody reads it, and every start of a lease waits for it.
 func (d *Daemon) writeRun(name string, b []byte) error {
-	file := d.runPath(name)
-	if err := os.WriteFile(file+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
+	return store.Replace(d.runPath(name), b, 0o600)
 }
 
 func (d *Daemon) readRun(name string) ([]byte, error) { return os.ReadFile(d.runPath(name)) }

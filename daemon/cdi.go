@@ -157,7 +157,7 @@ func (d *Daemon) syncCDI(files map[string][]byte) error {
 		if old, err := os.ReadFile(file); err == nil && string(old) == string(b) {
 			continue
 		}
-		errs = append(errs, store.WriteFile(file, b, 0o600))
+		errs = append(errs, store.Replace(file, b, 0o600))
 		d.counters.cdiWrites.Add(1)
 	}
 	return errors.Join(errs...)

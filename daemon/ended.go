@@ -25,6 +25,8 @@ type endedLease struct {
 	Lease  lease.Lease    `json:"lease"`
 	At     time.Time      `json:"at"`
 	Result *launch.Result `json:"result,omitempty"`
+
+	encoded []byte // as it is kept: none of this changes any more, and all are written with every lease that ends
 }
 
 func (e *endedLease) wire() api.Lease {
@@ -107,7 +109,21 @@ func (e *endings) encode() ([]byte, error) {
 		return nil, nil
 	}
 	e.changed = false
-	return json.Marshal(e.list)
+	all := []byte{'['}
+	for i := range e.list {
+		x := &e.list[i]
+		if x.encoded == nil {
+			var err error
+			if x.encoded, err = json.Marshal(x); err != nil {
+				return nil, err
+			}
+		}
+		if i > 0 {
+			all = append(all, ',')
+		}
+		all = append(all, x.encoded...)
+	}
+	return append(all, ']'), nil
 }
 
 // restore reads what encode gave an earlier life.

@@ -180,7 +180,7 @@ func (g *loginGuard) noteLocked(cg string, guarded bool) error {
 	}
 	b, err := json.Marshal(units)
 	if err == nil {
-		err = store.WriteFile(g.file, b, 0o600)
+		err = store.Replace(g.file, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot note which units are guarded: %w", err)

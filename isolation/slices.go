@@ -36,7 +36,7 @@ type Missing struct {
 func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 	var out []cgroup.Slice
 	var missing []Missing
-	allowed := memo{h: h, known: map[memoKey]allowance{}}
+	allowed := &memo{h: h, known: map[memoKey]allowance{}}
 	for _, t := range tenants {
 		outer := cgroup.Slice{Name: cgroup.SliceName{Tenant: t.Name}, Limits: t.Limits, Closed: true}
 		var grants []cgroup.Slice
@@ -51,17 +51,11 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 		classes, lacking, _ := Rules(h, nil, t.Classes) // without targets it cannot fail
 		say(outer.Name, lacking...)
 		for _, g := range t.Grants {
-			inner := cgroup.Slice{Name: cgroup.SliceName{Tenant: t.Name, Grant: g.Name}, Closed: true, Devices: slices.Clone(classes)}
-			for _, target := range g.Targets {
-				a := allowed.of(target)
-				say(inner.Name, a.lacking...)
-				if a.err != nil {
-					say(inner.Name, a.err.Error())
-				}
-				inner.Devices = append(inner.Devices, a.rules...)
-			}
-			inner.Devices = makeable(cgroup.SortRules(inner.Devices))
-			outer.Devices = append(outer.Devices, inner.Devices...)
+			inner := cgroup.Slice{Name: cgroup.SliceName{Tenant: t.Name, Grant: g.Name}, Closed: true}
+			all := allowed.all(g.Targets, classes)
+			say(inner.Name, all.lacking...)
+			inner.Devices = all.rules
+			outer.Devices = both(outer.Devices, inner.Devices)
 			if t.Near != "" {
 				cpus, why := near(h, g.Targets)
 				inner.Limits.CPUs = cpus
@@ -71,7 +65,7 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 			}
 			grants = append(grants, inner)
 		}
-		outer.Devices = makeable(cgroup.SortRules(append(outer.Devices, classes...)))
+		outer.Devices = both(outer.Devices, makeable(classes))
 		out = append(append(out, outer), grants...)
 	}
 	return out, missing
@@ -87,10 +81,29 @@ func makeable(rules []cgroup.DeviceRule) []cgroup.DeviceRule {
 	return cgroup.SortRules(rules)
 }
 
-// memo works the rules of each target out once: many grants share the same instances.
+// both is what either allows. A tenant mostly has one grant, which then is all there is.
+func both(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
+	switch {
+	case len(a) == 0:
+		return b
+	case len(b) == 0:
+		return a
+	}
+	return cgroup.SortRules(slices.Concat(a, b))
+}
+
+// memo works out once what each target allows, and what each list of targets does: many grants share the same instances.
 type memo struct {
 	h     *Hardware
 	known map[memoKey]allowance
+	lists []listed
+}
+
+// listed is a list of targets with what it allows beside classes of devices, made by a container runtime too.
+type listed struct {
+	targets []memoKey
+	classes []cgroup.DeviceRule
+	allowance
 }
 
 type memoKey struct {
@@ -105,11 +118,39 @@ type allowance struct {
 	err     error
 }
 
-func (m memo) of(t Target) allowance {
+func keyOf(t Target) memoKey {
 	key := memoKey{gpu: t.GPU, whole: t.Instance == nil}
 	if t.Instance != nil {
 		key.at = *t.Instance
 	}
+	return key
+}
+
+func (m *memo) all(targets []Target, classes []cgroup.DeviceRule) allowance {
+	for i := range m.lists {
+		l := &m.lists[i]
+		if slices.EqualFunc(targets, l.targets, func(t Target, k memoKey) bool { return keyOf(t) == k }) && slices.Equal(classes, l.classes) {
+			return l.allowance
+		}
+	}
+	l := listed{classes: classes}
+	rules := slices.Clone(classes)
+	for _, t := range targets {
+		l.targets = append(l.targets, keyOf(t))
+		a := m.of(t)
+		l.lacking = append(l.lacking, a.lacking...)
+		if a.err != nil {
+			l.lacking = append(l.lacking, a.err.Error())
+		}
+		rules = append(rules, a.rules...)
+	}
+	l.rules = makeable(rules)
+	m.lists = append(m.lists, l)
+	return l.allowance
+}
+
+func (m *memo) of(t Target) allowance {
+	key := keyOf(t)
 	a, ok := m.known[key]
 	if !ok {
 		a.rules, a.lacking, a.err = Rules(m.h, []Target{t}, nil)

@@ -130,31 +130,20 @@ func writeFile(d dir, name string, flag int, b []byte) (err error) {
 	return f.Sync()
 }
 
-// WriteFile replaces a file so that a reader sees the old content or the new and nothing else, whenever the power goes.
-// It is for what needs no more than that: leases, deadlines, device specs.
-func WriteFile(path string, content []byte, mode os.FileMode) (err error) {
+// Replace replaces a file that is of use only until the next boot: a reader, and our death, find the old content or the
+// new and nothing else, a power cut may leave anything, and nobody waits for the disk.
+func Replace(path string, content []byte, mode os.FileMode) error {
 	where, name := filepath.Split(path)
-	if where == "" {
-		where = "."
+	temp := filepath.Join(where, "."+name+".new")
+	err := os.WriteFile(temp, content, mode)
+	if err == nil {
+		err = os.Chmod(temp, mode) // whatever the umask is, or an older one's mode
 	}
-	root, err := os.OpenRoot(where)
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
 	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
-	}
-	defer root.Close() // nothing is written through it that could fail now
-	d := osDir{root}
-	temp := "." + name + ".new"
-	if err := writeFile(d, temp, os.O_CREATE|os.O_TRUNC, content); err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, errors.Join(err, ignoreMissing(d.Remove(temp))))
-	}
-	if err := root.Chmod(temp, mode); err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
-	}
-	if err := d.Rename(temp, name); err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
-	}
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
+		return fmt.Errorf("cannot write %s: %w", path, errors.Join(err, ignoreMissing(os.Remove(temp))))
 	}
 	return nil
 }

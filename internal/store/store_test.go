@@ -461,11 +461,11 @@ func TestFullFilesystem(t *testing.T) {
 	}
 }
 
-func TestWriteFile(t *testing.T) {
+func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "leases.json")
 	for _, content := range []string{"a longer first", "second"} {
-		if err := WriteFile(path, []byte(content), 0o640); err != nil {
+		if err := Replace(path, []byte(content), 0o640); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(path)
@@ -477,7 +477,7 @@ func TestWriteFile(t *testing.T) {
 	if names, _ := os.ReadDir(dir); len(names) != 1 {
 		t.Errorf("left behind: %v", names)
 	}
-	if err := WriteFile(filepath.Join(dir, "no", "such"), nil, 0o600); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "cannot write "+dir) {
+	if err := Replace(filepath.Join(dir, "no", "such"), nil, 0o600); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "cannot write "+dir) {
 		t.Errorf("a missing directory gives %v", err)
 	}
 }
