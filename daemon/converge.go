@@ -281,6 +281,7 @@ func (d *Daemon) postReload(c *call) error {
 	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout+30*time.Second)
 	defer cancel()
 	d.observer.Observe(ctx)
+	d.drift.scopesNow()
 	if err := d.mend(ctx); err != nil {
 		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
 	}

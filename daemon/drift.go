@@ -299,6 +299,13 @@ func (x *drift) scopesDue(now time.Time) bool {
 	return true
 }
 
+// scopesNow makes the next look due, whenever the last was: somebody asks for it by name.
+func (x *drift) scopesNow() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.looked = time.Time{}
+}
+
 func (x *drift) scope(id string) ([]cgroup.DeviceRule, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

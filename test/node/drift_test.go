@@ -91,7 +91,6 @@ func TestDriftIsMended(t *testing.T) {
 	}
 	reload := func() {
 		t.Helper()
-		time.Sleep(time.Second) // Scopes are looked at once a second: this is that second.
 		if err := n.Client().Reload(soon(t)); err != nil {
 			t.Fatal(err)
 		}
