@@ -125,7 +125,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, h.close)
 	d.port, d.follow, d.visitors, d.guard, d.logins, d.programs, d.closeHolder = h.port, h.follow, h.visitors, h.guard, h.logins, h.programs, h.close
-	d.books = h.books
+	d.books, d.services = h.books, h.services
 	if h.guard != nil {
 		d.gate = h.guard
 	}
@@ -136,7 +136,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	undo = append(undo, func() { _ = d.driver.Close() })
 	d.mps = &mps.Supervisor{Units: h.units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
 	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: d.mps, Guards: d.logins, HostRoot: s.HostRoot, Now: time.Now}
-	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now}
+	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now, Timeout: stepTimeout}
 	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged, Noticed: d.noticed})
 	d.rosters.names, d.rosters.kicks = &names.Directory{}, make(chan struct{}, 1)
 	if s.Getent != "off" {
@@ -173,7 +173,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 }
 
 func (d *Daemon) handlers() engine.Handlers {
-	instances := &mig.Handler{Driver: d.driver}
+	instances := &mig.Handler{Driver: d.driver, Who: d.whoUses}
 	walls := &isolation.Handler{Slices: d.port}
 	control := &mps.Handler{Supervisor: d.mps, Driver: d.driver}
 	return engine.Handlers{
@@ -182,6 +182,7 @@ func (d *Daemon) handlers() engine.Handlers {
 		isolation.KindGuard: &isolation.GuardHandler{Guards: d.logins},
 		mps.KindStart:       control, mps.KindStop: control,
 		KindComputeMode: computeMode{d.driver}, KindLeaseStop: leaseStop{d}, KindLeaseRelease: leaseStop{d},
+		KindProcessStop: processStop{d}, KindUnitStop: quiesceUnit{d}, KindUnitStart: quiesceUnit{d},
 		KindCDIRemove: giveBack{d}, KindUnlimit: giveBack{d}, KindAllowMove: giveBack{d}, KindMigration: migrationPolicy{d},
 	}
 }

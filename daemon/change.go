@@ -180,6 +180,7 @@ func (d *Daemon) carryOut(ctx context.Context, r engine.Record, operation string
 		out = d.engine.Run(ctx, &r, hooks)
 	}
 	if out.State() == engine.Interrupted {
+		d.wakeUnits(ctx, &r)
 		why := "the daemon was stopped in the middle"
 		if d.ctx.Err() == nil {
 			why = fmt.Sprintf("it took longer than %s", changeTimeout)
@@ -215,9 +216,15 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 	node := d.observer.Observe(look)
 	failed := failures(out)
 	touched := gpusOf(r.Steps)
+	stopped := d.stoppedUnits(look, &r)
 	empty := r.Kind == kindRelease && out.State() == engine.Reached && d.nothingStands(node, want)
 	err := d.store.Finish(func(s *store.State) error {
 		s.Change = nil
+		for _, unit := range stopped {
+			if !slices.Contains(s.Stopped, unit) {
+				s.Stopped = append(s.Stopped, unit)
+			}
+		}
 		for id := range touched {
 			g, ok := node.GPU(id)
 			why, bad := failed[id]
@@ -320,7 +327,7 @@ func (d *Daemon) settle(ctx context.Context) {
 	})
 }
 
-// restore makes layouts be again what they were before a boot or a reload of the driver, at the same placements.
+// restore makes layouts be again what they were before a boot, a reload of the driver or a reset, at the same placements.
 func (d *Daemon) restore(node *observe.Node) {
 	want, st := d.desired.Load(), d.store.State()
 	if !want.enforcing() || node.DriverErr != nil || d.changing.Load() != nil {
@@ -331,15 +338,22 @@ func (d *Daemon) restore(node *observe.Node) {
 		if _, held := st.Held[id]; held || !want.manages(id) {
 			continue
 		}
-		if a, ok := st.Achieved[id]; !ok || a.Epoch.Boot != node.Epoch.Boot || a.Epoch.Driver != node.Epoch.Driver {
+		a, ok := st.Achieved[id]
+		if !ok || a.Epoch.Boot != node.Epoch.Boot || a.Epoch.Driver != node.Epoch.Driver || d.sight.wiped(&a, node, id) {
 			lost[id] = true
 		}
 	}
-	if len(lost) == 0 || !d.applyMu.TryLock() {
+	if len(lost) == 0 {
+		d.sight.note(node)
+		return
+	}
+	if !d.applyMu.TryLock() {
 		return
 	}
 	defer d.applyMu.Unlock()
-	steps, problems := d.planRestore(want, node, lost)
+	ctx, cancel := context.WithTimeout(d.ctx, observeTimeout)
+	defer cancel()
+	steps, problems := d.planRestore(ctx, want, node, lost)
 	record := engine.Record{Kind: "restore", Who: "gpushared", Generation: want.generation, Started: d.now(), Epoch: epoch(node), Steps: number(steps)}
 	err := d.store.Update(func(s *store.State) error {
 		s.Epoch = epoch(node)
@@ -367,6 +381,7 @@ func (d *Daemon) restore(node *observe.Node) {
 		d.log.Error("cannot record the restoring of layouts", "error", err)
 		return
 	}
+	d.sight.note(node)
 	if len(steps) > 0 {
 		d.log.Info("layouts are restored", "operation", record.ID, "steps", len(steps))
 		d.launch(record, api.Plan{SchemaVersion: 1, Generation: want.generation, Steps: wireSteps(record.Steps)})

@@ -58,6 +58,7 @@ func (d *Daemon) turn(ctx context.Context) {
 	look, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
 	d.restore(d.observer.Observe(look))
+	d.restartUnits(look)
 	if err := d.mend(look); err != nil && ctx.Err() == nil {
 		d.log.Warn("cannot converge", "error", err)
 	}
@@ -139,10 +140,10 @@ func prefix(id string) string {
 
 // planRestore plans what a boot took away: the recorded layouts at their placements, and for GPUs that never reached
 // what was accepted, one try without any authority.
-func (d *Daemon) planRestore(want *desired, node *observe.Node, lost map[gpu.UUID]bool) ([]step.Step, map[gpu.UUID]error) {
+func (d *Daemon) planRestore(ctx context.Context, want *desired, node *observe.Node, lost map[gpu.UUID]bool) ([]step.Step, map[gpu.UUID]error) {
 	var steps []step.Step
 	problems := map[gpu.UUID]error{}
-	use, st := d.usage(), d.store.State()
+	st, use := d.store.State(), d.usageUnder(want, d.devicesOpen(ctx, node.GPUs))
 	for _, id := range slices.Sorted(maps.Keys(lost)) {
 		g, ok := node.GPU(id)
 		if !ok || g.Err != nil {
@@ -162,12 +163,17 @@ func (d *Daemon) planRestore(want *desired, node *observe.Node, lost map[gpu.UUI
 		}
 		steps = append(steps, more...)
 	}
-	return steps, problems
+	quiet, err := d.planQuiesce(ctx, want, use, steps)
+	if err != nil {
+		d.log.Warn("units are not stopped for the restoring of layouts", "error", err)
+	}
+	return slices.Concat(quiet.stop, steps, quiet.start), problems
 }
 
 // restoreGPU plans a recorded layout, at the recorded placements.
 func restoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use usage) ([]step.Step, error) {
-	mode, err := mig.PlanMode(g.MIG, true, holders(g, nil, use), mig.Options{})
+	names, _ := holders(g, nil, use)
+	mode, err := mig.PlanMode(g.MIG, true, names, mig.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +243,9 @@ func (d *Daemon) judge(node *observe.Node) {
 	if ch := d.changing.Load(); ch != nil {
 		busy = ch.gpus
 	}
-	hardware := planGPUs(want, node, d.usage(), authority{Force: true, AllowReset: true})
+	use := d.usage()
+	use.anyone = true
+	hardware := planGPUs(want, node, use, authority{Force: true, AllowReset: true})
 	due := map[gpu.UUID][]string{}
 	for i := range hardware.steps {
 		due[gpu.UUID(hardware.steps[i].GPU)] = append(due[gpu.UUID(hardware.steps[i].GPU)], hardware.steps[i].Text)
@@ -246,7 +254,11 @@ func (d *Daemon) judge(node *observe.Node) {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
 		if g.Err != nil && node.DriverErr == nil {
-			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %v", g.Identity.Index, g.Err), Hint: fmt.Sprintf("'gpushare gpu retry %d' tries it again; its neighbours are not affected", g.Identity.Index)}
+			name := fmt.Sprint(g.Identity.Index)
+			if g.Identity.Index < 0 {
+				name = string(id) // It has not told its number in this life of the daemon.
+			}
+			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %s: %v", name, g.Err), Hint: "'gpushare gpu retry " + name + "' tries it again; its neighbours are not affected"}
 		}
 		if !want.manages(id) || busy[id] || held[string(id)].Message != "" {
 			continue

@@ -42,7 +42,8 @@ type Daemon struct {
 	table    *lease.Table
 	notify   notifier
 
-	books books // who is logged in and where units run; nil where nobody can tell
+	books    books    // who is logged in and where units run; nil where nobody can tell
+	services services // stops units and starts them; nil where nobody can
 
 	lost        bool // what an earlier life kept could not be read
 	closeHolder func()
@@ -71,6 +72,7 @@ type Daemon struct {
 	walls      atomic.Pointer[wanted]
 	rates      rates
 	drift      drift
+	sight      sight
 	conditions conditions
 	counters   counters
 

@@ -67,6 +67,7 @@ func (d *Daemon) checks(ctx context.Context) []api.Check {
 	}
 	other := readOthers(d.settings.HostRoot, d.host)
 	checkOthers(&other, d.desired.Load(), node, warn)
+	d.checkQuiesce(look, d.desired.Load(), warn)
 	d.checkDrift(warn)
 	for _, cond := range d.conditions.list() {
 		if cond.Kind != "driver" {

@@ -28,6 +28,7 @@ type holder struct {
 	visitors *cgroup.Visitors
 	guard    *cgroup.Guard // nil where nothing can be frozen
 	books    books         // nil where nobody can tell
+	services services      // nil where no units can be stopped
 	units    mps.Units
 	logins   *loginGuard
 	launcher worker.Launcher
@@ -81,7 +82,7 @@ func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, te
 	if err != nil {
 		return nil, err
 	}
-	h.port, h.books, h.close = a, a, a.Close
+	h.port, h.books, h.services, h.close = a, a, a, a.Close
 	h.logins = newLoginGuard(a.Hierarchy(), s, a.Info())
 	h.units = systemUnits{a}
 	h.launcher = systemWorkers{a}

@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mps"
 )
 
 // wallTimeout bounds the walling in of one process.
@@ -558,7 +559,10 @@ func (d *Daemon) adopt(ctx context.Context, l *lease.Lease) bool {
 }
 
 // usage answers who uses what from the lease table as it is now.
-func (d *Daemon) usage() usage {
+func (d *Daemon) usage() usage { return d.usageUnder(d.desired.Load(), opened{}) }
+
+// usageUnder is usage with what a spec says of the processes that are in the way, and with who has devices open.
+func (d *Daemon) usageUnder(want *desired, o opened) usage {
 	live := d.table.Live()
 	return usage{
 		instance: func(id gpu.UUID, p gpu.Placement) []string {
@@ -580,7 +584,8 @@ func (d *Daemon) usage() usage {
 			return out
 		},
 		ours:    d.ours,
-		command: procfs.Name,
+		process: func(m *mps.State, pid int) deviceHolder { return d.holderOf(want, m, pid) },
+		opened:  o,
 	}
 }
 

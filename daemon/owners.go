@@ -23,8 +23,10 @@ type others struct {
 	kubelet    int        // its pid
 	plugins    []string   // sockets of device plugins for NVIDIA
 	hostengine int        // of DCGM
-	migManager bool       // nvidia-mig-manager is enabled: it partitions at boot
-	errs       []error    // what could not be read
+	// fabricManager is its pid: without it the GPUs behind NVSwitches cannot be used.
+	fabricManager int
+	migManager    bool    // nvidia-mig-manager is enabled: it partitions at boot
+	errs          []error // what could not be read
 }
 
 // gresFiles are where Slurm keeps its gres.conf, by itself, by distribution and without configuration of its own.
@@ -88,6 +90,8 @@ func (o *others) processes(root string) {
 			o.kubelet = pid
 		case "nv-hostengine":
 			o.hostengine = pid
+		case "nv-fabricmanage":
+			o.fabricManager = pid
 		}
 	}
 }
@@ -148,10 +152,17 @@ func checkOthers(o *others, want *desired, node *observe.Node, warn func(name, m
 		warn("owners", "nvidia-mig-manager.service is enabled: it partitions GPUs at boot, and takes "+gpuList(list)+" from their tenants",
 			"'systemctl disable nvidia-mig-manager.service', or "+externalHint(list, "mig-manager"))
 	}
-	if o.hostengine != 0 && mig {
+	if o.hostengine != 0 && mig && !want.quiescesDCGM() {
 		warn("owners", fmt.Sprintf("nv-hostengine (pid %d) keeps GPUs open: a change of MIG mode fails while it runs", o.hostengine),
 			"'systemctl stop nvidia-dcgm.service' around such a change; in the spec: node: {quiesce: [nvidia-dcgm.service]}")
 	}
+}
+
+// quiescesDCGM tells whether the spec has DCGM stopped around MIG changes, by whatever name its unit has here.
+func (d *desired) quiescesDCGM() bool {
+	return d.spec != nil && slices.ContainsFunc(d.spec.Node.Quiesce, func(unit string) bool {
+		return strings.Contains(unit, "dcgm") || strings.Contains(unit, "hostengine")
+	})
 }
 
 // externalHint is what to write in the spec.

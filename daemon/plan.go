@@ -2,13 +2,13 @@ package daemon
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/mig"
+	"github.com/gpushare/gpushare/mps"
 )
 
 // authority is what the administrator allowed for one change. The zero value disturbs nobody: the converge loop's.
@@ -25,8 +25,12 @@ type usage struct {
 	gpu func(id gpu.UUID) []string
 	// ours tells whether we made an instance, or said that it is ours.
 	ours func(id gpu.UUID, in *gpu.Instance) bool
-	// command names a process for people.
-	command func(pid int) string
+	// process tells who a process is. The MPS state is that of its GPU.
+	process func(m *mps.State, pid int) deviceHolder
+	// opened is who has devices open, where somebody looked.
+	opened opened
+	// anyone: that nobody may stop some processes is left out of account, as by who only asks what differs.
+	anyone bool
 }
 
 // planned is what would be done to the hardware of the node.
@@ -75,7 +79,8 @@ func planMIG(e *api.GPUSpec, g *observe.GPU, use usage, a authority) ([]step.Ste
 	if target.On && e.MIG != nil {
 		target.Want = mig.Named(e.MIG.Layout...)
 	}
-	device := mig.Device{MIG: g.MIG, Present: present(e, g, use), Holders: holders(g, nil, use)}
+	device := mig.Device{MIG: g.MIG, Present: present(e, g, use)}
+	device.Holders, device.Stay = holders(g, nil, use)
 	if g.Profiles != nil {
 		device.Profiles = *g.Profiles
 	}
@@ -92,31 +97,10 @@ func present(e *api.GPUSpec, g *observe.GPU, use usage) []mig.Present {
 	out := make([]mig.Present, 0, len(g.Instances))
 	for i := range g.Instances {
 		in := &g.Instances[i]
-		h := holders(g, in, use)
+		h, stay := holders(g, in, use)
 		out = append(out, mig.Present{
-			Instance: *in, InUse: len(h) > 0, Holders: h, Spare: dynamic, Foreign: !use.ours(g.Identity.UUID, in),
+			Instance: *in, InUse: len(h) > 0, Holders: h, Pinned: len(stay) > 0, Spare: dynamic, Foreign: !use.ours(g.Identity.UUID, in),
 		})
-	}
-	return out
-}
-
-// holders names who uses an instance, or with nil the GPU: leases first, then processes of no lease.
-func holders(g *observe.GPU, in *gpu.Instance, use usage) []string {
-	var out []string
-	if in != nil {
-		out = slices.Clone(use.instance(g.Identity.UUID, in.Placement))
-	} else {
-		out = slices.Clone(use.gpu(g.Identity.UUID))
-	}
-	for i := range g.Processes {
-		p := &g.Processes[i]
-		if in != nil && (p.GI == nil || *p.GI != in.ID) {
-			continue
-		}
-		if in == nil && p.Kind == gpu.MPSProcess {
-			continue // It is counted with its server.
-		}
-		out = append(out, fmt.Sprintf("pid %d (%s)", p.PID, use.command(p.PID)))
 	}
 	return out
 }

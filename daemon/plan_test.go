@@ -66,7 +66,7 @@ func with(g observe.GPU, change func(*observe.GPU)) observe.GPU {
 func nobody() usage {
 	return usage{
 		instance: func(gpu.UUID, gpu.Placement) []string { return nil }, gpu: func(gpu.UUID) []string { return nil },
-		ours: func(gpu.UUID, *gpu.Instance) bool { return true }, command: func(int) string { return "python" },
+		ours: func(gpu.UUID, *gpu.Instance) bool { return true }, process: func(_ *mps.State, pid int) deviceHolder { return deviceHolder{pid: pid, start: 1, name: "python"} },
 	}
 }
 

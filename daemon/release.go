@@ -148,7 +148,12 @@ func (d *Daemon) proposeRelease(ctx context.Context, what, who string) (*proposa
 	if err != nil {
 		return nil, err
 	}
-	p.steps = number(left.steps)
+	quiet, err := d.planQuiesce(ctx, now, d.usageUnder(now, d.devicesOpen(ctx, p.node.GPUs)), left.steps)
+	if err != nil {
+		return nil, err
+	}
+	left.warnings = append(left.warnings, quiet.warnings...)
+	p.steps = number(slices.Concat(quiet.stop, left.steps, quiet.start))
 	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.generation, Empty: len(p.steps) == 0, Steps: wireSteps(p.steps), Warnings: left.warnings}
 	p.plan.Disturbs = disturbs(p.steps)
 	return p, nil
@@ -278,7 +283,8 @@ func planGiveBack(g *observe.GPU, was store.Found, use usage) (steps []step.Step
 // others made is never in the way, because nothing is wanted in its place.
 func giveBackMIG(g *observe.GPU, on bool, use usage) (mig.Result, error) {
 	plain := &api.GPUSpec{Mode: api.ModeMIG} // No dynamic layout: nothing is kept in hand.
-	device := mig.Device{MIG: g.MIG, Present: present(plain, g, use), Holders: holders(g, nil, use), Profiles: *g.Profiles}
+	device := mig.Device{MIG: g.MIG, Present: present(plain, g, use), Profiles: *g.Profiles}
+	device.Holders, device.Stay = holders(g, nil, use)
 	return mig.PlanDevice(device, mig.Target{On: on}, mig.Options{Force: true})
 }
 

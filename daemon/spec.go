@@ -175,9 +175,13 @@ func (d *Daemon) propose(ctx context.Context, file string, body []byte, s *api.S
 
 // planProposal adds the steps and proves that they can be done.
 func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.FieldError, a authority) error {
-	hardware := planGPUs(p.want, p.node, d.usage(), a)
+	use := d.usageUnder(p.want, d.devicesOpen(ctx, p.node.GPUs))
+	hardware := planGPUs(p.want, p.node, use, a)
 	maps.DeleteFunc(hardware.problems, func(id gpu.UUID, _ error) bool { return !p.about(id) })
 	if err := problemError(hardware.problems); err != nil {
+		if anyResets(hardware.problems) {
+			err.Hint += "; " + readFabric(d.settings.HostRoot).String()
+		}
 		return err
 	}
 	soft, err := d.planNode(p.want, p.node, hardware.steps)
@@ -185,11 +189,17 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 		return err
 	}
 	stops := planStops(p.want, d.table.Live(), hardware.steps)
-	steps := slices.Concat(stops, soft.narrow, hardware.steps, soft.rest)
+	steps := slices.Concat(stops, soft.narrow, planProcessStops(hardware.steps, p.node, use), hardware.steps, soft.rest)
 	if p.only != nil {
 		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != string(*p.only) })
 	}
-	p.steps = number(steps)
+	quiet, err := d.planQuiesce(ctx, p.want, use, steps)
+	if err != nil {
+		return err
+	}
+	// Leases are given their grace before anything else stands still.
+	steps = slices.Insert(steps, leading(steps, KindLeaseStop), quiet.stop...)
+	p.steps = number(append(steps, quiet.start...))
 	if err := admit(p.steps, a); err != nil {
 		return err
 	}
@@ -199,13 +209,22 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	for _, w := range found {
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
-	p.plan.Warnings = append(p.plan.Warnings, unheeded(p.want.spec)...)
+	p.plan.Warnings = slices.Concat(p.plan.Warnings, tellResets(p.steps, p.node, d.settings.HostRoot), quiet.warnings, unheeded(p.want.spec))
 	unknown := rosterOf(0, p.want.spec, d.rosters.names).unknown
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].text())
 	}
 	p.plan.Disturbs = disturbs(p.steps)
 	return nil
+}
+
+// leading is how many of the first steps are of a kind.
+func leading(steps []step.Step, kind string) int {
+	n := slices.IndexFunc(steps, func(s step.Step) bool { return s.Kind != kind })
+	if n < 0 {
+		return len(steps)
+	}
+	return n
 }
 
 // disturbs is whom steps disturb, each once.
@@ -235,7 +254,7 @@ func admit(steps []step.Step, a authority) error {
 }
 
 // problemError says why GPUs cannot become as wanted: the first in full, and how many more.
-func problemError(problems map[gpu.UUID]error) error {
+func problemError(problems map[gpu.UUID]error) *api.Error {
 	if len(problems) == 0 {
 		return nil
 	}
@@ -257,6 +276,16 @@ func problemError(problems map[gpu.UUID]error) error {
 		e.Message += fmt.Sprintf(" (and %d more GPUs)", len(ids)-1)
 	}
 	return e
+}
+
+// anyResets tells whether a GPU would have to be reset, which nobody allowed.
+func anyResets(problems map[gpu.UUID]error) bool {
+	for _, err := range problems {
+		if errors.Is(err, gpu.ErrResetRequired) {
+			return true
+		}
+	}
+	return false
 }
 
 func isAny(err error, targets ...error) bool {

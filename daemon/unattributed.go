@@ -2,12 +2,9 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
@@ -149,11 +146,11 @@ func (x *unattributed) strays(ctx context.Context, d *Daemon, want *desired) []s
 			out = append(out, s)
 		}
 	}
-	return slices.DeleteFunc(out, func(s stray) bool { return s.spared == ourOwn })
+	return slices.DeleteFunc(out, func(s stray) bool { return s.spared == notStray })
 }
 
-// ourOwn marks processes that are no strays: they are ours.
-const ourOwn = "it is gpushare's own"
+// notStray marks processes that are no strays: they are ours.
+const notStray = "it is gpushare's own"
 
 // quietUnits are where the units run that the spec names as users of GPUs beside tenants.
 func (d *Daemon) quietUnits(ctx context.Context, want *desired) []string {
@@ -174,7 +171,7 @@ func (d *Daemon) quietUnits(ctx context.Context, want *desired) []string {
 // spareStray says why a process is not stopped whatever the spec says; empty when it may be.
 func (d *Daemon) spareStray(mps bool, st procfs.Stat, quiet []string) string {
 	if mps || st.PID == d.driver.Status().PID {
-		return ourOwn
+		return notStray
 	}
 	// Root's are services of the system: monitoring, a display, another job manager. Who installs those knows why.
 	if uid, err := procfs.UID(st.PID); err != nil || uid == 0 {
@@ -207,25 +204,8 @@ func (d *Daemon) stopStray(ctx context.Context, s stray) {
 	text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease: it is stopped", s.process.PID, s.name, s.index)
 	d.events.publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
 	d.audit("gpushared", "unattributed", text)
-	if err := p.Signal(unix.SIGTERM); err != nil {
-		if !errors.Is(err, procfs.ErrGone) {
-			d.log.Error("cannot stop a process of no lease", "pid", s.process.PID, "error", err)
-		}
-		return
-	}
-	grace, cancel := context.WithTimeout(ctx, stopGrace)
-	defer cancel()
-	if p.Wait(grace) == nil || ctx.Err() != nil {
-		return
-	}
-	if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrGone) {
-		d.log.Error("cannot kill a process of no lease", "pid", s.process.PID, "error", err)
-		return
-	}
-	dead, cancel := context.WithTimeout(ctx, wallTimeout)
-	defer cancel()
-	if err := p.Wait(dead); err != nil && ctx.Err() == nil {
-		d.log.Error("a process of no lease was killed and does not end", "pid", s.process.PID, "error", err)
+	if err := endPolitely(ctx, p, stopGrace); err != nil && ctx.Err() == nil {
+		d.log.Error("cannot stop a process of no lease", "error", err)
 	}
 }
 

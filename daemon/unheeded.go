@@ -13,7 +13,6 @@ func unheeded(s *api.Spec) []string {
 			out = append(out, key+" is not carried out by this version: "+what)
 		}
 	}
-	add(len(s.Node.Quiesce) > 0, "node.quiesce", "no unit is stopped around MIG changes")
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		add(g.MIG != nil && g.MIG.Dynamic, "mig.dynamic", "instances that exist are used, none is made on demand")

@@ -27,6 +27,9 @@ type Handler struct {
 	Driver Driver
 	// Reset resets one GPU. The driver's library has no such call; nil: a mode change that needs one fails and says so.
 	Reset func(ctx context.Context, id gpu.UUID) error
+	// Who names who uses the GPU, or one of its instances, when the driver refused because of somebody; nil: the driver's
+	// own list is all that is told.
+	Who func(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string
 }
 
 // Applied tells whether the hardware already is as the step leaves it.
@@ -103,7 +106,7 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	}
 	change, err := h.Driver.SetMIGMode(ctx, id, a.On)
 	if err != nil {
-		return reword(err, op, id)
+		return h.refused(ctx, err, op, id, snap, nil)
 	}
 	if change.Current == a.On {
 		return nil
@@ -115,7 +118,7 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	}
 	switch {
 	case errors.Is(why, gpu.ErrInUse):
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s; the change is pending", gpu.ErrInUse, holders(snap.Processes, nil))}
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s; the change is pending", gpu.ErrInUse, h.by(ctx, snap, nil))}
 	case !a.Reset:
 		return &ResetRequired{On: a.On}
 	case h.Reset == nil:
@@ -140,7 +143,7 @@ func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) 
 		return err
 	}
 	op := "create " + a.String()
-	in, _, err := h.find(ctx, id, a)
+	in, snap, err := h.find(ctx, id, a)
 	if err != nil {
 		return err
 	}
@@ -156,7 +159,7 @@ func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) 
 		got, err = h.Driver.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: a.ProfileID, Placement: a.Placement, Compute: a.Compute})
 	}
 	if err != nil {
-		return reword(err, op, id)
+		return h.refused(ctx, err, op, id, snap, in)
 	}
 	if got.ProfileID != a.ProfileID || got.Placement != a.Placement || !a.complete(got) {
 		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver made %s with %d compute instances instead", gpu.ErrUnknown, Placed{Name: fmt.Sprintf("profile %d", got.ProfileID), Placement: got.Placement}, len(got.Compute))}
@@ -176,16 +179,16 @@ func (h *Handler) destroy(ctx context.Context, id gpu.UUID, raw json.RawMessage)
 	if in == nil || !a.isPartOf(*in) {
 		return nil
 	}
-	op, by := "destroy "+a.String(), holders(snap.Processes, &in.ID)
-	if by != "" {
+	op := "destroy " + a.String()
+	if holders(snap.Processes, &in.ID) != "" {
 		// The driver would refuse too, but only after it took away the compute instances that are idle.
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s", gpu.ErrInUse, by)}
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s", gpu.ErrInUse, h.by(ctx, snap, in))}
 	}
 	err = h.Driver.DestroyInstance(ctx, id, in.ID)
 	if err == nil || errors.Is(err, gpu.ErrNotFound) {
 		return nil
 	}
-	return reword(err, op, id)
+	return h.refused(ctx, err, op, id, snap, in)
 }
 
 // find reads the GPU and looks for an instance of this profile at this placement.
@@ -234,6 +237,32 @@ func reword(err error, op string, id gpu.UUID) error {
 		return fmt.Errorf("cannot %s on %s: %w", op, id, err)
 	}
 	return &gpu.Error{Op: op, GPU: id, Code: e.Code, Err: e.Err}
+}
+
+// refused says a driver's error in the words of the step, and who is in the way when it is because of somebody.
+func (h *Handler) refused(ctx context.Context, err error, op string, id gpu.UUID, snap gpu.Snapshot, in *gpu.Instance) error {
+	err = reword(err, op, id)
+	e, ok := errors.AsType[*gpu.Error](err)
+	if !ok || !errors.Is(e.Err, gpu.ErrInUse) {
+		return err
+	}
+	if by := h.by(ctx, snap, in); by != "" {
+		e.Err = fmt.Errorf("%w%s", e.Err, by)
+	}
+	return e
+}
+
+// by names who uses a GPU, or one of its instances: " by pid 12 (python), pid 13 (exporter)".
+func (h *Handler) by(ctx context.Context, snap gpu.Snapshot, in *gpu.Instance) string {
+	if h.Who != nil {
+		if who := h.Who(ctx, snap, in); len(who) != 0 {
+			return " by " + strings.Join(who, ", ")
+		}
+	}
+	if in != nil {
+		return holders(snap.Processes, &in.ID)
+	}
+	return holders(snap.Processes, nil)
 }
 
 // holders names the processes of a GPU, or of one of its instances: " by pid 12, pid 13".

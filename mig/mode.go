@@ -31,15 +31,24 @@ func (*ResetRequired) Unwrap() error { return gpu.ErrResetRequired }
 type InUse struct {
 	On      bool
 	Holders []string
+	Stay    bool // no authority stops these
 }
 
 // Error names the holders.
 func (e *InUse) Error() string {
+	if e.Stay {
+		return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s", onOff(e.On), strings.Join(e.Holders, ", "))
+	}
 	return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s; --force stops them", onOff(e.On), strings.Join(e.Holders, ", "))
 }
 
-// Unwrap gives gpu.ErrInUse.
-func (*InUse) Unwrap() error { return gpu.ErrInUse }
+// Unwrap gives gpu.ErrInUse where --force would help.
+func (e *InUse) Unwrap() error {
+	if e.Stay {
+		return nil
+	}
+	return gpu.ErrInUse
+}
 
 // PlanMode says what must happen for MIG mode to be as wanted: nil when it already is. holders are those who run on the
 // GPU now. A driver that does not tell whether a reset is needed is taken to need one.

@@ -263,8 +263,14 @@ func (m manager) StartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
 	m.f.mu.Lock()
 	defer m.f.mu.Unlock()
 	m.f.record("StartUnit %s %s", name, mode)
-	if strings.HasSuffix(name, ".slice") {
+	u, known := m.f.units[name]
+	switch {
+	case strings.HasSuffix(name, ".slice"):
 		m.f.startSliceLocked(name)
+	case !known:
+		return "", fail("NoSuchUnit", "Unit %s not found.", name)
+	case !m.f.hang:
+		u.active, u.sub = "active", "running"
 	}
 	return m.f.jobLocked(name), nil
 }

@@ -30,6 +30,7 @@ var scopes = []struct {
 	{"gpu.compute-mode", attached},
 	{"mps.", booted},
 	{"unit.", booted},
+	{"process.", booted},
 }
 
 func scopeOf(kind string) scope {

@@ -23,6 +23,8 @@ type State struct {
 	Change json.RawMessage `json:"change,omitempty"`
 	// Operations counts the operations begun, so that their ids never come twice.
 	Operations uint64 `json:"operations,omitempty"`
+	// Stopped names the units that a change stopped and could not start again.
+	Stopped []string `json:"stopped,omitempty"`
 	// Standing tells that something of ours may stand on the node: a spec was enforced since the node was last given back.
 	Standing bool `json:"standing,omitempty"`
 	// Made names the slices that a spec asked for and that may be there: no other is ours to take away. nil: nobody kept it.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -95,8 +96,12 @@ func TestGrantInUse(t *testing.T) {
 	explained(t, settled(t, n), "after the grant was taken away")
 }
 
-// A process of no lease that is in the way: force either stops it or leaves all as it was, and says which.
+// A process of no lease that is in the way: force stops it the polite way, and names it before; root's is left alone, by
+// force too, and then nothing is changed.
 func TestForceOverAStranger(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
@@ -107,48 +112,65 @@ func TestForceOverAStranger(t *testing.T) {
 			device = in.UUIDs[0]
 		}
 	}
-	args := n.Burn("--gpu", device, "--memory", "1GiB", "--hold", "--seconds", "60")
-	cmd := exec.CommandContext(soon(t), args[0], args[1:]...)
-	cmd.Env = n.Environ()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	burn := func(uid uint32) (pid string, ended <-chan struct{}, kill func()) {
+		args := n.Burn("--gpu", device, "--memory", "1GiB", "--hold", "--seconds", "60")
+		cmd := exec.CommandContext(soon(t), args[0], args[1:]...)
+		cmd.Env, cmd.Dir = n.Environ(), "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			_ = cmd.Wait() // It is stopped.
+			close(done)
+		}()
+		kill = func() {
+			_ = cmd.Process.Kill() // It may have ended.
+			<-done
+		}
+		t.Cleanup(kill)
+		return fmt.Sprint("pid ", cmd.Process.Pid), done, kill
 	}
-	pid := fmt.Sprint(cmd.Process.Pid)
-	ended := make(chan struct{})
-	go func() {
-		_ = cmd.Wait() // It is stopped.
-		close(ended)
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // It may have ended.
-		<-ended
-	})
 	other := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]", 1)
 	other = strings.Replace(other, "mig: 3g.20gb}", "mig: 7g.40gb}", 1)
-	err := harness.Await(soon(t), 20*time.Millisecond, "the stranger is not seen", func() (bool, error) {
-		r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--check")
-		return r.Code == api.ExitConflict && strings.Contains(r.Err, pid), nil
-	})
-	if err != nil {
-		t.Fatal(err)
+	refused := func(what, who string, code int, args ...string) {
+		t.Helper()
+		var r harness.Result
+		err := harness.Await(soon(t), 20*time.Millisecond, what+" is not seen", func() (bool, error) {
+			r = n.CLIIn(soon(t), other, append([]string{"apply", "-f", "-", "--check"}, args...)...)
+			return r.Code == code && strings.Contains(r.Err, who), nil
+		})
+		if err != nil {
+			t.Fatalf("%v: exit %d: %s%s", err, r.Code, r.Out, r.Err)
+		}
 	}
-	r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--force")
-	s := settled(t, n)
-	switch r.Code {
-	case 0:
-		explained(t, s, "after force")
-		if got := truth(t, n); got == was {
-			t.Errorf("apply says that it is done, and nothing changed: %s", r.Out)
-		}
-	case api.ExitDegraded, api.ExitConflict:
-		t.Logf("force does not stop a stranger: %s%s", r.Out, r.Err)
-		if got := truth(t, n); got != was {
-			t.Errorf("not done, and the node has\n got %s\nwant %s", got, was)
-		}
-		if r.Code == api.ExitDegraded && (s.GPUs[0].State != "held" || !strings.Contains(r.Err, "in use")) {
-			t.Errorf("it does not say that the GPU is held because it is in use: %s: %s%s", s.GPUs[0].State, s.GPUs[0].Reason, r.Err)
-		}
+
+	root, _, kill := burn(0)
+	refused("root's process", root, api.ExitInfeasible, "--force")
+	refused("root's process", "node.quiesce", api.ExitInfeasible)
+	if r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--force"); r.Code != api.ExitInfeasible || truth(t, n) != was {
+		t.Errorf("over root's process apply exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, truth(t, n))
+	}
+	kill()
+
+	stranger, ended, _ := burn(65534)
+	refused("the stranger", stranger, api.ExitConflict)
+	r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--check", "--force")
+	if r.Code != 0 || !strings.Contains(r.Out, "disturbs: "+stranger) || !strings.Contains(r.Out, "stop "+stranger) || !strings.Contains(r.Out, "gpusim-burn, for ") {
+		t.Errorf("--check --force exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	r = n.CLIIn(soon(t), other, "apply", "-f", "-", "--force")
+	if r.Code != 0 {
+		t.Fatalf("with force apply exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
+	}
+	select {
+	case <-ended:
 	default:
-		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+		t.Error("the change is done and the stranger runs")
+	}
+	explained(t, settled(t, n), "after force")
+	if got := truth(t, n); got == was {
+		t.Errorf("apply says that it is done, and nothing changed: %s", r.Out)
 	}
 }

@@ -1,0 +1,69 @@
+package procfs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Opened is one file that a process has open.
+type Opened struct {
+	PID  int
+	Name string // as the process's namespace calls it
+	Rdev uint64 // the number of a character device; 0 when it is none
+	Dev  uint64 // with Ino: which file it is
+	Ino  uint64
+}
+
+// Openers calls found for each descriptor of each process whose file's name holds part, and for no other: to ask what a
+// file is can hang where a file server does, its name is known to the kernel. Processes that end meanwhile, and those
+// whose descriptors may not be seen, are passed over; the second are counted. It ends with ctx.
+func Openers(ctx context.Context, part string, found func(Opened)) (unseen int, err error) {
+	pids, err := PIDs()
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range pids {
+		if err := ctx.Err(); err != nil {
+			return unseen, fmt.Errorf("cannot look through all processes: %w", err)
+		}
+		if denied := openedBy(pid, part, found); denied {
+			unseen++
+		}
+	}
+	return unseen, nil
+}
+
+// openedBy looks at one process. denied: its descriptors may not be seen.
+func openedBy(pid int, part string, found func(Opened)) (denied bool) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	f, err := os.Open(dir)
+	if err != nil {
+		return os.IsPermission(err)
+	}
+	defer f.Close()
+	fds, err := f.Readdirnames(-1)
+	if err != nil {
+		return os.IsPermission(err)
+	}
+	for _, fd := range fds {
+		link := dir + "/" + fd
+		name, err := os.Readlink(link)
+		if err != nil || !strings.Contains(name, part) {
+			continue // Closed by now, or nothing that is looked for.
+		}
+		var st unix.Stat_t
+		if unix.Stat(link, &st) != nil {
+			continue
+		}
+		o := Opened{PID: pid, Name: name, Dev: st.Dev, Ino: st.Ino}
+		if st.Mode&unix.S_IFMT == unix.S_IFCHR {
+			o.Rdev = st.Rdev
+		}
+		found(o)
+	}
+	return false
+}

@@ -1,0 +1,44 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
+
+	"github.com/gpushare/gpushare/cgroup"
+)
+
+// UnitActive tells whether a unit of the host's runs, is on its way up, or on its way down. cgroup.ErrNotFound when there
+// is no such unit.
+func (a *Adapter) UnitActive(ctx context.Context, unit string) (bool, error) {
+	st, err := a.serviceState(ctx, unit)
+	if err != nil {
+		return false, err
+	}
+	return st.Active != "inactive" && st.Active != "failed", nil
+}
+
+// StopUnit stops a unit of the host's and returns when it has ended. It takes the unit's own time, up to the end of ctx: a
+// stop that was begun goes on when it is asked for again.
+func (a *Adapter) StopUnit(ctx context.Context, unit string) error {
+	for {
+		err := a.stop(ctx, unit)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
+}
+
+// StartUnit starts a unit of the host's and returns when it runs.
+func (a *Adapter) StartUnit(ctx context.Context, unit string) error {
+	// A shutdown that has begun is not taken back by it: its jobs are irreversible.
+	err := a.bus.job(ctx, "start "+unit, func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
+		return c.StartUnitContext(ctx, unit, "replace", ended)
+	})
+	if is(err, "NoSuchUnit") {
+		return fmt.Errorf("cannot start %s: %w", unit, cgroup.ErrNotFound)
+	}
+	return err
+}

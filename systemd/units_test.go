@@ -1,0 +1,55 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/cgroup"
+)
+
+// A unit of the host's is stopped and started again; one that is not there is told apart from one that does not run.
+func TestUnitsOfTheHost(t *testing.T) {
+	a, f := openPaper(t)
+	ctx := within(t, 10*time.Second)
+	const unit = "nvidia-dcgm.service"
+	f.set(func() { f.unitLocked(unit).start("/system.slice/" + unit) })
+	f.taken()
+	runs := func(want bool) {
+		t.Helper()
+		if got, err := a.UnitActive(ctx, unit); err != nil || got != want {
+			t.Errorf("it runs: %v, %v", got, err)
+		}
+	}
+	runs(true)
+	for range 2 {
+		if err := a.StopUnit(ctx, unit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runs(false)
+	if err := a.StartUnit(ctx, unit); err != nil {
+		t.Fatal(err)
+	}
+	runs(true)
+	want := []string{"StopUnit " + unit + " replace", "StopUnit " + unit + " replace", "StartUnit " + unit + " replace"}
+	if d := cmp.Diff(want, f.taken()); d != "" {
+		t.Errorf("calls (-want +got):\n%s", d)
+	}
+	if _, err := a.UnitActive(ctx, "gone.service"); !errors.Is(err, cgroup.ErrNotFound) {
+		t.Errorf("of a unit that is not there: %v", err)
+	}
+	if err := a.StopUnit(ctx, "gone.service"); err != nil {
+		t.Errorf("a unit that is not there was to be stopped: %v", err)
+	}
+	if err := a.StartUnit(ctx, "gone.service"); !errors.Is(err, cgroup.ErrNotFound) {
+		t.Errorf("a unit that is not there was to be started: %v", err)
+	}
+	f.set(func() { f.hang = true })
+	if err := a.StopUnit(within(t, 50*time.Millisecond), unit); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a unit that does not stop: %v", err)
+	}
+}

@@ -1,0 +1,221 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// monitor is a process that has a device node open and does nothing else, as those that watch GPUs do.
+type monitor struct {
+	pid   string // as it is named
+	ended chan struct{}
+	kill  func()
+	start uint64
+	n     int
+}
+
+// watch starts a monitor of a device node of the virtual node.
+func watch(t *testing.T, n *harness.Node, uid uint32, node string) *monitor {
+	t.Helper()
+	fd, err := unix.Open(filepath.Join(n.Root(), "dev", node), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), node)
+	defer f.Close()
+	cmd := exec.Command("sleep", "120")
+	cmd.ExtraFiles, cmd.Dir = []*os.File{f}, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	m := &monitor{pid: fmt.Sprintf("pid %d (sleep", cmd.Process.Pid), ended: make(chan struct{}), n: cmd.Process.Pid}
+	if m.start, err = procfs.Start(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = cmd.Wait() // It is stopped.
+		close(m.ended)
+	}()
+	m.kill = func() {
+		_ = cmd.Process.Kill() // It may have ended.
+		<-m.ended
+	}
+	t.Cleanup(m.kill)
+	return m
+}
+
+func (m *monitor) alive() bool {
+	select {
+	case <-m.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// patient starts a node whose driver may take its time before it is taken for stuck: for tests of what comes after it.
+func patient(t *testing.T, file string) *harness.Node {
+	t.Helper()
+	n := newNode(t, file)
+	n.Settings = map[string]string{"driver_answers_within": "20s"}
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// gpusOf is the truth about every GPU, with how often it was reset.
+func gpusOf(t *testing.T, n *harness.Node) []struct {
+	gpu.Snapshot
+	Resets int `json:"resets"`
+} {
+	t.Helper()
+	var v struct {
+		GPUs []struct {
+			gpu.Snapshot
+			Resets int `json:"resets"`
+		} `json:"gpus"`
+	}
+	if err := n.Ctl(soon(t), &v, "status"); err != nil {
+		t.Fatal(err)
+	}
+	return v.GPUs
+}
+
+// Whoever merely has a device open is in the way of a reset, and named with its unit: the driver lists no such process.
+// Force stops a user's, the polite way, and leaves the system's alone.
+func TestMonitorsAreInTheWayOfAReset(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	t.Parallel()
+	n := patient(t, quick)
+	apply(t, n, shared)
+	_, id := begin(t, n, "red", "cut", n.Burn("--memory", "1GiB", "--hold")...)
+	was := truth(t, n)
+	spec := strings.Replace(shared, "{select: {index: 3}, mode: exclusive}", "{select: {index: 3}, mode: mig, mig: {layout: [3g.20gb]}}", 1)
+	spec = strings.ReplaceAll(spec, "      - {name: whole, exclusive: 1}\n", "")
+
+	system := watch(t, n, 0, "nvidia3")
+	named := "node.quiesce"
+	if h, err := cgroup.FindHierarchy(); err == nil && h.Writable() {
+		unit := "/" + n.Subtree() + "-exporter.service"
+		if err := os.Mkdir(h.Dir(unit), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := h.Remove(unit); err != nil {
+				t.Error(err)
+			}
+		})
+		t.Cleanup(system.kill)
+		if err := h.Place(cgroup.Process{PID: system.n, Start: system.start}, unit); err != nil {
+			t.Fatal(err)
+		}
+		named = unit[1:] + ", for "
+	}
+	for _, args := range [][]string{{"--allow-reset"}, {"--allow-reset", "--force"}} {
+		r := n.CLIIn(soon(t), spec, append([]string{"apply", "-f", "-"}, args...)...)
+		if r.Code != api.ExitInfeasible || !strings.Contains(r.Err, system.pid) || !strings.Contains(r.Err, named) {
+			t.Errorf("over a service of the system apply %v exits with %d: %s%s", args, r.Code, r.Out, r.Err)
+		}
+	}
+	if !system.alive() || truth(t, n) != was {
+		t.Errorf("it was stopped, or something changed: %s", truth(t, n))
+	}
+	if strings.HasSuffix(named, ", for ") { // Without a service manager nobody can stop the unit.
+		quiet := strings.Replace(spec, "enforce: on", "enforce: on, quiesce: ["+strings.TrimSuffix(named, ", for ")+"]", 1)
+		r := n.CLIIn(soon(t), quiet, "apply", "-f", "-", "--allow-reset", "--force")
+		if r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "nothing here can stop units") {
+			t.Errorf("with its unit in node.quiesce apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+		}
+	}
+	system.kill()
+
+	user := watch(t, n, 65534, "nvidia3")
+	r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset")
+	if r.Code != api.ExitConflict || !strings.Contains(r.Err, user.pid) || !strings.Contains(r.Err, "--force") {
+		t.Errorf("over a user's monitor apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	r = n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset", "--force", "--check")
+	if r.Code != 0 || !strings.Contains(r.Out, "stop "+user.pid) || !strings.Contains(r.Out+r.Err, "NVSwitch") || !strings.Contains(r.Out+r.Err, "fabric manager") {
+		t.Errorf("--check --force exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--force"); r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "--allow-reset") || !strings.Contains(r.Err, "fabric manager") {
+		t.Errorf("without --allow-reset apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if !user.alive() {
+		t.Fatal("a check, or a refusal, stopped somebody")
+	}
+	before := gpusOf(t, n)
+	r = n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset", "--force")
+	if r.Code != 0 || user.alive() {
+		t.Fatalf("by force apply exits with %d, and it runs: %v: %s%s\n%s", r.Code, user.alive(), r.Out, r.Err, daemonLog(n))
+	}
+	after := gpusOf(t, n)
+	for i := range after {
+		if reset := after[i].Resets != before[i].Resets; reset != (i == 3) {
+			t.Errorf("GPU %d was reset: %v", i, reset)
+		}
+	}
+	s := settled(t, n)
+	if leaseByID(s, id) == nil || onGPU(truth(t, n), 0) != onGPU(was, 0) || !after[3].MIG.Current {
+		t.Errorf("the neighbour's lease is %v, the node has %s", leaseByID(s, id), truth(t, n))
+	}
+	explained(t, s, "after a reset")
+}
+
+// Whoever has the capability of an instance open holds it, with no memory on it and in no list.
+func TestWhoHasAnInstanceOpenHoldsIt(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	t.Parallel()
+	n := patient(t, quick)
+	apply(t, n, shared)
+	var gi uint32
+	for _, in := range status(t, n).GPUs[0].MIG.Instances {
+		if in.Profile == "3g.20gb" {
+			gi = in.ID
+		}
+	}
+	minors, err := os.ReadFile(filepath.Join(n.Root(), "proc/driver/nvidia-caps/mig-minors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(minors), fmt.Sprintf("gpu0/gi%d/access ", gi))
+	minor, _, _ := strings.Cut(rest, "\n")
+	if !ok {
+		t.Fatalf("instance %d has no capability in\n%s", gi, minors)
+	}
+	m := watch(t, n, 65534, "nvidia-caps/nvidia-cap"+strings.TrimSpace(minor))
+	other := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]", 1)
+	other = strings.Replace(other, "mig: 3g.20gb}", "mig: 7g.40gb}", 1)
+	r := n.CLIIn(soon(t), other, "apply", "-f", "-")
+	if r.Code != api.ExitConflict || !strings.Contains(r.Err, m.pid) {
+		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	// What it does not hold may change beside it.
+	beside := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [3g.20gb, 2g.10gb]", 1)
+	if r := n.CLIIn(soon(t), beside, "apply", "-f", "-"); r.Code != 0 || !m.alive() {
+		t.Errorf("a change beside it exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--force"); r.Code != 0 || m.alive() {
+		t.Errorf("by force apply exits with %d, and it runs: %v: %s%s", r.Code, m.alive(), r.Out, r.Err)
+	}
+	explained(t, settled(t, n), "after force")
+}

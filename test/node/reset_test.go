@@ -1,0 +1,145 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// What a reload of the driver or a reset takes within one boot comes again at the same places, and what somebody takes away
+// by hand does not.
+func TestLayoutsComeBack(t *testing.T) {
+	t.Parallel()
+	n := patient(t, strings.Replace(quick, "gpus:", "monitors_hold: false\ngpus:", 1))
+	apply(t, n, shared)
+	was := truth(t, n)
+	back := func(what string) {
+		t.Helper()
+		err := harness.Await(soon(t), 20*time.Millisecond, "after "+what+" the layout does not come back", func() (bool, error) {
+			return truth(t, n) == was, nil
+		})
+		if err != nil {
+			t.Fatalf("%v:\n got %s\nwant %s\n%s", err, truth(t, n), was, daemonLog(n))
+		}
+		explained(t, settled(t, n), "after "+what)
+		if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
+			t.Errorf("after %s nobody gets an instance: %s", what, r.Err)
+		}
+	}
+	order := func(words ...string) {
+		t.Helper()
+		if err := n.Ctl(soon(t), nil, words...); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	order("driver-reload", "--force")
+	if err := n.Client().Reload(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	back("a reload of the driver")
+
+	n.StopDaemon()
+	order("reset", "0")
+	if got := onGPU(truth(t, n), 0); got != "" {
+		t.Fatalf("instances outlived a reset: %s", got)
+	}
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	back("a reset while the daemon was away")
+
+	order("fault", "add", "DeviceGetMemoryInfo*", "lose", "--gpu", "0")
+	if err := n.Client().Reload(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	awaitStatus(t, n, "the GPU is not seen to be lost", func(s *api.Status) bool { return s.GPUs[0].State == "lost" })
+	order("fault", "clear")
+	order("reset", "0")
+	if r := n.CLI(soon(t), "gpu", "retry", "0"); r.Code != 0 {
+		t.Logf("gpu retry exits with %d: %s", r.Code, r.Err) // It may be on its way back already.
+	}
+	back("a reset of a GPU that was lost")
+
+	order("reset", "0") // Under its eyes, as an administrator takes instances away by hand.
+	if err := n.Client().Reload(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	s := awaitStatus(t, n, "nobody is told of what was taken away", func(s *api.Status) bool { return hasCondition(s, "drift", "GPU 0") })
+	if got := onGPU(truth(t, n), 0); got != "" {
+		t.Errorf("what somebody took away was made again: %s, %+v", got, s.Node.Conditions)
+	}
+}
+
+// A GPU that hangs when the host boots keeps nobody from his layout on the others, and the daemon from nothing.
+func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	spec := strings.Replace(shared, "tenants:", "  - {select: {index: 1}, mode: mig, mig: {layout: [7g.40gb]}}\ntenants:", 1)
+	apply(t, n, spec)
+	was, hung := truth(t, n), status(t, n).GPUs[1].UUID
+	n.StopDaemon()
+	for _, order := range [][]string{{"reboot"}, {"fault", "add", "Device*", "hang", "--gpu", "1", "--times", "-1"}} {
+		if err := n.Ctl(soon(t), nil, order...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	err := harness.Await(soon(t), 20*time.Millisecond, "the other GPU's layout does not come back", func() (bool, error) {
+		return onGPU(truth(t, n), 0) == onGPU(was, 0), nil
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, daemonLog(n))
+	}
+	settled(t, n)
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
+		t.Errorf("nobody gets an instance of the GPU that answers: %s", r.Err)
+	}
+	s := awaitStatus(t, n, "the GPU that hangs is not told of", func(s *api.Status) bool {
+		return slices.ContainsFunc(s.GPUs, func(g api.GPUStatus) bool { return g.State == "stuck" })
+	})
+	for _, g := range s.GPUs {
+		if stuck := g.State == "stuck"; stuck != (g.UUID == hung) {
+			t.Errorf("GPU %d is %s: %s", g.Index, g.State, g.Reason)
+		}
+	}
+	if !hasCondition(s, "gpu", "GPU "+hung) {
+		t.Errorf("nobody is told how to try it again: %+v", s.Node.Conditions)
+	}
+	if err := n.Ctl(soon(t), nil, "fault", "clear"); err != nil {
+		t.Fatal(err)
+	}
+	if r := n.CLI(soon(t), "gpu", "retry", hung); r.Code != 0 {
+		t.Errorf("gpu retry exits with %d: %s", r.Code, r.Err)
+	}
+	err = harness.Await(soon(t), 20*time.Millisecond, "its layout does not come back when it answers", func() (bool, error) {
+		return truth(t, n) == was, nil
+	})
+	if err != nil {
+		t.Errorf("%v:\n got %s\nwant %s\n%s", err, truth(t, n), was, daemonLog(n))
+	}
+}
+
+// A guest whose GPU only its host can reset: the change is taken back, typed, and no pending mode is left behind.
+func TestResetThatCannotBeDone(t *testing.T) {
+	t.Parallel()
+	n := patient(t, strings.Replace(quick, "gpus:", "no_reset: true\ngpus:", 1))
+	spec := "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
+	r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset")
+	if r.Code != api.ExitDegraded || !strings.Contains(r.Err, "reset") {
+		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	s := settled(t, n)
+	if g := s.GPUs[2]; g.State != "held" || !strings.Contains(g.Reason, "a reset is required") {
+		t.Errorf("GPU 2 is %s: %s", g.State, g.Reason)
+	}
+	if m := gpusOf(t, n)[2].MIG; m.Current || m.Pending {
+		t.Errorf("its MIG mode is %+v", m)
+	}
+}
