@@ -3,34 +3,73 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-const (
-	// crowded is for how long a connection is tried while the daemon's backlog is full: somebody floods it.
-	crowded = 10 * time.Second
-	// crowdedPause is the time between two tries.
-	crowdedPause = 2 * time.Millisecond
-)
+// crowded is for how long a connection is waited for while the daemon's backlog is full: somebody floods it.
+const crowded = 10 * time.Second
 
 // Dial connects to the daemon's socket. While more connections come than the daemon takes the kernel refuses with EAGAIN
-// at once, and whoever tries again gets in: the daemon refuses those of one user past its cap.
+// at once whoever does not wait. This then waits in the kernel's queue, which gives every place that becomes free to the
+// one who waited longest; the daemon refuses those of one user past its cap.
 func Dial(ctx context.Context, socket string) (net.Conn, error) {
 	var d net.Dialer
-	end := time.Now().Add(crowded)
-	for {
-		c, err := d.DialContext(ctx, "unix", socket)
-		if err == nil || !errors.Is(err, syscall.EAGAIN) || time.Now().After(end) {
-			return c, err
-		}
-		pause := time.NewTimer(crowdedPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return nil, err
+	c, err := d.DialContext(ctx, "unix", socket)
+	if !errors.Is(err, syscall.EAGAIN) {
+		return c, err
+	}
+	type answer struct {
+		c   net.Conn
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() { // It ends with the wait, in 10 s at the most.
+		c, err := queue(socket)
+		done <- answer{c, err}
+	}()
+	select {
+	case a := <-done:
+		return a.c, a.err
+	case <-ctx.Done():
+		go func() {
+			if a := <-done; a.err == nil {
+				a.c.Close()
+			}
+		}()
+		return nil, err
+	}
+}
+
+// queue connects and waits for it.
+func queue(socket string) (net.Conn, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	f := os.NewFile(uintptr(fd), socket)
+	defer f.Close()
+	wait := unix.NsecToTimeval(crowded.Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait); err != nil {
+		return nil, os.NewSyscallError("setsockopt", err)
+	}
+	for end := time.Now().Add(crowded); ; {
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
+		if err != unix.EINTR || time.Now().After(end) {
+			break
 		}
 	}
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: socket, Net: "unix"}, Err: os.NewSyscallError("connect", err)}
+	}
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the connection: %w", err)
+	}
+	return c, nil
 }

@@ -55,6 +55,7 @@ type Daemon struct {
 	tuning     atomic.Pointer[tuning]
 	desired    atomic.Pointer[desired]
 	rosters    rosters
+	turns      turns
 	events     *broker
 	operations *operations
 	watchers   watchers

@@ -72,6 +72,25 @@ func peerOf(c net.Conn) (*peer, error) {
 	return &p, nil
 }
 
+// hungUp tells whether whoever connected is gone already, having asked nothing. Of a flood of connections thousands wait
+// to be accepted that nobody waits at the other end of; what is real stands behind them.
+func hungUp(c net.Conn) bool {
+	uc, ok := c.(*net.UnixConn)
+	if !ok {
+		return false
+	}
+	raw, err := uc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		n, _, e := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		gone = n == 0 && e == nil
+	})
+	return err == nil && gone
+}
+
 // find finds the peer's process. It costs several system calls, so a connection that is refused is spared it.
 func (p *peer) find(c *net.UnixConn) {
 	raw, err := c.SyscallConn()

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -167,4 +168,42 @@ func takePID(t *testing.T, pid int) string {
 	}
 	t.Skipf("others were always faster to take pid %d", pid)
 	return ""
+}
+
+// Whoever hung up before he was accepted is not handed on; who waits is, having asked or not.
+func TestHungUp(t *testing.T) {
+	raw, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	dial := func() net.Conn {
+		c, err := net.Dial("unix", raw.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for range 3 {
+		dial().Close()
+	}
+	asked, silent := dial(), dial()
+	defer asked.Close()
+	defer silent.Close()
+	if _, err := asked.Write([]byte("G")); err != nil {
+		t.Fatal(err)
+	}
+	l := newCappedListener(raw, func(*peer) bool { return true })
+	for _, who := range []string{"who asked", "who is silent"} {
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		n, err := c.Read(make([]byte, 1))
+		if said := n == 1; said != (who == "who asked") || !said && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: read %d, %v", who, n, err)
+		}
+	}
 }

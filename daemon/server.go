@@ -117,6 +117,14 @@ func (d *Daemon) serve(w http.ResponseWriter, q *http.Request, r *route) {
 		writeError(w, r.access.denied(c.caller, r.what))
 		return
 	}
+	if r.brief {
+		done, err := d.turns.take(q.Context(), p.uid)
+		if err != nil {
+			writeError(w, d.refusal(r, err))
+			return
+		}
+		defer done()
+	}
 	if err := r.handle(d, c); err != nil {
 		writeError(w, d.refusal(r, err))
 	}
@@ -209,7 +217,7 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		p, err := peerOf(c)
-		if err != nil {
+		if err != nil || hungUp(c) {
 			c.Close()
 			continue
 		}
