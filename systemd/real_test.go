@@ -335,7 +335,7 @@ func TestHostDriftIsMended(t *testing.T) {
 func TestHostManySlices(t *testing.T) {
 	a := openHost(t, nil)
 	ctx := within(t, 140*time.Second)
-	tenants, grants := 12, 3 // 64 times 3 take minutes to make in an emulator, and cost the same for each
+	tenants, grants := 6, 3 // 64 times 3 take minutes to make in an emulator, and cost the same for each
 	root := a.roots[0]
 	var units []string
 	for i := range tenants {

@@ -92,10 +92,14 @@ done
 
 # Nor may every reload and every login start what nobody here asks for.
 mkdir -p "$root/etc/systemd/system-generators" "$root/etc/systemd/user-generators"
-for generator in podman-system-generator systemd-ssh-generator systemd-gpt-auto-generator systemd-cryptsetup-generator; do
+for generator in podman-system-generator systemd-ssh-generator systemd-gpt-auto-generator systemd-cryptsetup-generator \
+	systemd-getty-generator systemd-hibernate-resume-generator systemd-integritysetup-generator systemd-rc-local-generator \
+	systemd-run-generator systemd-system-update-generator systemd-sysv-generator systemd-tpm2-generator systemd-veritysetup-generator; do
 	ln -sf /dev/null "$root/etc/systemd/system-generators/$generator"
 done
-ln -sf /dev/null "$root/etc/systemd/user-generators/podman-user-generator"
+for generator in podman-user-generator systemd-xdg-autostart-generator; do
+	ln -sf /dev/null "$root/etc/systemd/user-generators/$generator"
+done
 rm -f "$root"/usr/lib/systemd/user/*.target.wants/{gpg-agent,dirmngr,podman}*
 rm -f "$root"/etc/systemd/user/*.target.wants/{gpg-agent,dirmngr,podman}*
 

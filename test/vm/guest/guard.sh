@@ -10,14 +10,11 @@ make_guarded() {
 }
 # open_as USER CGROUP NODE: as open_in, for a process of a user. Root puts it there; a session of his would do as well.
 open_as() {
-	said "$(bash -c 'echo $$ >"$1/cgroup.procs" && exec setpriv --reuid "$2" --regid "$2" --clear-groups bash -c "exec 3<>\"\$1\"" open "$3"' \
-		open "$cgroot$2" "$1" "$3" 2>&1 || true)"
+	bash -c 'echo $$ >"$1/cgroup.procs" && exec setpriv --reuid "$2" --regid "$2" --clear-groups bash -c "$3" opens "$4"' place "$cgroot$2" "$1" "$opens" "$3" 2>&1
 }
 # login_opens USER NODE...: in one login, because a login costs seconds here; what each node gives, in one line.
 login_opens() {
-	local line out=
-	while IFS= read -r line; do out+="$(said "$line") "; done < <(login "$1" "for n in ${*:2}; do bash -c \"exec 3<>\$n\" 2>&1 | tail -n 1 | grep . || echo opened; done" 2>&1)
-	echo "${out% }"
+	login "$1" "bash -c '$opens' opens ${*:2}" 2>&1 | xargs
 }
 said() {
 	case $1 in

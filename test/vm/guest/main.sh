@@ -44,8 +44,15 @@ one() { # one PHASE CHECK
 		} | while IFS= read -r line; do say "log $name $line"; done
 	fi
 }
+# used says where the processor's time went, in seconds since the boot: who lives, and all others together.
+used() {
+	ps -eo cputimes=,comm= | awk -v all="$(awk 'NR == 1 { print ($2 + $3 + $4 + $7 + $8) / 100 }' /proc/stat)" '
+		{ by[$2] += $1; rest += $1 }
+		END { for (c in by) if (by[c] > 4) print by[c], c; printf "%d others\n", all - rest }' | sort -nr | head -n 9 | paste -sd, -
+}
 for phase in $phases; do
 	for check in $(checks_of "$phase"); do one "$phase" "$check"; done
+	say "note after $phase: processor seconds $(used)"
 done
 say done
 # The host keeps the whole journal; the report above is for people in a hurry.

@@ -36,17 +36,22 @@ leaf_of() { unit_of "$1"; }
 lease_of() { # lease_of TENANT GRANT says id and process
 	field ".leases[] | select(.tenant == \"$1\" and .grant == \"$2\") | \"\(.id) \(.pid)\""
 }
-busy() { # busy PID says for how many milliseconds it has had a GPU
-	truth | jq "[.gpus[].busy[\"$1\"] // empty] | add // 0 | . * 1000 | floor"
+busy() { busy_of "$1"; } # busy PID says for how many milliseconds it has had a GPU
+busy_of() { # busy_of PID... says the same of each, on a line
+	truth | jq '[.gpus[].busy] as $all | $ARGS.positional[] as $p | [$all[][$p] // empty] | add // 0 | . * 1000 | floor' --args "$@"
 }
-moves() { # moves PID: it uses its GPU more than before
-	[ "$(busy "$1")" -gt "$before_ms" ]
+moved() { # moved BEFORE_MS... PID...: each uses its GPU more than before
+	local before=("${@:1:$#/2}") now i
+	mapfile -t now < <(busy_of "${@:$#/2+1}")
+	for i in "${!before[@]}"; do
+		[ "${now[i]}" -gt $((before[i] + 20)) ] || return 1
+	done
 }
-want_moving() { # a frozen process submits nothing, so one that uses its GPU further is not frozen for good
-	local before_ms
-	[ -d "/proc/$1" ] || die "process $1 is gone"
-	before_ms=$(($(busy "$1") + 20))
-	until_true 20 moves "$1"
+want_moving() { # want_moving PID...: a frozen process submits nothing, so one that uses its GPU further is not frozen for good
+	local p before
+	for p; do [ -d "/proc/$p" ] || die "process $p is gone"; done
+	mapfile -t before < <(busy_of "$@")
+	until_true 20 moved "${before[@]}" "$@"
 }
 active() { [ "$(property "$1" ActiveState)" = active ]; }
 answers() { gpushare version >/dev/null 2>&1; }

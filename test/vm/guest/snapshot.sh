@@ -7,13 +7,13 @@ find /etc /usr /run/systemd /run/cdi /var/lib /dev/shm -xdev \( -path '*gpushare
 	-o -iname '*gpushare*' -print -o -path '*/system.control/*' -print -o -path /run/cdi/\* -print 2>/dev/null | grep -v '^/etc/systemd/system.control/lab-\|gpusharetest\|^/etc/g\?shadow\|^/opt' | sort
 echo "# units"
 systemctl list-unit-files --no-legend 'gpushare*' 'user*.slice' 'user@.service' | grep -v gpushare-lab | awk '{ print $1, $2 }'
-systemctl list-units --all --no-legend --plain 'gpushare*' | awk '!/gpushare-lab/ && $3 != "inactive" { print $1, $3 }'
+systemctl list-units --all --no-legend --plain 'gpushare*' | awk '!/gpushare-lab|gpusharetest/ && $3 != "inactive" { print $1, $3 }'
 echo "# everybody's slices"
 for unit in user.slice system.slice -.slice init.scope; do
 	systemctl show -p DevicePolicy -p DeviceAllow -p MemoryMax -p CPUQuotaPerSecUSec -p CPUWeight -p TasksMax -p DropInPaths -p BPFProgram -p Delegate -- "$unit"
 done
 echo "# cgroups"
-find /sys/fs/cgroup -type d -name '*gpushare*' | grep -v gpushare-lab
+find /sys/fs/cgroup -type d -name '*gpushare*' | grep -v 'gpushare-lab\|gpusharetest'
 cat /sys/fs/cgroup/cgroup.subtree_control /sys/fs/cgroup/user.slice/cgroup.subtree_control
 echo "# device programs"
 for cg in / /user.slice /system.slice /gpushare.slice; do

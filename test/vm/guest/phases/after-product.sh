@@ -16,7 +16,7 @@ gpushare-vision.slice cpu.max 150000 100000
 gpushare-vision.slice cpu.weight 200
 gpushare-vision.slice pids.max 128
 gpushare-speech.slice memory.max max
-gpushare-speech.slice cpu.max max
+gpushare-speech.slice cpu.max max 100000
 gpushare-speech.slice cpu.weight 100
 gpushare-speech.slice pids.max 128"
 }
@@ -50,7 +50,7 @@ check_apply_is_empty() {
 }
 
 check_run_again() {
-	start_job alice vision train --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	start_job alice vision train --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
 	local cg
 	cg=$(leaf_of "$pid")
 	want_open "$cg" $root/dev/nvidia0 through

@@ -6,7 +6,7 @@
 
 # What they are after: bob's job, its unit, its cgroup, and alice's own.
 check_prey() {
-	[ -d "/proc/$(job speech serve)" ] || start_job bob speech serve --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	[ -d "/proc/$(job speech serve)" ] || start_job bob speech serve --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
 	local prey
 	prey=$(job speech serve)
 	{
@@ -31,7 +31,7 @@ denied() {
 	out=$(as alice "$@" 2>&1) || code=$?
 	[ "$code" != 0 ] || die "alice could $what: $out"
 	case $out in
-	*[Dd]enied* | *"not permitted"* | *"not authorized"* | *"nteractive authentication required"* | *"Read-only file system"* | *"may not "* | *"that you may "* | *"Could not attach"*) ;;
+	*[Dd]enied* | *"not permitted"* | *"not authorized"* | *"nteractive authentication required"* | *"Read-only file system"* | *"may not "* | *"that you may "* | *"you are no member of it"* | *"Could not attach"*) ;;
 	*) die "$what failed, but not for want of rights: $out" ;;
 	esac
 }

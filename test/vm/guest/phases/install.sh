@@ -97,7 +97,7 @@ check_apply_again() {
 }
 
 check_run() {
-	start_job alice vision dev --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	start_job alice vision dev --memory 1GiB --kernel 50ms --queue 2 --seconds 3000
 	local cg
 	cg=$(leaf_of "$pid")
 	case $cg in
@@ -106,12 +106,12 @@ check_run() {
 	esac
 	want "who runs it" "$(ps -o user= -p "$pid")" alice
 	want "the lease's process" "$(lease_of vision dev | cut -d' ' -f2)" "$pid"
-	start_job alice vision train --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	start_job alice vision train --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
 }
 
 # The MPS control daemon is a unit of its own: what happens to ours is nothing to it or to its clients.
 check_mps() {
-	start_job bob speech serve --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	start_job bob speech serve --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
 	mps_pid >"$state/mps"
 	note "MPS control daemon: $(cat "$state/mps")"
 	[[ $(unit_of "$(cut -d' ' -f1 "$state/mps")") != "$(cgroup_of gpushared.service)" ]] || die "it is a child of gpushared.service"

@@ -79,30 +79,23 @@ check_freeze_survives() {
 # Device answers stay right for every single open while rules are rewritten and systemd reloads.
 check_rules_while_reloading() {
 	start_lease lab-opens.scope "$grant" "/dev/nvidia0"
-	cat >/run/lab/opens.sh <<'OPENS'
-echo $$ >"$1/cgroup.procs"
-ok=0
-no=0
-while [ ! -e /run/lab/opens.stop ]; do
-	out=$({ exec 3<>/dev/nvidia0; } 2>&1)
-	case $out in *"No such device or address"*) ok=$((ok + 1)) ;; *) echo "allowed node: $out"; exit 1 ;; esac
-	out=$({ exec 3<>/dev/nvidia2; } 2>&1)
-	case $out in *"Operation not permitted"*) no=$((no + 1)) ;; *) echo "denied node: $out"; exit 1 ;; esac
-done
-echo "$ok $no"
-OPENS
-	rm -f /run/lab/opens.stop
-	bash /run/lab/opens.sh "$cgroot$leaf" >/run/lab/opens.out 2>&1 &
-	local opener=$! i
-	for i in 1 2 3; do
+	local out=/run/lab/opens opener i
+	rm -f $out*
+	bash -c 'echo $$ >"$1/cgroup.procs" && exec bash /opt/lab/guest/opener.sh /dev/nvidia0 /dev/nvidia2 "$2" 0.02' place "$cgroot$leaf" $out &
+	opener=$!
+	until_true 10 test -s $out.rounds
+	for i in 1 2; do
 		systemctl daemon-reload
 		set_properties lab-opens.scope true 2 DeviceAllow "a(ss)" 0 DeviceAllow "a(ss)" 2 /dev/nvidia0 rw /dev/nvidia$((i % 2)) rw
 		set_properties "$tenant" true 1 CPUWeight t $((100 + i))
 	done
 	systemctl daemon-reexec
-	touch /run/lab/opens.stop
-	wait "$opener" || die "a wrong answer: $(cat /run/lab/opens.out)"
-	note "opens let through and denied during reloads: $(cat /run/lab/opens.out)"
+	touch $out.stop
+	wait "$opener"
+	want "opens of the allowed node that were let through" "$(grep -c 'nvidia0: No such device or address' $out)" "$(cat $out.rounds)"
+	want "opens of the denied node that were denied" "$(grep -c 'nvidia2: Operation not permitted' $out)" "$(cat $out.rounds)"
+	want "lines about opens" "$(wc -l <$out)" $((2 * $(cat $out.rounds)))
+	note "$(cat $out.rounds) opens let through and as many denied during reloads"
 	end_lease "$pid" "$leaf"
 }
 

@@ -60,16 +60,16 @@ check_freeze() {
 
 # Two tenants on one GPU: both are frozen and thawed by turns, and a daemon-reload does not trouble that.
 check_shares() {
-	start_job bob speech dev --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
-	local a b a0 b0 share
+	start_job bob speech dev --memory 1GiB --kernel 50ms --queue 2 --seconds 3000
+	local a b a0 b0 a1 b1 share
 	a=$(job vision dev)
 	b=$(job speech dev)
-	a0=$(busy "$a")
-	b0=$(busy "$b")
+	read -r a0 b0 <<<"$(busy_of "$a" "$b" | xargs)"
 	systemctl daemon-reload
-	sleep 20 # What is measured is this time itself.
-	a0=$(($(busy "$a") - a0))
-	b0=$(($(busy "$b") - b0))
+	sleep 15 # What is measured is this time itself.
+	read -r a1 b1 <<<"$(busy_of "$a" "$b" | xargs)"
+	a0=$((a1 - a0))
+	b0=$((b1 - b0))
 	share=$((100 * a0 / (a0 + b0 + 1)))
 	note "of 30 and 70 % of one GPU, in an emulator: $share and $((100 - share)) %"
 	[ "$share" -ge 15 ] && [ "$share" -le 45 ] || die "the tenant with 30 % had $share % ($a0 ms, the other $b0 ms)"
@@ -86,10 +86,7 @@ check_kill_daemon() {
 	want "leases found" "$(field '.leases | length')" 4
 	want "calls that changed a GPU" "$(truth | jq .counters.writes)" "$writes"
 	want "the placements" "$(placements)" "$(cat "$state/placements")"
-	want_moving "$(job vision dev)"
-	want_moving "$(job speech dev)"
-	want_moving "$(job vision train)"
-	want_moving "$(job speech serve)"
+	want_moving "$(job vision dev)" "$(job speech dev)" "$(job vision train)" "$(job speech serve)"
 	want "the MPS control daemon" "$(mps_pid)" "$(cat "$state/mps")"
 	walls_stand
 }
@@ -110,8 +107,7 @@ check_thaw_without_daemon() {
 	until_true 10 thawed "$b"
 	note "nobody is frozen $(($(uptime_ms) - began)) ms after the daemon was killed with one of two frozen"
 	until_true 10 down gpushared.service
-	want_moving "$(job vision dev)"
-	want_moving "$(job speech dev)"
+	want_moving "$(job vision dev)" "$(job speech dev)"
 	walls_stand
 	local code=0
 	gpushare status >/dev/null 2>&1 || code=$?

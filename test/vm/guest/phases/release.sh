@@ -5,15 +5,15 @@
 
 # ours lists whatever systemd still has of us, but for what the package ships and the NVML worker.
 ours() {
-	find /etc/systemd/system.control /run/systemd/system.control /run/systemd/transient -name '*gpushare*' ! -name '*nvml*' 2>/dev/null
+	find /etc/systemd/system.control /run/systemd/system.control /run/systemd/transient -name '*gpushare*' ! -name '*nvml*' 2>/dev/null || true
 	systemctl list-units --all --no-legend --plain 'gpushare-*.slice' 'gpushare-*.scope' 'gpushare-mps-*' | awk '$3 == "active" { print $1 }'
-	find $cgroot/gpushare.slice -mindepth 1 -type d 2>/dev/null
-	find /run/cdi /etc/cdi -name '*gpushare*' 2>/dev/null
+	find $cgroot/gpushare.slice -mindepth 1 -type d ! -name 'gpushare-nvml-*' 2>/dev/null || true
+	find /run/cdi /etc/cdi -name '*gpushare*' 2>/dev/null || true
 }
 
 check_refused_in_use() {
 	local code=0 out id
-	start_job bob speech dev --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	start_job bob speech dev --memory 1GiB --kernel 50ms --queue 2 --seconds 3000
 	id=$(lease_of speech dev | cut -d' ' -f1)
 	out=$(gpushare release 2>&1) || code=$?
 	want "the exit code while a lease lives" "$code" 5

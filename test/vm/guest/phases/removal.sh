@@ -8,7 +8,7 @@
 check_removal_refused() {
 	local out code=0
 	gpushare apply -f "$spec"
-	[ -d "/proc/$(job vision train)" ] || start_job alice vision train --memory 1GiB --kernel 10ms --queue 10 --seconds 3000
+	[ -d "/proc/$(job vision train)" ] || start_job alice vision train --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
 	out=$(/opt/lab/packaging/uninstall.sh "" /usr 2>&1) || code=$?
 	[ "$code" != 0 ] || die "the product was removed under a living lease: $out"
 	[[ $out == *"gpushare release"* ]] || die "the refusal does not say what to do: $out"

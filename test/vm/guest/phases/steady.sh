@@ -25,14 +25,18 @@ check_begin() {
 }
 rounds() { cat $opens.rounds 2>/dev/null || true; }
 rounds_beyond() { [ "$(rounds)" -gt "$1" ] 2>/dev/null; }
-# Who may not be disturbed: every lease's process and its start, and the MPS control daemon.
+# Who may not be disturbed: every lease with its process and its start, and the MPS control daemon.
 known() {
-	local p
-	for p in $(field '.leases[].pid' | sort -n) $(field '.gpus[].mps.pid // empty'); do
-		echo "$p $(cut -d' ' -f22 "/proc/$p/stat")"
-	done
-	field '.leases[] | "\(.id) \(.tenant)/\(.grant)"' | sort
+	local p who stat
+	until_true 30 told
+	jq -r '(.leases[] | "\(.pid) \(.id) \(.tenant)/\(.grant)"), (.gpus[].mps.pid // empty | "\(.) mps")' /run/lab/told | sort |
+		while read -r p who; do
+			read -r stat <"/proc/$p/stat"
+			stat=${stat##*) }
+			echo "$p $who since $(cut -d' ' -f20 <<<"$stat")"
+		done
 }
+told() { status >/run/lab/told 2>&1; }
 # After each thing done: five more rounds of both opens, all answered as they should be, and nobody is another than before.
 nothing_happened() {
 	local from
@@ -42,7 +46,6 @@ nothing_happened() {
 	want "opens of a neighbour's GPU that were not denied" "$(grep 'nvidia2: ' $opens | grep -vc 'Operation not permitted' || true)" 0
 	want "answers of another kind" "$(grep -vcE 'nvidia1: No such device or address|nvidia2: Operation not permitted' $opens || true)" 0
 	want "limits that were not in force" "$(head -n 3 $samples)" ""
-	until_true 30 answers
 	want "who runs" "$(known)" "$(cat "$state/known")"
 }
 
