@@ -12,3 +12,4 @@ while [ ! -e "$3.stop" ]; do
 	echo $rounds >"$3.rounds"
 	read -rt "${4:-0.2}" -u 9 _
 done
+exit 0
