@@ -4,7 +4,7 @@
 echo "# files"
 find /etc /usr /run/systemd /run/cdi /var/lib /dev/shm -xdev \( -path '*gpushare-lab*' -o -path '*gpusim*' -o -path /var/lib/systemd -o -path /run/systemd/transient \
 	-o -path /run/systemd/sessions -o -path /run/systemd/users -o -path /run/systemd/units -o -path /run/systemd/inaccessible -o -path /run/systemd/propagate \) -prune \
-	-o -iname '*gpushare*' -print -o -path '*/system.control/*' -print -o -path /run/cdi/\* -print 2>/dev/null | grep -v '^/etc/systemd/system.control/lab-\|gpusharetest\|^/etc/g\?shadow\|^/opt' | sort
+	-o -iname '*gpushare*' -print -o -path '*/system.control/*' -print -o -path /run/cdi/\* -print 2>/dev/null | grep -v '^/\(etc\|run\)/systemd/system.control/lab-\|gpusharetest\|^/etc/g\?shadow\|^/opt' | sort
 echo "# units"
 systemctl list-unit-files --no-legend 'gpushare*' 'user*.slice' 'user@.service' | grep -v gpushare-lab | awk '{ print $1, $2 }'
 systemctl list-units --all --no-legend --plain 'gpushare*' | awk '!/gpushare-lab|gpusharetest/ && $3 != "inactive" { print $1, $3 }'
