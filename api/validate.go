@@ -132,7 +132,7 @@ func (n *NodeSpec) validate(c *checker) {
 		c.distinct(seen, unit, at)
 		switch {
 		case strings.HasPrefix(unit, "nvidia-fabricmanager"):
-			c.add(at, "the fabric manager must keep running: without it every GPU behind the NVSwitches loses its peers; remove it from the list")
+			c.add(at, "the fabric manager must keep running: stopping it aborts every CUDA job behind the NVSwitches; remove it from the list")
 		case strings.HasPrefix(unit, "gpushare"):
 			c.add(at, "gpushare's own units cannot be stopped by gpushare: remove %s from the list", unit)
 		}

@@ -58,11 +58,11 @@ func (d *Daemon) turn(ctx context.Context) {
 	look, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
 	d.restore(d.observer.Observe(look))
-	d.restartUnits(look)
 	if err := d.mend(look); err != nil && ctx.Err() == nil {
 		d.log.Warn("cannot converge", "error", err)
 	}
 	d.refresh(ctx, d.observer.Last())
+	d.restartUnits(ctx)
 	d.kickNames()
 }
 
@@ -298,6 +298,7 @@ func (d *Daemon) postReload(c *call) error {
 		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
 	}
 	d.refresh(ctx, d.observer.Last())
+	d.kick() // What a reset or a reload of the driver took away is made again by a change of its own.
 	return c.reply(http.StatusOK, map[string]any{"reloaded": true, "needs_restart": waiting})
 }
 
@@ -317,6 +318,7 @@ func (d *Daemon) eventLoop(ctx context.Context) {
 			return
 		}
 		d.log.Debug("the driver's events ended", "error", err)
+		d.kick() // The driver may have gone and come back, with nothing on its GPUs.
 		select {
 		case <-ctx.Done():
 		case <-time.After(d.tuning.Load().converge):

@@ -113,7 +113,7 @@ func TestMonitorsAreInTheWayOfAReset(t *testing.T) {
 	system := watch(t, n, 0, "nvidia3")
 	named := "node.quiesce"
 	if h, err := cgroup.FindHierarchy(); err == nil && h.Writable() {
-		unit := "/" + n.Subtree() + "-exporter.service"
+		unit := "/exporter-of-" + n.Subtree() + ".service"
 		if err := os.Mkdir(h.Dir(unit), 0o755); err != nil {
 			t.Fatal(err)
 		}

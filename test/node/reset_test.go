@@ -53,7 +53,7 @@ func TestLayoutsComeBack(t *testing.T) {
 	}
 	back("a reset while the daemon was away")
 
-	order("fault", "add", "DeviceGetMemoryInfo*", "lose", "--gpu", "0")
+	order("fault", "add", "DeviceGetMemoryInfo*", "fail", "--code", "15", "--gpu", "0", "--times", "-1")
 	if err := n.Client().Reload(soon(t)); err != nil {
 		t.Fatal(err)
 	}
