@@ -179,17 +179,12 @@ func TestMonitorsAreInTheWayOfAReset(t *testing.T) {
 	explained(t, s, "after a reset")
 }
 
-// Whoever has the capability of an instance open holds it, with no memory on it and in no list.
-func TestWhoHasAnInstanceOpenHoldsIt(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("becoming another user needs root")
-	}
-	t.Parallel()
-	n := patient(t, quick)
-	apply(t, n, shared)
+// capabilityOf is the capability node of an instance of GPU 0.
+func capabilityOf(t *testing.T, n *harness.Node, profile string) string {
+	t.Helper()
 	var gi uint32
 	for _, in := range status(t, n).GPUs[0].MIG.Instances {
-		if in.Profile == "3g.20gb" {
+		if in.Profile == profile {
 			gi = in.ID
 		}
 	}
@@ -202,7 +197,18 @@ func TestWhoHasAnInstanceOpenHoldsIt(t *testing.T) {
 	if !ok {
 		t.Fatalf("instance %d has no capability in\n%s", gi, minors)
 	}
-	m := watch(t, n, 65534, "nvidia-caps/nvidia-cap"+strings.TrimSpace(minor))
+	return "nvidia-caps/nvidia-cap" + strings.TrimSpace(minor)
+}
+
+// Whoever has the capability of an instance open holds it, with no memory on it and in no list.
+func TestWhoHasAnInstanceOpenHoldsIt(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	t.Parallel()
+	n := patient(t, quick)
+	apply(t, n, shared)
+	m := watch(t, n, 65534, capabilityOf(t, n, "3g.20gb"))
 	other := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]", 1)
 	other = strings.Replace(other, "mig: 3g.20gb}", "mig: 7g.40gb}", 1)
 	r := n.CLIIn(soon(t), other, "apply", "-f", "-")
