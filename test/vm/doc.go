@@ -1,6 +1,6 @@
 // Package vm is the lab: it boots Debian 12 and Debian 13 in emulated machines with their own kernel and their own
 // systemd, and runs checks inside that no container or fake can run, such as a reboot. The checks are the shell functions
-// under guest/; each of them becomes a subtest: TestDebian12/first/walls/new_login.
+// under guest/; each of them becomes a subtest: TestDebian12/first/detach/walls.
 //
 // It is not part of make test, because it needs root, qemu and a mirror of Debian: the machines live behind the build
 // tag vm (make test-vm). Only the reading of the guest's report is here without it. It never uses KVM, so that it runs
@@ -47,7 +47,7 @@
 //
 // make test-vm runs all. To work on one phase, name those that it builds upon as well:
 //
-//	VM_PHASES='install walls' go test -tags vm -count=1 -v -run TestDebian13 ./test/vm
+//	VM_PHASES='install detach' go test -tags vm -count=1 -v -run TestDebian13 ./test/vm
 //
 // Consoles and journals stay in build/vm/logs.
 package vm
