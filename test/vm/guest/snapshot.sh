@@ -14,7 +14,7 @@ for unit in user.slice system.slice -.slice init.scope; do
 done
 echo "# cgroups"
 find /sys/fs/cgroup -type d -name '*gpushare*' | grep -v 'gpushare-lab\|gpusharetest'
-cat /sys/fs/cgroup/cgroup.subtree_control /sys/fs/cgroup/user.slice/cgroup.subtree_control
+cat /sys/fs/cgroup/cgroup.subtree_control # Not of user.slice: there it goes by who is logged in.
 echo "# device programs"
 for cg in / /user.slice /system.slice /gpushare.slice; do
 	[ ! -d "/sys/fs/cgroup$cg" ] || bpftool cgroup show "/sys/fs/cgroup$cg" 2>/dev/null | awk -v cg=$cg 'NR > 1 { print cg, $2, $3, $4 }'
