@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/mig"
 )
 
 // changeTimeout bounds a whole change.
@@ -115,6 +116,21 @@ func reached(s *store.State, g *observe.GPU, generation uint64, e store.Epoch) {
 	}
 	s.Achieved[g.Identity.UUID] = store.Achieved{Generation: generation, Epoch: e, MIG: g.MIG.Current, Layout: layoutOf(g)}
 	delete(s.Held, g.Identity.UUID)
+}
+
+// reachedUnseen records a GPU whose steps were all read back as done, and that does not answer at the end. What was made
+// on it is ours all the same: without the record it would be called somebody else's when the GPU answers again.
+func (d *Daemon) reachedUnseen(s *store.State, g *observe.GPU, steps []step.Step, generation uint64, e store.Epoch) {
+	id := g.Identity.UUID
+	was := s.Achieved[id]
+	own := slices.DeleteFunc(slices.Clone(steps), func(st step.Step) bool { return st.GPU != string(id) })
+	on, layout, err := mig.After(was.MIG, was.Layout, own)
+	if err != nil {
+		d.log.Error("cannot record what a GPU was made", "gpu", id, "error", err)
+		return
+	}
+	seen := observe.GPU{Snapshot: gpu.Snapshot{Identity: g.Identity, Instances: layout, MIG: gpu.MIGState{Current: on}}}
+	reached(s, &seen, generation, e)
 }
 
 // layoutOf keeps what makes an instance come back: what and where, not what it used.
@@ -237,8 +253,11 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 			case out[string(id)].Dropped > 0:
 				// A boot took away what its steps were about. What was achieved before stays on record, of an epoch that is
 				// over: the converge loop plans the GPU anew.
-			case ok && g.Err == nil && want.manages(id):
+			case !ok || !want.manages(id):
+			case g.Err == nil:
 				reached(s, g, want.generation, epoch(node))
+			default:
+				d.reachedUnseen(s, g, r.Steps, want.generation, epoch(node))
 			}
 		}
 		if r.Kind == kindRelease {

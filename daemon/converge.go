@@ -57,10 +57,12 @@ func (d *Daemon) convergeLoop(ctx context.Context) {
 func (d *Daemon) turn(ctx context.Context) {
 	look, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
-	d.restore(d.observer.Observe(look))
+	d.observer.Observe(look)
+	// First what is gone is taken from whoever may open it: what is made anew in its place has the same numbers.
 	if err := d.mend(look); err != nil && ctx.Err() == nil {
 		d.log.Warn("cannot converge", "error", err)
 	}
+	d.restore(d.observer.Last())
 	d.refresh(ctx, d.observer.Last())
 	d.restartUnits(ctx)
 	d.kickNames()

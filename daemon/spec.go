@@ -178,6 +178,7 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	use := d.usageUnder(p.want, d.devicesOpen(ctx, p.node.GPUs))
 	hardware := planGPUs(p.want, p.node, use, a)
 	maps.DeleteFunc(hardware.problems, func(id gpu.UUID, _ error) bool { return !p.about(id) })
+	hardware.steps = slices.DeleteFunc(hardware.steps, func(s step.Step) bool { return !p.about(gpu.UUID(s.GPU)) })
 	if err := problemError(hardware.problems); err != nil {
 		if anyResets(hardware.problems) {
 			err.Hint += "; " + readFabric(d.settings.HostRoot).String()
@@ -191,7 +192,8 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	stops := planStops(p.want, d.table.Live(), hardware.steps)
 	steps := slices.Concat(stops, soft.narrow, planProcessStops(hardware.steps, p.node, use), hardware.steps, soft.rest)
 	if p.only != nil {
-		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != string(*p.only) })
+		// The walls come with it: nobody may open what goes, or its place is another's before it is taken from him.
+		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != "" && s.GPU != string(*p.only) })
 	}
 	quiet, err := d.planQuiesce(ctx, p.want, use, steps)
 	if err != nil {

@@ -1,0 +1,275 @@
+package daemon
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpusim"
+)
+
+// fault is one way for a call to fail.
+type fault struct {
+	name string
+	do   gpusim.Fault
+}
+
+func faultKinds() []fault {
+	return []fault{
+		{"IN_USE", gpusim.Fault{Do: gpusim.FaultFail, Code: gpusim.InUse}},
+		{"INSUFFICIENT_RESOURCES", gpusim.Fault{Do: gpusim.FaultFail, Code: gpusim.InsufficientResources}},
+		{"GPU_IS_LOST", gpusim.Fault{Do: gpusim.FaultLose}},
+		{"a hang", gpusim.Fault{Do: gpusim.FaultHang}},
+		{"a hang after it was done", gpusim.Fault{Do: gpusim.FaultHang, After: true}},
+		{"an error after it was done", gpusim.Fault{Do: gpusim.FaultFail, Code: gpusim.UnknownError, After: true}},
+	}
+}
+
+// TestEveryCallFailsOnce makes every call of twelve changes fail, one in each run, in each of the ways in which calls do.
+// After each, and again after it was mended, everything holds that must always hold.
+func TestEveryCallFailsOnce(t *testing.T) {
+	for _, s := range scenarios() {
+		for _, f := range faultKinds() {
+			t.Run(s.name+"/"+f.name, func(t *testing.T) {
+				t.Parallel()
+				calls := []string{"any"}
+				if f.do.After { // What only reads has no effect that could come before the fault.
+					calls = writeCalls()
+				}
+				runs := 0
+				for _, call := range calls {
+					for nth, struck := first(s.name+f.name), true; struck && !t.Failed(); nth += stride() {
+						do := f.do
+						do.Call, do.Nth = call, nth
+						synctest.Test(t, func(t *testing.T) { struck = s.fails(t, f.name, do) })
+						runs++
+					}
+				}
+				t.Logf("%d runs", runs)
+			})
+		}
+	}
+}
+
+// stride is how many calls are passed over between two that fail. All are tried but where time is short: the race detector
+// makes a run last ten times as long.
+func stride() int {
+	if testing.Short() || raceDetector {
+		return 31
+	}
+	return 1
+}
+
+// first is the first call that fails: another one in each list, so that a stride passes over others each time.
+func first(name string) int {
+	sum := 0
+	for _, b := range []byte(name) {
+		sum += int(b)
+	}
+	return 1 + sum%stride()
+}
+
+// fails runs a scenario in which one call fails, and tells whether it came to that.
+func (s *scenario) fails(t *testing.T, name string, f gpusim.Fault) bool {
+	w := s.stage(t, nil)
+	if _, err := w.node.AddFault(f); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.settled(nil)
+	struck := w.node.Faults()[0].Struck > 0
+	where := fmt.Sprintf("%s %d fails with %s", f.Call, f.Nth, name)
+	w.invariants(where)
+	w.mended(where)
+	if t.Failed() {
+		t.Log(w.log)
+	}
+	return struck
+}
+
+// writeCalls are the calls that change hardware, as the virtual driver names them.
+func writeCalls() []string {
+	return []string{
+		"DeviceSetMigMode", "DeviceCreateGpuInstanceWithPlacement", "GpuInstanceCreateComputeInstance", "ComputeInstanceDestroy", "GpuInstanceDestroy", "DeviceSetComputeMode",
+	}
+}
+
+// TestKilledInEveryCall kills the daemon and its worker before and after every call that changes hardware, in every
+// change: between any two steps, and inside each of them. The next life finishes the change with nobody's help.
+func TestKilledInEveryCall(t *testing.T) {
+	for _, s := range scenarios() {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			kills := 0
+			for _, call := range writeCalls() {
+				for _, after := range []bool{false, true} {
+					for nth, struck := 1, true; struck && !t.Failed(); nth += min(stride(), 3) {
+						synctest.Test(t, func(t *testing.T) { struck = s.killed(t, call, nth, after, 0) })
+						if struck {
+							kills++
+						}
+					}
+				}
+			}
+			if kills == 0 {
+				t.Error("nothing was ever killed")
+			}
+			t.Logf("%d kills", kills)
+		})
+	}
+}
+
+// TestKilledAgain kills the daemon a second time, in every call of the life that was to finish what the first left.
+func TestKilledAgain(t *testing.T) {
+	for _, s := range scenarios() {
+		if s.name != "one becomes four" && s.name != "after a boot" {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			for _, call := range []string{"ComputeInstanceDestroy", "DeviceCreateGpuInstanceWithPlacement"} {
+				for nth, struck := 1, true; struck && !t.Failed(); nth++ {
+					for again := 1; again <= 4 && struck && !t.Failed(); again += min(stride(), 3) {
+						synctest.Test(t, func(t *testing.T) { struck = s.killed(t, call, nth, again%2 == 0, again) })
+					}
+				}
+			}
+		})
+	}
+}
+
+// killed kills once, and tells whether it came to that; again is the call of the next life that it is killed in too.
+func (s *scenario) killed(t *testing.T, call string, nth int, after bool, again int) bool {
+	w := s.stage(t, nil)
+	where := fmt.Sprintf("killed in %s %d, done %v, and again %d", call, nth, after, again)
+	w.hang(gpusim.Fault{Call: call, Nth: nth, After: after})
+	w.start()
+	synctest.Wait()
+	if w.node.Faults()[0].Struck == 0 {
+		w.settled(nil)
+		w.invariants("nothing was killed")
+		return false
+	}
+	w.kill()
+	w.node.ClearFaults(0)
+	if again > 0 {
+		w.hang(gpusim.Fault{Call: "*Create*", Nth: again, After: after})
+		w.live()
+		synctest.Wait()
+		if w.node.Faults()[0].Struck > 0 {
+			w.kill()
+			w.node.ClearFaults(0)
+			w.live()
+		}
+	} else {
+		w.live()
+	}
+	w.settled(nil)
+	w.invariants(where)
+	for i, g := range w.statusNow().GPUs {
+		if g.State != "ok" {
+			t.Errorf("%s: GPU %d is %s: %s", where, i, g.State, g.Reason)
+		}
+	}
+	w.mended(where)
+	if t.Failed() {
+		t.Log(w.log)
+	}
+	return true
+}
+
+func (s *staged) hang(f gpusim.Fault) {
+	s.Helper()
+	f.Do = gpusim.FaultHang
+	if _, err := s.node.AddFault(f); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// TestKilledWhileUndoing fails the last creation of a change and kills the daemon in every call of the undoing. The GPU
+// ends as wanted, or as it was, and says why.
+func TestKilledWhileUndoing(t *testing.T) {
+	for _, s := range scenarios() {
+		if s.boots || s.to[0] == "off" {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			for _, call := range writeCalls() {
+				for nth, struck := 1, true; struck && !t.Failed(); nth += min(stride(), 3) {
+					synctest.Test(t, func(t *testing.T) {
+						w := s.stage(t, nil)
+						where := fmt.Sprintf("a creation failed, and killed in %s %d after that", call, nth)
+						if _, err := w.node.AddFault(gpusim.Fault{Call: "DeviceCreateGpuInstanceWithPlacement", GPU: "0", Do: gpusim.FaultFail, Code: gpusim.InUse}); err != nil {
+							t.Fatal(err)
+						}
+						w.hang(gpusim.Fault{Call: call, GPU: "0", Nth: nth})
+						w.start()
+						synctest.Wait()
+						if struck = w.node.Faults()[1].Struck > 0; struck {
+							w.kill()
+							w.node.ClearFaults(0)
+							w.live()
+						}
+						w.settled(nil)
+						w.invariants(where)
+						w.mended(where)
+						if t.Failed() {
+							t.Log(w.log)
+						}
+					})
+				}
+			}
+		})
+	}
+}
+
+// TestGPUsAreChangedSideBySide changes eight GPUs from top to bottom, with calls that take their time: it takes as long as
+// the slowest of them.
+func TestGPUsAreChangedSideBySide(t *testing.T) {
+	latency := map[string]time.Duration{
+		"DeviceCreateGpuInstance*": 900 * time.Millisecond, "GpuInstanceCreateComputeInstance*": 300 * time.Millisecond,
+		"GpuInstanceDestroy": 700 * time.Millisecond, "ComputeInstanceDestroy": 200 * time.Millisecond, "*": 2 * time.Millisecond,
+	}
+	took := func(t *testing.T, s scenario) (d time.Duration, most int) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			w := s.stage(t, latency)
+			began := time.Now()
+			var answer api.ApplyResult
+			refusal := w.do("PUT", "/v1/spec", s.specTo(), &answer)
+			w.goroutines.Wait()
+			d, most = time.Since(began), w.atOnce.most
+			op := w.settled(answer.Operation)
+			if refusal != nil || op == nil || op.State != "done" {
+				t.Fatalf("%v, %+v", refusal, op)
+			}
+			w.known = true
+			w.invariants("all went well")
+		})
+		return d, most
+	}
+	// The slowest is a GPU of seven instances that go, and two that come.
+	slowest := scenario{boards: []board{{"a100-40", true}}, from: []string{strings.Repeat("1g.5gb ", 7)}, to: []string{"3g.20gb 3g.20gb"}}
+	all := scenario{}
+	for i := range 8 {
+		all.boards = append(all.boards, slowest.boards[0])
+		if i%2 == 0 {
+			all.from, all.to = append(all.from, slowest.from[0]), append(all.to, slowest.to[0])
+		} else {
+			all.from, all.to = append(all.from, "7g.40gb"), append(all.to, "2g.10gb 2g.10gb 1g.5gb")
+		}
+	}
+	one, _ := took(t, slowest)
+	eight, most := took(t, all)
+	if most != 8 {
+		t.Errorf("at most %d GPUs were changed at once, want all 8", most)
+	}
+	if eight > one*13/10 {
+		t.Errorf("eight GPUs took %v, the slowest alone takes %v", eight, one)
+	}
+	t.Logf("eight: %v, the slowest alone: %v", eight, one)
+}

@@ -1,0 +1,199 @@
+package daemon
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+// invariants are I1 to I6 of a node on which a change was tried and something went wrong, once nothing is under way any
+// more. where says what went wrong.
+func (s *staged) invariants(where string) {
+	s.Helper()
+	report := func(id, format string, args ...any) {
+		s.Helper()
+		s.Errorf("%s: %s: %s", where, id, fmt.Sprintf(format, args...))
+	}
+	if s.changing.Load() != nil || len(s.store.State().Change) != 0 {
+		report("I1", "a change is still open")
+	}
+	s.specKept(report)
+	st := s.statusNow()
+	s.instancesExplained(st, report)
+	s.nobodyDisturbed(report)
+	s.limitsTrue(st, report)
+	s.quiet(report)
+	for _, breach := range s.wrong {
+		report("I3", "%s", breach)
+	}
+	s.wrong = nil
+}
+
+type reporter func(id, format string, args ...any)
+
+// I1: what was acknowledged is what is on disk, and nothing else is.
+func (s *staged) specKept(report reporter) {
+	s.Helper()
+	wanted := s.specFrom()
+	if s.known && !s.refused {
+		wanted = s.specTo()
+	}
+	acc := s.store.State().Accepted
+	if acc == nil || !sameSpec(acc, wanted) {
+		report("I1", "the spec in force is not the one that was acknowledged: %+v", acc)
+	}
+}
+
+// sameSpec compares what was kept with what was sent: it is kept as we write it.
+func sameSpec(acc *store.Accepted, text string) bool {
+	sent, err := spec.Decode("sent", []byte(text))
+	if err != nil {
+		return false
+	}
+	kept, err := spec.Encode(sent)
+	return err == nil && string(kept) == acc.YAML
+}
+
+// I2: every GPU is wholly as the spec says, or wholly as it was, or says that it cannot be seen. What is not ours is
+// called foreign, and only that.
+func (s *staged) instancesExplained(st *api.Status, report reporter) {
+	s.Helper()
+	for i := range s.boards {
+		g := &st.GPUs[i]
+		names, wanted := s.namesOf(i), s.wanted(i, s.beside)
+		if s.refused {
+			if now := s.layoutOf(i); now != s.before[i] {
+				report("I2", "it was refused, and GPU %d has %s, had %s", i, now, s.before[i])
+			}
+			continue
+		}
+		switch g.State {
+		case "ok":
+			if !slices.Equal(names, wanted) {
+				report("I2", "GPU %d is ok and has %v, wanted are %v", i, names, wanted)
+			}
+		case "held":
+			if g.Reason == "" {
+				report("I2", "GPU %d is held for no reason", i)
+			}
+			if now := s.layoutOf(i); now != s.before[i] && !s.boots && !strings.Contains(g.Reason, "could not be taken back") {
+				report("I2", "GPU %d is held (%s) and has %s, had %s", i, g.Reason, now, s.before[i])
+			}
+		case "lost", "stuck":
+			if g.Reason == "" {
+				report("I2", "GPU %d is %s for no reason", i, g.State)
+			}
+		default:
+			report("I2", "GPU %d is %s", i, g.State)
+		}
+	}
+	foreign := 0
+	for _, c := range st.Node.Conditions {
+		if c.Kind == "foreign" {
+			foreign++
+		}
+	}
+	if seen := st.GPUs[0].State == "ok"; seen && foreign != len(s.beside) {
+		report("I2", "%d instances are told to be foreign, %d are", foreign, len(s.beside))
+	}
+}
+
+// I4: who was at work still is, in the same instance.
+func (s *staged) nobodyDisturbed(report reporter) {
+	s.Helper()
+	g := s.truth()[0]
+	if s.busy == "" || g.Lost || g.Resets > 0 {
+		return
+	}
+	if !slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.PID == stranger && p.GI != nil && *p.GI == s.instance }) {
+		report("I4", "who was in instance %d is not there any more: %+v", s.instance, g.Processes)
+	}
+}
+
+// I5, and the end of I3: limits that are shown are those that are in force, and are the spec's; nothing is open that
+// should not be.
+func (s *staged) limitsTrue(st *api.Status, report reporter) {
+	s.Helper()
+	gib := memoryFrom
+	if s.known && !s.refused && !s.boots {
+		gib = memoryTo
+	}
+	for _, sl := range s.port.list() {
+		if sl.Name.Grant != "" {
+			continue
+		}
+		max := sl.Limits.MemoryMax
+		if max == nil || *max != uint64(gib)<<30 {
+			report("I3", "the slice of %s has limits %s, the spec says %d GiB", sl.Name, limitsText(sl.Limits), gib)
+			continue
+		}
+		for i := range st.Tenants {
+			for _, l := range st.Tenants[i].Limits {
+				if l.Name == "memory.max" && (l.InForce != fmt.Sprintf("%dGiB", *max>>30) || l.Wanted != fmt.Sprintf("%dGiB", gib)) {
+					report("I5", "shown is memory %q of %q, in force is %d GiB of %d", l.InForce, l.Wanted, *max>>30, gib)
+				}
+			}
+		}
+	}
+	for _, loose := range s.looseGrants() {
+		report("I3", "%s", loose)
+	}
+}
+
+// I6: to look again changes nothing.
+func (s *staged) quiet(report reporter) {
+	s.Helper()
+	before, walls := s.node.Counters().Writes, s.port.writes
+	s.settled(nil)
+	if calls, set := s.node.Counters().Writes-before, s.port.writes-walls; calls != 0 || set != 0 {
+		report("I6", "to look again wrote %d times to the GPUs and %d times to slices", calls, set)
+	}
+}
+
+// mended is what an administrator does after a fault, and what must come of it: every GPU is as the spec says, and to
+// apply it again changes nothing, in this life of the daemon and in the next.
+func (s *staged) mended(where string) {
+	s.Helper()
+	s.node.ClearFaults(0)
+	if slices.ContainsFunc(s.truth(), func(g gpusim.GPUView) bool { return g.Lost }) {
+		s.reboot() // A GPU that fell off the bus comes back with a boot.
+		s.busy, s.beside = "", nil
+		s.settled(nil)
+	}
+	for i, g := range s.statusNow().GPUs {
+		if g.State == "ok" {
+			continue
+		}
+		var op api.Operation
+		if refusal := s.do(http.MethodPost, fmt.Sprintf("/v1/gpus/%d/retry%s", i, s.query), "", &op); refusal != nil && s.query == "" {
+			s.Errorf("%s: a retry of GPU %d, which is %s (%s), is refused: %v", where, i, g.State, g.Reason, refusal)
+		}
+		s.settled(nil)
+	}
+	res, op, refusal := s.apply(s.specTo(), s.query)
+	if refusal != nil || op != nil && op.State != "done" {
+		s.Errorf("%s: to apply again fails: %v, %+v", where, refusal, op)
+	}
+	if s.known && !s.refused && res.Changed && s.query == "" {
+		s.Errorf("%s: the GPUs were tried again, and to apply again changes something: %+v", where, res.Plan.Steps)
+	}
+	s.refused, s.known = false, true
+	s.invariants(where + ", mended")
+	for i, g := range s.statusNow().GPUs {
+		if g.State != "ok" {
+			s.Errorf("%s, mended: GPU %d is %s: %s", where, i, g.State, g.Reason)
+		}
+	}
+	s.end()
+	s.live()
+	s.settled(nil)
+	s.invariants(where + ", mended and begun again")
+	s.end()
+}

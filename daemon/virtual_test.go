@@ -1,0 +1,547 @@
+package daemon
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/engine"
+	"github.com/gpushare/gpushare/gpusim/hostroot"
+	"github.com/gpushare/gpushare/gpusim/nodefile"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// virtual is a virtual node with the whole daemon in this process: the real store on a disk, the real planners, engine and
+// handlers. In the place of the worker's process is stand, and in that of the kernel's cgroups is slicesInMemory. Inside
+// a bubble of testing/synctest its time is virtual too.
+type virtual struct {
+	*testing.T
+	node   *gpusim.Node
+	ids    []gpu.UUID
+	port   *slicesInMemory
+	root   string // of the host
+	dir    string // the daemon's, another one in each life that follows a kill
+	log    *bytes.Buffer
+	wrong  []string // breaches of what must hold at every moment
+	atOnce overlap
+
+	*Daemon // the one that lives
+	stand   *stand
+	stop    context.CancelFunc
+	lives   int
+}
+
+// board is one GPU of a virtual node.
+type board struct {
+	model string
+	mig   bool // its mode is on from the first boot
+}
+
+// newVirtual makes the node, on memory where the host has that, because every run writes the state many times.
+func newVirtual(t *testing.T, latency map[string]time.Duration, boards ...board) *virtual {
+	t.Helper()
+	base, err := os.MkdirTemp("/dev/shm", "gpushare-test-")
+	if err != nil {
+		base = t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(base) })
+	cfg := gpusim.Config{
+		DriverVersion: "580.95.05", CUDAVersion: 13000, Seed: "faults", ContextMemory: 300 << 20, ProfilesWithoutMIG: true, Latency: latency,
+	}
+	for i, b := range boards {
+		m, err := nodefile.Model(b.model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.GPUs = append(cfg.GPUs, gpusim.GPUConfig{Model: m, MIG: b.mig, PCI: fmt.Sprintf("0000:%02x:00.0", 7+i)})
+	}
+	w := &virtual{T: t, root: filepath.Join(base, "host"), dir: filepath.Join(base, "life-0"), log: &bytes.Buffer{}}
+	if w.node, err = gpusim.New(cfg, engine.SystemClock{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.node.Close)
+	w.writeHost()
+	w.port = &slicesInMemory{Processes: cgroup.NewProcesses(""), all: map[cgroup.SliceName]cgroup.Slice{}, w: w}
+	for _, g := range w.truth() {
+		w.ids = append(w.ids, g.Identity.UUID)
+	}
+	return w
+}
+
+// writeHost writes what the kernel of a boot shows. It does not follow the node: what the daemon reads of it here stays as
+// it is until the next boot.
+func (w *virtual) writeHost() {
+	w.Helper()
+	root, err := hostroot.Write(w.root, w.node, hostroot.Options{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	root.Close()
+	w.node.SetHooks(gpusim.Hooks{})
+	// The list names every capability of 32 GPUs, and is read at every look.
+	list := filepath.Join(w.root, "proc/driver/nvidia-caps/mig-minors")
+	b, err := os.ReadFile(list)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if i := bytes.Index(b, fmt.Appendf(nil, "gpu%d/", len(w.truth()))); i > 0 {
+		if err := errors.Join(os.Remove(list), os.WriteFile(list, b[:i], 0o600)); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// reboot boots the host: the daemon ends before it and begins after it.
+func (w *virtual) reboot() {
+	w.Helper()
+	w.end()
+	w.node.Reboot()
+	w.writeHost()
+	w.port.mu.Lock()
+	clear(w.port.all) // They are the kernel's, and another kernel has none.
+	w.port.mu.Unlock()
+	w.live()
+}
+
+// reload loads the driver anew under a daemon that is not there. Slices stay: they are the kernel's.
+func (w *virtual) reload() {
+	w.Helper()
+	w.end()
+	if err := w.node.ReloadDriver(true); err != nil {
+		w.Fatal(err)
+	}
+	w.writeHost()
+	w.live()
+}
+
+// live starts a daemon on what is on disk.
+func (w *virtual) live() {
+	w.Helper()
+	s := defaultSettings()
+	s.HostRoot, s.StateDir, s.RunDir, s.CDIDir, s.Getent = w.root, filepath.Join(w.dir, "state"), filepath.Join(w.dir, "run"), filepath.Join(w.dir, "cdi"), "off"
+	if err := s.complete(); err != nil {
+		w.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w.stand = &stand{Driver: w.node.Driver(1000 + w.lives), w: w, life: ctx, sick: map[gpu.UUID]bool{}}
+	stood := w.stand
+	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, outside{
+		hold: func(_ context.Context, s Settings, _ *slog.Logger, _ heard) (*holder, error) {
+			h := &holder{port: w.port, follow: w.port.Processes, logins: newLoginGuard(cgroup.Hierarchy{}, s, cgroup.Info{}), close: func() {}}
+			h.units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
+			h.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{})
+			return h, nil
+		},
+		drive: func(Settings, *holder, *slog.Logger) (driver, error) { return stood, nil },
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	d.ctx = ctx
+	w.Daemon, w.stop = d, stop
+	if w.lives == 0 {
+		w.Cleanup(w.end)
+	}
+	w.lives++
+	d.begin(ctx)
+}
+
+// end stops the daemon as its unit does.
+func (w *virtual) end() {
+	if w.Daemon == nil {
+		return
+	}
+	w.stop()
+	w.goroutines.Wait()
+	w.Daemon.close()
+	w.Daemon = nil
+}
+
+// kill ends the daemon and its worker as SIGKILL does: the next life finds the disk and the hardware as they are now.
+func (w *virtual) kill() {
+	w.Helper()
+	next := filepath.Join(filepath.Dir(w.dir), fmt.Sprintf("life-%d", w.lives))
+	if err := os.CopyFS(next, os.DirFS(w.dir)); err != nil {
+		w.Fatal(err)
+	}
+	w.port.setDead(true)
+	_ = w.stand.Close()
+	w.end()
+	w.port.setDead(false)
+	w.dir = next
+}
+
+// do sends a request as root and decodes the answer; refusal is nil when it was granted.
+func (w *virtual) do(method, target, body string, into any) (refusal *api.Error) {
+	w.Helper()
+	rec := ask(w.handler(), &peer{}, method, target, strings.NewReader(body))
+	if rec.Code >= 300 {
+		return refusalOf(w.T, rec)
+	}
+	decodeAnswer(w.T, rec, into)
+	return nil
+}
+
+func decodeAnswer(t *testing.T, rec *httptest.ResponseRecorder, into any) {
+	t.Helper()
+	if into == nil {
+		return
+	}
+	if err := json.Unmarshal(rec.Body.Bytes(), into); err != nil {
+		t.Fatalf("cannot read the answer: %v: %s", err, rec.Body)
+	}
+}
+
+// apply puts a spec and waits for its end.
+func (w *virtual) apply(spec, query string) (api.ApplyResult, *api.Operation, *api.Error) {
+	w.Helper()
+	var res api.ApplyResult
+	refusal := w.do(http.MethodPut, "/v1/spec"+query, spec, &res)
+	return res, w.settled(res.Operation), refusal
+}
+
+// settled waits for whatever is under way, and then lets the loop look twice, as it does by itself. It gives the operation
+// as it ended.
+func (w *virtual) settled(op *api.Operation) *api.Operation {
+	w.Helper()
+	w.goroutines.Wait()
+	for range 2 {
+		w.turn(w.ctx)
+		w.goroutines.Wait()
+	}
+	if op == nil {
+		return nil
+	}
+	var out api.Operation
+	if refusal := w.do(http.MethodGet, "/v1/operations/"+op.ID, "", &out); refusal != nil {
+		w.Fatal(refusal)
+	}
+	return &out
+}
+
+func (w *virtual) statusNow() *api.Status {
+	w.Helper()
+	var s api.Status
+	if refusal := w.do(http.MethodGet, "/v1/status", "", &s); refusal != nil {
+		w.Fatal(refusal)
+	}
+	return &s
+}
+
+// truth is the GPUs as they are, whatever anybody is told. It is no call.
+func (w *virtual) truth() []gpusim.GPUView { return w.node.View(0).GPUs }
+
+// layoutOf is what instances a GPU really has, with ids, places and compute instances.
+func (w *virtual) layoutOf(i int) string {
+	var out []string
+	g := w.truth()[i]
+	for _, in := range g.Instances {
+		s := fmt.Sprintf("%d@%d", in.ProfileID, in.Placement.Start)
+		for _, c := range in.Compute {
+			s += fmt.Sprintf("/%d@%d", c.ProfileID, c.Placement.Start)
+		}
+		out = append(out, s)
+	}
+	slices.Sort(out)
+	return fmt.Sprintf("MIG %s: %s", on(g.MIG.Current), strings.Join(out, " "))
+}
+
+func on(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}
+
+// namesOf is which instances a GPU really has, by name, wherever they are.
+func (w *virtual) namesOf(i int) []string {
+	var out []string
+	g := w.truth()[i]
+	for _, in := range g.Instances {
+		p := slices.IndexFunc(g.Model.Profiles, func(p gpusim.Profile) bool { return p.ID == in.ProfileID })
+		name := g.Model.Profiles[p].Name
+		if len(in.Compute) == 1 && in.Compute[0].Placement.Size == g.Model.Profiles[p].Slices {
+			out = append(out, name)
+			continue
+		}
+		if len(in.Compute) == 0 {
+			out = append(out, name+" without compute")
+		}
+		for _, c := range in.Compute {
+			out = append(out, fmt.Sprintf("%dc.%s", c.Placement.Size, name))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// wrongf remembers a breach of what must hold at every moment. Many goroutines find some: the port's lock is taken.
+func (w *virtual) wrongf(format string, args ...any) {
+	w.port.mu.Lock()
+	defer w.port.mu.Unlock()
+	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
+}
+
+// looseGrants names the rules of slices that allow what is no instance: whoever is given its place next would share it.
+func (w *virtual) looseGrants() []string {
+	present := map[uint32]bool{gpusim.CapMonitor: true}
+	lost := func(uint32) bool { return false }
+	for _, g := range w.truth() {
+		if g.Lost { // Nobody opens anything there, and nobody sees what there is.
+			others, from, to := lost, uint32(gpusim.CapGI(g.Identity.Minor, 0)), uint32(gpusim.CapGI(g.Identity.Minor+1, 0))
+			lost = func(minor uint32) bool { return others(minor) || minor >= from && minor < to }
+		}
+		for _, in := range g.Instances {
+			present[uint32(gpusim.CapGI(g.Identity.Minor, in.ID))] = true
+			for _, c := range in.Compute {
+				present[uint32(gpusim.CapCI(g.Identity.Minor, in.ID, c.ID))] = true
+			}
+		}
+	}
+	var out []string
+	for _, s := range w.port.list() {
+		for _, r := range s.Devices {
+			if r.Major == hostroot.MajorCaps && !present[r.Minor] && !lost(r.Minor) {
+				out = append(out, fmt.Sprintf("the slice of %s opens capability %d, which is no instance's", s.Name, r.Minor))
+			}
+		}
+	}
+	return out
+}
+
+// stand stands in for the client of the worker's process: what takes longer than its deadline makes its GPU sick, which
+// is then left alone until a retry. Whatever is under way when life ends gets no answer.
+type stand struct {
+	*gpusim.Driver
+	w    *virtual
+	life context.Context
+
+	mu   sync.Mutex // guards sick
+	sick map[gpu.UUID]bool
+}
+
+func through[T any](s *stand, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
+	var none T
+	s.mu.Lock()
+	sick := s.sick[id]
+	s.mu.Unlock()
+	if sick {
+		return none, &gpu.Error{Op: op, GPU: id, Err: gpu.ErrTimeout}
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	out, err := f(ctx)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && id != "" {
+		s.mu.Lock()
+		s.sick[id] = true
+		s.mu.Unlock()
+	}
+	return out, err
+}
+
+// change is a call that changes hardware: by then nobody may open what is not there.
+func change[T any](s *stand, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
+	defer s.w.atOnce.begin(id)()
+	if s.life.Err() == nil {
+		for _, loose := range s.w.looseGrants() {
+			s.w.wrongf("before %s on %s: %s", op, id, loose)
+		}
+	}
+	return through(s, ctx, op, id, limit, f)
+}
+
+// overlap counts on how many GPUs something is being changed at once.
+type overlap struct {
+	mu   sync.Mutex // guards what follows
+	now  map[gpu.UUID]int
+	most int
+}
+
+func (o *overlap) begin(id gpu.UUID) (end func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.now == nil {
+		o.now = map[gpu.UUID]int{}
+	}
+	o.now[id]++
+	o.most = max(o.most, len(o.now))
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.now[id]--; o.now[id] == 0 {
+			delete(o.now, id)
+		}
+	}
+}
+
+func (s *stand) Node(ctx context.Context) (gpu.NodeInfo, error) {
+	return through(s, ctx, "read the node", "", 10*time.Second, s.Driver.Node)
+}
+
+func (s *stand) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) {
+	return through(s, ctx, "read", id, 2*time.Second, func(ctx context.Context) (gpu.Snapshot, error) { return s.Driver.Snapshot(ctx, id) })
+}
+
+func (s *stand) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error) {
+	return through(s, ctx, "read profiles", id, 10*time.Second, func(ctx context.Context) (gpu.Profiles, error) { return s.Driver.Profiles(ctx, id) })
+}
+
+func (s *stand) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
+	return through(s, ctx, "read processes", id, 2*time.Second, func(ctx context.Context) ([]gpu.Process, error) { return s.Driver.Processes(ctx, id) })
+}
+
+func (s *stand) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
+	return change(s, ctx, "set MIG mode", id, time.Minute, func(ctx context.Context) (gpu.ModeChange, error) { return s.Driver.SetMIGMode(ctx, id, on) })
+}
+
+func (s *stand) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
+	return change(s, ctx, "create instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) { return s.Driver.CreateInstance(ctx, id, want) })
+}
+
+func (s *stand) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
+	return change(s, ctx, "complete instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) {
+		return s.Driver.CompleteInstance(ctx, id, gi, compute)
+	})
+}
+
+func (s *stand) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error {
+	_, err := change(s, ctx, "destroy instance", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.Driver.DestroyInstance(ctx, id, gi)
+	})
+	return err
+}
+
+func (s *stand) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.ComputeMode) error {
+	_, err := change(s, ctx, "set the compute mode", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.Driver.SetComputeMode(ctx, id, mode)
+	})
+	return err
+}
+
+// Retry tries a GPU again that was left alone.
+func (s *stand) Retry(ctx context.Context, id gpu.UUID) error {
+	s.mu.Lock()
+	delete(s.sick, id)
+	s.mu.Unlock()
+	_, err := s.Snapshot(ctx, id)
+	return err
+}
+
+// Status says which GPUs are left alone.
+func (s *stand) Status() worker.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return worker.Status{PID: 1, Sick: slices.Sorted(maps.Keys(s.sick))}
+}
+
+// Stats counts what the node was asked to change.
+func (s *stand) Stats() worker.Stats { return worker.Stats{Writes: s.w.node.Counters().Writes} }
+
+// slicesInMemory are cgroups that enforce what they are told. Every slice counts as inhabited: none may be without its
+// limits for a moment.
+type slicesInMemory struct {
+	*cgroup.Processes
+	w *virtual
+
+	mu     sync.Mutex // guards what follows, and wrong of the node
+	all    map[cgroup.SliceName]cgroup.Slice
+	writes int
+	dead   bool            // who asks has been killed: nothing happens any more
+	fit    map[string]bool // limits that a tenant may have, as text; nil: any
+}
+
+func (p *slicesInMemory) Info() cgroup.Info {
+	return cgroup.Info{Adapter: "memory", Devices: true, Limits: []string{"cpu", "memory", "tasks"}}
+}
+
+func (p *slicesInMemory) setDead(dead bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dead = dead
+}
+
+func (p *slicesInMemory) list() []cgroup.Slice {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.SortedFunc(maps.Values(p.all), func(a, b cgroup.Slice) int { return cmp.Compare(a.Name.String(), b.Name.String()) })
+}
+
+func (p *slicesInMemory) SetSlice(_ context.Context, s cgroup.Slice) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		return false, errors.New("nobody answers")
+	}
+	if s.Name.Grant == "" && p.fit != nil && !p.fit[limitsText(s.Limits)] {
+		p.w.wrong = append(p.w.wrong, fmt.Sprintf("the slice of %s got limits that no spec has: %s", s.Name, limitsText(s.Limits)))
+	}
+	if old, ok := p.all[s.Name]; ok && stateOfSlice(old).Matches(s) {
+		return false, nil
+	}
+	p.writes++
+	p.all[s.Name] = s
+	return true, nil
+}
+
+func limitsText(l cgroup.Limits) string {
+	b, err := json.Marshal(l)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+func stateOfSlice(s cgroup.Slice) cgroup.SliceState {
+	return cgroup.SliceState{Name: s.Name, Path: "/" + s.Name.String(), Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
+}
+
+func (p *slicesInMemory) Slices(context.Context) ([]cgroup.SliceState, error) {
+	var out []cgroup.SliceState
+	for _, s := range p.list() {
+		out = append(out, stateOfSlice(s))
+	}
+	return out, nil
+}
+
+func (p *slicesInMemory) Slice(_ context.Context, name cgroup.SliceName) (cgroup.SliceState, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, ok := p.all[name]
+	if !ok {
+		return cgroup.SliceState{}, fmt.Errorf("slice %s: %w", name, cgroup.ErrNotFound)
+	}
+	return stateOfSlice(s), nil
+}
+
+func (p *slicesInMemory) RemoveSlice(_ context.Context, name cgroup.SliceName) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		return errors.New("nobody answers")
+	}
+	if _, ok := p.all[name]; ok {
+		p.writes++
+		delete(p.all, name)
+	}
+	return nil
+}
