@@ -230,6 +230,7 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 	defer cancel()
 	d.observer.Forget() // A mode change moves minors and what can be partitioned.
 	node := d.observer.Observe(look)
+	d.unseen.note(node, r.Steps)
 	failed := failures(out)
 	touched := gpusOf(r.Steps)
 	stopped := d.stoppedUnits(look, &r)

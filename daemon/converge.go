@@ -262,8 +262,8 @@ func (d *Daemon) judge(node *observe.Node) {
 			}
 			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %s: %v", name, g.Err), Hint: "'gpushare gpu retry " + name + "' tries it again; its neighbours are not affected"}
 		}
-		if !want.manages(id) || busy[id] || held[string(id)].Message != "" {
-			continue
+		if !want.manages(id) || busy[id] || held[string(id)].Message != "" || g.Err != nil {
+			continue // Of one that does not answer, only what it was before is known.
 		}
 		if len(due[id]) > 0 && want.enforcing() {
 			drift[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d is not as the spec says: an apply would %s", g.Identity.Index, strings.Join(due[id], ", ")), Hint: "somebody changed it outside gpushare; 'gpushare apply' puts it right"}

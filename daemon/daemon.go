@@ -64,6 +64,7 @@ type Daemon struct {
 	adoption   adoption
 	perLogin   loginLimits // under the adoption's lock, but for what is shown
 	hosts      hosts
+	unseen     unseen
 	programs   programs
 	pending    pending
 	endings    endings

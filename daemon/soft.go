@@ -162,6 +162,7 @@ func (d *Daemon) hardware(node *observe.Node, going []step.Step) (isolation.Hard
 		return isolation.Hardware{}, err
 	}
 	hw := isolation.Hardware{Host: host}
+	going = append(slices.Clip(going), d.unseen.going(node)...)
 	for i := range node.GPUs {
 		// One that does not answer now is what it was: its leases must not be shut out of it for that.
 		s := node.GPUs[i].Snapshot
