@@ -11,7 +11,7 @@ TESTFLAGS ?= -parallel 4
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo test test-race lint vet bench fuzz hwtest test-vm install uninstall verify clean help
+.PHONY: all build need demo test test-race test-faults lint vet bench fuzz hwtest test-vm install uninstall verify clean help
 
 all: build
 
@@ -19,6 +19,7 @@ help:
 	@echo 'make build      all programs and the virtual driver, into bin/'
 	@echo 'make demo       the whole product on a virtual eight-GPU node, no GPU and no root needed'
 	@echo 'make test       unit, node and bus tests: no root, no GPU'
+	@echo 'make test-faults every call of a change fails once, every one is killed in: minutes of processor'
 	@echo 'make lint       what must be clean before a commit'
 	@echo 'make bench      figures against their targets, into build/bench.json'
 	@echo 'make test-vm    real systemd of Debian 12 and 13, in virtual machines (root, qemu, mmdebstrap)'
@@ -42,6 +43,10 @@ demo: build
 
 test: build
 	CGO_CFLAGS='-O2 -Wno-deprecated-declarations' $(GO) test -race -timeout 20m $(TESTFLAGS) ./...
+
+# make test passes most of these over: with the race detector a run lasts ten times as long.
+test-faults:
+	$(GO) test -count=1 -timeout 30m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedSideBySide' -v ./daemon
 
 vet:
 	CGO_CFLAGS='-Wno-deprecated-declarations' $(GO) vet ./...
