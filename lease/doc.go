@@ -22,4 +22,11 @@
 // Higher priority first, then first come. A request that waits does not hold up requests for something else, but it
 // claims what it would get next: of the idle GPUs all that it could use, of shared GPUs the one that lacks least. So a
 // stream of small requests cannot starve a large one.
+//
+// # Instances on demand
+//
+// Where instances are made on demand (GPUView.Grid), a request for which none is idle is given room for one, if there is
+// any: it waits at its place in the queue while the caller makes it (TakeMakings, EndMakings), and the instance is then
+// its own before anybody's. Until somebody has begun, who comes before it may take the room. Who has no room claims the
+// placement in which the fewest slices are somebody's, and later requests leave that alone.
 package lease

@@ -17,6 +17,8 @@ type Place struct {
 	Instance *gpu.Placement `json:"instance,omitempty"` // of a MIG lease
 	Profile  string         `json:"profile,omitempty"`  // of that instance
 	Memory   uint64         `json:"memory,omitempty"`   // of that instance, in bytes
+	// Generation is the instance's own number: the UUIDs of one that is made again at the same place are the same.
+	Generation uint64 `json:"generation,omitempty"`
 	// Devices is what the lease's processes may see: GPU UUIDs, or the MIG UUIDs of the instance.
 	Devices []gpu.UUID `json:"devices"`
 }
@@ -31,8 +33,9 @@ func (p *Place) same(q *Place) bool {
 
 // occupancy is what is taken of each GPU. It is made for one evaluation of the queue and thrown away.
 type occupancy struct {
-	gpus map[gpu.UUID]*taken
-	live map[Key]int // leases that hold a place
+	gpus  map[gpu.UUID]*taken
+	live  map[Key]int // leases that hold a place
+	rooms Rooms       // nil: no instance is made on demand
 }
 
 // taken is what is taken of one GPU.
@@ -40,6 +43,7 @@ type taken struct {
 	whole     *holder                   // exclusive
 	instances map[gpu.Placement]*holder // mig
 	parts     map[Key]*part             // timeslice and mps
+	claims    []claim                   // mig: rooms of requests whose instances are not there
 	claimed   bool                      // an earlier request waits for room here
 }
 
@@ -130,10 +134,15 @@ func (t *taken) granted(but Key, reservedOnly bool) (memory uint64, share float6
 type obstacle struct {
 	text   string
 	claims []gpu.UUID // what it should get next
+	make   bool       // an instance might be made for it
+	soon   bool       // what is being made may be for it: it is not refused yet
 }
 
 // place finds the best place for one more lease of the grant, or says why there is none now.
-func place(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
+func place(g *Grant, v *View, o *occupancy) (*Place, *obstacle) { return placeFor(g, v, o, "") }
+
+// placeFor is place for a request, which may have what was made for it.
+func placeFor(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obstacle) {
 	if v.Blind != "" {
 		return nil, &obstacle{text: "the GPUs cannot be seen now: " + v.Blind}
 	}
@@ -145,7 +154,7 @@ func place(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	}
 	switch g.Kind() {
 	case api.ModeMIG:
-		return placeInstance(g, v, o)
+		return placeInstance(g, v, o, ticket)
 	case api.ModeExclusive:
 		return placeWhole(g, v, o)
 	}
@@ -154,16 +163,16 @@ func place(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 
 // placeInstance takes the smallest idle instance that matches; among equals the one on the GPU with the most instances
 // in use, so that whole GPUs stay idle as long as they can.
-func placeInstance(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
+func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obstacle) {
 	type candidate struct {
 		gpu      *GPUView
 		instance *InstanceView
-		own      bool // kept free for this grant
+		own      bool // kept free for this grant, or made for this request
 		busy     int
 	}
 	var found []candidate
 	var closed closedGPUs
-	matching := 0
+	matching, builds, soon := 0, false, false
 	for i := range v.GPUs {
 		d := &v.GPUs[i]
 		if !g.mayUse(d) {
@@ -171,8 +180,10 @@ func placeInstance(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 		}
 		if d.Closed != "" {
 			closed.add(d)
+			soon = soon || d.Soon
 			continue
 		}
+		builds = builds || d.Grid != nil
 		t := o.at(d.UUID)
 		busy := 0
 		for _, h := range t.instances {
@@ -186,19 +197,31 @@ func placeInstance(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 				continue
 			}
 			matching++
-			if h := t.instances[in.Placement]; h.freeFor(g.Key()) {
-				found = append(found, candidate{d, in, h != nil && h.reserved != nil, busy})
+			if t.free(in.Placement, g.Key(), ticket) {
+				h := t.instances[in.Placement]
+				found = append(found, candidate{d, in, h != nil && h.reserved != nil || t.made(in.Placement, ticket), busy})
 			}
 		}
 	}
 	if len(found) == 0 {
+		ob := &obstacle{make: builds, soon: soon}
 		switch {
-		case matching == 0 && closed.any():
-			return nil, &obstacle{text: closed.text()}
+		case matching == 0 && closed.any() && !builds:
+			ob.text = closed.text()
+		case builds:
+			ob.text = "no room for another " + g.want() + " instance"
+			if closed.any() {
+				ob.text += "; " + closed.text()
+			}
+			if why := inTheWay(g, v); why != "" {
+				ob.text += "; " + why
+			}
 		case matching == 0:
-			return nil, &obstacle{text: "there is no " + g.want() + " instance now"}
+			ob.text = "there is no " + g.want() + " instance now"
+		default:
+			ob.text = fmt.Sprintf("no idle %s instance: %d of %d in use or reserved", g.want(), matching, matching)
 		}
-		return nil, &obstacle{text: fmt.Sprintf("no idle %s instance: %d of %d in use or reserved", g.want(), matching, matching)}
+		return nil, ob
 	}
 	best := slices.MinFunc(found, func(a, b candidate) int {
 		own := func(c candidate) int {
@@ -220,7 +243,7 @@ func placeInstance(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	at := best.instance.Placement
 	return &Place{
 		GPUs: []gpu.UUID{best.gpu.UUID}, Instance: &at, Profile: best.instance.Name, Memory: best.instance.Memory,
-		Devices: slices.Clone(best.instance.UUIDs),
+		Devices: slices.Clone(best.instance.UUIDs), Generation: best.instance.Generation,
 	}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
 )
 
 // Ticket is one request on its way to a place. One goroutine follows it; Cancel may come from any.
@@ -29,6 +30,13 @@ type Ticket struct {
 	position   int // in the queue, from 1
 	waiting    string
 	news       bool // what Next has not told yet
+
+	making  *Making // the instance that it waits for
+	begun   bool    // somebody makes it
+	kept    *Making // without room: what it should get next
+	shunned map[gpu.UUID]time.Time
+	soon    bool // what is being made may be for it
+	entered bool // in the queue after it was asked for
 }
 
 // Update is what Next tells: the ticket's position, or that it has its place.
@@ -79,7 +87,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	waits := t.waitingLocked(r.UID)
 	t.queue = append(t.queue, k)
 	t.evaluateLocked()
-	if tooMany := waits >= maxWaiting && !r.Admin; !k.done && (r.Wait == nil || tooMany) {
+	if tooMany := waits >= maxWaiting && !r.Admin; !k.done && (r.Wait == nil && !k.soon || tooMany) {
 		waiting := k.waiting
 		k.failLocked(nil)
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
@@ -90,6 +98,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting), Hint: "wait for a place with --wait"}
 	}
 	if !k.done {
+		k.entered = true
 		t.changedLocked(&k.lease)
 	}
 	return k, nil
@@ -143,10 +152,15 @@ func (t *Table) evaluateLocked() {
 	for again := true; again; {
 		again = false
 		o := t.occupancyLocked()
+		t.claimBegunLocked(o)
 		left := t.queue[:0]
 		for _, k := range t.queue {
 			if !k.done && k.tryLocked(o) {
 				again = again || k.lease.Terms.Spec.Reserved
+			}
+			if !k.done && k.entered && k.request.Wait == nil && !k.soon {
+				k.refuseLocked()
+				again = true // What it claimed is the others' again.
 			}
 			if !k.done {
 				left = append(left, k)
@@ -155,8 +169,13 @@ func (t *Table) evaluateLocked() {
 		clear(t.queue[len(left):])
 		t.queue = left
 	}
+	wanted := false
 	for i, k := range t.queue {
 		k.stand(i + 1)
+		wanted = wanted || k.making != nil && !k.begun
+	}
+	if wanted && t.cfg.Wanted != nil {
+		t.cfg.Wanted()
 	}
 }
 
@@ -165,6 +184,7 @@ func (k *Ticket) rank() int { return k.candidates[0].rank() }
 
 // tryLocked places the ticket, or claims what it should get next.
 func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
+	k.soon = k.making != nil
 	if k.t.behindLocked(k) {
 		if k.waiting != expectedText {
 			k.waiting, k.news = expectedText, true
@@ -173,11 +193,16 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	}
 	var waiting []string
 	var claims []*obstacle
+	var wanting []int // candidates for which an instance might be made
 	for i := range k.candidates {
 		g := &k.candidates[i]
-		p, ob := place(g, &k.t.view, o)
+		p, ob := placeFor(g, &k.t.view, o, k.id)
 		if p == nil {
 			claims = append(claims, ob)
+			k.soon = k.soon || ob.soon
+			if ob.make {
+				wanting = append(wanting, i)
+			}
 			if len(k.candidates) > 1 {
 				waiting = append(waiting, g.Spec.Name+": "+ob.text)
 			} else {
@@ -193,7 +218,14 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 			o.at(id).claimed = true
 		}
 	}
-	if text := strings.Join(waiting, "; "); text != k.waiting {
+	if k.making == nil {
+		k.makeLocked(o, wanting)
+	}
+	text := strings.Join(waiting, "; ")
+	if k.making != nil {
+		k.soon, text = true, k.makingText()
+	}
+	if text != k.waiting {
 		k.waiting, k.news = text, true
 	}
 	return false
@@ -207,6 +239,7 @@ func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) 
 	e := &entry{Lease: k.lease.clone()}
 	k.t.leases[e.ID] = e
 	k.done, k.position, k.waiting, k.news = true, 0, "", true
+	k.making, k.begun, k.kept = nil, false, nil
 	k.signal()
 	k.t.changedLocked(&e.Lease)
 }

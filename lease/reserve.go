@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
 )
 
 // reserve finds the places that reserved grants keep free, and adds them to the occupancy, which holds the live leases.
@@ -57,6 +58,11 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 			probe := *g
 			probe.Spec.Name = ""
 			p, ob := place(&probe, v, o)
+			if p == nil && ob.make { // Its room is kept free: the instance is made when somebody comes.
+				if d, r := o.room(&probe, v, "", nil); d != nil {
+					p = &Place{GPUs: []gpu.UUID{d.UUID}, Instance: &r.Placement, Profile: r.Name}
+				}
+			}
 			if p == nil {
 				unmet = append(unmet, Unmet{g.Key(), fmt.Sprintf("%d of %d reserved %s of grant %s of %s cannot be kept free: %s",
 					g.places()-len(now[g.Key()]), g.places(), plural(g.places(), "place", "places"), g.Spec.Name, g.Tenant, ob.text)})
@@ -121,6 +127,12 @@ func stillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 		switch g.Kind() {
 		case api.ModeMIG:
 			i := slices.IndexFunc(d.Instances, func(in InstanceView) bool { return in.Placement == *p.Instance })
+			if i < 0 && d.Grid != nil {
+				if !stillRoom(g, p, d, t) {
+					return false
+				}
+				continue
+			}
 			if i < 0 || d.Instances[i].Unusable != "" || !g.matches(&d.Instances[i].ProfileView) || !t.instances[*p.Instance].freeFor(g.Key()) {
 				return false
 			}
@@ -131,4 +143,14 @@ func stillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 		}
 	}
 	return true
+}
+
+// stillRoom tells whether an instance could still be made where room is kept for one.
+func stillRoom(g *Grant, p *Place, d *GPUView, t *taken) bool {
+	if !t.free(*p.Instance, g.Key(), "") || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Stays && in.Placement.Overlaps(*p.Instance) }) {
+		return false
+	}
+	return slices.ContainsFunc(d.Grid.GI, func(q gpu.Profile) bool {
+		return slices.Contains(q.Placements, *p.Instance) && g.matches(&ProfileView{Name: q.Name, Slices: q.Slices, Memory: q.Memory, Attributes: q.Attributes})
+	})
 }

@@ -41,8 +41,12 @@ type Config struct {
 	Changed func(Lease)
 	// Noticed is told of every notice that a lease is left, under the same terms as Changed.
 	Noticed func(l Lease, n Notice)
-	Now     func() time.Time // nil: time.Now
-	Random  func(n int) int  // for ids, below n; nil: a good one
+	// Rooms finds room for instances that are made on demand; nil: none is made.
+	Rooms Rooms
+	// Wanted is told that there are instances to be made, under the same terms as Changed: TakeMakings gives them.
+	Wanted func()
+	Now    func() time.Time // nil: time.Now
+	Random func(n int) int  // for ids, below n; nil: a good one
 }
 
 // unwallTimeout bounds the clearing up after a start that failed, which must not hang on its caller's context.
@@ -162,6 +166,7 @@ func (t *Table) raiseFitsLocked(e *entry, g *Grant, o *occupancy) bool {
 // liveLocked is what the leases have taken.
 func (t *Table) liveLocked() *occupancy {
 	o := newOccupancy()
+	o.rooms = t.cfg.Rooms
 	for _, e := range t.leases {
 		o.add(&e.Terms, &e.Place, false)
 	}

@@ -33,6 +33,10 @@ type GPUView struct {
 	// Closed says why no lease starts here now: cordoned, held, in a change, lost. Empty when the GPU is open. A closed
 	// GPU still counts for what can ever fit.
 	Closed string
+	// Soon: it is closed only while an instance is made or taken away on it.
+	Soon bool
+	// Grid is what instances are made of on demand here; nil where the layout is fixed, or nothing may be made now.
+	Grid *gpu.Profiles
 }
 
 // budget is what grants may have together, in bytes.
@@ -51,6 +55,11 @@ type InstanceView struct {
 	ProfileView
 	Placement gpu.Placement
 	UUIDs     []gpu.UUID // of its MIG devices
+	ProfileID uint32     // the driver's number
+	// Generation is our own number: an instance that is made again at the same place has the same UUIDs and another one.
+	Generation uint64
+	Stays      bool // it may not be taken away for somebody's room: it is not ours, or Held
+	Held       bool // processes of no lease have it
 	// Unusable says why no lease may have it: foreign, without a compute instance, about to go. Empty when usable.
 	Unusable string
 }

@@ -1,0 +1,222 @@
+package lease
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// Rooms finds room for one more MIG instance on GPUs that make them on demand. It is asked with the table's lock held:
+// it computes, and neither blocks nor calls the table.
+type Rooms interface {
+	// Find chooses where an instance of one of the profiles, the first of them that has room, costs others least. What is
+	// taken stays, what is idle may go. at is -1 when there is no room.
+	Find(profiles []string, on []Ground) (at int, r Room)
+}
+
+// Ground is one GPU as somebody may build on it.
+type Ground struct {
+	Grid  *gpu.Profiles
+	Taken []Room
+	Idle  []Room
+}
+
+// Room is one instance that is there or may be made: what and where.
+type Room struct {
+	ProfileID uint32
+	Name      string
+	Placement gpu.Placement
+}
+
+// claim is a room that a request has before its instance is there: it is being made, or kept until it can be.
+type claim struct {
+	Room
+	ticket string
+}
+
+// free tells whether a request of the grant may have what lies at a placement: nobody has it or a part of it, it is kept
+// for no other grant, and no other request claims it.
+func (t *taken) free(at gpu.Placement, k Key, ticket string) bool {
+	for _, c := range t.claims {
+		if c.ticket != ticket && c.Placement.Overlaps(at) {
+			return false
+		}
+	}
+	for p, h := range t.instances {
+		if p.Overlaps(at) && !h.freeFor(k) {
+			return false
+		}
+	}
+	return true
+}
+
+// made tells whether the instance at a placement was made for this request.
+func (t *taken) made(at gpu.Placement, ticket string) bool {
+	return slices.ContainsFunc(t.claims, func(c claim) bool { return c.ticket == ticket && ticket != "" && c.Placement == at })
+}
+
+// ground is the GPU as a request of the grant may build on it.
+func (t *taken) ground(d *GPUView, k Key, ticket string) Ground {
+	out := Ground{Grid: d.Grid}
+	there := map[gpu.Placement]bool{}
+	for i := range d.Instances {
+		in := &d.Instances[i]
+		there[in.Placement] = true
+		r := Room{ProfileID: in.ProfileID, Name: in.Name, Placement: in.Placement}
+		if in.Stays || !t.free(in.Placement, k, ticket) {
+			out.Taken = append(out.Taken, r)
+		} else {
+			out.Idle = append(out.Idle, r)
+		}
+	}
+	for _, c := range t.claims {
+		if c.ticket != ticket && !there[c.Placement] {
+			there[c.Placement] = true
+			out.Taken = append(out.Taken, c.Room)
+		}
+	}
+	// Kept for another grant, and not made yet; or somebody's whose instance is gone.
+	for p, h := range t.instances {
+		if !there[p] && !h.freeFor(k) {
+			out.Taken = append(out.Taken, Room{Placement: p, ProfileID: noProfile})
+		}
+	}
+	slices.SortFunc(out.Taken, func(a, b Room) int {
+		return cmp.Or(cmp.Compare(a.Placement.Start, b.Placement.Start), cmp.Compare(a.Placement.Size, b.Placement.Size))
+	})
+	return out
+}
+
+// noProfile is what no device lists.
+const noProfile = ^uint32(0)
+
+// profiles names what a grant may be given of these GPUs, the smallest first.
+func (g *Grant) profiles(on []*GPUView) []string {
+	var all []ProfileView
+	for _, d := range on {
+		for i := range d.Profiles {
+			if g.matches(&d.Profiles[i]) {
+				all = append(all, d.Profiles[i])
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ProfileView) int {
+		return cmp.Or(cmp.Compare(a.Slices, b.Slices), cmp.Compare(a.Memory, b.Memory), cmp.Compare(len(a.Attributes), len(b.Attributes)), cmp.Compare(a.Name, b.Name))
+	})
+	var names []string
+	for i := range all {
+		if !slices.Contains(names, all[i].Name) {
+			names = append(names, all[i].Name)
+		}
+	}
+	return names
+}
+
+// builds tells whether instances are made on the GPU now.
+func (v *GPUView) builds() bool { return v.Grid != nil && v.Closed == "" }
+
+// room finds where an instance for the grant could be made now. not are GPUs that are not tried.
+func (o *occupancy) room(g *Grant, v *View, ticket string, not func(gpu.UUID) bool) (d *GPUView, r Room) {
+	if o.rooms == nil {
+		return nil, r
+	}
+	var where []*GPUView
+	var on []Ground
+	for i := range v.GPUs {
+		if d := &v.GPUs[i]; g.mayUse(d) && d.builds() && (not == nil || !not(d.UUID)) {
+			where = append(where, d)
+			on = append(on, o.at(d.UUID).ground(d, g.Key(), ticket))
+		}
+	}
+	names := g.profiles(where)
+	if len(names) == 0 {
+		return nil, r
+	}
+	at, r := o.rooms.Find(names, on)
+	if at < 0 {
+		return nil, r
+	}
+	return where[at], r
+}
+
+// keep claims, for a request that has no room, the one that lacks least: where the fewest memory slices are somebody's,
+// and of equals where it was before. Later requests leave it alone, so that the small do not starve the large.
+func (o *occupancy) keep(g *Grant, v *View, ticket string, before *Making) *Making {
+	var best *Making
+	var price [2]int
+	for i := range v.GPUs {
+		d := &v.GPUs[i]
+		if !g.mayUse(d) || !d.builds() {
+			continue
+		}
+		t := o.at(d.UUID)
+		for j := range d.Grid.GI {
+			q := &d.Grid.GI[j]
+			if !g.matches(&ProfileView{Name: q.Name, Slices: q.Slices, Memory: q.Memory, Attributes: q.Attributes}) {
+				continue
+			}
+			for _, at := range q.Placements {
+				lacks, ok := t.lacks(d, at, g.Key(), ticket)
+				if !ok {
+					continue
+				}
+				m := &Making{Ticket: ticket, GPU: d.UUID, Room: Room{ProfileID: q.ID, Name: q.Name, Placement: at}}
+				p := [2]int{lacks, 1}
+				if before != nil && *before == *m {
+					p[1] = 0
+				}
+				if best == nil || p[0] < price[0] || p[0] == price[0] && p[1] < price[1] {
+					best, price = m, p
+				}
+			}
+		}
+	}
+	return best
+}
+
+// lacks counts the memory slices of a placement that somebody has now. ok is false when it will not become free by
+// leases that end: others claim it, it is kept for another grant, or what is there stays.
+func (t *taken) lacks(d *GPUView, at gpu.Placement, k Key, ticket string) (n int, ok bool) {
+	for _, c := range t.claims {
+		if c.ticket != ticket && c.Placement.Overlaps(at) {
+			return 0, false
+		}
+	}
+	for i := range d.Instances {
+		switch in := &d.Instances[i]; {
+		case !in.Placement.Overlaps(at) || !in.Stays:
+		case !in.Held:
+			return 0, false
+		case t.instances[in.Placement] == nil:
+			n += int(in.Placement.Size)
+		}
+	}
+	for p, h := range t.instances {
+		switch {
+		case !p.Overlaps(at):
+		case h.reserved != nil && *h.reserved != k:
+			return 0, false
+		case h.live != nil:
+			n += int(p.Size)
+		}
+	}
+	return n, true
+}
+
+// inTheWay names instances that stay although they are nobody's lease, for whoever waits for room.
+func inTheWay(g *Grant, v *View) string {
+	for i := range v.GPUs {
+		d := &v.GPUs[i]
+		if !g.mayUse(d) || !d.builds() {
+			continue
+		}
+		for j := range d.Instances {
+			if in := &d.Instances[j]; in.Stays && in.Unusable != "" {
+				return in.Name + " at " + strconv.Itoa(int(in.Placement.Start)) + " on GPU " + strconv.Itoa(d.Index) + " is in the way: " + in.Unusable
+			}
+		}
+	}
+	return ""
+}
