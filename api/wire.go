@@ -48,6 +48,7 @@ type NodeStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"` // what is wrong or weaker than asked; empty is healthy
 	Operation  string      `json:"operation,omitempty"`  // the change that is under way
 	Released   *Released   `json:"released,omitempty"`   // the node was given back, and no spec was applied since
+	Times      []StepTime  `json:"times,omitempty"`      // how long steps took here
 }
 
 // Released says that a node was given back.
@@ -103,7 +104,8 @@ type GrantedMemory struct {
 type MIGStatus struct {
 	Enabled   bool             `json:"enabled"`
 	Pending   bool             `json:"pending"`
-	Layout    []string         `json:"layout,omitempty"` // wanted
+	Layout    []string         `json:"layout,omitempty"`  // wanted
+	Dynamic   bool             `json:"dynamic,omitempty"` // instances are made on demand
 	Instances []InstanceStatus `json:"instances,omitempty"`
 }
 
@@ -115,8 +117,13 @@ type InstanceStatus struct {
 	Size    uint32    `json:"size"`
 	UUIDs   []string  `json:"uuids,omitempty"` // one for each compute instance; none: an orphan
 	Foreign bool      `json:"foreign,omitempty"`
+	Adopted bool      `json:"adopted,omitempty"` // made by somebody else, and ours because an administrator said so
 	Memory  GPUMemory `json:"memory"`
 	Lease   string    `json:"lease,omitempty"`
+	// Generation is our own number of an instance of ours: the UUIDs of one that is made again are the same.
+	Generation uint64 `json:"generation,omitempty"`
+	// Goes is when it is taken away if nobody needs it until then; absent where it is needed or stays.
+	Goes *time.Time `json:"goes,omitempty"`
 }
 
 // MPSStatus is the MPS side of one GPU.
@@ -200,33 +207,35 @@ const (
 
 // Lease is one running use of a grant.
 type Lease struct {
-	ID         string       `json:"id"`
-	Generation uint64       `json:"generation"` // never reused on this node
-	Tenant     string       `json:"tenant"`
-	Grant      string       `json:"grant"`
-	Kind       string       `json:"kind"`
-	State      string       `json:"state"`
-	Held       string       `json:"held"` // what holds its processes
-	User       string       `json:"user,omitempty"`
-	UID        int          `json:"uid"`
-	Command    []string     `json:"command,omitempty"`
-	PID        int          `json:"pid,omitempty"`
-	Processes  int          `json:"processes,omitempty"`
-	GPUs       []string     `json:"gpus,omitempty"`    // UUIDs of GPUs
-	Devices    []string     `json:"devices,omitempty"` // what CUDA_VISIBLE_DEVICES says: GPU or MIG UUIDs
-	Share      *LeaseShare  `json:"share,omitempty"`
-	Memory     *LeaseMemory `json:"memory,omitempty"`
-	Walls      WallsStatus  `json:"walls"`
-	Notices    []string     `json:"notices,omitempty"`  // the last few, newest last
-	Position   int          `json:"position,omitempty"` // in the queue, from 1
-	Waiting    string       `json:"waiting,omitempty"`  // why
-	Created    time.Time    `json:"created"`
-	Started    *time.Time   `json:"started,omitempty"`
-	Ends       *time.Time   `json:"ends,omitempty"` // max_time
-	Ended      *time.Time   `json:"ended,omitempty"`
-	Reason     string       `json:"reason,omitempty"` // why it ends or ended
-	Result     string       `json:"result,omitempty"` // how its command ended, where somebody saw it: "exited with 3"
-	Exit       *int         `json:"exit,omitempty"`   // the same as a shell tells it: 128 and the signal's number when one ended it
+	ID         string   `json:"id"`
+	Generation uint64   `json:"generation"` // never reused on this node
+	Tenant     string   `json:"tenant"`
+	Grant      string   `json:"grant"`
+	Kind       string   `json:"kind"`
+	State      string   `json:"state"`
+	Held       string   `json:"held"` // what holds its processes
+	User       string   `json:"user,omitempty"`
+	UID        int      `json:"uid"`
+	Command    []string `json:"command,omitempty"`
+	PID        int      `json:"pid,omitempty"`
+	Processes  int      `json:"processes,omitempty"`
+	GPUs       []string `json:"gpus,omitempty"`    // UUIDs of GPUs
+	Devices    []string `json:"devices,omitempty"` // what CUDA_VISIBLE_DEVICES says: GPU or MIG UUIDs
+	// Instance is the generation of its MIG instance: another one at the same place has the same UUIDs.
+	Instance uint64       `json:"instance,omitempty"`
+	Share    *LeaseShare  `json:"share,omitempty"`
+	Memory   *LeaseMemory `json:"memory,omitempty"`
+	Walls    WallsStatus  `json:"walls"`
+	Notices  []string     `json:"notices,omitempty"`  // the last few, newest last
+	Position int          `json:"position,omitempty"` // in the queue, from 1
+	Waiting  string       `json:"waiting,omitempty"`  // why
+	Created  time.Time    `json:"created"`
+	Started  *time.Time   `json:"started,omitempty"`
+	Ends     *time.Time   `json:"ends,omitempty"` // max_time
+	Ended    *time.Time   `json:"ended,omitempty"`
+	Reason   string       `json:"reason,omitempty"` // why it ends or ended
+	Result   string       `json:"result,omitempty"` // how its command ended, where somebody saw it: "exited with 3"
+	Exit     *int         `json:"exit,omitempty"`   // the same as a shell tells it: 128 and the signal's number when one ended it
 }
 
 // LeaseList answers GET /v1/leases.
@@ -321,6 +330,17 @@ type Plan struct {
 	Disturbs      []string   `json:"disturbs,omitempty"`
 	Observe       bool       `json:"observe,omitempty"` // enforce: observe - nothing of it would be done
 	Diff          *Diff      `json:"diff,omitempty"`    // when asked for
+	// Estimate is how many seconds all of it takes, GPUs side by side, from what was measured here before; absent where a
+	// step of a kind was never measured.
+	Estimate float64 `json:"estimate,omitempty"`
+}
+
+// StepTime is how long steps of one kind took on one model of GPU.
+type StepTime struct {
+	Model string  `json:"model,omitempty"` // empty: of the host
+	Op    string  `json:"op"`              // "mig.create"
+	Count uint64  `json:"count"`
+	Mean  float64 `json:"mean"` // seconds, of the recent ones
 }
 
 // PlanStep is one step for people and tools.
@@ -422,6 +442,12 @@ type Environment struct {
 	Lease       string            `json:"lease,omitempty"`
 	Environment map[string]string `json:"environment"`
 	Unset       []string          `json:"unset,omitempty"`
+}
+
+// InstancesRequest is the body of POST /v1/mig/adopt and /v1/mig/remove: instances of one GPU.
+type InstancesRequest struct {
+	GPU   string   `json:"gpu"`   // its index or UUID
+	Start []uint32 `json:"start"` // the memory slice at which each begins
 }
 
 // MIGList answers GET /v1/mig: what every GPU with MIG can be partitioned into, and what is there.

@@ -338,6 +338,33 @@ func (c *Client) RetryGPU(ctx context.Context, id string) (*api.Operation, error
 	return out, nil
 }
 
+// AdoptInstances says that MIG instances that others made are gpushare's; with check it only tells what would be done.
+func (c *Client) AdoptInstances(ctx context.Context, r api.InstancesRequest, check bool) (*api.ApplyResult, error) {
+	return c.instances(ctx, "/v1/mig/adopt", r, check)
+}
+
+// RemoveInstances takes idle MIG instances away; with check it only tells what would be done.
+func (c *Client) RemoveInstances(ctx context.Context, r api.InstancesRequest, check bool) (*api.ApplyResult, error) {
+	return c.instances(ctx, "/v1/mig/remove", r, check)
+}
+
+func (c *Client) instances(ctx context.Context, path string, r api.InstancesRequest, check bool) (*api.ApplyResult, error) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	q := url.Values{}
+	if check {
+		q.Set("check", "1")
+	}
+	out := new(api.ApplyResult)
+	if err := c.Do(ctx, http.MethodPost, path, q, b, nil, out); err != nil {
+		return nil, err
+	}
+	notNil(&out.Plan.Steps)
+	return out, nil
+}
+
 // Reload makes the daemon read its settings again.
 func (c *Client) Reload(ctx context.Context) error {
 	return c.Do(ctx, http.MethodPost, "/v1/reload", nil, nil, nil, nil)

@@ -104,6 +104,8 @@ func mayUse() map[string][]string {
 		"GET /v1/operations/{id}":      seers,
 		"GET /v1/doctor":               seers,
 		"GET /v1/mig":                  seers,
+		"POST /v1/mig/adopt":           admins,
+		"POST /v1/mig/remove":          admins,
 		"GET /v1/counters":             seers,
 		"GET /v1/leases":               known,
 		"GET /v1/leases/{id}/logs":     members,

@@ -299,7 +299,7 @@ func (d *Daemon) beginAdopted(ctx context.Context, n *lease.Newcomer) (string, e
 	}
 	r := lease.Request{
 		Tenant: n.Claims[0].Tenant, Grant: n.Claims[0].Grant, Admin: true, Command: []string{n.What()},
-		User: n.Name, UID: n.UID, Held: n.Held, Cgroup: n.Cgroup, Unit: n.Unit,
+		User: n.Name, UID: n.UID, Held: n.Held, Cgroup: n.Cgroup, Unit: n.Unit, AtOnce: true,
 	}
 	if n.Held == lease.HeldUnit {
 		r.User = ""

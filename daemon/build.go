@@ -91,6 +91,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		watchers:   watchers{seen: map[string]bool{}},
 		samples:    samples{wake: make(chan struct{}, 1), gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}},
 		cdi:        cdi{wake: make(chan struct{}, 1)},
+		dynamic:    dynamic{wake: make(chan struct{}, 1)},
 		adoption:   adoption{wake: make(chan struct{}, 1)},
 		leavers:    leavers{wake: make(chan struct{}, 1), since: time.Now()},
 		shares:     shares{gpus: map[gpu.UUID]*slicer{}},
@@ -137,7 +138,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.mps = &mps.Supervisor{Units: h.units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
 	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: d.mps, Guards: d.logins, HostRoot: s.HostRoot, Now: time.Now}
 	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now, Timeout: stepTimeout}
-	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged, Noticed: d.noticed})
+	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged, Noticed: d.noticed, Rooms: rooms{}, Wanted: d.dynamic.poke})
 	d.rosters.names, d.rosters.kicks = &names.Directory{}, make(chan struct{}, 1)
 	if s.Getent != "off" {
 		d.rosters.names.Program = s.Getent
@@ -164,6 +165,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.departures.tell() // Or it moved on, which some wait for too.
 	d.page.touch()
 	d.cdi.poke()
+	d.dynamic.poke()
 	for _, wake := range []chan struct{}{d.samples.wake, d.timeWake} {
 		select {
 		case wake <- struct{}{}:

@@ -105,7 +105,7 @@ func (d *Daemon) describeGrant(ctx context.Context, hw *isolation.Hardware, tena
 	place, ok := d.table.Preview(key)
 	if !ok {
 		for _, live := range d.table.Live() { // oldest first
-			if live.Terms.Key() == key {
+			if live.Terms.Key() == key && !d.stale(&live) {
 				place, ok = live.Place, true
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
 )
 
@@ -25,6 +26,12 @@ const changeTimeout = 10 * time.Minute
 type openChange struct {
 	operation string
 	gpus      map[gpu.UUID]bool // that it touches: they admit no lease
+
+	brief   bool              // it only makes and takes away instances on demand: others wait for it
+	ended   chan struct{}     // closed when it is over; nil where nobody waits
+	makings []lease.Making    // that requests wait for
+	failed  map[gpu.UUID]bool // GPUs on which it could not even be planned
+	took    []tookStep        // its steps so far; only its own progress touches it
 }
 
 // accept persists the spec together with the change record, in one write, and starts the steps. Without steps, or on a
@@ -89,7 +96,7 @@ func (d *Daemon) noteAchieved(s *store.State, p *proposal) {
 	for i := range p.node.GPUs {
 		g := &p.node.GPUs[i]
 		if id := g.Identity.UUID; p.want.manages(id) && !busy[id] && g.Err == nil && p.about(id) {
-			reached(s, g, p.want.generation, epoch(p.node))
+			reached(s, p.want, g, epoch(p.node), nil)
 		}
 	}
 	for id := range s.Achieved {
@@ -109,18 +116,22 @@ func (d *Daemon) noteAchieved(s *store.State, p *proposal) {
 	}
 }
 
-// reached records what a GPU was read back as.
-func reached(s *store.State, g *observe.GPU, generation uint64, e store.Epoch) {
+// reached records what a GPU was read back as after these steps.
+func reached(s *store.State, want *desired, g *observe.GPU, e store.Epoch, steps []step.Step) {
+	id := g.Identity.UUID
 	if s.Achieved == nil {
 		s.Achieved = map[gpu.UUID]store.Achieved{}
 	}
-	s.Achieved[g.Identity.UUID] = store.Achieved{Generation: generation, Epoch: e, MIG: g.MIG.Current, Layout: layoutOf(g)}
-	delete(s.Held, g.Identity.UUID)
+	was := s.Achieved[id]
+	now := store.Achieved{Generation: want.generation, Epoch: e, MIG: g.MIG.Current}
+	now.Layout, now.Marks = ownLayout(s, want.gpus[id], g, &was, e, steps)
+	s.Achieved[id] = now
+	delete(s.Held, id)
 }
 
 // reachedUnseen records a GPU whose steps were all read back as done, and that does not answer at the end. What was made
 // on it is ours all the same: without the record it would be called somebody else's when the GPU answers again.
-func (d *Daemon) reachedUnseen(s *store.State, g *observe.GPU, steps []step.Step, generation uint64, e store.Epoch) {
+func (d *Daemon) reachedUnseen(s *store.State, want *desired, g *observe.GPU, steps []step.Step, e store.Epoch) {
 	id := g.Identity.UUID
 	was := s.Achieved[id]
 	own := slices.DeleteFunc(slices.Clone(steps), func(st step.Step) bool { return st.GPU != string(id) })
@@ -130,16 +141,7 @@ func (d *Daemon) reachedUnseen(s *store.State, g *observe.GPU, steps []step.Step
 		return
 	}
 	seen := observe.GPU{Snapshot: gpu.Snapshot{Identity: g.Identity, Instances: layout, MIG: gpu.MIGState{Current: on}}}
-	reached(s, &seen, generation, e)
-}
-
-// layoutOf keeps what makes an instance come back: what and where, not what it used.
-func layoutOf(g *observe.GPU) []gpu.Instance {
-	out := slices.Clone(g.Instances)
-	for i := range out {
-		out[i].Memory = gpu.Memory{}
-	}
-	return out
+	reached(s, want, &seen, e, own)
 }
 
 func setChange(s *store.State, r *engine.Record) error {
@@ -177,18 +179,26 @@ func (d *Daemon) launch(r engine.Record, plan api.Plan) api.Operation {
 
 // open marks a change as under way, when no mending is.
 func (d *Daemon) open(operation string, r *engine.Record) {
+	ch := &openChange{operation: operation, gpus: gpusOf(r.Steps)}
+	switch r.Kind {
+	case kindRelease:
+		ch.gpus = everyGPU(d.observer.Last()) // Nobody comes in while all go out.
+	case kindDynamic: // Of an earlier life: who waited for its instances comes again.
+		ch.brief, ch.ended = true, make(chan struct{})
+	}
+	d.openWith(ch)
+}
+
+func (d *Daemon) openWith(ch *openChange) {
 	d.mendMu.Lock()
 	defer d.mendMu.Unlock()
-	ch := &openChange{operation: operation, gpus: gpusOf(r.Steps)}
-	if r.Kind == kindRelease {
-		ch.gpus = everyGPU(d.observer.Last()) // Nobody comes in while all go out.
-	}
 	d.changing.Store(ch)
 }
 
 // carryOut runs the steps, reads back, records what was reached, and closes the change.
 func (d *Daemon) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
-	hooks := engine.Hooks{Progress: func(p engine.Progress) { d.progress(operation, p) }, Widen: d.widener()}
+	ch := d.changing.Load()
+	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.noteTook(&p); d.progress(operation, p) }, Widen: d.widener()}
 	var out engine.Outcome
 	if resumed {
 		out = d.engine.Resume(ctx, &r, epoch(d.observer.Last()), hooks)
@@ -230,6 +240,7 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 	defer cancel()
 	d.observer.Forget() // A mode change moves minors and what can be partitioned.
 	node := d.observer.Observe(look)
+	d.settledAt.Store(node.Seq)
 	d.unseen.note(node, r.Steps)
 	failed := failures(out)
 	touched := gpusOf(r.Steps)
@@ -237,6 +248,7 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 	empty := r.Kind == kindRelease && out.State() == engine.Reached && d.nothingStands(node, want)
 	err := d.store.Finish(func(s *store.State) error {
 		s.Change = nil
+		noteTimes(s, node, r.Steps, d.changing.Load().took)
 		for _, unit := range stopped {
 			if !slices.Contains(s.Stopped, unit) {
 				s.Stopped = append(s.Stopped, unit)
@@ -256,9 +268,9 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 				// over: the converge loop plans the GPU anew.
 			case !ok || !want.manages(id):
 			case g.Err == nil:
-				reached(s, g, want.generation, epoch(node))
+				reached(s, want, g, epoch(node), r.Steps)
 			default:
-				d.reachedUnseen(s, g, r.Steps, want.generation, epoch(node))
+				d.reachedUnseen(s, want, g, r.Steps, epoch(node))
 			}
 		}
 		if r.Kind == kindRelease {
@@ -274,9 +286,25 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 	}
 	// The soft part of what the hardware now allows: access is granted from what is observed.
 	soft := d.converge(context.WithoutCancel(ctx))
-	d.changing.Store(nil)
+	ch := d.changing.Swap(nil)
 	d.refresh(context.WithoutCancel(ctx), d.observer.Last()) // Before the end is told: whoever waited for it looks at the status next.
+	d.endMakings(ch, failed)
 	d.endOperation(operation, node, failed, out, soft)
+}
+
+// endMakings tells those who waited for instances how it ended, and looks for what is to be made or taken away next.
+func (d *Daemon) endMakings(ch *openChange, failed map[gpu.UUID]string) {
+	if ch != nil && len(ch.makings) > 0 {
+		bad := maps.Clone(ch.failed)
+		for id := range failed {
+			bad[id] = true
+		}
+		d.table.EndMakings(ch.makings, bad)
+	}
+	if ch != nil && ch.ended != nil {
+		close(ch.ended)
+	}
+	d.dynamic.poke()
 }
 
 // failures gives the GPUs that were not reached, and why.
@@ -386,7 +414,7 @@ func (d *Daemon) restore(node *observe.Node) {
 				}
 				s.Held[id] = store.Held{Generation: want.generation, Reason: why.Error(), Since: d.now()}
 			} else if ok && g.Err == nil && !busy[id] {
-				reached(s, g, want.generation, epoch(node))
+				reached(s, want, g, epoch(node), nil)
 			}
 		}
 		if len(steps) == 0 {
@@ -418,13 +446,11 @@ func (d *Daemon) retryGPU(c *call) error {
 	if i < 0 {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q", name), Hint: "'gpushare gpu list' shows them"}
 	}
-	if !d.applyMu.TryLock() {
-		return d.conflict()
+	done, err := d.takeTurn(c.ctx())
+	if err != nil {
+		return err
 	}
-	defer d.applyMu.Unlock()
-	if d.changing.Load() != nil {
-		return d.conflict()
-	}
+	defer done()
 	id := node.GPUs[i].Identity.UUID
 	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout)
 	defer cancel()

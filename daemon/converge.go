@@ -63,6 +63,7 @@ func (d *Daemon) turn(ctx context.Context) {
 		d.log.Warn("cannot converge", "error", err)
 	}
 	d.restore(d.observer.Last())
+	d.noteGone(d.observer.Last()) // After it: what a reset took comes back by a change, which is under way now.
 	d.refresh(ctx, d.observer.Last())
 	d.restartUnits(ctx)
 	d.kickNames()
@@ -152,6 +153,7 @@ func (d *Daemon) planRestore(ctx context.Context, want *desired, node *observe.N
 			continue // It is tried again when it answers.
 		}
 		a, known := st.Achieved[id]
+		a.Layout = comesBack(want, id, &a)
 		var more []step.Step
 		var err error
 		if known && a.Generation == want.generation && want.mode(id) == api.ModeMIG && a.MIG && g.Profiles != nil {
@@ -202,7 +204,9 @@ func (d *Daemon) view(node *observe.Node) lease.View {
 	if want.enforcing() && len(d.store.State().Change) == 0 {
 		d.closeLost(closed, want, node)
 	}
-	return viewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.enforcing() && !d.ours(id, in) })
+	v := viewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.enforcing() && !d.ours(id, in) })
+	d.numberInstances(&v)
+	return v
 }
 
 // closeLost closes GPUs whose layout was not restored yet: leases come after it.
@@ -270,7 +274,7 @@ func (d *Daemon) judge(node *observe.Node) {
 		}
 		for j := range g.Instances {
 			if in := &g.Instances[j]; want.enforcing() && !d.ours(id, in) {
-				foreign[fmt.Sprint(id, in.Placement)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s at %d was not made by gpushare", g.Identity.Index, profileName(g.Profiles, in.ProfileID), in.Placement.Start), Hint: "it is left alone, and nobody gets a lease on it"}
+				foreign[fmt.Sprint(id, in.Placement)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s at %d was not made by gpushare", g.Identity.Index, profileName(g.Profiles, in.ProfileID), in.Placement.Start), Hint: fmt.Sprintf("it is left alone, and nobody gets a lease on it; 'gpushare mig adopt %d %d' makes it gpushare's, 'gpushare mig remove %d %d' takes it away", g.Identity.Index, in.Placement.Start, g.Identity.Index, in.Placement.Start)}
 			}
 		}
 	}

@@ -51,6 +51,7 @@ type Daemon struct {
 	victims     victims
 	containers  containers
 	cdi         cdi
+	dynamic     dynamic
 
 	tuning     atomic.Pointer[tuning]
 	desired    atomic.Pointer[desired]
@@ -81,9 +82,11 @@ type Daemon struct {
 	applyMu  sync.Mutex                 // one plan that may become a change at a time
 	mendMu   sync.Mutex                 // no change begins while the converge loop mends
 	changing atomic.Pointer[openChange] // the change under way
-	kicks    chan struct{}
-	timeWake chan struct{} // a lease began or ended: whose time is up next may be another
-	notices  chan told     // on their way to terminals
+	// settledAt is the observation with which the last change ended: what older ones lack was not taken by others.
+	settledAt atomic.Uint64
+	kicks     chan struct{}
+	timeWake  chan struct{} // a lease began or ended: whose time is up next may be another
+	notices   chan told     // on their way to terminals
 
 	// ctx ends with Run; goroutines are waited for there.
 	ctx        context.Context
@@ -123,6 +126,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.goroutines.Go(func() { failed <- server.Serve(newCappedListener(l, d.rosters.known)) })
 	d.goroutines.Go(func() { d.convergeLoop(ctx) })
 	d.goroutines.Go(func() { d.sampleLoop(ctx) })
+	d.goroutines.Go(func() { d.dynamicLoop(ctx) })
 	d.goroutines.Go(func() { d.leaverLoop(ctx) })
 	d.goroutines.Go(func() { d.adoptLoop(ctx) })
 	d.goroutines.Go(func() { d.unattributedLoop(ctx) })

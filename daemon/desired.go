@@ -42,6 +42,12 @@ func (d *desired) manages(id gpu.UUID) bool {
 	return m != api.ModeUnmanaged && m != api.ModeExternal
 }
 
+// dynamic tells whether instances are made on demand on a GPU.
+func (d *desired) dynamic(id gpu.UUID) bool {
+	e := d.gpus[id]
+	return e != nil && e.Mode == api.ModeMIG && e.MIG != nil && e.MIG.Dynamic
+}
+
 // reserve is the GPU memory of one GPU that is never granted.
 func (d *desired) reserve(id gpu.UUID) uint64 {
 	if m := d.mode(id); (m != api.ModeTimeslice && m != api.ModeMPS) || d.spec.Node.Reserve == nil {

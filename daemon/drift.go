@@ -260,6 +260,13 @@ func (d *Daemon) mendScope(ctx context.Context, port scopeWalls, node *observe.N
 		return err
 	}
 	want, known := d.drift.scope(l.ID)
+	if d.stale(l) {
+		if want, _, err = d.deviceRules(node, l); err != nil {
+			return err
+		}
+		known = true
+		d.drift.setScope(l.ID, want)
+	}
 	if !known && closed {
 		d.drift.setScope(l.ID, is)
 		return nil

@@ -234,6 +234,9 @@ func (d *Daemon) guardsWanted(want *desired, node *observe.Node, going []step.St
 		}
 		v := isolation.Visitor{Lease: l.ID, UID: uint32(l.UID), Cgroup: cgroupOf(l), Unit: l.Held == lease.HeldUnit}
 		for _, id := range l.Place.GPUs {
+			if d.stale(l) {
+				break
+			}
 			v.Targets = append(v.Targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
 		}
 		visitors = append(visitors, v)

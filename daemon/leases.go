@@ -563,12 +563,12 @@ func (d *Daemon) usage() usage { return d.usageUnder(d.desired.Load(), opened{})
 
 // usageUnder is usage with what a spec says of the processes that are in the way, and with who has devices open.
 func (d *Daemon) usageUnder(want *desired, o opened) usage {
-	live := d.table.Live()
+	live, st := d.table.Live(), d.store.State()
 	return usage{
 		instance: func(id gpu.UUID, p gpu.Placement) []string {
 			var out []string
 			for i := range live {
-				if pl := &live[i].Place; pl.Instance != nil && *pl.Instance == p && slices.Contains(pl.GPUs, id) {
+				if pl := &live[i].Place; pl.Instance != nil && *pl.Instance == p && slices.Contains(pl.GPUs, id) && !staleIn(st, &live[i]) {
 					out = append(out, live[i].ID)
 				}
 			}
@@ -583,7 +583,12 @@ func (d *Daemon) usageUnder(want *desired, o opened) usage {
 			}
 			return out
 		},
-		ours:    d.ours,
+		ours: d.ours,
+		adopted: func(id gpu.UUID, p gpu.Placement) bool {
+			a := st.Achieved[id]
+			m := markOf(&a, p)
+			return m != nil && m.Adopted
+		},
 		process: func(m *mps.State, pid int) deviceHolder { return d.holderOf(want, m, pid) },
 		opened:  o,
 	}

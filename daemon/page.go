@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/store"
 )
 
 // page is the rendered status. It is made when somebody asks and something changed, and served as bytes until then.
@@ -87,6 +88,16 @@ func (d *Daemon) picture() *picture {
 		leases: d.table.List(), granted: d.table.Granted(), held: d.held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: d.conditions.list(), limits: map[string][]api.LimitStatus{},
 		command: procfs.Name, servesMPS: isServingMPS, foreign: func(id gpu.UUID, in *gpu.Instance) bool { return !d.ours(id, in) },
+	}
+	st := d.store.State()
+	p.times = st.Times
+	p.mark = func(id gpu.UUID, at gpu.Placement) *store.Mark {
+		a := st.Achieved[id]
+		return markOf(&a, at)
+	}
+	p.goes = func(id gpu.UUID, m *store.Mark) (time.Time, bool) {
+		since, ok := d.dynamic.since(idleKey{id, m.Placement, m.Generation})
+		return since.Add(want.keep(id)), ok
 	}
 	p.container = func(k grantKey) *api.ContainerUse { return d.containerUse(p.node.Slices, k) }
 	shown := 0

@@ -31,6 +31,8 @@ type usage struct {
 	opened opened
 	// anyone: that nobody may stop some processes is left out of account, as by who only asks what differs.
 	anyone bool
+	// adopted tells whether an administrator said that an instance is ours; nil: none is.
+	adopted func(id gpu.UUID, p gpu.Placement) bool
 }
 
 // planned is what would be done to the hardware of the node.
@@ -98,8 +100,10 @@ func present(e *api.GPUSpec, g *observe.GPU, use usage) []mig.Present {
 	for i := range g.Instances {
 		in := &g.Instances[i]
 		h, stay := holders(g, in, use)
+		// What was made on demand goes when it was idle for long, and what was adopted when somebody says so.
+		spare := dynamic || use.adopted != nil && use.adopted(g.Identity.UUID, in.Placement)
 		out = append(out, mig.Present{
-			Instance: *in, InUse: len(h) > 0, Holders: h, Pinned: len(stay) > 0, Spare: dynamic, Foreign: !use.ours(g.Identity.UUID, in),
+			Instance: *in, InUse: len(h) > 0, Holders: h, Pinned: len(stay) > 0, Spare: spare, Foreign: !use.ours(g.Identity.UUID, in),
 		})
 	}
 	return out

@@ -41,13 +41,11 @@ func (d *Daemon) postRelease(c *call) error {
 		}
 		return c.reply(http.StatusOK, api.ApplyResult{Generation: p.want.generation, Plan: p.plan, Checked: true, Changed: !p.same || !p.plan.Empty})
 	}
-	if !d.applyMu.TryLock() {
-		return d.conflict()
+	done, err := d.takeTurn(c.ctx())
+	if err != nil {
+		return err
 	}
-	defer d.applyMu.Unlock()
-	if d.changing.Load() != nil {
-		return d.conflict()
-	}
+	defer done()
 	// First nobody is let in any more, and then those inside are counted.
 	open := d.closeDoors()
 	out, err := d.release(c, what, a)
@@ -155,6 +153,7 @@ func (d *Daemon) proposeRelease(ctx context.Context, what, who string) (*proposa
 	left.warnings = append(left.warnings, quiet.warnings...)
 	p.steps = number(slices.Concat(quiet.stop, left.steps, quiet.start))
 	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.generation, Empty: len(p.steps) == 0, Steps: wireSteps(p.steps), Warnings: left.warnings}
+	d.estimate(p.node, &p.plan)
 	p.plan.Disturbs = disturbs(p.steps)
 	return p, nil
 }

@@ -22,6 +22,8 @@ func routes() []route {
 		{http.MethodPost, "/v1/release", admin, "give the node back", (*Daemon).postRelease, false},
 		{http.MethodGet, "/v1/plan", seer, "look at the plan", (*Daemon).getPlan, true},
 		{http.MethodGet, "/v1/mig", seer, "look at what the GPUs can be partitioned into", (*Daemon).getMIG, true},
+		{http.MethodPost, "/v1/mig/adopt", admin, "adopt MIG instances", (*Daemon).postAdopt, false},
+		{http.MethodPost, "/v1/mig/remove", admin, "remove MIG instances", (*Daemon).postRemove, false},
 		{http.MethodGet, "/v1/operations/{id}", seer, "look at operations", (*Daemon).getOperation, false},
 		{http.MethodPost, "/v1/gpus/{id}/retry", admin, "try a GPU again", (*Daemon).retryGPU, false},
 		{http.MethodPost, "/v1/leases", member, "run on a GPU", (*Daemon).postLease, false},

@@ -244,14 +244,22 @@ func (d *Daemon) deviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.Devic
 // rulesOn is deviceRules on hardware that was read before.
 func (d *Daemon) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
 	var targets []isolation.Target
+	stale := d.stale(l)
 	for _, id := range l.Place.GPUs {
+		if stale {
+			break // What has its device numbers now is another instance.
+		}
 		targets = append(targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
 	}
 	var classes []string
 	if t, ok := d.desired.Load().tenant(l.Terms.Tenant); ok {
 		classes = t.Devices
 	}
-	return isolation.Rules(hw, targets, classes)
+	rules, missing, err := isolation.Rules(hw, targets, classes)
+	if stale {
+		missing = append(missing, "its MIG instance is gone, and what is in its place is another one")
+	}
+	return rules, missing, err
 }
 
 // environment is what a lease's processes get.

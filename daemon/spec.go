@@ -70,14 +70,12 @@ func (d *Daemon) putSpec(c *call) error {
 	if err != nil {
 		return err
 	}
-	if !check && !d.applyMu.TryLock() {
-		return d.conflict()
-	}
 	if !check {
-		defer d.applyMu.Unlock()
-		if d.changing.Load() != nil {
-			return d.conflict()
+		done, err := d.takeTurn(c.ctx())
+		if err != nil {
+			return err
 		}
+		defer done()
 	}
 	p, err := d.propose(c.ctx(), file, body, s, match, a)
 	if err != nil {
@@ -208,6 +206,7 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	p.plan = api.Plan{
 		SchemaVersion: 1, Generation: p.want.generation, Empty: len(p.steps) == 0, Steps: wireSteps(p.steps), Observe: !p.want.enforcing(),
 	}
+	d.estimate(p.node, &p.plan)
 	for _, w := range found {
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
@@ -535,13 +534,6 @@ func wireSteps(steps []step.Step) []api.PlanStep {
 		out[i] = api.PlanStep{ID: s.ID, Op: s.Kind, GPU: s.GPU, Text: s.Text, Reason: s.Reason, Disruption: string(s.Disruption), Disturbs: s.Disturbs}
 	}
 	return out
-}
-
-// ours tells whether we made an instance: it is in what was achieved, or the change under way makes it.
-func (d *Daemon) ours(id gpu.UUID, in *gpu.Instance) bool {
-	return slices.ContainsFunc(d.store.State().Achieved[id].Layout, func(a gpu.Instance) bool {
-		return a.Placement == in.Placement && a.ProfileID == in.ProfileID
-	})
 }
 
 // held gives the GPUs that are left alone, and why.

@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -32,6 +33,9 @@ type picture struct {
 	servesMPS  func(m *mps.State, pid int) bool
 	container  func(grantKey) *api.ContainerUse
 	foreign    func(id gpu.UUID, in *gpu.Instance) bool
+	times      map[string]map[string]store.Took
+	mark       func(id gpu.UUID, at gpu.Placement) *store.Mark    // of an instance of ours; nil where nothing is known
+	goes       func(id gpu.UUID, m *store.Mark) (time.Time, bool) // when one that nobody needs is taken away
 }
 
 // render makes the status for an eye that sees everything.
@@ -41,6 +45,7 @@ func (p *picture) render() *api.Status {
 		Node: api.NodeStatus{
 			Host: p.host, Generation: p.desired.generation, Enforce: p.desired.enforce(), Driver: p.node.Driver.DriverVersion,
 			Adapter: p.adapter, Conditions: p.conditions, Operation: p.changing, Released: p.desired.released,
+			Times: wireTimes(p.times),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases,
 	}
@@ -118,7 +123,7 @@ func (p *picture) process(r *gpu.Process, tenantOf map[string]string) api.Proces
 func (p *picture) mig(g *observe.GPU) *api.MIGStatus {
 	out := &api.MIGStatus{Enabled: g.MIG.Current, Pending: g.MIG.Pending}
 	if e := p.desired.gpus[g.Identity.UUID]; e != nil && e.MIG != nil {
-		out.Layout = e.MIG.Layout
+		out.Layout, out.Dynamic = e.MIG.Layout, e.MIG.Dynamic
 	}
 	for i := range g.Instances {
 		in := &g.Instances[i]
@@ -130,9 +135,18 @@ func (p *picture) mig(g *observe.GPU) *api.MIGStatus {
 		for _, c := range in.Compute {
 			st.UUIDs = append(st.UUIDs, string(c.UUID))
 		}
+		if p.mark != nil && !st.Foreign {
+			if m := p.mark(g.Identity.UUID, in.Placement); m != nil {
+				st.Generation, st.Adopted = m.Generation, m.Adopted
+				if at, ok := p.goes(g.Identity.UUID, m); ok {
+					st.Goes = &at
+				}
+			}
+		}
 		for j := range p.leases {
-			if len(st.UUIDs) > 0 && slices.Contains(p.leases[j].Devices, st.UUIDs[0]) {
-				st.Lease = p.leases[j].ID
+			l := &p.leases[j]
+			if len(st.UUIDs) > 0 && slices.Contains(l.Devices, st.UUIDs[0]) && (l.Instance == 0 || l.Instance == st.Generation) {
+				st.Lease = l.ID
 			}
 		}
 		out.Instances = append(out.Instances, st)

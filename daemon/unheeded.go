@@ -15,7 +15,6 @@ func unheeded(s *api.Spec) []string {
 	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		add(g.MIG != nil && g.MIG.Dynamic, "mig.dynamic", "instances that exist are used, none is made on demand")
 		add(g.MPS != nil && g.MPS.Namespaces != "", "mps.namespaces", "MPS runs with one server for all")
 		add(g.MPS != nil && g.MPS.Bypass == "stop", "mps.bypass: stop", "contexts outside MPS are only reported")
 		add(g.MPS != nil && g.MPS.Unverified == "refuse", "mps.unverified: refuse", "it is read as degrade")

@@ -17,7 +17,7 @@ func TestUnheeded(t *testing.T) {
 	}{
 		{"all is done", "version: v1\nnode: {enforce: on, guard: off}\ngpus:\n  - select: {all: true}\n    mode: timeslice\n", nil},
 		{"a guard", "version: v1\nnode: {guard: logins}\n", nil},
-		{"dynamic", "version: v1\ngpus:\n  - select: {all: true}\n    mode: mig\n    mig: {dynamic: true}\n", []string{"mig.dynamic"}},
+		{"dynamic", "version: v1\ngpus:\n  - select: {all: true}\n    mode: mig\n    mig: {dynamic: true, keep: 1m}\n", nil},
 		{"once for many", "version: v1\ntenants:\n  - {name: a, preempt: stop}\n  - {name: b, per_login: {memory: 1GiB}, preempt: stop}\n", []string{"preempt"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"slices"
+
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -55,9 +57,13 @@ func gpuView(d *desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UUID]str
 			inLayout[name] = true
 		}
 	}
+	dynamic := e.MIG != nil && e.MIG.Dynamic
+	if dynamic && g.MIG.Current && d.enforcing() {
+		v.Grid = g.Profiles
+	}
 	for i := range g.Profiles.GI {
 		p := &g.Profiles.GI[i]
-		if inLayout[p.Name] {
+		if inLayout[p.Name] || dynamic {
 			v.Profiles = append(v.Profiles, profileView(p))
 		}
 	}
@@ -68,7 +74,7 @@ func gpuView(d *desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UUID]str
 }
 
 func instanceView(g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.Instance) bool) lease.InstanceView {
-	v := lease.InstanceView{Placement: in.Placement, ProfileView: lease.ProfileView{Name: profileName(g.Profiles, in.ProfileID), Memory: in.Memory.Total}}
+	v := lease.InstanceView{Placement: in.Placement, ProfileID: in.ProfileID, ProfileView: lease.ProfileView{Name: profileName(g.Profiles, in.ProfileID), Memory: in.Memory.Total}}
 	for i := range g.Profiles.GI {
 		if p := &g.Profiles.GI[i]; p.ID == in.ProfileID {
 			v.ProfileView = profileView(p)
@@ -77,9 +83,11 @@ func instanceView(g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.
 	for _, c := range in.Compute {
 		v.UUIDs = append(v.UUIDs, c.UUID)
 	}
+	v.Held = slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.GI != nil && *p.GI == in.ID })
+	v.Stays = v.Held
 	switch {
 	case foreign(g.Identity.UUID, in):
-		v.Unusable = "it was not made by gpushare"
+		v.Unusable, v.Stays, v.Held = "it was not made by gpushare", true, false
 	case len(in.Compute) == 0:
 		v.Unusable = "it has no compute instance"
 	}

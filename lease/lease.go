@@ -113,6 +113,7 @@ func (l *Lease) Wire() api.Lease {
 		State: l.State.wire(), User: l.User, UID: l.UID, Command: l.Command, PID: l.Process.PID,
 		Held: cmp.Or(l.Held, HeldRun), Walls: l.Walls, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Ends: l.Ends, Reason: l.Reason,
 	}
+	w.Instance = l.Place.Generation
 	for _, id := range l.Place.GPUs {
 		w.GPUs = append(w.GPUs, string(id))
 	}

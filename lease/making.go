@@ -35,6 +35,13 @@ func (t *Table) TakeMakings() []Making {
 	return out
 }
 
+// Wants tells whether there are instances to be made.
+func (t *Table) Wants() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.queue, func(k *Ticket) bool { return k.making != nil && !k.begun })
+}
+
 // EndMakings says of instances that were taken that their making is over, after Update has told of what there is now.
 // failed names the GPUs on which it failed: a request whose instance was to be there looks elsewhere.
 func (t *Table) EndMakings(list []Making, failed map[gpu.UUID]bool) {

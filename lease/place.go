@@ -34,8 +34,9 @@ func (p *Place) same(q *Place) bool {
 // occupancy is what is taken of each GPU. It is made for one evaluation of the queue and thrown away.
 type occupancy struct {
 	gpus  map[gpu.UUID]*taken
-	live  map[Key]int // leases that hold a place
-	rooms Rooms       // nil: no instance is made on demand
+	live  map[Key]int  // leases that hold a place
+	rooms Rooms        // nil: no instance is made on demand
+	full  map[Key]bool // grants that have no room: in one evaluation room only becomes less
 }
 
 // taken is what is taken of one GPU.
@@ -67,7 +68,7 @@ type part struct {
 }
 
 func newOccupancy() *occupancy {
-	return &occupancy{gpus: map[gpu.UUID]*taken{}, live: map[Key]int{}}
+	return &occupancy{gpus: map[gpu.UUID]*taken{}, live: map[Key]int{}, full: map[Key]bool{}}
 }
 
 func (o *occupancy) at(id gpu.UUID) *taken {

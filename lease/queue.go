@@ -87,7 +87,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	waits := t.waitingLocked(r.UID)
 	t.queue = append(t.queue, k)
 	t.evaluateLocked()
-	if tooMany := waits >= maxWaiting && !r.Admin; !k.done && (r.Wait == nil && !k.soon || tooMany) {
+	if tooMany := waits >= maxWaiting && !r.Admin; !k.done && (r.Wait == nil && (!k.soon || r.AtOnce) || tooMany) {
 		waiting := k.waiting
 		k.failLocked(nil)
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
@@ -218,7 +218,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 			o.at(id).claimed = true
 		}
 	}
-	if k.making == nil {
+	if k.making == nil && !k.request.AtOnce {
 		k.makeLocked(o, wanting)
 	}
 	text := strings.Join(waiting, "; ")

@@ -25,6 +25,8 @@ type Request struct {
 	Unit   string
 	By     int
 	Key    string // the caller's mark of the request
+	// AtOnce: it has its place when Submit returns, or is refused. Nothing is made for it.
+	AtOnce bool
 	// Wait is how long Await waits for a place; nil: refuse at once, 0: as long as its context lives.
 	Wait *time.Duration
 }

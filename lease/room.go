@@ -119,7 +119,7 @@ func (v *GPUView) builds() bool { return v.Grid != nil && v.Closed == "" }
 
 // room finds where an instance for the grant could be made now. not are GPUs that are not tried.
 func (o *occupancy) room(g *Grant, v *View, ticket string, not func(gpu.UUID) bool) (d *GPUView, r Room) {
-	if o.rooms == nil {
+	if o.rooms == nil || o.full[g.Key()] {
 		return nil, r
 	}
 	var where []*GPUView
@@ -136,6 +136,10 @@ func (o *occupancy) room(g *Grant, v *View, ticket string, not func(gpu.UUID) bo
 	}
 	at, r := o.rooms.Find(names, on)
 	if at < 0 {
+		// What is tried for a reservation has no name of its own, and who shuns a GPU speaks for himself.
+		if g.Spec.Name != "" && (not == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return not(d.UUID) })) {
+			o.full[g.Key()] = true
+		}
 		return nil, r
 	}
 	return where[at], r

@@ -129,7 +129,11 @@ func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 	}
 	names := a.gpuNames(cmd.Context(), op.Plan.Steps)
 	shown := map[int]string{}
+	live := a.progress(names)
+	defer live.clear()
 	last, err := a.client.Follow(cmd.Context(), op, func(o *api.Operation) {
+		live.clear()
+		defer func() { live.show(o) }()
 		for _, s := range o.Plan.Steps {
 			if shown[s.ID] == s.State || s.State == "pending" || s.State == "doing" {
 				continue
@@ -147,6 +151,12 @@ func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 	switch last.Kind {
 	case "retry":
 		fmt.Fprintln(a.io.Out, "done: nothing is held back any more")
+		return nil
+	case "adopt":
+		fmt.Fprintln(a.io.Out, "done: they are gpushare's now")
+		return nil
+	case "remove":
+		fmt.Fprintln(a.io.Out, "done: they are gone")
 		return nil
 	case "release":
 		fmt.Fprintln(a.io.Out, "done: the node is given back")
@@ -267,6 +277,9 @@ func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 	disturbs := "disturbs nobody"
 	if len(p.Disturbs) > 0 {
 		disturbs = "disturbs: " + printable(strings.Join(p.Disturbs, ", "))
+	}
+	if p.Estimate >= 0.5 {
+		disturbs += fmt.Sprintf("; about %.0f s", p.Estimate)
 	}
 	if !checked && !p.Observe {
 		fmt.Fprintf(a.io.Out, "%s; %s\n", plural(len(p.Steps), "step"), disturbs)

@@ -67,6 +67,8 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare plan":            {{routes{"GET /v1/plan": labPlan()}, ""}},
 		"gpushare apply":           {{applying(operation("done", nil)), "-f -"}, {applying(operation("done", nil)), "-f - --no-wait"}, {routes{"PUT /v1/spec": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}}}, "-f - --check"}},
 		"gpushare release":         {{releasing(operation("done", nil)), "--all"}, {routes{"POST /v1/release": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}}}, ""}, {routes{"POST /v1/release": api.ApplyResult{Checked: true, Plan: labPlan()}}, "--check"}},
+		"gpushare mig adopt":       {{routes{"POST /v1/mig/adopt": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}, Changed: true}}, "0 4"}},
+		"gpushare mig remove":      {{routes{"POST /v1/mig/remove": api.ApplyResult{Checked: true, Plan: labPlan()}}, "0 4 --check"}},
 		"gpushare gpu retry":       {{routes{"POST /v1/gpus/3/retry": plain()}, "3"}},
 		"gpushare get":             {{routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\n"}}, ""}},
 		"gpushare env":             {{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}}}, ""}, {status, "--cdi"}},

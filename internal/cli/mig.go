@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +29,7 @@ func (a *app) migCommand() *cobra.Command {
 			}
 			return out
 		}, a.migList),
-		a.migProfiles(), a.migPlan(), a.migFrag(), a.migImport(), a.migExport())
+		a.migProfiles(), a.migPlan(), a.migAdopt(), a.migRemove(), a.migFrag(), a.migImport(), a.migExport())
 }
 
 func (a *app) migList(s *api.Status) {
@@ -42,8 +43,13 @@ func (a *app) migList(s *api.Status) {
 			if len(in.UUIDs) > 0 {
 				device = in.UUIDs[0]
 			}
-			if in.Foreign {
+			switch {
+			case in.Foreign:
 				lease = "foreign"
+			case in.Lease == "" && in.Goes != nil:
+				lease = "idle, goes " + relative(time.Until(*in.Goes))
+			case in.Lease == "" && in.Adopted:
+				lease = "adopted"
 			}
 			rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), fmt.Sprint(in.ID), in.Profile, fmt.Sprintf("%d:%d", in.Start, in.Size), memory(in.Memory), device, lease})
 			for j := 1; j < len(in.UUIDs); j++ { // Compute instances that share it.
@@ -56,4 +62,12 @@ func (a *app) migList(s *api.Status) {
 		return
 	}
 	a.table(rows)
+}
+
+// relative says when something is due.
+func relative(left time.Duration) string {
+	if left < time.Second {
+		return "now"
+	}
+	return "in " + left.Round(time.Second).String()
 }

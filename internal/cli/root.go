@@ -264,6 +264,15 @@ func exactArgs(n int, what string) cobra.PositionalArgs {
 	}
 }
 
+func atLeast(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < n {
+			return usageError{err: fmt.Errorf("'%s' needs %s", cmd.CommandPath(), what)}
+		}
+		return nil
+	}
+}
+
 // group is a noun: alone it shows its help, with an unknown verb it refuses.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, args []string) error {

@@ -21,6 +21,10 @@ type State struct {
 	Held map[gpu.UUID]Held `json:"held,omitempty"`
 	// Change is the record of the change under way, of the engine's own type; empty when there is none.
 	Change json.RawMessage `json:"change,omitempty"`
+	// Instances counts the instances that were ours, so that their generations never come twice.
+	Instances uint64 `json:"instances,omitempty"`
+	// Times is how long steps took, by the model of GPU and the kind of step.
+	Times map[string]map[string]Took `json:"times,omitempty"`
 	// Operations counts the operations begun, so that their ids never come twice.
 	Operations uint64 `json:"operations,omitempty"`
 	// Stopped names the units that a change stopped and could not start again.
@@ -75,6 +79,22 @@ type Achieved struct {
 	Epoch      Epoch          `json:"epoch"`      // in which it was read back
 	MIG        bool           `json:"mig"`        // MIG mode is on
 	Layout     []gpu.Instance `json:"layout,omitempty"`
+	Marks      []Mark         `json:"marks,omitempty"` // of the layout's instances
+}
+
+// Mark is what the driver does not tell of an instance of ours.
+type Mark struct {
+	Placement gpu.Placement `json:"placement"`
+	// Generation is never given twice: an instance that is made again has the UUIDs of the one before, and another number.
+	Generation uint64 `json:"generation"`
+	Adopted    bool   `json:"adopted,omitempty"` // somebody else made it, and an administrator said that it is ours
+	Gone       bool   `json:"gone,omitempty"`    // it was not there when the GPU was looked at last
+}
+
+// Took is how long steps of one kind took.
+type Took struct {
+	Count uint64  `json:"count"`
+	Mean  float64 `json:"mean"` // seconds; what is long ago counts little
 }
 
 // Found is what one GPU was before us. What we never changed is not set.

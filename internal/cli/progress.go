@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// progress is the lines at the foot of a terminal that say, for each GPU while it works, what is being done there. They are
+// replaced as the work goes on, and gone when it ended. What is no terminal gets none: it has a line for each step.
+type progress struct {
+	out   io.Writer
+	names gpuNames
+	lines int // that stand now
+	off   bool
+}
+
+func (a *app) progress(names gpuNames) *progress {
+	return &progress{out: a.io.Out, names: names, off: !isTerminal(a.io.Out)}
+}
+
+// clear takes the lines away.
+func (p *progress) clear() {
+	for ; p.lines > 0; p.lines-- {
+		fmt.Fprint(p.out, "\x1b[1A\x1b[2K")
+	}
+}
+
+// show writes a line for each GPU on which something is under way.
+func (p *progress) show(o *api.Operation) {
+	if p.off || o.Finished != nil {
+		return
+	}
+	for _, line := range progressLines(o.Plan.Steps, p.names) {
+		fmt.Fprintln(p.out, line)
+		p.lines++
+	}
+}
+
+// progressLines says of each GPU that works, and of the host, what is done now, how far it is, and how long the rest takes
+// by what was measured before.
+func progressLines(steps []api.PlanStep, names gpuNames) []string {
+	var gpus, out []string
+	for i := range steps {
+		if !slices.Contains(gpus, steps[i].GPU) {
+			gpus = append(gpus, steps[i].GPU)
+		}
+	}
+	for _, id := range gpus {
+		var now *api.PlanStep
+		ended, all, left := 0, 0, 0.0
+		for i := range steps {
+			s := &steps[i]
+			if s.GPU != id {
+				continue
+			}
+			all++
+			switch s.State {
+			case "doing", "undoing":
+				now, left = s, left+s.Estimate
+			case "", "pending":
+				left += s.Estimate
+			default:
+				ended++
+			}
+		}
+		if now == nil {
+			continue
+		}
+		line := fmt.Sprintf("  %s%s … step %d of %d", names.prefix(id), printable(now.Text), min(ended+1, all), all)
+		if now.State == "undoing" {
+			line = fmt.Sprintf("  %staking back: %s", names.prefix(id), printable(now.Text))
+		} else if left >= 0.5 {
+			line += fmt.Sprintf(", about %.0f s left", left)
+		}
+		out = append(out, strings.TrimRight(line, " "))
+	}
+	return out
+}

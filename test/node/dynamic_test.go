@@ -1,0 +1,358 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// ondemand is a node of two GPUs on which instances are made for leases.
+func ondemand(keep string, indexes ...string) string {
+	return `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: [` + strings.Join(indexes, ", ") + `]}, mode: mig, mig: {dynamic: true, keep: ` + keep + `}}
+tenants:
+  - name: red
+    gpu:
+      - {name: small, mig: 1g.5gb, leases: 14}
+      - {name: cut, mig: 2g.10gb, leases: 6}
+      - {name: whole, mig: 7g.40gb, leases: 2}
+  - name: blue
+    gpu: [{name: half, mig: 3g.20gb, leases: 4}]
+`
+}
+
+// unhurried starts a node whose daemon waits for a driver on a busy host.
+func unhurried(t *testing.T, file string) *harness.Node {
+	t.Helper()
+	n := newNode(t, file)
+	n.Settings = map[string]string{"driver_answers_within": "30s"}
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// run runs a command on demand that has to end well, and gives what it printed.
+func run(t *testing.T, n *harness.Node, args ...string) string {
+	t.Helper()
+	r := n.CLI(soon(t), append([]string{"run", "-q"}, args...)...)
+	if r.Code != 0 {
+		t.Fatalf("run %v exits with %d: %s\n%s", args, r.Code, r.Err, daemonLog(n))
+	}
+	return r.Out
+}
+
+// awaitTruth waits until the GPUs are cut in a way.
+func awaitTruth(t *testing.T, n *harness.Node, what string, holds func(truth string) bool) {
+	t.Helper()
+	last := ""
+	err := harness.Await(soon(t), 20*time.Millisecond, what, func() (bool, error) {
+		last = truth(t, n)
+		return holds(last), nil
+	})
+	if err != nil {
+		t.Fatalf("%v: %s\n%s", err, last, daemonLog(n))
+	}
+}
+
+// holdMade starts a job that holds a lease for which something may have to be made first.
+func holdMade(t *testing.T, n *harness.Node, tenant, grant string, command ...string) (*harness.Job, string) {
+	t.Helper()
+	job, err := n.Run("-q", "-t", tenant, "--grant", grant, "--", "sh", "-c", `echo "lease=$GPUSHARE_LEASE="; exec `+strings.Join(command, " "))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(job.Kill)
+	if err := job.AwaitLine(soon(t), "lease="); err != nil {
+		t.Fatalf("%v\n%s", err, daemonLog(n))
+	}
+	_, rest, _ := strings.Cut(job.Output(), "lease=")
+	id, _, _ := strings.Cut(rest, "=")
+	return job, id
+}
+
+func empty(truth string) bool { return truth == "" }
+
+// An instance is made for a lease, is there for the next, and goes when nobody needed it for as long as it is kept.
+func TestInstancesOnDemand(t *testing.T) {
+	t.Parallel()
+	n := unhurried(t, quick)
+	apply(t, n, ondemand("1h", "0", "1"))
+	if got := truth(t, n); got != "" {
+		t.Fatalf("instances for nobody: %s", got)
+	}
+	job, id := holdMade(t, n, "red", "cut", "sleep", "60")
+	s := settled(t, n)
+	l := leaseByID(s, id)
+	if l == nil || len(l.Devices) != 1 || !strings.HasPrefix(l.Devices[0], "MIG-") || l.Instance == 0 {
+		t.Fatalf("the lease is %+v\n%s\n%s", l, job.Output(), daemonLog(n))
+	}
+	explained(t, s, "with one lease")
+	if got := strings.Count(truth(t, n), "GPU"); got != 1 {
+		t.Errorf("one lease has the node cut as %s", truth(t, n))
+	}
+	job.Kill()
+	awaitEnd(t, job)
+	awaitStatus(t, n, "the instance is not idle", func(s *api.Status) bool {
+		for _, g := range s.GPUs {
+			if g.MIG != nil && len(g.MIG.Instances) == 1 && g.MIG.Instances[0].Goes != nil {
+				return true
+			}
+		}
+		return false
+	})
+	before := writes(t, n)
+	if out := run(t, n, "-t", "red", "--gpu", "mig:2g.10gb", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"); strings.TrimSpace(out) != l.Devices[0] {
+		t.Errorf("the next lease has %s, not the idle %s", out, l.Devices[0])
+	}
+	if got := writes(t, n); got != before {
+		t.Errorf("%d writes for a lease on an instance that was there", got-before)
+	}
+	// Beyond one's grants there is nothing.
+	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--gpu", "mig:2g.10gb", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "half") {
+		t.Errorf("without a grant run exits with %d: %s", r.Code, r.Err)
+	}
+	// What is idle makes room at once.
+	run(t, n, "-t", "red", "--grant", "whole", "--", "true")
+	run(t, n, "-t", "red", "--grant", "whole", "--", "true")
+	two, _ := holdMade(t, n, "red", "whole", "sleep", "60")
+	other, _ := holdMade(t, n, "red", "whole", "sleep", "60")
+	if got := anywhere(onGPU(truth(t, n), 0)); !strings.Contains(got, "profile 0") || strings.Contains(got, ";") {
+		t.Errorf("GPU 0 is cut as %s", got)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "no room for another 3g.20gb") {
+		t.Errorf("a full node refuses with %d: %s", r.Code, r.Err)
+	}
+	for _, j := range []*harness.Job{two, other} {
+		j.Kill()
+		awaitEnd(t, j)
+	}
+	apply(t, n, ondemand("100ms", "0", "1"))
+	awaitTruth(t, n, "idle instances do not go", empty)
+	explained(t, settled(t, n), "at the end")
+
+	// One that is made again at the same place has the same UUID, and another number.
+	first, a := holdMade(t, n, "red", "whole", "sleep", "60")
+	one := leaseByID(settled(t, n), a)
+	first.Kill()
+	awaitTruth(t, n, "the instance does not go", empty)
+	_, b := holdMade(t, n, "red", "whole", "sleep", "60")
+	again := leaseByID(settled(t, n), b)
+	if one == nil || again == nil || one.Devices[0] != again.Devices[0] || one.Instance == again.Instance {
+		t.Errorf("first %+v, then %+v", one, again)
+	}
+}
+
+// Many ask at once, of two tenants and with more than fits: each gets its turn, and nobody shares.
+func TestManyOnDemandAtOnce(t *testing.T) {
+	t.Parallel()
+	n := unhurried(t, slow)
+	apply(t, n, ondemand("200ms", "0", "1"))
+	var jobs []*harness.Job
+	for i := range 12 {
+		tenant, grant := "red", []string{"small", "cut", "whole"}[i%3]
+		if i%4 == 3 {
+			tenant, grant = "blue", "half"
+		}
+		job, err := n.Run("-q", "-t", tenant, "--grant", grant, "--wait", "--", "sh", "-c", "echo =$CUDA_VISIBLE_DEVICES=; sleep 0.2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(job.Kill)
+		jobs = append(jobs, job)
+	}
+	for i, job := range jobs {
+		if code := awaitEnd(t, job); code != 0 || !strings.Contains(job.Output(), "=MIG-") {
+			t.Errorf("job %d exits with %d: %s", i, code, job.Output())
+		}
+	}
+	awaitTruth(t, n, "idle instances do not go", empty)
+	explained(t, settled(t, n), "at the end")
+}
+
+// Where no instance can be made the GPU is held, the request goes elsewhere or is told, and nothing is tried for ever.
+func TestMakingFails(t *testing.T) {
+	t.Parallel()
+	n := unhurried(t, quick)
+	apply(t, n, ondemand("1h", "0", "1"))
+	if err := n.Ctl(soon(t), nil, "fault", "add", "DeviceCreateGpuInstance*", "fail", "--gpu", "0", "--times", "-1"); err != nil {
+		t.Fatal(err)
+	}
+	run(t, n, "-t", "red", "--grant", "whole", "--", "true") // On GPU 1 in the end.
+	s := settled(t, n)
+	if s.GPUs[0].State != "held" || s.GPUs[1].State != "ok" {
+		t.Errorf("GPU 0 is %s, GPU 1 is %s: %s", s.GPUs[0].State, s.GPUs[1].State, s.GPUs[0].Reason)
+	}
+	if err := n.Ctl(soon(t), nil, "fault", "add", "DeviceCreateGpuInstance*", "fail", "--gpu", "1", "--times", "-1"); err != nil {
+		t.Fatal(err)
+	}
+	r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--", "true")
+	if r.Code != 125 || !strings.Contains(r.Err, "held") {
+		t.Errorf("with nowhere to go run exits with %d: %s", r.Code, r.Err)
+	}
+	if err := n.Ctl(soon(t), nil, "fault", "clear"); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range []string{"0", "1"} {
+		if r := n.CLI(soon(t), "gpu", "retry", g); r.Code != 0 {
+			t.Errorf("gpu retry %s exits with %d: %s", g, r.Code, r.Err)
+		}
+	}
+	run(t, n, "-t", "blue", "--", "true")
+	explained(t, settled(t, n), "at the end")
+}
+
+// The daemon is killed at every place that it passes while it makes an instance and takes one away for it. Whoever waited
+// gets his, and nothing is left that nobody explains.
+func TestKilledWhileMaking(t *testing.T) {
+	t.Parallel()
+	binaries := buildWithFaults(t)
+	n := newNode(t, quick)
+	n.Settings = map[string]string{"driver_answers_within": "30s"}
+	n.Bin = binaries
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, ondemand("1h", "0"))
+	stride, kills := 1, 0
+	if testing.Short() {
+		stride = 3
+	}
+	for k := 1; ; k += stride {
+		// A small idle one is in the way of the large one, and the other way round.
+		run(t, n, "-t", "red", "--grant", "small", "--wait", "--", "true")
+		where := fmt.Sprintf("kill %d", k)
+		n.StopDaemon()
+		n.Env = []string{fmt.Sprintf("GPUSHARE_FAULT=engine.*:kill@%d", k)}
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		job, err := n.Run("-q", "-t", "red", "--grant", "whole", "--wait", "--", "true")
+		if err != nil {
+			t.Fatal(err)
+		}
+		died := false
+		select {
+		case <-n.DaemonDone():
+			died = true
+			kills++
+			where += " (" + lastFault(n) + ")"
+			n.Env = nil
+			if err := n.StartDaemon(soon(t)); err != nil {
+				t.Fatalf("%s: the daemon does not start again: %v", where, err)
+			}
+		case <-job.Done():
+		}
+		if code := awaitEnd(t, job); code != 0 {
+			t.Errorf("%s: the job exits with %d: %s", where, code, job.Output())
+		}
+		s := settled(t, n)
+		explained(t, s, where)
+		if got := anywhere(truth(t, n)); got != "GPU 0: profile 0" {
+			t.Errorf("%s: the GPU is cut as %s", where, got)
+		}
+		if t.Failed() {
+			t.Fatal(daemonLog(n))
+		}
+		if !died {
+			break
+		}
+	}
+	if kills == 0 {
+		t.Error("nothing was ever killed")
+	}
+	t.Logf("%d kills", kills)
+	n.Env = nil
+}
+
+// foreign is a node on which somebody else made instances.
+const foreign = `driver: "580"
+gpus:
+  - {model: A100-SXM4-40GB, mig: true, layout: ["3g.20gb@4", "1g.5gb@0"]}
+`
+
+// What others made is told, in the way by name, and settled only by an administrator's word.
+func TestAdoptAndRemoveInstances(t *testing.T) {
+	t.Parallel()
+	n := unhurried(t, foreign)
+	spec := ondemand("1h", "0")
+	apply(t, n, spec)
+	old := truth(t, n)
+	var three, other *api.InstanceStatus
+	s := settled(t, n)
+	for i := range s.GPUs[0].MIG.Instances {
+		in := &s.GPUs[0].MIG.Instances[i]
+		if !in.Foreign {
+			t.Errorf("%s is taken for gpushare's", in.Profile)
+		}
+		if in.Profile == "3g.20gb" {
+			three = in
+		} else {
+			other = in
+		}
+	}
+	at := func(in *api.InstanceStatus) string { return fmt.Sprint(in.Start) }
+	if r := n.CLI(soon(t), "mig", "list"); strings.Count(r.Out, "foreign") != 2 {
+		t.Errorf("mig list says\n%s", r.Out)
+	}
+	r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true")
+	if r.Code != 125 || !strings.Contains(r.Err, "is in the way: it was not made by gpushare") {
+		t.Errorf("with others' instances in the way run exits with %d: %s", r.Code, r.Err)
+	}
+	layout := strings.Replace(spec, "{dynamic: true, keep: 1h}", "{layout: [7g.40gb]}", 1)
+	if r := n.CLIIn(soon(t), layout, "apply", "-f", "-"); r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "3g.20gb at "+at(three)) {
+		t.Errorf("a layout in whose way they are: exit code %d, %s", r.Code, r.Err)
+	}
+	for _, args := range [][]string{{"adopt", "0", at(three), "--check"}, {"remove", "0", at(other), "--check"}} {
+		if r := n.CLI(soon(t), append([]string{"mig"}, args...)...); r.Code != 0 {
+			t.Errorf("mig %v exits with %d: %s", args, r.Code, r.Err)
+		}
+	}
+	if got := truth(t, n); got != old || writes(t, n) != 0 {
+		t.Errorf("--check, and the node is cut as %s", got)
+	}
+	if r := n.CLI(soon(t), "mig", "adopt", "0", "7"); r.Code != api.ExitFailed || !strings.Contains(r.Err, "3g.20gb at "+at(three)) {
+		t.Errorf("adopting nothing exits with %d: %s", r.Code, r.Err)
+	}
+
+	if r := n.CLI(soon(t), "mig", "adopt", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "gpushare's now") {
+		t.Fatalf("mig adopt exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if r := n.CLI(soon(t), "mig", "adopt", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "already") {
+		t.Errorf("adopting it again exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	job, id := holdMade(t, n, "blue", "half", "sleep", "60")
+	if l := leaseByID(settled(t, n), id); l == nil || l.Devices[0] != three.UUIDs[0] || writes(t, n) != 0 {
+		t.Errorf("the lease is %+v after %d writes, want one on %s", l, writes(t, n), three.UUIDs[0])
+	}
+	if r := n.CLI(soon(t), "mig", "remove", "0", at(three)); r.Code != api.ExitConflict || !strings.Contains(r.Err, id) {
+		t.Errorf("removing what is in use exits with %d: %s", r.Code, r.Err)
+	}
+	job.Kill()
+	awaitEnd(t, job)
+
+	if r := n.CLI(soon(t), "mig", "remove", "0", at(other)); r.Code != 0 || !strings.Contains(r.Out, "destroy 1g.5gb at "+at(other)) {
+		t.Errorf("mig remove exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	s = settled(t, n)
+	if got := s.GPUs[0].MIG.Instances; len(got) != 1 || got[0].Foreign || !got[0].Adopted {
+		t.Errorf("left are %+v", got)
+	}
+	explained(t, s, "when all is settled")
+	if r := n.CLI(soon(t), "mig", "remove", "0", at(three)); r.Code != 0 {
+		t.Errorf("mig remove of an adopted one exits with %d: %s", r.Code, r.Err)
+	}
+	if got := truth(t, n); got != "" {
+		t.Errorf("at the end there is %s", got)
+	}
+	run(t, n, "-t", "red", "--grant", "whole", "--", "true")
+	if s := settled(t, n); len(s.Node.Times) == 0 {
+		t.Error("nobody kept how long steps took")
+	}
+}
