@@ -60,7 +60,7 @@ func queue(socket string) (net.Conn, error) {
 	}
 	for end := time.Now().Add(crowded); ; {
 		err = unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
-		if err != unix.EINTR || time.Now().After(end) {
+		if !errors.Is(err, unix.EINTR) || time.Now().After(end) {
 			break
 		}
 	}

@@ -64,7 +64,7 @@ func (d *Daemon) writeCDI(ctx context.Context) {
 	d.cdi.mu.Lock()
 	defer d.cdi.mu.Unlock()
 	node, want := d.observer.Last(), d.desired.Load()
-	if node.DriverErr != nil || neverRead(node) {
+	if node.DriverErr != nil || d.neverRead(node) {
 		return // What is there stays: it was right when the node was last seen.
 	}
 	files, grants, problems := map[string][]byte{}, map[grantKey]bool{}, map[string]api.Condition{}

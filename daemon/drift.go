@@ -125,7 +125,7 @@ func (d *Daemon) driftOf(want *desired, node *observe.Node) []difference {
 }
 
 func (d *Daemon) slicesKnown(want *desired, node *observe.Node) *wanted {
-	if node.SlicesErr != nil || node.DriverErr != nil || neverRead(node) || d.port.Info().Adapter == "processes" {
+	if node.SlicesErr != nil || node.DriverErr != nil || d.neverRead(node) || d.port.Info().Adapter == "processes" {
 		return nil
 	}
 	w, err := d.wallsWanted(want, node, nil)

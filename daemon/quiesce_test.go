@@ -57,6 +57,7 @@ func (u *unitHost) UnitActive(_ context.Context, unit string) (bool, error) {
 }
 
 func (u *unitHost) StopUnit(_ context.Context, unit string) error { return u.call("stop", unit, false) }
+
 func (u *unitHost) StartUnit(_ context.Context, unit string) error {
 	return u.call("start", unit, true)
 }

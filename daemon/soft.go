@@ -81,7 +81,7 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 		return p, nil
 	}
 	desiredSlices := w.slices
-	if neverRead(node) {
+	if d.neverRead(node) {
 		desiredSlices = slices.DeleteFunc(slices.Clone(desiredSlices), func(s cgroup.Slice) bool { return stands(node, s.Name) })
 		for i := range node.Slices { // As they stand, so that nothing is planned for them.
 			desiredSlices = append(desiredSlices, standing(&node.Slices[i]))
@@ -128,9 +128,15 @@ func standing(s *cgroup.SliceState) cgroup.Slice {
 
 // neverRead tells whether there is a GPU that did not answer since the daemon began: nothing is known of it, and rules
 // that leave it out would take it away from whoever has it. Slices that stand are then left as they are; new ones are
-// made, because no process may run in a slice without limits.
-func neverRead(node *observe.Node) bool {
-	return slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return g.Err != nil && g.Memory.Total == 0 })
+// made, because no process may run in a slice without limits. Of a GPU whose record is from before a boot or a reload of
+// the driver enough is known: nobody has anything of it, and what stands open is to be closed before it is another's.
+func (d *Daemon) neverRead(node *observe.Node) bool {
+	achieved := d.store.State().Achieved
+	return slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool {
+		a, ok := achieved[g.Identity.UUID]
+		over := ok && (a.Epoch.Boot != node.Epoch.Boot || a.Epoch.Driver != node.Epoch.Driver)
+		return g.Err != nil && g.Memory.Total == 0 && !over
+	})
 }
 
 // hosts keeps what was read of the host for one observation of the node: every lease that starts asks for it, and the list

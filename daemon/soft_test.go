@@ -20,11 +20,11 @@ func TestSilentGPUKeepsItsWalls(t *testing.T) {
 	if len(hw.GPUs) != 1 || hw.GPUs[0].Identity.Minor != 3 {
 		t.Errorf("the walls are made of %+v", hw.GPUs)
 	}
-	if neverRead(node) {
+	if d.neverRead(node) {
 		t.Error("a GPU with a last reading counts as never read")
 	}
 	node.GPUs = append(node.GPUs, observe.GPU{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-b"}}, Err: gpu.ErrTimeout})
-	if !neverRead(node) {
+	if !d.neverRead(node) {
 		t.Error("a GPU without any reading does not count as never read")
 	}
 }

@@ -21,14 +21,16 @@ func TestProgressLines(t *testing.T) {
 	}{
 		{"nothing is under way", []api.PlanStep{step("GPU-a", "create 1g.5gb at 0", "pending", 2)}, nil},
 		{
-			"two side by side", []api.PlanStep{
+			"two side by side",
+			[]api.PlanStep{
 				step("GPU-a", "destroy 3g.20gb at 0", "done", 3), step("GPU-a", "create 1g.5gb at 0", "doing", 2), step("GPU-a", "create 1g.5gb at 1", "pending", 2),
 				step("GPU-b", "turn on MIG mode", "doing", 0),
 			},
 			[]string{"  GPU 0  create 1g.5gb at 0 … step 2 of 3, about 4 s left", "  GPU 1  turn on MIG mode … step 1 of 1"},
 		},
 		{
-			"it is taken back", []api.PlanStep{step("GPU-a", "destroy 3g.20gb at 0", "undoing", 3), step("GPU-a", "create 1g.5gb at 0", "failed", 2)},
+			"it is taken back",
+			[]api.PlanStep{step("GPU-a", "destroy 3g.20gb at 0", "undoing", 3), step("GPU-a", "create 1g.5gb at 0", "failed", 2)},
 			[]string{"  GPU 0  taking back: destroy 3g.20gb at 0"},
 		},
 		{"the host", []api.PlanStep{step("", "set the slice of red", "doing", 0), step("GPU-a", "create 1g.5gb at 0", "pending", 2)}, []string{"  host   set the slice of red … step 1 of 1"}},

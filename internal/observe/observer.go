@@ -102,8 +102,7 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 			if before != nil {
 				n.Driver = before.Driver
 				for _, g := range before.GPUs {
-					g.Err = err
-					n.GPUs = append(n.GPUs, g)
+					n.GPUs = append(n.GPUs, lastKnown(g, g.Identity, err, n.Epoch != before.Epoch))
 				}
 			}
 			return
@@ -125,7 +124,7 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 			g := o.gpu(ctx, id, known)
 			if g.Err != nil && before != nil {
 				if old, ok := before.GPU(id.UUID); ok {
-					g = lastKnown(*old, id, g.Err)
+					g = lastKnown(*old, id, g.Err, n.Epoch != before.Epoch)
 				}
 			}
 			mu.Lock()
@@ -145,8 +144,12 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 }
 
 // lastKnown is what was seen of a GPU before, under the name and number that it has now. A lost GPU's new identity says
-// little more than that it is lost: then the old one is kept.
-func lastKnown(old GPU, id gpu.Identity, err error) GPU {
+// little more than that it is lost: then the old one is kept. Instances do not outlive an epoch: of another one's GPU none
+// is known.
+func lastKnown(old GPU, id gpu.Identity, err error, over bool) GPU {
+	if over {
+		old.Instances = nil
+	}
 	if id.Error == "" {
 		old.Identity = id
 	}

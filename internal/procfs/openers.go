@@ -2,7 +2,9 @@ package procfs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -42,12 +44,12 @@ func openedBy(pid int, part string, found func(Opened)) (denied bool) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	f, err := os.Open(dir)
 	if err != nil {
-		return os.IsPermission(err)
+		return errors.Is(err, fs.ErrPermission)
 	}
 	defer f.Close()
 	fds, err := f.Readdirnames(-1)
 	if err != nil {
-		return os.IsPermission(err)
+		return errors.Is(err, fs.ErrPermission)
 	}
 	for _, fd := range fds {
 		link := dir + "/" + fd
