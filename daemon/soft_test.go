@@ -5,12 +5,18 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
 )
 
 // A GPU that misses one reading stays in the walls with what was last known of it; one that was never read stops any
 // change of the walls.
 func TestSilentGPUKeepsItsWalls(t *testing.T) {
-	d := &Daemon{settings: Settings{HostRoot: t.TempDir()}}
+	st, _, err := store.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	d := &Daemon{settings: Settings{HostRoot: t.TempDir()}, store: st}
 	known := gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-a", Minor: 3}, Memory: gpu.Memory{Total: 1 << 30}}
 	node := &observe.Node{GPUs: []observe.GPU{{Snapshot: known, Err: gpu.ErrTimeout}}}
 	hw, err := d.hardware(node, nil)
@@ -26,5 +32,20 @@ func TestSilentGPUKeepsItsWalls(t *testing.T) {
 	node.GPUs = append(node.GPUs, observe.GPU{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-b"}}, Err: gpu.ErrTimeout})
 	if !d.neverRead(node) {
 		t.Error("a GPU without any reading does not count as never read")
+	}
+
+	// Once the driver was loaded anew nobody has anything of it.
+	node.Epoch = observe.Epoch{Boot: "b", Driver: "2"}
+	for driver, want := range map[string]bool{"2": true, "1": false} {
+		err := d.store.Update(func(s *store.State) error {
+			s.Achieved = map[gpu.UUID]store.Achieved{"GPU-b": {Epoch: store.Epoch{Boot: "b", Driver: driver}}}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := d.neverRead(node); got != want {
+			t.Errorf("recorded under driver %s it counts as never read: %v", driver, got)
+		}
 	}
 }
