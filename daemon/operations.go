@@ -30,6 +30,7 @@ func (o *operations) begin(id, kind, who string, plan api.Plan) api.Operation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.now()
+	plan.Steps = slices.Clone(plan.Steps) // It is shown to whoever asked while the steps move on.
 	for i := range plan.Steps {
 		plan.Steps[i].State = "pending"
 	}

@@ -125,7 +125,8 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 	if _, op, refusal := w.apply(s.specFrom(), ""); refusal != nil || op != nil && op.State != "done" {
 		t.Fatalf("cannot set the stage: %v, %+v\n%s", refusal, op, w.log)
 	}
-	out := &staged{virtual: w, scenario: s}
+	own := *s // Who is at work may go; the others that play this have theirs.
+	out := &staged{virtual: w, scenario: &own}
 	if s.foreign != "" {
 		other := w.node.Driver(77)
 		made := false
