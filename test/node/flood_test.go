@@ -56,7 +56,7 @@ func (p *probe) flood() {
 				c, err := net.Dial("unix", p.Socket)
 				begun()
 				if err != nil {
-					time.Sleep(time.Millisecond)
+					time.Sleep(time.Millisecond) // The kernel refuses at once while the backlog is full, and tells nobody when it is not: this is the pace of the load.
 					continue
 				}
 				each(c)
