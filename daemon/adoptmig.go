@@ -232,9 +232,7 @@ func (d *Daemon) acceptInstances(ctx context.Context, s *settlement, who string)
 		if len(s.steps) == 0 {
 			return nil
 		}
-		st.Operations++
-		record.ID = fmt.Sprintf("%s-%d", s.kind, st.Operations)
-		return setChange(st, &record)
+		return recordChange(st, &record)
 	})
 	if err != nil {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "nothing was changed: " + err.Error(), Hint: "make room in " + d.settings.StateDir + " and try again"}

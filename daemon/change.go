@@ -64,9 +64,7 @@ func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authorit
 		if !run {
 			return nil
 		}
-		s.Operations++
-		record.ID = fmt.Sprintf("%s-%d", record.Kind, s.Operations)
-		return setChange(s, &record)
+		return recordChange(s, &record)
 	})
 	if err != nil {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the spec was not accepted: " + err.Error(), Hint: "nothing was changed; make room in " + d.settings.StateDir + " and apply again"}
@@ -144,7 +142,10 @@ func (d *Daemon) reachedUnseen(s *store.State, want *desired, g *observe.GPU, st
 	reached(s, want, &seen, e, own)
 }
 
-func setChange(s *store.State, r *engine.Record) error {
+// recordChange numbers a change and puts its record into the state.
+func recordChange(s *store.State, r *engine.Record) error {
+	s.Operations++
+	r.ID = fmt.Sprintf("%s-%d", r.Kind, s.Operations)
 	b, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("internal error: the change record does not encode: %w", err)
@@ -387,7 +388,7 @@ func (d *Daemon) restore(node *observe.Node) {
 			continue
 		}
 		a, ok := st.Achieved[id]
-		if !ok || a.Epoch.Boot != node.Epoch.Boot || a.Epoch.Driver != node.Epoch.Driver || d.sight.wiped(&a, node, id) {
+		if !ok || epochOver(a.Epoch, node) || d.sight.wiped(&a, node, id) {
 			lost[id] = true
 		}
 	}
@@ -421,9 +422,7 @@ func (d *Daemon) restore(node *observe.Node) {
 			return nil
 		}
 		noteFound(s, steps)
-		s.Operations++
-		record.ID = fmt.Sprintf("restore-%d", s.Operations)
-		return setChange(s, &record)
+		return recordChange(s, &record)
 	})
 	if err != nil {
 		d.log.Error("cannot record the restoring of layouts", "error", err)

@@ -213,7 +213,7 @@ func (d *Daemon) view(node *observe.Node) lease.View {
 func (d *Daemon) closeLost(closed map[gpu.UUID]string, want *desired, node *observe.Node) {
 	st := d.store.State()
 	for id := range want.gpus {
-		if a, ok := st.Achieved[id]; ok && closed[id] == "" && (a.Epoch.Boot != node.Epoch.Boot || a.Epoch.Driver != node.Epoch.Driver) {
+		if a, ok := st.Achieved[id]; ok && closed[id] == "" && epochOver(a.Epoch, node) {
 			closed[id] = "its layout is being restored"
 		}
 	}

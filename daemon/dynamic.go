@@ -187,9 +187,7 @@ func (d *Daemon) beginDynamic(ctx context.Context, makings []lease.Making, gone 
 		err = d.store.Update(func(s *store.State) error {
 			s.Epoch = record.Epoch
 			s.Standing = true
-			s.Operations++
-			record.ID = fmt.Sprintf("%s-%d", kindDynamic, s.Operations)
-			return setChange(s, &record)
+			return recordChange(s, &record)
 		})
 	}
 	if err != nil || len(record.Steps) == 0 {

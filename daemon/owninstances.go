@@ -110,7 +110,7 @@ func (d *Daemon) noteGone(node *observe.Node) {
 	due := func(s *store.State, change bool) (any bool) {
 		for id, a := range s.Achieved {
 			g, ok := node.GPU(id)
-			if !ok || g.Err != nil || a.Epoch.Boot != node.Epoch.Boot || a.Epoch.Driver != node.Epoch.Driver {
+			if !ok || g.Err != nil || epochOver(a.Epoch, node) {
 				continue // After a boot all are gone, and come back by a change.
 			}
 			moved := false

@@ -134,8 +134,7 @@ func (d *Daemon) neverRead(node *observe.Node) bool {
 	achieved := d.store.State().Achieved
 	return slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool {
 		a, ok := achieved[g.Identity.UUID]
-		over := ok && (a.Epoch.Boot != node.Epoch.Boot || a.Epoch.Driver != node.Epoch.Driver)
-		return g.Err != nil && g.Memory.Total == 0 && !over
+		return g.Err != nil && g.Memory.Total == 0 && !(ok && epochOver(a.Epoch, node))
 	})
 }
 

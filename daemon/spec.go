@@ -549,3 +549,8 @@ func (d *Daemon) held() map[gpu.UUID]string {
 func epoch(n *observe.Node) store.Epoch {
 	return store.Epoch{Boot: n.Epoch.Boot, Driver: n.Epoch.Driver}
 }
+
+// epochOver tells whether a boot or a load of the driver came since: no instance outlives either.
+func epochOver(e store.Epoch, n *observe.Node) bool {
+	return e.Boot != n.Epoch.Boot || e.Driver != n.Epoch.Driver
+}
