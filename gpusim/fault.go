@@ -20,7 +20,8 @@ const (
 // Fault makes one call go wrong.
 type Fault struct {
 	ID int `json:"id"`
-	// Call is a call's name, or a pattern as of path.Match; "any" or empty: every call.
+	// Call is a call's name, or a pattern as of path.Match; "any" or empty: every call; "write": those that change the
+	// node, as IsWrite tells them.
 	Call string `json:"call"`
 	GPU  string `json:"gpu,omitempty"` // UUID, PCI address or index; empty: any GPU, and calls of the whole node
 	// Nth says at which matching call it strikes first, counted from 1 since it was added; 0 is 1.
@@ -96,10 +97,8 @@ func (n *Node) ClearFaults(id int) {
 func (n *Node) strikeLocked(name string, g *device) *Fault {
 	var hit *Fault
 	for _, f := range n.faults {
-		if f.Call != "" {
-			if ok, _ := path.Match(f.Call, name); !ok {
-				continue
-			}
+		if !f.means(name) {
+			continue
 		}
 		if f.GPU != "" && (g == nil || n.findLocked(f.GPU) != g) {
 			continue
@@ -114,6 +113,18 @@ func (n *Node) strikeLocked(name string, g *device) *Fault {
 		}
 	}
 	return hit
+}
+
+// means tells whether a fault is about calls of a name.
+func (f *Fault) means(name string) bool {
+	switch f.Call {
+	case "":
+		return true
+	case "write":
+		return IsWrite(name)
+	}
+	ok, _ := path.Match(f.Call, name) // The pattern was tried when the fault was added.
+	return ok
 }
 
 // canonical makes one name of a function's versions: "nvmlDeviceGetMemoryInfo_v2" is "DeviceGetMemoryInfo".

@@ -174,6 +174,26 @@ func TestEventsReachWhoWaits(t *testing.T) {
 	})
 }
 
+// A fault of writes passes over what only reads, and counts what it passed.
+func TestAFaultOfWrites(t *testing.T) {
+	n := node(t, withMIG, "A100-SXM4-40GB", "A100-SXM4-40GB")
+	d, ids := port(t, n)
+	if _, err := n.AddFault(gpusim.Fault{Call: "write", GPU: "0", Do: "fail", Code: gpusim.InUse, Nth: 4}); err != nil {
+		t.Fatal(err)
+	}
+	in := create(t, d, ids[0], 19, 0, 1) // Two: the instance and its compute instance.
+	create(t, d, ids[1], 19, 0, 1)       // None: it is another GPU.
+	if _, err := d.Snapshot(t.Context(), ids[0]); err != nil {
+		t.Errorf("a reading failed: %v", err)
+	}
+	if err := d.DestroyInstance(t.Context(), ids[0], in.ID); !errors.Is(err, gpu.ErrInUse) {
+		t.Errorf("the fourth ended with %v", err)
+	}
+	if f := n.Faults()[0]; f.Seen != 4 || f.Struck != 1 {
+		t.Errorf("%d were seen and %d failed", f.Seen, f.Struck)
+	}
+}
+
 func TestCountersTellWritesApart(t *testing.T) {
 	n := node(t, withMIG, "A100-SXM4-40GB")
 	d, ids := port(t, n)

@@ -19,7 +19,8 @@ import (
 const ctlUsage = `usage: gpusim ctl --root DIR ORDER
 
   status [--window 10s]                    the truth about the node, as JSON
-  fault add CALL DO [OPTION …]             CALL: a name such as DeviceCreateGpuInstance*, or any
+  fault add CALL DO [OPTION …]             CALL: a name such as DeviceCreateGpuInstance*, any,
+                                           or write: every call that changes the node
                                            DO: fail | hang | lose
                                            --gpu GPU --nth N --times N (negative: for ever) --code N --after
   fault list | fault clear [ID]
