@@ -57,7 +57,7 @@ func host() outside {
 	return outside{hold: holdProcesses, drive: func(s Settings, h *holder, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
 			Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.launcher, Log: log,
-			Deadlines: deadlines(time.Duration(s.Answers)),
+			Deadlines: deadlines(time.Duration(s.Answers), time.Duration(s.Changes)),
 		})
 	}}
 }
@@ -137,7 +137,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	undo = append(undo, func() { _ = d.driver.Close() })
 	d.mps = &mps.Supervisor{Units: h.units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
 	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: d.mps, Guards: d.logins, HostRoot: s.HostRoot, Now: time.Now}
-	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now, Timeout: stepTimeout}
+	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now, Timeout: d.stepTimeout}
 	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged, Noticed: d.noticed, Rooms: rooms{}, Wanted: d.dynamic.poke})
 	d.rosters.names, d.rosters.kicks = &names.Directory{}, make(chan struct{}, 1)
 	if s.Getent != "off" {
@@ -147,9 +147,12 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	return d, nil
 }
 
-// deadlines is what the driver may take for what only reads. What is many readings may take the time of many.
-func deadlines(answers time.Duration) worker.Deadlines {
-	return worker.Deadlines{Snapshot: answers, Read: answers, Start: 5 * answers, Node: 5 * answers, Profiles: 5 * answers}
+// deadlines is what the driver may take for what only reads, and for a change. What is many readings may take the time of
+// many, and the MIG mode that of two changes: the GPU may be reset for it.
+func deadlines(answers, changes time.Duration) worker.Deadlines {
+	return worker.Deadlines{
+		Snapshot: answers, Read: answers, Start: 5 * answers, Node: 5 * answers, Profiles: 5 * answers, Change: changes, Mode: 2 * changes,
+	}
 }
 
 // leaseChanged is told with the table's lock held: it only leaves marks.

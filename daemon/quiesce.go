@@ -44,12 +44,12 @@ type unitArgs struct {
 // unitTimeout bounds the stop of one unit: systemd gives it 90 s by itself before it is killed.
 const unitTimeout = 2 * time.Minute
 
-// stepTimeout is how long one step may take.
-func stepTimeout(s step.Step) time.Duration {
+// stepTimeout is how long one step may take: what the driver may, or longer.
+func (d *Daemon) stepTimeout(s step.Step) time.Duration {
 	if s.Kind == KindUnitStop {
 		return unitTimeout
 	}
-	return time.Minute
+	return max(time.Minute, 2*time.Duration(d.settings.Changes))
 }
 
 // quiet is what is done to units around a change.

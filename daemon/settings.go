@@ -40,6 +40,7 @@ type Settings struct {
 	Converge   SettingsSpan `yaml:"converge_every"`
 	Sample     SettingsSpan `yaml:"sample_every"`
 	Answers    SettingsSpan `yaml:"driver_answers_within"` // a GPU whose reading takes longer counts as stuck
+	Changes    SettingsSpan `yaml:"driver_changes_within"` // and one that takes longer to be changed
 	LogLevel   string       `yaml:"log_level"`             // debug | info | warn | error
 }
 
@@ -56,6 +57,9 @@ func (s *SettingsSpan) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
+// String is "30s".
+func (s SettingsSpan) String() string { return time.Duration(s).String() }
+
 // SettingsPath is where the settings are unless the command line says otherwise.
 const SettingsPath = "/etc/gpushare/gpushared.yaml"
 
@@ -65,7 +69,7 @@ var ErrSettings = errors.New("the settings are wrong")
 func defaultSettings() Settings {
 	return Settings{
 		HostRoot: "/", StateDir: "/var/lib/gpushare", RunDir: "/run/gpushare", CDIDir: "/run/cdi", Systemd: "auto", CgroupRoot: "gpushare",
-		Converge: SettingsSpan(30 * time.Second), Sample: SettingsSpan(time.Second), Answers: SettingsSpan(2 * time.Second), LogLevel: "info",
+		Converge: SettingsSpan(30 * time.Second), Sample: SettingsSpan(time.Second), Answers: SettingsSpan(2 * time.Second), Changes: SettingsSpan(30 * time.Second), LogLevel: "info",
 	}
 }
 
@@ -117,6 +121,9 @@ func (s *Settings) complete() error {
 	}
 	if time.Duration(s.Answers) < time.Second {
 		return fmt.Errorf("%w: driver_answers_within must be at least 1s", ErrSettings)
+	}
+	if time.Duration(s.Changes) < time.Second {
+		return fmt.Errorf("%w: driver_changes_within must be at least 1s", ErrSettings)
 	}
 	if s.Socket == "" {
 		s.Socket = filepath.Join(s.RunDir, "gpushare.sock")
@@ -205,6 +212,8 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		{"systemd", d.settings.Systemd, s.Systemd},
 		{"cgroup_root", d.settings.CgroupRoot, s.CgroupRoot},
 		{"logins_cgroup", d.settings.Logins, s.Logins},
+		{"driver_answers_within", d.settings.Answers.String(), s.Answers.String()},
+		{"driver_changes_within", d.settings.Changes.String(), s.Changes.String()},
 	} {
 		if f.is != f.wanted {
 			waiting = append(waiting, f.name)

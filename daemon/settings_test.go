@@ -44,6 +44,7 @@ func TestLoadSettings(t *testing.T) {
 		{"no span", "log_level: info\nconverge_every: often\n", []string{"line 2", "often"}, nil},
 		{"too often", "converge_every: 1ms\n", []string{"converge_every", "1s"}, nil},
 		{"no time for the driver", "driver_answers_within: 10ms\n", []string{"driver_answers_within", "1s"}, nil},
+		{"no time for a change", "driver_changes_within: 0s\n", []string{"driver_changes_within", "1s"}, nil},
 		{"sampled too often", "sample_every: 1ms\n", []string{"sample_every", "100ms"}, nil},
 		{"no log level", "log_level: loud\n", []string{"log_level", "loud"}, nil},
 	} {
