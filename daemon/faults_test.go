@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/test/scenarios"
 )
 
 // fault is one way for a call to fail.
@@ -31,9 +32,9 @@ func faultKinds() []fault {
 // TestEveryCallFailsOnce makes every call of twelve changes fail, one in each run, in each of the ways in which calls do.
 // After each, and again after it was mended, everything holds that must always hold.
 func TestEveryCallFailsOnce(t *testing.T) {
-	for _, s := range scenarios() {
+	for _, s := range allScenarios() {
 		for _, f := range faultKinds() {
-			t.Run(s.name+"/"+f.name, func(t *testing.T) {
+			t.Run(s.Name+"/"+f.name, func(t *testing.T) {
 				t.Parallel()
 				calls := []string{"any"}
 				if f.do.After { // What only reads has no effect that could come before the fault.
@@ -41,7 +42,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 				}
 				runs := 0
 				for _, call := range calls {
-					for nth, struck := first(s.name+f.name), true; struck && !t.Failed(); nth += stride() {
+					for nth, struck := first(s.Name+f.name), true; struck && !t.Failed(); nth += stride() {
 						do := f.do
 						do.Call, do.Nth = call, nth
 						synctest.Test(t, func(t *testing.T) { struck = s.fails(t, f.name, do) })
@@ -51,6 +52,27 @@ func TestEveryCallFailsOnce(t *testing.T) {
 				t.Logf("%d runs", runs)
 			})
 		}
+	}
+}
+
+// TestChangesAreCounted holds the count of each change, by which the shipped programs are told which call fails.
+func TestChangesAreCounted(t *testing.T) {
+	for _, s := range allScenarios() {
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := s.stage(t, nil)
+				if _, err := w.node.AddFault(gpusim.Fault{Call: "write", GPU: "0", Nth: 1 << 20, Do: gpusim.FaultFail}); err != nil {
+					t.Fatal(err)
+				}
+				w.start()
+				w.settled(nil)
+				if seen := w.node.Faults()[0].Seen; seen != s.Changes {
+					t.Errorf("%d calls change GPU 0, and %d are told", seen, s.Changes)
+				}
+				w.invariants("nothing failed")
+			})
+		})
 	}
 }
 
@@ -100,8 +122,8 @@ func writeCalls() []string {
 // TestKilledInEveryCall kills the daemon and its worker before and after every call that changes hardware, in every
 // change: between any two steps, and inside each of them. The next life finishes the change with nobody's help.
 func TestKilledInEveryCall(t *testing.T) {
-	for _, s := range scenarios() {
-		t.Run(s.name, func(t *testing.T) {
+	for _, s := range allScenarios() {
+		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			kills := 0
 			for _, call := range writeCalls() {
@@ -124,11 +146,11 @@ func TestKilledInEveryCall(t *testing.T) {
 
 // TestKilledAgain kills the daemon a second time, in every call of the life that was to finish what the first left.
 func TestKilledAgain(t *testing.T) {
-	for _, s := range scenarios() {
-		if s.name != "one becomes four" && s.name != "after a boot" {
+	for _, s := range allScenarios() {
+		if s.Name != "one becomes four" && s.Name != "after a boot" {
 			continue
 		}
-		t.Run(s.name, func(t *testing.T) {
+		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, call := range []string{"ComputeInstanceDestroy", "DeviceCreateGpuInstanceWithPlacement"} {
 				for nth, struck := 1, true; struck && !t.Failed(); nth++ {
@@ -192,11 +214,11 @@ func (s *staged) hang(f gpusim.Fault) {
 // TestKilledWhileUndoing fails the last creation of a change and kills the daemon in every call of the undoing. The GPU
 // ends as wanted, or as it was, and says why.
 func TestKilledWhileUndoing(t *testing.T) {
-	for _, s := range scenarios() {
-		if s.boots || s.to[0] == "off" {
+	for _, s := range allScenarios() {
+		if s.Boots || s.To[0] == "off" {
 			continue
 		}
-		t.Run(s.name, func(t *testing.T) {
+		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, call := range writeCalls() {
 				for nth, struck := 1, true; struck && !t.Failed(); nth += min(stride(), 3) {
@@ -240,7 +262,7 @@ func TestGPUsAreChangedSideBySide(t *testing.T) {
 			w := s.stage(t, latency)
 			began := time.Now()
 			var answer api.ApplyResult
-			refusal := w.do("PUT", "/v1/spec", s.specTo(), &answer)
+			refusal := w.do("PUT", "/v1/spec", s.SpecTo(), &answer)
 			w.goroutines.Wait()
 			d, most = time.Since(began), w.atOnce.most
 			op := w.settled(answer.Operation)
@@ -253,14 +275,14 @@ func TestGPUsAreChangedSideBySide(t *testing.T) {
 		return d, most
 	}
 	// The slowest is a GPU of seven instances that go, and two that come.
-	slowest := scenario{boards: []board{{"a100-40", true}}, from: []string{strings.Repeat("1g.5gb ", 7)}, to: []string{"3g.20gb 3g.20gb"}}
+	slowest := scenario{scenarios.Scenario{Boards: []scenarios.Board{{Model: "a100-40", MIG: true}}, From: []string{strings.Repeat("1g.5gb ", 7)}, To: []string{"3g.20gb 3g.20gb"}}}
 	all := scenario{}
 	for i := range 8 {
-		all.boards = append(all.boards, slowest.boards[0])
+		all.Boards = append(all.Boards, slowest.Boards[0])
 		if i%2 == 0 {
-			all.from, all.to = append(all.from, slowest.from[0]), append(all.to, slowest.to[0])
+			all.From, all.To = append(all.From, slowest.From[0]), append(all.To, slowest.To[0])
 		} else {
-			all.from, all.to = append(all.from, "7g.40gb"), append(all.to, "2g.10gb 2g.10gb 1g.5gb")
+			all.From, all.To = append(all.From, "7g.40gb"), append(all.To, "2g.10gb 2g.10gb 1g.5gb")
 		}
 	}
 	one, _ := took(t, slowest)

@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/test/scenarios"
 )
 
 // invariants are I1 to I6 of a node on which a change was tried and something went wrong, once nothing is under way any
@@ -41,9 +42,9 @@ type reporter func(id, format string, args ...any)
 // I1: what was acknowledged is what is on disk, and nothing else is.
 func (s *staged) specKept(report reporter) {
 	s.Helper()
-	wanted := s.specFrom()
+	wanted := s.SpecFrom()
 	if s.known && !s.refused {
-		wanted = s.specTo()
+		wanted = s.SpecTo()
 	}
 	acc := s.store.State().Accepted
 	if acc == nil || !sameSpec(acc, wanted) {
@@ -65,9 +66,9 @@ func sameSpec(acc *store.Accepted, text string) bool {
 // called foreign, and only that.
 func (s *staged) instancesExplained(st *api.Status, report reporter) {
 	s.Helper()
-	for i := range s.boards {
+	for i := range s.Boards {
 		g := &st.GPUs[i]
-		names, wanted := s.namesOf(i), s.wanted(i, s.beside)
+		names, wanted := s.namesOf(i), s.Wanted(i, s.beside)
 		if s.refused {
 			if now := s.layoutOf(i); now != s.before[i] {
 				report("I2", "it was refused, and GPU %d has %s, had %s", i, now, s.before[i])
@@ -83,7 +84,7 @@ func (s *staged) instancesExplained(st *api.Status, report reporter) {
 			if g.Reason == "" {
 				report("I2", "GPU %d is held for no reason", i)
 			}
-			if now := s.layoutOf(i); now != s.before[i] && !s.boots && !strings.Contains(g.Reason, "could not be taken back") {
+			if now := s.layoutOf(i); now != s.before[i] && !s.Boots && !strings.Contains(g.Reason, "could not be taken back") {
 				report("I2", "GPU %d is held (%s) and has %s, had %s", i, g.Reason, now, s.before[i])
 			}
 		case "lost", "stuck":
@@ -109,7 +110,7 @@ func (s *staged) instancesExplained(st *api.Status, report reporter) {
 func (s *staged) nobodyDisturbed(report reporter) {
 	s.Helper()
 	g := s.truth()[0]
-	if s.busy == "" || g.Lost || g.Resets > 0 {
+	if s.Busy == "" || g.Lost || g.Resets > 0 {
 		return
 	}
 	if !slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.PID == stranger && p.GI != nil && *p.GI == s.instance }) {
@@ -121,9 +122,9 @@ func (s *staged) nobodyDisturbed(report reporter) {
 // should not be.
 func (s *staged) limitsTrue(st *api.Status, report reporter) {
 	s.Helper()
-	gib := memoryFrom
-	if s.known && !s.refused && !s.boots {
-		gib = memoryTo
+	gib := scenarios.MemoryFrom
+	if s.known && !s.refused && !s.Boots {
+		gib = scenarios.MemoryTo
 	}
 	for _, sl := range s.port.list() {
 		if sl.Name.Grant != "" {
@@ -164,7 +165,7 @@ func (s *staged) mended(where string) {
 	s.node.ClearFaults(0)
 	if slices.ContainsFunc(s.truth(), func(g gpusim.GPUView) bool { return g.Lost }) {
 		s.reboot() // A GPU that fell off the bus comes back with a boot.
-		s.busy, s.beside = "", nil
+		s.Busy, s.beside = "", nil
 		s.settled(nil)
 	}
 	for i, g := range s.statusNow().GPUs {
@@ -172,16 +173,16 @@ func (s *staged) mended(where string) {
 			continue
 		}
 		var op api.Operation
-		if refusal := s.do(http.MethodPost, fmt.Sprintf("/v1/gpus/%d/retry%s", i, s.query), "", &op); refusal != nil && s.query == "" {
+		if refusal := s.do(http.MethodPost, fmt.Sprintf("/v1/gpus/%d/retry%s", i, s.Query()), "", &op); refusal != nil && s.Query() == "" {
 			s.Errorf("%s: a retry of GPU %d, which is %s (%s), is refused: %v", where, i, g.State, g.Reason, refusal)
 		}
 		s.settled(nil)
 	}
-	res, op, refusal := s.apply(s.specTo(), s.query)
+	res, op, refusal := s.apply(s.SpecTo(), s.Query())
 	if refusal != nil || op != nil && op.State != "done" {
 		s.Errorf("%s: to apply again fails: %v, %+v", where, refusal, op)
 	}
-	if s.known && !s.refused && res.Changed && s.query == "" {
+	if s.known && !s.refused && res.Changed && s.Query() == "" {
 		s.Errorf("%s: the GPUs were tried again, and to apply again changes something: %+v", where, res.Plan.Steps)
 	}
 	s.refused, s.known = false, true

@@ -28,6 +28,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/hostroot"
 	"github.com/gpushare/gpushare/gpusim/nodefile"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/test/scenarios"
 )
 
 // virtual is a virtual node with the whole daemon in this process: the real store on a disk, the real planners, engine and
@@ -50,14 +51,8 @@ type virtual struct {
 	lives   int
 }
 
-// board is one GPU of a virtual node.
-type board struct {
-	model string
-	mig   bool // its mode is on from the first boot
-}
-
 // newVirtual makes the node, on memory where the host has that, because every run writes the state many times.
-func newVirtual(t *testing.T, latency map[string]time.Duration, boards ...board) *virtual {
+func newVirtual(t *testing.T, latency map[string]time.Duration, boards ...scenarios.Board) *virtual {
 	t.Helper()
 	base, err := os.MkdirTemp("/dev/shm", "gpushare-test-")
 	if err != nil {
@@ -68,11 +63,11 @@ func newVirtual(t *testing.T, latency map[string]time.Duration, boards ...board)
 		DriverVersion: "580.95.05", CUDAVersion: 13000, Seed: "faults", ContextMemory: 300 << 20, ProfilesWithoutMIG: true, Latency: latency,
 	}
 	for i, b := range boards {
-		m, err := nodefile.Model(b.model)
+		m, err := nodefile.Model(b.Model)
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg.GPUs = append(cfg.GPUs, gpusim.GPUConfig{Model: m, MIG: b.mig, PCI: fmt.Sprintf("0000:%02x:00.0", 7+i)})
+		cfg.GPUs = append(cfg.GPUs, gpusim.GPUConfig{Model: m, MIG: b.MIG, PCI: fmt.Sprintf("0000:%02x:00.0", 7+i)})
 	}
 	w := &virtual{T: t, root: filepath.Join(base, "host"), dir: filepath.Join(base, "life-0"), log: &bytes.Buffer{}}
 	if w.node, err = gpusim.New(cfg, engine.SystemClock{}); err != nil {
