@@ -58,7 +58,7 @@ bench: build
 	@$(GO) run ./test/bench
 
 test-vm: build
-	$(GO) test -tags vm -count=1 -timeout 45m -v ./test/vm
+	$(GO) test -tags vm -count=1 -timeout 80m -v ./test/vm
 
 hwtest: build
 	@$(GO) run ./test/hwtest

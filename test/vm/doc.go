@@ -40,8 +40,8 @@
 //
 // alice, bob and carol (2001 to 2003) have ssh keys and no password. The guests hold systemd, D-Bus, libpam-systemd and
 // dbus-user-session (without them the escapes would fail for the wrong reason), openssh, cron, podman with crun, bpftool,
-// strace, jq and iproute2, and no polkit. Opening a node of a driver that is not there would call modprobe each time:
-// kernel.modprobe is /bin/true. A package more is a line in image.sh: the image is built once for each version of it.
+// strace, gojq and iproute2, and no polkit. Opening a node of a driver that is not there would call modprobe each time:
+// kernel.modprobe is empty. A package more is a line in image.sh: the image is built once for each version of it.
 //
 // # How it is run
 //

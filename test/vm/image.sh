@@ -22,7 +22,7 @@ packages=(
 	linux-image-cloud-amd64
 	kmod procps iproute2
 	busybox-static cpio xz-utils # For the initrd below.
-	jq                         # The product speaks JSON, and so must the checks.
+	gojq                       # The product speaks JSON, and so must the checks. (It starts in a tenth of the time that jq 1.6 takes.)
 	openssh-server openssh-client cron # How people and their jobs come in.
 	podman crun uidmap         # Containers, rootless ones too.
 	bpftool strace             # What is attached where; and the attacker's tool.
@@ -116,7 +116,7 @@ for unit in modprobe@drm.service modprobe@efi_pstore.service systemd-pstore.serv
 done
 
 # Opening a node whose driver is absent makes the kernel call modprobe each time.
-echo "kernel.modprobe = /bin/true" >"$root/etc/sysctl.d/90-lab.conf"
+echo "kernel.modprobe =" >"$root/etc/sysctl.d/90-lab.conf"
 
 # A power-off that waits 90 s for a frozen process must be seen, not waited for.
 mkdir -p "$root/etc/systemd/system.conf.d"

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// bootDeadline is for one whole boot, checks and power-off included.
-const bootDeadline = 20 * time.Minute
+// bootDeadline is for one whole boot, checks and power-off included: three times what the longest takes on two idle cores.
+const bootDeadline = 35 * time.Minute
 
 // wordDeadline is for the guest's first word: a kernel that got stuck in the emulator never says one.
 const wordDeadline = 4 * time.Minute
@@ -105,6 +105,13 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 		"-append", "console=ttyS0 quiet systemd.mask=serial-getty@ttyS0.service panic=-1 mitigations=off cryptomgr.notests "+
 			// An emulator that gets no processor for a moment looks like a board whose timer does not tick.
 			"no_timer_check tsc=reliable "+
+			// Timers that tick at 250 Hz and no finer: every Go program's watcher asks for 20 µs, and an emulated clock that keeps
+			// up with all of them takes a third of the processor.
+			"highres=off "+
+			// What guards or measures a kernel and is paid for at each page, call or switch. Nothing here asks for it.
+			"preempt=none init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off audit=0 psi=0 noautogroup nowatchdog "+
+			// The end of a cgroup waits for a grace period, and that for the next tick unless it is hurried.
+			"rcupdate.rcu_expedited=1 "+
 			// The emulator translates a program anew wherever it lies: at the same place each time, a process starts in 40 % of
 			// the time. Nothing is asked here about where programs lie.
 			"norandmaps transparent_hugepage=never "+

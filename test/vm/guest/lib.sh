@@ -17,12 +17,15 @@ note() { echo "NOTE ${*//$'\n'/; }"; }
 want() { # want WHAT GOT EXPECTED
 	[ "$2" = "$3" ] || die "$1 is '$2', want '$3'"
 }
+# nap waits without a process, as sleep would be one.
+exec 9<>/run/lab/never
+nap() { read -rt "$1" -u 9 || true; } # nap SECONDS
 until_true() { # until_true SECONDS COMMAND... polls what gives no event
 	local end=$((SECONDS + $1)) what="${*:2}"
 	shift
 	until "$@"; do
 		[ "$SECONDS" -lt "$end" ] || die "not within the time: $what"
-		sleep 0.05
+		nap 0.1
 	done
 }
 uptime_ms() { awk '{ printf "%d", $1 * 1000 }' /proc/uptime; }
@@ -48,7 +51,7 @@ make_nodes() {
 		[ -c /dev/nvidia$minor ] || mknod -m 0666 /dev/nvidia$minor c 195 $minor
 	done
 	[ -c /dev/nvidiactl ] || mknod -m 0666 /dev/nvidiactl c 195 255
-	want "the kernel's module loader" "$(cat /proc/sys/kernel/modprobe)" /bin/true
+	want "the kernel's module loader" "$(cat /proc/sys/kernel/modprobe)" ""
 }
 # What is run in a cgroup or in a login to open nodes: it says of each, on a line, what came of it. One process opens them
 # all, because a process costs much here. A capability is held by reading, nobody may write it.

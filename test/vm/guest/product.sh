@@ -7,7 +7,7 @@ burn=/usr/local/lib/gpusim/gpusim-burn
 
 status() { gpushare status --json; }
 field() { # field JQ_EXPRESSION reads the status
-	status | jq -r "$1"
+	status | gojq -r "$1"
 }
 truth() { # what the virtual GPUs themselves know
 	/usr/local/lib/gpusim/gpusim ctl --root "$root" status "$@"
@@ -38,7 +38,7 @@ lease_of() { # lease_of TENANT GRANT says id and process
 }
 busy() { busy_of "$1"; } # busy PID says for how many milliseconds it has had a GPU
 busy_of() { # busy_of PID... says the same of each, on a line
-	truth | jq '[.gpus[].busy] as $all | $ARGS.positional[] as $p | [$all[][$p] // empty] | add // 0 | . * 1000 | floor' --args "$@"
+	truth | gojq '[.gpus[].busy] as $all | $ARGS.positional[] as $p | [$all[][$p] // empty] | add // 0 | . * 1000 | floor' --args "$@"
 }
 moved() { # moved BEFORE_MS... PID...: each uses its GPU more than before
 	local before=("${@:1:$#/2}") now i

@@ -129,7 +129,7 @@ check_product() {
 	denied "change the spec" gpushare apply -f "$spec"
 	denied "change it as root of a namespace" unshare -Ur gpushare apply -f "$spec"
 	local seen
-	seen=$(as alice gpushare status --json | jq -r '[.leases[].tenant] | unique | join(" ")')
+	seen=$(as alice gpushare status --json | gojq -r '[.leases[].tenant] | unique | join(" ")')
 	want "tenants whose leases alice sees" "$seen" vision
 }
 

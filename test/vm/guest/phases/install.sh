@@ -44,8 +44,8 @@ check_security() {
 
 check_virtual_node() {
 	systemctl start gpusim.service
-	want "the loader of modules" "$(cat /proc/sys/kernel/modprobe)" /bin/true
-	want "GPUs of the virtual node" "$(truth | jq '.gpus | length')" 5
+	want "the loader of modules" "$(cat /proc/sys/kernel/modprobe)" ""
+	want "GPUs of the virtual node" "$(truth | gojq '.gpus | length')" 5
 	want "opening a node outside any wall" "$(open_in / $root/dev/nvidia0)" through
 }
 
@@ -72,10 +72,10 @@ check_worker_is_a_unit() {
 
 check_check_changes_nothing() {
 	local writes
-	writes=$(truth | jq .counters.writes)
+	writes=$(truth | gojq .counters.writes)
 	gpushare apply -f "$spec" --check --diff
 	want "the generation" "$(field .node.generation)" 0
-	want "calls that changed a GPU" "$(truth | jq .counters.writes)" "$writes"
+	want "calls that changed a GPU" "$(truth | gojq .counters.writes)" "$writes"
 	[ ! -d /sys/fs/cgroup/gpushare.slice/gpushare-vision.slice ] || die "--check made a slice"
 }
 
@@ -90,10 +90,10 @@ check_apply() {
 
 check_apply_again() {
 	local writes out
-	writes=$(truth | jq .counters.writes)
+	writes=$(truth | gojq .counters.writes)
 	out=$(gpushare apply -f "$spec")
 	[[ $out == *"no changes"* ]] || die "the second apply says: $out"
-	want "calls that changed a GPU" "$(truth | jq .counters.writes)" "$writes"
+	want "calls that changed a GPU" "$(truth | gojq .counters.writes)" "$writes"
 }
 
 check_run() {

@@ -78,13 +78,13 @@ check_shares() {
 check_kill_daemon() {
 	local lease writes restarts
 	lease=$(lease_of vision dev)
-	writes=$(truth | jq .counters.writes)
+	writes=$(truth | gojq .counters.writes)
 	restarts=$(property gpushared.service NRestarts)
 	kill -KILL "$(property gpushared.service MainPID)"
 	until_true 30 restarted $((restarts + 1))
 	want "the lease that the new daemon found" "$(lease_of vision dev)" "$lease"
 	want "leases found" "$(field '.leases | length')" 4
-	want "calls that changed a GPU" "$(truth | jq .counters.writes)" "$writes"
+	want "calls that changed a GPU" "$(truth | gojq .counters.writes)" "$writes"
 	want "the placements" "$(placements)" "$(cat "$state/placements")"
 	want_moving "$(job vision dev)" "$(job speech dev)" "$(job vision train)" "$(job speech serve)"
 	want "the MPS control daemon" "$(mps_pid)" "$(cat "$state/mps")"

@@ -59,6 +59,6 @@ check_nothing_is_left() {
 }
 
 check_gpus_as_found() {
-	want "instances of the virtual GPUs" "$(truth | jq '[.gpus[] | (.instances // [])[]] | length')" 0
-	note "$(truth | jq -c '[.gpus[] | {mig: .mig, mode: .compute_mode}]')"
+	want "instances of the virtual GPUs" "$(truth | gojq '[.gpus[] | (.instances // [])[]] | length')" 0
+	note "$(truth | gojq -c '[.gpus[] | {mig: .mig, mode: .compute_mode}]')"
 }

@@ -29,7 +29,7 @@ rounds_beyond() { [ "$(rounds)" -gt "$1" ] 2>/dev/null; }
 known() {
 	local p who stat
 	until_true 30 told
-	jq -r '(.leases[] | "\(.pid) \(.id) \(.tenant)/\(.grant)"), (.gpus[].mps.pid // empty | "\(.) mps")' /run/lab/told | sort |
+	gojq -r '(.leases[] | "\(.pid) \(.id) \(.tenant)/\(.grant)"), (.gpus[].mps.pid // empty | "\(.) mps")' /run/lab/told | sort |
 		while read -r p who; do
 			read -r stat <"/proc/$p/stat"
 			stat=${stat##*) }

@@ -38,9 +38,9 @@ check_described() {
 	local f=/run/cdi/gpushare-vision.dev.json before
 	until_true 10 test -s $f
 	want "its owner and mode" "$(stat -c '%U %a' $f)" "root 600"
-	want "its kind" "$(jq -r .kind $f)" gpushare.dev/gpu
-	want "the numbers of its GPU" "$(jq -r '.devices[0].containerEdits.deviceNodes[] | select(.path == "/dev/nvidia1") | "\(.major):\(.minor)"' $f)" 195:1
-	note "$(jq -c '.devices[0].containerEdits | {nodes: [.deviceNodes[].path], mounts: [(.mounts // [])[].containerPath], env}' $f)"
+	want "its kind" "$(gojq -r .kind $f)" gpushare.dev/gpu
+	want "the numbers of its GPU" "$(gojq -r '.devices[0].containerEdits.deviceNodes[] | select(.path == "/dev/nvidia1") | "\(.major):\(.minor)"' $f)" 195:1
+	note "$(gojq -c '.devices[0].containerEdits | {nodes: [.deviceNodes[].path], mounts: [(.mounts // [])[].containerPath], env}' $f)"
 	[ ! -e /run/cdi/gpushare-speech.serve.json ] || die "a grant of MPS is described to runtimes"
 	before=$(stat -c %i:%Y $f)
 	gpushare config reload
