@@ -26,9 +26,13 @@ type stray struct {
 	spared  string // why it is never stopped; empty when it may be
 }
 
-// idleListing is how often the processes of a managed GPU are listed on which nobody has a lease. Those of the others are
-// listed with every sample.
-const idleListing = 2 * time.Second
+// A managed GPU on which nobody has a lease is looked at every idleLook. A listing of processes takes the driver a call for
+// each list of each instance, so its memory is read first: as long as that is what it was, a listing is believed for
+// idleListing. Whoever uses a GPU takes some of its memory. Those that have leases are listed with every sample.
+const (
+	idleLook    = 2 * time.Second
+	idleListing = 5 * idleLook
+)
 
 // unattributed remembers since when each stray is there. It is the unattributedLoop's alone.
 type unattributed struct {
@@ -39,6 +43,8 @@ type unattributed struct {
 // listing is what ran on a GPU when it was last asked.
 type listing struct {
 	at        time.Time
+	looked    time.Time // when its memory was read last; not before at
+	used      uint64    // bytes of its memory before it was listed
 	processes []gpu.Process
 }
 
@@ -106,17 +112,24 @@ func (x *unattributed) processes(ctx context.Context, d *Daemon, want *desired, 
 		delete(x.listed, id)
 		return g.Processes
 	}
-	if l, ok := x.listed[id]; ok && d.now().Sub(l.at) < idleListing {
+	now := d.now()
+	l, known := x.listed[id]
+	if known && now.Sub(l.looked) < idleLook {
 		return l.processes
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	processes, err := d.driver.Processes(ctx, id)
-	if err != nil {
-		processes = g.Processes
+	m, err := d.driver.Memory(ctx, id)
+	if known && err == nil && m.Used == l.used && now.Sub(l.at) < idleListing {
+		l.looked = now
+	} else {
+		l = listing{at: now, looked: now, used: m.Used, processes: g.Processes}
+		if processes, err := d.driver.Processes(ctx, id); err == nil {
+			l.processes = processes
+		}
 	}
-	x.listed[id] = listing{d.now(), processes}
-	return processes
+	x.listed[id] = l
+	return l.processes
 }
 
 // strays are the processes on managed GPUs that are in no lease.
