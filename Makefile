@@ -11,7 +11,7 @@ TESTFLAGS ?= -parallel 4
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo test test-race test-faults lint vet bench fuzz hwtest test-vm install uninstall verify clean help
+.PHONY: all build need demo test test-race test-faults lint vet bench fuzz hwtest test-tools test-vm install uninstall verify clean help
 
 all: build
 
@@ -22,6 +22,7 @@ help:
 	@echo 'make test-faults every call of a change fails once, every one is killed in: minutes of processor'
 	@echo 'make lint       what must be clean before a commit'
 	@echo 'make bench      figures against their targets, into build/bench.json'
+	@echo 'make test-tools nvtop and pynvml of Debian read the virtual node'
 	@echo 'make test-vm    real systemd of Debian 12 and 13, in virtual machines (root, qemu, mmdebstrap)'
 	@echo 'make hwtest     on one real GPU: reads only, never changes its modes'
 	@echo 'make fuzz       every fuzz target for a while'
@@ -56,6 +57,10 @@ lint:
 
 bench: build
 	@$(GO) run ./test/bench
+
+# Foreign clients of NVML, which are fetched once into build/. Where they cannot be had it fails: nothing is skipped.
+test-tools: build
+	$(GO) test -tags tools -count=1 -timeout 10m $(TESTFLAGS) -v ./test/tools
 
 test-vm: build
 	$(GO) test -tags vm -count=1 -timeout 80m -v ./test/vm

@@ -11,7 +11,7 @@ for v in 535 580; do
 	${CC:-gcc} -std=gnu11 -O2 -g -fPIC -shared -fvisibility=hidden -Wall -Wextra -Werror -Wno-unused-parameter -Wno-deprecated-declarations \
 		-DGPUSIM_DRIVER=$v -isystem "$nvml" \
 		-Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script="$here/shim/$v.map" -Wl,-z,defs \
-		-o "$out/libnvidia-ml.so.$v.tmp$$" "$here"/shim/nvml.c "$here"/shim/mig.c "$here"/shim/wire.c -ldl -lpthread
+		-o "$out/libnvidia-ml.so.$v.tmp$$" "$here"/shim/nvml.c "$here"/shim/mig.c "$here"/shim/none.c "$here"/shim/wire.c -ldl -lpthread
 	mv "$out/libnvidia-ml.so.$v.tmp$$" "$out/libnvidia-ml.so.$v"
 done
 if [ -f "$here/burn/burn.c" ]; then

@@ -267,21 +267,18 @@ func readers() map[string]func(q *call, t target) Ret {
 			q.out.say(fmt.Sprintf("%08X:%02X:%02X.%X", domain, bus, dev, fn))
 			return q.out.put(domain, bus, dev, uint64(t.g.model.PCIDevice), uint64(t.g.model.PCIDevice))
 		},
-		"DeviceGetUtilizationRates": func(q *call, t target) Ret {
-			if t.g.migCurrent {
-				return NotSupported
-			}
-			return q.out.put(uint64(t.g.engine.Utilization()), 0)
-		},
-		"DeviceGetProcessUtilization":       (*call).utilization,
-		"DeviceGetProcessesUtilizationInfo": (*call).utilization,
 		"DeviceGetMigMode": func(q *call, t target) Ret {
 			if t.g.model.Grid == 0 {
 				return NotSupported
 			}
 			return q.out.put(flag(t.g.migCurrent), flag(t.g.migPending))
 		},
-		"DeviceGetMaxMigDeviceCount":   func(q *call, t target) Ret { return q.out.put(uint64(t.g.maxInstances())) },
+		"DeviceGetMaxMigDeviceCount": func(q *call, t target) Ret {
+			if !t.g.migCurrent {
+				return q.out.put(0)
+			}
+			return q.out.put(uint64(t.g.maxInstances()))
+		},
 		"DeviceGetSupportedEventTypes": func(q *call, t target) Ret { return q.out.put(t.g.supportedEvents()) },
 		"DeviceGetMigDeviceHandleByIndex": func(q *call, t target) Ret {
 			switch devices := t.g.migDevicesLocked(); {
@@ -305,6 +302,16 @@ func (q *call) device() (Ret, bool) {
 		return q.gpu(func(t target) Ret { return read(q, t) }), true
 	}
 	switch q.name {
+	case "DeviceGetUtilizationRates":
+		// Of MIG devices neither: the driver says so instead of calling their handles invalid.
+		return q.on(func(t target) Ret {
+			if t.g.migCurrent {
+				return NotSupported
+			}
+			return out.put(uint64(t.g.engine.Utilization()), 0)
+		}), true
+	case "DeviceGetProcessUtilization", "DeviceGetProcessesUtilizationInfo":
+		return q.on(q.utilization), true
 	case "DeviceGetName":
 		return q.on(func(t target) Ret {
 			if t.ci != nil {

@@ -1,0 +1,89 @@
+#!/bin/sh
+# clients.sh FOLDER PYTHON puts Debian's NVML clients below a folder: usr/bin/nvtop, usr/lib/python3/dist-packages/pynvml.py,
+# and their versions into the file versions. What the host, or its PYTHON, has already is left out.
+#
+# Both are free software in Debian's section contrib (nvtop in main since Debian 13): what they ask is not free. They are
+# unpacked and not installed, because their packages want a driver, which the virtual node stands in for. The host's apt
+# stays as it is: contrib has lists and a cache of its own here, with the mirror and the options of the host's apt.
+set -eu
+out=$1 python=$2
+
+die() {
+	echo "clients.sh: cannot get the NVML clients: $*" >&2
+	exit 1
+}
+
+# have tells whether a package, or what is wanted of it, is on this host.
+have() {
+	case $1 in
+	nvtop) command -v nvtop ;;
+	python3-pynvml) "$python" -c 'import pynvml' 2>&1 ;;
+	*) [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null || true)" = installed ] ;;
+	esac >/dev/null
+}
+
+suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/gpushare-clients.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/sources" "$work/debs" "$work/root"
+
+# The first mirror of the host's apt that carries Debian.
+mirror=$(apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)' 2>/dev/null |
+	sed -n 's/^Debian|//p' | grep -v security | sort -u | head -n 1 || true)
+cat >"$work/sources/contrib.sources" <<SOURCES
+Types: deb
+URIs: ${mirror:-http://deb.debian.org/debian/}
+Suites: $suite
+Components: contrib
+SOURCES
+keys=/usr/share/keyrings/debian-archive-keyring.gpg
+[ ! -f "$keys" ] || echo "Signed-By: $keys" >>"$work/sources/contrib.sources"
+
+contrib() {
+	command=$1
+	shift
+	apt-get -qq "$command" "$@" \
+		-o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts="$work/sources" \
+		-o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache" \
+		-o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o APT::Sandbox::User=root
+}
+
+# fetch PACKAGE: from contrib, or else from what the host's apt knows, which is main.
+fetch() {
+	(
+		cd "$work/debs"
+		contrib download "$1" 2>"$work/contrib.err" ||
+			apt-get -qq download "$1" -o APT::Sandbox::User=root 2>"$work/main.err"
+	) || die "no package $1 in contrib of $suite at ${mirror:-deb.debian.org} nor in what the host's apt lists (apt-get update): $(cat "$work/contrib.err" "$work/main.err")"
+	dpkg-deb -x "$work/debs/$1"_*.deb "$work/root"
+	echo "$1 $(dpkg-deb -f "$work/debs/$1"_*.deb Version)" >>"$work/root/versions"
+}
+
+: >"$work/root/versions"
+wanted=
+for package in python3-pynvml nvtop; do
+	if have "$package"; then
+		echo "$package of this host" >>"$work/root/versions"
+	else
+		wanted="$wanted $package"
+	fi
+done
+if [ -n "$wanted" ]; then
+	for tool in apt-get dpkg-deb dpkg-query; do
+		command -v "$tool" >/dev/null || die "$tool is missing, so this is no Debian: install nvtop, and nvidia-ml-py for $python"
+	done
+	contrib update || die "apt-get update of contrib of $suite at ${mirror:-deb.debian.org} failed: is there a network?"
+fi
+for package in $wanted; do
+	fetch "$package"
+	[ "$package" = nvtop ] || continue # Of what pynvml's package depends on only Python is needed.
+	for library in $(dpkg-deb -f "$work"/debs/nvtop_*.deb Depends | tr ',' '\n' | sed 's/^ *//; s/[ (|:].*//'); do
+		have "$library" || fetch "$library"
+	done
+done
+
+mkdir -p "$(dirname "$out")"
+rm -rf "$out"
+cp -a "$work/root" "$out.new"
+mv "$out.new" "$out"

@@ -1,0 +1,99 @@
+//go:build tools
+
+package tools
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// fetchWithin is for the clients, which come over the network once.
+const fetchWithin = 3 * time.Minute
+
+// clients are the foreign programs, and what they need to run where they lie.
+type clients struct {
+	python, nvtop string
+	modules       string   // where Python finds pynvml
+	libraries     []string // of nvtop, where the host lacks them
+	versions      string
+}
+
+var fetched = sync.OnceValues(fetch)
+
+// foreign gives the clients, or ends the test: here nothing is skipped.
+func foreign(t *testing.T) *clients {
+	t.Helper()
+	c, err := fetched()
+	if err != nil {
+		t.Fatalf("there is no foreign client: %v", err)
+	}
+	return c
+}
+
+// fetch finds the clients that this version of clients.sh has fetched, or has it fetch them.
+func fetch() (*clients, error) {
+	// Debian's pynvml is for Debian's Python.
+	c := &clients{python: "/usr/bin/python3"}
+	var err error
+	if _, missing := os.Stat(c.python); missing != nil {
+		if c.python, err = exec.LookPath("python3"); err != nil {
+			return nil, fmt.Errorf("%w: apt-get install python3", err)
+		}
+	}
+	recipe, err := os.ReadFile("clients.sh")
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(recipe)
+	dir, err := filepath.Abs("../../build/clients-" + hex.EncodeToString(sum[:6]))
+	if err != nil {
+		return nil, err
+	}
+	versions := filepath.Join(dir, "versions")
+	if _, err := os.Stat(versions); errors.Is(err, fs.ErrNotExist) {
+		ctx, cancel := context.WithTimeout(context.Background(), fetchWithin)
+		defer cancel()
+		if out, err := exec.CommandContext(ctx, "sh", "clients.sh", dir, c.python).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	b, err := os.ReadFile(versions)
+	if err != nil {
+		return nil, err
+	}
+	c.versions = strings.ReplaceAll(strings.TrimSpace(string(b)), "\n", ", ")
+	c.modules = filepath.Join(dir, "usr/lib/python3/dist-packages")
+	c.nvtop = filepath.Join(dir, "usr/bin/nvtop")
+	if _, missing := os.Stat(c.nvtop); missing != nil {
+		if c.nvtop, err = exec.LookPath("nvtop"); err != nil {
+			return nil, err
+		}
+	}
+	for _, libs := range []string{"usr/lib/*-linux-gnu", "lib/*-linux-gnu"} {
+		found, err := filepath.Glob(filepath.Join(dir, libs))
+		if err != nil {
+			return nil, err
+		}
+		c.libraries = append(c.libraries, found...)
+	}
+	return c, nil
+}
+
+// environ is that of a client on a node: the node's library comes first.
+func (c *clients) environ(n *harness.Node, more ...string) []string {
+	libraries := append([]string{filepath.Join(n.Root(), "usr/lib")}, c.libraries...)
+	return append(append(n.Environ(), "LD_LIBRARY_PATH="+strings.Join(libraries, ":"), "PYTHONPATH="+c.modules, "PYTHONDONTWRITEBYTECODE=1"), more...)
+}

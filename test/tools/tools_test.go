@@ -1,0 +1,293 @@
+//go:build tools
+
+package tools
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/internal/board"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// layouts are what gpushare makes of the first GPU of each board, by the name of its file: of everything something, and
+// compute instances that share a GPU instance.
+var layouts = map[string]struct{ layout, empty string }{
+	"A30-24GB":          {"1c.2g.12gb, 1c.2g.12gb, 1g.6gb+me, 1g.6gb", "1g.6gb"},
+	"A100-SXM4-40GB":    {"2c.3g.20gb, 1c.3g.20gb, 2g.10gb, 1g.5gb+me", "1g.10gb"},
+	"A100-SXM4-80GB":    {"4g.40gb, 1g.20gb, 1g.10gb", "7g.80gb"},
+	"H100-SXM5-80GB":    {"1c.4g.40gb, 1c.4g.40gb, 2c.4g.40gb, 2g.20gb, 1g.10gb+me", "3g.40gb"},
+	"H200-141GB":        {"3g.71gb, 3g.71gb", "1g.18gb+me"},
+	"B200-180GB":        {"2c.4g.90gb, 1c.4g.90gb, 2g.45gb, 1g.23gb+me", "2g.45gb"},
+	"RTX-PRO-6000-96GB": {"2g.48gb+gfx, 1g.24gb-me, 1g.24gb+me", "1g.24gb+me.all"},
+}
+
+// The GPUs of a node by what they are for.
+const (
+	partitioned = iota // by gpushare
+	whole              // one process computes, another holds memory
+	changing           // MIG mode was asked for and is not there yet
+	empty              // MIG mode without instances
+)
+
+// nodeFile gives no two numbers of a GPU the same value.
+const nodeFile = `driver: %q
+gpus:
+  - {model: %[2]s, mig: true}
+  - {model: %[2]s, pci: "0000:c1:00.0", minor: 6}
+  - {model: %[2]s, pci: "0001:02:03.0", minor: 4, compute_mode: exclusive-process}
+  - {model: %[2]s, mig: true, minor: 2}
+`
+
+const specFile = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 0}, mode: mig, mig: {layout: [%s]}}
+`
+
+// soon is a context for things that take moments.
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// lab is a running node of one board with its processes.
+type lab struct {
+	*harness.Node
+	truth
+	clients *clients
+	mig     []*harness.Job // one on each MIG device
+}
+
+// start makes the node, has gpushare partition its first GPU and starts processes on all but the last.
+func start(t *testing.T, b *board.Board, driver string) *lab {
+	t.Helper()
+	c := foreign(t)
+	bin, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{
+		Node:    &harness.Node{Bin: bin, File: filepath.Join(t.TempDir(), "node.yaml"), Settings: map[string]string{"driver_answers_within": "30s"}},
+		truth:   truth{board: b, driver: driver, burn: filepath.Join(bin, "gpusim-burn")},
+		clients: c,
+	}
+	if err := os.WriteFile(l.File, fmt.Appendf(nil, nodeFile, driver, b.File), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := l.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	l.apply(t, fmt.Sprintf(specFile, layouts[b.File].layout))
+	s := l.status(t)
+	for i, gi := range s.GPUs[partitioned].Instances {
+		for _, ci := range gi.Compute {
+			l.mig = append(l.mig, l.use(t, "--gpu", string(ci.UUID), "--memory", fmt.Sprintf("%dMiB", 100*(i+1)), "--hold"))
+		}
+	}
+	if len(l.mig) != strings.Count(layouts[b.File].layout, ",")+1 {
+		t.Fatalf("gpushare made %d MIG devices of %s", len(l.mig), layouts[b.File].layout)
+	}
+	// So much work waits that the GPU stays busy whatever else this host does.
+	l.busy = l.use(t, "--gpu", "1", "--memory", "2GiB", "--kernel", "100ms", "--queue", "1000").PID()
+	l.use(t, "--gpu", "1", "--memory", "1GiB", "--hold")
+	l.use(t, "--gpu", "2", "--memory", "3GiB", "--hold")
+	return l
+}
+
+func (l *lab) apply(t *testing.T, spec string) {
+	t.Helper()
+	if r := l.CLIIn(soon(t), spec, "apply", "-f", "-"); r.Code != 0 {
+		t.Fatalf("apply exited with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+}
+
+// status is what the virtual node's owner knows of it.
+func (l *lab) status(t *testing.T, args ...string) server.Status {
+	t.Helper()
+	var s server.Status
+	if err := l.Ctl(soon(t), &s, append([]string{"status"}, args...)...); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// use starts a process that uses a GPU, and waits until it does.
+func (l *lab) use(t *testing.T, args ...string) *harness.Job {
+	t.Helper()
+	argv := l.Burn(args...)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = l.Environ()
+	job, err := l.Spawn(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(job.Kill)
+	if err := job.AwaitLine(soon(t), "ready"); err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+// python prepares a run of our script, which asks by way of pynvml only.
+func (l *lab) python(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(soon(t), l.clients.python, append([]string{"read.py"}, args...)...)
+	cmd.Env = l.clients.environ(l.Node)
+	return cmd
+}
+
+// read runs it and decodes the document that it prints.
+func (l *lab) read(t *testing.T, out any, args ...string) {
+	t.Helper()
+	cmd := l.python(t, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	b, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("read.py %s: %v\n%s", args, err, stderr.Bytes())
+	}
+	decode(t, b, out)
+}
+
+// decode wants every field known: one that is misspelt here would be compared with nothing.
+func decode(t *testing.T, b []byte, out any) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(out); err != nil {
+		t.Fatalf("%v in %s", err, b)
+	}
+}
+
+// Every board, and the older library.
+func TestForeignClientsReadTheNode(t *testing.T) {
+	t.Log(foreign(t).versions)
+	boards, err := board.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range boards {
+		t.Run(b.File, func(t *testing.T) { t.Parallel(); everything(t, b, "580") })
+		if b.File == "A100-SXM4-40GB" {
+			t.Run(b.File+" on branch 535", func(t *testing.T) { t.Parallel(); everything(t, b, "535") })
+		}
+	}
+}
+
+func everything(t *testing.T, b *board.Board, driver string) {
+	if layouts[b.File].layout == "" {
+		t.Fatalf("no layout for %s: add one to layouts", b.File)
+	}
+	l := start(t, b, driver)
+	l.changesMode(t)
+	err := harness.Await(soon(t), 50*time.Millisecond, "the GPU is not busy", func() (bool, error) {
+		return l.status(t, "--window", "2s").GPUs[whole].Busy[l.busy] > 1.9, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("pynvml", l.readsAll)
+	t.Run("nvtop", l.showsAll)
+	t.Run("events", l.tellsEvents)
+}
+
+// changesMode has the foreign client ask for MIG mode on a GPU that is in use.
+func (l *lab) changesMode(t *testing.T) {
+	const inUse = 19
+	var got struct {
+		Activation int `json:"activation"`
+	}
+	l.read(t, &got, "partition", string(l.status(t).GPUs[changing].Identity.UUID))
+	mode := l.status(t).GPUs[changing].MIG
+	if got.Activation != inUse || mode.Current || !mode.Pending {
+		t.Errorf("the client was told %d, and the mode is %+v", got.Activation, mode)
+	}
+}
+
+func (l *lab) readsAll(t *testing.T) {
+	var got nodeReading
+	l.read(t, &got)
+	s := l.status(t)
+	if l.driver == "535" && !strings.Contains(l.clients.versions, "pynvml 11.") {
+		got.Lacking = []string{} // A client that is younger than the library asks for what it did not have.
+	}
+	if diff := cmp.Diff(l.node(s), got); diff != "" {
+		t.Errorf("(-the node's truth +what pynvml reads):\n%s", diff)
+	}
+}
+
+// tellsEvents has the client wait for what happens to a GPU, twice.
+func (l *lab) tellsEvents(t *testing.T) {
+	const all, xid, migConfig, none = 0x1 | 0x2 | 0x8 | 0x100 | 0x4000 | 0x8000, 0x8, 0x100, 0xFFFFFFFF
+	s := l.status(t)
+	pid := l.mig[len(l.mig)-1].PID()
+	first := s.GPUs[partitioned]
+	want := happening{Supported: all, Nothing: "Timeout", UUID: first.Identity.UUID, Type: xid, Data: 13}
+	for _, p := range first.Processes {
+		if p.PID == pid {
+			want.GI, want.CI = *p.GI, *p.CI
+		}
+	}
+	got := l.await(t, string(want.UUID), func() {
+		if err := l.Ctl(soon(t), nil, "xid", "0", "13", "--pid", fmt.Sprint(pid)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("an XID (-want +got):\n%s", diff)
+	}
+
+	spec := fmt.Sprintf(specFile+"  - {select: {index: 3}, mode: mig, mig: {layout: [%s]}}\n", layouts[l.board.File].layout, layouts[l.board.File].empty)
+	got = l.await(t, string(s.GPUs[empty].Identity.UUID), func() { l.apply(t, spec) })
+	made := l.status(t).GPUs[empty]
+	if len(made.Instances) != 1 {
+		t.Fatalf("gpushare made %+v", made.Instances)
+	}
+	want = happening{Supported: all, Nothing: "Timeout", UUID: made.Identity.UUID, Type: migConfig, GI: made.Instances[0].ID, CI: none}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("an instance (-want +got):\n%s", diff)
+	}
+}
+
+// await runs the client, does something when it waits, and gives what it was told.
+func (l *lab) await(t *testing.T, uuid string, do func()) (got happening) {
+	t.Helper()
+	job, err := l.Spawn(l.python(t, "await", uuid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(job.Kill)
+	if err := job.AwaitLine(soon(t), "waiting"); err != nil {
+		t.Fatal(err)
+	}
+	do()
+	select {
+	case <-job.Done():
+	case <-soon(t).Done():
+	}
+	_, document, ok := strings.Cut(job.Output(), "waiting\n")
+	if !ok || !strings.HasPrefix(document, "{") {
+		t.Fatalf("the client says %s", job.Output())
+	}
+	decode(t, []byte(document), &got)
+	return got
+}
