@@ -45,9 +45,10 @@ demo: build
 test: build
 	CGO_CFLAGS='-O2 -Wno-deprecated-declarations' $(GO) test -race -timeout 20m $(TESTFLAGS) ./...
 
-# make test passes most of these over: with the race detector a run lasts ten times as long.
-test-faults:
+# make test passes most of the first over: with the race detector a run lasts ten times as long.
+test-faults: build
 	$(GO) test -count=1 -timeout 30m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedSideBySide' -v ./daemon
+	$(GO) test -count=1 -timeout 10m $(TESTFLAGS) -run 'TestThreeCallsFailOnce' -v ./test/node
 
 vet:
 	CGO_CFLAGS='-Wno-deprecated-declarations' $(GO) vet ./...

@@ -1,0 +1,370 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/nodefile"
+	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/scenarios"
+)
+
+// failure is one way for a call to fail.
+type failure struct {
+	name string
+	do   gpusim.Fault
+}
+
+var failures = []failure{
+	{"IN_USE", gpusim.Fault{Do: gpusim.FaultFail, Code: gpusim.InUse}},
+	{"INSUFFICIENT_RESOURCES", gpusim.Fault{Do: gpusim.FaultFail, Code: gpusim.InsufficientResources}},
+	{"GPU_IS_LOST", gpusim.Fault{Do: gpusim.FaultLose}},
+	{"a hang", gpusim.Fault{Do: gpusim.FaultHang}},
+}
+
+// chosen is one call of one change that fails in one way.
+type chosen struct {
+	scenario scenarios.Scenario
+	failure
+	place string // among the calls that change GPU 0
+	nth   int
+}
+
+// choice is three for each change: its first call, the one in the middle and its last. The ways take turns, so that over
+// four changes each of them meets each place.
+func choice() []chosen {
+	var out []chosen
+	for _, s := range scenarios.All() {
+		for _, at := range []struct {
+			place string
+			nth   int
+		}{{"first", 1}, {"middle", (s.Changes + 1) / 2}, {"last", s.Changes}} {
+			out = append(out, chosen{s, failures[len(out)%len(failures)], at.place, at.nth})
+		}
+	}
+	return out
+}
+
+// The choice leaves nothing out of what can be chosen from, whatever changes are added or taken away.
+func TestEveryFailureMeetsEveryPlace(t *testing.T) {
+	met := map[string]bool{}
+	for _, c := range choice() {
+		met[c.place+c.failure.name] = true
+	}
+	for _, f := range failures {
+		for _, place := range []string{"first", "middle", "last"} {
+			if !met[place+f.name] {
+				t.Errorf("no change's %s call fails with %s", place, f.name)
+			}
+		}
+	}
+}
+
+// TestThreeCallsFailOnce makes a call of the driver fail in a change, on the shipped programs: three of each change, of those
+// of which TestEveryCallFailsOnce of the daemon fails every one. After each, and again after it was mended, everything
+// holds that must always hold, and is seen from outside.
+func TestThreeCallsFailOnce(t *testing.T) {
+	for i, c := range choice() {
+		if testing.Short() && i%5 != 0 {
+			continue // Another place and another way each time.
+		}
+		t.Run(fmt.Sprintf("%s/the %s call, %d of %d, with %s", c.scenario.Name, c.place, c.nth, c.scenario.Changes, c.failure.name), func(t *testing.T) {
+			t.Parallel()
+			p := stage(t, &c)
+			f := c.do
+			f.Call, f.GPU, f.Nth = "write", "0", c.nth
+			p.begin(f)
+			p.invariants("after the fault")
+			if f.Do != gpusim.FaultHang { // A daemon that starts while a call hangs has a test of its own.
+				p.killed()
+				p.invariants("after the fault and kill -9")
+			}
+			p.mended()
+			p.invariants("mended")
+			p.whole("mended")
+			if f.Do == gpusim.FaultHang {
+				p.killed()
+				p.invariants("mended, after kill -9")
+				p.whole("mended, after kill -9")
+			}
+			if t.Failed() {
+				t.Log(daemonLog(p.Node))
+			}
+		})
+	}
+}
+
+// play is a change on the shipped programs.
+type play struct {
+	*testing.T
+	*harness.Node
+	scenarios.Scenario
+
+	models   []*gpusim.Model
+	before   []string // layouts
+	beside   []string // instances of others on GPU 0, by name
+	job      *harness.Job
+	lease    string
+	instance uint32 // of the job, its id
+}
+
+// stage makes the node as the change begins.
+func stage(t *testing.T, c *chosen) *play {
+	t.Helper()
+	p := &play{T: t, Scenario: c.scenario}
+	var file strings.Builder
+	file.WriteString("driver: \"580\"\ngpus:\n")
+	for i, b := range p.Boards {
+		m, err := nodefile.Model(b.Model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.models = append(p.models, m)
+		fmt.Fprintf(&file, "  - {model: %s, mig: %v", b.Model, b.MIG)
+		if i == 0 && p.Foreign != "" { // It is there before ours, at a place that leaves enough.
+			fmt.Fprintf(&file, ", layout: [%s@6]", p.Foreign)
+			p.beside = []string{p.Foreign}
+		}
+		file.WriteString("}\n")
+	}
+	p.Node = newNode(t, file.String())
+	p.Settings = map[string]string{"driver_answers_within": "20s"} // Nothing but the fault makes a GPU sick.
+	if c.do.Do == gpusim.FaultHang {
+		p.Settings["driver_changes_within"] = "5s"
+	}
+	if err := p.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, p.Node, p.SpecFrom())
+	if p.Busy != "" {
+		p.work()
+	}
+	for i := range p.Boards {
+		p.before = append(p.before, p.layoutOf(i))
+	}
+	return p
+}
+
+// work has somebody work in an instance of GPU 0, under a lease.
+func (p *play) work() {
+	p.Helper()
+	p.job, p.lease = begin(p.T, p.Node, "red", scenarios.Grant(p.Busy), p.Burn("--memory", "64MiB", "--hold")...)
+	err := harness.Await(soon(p.T), 10*time.Millisecond, "nobody works", func() (bool, error) {
+		for _, q := range p.truth()[0].Processes {
+			if q.PID == p.job.PID() && q.GI != nil {
+				p.instance = *q.GI
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+}
+
+// order gives the virtual node an order.
+func (p *play) order(o server.Order) server.Answer {
+	p.Helper()
+	a, err := server.Ask(soon(p.T), p.Root(), o)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return a
+}
+
+// begin makes happen what the scenario is about with one call that fails, and waits for its end.
+func (p *play) begin(f gpusim.Fault) {
+	p.Helper()
+	if p.Boots {
+		p.StopDaemon()
+		if p.Reloads {
+			p.order(server.Order{Do: server.DoDriverReload, Force: true})
+		} else {
+			p.order(server.Order{Do: server.DoReboot})
+		}
+	}
+	p.order(server.Order{Do: server.DoFaultAdd, Fault: &f})
+	p.Cleanup(func() { // So that the node can be emptied, come what may.
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if _, err := server.Ask(ctx, p.Root(), server.Order{Do: server.DoFaultClear}); err != nil {
+			p.Log(err)
+		}
+	})
+	if p.Boots {
+		if err := p.StartDaemon(soon(p.T)); err != nil {
+			p.Fatal(err)
+		}
+	} else {
+		c := p.Client()
+		res, err := c.Apply(soon(p.T), []byte(p.SpecTo()), client.ApplyOptions{AllowReset: p.AllowReset, Force: p.Force})
+		if err != nil {
+			p.Fatalf("the change is refused: %v", err)
+		}
+		if _, err := c.Follow(soon(p.T), res.Operation, func(*api.Operation) {}); err != nil {
+			p.Fatalf("the change does not end: %v", err)
+		}
+	}
+	err := harness.Await(soon(p.T), 10*time.Millisecond, "the call never came", func() (bool, error) {
+		a, err := server.Ask(soon(p.T), p.Root(), server.Order{Do: server.DoFaultList})
+		return err == nil && len(a.Faults) == 1 && a.Faults[0].Struck == 1, err
+	})
+	if err != nil {
+		p.Fatalf("%v\n%s", err, daemonLog(p.Node))
+	}
+	p.calm()
+}
+
+// calm waits until nothing is under way and nothing comes of two looks: one may find layouts to restore.
+func (p *play) calm() *api.Status {
+	p.Helper()
+	patience := soon(p.T)
+	for quiet := 0; ; {
+		s := settled(p.T, p.Node)
+		if patience.Err() != nil {
+			p.Fatalf("there is always something under way\n%s", daemonLog(p.Node))
+		}
+		if s.Node.Operation != "" || slices.ContainsFunc(s.GPUs, func(g api.GPUStatus) bool { return g.State == "changing" }) {
+			quiet = 0
+		} else if quiet++; quiet == 2 {
+			return s
+		}
+	}
+}
+
+// killed ends the daemon with SIGKILL and starts it again.
+func (p *play) killed() {
+	p.Helper()
+	p.KillDaemon()
+	if err := p.StartDaemon(soon(p.T)); err != nil {
+		p.Fatal(err)
+	}
+	p.calm()
+}
+
+// mended is what an administrator does after a fault.
+func (p *play) mended() {
+	p.Helper()
+	p.order(server.Order{Do: server.DoFaultClear})
+	if slices.ContainsFunc(p.truth(), func(g gpusim.GPUView) bool { return g.Lost }) {
+		p.reboot() // A GPU that fell off the bus comes back with a boot.
+	}
+	for i, g := range p.calm().GPUs {
+		if g.State == "ok" {
+			continue
+		}
+		r := p.CLI(soon(p.T), "gpu", "retry", fmt.Sprint(i))
+		if r.Code != 0 && !p.AllowReset { // A retry has no authority: the apply that follows has.
+			p.Errorf("gpu retry of GPU %d, which is %s (%s), exits with %d: %s", i, g.State, g.Reason, r.Code, r.Err)
+		}
+	}
+	p.calm() // A retry answers before walls are opened to what it took back.
+	args := []string{"apply", "-f", "-"}
+	if p.AllowReset {
+		args = append(args, "--allow-reset")
+	}
+	r := p.CLIIn(soon(p.T), p.SpecTo(), args...)
+	if r.Code != 0 || !p.AllowReset && !strings.Contains(r.Out, "no changes") {
+		p.Errorf("the GPUs were tried again, and to apply again exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	p.calm()
+}
+
+// reboot boots the host. Nobody's process lives through that.
+func (p *play) reboot() {
+	p.Helper()
+	if p.job != nil {
+		p.job.Kill()
+		p.job = nil
+	}
+	p.beside = nil
+	p.StopDaemon()
+	p.order(server.Order{Do: server.DoReboot})
+	if err := p.StartDaemon(soon(p.T)); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// whole is that every GPU is as wanted, and that a tenant gets what is there.
+func (p *play) whole(where string) {
+	p.Helper()
+	for i, g := range status(p.T, p.Node).GPUs {
+		if names := p.namesOf(i); g.State != "ok" || !slices.Equal(names, p.Wanted(i, p.beside)) {
+			p.Errorf("%s: GPU %d is %s (%s) and has %v, wanted are %v", where, i, g.State, g.Reason, names, p.Wanted(i, p.beside))
+		}
+	}
+	for _, profile := range strings.Fields(p.To[0]) {
+		if profile == "off" || strings.Contains(profile, "c.") || profile == p.Busy {
+			continue
+		}
+		if r := p.CLI(soon(p.T), "run", "-q", "-t", "red", "--grant", scenarios.Grant(profile), "--", "true"); r.Code != 0 {
+			p.Errorf("%s: nobody gets a %s: exit code %d: %s", where, profile, r.Code, r.Err)
+		}
+		return
+	}
+}
+
+// truth is the GPUs as they are, whatever anybody is told.
+func (p *play) truth() []gpusim.GPUView {
+	p.Helper()
+	return p.order(server.Order{Do: server.DoStatus}).Status.GPUs
+}
+
+// layoutOf is what instances a GPU really has, with ids, places and compute instances, and its mode.
+func (p *play) layoutOf(i int) string {
+	p.Helper()
+	g := p.truth()[i]
+	out := []string{fmt.Sprintf("MIG %v", g.MIG.Current)}
+	for _, in := range g.Instances {
+		s := fmt.Sprintf("%d@%d", in.ProfileID, in.Placement.Start)
+		for _, c := range in.Compute {
+			s += fmt.Sprintf("/%d@%d", c.ProfileID, c.Placement.Start)
+		}
+		out = append(out, s)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// namesOf is which instances a GPU really has, by name in order.
+func (p *play) namesOf(i int) []string {
+	p.Helper()
+	var out []string
+	for _, in := range p.truth()[i].Instances {
+		m := p.models[i]
+		profile := m.Profiles[slices.IndexFunc(m.Profiles, func(o gpusim.Profile) bool { return o.ID == in.ProfileID })]
+		if len(in.Compute) == 0 {
+			out = append(out, profile.Name+" without compute")
+		}
+		for _, c := range in.Compute {
+			if name := profile.Name; len(in.Compute) == 1 && c.Placement.Size == profile.Slices {
+				out = append(out, name)
+			} else {
+				out = append(out, fmt.Sprintf("%dc.%s", c.Placement.Size, name))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// working tells whether the one who works is where he was.
+func (p *play) working() bool {
+	p.Helper()
+	select {
+	case <-p.job.Done():
+		return false
+	default:
+	}
+	return slices.ContainsFunc(p.truth()[0].Processes, func(q gpu.Process) bool { return q.PID == p.job.PID() && q.GI != nil && *q.GI == p.instance })
+}

@@ -1,0 +1,260 @@
+package node
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	devices "github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/hostroot"
+	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/test/scenarios"
+)
+
+// invariants are I1 to I6 of a node on which a change was tried, as anybody sees them who is not the daemon: in its API, in
+// the truth about the virtual GPUs, and in the kernel.
+func (p *play) invariants(where string) {
+	p.Helper()
+	report := func(id, format string, args ...any) {
+		p.Helper()
+		p.Errorf("%s: %s: %s", where, id, fmt.Sprintf(format, args...))
+	}
+	st := status(p.T, p.Node)
+	p.specKept(st, report)
+	p.instancesExplained(st, report)
+	p.nobodyDisturbed(st, report)
+	p.limitsTrue(st, report)
+	p.wallsStand(st, report)
+	p.quiet(report)
+}
+
+type reporter func(id, format string, args ...any)
+
+// I1: what was acknowledged is in force, and no change is open.
+func (p *play) specKept(st *api.Status, report reporter) {
+	p.Helper()
+	if st.Node.Operation != "" {
+		report("I1", "operation %s is still open", st.Node.Operation)
+	}
+	doc, err := p.Client().Spec(soon(p.T))
+	if err != nil {
+		p.Fatal(err)
+	}
+	if got, want := p.written(doc.YAML), p.written(p.SpecTo()); got != want {
+		report("I1", "in force is not what was acknowledged:\n%s", got)
+	}
+}
+
+// written is a spec as the daemon keeps it.
+func (p *play) written(text string) string {
+	p.Helper()
+	s, err := spec.Decode("spec", []byte(text))
+	if err != nil {
+		p.Fatal(err)
+	}
+	s.Base = nil // The answer is numbered.
+	b, err := spec.Encode(s)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return string(b)
+}
+
+// I2: every GPU is wholly as the spec says, or wholly as it was, or says that it cannot be seen. What is not ours is called
+// foreign, and only that.
+func (p *play) instancesExplained(st *api.Status, report reporter) {
+	p.Helper()
+	for i := range p.Boards {
+		g := &st.GPUs[i]
+		names, layout := p.namesOf(i), p.layoutOf(i)
+		if g.State != "ok" && g.Reason == "" {
+			report("I2", "GPU %d is %s for no reason", i, g.State)
+		}
+		switch g.State {
+		case "ok":
+			if wanted := p.Wanted(i, p.beside); !slices.Equal(names, wanted) {
+				report("I2", "GPU %d is ok and has %v, wanted are %v", i, names, wanted)
+			}
+		case "held":
+			if layout != p.before[i] && !p.Boots && !strings.Contains(g.Reason, "could not be taken back") {
+				report("I2", "GPU %d is held (%s) and has %s, had %s", i, g.Reason, layout, p.before[i])
+			}
+		case "lost", "stuck":
+		default:
+			report("I2", "GPU %d is %s", i, g.State)
+		}
+	}
+	foreign := 0
+	for _, c := range st.Node.Conditions {
+		if c.Kind == "foreign" {
+			foreign++
+		}
+	}
+	if st.GPUs[0].State == "ok" && foreign != len(p.beside) {
+		report("I2", "%d instances are told to be foreign, %d are", foreign, len(p.beside))
+	}
+}
+
+// I4: who was at work still is, under the same lease in the same instance. A lost GPU takes everybody with it.
+func (p *play) nobodyDisturbed(st *api.Status, report reporter) {
+	p.Helper()
+	if p.job == nil || p.truth()[0].Lost {
+		return
+	}
+	if !p.working() {
+		report("I4", "who was in instance %d is not there any more: %s", p.instance, p.job.Output())
+	}
+	if l := leaseByID(st, p.lease); l == nil || l.State != api.LeaseRunning {
+		report("I4", "his lease is %+v", l)
+	}
+}
+
+// I5: a limit that is shown to be in force is the kernel's, and one that is not in force says why.
+func (p *play) limitsTrue(st *api.Status, report reporter) {
+	p.Helper()
+	gib := scenarios.MemoryTo
+	if p.Boots {
+		gib = scenarios.MemoryFrom
+	}
+	if len(st.Tenants) != 1 || len(st.Tenants[0].Limits) == 0 {
+		report("I5", "no limit of the tenant is shown: %+v", st.Tenants)
+		return
+	}
+	for _, l := range st.Tenants[0].Limits {
+		if l.Name != "memory.max" {
+			continue
+		}
+		if l.Wanted != fmt.Sprintf("%dGiB", gib) {
+			report("I5", "wanted is memory %q, the spec says %d GiB", l.Wanted, gib)
+		}
+		set := p.memoryLimits()
+		switch {
+		case l.InForce == "" && l.Reason == "":
+			report("I5", "memory is not limited, and nobody says why")
+		case l.InForce != "" && !slices.Equal(set, []string{fmt.Sprint(gib << 30)}):
+			report("I5", "shown is memory %s, and set are %v", l.InForce, set)
+		}
+	}
+}
+
+// memoryLimits are the kernel's limits of the node's slices.
+func (p *play) memoryLimits() []string {
+	var out []string
+	p.eachCgroup(func(dir string) {
+		if b, err := os.ReadFile(filepath.Join(dir, "memory.max")); err == nil && strings.TrimSpace(string(b)) != "max" {
+			out = append(out, strings.TrimSpace(string(b)))
+		}
+	})
+	return out
+}
+
+// eachCgroup visits the node's cgroups, where it has any.
+func (p *play) eachCgroup(visit func(dir string)) {
+	h, err := cgroup.FindHierarchy()
+	if err != nil || !h.Exists(p.Subtree()) {
+		return
+	}
+	err = filepath.WalkDir(h.Dir(p.Subtree()), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			visit(path)
+		}
+		return nil // What went meanwhile has no limits.
+	})
+	if err != nil {
+		p.Error(err)
+	}
+}
+
+// I3, and the end of I8: a lease has the walls that it is shown to have, none opens what is no instance's (whoever is given
+// its place next would share it), and nobody is frozen.
+func (p *play) wallsStand(st *api.Status, report reporter) {
+	p.Helper()
+	walls := map[string]bool{} // by folder
+	p.eachCgroup(func(dir string) {
+		if b, err := os.ReadFile(filepath.Join(dir, "cgroup.events")); err == nil && strings.Contains(string(b), "frozen 1") {
+			report("I8", "%s is frozen", dir)
+		}
+		rules, ok, err := devices.Wall(dir)
+		if err != nil || !ok {
+			return // It cannot be read here, and then none is shown either; or it went.
+		}
+		walls[dir] = true
+		for _, r := range rules {
+			if r.Type == 'c' && r.Major == hostroot.MajorCaps && !p.present(r.Minor) {
+				report("I3", "%s opens capability %d, which is no instance's", dir, r.Minor)
+			}
+		}
+	})
+	unwalled := slices.ContainsFunc(st.Node.Conditions, func(c api.Condition) bool { return strings.Contains(c.Message, "device walls are not enforced") })
+	if !unwalled && len(walls) == 0 {
+		report("I3", "device walls are said to be enforced, and no cgroup of the node has one")
+	}
+	h, err := cgroup.FindHierarchy()
+	if err != nil {
+		return
+	}
+	for i := range st.Leases {
+		l := &st.Leases[i]
+		if !l.Walls.Devices {
+			continue
+		}
+		stands := false
+		for dir := h.Dir(l.Walls.Cgroup); cgroup.Below(dir, h.Dir(p.Subtree())); dir = filepath.Dir(dir) {
+			stands = stands || walls[dir]
+		}
+		if !stands {
+			report("I3", "lease %s is shown to have a device wall, and %s has none", l.ID, l.Walls.Cgroup)
+		}
+	}
+}
+
+// present tells whether a capability is that of an instance, or of a GPU that nobody sees and nobody can open.
+func (p *play) present(minor uint32) bool {
+	if minor == gpusim.CapMonitor {
+		return true
+	}
+	for _, g := range p.truth() {
+		if at := g.Identity.Minor; g.Lost && minor >= uint32(gpusim.CapGI(at, 0)) && minor < uint32(gpusim.CapGI(at+1, 0)) {
+			return true
+		}
+		for _, in := range g.Instances {
+			if minor == uint32(gpusim.CapGI(g.Identity.Minor, in.ID)) {
+				return true
+			}
+			for _, c := range in.Compute {
+				if minor == uint32(gpusim.CapCI(g.Identity.Minor, in.ID, c.ID)) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// I6: to look again changes nothing.
+func (p *play) quiet(report reporter) {
+	p.Helper()
+	count := func() (gpus, daemon uint64) {
+		c, err := p.Client().Counters(soon(p.T))
+		if err != nil {
+			p.Fatal(err)
+		}
+		return p.order(server.Order{Do: server.DoStatus}).Status.Counters.Writes, c["writes"]
+	}
+	gpus, daemon := count()
+	for range 2 {
+		if err := p.Client().Reload(soon(p.T)); err != nil {
+			p.Errorf("cannot look again: %v", err)
+		}
+	}
+	if g, d := count(); g != gpus || d != daemon {
+		report("I6", "to look again wrote %d times to the GPUs, and the daemon counts %d", g-gpus, d-daemon)
+	}
+}
