@@ -524,21 +524,17 @@ func (t *Tree) walk(ctx context.Context, visit func(cg string, name SliceName, s
 		if err := visit(cg, name, ""); err != nil {
 			return err
 		}
-		entries, err := os.ReadDir(t.h.Dir(cg))
-		if gone(err) {
+		children, err := t.h.Children(cg)
+		if errors.Is(err, ErrNotFound) {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("cannot list cgroup %s: %w", cg, err)
+			return err
 		}
-		for _, e := range entries {
-			if !e.IsDir() {
-				continue
-			}
-			below := path.Join(cg, e.Name())
-			if id, ok := strings.CutSuffix(e.Name(), scopeSuffix); ok {
+		for _, below := range children {
+			if id, ok := strings.CutSuffix(path.Base(below), scopeSuffix); ok {
 				err = visit(below, name, id)
-			} else if part, ok := strings.CutSuffix(e.Name(), sliceSuffix); ok && name.Grant == "" {
+			} else if part, ok := strings.CutSuffix(path.Base(below), sliceSuffix); ok && name.Grant == "" {
 				next := SliceName{Tenant: part}
 				if name.Tenant != "" {
 					next = SliceName{Tenant: name.Tenant, Grant: part}

@@ -33,6 +33,7 @@ func (t *Tree) wall(cg string) (closed bool, rules []DeviceRule, err error) {
 	if errors.Is(err, device.ErrNoCgroup) {
 		err = ErrNotFound
 	}
+	rules = make([]DeviceRule, 0, len(numbers))
 	for _, r := range numbers {
 		rules = append(rules, DeviceRule{Type: r.Type, Major: r.Major, Minor: r.Minor, Access: r.Access})
 	}

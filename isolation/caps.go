@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Caps are the minors of the driver's MIG capabilities by name, as in "gpu0/gi2/access" and "gpu0/gi2/ci0/access". GPUs
@@ -39,6 +40,28 @@ func ParseCaps(text string) (Caps, error) {
 		caps[f[0]], names[uint32(n)] = uint32(n), f[0]
 	}
 	return caps, nil
+}
+
+// lastCaps are the capabilities that were read last. A driver has hundreds of them and gives others only when it is loaded
+// anew, and they are read at every look at the node.
+var lastCaps struct {
+	mu   sync.Mutex // guards both
+	text string
+	caps Caps
+}
+
+// parseCapsOnce gives what ParseCaps gives; nobody may write into it.
+func parseCapsOnce(text string) (Caps, error) {
+	lastCaps.mu.Lock()
+	defer lastCaps.mu.Unlock()
+	if lastCaps.caps != nil && lastCaps.text == text {
+		return lastCaps.caps, nil
+	}
+	caps, err := ParseCaps(text)
+	if err == nil {
+		lastCaps.text, lastCaps.caps = text, caps
+	}
+	return caps, err
 }
 
 // GI is the minor of a GPU instance's capability.

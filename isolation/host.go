@@ -53,7 +53,7 @@ func ReadHost(root string) (Host, error) {
 	text, _ := read("proc/devices")
 	h.Majors = parseMajors(text)
 	if text, ok := read("proc/driver/nvidia-caps/mig-minors"); ok {
-		caps, err := ParseCaps(text)
+		caps, err := parseCapsOnce(text)
 		if err != nil {
 			errs = append(errs, err)
 		}

@@ -2,48 +2,42 @@ package device
 
 import (
 	"sync"
-	"time"
 
 	"github.com/cilium/ebpf"
 )
 
-// identity names a loaded program for as long as the machine runs: the kernel gives a number anew only after 2³¹ others.
-type identity struct {
-	id     ebpf.ProgramID
-	loaded time.Duration // since boot
-}
-
-func identityOf(info *ebpf.ProgramInfo) (identity, bool) {
-	id, ok := info.ID()
-	loaded, told := info.LoadTime()
-	return identity{id, loaded}, ok && told
-}
-
-// remembered are the walls of programs that were read. A frozen list never changes and a program keeps the list that it
-// was loaded with, so that one reading of each program is as good as many: a node of a hundred slices with a hundred
-// devices each costs some ten thousand calls to read.
+// remembered are the programs that were read, by number: the kernel gives a number anew only after 2³¹ others
+// (bpf_prog_alloc_id). A program keeps its name and the list that it was loaded with, and a frozen list never changes, so
+// that one reading of each is as good as many: a node of a hundred slices with a hundred devices each costs some ten
+// thousand calls to read.
 type remembered struct {
 	mu    sync.Mutex // guards known
-	known map[identity][]Rule
+	known map[ebpf.ProgramID]seen
+}
+
+// seen is one of them: a wall with its rules, or somebody else's.
+type seen struct {
+	wall  bool
+	rules []Rule
 }
 
 // most is how many are kept. Leases have walls of their own, which come and go.
 const most = 4096
 
-var walls = remembered{known: map[identity][]Rule{}}
+var walls = remembered{known: map[ebpf.ProgramID]seen{}}
 
-func (r *remembered) get(id identity) ([]Rule, bool) {
+func (r *remembered) get(id ebpf.ProgramID) (rules []Rule, wall, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rules, ok := r.known[id]
-	return rules, ok
+	p, known := r.known[id]
+	return p.rules, p.wall, known
 }
 
-func (r *remembered) put(id identity, rules []Rule) {
+func (r *remembered) put(id ebpf.ProgramID, rules []Rule, wall bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.known) >= most {
 		clear(r.known) // Those that live are read once more.
 	}
-	r.known[id] = rules
+	r.known[id] = seen{wall, rules}
 }

@@ -2,7 +2,9 @@ package device
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -30,8 +32,13 @@ func SetWall(dir string, rules []Rule) (wrote bool, err error) {
 		spec: wallProgram,
 		maps: func() []*ebpf.MapSpec { return []*ebpf.MapSpec{listOf(rulesName, list)} },
 		same: func(p *ebpf.Program) (bool, error) {
-			is, err := readWall(p)
-			return slices.Equal(is, want), err
+			info, err := p.Info()
+			if err != nil {
+				return false, err
+			}
+			id, _ := info.ID() // Without one it is not known, and is made anew.
+			is, wall, err := readWall(id)
+			return wall && slices.Equal(is, want), err
 		},
 	})
 }
@@ -39,18 +46,29 @@ func SetWall(dir string, rules []Rule) (wrote bool, err error) {
 // Wall reads the wall of a cgroup back. ok is false when it has none. Where there are several, after an accident, it is
 // what all of them allow.
 func Wall(dir string) (rules []Rule, ok bool, err error) {
-	err = each(dir, wallName, func(p *ebpf.Program) error {
-		these, err := readWall(p)
+	cg, err := openCgroup(dir)
+	if err != nil {
+		return nil, false, err
+	}
+	defer cg.Close()
+	all, err := query(cg)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, a := range all {
+		these, is, err := readWall(a.ID)
 		if err != nil {
-			return err
+			return nil, false, fmt.Errorf("cannot read the program %s of %s: %w", wallName, dir, plain(err))
+		}
+		if !is {
+			continue
 		}
 		if ok {
 			these = common(rules, these)
 		}
 		rules, ok = these, true
-		return nil
-	})
-	return rules, ok, err
+	}
+	return rules, ok, nil
 }
 
 // RemoveWall opens a cgroup again. It is no error when it has no wall.
@@ -82,28 +100,37 @@ func wallRules(list map[numbers]uint32) []Rule {
 	return rules
 }
 
-// readWall gives rules that nobody writes into.
-func readWall(p *ebpf.Program) ([]Rule, error) {
+// readWall gives rules that nobody writes into. ok is false when the program is no wall, or is no longer there.
+func readWall(id ebpf.ProgramID) (rules []Rule, ok bool, err error) {
+	if rules, is, known := walls.get(id); known {
+		return rules, is, nil
+	}
+	p, err := ebpf.NewProgramFromID(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil // detached since
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	defer p.Close()
 	info, err := p.Info()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	id, known := identityOf(info)
-	if known {
-		if rules, ok := walls.get(id); ok {
-			return rules, nil
-		}
+	if info.Name != wallName {
+		walls.put(id, nil, false)
+		return nil, false, nil
 	}
 	list := map[numbers]uint32{}
 	frozen, err := readMap(info, rulesName, list)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	rules := wallRules(list)
-	if known && frozen {
-		walls.put(id, rules)
+	rules = wallRules(list)
+	if frozen {
+		walls.put(id, rules, true)
 	}
-	return rules, nil
+	return rules, true, nil
 }
 
 // common is what two walls allow both.
