@@ -20,7 +20,7 @@ type boot struct {
 func story() []boot {
 	return []boot{
 		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "visit", "detach", "leave", "guard", "keep"}},
-		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-guard", "limits", "release", "removal"}},
+		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-guard", "limits", "quiesce", "release", "removal"}},
 	}
 }
 
