@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,8 +31,26 @@ type cdi struct {
 	mu     sync.Mutex // one writes at a time; guards what follows
 	grants map[grantKey]bool
 
+	written map[string]description // by file name
+
 	libraries []isolation.Library
 	seen      *observe.Node // when they were looked for
+}
+
+// description is a file as it was when it was known to be right.
+type description struct {
+	content []byte
+	file    fs.FileInfo
+}
+
+// holds tells whether the file is still that one, with this content. To look at a file costs less than to read it, and
+// there is one for each grant at each lease that comes or goes.
+func (w description) holds(file string, content []byte) bool {
+	if w.file == nil || !bytes.Equal(w.content, content) {
+		return false
+	}
+	now, err := os.Lstat(file)
+	return err == nil && os.SameFile(now, w.file) && now.ModTime().Equal(w.file.ModTime()) && now.Size() == w.file.Size()
 }
 
 // librariesLocked looks for the driver's libraries once for each look at the node. mu is held.
@@ -89,7 +108,7 @@ func (d *Daemon) writeCDI(ctx context.Context) {
 		}
 	}
 	d.cdi.grants = grants
-	if err := d.syncCDI(files); err != nil {
+	if err := d.syncCDILocked(files); err != nil {
 		problems[""] = api.Condition{Message: "container runtimes are not told of the grants: " + err.Error(), Hint: "see cdi_dir in the settings; leases are not affected"}
 	}
 	d.conditions.replace("cdi", problems)
@@ -132,8 +151,8 @@ func (d *Daemon) describeGrant(ctx context.Context, hw *isolation.Hardware, tena
 	return append(b, '\n'), nil
 }
 
-// syncCDI makes the folder hold exactly these files of ours. They are root's to read: they name tenants.
-func (d *Daemon) syncCDI(files map[string][]byte) error {
+// syncCDILocked makes the folder hold exactly these files of ours. They are root's to read: they name tenants. d.cdi.mu is held.
+func (d *Daemon) syncCDILocked(files map[string][]byte) error {
 	dir := d.settings.CDIDir
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -152,14 +171,25 @@ func (d *Daemon) syncCDI(files map[string][]byte) error {
 			d.counters.cdiWrites.Add(1)
 		}
 	}
+	written := make(map[string]description, len(files))
 	for name, b := range files {
 		file := filepath.Join(dir, name)
-		if old, err := os.ReadFile(file); err == nil && string(old) == string(b) {
+		if w := d.cdi.written[name]; w.holds(file, b) {
+			written[name] = w
 			continue
 		}
-		errs = append(errs, store.Replace(file, b, 0o600))
-		d.counters.cdiWrites.Add(1)
+		if old, err := os.ReadFile(file); err != nil || !bytes.Equal(old, b) {
+			if err := store.Replace(file, b, 0o600); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			d.counters.cdiWrites.Add(1)
+		}
+		if info, err := os.Lstat(file); err == nil {
+			written[name] = description{b, info}
+		}
 	}
+	d.cdi.written = written
 	return errors.Join(errs...)
 }
 

@@ -107,7 +107,7 @@ func (h giveBack) Do(ctx context.Context, s step.Step) error {
 		h.d.cdi.mu.Lock()
 		defer h.d.cdi.mu.Unlock()
 		h.d.cdi.grants = map[grantKey]bool{}
-		return h.d.syncCDI(nil)
+		return h.d.syncCDILocked(nil)
 	}
 	return h.d.adoptAll(ctx) // The spec in force is that of a node that was given back: it adopts nobody.
 }
