@@ -29,7 +29,7 @@ func faultKinds() []fault {
 	}
 }
 
-// TestEveryCallFailsOnce makes every call of twelve changes fail, one in each run, in each of the ways in which calls do.
+// TestEveryCallFailsOnce makes every call of every change fail, one in each run, in each of the ways in which calls do.
 // After each, and again after it was mended, everything holds that must always hold.
 func TestEveryCallFailsOnce(t *testing.T) {
 	for _, s := range allScenarios() {
@@ -45,7 +45,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 					for nth, struck := first(s.Name+f.name), true; struck && !t.Failed(); nth += stride() {
 						do := f.do
 						do.Call, do.Nth = call, nth
-						synctest.Test(t, func(t *testing.T) { struck = s.fails(t, f.name, do) })
+						s.play(t, func(t *testing.T, s *scenario) { struck = s.fails(t, f.name, do) })
 						runs++
 					}
 				}
@@ -60,7 +60,7 @@ func TestChangesAreCounted(t *testing.T) {
 	for _, s := range allScenarios() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			s.play(t, func(t *testing.T, s *scenario) {
 				w := s.stage(t, nil)
 				if _, err := w.node.AddFault(gpusim.Fault{Call: "write", GPU: "0", Nth: 1 << 20, Do: gpusim.FaultFail}); err != nil {
 					t.Fatal(err)
@@ -129,7 +129,7 @@ func TestKilledInEveryCall(t *testing.T) {
 			for _, call := range writeCalls() {
 				for _, after := range []bool{false, true} {
 					for nth, struck := 1, true; struck && !t.Failed(); nth += min(stride(), 3) {
-						synctest.Test(t, func(t *testing.T) { struck = s.killed(t, call, nth, after, 0) })
+						s.play(t, func(t *testing.T, s *scenario) { struck = s.killed(t, call, nth, after, 0) })
 						if struck {
 							kills++
 						}
@@ -155,7 +155,7 @@ func TestKilledAgain(t *testing.T) {
 			for _, call := range []string{"ComputeInstanceDestroy", "DeviceCreateGpuInstanceWithPlacement"} {
 				for nth, struck := 1, true; struck && !t.Failed(); nth++ {
 					for again := 1; again <= 4 && struck && !t.Failed(); again += min(stride(), 3) {
-						synctest.Test(t, func(t *testing.T) { struck = s.killed(t, call, nth, again%2 == 0, again) })
+						s.play(t, func(t *testing.T, s *scenario) { struck = s.killed(t, call, nth, again%2 == 0, again) })
 					}
 				}
 			}
@@ -222,7 +222,7 @@ func TestKilledWhileUndoing(t *testing.T) {
 			t.Parallel()
 			for _, call := range writeCalls() {
 				for nth, struck := 1, true; struck && !t.Failed(); nth += min(stride(), 3) {
-					synctest.Test(t, func(t *testing.T) {
+					s.play(t, func(t *testing.T, s *scenario) {
 						w := s.stage(t, nil)
 						where := fmt.Sprintf("a creation failed, and killed in %s %d after that", call, nth)
 						if _, err := w.node.AddFault(gpusim.Fault{Call: "DeviceCreateGpuInstanceWithPlacement", GPU: "0", Do: gpusim.FaultFail, Code: gpusim.InUse}); err != nil {
@@ -275,7 +275,7 @@ func TestGPUsAreChangedSideBySide(t *testing.T) {
 		return d, most
 	}
 	// The slowest is a GPU of seven instances that go, and two that come.
-	slowest := scenario{scenarios.Scenario{Boards: []scenarios.Board{{Model: "a100-40", MIG: true}}, From: []string{strings.Repeat("1g.5gb ", 7)}, To: []string{"3g.20gb 3g.20gb"}}}
+	slowest := scenario{Scenario: scenarios.Scenario{Boards: []scenarios.Board{{Model: "a100-40", MIG: true}}, From: []string{strings.Repeat("1g.5gb ", 7)}, To: []string{"3g.20gb 3g.20gb"}}}
 	all := scenario{}
 	for i := range 8 {
 		all.Boards = append(all.Boards, slowest.Boards[0])

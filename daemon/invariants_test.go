@@ -29,6 +29,7 @@ func (s *staged) invariants(where string) {
 	st := s.statusNow()
 	s.instancesExplained(st, report)
 	s.nobodyDisturbed(report)
+	s.stopped(st, report)
 	s.limitsTrue(st, report)
 	s.quiet(report)
 	for _, breach := range s.wrong {
@@ -110,11 +111,25 @@ func (s *staged) instancesExplained(st *api.Status, report reporter) {
 func (s *staged) nobodyDisturbed(report reporter) {
 	s.Helper()
 	g := s.truth()[0]
-	if s.Busy == "" || g.Lost || g.Resets > 0 {
+	if s.Busy == "" || s.Force || g.Lost || g.Resets > 0 {
 		return
 	}
 	if !slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.PID == stranger && p.GI != nil && *p.GI == s.instance }) {
 		report("I4", "who was in instance %d is not there any more: %+v", s.instance, g.Processes)
+	}
+}
+
+// I4 with authority: who was in the way is stopped when the change is done, and not when it was refused.
+func (s *staged) stopped(st *api.Status, report reporter) {
+	s.Helper()
+	if s.victim == nil || s.Busy == "" {
+		return
+	}
+	switch alive := s.victim.alive(); {
+	case s.refused && !alive:
+		report("I4", "it was refused, and who was in the way was stopped")
+	case !s.refused && alive && st.GPUs[0].State == "ok":
+		report("I4", "it is done, and who was in the way still runs")
 	}
 }
 
@@ -166,6 +181,9 @@ func (s *staged) mended(where string) {
 	if slices.ContainsFunc(s.truth(), func(g gpusim.GPUView) bool { return g.Lost }) {
 		s.reboot() // A GPU that fell off the bus comes back with a boot.
 		s.Busy, s.beside = "", nil
+		if s.victim != nil {
+			s.victim.end()
+		}
 		s.settled(nil)
 	}
 	for i, g := range s.statusNow().GPUs {

@@ -2,11 +2,17 @@ package daemon
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
@@ -14,14 +20,83 @@ import (
 const stranger = 1 << 22
 
 // scenario is one change of a node, and here it is carried out.
-type scenario struct{ scenarios.Scenario }
+type scenario struct {
+	scenarios.Scenario
+	victim *victim // who works, where the change may stop him
+}
 
 func allScenarios() []scenario {
 	var out []scenario
 	for _, s := range scenarios.All() {
-		out = append(out, scenario{s})
+		out = append(out, scenario{Scenario: s})
 	}
 	return out
+}
+
+// play carries a scenario out in a bubble of its own.
+func (s *scenario) play(t *testing.T, f func(*testing.T, *scenario)) {
+	t.Helper()
+	own := *s
+	if s.Force {
+		own.victim = newVictim(t)
+		defer own.victim.end()
+	}
+	synctest.Test(t, func(t *testing.T) { f(t, &own) })
+}
+
+// victim is a real process. It is waited for outside of the bubble, whose time would stand still for that.
+type victim struct {
+	pid   int
+	start uint64
+	done  chan struct{}
+	kill  func()
+}
+
+// starting is held while a process is being started: until its program runs it has a copy of all that is open here, the
+// locks of other tests' states included.
+var starting sync.RWMutex
+
+// awaitStarts returns when nobody has a copy any more of what was closed before.
+func awaitStarts() {
+	starting.RLock()
+	defer starting.RUnlock()
+}
+
+func newVictim(t *testing.T) *victim {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", "echo; exec sleep 3600")
+	cmd.Dir = "/"
+	if os.Geteuid() == 0 { // What is root's is left alone, by force too.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	starting.Lock()
+	defer starting.Unlock()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, unread := out.Read(make([]byte, 1))
+	v := &victim{pid: cmd.Process.Pid, done: make(chan struct{})}
+	v.kill = func() { _ = cmd.Process.Kill() } // It may have ended.
+	go func() {
+		_ = cmd.Wait() // It is stopped.
+		close(v.done)
+	}()
+	if v.start, err = procfs.Start(v.pid); err != nil || unread != nil {
+		v.end()
+		t.Fatalf("it does not run: %v, %v", err, unread)
+	}
+	return v
+}
+
+func (v *victim) alive() bool { return procfs.Alive(v.pid, v.start) }
+
+func (v *victim) end() {
+	v.kill()
+	<-v.done
 }
 
 // staged is a scenario whose node is as it is before the change.
@@ -68,8 +143,17 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 		for _, in := range g.Instances {
 			if len(in.Compute) == 1 && profileName(new(g.Model.GPUProfiles()), in.ProfileID) == s.Busy {
 				out.instance = in.ID
-				if _, err := w.node.OpenContext(gpusim.ContextSpec{PID: stranger, Device: string(in.Compute[0].UUID)}); err != nil {
+				pid := stranger
+				if s.victim != nil {
+					pid = s.victim.pid
+				}
+				c, err := w.node.OpenContext(gpusim.ContextSpec{PID: pid, Device: string(in.Compute[0].UUID)})
+				if err != nil {
 					t.Fatal(err)
+				}
+				if s.victim != nil {
+					w.depart = sync.OnceFunc(c.Close)
+					w.departed = func() bool { return !s.victim.alive() }
 				}
 				break
 			}

@@ -45,6 +45,9 @@ type virtual struct {
 	wrong  []string // breaches of what must hold at every moment
 	atOnce overlap
 
+	departed func() bool // who works has ended; nil: nobody does who could
+	depart   func()      // what the kernel does then: his context goes with him
+
 	*Daemon // the one that lives
 	stand   *stand
 	stop    context.CancelFunc
@@ -169,6 +172,7 @@ func (w *virtual) end() {
 	w.goroutines.Wait()
 	w.Daemon.close()
 	w.Daemon = nil
+	awaitStarts()
 }
 
 // kill ends the daemon and its worker as SIGKILL does: the next life finds the disk and the hardware as they are now.
@@ -336,6 +340,9 @@ type stand struct {
 
 func through[T any](s *stand, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
 	var none T
+	if s.w.departed != nil && s.w.departed() {
+		s.w.depart()
+	}
 	s.mu.Lock()
 	sick := s.sick[id]
 	s.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
@@ -29,7 +30,11 @@ func (p *play) invariants(where string) {
 	st := status(p.T, p.Node)
 	p.specKept(st, report)
 	p.instancesExplained(st, report)
-	p.nobodyDisturbed(st, report)
+	if p.Force {
+		p.stopped(report)
+	} else {
+		p.nobodyDisturbed(st, report)
+	}
 	p.limitsTrue(st, report)
 	p.wallsStand(st, report)
 	p.quiet(report)
@@ -113,6 +118,17 @@ func (p *play) nobodyDisturbed(st *api.Status, report reporter) {
 	}
 	if l := leaseByID(st, p.lease); l == nil || l.State != api.LeaseRunning {
 		report("I4", "his lease is %+v", l)
+	}
+}
+
+// I4 with authority: who was in the way was stopped before anything failed, the polite way.
+func (p *play) stopped(report reporter) {
+	p.Helper()
+	if p.job == nil {
+		return
+	}
+	if code := awaitEnd(p.T, p.job); code == 0 || code == -int(syscall.SIGKILL) {
+		report("I4", "who was in the way ended with %d: he was to be asked to end: %s", code, p.job.Output())
 	}
 }
 

@@ -49,6 +49,7 @@ func All() []Scenario {
 		{Name: "one becomes four", Boards: []Board{a100}, From: one("7g.40gb"), To: one("3g.20gb 2g.10gb 1g.5gb 1g.5gb"), Changes: 10},
 		{Name: "round somebody who works", Boards: []Board{a100}, From: one("1g.5gb 3g.20gb 1g.10gb"), To: one("1g.5gb 2g.10gb 2g.10gb"), Busy: "1g.5gb", Changes: 8},
 		{Name: "round somebody else's", Boards: []Board{a100}, From: one("3g.20gb"), To: one("2g.10gb 1g.5gb"), Foreign: "1g.10gb", Changes: 6},
+		{Name: "over somebody who is stopped", Boards: []Board{a100}, From: one("3g.20gb 1g.5gb"), To: one("7g.40gb"), Busy: "3g.20gb", Force: true, Changes: 6},
 		{Name: "two GPUs at once", Boards: []Board{a100, a100}, From: []string{"7g.40gb", "3g.20gb 3g.20gb"}, To: []string{"4g.20gb 3g.20gb", "2g.10gb 2g.10gb 1g.5gb"}, Changes: 6},
 		{Name: "the mode and two", Boards: []Board{h100Off}, From: one("off"), To: one("3g.40gb 1g.10gb"), Changes: 5},
 		{Name: "two go, and the mode", Boards: []Board{h100}, From: one("3g.40gb 4g.40gb"), To: one("off"), Changes: 5},
