@@ -73,7 +73,8 @@ if [ -n "$wanted" ]; then
 	for tool in apt-get dpkg-deb dpkg-query; do
 		command -v "$tool" >/dev/null || die "$tool is missing, so this is no Debian: install nvtop, and nvidia-ml-py for $python"
 	done
-	contrib update || die "apt-get update of contrib of $suite at ${mirror:-deb.debian.org} failed: is there a network?"
+	contrib update -o APT::Update::Error-Mode=any ||
+		die "contrib of $suite cannot be read from ${mirror:-deb.debian.org}: is there a network? Without one, install$wanted"
 fi
 for package in $wanted; do
 	fetch "$package"
@@ -84,6 +85,6 @@ for package in $wanted; do
 done
 
 mkdir -p "$(dirname "$out")"
-rm -rf "$out"
+rm -rf "$out" "$out.new"
 cp -a "$work/root" "$out.new"
 mv "$out.new" "$out"

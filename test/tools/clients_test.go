@@ -58,12 +58,22 @@ func fetch() (*clients, error) {
 		return nil, err
 	}
 	sum := sha256.Sum256(recipe)
-	dir, err := filepath.Abs("../../build/clients-" + hex.EncodeToString(sum[:6]))
+	const folders = "../../build/clients-"
+	dir, err := filepath.Abs(folders + hex.EncodeToString(sum[:6]))
 	if err != nil {
 		return nil, err
 	}
 	versions := filepath.Join(dir, "versions")
 	if _, err := os.Stat(versions); errors.Is(err, fs.ErrNotExist) {
+		old, err := filepath.Glob(folders + "*")
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range old {
+			if err := os.RemoveAll(o); err != nil {
+				return nil, err
+			}
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), fetchWithin)
 		defer cancel()
 		if out, err := exec.CommandContext(ctx, "sh", "clients.sh", dir, c.python).CombinedOutput(); err != nil {

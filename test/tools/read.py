@@ -283,7 +283,6 @@ def main(what="node", uuid=""):
     else:
         print(json.dumps(node()))
     nvml.nvmlShutdown()
-    # The library says so itself, whatever the driver would.
     if ask(nvml.nvmlDeviceGetCount).get("error") != "Uninitialized":
         raise SystemExit("after the last shutdown the library still answers")
 
