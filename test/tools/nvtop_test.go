@@ -3,6 +3,7 @@
 package tools
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim/server"
 )
 
@@ -44,8 +46,8 @@ type shownProcess struct {
 	Command string
 }
 
-// shows is what it should show.
-func (w truth) shows(s server.Status) (out shown) {
+// shows is what it should show. Older ones do not ask for the clients of MPS.
+func (w truth) shows(s server.Status, mps bool) (out shown) {
 	gib := func(bytes uint64) string { return fmt.Sprintf("%.3f", float64(bytes)/(1<<30)) }
 	for i, g := range s.GPUs {
 		d := shownDevice{Name: w.board.Name, Used: gib(g.Memory.Used + g.Memory.Reserved), Total: gib(g.Memory.Total), Busy: "N/A", Temperature: "34"}
@@ -54,7 +56,10 @@ func (w truth) shows(s server.Status) (out shown) {
 		}
 		out.Devices = append(out.Devices, d)
 		for _, p := range g.Processes {
-			out.Processes = append(out.Processes, shownProcess{p.PID, i, "Compute", fmt.Sprint(*p.Memory/mib, "MiB"), w.burn})
+			if p.Kind == gpu.MPSProcess && !mps {
+				continue
+			}
+			out.Processes = append(out.Processes, shownProcess{p.PID, i, "Compute", fmt.Sprint(*p.Memory/mib, "MiB"), program(p.PID)})
 		}
 	}
 	slices.SortFunc(out.Processes, func(a, b shownProcess) int { return a.PID - b.PID })
@@ -113,7 +118,11 @@ func part(line string, from, to int) string {
 // showsAll runs nvtop on a terminal until it shows the node as it is.
 func (l *lab) showsAll(t *testing.T) {
 	screen, cmd := l.nvtop(t)
-	want := l.shows(l.status(t))
+	program, err := os.ReadFile(l.clients.nvtop)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := l.shows(l.status(t), bytes.Contains(program, []byte("nvmlDeviceGetMPSComputeRunningProcesses")))
 	ctx := soon(t)
 	for {
 		text, changed, err := screen.now()

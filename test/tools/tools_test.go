@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,7 @@ const (
 	whole              // one process computes, another holds memory
 	changing           // MIG mode was asked for and is not there yet
 	empty              // MIG mode without instances
+	shared             // by gpushare, with MPS
 )
 
 // nodeFile gives no two numbers of a GPU the same value.
@@ -48,12 +50,17 @@ gpus:
   - {model: %[2]s, pci: "0000:c1:00.0", minor: 6}
   - {model: %[2]s, pci: "0001:02:03.0", minor: 4, compute_mode: exclusive-process}
   - {model: %[2]s, mig: true, minor: 2}
+  - {model: %[2]s}
 `
 
 const specFile = `version: v1
 node: {enforce: on}
 gpus:
-  - {select: {index: 0}, mode: mig, mig: {layout: [%s]}}
+  - {select: {index: 4}, mode: mps}
+  - {select: {index: 0}, mode: mig, mig: {layout: [%s]}}%s
+tenants:
+  - name: red
+    gpu: [{name: join, mps: {share: 30%%, memory: 8GiB}}]
 `
 
 // soon is a context for things that take moments.
@@ -82,7 +89,7 @@ func start(t *testing.T, b *board.Board, driver string) *lab {
 	}
 	l := &lab{
 		Node:    &harness.Node{Bin: bin, File: filepath.Join(t.TempDir(), "node.yaml"), Settings: map[string]string{"driver_answers_within": "30s"}},
-		truth:   truth{board: b, driver: driver, burn: filepath.Join(bin, "gpusim-burn")},
+		truth:   truth{board: b, driver: driver},
 		clients: c,
 	}
 	if err := os.WriteFile(l.File, fmt.Appendf(nil, nodeFile, driver, b.File), 0o644); err != nil {
@@ -96,7 +103,7 @@ func start(t *testing.T, b *board.Board, driver string) *lab {
 	if err := l.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	l.apply(t, fmt.Sprintf(specFile, layouts[b.File].layout))
+	l.apply(t, fmt.Sprintf(specFile, layouts[b.File].layout, ""))
 	s := l.status(t)
 	for i, gi := range s.GPUs[partitioned].Instances {
 		for _, ci := range gi.Compute {
@@ -110,6 +117,7 @@ func start(t *testing.T, b *board.Board, driver string) *lab {
 	l.busy = l.use(t, "--gpu", "1", "--memory", "2GiB", "--kernel", "100ms", "--queue", "1000").PID()
 	l.use(t, "--gpu", "1", "--memory", "1GiB", "--hold")
 	l.use(t, "--gpu", "2", "--memory", "3GiB", "--hold")
+	l.wait(t, append([]string{l.Bin + "/gpushare", "run", "-q", "-t", "red", "--grant", "join", "--"}, l.Burn("--memory", "1536MiB", "--hold")...))
 	return l
 }
 
@@ -133,7 +141,12 @@ func (l *lab) status(t *testing.T, args ...string) server.Status {
 // use starts a process that uses a GPU, and waits until it does.
 func (l *lab) use(t *testing.T, args ...string) *harness.Job {
 	t.Helper()
-	argv := l.Burn(args...)
+	return l.wait(t, l.Burn(args...))
+}
+
+// wait starts any program that uses a GPU, and waits until it does.
+func (l *lab) wait(t *testing.T, argv []string) *harness.Job {
+	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = l.Environ()
 	job, err := l.Spawn(cmd)
@@ -198,6 +211,7 @@ func everything(t *testing.T, b *board.Board, driver string) {
 		t.Fatalf("no layout for %s: add one to layouts", b.File)
 	}
 	l := start(t, b, driver)
+	l.isInhabited(t)
 	l.changesMode(t)
 	err := harness.Await(soon(t), 50*time.Millisecond, "the GPU is not busy", func() (bool, error) {
 		return l.status(t, "--window", "2s").GPUs[whole].Busy[l.busy] > 1.9, nil
@@ -208,6 +222,24 @@ func everything(t *testing.T, b *board.Board, driver string) {
 	t.Run("pynvml", l.readsAll)
 	t.Run("nvtop", l.showsAll)
 	t.Run("events", l.tellsEvents)
+}
+
+// isInhabited tells whether there is on each GPU what is to be read there: nothing would be read right, too.
+func (l *lab) isInhabited(t *testing.T) {
+	t.Helper()
+	want := map[int]string{partitioned: strings.Repeat("compute ", len(l.mig)), whole: "compute compute ", changing: "compute ", empty: "", shared: "compute mps "}
+	got := map[int]string{}
+	for i, g := range l.status(t).GPUs {
+		kinds := []string{""}
+		for _, p := range g.Processes {
+			kinds = append(kinds, string(p.Kind)+" ")
+		}
+		slices.Sort(kinds)
+		got[i] = strings.Join(kinds, "")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("processes by GPU (-want +got):\n%s", diff)
+	}
 }
 
 // changesMode has the foreign client ask for MIG mode on a GPU that is in use.
@@ -256,7 +288,8 @@ func (l *lab) tellsEvents(t *testing.T) {
 		t.Errorf("an XID (-want +got):\n%s", diff)
 	}
 
-	spec := fmt.Sprintf(specFile+"  - {select: {index: 3}, mode: mig, mig: {layout: [%s]}}\n", layouts[l.board.File].layout, layouts[l.board.File].empty)
+	more := fmt.Sprintf("\n  - {select: {index: 3}, mode: mig, mig: {layout: [%s]}}", layouts[l.board.File].empty)
+	spec := fmt.Sprintf(specFile, layouts[l.board.File].layout, more)
 	got = l.await(t, string(s.GPUs[empty].Identity.UUID), func() { l.apply(t, spec) })
 	made := l.status(t).GPUs[empty]
 	if len(made.Instances) != 1 {

@@ -4,6 +4,7 @@ package tools
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -20,7 +21,6 @@ type truth struct {
 	board  *board.Board
 	driver string // the library's variant
 	busy   int    // the process that keeps the second GPU busy
-	burn   string // what all processes are called
 }
 
 // enums is one more than the largest number by which the variant's profiles are walked; the clients ask for 32.
@@ -218,11 +218,26 @@ func (w truth) devices(g gpu.Snapshot) devicesReading {
 func (w truth) processes(g gpu.Snapshot, which func(gpu.Process) bool) processesReading {
 	out := processesReading{Compute: []processReading{}, Graphics: []processReading{}, MPS: []processReading{}}
 	for _, p := range g.Processes {
-		if which == nil || which(p) {
-			out.Compute = append(out.Compute, processReading{PID: p.PID, Memory: p.Memory, GI: p.GI, CI: p.CI, Name: w.burn})
+		if which != nil && !which(p) {
+			continue
 		}
+		list := &out.Compute
+		if p.Kind == gpu.MPSProcess {
+			list = &out.MPS
+		}
+		*list = append(*list, processReading{PID: p.PID, Memory: p.Memory, GI: p.GI, CI: p.CI, Name: program(p.PID)})
 	}
 	return out
+}
+
+// program is what a process was started as, as the kernel tells.
+func program(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return err.Error()
+	}
+	name, _, _ := strings.Cut(string(b), "\x00")
+	return name
 }
 
 func one(b bool) int {
