@@ -104,6 +104,7 @@ func TestPlan(t *testing.T) {
 		{name: "two me of different profiles", p: a30(), want: Named("2g.12gb+me", "1g.6gb+me"), err: "at most 1 instance with the attribute me, 2 are wanted"},
 		{name: "me.all beside a plain one", p: rtx(), want: Named("1g.24gb+me.all", "1g.24gb"), err: "must be a -me profile"},
 		{name: "me.all beside -me", p: rtx(), want: Named("1g.24gb+me.all", "1g.24gb-me"), create: "1g.24gb+me.all@0 1g.24gb-me@3", layout: "1g.24gb+me.all@0 1g.24gb-me@3"},
+		{name: "more memory than its name says", p: a100(), want: []Want{{Slices: 2, Memory: 10 << 30}}, err: "cannot use MIG profile 2 slices with at least 10 GiB: 2g.10gb has 9.62 GiB; this GPU: it offers"},
 		{name: "unknown profile", p: a30(), want: Named("3g.20gb"), err: "cannot use MIG profile 3g.20gb: this GPU does not have it; it offers 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"},
 		{name: "a compute instance alone in its instance", p: a100(), want: Named("1c.3g.20gb"), create: "3g.20gb(1c)@4", layout: "3g.20gb(1c)@4"},
 		{

@@ -128,6 +128,26 @@ func Similar(p gpu.Profiles, w Want) (_ Want, ok bool) {
 	return best, far >= 0 && err == nil
 }
 
+// tooSmall says which profile has all that is wanted but the memory, for names round memory up: 2g.10gb has less than
+// 10 GiB. Empty when none has.
+func tooSmall(p gpu.Profiles, w Want) string {
+	if w.Name != "" {
+		return ""
+	}
+	w.Memory = 0
+	var most *gpu.Profile
+	idx, _, _ := matches(p, w) // None is an answer.
+	for _, i := range idx {
+		if q := &p.GI[i]; most == nil || q.Memory > most.Memory {
+			most = q
+		}
+	}
+	if most == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s has %.2f GiB", most.Name, float64(most.Memory)/(1<<30))
+}
+
 // matches is Match by index into p.GI. sub is the slices of a compute instance that shares its GPU instance, else 0.
 func matches(p gpu.Profiles, w Want) (out []int, sub uint32, err error) {
 	add := func(ok func(*gpu.Profile) bool) {
@@ -157,8 +177,11 @@ func matches(p gpu.Profiles, w Want) (out []int, sub uint32, err error) {
 			add(func(q *gpu.Profile) bool { return sameLabel(q, n) })
 		}
 	}
-	if len(out) == 0 {
+	if len(out) == 0 && w.Name == "" && w.Memory == 0 {
 		return nil, 0, &NoProfile{Want: w, Offers: offers(p)}
+	}
+	if len(out) == 0 {
+		return nil, 0, &NoProfile{Want: w, Why: tooSmall(p, w), Offers: offers(p)}
 	}
 	if sub != 0 {
 		whole := p.GI[out[0]].Name

@@ -184,15 +184,11 @@ func (a *app) showTrial(t *trial) error {
 	if r := t.refused; r != nil {
 		e := &api.Error{Kind: api.KindInfeasible, Message: r.message}
 		var hints []string
-		if r.nearest == nil {
+		if r.nearest == nil || len(r.nearest.Layout) == 0 {
 			a.picture(t.grid.Width, now)
 		} else {
 			a.picture(t.grid.Width, now, planRow("nearest", t.present, r.nearest))
-			fits := "nothing"
-			if names := mig.Layout(r.nearest.Layout).Names(); len(names) > 0 {
-				fits = counted(names)
-			}
-			hints = append(hints, "what fits is "+fits)
+			hints = append(hints, "what fits is "+counted(mig.Layout(r.nearest.Layout).Names()))
 		}
 		if r.force {
 			hints = append(hints, "--force shows the way that moves what is in use")
