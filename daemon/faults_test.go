@@ -80,7 +80,7 @@ func TestChangesAreCounted(t *testing.T) {
 // makes a run last ten times as long.
 func stride() int {
 	if testing.Short() || raceDetector {
-		return 31
+		return 43
 	}
 	return 1
 }
