@@ -322,7 +322,7 @@ func (d *Driver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewIn
 func (d *Driver) complete(ctx context.Context, op string, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
 	var out gpu.Instance
 	var calls []step
-	for _, c := range compute {
+	for _, c := range gpu.ComputeOrder(compute) {
 		calls = append(calls, step{"GpuInstanceCreateComputeInstance", func(g *device) Ret {
 			in := g.instances[gi]
 			if in == nil {

@@ -246,7 +246,7 @@ func (g *device) createWholeLocked(want gpu.NewInstance) (*instance, Ret) {
 	if len(compute) == 0 {
 		compute = []gpu.NewCompute{{Slices: gi.profile.Slices}}
 	}
-	for _, c := range compute {
+	for _, c := range gpu.ComputeOrder(compute) {
 		id, ok := computeID(c.Slices)
 		if !ok {
 			return nil, NotSupported

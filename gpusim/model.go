@@ -154,10 +154,10 @@ const computeEnums = 9
 // room for a second of the same size, give or take one slice. That yields the published lists of 3g, 4g and 7g.
 func computeFits(g, c uint32) bool { return c == g || 2*c <= g+1 && c < g }
 
-// computeStarts gives the legal starts of a compute instance of c slices in a GPU instance of g.
+// computeStarts gives the legal starts of a compute instance of c slices in a GPU instance of g: see gpu.ComputeAlign.
 func computeStarts(g, c uint32) []uint32 {
 	var out []uint32
-	for s := uint32(0); s+c <= g; s += c {
+	for s := uint32(0); s+c <= g; s += gpu.ComputeAlign(c) {
 		out = append(out, s)
 	}
 	return out

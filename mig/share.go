@@ -138,8 +138,7 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 	}
 }
 
-// roomInside tells whether compute instances that an instance lacks can be made beside those it has. Where a driver puts
-// one is published for no board: taken is a start that is a multiple of its size, which every one that was seen has.
+// roomInside tells whether compute instances that an instance lacks can be made beside those it has.
 func roomInside(have []gpu.ComputeInstance, lacks []gpu.NewCompute, width uint32) bool {
 	var mask uint64
 	for _, h := range have {
@@ -148,9 +147,9 @@ func roomInside(have []gpu.ComputeInstance, lacks []gpu.NewCompute, width uint32
 		}
 		mask |= maskOf(h.Placement)
 	}
-	for _, l := range largestFirst(lacks) {
+	for _, l := range gpu.ComputeOrder(lacks) {
 		at, found := gpu.Placement{Size: l.Slices}, false
-		for ; at.Start+at.Size <= width && !found; at.Start += max(1, l.Slices) {
+		for ; at.Start+at.Size <= width && !found; at.Start += gpu.ComputeAlign(l.Slices) {
 			if found = maskOf(at)&mask == 0 && (l.Placement == nil || *l.Placement == at); found {
 				mask |= maskOf(at)
 			}

@@ -3,7 +3,6 @@
 package nvml
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -273,7 +272,7 @@ func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile u
 	if ret != nvml.SUCCESS {
 		return nil, v.failed(op, ret)
 	}
-	for _, w := range makeOrder(want) {
+	for _, w := range gpu.ComputeOrder(want) {
 		c, ret := d.addOne(gi, profiles, w)
 		if ret != nvml.SUCCESS {
 			return made, failf(op, v.id, ret, "compute instance of %d slices", w.Slices)
@@ -281,22 +280,6 @@ func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile u
 		made = append(made, c)
 	}
 	return made, nil
-}
-
-// makeOrder puts those with a placement first and then the larger ones: left to choose, the driver may put a small one
-// where only a large one fits.
-func makeOrder(want []gpu.NewCompute) []gpu.NewCompute {
-	out := slices.Clone(want)
-	slices.SortStableFunc(out, func(a, b gpu.NewCompute) int {
-		if (a.Placement == nil) != (b.Placement == nil) {
-			if a.Placement != nil {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(b.Slices, a.Slices)
-	})
-	return out
 }
 
 // addOne makes one compute instance with the first profile of its size that the GPU instance takes.

@@ -378,18 +378,6 @@ func TestLacking(t *testing.T) {
 	})
 }
 
-func TestMakeOrder(t *testing.T) {
-	at := &gpu.Placement{Start: 2, Size: 1}
-	want := []gpu.NewCompute{{Slices: 1}, {Slices: 2}, {Slices: 1, Placement: at}, {Slices: 4}}
-	got := makeOrder(want)
-	if d := cmp.Diff([]gpu.NewCompute{{Slices: 1, Placement: at}, {Slices: 4}, {Slices: 2}, {Slices: 1}}, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-	if want[0].Slices != 1 || want[1].Slices != 2 {
-		t.Error("the caller's order was changed")
-	}
-}
-
 func TestFieldNumber(t *testing.T) {
 	bytes := func(n uint64) (b [8]byte) {
 		binary.NativeEndian.PutUint64(b[:], n)

@@ -1,0 +1,53 @@
+package gpu
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Every set of compute instances that does not exceed its GPU instance finds room, made in that order at the first free
+// start. So a planner may count slices.
+func TestComputeOrderNeverWastesRoom(t *testing.T) {
+	sets := 0
+	var try func(width, room, most uint32, set []NewCompute)
+	try = func(width, room, most uint32, set []NewCompute) {
+		sets++
+		taken := uint32(0)
+		for _, c := range ComputeOrder(set) {
+			placed := false
+			for at := uint32(0); at+c.Slices <= width && !placed; at += ComputeAlign(c.Slices) {
+				bits := (uint32(1)<<c.Slices - 1) << at
+				if placed = taken&bits == 0; placed {
+					taken |= bits
+				}
+			}
+			if !placed {
+				t.Errorf("of %v in %d slices, %d slices find no room", set, width, c.Slices)
+			}
+		}
+		for _, n := range []uint32{1, 2, 3, 4, 7} {
+			if n <= room && n <= most {
+				try(width, room-n, n, append(set[:len(set):len(set)], NewCompute{Slices: n}))
+			}
+		}
+	}
+	for _, width := range []uint32{1, 2, 3, 4, 7} { // of every GPU instance that is published
+		try(width, width, width, nil)
+	}
+	if sets < 30 {
+		t.Errorf("only %d sets were tried", sets)
+	}
+}
+
+func TestComputeOrder(t *testing.T) {
+	at := &Placement{Start: 2, Size: 1}
+	want := []NewCompute{{Slices: 1}, {Slices: 2}, {Slices: 1, Placement: at}, {Slices: 4}, {Slices: 3}}
+	got := ComputeOrder(want)
+	if d := cmp.Diff([]NewCompute{{Slices: 1, Placement: at}, {Slices: 4}, {Slices: 2}, {Slices: 3}, {Slices: 1}}, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if want[0].Slices != 1 || want[1].Slices != 2 {
+		t.Error("the caller's order was changed")
+	}
+}
