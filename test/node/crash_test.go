@@ -85,8 +85,10 @@ func anywhere(truth string) string {
 // settled waits until no change is open, and gives the status then.
 func settled(t *testing.T, n *harness.Node) *api.Status {
 	t.Helper()
-	err := harness.Await(soon(t), 10*time.Millisecond, "the open change is not settled", func() (bool, error) {
-		s, err := n.Client().Status(soon(t))
+	c, ctx := n.Client(), soon(t) // One: each has a connection of its own, and of those nobody but root may have many.
+	defer c.Close()
+	err := harness.Await(ctx, 10*time.Millisecond, "the open change is not settled", func() (bool, error) {
+		s, err := c.Status(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -95,7 +97,7 @@ func settled(t *testing.T, n *harness.Node) *api.Status {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, daemonLog(n))
 	}
-	if err := n.Client().Reload(soon(t)); err != nil { // So that what is told is told of the node after the change.
+	if err := c.Reload(soon(t)); err != nil { // So that what is told is told of the node after the change.
 		t.Errorf("cannot converge after a change: %v", err)
 	}
 	return status(t, n)

@@ -48,7 +48,9 @@ func (p *play) specKept(st *api.Status, report reporter) {
 	if st.Node.Operation != "" {
 		report("I1", "operation %s is still open", st.Node.Operation)
 	}
-	doc, err := p.Client().Spec(soon(p.T))
+	c := p.Client()
+	defer c.Close()
+	doc, err := c.Spec(soon(p.T))
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -257,16 +259,18 @@ func (p *play) present(minor uint32) bool {
 // I6: to look again changes nothing.
 func (p *play) quiet(report reporter) {
 	p.Helper()
+	c := p.Client()
+	defer c.Close()
 	count := func() (gpus, daemon uint64) {
-		c, err := p.Client().Counters(soon(p.T))
+		all, err := c.Counters(soon(p.T))
 		if err != nil {
 			p.Fatal(err)
 		}
-		return p.order(server.Order{Do: server.DoStatus}).Status.Counters.Writes, c["writes"]
+		return p.order(server.Order{Do: server.DoStatus}).Status.Counters.Writes, all["writes"]
 	}
 	gpus, daemon := count()
 	for range 2 {
-		if err := p.Client().Reload(soon(p.T)); err != nil {
+		if err := c.Reload(soon(p.T)); err != nil {
 			p.Errorf("cannot look again: %v", err)
 		}
 	}

@@ -74,8 +74,10 @@ func awaitEnd(t *testing.T, job *harness.Job) int {
 func awaitStatus(t *testing.T, n *harness.Node, what string, holds func(*api.Status) bool) *api.Status {
 	t.Helper()
 	var last *api.Status
-	err := harness.Await(soon(t), 10*time.Millisecond, what, func() (bool, error) {
-		s, err := n.Client().Status(soon(t))
+	c, ctx := n.Client(), soon(t)
+	defer c.Close()
+	err := harness.Await(ctx, 10*time.Millisecond, what, func() (bool, error) {
+		s, err := c.Status(ctx)
 		if err != nil {
 			return false, err
 		}

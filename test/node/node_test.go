@@ -74,7 +74,9 @@ func start(t *testing.T, file string) *harness.Node {
 
 func status(t *testing.T, n *harness.Node) *api.Status {
 	t.Helper()
-	s, err := n.Client().Status(soon(t))
+	c := n.Client()
+	defer c.Close()
+	s, err := c.Status(soon(t))
 	if err != nil {
 		t.Fatal(err)
 	}
