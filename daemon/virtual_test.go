@@ -412,6 +412,10 @@ func (s *stand) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, erro
 	return through(s, ctx, "read processes", id, 2*time.Second, func(ctx context.Context) ([]gpu.Process, error) { return s.Driver.Processes(ctx, id) })
 }
 
+func (s *stand) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
+	return through(s, ctx, "read the NVLinks", id, 10*time.Second, func(ctx context.Context) (gpu.NVLinks, error) { return s.Driver.NVLinks(ctx, id) })
+}
+
 func (s *stand) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	return change(s, ctx, "set MIG mode", id, time.Minute, func(ctx context.Context) (gpu.ModeChange, error) { return s.Driver.SetMIGMode(ctx, id, on) })
 }

@@ -28,6 +28,9 @@ type Driver interface {
 	// Utilization reads the per-process samples newer than since (the driver's clock, µs; 0 for all that is kept)
 	// and returns the newest timestamp. No samples is no error. ErrNotSupported with MIG mode on.
 	Utilization(ctx context.Context, id UUID, since uint64) ([]UtilSample, uint64, error)
+	// NVLinks reads where the NVLinks of one GPU lead; a GPU without any has the zero value. It is dozens of calls for what
+	// stays while the host runs: for a reset, and for no look at the node. ErrMissing when the driver lacks the functions.
+	NVLinks(ctx context.Context, id UUID) (NVLinks, error)
 
 	// SetMIGMode asks for MIG mode on or off. A nil error does not mean that it is active: read ModeChange.
 	SetMIGMode(ctx context.Context, id UUID, on bool) (ModeChange, error)
@@ -90,6 +93,18 @@ type Snapshot struct {
 	MIG         MIGState    `json:"mig"`
 	Instances   []Instance  `json:"instances,omitempty"` // sorted by placement start
 	Processes   []Process   `json:"processes,omitempty"` // sorted by pid
+}
+
+// NVLinks is where the NVLinks of one GPU lead, which NVML tells link by link: nvmlDeviceGetNvLinkState, and of each link
+// that is up nvmlDeviceGetNvLinkRemoteDeviceType and nvmlDeviceGetNvLinkRemotePciInfo. The numbers count links of
+// this GPU, of which no board has more than 36.
+type NVLinks struct {
+	// Peers are the GPUs at the other end of links that are up, by PCI address as in Identity: sorted, each once. They may
+	// be GPUs that this node does not see.
+	Peers    []string `json:"peers,omitempty"`
+	Switches int      `json:"switches,omitempty"` // up, to an NVSwitch
+	Unknown  int      `json:"unknown,omitempty"`  // up, to something else, or to what the driver does not tell
+	Down     int      `json:"down,omitempty"`     // not up: whether a bridge is on them is not known
 }
 
 // MIGState is the MIG mode of one GPU.

@@ -262,6 +262,12 @@ func (d *Driver) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]
 	return out, newest, err
 }
 
+// NVLinks reads where the NVLinks of one GPU lead.
+func (d *Driver) NVLinks(ctx context.Context, id gpu.UUID) (out gpu.NVLinks, err error) {
+	err = d.on(ctx, "read the NVLinks", id, step{"DeviceGetNvLinkState", func(g *device) Ret { out = g.linksLocked(); return Success }})
+	return out, err
+}
+
 // SetMIGMode asks for MIG mode on or off.
 func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	var change gpu.ModeChange

@@ -26,6 +26,7 @@ type Model struct {
 	TotalMiB     uint64 // as the driver's second memory call tells it, reserved included
 	ReservedMiB  uint64
 	SMs          uint32
+	NVLinks      int // links that the board has
 	// Resetless: a change of MIG mode needs no GPU reset.
 	Resetless bool
 	// ModeSurvivesBoot: the board remembers its MIG mode over reboot and driver load.

@@ -49,6 +49,10 @@ type Config struct {
 	HideProcessMemory bool
 	// RawSamples: utilisation is answered sample by sample, not added up per process.
 	RawSamples bool
+	// Bridges are the GPUs, by index, that are linked with each other.
+	Bridges [][]int
+	// Switches is how many NVSwitches link all GPUs that are on no bridge.
+	Switches int
 	// Symbols tells whether the library has a function ("nvmlDeviceGetMemoryInfo_v2"); nil: every one. Only the port
 	// asks it: to the socket's clients, the library itself tells.
 	Symbols func(name string) bool
@@ -131,6 +135,9 @@ func New(cfg Config, clock Clock) (*Node, error) {
 	}
 	if len(n.devices) > 32 {
 		return nil, fmt.Errorf("cannot make node: %d GPUs, the driver has capability minors for 32", len(n.devices))
+	}
+	if err := n.checkLinks(); err != nil {
+		return nil, fmt.Errorf("cannot make node: %w", err)
 	}
 	n.bootLocked()
 	for i, g := range cfg.GPUs {

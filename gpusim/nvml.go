@@ -261,12 +261,10 @@ func readers() map[string]func(q *call, t target) Ret {
 		"DeviceGetCudaComputeCapability": func(q *call, t target) Ret {
 			return q.out.put(map[string]uint64{Ampere: 8, Hopper: 9, Blackwell: 10}[t.g.model.Architecture], 0)
 		},
-		"DeviceGetPciInfo": func(q *call, t target) Ret {
-			var domain, bus, dev, fn uint64
-			_, _ = fmt.Sscanf(t.g.cfg.PCI, "%x:%x:%x.%x", &domain, &bus, &dev, &fn)
-			q.out.say(fmt.Sprintf("%08X:%02X:%02X.%X", domain, bus, dev, fn))
-			return q.out.put(domain, bus, dev, uint64(t.g.model.PCIDevice), uint64(t.g.model.PCIDevice))
-		},
+		"DeviceGetPciInfo":                func(q *call, t target) Ret { return q.pci(t.g.cfg.PCI, t.g.model.PCIDevice) },
+		"DeviceGetNvLinkState":            (*call).linkState,
+		"DeviceGetNvLinkRemoteDeviceType": (*call).linkKind,
+		"DeviceGetNvLinkRemotePciInfo":    (*call).linkPCI,
 		"DeviceGetMigMode": func(q *call, t target) Ret {
 			if t.g.model.Grid == 0 {
 				return NotSupported
@@ -293,6 +291,14 @@ func readers() map[string]func(q *call, t target) Ret {
 			}
 		},
 	}
+}
+
+// pci answers with a PCI address and the ids of what is there.
+func (q *call) pci(address string, id uint32) Ret {
+	var domain, bus, dev, fn uint64
+	_, _ = fmt.Sscanf(address, "%x:%x:%x.%x", &domain, &bus, &dev, &fn)
+	q.out.say(fmt.Sprintf("%08X:%02X:%02X.%X", domain, bus, dev, fn))
+	return q.out.put(domain, bus, dev, uint64(id), uint64(id))
 }
 
 // device answers what is read of one GPU or MIG device, and sets its modes.

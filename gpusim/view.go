@@ -15,7 +15,8 @@ type View struct {
 	Boots         int         `json:"boots"`
 	Loads         int         `json:"loads"` // of the driver, boots included
 	GPUs          []GPUView   `json:"gpus"`
-	Clients       []int       `json:"clients,omitempty"` // pids that have the library initialised
+	Clients       []int       `json:"clients,omitempty"`  // pids that have the library initialised
+	Switches      []string    `json:"switches,omitempty"` // the NVSwitches' PCI addresses
 }
 
 // GPUView is the truth about one GPU.
@@ -35,6 +36,9 @@ func (n *Node) View(window time.Duration) View {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	v := View{State: n.cfg.State, DriverVersion: n.cfg.DriverVersion, BootID: n.bootID, Boots: n.bootN, Loads: int(n.load)}
+	for i := range n.cfg.Switches {
+		v.Switches = append(v.Switches, switchAddress(i))
+	}
 	for c := range n.clients {
 		if c.inits > 0 {
 			v.Clients = append(v.Clients, c.pid)

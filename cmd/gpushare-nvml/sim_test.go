@@ -333,6 +333,38 @@ func TestSimProfiles(t *testing.T) {
 }
 
 // TestSimInstances makes and removes instances on both libraries.
+// TestSimNVLinks reads links to other GPUs, to switches and to nothing, of both generations of the library.
+func TestSimNVLinks(t *testing.T) {
+	const gpus = "gpus:\n  - {model: A100-SXM4-40GB, count: 3}\n  - {model: RTX-PRO-6000-96GB}\n"
+	for _, tt := range []struct {
+		name, node string
+		want       []gpu.NVLinks
+	}{
+		{"bridge", "driver: \"535\"\nnvlink: {bridges: [[0, 1]]}\n" + gpus, []gpu.NVLinks{{Peers: []string{"0000:0f:00.0"}}, {Peers: []string{"0000:07:00.0"}}, {Down: 12}, {}}},
+		{"switches", "driver: \"580\"\nnvlink: {switches: 6}\n" + gpus, []gpu.NVLinks{{Switches: 12}, {Switches: 12}, {Switches: 12}, {}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := serve(t, tt.node, worker.Deadlines{})
+			n.learn(limit(t))
+			var got []gpu.NVLinks
+			for _, id := range n.gpus {
+				l, err := n.NVLinks(limit(t), id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, l)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			n.ctl("fault", "add", "DeviceGetNvLinkRemote*", "fail", "--code", "15", "--gpu", "1")
+			if _, err := n.NVLinks(limit(t), n.gpus[1]); !errors.Is(err, gpu.ErrLost) {
+				t.Errorf("of a lost GPU: %v", err)
+			}
+		})
+	}
+}
+
 func TestSimInstances(t *testing.T) {
 	for _, node := range []string{hopper, old} {
 		n := serve(t, node, worker.Deadlines{})

@@ -66,6 +66,7 @@ func everything(ctx context.Context, c *worker.Client, watch time.Duration) map[
 		_, errs["memory"] = c.Memory(ctx, g.UUID)
 		_, errs["processes"] = c.Processes(ctx, g.UUID)
 		_, _, errs["utilisation"] = c.Utilization(ctx, g.UUID, 0)
+		_, errs["NVLinks"] = c.NVLinks(ctx, g.UUID)
 		_, errs["profiles"] = c.Profiles(ctx, g.UUID)
 		errs["compute mode"] = c.SetComputeMode(ctx, g.UUID, gpu.ComputeDefault)
 		_, errs["MIG mode"] = c.SetMIGMode(ctx, g.UUID, true)

@@ -191,6 +191,70 @@ func TestUncreate(t *testing.T) {
 	}
 }
 
+// TestNVLinks reads boards whose links are of every kind, missing, or gone while they were being read.
+func TestNVLinks(t *testing.T) {
+	const (
+		up, gone, odd = nvml.SUCCESS, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT
+		down          = nvml.Return(-1) // the call succeeds, and says so
+	)
+	type end struct {
+		state, kind, pci nvml.Return
+		is               nvml.IntNvLinkDeviceType
+		bus              uint32
+	}
+	gpuAt := func(bus uint32) end { return end{is: nvml.NVLINK_DEVICE_TYPE_GPU, bus: bus} }
+	toSwitch := end{is: nvml.NVLINK_DEVICE_TYPE_SWITCH}
+	for _, tt := range []struct {
+		name  string
+		links []end
+		want  gpu.NVLinks
+		ret   nvml.Return
+	}{
+		{"none", nil, gpu.NVLinks{}, up},
+		{"no bridge", []end{{state: down}, {state: down}}, gpu.NVLinks{Down: 2}, up},
+		{"a bridge of two links", []end{gpuAt(0x47), gpuAt(0x47), {state: down}}, gpu.NVLinks{Peers: []string{"0000:47:00.0"}, Down: 1}, up},
+		{"two peers, with a gap", []end{gpuAt(0x47), {state: gone}, {state: odd}, gpuAt(0x0f)}, gpu.NVLinks{Peers: []string{"0000:0f:00.0", "0000:47:00.0"}}, up},
+		{"switches", []end{toSwitch, toSwitch}, gpu.NVLinks{Switches: 2}, up},
+		{"something else", []end{{is: nvml.NVLINK_DEVICE_TYPE_IBMNPU}, {is: nvml.NVLINK_DEVICE_TYPE_UNKNOWN}}, gpu.NVLinks{Unknown: 2}, up},
+		{"went down in between", []end{{kind: odd}, {pci: gone}}, gpu.NVLinks{Unknown: 2}, up},
+		{"lost at the state", []end{{state: nvml.ERROR_GPU_IS_LOST}}, gpu.NVLinks{}, nvml.ERROR_GPU_IS_LOST},
+		{"lost at the kind", []end{{kind: nvml.ERROR_GPU_IS_LOST}}, gpu.NVLinks{}, nvml.ERROR_GPU_IS_LOST},
+		{"lost at the address", []end{{pci: nvml.ERROR_GPU_IS_LOST}}, gpu.NVLinks{}, nvml.ERROR_GPU_IS_LOST},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			at := func(link int) end {
+				if link >= len(tt.links) {
+					return end{state: gone}
+				}
+				return tt.links[link]
+			}
+			h := &mock.Device{
+				GetNvLinkStateFunc: func(link int) (nvml.EnableState, nvml.Return) {
+					if e := at(link); e.state != down {
+						return nvml.FEATURE_ENABLED, e.state
+					}
+					return nvml.FEATURE_DISABLED, nvml.SUCCESS
+				},
+				GetNvLinkRemoteDeviceTypeFunc: func(link int) (nvml.IntNvLinkDeviceType, nvml.Return) { return at(link).is, at(link).kind },
+				GetNvLinkRemotePciInfoFunc: func(link int) (nvml.PciInfo, nvml.Return) {
+					return nvml.PciInfo{Bus: at(link).bus}, at(link).pci
+				},
+			}
+			d := &Driver{symbols: everySymbol(t), devices: map[gpu.UUID]*device{"GPU-1": {id: "GPU-1", handle: h}}}
+			got, err := d.NVLinks(t.Context(), "GPU-1")
+			if want := sentinel(tt.ret); !errors.Is(err, want) {
+				t.Errorf("error %v; want %v", err, want)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	if _, err := (&Driver{symbols: symbols{lacking: map[feature]string{nvLinks: "lacks it"}}}).NVLinks(t.Context(), "GPU-1"); !errors.Is(err, gpu.ErrMissing) {
+		t.Errorf("a library without the functions: %v", err)
+	}
+}
+
 func TestRawHandle(t *testing.T) {
 	if rawHandle(&mock.Device{}) != nil {
 		t.Error("a device that is not the binding's has a handle")

@@ -39,6 +39,7 @@ const (
 	graphicsProcesses
 	mpsProcesses
 	processUtilization
+	nvLinks
 	events
 )
 
@@ -103,6 +104,10 @@ func needs() []need {
 		{graphicsProcesses, []string{"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses"}, "graphics processes are not seen"},
 		{mpsProcesses, []string{"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses"}, "clients of MPS are not seen"},
 		{processUtilization, []string{"nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization"}, "the utilisation by process is not known"},
+
+		{nvLinks, []string{"nvmlDeviceGetNvLinkState"}, "which GPUs NVLink joins is not known"},
+		{nvLinks, []string{"nvmlDeviceGetNvLinkRemoteDeviceType"}, "which GPUs NVLink joins is not known"},
+		{nvLinks, []string{"nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo"}, "which GPUs NVLink joins is not known"},
 
 		{events, []string{"nvmlEventSetCreate"}, "events are not seen"},
 		{events, []string{"nvmlEventSetWait_v2", "nvmlEventSetWait"}, "events are not seen"},

@@ -269,6 +269,11 @@ func (c *Client) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]
 	return r.Samples, r.Newest, err
 }
 
+// NVLinks implements gpu.Driver.
+func (c *Client) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
+	return call[gpu.NVLinks](ctx, c, OpNVLinks, id, nil)
+}
+
 // SetMIGMode implements gpu.Driver.
 func (c *Client) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	m, err := call[modeChange](ctx, c, OpSetMIGMode, id, migModeArgs{on})

@@ -44,6 +44,8 @@ func TestEveryOperationCrosses(t *testing.T) {
 		samples, newest, err := c.Utilization(ctx, gpuA, 41)
 		check("samples", samples, []gpu.UtilSample{{PID: 7, Time: 42}}, err)
 		check("newest", newest, uint64(42), err)
+		links, err := c.NVLinks(ctx, gpuA)
+		check("NVLinks", links, gpu.NVLinks{Peers: []string{"0000:4e:00.0"}, Switches: 1, Unknown: 2, Down: 3}, err)
 		gi, err := c.CreateInstance(ctx, gpuA, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 4, Size: 1}})
 		check("create", gi, gpu.Instance{ID: 9, ProfileID: 19, Placement: gpu.Placement{Start: 4, Size: 1}}, err)
 		gi, err = c.CompleteInstance(ctx, gpuA, 5, []gpu.NewCompute{{Slices: 1}, {Slices: 2}})
@@ -56,8 +58,8 @@ func TestEveryOperationCrosses(t *testing.T) {
 		}
 
 		st := c.Stats()
-		if st.Writes != 5 || st.Messages != 12 { // two of the messages are readings of the node
-			t.Errorf("writes %d, messages %d; want 5 and 12", st.Writes, st.Messages)
+		if st.Writes != 5 || st.Messages != 13 { // two of the messages are readings of the node
+			t.Errorf("writes %d, messages %d; want 5 and 13", st.Writes, st.Messages)
 		}
 		if o := st.Ops[OpMemory]; o.Count != 1 || len(o.Buckets) != len(st.Bounds)+1 {
 			t.Errorf("latency of memory = %+v; want one in %d buckets", o, len(st.Bounds)+1)

@@ -135,6 +135,10 @@ func (d *fakeDriver) Utilization(_ context.Context, id gpu.UUID, since uint64) (
 	return []gpu.UtilSample{{PID: 7, Time: since + 1}}, since + 1, d.n.enter(OpUtilization, id)
 }
 
+func (d *fakeDriver) NVLinks(_ context.Context, id gpu.UUID) (gpu.NVLinks, error) {
+	return gpu.NVLinks{Peers: []string{"0000:4e:00.0"}, Switches: 1, Unknown: 2, Down: 3}, d.n.enter(OpNVLinks, id)
+}
+
 func (d *fakeDriver) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	return gpu.ModeChange{Pending: on, Minor: 3, Activation: gpu.ErrInUse}, d.n.enter(OpSetMIGMode, id)
 }

@@ -13,6 +13,7 @@ const (
 	OpMemory           Op = "memory"
 	OpProcesses        Op = "processes"
 	OpUtilization      Op = "utilization"
+	OpNVLinks          Op = "nvlinks"
 	OpSetMIGMode       Op = "set-mig-mode"
 	OpCreateInstance   Op = "create-instance"
 	OpCompleteInstance Op = "complete-instance"
@@ -59,6 +60,8 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 		return opInfo{"read the processes", laneGPU, false, read}, true
 	case OpUtilization:
 		return opInfo{"read the utilisation", laneGPU, false, read}, true
+	case OpNVLinks:
+		return opInfo{"read the NVLinks", laneGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
 	case OpSetMIGMode:
 		return opInfo{"set the MIG mode", laneGPU, true, func(d Deadlines) time.Duration { return d.Mode }}, true
 	case OpCreateInstance:
@@ -82,7 +85,7 @@ type Deadlines struct {
 	Start    time.Duration // from launching a worker to its first reading of the node; 10 s
 	Node     time.Duration // 10 s
 	Snapshot time.Duration // 2 s
-	Profiles time.Duration // 10 s: many calls, some of them privileged
+	Profiles time.Duration // 10 s: many calls, some of them privileged; NVLinks too, which are as many
 	Read     time.Duration // memory, processes, utilisation; 2 s
 	Change   time.Duration // create, complete, destroy, compute mode; 30 s
 	Mode     time.Duration // the MIG mode, which may reset the GPU; 60 s

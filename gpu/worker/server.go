@@ -270,6 +270,8 @@ func (s *server) call(j job) (any, error) {
 		}
 		samples, newest, err := d.Utilization(ctx, r.GPU, a.Since)
 		return utilizationResult{samples, newest}, err
+	case OpNVLinks:
+		return d.NVLinks(ctx, r.GPU)
 	case OpSetMIGMode:
 		a, err := decodeArgs[migModeArgs](r)
 		if err != nil {

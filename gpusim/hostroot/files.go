@@ -33,6 +33,9 @@ func procFiles(v gpusim.View) map[string]file {
 		"sys/module/nvidia/version":                   {v.DriverVersion + "\n", 0o444},
 		"sys/module/nvidia/initstate":                 {"live\n", 0o444},
 	}
+	for i, pci := range v.Switches {
+		out["proc/driver/nvidia-nvswitch/devices/"+pci+"/information"] = file{fmt.Sprintf("Device Instance: \t %d\n", i), 0o444}
+	}
 	for _, g := range v.GPUs {
 		pci := lower(g.Identity.PCI)
 		// A GPU that fell off the bus keeps its directories until the next boot.

@@ -57,7 +57,9 @@ func (h host) has(path string) bool {
 }
 
 func TestWhatTheDriverShows(t *testing.T) {
-	h := write(t, `gpus: [{model: A100-SXM4-40GB, minor: 3, pci: "0000:41:00.0", numa: 1}]`)
+	h := write(t, `
+nvlink: {switches: 2}
+gpus: [{model: A100-SXM4-40GB, minor: 3, pci: "0000:41:00.0", numa: 1}]`)
 	for path, want := range map[string]string{
 		"proc/driver/nvidia/version":                       `NVRM version: .* 580\.95\.05 `,
 		"proc/driver/nvidia/gpus/0000:41:00.0/information": `(?s)Model: \t\t NVIDIA A100-SXM4-40GB\n.*GPU UUID: \t GPU-[0-9a-f-]{36}\n.*Device Minor: \t 3\n`,
@@ -69,6 +71,8 @@ func TestWhatTheDriverShows(t *testing.T) {
 		"sys/bus/pci/devices/0000:41:00.0/device":    "^0x20b0\n$",
 		"proc/sys/kernel/random/boot_id":             `^[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f-]{17}\n$`,
 		"sys/module/nvidia/version":                  `^580\.95\.05\n$`,
+
+		"proc/driver/nvidia-nvswitch/devices/0000:c5:00.0/information": "Device Instance: \t 1\n",
 	} {
 		if got := h.read(path); !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("%s is %q, want %s", path, got, want)

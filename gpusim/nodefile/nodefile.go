@@ -14,6 +14,9 @@
 //	hide_process_memory: false  process lists say "not available"
 //	raw_samples: false          utilisation sample by sample instead of per process
 //	latency: {DeviceSetMigMode: 4s, "DeviceGet*RunningProcesses": 4ms}
+//	nvlink: {bridges: [[0, 1], [2, 3]], switches: 6}
+//	                            which GPUs, by index, a bridge joins with each other, and how many NVSwitches join all the
+//	                            others. The links of GPUs that nothing joins are down, as without a bridge
 //	gpus:
 //	  - {model: A100-SXM4-40GB, count: 8}
 //	  - {model: H100-SXM5-80GB, uuid: GPU-…, pci: "0000:41:00.0", minor: 3, numa: 1, display: false, mig: true,
@@ -71,7 +74,13 @@ type document struct {
 	NoReset       bool              `yaml:"no_reset"`
 	HideMemory    bool              `yaml:"hide_process_memory"`
 	RawSamples    bool              `yaml:"raw_samples"`
+	NVLink        nvlink            `yaml:"nvlink"`
 	GPUs          []entry           `yaml:"gpus"`
+}
+
+type nvlink struct {
+	Bridges  [][]int `yaml:"bridges"`
+	Switches int     `yaml:"switches"`
 }
 
 type entry struct {
@@ -118,6 +127,7 @@ func (doc *document) file() (File, error) {
 		ContextMemory: defaultContextMemory, ServerMemory: defaultServerMemory, Latency: map[string]time.Duration{},
 		ProfilesWithoutMIG: v.queries, MonitorsHold: doc.MonitorsHold == nil || *doc.MonitorsHold, ResetUnavailable: doc.NoReset,
 		HideProcessMemory: doc.HideMemory, RawSamples: doc.RawSamples,
+		Bridges: doc.NVLink.Bridges, Switches: doc.NVLink.Switches,
 	}}
 	cfg := &f.Config
 	if cfg.DriverVersion == "" {
@@ -258,7 +268,7 @@ func Model(name string) (*gpusim.Model, error) {
 	}
 	m := &gpusim.Model{
 		Name: b.Name, Architecture: b.Architecture, PCIDevice: b.PCIDevice, TotalMiB: b.Memory.Total,
-		ReservedMiB: b.Memory.Reserved, SMs: b.SMs, Resetless: b.Resetless, ModeSurvivesBoot: b.ModeSurvivesBoot, Grid: b.Grid,
+		ReservedMiB: b.Memory.Reserved, SMs: b.SMs, NVLinks: b.NVLinks, Resetless: b.Resetless, ModeSurvivesBoot: b.ModeSurvivesBoot, Grid: b.Grid,
 	}
 	for _, p := range b.Profiles {
 		m.Profiles = append(m.Profiles, gpusim.Profile{

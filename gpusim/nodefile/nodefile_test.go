@@ -43,6 +43,7 @@ seed: lab
 context_memory: 1GiB
 latency: {DeviceSetMigMode: 4s}
 monitors_hold: false
+nvlink: {bridges: [[0, 1], [2, 3]], switches: 6}
 gpus:
   - {model: A100-SXM4-40GB, count: 9}
   - {model: H100-SXM5-80GB, pci: "0002:01:00.0", minor: 20, numa: -1, layout: [3g.40gb@0, 1g.10gb@6], compute_mode: exclusive-process}
@@ -52,7 +53,8 @@ gpus:
 	}
 	c := f.Config
 	if f.Driver != "535" || c.DriverVersion != "535.183.01" || c.CUDAVersion != 12020 || c.ProfilesWithoutMIG || c.MonitorsHold ||
-		c.ContextMemory != 1<<30 || c.Latency["DeviceSetMigMode"] != 4*time.Second || len(c.GPUs) != 10 {
+		c.ContextMemory != 1<<30 || c.Latency["DeviceSetMigMode"] != 4*time.Second || len(c.GPUs) != 10 ||
+		c.Switches != 6 || len(c.Bridges) != 2 || c.Bridges[1][1] != 3 || c.GPUs[0].Model.NVLinks != 12 {
 		t.Errorf("%+v", c)
 	}
 	seen := map[string]bool{}

@@ -184,6 +184,49 @@ after 1
 	}
 }
 
+func TestNVLinksOfTheLibrary(t *testing.T) {
+	const gpus = `driver: "535"
+nvlink: {bridges: [[0, 2]], switches: 2}
+gpus: [{model: A100-SXM4-40GB, count: 3}, {model: H100-SXM5-80GB}, {model: RTX-PRO-6000-96GB}]
+`
+	want := `gpu 0 link 0 end 0 pci 00000000:47:00.0 0000:47:00.0 bus 47 id 20B010DE
+gpu 0 link 1 end 0 pci 00000000:47:00.0 0000:47:00.0 bus 47 id 20B010DE
+gpu 0 link 12 none 3 end 3 pci 3
+gpu 0 link 18 none 2 end 2 pci 2
+gpu 1 link 0 end 2 pci 00000000:C4:00.0 0000:C4:00.0 bus c4 id 00000000
+gpu 1 link 1 end 2 pci 00000000:C5:00.0 0000:C5:00.0 bus c5 id 00000000
+gpu 1 link 12 none 3 end 3 pci 3
+gpu 1 link 18 none 2 end 2 pci 2
+gpu 2 link 0 end 0 pci 00000000:07:00.0 0000:07:00.0 bus 7 id 20B010DE
+gpu 2 link 1 end 0 pci 00000000:07:00.0 0000:07:00.0 bus 7 id 20B010DE
+gpu 2 link 12 none 3 end 3 pci 3
+gpu 2 link 18 none 2 end 2 pci 2
+gpu 3 link 0 end 2 pci 00000000:C4:00.0 0000:C4:00.0 bus c4 id 00000000
+gpu 3 link 1 end 2 pci 00000000:C5:00.0 0000:C5:00.0 bus c5 id 00000000
+gpu 3 link 12 end 2 pci 00000000:C4:00.0 0000:C4:00.0 bus c4 id 00000000
+gpu 3 link 18 none 2 end 2 pci 2
+gpu 4 link 0 none 3 end 3 pci 3
+gpu 4 link 1 none 3 end 3 pci 3
+gpu 4 link 12 none 3 end 3 pci 3
+gpu 4 link 18 none 2 end 2 pci 2
+null 2
+after 1
+`
+	if diff := cmp.Diff(want, serve(t, gpus).run(t, nil, "links")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	want = `gpu 0 link 0 down 0 end 3 pci 3
+gpu 0 link 1 down 0 end 3 pci 3
+gpu 0 link 12 none 3 end 3 pci 3
+gpu 0 link 18 none 2 end 2 pci 2
+null 2
+after 1
+`
+	if diff := cmp.Diff(want, serve(t, "gpus: [{model: A100-SXM4-40GB}]").run(t, nil, "links")); diff != "" {
+		t.Errorf("without anything on them (-want +got):\n%s", diff)
+	}
+}
+
 func TestThreadsDoNotWaitForEachOther(t *testing.T) {
 	r := serve(t, twoA100)
 	want := "nothing yet 10\ncalls done\nevent 0x100 data 0 gi 13\nafter 1\n"

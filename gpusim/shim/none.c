@@ -36,7 +36,6 @@ NONE(nvmlDeviceGetMemClkMinMaxVfOffset) NONE(nvmlDeviceGetMemClkVfOffset) NONE(n
 NONE(nvmlDeviceGetMemoryBusWidth) NONE(nvmlDeviceGetMemoryErrorCounter) NONE(nvmlDeviceGetMinMaxClockOfPState)
 NONE(nvmlDeviceGetMinMaxFanSpeed) NONE(nvmlDeviceGetMultiGpuBoard) NONE(nvmlDeviceGetNumFans)
 NONE(nvmlDeviceGetNumGpuCores) NONE(nvmlDeviceGetNvLinkCapability) NONE(nvmlDeviceGetNvLinkErrorCounter)
-NONE(nvmlDeviceGetNvLinkRemoteDeviceType) NONE(nvmlDeviceGetNvLinkRemotePciInfo_v2) NONE(nvmlDeviceGetNvLinkState)
 NONE(nvmlDeviceGetNvLinkUtilizationControl) NONE(nvmlDeviceGetNvLinkUtilizationCounter)
 NONE(nvmlDeviceGetNvLinkVersion) NONE(nvmlDeviceGetP2PStatus) NONE(nvmlDeviceGetPcieLinkMaxSpeed)
 NONE(nvmlDeviceGetPcieReplayCounter) NONE(nvmlDeviceGetPcieSpeed) NONE(nvmlDeviceGetPgpuMetadataString)

@@ -142,6 +142,10 @@ PCI(nvmlDeviceGetPciInfo)
 PCI(nvmlDeviceGetPciInfo_v2)
 PCI(nvmlDeviceGetPciInfo_v3)
 
+ONE_OF(nvmlDeviceGetNvLinkState, nvmlDevice_t, uint, nvmlEnableState_t)
+ONE_OF(nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDevice_t, uint, nvmlIntNvLinkDeviceType_t)
+CALL(nvmlDeviceGetNvLinkRemotePciInfo_v2, (nvmlDevice_t d, uint link, nvmlPciInfo_t *out), (out), (H(d), link), pci(out, &r))
+
 CALL(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t d, int *major, int *minor), (major, minor), (H(d)),
      *major = (int)v[0]; *minor = (int)v[1])
 

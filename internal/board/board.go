@@ -29,6 +29,7 @@ type Board struct {
 		Reserved uint64 `yaml:"reserved_mib"`
 	} `yaml:"memory"`
 	SMs              uint32 `yaml:"sms"`
+	NVLinks          int    `yaml:"nvlinks"`
 	Resetless        bool   `yaml:"resetless"`
 	ModeSurvivesBoot bool   `yaml:"mode_survives_boot"`
 	Grid             uint32 `yaml:"grid"`

@@ -180,6 +180,30 @@ static void forked(void)
 	printf("parent done, child %d\n", status);
 }
 
+/* Where the NVLinks of each GPU lead: the first two, and the first numbers that the board and the library have not. */
+static void links(void)
+{
+	unsigned int n, at[] = {0, 1, 12, 18};
+	nvmlEnableState_t up;
+	nvmlIntNvLinkDeviceType_t kind;
+	MUST(F(nvmlDeviceGetCount_v2)(&n));
+	for (unsigned int i = 0; i < n; i++)
+		for (size_t k = 0; k < sizeof at / sizeof *at; k++) {
+			nvmlPciInfo_t pci = {0};
+			nvmlReturn_t ret = F(nvmlDeviceGetNvLinkState)(gpu(i), at[k], &up);
+			printf("gpu %u link %u", i, at[k]);
+			if (ret != NVML_SUCCESS || !up) {
+				printf(" %s %d end %d pci %d\n", ret ? "none" : "down", ret, F(nvmlDeviceGetNvLinkRemoteDeviceType)(gpu(i), at[k], &kind),
+				       F(nvmlDeviceGetNvLinkRemotePciInfo_v2)(gpu(i), at[k], &pci));
+				continue;
+			}
+			MUST(F(nvmlDeviceGetNvLinkRemoteDeviceType)(gpu(i), at[k], &kind));
+			MUST(F(nvmlDeviceGetNvLinkRemotePciInfo_v2)(gpu(i), at[k], &pci));
+			printf(" end %d pci %s %s bus %x id %08X\n", kind, pci.busId, pci.busIdLegacy, pci.bus, pci.pciDeviceId);
+		}
+	printf("null %d\n", F(nvmlDeviceGetNvLinkState)(gpu(0), 0, NULL));
+}
+
 /* Sockets do not survive an exec. */
 static void sockets(void)
 {
@@ -220,6 +244,8 @@ int main(int argc, char **argv)
 	MUST(F(nvmlInit_v2)());
 	if (!strcmp(what, "lifecycle"))
 		lifecycle();
+	else if (!strcmp(what, "links"))
+		links();
 	else if (!strcmp(what, "threads"))
 		threads();
 	else if (!strcmp(what, "fork"))

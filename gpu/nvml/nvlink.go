@@ -1,0 +1,76 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// NVLinks implements gpu.Driver. All numbers of links are asked: a GPU may have links with gaps between them, and libraries
+// differ in what they say of a link that there is not.
+func (d *Driver) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
+	const op = "read the NVLinks"
+	if !d.symbols.has(nvLinks) {
+		return gpu.NVLinks{}, refuse(op, id, gpu.ErrMissing)
+	}
+	v, err := d.on(ctx, op, id)
+	if err != nil {
+		return gpu.NVLinks{}, err
+	}
+	defer v.mu.Unlock()
+	var out gpu.NVLinks
+	for link := range nvml.NVLINK_MAX_LINKS {
+		if err := ctx.Err(); err != nil {
+			return gpu.NVLinks{}, refuse(op, id, fmt.Errorf("%w: %w", gpu.ErrTimeout, err))
+		}
+		if ret := addLink(&out, v.handle, link); ret != nvml.SUCCESS {
+			return gpu.NVLinks{}, v.failed(op, ret)
+		}
+	}
+	slices.Sort(out.Peers)
+	return out, nil
+}
+
+// addLink adds what one link leads to, and nothing when there is no such link.
+func addLink(to *gpu.NVLinks, h nvml.Device, link int) nvml.Return {
+	none := func(ret nvml.Return) bool { return absent(ret) || ret == nvml.ERROR_INVALID_ARGUMENT }
+	state, ret := h.GetNvLinkState(link)
+	switch {
+	case none(ret):
+		return nvml.SUCCESS
+	case ret != nvml.SUCCESS:
+		return ret
+	case state != nvml.FEATURE_ENABLED:
+		to.Down++
+		return nvml.SUCCESS
+	}
+	kind, ret := h.GetNvLinkRemoteDeviceType(link)
+	if none(ret) {
+		kind, ret = nvml.NVLINK_DEVICE_TYPE_UNKNOWN, nvml.SUCCESS
+	}
+	switch {
+	case ret != nvml.SUCCESS:
+		return ret
+	case kind == nvml.NVLINK_DEVICE_TYPE_SWITCH:
+		to.Switches++
+		return nvml.SUCCESS
+	case kind != nvml.NVLINK_DEVICE_TYPE_GPU:
+		to.Unknown++
+		return nvml.SUCCESS
+	}
+	pci, ret := h.GetNvLinkRemotePciInfo(link)
+	if none(ret) {
+		to.Unknown++
+		return nvml.SUCCESS
+	}
+	if peer := pciAddress(pci); ret == nvml.SUCCESS && !slices.Contains(to.Peers, peer) {
+		to.Peers = append(to.Peers, peer)
+	}
+	return ret
+}

@@ -1,0 +1,144 @@
+package gpusim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// maxLinks is one more than the largest number of a link that the library knows, in both generations.
+const maxLinks = 18
+
+// What is at the other end of a link, as the vendor's header numbers it.
+const (
+	endGPU    = 0
+	endSwitch = 2
+)
+
+// maxSwitches is as many NVSwitches as any board has.
+const maxSwitches = 6
+
+// checkLinks says what is wrong with the bridges and switches.
+func (n *Node) checkLinks() error {
+	if n.cfg.Switches < 0 || n.cfg.Switches > maxSwitches {
+		return fmt.Errorf("%d NVSwitches are not 0 to %d", n.cfg.Switches, maxSwitches)
+	}
+	for _, b := range n.cfg.Bridges {
+		if len(b) < 2 {
+			return fmt.Errorf("the bridge %v does not join two GPUs", b)
+		}
+		for i, index := range b {
+			switch {
+			case index < 0 || index >= len(n.devices):
+				return fmt.Errorf("the bridge %v names a GPU that there is not", b)
+			case slices.Contains(b[:i], index):
+				return fmt.Errorf("the bridge %v names GPU %d twice", b, index)
+			case n.devices[index].model.NVLinks == 0:
+				return fmt.Errorf("the bridge %v is on GPU %d, and %s has no NVLinks", b, index, n.devices[index].model.Name)
+			}
+		}
+	}
+	for _, g := range n.devices {
+		if peers := len(g.peers()); peers > g.model.NVLinks {
+			return fmt.Errorf("GPU %d is on bridges with %d others, and has %d NVLinks", g.index, peers, g.model.NVLinks)
+		}
+	}
+	return nil
+}
+
+// peers gives the GPUs that bridges join with this one.
+func (g *device) peers() []*device {
+	var out []*device
+	for _, b := range g.node.cfg.Bridges {
+		if !slices.Contains(b, g.index) {
+			continue
+		}
+		for _, i := range b {
+			if other := g.node.devices[i]; other != g && !slices.Contains(out, other) {
+				out = append(out, other)
+			}
+		}
+	}
+	return out
+}
+
+// switchAddress gives the PCI address of an NVSwitch.
+func switchAddress(i int) string { return fmt.Sprintf("0000:%02x:00.0", 0xc4+i) }
+
+// linkEnd is what is at the other end of a link.
+type linkEnd struct {
+	kind   uint64
+	pci    string
+	device uint32 // the PCI device's id, 0 for a switch
+}
+
+// link gives what is at the other end of one link, nil where nothing is: the link is down. Links are dealt out to whatever
+// there is.
+func (g *device) link(number int) *linkEnd {
+	if peers := g.peers(); len(peers) > 0 {
+		to := peers[number%len(peers)]
+		return &linkEnd{endGPU, to.cfg.PCI, to.model.PCIDevice}
+	}
+	if n := g.node.cfg.Switches; n > 0 {
+		return &linkEnd{kind: endSwitch, pci: switchAddress(number % n)}
+	}
+	return nil
+}
+
+// onLink makes a call on a link of a GPU.
+func (q *call) onLink(t target, body func(to *linkEnd) Ret) Ret {
+	switch number := q.args[1]; {
+	case number >= maxLinks:
+		return InvalidArgument
+	case number >= uint64(t.g.model.NVLinks):
+		return NotSupported
+	default:
+		return body(t.g.link(int(number)))
+	}
+}
+
+// linkState, linkKind and linkPCI answer the calls on one link. What is at the end of a link that is down is not told.
+func (q *call) linkState(t target) Ret {
+	return q.onLink(t, func(to *linkEnd) Ret {
+		if to == nil {
+			return q.out.put(0)
+		}
+		return q.out.put(1)
+	})
+}
+
+func (q *call) linkKind(t target) Ret {
+	return q.onLink(t, func(to *linkEnd) Ret {
+		if to == nil {
+			return NotSupported
+		}
+		return q.out.put(to.kind)
+	})
+}
+
+func (q *call) linkPCI(t target) Ret {
+	return q.onLink(t, func(to *linkEnd) Ret {
+		if to == nil {
+			return NotSupported
+		}
+		return q.pci(to.pci, to.device)
+	})
+}
+
+// linksLocked gives all links as the port does.
+func (g *device) linksLocked() gpu.NVLinks {
+	var out gpu.NVLinks
+	for i := range g.model.NVLinks {
+		switch to := g.link(i); {
+		case to == nil:
+			out.Down++
+		case to.kind == endSwitch:
+			out.Switches++
+		case !slices.Contains(out.Peers, to.pci):
+			out.Peers = append(out.Peers, to.pci)
+		}
+	}
+	slices.Sort(out.Peers)
+	return out
+}
