@@ -77,8 +77,13 @@ func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authorit
 		d.events.publish(api.Event{Kind: "node.released", Message: fmt.Sprintf("%s, by %s", p.released, who)})
 	}
 	if !run {
-		d.refresh(ctx, p.node)
-		d.kick() // What is ours now may be granted now.
+		// What is ours now, or held no longer, is open when this is answered. What walls were worked out to be did not know of it.
+		d.walls.Store(nil)
+		if err := d.mend(ctx); err != nil && ctx.Err() == nil {
+			d.log.Warn("cannot converge", "error", err)
+		}
+		d.refresh(ctx, d.observer.Last())
+		d.kick() // What else follows from it.
 		return nil, nil
 	}
 	op := d.launch(record, p.plan)

@@ -268,7 +268,6 @@ func (p *play) mended() {
 			p.Errorf("gpu retry of GPU %d, which is %s (%s), exits with %d: %s", i, g.State, g.Reason, r.Code, r.Err)
 		}
 	}
-	p.calm() // A retry answers before walls are opened to what it took back.
 	args := []string{"apply", "-f", "-"}
 	if p.AllowReset {
 		args = append(args, "--allow-reset")
