@@ -11,13 +11,14 @@ TESTFLAGS ?= -parallel 4
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo test test-race test-faults lint vet bench fuzz hwtest test-tools test-vm install uninstall verify clean help
+.PHONY: all build need demo shell test test-race test-faults lint vet bench fuzz hwtest test-tools test-vm install uninstall verify clean help
 
 all: build
 
 help:
 	@echo 'make build      all programs and the virtual driver, into bin/'
 	@echo 'make demo       the whole product on a virtual eight-GPU node, no GPU and no root needed'
+	@echo 'make shell      a shell on that node, to try things'
 	@echo 'make test       unit, node and bus tests: no root, no GPU'
 	@echo 'make test-faults every call of a change fails once, every one is killed in: minutes of processor'
 	@echo 'make lint       what must be clean before a commit'
@@ -41,6 +42,9 @@ build: need
 
 demo: build
 	@$(GO) run ./test/demo
+
+shell: build
+	@$(GO) run ./test/demo -shell
 
 test: build
 	CGO_CFLAGS='-O2 -Wno-deprecated-declarations' $(GO) test -race -timeout 20m $(TESTFLAGS) ./...

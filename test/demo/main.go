@@ -1,11 +1,13 @@
 // Command demo shows the whole product on a virtual DGX A100: the shipped daemon, command line and worker, with real
 // processes on virtual GPUs. It prints what a person would want to read, and exits non-zero when anything is not as it
-// says. It is a demonstration that checks itself, not a benchmark.
+// says. It is a demonstration that checks itself, not a benchmark. With -shell it plays nothing and gives a shell on that
+// node instead.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -22,24 +24,33 @@ import (
 const deadline = 90 * time.Second
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Stdout, os.Stderr))
-}
-
-func run(ctx context.Context, out, errs io.Writer) int {
-	ctx, cancel := context.WithTimeout(ctx, deadline)
-	defer cancel()
+	shell := flag.Bool("shell", false, "give a shell on the virtual node")
+	flag.Parse()
 	bin, err := filepath.Abs("bin")
 	if err != nil {
-		fmt.Fprintln(errs, err)
-		return 1
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	s := &show{
-		node: &harness.Node{Bin: bin, File: "testdata/nodes/dgx-a100.yaml"}, spec: "examples/dgx-a100.yaml", out: out,
+		node: &harness.Node{Bin: bin, File: "testdata/nodes/dgx-a100.yaml"}, spec: "examples/dgx-a100.yaml", out: os.Stdout,
 	}
+	if *shell {
+		if err := errors.Join(s.shell(context.Background()), s.close()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(s.run(ctx, os.Stdout, os.Stderr))
+}
+
+func (s *show) run(ctx context.Context, out, errs io.Writer) int {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
 	began := time.Now()
-	err = s.all(ctx)
+	err := s.all(ctx)
 	err = errors.Join(err, s.close())
 	if err != nil {
 		if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
