@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
@@ -78,6 +79,21 @@ func madeBy(steps []step.Step, id gpu.UUID) (touched, adopted map[gpu.Placement]
 		adopted[args.Placement] = adopted[args.Placement] || steps[i].Reason == adoptReason
 	}
 	return touched, adopted
+}
+
+// stepsUnderWay are those of the change under way.
+func stepsUnderWay(st *store.State) []step.Step {
+	var r engine.Record
+	if len(st.Change) == 0 || json.Unmarshal(st.Change, &r) != nil {
+		return nil
+	}
+	return r.Steps
+}
+
+// beingMade tells whether an instance is one that these steps make: it is ours, and recorded so when the change has ended.
+func beingMade(steps []step.Step, id gpu.UUID, at gpu.Placement) bool {
+	made, _ := madeBy(steps, id)
+	return made[at]
 }
 
 // wantedOf gives the placements of those instances that the layout has, whoever made them.

@@ -87,9 +87,11 @@ func (d *Daemon) picture() *picture {
 		host: d.host, adapter: d.adapterText(), now: d.now(), node: d.samples.over(d.observer.Last()), desired: want,
 		leases: d.table.List(), granted: d.table.Granted(), held: d.held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: d.conditions.list(), limits: map[string][]api.LimitStatus{},
-		command: procfs.Name, servesMPS: isServingMPS, foreign: func(id gpu.UUID, in *gpu.Instance) bool { return !d.ours(id, in) },
+		command: procfs.Name, servesMPS: isServingMPS,
 	}
 	st := d.store.State()
+	making := stepsUnderWay(st)
+	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool { return !d.ours(id, in) && !beingMade(making, id, in.Placement) }
 	p.times = st.Times
 	p.mark = func(id gpu.UUID, at gpu.Placement) *store.Mark {
 		a := st.Achieved[id]

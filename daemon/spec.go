@@ -228,12 +228,13 @@ func leading(steps []step.Step, kind string) int {
 	return n
 }
 
-// disturbs is whom steps disturb, each once.
+// disturbs is whom steps disturb, each once: a lease that is stopped is named with its user, and by itself where what it has
+// is taken away.
 func disturbs(steps []step.Step) []string {
 	var out []string
 	for i := range steps {
 		for _, who := range steps[i].Disturbs {
-			if !slices.Contains(out, who) {
+			if !slices.ContainsFunc(out, func(o string) bool { return o == who || strings.HasPrefix(o, who+" of ") }) {
 				out = append(out, who)
 			}
 		}

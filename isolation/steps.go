@@ -305,10 +305,16 @@ func hasRule(rules []cgroup.DeviceRule, r cgroup.DeviceRule) bool {
 	return slices.ContainsFunc(rules, func(o cgroup.DeviceRule) bool { o.Name = ""; return o == r })
 }
 
-// nodeName is the name of a rule's node, or its numbers when nobody named it.
+// nodeName is the name of a rule's node, or its numbers when nobody named it: the kernel keeps no names. Only the GPUs' own
+// number is the same on every host.
 func nodeName(r cgroup.DeviceRule) string {
-	if r.Name != "" {
+	switch {
+	case r.Name != "":
 		return r.Name
+	case r.Type == 'c' && r.Major == gpuMajor && r.Minor == controlMinor:
+		return "/dev/nvidiactl"
+	case r.Type == 'c' && r.Major == gpuMajor && r.Minor <= lastGPU:
+		return fmt.Sprintf("/dev/nvidia%d", r.Minor)
 	}
 	return fmt.Sprintf("%c %d:%d", r.Type, r.Major, r.Minor)
 }
