@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +13,6 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/isolation"
-	"github.com/gpushare/gpushare/mig"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -135,43 +132,6 @@ func TestMonitorsInAPlan(t *testing.T) {
 			}
 			if d := cmp.Diff(c.stops, stops); d != "" {
 				t.Errorf("stops (-want +got):\n%s", d)
-			}
-		})
-	}
-}
-
-// Before a reset is allowed, it is said what goes with it.
-func TestWhatGoesWithAReset(t *testing.T) {
-	reset := step.Step{Kind: mig.KindMode, GPU: string(one), Args: step.Must(mig.ModeArgs{On: true, Reset: true})}
-	plain := step.Step{Kind: mig.KindMode, GPU: string(one), Args: step.Must(mig.ModeArgs{On: true})}
-	node := &observe.Node{GPUs: []observe.GPU{device(false)}}
-	if got := tellResets([]step.Step{plain}, node, t.TempDir()); len(got) != 0 {
-		t.Errorf("without a reset it says %q", got)
-	}
-	for _, c := range []struct {
-		name  string
-		files []string
-		says  []string
-	}{
-		{"no switches", nil, []string{"GPU 1 (GPU-1) is reset, and no other", "no NVSwitches", "no fabric manager runs"}},
-		{"switches without a manager", []string{"proc/driver/nvidia-nvswitch/devices/0000:c4:00.0/information"}, []string{"1 NVSwitches", "does not run"}},
-		{"switches and a manager", []string{"proc/driver/nvidia-nvswitch/devices/0000:c4:00.0/information", "proc/815/comm"}, []string{"the fabric manager runs (pid 815)"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			root := t.TempDir()
-			for _, f := range c.files {
-				if err := os.MkdirAll(filepath.Join(root, filepath.Dir(f)), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(root, f), []byte("nv-fabricmanage\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got := strings.Join(tellResets([]step.Step{reset}, node, root), "\n")
-			for _, s := range c.says {
-				if !strings.Contains(got, s) {
-					t.Errorf("it says %q, not %q", got, s)
-				}
 			}
 		})
 	}

@@ -1,10 +1,17 @@
 package daemon
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -12,15 +19,29 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// fabric is how the GPUs of a host are linked, as far as the reset of one concerns the others.
+// fabric is how some GPUs of a host are linked with others, as far as the reset of one concerns those.
 type fabric struct {
 	switches int // NVSwitches: every GPU is linked with every other
 	manager  int // the fabric manager's pid; 0 when it does not run
+	links    map[gpu.UUID]links
 }
 
-// readFabric reads it below root.
-func readFabric(root string) fabric {
-	var f fabric
+// links is where the NVLinks of one GPU lead, or why that cannot be told.
+type links struct {
+	gpu.NVLinks
+	err error
+}
+
+// fabric reads it of some GPUs, for as long as a GPU may take to answer. What is not known by then is told as not known.
+func (d *Daemon) fabric(ctx context.Context, ids ...gpu.UUID) fabric {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(d.settings.Answers))
+	defer cancel()
+	return readFabric(ctx, d.settings.HostRoot, ids, d.driver.NVLinks)
+}
+
+// readFabric reads it below root, and of some GPUs.
+func readFabric(ctx context.Context, root string, ids []gpu.UUID, ask func(context.Context, gpu.UUID) (gpu.NVLinks, error)) fabric {
+	f := fabric{links: map[gpu.UUID]links{}}
 	// A folder for each switch, by its PCI address; no such folder where the switches' driver found none.
 	if entries, err := os.ReadDir(filepath.Join(root, "proc/driver/nvidia-nvswitch/devices")); err == nil {
 		f.switches = len(entries)
@@ -28,41 +49,174 @@ func readFabric(root string) fabric {
 	var o others
 	o.processes(root)
 	f.manager = o.fabricManager
+
+	var wg sync.WaitGroup
+	var mu sync.Mutex // guards f.links among the goroutines
+	for _, id := range ids {
+		wg.Go(func() {
+			l, err := ask(ctx, id)
+			mu.Lock()
+			defer mu.Unlock()
+			f.links[id] = links{l, err}
+		})
+	}
+	wg.Wait()
 	return f
 }
 
-// String says it for somebody who is about to have a GPU reset.
-func (f fabric) String() string {
-	peers := "this host has no NVSwitches; whether a bridge links it with another GPU, 'nvidia-smi nvlink --status' tells: those must be idle too"
-	if f.switches > 0 {
-		peers = fmt.Sprintf("%d NVSwitches link it with every other GPU of this host, and some boards are only reset together", f.switches)
+// goesWith says of a GPU, for somebody who is about to have it reset, what goes with that. Which GPUs are reset along is said
+// of those that NVLink joins it with.
+func (f *fabric) goesWith(id gpu.UUID, node *observe.Node, along []gpu.UUID) string {
+	l := f.links[id]
+	says := joins(l.Peers, node, along)
+	const together = "join it with every other GPU there, and some boards are only reset together"
+	switch {
+	case f.switches > 0:
+		says = append(says, fmt.Sprintf("%d NVSwitches of this host %s", f.switches, together))
+	case l.Switches > 0:
+		says = append(says, fmt.Sprintf("%d of its NVLinks lead to NVSwitches, which %s", l.Switches, together))
+	}
+	switch {
+	case l.err != nil:
+		says = append(says, fmt.Sprintf("which GPUs a bridge joins it with is not known (%v): 'nvidia-smi nvlink --status' may tell, and those must be idle too", l.err))
+	case l.Unknown > 0:
+		says = append(says, fmt.Sprintf("%d of its NVLinks lead to what the driver does not name", l.Unknown))
+	case len(says) == 0 && l.Down > 0:
+		says = append(says, fmt.Sprintf("NVLink joins it with no other GPU: its %d links are down", l.Down))
+	case len(says) == 0:
+		says = append(says, "NVLink joins it with no other GPU")
 	}
 	switch {
 	case f.manager != 0:
-		return fmt.Sprintf("%s; the fabric manager runs (pid %d)", peers, f.manager)
+		says = append(says, fmt.Sprintf("the fabric manager runs (pid %d)", f.manager))
 	case f.switches > 0:
-		return peers + "; the fabric manager does not run: no GPU can be used after a reset before it does"
+		says = append(says, "the fabric manager does not run: no GPU can be used after a reset before it does")
+	default:
+		says = append(says, "no fabric manager runs")
 	}
-	return peers + "; no fabric manager runs"
+	return strings.Join(says, "; ")
 }
 
-// tellResets says of each GPU that some steps reset what goes with it.
-func tellResets(steps []step.Step, node *observe.Node, root string) []string {
+// joins names the GPUs that bridges join with one, those apart that are reset along with it.
+func joins(peers []string, node *observe.Node, along []gpu.UUID) []string {
+	var idle, too []string
+	for _, pci := range peers {
+		switch g := atAddress(node, pci); {
+		case g == nil:
+			idle = append(idle, "a GPU at "+pci+" that is not seen here")
+		case slices.Contains(along, g.Identity.UUID):
+			too = append(too, gpuName(g))
+		default:
+			idle = append(idle, gpuName(g))
+		}
+	}
 	var out []string
-	var f *fabric
+	if len(idle) > 0 {
+		out = append(out, "NVLink joins it with "+and(idle)+", which must be idle too")
+	}
+	if len(too) > 0 {
+		out = append(out, "NVLink joins it with "+and(too)+", to be reset too")
+	}
+	return out
+}
+
+// busy says which GPUs must be idle for the resets and are in use: none of those that are reset themselves, whose users the
+// plan is about.
+func (f *fabric) busy(node *observe.Node, along []gpu.UUID, use usage) []string {
+	joined := map[gpu.UUID][]string{} // peer → those that are reset
+	for _, id := range along {
+		for _, pci := range f.links[id].Peers {
+			if g := atAddress(node, pci); g != nil && !slices.Contains(along, g.Identity.UUID) {
+				joined[g.Identity.UUID] = append(joined[g.Identity.UUID], shortName(node, id))
+			}
+		}
+	}
+	var out []string
+	for _, id := range slices.Sorted(maps.Keys(joined)) {
+		g, _ := node.GPU(id)
+		peer := *g
+		peer.MIG.Resetless = nil // Whoever merely has it open is in the way too.
+		if who, _ := holders(&peer, nil, use); len(who) > 0 {
+			out = append(out, fmt.Sprintf("%s is in use by %s, and must be idle for the reset of %s: the driver may refuse that, or harm them",
+				gpuName(g), strings.Join(who, ", "), and(joined[id])))
+		}
+	}
+	return out
+}
+
+// atAddress finds a GPU by its PCI address; nil when the node has none there.
+func atAddress(node *observe.Node, pci string) *observe.GPU {
+	i := slices.IndexFunc(node.GPUs, func(g observe.GPU) bool { return g.Identity.PCI == pci })
+	if i < 0 {
+		return nil
+	}
+	return &node.GPUs[i]
+}
+
+func gpuName(g *observe.GPU) string {
+	return fmt.Sprintf("GPU %d (%s)", g.Identity.Index, g.Identity.UUID)
+}
+
+// shortName names a GPU that is named in full nearby.
+func shortName(node *observe.Node, id gpu.UUID) string {
+	if g, ok := node.GPU(id); ok {
+		return fmt.Sprintf("GPU %d", g.Identity.Index)
+	}
+	return string(id)
+}
+
+// and joins words as a sentence does.
+func and(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
+
+// resetsOf gives the GPUs that some steps reset, in their order.
+func resetsOf(steps []step.Step) []gpu.UUID {
+	var out []gpu.UUID
 	for i := range steps {
 		var args mig.ModeArgs
 		if steps[i].Kind != mig.KindMode || json.Unmarshal(steps[i].Args, &args) != nil || !args.Reset {
 			continue
 		}
-		if f == nil {
-			f = new(readFabric(root))
-		}
-		name := steps[i].GPU
-		if g, ok := node.GPU(gpu.UUID(name)); ok {
-			name = fmt.Sprintf("GPU %d (%s)", g.Identity.Index, name)
-		}
-		out = append(out, name+" is reset, and no other: "+f.String())
+		out = append(out, gpu.UUID(steps[i].GPU))
 	}
 	return out
+}
+
+// tellResets says of each GPU that some steps reset what goes with it, and who is in the way on others. Nothing is asked of
+// any GPU when none is reset.
+func (d *Daemon) tellResets(ctx context.Context, steps []step.Step, node *observe.Node, use usage) []string {
+	along := resetsOf(steps)
+	if len(along) == 0 {
+		return nil
+	}
+	f := d.fabric(ctx, along...)
+	return f.tell(along, node, use)
+}
+
+// resetRefused is what goes with the first reset that nobody allowed; empty when no GPU is without its mode for that.
+func (d *Daemon) resetRefused(ctx context.Context, problems map[gpu.UUID]error, node *observe.Node) string {
+	for _, id := range slices.Sorted(maps.Keys(problems)) {
+		if errors.Is(problems[id], gpu.ErrResetRequired) {
+			f := d.fabric(ctx, id)
+			return "what goes with a reset of " + shortName(node, id) + ": " + f.goesWith(id, node, nil)
+		}
+	}
+	return ""
+}
+
+// tell is what a plan says of its resets.
+func (f *fabric) tell(along []gpu.UUID, node *observe.Node, use usage) []string {
+	out := make([]string, 0, len(along))
+	for _, id := range along {
+		name := string(id)
+		if g, ok := node.GPU(id); ok {
+			name = gpuName(g)
+		}
+		out = append(out, name+" is reset, and no GPU outside of this plan: "+f.goesWith(id, node, along))
+	}
+	return append(out, f.busy(node, along, use)...)
 }

@@ -178,8 +178,8 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	maps.DeleteFunc(hardware.problems, func(id gpu.UUID, _ error) bool { return !p.about(id) })
 	hardware.steps = slices.DeleteFunc(hardware.steps, func(s step.Step) bool { return !p.about(gpu.UUID(s.GPU)) })
 	if err := problemError(hardware.problems); err != nil {
-		if anyResets(hardware.problems) {
-			err.Hint += "; " + readFabric(d.settings.HostRoot).String()
+		if what := d.resetRefused(ctx, hardware.problems, p.node); what != "" {
+			err.Hint += "; " + what
 		}
 		return err
 	}
@@ -210,7 +210,7 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	for _, w := range found {
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
-	p.plan.Warnings = slices.Concat(p.plan.Warnings, tellResets(p.steps, p.node, d.settings.HostRoot), quiet.warnings, unheeded(p.want.spec))
+	p.plan.Warnings = slices.Concat(p.plan.Warnings, d.tellResets(ctx, p.steps, p.node, use), quiet.warnings, unheeded(p.want.spec))
 	unknown := rosterOf(0, p.want.spec, d.rosters.names).unknown
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].text())
@@ -278,16 +278,6 @@ func problemError(problems map[gpu.UUID]error) *api.Error {
 		e.Message += fmt.Sprintf(" (and %d more GPUs)", len(ids)-1)
 	}
 	return e
-}
-
-// anyResets tells whether a GPU would have to be reset, which nobody allowed.
-func anyResets(problems map[gpu.UUID]error) bool {
-	for _, err := range problems {
-		if errors.Is(err, gpu.ErrResetRequired) {
-			return true
-		}
-	}
-	return false
 }
 
 func isAny(err error, targets ...error) bool {

@@ -54,14 +54,14 @@ type virtual struct {
 	lives   int
 }
 
-// newVirtual makes the node, on memory where the host has that, because every run writes the state many times.
+// newVirtual makes a node of some boards, which nothing links with each other.
 func newVirtual(t *testing.T, latency map[string]time.Duration, boards ...scenarios.Board) *virtual {
 	t.Helper()
-	base, err := os.MkdirTemp("/dev/shm", "gpushare-test-")
-	if err != nil {
-		base = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(base) })
+	return newVirtualOf(t, virtualConfig(t, latency, boards...))
+}
+
+func virtualConfig(t *testing.T, latency map[string]time.Duration, boards ...scenarios.Board) gpusim.Config {
+	t.Helper()
 	cfg := gpusim.Config{
 		DriverVersion: "580.95.05", CUDAVersion: 13000, Seed: "faults", ContextMemory: 300 << 20, ProfilesWithoutMIG: true, Latency: latency,
 	}
@@ -72,6 +72,17 @@ func newVirtual(t *testing.T, latency map[string]time.Duration, boards ...scenar
 		}
 		cfg.GPUs = append(cfg.GPUs, gpusim.GPUConfig{Model: m, MIG: b.MIG, PCI: fmt.Sprintf("0000:%02x:00.0", 7+i)})
 	}
+	return cfg
+}
+
+// newVirtualOf makes a node, on memory where the host has that, because every run writes the state many times.
+func newVirtualOf(t *testing.T, cfg gpusim.Config) *virtual {
+	t.Helper()
+	base, err := os.MkdirTemp("/dev/shm", "gpushare-test-")
+	if err != nil {
+		base = t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(base) })
 	w := &virtual{T: t, root: filepath.Join(base, "host"), dir: filepath.Join(base, "life-0"), log: &bytes.Buffer{}}
 	if w.node, err = gpusim.New(cfg, engine.SystemClock{}); err != nil {
 		t.Fatal(err)

@@ -143,3 +143,66 @@ func TestResetThatCannotBeDone(t *testing.T) {
 		t.Errorf("its MIG mode is %+v", m)
 	}
 }
+
+// Before a reset it is said which GPUs a bridge joins with that one, and who uses them now; and only that one is reset.
+func TestWhatABridgeJoins(t *testing.T) {
+	t.Parallel()
+	n := patient(t, strings.Replace(quick, "gpus:", "nvlink: {bridges: [[0, 1], [2, 3]]}\ngpus:", 1))
+	const before = "version: v1\nnode: {enforce: on}\ntenants: [{name: red, gpu: [{name: whole, exclusive: 1}]}]\ngpus:\n  - {select: {index: 3}, mode: exclusive}\n"
+	const after = before + "  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
+	links := func() (calls uint64) {
+		var s struct {
+			Counters struct {
+				Calls map[string]uint64 `json:"calls"`
+			} `json:"counters"`
+		}
+		if err := n.Ctl(soon(t), &s, "status"); err != nil {
+			t.Fatal(err)
+		}
+		for name, k := range s.Counters.Calls {
+			if strings.Contains(name, "NvLink") {
+				calls += k
+			}
+		}
+		return calls
+	}
+	apply(t, n, before)
+	_, id := begin(t, n, "red", "whole", n.Burn("--memory", "1GiB", "--hold")...)
+	settled(t, n)
+	if calls := links(); calls != 0 {
+		t.Errorf("links were asked for %d times, and nothing was to be reset", calls)
+	}
+	gpus := gpusOf(t, n)
+	joined := "NVLink joins it with GPU 3 (" + string(gpus[3].Identity.UUID) + "), which must be idle too; no fabric manager runs"
+	r := n.CLIIn(soon(t), after, "apply", "-f", "-")
+	if r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "--allow-reset") || !strings.Contains(r.Err, "a reset of GPU 2: "+joined) {
+		t.Errorf("without --allow-reset apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	for _, args := range [][]string{{"--allow-reset", "--check"}, {"--allow-reset"}} {
+		r := n.CLIIn(soon(t), after, append([]string{"apply", "-f", "-"}, args...)...)
+		if r.Code != 0 || !strings.Contains(r.Out+r.Err, joined) || !strings.Contains(r.Out+r.Err, ") is in use by "+id) || !strings.Contains(r.Out+r.Err, "must be idle for the reset of GPU 2") {
+			t.Errorf("apply %v exits with %d: %s%s", args, r.Code, r.Out, r.Err)
+		}
+	}
+	for i, g := range gpusOf(t, n) {
+		if reset := g.Resets != gpus[i].Resets; reset != (i == 2) {
+			t.Errorf("GPU %d was reset: %v", i, reset)
+		}
+	}
+	s := settled(t, n)
+	if leaseByID(s, id) == nil {
+		t.Errorf("the lease on the other end of the bridge is gone\n%s", daemonLog(n))
+	}
+	explained(t, s, "after the reset of a GPU on a bridge")
+}
+
+// Where NVSwitches join all GPUs, that is said, and what is missing for them to work again.
+func TestWhatSwitchesJoin(t *testing.T) {
+	t.Parallel()
+	n := patient(t, strings.Replace(quick, "gpus:", "nvlink: {switches: 6}\ngpus:", 1))
+	const spec = "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
+	r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset", "--check")
+	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "6 NVSwitches of this host join it with every other GPU") || !strings.Contains(r.Out+r.Err, "the fabric manager does not run") {
+		t.Errorf("apply --check exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+}
