@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/step"
@@ -104,7 +105,7 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	if snap.MIG.Current == a.On && snap.MIG.Pending == a.On {
 		return nil
 	}
-	change, err := h.Driver.SetMIGMode(ctx, id, a.On)
+	change, err := h.askMode(ctx, id, a.On, snap)
 	if err != nil {
 		return h.refused(ctx, err, op, id, snap, nil)
 	}
@@ -135,6 +136,32 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: it is still %s after a reset", gpu.ErrUnknown, onOff(snap.MIG.Current))}
 	}
 	return nil
+}
+
+// passing is how long a GPU may be in use by somebody whom nobody can name, and how often it is asked again meanwhile: who
+// only looks (nvidia-smi, an exporter, a worker of ours that is about to end) has it open for a moment.
+const (
+	passing    = 3 * time.Second
+	askedAgain = 250 * time.Millisecond
+)
+
+// askMode asks for the mode until it is active, or somebody is in its way who will not go by himself.
+func (h *Handler) askMode(ctx context.Context, id gpu.UUID, on bool, snap gpu.Snapshot) (gpu.ModeChange, error) {
+	patience, cancel := context.WithTimeout(ctx, passing)
+	defer cancel()
+	for {
+		change, err := h.Driver.SetMIGMode(ctx, id, on)
+		if err != nil || change.Current == on || !errors.Is(change.Activation, gpu.ErrInUse) || h.by(ctx, snap, nil) != "" {
+			return change, err
+		}
+		again := time.NewTimer(askedAgain)
+		select {
+		case <-again.C:
+		case <-patience.Done():
+			again.Stop()
+			return change, nil
+		}
+	}
 }
 
 func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) error {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -26,6 +28,7 @@ type fake struct {
 	writes    int
 	dieAt     int  // 0: never
 	half      bool // die after the GPU instance, before its compute instances
+	looks     int  // how many more times somebody looks at the GPU when its mode is set
 }
 
 var errDied = errors.New("died")
@@ -58,6 +61,9 @@ func (f *fake) SetMIGMode(_ context.Context, _ gpu.UUID, on bool) (gpu.ModeChang
 	switch {
 	case f.mig.Current == on:
 	case len(f.processes) != 0:
+		c.Activation = gpu.ErrInUse
+	case f.looks > 0:
+		f.looks--
 		c.Activation = gpu.ErrInUse
 	case *f.mig.Resetless:
 		f.mig.Current = on
@@ -370,7 +376,27 @@ func TestModeStep(t *testing.T) {
 		if want := "cannot turn on MIG mode on GPU-1: in use by pid 12; the change is pending"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
+		if f.writes != 1 {
+			t.Errorf("it was asked %d times, while somebody who was named had it", f.writes)
+		}
 	})
+	// Somebody whom nobody can name has it open for a moment: a monitor, a worker that ends.
+	for looks, active := range map[int]bool{2: true, 1000: false} {
+		t.Run(fmt.Sprintf("%d looks at it", looks), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := off()
+				f.mig.Resetless, f.looks = new(true), looks
+				began := time.Now()
+				err := carry(t, &Handler{Driver: f}, steps)
+				if active != (err == nil) || active != f.mig.Current || !active && !errors.Is(err, gpu.ErrInUse) {
+					t.Errorf("mode %+v, %v", f.mig, err)
+				}
+				if took := time.Since(began); took > passing {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
 }
 
 func TestStepsInOrder(t *testing.T) {
