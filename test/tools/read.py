@@ -180,6 +180,22 @@ def mig_devices(gpu):
     return {"room": room, "devices": out, "refused": sorted(refused)}
 
 
+def links(gpu):
+    """Where the links lead that are up, by address and kind of what is there, and how many are down, or are not there."""
+    to, down, refused = {}, 0, {}
+    for link in range(20):
+        state = ask(nvml.nvmlDeviceGetNvLinkState, gpu, link)
+        if "error" in state:
+            refused[state["error"]] = refused.get(state["error"], 0) + 1
+        elif not state["value"]:
+            down += 1
+        else:
+            end = nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link)
+            name = f"{end.busId} {end.bus:02x} {nvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu, link)}"
+            to[name] = to.get(name, 0) + 1
+    return {"to": to, "down": down, "refused": refused}
+
+
 def gpu(index):
     g = nvml.nvmlDeviceGetHandleByIndex(index)
     pci = nvml.nvmlDeviceGetPciInfo(g)
@@ -215,6 +231,7 @@ def gpu(index):
         "instances": instances(g, mig[0]),
         "mig_devices": mig_devices(g),
         "processes": processes(g),
+        "links": links(g),
         "utilization": ask(lambda: nvml.nvmlDeviceGetUtilizationRates(g).gpu),
         "process_utilization": ask(
             lambda: [{"pid": s.pid, "sm": s.smUtil} for s in nvml.nvmlDeviceGetProcessUtilization(g, ago)]

@@ -38,6 +38,7 @@ type gpuReading struct {
 	Instances   []instanceReading `json:"instances"`
 	MIGDevices  devicesReading    `json:"mig_devices"`
 	Processes   processesReading  `json:"processes"`
+	Links       linksReading      `json:"links"`
 
 	Utilization        answer[int]                  `json:"utilization"`
 	ProcessUtilization answer[[]utilizationReading] `json:"process_utilization"`
@@ -68,6 +69,13 @@ type memoryReading struct {
 type modeReading struct {
 	Current int `json:"current"`
 	Pending int `json:"pending"`
+}
+
+// linksReading counts links: by address, bus and kind of what is at their other end, and by the error that says there is none.
+type linksReading struct {
+	To      map[string]int `json:"to"`
+	Down    int            `json:"down"`
+	Refused map[string]int `json:"refused"`
 }
 
 type resetlessReading struct {

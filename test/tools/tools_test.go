@@ -45,6 +45,7 @@ const (
 
 // nodeFile gives no two numbers of a GPU the same value.
 const nodeFile = `driver: %q
+nvlink: {bridges: %[3]s, switches: 2}
 gpus:
   - {model: %[2]s, mig: true}
   - {model: %[2]s, pci: "0000:c1:00.0", minor: 6}
@@ -92,7 +93,11 @@ func start(t *testing.T, b *board.Board, driver string) *lab {
 		truth:   truth{board: b, driver: driver},
 		clients: c,
 	}
-	if err := os.WriteFile(l.File, fmt.Appendf(nil, nodeFile, driver, b.File), 0o644); err != nil {
+	bridges := "[]"
+	if b.NVLinks > 0 {
+		bridges = fmt.Sprintf("[[%d, %d]]", whole, changing)
+	}
+	if err := os.WriteFile(l.File, fmt.Appendf(nil, nodeFile, driver, b.File, bridges), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

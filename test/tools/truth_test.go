@@ -54,7 +54,7 @@ func (w truth) gpu(g gpu.Snapshot) gpuReading {
 		ComputeMode: map[gpu.ComputeMode]int{gpu.ComputeDefault: 0, gpu.ComputeExclusiveProcess: 3, gpu.ComputeProhibited: 2}[g.ComputeMode],
 		MIG:         modeReading{one(g.MIG.Current), one(g.MIG.Pending)},
 		Resetless:   resetlessReading{0, uint64(one(w.board.Resetless))},
-		Profiles:    w.profiles(g), Instances: []instanceReading{}, Processes: w.processes(g, nil),
+		Profiles:    w.profiles(g), Instances: []instanceReading{}, Processes: w.processes(g, nil), Links: w.links(id.Index),
 		// The same on every virtual board.
 		Temperature: answer[int]{Value: 34}, Power: answer[int]{Value: 62_000}, PowerLimit: answer[int]{Value: 400_000},
 		Clock: answer[int]{Value: 1410}, Fan: answer[int]{Error: "NotSupported"}, Energy: answer[uint64]{Error: "NotSupported"},
@@ -88,6 +88,25 @@ func (w truth) pci(address string) pciReading {
 	out.ID = "0000" + out.Legacy
 	var function uint32
 	_, _ = fmt.Sscanf(address, "%x:%x:%x.%x", &out.Domain, &out.Bus, &out.Device, &function)
+	return out
+}
+
+// links are as the node's file has them: a bridge joins two GPUs, and two switches all others.
+func (w truth) links(index int) linksReading {
+	out := linksReading{To: map[string]int{}, Refused: map[string]int{"InvalidArgument": 2}}
+	if n := 18 - w.board.NVLinks; n > 0 {
+		out.Refused["NotSupported"] = n
+	}
+	switch {
+	case w.board.NVLinks == 0:
+	case index == whole:
+		out.To["00000001:02:03.0 02 0"] = w.board.NVLinks
+	case index == changing:
+		out.To["00000000:C1:00.0 c1 0"] = w.board.NVLinks
+	default:
+		out.To["00000000:C4:00.0 c4 2"] = w.board.NVLinks / 2
+		out.To["00000000:C5:00.0 c5 2"] = w.board.NVLinks / 2
+	}
 	return out
 }
 
