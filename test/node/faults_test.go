@@ -268,6 +268,7 @@ func (p *play) mended() {
 			p.Errorf("gpu retry of GPU %d, which is %s (%s), exits with %d: %s", i, g.State, g.Reason, r.Code, r.Err)
 		}
 	}
+	p.calm() // After a boot the layouts of other GPUs may still be on their way back.
 	args := []string{"apply", "-f", "-"}
 	if p.AllowReset {
 		args = append(args, "--allow-reset")
