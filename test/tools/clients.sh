@@ -31,9 +31,11 @@ mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/sources" "$
 # The first mirror of the host's apt that carries Debian.
 mirror=$(apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)' 2>/dev/null |
 	sed -n 's/^Debian|//p' | grep -v security | sort -u | head -n 1 || true)
+[ -n "$mirror" ] || { have python3-pynvml && have nvtop; } ||
+	die "the host's apt lists no mirror of Debian (apt-get update): install nvtop, and nvidia-ml-py for $python"
 cat >"$work/sources/contrib.sources" <<SOURCES
 Types: deb
-URIs: ${mirror:-http://deb.debian.org/debian/}
+URIs: $mirror
 Suites: $suite
 Components: contrib
 SOURCES
@@ -55,7 +57,7 @@ fetch() {
 		cd "$work/debs"
 		contrib download "$1" 2>"$work/contrib.err" ||
 			apt-get -qq download "$1" -o APT::Sandbox::User=root 2>"$work/main.err"
-	) || die "no package $1 in contrib of $suite at ${mirror:-deb.debian.org} nor in what the host's apt lists (apt-get update): $(cat "$work/contrib.err" "$work/main.err")"
+	) || die "no package $1 in contrib of $suite at $mirror nor in what the host's apt lists (apt-get update): $(cat "$work/contrib.err" "$work/main.err")"
 	dpkg-deb -x "$work/debs/$1"_*.deb "$work/root"
 	echo "$1 $(dpkg-deb -f "$work/debs/$1"_*.deb Version)" >>"$work/root/versions"
 }
@@ -74,7 +76,7 @@ if [ -n "$wanted" ]; then
 		command -v "$tool" >/dev/null || die "$tool is missing, so this is no Debian: install nvtop, and nvidia-ml-py for $python"
 	done
 	contrib update -o APT::Update::Error-Mode=any ||
-		die "contrib of $suite cannot be read from ${mirror:-deb.debian.org}: is there a network? Without one, install$wanted"
+		die "contrib of $suite cannot be read from $mirror: is there a network? Without one, install$wanted"
 fi
 for package in $wanted; do
 	fetch "$package"
