@@ -9,8 +9,8 @@
 // # How a phase is added
 //
 // A phase is one file, guest/phases/NAME.sh, and a word in story (vm_test.go), at its place in a boot: the phases of a
-// boot run one after the other in one guest, and the disk goes on into the next boot. What is expensive is the boot (more
-// than a minute), so a phase joins one. Its first lines say what it is and list its checks in order; each check NAME is a
+// boot run one after the other in one guest, and the disk goes on into the next boot. What is expensive is the boot (half
+// a minute), so a phase joins one. Its first lines say what it is and list its checks in order; each check NAME is a
 // function check_NAME, which fails by failing (set -e, with the line in the report) or by saying why:
 //
 //	# What a tenant cannot do to another.
@@ -50,4 +50,11 @@
 //	VM_PHASES='install detach' go test -tags vm -count=1 -v -run TestDebian13 ./test/vm
 //
 // Consoles and journals stay in build/vm/logs.
+//
+// # Where the time goes
+//
+// An emulated processor starts a program in some 16 ms and does everything thirty times slower, so what a check costs is the
+// programs that it starts: fields are read by one gojq and not by three, and a wait polls without a process (nap). After each
+// phase the report says what the processor was used for since the boot, and which programs that ended in that phase cost most
+// (guest/spent.pl).
 package vm
