@@ -91,7 +91,9 @@ func (d *Daemon) picture() *picture {
 	}
 	st := d.store.State()
 	making := stepsUnderWay(st)
-	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool { return !d.ours(id, in) && !beingMade(making, id, in.Placement) }
+	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool {
+		return !d.ours(id, in) && !beingMade(making, id, in.Placement)
+	}
 	p.times = st.Times
 	p.mark = func(id gpu.UUID, at gpu.Placement) *store.Mark {
 		a := st.Achieved[id]
