@@ -105,8 +105,8 @@ func (x *unattributed) look(d *Daemon, want *desired, strays []stray) (victim st
 }
 
 // processes are those on a GPU by what was read of it last. Where nobody samples it this does, and seldom: between two
-// observations half a minute may go by.
-func (x *unattributed) processes(ctx context.Context, d *Daemon, want *desired, g *observe.GPU) []gpu.Process {
+// observations half a minute may go by. seen is when the node was observed last.
+func (x *unattributed) processes(ctx context.Context, d *Daemon, want *desired, g *observe.GPU, seen time.Time) []gpu.Process {
 	id := g.Identity.UUID
 	if d.samples.has(id) || !want.enforcing() {
 		delete(x.listed, id)
@@ -114,6 +114,10 @@ func (x *unattributed) processes(ctx context.Context, d *Daemon, want *desired, 
 	}
 	now := d.now()
 	l, known := x.listed[id]
+	if now.Sub(seen) < idleLook && (!known || l.at.Before(seen)) { // The node was looked at for another reason.
+		l, known = listing{at: seen, looked: seen, used: g.Memory.Used, processes: g.Processes}, true
+		x.listed[id] = l
+	}
 	if known && now.Sub(l.looked) < idleLook {
 		return l.processes
 	}
@@ -143,7 +147,7 @@ func (x *unattributed) strays(ctx context.Context, d *Daemon, want *desired) []s
 		if g.Err != nil || !want.manages(g.Identity.UUID) {
 			continue
 		}
-		for _, p := range x.processes(ctx, d, want, g) {
+		for _, p := range x.processes(ctx, d, want, g, node.At) {
 			if _, held := d.ownerOf(p.PID); held || slices.ContainsFunc(out, func(s stray) bool { return s.process.PID == p.PID }) {
 				continue
 			}
