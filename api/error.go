@@ -76,12 +76,27 @@ type Error struct {
 	Message string       `json:"message"`
 	Hint    string       `json:"hint,omitempty"`
 	Fields  []FieldError `json:"fields,omitempty"` // with invalid: every place that is wrong
+	// Holders are, with in-use, those on GPUs whose change was refused.
+	Holders []Holder `json:"holders,omitempty"`
 	// Operation is, with conflict, the one to wait for.
 	Operation string `json:"operation,omitempty"`
 }
 
 // Error gives the message; the hint is shown beside it, not in it.
 func (e *Error) Error() string { return e.Message }
+
+// Holder is who keeps a GPU, or an instance of it, in use.
+type Holder struct {
+	GPU      string  `json:"gpu"`
+	Instance string  `json:"instance,omitempty"` // as in "1g.5gb at 6"; empty: the GPU as a whole
+	PID      int     `json:"pid,omitempty"`      // 0: a lease of which no process is on the GPU yet
+	Command  string  `json:"command,omitempty"`  // its short name
+	Unit     string  `json:"unit,omitempty"`     // of the service manager's
+	Tenant   string  `json:"tenant,omitempty"`
+	Lease    string  `json:"lease,omitempty"`
+	Seconds  float64 `json:"seconds,omitempty"` // since the process started
+	Stays    bool    `json:"stays,omitempty"`   // --force leaves it alone
+}
 
 // FieldError is one wrong place in a document.
 type FieldError struct {

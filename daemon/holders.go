@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -167,6 +168,36 @@ func holders(g *observe.GPU, in *gpu.Instance, use usage) (names []string, stays
 		}
 	}
 	return names, stays
+}
+
+// holdersOn lists who uses the instances of a GPU, or the GPU when it has none, for tools: those that a refusal names.
+func holdersOn(g *observe.GPU, use usage) []api.Holder {
+	var out []api.Holder
+	add := func(in *gpu.Instance, name string, leases []string) {
+		id, named := string(g.Identity.UUID), map[string]bool{}
+		for _, h := range inTheWay(g, in, use) {
+			if h.fate == quiesced {
+				continue
+			}
+			named[h.lease] = true
+			out = append(out, api.Holder{
+				GPU: id, Instance: name, PID: h.pid, Command: h.name, Unit: h.unit, Tenant: h.tenant, Lease: h.lease, Seconds: h.age.Seconds(), Stays: h.fate == spared,
+			})
+		}
+		for _, l := range leases {
+			if !named[l] {
+				out = append(out, api.Holder{GPU: id, Instance: name, Lease: l})
+			}
+		}
+	}
+	for i := range g.Instances {
+		in := &g.Instances[i]
+		add(in, fmt.Sprintf("%s at %d", profileName(g.Profiles, in.ProfileID), in.Placement.Start), use.instance(g.Identity.UUID, in.Placement))
+	}
+	if len(g.Instances) == 0 {
+		add(nil, "", use.gpu(g.Identity.UUID))
+	}
+	return out
 }
 
 // whoUses names who is in the way now, for a driver that refused because of somebody.

@@ -118,6 +118,10 @@ func TestMonitorsInAPlan(t *testing.T) {
 				if err == nil || err.Kind != c.kind || !strings.Contains(err.Message, c.says) {
 					t.Errorf("it is refused with %+v, want %s with %q", err, c.kind, c.says)
 				}
+				told := holdersOf(p.problems, node, use)
+				if c.kind == api.KindInUse && (len(told) != 1 || told[0].PID != 42 || told[0].Command != "nvtop" || told[0].GPU != string(one) || told[0].Stays) {
+					t.Errorf("for tools its holders are %+v", told)
+				}
 				return
 			}
 			if len(p.steps) == 0 {

@@ -181,6 +181,7 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 		if what := d.resetRefused(ctx, hardware.problems, p.node); what != "" {
 			err.Hint += "; " + what
 		}
+		err.Holders = holdersOf(hardware.problems, p.node, use)
 		return err
 	}
 	soft, err := d.planNode(p.want, p.node, hardware.steps)
@@ -278,6 +279,17 @@ func problemError(problems map[gpu.UUID]error) *api.Error {
 		e.Message += fmt.Sprintf(" (and %d more GPUs)", len(ids)-1)
 	}
 	return e
+}
+
+// holdersOf lists who uses the GPUs that cannot become as wanted because they are in use.
+func holdersOf(problems map[gpu.UUID]error, node *observe.Node, use usage) []api.Holder {
+	var out []api.Holder
+	for _, id := range slices.Sorted(maps.Keys(problems)) {
+		if g, ok := node.GPU(id); ok && errors.Is(problems[id], gpu.ErrInUse) {
+			out = append(out, holdersOn(g, use)...)
+		}
+	}
+	return out
 }
 
 func isAny(err error, targets ...error) bool {

@@ -155,7 +155,7 @@ func TestOutermostSentinelCrosses(t *testing.T) {
 // TestOpsAreComplete checks that every method of the port is an operation, Close left out.
 func TestOpsAreComplete(t *testing.T) {
 	ops := []Op{
-		OpNode, OpSnapshot, OpProfiles, OpMemory, OpProcesses, OpUtilization, OpSetMIGMode, OpCreateInstance,
+		OpNode, OpSnapshot, OpProfiles, OpMemory, OpProcesses, OpUtilization, OpNVLinks, OpSetMIGMode, OpCreateInstance,
 		OpCompleteInstance, OpDestroyInstance, OpSetComputeMode, OpEvents,
 	}
 	d := Deadlines{}.withDefaults()

@@ -77,7 +77,7 @@ func TestReadmeCommandsWork(t *testing.T) {
 	}
 	t.Chdir(root) // The README speaks from there.
 	// Whether a GPU hangs is no matter of the README's, and everything else is tested beside this.
-	n := &harness.Node{Bin: bin, File: "testdata/nodes/dgx-a100.yaml", Settings: map[string]string{"driver_answers_within": "20s"}}
+	n := &harness.Node{Bin: bin, File: "testdata/nodes/dgx-a100.yaml"}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	t.Cleanup(func() {

@@ -31,7 +31,6 @@ tenants:
 func unhurried(t *testing.T, file string) *harness.Node {
 	t.Helper()
 	n := newNode(t, file)
-	n.Settings = map[string]string{"driver_answers_within": "30s"}
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +213,6 @@ func TestKilledWhileMaking(t *testing.T) {
 	t.Parallel()
 	binaries := buildWithFaults(t)
 	n := newNode(t, quick)
-	n.Settings = map[string]string{"driver_answers_within": "30s"}
 	n.Bin = binaries
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)

@@ -137,9 +137,8 @@ func stage(t *testing.T, c *chosen) *play {
 		file.WriteString("}\n")
 	}
 	p.Node = newNode(t, file.String())
-	p.Settings = map[string]string{"driver_answers_within": "20s"} // Nothing but the fault makes a GPU sick.
 	if c.do.Do == gpusim.FaultHang {
-		p.Settings["driver_changes_within"] = "5s"
+		p.Settings = map[string]string{"driver_changes_within": "5s"}
 	}
 	if err := p.Start(soon(t)); err != nil {
 		t.Fatal(err)

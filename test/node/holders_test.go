@@ -71,7 +71,6 @@ func (m *monitor) alive() bool {
 func patient(t *testing.T, file string) *harness.Node {
 	t.Helper()
 	n := newNode(t, file)
-	n.Settings = map[string]string{"driver_answers_within": "20s"}
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}

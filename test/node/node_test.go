@@ -62,6 +62,17 @@ func newNode(t *testing.T, file string) *harness.Node {
 	return n
 }
 
+// startHasty starts a node on which a GPU counts as stuck as soon as it does by itself, for a test in which one hangs.
+func startHasty(t *testing.T, file string) *harness.Node {
+	t.Helper()
+	n := newNode(t, file)
+	n.Settings = map[string]string{"driver_answers_within": "2s"}
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // start starts it whole.
 func start(t *testing.T, file string) *harness.Node {
 	t.Helper()

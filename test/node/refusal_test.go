@@ -86,7 +86,7 @@ func TestDriverTroubles(t *testing.T) {
 
 // One hung GPU does not hang the others.
 func TestHungCall(t *testing.T) {
-	n := start(t, quick)
+	n := startHasty(t, quick)
 	apply(t, n, small)
 	if err := n.Ctl(soon(t), nil, "fault", "add", "DeviceGetMemoryInfo*", "hang", "--gpu", "3", "--times", "-1"); err != nil {
 		t.Fatal(err)

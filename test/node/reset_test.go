@@ -78,7 +78,7 @@ func TestLayoutsComeBack(t *testing.T) {
 // A GPU that hangs when the host boots keeps nobody from his layout on the others, and the daemon from nothing.
 func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 	t.Parallel()
-	n := start(t, quick)
+	n := startHasty(t, quick)
 	spec := strings.Replace(shared, "tenants:", "  - {select: {index: 1}, mode: mig, mig: {layout: [7g.40gb]}}\ntenants:", 1)
 	apply(t, n, spec)
 	was, hung := truth(t, n), status(t, n).GPUs[1].UUID

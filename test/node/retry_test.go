@@ -9,7 +9,7 @@ import (
 // A GPU that answers again is taken back although its neighbour still does not.
 func TestRetryBesideASickNeighbour(t *testing.T) {
 	t.Parallel()
-	n := start(t, quick)
+	n := startHasty(t, quick)
 	apply(t, n, shared)
 	hang := []string{"fault", "add", "DeviceGetMemoryInfo*", "hang", "--gpu", "3", "--times", "-1"}
 	for _, order := range [][]string{{"fault", "add", "DeviceGetMemoryInfo*", "lose", "--gpu", "2"}, hang} {

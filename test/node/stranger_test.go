@@ -23,7 +23,6 @@ func TestKilledWhileAStrangerIsStopped(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, quick)
 			n.Bin, n.Env = binaries, []string{"GPUSHARE_FAULT=" + place + ":kill"}
-			n.Settings = map[string]string{"driver_answers_within": "20s"}
 			if err := n.Start(soon(t)); err != nil {
 				t.Fatal(err)
 			}

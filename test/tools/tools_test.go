@@ -89,7 +89,7 @@ func start(t *testing.T, b *board.Board, driver string) *lab {
 		t.Fatal(err)
 	}
 	l := &lab{
-		Node:    &harness.Node{Bin: bin, File: filepath.Join(t.TempDir(), "node.yaml"), Settings: map[string]string{"driver_answers_within": "30s"}},
+		Node:    &harness.Node{Bin: bin, File: filepath.Join(t.TempDir(), "node.yaml")},
 		truth:   truth{board: b, driver: driver},
 		clients: c,
 	}
