@@ -1,11 +1,9 @@
 package device_test
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -250,44 +248,7 @@ func TestGuardChangesWithoutAWrongAnswer(t *testing.T) {
 		{Closed: []device.Range{closed(0, 1), {Type: 'c', Major: 237, Last: device.MaxMinor}}, Except: []device.Exception{except(nobody, 0), except(device.Anyone, 2)}},
 	}
 	setGuard(t, dir, guards[0])
-	const (
-		round   = 500 // opens between two questions
-		opens   = 5000
-		atLeast = 30 // changes
-	)
-	wants := map[string]string{"n0": through, "n1": denied, "n3": through}
-	var changes atomic.Int64
-	type answer struct {
-		node, wrong string
-		opens       int
-	}
-	answers := make(chan answer, len(wants))
-	for node, want := range wants {
-		p := startIn(t, sub(t, dir, node), nobody, n)
-		go func() {
-			a := answer{node: node}
-			for a.wrong == "" && (a.opens < opens || changes.Load() < atLeast) {
-				if got := p.ask("many rw N/%s %d", node, round); got != fmt.Sprintf("map[%s:%d]", want, round) {
-					a.wrong = got
-				}
-				a.opens += round
-			}
-			answers <- a
-		}()
-	}
-	for left := len(wants); left > 0; {
-		select {
-		case a := <-answers:
-			left--
-			if a.wrong != "" {
-				t.Errorf("%s: %s, want it %s each time", a.node, a.wrong, wants[a.node])
-			}
-			t.Logf("%d opens of %s", a.opens, a.node)
-		default:
-			setGuard(t, dir, guards[changes.Add(1)%int64(len(guards))])
-		}
-	}
-	t.Logf("%d changes of the guard meanwhile", changes.Load())
+	whileOpening(t, dir, nobody, n, map[string]string{"n0": through, "n1": denied, "n3": through}, func(i int) { setGuard(t, dir, guards[i%len(guards)]) })
 }
 
 func TestGuardReadsBackAsItWasSet(t *testing.T) {

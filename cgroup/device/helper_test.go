@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -280,3 +281,46 @@ func second[T any](_ T, err error) error { return err }
 func third[T, U any](_ T, _ U, err error) error { return err }
 
 func isNoCgroup(err error) bool { return errors.Is(err, device.ErrNoCgroup) }
+
+// whileOpening changes something again and again, while a process for each node, below dir, opens that: each time it must get
+// the answer that is wanted. It goes on until there were many of both, however slow either is.
+func whileOpening(t *testing.T, dir string, uid int, n string, wants map[string]string, change func(i int)) {
+	t.Helper()
+	const (
+		round = 500 // opens between two questions
+		opens = 5000
+		least = 30 // changes
+	)
+	type answer struct {
+		node, wrong string
+		opens       int
+	}
+	var changes atomic.Int64
+	answers := make(chan answer, len(wants))
+	for node, want := range wants {
+		p := startIn(t, sub(t, dir, node), uid, n)
+		go func() {
+			a := answer{node: node}
+			for a.wrong == "" && (a.opens < opens || changes.Load() < least) {
+				if got := p.ask("many rw N/%s %d", node, round); got != fmt.Sprintf("map[%s:%d]", want, round) {
+					a.wrong = got
+				}
+				a.opens += round
+			}
+			answers <- a
+		}()
+	}
+	for left := len(wants); left > 0; {
+		select {
+		case a := <-answers:
+			left--
+			if a.wrong != "" {
+				t.Errorf("%s: %s, want it %s each time", a.node, a.wrong, wants[a.node])
+			}
+			t.Logf("%d opens of %s", a.opens, a.node)
+		default:
+			change(int(changes.Add(1)))
+		}
+	}
+	t.Logf("%d changes meanwhile", changes.Load())
+}
