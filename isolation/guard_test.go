@@ -244,3 +244,34 @@ func TestGuardSteps(t *testing.T) {
 		}
 	})
 }
+
+// A login may be taken into a grant in the moment in which the guard is made: its exception stays, and the step has worked.
+func TestAGuardIsMadeWhileALeaseBegins(t *testing.T) {
+	want := device.Guard{Closed: []device.Range{{Type: 'c', Major: gpuMajor, First: 0, Last: 3}}}
+	come := device.Exception{UID: 2000, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 3, Access: "rw"}}
+	with := device.Guard{Closed: want.Closed, Except: []device.Exception{come}}
+	steps := PlanGuards([]device.State{{Cgroup: "/user.slice", Guard: want}}, nil, "/user.slice")
+	if len(steps) != 1 {
+		t.Fatalf("%d steps", len(steps))
+	}
+	for _, first := range []bool{true, false} {
+		host := &oneGuard{}
+		h := &GuardHandler{Guards: host}
+		if first { // It begins before the step is carried out.
+			host.now = &with
+		}
+		if err := h.Do(t.Context(), steps[0]); err != nil {
+			t.Fatal(err)
+		}
+		host.now = &with
+		if applied, err := h.Applied(t.Context(), steps[0]); err != nil || !applied {
+			t.Errorf("applied %v, %v, lease first: %v", applied, err, first)
+		}
+		if err := h.Do(t.Context(), steps[0]); err != nil || !host.now.Equal(with) {
+			t.Errorf("it ends at %+v, %v", host.now, err)
+		}
+		if err := h.Undo(t.Context(), steps[0]); err != nil || host.now != nil {
+			t.Errorf("taken back to %+v, %v", host.now, err)
+		}
+	}
+}

@@ -140,10 +140,14 @@ func (h *GuardHandler) Undo(ctx context.Context, s step.Step) error {
 	return h.Do(ctx, s)
 }
 
-// redo does to the guard that stands now what leads from one to the other.
+// redo does to the guard that stands now what leads from one to the other. Where none stood before, what stands now came with
+// a lease since: a login may be taken into a grant in the moment in which the guard is made.
 func redo(from, to, now *device.Guard) *device.Guard {
-	if from == nil || to == nil || now == nil {
+	if to == nil || now == nil {
 		return to
+	}
+	if from == nil {
+		from = &device.Guard{}
 	}
 	out := device.Guard{Closed: to.Closed, Except: slices.Clone(now.Except)}
 	was, will := from.Canonical().Except, to.Canonical().Except
