@@ -24,7 +24,7 @@ have() {
 
 suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 
-work=$(mktemp -d "${TMPDIR:-/tmp}/gpushare-clients.XXXXXX")
+work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/sources" "$work/debs" "$work/root"
 
