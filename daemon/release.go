@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/spec"
@@ -203,18 +204,26 @@ func (d *Daemon) standing(node *observe.Node, what string) (left, error) {
 		out.warnings = append(out.warnings, fmt.Sprintf("the slice of %s was not made by gpushare: it stays", others[i].Name))
 	}
 	stop, _ := d.planMPS(&desired{}, node)
+	var names []cgroup.SliceState
+	if d.port == cgroup.Port(d.follow) {
+		if !d.desired.Load().enforcing() {
+			own = nil // Who is only observed is held by nothing.
+		}
+		names = own
+	}
 	walls := slices.Concat(isolation.PlanRelease(own, d.port.Info(), d.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins), d.planMigration(&desired{}))
 	rest, err := d.planGiveBackRest()
 	if err != nil {
 		return out, err
 	}
-	out.steps = slices.Concat(planReleaseStops(live, hardware, what), walls, rest, stop, hardware)
+	out.steps = slices.Concat(planReleaseStops(live, names, hardware, what), walls, rest, stop, hardware)
 	return out, nil
 }
 
 // planReleaseStops ends the leases that are held by walls of ours, and those whose GPU or instance is taken back. Who
-// stays where he is goes on, and when no spec stays in force is in no lease any more.
-func planReleaseStops(live []lease.Lease, hardware []step.Step, what string) []step.Step {
+// stays where he is goes on, and when no spec stays in force is in no lease any more. Names are the slices that go
+// where there are no cgroups: leases are followed under them, and they are not given up before those have ended.
+func planReleaseStops(live []lease.Lease, names []cgroup.SliceState, hardware []step.Step, what string) []step.Step {
 	const reason = "the node is given back"
 	var out []step.Step
 	for i := range live {
@@ -222,7 +231,7 @@ func planReleaseStops(live []lease.Lease, hardware []step.Step, what string) []s
 		inWalls := !l.Visiting() || l.Held == lease.HeldContainer
 		switch {
 		// One that was placed just now has no walls yet, and will have.
-		case inWalls && (l.Walls.Cgroup != "" || l.State != lease.Running), losesItsPlace(l, hardware):
+		case inWalls && (l.Walls.Cgroup != "" || l.State != lease.Running), !l.Visiting() && isUnder(l, names), losesItsPlace(l, hardware):
 			out = append(out, stopStep(l, reason))
 		case what == store.ReleasedAll && l.Visiting():
 			out = append(out, step.Step{
@@ -232,6 +241,12 @@ func planReleaseStops(live []lease.Lease, hardware []step.Step, what string) []s
 		}
 	}
 	return out
+}
+
+func isUnder(l *lease.Lease, names []cgroup.SliceState) bool {
+	return slices.ContainsFunc(names, func(s cgroup.SliceState) bool {
+		return s.Name == cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}
+	})
 }
 
 func losesItsPlace(l *lease.Lease, hardware []step.Step) bool {

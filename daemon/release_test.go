@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
@@ -32,15 +33,22 @@ func TestPlanReleaseStops(t *testing.T) {
 		cut,
 	}
 	hardware := []step.Step{{Kind: mig.KindDestroy, GPU: string(one), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{Placement: at}})}}
-	for what, c := range map[string]struct {
+	other := lease.Lease{ID: "other", User: "bob", Held: lease.HeldRun, State: lease.Running, Terms: lease.Grant{Tenant: "blue", Spec: grant.Spec}}
+	red := []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}}, {Name: cgroup.SliceName{Tenant: "red", Grant: "part"}}}
+	for _, c := range []struct {
+		what             string
+		names            []cgroup.SliceState
 		hardware         []step.Step
 		stopped, letGoOf []string
 	}{
-		store.ReleasedWalls: {nil, []string{"run", "just-placed", "detached", "container"}, nil},
-		store.ReleasedAll:   {hardware, []string{"run", "just-placed", "detached", "container", "cut"}, []string{"attached", "login", "unit"}},
+		{store.ReleasedWalls, nil, nil, []string{"run", "just-placed", "detached", "container"}, nil},
+		{store.ReleasedAll, nil, hardware, []string{"run", "just-placed", "detached", "container", "cut"}, []string{"attached", "login", "unit"}},
+		// Without cgroups: who is followed under a name that is given up ends first.
+		{store.ReleasedWalls, red, nil, []string{"run", "just-placed", "observed", "detached", "container"}, nil},
 	} {
+		what := c.what
 		var stopped, letGoOf []string
-		for _, s := range planReleaseStops(live, c.hardware, what) {
+		for _, s := range planReleaseStops(append(live, other), c.names, c.hardware, what) {
 			id, _, _ := strings.Cut(s.Text[strings.LastIndex(s.Text, "lease ")+len("lease "):], ":")
 			switch {
 			case s.Kind == KindLeaseStop && s.Disruption == step.Running:
