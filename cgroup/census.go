@@ -8,18 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Census is the answer to Owner for every process at once. Adapters that hold processes in cgroups have it: a list of a
-// cgroup is one read for all its processes, where asking of each is one read for each.
-type Census interface {
-	// Census lists the processes of all scopes now, by pid, each with its scope's id.
-	Census() map[int]string
-}
-
-var (
-	_ Census = (*Tree)(nil)
-	_ Census = (*Visitors)(nil)
-)
-
 // Census lists the processes of all scopes.
 func (t *Tree) Census() map[int]string { return t.index.Census(t.h) }
 

@@ -19,6 +19,8 @@ var (
 type Port interface {
 	// Info says which adapter this is and what it can enforce. It does not change while the adapter lives.
 	Info() Info
+	// Abilities are what this adapter can do and others cannot. They do not change either.
+	Abilities() Abilities
 
 	// SetSlice makes the slice or changes it to exactly this; limits hold from its birth. It writes nothing, and says
 	// so, when the slice is already like this as read back. Parents are made as needed, without limits.
@@ -67,6 +69,10 @@ type Gate interface {
 type Info struct {
 	Adapter string // "systemd", "cgroupfs" or "processes"
 	Detail  string // "systemd 257", the subtree's path, or why nothing more was possible
+	// Slices tells whether slices are cgroups. Where they are not, they are names only, and nothing is limited.
+	Slices bool
+	// Driver is how a container runtime is pointed at a slice.
+	Driver  CgroupDriver
 	Freeze  bool
 	Devices bool // device rules are enforced
 	// NoDevices is why they are not; empty where they are or where the adapter has none.

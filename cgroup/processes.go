@@ -44,6 +44,9 @@ func NewProcesses(why string) *Processes {
 // Info says that nothing is enforced here.
 func (p *Processes) Info() Info { return Info{Adapter: "processes", Detail: p.why} }
 
+// Abilities are none: there is no cgroup to read or change.
+func (p *Processes) Abilities() Abilities { return Abilities{} }
+
 // SetSlice remembers the slice's name. It never writes: there is nothing to write to.
 func (p *Processes) SetSlice(_ context.Context, s Slice) (bool, error) {
 	if err := s.Name.Check(); err != nil {

@@ -75,7 +75,7 @@ func NewTree(opt TreeOptions) (*Tree, error) {
 		return nil, err
 	}
 	_, freezerErr := t.freezer.Frozen(t.top)
-	t.info = Info{Adapter: "cgroupfs", Detail: h.Dir(t.top), Freeze: freezerErr == nil, Limits: limits}
+	t.info = Info{Adapter: "cgroupfs", Detail: h.Dir(t.top), Slices: true, Driver: DriverCgroupfs, Freeze: freezerErr == nil, Limits: limits}
 	if err := device.Probe(h.Dir(t.top)); err != nil {
 		t.info.NoDevices = err.Error()
 	} else {
@@ -89,6 +89,15 @@ func (t *Tree) Info() Info {
 	i := t.info
 	i.Limits = slices.Clone(i.Limits)
 	return i
+}
+
+// Abilities are those of cgroups without a service manager.
+func (t *Tree) Abilities() Abilities {
+	a := Abilities{Hierarchy: new(t.h), PIDs: t.Census, OwnScope: func(name string) bool { return strings.HasSuffix(name, scopeSuffix) }}
+	if t.info.Devices {
+		a.ScopeDevices = t
+	}
+	return a
 }
 
 // Hierarchy is where the tree stands, for reading statistics.

@@ -64,6 +64,9 @@ func (v *Visitors) Info() Info {
 	return Info{Adapter: "visitors", Detail: "processes stay in cgroups that are not ours"}
 }
 
+// Abilities is to list who is there.
+func (v *Visitors) Abilities() Abilities { return Abilities{PIDs: v.Census} }
+
 // SetSlice is not for visitors.
 func (v *Visitors) SetSlice(context.Context, Slice) (bool, error) {
 	return false, fmt.Errorf("cannot make a slice: %w", ErrNotSupported)

@@ -136,19 +136,14 @@ func (d *Daemon) untouchable(pid int) string {
 	return ""
 }
 
-// unitCgroups finds the cgroups of units, where there is a service manager.
-type unitCgroups interface {
-	UnitCgroup(ctx context.Context, unit string) (string, error)
-}
-
 // guestUnit is all processes of a unit of the system. Units are the administrator's: who may attach one decides what
 // becomes of a service that others use.
 func (d *Daemon) guestUnit(ctx context.Context, who *caller, unit string) (*guest, error) {
 	if !who.admin {
 		return nil, &api.Error{Kind: api.KindDenied, Message: who.name + " may not attach a unit of the system", Hint: "attach your own process with --pid; an administrator may attach units"}
 	}
-	units, ok := d.port.(unitCgroups)
-	if !ok {
+	units := d.port.Abilities().Units
+	if units == nil {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot attach unit %s: there is no service manager to ask (%s)", unit, d.adapterText()), Hint: "attach its main process with --pid"}
 	}
 	if !strings.Contains(unit, ".") {

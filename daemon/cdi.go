@@ -87,7 +87,7 @@ func (d *Daemon) writeCDI(ctx context.Context) {
 		return // What is there stays: it was right when the node was last seen.
 	}
 	files, grants, problems := map[string][]byte{}, map[grantKey]bool{}, map[string]api.Condition{}
-	if want.enforcing() && want.spec != nil && d.port.Info().Adapter != "processes" {
+	if want.enforcing() && want.spec != nil && d.port.Info().Slices {
 		hw, err := d.hardware(node, nil)
 		if err != nil {
 			return // As above.
@@ -204,7 +204,7 @@ func (d *Daemon) containerUse(slices []cgroup.SliceState, k grantKey) *api.Conta
 		}
 		u := &api.ContainerUse{Device: isolation.CDIKind + "=" + isolation.CDIDevice(k.tenant, k.grant), CgroupParent: path.Base(s.Path)}
 		podman := "podman run"
-		if d.port.Info().Adapter != "systemd" {
+		if d.port.Info().Driver != cgroup.DriverSystemd {
 			podman, u.CgroupParent = "podman --cgroup-manager=cgroupfs run", s.Path
 		}
 		u.Command = fmt.Sprintf("%s --cgroup-parent=%s --device=%s IMAGE", podman, u.CgroupParent, u.Device)

@@ -38,7 +38,7 @@ func (d *Daemon) containerLoop(ctx context.Context) {
 			}
 		case <-timer.C:
 		}
-		if d.desired.Load().enforcing() && d.port.Info().Adapter != "processes" {
+		if d.desired.Load().enforcing() && d.port.Info().Slices {
 			d.findContainers(ctx)
 		}
 	}
@@ -52,6 +52,10 @@ func (d *Daemon) findContainers(ctx context.Context) {
 	if err != nil {
 		return
 	}
+	own := d.port.Abilities().OwnScope
+	if own == nil {
+		return // Nobody's cgroup is told from ours.
+	}
 	refused := map[string]string{}
 	for _, s := range d.observer.Last().Slices {
 		if s.Name.Grant == "" || s.Path == "" {
@@ -62,7 +66,7 @@ func (d *Daemon) findContainers(ctx context.Context) {
 			d.log.Warn("cannot look for containers", "slice", s.Name, "error", err)
 		}
 		for _, cg := range below {
-			if d.ownScope(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
+			if own(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
 				continue // A container's monitor is not in it, but beside it.
 			}
 			if _, known := d.visitors.At(cg); known {
@@ -89,14 +93,6 @@ func (d *Daemon) findContainers(ctx context.Context) {
 		now[cg] = api.Condition{Message: containerName(cg) + " has no lease: " + why, Hint: "it runs on; what it uses counts for nobody. Its cgroup is " + cg}
 	}
 	d.conditions.replace("container", now)
-}
-
-// ownScope tells whether a cgroup right under a grant's slice is one that we make.
-func (d *Daemon) ownScope(base string) bool {
-	if d.port.Info().Adapter == "systemd" {
-		return strings.HasPrefix(base, "gpushare-") || strings.HasPrefix(base, `gpushare\x2d`)
-	}
-	return strings.HasSuffix(base, ".scope")
 }
 
 // containerName is what a cgroup of a container is called in lists: runtimes name it by the container's long id.

@@ -81,9 +81,10 @@ func (d *Daemon) checks(ctx context.Context) []api.Check {
 func (d *Daemon) checkHolder(ok func(name, message string), warn func(name, message, hint string)) {
 	info := d.port.Info()
 	ok("processes", "held by "+d.adapterText())
-	if _, is := d.port.(busPolicy); is && d.desired.Load().denies() {
+	deniable := d.port.Abilities().Migration != nil
+	if deniable && d.desired.Load().denies() {
 		ok("migration", "is denied, which costs: "+migrationCost)
-	} else if is {
+	} else if deniable {
 		ok("migration", "processes that leave their lease are ended; node.walls.migration: deny would keep them inside, and cost: "+migrationCost)
 	}
 	if d.desired.Load().enforcing() {

@@ -125,7 +125,7 @@ func (d *Daemon) driftOf(want *desired, node *observe.Node) []difference {
 }
 
 func (d *Daemon) slicesKnown(want *desired, node *observe.Node) *wanted {
-	if node.SlicesErr != nil || node.DriverErr != nil || d.neverRead(node) || d.port.Info().Adapter == "processes" {
+	if node.SlicesErr != nil || node.DriverErr != nil || d.neverRead(node) || !d.port.Info().Slices {
 		return nil
 	}
 	w, err := d.wallsWanted(want, node, nil)
@@ -228,17 +228,11 @@ func (x *drift) guardSettled(cg string) bool {
 	return ok
 }
 
-// scopeWalls reads and sets the device rules of a scope that runs. An adapter without device rules has none.
-type scopeWalls interface {
-	ScopeWall(ctx context.Context, id string) (closed bool, rules []cgroup.DeviceRule, err error)
-	SetScopeWall(ctx context.Context, id string, rules []cgroup.DeviceRule) error
-}
-
 // mendScopes sees to it that leases' scopes are closed as they were when they started. One that an earlier life started is
 // taken as it is found, unless it is open.
 func (d *Daemon) mendScopes(ctx context.Context, node *observe.Node) {
-	port, ok := d.port.(scopeWalls)
-	if !ok || !d.port.Info().Devices || !d.drift.scopesDue(d.now()) {
+	port := d.port.Abilities().ScopeDevices
+	if port == nil || !d.drift.scopesDue(d.now()) {
 		return
 	}
 	live := map[string]bool{}
@@ -254,7 +248,7 @@ func (d *Daemon) mendScopes(ctx context.Context, node *observe.Node) {
 	d.drift.keepScopes(live)
 }
 
-func (d *Daemon) mendScope(ctx context.Context, port scopeWalls, node *observe.Node, l *lease.Lease) error {
+func (d *Daemon) mendScope(ctx context.Context, port cgroup.ScopeDevices, node *observe.Node, l *lease.Lease) error {
 	closed, is, err := port.ScopeWall(ctx, l.ID)
 	if err != nil {
 		return err

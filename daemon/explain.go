@@ -281,7 +281,7 @@ func (d *Daemon) explainTenant(t *api.TenantSpec) *api.Explanation {
 		g := &t.GPU[i]
 		r := api.Rule{What: "devices of " + g.Name}
 		switch s := sliceState(node, cgroup.SliceName{Tenant: t.Name, Grant: g.Name}); {
-		case s == nil && d.port.Info().Adapter == "processes":
+		case s == nil && !d.port.Info().Slices:
 			r.Why = "there are no cgroups to use (" + d.port.Info().Detail + ")"
 		case s == nil:
 			r.Why = "its slice is not there"

@@ -20,12 +20,6 @@ const (
 	KindAllowMove = "policy.remove" // no arguments
 )
 
-// mover is an adapter that can deny leaving a lease by the bus.
-type mover interface {
-	MigrationDenied() (bool, error)
-	AllowMigration(ctx context.Context) error
-}
-
 // planGiveBackRest is the steps for what the node has of those.
 func (d *Daemon) planGiveBackRest() ([]step.Step, error) {
 	var out []step.Step
@@ -46,7 +40,7 @@ func (d *Daemon) planGiveBackRest() ([]step.Step, error) {
 	if users > 0 {
 		add(KindUnlimit, fmt.Sprintf("take the memory limits of the logins of %d users back", users))
 	}
-	if p, ok := d.port.(mover); ok {
+	if p := d.port.Abilities().Migration; p != nil {
 		denied, err := p.MigrationDenied()
 		if err != nil {
 			return nil, err
@@ -86,7 +80,7 @@ type giveBack struct{ d *Daemon }
 
 // Applied tells whether nothing of the kind is left.
 func (h giveBack) Applied(_ context.Context, s step.Step) (bool, error) {
-	if p, ok := h.d.port.(mover); ok && s.Kind == KindAllowMove {
+	if p := h.d.port.Abilities().Migration; p != nil && s.Kind == KindAllowMove {
 		denied, err := p.MigrationDenied()
 		return err == nil && !denied, err
 	}
@@ -100,7 +94,7 @@ func (h giveBack) Applied(_ context.Context, s step.Step) (bool, error) {
 
 // Do takes it back, whatever the driver says.
 func (h giveBack) Do(ctx context.Context, s step.Step) error {
-	if p, ok := h.d.port.(mover); ok && s.Kind == KindAllowMove {
+	if p := h.d.port.Abilities().Migration; p != nil && s.Kind == KindAllowMove {
 		return p.AllowMigration(ctx)
 	}
 	if s.Kind == KindCDIRemove {

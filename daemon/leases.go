@@ -481,11 +481,11 @@ func (d *Daemon) owners(about int) func(pid int) (string, bool) {
 
 // censusOf asks for all at once where the adapter can.
 func censusOf(p cgroup.Port) func(pid int) (string, bool) {
-	c, ok := p.(cgroup.Census)
-	if !ok {
+	list := p.Abilities().PIDs
+	if list == nil {
 		return p.Owner
 	}
-	all := c.Census()
+	all := list()
 	return func(pid int) (string, bool) { id, ok := all[pid]; return id, ok }
 }
 

@@ -123,7 +123,7 @@ func (d *Daemon) leaverLoop(ctx context.Context) {
 
 // lookForLeavers finds and ends the processes that belong to a lease and live outside.
 func (d *Daemon) lookForLeavers(ctx context.Context) error {
-	h, ok := d.port.(interface{ Hierarchy() cgroup.Hierarchy })
+	h, ok := d.hierarchy()
 	if !ok || !d.desired.Load().enforcing() {
 		return nil // Nobody was moved anywhere.
 	}
@@ -131,7 +131,7 @@ func (d *Daemon) lookForLeavers(ctx context.Context) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.take()
-	l, err := d.readLeases(h.Hierarchy())
+	l, err := d.readLeases(h)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (d *Daemon) lookForLeavers(ctx context.Context) error {
 	found := x.roll.see(l)
 	found = append(found, d.leaversOnGPUs(l)...)
 	if len(found) > 0 {
-		d.endLeavers(ctx, h.Hierarchy(), found)
+		d.endLeavers(ctx, h, found)
 	}
 	x.forget(l.inside)
 	return nil

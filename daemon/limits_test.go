@@ -24,9 +24,9 @@ type limiting struct {
 }
 
 func (limiting) Info() cgroup.Info {
-	return cgroup.Info{Adapter: "systemd", Devices: true, Limits: cgroup.LimitNames()}
+	return cgroup.Info{Adapter: "systemd", Slices: true, Driver: cgroup.DriverSystemd, Devices: true, Limits: cgroup.LimitNames()}
 }
-func (l limiting) Hierarchy() cgroup.Hierarchy { return l.h }
+func (l limiting) Abilities() cgroup.Abilities { return cgroup.Abilities{Hierarchy: &l.h} }
 func (limiting) Owner(int) (string, bool)      { return "", false }
 
 // tenantRed is a node with the slice of a tenant who has a lease, and who uses what the files say.
@@ -104,7 +104,7 @@ func TestQuotaBelowUse(t *testing.T) {
 	d.now = func() time.Time { return now }
 	d.noteRates(node)
 	now = now.Add(10 * time.Second)
-	if err := os.WriteFile(filepath.Join(d.port.(limiting).h.Dir("/red"), "cpu.stat"), []byte("usage_usec 31000000\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(d.port.Abilities().Hierarchy.Dir("/red"), "cpu.stat"), []byte("usage_usec 31000000\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for quota, refuse := range map[float64]bool{200: true, 350: false} {

@@ -7,8 +7,8 @@ import (
 	"fmt"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/step"
-	"github.com/gpushare/gpushare/systemd"
 )
 
 // KindMigration is the kind of step that denies tenants to have processes moved out of leases, or allows it again.
@@ -18,15 +18,6 @@ const KindMigration = "bus.policy"
 type migrationArgs struct {
 	Deny bool `json:"deny"`
 }
-
-// busPolicy is what denies it.
-type busPolicy interface {
-	MigrationDenied() (bool, error)
-	DenyMigration(ctx context.Context) error
-	AllowMigration(ctx context.Context) error
-}
-
-var _ busPolicy = (*systemd.Adapter)(nil)
 
 // denies tells whether moving processes out of leases is to be denied, and not only detected.
 func (d *desired) denies() bool {
@@ -38,8 +29,8 @@ const migrationCost = "tenants cannot make scopes of their own from an ssh login
 
 // planMigration is the step to the policy as it is wanted; none without a service manager, or when it is so already.
 func (d *Daemon) planMigration(want *desired) []step.Step {
-	p, ok := d.port.(busPolicy)
-	if !ok {
+	p := d.port.Abilities().Migration
+	if p == nil {
 		return nil // Nobody could move anybody.
 	}
 	is, err := p.MigrationDenied()
@@ -89,10 +80,10 @@ func (h migrationPolicy) set(ctx context.Context, args json.RawMessage) error {
 	return p.AllowMigration(ctx)
 }
 
-func (h migrationPolicy) args(b json.RawMessage) (busPolicy, migrationArgs, error) {
+func (h migrationPolicy) args(b json.RawMessage) (cgroup.Migration, migrationArgs, error) {
 	var a migrationArgs
-	p, ok := h.d.port.(busPolicy)
-	if !ok {
+	p := h.d.port.Abilities().Migration
+	if p == nil {
 		return nil, a, errNoBus
 	}
 	if err := json.Unmarshal(b, &a); err != nil {
@@ -106,9 +97,9 @@ func (d *Daemon) judgeMigration(want *desired, lacks map[string]api.Condition) {
 	if !want.enforcing() || !want.denies() {
 		return
 	}
-	p, ok := d.port.(busPolicy)
-	if !ok {
-		if d.port.Info().Adapter == "processes" {
+	p := d.port.Abilities().Migration
+	if p == nil {
+		if !d.port.Info().Slices {
 			lacks["migration"] = api.Condition{Message: "nobody is kept from leaving a lease on " + d.adapterText(), Hint: "run gpushared as root on a host with cgroup v2"}
 		}
 		return

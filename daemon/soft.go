@@ -76,7 +76,7 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 	}
 	stop, start := d.planMPS(want, node)
 	p.narrow = append(p.narrow, stop...)
-	if d.port.Info().Adapter == "processes" {
+	if !d.port.Info().Slices {
 		p.rest = start // There are no slices to make.
 		return p, nil
 	}

@@ -14,11 +14,11 @@ import (
 
 // hierarchy is where the slices are, for reading what they use; ok is false where there are none.
 func (d *Daemon) hierarchy() (h cgroup.Hierarchy, ok bool) {
-	held, ok := d.port.(interface{ Hierarchy() cgroup.Hierarchy })
-	if !ok {
+	at := d.port.Abilities().Hierarchy
+	if at == nil {
 		return h, false
 	}
-	return held.Hierarchy(), true
+	return *at, true
 }
 
 // sliceUse is who uses which slice, and what of, so that a plan says whom it would disturb.

@@ -488,7 +488,7 @@ type slicesInMemory struct {
 }
 
 func (p *slicesInMemory) Info() cgroup.Info {
-	return cgroup.Info{Adapter: "memory", Devices: true, Limits: []string{"cpu", "memory", "tasks"}}
+	return cgroup.Info{Adapter: "memory", Slices: true, Driver: cgroup.DriverCgroupfs, Devices: true, Limits: []string{"cpu", "memory", "tasks"}}
 }
 
 func (p *slicesInMemory) setDead(dead bool) {

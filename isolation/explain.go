@@ -36,7 +36,7 @@ func controller(limit string) string {
 // why says what the adapter lacks.
 func why(info cgroup.Info, lack string) string {
 	s := lack
-	if info.Adapter == "processes" {
+	if !info.Slices {
 		s = "there are no cgroups to use"
 	}
 	if info.Detail != "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-var everything = cgroup.Info{Adapter: "fake", Freeze: true, Devices: true, Limits: cgroup.LimitNames()}
+var everything = cgroup.Info{Adapter: "fake", Slices: true, Freeze: true, Devices: true, Limits: cgroup.LimitNames()}
 
 // shelf is Slices for tests: it reads back what an adapter with this Info would.
 type shelf struct {
@@ -226,7 +226,7 @@ func genSlice(name cgroup.SliceName) *rapid.Generator[cgroup.Slice] {
 
 func genInfo() *rapid.Generator[cgroup.Info] {
 	return rapid.Custom(func(t *rapid.T) cgroup.Info {
-		i := cgroup.Info{Adapter: "fake", Devices: rapid.Bool().Draw(t, "devices")}
+		i := cgroup.Info{Adapter: "fake", Slices: true, Devices: rapid.Bool().Draw(t, "devices")}
 		for _, n := range cgroup.LimitNames() {
 			if rapid.Bool().Draw(t, n) {
 				i.Limits = append(i.Limits, n)
@@ -410,7 +410,7 @@ func TestHandlerFails(t *testing.T) {
 func TestExplain(t *testing.T) {
 	quota, tasks := 800.0, uint64(100)
 	s := cgroup.Slice{Closed: true, Limits: cgroup.Limits{CPUQuota: &quota, TasksMax: &tasks, CPUs: "0-3"}}
-	got := Explain(cgroup.Info{Adapter: "cgroupfs", Devices: true, Limits: []string{"cpu"}, Detail: "/sys/fs/cgroup/x"}, s)
+	got := Explain(cgroup.Info{Adapter: "cgroupfs", Slices: true, Devices: true, Limits: []string{"cpu"}, Detail: "/sys/fs/cgroup/x"}, s)
 	want := []string{
 		"cpu.near 0-3 is not enforced: the cpuset controller is not at hand (/sys/fs/cgroup/x)",
 		"tasks 100 is not enforced: the pids controller is not at hand (/sys/fs/cgroup/x)",

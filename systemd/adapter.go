@@ -131,7 +131,7 @@ func (a *Adapter) begin(ctx context.Context, controllers []string) error {
 		return fmt.Errorf("cannot work with systemd %s: %d is the oldest that will do: %w", text, minVersion, cgroup.ErrNotSupported)
 	}
 	a.info = cgroup.Info{
-		Adapter: "systemd", Detail: "systemd " + text, Freeze: true, Devices: true,
+		Adapter: "systemd", Detail: "systemd " + text, Slices: true, Driver: cgroup.DriverSystemd, Freeze: true, Devices: true,
 		Limits: limitsSince(version, controllers),
 	}
 	a.pidOnly.Store(version < descriptorsSince)
@@ -166,6 +166,14 @@ func managerProperty(ctx context.Context, l *link, name string) (any, error) {
 
 // Info says what acts here.
 func (a *Adapter) Info() cgroup.Info { return a.info }
+
+// Abilities are all that there are.
+func (a *Adapter) Abilities() cgroup.Abilities {
+	return cgroup.Abilities{
+		Hierarchy: new(a.h), ScopeDevices: a, Migration: a, Units: a, PIDs: a.Census,
+		OwnScope: func(name string) bool { return ownUnit(a.prefix, name) },
+	}
+}
 
 // Hierarchy is where systemd's cgroups are, for reading statistics.
 func (a *Adapter) Hierarchy() cgroup.Hierarchy { return a.h }

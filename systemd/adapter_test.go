@@ -126,11 +126,29 @@ const trainUnit = `gpushare-vision\x2dlab-train.slice`
 func TestInfo(t *testing.T) {
 	a, _ := openPaper(t)
 	want := cgroup.Info{
-		Adapter: "systemd", Detail: "systemd 257.9-1~deb13u1", Freeze: true, Devices: true,
+		Adapter: "systemd", Detail: "systemd 257.9-1~deb13u1", Slices: true, Driver: cgroup.DriverSystemd, Freeze: true, Devices: true,
 		Limits: []string{"cpu", "memory", "tasks", "io", "cpuset"},
 	}
 	if d := cmp.Diff(want, a.Info()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestAbilities(t *testing.T) {
+	a, _ := openPaper(t)
+	can := a.Abilities()
+	for f, v := range reflect.ValueOf(can).Fields() {
+		if v.IsNil() {
+			t.Errorf("it has no %s", f.Name)
+		}
+	}
+	for name, want := range map[string]bool{
+		scopeUnit(a.prefix, "l-1"): true, programUnit(a.prefix, "l-1"): true, `gpushare\x2dmps.service`: true,
+		"libpod-4711.scope": false, "gpushare.slice": false, "gpusharer-1.scope": false,
+	} {
+		if own := can.OwnScope(name); own != want {
+			t.Errorf("%s is ours: %v, want %v", name, own, want)
+		}
 	}
 }
 

@@ -48,6 +48,11 @@ func sliceOf(prefix, unit string) (n cgroup.SliceName, ok bool) {
 	return n, n.Check() == nil
 }
 
+// ownUnit tells whether a unit's name begins as those of ours do.
+func ownUnit(prefix, unit string) bool {
+	return strings.HasPrefix(unit, escape(prefix)+"-") || strings.HasPrefix(unit, escape(prefix+"-"))
+}
+
 func scopeUnit(prefix, id string) string { return escape(prefix) + "-" + id + ".scope" }
 
 // scopeOf undoes scopeUnit.
