@@ -42,7 +42,8 @@ type Port interface {
 	Scopes(ctx context.Context) ([]ScopeState, error)
 	// Members lists the processes in the scope now. ErrNotFound when the scope is gone.
 	Members(ctx context.Context, id string) ([]Process, error)
-	// WaitEmpty blocks until the scope holds no process or is gone.
+	// WaitEmpty blocks until the scope holds no process or is gone. ErrOutOfMemory when it is known that the kernel ended it
+	// for want of memory, which ends a scope as a whole wherever memory is counted.
 	WaitEmpty(ctx context.Context, id string) error
 	// KillScope kills every process in the scope, frozen ones too, and returns when it is empty. No such scope is no error.
 	KillScope(ctx context.Context, id string) error

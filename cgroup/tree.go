@@ -271,6 +271,10 @@ func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), 
 			return "", nil, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 		}
 	}
+	if err := t.h.KillWhole(scope); err != nil {
+		undo()
+		return "", nil, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+	}
 	if err := t.bindMemory(s, scope); err != nil {
 		undo()
 		return "", nil, fmt.Errorf("cannot start scope %s: cannot bind its memory to NUMA nodes %s: %w", s.ID, s.MemoryNodes, err)
@@ -335,7 +339,14 @@ func (t *Tree) WaitEmpty(ctx context.Context, id string) error {
 	if err := t.h.WaitEmpty(ctx, scope); err != nil {
 		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
 	}
-	return t.removeScope(id, scope)
+	killed, _ := t.h.oomKills(scope)
+	if err := t.removeScope(id, scope); err != nil {
+		return err
+	}
+	if killed > 0 {
+		return ErrOutOfMemory
+	}
+	return nil
 }
 
 // KillScope kills every process in the scope and removes it.
