@@ -48,11 +48,13 @@ type Adapter struct {
 	h         cgroup.Hierarchy
 	freezer   cgroup.Freezer
 	index     cgroup.Index
+	ooms      cgroup.Ooms
 	info      cgroup.Info
 
 	journalctl string
 
-	pidOnly atomic.Bool // this systemd does not take processes by descriptor
+	pidOnly   atomic.Bool // this systemd does not take processes by descriptor
+	oomPolicy bool        // its scopes have OOMPolicy
 
 	roots [3]string // of drop-ins
 	walls func(dir string) (programs int, err error)
@@ -135,6 +137,7 @@ func (a *Adapter) begin(ctx context.Context, controllers []string) error {
 		Limits: limitsSince(version, controllers),
 	}
 	a.pidOnly.Store(version < descriptorsSince)
+	a.oomPolicy = version >= oomPolicySince
 	scopes, err := a.scopeUnits(ctx)
 	if err != nil {
 		return err
@@ -197,7 +200,11 @@ func (a *Adapter) WaitEmpty(ctx context.Context, id string) error {
 	if err := a.h.WaitEmpty(ctx, scope); err != nil {
 		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
 	}
+	killed := a.ooms.Killed(a.h, id, path.Join(scope, inner), path.Dir(scope))
 	a.index.Forget(id)
+	if killed {
+		return cgroup.ErrOutOfMemory
+	}
 	return nil
 }
 
@@ -211,6 +218,7 @@ func (a *Adapter) KillScope(ctx context.Context, id string) error {
 		return fmt.Errorf("cannot kill scope %s: %w", id, err)
 	}
 	a.index.Forget(id)
+	a.ooms.Forget(id)
 	return nil
 }
 

@@ -87,7 +87,16 @@ func openReal(t *testing.T) (*Adapter, *fake) {
 
 func spawn(t *testing.T, name string, args ...string) cgroup.Process {
 	t.Helper()
+	return spawnReading(t, nil, name, args...)
+}
+
+// spawnReading is spawn with a standard input.
+func spawnReading(t *testing.T, stdin *os.File, name string, args ...string) cgroup.Process {
+	t.Helper()
 	cmd := exec.Command(name, args...)
+	if stdin != nil {
+		cmd.Stdin = stdin
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -366,6 +375,45 @@ func TestScope(t *testing.T) {
 	}
 	if err := a.WaitEmpty(ctx, "l-7"); err != nil {
 		t.Errorf("waiting for the end: %v", err)
+	}
+}
+
+// Where the service manager can be told that a scope ends as a whole when memory runs out, it is; of a service it always can.
+func TestOOMPolicy(t *testing.T) {
+	usual, f := openReal(t)
+	for _, c := range []struct {
+		version string
+		scope   any
+	}{{"249.11-0ubuntu3", nil}, {"252.39-1~deb12u1", nil}, {"253.5-1", "kill"}, {"255.4-1ubuntu8", "kill"}} {
+		f.set(func() { f.version = c.version })
+		a := open(t, Options{Address: usual.bus.address, Mount: usual.h.Mount, Prefix: usual.prefix})
+		ctx := within(t, 20*time.Second)
+		s := cgroup.Scope{ID: "l-1", Slice: cgroup.SliceName{Tenant: "red"}, Process: spawn(t, "sleep", "60")}
+		if _, err := a.StartScope(ctx, s); err != nil {
+			t.Fatalf("systemd %s: %v", c.version, err)
+		}
+		if got := f.property(scopeUnit(a.prefix, "l-1"), "OOMPolicy"); got != c.scope {
+			t.Errorf("systemd %s: the scope's OOMPolicy is %v, want %v", c.version, got, c.scope)
+		}
+		ours, theirs := word(t)
+		s.ID = "p-1"
+		if _, _, err := a.StartProgram(ctx, s, script("exit 0"), theirs); err != nil {
+			t.Fatalf("systemd %s: %v", c.version, err)
+		}
+		theirs.Close()
+		if got := f.property(programUnit(a.prefix, "p-1"), "OOMPolicy"); got != "kill" {
+			t.Errorf("systemd %s: the service's OOMPolicy is %v", c.version, got)
+		}
+		if err := a.KillScope(ctx, "l-1"); err != nil {
+			t.Error(err)
+		}
+		ours.Close()
+		if err := a.WaitEmpty(ctx, "p-1"); err != nil {
+			t.Error(err)
+		}
+		if _, err := a.Result(ctx, "p-1"); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

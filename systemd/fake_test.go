@@ -30,7 +30,7 @@ func signatures() map[string]string {
 		"Description": "s", "Slice": "s", "PIDs": "au", "Delegate": "b", "CollectMode": "s", "TimeoutStopUSec": "t",
 		"ExecStartEx": "a(sasas)", "Environment": "as", "Restart": "s", "RestartUSec": "t", "Type": "s", "User": "s",
 		"WorkingDirectory": "s", "UMask": "u", "RemainAfterExit": "b", "IgnoreSIGPIPE": "b", "StandardOutput": "s", "StandardError": "s",
-		"SyslogIdentifier": "s", "AllowedMemoryNodes": "ay", "StandardInputFileDescriptor": "h",
+		"SyslogIdentifier": "s", "AllowedMemoryNodes": "ay", "StandardInputFileDescriptor": "h", "OOMPolicy": "s",
 	}
 }
 
@@ -303,6 +303,12 @@ func (m manager) StartTransientUnit(name, mode string, props []fakeProperty, _ [
 	m.f.record("StartTransientUnit %s %s", name, mode)
 	if _, ok := m.f.units[name]; ok {
 		return "", fail("UnitExists", "Unit %s was already loaded or has a fragment file.", name)
+	}
+	known := func(p fakeProperty) bool {
+		return p.Name != "OOMPolicy" || strings.HasSuffix(name, ".service") || parseVersion(m.f.version) >= 253
+	}
+	if i := slices.IndexFunc(props, func(p fakeProperty) bool { return !known(p) }); i >= 0 {
+		return "", dbus.NewError("org.freedesktop.DBus.Error.PropertyReadOnly", []any{"Cannot set property " + props[i].Name + ", or unknown property."})
 	}
 	u := m.f.unitLocked(name)
 	if err := m.f.applyLocked(u, props); err != nil {

@@ -77,7 +77,7 @@ func (a *Adapter) StartProgram(ctx context.Context, s cgroup.Scope, argv []strin
 	if err != nil {
 		return fail(errors.Join(err, a.stop(ctx, unit)))
 	}
-	a.index.Register(s.ID, path.Dir(state.Path))
+	a.register(s.ID, path.Dir(state.Path))
 	return state, p, nil
 }
 
@@ -89,12 +89,16 @@ func (a *Adapter) programProperties(s cgroup.Scope, argv []string) []sd.Property
 		execStart(argv),
 		prop("RemainAfterExit", true),
 		prop("IgnoreSIGPIPE", false), // as in a shell
+		prop("OOMPolicy", "kill"),    // services have had it since 243
 		prop("StandardOutput", "journal"),
 		prop("StandardError", "journal"),
 		prop("SyslogIdentifier", s.ID),
 	}
 	for _, p := range a.scopeProperties(s) {
-		if p.Name == "CollectMode" {
+		switch p.Name {
+		case "OOMPolicy":
+			continue
+		case "CollectMode":
 			p = prop("CollectMode", "inactive")
 		}
 		props = append(props, p)

@@ -52,6 +52,10 @@ func table() []property {
 	}
 }
 
+// oomPolicySince is the oldest systemd whose scopes have OOMPolicy; a delegated unit that does not ask for it loses single
+// processes to the kernel. Older ones do not know how such a scope ended.
+const oomPolicySince = 253
+
 // minVersion is the oldest service manager that the adapter works with. Every property of the table is older, but what
 // they do together was seen on 252 and 257 only, and 249 is the oldest that a supported distribution has.
 const minVersion = 249

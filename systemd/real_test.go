@@ -561,3 +561,74 @@ func TestHostLifeAfterReexec(t *testing.T) {
 	}
 	eventually(t, "a later reload is told", func() bool { return told.Load() > before })
 }
+
+// A scope whose slice runs out of memory ends as a whole, and that is what is said of it, on both adapters.
+func TestHostOutOfMemory(t *testing.T) {
+	a := openHost(t, nil)
+	tree, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: "gpusharetest"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := cgroup.SliceName{Tenant: "lab", Grant: "dev"}
+	t.Cleanup(func() {
+		// The tests' context is over by now.
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+		defer cancel()
+		for _, n := range []cgroup.SliceName{name, {Tenant: "lab"}, {}} {
+			if err := a.RemoveSlice(ctx, n); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := tree.Destroy(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	const greedy = "sleep 3000 & head -c 64000000 /dev/zero | tail & wait"
+	for _, port := range []cgroup.Port{a, tree} {
+		adapter := port.Info().Adapter
+		ctx := within(t, 60*time.Second)
+		limits := cgroup.Limits{MemoryMax: new(uint64(24 << 20)), SwapMax: new(uint64(0))}
+		if _, err := port.SetSlice(ctx, cgroup.Slice{Name: name, Limits: limits}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			id, then string
+			want     error
+		}{{"l-1", greedy, cgroup.ErrOutOfMemory}, {"l-2", "exit 0", nil}, {"l-1", "exit 0", nil}} {
+			ours, theirs := word(t)
+			cmd := script(c.then)
+			s := cgroup.Scope{ID: c.id, Slice: name, Process: spawnReading(t, theirs, cmd[0], cmd[1:]...)}
+			st, err := port.StartScope(ctx, s)
+			if err != nil {
+				t.Fatalf("%s: %v", adapter, err)
+			}
+			if port == cgroup.Port(a) {
+				// What somebody does to the unit does not undo it.
+				if out, err := exec.CommandContext(ctx, "systemctl", "set-property", "--runtime", st.Unit, "MemoryMax=1G").CombinedOutput(); err != nil {
+					t.Errorf("systemctl set-property: %v: %s", err, out)
+				}
+				if got := kernelSays(t, a, st.Path, "memory.oom.group"); got != "1" {
+					t.Errorf("memory.oom.group of %s is %q", st.Path, got)
+				}
+			}
+			theirs.Close()
+			ours.Close()
+			if err := port.WaitEmpty(ctx, c.id); !errors.Is(err, c.want) {
+				t.Errorf("%s: %s ended: %v, want %v", adapter, c.id, err, c.want)
+			}
+		}
+	}
+	ctx := within(t, 60*time.Second)
+	ours, theirs := word(t)
+	if _, _, err := a.StartProgram(ctx, cgroup.Scope{ID: "p1", Slice: name}, script(greedy), theirs); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	ours.Close()
+	if err := a.WaitEmpty(ctx, "p1"); !errors.Is(err, cgroup.ErrOutOfMemory) {
+		t.Errorf("a program ended: %v", err)
+	}
+	if r, err := a.Result(ctx, "p1"); err != nil || r.Exited || r.Code != int(unix.SIGKILL) {
+		t.Errorf("its result is %+v, %v", r, err)
+	}
+}

@@ -60,7 +60,7 @@ func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeS
 	if err := a.moveInside(ctx, scope, s.Process); err != nil {
 		return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 	}
-	a.index.Register(s.ID, scope)
+	a.register(s.ID, scope)
 	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit, MemoryNodes: a.h.MemoryNodes(scope)}, nil
 }
 
@@ -109,6 +109,9 @@ func (a *Adapter) scopeProperties(s cgroup.Scope) []sd.Property {
 		prop("CollectMode", "inactive-or-failed"),
 		prop("TimeoutStopUSec", uint64(timeout.Microseconds())),
 	}
+	if a.oomPolicy {
+		props = append(props, prop("OOMPolicy", "kill"))
+	}
 	if mask, err := cpuMask(s.MemoryNodes); err == nil && len(mask) > 0 && slices.Contains(a.info.Limits, "cpuset") {
 		props = append(props, prop("AllowedMemoryNodes", mask)) // since 244, like AllowedCPUs
 	}
@@ -139,7 +142,7 @@ func (a *Adapter) moveInside(ctx context.Context, scope string, p cgroup.Process
 			return err
 		}
 		if len(pids) == 0 {
-			return a.h.Verify(p, run)
+			return a.settle(run, p)
 		}
 		for _, pid := range pids {
 			start, err := procfs.Start(pid)
@@ -155,6 +158,15 @@ func (a *Adapter) moveInside(ctx context.Context, scope string, p cgroup.Process
 		}
 	}
 	return fmt.Errorf("cannot empty cgroup %s: it forks faster than it is moved: %w", scope, cgroup.ErrInUse)
+}
+
+// settle makes the inner cgroup end as a whole, whatever the unit's own policy is: it is ours, and no reload or change of
+// the unit's properties resets it. That goes only when the scope's root is empty.
+func (a *Adapter) settle(run string, p cgroup.Process) error {
+	if err := a.h.KillWhole(run); err != nil {
+		return err
+	}
+	return a.h.Verify(p, run)
 }
 
 // Adopt takes up a scope that was started by an earlier life of the daemon.
@@ -177,8 +189,15 @@ func (a *Adapter) Adopt(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState,
 	if busy, err := a.h.Populated(scope); err != nil || !busy {
 		return cgroup.ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, errors.Join(err, cgroup.ErrNotFound))
 	}
-	a.index.Register(s.ID, scope)
+	a.register(s.ID, scope)
 	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit, MemoryNodes: a.h.MemoryNodes(scope)}, nil
+}
+
+// register says whose the processes in a unit's cgroup are, and watches how they end.
+func (a *Adapter) register(id, cg string) {
+	a.index.Register(id, cg)
+	// Where it cannot be watched, its end is told without a reason.
+	_ = a.ooms.Watch(a.h, id, path.Join(cg, inner), path.Dir(cg))
 }
 
 // Scopes reads back every scope that still holds a process.

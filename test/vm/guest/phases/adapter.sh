@@ -1,5 +1,5 @@
 # Our own systemd adapter on a real service manager: the tests of package systemd that need one, built by the host.
-# checks: all_are_listed table drift many_slices slice scope programs services reload reexec
+# checks: all_are_listed table drift many_slices slice scope out_of_memory programs services reload reexec
 
 check_all_are_listed() {
 	want "the tests that need a service manager" "$(adapter_tests)" "$(grep -ohP '^check_\w+\(\) \{ adapter_test \K\w+' /opt/lab/guest/phases/*adapter.sh | sort)"
@@ -20,6 +20,7 @@ check_drift() { adapter_test TestHostDriftIsMended; }
 check_many_slices() { adapter_test TestHostManySlices; }
 check_slice() { adapter_test TestHostSlice; }
 check_scope() { adapter_test TestHostScope; }
+check_out_of_memory() { adapter_test TestHostOutOfMemory; }
 check_programs() { adapter_test TestHostProgram; }
 check_services() { adapter_test TestHostServices; }
 check_reload() { adapter_test TestHostReload; }
