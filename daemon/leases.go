@@ -281,7 +281,9 @@ func (d *Daemon) awaitEnd(ctx context.Context, id string) {
 	if !ok {
 		return
 	}
-	if err := d.portOf(&l).WaitEmpty(ctx, id); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+	err := d.portOf(&l).WaitEmpty(ctx, id)
+	killed := errors.Is(err, cgroup.ErrOutOfMemory)
+	if err != nil && !killed && !errors.Is(err, cgroup.ErrNotFound) {
 		if ctx.Err() != nil {
 			return // The daemon ends: leases outlive it.
 		}
@@ -294,11 +296,15 @@ func (d *Daemon) awaitEnd(ctx context.Context, id string) {
 			why = now.Reason
 		}
 	}
+	reason := "its last process ended"
+	if killed {
+		reason = cgroup.ErrOutOfMemory.Error()
+	}
 	// It ends even while the daemon is being stopped: clearing up is bounded by itself.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), wallTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
-		err := d.table.Ended(end, id, "its last process ended")
+		err := d.table.Ended(end, id, reason)
 		if err == nil {
 			break
 		}
@@ -311,7 +317,10 @@ func (d *Daemon) awaitEnd(ctx context.Context, id string) {
 			defer cancel()
 		}
 	}
-	if l.Held == lease.HeldDetached {
+	switch {
+	case killed:
+		why = reason
+	case l.Held == lease.HeldDetached:
 		why = d.endOf(id)
 	}
 	d.leaseEvent(&l, "lease.ended", why)

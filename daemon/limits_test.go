@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -158,5 +159,50 @@ func TestSlicesOfOthers(t *testing.T) {
 				t.Errorf("%d slices go, want %d", gone, c.gone)
 			}
 		})
+	}
+}
+
+// running is an adapter whose scopes end in one way.
+type running struct {
+	cgroup.Port
+	end error
+}
+
+func (r running) WaitEmpty(context.Context, string) error { return r.end }
+
+// elsewhere says that processes have a cgroup.
+type elsewhere struct{ noWalls }
+
+func (elsewhere) Wall(context.Context, lease.Lease, lease.Process) (lease.Inside, error) {
+	return lease.Inside{Status: api.WallsStatus{Cgroup: "/red"}}, nil
+}
+
+// Why a lease ended is told as far as it is known.
+func TestWhyALeaseEnded(t *testing.T) {
+	for _, c := range []struct {
+		end          error
+		reason, told string
+	}{
+		{nil, "its last process ended", "the last process ended"},
+		{cgroup.ErrNotFound, "its last process ended", "the last process ended"},
+		{cgroup.ErrOutOfMemory, "the kernel killed it: out of memory", "the kernel killed it: out of memory"},
+	} {
+		d := bare()
+		d.events = newBroker(time.Now)
+		d.port = running{end: c.end}
+		d.table = tableOf(t, lease.Config{Walls: elsewhere{}, Changed: func(l lease.Lease) {
+			if l.State == lease.Gone {
+				d.endings.add(l)
+			}
+		}}, "red", "part", uidAlice)
+		events, stop := d.events.subscribe()
+		d.awaitEnd(t.Context(), d.table.Live()[0].ID)
+		stop()
+		if all := d.endings.all(); len(all) != 1 || all[0].Lease.Reason != c.reason {
+			t.Errorf("%v: the leases that ended are %+v", c.end, all)
+		}
+		if e := <-events.c; e.Kind != "lease.ended" || e.Message != c.told {
+			t.Errorf("%v: the event is %+v", c.end, e)
+		}
 	}
 }

@@ -182,7 +182,7 @@ func endedLeases() api.LeaseList {
 			ID: "vision-77aa", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Held: "detached", User: "alice", PID: 41, Command: []string{"python", "train.py"},
 			Devices: []string{mig4}, Started: &noon, Ended: &over, Result: "exited with 3", Exit: ptr(3), Reason: "its last process ended",
 		},
-		{ID: "vision-88bb", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Held: "run", User: "alice", PID: 42, Command: []string{"make"}, Started: &noon, Ended: &over},
+		{ID: "vision-88bb", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Held: "run", User: "alice", PID: 42, Command: []string{"make"}, Started: &noon, Ended: &over, Reason: "the kernel killed it: out of memory"},
 	}}
 }
 

@@ -114,7 +114,9 @@ func (a *app) leaseShow() *cobra.Command {
 
 // lease prints one lease in full.
 func (a *app) lease(l *api.Lease) {
-	a.leases([]api.Lease{*l})
+	row := *l
+	row.Reason = "" // It has a line of its own.
+	a.leases([]api.Lease{row})
 	fmt.Fprintln(a.io.Out)
 	line := func(name, value string) { fmt.Fprintf(a.io.Out, "%-8s  %s\n", name, printable(value)) }
 	line("grant", l.Tenant+"/"+l.Grant+" ("+l.Kind+")")
@@ -163,11 +165,15 @@ func (a *app) leases(leases []api.Lease) {
 		if l.Position > 0 {
 			state = fmt.Sprintf("waiting, place %d", l.Position)
 		}
+		why := l.Waiting
+		if l.Ended != nil {
+			why = l.Reason
+		}
 		on := make([]string, 0, len(l.Devices))
 		for _, d := range l.Devices {
 			on = append(on, shortUUID(d))
 		}
-		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.Memory), leaseShare(l.Share), command(l.Command), l.Waiting})
+		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.Memory), leaseShare(l.Share), command(l.Command), why})
 	}
 	a.table(rows)
 }

@@ -12,10 +12,11 @@ with_guests() { # with_guests MEMORY TASKS writes the lab's spec with one more t
 }
 # A shell that keeps some memory and waits. Were the sleep its last command, it would become that and keep nothing.
 start_keeper() {
+	rm -f /run/lab/guests.out # What the one before said is not said by this one.
 	exec_as carol gpushare run -t guests --grant big -- bash -c 'printf -v x %030000000d 0; echo kept; sleep 3000; echo ${#x}' >/run/lab/guests.out 2>&1 </dev/null &
 	echo $! >"$state/job-guests-big"
 	disown
-	until_true 60 grep -q '^kept' /run/lab/guests.out
+	until_true 60 grep -qs '^kept' /run/lab/guests.out
 }
 ooms() { sed -n 's/^oom_kill //p' "$slice/memory.events"; }
 
@@ -40,11 +41,18 @@ check_below_use_is_refused() {
 	[[ $out == *"tasks run"* ]] || die "it does not say how many tasks run: $out"
 }
 
-# The number that was shown is what it costs: the kernel ends the job.
+leases() { field '[.leases[] | select(.tenant == "guests")] | length'; }
+no_lease() { [ "$(leases)" = 0 ]; }
+
+# The number that was shown is what it costs: the kernel ends the job. Had it ended the shell alone, the sleep would hold
+# the lease.
 check_below_use_by_force() {
+	want "memory.oom.group" "$(cat "$cgroot$(unit_of "$(job guests big)")/memory.oom.group")" 1
 	with_guests 16MiB 100 | gpushare apply -f - --force
 	want "memory.max" "$(cat "$slice/memory.max")" $((16 << 20))
 	until_true 20 gone "$(job guests big)"
+	until_true 20 no_lease
+	want "why the lease ended" "$(gpushare lease list --all --json | gojq -r '[.leases[] | select(.tenant == "guests") | .reason] | last')" "the kernel killed it: out of memory"
 	gpushare apply -f "$guests"
 	want "memory.max" "$(cat "$slice/memory.max")" $((200 << 20))
 }
