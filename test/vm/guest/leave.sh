@@ -26,12 +26,13 @@ escape() { # escape USER PID SCOPE
 
 # A job of alice's in a lease: a shell that waits for whatever it was told to start.
 start_member() { # start_member SCRIPT leaves its process id in $pid
+	rm -f /run/lab/member.out # What the one before said is not said by this one.
 	setpriv --reuid alice --regid alice --init-groups env -i PATH=/usr/bin:/bin XDG_RUNTIME_DIR=/run/user/2001 \
 		DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/2001/bus \
 		gpushare run -t vision --grant dev -- bash -c "echo in; $1" >/run/lab/member.out 2>&1 </dev/null &
 	pid=$!
 	disown
-	until_true 30 grep -q '^in' /run/lab/member.out
+	until_true 30 grep -qs '^in' /run/lab/member.out
 }
 # within one process-list period, and what an emulated processor adds
 want_ended() { # want_ended WHAT PID SINCE_MS

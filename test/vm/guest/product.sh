@@ -19,6 +19,7 @@ placements() { # every instance of the node, one a line: GPU, profile, start
 start_job() {
 	local user=$1 tenant=$2 grant=$3
 	shift 3
+	rm -f "/run/lab/job-$tenant-$grant.out" # What the one before said is not said by this one.
 	setpriv --reuid "$user" --regid "$user" --init-groups env -i PATH=/usr/bin:/bin GPUSIM_ROOT=$root \
 		gpushare run -t "$tenant" --grant "$grant" -- "$burn" "$@" >"/run/lab/job-$tenant-$grant.out" 2>&1 </dev/null &
 	pid=$!
@@ -29,7 +30,7 @@ start_job() {
 ready() {
 	# A refusal is said once, and then there is nothing to wait for.
 	gone "$(job "$1" "$2")" && die "the job of $1/$2 ended: $(cat "/run/lab/job-$1-$2.out")"
-	grep -q '^ready' "/run/lab/job-$1-$2.out"
+	grep -qs '^ready' "/run/lab/job-$1-$2.out"
 }
 job() { cat "$state/job-$1-$2"; }
 leaf_of() { unit_of "$1"; }

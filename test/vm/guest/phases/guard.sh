@@ -20,10 +20,11 @@ check_guard_plan() {
 
 # A login that is there before the guard: what it has open it keeps, and it opens nothing more.
 check_guard_on() {
-	runuser -l bob -c 'exec sleep 3000' </dev/null >/dev/null 2>&1 &
+	# It says itself who it is: other sleeps of bob's may be left of earlier phases, and end by themselves.
+	rm -f "$state/old-login"
+	runuser -l bob -c 'echo $$; exec sleep 3000' </dev/null >"$state/old-login" 2>/dev/null &
 	disown
-	until_true 90 pgrep -u bob -x sleep
-	pgrep -u bob -x -n sleep >"$state/old-login"
+	until_true 90 grep -qs . "$state/old-login"
 	[[ $(unit_of "$(cat "$state/old-login")") == $logins/* ]] || die "the login is in $(unit_of "$(cat "$state/old-login")")"
 	gpushare apply -f "$guarded"
 	guard_stands
@@ -58,7 +59,9 @@ check_guard_reexec() {
 check_guard_all_gone() {
 	kill "$(cat "$state/old-login")"
 	loginctl disable-linger alice bob
-	loginctl terminate-user alice bob 2>/dev/null || true
+	# One by one: who is not there any more must not keep the other from being asked to go.
+	loginctl terminate-user alice 2>/dev/null || true
+	loginctl terminate-user bob 2>/dev/null || true
 	until_true 60 nobody_there
 	want "opening GPU 1 in the first login" "$(login_opens alice $root/dev/nvidia1)" denied
 }
