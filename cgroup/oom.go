@@ -141,6 +141,15 @@ func (o *Ooms) Forget(id string) {
 	}
 }
 
+// Close stops watching all.
+func (o *Ooms) Close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.all) > 0 {
+		o.closeLocked()
+	}
+}
+
 func (o *Ooms) dropLocked(id string) {
 	if w := o.all[id]; w != nil {
 		_, _ = unix.InotifyRmWatch(o.fd, uint32(w.watch)) // the cgroup's end may have taken it already

@@ -122,7 +122,10 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 }
 
 // Close ends the connection. Units, limits and scopes stay.
-func (a *Adapter) Close() { a.bus.close() }
+func (a *Adapter) Close() {
+	a.bus.close()
+	a.ooms.Close()
+}
 
 func (a *Adapter) begin(ctx context.Context, controllers []string) error {
 	version, text, err := a.version(ctx)
