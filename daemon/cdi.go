@@ -142,9 +142,13 @@ func (d *Daemon) describeGrant(ctx context.Context, hw *isolation.Hardware, tena
 		return nil, err
 	}
 	delete(env, "GPUSHARE_LEASE") // It has none yet.
-	b, err := json.MarshalIndent(isolation.CDI(isolation.Container{
+	s, err := isolation.CDI(isolation.Container{
 		Tenant: tenant, Grant: g.Name, Rules: rules, Environment: env, Libraries: libraries, HostRoot: d.settings.HostRoot,
-	}), "", "  ")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot describe it: %w", err)
+	}
+	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode it: %w", err)
 	}

@@ -33,14 +33,14 @@ const CDIVolume = "/usr/local/nvidia/lib64"
 // CDI describes a grant to container runtimes: its device nodes, its environment, and the driver's libraries, which no
 // image can bring along. There are no hooks: each library is mounted under its own name and under the name that programs
 // link to, where the host has it and where images look for it.
-func CDI(c Container) *specs.Spec {
-	s := &specs.Spec{Version: "0.3.0", Kind: CDIKind}
+// Its version is the lowest that has all of that: an older runtime would refuse a higher one for nothing.
+func CDI(c Container) (*specs.Spec, error) {
+	s := &specs.Spec{Kind: CDIKind}
 	edits := specs.ContainerEdits{Env: environ(c.Environment)}
 	for _, r := range c.Rules {
 		n := &specs.DeviceNode{Path: r.Name, Type: string(r.Type), Major: int64(r.Major), Minor: int64(r.Minor), Permissions: r.Access}
 		if c.HostRoot != "" && c.HostRoot != "/" {
 			n.HostPath = filepath.Join(c.HostRoot, r.Name)
-			s.Version = "0.5.0" // that brought it
 		}
 		edits.DeviceNodes = append(edits.DeviceNodes, n)
 	}
@@ -55,7 +55,9 @@ func CDI(c Container) *specs.Spec {
 		}
 	}
 	s.Devices = []specs.Device{{Name: CDIDevice(c.Tenant, c.Grant), ContainerEdits: edits}}
-	return s
+	var err error
+	s.Version, err = specs.MinimumRequiredVersion(s)
+	return s, err
 }
 
 // environ is sorted, so that nothing changed reads as nothing changed. NVIDIA's own hook, where it is installed, is told to

@@ -89,9 +89,18 @@ func container(root string) Container {
 	}
 }
 
-func TestCDI(t *testing.T) {
-	s := CDI(container("/"))
+func described(t *testing.T, c Container) *specs.Spec {
+	t.Helper()
+	s, err := CDI(c)
+	if err != nil {
+		t.Fatal(err)
+	}
 	checkCDI(t, s)
+	return s
+}
+
+func TestCDI(t *testing.T) {
+	s := described(t, container("/"))
 	if s.Version != "0.3.0" {
 		t.Errorf("version %s: an older runtime would refuse it for nothing", s.Version)
 	}
@@ -116,8 +125,10 @@ func TestCDI(t *testing.T) {
 		t.Error(d)
 	}
 
-	elsewhere := CDI(container("/srv/node"))
-	checkCDI(t, elsewhere)
+	elsewhere := described(t, container("/srv/node"))
+	if elsewhere.Version != "0.5.0" { // which brought the path on the host
+		t.Errorf("version %s of a host root", elsewhere.Version)
+	}
 	if n := elsewhere.Devices[0].ContainerEdits.DeviceNodes[0]; n.HostPath != "/srv/node/dev/nvidiactl" || n.Path != "/dev/nvidiactl" {
 		t.Errorf("node of a host root: %+v", n)
 	}
