@@ -10,8 +10,6 @@ import (
 	"strconv"
 
 	"github.com/godbus/dbus/v5"
-
-	"github.com/gpushare/gpushare/cgroup"
 )
 
 const (
@@ -98,18 +96,7 @@ func (a *Adapter) UnitCgroup(ctx context.Context, unit string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	active, err := a.state(ctx, unit)
-	if is(err, "NoSuchUnit") || err == nil && active != "active" && active != "activating" && active != "reloading" {
-		return "", fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
-	}
-	if err != nil {
-		return "", err
-	}
-	cg, err := a.controlGroup(ctx, unit, kind)
-	if err == nil && cg == "" {
-		err = fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
-	}
-	return cg, err
+	return a.unitCgroup(ctx, unit, kind)
 }
 
 // unitKind is the interface of a unit that has a cgroup.

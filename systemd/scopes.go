@@ -243,9 +243,11 @@ func (a *Adapter) scopeCgroup(ctx context.Context, unit string) (string, error) 
 	return a.unitCgroup(ctx, unit, "Scope")
 }
 
+// unitCgroup tells where a unit's processes are. One that is on its way up or reads its configuration again has processes,
+// one that is on its way down is not taken up any more. ErrNotFound when it does not run.
 func (a *Adapter) unitCgroup(ctx context.Context, unit, kind string) (string, error) {
 	active, err := a.state(ctx, unit)
-	if is(err, "NoSuchUnit") || err == nil && active != "active" {
+	if is(err, "NoSuchUnit") || err == nil && !slices.Contains([]string{"active", "activating", "reloading", "refreshing"}, active) {
 		return "", fmt.Errorf("unit %s: %w", unit, cgroup.ErrNotFound)
 	}
 	if err != nil {

@@ -53,3 +53,24 @@ func TestUnitsOfTheHost(t *testing.T) {
 		t.Errorf("a unit that does not stop: %v", err)
 	}
 }
+
+// A unit that is on its way up has processes; where one that ends has them is nobody's any more. It is one rule for scopes of
+// ours and units of the host's.
+func TestWhereAUnitIs(t *testing.T) {
+	a, f := openPaper(t)
+	ctx := within(t, 10*time.Second)
+	scope, service := scopeUnit(a.prefix, "l-1"), "nvidia-dcgm.service"
+	for _, unit := range []string{scope, service} {
+		f.set(func() { f.unitLocked(unit).start("/x/" + unit) })
+	}
+	for state, runs := range map[string]bool{
+		"active": true, "activating": true, "reloading": true, "refreshing": true, "deactivating": false, "inactive": false, "failed": false,
+	} {
+		f.set(func() { f.unitLocked(scope).active, f.unitLocked(service).active = state, state })
+		for unit, ask := range map[string]func(context.Context, string) (string, error){scope: a.scopeCgroup, service: a.UnitCgroup} {
+			if cg, err := ask(ctx, unit); runs && (err != nil || cg != "/x/"+unit) || !runs && !errors.Is(err, cgroup.ErrNotFound) {
+				t.Errorf("%s that is %s: %q, %v", unit, state, cg, err)
+			}
+		}
+	}
+}
