@@ -1,6 +1,11 @@
 package api
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
 
 // SocketPath is where the daemon listens unless it is told otherwise.
 const SocketPath = "/run/gpushare/gpushare.sock"
@@ -442,6 +447,21 @@ type Environment struct {
 	Lease       string            `json:"lease,omitempty"`
 	Environment map[string]string `json:"environment"`
 	Unset       []string          `json:"unset,omitempty"`
+}
+
+// Over is base as a process of the lease has it: without what is named here, and then what is set, in one order.
+func (e *Environment) Over(base []string) []string {
+	out := make([]string, 0, len(base)+len(e.Environment))
+	for _, kv := range base {
+		name, _, _ := strings.Cut(kv, "=")
+		if _, ok := e.Environment[name]; !ok && !slices.Contains(e.Unset, name) {
+			out = append(out, kv)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(e.Environment)) {
+		out = append(out, k+"="+e.Environment[k])
+	}
+	return out
 }
 
 // InstancesRequest is the body of POST /v1/mig/adopt and /v1/mig/remove: instances of one GPU.

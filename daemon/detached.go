@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -66,27 +65,12 @@ func (d *Daemon) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Pro
 		return cgroup.ScopeState{}, err
 	}
 	defer w.Close()
-	p.Env = environ(p.Env, inside.Environment, inside.Unset)
+	p.Env = (&api.Environment{Environment: inside.Environment, Unset: inside.Unset}).Over(p.Env)
 	if err := w.Go(ctx, p); err != nil {
 		return cgroup.ScopeState{}, err
 	}
 	inside.Process = lease.Process(w.Process)
 	return state, nil
-}
-
-// environ is base without what set and unset name, with set.
-func environ(base []string, set map[string]string, unset []string) []string {
-	out := make([]string, 0, len(base)+len(set))
-	for _, kv := range base {
-		name, _, _ := strings.Cut(kv, "=")
-		if _, ok := set[name]; !ok && !slices.Contains(unset, name) {
-			out = append(out, kv)
-		}
-	}
-	for k, v := range set {
-		out = append(out, k+"="+v)
-	}
-	return out
 }
 
 // programEnded asks how the command ended, right before its lease is gone.

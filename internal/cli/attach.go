@@ -100,7 +100,7 @@ func (a *app) attached(g *api.LeaseGrant, export bool) error {
 		a.export(g.Environment, g.Unset)
 		return nil
 	}
-	for _, kv := range environ(nil, g.Environment, nil) {
+	for _, kv := range (&api.Environment{Environment: g.Environment}).Over(nil) {
 		fmt.Fprintln(a.io.Out, "  "+printable(kv))
 	}
 	return nil

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -115,7 +114,7 @@ func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.Lease
 	if err := cmd.Context().Err(); err != nil {
 		return err // Interrupted at the last moment: the command would not hear of it. The lease ends with this process.
 	}
-	env := environ(a.env, granted.Environment, granted.Unset)
+	env := (&api.Environment{Environment: granted.Environment, Unset: granted.Unset}).Over(a.env)
 	err = os.NewSyscallError("execve", syscall.Exec(path, argv, env))
 	if errors.Is(err, syscall.ENOEXEC) {
 		return &exitError{code: exitRunCannot, err: &api.Error{
@@ -195,23 +194,6 @@ func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, quiet 
 	return nil
 }
 
-// environ is base without what set and unset name, with set.
-func environ(base []string, set map[string]string, unset []string) []string {
-	out := make([]string, 0, len(base)+len(set))
-	for _, kv := range base {
-		name, _, _ := strings.Cut(kv, "=")
-		if _, ok := set[name]; !ok && !slices.Contains(unset, name) {
-			out = append(out, kv)
-		}
-	}
-	added := make([]string, 0, len(set))
-	for k, v := range set {
-		added = append(added, k+"="+v)
-	}
-	slices.Sort(added)
-	return append(out, added...)
-}
-
 func (a *app) envCommand() *cobra.Command {
 	var cdi bool
 	var tenant, grant string
@@ -288,7 +270,7 @@ func (a *app) export(set map[string]string, unset []string) {
 	for _, name := range unset {
 		fmt.Fprintf(a.io.Out, "unset %s\n", name)
 	}
-	for _, kv := range environ(nil, set, nil) {
+	for _, kv := range (&api.Environment{Environment: set}).Over(nil) {
 		k, v, _ := strings.Cut(kv, "=")
 		fmt.Fprintf(a.io.Out, "export %s='%s'\n", k, strings.ReplaceAll(v, "'", `'\''`))
 	}
