@@ -45,24 +45,27 @@ func (l Limits) Canonical() Limits {
 func (l Limits) Only(names []string) (kept Limits, dropped []string) {
 	kept = l
 	for _, name := range LimitNames() {
-		if slices.Contains(names, name) || !l.asks(name) {
-			continue
-		}
-		dropped = append(dropped, name)
-		switch name {
-		case "cpu":
-			kept.CPUQuota, kept.CPUWeight = nil, nil
-		case "memory":
-			kept.MemoryMax, kept.MemoryHigh, kept.SwapMax = nil, nil, nil
-		case "tasks":
-			kept.TasksMax = nil
-		case "io":
-			kept.IOWeight = nil
-		case "cpuset":
-			kept.CPUs = ""
+		if less := kept.without(name); less != kept && !slices.Contains(names, name) {
+			kept, dropped = less, append(dropped, name)
 		}
 	}
 	return kept, dropped
+}
+
+func (l Limits) without(name string) Limits {
+	switch name {
+	case "cpu":
+		l.CPUQuota, l.CPUWeight = nil, nil
+	case "memory":
+		l.MemoryMax, l.MemoryHigh, l.SwapMax = nil, nil, nil
+	case "tasks":
+		l.TasksMax = nil
+	case "io":
+		l.IOWeight = nil
+	case "cpuset":
+		l.CPUs = ""
+	}
+	return l
 }
 
 // Equal tells whether two limits act the same.
@@ -71,21 +74,6 @@ func (l Limits) Equal(o Limits) bool {
 	return same(a.CPUQuota, b.CPUQuota) && same(a.CPUWeight, b.CPUWeight) && a.CPUs == b.CPUs &&
 		same(a.MemoryMax, b.MemoryMax) && same(a.MemoryHigh, b.MemoryHigh) && same(a.SwapMax, b.SwapMax) &&
 		same(a.TasksMax, b.TasksMax) && same(a.IOWeight, b.IOWeight)
-}
-
-func (l Limits) asks(name string) bool {
-	switch name {
-	case "cpu":
-		return l.CPUQuota != nil || l.CPUWeight != nil
-	case "memory":
-		return l.MemoryMax != nil || l.MemoryHigh != nil || l.SwapMax != nil
-	case "tasks":
-		return l.TasksMax != nil
-	case "io":
-		return l.IOWeight != nil
-	default:
-		return l.CPUs != ""
-	}
 }
 
 // Expect is the slice as this adapter would read it back once set: what it cannot enforce is not there. A slice whose

@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -196,7 +197,7 @@ func (d *Daemon) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	case api.ModeMIG:
 		return api.Rule{What: r.What, Wanted: "its own instance", Enforced: true, By: "the hardware: its slices compute for nobody else"}
 	case api.ModeExclusive:
-		r.Wanted = "all of " + plural(len(l.Place.GPUs), "GPU")
+		r.Wanted = "all of " + text.Count(len(l.Place.GPUs), "GPU")
 		r.Enforced, r.By = true, "nobody else is given it"
 		return r
 	case api.ModeMPS:
@@ -237,13 +238,6 @@ func shareText(w *api.Lease) string {
 	return fmt.Sprintf("%.0f%%", w.Share.Entitled)
 }
 
-func plural(n int, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %ss", n, one)
-}
-
 // unlessObserving takes back what is said to hold on a node that only observes.
 func (d *Daemon) unlessObserving(r api.Rule) api.Rule {
 	if !d.desired.Load().enforcing() {
@@ -275,7 +269,7 @@ func (d *Daemon) explainLimits(t *api.TenantSpec) []api.Rule {
 
 func (d *Daemon) explainTenant(t *api.TenantSpec) *api.Explanation {
 	node := d.observer.Last()
-	e := &api.Explanation{SchemaVersion: 1, Name: t.Name, Text: fmt.Sprintf("a tenant with %s", plural(len(t.GPU), "grant"))}
+	e := &api.Explanation{SchemaVersion: 1, Name: t.Name, Text: fmt.Sprintf("a tenant with %s", text.Count(len(t.GPU), "grant"))}
 	e.Rules = d.explainLimits(t)
 	for i := range t.GPU {
 		g := &t.GPU[i]

@@ -1,9 +1,7 @@
 package daemon
 
 import (
-	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
@@ -39,53 +37,28 @@ func limitsOf(t *api.TenantSpec, enforcing bool, info cgroup.Info, observed []cg
 		have = observed[i].Limits
 	}
 	var out []api.LimitStatus
-	add := func(name, kind, wanted, inForce string) {
-		if wanted == "" {
-			return
+	inForce := isolation.Limits(have, exactBytes)
+	for i, w := range isolation.Limits(want, exactBytes) {
+		if w.Value == "" {
+			continue
 		}
-		l := api.LimitStatus{Name: name, Wanted: wanted}
+		l := api.LimitStatus{Name: w.Name, Wanted: w.Value}
 		switch {
 		case !enforcing:
 			l.Reason = "the spec says enforce: observe"
-		case !slices.Contains(info.Limits, kind):
-			l.Reason = "no " + kind + " limits on " + info.Adapter
-		case inForce == "":
+		case !slices.Contains(info.Limits, w.Kind):
+			l.Reason = "no " + w.Kind + " limits on " + info.Adapter
+		case inForce[i].Value == "":
 			l.Reason = "it is not set"
 		default:
-			l.InForce = inForce
+			l.InForce = inForce[i].Value
 		}
 		out = append(out, l)
 	}
-	add("cpu.quota", "cpu", percentText(want.CPUQuota), percentText(have.CPUQuota))
-	add("cpu.weight", "cpu", numberText(want.CPUWeight), numberText(have.CPUWeight))
-	add("memory.max", "memory", bytesText(want.MemoryMax), bytesText(have.MemoryMax))
-	add("memory.high", "memory", bytesText(want.MemoryHigh), bytesText(have.MemoryHigh))
-	add("memory.swap", "memory", bytesText(want.SwapMax), bytesText(have.SwapMax))
-	add("tasks", "tasks", numberText(want.TasksMax), numberText(have.TasksMax))
-	add("io.weight", "io", numberText(want.IOWeight), numberText(have.IOWeight))
 	return out
 }
 
-func percentText(f *float64) string {
-	if f == nil {
-		return ""
-	}
-	return api.Percent(*f).String()
-}
-
-func numberText(n *uint64) string {
-	if n == nil {
-		return ""
-	}
-	return strconv.FormatUint(*n, 10)
-}
-
-func bytesText(n *uint64) string {
-	if n == nil {
-		return ""
-	}
-	return fmt.Sprint(api.Bytes(*n))
-}
+func exactBytes(n uint64) string { return api.Bytes(n).String() }
 
 // nearStrict tells whether the memory of the tenant's leases is bound to the NUMA nodes of their GPUs.
 func (d *desired) nearStrict(tenant string) bool {

@@ -148,7 +148,11 @@ func (d *Daemon) setLoginMemory(ctx context.Context, uid int, limit *uint64) err
 	if (is == nil) != (limit == nil) || is != nil && *is != *limit {
 		return fmt.Errorf("cannot limit the memory of the logins of uid %d: it is not as it was set", uid)
 	}
-	d.log.Info("a login's memory was limited", "uid", uid, "limit", bytesText(limit))
+	shown := "" // none
+	if limit != nil {
+		shown = exactBytes(*limit)
+	}
+	d.log.Info("a login's memory was limited", "uid", uid, "limit", shown)
 	return nil
 }
 
@@ -211,7 +215,7 @@ func (d *Daemon) loginLimitStatus(want *desired, t *api.TenantSpec) []api.LimitS
 		return nil
 	}
 	limit := uint64(*t.PerLogin.Memory)
-	out := api.LimitStatus{Name: "per_login.memory", Wanted: bytesText(&limit)}
+	out := api.LimitStatus{Name: "per_login.memory", Wanted: exactBytes(limit)}
 	held := 0
 	if shown := d.perLogin.shown.Load(); shown != nil {
 		for _, l := range *shown {
@@ -229,7 +233,7 @@ func (d *Daemon) loginLimitStatus(want *desired, t *api.TenantSpec) []api.LimitS
 	case held == 0:
 		out.Reason = "no member is logged in"
 	default:
-		out.InForce = bytesText(&limit)
+		out.InForce = exactBytes(limit)
 		out.Reason = fmt.Sprintf("for each user who is logged in (%d now), beside the tenant's own limits: they do not add up", held)
 	}
 	return []api.LimitStatus{out}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // capsText is mig-minors as the open kernel module writes it, for some GPUs.
@@ -297,7 +298,7 @@ func TestDesired(t *testing.T) {
 		}
 		m := ""
 		if s.Limits.MemoryMax != nil {
-			m = byteText(*s.Limits.MemoryMax)
+			m = text.Bytes(*s.Limits.MemoryMax)
 		}
 		lines = append(lines, fmt.Sprintf("%s [%s] %s: %s", s.Name, s.Limits.CPUs, m, short(s.Devices)))
 	}

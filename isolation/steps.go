@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // The kinds of steps.
@@ -213,7 +214,7 @@ func inTheWay(is, low cgroup.Slice, info cgroup.Info, use Use) []string {
 	from, to := info.Expect(is).Limits, info.Expect(low).Limits
 	var out []string
 	if falls(to.MemoryMax, from.MemoryMax, use.Memory) || falls(to.MemoryHigh, from.MemoryHigh, use.Memory) {
-		out = append(out, byteText(use.Memory)+" of memory are in use")
+		out = append(out, text.Bytes(use.Memory)+" of memory are in use")
 	}
 	if falls(to.TasksMax, from.TasksMax, use.Tasks) {
 		out = append(out, fmt.Sprintf("%d tasks run", use.Tasks))
@@ -257,10 +258,10 @@ func Difference(want cgroup.Slice, found cgroup.SliceState, info cgroup.Info) st
 func difference(from, to cgroup.Slice, info cgroup.Info) string {
 	a, b := info.Expect(from), info.Expect(to)
 	var parts []string
-	was, will := limitTexts(a.Limits), limitTexts(b.Limits)
+	was, will := Limits(a.Limits, text.Bytes), Limits(b.Limits, text.Bytes)
 	for i := range was {
-		if was[i].value != will[i].value {
-			parts = append(parts, fmt.Sprintf("%s %s → %s", was[i].name, orNone(was[i].value), orNone(will[i].value)))
+		if was[i].Value != will[i].Value {
+			parts = append(parts, fmt.Sprintf("%s %s → %s", was[i].Name, orNone(was[i].Value), orNone(will[i].Value)))
 		}
 	}
 	switch {
@@ -286,9 +287,9 @@ func difference(from, to cgroup.Slice, info cgroup.Info) string {
 // describe says for people what a slice allows.
 func describe(s cgroup.Slice) string {
 	var parts []string
-	for _, l := range limitTexts(s.Limits) {
-		if l.value != "" {
-			parts = append(parts, l.name+" "+l.value)
+	for _, l := range Limits(s.Limits, text.Bytes) {
+		if l.Value != "" {
+			parts = append(parts, l.Name+" "+l.Value)
 		}
 	}
 	if s.Closed {
@@ -319,47 +320,36 @@ func nodeName(r cgroup.DeviceRule) string {
 	return fmt.Sprintf("%c %d:%d", r.Type, r.Major, r.Minor)
 }
 
-// limitText is one limit for people.
-type limitText struct{ limit, name, value string }
+// Limit is one limit of a slice as text.
+type Limit struct {
+	Kind  string // of cgroup.LimitNames
+	Name  string // in the spec
+	Value string // empty where nobody asked
+}
 
-// limitTexts is every limit by the name that the spec has for it, in one order; the value is empty where nobody asked.
-func limitTexts(l cgroup.Limits) []limitText {
-	number := func(n *uint64) string {
+// Limits is every limit by the name that the spec has for it, in one order. size writes amounts of memory.
+func Limits(l cgroup.Limits, size func(uint64) string) []Limit {
+	number := func(n *uint64, write func(uint64) string) string {
 		if n == nil {
 			return ""
 		}
-		return strconv.FormatUint(*n, 10)
+		return write(*n)
 	}
-	size := func(n *uint64) string {
-		if n == nil {
-			return ""
-		}
-		return byteText(*n)
-	}
+	digits := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	quota := ""
 	if l.CPUQuota != nil {
 		quota = strconv.FormatFloat(math.Round(*l.CPUQuota*100)/100, 'f', -1, 64) + "%"
 	}
-	return []limitText{
+	return []Limit{
 		{"cpu", "cpu.quota", quota},
-		{"cpu", "cpu.weight", number(l.CPUWeight)},
+		{"cpu", "cpu.weight", number(l.CPUWeight, digits)},
 		{"cpuset", "cpu.near", l.CPUs},
-		{"memory", "memory.max", size(l.MemoryMax)},
-		{"memory", "memory.high", size(l.MemoryHigh)},
-		{"memory", "memory.swap", size(l.SwapMax)},
-		{"tasks", "tasks", number(l.TasksMax)},
-		{"io", "io.weight", number(l.IOWeight)},
+		{"memory", "memory.max", number(l.MemoryMax, size)},
+		{"memory", "memory.high", number(l.MemoryHigh, size)},
+		{"memory", "memory.swap", number(l.SwapMax, size)},
+		{"tasks", "tasks", number(l.TasksMax, digits)},
+		{"io", "io.weight", number(l.IOWeight, digits)},
 	}
-}
-
-// byteText is an amount of memory for people.
-func byteText(n uint64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	i, f := 0, float64(n)
-	for f >= 1024 && i < len(units)-1 {
-		i, f = i+1, f/1024
-	}
-	return strconv.FormatFloat(math.Round(f*10)/10, 'f', -1, 64) + " " + units[i]
 }
 
 func orNone(s string) string {

@@ -368,10 +368,6 @@ func TestProcessesAdapter(t *testing.T) {
 	if again := Plan(want, is, port.Info()); len(again) > 0 {
 		t.Errorf("again: %v", texts(again))
 	}
-	lines := Explain(port.Info(), want[0])
-	if diff := cmp.Diff([]string{"device rules are not enforced, so every GPU can be opened: there are no cgroups to use (a test)"}, lines); diff != "" {
-		t.Error(diff)
-	}
 }
 
 func TestHandlerFails(t *testing.T) {
@@ -404,21 +400,5 @@ func TestHandlerFails(t *testing.T) {
 	odd.Undo = nil
 	if err := h.Undo(t.Context(), odd); err != nil {
 		t.Errorf("a step without undo data: %v", err)
-	}
-}
-
-func TestExplain(t *testing.T) {
-	quota, tasks := 800.0, uint64(100)
-	s := cgroup.Slice{Closed: true, Limits: cgroup.Limits{CPUQuota: &quota, TasksMax: &tasks, CPUs: "0-3"}}
-	got := Explain(cgroup.Info{Adapter: "cgroupfs", Slices: true, Devices: true, Limits: []string{"cpu"}, Detail: "/sys/fs/cgroup/x"}, s)
-	want := []string{
-		"cpu.near 0-3 is not enforced: the cpuset controller is not at hand (/sys/fs/cgroup/x)",
-		"tasks 100 is not enforced: the pids controller is not at hand (/sys/fs/cgroup/x)",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if got := Explain(everything, s); got != nil {
-		t.Errorf("got %v", got)
 	}
 }

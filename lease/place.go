@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // Place is where a lease is: whole GPUs, one instance of one GPU, or a share of one GPU.
@@ -284,7 +285,7 @@ func placeWhole(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 		slices.SortFunc(got, func(a, b gpu.UUID) int { return cmp.Compare(v.index(a), v.index(b)) })
 		return &Place{GPUs: got, Devices: slices.Clone(got)}, nil
 	}
-	ob := &obstacle{text: fmt.Sprintf("%d whole %s wanted, %d idle", n, plural(n, "GPU", "GPUs"), len(own)+len(idle))}
+	ob := &obstacle{text: fmt.Sprintf("%d whole %s wanted, %d idle", n, text.Plural(n, "GPU"), len(own)+len(idle))}
 	if claimed > 0 {
 		ob.text += fmt.Sprintf(" (%d more kept for an earlier request)", claimed)
 	}
@@ -473,12 +474,5 @@ func (c *closedGPUs) add(d *GPUView) {
 }
 func (c closedGPUs) any() bool    { return len(c) > 0 }
 func (c closedGPUs) text() string { return strings.Join(c, "; ") }
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
-}
 
 func percentText(f float64) string { return api.Percent(max(f, 0)).String() }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // reserve finds the places that reserved grants keep free, and adds them to the occupancy, which holds the live leases.
@@ -65,7 +66,7 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 			}
 			if p == nil {
 				unmet = append(unmet, Unmet{g.Key(), fmt.Sprintf("%d of %d reserved %s of grant %s of %s cannot be kept free: %s",
-					g.places()-len(now[g.Key()]), g.places(), plural(g.places(), "place", "places"), g.Spec.Name, g.Tenant, ob.text)})
+					g.places()-len(now[g.Key()]), g.places(), text.Plural(g.places(), "place"), g.Spec.Name, g.Tenant, ob.text)})
 				break
 			}
 			take(g, p)

@@ -304,15 +304,3 @@ func listText(want []Want) string {
 	}
 	return strings.Join(names, ", ")
 }
-
-// bytesText prints bytes for people.
-func bytesText(b uint64) string {
-	const mib, gib = 1 << 20, 1 << 30
-	switch {
-	case b >= gib:
-		return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(b)/gib), ".0") + " GiB"
-	case b >= mib:
-		return fmt.Sprintf("%d MiB", b/mib)
-	}
-	return fmt.Sprintf("%d bytes", b)
-}

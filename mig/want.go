@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // Want asks for one instance: by Name, or by what it must have. The zero value asks for nothing and matches nothing.
@@ -43,7 +44,7 @@ func (w Want) String() string {
 			s = "1 slice"
 		}
 		if w.Memory != 0 {
-			s += " with at least " + bytesText(w.Memory)
+			s += " with at least " + text.Bytes(w.Memory)
 		}
 		if len(w.Attributes) != 0 {
 			s += " and " + strings.Join(w.Attributes, ", ")

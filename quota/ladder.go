@@ -4,8 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // Overuse is what happens to who uses more GPU memory than granted.
@@ -69,7 +70,7 @@ type MemoryAction struct {
 
 // String is the message, one sentence without its end.
 func (a MemoryAction) String() string {
-	use := fmt.Sprintf("%s uses %s of %s GPU memory", a.Account, gib(a.Used), gib(a.Limit))
+	use := fmt.Sprintf("%s uses %s of %s GPU memory", a.Account, text.Bytes(a.Used), text.Bytes(a.Limit))
 	switch a.Do {
 	case MemoryNotice:
 		return use + ": close to its limit"
@@ -98,10 +99,6 @@ func (a MemoryAction) String() string {
 		return fmt.Sprintf("the GPU memory of lease %s did not come back after it was killed", a.Lease)
 	}
 	return use
-}
-
-func gib(b uint64) string {
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(b)/(1<<30)), ".0") + " GiB"
 }
 
 // Ladder decides about the GPU memory of one GPU. The zero value works; it is not safe for concurrent use.

@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // maxDocument is one byte more than the daemon reads: it refuses, with its own words.
@@ -282,13 +283,13 @@ func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 		disturbs += fmt.Sprintf("; about %.0f s", p.Estimate)
 	}
 	if !checked && !p.Observe {
-		fmt.Fprintf(a.io.Out, "%s; %s\n", plural(len(p.Steps), "step"), disturbs)
+		fmt.Fprintf(a.io.Out, "%s; %s\n", text.Count(len(p.Steps), "step"), disturbs)
 		return
 	}
 	if p.Observe {
-		fmt.Fprintf(a.io.Out, "%s, not done because the spec says 'enforce: observe':\n", plural(len(p.Steps), "step"))
+		fmt.Fprintf(a.io.Out, "%s, not done because the spec says 'enforce: observe':\n", text.Count(len(p.Steps), "step"))
 	} else {
-		fmt.Fprintf(a.io.Out, "%s would be done:\n", plural(len(p.Steps), "step"))
+		fmt.Fprintf(a.io.Out, "%s would be done:\n", text.Count(len(p.Steps), "step"))
 	}
 	a.steps(p.Steps, a.gpuNames(ctx, p.Steps))
 	fmt.Fprintln(a.io.Out, disturbs)

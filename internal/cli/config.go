@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 func (a *app) configCommand() *cobra.Command {
@@ -30,7 +31,7 @@ func (a *app) configCommand() *cobra.Command {
 				if a.json {
 					return a.printJSON(s)
 				}
-				fmt.Fprintf(a.io.Out, "%s: ok: %s of GPUs, %s\n", file, plural(len(s.GPUs), "set"), plural(len(s.Tenants), "tenant"))
+				fmt.Fprintf(a.io.Out, "%s: ok: %s of GPUs, %s\n", file, text.Count(len(s.GPUs), "set"), text.Count(len(s.Tenants), "tenant"))
 				return nil
 			},
 		},

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -58,11 +59,11 @@ func (a *app) checks(checks []api.Check) {
 	}
 	switch {
 	case failed > 0 && warned > 0:
-		fmt.Fprintf(a.io.Out, "%s failed, %s\n", plural(failed, "check"), plural(warned, "warning"))
+		fmt.Fprintf(a.io.Out, "%s failed, %s\n", text.Count(failed, "check"), text.Count(warned, "warning"))
 	case failed > 0:
-		fmt.Fprintf(a.io.Out, "%s failed\n", plural(failed, "check"))
+		fmt.Fprintf(a.io.Out, "%s failed\n", text.Count(failed, "check"))
 	case warned > 0:
-		fmt.Fprintf(a.io.Out, "nothing failed, %s\n", plural(warned, "warning"))
+		fmt.Fprintf(a.io.Out, "nothing failed, %s\n", text.Count(warned, "warning"))
 	default:
 		fmt.Fprintln(a.io.Out, "all is well")
 	}

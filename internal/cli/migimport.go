@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/migparted"
+	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/mig"
 )
 
@@ -129,7 +130,7 @@ func (a *app) importList(file string, c *migparted.Config) error {
 		labels = append(labels, *l)
 		name, lost := l.Label, ""
 		if n := len(l.NotExpressed); n > 0 {
-			lost = plural(n, "thing")
+			lost = text.Count(n, "thing")
 		}
 		if len(l.GPUs) == 0 {
 			rows = append(rows, []string{name, "-", "nothing", lost})

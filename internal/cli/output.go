@@ -102,14 +102,3 @@ func shortUUID(s string) string {
 	}
 	return kind + "-" + rest[:8]
 }
-
-// plural counts: "1 process", "2 processes".
-func plural(n int, one string) string {
-	switch {
-	case n == 1:
-		return "1 " + one
-	case strings.HasSuffix(one, "s"), strings.HasSuffix(one, "x"), strings.HasSuffix(one, "ch"), strings.HasSuffix(one, "sh"):
-		return fmt.Sprintf("%d %ses", n, one)
-	}
-	return fmt.Sprintf("%d %ss", n, one)
-}

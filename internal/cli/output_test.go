@@ -12,18 +12,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestPlural(t *testing.T) {
-	for want, got := range map[string]string{
-		"0 steps": plural(0, "step"), "1 step": plural(1, "step"), "2 steps": plural(2, "step"),
-		"1 process": plural(1, "process"), "2 processes": plural(2, "process"),
-		"3 switches": plural(3, "switch"), "2 boxes": plural(2, "box"), "2 GPUs": plural(2, "GPU"),
-	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
 func TestCommand(t *testing.T) {
 	for want, argv := range map[string][]string{
 		"":                                   nil,
@@ -35,17 +23,6 @@ func TestCommand(t *testing.T) {
 		if got := command(argv); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
-	}
-}
-
-func TestEnviron(t *testing.T) {
-	base := []string{"A=1", "B=2", "A=3", "C=x=y", "ODD"}
-	got := environ(base, map[string]string{"A": "9", "Z": "", "B2": "b"}, []string{"C", "NOT"})
-	if diff := cmp.Diff([]string{"B=2", "ODD", "A=9", "B2=b", "Z="}, got); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{"A=1", "B=2", "A=3", "C=x=y", "ODD"}, base); diff != "" {
-		t.Errorf("the base was changed: %s", diff)
 	}
 }
 

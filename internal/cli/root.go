@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/internal/version"
 )
 
@@ -212,7 +213,7 @@ func mistakes(message string, fields []api.FieldError) string {
 	if message != first && message != fmt.Sprintf("%s (and %d more mistakes)", first, len(fields)-1) && message != first+" (and one more mistake)" {
 		return fmt.Sprintf("%s has many mistakes, the first %d are:", file, len(fields))
 	}
-	return fmt.Sprintf("%s has %s:", file, plural(len(fields), "mistake"))
+	return fmt.Sprintf("%s has %s:", file, text.Count(len(fields), "mistake"))
 }
 
 func (a *app) versionCommand() *cobra.Command {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -173,7 +174,7 @@ func gpuNote(g *api.GPUStatus) string {
 	if m := g.MPS; m != nil {
 		n := "MPS " + m.State
 		if m.State == "running" {
-			n += ", " + plural(m.Clients, "client")
+			n += ", " + text.Count(m.Clients, "client")
 		}
 		if m.Reason != "" {
 			n += ": " + m.Reason
@@ -187,7 +188,7 @@ func gpuNote(g *api.GPUStatus) string {
 		}
 	}
 	if strangers > 0 && g.Mode != api.ModeUnmanaged && g.Mode != api.ModeExternal {
-		notes = append(notes, plural(strangers, "process")+" outside any lease")
+		notes = append(notes, text.Count(strangers, "process")+" outside any lease")
 	}
 	return strings.Join(notes, "; ")
 }

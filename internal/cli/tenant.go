@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 func (a *app) tenantCommand() *cobra.Command {
@@ -88,7 +89,7 @@ func (a *app) tenants(tenants []api.TenantStatus) {
 			if g.Queued > 0 {
 				leases += fmt.Sprintf(", %d waiting", g.Queued)
 			}
-			rows = append(rows, []string{name, g.Name, g.Text, leases, plural(len(g.GPUs), "GPU")})
+			rows = append(rows, []string{name, g.Name, g.Text, leases, text.Count(len(g.GPUs), "GPU")})
 			name = ""
 		}
 		if len(t.Grants) == 0 {
