@@ -51,7 +51,7 @@ var rules = map[string]rule{
 	"internal/names":    {strict: true, why: "names tells who is called what; who may what is the daemon's"},
 	"internal/text":     {strict: true, why: "text writes amounts for everybody, and so may know nobody"},
 	"internal/procfs":   {why: "procfs reads /proc for everybody and so may know nobody"},
-	"internal/cli":      {ours: []string{"api", "client", "gpu", "internal/board", "internal/migparted", "internal/spec", "internal/store", "internal/text", "internal/version", "mig"}, others: []string{"github.com/spf13/cobra"}, why: "the command line must build without cgo and reach no driver, no cgroup and no D-Bus; it reads the state only to say what a daemon that is gone has left"},
+	"internal/cli":      {ours: []string{"api", "client", "gpu", "internal/board", "internal/cli/migparted", "internal/spec", "internal/store", "internal/text", "internal/version", "mig"}, others: []string{"github.com/spf13/cobra"}, why: "the command line must build without cgo and reach no driver, no cgroup and no D-Bus; it reads the state only to say what a daemon that is gone has left"},
 	"internal/terminal": {ours: []string{"internal/procfs"}, why: "a line on somebody's terminal: what it says is others' business"},
 	"test/scenarios":    {strict: true, why: "a scenario is a description: what carries it out differs from test to test"},
 	"gpusim/engine":     {why: "the time engine is arithmetic over an injected clock"},
@@ -60,9 +60,9 @@ var rules = map[string]rule{
 	"cmd/gpushare-nvml": {ours: []string{"gpu/nvml", "gpu/worker", "gpu", "internal/version"}, why: "main is wiring"},
 	"cmd/gpushare-thaw": {ours: []string{"cgroup", "internal/version"}, why: "the thawer must outlive every other part: it may depend on the least"},
 
-	"internal/migparted": {ours: []string{"internal/board", "mig"}, others: []string{"go.yaml.in/yaml/v3"}, why: "migparted reads another tool's file and says it in our words; it asks no GPU and writes nothing"},
-	"internal/launch":    {ours: []string{"internal/procfs"}, why: "launch becomes a tenant's program: it must be small enough to be read whole, and know no lease"},
-	"cmd/gpushare-start": {ours: []string{"internal/launch", "internal/version"}, why: "it runs as root until it becomes the tenant's program: it may depend on the least"},
+	"internal/cli/migparted": {ours: []string{"internal/board", "mig"}, others: []string{"go.yaml.in/yaml/v3"}, why: "migparted reads another tool's file and says it in our words; it asks no GPU and writes nothing"},
+	"internal/launch":        {ours: []string{"internal/procfs"}, why: "launch becomes a tenant's program: it must be small enough to be read whole, and know no lease"},
+	"cmd/gpushare-start":     {ours: []string{"internal/launch", "internal/version"}, why: "it runs as root until it becomes the tenant's program: it may depend on the least"},
 }
 
 // onlyIn names modules that one folder alone may import directly.

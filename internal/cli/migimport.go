@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/migparted"
+	"github.com/gpushare/gpushare/internal/cli/migparted"
 	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/mig"
 )

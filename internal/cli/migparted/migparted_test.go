@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpushare/gpushare/internal/migparted"
+	"github.com/gpushare/gpushare/internal/cli/migparted"
 	"github.com/gpushare/gpushare/internal/spec"
 )
 
