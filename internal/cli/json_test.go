@@ -53,7 +53,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare mig list":        {{status, ""}, {empty, ""}},
 		"gpushare mig plan":        {{nil, "--offline --model a30 --want 1g.6gb"}, {nil, "--offline --model a30 --want 4g.24gb*2"}},
 		"gpushare mig frag":        {{routes{"GET /v1/mig": labMIG()}, ""}, {routes{"GET /v1/mig": api.MIGList{}}, ""}, {nil, "--offline --model a30"}},
-		"gpushare mig import":      {{nil, "../migparted/testdata/mixed.yaml"}, {nil, "../migparted/testdata/mixed.yaml --label off"}},
+		"gpushare mig import":      {{nil, "migparted/testdata/mixed.yaml"}, {nil, "migparted/testdata/mixed.yaml --label off"}},
 		"gpushare mig export":      {{routes{"GET /v1/mig": labMIG()}, ""}, {routes{"GET /v1/mig": api.MIGList{}}, ""}},
 		"gpushare mig profiles":    {{nil, "--model a30"}, {nil, "--offline"}},
 		"gpushare mps list":        {{status, ""}, {empty, ""}},

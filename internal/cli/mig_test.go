@@ -43,7 +43,7 @@ func labMIG() *api.MIGList {
 // partedFile is a file of the MIG partition editor.
 func partedFile(t *testing.T) string {
 	t.Helper()
-	b, err := os.ReadFile("../migparted/testdata/mixed.yaml")
+	b, err := os.ReadFile("migparted/testdata/mixed.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
