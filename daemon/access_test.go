@@ -9,9 +9,15 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/mps"
 )
 
 // The people of these tests.
@@ -57,10 +63,18 @@ func roleOf() map[string]string {
 	}
 }
 
-func bare() *Daemon {
-	d := &Daemon{log: slog.New(slog.NewTextHandler(io.Discard, nil))}
-	d.rosters.p.Store(people())
-	d.desired.Store(&desired{})
+// bare is a daemon that holds nothing and knows some people.
+func bare() *Daemon { return bareOn(&holder{}, Settings{Getent: "off"}, nil) }
+
+// bareOn is a daemon on what holds processes, with no driver and nothing started.
+func bareOn(h *holder, s Settings, st *store.Store) *Daemon {
+	d := &Daemon{
+		Reporter: NewReporter(slog.New(slog.DiscardHandler), time.Now), settings: s, state: NewState(st, false), tasks: &loop.Group{},
+		tuning: new(atomic.Pointer[tuning]), observer: &observe.Observer{}, port: h.port, kick: func() {},
+	}
+	who := newRosters(s)
+	who.p.Store(people())
+	d.compose(h, &mps.Supervisor{}, who, loop.NewWake(), loop.NewWake())
 	return d
 }
 
@@ -124,7 +138,7 @@ func mayUse() map[string][]string {
 
 func TestWhoMayWhat(t *testing.T) {
 	d, want, seen := bare(), mayUse(), map[string]bool{}
-	for _, r := range routes() {
+	for _, r := range d.routes() {
 		name := r.method + " " + r.pattern
 		seen[name] = true
 		t.Run(name, func(t *testing.T) {
@@ -135,8 +149,8 @@ func TestWhoMayWhat(t *testing.T) {
 			for who, p := range everyone() {
 				reached := false
 				probe := r
-				probe.handle = func(_ *Daemon, c *call) error { reached = true; return c.reply(http.StatusOK, nil) }
-				w := ask(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { d.serve(w, q, &probe) }), p, r.method, "/v1", nil)
+				probe.handle = func(c *call) error { reached = true; return c.reply(http.StatusOK, nil) }
+				w := ask(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { d.server.serve(w, q, &probe) }), p, r.method, "/v1", nil)
 				role := roleOf()[who]
 				// An observer who is a member too may do what either may.
 				may := slices.Contains(allowed, role) || who == "observer and member" && slices.Contains(allowed, "observer")
@@ -162,8 +176,9 @@ func TestWhoMayWhat(t *testing.T) {
 
 // Through the whole handler: a stranger is refused everywhere but at GET /v1, and so is whoever cannot be told.
 func TestStrangersAreRefusedEverywhere(t *testing.T) {
-	h := bare().handler()
-	for _, r := range routes() {
+	d := bare()
+	h := d.server.handler()
+	for _, r := range d.routes() {
 		path := strings.ReplaceAll(r.pattern, "{id}", "x")
 		if r.access != anyone {
 			if w := ask(h, everyone()["stranger"], r.method, path, nil); w.Code != http.StatusForbidden {
@@ -195,7 +210,7 @@ func TestRoles(t *testing.T) {
 }
 
 func TestRequestsThatAreRefused(t *testing.T) {
-	h := bare().handler()
+	h := bare().server.handler()
 	root := everyone()["root"]
 	for _, c := range []struct {
 		name   string

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/systemd"
 )
@@ -23,7 +24,7 @@ const adoptEvery = 5 * time.Second
 
 // adoption knows what was adopted. Logins and units are taken into a grant by the spec alone: nobody asks for a lease.
 type adoption struct {
-	wake chan struct{}
+	wake loop.Wake
 
 	mu     sync.Mutex        // guards what follows; one looks at a time
 	groups map[int][]int     // of the users who are logged in, as they were at the login
@@ -34,26 +35,17 @@ type adoption struct {
 
 // look makes the adoption look now.
 func (x *adoption) look() {
-	select {
-	case x.wake <- struct{}{}:
-	default: // One look is due already.
-	}
+	x.wake.Set()
 }
 
 // adoptLoop keeps leases of what the spec adopts.
-func (d *Daemon) adoptLoop(ctx context.Context) {
+func (d *Adopter) adoptLoop(ctx context.Context) {
 	for {
 		if err := d.adoptAll(ctx); err != nil && ctx.Err() == nil {
-			d.log.Warn("cannot look for logins and units to adopt", "error", err)
+			d.Log.Warn("cannot look for logins and units to adopt", "error", err)
 		}
-		timer := time.NewTimer(adoptEvery)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if _, ok := d.adoption.wake.Sleep(ctx, adoptEvery); !ok {
 			return
-		case <-timer.C:
-		case <-d.adoption.wake:
-			timer.Stop()
 		}
 	}
 }
@@ -66,10 +58,10 @@ func (d *desired) adopts(unit string) bool {
 }
 
 // adoptAll looks once at who is there, and begins and ends leases accordingly.
-func (d *Daemon) adoptAll(ctx context.Context) error {
+func (d *Adopter) adoptAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
-	want := d.desired.Load()
+	want := d.state.Desired()
 	if !want.enforcing() && want.released == nil {
 		return nil // Nothing is done on a node that only observes, and nothing undone.
 	}
@@ -81,7 +73,7 @@ func (d *Daemon) adoptAll(ctx context.Context) error {
 		return err
 	}
 	here := d.newcomers(ctx, want, logins, lacks)
-	d.guardUnits(here)
+	d.policy.guardUnits(here)
 	var held []lease.Lease
 	for _, l := range d.table.Live() {
 		if l.Held == lease.HeldLogin || l.Held == lease.HeldUnit {
@@ -103,7 +95,7 @@ func (d *Daemon) adoptAll(ctx context.Context) error {
 }
 
 // beginDue begins the leases that are due.
-func (d *Daemon) beginDue(ctx context.Context, want *desired, here []lease.Newcomer, held []lease.Lease, due []lease.Newcomer, lacks map[string]api.Condition) {
+func (d *Adopter) beginDue(ctx context.Context, want *desired, here []lease.Newcomer, held []lease.Lease, due []lease.Newcomer, lacks map[string]api.Condition) {
 	x := &d.adoption
 	if x.by != want.generation {
 		x.given, x.by = nil, want.generation
@@ -140,7 +132,7 @@ func (d *Daemon) beginDue(ctx context.Context, want *desired, here []lease.Newco
 
 // newcomerKey tells a newcomer from the one that had its place before: a unit that is started anew has the same path and
 // another cgroup.
-func (d *Daemon) newcomerKey(n *lease.Newcomer) string {
+func (d *Adopter) newcomerKey(n *lease.Newcomer) string {
 	key := n.Unit + " " + n.Cgroup
 	if h, err := cgroup.FindHierarchy(); err == nil {
 		if fi, err := os.Stat(h.Dir(n.Cgroup)); err == nil {
@@ -153,14 +145,14 @@ func (d *Daemon) newcomerKey(n *lease.Newcomer) string {
 }
 
 // loginsNow lists who is logged in, when anybody needs to know.
-func (d *Daemon) loginsNow(ctx context.Context, want *desired, lacks map[string]api.Condition) ([]systemd.Login, error) {
+func (d *Adopter) loginsNow(ctx context.Context, want *desired, lacks map[string]api.Condition) ([]systemd.Login, error) {
 	needed := want.spec != nil && slices.ContainsFunc(want.spec.Tenants, func(t api.TenantSpec) bool {
 		return t.Adopt != nil && t.Adopt.Logins != "" || t.PerLogin != nil
 	})
 	some := slices.ContainsFunc(d.table.Live(), func(l lease.Lease) bool { return l.Held == lease.HeldLogin })
 	if d.books == nil || !needed && !some {
 		if needed {
-			lacks["logins"] = api.Condition{Message: "logins are not adopted on " + d.adapterText(), Hint: "run gpushared as root on a host with cgroup v2"}
+			lacks["logins"] = api.Condition{Message: "logins are not adopted on " + adapterText(d.port.Info()), Hint: "run gpushared as root on a host with cgroup v2"}
 		}
 		return nil, nil
 	}
@@ -174,7 +166,7 @@ func (d *Daemon) loginsNow(ctx context.Context, want *desired, lacks map[string]
 }
 
 // newcomers is all that a tenant may want, with the claims on it.
-func (d *Daemon) newcomers(ctx context.Context, want *desired, logins []systemd.Login, lacks map[string]api.Condition) []lease.Newcomer {
+func (d *Adopter) newcomers(ctx context.Context, want *desired, logins []systemd.Login, lacks map[string]api.Condition) []lease.Newcomer {
 	var here []lease.Newcomer
 	d.forgetGroups(logins)
 	for _, l := range logins {
@@ -192,7 +184,7 @@ func (d *Daemon) newcomers(ctx context.Context, want *desired, logins []systemd.
 }
 
 // unitsNow is the units that run and that a tenant wants, and those that have a lease because one wanted them.
-func (d *Daemon) unitsNow(ctx context.Context, want *desired, lacks map[string]api.Condition) []lease.Newcomer {
+func (d *Adopter) unitsNow(ctx context.Context, want *desired, lacks map[string]api.Condition) []lease.Newcomer {
 	claims := map[string][]lease.Key{}
 	for _, l := range d.table.Live() {
 		if l.Held == lease.HeldUnit {
@@ -211,7 +203,7 @@ func (d *Daemon) unitsNow(ctx context.Context, want *desired, lacks map[string]a
 	var here []lease.Newcomer
 	for _, unit := range slices.Sorted(maps.Keys(claims)) {
 		if d.books == nil {
-			lacks[unit] = api.Condition{Message: "unit " + unit + " is not adopted on " + d.adapterText(), Hint: "systemd knows units"}
+			lacks[unit] = api.Condition{Message: "unit " + unit + " is not adopted on " + adapterText(d.port.Info()), Hint: "systemd knows units"}
 			continue
 		}
 		cg, err := d.books.UnitCgroup(ctx, unit)
@@ -229,7 +221,7 @@ func (d *Daemon) unitsNow(ctx context.Context, want *desired, lacks map[string]a
 // tenantsOfLogin is the tenants that a user is a member of, of those that matter. A user's groups are asked for once, at the
 // login, as the login itself has them: who joins a group later has it after the next login. sure is false when a name is
 // not known yet.
-func (d *Daemon) tenantsOfLogin(ctx context.Context, want *desired, l *systemd.Login, matters func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
+func (d *Adopter) tenantsOfLogin(ctx context.Context, want *desired, l *systemd.Login, matters func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
 	sure = true
 	roster := d.rosters.p.Load()
 	for i := range want.spec.Tenants {
@@ -258,14 +250,14 @@ func (d *Daemon) tenantsOfLogin(ctx context.Context, want *desired, l *systemd.L
 	return out, sure
 }
 
-func (d *Daemon) groupsOf(ctx context.Context, l *systemd.Login) (gids []int, known bool) {
+func (d *Adopter) groupsOf(ctx context.Context, l *systemd.Login) (gids []int, known bool) {
 	x := &d.adoption
 	if g, ok := x.groups[l.UID]; ok {
 		return g, true
 	}
 	gids, err := d.rosters.names.GroupsOf(ctx, l.Name)
 	if err != nil {
-		d.log.Warn("cannot tell a login's groups, it is tried again", "user", l.Name, "error", err)
+		d.Log.Warn("cannot tell a login's groups, it is tried again", "user", l.Name, "error", err)
 		return nil, false
 	}
 	if x.groups == nil {
@@ -276,7 +268,7 @@ func (d *Daemon) groupsOf(ctx context.Context, l *systemd.Login) (gids []int, kn
 }
 
 // forgetGroups drops what is known of users who are not logged in any more.
-func (d *Daemon) forgetGroups(logins []systemd.Login) {
+func (d *Adopter) forgetGroups(logins []systemd.Login) {
 	for uid := range d.adoption.groups {
 		if !slices.ContainsFunc(logins, func(l systemd.Login) bool { return l.UID == uid }) {
 			delete(d.adoption.groups, uid)
@@ -285,7 +277,7 @@ func (d *Daemon) forgetGroups(logins []systemd.Login) {
 }
 
 // beginAdopted takes a newcomer into its grant, if there is a place now.
-func (d *Daemon) beginAdopted(ctx context.Context, n *lease.Newcomer) (string, error) {
+func (d *Adopter) beginAdopted(ctx context.Context, n *lease.Newcomer) (string, error) {
 	h, err := cgroup.FindHierarchy()
 	if err != nil {
 		return "", err
@@ -313,40 +305,40 @@ func (d *Daemon) beginAdopted(ctx context.Context, n *lease.Newcomer) (string, e
 		ticket.Cancel()
 		return "", err
 	}
-	d.watchLease(l.ID)
-	d.leaseEvent(&l, "lease.started", fmt.Sprintf("%s were taken into %s of %s", n.What(), l.Terms.Spec.Name, l.Terms.Tenant))
+	d.leases.watchLease(l.ID)
+	d.Events.publish(l.Event("lease.started", fmt.Sprintf("%s were taken into %s of %s", n.What(), l.Terms.Spec.Name, l.Terms.Tenant)))
 	d.kick() // What it may open is granted now.
 	return l.ID, nil
 }
 
 // endAdopted lets a newcomer go. Its processes go on, and no managed GPU can be opened by them anew.
-func (d *Daemon) endAdopted(ctx context.Context, id, why string) {
+func (d *Adopter) endAdopted(ctx context.Context, id, why string) {
 	l, ok := d.table.Get(id)
 	if !ok {
 		return
 	}
 	if err := d.table.Ended(ctx, id, why); err != nil {
-		d.log.Error("cannot end a lease", "lease", id, "error", err)
+		d.Log.Error("cannot end a lease", "lease", id, "error", err)
 		return
 	}
 	maps.DeleteFunc(d.adoption.given, func(_, had string) bool { return had == id })
-	d.leaseEvent(&l, "lease.ended", why)
+	d.Events.publish(l.Event("lease.ended", why))
 	d.kick()
 }
 
 // tellLacks makes conditions of what is not adopted, and an event of each that is new.
-func (d *Daemon) tellLacks(lacks map[string]api.Condition) {
+func (d *Adopter) tellLacks(lacks map[string]api.Condition) {
 	x := &d.adoption
 	for about, c := range lacks {
 		if x.told[about] != c.Message {
-			d.events.publish(api.Event{Kind: "adopt.refused", Tenant: c.Tenant, Message: c.Message})
-			d.log.Warn("not adopted", "what", about, "why", c.Message)
+			d.Events.publish(api.Event{Kind: "adopt.refused", Tenant: c.Tenant, Message: c.Message})
+			d.Log.Warn("not adopted", "what", about, "why", c.Message)
 		}
 	}
 	x.told = map[string]string{}
 	for about, c := range lacks {
 		x.told[about] = c.Message
 	}
-	d.conditions.replace("not-adopted", lacks)
-	d.page.touch()
+	d.Conditions.replace("not-adopted", lacks)
+	d.touch()
 }

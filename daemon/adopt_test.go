@@ -16,7 +16,6 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/names"
-	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/systemd"
@@ -57,6 +56,8 @@ type lodge struct {
 	h     cgroup.Hierarchy
 	top   string
 	die   func() // ends this life of the daemon
+	// newLife begins another one, which knows nothing.
+	newLife func()
 }
 
 func newLodge(t *testing.T) *lodge {
@@ -78,28 +79,31 @@ func newLodge(t *testing.T) *lodge {
 	write(passwd, "alice:x:2001:2001::/:\nbob:x:2002:2002::/:\ncarol:x:2003:2003::/:\n")
 	write(group, "lab:x:3000:bob\nspeakers:x:3001:carol\n")
 	b := &bookkeeper{units: map[string]string{}, memory: map[int]*uint64{}}
-	d := &Daemon{
-		log: slog.New(slog.NewTextHandler(t.Output(), nil)), now: time.Now, ctx: t.Context(), settings: Settings{RunDir: dir, HostRoot: "/"},
-		port: cgroup.NewProcesses("a test"), follow: cgroup.NewProcesses("a test"), visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}),
-		books: b, adoption: adoption{wake: make(chan struct{}, 1)}, leavers: leavers{wake: make(chan struct{}, 1)}, kicks: make(chan struct{}, 1),
-		watchers: watchers{seen: map[string]bool{}}, conditions: conditions{now: time.Now, all: map[conditionKey]api.Condition{}},
-		observer: &observe.Observer{}, logins: newLoginGuard(cgroup.Hierarchy{}, Settings{RunDir: dir}, cgroup.Info{}),
-		samples: samples{wake: make(chan struct{}, 1)},
+	x := &lodge{t: t, books: b, h: h, top: "/gpushare-lodge-" + strconv.Itoa(os.Getpid()) + strings.ToLower(t.Name())}
+	var ctx context.Context
+	var stop context.CancelFunc
+	x.newLife = func() {
+		tree := cgroup.NewProcesses("a test")
+		x.Daemon = bareOn(&holder{
+			port: tree, follow: tree, visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), books: b,
+			logins: newLoginGuard(cgroup.Hierarchy{}, Settings{RunDir: dir}, cgroup.Info{}),
+		}, Settings{RunDir: dir, HostRoot: "/", Getent: "off"}, nil)
+		x.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+		who := x.adopter.rosters
+		who.names = &names.Directory{Passwd: passwd, Group: group}
+		if err := who.names.Refresh(t.Context(), nil, nil, true); err != nil {
+			t.Fatal(err)
+		}
+		who.p.Store(&roster{})
+		ctx, stop = context.WithCancel(t.Context())
+		x.tasks.Begin(ctx)
 	}
-	d.events = newBroker(d.now)
-	d.rosters.names = &names.Directory{Passwd: passwd, Group: group}
-	if err := d.rosters.names.Refresh(t.Context(), nil, nil, true); err != nil {
-		t.Fatal(err)
-	}
-	d.rosters.p.Store(&roster{})
-	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged, Noticed: d.noticed})
-	ctx, stop := context.WithCancel(t.Context())
-	d.ctx = ctx
-	x := &lodge{Daemon: d, t: t, books: b, h: h, top: "/gpushare-lodge-" + strconv.Itoa(os.Getpid()) + strings.ToLower(t.Name())}
+	x.newLife()
 	x.die = func() {
 		stop()
-		d.goroutines.Wait()
-		d.ctx, stop = context.WithCancel(t.Context())
+		x.tasks.Wait()
+		ctx, stop = context.WithCancel(t.Context())
+		x.tasks.Begin(ctx)
 	}
 	t.Cleanup(func() {
 		x.die()
@@ -157,7 +161,7 @@ func (x *lodge) logout(uid int) {
 // apply puts tenants in force, each with one grant "serve" on the one GPU.
 func (x *lodge) apply(tenants ...api.TenantSpec) {
 	x.t.Helper()
-	old := x.desired.Load()
+	old := x.state.Desired()
 	want := &desired{spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}, Tenants: tenants}, grants: map[grantKey][]gpu.UUID{}, gpus: map[gpu.UUID]*api.GPUSpec{"GPU-a": {Mode: api.ModeTimeslice}}}
 	if old != nil {
 		want.generation = old.generation + 1
@@ -170,14 +174,14 @@ func (x *lodge) apply(tenants ...api.TenantSpec) {
 			view.Grants = append(view.Grants, lease.Grant{Tenant: t.Name, Spec: t.GPU[j]})
 		}
 	}
-	x.desired.Store(want)
-	x.renewRoster()
+	x.state.SetDesired(want)
+	x.identities.renewRoster()
 	x.table.Update(view)
 }
 
 func (x *lodge) look() {
 	x.t.Helper()
-	if err := x.adoptAll(x.t.Context()); err != nil {
+	if err := x.adopter.adoptAll(x.t.Context()); err != nil {
 		x.t.Fatal(err)
 	}
 }
@@ -204,7 +208,7 @@ func (x *lodge) want(when string, held ...string) {
 }
 
 func (x *lodge) lacks(text string) bool {
-	return slices.ContainsFunc(x.conditions.list(), func(c api.Condition) bool { return c.Kind == "not-adopted" && strings.Contains(c.Message, text) })
+	return slices.ContainsFunc(x.Conditions.list(), func(c api.Condition) bool { return c.Kind == "not-adopted" && strings.Contains(c.Message, text) })
 }
 
 func tenantOf(name string, m api.Members, grants ...string) api.TenantSpec {
@@ -230,7 +234,7 @@ func TestAdoptsLoginsAndUnits(t *testing.T) {
 	x.look()
 	all := []string{"alice vision/serve login", "bob vision/serve login", "hub.service vision/dev unit"}
 	x.want("all came", all...)
-	if id, ok := x.ownerOf(alice); !ok || !strings.HasPrefix(id, "vision-serve") {
+	if id, ok := x.attribution.ownerOf(alice); !ok || !strings.HasPrefix(id, "vision-serve") {
 		t.Errorf("alice's process is of %q", id)
 	}
 	x.look()
@@ -276,14 +280,14 @@ func TestOneUserOneTenant(t *testing.T) {
 	x.look()
 	x.want("both want him")
 	if !x.lacks("the logins of bob are adopted by vision and speech") {
-		t.Errorf("it is not said: %+v", x.conditions.list())
+		t.Errorf("it is not said: %+v", x.Conditions.list())
 	}
 	b.Adopt = nil
 	x.apply(a, b)
 	x.look()
 	x.want("one wants him", "bob vision/serve login")
 	if x.lacks("bob") {
-		t.Errorf("it is still said: %+v", x.conditions.list())
+		t.Errorf("it is still said: %+v", x.Conditions.list())
 	}
 }
 
@@ -297,14 +301,14 @@ func TestNoPlace(t *testing.T) {
 	x.look()
 	x.want("one place", "alice vision/serve login")
 	if !x.lacks("the logins of bob have no lease of serve") {
-		t.Errorf("it is not said: %+v", x.conditions.list())
+		t.Errorf("it is not said: %+v", x.Conditions.list())
 	}
 	x.logout(2001)
 	waitUntil(t, "the place comes free", func() bool { return len(x.table.Live()) == 0 })
 	x.look()
 	x.want("the place came free", "bob vision/serve login")
 	if x.lacks("bob") {
-		t.Errorf("it is still said: %+v", x.conditions.list())
+		t.Errorf("it is still said: %+v", x.Conditions.list())
 	}
 }
 
@@ -314,7 +318,7 @@ func TestWhoeverEndedItMeantIt(t *testing.T) {
 	x.apply(v)
 	pid := x.login(2001, "alice")
 	x.look()
-	id, _ := x.ownerOf(pid)
+	id, _ := x.attribution.ownerOf(pid)
 	if err := x.table.Ended(t.Context(), id, "stopped by root"); err != nil {
 		t.Fatal(err)
 	}
@@ -338,13 +342,12 @@ func TestAdoptedIsFoundAgain(t *testing.T) {
 	}
 	x.die()
 	// Another life: what it has is the record and the cgroups.
-	x.Daemon.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{})
-	x.table = lease.New(lease.Config{Walls: walls{x.Daemon}, Changed: x.leaseChanged, Noticed: x.noticed})
+	x.newLife()
 	if err := x.table.Restore(saved); err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range x.table.Live() {
-		if !x.adopt(t.Context(), &l) {
+		if !x.leases.adopt(t.Context(), &l) {
 			t.Errorf("%s is not found again", l.ID)
 		}
 	}
@@ -397,7 +400,7 @@ func TestPerLogin(t *testing.T) {
 	}
 	x.logout(2002)
 	// Another life, and the spec drops it while he is away.
-	x.perLogin.loaded, x.perLogin.set = false, nil
+	x.adopter.perLogin.loaded, x.adopter.perLogin.set = false, nil
 	v.PerLogin = nil
 	x.apply(v)
 	x.look()

@@ -24,12 +24,12 @@ const (
 )
 
 // postAdopt makes instances that others made ours: tenants get leases on them, and they are kept and given back as ours.
-func (d *Daemon) postAdopt(c *call) error { return d.settleInstances(c, kindAdopt) }
+func (d *Changes) postAdopt(c *call) error { return d.settleInstances(c, kindAdopt) }
 
 // postRemove takes idle instances away that no layout asks for.
-func (d *Daemon) postRemove(c *call) error { return d.settleInstances(c, kindRemove) }
+func (d *Changes) postRemove(c *call) error { return d.settleInstances(c, kindRemove) }
 
-func (d *Daemon) settleInstances(c *call, kind string) error {
+func (d *Changes) settleInstances(c *call, kind string) error {
 	b, err := c.body()
 	if err != nil {
 		return err
@@ -79,8 +79,8 @@ type settlement struct {
 }
 
 // proposeInstances works out what would be done, or says exactly why it cannot be. It changes nothing.
-func (d *Daemon) proposeInstances(ctx context.Context, kind string, q *api.InstancesRequest) (*settlement, error) {
-	node, want := d.observer.Observe(ctx), d.desired.Load()
+func (d *Changes) proposeInstances(ctx context.Context, kind string, q *api.InstancesRequest) (*settlement, error) {
+	node, want := d.observer.Observe(ctx), d.state.Desired()
 	if node.DriverErr != nil {
 		return nil, driverError(node.DriverErr)
 	}
@@ -103,12 +103,12 @@ func (d *Daemon) proposeInstances(ctx context.Context, kind string, q *api.Insta
 	case s.gpu.Profiles == nil:
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the driver does not tell the MIG profiles of " + name}
 	}
-	st := d.store.State()
+	st := d.state.Kept()
 	a, achieved := st.Achieved[id]
 	if _, held := st.Held[id]; held || !achieved {
 		return nil, &api.Error{Kind: api.KindConflict, Message: name + " is not as the spec says", Hint: "'gpushare status' says why; settle that first"}
 	}
-	use := d.usageUnder(want, d.devicesOpen(ctx, node.GPUs))
+	use := d.attribution.usageUnder(want, d.attribution.devicesOpen(ctx, node.GPUs))
 	there := present(want.gpus[id], s.gpu, use)
 	var hardware []step.Step
 	var err error
@@ -126,7 +126,7 @@ func (d *Daemon) proposeInstances(ctx context.Context, kind string, q *api.Insta
 		}
 	}
 	s.plan = api.Plan{SchemaVersion: 1, Generation: want.generation, Empty: len(s.steps) == 0, Steps: wireSteps(s.steps)}
-	d.estimate(node, &s.plan)
+	d.state.estimate(node, &s.plan)
 	return s, nil
 }
 
@@ -216,10 +216,10 @@ func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, there []mig.P
 }
 
 // acceptInstances records what is ours now, and starts what must be done for it.
-func (d *Daemon) acceptInstances(ctx context.Context, s *settlement, who string) (*api.Operation, error) {
-	want, id := d.desired.Load(), s.gpu.Identity.UUID
-	record := engine.Record{Kind: s.kind, Who: who, Generation: want.generation, Started: d.now(), Epoch: epoch(s.node), Steps: s.steps}
-	err := d.store.Update(func(st *store.State) error {
+func (d *Changes) acceptInstances(ctx context.Context, s *settlement, who string) (*api.Operation, error) {
+	want, id := d.state.Desired(), s.gpu.Identity.UUID
+	record := engine.Record{Kind: s.kind, Who: who, Generation: want.generation, Started: d.Now(), Epoch: epoch(s.node), Steps: s.steps}
+	err := d.state.Store.Update(func(st *store.State) error {
 		a := st.Achieved[id]
 		for _, in := range s.adopt {
 			in.Memory = gpu.Memory{}
@@ -248,7 +248,7 @@ func (d *Daemon) acceptInstances(ctx context.Context, s *settlement, who string)
 	}
 	d.audit(who, "mig "+s.kind, fmt.Sprintf("GPU %d: %s", s.gpu.Identity.Index, strings.Join(names, ", ")))
 	if len(s.steps) == 0 {
-		d.refresh(ctx, s.node)
+		d.converger.refresh(ctx, s.node)
 		d.kick() // What is ours now may be granted now.
 		return nil, nil
 	}

@@ -31,7 +31,7 @@ type guest struct {
 
 // postAttach takes a process, a unit or a cgroup that runs already into a lease. It is another route than that of run
 // because another process is meant than the one that asks.
-func (d *Daemon) postAttach(c *call) error {
+func (d *Leases) postAttach(c *call) error {
 	b, err := c.body()
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func (d *Daemon) postAttach(c *call) error {
 }
 
 // guest finds what a request means, and refuses what the caller may not attach.
-func (d *Daemon) guest(ctx context.Context, who *caller, q *api.AttachRequest) (*guest, error) {
+func (d *Leases) guest(ctx context.Context, who *caller, q *api.AttachRequest) (*guest, error) {
 	var g *guest
 	var err error
 	switch {
@@ -80,7 +80,7 @@ func (d *Daemon) guest(ctx context.Context, who *caller, q *api.AttachRequest) (
 
 // guestProcess is a process and all that it starts. A member may attach what is wholly his own: he answers for what it
 // uses, and it is stopped when it uses too much.
-func (d *Daemon) guestProcess(who *caller, pid int) (*guest, error) {
+func (d *Leases) guestProcess(who *caller, pid int) (*guest, error) {
 	what := fmt.Sprintf("process %d", pid)
 	start, err := procfs.Start(pid)
 	if pid < 1 || err != nil {
@@ -96,7 +96,7 @@ func (d *Daemon) guestProcess(who *caller, pid int) (*guest, error) {
 	if why := d.untouchable(pid); why != "" {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot attach " + what + ": " + why}
 	}
-	if owner, ok := d.ownerOf(pid); ok {
+	if owner, ok := d.attribution.ownerOf(pid); ok {
 		return nil, taken(what, owner)
 	}
 	name := procfs.Name(pid)
@@ -111,7 +111,7 @@ func taken(what, owner string) error {
 }
 
 // untouchable says why a process can be in no lease: the kernel's own, the first one, and those that we live by.
-func (d *Daemon) untouchable(pid int) string {
+func (d *Leases) untouchable(pid int) string {
 	s, err := procfs.Read(pid)
 	switch {
 	case err != nil:
@@ -138,13 +138,13 @@ func (d *Daemon) untouchable(pid int) string {
 
 // guestUnit is all processes of a unit of the system. Units are the administrator's: who may attach one decides what
 // becomes of a service that others use.
-func (d *Daemon) guestUnit(ctx context.Context, who *caller, unit string) (*guest, error) {
+func (d *Leases) guestUnit(ctx context.Context, who *caller, unit string) (*guest, error) {
 	if !who.admin {
 		return nil, &api.Error{Kind: api.KindDenied, Message: who.name + " may not attach a unit of the system", Hint: "attach your own process with --pid; an administrator may attach units"}
 	}
 	units := d.port.Abilities().Units
 	if units == nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot attach unit %s: there is no service manager to ask (%s)", unit, d.adapterText()), Hint: "attach its main process with --pid"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot attach unit %s: there is no service manager to ask (%s)", unit, adapterText(d.port.Info())), Hint: "attach its main process with --pid"}
 	}
 	if !strings.Contains(unit, ".") {
 		unit += ".service"
@@ -166,7 +166,7 @@ func (d *Daemon) guestUnit(ctx context.Context, who *caller, unit string) (*gues
 
 // guestCgroup is all processes in a cgroup and below it. A member may attach one that was delegated to him and holds
 // nobody else: into any other cgroup somebody else's process may come later, and he would answer for that.
-func (d *Daemon) guestCgroup(who *caller, name string) (*guest, error) {
+func (d *Leases) guestCgroup(who *caller, name string) (*guest, error) {
 	invalid := func(why, hint string) error {
 		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot attach cgroup %s: %s", name, why), Hint: hint}
 	}
@@ -205,7 +205,7 @@ func (d *Daemon) guestCgroup(who *caller, name string) (*guest, error) {
 		if err != nil {
 			continue // It ended.
 		}
-		if owner, ok := d.ownerOf(p.PID); ok {
+		if owner, ok := d.attribution.ownerOf(p.PID); ok {
 			return nil, taken(fmt.Sprintf("cgroup %s: process %d", name, p.PID), owner)
 		}
 		for _, id := range uids {
@@ -228,7 +228,7 @@ func (d *Daemon) guestCgroup(who *caller, name string) (*guest, error) {
 }
 
 // ownCgroup says why a cgroup is no guest's: gpushare itself lives in it, or it is one that gpushare makes.
-func (d *Daemon) ownCgroup(cg string) string {
+func (d *Leases) ownCgroup(cg string) string {
 	for _, pid := range []int{os.Getpid(), d.driver.Status().PID} {
 		if at, err := procfs.Cgroup(pid); err == nil && cgroup.Below(at, cg) {
 			return "gpushare itself runs in it"
@@ -256,9 +256,9 @@ func ownerOfDir(dir string) int {
 
 // stillFree looks once more, right before the lease starts, whether what is attached is in no other lease: it may have
 // waited in the queue, and somebody else may attach the same. visiting is held.
-func (d *Daemon) stillFree(l *lease.Lease, p lease.Process) error {
+func (d *Leases) stillFree(l *lease.Lease, p lease.Process) error {
 	if l.Cgroup == "" {
-		if owner, ok := d.ownerOf(p.PID); ok && owner != l.ID {
+		if owner, ok := d.attribution.ownerOf(p.PID); ok && owner != l.ID {
 			return taken(fmt.Sprintf("process %d", p.PID), owner)
 		}
 		return nil
@@ -272,7 +272,7 @@ func (d *Daemon) stillFree(l *lease.Lease, p lease.Process) error {
 		return err
 	}
 	for _, m := range ps {
-		if owner, ok := d.ownerOf(m.PID); ok && owner != l.ID {
+		if owner, ok := d.attribution.ownerOf(m.PID); ok && owner != l.ID {
 			return taken(fmt.Sprintf("cgroup %s: process %d", l.Cgroup, m.PID), owner)
 		}
 	}
@@ -292,7 +292,7 @@ func (c *caller) mayEnd(l *lease.Lease) bool {
 }
 
 // releaseLease takes an attached lease from the books; its processes go on.
-func (d *Daemon) releaseLease(c *call) error {
+func (d *Leases) releaseLease(c *call) error {
 	id := c.r.PathValue("id")
 	l, ok := d.table.Get(id)
 	if !ok || !(c.caller.admin || c.caller.isMember(l.Terms.Tenant)) {
@@ -316,7 +316,7 @@ func (d *Daemon) releaseLease(c *call) error {
 	if err := d.table.Ended(ctx, id, "released by "+c.caller.name); err != nil {
 		return err
 	}
-	if err := d.awaitGone(ctx, id); err != nil {
+	if err := d.stopper.awaitGone(ctx, id); err != nil {
 		return err
 	}
 	d.kick()

@@ -8,14 +8,15 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
-	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/ledger"
-	"github.com/gpushare/gpushare/internal/names"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/internal/version"
@@ -85,39 +86,31 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { _ = st.Close() }) // The error that is returned says more.
 	d = &Daemon{
-		settings: s, log: log, level: level, now: time.Now, host: hostname(), store: st, notify: notify,
-		operations: &operations{now: time.Now}, kicks: make(chan struct{}, 1),
-		timeWake: make(chan struct{}, 1), notices: make(chan told, noticeQueue),
-		watchers:   watchers{seen: map[string]bool{}},
-		samples:    samples{wake: make(chan struct{}, 1), gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}},
-		cdi:        cdi{wake: make(chan struct{}, 1)},
-		dynamic:    dynamic{wake: make(chan struct{}, 1)},
-		adoption:   adoption{wake: make(chan struct{}, 1)},
-		leavers:    leavers{wake: make(chan struct{}, 1), since: time.Now()},
-		shares:     shares{gpus: map[gpu.UUID]*slicer{}},
-		conditions: conditions{now: time.Now, all: map[conditionKey]api.Condition{}},
+		Reporter: NewReporter(log, time.Now), settings: s, level: level, notify: notify,
+		state: NewState(st, report.Lost), tasks: &loop.Group{}, tuning: new(atomic.Pointer[tuning]),
 	}
-	d.events = newBroker(d.now)
+	d.Generation = func() uint64 { return d.state.Desired().generation }
 	d.tuning.Store(tuningOf(s))
 	d.noteState(report)
-	d.lost = report.Lost
-	if d.lost { // Something may stand, and nobody knows what: so it is said until the node is given back.
+	if d.state.Lost { // Something may stand, and nobody knows what: so it is said until the node is given back.
 		if err := st.Update(func(s *store.State) error { s.Standing = true; return nil }); err != nil {
 			log.Error("cannot record that something may stand", "error", err)
 		}
 	}
-	if d.audits, err = ledger.Open(filepath.Join(s.StateDir, "audit"), "audit", ledger.Options{}); err != nil {
+	if d.Audits, err = ledger.Open(filepath.Join(s.StateDir, "audit"), "audit", ledger.Options{}); err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { d.closeAudit() })
-	d.desired.Store(&desired{})
+	undo = append(undo, func() { d.Reporter.close() })
+	kicks, adoptions := loop.NewWake(), loop.NewWake()
+	d.kick = kicks.Set
+	rosters := newRosters(s)
 	h, err := out.hold(ctx, s, log, heard{
-		reloaded: func() { d.kick(); d.adoption.look() },
-		logins:   d.adoption.look,
-		userName: func(uid int) string { return d.rosters.names.UserName(uid) },
+		reloaded: func() { d.kick(); adoptions.Set() },
+		logins:   adoptions.Set,
+		userName: rosters.names.UserName,
 		unit: func(name string) {
-			if d.desired.Load().adopts(name) {
-				d.adoption.look()
+			if d.state.Desired().adopts(name) {
+				adoptions.Set()
 			}
 		},
 	})
@@ -125,26 +118,89 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		return nil, err
 	}
 	undo = append(undo, h.close)
-	d.port, d.follow, d.visitors, d.guard, d.logins, d.programs, d.closeHolder = h.port, h.follow, h.visitors, h.guard, h.logins, h.programs, h.close
-	d.books, d.services = h.books, h.services
-	if h.guard != nil {
-		d.gate = h.guard
-	}
+	d.port, d.closeHolder = h.port, h.close
 	d.driver, err = out.drive(s, h, log)
 	if err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
-	d.mps = &mps.Supervisor{Units: h.units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
-	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: d.mps, Guards: d.logins, HostRoot: s.HostRoot, Now: time.Now}
-	d.engine = &engine.Engine{Log: log, Handlers: d.handlers(), Now: time.Now, Timeout: d.stepTimeout}
-	d.table = lease.New(lease.Config{Walls: walls{d}, Save: d.saveLeases, Changed: d.leaseChanged, Noticed: d.noticed, Rooms: rooms{}, Wanted: d.dynamic.poke})
-	d.rosters.names, d.rosters.kicks = &names.Directory{}, make(chan struct{}, 1)
-	if s.Getent != "off" {
-		d.rosters.names.Program = s.Getent
-	}
-	d.rosters.p.Store(rosterOf(os.Geteuid(), nil, d.rosters.names))
+	supervisor := &mps.Supervisor{Units: h.units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
+	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: supervisor, Guards: h.logins, HostRoot: s.HostRoot, Now: time.Now}
+	d.compose(h, supervisor, rosters, kicks, adoptions)
 	return d, nil
+}
+
+// compose makes the managers and tells each of those that it needs. Nothing is started.
+func (d *Daemon) compose(h *holder, supervisor *mps.Supervisor, who *rosters, kicks, adoptions loop.Wake) {
+	s, run := d.settings, store.RunDir(d.settings.RunDir)
+	engine := &engine.Engine{Log: d.Log, Now: time.Now}
+	// The table asks walls that are made after it, because they ask the table.
+	inside := &walls{}
+	departures := &departures{}
+	d.table = lease.New(lease.Config{
+		Walls: inside, Rooms: rooms{},
+		Save:    func(ctx context.Context, state []byte) error { return d.leases.saveLeases(ctx, state) },
+		Noticed: func(l lease.Lease, n lease.Notice) { d.leases.noticed(l, n) },
+		Changed: func(l lease.Lease) { d.leaseChanged(l) },
+		Wanted:  func() { d.changes.dynamic.poke() },
+	})
+	gate, ready := cgroup.Gate(nil), func() error { return nil } // Where nothing can be frozen at all that is said elsewhere.
+	if h.guard != nil {
+		gate, ready = h.guard, h.guard.Ready
+	}
+	recent := &samples{wake: loop.NewWake(), gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}}
+	hosts := &hosts{}
+	d.identities = &Identities{Reporter: d.Reporter, state: d.state, tasks: d.tasks, rosters: who, changed: adoptions.Set}
+	d.server = &Server{Reporter: d.Reporter, tasks: d.tasks, rosters: who, named: d.identities.kickNames}
+	d.attribution = &Attribution{
+		Reporter: d.Reporter, settings: s, state: d.state, port: h.port, follow: h.follow, visitors: h.visitors, driver: d.driver,
+		observer: d.observer, table: d.table, services: h.services, hosts: hosts,
+	}
+	d.policy = &Policy{
+		Reporter: d.Reporter, settings: s, state: d.state, port: h.port, observer: d.observer, table: d.table, logins: h.logins,
+		mps: supervisor, hosts: hosts, cdi: cdi{wake: loop.NewWake()},
+	}
+	d.planner = &Planner{state: d.state, port: h.port, logins: h.logins, table: d.table, attribution: d.attribution, policy: d.policy}
+	d.stopper = &Stopper{Reporter: d.Reporter, driver: d.driver, table: d.table, attribution: d.attribution, departures: departures}
+	d.escapes = &Escapes{
+		Reporter: d.Reporter, state: d.state, driver: d.driver, observer: d.observer, port: h.port, table: d.table, samples: recent,
+		books: h.books, tuning: d.tuning, attribution: d.attribution, leavers: leavers{wake: loop.NewWake(), since: time.Now()},
+	}
+	d.leases = &Leases{
+		Reporter: d.Reporter, state: d.state, runDir: run, tasks: d.tasks, driver: d.driver, observer: d.observer, port: h.port,
+		follow: h.follow, visitors: h.visitors, table: d.table, rosters: who, kick: d.kick, attribution: d.attribution, stopper: d.stopper,
+		policy: d.policy, escapes: d.escapes, departures: departures, notices: make(chan told, noticeQueue), programs: h.programs,
+		timeWake: loop.NewWake(), watchers: watchers{seen: map[string]bool{}},
+	}
+	inside.d = d.leases
+	d.adopter = &Adopter{
+		Reporter: d.Reporter, state: d.state, runDir: run, observer: d.observer, port: h.port, visitors: h.visitors, table: d.table,
+		rosters: who, books: h.books, tuning: d.tuning, kick: d.kick, attribution: d.attribution, policy: d.policy, leases: d.leases,
+		adoption: adoption{wake: adoptions},
+	}
+	d.enforcer = &Enforcer{
+		Reporter: d.Reporter, state: d.state, tasks: d.tasks, driver: d.driver, observer: d.observer, gate: gate, table: d.table,
+		samples: recent, tuning: d.tuning, attribution: d.attribution, stopper: d.stopper, shares: shares{gpus: map[gpu.UUID]*slicer{}},
+	}
+	d.changes = &Changes{
+		Reporter: d.Reporter, settings: s, state: d.state, tasks: d.tasks, port: h.port, driver: d.driver, observer: d.observer,
+		engine: engine, table: d.table, services: h.services, logins: h.logins, identities: d.identities, planner: d.planner,
+		attribution: d.attribution, policy: d.policy, stopper: d.stopper, leases: d.leases, adopter: d.adopter, kick: d.kick, dynamic: dynamic{wake: loop.NewWake()},
+	}
+	d.converger = &Converger{
+		Reporter: d.Reporter, state: d.state, driver: d.driver, observer: d.observer, engine: engine, port: h.port, table: d.table,
+		notify: d.notify, logins: h.logins, tuning: d.tuning, kicks: kicks, kick: d.kick, guardReady: ready, identities: d.identities,
+		planner: d.planner, attribution: d.attribution, policy: d.policy, changes: d.changes,
+	}
+	d.changes.converger = d.converger
+	d.viewer = &Viewer{
+		Reporter: d.Reporter, settings: s, host: hostname(), state: d.state, driver: d.driver, observer: d.observer, port: h.port,
+		table: d.table, samples: recent, rosters: who, logins: h.logins, books: h.books, services: h.services, gate: gate, guardReady: ready,
+		planner: d.planner, attribution: d.attribution, policy: d.policy,
+		told: viewed{adoption: d.adopter, converge: d.converger, change: d.changes, enforce: d.enforcer, leases: d.leases},
+	}
+	d.server.routes = d.routes()
+	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.logins), d.changes.stepTimeout
 }
 
 // deadlines is what the driver may take for what only reads, and for a change. What is many readings may take the time of
@@ -158,37 +214,30 @@ func deadlines(answers, changes time.Duration) worker.Deadlines {
 // leaseChanged is told with the table's lock held: it only leaves marks.
 func (d *Daemon) leaseChanged(l lease.Lease) {
 	if l.State == lease.Gone {
-		d.endings.add(l)
-		select {
-		case d.leavers.wake <- struct{}{}:
-		default: // A look is due already.
-		}
-		d.adoption.look() // There may be room now.
+		d.leases.endings.add(l)
+		d.escapes.leavers.wake.Set()
+		d.adopter.adoption.look() // There may be room now.
 	}
-	d.departures.tell() // Or it moved on, which some wait for too.
-	d.page.touch()
-	d.cdi.poke()
-	d.dynamic.poke()
-	for _, wake := range []chan struct{}{d.samples.wake, d.timeWake} {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	}
+	d.leases.departures.tell() // Or it moved on, which some wait for too.
+	d.touch()
+	d.policy.cdi.poke()
+	d.changes.dynamic.poke()
+	d.enforcer.samples.wake.Set()
+	d.leases.timeWake.Set()
 }
 
-func (d *Daemon) handlers() engine.Handlers {
-	instances := &mig.Handler{Driver: d.driver, Who: d.whoUses}
+func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *loginGuard) engine.Handlers {
+	instances := &mig.Handler{Driver: d.driver, Who: d.attribution.whoUses}
 	walls := &isolation.Handler{Slices: d.port}
-	control := &mps.Handler{Supervisor: d.mps, Driver: d.driver}
+	control := &mps.Handler{Supervisor: supervisor, Driver: d.driver}
 	return engine.Handlers{
 		mig.KindMode: instances, mig.KindCreate: instances, mig.KindDestroy: instances,
 		isolation.KindSet: walls, isolation.KindRemove: walls,
-		isolation.KindGuard: &isolation.GuardHandler{Guards: d.logins},
+		isolation.KindGuard: &isolation.GuardHandler{Guards: filters},
 		mps.KindStart:       control, mps.KindStop: control,
-		KindComputeMode: computeMode{d.driver}, KindLeaseStop: leaseStop{d}, KindLeaseRelease: leaseStop{d},
-		KindProcessStop: processStop{d}, KindUnitStop: quiesceUnit{d}, KindUnitStart: quiesceUnit{d},
-		KindCDIRemove: giveBack{d}, KindUnlimit: giveBack{d}, KindAllowMove: giveBack{d}, KindMigration: migrationPolicy{d},
+		KindComputeMode: computeMode{d.driver}, KindLeaseStop: leaseStop{d.changes}, KindLeaseRelease: leaseStop{d.changes},
+		KindProcessStop: processStop{d.stopper}, KindUnitStop: quiesceUnit{d.changes}, KindUnitStart: quiesceUnit{d.changes},
+		KindCDIRemove: giveBack{d.changes}, KindUnlimit: giveBack{d.changes}, KindAllowMove: giveBack{d.changes}, KindMigration: migrationPolicy{d.changes},
 	}
 }
 
@@ -207,28 +256,12 @@ func workerEnv() []string {
 func (d *Daemon) noteState(r store.Report) {
 	switch {
 	case r.Lost:
-		d.conditions.set("state", "lost", "the state could not be read: "+r.Reason, "the node is taken as it is; apply the spec again. The damaged files are kept in "+d.settings.StateDir)
+		d.Conditions.set("state", "lost", "the state could not be read: "+r.Reason, "the node is taken as it is; apply the spec again. The damaged files are kept in "+d.settings.StateDir)
 	case r.FellBack:
-		d.conditions.set("state", "fell-back", "the newest state could not be read, the one before it is used: "+r.Reason, "see whether 'gpushare get' is what you expect; the damaged file is kept in "+d.settings.StateDir)
+		d.Conditions.set("state", "fell-back", "the newest state could not be read, the one before it is used: "+r.Reason, "see whether 'gpushare get' is what you expect; the damaged file is kept in "+d.settings.StateDir)
 	}
 	if r.Reason != "" {
-		d.log.Error("the state was damaged", "reason", r.Reason, "kept", r.Quarantined)
-	}
-}
-
-// audit writes who did what. A full disk never blocks it, and it never blocks anybody.
-func (d *Daemon) audit(who, what, text string) {
-	if err := d.audits.Append(ledger.Audit{At: d.now(), Who: who, What: what, Text: text, Generation: d.desired.Load().generation}); err != nil {
-		d.log.Warn("cannot write the audit ledger", "error", err)
-	}
-	d.log.Info("changed", "who", who, "what", what, "text", text)
-}
-
-func (d *Daemon) closeAudit() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if err := d.audits.Close(ctx); err != nil {
-		d.log.Warn("cannot close the audit ledger", "error", err)
+		d.Log.Error("the state was damaged", "reason", r.Reason, "kept", r.Quarantined)
 	}
 }
 
@@ -237,26 +270,10 @@ func (d *Daemon) listen() (net.Listener, error) {
 	passed := systemd.PassedSockets()
 	l, err := passed.Listener("gpushare")
 	if left := passed.Close(); len(left) > 0 {
-		d.log.Warn("sockets were passed that nobody knows", "names", left)
+		d.Log.Warn("sockets were passed that nobody knows", "names", left)
 	}
 	if err != nil || l != nil {
 		return l, err
 	}
 	return listen(d.settings.Socket)
 }
-
-// guardReady tells why nobody may be frozen now; nil when somebody may.
-func (d *Daemon) guardReady() error {
-	if d.guard == nil {
-		return nil // Nothing can be frozen here at all, which is said elsewhere.
-	}
-	return d.guard.Ready()
-}
-
-// writeRun and readRun keep what lives until the next boot. It is replaced as a whole, so that our death leaves the old or
-// the new, and not synced: after a power cut nobody reads it, and every start of a lease waits for it.
-func (d *Daemon) writeRun(name string, b []byte) error {
-	return store.Replace(d.runPath(name), b, 0o600)
-}
-
-func (d *Daemon) readRun(name string) ([]byte, error) { return os.ReadFile(d.runPath(name)) }

@@ -12,9 +12,11 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/isolation"
@@ -26,7 +28,7 @@ const cdiPrefix = "gpushare-"
 
 // cdi is what container runtimes are told.
 type cdi struct {
-	wake chan struct{} // something changed that a description is made from
+	wake loop.Wake // something changed that a description is made from
 
 	mu     sync.Mutex // one writes at a time; guards what follows
 	grants map[grantKey]bool
@@ -63,9 +65,26 @@ func (x *cdi) librariesLocked(root string, node *observe.Node) []isolation.Libra
 
 // poke asks for a look soon. It may be called with any lock held.
 func (x *cdi) poke() {
-	select {
-	case x.wake <- struct{}{}:
-	default: // One is due already.
+	x.wake.Set()
+}
+
+// cdiSpacing is the least time between two looks at what container runtimes are told.
+const cdiSpacing = 100 * time.Millisecond
+
+// cdiIdle is how long the loop waits for a word. It is woken whenever something changed.
+const cdiIdle = time.Hour
+
+// cdiLoop keeps what container runtimes are told current.
+func (d *Policy) cdiLoop(ctx context.Context) {
+	for {
+		woken, ok := d.cdi.wake.Sleep(ctx, cdiIdle)
+		if !ok {
+			return
+		}
+		if woken {
+			d.writeCDI(ctx)
+			loop.Pause(ctx, cdiSpacing) // So that many leases that come and go make few looks.
+		}
 	}
 }
 
@@ -79,10 +98,10 @@ func (x *cdi) offers(k grantKey) bool {
 // writeCDI describes each grant to container runtimes by the place that its next lease would have, so that a container is
 // given nothing that somebody else has. When there is no further place it is that of the grant's own newest lease: a
 // container that is restarted finds it again. It writes only what changed, and takes away what no grant explains.
-func (d *Daemon) writeCDI(ctx context.Context) {
+func (d *Policy) writeCDI(ctx context.Context) {
 	d.cdi.mu.Lock()
 	defer d.cdi.mu.Unlock()
-	node, want := d.observer.Last(), d.desired.Load()
+	node, want := d.observer.Last(), d.state.Desired()
 	if node.DriverErr != nil || d.neverRead(node) {
 		return // What is there stays: it was right when the node was last seen.
 	}
@@ -111,11 +130,11 @@ func (d *Daemon) writeCDI(ctx context.Context) {
 	if err := d.syncCDILocked(files); err != nil {
 		problems[""] = api.Condition{Message: "container runtimes are not told of the grants: " + err.Error(), Hint: "see cdi_dir in the settings; leases are not affected"}
 	}
-	d.conditions.replace("cdi", problems)
+	d.Conditions.replace("cdi", problems)
 }
 
 // describeGrant makes the document of one grant; nil when no container can be started with it now.
-func (d *Daemon) describeGrant(ctx context.Context, hw *isolation.Hardware, tenant string, g *api.GrantSpec, libraries []isolation.Library) ([]byte, error) {
+func (d *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, tenant string, g *api.GrantSpec, libraries []isolation.Library) ([]byte, error) {
 	if g.Kind() == api.ModeMPS {
 		return nil, nil // The server and its clients would have to share more than a container shares.
 	}
@@ -124,7 +143,7 @@ func (d *Daemon) describeGrant(ctx context.Context, hw *isolation.Hardware, tena
 	place, ok := d.table.Preview(key)
 	if !ok {
 		for _, live := range d.table.Live() { // oldest first
-			if live.Terms.Key() == key && !d.stale(&live) {
+			if live.Terms.Key() == key && !d.state.stale(&live) {
 				place, ok = live.Place, true
 			}
 		}
@@ -156,7 +175,7 @@ func (d *Daemon) describeGrant(ctx context.Context, hw *isolation.Hardware, tena
 }
 
 // syncCDILocked makes the folder hold exactly these files of ours. They are root's to read: they name tenants. d.cdi.mu is held.
-func (d *Daemon) syncCDILocked(files map[string][]byte) error {
+func (d *Policy) syncCDILocked(files map[string][]byte) error {
 	dir := d.settings.CDIDir
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -172,7 +191,7 @@ func (d *Daemon) syncCDILocked(files map[string][]byte) error {
 	for _, e := range entries {
 		if name := e.Name(); strings.HasPrefix(name, cdiPrefix) && strings.HasSuffix(name, ".json") && files[name] == nil {
 			errs = append(errs, os.Remove(filepath.Join(dir, name)))
-			d.counters.cdiWrites.Add(1)
+			d.Counters.cdiWrites.Add(1)
 		}
 	}
 	written := make(map[string]description, len(files))
@@ -187,7 +206,7 @@ func (d *Daemon) syncCDILocked(files map[string][]byte) error {
 				errs = append(errs, err)
 				continue
 			}
-			d.counters.cdiWrites.Add(1)
+			d.Counters.cdiWrites.Add(1)
 		}
 		if info, err := os.Lstat(file); err == nil {
 			written[name] = description{b, info}
@@ -198,8 +217,8 @@ func (d *Daemon) syncCDILocked(files map[string][]byte) error {
 }
 
 // containerUse is how a container of a grant is started here; nil when none can be.
-func (d *Daemon) containerUse(slices []cgroup.SliceState, k grantKey) *api.ContainerUse {
-	if !d.cdi.offers(k) {
+func (d *Viewer) containerUse(slices []cgroup.SliceState, k grantKey) *api.ContainerUse {
+	if !d.policy.cdi.offers(k) {
 		return nil
 	}
 	for _, s := range slices {

@@ -36,13 +36,13 @@ type openChange struct {
 
 // accept persists the spec together with the change record, in one write, and starts the steps. Without steps, or on a
 // node that only observes, there is no operation.
-func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authority) (*api.Operation, error) {
-	now := d.now()
+func (d *Changes) accept(ctx context.Context, p *proposal, who string, a authority) (*api.Operation, error) {
+	now := d.Now()
 	run := (p.want.enforcing() || p.released != "") && len(p.steps) > 0
 	record := engine.Record{
 		Kind: p.kind(), Who: who, Authority: engine.Authority(a), Generation: p.want.generation, Started: now, Epoch: epoch(p.node), Steps: p.steps,
 	}
-	err := d.store.Update(func(s *store.State) error {
+	err := d.state.Store.Update(func(s *store.State) error {
 		switch {
 		case p.same:
 		case p.released != "":
@@ -53,7 +53,7 @@ func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authorit
 		s.Epoch = epoch(p.node)
 		s.Standing = s.Standing || p.want.enforcing() || run
 		if p.want.enforcing() {
-			d.noteMade(s, p.want, p.node)
+			d.state.noteMade(s, p.want, p.node)
 		}
 		if p.released == "" {
 			noteFound(s, p.steps)
@@ -72,17 +72,17 @@ func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authorit
 	d.audit(who, p.kind(), fmt.Sprintf("generation %d, %d steps, force=%v", p.want.generation, len(p.steps), a.Force))
 	d.install(p.want)
 	if p.released == "" {
-		d.events.publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.generation, who)})
+		d.Events.publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.generation, who)})
 	} else {
-		d.events.publish(api.Event{Kind: "node.released", Message: fmt.Sprintf("%s, by %s", p.released, who)})
+		d.Events.publish(api.Event{Kind: "node.released", Message: fmt.Sprintf("%s, by %s", p.released, who)})
 	}
 	if !run {
 		// What is ours now, or held no longer, is open when this is answered. What walls were worked out to be did not know of it.
-		d.walls.Store(nil)
-		if err := d.mend(ctx); err != nil && ctx.Err() == nil {
-			d.log.Warn("cannot converge", "error", err)
+		d.policy.walls.Store(nil)
+		if err := d.converger.mend(ctx); err != nil && ctx.Err() == nil {
+			d.Log.Warn("cannot converge", "error", err)
 		}
-		d.refresh(ctx, d.observer.Last())
+		d.converger.refresh(ctx, d.observer.Last())
 		d.kick() // What else follows from it.
 		return nil, nil
 	}
@@ -91,7 +91,7 @@ func (d *Daemon) accept(ctx context.Context, p *proposal, who string, a authorit
 }
 
 // noteAchieved records GPUs that already are as wanted: nothing will be done on them, so nobody else would.
-func (d *Daemon) noteAchieved(s *store.State, p *proposal) {
+func (d *Changes) noteAchieved(s *store.State, p *proposal) {
 	if !p.want.enforcing() {
 		return
 	}
@@ -134,13 +134,13 @@ func reached(s *store.State, want *desired, g *observe.GPU, e store.Epoch, steps
 
 // reachedUnseen records a GPU whose steps were all read back as done, and that does not answer at the end. What was made
 // on it is ours all the same: without the record it would be called somebody else's when the GPU answers again.
-func (d *Daemon) reachedUnseen(s *store.State, want *desired, g *observe.GPU, steps []step.Step, e store.Epoch) {
+func (d *Changes) reachedUnseen(s *store.State, want *desired, g *observe.GPU, steps []step.Step, e store.Epoch) {
 	id := g.Identity.UUID
 	was := s.Achieved[id]
 	own := slices.DeleteFunc(slices.Clone(steps), func(st step.Step) bool { return st.GPU != string(id) })
 	on, layout, err := mig.After(was.MIG, was.Layout, own)
 	if err != nil {
-		d.log.Error("cannot record what a GPU was made", "gpu", id, "error", err)
+		d.Log.Error("cannot record what a GPU was made", "gpu", id, "error", err)
 		return
 	}
 	seen := observe.GPU{Snapshot: gpu.Snapshot{Identity: g.Identity, Instances: layout, MIG: gpu.MIGState{Current: on}}}
@@ -170,13 +170,13 @@ func gpusOf(steps []step.Step) map[gpu.UUID]bool {
 }
 
 // launch carries a recorded change out in the background.
-func (d *Daemon) launch(r engine.Record, plan api.Plan) api.Operation {
-	op := d.operations.begin(r.ID, r.Kind, r.Who, plan)
+func (d *Changes) launch(r engine.Record, plan api.Plan) api.Operation {
+	op := d.Operations.begin(r.ID, r.Kind, r.Who, plan)
 	d.open(op.ID, &r)
-	d.table.Update(d.view(d.observer.Last()))
-	d.page.touch()
-	d.goroutines.Go(func() {
-		ctx, cancel := context.WithTimeout(d.ctx, changeTimeout)
+	d.table.Update(d.planner.view(d.observer.Last()))
+	d.touch()
+	d.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(d.tasks.Context(), changeTimeout)
 		defer cancel()
 		d.carryOut(ctx, r, op.ID, false)
 	})
@@ -184,7 +184,7 @@ func (d *Daemon) launch(r engine.Record, plan api.Plan) api.Operation {
 }
 
 // open marks a change as under way, when no mending is.
-func (d *Daemon) open(operation string, r *engine.Record) {
+func (d *Changes) open(operation string, r *engine.Record) {
 	ch := &openChange{operation: operation, gpus: gpusOf(r.Steps)}
 	switch r.Kind {
 	case kindRelease:
@@ -192,19 +192,13 @@ func (d *Daemon) open(operation string, r *engine.Record) {
 	case kindDynamic: // Of an earlier life: who waited for its instances comes again.
 		ch.brief, ch.ended = true, make(chan struct{})
 	}
-	d.openWith(ch)
-}
-
-func (d *Daemon) openWith(ch *openChange) {
-	d.mendMu.Lock()
-	defer d.mendMu.Unlock()
-	d.changing.Store(ch)
+	d.state.SetChanging(ch)
 }
 
 // carryOut runs the steps, reads back, records what was reached, and closes the change.
-func (d *Daemon) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
-	ch := d.changing.Load()
-	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.noteTook(&p); d.progress(operation, p) }, Widen: d.widener()}
+func (d *Changes) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
+	ch := d.state.Changing()
+	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.noteTook(&p); d.progress(operation, p) }, Widen: d.policy.widener()}
 	var out engine.Outcome
 	if resumed {
 		out = d.engine.Resume(ctx, &r, epoch(d.observer.Last()), hooks)
@@ -214,20 +208,20 @@ func (d *Daemon) carryOut(ctx context.Context, r engine.Record, operation string
 	if out.State() == engine.Interrupted {
 		d.wakeUnits(ctx, &r)
 		why := "the daemon was stopped in the middle"
-		if d.ctx.Err() == nil {
+		if d.tasks.Context().Err() == nil {
 			why = fmt.Sprintf("it took longer than %s", changeTimeout)
 		}
-		d.operations.end(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the change is not finished: " + why, Hint: "it goes on when the daemon is started again"})
+		d.Operations.end(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the change is not finished: " + why, Hint: "it goes on when the daemon is started again"})
 		return // The record stays open, and the next life settles it.
 	}
 	d.closeChange(ctx, r, operation, out)
 }
 
-func (d *Daemon) progress(operation string, p engine.Progress) {
+func (d *Changes) progress(operation string, p engine.Progress) {
 	if p.State == engine.Done && !p.Skipped {
-		d.counters.steps.Add(1)
+		d.Counters.steps.Add(1)
 	}
-	d.operations.update(operation, func(op *api.Operation) {
+	d.Operations.update(operation, func(op *api.Operation) {
 		for i := range op.Plan.Steps {
 			if s := &op.Plan.Steps[i]; s.ID == p.Step {
 				s.State, s.Seconds = string(p.State), p.Took.Seconds()
@@ -240,21 +234,21 @@ func (d *Daemon) progress(operation string, p engine.Progress) {
 }
 
 // closeChange reads back and makes the outcome known.
-func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation string, out engine.Outcome) {
-	want := d.desired.Load()
+func (d *Changes) closeChange(ctx context.Context, r engine.Record, operation string, out engine.Outcome) {
+	want := d.state.Desired()
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), observeTimeout)
 	defer cancel()
 	d.observer.Forget() // A mode change moves minors and what can be partitioned.
 	node := d.observer.Observe(look)
-	d.settledAt.Store(node.Seq)
-	d.unseen.note(node, r.Steps)
+	d.state.SetSettledAt(node.Seq)
+	d.policy.unseen.note(node, r.Steps)
 	failed := failures(out)
 	touched := gpusOf(r.Steps)
 	stopped := d.stoppedUnits(look, &r)
 	empty := r.Kind == kindRelease && out.State() == engine.Reached && d.nothingStands(node, want)
-	err := d.store.Finish(func(s *store.State) error {
+	err := d.state.Store.Finish(func(s *store.State) error {
 		s.Change = nil
-		noteTimes(s, node, r.Steps, d.changing.Load().took)
+		noteTimes(s, node, r.Steps, d.state.Changing().took)
 		for _, unit := range stopped {
 			if !slices.Contains(s.Stopped, unit) {
 				s.Stopped = append(s.Stopped, unit)
@@ -268,7 +262,7 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 				if s.Held == nil {
 					s.Held = map[gpu.UUID]store.Held{}
 				}
-				s.Held[id] = store.Held{Generation: want.generation, Reason: why, Since: d.now()}
+				s.Held[id] = store.Held{Generation: want.generation, Reason: why, Since: d.Now()}
 			case out[string(id)].Dropped > 0:
 				// A boot took away what its steps were about. What was achieved before stays on record, of an epoch that is
 				// over: the converge loop plans the GPU anew.
@@ -285,21 +279,21 @@ func (d *Daemon) closeChange(ctx context.Context, r engine.Record, operation str
 		return nil
 	})
 	if err != nil {
-		d.conditions.set("state", "close", "the end of a change could not be recorded: "+err.Error(), "make room in "+d.settings.StateDir+"; the change is settled again at the next start")
-		d.log.Error("cannot record the end of a change", "operation", operation, "error", err)
+		d.Conditions.set("state", "close", "the end of a change could not be recorded: "+err.Error(), "make room in "+d.settings.StateDir+"; the change is settled again at the next start")
+		d.Log.Error("cannot record the end of a change", "operation", operation, "error", err)
 	} else {
-		d.conditions.clear("state", "close")
+		d.Conditions.clear("state", "close")
 	}
 	// The soft part of what the hardware now allows: access is granted from what is observed.
-	soft := d.converge(context.WithoutCancel(ctx))
-	ch := d.changing.Swap(nil)
-	d.refresh(context.WithoutCancel(ctx), d.observer.Last()) // Before the end is told: whoever waited for it looks at the status next.
+	soft := d.converger.converge(context.WithoutCancel(ctx))
+	ch := d.state.EndChange()
+	d.converger.refresh(context.WithoutCancel(ctx), d.observer.Last()) // Before the end is told: whoever waited for it looks at the status next.
 	d.endMakings(ch, failed)
 	d.endOperation(operation, node, failed, out, soft)
 }
 
 // endMakings tells those who waited for instances how it ended, and looks for what is to be made or taken away next.
-func (d *Daemon) endMakings(ch *openChange, failed map[gpu.UUID]string) {
+func (d *Changes) endMakings(ch *openChange, failed map[gpu.UUID]string) {
 	if ch != nil && len(ch.makings) > 0 {
 		bad := maps.Clone(ch.failed)
 		for id := range failed {
@@ -324,7 +318,7 @@ func failures(out engine.Outcome) map[gpu.UUID]string {
 	return failed
 }
 
-func (d *Daemon) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, soft error) {
+func (d *Changes) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, soft error) {
 	var parts []string
 	for _, id := range slices.Sorted(maps.Keys(failed)) {
 		name := string(id)
@@ -332,7 +326,7 @@ func (d *Daemon) endOperation(operation string, node *observe.Node, failed map[g
 			name = fmt.Sprintf("GPU %d", g.Identity.Index)
 		}
 		parts = append(parts, name+" is held: "+failed[id])
-		d.events.publish(api.Event{Kind: "gpu.held", GPU: string(id), Message: failed[id]})
+		d.Events.publish(api.Event{Kind: "gpu.held", GPU: string(id), Message: failed[id]})
 	}
 	for _, id := range slices.Sorted(maps.Keys(out)) {
 		if l := out[id]; id != "" && l.State == engine.Reached && l.Dropped > 0 {
@@ -347,44 +341,44 @@ func (d *Daemon) endOperation(operation string, node *observe.Node, failed map[g
 		parts = append(parts, soft.Error())
 	}
 	if len(parts) == 0 {
-		d.operations.end(operation, "done", nil)
-		d.events.publish(api.Event{Kind: "change.done", Message: operation + " is done"})
+		d.Operations.end(operation, "done", nil)
+		d.Events.publish(api.Event{Kind: "change.done", Message: operation + " is done"})
 		return
 	}
 	message := strings.Join(parts, "; ")
-	d.operations.end(operation, "degraded", &api.Error{
+	d.Operations.end(operation, "degraded", &api.Error{
 		Kind: api.KindDegraded, Message: "not all was reached: " + message, Hint: "what failed was undone; correct the cause, then 'gpushare gpu retry GPU' or apply again",
 	})
-	d.events.publish(api.Event{Kind: "change.degraded", Message: operation + ": " + message})
-	d.log.Warn("a change ended degraded", "operation", operation, "why", message)
+	d.Events.publish(api.Event{Kind: "change.degraded", Message: operation + ": " + message})
+	d.Log.Warn("a change ended degraded", "operation", operation, "why", message)
 }
 
 // settle resumes the change that an earlier life left open, with the authority it was given, or restores what a boot or
 // a reload of the driver took away.
-func (d *Daemon) settle(ctx context.Context) {
-	raw := d.store.State().Change
+func (d *Changes) settle(ctx context.Context) {
+	raw := d.state.Kept().Change
 	if len(raw) == 0 {
 		return
 	}
 	var r engine.Record
 	if err := json.Unmarshal(raw, &r); err != nil {
-		d.conditions.set("state", "change", "the open change cannot be read: "+err.Error(), "the node is taken as it is; apply the spec again")
+		d.Conditions.set("state", "change", "the open change cannot be read: "+err.Error(), "the node is taken as it is; apply the spec again")
 		return
 	}
-	d.log.Info("an open change is settled", "operation", r.ID, "who", r.Who, "steps", len(r.Steps))
-	op := d.operations.begin(r.ID, "resume", r.Who, api.Plan{SchemaVersion: 1, Generation: d.desired.Load().generation, Steps: wireSteps(r.Steps)})
+	d.Log.Info("an open change is settled", "operation", r.ID, "who", r.Who, "steps", len(r.Steps))
+	op := d.Operations.begin(r.ID, "resume", r.Who, api.Plan{SchemaVersion: 1, Generation: d.state.Desired().generation, Steps: wireSteps(r.Steps)})
 	d.open(op.ID, &r)
-	d.goroutines.Go(func() {
-		run, cancel := context.WithTimeout(d.ctx, changeTimeout)
+	d.tasks.Go(func() {
+		run, cancel := context.WithTimeout(d.tasks.Context(), changeTimeout)
 		defer cancel()
 		d.carryOut(run, r, op.ID, true)
 	})
 }
 
 // restore makes layouts be again what they were before a boot, a reload of the driver or a reset, at the same placements.
-func (d *Daemon) restore(node *observe.Node) {
-	want, st := d.desired.Load(), d.store.State()
-	if !want.enforcing() || node.DriverErr != nil || d.changing.Load() != nil {
+func (d *Changes) restore(node *observe.Node) {
+	want, st := d.state.Desired(), d.state.Kept()
+	if !want.enforcing() || node.DriverErr != nil || d.state.Changing() != nil {
 		return
 	}
 	lost := map[gpu.UUID]bool{}
@@ -405,11 +399,11 @@ func (d *Daemon) restore(node *observe.Node) {
 		return
 	}
 	defer d.applyMu.Unlock()
-	ctx, cancel := context.WithTimeout(d.ctx, observeTimeout)
+	ctx, cancel := context.WithTimeout(d.tasks.Context(), observeTimeout)
 	defer cancel()
 	steps, problems := d.planRestore(ctx, want, node, lost)
-	record := engine.Record{Kind: "restore", Who: "gpushared", Generation: want.generation, Started: d.now(), Epoch: epoch(node), Steps: number(steps)}
-	err := d.store.Update(func(s *store.State) error {
+	record := engine.Record{Kind: "restore", Who: "gpushared", Generation: want.generation, Started: d.Now(), Epoch: epoch(node), Steps: number(steps)}
+	err := d.state.Store.Update(func(s *store.State) error {
 		s.Epoch = epoch(node)
 		busy := gpusOf(steps)
 		for id := range lost {
@@ -418,7 +412,7 @@ func (d *Daemon) restore(node *observe.Node) {
 				if s.Held == nil {
 					s.Held = map[gpu.UUID]store.Held{}
 				}
-				s.Held[id] = store.Held{Generation: want.generation, Reason: why.Error(), Since: d.now()}
+				s.Held[id] = store.Held{Generation: want.generation, Reason: why.Error(), Since: d.Now()}
 			} else if ok && g.Err == nil && !busy[id] {
 				reached(s, want, g, epoch(node), nil)
 			}
@@ -430,19 +424,19 @@ func (d *Daemon) restore(node *observe.Node) {
 		return recordChange(s, &record)
 	})
 	if err != nil {
-		d.log.Error("cannot record the restoring of layouts", "error", err)
+		d.Log.Error("cannot record the restoring of layouts", "error", err)
 		return
 	}
 	d.sight.note(node)
 	if len(steps) > 0 {
-		d.log.Info("layouts are restored", "operation", record.ID, "steps", len(steps))
+		d.Log.Info("layouts are restored", "operation", record.ID, "steps", len(steps))
 		d.launch(record, api.Plan{SchemaVersion: 1, Generation: want.generation, Steps: wireSteps(record.Steps)})
 	}
 }
 
 // retryGPU tries a held or stuck GPU again.
-func (d *Daemon) retryGPU(c *call) error {
-	node, want := d.observer.Last(), d.desired.Load()
+func (d *Changes) retryGPU(c *call) error {
+	node, want := d.observer.Last(), d.state.Desired()
 	name := c.r.PathValue("id")
 	i := slices.IndexFunc(node.GPUs, func(g observe.GPU) bool {
 		return string(g.Identity.UUID) == name || fmt.Sprint(g.Identity.Index) == name
@@ -473,14 +467,14 @@ func (d *Daemon) retryGPU(c *call) error {
 		return err
 	}
 	if op == nil {
-		done := d.operations.begin("retry-of-"+name, "retry", c.caller.name, p.plan)
-		done = d.operations.end(done.ID, "done", nil)
+		done := d.Operations.begin("retry-of-"+name, "retry", c.caller.name, p.plan)
+		done = d.Operations.end(done.ID, "done", nil)
 		op = &done
 	}
 	return c.reply(200, op)
 }
 
-func (d *Daemon) getOperation(c *call) error {
+func (d *Changes) getOperation(c *call) error {
 	q := c.r.URL.Query()
 	ctx, after := c.ctx(), uint64(0)
 	if w := q.Get("wait"); w != "" {
@@ -495,7 +489,7 @@ func (d *Daemon) getOperation(c *call) error {
 		ctx, cancel = context.WithTimeout(ctx, min(time.Duration(wait), time.Minute))
 		defer cancel()
 	}
-	op, ok := d.operations.get(ctx, c.r.PathValue("id"), after)
+	op, ok := d.Operations.get(ctx, c.r.PathValue("id"), after)
 	if !ok {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no operation %q", c.r.PathValue("id")), Hint: "operations are remembered until the daemon is restarted"}
 	}

@@ -11,14 +11,14 @@ import (
 // While a change is under way nothing is mended: it would give access before the hardware is what it is given for.
 func TestNothingIsMendedInAChange(t *testing.T) {
 	d := bare()
-	d.open("apply-1", &engine.Record{Steps: []step.Step{{GPU: "GPU-1"}, {GPU: ""}}})
-	if err := d.mend(t.Context()); err != nil { // It would reach for an observer, and there is none.
+	d.changes.open("apply-1", &engine.Record{Steps: []step.Step{{GPU: "GPU-1"}, {GPU: ""}}})
+	if err := d.converger.mend(t.Context()); err != nil { // It would reach for an observer, and there is none.
 		t.Fatal(err)
 	}
-	if n := d.counters.converges.Load(); n != 0 {
+	if n := d.Counters.converges.Load(); n != 0 {
 		t.Errorf("%d times something was mended", n)
 	}
-	ch := d.changing.Load()
+	ch := d.state.Changing()
 	if ch.operation != "apply-1" || len(ch.gpus) != 1 || !ch.gpus["GPU-1"] {
 		t.Errorf("the change under way is %+v", ch)
 	}

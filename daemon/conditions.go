@@ -17,6 +17,11 @@ type conditions struct {
 	all map[conditionKey]api.Condition
 }
 
+// newConditions makes an empty list.
+func newConditions(now func() time.Time) *conditions {
+	return &conditions{now: now, all: map[conditionKey]api.Condition{}}
+}
+
 type conditionKey struct{ kind, about string }
 
 // set adds or renews a condition.

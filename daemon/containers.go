@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"path"
 	"strings"
-	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -18,27 +18,13 @@ type containers struct {
 	refused map[string]string // by cgroup: why it has no lease; only its loop touches it
 }
 
-// cdiSpacing is the least time between two looks at what container runtimes are told.
-const cdiSpacing = 100 * time.Millisecond
-
-// containerLoop finds containers that were started under a grant's slice, and keeps what runtimes are told current.
-func (d *Daemon) containerLoop(ctx context.Context) {
+// containerLoop finds containers that were started under a grant's slice.
+func (d *Adopter) containerLoop(ctx context.Context) {
 	for {
-		timer := time.NewTimer(d.tuning.Load().sample)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !loop.Pause(ctx, d.tuning.Load().sample) {
 			return
-		case <-d.cdi.wake:
-			timer.Stop()
-			d.writeCDI(ctx)
-			select { // So that many leases that come and go make few looks.
-			case <-ctx.Done():
-			case <-time.After(cdiSpacing):
-			}
-		case <-timer.C:
 		}
-		if d.desired.Load().enforcing() && d.port.Info().Slices {
+		if d.state.Desired().enforcing() && d.port.Info().Slices {
 			d.findContainers(ctx)
 		}
 	}
@@ -47,7 +33,7 @@ func (d *Daemon) containerLoop(ctx context.Context) {
 // findContainers makes a lease of every cgroup under a grant's slice that holds processes and is no scope of ours. It runs
 // already, so a grant without room for it refuses nothing: that it has no lease is told, and as everybody on a GPU without
 // one it is left to the policy for those.
-func (d *Daemon) findContainers(ctx context.Context) {
+func (d *Adopter) findContainers(ctx context.Context) {
 	h, err := cgroup.FindHierarchy()
 	if err != nil {
 		return
@@ -63,7 +49,7 @@ func (d *Daemon) findContainers(ctx context.Context) {
 		}
 		below, err := h.Children(s.Path)
 		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
-			d.log.Warn("cannot look for containers", "slice", s.Name, "error", err)
+			d.Log.Warn("cannot look for containers", "slice", s.Name, "error", err)
 		}
 		for _, cg := range below {
 			if own(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
@@ -76,13 +62,13 @@ func (d *Daemon) findContainers(ctx context.Context) {
 			if err != nil || len(ps) == 0 {
 				continue
 			}
-			if _, known := d.ownerOf(ps[0].PID); known {
+			if _, known := d.attribution.ownerOf(ps[0].PID); known {
 				continue
 			}
 			if err := d.admitContainer(ctx, s.Name, cg, ps[0]); err != nil {
 				refused[cg] = err.Error()
 				if d.containers.refused[cg] == "" {
-					d.events.publish(api.Event{Kind: "container.refused", Tenant: s.Name.Tenant, Message: fmt.Sprintf("%s under grant %s of %s has no lease: %v", containerName(cg), s.Name.Grant, s.Name.Tenant, err)})
+					d.Events.publish(api.Event{Kind: "container.refused", Tenant: s.Name.Tenant, Message: fmt.Sprintf("%s under grant %s of %s has no lease: %v", containerName(cg), s.Name.Grant, s.Name.Tenant, err)})
 				}
 			}
 		}
@@ -92,7 +78,7 @@ func (d *Daemon) findContainers(ctx context.Context) {
 	for cg, why := range refused {
 		now[cg] = api.Condition{Message: containerName(cg) + " has no lease: " + why, Hint: "it runs on; what it uses counts for nobody. Its cgroup is " + cg}
 	}
-	d.conditions.replace("container", now)
+	d.Conditions.replace("container", now)
 }
 
 // containerName is what a cgroup of a container is called in lists: runtimes name it by the container's long id.
@@ -106,7 +92,7 @@ func containerName(cg string) string {
 	return "container " + name
 }
 
-func (d *Daemon) admitContainer(ctx context.Context, s cgroup.SliceName, cg string, p cgroup.Process) error {
+func (d *Adopter) admitContainer(ctx context.Context, s cgroup.SliceName, cg string, p cgroup.Process) error {
 	name := containerName(cg)
 	r := lease.Request{Tenant: s.Tenant, Grant: s.Grant, Admin: true, User: "root", Command: []string{name}, Held: lease.HeldContainer, Cgroup: cg, AtOnce: true}
 	if base := path.Base(cg); strings.HasSuffix(base, ".scope") || strings.HasSuffix(base, ".slice") {
@@ -123,7 +109,7 @@ func (d *Daemon) admitContainer(ctx context.Context, s cgroup.SliceName, cg stri
 		ticket.Cancel()
 		return err
 	}
-	d.watchLease(l.ID)
-	d.leaseEvent(&l, "lease.started", name+" was started under the grant's slice")
+	d.leases.watchLease(l.ID)
+	d.Events.publish(l.Event("lease.started", name+" was started under the grant's slice"))
 	return nil
 }

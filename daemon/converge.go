@@ -13,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
@@ -27,7 +28,7 @@ const kickSpacing = 200 * time.Millisecond
 const aliveEvery = 20 * time.Second
 
 // convergeLoop looks at the node on a timer and when somebody asks, and mends what needs no authority.
-func (d *Daemon) convergeLoop(ctx context.Context) {
+func (d *Converger) convergeLoop(ctx context.Context) {
 	timer := time.NewTimer(d.tuning.Load().converge)
 	defer timer.Stop()
 	alive := time.NewTicker(aliveEvery)
@@ -40,68 +41,58 @@ func (d *Daemon) convergeLoop(ctx context.Context) {
 			_ = d.notify.Watchdog() // Nobody watches, or it is told.
 			continue
 		case <-timer.C:
-		case <-d.kicks:
+		case <-d.kicks.C():
 		}
 		timer.Reset(d.tuning.Load().converge)
 		d.turn(ctx)
-		pause := time.NewTimer(kickSpacing)
-		select {
-		case <-ctx.Done():
-		case <-pause.C: // So that many kicks make few looks.
-		}
-		pause.Stop()
+		loop.Pause(ctx, kickSpacing) // So that many kicks make few looks.
 	}
 }
 
 // turn is one look of the loop, with all that follows from it.
-func (d *Daemon) turn(ctx context.Context) {
+func (d *Converger) turn(ctx context.Context) {
 	look, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
 	d.observer.Observe(look)
 	// First what is gone is taken from whoever may open it: what is made anew in its place has the same numbers.
 	if err := d.mend(look); err != nil && ctx.Err() == nil {
-		d.log.Warn("cannot converge", "error", err)
+		d.Log.Warn("cannot converge", "error", err)
 	}
-	d.restore(d.observer.Last())
+	d.changes.restore(d.observer.Last())
 	d.noteGone(d.observer.Last()) // After it: what a reset took comes back by a change, which is under way now.
 	d.refresh(ctx, d.observer.Last())
-	d.restartUnits(ctx)
-	d.kickNames()
+	d.changes.restartUnits(ctx)
+	d.identities.kickNames()
 }
 
 // mend carries out the soft steps that are due by the last observation, unless a change is under way: a change takes
 // access away before it touches the hardware and gives it after, and what is mended in between would give it too early.
-func (d *Daemon) mend(ctx context.Context) error {
-	d.mendMu.Lock()
-	defer d.mendMu.Unlock()
-	if d.changing.Load() != nil {
-		return nil // It converges at its end.
-	}
-	return d.convergeOn(ctx, d.observer.Last())
+func (d *Converger) mend(ctx context.Context) error {
+	return d.state.Mend(func() error { return d.convergeOn(ctx, d.observer.Last()) }) // A change converges at its end.
 }
 
 // converge looks and mends once, as the end of a change.
-func (d *Daemon) converge(ctx context.Context) error {
+func (d *Converger) converge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout+30*time.Second)
 	defer cancel()
 	return d.convergeOn(ctx, d.observer.Observe(ctx))
 }
 
 // convergeOn carries out the soft steps that are due. It never takes a disruptive one: only a change carries authority.
-func (d *Daemon) convergeOn(ctx context.Context, node *observe.Node) error {
-	d.counters.converges.Add(1)
-	want := d.desired.Load()
+func (d *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
+	d.Counters.converges.Add(1)
+	want := d.state.Desired()
 	if !want.enforcing() {
 		return nil
 	}
-	d.noteRates(node)
+	d.attribution.noteRates(node)
 	unguarded := d.mendGuards(ctx, want, node)
 	d.mendScopes(ctx, node)
-	soft, err := d.planSoft(want, node, nil)
+	soft, err := d.planner.planSoft(want, node, nil)
 	if err != nil {
 		return errors.Join(unguarded, err)
 	}
-	found, steps := d.driftOf(want, node), slices.Concat(soft.narrow, d.planMigration(want), soft.rest)
+	found, steps := d.driftOf(want, node), slices.Concat(soft.narrow, d.planner.planMigration(want), soft.rest)
 	undone := disturbing(steps)
 	err = d.mendBy(ctx, steps)
 	d.tellDrift(want, found, undone)
@@ -114,14 +105,14 @@ func disturbing(steps []step.Step) []step.Step {
 }
 
 // mendBy carries out what of the steps disturbs nobody.
-func (d *Daemon) mendBy(ctx context.Context, steps []step.Step) error {
+func (d *Converger) mendBy(ctx context.Context, steps []step.Step) error {
 	steps = number(slices.DeleteFunc(steps, func(s step.Step) bool { return s.Disruption == step.Running }))
 	if len(steps) == 0 {
 		return nil
 	}
 	out := d.engine.Converge(ctx, steps, engine.Hooks{Progress: func(p engine.Progress) {
 		if p.State == engine.Done && !p.Skipped {
-			d.counters.steps.Add(1)
+			d.Counters.steps.Add(1)
 		}
 	}})
 	d.observer.Observe(ctx)
@@ -143,10 +134,10 @@ func prefix(id string) string {
 
 // planRestore plans what a boot took away: the recorded layouts at their placements, and for GPUs that never reached
 // what was accepted, one try without any authority.
-func (d *Daemon) planRestore(ctx context.Context, want *desired, node *observe.Node, lost map[gpu.UUID]bool) ([]step.Step, map[gpu.UUID]error) {
+func (d *Changes) planRestore(ctx context.Context, want *desired, node *observe.Node, lost map[gpu.UUID]bool) ([]step.Step, map[gpu.UUID]error) {
 	var steps []step.Step
 	problems := map[gpu.UUID]error{}
-	st, use := d.store.State(), d.usageUnder(want, d.devicesOpen(ctx, node.GPUs))
+	st, use := d.state.Kept(), d.attribution.usageUnder(want, d.attribution.devicesOpen(ctx, node.GPUs))
 	for _, id := range slices.Sorted(maps.Keys(lost)) {
 		g, ok := node.GPU(id)
 		if !ok || g.Err != nil {
@@ -169,7 +160,7 @@ func (d *Daemon) planRestore(ctx context.Context, want *desired, node *observe.N
 	}
 	quiet, err := d.planQuiesce(ctx, want, use, steps)
 	if err != nil {
-		d.log.Warn("units are not stopped for the restoring of layouts", "error", err)
+		d.Log.Warn("units are not stopped for the restoring of layouts", "error", err)
 	}
 	return slices.Concat(quiet.stop, steps, quiet.start), problems
 }
@@ -190,28 +181,28 @@ func restoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use usage
 }
 
 // view is what the lease table decides from, now.
-func (d *Daemon) view(node *observe.Node) lease.View {
+func (d *Planner) view(node *observe.Node) lease.View {
 	closed := map[gpu.UUID]string{}
-	for id := range d.held() {
+	for id := range d.state.held() {
 		closed[id] = "it is held" // Why may name other tenants' leases, and this is told to whoever waits.
 	}
-	if ch := d.changing.Load(); ch != nil {
+	if ch := d.state.Changing(); ch != nil {
 		for id := range ch.gpus {
 			closed[id] = "it is being changed by " + ch.operation
 		}
 	}
-	want := d.desired.Load()
-	if want.enforcing() && len(d.store.State().Change) == 0 {
+	want := d.state.Desired()
+	if want.enforcing() && len(d.state.Kept().Change) == 0 {
 		d.closeLost(closed, want, node)
 	}
-	v := viewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.enforcing() && !d.ours(id, in) })
+	v := viewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.enforcing() && !d.state.ours(id, in) })
 	d.numberInstances(&v)
 	return v
 }
 
 // closeLost closes GPUs whose layout was not restored yet: leases come after it.
-func (d *Daemon) closeLost(closed map[gpu.UUID]string, want *desired, node *observe.Node) {
-	st := d.store.State()
+func (d *Planner) closeLost(closed map[gpu.UUID]string, want *desired, node *observe.Node) {
+	st := d.state.Kept()
 	for id := range want.gpus {
 		if a, ok := st.Achieved[id]; ok && closed[id] == "" && epochOver(a.Epoch, node) {
 			closed[id] = "its layout is being restored"
@@ -221,24 +212,24 @@ func (d *Daemon) closeLost(closed map[gpu.UUID]string, want *desired, node *obse
 
 // refresh makes a new observation known to those who decide and show, and to container runtimes: whoever waited for a
 // change starts a container next.
-func (d *Daemon) refresh(ctx context.Context, node *observe.Node) {
-	d.table.Update(d.view(node))
+func (d *Converger) refresh(ctx context.Context, node *observe.Node) {
+	d.table.Update(d.planner.view(node))
 	d.judge(node)
-	d.writeCDI(ctx)
-	d.page.touch()
+	d.policy.writeCDI(ctx)
+	d.touch()
 }
 
 // judge turns what was observed into conditions.
-func (d *Daemon) judge(node *observe.Node) {
-	want := d.desired.Load()
+func (d *Converger) judge(node *observe.Node) {
+	want := d.state.Desired()
 	driver := map[string]api.Condition{}
 	if node.DriverErr != nil {
 		e := driverError(node.DriverErr)
 		driver[""] = api.Condition{Message: e.Message, Hint: e.Hint}
 	}
-	d.conditions.replace("driver", driver)
+	d.Conditions.replace("driver", driver)
 	held, drift, foreign, gpus := map[string]api.Condition{}, map[string]api.Condition{}, map[string]api.Condition{}, map[string]api.Condition{}
-	for id, why := range d.held() {
+	for id, why := range d.state.held() {
 		name := string(id)
 		if g, ok := node.GPU(id); ok {
 			name = fmt.Sprint(g.Identity.Index)
@@ -246,10 +237,10 @@ func (d *Daemon) judge(node *observe.Node) {
 		held[string(id)] = api.Condition{GPU: string(id), Message: "held: " + why, Hint: "correct the cause, then 'gpushare gpu retry " + name + "'"}
 	}
 	busy := map[gpu.UUID]bool{}
-	if ch := d.changing.Load(); ch != nil {
+	if ch := d.state.Changing(); ch != nil {
 		busy = ch.gpus
 	}
-	use := d.usage()
+	use := d.attribution.usage()
 	use.anyone = true
 	hardware := planGPUs(want, node, use, authority{Force: true, AllowReset: true})
 	due := map[gpu.UUID][]string{}
@@ -273,7 +264,7 @@ func (d *Daemon) judge(node *observe.Node) {
 			drift[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d is not as the spec says: an apply would %s", g.Identity.Index, strings.Join(due[id], ", ")), Hint: "somebody changed it outside gpushare; 'gpushare apply' puts it right"}
 		}
 		for j := range g.Instances {
-			if in := &g.Instances[j]; want.enforcing() && !d.ours(id, in) {
+			if in := &g.Instances[j]; want.enforcing() && !d.state.ours(id, in) {
 				foreign[fmt.Sprint(id, in.Placement)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s at %d was not made by gpushare", g.Identity.Index, profileName(g.Profiles, in.ProfileID), in.Placement.Start), Hint: fmt.Sprintf("it is left alone, and nobody gets a lease on it; 'gpushare mig adopt %d %d' makes it gpushare's, 'gpushare mig remove %d %d' takes it away", g.Identity.Index, in.Placement.Start, g.Identity.Index, in.Placement.Start)}
 			}
 		}
@@ -281,11 +272,11 @@ func (d *Daemon) judge(node *observe.Node) {
 	if want.enforcing() {
 		maps.Copy(drift, d.drift.leftNow())
 	}
-	d.conditions.replace("held", held)
-	d.conditions.replace("drift", drift)
+	d.Conditions.replace("held", held)
+	d.Conditions.replace("drift", drift)
 	d.judgeSlices(want, node, foreign)
-	d.conditions.replace("foreign", foreign)
-	d.conditions.replace("gpu", gpus)
+	d.Conditions.replace("foreign", foreign)
+	d.Conditions.replace("gpu", gpus)
 	d.judgeSoft(want, node)
 	d.judgeRelease(want, node)
 }
@@ -299,31 +290,31 @@ func (d *Daemon) postReload(c *call) error {
 	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout+30*time.Second)
 	defer cancel()
 	d.observer.Observe(ctx)
-	d.drift.scopesNow()
-	if err := d.mend(ctx); err != nil {
+	d.converger.drift.scopesNow()
+	if err := d.converger.mend(ctx); err != nil {
 		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
 	}
-	d.refresh(ctx, d.observer.Last())
+	d.converger.refresh(ctx, d.observer.Last())
 	d.kick() // What a reset or a reload of the driver took away is made again by a change of its own.
 	return c.reply(http.StatusOK, map[string]any{"reloaded": true, "needs_restart": waiting})
 }
 
 // eventLoop follows the driver's events. It ends with ctx; a driver that has none is asked again now and then.
-func (d *Daemon) eventLoop(ctx context.Context) {
+func (d *Converger) eventLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := d.driver.Events(ctx, func(e gpu.Event) {
 			switch e.Kind {
 			case gpu.EventXID:
-				d.events.publish(api.Event{Kind: "gpu.xid", GPU: string(e.GPU), Message: fmt.Sprintf("XID %d", e.XID)})
+				d.Events.publish(api.Event{Kind: "gpu.xid", GPU: string(e.GPU), Message: fmt.Sprintf("XID %d", e.XID)})
 			case gpu.EventMIGConfig, gpu.EventECC, gpu.EventLost:
-				d.events.publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: string(e.Kind)})
+				d.Events.publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: string(e.Kind)})
 			}
 			d.kick()
 		})
 		if ctx.Err() != nil {
 			return
 		}
-		d.log.Debug("the driver's events ended", "error", err)
+		d.Log.Debug("the driver's events ended", "error", err)
 		d.kick() // The driver may have gone and come back, with nothing on its GPUs.
 		select {
 		case <-ctx.Done():

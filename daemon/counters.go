@@ -18,19 +18,19 @@ type counters struct {
 }
 
 // getCounters answers the counters by name. "writes" is everything that changed the node.
-func (d *Daemon) getCounters(c *call) error {
+func (d *Viewer) getCounters(c *call) error {
 	w := d.driver.Stats()
 	return c.reply(http.StatusOK, map[string]uint64{
-		"converge.runs":   d.counters.converges.Load(),
+		"converge.runs":   d.Counters.converges.Load(),
 		"worker.messages": w.Messages,
 		"worker.writes":   w.Writes,
-		"slice.writes":    d.counters.sliceWrites.Load(),
-		"guard.writes":    d.counters.guardWrites.Load(),
-		"steps":           d.counters.steps.Load(),
-		"cdi.writes":      d.counters.cdiWrites.Load(),
-		"freezes":         d.counters.freezes.Load(),
-		"drift.mended":    d.counters.drifts.Load(),
-		"status.renders":  d.counters.renders.Load(),
-		"writes":          w.Writes + d.counters.sliceWrites.Load() + d.counters.guardWrites.Load() + d.counters.steps.Load() + d.counters.cdiWrites.Load(),
+		"slice.writes":    d.Counters.sliceWrites.Load(),
+		"guard.writes":    d.Counters.guardWrites.Load(),
+		"steps":           d.Counters.steps.Load(),
+		"cdi.writes":      d.Counters.cdiWrites.Load(),
+		"freezes":         d.Counters.freezes.Load(),
+		"drift.mended":    d.Counters.drifts.Load(),
+		"status.renders":  d.Counters.renders.Load(),
+		"writes":          w.Writes + d.Counters.sliceWrites.Load() + d.Counters.guardWrites.Load() + d.Counters.steps.Load() + d.Counters.cdiWrites.Load(),
 	})
 }

@@ -5,92 +5,45 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/internal/engine"
-	"github.com/gpushare/gpushare/internal/ledger"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
-	"github.com/gpushare/gpushare/mps"
 )
 
 // Daemon is one running gpushared. Fields above the blank lines are set by New and not changed after.
 type Daemon struct {
+	*Reporter
 	settings Settings
-	log      *slog.Logger
 	level    *slog.LevelVar
-	now      func() time.Time
-	host     string
-
-	store    *store.Store
-	driver   driver
-	observer *observe.Observer
-	port     cgroup.Port       // what holds processes
-	follow   *cgroup.Processes // what follows them where nothing may be written
-	visitors *cgroup.Visitors  // for those that stay in a cgroup that is not ours
-	gate     cgroup.Gate       // freezes only while somebody else could thaw; nil where nothing can be frozen
-	guard    *cgroup.Guard
-	logins   *loginGuard              // keeps logins from managed GPUs
-	adopted  atomic.Pointer[[]string] // the cgroups of units that run and that the spec adopts; nil: not known yet
-	audits   *ledger.Ledger
-	mps      *mps.Supervisor
-	engine   *engine.Engine
-	table    *lease.Table
+	state    *State
+	tasks    *loop.Group
+	tuning   *atomic.Pointer[tuning]
 	notify   notifier
 
-	books    books    // who is logged in and where units run; nil where nobody can tell
-	services services // stops units and starts them; nil where nobody can
-
-	lost        bool // what an earlier life kept could not be read
+	driver      driver
+	observer    *observe.Observer
+	port        cgroup.Port // what holds processes
+	table       *lease.Table
 	closeHolder func()
-	visiting    sync.Mutex // one look and one start of a visitor at a time
-	victims     victims
-	containers  containers
-	cdi         cdi
-	dynamic     dynamic
+	kick        func() // makes the converge loop look now
 
-	tuning     atomic.Pointer[tuning]
-	desired    atomic.Pointer[desired]
-	rosters    rosters
-	turns      turns
-	events     *broker
-	operations *operations
-	watchers   watchers
-	departures departures
-	leavers    leavers
-	adoption   adoption
-	perLogin   loginLimits // under the adoption's lock, but for what is shown
-	hosts      hosts
-	unseen     unseen
-	programs   programs
-	pending    pending
-	endings    endings
-	samples    samples
-	shares     shares
-	page       page
-	walls      atomic.Pointer[wanted]
-	rates      rates
-	drift      drift
-	sight      sight
-	conditions conditions
-	counters   counters
-
-	applyMu  sync.Mutex                 // one plan that may become a change at a time
-	mendMu   sync.Mutex                 // no change begins while the converge loop mends
-	changing atomic.Pointer[openChange] // the change under way
-	// settledAt is the observation with which the last change ended: what older ones lack was not taken by others.
-	settledAt atomic.Uint64
-	kicks     chan struct{}
-	timeWake  chan struct{} // a lease began or ended: whose time is up next may be another
-	notices   chan told     // on their way to terminals
-
-	// ctx ends with Run; goroutines are waited for there.
-	ctx        context.Context
-	goroutines sync.WaitGroup
+	identities  *Identities
+	server      *Server
+	planner     *Planner
+	attribution *Attribution
+	stopper     *Stopper
+	policy      *Policy
+	changes     *Changes
+	converger   *Converger
+	leases      *Leases
+	adopter     *Adopter
+	enforcer    *Enforcer
+	escapes     *Escapes
+	viewer      *Viewer
 }
 
 // notifier tells the service manager how the daemon fares.
@@ -115,30 +68,31 @@ func Run(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar
 func (d *Daemon) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	d.ctx = ctx
+	d.tasks.Begin(ctx)
 	l, err := d.listen()
 	if err != nil {
 		return err
 	}
 	d.begin(ctx)
-	server := d.newServer(ctx)
+	server := d.server.newServer(ctx)
 	failed := make(chan error, 1)
-	d.goroutines.Go(func() { failed <- server.Serve(newCappedListener(l, d.rosters.known)) })
-	d.goroutines.Go(func() { d.convergeLoop(ctx) })
-	d.goroutines.Go(func() { d.sampleLoop(ctx) })
-	d.goroutines.Go(func() { d.dynamicLoop(ctx) })
-	d.goroutines.Go(func() { d.leaverLoop(ctx) })
-	d.goroutines.Go(func() { d.adoptLoop(ctx) })
-	d.goroutines.Go(func() { d.unattributedLoop(ctx) })
-	d.goroutines.Go(func() { d.eventLoop(ctx) })
-	d.goroutines.Go(func() { d.timeLoop(ctx) })
-	d.goroutines.Go(func() { d.noticeLoop(ctx) })
-	d.goroutines.Go(func() { d.nameLoop(ctx) })
-	d.goroutines.Go(func() { d.containerLoop(ctx) })
+	d.tasks.Go(func() { failed <- server.Serve(newCappedListener(l, d.identities.rosters.known)) })
+	d.tasks.Go(func() { d.converger.convergeLoop(ctx) })
+	d.tasks.Go(func() { d.enforcer.sampleLoop(ctx) })
+	d.tasks.Go(func() { d.changes.dynamicLoop(ctx) })
+	d.tasks.Go(func() { d.escapes.leaverLoop(ctx) })
+	d.tasks.Go(func() { d.adopter.adoptLoop(ctx) })
+	d.tasks.Go(func() { d.escapes.unattributedLoop(ctx) })
+	d.tasks.Go(func() { d.converger.eventLoop(ctx) })
+	d.tasks.Go(func() { d.leases.timeLoop(ctx) })
+	d.tasks.Go(func() { d.leases.noticeLoop(ctx) })
+	d.tasks.Go(func() { d.identities.nameLoop(ctx) })
+	d.tasks.Go(func() { d.adopter.containerLoop(ctx) })
+	d.tasks.Go(func() { d.policy.cdiLoop(ctx) })
 	if err := d.notify.Ready(); err != nil {
-		d.log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
+		d.Log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
 	}
-	d.log.Info("ready", "socket", d.settings.Socket, "adapter", d.adapterText(), "gpus", len(d.observer.Last().GPUs))
+	d.Log.Info("ready", "socket", d.settings.Socket, "adapter", adapterText(d.port.Info()), "gpus", len(d.observer.Last().GPUs))
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
@@ -146,13 +100,13 @@ func (d *Daemon) run(ctx context.Context) error {
 	}
 	_ = d.notify.Stopping() // Nobody listens, or it is told.
 	stop()
-	d.shares.thawAll(d)
+	d.enforcer.shares.thawAll()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
 	if e := server.Shutdown(end); e != nil {
 		_ = server.Close() // Long waits are cut: their callers ask again.
 	}
-	d.goroutines.Wait()
+	d.tasks.Wait()
 	return err
 }
 
@@ -161,45 +115,26 @@ func (d *Daemon) begin(ctx context.Context) {
 	first, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	node := d.observer.Observe(first)
-	d.adoptSpec(node)
-	if err := d.restoreLeases(first); err != nil {
-		d.conditions.set("state", "leases", "the leases of the earlier daemon cannot be read: "+err.Error(), "its processes run on without shares and quotas; they end as they will")
-		d.log.Error("cannot restore the leases", "error", err)
+	d.changes.adoptSpec(node)
+	if err := d.leases.restoreLeases(first); err != nil {
+		d.Conditions.set("state", "leases", "the leases of the earlier daemon cannot be read: "+err.Error(), "its processes run on without shares and quotas; they end as they will")
+		d.Log.Error("cannot restore the leases", "error", err)
 	}
-	d.settle(first)
-	d.firstSpec(first)
-	d.refresh(first, d.observer.Last())
+	d.changes.settle(first)
+	d.changes.firstSpec(first)
+	d.converger.refresh(first, d.observer.Last())
 	d.kick() // What a boot took away is restored now, and not when the timer comes round.
 }
 
-// stopping tells whether the daemon is told to end.
-func (d *Daemon) stopping() bool { return d.ctx != nil && d.ctx.Err() != nil }
-
 func (d *Daemon) close() {
 	if err := d.driver.Close(); err != nil {
-		d.log.Warn("cannot close the driver", "error", err)
+		d.Log.Warn("cannot close the driver", "error", err)
 	}
 	d.closeHolder()
-	d.closeAudit()
-	if err := d.store.Close(); err != nil {
-		d.log.Warn("cannot close the state", "error", err)
+	d.Reporter.close()
+	if err := d.state.Store.Close(); err != nil {
+		d.Log.Warn("cannot close the state", "error", err)
 	}
-}
-
-// kick makes the converge loop look now.
-func (d *Daemon) kick() {
-	select {
-	case d.kicks <- struct{}{}:
-	default: // One look is due already.
-	}
-}
-
-func (d *Daemon) adapterText() string {
-	i := d.port.Info()
-	if i.Detail == "" {
-		return i.Adapter
-	}
-	return i.Adapter + " (" + i.Detail + ")"
 }
 
 func hostname() string {

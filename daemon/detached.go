@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -59,7 +58,7 @@ func programOf(q *api.LeaseRequest, c *caller) (*launch.Program, error) {
 }
 
 // startProgram starts the command of a lease that nobody waits for, behind its walls, and returns when it runs.
-func (d *Daemon) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Program, inside *lease.Inside, walled bool) (cgroup.ScopeState, error) {
+func (d *Leases) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Program, inside *lease.Inside, walled bool) (cgroup.ScopeState, error) {
 	state, w, err := d.programs.start(ctx, s, walled)
 	if err != nil {
 		return cgroup.ScopeState{}, err
@@ -74,7 +73,7 @@ func (d *Daemon) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Pro
 }
 
 // programEnded asks how the command ended, right before its lease is gone.
-func (d *Daemon) programEnded(ctx context.Context, id string) {
+func (d *Leases) programEnded(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, resultTimeout)
 	defer cancel()
 	r, err := d.programs.result(ctx, id)
@@ -82,12 +81,12 @@ func (d *Daemon) programEnded(ctx context.Context, id string) {
 	case err == nil:
 		d.endings.result(id, r)
 	case !errors.Is(err, launch.ErrUnknown):
-		d.log.Warn("cannot tell how a command ended", "lease", id, "error", err)
+		d.Log.Warn("cannot tell how a command ended", "lease", id, "error", err)
 	}
 }
 
 // findProgram finds the process of a lease that nobody waits for again.
-func (d *Daemon) findProgram(ctx context.Context, l *lease.Lease) {
+func (d *Leases) findProgram(ctx context.Context, l *lease.Lease) {
 	p, err := d.programs.main(ctx, l.ID)
 	if err == nil && p.PID != 0 {
 		l.Process = p
@@ -95,29 +94,15 @@ func (d *Daemon) findProgram(ctx context.Context, l *lease.Lease) {
 }
 
 // endOf is what is said of the end of a lease.
-func (d *Daemon) endOf(id string) string {
+func (d *Leases) endOf(id string) string {
 	if e, ok := d.endings.get(id); ok && e.Result != nil {
 		return "the command " + e.Result.String()
 	}
 	return "the last process ended"
 }
 
-// getLeases lists leases; with all also those that ended lately.
-func (d *Daemon) getLeases(c *call) error {
-	list := narrowTo(d.currentPage().status, c.caller).Leases
-	if c.r.URL.Query().Has("all") {
-		list = slices.Clone(list)
-		for _, e := range d.endings.all() {
-			if c.caller.sees(e.Lease.Terms.Tenant) && !slices.ContainsFunc(list, func(l api.Lease) bool { return l.Generation == e.Lease.Generation }) {
-				list = append(list, e.wire())
-			}
-		}
-	}
-	return c.reply(http.StatusOK, api.LeaseList{SchemaVersion: 1, Leases: list})
-}
-
 // getLogs copies what a command printed that nobody waits for.
-func (d *Daemon) getLogs(c *call) error {
+func (d *Leases) getLogs(c *call) error {
 	id := c.r.PathValue("id")
 	l, live := d.table.Get(id)
 	if !live {
@@ -160,18 +145,18 @@ func (d *Daemon) getLogs(c *call) error {
 		return nil // It printed nothing, or so long ago that it is dropped.
 	}
 	if err != nil && c.ctx().Err() == nil {
-		d.log.Warn("cannot copy a lease's output", "lease", id, "error", err)
+		d.Log.Warn("cannot copy a lease's output", "lease", id, "error", err)
 		panic(http.ErrAbortHandler) // What was copied is not all: the reader must see that.
 	}
 	return nil
 }
 
-func (d *Daemon) noLogs(id string) error {
+func (d *Leases) noLogs(id string) error {
 	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q whose output you may read", id), Hint: "'gpushare lease list --all' shows them"}
 }
 
 // awaitDeparture waits until the lease is gone.
-func (d *Daemon) awaitDeparture(ctx context.Context, l *lease.Lease) {
+func (d *Leases) awaitDeparture(ctx context.Context, l *lease.Lease) {
 	for {
 		next := d.departures.next()
 		if now, ok := d.table.Get(l.ID); !ok || now.Generation != l.Generation {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,12 +16,12 @@ import (
 )
 
 // getDoctor runs the checks. Each says what it found and, unless all is well, what to do.
-func (d *Daemon) getDoctor(c *call) error {
+func (d *Viewer) getDoctor(c *call) error {
 	out := api.Doctor{SchemaVersion: 1, Checks: d.checks(c.ctx())}
 	return c.reply(http.StatusOK, out)
 }
 
-func (d *Daemon) checks(ctx context.Context) []api.Check {
+func (d *Viewer) checks(ctx context.Context) []api.Check {
 	var out []api.Check
 	ok := func(name, message string) { out = append(out, api.Check{Name: name, Result: "ok", Message: message}) }
 	warn := func(name, message, hint string) {
@@ -45,7 +46,7 @@ func (d *Daemon) checks(ctx context.Context) []api.Check {
 		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "what needs them works in a weaker way, or not; a newer driver has them")
 	}
 	d.checkHolder(ok, warn)
-	if i := slices.IndexFunc(node.Guards, func(g devices.State) bool { return g.Cgroup == d.logins.logins }); i >= 0 && d.desired.Load().guarding() {
+	if i := slices.IndexFunc(node.Guards, func(g devices.State) bool { return g.Cgroup == d.logins.logins }); i >= 0 && d.state.Desired().guarding() {
 		ok("logins", "kept from managed GPUs by a guard on "+d.logins.logins)
 	}
 	if w := d.driver.Status(); w.Stuck || w.Failure != "" {
@@ -66,10 +67,10 @@ func (d *Daemon) checks(ctx context.Context) []api.Check {
 		}
 	}
 	other := readOthers(d.settings.HostRoot, d.host)
-	checkOthers(&other, d.desired.Load(), node, warn)
-	d.checkQuiesce(look, d.desired.Load(), warn)
+	checkOthers(&other, d.state.Desired(), node, warn)
+	d.checkQuiesce(look, d.state.Desired(), warn)
 	d.checkDrift(warn)
-	for _, cond := range d.conditions.list() {
+	for _, cond := range d.Conditions.list() {
 		if cond.Kind != "driver" {
 			warn(cond.Kind, cond.Message, cond.Hint)
 		}
@@ -78,16 +79,16 @@ func (d *Daemon) checks(ctx context.Context) []api.Check {
 }
 
 // checkHolder says what holds processes here and what it cannot do.
-func (d *Daemon) checkHolder(ok func(name, message string), warn func(name, message, hint string)) {
+func (d *Viewer) checkHolder(ok func(name, message string), warn func(name, message, hint string)) {
 	info := d.port.Info()
-	ok("processes", "held by "+d.adapterText())
+	ok("processes", "held by "+adapterText(d.port.Info()))
 	deniable := d.port.Abilities().Migration != nil
-	if deniable && d.desired.Load().denies() {
+	if deniable && d.state.Desired().denies() {
 		ok("migration", "is denied, which costs: "+migrationCost)
 	} else if deniable {
 		ok("migration", "processes that leave their lease are ended; node.walls.migration: deny would keep them inside, and cost: "+migrationCost)
 	}
-	if d.desired.Load().enforcing() {
+	if d.state.Desired().enforcing() {
 		return // What is asked for and not enforced is among the conditions.
 	}
 	if !info.Freeze {
@@ -106,4 +107,15 @@ func freeBytes(dir string) (uint64, error) {
 		return 0, fmt.Errorf("cannot look at %s: %w", dir, err)
 	}
 	return st.Bavail * uint64(st.Bsize), nil
+}
+
+// checkDrift tells what was changed from outside since the daemon started.
+func (d *Viewer) checkDrift(warn func(name, message, hint string)) {
+	all := d.told.converge.history()
+	if len(all) == 0 {
+		return
+	}
+	last := all[len(all)-1]
+	warn("drift", fmt.Sprintf("%d times something was changed from outside and set again; the last, at %s, wanted → found: %s",
+		d.Counters.drifts.Load(), last.at.Format(time.DateTime), last.text), "who wants it otherwise changes the spec; gpushare sets it again each time")
 }

@@ -24,7 +24,6 @@ const keptDrifts = 16
 type drift struct {
 	mu      sync.Mutex                        // guards what follows
 	settled map[cgroup.SliceName]cgroup.Slice // slices that were as they should be
-	scopes  map[string][]cgroup.DeviceRule    // device rules of leases' scopes, by lease
 	guards  map[string]devices.Guard          // by cgroup
 	left    map[string]api.Condition          // what differs and was not mended
 	looked  time.Time                         // at the scopes
@@ -117,18 +116,18 @@ func (x *drift) leftNow() map[string]api.Condition {
 
 // driftOf compares the slices with what was wanted and found before. Without slices, or without knowing what is wanted,
 // there is nothing to say.
-func (d *Daemon) driftOf(want *desired, node *observe.Node) []difference {
+func (d *Converger) driftOf(want *desired, node *observe.Node) []difference {
 	if w := d.slicesKnown(want, node); w != nil {
 		return d.drift.find(w.slices, node.Slices, d.port.Info())
 	}
 	return nil
 }
 
-func (d *Daemon) slicesKnown(want *desired, node *observe.Node) *wanted {
-	if node.SlicesErr != nil || node.DriverErr != nil || d.neverRead(node) || !d.port.Info().Slices {
+func (d *Converger) slicesKnown(want *desired, node *observe.Node) *wanted {
+	if node.SlicesErr != nil || node.DriverErr != nil || d.policy.neverRead(node) || !d.port.Info().Slices {
 		return nil
 	}
-	w, err := d.wallsWanted(want, node, nil)
+	w, err := d.policy.wallsWanted(want, node, nil)
 	if err != nil {
 		return nil
 	}
@@ -137,7 +136,7 @@ func (d *Daemon) slicesKnown(want *desired, node *observe.Node) *wanted {
 
 // tellDrift says what of the differences was mended, and keeps what was not. undone are the steps that the loop has no
 // authority for.
-func (d *Daemon) tellDrift(want *desired, found []difference, undone []step.Step) {
+func (d *Converger) tellDrift(want *desired, found []difference, undone []step.Step) {
 	node := d.observer.Last()
 	w := d.slicesKnown(want, node)
 	if w == nil {
@@ -161,21 +160,21 @@ func (d *Daemon) tellDrift(want *desired, found []difference, undone []step.Step
 }
 
 // mendedOne tells of one thing that was changed from outside and put right.
-func (d *Daemon) mendedOne(tenant, lease, text string) {
-	d.counters.drifts.Add(1)
-	d.drift.noteMended(d.now(), text)
-	d.events.publish(api.Event{Kind: "drift.mended", Tenant: tenant, Lease: lease, Message: "changed from outside and set again (wanted → found): " + text})
-	d.log.Warn("drift was mended", "what", text)
+func (d *Converger) mendedOne(tenant, lease, text string) {
+	d.Counters.drifts.Add(1)
+	d.drift.noteMended(d.Now(), text)
+	d.Events.publish(api.Event{Kind: "drift.mended", Tenant: tenant, Lease: lease, Message: "changed from outside and set again (wanted → found): " + text})
+	d.Log.Warn("drift was mended", "what", text)
 }
 
 // guardDrift looks which guards somebody else changed, as driftOf does for slices, and gives what tells of those that were
 // mended, to be called after the mending.
-func (d *Daemon) guardDrift(want *desired, node *observe.Node) (tell func()) {
+func (d *Converger) guardDrift(want *desired, node *observe.Node) (tell func()) {
 	none := func() {}
 	if node.GuardsErr != nil || node.DriverErr != nil {
 		return none
 	}
-	states, _, err := d.guardsWanted(want, node, nil, d.table.Live())
+	states, _, err := d.policy.guardsWanted(want, node, nil, d.table.Live())
 	if err != nil {
 		return none
 	}
@@ -230,9 +229,9 @@ func (x *drift) guardSettled(cg string) bool {
 
 // mendScopes sees to it that leases' scopes are closed as they were when they started. One that an earlier life started is
 // taken as it is found, unless it is open.
-func (d *Daemon) mendScopes(ctx context.Context, node *observe.Node) {
+func (d *Converger) mendScopes(ctx context.Context, node *observe.Node) {
 	port := d.port.Abilities().ScopeDevices
-	if port == nil || !d.drift.scopesDue(d.now()) {
+	if port == nil || !d.drift.scopesDue(d.Now()) {
 		return
 	}
 	live := map[string]bool{}
@@ -242,34 +241,34 @@ func (d *Daemon) mendScopes(ctx context.Context, node *observe.Node) {
 		}
 		live[l.ID] = true
 		if err := d.mendScope(ctx, port, node, &l); err != nil && ctx.Err() == nil {
-			d.log.Warn("cannot verify the device rules of a lease", "lease", l.ID, "error", err)
+			d.Log.Warn("cannot verify the device rules of a lease", "lease", l.ID, "error", err)
 		}
 	}
-	d.drift.keepScopes(live)
+	d.policy.scopes.keep(live)
 }
 
-func (d *Daemon) mendScope(ctx context.Context, port cgroup.ScopeDevices, node *observe.Node, l *lease.Lease) error {
+func (d *Converger) mendScope(ctx context.Context, port cgroup.ScopeDevices, node *observe.Node, l *lease.Lease) error {
 	closed, is, err := port.ScopeWall(ctx, l.ID)
 	if err != nil {
 		return err
 	}
-	want, known := d.drift.scope(l.ID)
-	if d.stale(l) {
-		if want, _, err = d.deviceRules(node, l); err != nil {
+	want, known := d.policy.scopes.get(l.ID)
+	if d.state.stale(l) {
+		if want, _, err = d.policy.deviceRules(node, l); err != nil {
 			return err
 		}
 		known = true
-		d.drift.setScope(l.ID, want)
+		d.policy.scopes.set(l.ID, want)
 	}
 	if !known && closed {
-		d.drift.setScope(l.ID, is)
+		d.policy.scopes.set(l.ID, is)
 		return nil
 	}
 	if !known {
-		if want, _, err = d.deviceRules(node, l); err != nil {
+		if want, _, err = d.policy.deviceRules(node, l); err != nil {
 			return err
 		}
-		d.drift.setScope(l.ID, want)
+		d.policy.scopes.set(l.ID, want)
 	}
 	name := cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}
 	info := d.port.Info()
@@ -281,7 +280,7 @@ func (d *Daemon) mendScope(ctx context.Context, port cgroup.ScopeDevices, node *
 	if err := port.SetScopeWall(ctx, l.ID, want); err != nil {
 		return err
 	}
-	d.counters.sliceWrites.Add(1)
+	d.Counters.sliceWrites.Add(1)
 	d.mendedOne(l.Terms.Tenant, l.ID, fmt.Sprintf("the devices of lease %s: %s", l.ID, isolation.Difference(expected, found, info)))
 	return nil
 }
@@ -307,40 +306,23 @@ func (x *drift) scopesNow() {
 	x.looked = time.Time{}
 }
 
-func (x *drift) scope(id string) ([]cgroup.DeviceRule, bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	rules, ok := x.scopes[id]
-	return rules, ok
-}
+// history gives what was put right, oldest first.
+func (d *Converger) history() []mendedDrift { return d.drift.history() }
 
-// setScope remembers what a lease's scope is closed to.
-func (x *drift) setScope(id string, rules []cgroup.DeviceRule) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.scopes == nil {
-		x.scopes = map[string][]cgroup.DeviceRule{}
-	}
-	x.scopes[id] = rules
-}
-
-func (x *drift) keepScopes(live map[string]bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for id := range x.scopes {
-		if !live[id] {
-			delete(x.scopes, id)
-		}
-	}
-}
-
-// checkDrift tells what was changed from outside since the daemon started.
-func (d *Daemon) checkDrift(warn func(name, message, hint string)) {
-	all := d.drift.history()
-	if len(all) == 0 {
+// judgeSlices shows slices of others among ours.
+func (d *Converger) judgeSlices(want *desired, node *observe.Node, foreign map[string]api.Condition) {
+	if !want.enforcing() || node.SlicesErr != nil {
 		return
 	}
-	last := all[len(all)-1]
-	warn("drift", fmt.Sprintf("%d times something was changed from outside and set again; the last, at %s, wanted → found: %s",
-		d.counters.drifts.Load(), last.at.Format(time.DateTime), last.text), "who wants it otherwise changes the spec; gpushare sets it again each time")
+	w := d.slicesKnown(want, node)
+	if w == nil {
+		return
+	}
+	_, others := d.state.ownSlices(node, w.slices)
+	for i := range others {
+		foreign[others[i].Path] = api.Condition{
+			Message: fmt.Sprintf("the slice of %s (%s) was not made by gpushare", others[i].Name, others[i].Path),
+			Hint:    "it is left alone: what runs in it has the limits that whoever made it gave it",
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
@@ -26,7 +27,7 @@ const dynamicLook = time.Minute
 
 // dynamic is what is known of instances that are made on demand.
 type dynamic struct {
-	wake chan struct{} // a request wants one, a lease ended, or a change did
+	wake loop.Wake // a request wants one, a lease ended, or a change did
 
 	mu   sync.Mutex // guards what follows
 	idle map[idleKey]time.Time
@@ -45,10 +46,7 @@ type idleKey struct {
 
 // poke asks for a look soon. It may be called with any lock held.
 func (x *dynamic) poke() {
-	select {
-	case x.wake <- struct{}{}:
-	default: // One is due already.
-	}
+	x.wake.Set()
 }
 
 // since tells since when an instance is needed by nobody.
@@ -100,14 +98,14 @@ func (x *dynamic) postpone(list map[gpu.UUID][]gpu.Placement, now time.Time) {
 }
 
 // dynamicLoop makes the instances that requests wait for, and takes away those that nobody needs any more.
-func (d *Daemon) dynamicLoop(ctx context.Context) {
+func (d *Changes) dynamicLoop(ctx context.Context) {
 	timer := time.NewTimer(dynamicLook)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.dynamic.wake:
+		case <-d.dynamic.wake.C():
 		case <-timer.C:
 		}
 		timer.Reset(d.serveDynamic(ctx))
@@ -116,8 +114,8 @@ func (d *Daemon) dynamicLoop(ctx context.Context) {
 
 // serveDynamic begins what is to be made and what is due to go, in one small change, unless another is under way: its end
 // asks for the next look. It tells when something is due next.
-func (d *Daemon) serveDynamic(ctx context.Context) time.Duration {
-	if want := d.desired.Load(); !want.enforcing() || !want.anyDynamic() {
+func (d *Changes) serveDynamic(ctx context.Context) time.Duration {
+	if want := d.state.Desired(); !want.enforcing() || !want.anyDynamic() {
 		return dynamicLook
 	}
 	gone, next := d.idleNow()
@@ -130,7 +128,7 @@ func (d *Daemon) serveDynamic(ctx context.Context) time.Duration {
 		return min(next, time.Second) // Somebody plans a change, which may end without one: then nothing pokes.
 	}
 	defer d.applyMu.Unlock()
-	if d.changing.Load() != nil || d.stopping() {
+	if d.state.Changing() != nil || d.tasks.Ending() {
 		return next
 	}
 	d.beginDynamic(ctx, d.table.TakeMakings(), gone)
@@ -138,8 +136,8 @@ func (d *Daemon) serveDynamic(ctx context.Context) time.Duration {
 }
 
 // idleNow notes which instances nobody needs, and gives those that are due to go.
-func (d *Daemon) idleNow() (gone map[gpu.UUID][]gpu.Placement, next time.Duration) {
-	want, node, st := d.desired.Load(), d.observer.Last(), d.store.State()
+func (d *Changes) idleNow() (gone map[gpu.UUID][]gpu.Placement, next time.Duration) {
+	want, node, st := d.state.Desired(), d.observer.Last(), d.state.Kept()
 	var unneeded []idleKey
 	for id, places := range d.table.Unneeded() {
 		g, ok := node.GPU(id)
@@ -153,13 +151,13 @@ func (d *Daemon) idleNow() (gone map[gpu.UUID][]gpu.Placement, next time.Duratio
 			}
 		}
 	}
-	now := d.now()
+	now := d.Now()
 	d.dynamic.note(unneeded, now)
 	return d.dynamic.due(want.keep, now)
 }
 
 // beginDynamic plans, records and starts one change. applyMu is held.
-func (d *Daemon) beginDynamic(ctx context.Context, makings []lease.Making, gone map[gpu.UUID][]gpu.Placement) {
+func (d *Changes) beginDynamic(ctx context.Context, makings []lease.Making, gone map[gpu.UUID][]gpu.Placement) {
 	rooms := map[gpu.UUID][]lease.Room{}
 	for _, m := range makings {
 		rooms[m.GPU] = append(rooms[m.GPU], m.Room)
@@ -176,15 +174,13 @@ func (d *Daemon) beginDynamic(ctx context.Context, makings []lease.Making, gone 
 	}
 	// First nobody is let in any more, and then it is looked at who is inside.
 	gate := &openChange{operation: kindDynamic, gpus: touched, brief: true, ended: make(chan struct{})}
-	d.mendMu.Lock()
-	d.changing.Store(gate)
-	d.mendMu.Unlock()
-	d.table.Update(d.view(d.observer.Last()))
+	d.state.SetChanging(gate)
+	d.table.Update(d.planner.view(d.observer.Last()))
 	look, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
 	record, plan, failed, err := d.planDynamic(look, touched, rooms, gone)
 	if err == nil && len(record.Steps) > 0 {
-		err = d.store.Update(func(s *store.State) error {
+		err = d.state.Store.Update(func(s *store.State) error {
 			s.Epoch = record.Epoch
 			s.Standing = true
 			return recordChange(s, &record)
@@ -192,33 +188,33 @@ func (d *Daemon) beginDynamic(ctx context.Context, makings []lease.Making, gone 
 	}
 	if err != nil || len(record.Steps) == 0 {
 		if err != nil {
-			d.log.Error("cannot make MIG instances on demand", "error", err)
+			d.Log.Error("cannot make MIG instances on demand", "error", err)
 			failed = touched
 		}
-		d.dynamic.postpone(gone, d.now())
-		d.changing.Store(nil)
-		d.refresh(ctx, d.observer.Last())
+		d.dynamic.postpone(gone, d.Now())
+		d.state.EndChange()
+		d.converger.refresh(ctx, d.observer.Last())
 		d.table.EndMakings(makings, failed)
 		close(gate.ended)
 		return
 	}
-	op := d.operations.begin(record.ID, record.Kind, record.Who, plan)
-	d.openWith(&openChange{operation: op.ID, gpus: touched, brief: true, ended: gate.ended, makings: makings, failed: failed})
-	d.page.touch()
-	d.goroutines.Go(func() {
-		run, cancel := context.WithTimeout(d.ctx, changeTimeout)
+	op := d.Operations.begin(record.ID, record.Kind, record.Who, plan)
+	d.state.SetChanging(&openChange{operation: op.ID, gpus: touched, brief: true, ended: gate.ended, makings: makings, failed: failed})
+	d.touch()
+	d.tasks.Go(func() {
+		run, cancel := context.WithTimeout(d.tasks.Context(), changeTimeout)
 		defer cancel()
 		d.carryOut(run, record, op.ID, false)
 	})
 }
 
 // planDynamic plans what is made and what goes, from a new look at the node. failed are the GPUs where it cannot be.
-func (d *Daemon) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, rooms map[gpu.UUID][]lease.Room, gone map[gpu.UUID][]gpu.Placement) (r engine.Record, p api.Plan, failed map[gpu.UUID]bool, err error) {
-	want, node := d.desired.Load(), d.observer.Observe(ctx)
+func (d *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, rooms map[gpu.UUID][]lease.Room, gone map[gpu.UUID][]gpu.Placement) (r engine.Record, p api.Plan, failed map[gpu.UUID]bool, err error) {
+	want, node := d.state.Desired(), d.observer.Observe(ctx)
 	if node.DriverErr != nil {
 		return r, p, nil, node.DriverErr
 	}
-	free, use := d.table.Unneeded(), d.usageUnder(want, d.devicesOpen(ctx, node.GPUs))
+	free, use := d.table.Unneeded(), d.attribution.usageUnder(want, d.attribution.devicesOpen(ctx, node.GPUs))
 	failed = map[gpu.UUID]bool{}
 	var hardware []step.Step
 	for _, id := range slices.Sorted(maps.Keys(touched)) {
@@ -231,8 +227,8 @@ func (d *Daemon) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, roo
 		steps, err := planOnDemand(want.gpus[id], g, use, rooms[id], idle)
 		if err != nil {
 			failed[id] = true
-			d.dynamic.postpone(map[gpu.UUID][]gpu.Placement{id: gone[id]}, d.now())
-			d.log.Warn("cannot make MIG instances on demand", "gpu", id, "error", err)
+			d.dynamic.postpone(map[gpu.UUID][]gpu.Placement{id: gone[id]}, d.Now())
+			d.Log.Warn("cannot make MIG instances on demand", "gpu", id, "error", err)
 			continue
 		}
 		hardware = append(hardware, steps...)
@@ -244,15 +240,15 @@ func (d *Daemon) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, roo
 	if err != nil {
 		return r, p, nil, err
 	}
-	r = engine.Record{Kind: kindDynamic, Who: "gpushared", Generation: want.generation, Started: d.now(), Epoch: epoch(node), Steps: steps}
+	r = engine.Record{Kind: kindDynamic, Who: "gpushared", Generation: want.generation, Started: d.Now(), Epoch: epoch(node), Steps: steps}
 	p = api.Plan{SchemaVersion: 1, Generation: want.generation, Steps: wireSteps(r.Steps)}
-	d.estimate(node, &p)
+	d.state.estimate(node, &p)
 	return r, p, failed, nil
 }
 
 // around adds to steps that make and destroy idle instances what comes with them: units that are quiesced, and walls.
-func (d *Daemon) around(ctx context.Context, want *desired, node *observe.Node, use usage, hardware []step.Step) ([]step.Step, error) {
-	soft, err := d.planNode(want, node, hardware)
+func (d *Changes) around(ctx context.Context, want *desired, node *observe.Node, use usage, hardware []step.Step) ([]step.Step, error) {
+	soft, err := d.planner.planNode(want, node, hardware)
 	if err != nil {
 		return nil, err
 	}
@@ -309,7 +305,7 @@ func planOnDemand(e *api.GPUSpec, g *observe.GPU, use usage, rooms []lease.Room,
 
 // takeTurn lets one caller change the node, until done is called. Making an instance is short, so it waits for that;
 // another change is a conflict.
-func (d *Daemon) takeTurn(ctx context.Context) (done func(), err error) {
+func (d *Changes) takeTurn(ctx context.Context) (done func(), err error) {
 	if !d.applyMu.TryLock() {
 		// It may be that only the making of an instance is being put together.
 		d.dynamic.planning.Lock()
@@ -319,7 +315,7 @@ func (d *Daemon) takeTurn(ctx context.Context) (done func(), err error) {
 			return nil, d.conflict()
 		}
 	}
-	ch := d.changing.Load()
+	ch := d.state.Changing()
 	if ch != nil && ch.brief {
 		wait, cancel := context.WithTimeout(ctx, briefWait)
 		defer cancel()
@@ -328,7 +324,7 @@ func (d *Daemon) takeTurn(ctx context.Context) (done func(), err error) {
 		case <-wait.Done():
 		}
 	}
-	if d.changing.Load() != nil {
+	if d.state.Changing() != nil {
 		d.applyMu.Unlock()
 		return nil, d.conflict()
 	}
@@ -353,8 +349,8 @@ func comesBack(want *desired, id gpu.UUID, a *store.Achieved) []gpu.Instance {
 }
 
 // numberInstances tells the lease table which instance is which, and what is closed only for a moment.
-func (d *Daemon) numberInstances(v *lease.View) {
-	st, ch := d.store.State(), d.changing.Load()
+func (d *Planner) numberInstances(v *lease.View) {
+	st, ch := d.state.Kept(), d.state.Changing()
 	for i := range v.GPUs {
 		g := &v.GPUs[i]
 		a := st.Achieved[g.UUID]
@@ -382,3 +378,6 @@ func (d *desired) anyDynamic() bool {
 	}
 	return false
 }
+
+// idleSince tells since when an instance is needed by nobody.
+func (d *Changes) idleSince(k idleKey) (time.Time, bool) { return d.dynamic.since(k) }

@@ -127,8 +127,8 @@ func (e *endings) encode() ([]byte, error) {
 }
 
 // restore reads what encode gave an earlier life.
-func (d *Daemon) restoreEndings() error {
-	b, err := d.readRun("ended.json")
+func (d *Leases) restoreEndings() error {
+	b, err := d.runDir.Read("ended.json")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -144,12 +144,15 @@ func (d *Daemon) restoreEndings() error {
 }
 
 // saveEndings keeps them until the next boot.
-func (d *Daemon) saveEndings() {
+func (d *Leases) saveEndings() {
 	b, err := d.endings.encode()
 	if err == nil && b != nil {
-		err = d.writeRun("ended.json", b)
+		err = d.runDir.Write("ended.json", b)
 	}
 	if err != nil {
-		d.log.Warn("cannot keep what is known of leases that ended", "error", err)
+		d.Log.Warn("cannot keep what is known of leases that ended", "error", err)
 	}
 }
+
+// endedLeases are the leases that are remembered, the last first.
+func (d *Leases) endedLeases() []endedLease { return d.endings.all() }

@@ -108,8 +108,8 @@ func (s *stream) String() string {
 func TestEventsAreNarrowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := bare()
-		d.now = time.Now
-		d.events = newBroker(time.Now)
+		d.Now = time.Now
+		d.Events = newBroker(time.Now)
 		ctx, cancel := context.WithCancel(t.Context())
 		streams := map[string]*stream{}
 		for _, who := range []string{"root", "observer", "member", "observer and member"} {
@@ -117,13 +117,13 @@ func TestEventsAreNarrowed(t *testing.T) {
 			streams[who] = s
 			q := httptest.NewRequestWithContext(context.WithValue(ctx, peerKey{}, everyone()[who]), http.MethodGet, "/v1/events", nil)
 			q.Host = "gpushare"
-			go d.handler().ServeHTTP(s, q)
+			go d.server.handler().ServeHTTP(s, q)
 		}
 		synctest.Wait()
 		for _, e := range []api.Event{
 			{Kind: "of-vision", Tenant: "vision"}, {Kind: "of-speech", Tenant: "speech"}, {Kind: "of-the-node", Message: "GPU 3 is held: pid 7 (secret)"},
 		} {
-			d.events.publish(e)
+			d.Events.publish(e)
 		}
 		synctest.Wait()
 		for who, want := range map[string]string{
@@ -137,7 +137,7 @@ func TestEventsAreNarrowed(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		if n := len(d.events.subs); n != 0 {
+		if n := len(d.Events.subs); n != 0 {
 			t.Errorf("%d readers that went away are still there", n)
 		}
 	})

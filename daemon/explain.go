@@ -17,7 +17,7 @@ import (
 )
 
 // getExplain says of a lease or a tenant what is enforced, by what, and what is not and why. It reads back.
-func (d *Daemon) getExplain(c *call) error {
+func (d *Viewer) getExplain(c *call) error {
 	name := c.r.URL.Query().Get("of")
 	unknown := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease and no tenant %q that you may see", name), Hint: "'gpushare lease list' and 'gpushare tenant list' show them"}
 	if name == "" {
@@ -29,7 +29,7 @@ func (d *Daemon) getExplain(c *call) error {
 		}
 		return c.reply(http.StatusOK, d.explainLease(c.ctx(), &l))
 	}
-	t, ok := d.desired.Load().tenant(name)
+	t, ok := d.state.Desired().tenant(name)
 	if !ok || !c.caller.sees(name) {
 		return unknown
 	}
@@ -39,14 +39,14 @@ func (d *Daemon) getExplain(c *call) error {
 // explainTimeout bounds what is read back of one lease.
 const explainTimeout = 5 * time.Second
 
-func (d *Daemon) explainLease(ctx context.Context, l *lease.Lease) *api.Explanation {
+func (d *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanation {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
 	e := &api.Explanation{SchemaVersion: 1, Name: l.ID, Text: fmt.Sprintf("a lease of grant %s of %s, held %s", l.Terms.Spec.Name, l.Terms.Tenant, heldWhere(l))}
 	wire := l.Wire()
 	d.measure(&wire)
 	e.Rules = append(e.Rules, d.explainMembers(ctx, l), d.explainDevices(l), d.explainMemory(l, &wire), d.explainTime(l, &wire))
-	if t, ok := d.desired.Load().tenant(l.Terms.Tenant); ok {
+	if t, ok := d.state.Desired().tenant(l.Terms.Tenant); ok {
 		for _, r := range d.explainLimits(t) {
 			if l.Visiting() && l.Held != lease.HeldContainer {
 				r = api.Rule{What: r.What, Wanted: r.Wanted, Why: stays(l) + ": the limits are those of the tenant's slice, which it is not in"}
@@ -55,7 +55,7 @@ func (d *Daemon) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 		}
 	}
 	if l.Ends != nil {
-		r := api.Rule{What: "max_time", Wanted: "until " + l.Ends.Format(time.RFC3339), Enforced: d.desired.Load().enforcing(), By: "gpushared, while it runs"}
+		r := api.Rule{What: "max_time", Wanted: "until " + l.Ends.Format(time.RFC3339), Enforced: d.state.Desired().enforcing(), By: "gpushared, while it runs"}
 		if l.Visiting() && l.Held != lease.HeldContainer {
 			r.By = "gpushared, while it runs: it stops the processes that hold the GPU"
 		}
@@ -82,9 +82,9 @@ func heldWhere(l *lease.Lease) string {
 }
 
 // explainMembers counts the processes, and says whether they can leave.
-func (d *Daemon) explainMembers(ctx context.Context, l *lease.Lease) api.Rule {
+func (d *Viewer) explainMembers(ctx context.Context, l *lease.Lease) api.Rule {
 	r := api.Rule{What: "processes"}
-	members, err := d.portOf(l).Members(ctx, l.ID)
+	members, err := d.attribution.portOf(l).Members(ctx, l.ID)
 	switch {
 	case errors.Is(err, cgroup.ErrNotFound):
 		r.Why = "the last one has just ended"
@@ -108,10 +108,10 @@ func (d *Daemon) explainMembers(ctx context.Context, l *lease.Lease) api.Rule {
 }
 
 // explainDevices says which device nodes are open to it.
-func (d *Daemon) explainDevices(l *lease.Lease) api.Rule {
+func (d *Viewer) explainDevices(l *lease.Lease) api.Rule {
 	r := api.Rule{What: "devices"}
 	node := d.observer.Last()
-	rules, _, err := d.deviceRules(node, l)
+	rules, _, err := d.policy.deviceRules(node, l)
 	if err != nil {
 		r.Why = err.Error()
 		return r
@@ -160,7 +160,7 @@ func ruleNames(rules []cgroup.DeviceRule) string {
 }
 
 // explainMemory says what makes the limit of GPU memory hold.
-func (d *Daemon) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
+func (d *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 	r := api.Rule{What: "GPU memory"}
 	if w.Memory == nil || w.Memory.Limit == 0 {
 		r.Wanted, r.Why = "no limit", "the grant has none: it is as much as the GPU has"
@@ -170,7 +170,7 @@ func (d *Daemon) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 		return r
 	}
 	r.Wanted = fmt.Sprintf("%s, of which %s are used", api.Bytes(w.Memory.Limit).Short(), api.Bytes(w.Memory.Used).Short())
-	switch do := d.overuse(l); {
+	switch do := d.told.enforce.overuse(l); {
 	case w.Memory.Backend == "mig":
 		r.Enforced, r.By = true, "the MIG instance: there is no more in it"
 		return r // Also on a node that only observes.
@@ -191,7 +191,7 @@ func (d *Daemon) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 }
 
 // explainTime says what makes the share of the GPU's time hold. The freezer's state is read back.
-func (d *Daemon) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
+func (d *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	r := api.Rule{What: "GPU time"}
 	switch l.Terms.Kind() {
 	case api.ModeMIG:
@@ -218,7 +218,7 @@ func (d *Daemon) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	case d.guardReady() != nil:
 		r.Why = "nobody is frozen: " + d.guardReady().Error()
 	default:
-		frozen, err := d.portOf(l).Frozen(l.ID)
+		frozen, err := d.attribution.portOf(l).Frozen(l.ID)
 		if err != nil {
 			r.Why = "its freezer cannot be read: " + err.Error()
 			break
@@ -239,22 +239,22 @@ func shareText(w *api.Lease) string {
 }
 
 // unlessObserving takes back what is said to hold on a node that only observes.
-func (d *Daemon) unlessObserving(r api.Rule) api.Rule {
-	if !d.desired.Load().enforcing() {
+func (d *Viewer) unlessObserving(r api.Rule) api.Rule {
+	if !d.state.Desired().enforcing() {
 		r.Enforced, r.By, r.Why = false, "", "the spec says enforce: observe"
 	}
 	return r
 }
 
 // explainLimits are a tenant's limits as read back.
-func (d *Daemon) explainLimits(t *api.TenantSpec) []api.Rule {
+func (d *Viewer) explainLimits(t *api.TenantSpec) []api.Rule {
 	node := d.observer.Last()
 	by := "the tenant's slice"
 	if s := sliceState(node, cgroup.SliceName{Tenant: t.Name}); s != nil && s.Path != "" {
 		by = s.Path
 	}
 	var out []api.Rule
-	for _, l := range limitsOf(t, d.desired.Load().enforcing(), d.port.Info(), node.Slices) {
+	for _, l := range limitsOf(t, d.state.Desired().enforcing(), d.port.Info(), node.Slices) {
 		r := api.Rule{What: l.Name, Wanted: l.Wanted, Why: l.Reason}
 		if l.InForce != "" {
 			r.Enforced, r.By = l.InForce == l.Wanted, by+", read back as "+l.InForce
@@ -267,7 +267,7 @@ func (d *Daemon) explainLimits(t *api.TenantSpec) []api.Rule {
 	return out
 }
 
-func (d *Daemon) explainTenant(t *api.TenantSpec) *api.Explanation {
+func (d *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 	node := d.observer.Last()
 	e := &api.Explanation{SchemaVersion: 1, Name: t.Name, Text: fmt.Sprintf("a tenant with %s", text.Count(len(t.GPU), "grant"))}
 	e.Rules = d.explainLimits(t)

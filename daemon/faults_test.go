@@ -263,7 +263,7 @@ func TestGPUsAreChangedSideBySide(t *testing.T) {
 			began := time.Now()
 			var answer api.ApplyResult
 			refusal := w.do("PUT", "/v1/spec", s.SpecTo(), &answer)
-			w.goroutines.Wait()
+			w.tasks.Wait()
 			d, most = time.Since(began), w.atOnce.most
 			op := w.settled(answer.Operation)
 			if refusal != nil || op == nil || op.State != "done" {

@@ -21,7 +21,7 @@ const (
 )
 
 // planGiveBackRest is the steps for what the node has of those.
-func (d *Daemon) planGiveBackRest() ([]step.Step, error) {
+func (d *Changes) planGiveBackRest() ([]step.Step, error) {
 	var out []step.Step
 	add := func(kind, text string) {
 		out = append(out, step.Step{Kind: kind, Phase: step.Change, Text: text, Reason: "the node is given back", Disruption: step.None})
@@ -33,7 +33,7 @@ func (d *Daemon) planGiveBackRest() ([]step.Step, error) {
 	if len(files) > 0 {
 		add(KindCDIRemove, fmt.Sprintf("take %d descriptions for container runtimes away (%s)", len(files), d.settings.CDIDir))
 	}
-	users, err := d.limitedLogins()
+	users, err := d.adopter.limited()
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (d *Daemon) planGiveBackRest() ([]step.Step, error) {
 }
 
 // cdiFiles lists our descriptions for container runtimes.
-func (d *Daemon) cdiFiles() ([]string, error) {
+func (d *Changes) cdiFiles() ([]string, error) {
 	entries, err := os.ReadDir(d.settings.CDIDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot list what container runtimes are told: %w", err)
@@ -67,16 +67,8 @@ func (d *Daemon) cdiFiles() ([]string, error) {
 	return out, nil
 }
 
-// limitedLogins counts the users whose logins have a limit of ours.
-func (d *Daemon) limitedLogins() (int, error) {
-	d.adoption.mu.Lock()
-	defer d.adoption.mu.Unlock()
-	err := d.loadLoginLimits()
-	return len(d.perLogin.set), err
-}
-
 // giveBack carries out the steps of these kinds.
-type giveBack struct{ d *Daemon }
+type giveBack struct{ d *Changes }
 
 // Applied tells whether nothing of the kind is left.
 func (h giveBack) Applied(_ context.Context, s step.Step) (bool, error) {
@@ -88,7 +80,7 @@ func (h giveBack) Applied(_ context.Context, s step.Step) (bool, error) {
 		files, err := h.d.cdiFiles()
 		return err == nil && len(files) == 0, err
 	}
-	users, err := h.d.limitedLogins()
+	users, err := h.d.adopter.limited()
 	return err == nil && users == 0, err
 }
 
@@ -98,12 +90,12 @@ func (h giveBack) Do(ctx context.Context, s step.Step) error {
 		return p.AllowMigration(ctx)
 	}
 	if s.Kind == KindCDIRemove {
-		h.d.cdi.mu.Lock()
-		defer h.d.cdi.mu.Unlock()
-		h.d.cdi.grants = map[grantKey]bool{}
-		return h.d.syncCDILocked(nil)
+		h.d.policy.cdi.mu.Lock()
+		defer h.d.policy.cdi.mu.Unlock()
+		h.d.policy.cdi.grants = map[grantKey]bool{}
+		return h.d.policy.syncCDILocked(nil)
 	}
-	return h.d.adoptAll(ctx) // The spec in force is that of a node that was given back: it adopts nobody.
+	return h.d.adopter.adoptAll(ctx) // The spec in force is that of a node that was given back: it adopts nobody.
 }
 
 // Undo does nothing: the next spec makes it again.

@@ -215,7 +215,7 @@ func (d *desired) managed() []gpu.UUID {
 }
 
 // guardsWanted works out the guards that should stand, from one observation, with the leases that there are.
-func (d *Daemon) guardsWanted(want *desired, node *observe.Node, going []step.Step, leases []lease.Lease) ([]devices.State, []string, error) {
+func (d *Policy) guardsWanted(want *desired, node *observe.Node, going []step.Step, leases []lease.Lease) ([]devices.State, []string, error) {
 	if !want.guarding() || !d.logins.able {
 		return nil, nil, nil
 	}
@@ -234,7 +234,7 @@ func (d *Daemon) guardsWanted(want *desired, node *observe.Node, going []step.St
 		}
 		v := isolation.Visitor{Lease: l.ID, UID: uint32(l.UID), Cgroup: cgroupOf(l), Unit: l.Held == lease.HeldUnit}
 		for _, id := range l.Place.GPUs {
-			if d.stale(l) {
+			if d.state.stale(l) {
 				break
 			}
 			v.Targets = append(v.Targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
@@ -260,7 +260,7 @@ func (d *Daemon) guardsWanted(want *desired, node *observe.Node, going []step.St
 }
 
 // guardUnits notes which units the spec adopts and that run, and guards those that are new.
-func (d *Daemon) guardUnits(here []lease.Newcomer) {
+func (d *Policy) guardUnits(here []lease.Newcomer) {
 	units := []string{}
 	for i := range here {
 		if n := &here[i]; n.Held == lease.HeldUnit && len(n.Claims) > 0 && n.Cgroup != "" {
@@ -271,7 +271,7 @@ func (d *Daemon) guardUnits(here []lease.Newcomer) {
 		return
 	}
 	if err := d.regard(nil, ""); err != nil {
-		d.log.Warn("cannot guard the units that are adopted", "error", err) // The converge loop tries again.
+		d.Log.Warn("cannot guard the units that are adopted", "error", err) // The converge loop tries again.
 	}
 }
 
@@ -288,8 +288,8 @@ func cgroupOf(l *lease.Lease) string {
 }
 
 // guarded tells whether a guard keeps a visitor's processes to the GPUs of its user's leases.
-func (d *Daemon) guarded(l *lease.Lease) bool {
-	if want := d.desired.Load(); !want.enforcing() || !want.guarding() || !d.logins.able || d.logins.trouble() != nil {
+func (d *Policy) guarded(l *lease.Lease) bool {
+	if want := d.state.Desired(); !want.enforcing() || !want.guarding() || !d.logins.able || d.logins.trouble() != nil {
 		return false
 	}
 	cg := cgroupOf(l)
@@ -301,7 +301,7 @@ func (d *Daemon) guarded(l *lease.Lease) bool {
 func blind(node *observe.Node) bool { return node.DriverErr != nil && len(node.GPUs) == 0 }
 
 // guardsBlind is what should stand while no GPU is known: what does, and where nothing does, everything closed.
-func (d *Daemon) guardsBlind(hw *isolation.Hardware, node *observe.Node) []devices.State {
+func (d *Policy) guardsBlind(hw *isolation.Hardware, node *observe.Node) []devices.State {
 	states := slices.Clone(node.Guards)
 	if d.logins.logins != "" && !slices.ContainsFunc(states, func(s devices.State) bool { return s.Cgroup == d.logins.logins }) {
 		states = append(states, devices.State{Cgroup: d.logins.logins, Guard: devices.Guard{Closed: isolation.AllGPUs(&hw.Host)}.Canonical()})
@@ -310,12 +310,12 @@ func (d *Daemon) guardsBlind(hw *isolation.Hardware, node *observe.Node) []devic
 }
 
 // planGuard is the steps to the guards that should stand. What cannot be read is not changed: a condition says so.
-func (d *Daemon) planGuard(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
+func (d *Planner) planGuard(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
 	var p softPlan
 	if node.GuardsErr != nil {
 		return p, nil
 	}
-	states, _, err := d.guardsWanted(want, node, going, d.table.Live())
+	states, _, err := d.policy.guardsWanted(want, node, going, d.table.Live())
 	if err != nil {
 		return p, err
 	}
@@ -332,7 +332,7 @@ func (d *Daemon) planGuard(want *desired, node *observe.Node, going []step.Step)
 }
 
 // guardNow makes a step that opens anew from what is observed when its turn comes.
-func (d *Daemon) guardNow(ctx context.Context, s step.Step) (step.Step, bool, error) {
+func (d *Policy) guardNow(ctx context.Context, s step.Step) (step.Step, bool, error) {
 	var planned isolation.GuardArgs
 	if err := json.Unmarshal(s.Args, &planned); err != nil {
 		return s, false, fmt.Errorf("cannot read the step: %w", err)
@@ -340,7 +340,7 @@ func (d *Daemon) guardNow(ctx context.Context, s step.Step) (step.Step, bool, er
 	if planned.Guard == nil {
 		return s, true, nil
 	}
-	states, _, err := d.guardsWanted(d.desired.Load(), d.observer.Observe(ctx), nil, d.table.Live())
+	states, _, err := d.guardsWanted(d.state.Desired(), d.observer.Observe(ctx), nil, d.table.Live())
 	if err != nil {
 		return s, false, err
 	}
@@ -355,8 +355,8 @@ func (d *Daemon) guardNow(ctx context.Context, s step.Step) (step.Step, bool, er
 
 // mendGuards puts right what of the guards is not as it should be. It is carried out by itself: where no program can be
 // attached, limits and slices are mended all the same.
-func (d *Daemon) mendGuards(ctx context.Context, want *desired, node *observe.Node) error {
-	p, err := d.planGuard(want, node, nil)
+func (d *Converger) mendGuards(ctx context.Context, want *desired, node *observe.Node) error {
+	p, err := d.planner.planGuard(want, node, nil)
 	if err != nil {
 		return err
 	}
@@ -367,8 +367,8 @@ func (d *Daemon) mendGuards(ctx context.Context, want *desired, node *observe.No
 }
 
 // regard makes the guards fit the leases now: one more, or one less. Whoever is told that he has a GPU can open it.
-func (d *Daemon) regard(more *lease.Lease, less string) error {
-	want, node := d.desired.Load(), d.observer.Last()
+func (d *Policy) regard(more *lease.Lease, less string) error {
+	want, node := d.state.Desired(), d.observer.Last()
 	if !want.enforcing() || !want.guarding() || !d.logins.able || blind(node) {
 		return nil
 	}
@@ -380,18 +380,18 @@ func (d *Daemon) regard(more *lease.Lease, less string) error {
 		states, _, err := d.guardsWanted(want, node, nil, leases)
 		return slices.DeleteFunc(states, func(s devices.State) bool { return !d.logins.there(s.Cgroup) }), err
 	})
-	d.counters.guardWrites.Add(uint64(writes))
+	d.Counters.guardWrites.Add(uint64(writes))
 	return err
 }
 
 // judgeGuard says where logins are not kept from GPUs as the spec asks, or are without its asking.
-func (d *Daemon) judgeGuard(want *desired, node *observe.Node) {
+func (d *Converger) judgeGuard(want *desired, node *observe.Node) {
 	now := map[string]api.Condition{}
 	lacks := func(about, message, hint string) { now[about] = api.Condition{Message: message, Hint: hint} }
 	const open = "logins are not kept from managed GPUs: "
 	switch {
 	case !want.enforcing() || !want.guarding():
-		if len(node.Guards) > 0 && d.changing.Load() == nil {
+		if len(node.Guards) > 0 && d.state.Changing() == nil {
 			lacks("stands", fmt.Sprintf("%s is kept from GPUs by a guard that the spec in force does not ask for", node.Guards[0].Cgroup), "it was put there at boot, or by an earlier spec; 'gpushare release' takes it away, and so does a spec with enforce: on and guard: off")
 		}
 	case d.logins.why != "":
@@ -403,7 +403,7 @@ func (d *Daemon) judgeGuard(want *desired, node *observe.Node) {
 	case node.GuardsErr != nil:
 		lacks("unread", "it is not known whether logins are kept from managed GPUs: "+node.GuardsErr.Error(), "see the journal of gpushared")
 	default:
-		states, missing, err := d.guardsWanted(want, node, nil, d.table.Live())
+		states, missing, err := d.policy.guardsWanted(want, node, nil, d.table.Live())
 		if err != nil {
 			lacks("unread", open+err.Error(), "")
 		}
@@ -422,5 +422,5 @@ func (d *Daemon) judgeGuard(want *desired, node *observe.Node) {
 			lacks(m, m, "")
 		}
 	}
-	d.conditions.replace("guard", now)
+	d.Conditions.replace("guard", now)
 }

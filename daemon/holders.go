@@ -77,7 +77,7 @@ func ageText(d time.Duration) string {
 }
 
 // holderOf reads who a process is, and what may be done with it under a spec.
-func (d *Daemon) holderOf(want *desired, m *mps.State, pid int) deviceHolder {
+func (d *Attribution) holderOf(want *desired, m *mps.State, pid int) deviceHolder {
 	h := deviceHolder{pid: pid}
 	st, err := procfs.Read(pid)
 	if err != nil {
@@ -201,13 +201,13 @@ func holdersOn(g *observe.GPU, use usage) []api.Holder {
 }
 
 // whoUses names who is in the way now, for a driver that refused because of somebody.
-func (d *Daemon) whoUses(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string {
+func (d *Attribution) whoUses(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string {
 	g := observe.GPU{Snapshot: s}
 	if last, ok := d.observer.Last().GPU(s.Identity.UUID); ok {
 		g.MPS = last.MPS
 	}
 	g.MIG.Resetless = nil // Whoever merely has it open is named too.
-	use := d.usageUnder(d.desired.Load(), d.devicesOpen(ctx, []observe.GPU{g}))
+	use := d.usageUnder(d.state.Desired(), d.devicesOpen(ctx, []observe.GPU{g}))
 	var out []string
 	for _, h := range inTheWay(&g, in, use) {
 		out = append(out, h.String())

@@ -22,7 +22,7 @@ func (s *staged) invariants(where string) {
 		s.Helper()
 		s.Errorf("%s: %s: %s", where, id, fmt.Sprintf(format, args...))
 	}
-	if s.changing.Load() != nil || len(s.store.State().Change) != 0 {
+	if s.state.Changing() != nil || len(s.state.Kept().Change) != 0 {
 		report("I1", "a change is still open")
 	}
 	s.specKept(report)
@@ -47,7 +47,7 @@ func (s *staged) specKept(report reporter) {
 	if s.known && !s.refused {
 		wanted = s.SpecTo()
 	}
-	acc := s.store.State().Accepted
+	acc := s.state.Kept().Accepted
 	if acc == nil || !sameSpec(acc, wanted) {
 		report("I1", "the spec in force is not the one that was acknowledged: %+v", acc)
 	}

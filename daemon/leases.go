@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -31,7 +30,7 @@ const wallTimeout = 15 * time.Second
 const stopGrace = 10 * time.Second
 
 // postLease is gpushare run: it answers with lines until the caller's process is inside its walls.
-func (d *Daemon) postLease(c *call) error {
+func (d *Leases) postLease(c *call) error {
 	b, err := c.body()
 	if err != nil {
 		return err
@@ -63,7 +62,7 @@ func (d *Daemon) postLease(c *call) error {
 
 // admit gives a request its place and puts the process behind its walls; with a program it starts that instead. It answers
 // with lines, the last of which tells the outcome.
-func (d *Daemon) admit(c *call, r lease.Request, p lease.Process, program *launch.Program, started string) error {
+func (d *Leases) admit(c *call, r lease.Request, p lease.Process, program *launch.Program, started string) error {
 	ticket, err := d.table.Submit(r)
 	if err != nil {
 		return err
@@ -80,7 +79,7 @@ func (d *Daemon) admit(c *call, r lease.Request, p lease.Process, program *launc
 		_ = http.NewResponseController(c.w).Flush()
 	}
 	placed, err := ticket.Await(c.ctx(), func(l api.Lease) { line(&api.LeaseGrant{Lease: &l}) })
-	if err != nil && d.stopping() {
+	if err != nil && d.tasks.Ending() {
 		panic(http.ErrAbortHandler) // The daemon ends and the caller comes again: a refusal would send him away.
 	}
 	if err != nil {
@@ -97,40 +96,32 @@ func (d *Daemon) admit(c *call, r lease.Request, p lease.Process, program *launc
 		return nil
 	}
 	d.watchLease(l.ID)
-	d.leaseEvent(&l, "lease.started", started)
+	d.Events.publish(l.Event("lease.started", started))
 	wire := l.Wire()
 	line(&api.LeaseGrant{Lease: &wire, Environment: inside.Environment, Unset: inside.Unset, Chosen: placed.Chosen, Warnings: inside.Warnings})
 	return nil
 }
 
 // leaseError is how a refusal travels inside the stream.
-func (d *Daemon) leaseError(err error) *api.Error {
+func (d *Leases) leaseError(err error) *api.Error {
 	var e *api.Error
 	if errors.As(err, &e) {
 		return e
 	}
-	d.log.Warn("a lease was not started", "error", err)
+	d.Log.Warn("a lease was not started", "error", err)
 	return &api.Error{Kind: api.KindUnavailable, Message: err.Error(), Hint: "see the journal of gpushared"}
 }
 
 // startError is why a lease that had its place was not started; its command may be why.
-func (d *Daemon) startError(err error) *api.LeaseGrant {
+func (d *Leases) startError(err error) *api.LeaseGrant {
 	if f, ok := errors.AsType[*launch.Failure](err); ok {
 		return &api.LeaseGrant{Error: &api.Error{Kind: api.KindInvalid, Message: f.Message}, ExitCode: f.Code}
 	}
 	return &api.LeaseGrant{Error: d.leaseError(err)}
 }
 
-func (d *Daemon) leaseEvent(l *lease.Lease, kind, message string) {
-	e := api.Event{Kind: kind, Tenant: l.Terms.Tenant, Lease: l.ID, Message: message}
-	if len(l.Place.GPUs) > 0 {
-		e.GPU = string(l.Place.GPUs[0])
-	}
-	d.events.publish(e)
-}
-
 // walls implements lease.Walls: it makes the scope of a lease and tells what holds there.
-type walls struct{ d *Daemon }
+type walls struct{ d *Leases }
 
 // Wall moves the process into a scope of its own with exactly the devices of its lease.
 func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.Inside, error) {
@@ -138,13 +129,13 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 	if l.Visiting() {
 		return d.visit(ctx, &l, p)
 	}
-	node, want := d.observer.Last(), d.desired.Load()
-	rules, missing, err := d.deviceRules(node, &l)
+	node, want := d.observer.Last(), d.state.Desired()
+	rules, missing, err := d.policy.deviceRules(node, &l)
 	if err != nil {
 		return lease.Inside{}, err
 	}
 	inside := lease.Inside{Warnings: missing}
-	inside.Environment, inside.Unset, err = d.environment(ctx, &l)
+	inside.Environment, inside.Unset, err = d.policy.environment(ctx, &l)
 	if err != nil {
 		return lease.Inside{}, err
 	}
@@ -156,7 +147,7 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 	scope := scopeOf(&l, cgroup.Process(p), rules)
 	if want.nearStrict(l.Terms.Tenant) {
 		var why string
-		if scope.MemoryNodes, why = d.memoryNear(node, &l); why != "" {
+		if scope.MemoryNodes, why = d.policy.memoryNear(node, &l); why != "" {
 			inside.Warnings = append(inside.Warnings, why)
 		}
 	}
@@ -170,7 +161,7 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 		return lease.Inside{}, err
 	}
 	inside.Status = wallsStatus(info, state)
-	d.drift.setScope(l.ID, rules)
+	d.policy.scopes.set(l.ID, rules)
 	if state.MemoryNodes != scope.MemoryNodes {
 		missing := fmt.Sprintf("cpu.near: strict: memory is not bound to NUMA node %s", scope.MemoryNodes)
 		if !slices.Contains(info.Limits, "cpuset") {
@@ -189,8 +180,8 @@ func (w walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 func (w walls) Unwall(ctx context.Context, l lease.Lease) error {
 	if l.Visiting() {
 		w.d.leave(l.ID)
-		if err := w.d.regard(nil, l.ID); err != nil {
-			w.d.log.Warn("cannot take a GPU away from a login", "lease", l.ID, "error", err) // The converge loop does.
+		if err := w.d.policy.regard(nil, l.ID); err != nil {
+			w.d.Log.Warn("cannot take a GPU away from a login", "lease", l.ID, "error", err) // The converge loop does.
 		}
 		return nil
 	}
@@ -239,7 +230,7 @@ func whyOpen(info cgroup.Info) string {
 }
 
 // portOf is what holds a running lease's processes. On a node that only observes nobody was moved anywhere.
-func (d *Daemon) portOf(l *lease.Lease) cgroup.Port {
+func (d *Attribution) portOf(l *lease.Lease) cgroup.Port {
 	if l.Visiting() {
 		return d.visitPort(l)
 	}
@@ -256,7 +247,7 @@ type watchers struct {
 }
 
 // watchLease ends the lease when its last process is gone. One watcher a lease.
-func (d *Daemon) watchLease(id string) {
+func (d *Leases) watchLease(id string) {
 	d.watchers.mu.Lock()
 	defer d.watchers.mu.Unlock()
 	if d.watchers.seen[id] {
@@ -264,30 +255,30 @@ func (d *Daemon) watchLease(id string) {
 	}
 	d.watchers.seen[id] = true
 	if l, ok := d.table.Get(id); ok {
-		d.leavers.note(&l)
+		d.escapes.note(&l)
 	}
-	d.goroutines.Go(func() {
+	d.tasks.Go(func() {
 		defer func() {
 			d.watchers.mu.Lock()
 			defer d.watchers.mu.Unlock()
 			delete(d.watchers.seen, id)
 		}()
-		d.awaitEnd(d.ctx, id)
+		d.awaitEnd(d.tasks.Context(), id)
 	})
 }
 
-func (d *Daemon) awaitEnd(ctx context.Context, id string) {
+func (d *Leases) awaitEnd(ctx context.Context, id string) {
 	l, ok := d.table.Get(id)
 	if !ok {
 		return
 	}
-	err := d.portOf(&l).WaitEmpty(ctx, id)
+	err := d.attribution.portOf(&l).WaitEmpty(ctx, id)
 	killed := errors.Is(err, cgroup.ErrOutOfMemory)
 	if err != nil && !killed && !errors.Is(err, cgroup.ErrNotFound) {
 		if ctx.Err() != nil {
 			return // The daemon ends: leases outlive it.
 		}
-		d.log.Error("cannot watch a lease", "lease", id, "error", err)
+		d.Log.Error("cannot watch a lease", "lease", id, "error", err)
 	}
 	why := "the last process ended"
 	if now, still := d.table.Get(id); l.Visiting() && (!still || now.Reason != "") {
@@ -308,7 +299,7 @@ func (d *Daemon) awaitEnd(ctx context.Context, id string) {
 		if err == nil {
 			break
 		}
-		d.log.Error("cannot end a lease", "lease", id, "error", err)
+		d.Log.Error("cannot end a lease", "lease", id, "error", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -323,12 +314,12 @@ func (d *Daemon) awaitEnd(ctx context.Context, id string) {
 	case l.Held == lease.HeldDetached:
 		why = d.endOf(id)
 	}
-	d.leaseEvent(&l, "lease.ended", why)
+	d.Events.publish(l.Event("lease.ended", why))
 	d.kick()
 }
 
 // deleteLease stops a lease the polite way and answers when it is gone.
-func (d *Daemon) deleteLease(c *call) error {
+func (d *Leases) deleteLease(c *call) error {
 	id := c.r.PathValue("id")
 	l, ok := d.table.Get(id)
 	if !ok || !(c.caller.admin || c.caller.isMember(l.Terms.Tenant)) {
@@ -344,20 +335,20 @@ func (d *Daemon) deleteLease(c *call) error {
 }
 
 // stopLease is thaw, SIGTERM, grace, kill. It returns when the lease is gone.
-func (d *Daemon) stopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error {
+func (d *Leases) stopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error {
 	if err := d.table.Ending(l.ID, reason); err != nil {
 		return err
 	}
 	d.table.Notice(l.ID, lease.Notice{Kind: "lease.stopping", Text: "it is being stopped: " + reason})
 	d.awaitDelivery(ctx)
 	if l.Visiting() {
-		return d.stopVisitor(ctx, l, reason, grace)
+		return d.stopper.stopVisitor(ctx, l, reason, grace)
 	}
-	port := d.portOf(l)
+	port := d.attribution.portOf(l)
 	if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotFound) && !errors.Is(err, cgroup.ErrNotSupported) {
 		return fmt.Errorf("cannot thaw lease %s: %w", l.ID, err)
 	}
-	d.terminate(ctx, port, l.ID)
+	d.stopper.terminate(ctx, port, l.ID)
 	wait, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	if err := port.WaitEmpty(wait, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
@@ -368,53 +359,11 @@ func (d *Daemon) stopLease(ctx context.Context, l *lease.Lease, reason string, g
 	if err := d.table.Ended(ctx, l.ID, reason); err != nil {
 		return err
 	}
-	return d.awaitGone(ctx, l.ID)
-}
-
-// awaitGone waits until the table knows the lease no more: whoever watches it may be the one who takes its walls down.
-func (d *Daemon) awaitGone(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, wallTimeout)
-	defer cancel()
-	for {
-		next := d.departures.next()
-		if _, ok := d.table.Get(id); !ok {
-			return nil
-		}
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return fmt.Errorf("cannot end lease %s: its walls still stand: %w", id, ctx.Err())
-		}
-	}
-}
-
-// departures tells those who wait that some lease is gone.
-type departures struct {
-	mu   sync.Mutex // guards wake
-	wake chan struct{}
-}
-
-// next gives a channel that is closed when the next lease is gone.
-func (x *departures) next() <-chan struct{} {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.wake == nil {
-		x.wake = make(chan struct{})
-	}
-	return x.wake
-}
-
-func (x *departures) tell() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.wake != nil {
-		close(x.wake)
-		x.wake = nil
-	}
+	return d.stopper.awaitGone(ctx, l.ID)
 }
 
 // terminate sends SIGTERM to every process of a lease, by descriptors that cannot mean another process.
-func (d *Daemon) terminate(ctx context.Context, port cgroup.Port, id string) {
+func (d *Stopper) terminate(ctx context.Context, port cgroup.Port, id string) {
 	members, err := port.Members(ctx, id)
 	if err != nil {
 		return // It is gone.
@@ -426,7 +375,7 @@ func (d *Daemon) terminate(ctx context.Context, port cgroup.Port, id string) {
 		}
 		if owner, ok := port.Owner(m.PID); ok && owner == id {
 			if err := p.Signal(unix.SIGTERM); err != nil {
-				d.log.Warn("cannot signal a process", "pid", m.PID, "lease", id, "error", err)
+				d.Log.Warn("cannot signal a process", "pid", m.PID, "lease", id, "error", err)
 			}
 		}
 		_ = p.Close() // Nothing is written through it.
@@ -434,9 +383,9 @@ func (d *Daemon) terminate(ctx context.Context, port cgroup.Port, id string) {
 }
 
 // getEnv answers the environment of the lease that the caller runs in.
-func (d *Daemon) getEnv(c *call) error {
+func (d *Leases) getEnv(c *call) error {
 	p := c.caller.process
-	id, ok := d.ownerOf(p.PID)
+	id, ok := d.attribution.ownerOf(p.PID)
 	// The pid was read when it connected. If it is another process by now, that one's lease is nobody's business here.
 	if !ok || !procfs.Alive(p.PID, p.Start) {
 		return &api.Error{Kind: api.KindNotFound, Message: "this process runs in no lease", Hint: "start one with 'gpushare run -- $SHELL'"}
@@ -445,7 +394,7 @@ func (d *Daemon) getEnv(c *call) error {
 	if !ok || !(c.caller.admin || c.caller.isMember(l.Terms.Tenant)) {
 		return &api.Error{Kind: api.KindNotFound, Message: "the lease of this process is gone, or of a tenant that you are no member of"}
 	}
-	env, unset, err := d.environment(c.ctx(), &l)
+	env, unset, err := d.policy.environment(c.ctx(), &l)
 	if err != nil {
 		return err
 	}
@@ -454,7 +403,7 @@ func (d *Daemon) getEnv(c *call) error {
 
 // ownerOf tells whose process it is, whichever port holds it: a scope of its own before the tree that it is in, and that
 // before the cgroup.
-func (d *Daemon) ownerOf(pid int) (string, bool) {
+func (d *Attribution) ownerOf(pid int) (string, bool) {
 	if id, ok := d.port.Owner(pid); ok {
 		return id, true
 	}
@@ -470,7 +419,7 @@ func (d *Daemon) ownerOf(pid int) (string, bool) {
 const manyProcesses = 64
 
 // owners is ownerOf for about so many processes, as of now.
-func (d *Daemon) owners(about int) func(pid int) (string, bool) {
+func (d *Attribution) owners(about int) func(pid int) (string, bool) {
 	if about < manyProcesses {
 		return d.ownerOf
 	}
@@ -499,17 +448,17 @@ func censusOf(p cgroup.Port) func(pid int) (string, bool) {
 }
 
 // saveLeases keeps the table until the next boot, before anybody is told of a lease.
-func (d *Daemon) saveLeases(_ context.Context, state []byte) error {
+func (d *Leases) saveLeases(_ context.Context, state []byte) error {
 	d.saveEndings()
-	return d.writeRun("leases.json", state)
+	return d.runDir.Write("leases.json", state)
 }
 
 // restoreLeases finds the leases of an earlier life again, and ends those whose processes are gone.
-func (d *Daemon) restoreLeases(ctx context.Context) error {
+func (d *Leases) restoreLeases(ctx context.Context) error {
 	if err := d.restoreEndings(); err != nil {
-		d.log.Warn("what is known of leases that ended is lost", "error", err)
+		d.Log.Warn("what is known of leases that ended is lost", "error", err)
 	}
-	b, err := d.readRun("leases.json")
+	b, err := d.runDir.Read("leases.json")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -528,9 +477,9 @@ func (d *Daemon) restoreLeases(ctx context.Context) error {
 			d.watchLease(l.ID)
 			continue
 		}
-		d.leavers.note(&l) // They may have left instead.
+		d.escapes.note(&l) // They may have left instead.
 		if err := d.table.Ended(ctx, l.ID, "its processes ended while the daemon was away"); err != nil {
-			d.log.Error("cannot end a lease", "lease", l.ID, "error", err)
+			d.Log.Error("cannot end a lease", "lease", l.ID, "error", err)
 		}
 	}
 	d.programs.sweep(func(id string) bool {
@@ -543,7 +492,7 @@ func (d *Daemon) restoreLeases(ctx context.Context) error {
 }
 
 // adopt finds one lease's processes again. Nobody stays frozen: the scheduler starts anew.
-func (d *Daemon) adopt(ctx context.Context, l *lease.Lease) bool {
+func (d *Leases) adopt(ctx context.Context, l *lease.Lease) bool {
 	if l.Visiting() {
 		return d.adoptVisitor(ctx, l)
 	}
@@ -554,12 +503,12 @@ func (d *Daemon) adopt(ctx context.Context, l *lease.Lease) bool {
 		state, err := port.Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 		if err != nil {
 			if !errors.Is(err, cgroup.ErrNotFound) {
-				d.log.Warn("cannot find a lease again", "lease", l.ID, "adapter", port.Info().Adapter, "error", err)
+				d.Log.Warn("cannot find a lease again", "lease", l.ID, "adapter", port.Info().Adapter, "error", err)
 			}
 			continue
 		}
 		if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) {
-			d.log.Error("cannot thaw a lease that was found again", "lease", l.ID, "error", err)
+			d.Log.Error("cannot thaw a lease that was found again", "lease", l.ID, "error", err)
 		}
 		d.table.SetWalls(l.ID, wallsStatus(port.Info(), state))
 		return true
@@ -568,11 +517,11 @@ func (d *Daemon) adopt(ctx context.Context, l *lease.Lease) bool {
 }
 
 // usage answers who uses what from the lease table as it is now.
-func (d *Daemon) usage() usage { return d.usageUnder(d.desired.Load(), opened{}) }
+func (d *Attribution) usage() usage { return d.usageUnder(d.state.Desired(), opened{}) }
 
 // usageUnder is usage with what a spec says of the processes that are in the way, and with who has devices open.
-func (d *Daemon) usageUnder(want *desired, o opened) usage {
-	live, st := d.table.Live(), d.store.State()
+func (d *Attribution) usageUnder(want *desired, o opened) usage {
+	live, st := d.table.Live(), d.state.Kept()
 	return usage{
 		instance: func(id gpu.UUID, p gpu.Placement) []string {
 			var out []string
@@ -592,7 +541,7 @@ func (d *Daemon) usageUnder(want *desired, o opened) usage {
 			}
 			return out
 		},
-		ours: d.ours,
+		ours: d.state.ours,
 		adopted: func(id gpu.UUID, p gpu.Placement) bool {
 			a := st.Achieved[id]
 			m := markOf(&a, p)
@@ -602,6 +551,3 @@ func (d *Daemon) usageUnder(want *desired, o opened) usage {
 		opened:  o,
 	}
 }
-
-// runPath is a file that lives until the next boot.
-func (d *Daemon) runPath(name string) string { return filepath.Join(d.settings.RunDir, name) }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -23,7 +24,7 @@ import (
 
 // leavers keeps the roll of all leases that have a scope of ours.
 type leavers struct {
-	wake chan struct{} // a lease ended: perhaps because its process left
+	wake loop.Wake // a lease ended: perhaps because its process left
 
 	since   time.Time    // when this daemon began
 	startMu sync.Mutex   // guards started; nothing else is taken or waited for under it
@@ -104,27 +105,21 @@ func (x *leavers) forget(live map[string][]int) {
 func ticksNow() uint64 { return uint64(procfs.BootTime() / (time.Second / ticks)) }
 
 // leaverLoop looks at the leases once in a process-list period.
-func (d *Daemon) leaverLoop(ctx context.Context) {
+func (d *Escapes) leaverLoop(ctx context.Context) {
 	for {
-		timer := time.NewTimer(d.tuning.Load().sample)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if _, ok := d.leavers.wake.Sleep(ctx, d.tuning.Load().sample); !ok {
 			return
-		case <-timer.C:
-		case <-d.leavers.wake:
-			timer.Stop()
 		}
 		if err := d.lookForLeavers(ctx); err != nil && ctx.Err() == nil {
-			d.log.Error("cannot look for processes that left their leases", "error", err)
+			d.Log.Error("cannot look for processes that left their leases", "error", err)
 		}
 	}
 }
 
 // lookForLeavers finds and ends the processes that belong to a lease and live outside.
-func (d *Daemon) lookForLeavers(ctx context.Context) error {
-	h, ok := d.hierarchy()
-	if !ok || !d.desired.Load().enforcing() {
+func (d *Escapes) lookForLeavers(ctx context.Context) error {
+	h, ok := d.attribution.hierarchy()
+	if !ok || !d.state.Desired().enforcing() {
 		return nil // Nobody was moved anywhere.
 	}
 	x := &d.leavers
@@ -150,7 +145,7 @@ func (d *Daemon) lookForLeavers(ctx context.Context) error {
 }
 
 // readLeases reads what one look is made from. The leavers' lock is held.
-func (d *Daemon) readLeases(h cgroup.Hierarchy) (look, error) {
+func (d *Escapes) readLeases(h cgroup.Hierarchy) (look, error) {
 	l := look{at: ticksNow(), inside: map[string][]int{}, began: d.leavers.began, stat: procfs.Read}
 	root := ""
 	for _, one := range d.table.Live() {
@@ -198,9 +193,9 @@ func firstOf(cg string) string {
 
 // leaversOnGPUs looks at who uses managed GPUs without a scope of ours: one whose parent or session is a lease's belongs
 // there, however it got out.
-func (d *Daemon) leaversOnGPUs(l look) []leaver {
+func (d *Escapes) leaversOnGPUs(l look) []leaver {
 	var out []leaver
-	want := d.desired.Load()
+	want := d.state.Desired()
 	node := d.samples.over(d.observer.Last())
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
@@ -225,7 +220,7 @@ const leaverRounds = 16
 
 // endLeavers stops the processes, so that they have no more children, until no new one is found, and then kills them all.
 // The leavers' lock is held.
-func (d *Daemon) endLeavers(ctx context.Context, h cgroup.Hierarchy, found []leaver) {
+func (d *Escapes) endLeavers(ctx context.Context, h cgroup.Hierarchy, found []leaver) {
 	held := map[int]*procfs.Pidfd{}
 	defer func() {
 		for _, p := range held {
@@ -246,7 +241,7 @@ func (d *Daemon) endLeavers(ctx context.Context, h cgroup.Hierarchy, found []lea
 			held[lv.pid], grew = p, true
 			all = append(all, lv)
 			if err := p.Signal(unix.SIGSTOP); err != nil && !errors.Is(err, procfs.ErrGone) {
-				d.log.Warn("cannot stop a process that left its lease", "pid", lv.pid, "error", err)
+				d.Log.Warn("cannot stop a process that left its lease", "pid", lv.pid, "error", err)
 			}
 		}
 		if !grew {
@@ -261,7 +256,7 @@ func (d *Daemon) endLeavers(ctx context.Context, h cgroup.Hierarchy, found []lea
 	}
 	for _, lv := range all {
 		if err := held[lv.pid].Signal(unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrGone) {
-			d.log.Error("cannot end a process that left its lease", "pid", lv.pid, "error", err)
+			d.Log.Error("cannot end a process that left its lease", "pid", lv.pid, "error", err)
 		}
 	}
 	for _, lv := range all {
@@ -271,14 +266,14 @@ func (d *Daemon) endLeavers(ctx context.Context, h cgroup.Hierarchy, found []lea
 	defer cancel()
 	for _, lv := range all {
 		if err := held[lv.pid].Wait(ctx); err != nil && !errors.Is(err, procfs.ErrGone) {
-			d.log.Error("a process that left its lease was killed and does not end", "pid", lv.pid, "error", err)
+			d.Log.Error("a process that left its lease was killed and does not end", "pid", lv.pid, "error", err)
 		}
 	}
 }
 
 // spare tells whether a leaver is root's: who moved it is as likely its administrator, and root can leave anyway. It is told
 // of once.
-func (d *Daemon) spare(lv leaver) bool {
+func (d *Escapes) spare(lv leaver) bool {
 	uid, err := procfs.UID(lv.pid)
 	if err == nil && uid != 0 {
 		return false
@@ -291,15 +286,18 @@ func (d *Daemon) spare(lv leaver) bool {
 }
 
 // tellLeft tells of one leaver: the events, the log and the people of the lease.
-func (d *Daemon) tellLeft(lv leaver, fate string) {
+func (d *Escapes) tellLeft(lv leaver, fate string) {
 	text := fmt.Sprintf("process %d (%s) left the lease for %s: %s; %s", lv.pid, lv.name, lv.path, lv.why, fate)
-	d.log.Warn("a process left its lease", "lease", lv.lease, "pid", lv.pid, "command", lv.name, "cgroup", lv.path, "why", lv.why, "fate", fate)
+	d.Log.Warn("a process left its lease", "lease", lv.lease, "pid", lv.pid, "command", lv.name, "cgroup", lv.path, "why", lv.why, "fate", fate)
 	if _, live := d.table.Get(lv.lease); live {
 		d.table.Notice(lv.lease, lease.Notice{Kind: "lease.left", Text: text})
 		return
 	}
 	// The lease ended with it.
 	if l := d.leavers.leases[lv.lease]; l != nil {
-		d.leaseEvent(l, "lease.left", text)
+		d.Events.publish(l.Event("lease.left", text))
 	}
 }
+
+// note takes up a lease that begins, before its process is told to go on.
+func (d *Escapes) note(l *lease.Lease) { d.leavers.note(l) }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
@@ -68,10 +69,38 @@ func (d *desired) nearStrict(tenant string) bool {
 }
 
 // memoryNear is the NUMA nodes of a lease's GPUs; why tells what could not be found out.
-func (d *Daemon) memoryNear(node *observe.Node, l *lease.Lease) (list, why string) {
+func (d *Policy) memoryNear(node *observe.Node, l *lease.Lease) (list, why string) {
 	hw, err := d.hardware(node, nil)
 	if err != nil {
 		return "", "cpu.near: strict: memory is not bound: " + err.Error()
 	}
 	return isolation.MemoryNear(&hw, l.Place.GPUs)
+}
+
+// loginLimitStatus shows a tenant's limit for each login.
+func (d *Viewer) loginLimitStatus(want *desired, t *api.TenantSpec) []api.LimitStatus {
+	if t.PerLogin == nil || t.PerLogin.Memory == nil {
+		return nil
+	}
+	limit := uint64(*t.PerLogin.Memory)
+	out := api.LimitStatus{Name: "per_login.memory", Wanted: exactBytes(limit)}
+	held := 0
+	for _, l := range d.told.adoption.loginLimits() {
+		// The kernel counts whole pages.
+		if l.Tenant == t.Name && l.Limit <= limit && limit-l.Limit < 1<<16 {
+			held++
+		}
+	}
+	switch {
+	case !want.enforcing():
+		out.Reason = "the spec says enforce: observe"
+	case d.books == nil || !slices.Contains(d.port.Info().Limits, "memory"):
+		out.Reason = "no limits of logins on " + d.port.Info().Adapter
+	case held == 0:
+		out.Reason = "no member is logged in"
+	default:
+		out.InForce = exactBytes(limit)
+		out.Reason = fmt.Sprintf("for each user who is logged in (%d now), beside the tenant's own limits: they do not add up", held)
+	}
+	return []api.LimitStatus{out}
 }

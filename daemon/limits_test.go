@@ -18,32 +18,30 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// limiting is an adapter that enforces every limit, on a hierarchy of plain files.
-type limiting struct {
+// limitingAdapter is an adapter that enforces every limit, on a hierarchy of plain files.
+type limitingAdapter struct {
 	cgroup.Port
 	h cgroup.Hierarchy
 }
 
-func (limiting) Info() cgroup.Info {
+func (limitingAdapter) Info() cgroup.Info {
 	return cgroup.Info{Adapter: "systemd", Slices: true, Driver: cgroup.DriverSystemd, Devices: true, Limits: cgroup.LimitNames()}
 }
-func (l limiting) Abilities() cgroup.Abilities { return cgroup.Abilities{Hierarchy: &l.h} }
-func (limiting) Owner(int) (string, bool)      { return "", false }
+func (l limitingAdapter) Abilities() cgroup.Abilities { return cgroup.Abilities{Hierarchy: &l.h} }
+func (limitingAdapter) Owner(int) (string, bool)      { return "", false }
 
 // tenantRed is a node with the slice of a tenant who has a lease, and who uses what the files say.
 func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Daemon, *observe.Node) {
 	t.Helper()
-	d := bare()
-	d.now = time.Now
 	st, _, err := store.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() }) // It is read only.
-	d.store = st
-	d.table = tableOf(t, lease.Config{Walls: noWalls{}}, "red", "part", uidAlice)
-	port := limiting{h: cgroup.Hierarchy{Mount: t.TempDir()}}
-	d.port, d.follow = port, cgroup.NewProcesses("a test")
+	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
+	d := bareOn(&holder{port: port, follow: cgroup.NewProcesses("a test"), visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{})}, Settings{}, st)
+	table := tableOf(t, lease.Config{Walls: noWalls{}}, "red", "part", uidAlice)
+	d.attribution.table, d.planner.table = table, table
 	files["cgroup.procs"] = ""
 	for name, text := range files {
 		path := filepath.Join(port.h.Dir("/red"), name)
@@ -79,7 +77,7 @@ func TestLimitBelowUse(t *testing.T) {
 			d, node := tenantRed(t, was, c.files)
 			to := was
 			c.lower(&to)
-			steps := d.planSlices(&desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: to, Closed: true}})
+			steps := d.planner.planSlices(&desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: to, Closed: true}})
 			err := admit(steps, authority{})
 			if c.says == "" {
 				if err != nil || len(steps) != 1 {
@@ -102,14 +100,14 @@ func TestLimitBelowUse(t *testing.T) {
 func TestQuotaBelowUse(t *testing.T) {
 	d, node := tenantRed(t, cgroup.Limits{CPUQuota: new(400.0)}, map[string]string{"cpu.stat": "usage_usec 1000000\n"})
 	now := time.Now()
-	d.now = func() time.Time { return now }
-	d.noteRates(node)
+	d.Now = func() time.Time { return now }
+	d.attribution.noteRates(node)
 	now = now.Add(10 * time.Second)
 	if err := os.WriteFile(filepath.Join(d.port.Abilities().Hierarchy.Dir("/red"), "cpu.stat"), []byte("usage_usec 31000000\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for quota, refuse := range map[float64]bool{200: true, 350: false} {
-		steps := d.planSlices(&desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}})
+		steps := d.planner.planSlices(&desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}})
 		err := admit(steps, authority{})
 		if (err != nil) != refuse || refuse && !strings.Contains(err.Error(), "300% of a CPU") {
 			t.Errorf("a quota of %v%%: %v", quota, err)
@@ -120,7 +118,7 @@ func TestQuotaBelowUse(t *testing.T) {
 // What was raised from outside and is in use by now is not taken away by the loop, which has no authority.
 func TestTheLoopTakesNoLimitBelowUse(t *testing.T) {
 	d, node := tenantRed(t, cgroup.Limits{TasksMax: new(uint64(1000))}, map[string]string{"pids.current": "312\n"})
-	steps := d.planSlices(d.desired.Load(), node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
+	steps := d.planner.planSlices(d.state.Desired(), node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
 	if len(steps) != 1 || steps[0].Disruption != step.Running {
 		t.Errorf("the steps are %+v", steps)
 	}
@@ -145,12 +143,12 @@ func TestSlicesOfOthers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, node := tenantRed(t, cgroup.Limits{}, map[string]string{})
-			d.lost = c.lost
-			if err := d.store.Update(func(s *store.State) error { *s = c.state; return nil }); err != nil {
+			d.state.Lost = c.lost
+			if err := d.state.Store.Update(func(s *store.State) error { *s = c.state; return nil }); err != nil {
 				t.Fatal(err)
 			}
 			gone := 0
-			for _, s := range d.planSlices(&desired{}, node, c.want) {
+			for _, s := range d.planner.planSlices(&desired{}, node, c.want) {
 				if s.Kind == isolation.KindRemove {
 					gone++
 				}
@@ -187,18 +185,16 @@ func TestWhyALeaseEnded(t *testing.T) {
 		{cgroup.ErrNotFound, "its last process ended", "the last process ended"},
 		{cgroup.ErrOutOfMemory, "the kernel killed it: out of memory", "the kernel killed it: out of memory"},
 	} {
-		d := bare()
-		d.events = newBroker(time.Now)
-		d.port = running{end: c.end}
-		d.table = tableOf(t, lease.Config{Walls: elsewhere{}, Changed: func(l lease.Lease) {
+		d := bareOn(&holder{port: running{end: c.end}}, Settings{Getent: "off"}, nil)
+		d.leases.table = tableOf(t, lease.Config{Walls: elsewhere{}, Changed: func(l lease.Lease) {
 			if l.State == lease.Gone {
-				d.endings.add(l)
+				d.leases.endings.add(l)
 			}
 		}}, "red", "part", uidAlice)
-		events, stop := d.events.subscribe()
-		d.awaitEnd(t.Context(), d.table.Live()[0].ID)
+		events, stop := d.Events.subscribe()
+		d.leases.awaitEnd(t.Context(), d.leases.table.Live()[0].ID)
 		stop()
-		if all := d.endings.all(); len(all) != 1 || all[0].Lease.Reason != c.reason {
+		if all := d.leases.endings.all(); len(all) != 1 || all[0].Lease.Reason != c.reason {
 			t.Errorf("%v: the leases that ended are %+v", c.end, all)
 		}
 		if e := <-events.c; e.Kind != "lease.ended" || e.Message != c.told {

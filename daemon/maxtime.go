@@ -12,7 +12,7 @@ import (
 
 // timeLoop warns leases whose time runs out (max_time), and stops them when it has. A node that only observes does
 // neither.
-func (d *Daemon) timeLoop(ctx context.Context) {
+func (d *Leases) timeLoop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -20,11 +20,11 @@ func (d *Daemon) timeLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-d.timeWake:
+		case <-d.timeWake.C():
 		}
 		next := time.Hour
 		for _, l := range d.table.Live() {
-			if l.State != lease.Running || l.Ends == nil || !d.desired.Load().enforcing() {
+			if l.State != lease.Running || l.Ends == nil || !d.state.Desired().enforcing() {
 				continue
 			}
 			next = min(next, d.runOut(ctx, &l))
@@ -34,8 +34,8 @@ func (d *Daemon) timeLoop(ctx context.Context) {
 }
 
 // runOut does what is due for one lease and tells when to look at it again.
-func (d *Daemon) runOut(ctx context.Context, l *lease.Lease) time.Duration {
-	left := l.Ends.Sub(d.now())
+func (d *Leases) runOut(ctx context.Context, l *lease.Lease) time.Duration {
+	left := l.Ends.Sub(d.Now())
 	if left <= 0 {
 		d.stopInBackground(ctx, l, "its time is over (max_time)")
 		return time.Hour
@@ -75,8 +75,8 @@ func warning(whole, left time.Duration) (due, next time.Duration) {
 }
 
 // stopInBackground stops a lease the polite way without holding anybody up, and tries again until it is gone.
-func (d *Daemon) stopInBackground(ctx context.Context, l *lease.Lease, reason string) {
-	d.goroutines.Go(func() {
+func (d *Leases) stopInBackground(ctx context.Context, l *lease.Lease, reason string) {
+	d.tasks.Go(func() {
 		for ctx.Err() == nil {
 			stop, cancel := context.WithTimeout(ctx, stopGrace+wallTimeout)
 			err := d.stopLease(stop, l, reason, stopGrace)
@@ -84,7 +84,7 @@ func (d *Daemon) stopInBackground(ctx context.Context, l *lease.Lease, reason st
 			if _, there := d.table.Get(l.ID); err == nil || !there {
 				return
 			}
-			d.log.Warn("cannot end a lease", "lease", l.ID, "reason", reason, "error", err)
+			d.Log.Warn("cannot end a lease", "lease", l.ID, "reason", reason, "error", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(5 * time.Second):

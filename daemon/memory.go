@@ -22,7 +22,7 @@ const closeWatch = 250 * time.Millisecond
 
 // sampleLoop looks at the GPUs that have leases: memory, processes, and the samples of who was busy. Without leases it
 // asks the driver nothing.
-func (d *Daemon) sampleLoop(ctx context.Context) {
+func (d *Enforcer) sampleLoop(ctx context.Context) {
 	ladders := map[gpu.UUID]*quota.Ladder{}
 	began := time.Now()
 	timer := time.NewTimer(d.tuning.Load().sample)
@@ -32,7 +32,7 @@ func (d *Daemon) sampleLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-d.samples.wake:
+		case <-d.samples.wake.C():
 		}
 		every := d.tuning.Load().sample
 		if d.sampleOnce(ctx, time.Since(began), ladders) {
@@ -43,7 +43,7 @@ func (d *Daemon) sampleLoop(ctx context.Context) {
 }
 
 // sampleOnce takes one sample of every GPU with leases; tight is whether somebody is close to a limit.
-func (d *Daemon) sampleOnce(ctx context.Context, now time.Duration, ladders map[gpu.UUID]*quota.Ladder) (tight bool) {
+func (d *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders map[gpu.UUID]*quota.Ladder) (tight bool) {
 	byGPU := map[gpu.UUID][]lease.Lease{}
 	var ids []string
 	for _, l := range d.table.Live() {
@@ -53,6 +53,7 @@ func (d *Daemon) sampleOnce(ctx context.Context, now time.Duration, ladders map[
 		}
 	}
 	d.samples.keep(ids, byGPU)
+	d.victims.keep(ids)
 	used := map[string]*leaseUse{}
 	for id, leases := range byGPU {
 		d.sampleGPU(ctx, id, leases, used)
@@ -74,7 +75,7 @@ func (d *Daemon) sampleOnce(ctx context.Context, now time.Duration, ladders map[
 		d.samples.putLease(id, u.sample())
 	}
 	if len(byGPU) > 0 {
-		d.page.touch()
+		d.touch()
 	}
 	return tight
 }
@@ -96,7 +97,7 @@ func (u *leaseUse) sample() leaseSample {
 }
 
 // sampleGPU reads one GPU and says which lease uses what.
-func (d *Daemon) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
+func (d *Enforcer) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for i := range leases {
@@ -113,7 +114,7 @@ func (d *Daemon) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Leas
 	}
 	d.samples.put(id, sample)
 	seen := map[int]bool{}
-	ownerOf := d.owners(len(sample.processes))
+	ownerOf := d.attribution.owners(len(sample.processes))
 	for i := range sample.processes {
 		p := &sample.processes[i]
 		owner, ok := ownerOf(p.PID)
@@ -136,9 +137,9 @@ func (d *Daemon) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Leas
 
 // readSample reads one GPU in as few messages as there are. On a partitioned one a snapshot asks every instance for
 // everything, so there only memory and processes are read.
-func (d *Daemon) readSample(ctx context.Context, id gpu.UUID) (gpuSample, error) {
+func (d *Enforcer) readSample(ctx context.Context, id gpu.UUID) (gpuSample, error) {
 	out := gpuSample{node: d.observer.Last().Seq}
-	if d.desired.Load().mode(id) != api.ModeMIG {
+	if d.state.Desired().mode(id) != api.ModeMIG {
 		s, err := d.driver.Snapshot(ctx, id)
 		out.memory, out.processes, out.utilization = s.Memory, s.Processes, s.Utilization
 		return out, err
@@ -150,7 +151,7 @@ func (d *Daemon) readSample(ctx context.Context, id gpu.UUID) (gpuSample, error)
 }
 
 // climb takes one step of the memory ladder of a GPU and carries out what it says.
-func (d *Daemon) climb(ctx context.Context, now time.Duration, id gpu.UUID, ladder *quota.Ladder, leases []lease.Lease, used map[string]*leaseUse) (tight bool) {
+func (d *Enforcer) climb(ctx context.Context, now time.Duration, id gpu.UUID, ladder *quota.Ladder, leases []lease.Lease, used map[string]*leaseUse) (tight bool) {
 	accounts := map[lease.Key]*quota.MemoryAccount{}
 	var order []lease.Key
 	for i := range leases {
@@ -207,9 +208,9 @@ func mark(leases []lease.Lease, key lease.Key, used map[string]*leaseUse, stage 
 }
 
 // overuse is what happens to a lease that uses too much. On a node that only observes nothing does.
-func (d *Daemon) overuse(l *lease.Lease) quota.Overuse {
+func (d *Enforcer) overuse(l *lease.Lease) quota.Overuse {
 	switch {
-	case !d.desired.Load().enforcing():
+	case !d.state.Desired().enforcing():
 		return quota.OveruseObserve
 	case l.Terms.Overuse == nil || l.Terms.Overuse.Memory == "":
 		return quota.OveruseNotify
@@ -225,7 +226,7 @@ func graceOf(l *lease.Lease) time.Duration {
 }
 
 // act carries one decision of the ladder out. Whoever is stopped is measured once more right before.
-func (d *Daemon) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, leases []lease.Lease, used map[string]*leaseUse) {
+func (d *Enforcer) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, leases []lease.Lease, used map[string]*leaseUse) {
 	tenant, grant := splitAccount(a.Account)
 	for i := range leases {
 		l := &leases[i]
@@ -236,10 +237,10 @@ func (d *Daemon) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, lea
 			d.table.Notice(l.ID, lease.Notice{Text: a.String()})
 		}
 	}
-	d.events.publish(api.Event{Kind: "memory." + string(a.Do), GPU: string(id), Tenant: tenant, Lease: a.Lease, Message: a.String()})
-	d.log.Info("GPU memory", "do", a.Do, "account", a.Account, "lease", a.Lease, "used", a.Used, "limit", a.Limit)
+	d.Events.publish(api.Event{Kind: "memory." + string(a.Do), GPU: string(id), Tenant: tenant, Lease: a.Lease, Message: a.String()})
+	d.Log.Info("GPU memory", "do", a.Do, "account", a.Account, "lease", a.Lease, "used", a.Used, "limit", a.Limit)
 	i := slices.IndexFunc(leases, func(l lease.Lease) bool { return l.ID == a.Lease })
-	if i < 0 || !d.desired.Load().enforcing() {
+	if i < 0 || !d.state.Desired().enforcing() {
 		return
 	}
 	l := &leases[i]
@@ -249,15 +250,15 @@ func (d *Daemon) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, lea
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if err := d.actOn(ctx, id, a, l); err != nil {
-		d.log.Error("cannot act on a lease that uses too much GPU memory", "do", a.Do, "lease", l.ID, "error", err)
+		d.Log.Error("cannot act on a lease that uses too much GPU memory", "do", a.Do, "lease", l.ID, "error", err)
 	}
 }
 
-func (d *Daemon) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
+func (d *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
 	if l.Visiting() {
 		return d.actOnVisitor(ctx, id, a, l)
 	}
-	port := d.portOf(l)
+	port := d.attribution.portOf(l)
 	switch a.Do {
 	case quota.MemoryFreeze:
 		if d.gate == nil {
@@ -279,7 +280,7 @@ func (d *Daemon) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l
 		if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) && !errors.Is(err, cgroup.ErrNotFound) {
 			return fmt.Errorf("cannot thaw it: %w", err)
 		}
-		d.terminate(ctx, port, l.ID)
+		d.stopper.terminate(ctx, port, l.ID)
 	case quota.MemoryKill:
 		if still, err := d.stillOver(ctx, id, a); err != nil || !still {
 			return err
@@ -301,7 +302,7 @@ func (d *Daemon) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l
 const drainWait = 500 * time.Millisecond
 
 // stillOver measures an account once more.
-func (d *Daemon) stillOver(ctx context.Context, id gpu.UUID, a quota.MemoryAction) (bool, error) {
+func (d *Enforcer) stillOver(ctx context.Context, id gpu.UUID, a quota.MemoryAction) (bool, error) {
 	processes, err := d.driver.Processes(ctx, id)
 	if err != nil {
 		return false, err
@@ -309,7 +310,7 @@ func (d *Daemon) stillOver(ctx context.Context, id gpu.UUID, a quota.MemoryActio
 	tenant, grant := splitAccount(a.Account)
 	var sum uint64
 	seen := map[int]bool{}
-	ownerOf := d.owners(len(processes))
+	ownerOf := d.attribution.owners(len(processes))
 	for _, p := range processes {
 		owner, ok := ownerOf(p.PID)
 		if !ok || p.Memory == nil || seen[p.PID] {
@@ -333,8 +334,8 @@ func splitAccount(id string) (tenant, grant string) {
 }
 
 // slice tells the scheduler of a time-sliced GPU who is there, and who was busy.
-func (d *Daemon) slice(ctx context.Context, id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
-	want := d.desired.Load()
+func (d *Enforcer) slice(ctx context.Context, id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
+	want := d.state.Desired()
 	if want.mode(id) != api.ModeTimeslice {
 		d.shares.set(d, id, 0, nil)
 		return

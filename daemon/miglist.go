@@ -9,10 +9,10 @@ import (
 
 // getMIG tells what the GPUs can be partitioned into, and what is there, so that whoever asks can plan without being able
 // to change anything.
-func (d *Daemon) getMIG(c *call) error {
+func (d *Viewer) getMIG(c *call) error {
 	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout)
 	defer cancel()
-	node, want, use := d.observer.Observe(ctx), d.desired.Load(), d.usage()
+	node, want, use := d.observer.Observe(ctx), d.state.Desired(), d.attribution.usage()
 	if node.DriverErr != nil {
 		return driverError(node.DriverErr)
 	}

@@ -28,7 +28,7 @@ func (d *desired) denies() bool {
 const migrationCost = "tenants cannot make scopes of their own from an ssh login ('systemd-run --user --scope', tmux and screen where they do that) nor run rootless podman with its systemd cgroups there; from inside their own user services they can"
 
 // planMigration is the step to the policy as it is wanted; none without a service manager, or when it is so already.
-func (d *Daemon) planMigration(want *desired) []step.Step {
+func (d *Planner) planMigration(want *desired) []step.Step {
 	p := d.port.Abilities().Migration
 	if p == nil {
 		return nil // Nobody could move anybody.
@@ -49,7 +49,7 @@ func (d *Daemon) planMigration(want *desired) []step.Step {
 }
 
 // migrationPolicy carries out the steps of kind KindMigration.
-type migrationPolicy struct{ d *Daemon }
+type migrationPolicy struct{ d *Changes }
 
 var errNoBus = errors.New("cannot set a bus policy: no service manager runs here")
 
@@ -93,20 +93,20 @@ func (h migrationPolicy) args(b json.RawMessage) (cgroup.Migration, migrationArg
 }
 
 // judgeMigration says where denying is asked for and not done.
-func (d *Daemon) judgeMigration(want *desired, lacks map[string]api.Condition) {
+func (d *Converger) judgeMigration(want *desired, lacks map[string]api.Condition) {
 	if !want.enforcing() || !want.denies() {
 		return
 	}
 	p := d.port.Abilities().Migration
 	if p == nil {
 		if !d.port.Info().Slices {
-			lacks["migration"] = api.Condition{Message: "nobody is kept from leaving a lease on " + d.adapterText(), Hint: "run gpushared as root on a host with cgroup v2"}
+			lacks["migration"] = api.Condition{Message: "nobody is kept from leaving a lease on " + adapterText(d.port.Info()), Hint: "run gpushared as root on a host with cgroup v2"}
 		}
 		return
 	}
 	if is, err := p.MigrationDenied(); err != nil {
 		lacks["migration"] = api.Condition{Message: "whether moving processes out of leases is denied cannot be seen: " + err.Error(), Hint: "it is detected all the same"}
-	} else if !is && d.changing.Load() == nil {
+	} else if !is && d.state.Changing() == nil {
 		lacks["migration"] = api.Condition{Message: "moving processes out of leases is not denied", Hint: "it is detected all the same; see the journal of gpushared for why"}
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // planMPS plans the control daemons: what is stopped before the hardware changes, and what is started after.
-func (d *Daemon) planMPS(want *desired, node *observe.Node) (stop, start []step.Step) {
+func (d *Planner) planMPS(want *desired, node *observe.Node) (stop, start []step.Step) {
 	wanted, observed := map[gpu.UUID]mps.Settings{}, map[gpu.UUID]mps.Observed{}
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
@@ -40,7 +40,7 @@ func (d *Daemon) planMPS(want *desired, node *observe.Node) (stop, start []step.
 
 // mpsEnvironment is what joins a lease to the control daemon of its GPU. Its share is a ceiling for each of its
 // processes; its memory limit holds for each process by itself, and for the grant by the ladder.
-func (d *Daemon) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[string]string, error) {
+func (d *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[string]string, error) {
 	id := l.Place.GPUs[0]
 	if st := d.mps.Observe(ctx, id); !st.Healthy() {
 		why := "it does not run"
@@ -96,12 +96,12 @@ func clientsOf(g *observe.GPU) []int {
 }
 
 // judgeMPS reports control daemons that do not do their work.
-func (d *Daemon) judgeMPS(want *desired, node *observe.Node) {
+func (d *Converger) judgeMPS(want *desired, node *observe.Node) {
 	bad := map[string]api.Condition{}
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
-		if want.mode(id) != api.ModeMPS || !want.enforcing() || g.MPS.Healthy() || g.MPS == nil && d.changing.Load() != nil {
+		if want.mode(id) != api.ModeMPS || !want.enforcing() || g.MPS.Healthy() || g.MPS == nil && d.state.Changing() != nil {
 			continue
 		}
 		c := api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: MPS does not run", g.Identity.Index), Hint: "it is started again by itself; 'gpushare mps list' shows why it ended"}
@@ -113,7 +113,7 @@ func (d *Daemon) judgeMPS(want *desired, node *observe.Node) {
 		}
 		bad[string(id)] = c
 	}
-	d.conditions.replace("mps", bad)
+	d.Conditions.replace("mps", bad)
 }
 
 // servesMPS tells whether a process is a server of an MPS control daemon of ours. The control daemon is asked for its

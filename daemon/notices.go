@@ -25,20 +25,20 @@ type told struct {
 }
 
 // noticed is called with the table's lock held: it publishes and queues, and does not wait.
-func (d *Daemon) noticed(l lease.Lease, n lease.Notice) {
+func (d *Leases) noticed(l lease.Lease, n lease.Notice) {
 	if n.Kind != "" {
-		d.leaseEvent(&l, n.Kind, n.Text)
+		d.Events.publish(l.Event(n.Kind, n.Text))
 	}
-	d.page.touch()
+	d.touch()
 	select {
 	case d.notices <- told{lease: l, text: n.Text}:
 	default:
-		d.log.Warn("a notice does not reach its terminal: too many wait", "lease", l.ID, "notice", n.Text)
+		d.Log.Warn("a notice does not reach its terminal: too many wait", "lease", l.ID, "notice", n.Text)
 	}
 }
 
 // noticeLoop puts notices on the terminals of the leases that they are for, in order.
-func (d *Daemon) noticeLoop(ctx context.Context) {
+func (d *Leases) noticeLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -54,7 +54,7 @@ func (d *Daemon) noticeLoop(ctx context.Context) {
 }
 
 // awaitDelivery waits a moment until the notices so far are delivered: who is told why he is stopped must hear it before.
-func (d *Daemon) awaitDelivery(ctx context.Context) {
+func (d *Leases) awaitDelivery(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
 	defer cancel()
 	done := make(chan struct{})
@@ -69,17 +69,17 @@ func (d *Daemon) awaitDelivery(ctx context.Context) {
 	}
 }
 
-func (d *Daemon) deliver(ctx context.Context, n told) {
+func (d *Leases) deliver(ctx context.Context, n told) {
 	if n.lease.Held == lease.HeldDetached {
 		// It has no terminal: what it prints is what its user reads.
 		if err := d.programs.note(&n.lease, noticeLine(&n.lease, n.text)); err != nil {
-			d.log.Debug("a notice does not reach the output of its lease", "lease", n.lease.ID, "error", err)
+			d.Log.Debug("a notice does not reach the output of its lease", "lease", n.lease.ID, "error", err)
 		}
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, noticeTimeout)
 	defer cancel()
-	members, err := d.portOf(&n.lease).Members(ctx, n.lease.ID)
+	members, err := d.attribution.portOf(&n.lease).Members(ctx, n.lease.ID)
 	if err != nil {
 		return // It is gone, and with it whoever would have read.
 	}

@@ -50,11 +50,11 @@ type fileKey struct{ rdev, dev, ino uint64 }
 
 // devicesOpen looks who has which GPU open. What cannot be seen is taken for not open: the driver refuses then, and names
 // nobody.
-func (d *Daemon) devicesOpen(ctx context.Context, gpus []observe.GPU) opened {
+func (d *Attribution) devicesOpen(ctx context.Context, gpus []observe.GPU) opened {
 	o := opened{gpus: map[gpu.UUID][]int{}, caps: map[instanceKey][]int{}}
 	host, err := d.hosts.at(d.observer.Last(), d.settings.HostRoot)
 	if err != nil {
-		d.log.Warn("cannot see who has GPUs open", "error", err)
+		d.Log.Warn("cannot see who has GPUs open", "error", err)
 		return o
 	}
 	real := filepath.Clean(d.settings.HostRoot) == "/"
@@ -83,7 +83,7 @@ func (d *Daemon) devicesOpen(ctx context.Context, gpus []observe.GPU) opened {
 		}
 	})
 	if err != nil {
-		d.log.Warn("who has GPUs open was not seen in full", "error", err)
+		d.Log.Warn("who has GPUs open was not seen in full", "error", err)
 	}
 	o.looked = err == nil && unseen == 0
 	return o

@@ -15,8 +15,8 @@ import (
 )
 
 // ours tells whether an instance is ours: we made it, the layout in force has it, or an administrator said so.
-func (d *Daemon) ours(id gpu.UUID, in *gpu.Instance) bool {
-	a := d.store.State().Achieved[id]
+func (d *State) ours(id gpu.UUID, in *gpu.Instance) bool {
+	a := d.Kept().Achieved[id]
 	return isOurs(&a, in)
 }
 
@@ -116,68 +116,12 @@ func wantedOf(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu.Placeme
 	return out
 }
 
-// noteGone keeps which instances of ours are not there although nobody of us took them away: what comes back in their
-// place is another instance, with the same UUIDs. Where they are made on demand it is not even ours.
-func (d *Daemon) noteGone(node *observe.Node) {
-	want := d.desired.Load()
-	if node.DriverErr != nil || d.settledAt.Load() > node.Seq || d.changing.Load() != nil || !want.enforcing() {
-		return
-	}
-	due := func(s *store.State, change bool) (any bool) {
-		for id, a := range s.Achieved {
-			g, ok := node.GPU(id)
-			if !ok || g.Err != nil || epochOver(a.Epoch, node) {
-				continue // After a boot all are gone, and come back by a change.
-			}
-			moved := false
-			a.Layout, a.Marks = slices.Clone(a.Layout), slices.Clone(a.Marks)
-			for i := len(a.Layout) - 1; i >= 0; i-- {
-				there := slices.ContainsFunc(g.Instances, func(in gpu.Instance) bool {
-					return in.Placement == a.Layout[i].Placement && in.ProfileID == a.Layout[i].ProfileID
-				})
-				m := markOf(&a, a.Layout[i].Placement)
-				switch {
-				case !there && want.dynamic(id):
-					at := a.Layout[i].Placement
-					a.Layout = slices.Delete(a.Layout, i, i+1)
-					a.Marks = slices.DeleteFunc(a.Marks, func(m store.Mark) bool { return m.Placement == at })
-				case m != nil && !there && !m.Gone:
-					m.Gone = true
-				case m != nil && there && m.Gone:
-					s.Instances++
-					m.Gone, m.Generation = false, s.Instances
-				default:
-					continue
-				}
-				moved = true
-			}
-			any = any || moved
-			if moved && change {
-				s.Achieved[id] = a
-			}
-		}
-		return any
-	}
-	if dry := *d.store.State(); !due(&dry, false) {
-		return
-	}
-	err := d.store.Update(func(s *store.State) error {
-		if d.settledAt.Load() <= node.Seq { // Else a change ended after the node was looked at.
-			due(s, true)
-		}
-		return nil
-	})
-	if err != nil {
-		d.log.Warn("cannot record that an instance went without us", "error", err)
-	}
-}
-
 // adoptReason is why an instance is completed that an administrator said is ours.
 const adoptReason = "it is adopted, and lacks compute instances"
 
 // stale tells whether a lease's instance is gone. One that was made in its place since has the same UUIDs and device
 // numbers, and is none of its business.
-func (d *Daemon) stale(l *lease.Lease) bool { return staleIn(d.store.State(), l) }
+func (d *State) stale(l *lease.Lease) bool { return staleIn(d.Kept(), l) }
 
 func staleIn(s *store.State, l *lease.Lease) bool {
 	if l.Place.Instance == nil || l.Place.Generation == 0 || len(l.Place.GPUs) != 1 {

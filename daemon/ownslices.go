@@ -1,9 +1,6 @@
 package daemon
 
 import (
-	"fmt"
-
-	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
@@ -11,13 +8,13 @@ import (
 
 // ownSlices are the slices as read back that a spec of ours asked for, and those that are wanted now. An administrator may
 // have made others of such a name: they are shown and left alone. When nobody kept which are ours, all are taken to be.
-func (d *Daemon) ownSlices(node *observe.Node, want []cgroup.Slice) (own, foreign []cgroup.SliceState) {
-	st := d.store.State()
+func (d *State) ownSlices(node *observe.Node, want []cgroup.Slice) (own, foreign []cgroup.SliceState) {
+	st := d.Kept()
 	wanted := map[cgroup.SliceName]bool{{}: true} // The one of all tenants is the package's.
 	for _, s := range want {
 		wanted[s.Name] = true
 	}
-	unknown := st.Made == nil && (st.Accepted != nil || d.lost)
+	unknown := st.Made == nil && (st.Accepted != nil || d.Lost)
 	for _, s := range node.Slices {
 		if unknown || wanted[s.Name] || st.Made[s.Name.String()] {
 			own = append(own, s)
@@ -29,7 +26,7 @@ func (d *Daemon) ownSlices(node *observe.Node, want []cgroup.Slice) (own, foreig
 }
 
 // noteMade keeps which slices are ours: those that the spec asks for, and of those before it what is still there.
-func (d *Daemon) noteMade(s *store.State, want *desired, node *observe.Node) {
+func (d *State) noteMade(s *store.State, want *desired, node *observe.Node) {
 	own, _ := d.ownSlices(node, nil)
 	s.Made = map[string]bool{}
 	for _, st := range own {
@@ -45,24 +42,6 @@ func (d *Daemon) noteMade(s *store.State, want *desired, node *observe.Node) {
 		s.Made[cgroup.SliceName{Tenant: t.Name}.String()] = true
 		for j := range t.GPU {
 			s.Made[cgroup.SliceName{Tenant: t.Name, Grant: t.GPU[j].Name}.String()] = true
-		}
-	}
-}
-
-// judgeSlices shows slices of others among ours.
-func (d *Daemon) judgeSlices(want *desired, node *observe.Node, foreign map[string]api.Condition) {
-	if !want.enforcing() || node.SlicesErr != nil {
-		return
-	}
-	w := d.slicesKnown(want, node)
-	if w == nil {
-		return
-	}
-	_, others := d.ownSlices(node, w.slices)
-	for i := range others {
-		foreign[others[i].Path] = api.Condition{
-			Message: fmt.Sprintf("the slice of %s (%s) was not made by gpushare", others[i].Name, others[i].Path),
-			Hint:    "it is left alone: what runs in it has the limits that whoever made it gave it",
 		}
 	}
 }

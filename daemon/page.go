@@ -17,8 +17,7 @@ import (
 
 // page is the rendered status. It is made when somebody asks and something changed, and served as bytes until then.
 type page struct {
-	dirty atomic.Bool
-	last  atomic.Pointer[printed]
+	last atomic.Pointer[printed]
 
 	mu sync.Mutex // one renders, the others wait for it
 }
@@ -32,23 +31,20 @@ type printed struct {
 	narrow map[string][]byte // by the tenants that the eye is a member of
 }
 
-// touch makes the next reader see what changed.
-func (p *page) touch() { p.dirty.Store(true) }
-
-func (d *Daemon) currentPage() *printed {
-	if p := d.page.last.Load(); p != nil && !d.page.dirty.Load() {
+func (d *Viewer) currentPage() *printed {
+	if p := d.page.last.Load(); p != nil && !d.isStale() {
 		return p
 	}
 	d.page.mu.Lock()
 	defer d.page.mu.Unlock()
-	if p := d.page.last.Load(); p != nil && !d.page.dirty.Load() {
+	if p := d.page.last.Load(); p != nil && !d.isStale() {
 		return p
 	}
-	d.page.dirty.Store(false) // Before the reading: what changes during it makes the next reader look again.
+	d.fresh() // Before the reading: what changes during it makes the next reader look again.
 	p := &printed{status: d.picture().render(), narrow: map[string][]byte{}}
 	p.all = encode(p.status)
 	d.page.last.Store(p)
-	d.counters.renders.Add(1)
+	d.Counters.renders.Add(1)
 	return p
 }
 
@@ -76,23 +72,23 @@ func (p *printed) bytes(c *caller) []byte {
 	return b
 }
 
-func (d *Daemon) getStatus(c *call) error {
+func (d *Viewer) getStatus(c *call) error {
 	return c.replyBytes(http.StatusOK, d.currentPage().bytes(c.caller))
 }
 
 // picture gathers what status is made of.
-func (d *Daemon) picture() *picture {
-	want := d.desired.Load()
+func (d *Viewer) picture() *picture {
+	want := d.state.Desired()
 	p := &picture{
-		host: d.host, adapter: d.adapterText(), now: d.now(), node: d.samples.over(d.observer.Last()), desired: want,
-		leases: d.table.List(), granted: d.table.Granted(), held: d.held(), busyGPUs: map[gpu.UUID]bool{},
-		conditions: d.conditions.list(), limits: map[string][]api.LimitStatus{},
+		host: d.host, adapter: adapterText(d.port.Info()), now: d.Now(), node: d.samples.over(d.observer.Last()), desired: want,
+		leases: d.table.List(), granted: d.table.Granted(), held: d.state.held(), busyGPUs: map[gpu.UUID]bool{},
+		conditions: d.Conditions.list(), limits: map[string][]api.LimitStatus{},
 		command: procfs.Name, servesMPS: isServingMPS,
 	}
-	st := d.store.State()
+	st := d.state.Kept()
 	making := stepsUnderWay(st)
 	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool {
-		return !d.ours(id, in) && !beingMade(making, id, in.Placement)
+		return !d.state.ours(id, in) && !beingMade(making, id, in.Placement)
 	}
 	p.times = st.Times
 	p.mark = func(id gpu.UUID, at gpu.Placement) *store.Mark {
@@ -100,7 +96,7 @@ func (d *Daemon) picture() *picture {
 		return markOf(&a, at)
 	}
 	p.goes = func(id gpu.UUID, m *store.Mark) (time.Time, bool) {
-		since, ok := d.dynamic.since(idleKey{id, m.Placement, m.Generation})
+		since, ok := d.told.change.idleSince(idleKey{id, m.Placement, m.Generation})
 		return since.Add(want.keep(id)), ok
 	}
 	p.container = func(k grantKey) *api.ContainerUse { return d.containerUse(p.node.Slices, k) }
@@ -108,8 +104,8 @@ func (d *Daemon) picture() *picture {
 	for i := range p.node.GPUs {
 		shown += len(p.node.GPUs[i].Processes)
 	}
-	p.owner = d.owners(shown)
-	if ch := d.changing.Load(); ch != nil {
+	p.owner = d.attribution.owners(shown)
+	if ch := d.state.Changing(); ch != nil {
 		p.changing, p.busyGPUs = ch.operation, ch.gpus
 	}
 	if want.spec != nil {
@@ -129,13 +125,13 @@ func (d *Daemon) picture() *picture {
 }
 
 // measure adds what was seen of a lease to what was promised.
-func (d *Daemon) measure(l *api.Lease) {
+func (d *Viewer) measure(l *api.Lease) {
 	if l.State == api.LeaseQueued {
 		return
 	}
-	d.shares.fill(l, d.gate != nil && d.desired.Load().enforcing())
+	d.told.enforce.fill(l, d.gate != nil && d.state.Desired().enforcing())
 	if l.Share != nil && l.Kind == api.ModeMPS {
-		l.Share.Gated = d.desired.Load().enforcing() // By the MPS server, for every process that joined it.
+		l.Share.Gated = d.state.Desired().enforcing() // By the MPS server, for every process that joined it.
 	}
 	m := d.samples.lease(l.ID)
 	l.Processes = m.processes
@@ -150,7 +146,7 @@ func (d *Daemon) measure(l *api.Lease) {
 	}
 }
 
-func (d *Daemon) getInfo(c *call) error {
+func (d *Viewer) getInfo(c *call) error {
 	out := api.Info{
 		API: "v1", Version: versionText(), Features: api.Features(), Adapter: d.port.Info().Adapter,
 		You: api.Caller{UID: c.caller.uid, User: c.caller.name, Role: c.caller.role(), Tenants: c.caller.tenants},
@@ -162,8 +158,8 @@ func (d *Daemon) getInfo(c *call) error {
 }
 
 // getEvents streams events from now on, with a first line that says so.
-func (d *Daemon) getEvents(c *call) error {
-	sub, stop := d.events.subscribe()
+func (d *Viewer) getEvents(c *call) error {
+	sub, stop := d.Events.subscribe()
 	defer stop()
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
 	c.w.WriteHeader(http.StatusOK)
@@ -185,7 +181,7 @@ func (d *Daemon) getEvents(c *call) error {
 			}
 		case <-alive.C:
 			startPart(c.w)
-			if out.Encode(api.Event{At: d.now(), Kind: "alive"}) != nil {
+			if out.Encode(api.Event{At: d.Now(), Kind: "alive"}) != nil {
 				return nil
 			}
 		case <-c.ctx().Done():

@@ -37,7 +37,7 @@ const loginLimitsFile = "login-limits.json"
 
 // limitLogins gives the logins of tenants' members the limit that each has for itself, and takes back what nobody asks
 // for. A user's slice cannot stand below the tenant's, so these limits do not add up with the tenant's own.
-func (d *Daemon) limitLogins(ctx context.Context, want *desired, logins []systemd.Login) error {
+func (d *Adopter) limitLogins(ctx context.Context, want *desired, logins []systemd.Login) error {
 	x := &d.perLogin
 	if err := d.loadLoginLimits(); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (d *desired) limits(tenant string) bool {
 }
 
 // limitOf is the limit of one login: the least, if its user is in several tenants that have one.
-func (d *Daemon) limitOf(ctx context.Context, want *desired, l *systemd.Login) (out loginLimit, ok, sure bool) {
+func (d *Adopter) limitOf(ctx context.Context, want *desired, l *systemd.Login) (out loginLimit, ok, sure bool) {
 	if !want.enforcing() {
 		return out, false, true
 	}
@@ -93,7 +93,7 @@ func (d *Daemon) limitOf(ctx context.Context, want *desired, l *systemd.Login) (
 }
 
 // limitLogin sets one limit. What was there before is on disk before it is overwritten.
-func (d *Daemon) limitLogin(ctx context.Context, uid int, want loginLimit) error {
+func (d *Adopter) limitLogin(ctx context.Context, uid int, want loginLimit) error {
 	x := &d.perLogin
 	is, err := d.books.LoginMemory(ctx, uid)
 	if err != nil {
@@ -119,7 +119,7 @@ func (d *Daemon) limitLogin(ctx context.Context, uid int, want loginLimit) error
 }
 
 // unlimitLogin takes one limit back: what was there before is there again.
-func (d *Daemon) unlimitLogin(ctx context.Context, uid int) error {
+func (d *Adopter) unlimitLogin(ctx context.Context, uid int) error {
 	x := &d.perLogin
 	was := x.set[uid]
 	is, err := d.books.LoginMemory(ctx, uid)
@@ -136,11 +136,11 @@ func (d *Daemon) unlimitLogin(ctx context.Context, uid int) error {
 }
 
 // setLoginMemory sets a limit and reads it back.
-func (d *Daemon) setLoginMemory(ctx context.Context, uid int, limit *uint64) error {
+func (d *Adopter) setLoginMemory(ctx context.Context, uid int, limit *uint64) error {
 	if err := d.books.SetLoginMemory(ctx, uid, limit); err != nil {
 		return err
 	}
-	d.counters.steps.Add(1)
+	d.Counters.steps.Add(1)
 	is, err := d.books.LoginMemory(ctx, uid)
 	if err != nil {
 		return err
@@ -152,17 +152,17 @@ func (d *Daemon) setLoginMemory(ctx context.Context, uid int, limit *uint64) err
 	if limit != nil {
 		shown = exactBytes(*limit)
 	}
-	d.log.Info("a login's memory was limited", "uid", uid, "limit", shown)
+	d.Log.Info("a login's memory was limited", "uid", uid, "limit", shown)
 	return nil
 }
 
-func (d *Daemon) loadLoginLimits() error {
+func (d *Adopter) loadLoginLimits() error {
 	x := &d.perLogin
 	if x.loaded {
 		return nil
 	}
 	x.set = map[int]loginLimit{}
-	b, err := d.readRun(loginLimitsFile)
+	b, err := d.runDir.Read(loginLimitsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		x.loaded = true
 		return nil
@@ -177,10 +177,10 @@ func (d *Daemon) loadLoginLimits() error {
 	return nil
 }
 
-func (d *Daemon) saveLoginLimits() error {
+func (d *Adopter) saveLoginLimits() error {
 	b, err := json.Marshal(d.perLogin.set)
 	if err == nil {
-		err = d.writeRun(loginLimitsFile, b)
+		err = d.runDir.Write(loginLimitsFile, b)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot record which logins are limited: %w", err)
@@ -189,7 +189,7 @@ func (d *Daemon) saveLoginLimits() error {
 }
 
 // showLoginLimits keeps, for status, the limits that the kernel has.
-func (d *Daemon) showLoginLimits(logins []systemd.Login) {
+func (d *Adopter) showLoginLimits(logins []systemd.Login) {
 	seen := map[int]loginLimit{}
 	h, err := cgroup.FindHierarchy()
 	for _, l := range logins {
@@ -209,32 +209,18 @@ func (d *Daemon) showLoginLimits(logins []systemd.Login) {
 	d.perLogin.shown.Store(&seen)
 }
 
-// loginLimitStatus shows a tenant's limit for each login.
-func (d *Daemon) loginLimitStatus(want *desired, t *api.TenantSpec) []api.LimitStatus {
-	if t.PerLogin == nil || t.PerLogin.Memory == nil {
-		return nil
-	}
-	limit := uint64(*t.PerLogin.Memory)
-	out := api.LimitStatus{Name: "per_login.memory", Wanted: exactBytes(limit)}
-	held := 0
+// limited counts the users whose logins have a limit of ours.
+func (d *Adopter) limited() (int, error) {
+	d.adoption.mu.Lock()
+	defer d.adoption.mu.Unlock()
+	err := d.loadLoginLimits()
+	return len(d.perLogin.set), err
+}
+
+// loginLimits are the limits of logins as they were read back last, by uid.
+func (d *Adopter) loginLimits() map[int]loginLimit {
 	if shown := d.perLogin.shown.Load(); shown != nil {
-		for _, l := range *shown {
-			// The kernel counts whole pages.
-			if l.Tenant == t.Name && l.Limit <= limit && limit-l.Limit < 1<<16 {
-				held++
-			}
-		}
+		return *shown
 	}
-	switch {
-	case !want.enforcing():
-		out.Reason = "the spec says enforce: observe"
-	case d.books == nil || !slices.Contains(d.port.Info().Limits, "memory"):
-		out.Reason = "no limits of logins on " + d.port.Info().Adapter
-	case held == 0:
-		out.Reason = "no member is logged in"
-	default:
-		out.InForce = exactBytes(limit)
-		out.Reason = fmt.Sprintf("for each user who is logged in (%d now), beside the tenant's own limits: they do not add up", held)
-	}
-	return []api.LimitStatus{out}
+	return nil
 }

@@ -45,7 +45,7 @@ type unitArgs struct {
 const unitTimeout = 2 * time.Minute
 
 // stepTimeout is how long one step may take: what the driver may, or longer.
-func (d *Daemon) stepTimeout(s step.Step) time.Duration {
+func (d *Changes) stepTimeout(s step.Step) time.Duration {
 	if s.Kind == KindUnitStop {
 		return unitTimeout
 	}
@@ -60,7 +60,7 @@ type quiet struct {
 
 // planQuiesce has the units of node.quiesce stopped that have a GPU open whose MIG partition the steps change, and started
 // again when all is done. Units that have no processes (sockets, timers) would only wake those up: they go with them.
-func (d *Daemon) planQuiesce(ctx context.Context, want *desired, use usage, steps []step.Step) (quiet, error) {
+func (d *Changes) planQuiesce(ctx context.Context, want *desired, use usage, steps []step.Step) (quiet, error) {
 	var q quiet
 	if want.spec == nil || len(want.spec.Node.Quiesce) == 0 {
 		return q, nil
@@ -152,7 +152,7 @@ func unitsOf(use usage, gpus map[gpu.UUID]bool) map[string]bool {
 }
 
 // quiesceUnit carries out the steps that stop and start units.
-type quiesceUnit struct{ d *Daemon }
+type quiesceUnit struct{ d *Changes }
 
 // Applied tells whether the unit is stopped, or started.
 func (h quiesceUnit) Applied(ctx context.Context, s step.Step) (bool, error) {
@@ -200,7 +200,7 @@ func (h quiesceUnit) unit(s step.Step) (string, error) {
 }
 
 // stoppedUnits are the units that a change stopped and that do not run now.
-func (d *Daemon) stoppedUnits(ctx context.Context, r *engine.Record) []string {
+func (d *Changes) stoppedUnits(ctx context.Context, r *engine.Record) []string {
 	var out []string
 	for _, s := range r.Steps {
 		if s.Kind != KindUnitStart {
@@ -222,22 +222,22 @@ const wakeTimeout = 20 * time.Second
 
 // wakeUnits starts what a change stopped when it is cut short: what was stopped for us must not stay so for as long as the
 // daemon is away. Whoever goes on with the change stops them once more.
-func (d *Daemon) wakeUnits(ctx context.Context, r *engine.Record) {
+func (d *Changes) wakeUnits(ctx context.Context, r *engine.Record) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
 	defer cancel()
 	for _, unit := range d.stoppedUnits(ctx, r) {
 		if err := d.services.StartUnit(ctx, unit); err != nil {
-			d.log.Error("a unit that was stopped for a change does not start again", "unit", unit, "error", err)
+			d.Log.Error("a unit that was stopped for a change does not start again", "unit", unit, "error", err)
 		}
 	}
 }
 
 // restartUnits tries again to start the units that a change stopped and could not start.
-func (d *Daemon) restartUnits(ctx context.Context) {
-	left := d.store.State().Stopped
+func (d *Changes) restartUnits(ctx context.Context) {
+	left := d.state.Kept().Stopped
 	told := map[string]api.Condition{}
-	defer func() { d.conditions.replace("quiesce", told) }()
-	if len(left) == 0 || d.changing.Load() != nil {
+	defer func() { d.Conditions.replace("quiesce", told) }()
+	if len(left) == 0 || d.state.Changing() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
@@ -260,13 +260,13 @@ func (d *Daemon) restartUnits(ctx context.Context) {
 	if len(still) == len(left) {
 		return
 	}
-	if err := d.store.Update(func(s *store.State) error { s.Stopped = still; return nil }); err != nil {
-		d.log.Error("cannot record that units were started again", "error", err)
+	if err := d.state.Store.Update(func(s *store.State) error { s.Stopped = still; return nil }); err != nil {
+		d.Log.Error("cannot record that units were started again", "error", err)
 	}
 }
 
 // checkQuiesce tells what of node.quiesce cannot be done here.
-func (d *Daemon) checkQuiesce(ctx context.Context, want *desired, warn func(name, message, hint string)) {
+func (d *Viewer) checkQuiesce(ctx context.Context, want *desired, warn func(name, message, hint string)) {
 	if want.spec == nil || len(want.spec.Node.Quiesce) == 0 {
 		return
 	}

@@ -91,7 +91,7 @@ func TestPlanQuiesce(t *testing.T) {
 		{name: "what wakes nobody who has it open stays", quiesce: []string{dcgm, "exporter.timer"}, runs: map[string]bool{dcgm: true, "exporter.timer": true}, open: opened{looked: true}, steps: makes},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := &Daemon{services: &unitHost{runs: c.runs}}
+			d := &Changes{services: &unitHost{runs: c.runs}}
 			use := nobody()
 			use.opened = c.open
 			use.process = func(_ *mps.State, pid int) deviceHolder { return deviceHolder{pid: pid, unit: units[pid]} }
@@ -117,7 +117,7 @@ func TestPlanQuiesce(t *testing.T) {
 	}
 	t.Run("nothing stops units here", func(t *testing.T) {
 		want := &desired{spec: &api.Spec{Node: api.NodeSpec{Quiesce: []string{dcgm}}}}
-		q, err := (&Daemon{}).planQuiesce(t.Context(), want, nobody(), makes)
+		q, err := (&Changes{}).planQuiesce(t.Context(), want, nobody(), makes)
 		if err != nil || len(q.stop)+len(q.start) != 0 || len(q.warnings) != 1 {
 			t.Errorf("it gives %+v, %v", q, err)
 		}
@@ -189,8 +189,8 @@ func TestQuiescedUnitsRunAgain(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, dies at %d", c.name, dieAt), func(t *testing.T) {
 				host := &unitHost{runs: map[string]bool{dcgm: true, exporter: true}, broken: c.broken, dieAt: dieAt}
 				hardware := &partition{host: host, steps: map[string]bool{}, broken: c.gpu}
-				life := func() (*Daemon, *engine.Engine) {
-					d := &Daemon{services: host, log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+				life := func() (*Changes, *engine.Engine) {
+					d := &Changes{Reporter: NewReporter(slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now), services: host}
 					return d, &engine.Engine{Handlers: engine.Handlers{KindUnitStop: quiesceUnit{d}, KindUnitStart: quiesceUnit{d}, "test.change": hardware}}
 				}
 				ctx, die := context.WithCancel(t.Context())
@@ -225,7 +225,7 @@ func TestQuiescedUnitsRunAgain(t *testing.T) {
 // A daemon that is told to stop in the middle of a change leaves no unit stopped behind it.
 func TestUnitsAreWokenWhenAChangeIsCutShort(t *testing.T) {
 	host := &unitHost{runs: map[string]bool{dcgm: false, exporter: true}}
-	d := &Daemon{services: host, log: slog.New(slog.DiscardHandler)}
+	d := &Changes{Reporter: NewReporter(slog.New(slog.DiscardHandler), time.Now), services: host}
 	stop, start := unitSteps(dcgm)
 	d.wakeUnits(t.Context(), &engine.Record{Steps: []step.Step{stop, start}})
 	if !host.runs[dcgm] || len(host.did) != 1 {
@@ -244,9 +244,9 @@ func TestUnitsAreStartedUntilTheyRun(t *testing.T) {
 	if err := st.Update(func(s *store.State) error { s.Stopped = []string{dcgm, "gone.service"}; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{services: host, store: st, log: slog.New(slog.DiscardHandler), conditions: conditions{now: time.Now, all: map[conditionKey]api.Condition{}}}
+	d := &Changes{Reporter: NewReporter(slog.New(slog.DiscardHandler), time.Now), services: host, state: NewState(st, false)}
 	d.restartUnits(t.Context())
-	if got := d.conditions.list(); len(got) != 1 || !strings.Contains(got[0].Message, dcgm+" was stopped for a change and does not start again: it fails") {
+	if got := d.Conditions.list(); len(got) != 1 || !strings.Contains(got[0].Message, dcgm+" was stopped for a change and does not start again: it fails") {
 		t.Errorf("told is %+v", got)
 	}
 	if left := st.State().Stopped; !slices.Equal(left, []string{dcgm, "gone.service"}) && !slices.Equal(left, []string{dcgm}) {
@@ -254,7 +254,7 @@ func TestUnitsAreStartedUntilTheyRun(t *testing.T) {
 	}
 	host.broken = nil
 	d.restartUnits(t.Context())
-	if left := st.State().Stopped; !host.runs[dcgm] || len(left) != 0 || len(d.conditions.list()) != 0 {
-		t.Errorf("left are %q, told is %+v", left, d.conditions.list())
+	if left := st.State().Stopped; !host.runs[dcgm] || len(left) != 0 || len(d.Conditions.list()) != 0 {
+		t.Errorf("left are %q, told is %+v", left, d.Conditions.list())
 	}
 }

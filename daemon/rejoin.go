@@ -14,13 +14,13 @@ import (
 const returnTime = 3 * time.Second
 
 // awaitReturns gives those who waited in an earlier life the time to come back.
-func (d *Daemon) awaitReturns() {
+func (d *Leases) awaitReturns() {
 	if !d.table.Expecting() {
 		return
 	}
-	d.goroutines.Go(func() {
+	d.tasks.Go(func() {
 		select {
-		case <-d.ctx.Done():
+		case <-d.tasks.Context().Done():
 		case <-time.After(returnTime):
 			d.table.ForgetExpected()
 		}
@@ -29,7 +29,7 @@ func (d *Daemon) awaitReturns() {
 
 // askedBefore answers a request that was made before with the same key, and whose answer was lost on the way because the
 // daemon ended. It tells what that came to; ok is false when it is new.
-func (d *Daemon) askedBefore(c *call, q *api.LeaseRequest) (err error, ok bool) {
+func (d *Leases) askedBefore(c *call, q *api.LeaseRequest) (err error, ok bool) {
 	if q.Key == "" {
 		return nil, false
 	}
@@ -45,7 +45,7 @@ func (d *Daemon) askedBefore(c *call, q *api.LeaseRequest) (err error, ok bool) 
 			return nil, false // It came to nothing: this is a new request.
 		}
 		var err error
-		if answer.Environment, answer.Unset, err = d.environment(ctx, &l); err != nil {
+		if answer.Environment, answer.Unset, err = d.policy.environment(ctx, &l); err != nil {
 			return err, true
 		}
 	}
@@ -62,7 +62,7 @@ func (d *Daemon) askedBefore(c *call, q *api.LeaseRequest) (err error, ok bool) 
 
 // keyed finds the lease of an earlier request. One that the asking process is in must be of this process; one that nobody
 // waits for may have ended already.
-func (d *Daemon) keyed(c *call, q *api.LeaseRequest) (lease.Lease, bool) {
+func (d *Leases) keyed(c *call, q *api.LeaseRequest) (lease.Lease, bool) {
 	for _, l := range d.table.Live() {
 		if l.Key != q.Key || l.UID != c.caller.uid || l.State == lease.Ending {
 			continue
@@ -83,7 +83,7 @@ func (d *Daemon) keyed(c *call, q *api.LeaseRequest) (lease.Lease, bool) {
 }
 
 // awaitRunning waits for a start that is under way.
-func (d *Daemon) awaitRunning(ctx context.Context, l lease.Lease) (lease.Lease, bool) {
+func (d *Leases) awaitRunning(ctx context.Context, l lease.Lease) (lease.Lease, bool) {
 	for {
 		next := d.departures.next()
 		now, ok := d.table.Get(l.ID)

@@ -28,7 +28,7 @@ const noSpec = "version: v1\n"
 
 // postRelease gives the node back: everything that holds anybody, and with all also what GPUs were made into. It is a
 // change like every other: planned, shown, recorded, carried out by steps, and gone on with after a crash.
-func (d *Daemon) postRelease(c *call) error {
+func (d *Changes) postRelease(c *call) error {
 	q := c.r.URL.Query()
 	a := authority{Force: q.Get("force") != ""}
 	check, what := q.Get("check") != "", store.ReleasedWalls
@@ -62,7 +62,7 @@ func (d *Daemon) postRelease(c *call) error {
 	return c.reply(http.StatusOK, out)
 }
 
-func (d *Daemon) release(c *call, what string, a authority) (*api.ApplyResult, error) {
+func (d *Changes) release(c *call, what string, a authority) (*api.ApplyResult, error) {
 	who := c.caller.name
 	p, err := d.proposeRelease(c.ctx(), what, who)
 	if err != nil {
@@ -102,17 +102,15 @@ func admitRelease(steps []step.Step, a authority) error {
 }
 
 // closeDoors keeps new leases out of every GPU until open is called or a change takes its place.
-func (d *Daemon) closeDoors() (open func()) {
+func (d *Changes) closeDoors() (open func()) {
 	node := d.observer.Last()
 	gate := &openChange{operation: kindRelease, gpus: everyGPU(node)}
-	d.mendMu.Lock()
-	d.changing.Store(gate)
-	d.mendMu.Unlock()
-	d.table.Update(d.view(node))
+	d.state.SetChanging(gate)
+	d.table.Update(d.planner.view(node))
 	return func() {
-		if d.changing.CompareAndSwap(gate, nil) {
-			d.table.Update(d.view(d.observer.Last()))
-			d.page.touch()
+		if d.state.Withdraw(gate) {
+			d.table.Update(d.planner.view(d.observer.Last()))
+			d.touch()
 		}
 	}
 }
@@ -126,10 +124,10 @@ func everyGPU(n *observe.Node) map[gpu.UUID]bool {
 }
 
 // proposeRelease plans giving the node back. It changes nothing.
-func (d *Daemon) proposeRelease(ctx context.Context, what, who string) (*proposal, error) {
+func (d *Changes) proposeRelease(ctx context.Context, what, who string) (*proposal, error) {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
-	now, acc := d.desired.Load(), d.store.State().Accepted
+	now, acc := d.state.Desired(), d.state.Kept().Accepted
 	p := &proposal{node: d.observer.Observe(ctx), want: now, released: what}
 	p.same = acc == nil || acc.Released == what || acc.Released == store.ReleasedAll
 	if !p.same {
@@ -141,20 +139,20 @@ func (d *Daemon) proposeRelease(ctx context.Context, what, who string) (*proposa
 			p.resolved = spec.Resolved(acc.Resolved)
 		}
 		p.want.generation = acc.Generation + 1
-		p.want.released = &api.Released{Who: who, At: d.now(), All: what == store.ReleasedAll}
+		p.want.released = &api.Released{Who: who, At: d.Now(), All: what == store.ReleasedAll}
 	}
 	left, err := d.standing(p.node, what)
 	if err != nil {
 		return nil, err
 	}
-	quiet, err := d.planQuiesce(ctx, now, d.usageUnder(now, d.devicesOpen(ctx, p.node.GPUs)), left.steps)
+	quiet, err := d.planQuiesce(ctx, now, d.attribution.usageUnder(now, d.attribution.devicesOpen(ctx, p.node.GPUs)), left.steps)
 	if err != nil {
 		return nil, err
 	}
 	left.warnings = append(left.warnings, quiet.warnings...)
 	p.steps = number(slices.Concat(quiet.stop, left.steps, quiet.start))
 	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.generation, Empty: len(p.steps) == 0, Steps: wireSteps(p.steps), Warnings: left.warnings}
-	d.estimate(p.node, &p.plan)
+	d.state.estimate(p.node, &p.plan)
 	p.plan.Disturbs = disturbs(p.steps)
 	return p, nil
 }
@@ -184,7 +182,7 @@ type left struct {
 }
 
 // standing is what of ours stands on the node. It needs no spec: what is there is found by looking.
-func (d *Daemon) standing(node *observe.Node, what string) (left, error) {
+func (d *Changes) standing(node *observe.Node, what string) (left, error) {
 	var out left
 	if node.SlicesErr != nil {
 		return out, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
@@ -192,26 +190,26 @@ func (d *Daemon) standing(node *observe.Node, what string) (left, error) {
 	live := d.table.Live()
 	var hardware []step.Step
 	if what == store.ReleasedAll {
-		found, uses := d.store.State().Found, d.usage()
+		found, uses := d.state.Kept().Found, d.attribution.usage()
 		for i := range node.GPUs {
 			steps, warnings := planGiveBack(&node.GPUs[i], found[node.GPUs[i].Identity.UUID], uses)
 			hardware = append(hardware, steps...)
 			out.warnings = append(out.warnings, warnings...)
 		}
 	}
-	own, others := d.ownSlices(node, nil)
+	own, others := d.state.ownSlices(node, nil)
 	for i := range others {
 		out.warnings = append(out.warnings, fmt.Sprintf("the slice of %s was not made by gpushare: it stays", others[i].Name))
 	}
-	stop, _ := d.planMPS(&desired{}, node)
+	stop, _ := d.planner.planMPS(&desired{}, node)
 	var names []cgroup.SliceState
-	if d.port == cgroup.Port(d.follow) {
-		if !d.desired.Load().enforcing() {
+	if !d.port.Info().Slices {
+		if !d.state.Desired().enforcing() {
 			own = nil // Who is only observed is held by nothing.
 		}
 		names = own
 	}
-	walls := slices.Concat(isolation.PlanRelease(own, d.port.Info(), d.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins), d.planMigration(&desired{}))
+	walls := slices.Concat(isolation.PlanRelease(own, d.port.Info(), d.attribution.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins), d.planner.planMigration(&desired{}))
 	rest, err := d.planGiveBackRest()
 	if err != nil {
 		return out, err
@@ -349,7 +347,7 @@ func noteReleased(s *store.State, want *desired, node *observe.Node, failed map[
 }
 
 // nothingStands looks whether the node was given back whole.
-func (d *Daemon) nothingStands(node *observe.Node, want *desired) bool {
+func (d *Changes) nothingStands(node *observe.Node, want *desired) bool {
 	what := store.ReleasedWalls
 	if want.released != nil && want.released.All {
 		what = store.ReleasedAll
@@ -359,10 +357,10 @@ func (d *Daemon) nothingStands(node *observe.Node, want *desired) bool {
 }
 
 // judgeRelease reports what still stands on a node that was given back.
-func (d *Daemon) judgeRelease(want *desired, node *observe.Node) {
+func (d *Converger) judgeRelease(want *desired, node *observe.Node) {
 	still := map[string]api.Condition{}
-	if want.released != nil && d.store.State().Standing && d.changing.Load() == nil {
-		l, err := d.standing(node, store.ReleasedWalls)
+	if want.released != nil && d.state.Kept().Standing && d.state.Changing() == nil {
+		l, err := d.changes.standing(node, store.ReleasedWalls)
 		switch {
 		case err != nil:
 			still[""] = api.Condition{Message: "whether all was given back cannot be seen: " + err.Error()}
@@ -373,5 +371,5 @@ func (d *Daemon) judgeRelease(want *desired, node *observe.Node) {
 			}
 		}
 	}
-	d.conditions.replace(kindRelease, still)
+	d.Conditions.replace(kindRelease, still)
 }

@@ -33,7 +33,7 @@ type links struct {
 }
 
 // fabric reads it of some GPUs, for as long as a GPU may take to answer. What is not known by then is told as not known.
-func (d *Daemon) fabric(ctx context.Context, ids ...gpu.UUID) fabric {
+func (d *Changes) fabric(ctx context.Context, ids ...gpu.UUID) fabric {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(d.settings.Answers))
 	defer cancel()
 	return readFabric(ctx, d.settings.HostRoot, ids, d.driver.NVLinks)
@@ -188,7 +188,7 @@ func resetsOf(steps []step.Step) []gpu.UUID {
 
 // tellResets says of each GPU that some steps reset what goes with it, and who is in the way on others. Nothing is asked of
 // any GPU when none is reset.
-func (d *Daemon) tellResets(ctx context.Context, steps []step.Step, node *observe.Node, use usage) []string {
+func (d *Changes) tellResets(ctx context.Context, steps []step.Step, node *observe.Node, use usage) []string {
 	along := resetsOf(steps)
 	if len(along) == 0 {
 		return nil
@@ -198,7 +198,7 @@ func (d *Daemon) tellResets(ctx context.Context, steps []step.Step, node *observ
 }
 
 // resetRefused is what goes with the first reset that nobody allowed; empty when no GPU is without its mode for that.
-func (d *Daemon) resetRefused(ctx context.Context, problems map[gpu.UUID]error, node *observe.Node) string {
+func (d *Changes) resetRefused(ctx context.Context, problems map[gpu.UUID]error, node *observe.Node) string {
 	for _, id := range slices.Sorted(maps.Keys(problems)) {
 		if errors.Is(problems[id], gpu.ErrResetRequired) {
 			f := d.fabric(ctx, id)

@@ -2,12 +2,14 @@ package daemon
 
 import (
 	"context"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/names"
 )
 
@@ -51,13 +53,23 @@ func (u *unknownMember) text() string {
 	return "this host does not know " + u.name + " of tenant " + u.tenant
 }
 
+// newRosters knows nobody yet but root.
+func newRosters(s Settings) *rosters {
+	r := &rosters{names: &names.Directory{}, kicks: loop.NewWake()}
+	if s.Getent != "off" {
+		r.names.Program = s.Getent
+	}
+	r.p.Store(rosterOf(os.Geteuid(), nil, r.names))
+	return r
+}
+
 // rosters holds the roster in force.
 type rosters struct {
 	p     atomic.Pointer[roster]
 	names *names.Directory
 
 	mu    sync.Mutex // one makes a new one, so that the newest names win
-	kicks chan struct{}
+	kicks loop.Wake
 }
 
 // caller gives a peer its role. It never waits: it stands in every request.
@@ -120,11 +132,11 @@ func namesOf(spec *api.Spec) (users, groups []string) {
 
 // learn asks the host's directory for the names of a spec, and waits no longer than grace. What comes later is taken up
 // when it comes. all asks also for what is known and fresh.
-func (d *Daemon) learn(spec *api.Spec, grace time.Duration, all bool) {
+func (d *Identities) learn(spec *api.Spec, grace time.Duration, all bool) {
 	done := make(chan struct{})
-	d.goroutines.Go(func() {
+	d.tasks.Go(func() {
 		defer close(done)
-		ctx, cancel := context.WithTimeout(d.ctx, nameAsking)
+		ctx, cancel := context.WithTimeout(d.tasks.Context(), nameAsking)
 		defer cancel()
 		users, groups := namesOf(spec)
 		_ = d.rosters.names.Refresh(ctx, users, groups, all) // The directory remembers why, and renewRoster shows it.
@@ -139,44 +151,36 @@ func (d *Daemon) learn(spec *api.Spec, grace time.Duration, all bool) {
 }
 
 // nameLoop keeps names fresh, outside of every request.
-func (d *Daemon) nameLoop(ctx context.Context) {
+func (d *Identities) nameLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.rosters.kicks:
+		case <-d.rosters.kicks.C():
 		}
-		d.learn(d.desired.Load().spec, nameAsking, false)
-		pause := time.NewTimer(nameSpacing)
-		select {
-		case <-ctx.Done():
-		case <-pause.C: // So that many strangers make few askings.
-		}
-		pause.Stop()
+		d.learn(d.state.Desired().spec, nameAsking, false)
+		loop.Pause(ctx, nameSpacing) // So that many strangers make few askings.
 	}
 }
 
 // kickNames makes the daemon look names up soon: after a look at the node, when a login appears, and when somebody came
 // whose name is not known.
-func (d *Daemon) kickNames() {
-	select {
-	case d.rosters.kicks <- struct{}{}:
-	default: // It is due already.
-	}
+func (d *Identities) kickNames() {
+	d.rosters.kicks.Set()
 }
 
 // renewRoster takes up what is known now.
-func (d *Daemon) renewRoster() {
+func (d *Identities) renewRoster() {
 	d.rosters.mu.Lock()
 	defer d.rosters.mu.Unlock()
-	r := rosterOf(d.rosters.p.Load().self, d.desired.Load().spec, d.rosters.names)
+	r := rosterOf(d.rosters.p.Load().self, d.state.Desired().spec, d.rosters.names)
 	d.rosters.p.Store(r)
 	unknown := map[string]api.Condition{}
 	for i := range r.unknown {
 		u := &r.unknown[i]
 		unknown[u.tenant+" "+u.name] = api.Condition{Tenant: u.tenant, Message: u.text(), Hint: "correct the name, or create it; it gives nobody any rights now, and does so without a restart once it is known"}
 	}
-	d.conditions.replace("unknown-member", unknown)
+	d.Conditions.replace("unknown-member", unknown)
 	failing := map[string]api.Condition{}
 	if _, why := d.rosters.names.Failing(); why != nil {
 		failing[""] = api.Condition{
@@ -184,7 +188,7 @@ func (d *Daemon) renewRoster() {
 			Hint:    "what was known before stays; try 'getent passwd NAME', and see the service behind it (sssd, nslcd, winbind)",
 		}
 	}
-	d.conditions.replace("names", failing)
-	d.page.touch()
-	d.adoption.look() // Who is logged in may be somebody's now.
+	d.Conditions.replace("names", failing)
+	d.touch()
+	d.changed() // Who is logged in may be somebody's now.
 }

@@ -5,13 +5,14 @@ import (
 	"sync"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
 )
 
 // samples are the newest fast readings: memory and processes of GPUs with leases, newer than the last observation.
 type samples struct {
-	wake chan struct{} // a lease began: look now
+	wake loop.Wake // a lease began: look now
 
 	mu     sync.Mutex // guards what follows
 	gpus   map[gpu.UUID]gpuSample

@@ -188,7 +188,7 @@ func (s *staged) start() {
 		} else {
 			s.reboot()
 		}
-		s.turn(s.ctx)
+		s.converger.turn(s.tasks.Context())
 		s.known = true
 		return
 	}

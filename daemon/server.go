@@ -88,9 +88,9 @@ func (c *call) body() ([]byte, error) {
 }
 
 // handler routes requests: identity, then access, then the handler, then the one way to answer an error.
-func (d *Daemon) handler() http.Handler {
+func (d *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	for _, r := range routes() {
+	for _, r := range d.routes {
 		mux.HandleFunc(r.method+" "+r.pattern, func(w http.ResponseWriter, q *http.Request) { d.serve(w, q, &r) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
@@ -99,7 +99,7 @@ func (d *Daemon) handler() http.Handler {
 	return mux
 }
 
-func (d *Daemon) serve(w http.ResponseWriter, q *http.Request, r *route) {
+func (d *Server) serve(w http.ResponseWriter, q *http.Request, r *route) {
 	if q.Header.Get("Origin") != "" || q.Header.Get("Referer") != "" || (q.Host != "gpushare" && q.Host != "localhost") {
 		writeError(w, &api.Error{Kind: api.KindDenied, Message: "requests from browsers are refused", Hint: "use the command line, or 'curl --unix-socket … http://localhost/v1/status'"})
 		return
@@ -111,7 +111,7 @@ func (d *Daemon) serve(w http.ResponseWriter, q *http.Request, r *route) {
 	}
 	c := &call{w: w, r: q, caller: d.rosters.caller(p)}
 	if d.rosters.names.Unnamed() {
-		d.kickNames()
+		d.named()
 	}
 	if !r.access.allows(c.caller) {
 		writeError(w, r.access.denied(c.caller, r.what))
@@ -125,13 +125,13 @@ func (d *Daemon) serve(w http.ResponseWriter, q *http.Request, r *route) {
 		}
 		defer done()
 	}
-	if err := r.handle(d, c); err != nil {
+	if err := r.handle(c); err != nil {
 		writeError(w, d.refusal(r, err))
 	}
 }
 
 // refusal makes an API error of any error. One that is none is our own bug and is logged.
-func (d *Daemon) refusal(r *route, err error) *api.Error {
+func (d *Server) refusal(r *route, err error) *api.Error {
 	var e *api.Error
 	switch {
 	case errors.As(err, &e):
@@ -139,7 +139,7 @@ func (d *Daemon) refusal(r *route, err error) *api.Error {
 	case errors.Is(err, context.Canceled):
 		return &api.Error{Kind: api.KindUnavailable, Message: "the request was given up"}
 	}
-	d.log.Error("a request failed", "method", r.method, "route", r.pattern, "error", err)
+	d.Log.Error("a request failed", "method", r.method, "route", r.pattern, "error", err)
 	return &api.Error{Kind: api.KindInternal, Message: err.Error(), Hint: "see the journal of gpushared"}
 }
 
@@ -160,7 +160,7 @@ func writeError(w http.ResponseWriter, e *api.Error) {
 
 // newServer sets every timeout but that of writes: some answers are long waits, ended by their own deadlines, and each part
 // of them has one.
-func (d *Daemon) newServer(ctx context.Context) *http.Server {
+func (d *Server) newServer(ctx context.Context) *http.Server {
 	return &http.Server{
 		Handler:           d.handler(),
 		ConnContext:       withPeer,
@@ -168,7 +168,7 @@ func (d *Daemon) newServer(ctx context.Context) *http.Server {
 		ReadHeaderTimeout: readTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(d.Log.Handler(), slog.LevelDebug),
 	}
 }
 

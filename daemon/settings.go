@@ -219,6 +219,6 @@ func (d *Daemon) reload() (waiting []string, err error) {
 			waiting = append(waiting, f.name)
 		}
 	}
-	d.learn(d.desired.Load().spec, nameGrace, true)
+	d.identities.learn(d.state.Desired().spec, nameGrace, true)
 	return waiting, nil
 }

@@ -46,7 +46,7 @@ const (
 )
 
 // set says which leases a GPU has now; none ends its loop.
-func (s *shares) set(d *Daemon, id gpu.UUID, round time.Duration, list []quota.Member) {
+func (s *shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota.Member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sl := s.gpus[id]
@@ -58,17 +58,17 @@ func (s *shares) set(d *Daemon, id gpu.UUID, round time.Duration, list []quota.M
 		return
 	}
 	if sl == nil {
-		ctx, stop := context.WithCancel(d.ctx)
+		ctx, stop := context.WithCancel(d.tasks.Context())
 		sl = &slicer{
 			epoch: time.Now(), wake: make(chan struct{}, 1), stop: stop, members: map[string]bool{},
 			scheduler: quota.NewScheduler(quota.Config{Round: round, Rand: rand.Float64, Fallback: true}),
 			usage:     map[string]quota.Usage{},
 		}
 		s.gpus[id] = sl
-		d.goroutines.Go(func() { sl.loop(ctx, d, id) })
+		d.tasks.Go(func() { sl.loop(ctx, d, id) })
 	}
 	sl.mu.Lock()
-	sl.scheduler.Configure(quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.gate == nil || !d.desired.Load().enforcing()})
+	sl.scheduler.Configure(quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.gate == nil || !d.state.Desired().enforcing()})
 	sl.scheduler.SetMembers(time.Since(sl.epoch), list)
 	sl.members = map[string]bool{}
 	for _, m := range list {
@@ -92,7 +92,7 @@ func (sl *slicer) poke() {
 }
 
 // loop asks the scheduler what to do, does it, and reports it.
-func (sl *slicer) loop(ctx context.Context, d *Daemon, id gpu.UUID) {
+func (sl *slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer sl.thaw(d)
@@ -109,7 +109,7 @@ func (sl *slicer) loop(ctx context.Context, d *Daemon, id gpu.UUID) {
 		case quota.Thaw:
 			if a.Look {
 				// What the driver's newest samples tell of the freeze is lost soon after it ends.
-				d.goroutines.Go(func() { sl.look(ctx, d, id) })
+				d.tasks.Go(func() { sl.look(ctx, d, id) })
 			}
 			sl.thawOne(ctx, d, a.Lease)
 			continue
@@ -125,21 +125,21 @@ func (sl *slicer) loop(ctx context.Context, d *Daemon, id gpu.UUID) {
 	}
 }
 
-func (sl *slicer) freeze(ctx context.Context, d *Daemon, a quota.Action) {
+func (sl *slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
 	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
 	began := time.Now()
 	err := d.gate.Freeze(ctx, a.Lease)
-	d.counters.freezes.Add(1)
+	d.Counters.freezes.Add(1)
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	sl.scheduler.Froze(a.Lease, time.Since(sl.epoch), time.Since(began), err)
 	if err != nil {
-		d.log.Warn("cannot freeze a lease: it runs on", "lease", a.Lease, "error", err)
+		d.Log.Warn("cannot freeze a lease: it runs on", "lease", a.Lease, "error", err)
 	}
 }
 
-func (sl *slicer) thawOne(ctx context.Context, d *Daemon, id string) {
+func (sl *slicer) thawOne(ctx context.Context, d *Enforcer, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	began := time.Now()
@@ -148,12 +148,12 @@ func (sl *slicer) thawOne(ctx context.Context, d *Daemon, id string) {
 	defer sl.mu.Unlock()
 	sl.scheduler.Thawed(id, time.Since(sl.epoch), time.Since(began), err)
 	if err != nil {
-		d.log.Error("cannot thaw a lease", "lease", id, "error", err)
+		d.Log.Error("cannot thaw a lease", "lease", id, "error", err)
 	}
 }
 
 // thaw lets everybody run when the loop ends: time fails open.
-func (sl *slicer) thaw(d *Daemon) {
+func (sl *slicer) thaw(d *Enforcer) {
 	if d.gate == nil {
 		return
 	}
@@ -163,13 +163,13 @@ func (sl *slicer) thaw(d *Daemon) {
 	defer sl.mu.Unlock()
 	for id := range sl.members {
 		if err := d.gate.Thaw(ctx, id); err != nil {
-			d.log.Error("cannot thaw a lease", "lease", id, "error", err)
+			d.Log.Error("cannot thaw a lease", "lease", id, "error", err)
 		}
 	}
 }
 
 // thawAll ends all loops.
-func (s *shares) thawAll(*Daemon) {
+func (s *shares) thawAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, sl := range s.gpus {
@@ -179,7 +179,7 @@ func (s *shares) thawAll(*Daemon) {
 }
 
 // prune ends the loops of GPUs without leases.
-func (s *shares) prune(d *Daemon, live map[gpu.UUID][]lease.Lease) {
+func (s *shares) prune(d *Enforcer, live map[gpu.UUID][]lease.Lease) {
 	s.mu.Lock()
 	var gone []gpu.UUID
 	for id := range s.gpus {
@@ -198,7 +198,7 @@ const lookTimeout = time.Second
 
 // look asks the driver who was busy since the last question and feeds it to the scheduler. While another is asking it
 // does nothing. A driver that cannot tell is no error: drains are then taken as zero and everybody as busy.
-func (sl *slicer) look(ctx context.Context, d *Daemon, id gpu.UUID) {
+func (sl *slicer) look(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	if !sl.looking.TryLock() {
 		return
 	}
@@ -213,7 +213,7 @@ func (sl *slicer) look(ctx context.Context, d *Daemon, id gpu.UUID) {
 	if err != nil {
 		return
 	}
-	ownerOf := d.owners(len(list))
+	ownerOf := d.attribution.owners(len(list))
 	owner := func(pid int) string { lease, _ := ownerOf(pid); return lease }
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -258,3 +258,6 @@ func (s *shares) fill(l *api.Lease, enforced bool) {
 		l.Share.Busy, l.Share.StdErr = &part, &e
 	}
 }
+
+// fill adds what a lease had of its GPU's time to what it was promised.
+func (d *Enforcer) fill(l *api.Lease, enforced bool) { d.shares.fill(l, enforced) }

@@ -33,7 +33,7 @@ type wanted struct {
 }
 
 // wallsWanted works out the slices. What was worked out last is kept: planning and judging ask for the same.
-func (d *Daemon) wallsWanted(want *desired, node *observe.Node, going []step.Step) (*wanted, error) {
+func (d *Policy) wallsWanted(want *desired, node *observe.Node, going []step.Step) (*wanted, error) {
 	if w := d.walls.Load(); w != nil && w.node == node && w.spec == want && len(going) == 0 {
 		return w, nil
 	}
@@ -50,7 +50,7 @@ func (d *Daemon) wallsWanted(want *desired, node *observe.Node, going []step.Ste
 }
 
 // planNode plans all that changes no GPU hardware.
-func (d *Daemon) planNode(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
+func (d *Planner) planNode(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
 	p, err := d.planSoft(want, node, going)
 	if err != nil {
 		return p, err
@@ -62,7 +62,7 @@ func (d *Daemon) planNode(want *desired, node *observe.Node, going []step.Step) 
 }
 
 // planSoft plans walls and MPS. going are the hardware steps that come with it: what they destroy is walled off first.
-func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
+func (d *Planner) planSoft(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
 	var p softPlan
 	if node.SlicesErr != nil {
 		return p, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
@@ -70,7 +70,7 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 	if node.DriverErr != nil {
 		return p, nil // Walls are left as they stand: what they should allow cannot be known.
 	}
-	w, err := d.wallsWanted(want, node, going)
+	w, err := d.policy.wallsWanted(want, node, going)
 	if err != nil {
 		return p, err
 	}
@@ -81,7 +81,7 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 		return p, nil
 	}
 	desiredSlices := w.slices
-	if d.neverRead(node) {
+	if d.policy.neverRead(node) {
 		desiredSlices = slices.DeleteFunc(slices.Clone(desiredSlices), func(s cgroup.Slice) bool { return stands(node, s.Name) })
 		for i := range node.Slices { // As they stand, so that nothing is planned for them.
 			desiredSlices = append(desiredSlices, standing(&node.Slices[i]))
@@ -100,14 +100,14 @@ func (d *Daemon) planSoft(want *desired, node *observe.Node, going []step.Step) 
 
 // planSlices plans the slices. Who uses them is looked at only when something is taken away: a look at every descriptor of
 // every process is not for a loop that finds nothing to do.
-func (d *Daemon) planSlices(want *desired, node *observe.Node, to []cgroup.Slice) []step.Step {
-	own, _ := d.ownSlices(node, to)
+func (d *Planner) planSlices(want *desired, node *observe.Node, to []cgroup.Slice) []step.Step {
+	own, _ := d.state.ownSlices(node, to)
 	steps := isolation.Plan(to, own, d.port.Info())
 	if !slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.Narrow }) {
 		return steps
 	}
-	use := d.sliceUse(node)
-	if want == d.desired.Load() {
+	use := d.attribution.sliceUse(node)
+	if want == d.state.Desired() {
 		// The spec in force never allowed what is taken away, so whoever has it open is not who it is for.
 		for name, u := range use {
 			u.Devices = nil
@@ -130,8 +130,8 @@ func standing(s *cgroup.SliceState) cgroup.Slice {
 // that leave it out would take it away from whoever has it. Slices that stand are then left as they are; new ones are
 // made, because no process may run in a slice without limits. Of a GPU whose record is from before a boot or a reload of
 // the driver enough is known: nobody has anything of it, and what stands open is to be closed before it is another's.
-func (d *Daemon) neverRead(node *observe.Node) bool {
-	achieved := d.store.State().Achieved
+func (d *Policy) neverRead(node *observe.Node) bool {
+	achieved := d.state.Kept().Achieved
 	return slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool {
 		a, ok := achieved[g.Identity.UUID]
 		return g.Err != nil && g.Memory.Total == 0 && !(ok && epochOver(a.Epoch, node))
@@ -161,7 +161,7 @@ func (h *hosts) at(node *observe.Node, root string) (isolation.Host, error) {
 }
 
 // hardware is what walls are made of, without the instances that are about to go.
-func (d *Daemon) hardware(node *observe.Node, going []step.Step) (isolation.Hardware, error) {
+func (d *Policy) hardware(node *observe.Node, going []step.Step) (isolation.Hardware, error) {
 	host, err := d.hosts.at(node, d.settings.HostRoot)
 	if err != nil {
 		return isolation.Hardware{}, err
@@ -184,7 +184,7 @@ func (d *Daemon) hardware(node *observe.Node, going []step.Step) (isolation.Hard
 }
 
 // tenants translates the spec for isolation.
-func (d *Daemon) tenants(want *desired, hw *isolation.Hardware) []isolation.Tenant {
+func (d *Policy) tenants(want *desired, hw *isolation.Hardware) []isolation.Tenant {
 	if want.spec == nil {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (d *Daemon) tenants(want *desired, hw *isolation.Hardware) []isolation.Tena
 }
 
 // targets is what a grant's slice may open now: whole GPUs, or the instances of ours that it could be given.
-func (d *Daemon) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardware) []isolation.Target {
+func (d *Policy) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardware) []isolation.Target {
 	var out []isolation.Target
 	for _, id := range ids {
 		i := slices.IndexFunc(hw.GPUs, func(s gpu.Snapshot) bool { return s.Identity.UUID == id })
@@ -219,7 +219,7 @@ func (d *Daemon) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardwar
 			continue
 		}
 		for j := range hw.GPUs[i].Instances {
-			if in := &hw.GPUs[i].Instances[j]; d.ours(id, in) && len(in.Compute) > 0 && d.matches(g, id, in) {
+			if in := &hw.GPUs[i].Instances[j]; d.state.ours(id, in) && len(in.Compute) > 0 && d.matches(g, id, in) {
 				out = append(out, isolation.Target{GPU: id, Instance: &in.Placement})
 			}
 		}
@@ -228,7 +228,7 @@ func (d *Daemon) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardwar
 }
 
 // matches tells whether an instance is what a MIG grant asks for, by the device's own profiles.
-func (d *Daemon) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool {
+func (d *Policy) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool {
 	o, ok := d.observer.Last().GPU(id)
 	if !ok || o.Profiles == nil {
 		return false
@@ -238,7 +238,7 @@ func (d *Daemon) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool {
 }
 
 // deviceRules are exactly the nodes that a lease needs.
-func (d *Daemon) deviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
+func (d *Policy) deviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
 	hw, err := d.hardware(node, nil)
 	if err != nil {
 		return nil, nil, err
@@ -247,9 +247,9 @@ func (d *Daemon) deviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.Devic
 }
 
 // rulesOn is deviceRules on hardware that was read before.
-func (d *Daemon) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
+func (d *Policy) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
 	var targets []isolation.Target
-	stale := d.stale(l)
+	stale := d.state.stale(l)
 	for _, id := range l.Place.GPUs {
 		if stale {
 			break // What has its device numbers now is another instance.
@@ -257,7 +257,7 @@ func (d *Daemon) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.Devic
 		targets = append(targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
 	}
 	var classes []string
-	if t, ok := d.desired.Load().tenant(l.Terms.Tenant); ok {
+	if t, ok := d.state.Desired().tenant(l.Terms.Tenant); ok {
 		classes = t.Devices
 	}
 	rules, missing, err := isolation.Rules(hw, targets, classes)
@@ -268,7 +268,7 @@ func (d *Daemon) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.Devic
 }
 
 // environment is what a lease's processes get.
-func (d *Daemon) environment(ctx context.Context, l *lease.Lease) (map[string]string, []string, error) {
+func (d *Policy) environment(ctx context.Context, l *lease.Lease) (map[string]string, []string, error) {
 	in := isolation.Lease{
 		ID: l.ID, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Devices: l.Place.Devices, Timesliced: l.Terms.Kind() == api.ModeTimeslice,
 	}
@@ -284,7 +284,7 @@ func (d *Daemon) environment(ctx context.Context, l *lease.Lease) (map[string]st
 
 // widener makes each step that grants access anew from what is observed when its turn comes: a slot's next instance has
 // the minors of the one before, so nothing is granted on expectation. One observation serves a whole change.
-func (d *Daemon) widener() func(ctx context.Context, s step.Step) (step.Step, bool, error) {
+func (d *Policy) widener() func(ctx context.Context, s step.Step) (step.Step, bool, error) {
 	var once sync.Once
 	var now map[cgroup.SliceName]cgroup.Slice
 	var failed error
@@ -309,8 +309,8 @@ func (d *Daemon) widener() func(ctx context.Context, s step.Step) (step.Step, bo
 	}
 }
 
-func (d *Daemon) slicesNow(ctx context.Context) (map[cgroup.SliceName]cgroup.Slice, error) {
-	w, err := d.wallsWanted(d.desired.Load(), d.observer.Observe(ctx), nil)
+func (d *Policy) slicesNow(ctx context.Context) (map[cgroup.SliceName]cgroup.Slice, error) {
+	w, err := d.wallsWanted(d.state.Desired(), d.observer.Observe(ctx), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -322,20 +322,20 @@ func (d *Daemon) slicesNow(ctx context.Context) (map[cgroup.SliceName]cgroup.Sli
 }
 
 // judgeSoft turns what walls and MPS lack into conditions.
-func (d *Daemon) judgeSoft(want *desired, node *observe.Node) {
+func (d *Converger) judgeSoft(want *desired, node *observe.Node) {
 	lacks := map[string]api.Condition{}
 	if want.enforcing() && node.DriverErr == nil {
 		d.judgeWalls(want, node, lacks)
 	}
 	d.judgeMigration(want, lacks)
-	d.conditions.replace("not-enforced", lacks)
+	d.Conditions.replace("not-enforced", lacks)
 	d.judgeGuard(want, node)
 	d.judgeMPS(want, node)
 }
 
-func (d *Daemon) judgeWalls(want *desired, node *observe.Node, lacks map[string]api.Condition) {
+func (d *Converger) judgeWalls(want *desired, node *observe.Node, lacks map[string]api.Condition) {
 	info := d.port.Info()
-	w, err := d.wallsWanted(want, node, nil)
+	w, err := d.policy.wallsWanted(want, node, nil)
 	if err != nil {
 		lacks["host"] = api.Condition{Message: err.Error()}
 		return
@@ -355,7 +355,7 @@ func (d *Daemon) judgeWalls(want *desired, node *observe.Node, lacks map[string]
 			}
 		}
 	}
-	where := " on " + d.adapterText()
+	where := " on " + adapterText(d.port.Info())
 	if len(names) > 0 {
 		lacks["limits"] = api.Condition{Message: strings.Join(names, ", ") + " limits are not enforced" + where, Hint: "'gpushare tenant show' says which; systemd with cgroup v2 enforces all of them"}
 	}

@@ -16,7 +16,7 @@ func TestSilentGPUKeepsItsWalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	d := &Daemon{settings: Settings{HostRoot: t.TempDir()}, store: st}
+	d := &Policy{settings: Settings{HostRoot: t.TempDir()}, state: NewState(st, false), hosts: &hosts{}}
 	known := gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-a", Minor: 3}, Memory: gpu.Memory{Total: 1 << 30}}
 	node := &observe.Node{GPUs: []observe.GPU{{Snapshot: known, Err: gpu.ErrTimeout}}}
 	hw, err := d.hardware(node, nil)
@@ -37,7 +37,7 @@ func TestSilentGPUKeepsItsWalls(t *testing.T) {
 	// Once the driver was loaded anew nobody has anything of it.
 	node.Epoch = observe.Epoch{Boot: "b", Driver: "2"}
 	for driver, want := range map[string]bool{"2": true, "1": false} {
-		err := d.store.Update(func(s *store.State) error {
+		err := d.state.Store.Update(func(s *store.State) error {
 			s.Achieved = map[gpu.UUID]store.Achieved{"GPU-b": {Epoch: store.Epoch{Boot: "b", Driver: driver}}}
 			return nil
 		})

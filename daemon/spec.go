@@ -50,7 +50,7 @@ func (p *proposal) kind() string {
 }
 
 // putSpec is apply: decode, resolve, observe, plan, admit, persist, and then the steps.
-func (d *Daemon) putSpec(c *call) error {
+func (d *Changes) putSpec(c *call) error {
 	body, err := c.body()
 	if err != nil {
 		return err
@@ -121,9 +121,9 @@ func ifMatch(header string) (*uint64, error) {
 	return &n, nil
 }
 
-func (d *Daemon) conflict() error {
+func (d *Changes) conflict() error {
 	e := &api.Error{Kind: api.KindConflict, Message: "another change is under way", Hint: "wait for it and try again"}
-	if ch := d.changing.Load(); ch != nil {
+	if ch := d.state.Changing(); ch != nil {
 		e.Operation = ch.operation
 		e.Message += ": " + ch.operation
 	}
@@ -131,8 +131,8 @@ func (d *Daemon) conflict() error {
 }
 
 // propose makes a plan of a spec, or says exactly why there is none. It changes nothing.
-func (d *Daemon) propose(ctx context.Context, file string, body []byte, s *api.Spec, match *uint64, a authority) (*proposal, error) {
-	now := d.desired.Load()
+func (d *Changes) propose(ctx context.Context, file string, body []byte, s *api.Spec, match *uint64, a authority) (*proposal, error) {
+	now := d.state.Desired()
 	if s.Base != nil && match == nil {
 		match = s.Base
 	}
@@ -145,7 +145,7 @@ func (d *Daemon) propose(ctx context.Context, file string, body []byte, s *api.S
 	}
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
-	d.learn(s, nameGrace, true)
+	d.identities.learn(s, nameGrace, true)
 	node := d.observer.Observe(ctx)
 	if node.DriverErr != nil && len(s.GPUs) > 0 {
 		return nil, driverError(node.DriverErr)
@@ -161,7 +161,7 @@ func (d *Daemon) propose(ctx context.Context, file string, body []byte, s *api.S
 		return nil, located(file, body, err)
 	}
 	p := &proposal{node: node, resolved: resolved, want: wantOf(s, resolved, now.generation+1), yaml: string(text)}
-	p.same = now.spec != nil && d.store.State().Accepted != nil && d.store.State().Accepted.YAML == p.yaml && sameResolved(now, p.want)
+	p.same = now.spec != nil && d.state.Kept().Accepted != nil && d.state.Kept().Accepted.YAML == p.yaml && sameResolved(now, p.want)
 	if p.same {
 		p.want.generation = now.generation
 	}
@@ -172,8 +172,8 @@ func (d *Daemon) propose(ctx context.Context, file string, body []byte, s *api.S
 }
 
 // planProposal adds the steps and proves that they can be done.
-func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.FieldError, a authority) error {
-	use := d.usageUnder(p.want, d.devicesOpen(ctx, p.node.GPUs))
+func (d *Changes) planProposal(ctx context.Context, p *proposal, found []api.FieldError, a authority) error {
+	use := d.attribution.usageUnder(p.want, d.attribution.devicesOpen(ctx, p.node.GPUs))
 	hardware := planGPUs(p.want, p.node, use, a)
 	maps.DeleteFunc(hardware.problems, func(id gpu.UUID, _ error) bool { return !p.about(id) })
 	hardware.steps = slices.DeleteFunc(hardware.steps, func(s step.Step) bool { return !p.about(gpu.UUID(s.GPU)) })
@@ -184,7 +184,7 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 		err.Holders = holdersOf(hardware.problems, p.node, use)
 		return err
 	}
-	soft, err := d.planNode(p.want, p.node, hardware.steps)
+	soft, err := d.planner.planNode(p.want, p.node, hardware.steps)
 	if err != nil {
 		return err
 	}
@@ -207,12 +207,12 @@ func (d *Daemon) planProposal(ctx context.Context, p *proposal, found []api.Fiel
 	p.plan = api.Plan{
 		SchemaVersion: 1, Generation: p.want.generation, Empty: len(p.steps) == 0, Steps: wireSteps(p.steps), Observe: !p.want.enforcing(),
 	}
-	d.estimate(p.node, &p.plan)
+	d.state.estimate(p.node, &p.plan)
 	for _, w := range found {
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, d.tellResets(ctx, p.steps, p.node, use), quiet.warnings, unheeded(p.want.spec))
-	unknown := rosterOf(0, p.want.spec, d.rosters.names).unknown
+	unknown := rosterOf(0, p.want.spec, d.identities.rosters.names).unknown
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].text())
 	}
@@ -405,36 +405,36 @@ func sameResolved(a, b *desired) bool {
 		maps.EqualFunc(a.gpus, b.gpus, func(x, y *api.GPUSpec) bool { return x.Mode == y.Mode })
 }
 
-func (d *Daemon) specDiff(p *proposal) *api.Diff {
+func (d *Changes) specDiff(p *proposal) *api.Diff {
 	out := &api.Diff{After: p.yaml}
-	if acc := d.store.State().Accepted; acc != nil {
+	if acc := d.state.Kept().Accepted; acc != nil {
 		out.Before = acc.YAML
 	}
 	return out
 }
 
 // adoptSpec takes up the accepted spec at start. What selectors mean was decided when it was accepted.
-func (d *Daemon) adoptSpec(_ *observe.Node) {
-	acc := d.store.State().Accepted
+func (d *Changes) adoptSpec(_ *observe.Node) {
+	acc := d.state.Kept().Accepted
 	if acc == nil {
-		d.learn(nil, nameStart, true)
+		d.identities.learn(nil, nameStart, true)
 		return
 	}
 	released := releasedOf(acc)
 	if acc.Released == store.ReleasedAll {
-		d.learn(nil, nameStart, true)
+		d.identities.learn(nil, nameStart, true)
 		d.install(&desired{generation: acc.Generation, released: released})
 		return
 	}
 	s, err := spec.Decode("state.json", []byte(acc.YAML))
 	if err != nil {
-		d.conditions.set("state", "spec", "the accepted spec cannot be read by this version: "+err.Error(), "nothing is changed; apply a spec that this version reads")
-		d.log.Error("cannot read the accepted spec", "error", err)
-		d.learn(nil, nameStart, true)
+		d.Conditions.set("state", "spec", "the accepted spec cannot be read by this version: "+err.Error(), "nothing is changed; apply a spec that this version reads")
+		d.Log.Error("cannot read the accepted spec", "error", err)
+		d.identities.learn(nil, nameStart, true)
 		return
 	}
 	s.Normalize()
-	d.learn(s, nameStart, true)
+	d.identities.learn(s, nameStart, true)
 	want := wantOf(s, spec.Resolved(acc.Resolved), acc.Generation)
 	want.released = released
 	d.install(want)
@@ -449,24 +449,24 @@ func releasedOf(acc *store.Accepted) *api.Released {
 }
 
 // install puts a spec in force in memory.
-func (d *Daemon) install(want *desired) {
-	d.desired.Store(want)
-	d.renewRoster()
+func (d *Changes) install(want *desired) {
+	d.state.SetDesired(want)
+	d.identities.renewRoster()
 }
 
 // firstSpec applies the settings' spec file on a node that never had a spec.
-func (d *Daemon) firstSpec(ctx context.Context) {
-	if d.settings.SpecFile == "" || d.store.State().Accepted != nil {
+func (d *Changes) firstSpec(ctx context.Context) {
+	if d.settings.SpecFile == "" || d.state.Kept().Accepted != nil {
 		return
 	}
 	err := d.applyFile(ctx, d.settings.SpecFile)
 	if err != nil {
-		d.conditions.set("spec-file", "", "the spec file was not applied: "+err.Error(), "correct it, then 'gpushare apply -f "+d.settings.SpecFile+"'")
-		d.log.Error("cannot apply the spec file", "file", d.settings.SpecFile, "error", err)
+		d.Conditions.set("spec-file", "", "the spec file was not applied: "+err.Error(), "correct it, then 'gpushare apply -f "+d.settings.SpecFile+"'")
+		d.Log.Error("cannot apply the spec file", "file", d.settings.SpecFile, "error", err)
 	}
 }
 
-func (d *Daemon) applyFile(ctx context.Context, file string) error {
+func (d *Changes) applyFile(ctx context.Context, file string) error {
 	body, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("cannot read it: %w", err)
@@ -486,8 +486,8 @@ func (d *Daemon) applyFile(ctx context.Context, file string) error {
 }
 
 // getSpec answers the spec in force, with its generation as base: an edited copy is refused when somebody was faster.
-func (d *Daemon) getSpec(c *call) error {
-	acc := d.store.State().Accepted
+func (d *Changes) getSpec(c *call) error {
+	acc := d.state.Kept().Accepted
 	if acc != nil && acc.Released == store.ReleasedAll {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no spec is in force: %s gave the node back at %s", acc.Who, acc.At.Format(time.RFC3339)), Hint: "'gpushare apply -f node.yaml' starts again"}
 	}
@@ -502,19 +502,19 @@ func (d *Daemon) getSpec(c *call) error {
 }
 
 // getPlan answers how the node differs from the spec in force.
-func (d *Daemon) getPlan(c *call) error {
+func (d *Viewer) getPlan(c *call) error {
 	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout)
 	defer cancel()
-	node, want := d.observer.Observe(ctx), d.desired.Load()
+	node, want := d.observer.Observe(ctx), d.state.Desired()
 	if node.DriverErr != nil {
 		return driverError(node.DriverErr)
 	}
 	out := api.Plan{SchemaVersion: 1, Generation: want.generation, Observe: want.spec != nil && !want.enforcing(), Steps: []api.PlanStep{}}
-	hardware := planGPUs(want, node, d.usage(), authority{})
+	hardware := planGPUs(want, node, d.attribution.usage(), authority{})
 	for _, id := range slices.Sorted(maps.Keys(hardware.problems)) {
 		out.Warnings = append(out.Warnings, hardware.problems[id].Error())
 	}
-	soft, err := d.planNode(want, node, hardware.steps)
+	soft, err := d.planner.planNode(want, node, hardware.steps)
 	if err != nil {
 		return err
 	}
@@ -535,15 +535,6 @@ func wireSteps(steps []step.Step) []api.PlanStep {
 	out := make([]api.PlanStep, len(steps))
 	for i, s := range steps {
 		out[i] = api.PlanStep{ID: s.ID, Op: s.Kind, GPU: s.GPU, Text: s.Text, Reason: s.Reason, Disruption: string(s.Disruption), Disturbs: s.Disturbs}
-	}
-	return out
-}
-
-// held gives the GPUs that are left alone, and why.
-func (d *Daemon) held() map[gpu.UUID]string {
-	out := map[gpu.UUID]string{}
-	for id, h := range d.store.State().Held {
-		out[id] = h.Reason
 	}
 	return out
 }

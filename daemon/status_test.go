@@ -195,8 +195,8 @@ func TestStatusCountsLeases(t *testing.T) {
 // A member may not stop what is not his, and is not told whether another tenant's exists.
 func TestWhoMayStopALease(t *testing.T) {
 	d := bare()
-	d.table = tableWith(t, "vision", "part", uidAlice)
-	id := d.table.Live()[0].ID
+	d.leases.table = tableWith(t, "vision", "part", uidAlice)
+	id := d.leases.table.Live()[0].ID
 	for _, c := range []struct {
 		name   string
 		p      *peer
@@ -208,13 +208,13 @@ func TestWhoMayStopALease(t *testing.T) {
 		{"a colleague", &peer{uid: 1004, gid: gidVision}, id, http.StatusForbidden},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := ask(d.handler(), c.p, http.MethodDelete, "/v1/leases/"+c.id, nil)
+			w := ask(d.server.handler(), c.p, http.MethodDelete, "/v1/leases/"+c.id, nil)
 			if e := refusalOf(t, w); w.Code != c.status || strings.Contains(e.Message, "command") {
 				t.Errorf("answered with %d, want %d: %+v", w.Code, c.status, e)
 			}
 		})
 	}
-	if len(d.table.Live()) != 1 {
+	if len(d.leases.table.Live()) != 1 {
 		t.Error("the lease is gone")
 	}
 }

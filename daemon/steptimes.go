@@ -80,7 +80,7 @@ func estimate(times map[string]map[string]store.Took, node *observe.Node, p *api
 }
 
 // estimate adds to a plan how long it takes.
-func (d *Daemon) estimate(node *observe.Node, p *api.Plan) { estimate(d.store.State().Times, node, p) }
+func (d *State) estimate(node *observe.Node, p *api.Plan) { estimate(d.Kept().Times, node, p) }
 
 // wireTimes lists what is known, by model and kind.
 func wireTimes(times map[string]map[string]store.Took) []api.StepTime {

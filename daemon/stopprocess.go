@@ -74,7 +74,7 @@ func touchedBy(s *step.Step, g *observe.GPU, use usage) []deviceHolder {
 }
 
 // processStop carries out the steps that end processes.
-type processStop struct{ d *Daemon }
+type processStop struct{ d *Stopper }
 
 // Applied tells whether the process has ended.
 func (h processStop) Applied(_ context.Context, s step.Step) (bool, error) {
@@ -97,11 +97,11 @@ func (h processStop) Do(ctx context.Context, s step.Step) error {
 	}
 	defer p.Close()
 	// Only now that it is held does this say whose it is: leases are ended by their own steps.
-	if id, held := h.d.ownerOf(a.PID); held {
+	if id, held := h.d.attribution.ownerOf(a.PID); held {
 		return fmt.Errorf("cannot stop pid %d (%s): it came into lease %s meanwhile", a.PID, a.Name, id)
 	}
 	text := fmt.Sprintf("process %d (%s) is stopped: %s", a.PID, a.Name, s.Reason)
-	h.d.events.publish(api.Event{Kind: "process.stopping", GPU: s.GPU, Message: text})
+	h.d.Events.publish(api.Event{Kind: "process.stopping", GPU: s.GPU, Message: text})
 	h.d.audit("gpushared", "force", text)
 	if uid, err := procfs.UID(a.PID); err == nil {
 		terminal.Tell([]int{a.PID}, int(uid), "gpushare: "+text)

@@ -74,7 +74,7 @@ func destroys(hardware []step.Step, id gpu.UUID, at gpu.Placement) bool {
 }
 
 // leaseStop carries out the steps that end leases.
-type leaseStop struct{ d *Daemon }
+type leaseStop struct{ d *Changes }
 
 // Applied tells whether the lease is gone.
 func (h leaseStop) Applied(_ context.Context, s step.Step) (bool, error) {
@@ -89,12 +89,12 @@ func (h leaseStop) Do(ctx context.Context, s step.Step) error {
 		return err
 	}
 	if s.Kind == KindLeaseStop {
-		return h.d.stopLease(ctx, l, s.Reason, stopGrace)
+		return h.d.leases.stopLease(ctx, l, s.Reason, stopGrace)
 	}
 	if err := h.d.table.Ended(ctx, l.ID, s.Reason); err != nil {
 		return err
 	}
-	return h.d.awaitGone(ctx, l.ID)
+	return h.d.stopper.awaitGone(ctx, l.ID)
 }
 
 // Undo does nothing: who was stopped stays stopped.

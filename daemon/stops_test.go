@@ -63,9 +63,9 @@ func TestPlanStops(t *testing.T) {
 func TestAwaitGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := bare()
-		d.samples.wake = make(chan struct{}, 1)
 		slow := &slowWalls{begun: make(chan struct{}), end: make(chan struct{})}
 		d.table = tableOf(t, lease.Config{Walls: slow, Changed: d.leaseChanged}, "red", "part", uidAlice)
+		d.stopper.table = d.table
 		id := d.table.Live()[0].ID
 		go func() { _ = d.table.Ended(t.Context(), id, "its last process ended") }() // What it says is seen below.
 		<-slow.begun
@@ -73,7 +73,7 @@ func TestAwaitGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		gone := make(chan error, 1)
-		go func() { gone <- d.awaitGone(t.Context(), id) }()
+		go func() { gone <- d.stopper.awaitGone(t.Context(), id) }()
 		synctest.Wait()
 		select {
 		case err := <-gone:
@@ -87,7 +87,7 @@ func TestAwaitGone(t *testing.T) {
 		if _, ok := d.table.Get(id); ok {
 			t.Error("it is not gone")
 		}
-		if err := d.awaitGone(t.Context(), "never-there"); err != nil {
+		if err := d.stopper.awaitGone(t.Context(), "never-there"); err != nil {
 			t.Error(err)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
@@ -49,17 +50,13 @@ type listing struct {
 }
 
 // unattributedLoop reports processes of no lease on managed GPUs, and stops them one at a time where the spec says so.
-func (d *Daemon) unattributedLoop(ctx context.Context) {
+func (d *Escapes) unattributedLoop(ctx context.Context) {
 	x := unattributed{listed: map[gpu.UUID]listing{}}
 	for {
-		timer := time.NewTimer(d.tuning.Load().sample)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !loop.Pause(ctx, d.tuning.Load().sample) {
 			return
-		case <-timer.C:
 		}
-		want := d.desired.Load()
+		want := d.state.Desired()
 		strays := x.strays(ctx, d, want)
 		if victim, ok := x.look(d, want, strays); ok {
 			d.stopStray(ctx, victim)
@@ -68,8 +65,8 @@ func (d *Daemon) unattributedLoop(ctx context.Context) {
 }
 
 // look tells of the strays, and gives the one that is due to be stopped.
-func (x *unattributed) look(d *Daemon, want *desired, strays []stray) (victim stray, ok bool) {
-	now := d.now()
+func (x *unattributed) look(d *Escapes, want *desired, strays []stray) (victim stray, ok bool) {
+	now := d.Now()
 	stop := want.enforcing() && want.spec.Node.Unattributed == "stop"
 	since, told := map[cgroup.Process]time.Time{}, map[string]api.Condition{}
 	for _, s := range strays {
@@ -88,7 +85,7 @@ func (x *unattributed) look(d *Daemon, want *desired, strays []stray) (victim st
 		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease; %s", s.process.PID, s.name, s.index, fate)
 		told[fmt.Sprint(s.process)] = api.Condition{GPU: string(s.gpu), Message: text, Hint: "'gpushare run' starts commands in a lease, 'gpushare lease attach --pid' takes what runs into one"}
 		if !known {
-			d.events.publish(api.Event{Kind: "gpu.unattributed", GPU: string(s.gpu), Message: text})
+			d.Events.publish(api.Event{Kind: "gpu.unattributed", GPU: string(s.gpu), Message: text})
 		}
 		// One at a time, the one that is there longest first.
 		if stop && s.spared == "" && now.Sub(at) >= unattributedGrace && (!ok || at.Before(since[victim.process])) {
@@ -97,22 +94,22 @@ func (x *unattributed) look(d *Daemon, want *desired, strays []stray) (victim st
 	}
 	x.since = since
 	if want.enforcing() {
-		d.conditions.replace("unattributed", told)
+		d.Conditions.replace("unattributed", told)
 	} else {
-		d.conditions.replace("unattributed", nil)
+		d.Conditions.replace("unattributed", nil)
 	}
 	return victim, ok
 }
 
 // processes are those on a GPU by what was read of it last. Where nobody samples it this does, and seldom: between two
 // observations half a minute may go by. seen is when the node was observed last.
-func (x *unattributed) processes(ctx context.Context, d *Daemon, want *desired, g *observe.GPU, seen time.Time) []gpu.Process {
+func (x *unattributed) processes(ctx context.Context, d *Escapes, want *desired, g *observe.GPU, seen time.Time) []gpu.Process {
 	id := g.Identity.UUID
 	if d.samples.has(id) || !want.enforcing() {
 		delete(x.listed, id)
 		return g.Processes
 	}
-	now := d.now()
+	now := d.Now()
 	l, known := x.listed[id]
 	if now.Sub(seen) < idleLook && (!known || l.at.Before(seen)) { // The node was looked at for another reason.
 		l, known = listing{at: seen, looked: seen, used: g.Memory.Used, processes: g.Processes}, true
@@ -137,7 +134,7 @@ func (x *unattributed) processes(ctx context.Context, d *Daemon, want *desired, 
 }
 
 // strays are the processes on managed GPUs that are in no lease.
-func (x *unattributed) strays(ctx context.Context, d *Daemon, want *desired) []stray {
+func (x *unattributed) strays(ctx context.Context, d *Escapes, want *desired) []stray {
 	var out []stray
 	node := d.samples.over(d.observer.Last())
 	var quiet []string // cgroups of units that are known to use GPUs
@@ -148,7 +145,7 @@ func (x *unattributed) strays(ctx context.Context, d *Daemon, want *desired) []s
 			continue
 		}
 		for _, p := range x.processes(ctx, d, want, g, node.At) {
-			if _, held := d.ownerOf(p.PID); held || slices.ContainsFunc(out, func(s stray) bool { return s.process.PID == p.PID }) {
+			if _, held := d.attribution.ownerOf(p.PID); held || slices.ContainsFunc(out, func(s stray) bool { return s.process.PID == p.PID }) {
 				continue
 			}
 			st, err := procfs.Read(p.PID)
@@ -170,7 +167,7 @@ func (x *unattributed) strays(ctx context.Context, d *Daemon, want *desired) []s
 const notStray = "it is gpushare's own"
 
 // quietUnits are where the units run that the spec names as users of GPUs beside tenants.
-func (d *Daemon) quietUnits(ctx context.Context, want *desired) []string {
+func (d *Escapes) quietUnits(ctx context.Context, want *desired) []string {
 	var out []string
 	if d.books == nil {
 		return nil
@@ -186,7 +183,7 @@ func (d *Daemon) quietUnits(ctx context.Context, want *desired) []string {
 }
 
 // spareStray says why a process is not stopped whatever the spec says; empty when it may be.
-func (d *Daemon) spareStray(mps bool, st procfs.Stat, quiet []string) string {
+func (d *Escapes) spareStray(mps bool, st procfs.Stat, quiet []string) string {
 	if mps || st.PID == d.driver.Status().PID {
 		return notStray
 	}
@@ -205,29 +202,29 @@ func (d *Daemon) spareStray(mps bool, st procfs.Stat, quiet []string) string {
 }
 
 // stopStray stops one the polite way. It is never frozen, because its cgroup is not ours.
-func (d *Daemon) stopStray(ctx context.Context, s stray) {
+func (d *Escapes) stopStray(ctx context.Context, s stray) {
 	p, err := procfs.OpenPidfd(s.process.PID, s.process.Start)
 	if err != nil {
 		return // It ended.
 	}
 	defer p.Close()
 	// Only now that it is held does this say whose it is.
-	if _, held := d.ownerOf(s.process.PID); held {
+	if _, held := d.attribution.ownerOf(s.process.PID); held {
 		return
 	}
 	if !d.stillUses(ctx, s) {
 		return
 	}
 	text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease: it is stopped", s.process.PID, s.name, s.index)
-	d.events.publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
+	d.Events.publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
 	d.audit("gpushared", "unattributed", text)
 	if err := endPolitely(ctx, p, stopGrace); err != nil && ctx.Err() == nil {
-		d.log.Error("cannot stop a process of no lease", "error", err)
+		d.Log.Error("cannot stop a process of no lease", "error", err)
 	}
 }
 
 // stillUses asks the GPU once more: what was read before may be half a minute old.
-func (d *Daemon) stillUses(ctx context.Context, s stray) bool {
+func (d *Escapes) stillUses(ctx context.Context, s stray) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	processes, err := d.driver.Processes(ctx, s.gpu)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -11,9 +12,8 @@ import (
 
 func TestUnattributed(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	d := &Daemon{now: func() time.Time { return now }, conditions: conditions{now: time.Now, all: map[conditionKey]api.Condition{}}}
-	d.events = newBroker(d.now)
-	sub, stop := d.events.subscribe()
+	d := &Escapes{Reporter: NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return now })}
+	sub, stop := d.Events.subscribe()
 	defer stop()
 	want := func(enforce api.Switch, policy string) *desired {
 		return &desired{spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce, Unattributed: policy}}}
@@ -54,7 +54,7 @@ func TestUnattributed(t *testing.T) {
 				t.Errorf("%s: the event is %+v", s.name, e)
 			}
 		}
-		told := len(d.conditions.list())
+		told := len(d.Conditions.list())
 		if s.want.enforcing() && told != len(s.strays) || !s.want.enforcing() && told != 0 {
 			t.Errorf("%s: %d are told of %d", s.name, told, len(s.strays))
 		}

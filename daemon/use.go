@@ -13,7 +13,7 @@ import (
 )
 
 // hierarchy is where the slices are, for reading what they use; ok is false where there are none.
-func (d *Daemon) hierarchy() (h cgroup.Hierarchy, ok bool) {
+func (d *Attribution) hierarchy() (h cgroup.Hierarchy, ok bool) {
 	at := d.port.Abilities().Hierarchy
 	if at == nil {
 		return h, false
@@ -22,7 +22,7 @@ func (d *Daemon) hierarchy() (h cgroup.Hierarchy, ok bool) {
 }
 
 // sliceUse is who uses which slice, and what of, so that a plan says whom it would disturb.
-func (d *Daemon) sliceUse(node *observe.Node) map[cgroup.SliceName]isolation.Use {
+func (d *Attribution) sliceUse(node *observe.Node) map[cgroup.SliceName]isolation.Use {
 	out := map[cgroup.SliceName]isolation.Use{}
 	for _, l := range d.table.Live() {
 		for _, name := range []cgroup.SliceName{{Tenant: l.Terms.Tenant}, {Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}} {
@@ -45,7 +45,7 @@ func (d *Daemon) sliceUse(node *observe.Node) map[cgroup.SliceName]isolation.Use
 
 // useOf adds to who uses a slice what is used. What cannot be read is taken for not used: the kernel holds the limit all
 // the same, and a slice may have gone since it was looked at.
-func (d *Daemon) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isolation.Use) isolation.Use {
+func (d *Attribution) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isolation.Use) isolation.Use {
 	ps, err := h.Processes(s.Path)
 	if err != nil {
 		return u
@@ -57,7 +57,7 @@ func (d *Daemon) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isolation.Use
 	}
 	in, err := h.InUse(s.Path)
 	if err != nil {
-		d.log.Warn("cannot read what a slice uses", "slice", s.Name.String(), "error", err)
+		d.Log.Warn("cannot read what a slice uses", "slice", s.Name.String(), "error", err)
 	}
 	if in.Memory != nil {
 		u.Memory = *in.Memory
@@ -66,10 +66,10 @@ func (d *Daemon) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isolation.Use
 		u.Tasks = *in.Tasks
 	}
 	if in.CPU != nil {
-		u.CPU = d.rates.note(s.Path, *in.CPU, d.now())
+		u.CPU = d.rates.note(s.Path, *in.CPU, d.Now())
 	}
 	if open, err := cgroup.OpenDevices(ps); err != nil {
-		d.log.Warn("cannot see which devices are open in a slice", "slice", s.Name.String(), "error", err)
+		d.Log.Warn("cannot see which devices are open in a slice", "slice", s.Name.String(), "error", err)
 	} else {
 		u.Devices = granted(open, s)
 	}
@@ -130,7 +130,7 @@ func (r *rates) note(path string, used time.Duration, now time.Time) float64 {
 }
 
 // noteRates keeps the rates of slices whose CPU is limited: without that nobody will ask.
-func (d *Daemon) noteRates(node *observe.Node) {
+func (d *Attribution) noteRates(node *observe.Node) {
 	h, ok := d.hierarchy()
 	if !ok {
 		return
@@ -141,7 +141,7 @@ func (d *Daemon) noteRates(node *observe.Node) {
 			continue
 		}
 		if in, err := h.InUse(s.Path); err == nil && in.CPU != nil {
-			d.rates.note(s.Path, *in.CPU, d.now())
+			d.rates.note(s.Path, *in.CPU, d.Now())
 		}
 	}
 }

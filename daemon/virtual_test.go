@@ -165,7 +165,7 @@ func (w *virtual) live() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	d.ctx = ctx
+	d.tasks.Begin(ctx)
 	w.Daemon, w.stop = d, stop
 	if w.lives == 0 {
 		w.Cleanup(w.end)
@@ -180,7 +180,7 @@ func (w *virtual) end() {
 		return
 	}
 	w.stop()
-	w.goroutines.Wait()
+	w.tasks.Wait()
 	w.Daemon.close()
 	w.Daemon = nil
 	awaitStarts()
@@ -203,7 +203,7 @@ func (w *virtual) kill() {
 // do sends a request as root and decodes the answer; refusal is nil when it was granted.
 func (w *virtual) do(method, target, body string, into any) (refusal *api.Error) {
 	w.Helper()
-	rec := ask(w.handler(), &peer{}, method, target, strings.NewReader(body))
+	rec := ask(w.server.handler(), &peer{}, method, target, strings.NewReader(body))
 	if rec.Code >= 300 {
 		return refusalOf(w.T, rec)
 	}
@@ -233,10 +233,10 @@ func (w *virtual) apply(spec, query string) (api.ApplyResult, *api.Operation, *a
 // as it ended.
 func (w *virtual) settled(op *api.Operation) *api.Operation {
 	w.Helper()
-	w.goroutines.Wait()
+	w.tasks.Wait()
 	for range 2 {
-		w.turn(w.ctx)
-		w.goroutines.Wait()
+		w.converger.turn(w.tasks.Context())
+		w.tasks.Wait()
 	}
 	if op == nil {
 		return nil

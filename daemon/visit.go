@@ -20,7 +20,7 @@ import (
 )
 
 // visitPort is what holds a lease whose processes stay where they are: their cgroup, or the tree under one process.
-func (d *Daemon) visitPort(l *lease.Lease) cgroup.Port {
+func (d *Attribution) visitPort(l *lease.Lease) cgroup.Port {
 	if l.Cgroup != "" {
 		return d.visitors
 	}
@@ -28,10 +28,10 @@ func (d *Daemon) visitPort(l *lease.Lease) cgroup.Port {
 }
 
 // visit takes processes into a lease without moving them.
-func (d *Daemon) visit(ctx context.Context, l *lease.Lease, p lease.Process) (lease.Inside, error) {
+func (d *Leases) visit(ctx context.Context, l *lease.Lease, p lease.Process) (lease.Inside, error) {
 	var inside lease.Inside
 	var err error
-	if inside.Environment, inside.Unset, err = d.environment(ctx, l); err != nil {
+	if inside.Environment, inside.Unset, err = d.policy.environment(ctx, l); err != nil {
 		return lease.Inside{}, err
 	}
 	d.visiting.Lock()
@@ -41,14 +41,14 @@ func (d *Daemon) visit(ctx context.Context, l *lease.Lease, p lease.Process) (le
 			return lease.Inside{}, err
 		}
 	}
-	state, err := d.visitPort(l).StartScope(ctx, scopeOf(l, cgroup.Process(p), nil))
+	state, err := d.attribution.visitPort(l).StartScope(ctx, scopeOf(l, cgroup.Process(p), nil))
 	if err != nil {
 		return lease.Inside{}, err
 	}
 	// What stands on logins lets the user to the GPU from now on. Where it cannot be changed, a condition says so too.
 	visitor := *l
 	visitor.Process = p
-	if err := d.regard(&visitor, ""); err != nil {
+	if err := d.policy.regard(&visitor, ""); err != nil {
 		inside.Warnings = append(inside.Warnings, "its GPU may not open: "+err.Error())
 	}
 	inside.Status = d.visitStatus(&visitor, state)
@@ -56,18 +56,17 @@ func (d *Daemon) visit(ctx context.Context, l *lease.Lease, p lease.Process) (le
 }
 
 // leave forgets a visitor's processes. They go on as they were.
-func (d *Daemon) leave(id string) {
+func (d *Leases) leave(id string) {
 	d.visitors.Release(id)
 	d.follow.Release(id)
-	d.victims.forget(id)
 }
 
 // adoptVisitor finds one visitor's processes again.
-func (d *Daemon) adoptVisitor(ctx context.Context, l *lease.Lease) bool {
-	state, err := d.visitPort(l).Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
+func (d *Leases) adoptVisitor(ctx context.Context, l *lease.Lease) bool {
+	state, err := d.attribution.visitPort(l).Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 	if err != nil {
 		if !errors.Is(err, cgroup.ErrNotFound) {
-			d.log.Warn("cannot find a lease again", "lease", l.ID, "held", l.Held, "error", err)
+			d.Log.Warn("cannot find a lease again", "lease", l.ID, "held", l.Held, "error", err)
 		}
 		return false
 	}
@@ -76,10 +75,10 @@ func (d *Daemon) adoptVisitor(ctx context.Context, l *lease.Lease) bool {
 }
 
 // visitStatus says what does not hold where a lease's processes stay where they are.
-func (d *Daemon) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.WallsStatus {
+func (d *Leases) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.WallsStatus {
 	w := api.WallsStatus{Cgroup: s.Path, Unit: l.Unit}
 	info := d.port.Info()
-	if !d.desired.Load().enforcing() {
+	if !d.state.Desired().enforcing() {
 		w.Missing = append(w.Missing, "everything: the spec says enforce: observe")
 	}
 	if l.Held == lease.HeldContainer {
@@ -89,7 +88,7 @@ func (d *Daemon) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.WallsStatu
 			w.Missing = append(w.Missing, "device rules of this lease alone: it can open every GPU of its grant")
 		}
 	}
-	if d.guarded(l) {
+	if d.policy.guarded(l) {
 		w.Devices = true
 		if l.Held != lease.HeldUnit {
 			w.Missing = append(w.Missing, "device rules of this lease alone: every login of "+l.User+" can open its GPU")
@@ -128,7 +127,7 @@ func stays(l *lease.Lease) string {
 }
 
 // seize takes hold of a process of the lease, so that what is signalled is that process or none.
-func (d *Daemon) seize(pid int, id string) (*procfs.Pidfd, cgroup.Process, error) {
+func (d *Stopper) seize(pid int, id string) (*procfs.Pidfd, cgroup.Process, error) {
 	start, err := procfs.Start(pid)
 	if err != nil {
 		return nil, cgroup.Process{}, err
@@ -138,7 +137,7 @@ func (d *Daemon) seize(pid int, id string) (*procfs.Pidfd, cgroup.Process, error
 		return nil, cgroup.Process{}, err
 	}
 	// Only now that it is held does its cgroup say whose it is.
-	if owner, ok := d.ownerOf(pid); !ok || owner != id {
+	if owner, ok := d.attribution.ownerOf(pid); !ok || owner != id {
 		p.Close()
 		return nil, cgroup.Process{}, fmt.Errorf("process %d: %w", pid, cgroup.ErrLeft)
 	}
@@ -146,7 +145,7 @@ func (d *Daemon) seize(pid int, id string) (*procfs.Pidfd, cgroup.Process, error
 }
 
 // onGPUs are the pids of the lease's processes on its GPUs, those that use most memory first.
-func (d *Daemon) onGPUs(ctx context.Context, l *lease.Lease, ids ...gpu.UUID) ([]int, error) {
+func (d *Stopper) onGPUs(ctx context.Context, l *lease.Lease, ids ...gpu.UUID) ([]int, error) {
 	memory := map[int]uint64{}
 	for _, id := range ids {
 		processes, err := d.driver.Processes(ctx, id)
@@ -155,7 +154,7 @@ func (d *Daemon) onGPUs(ctx context.Context, l *lease.Lease, ids ...gpu.UUID) ([
 		}
 		for i := range processes {
 			p := &processes[i]
-			if owner, ok := d.ownerOf(p.PID); !ok || owner != l.ID {
+			if owner, ok := d.attribution.ownerOf(p.PID); !ok || owner != l.ID {
 				continue
 			}
 			b := uint64(0)
@@ -177,7 +176,7 @@ func (d *Daemon) onGPUs(ctx context.Context, l *lease.Lease, ids ...gpu.UUID) ([
 
 // stopVisitor ends the processes of a visitor that hold its GPUs, and then the lease. Everything else of it goes on: the
 // login, the service, the job. Of a container, which runs under a slice of ours, every process ends.
-func (d *Daemon) stopVisitor(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error {
+func (d *Stopper) stopVisitor(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error {
 	pids, err := d.toStop(ctx, l)
 	if err != nil {
 		return fmt.Errorf("cannot stop lease %s: %w", l.ID, err)
@@ -222,11 +221,11 @@ func (d *Daemon) stopVisitor(ctx context.Context, l *lease.Lease, reason string,
 	return d.awaitGone(ctx, l.ID)
 }
 
-func (d *Daemon) toStop(ctx context.Context, l *lease.Lease) ([]int, error) {
+func (d *Stopper) toStop(ctx context.Context, l *lease.Lease) ([]int, error) {
 	if l.Held != lease.HeldContainer {
 		return d.onGPUs(ctx, l, l.Place.GPUs...)
 	}
-	members, err := d.visitPort(l).Members(ctx, l.ID)
+	members, err := d.attribution.visitPort(l).Members(ctx, l.ID)
 	if errors.Is(err, cgroup.ErrNotFound) {
 		return nil, nil
 	}
@@ -259,6 +258,17 @@ func (v *victims) get(id string) (cgroup.Process, bool) {
 	return p, ok
 }
 
+// keep forgets the leases that are not in the list.
+func (v *victims) keep(ids []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for id := range v.by {
+		if !slices.Contains(ids, id) {
+			delete(v.by, id)
+		}
+	}
+}
+
 func (v *victims) forget(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -267,17 +277,17 @@ func (v *victims) forget(id string) {
 
 // actOnVisitor carries out what the memory ladder says of a lease that is never frozen and never ended as a whole: the
 // process that uses most is asked to end, and killed when it does not.
-func (d *Daemon) actOnVisitor(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
+func (d *Enforcer) actOnVisitor(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
 	switch a.Do {
 	case quota.MemoryStop:
 		if still, err := d.stillOver(ctx, id, a); err != nil || !still {
 			return err
 		}
-		pids, err := d.onGPUs(ctx, l, id)
+		pids, err := d.stopper.onGPUs(ctx, l, id)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
-		p, who, err := d.seize(pids[0], l.ID)
+		p, who, err := d.stopper.seize(pids[0], l.ID)
 		if err != nil {
 			return nil //nolint:nilerr // It ended, or is no longer the lease's: the ladder looks again.
 		}
@@ -296,7 +306,7 @@ func (d *Daemon) actOnVisitor(ctx context.Context, id gpu.UUID, a quota.MemoryAc
 			return nil
 		}
 		d.victims.forget(l.ID)
-		p, now, err := d.seize(who.PID, l.ID)
+		p, now, err := d.stopper.seize(who.PID, l.ID)
 		if err != nil || now != who {
 			return nil //nolint:nilerr // It ended: whether that was enough, the ladder sees.
 		}
