@@ -10,10 +10,10 @@ with_guests() { # with_guests MEMORY TASKS writes the lab's spec with one more t
 	cat "$spec"
 	printf '  - name: guests\n    members: {users: [carol]}\n    memory: {max: %s}\n    tasks: %s\n    gpu: [{name: big, exclusive: 1}]\n' "$1" "$2"
 }
-# A shell that keeps some memory and waits. Were the sleep its last command, it would become that and keep nothing.
+# A shell that keeps some memory and waits for another process: when it says so, both are there.
 start_keeper() {
 	rm -f /run/lab/guests.out # What the one before said is not said by this one.
-	exec_as carol gpushare run -t guests --grant big -- bash -c 'printf -v x %030000000d 0; echo kept; sleep 3000; echo ${#x}' >/run/lab/guests.out 2>&1 </dev/null &
+	exec_as carol gpushare run -t guests --grant big -- bash -c 'printf -v x %030000000d 0; sleep 3000 & echo kept; wait; echo ${#x}' >/run/lab/guests.out 2>&1 </dev/null &
 	echo $! >"$state/job-guests-big"
 	disown
 	until_true 60 grep -qs '^kept' /run/lab/guests.out
@@ -79,11 +79,14 @@ check_drift_is_mended() {
 }
 # listen is gpushare events, but it shows the head of the answer too: from there on no event is missed.
 listen() {
-	exec perl -MSocket -e 'socket(my $s, PF_UNIX, SOCK_STREAM, 0) && connect($s, pack_sockaddr_un("/run/gpushare/gpushare.sock")) or die "cannot connect: $!";
+	exec perl -MSocket -e 'my $s; socket($s, PF_UNIX, SOCK_STREAM, 0) && connect($s, pack_sockaddr_un("/run/gpushare/gpushare.sock")) or die "cannot connect: $!";
 		syswrite($s, "GET /v1/events HTTP/1.1\r\nHost: gpushare\r\n\r\n");
 		while (sysread($s, my $text, 65536)) { syswrite(STDOUT, $text) }'
 }
-counters() { journalctl -b -u gpushared.service --no-pager -o cat | grep -c "step done" || true; }
+counters() {
+	journalctl --sync # What was said before is in it.
+	journalctl -b -u gpushared.service --no-pager -o cat | grep -c "step done" || true
+}
 
 # What was raised from outside and is in use is not taken away by itself: it is reported.
 check_in_use_is_not_mended() {
