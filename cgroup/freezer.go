@@ -6,7 +6,6 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // Freezer stops and continues the processes of a cgroup by its cgroup.freeze. It is the one cgroup file that is written
@@ -80,6 +79,3 @@ func cleanPath(cg string) error {
 	}
 	return nil
 }
-
-// Budget is the usual time that a freeze may take before it is given up and thawed.
-const Budget = 20 * time.Millisecond

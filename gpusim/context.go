@@ -191,9 +191,6 @@ func (c *Context) result(err error) error {
 	return err
 }
 
-// Dead is closed when the GPU ended the context.
-func (c *Context) Dead() <-chan struct{} { return c.dead }
-
 // Close ends the context: its memory is free at once and what it had queued is dropped.
 func (c *Context) Close() {
 	c.node.mu.Lock()

@@ -170,9 +170,6 @@ func (n *Node) Close() {
 	}
 }
 
-// Config returns what the node was made from.
-func (n *Node) Config() Config { return n.cfg }
-
 func (n *Node) bootLocked() {
 	n.bootN++
 	n.bootID = uuid5(fmt.Sprintf("gpushare virtual boot %s %d %d", n.cfg.Seed, n.bootN, n.boots.UnixNano()))

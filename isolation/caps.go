@@ -75,37 +75,3 @@ func (c Caps) CI(gpuMinor int, gi, ci uint32) (uint32, bool) {
 	n, ok := c[fmt.Sprintf("gpu%d/gi%d/ci%d/access", gpuMinor, gi, ci)]
 	return n, ok
 }
-
-// The open kernel module numbers the capabilities (nv-caps.c): 1 is config, 2 monitor, then 15 GPU instances of each
-// GPU, each with its own minor and those of 8 compute instances.
-const (
-	firstGI     = 3
-	minorsOfGPU = 15 * minorsOfGI
-	minorsOfGI  = 1 + 8
-)
-
-// usual is the minor that the open kernel module gives; ci is -1 for the GPU instance itself.
-func usual(gpuMinor int, gi uint32, ci int) uint32 {
-	return uint32(firstGI + minorsOfGPU*gpuMinor + minorsOfGI*int(gi) + 1 + ci)
-}
-
-// Unusual names an instance whose minors are not those that the open kernel module is known to give. The kernel's word
-// counts and is used; that it differs is worth telling. Empty when all are as known.
-func (c Caps) Unusual() string {
-	found := ""
-	for name, n := range c {
-		var g int
-		var gi uint32
-		ci := -1
-		if _, err := fmt.Sscanf(name, "gpu%d/gi%d/ci%d/access", &g, &gi, &ci); err != nil {
-			ci = -1
-			if _, err := fmt.Sscanf(name, "gpu%d/gi%d/access", &g, &gi); err != nil {
-				continue
-			}
-		}
-		if n != usual(g, gi, ci) && (found == "" || name < found) {
-			found = name
-		}
-	}
-	return found
-}

@@ -214,13 +214,6 @@ func TestCaps(t *testing.T) {
 	if _, ok := c.GI(32, 0); ok {
 		t.Error("a GPU that is not there has a capability")
 	}
-	if s := c.Unusual(); s != "" {
-		t.Errorf("%s is unusual", s)
-	}
-	odd := mustCaps(t, "gpu0/gi1/access 12\ngpu0/gi2/access 99\ngpu0/gi2/ci0/access 22\n")
-	if s := odd.Unusual(); s != "gpu0/gi2/access" {
-		t.Errorf("unusual is %q", s)
-	}
 	for name, bad := range map[string]string{
 		"no minor": "config", "no number": "config x", "negative": "config -1", "too large": "config 1048576", "three words": "config 1 2",
 		"one minor twice": "gpu0/gi0/access 3\ngpu0/gi1/access 3", "one name twice": "gpu0/gi0/access 3\ngpu0/gi0/access 4",
@@ -398,4 +391,17 @@ func TestEnvironment(t *testing.T) {
 	if _, ok := set["CUDA_SCALE_LAUNCH_QUEUES"]; ok {
 		t.Error("a lease that is never frozen has a short queue")
 	}
+}
+
+// The open kernel module numbers the capabilities (nv-caps.c): 1 is config, 2 monitor, then 15 GPU instances of each
+// GPU, each with its own minor and those of 8 compute instances.
+const (
+	firstGI     = 3
+	minorsOfGPU = 15 * minorsOfGI
+	minorsOfGI  = 1 + 8
+)
+
+// usual is the minor that the open kernel module gives; ci is -1 for the GPU instance itself.
+func usual(gpuMinor int, gi uint32, ci int) uint32 {
+	return uint32(firstGI + minorsOfGPU*gpuMinor + minorsOfGI*int(gi) + 1 + ci)
 }

@@ -486,27 +486,6 @@ func (t *Table) List() []api.Lease {
 	return out
 }
 
-// Count is how many leases of a grant live and wait. One that waits for any of several grants counts for the first.
-type Count struct{ Live, Queued int }
-
-// Counts gives the number of leases of each grant that has any.
-func (t *Table) Counts() map[Key]Count {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := map[Key]Count{}
-	for _, e := range t.leases {
-		c := out[e.Terms.Key()]
-		c.Live++
-		out[e.Terms.Key()] = c
-	}
-	for _, k := range t.queue {
-		c := out[k.lease.Terms.Key()]
-		c.Queued++
-		out[k.lease.Terms.Key()] = c
-	}
-	return out
-}
-
 // Granted gives the memory that live and reserved grants hold of each shared GPU, sorted by tenant and grant.
 func (t *Table) Granted() map[gpu.UUID][]api.GrantedMemory {
 	t.mu.Lock()

@@ -61,11 +61,6 @@ type Result struct {
 	profiles gpu.Profiles
 }
 
-// Empty tells whether the GPU already is as wanted.
-func (r Result) Empty() bool {
-	return r.Mode == nil && len(r.Complete) == 0 && len(r.Destroy) == 0 && len(r.Create) == 0
-}
-
 // Plan finds the best way from the instances that are present to the wanted ones, by exact search: the fewest in use
 // disturbed (none without Force), then the fewest destroyed, then the least memory made anew, then the free space that
 // leaves the most profiles placeable, then the lowest placements. The same input always gives the same plan.

@@ -33,6 +33,3 @@ func (s *Supervisor) Environment(id gpu.UUID, lim Limits) ([]string, error) {
 	}
 	return env, nil
 }
-
-// PipeDirectory is what a lease on this GPU needs of the file system: a directory with the client socket alone.
-func (s *Supervisor) PipeDirectory(id gpu.UUID) string { return s.layout(id).tenant() }

@@ -8,8 +8,7 @@ import (
 )
 
 // Busy estimates each lease's part of a GPU's time from answers in which the driver has added up its samples by process,
-// as drivers do: SM is then the part of the samples since the last question. Shares is for samples one by one. The zero
-// value works; it is not safe for concurrent use.
+// as drivers do: SM is then the part of the samples since the last question. The zero value works; it is not safe for concurrent use.
 type Busy struct {
 	answers []answer
 }

@@ -9,22 +9,6 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-func TestShares(t *testing.T) {
-	names := map[int]string{1: "a", 2: "a", 3: "b"}
-	samples := []gpu.UtilSample{{PID: 1, SM: 90}, {PID: 2, SM: 10}, {PID: 3, SM: 100}, {PID: 4, SM: 50}, {PID: 3, SM: 0}}
-	got := Shares(samples, time.Second, func(pid int) string { return names[pid] })
-	a := got["a"]
-	if a.Samples != 2 || math.Abs(a.Part-2/7.2) > 1e-9 || got["b"].Samples != 1 || got[""].Samples != 1 {
-		t.Errorf("got %+v", got)
-	}
-	if want := math.Sqrt(a.Part * (1 - a.Part) / 7.2); a.StdErr != want {
-		t.Errorf("standard error %v, want %v", a.StdErr, want)
-	}
-	if got := Shares(samples, 0, func(int) string { return "" }); len(got) != 0 {
-		t.Errorf("an empty window gives %+v", got)
-	}
-}
-
 // TestShareErrorIsAsStated draws samples of a true share and compares the spread of the estimates with what they say of
 // themselves.
 func TestShareErrorIsAsStated(t *testing.T) {
@@ -33,15 +17,17 @@ func TestShareErrorIsAsStated(t *testing.T) {
 		const runs, window = 2000, 10
 		var square, said float64
 		for range runs {
-			var samples []gpu.UtilSample
-			for range int(7.2 * window) {
-				pid := 2
+			const samples = 7.2 * window
+			busy := 0
+			for range int(samples) {
 				if r.Float64() < p {
-					pid = 1
+					busy++
 				}
-				samples = append(samples, gpu.UtilSample{PID: pid, SM: 100})
 			}
-			sh := Shares(samples, window*time.Second, func(pid int) string { return []string{"", "a", "b"}[pid] })["a"]
+			var b Busy
+			a := int(math.Round(100 * float64(busy) / samples))
+			b.Add(0, window*time.Second, []gpu.UtilSample{{PID: 1, SM: a}, {PID: 2, SM: 100 - a}}, func(pid int) string { return []string{"", "a", "b"}[pid] })
+			sh := b.Shares(window*time.Second, window*time.Second)["a"]
 			square += (sh.Part - p) * (sh.Part - p) / runs
 			said += sh.StdErr / runs
 		}

@@ -78,7 +78,6 @@ type Scheduler struct {
 	started bool    // cur was seen thawed in this slice
 	start   time.Duration
 	until   time.Duration
-	drained bool // somebody who can tell said that cur has drained
 	turn    string
 	last    time.Duration // accounted up to here
 	gate    time.Duration // what a freeze or a thaw takes, smoothed
@@ -267,15 +266,6 @@ func (s *Scheduler) Thawed(lease string, now, took time.Duration, err error) {
 	s.forget()
 }
 
-// Drained reports that the work of the frozen lease whose slice it is has run out, from somebody who can tell. Without
-// such reports the learned reserve is waited for.
-func (s *Scheduler) Drained(lease string, now time.Duration) {
-	if s.phase == drain && s.cur.Lease == lease {
-		s.account(now)
-		s.drained = true
-	}
-}
-
 func (s *Scheduler) find(lease string) *member {
 	i, ok := slices.BinarySearchFunc(s.members, lease, func(a *member, lease string) int { return cmp.Compare(a.Lease, lease) })
 	if !ok {
@@ -347,12 +337,12 @@ func (s *Scheduler) Next(now time.Duration) Action {
 			if s.extend(in, now) {
 				continue
 			}
-			s.phase, s.drained = drain, false
+			s.phase = drain
 		case drain:
 			if a, ok := s.freeze(in, nil, now, "its slice ends"); ok {
 				return a
 			}
-			if end := s.clip(in, s.cur, s.cur.frozenAt+s.cur.drain.reserve); now < end && !s.drained {
+			if end := s.clip(in, s.cur, s.cur.frozenAt+s.cur.drain.reserve); now < end {
 				return Action{Kind: Wait, Until: end, Reason: "queued work runs out"}
 			}
 			s.charge(now)

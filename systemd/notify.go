@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Notifier tells the service manager how the daemon is (sd_notify(3)). The zero value tells nobody: all its methods do
@@ -62,21 +60,6 @@ func (n Notifier) Watchdog() error { return n.send("WATCHDOG=1") }
 
 // Stopping says that the daemon is ending.
 func (n Notifier) Stopping() error { return n.send("STOPPING=1") }
-
-// Reloading says that the daemon loads its configuration again. Ready must follow.
-func (n Notifier) Reloading() error {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return fmt.Errorf("cannot read the clock: %w", err)
-	}
-	// Type=notify-reload takes it only with the time, by which it tells one reload from another.
-	return n.send("RELOADING=1\nMONOTONIC_USEC=" + strconv.FormatInt(ts.Nano()/1000, 10))
-}
-
-// ExtendTimeout asks for this much time from now until the next word, while starting or stopping takes long.
-func (n Notifier) ExtendTimeout(d time.Duration) error {
-	return n.send("EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(d.Microseconds(), 10))
-}
 
 func (n Notifier) send(state string) error {
 	if n.socket == "" {

@@ -138,8 +138,8 @@ func TestPidfd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if kids, err := Children(os.Getpid()); err != nil || !slices.Contains(kids, cmd.Process.Pid) {
-		t.Errorf("children %v, %v lack %d", kids, err, cmd.Process.Pid)
+	if all, err := All(); err != nil || !slices.ContainsFunc(all, func(o Stat) bool { return o.PID == cmd.Process.Pid && o.PPID == os.Getpid() && !o.Dead() }) {
+		t.Errorf("our child %d is not among %v, %v", cmd.Process.Pid, all, err)
 	}
 	if _, err := OpenPidfd(cmd.Process.Pid, start+1); !errors.Is(err, ErrGone) {
 		t.Errorf("a process with another start time was held: %v", err)
@@ -220,8 +220,8 @@ func TestFirstThreadEnded(t *testing.T) {
 	if s.Dead() || p.Ended() || !Alive(s.PID, s.Start) {
 		t.Errorf("%+v: dead %v, ended %v, alive %v", s, s.Dead(), p.Ended(), Alive(s.PID, s.Start))
 	}
-	if kids, err := Children(os.Getpid()); err != nil || !slices.Contains(kids, s.PID) {
-		t.Errorf("children %v, %v lack %d", kids, err, s.PID)
+	if all, err := All(); err != nil || !slices.ContainsFunc(all, func(o Stat) bool { return o.PID == s.PID && o.PPID == os.Getpid() && !o.Dead() }) {
+		t.Errorf("our child %d is not among %v, %v", s.PID, all, err)
 	}
 	stdin.Close()
 	long, cancel := context.WithTimeout(t.Context(), 10*time.Second)

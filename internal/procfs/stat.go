@@ -174,21 +174,6 @@ func All() ([]Stat, error) {
 	return all, nil
 }
 
-// Children lists the process's children, zombies left out. It walks all processes: for many parents use All once.
-func Children(pid int) ([]int, error) {
-	all, err := All()
-	if err != nil {
-		return nil, err
-	}
-	var kids []int
-	for _, s := range all {
-		if s.PPID == pid && !s.Dead() {
-			kids = append(kids, s.PID)
-		}
-	}
-	return kids, nil
-}
-
 func readFile(pid int, name string) ([]byte, error) {
 	if pid <= 0 {
 		return nil, fmt.Errorf("process %d: %w", pid, ErrGone)

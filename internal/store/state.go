@@ -135,13 +135,3 @@ func (s *State) Release(yaml, who string, at time.Time, resolved Resolved, what 
 	s.Revisions[len(s.Revisions)-1].Released = what
 	return generation
 }
-
-// Revision finds an accepted spec that is still kept.
-func (s *State) Revision(generation uint64) (Revision, bool) {
-	for _, r := range s.Revisions {
-		if r.Generation == generation {
-			return r, true
-		}
-	}
-	return Revision{}, false
-}
