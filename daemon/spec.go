@@ -292,28 +292,6 @@ func holdersOf(problems map[gpu.UUID]error, node *observe.Node, use usage) []api
 	return out
 }
 
-func isAny(err error, targets ...error) bool {
-	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
-}
-
-// driverError says what to do about a driver that does not answer.
-func driverError(err error) *api.Error {
-	e := &api.Error{Kind: api.KindUnavailable, Message: "the GPUs cannot be seen: " + err.Error()}
-	switch {
-	case errors.Is(err, gpu.ErrNotLoaded):
-		e.Hint = "load the driver: 'modprobe nvidia', and see 'dmesg' when that fails"
-	case errors.Is(err, gpu.ErrVersionMismatch):
-		e.Hint = "the driver was upgraded without a reload: reboot, or unload and load the nvidia modules"
-	case errors.Is(err, gpu.ErrNoLibrary):
-		e.Hint = "install the driver's libnvidia-ml.so.1, or name it with library: in " + SettingsPath
-	case errors.Is(err, gpu.ErrStuck), errors.Is(err, gpu.ErrTimeout):
-		e.Hint = "the driver hangs: see 'dmesg' for NVRM lines; a reboot may be needed"
-	default:
-		e.Hint = "'gpushare doctor' says more"
-	}
-	return e
-}
-
 // feasibleSpec refuses grants that can never be had: more memory than there is.
 func feasibleSpec(want *desired, n *observe.Node) error {
 	var wrong []api.FieldError
