@@ -3,15 +3,20 @@
 GO        ?= go
 VERSION   ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS   := -s -w -X github.com/gpushare/gpushare/internal/version.Version=$(VERSION)
-STATIC    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+STATIC    := CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)'
 # go-nvml links NVML lazily: every symbol is looked up when it is first called, so never link with -z now.
-WITH_CGO  := CGO_ENABLED=1 CGO_CFLAGS='-O2 -Wno-deprecated-declarations' $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+CGO       := CGO_ENABLED=1 CGO_CFLAGS='-O2 -Wno-deprecated-declarations'
+WITH_CGO  := $(CGO) $(GO) build -ldflags '$(LDFLAGS)'
+RAN       := sh test/ran/ran.sh
 # Many tests wait for other processes, so more of them than there are cores may run.
 TESTFLAGS ?= -parallel 4
+# For everything alike, what tests build by themselves included: otherwise the binding of NVML is compiled again for each.
+override GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
+export GOFLAGS
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo shell test test-race test-faults lint vet bench fuzz hwtest test-tools test-vm install uninstall verify clean help
+.PHONY: all build need demo shell test test-faults lint vet bench fuzz hwtest test-tools test-vm install uninstall verify clean help
 
 all: build
 
@@ -20,7 +25,7 @@ help:
 	@echo 'make demo       the whole product on a virtual eight-GPU node, no GPU and no root needed'
 	@echo 'make shell      a shell on that node, to try things'
 	@echo 'make test       unit, node and bus tests: no root, no GPU'
-	@echo 'make test-faults every call of a change fails once, every one is killed in: minutes of processor'
+	@echo 'make test-faults every call of a change fails once, every one is killed in: many minutes of processor'
 	@echo 'make lint       what must be clean before a commit'
 	@echo 'make bench      figures against their targets, into build/bench.json'
 	@echo 'make test-tools nvtop and pynvml of Debian read the virtual node'
@@ -46,16 +51,20 @@ demo: build
 shell: build
 	@$(GO) run ./test/demo -shell
 
+# The race detector sees every test once, and of large enumerations a sample (package test/enumeration). Those that take
+# seconds run whole after that, without it; the others are make test-faults.
 test: build
-	CGO_CFLAGS='-O2 -Wno-deprecated-declarations' $(GO) test -race -timeout 20m $(TESTFLAGS) ./...
+	$(CGO) $(GO) test -race -timeout 20m $(TESTFLAGS) ./...
+	CGO_ENABLED=0 $(GO) test -timeout 5m $(TESTFLAGS) ./internal/engine ./mig ./quota ./test/bench
 
-# make test passes most of the first over: with the race detector a run lasts ten times as long.
+# What runs and matches nothing is no success: ran.sh fails then.
 test-faults: build
-	$(GO) test -count=1 -timeout 30m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedSideBySide' -v ./daemon
-	$(GO) test -count=1 -timeout 10m $(TESTFLAGS) -run 'TestThreeCallsFailOnce' -v ./test/node
+	$(RAN) $(GO) test -count=1 -timeout 30m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedSideBySide' ./daemon/...
+	$(RAN) $(GO) test -count=1 -timeout 20m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestLeasesSurviveKills' ./test/node
+	$(CGO) $(RAN) $(GO) test -count=1 -timeout 10m -run 'TestSimLackingSymbols' ./cmd/gpushare-nvml
 
 vet:
-	CGO_CFLAGS='-Wno-deprecated-declarations' $(GO) vet ./...
+	$(CGO) $(GO) vet ./...
 
 lint:
 	@sh packaging/lint.sh
@@ -65,10 +74,10 @@ bench: build
 
 # Foreign clients of NVML, which are fetched once into build/. Where they cannot be had it fails: nothing is skipped.
 test-tools: build
-	$(GO) test -tags tools -count=1 -timeout 10m $(TESTFLAGS) -v ./test/tools
+	$(RAN) $(GO) test -tags tools -count=1 -timeout 10m $(TESTFLAGS) ./test/tools
 
 test-vm: build
-	$(GO) test -tags vm -count=1 -timeout 80m -v ./test/vm
+	$(RAN) $(GO) test -tags vm -count=1 -timeout 80m ./test/vm
 
 hwtest: build
 	@$(GO) run ./test/hwtest

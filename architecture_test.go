@@ -53,6 +53,7 @@ var rules = map[string]rule{
 	"internal/procfs":   {why: "procfs reads /proc for everybody and so may know nobody"},
 	"internal/cli":      {ours: []string{"api", "client", "gpu", "internal/board", "internal/cli/migparted", "internal/spec", "internal/store", "internal/text", "internal/version", "mig"}, others: []string{"github.com/spf13/cobra"}, why: "the command line must build without cgo and reach no driver, no cgroup and no D-Bus; it reads the state only to say what a daemon that is gone has left"},
 	"internal/terminal": {ours: []string{"internal/procfs"}, why: "a line on somebody's terminal: what it says is others' business"},
+	"test/enumeration":  {strict: true, why: "how much of an enumeration is gone through is asked by tests of every package"},
 	"test/scenarios":    {strict: true, why: "a scenario is a description: what carries it out differs from test to test"},
 	"gpusim/engine":     {why: "the time engine is arithmetic over an injected clock"},
 	"cmd/gpushare":      {ours: []string{"internal/cli"}, why: "main is wiring"},

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // here makes what is present from "3g.20gb@4" and flags after a space: u in use, f foreign, s spare, o orphan, p pinned,
@@ -261,13 +262,9 @@ func TestEveryTransition(t *testing.T) {
 		}
 		byCounts[fmt.Sprint(m)] = append(byCounts[fmt.Sprint(m)], state)
 	}
-	stride := 1
-	if testing.Short() {
-		stride = 17
-	}
 	var pairs, destroyed, cleared, additive, addDestroyed, addCleared, addNone int
 	var pinned, pinnedOK int
-	for i := 0; i < len(all); i += stride {
+	for i := 0; i < len(all); i += enumeration.Stride(17) {
 		s := idle(all[i])
 		have := map[int]int{}
 		for _, x := range all[i] {
@@ -319,7 +316,7 @@ func TestEveryTransition(t *testing.T) {
 	mean := func(n, of int) float64 { return float64(n) / float64(of) }
 	t.Logf("%d transitions: %.2f destroyed on average, %.2f by clearing; %d additive: %.2f and %.2f, %.0f %% without any; with one pinned %.0f %% feasible",
 		pairs, mean(destroyed, pairs), mean(cleared, pairs), additive, mean(addDestroyed, additive), mean(addCleared, additive), 100*mean(addNone, additive), 100*mean(pinnedOK, pinned))
-	if stride == 1 {
+	if !enumeration.Sampled() {
 		got := fmt.Sprintf("%d %.2f %.2f %d %.2f %.2f %.0f %.0f", pairs, mean(destroyed, pairs), mean(cleared, pairs), additive, mean(addDestroyed, additive), mean(addCleared, additive), 100*mean(addNone, additive), 100*mean(pinnedOK, pinned))
 		if want := "11026 2.10 3.37 1873 0.37 2.68 70 51"; got != want {
 			t.Errorf("figures are %s, want %s", got, want)

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // The simulation: hardware time slicing is ideal processor sharing between the leases that have queued work. A thawed
@@ -240,7 +242,7 @@ func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 // which TestUngatedIsWrong shows.
 func TestShareError(t *testing.T) {
 	seeds := 8
-	if testing.Short() {
+	if enumeration.Sampled() {
 		seeds = 1
 	}
 	for _, tc := range []struct {

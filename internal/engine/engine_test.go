@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -165,7 +166,7 @@ func TestKilledEverywhere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			second := []int{0}
-			if !testing.Short() {
+			if !enumeration.Sampled() {
 				for n := 1; n < 60; n += 8 {
 					second = append(second, n)
 				}

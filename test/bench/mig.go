@@ -56,7 +56,7 @@ func planner(ctx context.Context) ([]Figure, error) {
 		lower(fmt.Sprintf("MIG plan of a GPU, p99 of %d", len(took)), took[len(took)*99/100].Seconds()*1000, "ms", 1),
 		lower("MIG plan of a GPU, most memory allocated", float64(most)/1024, "KiB", 1024),
 	}
-	accepted, err := replays()
+	accepted, err := replays(replaySeeds)
 	if err != nil {
 		return nil, err
 	}

@@ -137,8 +137,8 @@ const (
 	replayRequests = 2000
 )
 
-// replays is how many requests found a place, mean of the seeds, by mix and policy.
-func replays() (map[string]map[string]float64, error) {
+// replays is how many requests found a place, mean of so many seeds, by mix and policy.
+func replays(seeds uint64) (map[string]map[string]float64, error) {
 	b, err := board.Find("a100-40")
 	if err != nil {
 		return nil, err
@@ -147,8 +147,8 @@ func replays() (map[string]map[string]float64, error) {
 	for _, load := range mixes {
 		out[load.name] = map[string]float64{}
 		for _, place := range policies {
-			for seed := range uint64(replaySeeds) {
-				out[load.name][place.name] += float64(replay(b.GPUProfiles(), place, load, seed, replayRequests)) / replaySeeds
+			for seed := range seeds {
+				out[load.name][place.name] += float64(replay(b.GPUProfiles(), place, load, seed, replayRequests)) / float64(seeds)
 			}
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // board is the demonstration's node without its latencies.
@@ -35,10 +37,7 @@ func TestDaemonKilledInTheDemosPlan(t *testing.T) {
 	for lane := range lanes {
 		t.Run(fmt.Sprintf("lane-%d", lane), func(t *testing.T) {
 			t.Parallel()
-			stride := lanes
-			if testing.Short() {
-				stride = 5 * lanes
-			}
+			stride := lanes * enumeration.Stride(5)
 			n := newNode(t, board)
 			n.Bin = binaries
 			if err := n.Start(soon(t)); err != nil {

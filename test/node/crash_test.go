@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -181,9 +182,7 @@ func TestDaemonKilled(t *testing.T) {
 		t.Run(fmt.Sprintf("lane-%d", lane), func(t *testing.T) {
 			t.Parallel()
 			stride, first := lanes, lane+1
-			if testing.Short() {
-				stride = 5 * lanes
-			}
+			stride *= enumeration.Stride(5)
 			n, layoutBefore := crashNode(t, binaries)
 			apply(t, n, after)
 			specs, layouts := []string{after, before}, []string{anywhere(truth(t, n)), anywhere(layoutBefore)}
@@ -425,9 +424,7 @@ func killedWhileForcing(t *testing.T, binaries string) {
 			}
 			return
 		}
-		if testing.Short() {
-			k += 3
-		}
+		k += enumeration.Stride(4) - 1
 	}
 }
 
@@ -437,7 +434,7 @@ func killedAndBooted(t *testing.T, binaries string) {
 	n, _ := crashNode(t, binaries)
 	apply(t, n, after)
 	wanted := anywhere(truth(t, n))
-	for k := 1; ; k += 2 {
+	for k := 1; ; k += 2 * enumeration.Stride(4) {
 		apply(t, n, before)
 		where := fmt.Sprintf("boot after kill %d", k)
 		n.StopDaemon()
@@ -473,9 +470,6 @@ func killedAndBooted(t *testing.T, binaries string) {
 		}
 		if done {
 			return
-		}
-		if testing.Short() {
-			k += 6
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -218,11 +219,8 @@ func TestKilledWhileMaking(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, n, ondemand("1h", "0"))
-	stride, kills := 1, 0
-	if testing.Short() {
-		stride = 3
-	}
-	for k := 1; ; k += stride {
+	kills := 0
+	for k := 1; ; k += enumeration.Stride(3) {
 		// A small idle one is in the way of the large one, and the other way round.
 		run(t, n, "-t", "red", "--grant", "small", "--wait", "--", "true")
 		where := fmt.Sprintf("kill %d", k)

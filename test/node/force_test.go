@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -169,6 +170,10 @@ func TestForceOverAStranger(t *testing.T) {
 	default:
 		t.Error("the change is done and the stranger runs")
 	}
+	// Who is in no lease is looked for at times of its own.
+	awaitStatus(t, n, "those who ended are still told of", func(s *api.Status) bool {
+		return !slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool { return c.Kind == "unattributed" })
+	})
 	explained(t, settled(t, n), "after force")
 	if got := truth(t, n); got == was {
 		t.Errorf("apply says that it is done, and nothing changed: %s", r.Out)

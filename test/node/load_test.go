@@ -251,9 +251,16 @@ func TestManyDetachedWhileTheDaemonDies(t *testing.T) {
 			t.Errorf("job %d has lease %q: %+v", i, id, l)
 		}
 		seen[id] = true
-		b, err := os.ReadFile(filepath.Join(dir, fmt.Sprint(i)))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) || string(b) != "x\n" {
-			t.Errorf("job %d was started %d times", i, strings.Count(string(b), "x"))
+		var b []byte
+		err := harness.Await(soon(t), 10*time.Millisecond, "it does not begin", func() (bool, error) { // A lease runs before its program has done anything.
+			var err error
+			if b, err = os.ReadFile(filepath.Join(dir, fmt.Sprint(i))); errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
+			return len(b) > 0, err
+		})
+		if err != nil || string(b) != "x\n" {
+			t.Errorf("job %d was started %d times: %v", i, strings.Count(string(b), "x"), err)
 		}
 	}
 	if len(st.Leases) != count {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -120,7 +121,7 @@ func TestLeasesSurviveKills(t *testing.T) {
 	defer stop()
 	random := rand.New(rand.NewPCG(seed, 99))
 	rounds, freezes := 8, uint64(0)
-	if testing.Short() {
+	if enumeration.Sampled() {
 		rounds = 3
 	}
 	for round := range rounds {

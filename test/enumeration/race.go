@@ -1,0 +1,5 @@
+//go:build race
+
+package enumeration
+
+const raceDetector = true
