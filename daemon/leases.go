@@ -213,12 +213,19 @@ func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.WallsStatus {
 	if !info.Freeze {
 		w.Missing = append(w.Missing, "time shares: nothing can be frozen ("+info.Detail+")")
 	}
+	w.Missing = append(w.Missing, missingLimits(info)...)
+	return w
+}
+
+// missingLimits names the limits that do not act here.
+func missingLimits(info cgroup.Info) []string {
+	var out []string
 	for _, name := range cgroup.LimitNames() {
 		if !slices.Contains(info.Limits, name) {
-			w.Missing = append(w.Missing, name+" limits: not on "+info.Adapter)
+			out = append(out, name+" limits: not on "+info.Adapter)
 		}
 	}
-	return w
+	return out
 }
 
 // whyOpen says why there are no device walls.

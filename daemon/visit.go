@@ -98,11 +98,7 @@ func (d *Leases) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.WallsStatu
 		w.Missing = append(w.Missing, "device rules: "+stays(l)+", so it can open every GPU that it could before")
 	}
 	if l.Held == lease.HeldContainer {
-		for _, name := range cgroup.LimitNames() {
-			if !slices.Contains(info.Limits, name) {
-				w.Missing = append(w.Missing, name+" limits: not on "+info.Adapter)
-			}
-		}
+		w.Missing = append(w.Missing, missingLimits(info)...)
 	} else {
 		w.Missing = append(w.Missing, "cpu, memory, tasks and io limits: they are those of where it runs, not the tenant's")
 	}
