@@ -36,7 +36,7 @@ type Port interface {
 	// before it returns. The process must be alive; it is identified by pid and start time.
 	StartScope(ctx context.Context, s Scope) (ScopeState, error)
 	// Adopt takes up again a scope that was started before this adapter was made, by an earlier life of the daemon. It
-	// writes nothing. ErrNotFound when nothing of it runs any more.
+	// writes nothing. ErrNotFound when nothing of it runs any more; any other error means that this is not known.
 	Adopt(ctx context.Context, s Scope) (ScopeState, error)
 	// Scopes reads back every scope of ours that still holds a process.
 	Scopes(ctx context.Context) ([]ScopeState, error)

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -131,7 +132,7 @@ func (p *Processes) StartScope(_ context.Context, s Scope) (ScopeState, error) {
 // Adopt takes up a scope whose first process still lives.
 func (p *Processes) Adopt(_ context.Context, s Scope) (ScopeState, error) {
 	if err := checkScope(s); err != nil {
-		return ScopeState{}, err
+		return ScopeState{}, errors.Join(err, ErrNotFound) // There never was such a one.
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

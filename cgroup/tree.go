@@ -289,7 +289,7 @@ func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), 
 // Adopt takes up a scope of an earlier life.
 func (t *Tree) Adopt(ctx context.Context, s Scope) (ScopeState, error) {
 	if err := checkScope(s); err != nil {
-		return ScopeState{}, err
+		return ScopeState{}, errors.Join(err, ErrNotFound) // There never was such a one.
 	}
 	if err := ctx.Err(); err != nil {
 		return ScopeState{}, err

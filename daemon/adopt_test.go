@@ -347,8 +347,8 @@ func TestAdoptedIsFoundAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, l := range x.table.Live() {
-		if !x.leases.adopt(t.Context(), &l) {
-			t.Errorf("%s is not found again", l.ID)
+		if found, err := x.leases.adopt(t.Context(), &l); !found || err != nil {
+			t.Errorf("%s is not found again: %v", l.ID, err)
 		}
 	}
 	x.apply(v)

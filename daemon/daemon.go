@@ -116,7 +116,8 @@ func (d *Daemon) begin(ctx context.Context) {
 	defer cancel()
 	node := d.observer.Observe(first)
 	d.changes.adoptSpec(node)
-	if err := d.leases.restoreLeases(first); err != nil {
+	// This takes as long as it takes: what the look used up must not be missing here.
+	if err := d.leases.restoreLeases(ctx); err != nil {
 		d.Conditions.set("state", "leases", "the leases of the earlier daemon cannot be read: "+err.Error(), "its processes run on without shares and quotas; they end as they will")
 		d.Log.Error("cannot restore the leases", "error", err)
 	}

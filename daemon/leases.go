@@ -476,18 +476,21 @@ func (d *Leases) restoreLeases(ctx context.Context) error {
 		return err
 	}
 	for _, l := range d.table.Live() {
-		if l.Held == lease.HeldDetached {
-			d.findProgram(ctx, &l)
+		found, err := d.found(ctx, &l)
+		if err != nil {
+			return err // The daemon ends: leases outlive it.
 		}
-		if d.adopt(ctx, &l) {
+		if found {
 			d.table.Found(l.ID, l.Process)
 			d.watchLease(l.ID)
 			continue
 		}
 		d.escapes.note(&l) // They may have left instead.
-		if err := d.table.Ended(ctx, l.ID, "its processes ended while the daemon was away"); err != nil {
+		end, cancel := context.WithTimeout(ctx, wallTimeout)
+		if err := d.table.Ended(end, l.ID, "its processes ended while the daemon was away"); err != nil {
 			d.Log.Error("cannot end a lease", "lease", l.ID, "error", err)
 		}
+		cancel()
 	}
 	d.programs.sweep(func(id string) bool {
 		_, live := d.table.Get(id)
@@ -498,29 +501,54 @@ func (d *Leases) restoreLeases(ctx context.Context) error {
 	return nil
 }
 
+// findAgain is the pause between two attempts to find a lease again.
+const findAgain = time.Second
+
+// found finds one lease's processes again. While it cannot be told whether they live, as long as the service manager does
+// not answer, it asks again: a lease whose end is not known is not ended.
+func (d *Leases) found(ctx context.Context, l *lease.Lease) (bool, error) {
+	for {
+		try, cancel := context.WithTimeout(ctx, wallTimeout)
+		if l.Held == lease.HeldDetached {
+			d.findProgram(try, l)
+		}
+		found, err := d.adopt(try, l)
+		cancel()
+		if err == nil {
+			return found, nil
+		}
+		d.Log.Warn("cannot find a lease again", "lease", l.ID, "error", err)
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(findAgain):
+		}
+	}
+}
+
 // adopt finds one lease's processes again. Nobody stays frozen: the scheduler starts anew.
-func (d *Leases) adopt(ctx context.Context, l *lease.Lease) bool {
+func (d *Leases) adopt(ctx context.Context, l *lease.Lease) (bool, error) {
 	if l.Visiting() {
-		return d.adoptVisitor(ctx, l)
+		return d.adoptVisitor(ctx, l), nil
 	}
 	for _, port := range []cgroup.Port{d.port, d.follow} {
 		if port == cgroup.Port(d.follow) && l.Walls.Cgroup != "" {
 			break // It had walls: whoever of it lives outside them has left.
 		}
 		state, err := port.Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
-		if err != nil {
-			if !errors.Is(err, cgroup.ErrNotFound) {
-				d.Log.Warn("cannot find a lease again", "lease", l.ID, "adapter", port.Info().Adapter, "error", err)
-			}
+		if errors.Is(err, cgroup.ErrNotFound) {
 			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", port.Info().Adapter, err)
 		}
 		if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) {
 			d.Log.Error("cannot thaw a lease that was found again", "lease", l.ID, "error", err)
 		}
 		d.table.SetWalls(l.ID, wallsStatus(port.Info(), state))
-		return true
+		return true, nil
 	}
-	return false
+	return false, nil
 }
 
 // usage answers who uses what from the lease table as it is now.

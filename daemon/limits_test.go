@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -200,5 +201,49 @@ func TestWhyALeaseEnded(t *testing.T) {
 		if e := <-events.c; e.Kind != "lease.ended" || e.Message != c.told {
 			t.Errorf("%v: the event is %+v", c.end, e)
 		}
+	}
+}
+
+// slow is an adapter that cannot always say whether a scope lives.
+type slow struct {
+	cgroup.Port
+	answers *[]error
+}
+
+func (slow) Info() cgroup.Info                  { return cgroup.Info{Adapter: "systemd"} }
+func (slow) Thaw(context.Context, string) error { return nil }
+func (s slow) Adopt(context.Context, cgroup.Scope) (cgroup.ScopeState, error) {
+	err := (*s.answers)[0]
+	*s.answers = (*s.answers)[1:]
+	return cgroup.ScopeState{}, err
+}
+
+// A lease of an earlier life is not taken for one that ended because nobody could be asked.
+func TestWhoCannotBeFoundYet(t *testing.T) {
+	for _, c := range []struct {
+		answers []error
+		found   bool
+		takes   time.Duration
+	}{
+		{[]error{nil}, true, 0},
+		{[]error{cgroup.ErrNotFound}, false, 0},
+		{[]error{context.DeadlineExceeded, errors.New("no answer"), nil}, true, 2 * findAgain},
+		{[]error{context.DeadlineExceeded, cgroup.ErrNotFound}, false, findAgain},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := bareOn(&holder{port: slow{answers: &c.answers}}, Settings{Getent: "off"}, nil)
+			d.leases.table = tableOf(t, lease.Config{Walls: elsewhere{}}, "red", "part", uidAlice)
+			l, began := d.leases.table.Live()[0], time.Now()
+			found, err := d.leases.found(t.Context(), &l)
+			if found != c.found || err != nil || time.Since(began) != c.takes || len(c.answers) > 0 {
+				t.Errorf("found %v, %v, after %v; %d answers are left", found, err, time.Since(began), len(c.answers))
+			}
+			end, cancel := context.WithCancel(t.Context())
+			cancel()
+			c.answers = []error{context.Canceled}
+			if _, err := d.leases.found(end, &l); !errors.Is(err, context.Canceled) {
+				t.Errorf("when the daemon ends: %v", err)
+			}
+		})
 	}
 }

@@ -172,7 +172,7 @@ func (a *Adapter) settle(run string, p cgroup.Process) error {
 // Adopt takes up a scope that was started by an earlier life of the daemon.
 func (a *Adapter) Adopt(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState, error) {
 	if err := checkScope(s); err != nil {
-		return cgroup.ScopeState{}, err
+		return cgroup.ScopeState{}, errors.Join(err, cgroup.ErrNotFound) // There never was such a one.
 	}
 	unit := scopeUnit(a.prefix, s.ID)
 	scope, err := a.scopeCgroup(ctx, unit)
