@@ -83,7 +83,7 @@ hwtest: build
 	@$(GO) run ./test/hwtest
 
 fuzz:
-	@sh test/fuzz.sh
+	@GO=$(GO) sh test/fuzz.sh
 
 install: build
 	@sh packaging/install.sh '$(DESTDIR)' '$(PREFIX)' bin
