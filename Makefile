@@ -60,7 +60,7 @@ test: build
 # What runs and matches nothing is no success: ran.sh fails then.
 test-faults: build
 	$(RAN) $(GO) test -count=1 -timeout 30m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedSideBySide' ./daemon/...
-	$(RAN) $(GO) test -count=1 -timeout 20m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestLeasesSurviveKills' ./test/node
+	$(RAN) $(GO) test -count=1 -timeout 20m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills' ./test/node
 	$(CGO) $(RAN) $(GO) test -count=1 -timeout 10m -run 'TestSimLackingSymbols' ./cmd/gpushare-nvml
 
 vet:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
@@ -41,13 +42,14 @@ func TestEveryCallFailsOnce(t *testing.T) {
 					calls = writeCalls()
 				}
 				runs := 0
-				for _, call := range calls {
-					for nth, struck := first(s.Name+f.name), true; struck && !t.Failed(); nth += stride() {
+				for _, call := range sample(calls, s.Name+f.name) {
+					each(t, first(s.Name+f.name, f.do.After), func(nth int) (struck bool) {
 						do := f.do
 						do.Call, do.Nth = call, nth
 						s.play(t, func(t *testing.T, s *scenario) { struck = s.fails(t, f.name, do) })
 						runs++
-					}
+						return struck
+					})
 				}
 				t.Logf("%d runs", runs)
 			})
@@ -76,22 +78,35 @@ func TestChangesAreCounted(t *testing.T) {
 	}
 }
 
-// stride is how many calls are passed over between two that fail. All are tried but where time is short: the race detector
-// makes a run last ten times as long.
-func stride() int {
-	if testing.Short() || raceDetector {
-		return 43
+// each tries the calls one after the other until there is none left that the fault could strike; of a sample, the first.
+func each(t *testing.T, first int, try func(nth int) (struck bool)) {
+	t.Helper()
+	for nth := first; try(nth) && !t.Failed() && !enumeration.Sampled(); nth++ {
 	}
-	return 1
 }
 
-// first is the first call that fails: another one in each list, so that a stride passes over others each time.
-func first(name string) int {
-	sum := 0
+// first is the first call that fails: of a sample another one in each list.
+func first(name string, few bool) int {
+	if few || !enumeration.Sampled() {
+		return 1
+	}
+	return 1 + sum(name)%43
+}
+
+// sample is all of a list, or every third.
+func sample(calls []string, name string) []string {
+	if !enumeration.Sampled() || len(calls) < 3 {
+		return calls
+	}
+	at := sum(name) % 3
+	return []string{calls[at], calls[at+3]}
+}
+
+func sum(name string) (sum int) {
 	for _, b := range []byte(name) {
 		sum += int(b)
 	}
-	return 1 + sum%stride()
+	return sum
 }
 
 // fails runs a scenario in which one call fails, and tells whether it came to that.
@@ -126,14 +141,18 @@ func TestKilledInEveryCall(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			kills := 0
-			for _, call := range writeCalls() {
+			for i, call := range writeCalls() {
 				for _, after := range []bool{false, true} {
-					for nth, struck := 1, true; struck && !t.Failed(); nth += min(stride(), 3) {
+					if enumeration.Sampled() && after != (i%2 == 0) {
+						continue
+					}
+					each(t, 1, func(nth int) (struck bool) {
 						s.play(t, func(t *testing.T, s *scenario) { struck = s.killed(t, call, nth, after, 0) })
 						if struck {
 							kills++
 						}
-					}
+						return struck
+					})
 				}
 			}
 			if kills == 0 {
@@ -154,7 +173,7 @@ func TestKilledAgain(t *testing.T) {
 			t.Parallel()
 			for _, call := range []string{"ComputeInstanceDestroy", "DeviceCreateGpuInstanceWithPlacement"} {
 				for nth, struck := 1, true; struck && !t.Failed(); nth++ {
-					for again := 1; again <= 4 && struck && !t.Failed(); again += min(stride(), 3) {
+					for again := 1; again <= 4 && struck && !t.Failed(); again += enumeration.Stride(3) {
 						s.play(t, func(t *testing.T, s *scenario) { struck = s.killed(t, call, nth, again%2 == 0, again) })
 					}
 				}
@@ -220,8 +239,8 @@ func TestKilledWhileUndoing(t *testing.T) {
 		}
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
-			for _, call := range writeCalls() {
-				for nth, struck := 1, true; struck && !t.Failed(); nth += min(stride(), 3) {
+			for _, call := range sample(writeCalls(), s.Name) {
+				each(t, 1, func(nth int) (struck bool) {
 					s.play(t, func(t *testing.T, s *scenario) {
 						w := s.stage(t, nil)
 						where := fmt.Sprintf("a creation failed, and killed in %s %d after that", call, nth)
@@ -243,7 +262,8 @@ func TestKilledWhileUndoing(t *testing.T) {
 							t.Log(w.log)
 						}
 					})
-				}
+					return struck
+				})
 			}
 		})
 	}

@@ -37,7 +37,7 @@ func TestDaemonKilledInTheDemosPlan(t *testing.T) {
 	for lane := range lanes {
 		t.Run(fmt.Sprintf("lane-%d", lane), func(t *testing.T) {
 			t.Parallel()
-			stride := lanes * enumeration.Stride(5)
+			stride := lanes * enumeration.Stride(9)
 			n := newNode(t, board)
 			n.Bin = binaries
 			if err := n.Start(soon(t)); err != nil {

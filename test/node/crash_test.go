@@ -182,7 +182,7 @@ func TestDaemonKilled(t *testing.T) {
 		t.Run(fmt.Sprintf("lane-%d", lane), func(t *testing.T) {
 			t.Parallel()
 			stride, first := lanes, lane+1
-			stride *= enumeration.Stride(5)
+			stride *= enumeration.Stride(9)
 			n, layoutBefore := crashNode(t, binaries)
 			apply(t, n, after)
 			specs, layouts := []string{after, before}, []string{anywhere(truth(t, n)), anywhere(layoutBefore)}
@@ -529,7 +529,7 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 	apply(t, n, after)
 	wanted := anywhere(truth(t, n))
 	kills := 0
-	for k := 1; ; k++ {
+	for k := 1; ; k += enumeration.Stride(3) {
 		apply(t, n, before)
 		old := truth(t, n)
 		where := fmt.Sprintf("worker killed at step %d", k)

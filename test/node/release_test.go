@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -216,7 +217,7 @@ func TestKilledWhileReleasing(t *testing.T) {
 	t.Parallel()
 	n, _ := crashNode(t, buildWithFaults(t))
 	kills := 0
-	for k := 1; ; k++ {
+	for k := 1; ; k += enumeration.Stride(4) {
 		apply(t, n, given)
 		where := fmt.Sprintf("kill %d", k)
 		n.StopDaemon()
