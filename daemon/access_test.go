@@ -72,7 +72,7 @@ func bareOn(h *holder, s Settings, st *store.Store) *Daemon {
 		Reporter: NewReporter(slog.New(slog.DiscardHandler), time.Now), settings: s, state: NewState(st, false), tasks: &loop.Group{},
 		tuning: new(atomic.Pointer[tuning]), observer: &observe.Observer{}, port: h.port, kick: func() {},
 	}
-	who := newRosters(s)
+	who := newRosters(s.Getent)
 	who.p.Store(people())
 	d.compose(h, &mps.Supervisor{}, who, loop.NewWake(), loop.NewWake())
 	return d

@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/systemd"
 )
@@ -59,7 +60,7 @@ func (d *desired) adopts(unit string) bool {
 
 // adoptAll looks once at who is there, and begins and ends leases accordingly.
 func (d *Adopter) adoptAll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	want := d.state.Desired()
 	if !want.enforcing() && want.released == nil {

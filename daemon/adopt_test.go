@@ -86,7 +86,7 @@ func newLodge(t *testing.T) *lodge {
 		tree := cgroup.NewProcesses("a test")
 		x.Daemon = bareOn(&holder{
 			port: tree, follow: tree, visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), books: b,
-			logins: newLoginGuard(cgroup.Hierarchy{}, Settings{RunDir: dir}, cgroup.Info{}),
+			logins: newLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}),
 		}, Settings{RunDir: dir, HostRoot: "/", Getent: "off"}, nil)
 		x.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 		who := x.adopter.rosters

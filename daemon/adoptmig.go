@@ -49,7 +49,7 @@ func (d *Changes) settleInstances(c *call, kind string) error {
 		}
 		defer done()
 	}
-	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx(), observe.Timeout)
 	defer cancel()
 	s, err := d.proposeInstances(ctx, kind, &q)
 	if err != nil {

@@ -120,7 +120,7 @@ func (d *Leases) untouchable(pid int) string {
 		return "every process is its child"
 	case pid == 2 || s.PPID == 2:
 		return "it is the kernel's"
-	case pid == d.driver.Status().PID:
+	case pid == d.workerPID():
 		return "it is gpushare's own"
 	}
 	for up := os.Getpid(); up > 1; {
@@ -229,7 +229,7 @@ func (d *Leases) guestCgroup(who *caller, name string) (*guest, error) {
 
 // ownCgroup says why a cgroup is no guest's: gpushare itself lives in it, or it is one that gpushare makes.
 func (d *Leases) ownCgroup(cg string) string {
-	for _, pid := range []int{os.Getpid(), d.driver.Status().PID} {
+	for _, pid := range []int{os.Getpid(), d.workerPID()} {
 		if at, err := procfs.Cgroup(pid); err == nil && cgroup.Below(at, cg) {
 			return "gpushare itself runs in it"
 		}

@@ -14,12 +14,12 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-// AttachWalls closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
+// attachWalls closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
 // later still. Nothing is known of the GPUs yet, so all are closed if the accepted spec asks for a guard at all; the
 // daemon opens those that are not managed. It runs beside a daemon as well, and then leaves what stands as it is. What it
 // did is one line on out.
-func AttachWalls(s Settings, out io.Writer) error {
-	why, err := guardAsked(s.StateDir)
+func attachWalls(hostRoot, stateDir, logins string, out io.Writer) error {
+	why, err := guardAsked(stateDir)
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,6 @@ func AttachWalls(s Settings, out io.Writer) error {
 		fmt.Fprintln(out, "no guard: the accepted spec asks for none")
 		return nil
 	}
-	logins := loginsCgroup(s)
 	if logins == "" {
 		fmt.Fprintln(out, "no guard: no cgroup is known to hold the logins of this host (logins_cgroup)")
 		return nil
@@ -45,7 +44,7 @@ func AttachWalls(s Settings, out io.Writer) error {
 	}
 	if !ok {
 		// What cannot be read of the host only makes the list shorter.
-		host, _ := isolation.ReadHost(s.HostRoot)
+		host, _ := isolation.ReadHost(hostRoot)
 		stands = devices.Guard{Closed: isolation.AllGPUs(&host)}
 	}
 	// One that stands is left as it is, but for its version.
@@ -70,7 +69,7 @@ func guardAsked(stateDir string) (why string, err error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return "", nil // There was never a spec.
-	case errors.Is(err, ErrNewerState):
+	case errors.Is(err, store.ErrNewerFormat):
 		return "", err
 	case err != nil:
 		return "the state cannot be read, and it may ask for it: " + err.Error(), nil
@@ -96,15 +95,4 @@ func managesAny(s *api.Spec) bool {
 		}
 	}
 	return false
-}
-
-// loginsCgroup is the cgroup that holds the logins of this host; empty when none is known to.
-func loginsCgroup(s Settings) string {
-	if s.Logins != "" || s.Systemd == "off" {
-		return s.Logins
-	}
-	if kind, _ := cgroup.Detect(cgroup.DetectOptions{}); kind == cgroup.KindSystemd {
-		return systemdLogins
-	}
-	return ""
 }

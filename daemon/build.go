@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
@@ -19,7 +20,6 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
-	"github.com/gpushare/gpushare/internal/version"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
@@ -36,8 +36,6 @@ func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
 	_ = level.UnmarshalText([]byte(s.LogLevel)) // An unknown word is info; LoadSettings has refused it before.
 	return slog.New(systemd.LogHandler(errs, level)), level
 }
-
-func versionText() string { return version.Version }
 
 // outside is what a daemon reaches for outside of its process, beside files: what holds processes, and the GPUs.
 type outside struct {
@@ -103,7 +101,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	undo = append(undo, func() { d.Reporter.close() })
 	kicks, adoptions := loop.NewWake(), loop.NewWake()
 	d.kick = kicks.Set
-	rosters := newRosters(s)
+	rosters := newRosters(s.Getent)
 	h, err := out.hold(ctx, s, log, heard{
 		reloaded: func() { d.kick(); adoptions.Set() },
 		logins:   adoptions.Set,
@@ -148,26 +146,35 @@ func (d *Daemon) compose(h *holder, supervisor *mps.Supervisor, who *rosters, ki
 	if h.guard != nil {
 		gate, ready = h.guard, h.guard.Ready
 	}
-	recent := &samples{wake: loop.NewWake(), gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}}
-	hosts := &hosts{}
-	d.identities = &Identities{Reporter: d.Reporter, state: d.state, tasks: d.tasks, rosters: who, changed: adoptions.Set}
+	recent := observe.NewSamples()
+	hosts := &isolation.HostCache{Root: s.HostRoot}
+	sampling := func() time.Duration { return d.tuning.Load().sample }
+	var units unitFinder // A nil adapter must stay a nil interface.
+	if h.books != nil {
+		units = h.books
+	}
+	var watched unitState
+	if h.services != nil {
+		watched = h.services
+	}
+	workerPID := func() int { return d.driver.Status().PID }
+	d.identities = &Identities{Reporter: d.Reporter, spec: func() *api.Spec { return d.state.Desired().spec }, tasks: d.tasks, rosters: who, changed: adoptions.Set}
 	d.server = &Server{Reporter: d.Reporter, tasks: d.tasks, rosters: who, named: d.identities.kickNames}
 	d.attribution = &Attribution{
-		Reporter: d.Reporter, settings: s, state: d.state, port: h.port, follow: h.follow, visitors: h.visitors, driver: d.driver,
-		observer: d.observer, table: d.table, services: h.services, hosts: hosts,
+		Reporter: d.Reporter, hostRoot: s.HostRoot, state: d.state, port: h.port, follow: h.follow, visitors: h.visitors, workerPID: workerPID,
+		observer: d.observer, table: d.table, stopsUnits: h.services != nil, hosts: hosts,
 	}
 	d.policy = &Policy{
-		Reporter: d.Reporter, settings: s, state: d.state, port: h.port, observer: d.observer, table: d.table, logins: h.logins,
-		mps: supervisor, hosts: hosts, cdi: cdi{wake: loop.NewWake()},
+		Reporter: d.Reporter, hostRoot: s.HostRoot, cdiDir: s.CDIDir, state: d.state, port: h.port, observer: d.observer, table: d.table, logins: h.logins,
+		mps: supervisor, hosts: hosts, sliceUse: d.attribution.sliceUse, cdi: cdi{wake: loop.NewWake()},
 	}
-	d.planner = &Planner{state: d.state, port: h.port, logins: h.logins, table: d.table, attribution: d.attribution, policy: d.policy}
 	d.stopper = &Stopper{Reporter: d.Reporter, driver: d.driver, table: d.table, attribution: d.attribution, departures: departures}
 	d.escapes = &Escapes{
 		Reporter: d.Reporter, state: d.state, driver: d.driver, observer: d.observer, port: h.port, table: d.table, samples: recent,
-		books: h.books, tuning: d.tuning, attribution: d.attribution, leavers: leavers{wake: loop.NewWake(), since: time.Now()},
+		units: units, workerPID: workerPID, sampleInterval: sampling, attribution: d.attribution, leavers: leavers{wake: loop.NewWake(), since: time.Now()},
 	}
 	d.leases = &Leases{
-		Reporter: d.Reporter, state: d.state, runDir: run, tasks: d.tasks, driver: d.driver, observer: d.observer, port: h.port,
+		Reporter: d.Reporter, state: d.state, runDir: run, tasks: d.tasks, workerPID: workerPID, observer: d.observer, port: h.port,
 		follow: h.follow, visitors: h.visitors, table: d.table, rosters: who, kick: d.kick, attribution: d.attribution, stopper: d.stopper,
 		policy: d.policy, escapes: d.escapes, departures: departures, notices: make(chan told, noticeQueue), programs: h.programs,
 		timeWake: loop.NewWake(), watchers: watchers{seen: map[string]bool{}},
@@ -175,28 +182,29 @@ func (d *Daemon) compose(h *holder, supervisor *mps.Supervisor, who *rosters, ki
 	inside.d = d.leases
 	d.adopter = &Adopter{
 		Reporter: d.Reporter, state: d.state, runDir: run, observer: d.observer, port: h.port, visitors: h.visitors, table: d.table,
-		rosters: who, books: h.books, tuning: d.tuning, kick: d.kick, attribution: d.attribution, policy: d.policy, leases: d.leases,
+		rosters: who, books: h.books, sampleInterval: sampling, kick: d.kick, attribution: d.attribution, policy: d.policy, leases: d.leases,
 		adoption: adoption{wake: adoptions},
 	}
 	d.enforcer = &Enforcer{
 		Reporter: d.Reporter, state: d.state, tasks: d.tasks, driver: d.driver, observer: d.observer, gate: gate, table: d.table,
-		samples: recent, tuning: d.tuning, attribution: d.attribution, stopper: d.stopper, shares: shares{gpus: map[gpu.UUID]*slicer{}},
+		samples: recent, sampleInterval: sampling, attribution: d.attribution, stopper: d.stopper, shares: shares{gpus: map[gpu.UUID]*slicer{}},
 	}
 	d.changes = &Changes{
-		Reporter: d.Reporter, settings: s, state: d.state, tasks: d.tasks, port: h.port, driver: d.driver, observer: d.observer,
-		engine: engine, table: d.table, services: h.services, logins: h.logins, identities: d.identities, planner: d.planner,
+		Reporter: d.Reporter, settings: changeSettings{
+			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir, SpecFile: s.SpecFile,
+			Answers: time.Duration(s.Answers), Changes: time.Duration(s.Changes),
+		}, state: d.state, tasks: d.tasks, port: h.port, driver: d.driver, observer: d.observer,
+		engine: engine, table: d.table, services: h.services, logins: h.logins, identities: d.identities,
 		attribution: d.attribution, policy: d.policy, stopper: d.stopper, leases: d.leases, adopter: d.adopter, kick: d.kick, dynamic: dynamic{wake: loop.NewWake()},
 	}
 	d.converger = &Converger{
 		Reporter: d.Reporter, state: d.state, driver: d.driver, observer: d.observer, engine: engine, port: h.port, table: d.table,
-		notify: d.notify, logins: h.logins, tuning: d.tuning, kicks: kicks, kick: d.kick, guardReady: ready, identities: d.identities,
-		planner: d.planner, attribution: d.attribution, policy: d.policy, changes: d.changes,
+		notify: d.notify, logins: h.logins, convergeInterval: func() time.Duration { return d.tuning.Load().converge }, kicks: kicks, kick: d.kick, guardReady: ready, identities: d.identities, attribution: d.attribution, policy: d.policy, changes: d.changes,
 	}
 	d.changes.converger = d.converger
 	d.viewer = &Viewer{
-		Reporter: d.Reporter, settings: s, host: hostname(), state: d.state, driver: d.driver, observer: d.observer, port: h.port,
-		table: d.table, samples: recent, rosters: who, logins: h.logins, books: h.books, services: h.services, gate: gate, guardReady: ready,
-		planner: d.planner, attribution: d.attribution, policy: d.policy,
+		Reporter: d.Reporter, stateDir: s.StateDir, hostRoot: s.HostRoot, host: hostname(), state: d.state, driver: d.driver, observer: d.observer, port: h.port,
+		table: d.table, samples: recent, rosters: who, logins: h.logins, limitsLogins: h.books != nil, services: watched, gate: gate, guardReady: ready, attribution: d.attribution, policy: d.policy,
 		told: viewed{adoption: d.adopter, converge: d.converger, change: d.changes, enforce: d.enforcer, leases: d.leases},
 	}
 	d.server.routes = d.routes()
@@ -222,7 +230,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.touch()
 	d.policy.cdi.poke()
 	d.changes.dynamic.poke()
-	d.enforcer.samples.wake.Set()
+	d.enforcer.samples.Wake.Set()
 	d.leases.timeWake.Set()
 }
 

@@ -111,7 +111,7 @@ func (d *Policy) writeCDI(ctx context.Context) {
 		if err != nil {
 			return // As above.
 		}
-		libraries := d.cdi.librariesLocked(d.settings.HostRoot, node)
+		libraries := d.cdi.librariesLocked(d.hostRoot, node)
 		for i := range want.spec.Tenants {
 			t := &want.spec.Tenants[i]
 			for j := range t.GPU {
@@ -162,7 +162,7 @@ func (d *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, tena
 	}
 	delete(env, "GPUSHARE_LEASE") // It has none yet.
 	s, err := isolation.CDI(isolation.Container{
-		Tenant: tenant, Grant: g.Name, Rules: rules, Environment: env, Libraries: libraries, HostRoot: d.settings.HostRoot,
+		Tenant: tenant, Grant: g.Name, Rules: rules, Environment: env, Libraries: libraries, HostRoot: d.hostRoot,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot describe it: %w", err)
@@ -176,7 +176,7 @@ func (d *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, tena
 
 // syncCDILocked makes the folder hold exactly these files of ours. They are root's to read: they name tenants. d.cdi.mu is held.
 func (d *Policy) syncCDILocked(files map[string][]byte) error {
-	dir := d.settings.CDIDir
+	dir := d.cdiDir
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		if len(files) == 0 {

@@ -173,7 +173,7 @@ func gpusOf(steps []step.Step) map[gpu.UUID]bool {
 func (d *Changes) launch(r engine.Record, plan api.Plan) api.Operation {
 	op := d.Operations.begin(r.ID, r.Kind, r.Who, plan)
 	d.open(op.ID, &r)
-	d.table.Update(d.planner.view(d.observer.Last()))
+	d.table.Update(view(d.state, d.observer.Last()))
 	d.touch()
 	d.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(d.tasks.Context(), changeTimeout)
@@ -236,7 +236,7 @@ func (d *Changes) progress(operation string, p engine.Progress) {
 // closeChange reads back and makes the outcome known.
 func (d *Changes) closeChange(ctx context.Context, r engine.Record, operation string, out engine.Outcome) {
 	want := d.state.Desired()
-	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), observeTimeout)
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), observe.Timeout)
 	defer cancel()
 	d.observer.Forget() // A mode change moves minors and what can be partitioned.
 	node := d.observer.Observe(look)
@@ -399,7 +399,7 @@ func (d *Changes) restore(node *observe.Node) {
 		return
 	}
 	defer d.applyMu.Unlock()
-	ctx, cancel := context.WithTimeout(d.tasks.Context(), observeTimeout)
+	ctx, cancel := context.WithTimeout(d.tasks.Context(), observe.Timeout)
 	defer cancel()
 	steps, problems := d.planRestore(ctx, want, node, lost)
 	record := engine.Record{Kind: "restore", Who: "gpushared", Generation: want.generation, Started: d.Now(), Epoch: epoch(node), Steps: number(steps)}
@@ -450,7 +450,7 @@ func (d *Changes) retryGPU(c *call) error {
 	}
 	defer done()
 	id := node.GPUs[i].Identity.UUID
-	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx(), observe.Timeout)
 	defer cancel()
 	if err := d.driver.Retry(ctx, id); err != nil {
 		return driverError(err)

@@ -21,7 +21,7 @@ type containers struct {
 // containerLoop finds containers that were started under a grant's slice.
 func (d *Adopter) containerLoop(ctx context.Context) {
 	for {
-		if !loop.Pause(ctx, d.tuning.Load().sample) {
+		if !loop.Pause(ctx, d.sampleInterval()) {
 			return
 		}
 		if d.state.Desired().enforcing() && d.port.Info().Slices {

@@ -16,7 +16,6 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
-	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
 )
 
@@ -29,7 +28,7 @@ const aliveEvery = 20 * time.Second
 
 // convergeLoop looks at the node on a timer and when somebody asks, and mends what needs no authority.
 func (d *Converger) convergeLoop(ctx context.Context) {
-	timer := time.NewTimer(d.tuning.Load().converge)
+	timer := time.NewTimer(d.convergeInterval())
 	defer timer.Stop()
 	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()
@@ -43,7 +42,7 @@ func (d *Converger) convergeLoop(ctx context.Context) {
 		case <-timer.C:
 		case <-d.kicks.C():
 		}
-		timer.Reset(d.tuning.Load().converge)
+		timer.Reset(d.convergeInterval())
 		d.turn(ctx)
 		loop.Pause(ctx, kickSpacing) // So that many kicks make few looks.
 	}
@@ -51,7 +50,7 @@ func (d *Converger) convergeLoop(ctx context.Context) {
 
 // turn is one look of the loop, with all that follows from it.
 func (d *Converger) turn(ctx context.Context) {
-	look, cancel := context.WithTimeout(ctx, observeTimeout)
+	look, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	d.observer.Observe(look)
 	// First what is gone is taken from whoever may open it: what is made anew in its place has the same numbers.
@@ -73,7 +72,7 @@ func (d *Converger) mend(ctx context.Context) error {
 
 // converge looks and mends once, as the end of a change.
 func (d *Converger) converge(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, observeTimeout+30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, observe.Timeout+30*time.Second)
 	defer cancel()
 	return d.convergeOn(ctx, d.observer.Observe(ctx))
 }
@@ -88,11 +87,12 @@ func (d *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 	d.attribution.noteRates(node)
 	unguarded := d.mendGuards(ctx, want, node)
 	d.mendScopes(ctx, node)
-	soft, err := d.planner.planSoft(want, node, nil)
+	in := d.policy.nodeInput(want, node, nil)
+	soft, err := planSoft(want, node, in)
 	if err != nil {
 		return errors.Join(unguarded, err)
 	}
-	found, steps := d.driftOf(want, node), slices.Concat(soft.narrow, d.planner.planMigration(want), soft.rest)
+	found, steps := d.driftOf(want, node), slices.Concat(soft.narrow, planMigration(want, in.Denied), soft.rest)
 	undone := disturbing(steps)
 	err = d.mendBy(ctx, steps)
 	d.tellDrift(want, found, undone)
@@ -180,40 +180,10 @@ func restoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use usage
 	return r.Steps(g.Identity.UUID), nil
 }
 
-// view is what the lease table decides from, now.
-func (d *Planner) view(node *observe.Node) lease.View {
-	closed := map[gpu.UUID]string{}
-	for id := range d.state.held() {
-		closed[id] = "it is held" // Why may name other tenants' leases, and this is told to whoever waits.
-	}
-	if ch := d.state.Changing(); ch != nil {
-		for id := range ch.gpus {
-			closed[id] = "it is being changed by " + ch.operation
-		}
-	}
-	want := d.state.Desired()
-	if want.enforcing() && len(d.state.Kept().Change) == 0 {
-		d.closeLost(closed, want, node)
-	}
-	v := viewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.enforcing() && !d.state.ours(id, in) })
-	d.numberInstances(&v)
-	return v
-}
-
-// closeLost closes GPUs whose layout was not restored yet: leases come after it.
-func (d *Planner) closeLost(closed map[gpu.UUID]string, want *desired, node *observe.Node) {
-	st := d.state.Kept()
-	for id := range want.gpus {
-		if a, ok := st.Achieved[id]; ok && closed[id] == "" && epochOver(a.Epoch, node) {
-			closed[id] = "its layout is being restored"
-		}
-	}
-}
-
 // refresh makes a new observation known to those who decide and show, and to container runtimes: whoever waited for a
 // change starts a container next.
 func (d *Converger) refresh(ctx context.Context, node *observe.Node) {
-	d.table.Update(d.planner.view(node))
+	d.table.Update(view(d.state, node))
 	d.judge(node)
 	d.policy.writeCDI(ctx)
 	d.touch()
@@ -287,7 +257,7 @@ func (d *Daemon) postReload(c *call) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout+30*time.Second)
+	ctx, cancel := context.WithTimeout(c.ctx(), observe.Timeout+30*time.Second)
 	defer cancel()
 	d.observer.Observe(ctx)
 	d.converger.drift.scopesNow()
@@ -318,7 +288,7 @@ func (d *Converger) eventLoop(ctx context.Context) {
 		d.kick() // The driver may have gone and come back, with nothing on its GPUs.
 		select {
 		case <-ctx.Done():
-		case <-time.After(d.tuning.Load().converge):
+		case <-time.After(d.convergeInterval()):
 		}
 	}
 }

@@ -33,7 +33,6 @@ type Daemon struct {
 
 	identities  *Identities
 	server      *Server
-	planner     *Planner
 	attribution *Attribution
 	stopper     *Stopper
 	policy      *Policy

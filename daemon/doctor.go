@@ -13,6 +13,8 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	devices "github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/internal/external"
+	"github.com/gpushare/gpushare/internal/observe"
 )
 
 // getDoctor runs the checks. Each says what it found and, unless all is well, what to do.
@@ -30,7 +32,7 @@ func (d *Viewer) checks(ctx context.Context) []api.Check {
 	fail := func(name, message, hint string) {
 		out = append(out, api.Check{Name: name, Result: "fail", Message: message, Hint: hint})
 	}
-	look, cancel := context.WithTimeout(ctx, observeTimeout)
+	look, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	node := d.observer.Observe(look)
 	if node.DriverErr != nil {
@@ -54,19 +56,19 @@ func (d *Viewer) checks(ctx context.Context) []api.Check {
 	} else {
 		ok("worker", fmt.Sprintf("pid %d", w.PID))
 	}
-	if free, err := freeBytes(d.settings.StateDir); err != nil {
+	if free, err := freeBytes(d.stateDir); err != nil {
 		fail("state", err.Error(), "")
 	} else if free < 16<<20 {
-		warn("state", fmt.Sprintf("%s has only %s left", d.settings.StateDir, api.Bytes(free).Short()), "make room: a full disk refuses every apply")
+		warn("state", fmt.Sprintf("%s has only %s left", d.stateDir, api.Bytes(free).Short()), "make room: a full disk refuses every apply")
 	} else {
-		ok("state", d.settings.StateDir+" is writable by one daemon only, and has room")
+		ok("state", d.stateDir+" is writable by one daemon only, and has room")
 	}
 	if a, errA := os.Readlink("/proc/self/ns/pid"); errA == nil {
 		if b, errB := os.Readlink("/proc/1/ns/pid"); errB == nil && a != b {
 			fail("namespace", "the daemon does not run in the host's pid namespace", "the driver tells it other pids than the host's: run it outside of containers")
 		}
 	}
-	other := readOthers(d.settings.HostRoot, d.host)
+	other := external.Read(d.hostRoot, d.host)
 	checkOthers(&other, d.state.Desired(), node, warn)
 	d.checkQuiesce(look, d.state.Desired(), warn)
 	d.checkDrift(warn)
@@ -111,11 +113,10 @@ func freeBytes(dir string) (uint64, error) {
 
 // checkDrift tells what was changed from outside since the daemon started.
 func (d *Viewer) checkDrift(warn func(name, message, hint string)) {
-	all := d.told.converge.history()
-	if len(all) == 0 {
+	at, text := d.told.converge.lastDrift()
+	if at.IsZero() {
 		return
 	}
-	last := all[len(all)-1]
 	warn("drift", fmt.Sprintf("%d times something was changed from outside and set again; the last, at %s, wanted → found: %s",
-		d.Counters.drifts.Load(), last.at.Format(time.DateTime), last.text), "who wants it otherwise changes the spec; gpushare sets it again each time")
+		d.Counters.drifts.Load(), at.Format(time.DateTime), text), "who wants it otherwise changes the spec; gpushare sets it again each time")
 }

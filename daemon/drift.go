@@ -306,8 +306,15 @@ func (x *drift) scopesNow() {
 	x.looked = time.Time{}
 }
 
-// history gives what was put right, oldest first.
-func (d *Converger) history() []mendedDrift { return d.drift.history() }
+// lastDrift is what was put right last, and when; the zero time when nothing was.
+func (d *Converger) lastDrift() (at time.Time, text string) {
+	all := d.drift.history()
+	if len(all) == 0 {
+		return at, ""
+	}
+	last := all[len(all)-1]
+	return last.at, last.text
+}
 
 // judgeSlices shows slices of others among ours.
 func (d *Converger) judgeSlices(want *desired, node *observe.Node, foreign map[string]api.Condition) {

@@ -175,8 +175,8 @@ func (d *Changes) beginDynamic(ctx context.Context, makings []lease.Making, gone
 	// First nobody is let in any more, and then it is looked at who is inside.
 	gate := &openChange{operation: kindDynamic, gpus: touched, brief: true, ended: make(chan struct{})}
 	d.state.SetChanging(gate)
-	d.table.Update(d.planner.view(d.observer.Last()))
-	look, cancel := context.WithTimeout(ctx, observeTimeout)
+	d.table.Update(view(d.state, d.observer.Last()))
+	look, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	record, plan, failed, err := d.planDynamic(look, touched, rooms, gone)
 	if err == nil && len(record.Steps) > 0 {
@@ -248,7 +248,7 @@ func (d *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, ro
 
 // around adds to steps that make and destroy idle instances what comes with them: units that are quiesced, and walls.
 func (d *Changes) around(ctx context.Context, want *desired, node *observe.Node, use usage, hardware []step.Step) ([]step.Step, error) {
-	soft, err := d.planner.planNode(want, node, hardware)
+	soft, err := planNode(want, node, d.policy.nodeInput(want, node, hardware))
 	if err != nil {
 		return nil, err
 	}
@@ -348,19 +348,6 @@ func comesBack(want *desired, id gpu.UUID, a *store.Achieved) []gpu.Instance {
 	})
 }
 
-// numberInstances tells the lease table which instance is which, and what is closed only for a moment.
-func (d *Planner) numberInstances(v *lease.View) {
-	st, ch := d.state.Kept(), d.state.Changing()
-	for i := range v.GPUs {
-		g := &v.GPUs[i]
-		a := st.Achieved[g.UUID]
-		for j := range g.Instances {
-			g.Instances[j].Generation = instanceNumber(&a, g.Instances[j].Placement)
-		}
-		g.Soon = ch != nil && ch.brief && ch.gpus[g.UUID]
-	}
-}
-
 // keep is how long an instance that nobody needs stays on a GPU.
 func (d *desired) keep(id gpu.UUID) time.Duration {
 	if e := d.gpus[id]; e != nil && e.MIG != nil && e.MIG.Keep != nil {
@@ -380,4 +367,6 @@ func (d *desired) anyDynamic() bool {
 }
 
 // idleSince tells since when an instance is needed by nobody.
-func (d *Changes) idleSince(k idleKey) (time.Time, bool) { return d.dynamic.since(k) }
+func (d *Changes) idleSince(id gpu.UUID, at gpu.Placement, generation uint64) (time.Time, bool) {
+	return d.dynamic.since(idleKey{id, at, generation})
+}

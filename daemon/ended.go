@@ -155,4 +155,10 @@ func (d *Leases) saveEndings() {
 }
 
 // endedLeases are the leases that are remembered, the last first.
-func (d *Leases) endedLeases() []endedLease { return d.endings.all() }
+func (d *Leases) endedLeases() []api.Lease {
+	var out []api.Lease
+	for _, e := range d.endings.all() {
+		out = append(out, e.wire())
+	}
+	return out
+}

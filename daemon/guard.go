@@ -42,11 +42,12 @@ type loginGuard struct {
 	failed error           // why the last try to set one failed
 }
 
-// newLoginGuard finds the guards that an earlier life left. Those of another version of ours become this one's.
-func newLoginGuard(h cgroup.Hierarchy, s Settings, info cgroup.Info) *loginGuard {
+// newLoginGuard finds the guards that an earlier life left. Those of another version of ours become this one's. logins is
+// the cgroup that holds the logins of this host; empty where none is known to.
+func newLoginGuard(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info) *loginGuard {
 	g := &loginGuard{
-		mount: h.Mount, able: h.Mount != "" && info.Devices, logins: loginsCgroup(s),
-		file: filepath.Join(s.RunDir, "guarded.json"), units: map[string]bool{},
+		mount: h.Mount, able: h.Mount != "" && info.Devices, logins: logins,
+		file: filepath.Join(runDir, "guarded.json"), units: map[string]bool{},
 	}
 	switch {
 	case h.Mount == "":
@@ -309,28 +310,6 @@ func (d *Policy) guardsBlind(hw *isolation.Hardware, node *observe.Node) []devic
 	return states
 }
 
-// planGuard is the steps to the guards that should stand. What cannot be read is not changed: a condition says so.
-func (d *Planner) planGuard(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
-	var p softPlan
-	if node.GuardsErr != nil {
-		return p, nil
-	}
-	states, _, err := d.policy.guardsWanted(want, node, going, d.table.Live())
-	if err != nil {
-		return p, err
-	}
-	// Nobody is in a cgroup that does not exist, and the rest of a change does not wait for it: a condition says so.
-	states = slices.DeleteFunc(states, func(s devices.State) bool { return !d.logins.there(s.Cgroup) })
-	for _, s := range isolation.PlanGuards(states, node.Guards, d.logins.logins) {
-		if s.Phase == step.Narrow {
-			p.narrow = append(p.narrow, s)
-		} else {
-			p.rest = append(p.rest, s)
-		}
-	}
-	return p, nil
-}
-
 // guardNow makes a step that opens anew from what is observed when its turn comes.
 func (d *Policy) guardNow(ctx context.Context, s step.Step) (step.Step, bool, error) {
 	var planned isolation.GuardArgs
@@ -356,7 +335,7 @@ func (d *Policy) guardNow(ctx context.Context, s step.Step) (step.Step, bool, er
 // mendGuards puts right what of the guards is not as it should be. It is carried out by itself: where no program can be
 // attached, limits and slices are mended all the same.
 func (d *Converger) mendGuards(ctx context.Context, want *desired, node *observe.Node) error {
-	p, err := d.planner.planGuard(want, node, nil)
+	p, err := planGuard(node, d.policy.nodeInput(want, node, nil))
 	if err != nil {
 		return err
 	}

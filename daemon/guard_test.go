@@ -67,14 +67,14 @@ func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 	set := func(g *loginGuard) (bool, error) {
 		return g.ChangeGuard(t.Context(), cg[0], func(*devices.Guard) *devices.Guard { return &gpu0 })
 	}
-	g := newLoginGuard(h, s, info)
+	g := newLoginGuard(h, loginsCgroup(s), s.RunDir, info)
 	if got := states(g); got != "" {
 		t.Errorf("before: %s", got)
 	}
 	if wrote, err := set(g); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
-	next := newLoginGuard(h, s, info)
+	next := newLoginGuard(h, loginsCgroup(s), s.RunDir, info)
 	if got := states(next); got != "unit.service[c 195:0]" {
 		t.Errorf("the next daemon finds %q", got)
 	}
@@ -90,7 +90,7 @@ func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 	if wrote, err := set(next); err != nil || wrote {
 		t.Errorf("guarding a unit that ended: wrote %v, %v", wrote, err)
 	}
-	if units := newLoginGuard(h, s, info).units; len(units) != 0 {
+	if units := newLoginGuard(h, loginsCgroup(s), s.RunDir, info).units; len(units) != 0 {
 		t.Errorf("still kept on file: %v", units)
 	}
 	if _, ok, err := devices.ReadGuard(h.Dir(cg[1])); !ok || err != nil {
@@ -110,7 +110,7 @@ func TestGuardSaysWhyItCannotBe(t *testing.T) {
 		"no logins":   {h: cgroup.Hierarchy{Mount: t.TempDir()}, s: Settings{Systemd: "off"}, info: cgroup.Info{Devices: true}, why: "no cgroup is known to hold the logins of this host"},
 		"nothing":     {h: cgroup.Hierarchy{Mount: t.TempDir()}, s: Settings{Logins: "/x"}, info: cgroup.Info{Devices: true}},
 	} {
-		if got := newLoginGuard(c.h, c.s, c.info).why; got != c.why {
+		if got := newLoginGuard(c.h, loginsCgroup(c.s), c.s.RunDir, c.info).why; got != c.why {
 			t.Errorf("%s: %q, want %q", name, got, c.why)
 		}
 	}

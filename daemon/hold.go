@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -52,7 +53,7 @@ func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, tell heard
 	}
 	kind, why := cgroup.Detect(opt)
 	h := &holder{
-		logins: newLoginGuard(cgroup.Hierarchy{}, s, cgroup.Info{}),
+		logins: newLoginGuard(cgroup.Hierarchy{}, loginsCgroup(s), s.RunDir, cgroup.Info{}),
 		follow: cgroup.NewProcesses(briefly(why)), launcher: worker.Exec{Stderr: os.Stderr}, close: func() {},
 		units: &mps.Detached{Dir: filepath.Join(s.RunDir, "units")},
 	}
@@ -83,7 +84,7 @@ func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, te
 		return nil, err
 	}
 	h.port, h.books, h.services, h.close = a, a, a, a.Close
-	h.logins = newLoginGuard(a.Hierarchy(), s, a.Info())
+	h.logins = newLoginGuard(a.Hierarchy(), loginsCgroup(s), s.RunDir, a.Info())
 	h.units = systemUnits{a}
 	h.launcher = systemWorkers{a}
 	h.programs = unitPrograms{a, s.Start}
@@ -119,7 +120,7 @@ func (h *holder) onCgroupfs(ctx context.Context, s Settings, keepers *launch.Kee
 	}
 	h.port = t
 	h.books = loginFolders{h: t.Hierarchy(), top: loginsCgroup(s), name: tell.userName}
-	h.logins = newLoginGuard(t.Hierarchy(), s, t.Info())
+	h.logins = newLoginGuard(t.Hierarchy(), loginsCgroup(s), s.RunDir, t.Info())
 	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
 	h.programs = keptPrograms{keepers, t, h.follow}
 	if h.guard, err = cgroup.Guarded(t, cgroup.GuardOptions{RunDir: s.RunDir}); err != nil {
@@ -236,4 +237,21 @@ func (p *unitWorker) Kill() error {
 		return fmt.Errorf("cannot kill worker %d: %w", p.PID(), err)
 	}
 	return nil
+}
+
+// loginsCgroup is the cgroup that holds the logins of this host; empty when none is known to.
+func loginsCgroup(s Settings) string {
+	if s.Logins != "" || s.Systemd == "off" {
+		return s.Logins
+	}
+	if kind, _ := cgroup.Detect(cgroup.DetectOptions{}); kind == cgroup.KindSystemd {
+		return systemdLogins
+	}
+	return ""
+}
+
+// AttachWalls closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
+// later still. What it did is one line on out.
+func AttachWalls(s Settings, out io.Writer) error {
+	return attachWalls(s.HostRoot, s.StateDir, loginsCgroup(s), out)
 }

@@ -100,9 +100,9 @@ func (d *Attribution) holderOf(want *desired, m *mps.State, pid int) deviceHolde
 	}
 	uid, err := procfs.UID(pid)
 	switch {
-	case pid == os.Getpid() || pid == d.driver.Status().PID || servesMPS(m, st) || m != nil && m.PID == pid:
+	case pid == os.Getpid() || pid == d.workerPID() || servesMPS(m, st) || m != nil && m.PID == pid:
 		h.fate = ourOwn
-	case want.quiesces(h.unit) && d.services == nil:
+	case want.quiesces(h.unit) && !d.stopsUnits:
 		h.fate, h.why = spared, "node.quiesce names its unit, and nothing here can stop units"
 	case want.quiesces(h.unit):
 		h.fate = quiesced

@@ -13,8 +13,8 @@ func (d *Viewer) getLeases(c *call) error {
 	if c.r.URL.Query().Has("all") {
 		list = slices.Clone(list)
 		for _, e := range d.told.leases.endedLeases() {
-			if c.caller.sees(e.Lease.Terms.Tenant) && !slices.ContainsFunc(list, func(l api.Lease) bool { return l.Generation == e.Lease.Generation }) {
-				list = append(list, e.wire())
+			if c.caller.sees(e.Tenant) && !slices.ContainsFunc(list, func(l api.Lease) bool { return l.Generation == e.Generation }) {
+				list = append(list, e)
 			}
 		}
 	}

@@ -107,7 +107,7 @@ func ticksNow() uint64 { return uint64(procfs.BootTime() / (time.Second / ticks)
 // leaverLoop looks at the leases once in a process-list period.
 func (d *Escapes) leaverLoop(ctx context.Context) {
 	for {
-		if _, ok := d.leavers.wake.Sleep(ctx, d.tuning.Load().sample); !ok {
+		if _, ok := d.leavers.wake.Sleep(ctx, d.sampleInterval()); !ok {
 			return
 		}
 		if err := d.lookForLeavers(ctx); err != nil && ctx.Err() == nil {
@@ -196,7 +196,7 @@ func firstOf(cg string) string {
 func (d *Escapes) leaversOnGPUs(l look) []leaver {
 	var out []leaver
 	want := d.state.Desired()
-	node := d.samples.over(d.observer.Last())
+	node := d.samples.Over(d.observer.Last())
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		if !want.manages(g.Identity.UUID) {

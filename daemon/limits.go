@@ -84,17 +84,11 @@ func (d *Viewer) loginLimitStatus(want *desired, t *api.TenantSpec) []api.LimitS
 	}
 	limit := uint64(*t.PerLogin.Memory)
 	out := api.LimitStatus{Name: "per_login.memory", Wanted: exactBytes(limit)}
-	held := 0
-	for _, l := range d.told.adoption.loginLimits() {
-		// The kernel counts whole pages.
-		if l.Tenant == t.Name && l.Limit <= limit && limit-l.Limit < 1<<16 {
-			held++
-		}
-	}
+	held := d.told.adoption.loginsHeld(t.Name, limit)
 	switch {
 	case !want.enforcing():
 		out.Reason = "the spec says enforce: observe"
-	case d.books == nil || !slices.Contains(d.port.Info().Limits, "memory"):
+	case !d.limitsLogins || !slices.Contains(d.port.Info().Limits, "memory"):
 		out.Reason = "no limits of logins on " + d.port.Info().Adapter
 	case held == 0:
 		out.Reason = "no member is logged in"

@@ -42,7 +42,7 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Da
 	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
 	d := bareOn(&holder{port: port, follow: cgroup.NewProcesses("a test"), visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{})}, Settings{}, st)
 	table := tableOf(t, lease.Config{Walls: noWalls{}}, "red", "part", uidAlice)
-	d.attribution.table, d.planner.table = table, table
+	d.attribution.table, d.policy.table = table, table
 	files["cgroup.procs"] = ""
 	for name, text := range files {
 		path := filepath.Join(port.h.Dir("/red"), name)
@@ -54,6 +54,11 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Da
 		}
 	}
 	return d, &observe.Node{Slices: []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}, Path: "/red", Limits: limits, Closed: true}}}
+}
+
+// planSlicesOn plans slices with what the node is read to have.
+func planSlicesOn(d *Daemon, want *desired, node *observe.Node, to []cgroup.Slice) []step.Step {
+	return planSlices(to, d.policy.nodeInput(want, node, nil))
 }
 
 // A limit that goes below what is in use is refused without force, and the number is said.
@@ -78,7 +83,7 @@ func TestLimitBelowUse(t *testing.T) {
 			d, node := tenantRed(t, was, c.files)
 			to := was
 			c.lower(&to)
-			steps := d.planner.planSlices(&desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: to, Closed: true}})
+			steps := planSlicesOn(d, &desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: to, Closed: true}})
 			err := admit(steps, authority{})
 			if c.says == "" {
 				if err != nil || len(steps) != 1 {
@@ -108,7 +113,7 @@ func TestQuotaBelowUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for quota, refuse := range map[float64]bool{200: true, 350: false} {
-		steps := d.planner.planSlices(&desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}})
+		steps := planSlicesOn(d, &desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}})
 		err := admit(steps, authority{})
 		if (err != nil) != refuse || refuse && !strings.Contains(err.Error(), "300% of a CPU") {
 			t.Errorf("a quota of %v%%: %v", quota, err)
@@ -119,7 +124,7 @@ func TestQuotaBelowUse(t *testing.T) {
 // What was raised from outside and is in use by now is not taken away by the loop, which has no authority.
 func TestTheLoopTakesNoLimitBelowUse(t *testing.T) {
 	d, node := tenantRed(t, cgroup.Limits{TasksMax: new(uint64(1000))}, map[string]string{"pids.current": "312\n"})
-	steps := d.planner.planSlices(d.state.Desired(), node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
+	steps := planSlicesOn(d, d.state.Desired(), node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
 	if len(steps) != 1 || steps[0].Disruption != step.Running {
 		t.Errorf("the steps are %+v", steps)
 	}
@@ -149,7 +154,7 @@ func TestSlicesOfOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			gone := 0
-			for _, s := range d.planner.planSlices(&desired{}, node, c.want) {
+			for _, s := range planSlicesOn(d, &desired{}, node, c.want) {
 				if s.Kind == isolation.KindRemove {
 					gone++
 				}

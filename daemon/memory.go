@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
 )
@@ -25,16 +26,16 @@ const closeWatch = 250 * time.Millisecond
 func (d *Enforcer) sampleLoop(ctx context.Context) {
 	ladders := map[gpu.UUID]*quota.Ladder{}
 	began := time.Now()
-	timer := time.NewTimer(d.tuning.Load().sample)
+	timer := time.NewTimer(d.sampleInterval())
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-d.samples.wake.C():
+		case <-d.samples.Wake.C():
 		}
-		every := d.tuning.Load().sample
+		every := d.sampleInterval()
 		if d.sampleOnce(ctx, time.Since(began), ladders) {
 			every = min(every, closeWatch)
 		}
@@ -52,7 +53,7 @@ func (d *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders ma
 			byGPU[id] = append(byGPU[id], l)
 		}
 	}
-	d.samples.keep(ids, byGPU)
+	d.samples.Keep(ids, func(id gpu.UUID) bool { return byGPU[id] != nil })
 	d.victims.keep(ids)
 	used := map[string]*leaseUse{}
 	for id, leases := range byGPU {
@@ -72,7 +73,7 @@ func (d *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders ma
 	}
 	d.shares.prune(d, byGPU)
 	for id, u := range used {
-		d.samples.putLease(id, u.sample())
+		d.samples.PutLease(id, u.sample())
 	}
 	if len(byGPU) > 0 {
 		d.touch()
@@ -88,10 +89,10 @@ type leaseUse struct {
 	stage     string
 }
 
-func (u *leaseUse) sample() leaseSample {
-	s := leaseSample{processes: len(u.processes), stage: u.stage}
+func (u *leaseUse) sample() observe.LeaseSample {
+	s := observe.LeaseSample{Processes: len(u.processes), Stage: u.stage}
 	for _, b := range u.memory {
-		s.memory += b
+		s.Memory += b
 	}
 	return s
 }
@@ -112,11 +113,11 @@ func (d *Enforcer) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Le
 		}
 		return
 	}
-	d.samples.put(id, sample)
+	d.samples.Put(id, sample)
 	seen := map[int]bool{}
-	ownerOf := d.attribution.owners(len(sample.processes))
-	for i := range sample.processes {
-		p := &sample.processes[i]
+	ownerOf := d.attribution.owners(len(sample.Processes))
+	for i := range sample.Processes {
+		p := &sample.Processes[i]
 		owner, ok := ownerOf(p.PID)
 		u := used[owner]
 		if !ok || u == nil {
@@ -137,16 +138,16 @@ func (d *Enforcer) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Le
 
 // readSample reads one GPU in as few messages as there are. On a partitioned one a snapshot asks every instance for
 // everything, so there only memory and processes are read.
-func (d *Enforcer) readSample(ctx context.Context, id gpu.UUID) (gpuSample, error) {
-	out := gpuSample{node: d.observer.Last().Seq}
+func (d *Enforcer) readSample(ctx context.Context, id gpu.UUID) (observe.GPUSample, error) {
+	out := observe.GPUSample{Node: d.observer.Last().Seq}
 	if d.state.Desired().mode(id) != api.ModeMIG {
 		s, err := d.driver.Snapshot(ctx, id)
-		out.memory, out.processes, out.utilization = s.Memory, s.Processes, s.Utilization
+		out.Memory, out.Processes, out.Utilization = s.Memory, s.Processes, s.Utilization
 		return out, err
 	}
 	memory, err := d.driver.Memory(ctx, id)
 	processes, err2 := d.driver.Processes(ctx, id)
-	out.memory, out.processes = memory, processes
+	out.Memory, out.Processes = memory, processes
 	return out, errors.Join(err, err2)
 }
 

@@ -5,12 +5,13 @@ import (
 	"net/http"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/observe"
 )
 
 // getMIG tells what the GPUs can be partitioned into, and what is there, so that whoever asks can plan without being able
 // to change anything.
 func (d *Viewer) getMIG(c *call) error {
-	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx(), observe.Timeout)
 	defer cancel()
 	node, want, use := d.observer.Observe(ctx), d.state.Desired(), d.attribution.usage()
 	if node.DriverErr != nil {

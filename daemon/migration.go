@@ -27,27 +27,6 @@ func (d *desired) denies() bool {
 // migrationCost is what denying costs, for doctor and whoever asks why something fails.
 const migrationCost = "tenants cannot make scopes of their own from an ssh login ('systemd-run --user --scope', tmux and screen where they do that) nor run rootless podman with its systemd cgroups there; from inside their own user services they can"
 
-// planMigration is the step to the policy as it is wanted; none without a service manager, or when it is so already.
-func (d *Planner) planMigration(want *desired) []step.Step {
-	p := d.port.Abilities().Migration
-	if p == nil {
-		return nil // Nobody could move anybody.
-	}
-	is, err := p.MigrationDenied()
-	deny := want.denies()
-	if err != nil || is == deny {
-		return nil // What cannot be read is told by judgeMigration.
-	}
-	s := step.Step{
-		Kind: KindMigration, Phase: step.Narrow, Args: step.Must(migrationArgs{deny}), Undo: step.Must(migrationArgs{is}),
-		Text: "deny moving processes out of leases (a bus policy against AttachProcessesToUnit)", Reason: "the spec says node.walls.migration: deny", Disruption: step.None,
-	}
-	if !deny {
-		s.Phase, s.Text, s.Reason = step.Widen, "let tenants move their processes between units again", "the spec does not say node.walls.migration: deny"
-	}
-	return []step.Step{s}
-}
-
 // migrationPolicy carries out the steps of kind KindMigration.
 type migrationPolicy struct{ d *Changes }
 

@@ -10,33 +10,9 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
-	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
 )
-
-// planMPS plans the control daemons: what is stopped before the hardware changes, and what is started after.
-func (d *Planner) planMPS(want *desired, node *observe.Node) (stop, start []step.Step) {
-	wanted, observed := map[gpu.UUID]mps.Settings{}, map[gpu.UUID]mps.Observed{}
-	for i := range node.GPUs {
-		g := &node.GPUs[i]
-		id := g.Identity.UUID
-		if e := want.gpus[id]; e != nil && e.Mode == api.ModeMPS {
-			wanted[id] = mps.Settings{GPU: id, Strict: e.MPS != nil && e.MPS.Enforce == "strict"}
-		}
-		if g.MPS != nil || wanted[id].GPU != "" {
-			observed[id] = mps.Observed{State: g.MPS, Processes: g.Processes}
-		}
-	}
-	for _, s := range mps.Plan(wanted, observed) {
-		if s.Phase == step.Narrow {
-			stop = append(stop, s)
-		} else {
-			start = append(start, s)
-		}
-	}
-	return stop, start
-}
 
 // mpsEnvironment is what joins a lease to the control daemon of its GPU. Its share is a ceiling for each of its
 // processes; its memory limit holds for each process by itself, and for the grant by the ladder.

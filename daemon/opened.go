@@ -52,18 +52,18 @@ type fileKey struct{ rdev, dev, ino uint64 }
 // nobody.
 func (d *Attribution) devicesOpen(ctx context.Context, gpus []observe.GPU) opened {
 	o := opened{gpus: map[gpu.UUID][]int{}, caps: map[instanceKey][]int{}}
-	host, err := d.hosts.at(d.observer.Last(), d.settings.HostRoot)
+	host, err := d.hosts.At(d.observer.Last())
 	if err != nil {
 		d.Log.Warn("cannot see who has GPUs open", "error", err)
 		return o
 	}
-	real := filepath.Clean(d.settings.HostRoot) == "/"
+	real := filepath.Clean(d.hostRoot) == "/"
 	nodes := deviceNodes(&host, gpus, func(name string, major, minor uint32) (fileKey, bool) {
 		if real {
 			return fileKey{rdev: unix.Mkdev(major, minor)}, true
 		}
 		var st unix.Stat_t
-		err := unix.Stat(filepath.Join(d.settings.HostRoot, "dev", name), &st)
+		err := unix.Stat(filepath.Join(d.hostRoot, "dev", name), &st)
 		return fileKey{dev: st.Dev, ino: st.Ino}, err == nil
 	})
 	ctx, cancel := context.WithTimeout(ctx, openedTimeout)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/external"
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
@@ -76,7 +77,7 @@ func TestOthersWhoShareGPUsOut(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			o := readOthers(root, "lab7.example.org")
+			o := external.Read(root, "lab7.example.org")
 			var said []string
 			checkOthers(&o, c.want, node, func(_, message, hint string) { said = append(said, message+" | "+hint) })
 			if len(c.says) == 0 && len(said) > 0 || len(c.says) > 0 && len(said) != 1 {

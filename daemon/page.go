@@ -13,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/version"
 )
 
 // page is the rendered status. It is made when somebody asks and something changed, and served as bytes until then.
@@ -80,7 +81,7 @@ func (d *Viewer) getStatus(c *call) error {
 func (d *Viewer) picture() *picture {
 	want := d.state.Desired()
 	p := &picture{
-		host: d.host, adapter: adapterText(d.port.Info()), now: d.Now(), node: d.samples.over(d.observer.Last()), desired: want,
+		host: d.host, adapter: adapterText(d.port.Info()), now: d.Now(), node: d.samples.Over(d.observer.Last()), desired: want,
 		leases: d.table.List(), granted: d.table.Granted(), held: d.state.held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: d.Conditions.list(), limits: map[string][]api.LimitStatus{},
 		command: procfs.Name, servesMPS: isServingMPS,
@@ -96,7 +97,7 @@ func (d *Viewer) picture() *picture {
 		return markOf(&a, at)
 	}
 	p.goes = func(id gpu.UUID, m *store.Mark) (time.Time, bool) {
-		since, ok := d.told.change.idleSince(idleKey{id, m.Placement, m.Generation})
+		since, ok := d.told.change.idleSince(id, m.Placement, m.Generation)
 		return since.Add(want.keep(id)), ok
 	}
 	p.container = func(k grantKey) *api.ContainerUse { return d.containerUse(p.node.Slices, k) }
@@ -133,13 +134,13 @@ func (d *Viewer) measure(l *api.Lease) {
 	if l.Share != nil && l.Kind == api.ModeMPS {
 		l.Share.Gated = d.state.Desired().enforcing() // By the MPS server, for every process that joined it.
 	}
-	m := d.samples.lease(l.ID)
-	l.Processes = m.processes
+	m := d.samples.Lease(l.ID)
+	l.Processes = m.Processes
 	switch {
 	case l.Memory != nil:
-		l.Memory.Used, l.Memory.Stage = m.memory, m.stage
-	case m.memory > 0:
-		l.Memory = &api.LeaseMemory{Used: m.memory, Backend: "none"}
+		l.Memory.Used, l.Memory.Stage = m.Memory, m.Stage
+	case m.Memory > 0:
+		l.Memory = &api.LeaseMemory{Used: m.Memory, Backend: "none"}
 		if l.Kind == api.ModeMIG {
 			l.Memory.Backend = "mig"
 		}
@@ -148,7 +149,7 @@ func (d *Viewer) measure(l *api.Lease) {
 
 func (d *Viewer) getInfo(c *call) error {
 	out := api.Info{
-		API: "v1", Version: versionText(), Features: api.Features(), Adapter: d.port.Info().Adapter,
+		API: "v1", Version: version.Version, Features: api.Features(), Adapter: d.port.Info().Adapter,
 		You: api.Caller{UID: c.caller.uid, User: c.caller.name, Role: c.caller.role(), Tenants: c.caller.tenants},
 	}
 	if n := d.observer.Last(); n.DriverErr == nil {

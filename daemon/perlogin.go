@@ -150,7 +150,7 @@ func (d *Adopter) setLoginMemory(ctx context.Context, uid int, limit *uint64) er
 	}
 	shown := "" // none
 	if limit != nil {
-		shown = exactBytes(*limit)
+		shown = api.Bytes(*limit).String()
 	}
 	d.Log.Info("a login's memory was limited", "uid", uid, "limit", shown)
 	return nil
@@ -217,10 +217,18 @@ func (d *Adopter) limited() (int, error) {
 	return len(d.perLogin.set), err
 }
 
-// loginLimits are the limits of logins as they were read back last, by uid.
-func (d *Adopter) loginLimits() map[int]loginLimit {
-	if shown := d.perLogin.shown.Load(); shown != nil {
-		return *shown
+// loginsHeld counts the logins of a tenant's members that were read back with at most this limit of memory, in bytes.
+func (d *Adopter) loginsHeld(tenant string, limit uint64) int {
+	shown := d.perLogin.shown.Load()
+	if shown == nil {
+		return 0
 	}
-	return nil
+	held := 0
+	for _, l := range *shown {
+		// The kernel counts whole pages.
+		if l.Tenant == tenant && l.Limit <= limit && limit-l.Limit < 1<<16 {
+			held++
+		}
+	}
+	return held
 }

@@ -49,7 +49,7 @@ func (d *Changes) stepTimeout(s step.Step) time.Duration {
 	if s.Kind == KindUnitStop {
 		return unitTimeout
 	}
-	return max(time.Minute, 2*time.Duration(d.settings.Changes))
+	return max(time.Minute, 2*d.settings.Changes)
 }
 
 // quiet is what is done to units around a change.

@@ -106,10 +106,10 @@ func (d *Changes) closeDoors() (open func()) {
 	node := d.observer.Last()
 	gate := &openChange{operation: kindRelease, gpus: everyGPU(node)}
 	d.state.SetChanging(gate)
-	d.table.Update(d.planner.view(node))
+	d.table.Update(view(d.state, node))
 	return func() {
 		if d.state.Withdraw(gate) {
-			d.table.Update(d.planner.view(d.observer.Last()))
+			d.table.Update(view(d.state, d.observer.Last()))
 			d.touch()
 		}
 	}
@@ -125,7 +125,7 @@ func everyGPU(n *observe.Node) map[gpu.UUID]bool {
 
 // proposeRelease plans giving the node back. It changes nothing.
 func (d *Changes) proposeRelease(ctx context.Context, what, who string) (*proposal, error) {
-	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	now, acc := d.state.Desired(), d.state.Kept().Accepted
 	p := &proposal{node: d.observer.Observe(ctx), want: now, released: what}
@@ -201,7 +201,7 @@ func (d *Changes) standing(node *observe.Node, what string) (left, error) {
 	for i := range others {
 		out.warnings = append(out.warnings, fmt.Sprintf("the slice of %s was not made by gpushare: it stays", others[i].Name))
 	}
-	stop, _ := d.planner.planMPS(&desired{}, node)
+	stop, _ := planMPS(&desired{}, node)
 	var names []cgroup.SliceState
 	if !d.port.Info().Slices {
 		if !d.state.Desired().enforcing() {
@@ -209,7 +209,7 @@ func (d *Changes) standing(node *observe.Node, what string) (left, error) {
 		}
 		names = own
 	}
-	walls := slices.Concat(isolation.PlanRelease(own, d.port.Info(), d.attribution.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins), d.planner.planMigration(&desired{}))
+	walls := slices.Concat(isolation.PlanRelease(own, d.port.Info(), d.attribution.sliceUse(node)), isolation.PlanGuards(nil, node.Guards, d.logins.logins), planMigration(&desired{}, d.policy.nodeInput(&desired{}, node, nil).Denied))
 	rest, err := d.planGiveBackRest()
 	if err != nil {
 		return out, err
@@ -346,6 +346,15 @@ func noteReleased(s *store.State, want *desired, node *observe.Node, failed map[
 	}
 }
 
+// stillStands tells how many steps are left to give the node back, and the first of them.
+func (d *Changes) stillStands(node *observe.Node) (n int, first string, err error) {
+	l, err := d.standing(node, store.ReleasedWalls)
+	if err != nil || len(l.steps) == 0 {
+		return 0, "", err
+	}
+	return len(l.steps), l.steps[0].Text, nil
+}
+
 // nothingStands looks whether the node was given back whole.
 func (d *Changes) nothingStands(node *observe.Node, want *desired) bool {
 	what := store.ReleasedWalls
@@ -360,13 +369,13 @@ func (d *Changes) nothingStands(node *observe.Node, want *desired) bool {
 func (d *Converger) judgeRelease(want *desired, node *observe.Node) {
 	still := map[string]api.Condition{}
 	if want.released != nil && d.state.Kept().Standing && d.state.Changing() == nil {
-		l, err := d.changes.standing(node, store.ReleasedWalls)
+		n, first, err := d.changes.stillStands(node)
 		switch {
 		case err != nil:
 			still[""] = api.Condition{Message: "whether all was given back cannot be seen: " + err.Error()}
-		case len(l.steps) > 0:
+		case n > 0:
 			still[""] = api.Condition{
-				Message: fmt.Sprintf("not all was given back: %s (%d steps are left)", l.steps[0].Text, len(l.steps)),
+				Message: fmt.Sprintf("not all was given back: %s (%d steps are left)", first, n),
 				Hint:    "'gpushare release --check' lists it; correct the cause and release again",
 			}
 		}

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/external"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/mig"
@@ -34,7 +34,7 @@ type links struct {
 
 // fabric reads it of some GPUs, for as long as a GPU may take to answer. What is not known by then is told as not known.
 func (d *Changes) fabric(ctx context.Context, ids ...gpu.UUID) fabric {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(d.settings.Answers))
+	ctx, cancel := context.WithTimeout(ctx, d.settings.Answers)
 	defer cancel()
 	return readFabric(ctx, d.settings.HostRoot, ids, d.driver.NVLinks)
 }
@@ -46,9 +46,9 @@ func readFabric(ctx context.Context, root string, ids []gpu.UUID, ask func(conte
 	if entries, err := os.ReadDir(filepath.Join(root, "proc/driver/nvidia-nvswitch/devices")); err == nil {
 		f.switches = len(entries)
 	}
-	var o others
-	o.processes(root)
-	f.manager = o.fabricManager
+	var o external.Host
+	o.Processes(root)
+	f.manager = o.FabricManager
 
 	var wg sync.WaitGroup
 	var mu sync.Mutex // guards f.links among the goroutines

@@ -174,7 +174,7 @@ func TestLinksAreReadForResets(t *testing.T) {
 				}
 				began := time.Now()
 				res, op, refusal := w.apply(layout(c.index), c.query)
-				if took := time.Since(began); took < c.lasts || c.lasts > 0 && took > c.lasts+observeTimeout {
+				if took := time.Since(began); took < c.lasts || c.lasts > 0 && took > c.lasts+observe.Timeout {
 					t.Errorf("it lasts %v, want %v and little more", took, c.lasts)
 				}
 				said := res.Plan.Warnings

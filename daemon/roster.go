@@ -53,11 +53,11 @@ func (u *unknownMember) text() string {
 	return "this host does not know " + u.name + " of tenant " + u.tenant
 }
 
-// newRosters knows nobody yet but root.
-func newRosters(s Settings) *rosters {
+// newRosters knows nobody yet but root. getent is the program that the host's names are asked with; "off": none is.
+func newRosters(getent string) *rosters {
 	r := &rosters{names: &names.Directory{}, kicks: loop.NewWake()}
-	if s.Getent != "off" {
-		r.names.Program = s.Getent
+	if getent != "off" {
+		r.names.Program = getent
 	}
 	r.p.Store(rosterOf(os.Geteuid(), nil, r.names))
 	return r
@@ -158,7 +158,7 @@ func (d *Identities) nameLoop(ctx context.Context) {
 			return
 		case <-d.rosters.kicks.C():
 		}
-		d.learn(d.state.Desired().spec, nameAsking, false)
+		d.learn(d.spec(), nameAsking, false)
 		loop.Pause(ctx, nameSpacing) // So that many strangers make few askings.
 	}
 }
@@ -173,7 +173,7 @@ func (d *Identities) kickNames() {
 func (d *Identities) renewRoster() {
 	d.rosters.mu.Lock()
 	defer d.rosters.mu.Unlock()
-	r := rosterOf(d.rosters.p.Load().self, d.state.Desired().spec, d.rosters.names)
+	r := rosterOf(d.rosters.p.Load().self, d.spec(), d.rosters.names)
 	d.rosters.p.Store(r)
 	unknown := map[string]api.Condition{}
 	for i := range r.unknown {

@@ -2,16 +2,6 @@ package daemon
 
 import "net/http"
 
-// route is one entry of the table: who may is visible here and nowhere else.
-type route struct {
-	method  string
-	pattern string
-	access  access
-	what    string // "look at the spec": for the refusal
-	handle  func(*call) error
-	brief   bool // it waits for nothing, and takes its turn among the requests of its user
-}
-
 // routes is the API. A handler narrows further what a tenant's member sees of other tenants.
 func (d *Daemon) routes() []route {
 	return []route{

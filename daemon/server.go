@@ -272,3 +272,13 @@ func (c *cappedConn) Close() error {
 	c.once.Do(c.release)
 	return c.UnixConn.Close()
 }
+
+// route is one entry of the table: who may is visible here and nowhere else.
+type route struct {
+	method  string
+	pattern string
+	access  access
+	what    string // "look at the spec": for the refusal
+	handle  func(*call) error
+	brief   bool // it waits for nothing, and takes its turn among the requests of its user
+}

@@ -18,20 +18,6 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// softPlan is the part of a plan that changes no GPU hardware: walls, and MPS control daemons.
-type softPlan struct {
-	narrow []step.Step // before the hardware
-	rest   []step.Step // after it
-}
-
-// wanted is the slices that a spec wants on one observation, and what they lack.
-type wanted struct {
-	node    *observe.Node
-	spec    *desired
-	slices  []cgroup.Slice
-	missing []isolation.Missing
-}
-
 // wallsWanted works out the slices. What was worked out last is kept: planning and judging ask for the same.
 func (d *Policy) wallsWanted(want *desired, node *observe.Node, going []step.Step) (*wanted, error) {
 	if w := d.walls.Load(); w != nil && w.node == node && w.spec == want && len(going) == 0 {
@@ -49,83 +35,6 @@ func (d *Policy) wallsWanted(want *desired, node *observe.Node, going []step.Ste
 	return w, nil
 }
 
-// planNode plans all that changes no GPU hardware.
-func (d *Planner) planNode(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
-	p, err := d.planSoft(want, node, going)
-	if err != nil {
-		return p, err
-	}
-	guard, err := d.planGuard(want, node, going)
-	p.narrow, p.rest = append(guard.narrow, p.narrow...), append(p.rest, guard.rest...)
-	p.narrow = append(p.narrow, d.planMigration(want)...)
-	return p, err
-}
-
-// planSoft plans walls and MPS. going are the hardware steps that come with it: what they destroy is walled off first.
-func (d *Planner) planSoft(want *desired, node *observe.Node, going []step.Step) (softPlan, error) {
-	var p softPlan
-	if node.SlicesErr != nil {
-		return p, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
-	}
-	if node.DriverErr != nil {
-		return p, nil // Walls are left as they stand: what they should allow cannot be known.
-	}
-	w, err := d.policy.wallsWanted(want, node, going)
-	if err != nil {
-		return p, err
-	}
-	stop, start := d.planMPS(want, node)
-	p.narrow = append(p.narrow, stop...)
-	if !d.port.Info().Slices {
-		p.rest = start // There are no slices to make.
-		return p, nil
-	}
-	desiredSlices := w.slices
-	if d.policy.neverRead(node) {
-		desiredSlices = slices.DeleteFunc(slices.Clone(desiredSlices), func(s cgroup.Slice) bool { return stands(node, s.Name) })
-		for i := range node.Slices { // As they stand, so that nothing is planned for them.
-			desiredSlices = append(desiredSlices, standing(&node.Slices[i]))
-		}
-	}
-	for _, s := range d.planSlices(want, node, desiredSlices) {
-		if s.Phase == step.Narrow {
-			p.narrow = append(p.narrow, s)
-		} else {
-			p.rest = append(p.rest, s)
-		}
-	}
-	p.rest = append(start, p.rest...)
-	return p, nil
-}
-
-// planSlices plans the slices. Who uses them is looked at only when something is taken away: a look at every descriptor of
-// every process is not for a loop that finds nothing to do.
-func (d *Planner) planSlices(want *desired, node *observe.Node, to []cgroup.Slice) []step.Step {
-	own, _ := d.state.ownSlices(node, to)
-	steps := isolation.Plan(to, own, d.port.Info())
-	if !slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.Narrow }) {
-		return steps
-	}
-	use := d.attribution.sliceUse(node)
-	if want == d.state.Desired() {
-		// The spec in force never allowed what is taken away, so whoever has it open is not who it is for.
-		for name, u := range use {
-			u.Devices = nil
-			use[name] = u
-		}
-	}
-	return isolation.PlanInUse(to, own, d.port.Info(), use)
-}
-
-// stands tells whether a slice is there.
-func stands(node *observe.Node, name cgroup.SliceName) bool {
-	return slices.ContainsFunc(node.Slices, func(s cgroup.SliceState) bool { return s.Name == name })
-}
-
-func standing(s *cgroup.SliceState) cgroup.Slice {
-	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
-}
-
 // neverRead tells whether there is a GPU that did not answer since the daemon began: nothing is known of it, and rules
 // that leave it out would take it away from whoever has it. Slices that stand are then left as they are; new ones are
 // made, because no process may run in a slice without limits. Of a GPU whose record is from before a boot or a reload of
@@ -138,31 +47,9 @@ func (d *Policy) neverRead(node *observe.Node) bool {
 	})
 }
 
-// hosts keeps what was read of the host for one observation of the node: every lease that starts asks for it, and the list
-// of MIG capabilities alone has a line for each instance that could ever be.
-type hosts struct {
-	mu   sync.Mutex // guards what follows
-	node *observe.Node
-	host isolation.Host
-}
-
-func (h *hosts) at(node *observe.Node, root string) (isolation.Host, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.node == node && node != nil {
-		return h.host, nil
-	}
-	host, err := isolation.ReadHost(root)
-	if err != nil {
-		return host, err
-	}
-	h.node, h.host = node, host
-	return host, nil
-}
-
 // hardware is what walls are made of, without the instances that are about to go.
 func (d *Policy) hardware(node *observe.Node, going []step.Step) (isolation.Hardware, error) {
-	host, err := d.hosts.at(node, d.settings.HostRoot)
+	host, err := d.hosts.At(node)
 	if err != nil {
 		return isolation.Hardware{}, err
 	}

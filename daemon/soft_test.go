@@ -6,6 +6,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/isolation"
 )
 
 // A GPU that misses one reading stays in the walls with what was last known of it; one that was never read stops any
@@ -16,7 +17,7 @@ func TestSilentGPUKeepsItsWalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	d := &Policy{settings: Settings{HostRoot: t.TempDir()}, state: NewState(st, false), hosts: &hosts{}}
+	d := &Policy{state: NewState(st, false), hosts: &isolation.HostCache{Root: t.TempDir()}}
 	known := gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-a", Minor: 3}, Memory: gpu.Memory{Total: 1 << 30}}
 	node := &observe.Node{GPUs: []observe.GPU{{Snapshot: known, Err: gpu.ErrTimeout}}}
 	hw, err := d.hardware(node, nil)

@@ -21,9 +21,6 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// observeTimeout bounds one look at the whole node.
-const observeTimeout = 10 * time.Second
-
 // proposal is a spec on its way to be accepted.
 type proposal struct {
 	yaml     string // as it is kept
@@ -143,7 +140,7 @@ func (d *Changes) propose(ctx context.Context, file string, body []byte, s *api.
 			Hint:    "see what changed with 'gpushare get', merge, and apply again",
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	d.identities.learn(s, nameGrace, true)
 	node := d.observer.Observe(ctx)
@@ -184,7 +181,7 @@ func (d *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fie
 		err.Holders = holdersOf(hardware.problems, p.node, use)
 		return err
 	}
-	soft, err := d.planner.planNode(p.want, p.node, hardware.steps)
+	soft, err := planNode(p.want, p.node, d.policy.nodeInput(p.want, p.node, hardware.steps))
 	if err != nil {
 		return err
 	}
@@ -481,7 +478,7 @@ func (d *Changes) getSpec(c *call) error {
 
 // getPlan answers how the node differs from the spec in force.
 func (d *Viewer) getPlan(c *call) error {
-	ctx, cancel := context.WithTimeout(c.ctx(), observeTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx(), observe.Timeout)
 	defer cancel()
 	node, want := d.observer.Observe(ctx), d.state.Desired()
 	if node.DriverErr != nil {
@@ -492,7 +489,7 @@ func (d *Viewer) getPlan(c *call) error {
 	for _, id := range slices.Sorted(maps.Keys(hardware.problems)) {
 		out.Warnings = append(out.Warnings, hardware.problems[id].Error())
 	}
-	soft, err := d.planner.planNode(want, node, hardware.steps)
+	soft, err := planNode(want, node, d.policy.nodeInput(want, node, hardware.steps))
 	if err != nil {
 		return err
 	}

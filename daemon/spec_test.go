@@ -115,26 +115,3 @@ func TestLimitsShownAreThoseInForce(t *testing.T) {
 		})
 	}
 }
-
-// Fast readings lie over an observation only when they are not older than it.
-func TestSamplesOverAnObservation(t *testing.T) {
-	n := &observe.Node{Seq: 5, GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: one}, Memory: gpu.Memory{Used: 1}}}}}
-	s := &samples{gpus: map[gpu.UUID]gpuSample{}, leases: map[string]leaseSample{}}
-	if s.over(n) != n {
-		t.Error("without readings something is laid over")
-	}
-	for node, want := range map[uint64]uint64{4: 1, 5: 7, 6: 7} {
-		s.put(one, gpuSample{node: node, memory: gpu.Memory{Used: 7}})
-		if got := s.over(n).GPUs[0].Memory.Used; got != want {
-			t.Errorf("a reading after observation %d over observation 5 gives %d, want %d", node, got, want)
-		}
-	}
-	if n.GPUs[0].Memory.Used != 1 {
-		t.Error("the observation itself was changed")
-	}
-	s.putLease("gone", leaseSample{memory: 1})
-	s.keep(nil, nil)
-	if s.over(n) != n || s.lease("gone").memory != 0 {
-		t.Error("readings of what is gone are kept")
-	}
-}

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -10,85 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
-	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/terminal"
-	"github.com/gpushare/gpushare/mig"
 )
 
-// KindProcessStop is the kind of step that ends a process of no lease. Nothing brings it back: it has no undo.
-const KindProcessStop = "process.stop"
-
-// processArgs are its arguments.
-type processArgs struct {
-	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // ticks since boot: another process of that number is not meant
-	Name  string `json:"name"`
-}
-
-// planProcessStops ends the processes of no lease that the hardware steps would stop. They are steps of the GPU, so that
-// one that does not end keeps only that GPU from changing. Without force no such hardware step is planned. It is pure.
-func planProcessStops(hardware []step.Step, node *observe.Node, use usage) []step.Step {
-	var out []step.Step
-	seen := map[string]bool{}
-	for i := range hardware {
-		s := &hardware[i]
-		g, ok := node.GPU(gpu.UUID(s.GPU))
-		if !ok || s.Disruption != step.Running {
-			continue
-		}
-		for _, h := range touchedBy(s, g, use) {
-			key := fmt.Sprint(s.GPU, h.pid)
-			if h.fate != forced || h.lease != "" || h.start == 0 || seen[key] {
-				continue
-			}
-			seen[key] = true
-			out = append(out, step.Step{
-				Kind: KindProcessStop, GPU: s.GPU, Phase: step.Narrow, Args: step.Must(processArgs{h.pid, h.start, h.name}),
-				Text: "stop " + h.String(), Reason: "it is in the way: " + s.Text, Disruption: step.Running, Disturbs: []string{h.String()},
-			})
-		}
-	}
-	return out
-}
-
-// touchedBy are the processes that a step of a GPU takes something away from.
-func touchedBy(s *step.Step, g *observe.GPU, use usage) []deviceHolder {
-	switch s.Kind {
-	case mig.KindMode:
-		return inTheWay(g, nil, use)
-	case mig.KindDestroy:
-		var args mig.InstanceArgs
-		if json.Unmarshal(s.Args, &args) != nil {
-			return nil
-		}
-		for i := range g.Instances {
-			if in := &g.Instances[i]; in.Placement == args.Placement && in.ProfileID == args.ProfileID {
-				return inTheWay(g, in, use)
-			}
-		}
-	}
-	return nil
-}
-
-// processStop carries out the steps that end processes.
-type processStop struct{ d *Stopper }
-
-// Applied tells whether the process has ended.
-func (h processStop) Applied(_ context.Context, s step.Step) (bool, error) {
-	a, err := processOf(s)
-	return err == nil && !procfs.Alive(a.PID, a.Start), err
-}
-
-// Do ends the process the polite way, and returns when it has ended. It is never frozen, because its cgroup is not ours.
-func (h processStop) Do(ctx context.Context, s step.Step) error {
-	a, err := processOf(s)
-	if err != nil {
-		return err
-	}
-	p, err := procfs.OpenPidfd(a.PID, a.Start)
+// process ends a process of no lease the polite way, and returns when it has ended. It is never frozen, because its cgroup
+// is not ours. What is not that process any more has ended.
+func (d *Stopper) process(ctx context.Context, pid int, start uint64, name, gpu, reason string) error {
+	p, err := procfs.OpenPidfd(pid, start)
 	if errors.Is(err, procfs.ErrGone) {
 		return nil
 	}
@@ -97,27 +25,16 @@ func (h processStop) Do(ctx context.Context, s step.Step) error {
 	}
 	defer p.Close()
 	// Only now that it is held does this say whose it is: leases are ended by their own steps.
-	if id, held := h.d.attribution.ownerOf(a.PID); held {
-		return fmt.Errorf("cannot stop pid %d (%s): it came into lease %s meanwhile", a.PID, a.Name, id)
+	if id, held := d.attribution.ownerOf(pid); held {
+		return fmt.Errorf("cannot stop pid %d (%s): it came into lease %s meanwhile", pid, name, id)
 	}
-	text := fmt.Sprintf("process %d (%s) is stopped: %s", a.PID, a.Name, s.Reason)
-	h.d.Events.publish(api.Event{Kind: "process.stopping", GPU: s.GPU, Message: text})
-	h.d.audit("gpushared", "force", text)
-	if uid, err := procfs.UID(a.PID); err == nil {
-		terminal.Tell([]int{a.PID}, int(uid), "gpushare: "+text)
+	text := fmt.Sprintf("process %d (%s) is stopped: %s", pid, name, reason)
+	d.Events.publish(api.Event{Kind: "process.stopping", GPU: gpu, Message: text})
+	d.audit("gpushared", "force", text)
+	if uid, err := procfs.UID(pid); err == nil {
+		terminal.Tell([]int{pid}, int(uid), "gpushare: "+text)
 	}
 	return endPolitely(ctx, p, stopGrace)
-}
-
-// Undo does nothing: who was stopped stays stopped.
-func (h processStop) Undo(context.Context, step.Step) error { return nil }
-
-func processOf(s step.Step) (processArgs, error) {
-	var a processArgs
-	if err := json.Unmarshal(s.Args, &a); err != nil {
-		return a, fmt.Errorf("cannot read which process to stop: %w", err)
-	}
-	return a, nil
 }
 
 // endPolitely asks a process to end, kills it when it has not after the grace, and returns when it has ended.

@@ -53,7 +53,7 @@ type listing struct {
 func (d *Escapes) unattributedLoop(ctx context.Context) {
 	x := unattributed{listed: map[gpu.UUID]listing{}}
 	for {
-		if !loop.Pause(ctx, d.tuning.Load().sample) {
+		if !loop.Pause(ctx, d.sampleInterval()) {
 			return
 		}
 		want := d.state.Desired()
@@ -105,7 +105,7 @@ func (x *unattributed) look(d *Escapes, want *desired, strays []stray) (victim s
 // observations half a minute may go by. seen is when the node was observed last.
 func (x *unattributed) processes(ctx context.Context, d *Escapes, want *desired, g *observe.GPU, seen time.Time) []gpu.Process {
 	id := g.Identity.UUID
-	if d.samples.has(id) || !want.enforcing() {
+	if d.samples.Has(id) || !want.enforcing() {
 		delete(x.listed, id)
 		return g.Processes
 	}
@@ -136,7 +136,7 @@ func (x *unattributed) processes(ctx context.Context, d *Escapes, want *desired,
 // strays are the processes on managed GPUs that are in no lease.
 func (x *unattributed) strays(ctx context.Context, d *Escapes, want *desired) []stray {
 	var out []stray
-	node := d.samples.over(d.observer.Last())
+	node := d.samples.Over(d.observer.Last())
 	var quiet []string // cgroups of units that are known to use GPUs
 	read := false
 	for i := range node.GPUs {
@@ -169,13 +169,13 @@ const notStray = "it is gpushare's own"
 // quietUnits are where the units run that the spec names as users of GPUs beside tenants.
 func (d *Escapes) quietUnits(ctx context.Context, want *desired) []string {
 	var out []string
-	if d.books == nil {
+	if d.units == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for _, unit := range want.spec.Node.Quiesce {
-		if cg, err := d.books.UnitCgroup(ctx, unit); err == nil {
+		if cg, err := d.units.UnitCgroup(ctx, unit); err == nil {
 			out = append(out, cg)
 		}
 	}
@@ -184,7 +184,7 @@ func (d *Escapes) quietUnits(ctx context.Context, want *desired) []string {
 
 // spareStray says why a process is not stopped whatever the spec says; empty when it may be.
 func (d *Escapes) spareStray(mps bool, st procfs.Stat, quiet []string) string {
-	if mps || st.PID == d.driver.Status().PID {
+	if mps || st.PID == d.workerPID() {
 		return notStray
 	}
 	// Root's are services of the system: monitoring, a display, another job manager. Who installs those knows why.

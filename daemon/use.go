@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
 )
 
 // hierarchy is where the slices are, for reading what they use; ok is false where there are none.
@@ -144,4 +145,15 @@ func (d *Attribution) noteRates(node *observe.Node) {
 			d.rates.note(s.Path, *in.CPU, d.Now())
 		}
 	}
+}
+
+// stays says in words that the processes are not behind walls of ours.
+func stays(l *lease.Lease) string {
+	switch {
+	case l.Unit != "":
+		return "it stays in " + l.Unit
+	case l.Cgroup != "":
+		return "it stays in its cgroup"
+	}
+	return "the process stays where it is"
 }

@@ -9,6 +9,49 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
+// view is what the lease table decides from, now.
+func view(s *State, node *observe.Node) lease.View {
+	closed := map[gpu.UUID]string{}
+	for id := range s.held() {
+		closed[id] = "it is held" // Why may name other tenants' leases, and this is told to whoever waits.
+	}
+	if ch := s.Changing(); ch != nil {
+		for id := range ch.gpus {
+			closed[id] = "it is being changed by " + ch.operation
+		}
+	}
+	want := s.Desired()
+	if want.enforcing() && len(s.Kept().Change) == 0 {
+		closeLost(s, closed, want, node)
+	}
+	v := viewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.enforcing() && !s.ours(id, in) })
+	numberInstances(s, &v)
+	return v
+}
+
+// closeLost closes GPUs whose layout was not restored yet: leases come after it.
+func closeLost(s *State, closed map[gpu.UUID]string, want *desired, node *observe.Node) {
+	st := s.Kept()
+	for id := range want.gpus {
+		if a, ok := st.Achieved[id]; ok && closed[id] == "" && epochOver(a.Epoch, node) {
+			closed[id] = "its layout is being restored"
+		}
+	}
+}
+
+// numberInstances tells the lease table which instance is which, and what is closed only for a moment.
+func numberInstances(s *State, v *lease.View) {
+	st, ch := s.Kept(), s.Changing()
+	for i := range v.GPUs {
+		g := &v.GPUs[i]
+		a := st.Achieved[g.UUID]
+		for j := range g.Instances {
+			g.Instances[j].Generation = instanceNumber(&a, g.Instances[j].Placement)
+		}
+		g.Soon = ch != nil && ch.brief && ch.gpus[g.UUID]
+	}
+}
+
 // viewOf is what the lease table decides from. closed says why a GPU takes no lease now.
 func viewOf(d *desired, n *observe.Node, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.View {
 	v := lease.View{Generation: d.generation}

@@ -155,7 +155,7 @@ func (w *virtual) live() {
 	stood := w.stand
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, outside{
 		hold: func(_ context.Context, s Settings, _ *slog.Logger, _ heard) (*holder, error) {
-			h := &holder{port: w.port, follow: w.port.Processes, logins: newLoginGuard(cgroup.Hierarchy{}, s, cgroup.Info{}), close: func() {}}
+			h := &holder{port: w.port, follow: w.port.Processes, logins: newLoginGuard(cgroup.Hierarchy{}, loginsCgroup(s), s.RunDir, cgroup.Info{}), close: func() {}}
 			h.units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
 			h.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{})
 			return h, nil

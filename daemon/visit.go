@@ -111,17 +111,6 @@ func (d *Leases) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.WallsStatu
 	return w
 }
 
-// stays says in words that the processes are not behind walls of ours.
-func stays(l *lease.Lease) string {
-	switch {
-	case l.Unit != "":
-		return "it stays in " + l.Unit
-	case l.Cgroup != "":
-		return "it stays in its cgroup"
-	}
-	return "the process stays where it is"
-}
-
 // seize takes hold of a process of the lease, so that what is signalled is that process or none.
 func (d *Stopper) seize(pid int, id string) (*procfs.Pidfd, cgroup.Process, error) {
 	start, err := procfs.Start(pid)

@@ -12,6 +12,9 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
+// Timeout bounds one observation of the whole node.
+const Timeout = 10 * time.Second
+
 // Node is one observation. Nobody changes it once it is made.
 type Node struct {
 	Seq   uint64 // grows with every observation

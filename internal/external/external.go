@@ -1,0 +1,124 @@
+// Package external finds what else on this host shares out GPUs, or touches them: Slurm, Kubernetes, DCGM, the fabric
+// manager. It reads processes and files and changes nothing; what follows from it is decided elsewhere.
+package external
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/internal/slurm"
+)
+
+// Host is who else on this host shares out GPUs, or touches them.
+type Host struct {
+	Slurmd     int        // its pid; 0 when it does not run
+	Gres       slurm.GPUs // what it was told to give out here
+	GresFile   string     // where that is said
+	Kubelet    int        // its pid
+	Plugins    []string   // sockets of device Plugins for NVIDIA
+	HostEngine int        // of DCGM
+	// FabricManager is its pid: without it the GPUs behind NVSwitches cannot be used.
+	FabricManager int
+	MIGManager    bool    // nvidia-mig-manager is enabled: it partitions at boot
+	Errs          []error // what could not be read
+}
+
+// gresFiles are where Slurm keeps its gres.conf, by itself, by distribution and without configuration of its own.
+func gresFiles() []string {
+	return []string{
+		"etc/slurm/gres.conf", "etc/slurm-llnl/gres.conf", "usr/local/etc/slurm/gres.conf", "opt/slurm/etc/gres.conf",
+		"run/slurm/conf/gres.conf", "var/spool/slurmd/conf-cache/gres.conf", "var/spool/slurm/d/conf-cache/gres.conf",
+	}
+}
+
+// Read looks, below root, who else shares out GPUs on the host of this name.
+func Read(root, host string) Host {
+	var o Host
+	o.Processes(root)
+	node, _, _ := strings.Cut(host, ".")
+	for _, file := range gresFiles() {
+		g, err := readGres(root, file, node, 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			o.Errs = append(o.Errs, fmt.Errorf("cannot read what Slurm gives out: %w", err))
+		}
+		if g.Any() {
+			o.Gres, o.GresFile = g, "/"+file
+			break
+		}
+	}
+	for _, pattern := range []string{"var/lib/kubelet/device-plugins/nvidia*.sock", "var/lib/kubelet/plugins/gpu.nvidia.com/*.sock"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		o.Errs = append(o.Errs, err)
+		for _, f := range found {
+			o.Plugins = append(o.Plugins, strings.TrimPrefix(f, strings.TrimSuffix(root, "/")))
+		}
+	}
+	wanted, err := filepath.Glob(filepath.Join(root, "etc/systemd/system/*.wants/nvidia-mig-manager.service"))
+	o.MIGManager = len(wanted) > 0
+	o.Errs = slices.DeleteFunc(append(o.Errs, err), func(err error) bool { return err == nil })
+	return o
+}
+
+// Processes finds the daemons by the names that the kernel keeps, of 15 characters.
+func (o *Host) Processes(root string) {
+	entries, err := os.ReadDir(filepath.Join(root, "proc"))
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			o.Errs = append(o.Errs, fmt.Errorf("cannot list processes: %w", err))
+		}
+		return
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		name, err := os.ReadFile(filepath.Join(root, "proc", e.Name(), "comm"))
+		if err != nil {
+			continue // It ended.
+		}
+		switch strings.TrimSpace(string(name)) {
+		case "slurmd":
+			o.Slurmd = pid
+		case "kubelet":
+			o.Kubelet = pid
+		case "nv-hostengine":
+			o.HostEngine = pid
+		case "nv-fabricmanage":
+			o.FabricManager = pid
+		}
+	}
+}
+
+// readGres reads a gres.conf with what it includes.
+func readGres(root, file, node string, depth int) (slurm.GPUs, error) {
+	b, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		return slurm.GPUs{}, err
+	}
+	g, includes := slurm.Parse(string(b), node)
+	for _, in := range includes {
+		if depth > 4 {
+			return g, fmt.Errorf("%s: files include each other", file)
+		}
+		if !filepath.IsAbs(in) {
+			in = filepath.Join(filepath.Dir(file), in)
+		}
+		more, err := readGres(root, in, node, depth+1)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return g, err
+		}
+		g.Auto = g.Auto || more.Auto
+		g.Minors = append(g.Minors, more.Minors...)
+		g.Words = append(g.Words, more.Words...)
+	}
+	slices.Sort(g.Minors)
+	g.Minors = slices.Compact(g.Minors)
+	return g, nil
+}

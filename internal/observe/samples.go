@@ -1,0 +1,123 @@
+package observe
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
+)
+
+// Samples are the newest fast readings: memory and processes of GPUs with leases, newer than the last observation.
+type Samples struct {
+	Wake loop.Wake // a lease began: look now
+
+	mu     sync.Mutex // guards what follows
+	gpus   map[gpu.UUID]GPUSample
+	leases map[string]LeaseSample
+}
+
+// GPUSample is one fast reading of a GPU.
+type GPUSample struct {
+	Node        uint64 // the observation that it is newer than
+	Memory      gpu.Memory
+	Processes   []gpu.Process
+	Utilization *int // nil: not asked for
+}
+
+// LeaseSample is what a lease was last seen to use.
+type LeaseSample struct {
+	Memory    uint64 // bytes
+	Processes int    // on GPUs
+	Stage     string // of what is done about GPU memory; empty: nothing
+}
+
+// NewSamples has none yet.
+func NewSamples() *Samples {
+	return &Samples{Wake: loop.NewWake(), gpus: map[gpu.UUID]GPUSample{}, leases: map[string]LeaseSample{}}
+}
+
+// Put keeps the newest reading of a GPU.
+func (s *Samples) Put(id gpu.UUID, g GPUSample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gpus[id] = g
+}
+
+// Has tells whether a GPU is sampled.
+func (s *Samples) Has(id gpu.UUID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.gpus[id]
+	return ok
+}
+
+// PutLease keeps what a lease was last seen to use.
+func (s *Samples) PutLease(id string, l LeaseSample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases[id] = l
+}
+
+// Keep forgets the leases that are not in the list, and the GPUs without any.
+func (s *Samples) Keep(ids []string, gpus func(gpu.UUID) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.leases {
+		if !slices.Contains(ids, id) {
+			delete(s.leases, id)
+		}
+	}
+	for id := range s.gpus {
+		if !gpus(id) {
+			delete(s.gpus, id)
+		}
+	}
+}
+
+// Lease is what a lease was last seen to use.
+func (s *Samples) Lease(id string) LeaseSample {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leases[id]
+}
+
+// Over lays the newest readings over an observation.
+func (s *Samples) Over(n *Node) *Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.gpus) == 0 {
+		return n
+	}
+	out := *n
+	out.GPUs = slices.Clone(n.GPUs)
+	for i := range out.GPUs {
+		if g, ok := s.gpus[out.GPUs[i].Identity.UUID]; ok && g.Node >= n.Seq {
+			g.lay(&out.GPUs[i])
+		}
+	}
+	return &out
+}
+
+// lay replaces what a sample is newer for. An instance's use is that of its processes: nothing cheaper tells it.
+func (s *GPUSample) lay(g *GPU) {
+	g.Memory, g.Processes = s.Memory, s.Processes
+	if s.Utilization != nil {
+		g.Utilization = s.Utilization
+	}
+	if len(g.Instances) == 0 {
+		return
+	}
+	used := map[uint32]uint64{}
+	for i := range s.Processes {
+		if p := &s.Processes[i]; p.GI != nil && p.Memory != nil {
+			used[*p.GI] += *p.Memory
+		}
+	}
+	g.Instances = slices.Clone(g.Instances)
+	for i := range g.Instances {
+		m := &g.Instances[i].Memory
+		m.Used = min(used[g.Instances[i].ID], m.Total)
+		m.Free = m.Total - m.Used
+	}
+}
