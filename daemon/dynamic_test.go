@@ -14,9 +14,11 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/lease/leasetest"
 	"github.com/gpushare/gpushare/mig"
 )
 
@@ -31,7 +33,7 @@ func TestPlanOnDemand(t *testing.T) {
 	}
 	foreign := nobody()
 	foreign.ours = func(gpu.UUID, *gpu.Instance) bool { return false }
-	orphan := instance(9, 0)
+	orphan := observetest.Instance(9, 0)
 	orphan.Compute = nil
 	for _, c := range []struct {
 		name  string
@@ -42,17 +44,17 @@ func TestPlanOnDemand(t *testing.T) {
 		want  []string
 		fails string
 	}{
-		{name: "one on an empty GPU", have: device(true), use: nobody(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
-		{name: "idle ones out of the way stay", have: device(true, instance(19, 0)), use: nobody(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
-		{name: "idle ones in the way go", have: device(true, instance(19, 4), instance(19, 6)), use: nobody(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"destroy 1g.5gb at 4", "create 2g.10gb at 4"}},
-		{name: "what is due goes", have: device(true, instance(19, 0), instance(14, 4)), use: nobody(), gone: []gpu.Placement{{Start: 4, Size: 2}}, want: []string{"destroy 2g.10gb at 4"}},
-		{name: "somebody came", have: device(true, instance(14, 4)), use: leaseAt(4), gone: []gpu.Placement{{Start: 4, Size: 2}}},
-		{name: "somebody is in the way", have: device(true, instance(14, 4)), use: leaseAt(4), rooms: []lease.Room{room("3g.20gb", 4, 4)}, fails: "red-cut-1"},
-		{name: "another's is in the way", have: device(true, instance(14, 4)), use: foreign, rooms: []lease.Room{room("3g.20gb", 4, 4)}, fails: "2g.10gb at 4"},
-		{name: "it is there", have: device(true, instance(9, 4)), use: nobody(), rooms: []lease.Room{room("3g.20gb", 4, 4)}},
-		{name: "it lacks its compute instance", have: device(true, orphan), use: nobody(), rooms: []lease.Room{room("3g.20gb", 0, 4)}, want: []string{"complete 3g.20gb at 0"}},
-		{name: "largest first", have: device(true), use: nobody(), rooms: []lease.Room{room("1g.5gb", 0, 1), room("3g.20gb", 4, 4)}, want: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
-		{name: "MIG mode is off", have: device(false), use: nobody(), rooms: []lease.Room{room("1g.5gb", 0, 1)}, fails: "MIG mode is off"},
+		{name: "one on an empty GPU", have: observetest.Device(true), use: nobody(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
+		{name: "idle ones out of the way stay", have: observetest.Device(true, observetest.Instance(19, 0)), use: nobody(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
+		{name: "idle ones in the way go", have: observetest.Device(true, observetest.Instance(19, 4), observetest.Instance(19, 6)), use: nobody(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"destroy 1g.5gb at 4", "create 2g.10gb at 4"}},
+		{name: "what is due goes", have: observetest.Device(true, observetest.Instance(19, 0), observetest.Instance(14, 4)), use: nobody(), gone: []gpu.Placement{{Start: 4, Size: 2}}, want: []string{"destroy 2g.10gb at 4"}},
+		{name: "somebody came", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), gone: []gpu.Placement{{Start: 4, Size: 2}}},
+		{name: "somebody is in the way", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), rooms: []lease.Room{room("3g.20gb", 4, 4)}, fails: "red-cut-1"},
+		{name: "another's is in the way", have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, rooms: []lease.Room{room("3g.20gb", 4, 4)}, fails: "2g.10gb at 4"},
+		{name: "it is there", have: observetest.Device(true, observetest.Instance(9, 4)), use: nobody(), rooms: []lease.Room{room("3g.20gb", 4, 4)}},
+		{name: "it lacks its compute instance", have: observetest.Device(true, orphan), use: nobody(), rooms: []lease.Room{room("3g.20gb", 0, 4)}, want: []string{"complete 3g.20gb at 0"}},
+		{name: "largest first", have: observetest.Device(true), use: nobody(), rooms: []lease.Room{room("1g.5gb", 0, 1), room("3g.20gb", 4, 4)}, want: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
+		{name: "MIG mode is off", have: observetest.Device(false), use: nobody(), rooms: []lease.Room{room("1g.5gb", 0, 1)}, fails: "MIG mode is off"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			steps, err := planOnDemand(onDemandSpec(time.Minute), &c.have, c.use, c.rooms, c.gone)
@@ -82,8 +84,8 @@ func TestPlanOnDemand(t *testing.T) {
 // What nobody needs keeps its time while nobody needs it, and begins anew when somebody did.
 func TestIdleIsKept(t *testing.T) {
 	x := dynamic{}
-	a, b := idleKey{one, gpu.Placement{Start: 0, Size: 1}, 1}, idleKey{one, gpu.Placement{Start: 1, Size: 1}, 2}
-	again := idleKey{one, a.placement, 3}
+	a, b := idleKey{observetest.One, gpu.Placement{Start: 0, Size: 1}, 1}, idleKey{observetest.One, gpu.Placement{Start: 1, Size: 1}, 2}
+	again := idleKey{observetest.One, a.placement, 3}
 	keep := func(gpu.UUID) time.Duration { return time.Minute }
 	start := time.Unix(1000, 0)
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
@@ -102,7 +104,7 @@ func TestIdleIsKept(t *testing.T) {
 	} {
 		x.note(c.unneeded, at(c.seconds))
 		gone, next := x.due(keep, at(c.seconds))
-		if len(gone[one]) != c.gone || next != c.next {
+		if len(gone[observetest.One]) != c.gone || next != c.next {
 			t.Errorf("after %d s %v are due and the next in %s, want %d and %s", c.seconds, gone, next, c.gone, c.next)
 		}
 	}
@@ -115,10 +117,10 @@ func TestOwnLayout(t *testing.T) {
 		return store.Mark{Placement: gpu.Placement{Start: start, Size: size}, Generation: n}
 	}
 	made := func(kind string, in gpu.Instance) step.Step {
-		return step.Step{Kind: kind, GPU: string(one), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: in.ProfileID, Placement: in.Placement}})}
+		return step.Step{Kind: kind, GPU: string(observetest.One), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: in.ProfileID, Placement: in.Placement}})}
 	}
 	fixed := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb"}}}
-	three, small := instance(9, 4), instance(19, 0)
+	three, small := observetest.Instance(9, 4), observetest.Instance(19, 0)
 	had := store.Achieved{Epoch: here, Layout: []gpu.Instance{three}, Marks: []store.Mark{mark(4, 4, 5)}}
 	gone := had
 	gone.Marks = []store.Mark{{Placement: three.Placement, Generation: 5, Gone: true}}
@@ -131,14 +133,14 @@ func TestOwnLayout(t *testing.T) {
 		steps []step.Step
 		want  []store.Mark
 	}{
-		{"nothing of it is ours", onDemandSpec(0), device(true, three, small), store.Achieved{}, here, nil, nil},
-		{"the layout has it", fixed, device(true, three, small), store.Achieved{}, here, nil, []store.Mark{mark(4, 4, 11)}},
-		{"it was ours", onDemandSpec(0), device(true, three, small), had, here, nil, []store.Mark{mark(4, 4, 5)}},
-		{"it is made", onDemandSpec(0), device(true, three, small), had, here, []step.Step{made(mig.KindCreate, small)}, []store.Mark{mark(4, 4, 5), mark(0, 1, 11)}},
-		{"it is made again", onDemandSpec(0), device(true, three), had, here, []step.Step{made(mig.KindDestroy, three), made(mig.KindCreate, three)}, []store.Mark{mark(4, 4, 11)}},
-		{"another boot", onDemandSpec(0), device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, nil},
-		{"another boot, and the layout has it", fixed, device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, []store.Mark{mark(4, 4, 11)}},
-		{"it was gone", fixed, device(true, three), gone, here, nil, []store.Mark{mark(4, 4, 11)}},
+		{"nothing of it is ours", onDemandSpec(0), observetest.Device(true, three, small), store.Achieved{}, here, nil, nil},
+		{"the layout has it", fixed, observetest.Device(true, three, small), store.Achieved{}, here, nil, []store.Mark{mark(4, 4, 11)}},
+		{"it was ours", onDemandSpec(0), observetest.Device(true, three, small), had, here, nil, []store.Mark{mark(4, 4, 5)}},
+		{"it is made", onDemandSpec(0), observetest.Device(true, three, small), had, here, []step.Step{made(mig.KindCreate, small)}, []store.Mark{mark(4, 4, 5), mark(0, 1, 11)}},
+		{"it is made again", onDemandSpec(0), observetest.Device(true, three), had, here, []step.Step{made(mig.KindDestroy, three), made(mig.KindCreate, three)}, []store.Mark{mark(4, 4, 11)}},
+		{"another boot", onDemandSpec(0), observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, nil},
+		{"another boot, and the layout has it", fixed, observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, []store.Mark{mark(4, 4, 11)}},
+		{"it was gone", fixed, observetest.Device(true, three), gone, here, nil, []store.Mark{mark(4, 4, 11)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := store.State{Instances: 10}
@@ -155,10 +157,10 @@ func TestOwnLayout(t *testing.T) {
 
 func TestEstimate(t *testing.T) {
 	node := &observe.Node{GPUs: []observe.GPU{
-		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: one, Model: "A100"}}}, {Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Model: "A100"}}},
+		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: observetest.One, Model: "A100"}}}, {Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Model: "A100"}}},
 	}}
 	s := &store.State{}
-	steps := []step.Step{{ID: 1, Kind: "slice.set"}, {ID: 2, Kind: mig.KindDestroy, GPU: string(one)}, {ID: 3, Kind: mig.KindCreate, GPU: string(one)}, {ID: 4, Kind: mig.KindCreate, GPU: "GPU-2"}}
+	steps := []step.Step{{ID: 1, Kind: "slice.set"}, {ID: 2, Kind: mig.KindDestroy, GPU: string(observetest.One)}, {ID: 3, Kind: mig.KindCreate, GPU: string(observetest.One)}, {ID: 4, Kind: mig.KindCreate, GPU: "GPU-2"}}
 	plan := func() api.Plan {
 		p := api.Plan{Steps: wireSteps(steps)}
 		estimate(s.Times, node, &p)
@@ -261,9 +263,9 @@ func (p *plant) carryOut(id gpu.UUID, s step.Step) {
 			}
 		}
 		p.made++
-		for _, q := range a100().GI {
+		for _, q := range observetest.A100().GI {
 			if strings.HasPrefix(s.Text, "create "+q.Name+" ") {
-				in := instance(q.ID, at.Start)
+				in := observetest.Instance(q.ID, at.Start)
 				in.Compute[0].UUID = gpu.UUID(fmt.Sprintf("MIG-%s-%d", id, at.Start))
 				g.Instances = append(g.Instances, in)
 			}
@@ -290,12 +292,12 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 		p := &plant{t: t, want: &desired{spec: spec, gpus: map[gpu.UUID]*api.GPUSpec{}}, gpus: map[gpu.UUID]*observe.GPU{}, now: time.Unix(1000, 0), marks: map[gpu.UUID]map[gpu.Placement]uint64{}}
 		for i := range 2 {
 			id := gpu.UUID(fmt.Sprintf("GPU-%d", i))
-			g := device(true)
+			g := observetest.Device(true)
 			g.Identity.UUID, g.Identity.Index = id, i
 			p.order, p.gpus[id], p.marks[id] = append(p.order, id), &g, map[gpu.Placement]uint64{}
 			p.want.gpus[id] = onDemandSpec(time.Minute)
 		}
-		p.tab = lease.New(lease.Config{Walls: noWalls{}, Rooms: rooms{}, Now: func() time.Time { return p.now }})
+		p.tab = lease.New(lease.Config{Walls: leasetest.NoWalls{}, Rooms: rooms{}, Now: func() time.Time { return p.now }})
 		p.tab.Update(p.view(nil))
 		var waiting []*lease.Ticket
 		ends := map[string]time.Time{}

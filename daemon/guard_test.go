@@ -47,7 +47,7 @@ func guardedHost(t *testing.T, names ...string) (cgroup.Hierarchy, []string) {
 // is forgotten.
 func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 	h, cg := guardedHost(t, "unit.service", "of-another.service")
-	s, info := Settings{RunDir: t.TempDir(), Systemd: "off"}, cgroup.Info{Devices: true}
+	runDir, info := t.TempDir(), cgroup.Info{Devices: true}
 	gpu0 := devices.Guard{Closed: []devices.Range{{Type: 'c', Major: 195}}}
 	if _, err := devices.SetGuard(h.Dir(cg[1]), gpu0); err != nil {
 		t.Fatal(err)
@@ -67,14 +67,14 @@ func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 	set := func(g *loginGuard) (bool, error) {
 		return g.ChangeGuard(t.Context(), cg[0], func(*devices.Guard) *devices.Guard { return &gpu0 })
 	}
-	g := newLoginGuard(h, loginsCgroup(s), s.RunDir, info)
+	g := newLoginGuard(h, "", runDir, info)
 	if got := states(g); got != "" {
 		t.Errorf("before: %s", got)
 	}
 	if wrote, err := set(g); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
-	next := newLoginGuard(h, loginsCgroup(s), s.RunDir, info)
+	next := newLoginGuard(h, "", runDir, info)
 	if got := states(next); got != "unit.service[c 195:0]" {
 		t.Errorf("the next daemon finds %q", got)
 	}
@@ -90,7 +90,7 @@ func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 	if wrote, err := set(next); err != nil || wrote {
 		t.Errorf("guarding a unit that ended: wrote %v, %v", wrote, err)
 	}
-	if units := newLoginGuard(h, loginsCgroup(s), s.RunDir, info).units; len(units) != 0 {
+	if units := newLoginGuard(h, "", runDir, info).units; len(units) != 0 {
 		t.Errorf("still kept on file: %v", units)
 	}
 	if _, ok, err := devices.ReadGuard(h.Dir(cg[1])); !ok || err != nil {
@@ -100,17 +100,17 @@ func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 
 func TestGuardSaysWhyItCannotBe(t *testing.T) {
 	for name, c := range map[string]struct {
-		h    cgroup.Hierarchy
-		s    Settings
-		info cgroup.Info
-		why  string
+		h      cgroup.Hierarchy
+		logins string
+		info   cgroup.Info
+		why    string
 	}{
-		"no cgroups":  {s: Settings{Logins: "/x"}, why: "there are no cgroups to use"},
-		"no programs": {h: cgroup.Hierarchy{Mount: t.TempDir()}, s: Settings{Logins: "/x"}, info: cgroup.Info{NoDevices: "the kernel takes no device program: EPERM"}, why: "the kernel takes no device program: EPERM"},
-		"no logins":   {h: cgroup.Hierarchy{Mount: t.TempDir()}, s: Settings{Systemd: "off"}, info: cgroup.Info{Devices: true}, why: "no cgroup is known to hold the logins of this host"},
-		"nothing":     {h: cgroup.Hierarchy{Mount: t.TempDir()}, s: Settings{Logins: "/x"}, info: cgroup.Info{Devices: true}},
+		"no cgroups":  {logins: "/x", why: "there are no cgroups to use"},
+		"no programs": {h: cgroup.Hierarchy{Mount: t.TempDir()}, logins: "/x", info: cgroup.Info{NoDevices: "the kernel takes no device program: EPERM"}, why: "the kernel takes no device program: EPERM"},
+		"no logins":   {h: cgroup.Hierarchy{Mount: t.TempDir()}, info: cgroup.Info{Devices: true}, why: "no cgroup is known to hold the logins of this host"},
+		"nothing":     {h: cgroup.Hierarchy{Mount: t.TempDir()}, logins: "/x", info: cgroup.Info{Devices: true}},
 	} {
-		if got := newLoginGuard(c.h, loginsCgroup(c.s), c.s.RunDir, c.info).why; got != c.why {
+		if got := newLoginGuard(c.h, c.logins, "", c.info).why; got != c.why {
 			t.Errorf("%s: %q, want %q", name, got, c.why)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/mps"
@@ -50,9 +51,9 @@ func TestHoldersAreNamed(t *testing.T) {
 
 // The nodes of GPUs and instances are told apart by their numbers, whatever they are called.
 func TestDeviceNodes(t *testing.T) {
-	g := device(true, instance(9, 4))
+	g := observetest.Device(true, observetest.Instance(9, 4))
 	g.Identity.Minor, g.Instances[0].ID, g.Instances[0].Compute[0].ID = 3, 2, 1
-	lost := with(device(false), func(g *observe.GPU) { g.Identity.UUID, g.Identity.Error = "GPU-2", "lost" })
+	lost := observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Identity.UUID, g.Identity.Error = "GPU-2", "lost" })
 	host := isolation.Host{Majors: map[string]uint32{"nvidia-caps": 237}, Caps: isolation.Caps{"gpu3/gi2/access": 426, "gpu3/gi2/ci1/access": 428, "gpu3/gi5/access": 453}}
 	var names []string
 	nodes := deviceNodes(&host, []observe.GPU{g, lost}, func(name string, major, minor uint32) (fileKey, bool) {
@@ -63,10 +64,10 @@ func TestDeviceNodes(t *testing.T) {
 	if d := cmp.Diff([]string{"nvidia-caps/nvidia-cap426", "nvidia-caps/nvidia-cap428", "nvidia3"}, names); d != "" {
 		t.Errorf("nodes (-want +got):\n%s", d)
 	}
-	if at := nodes[fileKey{rdev: 195<<32 | 3}]; !at.whole || at.gpu != one {
+	if at := nodes[fileKey{rdev: 195<<32 | 3}]; !at.whole || at.gpu != observetest.One {
 		t.Errorf("the GPU's node stands for %+v", at)
 	}
-	if at := nodes[fileKey{rdev: 237<<32 | 428}]; at.whole || at.gpu != one || at.gi != 2 {
+	if at := nodes[fileKey{rdev: 237<<32 | 428}]; at.whole || at.gpu != observetest.One || at.gi != 2 {
 		t.Errorf("the compute instance's node stands for %+v", at)
 	}
 }
@@ -76,10 +77,10 @@ func TestDeviceNodes(t *testing.T) {
 func TestMonitorsInAPlan(t *testing.T) {
 	whole := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"7g.40gb"}}}
 	resetless := true
-	hopper := with(device(false), func(g *observe.GPU) { g.MIG.Resetless = &resetless })
-	on := device(true, instance(9, 4))
-	held := opened{gpus: map[gpu.UUID][]int{one: {42}}}
-	heldInstance := opened{caps: map[instanceKey][]int{{one, on.Instances[0].ID}: {42}}}
+	hopper := observetest.With(observetest.Device(false), func(g *observe.GPU) { g.MIG.Resetless = &resetless })
+	on := observetest.Device(true, observetest.Instance(9, 4))
+	held := opened{gpus: map[gpu.UUID][]int{observetest.One: {42}}}
+	heldInstance := opened{caps: map[instanceKey][]int{{observetest.One, on.Instances[0].ID}: {42}}}
 	for _, c := range []struct {
 		name  string
 		have  observe.GPU
@@ -90,12 +91,12 @@ func TestMonitorsInAPlan(t *testing.T) {
 		says  string
 		stops []string
 	}{
-		{name: "a reset, over a monitor", have: device(false), open: held, kind: api.KindInUse, says: "pid 42 (nvtop)"},
-		{name: "a reset, over a monitor, by force", have: device(false), open: held, force: true, stops: []string{"stop pid 42 (nvtop)"}},
-		{name: "a reset, over the system's", have: device(false), open: held, is: deviceHolder{fate: spared, why: "spared"}, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
-		{name: "a reset, over the system's, by force", have: device(false), open: held, is: deviceHolder{fate: spared, why: "spared"}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
-		{name: "a reset, over a quiesced unit", have: device(false), open: held, is: deviceHolder{fate: quiesced}},
-		{name: "a reset, over our own", have: device(false), open: held, is: deviceHolder{fate: ourOwn}},
+		{name: "a reset, over a monitor", have: observetest.Device(false), open: held, kind: api.KindInUse, says: "pid 42 (nvtop)"},
+		{name: "a reset, over a monitor, by force", have: observetest.Device(false), open: held, force: true, stops: []string{"stop pid 42 (nvtop)"}},
+		{name: "a reset, over the system's", have: observetest.Device(false), open: held, is: deviceHolder{fate: spared, why: "spared"}, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
+		{name: "a reset, over the system's, by force", have: observetest.Device(false), open: held, is: deviceHolder{fate: spared, why: "spared"}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
+		{name: "a reset, over a quiesced unit", have: observetest.Device(false), open: held, is: deviceHolder{fate: quiesced}},
+		{name: "a reset, over our own", have: observetest.Device(false), open: held, is: deviceHolder{fate: ourOwn}},
 		{name: "no reset, over a monitor", have: hopper, open: held},
 		{name: "an instance that goes, over a monitor", have: on, open: heldInstance, kind: api.KindInUse, says: "3g.20gb at 4 (pid 42 (nvtop))"},
 		{name: "an instance that goes, over a monitor, by force", have: on, open: heldInstance, force: true, stops: []string{"stop pid 42 (nvtop)"}},
@@ -113,13 +114,13 @@ func TestMonitorsInAPlan(t *testing.T) {
 				return h
 			}
 			node := &observe.Node{GPUs: []observe.GPU{c.have}}
-			p := planGPUs(&desired{gpus: map[gpu.UUID]*api.GPUSpec{one: whole}}, node, use, authority{Force: c.force, AllowReset: true})
+			p := planGPUs(&desired{gpus: map[gpu.UUID]*api.GPUSpec{observetest.One: whole}}, node, use, authority{Force: c.force, AllowReset: true})
 			if err := problemError(p.problems); c.kind != "" || err != nil {
 				if err == nil || err.Kind != c.kind || !strings.Contains(err.Message, c.says) {
 					t.Errorf("it is refused with %+v, want %s with %q", err, c.kind, c.says)
 				}
 				told := holdersOf(p.problems, node, use)
-				if c.kind == api.KindInUse && (len(told) != 1 || told[0].PID != 42 || told[0].Command != "nvtop" || told[0].GPU != string(one) || told[0].Stays) {
+				if c.kind == api.KindInUse && (len(told) != 1 || told[0].PID != 42 || told[0].Command != "nvtop" || told[0].GPU != string(observetest.One) || told[0].Stays) {
 					t.Errorf("for tools its holders are %+v", told)
 				}
 				return
@@ -130,7 +131,7 @@ func TestMonitorsInAPlan(t *testing.T) {
 			var stops []string
 			for _, s := range planProcessStops(p.steps, node, use) {
 				stops = append(stops, s.Text)
-				if s.GPU != string(one) || s.Phase != step.Narrow || s.Disruption != step.Running {
+				if s.GPU != string(observetest.One) || s.Phase != step.Narrow || s.Disruption != step.Running {
 					t.Errorf("the step is %+v", s)
 				}
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
 // limitingAdapter is an adapter that enforces every limit, on a hierarchy of plain files.
@@ -41,7 +42,7 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Da
 	t.Cleanup(func() { _ = st.Close() }) // It is read only.
 	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
 	d := bareOn(&holder{port: port, follow: cgroup.NewProcesses("a test"), visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{})}, Settings{}, st)
-	table := tableOf(t, lease.Config{Walls: noWalls{}}, "red", "part", uidAlice)
+	table := leasetest.TableOf(t, lease.Config{Walls: leasetest.NoWalls{}}, "red", "part", uidAlice)
 	d.attribution.table, d.policy.table = table, table
 	files["cgroup.procs"] = ""
 	for name, text := range files {
@@ -175,7 +176,7 @@ type running struct {
 func (r running) WaitEmpty(context.Context, string) error { return r.end }
 
 // elsewhere says that processes have a cgroup.
-type elsewhere struct{ noWalls }
+type elsewhere struct{ leasetest.NoWalls }
 
 func (elsewhere) Wall(context.Context, lease.Lease, lease.Process) (lease.Inside, error) {
 	return lease.Inside{Status: api.WallsStatus{Cgroup: "/red"}}, nil
@@ -192,7 +193,7 @@ func TestWhyALeaseEnded(t *testing.T) {
 		{cgroup.ErrOutOfMemory, "the kernel killed it: out of memory", "the kernel killed it: out of memory"},
 	} {
 		d := bareOn(&holder{port: running{end: c.end}}, Settings{Getent: "off"}, nil)
-		d.leases.table = tableOf(t, lease.Config{Walls: elsewhere{}, Changed: func(l lease.Lease) {
+		d.leases.table = leasetest.TableOf(t, lease.Config{Walls: elsewhere{}, Changed: func(l lease.Lease) {
 			if l.State == lease.Gone {
 				d.leases.endings.add(l)
 			}

@@ -156,7 +156,7 @@ type Converger struct {
 	engine   *engine.Engine
 	port     cgroup.Port
 	table    *lease.Table
-	notify   notifier
+	notify   watchdog
 	logins   *loginGuard
 	kicks    loop.Wake
 	// convergeInterval is the time between two passes that nobody asked for.

@@ -11,56 +11,10 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/mps"
 )
-
-// a100 is what an A100 with 40 GB can be partitioned into (NVIDIA's MIG user guide, tables of profiles and placements).
-func a100() *gpu.Profiles {
-	places := func(size uint32, starts ...uint32) []gpu.Placement {
-		var out []gpu.Placement
-		for _, s := range starts {
-			out = append(out, gpu.Placement{Start: s, Size: size})
-		}
-		return out
-	}
-	return &gpu.Profiles{Width: 8, GI: []gpu.Profile{
-		{ID: 19, Name: "1g.5gb", Slices: 1, Memory: 5 << 30, Max: 7, Placements: places(1, 0, 1, 2, 3, 4, 5, 6)},
-		{ID: 14, Name: "2g.10gb", Slices: 2, Memory: 10 << 30, Max: 3, Placements: places(2, 0, 2, 4)},
-		{ID: 9, Name: "3g.20gb", Slices: 3, Memory: 20 << 30, Max: 2, Placements: places(4, 0, 4)},
-		{ID: 5, Name: "4g.20gb", Slices: 4, Memory: 20 << 30, Max: 1, Placements: places(4, 0)},
-		{ID: 0, Name: "7g.40gb", Slices: 7, Memory: 40 << 30, Max: 1, Placements: places(8, 0)},
-	}}
-}
-
-// instance is one of an a100's, whole.
-func instance(profile, start uint32) gpu.Instance {
-	for _, p := range a100().GI {
-		if p.ID == profile {
-			return gpu.Instance{
-				ID: start + 1, ProfileID: profile, Placement: gpu.Placement{Start: start, Size: p.Placements[0].Size},
-				Compute: []gpu.ComputeInstance{{UUID: "MIG-x", Placement: gpu.Placement{Size: p.Slices}}},
-			}
-		}
-	}
-	panic("no such profile")
-}
-
-const one = gpu.UUID("GPU-1")
-
-// device is a GPU that can be partitioned.
-func device(on bool, instances ...gpu.Instance) observe.GPU {
-	no := false
-	return observe.GPU{Profiles: a100(), Snapshot: gpu.Snapshot{
-		Identity: gpu.Identity{UUID: one, Index: 1}, ComputeMode: gpu.ComputeDefault,
-		MIG: gpu.MIGState{Capable: true, Current: on, Pending: on, Resetless: &no}, Instances: instances,
-	}}
-}
-
-func with(g observe.GPU, change func(*observe.GPU)) observe.GPU {
-	change(&g)
-	return g
-}
 
 // nobody uses anything, and everything is ours.
 func nobody() usage {
@@ -100,62 +54,62 @@ func TestPlanGPUs(t *testing.T) {
 		problem   error  // its kind
 		says      string // of the problem
 	}{
-		{name: "named by nobody", have: device(true, instance(9, 0)), use: nobody()},
-		{name: "of another", want: &api.GPUSpec{Mode: api.ModeExternal}, have: device(true, instance(9, 0)), use: nobody()},
-		{name: "an empty one", want: layout("3g.20gb", "1g.5gb"), have: device(true), use: nobody(), steps: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
-		{name: "as wanted", want: layout("3g.20gb", "1g.5gb"), have: device(true, instance(19, 6), instance(9, 0)), use: nobody()},
-		{name: "another layout", want: layout("7g.40gb"), have: device(true, instance(9, 0)), use: nobody(), steps: []string{"destroy 3g.20gb at 0", "create 7g.40gb at 0"}},
-		{name: "what stays is not touched", want: layout("3g.20gb", "2g.10gb"), have: device(true, instance(9, 4), instance(19, 0)), use: nobody(), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
-		{name: "in use by a lease", want: layout("7g.40gb"), have: device(true, instance(9, 4)), use: leaseAt(4), problem: gpu.ErrInUse, says: "red-cut-1"},
-		{name: "in use, with force", want: layout("7g.40gb"), have: device(true, instance(9, 4)), use: leaseAt(4), authority: authority{Force: true}, steps: []string{"destroy 3g.20gb at 4", "create 7g.40gb at 0"}, disturbs: []string{"red-cut-1"}},
+		{name: "named by nobody", have: observetest.Device(true, observetest.Instance(9, 0)), use: nobody()},
+		{name: "of another", want: &api.GPUSpec{Mode: api.ModeExternal}, have: observetest.Device(true, observetest.Instance(9, 0)), use: nobody()},
+		{name: "an empty one", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true), use: nobody(), steps: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
+		{name: "as wanted", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true, observetest.Instance(19, 6), observetest.Instance(9, 0)), use: nobody()},
+		{name: "another layout", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 0)), use: nobody(), steps: []string{"destroy 3g.20gb at 0", "create 7g.40gb at 0"}},
+		{name: "what stays is not touched", want: layout("3g.20gb", "2g.10gb"), have: observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), use: nobody(), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
+		{name: "in use by a lease", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), problem: gpu.ErrInUse, says: "red-cut-1"},
+		{name: "in use, with force", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), authority: authority{Force: true}, steps: []string{"destroy 3g.20gb at 4", "create 7g.40gb at 0"}, disturbs: []string{"red-cut-1"}},
 		{
 			name: "in use by a process of no lease", want: layout("7g.40gb"), use: nobody(), problem: gpu.ErrInUse, says: "pid 42 (python)",
-			have: with(device(true, instance(9, 0)), func(g *observe.GPU) { g.Processes = []gpu.Process{{PID: 42, Kind: gpu.ComputeProcess, GI: &first}} }),
+			have: observetest.With(observetest.Device(true, observetest.Instance(9, 0)), func(g *observe.GPU) { g.Processes = []gpu.Process{{PID: 42, Kind: gpu.ComputeProcess, GI: &first}} }),
 		},
-		{name: "the neighbour in use", want: layout("3g.20gb", "2g.10gb"), have: device(true, instance(9, 4), instance(19, 0)), use: leaseAt(4), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
-		{name: "foreign and in the way", want: layout("7g.40gb"), have: device(true, instance(9, 0)), use: foreign, says: "3g.20gb at 0"},
-		{name: "foreign and not in the way", want: layout("3g.20gb", "1g.5gb"), have: device(true, instance(14, 4)), use: foreign, steps: []string{"create 3g.20gb at 0", "create 1g.5gb at 6"}},
-		{name: "dynamic keeps what is there", want: &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true}}, have: device(true, instance(9, 0)), use: nobody()},
-		{name: "a profile that it lacks", want: layout("3g.40gb"), have: device(true), use: nobody(), says: "3g.20gb"},
-		{name: "more than fits", want: layout("4g.20gb", "3g.20gb", "1g.5gb"), have: device(true), use: nobody(), says: "1g.5gb"},
+		{name: "the neighbour in use", want: layout("3g.20gb", "2g.10gb"), have: observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), use: leaseAt(4), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
+		{name: "foreign and in the way", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 0)), use: foreign, says: "3g.20gb at 0"},
+		{name: "foreign and not in the way", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, steps: []string{"create 3g.20gb at 0", "create 1g.5gb at 6"}},
+		{name: "dynamic keeps what is there", want: &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true}}, have: observetest.Device(true, observetest.Instance(9, 0)), use: nobody()},
+		{name: "a profile that it lacks", want: layout("3g.40gb"), have: observetest.Device(true), use: nobody(), says: "3g.20gb"},
+		{name: "more than fits", want: layout("4g.20gb", "3g.20gb", "1g.5gb"), have: observetest.Device(true), use: nobody(), says: "1g.5gb"},
 		{
 			name: "half an instance is completed", want: layout("3g.20gb"), use: nobody(), steps: []string{"complete 3g.20gb at 0"},
-			have: device(true, with2(instance(9, 0), func(in *gpu.Instance) { in.Compute = nil })),
+			have: observetest.Device(true, with2(observetest.Instance(9, 0), func(in *gpu.Instance) { in.Compute = nil })),
 		},
-		{name: "on needs a reset", want: layout("7g.40gb"), have: device(false), use: nobody(), problem: gpu.ErrResetRequired, says: "--allow-reset"},
-		{name: "on with a reset", want: layout("7g.40gb"), have: device(false), use: nobody(), authority: authority{AllowReset: true}, steps: []string{"turn on MIG mode, for which the driver resets the GPU", "create 7g.40gb at 0"}},
-		{name: "on while in use", want: layout("7g.40gb"), have: device(false), use: leaseAt(0), authority: authority{AllowReset: true}, problem: gpu.ErrInUse, says: "red-cut-1"},
-		{name: "off", want: &api.GPUSpec{Mode: api.ModeExclusive}, have: device(true, instance(9, 0)), use: nobody(), authority: authority{AllowReset: true}, steps: []string{"destroy 3g.20gb at 0", "turn off MIG mode, for which the driver resets the GPU"}},
-		{name: "off, no reset", want: &api.GPUSpec{Mode: api.ModeTimeslice}, have: device(true), use: nobody(), problem: gpu.ErrResetRequired, says: "reset"},
-		{name: "lost", want: layout("7g.40gb"), use: nobody(), problem: gpu.ErrLost, have: with(device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
-		{name: "lost, and nobody's", use: nobody(), have: with(device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
-		{name: "no profiles told", want: layout("7g.40gb"), use: nobody(), authority: authority{AllowReset: true}, says: "profiles", have: with(device(false), func(g *observe.GPU) { g.Profiles = nil })},
-		{name: "no MIG", want: layout("7g.40gb"), use: nobody(), says: "no MIG", have: with(device(false), func(g *observe.GPU) { g.MIG = gpu.MIGState{} })},
+		{name: "on needs a reset", want: layout("7g.40gb"), have: observetest.Device(false), use: nobody(), problem: gpu.ErrResetRequired, says: "--allow-reset"},
+		{name: "on with a reset", want: layout("7g.40gb"), have: observetest.Device(false), use: nobody(), authority: authority{AllowReset: true}, steps: []string{"turn on MIG mode, for which the driver resets the GPU", "create 7g.40gb at 0"}},
+		{name: "on while in use", want: layout("7g.40gb"), have: observetest.Device(false), use: leaseAt(0), authority: authority{AllowReset: true}, problem: gpu.ErrInUse, says: "red-cut-1"},
+		{name: "off", want: &api.GPUSpec{Mode: api.ModeExclusive}, have: observetest.Device(true, observetest.Instance(9, 0)), use: nobody(), authority: authority{AllowReset: true}, steps: []string{"destroy 3g.20gb at 0", "turn off MIG mode, for which the driver resets the GPU"}},
+		{name: "off, no reset", want: &api.GPUSpec{Mode: api.ModeTimeslice}, have: observetest.Device(true), use: nobody(), problem: gpu.ErrResetRequired, says: "reset"},
+		{name: "lost", want: layout("7g.40gb"), use: nobody(), problem: gpu.ErrLost, have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
+		{name: "lost, and nobody's", use: nobody(), have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
+		{name: "no profiles told", want: layout("7g.40gb"), use: nobody(), authority: authority{AllowReset: true}, says: "profiles", have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Profiles = nil })},
+		{name: "no MIG", want: layout("7g.40gb"), use: nobody(), says: "no MIG", have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.MIG = gpu.MIGState{} })},
 		{
 			name: "time is for several", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: nobody(), steps: []string{"set the compute mode to default"},
-			have: with(device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeExclusiveProcess }),
+			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeExclusiveProcess }),
 		},
 		{
 			name: "the compute mode under MPS is MPS's", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: nobody(),
-			have: with(device(false), func(g *observe.GPU) { g.ComputeMode, g.MPS = gpu.ComputeExclusiveProcess, &mps.State{} }),
+			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode, g.MPS = gpu.ComputeExclusiveProcess, &mps.State{} }),
 		},
 		{
 			name: "an unknown compute mode", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: nobody(),
-			have: with(device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeModeUnknown }),
+			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeModeUnknown }),
 		},
 		{
 			name: "exclusive leaves the compute mode", want: &api.GPUSpec{Mode: api.ModeExclusive}, use: nobody(),
-			have: with(device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeProhibited }),
+			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeProhibited }),
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &desired{gpus: map[gpu.UUID]*api.GPUSpec{}}
 			if c.want != nil {
-				d.gpus[one] = c.want
+				d.gpus[observetest.One] = c.want
 			}
 			n := &observe.Node{GPUs: []observe.GPU{c.have}}
 			p := planGPUs(d, n, c.use, c.authority)
-			err := p.problems[one]
+			err := p.problems[observetest.One]
 			if bad := c.problem != nil || c.says != ""; bad != (err != nil) {
 				t.Fatalf("the problem is %v", err)
 			}
@@ -176,7 +130,7 @@ func TestPlanGPUs(t *testing.T) {
 			}
 			var disturbs []string
 			for _, s := range p.steps {
-				if s.GPU != string(one) || s.Reason == "" || len(s.Args) == 0 {
+				if s.GPU != string(observetest.One) || s.Reason == "" || len(s.Args) == 0 {
 					t.Errorf("a step is not whole: %+v", s)
 				}
 				if (s.Disruption == step.Running) != (len(s.Disturbs) > 0) {
@@ -210,15 +164,15 @@ func texts(steps []step.Step) []string {
 // One GPU that cannot become as wanted does not keep the others from being planned, and the plan touches nothing that
 // it was made from.
 func TestPlanOfSeveralGPUs(t *testing.T) {
-	bad, good := device(true), device(true)
+	bad, good := observetest.Device(true), observetest.Device(true)
 	bad.Err, good.Identity.UUID = gpu.ErrStuck, "GPU-2"
 	n := &observe.Node{GPUs: []observe.GPU{bad, good}}
 	e := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"7g.40gb"}}}
-	p := planGPUs(&desired{gpus: map[gpu.UUID]*api.GPUSpec{one: e, "GPU-2": e}}, n, nobody(), authority{})
-	if len(p.problems) != 1 || p.problems[one] == nil || len(p.steps) != 1 || p.steps[0].GPU != "GPU-2" {
+	p := planGPUs(&desired{gpus: map[gpu.UUID]*api.GPUSpec{observetest.One: e, "GPU-2": e}}, n, nobody(), authority{})
+	if len(p.problems) != 1 || p.problems[observetest.One] == nil || len(p.steps) != 1 || p.steps[0].GPU != "GPU-2" {
 		t.Errorf("planned %v with problems %v", texts(p.steps), p.problems)
 	}
-	clean := device(true)
+	clean := observetest.Device(true)
 	clean.Identity.UUID = "GPU-2"
 	if diff := cmp.Diff(clean.Snapshot, n.GPUs[1].Snapshot); diff != "" {
 		t.Errorf("planning changed what was observed:\n%s", diff)
@@ -250,7 +204,7 @@ func TestWhatIsSaidOfProblems(t *testing.T) {
 
 // The last gate: whatever a planner does, nobody is disturbed without authority.
 func TestAdmit(t *testing.T) {
-	steps := []step.Step{{Text: "destroy 3g.20gb at 0", GPU: string(one), Disruption: step.Running, Disturbs: []string{"red-cut-1"}}}
+	steps := []step.Step{{Text: "destroy 3g.20gb at 0", GPU: string(observetest.One), Disruption: step.Running, Disturbs: []string{"red-cut-1"}}}
 	var e *api.Error
 	if err := admit(steps, authority{AllowReset: true}); !errors.As(err, &e) || e.Kind != api.KindInUse || !strings.Contains(e.Message, "red-cut-1") {
 		t.Errorf("without force: %v", err)

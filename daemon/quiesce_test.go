@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/mig"
@@ -66,7 +67,7 @@ const dcgm, exporter = "nvidia-dcgm.service", "exporter.service"
 
 func TestPlanQuiesce(t *testing.T) {
 	units := map[int]string{10: dcgm, 11: exporter, 12: "slurmd.service"}
-	makes := []step.Step{{Kind: mig.KindCreate, GPU: string(one)}}
+	makes := []step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One)}}
 	for _, c := range []struct {
 		name    string
 		quiesce []string
@@ -76,12 +77,12 @@ func TestPlanQuiesce(t *testing.T) {
 		want    []string
 		warns   string
 	}{
-		{name: "nothing is to be quiesced", runs: map[string]bool{dcgm: true}, open: opened{looked: true, gpus: map[gpu.UUID][]int{one: {10}}}, steps: makes},
-		{name: "it has the GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: opened{looked: true, gpus: map[gpu.UUID][]int{one: {10, 12}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
-		{name: "it has an instance open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: opened{looked: true, caps: map[instanceKey][]int{{one, 3}: {10}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "nothing is to be quiesced", runs: map[string]bool{dcgm: true}, open: opened{looked: true, gpus: map[gpu.UUID][]int{observetest.One: {10}}}, steps: makes},
+		{name: "it has the GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: opened{looked: true, gpus: map[gpu.UUID][]int{observetest.One: {10, 12}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "it has an instance open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: opened{looked: true, caps: map[instanceKey][]int{{observetest.One, 3}: {10}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
 		{name: "it has another GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: opened{looked: true, gpus: map[gpu.UUID][]int{"GPU-2": {10}}}, steps: makes},
-		{name: "the change is none of MIG", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: opened{looked: true, gpus: map[gpu.UUID][]int{one: {10}}}, steps: []step.Step{{Kind: KindComputeMode, GPU: string(one)}}},
-		{name: "it does not run", quiesce: []string{dcgm, exporter}, runs: map[string]bool{dcgm: false, exporter: true}, open: opened{looked: true, gpus: map[gpu.UUID][]int{one: {10, 11}}}, steps: makes, want: []string{"stop " + exporter, "start " + exporter + " again"}},
+		{name: "the change is none of MIG", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: opened{looked: true, gpus: map[gpu.UUID][]int{observetest.One: {10}}}, steps: []step.Step{{Kind: KindComputeMode, GPU: string(observetest.One)}}},
+		{name: "it does not run", quiesce: []string{dcgm, exporter}, runs: map[string]bool{dcgm: false, exporter: true}, open: opened{looked: true, gpus: map[gpu.UUID][]int{observetest.One: {10, 11}}}, steps: makes, want: []string{"stop " + exporter, "start " + exporter + " again"}},
 		{name: "not all could be seen", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
 		{name: "there is none", quiesce: []string{dcgm, "gone.service"}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}, warns: "there is no unit gone.service"},
 		{

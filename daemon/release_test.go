@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
@@ -25,14 +26,14 @@ func TestPlanReleaseStops(t *testing.T) {
 		return lease.Lease{ID: id, User: "alice", Held: held, State: state, Terms: grant, Place: lease.Place{GPUs: []gpu.UUID{"GPU-2"}}, Walls: api.WallsStatus{Cgroup: cgroup}}
 	}
 	cut := of("cut", lease.HeldAttached, lease.Running, "/elsewhere")
-	cut.Place = lease.Place{GPUs: []gpu.UUID{one}, Instance: &at}
+	cut.Place = lease.Place{GPUs: []gpu.UUID{observetest.One}, Instance: &at}
 	live := []lease.Lease{
 		of("run", "", lease.Running, "/gpushare/run"), of("just-placed", lease.HeldRun, lease.Placed, ""), of("observed", lease.HeldRun, lease.Running, ""),
 		of("detached", lease.HeldDetached, lease.Running, "/gpushare/detached"), of("container", lease.HeldContainer, lease.Running, "/gpushare/container"),
 		of("attached", lease.HeldAttached, lease.Running, "/elsewhere"), of("login", lease.HeldLogin, lease.Running, "/user.slice"), of("unit", lease.HeldUnit, lease.Running, "/system.slice"),
 		cut,
 	}
-	hardware := []step.Step{{Kind: mig.KindDestroy, GPU: string(one), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{Placement: at}})}}
+	hardware := []step.Step{{Kind: mig.KindDestroy, GPU: string(observetest.One), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{Placement: at}})}}
 	other := lease.Lease{ID: "other", User: "bob", Held: lease.HeldRun, State: lease.Running, Terms: lease.Grant{Tenant: "blue", Spec: grant.Spec}}
 	red := []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}}, {Name: cgroup.SliceName{Tenant: "red", Grant: "part"}}}
 	for _, c := range []struct {
@@ -79,18 +80,18 @@ func TestPlanGiveBack(t *testing.T) {
 		steps []string
 		warns string
 	}{
-		{name: "never changed", have: device(false), use: nobody()},
-		{name: "MIG was on before us", have: device(true, instance(9, 4)), use: nobody(), steps: []string{"destroy 3g.20gb at 4"}},
-		{name: "found on", have: device(true, instance(9, 4)), was: store.Found{MIG: &on}, use: nobody(), steps: []string{"destroy 3g.20gb at 4"}},
-		{name: "found off, no reset needed", have: with(device(true, instance(9, 4)), resetless), was: store.Found{MIG: &off}, use: nobody(), steps: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
-		{name: "found off, a reset needed", have: device(true, instance(9, 4)), was: store.Found{MIG: &off}, use: nobody(), steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
-		{name: "another's instance beside ours", have: with(device(true, instance(9, 4), instance(19, 0)), resetless), was: store.Found{MIG: &off}, use: foreign, steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
-		{name: "only another's", have: device(true, instance(19, 0)), use: foreign},
-		{name: "the compute mode", have: device(false), was: store.Found{ComputeMode: gpu.ComputeExclusiveProcess}, use: nobody(), steps: []string{"set the compute mode to " + string(gpu.ComputeExclusiveProcess)}},
-		{name: "the compute mode as it was", have: device(false), was: store.Found{ComputeMode: gpu.ComputeDefault}, use: nobody()},
-		{name: "lost", have: with(device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost }), was: store.Found{MIG: &off}, use: nobody(), warns: "does not answer"},
-		{name: "no profiles told", have: with(device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.Found{MIG: &off}, use: nobody(), warns: "does not tell its profiles"},
-		{name: "in use is named", have: device(true, instance(9, 4)), use: leaseAt(4), steps: []string{"destroy 3g.20gb at 4"}},
+		{name: "never changed", have: observetest.Device(false), use: nobody()},
+		{name: "MIG was on before us", have: observetest.Device(true, observetest.Instance(9, 4)), use: nobody(), steps: []string{"destroy 3g.20gb at 4"}},
+		{name: "found on", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.Found{MIG: &on}, use: nobody(), steps: []string{"destroy 3g.20gb at 4"}},
+		{name: "found off, no reset needed", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4)), resetless), was: store.Found{MIG: &off}, use: nobody(), steps: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
+		{name: "found off, a reset needed", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.Found{MIG: &off}, use: nobody(), steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
+		{name: "another's instance beside ours", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), resetless), was: store.Found{MIG: &off}, use: foreign, steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
+		{name: "only another's", have: observetest.Device(true, observetest.Instance(19, 0)), use: foreign},
+		{name: "the compute mode", have: observetest.Device(false), was: store.Found{ComputeMode: gpu.ComputeExclusiveProcess}, use: nobody(), steps: []string{"set the compute mode to " + string(gpu.ComputeExclusiveProcess)}},
+		{name: "the compute mode as it was", have: observetest.Device(false), was: store.Found{ComputeMode: gpu.ComputeDefault}, use: nobody()},
+		{name: "lost", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost }), was: store.Found{MIG: &off}, use: nobody(), warns: "does not answer"},
+		{name: "no profiles told", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.Found{MIG: &off}, use: nobody(), warns: "does not tell its profiles"},
+		{name: "in use is named", have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), steps: []string{"destroy 3g.20gb at 4"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			steps, warnings := planGiveBack(&c.have, c.was, c.use)
@@ -120,12 +121,12 @@ func TestPlanGiveBack(t *testing.T) {
 func TestNoteFound(t *testing.T) {
 	s := &store.State{}
 	mode := func(was bool) step.Step {
-		return step.Step{Kind: mig.KindMode, GPU: string(one), Undo: step.Must(mig.ModeArgs{On: was})}
+		return step.Step{Kind: mig.KindMode, GPU: string(observetest.One), Undo: step.Must(mig.ModeArgs{On: was})}
 	}
 	noteFound(s, []step.Step{{Kind: mig.KindCreate, GPU: "GPU-9"}, mode(false)})
-	noteFound(s, []step.Step{mode(true), {Kind: KindComputeMode, GPU: string(one), Undo: step.Must(computeModeArgs{gpu.ComputeProhibited})}})
-	noteFound(s, []step.Step{{Kind: KindComputeMode, GPU: string(one), Undo: step.Must(computeModeArgs{gpu.ComputeDefault})}})
-	f := s.Found[one]
+	noteFound(s, []step.Step{mode(true), {Kind: KindComputeMode, GPU: string(observetest.One), Undo: step.Must(computeModeArgs{gpu.ComputeProhibited})}})
+	noteFound(s, []step.Step{{Kind: KindComputeMode, GPU: string(observetest.One), Undo: step.Must(computeModeArgs{gpu.ComputeDefault})}})
+	f := s.Found[observetest.One]
 	if len(s.Found) != 1 || f.MIG == nil || *f.MIG || f.ComputeMode != gpu.ComputeProhibited {
 		t.Errorf("found is %+v", s.Found)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 )
 
 // grants makes a wanted state of one 40 GiB GPU, 1 GiB of it reserved for nobody, and these grants on it.
@@ -16,13 +17,13 @@ func grants(overcommit bool, list ...api.GrantSpec) (*desired, *observe.Node) {
 	reserve := api.Bytes(1 << 30)
 	d := &desired{
 		spec:   &api.Spec{Node: api.NodeSpec{Reserve: &reserve}, Tenants: []api.TenantSpec{{Name: "red", GPU: list}}},
-		gpus:   map[gpu.UUID]*api.GPUSpec{one: {Mode: api.ModeTimeslice, Overcommit: overcommit}},
+		gpus:   map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: api.ModeTimeslice, Overcommit: overcommit}},
 		grants: map[grantKey][]gpu.UUID{},
 	}
 	for i := range list {
-		d.grants[grantKey{"red", list[i].Name}] = []gpu.UUID{one}
+		d.grants[grantKey{"red", list[i].Name}] = []gpu.UUID{observetest.One}
 	}
-	return d, &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: one, Index: 1}, Memory: gpu.Memory{Total: 40 << 30, Reserved: 1 << 30}}}}}
+	return d, &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: observetest.One, Index: 1}, Memory: gpu.Memory{Total: 40 << 30, Reserved: 1 << 30}}}}}
 }
 
 func sliceOf(name string, gib int, reserved bool) api.GrantSpec {
@@ -69,12 +70,12 @@ func TestFeasibleSpec(t *testing.T) {
 func TestReserveIsOfSharedGPUs(t *testing.T) {
 	d, _ := grants(false)
 	for mode, want := range map[string]uint64{api.ModeTimeslice: 1 << 30, api.ModeMPS: 1 << 30, api.ModeMIG: 0, api.ModeExclusive: 0, api.ModeExternal: 0} {
-		d.gpus[one].Mode = mode
-		if got := d.reserve(one); got != want {
+		d.gpus[observetest.One].Mode = mode
+		if got := d.reserve(observetest.One); got != want {
 			t.Errorf("of a GPU in mode %s %d bytes are reserved, want %d", mode, got, want)
 		}
 	}
-	if got := (&desired{}).reserve(one); got != 0 {
+	if got := (&desired{}).reserve(observetest.One); got != 0 {
 		t.Errorf("without a spec %d bytes are reserved", got)
 	}
 }

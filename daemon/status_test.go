@@ -12,6 +12,8 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
+	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
 // scene is a node on which two tenants share GPUs: everything of theirs has a word in it that tells whose it is.
@@ -27,7 +29,7 @@ func scene() *picture {
 		foreign: func(gpu.UUID, *gpu.Instance) bool { return false }, servesMPS: isServingMPS,
 	}
 	n := &observe.Node{GPUs: []observe.GPU{
-		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0", Index: 0}, MIG: gpu.MIGState{Capable: true, Current: true, Pending: true}}, Profiles: a100()},
+		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0", Index: 0}, MIG: gpu.MIGState{Capable: true, Current: true, Pending: true}}, Profiles: observetest.A100()},
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1", Index: 1}}},
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Index: 2}}},
 	}}
@@ -195,7 +197,7 @@ func TestStatusCountsLeases(t *testing.T) {
 // A member may not stop what is not his, and is not told whether another tenant's exists.
 func TestWhoMayStopALease(t *testing.T) {
 	d := bare()
-	d.leases.table = tableWith(t, "vision", "part", uidAlice)
+	d.leases.table = leasetest.TableWith(t, "vision", "part", uidAlice)
 	id := d.leases.table.Live()[0].ID
 	for _, c := range []struct {
 		name   string

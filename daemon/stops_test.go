@@ -9,22 +9,24 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/lease/leasetest"
 	"github.com/gpushare/gpushare/mig"
 )
 
 func TestPlanStops(t *testing.T) {
 	at := gpu.Placement{Start: 4, Size: 4}
-	cut := lease.Lease{ID: "red-cut-1", User: "alice", Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "cut", MIG: "3g.20gb"}}, Place: lease.Place{GPUs: []gpu.UUID{one}, Instance: &at}}
+	cut := lease.Lease{ID: "red-cut-1", User: "alice", Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "cut", MIG: "3g.20gb"}}, Place: lease.Place{GPUs: []gpu.UUID{observetest.One}, Instance: &at}}
 	part := lease.Lease{ID: "red-part-1", User: "bob", Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 30}}}, Place: lease.Place{GPUs: []gpu.UUID{"GPU-2"}}}
 	destroy := func(id gpu.UUID, start uint32) step.Step {
 		return step.Step{Kind: mig.KindDestroy, GPU: string(id), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{Placement: gpu.Placement{Start: start, Size: 4}}})}
 	}
 	all := func() *desired {
 		return &desired{
-			gpus:   map[gpu.UUID]*api.GPUSpec{one: {Mode: api.ModeMIG}, "GPU-2": {Mode: api.ModeTimeslice}},
-			grants: map[grantKey][]gpu.UUID{{"red", "cut"}: {one}, {"red", "part"}: {"GPU-2"}},
+			gpus:   map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: api.ModeMIG}, "GPU-2": {Mode: api.ModeTimeslice}},
+			grants: map[grantKey][]gpu.UUID{{"red", "cut"}: {observetest.One}, {"red", "part"}: {"GPU-2"}},
 		}
 	}
 	for _, c := range []struct {
@@ -34,12 +36,12 @@ func TestPlanStops(t *testing.T) {
 		stops    []string // "lease: reason"
 	}{
 		{"all stays", func(*desired) {}, nil, nil},
-		{"the neighbour instance goes", func(*desired) {}, []step.Step{destroy(one, 0), destroy("GPU-9", 4), {Kind: mig.KindCreate, GPU: string(one)}}, nil},
-		{"the instance goes", func(*desired) {}, []step.Step{destroy(one, 4)}, []string{"red-cut-1: its MIG instance goes"}},
+		{"the neighbour instance goes", func(*desired) {}, []step.Step{destroy(observetest.One, 0), destroy("GPU-9", 4), {Kind: mig.KindCreate, GPU: string(observetest.One)}}, nil},
+		{"the instance goes", func(*desired) {}, []step.Step{destroy(observetest.One, 4)}, []string{"red-cut-1: its MIG instance goes"}},
 		{"the grant goes", func(d *desired) { delete(d.grants, grantKey{"red", "part"}) }, nil, []string{"red-part-1: the spec has no grant part of red"}},
 		{"the GPU is for something else", func(d *desired) { d.gpus["GPU-2"] = &api.GPUSpec{Mode: api.ModeExclusive} }, nil, []string{"red-part-1: its GPU becomes exclusive"}},
-		{"the GPU is not the grant's any more", func(d *desired) { d.grants[grantKey{"red", "part"}] = []gpu.UUID{one} }, nil, []string{"red-part-1: grant part of red may not use its GPU"}},
-		{"the GPU is named by nobody", func(d *desired) { delete(d.gpus, one) }, nil, []string{"red-cut-1: its GPU becomes unmanaged"}},
+		{"the GPU is not the grant's any more", func(d *desired) { d.grants[grantKey{"red", "part"}] = []gpu.UUID{observetest.One} }, nil, []string{"red-part-1: grant part of red may not use its GPU"}},
+		{"the GPU is named by nobody", func(d *desired) { delete(d.gpus, observetest.One) }, nil, []string{"red-cut-1: its GPU becomes unmanaged"}},
 		{"there is no spec any more", func(d *desired) { *d = desired{} }, nil, []string{"red-cut-1: the spec has no grant", "red-part-1: the spec has no grant"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -64,7 +66,7 @@ func TestAwaitGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := bare()
 		slow := &slowWalls{begun: make(chan struct{}), end: make(chan struct{})}
-		d.table = tableOf(t, lease.Config{Walls: slow, Changed: d.leaseChanged}, "red", "part", uidAlice)
+		d.table = leasetest.TableOf(t, lease.Config{Walls: slow, Changed: d.leaseChanged}, "red", "part", uidAlice)
 		d.stopper.table = d.table
 		id := d.table.Live()[0].ID
 		go func() { _ = d.table.Ended(t.Context(), id, "its last process ended") }() // What it says is seen below.
@@ -95,7 +97,7 @@ func TestAwaitGone(t *testing.T) {
 
 // slowWalls take their time to be taken down.
 type slowWalls struct {
-	noWalls
+	leasetest.NoWalls
 	begun, end chan struct{}
 }
 

@@ -1,49 +1,16 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 )
-
-// noWalls lets everybody in.
-type noWalls struct{}
-
-func (noWalls) Wall(context.Context, lease.Lease, lease.Process) (lease.Inside, error) {
-	return lease.Inside{}, nil
-}
-func (noWalls) Unwall(context.Context, lease.Lease) error { return nil }
-
-// tableWith is a table with one running lease of one grant.
-func tableWith(t *testing.T, tenant, grant string, uid int) *lease.Table {
-	t.Helper()
-	return tableOf(t, lease.Config{Walls: noWalls{}, Now: func() time.Time { return time.Unix(1000, 0) }}, tenant, grant, uid)
-}
-
-func tableOf(t *testing.T, c lease.Config, tenant, grant string, uid int) *lease.Table {
-	t.Helper()
-	tab := lease.New(c)
-	tab.Update(lease.View{
-		Generation: 1, GPUs: []lease.GPUView{{UUID: one, Mode: api.ModeTimeslice, Capacity: 1 << 30}},
-		Grants: []lease.Grant{{Tenant: tenant, Spec: api.GrantSpec{Name: grant, Timeslice: &api.ShareSpec{Share: 50}}}},
-	})
-	ticket, err := tab.Submit(lease.Request{Tenant: tenant, Member: []string{tenant}, UID: uid, User: "user", Command: []string{"command"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := tab.Start(t.Context(), ticket.ID(), lease.Process{PID: 1 << 30, Start: 1}); err != nil {
-		t.Fatal(err)
-	}
-	return tab
-}
 
 func TestViewOf(t *testing.T) {
 	reserve := api.Bytes(1 << 30)
@@ -53,15 +20,15 @@ func TestViewOf(t *testing.T) {
 		},
 	}}}
 	d := &desired{generation: 7, spec: spec, gpus: map[gpu.UUID]*api.GPUSpec{
-		one:     {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb", "1g.5gb"}}},
-		"GPU-2": {Mode: api.ModeTimeslice, Overcommit: true}, "GPU-3": {Mode: api.ModeExclusive}, "GPU-4": {Mode: api.ModeTimeslice}, "GPU-5": {Mode: api.ModeExclusive},
-	}, grants: map[grantKey][]gpu.UUID{{"red", "cut"}: {one}, {"red", "part"}: {"GPU-2"}}}
+		observetest.One: {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb", "1g.5gb"}}},
+		"GPU-2":         {Mode: api.ModeTimeslice, Overcommit: true}, "GPU-3": {Mode: api.ModeExclusive}, "GPU-4": {Mode: api.ModeTimeslice}, "GPU-5": {Mode: api.ModeExclusive},
+	}, grants: map[grantKey][]gpu.UUID{{"red", "cut"}: {observetest.One}, {"red", "part"}: {"GPU-2"}}}
 	plain := func(id gpu.UUID, index int) observe.GPU {
 		return observe.GPU{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id, Index: index, Memory: 40 << 30}, Memory: gpu.Memory{Total: 40 << 30, Reserved: 1 << 29}}}
 	}
-	half := instance(19, 5)
+	half := observetest.Instance(19, 5)
 	half.Compute = nil
-	mig := device(true, instance(9, 0), half, instance(19, 6))
+	mig := observetest.Device(true, observetest.Instance(9, 0), half, observetest.Instance(19, 6))
 	mig.Memory = gpu.Memory{Total: 40 << 30}
 	lost := plain("GPU-4", 4)
 	lost.Err, lost.Memory = errors.New("it does not answer"), gpu.Memory{}
@@ -82,7 +49,7 @@ func TestViewOf(t *testing.T) {
 		got = append(got, brief{g.UUID, g.Mode, g.Closed, g.Capacity, g.Reserve, g.Overcommit})
 	}
 	want := []brief{ // GPU-0 is named by nobody: it is nothing that leases may have
-		{one, api.ModeMIG, "", 40 << 30, 0, false},
+		{observetest.One, api.ModeMIG, "", 40 << 30, 0, false},
 		{"GPU-2", api.ModeTimeslice, "", 40<<30 - 1<<29, 1 << 30, true},
 		{"GPU-3", api.ModeExclusive, "", 40<<30 - 1<<29, 0, false},
 		{"GPU-4", api.ModeTimeslice, "it does not answer", 40 << 30, 1 << 30, false},
