@@ -400,7 +400,8 @@ func TestPerLogin(t *testing.T) {
 	}
 	x.logout(2002)
 	// Another life, and the spec drops it while he is away.
-	x.adopter.perLogin.loaded, x.adopter.perLogin.set = false, nil
+	x.die()
+	x.newLife()
 	v.PerLogin = nil
 	x.apply(v)
 	x.look()

@@ -78,18 +78,18 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the run directory: %w", err)
 	}
-	st, report, err := store.Open(s.StateDir)
+	st, damage, err := store.Open(s.StateDir)
 	if err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = st.Close() }) // The error that is returned says more.
 	d = &Daemon{
 		Reporter: NewReporter(log, time.Now), settings: s, level: level, notify: notify,
-		state: NewState(st, report.Lost), tasks: &loop.Group{}, tuning: new(atomic.Pointer[tuning]),
+		state: NewState(st, damage.Lost), tasks: &loop.Group{}, tuning: new(atomic.Pointer[tuning]),
 	}
 	d.Generation = func() uint64 { return d.state.Desired().generation }
 	d.tuning.Store(tuningOf(s))
-	d.noteState(report)
+	d.noteState(damage)
 	if d.state.Lost { // Something may stand, and nobody knows what: so it is said until the node is given back.
 		if err := st.Update(func(s *store.State) error { s.Standing = true; return nil }); err != nil {
 			log.Error("cannot record that something may stand", "error", err)

@@ -73,9 +73,9 @@ func (d *Daemon) run(ctx context.Context) error {
 		return err
 	}
 	d.begin(ctx)
-	server := d.server.newServer(ctx)
+	serving := d.server.newServer(ctx)
 	failed := make(chan error, 1)
-	d.tasks.Go(func() { failed <- server.Serve(newCappedListener(l, d.identities.rosters.known)) })
+	d.tasks.Go(func() { failed <- serving.Serve(newCappedListener(l, d.identities.rosters.known)) })
 	d.tasks.Go(func() { d.converger.convergeLoop(ctx) })
 	d.tasks.Go(func() { d.enforcer.sampleLoop(ctx) })
 	d.tasks.Go(func() { d.changes.dynamicLoop(ctx) })
@@ -102,8 +102,8 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.enforcer.shares.thawAll()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
-	if e := server.Shutdown(end); e != nil {
-		_ = server.Close() // Long waits are cut: their callers ask again.
+	if e := serving.Shutdown(end); e != nil {
+		_ = serving.Close() // Long waits are cut: their callers ask again.
 	}
 	d.tasks.Wait()
 	return err

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
@@ -27,8 +26,4 @@ func driverError(err error) *api.Error {
 		e.Hint = "'gpushare doctor' says more"
 	}
 	return e
-}
-
-func isAny(err error, targets ...error) bool {
-	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 }

@@ -111,6 +111,11 @@ func TestIdleIsKept(t *testing.T) {
 }
 
 // What others made stays others', and what is made again is another one.
+func dynamicSpec(keep time.Duration) *api.GPUSpec {
+	d := api.Duration(keep)
+	return &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true, Keep: &d}}
+}
+
 func TestOwnLayout(t *testing.T) {
 	here := store.Epoch{Boot: "b", Driver: "d"}
 	mark := func(start, size uint32, n uint64) store.Mark {
@@ -133,12 +138,12 @@ func TestOwnLayout(t *testing.T) {
 		steps []step.Step
 		want  []store.Mark
 	}{
-		{"nothing of it is ours", onDemandSpec(0), observetest.Device(true, three, small), store.Achieved{}, here, nil, nil},
+		{"nothing of it is ours", dynamicSpec(0), observetest.Device(true, three, small), store.Achieved{}, here, nil, nil},
 		{"the layout has it", fixed, observetest.Device(true, three, small), store.Achieved{}, here, nil, []store.Mark{mark(4, 4, 11)}},
-		{"it was ours", onDemandSpec(0), observetest.Device(true, three, small), had, here, nil, []store.Mark{mark(4, 4, 5)}},
-		{"it is made", onDemandSpec(0), observetest.Device(true, three, small), had, here, []step.Step{made(mig.KindCreate, small)}, []store.Mark{mark(4, 4, 5), mark(0, 1, 11)}},
-		{"it is made again", onDemandSpec(0), observetest.Device(true, three), had, here, []step.Step{made(mig.KindDestroy, three), made(mig.KindCreate, three)}, []store.Mark{mark(4, 4, 11)}},
-		{"another boot", onDemandSpec(0), observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, nil},
+		{"it was ours", dynamicSpec(0), observetest.Device(true, three, small), had, here, nil, []store.Mark{mark(4, 4, 5)}},
+		{"it is made", dynamicSpec(0), observetest.Device(true, three, small), had, here, []step.Step{made(mig.KindCreate, small)}, []store.Mark{mark(4, 4, 5), mark(0, 1, 11)}},
+		{"it is made again", dynamicSpec(0), observetest.Device(true, three), had, here, []step.Step{made(mig.KindDestroy, three), made(mig.KindCreate, three)}, []store.Mark{mark(4, 4, 11)}},
+		{"another boot", dynamicSpec(0), observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, nil},
 		{"another boot, and the layout has it", fixed, observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, []store.Mark{mark(4, 4, 11)}},
 		{"it was gone", fixed, observetest.Device(true, three), gone, here, nil, []store.Mark{mark(4, 4, 11)}},
 	} {

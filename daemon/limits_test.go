@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,7 +43,7 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Da
 	t.Cleanup(func() { _ = st.Close() }) // It is read only.
 	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
 	d := bareOn(&holder{port: port, follow: cgroup.NewProcesses("a test"), visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{})}, Settings{}, st)
-	table := leasetest.TableOf(t, lease.Config{Walls: leasetest.NoWalls{}}, "red", "part", uidAlice)
+	table := leasetest.TableOf(t, lease.Config{Walls: leasetest.NoWalls{}}, "red", "part", 1001)
 	d.attribution.table, d.policy.table = table, table
 	files["cgroup.procs"] = ""
 	for name, text := range files {
@@ -192,16 +193,19 @@ func TestWhyALeaseEnded(t *testing.T) {
 		{cgroup.ErrNotFound, "its last process ended", "the last process ended"},
 		{cgroup.ErrOutOfMemory, "the kernel killed it: out of memory", "the kernel killed it: out of memory"},
 	} {
-		d := bareOn(&holder{port: running{end: c.end}}, Settings{Getent: "off"}, nil)
-		d.leases.table = leasetest.TableOf(t, lease.Config{Walls: elsewhere{}, Changed: func(l lease.Lease) {
+		d := &Leases{
+			Reporter: NewReporter(slog.New(slog.DiscardHandler), time.Now), kick: func() {},
+			attribution: &Attribution{port: running{end: c.end}},
+		}
+		d.table = leasetest.TableOf(t, lease.Config{Walls: elsewhere{}, Changed: func(l lease.Lease) {
 			if l.State == lease.Gone {
-				d.leases.endings.add(l)
+				d.endings.add(l)
 			}
-		}}, "red", "part", uidAlice)
+		}}, "red", "part", 1001)
 		events, stop := d.Events.subscribe()
-		d.leases.awaitEnd(t.Context(), d.leases.table.Live()[0].ID)
+		d.awaitEnd(t.Context(), d.table.Live()[0].ID)
 		stop()
-		if all := d.leases.endings.all(); len(all) != 1 || all[0].Lease.Reason != c.reason {
+		if all := d.endings.all(); len(all) != 1 || all[0].Lease.Reason != c.reason {
 			t.Errorf("%v: the leases that ended are %+v", c.end, all)
 		}
 		if e := <-events.c; e.Kind != "lease.ended" || e.Message != c.told {
@@ -237,17 +241,17 @@ func TestWhoCannotBeFoundYet(t *testing.T) {
 		{[]error{context.DeadlineExceeded, cgroup.ErrNotFound}, false, findAgain},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			d := bareOn(&holder{port: slow{answers: &c.answers}}, Settings{Getent: "off"}, nil)
-			d.leases.table = tableOf(t, lease.Config{Walls: elsewhere{}}, "red", "part", uidAlice)
-			l, began := d.leases.table.Live()[0], time.Now()
-			found, err := d.leases.found(t.Context(), &l)
+			d := &Leases{Reporter: NewReporter(slog.New(slog.DiscardHandler), time.Now), port: slow{answers: &c.answers}}
+			d.table = leasetest.TableOf(t, lease.Config{Walls: elsewhere{}}, "red", "part", 1001)
+			l, began := d.table.Live()[0], time.Now()
+			found, err := d.found(t.Context(), &l)
 			if found != c.found || err != nil || time.Since(began) != c.takes || len(c.answers) > 0 {
 				t.Errorf("found %v, %v, after %v; %d answers are left", found, err, time.Since(began), len(c.answers))
 			}
 			end, cancel := context.WithCancel(t.Context())
 			cancel()
 			c.answers = []error{context.Canceled}
-			if _, err := d.leases.found(end, &l); !errors.Is(err, context.Canceled) {
+			if _, err := d.found(end, &l); !errors.Is(err, context.Canceled) {
 				t.Errorf("when the daemon ends: %v", err)
 			}
 		})

@@ -78,8 +78,8 @@ func warning(whole, left time.Duration) (due, next time.Duration) {
 func (d *Leases) stopInBackground(ctx context.Context, l *lease.Lease, reason string) {
 	d.tasks.Go(func() {
 		for ctx.Err() == nil {
-			stop, cancel := context.WithTimeout(ctx, stopGrace+wallTimeout)
-			err := d.stopLease(stop, l, reason, stopGrace)
+			bounded, cancel := context.WithTimeout(ctx, stopGrace+wallTimeout)
+			err := d.stopLease(bounded, l, reason, stopGrace)
 			cancel()
 			if _, there := d.table.Get(l.ID); err == nil || !there {
 				return

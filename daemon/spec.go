@@ -269,7 +269,7 @@ func problemError(problems map[gpu.UUID]error) *api.Error {
 	case errors.Is(err, gpu.ErrInUse):
 		e.Kind, e.Hint = api.KindInUse, "nothing was changed; --force stops them, the polite way"
 	case errors.As(err, &none), errors.As(err, &not):
-	case isAny(err, gpu.ErrLost, gpu.ErrTimeout, gpu.ErrStuck, gpu.ErrNotLoaded):
+	case gpu.IsAny(err, gpu.ErrLost, gpu.ErrTimeout, gpu.ErrStuck, gpu.ErrNotLoaded):
 		e.Kind, e.Hint = api.KindUnavailable, "nothing was changed; 'gpushare gpu retry' tries the GPU again, 'gpushare doctor' says more"
 	}
 	if len(ids) > 1 {

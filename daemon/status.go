@@ -106,7 +106,7 @@ func (p *picture) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUStatus 
 
 // stateOf names the state of a GPU that does not answer.
 func stateOf(err error) string {
-	if isAny(err, gpu.ErrTimeout, gpu.ErrStuck) {
+	if gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) {
 		return "stuck"
 	}
 	return "lost"

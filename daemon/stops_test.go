@@ -64,10 +64,9 @@ func TestPlanStops(t *testing.T) {
 // Whoever stops a lease is told when it is gone, also when another takes its walls down.
 func TestAwaitGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := bare()
+		d := &Stopper{departures: &departures{}}
 		slow := &slowWalls{begun: make(chan struct{}), end: make(chan struct{})}
-		d.table = leasetest.TableOf(t, lease.Config{Walls: slow, Changed: d.leaseChanged}, "red", "part", uidAlice)
-		d.stopper.table = d.table
+		d.table = leasetest.TableOf(t, lease.Config{Walls: slow, Changed: func(lease.Lease) { d.departures.tell() }}, "red", "part", 1001)
 		id := d.table.Live()[0].ID
 		go func() { _ = d.table.Ended(t.Context(), id, "its last process ended") }() // What it says is seen below.
 		<-slow.begun
@@ -75,7 +74,7 @@ func TestAwaitGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		gone := make(chan error, 1)
-		go func() { gone <- d.stopper.awaitGone(t.Context(), id) }()
+		go func() { gone <- d.awaitGone(t.Context(), id) }()
 		synctest.Wait()
 		select {
 		case err := <-gone:
@@ -89,7 +88,7 @@ func TestAwaitGone(t *testing.T) {
 		if _, ok := d.table.Get(id); ok {
 			t.Error("it is not gone")
 		}
-		if err := d.stopper.awaitGone(t.Context(), "never-there"); err != nil {
+		if err := d.awaitGone(t.Context(), "never-there"); err != nil {
 			t.Error(err)
 		}
 	})
