@@ -337,5 +337,3 @@ type viewed struct {
 		endedLeases() []api.Lease
 	}
 }
-
-var _ = gpu.UUID("")
