@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
@@ -14,54 +13,15 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/mps"
 )
-
-// The people of these tests.
-const (
-	uidSelf     = 990
-	gidAdmin    = 100
-	gidObserver = 101
-	gidVision   = 102
-	gidOther    = 103
-	uidAlice    = 1001
-	uidStranger = 1009
-)
-
-func people() *roster {
-	return &roster{self: uidSelf, adminGID: gidAdmin, observerGID: gidObserver, tenants: []tenantMembers{
-		{name: "vision", uids: []int{uidAlice}, gids: []int{gidVision}}, {name: "speech", gids: []int{gidVision}}, {name: "other", gids: []int{gidOther}},
-	}}
-}
-
-// everyone are peers, by what they are.
-func everyone() map[string]*peer {
-	return map[string]*peer{
-		"root":                   {uid: 0, gid: 0},
-		"the daemon's own user":  {uid: uidSelf, gid: 1},
-		"group of admins":        {uid: 1002, gid: gidAdmin},
-		"further group of admin": {uid: 1002, gid: 1, groups: []int{7, gidAdmin}},
-		"observer":               {uid: 1003, gid: 1, groups: []int{gidObserver}},
-		"member":                 {uid: uidAlice, gid: 1},
-		"member by group":        {uid: 1004, gid: gidVision},
-		"observer and member":    {uid: uidAlice, gid: gidObserver},
-		"another's member":       {uid: 1005, gid: gidOther},
-		"stranger":               {uid: uidStranger, gid: 1, groups: []int{1, 2, 3}},
-		"root in a namespace":    {uid: 100000, gid: 100000}, // as the kernel tells him to those outside
-	}
-}
-
-// roleOf is what everyone is, in the words of the API.
-func roleOf() map[string]string {
-	return map[string]string{
-		"root": "admin", "the daemon's own user": "admin", "group of admins": "admin", "further group of admin": "admin",
-		"observer": "observer", "member": "member", "member by group": "member", "observer and member": "member", "another's member": "member",
-		"stranger": "nobody", "root in a namespace": "nobody",
-	}
-}
 
 // bare is a daemon that holds nothing and knows some people.
 func bare() *Daemon { return bareOn(&holder{}, Settings{Getent: "off"}, nil) }
@@ -69,37 +29,13 @@ func bare() *Daemon { return bareOn(&holder{}, Settings{Getent: "off"}, nil) }
 // bareOn is a daemon on what holds processes, with no driver and nothing started.
 func bareOn(h *holder, s Settings, st *store.Store) *Daemon {
 	d := &Daemon{
-		Reporter: NewReporter(slog.New(slog.DiscardHandler), time.Now), settings: s, state: NewState(st, false), tasks: &loop.Group{},
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), settings: s, state: state.NewState(st, false), tasks: &loop.Group{},
 		tuning: new(atomic.Pointer[tuning]), observer: &observe.Observer{}, port: h.port, kick: func() {},
 	}
-	who := newRosters(s.Getent)
-	who.p.Store(people())
+	who := server.NewRosters(s.Getent)
+	who.P.Store(servertest.People())
 	d.compose(h, &mps.Supervisor{}, who, loop.NewWake(), loop.NewWake())
 	return d
-}
-
-// ask sends a request as a peer; nil is a connection whose peer is not known.
-func ask(h http.Handler, p *peer, method, target string, body io.Reader) *httptest.ResponseRecorder {
-	ctx := context.Background()
-	if p != nil {
-		ctx = context.WithValue(ctx, peerKey{}, p)
-	}
-	q := httptest.NewRequestWithContext(ctx, method, target, body)
-	q.Host = "gpushare"
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, q)
-	return w
-}
-
-func refusalOf(t *testing.T, w *httptest.ResponseRecorder) *api.Error {
-	t.Helper()
-	var envelope struct {
-		Error *api.Error `json:"error"`
-	}
-	if err := json.Unmarshal(w.Body.Bytes(), &envelope); err != nil || envelope.Error == nil {
-		t.Fatalf("%d is no refusal: %s", w.Code, w.Body)
-	}
-	return envelope.Error
 }
 
 // mayUse is the whole of the API: who may, for each route. A route that is missing here fails.
@@ -139,19 +75,19 @@ func mayUse() map[string][]string {
 func TestWhoMayWhat(t *testing.T) {
 	d, want, seen := bare(), mayUse(), map[string]bool{}
 	for _, r := range d.routes() {
-		name := r.method + " " + r.pattern
+		name := r.Method + " " + r.Pattern
 		seen[name] = true
 		t.Run(name, func(t *testing.T) {
 			allowed, ok := want[name]
 			if !ok {
 				t.Fatal("nobody wrote down who may use this route")
 			}
-			for who, p := range everyone() {
+			for who, p := range servertest.Everyone() {
 				reached := false
 				probe := r
-				probe.handle = func(c *call) error { reached = true; return c.reply(http.StatusOK, nil) }
-				w := ask(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { d.server.serve(w, q, &probe) }), p, r.method, "/v1", nil)
-				role := roleOf()[who]
+				probe.Handle = func(c *server.Call) error { reached = true; return c.Reply(http.StatusOK, nil) }
+				w := servertest.Ask(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { d.server.Serve(w, q, &probe) }), p, r.Method, "/v1", nil)
+				role := servertest.RoleOf()[who]
 				// An observer who is a member too may do what either may.
 				may := slices.Contains(allowed, role) || who == "observer and member" && slices.Contains(allowed, "observer")
 				if reached != may {
@@ -160,8 +96,8 @@ func TestWhoMayWhat(t *testing.T) {
 				if may {
 					continue
 				}
-				e := refusalOf(t, w)
-				if w.Code != http.StatusForbidden || e.Kind != api.KindDenied || e.Hint == "" || !strings.Contains(e.Message, "may not "+r.what) {
+				e := servertest.RefusalOf(t, w)
+				if w.Code != http.StatusForbidden || e.Kind != api.KindDenied || e.Hint == "" || !strings.Contains(e.Message, "may not "+r.What) {
 					t.Errorf("%s is refused with %d: %+v", who, w.Code, e)
 				}
 			}
@@ -177,41 +113,41 @@ func TestWhoMayWhat(t *testing.T) {
 // Through the whole handler: a stranger is refused everywhere but at GET /v1, and so is whoever cannot be told.
 func TestStrangersAreRefusedEverywhere(t *testing.T) {
 	d := bare()
-	h := d.server.handler()
+	h := d.server.Handler()
 	for _, r := range d.routes() {
-		path := strings.ReplaceAll(r.pattern, "{id}", "x")
-		if r.access != anyone {
-			if w := ask(h, everyone()["stranger"], r.method, path, nil); w.Code != http.StatusForbidden {
-				t.Errorf("a stranger's %s %s is answered with %d: %s", r.method, path, w.Code, w.Body)
+		path := strings.ReplaceAll(r.Pattern, "{id}", "x")
+		if r.Access != server.Anyone {
+			if w := servertest.Ask(h, servertest.Everyone()["stranger"], r.Method, path, nil); w.Code != http.StatusForbidden {
+				t.Errorf("a stranger's %s %s is answered with %d: %s", r.Method, path, w.Code, w.Body)
 			}
 		}
-		if w := ask(h, nil, r.method, path, nil); w.Code != http.StatusForbidden {
-			t.Errorf("%s %s of nobody knows whom is answered with %d: %s", r.method, path, w.Code, w.Body)
+		if w := servertest.Ask(h, nil, r.Method, path, nil); w.Code != http.StatusForbidden {
+			t.Errorf("%s %s of nobody knows whom is answered with %d: %s", r.Method, path, w.Code, w.Body)
 		}
 	}
 }
 
 func TestRoles(t *testing.T) {
-	var r rosters
-	r.p.Store(people())
-	for who, p := range everyone() {
-		if got := r.caller(p).role(); got != roleOf()[who] {
-			t.Errorf("%s is %s, want %s", who, got, roleOf()[who])
+	var r server.Rosters
+	r.P.Store(servertest.People())
+	for who, p := range servertest.Everyone() {
+		if got := r.Caller(p).Role(); got != servertest.RoleOf()[who] {
+			t.Errorf("%s is %s, want %s", who, got, servertest.RoleOf()[who])
 		}
 	}
-	if c := r.caller(everyone()["member by group"]); !slices.Equal(c.tenants, []string{"vision", "speech"}) {
-		t.Errorf("the member by group is a member of %v", c.tenants)
+	if c := r.Caller(servertest.Everyone()["member by group"]); !slices.Equal(c.Tenants, []string{"vision", "speech"}) {
+		t.Errorf("the member by group is a member of %v", c.Tenants)
 	}
 	// Groups that this host does not have give nobody anything.
-	r.p.Store(&roster{self: uidSelf, adminGID: -1, observerGID: -1})
-	if c := r.caller(&peer{uid: 5, gid: -1, groups: []int{-1}}); c.role() != "nobody" {
-		t.Errorf("a group that does not exist makes somebody %s", c.role())
+	r.P.Store(&server.Roster{Self: servertest.UidSelf, AdminGID: -1, ObserverGID: -1})
+	if c := r.Caller(&server.Peer{UID: 5, GID: -1, Groups: []int{-1}}); c.Role() != "nobody" {
+		t.Errorf("a group that does not exist makes somebody %s", c.Role())
 	}
 }
 
 func TestRequestsThatAreRefused(t *testing.T) {
-	h := bare().server.handler()
-	root := everyone()["root"]
+	h := bare().server.Handler()
+	root := servertest.Everyone()["root"]
 	for _, c := range []struct {
 		name   string
 		change func(*http.Request)
@@ -225,7 +161,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"with another method", func(q *http.Request) { q.Method = http.MethodPatch }, http.StatusNotFound, api.KindNotFound},
 		{"with too much", func(q *http.Request) {
 			q.Method, q.URL.Path = http.MethodPut, "/v1/spec"
-			q.Body = io.NopCloser(strings.NewReader(strings.Repeat("#", maxBody+1)))
+			q.Body = io.NopCloser(strings.NewReader(strings.Repeat("#", server.MaxBody+1)))
 		}, http.StatusBadRequest, api.KindInvalid},
 		{"with no spec", func(q *http.Request) {
 			q.Method, q.URL.Path = http.MethodPut, "/v1/spec"
@@ -246,76 +182,14 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		}, http.StatusServiceUnavailable, api.KindUnavailable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			q := httptest.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, root), http.MethodGet, "/v1/spec", nil)
+			q := httptest.NewRequestWithContext(context.WithValue(t.Context(), server.PeerKey{}, root), http.MethodGet, "/v1/spec", nil)
 			q.Host = "gpushare"
 			c.change(q)
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, q)
-			if e := refusalOf(t, w); w.Code != c.status || e.Kind != c.kind {
+			if e := servertest.RefusalOf(t, w); w.Code != c.status || e.Kind != c.kind {
 				t.Errorf("answered with %d, want %d: %+v", w.Code, c.status, e)
 			}
 		})
-	}
-}
-
-// Connections past a user's cap are refused, whoever closes one gives one place back, and root is never refused.
-func TestConnectionCaps(t *testing.T) {
-	l := newCappedListener(nil, nil)
-	for i := range maxPerUID {
-		if !l.take(1001, true) {
-			t.Fatalf("connection %d is refused", i)
-		}
-	}
-	if l.take(1001, true) {
-		t.Error("there is no cap")
-	}
-	if !l.take(1010, true) {
-		t.Error("one user's connections keep another out")
-	}
-	l.give(1001, true)
-	if !l.take(1001, true) {
-		t.Error("a place that was given back is not given again")
-	}
-	uid := 2000
-	for ; l.take(uid, true); uid++ {
-		if l.total > maxConns {
-			t.Fatal("there is no cap on all of them")
-		}
-	}
-	if l.total != maxConns {
-		t.Errorf("%d connections at most, want %d", l.total, maxConns)
-	}
-	if !l.take(0, true) {
-		t.Error("root is kept out")
-	}
-	if !l.take(1009, false) {
-		t.Error("those who are known keep strangers out")
-	}
-	l.give(0, true)
-	l.give(1009, false)
-	if len(l.byUID) != uid-2000+2 || l.strangers != 0 || l.total != maxConns {
-		t.Errorf("%d users, %d strangers and %d others are left", len(l.byUID), l.strangers, l.total)
-	}
-}
-
-// One person has thousands of uids in a user namespace: together they are no more than strangers.
-func TestStrangersShareOneCap(t *testing.T) {
-	l := newCappedListener(nil, nil)
-	for i := range maxPerStranger {
-		if !l.take(1009, false) {
-			t.Fatalf("connection %d is refused", i)
-		}
-	}
-	if l.take(1009, false) {
-		t.Error("a stranger has no cap")
-	}
-	for uid := range 10 * maxStrangers {
-		l.take(100000+uid, false)
-	}
-	if l.strangers != maxStrangers {
-		t.Errorf("%d connections of strangers, want at most %d", l.strangers, maxStrangers)
-	}
-	if !l.take(1001, true) {
-		t.Error("strangers keep a member out")
 	}
 }

@@ -14,6 +14,9 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -86,15 +89,15 @@ func newLodge(t *testing.T) *lodge {
 		tree := cgroup.NewProcesses("a test")
 		x.Daemon = bareOn(&holder{
 			port: tree, follow: tree, visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), books: b,
-			logins: newLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}),
+			logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}),
 		}, Settings{RunDir: dir, HostRoot: "/", Getent: "off"}, nil)
 		x.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-		who := x.adopter.rosters
-		who.names = &names.Directory{Passwd: passwd, Group: group}
-		if err := who.names.Refresh(t.Context(), nil, nil, true); err != nil {
+		who := x.adopter.Rosters
+		who.Names = &names.Directory{Passwd: passwd, Group: group}
+		if err := who.Names.Refresh(t.Context(), nil, nil, true); err != nil {
 			t.Fatal(err)
 		}
-		who.p.Store(&roster{})
+		who.P.Store(&server.Roster{})
 		ctx, stop = context.WithCancel(t.Context())
 		x.tasks.Begin(ctx)
 	}
@@ -162,26 +165,26 @@ func (x *lodge) logout(uid int) {
 func (x *lodge) apply(tenants ...api.TenantSpec) {
 	x.t.Helper()
 	old := x.state.Desired()
-	want := &desired{spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}, Tenants: tenants}, grants: map[grantKey][]gpu.UUID{}, gpus: map[gpu.UUID]*api.GPUSpec{"GPU-a": {Mode: api.ModeTimeslice}}}
+	want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}, Tenants: tenants}, Grants: map[state.GrantKey][]gpu.UUID{}, GPUs: map[gpu.UUID]*api.GPUSpec{"GPU-a": {Mode: api.ModeTimeslice}}}
 	if old != nil {
-		want.generation = old.generation + 1
+		want.Generation = old.Generation + 1
 	}
-	view := lease.View{Generation: want.generation, GPUs: []lease.GPUView{{UUID: "GPU-a", Mode: api.ModeTimeslice, Capacity: 8 << 30}}}
+	view := lease.View{Generation: want.Generation, GPUs: []lease.GPUView{{UUID: "GPU-a", Mode: api.ModeTimeslice, Capacity: 8 << 30}}}
 	for i := range tenants {
 		t := &tenants[i]
 		for j := range t.GPU {
-			want.grants[grantKey{t.Name, t.GPU[j].Name}] = []gpu.UUID{"GPU-a"}
+			want.Grants[state.GrantKey{Tenant: t.Name, Grant: t.GPU[j].Name}] = []gpu.UUID{"GPU-a"}
 			view.Grants = append(view.Grants, lease.Grant{Tenant: t.Name, Spec: t.GPU[j]})
 		}
 	}
 	x.state.SetDesired(want)
-	x.identities.renewRoster()
+	x.identities.RenewRoster()
 	x.table.Update(view)
 }
 
 func (x *lodge) look() {
 	x.t.Helper()
-	if err := x.adopter.adoptAll(x.t.Context()); err != nil {
+	if err := x.adopter.AdoptAll(x.t.Context()); err != nil {
 		x.t.Fatal(err)
 	}
 }
@@ -208,7 +211,7 @@ func (x *lodge) want(when string, held ...string) {
 }
 
 func (x *lodge) lacks(text string) bool {
-	return slices.ContainsFunc(x.Conditions.list(), func(c api.Condition) bool { return c.Kind == "not-adopted" && strings.Contains(c.Message, text) })
+	return slices.ContainsFunc(x.Conditions.List(), func(c api.Condition) bool { return c.Kind == "not-adopted" && strings.Contains(c.Message, text) })
 }
 
 func tenantOf(name string, m api.Members, grants ...string) api.TenantSpec {
@@ -234,7 +237,7 @@ func TestAdoptsLoginsAndUnits(t *testing.T) {
 	x.look()
 	all := []string{"alice vision/serve login", "bob vision/serve login", "hub.service vision/dev unit"}
 	x.want("all came", all...)
-	if id, ok := x.attribution.ownerOf(alice); !ok || !strings.HasPrefix(id, "vision-serve") {
+	if id, ok := x.attribution.OwnerOf(alice); !ok || !strings.HasPrefix(id, "vision-serve") {
 		t.Errorf("alice's process is of %q", id)
 	}
 	x.look()
@@ -280,14 +283,14 @@ func TestOneUserOneTenant(t *testing.T) {
 	x.look()
 	x.want("both want him")
 	if !x.lacks("the logins of bob are adopted by vision and speech") {
-		t.Errorf("it is not said: %+v", x.Conditions.list())
+		t.Errorf("it is not said: %+v", x.Conditions.List())
 	}
 	b.Adopt = nil
 	x.apply(a, b)
 	x.look()
 	x.want("one wants him", "bob vision/serve login")
 	if x.lacks("bob") {
-		t.Errorf("it is still said: %+v", x.Conditions.list())
+		t.Errorf("it is still said: %+v", x.Conditions.List())
 	}
 }
 
@@ -301,14 +304,14 @@ func TestNoPlace(t *testing.T) {
 	x.look()
 	x.want("one place", "alice vision/serve login")
 	if !x.lacks("the logins of bob have no lease of serve") {
-		t.Errorf("it is not said: %+v", x.Conditions.list())
+		t.Errorf("it is not said: %+v", x.Conditions.List())
 	}
 	x.logout(2001)
 	waitUntil(t, "the place comes free", func() bool { return len(x.table.Live()) == 0 })
 	x.look()
 	x.want("the place came free", "bob vision/serve login")
 	if x.lacks("bob") {
-		t.Errorf("it is still said: %+v", x.Conditions.list())
+		t.Errorf("it is still said: %+v", x.Conditions.List())
 	}
 }
 
@@ -318,7 +321,7 @@ func TestWhoeverEndedItMeantIt(t *testing.T) {
 	x.apply(v)
 	pid := x.login(2001, "alice")
 	x.look()
-	id, _ := x.attribution.ownerOf(pid)
+	id, _ := x.attribution.OwnerOf(pid)
 	if err := x.table.Ended(t.Context(), id, "stopped by root"); err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +350,7 @@ func TestAdoptedIsFoundAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, l := range x.table.Live() {
-		if found, err := x.leases.adopt(t.Context(), &l); !found || err != nil {
+		if found, err := x.leases.Adopt(t.Context(), &l); !found || err != nil {
 			t.Errorf("%s is not found again: %v", l.ID, err)
 		}
 	}

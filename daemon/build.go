@@ -13,6 +13,20 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/adoption"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/change"
+	"github.com/gpushare/gpushare/daemon/converge"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/enforce"
+	"github.com/gpushare/gpushare/daemon/escape"
+	"github.com/gpushare/gpushare/daemon/leases"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/status"
+	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/engine"
@@ -84,10 +98,10 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { _ = st.Close() }) // The error that is returned says more.
 	d = &Daemon{
-		Reporter: NewReporter(log, time.Now), settings: s, level: level, notify: notify,
-		state: NewState(st, damage.Lost), tasks: &loop.Group{}, tuning: new(atomic.Pointer[tuning]),
+		Reporter: report.NewReporter(log, time.Now), settings: s, level: level, notify: notify,
+		state: state.NewState(st, damage.Lost), tasks: &loop.Group{}, tuning: new(atomic.Pointer[tuning]),
 	}
-	d.Generation = func() uint64 { return d.state.Desired().generation }
+	d.Generation = func() uint64 { return d.state.Desired().Generation }
 	d.tuning.Store(tuningOf(s))
 	d.noteState(damage)
 	if d.state.Lost { // Something may stand, and nobody knows what: so it is said until the node is given back.
@@ -98,16 +112,16 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	if d.Audits, err = ledger.Open(filepath.Join(s.StateDir, "audit"), "audit", ledger.Options{}); err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { d.Reporter.close() })
+	undo = append(undo, func() { d.Reporter.Close() })
 	kicks, adoptions := loop.NewWake(), loop.NewWake()
 	d.kick = kicks.Set
-	rosters := newRosters(s.Getent)
+	rosters := server.NewRosters(s.Getent)
 	h, err := out.hold(ctx, s, log, heard{
 		reloaded: func() { d.kick(); adoptions.Set() },
 		logins:   adoptions.Set,
-		userName: rosters.names.UserName,
+		userName: rosters.Names.UserName,
 		unit: func(name string) {
-			if d.state.Desired().adopts(name) {
+			if d.state.Desired().Adopts(name) {
 				adoptions.Set()
 			}
 		},
@@ -129,18 +143,18 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 }
 
 // compose makes the managers and tells each of those that it needs. Nothing is started.
-func (d *Daemon) compose(h *holder, supervisor *mps.Supervisor, who *rosters, kicks, adoptions loop.Wake) {
+func (d *Daemon) compose(h *holder, supervisor *mps.Supervisor, who *server.Rosters, kicks, adoptions loop.Wake) {
 	s, run := d.settings, store.RunDir(d.settings.RunDir)
 	engine := &engine.Engine{Log: d.Log, Now: time.Now}
 	// The table asks walls that are made after it, because they ask the table.
-	inside := &walls{}
-	departures := &departures{}
+	inside := &leases.Walls{}
+	departures := &stop.Departures{}
 	d.table = lease.New(lease.Config{
-		Walls: inside, Rooms: rooms{},
-		Save:    func(ctx context.Context, state []byte) error { return d.leases.saveLeases(ctx, state) },
-		Noticed: func(l lease.Lease, n lease.Notice) { d.leases.noticed(l, n) },
+		Walls: inside, Rooms: planner.Rooms{},
+		Save:    func(ctx context.Context, state []byte) error { return d.leases.SaveLeases(ctx, state) },
+		Noticed: func(l lease.Lease, n lease.Notice) { d.leases.Noticed(l, n) },
 		Changed: func(l lease.Lease) { d.leaseChanged(l) },
-		Wanted:  func() { d.changes.dynamic.poke() },
+		Wanted:  func() { d.changes.Dynamic.Poke() },
 	})
 	gate, ready := cgroup.Gate(nil), func() error { return nil } // Where nothing can be frozen at all that is said elsewhere.
 	if h.guard != nil {
@@ -149,66 +163,66 @@ func (d *Daemon) compose(h *holder, supervisor *mps.Supervisor, who *rosters, ki
 	recent := observe.NewSamples()
 	hosts := &isolation.HostCache{Root: s.HostRoot}
 	sampling := func() time.Duration { return d.tuning.Load().sample }
-	var units unitFinder // A nil adapter must stay a nil interface.
+	var units escape.UnitFinder // A nil adapter must stay a nil interface.
 	if h.books != nil {
 		units = h.books
 	}
-	var watched unitState
+	var watched status.UnitState
 	if h.services != nil {
 		watched = h.services
 	}
 	workerPID := func() int { return d.driver.Status().PID }
-	d.identities = &Identities{Reporter: d.Reporter, spec: func() *api.Spec { return d.state.Desired().spec }, tasks: d.tasks, rosters: who, changed: adoptions.Set}
-	d.server = &Server{Reporter: d.Reporter, tasks: d.tasks, rosters: who, named: d.identities.kickNames}
-	d.attribution = &Attribution{
-		Reporter: d.Reporter, hostRoot: s.HostRoot, state: d.state, port: h.port, follow: h.follow, visitors: h.visitors, workerPID: workerPID,
-		observer: d.observer, table: d.table, stopsUnits: h.services != nil, hosts: hosts,
+	d.identities = &server.Identities{Reporter: d.Reporter, Spec: func() *api.Spec { return d.state.Desired().Spec }, Tasks: d.tasks, Rosters: who, Changed: adoptions.Set}
+	d.server = &server.Server{Reporter: d.Reporter, Tasks: d.tasks, Rosters: who, Named: d.identities.KickNames}
+	d.attribution = &attribution.Attribution{
+		Reporter: d.Reporter, HostRoot: s.HostRoot, State: d.state, Port: h.port, Follow: h.follow, Visitors: h.visitors, WorkerPID: workerPID,
+		Observer: d.observer, Table: d.table, StopsUnits: h.services != nil, Hosts: hosts,
 	}
-	d.policy = &Policy{
-		Reporter: d.Reporter, hostRoot: s.HostRoot, cdiDir: s.CDIDir, state: d.state, port: h.port, observer: d.observer, table: d.table, logins: h.logins,
-		mps: supervisor, hosts: hosts, sliceUse: d.attribution.sliceUse, cdi: cdi{wake: loop.NewWake()},
+	d.policy = &devicepolicy.Policy{
+		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.port, Observer: d.observer, Table: d.table, Logins: h.logins,
+		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()},
 	}
-	d.stopper = &Stopper{Reporter: d.Reporter, driver: d.driver, table: d.table, attribution: d.attribution, departures: departures}
-	d.escapes = &Escapes{
-		Reporter: d.Reporter, state: d.state, driver: d.driver, observer: d.observer, port: h.port, table: d.table, samples: recent,
-		units: units, workerPID: workerPID, sampleInterval: sampling, attribution: d.attribution, leavers: leavers{wake: loop.NewWake(), since: time.Now()},
+	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, Departures: departures}
+	d.escapes = &escape.Escapes{
+		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.port, Table: d.table, Samples: recent,
+		Units: units, WorkerPID: workerPID, SampleInterval: sampling, Attribution: d.attribution, Leavers: escape.Leavers{Wake: loop.NewWake(), Since: time.Now()},
 	}
-	d.leases = &Leases{
-		Reporter: d.Reporter, state: d.state, runDir: run, tasks: d.tasks, workerPID: workerPID, observer: d.observer, port: h.port,
-		follow: h.follow, visitors: h.visitors, table: d.table, rosters: who, kick: d.kick, attribution: d.attribution, stopper: d.stopper,
-		policy: d.policy, escapes: d.escapes, departures: departures, notices: make(chan told, noticeQueue), programs: h.programs,
-		timeWake: loop.NewWake(), watchers: watchers{seen: map[string]bool{}},
+	d.leases = &leases.Leases{
+		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.port,
+		Follow: h.follow, Visitors: h.visitors, Table: d.table, Rosters: who, Kick: d.kick, Attribution: d.attribution, Stopper: d.stopper,
+		Policy: d.policy, Escapes: d.escapes, Departures: departures, Notices: make(chan leases.Told, leases.NoticeQueue), Programs: h.programs,
+		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Seen: map[string]bool{}},
 	}
-	inside.d = d.leases
-	d.adopter = &Adopter{
-		Reporter: d.Reporter, state: d.state, runDir: run, observer: d.observer, port: h.port, visitors: h.visitors, table: d.table,
-		rosters: who, books: h.books, sampleInterval: sampling, kick: d.kick, attribution: d.attribution, policy: d.policy, leases: d.leases,
-		adoption: adoption{wake: adoptions},
+	inside.D = d.leases
+	d.adopter = &adoption.Adopter{
+		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.port, Visitors: h.visitors, Table: d.table,
+		Rosters: who, Books: h.books, SampleInterval: sampling, Kick: d.kick, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
+		Adoption: adoption.Adoption{Wake: adoptions},
 	}
-	d.enforcer = &Enforcer{
-		Reporter: d.Reporter, state: d.state, tasks: d.tasks, driver: d.driver, observer: d.observer, gate: gate, table: d.table,
-		samples: recent, sampleInterval: sampling, attribution: d.attribution, stopper: d.stopper, shares: shares{gpus: map[gpu.UUID]*slicer{}},
+	d.enforcer = &enforce.Enforcer{
+		Reporter: d.Reporter, State: d.state, Tasks: d.tasks, Driver: d.driver, Observer: d.observer, Gate: gate, Table: d.table,
+		Samples: recent, SampleInterval: sampling, Attribution: d.attribution, Stopper: d.stopper, Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
 	}
-	d.changes = &Changes{
-		Reporter: d.Reporter, settings: changeSettings{
+	d.changes = &change.Changes{
+		Reporter: d.Reporter, Settings: change.ChangeSettings{
 			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir, SpecFile: s.SpecFile,
 			Answers: time.Duration(s.Answers), Changes: time.Duration(s.Changes),
-		}, state: d.state, tasks: d.tasks, port: h.port, driver: d.driver, observer: d.observer,
-		engine: engine, table: d.table, services: h.services, logins: h.logins, identities: d.identities,
-		attribution: d.attribution, policy: d.policy, stopper: d.stopper, leases: d.leases, adopter: d.adopter, kick: d.kick, dynamic: dynamic{wake: loop.NewWake()},
+		}, State: d.state, Tasks: d.tasks, Port: h.port, Driver: d.driver, Observer: d.observer,
+		Engine: engine, Table: d.table, Services: h.services, Logins: h.logins, Identities: d.identities,
+		Attribution: d.attribution, Policy: d.policy, Stopper: d.stopper, Leases: d.leases, Adopter: d.adopter, Kick: d.kick, Dynamic: change.Dynamic{Wake: loop.NewWake()},
 	}
-	d.converger = &Converger{
-		Reporter: d.Reporter, state: d.state, driver: d.driver, observer: d.observer, engine: engine, port: h.port, table: d.table,
-		notify: d.notify, logins: h.logins, convergeInterval: func() time.Duration { return d.tuning.Load().converge }, kicks: kicks, kick: d.kick, guardReady: ready, identities: d.identities, attribution: d.attribution, policy: d.policy, changes: d.changes,
+	d.converger = &converge.Converger{
+		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.port, Table: d.table,
+		Notify: d.notify, Logins: h.logins, ConvergeInterval: func() time.Duration { return d.tuning.Load().converge }, Kicks: kicks, Kick: d.kick, GuardReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
 	}
-	d.changes.converger = d.converger
-	d.viewer = &Viewer{
-		Reporter: d.Reporter, stateDir: s.StateDir, hostRoot: s.HostRoot, host: hostname(), state: d.state, driver: d.driver, observer: d.observer, port: h.port,
-		table: d.table, samples: recent, rosters: who, logins: h.logins, limitsLogins: h.books != nil, services: watched, gate: gate, guardReady: ready, attribution: d.attribution, policy: d.policy,
-		told: viewed{adoption: d.adopter, converge: d.converger, change: d.changes, enforce: d.enforcer, leases: d.leases},
+	d.changes.Converger = d.converger
+	d.viewer = &status.Viewer{
+		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.port,
+		Table: d.table, Samples: recent, Rosters: who, Logins: h.logins, LimitsLogins: h.books != nil, Services: watched, Gate: gate, GuardReady: ready, Attribution: d.attribution, Policy: d.policy,
+		Told: status.Viewed{Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
 	}
-	d.server.routes = d.routes()
-	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.logins), d.changes.stepTimeout
+	d.server.Routes = d.routes()
+	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.logins), d.changes.StepTimeout
 }
 
 // deadlines is what the driver may take for what only reads, and for a change. What is many readings may take the time of
@@ -222,20 +236,20 @@ func deadlines(answers, changes time.Duration) worker.Deadlines {
 // leaseChanged is told with the table's lock held: it only leaves marks.
 func (d *Daemon) leaseChanged(l lease.Lease) {
 	if l.State == lease.Gone {
-		d.leases.endings.add(l)
-		d.escapes.leavers.wake.Set()
-		d.adopter.adoption.look() // There may be room now.
+		d.leases.Endings.Add(l)
+		d.escapes.Leavers.Wake.Set()
+		d.adopter.Adoption.Look() // There may be room now.
 	}
-	d.leases.departures.tell() // Or it moved on, which some wait for too.
-	d.touch()
-	d.policy.cdi.poke()
-	d.changes.dynamic.poke()
-	d.enforcer.samples.Wake.Set()
-	d.leases.timeWake.Set()
+	d.leases.Departures.Tell() // Or it moved on, which some wait for too.
+	d.Touch()
+	d.policy.CDI.Poke()
+	d.changes.Dynamic.Poke()
+	d.enforcer.Samples.Wake.Set()
+	d.leases.TimeWake.Set()
 }
 
-func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *loginGuard) engine.Handlers {
-	instances := &mig.Handler{Driver: d.driver, Who: d.attribution.whoUses}
+func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.LoginGuard) engine.Handlers {
+	instances := &mig.Handler{Driver: d.driver, Who: d.attribution.WhoUses}
 	walls := &isolation.Handler{Slices: d.port}
 	control := &mps.Handler{Supervisor: supervisor, Driver: d.driver}
 	return engine.Handlers{
@@ -243,9 +257,9 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *loginGuard) engin
 		isolation.KindSet: walls, isolation.KindRemove: walls,
 		isolation.KindGuard: &isolation.GuardHandler{Guards: filters},
 		mps.KindStart:       control, mps.KindStop: control,
-		KindComputeMode: computeMode{d.driver}, KindLeaseStop: leaseStop{d.changes}, KindLeaseRelease: leaseStop{d.changes},
-		KindProcessStop: processStop{d.stopper}, KindUnitStop: quiesceUnit{d.changes}, KindUnitStart: quiesceUnit{d.changes},
-		KindCDIRemove: giveBack{d.changes}, KindUnlimit: giveBack{d.changes}, KindAllowMove: giveBack{d.changes}, KindMigration: migrationPolicy{d.changes},
+		planner.KindComputeMode: change.ComputeMode{Driver: d.driver}, planner.KindLeaseStop: change.LeaseStop{D: d.changes}, planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
+		planner.KindProcessStop: change.ProcessStop{Stopper: d.stopper}, planner.KindUnitStop: change.QuiesceUnit{D: d.changes}, planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
+		planner.KindCDIRemove: change.GiveBack{D: d.changes}, planner.KindUnlimit: change.GiveBack{D: d.changes}, planner.KindAllowMove: change.GiveBack{D: d.changes}, planner.KindMigration: change.MigrationPolicy{D: d.changes},
 	}
 }
 
@@ -264,9 +278,9 @@ func workerEnv() []string {
 func (d *Daemon) noteState(r store.Report) {
 	switch {
 	case r.Lost:
-		d.Conditions.set("state", "lost", "the state could not be read: "+r.Reason, "the node is taken as it is; apply the spec again. The damaged files are kept in "+d.settings.StateDir)
+		d.Conditions.Set("state", "lost", "the state could not be read: "+r.Reason, "the node is taken as it is; apply the spec again. The damaged files are kept in "+d.settings.StateDir)
 	case r.FellBack:
-		d.Conditions.set("state", "fell-back", "the newest state could not be read, the one before it is used: "+r.Reason, "see whether 'gpushare get' is what you expect; the damaged file is kept in "+d.settings.StateDir)
+		d.Conditions.Set("state", "fell-back", "the newest state could not be read, the one before it is used: "+r.Reason, "see whether 'gpushare get' is what you expect; the damaged file is kept in "+d.settings.StateDir)
 	}
 	if r.Reason != "" {
 		d.Log.Error("the state was damaged", "reason", r.Reason, "kept", r.Quarantined)
@@ -283,5 +297,5 @@ func (d *Daemon) listen() (net.Listener, error) {
 	if err != nil || l != nil {
 		return l, err
 	}
-	return listen(d.settings.Socket)
+	return server.Listen(d.settings.Socket)
 }

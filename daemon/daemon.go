@@ -9,6 +9,19 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/adoption"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/change"
+	"github.com/gpushare/gpushare/daemon/converge"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/enforce"
+	"github.com/gpushare/gpushare/daemon/escape"
+	"github.com/gpushare/gpushare/daemon/leases"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/status"
+	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
@@ -16,10 +29,10 @@ import (
 
 // Daemon is one running gpushared. Fields above the blank lines are set by New and not changed after.
 type Daemon struct {
-	*Reporter
+	*report.Reporter
 	settings Settings
 	level    *slog.LevelVar
-	state    *State
+	state    *state.State
 	tasks    *loop.Group
 	tuning   *atomic.Pointer[tuning]
 	notify   notifier
@@ -31,18 +44,18 @@ type Daemon struct {
 	closeHolder func()
 	kick        func() // makes the converge loop look now
 
-	identities  *Identities
-	server      *Server
-	attribution *Attribution
-	stopper     *Stopper
-	policy      *Policy
-	changes     *Changes
-	converger   *Converger
-	leases      *Leases
-	adopter     *Adopter
-	enforcer    *Enforcer
-	escapes     *Escapes
-	viewer      *Viewer
+	identities  *server.Identities
+	server      *server.Server
+	attribution *attribution.Attribution
+	stopper     *stop.Stopper
+	policy      *devicepolicy.Policy
+	changes     *change.Changes
+	converger   *converge.Converger
+	leases      *leases.Leases
+	adopter     *adoption.Adopter
+	enforcer    *enforce.Enforcer
+	escapes     *escape.Escapes
+	viewer      *status.Viewer
 }
 
 // notifier tells the service manager how the daemon fares.
@@ -73,25 +86,25 @@ func (d *Daemon) run(ctx context.Context) error {
 		return err
 	}
 	d.begin(ctx)
-	serving := d.server.newServer(ctx)
+	serving := d.server.NewServer(ctx)
 	failed := make(chan error, 1)
-	d.tasks.Go(func() { failed <- serving.Serve(newCappedListener(l, d.identities.rosters.known)) })
-	d.tasks.Go(func() { d.converger.convergeLoop(ctx) })
-	d.tasks.Go(func() { d.enforcer.sampleLoop(ctx) })
-	d.tasks.Go(func() { d.changes.dynamicLoop(ctx) })
-	d.tasks.Go(func() { d.escapes.leaverLoop(ctx) })
-	d.tasks.Go(func() { d.adopter.adoptLoop(ctx) })
-	d.tasks.Go(func() { d.escapes.unattributedLoop(ctx) })
-	d.tasks.Go(func() { d.converger.eventLoop(ctx) })
-	d.tasks.Go(func() { d.leases.timeLoop(ctx) })
-	d.tasks.Go(func() { d.leases.noticeLoop(ctx) })
-	d.tasks.Go(func() { d.identities.nameLoop(ctx) })
-	d.tasks.Go(func() { d.adopter.containerLoop(ctx) })
-	d.tasks.Go(func() { d.policy.cdiLoop(ctx) })
+	d.tasks.Go(func() { failed <- serving.Serve(server.NewCappedListener(l, d.identities.Rosters.Known)) })
+	d.tasks.Go(func() { d.converger.ConvergeLoop(ctx) })
+	d.tasks.Go(func() { d.enforcer.SampleLoop(ctx) })
+	d.tasks.Go(func() { d.changes.DynamicLoop(ctx) })
+	d.tasks.Go(func() { d.escapes.LeaverLoop(ctx) })
+	d.tasks.Go(func() { d.adopter.AdoptLoop(ctx) })
+	d.tasks.Go(func() { d.escapes.UnattributedLoop(ctx) })
+	d.tasks.Go(func() { d.converger.EventLoop(ctx) })
+	d.tasks.Go(func() { d.leases.TimeLoop(ctx) })
+	d.tasks.Go(func() { d.leases.NoticeLoop(ctx) })
+	d.tasks.Go(func() { d.identities.NameLoop(ctx) })
+	d.tasks.Go(func() { d.adopter.ContainerLoop(ctx) })
+	d.tasks.Go(func() { d.policy.CDILoop(ctx) })
 	if err := d.notify.Ready(); err != nil {
 		d.Log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
 	}
-	d.Log.Info("ready", "socket", d.settings.Socket, "adapter", adapterText(d.port.Info()), "gpus", len(d.observer.Last().GPUs))
+	d.Log.Info("ready", "socket", d.settings.Socket, "adapter", devicepolicy.AdapterText(d.port.Info()), "gpus", len(d.observer.Last().GPUs))
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
@@ -99,7 +112,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	}
 	_ = d.notify.Stopping() // Nobody listens, or it is told.
 	stop()
-	d.enforcer.shares.thawAll()
+	d.enforcer.Shares.ThawAll()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
 	if e := serving.Shutdown(end); e != nil {
@@ -114,15 +127,15 @@ func (d *Daemon) begin(ctx context.Context) {
 	first, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	node := d.observer.Observe(first)
-	d.changes.adoptSpec(node)
+	d.changes.AdoptSpec(node)
 	// This takes as long as it takes: what the look used up must not be missing here.
-	if err := d.leases.restoreLeases(ctx); err != nil {
-		d.Conditions.set("state", "leases", "the leases of the earlier daemon cannot be read: "+err.Error(), "its processes run on without shares and quotas; they end as they will")
+	if err := d.leases.RestoreLeases(ctx); err != nil {
+		d.Conditions.Set("state", "leases", "the leases of the earlier daemon cannot be read: "+err.Error(), "its processes run on without shares and quotas; they end as they will")
 		d.Log.Error("cannot restore the leases", "error", err)
 	}
-	d.changes.settle(first)
-	d.changes.firstSpec(first)
-	d.converger.refresh(first, d.observer.Last())
+	d.changes.Settle(first)
+	d.changes.FirstSpec(first)
+	d.converger.Refresh(first, d.observer.Last())
 	d.kick() // What a boot took away is restored now, and not when the timer comes round.
 }
 
@@ -131,7 +144,7 @@ func (d *Daemon) close() {
 		d.Log.Warn("cannot close the driver", "error", err)
 	}
 	d.closeHolder()
-	d.Reporter.close()
+	d.Reporter.Close()
 	if err := d.state.Store.Close(); err != nil {
 		d.Log.Warn("cannot close the state", "error", err)
 	}

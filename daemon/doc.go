@@ -1,5 +1,3 @@
-// Package daemon is the composition: settings, the converge loop, changes, the HTTP server with its access table,
-// leases brought to life, quotas carried out, status and health.
-//
-// It wires what the other packages decide to what they act on. Placement, planning, scheduling and parsing are theirs.
+// Package daemon is the wiring of gpushared: settings, what holds processes on this host, one of each part of the daemon,
+// the table of routes, start and end. What the parts do is theirs, in the packages below this one.
 package daemon

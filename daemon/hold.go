@@ -15,6 +15,10 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	devices "github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/daemon/adoption"
+	"github.com/gpushare/gpushare/daemon/change"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -27,13 +31,13 @@ type holder struct {
 	port     cgroup.Port
 	follow   *cgroup.Processes
 	visitors *cgroup.Visitors
-	guard    *cgroup.Guard // nil where nothing can be frozen
-	books    books         // nil where nobody can tell
-	services services      // nil where no units can be stopped
+	guard    *cgroup.Guard   // nil where nothing can be frozen
+	books    adoption.Books  // nil where nobody can tell
+	services change.Services // nil where no units can be stopped
 	units    mps.Units
-	logins   *loginGuard
+	logins   *devicepolicy.LoginGuard
 	launcher worker.Launcher
-	programs programs
+	programs leases.Programs
 	close    func()
 }
 
@@ -53,12 +57,12 @@ func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, tell heard
 	}
 	kind, why := cgroup.Detect(opt)
 	h := &holder{
-		logins: newLoginGuard(cgroup.Hierarchy{}, loginsCgroup(s), s.RunDir, cgroup.Info{}),
+		logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, loginsCgroup(s), s.RunDir, cgroup.Info{}),
 		follow: cgroup.NewProcesses(briefly(why)), launcher: worker.Exec{Stderr: os.Stderr}, close: func() {},
 		units: &mps.Detached{Dir: filepath.Join(s.RunDir, "units")},
 	}
 	keepers := &launch.Keepers{Dir: filepath.Join(s.StateDir, "output"), Program: s.Start}
-	h.programs = keptPrograms{keepers, h.follow, h.follow}
+	h.programs = leases.KeptPrograms{Keepers: keepers, Walls: h.follow, Follow: h.follow}
 	// One port is not known yet: nobody is asked before it is.
 	h.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{Elsewhere: func(pid int) bool { _, ok := h.port.Owner(pid); return ok }})
 	switch kind {
@@ -84,10 +88,10 @@ func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, te
 		return nil, err
 	}
 	h.port, h.books, h.services, h.close = a, a, a, a.Close
-	h.logins = newLoginGuard(a.Hierarchy(), loginsCgroup(s), s.RunDir, a.Info())
+	h.logins = devicepolicy.NewLoginGuard(a.Hierarchy(), loginsCgroup(s), s.RunDir, a.Info())
 	h.units = systemUnits{a}
 	h.launcher = systemWorkers{a}
-	h.programs = unitPrograms{a, s.Start}
+	h.programs = leases.UnitPrograms{A: a, Program: s.Start}
 	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
 	// The thawer is a unit of its own, which the package ships.
 	h.guard, err = cgroup.Guarded(a, cgroup.GuardOptions{RunDir: s.RunDir})
@@ -119,10 +123,10 @@ func (h *holder) onCgroupfs(ctx context.Context, s Settings, keepers *launch.Kee
 		return nil, err
 	}
 	h.port = t
-	h.books = loginFolders{h: t.Hierarchy(), top: loginsCgroup(s), name: tell.userName}
-	h.logins = newLoginGuard(t.Hierarchy(), loginsCgroup(s), s.RunDir, t.Info())
+	h.books = adoption.LoginFolders{H: t.Hierarchy(), Top: loginsCgroup(s), Name: tell.userName}
+	h.logins = devicepolicy.NewLoginGuard(t.Hierarchy(), loginsCgroup(s), s.RunDir, t.Info())
 	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
-	h.programs = keptPrograms{keepers, t, h.follow}
+	h.programs = leases.KeptPrograms{Keepers: keepers, Walls: t, Follow: h.follow}
 	if h.guard, err = cgroup.Guarded(t, cgroup.GuardOptions{RunDir: s.RunDir}); err != nil {
 		return nil, err
 	}
@@ -245,7 +249,7 @@ func loginsCgroup(s Settings) string {
 		return s.Logins
 	}
 	if kind, _ := cgroup.Detect(cgroup.DetectOptions{}); kind == cgroup.KindSystemd {
-		return systemdLogins
+		return devicepolicy.SystemdLogins
 	}
 	return ""
 }
@@ -253,5 +257,5 @@ func loginsCgroup(s Settings) string {
 // AttachWalls closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
 // later still. What it did is one line on out.
 func AttachWalls(s Settings, out io.Writer) error {
-	return attachWalls(s.HostRoot, s.StateDir, loginsCgroup(s), out)
+	return devicepolicy.AttachWalls(s.HostRoot, s.StateDir, loginsCgroup(s), out)
 }

@@ -1,18 +1,17 @@
 package daemon
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
@@ -30,8 +29,10 @@ type limitingAdapter struct {
 func (limitingAdapter) Info() cgroup.Info {
 	return cgroup.Info{Adapter: "systemd", Slices: true, Driver: cgroup.DriverSystemd, Devices: true, Limits: cgroup.LimitNames()}
 }
+
 func (l limitingAdapter) Abilities() cgroup.Abilities { return cgroup.Abilities{Hierarchy: &l.h} }
-func (limitingAdapter) Owner(int) (string, bool)      { return "", false }
+
+func (limitingAdapter) Owner(int) (string, bool) { return "", false }
 
 // tenantRed is a node with the slice of a tenant who has a lease, and who uses what the files say.
 func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Daemon, *observe.Node) {
@@ -44,7 +45,7 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Da
 	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
 	d := bareOn(&holder{port: port, follow: cgroup.NewProcesses("a test"), visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{})}, Settings{}, st)
 	table := leasetest.TableOf(t, lease.Config{Walls: leasetest.NoWalls{}}, "red", "part", 1001)
-	d.attribution.table, d.policy.table = table, table
+	d.attribution.Table, d.policy.Table = table, table
 	files["cgroup.procs"] = ""
 	for name, text := range files {
 		path := filepath.Join(port.h.Dir("/red"), name)
@@ -59,8 +60,8 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Da
 }
 
 // planSlicesOn plans slices with what the node is read to have.
-func planSlicesOn(d *Daemon, want *desired, node *observe.Node, to []cgroup.Slice) []step.Step {
-	return planSlices(to, d.policy.nodeInput(want, node, nil))
+func planSlicesOn(d *Daemon, want *state.Desired, node *observe.Node, to []cgroup.Slice) []step.Step {
+	return planner.PlanSlices(to, d.policy.NodeInput(want, node, nil))
 }
 
 // A limit that goes below what is in use is refused without force, and the number is said.
@@ -85,8 +86,8 @@ func TestLimitBelowUse(t *testing.T) {
 			d, node := tenantRed(t, was, c.files)
 			to := was
 			c.lower(&to)
-			steps := planSlicesOn(d, &desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: to, Closed: true}})
-			err := admit(steps, authority{})
+			steps := planSlicesOn(d, &state.Desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: to, Closed: true}})
+			err := planner.Admit(steps, planner.Authority{})
 			if c.says == "" {
 				if err != nil || len(steps) != 1 {
 					t.Errorf("%d steps, refused: %v", len(steps), err)
@@ -97,7 +98,7 @@ func TestLimitBelowUse(t *testing.T) {
 			if !errors.As(err, &refused) || refused.Kind != api.KindInUse || !strings.Contains(refused.Message, c.says) || !strings.Contains(refused.Message, "red-") {
 				t.Errorf("refused with %v, it is to say %q and whom", err, c.says)
 			}
-			if err := admit(steps, authority{Force: true}); err != nil {
+			if err := planner.Admit(steps, planner.Authority{Force: true}); err != nil {
 				t.Errorf("refused with force: %v", err)
 			}
 		})
@@ -109,14 +110,14 @@ func TestQuotaBelowUse(t *testing.T) {
 	d, node := tenantRed(t, cgroup.Limits{CPUQuota: new(400.0)}, map[string]string{"cpu.stat": "usage_usec 1000000\n"})
 	now := time.Now()
 	d.Now = func() time.Time { return now }
-	d.attribution.noteRates(node)
+	d.attribution.NoteRates(node)
 	now = now.Add(10 * time.Second)
 	if err := os.WriteFile(filepath.Join(d.port.Abilities().Hierarchy.Dir("/red"), "cpu.stat"), []byte("usage_usec 31000000\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for quota, refuse := range map[float64]bool{200: true, 350: false} {
-		steps := planSlicesOn(d, &desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}})
-		err := admit(steps, authority{})
+		steps := planSlicesOn(d, &state.Desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}})
+		err := planner.Admit(steps, planner.Authority{})
 		if (err != nil) != refuse || refuse && !strings.Contains(err.Error(), "300% of a CPU") {
 			t.Errorf("a quota of %v%%: %v", quota, err)
 		}
@@ -156,103 +157,13 @@ func TestSlicesOfOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			gone := 0
-			for _, s := range planSlicesOn(d, &desired{}, node, c.want) {
+			for _, s := range planSlicesOn(d, &state.Desired{}, node, c.want) {
 				if s.Kind == isolation.KindRemove {
 					gone++
 				}
 			}
 			if gone != c.gone {
 				t.Errorf("%d slices go, want %d", gone, c.gone)
-			}
-		})
-	}
-}
-
-// running is an adapter whose scopes end in one way.
-type running struct {
-	cgroup.Port
-	end error
-}
-
-func (r running) WaitEmpty(context.Context, string) error { return r.end }
-
-// elsewhere says that processes have a cgroup.
-type elsewhere struct{ leasetest.NoWalls }
-
-func (elsewhere) Wall(context.Context, lease.Lease, lease.Process) (lease.Inside, error) {
-	return lease.Inside{Status: api.WallsStatus{Cgroup: "/red"}}, nil
-}
-
-// Why a lease ended is told as far as it is known.
-func TestWhyALeaseEnded(t *testing.T) {
-	for _, c := range []struct {
-		end          error
-		reason, told string
-	}{
-		{nil, "its last process ended", "the last process ended"},
-		{cgroup.ErrNotFound, "its last process ended", "the last process ended"},
-		{cgroup.ErrOutOfMemory, "the kernel killed it: out of memory", "the kernel killed it: out of memory"},
-	} {
-		d := &Leases{
-			Reporter: NewReporter(slog.New(slog.DiscardHandler), time.Now), kick: func() {},
-			attribution: &Attribution{port: running{end: c.end}},
-		}
-		d.table = leasetest.TableOf(t, lease.Config{Walls: elsewhere{}, Changed: func(l lease.Lease) {
-			if l.State == lease.Gone {
-				d.endings.add(l)
-			}
-		}}, "red", "part", 1001)
-		events, stop := d.Events.subscribe()
-		d.awaitEnd(t.Context(), d.table.Live()[0].ID)
-		stop()
-		if all := d.endings.all(); len(all) != 1 || all[0].Lease.Reason != c.reason {
-			t.Errorf("%v: the leases that ended are %+v", c.end, all)
-		}
-		if e := <-events.c; e.Kind != "lease.ended" || e.Message != c.told {
-			t.Errorf("%v: the event is %+v", c.end, e)
-		}
-	}
-}
-
-// slow is an adapter that cannot always say whether a scope lives.
-type slow struct {
-	cgroup.Port
-	answers *[]error
-}
-
-func (slow) Info() cgroup.Info                  { return cgroup.Info{Adapter: "systemd"} }
-func (slow) Thaw(context.Context, string) error { return nil }
-func (s slow) Adopt(context.Context, cgroup.Scope) (cgroup.ScopeState, error) {
-	err := (*s.answers)[0]
-	*s.answers = (*s.answers)[1:]
-	return cgroup.ScopeState{}, err
-}
-
-// A lease of an earlier life is not taken for one that ended because nobody could be asked.
-func TestWhoCannotBeFoundYet(t *testing.T) {
-	for _, c := range []struct {
-		answers []error
-		found   bool
-		takes   time.Duration
-	}{
-		{[]error{nil}, true, 0},
-		{[]error{cgroup.ErrNotFound}, false, 0},
-		{[]error{context.DeadlineExceeded, errors.New("no answer"), nil}, true, 2 * findAgain},
-		{[]error{context.DeadlineExceeded, cgroup.ErrNotFound}, false, findAgain},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			d := &Leases{Reporter: NewReporter(slog.New(slog.DiscardHandler), time.Now), port: slow{answers: &c.answers}}
-			d.table = leasetest.TableOf(t, lease.Config{Walls: elsewhere{}}, "red", "part", 1001)
-			l, began := d.table.Live()[0], time.Now()
-			found, err := d.found(t.Context(), &l)
-			if found != c.found || err != nil || time.Since(began) != c.takes || len(c.answers) > 0 {
-				t.Errorf("found %v, %v, after %v; %d answers are left", found, err, time.Since(began), len(c.answers))
-			}
-			end, cancel := context.WithCancel(t.Context())
-			cancel()
-			c.answers = []error{context.Canceled}
-			if _, err := d.found(end, &l); !errors.Is(err, context.Canceled) {
-				t.Errorf("when the daemon ends: %v", err)
 			}
 		})
 	}

@@ -1,32 +1,36 @@
 package daemon
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/gpushare/gpushare/daemon/server"
+)
 
 // routes is the API. A handler narrows further what a tenant's member sees of other tenants.
-func (d *Daemon) routes() []route {
-	return []route{
-		{http.MethodGet, "/v1", anyone, "look at the versions", d.viewer.getInfo, true},
-		{http.MethodGet, "/v1/status", reader, "look at the status", d.viewer.getStatus, true},
-		{http.MethodGet, "/v1/spec", seer, "look at the spec", d.changes.getSpec, true},
-		{http.MethodPut, "/v1/spec", admin, "change the spec", d.changes.putSpec, false},
-		{http.MethodPost, "/v1/release", admin, "give the node back", d.changes.postRelease, false},
-		{http.MethodGet, "/v1/plan", seer, "look at the plan", d.viewer.getPlan, true},
-		{http.MethodGet, "/v1/mig", seer, "look at what the GPUs can be partitioned into", d.viewer.getMIG, true},
-		{http.MethodPost, "/v1/mig/adopt", admin, "adopt MIG instances", d.changes.postAdopt, false},
-		{http.MethodPost, "/v1/mig/remove", admin, "remove MIG instances", d.changes.postRemove, false},
-		{http.MethodGet, "/v1/operations/{id}", seer, "look at operations", d.changes.getOperation, false},
-		{http.MethodPost, "/v1/gpus/{id}/retry", admin, "try a GPU again", d.changes.retryGPU, false},
-		{http.MethodPost, "/v1/leases", member, "run on a GPU", d.leases.postLease, false},
-		{http.MethodPost, "/v1/leases/attach", member, "attach a process to a GPU", d.leases.postAttach, false},
-		{http.MethodPost, "/v1/leases/{id}/release", member, "release a lease", d.leases.releaseLease, false},
-		{http.MethodGet, "/v1/leases", reader, "look at leases", d.viewer.getLeases, true},
-		{http.MethodGet, "/v1/leases/{id}/logs", member, "read the output of a lease", d.leases.getLogs, false},
-		{http.MethodDelete, "/v1/leases/{id}", member, "stop a lease", d.leases.deleteLease, false},
-		{http.MethodGet, "/v1/explain", reader, "have anything explained", d.viewer.getExplain, true},
-		{http.MethodGet, "/v1/env", member, "look at a lease's environment", d.leases.getEnv, true},
-		{http.MethodGet, "/v1/events", reader, "follow events", d.viewer.getEvents, false},
-		{http.MethodGet, "/v1/doctor", seer, "run the checks", d.viewer.getDoctor, true},
-		{http.MethodGet, "/v1/counters", seer, "look at the counters", d.viewer.getCounters, true},
-		{http.MethodPost, "/v1/reload", admin, "reload the settings", d.postReload, false},
+func (d *Daemon) routes() []server.Route {
+	return []server.Route{
+		{Method: http.MethodGet, Pattern: "/v1", Access: server.Anyone, What: "look at the versions", Handle: d.viewer.GetInfo, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/status", Access: server.Reader, What: "look at the status", Handle: d.viewer.GetStatus, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/spec", Access: server.Seer, What: "look at the spec", Handle: d.changes.GetSpec, Brief: true},
+		{Method: http.MethodPut, Pattern: "/v1/spec", Access: server.Admin, What: "change the spec", Handle: d.changes.PutSpec, Brief: false},
+		{Method: http.MethodPost, Pattern: "/v1/release", Access: server.Admin, What: "give the node back", Handle: d.changes.PostRelease, Brief: false},
+		{Method: http.MethodGet, Pattern: "/v1/plan", Access: server.Seer, What: "look at the plan", Handle: d.viewer.GetPlan, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/mig", Access: server.Seer, What: "look at what the GPUs can be partitioned into", Handle: d.viewer.GetMIG, Brief: true},
+		{Method: http.MethodPost, Pattern: "/v1/mig/adopt", Access: server.Admin, What: "adopt MIG instances", Handle: d.changes.PostAdopt, Brief: false},
+		{Method: http.MethodPost, Pattern: "/v1/mig/remove", Access: server.Admin, What: "remove MIG instances", Handle: d.changes.PostRemove, Brief: false},
+		{Method: http.MethodGet, Pattern: "/v1/operations/{id}", Access: server.Seer, What: "look at operations", Handle: d.changes.GetOperation, Brief: false},
+		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/retry", Access: server.Admin, What: "try a GPU again", Handle: d.changes.RetryGPU, Brief: false},
+		{Method: http.MethodPost, Pattern: "/v1/leases", Access: server.Member, What: "run on a GPU", Handle: d.leases.PostLease, Brief: false},
+		{Method: http.MethodPost, Pattern: "/v1/leases/attach", Access: server.Member, What: "attach a process to a GPU", Handle: d.leases.PostAttach, Brief: false},
+		{Method: http.MethodPost, Pattern: "/v1/leases/{id}/release", Access: server.Member, What: "release a lease", Handle: d.leases.ReleaseLease, Brief: false},
+		{Method: http.MethodGet, Pattern: "/v1/leases", Access: server.Reader, What: "look at leases", Handle: d.viewer.GetLeases, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/leases/{id}/logs", Access: server.Member, What: "read the output of a lease", Handle: d.leases.GetLogs, Brief: false},
+		{Method: http.MethodDelete, Pattern: "/v1/leases/{id}", Access: server.Member, What: "stop a lease", Handle: d.leases.DeleteLease, Brief: false},
+		{Method: http.MethodGet, Pattern: "/v1/explain", Access: server.Reader, What: "have anything explained", Handle: d.viewer.GetExplain, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/env", Access: server.Member, What: "look at a lease's environment", Handle: d.leases.GetEnv, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Handle: d.viewer.GetEvents, Brief: false},
+		{Method: http.MethodGet, Pattern: "/v1/doctor", Access: server.Seer, What: "run the checks", Handle: d.viewer.GetDoctor, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/counters", Access: server.Seer, What: "look at the counters", Handle: d.viewer.GetCounters, Brief: true},
+		{Method: http.MethodPost, Pattern: "/v1/reload", Access: server.Admin, What: "reload the settings", Handle: d.postReload, Brief: false},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -141,7 +142,7 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 	if s.Busy != "" {
 		g := w.truth()[0]
 		for _, in := range g.Instances {
-			if len(in.Compute) == 1 && profileName(new(g.Model.GPUProfiles()), in.ProfileID) == s.Busy {
+			if len(in.Compute) == 1 && planner.ProfileName(new(g.Model.GPUProfiles()), in.ProfileID) == s.Busy {
 				out.instance = in.ID
 				pid := stranger
 				if s.victim != nil {
@@ -188,7 +189,7 @@ func (s *staged) start() {
 		} else {
 			s.reboot()
 		}
-		s.converger.turn(s.tasks.Context())
+		s.converger.Turn(s.tasks.Context())
 		s.known = true
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/internal/names"
 )
 
@@ -219,6 +220,6 @@ func (d *Daemon) reload() (waiting []string, err error) {
 			waiting = append(waiting, f.name)
 		}
 	}
-	d.identities.learn(d.state.Desired().spec, nameGrace, true)
+	d.identities.Learn(d.state.Desired().Spec, server.NameGrace, true)
 	return waiting, nil
 }

@@ -1,222 +1,38 @@
 package daemon
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/internal/observe/observetest"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
-
-// scene is a node on which two tenants share GPUs: everything of theirs has a word in it that tells whose it is.
-func scene() *picture {
-	memory := func(b uint64) *uint64 { return &b }
-	spec := &api.Spec{Node: api.NodeSpec{Enforce: "on"}}
-	want := &desired{generation: 3, spec: spec, gpus: map[gpu.UUID]*api.GPUSpec{
-		"GPU-0": {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb", "3g.20gb"}}}, "GPU-1": {Mode: api.ModeTimeslice}, "GPU-2": {Mode: api.ModeExclusive},
-	}, grants: map[grantKey][]gpu.UUID{}}
-	p := &picture{
-		host: "h", adapter: "cgroupfs", now: time.Unix(1000, 0), desired: want, granted: map[gpu.UUID][]api.GrantedMemory{},
-		held: map[gpu.UUID]string{}, busyGPUs: map[gpu.UUID]bool{}, limits: map[string][]api.LimitStatus{},
-		foreign: func(gpu.UUID, *gpu.Instance) bool { return false }, servesMPS: isServingMPS,
-	}
-	n := &observe.Node{GPUs: []observe.GPU{
-		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0", Index: 0}, MIG: gpu.MIGState{Capable: true, Current: true, Pending: true}}, Profiles: observetest.A100()},
-		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1", Index: 1}}},
-		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Index: 2}}},
-	}}
-	owners := map[int]string{}
-	for i, tenant := range []string{"mine", "theirs"} {
-		spec.Tenants = append(spec.Tenants, api.TenantSpec{Name: tenant, Members: api.Members{Users: []string{"user-of-" + tenant}}, GPU: []api.GrantSpec{
-			{Name: "cut-of-" + tenant, MIG: "3g.20gb"}, {Name: "part-of-" + tenant, Timeslice: &api.ShareSpec{Share: 50}},
-		}})
-		want.grants[grantKey{tenant, "cut-of-" + tenant}] = []gpu.UUID{"GPU-0"}
-		want.grants[grantKey{tenant, "part-of-" + tenant}] = []gpu.UUID{"GPU-1"}
-		device := gpu.UUID(fmt.Sprint("MIG-", i))
-		n.GPUs[0].Instances = append(n.GPUs[0].Instances, gpu.Instance{ID: uint32(i), ProfileID: 9, Placement: gpu.Placement{Start: uint32(4 * i), Size: 4}, Compute: []gpu.ComputeInstance{{UUID: device}}})
-		p.leases = append(p.leases,
-			api.Lease{ID: "lease-cut-" + tenant, Tenant: tenant, Grant: "cut-of-" + tenant, State: api.LeaseRunning, Devices: []string{string(device)}, Command: []string{"command-of-" + tenant}},
-			api.Lease{ID: "lease-part-" + tenant, Tenant: tenant, Grant: "part-of-" + tenant, State: api.LeaseRunning, Command: []string{"command-of-" + tenant}},
-			api.Lease{ID: "lease-wait-" + tenant, Tenant: tenant, Grant: "part-of-" + tenant, State: api.LeaseQueued, Command: []string{"command-of-" + tenant}})
-		pid := 100 + i
-		owners[pid] = "lease-part-" + tenant
-		n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: pid, Kind: gpu.ComputeProcess, Memory: memory(1)})
-		p.granted["GPU-1"] = append(p.granted["GPU-1"], api.GrantedMemory{Tenant: tenant, Grant: "part-of-" + tenant, Bytes: 1})
-		p.limits[tenant] = []api.LimitStatus{{Name: "tasks", Wanted: "limit-of-" + tenant}}
-		p.conditions = append(p.conditions, api.Condition{Kind: "not-enforced", Tenant: tenant, Message: "condition-of-" + tenant})
-	}
-	p.conditions = append(p.conditions, api.Condition{Kind: "gpu", GPU: "GPU-2", Message: "GPU-2 is lost"}, api.Condition{Kind: "not-enforced", Message: "for-everybody"},
-		api.Condition{Kind: "of-a-later-version", Message: "it names theirs"}, api.Condition{Kind: "of-a-later-version", GPU: "GPU-1", Message: "it names theirs"},
-		api.Condition{Kind: "drift", GPU: "GPU-1", Message: "an apply would stop lease-part-theirs"},
-		api.Condition{Kind: "unknown-member", Tenant: "theirs", Message: "this host does not know user-of-theirs"},
-		api.Condition{Kind: "held", GPU: "GPU-1", Message: "held: it is in use by lease-part-theirs, pid 101 (command-of-theirs)"})
-	p.held["GPU-1"] = "it is in use by lease-part-theirs, pid 101 (command-of-theirs)"
-	n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: 999, Kind: gpu.ComputeProcess}) // of nobody
-	p.node = n
-	p.owner = func(pid int) (string, bool) { id, ok := owners[pid]; return id, ok }
-	p.command = func(pid int) string {
-		return map[int]string{100: "command-of-mine", 101: "command-of-theirs", 999: "command-of-nobody"}[pid]
-	}
-	return p
-}
-
-func TestMemberSeesOnlyHisOwn(t *testing.T) {
-	full := scene().render()
-	before, err := json.Marshal(full)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := json.Marshal(narrowTo(full, &caller{peer: &peer{uid: uidAlice}, tenants: []string{"mine"}}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, hidden := range []string{"theirs", "command-of-nobody", "GPU-2", "101"} {
-		if strings.Contains(string(b), hidden) {
-			t.Errorf("a member sees %q:\n%s", hidden, b)
-		}
-	}
-	for _, shown := range []string{"lease-cut-mine", "lease-part-mine", "lease-wait-mine", "command-of-mine", "limit-of-mine", "condition-of-mine", "for-everybody", "GPU-0", "GPU-1", "MIG-0"} {
-		if !strings.Contains(string(b), shown) {
-			t.Errorf("a member does not see %q:\n%s", shown, b)
-		}
-	}
-	after, err := json.Marshal(full)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(before) != string(after) {
-		t.Errorf("narrowing changed what others see:\n%s\n%s", before, after)
-	}
-}
-
-// Of an instance a member sees whether it is his, whether it runs something yet or not.
-func TestMemberSeesWhoseAnInstanceIs(t *testing.T) {
-	s := narrowTo(scene().render(), &caller{peer: &peer{}, tenants: []string{"mine"}})
-	for _, g := range s.GPUs {
-		if g.UUID != "GPU-0" {
-			continue
-		}
-		if got := []string{g.MIG.Instances[0].Lease, g.MIG.Instances[1].Lease}; got[0] != "lease-cut-mine" || got[1] != "another tenant" {
-			t.Errorf("the instances are of %v", got)
-		}
-	}
-}
-
-func TestOthersSeeEverything(t *testing.T) {
-	full := scene().render()
-	for _, c := range []*caller{{peer: &peer{}, admin: true}, {peer: &peer{}, observer: true}, {peer: &peer{}, observer: true, tenants: []string{"mine"}}} {
-		if narrowTo(full, c) != full {
-			t.Errorf("%s sees less than all", c.role())
-		}
-	}
-}
-
-func TestPageIsNarrowPerEye(t *testing.T) {
-	p := &printed{status: scene().render(), narrow: map[string][]byte{}}
-	p.all = encode(p.status)
-	eye := func(tenants ...string) string {
-		return string(p.bytes(&caller{peer: &peer{}, tenants: tenants}))
-	}
-	for range 2 { // The second time from what was kept.
-		if s := eye("mine"); strings.Contains(s, "theirs") || !strings.Contains(s, "lease-part-mine") {
-			t.Errorf("a member of one is served %s", s)
-		}
-		if s := eye("theirs"); strings.Contains(s, "lease-part-mine") || !strings.Contains(s, "lease-part-theirs") {
-			t.Errorf("a member of the other is served %s", s)
-		}
-		if s := eye("mine", "theirs"); !strings.Contains(s, "lease-part-mine") || !strings.Contains(s, "lease-part-theirs") {
-			t.Errorf("a member of both is served %s", s)
-		}
-	}
-	if s := string(p.bytes(&caller{peer: &peer{}, admin: true})); !strings.Contains(s, "command-of-nobody") {
-		t.Error("an administrator does not see processes of nobody")
-	}
-}
-
-func TestStateOfAGPU(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		err    error
-		held   string
-		busy   bool
-		state  string
-		reason string
-	}{
-		{"well", nil, "", false, "ok", ""},
-		{"held", nil, "why", false, "held", "why"},
-		{"in a change", nil, "", true, "changing", ""},
-		{"in a change that frees it", nil, "why", true, "changing", ""},
-		{"slow", fmt.Errorf("x: %w", gpu.ErrTimeout), "", false, "stuck", "x: " + gpu.ErrTimeout.Error()},
-		{"stuck and held", gpu.ErrStuck, "why", false, "stuck", gpu.ErrStuck.Error()},
-		{"lost in a change", gpu.ErrLost, "", true, "lost", gpu.ErrLost.Error()},
-		{"strange", errors.New("strange"), "", false, "lost", "strange"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			p := scene()
-			p.held = map[gpu.UUID]string{}
-			if c.held != "" {
-				p.held["GPU-2"] = c.held
-			}
-			p.busyGPUs["GPU-2"], p.node.GPUs[2].Err = c.busy, c.err
-			if g := p.render().GPUs[2]; g.State != c.state || g.Reason != c.reason {
-				t.Errorf("it is %s: %q, want %s: %q", g.State, g.Reason, c.state, c.reason)
-			}
-		})
-	}
-}
-
-func TestStatusCountsLeases(t *testing.T) {
-	s := scene().render()
-	g := s.Tenants[0].Grants[1]
-	if g.Leases != 1 || g.Queued != 1 || g.Max != 0 || s.Tenants[0].Leases != 2 || s.Tenants[0].Grants[0].Max != 1 {
-		t.Errorf("the tenant shows %+v", s.Tenants[0])
-	}
-	if s.Node.Generation != 3 || s.Node.Enforce != "on" || s.SchemaVersion != 1 {
-		t.Errorf("the node shows %+v", s.Node)
-	}
-	empty := &picture{node: &observe.Node{}, desired: &desired{}}
-	b, err := json.Marshal(empty.render())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, list := range []string{`"gpus":[]`, `"tenants":[]`, `"leases":[]`} {
-		if !strings.Contains(string(b), list) {
-			t.Errorf("an empty node lacks %s: %s", list, b)
-		}
-	}
-}
 
 // A member may not stop what is not his, and is not told whether another tenant's exists.
 func TestWhoMayStopALease(t *testing.T) {
 	d := bare()
-	d.leases.table = leasetest.TableWith(t, "vision", "part", uidAlice)
-	id := d.leases.table.Live()[0].ID
+	d.leases.Table = leasetest.TableWith(t, "vision", "part", servertest.UidAlice)
+	id := d.leases.Table.Live()[0].ID
 	for _, c := range []struct {
 		name   string
-		p      *peer
+		p      *server.Peer
 		id     string
 		status int
 	}{
-		{"another tenant's member", &peer{uid: 1005, gid: gidOther}, id, http.StatusNotFound},
-		{"of nothing", &peer{uid: uidAlice}, "no-such-lease", http.StatusNotFound},
-		{"a colleague", &peer{uid: 1004, gid: gidVision}, id, http.StatusForbidden},
+		{"another tenant's member", &server.Peer{UID: 1005, GID: servertest.GidOther}, id, http.StatusNotFound},
+		{"of nothing", &server.Peer{UID: servertest.UidAlice}, "no-such-lease", http.StatusNotFound},
+		{"a colleague", &server.Peer{UID: 1004, GID: servertest.GidVision}, id, http.StatusForbidden},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := ask(d.server.handler(), c.p, http.MethodDelete, "/v1/leases/"+c.id, nil)
-			if e := refusalOf(t, w); w.Code != c.status || strings.Contains(e.Message, "command") {
+			w := servertest.Ask(d.server.Handler(), c.p, http.MethodDelete, "/v1/leases/"+c.id, nil)
+			if e := servertest.RefusalOf(t, w); w.Code != c.status || strings.Contains(e.Message, "command") {
 				t.Errorf("answered with %d, want %d: %+v", w.Code, c.status, e)
 			}
 		})
 	}
-	if len(d.leases.table.Live()) != 1 {
+	if len(d.leases.Table.Live()) != 1 {
 		t.Error("the lease is gone")
 	}
 }

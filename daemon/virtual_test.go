@@ -21,6 +21,9 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/gpusim"
@@ -155,7 +158,7 @@ func (w *virtual) live() {
 	stood := w.stand
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, outside{
 		hold: func(_ context.Context, s Settings, _ *slog.Logger, _ heard) (*holder, error) {
-			h := &holder{port: w.port, follow: w.port.Processes, logins: newLoginGuard(cgroup.Hierarchy{}, loginsCgroup(s), s.RunDir, cgroup.Info{}), close: func() {}}
+			h := &holder{port: w.port, follow: w.port.Processes, logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, loginsCgroup(s), s.RunDir, cgroup.Info{}), close: func() {}}
 			h.units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
 			h.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{})
 			return h, nil
@@ -203,9 +206,9 @@ func (w *virtual) kill() {
 // do sends a request as root and decodes the answer; refusal is nil when it was granted.
 func (w *virtual) do(method, target, body string, into any) (refusal *api.Error) {
 	w.Helper()
-	rec := ask(w.server.handler(), &peer{}, method, target, strings.NewReader(body))
+	rec := servertest.Ask(w.server.Handler(), &server.Peer{}, method, target, strings.NewReader(body))
 	if rec.Code >= 300 {
-		return refusalOf(w.T, rec)
+		return servertest.RefusalOf(w.T, rec)
 	}
 	decodeAnswer(w.T, rec, into)
 	return nil
@@ -235,7 +238,7 @@ func (w *virtual) settled(op *api.Operation) *api.Operation {
 	w.Helper()
 	w.tasks.Wait()
 	for range 2 {
-		w.converger.turn(w.tasks.Context())
+		w.converger.Turn(w.tasks.Context())
 		w.tasks.Wait()
 	}
 	if op == nil {
@@ -372,8 +375,8 @@ func through[T any](s *stand, ctx context.Context, op string, id gpu.UUID, limit
 	return out, err
 }
 
-// change is a call that changes hardware: by then nobody may open what is not there.
-func change[T any](s *stand, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
+// altered is a call that changes hardware: by then nobody may open what is not there.
+func altered[T any](s *stand, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
 	defer s.w.atOnce.begin(id)()
 	if s.life.Err() == nil {
 		for _, loose := range s.w.looseGrants() {
@@ -428,28 +431,28 @@ func (s *stand) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
 }
 
 func (s *stand) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
-	return change(s, ctx, "set MIG mode", id, time.Minute, func(ctx context.Context) (gpu.ModeChange, error) { return s.Driver.SetMIGMode(ctx, id, on) })
+	return altered(s, ctx, "set MIG mode", id, time.Minute, func(ctx context.Context) (gpu.ModeChange, error) { return s.Driver.SetMIGMode(ctx, id, on) })
 }
 
 func (s *stand) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
-	return change(s, ctx, "create instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) { return s.Driver.CreateInstance(ctx, id, want) })
+	return altered(s, ctx, "create instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) { return s.Driver.CreateInstance(ctx, id, want) })
 }
 
 func (s *stand) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
-	return change(s, ctx, "complete instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) {
+	return altered(s, ctx, "complete instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) {
 		return s.Driver.CompleteInstance(ctx, id, gi, compute)
 	})
 }
 
 func (s *stand) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error {
-	_, err := change(s, ctx, "destroy instance", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
+	_, err := altered(s, ctx, "destroy instance", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.Driver.DestroyInstance(ctx, id, gi)
 	})
 	return err
 }
 
 func (s *stand) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.ComputeMode) error {
-	_, err := change(s, ctx, "set the compute mode", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
+	_, err := altered(s, ctx, "set the compute mode", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.Driver.SetComputeMode(ctx, id, mode)
 	})
 	return err

@@ -1,0 +1,41 @@
+package adoption
+
+import (
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// Adopter takes logins, units and containers into leases.
+type Adopter struct {
+	*report.Reporter
+	State    *state.State
+	RunDir   store.RunDir
+	Observer *observe.Observer
+	Port     cgroup.Port
+	Visitors *cgroup.Visitors
+	Table    *lease.Table
+	Rosters  *server.Rosters
+	Books    Books
+	// sampleInterval is the time between two samples.
+	SampleInterval func() time.Duration
+	Kick           func()
+	Attribution    *attribution.Attribution
+	Policy         *devicepolicy.Policy
+	Leases         watching
+
+	Adoption   Adoption
+	containers containers
+	perLogin   loginLimits // under the adoption's lock, but for what is shown
+}
+
+// watching ends leases when their last process is gone.
+type watching interface{ WatchLease(id string) }

@@ -1,0 +1,116 @@
+package adoption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// containers are those cgroups under slices of grants that nobody of us made.
+type containers struct {
+	refused map[string]string // by cgroup: why it has no lease; only its loop touches it
+}
+
+// ContainerLoop finds containers that were started under a grant's slice.
+func (a *Adopter) ContainerLoop(ctx context.Context) {
+	for {
+		if !loop.Pause(ctx, a.SampleInterval()) {
+			return
+		}
+		if a.State.Desired().Enforcing() && a.Port.Info().Slices {
+			a.findContainers(ctx)
+		}
+	}
+}
+
+// findContainers makes a lease of every cgroup under a grant's slice that holds processes and is no scope of ours. It runs
+// already, so a grant without room for it refuses nothing: that it has no lease is told, and as everybody on a GPU without
+// one it is left to the policy for those.
+func (a *Adopter) findContainers(ctx context.Context) {
+	h, err := cgroup.FindHierarchy()
+	if err != nil {
+		return
+	}
+	own := a.Port.Abilities().OwnScope
+	if own == nil {
+		return // Nobody's cgroup is told from ours.
+	}
+	refused := map[string]string{}
+	for _, s := range a.Observer.Last().Slices {
+		if s.Name.Grant == "" || s.Path == "" {
+			continue
+		}
+		below, err := h.Children(s.Path)
+		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+			a.Log.Warn("cannot look for containers", "slice", s.Name, "error", err)
+		}
+		for _, cg := range below {
+			if own(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
+				continue // A container's monitor is not in it, but beside it.
+			}
+			if _, known := a.Visitors.At(cg); known {
+				continue
+			}
+			ps, err := h.Processes(cg)
+			if err != nil || len(ps) == 0 {
+				continue
+			}
+			if _, known := a.Attribution.OwnerOf(ps[0].PID); known {
+				continue
+			}
+			if err := a.admitContainer(ctx, s.Name, cg, ps[0]); err != nil {
+				refused[cg] = err.Error()
+				if a.containers.refused[cg] == "" {
+					a.Events.Publish(api.Event{Kind: "container.refused", Tenant: s.Name.Tenant, Message: fmt.Sprintf("%s under grant %s of %s has no lease: %v", containerName(cg), s.Name.Grant, s.Name.Tenant, err)})
+				}
+			}
+		}
+	}
+	a.containers.refused = refused
+	now := map[string]api.Condition{}
+	for cg, why := range refused {
+		now[cg] = api.Condition{Message: containerName(cg) + " has no lease: " + why, Hint: "it runs on; what it uses counts for nobody. Its cgroup is " + cg}
+	}
+	a.Conditions.Replace("container", now)
+}
+
+// containerName is what a cgroup of a container is called in lists: runtimes name it by the container's long id.
+func containerName(cg string) string {
+	name := strings.TrimSuffix(path.Base(cg), ".scope")
+	for _, prefix := range []string{"libpod-", "docker-", "crio-", "cri-containerd-"} {
+		if id, ok := strings.CutPrefix(name, prefix); ok {
+			return "container " + id[:min(len(id), 12)]
+		}
+	}
+	return "container " + name
+}
+
+func (a *Adopter) admitContainer(ctx context.Context, s cgroup.SliceName, cg string, p cgroup.Process) error {
+	name := containerName(cg)
+	r := lease.Request{Tenant: s.Tenant, Grant: s.Grant, Admin: true, User: "root", Command: []string{name}, Held: lease.HeldContainer, Cgroup: cg, AtOnce: true}
+	if base := path.Base(cg); strings.HasSuffix(base, ".scope") || strings.HasSuffix(base, ".slice") {
+		r.Unit = base
+	}
+	ticket, err := a.Table.Submit(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, stop.WallTimeout)
+	defer cancel()
+	l, _, err := a.Table.Start(ctx, ticket.ID(), lease.Process(p))
+	if err != nil {
+		ticket.Cancel()
+		return err
+	}
+	a.Leases.WatchLease(l.ID)
+	a.Events.Publish(l.Event("lease.started", name+" was started under the grant's slice"))
+	return nil
+}

@@ -1,0 +1,2 @@
+// Package adoption takes logins, units and containers into leases, as the spec says, and limits the memory of logins.
+package adoption

@@ -1,0 +1,229 @@
+package adoption
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/systemd"
+)
+
+// loginLimit is a memory limit that we set on a user's logins, and what was there before.
+type loginLimit struct {
+	Tenant string  `json:"tenant"`
+	Limit  uint64  `json:"limit"`
+	Before *uint64 `json:"before,omitempty"`
+}
+
+// loginLimits are those that are set. They last until the next boot, and so does their record.
+type loginLimits struct {
+	loaded bool
+	set    map[int]loginLimit // by uid
+	shown  atomic.Pointer[map[int]loginLimit]
+}
+
+const loginLimitsFile = "login-limits.json"
+
+// limitLogins gives the logins of tenants' members the limit that each has for itself, and takes back what nobody asks
+// for. A user's slice cannot stand below the tenant's, so these limits do not add up with the tenant's own.
+func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins []systemd.Login) error {
+	x := &a.perLogin
+	if err := a.loadLoginLimits(); err != nil {
+		return err
+	}
+	due := map[int]loginLimit{}
+	for i := range logins {
+		uid := logins[i].UID
+		l, ok, sure := a.limitOf(ctx, want, &logins[i])
+		if was, set := x.set[uid]; !ok && !sure && set && want.Limits(was.Tenant) {
+			l, ok = was, true // Nobody loses a limit because a directory does not answer.
+		}
+		if ok {
+			due[uid] = l
+		}
+	}
+	if a.Books == nil || len(due) == 0 && len(x.set) == 0 {
+		a.showLoginLimits(nil)
+		return nil
+	}
+	var errs []error
+	for _, uid := range slices.Sorted(maps.Keys(due)) {
+		errs = append(errs, a.limitLogin(ctx, uid, due[uid]))
+	}
+	for _, uid := range slices.Sorted(maps.Keys(x.set)) {
+		here := slices.ContainsFunc(logins, func(l systemd.Login) bool { return l.UID == uid })
+		if _, is := due[uid]; is || !here && want.Limits(x.set[uid].Tenant) {
+			continue // It holds for the next login from its birth.
+		}
+		errs = append(errs, a.unlimitLogin(ctx, uid))
+	}
+	a.showLoginLimits(logins)
+	return errors.Join(errs...)
+}
+
+// limitOf is the limit of one login: the least, if its user is in several tenants that have one.
+func (a *Adopter) limitOf(ctx context.Context, want *state.Desired, l *systemd.Login) (out loginLimit, ok, sure bool) {
+	if !want.Enforcing() {
+		return out, false, true
+	}
+	tenants, sure := a.tenantsOfLogin(ctx, want, l, func(t *api.TenantSpec) bool { return want.Limits(t.Name) })
+	for _, t := range tenants {
+		if m := uint64(*t.PerLogin.Memory); !ok || m < out.Limit {
+			out, ok = loginLimit{Tenant: t.Name, Limit: m}, true
+		}
+	}
+	return out, ok, sure
+}
+
+// limitLogin sets one limit. What was there before is on disk before it is overwritten.
+func (a *Adopter) limitLogin(ctx context.Context, uid int, want loginLimit) error {
+	x := &a.perLogin
+	is, err := a.Books.LoginMemory(ctx, uid)
+	if err != nil {
+		return err
+	}
+	if was, ours := x.set[uid]; ours {
+		want.Before = was.Before
+	} else {
+		want.Before = is
+	}
+	if is != nil && *is == want.Limit {
+		if was, ours := x.set[uid]; ours && was != want {
+			x.set[uid] = want
+			return a.saveLoginLimits()
+		}
+		return nil // Ours is in force, or somebody else set the same: then it is not ours to take back.
+	}
+	x.set[uid] = want
+	if err := a.saveLoginLimits(); err != nil {
+		return err
+	}
+	return a.setLoginMemory(ctx, uid, &want.Limit)
+}
+
+// unlimitLogin takes one limit back: what was there before is there again.
+func (a *Adopter) unlimitLogin(ctx context.Context, uid int) error {
+	x := &a.perLogin
+	was := x.set[uid]
+	is, err := a.Books.LoginMemory(ctx, uid)
+	if err != nil {
+		return err
+	}
+	if is != nil && *is == was.Limit { // else somebody changed it since, and it is theirs
+		if err := a.setLoginMemory(ctx, uid, was.Before); err != nil {
+			return err
+		}
+	}
+	delete(x.set, uid)
+	return a.saveLoginLimits()
+}
+
+// setLoginMemory sets a limit and reads it back.
+func (a *Adopter) setLoginMemory(ctx context.Context, uid int, limit *uint64) error {
+	if err := a.Books.SetLoginMemory(ctx, uid, limit); err != nil {
+		return err
+	}
+	a.Counters.Steps.Add(1)
+	is, err := a.Books.LoginMemory(ctx, uid)
+	if err != nil {
+		return err
+	}
+	if (is == nil) != (limit == nil) || is != nil && *is != *limit {
+		return fmt.Errorf("cannot limit the memory of the logins of uid %d: it is not as it was set", uid)
+	}
+	shown := "" // none
+	if limit != nil {
+		shown = api.Bytes(*limit).String()
+	}
+	a.Log.Info("a login's memory was limited", "uid", uid, "limit", shown)
+	return nil
+}
+
+func (a *Adopter) loadLoginLimits() error {
+	x := &a.perLogin
+	if x.loaded {
+		return nil
+	}
+	x.set = map[int]loginLimit{}
+	b, err := a.RunDir.Read(loginLimitsFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		x.loaded = true
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &x.set)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read which logins were limited: %w", err)
+	}
+	x.loaded = true
+	return nil
+}
+
+func (a *Adopter) saveLoginLimits() error {
+	b, err := json.Marshal(a.perLogin.set)
+	if err == nil {
+		err = a.RunDir.Write(loginLimitsFile, b)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot record which logins are limited: %w", err)
+	}
+	return nil
+}
+
+// showLoginLimits keeps, for status, the limits that the kernel has.
+func (a *Adopter) showLoginLimits(logins []systemd.Login) {
+	seen := map[int]loginLimit{}
+	h, err := cgroup.FindHierarchy()
+	for _, l := range logins {
+		want, ours := a.perLogin.set[l.UID]
+		if err != nil || !ours {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(h.Dir(l.Cgroup), "memory.max"))
+		if err != nil {
+			continue
+		}
+		if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
+			want.Limit = n
+			seen[l.UID] = want
+		}
+	}
+	a.perLogin.shown.Store(&seen)
+}
+
+// Limited counts the users whose logins have a limit of ours.
+func (a *Adopter) Limited() (int, error) {
+	a.Adoption.mu.Lock()
+	defer a.Adoption.mu.Unlock()
+	err := a.loadLoginLimits()
+	return len(a.perLogin.set), err
+}
+
+// LoginsHeld counts the logins of a tenant's members that were read back with at most this limit of memory, in bytes.
+func (a *Adopter) LoginsHeld(tenant string, limit uint64) int {
+	shown := a.perLogin.shown.Load()
+	if shown == nil {
+		return 0
+	}
+	held := 0
+	for _, l := range *shown {
+		// The kernel counts whole pages.
+		if l.Tenant == tenant && l.Limit <= limit && limit-l.Limit < 1<<16 {
+			held++
+		}
+	}
+	return held
+}

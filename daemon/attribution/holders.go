@@ -1,0 +1,66 @@
+package attribution
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// holderOf reads who a process is, and what may be done with it under a spec.
+func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) planner.DeviceHolder {
+	h := planner.DeviceHolder{PID: pid}
+	st, err := procfs.Read(pid)
+	if err != nil {
+		return h // It ended, or soon will: nobody has to be spared.
+	}
+	h.Start, h.Name = st.Start, st.Name
+	if age := procfs.BootTime() - time.Duration(st.Start)*time.Second/Ticks; age > 0 {
+		h.Age = age
+	}
+	var login bool
+	if cg, err := procfs.Cgroup(pid); err == nil {
+		h.Unit, login = unitOf(cg)
+	}
+	if id, ok := attr.OwnerOf(pid); ok {
+		h.Lease = id
+		if l, ok := attr.Table.Get(id); ok {
+			h.Tenant = l.Terms.Tenant
+		}
+		return h
+	}
+	uid, err := procfs.UID(pid)
+	switch {
+	case pid == os.Getpid() || pid == attr.WorkerPID() || ServesMPS(m, st) || m != nil && m.PID == pid:
+		h.Fate = planner.OurOwn
+	case want.Quiesces(h.Unit) && !attr.StopsUnits:
+		h.Fate, h.Why = planner.Spared, "node.quiesce names its unit, and nothing here can stop units"
+	case want.Quiesces(h.Unit):
+		h.Fate = planner.Quiesced
+	// Monitoring, a display, another job manager. Who installs those knows why, and most are started again when they end.
+	case err != nil || uid < planner.FirstUser && !login && os.Geteuid() == 0:
+		h.Fate, h.Why = planner.Spared, "the system's, which --force leaves alone: stop it, or name its unit in node.quiesce"
+	}
+	return h
+}
+
+// WhoUses names who is in the way now, for a driver that refused because of somebody.
+func (attr *Attribution) WhoUses(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string {
+	g := observe.GPU{Snapshot: s}
+	if last, ok := attr.Observer.Last().GPU(s.Identity.UUID); ok {
+		g.MPS = last.MPS
+	}
+	g.MIG.Resetless = nil // Whoever merely has it open is named too.
+	use := attr.UsageUnder(attr.State.Desired(), attr.DevicesOpen(ctx, []observe.GPU{g}))
+	var out []string
+	for _, h := range planner.InTheWay(&g, in, use) {
+		out = append(out, h.String())
+	}
+	return out
+}

@@ -1,0 +1,107 @@
+package attribution
+
+import (
+	"slices"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// PortOf is what holds a running lease's processes. On a node that only observes nobody was moved anywhere.
+func (attr *Attribution) PortOf(l *lease.Lease) cgroup.Port {
+	if l.Visiting() {
+		return attr.VisitPort(l)
+	}
+	if l.Walls.Cgroup == "" {
+		return attr.Follow
+	}
+	return attr.Port
+}
+
+// OwnerOf tells whose process it is, whichever port holds it: a scope of its own before the tree that it is in, and that
+// before the cgroup.
+func (attr *Attribution) OwnerOf(pid int) (string, bool) {
+	if id, ok := attr.Port.Owner(pid); ok {
+		return id, true
+	}
+	if attr.Port != cgroup.Port(attr.Follow) {
+		if id, ok := attr.Follow.Owner(pid); ok {
+			return id, true
+		}
+	}
+	return attr.Visitors.Owner(pid)
+}
+
+// manyProcesses is from how many on all of them are listed at once: one read for each would take longer.
+const manyProcesses = 64
+
+// Owners is ownerOf for about so many processes, as of now.
+func (attr *Attribution) Owners(about int) func(pid int) (string, bool) {
+	if about < manyProcesses {
+		return attr.OwnerOf
+	}
+	held, visiting := censusOf(attr.Port), censusOf(attr.Visitors)
+	return func(pid int) (string, bool) {
+		if id, ok := held(pid); ok {
+			return id, true
+		}
+		if attr.Port != cgroup.Port(attr.Follow) {
+			if id, ok := attr.Follow.Owner(pid); ok {
+				return id, true
+			}
+		}
+		return visiting(pid)
+	}
+}
+
+// censusOf asks for all at once where the adapter can.
+func censusOf(p cgroup.Port) func(pid int) (string, bool) {
+	list := p.Abilities().PIDs
+	if list == nil {
+		return p.Owner
+	}
+	all := list()
+	return func(pid int) (string, bool) { id, ok := all[pid]; return id, ok }
+}
+
+// Usage answers who uses what from the lease table as it is now.
+func (attr *Attribution) Usage() planner.Usage {
+	return attr.UsageUnder(attr.State.Desired(), planner.Opened{})
+}
+
+// UsageUnder is usage with what a spec says of the processes that are in the way, and with who has devices open.
+func (attr *Attribution) UsageUnder(want *state.Desired, o planner.Opened) planner.Usage {
+	live, st := attr.Table.Live(), attr.State.Kept()
+	return planner.Usage{
+		Instance: func(id gpu.UUID, p gpu.Placement) []string {
+			var out []string
+			for i := range live {
+				if pl := &live[i].Place; pl.Instance != nil && *pl.Instance == p && slices.Contains(pl.GPUs, id) && !state.StaleIn(st, &live[i]) {
+					out = append(out, live[i].ID)
+				}
+			}
+			return out
+		},
+		GPU: func(id gpu.UUID) []string {
+			var out []string
+			for i := range live {
+				if slices.Contains(live[i].Place.GPUs, id) {
+					out = append(out, live[i].ID)
+				}
+			}
+			return out
+		},
+		Ours: attr.State.Ours,
+		Adopted: func(id gpu.UUID, p gpu.Placement) bool {
+			a := st.Achieved[id]
+			m := state.MarkOf(&a, p)
+			return m != nil && m.Adopted
+		},
+		Process: func(m *mps.State, pid int) planner.DeviceHolder { return attr.holderOf(want, m, pid) },
+		Opened:  o,
+	}
+}

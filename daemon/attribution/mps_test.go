@@ -1,0 +1,30 @@
+package attribution
+
+import (
+	"testing"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// TestAServerIsNoStranger: a tenant that calls its program like a server of MPS does not become one.
+func TestAServerIsNoStranger(t *testing.T) {
+	t.Parallel()
+	of := &mps.State{PID: 100, Servers: []int{102}}
+	for _, c := range []struct {
+		name string
+		m    *mps.State
+		p    procfs.Stat
+		want bool
+	}{
+		{"told by the control daemon", of, procfs.Stat{PID: 102, PPID: 1}, true},
+		{"its child", of, procfs.Stat{PID: 103, PPID: 100}, true},
+		{"called like one", of, procfs.Stat{PID: 104, PPID: 1, Name: "nvidia-cuda-mps"}, false},
+		{"no MPS there", nil, procfs.Stat{PID: 102}, false},
+		{"a control daemon that does not run", &mps.State{}, procfs.Stat{PID: 1, PPID: 0}, false},
+	} {
+		if got := ServesMPS(c.m, c.p); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}

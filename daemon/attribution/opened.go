@@ -1,0 +1,121 @@
+package attribution
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/isolation"
+)
+
+// openedTimeout bounds one look at every descriptor of every process.
+const openedTimeout = 2 * time.Second
+
+// nvidiaMajor is the number of the GPUs' device nodes, which is the driver's own.
+const nvidiaMajor = 195
+
+// fileKey is what a device node is: its number on a real host. A virtual node's is known by the file, because the nodes of
+// another virtual node have the same numbers.
+type fileKey struct{ rdev, dev, ino uint64 }
+
+// DevicesOpen looks who has which GPU open. What cannot be seen is taken for not open: the driver refuses then, and names
+// nobody.
+func (attr *Attribution) DevicesOpen(ctx context.Context, gpus []observe.GPU) planner.Opened {
+	o := planner.Opened{GPUs: map[gpu.UUID][]int{}, Caps: map[planner.InstanceKey][]int{}}
+	host, err := attr.Hosts.At(attr.Observer.Last())
+	if err != nil {
+		attr.Log.Warn("cannot see who has GPUs open", "error", err)
+		return o
+	}
+	real := filepath.Clean(attr.HostRoot) == "/"
+	nodes := deviceNodes(&host, gpus, func(name string, major, minor uint32) (fileKey, bool) {
+		if real {
+			return fileKey{rdev: unix.Mkdev(major, minor)}, true
+		}
+		var st unix.Stat_t
+		err := unix.Stat(filepath.Join(attr.HostRoot, "dev", name), &st)
+		return fileKey{dev: st.Dev, ino: st.Ino}, err == nil
+	})
+	ctx, cancel := context.WithTimeout(ctx, openedTimeout)
+	defer cancel()
+	unseen, err := procfs.Openers(ctx, "/nvidia", func(f procfs.Opened) {
+		key := fileKey{dev: f.Dev, ino: f.Ino}
+		if real {
+			key = fileKey{rdev: f.Rdev}
+		}
+		at, ok := nodes[key]
+		switch {
+		case !ok:
+		case at.whole && !slices.Contains(o.GPUs[at.GPU], f.PID):
+			o.GPUs[at.GPU] = append(o.GPUs[at.GPU], f.PID)
+		case !at.whole && !slices.Contains(o.Caps[at.InstanceKey], f.PID):
+			o.Caps[at.InstanceKey] = append(o.Caps[at.InstanceKey], f.PID)
+		}
+	})
+	if err != nil {
+		attr.Log.Warn("who has GPUs open was not seen in full", "error", err)
+	}
+	o.Looked = err == nil && unseen == 0
+	return o
+}
+
+// standsFor is what a device node gives access to.
+type standsFor struct {
+	planner.InstanceKey
+	whole bool
+}
+
+// deviceNodes finds the nodes of the GPUs and of their instances.
+func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string, major, minor uint32) (fileKey, bool)) map[fileKey]standsFor {
+	out := map[fileKey]standsFor{}
+	add := func(at standsFor, name string, major, minor uint32) {
+		if key, ok := find(name, major, minor); ok {
+			out[key] = at
+		}
+	}
+	caps, haveCaps := host.Majors["nvidia-caps"]
+	for i := range gpus {
+		g := &gpus[i]
+		id, minor := g.Identity.UUID, g.Identity.Minor
+		if g.Identity.Error != "" {
+			continue // Its number is not known.
+		}
+		add(standsFor{planner.InstanceKey{GPU: id}, true}, fmt.Sprintf("nvidia%d", minor), nvidiaMajor, uint32(minor))
+		for j := range g.Instances {
+			in := &g.Instances[j]
+			capability := func(n uint32, ok bool) {
+				if ok && haveCaps {
+					add(standsFor{planner.InstanceKey{GPU: id, Gi: in.ID}, false}, fmt.Sprintf("nvidia-caps/nvidia-cap%d", n), caps, n)
+				}
+			}
+			capability(host.Caps.GI(minor, in.ID))
+			for _, c := range in.Compute {
+				capability(host.Caps.CI(minor, in.ID, c.ID))
+			}
+		}
+	}
+	return out
+}
+
+// unitOf names the unit of a cgroup, and whether it is of a user's logins rather than of the system. Empty: of none.
+func unitOf(cgroup string) (unit string, login bool) {
+	login = strings.HasPrefix(cgroup, "/user.slice/")
+	for part := range strings.SplitSeq(cgroup, "/") {
+		if strings.HasPrefix(part, "user@") && login {
+			continue // Everything of that user's; what is in it says more.
+		}
+		if strings.HasSuffix(part, ".service") || strings.HasSuffix(part, ".scope") {
+			return part, login
+		}
+	}
+	return "", login
+}

@@ -1,0 +1,159 @@
+package attribution
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// Hierarchy is where the slices are, for reading what they use; ok is false where there are none.
+func (attr *Attribution) Hierarchy() (h cgroup.Hierarchy, ok bool) {
+	at := attr.Port.Abilities().Hierarchy
+	if at == nil {
+		return h, false
+	}
+	return *at, true
+}
+
+// SliceUse is who uses which slice, and what of, so that a plan says whom it would disturb.
+func (attr *Attribution) SliceUse(node *observe.Node) map[cgroup.SliceName]isolation.Use {
+	out := map[cgroup.SliceName]isolation.Use{}
+	for _, l := range attr.Table.Live() {
+		for _, name := range []cgroup.SliceName{{Tenant: l.Terms.Tenant}, {Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}} {
+			u := out[name]
+			u.Leases = append(u.Leases, l.ID)
+			out[name] = u
+		}
+	}
+	h, ok := attr.Hierarchy()
+	if !ok {
+		return out
+	}
+	for i := range node.Slices {
+		if s := &node.Slices[i]; s.Name.Tenant != "" {
+			out[s.Name] = attr.useOf(h, s, out[s.Name])
+		}
+	}
+	return out
+}
+
+// useOf adds to who uses a slice what is used. What cannot be read is taken for not used: the kernel holds the limit all
+// the same, and a slice may have gone since it was looked at.
+func (attr *Attribution) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isolation.Use) isolation.Use {
+	ps, err := h.Processes(s.Path)
+	if err != nil {
+		return u
+	}
+	for _, p := range ps {
+		if _, ours := attr.OwnerOf(p.PID); !ours {
+			u.Strangers = append(u.Strangers, fmt.Sprintf("pid %d (%s)", p.PID, procfs.Name(p.PID)))
+		}
+	}
+	in, err := h.InUse(s.Path)
+	if err != nil {
+		attr.Log.Warn("cannot read what a slice uses", "slice", s.Name.String(), "error", err)
+	}
+	if in.Memory != nil {
+		u.Memory = *in.Memory
+	}
+	if in.Tasks != nil {
+		u.Tasks = *in.Tasks
+	}
+	if in.CPU != nil {
+		u.CPU = attr.rates.note(s.Path, *in.CPU, attr.Now())
+	}
+	if open, err := cgroup.OpenDevices(ps); err != nil {
+		attr.Log.Warn("cannot see which devices are open in a slice", "slice", s.Name.String(), "error", err)
+	} else {
+		u.Devices = granted(open, s)
+	}
+	return u
+}
+
+// granted keeps the open devices that the slice allows. One that is open and not allowed is nobody's to keep.
+func granted(open []cgroup.DeviceRule, s *cgroup.SliceState) []cgroup.DeviceRule {
+	return slices.DeleteFunc(open, func(r cgroup.DeviceRule) bool {
+		return !slices.ContainsFunc(s.Devices, func(o cgroup.DeviceRule) bool {
+			return o.Type == r.Type && o.Major == r.Major && o.Minor == r.Minor
+		})
+	})
+}
+
+// rates are how busy slices were lately, from how much they had used at two moments.
+type rates struct {
+	mu  sync.Mutex // guards all
+	all map[string]rate
+}
+
+type rate struct {
+	at      time.Time
+	used    time.Duration
+	percent float64 // of one CPU, between the two moments before
+}
+
+// Two moments that are closer tell nothing, and what is older tells nothing of now.
+const (
+	rateShortest = time.Second
+	rateLongest  = 2 * time.Minute
+)
+
+// note remembers a moment and gives the percentage of one CPU since the one before; 0 while nothing is known.
+func (r *rates) note(path string, used time.Duration, now time.Time) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		r.all = map[string]rate{}
+	}
+	for p, old := range r.all {
+		if now.Sub(old.at) > rateLongest {
+			delete(r.all, p)
+		}
+	}
+	old, ok := r.all[path]
+	span := now.Sub(old.at)
+	switch {
+	case !ok || used < old.used: // Or it is another slice of that name.
+		r.all[path] = rate{at: now, used: used}
+		return 0
+	case span < rateShortest:
+		return old.percent
+	}
+	next := rate{at: now, used: used, percent: 100 * float64(used-old.used) / float64(span)}
+	r.all[path] = next
+	return next.percent
+}
+
+// NoteRates keeps the rates of slices whose CPU is limited: without that nobody will ask.
+func (attr *Attribution) NoteRates(node *observe.Node) {
+	h, ok := attr.Hierarchy()
+	if !ok {
+		return
+	}
+	for i := range node.Slices {
+		s := &node.Slices[i]
+		if s.Limits.CPUQuota == nil {
+			continue
+		}
+		if in, err := h.InUse(s.Path); err == nil && in.CPU != nil {
+			attr.rates.note(s.Path, *in.CPU, attr.Now())
+		}
+	}
+}
+
+// Stays says in words that the processes are not behind walls of ours.
+func Stays(l *lease.Lease) string {
+	switch {
+	case l.Unit != "":
+		return "it stays in " + l.Unit
+	case l.Cgroup != "":
+		return "it stays in its cgroup"
+	}
+	return "the process stays where it is"
+}

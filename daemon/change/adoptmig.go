@@ -1,0 +1,261 @@
+package change
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// The kinds of change by which an administrator settles what becomes of instances that others made.
+const (
+	kindAdopt  = "adopt"
+	kindRemove = "remove"
+)
+
+// PostAdopt makes instances that others made ours: tenants get leases on them, and they are kept and given back as ours.
+func (cs *Changes) PostAdopt(c *server.Call) error { return cs.settleInstances(c, kindAdopt) }
+
+// PostRemove takes idle instances away that no layout asks for.
+func (cs *Changes) PostRemove(c *server.Call) error { return cs.settleInstances(c, kindRemove) }
+
+func (cs *Changes) settleInstances(c *server.Call, kind string) error {
+	b, err := c.Body()
+	if err != nil {
+		return err
+	}
+	var q api.InstancesRequest
+	if err := json.Unmarshal(b, &q); err != nil {
+		return &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()}
+	}
+	if len(q.Start) == 0 {
+		return &api.Error{Kind: api.KindInvalid, Message: "which instances? The request names none", Hint: "name the memory slice at which each begins: 'gpushare mig list' shows them"}
+	}
+	check := c.R.URL.Query().Get("check") != ""
+	if !check {
+		done, err := cs.takeTurn(c.Ctx())
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
+	defer cancel()
+	s, err := cs.proposeInstances(ctx, kind, &q)
+	if err != nil {
+		return err
+	}
+	out := &api.ApplyResult{Generation: s.plan.Generation, Plan: s.plan, Checked: check, Changed: len(s.steps) > 0 || len(s.adopt) > 0}
+	if check || !out.Changed {
+		return c.Reply(http.StatusOK, out)
+	}
+	if out.Operation, err = cs.acceptInstances(c.Ctx(), s, c.Caller.Name); err != nil {
+		return err
+	}
+	if out.Operation != nil {
+		return c.Reply(http.StatusAccepted, out)
+	}
+	return c.Reply(http.StatusOK, out)
+}
+
+// settlement is what becomes of instances of one GPU.
+type settlement struct {
+	kind  string
+	node  *observe.Node
+	gpu   *observe.GPU
+	adopt []gpu.Instance // that are ours from now on, as they are
+	steps []step.Step
+	plan  api.Plan
+}
+
+// proposeInstances works out what would be done, or says exactly why it cannot be. It changes nothing.
+func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.InstancesRequest) (*settlement, error) {
+	node, want := cs.Observer.Observe(ctx), cs.State.Desired()
+	if node.DriverErr != nil {
+		return nil, report.DriverError(node.DriverErr)
+	}
+	i := slices.IndexFunc(node.GPUs, func(g observe.GPU) bool {
+		return string(g.Identity.UUID) == q.GPU || fmt.Sprint(g.Identity.Index) == q.GPU
+	})
+	if i < 0 {
+		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q", q.GPU), Hint: "'gpushare gpu list' shows them"}
+	}
+	s := &settlement{kind: kind, node: node, gpu: &node.GPUs[i]}
+	id := s.gpu.Identity.UUID
+	name := fmt.Sprintf("GPU %d", s.gpu.Identity.Index)
+	switch {
+	case s.gpu.Err != nil:
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: "'gpushare gpu retry' tries it again"}
+	case !want.Enforcing():
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "nothing is changed on this node: its spec says enforce: observe, or there is none", Hint: "apply a spec with enforce: on first"}
+	case want.Mode(id) != api.ModeMIG:
+		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("%s is in mode %s by the spec: its MIG instances are not gpushare's business", name, want.Mode(id)), Hint: "give it mode: mig in the spec first"}
+	case s.gpu.Profiles == nil:
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the driver does not tell the MIG profiles of " + name}
+	}
+	st := cs.State.Kept()
+	a, achieved := st.Achieved[id]
+	if _, held := st.Held[id]; held || !achieved {
+		return nil, &api.Error{Kind: api.KindConflict, Message: name + " is not as the spec says", Hint: "'gpushare status' says why; settle that first"}
+	}
+	use := cs.Attribution.UsageUnder(want, cs.Attribution.DevicesOpen(ctx, node.GPUs))
+	there := planner.Present(want.GPUs[id], s.gpu, use)
+	var hardware []step.Step
+	var err error
+	if kind == kindAdopt {
+		hardware, err = s.planAdopt(&a, there, q.Start)
+	} else {
+		hardware, err = planRemove(want.GPUs[id], s.gpu, &a, there, q.Start)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(hardware) > 0 {
+		if s.steps, err = cs.around(ctx, want, node, use, hardware); err != nil {
+			return nil, err
+		}
+	}
+	s.plan = api.Plan{SchemaVersion: 1, Generation: want.Generation, Empty: len(s.steps) == 0, Steps: state.WireSteps(s.steps)}
+	cs.State.Estimate(node, &s.plan)
+	return s, nil
+}
+
+// instanceAt finds the instance that begins at a memory slice.
+func instanceAt(g *observe.GPU, there []mig.Present, start uint32) (*mig.Present, error) {
+	i := slices.IndexFunc(there, func(b mig.Present) bool { return b.Placement.Start == start })
+	if i >= 0 {
+		return &there[i], nil
+	}
+	var have []string
+	for _, b := range there {
+		have = append(have, nameOf(g, &b))
+	}
+	hint := "it has none"
+	if len(have) > 0 {
+		hint = "it has " + strings.Join(have, ", ")
+	}
+	return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no MIG instance begins at slice %d of GPU %d", start, g.Identity.Index), Hint: hint}
+}
+
+// nameOf says what and where an instance is.
+func nameOf(g *observe.GPU, b *mig.Present) string {
+	return fmt.Sprintf("%s at %d", planner.ProfileName(g.Profiles, b.ProfileID), b.Placement.Start)
+}
+
+// planAdopt takes instances over. One without compute instances is completed, which is a change of the hardware. Those
+// that are ours already stay as they are.
+func (s *settlement) planAdopt(a *store.Achieved, there []mig.Present, starts []uint32) ([]step.Step, error) {
+	var steps []step.Step
+	for _, start := range starts {
+		b, err := instanceAt(s.gpu, there, start)
+		if err != nil {
+			return nil, err
+		}
+		if state.IsOurs(a, &b.Instance) {
+			continue
+		}
+		if len(b.Compute) > 0 {
+			s.adopt = append(s.adopt, b.Instance)
+			continue
+		}
+		for i := range there { // Nothing else is asked of the planner.
+			there[i].Spare = true
+		}
+		r, err := mig.Plan(*s.gpu.Profiles, there, []mig.Want{{Name: planner.ProfileName(s.gpu.Profiles, b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
+		if err != nil {
+			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot adopt " + nameOf(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
+		}
+		more := r.Steps(s.gpu.Identity.UUID)
+		for i := range more {
+			more[i].Reason = state.AdoptReason
+		}
+		steps = append(steps, more...)
+	}
+	return steps, nil
+}
+
+// planRemove destroys idle instances that no layout asks for, whoever made them.
+func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, there []mig.Present, starts []uint32) ([]step.Step, error) {
+	wanted := state.WantedOf(e, g, a)
+	goes := map[gpu.Placement]bool{}
+	for _, start := range starts {
+		b, err := instanceAt(g, there, start)
+		switch {
+		case err != nil:
+			return nil, err
+		case b.InUse:
+			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", nameOf(g, b), g.Identity.Index, strings.Join(b.Holders, ", ")), Hint: "nothing was changed; wait until they end, or stop them"}
+		case slices.Contains(wanted, b.Placement):
+			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: the layout in the spec has it", nameOf(g, b), g.Identity.Index), Hint: "nothing was changed; take it out of the layout and apply that"}
+		}
+		goes[b.Placement] = true
+	}
+	for i := range there {
+		there[i].Spare = !goes[there[i].Placement]
+		there[i].Foreign = there[i].Foreign && there[i].Spare
+	}
+	r, err := mig.Plan(*g.Profiles, there, nil, mig.Options{})
+	if err != nil {
+		return nil, &api.Error{Kind: api.KindInfeasible, Message: err.Error(), Hint: "nothing was changed"}
+	}
+	steps := r.Steps(g.Identity.UUID)
+	for i := range steps {
+		steps[i].Reason = "an administrator removes it"
+	}
+	return steps, nil
+}
+
+// acceptInstances records what is ours now, and starts what must be done for it.
+func (cs *Changes) acceptInstances(ctx context.Context, s *settlement, who string) (*api.Operation, error) {
+	want, id := cs.State.Desired(), s.gpu.Identity.UUID
+	record := engine.Record{Kind: s.kind, Who: who, Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(s.node), Steps: s.steps}
+	err := cs.State.Store.Update(func(st *store.State) error {
+		a := st.Achieved[id]
+		for _, in := range s.adopt {
+			in.Memory = gpu.Memory{}
+			st.Instances++
+			a.Layout = append(a.Layout, in)
+			a.Marks = append(slices.DeleteFunc(a.Marks, func(m store.Mark) bool { return m.Placement == in.Placement }),
+				store.Mark{Placement: in.Placement, Generation: st.Instances, Adopted: true})
+		}
+		st.Achieved[id] = a
+		if len(s.steps) == 0 {
+			return nil
+		}
+		return recordChange(st, &record)
+	})
+	if err != nil {
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "nothing was changed: " + err.Error(), Hint: "make room in " + cs.Settings.StateDir + " and try again"}
+	}
+	var names []string
+	for i := range s.adopt {
+		names = append(names, nameOf(s.gpu, &mig.Present{Instance: s.adopt[i]}))
+	}
+	for i := range s.steps {
+		if s.steps[i].GPU != "" {
+			names = append(names, s.steps[i].Text)
+		}
+	}
+	cs.Audit(who, "mig "+s.kind, fmt.Sprintf("GPU %d: %s", s.gpu.Identity.Index, strings.Join(names, ", ")))
+	if len(s.steps) == 0 {
+		cs.Converger.Refresh(ctx, s.node)
+		cs.Kick() // What is ours now may be granted now.
+		return nil, nil
+	}
+	op := cs.launch(record, s.plan)
+	return &op, nil
+}

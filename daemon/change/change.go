@@ -1,0 +1,488 @@
+package change
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// changeTimeout bounds a whole change.
+const changeTimeout = 10 * time.Minute
+
+// accept persists the spec together with the change record, in one write, and starts the steps. Without steps, or on a
+// node that only observes, there is no operation.
+func (cs *Changes) accept(ctx context.Context, p *proposal, who string, a planner.Authority) (*api.Operation, error) {
+	now := cs.Now()
+	run := (p.want.Enforcing() || p.released != "") && len(p.steps) > 0
+	record := engine.Record{
+		Kind: p.kind(), Who: who, Authority: engine.Authority(a), Generation: p.want.Generation, Started: now, Epoch: state.Epoch(p.node), Steps: p.steps,
+	}
+	err := cs.State.Store.Update(func(s *store.State) error {
+		switch {
+		case p.same:
+		case p.released != "":
+			s.Release(p.yaml, who, now, store.Resolved(p.resolved), p.released)
+		default:
+			s.Accept(p.yaml, who, now, store.Resolved(p.resolved))
+		}
+		s.Epoch = state.Epoch(p.node)
+		s.Standing = s.Standing || p.want.Enforcing() || run
+		if p.want.Enforcing() {
+			cs.State.NoteMade(s, p.want, p.node)
+		}
+		if p.released == "" {
+			noteFound(s, p.steps)
+		} else if !run {
+			noteReleased(s, p.want, p.node, nil, true)
+		}
+		cs.noteAchieved(s, p)
+		if !run {
+			return nil
+		}
+		return recordChange(s, &record)
+	})
+	if err != nil {
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the spec was not accepted: " + err.Error(), Hint: "nothing was changed; make room in " + cs.Settings.StateDir + " and apply again"}
+	}
+	cs.Audit(who, p.kind(), fmt.Sprintf("generation %d, %d steps, force=%v", p.want.Generation, len(p.steps), a.Force))
+	cs.install(p.want)
+	if p.released == "" {
+		cs.Events.Publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.Generation, who)})
+	} else {
+		cs.Events.Publish(api.Event{Kind: "node.released", Message: fmt.Sprintf("%s, by %s", p.released, who)})
+	}
+	if !run {
+		// What is ours now, or held no longer, is open when this is answered. What walls were worked out to be did not know of it.
+		cs.Policy.Walls.Store(nil)
+		if err := cs.Converger.Mend(ctx); err != nil && ctx.Err() == nil {
+			cs.Log.Warn("cannot converge", "error", err)
+		}
+		cs.Converger.Refresh(ctx, cs.Observer.Last())
+		cs.Kick() // What else follows from it.
+		return nil, nil
+	}
+	op := cs.launch(record, p.plan)
+	return &op, nil
+}
+
+// noteAchieved records GPUs that already are as wanted: nothing will be done on them, so nobody else would.
+func (cs *Changes) noteAchieved(s *store.State, p *proposal) {
+	if !p.want.Enforcing() {
+		return
+	}
+	busy := gpusOf(p.steps)
+	for i := range p.node.GPUs {
+		g := &p.node.GPUs[i]
+		if id := g.Identity.UUID; p.want.Manages(id) && !busy[id] && g.Err == nil && p.about(id) {
+			reached(s, p.want, g, state.Epoch(p.node), nil)
+		}
+	}
+	for id := range s.Achieved {
+		if !p.want.Manages(id) {
+			delete(s.Achieved, id)
+		}
+	}
+	for id := range s.Held {
+		if !p.want.Manages(id) || !busy[id] && p.about(id) {
+			delete(s.Held, id)
+		}
+	}
+	for id := range s.Found {
+		if p.want.Mode(id) == api.ModeExternal {
+			delete(s.Found, id) // What becomes of its modes is its owner's business from now on.
+		}
+	}
+}
+
+// reached records what a GPU was read back as after these steps.
+func reached(s *store.State, want *state.Desired, g *observe.GPU, e store.Epoch, steps []step.Step) {
+	id := g.Identity.UUID
+	if s.Achieved == nil {
+		s.Achieved = map[gpu.UUID]store.Achieved{}
+	}
+	was := s.Achieved[id]
+	now := store.Achieved{Generation: want.Generation, Epoch: e, MIG: g.MIG.Current}
+	now.Layout, now.Marks = state.OwnLayout(s, want.GPUs[id], g, &was, e, steps)
+	s.Achieved[id] = now
+	delete(s.Held, id)
+}
+
+// reachedUnseen records a GPU whose steps were all read back as done, and that does not answer at the end. What was made
+// on it is ours all the same: without the record it would be called somebody else's when the GPU answers again.
+func (cs *Changes) reachedUnseen(s *store.State, want *state.Desired, g *observe.GPU, steps []step.Step, e store.Epoch) {
+	id := g.Identity.UUID
+	was := s.Achieved[id]
+	own := slices.DeleteFunc(slices.Clone(steps), func(st step.Step) bool { return st.GPU != string(id) })
+	on, layout, err := mig.After(was.MIG, was.Layout, own)
+	if err != nil {
+		cs.Log.Error("cannot record what a GPU was made", "gpu", id, "error", err)
+		return
+	}
+	seen := observe.GPU{Snapshot: gpu.Snapshot{Identity: g.Identity, Instances: layout, MIG: gpu.MIGState{Current: on}}}
+	reached(s, want, &seen, e, own)
+}
+
+// recordChange numbers a change and puts its record into the state.
+func recordChange(s *store.State, r *engine.Record) error {
+	s.Operations++
+	r.ID = fmt.Sprintf("%s-%d", r.Kind, s.Operations)
+	b, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("internal error: the change record does not encode: %w", err)
+	}
+	s.Change = b
+	return nil
+}
+
+func gpusOf(steps []step.Step) map[gpu.UUID]bool {
+	out := map[gpu.UUID]bool{}
+	for i := range steps {
+		if steps[i].GPU != "" {
+			out[gpu.UUID(steps[i].GPU)] = true
+		}
+	}
+	return out
+}
+
+// launch carries a recorded change out in the background.
+func (cs *Changes) launch(r engine.Record, plan api.Plan) api.Operation {
+	op := cs.Operations.Begin(r.ID, r.Kind, r.Who, plan)
+	cs.Open(op.ID, &r)
+	cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
+	cs.Touch()
+	cs.Tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)
+		defer cancel()
+		cs.carryOut(ctx, r, op.ID, false)
+	})
+	return op
+}
+
+// Open marks a change as under way, when no mending is.
+func (cs *Changes) Open(operation string, r *engine.Record) {
+	ch := &state.OpenChange{Operation: operation, GPUs: gpusOf(r.Steps)}
+	switch r.Kind {
+	case state.KindRelease:
+		ch.GPUs = everyGPU(cs.Observer.Last()) // Nobody comes in while all go out.
+	case state.KindDynamic: // Of an earlier life: who waited for its instances comes again.
+		ch.Brief, ch.Ended = true, make(chan struct{})
+	}
+	cs.State.SetChanging(ch)
+}
+
+// carryOut runs the steps, reads back, records what was reached, and closes the change.
+func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
+	ch := cs.State.Changing()
+	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.NoteTook(&p); cs.progress(operation, p) }, Widen: cs.Policy.Widener()}
+	var out engine.Outcome
+	if resumed {
+		out = cs.Engine.Resume(ctx, &r, state.Epoch(cs.Observer.Last()), hooks)
+	} else {
+		out = cs.Engine.Run(ctx, &r, hooks)
+	}
+	if out.State() == engine.Interrupted {
+		cs.wakeUnits(ctx, &r)
+		why := "the daemon was stopped in the middle"
+		if cs.Tasks.Context().Err() == nil {
+			why = fmt.Sprintf("it took longer than %s", changeTimeout)
+		}
+		cs.Operations.End(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the change is not finished: " + why, Hint: "it goes on when the daemon is started again"})
+		return // The record stays open, and the next life settles it.
+	}
+	cs.closeChange(ctx, r, operation, out)
+}
+
+func (cs *Changes) progress(operation string, p engine.Progress) {
+	if p.State == engine.Done && !p.Skipped {
+		cs.Counters.Steps.Add(1)
+	}
+	cs.Operations.Update(operation, func(op *api.Operation) {
+		for i := range op.Plan.Steps {
+			if s := &op.Plan.Steps[i]; s.ID == p.Step {
+				s.State, s.Seconds = string(p.State), p.Took.Seconds()
+				if p.Err != nil {
+					s.Error = p.Err.Error()
+				}
+			}
+		}
+	})
+}
+
+// closeChange reads back and makes the outcome known.
+func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation string, out engine.Outcome) {
+	want := cs.State.Desired()
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), observe.Timeout)
+	defer cancel()
+	cs.Observer.Forget() // A mode change moves minors and what can be partitioned.
+	node := cs.Observer.Observe(look)
+	cs.State.SetSettledAt(node.Seq)
+	cs.Policy.Unseen.Note(node, r.Steps)
+	failed := failures(out)
+	touched := gpusOf(r.Steps)
+	stopped := cs.stoppedUnits(look, &r)
+	empty := r.Kind == state.KindRelease && out.State() == engine.Reached && cs.nothingStands(node, want)
+	err := cs.State.Store.Finish(func(s *store.State) error {
+		s.Change = nil
+		state.NoteTimes(s, node, r.Steps, cs.State.Changing().Took)
+		for _, unit := range stopped {
+			if !slices.Contains(s.Stopped, unit) {
+				s.Stopped = append(s.Stopped, unit)
+			}
+		}
+		for id := range touched {
+			g, ok := node.GPU(id)
+			why, bad := failed[id]
+			switch {
+			case bad:
+				if s.Held == nil {
+					s.Held = map[gpu.UUID]store.Held{}
+				}
+				s.Held[id] = store.Held{Generation: want.Generation, Reason: why, Since: cs.Now()}
+			case out[string(id)].Dropped > 0:
+				// A boot took away what its steps were about. What was achieved before stays on record, of an epoch that is
+				// over: the converge loop plans the GPU anew.
+			case !ok || !want.Manages(id):
+			case g.Err == nil:
+				reached(s, want, g, state.Epoch(node), r.Steps)
+			default:
+				cs.reachedUnseen(s, want, g, r.Steps, state.Epoch(node))
+			}
+		}
+		if r.Kind == state.KindRelease {
+			noteReleased(s, want, node, failed, empty)
+		}
+		return nil
+	})
+	if err != nil {
+		cs.Conditions.Set("state", "close", "the end of a change could not be recorded: "+err.Error(), "make room in "+cs.Settings.StateDir+"; the change is settled again at the next start")
+		cs.Log.Error("cannot record the end of a change", "operation", operation, "error", err)
+	} else {
+		cs.Conditions.Clear("state", "close")
+	}
+	// The soft part of what the hardware now allows: access is granted from what is observed.
+	soft := cs.Converger.Converge(context.WithoutCancel(ctx))
+	ch := cs.State.EndChange()
+	cs.Converger.Refresh(context.WithoutCancel(ctx), cs.Observer.Last()) // Before the end is told: whoever waited for it looks at the status next.
+	cs.endMakings(ch, failed)
+	cs.endOperation(operation, node, failed, out, soft)
+}
+
+// endMakings tells those who waited for instances how it ended, and looks for what is to be made or taken away next.
+func (cs *Changes) endMakings(ch *state.OpenChange, failed map[gpu.UUID]string) {
+	if ch != nil && len(ch.Makings) > 0 {
+		bad := maps.Clone(ch.Failed)
+		for id := range failed {
+			bad[id] = true
+		}
+		cs.Table.EndMakings(ch.Makings, bad)
+	}
+	if ch != nil && ch.Ended != nil {
+		close(ch.Ended)
+	}
+	cs.Dynamic.Poke()
+}
+
+// failures gives the GPUs that were not reached, and why.
+func failures(out engine.Outcome) map[gpu.UUID]string {
+	failed := map[gpu.UUID]string{}
+	for id, l := range out {
+		if id != "" && l.State != engine.Reached {
+			failed[gpu.UUID(id)] = l.Reason
+		}
+	}
+	return failed
+}
+
+func (cs *Changes) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, soft error) {
+	var parts []string
+	for _, id := range slices.Sorted(maps.Keys(failed)) {
+		name := string(id)
+		if g, ok := node.GPU(id); ok {
+			name = fmt.Sprintf("GPU %d", g.Identity.Index)
+		}
+		parts = append(parts, name+" is held: "+failed[id])
+		cs.Events.Publish(api.Event{Kind: "gpu.held", GPU: string(id), Message: failed[id]})
+	}
+	for _, id := range slices.Sorted(maps.Keys(out)) {
+		if l := out[id]; id != "" && l.State == engine.Reached && l.Dropped > 0 {
+			parts = append(parts, id+" was booted or reloaded in between: what it lost is made again now")
+			cs.Kick()
+		}
+	}
+	if l := out[""]; l.Reason != "" {
+		parts = append(parts, l.Reason)
+	}
+	if soft != nil {
+		parts = append(parts, soft.Error())
+	}
+	if len(parts) == 0 {
+		cs.Operations.End(operation, "done", nil)
+		cs.Events.Publish(api.Event{Kind: "change.done", Message: operation + " is done"})
+		return
+	}
+	message := strings.Join(parts, "; ")
+	cs.Operations.End(operation, "degraded", &api.Error{
+		Kind: api.KindDegraded, Message: "not all was reached: " + message, Hint: "what failed was undone; correct the cause, then 'gpushare gpu retry GPU' or apply again",
+	})
+	cs.Events.Publish(api.Event{Kind: "change.degraded", Message: operation + ": " + message})
+	cs.Log.Warn("a change ended degraded", "operation", operation, "why", message)
+}
+
+// Settle resumes the change that an earlier life left open, with the authority it was given, or restores what a boot or
+// a reload of the driver took away.
+func (cs *Changes) Settle(ctx context.Context) {
+	raw := cs.State.Kept().Change
+	if len(raw) == 0 {
+		return
+	}
+	var r engine.Record
+	if err := json.Unmarshal(raw, &r); err != nil {
+		cs.Conditions.Set("state", "change", "the open change cannot be read: "+err.Error(), "the node is taken as it is; apply the spec again")
+		return
+	}
+	cs.Log.Info("an open change is settled", "operation", r.ID, "who", r.Who, "steps", len(r.Steps))
+	op := cs.Operations.Begin(r.ID, "resume", r.Who, api.Plan{SchemaVersion: 1, Generation: cs.State.Desired().Generation, Steps: state.WireSteps(r.Steps)})
+	cs.Open(op.ID, &r)
+	cs.Tasks.Go(func() {
+		run, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)
+		defer cancel()
+		cs.carryOut(run, r, op.ID, true)
+	})
+}
+
+// Restore makes layouts be again what they were before a boot, a reload of the driver or a reset, at the same placements.
+func (cs *Changes) Restore(node *observe.Node) {
+	want, st := cs.State.Desired(), cs.State.Kept()
+	if !want.Enforcing() || node.DriverErr != nil || cs.State.Changing() != nil {
+		return
+	}
+	lost := map[gpu.UUID]bool{}
+	for id := range want.GPUs {
+		if _, held := st.Held[id]; held || !want.Manages(id) {
+			continue
+		}
+		a, ok := st.Achieved[id]
+		if !ok || state.EpochOver(a.Epoch, node) || cs.sight.wiped(&a, node, id) {
+			lost[id] = true
+		}
+	}
+	if len(lost) == 0 {
+		cs.sight.note(node)
+		return
+	}
+	if !cs.applyMu.TryLock() {
+		return
+	}
+	defer cs.applyMu.Unlock()
+	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
+	defer cancel()
+	steps, problems := cs.planRestore(ctx, want, node, lost)
+	record := engine.Record{Kind: "restore", Who: "gpushared", Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: planner.Number(steps)}
+	err := cs.State.Store.Update(func(s *store.State) error {
+		s.Epoch = state.Epoch(node)
+		busy := gpusOf(steps)
+		for id := range lost {
+			g, ok := node.GPU(id)
+			if why, bad := problems[id]; bad {
+				if s.Held == nil {
+					s.Held = map[gpu.UUID]store.Held{}
+				}
+				s.Held[id] = store.Held{Generation: want.Generation, Reason: why.Error(), Since: cs.Now()}
+			} else if ok && g.Err == nil && !busy[id] {
+				reached(s, want, g, state.Epoch(node), nil)
+			}
+		}
+		if len(steps) == 0 {
+			return nil
+		}
+		noteFound(s, steps)
+		return recordChange(s, &record)
+	})
+	if err != nil {
+		cs.Log.Error("cannot record the restoring of layouts", "error", err)
+		return
+	}
+	cs.sight.note(node)
+	if len(steps) > 0 {
+		cs.Log.Info("layouts are restored", "operation", record.ID, "steps", len(steps))
+		cs.launch(record, api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(record.Steps)})
+	}
+}
+
+// RetryGPU tries a held or stuck GPU again.
+func (cs *Changes) RetryGPU(c *server.Call) error {
+	node, want := cs.Observer.Last(), cs.State.Desired()
+	name := c.R.PathValue("id")
+	i := slices.IndexFunc(node.GPUs, func(g observe.GPU) bool {
+		return string(g.Identity.UUID) == name || fmt.Sprint(g.Identity.Index) == name
+	})
+	if i < 0 {
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q", name), Hint: "'gpushare gpu list' shows them"}
+	}
+	done, err := cs.takeTurn(c.Ctx())
+	if err != nil {
+		return err
+	}
+	defer done()
+	id := node.GPUs[i].Identity.UUID
+	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
+	defer cancel()
+	if err := cs.Driver.Retry(ctx, id); err != nil {
+		return report.DriverError(err)
+	}
+	node = cs.Observer.Observe(ctx)
+	p := &proposal{want: want, node: node, same: true, only: &id}
+	if want.Spec != nil {
+		if err := cs.planProposal(ctx, p, nil, planner.Authority{}); err != nil {
+			return err
+		}
+	}
+	op, err := cs.accept(c.Ctx(), p, c.Caller.Name, planner.Authority{})
+	if err != nil {
+		return err
+	}
+	if op == nil {
+		done := cs.Operations.Begin("retry-of-"+name, "retry", c.Caller.Name, p.plan)
+		done = cs.Operations.End(done.ID, "done", nil)
+		op = &done
+	}
+	return c.Reply(200, op)
+}
+
+func (cs *Changes) GetOperation(c *server.Call) error {
+	q := c.R.URL.Query()
+	ctx, after := c.Ctx(), uint64(0)
+	if w := q.Get("wait"); w != "" {
+		var wait api.Duration
+		if err := wait.UnmarshalText([]byte(w)); err != nil {
+			return &api.Error{Kind: api.KindInvalid, Message: "cannot read wait: " + err.Error()}
+		}
+		if _, err := fmt.Sscan(q.Get("after"), &after); err != nil {
+			return &api.Error{Kind: api.KindInvalid, Message: "cannot read after: it must be a version"}
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, min(time.Duration(wait), time.Minute))
+		defer cancel()
+	}
+	op, ok := cs.Operations.Get(ctx, c.R.PathValue("id"), after)
+	if !ok {
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no operation %q", c.R.PathValue("id")), Hint: "operations are remembered until the daemon is restarted"}
+	}
+	return c.Reply(200, op)
+}

@@ -1,0 +1,81 @@
+package change
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// Changes carries changes from their proposal to their closing.
+type Changes struct {
+	*report.Reporter
+	Settings    ChangeSettings
+	State       *state.State
+	Tasks       *loop.Group
+	Port        cgroup.Port
+	Driver      gpuDriver
+	Observer    *observe.Observer
+	Engine      *engine.Engine
+	Table       *lease.Table
+	Services    Services
+	Logins      *devicepolicy.LoginGuard
+	Identities  *server.Identities
+	Attribution *attribution.Attribution
+	Policy      *devicepolicy.Policy
+	Stopper     *stop.Stopper
+	Converger   convergence
+	Leases      stopping
+	Adopter     limiting
+	Kick        func()
+
+	Dynamic Dynamic
+	sight   sight
+	applyMu sync.Mutex // one plan that may become a change at a time
+}
+
+// convergence is what a change needs of the loop.
+type convergence interface {
+	Mend(ctx context.Context) error
+	Converge(ctx context.Context) error
+	Refresh(ctx context.Context, node *observe.Node)
+}
+
+// stopping ends leases.
+type stopping interface {
+	StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error
+}
+
+// limiting is what a change needs of those who limit logins.
+type limiting interface {
+	Limited() (int, error)
+	AdoptAll(ctx context.Context) error
+}
+
+// ChangeSettings are the settings that changes are made with.
+type ChangeSettings struct {
+	HostRoot string
+	StateDir string
+	CDIDir   string
+	SpecFile string        // applied on a node that never had a spec
+	Answers  time.Duration // that the driver may take for what only reads
+	Changes  time.Duration // that it may take for a change
+}
+
+// gpuDriver is the GPUs, and the worker's memory of those that did not answer.
+type gpuDriver interface {
+	gpu.Driver
+	Retry(ctx context.Context, id gpu.UUID) error
+}

@@ -1,0 +1,296 @@
+package change
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// dynamicLook is how often it is looked for instances that nobody needs when nothing is known to be due.
+const dynamicLook = time.Minute
+
+// Dynamic is what is known of instances that are made on demand.
+type Dynamic struct {
+	Wake loop.Wake // a request wants one, a lease ended, or a change did
+
+	mu   sync.Mutex // guards what follows
+	idle map[idleKey]time.Time
+
+	// planning is held while a change of this kind is put together: whoever wants to change the node waits for that
+	// moment instead of being refused.
+	planning sync.Mutex
+}
+
+// idleKey is one instance while it is the same one.
+type idleKey struct {
+	gpu        gpu.UUID
+	placement  gpu.Placement
+	generation uint64
+}
+
+// Poke asks for a look soon. It may be called with any lock held.
+func (x *Dynamic) Poke() {
+	x.Wake.Set()
+}
+
+// since tells since when an instance is needed by nobody.
+func (x *Dynamic) since(k idleKey) (time.Time, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	at, ok := x.idle[k]
+	return at, ok
+}
+
+// note takes down which instances nobody needs now. Those that nobody needed before keep their time.
+func (x *Dynamic) note(unneeded []idleKey, now time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	next := map[idleKey]time.Time{}
+	for _, k := range unneeded {
+		next[k] = now
+		if at, ok := x.idle[k]; ok {
+			next[k] = at
+		}
+	}
+	x.idle = next
+}
+
+// due gives the instances that nobody needed for as long as they are kept, and how long it is until the next is one.
+func (x *Dynamic) due(keep func(gpu.UUID) time.Duration, now time.Time) (gone map[gpu.UUID][]gpu.Placement, next time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	gone, next = map[gpu.UUID][]gpu.Placement{}, dynamicLook
+	for k, since := range x.idle {
+		if left := keep(k.gpu) - now.Sub(since); left > 0 {
+			next = min(next, left)
+		} else {
+			gone[k.gpu] = append(gone[k.gpu], k.placement)
+		}
+	}
+	return gone, next
+}
+
+// postpone keeps instances that could not be taken away for as long again: it is not tried without end.
+func (x *Dynamic) postpone(list map[gpu.UUID][]gpu.Placement, now time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for k := range x.idle {
+		if slices.Contains(list[k.gpu], k.placement) {
+			x.idle[k] = now
+		}
+	}
+}
+
+// DynamicLoop makes the instances that requests wait for, and takes away those that nobody needs any more.
+func (cs *Changes) DynamicLoop(ctx context.Context) {
+	timer := time.NewTimer(dynamicLook)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-cs.Dynamic.Wake.C():
+		case <-timer.C:
+		}
+		timer.Reset(cs.serveDynamic(ctx))
+	}
+}
+
+// serveDynamic begins what is to be made and what is due to go, in one small change, unless another is under way: its end
+// asks for the next look. It tells when something is due next.
+func (cs *Changes) serveDynamic(ctx context.Context) time.Duration {
+	if want := cs.State.Desired(); !want.Enforcing() || !want.AnyDynamic() {
+		return dynamicLook
+	}
+	gone, next := cs.idleNow()
+	if len(gone) == 0 && !cs.Table.Wants() {
+		return next
+	}
+	cs.Dynamic.planning.Lock()
+	defer cs.Dynamic.planning.Unlock()
+	if !cs.applyMu.TryLock() {
+		return min(next, time.Second) // Somebody plans a change, which may end without one: then nothing pokes.
+	}
+	defer cs.applyMu.Unlock()
+	if cs.State.Changing() != nil || cs.Tasks.Ending() {
+		return next
+	}
+	cs.beginDynamic(ctx, cs.Table.TakeMakings(), gone)
+	return next
+}
+
+// idleNow notes which instances nobody needs, and gives those that are due to go.
+func (cs *Changes) idleNow() (gone map[gpu.UUID][]gpu.Placement, next time.Duration) {
+	want, node, st := cs.State.Desired(), cs.Observer.Last(), cs.State.Kept()
+	var unneeded []idleKey
+	for id, places := range cs.Table.Unneeded() {
+		g, ok := node.GPU(id)
+		if _, held := st.Held[id]; !ok || g.Err != nil || held || !want.Dynamic(id) {
+			continue
+		}
+		a := st.Achieved[id]
+		for _, at := range places {
+			if m := state.MarkOf(&a, at); m != nil && !m.Adopted {
+				unneeded = append(unneeded, idleKey{id, at, m.Generation})
+			}
+		}
+	}
+	now := cs.Now()
+	cs.Dynamic.note(unneeded, now)
+	return cs.Dynamic.due(want.Keep, now)
+}
+
+// beginDynamic plans, records and starts one change. applyMu is held.
+func (cs *Changes) beginDynamic(ctx context.Context, makings []lease.Making, gone map[gpu.UUID][]gpu.Placement) {
+	rooms := map[gpu.UUID][]lease.Room{}
+	for _, m := range makings {
+		rooms[m.GPU] = append(rooms[m.GPU], m.Room)
+	}
+	touched := map[gpu.UUID]bool{}
+	for id := range rooms {
+		touched[id] = true
+	}
+	for id := range gone {
+		touched[id] = true
+	}
+	if len(touched) == 0 {
+		return
+	}
+	// First nobody is let in any more, and then it is looked at who is inside.
+	gate := &state.OpenChange{Operation: state.KindDynamic, GPUs: touched, Brief: true, Ended: make(chan struct{})}
+	cs.State.SetChanging(gate)
+	cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
+	look, cancel := context.WithTimeout(ctx, observe.Timeout)
+	defer cancel()
+	record, plan, failed, err := cs.planDynamic(look, touched, rooms, gone)
+	if err == nil && len(record.Steps) > 0 {
+		err = cs.State.Store.Update(func(s *store.State) error {
+			s.Epoch = record.Epoch
+			s.Standing = true
+			return recordChange(s, &record)
+		})
+	}
+	if err != nil || len(record.Steps) == 0 {
+		if err != nil {
+			cs.Log.Error("cannot make MIG instances on demand", "error", err)
+			failed = touched
+		}
+		cs.Dynamic.postpone(gone, cs.Now())
+		cs.State.EndChange()
+		cs.Converger.Refresh(ctx, cs.Observer.Last())
+		cs.Table.EndMakings(makings, failed)
+		close(gate.Ended)
+		return
+	}
+	op := cs.Operations.Begin(record.ID, record.Kind, record.Who, plan)
+	cs.State.SetChanging(&state.OpenChange{Operation: op.ID, GPUs: touched, Brief: true, Ended: gate.Ended, Makings: makings, Failed: failed})
+	cs.Touch()
+	cs.Tasks.Go(func() {
+		run, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)
+		defer cancel()
+		cs.carryOut(run, record, op.ID, false)
+	})
+}
+
+// planDynamic plans what is made and what goes, from a new look at the node. failed are the GPUs where it cannot be.
+func (cs *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, rooms map[gpu.UUID][]lease.Room, gone map[gpu.UUID][]gpu.Placement) (r engine.Record, p api.Plan, failed map[gpu.UUID]bool, err error) {
+	want, node := cs.State.Desired(), cs.Observer.Observe(ctx)
+	if node.DriverErr != nil {
+		return r, p, nil, node.DriverErr
+	}
+	free, use := cs.Table.Unneeded(), cs.Attribution.UsageUnder(want, cs.Attribution.DevicesOpen(ctx, node.GPUs))
+	failed = map[gpu.UUID]bool{}
+	var hardware []step.Step
+	for _, id := range slices.Sorted(maps.Keys(touched)) {
+		g, ok := node.GPU(id)
+		if !ok || !want.Dynamic(id) {
+			failed[id] = true
+			continue
+		}
+		idle := slices.DeleteFunc(slices.Clone(gone[id]), func(at gpu.Placement) bool { return !slices.Contains(free[id], at) })
+		steps, err := planner.PlanOnDemand(want.GPUs[id], g, use, rooms[id], idle)
+		if err != nil {
+			failed[id] = true
+			cs.Dynamic.postpone(map[gpu.UUID][]gpu.Placement{id: gone[id]}, cs.Now())
+			cs.Log.Warn("cannot make MIG instances on demand", "gpu", id, "error", err)
+			continue
+		}
+		hardware = append(hardware, steps...)
+	}
+	if len(hardware) == 0 {
+		return r, p, failed, nil
+	}
+	steps, err := cs.around(ctx, want, node, use, hardware)
+	if err != nil {
+		return r, p, nil, err
+	}
+	r = engine.Record{Kind: state.KindDynamic, Who: "gpushared", Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: steps}
+	p = api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(r.Steps)}
+	cs.State.Estimate(node, &p)
+	return r, p, failed, nil
+}
+
+// around adds to steps that make and destroy idle instances what comes with them: units that are quiesced, and walls.
+func (cs *Changes) around(ctx context.Context, want *state.Desired, node *observe.Node, use planner.Usage, hardware []step.Step) ([]step.Step, error) {
+	soft, err := planner.PlanNode(want, node, cs.Policy.NodeInput(want, node, hardware))
+	if err != nil {
+		return nil, err
+	}
+	quiet, err := cs.planQuiesce(ctx, want, use, hardware)
+	if err != nil {
+		return nil, err
+	}
+	return planner.Number(planner.Disturbless(slices.Concat(quiet.Stop, soft.Narrow, hardware, soft.Rest, quiet.Start))), nil
+}
+
+// takeTurn lets one caller change the node, until done is called. Making an instance is short, so it waits for that;
+// another change is a conflict.
+func (cs *Changes) takeTurn(ctx context.Context) (done func(), err error) {
+	if !cs.applyMu.TryLock() {
+		// It may be that only the making of an instance is being put together.
+		cs.Dynamic.planning.Lock()
+		locked := cs.applyMu.TryLock()
+		cs.Dynamic.planning.Unlock()
+		if !locked {
+			return nil, cs.conflict()
+		}
+	}
+	ch := cs.State.Changing()
+	if ch != nil && ch.Brief {
+		wait, cancel := context.WithTimeout(ctx, briefWait)
+		defer cancel()
+		select {
+		case <-ch.Ended:
+		case <-wait.Done():
+		}
+	}
+	if cs.State.Changing() != nil {
+		cs.applyMu.Unlock()
+		return nil, cs.conflict()
+	}
+	return func() {
+		cs.applyMu.Unlock()
+		cs.Dynamic.Poke() // Somebody may wait for an instance since.
+	}, nil
+}
+
+// briefWait is how long a change is waited for that only makes instances.
+const briefWait = time.Minute
+
+// IdleSince tells since when an instance is needed by nobody.
+func (cs *Changes) IdleSince(id gpu.UUID, at gpu.Placement, generation uint64) (time.Time, bool) {
+	return cs.Dynamic.since(idleKey{id, at, generation})
+}

@@ -1,0 +1,38 @@
+package change
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
+)
+
+// What nobody needs keeps its time while nobody needs it, and begins anew when somebody did.
+func TestIdleIsKept(t *testing.T) {
+	x := Dynamic{}
+	a, b := idleKey{observetest.One, gpu.Placement{Start: 0, Size: 1}, 1}, idleKey{observetest.One, gpu.Placement{Start: 1, Size: 1}, 2}
+	again := idleKey{observetest.One, a.placement, 3}
+	keep := func(gpu.UUID) time.Duration { return time.Minute }
+	start := time.Unix(1000, 0)
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	for _, c := range []struct {
+		seconds  int
+		unneeded []idleKey
+		gone     int
+		next     time.Duration
+	}{
+		{0, []idleKey{a}, 0, time.Minute},
+		{20, []idleKey{a, b}, 0, 40 * time.Second},
+		{30, []idleKey{b}, 0, 50 * time.Second}, // Somebody has a.
+		{40, []idleKey{a, b}, 0, 40 * time.Second},
+		{80, []idleKey{a, b}, 1, 20 * time.Second},
+		{90, []idleKey{again}, 0, time.Minute}, // Another in a's place.
+	} {
+		x.note(c.unneeded, at(c.seconds))
+		gone, next := x.due(keep, at(c.seconds))
+		if len(gone[observetest.One]) != c.gone || next != c.next {
+			t.Errorf("after %d s %v are due and the next in %s, want %d and %s", c.seconds, gone, next, c.gone, c.next)
+		}
+	}
+}

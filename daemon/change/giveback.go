@@ -1,0 +1,96 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// planGiveBackRest is the steps for what the node has of those.
+func (cs *Changes) planGiveBackRest() ([]step.Step, error) {
+	var out []step.Step
+	add := func(kind, text string) {
+		out = append(out, step.Step{Kind: kind, Phase: step.Change, Text: text, Reason: "the node is given back", Disruption: step.None})
+	}
+	files, err := cs.cdiFiles()
+	if err != nil {
+		return nil, err
+	}
+	if len(files) > 0 {
+		add(planner.KindCDIRemove, fmt.Sprintf("take %d descriptions for container runtimes away (%s)", len(files), cs.Settings.CDIDir))
+	}
+	users, err := cs.Adopter.Limited()
+	if err != nil {
+		return nil, err
+	}
+	if users > 0 {
+		add(planner.KindUnlimit, fmt.Sprintf("take the memory limits of the logins of %d users back", users))
+	}
+	if p := cs.Port.Abilities().Migration; p != nil {
+		denied, err := p.MigrationDenied()
+		if err != nil {
+			return nil, err
+		}
+		if denied {
+			add(planner.KindAllowMove, "take the bus policy away that denies leaving a lease")
+		}
+	}
+	return out, nil
+}
+
+// cdiFiles lists our descriptions for container runtimes.
+func (cs *Changes) cdiFiles() ([]string, error) {
+	entries, err := os.ReadDir(cs.Settings.CDIDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot list what container runtimes are told: %w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), devicepolicy.CdiPrefix) && strings.HasSuffix(e.Name(), ".json") {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// GiveBack carries out the steps of these kinds.
+type GiveBack struct{ D *Changes }
+
+// Applied tells whether nothing of the kind is left.
+func (h GiveBack) Applied(_ context.Context, s step.Step) (bool, error) {
+	if p := h.D.Port.Abilities().Migration; p != nil && s.Kind == planner.KindAllowMove {
+		denied, err := p.MigrationDenied()
+		return err == nil && !denied, err
+	}
+	if s.Kind == planner.KindCDIRemove {
+		files, err := h.D.cdiFiles()
+		return err == nil && len(files) == 0, err
+	}
+	users, err := h.D.Adopter.Limited()
+	return err == nil && users == 0, err
+}
+
+// Do takes it back, whatever the driver says.
+func (h GiveBack) Do(ctx context.Context, s step.Step) error {
+	if p := h.D.Port.Abilities().Migration; p != nil && s.Kind == planner.KindAllowMove {
+		return p.AllowMigration(ctx)
+	}
+	if s.Kind == planner.KindCDIRemove {
+		h.D.Policy.CDI.Mu.Lock()
+		defer h.D.Policy.CDI.Mu.Unlock()
+		h.D.Policy.CDI.Grants = map[state.GrantKey]bool{}
+		return h.D.Policy.SyncCDILocked(nil)
+	}
+	return h.D.Adopter.AdoptAll(ctx) // The spec in force is that of a node that was given back: it adopts nobody.
+}
+
+// Undo does nothing: the next spec makes it again.
+func (h GiveBack) Undo(context.Context, step.Step) error { return nil }

@@ -1,0 +1,203 @@
+package change
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/systemd"
+)
+
+// Services stops units of the host's around a change, and starts them again.
+type Services interface {
+	// UnitActive tells whether a unit runs; cgroup.ErrNotFound when there is none of that name.
+	UnitActive(ctx context.Context, unit string) (bool, error)
+	// StopUnit stops a unit and returns when it has ended.
+	StopUnit(ctx context.Context, unit string) error
+	// StartUnit starts a unit and returns when it runs.
+	StartUnit(ctx context.Context, unit string) error
+}
+
+var _ Services = (*systemd.Adapter)(nil)
+
+// unitTimeout bounds the stop of one unit: systemd gives it 90 s by itself before it is killed.
+const unitTimeout = 2 * time.Minute
+
+// StepTimeout is how long one step may take: what the driver may, or longer.
+func (cs *Changes) StepTimeout(s step.Step) time.Duration {
+	if s.Kind == planner.KindUnitStop {
+		return unitTimeout
+	}
+	return max(time.Minute, 2*cs.Settings.Changes)
+}
+
+// planQuiesce has the units of node.quiesce stopped that have a GPU open whose MIG partition the steps change, and started
+// again when all is done. Units that have no processes (sockets, timers) would only wake those up: they go with them.
+func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use planner.Usage, steps []step.Step) (planner.Quiet, error) {
+	var q planner.Quiet
+	if want.Spec == nil || len(want.Spec.Node.Quiesce) == 0 {
+		return q, nil
+	}
+	changed := planner.Partitioned(steps)
+	if len(changed) == 0 {
+		return q, nil
+	}
+	if cs.Services == nil {
+		q.Warnings = append(q.Warnings, planner.NoServices)
+		return q, nil
+	}
+	has := planner.UnitsOf(use, changed)
+	var holding, wakers []string
+	for _, unit := range want.Spec.Node.Quiesce {
+		switch {
+		case !strings.HasSuffix(unit, ".service"):
+			wakers = append(wakers, unit)
+		case has[unit] || !use.Opened.Looked:
+			holding = append(holding, unit)
+		}
+	}
+	if len(holding) == 0 {
+		return q, nil
+	}
+	for _, unit := range slices.Concat(wakers, holding) {
+		active, err := cs.Services.UnitActive(ctx, unit)
+		if errors.Is(err, cgroup.ErrNotFound) {
+			q.Warnings = append(q.Warnings, "node.quiesce: there is no unit "+unit)
+			continue
+		}
+		if err != nil {
+			return q, &api.Error{Kind: api.KindUnavailable, Message: "cannot see whether " + unit + " runs: " + err.Error(), Hint: "nothing was changed; node.quiesce names it"}
+		}
+		if active {
+			stop, start := planner.UnitSteps(unit)
+			q.Stop, q.Start = append(q.Stop, stop), append(q.Start, start)
+		}
+	}
+	slices.Reverse(q.Start)
+	return q, nil
+}
+
+// QuiesceUnit carries out the steps that stop and start units.
+type QuiesceUnit struct{ D *Changes }
+
+// Applied tells whether the unit is stopped, or started.
+func (h QuiesceUnit) Applied(ctx context.Context, s step.Step) (bool, error) {
+	unit, err := h.unit(s)
+	if err != nil {
+		return false, err
+	}
+	active, err := h.D.Services.UnitActive(ctx, unit)
+	if errors.Is(err, cgroup.ErrNotFound) {
+		return true, nil // It was removed from the host meanwhile: nobody can start it any more.
+	}
+	return err == nil && active == (s.Kind == planner.KindUnitStart), err
+}
+
+// Do stops the unit, or starts it again.
+func (h QuiesceUnit) Do(ctx context.Context, s step.Step) error {
+	unit, err := h.unit(s)
+	if err != nil {
+		return err
+	}
+	if s.Kind == planner.KindUnitStart {
+		return h.D.Services.StartUnit(ctx, unit)
+	}
+	return h.D.Services.StopUnit(ctx, unit)
+}
+
+// Undo starts what was stopped. What was started stays.
+func (h QuiesceUnit) Undo(ctx context.Context, s step.Step) error {
+	unit, err := h.unit(s)
+	if err != nil || s.Kind != planner.KindUnitStop {
+		return err
+	}
+	return h.D.Services.StartUnit(ctx, unit)
+}
+
+func (h QuiesceUnit) unit(s step.Step) (string, error) {
+	var a planner.UnitArgs
+	if err := json.Unmarshal(s.Args, &a); err != nil {
+		return "", fmt.Errorf("cannot read which unit it is: %w", err)
+	}
+	if h.D.Services == nil {
+		return "", fmt.Errorf("cannot reach %s: there is no systemd now", a.Unit)
+	}
+	return a.Unit, nil
+}
+
+// stoppedUnits are the units that a change stopped and that do not run now.
+func (cs *Changes) stoppedUnits(ctx context.Context, r *engine.Record) []string {
+	var out []string
+	for _, s := range r.Steps {
+		if s.Kind != planner.KindUnitStart {
+			continue
+		}
+		unit, err := (QuiesceUnit{cs}).unit(s)
+		if err != nil {
+			continue
+		}
+		if active, err := cs.Services.UnitActive(ctx, unit); err == nil && !active {
+			out = append(out, unit)
+		}
+	}
+	return out
+}
+
+// wakeTimeout bounds the starting of units outside of a change.
+const wakeTimeout = 20 * time.Second
+
+// wakeUnits starts what a change stopped when it is cut short: what was stopped for us must not stay so for as long as the
+// daemon is away. Whoever goes on with the change stops them once more.
+func (cs *Changes) wakeUnits(ctx context.Context, r *engine.Record) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
+	defer cancel()
+	for _, unit := range cs.stoppedUnits(ctx, r) {
+		if err := cs.Services.StartUnit(ctx, unit); err != nil {
+			cs.Log.Error("a unit that was stopped for a change does not start again", "unit", unit, "error", err)
+		}
+	}
+}
+
+// RestartUnits tries again to start the units that a change stopped and could not start.
+func (cs *Changes) RestartUnits(ctx context.Context) {
+	left := cs.State.Kept().Stopped
+	told := map[string]api.Condition{}
+	defer func() { cs.Conditions.Replace("quiesce", told) }()
+	if len(left) == 0 || cs.State.Changing() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
+	defer cancel()
+	var still []string
+	for _, unit := range left {
+		err := errors.New("there is no systemd now")
+		if cs.Services != nil {
+			err = cs.Services.StartUnit(ctx, unit)
+		}
+		if err == nil || errors.Is(err, cgroup.ErrNotFound) {
+			continue
+		}
+		still = append(still, unit)
+		told[unit] = api.Condition{
+			Message: unit + " was stopped for a change and does not start again: " + err.Error(),
+			Hint:    "it is tried again with every look at the node; 'systemctl status " + unit + "' says more",
+		}
+	}
+	if len(still) == len(left) {
+		return
+	}
+	if err := cs.State.Store.Update(func(s *store.State) error { s.Stopped = still; return nil }); err != nil {
+		cs.Log.Error("cannot record that units were started again", "error", err)
+	}
+}

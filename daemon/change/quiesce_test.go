@@ -1,0 +1,267 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/planner/plannertest"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/mig"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// unitHost is a service manager with these units; true: it runs.
+type unitHost struct {
+	runs   map[string]bool
+	broken map[string]error // by "stop x.service" and "start x.service"
+	did    []string
+	calls  int
+	dieAt  int    // this call ends the daemon's life before it is carried out; 0: none
+	die    func() // of the life
+}
+
+func (u *unitHost) call(what, unit string, becomes bool) error {
+	if u.calls++; u.calls == u.dieAt {
+		u.die()
+		return context.Canceled
+	}
+	if err := u.broken[what+" "+unit]; err != nil {
+		return err
+	}
+	if u.runs[unit] != becomes {
+		u.did = append(u.did, what+" "+unit)
+	}
+	u.runs[unit] = becomes
+	return nil
+}
+
+func (u *unitHost) UnitActive(_ context.Context, unit string) (bool, error) {
+	runs, ok := u.runs[unit]
+	if !ok {
+		return false, cgroup.ErrNotFound
+	}
+	return runs, nil
+}
+
+func (u *unitHost) StopUnit(_ context.Context, unit string) error { return u.call("stop", unit, false) }
+
+func (u *unitHost) StartUnit(_ context.Context, unit string) error {
+	return u.call("start", unit, true)
+}
+
+const dcgm, exporter = "nvidia-dcgm.service", "exporter.service"
+
+func TestPlanQuiesce(t *testing.T) {
+	units := map[int]string{10: dcgm, 11: exporter, 12: "slurmd.service"}
+	makes := []step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One)}}
+	for _, c := range []struct {
+		name    string
+		quiesce []string
+		runs    map[string]bool
+		open    planner.Opened
+		steps   []step.Step
+		want    []string
+		warns   string
+	}{
+		{name: "nothing is to be quiesced", runs: map[string]bool{dcgm: true}, open: planner.Opened{Looked: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: makes},
+		{name: "it has the GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.Opened{Looked: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 12}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "it has an instance open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.Opened{Looked: true, Caps: map[planner.InstanceKey][]int{{GPU: observetest.One, Gi: 3}: {10}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "it has another GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.Opened{Looked: true, GPUs: map[gpu.UUID][]int{"GPU-2": {10}}}, steps: makes},
+		{name: "the change is none of MIG", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.Opened{Looked: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One)}}},
+		{name: "it does not run", quiesce: []string{dcgm, exporter}, runs: map[string]bool{dcgm: false, exporter: true}, open: planner.Opened{Looked: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 11}}}, steps: makes, want: []string{"stop " + exporter, "start " + exporter + " again"}},
+		{name: "not all could be seen", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "there is none", quiesce: []string{dcgm, "gone.service"}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}, warns: "there is no unit gone.service"},
+		{
+			name: "what wakes them goes first and comes last", quiesce: []string{dcgm, exporter, "exporter.timer"}, runs: map[string]bool{dcgm: true, exporter: true, "exporter.timer": true}, steps: makes,
+			want: []string{"stop exporter.timer", "stop " + dcgm, "stop " + exporter, "start " + exporter + " again", "start " + dcgm + " again", "start exporter.timer again"},
+		},
+		{name: "what wakes nobody who has it open stays", quiesce: []string{dcgm, "exporter.timer"}, runs: map[string]bool{dcgm: true, "exporter.timer": true}, open: planner.Opened{Looked: true}, steps: makes},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := &Changes{Services: &unitHost{runs: c.runs}}
+			use := plannertest.Nobody()
+			use.Opened = c.open
+			use.Process = func(_ *mps.State, pid int) planner.DeviceHolder {
+				return planner.DeviceHolder{PID: pid, Unit: units[pid]}
+			}
+			want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Quiesce: c.quiesce}}}
+			q, err := d.planQuiesce(t.Context(), want, use, c.steps)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, s := range slices.Concat(q.Stop, q.Start) {
+				got = append(got, s.Text)
+				if s.GPU != "" || s.Disruption == step.Running {
+					t.Errorf("the step is %+v", s)
+				}
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Errorf("steps (-want +got):\n%s", d)
+			}
+			if w := strings.Join(q.Warnings, "; "); !strings.Contains(w, c.warns) || (w == "") != (c.warns == "") {
+				t.Errorf("warnings %q", w)
+			}
+		})
+	}
+	t.Run("nothing stops units here", func(t *testing.T) {
+		want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Quiesce: []string{dcgm}}}}
+		q, err := (&Changes{}).planQuiesce(t.Context(), want, plannertest.Nobody(), makes)
+		if err != nil || len(q.Stop)+len(q.Start) != 0 || len(q.Warnings) != 1 {
+			t.Errorf("it gives %+v, %v", q, err)
+		}
+	})
+}
+
+// partition is a GPU that units are stopped for: it looks whether they are when it is changed.
+type partition struct {
+	host   *unitHost
+	broken string // this GPU does not change
+
+	mu    sync.Mutex      // guards what follows
+	steps map[string]bool // by GPU: done
+	wrong []string
+}
+
+func (p *partition) Applied(_ context.Context, s step.Step) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.steps[s.GPU], nil
+}
+
+func (p *partition) Do(_ context.Context, s step.Step) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for unit, runs := range p.host.runs {
+		if runs {
+			p.wrong = append(p.wrong, unit+" ran while "+s.GPU+" was changed")
+		}
+	}
+	if s.GPU == p.broken {
+		return errors.New("it is broken")
+	}
+	p.steps[s.GPU] = true
+	return nil
+}
+
+func (p *partition) Undo(_ context.Context, s step.Step) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.steps[s.GPU] = false
+	return nil
+}
+
+// Whatever happens to a change, the units that were stopped for it run when it has ended; and none runs while a GPU is
+// changed. The daemon dies before each call to the service manager, and the next one settles what it left.
+func TestQuiescedUnitsRunAgain(t *testing.T) {
+	record := func() *engine.Record {
+		stop1, start1 := planner.UnitSteps(dcgm)
+		stop2, start2 := planner.UnitSteps(exporter)
+		change := func(id string) step.Step {
+			return step.Step{Kind: "test.change", GPU: id, Phase: step.Change, Text: "change " + id, Disruption: step.Idle}
+		}
+		return &engine.Record{ID: "apply-1", Steps: planner.Number([]step.Step{stop1, stop2, change("GPU-1"), change("GPU-2"), start2, start1})}
+	}
+	for _, c := range []struct {
+		name   string
+		broken map[string]error
+		gpu    string
+		state  engine.State
+		stays  string // a unit that cannot be started
+	}{
+		{name: "all goes well", state: engine.Reached},
+		{name: "a GPU does not change", gpu: "GPU-2", state: engine.Undone},
+		{name: "a unit does not stop", broken: map[string]error{"stop " + exporter: errors.New("it hangs")}, state: engine.Undone},
+		{name: "a unit does not start", broken: map[string]error{"start " + exporter: errors.New("it fails")}, state: engine.Held, stays: exporter},
+	} {
+		for dieAt := range 8 {
+			t.Run(fmt.Sprintf("%s, dies at %d", c.name, dieAt), func(t *testing.T) {
+				host := &unitHost{runs: map[string]bool{dcgm: true, exporter: true}, broken: c.broken, dieAt: dieAt}
+				hardware := &partition{host: host, steps: map[string]bool{}, broken: c.gpu}
+				life := func() (*Changes, *engine.Engine) {
+					d := &Changes{Reporter: report.NewReporter(slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now), Services: host}
+					return d, &engine.Engine{Handlers: engine.Handlers{planner.KindUnitStop: QuiesceUnit{d}, planner.KindUnitStart: QuiesceUnit{d}, "test.change": hardware}}
+				}
+				ctx, die := context.WithCancel(t.Context())
+				defer die()
+				host.die = die
+				_, e := life()
+				out := e.Run(ctx, record(), engine.Hooks{})
+				if out.State() == engine.Interrupted {
+					_, e = life()
+					out = e.Resume(t.Context(), record(), store.Epoch{}, engine.Hooks{})
+				}
+				if out.State() != c.state {
+					t.Errorf("it ends %+v, want %s", out, c.state)
+				}
+				for unit, runs := range host.runs {
+					if runs != (unit != c.stays) {
+						t.Errorf("%s runs: %v; done was %q", unit, runs, host.did)
+					}
+				}
+				if len(hardware.wrong) != 0 {
+					t.Error(hardware.wrong)
+				}
+				d, _ := life()
+				if left := d.stoppedUnits(t.Context(), record()); (c.stays == "") != (len(left) == 0) || c.stays != "" && !slices.Contains(left, c.stays) {
+					t.Errorf("left are %q", left)
+				}
+			})
+		}
+	}
+}
+
+// A daemon that is told to stop in the middle of a change leaves no unit stopped behind it.
+func TestUnitsAreWokenWhenAChangeIsCutShort(t *testing.T) {
+	host := &unitHost{runs: map[string]bool{dcgm: false, exporter: true}}
+	d := &Changes{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Services: host}
+	stop, start := planner.UnitSteps(dcgm)
+	d.wakeUnits(t.Context(), &engine.Record{Steps: []step.Step{stop, start}})
+	if !host.runs[dcgm] || len(host.did) != 1 {
+		t.Errorf("done was %q", host.did)
+	}
+}
+
+// What could not be started again is tried again, told, and forgotten when it runs.
+func TestUnitsAreStartedUntilTheyRun(t *testing.T) {
+	host := &unitHost{runs: map[string]bool{dcgm: false}, broken: map[string]error{"start " + dcgm: errors.New("it fails")}}
+	st, _, err := store.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	if err := st.Update(func(s *store.State) error { s.Stopped = []string{dcgm, "gone.service"}; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	d := &Changes{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Services: host, State: state.NewState(st, false)}
+	d.RestartUnits(t.Context())
+	if got := d.Conditions.List(); len(got) != 1 || !strings.Contains(got[0].Message, dcgm+" was stopped for a change and does not start again: it fails") {
+		t.Errorf("told is %+v", got)
+	}
+	if left := st.State().Stopped; !slices.Equal(left, []string{dcgm, "gone.service"}) && !slices.Equal(left, []string{dcgm}) {
+		t.Errorf("left are %q", left)
+	}
+	host.broken = nil
+	d.RestartUnits(t.Context())
+	if left := st.State().Stopped; !host.runs[dcgm] || len(left) != 0 || len(d.Conditions.List()) != 0 {
+		t.Errorf("left are %q, told is %+v", left, d.Conditions.List())
+	}
+}

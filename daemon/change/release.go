@@ -1,0 +1,260 @@
+package change
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// noSpec is what is kept in the place of a spec once all was given back.
+const noSpec = "version: v1\n"
+
+// PostRelease gives the node back: everything that holds anybody, and with all also what GPUs were made into. It is a
+// change like every other: planned, shown, recorded, carried out by steps, and gone on with after a crash.
+func (cs *Changes) PostRelease(c *server.Call) error {
+	q := c.R.URL.Query()
+	a := planner.Authority{Force: q.Get("force") != ""}
+	check, what := q.Get("check") != "", store.ReleasedWalls
+	if q.Get("all") != "" {
+		what = store.ReleasedAll
+	}
+	if check {
+		p, err := cs.proposeRelease(c.Ctx(), what, c.Caller.Name)
+		if err != nil {
+			return err
+		}
+		return c.Reply(http.StatusOK, api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: true, Changed: !p.same || !p.plan.Empty})
+	}
+	done, err := cs.takeTurn(c.Ctx())
+	if err != nil {
+		return err
+	}
+	defer done()
+	// First nobody is let in any more, and then those inside are counted.
+	open := cs.closeDoors()
+	out, err := cs.release(c, what, a)
+	if err != nil || out.Operation == nil {
+		open()
+	}
+	if err != nil {
+		return err
+	}
+	if out.Operation != nil {
+		return c.Reply(http.StatusAccepted, out)
+	}
+	return c.Reply(http.StatusOK, out)
+}
+
+func (cs *Changes) release(c *server.Call, what string, a planner.Authority) (*api.ApplyResult, error) {
+	who := c.Caller.Name
+	p, err := cs.proposeRelease(c.Ctx(), what, who)
+	if err != nil {
+		return nil, err
+	}
+	if err := planner.AdmitRelease(p.steps, a); err != nil {
+		return nil, err
+	}
+	out := &api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Changed: !p.same || !p.plan.Empty}
+	if !out.Changed {
+		return out, nil
+	}
+	out.Operation, err = cs.accept(c.Ctx(), p, who, a)
+	return out, err
+}
+
+// closeDoors keeps new leases out of every GPU until open is called or a change takes its place.
+func (cs *Changes) closeDoors() (open func()) {
+	node := cs.Observer.Last()
+	gate := &state.OpenChange{Operation: state.KindRelease, GPUs: everyGPU(node)}
+	cs.State.SetChanging(gate)
+	cs.Table.Update(planner.View(cs.State, node))
+	return func() {
+		if cs.State.Withdraw(gate) {
+			cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
+			cs.Touch()
+		}
+	}
+}
+
+func everyGPU(n *observe.Node) map[gpu.UUID]bool {
+	out := map[gpu.UUID]bool{}
+	for i := range n.GPUs {
+		out[n.GPUs[i].Identity.UUID] = true
+	}
+	return out
+}
+
+// proposeRelease plans giving the node back. It changes nothing.
+func (cs *Changes) proposeRelease(ctx context.Context, what, who string) (*proposal, error) {
+	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
+	defer cancel()
+	now, acc := cs.State.Desired(), cs.State.Kept().Accepted
+	p := &proposal{node: cs.Observer.Observe(ctx), want: now, released: what}
+	p.same = acc == nil || acc.Released == what || acc.Released == store.ReleasedAll
+	if !p.same {
+		var err error
+		if p.yaml, p.want, err = releasedSpec(acc, what); err != nil {
+			return nil, err
+		}
+		if what != store.ReleasedAll {
+			p.resolved = spec.Resolved(acc.Resolved)
+		}
+		p.want.Generation = acc.Generation + 1
+		p.want.Released = &api.Released{Who: who, At: cs.Now(), All: what == store.ReleasedAll}
+	}
+	left, err := cs.standing(p.node, what)
+	if err != nil {
+		return nil, err
+	}
+	quiet, err := cs.planQuiesce(ctx, now, cs.Attribution.UsageUnder(now, cs.Attribution.DevicesOpen(ctx, p.node.GPUs)), left.steps)
+	if err != nil {
+		return nil, err
+	}
+	left.warnings = append(left.warnings, quiet.Warnings...)
+	p.steps = planner.Number(slices.Concat(quiet.Stop, left.steps, quiet.Start))
+	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Warnings: left.warnings}
+	cs.State.Estimate(p.node, &p.plan)
+	p.plan.Disturbs = planner.Disturbs(p.steps)
+	return p, nil
+}
+
+// releasedSpec is the spec of a node that was given back: the one that was in force, observed; or none.
+func releasedSpec(acc *store.Accepted, what string) (yaml string, want *state.Desired, err error) {
+	if what == store.ReleasedAll {
+		return noSpec, &state.Desired{}, nil
+	}
+	s, err := spec.Decode("state.json", []byte(acc.YAML))
+	if err != nil {
+		return "", nil, &api.Error{Kind: api.KindInvalid, Message: "the accepted spec cannot be read by this version: " + err.Error(), Hint: "'gpushare release --all' gives the node back without keeping it"}
+	}
+	s.Node.Enforce = "observe"
+	text, err := spec.Encode(s)
+	if err != nil {
+		return "", nil, err
+	}
+	s.Normalize()
+	return string(text), state.WantOf(s, spec.Resolved(acc.Resolved), acc.Generation), nil
+}
+
+// left is what of ours is on the node, as the steps that take it back.
+type left struct {
+	steps    []step.Step
+	warnings []string // what stays, and why
+}
+
+// standing is what of ours stands on the node. It needs no spec: what is there is found by looking.
+func (cs *Changes) standing(node *observe.Node, what string) (left, error) {
+	var out left
+	if node.SlicesErr != nil {
+		return out, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
+	}
+	live := cs.Table.Live()
+	var hardware []step.Step
+	if what == store.ReleasedAll {
+		found, uses := cs.State.Kept().Found, cs.Attribution.Usage()
+		for i := range node.GPUs {
+			steps, warnings := planner.PlanGiveBack(&node.GPUs[i], found[node.GPUs[i].Identity.UUID], uses)
+			hardware = append(hardware, steps...)
+			out.warnings = append(out.warnings, warnings...)
+		}
+	}
+	own, others := cs.State.OwnSlices(node, nil)
+	for i := range others {
+		out.warnings = append(out.warnings, fmt.Sprintf("the slice of %s was not made by gpushare: it stays", others[i].Name))
+	}
+	stop, _ := planner.PlanMPS(&state.Desired{}, node)
+	var names []cgroup.SliceState
+	if !cs.Port.Info().Slices {
+		if !cs.State.Desired().Enforcing() {
+			own = nil // Who is only observed is held by nothing.
+		}
+		names = own
+	}
+	walls := slices.Concat(isolation.PlanRelease(own, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanGuards(nil, node.Guards, cs.Logins.Logins), planner.PlanMigration(&state.Desired{}, cs.Policy.NodeInput(&state.Desired{}, node, nil).Denied))
+	rest, err := cs.planGiveBackRest()
+	if err != nil {
+		return out, err
+	}
+	out.steps = slices.Concat(planner.PlanReleaseStops(live, names, hardware, what), walls, rest, stop, hardware)
+	return out, nil
+}
+
+// noteFound remembers, of the GPUs whose modes these steps change, what they were: once, before the first change of ours.
+func noteFound(s *store.State, steps []step.Step) {
+	for i := range steps {
+		st := &steps[i]
+		f := s.Found[gpu.UUID(st.GPU)]
+		switch st.Kind {
+		case mig.KindMode:
+			var was mig.ModeArgs
+			if json.Unmarshal(st.Undo, &was) != nil || f.MIG != nil {
+				continue
+			}
+			f.MIG = &was.On
+		case planner.KindComputeMode:
+			var was planner.ComputeModeArgs
+			if json.Unmarshal(st.Undo, &was) != nil || f.ComputeMode != "" {
+				continue
+			}
+			f.ComputeMode = was.Mode
+		default:
+			continue
+		}
+		if s.Found == nil {
+			s.Found = map[gpu.UUID]store.Found{}
+		}
+		s.Found[gpu.UUID(st.GPU)] = f
+	}
+}
+
+// noteReleased records what a release reached. What could not be given back is still ours, so that the next one finds it.
+func noteReleased(s *store.State, want *state.Desired, node *observe.Node, failed map[gpu.UUID]string, empty bool) {
+	if want.Released != nil && want.Released.All {
+		for i := range node.GPUs {
+			id := node.GPUs[i].Identity.UUID
+			if _, bad := failed[id]; bad || node.GPUs[i].Err != nil {
+				continue
+			}
+			delete(s.Achieved, id)
+			delete(s.Found, id)
+			delete(s.Held, id)
+		}
+	}
+	if empty {
+		s.Standing = false
+	}
+}
+
+// StillStands tells how many steps are left to give the node back, and the first of them.
+func (cs *Changes) StillStands(node *observe.Node) (n int, first string, err error) {
+	l, err := cs.standing(node, store.ReleasedWalls)
+	if err != nil || len(l.steps) == 0 {
+		return 0, "", err
+	}
+	return len(l.steps), l.steps[0].Text, nil
+}
+
+// nothingStands looks whether the node was given back whole.
+func (cs *Changes) nothingStands(node *observe.Node, want *state.Desired) bool {
+	what := store.ReleasedWalls
+	if want.Released != nil && want.Released.All {
+		what = store.ReleasedAll
+	}
+	l, err := cs.standing(node, what)
+	return err == nil && len(l.steps) == 0
+}

@@ -1,0 +1,27 @@
+package change
+
+import (
+	"testing"
+
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// What a GPU was is remembered once, before the first change, and not what we made of it.
+func TestNoteFound(t *testing.T) {
+	s := &store.State{}
+	mode := func(was bool) step.Step {
+		return step.Step{Kind: mig.KindMode, GPU: string(observetest.One), Undo: step.Must(mig.ModeArgs{On: was})}
+	}
+	noteFound(s, []step.Step{{Kind: mig.KindCreate, GPU: "GPU-9"}, mode(false)})
+	noteFound(s, []step.Step{mode(true), {Kind: planner.KindComputeMode, GPU: string(observetest.One), Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeProhibited})}})
+	noteFound(s, []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One), Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeDefault})}})
+	f := s.Found[observetest.One]
+	if len(s.Found) != 1 || f.MIG == nil || *f.MIG || f.ComputeMode != gpu.ComputeProhibited {
+		t.Errorf("found is %+v", s.Found)
+	}
+}

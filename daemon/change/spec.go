@@ -1,0 +1,309 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+// proposal is a spec on its way to be accepted.
+type proposal struct {
+	yaml     string // as it is kept
+	want     *state.Desired
+	resolved spec.Resolved
+	node     *observe.Node
+	steps    []step.Step
+	plan     api.Plan
+	same     bool      // the spec in force says the same
+	only     *gpu.UUID // a retry: nothing is said of other GPUs
+	released string    // a release: how much is given back
+}
+
+func (p *proposal) about(id gpu.UUID) bool { return p.only == nil || *p.only == id }
+
+func (p *proposal) kind() string {
+	switch {
+	case p.released != "":
+		return state.KindRelease
+	case p.only != nil:
+		return "retry"
+	}
+	return "apply"
+}
+
+// PutSpec is apply: decode, resolve, observe, plan, admit, persist, and then the steps.
+func (cs *Changes) PutSpec(c *server.Call) error {
+	body, err := c.Body()
+	if err != nil {
+		return err
+	}
+	q := c.R.URL.Query()
+	a := planner.Authority{Force: q.Get("force") != "", AllowReset: q.Get("allow-reset") != ""}
+	check := q.Get("check") != ""
+	file := q.Get("file")
+	if file == "" || file == "-" {
+		file = "the spec"
+	}
+	match, err := ifMatch(c.R.Header.Get("If-Match"))
+	if err != nil {
+		return err
+	}
+	s, err := spec.Decode(file, body)
+	if err != nil {
+		return err
+	}
+	if !check {
+		done, err := cs.takeTurn(c.Ctx())
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	p, err := cs.propose(c.Ctx(), file, body, s, match, a)
+	if err != nil {
+		return err
+	}
+	if q.Get("diff") != "" {
+		p.plan.Diff = cs.specDiff(p)
+	}
+	out := api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: check, Changed: !p.same || !p.plan.Empty}
+	if check || (p.same && p.plan.Empty) {
+		return c.Reply(http.StatusOK, out)
+	}
+	op, err := cs.accept(c.Ctx(), p, c.Caller.Name, a)
+	if err != nil {
+		return err
+	}
+	out.Operation = op
+	status := http.StatusOK
+	if op != nil {
+		status = http.StatusAccepted
+	}
+	return c.Reply(status, out)
+}
+
+// located gives the findings of an error their places in the document.
+func located(file string, body []byte, err error) error {
+	var e *api.Error
+	if errors.As(err, &e) && len(e.Fields) > 0 {
+		e.Fields = spec.Locate(file, body, e.Fields)
+		e.Message = e.Fields[0].Error()
+	}
+	return err
+}
+
+func ifMatch(header string) (*uint64, error) {
+	if header == "" {
+		return nil, nil
+	}
+	n, err := strconv.ParseUint(strings.Trim(header, `"`), 10, 64)
+	if err != nil {
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot read If-Match: it must be a generation"}
+	}
+	return &n, nil
+}
+
+func (cs *Changes) conflict() error {
+	e := &api.Error{Kind: api.KindConflict, Message: "another change is under way", Hint: "wait for it and try again"}
+	if ch := cs.State.Changing(); ch != nil {
+		e.Operation = ch.Operation
+		e.Message += ": " + ch.Operation
+	}
+	return e
+}
+
+// propose makes a plan of a spec, or says exactly why there is none. It changes nothing.
+func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api.Spec, match *uint64, a planner.Authority) (*proposal, error) {
+	now := cs.State.Desired()
+	if s.Base != nil && match == nil {
+		match = s.Base
+	}
+	if match != nil && *match != now.Generation {
+		return nil, &api.Error{
+			Kind:    api.KindConflict,
+			Message: fmt.Sprintf("generation %d is in force, not %d: somebody else applied a spec in between", now.Generation, *match),
+			Hint:    "see what changed with 'gpushare get', merge, and apply again",
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
+	defer cancel()
+	cs.Identities.Learn(s, server.NameGrace, true)
+	node := cs.Observer.Observe(ctx)
+	if node.DriverErr != nil && len(s.GPUs) > 0 {
+		return nil, report.DriverError(node.DriverErr)
+	}
+	s.Base = nil
+	text, err := spec.Encode(s)
+	if err != nil {
+		return nil, err
+	}
+	s.Normalize() // What is kept is what was written; defaults may change with a version.
+	resolved, found, err := spec.Resolve(s, node.Identities())
+	if err != nil {
+		return nil, located(file, body, err)
+	}
+	p := &proposal{node: node, resolved: resolved, want: state.WantOf(s, resolved, now.Generation+1), yaml: string(text)}
+	p.same = now.Spec != nil && cs.State.Kept().Accepted != nil && cs.State.Kept().Accepted.YAML == p.yaml && state.SameResolved(now, p.want)
+	if p.same {
+		p.want.Generation = now.Generation
+	}
+	if err := planner.FeasibleSpec(p.want, node); err != nil {
+		return nil, located(file, body, err)
+	}
+	return p, cs.planProposal(ctx, p, found, a)
+}
+
+// planProposal adds the steps and proves that they can be done.
+func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.FieldError, a planner.Authority) error {
+	use := cs.Attribution.UsageUnder(p.want, cs.Attribution.DevicesOpen(ctx, p.node.GPUs))
+	hardware := planner.PlanGPUs(p.want, p.node, use, a)
+	maps.DeleteFunc(hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.about(id) })
+	hardware.Steps = slices.DeleteFunc(hardware.Steps, func(s step.Step) bool { return !p.about(gpu.UUID(s.GPU)) })
+	if err := planner.ProblemError(hardware.Problems); err != nil {
+		if what := cs.resetRefused(ctx, hardware.Problems, p.node); what != "" {
+			err.Hint += "; " + what
+		}
+		err.Holders = planner.HoldersOf(hardware.Problems, p.node, use)
+		return err
+	}
+	soft, err := planner.PlanNode(p.want, p.node, cs.Policy.NodeInput(p.want, p.node, hardware.Steps))
+	if err != nil {
+		return err
+	}
+	stops := planner.PlanStops(p.want, cs.Table.Live(), hardware.Steps)
+	steps := slices.Concat(stops, soft.Narrow, planner.PlanProcessStops(hardware.Steps, p.node, use), hardware.Steps, soft.Rest)
+	if p.only != nil {
+		// The walls come with it: nobody may open what goes, or its place is another's before it is taken from him.
+		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != "" && s.GPU != string(*p.only) })
+	}
+	quiet, err := cs.planQuiesce(ctx, p.want, use, steps)
+	if err != nil {
+		return err
+	}
+	// Leases are given their grace before anything else stands still.
+	steps = slices.Insert(steps, planner.Leading(steps, planner.KindLeaseStop), quiet.Stop...)
+	p.steps = planner.Number(append(steps, quiet.Start...))
+	if err := planner.Admit(p.steps, a); err != nil {
+		return err
+	}
+	p.plan = api.Plan{
+		SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Observe: !p.want.Enforcing(),
+	}
+	cs.State.Estimate(p.node, &p.plan)
+	for _, w := range found {
+		p.plan.Warnings = append(p.plan.Warnings, w.Error())
+	}
+	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.tellResets(ctx, p.steps, p.node, use), quiet.Warnings, planner.Unheeded(p.want.Spec))
+	unknown := server.RosterOf(0, p.want.Spec, cs.Identities.Rosters.Names).Unknown
+	for i := range unknown {
+		p.plan.Warnings = append(p.plan.Warnings, unknown[i].Text())
+	}
+	p.plan.Disturbs = planner.Disturbs(p.steps)
+	return nil
+}
+
+func (cs *Changes) specDiff(p *proposal) *api.Diff {
+	out := &api.Diff{After: p.yaml}
+	if acc := cs.State.Kept().Accepted; acc != nil {
+		out.Before = acc.YAML
+	}
+	return out
+}
+
+// AdoptSpec takes up the accepted spec at start. What selectors mean was decided when it was accepted.
+func (cs *Changes) AdoptSpec(_ *observe.Node) {
+	acc := cs.State.Kept().Accepted
+	if acc == nil {
+		cs.Identities.Learn(nil, server.NameStart, true)
+		return
+	}
+	released := state.ReleasedOf(acc)
+	if acc.Released == store.ReleasedAll {
+		cs.Identities.Learn(nil, server.NameStart, true)
+		cs.install(&state.Desired{Generation: acc.Generation, Released: released})
+		return
+	}
+	s, err := spec.Decode("state.json", []byte(acc.YAML))
+	if err != nil {
+		cs.Conditions.Set("state", "spec", "the accepted spec cannot be read by this version: "+err.Error(), "nothing is changed; apply a spec that this version reads")
+		cs.Log.Error("cannot read the accepted spec", "error", err)
+		cs.Identities.Learn(nil, server.NameStart, true)
+		return
+	}
+	s.Normalize()
+	cs.Identities.Learn(s, server.NameStart, true)
+	want := state.WantOf(s, spec.Resolved(acc.Resolved), acc.Generation)
+	want.Released = released
+	cs.install(want)
+}
+
+// install puts a spec in force in memory.
+func (cs *Changes) install(want *state.Desired) {
+	cs.State.SetDesired(want)
+	cs.Identities.RenewRoster()
+}
+
+// FirstSpec applies the settings' spec file on a node that never had a spec.
+func (cs *Changes) FirstSpec(ctx context.Context) {
+	if cs.Settings.SpecFile == "" || cs.State.Kept().Accepted != nil {
+		return
+	}
+	err := cs.applyFile(ctx, cs.Settings.SpecFile)
+	if err != nil {
+		cs.Conditions.Set("spec-file", "", "the spec file was not applied: "+err.Error(), "correct it, then 'gpushare apply -f "+cs.Settings.SpecFile+"'")
+		cs.Log.Error("cannot apply the spec file", "file", cs.Settings.SpecFile, "error", err)
+	}
+}
+
+func (cs *Changes) applyFile(ctx context.Context, file string) error {
+	body, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("cannot read it: %w", err)
+	}
+	s, err := spec.Decode(file, body)
+	if err != nil {
+		return err
+	}
+	cs.applyMu.Lock()
+	defer cs.applyMu.Unlock()
+	p, err := cs.propose(ctx, file, body, s, nil, planner.Authority{})
+	if err != nil {
+		return err
+	}
+	_, err = cs.accept(ctx, p, "the settings' spec_file", planner.Authority{})
+	return err
+}
+
+// GetSpec answers the spec in force, with its generation as base: an edited copy is refused when somebody was faster.
+func (cs *Changes) GetSpec(c *server.Call) error {
+	acc := cs.State.Kept().Accepted
+	if acc != nil && acc.Released == store.ReleasedAll {
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no spec is in force: %s gave the node back at %s", acc.Who, acc.At.Format(time.RFC3339)), Hint: "'gpushare apply -f node.yaml' starts again"}
+	}
+	if acc == nil {
+		return &api.Error{Kind: api.KindNotFound, Message: "no spec was applied yet", Hint: "write one and 'gpushare apply -f node.yaml'; examples are in /usr/share/gpushare/examples"}
+	}
+	c.W.Header().Set("ETag", strconv.Quote(strconv.FormatUint(acc.Generation, 10)))
+	head, rest, _ := strings.Cut(acc.YAML, "\n")
+	return c.Reply(http.StatusOK, api.SpecDocument{
+		Generation: acc.Generation, Who: acc.Who, At: acc.At, YAML: fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest),
+	})
+}

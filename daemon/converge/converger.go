@@ -1,0 +1,53 @@
+package converge
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// Converger is the loop that looks at the node and mends what needs no authority.
+type Converger struct {
+	*report.Reporter
+	State    *state.State
+	Driver   gpu.Driver
+	Observer *observe.Observer
+	Engine   *engine.Engine
+	Port     cgroup.Port
+	Table    *lease.Table
+	Notify   watchdog
+	Logins   *devicepolicy.LoginGuard
+	Kicks    loop.Wake
+	// convergeInterval is the time between two passes that nobody asked for.
+	ConvergeInterval func() time.Duration
+	Kick             func()
+	GuardReady       func() error
+	Identities       *server.Identities
+	Attribution      *attribution.Attribution
+	Policy           *devicepolicy.Policy
+	Changes          changing
+
+	Drift drift
+}
+
+// watchdog is told that the loop advances.
+type watchdog interface{ Watchdog() error }
+
+// changing is what the loop needs of who carries out changes.
+type changing interface {
+	Restore(node *observe.Node)
+	RestartUnits(ctx context.Context)
+	// stillStands tells how many steps are left to give the node back, and the first of them.
+	StillStands(node *observe.Node) (n int, first string, err error)
+}

@@ -1,0 +1,67 @@
+package converge
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	devices "github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/observe"
+)
+
+// mendGuards puts right what of the guards is not as it should be. It is carried out by itself: where no program can be
+// attached, limits and slices are mended all the same.
+func (cv *Converger) mendGuards(ctx context.Context, want *state.Desired, node *observe.Node) error {
+	p, err := planner.PlanGuard(node, cv.Policy.NodeInput(want, node, nil))
+	if err != nil {
+		return err
+	}
+	tell := cv.guardDrift(want, node)
+	err = cv.mendBy(ctx, append(p.Narrow, p.Rest...))
+	tell()
+	return err
+}
+
+// judgeGuard says where logins are not kept from GPUs as the spec asks, or are without its asking.
+func (cv *Converger) judgeGuard(want *state.Desired, node *observe.Node) {
+	now := map[string]api.Condition{}
+	lacks := func(about, message, hint string) { now[about] = api.Condition{Message: message, Hint: hint} }
+	const open = "logins are not kept from managed GPUs: "
+	switch {
+	case !want.Enforcing() || !want.Guarding():
+		if len(node.Guards) > 0 && cv.State.Changing() == nil {
+			lacks("stands", fmt.Sprintf("%s is kept from GPUs by a guard that the spec in force does not ask for", node.Guards[0].Cgroup), "it was put there at boot, or by an earlier spec; 'gpushare release' takes it away, and so does a spec with enforce: on and guard: off")
+		}
+	case cv.Logins.Why != "":
+		hint := "run gpushared as root on a host with cgroup v2"
+		if cv.Logins.Able {
+			hint = "name the cgroup that holds logins in gpushared.yaml (logins_cgroup), or use systemd"
+		}
+		lacks("none", open+cv.Logins.Why, hint)
+	case node.GuardsErr != nil:
+		lacks("unread", "it is not known whether logins are kept from managed GPUs: "+node.GuardsErr.Error(), "see the journal of gpushared")
+	default:
+		states, missing, err := cv.Policy.GuardsWanted(want, node, nil, cv.Table.Live())
+		if err != nil {
+			lacks("unread", open+err.Error(), "")
+		}
+		for _, s := range states {
+			if !slices.ContainsFunc(node.Guards, func(g devices.State) bool { return g.Cgroup == s.Cgroup }) {
+				why := "nothing guards " + s.Cgroup
+				if !cv.Logins.There(s.Cgroup) {
+					why = "there is no cgroup " + s.Cgroup
+				} else if err := cv.Logins.Trouble(); err != nil {
+					why = err.Error()
+				}
+				lacks(s.Cgroup, open+why, "it is tried again at each look; 'gpushare doctor' says what is missing")
+			}
+		}
+		for _, m := range missing {
+			lacks(m, m, "")
+		}
+	}
+	cv.Conditions.Replace("guard", now)
+}

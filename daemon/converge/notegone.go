@@ -1,0 +1,66 @@
+package converge
+
+import (
+	"slices"
+
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+// noteGone keeps which instances of ours are not there although nobody of us took them away: what comes back in their
+// place is another instance, with the same UUIDs. Where they are made on demand it is not even ours.
+func (cv *Converger) noteGone(node *observe.Node) {
+	want := cv.State.Desired()
+	if node.DriverErr != nil || cv.State.SettledAt() > node.Seq || cv.State.Changing() != nil || !want.Enforcing() {
+		return
+	}
+	due := func(s *store.State, change bool) (any bool) {
+		for id, a := range s.Achieved {
+			g, ok := node.GPU(id)
+			if !ok || g.Err != nil || state.EpochOver(a.Epoch, node) {
+				continue // After a boot all are gone, and come back by a change.
+			}
+			moved := false
+			a.Layout, a.Marks = slices.Clone(a.Layout), slices.Clone(a.Marks)
+			for i := len(a.Layout) - 1; i >= 0; i-- {
+				there := slices.ContainsFunc(g.Instances, func(in gpu.Instance) bool {
+					return in.Placement == a.Layout[i].Placement && in.ProfileID == a.Layout[i].ProfileID
+				})
+				m := state.MarkOf(&a, a.Layout[i].Placement)
+				switch {
+				case !there && want.Dynamic(id):
+					at := a.Layout[i].Placement
+					a.Layout = slices.Delete(a.Layout, i, i+1)
+					a.Marks = slices.DeleteFunc(a.Marks, func(m store.Mark) bool { return m.Placement == at })
+				case m != nil && !there && !m.Gone:
+					m.Gone = true
+				case m != nil && there && m.Gone:
+					s.Instances++
+					m.Gone, m.Generation = false, s.Instances
+				default:
+					continue
+				}
+				moved = true
+			}
+			any = any || moved
+			if moved && change {
+				s.Achieved[id] = a
+			}
+		}
+		return any
+	}
+	if dry := *cv.State.Kept(); !due(&dry, false) {
+		return
+	}
+	err := cv.State.Store.Update(func(s *store.State) error {
+		if cv.State.SettledAt() <= node.Seq { // Else a change ended after the node was looked at.
+			due(s, true)
+		}
+		return nil
+	})
+	if err != nil {
+		cv.Log.Warn("cannot record that an instance went without us", "error", err)
+	}
+}

@@ -1,0 +1,70 @@
+package converge
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/observe"
+)
+
+// judgeSoft turns what walls and MPS lack into conditions.
+func (cv *Converger) judgeSoft(want *state.Desired, node *observe.Node) {
+	lacks := map[string]api.Condition{}
+	if want.Enforcing() && node.DriverErr == nil {
+		cv.judgeWalls(want, node, lacks)
+	}
+	cv.judgeMigration(want, lacks)
+	cv.Conditions.Replace("not-enforced", lacks)
+	cv.judgeGuard(want, node)
+	cv.judgeMPS(want, node)
+}
+
+func (cv *Converger) judgeWalls(want *state.Desired, node *observe.Node, lacks map[string]api.Condition) {
+	info := cv.Port.Info()
+	w, err := cv.Policy.WallsWanted(want, node, nil)
+	if err != nil {
+		lacks["host"] = api.Condition{Message: err.Error()}
+		return
+	}
+	for _, m := range w.Missing {
+		lacks[m.Slice.String()+m.Text] = api.Condition{Tenant: m.Slice.Tenant, Message: m.Text}
+	}
+	// One line for the node is enough: a line for each tenant would hide the rest.
+	var names []string
+	for _, s := range w.Slices {
+		if s.Name.Grant != "" {
+			continue
+		}
+		for _, name := range dropped(s.Limits, info) {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	where := " on " + devicepolicy.AdapterText(cv.Port.Info())
+	if len(names) > 0 {
+		lacks["limits"] = api.Condition{Message: strings.Join(names, ", ") + " limits are not enforced" + where, Hint: "'gpushare tenant show' says which; systemd with cgroup v2 enforces all of them"}
+	}
+	if len(w.Slices) > 0 && !info.Devices {
+		how := where
+		if info.NoDevices != "" {
+			how += ": " + info.NoDevices
+		}
+		lacks["devices"] = api.Condition{Message: "device walls are not enforced" + how, Hint: "a tenant is kept to its GPUs by its environment only; run gpushared as root on a host with cgroup v2"}
+	}
+	sliced := slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.Mode(g.Identity.UUID) == api.ModeTimeslice })
+	if err := cv.GuardReady(); sliced && !info.Freeze {
+		lacks["freeze"] = api.Condition{Message: "time shares are not enforced" + where, Hint: "nothing can be frozen: run gpushared as root on a host with cgroup v2"}
+	} else if sliced && err != nil {
+		lacks["freeze"] = api.Condition{Message: "time shares are not enforced: " + err.Error(), Hint: "start gpushare-thaw: 'systemctl start gpushare-thaw'"}
+	}
+}
+
+func dropped(l cgroup.Limits, info cgroup.Info) []string {
+	_, gone := l.Only(info.Limits)
+	return gone
+}

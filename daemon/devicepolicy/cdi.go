@@ -1,0 +1,216 @@
+package devicepolicy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// CdiPrefix is what our files are called by, and no other's.
+const CdiPrefix = "gpushare-"
+
+// CDI is what container runtimes are told.
+type CDI struct {
+	Wake loop.Wake // something changed that a description is made from
+
+	Mu     sync.Mutex // one writes at a time; guards what follows
+	Grants map[state.GrantKey]bool
+
+	written map[string]description // by file name
+
+	libraries []isolation.Library
+	seen      *observe.Node // when they were looked for
+}
+
+// description is a file as it was when it was known to be right.
+type description struct {
+	content []byte
+	file    fs.FileInfo
+}
+
+// holds tells whether the file is still that one, with this content. To look at a file costs less than to read it, and
+// there is one for each grant at each lease that comes or goes.
+func (w description) holds(file string, content []byte) bool {
+	if w.file == nil || !bytes.Equal(w.content, content) {
+		return false
+	}
+	now, err := os.Lstat(file)
+	return err == nil && os.SameFile(now, w.file) && now.ModTime().Equal(w.file.ModTime()) && now.Size() == w.file.Size()
+}
+
+// librariesLocked looks for the driver's libraries once for each look at the node. mu is held.
+func (x *CDI) librariesLocked(root string, node *observe.Node) []isolation.Library {
+	if x.seen != node {
+		x.libraries, x.seen = isolation.ReadLibraries(root, node.Driver.DriverVersion), node
+	}
+	return x.libraries
+}
+
+// Poke asks for a look soon. It may be called with any lock held.
+func (x *CDI) Poke() {
+	x.Wake.Set()
+}
+
+// cdiSpacing is the least time between two looks at what container runtimes are told.
+const cdiSpacing = 100 * time.Millisecond
+
+// cdiIdle is how long the loop waits for a word. It is woken whenever something changed.
+const cdiIdle = time.Hour
+
+// CDILoop keeps what container runtimes are told current.
+func (pol *Policy) CDILoop(ctx context.Context) {
+	for {
+		woken, ok := pol.CDI.Wake.Sleep(ctx, cdiIdle)
+		if !ok {
+			return
+		}
+		if woken {
+			pol.WriteCDI(ctx)
+			loop.Pause(ctx, cdiSpacing) // So that many leases that come and go make few looks.
+		}
+	}
+}
+
+// Offers tells whether containers of a grant can be started now.
+func (x *CDI) Offers(k state.GrantKey) bool {
+	x.Mu.Lock()
+	defer x.Mu.Unlock()
+	return x.Grants[k]
+}
+
+// WriteCDI describes each grant to container runtimes by the place that its next lease would have, so that a container is
+// given nothing that somebody else has. When there is no further place it is that of the grant's own newest lease: a
+// container that is restarted finds it again. It writes only what changed, and takes away what no grant explains.
+func (pol *Policy) WriteCDI(ctx context.Context) {
+	pol.CDI.Mu.Lock()
+	defer pol.CDI.Mu.Unlock()
+	node, want := pol.Observer.Last(), pol.State.Desired()
+	if node.DriverErr != nil || pol.NeverRead(node) {
+		return // What is there stays: it was right when the node was last seen.
+	}
+	files, grants, problems := map[string][]byte{}, map[state.GrantKey]bool{}, map[string]api.Condition{}
+	if want.Enforcing() && want.Spec != nil && pol.Port.Info().Slices {
+		hw, err := pol.hardware(node, nil)
+		if err != nil {
+			return // As above.
+		}
+		libraries := pol.CDI.librariesLocked(pol.HostRoot, node)
+		for i := range want.Spec.Tenants {
+			t := &want.Spec.Tenants[i]
+			for j := range t.GPU {
+				k := state.GrantKey{Tenant: t.Name, Grant: t.GPU[j].Name}
+				b, err := pol.describeGrant(ctx, &hw, t.Name, &t.GPU[j], libraries)
+				if err != nil {
+					problems[isolation.CDIDevice(k.Tenant, k.Grant)] = api.Condition{Tenant: t.Name, Message: fmt.Sprintf("no container can be started in grant %s of %s: %v", k.Grant, k.Tenant, err)}
+				}
+				if b != nil {
+					files[CdiPrefix+isolation.CDIDevice(k.Tenant, k.Grant)+".json"], grants[k] = b, true
+				}
+			}
+		}
+	}
+	pol.CDI.Grants = grants
+	if err := pol.SyncCDILocked(files); err != nil {
+		problems[""] = api.Condition{Message: "container runtimes are not told of the grants: " + err.Error(), Hint: "see cdi_dir in the settings; leases are not affected"}
+	}
+	pol.Conditions.Replace("cdi", problems)
+}
+
+// describeGrant makes the document of one grant; nil when no container can be started with it now.
+func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, tenant string, g *api.GrantSpec, libraries []isolation.Library) ([]byte, error) {
+	if g.Kind() == api.ModeMPS {
+		return nil, nil // The server and its clients would have to share more than a container shares.
+	}
+	key := lease.Key{Tenant: tenant, Grant: g.Name}
+	l := lease.Lease{Terms: lease.Grant{Tenant: tenant, Spec: *g}}
+	place, ok := pol.Table.Preview(key)
+	if !ok {
+		for _, live := range pol.Table.Live() { // oldest first
+			if live.Terms.Key() == key && !pol.State.Stale(&live) {
+				place, ok = live.Place, true
+			}
+		}
+	}
+	if !ok {
+		return nil, nil
+	}
+	l.Place = place
+	rules, _, err := pol.rulesOn(hw, &l)
+	if err != nil {
+		return nil, err
+	}
+	env, _, err := pol.Environment(ctx, &l)
+	if err != nil {
+		return nil, err
+	}
+	delete(env, "GPUSHARE_LEASE") // It has none yet.
+	s, err := isolation.CDI(isolation.Container{
+		Tenant: tenant, Grant: g.Name, Rules: rules, Environment: env, Libraries: libraries, HostRoot: pol.HostRoot,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot describe it: %w", err)
+	}
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode it: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// SyncCDILocked makes the folder hold exactly these files of ours. They are root's to read: they name tenants. d.cdi.mu is held.
+func (pol *Policy) SyncCDILocked(files map[string][]byte) error {
+	dir := pol.CDIDir
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if len(files) == 0 {
+			return nil
+		}
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if name := e.Name(); strings.HasPrefix(name, CdiPrefix) && strings.HasSuffix(name, ".json") && files[name] == nil {
+			errs = append(errs, os.Remove(filepath.Join(dir, name)))
+			pol.Counters.CdiWrites.Add(1)
+		}
+	}
+	written := make(map[string]description, len(files))
+	for name, b := range files {
+		file := filepath.Join(dir, name)
+		if w := pol.CDI.written[name]; w.holds(file, b) {
+			written[name] = w
+			continue
+		}
+		if old, err := os.ReadFile(file); err != nil || !bytes.Equal(old, b) {
+			if err := store.Replace(file, b, 0o600); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			pol.Counters.CdiWrites.Add(1)
+		}
+		if info, err := os.Lstat(file); err == nil {
+			written[name] = description{b, info}
+		}
+	}
+	pol.CDI.written = written
+	return errors.Join(errs...)
+}

@@ -1,0 +1,117 @@
+package devicepolicy
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpushare/gpushare/cgroup"
+	devices "github.com/gpushare/gpushare/cgroup/device"
+)
+
+// guardedHost is the host's hierarchy with cgroups of the test's own.
+func guardedHost(t *testing.T, names ...string) (cgroup.Hierarchy, []string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to attach device programs")
+	}
+	h, err := cgroup.FindHierarchy()
+	if err != nil {
+		t.Skipf("needs a cgroup v2 hierarchy: %v", err)
+	}
+	top := fmt.Sprintf("/gpushare-guard-%d", os.Getpid())
+	if err := os.Mkdir(h.Dir(top), 0o755); err != nil {
+		t.Skipf("needs a cgroup v2 hierarchy that may be written: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := h.Remove(top); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := devices.Probe(h.Dir(top)); err != nil {
+		t.Skipf("needs device programs: %v", err)
+	}
+	var cgroups []string
+	for _, name := range names {
+		cg := filepath.Join(top, name)
+		if err := os.Mkdir(h.Dir(cg), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cgroups = append(cgroups, cg)
+	}
+	return h, cgroups
+}
+
+// The guards of units are found by the next daemon, those of others are none of its business, and one whose unit ended
+// is forgotten.
+func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
+	h, cg := guardedHost(t, "unit.service", "of-another.service")
+	runDir, info := t.TempDir(), cgroup.Info{Devices: true}
+	gpu0 := devices.Guard{Closed: []devices.Range{{Type: 'c', Major: 195}}}
+	if _, err := devices.SetGuard(h.Dir(cg[1]), gpu0); err != nil {
+		t.Fatal(err)
+	}
+	states := func(g *LoginGuard) string {
+		t.Helper()
+		all, err := g.Guards(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		for _, st := range all {
+			text += filepath.Base(st.Cgroup) + fmt.Sprint(st.Guard.Closed)
+		}
+		return text
+	}
+	set := func(g *LoginGuard) (bool, error) {
+		return g.ChangeGuard(t.Context(), cg[0], func(*devices.Guard) *devices.Guard { return &gpu0 })
+	}
+	g := NewLoginGuard(h, "", runDir, info)
+	if got := states(g); got != "" {
+		t.Errorf("before: %s", got)
+	}
+	if wrote, err := set(g); err != nil || !wrote {
+		t.Fatalf("wrote %v, %v", wrote, err)
+	}
+	next := NewLoginGuard(h, "", runDir, info)
+	if got := states(next); got != "unit.service[c 195:0]" {
+		t.Errorf("the next daemon finds %q", got)
+	}
+	if wrote, err := set(next); err != nil || wrote {
+		t.Errorf("the same guard: wrote %v, %v", wrote, err)
+	}
+	if err := os.Remove(h.Dir(cg[0])); err != nil {
+		t.Fatal(err)
+	}
+	if got := states(next); got != "" {
+		t.Errorf("of a unit that ended: %s", got)
+	}
+	if wrote, err := set(next); err != nil || wrote {
+		t.Errorf("guarding a unit that ended: wrote %v, %v", wrote, err)
+	}
+	if units := NewLoginGuard(h, "", runDir, info).units; len(units) != 0 {
+		t.Errorf("still kept on file: %v", units)
+	}
+	if _, ok, err := devices.ReadGuard(h.Dir(cg[1])); !ok || err != nil {
+		t.Errorf("another's guard was touched: %v", err)
+	}
+}
+
+func TestGuardSaysWhyItCannotBe(t *testing.T) {
+	for name, c := range map[string]struct {
+		h      cgroup.Hierarchy
+		logins string
+		info   cgroup.Info
+		why    string
+	}{
+		"no cgroups":  {logins: "/x", why: "there are no cgroups to use"},
+		"no programs": {h: cgroup.Hierarchy{Mount: t.TempDir()}, logins: "/x", info: cgroup.Info{NoDevices: "the kernel takes no device program: EPERM"}, why: "the kernel takes no device program: EPERM"},
+		"no logins":   {h: cgroup.Hierarchy{Mount: t.TempDir()}, info: cgroup.Info{Devices: true}, why: "no cgroup is known to hold the logins of this host"},
+		"nothing":     {h: cgroup.Hierarchy{Mount: t.TempDir()}, logins: "/x", info: cgroup.Info{Devices: true}},
+	} {
+		if got := NewLoginGuard(c.h, c.logins, "", c.info).Why; got != c.why {
+			t.Errorf("%s: %q, want %q", name, got, c.why)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package devicepolicy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// WallsWanted works out the slices. What was worked out last is kept: planning and judging ask for the same.
+func (pol *Policy) WallsWanted(want *state.Desired, node *observe.Node, going []step.Step) (*planner.Wanted, error) {
+	if w := pol.Walls.Load(); w != nil && w.Node == node && w.Spec == want && len(going) == 0 {
+		return w, nil
+	}
+	hw, err := pol.hardware(node, going)
+	if err != nil {
+		return nil, err
+	}
+	w := &planner.Wanted{Node: node, Spec: want}
+	w.Slices, w.Missing = isolation.Desired(&hw, pol.tenants(want, &hw))
+	if len(going) == 0 {
+		pol.Walls.Store(w)
+	}
+	return w, nil
+}
+
+// NeverRead tells whether there is a GPU that did not answer since the daemon began: nothing is known of it, and rules
+// that leave it out would take it away from whoever has it. Slices that stand are then left as they are; new ones are
+// made, because no process may run in a slice without limits. Of a GPU whose record is from before a boot or a reload of
+// the driver enough is known: nobody has anything of it, and what stands open is to be closed before it is another's.
+func (pol *Policy) NeverRead(node *observe.Node) bool {
+	achieved := pol.State.Kept().Achieved
+	return slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool {
+		a, ok := achieved[g.Identity.UUID]
+		return g.Err != nil && g.Memory.Total == 0 && !(ok && state.EpochOver(a.Epoch, node))
+	})
+}
+
+// hardware is what walls are made of, without the instances that are about to go.
+func (pol *Policy) hardware(node *observe.Node, going []step.Step) (isolation.Hardware, error) {
+	host, err := pol.Hosts.At(node)
+	if err != nil {
+		return isolation.Hardware{}, err
+	}
+	hw := isolation.Hardware{Host: host}
+	going = append(slices.Clip(going), pol.Unseen.going(node)...)
+	for i := range node.GPUs {
+		// One that does not answer now is what it was: its leases must not be shut out of it for that.
+		s := node.GPUs[i].Snapshot
+		for _, g := range going {
+			var args mig.InstanceArgs
+			if g.Kind != mig.KindDestroy || g.GPU != string(s.Identity.UUID) || json.Unmarshal(g.Args, &args) != nil {
+				continue
+			}
+			s.Instances = slices.DeleteFunc(slices.Clone(s.Instances), func(in gpu.Instance) bool { return in.Placement == args.Placement })
+		}
+		hw.GPUs = append(hw.GPUs, s)
+	}
+	return hw, nil
+}
+
+// tenants translates the spec for isolation.
+func (pol *Policy) tenants(want *state.Desired, hw *isolation.Hardware) []isolation.Tenant {
+	if want.Spec == nil {
+		return nil
+	}
+	out := make([]isolation.Tenant, 0, len(want.Spec.Tenants))
+	for i := range want.Spec.Tenants {
+		t := &want.Spec.Tenants[i]
+		it := isolation.Tenant{Name: t.Name, Limits: SliceLimits(t), Classes: t.Devices}
+		if t.CPU != nil {
+			it.Near = t.CPU.Near
+		}
+		for j := range t.GPU {
+			g := &t.GPU[j]
+			it.Grants = append(it.Grants, isolation.Grant{Name: g.Name, Targets: pol.targets(g, want.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}], hw)})
+		}
+		out = append(out, it)
+	}
+	return out
+}
+
+// targets is what a grant's slice may open now: whole GPUs, or the instances of ours that it could be given.
+func (pol *Policy) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardware) []isolation.Target {
+	var out []isolation.Target
+	for _, id := range ids {
+		i := slices.IndexFunc(hw.GPUs, func(s gpu.Snapshot) bool { return s.Identity.UUID == id })
+		if i < 0 {
+			continue
+		}
+		if g.Kind() != api.ModeMIG {
+			if !hw.GPUs[i].MIG.Current {
+				out = append(out, isolation.Target{GPU: id})
+			}
+			continue
+		}
+		for j := range hw.GPUs[i].Instances {
+			if in := &hw.GPUs[i].Instances[j]; pol.State.Ours(id, in) && len(in.Compute) > 0 && pol.matches(g, id, in) {
+				out = append(out, isolation.Target{GPU: id, Instance: &in.Placement})
+			}
+		}
+	}
+	return out
+}
+
+// matches tells whether an instance is what a MIG grant asks for, by the device's own profiles.
+func (pol *Policy) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool {
+	o, ok := pol.Observer.Last().GPU(id)
+	if !ok || o.Profiles == nil {
+		return false
+	}
+	i := slices.IndexFunc(o.Profiles.GI, func(p gpu.Profile) bool { return p.ID == in.ProfileID })
+	return i >= 0 && lease.Matches(g, planner.ProfileView(&o.Profiles.GI[i]))
+}
+
+// DeviceRules are exactly the nodes that a lease needs.
+func (pol *Policy) DeviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
+	hw, err := pol.hardware(node, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pol.rulesOn(&hw, l)
+}
+
+// rulesOn is deviceRules on hardware that was read before.
+func (pol *Policy) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
+	var targets []isolation.Target
+	stale := pol.State.Stale(l)
+	for _, id := range l.Place.GPUs {
+		if stale {
+			break // What has its device numbers now is another instance.
+		}
+		targets = append(targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
+	}
+	var classes []string
+	if t, ok := pol.State.Desired().Tenant(l.Terms.Tenant); ok {
+		classes = t.Devices
+	}
+	rules, missing, err := isolation.Rules(hw, targets, classes)
+	if stale {
+		missing = append(missing, "its MIG instance is gone, and what is in its place is another one")
+	}
+	return rules, missing, err
+}
+
+// Environment is what a lease's processes get.
+func (pol *Policy) Environment(ctx context.Context, l *lease.Lease) (map[string]string, []string, error) {
+	in := isolation.Lease{
+		ID: l.ID, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Devices: l.Place.Devices, Timesliced: l.Terms.Kind() == api.ModeTimeslice,
+	}
+	if l.Terms.Kind() == api.ModeMPS && len(l.Place.GPUs) == 1 {
+		var err error
+		if in.MPS, err = pol.mpsEnvironment(ctx, l); err != nil {
+			return nil, nil, err
+		}
+	}
+	set, unset := isolation.Environment(in)
+	return set, unset, nil
+}
+
+// Widener makes each step that grants access anew from what is observed when its turn comes: a slot's next instance has
+// the minors of the one before, so nothing is granted on expectation. One observation serves a whole change.
+func (pol *Policy) Widener() func(ctx context.Context, s step.Step) (step.Step, bool, error) {
+	var once sync.Once
+	var now map[cgroup.SliceName]cgroup.Slice
+	var failed error
+	return func(ctx context.Context, s step.Step) (step.Step, bool, error) {
+		if s.Kind == isolation.KindGuard {
+			return pol.guardNow(ctx, s)
+		}
+		if s.Kind != isolation.KindSet {
+			return s, true, nil
+		}
+		once.Do(func() { now, failed = pol.slicesNow(ctx) })
+		if failed != nil {
+			return s, false, failed
+		}
+		var planned cgroup.Slice
+		if err := json.Unmarshal(s.Args, &planned); err != nil {
+			return s, false, fmt.Errorf("cannot read the step: %w", err)
+		}
+		fresh, ok := now[planned.Name]
+		s.Args = step.Must(fresh)
+		return s, ok, nil
+	}
+}
+
+func (pol *Policy) slicesNow(ctx context.Context) (map[cgroup.SliceName]cgroup.Slice, error) {
+	w, err := pol.WallsWanted(pol.State.Desired(), pol.Observer.Observe(ctx), nil)
+	if err != nil {
+		return nil, err
+	}
+	out := map[cgroup.SliceName]cgroup.Slice{}
+	for _, s := range w.Slices {
+		out[s.Name] = s
+	}
+	return out, nil
+}

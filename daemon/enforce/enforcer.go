@@ -1,0 +1,34 @@
+package enforce
+
+import (
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// Enforcer carries out the quotas of GPU memory and GPU time.
+type Enforcer struct {
+	*report.Reporter
+	State    *state.State
+	Tasks    *loop.Group
+	Driver   gpu.Driver
+	Observer *observe.Observer
+	Gate     cgroup.Gate // freezes only while somebody else could thaw; nil where nothing can be frozen
+	Table    *lease.Table
+	Samples  *observe.Samples
+	// sampleInterval is the time between two samples.
+	SampleInterval func() time.Duration
+	Attribution    *attribution.Attribution
+	Stopper        *stop.Stopper
+
+	Shares  Shares
+	victims victims
+}

@@ -1,0 +1,370 @@
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/quota"
+)
+
+// Defaults of overuse.
+const defaultGrace = 10 * time.Second
+
+// closeWatch is how often a GPU is looked at while a grant on it is close to its limit.
+const closeWatch = 250 * time.Millisecond
+
+// SampleLoop looks at the GPUs that have leases: memory, processes, and the samples of who was busy. Without leases it
+// asks the driver nothing.
+func (en *Enforcer) SampleLoop(ctx context.Context) {
+	ladders := map[gpu.UUID]*quota.Ladder{}
+	began := time.Now()
+	timer := time.NewTimer(en.SampleInterval())
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-en.Samples.Wake.C():
+		}
+		every := en.SampleInterval()
+		if en.sampleOnce(ctx, time.Since(began), ladders) {
+			every = min(every, closeWatch)
+		}
+		timer.Reset(every)
+	}
+}
+
+// sampleOnce takes one sample of every GPU with leases; tight is whether somebody is close to a limit.
+func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders map[gpu.UUID]*quota.Ladder) (tight bool) {
+	byGPU := map[gpu.UUID][]lease.Lease{}
+	var ids []string
+	for _, l := range en.Table.Live() {
+		ids = append(ids, l.ID)
+		for _, id := range l.Place.GPUs {
+			byGPU[id] = append(byGPU[id], l)
+		}
+	}
+	en.Samples.Keep(ids, func(id gpu.UUID) bool { return byGPU[id] != nil })
+	en.victims.keep(ids)
+	used := map[string]*leaseUse{}
+	for id, leases := range byGPU {
+		en.sampleGPU(ctx, id, leases, used)
+	}
+	for id, leases := range byGPU {
+		if ladders[id] == nil {
+			ladders[id] = &quota.Ladder{}
+		}
+		tight = en.climb(ctx, now, id, ladders[id], leases, used) || tight
+		en.slice(ctx, id, leases, used)
+	}
+	for id := range ladders {
+		if byGPU[id] == nil {
+			delete(ladders, id)
+		}
+	}
+	en.Shares.prune(en, byGPU)
+	for id, u := range used {
+		en.Samples.PutLease(id, u.sample())
+	}
+	if len(byGPU) > 0 {
+		en.Touch()
+	}
+	return tight
+}
+
+// leaseUse is what a lease uses, summed over its processes, by GPU.
+type leaseUse struct {
+	memory    map[gpu.UUID]uint64
+	unknown   map[gpu.UUID]bool // a process whose memory the driver does not tell
+	processes map[int]bool      // on GPUs
+	stage     string
+}
+
+func (u *leaseUse) sample() observe.LeaseSample {
+	s := observe.LeaseSample{Processes: len(u.processes), Stage: u.stage}
+	for _, b := range u.memory {
+		s.Memory += b
+	}
+	return s
+}
+
+// sampleGPU reads one GPU and says which lease uses what.
+func (en *Enforcer) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for i := range leases {
+		if used[leases[i].ID] == nil {
+			used[leases[i].ID] = &leaseUse{memory: map[gpu.UUID]uint64{}, unknown: map[gpu.UUID]bool{}, processes: map[int]bool{}}
+		}
+	}
+	sample, err := en.readSample(ctx, id)
+	if err != nil {
+		for i := range leases {
+			used[leases[i].ID].unknown[id] = true
+		}
+		return
+	}
+	en.Samples.Put(id, sample)
+	seen := map[int]bool{}
+	ownerOf := en.Attribution.Owners(len(sample.Processes))
+	for i := range sample.Processes {
+		p := &sample.Processes[i]
+		owner, ok := ownerOf(p.PID)
+		u := used[owner]
+		if !ok || u == nil {
+			continue
+		}
+		u.processes[p.PID] = true
+		if seen[p.PID] {
+			continue // A process may stand in two of the driver's lists, with the same memory.
+		}
+		seen[p.PID] = true
+		if p.Memory == nil {
+			u.unknown[id] = true
+			continue
+		}
+		u.memory[id] += *p.Memory
+	}
+}
+
+// readSample reads one GPU in as few messages as there are. On a partitioned one a snapshot asks every instance for
+// everything, so there only memory and processes are read.
+func (en *Enforcer) readSample(ctx context.Context, id gpu.UUID) (observe.GPUSample, error) {
+	out := observe.GPUSample{Node: en.Observer.Last().Seq}
+	if en.State.Desired().Mode(id) != api.ModeMIG {
+		s, err := en.Driver.Snapshot(ctx, id)
+		out.Memory, out.Processes, out.Utilization = s.Memory, s.Processes, s.Utilization
+		return out, err
+	}
+	memory, err := en.Driver.Memory(ctx, id)
+	processes, err2 := en.Driver.Processes(ctx, id)
+	out.Memory, out.Processes = memory, processes
+	return out, errors.Join(err, err2)
+}
+
+// climb takes one step of the memory ladder of a GPU and carries out what it says.
+func (en *Enforcer) climb(ctx context.Context, now time.Duration, id gpu.UUID, ladder *quota.Ladder, leases []lease.Lease, used map[string]*leaseUse) (tight bool) {
+	accounts := map[lease.Key]*quota.MemoryAccount{}
+	var order []lease.Key
+	for i := range leases {
+		l := &leases[i]
+		limit := state.GrantMemory(&l.Terms.Spec)
+		if limit == 0 {
+			continue
+		}
+		key := l.Terms.Key()
+		a := accounts[key]
+		if a == nil {
+			a = &quota.MemoryAccount{ID: key.Tenant + "/" + key.Grant, Limit: limit, Do: en.Overuse(l), Grace: graceOf(l)}
+			accounts[key] = a
+			order = append(order, key)
+		}
+		use := quota.MemoryUse{Lease: l.ID, Ungated: !l.Walls.Freeze, Stays: l.Visiting()}
+		if u := used[l.ID]; u != nil && !u.unknown[id] {
+			b := u.memory[id]
+			use.Used = &b
+			a.Leases = append(a.Leases, use)
+			continue
+		}
+		a.Leases = append(a.Leases, use)
+	}
+	list := make([]quota.MemoryAccount, 0, len(order))
+	for _, key := range order {
+		list = append(list, *accounts[key])
+		var sum uint64
+		for _, u := range accounts[key].Leases {
+			if u.Used != nil {
+				sum += *u.Used
+			}
+		}
+		switch {
+		case sum > accounts[key].Limit:
+			mark(leases, key, used, "over")
+		case sum >= accounts[key].Limit/10*9:
+			mark(leases, key, used, "notice")
+		}
+		tight = tight || sum >= accounts[key].Limit/10*9
+	}
+	for _, a := range ladder.Step(now, list) {
+		en.act(ctx, id, a, leases, used)
+	}
+	return tight
+}
+
+func mark(leases []lease.Lease, key lease.Key, used map[string]*leaseUse, stage string) {
+	for i := range leases {
+		if u := used[leases[i].ID]; u != nil && leases[i].Terms.Key() == key {
+			u.stage = stage
+		}
+	}
+}
+
+// Overuse is what happens to a lease that uses too much. On a node that only observes nothing does.
+func (en *Enforcer) Overuse(l *lease.Lease) quota.Overuse {
+	switch {
+	case !en.State.Desired().Enforcing():
+		return quota.OveruseObserve
+	case l.Terms.Overuse == nil || l.Terms.Overuse.Memory == "":
+		return quota.OveruseNotify
+	}
+	return quota.Overuse(l.Terms.Overuse.Memory)
+}
+
+func graceOf(l *lease.Lease) time.Duration {
+	if o := l.Terms.Overuse; o != nil && o.Grace != nil {
+		return time.Duration(*o.Grace)
+	}
+	return defaultGrace
+}
+
+// act carries one decision of the ladder out. Whoever is stopped is measured once more right before.
+func (en *Enforcer) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, leases []lease.Lease, used map[string]*leaseUse) {
+	tenant, grant := splitAccount(a.Account)
+	for i := range leases {
+		l := &leases[i]
+		if l.Terms.Tenant != tenant || l.Terms.Spec.Name != grant || a.Lease != "" && a.Lease != l.ID {
+			continue
+		}
+		if a.Tell {
+			en.Table.Notice(l.ID, lease.Notice{Text: a.String()})
+		}
+	}
+	en.Events.Publish(api.Event{Kind: "memory." + string(a.Do), GPU: string(id), Tenant: tenant, Lease: a.Lease, Message: a.String()})
+	en.Log.Info("GPU memory", "do", a.Do, "account", a.Account, "lease", a.Lease, "used", a.Used, "limit", a.Limit)
+	i := slices.IndexFunc(leases, func(l lease.Lease) bool { return l.ID == a.Lease })
+	if i < 0 || !en.State.Desired().Enforcing() {
+		return
+	}
+	l := &leases[i]
+	if u := used[l.ID]; u != nil && (a.Do == quota.MemoryStop || a.Do == quota.MemoryKill) {
+		u.stage = "stopping"
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := en.actOn(ctx, id, a, l); err != nil {
+		en.Log.Error("cannot act on a lease that uses too much GPU memory", "do", a.Do, "lease", l.ID, "error", err)
+	}
+}
+
+func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
+	if l.Visiting() {
+		return en.actOnVisitor(ctx, id, a, l)
+	}
+	port := en.Attribution.PortOf(l)
+	switch a.Do {
+	case quota.MemoryFreeze:
+		if en.Gate == nil {
+			return nil // It cannot be frozen here: status says so.
+		}
+		return en.Gate.Freeze(ctx, l.ID)
+	case quota.MemoryThaw:
+		if en.Gate == nil {
+			return nil
+		}
+		return en.Gate.Thaw(ctx, l.ID)
+	case quota.MemoryStop:
+		if still, err := en.stillOver(ctx, id, a); err != nil || !still {
+			return err
+		}
+		if err := en.Table.Ending(l.ID, a.String()); err != nil {
+			return err
+		}
+		if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) && !errors.Is(err, cgroup.ErrNotFound) {
+			return fmt.Errorf("cannot thaw it: %w", err)
+		}
+		en.Stopper.Terminate(ctx, port, l.ID)
+	case quota.MemoryKill:
+		if still, err := en.stillOver(ctx, id, a); err != nil || !still {
+			return err
+		}
+		if en.Gate != nil {
+			_ = en.Gate.Freeze(ctx, l.ID) // A running kernel that is killed can wedge the driver: let it drain. Unfrozen dies too.
+			select {
+			case <-time.After(drainWait):
+			case <-ctx.Done():
+			}
+		}
+		return port.KillScope(ctx, l.ID)
+	case quota.MemoryNotice, quota.MemoryOver, quota.MemoryClear, quota.MemoryLeak:
+	}
+	return nil
+}
+
+// drainWait is how long a frozen lease's queued kernels get before it is killed.
+const drainWait = 500 * time.Millisecond
+
+// stillOver measures an account once more.
+func (en *Enforcer) stillOver(ctx context.Context, id gpu.UUID, a quota.MemoryAction) (bool, error) {
+	processes, err := en.Driver.Processes(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	tenant, grant := splitAccount(a.Account)
+	var sum uint64
+	seen := map[int]bool{}
+	ownerOf := en.Attribution.Owners(len(processes))
+	for _, p := range processes {
+		owner, ok := ownerOf(p.PID)
+		if !ok || p.Memory == nil || seen[p.PID] {
+			continue
+		}
+		seen[p.PID] = true
+		if l, ok := en.Table.Get(owner); ok && l.Terms.Tenant == tenant && l.Terms.Spec.Name == grant {
+			sum += *p.Memory
+		}
+	}
+	return sum > a.Limit, nil
+}
+
+func splitAccount(id string) (tenant, grant string) {
+	for i := range id {
+		if id[i] == '/' {
+			return id[:i], id[i+1:]
+		}
+	}
+	return id, ""
+}
+
+// slice tells the scheduler of a time-sliced GPU who is there, and who was busy.
+func (en *Enforcer) slice(ctx context.Context, id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
+	want := en.State.Desired()
+	if want.Mode(id) != api.ModeTimeslice {
+		en.Shares.set(en, id, 0, nil)
+		return
+	}
+	round := time.Duration(0)
+	if e := want.GPUs[id]; e.Timeslice != nil && e.Timeslice.Round != nil {
+		round = time.Duration(*e.Timeslice.Round)
+	}
+	var list []quota.Member
+	for i := range leases {
+		l := &leases[i]
+		s := l.Terms.Spec.Timeslice
+		if s == nil || l.State != lease.Running {
+			continue
+		}
+		m := quota.Member{
+			Lease: l.ID, Grant: l.Terms.Tenant + "/" + l.Terms.Spec.Name, Share: float64(s.Share),
+			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, Ungated: !l.Walls.Freeze,
+		}
+		if s.Cap != nil {
+			part := float64(*s.Cap) / 100
+			m.Cap = &part
+		}
+		list = append(list, m)
+	}
+	en.Shares.set(en, id, round, list)
+	if sl := en.Shares.get(id); sl != nil {
+		sl.look(ctx, en, id)
+	}
+}

@@ -1,0 +1,263 @@
+package enforce
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/quota"
+)
+
+// freezeTimeout bounds one freeze: a lease that does not freeze in this time is thawed and its neighbours share the loss.
+const freezeTimeout = 50 * time.Millisecond
+
+// Shares carries out the time slices: one loop for each time-sliced GPU with leases.
+type Shares struct {
+	mu   sync.Mutex // guards gpus
+	GPUs map[gpu.UUID]*Slicer
+}
+
+// Slicer shares the time of one GPU.
+type Slicer struct {
+	epoch time.Time // times of the scheduler are since then
+	wake  chan struct{}
+	stop  context.CancelFunc
+
+	mu        sync.Mutex // guards what follows
+	scheduler *quota.Scheduler
+	members   map[string]bool
+	busy      quota.Busy    // from the driver's samples
+	asked     time.Duration // when the driver was asked for samples
+	since     uint64        // the newest sample's time, on the driver's clock
+	usage     map[string]quota.Usage
+	gated     bool
+
+	looking sync.Mutex // one question to the driver at a time; taken before mu
+}
+
+// busyWindow is over which the driver's samples are counted; below leastWindow there are too few of them.
+const (
+	busyWindow  = 10 * time.Second
+	leastWindow = 2 * time.Second
+)
+
+// set says which leases a GPU has now; none ends its loop.
+func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota.Member) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.GPUs[id]
+	if len(list) == 0 {
+		if sl != nil {
+			sl.stop()
+			delete(s.GPUs, id)
+		}
+		return
+	}
+	if sl == nil {
+		ctx, stop := context.WithCancel(d.Tasks.Context())
+		sl = &Slicer{
+			epoch: time.Now(), wake: make(chan struct{}, 1), stop: stop, members: map[string]bool{},
+			scheduler: quota.NewScheduler(quota.Config{Round: round, Rand: rand.Float64, Fallback: true}),
+			usage:     map[string]quota.Usage{},
+		}
+		s.GPUs[id] = sl
+		d.Tasks.Go(func() { sl.loop(ctx, d, id) })
+	}
+	sl.mu.Lock()
+	sl.scheduler.Configure(quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.Gate == nil || !d.State.Desired().Enforcing()})
+	sl.scheduler.SetMembers(time.Since(sl.epoch), list)
+	sl.members = map[string]bool{}
+	for _, m := range list {
+		sl.members[m.Lease] = true
+	}
+	sl.mu.Unlock()
+	sl.poke()
+}
+
+func (s *Shares) get(id gpu.UUID) *Slicer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.GPUs[id]
+}
+
+func (sl *Slicer) poke() {
+	select {
+	case sl.wake <- struct{}{}:
+	default:
+	}
+}
+
+// loop asks the scheduler what to do, does it, and reports it.
+func (sl *Slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	defer sl.thaw(d)
+	for {
+		sl.mu.Lock()
+		now := time.Since(sl.epoch)
+		a := sl.scheduler.Next(now)
+		sl.gated = sl.scheduler.Status().Gated
+		sl.mu.Unlock()
+		switch a.Kind {
+		case quota.Freeze:
+			sl.freeze(ctx, d, a)
+			continue
+		case quota.Thaw:
+			if a.Look {
+				// What the driver's newest samples tell of the freeze is lost soon after it ends.
+				d.Tasks.Go(func() { sl.look(ctx, d, id) })
+			}
+			sl.thawOne(ctx, d, a.Lease)
+			continue
+		case quota.Wait:
+		}
+		timer.Reset(max(a.Until-now, time.Millisecond))
+		select {
+		case <-timer.C:
+		case <-sl.wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (sl *Slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
+	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
+	defer cancel()
+	began := time.Now()
+	err := d.Gate.Freeze(ctx, a.Lease)
+	d.Counters.Freezes.Add(1)
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.scheduler.Froze(a.Lease, time.Since(sl.epoch), time.Since(began), err)
+	if err != nil {
+		d.Log.Warn("cannot freeze a lease: it runs on", "lease", a.Lease, "error", err)
+	}
+}
+
+func (sl *Slicer) thawOne(ctx context.Context, d *Enforcer, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	began := time.Now()
+	err := d.Gate.Thaw(ctx, id)
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.scheduler.Thawed(id, time.Since(sl.epoch), time.Since(began), err)
+	if err != nil {
+		d.Log.Error("cannot thaw a lease", "lease", id, "error", err)
+	}
+}
+
+// thaw lets everybody run when the loop ends: time fails open.
+func (sl *Slicer) thaw(d *Enforcer) {
+	if d.Gate == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	for id := range sl.members {
+		if err := d.Gate.Thaw(ctx, id); err != nil {
+			d.Log.Error("cannot thaw a lease", "lease", id, "error", err)
+		}
+	}
+}
+
+// ThawAll ends all loops.
+func (s *Shares) ThawAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, sl := range s.GPUs {
+		sl.stop()
+		delete(s.GPUs, id)
+	}
+}
+
+// prune ends the loops of GPUs without leases.
+func (s *Shares) prune(d *Enforcer, live map[gpu.UUID][]lease.Lease) {
+	s.mu.Lock()
+	var gone []gpu.UUID
+	for id := range s.GPUs {
+		if live[id] == nil {
+			gone = append(gone, id)
+		}
+	}
+	s.mu.Unlock()
+	for _, id := range gone {
+		s.set(d, id, 0, nil)
+	}
+}
+
+// lookTimeout bounds one question for samples.
+const lookTimeout = time.Second
+
+// look asks the driver who was busy since the last question and feeds it to the scheduler. While another is asking it
+// does nothing. A driver that cannot tell is no error: drains are then taken as zero and everybody as busy.
+func (sl *Slicer) look(ctx context.Context, d *Enforcer, id gpu.UUID) {
+	if !sl.looking.TryLock() {
+		return
+	}
+	defer sl.looking.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	sl.mu.Lock()
+	since, asked := sl.since, sl.asked
+	sl.mu.Unlock()
+	now := time.Since(sl.epoch)
+	list, newest, err := d.Driver.Utilization(ctx, id, since)
+	if err != nil {
+		return
+	}
+	ownerOf := d.Attribution.Owners(len(list))
+	owner := func(pid int) string { lease, _ := ownerOf(pid); return lease }
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	// The driver's times are of the wall clock, in microseconds.
+	elapsed, wall := time.Since(sl.epoch), time.Now()
+	samples := make([]quota.Sample, 0, len(list))
+	for _, x := range list {
+		if x.SM > 0 {
+			samples = append(samples, quota.Sample{Lease: owner(x.PID), Time: elapsed - wall.Sub(time.UnixMicro(int64(x.Time)))})
+		}
+	}
+	sl.since, sl.asked = max(newest, since), now
+	sl.scheduler.Observe(elapsed, now, samples)
+	sl.busy.Add(asked, now, list, owner)
+	for _, u := range sl.scheduler.Usage(elapsed) {
+		sl.usage[u.Lease] = u
+	}
+}
+
+// fill adds what a lease had of its GPU's time to what it was promised.
+func (s *Shares) fill(l *api.Lease, enforced bool) {
+	if l.Share == nil || l.Kind != api.ModeTimeslice || len(l.GPUs) != 1 {
+		return
+	}
+	enforced = enforced && l.Walls.Freeze
+	l.Share.Gated = enforced
+	sl := s.get(gpu.UUID(l.GPUs[0]))
+	if sl == nil {
+		return
+	}
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if u, ok := sl.usage[l.ID]; ok && enforced && sl.gated {
+		p := 100 * u.Recent
+		l.Share.Occupancy = &p
+	}
+	if sl.asked < leastWindow {
+		return // Too little was seen to say anything.
+	}
+	if b, ok := sl.busy.Shares(sl.asked, min(busyWindow, sl.asked))[l.ID]; ok {
+		part, e := 100*b.Part, 100*b.StdErr
+		l.Share.Busy, l.Share.StdErr = &part, &e
+	}
+}
+
+// Fill adds what a lease had of its GPU's time to what it was promised.
+func (en *Enforcer) Fill(l *api.Lease, enforced bool) { en.Shares.fill(l, enforced) }

@@ -1,0 +1,37 @@
+package escape
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// Escapes finds processes that left their lease, and those of no lease.
+type Escapes struct {
+	*report.Reporter
+	State     *state.State
+	Driver    gpu.Driver
+	WorkerPID func() int // of the NVML worker; 0 when none runs
+	Observer  *observe.Observer
+	Port      cgroup.Port
+	Table     *lease.Table
+	Samples   *observe.Samples
+	Units     UnitFinder // nil where nobody knows units
+	// sampleInterval is the time between two samples.
+	SampleInterval func() time.Duration
+	Attribution    *attribution.Attribution
+
+	Leavers Leavers
+}
+
+// UnitFinder finds the cgroups of units.
+type UnitFinder interface {
+	UnitCgroup(ctx context.Context, unit string) (string, error)
+}

@@ -1,0 +1,235 @@
+package escape
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// unattributedGrace is the time between the word that a process of no lease uses a managed GPU and its SIGTERM: it may be
+// on its way into a lease, and its administrator reads events.
+const unattributedGrace = 30 * time.Second
+
+// stray is a process on managed GPUs that is in no lease.
+type stray struct {
+	process cgroup.Process
+	name    string
+	gpu     gpu.UUID // the first of those it uses
+	index   int
+	spared  string // why it is never stopped; empty when it may be
+}
+
+// A managed GPU on which nobody has a lease is looked at every idleLook. A listing of processes takes the driver a call for
+// each list of each instance, so its memory is read first: as long as that is what it was, a listing is believed for
+// idleListing. Whoever uses a GPU takes some of its memory. Those that have leases are listed with every sample.
+const (
+	idleLook    = 2 * time.Second
+	idleListing = 5 * idleLook
+)
+
+// unattributed remembers since when each stray is there. It is the unattributedLoop's alone.
+type unattributed struct {
+	since  map[cgroup.Process]time.Time
+	listed map[gpu.UUID]listing // GPUs without leases
+}
+
+// listing is what ran on a GPU when it was last asked.
+type listing struct {
+	at        time.Time
+	looked    time.Time // when its memory was read last; not before at
+	used      uint64    // bytes of its memory before it was listed
+	processes []gpu.Process
+}
+
+// UnattributedLoop reports processes of no lease on managed GPUs, and stops them one at a time where the spec says so.
+func (e *Escapes) UnattributedLoop(ctx context.Context) {
+	x := unattributed{listed: map[gpu.UUID]listing{}}
+	for {
+		if !loop.Pause(ctx, e.SampleInterval()) {
+			return
+		}
+		want := e.State.Desired()
+		strays := x.strays(ctx, e, want)
+		if victim, ok := x.look(e, want, strays); ok {
+			e.stopStray(ctx, victim)
+		}
+	}
+}
+
+// look tells of the strays, and gives the one that is due to be stopped.
+func (x *unattributed) look(d *Escapes, want *state.Desired, strays []stray) (victim stray, ok bool) {
+	now := d.Now()
+	stop := want.Enforcing() && want.Spec.Node.Unattributed == "stop"
+	since, told := map[cgroup.Process]time.Time{}, map[string]api.Condition{}
+	for _, s := range strays {
+		at, known := x.since[s.process]
+		if !known {
+			at = now
+		}
+		since[s.process] = at
+		fate := "it is only reported (node.unattributed: report)"
+		switch {
+		case s.spared != "":
+			fate = "it is left alone: " + s.spared
+		case stop:
+			fate = "it is stopped " + api.Duration(unattributedGrace).String() + " after that was seen (node.unattributed: stop)"
+		}
+		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease; %s", s.process.PID, s.name, s.index, fate)
+		told[fmt.Sprint(s.process)] = api.Condition{GPU: string(s.gpu), Message: text, Hint: "'gpushare run' starts commands in a lease, 'gpushare lease attach --pid' takes what runs into one"}
+		if !known {
+			d.Events.Publish(api.Event{Kind: "gpu.unattributed", GPU: string(s.gpu), Message: text})
+		}
+		// One at a time, the one that is there longest first.
+		if stop && s.spared == "" && now.Sub(at) >= unattributedGrace && (!ok || at.Before(since[victim.process])) {
+			victim, ok = s, true
+		}
+	}
+	x.since = since
+	if want.Enforcing() {
+		d.Conditions.Replace("unattributed", told)
+	} else {
+		d.Conditions.Replace("unattributed", nil)
+	}
+	return victim, ok
+}
+
+// processes are those on a GPU by what was read of it last. Where nobody samples it this does, and seldom: between two
+// observations half a minute may go by. seen is when the node was observed last.
+func (x *unattributed) processes(ctx context.Context, d *Escapes, want *state.Desired, g *observe.GPU, seen time.Time) []gpu.Process {
+	id := g.Identity.UUID
+	if d.Samples.Has(id) || !want.Enforcing() {
+		delete(x.listed, id)
+		return g.Processes
+	}
+	now := d.Now()
+	l, known := x.listed[id]
+	if now.Sub(seen) < idleLook && (!known || l.at.Before(seen)) { // The node was looked at for another reason.
+		l, known = listing{at: seen, looked: seen, used: g.Memory.Used, processes: g.Processes}, true
+		x.listed[id] = l
+	}
+	if known && now.Sub(l.looked) < idleLook {
+		return l.processes
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	m, err := d.Driver.Memory(ctx, id)
+	if known && err == nil && m.Used == l.used && now.Sub(l.at) < idleListing {
+		l.looked = now
+	} else {
+		l = listing{at: now, looked: now, used: m.Used, processes: g.Processes}
+		if processes, err := d.Driver.Processes(ctx, id); err == nil {
+			l.processes = processes
+		}
+	}
+	x.listed[id] = l
+	return l.processes
+}
+
+// strays are the processes on managed GPUs that are in no lease.
+func (x *unattributed) strays(ctx context.Context, d *Escapes, want *state.Desired) []stray {
+	var out []stray
+	node := d.Samples.Over(d.Observer.Last())
+	var quiet []string // cgroups of units that are known to use GPUs
+	read := false
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
+		if g.Err != nil || !want.Manages(g.Identity.UUID) {
+			continue
+		}
+		for _, p := range x.processes(ctx, d, want, g, node.At) {
+			if _, held := d.Attribution.OwnerOf(p.PID); held || slices.ContainsFunc(out, func(s stray) bool { return s.process.PID == p.PID }) {
+				continue
+			}
+			st, err := procfs.Read(p.PID)
+			if err != nil || st.Dead() {
+				continue
+			}
+			if !read {
+				quiet, read = d.quietUnits(ctx, want), true
+			}
+			s := stray{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, gpu: g.Identity.UUID, index: g.Identity.Index}
+			s.spared = d.spareStray(attribution.ServesMPS(g.MPS, st), st, quiet)
+			out = append(out, s)
+		}
+	}
+	return slices.DeleteFunc(out, func(s stray) bool { return s.spared == notStray })
+}
+
+// notStray marks processes that are no strays: they are ours.
+const notStray = "it is gpushare's own"
+
+// quietUnits are where the units run that the spec names as users of GPUs beside tenants.
+func (e *Escapes) quietUnits(ctx context.Context, want *state.Desired) []string {
+	var out []string
+	if e.Units == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for _, unit := range want.Spec.Node.Quiesce {
+		if cg, err := e.Units.UnitCgroup(ctx, unit); err == nil {
+			out = append(out, cg)
+		}
+	}
+	return out
+}
+
+// spareStray says why a process is not stopped whatever the spec says; empty when it may be.
+func (e *Escapes) spareStray(mps bool, st procfs.Stat, quiet []string) string {
+	if mps || st.PID == e.WorkerPID() {
+		return notStray
+	}
+	// Root's are services of the system: monitoring, a display, another job manager. Who installs those knows why.
+	if uid, err := procfs.UID(st.PID); err != nil || uid == 0 {
+		return "it is root's"
+	}
+	if cg, err := procfs.Cgroup(st.PID); err == nil {
+		for _, q := range quiet {
+			if cgroup.Below(cg, q) {
+				return "its unit is among node.quiesce"
+			}
+		}
+	}
+	return ""
+}
+
+// stopStray stops one the polite way. It is never frozen, because its cgroup is not ours.
+func (e *Escapes) stopStray(ctx context.Context, s stray) {
+	p, err := procfs.OpenPidfd(s.process.PID, s.process.Start)
+	if err != nil {
+		return // It ended.
+	}
+	defer p.Close()
+	// Only now that it is held does this say whose it is.
+	if _, held := e.Attribution.OwnerOf(s.process.PID); held {
+		return
+	}
+	if !e.stillUses(ctx, s) {
+		return
+	}
+	text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease: it is stopped", s.process.PID, s.name, s.index)
+	e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
+	e.Audit("gpushared", "unattributed", text)
+	if err := stop.EndPolitely(ctx, p, stop.StopGrace); err != nil && ctx.Err() == nil {
+		e.Log.Error("cannot stop a process of no lease", "error", err)
+	}
+}
+
+// stillUses asks the GPU once more: what was read before may be half a minute old.
+func (e *Escapes) stillUses(ctx context.Context, s stray) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	processes, err := e.Driver.Processes(ctx, s.gpu)
+	return err == nil && slices.ContainsFunc(processes, func(p gpu.Process) bool { return p.PID == s.process.PID })
+}

@@ -1,0 +1,64 @@
+package escape
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/state"
+)
+
+func TestUnattributed(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	d := &Escapes{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return now })}
+	sub, stop := d.Events.Subscribe()
+	defer stop()
+	want := func(enforce api.Switch, policy string) *state.Desired {
+		return &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce, Unattributed: policy}}}
+	}
+	one := stray{process: cgroup.Process{PID: 10, Start: 1}, name: "burn", gpu: "GPU-a", index: 3}
+	two := stray{process: cgroup.Process{PID: 11, Start: 2}, name: "burn", gpu: "GPU-a", index: 3}
+	root := stray{process: cgroup.Process{PID: 12, Start: 3}, name: "dcgm", gpu: "GPU-a", index: 3, spared: "it is root's"}
+	var x unattributed
+	steps := []struct {
+		name   string
+		after  time.Duration
+		want   *state.Desired
+		strays []stray
+		victim int // its pid
+		events int
+	}{
+		{name: "it comes", want: want("on", "stop"), strays: []stray{one, root}, events: 2},
+		{name: "its grace", after: unattributedGrace - time.Second, want: want("on", "stop"), strays: []stray{one, root, two}, events: 1},
+		{name: "its grace is over", after: time.Second, want: want("on", "stop"), strays: []stray{two, one, root}, victim: 10},
+		{name: "only reported", after: time.Second, want: want("on", "report"), strays: []stray{two, one, root}},
+		{name: "only observed", after: time.Second, want: want("observe", "stop"), strays: []stray{two, one, root}},
+		{name: "the one that was there longest", after: time.Hour, want: want("on", "stop"), strays: []stray{two, one, root}, victim: 10},
+		{name: "then the next", after: time.Second, want: want("on", "stop"), strays: []stray{two, root}, victim: 11},
+		{name: "it has a lease for a moment", after: time.Second, want: want("on", "stop"), strays: []stray{root}},
+		{name: "and its grace anew", after: time.Second, want: want("on", "stop"), strays: []stray{two, root}, events: 1},
+	}
+	for _, s := range steps {
+		now = now.Add(s.after)
+		victim, ok := x.look(d, s.want, s.strays)
+		if ok != (s.victim != 0) || victim.process.PID != s.victim {
+			t.Errorf("%s: %d is stopped, want %d", s.name, victim.process.PID, s.victim)
+		}
+		if len(sub.C) != s.events {
+			t.Errorf("%s: %d events, want %d", s.name, len(sub.C), s.events)
+		}
+		for range len(sub.C) {
+			if e := <-sub.C; e.Kind != "gpu.unattributed" || e.GPU != "GPU-a" || !strings.Contains(e.Message, "GPU 3") {
+				t.Errorf("%s: the event is %+v", s.name, e)
+			}
+		}
+		told := len(d.Conditions.List())
+		if s.want.Enforcing() && told != len(s.strays) || !s.want.Enforcing() && told != 0 {
+			t.Errorf("%s: %d are told of %d", s.name, told, len(s.strays))
+		}
+	}
+}

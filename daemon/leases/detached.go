@@ -1,0 +1,200 @@
+package leases
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/launch"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// resultTimeout bounds the asking for how a command ended.
+const resultTimeout = 5 * time.Second
+
+// pending are the programs of leases that are about to be walled in. They are not part of a lease: what is in an
+// environment is written nowhere.
+type pending struct {
+	mu  sync.Mutex // guards all
+	all map[string]*launch.Program
+}
+
+func (p *pending) put(id string, program *launch.Program) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all == nil {
+		p.all = map[string]*launch.Program{}
+	}
+	p.all[id] = program
+}
+
+func (p *pending) take(id string) *launch.Program {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	program := p.all[id]
+	delete(p.all, id)
+	return program
+}
+
+// programOf is what a request wants started, as whom the kernel says is asking.
+func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
+	p := &launch.Program{Path: q.Detach.Path, Argv: q.Command, Env: q.Detach.Environment, Dir: q.Detach.Dir, UMask: q.Detach.UMask}
+	if err := p.Check(); err != nil {
+		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error()}
+	}
+	var err error
+	if p.Owner, err = launch.Asker(c.Process.PID); err != nil {
+		return nil, &api.Error{Kind: api.KindDenied, Message: err.Error(), Hint: "run it where the daemon runs, not inside a container"}
+	}
+	p.Owner.UID, p.Owner.GID, p.Owner.Groups = c.UID, c.GID, c.Groups
+	return p, nil
+}
+
+// startProgram starts the command of a lease that nobody waits for, behind its walls, and returns when it runs.
+func (ls *Leases) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Program, inside *lease.Inside, walled bool) (cgroup.ScopeState, error) {
+	state, w, err := ls.Programs.start(ctx, s, walled)
+	if err != nil {
+		return cgroup.ScopeState{}, err
+	}
+	defer w.Close()
+	p.Env = (&api.Environment{Environment: inside.Environment, Unset: inside.Unset}).Over(p.Env)
+	if err := w.Go(ctx, p); err != nil {
+		return cgroup.ScopeState{}, err
+	}
+	inside.Process = lease.Process(w.Process)
+	return state, nil
+}
+
+// programEnded asks how the command ended, right before its lease is gone.
+func (ls *Leases) programEnded(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, resultTimeout)
+	defer cancel()
+	r, err := ls.Programs.result(ctx, id)
+	switch {
+	case err == nil:
+		ls.Endings.result(id, r)
+	case !errors.Is(err, launch.ErrUnknown):
+		ls.Log.Warn("cannot tell how a command ended", "lease", id, "error", err)
+	}
+}
+
+// findProgram finds the process of a lease that nobody waits for again.
+func (ls *Leases) findProgram(ctx context.Context, l *lease.Lease) {
+	p, err := ls.Programs.main(ctx, l.ID)
+	if err == nil && p.PID != 0 {
+		l.Process = p
+	}
+}
+
+// endOf is what is said of the end of a lease.
+func (ls *Leases) endOf(id string) string {
+	if e, ok := ls.Endings.get(id); ok && e.Result != nil {
+		return "the command " + e.Result.String()
+	}
+	return "the last process ended"
+}
+
+// GetLogs copies what a command printed that nobody waits for.
+func (ls *Leases) GetLogs(c *server.Call) error {
+	id := c.R.PathValue("id")
+	l, live := ls.Table.Get(id)
+	if !live {
+		e, ok := ls.Endings.get(id)
+		if !ok {
+			return ls.noLogs(id)
+		}
+		l = e.Lease
+	}
+	switch {
+	case !c.Caller.Admin && c.Caller.UID != l.UID:
+		if !c.Caller.IsMember(l.Terms.Tenant) {
+			return ls.noLogs(id)
+		}
+		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not read the output of lease %s: it is of %s", c.Caller.Name, id, l.User), Hint: "its owner or an administrator may"}
+	case l.Held != lease.HeldDetached:
+		return &api.Error{Kind: api.KindInvalid, Message: "there is no output of lease " + id + " here: it prints where it was started", Hint: "what 'gpushare run --detach' starts has its output kept"}
+	}
+	lines := -1
+	if s := c.R.URL.Query().Get("lines"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 0 || n > 1_000_000 {
+			return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show %q lines: write a number from 0 to 1000000", s)}
+		}
+		lines = n
+	}
+	var ended chan struct{}
+	if c.R.URL.Query().Has("follow") {
+		ended = make(chan struct{})
+		ctx, cancel := context.WithCancel(c.Ctx())
+		defer cancel()
+		go func() { // ends with the lease or with this call
+			defer close(ended)
+			ls.awaitDeparture(ctx, &l)
+		}()
+	}
+	c.W.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	err := ls.Programs.output(c.Ctx(), &l, lines, ended, &flushing{c.W})
+	if errors.Is(err, launch.ErrUnknown) {
+		return nil // It printed nothing, or so long ago that it is dropped.
+	}
+	if err != nil && c.Ctx().Err() == nil {
+		ls.Log.Warn("cannot copy a lease's output", "lease", id, "error", err)
+		panic(http.ErrAbortHandler) // What was copied is not all: the reader must see that.
+	}
+	return nil
+}
+
+func (ls *Leases) noLogs(id string) error {
+	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q whose output you may read", id), Hint: "'gpushare lease list --all' shows them"}
+}
+
+// awaitDeparture waits until the lease is gone.
+func (ls *Leases) awaitDeparture(ctx context.Context, l *lease.Lease) {
+	for {
+		next := ls.Departures.Next()
+		if now, ok := ls.Table.Get(l.ID); !ok || now.Generation != l.Generation {
+			return
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// flushing passes on each part at once.
+type flushing struct{ w http.ResponseWriter }
+
+// Write writes and flushes.
+func (f *flushing) Write(b []byte) (int, error) {
+	server.StartPart(f.w)
+	n, err := f.w.Write(b)
+	if err == nil {
+		err = http.NewResponseController(f.w).Flush()
+	}
+	return n, err
+}
+
+// decodeRequest reads the body of POST /v1/leases.
+func decodeRequest(b []byte) (*api.LeaseRequest, error) {
+	q := new(api.LeaseRequest)
+	if err := json.Unmarshal(b, q); err != nil {
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()}
+	}
+	switch {
+	case len(q.Command) == 0:
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot run nothing: the request names no command"}
+	case len(q.Key) > 64:
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot take a key of more than 64 bytes"}
+	}
+	return q, nil
+}

@@ -1,0 +1,49 @@
+package leases
+
+import (
+	"sync"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// Leases brings leases to life and to their end.
+type Leases struct {
+	*report.Reporter
+	State       *state.State
+	RunDir      store.RunDir
+	Tasks       *loop.Group
+	WorkerPID   func() int // of the NVML worker; 0 when none runs
+	Observer    *observe.Observer
+	Port        cgroup.Port
+	Follow      *cgroup.Processes
+	Visitors    *cgroup.Visitors
+	Table       *lease.Table
+	Rosters     *server.Rosters
+	Kick        func()
+	Attribution *attribution.Attribution
+	Stopper     *stop.Stopper
+	Policy      *devicepolicy.Policy
+	Escapes     entering
+
+	Departures *stop.Departures
+	Endings    endings
+	Notices    chan Told // on their way to terminals
+	pending    pending
+	Programs   Programs
+	TimeWake   loop.Wake  // a lease began or ended: whose time is up next may be another
+	visiting   sync.Mutex // one look and one start of a visitor at a time
+	Watchers   Watchers
+}
+
+// entering is told of leases that begin.
+type entering interface{ Note(l *lease.Lease) }

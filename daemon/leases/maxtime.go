@@ -1,0 +1,95 @@
+package leases
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// TimeLoop warns leases whose time runs out (max_time), and stops them when it has. A node that only observes does
+// neither.
+func (ls *Leases) TimeLoop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-ls.TimeWake.C():
+		}
+		next := time.Hour
+		for _, l := range ls.Table.Live() {
+			if l.State != lease.Running || l.Ends == nil || !ls.State.Desired().Enforcing() {
+				continue
+			}
+			next = min(next, ls.runOut(ctx, &l))
+		}
+		timer.Reset(max(next, time.Millisecond))
+	}
+}
+
+// runOut does what is due for one lease and tells when to look at it again.
+func (ls *Leases) runOut(ctx context.Context, l *lease.Lease) time.Duration {
+	left := l.Ends.Sub(ls.Now())
+	if left <= 0 {
+		ls.stopInBackground(ctx, l, "its time is over (max_time)")
+		return time.Hour
+	}
+	at, next := warning(time.Duration(*l.Terms.Spec.MaxTime), left)
+	if at > 0 {
+		// The text is the same each time it is made, so that nobody is warned twice, by a daemon that was restarted either.
+		text := fmt.Sprintf("its time is over in %s (max_time %s): it is asked to end at %s, and killed %s later",
+			api.Duration(at), *l.Terms.Spec.MaxTime, l.Ends.Local().Format(time.TimeOnly), stop.StopGrace)
+		if !slices.Contains(l.Notices, text) {
+			ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.max-time", Text: text})
+		}
+	}
+	return next
+}
+
+// warning tells which warning a lease with so much time left has had or is due, 0 for none yet, and how long it is until
+// the next. It is warned 10 minutes and 1 minute before its end, as far as that is not in the first half of its time; one
+// that is too short for either is warned when a tenth is left.
+func warning(whole, left time.Duration) (due, next time.Duration) {
+	var at []time.Duration
+	for _, w := range []time.Duration{10 * time.Minute, time.Minute} {
+		if w <= whole/2 {
+			at = append(at, w)
+		}
+	}
+	if len(at) == 0 {
+		at = []time.Duration{whole / 10}
+	}
+	for _, w := range at {
+		if left > w {
+			return due, left - w
+		}
+		due = w
+	}
+	return due, left
+}
+
+// stopInBackground stops a lease the polite way without holding anybody up, and tries again until it is gone.
+func (ls *Leases) stopInBackground(ctx context.Context, l *lease.Lease, reason string) {
+	ls.Tasks.Go(func() {
+		for ctx.Err() == nil {
+			bounded, cancel := context.WithTimeout(ctx, stop.StopGrace+stop.WallTimeout)
+			err := ls.StopLease(bounded, l, reason, stop.StopGrace)
+			cancel()
+			if _, there := ls.Table.Get(l.ID); err == nil || !there {
+				return
+			}
+			ls.Log.Warn("cannot end a lease", "lease", l.ID, "reason", reason, "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Second):
+			}
+		}
+	})
+}

@@ -1,0 +1,104 @@
+package leases
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// returnTime is how long those who waited in the queue when the daemon ended have to come back, before those who came
+// after them are served.
+const returnTime = 3 * time.Second
+
+// awaitReturns gives those who waited in an earlier life the time to come back.
+func (ls *Leases) awaitReturns() {
+	if !ls.Table.Expecting() {
+		return
+	}
+	ls.Tasks.Go(func() {
+		select {
+		case <-ls.Tasks.Context().Done():
+		case <-time.After(returnTime):
+			ls.Table.ForgetExpected()
+		}
+	})
+}
+
+// askedBefore answers a request that was made before with the same key, and whose answer was lost on the way because the
+// daemon ended. It tells what that came to; ok is false when it is new.
+func (ls *Leases) askedBefore(c *server.Call, q *api.LeaseRequest) (err error, ok bool) {
+	if q.Key == "" {
+		return nil, false
+	}
+	l, ok := ls.keyed(c, q)
+	if !ok {
+		return nil, false
+	}
+	answer := api.LeaseGrant{Chosen: "the lease that was asked for before"}
+	if l.State != lease.Gone {
+		ctx, cancel := context.WithTimeout(c.Ctx(), stop.WallTimeout)
+		defer cancel()
+		if l, ok = ls.awaitRunning(ctx, l); !ok {
+			return nil, false // It came to nothing: this is a new request.
+		}
+		var err error
+		if answer.Environment, answer.Unset, err = ls.Policy.Environment(ctx, &l); err != nil {
+			return err, true
+		}
+	}
+	wire := l.Wire()
+	if e, gone := ls.Endings.get(l.ID); gone && e.Lease.Generation == l.Generation {
+		wire = e.wire()
+	}
+	answer.Lease = &wire
+	c.W.Header().Set("Content-Type", "application/x-ndjson")
+	server.StartPart(c.W)
+	_ = json.NewEncoder(c.W).Encode(answer) // The caller went away again.
+	return nil, true
+}
+
+// keyed finds the lease of an earlier request. One that the asking process is in must be of this process; one that nobody
+// waits for may have ended already.
+func (ls *Leases) keyed(c *server.Call, q *api.LeaseRequest) (lease.Lease, bool) {
+	for _, l := range ls.Table.Live() {
+		if l.Key != q.Key || l.UID != c.Caller.UID || l.State == lease.Ending {
+			continue
+		}
+		if l.Held == lease.HeldDetached && q.Detach != nil || l.Held == lease.HeldRun && l.Process == lease.Process(c.Caller.Process) {
+			return l, true
+		}
+	}
+	if q.Detach == nil {
+		return lease.Lease{}, false
+	}
+	for _, e := range ls.Endings.all() {
+		if e.Lease.Key == q.Key && e.Lease.UID == c.Caller.UID && e.Lease.Held == lease.HeldDetached {
+			return e.Lease, true
+		}
+	}
+	return lease.Lease{}, false
+}
+
+// awaitRunning waits for a start that is under way.
+func (ls *Leases) awaitRunning(ctx context.Context, l lease.Lease) (lease.Lease, bool) {
+	for {
+		next := ls.Departures.Next()
+		now, ok := ls.Table.Get(l.ID)
+		if !ok || now.Generation != l.Generation || now.State == lease.Ending {
+			return l, false
+		}
+		if now.State == lease.Running {
+			return now, true
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return l, false
+		}
+	}
+}

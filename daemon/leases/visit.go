@@ -1,0 +1,95 @@
+package leases
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// visit takes processes into a lease without moving them.
+func (ls *Leases) visit(ctx context.Context, l *lease.Lease, p lease.Process) (lease.Inside, error) {
+	var inside lease.Inside
+	var err error
+	if inside.Environment, inside.Unset, err = ls.Policy.Environment(ctx, l); err != nil {
+		return lease.Inside{}, err
+	}
+	ls.visiting.Lock()
+	defer ls.visiting.Unlock()
+	if l.Held == lease.HeldAttached {
+		if err := ls.stillFree(l, p); err != nil {
+			return lease.Inside{}, err
+		}
+	}
+	state, err := ls.Attribution.VisitPort(l).StartScope(ctx, scopeOf(l, cgroup.Process(p), nil))
+	if err != nil {
+		return lease.Inside{}, err
+	}
+	// What stands on logins lets the user to the GPU from now on. Where it cannot be changed, a condition says so too.
+	visitor := *l
+	visitor.Process = p
+	if err := ls.Policy.Regard(&visitor, ""); err != nil {
+		inside.Warnings = append(inside.Warnings, "its GPU may not open: "+err.Error())
+	}
+	inside.Status = ls.visitStatus(&visitor, state)
+	return inside, nil
+}
+
+// leave forgets a visitor's processes. They go on as they were.
+func (ls *Leases) leave(id string) {
+	ls.Visitors.Release(id)
+	ls.Follow.Release(id)
+}
+
+// adoptVisitor finds one visitor's processes again.
+func (ls *Leases) adoptVisitor(ctx context.Context, l *lease.Lease) bool {
+	state, err := ls.Attribution.VisitPort(l).Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
+	if err != nil {
+		if !errors.Is(err, cgroup.ErrNotFound) {
+			ls.Log.Warn("cannot find a lease again", "lease", l.ID, "held", l.Held, "error", err)
+		}
+		return false
+	}
+	ls.Table.SetWalls(l.ID, ls.visitStatus(l, state))
+	return true
+}
+
+// visitStatus says what does not hold where a lease's processes stay where they are.
+func (ls *Leases) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.WallsStatus {
+	w := api.WallsStatus{Cgroup: s.Path, Unit: l.Unit}
+	info := ls.Port.Info()
+	if !ls.State.Desired().Enforcing() {
+		w.Missing = append(w.Missing, "everything: the spec says enforce: observe")
+	}
+	if l.Held == lease.HeldContainer {
+		// It is under the grant's slice, so what holds there holds for it.
+		w.Devices = info.Devices
+		if info.Devices {
+			w.Missing = append(w.Missing, "device rules of this lease alone: it can open every GPU of its grant")
+		}
+	}
+	if ls.Policy.Guarded(l) {
+		w.Devices = true
+		if l.Held != lease.HeldUnit {
+			w.Missing = append(w.Missing, "device rules of this lease alone: every login of "+l.User+" can open its GPU")
+		}
+	}
+	if !w.Devices {
+		w.Missing = append(w.Missing, "device rules: "+attribution.Stays(l)+", so it can open every GPU that it could before")
+	}
+	if l.Held == lease.HeldContainer {
+		w.Missing = append(w.Missing, missingLimits(info)...)
+	} else {
+		w.Missing = append(w.Missing, "cpu, memory, tasks and io limits: they are those of where it runs, not the tenant's")
+	}
+	switch l.Terms.Kind() {
+	case api.ModeTimeslice:
+		w.Missing = append(w.Missing, "its time share: it is never frozen, so it runs whenever it likes")
+	case api.ModeMPS:
+		w.Missing = append(w.Missing, "its MPS share: it holds only for processes that were started with the environment of the lease")
+	}
+	return w
+}

@@ -1,0 +1,155 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+)
+
+// fate is what becomes of a process that is in the way of a change.
+type fate int
+
+const (
+	forced   fate = iota // --force stops it, the polite way
+	Quiesced             // its unit is stopped for the change by the spec, and started again
+	Spared               // it stays whatever the authority, so that there is no such change
+	OurOwn               // it is ours: what makes the change sees to it
+)
+
+// DeviceHolder is a process that keeps a device busy.
+type DeviceHolder struct {
+	PID    int
+	Start  uint64 // 0: it was not read
+	Name   string
+	Unit   string // that it is in
+	Tenant string
+	Lease  string
+	Age    time.Duration
+	Fate   fate
+	Why    string // it is spared
+}
+
+// String names it for people: "pid 812 (dcgm-exporter, dcgm-exporter.service, for 3h)".
+func (h *DeviceHolder) String() string {
+	words := []string{h.Name}
+	if h.Name == "" {
+		words[0] = "it has just ended"
+	}
+	if h.Tenant != "" {
+		words = append(words, "tenant "+h.Tenant)
+	}
+	if h.Lease != "" {
+		words = append(words, "lease "+h.Lease)
+	}
+	if h.Unit != "" {
+		words = append(words, h.Unit)
+	}
+	if h.Age > 0 {
+		words = append(words, "for "+ageText(h.Age))
+	}
+	s := strings.Join(words, ", ")
+	if h.Why != "" {
+		s += "; " + h.Why
+	}
+	return fmt.Sprintf("pid %d (%s)", h.PID, s)
+}
+
+// ageText is how long something runs, as exact as anybody wants it.
+func ageText(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	case d >= 2*time.Minute:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	}
+	return fmt.Sprintf("%d s", d/time.Second)
+}
+
+// FirstUser is the first uid of people; those below are root's and the system's services'.
+const FirstUser = 1000
+
+// InTheWay are the processes that use an instance, or with nil the GPU: those that the driver lists, and those that merely
+// have its nodes open. Whoever has the node of a whole GPU open is in the way of its reset only.
+func InTheWay(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceHolder {
+	var pids []int
+	for i := range g.Processes {
+		p := &g.Processes[i]
+		if in != nil && (p.GI == nil || *p.GI != in.ID) {
+			continue
+		}
+		if in == nil && p.Kind == gpu.MPSProcess {
+			continue // It is counted with its server.
+		}
+		pids = append(pids, p.PID)
+	}
+	if in != nil || g.MIG.Resetless == nil || !*g.MIG.Resetless {
+		pids = append(pids, use.Opened.of(g.Identity.UUID, in)...)
+	}
+	slices.Sort(pids)
+	var out []DeviceHolder
+	for _, pid := range slices.Compact(pids) {
+		if h := use.Process(g.MPS, pid); h.Fate != OurOwn {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// holders names who uses an instance, or with nil the GPU: leases first, then processes of no lease. Those whose unit is
+// stopped for the change are not in its way. stays: one of them stays whatever the authority.
+func holders(g *observe.GPU, in *gpu.Instance, use Usage) (names []string, stays []string) {
+	var leases []string
+	if in != nil {
+		leases = use.Instance(g.Identity.UUID, in.Placement)
+	} else {
+		leases = use.GPU(g.Identity.UUID)
+	}
+	names = slices.Clone(leases)
+	for _, h := range InTheWay(g, in, use) {
+		if h.Fate == Quiesced || h.Lease != "" && slices.Contains(leases, h.Lease) {
+			continue // It goes with its unit, or with its lease.
+		}
+		names = append(names, h.String())
+		if h.Fate == Spared && !use.Anyone {
+			stays = append(stays, h.String())
+		}
+	}
+	return names, stays
+}
+
+// holdersOn lists who uses the instances of a GPU, or the GPU when it has none, for tools: those that a refusal names.
+func holdersOn(g *observe.GPU, use Usage) []api.Holder {
+	var out []api.Holder
+	add := func(in *gpu.Instance, name string, leases []string) {
+		id, named := string(g.Identity.UUID), map[string]bool{}
+		for _, h := range InTheWay(g, in, use) {
+			if h.Fate == Quiesced {
+				continue
+			}
+			named[h.Lease] = true
+			out = append(out, api.Holder{
+				GPU: id, Instance: name, PID: h.PID, Command: h.Name, Unit: h.Unit, Tenant: h.Tenant, Lease: h.Lease, Seconds: h.Age.Seconds(), Stays: h.Fate == Spared,
+			})
+		}
+		for _, l := range leases {
+			if !named[l] {
+				out = append(out, api.Holder{GPU: id, Instance: name, Lease: l})
+			}
+		}
+	}
+	for i := range g.Instances {
+		in := &g.Instances[i]
+		add(in, fmt.Sprintf("%s at %d", ProfileName(g.Profiles, in.ProfileID), in.Placement.Start), use.Instance(g.Identity.UUID, in.Placement))
+	}
+	if len(g.Instances) == 0 {
+		add(nil, "", use.GPU(g.Identity.UUID))
+	}
+	return out
+}

@@ -1,0 +1,100 @@
+package planner
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/mps"
+)
+
+func TestHoldersAreNamed(t *testing.T) {
+	for want, h := range map[string]DeviceHolder{
+		"pid 7 (it has just ended)":                                       {PID: 7},
+		"pid 7 (python, for 12 s)":                                        {PID: 7, Name: "python", Age: 12 * time.Second},
+		"pid 7 (python, tenant red, lease red-1, a.scope, for 5 min)":     {PID: 7, Name: "python", Tenant: "red", Lease: "red-1", Unit: "a.scope", Age: 5 * time.Minute},
+		"pid 7 (dcgm-exporter, exporter.service, for 3 days; left alone)": {PID: 7, Name: "dcgm-exporter", Unit: "exporter.service", Age: 80 * time.Hour, Why: "left alone"},
+	} {
+		if got := h.String(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// Who is in the way of what: monitors of a reset and of an instance, nobody of a change that needs no reset; and what force
+// may do.
+func TestMonitorsInAPlan(t *testing.T) {
+	whole := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"7g.40gb"}}}
+	resetless := true
+	hopper := observetest.With(observetest.Device(false), func(g *observe.GPU) { g.MIG.Resetless = &resetless })
+	on := observetest.Device(true, observetest.Instance(9, 4))
+	held := Opened{GPUs: map[gpu.UUID][]int{observetest.One: {42}}}
+	heldInstance := Opened{Caps: map[InstanceKey][]int{{observetest.One, on.Instances[0].ID}: {42}}}
+	for _, c := range []struct {
+		name  string
+		have  observe.GPU
+		open  Opened
+		is    DeviceHolder
+		force bool
+		kind  api.Kind // of the refusal; empty: it is planned
+		says  string
+		stops []string
+	}{
+		{name: "a reset, over a monitor", have: observetest.Device(false), open: held, kind: api.KindInUse, says: "pid 42 (nvtop)"},
+		{name: "a reset, over a monitor, by force", have: observetest.Device(false), open: held, force: true, stops: []string{"stop pid 42 (nvtop)"}},
+		{name: "a reset, over the system's", have: observetest.Device(false), open: held, is: DeviceHolder{Fate: Spared, Why: "spared"}, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
+		{name: "a reset, over the system's, by force", have: observetest.Device(false), open: held, is: DeviceHolder{Fate: Spared, Why: "spared"}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
+		{name: "a reset, over a quiesced unit", have: observetest.Device(false), open: held, is: DeviceHolder{Fate: Quiesced}},
+		{name: "a reset, over our own", have: observetest.Device(false), open: held, is: DeviceHolder{Fate: OurOwn}},
+		{name: "no reset, over a monitor", have: hopper, open: held},
+		{name: "an instance that goes, over a monitor", have: on, open: heldInstance, kind: api.KindInUse, says: "3g.20gb at 4 (pid 42 (nvtop))"},
+		{name: "an instance that goes, over a monitor, by force", have: on, open: heldInstance, force: true, stops: []string{"stop pid 42 (nvtop)"}},
+		{name: "an instance that goes, over the system's, by force", have: on, open: heldInstance, is: DeviceHolder{Fate: Spared}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop)"},
+		{name: "an instance that goes, over a quiesced unit", have: on, open: heldInstance, is: DeviceHolder{Fate: Quiesced}},
+		{name: "an instance that goes, the GPU is open", have: on, open: held},
+		{name: "by force, over a lease's process", have: on, open: heldInstance, is: DeviceHolder{Lease: "red-1"}, force: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			use := Nobody()
+			use.Opened = c.open
+			use.Process = func(_ *mps.State, pid int) DeviceHolder {
+				h := c.is
+				h.PID, h.Start, h.Name = pid, 7, "nvtop"
+				return h
+			}
+			node := &observe.Node{GPUs: []observe.GPU{c.have}}
+			p := PlanGPUs(&state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: whole}}, node, use, Authority{Force: c.force, AllowReset: true})
+			if err := ProblemError(p.Problems); c.kind != "" || err != nil {
+				if err == nil || err.Kind != c.kind || !strings.Contains(err.Message, c.says) {
+					t.Errorf("it is refused with %+v, want %s with %q", err, c.kind, c.says)
+				}
+				told := HoldersOf(p.Problems, node, use)
+				if c.kind == api.KindInUse && (len(told) != 1 || told[0].PID != 42 || told[0].Command != "nvtop" || told[0].GPU != string(observetest.One) || told[0].Stays) {
+					t.Errorf("for tools its holders are %+v", told)
+				}
+				return
+			}
+			if len(p.Steps) == 0 {
+				t.Error("nothing is planned")
+			}
+			var stops []string
+			for _, s := range PlanProcessStops(p.Steps, node, use) {
+				stops = append(stops, s.Text)
+				if s.GPU != string(observetest.One) || s.Phase != step.Narrow || s.Disruption != step.Running {
+					t.Errorf("the step is %+v", s)
+				}
+			}
+			if d := cmp.Diff(c.stops, stops); d != "" {
+				t.Errorf("stops (-want +got):\n%s", d)
+			}
+		})
+	}
+}

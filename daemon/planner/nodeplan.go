@@ -1,0 +1,192 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	devices "github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// NodeInput is what the part of a plan is made from that changes no GPU hardware. Its parts are read when they are asked
+// for, and at most once.
+type NodeInput struct {
+	Info cgroup.Info
+	// InForce tells that the spec is the one in force.
+	InForce bool
+	// NeverRead tells that there is a GPU of which nothing is known.
+	NeverRead bool
+	// Slices is what the spec wants of slices.
+	Slices func() (*Wanted, error)
+	// Own gives those slices of the node that are ours when these are wanted.
+	Own func(to []cgroup.Slice) []cgroup.SliceState
+	// Use is who uses which slice, and what of.
+	Use func() map[cgroup.SliceName]isolation.Use
+	// Filters are the login filters that the spec wants, on cgroups that exist.
+	Filters func() ([]devices.State, error)
+	// Logins is the cgroup of logins; empty where none is known.
+	Logins string
+	// Denied tells whether tenants are denied to have processes moved out of leases; nil where nobody could move anybody.
+	Denied func() (bool, error)
+}
+
+// softPlan is the part of a plan that changes no GPU hardware: walls, and MPS control daemons.
+type softPlan struct {
+	Narrow []step.Step // before the hardware
+	Rest   []step.Step // after it
+}
+
+// Wanted is the slices that a spec wants on one observation, and what they lack.
+type Wanted struct {
+	Node    *observe.Node
+	Spec    *state.Desired
+	Slices  []cgroup.Slice
+	Missing []isolation.Missing
+}
+
+// PlanNode plans all that changes no GPU hardware.
+func PlanNode(want *state.Desired, node *observe.Node, in NodeInput) (softPlan, error) {
+	p, err := PlanSoft(want, node, in)
+	if err != nil {
+		return p, err
+	}
+	guard, err := PlanGuard(node, in)
+	p.Narrow, p.Rest = append(guard.Narrow, p.Narrow...), append(p.Rest, guard.Rest...)
+	p.Narrow = append(p.Narrow, PlanMigration(want, in.Denied)...)
+	return p, err
+}
+
+// PlanSoft plans slices and MPS. What hardware steps destroy is closed first: the input knows of them.
+func PlanSoft(want *state.Desired, node *observe.Node, in NodeInput) (softPlan, error) {
+	var p softPlan
+	if node.SlicesErr != nil {
+		return p, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
+	}
+	if node.DriverErr != nil {
+		return p, nil // Walls are left as they stand: what they should allow cannot be known.
+	}
+	w, err := in.Slices()
+	if err != nil {
+		return p, err
+	}
+	stop, start := PlanMPS(want, node)
+	p.Narrow = append(p.Narrow, stop...)
+	if !in.Info.Slices {
+		p.Rest = start // There are no slices to make.
+		return p, nil
+	}
+	desiredSlices := w.Slices
+	if in.NeverRead {
+		desiredSlices = slices.DeleteFunc(slices.Clone(desiredSlices), func(s cgroup.Slice) bool { return stands(node, s.Name) })
+		for i := range node.Slices { // As they stand, so that nothing is planned for them.
+			desiredSlices = append(desiredSlices, standing(&node.Slices[i]))
+		}
+	}
+	for _, s := range PlanSlices(desiredSlices, in) {
+		if s.Phase == step.Narrow {
+			p.Narrow = append(p.Narrow, s)
+		} else {
+			p.Rest = append(p.Rest, s)
+		}
+	}
+	p.Rest = append(start, p.Rest...)
+	return p, nil
+}
+
+// PlanSlices plans the slices. Who uses them is looked at only when something is taken away: a look at every descriptor of
+// every process is not for a loop that finds nothing to do.
+func PlanSlices(to []cgroup.Slice, in NodeInput) []step.Step {
+	own := in.Own(to)
+	steps := isolation.Plan(to, own, in.Info)
+	if !slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.Narrow }) {
+		return steps
+	}
+	use := in.Use()
+	if in.InForce {
+		// The spec in force never allowed what is taken away, so whoever has it open is not who it is for.
+		for name, u := range use {
+			u.Devices = nil
+			use[name] = u
+		}
+	}
+	return isolation.PlanInUse(to, own, in.Info, use)
+}
+
+// stands tells whether a slice is there.
+func stands(node *observe.Node, name cgroup.SliceName) bool {
+	return slices.ContainsFunc(node.Slices, func(s cgroup.SliceState) bool { return s.Name == name })
+}
+
+func standing(s *cgroup.SliceState) cgroup.Slice {
+	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
+}
+
+// PlanGuard is the steps to the guards that should stand. What cannot be read is not changed: a condition says so.
+func PlanGuard(node *observe.Node, in NodeInput) (softPlan, error) {
+	var p softPlan
+	if node.GuardsErr != nil {
+		return p, nil
+	}
+	states, err := in.Filters()
+	if err != nil {
+		return p, err
+	}
+	for _, s := range isolation.PlanGuards(states, node.Guards, in.Logins) {
+		if s.Phase == step.Narrow {
+			p.Narrow = append(p.Narrow, s)
+		} else {
+			p.Rest = append(p.Rest, s)
+		}
+	}
+	return p, nil
+}
+
+// PlanMigration is the step to the policy as it is wanted; none without a service manager, or when it is so already.
+func PlanMigration(want *state.Desired, denied func() (bool, error)) []step.Step {
+	if denied == nil {
+		return nil // Nobody could move anybody.
+	}
+	is, err := denied()
+	deny := want.Denies()
+	if err != nil || is == deny {
+		return nil // What cannot be read is told by judgeMigration.
+	}
+	s := step.Step{
+		Kind: KindMigration, Phase: step.Narrow, Args: step.Must(MigrationArgs{deny}), Undo: step.Must(MigrationArgs{is}),
+		Text: "deny moving processes out of leases (a bus policy against AttachProcessesToUnit)", Reason: "the spec says node.walls.migration: deny", Disruption: step.None,
+	}
+	if !deny {
+		s.Phase, s.Text, s.Reason = step.Widen, "let tenants move their processes between units again", "the spec does not say node.walls.migration: deny"
+	}
+	return []step.Step{s}
+}
+
+// PlanMPS plans the control daemons: what is stopped before the hardware changes, and what is started after.
+func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) {
+	wanted, observed := map[gpu.UUID]mps.Settings{}, map[gpu.UUID]mps.Observed{}
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
+		id := g.Identity.UUID
+		if e := want.GPUs[id]; e != nil && e.Mode == api.ModeMPS {
+			wanted[id] = mps.Settings{GPU: id, Strict: e.MPS != nil && e.MPS.Enforce == "strict"}
+		}
+		if g.MPS != nil || wanted[id].GPU != "" {
+			observed[id] = mps.Observed{State: g.MPS, Processes: g.Processes}
+		}
+	}
+	for _, s := range mps.Plan(wanted, observed) {
+		if s.Phase == step.Narrow {
+			stop = append(stop, s)
+		} else {
+			start = append(start, s)
+		}
+	}
+	return stop, start
+}

@@ -1,0 +1,31 @@
+// Package plannertest has who uses a node, for tests of what is planned. It is used by tests alone.
+package plannertest
+
+import (
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// Nobody uses anything, and everything is ours.
+func Nobody() planner.Usage {
+	return planner.Usage{
+		Instance: func(gpu.UUID, gpu.Placement) []string { return nil }, GPU: func(gpu.UUID) []string { return nil },
+		Ours: func(gpu.UUID, *gpu.Instance) bool { return true }, Process: func(_ *mps.State, pid int) planner.DeviceHolder {
+			return planner.DeviceHolder{PID: pid, Start: 1, Name: "python"}
+		},
+	}
+}
+
+// LeaseAt is a lease on the instance that begins at a memory slice.
+func LeaseAt(start uint32) planner.Usage {
+	u := Nobody()
+	u.Instance = func(_ gpu.UUID, p gpu.Placement) []string {
+		if p.Start == start {
+			return []string{"red-cut-1"}
+		}
+		return nil
+	}
+	u.GPU = func(gpu.UUID) []string { return []string{"red-cut-1"} }
+	return u
+}

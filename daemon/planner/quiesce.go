@@ -1,0 +1,72 @@
+package planner
+
+import (
+	"strings"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// The kinds of step that quiesce units. That the one is in a change's record says which units ran before it.
+const (
+	KindUnitStop  = "unit.stop"
+	KindUnitStart = "unit.start"
+)
+
+// UnitArgs are the arguments of both.
+type UnitArgs struct {
+	Unit string `json:"unit"`
+}
+
+// Quiet is what is done to units around a change.
+type Quiet struct {
+	Stop, Start []step.Step
+	Warnings    []string
+}
+
+// NoServices says why units are not stopped.
+const NoServices = "node.quiesce: no unit is stopped around this change, because nothing here stops units: it takes systemd"
+
+func UnitSteps(unit string) (stop, start step.Step) {
+	args := step.Must(UnitArgs{unit})
+	stop = step.Step{
+		Kind: KindUnitStop, Phase: step.Narrow, Args: args, Undo: args, Text: "stop " + unit,
+		Reason: "node.quiesce: it would be in the way of the change", Disruption: step.Idle,
+	}
+	start = step.Step{
+		Kind: KindUnitStart, Phase: step.Widen, Args: args, Text: "start " + unit + " again",
+		Reason: "it ran before", Disruption: step.None,
+	}
+	return stop, start
+}
+
+// Partitioned are the GPUs whose MIG mode or instances some steps change.
+func Partitioned(steps []step.Step) map[gpu.UUID]bool {
+	out := map[gpu.UUID]bool{}
+	for i := range steps {
+		if strings.HasPrefix(steps[i].Kind, "mig.") {
+			out[gpu.UUID(steps[i].GPU)] = true
+		}
+	}
+	return out
+}
+
+// UnitsOf are the units of the processes that have one of the GPUs, or an instance of it, open.
+func UnitsOf(use Usage, gpus map[gpu.UUID]bool) map[string]bool {
+	out := map[string]bool{}
+	add := func(pids []int) {
+		for _, pid := range pids {
+			h := use.Process(nil, pid)
+			out[h.Unit] = true
+		}
+	}
+	for id := range gpus {
+		add(use.Opened.GPUs[id])
+	}
+	for at, pids := range use.Opened.Caps {
+		if gpus[at.GPU] {
+			add(pids)
+		}
+	}
+	return out
+}

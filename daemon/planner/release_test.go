@@ -1,0 +1,118 @@
+package planner
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// Who is held is stopped, who stays where he is goes on, and who was never held is left alone.
+func TestPlanReleaseStops(t *testing.T) {
+	at := gpu.Placement{Start: 4, Size: 4}
+	grant := lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 30}}}
+	of := func(id, held string, state lease.State, cgroup string) lease.Lease {
+		return lease.Lease{ID: id, User: "alice", Held: held, State: state, Terms: grant, Place: lease.Place{GPUs: []gpu.UUID{"GPU-2"}}, Walls: api.WallsStatus{Cgroup: cgroup}}
+	}
+	cut := of("cut", lease.HeldAttached, lease.Running, "/elsewhere")
+	cut.Place = lease.Place{GPUs: []gpu.UUID{observetest.One}, Instance: &at}
+	live := []lease.Lease{
+		of("run", "", lease.Running, "/gpushare/run"), of("just-placed", lease.HeldRun, lease.Placed, ""), of("observed", lease.HeldRun, lease.Running, ""),
+		of("detached", lease.HeldDetached, lease.Running, "/gpushare/detached"), of("container", lease.HeldContainer, lease.Running, "/gpushare/container"),
+		of("attached", lease.HeldAttached, lease.Running, "/elsewhere"), of("login", lease.HeldLogin, lease.Running, "/user.slice"), of("unit", lease.HeldUnit, lease.Running, "/system.slice"),
+		cut,
+	}
+	hardware := []step.Step{{Kind: mig.KindDestroy, GPU: string(observetest.One), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{Placement: at}})}}
+	other := lease.Lease{ID: "other", User: "bob", Held: lease.HeldRun, State: lease.Running, Terms: lease.Grant{Tenant: "blue", Spec: grant.Spec}}
+	red := []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}}, {Name: cgroup.SliceName{Tenant: "red", Grant: "part"}}}
+	for _, c := range []struct {
+		what             string
+		names            []cgroup.SliceState
+		hardware         []step.Step
+		stopped, letGoOf []string
+	}{
+		{store.ReleasedWalls, nil, nil, []string{"run", "just-placed", "detached", "container"}, nil},
+		{store.ReleasedAll, nil, hardware, []string{"run", "just-placed", "detached", "container", "cut"}, []string{"attached", "login", "unit"}},
+		// Without cgroups: who is followed under a name that is given up ends first.
+		{store.ReleasedWalls, red, nil, []string{"run", "just-placed", "observed", "detached", "container"}, nil},
+	} {
+		what := c.what
+		var stopped, letGoOf []string
+		for _, s := range PlanReleaseStops(append(live, other), c.names, c.hardware, what) {
+			id, _, _ := strings.Cut(s.Text[strings.LastIndex(s.Text, "lease ")+len("lease "):], ":")
+			switch {
+			case s.Kind == KindLeaseStop && s.Disruption == step.Running:
+				stopped = append(stopped, id)
+			case s.Kind == KindLeaseRelease && s.Disruption == step.None:
+				letGoOf = append(letGoOf, id)
+			default:
+				t.Errorf("%s: a step %+v", what, s)
+			}
+		}
+		if !slices.Equal(stopped, c.stopped) || !slices.Equal(letGoOf, c.letGoOf) {
+			t.Errorf("%s: stopped are %q, let go of %q", what, stopped, letGoOf)
+		}
+	}
+}
+
+// A GPU becomes what it was found as, as far as that takes no more authority; what others made stays.
+func TestPlanGiveBack(t *testing.T) {
+	on, off, yes := true, false, true
+	resetless := func(g *observe.GPU) { g.MIG.Resetless = &yes }
+	foreign := Nobody()
+	foreign.Ours = func(_ gpu.UUID, in *gpu.Instance) bool { return in.Placement.Start == 4 }
+	for _, c := range []struct {
+		name  string
+		have  observe.GPU
+		was   store.Found
+		use   Usage
+		steps []string
+		warns string
+	}{
+		{name: "never changed", have: observetest.Device(false), use: Nobody()},
+		{name: "MIG was on before us", have: observetest.Device(true, observetest.Instance(9, 4)), use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}},
+		{name: "found on", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.Found{MIG: &on}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}},
+		{name: "found off, no reset needed", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4)), resetless), was: store.Found{MIG: &off}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
+		{name: "found off, a reset needed", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.Found{MIG: &off}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
+		{name: "another's instance beside ours", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), resetless), was: store.Found{MIG: &off}, use: foreign, steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
+		{name: "only another's", have: observetest.Device(true, observetest.Instance(19, 0)), use: foreign},
+		{name: "the compute mode", have: observetest.Device(false), was: store.Found{ComputeMode: gpu.ComputeExclusiveProcess}, use: Nobody(), steps: []string{"set the compute mode to " + string(gpu.ComputeExclusiveProcess)}},
+		{name: "the compute mode as it was", have: observetest.Device(false), was: store.Found{ComputeMode: gpu.ComputeDefault}, use: Nobody()},
+		{name: "lost", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost }), was: store.Found{MIG: &off}, use: Nobody(), warns: "does not answer"},
+		{name: "no profiles told", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.Found{MIG: &off}, use: Nobody(), warns: "does not tell its profiles"},
+		{name: "in use is named", have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), steps: []string{"destroy 3g.20gb at 4"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			steps, warnings := PlanGiveBack(&c.have, c.was, c.use)
+			var got []string
+			for _, s := range steps {
+				got = append(got, s.Text)
+			}
+			if diff := cmp.Diff(c.steps, got); diff != "" {
+				t.Error(diff)
+			}
+			if all := strings.Join(warnings, "; "); (c.warns == "") != (all == "") || !strings.Contains(all, c.warns) {
+				t.Errorf("it warns of %q, it is to of %q", all, c.warns)
+			}
+			if c.name == "in use is named" {
+				if err := AdmitRelease(steps, Authority{}); err == nil || !strings.Contains(err.Error(), "red-cut-1") {
+					t.Errorf("who uses it is not named: %v", err)
+				}
+				if err := AdmitRelease(steps, Authority{Force: true}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}

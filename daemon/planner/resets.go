@@ -1,0 +1,162 @@
+package planner
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// Fabric is how some GPUs of a host are linked with others, as far as the reset of one concerns those.
+type Fabric struct {
+	Switches int // NVSwitches: every GPU is linked with every other
+	Manager  int // the fabric manager's pid; 0 when it does not run
+	Links    map[gpu.UUID]Links
+}
+
+// Links is where the NVLinks of one GPU lead, or why that cannot be told.
+type Links struct {
+	gpu.NVLinks
+	Err error
+}
+
+// GoesWith says of a GPU, for somebody who is about to have it reset, what goes with that. Which GPUs are reset along is said
+// of those that NVLink joins it with.
+func (f *Fabric) GoesWith(id gpu.UUID, node *observe.Node, along []gpu.UUID) string {
+	l := f.Links[id]
+	says := joins(l.Peers, node, along)
+	const together = "join it with every other GPU there, and some boards are only reset together"
+	switch {
+	case f.Switches > 0:
+		says = append(says, fmt.Sprintf("%d NVSwitches of this host %s", f.Switches, together))
+	case l.Switches > 0:
+		says = append(says, fmt.Sprintf("%d of its NVLinks lead to NVSwitches, which %s", l.Switches, together))
+	}
+	switch {
+	case l.Err != nil:
+		says = append(says, fmt.Sprintf("which GPUs a bridge joins it with is not known (%v): 'nvidia-smi nvlink --status' may tell, and those must be idle too", l.Err))
+	case l.Unknown > 0:
+		says = append(says, fmt.Sprintf("%d of its NVLinks lead to what the driver does not name", l.Unknown))
+	case len(says) == 0 && l.Down > 0:
+		says = append(says, fmt.Sprintf("NVLink joins it with no other GPU: its %d links are down", l.Down))
+	case len(says) == 0:
+		says = append(says, "NVLink joins it with no other GPU")
+	}
+	switch {
+	case f.Manager != 0:
+		says = append(says, fmt.Sprintf("the fabric manager runs (pid %d)", f.Manager))
+	case f.Switches > 0:
+		says = append(says, "the fabric manager does not run: no GPU can be used after a reset before it does")
+	default:
+		says = append(says, "no fabric manager runs")
+	}
+	return strings.Join(says, "; ")
+}
+
+// joins names the GPUs that bridges join with one, those apart that are reset along with it.
+func joins(peers []string, node *observe.Node, along []gpu.UUID) []string {
+	var idle, too []string
+	for _, pci := range peers {
+		switch g := atAddress(node, pci); {
+		case g == nil:
+			idle = append(idle, "a GPU at "+pci+" that is not seen here")
+		case slices.Contains(along, g.Identity.UUID):
+			too = append(too, gpuName(g))
+		default:
+			idle = append(idle, gpuName(g))
+		}
+	}
+	var out []string
+	if len(idle) > 0 {
+		out = append(out, "NVLink joins it with "+and(idle)+", which must be idle too")
+	}
+	if len(too) > 0 {
+		out = append(out, "NVLink joins it with "+and(too)+", to be reset too")
+	}
+	return out
+}
+
+// busy says which GPUs must be idle for the resets and are in use: none of those that are reset themselves, whose users the
+// plan is about.
+func (f *Fabric) busy(node *observe.Node, along []gpu.UUID, use Usage) []string {
+	joined := map[gpu.UUID][]string{} // peer → those that are reset
+	for _, id := range along {
+		for _, pci := range f.Links[id].Peers {
+			if g := atAddress(node, pci); g != nil && !slices.Contains(along, g.Identity.UUID) {
+				joined[g.Identity.UUID] = append(joined[g.Identity.UUID], ShortName(node, id))
+			}
+		}
+	}
+	var out []string
+	for _, id := range slices.Sorted(maps.Keys(joined)) {
+		g, _ := node.GPU(id)
+		peer := *g
+		peer.MIG.Resetless = nil // Whoever merely has it open is in the way too.
+		if who, _ := holders(&peer, nil, use); len(who) > 0 {
+			out = append(out, fmt.Sprintf("%s is in use by %s, and must be idle for the reset of %s: the driver may refuse that, or harm them",
+				gpuName(g), strings.Join(who, ", "), and(joined[id])))
+		}
+	}
+	return out
+}
+
+// atAddress finds a GPU by its PCI address; nil when the node has none there.
+func atAddress(node *observe.Node, pci string) *observe.GPU {
+	i := slices.IndexFunc(node.GPUs, func(g observe.GPU) bool { return g.Identity.PCI == pci })
+	if i < 0 {
+		return nil
+	}
+	return &node.GPUs[i]
+}
+
+func gpuName(g *observe.GPU) string {
+	return fmt.Sprintf("GPU %d (%s)", g.Identity.Index, g.Identity.UUID)
+}
+
+// ShortName names a GPU that is named in full nearby.
+func ShortName(node *observe.Node, id gpu.UUID) string {
+	if g, ok := node.GPU(id); ok {
+		return fmt.Sprintf("GPU %d", g.Identity.Index)
+	}
+	return string(id)
+}
+
+// and joins words as a sentence does.
+func and(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
+
+// ResetsOf gives the GPUs that some steps reset, in their order.
+func ResetsOf(steps []step.Step) []gpu.UUID {
+	var out []gpu.UUID
+	for i := range steps {
+		var args mig.ModeArgs
+		if steps[i].Kind != mig.KindMode || json.Unmarshal(steps[i].Args, &args) != nil || !args.Reset {
+			continue
+		}
+		out = append(out, gpu.UUID(steps[i].GPU))
+	}
+	return out
+}
+
+// Tell is what a plan says of its resets.
+func (f *Fabric) Tell(along []gpu.UUID, node *observe.Node, use Usage) []string {
+	out := make([]string, 0, len(along))
+	for _, id := range along {
+		name := string(id)
+		if g, ok := node.GPU(id); ok {
+			name = gpuName(g)
+		}
+		out = append(out, name+" is reset, and no GPU outside of this plan: "+f.GoesWith(id, node, along))
+	}
+	return append(out, f.busy(node, along, use)...)
+}

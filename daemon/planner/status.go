@@ -1,0 +1,18 @@
+package planner
+
+import (
+	"fmt"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+func ProfileName(ps *gpu.Profiles, id uint32) string {
+	if ps != nil {
+		for i := range ps.GI {
+			if ps.GI[i].ID == id {
+				return ps.GI[i].Name
+			}
+		}
+	}
+	return fmt.Sprintf("profile %d", id)
+}

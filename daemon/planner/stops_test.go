@@ -1,0 +1,62 @@
+package planner
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mig"
+)
+
+func TestPlanStops(t *testing.T) {
+	at := gpu.Placement{Start: 4, Size: 4}
+	cut := lease.Lease{ID: "red-cut-1", User: "alice", Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "cut", MIG: "3g.20gb"}}, Place: lease.Place{GPUs: []gpu.UUID{observetest.One}, Instance: &at}}
+	part := lease.Lease{ID: "red-part-1", User: "bob", Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 30}}}, Place: lease.Place{GPUs: []gpu.UUID{"GPU-2"}}}
+	destroy := func(id gpu.UUID, start uint32) step.Step {
+		return step.Step{Kind: mig.KindDestroy, GPU: string(id), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{Placement: gpu.Placement{Start: start, Size: 4}}})}
+	}
+	all := func() *state.Desired {
+		return &state.Desired{
+			GPUs:   map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: api.ModeMIG}, "GPU-2": {Mode: api.ModeTimeslice}},
+			Grants: map[state.GrantKey][]gpu.UUID{{Tenant: "red", Grant: "cut"}: {observetest.One}, {Tenant: "red", Grant: "part"}: {"GPU-2"}},
+		}
+	}
+	for _, c := range []struct {
+		name     string
+		want     func(*state.Desired)
+		hardware []step.Step
+		stops    []string // "lease: reason"
+	}{
+		{"all stays", func(*state.Desired) {}, nil, nil},
+		{"the neighbour instance goes", func(*state.Desired) {}, []step.Step{destroy(observetest.One, 0), destroy("GPU-9", 4), {Kind: mig.KindCreate, GPU: string(observetest.One)}}, nil},
+		{"the instance goes", func(*state.Desired) {}, []step.Step{destroy(observetest.One, 4)}, []string{"red-cut-1: its MIG instance goes"}},
+		{"the grant goes", func(d *state.Desired) { delete(d.Grants, state.GrantKey{Tenant: "red", Grant: "part"}) }, nil, []string{"red-part-1: the spec has no grant part of red"}},
+		{"the GPU is for something else", func(d *state.Desired) { d.GPUs["GPU-2"] = &api.GPUSpec{Mode: api.ModeExclusive} }, nil, []string{"red-part-1: its GPU becomes exclusive"}},
+		{"the GPU is not the grant's any more", func(d *state.Desired) {
+			d.Grants[state.GrantKey{Tenant: "red", Grant: "part"}] = []gpu.UUID{observetest.One}
+		}, nil, []string{"red-part-1: grant part of red may not use its GPU"}},
+		{"the GPU is named by nobody", func(d *state.Desired) { delete(d.GPUs, observetest.One) }, nil, []string{"red-cut-1: its GPU becomes unmanaged"}},
+		{"there is no spec any more", func(d *state.Desired) { *d = state.Desired{} }, nil, []string{"red-cut-1: the spec has no grant", "red-part-1: the spec has no grant"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			want := all()
+			c.want(want)
+			var got []string
+			for _, s := range PlanStops(want, []lease.Lease{cut, part}, c.hardware) {
+				got = append(got, strings.TrimPrefix(s.Text, "stop lease ")+": "+s.Reason)
+				if s.Disruption != step.Running || len(s.Disturbs) != 1 || s.Phase != step.Narrow || s.GPU != "" {
+					t.Errorf("the step is %+v", s)
+				}
+			}
+			if !slices.EqualFunc(got, c.stops, strings.HasPrefix) {
+				t.Errorf("stops %q, want %q", got, c.stops)
+			}
+		})
+	}
+}

@@ -1,0 +1,143 @@
+package planner
+
+import (
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// View is what the lease table decides from, now.
+func View(s *state.State, node *observe.Node) lease.View {
+	closed := map[gpu.UUID]string{}
+	for id := range s.Held() {
+		closed[id] = "it is held" // Why may name other tenants' leases, and this is told to whoever waits.
+	}
+	if ch := s.Changing(); ch != nil {
+		for id := range ch.GPUs {
+			closed[id] = "it is being changed by " + ch.Operation
+		}
+	}
+	want := s.Desired()
+	if want.Enforcing() && len(s.Kept().Change) == 0 {
+		closeLost(s, closed, want, node)
+	}
+	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.Ours(id, in) })
+	numberInstances(s, &v)
+	return v
+}
+
+// closeLost closes GPUs whose layout was not restored yet: leases come after it.
+func closeLost(s *state.State, closed map[gpu.UUID]string, want *state.Desired, node *observe.Node) {
+	st := s.Kept()
+	for id := range want.GPUs {
+		if a, ok := st.Achieved[id]; ok && closed[id] == "" && state.EpochOver(a.Epoch, node) {
+			closed[id] = "its layout is being restored"
+		}
+	}
+}
+
+// numberInstances tells the lease table which instance is which, and what is closed only for a moment.
+func numberInstances(s *state.State, v *lease.View) {
+	st, ch := s.Kept(), s.Changing()
+	for i := range v.GPUs {
+		g := &v.GPUs[i]
+		a := st.Achieved[g.UUID]
+		for j := range g.Instances {
+			g.Instances[j].Generation = state.InstanceNumber(&a, g.Instances[j].Placement)
+		}
+		g.Soon = ch != nil && ch.Brief && ch.GPUs[g.UUID]
+	}
+}
+
+// ViewOf is what the lease table decides from. closed says why a GPU takes no lease now.
+func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.View {
+	v := lease.View{Generation: d.Generation}
+	if n.DriverErr != nil {
+		v.Blind = n.DriverErr.Error()
+	}
+	for i := range n.GPUs {
+		if e := d.GPUs[n.GPUs[i].Identity.UUID]; e != nil {
+			v.GPUs = append(v.GPUs, gpuView(d, e, &n.GPUs[i], closed, foreign))
+		}
+	}
+	if d.Spec == nil {
+		return v
+	}
+	for i := range d.Spec.Tenants {
+		t := &d.Spec.Tenants[i]
+		for j := range t.GPU {
+			g := lease.Grant{Tenant: t.Name, Priority: t.Priority, Spec: t.GPU[j], Overuse: t.Overuse}
+			if t.GPU[j].GPUs != nil {
+				g.GPUs = d.Grants[state.GrantKey{Tenant: t.Name, Grant: t.GPU[j].Name}]
+			}
+			v.Grants = append(v.Grants, g)
+		}
+	}
+	return v
+}
+
+func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.GPUView {
+	id := g.Identity.UUID
+	v := lease.GPUView{
+		UUID: id, Index: g.Identity.Index, Mode: e.Mode, Capacity: g.Memory.Total - min(g.Memory.Reserved, g.Memory.Total),
+		Reserve: d.Reserve(id), Overcommit: e.Overcommit, Closed: closed[id],
+	}
+	if v.Capacity == 0 {
+		v.Capacity = g.Identity.Memory
+	}
+	if g.Err != nil {
+		v.Closed = g.Err.Error()
+	}
+	if e.Mode != api.ModeMIG || g.Profiles == nil {
+		return v
+	}
+	inLayout := map[string]bool{}
+	if e.MIG != nil {
+		for _, name := range e.MIG.Layout {
+			inLayout[name] = true
+		}
+	}
+	dynamic := e.MIG != nil && e.MIG.Dynamic
+	if dynamic && g.MIG.Current && d.Enforcing() {
+		v.Grid = g.Profiles
+	}
+	for i := range g.Profiles.GI {
+		p := &g.Profiles.GI[i]
+		if inLayout[p.Name] || dynamic {
+			v.Profiles = append(v.Profiles, ProfileView(p))
+		}
+	}
+	for i := range g.Instances {
+		v.Instances = append(v.Instances, instanceView(g, &g.Instances[i], foreign))
+	}
+	return v
+}
+
+func instanceView(g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.Instance) bool) lease.InstanceView {
+	v := lease.InstanceView{Placement: in.Placement, ProfileID: in.ProfileID, ProfileView: lease.ProfileView{Name: ProfileName(g.Profiles, in.ProfileID), Memory: in.Memory.Total}}
+	for i := range g.Profiles.GI {
+		if p := &g.Profiles.GI[i]; p.ID == in.ProfileID {
+			v.ProfileView = ProfileView(p)
+		}
+	}
+	for _, c := range in.Compute {
+		v.UUIDs = append(v.UUIDs, c.UUID)
+	}
+	v.Held = slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.GI != nil && *p.GI == in.ID })
+	v.Stays = v.Held
+	switch {
+	case foreign(g.Identity.UUID, in):
+		v.Unusable, v.Stays, v.Held = "it was not made by gpushare", true, false
+	case len(in.Compute) == 0:
+		v.Unusable = "it has no compute instance"
+	}
+	return v
+}
+
+func ProfileView(p *gpu.Profile) lease.ProfileView {
+	return lease.ProfileView{Name: p.Name, Slices: p.Slices, Memory: p.Memory, Attributes: p.Attributes}
+}

@@ -1,0 +1,77 @@
+package report
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// conditions keeps what is not as it should be, with the time since when.
+type conditions struct {
+	now func() time.Time
+
+	mu  sync.Mutex // guards all
+	all map[conditionKey]api.Condition
+}
+
+// newConditions makes an empty list.
+func newConditions(now func() time.Time) *conditions {
+	return &conditions{now: now, all: map[conditionKey]api.Condition{}}
+}
+
+type conditionKey struct{ kind, about string }
+
+// set adds or renews a condition.
+func (c *conditions) Set(kind, about, message, hint string) {
+	c.put(about, api.Condition{Kind: kind, Message: message, Hint: hint})
+}
+
+func (c *conditions) put(about string, cond api.Condition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := conditionKey{cond.Kind, about}
+	cond.Since = c.now()
+	if old, ok := c.all[key]; ok {
+		cond.Since = old.Since
+	}
+	c.all[key] = cond
+}
+
+// clear takes one away.
+func (c *conditions) Clear(kind, about string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.all, conditionKey{kind, about})
+}
+
+// replace makes these all there are of a kind.
+func (c *conditions) Replace(kind string, now map[string]api.Condition) {
+	c.mu.Lock()
+	for key := range c.all {
+		if _, still := now[key.about]; key.kind == kind && !still {
+			delete(c.all, key)
+		}
+	}
+	c.mu.Unlock()
+	for about, cond := range now {
+		cond.Kind = kind
+		c.put(about, cond)
+	}
+}
+
+// list gives them in a stable order.
+func (c *conditions) List() []api.Condition {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]api.Condition, 0, len(c.all))
+	for _, cond := range c.all {
+		out = append(out, cond)
+	}
+	slices.SortFunc(out, func(a, b api.Condition) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Message, b.Message))
+	})
+	return out
+}

@@ -1,0 +1,73 @@
+package report
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// subscriberQueue is how many events a slow reader may fall behind before it gets a gap.
+const subscriberQueue = 256
+
+// broker hands events to everyone who listens and never waits for any of them.
+type broker struct {
+	now func() time.Time
+
+	mu   sync.Mutex // guards what follows
+	seq  uint64
+	Subs map[*subscriber]struct{}
+}
+
+// subscriber is one reader of events.
+type subscriber struct {
+	C      chan api.Event
+	missed uint64 // since the last event that it got; guarded by the broker's mutex
+}
+
+func NewBroker(now func() time.Time) *broker {
+	return &broker{now: now, Subs: map[*subscriber]struct{}{}}
+}
+
+// publish numbers an event and offers it to everyone.
+func (b *broker) Publish(e api.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seq++
+	e.Seq, e.At = b.seq, b.now()
+	for s := range b.Subs {
+		b.offerLocked(s, e)
+	}
+}
+
+func (b *broker) offerLocked(s *subscriber, e api.Event) {
+	if s.missed > 0 {
+		gap := api.Event{Seq: e.Seq, At: e.At, Kind: "gap", Message: fmt.Sprintf("%d events were missed", s.missed)}
+		select {
+		case s.C <- gap:
+			s.missed = 0
+		default:
+			s.missed++
+			return
+		}
+	}
+	select {
+	case s.C <- e:
+	default:
+		s.missed++
+	}
+}
+
+// subscribe starts a reader; the function ends it.
+func (b *broker) Subscribe() (*subscriber, func()) {
+	s := &subscriber{C: make(chan api.Event, subscriberQueue)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Subs[s] = struct{}{}
+	return s, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.Subs, s)
+	}
+}

@@ -1,0 +1,76 @@
+package report
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+func TestSlowReaderGetsAGap(t *testing.T) {
+	b := NewBroker(func() time.Time { return time.Unix(1000, 0) })
+	slow, stopSlow := b.Subscribe()
+	defer stopSlow()
+	quick, stopQuick := b.Subscribe()
+	defer stopQuick()
+	const more = 10
+	// Nobody reads for the slow one: this would hang if the broker waited for it.
+	for i := range subscriberQueue + more {
+		b.Publish(api.Event{Kind: "x"})
+		if e := <-quick.C; e.Kind != "x" || e.Seq != uint64(i+1) {
+			t.Fatalf("the quick reader got %+v", e)
+		}
+	}
+	for i := range subscriberQueue {
+		if e := <-slow.C; e.Kind != "x" || e.Seq != uint64(i+1) {
+			t.Fatalf("the slow reader got %+v as number %d", e, i+1)
+		}
+	}
+	b.Publish(api.Event{Kind: "y"})
+	if e := <-slow.C; e.Kind != "gap" || e.Message != "10 events were missed" {
+		t.Errorf("the slow reader got no gap but %+v", e)
+	}
+	if e := <-slow.C; e.Kind != "y" || e.Seq != subscriberQueue+more+1 {
+		t.Errorf("after the gap it got %+v", e)
+	}
+	b.Publish(api.Event{Kind: "z"})
+	if e := <-slow.C; e.Kind != "z" {
+		t.Errorf("a gap is told twice: %+v", e)
+	}
+}
+
+// A gap that itself finds no room counts every event that it stands for.
+func TestGapCountsAll(t *testing.T) {
+	b := NewBroker(time.Now)
+	s, stop := b.Subscribe()
+	defer stop()
+	for range subscriberQueue + 3 {
+		b.Publish(api.Event{Kind: "x"})
+	}
+	<-s.C // Room for one: the gap takes it, and the event itself is missed again.
+	b.Publish(api.Event{Kind: "x"})
+	for range subscriberQueue - 1 {
+		<-s.C
+	}
+	if e := <-s.C; e.Kind != "gap" || e.Message != "3 events were missed" {
+		t.Errorf("got %+v", e)
+	}
+	b.Publish(api.Event{Kind: "y"})
+	if e := <-s.C; e.Kind != "gap" || e.Message != "1 events were missed" {
+		t.Errorf("got %+v", e)
+	}
+	if e := <-s.C; e.Kind != "y" {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestWhoeverLeftGetsNothing(t *testing.T) {
+	b := NewBroker(time.Now)
+	s, stop := b.Subscribe()
+	stop()
+	stop()
+	b.Publish(api.Event{Kind: "x"})
+	if len(s.C) != 0 || len(b.Subs) != 0 {
+		t.Errorf("%d events for a reader that left, %d readers", len(s.C), len(b.Subs))
+	}
+}

@@ -1,0 +1,106 @@
+package report
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// keptOperations is how many ended operations can still be looked at.
+const keptOperations = 64
+
+// operations remembers what is and was under way. Its values are copies.
+type operations struct {
+	now func() time.Time
+
+	mu  sync.Mutex   // guards what follows
+	all []*operation // oldest first
+}
+
+type operation struct {
+	op   api.Operation
+	wake chan struct{} // closed at the next change
+}
+
+// begin registers one that runs.
+func (o *operations) Begin(id, kind, who string, plan api.Plan) api.Operation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := o.now()
+	plan.Steps = slices.Clone(plan.Steps) // It is shown to whoever asked while the steps move on.
+	for i := range plan.Steps {
+		plan.Steps[i].State = "pending"
+	}
+	op := &operation{wake: make(chan struct{}), op: api.Operation{
+		ID: id, Kind: kind, State: "running", Version: 1, Who: who, Plan: plan, Started: now,
+	}}
+	o.all = append(o.all, op)
+	if len(o.all) > keptOperations {
+		o.all = slices.DeleteFunc(o.all, func(p *operation) bool { return p.op.Finished != nil && p != op && len(o.all) > keptOperations })
+	}
+	return copyOf(op)
+}
+
+// copyOf shares nothing that is written later.
+func copyOf(p *operation) api.Operation {
+	c := p.op
+	c.Plan.Steps = slices.Clone(c.Plan.Steps)
+	return c
+}
+
+// update changes one and wakes everyone who waits for it.
+func (o *operations) Update(id string, f func(*api.Operation)) api.Operation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.findLocked(id)
+	if p == nil {
+		return api.Operation{}
+	}
+	f(&p.op)
+	p.op.Version++
+	close(p.wake)
+	p.wake = make(chan struct{})
+	return copyOf(p)
+}
+
+// end closes one.
+func (o *operations) End(id, state string, err *api.Error) api.Operation {
+	return o.Update(id, func(op *api.Operation) {
+		now := o.now()
+		op.State, op.Error, op.Finished = state, err, &now
+	})
+}
+
+func (o *operations) findLocked(id string) *operation {
+	for _, p := range o.all {
+		if p.op.ID == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// get reads one, after its version is past after, it ended, or ctx is over.
+func (o *operations) Get(ctx context.Context, id string, after uint64) (api.Operation, bool) {
+	for {
+		o.mu.Lock()
+		p := o.findLocked(id)
+		if p == nil {
+			o.mu.Unlock()
+			return api.Operation{}, false
+		}
+		c, wake := copyOf(p), p.wake
+		o.mu.Unlock()
+		if c.Finished != nil || c.Version > after {
+			return c, true
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return c, true
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package report
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+func newOperations() *operations { return &operations{now: time.Now} }
+
+func TestOperationIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperations()
+		began := o.Begin("apply-1", "apply", "root", api.Plan{Steps: []api.PlanStep{{ID: 1}}})
+		if began.State != "running" || began.Plan.Steps[0].State != "pending" {
+			t.Fatalf("it begins as %+v", began)
+		}
+		got := make(chan api.Operation)
+		go func() {
+			op, _ := o.Get(t.Context(), "apply-1", began.Version)
+			got <- op
+		}()
+		synctest.Wait()
+		select {
+		case op := <-got:
+			t.Fatalf("nothing changed, and the wait is over: %+v", op)
+		default:
+		}
+		o.Update("apply-1", func(op *api.Operation) { op.Plan.Steps[0].State = "doing" })
+		op := <-got
+		if op.Version <= began.Version || op.Plan.Steps[0].State != "doing" {
+			t.Errorf("the wait gave %+v", op)
+		}
+		if began.Plan.Steps[0].State != "pending" {
+			t.Error("a copy that was given out was changed")
+		}
+		// What is past already is not waited for.
+		if op, ok := o.Get(t.Context(), "apply-1", 0); !ok || op.Version == 0 {
+			t.Errorf("an old version is waited for: %+v", op)
+		}
+		o.End("apply-1", "degraded", &api.Error{Kind: api.KindDegraded, Message: "why"})
+		op, ok := o.Get(t.Context(), "apply-1", 1<<60)
+		if !ok || op.Finished == nil || op.State != "degraded" || op.Error.Message != "why" {
+			t.Errorf("the end is waited past: %+v", op)
+		}
+	})
+}
+
+func TestWaitIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperations()
+		began := o.Begin("apply-1", "apply", "root", api.Plan{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if op, ok := o.Get(ctx, "apply-1", began.Version); !ok || op.Version != began.Version || op.Finished != nil {
+			t.Errorf("after the wait it is %+v", op)
+		}
+		if _, ok := o.Get(t.Context(), "apply-2", 0); ok {
+			t.Error("an unknown one is found")
+		}
+		if op := o.Update("apply-2", func(*api.Operation) { t.Error("an unknown one is changed") }); op.ID != "" {
+			t.Errorf("an unknown one is updated: %+v", op)
+		}
+	})
+}
+
+func TestOperationsAreForgotten(t *testing.T) {
+	o := newOperations()
+	o.Begin("long", "apply", "root", api.Plan{})
+	for i := range 3 * keptOperations {
+		id := fmt.Sprint("short-", i)
+		o.Begin(id, "apply", "root", api.Plan{})
+		o.End(id, "done", nil)
+	}
+	if len(o.all) > keptOperations+1 {
+		t.Errorf("%d operations are kept", len(o.all))
+	}
+	if _, ok := o.Get(t.Context(), "long", 0); !ok {
+		t.Error("one that still runs was forgotten")
+	}
+	if _, ok := o.Get(t.Context(), fmt.Sprint("short-", 3*keptOperations-1), 0); !ok {
+		t.Error("the newest was forgotten")
+	}
+	if _, ok := o.Get(t.Context(), "short-0", 0); ok {
+		t.Error("the oldest was not forgotten")
+	}
+}

@@ -1,0 +1,69 @@
+package report
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpushare/gpushare/internal/ledger"
+)
+
+// Reporter is where everything is told: the log, the conditions, the events, the operations, the counters and the audit
+// ledger. It is shared by all parts of the daemon.
+type Reporter struct {
+	Log *slog.Logger
+	Now func() time.Time
+	// Generation is that of the spec in force, for the audit; nil: 0.
+	Generation func() uint64
+
+	Conditions *conditions
+	Events     *broker
+	Operations *operations
+	Counters   *counters
+	Audits     *ledger.Ledger // nil: nothing is kept
+
+	stale atomic.Bool // something that status shows has changed
+}
+
+// NewReporter makes one that keeps no audit yet.
+func NewReporter(log *slog.Logger, now func() time.Time) *Reporter {
+	return &Reporter{
+		Log: log, Now: now, Conditions: newConditions(now), Events: NewBroker(now), Operations: &operations{now: now}, Counters: &counters{},
+	}
+}
+
+// Touch says that something which status shows has changed. It may be called with any lock held.
+func (r *Reporter) Touch() { r.stale.Store(true) }
+
+// IsStale tells whether something has changed since the last call of fresh.
+func (r *Reporter) IsStale() bool { return r.stale.Load() }
+
+// Fresh says that what is shown is about to be read again.
+func (r *Reporter) Fresh() { r.stale.Store(false) }
+
+// Audit writes who did what. A full disk never blocks it, and it never blocks anybody.
+func (r *Reporter) Audit(who, what, text string) {
+	var generation uint64
+	if r.Generation != nil {
+		generation = r.Generation()
+	}
+	if r.Audits != nil {
+		if err := r.Audits.Append(ledger.Audit{At: r.Now(), Who: who, What: what, Text: text, Generation: generation}); err != nil {
+			r.Log.Warn("cannot write the audit ledger", "error", err)
+		}
+	}
+	r.Log.Info("changed", "who", who, "what", what, "text", text)
+}
+
+// Close ends the audit ledger.
+func (r *Reporter) Close() {
+	if r.Audits == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := r.Audits.Close(ctx); err != nil {
+		r.Log.Warn("cannot close the audit ledger", "error", err)
+	}
+}

@@ -1,0 +1,81 @@
+package server
+
+import (
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// Groups that give a role.
+const (
+	adminGroup    = "gpushare-admin"
+	observerGroup = "gpushare"
+)
+
+// access is what a route asks of its caller.
+type access int
+
+const (
+	Anyone access = iota // every local user
+	Reader               // admin, observer, or a tenant's member, who sees his own
+	Member               // admin, or a tenant's member
+	Admin                // admin
+	Seer                 // admin or observer
+)
+
+// Caller is a peer with its role.
+type Caller struct {
+	*Peer
+	Name     string // of the user, or "uid 1234" while none is known
+	Admin    bool
+	Observer bool
+	Tenants  []string // of which it is a member, in the order of the spec
+}
+
+func (c *Caller) Role() string {
+	switch {
+	case c.Admin:
+		return "admin"
+	case len(c.Tenants) > 0:
+		return "member"
+	case c.Observer:
+		return "observer"
+	}
+	return "nobody"
+}
+
+func (c *Caller) IsMember(tenant string) bool { return slices.Contains(c.Tenants, tenant) }
+
+// Sees tells whether the caller may look at a tenant's leases and limits.
+func (c *Caller) Sees(tenant string) bool { return c.Admin || c.Observer || c.IsMember(tenant) }
+
+func (a access) allows(c *Caller) bool {
+	switch a {
+	case Anyone:
+		return true
+	case Reader:
+		return c.Admin || c.Observer || len(c.Tenants) > 0
+	case Member:
+		return c.Admin || len(c.Tenants) > 0
+	case Seer:
+		return c.Admin || c.Observer
+	case Admin:
+		return c.Admin
+	}
+	return false
+}
+
+// denied says what would be needed.
+func (a access) denied(c *Caller, what string) *api.Error {
+	hint := "ask an administrator of this host"
+	switch a {
+	case Admin:
+		hint = "this needs root or the group " + adminGroup
+	case Seer:
+		hint = "this needs root, the group " + adminGroup + " or the group " + observerGroup
+	case Reader, Member:
+		hint = "you are a member of no tenant: an administrator can add you under 'members:' in the spec"
+	case Anyone:
+	}
+	return &api.Error{Kind: api.KindDenied, Message: c.Name + " may not " + what, Hint: hint}
+}

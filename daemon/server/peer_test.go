@@ -1,0 +1,209 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// connectEnv makes this binary a process that connects to a socket and ends when its input does.
+const connectEnv = "DAEMON_TEST_CONNECT"
+
+func TestMain(m *testing.M) {
+	path := os.Getenv(connectEnv)
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	defer c.Close()
+	fmt.Println("connected")
+	_, _ = os.Stdin.Read(make([]byte, 1)) // Its end is what is waited for.
+}
+
+// visitor connects to a listener from a process of its own, which ends when leave is called.
+func visitor(t *testing.T, l *net.UnixListener) (pid int, leave func()) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(os.Environ(), connectEnv+"="+l.Addr().String())
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := make([]byte, 100)
+	if n, err := out.Read(said); err != nil || !strings.HasPrefix(string(said[:n]), "connected") {
+		t.Fatalf("it does not connect: %s %v", said[:n], err)
+	}
+	left := false
+	leave = func() {
+		if !left {
+			left = true
+			in.Close()
+			_ = cmd.Wait() // It ends with or without its input.
+		}
+	}
+	t.Cleanup(leave)
+	return cmd.Process.Pid, leave
+}
+
+// found is the peer with its process, as a connection that is let in has it.
+func found(c net.Conn) (*Peer, error) {
+	p, err := peerOf(c)
+	if err == nil {
+		p.find(c.(*net.UnixConn))
+	}
+	return p, err
+}
+
+func visited(t *testing.T) *net.UnixListener {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func TestPeerIsTheProcessThatConnected(t *testing.T) {
+	l := visited(t)
+	pid, leave := visitor(t, l)
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	start, err := procfs.Start(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := found(c)
+	if err != nil || p.UID != os.Geteuid() || p.GID != os.Getegid() || p.Process.PID != pid || p.Process.Start != start {
+		t.Errorf("the peer is %+v, %v, want pid %d", p, err, pid)
+	}
+	byPID := func() (int, error) { return unix.PidfdOpen(pid, 0) }
+	if got := startOfPeer(byPID, pid, os.Geteuid()); got != start {
+		t.Errorf("by its pid it started at %d, want %d", got, start)
+	}
+	if got := startOfPeer(byPID, pid, os.Geteuid()+1); got != 0 {
+		t.Error("a process of another user passes for the peer")
+	}
+	leave()
+	if p, err := found(c); err != nil || p.Process.Start != 0 {
+		t.Errorf("a peer that is gone is %+v, %v", p, err)
+	}
+	if got := startOfPeer(byPID, pid, os.Geteuid()); got != 0 {
+		t.Error("by its pid a peer that is gone is there")
+	}
+}
+
+// Whoever connects, ends, and has root's next process get its pid, must not have that process walled in as his own.
+func TestPeerWhosePIDIsAnothersNow(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("choosing a pid needs root")
+	}
+	l := visited(t)
+	pid, leave := visitor(t, l)
+	leave()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	took := takePID(t, pid)
+	if p, err := found(c); err != nil || p.Process.PID != pid || p.Process.Start != 0 {
+		t.Errorf("the peer is %+v, %v: that is process %s", p, err, took)
+	}
+	// Without the kernel's descriptor the user is what tells them apart.
+	if got := startOfPeer(func() (int, error) { return unix.PidfdOpen(pid, 0) }, pid, 65534); got != 0 {
+		t.Errorf("by its pid it started at %d: that is process %s", got, took)
+	}
+}
+
+// takePID starts a process with this pid, which nobody has.
+func takePID(t *testing.T, pid int) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", fmt.Append(nil, pid-1), 0); err != nil {
+			t.Skipf("this kernel does not let a pid be chosen: %v", err)
+		}
+		cmd := exec.CommandContext(t.Context(), "sleep", "60")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // It was killed.
+		})
+		if cmd.Process.Pid == pid {
+			return procfs.Command(pid)
+		}
+	}
+	t.Skipf("others were always faster to take pid %d", pid)
+	return ""
+}
+
+// Whoever hung up before he was accepted is not handed on; who waits is, having asked or not.
+func TestHungUp(t *testing.T) {
+	raw, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	dial := func() net.Conn {
+		c, err := net.Dial("unix", raw.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for range 3 {
+		dial().Close()
+	}
+	asked, silent := dial(), dial()
+	defer asked.Close()
+	defer silent.Close()
+	if _, err := asked.Write([]byte("G")); err != nil {
+		t.Fatal(err)
+	}
+	l := NewCappedListener(raw, func(*Peer) bool { return true })
+	for _, who := range []string{"who asked", "who is silent"} {
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		n, err := c.Read(make([]byte, 1))
+		if said := n == 1; said != (who == "who asked") || !said && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: read %d, %v", who, n, err)
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package server
+
+import (
+	"context"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/names"
+)
+
+const (
+	// nameGrace is how long an apply or a reload waits for the host's directory. What is answered later counts then.
+	NameGrace = 250 * time.Millisecond
+	// nameStart is how long the start waits for it: before, nobody is served.
+	NameStart = 2 * time.Second
+	// nameSpacing is the least time between two askings that nobody ordered.
+	nameSpacing = time.Second
+	// nameAsking bounds one asking of everything.
+	nameAsking = 30 * time.Second
+)
+
+// Roster is who is who by what is known of the host's names. It is immutable.
+type Roster struct {
+	Self        int // the uid that the daemon runs as
+	AdminGID    int // -1 when the group is not known
+	ObserverGID int
+	Tenants     []TenantMembers
+	Unknown     []UnknownMember
+}
+
+type TenantMembers struct {
+	Name string
+	UIDs []int
+	GIDs []int
+}
+
+// UnknownMember is a name in the spec that stands for nobody now.
+type UnknownMember struct {
+	Tenant  string
+	name    string // "user alice"
+	Unasked bool   // the directory did not answer: it may know him
+}
+
+func (u *UnknownMember) Text() string {
+	if u.Unasked {
+		return "this host's directory has not answered about " + u.name + " of tenant " + u.Tenant
+	}
+	return "this host does not know " + u.name + " of tenant " + u.Tenant
+}
+
+// NewRosters knows nobody yet but root. getent is the program that the host's names are asked with; "off": none is.
+func NewRosters(getent string) *Rosters {
+	r := &Rosters{Names: &names.Directory{}, kicks: loop.NewWake()}
+	if getent != "off" {
+		r.Names.Program = getent
+	}
+	r.P.Store(RosterOf(os.Geteuid(), nil, r.Names))
+	return r
+}
+
+// Rosters holds the roster in force.
+type Rosters struct {
+	P     atomic.Pointer[Roster]
+	Names *names.Directory
+
+	mu    sync.Mutex // one makes a new one, so that the newest names win
+	kicks loop.Wake
+}
+
+// Caller gives a peer its role. It never waits: it stands in every request.
+func (r *Rosters) Caller(p *Peer) *Caller {
+	c := &Caller{Peer: p, Name: r.Names.UserName(p.UID)}
+	now := r.P.Load()
+	c.Admin = p.UID == 0 || p.UID == now.Self || p.inGroup(now.AdminGID)
+	c.Observer = p.inGroup(now.ObserverGID)
+	for i := range now.Tenants {
+		t := &now.Tenants[i]
+		if slices.Contains(t.UIDs, p.UID) || slices.ContainsFunc(t.GIDs, p.inGroup) {
+			c.Tenants = append(c.Tenants, t.Name)
+		}
+	}
+	return c
+}
+
+// Known tells whether a peer has any role.
+func (r *Rosters) Known(p *Peer) bool { return r.Caller(p).Role() != "nobody" }
+
+// RosterOf reads what is known of the names in a spec. It asks nobody.
+func RosterOf(self int, spec *api.Spec, dir *names.Directory) *Roster {
+	group := func(name string) int { gid, _ := dir.GroupID(name); return gid }
+	r := &Roster{Self: self, AdminGID: group(adminGroup), ObserverGID: group(observerGroup)}
+	if spec == nil {
+		return r
+	}
+	for i := range spec.Tenants {
+		t := &spec.Tenants[i]
+		m := TenantMembers{Name: t.Name}
+		look := func(kind string, all []string, get func(string) (int, names.State)) (ids []int) {
+			for _, name := range all {
+				id, state := get(name)
+				if state == names.Present {
+					ids = append(ids, id)
+				} else {
+					r.Unknown = append(r.Unknown, UnknownMember{t.Name, kind + " " + name, state == names.Unasked})
+				}
+			}
+			return ids
+		}
+		m.UIDs = look("user", t.Members.Users, dir.UserID)
+		m.GIDs = look("group", t.Members.Groups, dir.GroupID)
+		r.Tenants = append(r.Tenants, m)
+	}
+	return r
+}
+
+// namesOf are the users and groups that matter with a spec.
+func namesOf(spec *api.Spec) (users, groups []string) {
+	groups = []string{adminGroup, observerGroup}
+	if spec != nil {
+		for i := range spec.Tenants {
+			users = append(users, spec.Tenants[i].Members.Users...)
+			groups = append(groups, spec.Tenants[i].Members.Groups...)
+		}
+	}
+	return users, groups
+}
+
+// Learn asks the host's directory for the names of a spec, and waits no longer than grace. What comes later is taken up
+// when it comes. all asks also for what is known and fresh.
+func (ids *Identities) Learn(spec *api.Spec, grace time.Duration, all bool) {
+	done := make(chan struct{})
+	ids.Tasks.Go(func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(ids.Tasks.Context(), nameAsking)
+		defer cancel()
+		users, groups := namesOf(spec)
+		_ = ids.Rosters.Names.Refresh(ctx, users, groups, all) // The directory remembers why, and renewRoster shows it.
+		ids.RenewRoster()
+	})
+	wait := time.NewTimer(grace)
+	defer wait.Stop()
+	select {
+	case <-done:
+	case <-wait.C:
+	}
+}
+
+// NameLoop keeps names fresh, outside of every request.
+func (ids *Identities) NameLoop(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ids.Rosters.kicks.C():
+		}
+		ids.Learn(ids.Spec(), nameAsking, false)
+		loop.Pause(ctx, nameSpacing) // So that many strangers make few askings.
+	}
+}
+
+// KickNames makes the daemon look names up soon: after a look at the node, when a login appears, and when somebody came
+// whose name is not known.
+func (ids *Identities) KickNames() {
+	ids.Rosters.kicks.Set()
+}
+
+// RenewRoster takes up what is known now.
+func (ids *Identities) RenewRoster() {
+	ids.Rosters.mu.Lock()
+	defer ids.Rosters.mu.Unlock()
+	r := RosterOf(ids.Rosters.P.Load().Self, ids.Spec(), ids.Rosters.Names)
+	ids.Rosters.P.Store(r)
+	unknown := map[string]api.Condition{}
+	for i := range r.Unknown {
+		u := &r.Unknown[i]
+		unknown[u.Tenant+" "+u.name] = api.Condition{Tenant: u.Tenant, Message: u.Text(), Hint: "correct the name, or create it; it gives nobody any rights now, and does so without a restart once it is known"}
+	}
+	ids.Conditions.Replace("unknown-member", unknown)
+	failing := map[string]api.Condition{}
+	if _, why := ids.Rosters.Names.Failing(); why != nil {
+		failing[""] = api.Condition{
+			Message: "the host's users and groups cannot be asked for: " + why.Error(),
+			Hint:    "what was known before stays; try 'getent passwd NAME', and see the service behind it (sssd, nslcd, winbind)",
+		}
+	}
+	ids.Conditions.Replace("names", failing)
+	ids.Touch()
+	ids.Changed() // Who is logged in may be somebody's now.
+}

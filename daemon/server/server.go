@@ -1,0 +1,284 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// Limits of the API.
+const (
+	maxHeader      = 16 << 10
+	MaxBody        = 1 << 20
+	maxConns       = 2048
+	maxPerUID      = 256
+	maxStrangers   = 128
+	maxPerStranger = 16
+	idleTimeout    = 2 * time.Minute
+	readTimeout    = 10 * time.Second // of a request's head, and then of its body
+	writeTimeout   = 30 * time.Second // of one answer, or one line of a long one
+)
+
+// Call is one request with its caller.
+type Call struct {
+	W      http.ResponseWriter
+	R      *http.Request
+	Caller *Caller
+}
+
+func (c *Call) Ctx() context.Context { return c.R.Context() }
+
+// Reply writes v as JSON.
+func (c *Call) Reply(status int, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("internal error: cannot encode the answer: %w", err)
+	}
+	return c.ReplyBytes(status, append(b, '\n'))
+}
+
+// jsonType is the header's value; nobody changes it.
+var jsonType = []string{"application/json"}
+
+func (c *Call) ReplyBytes(status int, b []byte) error {
+	h := c.W.Header()
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(len(b))} // Else a long answer goes out in chunks, each with a system call.
+	StartPart(c.W)
+	c.W.WriteHeader(status)
+	_, _ = c.W.Write(b) // The caller went away: nobody is left to tell.
+	return nil
+}
+
+// StartPart gives the caller time to take the next part of the answer. Who does not read is cut off: what waits to be
+// written may be a lease that holds its place meanwhile.
+func StartPart(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // A test's recorder has none.
+}
+
+// Body reads the whole body; the server bounds it.
+func (c *Call) Body() ([]byte, error) {
+	slow := http.NewResponseController(c.W)
+	_ = slow.SetReadDeadline(time.Now().Add(readTimeout)) // A test's recorder has none.
+	defer func() { _ = slow.SetReadDeadline(time.Time{}) }()
+	b, err := io.ReadAll(http.MaxBytesReader(c.W, c.R.Body, MaxBody))
+	var large *http.MaxBytesError
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("the request did not arrive within %v", readTimeout)}
+	}
+	if errors.As(err, &large) {
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "the document is larger than 1 MiB", Hint: "a spec this large is a mistake"}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the request: %w", err)
+	}
+	return b, nil
+}
+
+// Handler routes requests: identity, then access, then the handler, then the one way to answer an error.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range s.Routes {
+		mux.HandleFunc(r.Method+" "+r.Pattern, func(w http.ResponseWriter, q *http.Request) { s.Serve(w, q, &r) })
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
+		writeError(w, &api.Error{Kind: api.KindNotFound, Message: "there is no " + q.Method + " " + q.URL.Path, Hint: "the command line and the daemon may be of different versions: see 'gpushare version'"})
+	})
+	return mux
+}
+
+func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
+	if q.Header.Get("Origin") != "" || q.Header.Get("Referer") != "" || (q.Host != "gpushare" && q.Host != "localhost") {
+		writeError(w, &api.Error{Kind: api.KindDenied, Message: "requests from browsers are refused", Hint: "use the command line, or 'curl --unix-socket … http://localhost/v1/status'"})
+		return
+	}
+	p, ok := peerFrom(q.Context())
+	if !ok {
+		writeError(w, &api.Error{Kind: api.KindDenied, Message: "cannot tell who is asking"})
+		return
+	}
+	c := &Call{W: w, R: q, Caller: s.Rosters.Caller(p)}
+	if s.Rosters.Names.Unnamed() {
+		s.Named()
+	}
+	if !r.Access.allows(c.Caller) {
+		writeError(w, r.Access.denied(c.Caller, r.What))
+		return
+	}
+	if r.Brief {
+		done, err := s.turns.take(q.Context(), p.UID)
+		if err != nil {
+			writeError(w, s.refusal(r, err))
+			return
+		}
+		defer done()
+	}
+	if err := r.Handle(c); err != nil {
+		writeError(w, s.refusal(r, err))
+	}
+}
+
+// refusal makes an API error of any error. One that is none is our own bug and is logged.
+func (s *Server) refusal(r *Route, err error) *api.Error {
+	var e *api.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.Canceled):
+		return &api.Error{Kind: api.KindUnavailable, Message: "the request was given up"}
+	}
+	s.Log.Error("a request failed", "method", r.Method, "route", r.Pattern, "error", err)
+	return &api.Error{Kind: api.KindInternal, Message: err.Error(), Hint: "see the journal of gpushared"}
+}
+
+func writeError(w http.ResponseWriter, e *api.Error) {
+	b, err := json.Marshal(map[string]*api.Error{"error": e})
+	if err != nil {
+		b = []byte(`{"error":{"kind":"internal","message":"the error does not encode"}}`)
+	}
+	status := e.Kind.Status()
+	if status < 400 {
+		status = http.StatusInternalServerError
+	}
+	StartPart(w)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n'))
+}
+
+// NewServer sets every timeout but that of writes: some answers are long waits, ended by their own deadlines, and each part
+// of them has one.
+func (s *Server) NewServer(ctx context.Context) *http.Server {
+	return &http.Server{
+		Handler:           s.Handler(),
+		ConnContext:       withPeer,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Listen opens the socket, which every local user may reach: rights come from credentials.
+func Listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make the socket's folder: %w", err)
+	}
+	// Ours is the only daemon on this state directory (it holds the lock), so a socket that is there is a dead one's.
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("cannot take the old socket away: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen: %w", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := os.Chmod(path, 0o666); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("cannot open the socket to all users: %w", err)
+	}
+	return l, nil
+}
+
+// cappedListener refuses connections past a cap at once, so that nobody starves others: those of one user, and those of
+// all who have no role together, because one person may have thousands of uids in a user namespace. Root is never refused.
+type cappedListener struct {
+	net.Listener
+	known func(*Peer) bool // has some role
+
+	mu        sync.Mutex // guards what follows
+	total     int        // of those who are known
+	strangers int
+	byUID     map[int]int
+}
+
+func NewCappedListener(l net.Listener, known func(*Peer) bool) *cappedListener {
+	return &cappedListener{Listener: l, known: known, byUID: map[int]int{}}
+}
+
+// Accept gives the next connection that is within the caps.
+func (l *cappedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		p, err := peerOf(c)
+		if err != nil || hungUp(c) {
+			c.Close()
+			continue
+		}
+		known := l.known(p)
+		if !l.take(p.UID, known) {
+			c.Close()
+			continue
+		}
+		p.find(c.(*net.UnixConn))
+		return &cappedConn{UnixConn: c.(*net.UnixConn), peer: p, release: func() { l.give(p.UID, known) }}, nil
+	}
+}
+
+func (l *cappedListener) take(uid int, known bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all, most, each := &l.total, maxConns, maxPerUID
+	if !known {
+		all, most, each = &l.strangers, maxStrangers, maxPerStranger
+	}
+	if uid != 0 && (*all >= most || l.byUID[uid] >= each) {
+		return false
+	}
+	*all++
+	l.byUID[uid]++
+	return true
+}
+
+func (l *cappedListener) give(uid int, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known {
+		l.total--
+	} else {
+		l.strangers--
+	}
+	if l.byUID[uid]--; l.byUID[uid] == 0 {
+		delete(l.byUID, uid)
+	}
+}
+
+// cappedConn gives its place back once.
+type cappedConn struct {
+	*net.UnixConn
+	peer    *Peer // read once: it costs a few system calls
+	once    sync.Once
+	release func()
+}
+
+// Close closes the connection and gives its place back.
+func (c *cappedConn) Close() error {
+	c.once.Do(c.release)
+	return c.UnixConn.Close()
+}
+
+// Route is one entry of the table: who may is visible here and nowhere else.
+type Route struct {
+	Method  string
+	Pattern string
+	Access  access
+	What    string // "look at the spec": for the refusal
+	Handle  func(*Call) error
+	Brief   bool // it waits for nothing, and takes its turn among the requests of its user
+}

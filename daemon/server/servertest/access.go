@@ -1,0 +1,80 @@
+package servertest
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/server"
+)
+
+// The people of these tests.
+const (
+	UidSelf     = 990
+	gidAdmin    = 100
+	gidObserver = 101
+	GidVision   = 102
+	GidOther    = 103
+	UidAlice    = 1001
+	uidStranger = 1009
+)
+
+func People() *server.Roster {
+	return &server.Roster{Self: UidSelf, AdminGID: gidAdmin, ObserverGID: gidObserver, Tenants: []server.TenantMembers{
+		{Name: "vision", UIDs: []int{UidAlice}, GIDs: []int{GidVision}}, {Name: "speech", GIDs: []int{GidVision}}, {Name: "other", GIDs: []int{GidOther}},
+	}}
+}
+
+// Everyone are peers, by what they are.
+func Everyone() map[string]*server.Peer {
+	return map[string]*server.Peer{
+		"root":                   {UID: 0, GID: 0},
+		"the daemon's own user":  {UID: UidSelf, GID: 1},
+		"group of admins":        {UID: 1002, GID: gidAdmin},
+		"further group of admin": {UID: 1002, GID: 1, Groups: []int{7, gidAdmin}},
+		"observer":               {UID: 1003, GID: 1, Groups: []int{gidObserver}},
+		"member":                 {UID: UidAlice, GID: 1},
+		"member by group":        {UID: 1004, GID: GidVision},
+		"observer and member":    {UID: UidAlice, GID: gidObserver},
+		"another's member":       {UID: 1005, GID: GidOther},
+		"stranger":               {UID: uidStranger, GID: 1, Groups: []int{1, 2, 3}},
+		"root in a namespace":    {UID: 100000, GID: 100000}, // as the kernel tells him to those outside
+	}
+}
+
+// RoleOf is what everyone is, in the words of the API.
+func RoleOf() map[string]string {
+	return map[string]string{
+		"root": "admin", "the daemon's own user": "admin", "group of admins": "admin", "further group of admin": "admin",
+		"observer": "observer", "member": "member", "member by group": "member", "observer and member": "member", "another's member": "member",
+		"stranger": "nobody", "root in a namespace": "nobody",
+	}
+}
+
+// Ask sends a request as a peer; nil is a connection whose peer is not known.
+func Ask(h http.Handler, p *server.Peer, method, target string, body io.Reader) *httptest.ResponseRecorder {
+	ctx := context.Background()
+	if p != nil {
+		ctx = context.WithValue(ctx, server.PeerKey{}, p)
+	}
+	q := httptest.NewRequestWithContext(ctx, method, target, body)
+	q.Host = "gpushare"
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, q)
+	return w
+}
+
+func RefusalOf(t *testing.T, w *httptest.ResponseRecorder) *api.Error {
+	t.Helper()
+	var envelope struct {
+		Error *api.Error `json:"error"`
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &envelope); err != nil || envelope.Error == nil {
+		t.Fatalf("%d is no refusal: %s", w.Code, w.Body)
+	}
+	return envelope.Error
+}

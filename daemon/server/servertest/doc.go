@@ -1,0 +1,2 @@
+// Package servertest has people and requests for tests of what is served. It is used by tests alone.
+package servertest

@@ -1,0 +1,64 @@
+package server
+
+import (
+	"context"
+	"sync"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// maxRunning is how many brief requests of one user run at a time. The others of his wait for their turn: whoever else
+// asks then stands behind so many, and not behind as many as he has connections.
+const maxRunning = 16
+
+// turns lets requests of one user run some at a time. The zero value works.
+type turns struct {
+	mu    sync.Mutex // guards byUID
+	byUID map[int]*userTurns
+}
+
+type userTurns struct {
+	slots chan struct{}
+	users int // requests that have a turn or wait for one
+}
+
+// take waits for a turn; done ends it. Root has always one: what mends the node is asked by it.
+func (t *turns) take(ctx context.Context, uid int) (done func(), err error) {
+	if uid == 0 {
+		return func() {}, nil
+	}
+	u := t.enter(uid)
+	select {
+	case u.slots <- struct{}{}:
+		return func() {
+			<-u.slots
+			t.leave(uid, u)
+		}, nil
+	case <-ctx.Done():
+		t.leave(uid, u)
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "too many requests of yours run at a time, and this one was given up"}
+	}
+}
+
+func (t *turns) enter(uid int) *userTurns {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u := t.byUID[uid]
+	if u == nil {
+		u = &userTurns{slots: make(chan struct{}, maxRunning)}
+		if t.byUID == nil {
+			t.byUID = map[int]*userTurns{}
+		}
+		t.byUID[uid] = u
+	}
+	u.users++
+	return u
+}
+
+func (t *turns) leave(uid int, u *userTurns) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if u.users--; u.users == 0 {
+		delete(t.byUID, uid)
+	}
+}

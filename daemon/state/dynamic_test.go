@@ -1,0 +1,92 @@
+package state
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// What others made stays others', and what is made again is another one.
+func dynamicSpec(keep time.Duration) *api.GPUSpec {
+	d := api.Duration(keep)
+	return &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true, Keep: &d}}
+}
+
+func TestOwnLayout(t *testing.T) {
+	here := store.Epoch{Boot: "b", Driver: "d"}
+	mark := func(start, size uint32, n uint64) store.Mark {
+		return store.Mark{Placement: gpu.Placement{Start: start, Size: size}, Generation: n}
+	}
+	made := func(kind string, in gpu.Instance) step.Step {
+		return step.Step{Kind: kind, GPU: string(observetest.One), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: in.ProfileID, Placement: in.Placement}})}
+	}
+	fixed := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb"}}}
+	three, small := observetest.Instance(9, 4), observetest.Instance(19, 0)
+	had := store.Achieved{Epoch: here, Layout: []gpu.Instance{three}, Marks: []store.Mark{mark(4, 4, 5)}}
+	gone := had
+	gone.Marks = []store.Mark{{Placement: three.Placement, Generation: 5, Gone: true}}
+	for _, c := range []struct {
+		name  string
+		e     *api.GPUSpec
+		have  observe.GPU
+		was   store.Achieved
+		now   store.Epoch
+		steps []step.Step
+		want  []store.Mark
+	}{
+		{"nothing of it is ours", dynamicSpec(0), observetest.Device(true, three, small), store.Achieved{}, here, nil, nil},
+		{"the layout has it", fixed, observetest.Device(true, three, small), store.Achieved{}, here, nil, []store.Mark{mark(4, 4, 11)}},
+		{"it was ours", dynamicSpec(0), observetest.Device(true, three, small), had, here, nil, []store.Mark{mark(4, 4, 5)}},
+		{"it is made", dynamicSpec(0), observetest.Device(true, three, small), had, here, []step.Step{made(mig.KindCreate, small)}, []store.Mark{mark(4, 4, 5), mark(0, 1, 11)}},
+		{"it is made again", dynamicSpec(0), observetest.Device(true, three), had, here, []step.Step{made(mig.KindDestroy, three), made(mig.KindCreate, three)}, []store.Mark{mark(4, 4, 11)}},
+		{"another boot", dynamicSpec(0), observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, nil},
+		{"another boot, and the layout has it", fixed, observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, []store.Mark{mark(4, 4, 11)}},
+		{"it was gone", fixed, observetest.Device(true, three), gone, here, nil, []store.Mark{mark(4, 4, 11)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := store.State{Instances: 10}
+			layout, marks := OwnLayout(&s, c.e, &c.have, &c.was, c.now, c.steps)
+			if diff := cmp.Diff(c.want, marks); diff != "" {
+				t.Error(diff)
+			}
+			if len(layout) != len(marks) {
+				t.Errorf("%d instances with %d marks", len(layout), len(marks))
+			}
+		})
+	}
+}
+
+func TestEstimate(t *testing.T) {
+	node := &observe.Node{GPUs: []observe.GPU{
+		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: observetest.One, Model: "A100"}}}, {Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Model: "A100"}}},
+	}}
+	s := &store.State{}
+	steps := []step.Step{{ID: 1, Kind: "slice.set"}, {ID: 2, Kind: mig.KindDestroy, GPU: string(observetest.One)}, {ID: 3, Kind: mig.KindCreate, GPU: string(observetest.One)}, {ID: 4, Kind: mig.KindCreate, GPU: "GPU-2"}}
+	plan := func() api.Plan {
+		p := api.Plan{Steps: WireSteps(steps)}
+		estimate(s.Times, node, &p)
+		return p
+	}
+	if p := plan(); p.Estimate != 0 {
+		t.Errorf("of nothing that was measured it says %v s", p.Estimate)
+	}
+	NoteTimes(s, node, steps, []tookStep{{1, 1}, {2, 4}, {3, 2}, {4, 4}})
+	if p := plan(); p.Estimate != 1+4+3 || p.Steps[2].Estimate != 3 {
+		t.Errorf("it takes %v s, a creation %v s", p.Estimate, p.Steps[2].Estimate)
+	}
+	for range 100 { // A driver's update.
+		NoteTimes(s, node, steps, []tookStep{{3, 1}})
+	}
+	if got := WireTimes(s.Times); len(got) != 3 || got[1].Op != mig.KindCreate || got[1].Count != 102 || got[1].Mean > 1.01 {
+		t.Errorf("known is %+v", got)
+	}
+}

@@ -1,0 +1,132 @@
+package state
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// Ours tells whether an instance is ours: we made it, the layout in force has it, or an administrator said so.
+func (x *State) Ours(id gpu.UUID, in *gpu.Instance) bool {
+	a := x.Kept().Achieved[id]
+	return IsOurs(&a, in)
+}
+
+func IsOurs(a *store.Achieved, in *gpu.Instance) bool {
+	return slices.ContainsFunc(a.Layout, func(b gpu.Instance) bool { return b.Placement == in.Placement && b.ProfileID == in.ProfileID })
+}
+
+// MarkOf is what is kept of the instance of ours at a placement; nil when nothing is.
+func MarkOf(a *store.Achieved, at gpu.Placement) *store.Mark {
+	if i := slices.IndexFunc(a.Marks, func(m store.Mark) bool { return m.Placement == at }); i >= 0 {
+		return &a.Marks[i]
+	}
+	return nil
+}
+
+// number is the generation of the instance of ours at a placement; 0 when it has none.
+func InstanceNumber(a *store.Achieved, at gpu.Placement) uint64 {
+	if m := MarkOf(a, at); m != nil && !m.Gone {
+		return m.Generation
+	}
+	return 0
+}
+
+// OwnLayout gives, of what is on a GPU, the instances that are ours after these steps, with their marks. Those of others
+// stay others', however often a layout is reached beside them. e is what the GPU is wanted to be, was what it had.
+func OwnLayout(s *store.State, e *api.GPUSpec, g *observe.GPU, was *store.Achieved, now store.Epoch, steps []step.Step) (layout []gpu.Instance, marks []store.Mark) {
+	same := was.Epoch.Boot == now.Boot && was.Epoch.Driver == now.Driver
+	touched, adopted := MadeBy(steps, g.Identity.UUID)
+	kept := WantedOf(e, g, was)
+	for _, in := range g.Instances {
+		made, changed := touched[in.Placement]
+		if !(IsOurs(was, &in) && (same || made) || made || slices.Contains(kept, in.Placement)) {
+			continue
+		}
+		m := store.Mark{Placement: in.Placement}
+		if old := MarkOf(was, in.Placement); old != nil {
+			m = *old
+		}
+		if m.Gone || changed || !same || m.Generation == 0 {
+			s.Instances++
+			m.Generation, m.Gone = s.Instances, false
+		}
+		m.Adopted = m.Adopted || adopted[in.Placement]
+		in.Memory = gpu.Memory{} // What makes it come back is what and where it is, not what it used.
+		layout, marks = append(layout, in), append(marks, m)
+	}
+	return layout, marks
+}
+
+// MadeBy gives the placements of a GPU at which steps make or destroy instances: true where one is made. adopted are
+// those that were completed because somebody said that they are ours.
+func MadeBy(steps []step.Step, id gpu.UUID) (touched, adopted map[gpu.Placement]bool) {
+	touched, adopted = map[gpu.Placement]bool{}, map[gpu.Placement]bool{}
+	for i := range steps {
+		var args mig.InstanceArgs
+		if s := &steps[i]; s.GPU != string(id) || s.Kind != mig.KindCreate && s.Kind != mig.KindDestroy || json.Unmarshal(s.Args, &args) != nil {
+			continue
+		}
+		touched[args.Placement] = touched[args.Placement] || steps[i].Kind == mig.KindCreate
+		adopted[args.Placement] = adopted[args.Placement] || steps[i].Reason == AdoptReason
+	}
+	return touched, adopted
+}
+
+// StepsUnderWay are those of the change under way.
+func StepsUnderWay(st *store.State) []step.Step {
+	var r engine.Record
+	if len(st.Change) == 0 || json.Unmarshal(st.Change, &r) != nil {
+		return nil
+	}
+	return r.Steps
+}
+
+// BeingMade tells whether an instance is one that these steps make: it is ours, and recorded so when the change has ended.
+func BeingMade(steps []step.Step, id gpu.UUID, at gpu.Placement) bool {
+	made, _ := MadeBy(steps, id)
+	return made[at]
+}
+
+// WantedOf gives the placements of those instances that the layout has, whoever made them.
+func WantedOf(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu.Placement {
+	if e == nil || e.MIG == nil || len(e.MIG.Layout) == 0 || g.Profiles == nil {
+		return nil
+	}
+	present := make([]mig.Present, len(g.Instances))
+	for i := range g.Instances {
+		present[i] = mig.Present{Instance: g.Instances[i], Foreign: !IsOurs(was, &g.Instances[i])}
+	}
+	r, err := mig.Plan(*g.Profiles, present, mig.Named(e.MIG.Layout...), mig.Options{})
+	if err != nil {
+		return nil // It is not as wanted: then only what we made is ours.
+	}
+	var out []gpu.Placement
+	for _, p := range slices.Concat(r.Keep, r.Complete) {
+		out = append(out, p.Placement)
+	}
+	return out
+}
+
+// AdoptReason is why an instance is completed that an administrator said is ours.
+const AdoptReason = "it is adopted, and lacks compute instances"
+
+// Stale tells whether a lease's instance is gone. One that was made in its place since has the same UUIDs and device
+// numbers, and is none of its business.
+func (x *State) Stale(l *lease.Lease) bool { return StaleIn(x.Kept(), l) }
+
+func StaleIn(s *store.State, l *lease.Lease) bool {
+	if l.Place.Instance == nil || l.Place.Generation == 0 || len(l.Place.GPUs) != 1 {
+		return false
+	}
+	a := s.Achieved[l.Place.GPUs[0]]
+	return InstanceNumber(&a, *l.Place.Instance) != l.Place.Generation
+}

@@ -1,0 +1,4 @@
+package state
+
+// KindRelease is the kind of change that gives the node back.
+const KindRelease = "release"

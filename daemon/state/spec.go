@@ -1,0 +1,59 @@
+package state
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+func GrantMemory(g *api.GrantSpec) uint64 {
+	for _, s := range []*api.ShareSpec{g.Timeslice, g.MPS} {
+		if s != nil && s.Memory != nil {
+			return uint64(*s.Memory)
+		}
+	}
+	return 0
+}
+
+func WantOf(s *api.Spec, r spec.Resolved, generation uint64) *Desired {
+	w := &Desired{Generation: generation, Spec: s, GPUs: map[gpu.UUID]*api.GPUSpec{}, Grants: map[GrantKey][]gpu.UUID{}}
+	for id, entry := range r.GPUs {
+		w.GPUs[id] = &s.GPUs[entry]
+	}
+	for i := range s.Tenants {
+		for j := range s.Tenants[i].GPU {
+			t, g := s.Tenants[i].Name, s.Tenants[i].GPU[j].Name
+			w.Grants[GrantKey{t, g}] = r.Grants[spec.GrantKey(t, g)]
+		}
+	}
+	return w
+}
+
+// SameResolved tells whether the selectors mean the same GPUs as when the spec in force was accepted.
+func SameResolved(a, b *Desired) bool {
+	return maps.EqualFunc(a.Grants, b.Grants, slices.Equal[[]gpu.UUID]) &&
+		maps.EqualFunc(a.GPUs, b.GPUs, func(x, y *api.GPUSpec) bool { return x.Mode == y.Mode })
+}
+
+// ReleasedOf says when and by whom the node was given back; nil when a spec was applied since.
+func ReleasedOf(acc *store.Accepted) *api.Released {
+	if acc.Released == "" {
+		return nil
+	}
+	return &api.Released{Who: acc.Who, At: acc.At, All: acc.Released == store.ReleasedAll}
+}
+
+// Epoch is the hardware epoch as the store keeps it.
+func Epoch(n *observe.Node) store.Epoch {
+	return store.Epoch{Boot: n.Epoch.Boot, Driver: n.Epoch.Driver}
+}
+
+// EpochOver tells whether a boot or a load of the driver came since: no instance outlives either.
+func EpochOver(e store.Epoch, n *observe.Node) bool {
+	return e.Boot != n.Epoch.Boot || e.Driver != n.Epoch.Driver
+}

@@ -1,0 +1,14 @@
+package state
+
+import (
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+func WireSteps(steps []step.Step) []api.PlanStep {
+	out := make([]api.PlanStep, len(steps))
+	for i, s := range steps {
+		out[i] = api.PlanStep{ID: s.ID, Op: s.Kind, GPU: s.GPU, Text: s.Text, Reason: s.Reason, Disruption: string(s.Disruption), Disturbs: s.Disturbs}
+	}
+	return out
+}

@@ -1,0 +1,68 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/external"
+	"github.com/gpushare/gpushare/internal/observe"
+)
+
+// checkOthers warns of GPUs that two share out: each believes that they are free, and tenants of the one get what the
+// other gave away.
+func checkOthers(o *external.Host, want *state.Desired, node *observe.Node, warn func(name, message, hint string)) {
+	for _, err := range o.Errs {
+		warn("owners", err.Error(), "")
+	}
+	both := func(minors []int, all bool) (list []int, mig bool) {
+		for i := range node.GPUs {
+			id := node.GPUs[i].Identity
+			if want.Manages(id.UUID) && (all || slices.Contains(minors, id.Minor)) {
+				list, mig = append(list, id.Index), mig || want.Mode(id.UUID) == api.ModeMIG
+			}
+		}
+		return list, mig
+	}
+	const or = "; or take them away from "
+	if list, _ := both(o.Gres.Minors, o.Gres.Auto); o.Slurmd != 0 && len(list) > 0 {
+		warn("owners", fmt.Sprintf("slurmd (pid %d) gives out %s as well: %s says %s", o.Slurmd, gpuList(list), o.GresFile, strings.Join(o.Gres.Words, ", ")),
+			externalHint(list, "slurm")+or+o.GresFile)
+	}
+	list, mig := both(nil, true)
+	if o.Kubelet != 0 && len(o.Plugins) > 0 && len(list) > 0 {
+		warn("owners", fmt.Sprintf("the kubelet (pid %d) gives out %s as well: %s", o.Kubelet, gpuList(list), strings.Join(o.Plugins, ", ")),
+			externalHint(list, "kubernetes")+or+"the device plugin (NVIDIA_VISIBLE_DEVICES of its container)")
+	}
+	if o.MIGManager && len(list) > 0 {
+		warn("owners", "nvidia-mig-manager.service is enabled: it partitions GPUs at boot, and takes "+gpuList(list)+" from their tenants",
+			"'systemctl disable nvidia-mig-manager.service', or "+externalHint(list, "mig-manager"))
+	}
+	if o.HostEngine != 0 && mig && !want.QuiescesDCGM() {
+		warn("owners", fmt.Sprintf("nv-hostengine (pid %d) keeps GPUs open: a change of MIG mode fails while it runs", o.HostEngine),
+			"'systemctl stop nvidia-dcgm.service' around such a change; in the spec: node: {quiesce: [nvidia-dcgm.service]}")
+	}
+}
+
+// externalHint is what to write in the spec.
+func externalHint(list []int, owner string) string {
+	var words []string
+	for _, n := range list {
+		words = append(words, strconv.Itoa(n))
+	}
+	return fmt.Sprintf("write in the spec: gpus: [{select: {index: [%s]}, mode: external, owner: %s}]", strings.Join(words, ", "), owner)
+}
+
+func gpuList(list []int) string {
+	if len(list) == 1 {
+		return fmt.Sprintf("GPU %d", list[0])
+	}
+	var words []string
+	for _, n := range list {
+		words = append(words, strconv.Itoa(n))
+	}
+	return "GPUs " + strings.Join(words, ", ")
+}

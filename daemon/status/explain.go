@@ -1,0 +1,294 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/text"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// GetExplain says of a lease or a tenant what is enforced, by what, and what is not and why. It reads back.
+func (v *Viewer) GetExplain(c *server.Call) error {
+	name := c.R.URL.Query().Get("of")
+	unknown := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease and no tenant %q that you may see", name), Hint: "'gpushare lease list' and 'gpushare tenant list' show them"}
+	if name == "" {
+		return &api.Error{Kind: api.KindInvalid, Message: "cannot explain nothing: name a lease or a tenant", Hint: "as in 'gpushare explain vision'"}
+	}
+	if l, ok := v.Table.Get(name); ok {
+		if !c.Caller.Sees(l.Terms.Tenant) {
+			return unknown
+		}
+		return c.Reply(http.StatusOK, v.explainLease(c.Ctx(), &l))
+	}
+	t, ok := v.State.Desired().Tenant(name)
+	if !ok || !c.Caller.Sees(name) {
+		return unknown
+	}
+	return c.Reply(http.StatusOK, v.explainTenant(t))
+}
+
+// explainTimeout bounds what is read back of one lease.
+const explainTimeout = 5 * time.Second
+
+func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanation {
+	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
+	defer cancel()
+	e := &api.Explanation{SchemaVersion: 1, Name: l.ID, Text: fmt.Sprintf("a lease of grant %s of %s, held %s", l.Terms.Spec.Name, l.Terms.Tenant, heldWhere(l))}
+	wire := l.Wire()
+	v.measure(&wire)
+	e.Rules = append(e.Rules, v.explainMembers(ctx, l), v.explainDevices(l), v.explainMemory(l, &wire), v.explainTime(l, &wire))
+	if t, ok := v.State.Desired().Tenant(l.Terms.Tenant); ok {
+		for _, r := range v.explainLimits(t) {
+			if l.Visiting() && l.Held != lease.HeldContainer {
+				r = api.Rule{What: r.What, Wanted: r.Wanted, Why: attribution.Stays(l) + ": the limits are those of the tenant's slice, which it is not in"}
+			}
+			e.Rules = append(e.Rules, r)
+		}
+	}
+	if l.Ends != nil {
+		r := api.Rule{What: "max_time", Wanted: "until " + l.Ends.Format(time.RFC3339), Enforced: v.State.Desired().Enforcing(), By: "gpushared, while it runs"}
+		if l.Visiting() && l.Held != lease.HeldContainer {
+			r.By = "gpushared, while it runs: it stops the processes that hold the GPU"
+		}
+		e.Rules = append(e.Rules, v.unlessObserving(r))
+	}
+	return e
+}
+
+// heldWhere says what holds the processes of a lease.
+func heldWhere(l *lease.Lease) string {
+	where := "by nothing of ours: its process is followed by its children"
+	switch {
+	case l.Walls.Unit != "":
+		where = "in " + l.Walls.Unit
+	case l.Walls.Cgroup != "":
+		where = "in " + l.Walls.Cgroup
+	case l.Visiting():
+		where = fmt.Sprintf("where process %d is, with all that it starts", l.Process.PID)
+	}
+	if l.Visiting() {
+		where += " (" + l.Held + ")"
+	}
+	return where
+}
+
+// explainMembers counts the processes, and says whether they can leave.
+func (v *Viewer) explainMembers(ctx context.Context, l *lease.Lease) api.Rule {
+	r := api.Rule{What: "processes"}
+	members, err := v.Attribution.PortOf(l).Members(ctx, l.ID)
+	switch {
+	case errors.Is(err, cgroup.ErrNotFound):
+		r.Why = "the last one has just ended"
+		return r
+	case err != nil:
+		r.Why = "they cannot be listed: " + err.Error()
+		return r
+	}
+	r.Wanted = fmt.Sprintf("%d now", len(members))
+	switch {
+	case l.Visiting() && l.Cgroup == "":
+		r.Why = "one that leaves its parents and its session behind is not found again"
+	case l.Visiting():
+		r.Why = "whoever may move processes out of its cgroup takes them out of the lease"
+	case l.Walls.Cgroup == "":
+		r.Why = "they are followed by their parents, which is no wall"
+	default:
+		r.Enforced, r.By = true, "its own cgroup; who leaves it is found and ended"
+	}
+	return v.unlessObserving(r)
+}
+
+// explainDevices says which device nodes are open to it.
+func (v *Viewer) explainDevices(l *lease.Lease) api.Rule {
+	r := api.Rule{What: "devices"}
+	node := v.Observer.Last()
+	rules, _, err := v.Policy.DeviceRules(node, l)
+	if err != nil {
+		r.Why = err.Error()
+		return r
+	}
+	r.Wanted = ruleNames(rules)
+	slice := sliceState(node, cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name})
+	switch {
+	case !l.Walls.Devices:
+		r.Why = "it can open every device that it could before"
+		for _, m := range l.Walls.Missing {
+			if why, ok := strings.CutPrefix(m, "device rules: "); ok {
+				r.Why = why
+			}
+		}
+	case l.Held == lease.HeldContainer && slice != nil:
+		r.Enforced, r.Wanted, r.By = slice.Closed, ruleNames(slice.Devices), "the device program of its grant's slice "+slice.Path+", read back"
+	case l.Visiting():
+		r.Enforced, r.By = true, "the guard on where it runs: it may open the GPUs of its user's leases, and no other managed one"
+	case slice == nil || !slice.Closed:
+		r.Why = "the device program of its grant's slice was not found when it was read back"
+	default:
+		r.Enforced, r.By = true, "device programs of its own cgroup and of its grant's slice, the latter read back"
+	}
+	return v.unlessObserving(r)
+}
+
+func sliceState(node *observe.Node, name cgroup.SliceName) *cgroup.SliceState {
+	if i := slices.IndexFunc(node.Slices, func(s cgroup.SliceState) bool { return s.Name == name }); i >= 0 {
+		return &node.Slices[i]
+	}
+	return nil
+}
+
+func ruleNames(rules []cgroup.DeviceRule) string {
+	names := make([]string, 0, len(rules))
+	for _, r := range rules {
+		if r.Name == "" {
+			r.Name = fmt.Sprintf("%c %d:%d", r.Type, r.Major, r.Minor)
+		}
+		names = append(names, r.Name)
+	}
+	if len(names) == 0 {
+		return "no GPU"
+	}
+	return strings.Join(names, " ")
+}
+
+// explainMemory says what makes the limit of GPU memory hold.
+func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
+	r := api.Rule{What: "GPU memory"}
+	if w.Memory == nil || w.Memory.Limit == 0 {
+		r.Wanted, r.Why = "no limit", "the grant has none: it is as much as the GPU has"
+		if l.Terms.Kind() == api.ModeExclusive {
+			r.Why = "the whole GPU is its own"
+		}
+		return r
+	}
+	r.Wanted = fmt.Sprintf("%s, of which %s are used", api.Bytes(w.Memory.Limit).Short(), api.Bytes(w.Memory.Used).Short())
+	switch do := v.Told.Enforce.Overuse(l); {
+	case w.Memory.Backend == "mig":
+		r.Enforced, r.By = true, "the MIG instance: there is no more in it"
+		return r // Also on a node that only observes.
+	case w.Memory.Backend == "mps" && !l.Visiting():
+		r.Enforced, r.By = true, "the MPS server, for every process that joined it"
+	case do == "kill" && l.Visiting():
+		r.Enforced, r.By = true, "gpushared watches it: the process that uses most is asked to end, and killed"
+	case do == "kill":
+		r.Enforced, r.By = true, "gpushared watches it: the lease is asked to end, and killed"
+	case do == "freeze" && l.Walls.Freeze:
+		r.Enforced, r.By = true, "gpushared watches it: the lease is frozen for a while, time and again"
+	case do == "freeze":
+		r.Why = "it is watched and told; overuse.memory is freeze, and this lease is never frozen"
+	default:
+		r.Why = fmt.Sprintf("it is watched and told, and nobody is stopped: overuse.memory is %s", do)
+	}
+	return v.unlessObserving(r)
+}
+
+// explainTime says what makes the share of the GPU's time hold. The freezer's state is read back.
+func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
+	r := api.Rule{What: "GPU time"}
+	switch l.Terms.Kind() {
+	case api.ModeMIG:
+		return api.Rule{What: r.What, Wanted: "its own instance", Enforced: true, By: "the hardware: its slices compute for nobody else"}
+	case api.ModeExclusive:
+		r.Wanted = "all of " + text.Count(len(l.Place.GPUs), "GPU")
+		r.Enforced, r.By = true, "nobody else is given it"
+		return r
+	case api.ModeMPS:
+		r.Wanted = "threads, " + shareText(w)
+		if l.Visiting() {
+			r.Why = "it holds only for processes that were started with the environment of the lease"
+			return r
+		}
+		r.Enforced, r.By = true, "the MPS server, for every process that joined it"
+		return v.unlessObserving(r)
+	}
+	r.Wanted = shareText(w)
+	switch {
+	case l.Visiting():
+		r.Why = "it is never frozen, so it runs whenever it likes"
+	case !l.Walls.Freeze || v.Gate == nil:
+		r.Why = "nothing can be frozen here (" + v.Port.Info().Detail + ")"
+	case v.GuardReady() != nil:
+		r.Why = "nobody is frozen: " + v.GuardReady().Error()
+	default:
+		frozen, err := v.Attribution.PortOf(l).Frozen(l.ID)
+		if err != nil {
+			r.Why = "its freezer cannot be read: " + err.Error()
+			break
+		}
+		r.Enforced, r.By = true, "its cgroup's freezer, read back: it runs now"
+		if frozen {
+			r.By = "its cgroup's freezer, read back: it is frozen now, for another's turn"
+		}
+	}
+	return v.unlessObserving(r)
+}
+
+func shareText(w *api.Lease) string {
+	if w.Share == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.0f%%", w.Share.Entitled)
+}
+
+// unlessObserving takes back what is said to hold on a node that only observes.
+func (v *Viewer) unlessObserving(r api.Rule) api.Rule {
+	if !v.State.Desired().Enforcing() {
+		r.Enforced, r.By, r.Why = false, "", "the spec says enforce: observe"
+	}
+	return r
+}
+
+// explainLimits are a tenant's limits as read back.
+func (v *Viewer) explainLimits(t *api.TenantSpec) []api.Rule {
+	node := v.Observer.Last()
+	by := "the tenant's slice"
+	if s := sliceState(node, cgroup.SliceName{Tenant: t.Name}); s != nil && s.Path != "" {
+		by = s.Path
+	}
+	var out []api.Rule
+	for _, l := range limitsOf(t, v.State.Desired().Enforcing(), v.Port.Info(), node.Slices) {
+		r := api.Rule{What: l.Name, Wanted: l.Wanted, Why: l.Reason}
+		if l.InForce != "" {
+			r.Enforced, r.By = l.InForce == l.Wanted, by+", read back as "+l.InForce
+		}
+		if r.By != "" && !r.Enforced {
+			r.Why, r.By = "read back as "+l.InForce, ""
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
+	node := v.Observer.Last()
+	e := &api.Explanation{SchemaVersion: 1, Name: t.Name, Text: fmt.Sprintf("a tenant with %s", text.Count(len(t.GPU), "grant"))}
+	e.Rules = v.explainLimits(t)
+	for i := range t.GPU {
+		g := &t.GPU[i]
+		r := api.Rule{What: "devices of " + g.Name}
+		switch s := sliceState(node, cgroup.SliceName{Tenant: t.Name, Grant: g.Name}); {
+		case s == nil && !v.Port.Info().Slices:
+			r.Why = "there are no cgroups to use (" + v.Port.Info().Detail + ")"
+		case s == nil:
+			r.Why = "its slice is not there"
+		case !s.Closed && v.Port.Info().NoDevices != "":
+			r.Why = v.Port.Info().NoDevices
+		case !s.Closed:
+			r.Why = "every device can be opened in " + s.Path
+		default:
+			r.Wanted, r.Enforced, r.By = ruleNames(s.Devices), true, "the device program of "+s.Path+", read back; each lease is closed further"
+		}
+		e.Rules = append(e.Rules, v.unlessObserving(r))
+	}
+	return e
+}

@@ -1,0 +1,65 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/isolation"
+)
+
+// limitsOf shows a tenant's limits: what is asked for, and what was read back.
+func limitsOf(t *api.TenantSpec, enforcing bool, info cgroup.Info, observed []cgroup.SliceState) []api.LimitStatus {
+	want := devicepolicy.SliceLimits(t).Canonical()
+	var have cgroup.Limits
+	if i := slices.IndexFunc(observed, func(s cgroup.SliceState) bool { return s.Name == (cgroup.SliceName{Tenant: t.Name}) }); i >= 0 {
+		have = observed[i].Limits
+	}
+	var out []api.LimitStatus
+	inForce := isolation.Limits(have, exactBytes)
+	for i, w := range isolation.Limits(want, exactBytes) {
+		if w.Value == "" {
+			continue
+		}
+		l := api.LimitStatus{Name: w.Name, Wanted: w.Value}
+		switch {
+		case !enforcing:
+			l.Reason = "the spec says enforce: observe"
+		case !slices.Contains(info.Limits, w.Kind):
+			l.Reason = "no " + w.Kind + " limits on " + info.Adapter
+		case inForce[i].Value == "":
+			l.Reason = "it is not set"
+		default:
+			l.InForce = inForce[i].Value
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+func exactBytes(n uint64) string { return api.Bytes(n).String() }
+
+// loginLimitStatus shows a tenant's limit for each login.
+func (v *Viewer) loginLimitStatus(want *state.Desired, t *api.TenantSpec) []api.LimitStatus {
+	if t.PerLogin == nil || t.PerLogin.Memory == nil {
+		return nil
+	}
+	limit := uint64(*t.PerLogin.Memory)
+	out := api.LimitStatus{Name: "per_login.memory", Wanted: exactBytes(limit)}
+	held := v.Told.Adoption.LoginsHeld(t.Name, limit)
+	switch {
+	case !want.Enforcing():
+		out.Reason = "the spec says enforce: observe"
+	case !v.LimitsLogins || !slices.Contains(v.Port.Info().Limits, "memory"):
+		out.Reason = "no limits of logins on " + v.Port.Info().Adapter
+	case held == 0:
+		out.Reason = "no member is logged in"
+	default:
+		out.InForce = exactBytes(limit)
+		out.Reason = fmt.Sprintf("for each user who is logged in (%d now), beside the tenant's own limits: they do not add up", held)
+	}
+	return []api.LimitStatus{out}
+}

@@ -1,0 +1,37 @@
+package status
+
+import (
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// mps shows the control daemon of a GPU in MPS mode.
+func (p *picture) mps(g *observe.GPU) *api.MPSStatus {
+	out := &api.MPSStatus{State: string(mps.Stopped), Enforce: "report"}
+	if e := p.desired.GPUs[g.Identity.UUID]; e != nil && e.MPS != nil && e.MPS.Enforce != "" {
+		out.Enforce = e.MPS.Enforce
+	}
+	if st := g.MPS; st != nil {
+		out.State, out.Unit, out.PID, out.Version, out.Reason = string(st.Phase), st.Unit, st.PID, st.Version, st.Reason
+		out.Clients = len(clientsOf(g))
+	}
+	return out
+}
+
+// clientsOf are the MPS clients that the driver lists, or else those that the control daemon knows.
+func clientsOf(g *observe.GPU) []int {
+	var pids []int
+	for i := range g.Processes {
+		if g.Processes[i].Kind == gpu.MPSProcess {
+			pids = append(pids, g.Processes[i].PID)
+		}
+	}
+	if len(pids) == 0 && g.MPS != nil {
+		pids = slices.Clone(g.MPS.Clients)
+	}
+	return pids
+}

@@ -1,0 +1,197 @@
+package status
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/names"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/version"
+)
+
+// page is the rendered status. It is made when somebody asks and something changed, and served as bytes until then.
+type page struct {
+	last atomic.Pointer[printed]
+
+	mu sync.Mutex // one renders, the others wait for it
+}
+
+// printed is one status with its text for each kind of eye.
+type printed struct {
+	status *api.Status
+	all    []byte // for those who see everything
+
+	mu     sync.Mutex        // guards narrow
+	narrow map[string][]byte // by the tenants that the eye is a member of
+}
+
+func (v *Viewer) currentPage() *printed {
+	if p := v.page.last.Load(); p != nil && !v.IsStale() {
+		return p
+	}
+	v.page.mu.Lock()
+	defer v.page.mu.Unlock()
+	if p := v.page.last.Load(); p != nil && !v.IsStale() {
+		return p
+	}
+	v.Fresh() // Before the reading: what changes during it makes the next reader look again.
+	p := &printed{status: v.picture().render(), narrow: map[string][]byte{}}
+	p.all = encode(p.status)
+	v.page.last.Store(p)
+	v.Counters.Renders.Add(1)
+	return p
+}
+
+// encode gives JSON with a line end. The types are ours and always encode.
+func encode(s *api.Status) []byte {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic("internal error: the status does not encode: " + err.Error())
+	}
+	return append(b, '\n')
+}
+
+func (p *printed) bytes(c *server.Caller) []byte {
+	if c.Admin || c.Observer {
+		return p.all
+	}
+	key := strings.Join(c.Tenants, " ")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b, ok := p.narrow[key]
+	if !ok {
+		b = encode(narrowTo(p.status, c))
+		p.narrow[key] = b
+	}
+	return b
+}
+
+func (v *Viewer) GetStatus(c *server.Call) error {
+	return c.ReplyBytes(http.StatusOK, v.currentPage().bytes(c.Caller))
+}
+
+// picture gathers what status is made of.
+func (v *Viewer) picture() *picture {
+	want := v.State.Desired()
+	p := &picture{
+		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: v.Samples.Over(v.Observer.Last()), desired: want,
+		leases: v.Table.List(), granted: v.Table.Granted(), held: v.State.Held(), busyGPUs: map[gpu.UUID]bool{},
+		conditions: v.Conditions.List(), limits: map[string][]api.LimitStatus{},
+		command: procfs.Name, servesMPS: attribution.IsServingMPS,
+	}
+	st := v.State.Kept()
+	making := state.StepsUnderWay(st)
+	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool {
+		return !v.State.Ours(id, in) && !state.BeingMade(making, id, in.Placement)
+	}
+	p.times = st.Times
+	p.mark = func(id gpu.UUID, at gpu.Placement) *store.Mark {
+		a := st.Achieved[id]
+		return state.MarkOf(&a, at)
+	}
+	p.goes = func(id gpu.UUID, m *store.Mark) (time.Time, bool) {
+		since, ok := v.Told.Change.IdleSince(id, m.Placement, m.Generation)
+		return since.Add(want.Keep(id)), ok
+	}
+	p.container = func(k state.GrantKey) *api.ContainerUse { return v.containerUse(p.node.Slices, k) }
+	shown := 0
+	for i := range p.node.GPUs {
+		shown += len(p.node.GPUs[i].Processes)
+	}
+	p.owner = v.Attribution.Owners(shown)
+	if ch := v.State.Changing(); ch != nil {
+		p.changing, p.busyGPUs = ch.Operation, ch.GPUs
+	}
+	if want.Spec != nil {
+		info := v.Port.Info()
+		for i := range want.Spec.Tenants {
+			t := &want.Spec.Tenants[i]
+			p.limits[t.Name] = append(limitsOf(t, want.Enforcing(), info, p.node.Slices), v.loginLimitStatus(want, t)...)
+		}
+	}
+	for i := range p.leases {
+		if l := &p.leases[i]; l.User == names.Nameless(l.UID) {
+			l.User = v.Rosters.Names.UserName(l.UID) // It may be known by now.
+		}
+		v.measure(&p.leases[i])
+	}
+	return p
+}
+
+// measure adds what was seen of a lease to what was promised.
+func (v *Viewer) measure(l *api.Lease) {
+	if l.State == api.LeaseQueued {
+		return
+	}
+	v.Told.Enforce.Fill(l, v.Gate != nil && v.State.Desired().Enforcing())
+	if l.Share != nil && l.Kind == api.ModeMPS {
+		l.Share.Gated = v.State.Desired().Enforcing() // By the MPS server, for every process that joined it.
+	}
+	m := v.Samples.Lease(l.ID)
+	l.Processes = m.Processes
+	switch {
+	case l.Memory != nil:
+		l.Memory.Used, l.Memory.Stage = m.Memory, m.Stage
+	case m.Memory > 0:
+		l.Memory = &api.LeaseMemory{Used: m.Memory, Backend: "none"}
+		if l.Kind == api.ModeMIG {
+			l.Memory.Backend = "mig"
+		}
+	}
+}
+
+func (v *Viewer) GetInfo(c *server.Call) error {
+	out := api.Info{
+		API: "v1", Version: version.Version, Features: api.Features(), Adapter: v.Port.Info().Adapter,
+		You: api.Caller{UID: c.Caller.UID, User: c.Caller.Name, Role: c.Caller.Role(), Tenants: c.Caller.Tenants},
+	}
+	if n := v.Observer.Last(); n.DriverErr == nil {
+		out.Driver = n.Driver.DriverVersion
+	}
+	return c.Reply(http.StatusOK, out)
+}
+
+// GetEvents streams events from now on, with a first line that says so.
+func (v *Viewer) GetEvents(c *server.Call) error {
+	sub, stop := v.Events.Subscribe()
+	defer stop()
+	c.W.Header().Set("Content-Type", "application/x-ndjson")
+	c.W.WriteHeader(http.StatusOK)
+	flush := http.NewResponseController(c.W)
+	_ = flush.Flush() // A caller that went away is seen by the context.
+	out := json.NewEncoder(c.W)
+	// A line now and then lets both ends see that the other is gone.
+	alive := time.NewTicker(time.Minute)
+	defer alive.Stop()
+	for {
+		select {
+		case e := <-sub.C:
+			if e.Tenant != "" && !c.Caller.Sees(e.Tenant) || e.Tenant == "" && e.Kind != "gap" && !c.Caller.Admin && !c.Caller.Observer {
+				continue
+			}
+			server.StartPart(c.W)
+			if out.Encode(e) != nil {
+				return nil
+			}
+		case <-alive.C:
+			server.StartPart(c.W)
+			if out.Encode(api.Event{At: v.Now(), Kind: "alive"}) != nil {
+				return nil
+			}
+		case <-c.Ctx().Done():
+			return nil
+		}
+		_ = flush.Flush()
+	}
+}

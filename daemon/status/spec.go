@@ -1,0 +1,37 @@
+package status
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/observe"
+)
+
+// GetPlan answers how the node differs from the spec in force.
+func (v *Viewer) GetPlan(c *server.Call) error {
+	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
+	defer cancel()
+	node, want := v.Observer.Observe(ctx), v.State.Desired()
+	if node.DriverErr != nil {
+		return report.DriverError(node.DriverErr)
+	}
+	out := api.Plan{SchemaVersion: 1, Generation: want.Generation, Observe: want.Spec != nil && !want.Enforcing(), Steps: []api.PlanStep{}}
+	hardware := planner.PlanGPUs(want, node, v.Attribution.Usage(), planner.Authority{})
+	for _, id := range slices.Sorted(maps.Keys(hardware.Problems)) {
+		out.Warnings = append(out.Warnings, hardware.Problems[id].Error())
+	}
+	soft, err := planner.PlanNode(want, node, v.Policy.NodeInput(want, node, hardware.Steps))
+	if err != nil {
+		return err
+	}
+	out.Steps = state.WireSteps(planner.Number(append(soft.Narrow, append(hardware.Steps, soft.Rest...)...)))
+	out.Empty = len(out.Steps) == 0
+	return c.Reply(http.StatusOK, out)
+}

@@ -1,0 +1,324 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// picture is all that status is made of. It is gathered once and rendered without asking anybody again.
+type picture struct {
+	host       string
+	adapter    string
+	now        time.Time
+	node       *observe.Node
+	desired    *state.Desired
+	leases     []api.Lease
+	granted    map[gpu.UUID][]api.GrantedMemory
+	changing   string // the operation under way
+	held       map[gpu.UUID]string
+	busyGPUs   map[gpu.UUID]bool // in a change
+	conditions []api.Condition
+	limits     map[string][]api.LimitStatus // by tenant
+	owner      func(pid int) (lease string, ok bool)
+	command    func(pid int) string
+	servesMPS  func(m *mps.State, pid int) bool
+	container  func(state.GrantKey) *api.ContainerUse
+	foreign    func(id gpu.UUID, in *gpu.Instance) bool
+	times      map[string]map[string]store.Took
+	mark       func(id gpu.UUID, at gpu.Placement) *store.Mark    // of an instance of ours; nil where nothing is known
+	goes       func(id gpu.UUID, m *store.Mark) (time.Time, bool) // when one that nobody needs is taken away
+}
+
+// render makes the status for an eye that sees everything.
+func (p *picture) render() *api.Status {
+	s := &api.Status{
+		SchemaVersion: 1, At: p.now,
+		Node: api.NodeStatus{
+			Host: p.host, Generation: p.desired.Generation, Enforce: p.desired.Enforce(), Driver: p.node.Driver.DriverVersion,
+			Adapter: p.adapter, Conditions: p.conditions, Operation: p.changing, Released: p.desired.Released,
+			Times: state.WireTimes(p.times),
+		},
+		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases,
+	}
+	if s.Leases == nil {
+		s.Leases = []api.Lease{}
+	}
+	tenantOf := map[string]string{}
+	for i := range p.leases {
+		tenantOf[p.leases[i].ID] = p.leases[i].Tenant
+	}
+	for i := range p.node.GPUs {
+		s.GPUs = append(s.GPUs, p.gpu(&p.node.GPUs[i], tenantOf))
+	}
+	if p.desired.Spec != nil {
+		for i := range p.desired.Spec.Tenants {
+			s.Tenants = append(s.Tenants, p.tenant(&p.desired.Spec.Tenants[i]))
+		}
+	}
+	return s
+}
+
+func (p *picture) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUStatus {
+	id := g.Identity.UUID
+	out := api.GPUStatus{
+		Index: g.Identity.Index, UUID: string(id), PCI: g.Identity.PCI, Model: g.Identity.Model, Mode: p.desired.Mode(id),
+		State: "ok", Memory: api.GPUMemory{Total: g.Memory.Total, Used: g.Memory.Used, Free: g.Memory.Free},
+		Utilization: g.Utilization, Granted: p.granted[id],
+	}
+	if e := p.desired.GPUs[id]; e != nil {
+		out.Owner = e.Owner
+	}
+	if out.Memory.Total == 0 {
+		out.Memory.Total = g.Identity.Memory
+	}
+	switch reason, held := p.held[id]; {
+	case g.Err != nil:
+		out.State, out.Reason = stateOf(g.Err), g.Err.Error()
+	case p.busyGPUs[id]:
+		out.State = "changing"
+	case held:
+		out.State, out.Reason = "held", reason
+	}
+	for i := range g.Processes {
+		st := p.process(&g.Processes[i], tenantOf)
+		if p.servesMPS(g.MPS, st.PID) {
+			st.Kind = "mps-server"
+		}
+		out.Processes = append(out.Processes, st)
+	}
+	if g.MIG.Current || g.MIG.Pending || out.Mode == api.ModeMIG {
+		out.MIG = p.mig(g)
+	}
+	if out.Mode == api.ModeMPS {
+		out.MPS = p.mps(g)
+	}
+	return out
+}
+
+// stateOf names the state of a GPU that does not answer.
+func stateOf(err error) string {
+	if gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) {
+		return "stuck"
+	}
+	return "lost"
+}
+
+func (p *picture) process(r *gpu.Process, tenantOf map[string]string) api.ProcessStatus {
+	out := api.ProcessStatus{PID: r.PID, Kind: string(r.Kind), Memory: r.Memory, Command: p.command(r.PID)}
+	if lease, ok := p.owner(r.PID); ok {
+		out.Lease, out.Tenant = lease, tenantOf[lease]
+	}
+	return out
+}
+
+func (p *picture) mig(g *observe.GPU) *api.MIGStatus {
+	out := &api.MIGStatus{Enabled: g.MIG.Current, Pending: g.MIG.Pending}
+	if e := p.desired.GPUs[g.Identity.UUID]; e != nil && e.MIG != nil {
+		out.Layout, out.Dynamic = e.MIG.Layout, e.MIG.Dynamic
+	}
+	for i := range g.Instances {
+		in := &g.Instances[i]
+		st := api.InstanceStatus{
+			ID: in.ID, Profile: planner.ProfileName(g.Profiles, in.ProfileID), Start: in.Placement.Start, Size: in.Placement.Size,
+			Memory:  api.GPUMemory{Total: in.Memory.Total, Used: in.Memory.Used, Free: in.Memory.Free},
+			Foreign: p.foreign(g.Identity.UUID, in),
+		}
+		for _, c := range in.Compute {
+			st.UUIDs = append(st.UUIDs, string(c.UUID))
+		}
+		if p.mark != nil && !st.Foreign {
+			if m := p.mark(g.Identity.UUID, in.Placement); m != nil {
+				st.Generation, st.Adopted = m.Generation, m.Adopted
+				if at, ok := p.goes(g.Identity.UUID, m); ok {
+					st.Goes = &at
+				}
+			}
+		}
+		for j := range p.leases {
+			l := &p.leases[j]
+			if len(st.UUIDs) > 0 && slices.Contains(l.Devices, st.UUIDs[0]) && (l.Instance == 0 || l.Instance == st.Generation) {
+				st.Lease = l.ID
+			}
+		}
+		out.Instances = append(out.Instances, st)
+	}
+	return out
+}
+
+func (p *picture) tenant(t *api.TenantSpec) api.TenantStatus {
+	out := api.TenantStatus{Name: t.Name, Priority: cmp.Or(t.Priority, "normal"), Members: t.Members, Limits: p.limits[t.Name], Grants: []api.GrantStatus{}}
+	for i := range t.GPU {
+		g := &t.GPU[i]
+		st := api.GrantStatus{Name: g.Name, Kind: g.Kind(), Text: grantText(g), GPUs: []string{}, Reserved: g.Reserved, Max: maxLeases(g)}
+		for _, id := range p.desired.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}] {
+			st.GPUs = append(st.GPUs, string(id))
+		}
+		if p.container != nil {
+			st.Container = p.container(state.GrantKey{Tenant: t.Name, Grant: g.Name})
+		}
+		for j := range p.leases {
+			l := &p.leases[j]
+			if l.Tenant != t.Name || l.Grant != g.Name {
+				continue
+			}
+			if l.State == api.LeaseQueued {
+				st.Queued++
+			} else {
+				st.Leases++
+			}
+		}
+		out.Leases += st.Leases
+		out.Grants = append(out.Grants, st)
+	}
+	return out
+}
+
+// maxLeases is how many leases may live at once; 0 is no limit but the budget.
+func maxLeases(g *api.GrantSpec) int {
+	if g.Leases != nil {
+		return *g.Leases
+	}
+	if k := g.Kind(); k == api.ModeMIG || k == api.ModeExclusive {
+		return 1
+	}
+	return 0
+}
+
+// grantText says a grant in words.
+func grantText(g *api.GrantSpec) string {
+	share := func(s *api.ShareSpec, of string) string {
+		out := s.Share.String() + " of the " + of
+		if s.Cap != nil {
+			out += ", at most " + s.Cap.String()
+		}
+		if s.Memory != nil {
+			out += ", " + s.Memory.Short()
+		}
+		return out
+	}
+	switch g.Kind() {
+	case api.ModeMIG:
+		if g.MIG != "" {
+			return "MIG " + g.MIG
+		}
+		words := []string{fmt.Sprintf("MIG of %d slices", g.Slices)}
+		if g.Memory != "" {
+			words = append(words, "memory "+g.Memory)
+		}
+		return strings.Join(append(words, g.Attributes...), ", ")
+	case api.ModeTimeslice:
+		return share(g.Timeslice, "time")
+	case api.ModeMPS:
+		return share(g.MPS, "threads")
+	case api.ModeExclusive:
+		if g.Exclusive == 1 {
+			return "a whole GPU"
+		}
+		return fmt.Sprintf("%d whole GPUs", g.Exclusive)
+	}
+	return ""
+}
+
+// narrowTo leaves what a tenant's member may see: the GPUs of his grants, his own tenants and their leases.
+func narrowTo(s *api.Status, c *server.Caller) *api.Status {
+	if c.Admin || c.Observer {
+		return s
+	}
+	out := *s
+	mine := map[string]bool{}
+	out.Tenants = nil
+	for i := range s.Tenants {
+		if t := &s.Tenants[i]; c.IsMember(t.Name) {
+			out.Tenants = append(out.Tenants, *t)
+			for _, g := range t.Grants {
+				for _, id := range g.GPUs {
+					mine[id] = true
+				}
+			}
+		}
+	}
+	out.Leases = []api.Lease{}
+	for i := range s.Leases {
+		if c.IsMember(s.Leases[i].Tenant) {
+			out.Leases = append(out.Leases, s.Leases[i])
+		}
+	}
+	out.GPUs = []api.GPUStatus{}
+	for i := range s.GPUs {
+		if g := s.GPUs[i]; mine[g.UUID] {
+			out.GPUs = append(out.GPUs, narrowGPU(g, c, out.Leases))
+		}
+	}
+	out.Node.Conditions = nil
+	for _, cond := range s.Node.Conditions {
+		if narrowCondition(&cond, c, mine) {
+			out.Node.Conditions = append(out.Node.Conditions, cond)
+		}
+	}
+	return &out
+}
+
+// narrowCondition tells whether a member may see a condition, and takes out what he may not. Those of his tenants he may.
+// Of the node and of his GPUs only those kinds whose words name nobody: a new kind is hidden until it is added here.
+func narrowCondition(cond *api.Condition, c *server.Caller, mine map[string]bool) bool {
+	switch {
+	case cond.Tenant != "":
+		return c.IsMember(cond.Tenant) && (cond.GPU == "" || mine[cond.GPU])
+	case cond.GPU == "":
+		return slices.Contains([]string{"driver", "names", "not-enforced"}, cond.Kind)
+	case cond.Kind == "held":
+		cond.Message, cond.Hint = "held: "+heldForMembers, ""
+	}
+	return mine[cond.GPU] && slices.Contains([]string{"gpu", "held", "mps"}, cond.Kind)
+}
+
+// heldForMembers stands for the reason why a GPU is held, which may name other tenants' leases and processes.
+const heldForMembers = "an administrator sees why"
+
+// narrowGPU hides other tenants' processes, instances' leases and grants. leases are the caller's own.
+func narrowGPU(g api.GPUStatus, c *server.Caller, leases []api.Lease) api.GPUStatus {
+	if g.State == "held" {
+		g.Reason = heldForMembers
+	}
+	all := g.Processes
+	g.Processes = nil
+	own := map[string]bool{}
+	for i := range leases {
+		own[leases[i].ID] = true
+	}
+	for _, p := range all {
+		if p.Tenant != "" && c.IsMember(p.Tenant) {
+			g.Processes = append(g.Processes, p)
+		}
+	}
+	grants := g.Granted
+	g.Granted = nil
+	for _, m := range grants {
+		if c.IsMember(m.Tenant) {
+			g.Granted = append(g.Granted, m)
+		}
+	}
+	if g.MIG != nil {
+		m := *g.MIG
+		m.Instances = slices.Clone(m.Instances)
+		for i := range m.Instances {
+			if m.Instances[i].Lease != "" && !own[m.Instances[i].Lease] {
+				m.Instances[i].Lease = "another tenant"
+			}
+		}
+		g.MIG = &m
+	}
+	return g
+}

@@ -1,0 +1,75 @@
+package status
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/quota"
+)
+
+// workerState is how the NVML worker fares.
+type workerState interface {
+	Status() worker.Status
+	Stats() worker.Stats
+}
+
+// UnitState tells whether a unit runs.
+type UnitState interface {
+	UnitActive(ctx context.Context, unit string) (bool, error)
+}
+
+// Viewer makes what people see.
+type Viewer struct {
+	*report.Reporter
+	StateDir     string
+	HostRoot     string
+	Host         string
+	State        *state.State
+	Driver       workerState
+	Observer     *observe.Observer
+	Port         cgroup.Port
+	Table        *lease.Table
+	Samples      *observe.Samples
+	Rosters      *server.Rosters
+	Logins       *devicepolicy.LoginGuard
+	LimitsLogins bool      // logins can be limited here
+	Services     UnitState // nil where nothing stops units
+	Gate         cgroup.Gate
+	GuardReady   func() error
+	Attribution  *attribution.Attribution
+	Policy       *devicepolicy.Policy
+	Told         Viewed
+
+	page page
+}
+
+// Viewed is what the managers tell to be shown.
+type Viewed struct {
+	Adoption interface {
+		LoginsHeld(tenant string, limit uint64) int
+	}
+	Converge interface {
+		LastDrift() (at time.Time, text string)
+	}
+	Change interface {
+		IdleSince(id gpu.UUID, at gpu.Placement, generation uint64) (time.Time, bool)
+	}
+	Enforce interface {
+		Fill(l *api.Lease, enforced bool)
+		Overuse(l *lease.Lease) quota.Overuse
+	}
+	Leases interface {
+		EndedLeases() []api.Lease
+	}
+}

@@ -1,0 +1,55 @@
+package stop
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/lease/leasetest"
+)
+
+// Whoever stops a lease is told when it is gone, also when another takes its walls down.
+func TestAwaitGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &Stopper{Departures: &Departures{}}
+		slow := &slowWalls{begun: make(chan struct{}), end: make(chan struct{})}
+		d.Table = leasetest.TableOf(t, lease.Config{Walls: slow, Changed: func(lease.Lease) { d.Departures.Tell() }}, "red", "part", 1001)
+		id := d.Table.Live()[0].ID
+		go func() { _ = d.Table.Ended(t.Context(), id, "its last process ended") }() // What it says is seen below.
+		<-slow.begun
+		if err := d.Table.Ended(t.Context(), id, "stopped"); err != nil {
+			t.Fatal(err)
+		}
+		gone := make(chan error, 1)
+		go func() { gone <- d.AwaitGone(t.Context(), id) }()
+		synctest.Wait()
+		select {
+		case err := <-gone:
+			t.Errorf("its walls still stand, and it is said to be gone: %v", err)
+		default:
+		}
+		close(slow.end)
+		if err := <-gone; err != nil {
+			t.Error(err)
+		}
+		if _, ok := d.Table.Get(id); ok {
+			t.Error("it is not gone")
+		}
+		if err := d.AwaitGone(t.Context(), "never-there"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// slowWalls take their time to be taken down.
+type slowWalls struct {
+	leasetest.NoWalls
+	begun, end chan struct{}
+}
+
+func (w *slowWalls) Unwall(context.Context, lease.Lease) error {
+	close(w.begun)
+	<-w.end
+	return nil
+}
