@@ -465,6 +465,7 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 	return c.Reply(200, op)
 }
 
+// GetOperation answers an operation, and waits for it when asked to.
 func (cs *Changes) GetOperation(c *server.Call) error {
 	q := c.R.URL.Query()
 	ctx, after := c.Ctx(), uint64(0)

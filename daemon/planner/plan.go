@@ -62,6 +62,7 @@ func PlanGPUs(d *state.Desired, n *observe.Node, use Usage, a Authority) planned
 	return p
 }
 
+// PlanGPU plans the hardware of one GPU.
 func PlanGPU(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Step, error) {
 	if g.Err != nil {
 		return nil, g.Err

@@ -27,6 +27,7 @@ type Quiet struct {
 // NoServices says why units are not stopped.
 const NoServices = "node.quiesce: no unit is stopped around this change, because nothing here stops units: it takes systemd"
 
+// UnitSteps are the steps that stop a unit and start it again.
 func UnitSteps(unit string) (stop, start step.Step) {
 	args := step.Must(UnitArgs{unit})
 	stop = step.Step{

@@ -138,6 +138,7 @@ func instanceView(g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.
 	return v
 }
 
+// ProfileView is what the lease table reads of a profile.
 func ProfileView(p *gpu.Profile) lease.ProfileView {
 	return lease.ProfileView{Name: p.Name, Slices: p.Slices, Memory: p.Memory, Attributes: p.Attributes}
 }

@@ -26,6 +26,7 @@ type subscriber struct {
 	missed uint64 // since the last event that it got; guarded by the broker's mutex
 }
 
+// NewBroker makes one that nobody listens to yet.
 func NewBroker(now func() time.Time) *broker {
 	return &broker{now: now, Subs: map[*subscriber]struct{}{}}
 }

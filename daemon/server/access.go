@@ -32,6 +32,7 @@ type Caller struct {
 	Tenants  []string // of which it is a member, in the order of the spec
 }
 
+// Role is the strongest role that the caller has, in the words of the API.
 func (c *Caller) Role() string {
 	switch {
 	case c.Admin:
@@ -44,6 +45,7 @@ func (c *Caller) Role() string {
 	return "nobody"
 }
 
+// IsMember tells whether the caller is a member of a tenant.
 func (c *Caller) IsMember(tenant string) bool { return slices.Contains(c.Tenants, tenant) }
 
 // Sees tells whether the caller may look at a tenant's leases and limits.

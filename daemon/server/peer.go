@@ -23,6 +23,7 @@ type Peer struct {
 	Process cgroup.Process // start time 0 when the process was gone already, or is another's by now
 }
 
+// PeerKey is the key of a connection's peer in the contexts of its requests.
 type PeerKey struct{}
 
 // withPeer is the server's ConnContext: credentials belong to the connection, not to a request.

@@ -33,6 +33,7 @@ type Roster struct {
 	Unknown     []UnknownMember
 }
 
+// TenantMembers are the members of one tenant, by number.
 type TenantMembers struct {
 	Name string
 	UIDs []int
@@ -46,6 +47,7 @@ type UnknownMember struct {
 	Unasked bool   // the directory did not answer: it may know him
 }
 
+// Text says which name of which tenant is not known.
 func (u *UnknownMember) Text() string {
 	if u.Unasked {
 		return "this host's directory has not answered about " + u.name + " of tenant " + u.Tenant

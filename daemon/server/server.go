@@ -38,6 +38,7 @@ type Call struct {
 	Caller *Caller
 }
 
+// Ctx ends with the request.
 func (c *Call) Ctx() context.Context { return c.R.Context() }
 
 // Reply writes v as JSON.
@@ -52,6 +53,7 @@ func (c *Call) Reply(status int, v any) error {
 // jsonType is the header's value; nobody changes it.
 var jsonType = []string{"application/json"}
 
+// ReplyBytes writes JSON that was encoded before.
 func (c *Call) ReplyBytes(status int, b []byte) error {
 	h := c.W.Header()
 	h["Content-Type"] = jsonType
@@ -99,6 +101,7 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
+// Serve answers one request of a route.
 func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 	if q.Header.Get("Origin") != "" || q.Header.Get("Referer") != "" || (q.Host != "gpushare" && q.Host != "localhost") {
 		writeError(w, &api.Error{Kind: api.KindDenied, Message: "requests from browsers are refused", Hint: "use the command line, or 'curl --unix-socket … http://localhost/v1/status'"})
@@ -205,6 +208,7 @@ type cappedListener struct {
 	byUID     map[int]int
 }
 
+// NewCappedListener limits the connections of a listener. known tells whether a peer has a role.
 func NewCappedListener(l net.Listener, known func(*Peer) bool) *cappedListener {
 	return &cappedListener{Listener: l, known: known, byUID: map[int]int{}}
 }

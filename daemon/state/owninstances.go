@@ -20,6 +20,7 @@ func (x *State) Ours(id gpu.UUID, in *gpu.Instance) bool {
 	return IsOurs(&a, in)
 }
 
+// IsOurs tells whether an instance is among those that were recorded as ours.
 func IsOurs(a *store.Achieved, in *gpu.Instance) bool {
 	return slices.ContainsFunc(a.Layout, func(b gpu.Instance) bool { return b.Placement == in.Placement && b.ProfileID == in.ProfileID })
 }
@@ -32,7 +33,7 @@ func MarkOf(a *store.Achieved, at gpu.Placement) *store.Mark {
 	return nil
 }
 
-// number is the generation of the instance of ours at a placement; 0 when it has none.
+// InstanceNumber is the generation of the instance of ours at a placement; 0 when it has none.
 func InstanceNumber(a *store.Achieved, at gpu.Placement) uint64 {
 	if m := MarkOf(a, at); m != nil && !m.Gone {
 		return m.Generation
@@ -123,6 +124,7 @@ const AdoptReason = "it is adopted, and lacks compute instances"
 // numbers, and is none of its business.
 func (x *State) Stale(l *lease.Lease) bool { return StaleIn(x.Kept(), l) }
 
+// StaleIn tells by a state on disk whether a lease's instance is gone; see State.Stale.
 func StaleIn(s *store.State, l *lease.Lease) bool {
 	if l.Place.Instance == nil || l.Place.Generation == 0 || len(l.Place.GPUs) != 1 {
 		return false

@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
+// GrantMemory is the GPU memory of a grant on one GPU, in bytes; 0 when it has no limit.
 func GrantMemory(g *api.GrantSpec) uint64 {
 	for _, s := range []*api.ShareSpec{g.Timeslice, g.MPS} {
 		if s != nil && s.Memory != nil {
@@ -20,6 +21,7 @@ func GrantMemory(g *api.GrantSpec) uint64 {
 	return 0
 }
 
+// WantOf is a spec with its selectors resolved.
 func WantOf(s *api.Spec, r spec.Resolved, generation uint64) *Desired {
 	w := &Desired{Generation: generation, Spec: s, GPUs: map[gpu.UUID]*api.GPUSpec{}, Grants: map[GrantKey][]gpu.UUID{}}
 	for id, entry := range r.GPUs {

@@ -77,6 +77,7 @@ func (p *printed) bytes(c *server.Caller) []byte {
 	return b
 }
 
+// GetStatus answers the status.
 func (v *Viewer) GetStatus(c *server.Call) error {
 	return c.ReplyBytes(http.StatusOK, v.currentPage().bytes(c.Caller))
 }
@@ -151,6 +152,7 @@ func (v *Viewer) measure(l *api.Lease) {
 	}
 }
 
+// GetInfo answers the versions, and who is asking.
 func (v *Viewer) GetInfo(c *server.Call) error {
 	out := api.Info{
 		API: "v1", Version: version.Version, Features: api.Features(), Adapter: v.Port.Info().Adapter,

@@ -22,6 +22,7 @@ func (x *Departures) Next() <-chan struct{} {
 	return x.wake
 }
 
+// Tell wakes everybody who waits. It calls nobody.
 func (x *Departures) Tell() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -23,6 +23,7 @@ const (
 	uidStranger = 1009
 )
 
+// People are who is who in tests.
 func People() *server.Roster {
 	return &server.Roster{Self: UidSelf, AdminGID: gidAdmin, ObserverGID: gidObserver, Tenants: []server.TenantMembers{
 		{Name: "vision", UIDs: []int{UidAlice}, GIDs: []int{GidVision}}, {Name: "speech", GIDs: []int{GidVision}}, {Name: "other", GIDs: []int{GidOther}},
@@ -68,6 +69,7 @@ func Ask(h http.Handler, p *server.Peer, method, target string, body io.Reader) 
 	return w
 }
 
+// RefusalOf reads the error of an answer.
 func RefusalOf(t *testing.T, w *httptest.ResponseRecorder) *api.Error {
 	t.Helper()
 	var envelope struct {
