@@ -424,7 +424,7 @@ func killedWhileForcing(t *testing.T, binaries string) {
 			}
 			return
 		}
-		k += enumeration.Stride(4) - 1
+		k += enumeration.Stride(6) - 1
 	}
 }
 
@@ -434,7 +434,7 @@ func killedAndBooted(t *testing.T, binaries string) {
 	n, _ := crashNode(t, binaries)
 	apply(t, n, after)
 	wanted := anywhere(truth(t, n))
-	for k := 1; ; k += 2 * enumeration.Stride(4) {
+	for k := 1; ; k += 2 * enumeration.Stride(6) {
 		apply(t, n, before)
 		where := fmt.Sprintf("boot after kill %d", k)
 		n.StopDaemon()
