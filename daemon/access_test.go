@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/server/servertest"
@@ -24,13 +25,13 @@ import (
 )
 
 // bare is a daemon that holds nothing and knows some people.
-func bare() *Daemon { return bareOn(&holder{}, Settings{Getent: "off"}, nil) }
+func bare() *Daemon { return bareOn(&host.Host{}, Settings{Getent: "off"}, nil) }
 
 // bareOn is a daemon on what holds processes, with no driver and nothing started.
-func bareOn(h *holder, s Settings, st *store.Store) *Daemon {
+func bareOn(h *host.Host, s Settings, st *store.Store) *Daemon {
 	d := &Daemon{
 		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), settings: s, state: state.NewState(st, false), tasks: &loop.Group{},
-		tuning: new(atomic.Pointer[tuning]), observer: &observe.Observer{}, port: h.port, kick: func() {},
+		tuning: new(atomic.Pointer[tuning]), observer: &observe.Observer{}, port: h.Port, kick: func() {},
 	}
 	who := server.NewRosters(s.Getent)
 	who.P.Store(servertest.People())

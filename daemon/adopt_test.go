@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
@@ -26,13 +27,13 @@ import (
 
 // bookkeeper stands for systemd and logind: it says who is there. The cgroups that it names are real.
 type bookkeeper struct {
-	logins []systemd.Login
+	logins []cgroup.Login
 	units  map[string]string
 	memory map[int]*uint64
 	sets   int
 }
 
-func (b *bookkeeper) Logins(context.Context) ([]systemd.Login, error) { return b.logins, nil }
+func (b *bookkeeper) Logins(context.Context) ([]cgroup.Login, error) { return b.logins, nil }
 
 func (b *bookkeeper) UnitCgroup(_ context.Context, unit string) (string, error) {
 	if cg, ok := b.units[unit]; ok {
@@ -87,9 +88,9 @@ func newLodge(t *testing.T) *lodge {
 	var stop context.CancelFunc
 	x.newLife = func() {
 		tree := cgroup.NewProcesses("a test")
-		x.Daemon = bareOn(&holder{
-			port: tree, follow: tree, visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), books: b,
-			logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}),
+		x.Daemon = bareOn(&host.Host{
+			Port: tree, Follow: tree, Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), Sessions: b,
+			Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}),
 		}, Settings{RunDir: dir, HostRoot: "/", Getent: "off"}, nil)
 		x.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 		who := x.adopter.Rosters
@@ -147,14 +148,14 @@ func (x *lodge) put(name string) (cg string, pid int) {
 
 func (x *lodge) login(uid int, name string) (pid int) {
 	cg, pid := x.put(systemd.UserSlice(uid))
-	x.books.logins = append(x.books.logins, systemd.Login{UID: uid, Name: name, Unit: systemd.UserSlice(uid), Cgroup: cg})
+	x.books.logins = append(x.books.logins, cgroup.Login{UID: uid, Name: name, Unit: systemd.UserSlice(uid), Cgroup: cg})
 	return pid
 }
 
 // logout ends the processes of a user and takes them from the books.
 func (x *lodge) logout(uid int) {
 	x.t.Helper()
-	i := slices.IndexFunc(x.books.logins, func(l systemd.Login) bool { return l.UID == uid })
+	i := slices.IndexFunc(x.books.logins, func(l cgroup.Login) bool { return l.UID == uid })
 	if err := x.h.Kill(x.t.Context(), x.books.logins[i].Cgroup); err != nil {
 		x.t.Fatal(err)
 	}
@@ -232,7 +233,7 @@ func TestAdoptsLoginsAndUnits(t *testing.T) {
 	alice := x.login(2001, "alice")
 	x.login(2002, "bob")   // by his group
 	x.login(2003, "carol") // nobody's
-	x.books.logins = append(x.books.logins, systemd.Login{UID: 0, Name: "root", Unit: "user-0.slice", Cgroup: x.top})
+	x.books.logins = append(x.books.logins, cgroup.Login{UID: 0, Name: "root", Unit: "user-0.slice", Cgroup: x.top})
 	x.books.units["hub.service"], _ = x.put("hub.service")
 	x.look()
 	all := []string{"alice vision/serve login", "bob vision/serve login", "hub.service vision/dev unit"}

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/enforce"
 	"github.com/gpushare/gpushare/daemon/escape"
+	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
@@ -53,8 +54,8 @@ func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
 
 // outside is what a daemon reaches for outside of its process, beside files: what holds processes, and the GPUs.
 type outside struct {
-	hold  func(context.Context, Settings, *slog.Logger, heard) (*holder, error)
-	drive func(Settings, *holder, *slog.Logger) (driver, error)
+	hold  func(context.Context, Settings, *slog.Logger, host.Heard) (*host.Host, error)
+	drive func(Settings, *host.Host, *slog.Logger) (driver, error)
 }
 
 // driver is the GPUs behind the worker, and how the worker fares.
@@ -65,11 +66,11 @@ type driver interface {
 	Stats() worker.Stats
 }
 
-// host is what a daemon finds outside on a real host, and with the virtual driver.
-func host() outside {
-	return outside{hold: holdProcesses, drive: func(s Settings, h *holder, log *slog.Logger) (driver, error) {
+// onHost is what a daemon finds outside on a real host, and with the virtual driver.
+func onHost() outside {
+	return outside{hold: findHost, drive: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
-			Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.launcher, Log: log,
+			Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
 			Deadlines: deadlines(time.Duration(s.Answers), time.Duration(s.Changes)),
 		})
 	}}
@@ -116,11 +117,11 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	kicks, adoptions := loop.NewWake(), loop.NewWake()
 	d.kick = kicks.Set
 	rosters := server.NewRosters(s.Getent)
-	h, err := out.hold(ctx, s, log, heard{
-		reloaded: func() { d.kick(); adoptions.Set() },
-		logins:   adoptions.Set,
-		userName: rosters.Names.UserName,
-		unit: func(name string) {
+	h, err := out.hold(ctx, s, log, host.Heard{
+		Reloaded: func() { d.kick(); adoptions.Set() },
+		Logins:   adoptions.Set,
+		UserName: rosters.Names.UserName,
+		Unit: func(name string) {
 			if d.state.Desired().Adopts(name) {
 				adoptions.Set()
 			}
@@ -129,21 +130,21 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, h.close)
-	d.port, d.closeHolder = h.port, h.close
+	undo = append(undo, h.Close)
+	d.port, d.closeHolder = h.Port, h.Close
 	d.driver, err = out.drive(s, h, log)
 	if err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
-	supervisor := &mps.Supervisor{Units: h.units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
-	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: supervisor, Guards: h.logins, HostRoot: s.HostRoot, Now: time.Now}
+	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
+	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: supervisor, Guards: h.Logins, HostRoot: s.HostRoot, Now: time.Now}
 	d.compose(h, supervisor, rosters, kicks, adoptions)
 	return d, nil
 }
 
 // compose makes the managers and tells each of those that it needs. Nothing is started.
-func (d *Daemon) compose(h *holder, supervisor *mps.Supervisor, who *server.Rosters, kicks, adoptions loop.Wake) {
+func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, who *server.Rosters, kicks, adoptions loop.Wake) {
 	s, run := d.settings, store.RunDir(d.settings.RunDir)
 	engine := &engine.Engine{Log: d.Log, Now: time.Now}
 	// The table asks walls that are made after it, because they ask the table.
@@ -157,46 +158,46 @@ func (d *Daemon) compose(h *holder, supervisor *mps.Supervisor, who *server.Rost
 		Wanted:  func() { d.changes.Dynamic.Poke() },
 	})
 	gate, ready := cgroup.Gate(nil), func() error { return nil } // Where nothing can be frozen at all that is said elsewhere.
-	if h.guard != nil {
-		gate, ready = h.guard, h.guard.Ready
+	if h.Guard != nil {
+		gate, ready = h.Guard, h.Guard.Ready
 	}
 	recent := observe.NewSamples()
 	hosts := &isolation.HostCache{Root: s.HostRoot}
 	sampling := func() time.Duration { return d.tuning.Load().sample }
 	var units escape.UnitFinder // A nil adapter must stay a nil interface.
-	if h.books != nil {
-		units = h.books
+	if h.Sessions != nil {
+		units = h.Sessions
 	}
 	var watched status.UnitState
-	if h.services != nil {
-		watched = h.services
+	if h.Services != nil {
+		watched = h.Services
 	}
 	workerPID := func() int { return d.driver.Status().PID }
 	d.identities = &server.Identities{Reporter: d.Reporter, Spec: func() *api.Spec { return d.state.Desired().Spec }, Tasks: d.tasks, Rosters: who, Changed: adoptions.Set}
 	d.server = &server.Server{Reporter: d.Reporter, Tasks: d.tasks, Rosters: who, Named: d.identities.KickNames}
 	d.attribution = &attribution.Attribution{
-		Reporter: d.Reporter, HostRoot: s.HostRoot, State: d.state, Port: h.port, Follow: h.follow, Visitors: h.visitors, WorkerPID: workerPID,
-		Observer: d.observer, Table: d.table, StopsUnits: h.services != nil, Hosts: hosts,
+		Reporter: d.Reporter, HostRoot: s.HostRoot, State: d.state, Port: h.Port, Follow: h.Follow, Visitors: h.Visitors, WorkerPID: workerPID,
+		Observer: d.observer, Table: d.table, StopsUnits: h.Services != nil, Hosts: hosts,
 	}
 	d.policy = &devicepolicy.Policy{
-		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.port, Observer: d.observer, Table: d.table, Logins: h.logins,
+		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.Port, Observer: d.observer, Table: d.table, Logins: h.Logins,
 		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()},
 	}
 	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, Departures: departures}
 	d.escapes = &escape.Escapes{
-		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.port, Table: d.table, Samples: recent,
+		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: recent,
 		Units: units, WorkerPID: workerPID, SampleInterval: sampling, Attribution: d.attribution, Leavers: escape.Leavers{Wake: loop.NewWake(), Since: time.Now()},
 	}
 	d.leases = &leases.Leases{
-		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.port,
-		Follow: h.follow, Visitors: h.visitors, Table: d.table, Rosters: who, Kick: d.kick, Attribution: d.attribution, Stopper: d.stopper,
-		Policy: d.policy, Escapes: d.escapes, Departures: departures, Notices: make(chan leases.Told, leases.NoticeQueue), Programs: h.programs,
+		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,
+		Follow: h.Follow, Visitors: h.Visitors, Table: d.table, Rosters: who, Kick: d.kick, Attribution: d.attribution, Stopper: d.stopper,
+		Policy: d.policy, Escapes: d.escapes, Departures: departures, Notices: make(chan leases.Told, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
 		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Seen: map[string]bool{}},
 	}
 	inside.D = d.leases
 	d.adopter = &adoption.Adopter{
-		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.port, Visitors: h.visitors, Table: d.table,
-		Rosters: who, Books: h.books, SampleInterval: sampling, Kick: d.kick, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
+		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Visitors: h.Visitors, Table: d.table,
+		Rosters: who, Books: h.Sessions, SampleInterval: sampling, Kick: d.kick, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
 		Adoption: adoption.Adoption{Wake: adoptions},
 	}
 	d.enforcer = &enforce.Enforcer{
@@ -207,22 +208,39 @@ func (d *Daemon) compose(h *holder, supervisor *mps.Supervisor, who *server.Rost
 		Reporter: d.Reporter, Settings: change.ChangeSettings{
 			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir, SpecFile: s.SpecFile,
 			Answers: time.Duration(s.Answers), Changes: time.Duration(s.Changes),
-		}, State: d.state, Tasks: d.tasks, Port: h.port, Driver: d.driver, Observer: d.observer,
-		Engine: engine, Table: d.table, Services: h.services, Logins: h.logins, Identities: d.identities,
+		}, State: d.state, Tasks: d.tasks, Port: h.Port, Driver: d.driver, Observer: d.observer,
+		Engine: engine, Table: d.table, Services: h.Services, Logins: h.Logins, Identities: d.identities,
 		Attribution: d.attribution, Policy: d.policy, Stopper: d.stopper, Leases: d.leases, Adopter: d.adopter, Kick: d.kick, Dynamic: change.Dynamic{Wake: loop.NewWake()},
 	}
 	d.converger = &converge.Converger{
-		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.port, Table: d.table,
-		Notify: d.notify, Logins: h.logins, ConvergeInterval: func() time.Duration { return d.tuning.Load().converge }, Kicks: kicks, Kick: d.kick, GuardReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
+		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.Port, Table: d.table,
+		Notify: d.notify, Logins: h.Logins, ConvergeInterval: func() time.Duration { return d.tuning.Load().converge }, Kicks: kicks, Kick: d.kick, GuardReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
 	}
 	d.changes.Converger = d.converger
 	d.viewer = &status.Viewer{
-		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.port,
-		Table: d.table, Samples: recent, Rosters: who, Logins: h.logins, LimitsLogins: h.books != nil, Services: watched, Gate: gate, GuardReady: ready, Attribution: d.attribution, Policy: d.policy,
+		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
+		Table: d.table, Samples: recent, Rosters: who, Logins: h.Logins, LimitsLogins: h.Sessions != nil, Services: watched, Gate: gate, GuardReady: ready, Attribution: d.attribution, Policy: d.policy,
 		Told: status.Viewed{Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
 	}
 	d.server.Routes = d.routes()
-	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.logins), d.changes.StepTimeout
+	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.Logins), d.changes.StepTimeout
+}
+
+// hostOptions are the settings that say what holds processes.
+func hostOptions(s Settings) host.Options {
+	return host.Options{
+		Systemd: s.Systemd, RunDir: s.RunDir, StateDir: s.StateDir, CgroupRoot: s.CgroupRoot, Start: s.Start, Thaw: s.Thaw, Logins: s.Logins,
+	}
+}
+
+func findHost(ctx context.Context, s Settings, log *slog.Logger, tell host.Heard) (*host.Host, error) {
+	return host.Find(ctx, hostOptions(s), log, tell)
+}
+
+// AttachWalls closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
+// later still. What it did is one line on out.
+func AttachWalls(s Settings, out io.Writer) error {
+	return devicepolicy.AttachWalls(s.HostRoot, s.StateDir, hostOptions(s).LoginsCgroup(), out)
 }
 
 // deadlines is what the driver may take for what only reads, and for a change. What is many readings may take the time of

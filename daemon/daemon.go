@@ -69,7 +69,7 @@ type notifier interface {
 // Run runs the daemon until ctx ends. It is ready, and says so, when its settings are valid, its state is loaded, the
 // inventory is done, the open change is settled and the first converge is planned.
 func Run(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar) error {
-	d, err := build(ctx, s, log, level, host())
+	d, err := build(ctx, s, log, level, onHost())
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -43,7 +44,7 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Da
 	}
 	t.Cleanup(func() { _ = st.Close() }) // It is read only.
 	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
-	d := bareOn(&holder{port: port, follow: cgroup.NewProcesses("a test"), visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{})}, Settings{}, st)
+	d := bareOn(&host.Host{Port: port, Follow: cgroup.NewProcesses("a test"), Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{})}, Settings{}, st)
 	table := leasetest.TableOf(t, lease.Config{Walls: leasetest.NoWalls{}}, "red", "part", 1001)
 	d.attribution.Table, d.policy.Table = table, table
 	files["cgroup.procs"] = ""

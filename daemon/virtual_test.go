@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/gpu"
@@ -157,13 +158,13 @@ func (w *virtual) live() {
 	w.stand = &stand{Driver: w.node.Driver(1000 + w.lives), w: w, life: ctx, sick: map[gpu.UUID]bool{}}
 	stood := w.stand
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, outside{
-		hold: func(_ context.Context, s Settings, _ *slog.Logger, _ heard) (*holder, error) {
-			h := &holder{port: w.port, follow: w.port.Processes, logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, loginsCgroup(s), s.RunDir, cgroup.Info{}), close: func() {}}
-			h.units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
-			h.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{})
+		hold: func(_ context.Context, s Settings, _ *slog.Logger, _ host.Heard) (*host.Host, error) {
+			h := &host.Host{Port: w.port, Follow: w.port.Processes, Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
+			h.Units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
+			h.Visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{})
 			return h, nil
 		},
-		drive: func(Settings, *holder, *slog.Logger) (driver, error) { return stood, nil },
+		drive: func(Settings, *host.Host, *slog.Logger) (driver, error) { return stood, nil },
 	})
 	if err != nil {
 		w.Fatal(err)

@@ -3,13 +3,14 @@ package systemd
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strconv"
 
 	"github.com/godbus/dbus/v5"
+
+	"github.com/gpushare/gpushare/cgroup"
 )
 
 const (
@@ -17,14 +18,6 @@ const (
 	loginIface = loginName + ".Manager"
 	loginPath  = dbus.ObjectPath("/org/freedesktop/login1")
 )
-
-// Login is one user who is logged in. All of a user's logins share one cgroup, that of the user's slice.
-type Login struct {
-	UID    int
-	Name   string
-	Unit   string // of the user's slice
-	Cgroup string // relative to the cgroup root
-}
 
 // loginRules are the signals that tell of logins. All that follows from one of them is that somebody looks again, so one
 // that was forged or lost does no harm beyond that.
@@ -49,12 +42,12 @@ func unitRules() [][]dbus.MatchOption {
 	}}
 }
 
-// ErrNoLogind means that nobody keeps the books of logins on this host: no user has a cgroup for all of theirs.
-var ErrNoLogind = errors.New("systemd-logind does not run")
+// ErrNoLogind means that systemd-logind does not run: it is a cgroup.ErrNoLogins.
+var ErrNoLogind = fmt.Errorf("systemd-logind does not run: %w", cgroup.ErrNoLogins)
 
 // Logins lists the users who are logged in, by uid. A user who lingers, or whose last login has just ended while their
 // own service manager still runs, is among them: their cgroup is there.
-func (a *Adapter) Logins(ctx context.Context) ([]Login, error) {
+func (a *Adapter) Logins(ctx context.Context) ([]cgroup.Login, error) {
 	var users []struct {
 		UID  uint32
 		Name string
@@ -72,9 +65,9 @@ func (a *Adapter) Logins(ctx context.Context) ([]Login, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list logins: %w", err)
 	}
-	var out []Login
+	var out []cgroup.Login
 	for _, u := range users {
-		l := Login{UID: int(u.UID), Name: u.Name, Unit: UserSlice(int(u.UID))}
+		l := cgroup.Login{UID: int(u.UID), Name: u.Name, Unit: UserSlice(int(u.UID))}
 		l.Cgroup, err = a.controlGroup(ctx, l.Unit, "Slice")
 		if err != nil {
 			return nil, err
@@ -83,7 +76,7 @@ func (a *Adapter) Logins(ctx context.Context) ([]Login, error) {
 			out = append(out, l)
 		}
 	}
-	slices.SortFunc(out, func(x, y Login) int { return cmp.Compare(x.UID, y.UID) })
+	slices.SortFunc(out, func(x, y cgroup.Login) int { return cmp.Compare(x.UID, y.UID) })
 	return out, nil
 }
 

@@ -83,7 +83,7 @@ func TestLogins(t *testing.T) {
 	l.login(2002, "bob")
 	l.login(2001, "alice")
 	eventually(t, "both logins are told", func() bool { return told.Load() == 3 })
-	want := []Login{
+	want := []cgroup.Login{
 		{UID: 2001, Name: "alice", Unit: "user-2001.slice", Cgroup: "/user.slice/user-2001.slice"},
 		{UID: 2002, Name: "bob", Unit: "user-2002.slice", Cgroup: "/user.slice/user-2002.slice"},
 	}

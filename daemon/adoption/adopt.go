@@ -19,7 +19,6 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
-	"github.com/gpushare/gpushare/systemd"
 )
 
 // adoptEvery is how often it is looked who is there when nobody tells: for a place that came free, and for what a host
@@ -142,7 +141,7 @@ func (a *Adopter) newcomerKey(n *lease.Newcomer) string {
 }
 
 // loginsNow lists who is logged in, when anybody needs to know.
-func (a *Adopter) loginsNow(ctx context.Context, want *state.Desired, lacks map[string]api.Condition) ([]systemd.Login, error) {
+func (a *Adopter) loginsNow(ctx context.Context, want *state.Desired, lacks map[string]api.Condition) ([]cgroup.Login, error) {
 	needed := want.Spec != nil && slices.ContainsFunc(want.Spec.Tenants, func(t api.TenantSpec) bool {
 		return t.Adopt != nil && t.Adopt.Logins != "" || t.PerLogin != nil
 	})
@@ -154,16 +153,16 @@ func (a *Adopter) loginsNow(ctx context.Context, want *state.Desired, lacks map[
 		return nil, nil
 	}
 	logins, err := a.Books.Logins(ctx)
-	if errors.Is(err, systemd.ErrNoLogind) {
+	if errors.Is(err, cgroup.ErrNoLogins) {
 		lacks["logins"] = api.Condition{Message: "logins are not adopted: nobody tells who is logged in", Hint: "systemd-logind with libpam-systemd does"}
 		return nil, nil
 	}
 	// Root's own are nobody's.
-	return slices.DeleteFunc(logins, func(l systemd.Login) bool { return l.UID == 0 }), err
+	return slices.DeleteFunc(logins, func(l cgroup.Login) bool { return l.UID == 0 }), err
 }
 
 // newcomers is all that a tenant may want, with the claims on it.
-func (a *Adopter) newcomers(ctx context.Context, want *state.Desired, logins []systemd.Login, lacks map[string]api.Condition) []lease.Newcomer {
+func (a *Adopter) newcomers(ctx context.Context, want *state.Desired, logins []cgroup.Login, lacks map[string]api.Condition) []lease.Newcomer {
 	var here []lease.Newcomer
 	a.forgetGroups(logins)
 	for _, l := range logins {
@@ -218,7 +217,7 @@ func (a *Adopter) unitsNow(ctx context.Context, want *state.Desired, lacks map[s
 // tenantsOfLogin is the tenants that a user is a member of, of those that matter. A user's groups are asked for once, at the
 // login, as the login itself has them: who joins a group later has it after the next login. sure is false when a name is
 // not known yet.
-func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *systemd.Login, matters func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
+func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cgroup.Login, matters func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
 	sure = true
 	roster := a.Rosters.P.Load()
 	for i := range want.Spec.Tenants {
@@ -247,7 +246,7 @@ func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *sy
 	return out, sure
 }
 
-func (a *Adopter) groupsOf(ctx context.Context, l *systemd.Login) (gids []int, known bool) {
+func (a *Adopter) groupsOf(ctx context.Context, l *cgroup.Login) (gids []int, known bool) {
 	x := &a.Adoption
 	if g, ok := x.groups[l.UID]; ok {
 		return g, true
@@ -265,9 +264,9 @@ func (a *Adopter) groupsOf(ctx context.Context, l *systemd.Login) (gids []int, k
 }
 
 // forgetGroups drops what is known of users who are not logged in any more.
-func (a *Adopter) forgetGroups(logins []systemd.Login) {
+func (a *Adopter) forgetGroups(logins []cgroup.Login) {
 	for uid := range a.Adoption.groups {
-		if !slices.ContainsFunc(logins, func(l systemd.Login) bool { return l.UID == uid }) {
+		if !slices.ContainsFunc(logins, func(l cgroup.Login) bool { return l.UID == uid }) {
 			delete(a.Adoption.groups, uid)
 		}
 	}

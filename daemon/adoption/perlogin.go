@@ -17,7 +17,6 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/state"
-	"github.com/gpushare/gpushare/systemd"
 )
 
 // loginLimit is a memory limit that we set on a user's logins, and what was there before.
@@ -38,7 +37,7 @@ const loginLimitsFile = "login-limits.json"
 
 // limitLogins gives the logins of tenants' members the limit that each has for itself, and takes back what nobody asks
 // for. A user's slice cannot stand below the tenant's, so these limits do not add up with the tenant's own.
-func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins []systemd.Login) error {
+func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins []cgroup.Login) error {
 	x := &a.perLogin
 	if err := a.loadLoginLimits(); err != nil {
 		return err
@@ -63,7 +62,7 @@ func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins [
 		errs = append(errs, a.limitLogin(ctx, uid, due[uid]))
 	}
 	for _, uid := range slices.Sorted(maps.Keys(x.set)) {
-		here := slices.ContainsFunc(logins, func(l systemd.Login) bool { return l.UID == uid })
+		here := slices.ContainsFunc(logins, func(l cgroup.Login) bool { return l.UID == uid })
 		if _, is := due[uid]; is || !here && want.Limits(x.set[uid].Tenant) {
 			continue // It holds for the next login from its birth.
 		}
@@ -74,7 +73,7 @@ func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins [
 }
 
 // limitOf is the limit of one login: the least, if its user is in several tenants that have one.
-func (a *Adopter) limitOf(ctx context.Context, want *state.Desired, l *systemd.Login) (out loginLimit, ok, sure bool) {
+func (a *Adopter) limitOf(ctx context.Context, want *state.Desired, l *cgroup.Login) (out loginLimit, ok, sure bool) {
 	if !want.Enforcing() {
 		return out, false, true
 	}
@@ -184,7 +183,7 @@ func (a *Adopter) saveLoginLimits() error {
 }
 
 // showLoginLimits keeps, for status, the limits that the kernel has.
-func (a *Adopter) showLoginLimits(logins []systemd.Login) {
+func (a *Adopter) showLoginLimits(logins []cgroup.Login) {
 	seen := map[int]loginLimit{}
 	h, err := cgroup.FindHierarchy()
 	for _, l := range logins {

@@ -16,7 +16,6 @@ import (
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
-	"github.com/gpushare/gpushare/systemd"
 )
 
 // Services stops units of the host's around a change, and starts them again.
@@ -28,8 +27,6 @@ type Services interface {
 	// StartUnit starts a unit and returns when it runs.
 	StartUnit(ctx context.Context, unit string) error
 }
-
-var _ Services = (*systemd.Adapter)(nil)
 
 // unitTimeout bounds the stop of one unit: systemd gives it 90 s by itself before it is killed.
 const unitTimeout = 2 * time.Minute

@@ -60,7 +60,7 @@ func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
 
 // startProgram starts the command of a lease that nobody waits for, behind its walls, and returns when it runs.
 func (ls *Leases) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Program, inside *lease.Inside, walled bool) (cgroup.ScopeState, error) {
-	state, w, err := ls.Programs.start(ctx, s, walled)
+	state, w, err := ls.Detached.Programs.Start(ctx, s, walled)
 	if err != nil {
 		return cgroup.ScopeState{}, err
 	}
@@ -77,7 +77,7 @@ func (ls *Leases) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Pr
 func (ls *Leases) programEnded(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, resultTimeout)
 	defer cancel()
-	r, err := ls.Programs.result(ctx, id)
+	r, err := ls.Detached.Programs.Result(ctx, id)
 	switch {
 	case err == nil:
 		ls.Endings.result(id, r)
@@ -88,7 +88,7 @@ func (ls *Leases) programEnded(ctx context.Context, id string) {
 
 // findProgram finds the process of a lease that nobody waits for again.
 func (ls *Leases) findProgram(ctx context.Context, l *lease.Lease) {
-	p, err := ls.Programs.main(ctx, l.ID)
+	p, err := ls.Detached.Programs.Main(ctx, l.ID)
 	if err == nil && p.PID != 0 {
 		l.Process = p
 	}
@@ -141,7 +141,7 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		}()
 	}
 	c.W.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	err := ls.Programs.output(c.Ctx(), &l, lines, ended, &flushing{c.W})
+	err := ls.Detached.Outputs.Output(c.Ctx(), &l, lines, ended, &flushing{c.W})
 	if errors.Is(err, launch.ErrUnknown) {
 		return nil // It printed nothing, or so long ago that it is dropped.
 	}

@@ -61,8 +61,8 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 		return err
 	}
 	if program != nil {
-		ls.pending.put(ticket.ID(), program)
-		defer ls.pending.take(ticket.ID())
+		ls.Detached.pending.put(ticket.ID(), program)
+		defer ls.Detached.pending.take(ticket.ID())
 	}
 	c.W.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(c.W)
@@ -145,7 +145,7 @@ func (w Walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 		}
 	}
 	var state cgroup.ScopeState
-	if program := d.pending.take(l.ID); program != nil {
+	if program := d.Detached.pending.take(l.ID); program != nil {
 		state, err = d.startProgram(ctx, scope, program, &inside, want.Enforcing())
 	} else {
 		state, err = port.StartScope(ctx, scope)
@@ -400,7 +400,7 @@ func (ls *Leases) RestoreLeases(ctx context.Context) error {
 		}
 		cancel()
 	}
-	ls.Programs.sweep(func(id string) bool {
+	ls.Detached.Outputs.Sweep(func(id string) bool {
 		_, live := ls.Table.Get(id)
 		_, known := ls.Endings.get(id)
 		return live || known

@@ -38,11 +38,17 @@ type Leases struct {
 	Departures *stop.Departures
 	Endings    endings
 	Notices    chan Told // on their way to terminals
-	pending    pending
-	Programs   Programs
+	Detached   Detached
 	TimeWake   loop.Wake  // a lease began or ended: whose time is up next may be another
 	visiting   sync.Mutex // one look and one start of a visitor at a time
 	Watchers   Watchers
+}
+
+// Detached is what the commands of leases run under that nobody waits for.
+type Detached struct {
+	Programs Programs
+	Outputs  Outputs
+	pending  pending
 }
 
 // entering is told of leases that begin.

@@ -1,10 +1,11 @@
-package daemon
+// Package host finds what holds processes on this host and what tells of it: systemd, a cgroup v2 subtree of our own, or
+// the process tree. It is part of the wiring: it says which adapter serves which part of the daemon.
+package host
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -26,53 +27,70 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// holder is what holds processes on this host, and what starts those that are not ours to parent.
-type holder struct {
-	port     cgroup.Port
-	follow   *cgroup.Processes
-	visitors *cgroup.Visitors
-	guard    *cgroup.Guard   // nil where nothing can be frozen
-	books    adoption.Books  // nil where nobody can tell
-	services change.Services // nil where no units can be stopped
-	units    mps.Units
-	logins   *devicepolicy.LoginGuard
-	launcher worker.Launcher
-	programs leases.Programs
-	close    func()
+// Host is what holds processes on this host, and what starts those that are not ours to parent.
+type Host struct {
+	Port     cgroup.Port
+	Follow   *cgroup.Processes // what follows processes where nothing may be written
+	Visitors *cgroup.Visitors  // for those that stay in a cgroup that is not ours
+	Guard    *cgroup.Guard     // nil where nothing can be frozen
+	Sessions adoption.Books    // nil where nobody can tell who is logged in
+	Services change.Services   // nil where no units can be stopped
+	Units    mps.Units
+	Logins   *devicepolicy.LoginGuard
+	Launcher worker.Launcher
+	Programs Programs
+	Close    func()
 }
 
-// heard is told of what may have changed on the host, and tells who somebody is.
-type heard struct {
-	reloaded func()            // limits and device rules: the service manager read its configuration again
-	logins   func()            // who is logged in
-	unit     func(name string) // whether a unit runs; any when empty
-	userName func(uid int) string
+// Programs starts commands that nobody waits for, and keeps what they print.
+type Programs interface {
+	leases.Programs
+	leases.Outputs
 }
 
-// holdProcesses takes the strongest adapter that fits: systemd, a subtree of our own on cgroup v2, or the process tree.
-func holdProcesses(ctx context.Context, s Settings, log *slog.Logger, tell heard) (*holder, error) {
+// Options say where things are.
+type Options struct {
+	Systemd    string // "off": it is not used even where it runs
+	RunDir     string
+	StateDir   string
+	CgroupRoot string // of a subtree of our own
+	Start      string // the program that becomes a command
+	Thaw       string // the program that thaws what expired
+	Logins     string // the cgroup that holds logins; empty: found
+}
+
+// Heard is told of what may have changed on the host, and tells who somebody is.
+type Heard struct {
+	Reloaded func()            // limits and device rules: the service manager read its configuration again
+	Logins   func()            // who is logged in
+	Unit     func(name string) // whether a unit runs; any when empty
+	UserName func(uid int) string
+}
+
+// Find takes the strongest adapter that fits: systemd, a subtree of our own on cgroup v2, or the process tree.
+func Find(ctx context.Context, o Options, log *slog.Logger, tell Heard) (*Host, error) {
 	opt := cgroup.DetectOptions{}
-	if s.Systemd == "off" {
+	if o.Systemd == "off" {
 		opt.Root = "/nonexistent" // Where no systemd is found.
 	}
 	kind, why := cgroup.Detect(opt)
-	h := &holder{
-		logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, loginsCgroup(s), s.RunDir, cgroup.Info{}),
-		follow: cgroup.NewProcesses(briefly(why)), launcher: worker.Exec{Stderr: os.Stderr}, close: func() {},
-		units: &mps.Detached{Dir: filepath.Join(s.RunDir, "units")},
+	h := &Host{
+		Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, o.LoginsCgroup(), o.RunDir, cgroup.Info{}),
+		Follow: cgroup.NewProcesses(briefly(why)), Launcher: worker.Exec{Stderr: os.Stderr}, Close: func() {},
+		Units: &mps.Detached{Dir: filepath.Join(o.RunDir, "units")},
 	}
-	keepers := &launch.Keepers{Dir: filepath.Join(s.StateDir, "output"), Program: s.Start}
-	h.programs = leases.KeptPrograms{Keepers: keepers, Walls: h.follow, Follow: h.follow}
+	keepers := &launch.Keepers{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
+	h.Programs = keptPrograms{keepers: keepers, walls: h.Follow, follow: h.Follow}
 	// One port is not known yet: nobody is asked before it is.
-	h.visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{Elsewhere: func(pid int) bool { _, ok := h.port.Owner(pid); return ok }})
+	h.Visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{Elsewhere: func(pid int) bool { _, ok := h.Port.Owner(pid); return ok }})
 	switch kind {
 	case cgroup.KindSystemd:
-		return h.onSystemd(ctx, s, log, tell)
+		return h.onSystemd(ctx, o, log, tell)
 	case cgroup.KindCgroupfs:
-		return h.onCgroupfs(ctx, s, keepers, tell)
+		return h.onCgroupfs(ctx, o, keepers, tell)
 	case cgroup.KindProcesses:
 	}
-	h.port = h.follow
+	h.Port = h.Follow
 	return h, nil
 }
 
@@ -82,19 +100,19 @@ func briefly(why string) string {
 	return s
 }
 
-func (h *holder) onSystemd(ctx context.Context, s Settings, log *slog.Logger, tell heard) (*holder, error) {
-	a, err := systemd.Open(ctx, systemd.Options{Log: log, Walls: lookAtWalls(log), OnReload: tell.reloaded, OnLogins: tell.logins, OnUnit: tell.unit})
+func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, tell Heard) (*Host, error) {
+	a, err := systemd.Open(ctx, systemd.Options{Log: log, Walls: lookAtWalls(log), OnReload: tell.Reloaded, OnLogins: tell.Logins, OnUnit: tell.Unit})
 	if err != nil {
 		return nil, err
 	}
-	h.port, h.books, h.services, h.close = a, a, a, a.Close
-	h.logins = devicepolicy.NewLoginGuard(a.Hierarchy(), loginsCgroup(s), s.RunDir, a.Info())
-	h.units = systemUnits{a}
-	h.launcher = systemWorkers{a}
-	h.programs = leases.UnitPrograms{A: a, Program: s.Start}
-	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
+	h.Port, h.Sessions, h.Services, h.Close = a, a, a, a.Close
+	h.Logins = devicepolicy.NewLoginGuard(a.Hierarchy(), o.LoginsCgroup(), o.RunDir, a.Info())
+	h.Units = systemUnits{a}
+	h.Launcher = systemWorkers{a}
+	h.Programs = unitPrograms{a: a, program: o.Start}
+	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	// The thawer is a unit of its own, which the package ships.
-	h.guard, err = cgroup.Guarded(a, cgroup.GuardOptions{RunDir: s.RunDir})
+	h.Guard, err = cgroup.Guarded(a, cgroup.GuardOptions{RunDir: o.RunDir})
 	return h, err
 }
 
@@ -117,28 +135,28 @@ func lookAtWalls(log *slog.Logger) func(dir string) (int, error) {
 	}
 }
 
-func (h *holder) onCgroupfs(ctx context.Context, s Settings, keepers *launch.Keepers, tell heard) (*holder, error) {
-	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: s.CgroupRoot})
+func (h *Host) onCgroupfs(ctx context.Context, o Options, keepers *launch.Keepers, tell Heard) (*Host, error) {
+	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: o.CgroupRoot})
 	if err != nil {
 		return nil, err
 	}
-	h.port = t
-	h.books = adoption.LoginFolders{H: t.Hierarchy(), Top: loginsCgroup(s), Name: tell.userName}
-	h.logins = devicepolicy.NewLoginGuard(t.Hierarchy(), loginsCgroup(s), s.RunDir, t.Info())
-	h.follow = cgroup.NewProcesses("the spec says enforce: observe")
-	h.programs = leases.KeptPrograms{Keepers: keepers, Walls: t, Follow: h.follow}
-	if h.guard, err = cgroup.Guarded(t, cgroup.GuardOptions{RunDir: s.RunDir}); err != nil {
+	h.Port = t
+	h.Sessions = loginDirs{h: t.Hierarchy(), top: o.LoginsCgroup(), name: tell.UserName}
+	h.Logins = devicepolicy.NewLoginGuard(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
+	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
+	h.Programs = keptPrograms{keepers: keepers, walls: t, follow: h.Follow}
+	if h.Guard, err = cgroup.Guarded(t, cgroup.GuardOptions{RunDir: o.RunDir}); err != nil {
 		return nil, err
 	}
-	return h, startThaw(ctx, s, h.guard, h.launcher)
+	return h, startThaw(ctx, o, h.Guard, h.Launcher)
 }
 
 // startThaw starts the thawer where no service manager does, unless one runs already: it outlives the daemon.
-func startThaw(ctx context.Context, s Settings, guard *cgroup.Guard, launcher worker.Launcher) error {
+func startThaw(ctx context.Context, o Options, guard *cgroup.Guard, launcher worker.Launcher) error {
 	if guard.Ready() == nil {
 		return nil
 	}
-	if _, err := launcher.Launch(ctx, "gpushare-thaw", []string{s.Thaw, "--run-dir", s.RunDir}, []string{"PATH=/usr/bin:/bin"}); err != nil {
+	if _, err := launcher.Launch(ctx, "gpushare-thaw", []string{o.Thaw, "--run-dir", o.RunDir}, []string{"PATH=/usr/bin:/bin"}); err != nil {
 		return fmt.Errorf("cannot start the thawer: %w", err)
 	}
 	// It takes its lock within moments; until then nobody is frozen, which is all that depends on it.
@@ -243,19 +261,13 @@ func (p *unitWorker) Kill() error {
 	return nil
 }
 
-// loginsCgroup is the cgroup that holds the logins of this host; empty when none is known to.
-func loginsCgroup(s Settings) string {
-	if s.Logins != "" || s.Systemd == "off" {
-		return s.Logins
+// LoginsCgroup is the cgroup that holds the logins of this host; empty when none is known to.
+func (o Options) LoginsCgroup() string {
+	if o.Logins != "" || o.Systemd == "off" {
+		return o.Logins
 	}
 	if kind, _ := cgroup.Detect(cgroup.DetectOptions{}); kind == cgroup.KindSystemd {
 		return devicepolicy.SystemdLogins
 	}
 	return ""
-}
-
-// AttachWalls closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
-// later still. What it did is one line on out.
-func AttachWalls(s Settings, out io.Writer) error {
-	return devicepolicy.AttachWalls(s.HostRoot, s.StateDir, loginsCgroup(s), out)
 }

@@ -1,0 +1,66 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/systemd"
+)
+
+// loginDirs tells who is logged in by the folders below the cgroup of logins, where no service manager keeps books.
+// It writes nothing: whoever made the folders has that right.
+type loginDirs struct {
+	h    cgroup.Hierarchy
+	top  string // empty: none is known
+	name func(uid int) string
+}
+
+// Logins lists the folders user-UID.slice that hold a process.
+func (f loginDirs) Logins(context.Context) ([]cgroup.Login, error) {
+	if f.top == "" {
+		return nil, cgroup.ErrNoLogins
+	}
+	entries, err := os.ReadDir(f.h.Dir(f.top))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot list logins: %w", err)
+	}
+	var out []cgroup.Login
+	for _, e := range entries {
+		digits, is := strings.CutPrefix(strings.TrimSuffix(e.Name(), ".slice"), "user-")
+		uid, err := strconv.Atoi(digits)
+		if !is || err != nil || e.Name() != systemd.UserSlice(uid) {
+			continue
+		}
+		l := cgroup.Login{UID: uid, Name: f.name(uid), Unit: e.Name(), Cgroup: path.Join(f.top, e.Name())}
+		if busy, err := f.h.Populated(l.Cgroup); err == nil && busy {
+			out = append(out, l)
+		}
+	}
+	return out, nil
+}
+
+// UnitCgroup knows no unit.
+func (f loginDirs) UnitCgroup(_ context.Context, unit string) (string, error) {
+	return "", fmt.Errorf("cannot look for %s without a service manager: %w", unit, cgroup.ErrNotSupported)
+}
+
+// LoginMemory knows no limit.
+func (f loginDirs) LoginMemory(context.Context, int) (*uint64, error) {
+	return nil, fmt.Errorf("cannot limit logins without a service manager: %w", cgroup.ErrNotSupported)
+}
+
+// SetLoginMemory sets none.
+func (f loginDirs) SetLoginMemory(ctx context.Context, uid int, _ *uint64) error {
+	_, err := f.LoginMemory(ctx, uid)
+	return err
+}
