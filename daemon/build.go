@@ -202,7 +202,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, who *server.R
 	}
 	d.enforcer = &enforce.Enforcer{
 		Reporter: d.Reporter, State: d.state, Tasks: d.tasks, Driver: d.driver, Observer: d.observer, Gate: gate, Table: d.table,
-		Samples: recent, SampleInterval: sampling, Attribution: d.attribution, Stopper: d.stopper, Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
+		Samples: recent, SampleInterval: sampling, Attribution: d.attribution, Stopper: d.stopper, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
 	}
 	d.changes = &change.Changes{
 		Reporter: d.Reporter, Settings: change.ChangeSettings{
@@ -262,7 +262,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.Touch()
 	d.policy.CDI.Poke()
 	d.changes.Dynamic.Poke()
-	d.enforcer.Samples.Wake.Set()
+	d.enforcer.Wake.Set()
 	d.leases.TimeWake.Set()
 }
 

@@ -29,6 +29,7 @@ type Enforcer struct {
 	Attribution    *attribution.Attribution
 	Stopper        *stop.Stopper
 
+	Wake    loop.Wake // a lease began: the next sample is due
 	Shares  Shares
 	victims victims
 }

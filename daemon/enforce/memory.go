@@ -34,7 +34,7 @@ func (en *Enforcer) SampleLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-en.Samples.Wake.C():
+		case <-en.Wake.C():
 		}
 		every := en.SampleInterval()
 		if en.sampleOnce(ctx, time.Since(began), ladders) {

@@ -5,13 +5,10 @@ import (
 	"sync"
 
 	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/loop"
 )
 
 // Samples are the newest fast readings: memory and processes of GPUs with leases, newer than the last observation.
 type Samples struct {
-	Wake loop.Wake // a lease began: look now
-
 	mu     sync.Mutex // guards what follows
 	gpus   map[gpu.UUID]GPUSample
 	leases map[string]LeaseSample
@@ -34,7 +31,7 @@ type LeaseSample struct {
 
 // NewSamples has none yet.
 func NewSamples() *Samples {
-	return &Samples{Wake: loop.NewWake(), gpus: map[gpu.UUID]GPUSample{}, leases: map[string]LeaseSample{}}
+	return &Samples{gpus: map[gpu.UUID]GPUSample{}, leases: map[string]LeaseSample{}}
 }
 
 // Put keeps the newest reading of a GPU.
