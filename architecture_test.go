@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -23,6 +25,7 @@ type rule struct {
 	ours   []string
 	others []string
 	strict bool // the standard library only
+	pure   bool // nothing that reads a file, a process or the network, and no clock
 	why    string
 }
 
@@ -40,12 +43,14 @@ var rules = map[string]rule{
 	"isolation":         {ours: []string{"gpu", "cgroup", "cgroup/device", "internal/step", "internal/text"}, others: []string{"tags.cncf.io/container-device-interface/specs-go"}, why: "isolation turns a grant into walls; it must not know the wire format or the daemon"},
 	"lease":             {ours: []string{"gpu", "api", "internal/text"}, why: "the lease table asks small interfaces: it must not know who implements them"},
 	"quota":             {ours: []string{"gpu", "internal/text"}, why: "quota decides and never acts"},
+	"daemon/state":      {ours: []string{"api", "cgroup", "gpu", "internal/engine", "internal/observe", "internal/spec", "internal/step", "internal/store", "lease", "mig"}, why: "state is values and the questions one may ask them: it plans nothing"},
+	"daemon/planner":    {ours: []string{"api", "cgroup", "cgroup/device", "daemon/state", "gpu", "internal/observe", "internal/spec", "internal/step", "internal/store", "internal/text", "isolation", "lease", "mig", "mps"}, pure: true, why: "planner makes steps of values: what it needs to know is read before it is asked"},
 	"internal/step":     {strict: true, why: "a step is data that must decode after a restart"},
 	"internal/store":    {ours: []string{"gpu", "internal/faultpoint"}, why: "the store keeps bytes and their checksums; what they mean is its users' business"},
 	"internal/ledger":   {why: "the ledger appends lines"},
 	"internal/engine":   {ours: []string{"gpu", "internal/step", "internal/store", "internal/faultpoint"}, why: "the engine runs steps of any kind: it must know none of them"},
 	"internal/spec":     {ours: []string{"api", "gpu"}, others: []string{"go.yaml.in/yaml/v3"}, why: "spec reads documents and resolves selectors; it plans nothing"},
-	"internal/observe":  {ours: []string{"cgroup", "cgroup/device", "gpu", "mps"}, why: "observe reads; nothing that plans or acts belongs to it"},
+	"internal/observe":  {ours: []string{"cgroup", "cgroup/device", "gpu", "internal/loop", "mps"}, why: "observe reads; nothing that plans or acts belongs to it"},
 	"internal/board":    {ours: []string{"gpu"}, others: []string{module, "go.yaml.in/yaml/v3"}, why: "board reads the compiled-in list of boards; what to do with one is its users' business"},
 	"internal/slurm":    {strict: true, why: "slurm reads the text of a file: who else shares out GPUs is all that it can tell"},
 	"internal/names":    {strict: true, why: "names tells who is called what; who may what is the daemon's"},
@@ -128,6 +133,38 @@ func TestImportsPointOneWay(t *testing.T) {
 	}
 }
 
+// What is pure tells no time: whoever asks it says what time it is.
+func TestPurePackagesHaveNoClock(t *testing.T) {
+	for dir, r := range rules {
+		if !r.pure {
+			continue
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s has %d files: %v", dir, len(files), err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(tree, func(n ast.Node) bool {
+				s, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				if from, ok := s.X.(*ast.Ident); ok && from.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}, s.Sel.Name) {
+					t.Errorf("%s asks time.%s: %s", file, s.Sel.Name, r.why)
+				}
+				return true
+			})
+		}
+	}
+}
+
 func (r rule) allows(imp string) bool {
 	if imp == "C" || imp == "unsafe" {
 		return !r.strict
@@ -142,10 +179,10 @@ func (r rule) allows(imp string) bool {
 	}
 	first, _, _ := strings.Cut(imp, "/")
 	if !strings.Contains(first, ".") {
-		return true
+		return !r.pure || !slices.Contains([]string{"bufio", "context", "io", "log", "net", "os", "syscall"}, first)
 	}
 	if strings.HasPrefix(imp, "golang.org/x/") {
-		return !r.strict
+		return !r.strict && !r.pure
 	}
 	for _, o := range r.others {
 		if strings.HasPrefix(imp, o) {

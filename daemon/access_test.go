@@ -3,40 +3,26 @@ package daemon
 import (
 	"context"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/daemon/host"
-	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/server/servertest"
-	"github.com/gpushare/gpushare/daemon/state"
-	"github.com/gpushare/gpushare/internal/loop"
-	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/internal/store"
-	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// bare is a daemon that holds nothing and knows some people.
-func bare() *Daemon { return bareOn(&host.Host{}, Settings{Getent: "off"}, nil) }
-
-// bareOn is a daemon on what holds processes, with no driver and nothing started.
-func bareOn(h *host.Host, s Settings, st *store.Store) *Daemon {
-	d := &Daemon{
-		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), settings: s, state: state.NewState(st, false), tasks: &loop.Group{},
-		tuning: new(atomic.Pointer[tuning]), observer: &observe.Observer{}, port: h.Port, kick: func() {},
-	}
-	who := server.NewRosters(s.Getent)
-	who.P.Store(servertest.People())
-	d.compose(h, &mps.Supervisor{}, who, loop.NewWake(), loop.NewWake())
-	return d
+// peopled is a whole daemon that knows some people.
+func peopled(t *testing.T) *virtual {
+	t.Helper()
+	w := newVirtual(t, nil, scenarios.Board{Model: "a100-sxm4-40gb"})
+	w.live()
+	w.tasks.Wait() // It has learned who is who on this host.
+	w.identities.Rosters.P.Store(servertest.People())
+	return w
 }
 
 // mayUse is the whole of the API: who may, for each route. A route that is missing here fails.
@@ -74,7 +60,7 @@ func mayUse() map[string][]string {
 }
 
 func TestWhoMayWhat(t *testing.T) {
-	d, want, seen := bare(), mayUse(), map[string]bool{}
+	d, want, seen := peopled(t), mayUse(), map[string]bool{}
 	for _, r := range d.routes() {
 		name := r.Method + " " + r.Pattern
 		seen[name] = true
@@ -113,7 +99,7 @@ func TestWhoMayWhat(t *testing.T) {
 
 // Through the whole handler: a stranger is refused everywhere but at GET /v1, and so is whoever cannot be told.
 func TestStrangersAreRefusedEverywhere(t *testing.T) {
-	d := bare()
+	d := peopled(t)
 	h := d.server.Handler()
 	for _, r := range d.routes() {
 		path := strings.ReplaceAll(r.Pattern, "{id}", "x")
@@ -128,26 +114,8 @@ func TestStrangersAreRefusedEverywhere(t *testing.T) {
 	}
 }
 
-func TestRoles(t *testing.T) {
-	var r server.Rosters
-	r.P.Store(servertest.People())
-	for who, p := range servertest.Everyone() {
-		if got := r.Caller(p).Role(); got != servertest.RoleOf()[who] {
-			t.Errorf("%s is %s, want %s", who, got, servertest.RoleOf()[who])
-		}
-	}
-	if c := r.Caller(servertest.Everyone()["member by group"]); !slices.Equal(c.Tenants, []string{"vision", "speech"}) {
-		t.Errorf("the member by group is a member of %v", c.Tenants)
-	}
-	// Groups that this host does not have give nobody anything.
-	r.P.Store(&server.Roster{Self: servertest.UidSelf, AdminGID: -1, ObserverGID: -1})
-	if c := r.Caller(&server.Peer{UID: 5, GID: -1, Groups: []int{-1}}); c.Role() != "nobody" {
-		t.Errorf("a group that does not exist makes somebody %s", c.Role())
-	}
-}
-
 func TestRequestsThatAreRefused(t *testing.T) {
-	h := bare().server.Handler()
+	h := peopled(t).server.Handler()
 	root := servertest.Everyone()["root"]
 	for _, c := range []struct {
 		name   string

@@ -19,6 +19,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
@@ -64,6 +65,13 @@ type lodge struct {
 	newLife func()
 }
 
+// noDriver is that of a host whose GPUs nobody asks for.
+type noDriver struct{ driver }
+
+func (noDriver) Status() worker.Status { return worker.Status{} }
+
+func (noDriver) Close() error { return nil }
+
 func newLodge(t *testing.T) *lodge {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -88,30 +96,38 @@ func newLodge(t *testing.T) *lodge {
 	var stop context.CancelFunc
 	x.newLife = func() {
 		tree := cgroup.NewProcesses("a test")
-		x.Daemon = bareOn(&host.Host{
-			Port: tree, Follow: tree, Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), Sessions: b,
-			Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}),
-		}, Settings{RunDir: dir, HostRoot: "/", Getent: "off"}, nil)
-		x.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+		ctx, stop = context.WithCancel(t.Context())
+		s := defaultSettings()
+		s.StateDir, s.RunDir, s.CDIDir, s.Getent = filepath.Join(dir, "state"), dir, filepath.Join(dir, "cdi"), "off"
+		d, err := build(ctx, s, slog.New(slog.NewTextHandler(t.Output(), nil)), &slog.LevelVar{}, outside{
+			hold: func(context.Context, Settings, *slog.Logger, host.Heard) (*host.Host, error) {
+				return &host.Host{
+					Port: tree, Follow: tree, Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), Sessions: b,
+					Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}), Close: func() {},
+				}, nil
+			},
+			drive: func(Settings, *host.Host, *slog.Logger) (driver, error) { return noDriver{}, nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Daemon = d
 		who := x.adopter.Rosters
 		who.Names = &names.Directory{Passwd: passwd, Group: group}
 		if err := who.Names.Refresh(t.Context(), nil, nil, true); err != nil {
 			t.Fatal(err)
 		}
 		who.P.Store(&server.Roster{})
-		ctx, stop = context.WithCancel(t.Context())
 		x.tasks.Begin(ctx)
 	}
 	x.newLife()
 	x.die = func() {
 		stop()
 		x.tasks.Wait()
-		ctx, stop = context.WithCancel(t.Context())
-		x.tasks.Begin(ctx)
+		x.close()
 	}
 	t.Cleanup(func() {
 		x.die()
-		stop()
 		end, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := h.Kill(end, x.top); err != nil {

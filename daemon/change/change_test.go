@@ -3,8 +3,10 @@ package change
 import (
 	"testing"
 
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/step"
 )
 
 func TestFailures(t *testing.T) {
@@ -14,5 +16,14 @@ func TestFailures(t *testing.T) {
 	want := map[gpu.UUID]string{"GPU-2": "why", "GPU-3": "worse"}
 	if len(got) != len(want) || got["GPU-2"] != "why" || got["GPU-3"] != "worse" {
 		t.Errorf("failures are %v, want %v", got, want)
+	}
+}
+
+// A change that is open says which GPUs it touches.
+func TestOpen(t *testing.T) {
+	cs := &Changes{State: state.NewState(nil, false)}
+	cs.Open("apply-1", &engine.Record{Steps: []step.Step{{GPU: "GPU-1"}, {GPU: ""}}})
+	if ch := cs.State.Changing(); ch.Operation != "apply-1" || len(ch.GPUs) != 1 || !ch.GPUs["GPU-1"] {
+		t.Errorf("the change under way is %+v", ch)
 	}
 }

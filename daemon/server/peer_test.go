@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -23,7 +25,7 @@ const connectEnv = "DAEMON_TEST_CONNECT"
 func TestMain(m *testing.M) {
 	path := os.Getenv(connectEnv)
 	if path == "" {
-		os.Exit(m.Run())
+		goleak.VerifyTestMain(m) // It does not return.
 	}
 	c, err := net.Dial("unix", path)
 	if err != nil {

@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/loop"
 )
 
 // The people of these tests.
@@ -67,6 +69,13 @@ func Ask(h http.Handler, p *server.Peer, method, target string, body io.Reader) 
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, q)
 	return w
+}
+
+// Handler serves these routes to the people of these tests.
+func Handler(r *report.Reporter, routes ...server.Route) http.Handler {
+	who := server.NewRosters("off")
+	who.P.Store(People())
+	return (&server.Server{Reporter: r, Tasks: &loop.Group{}, Rosters: who, Named: func() {}, Routes: routes}).Handler()
 }
 
 // RefusalOf reads the error of an answer.

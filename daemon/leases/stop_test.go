@@ -1,10 +1,13 @@
-package daemon
+package leases
 
 import (
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/lease/leasetest"
@@ -12,9 +15,9 @@ import (
 
 // A member may not stop what is not his, and is not told whether another tenant's exists.
 func TestWhoMayStopALease(t *testing.T) {
-	d := bare()
-	d.leases.Table = leasetest.TableWith(t, "vision", "part", servertest.UidAlice)
-	id := d.leases.Table.Live()[0].ID
+	ls := &Leases{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Table: leasetest.TableWith(t, "vision", "part", servertest.UidAlice)}
+	h := servertest.Handler(ls.Reporter, server.Route{Method: http.MethodDelete, Pattern: "/v1/leases/{id}", Access: server.Member, What: "stop a lease", Handle: ls.DeleteLease})
+	id := ls.Table.Live()[0].ID
 	for _, c := range []struct {
 		name   string
 		p      *server.Peer
@@ -26,13 +29,13 @@ func TestWhoMayStopALease(t *testing.T) {
 		{"a colleague", &server.Peer{UID: 1004, GID: servertest.GidVision}, id, http.StatusForbidden},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := servertest.Ask(d.server.Handler(), c.p, http.MethodDelete, "/v1/leases/"+c.id, nil)
+			w := servertest.Ask(h, c.p, http.MethodDelete, "/v1/leases/"+c.id, nil)
 			if e := servertest.RefusalOf(t, w); w.Code != c.status || strings.Contains(e.Message, "command") {
 				t.Errorf("answered with %d, want %d: %+v", w.Code, c.status, e)
 			}
 		})
 	}
-	if len(d.leases.Table.Live()) != 1 {
+	if len(ls.Table.Live()) != 1 {
 		t.Error("the lease is gone")
 	}
 }

@@ -1,8 +1,9 @@
-package daemon
+package status
 
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -44,9 +45,8 @@ func (s *stream) String() string {
 
 func TestEventsAreNarrowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := bare()
-		d.Now = time.Now
-		d.Events = report.NewBroker(time.Now)
+		v := &Viewer{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now)}
+		h := servertest.Handler(v.Reporter, server.Route{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Handle: v.GetEvents})
 		ctx, cancel := context.WithCancel(t.Context())
 		streams := map[string]*stream{}
 		for _, who := range []string{"root", "observer", "member", "observer and member"} {
@@ -54,13 +54,13 @@ func TestEventsAreNarrowed(t *testing.T) {
 			streams[who] = s
 			q := httptest.NewRequestWithContext(context.WithValue(ctx, server.PeerKey{}, servertest.Everyone()[who]), http.MethodGet, "/v1/events", nil)
 			q.Host = "gpushare"
-			go d.server.Handler().ServeHTTP(s, q)
+			go h.ServeHTTP(s, q)
 		}
 		synctest.Wait()
 		for _, e := range []api.Event{
 			{Kind: "of-vision", Tenant: "vision"}, {Kind: "of-speech", Tenant: "speech"}, {Kind: "of-the-node", Message: "GPU 3 is held: pid 7 (secret)"},
 		} {
-			d.Events.Publish(e)
+			v.Events.Publish(e)
 		}
 		synctest.Wait()
 		for who, want := range map[string]string{
@@ -74,7 +74,7 @@ func TestEventsAreNarrowed(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		if n := len(d.Events.Subs); n != 0 {
+		if n := len(v.Events.Subs); n != 0 {
 			t.Errorf("%d readers that went away are still there", n)
 		}
 	})

@@ -1,7 +1,8 @@
-package daemon
+package devicepolicy
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,8 +11,9 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/daemon/host"
+	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
@@ -35,18 +37,30 @@ func (l limitingAdapter) Abilities() cgroup.Abilities { return cgroup.Abilities{
 
 func (limitingAdapter) Owner(int) (string, bool) { return "", false }
 
-// tenantRed is a node with the slice of a tenant who has a lease, and who uses what the files say.
-func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Daemon, *observe.Node) {
+// redNode is the policy of a node with the slice of a tenant who has a lease, and who uses what the files say.
+type redNode struct {
+	*Policy
+	use  *attribution.Attribution
+	node *observe.Node
+	h    cgroup.Hierarchy
+}
+
+func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) *redNode {
 	t.Helper()
 	st, _, err := store.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() }) // It is read only.
+	r, of := report.NewReporter(slog.New(slog.DiscardHandler), time.Now), state.NewState(st, false)
 	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
-	d := bareOn(&host.Host{Port: port, Follow: cgroup.NewProcesses("a test"), Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{})}, Settings{}, st)
 	table := leasetest.TableOf(t, lease.Config{Walls: leasetest.NoWalls{}}, "red", "part", 1001)
-	d.attribution.Table, d.policy.Table = table, table
+	use := &attribution.Attribution{
+		Reporter: r, State: of, Port: port, Follow: cgroup.NewProcesses("a test"), Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), Table: table,
+	}
+	pol := &Policy{
+		Reporter: r, State: of, Port: port, Table: table, Logins: NewLoginGuard(cgroup.Hierarchy{}, "", t.TempDir(), cgroup.Info{}), SliceUse: use.SliceUse,
+	}
 	files["cgroup.procs"] = ""
 	for name, text := range files {
 		path := filepath.Join(port.h.Dir("/red"), name)
@@ -57,12 +71,13 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) (*Da
 			t.Fatal(err)
 		}
 	}
-	return d, &observe.Node{Slices: []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}, Path: "/red", Limits: limits, Closed: true}}}
+	node := &observe.Node{Slices: []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}, Path: "/red", Limits: limits, Closed: true}}}
+	return &redNode{pol, use, node, port.h}
 }
 
-// planSlicesOn plans slices with what the node is read to have.
-func planSlicesOn(d *Daemon, want *state.Desired, node *observe.Node, to []cgroup.Slice) []step.Step {
-	return planner.PlanSlices(to, d.policy.NodeInput(want, node, nil))
+// planSlices plans slices with what the node is read to have.
+func (r *redNode) planSlices(want *state.Desired, to []cgroup.Slice) []step.Step {
+	return planner.PlanSlices(to, r.NodeInput(want, r.node, nil))
 }
 
 // A limit that goes below what is in use is refused without force, and the number is said.
@@ -84,10 +99,10 @@ func TestLimitBelowUse(t *testing.T) {
 		{"nothing is told", map[string]string{}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(1)) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d, node := tenantRed(t, was, c.files)
+			red := tenantRed(t, was, c.files)
 			to := was
 			c.lower(&to)
-			steps := planSlicesOn(d, &state.Desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: to, Closed: true}})
+			steps := red.planSlices(&state.Desired{}, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: to, Closed: true}})
 			err := planner.Admit(steps, planner.Authority{})
 			if c.says == "" {
 				if err != nil || len(steps) != 1 {
@@ -108,16 +123,16 @@ func TestLimitBelowUse(t *testing.T) {
 
 // Two looks at how busy a slice is tell whether a quota goes below it.
 func TestQuotaBelowUse(t *testing.T) {
-	d, node := tenantRed(t, cgroup.Limits{CPUQuota: new(400.0)}, map[string]string{"cpu.stat": "usage_usec 1000000\n"})
+	red := tenantRed(t, cgroup.Limits{CPUQuota: new(400.0)}, map[string]string{"cpu.stat": "usage_usec 1000000\n"})
 	now := time.Now()
-	d.Now = func() time.Time { return now }
-	d.attribution.NoteRates(node)
+	red.Now = func() time.Time { return now }
+	red.use.NoteRates(red.node)
 	now = now.Add(10 * time.Second)
-	if err := os.WriteFile(filepath.Join(d.port.Abilities().Hierarchy.Dir("/red"), "cpu.stat"), []byte("usage_usec 31000000\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(red.h.Dir("/red"), "cpu.stat"), []byte("usage_usec 31000000\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for quota, refuse := range map[float64]bool{200: true, 350: false} {
-		steps := planSlicesOn(d, &state.Desired{}, node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}})
+		steps := red.planSlices(&state.Desired{}, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}})
 		err := planner.Admit(steps, planner.Authority{})
 		if (err != nil) != refuse || refuse && !strings.Contains(err.Error(), "300% of a CPU") {
 			t.Errorf("a quota of %v%%: %v", quota, err)
@@ -127,8 +142,8 @@ func TestQuotaBelowUse(t *testing.T) {
 
 // What was raised from outside and is in use by now is not taken away by the loop, which has no authority.
 func TestTheLoopTakesNoLimitBelowUse(t *testing.T) {
-	d, node := tenantRed(t, cgroup.Limits{TasksMax: new(uint64(1000))}, map[string]string{"pids.current": "312\n"})
-	steps := planSlicesOn(d, d.state.Desired(), node, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
+	red := tenantRed(t, cgroup.Limits{TasksMax: new(uint64(1000))}, map[string]string{"pids.current": "312\n"})
+	steps := red.planSlices(red.State.Desired(), []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
 	if len(steps) != 1 || steps[0].Disruption != step.Running {
 		t.Errorf("the steps are %+v", steps)
 	}
@@ -136,7 +151,7 @@ func TestTheLoopTakesNoLimitBelowUse(t *testing.T) {
 
 // A slice that no spec of ours asked for is shown and left alone; without a memory of what was ours, all are.
 func TestSlicesOfOthers(t *testing.T) {
-	red, blue := cgroup.SliceName{Tenant: "red"}, cgroup.SliceName{Tenant: "blue"}
+	reds, blues := cgroup.SliceName{Tenant: "red"}, cgroup.SliceName{Tenant: "blue"}
 	for _, c := range []struct {
 		name  string
 		state store.State
@@ -147,18 +162,18 @@ func TestSlicesOfOthers(t *testing.T) {
 		{name: "a new node", want: []cgroup.Slice{}},
 		{name: "ours, and not wanted any more", state: store.State{Accepted: &store.Accepted{}, Made: map[string]bool{"red": true}}, want: []cgroup.Slice{}, gone: 1},
 		{name: "another was ours", state: store.State{Accepted: &store.Accepted{}, Made: map[string]bool{"blue": true}}, want: []cgroup.Slice{}},
-		{name: "wanted now", want: []cgroup.Slice{{Name: red, Closed: true}}},
-		{name: "the memory is lost", lost: true, want: []cgroup.Slice{{Name: blue}}, gone: 1},
+		{name: "wanted now", want: []cgroup.Slice{{Name: reds, Closed: true}}},
+		{name: "the memory is lost", lost: true, want: []cgroup.Slice{{Name: blues}}, gone: 1},
 		{name: "nobody kept it", state: store.State{Accepted: &store.Accepted{}}, want: []cgroup.Slice{}, gone: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d, node := tenantRed(t, cgroup.Limits{}, map[string]string{})
-			d.state.Lost = c.lost
-			if err := d.state.Store.Update(func(s *store.State) error { *s = c.state; return nil }); err != nil {
+			red := tenantRed(t, cgroup.Limits{}, map[string]string{})
+			red.State.Lost = c.lost
+			if err := red.State.Store.Update(func(s *store.State) error { *s = c.state; return nil }); err != nil {
 				t.Fatal(err)
 			}
 			gone := 0
-			for _, s := range planSlicesOn(d, &state.Desired{}, node, c.want) {
+			for _, s := range red.planSlices(&state.Desired{}, c.want) {
 				if s.Kind == isolation.KindRemove {
 					gone++
 				}
