@@ -338,10 +338,31 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, failed map
 	}
 	message := strings.Join(parts, "; ")
 	cs.Operations.End(operation, "degraded", &api.Error{
-		Kind: api.KindDegraded, Message: "not all was reached: " + message, Hint: "what failed was undone; correct the cause, then 'gpushare gpu retry GPU' or apply again",
+		Kind: api.KindDegraded, Message: "not all was reached: " + message, Hint: hintOf(out, node),
 	})
 	cs.Events.Publish(api.Event{Kind: "change.degraded", Message: operation + ": " + message})
 	cs.Log.Warn("a change ended degraded", "operation", operation, "why", message)
+}
+
+// hintOf says what became of what failed, by how it ended on each GPU and on the node, and what to do about it.
+func hintOf(out engine.Outcome, node *observe.Node) string {
+	var parts []string
+	if slices.ContainsFunc(slices.Collect(maps.Values(out)), func(l engine.Lane) bool { return l.State == engine.Undone }) {
+		parts = append(parts, "what failed was undone")
+	}
+	for _, id := range slices.Sorted(maps.Keys(out)) {
+		switch {
+		case out[id].State != engine.Held:
+		case id == "":
+			parts = append(parts, "what failed on the node was not undone")
+		default:
+			parts = append(parts, planner.ShortName(node, gpu.UUID(id))+" could not be put back and is neither as before nor as wanted")
+		}
+	}
+	if len(parts) == 0 {
+		return "no step failed: what is missing is tried again by itself, and 'gpushare status' says what still is"
+	}
+	return strings.Join(parts, ", but ") + "; correct the cause, then 'gpushare gpu retry GPU' or apply again"
 }
 
 // Settle resumes the change that an earlier life left open, with the authority it was given, or restores what a boot or

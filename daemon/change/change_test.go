@@ -3,11 +3,17 @@ package change
 import (
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/step"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestFailures(t *testing.T) {
 	got := failures(engine.Outcome{
@@ -16,6 +22,28 @@ func TestFailures(t *testing.T) {
 	want := map[gpu.UUID]string{"GPU-2": "why", "GPU-3": "worse"}
 	if len(got) != len(want) || got["GPU-2"] != "why" || got["GPU-3"] != "worse" {
 		t.Errorf("failures are %v, want %v", got, want)
+	}
+}
+
+// The hint says "undone" of what was undone, and of nothing else.
+func TestHintOfAnOutcome(t *testing.T) {
+	const correct = "; correct the cause, then 'gpushare gpu retry GPU' or apply again"
+	node := &observe.Node{GPUs: []observe.GPU{observetest.Device(true)}}
+	for _, c := range []struct {
+		name string
+		out  engine.Outcome
+		want string
+	}{
+		{"undone", engine.Outcome{"": {State: engine.Reached}, "GPU-1": {State: engine.Undone}, "GPU-2": {State: engine.Reached}}, "what failed was undone" + correct},
+		{"not begun", engine.Outcome{"": {State: engine.Undone}, "GPU-1": {State: engine.Undone}}, "what failed was undone" + correct},
+		{"not undone", engine.Outcome{"GPU-1": {State: engine.Held}}, "GPU 1 could not be put back and is neither as before nor as wanted" + correct},
+		{"both", engine.Outcome{"GPU-1": {State: engine.Held}, "GPU-2": {State: engine.Undone}}, "what failed was undone, but GPU 1 could not be put back and is neither as before nor as wanted" + correct},
+		{"the last steps of the node", engine.Outcome{"": {State: engine.Held}, "GPU-1": {State: engine.Reached}}, "what failed on the node was not undone" + correct},
+		{"dropped", engine.Outcome{"GPU-1": {State: engine.Reached, Dropped: 2}}, "no step failed: what is missing is tried again by itself, and 'gpushare status' says what still is"},
+	} {
+		if got := hintOf(c.out, node); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
 	}
 }
 

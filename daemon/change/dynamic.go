@@ -94,18 +94,13 @@ func (x *Dynamic) postpone(list map[gpu.UUID][]gpu.Placement, now time.Time) {
 	}
 }
 
-// DynamicLoop makes the instances that requests wait for, and takes away those that nobody needs any more.
-func (cs *Changes) DynamicLoop(ctx context.Context) {
-	timer := time.NewTimer(dynamicLook)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+// Run makes the instances that requests wait for, and takes away those that nobody needs any more, until ctx ends. Changes
+// that are under way then are the group's: they end with it.
+func (cs *Changes) Run(ctx context.Context) {
+	for next := dynamicLook; ; next = cs.serveDynamic(ctx) {
+		if _, ok := cs.Dynamic.Wake.Sleep(ctx, next); !ok {
 			return
-		case <-cs.Dynamic.Wake.C():
-		case <-timer.C:
 		}
-		timer.Reset(cs.serveDynamic(ctx))
 	}
 }
 

@@ -26,23 +26,31 @@ const kickSpacing = 200 * time.Millisecond
 // WatchdogSec is longer than that.
 const aliveEvery = 20 * time.Second
 
-// ConvergeLoop looks at the node on a timer and when somebody asks, and mends what needs no authority.
-func (cv *Converger) ConvergeLoop(ctx context.Context) {
-	timer := time.NewTimer(cv.ConvergeInterval())
-	defer timer.Stop()
-	alive := time.NewTicker(aliveEvery)
-	defer alive.Stop()
+// Run follows the node until ctx ends, and returns when all that it started has ended.
+func (cv *Converger) Run(ctx context.Context) {
+	var loops loop.Group
+	loops.Go(func() { cv.convergeLoop(ctx) })
+	loops.Go(func() { cv.eventLoop(ctx) })
+	loops.Wait()
+}
+
+// convergeLoop looks at the node on a timer and when somebody asks, and mends what needs no authority.
+func (cv *Converger) convergeLoop(ctx context.Context) {
+	told := time.Now()
+	due := told.Add(cv.ConvergeInterval())
 	for {
-		select {
-		case <-ctx.Done():
+		woken, ok := cv.Kicks.Sleep(ctx, min(time.Until(due), time.Until(told.Add(aliveEvery))))
+		if !ok {
 			return
-		case <-alive.C:
-			_ = cv.Notify.Watchdog() // Nobody watches, or it is told.
-			continue
-		case <-timer.C:
-		case <-cv.Kicks.C():
 		}
-		timer.Reset(cv.ConvergeInterval())
+		if time.Since(told) >= aliveEvery {
+			_ = cv.Notify.Watchdog() // Nobody watches, or it is told.
+			told = time.Now()
+		}
+		if !woken && time.Now().Before(due) {
+			continue
+		}
+		due = time.Now().Add(cv.ConvergeInterval())
 		cv.Turn(ctx)
 		loop.Pause(ctx, kickSpacing) // So that many kicks make few looks.
 	}
@@ -203,8 +211,8 @@ func (cv *Converger) judge(node *observe.Node) {
 	cv.judgeRelease(want, node)
 }
 
-// EventLoop follows the driver's events. It ends with ctx; a driver that has none is asked again now and then.
-func (cv *Converger) EventLoop(ctx context.Context) {
+// eventLoop follows the driver's events. It ends with ctx; a driver that has none is asked again now and then.
+func (cv *Converger) eventLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := cv.Driver.Events(ctx, func(e gpu.Event) {
 			switch e.Kind {
@@ -220,9 +228,6 @@ func (cv *Converger) EventLoop(ctx context.Context) {
 		}
 		cv.Log.Debug("the driver's events ended", "error", err)
 		cv.Kick() // The driver may have gone and come back, with nothing on its GPUs.
-		select {
-		case <-ctx.Done():
-		case <-time.After(cv.ConvergeInterval()):
-		}
+		loop.Pause(ctx, cv.ConvergeInterval())
 	}
 }

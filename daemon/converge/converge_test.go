@@ -1,30 +1,210 @@
 package converge
 
 import (
-	"log/slog"
+	"context"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/state"
-	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/isolation"
 )
+
+const shared = `version: v1
+node: {enforce: on, walls: {migration: deny}}
+tenants:
+  - {name: red, memory: {max: 1GiB}, tasks: 100}
+  - {name: blue, memory: {max: 2GiB}}
+`
+
+var red = cgroup.SliceName{Tenant: "red"}
+
+func (w *world) slice(t *testing.T, name cgroup.SliceName) cgroup.Slice {
+	t.Helper()
+	s, err := w.port.Slice(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
+}
+
+// told gives the messages of conditions of a kind.
+func (w *world) told(kind string) []string {
+	var out []string
+	for _, c := range w.Conditions.List() {
+		if c.Kind == kind {
+			out = append(out, c.Message)
+		}
+	}
+	return out
+}
 
 // While a change is under way nothing is mended: it would give access before the hardware is what it is given for.
 func TestNothingIsMendedInAChange(t *testing.T) {
-	cv := &Converger{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), State: state.NewState(nil, false), Observer: &observe.Observer{}}
-	ch := &state.OpenChange{Operation: "apply-1", GPUs: map[gpu.UUID]bool{"GPU-1": true}}
-	for i, c := range []struct {
-		in   *state.OpenChange
-		runs uint64
-	}{{ch, 0}, {nil, 1}} {
-		cv.State.SetChanging(c.in)
-		if err := cv.Mend(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if n := cv.Counters.Converges.Load(); n != c.runs {
-			t.Errorf("%d: %d times something was mended, want %d", i, n, c.runs)
-		}
+	w := newWorld(t, shared)
+	w.Observer.Observe(t.Context())
+	change := &state.OpenChange{Operation: "apply-1"}
+	w.State.SetChanging(change)
+	w.Turn(t.Context())
+	if n := w.Counters.Converges.Load(); n != 0 || w.port.Writes() != 0 {
+		t.Errorf("%d times something was mended, with %d writes", n, w.port.Writes())
+	}
+	if w.State.Changing() != change {
+		t.Errorf("the change under way is %+v", w.State.Changing())
+	}
+	w.State.EndChange()
+	w.Turn(t.Context())
+	if got := strings.Join(w.port.Names(), " "); w.Counters.Converges.Load() != 1 || !strings.Contains(got, "red") || !strings.Contains(got, "blue") {
+		t.Errorf("after it there are %s", got)
+	}
+	if denied, err := w.port.Policy.MigrationDenied(); !denied || err != nil {
+		t.Errorf("after it moving is denied: %v, %v", denied, err)
 	}
 }
+
+// Converging again changes nothing.
+func TestConvergingTwiceWritesOnce(t *testing.T) {
+	w := newWorld(t, shared)
+	w.Turn(t.Context())
+	writes, steps := w.port.Writes(), w.Counters.Steps.Load()
+	if writes == 0 || steps == 0 {
+		t.Fatalf("the first look made %d writes in %d steps", writes, steps)
+	}
+	for range 3 {
+		w.Turn(t.Context())
+	}
+	if w.port.Writes() != writes || w.Counters.Steps.Load() != steps || w.Counters.Drifts.Load() != 0 {
+		t.Errorf("looking again made %d more writes in %d steps, and %d drifts", w.port.Writes()-writes, w.Counters.Steps.Load()-steps, w.Counters.Drifts.Load())
+	}
+}
+
+// What somebody else changed of a slice is put right, and told once.
+func TestDriftIsMendedAndToldOnce(t *testing.T) {
+	gibibyte := uint64(1 << 30)
+	for _, c := range []struct {
+		name   string
+		tamper func(w *world, s cgroup.Slice)
+		says   string
+	}{
+		{"a limit is raised", func(w *world, s cgroup.Slice) {
+			eight := 8 * gibibyte
+			s.Limits.MemoryMax = &eight
+			w.port.Tamper(s)
+		}, "memory"},
+		{"a limit is taken away", func(w *world, s cgroup.Slice) { s.Limits.TasksMax = nil; w.port.Tamper(s) }, "tasks"},
+		{"the slice is taken away", func(w *world, s cgroup.Slice) { _ = w.port.RemoveSlice(context.Background(), s.Name) }, "it was taken away"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, shared)
+			w.Turn(t.Context())
+			before := w.slice(t, red)
+			c.tamper(w, before)
+			w.Turn(t.Context())
+			w.Turn(t.Context())
+			now := w.slice(t, red)
+			if !(cgroup.SliceState{Name: now.Name, Limits: now.Limits, Closed: now.Closed, Devices: now.Devices}).Matches(before) {
+				t.Errorf("the slice is %+v, want %+v", now, before)
+			}
+			at, text := w.LastDrift()
+			if n := w.Counters.Drifts.Load(); n != 1 || at.IsZero() || !strings.Contains(text, "red") || !strings.Contains(text, c.says) {
+				t.Errorf("%d drifts were told, the last at %s: %q", n, at, text)
+			}
+			if left := w.told("drift"); len(left) != 0 {
+				t.Errorf("still left: %q", left)
+			}
+		})
+	}
+}
+
+// What would disturb somebody is told, and left to who has the authority.
+func TestTheLoopDisturbsNobody(t *testing.T) {
+	w := newWorld(t, shared)
+	w.Turn(t.Context())
+	raised, uses := uint64(8<<30), uint64(4<<30)
+	s := w.slice(t, red)
+	s.Limits.MemoryMax = &raised
+	w.port.Tamper(s)
+	w.use = map[cgroup.SliceName]isolation.Use{red: {Memory: uses, Leases: []string{"red-part-1"}}}
+	writes := w.port.Writes()
+	for range 2 {
+		w.Turn(t.Context())
+	}
+	if got := w.slice(t, red); w.port.Writes() != writes || *got.Limits.MemoryMax != raised {
+		t.Errorf("%d writes, and the limit is %d", w.port.Writes()-writes, *got.Limits.MemoryMax)
+	}
+	left := w.told("drift")
+	if len(left) != 1 || !strings.Contains(left[0], "not done by itself") || w.Counters.Drifts.Load() != 0 {
+		t.Errorf("%d drifts were told as mended, and as left: %q", w.Counters.Drifts.Load(), left)
+	}
+	w.use = nil // They ended.
+	w.Turn(t.Context())
+	if got := w.slice(t, red); *got.Limits.MemoryMax != 1<<30 || len(w.told("drift")) != 0 {
+		t.Errorf("the limit is %d, and left is %q", *got.Limits.MemoryMax, w.told("drift"))
+	}
+}
+
+// A node that is observed only is changed by nobody.
+func TestObservedIsNotMended(t *testing.T) {
+	w := newWorld(t, strings.Replace(shared, "enforce: on", "enforce: observe", 1))
+	w.Turn(t.Context())
+	if w.port.Writes() != 0 || w.changes.asked.Load() != 1 {
+		t.Errorf("%d writes, and changes were asked %d times", w.port.Writes(), w.changes.asked.Load())
+	}
+}
+
+// What cannot be set is tried at every look, and said.
+func TestWhatCannotBeMendedIsTold(t *testing.T) {
+	w := newWorld(t, shared)
+	w.Turn(t.Context())
+	s := w.slice(t, red)
+	s.Limits.TasksMax = nil
+	w.port.Tamper(s)
+	w.port.Break(red, cgroup.ErrInUse)
+	w.Observer.Observe(t.Context())
+	if err := w.Mend(t.Context()); err == nil {
+		t.Error("nothing failed")
+	}
+	w.Refresh(t.Context(), w.Observer.Last())
+	if left := w.told("drift"); len(left) != 1 || w.Counters.Drifts.Load() != 0 {
+		t.Errorf("left is %q, and %d were told as mended", left, w.Counters.Drifts.Load())
+	}
+}
+
+// Run looks on its timer and when it is asked, tells the watchdog that it advances, and ends with its context.
+func TestRun(t *testing.T) {
+	w := newWorld(t, shared)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		w.Kicks = loop.NewWake()
+		ended := make(chan struct{})
+		go func() { defer close(ended); w.Run(ctx) }()
+		after := func(d time.Duration, looks, told int64, what string) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if n := w.changes.asked.Load(); n != looks {
+				t.Errorf("%s: %d looks, want %d", what, n, looks)
+			}
+			if n := w.dog.told.Load(); n != told {
+				t.Errorf("%s: the watchdog was told %d times, want %d", what, n, told)
+			}
+		}
+		after(59*time.Second, 0, 2, "before the timer")
+		after(2*time.Second, 1, 3, "after it")
+		for range 5 {
+			w.Kicks.Set()
+		}
+		after(time.Second, 3, 3, "asked for five times: one look for the first, one for the rest")
+		w.Kicks.Set()
+		after(30*time.Second, 4, 4, "asked for once more")
+		after(29*time.Second, 4, 6, "the timer counts from the last look")
+		after(2*time.Second, 5, 6, "and is due again")
+		stop()
+		<-ended
+	})
+}
+
+var _ changing = (*idleChanges)(nil)

@@ -1,0 +1,160 @@
+// Package cgrouptest has a port that keeps slices in memory, for tests of who plans and sets them. It is used by tests alone.
+package cgrouptest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/gpushare/gpushare/cgroup"
+)
+
+// Memory are slices that are what they are told to be, and a policy for moving processes where there is one. Scopes are
+// those of cgroup.Processes.
+type Memory struct {
+	*cgroup.Processes
+	// Policy is the policy; nil where nobody could move anybody.
+	Policy *Policy
+
+	mu     sync.Mutex // guards what follows
+	all    map[cgroup.SliceName]cgroup.Slice
+	writes int
+	broken map[cgroup.SliceName]error
+}
+
+// NewMemory makes a port without slices.
+func NewMemory() *Memory {
+	return &Memory{Processes: cgroup.NewProcesses(""), all: map[cgroup.SliceName]cgroup.Slice{}, broken: map[cgroup.SliceName]error{}}
+}
+
+// Info is that of an adapter that enforces what a test of slices needs.
+func (m *Memory) Info() cgroup.Info {
+	return cgroup.Info{Adapter: "memory", Slices: true, Driver: cgroup.DriverCgroupfs, Devices: true, Limits: []string{"cpu", "memory", "tasks"}}
+}
+
+// Abilities are the policy's, if there is one.
+func (m *Memory) Abilities() cgroup.Abilities {
+	if m.Policy == nil {
+		return cgroup.Abilities{}
+	}
+	return cgroup.Abilities{Migration: m.Policy}
+}
+
+// Writes counts what was changed by whoever uses the port.
+func (m *Memory) Writes() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.writes
+}
+
+// Break makes each change of a slice fail; nil mends it.
+func (m *Memory) Break(name cgroup.SliceName, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.broken[name] = err
+}
+
+// Tamper puts a slice there as somebody else would: it is not counted.
+func (m *Memory) Tamper(s cgroup.Slice) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all[s.Name] = s
+}
+
+// SetSlice makes a slice be this.
+func (m *Memory) SetSlice(_ context.Context, s cgroup.Slice) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.broken[s.Name]; err != nil {
+		return false, err
+	}
+	if old, ok := m.all[s.Name]; ok && state(old).Matches(s) {
+		return false, nil
+	}
+	m.writes++
+	m.all[s.Name] = s
+	return true, nil
+}
+
+func state(s cgroup.Slice) cgroup.SliceState {
+	return cgroup.SliceState{Name: s.Name, Path: "/" + s.Name.String(), Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
+}
+
+// Slices lists them all.
+func (m *Memory) Slices(context.Context) ([]cgroup.SliceState, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []cgroup.SliceState
+	for _, s := range m.all {
+		out = append(out, state(s))
+	}
+	slices.SortFunc(out, func(a, b cgroup.SliceState) int { return cmp.Compare(a.Name.String(), b.Name.String()) })
+	return out, nil
+}
+
+// Slice reads one.
+func (m *Memory) Slice(_ context.Context, name cgroup.SliceName) (cgroup.SliceState, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, ok := m.all[name]
+	if !ok {
+		return cgroup.SliceState{}, fmt.Errorf("slice %s: %w", name, cgroup.ErrNotFound)
+	}
+	return state(s), nil
+}
+
+// RemoveSlice takes one away.
+func (m *Memory) RemoveSlice(_ context.Context, name cgroup.SliceName) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.broken[name]; err != nil {
+		return err
+	}
+	if _, ok := m.all[name]; ok {
+		m.writes++
+		delete(m.all, name)
+	}
+	return nil
+}
+
+// Names lists the slices that are there.
+func (m *Memory) Names() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for name := range maps.Keys(m.all) {
+		out = append(out, name.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Policy is a policy that denies or allows to move processes.
+type Policy struct {
+	mu     sync.Mutex // guards what follows
+	denied bool
+	err    error
+}
+
+// Set makes it be so, as somebody else would. With an error it cannot be read.
+func (p *Policy) Set(denied bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.denied, p.err = denied, err
+}
+
+// MigrationDenied reads it.
+func (p *Policy) MigrationDenied() (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.denied, p.err
+}
+
+// DenyMigration denies.
+func (p *Policy) DenyMigration(context.Context) error { p.Set(true, nil); return nil }
+
+// AllowMigration allows.
+func (p *Policy) AllowMigration(context.Context) error { p.Set(false, nil); return nil }
