@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // Walls puts a process behind the walls of its lease, and takes them down again. The table calls neither with its lock
@@ -60,11 +60,11 @@ type Table struct {
 	cfg Config
 
 	// saveMu serialises Save. Lock order: saveMu, then mu.
-	saveMu sync.Mutex
+	saveMu locks.Mutex[locks.TableSave]
 	saved  uint64 // the version that was saved last; guarded by saveMu
 
 	// mu guards all below.
-	mu         sync.Mutex
+	mu         locks.Mutex[locks.Table]
 	version    uint64 // counts changes that must be saved
 	generation uint64 // the last that was given
 	sequence   uint64 // of tickets

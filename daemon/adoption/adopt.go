@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
@@ -29,11 +29,11 @@ const adoptEvery = 5 * time.Second
 type Adoption struct {
 	Wake loop.Wake
 
-	mu     sync.Mutex        // guards what follows; one looks at a time
-	groups map[int][]int     // of the users who are logged in, as they were at the login
-	given  map[string]string // newcomers that had a lease: its id. Who ended it did not mean another one
-	by     uint64            // the generation that given is of
-	told   map[string]string // newcomers that are not adopted, by unit: why, as it was told
+	mu     locks.Mutex[locks.Adoption] // guards what follows; one looks at a time
+	groups map[int][]int               // of the users who are logged in, as they were at the login
+	given  map[string]string           // newcomers that had a lease: its id. Who ended it did not mean another one
+	by     uint64                      // the generation that given is of
+	told   map[string]string           // newcomers that are not adopted, by unit: why, as it was told
 }
 
 // Look makes the adoption look now.

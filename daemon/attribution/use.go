@@ -3,10 +3,10 @@ package attribution
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/isolation"
@@ -88,7 +88,7 @@ func granted(open []cgroup.DeviceRule, s *cgroup.SliceState) []cgroup.DeviceRule
 
 // rates are how busy slices were lately, from how much they had used at two moments.
 type rates struct {
-	mu  sync.Mutex // guards all
+	mu  locks.Mutex[locks.Leaf] // guards all
 	all map[string]rate
 }
 

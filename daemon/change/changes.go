@@ -2,7 +2,6 @@ package change
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
@@ -14,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
@@ -43,7 +43,7 @@ type Changes struct {
 
 	Dynamic Dynamic
 	sight   sight
-	applyMu sync.Mutex // one plan that may become a change at a time
+	applyMu locks.Mutex[locks.Apply] // one plan that may become a change at a time
 }
 
 // convergence is what a change needs of the loop.

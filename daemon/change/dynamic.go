@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -12,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
@@ -26,12 +26,12 @@ const dynamicLook = time.Minute
 type Dynamic struct {
 	Wake loop.Wake // a request wants one, a lease ended, or a change did
 
-	mu   sync.Mutex // guards what follows
+	mu   locks.Mutex[locks.Leaf] // guards what follows
 	idle map[idleKey]time.Time
 
 	// planning is held while a change of this kind is put together: whoever wants to change the node waits for that
 	// moment instead of being refused.
-	planning sync.Mutex
+	planning locks.Mutex[locks.Planning]
 }
 
 // idleKey is one instance while it is the same one.
@@ -254,14 +254,12 @@ func (cs *Changes) around(ctx context.Context, want *state.Desired, node *observ
 // takeTurn lets one caller change the node, until done is called. Making an instance is short, so it waits for that;
 // another change is a conflict.
 func (cs *Changes) takeTurn(ctx context.Context) (done func(), err error) {
-	if !cs.applyMu.TryLock() {
-		// It may be that only the making of an instance is being put together.
-		cs.Dynamic.planning.Lock()
-		locked := cs.applyMu.TryLock()
-		cs.Dynamic.planning.Unlock()
-		if !locked {
-			return nil, cs.conflict()
-		}
+	// It may be that only the making of an instance is being put together: that moment is waited for.
+	cs.Dynamic.planning.Lock()
+	locked := cs.applyMu.TryLock()
+	cs.Dynamic.planning.Unlock()
+	if !locked {
+		return nil, cs.conflict()
 	}
 	ch := cs.State.Changing()
 	if ch != nil && ch.Brief {

@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/external"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 )
@@ -35,7 +36,7 @@ func readFabric(ctx context.Context, root string, ids []gpu.UUID, ask func(conte
 	f.Manager = o.FabricManager
 
 	var wg sync.WaitGroup
-	var mu sync.Mutex // guards f.links among the goroutines
+	var mu locks.Mutex[locks.Leaf] // guards f.links among the goroutines
 	for _, id := range ids {
 		wg.Go(func() {
 			l, err := ask(ctx, id)

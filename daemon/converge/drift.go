@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -12,6 +11,7 @@ import (
 	devices "github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/isolation"
@@ -24,7 +24,7 @@ const keptDrifts = 16
 // drift is what was changed on the node, and not by us. To tell that from what a spec changes, it is remembered what was
 // read back last as wanted: drift is a difference to that while the same is wanted.
 type drift struct {
-	mu      sync.Mutex                        // guards what follows
+	mu      locks.Mutex[locks.Leaf]           // guards what follows
 	settled map[cgroup.SliceName]cgroup.Slice // slices that were as they should be
 	guards  map[string]devices.Guard          // by cgroup
 	left    map[string]api.Condition          // what differs and was not mended

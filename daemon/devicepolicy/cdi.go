@@ -10,11 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
@@ -29,7 +29,7 @@ const CdiPrefix = "gpushare-"
 type CDI struct {
 	Wake loop.Wake // something changed that a description is made from
 
-	Mu     sync.Mutex // one writes at a time; guards what follows
+	Mu     locks.Mutex[locks.CDI] // one writes at a time; guards what follows
 	Grants map[state.GrantKey]bool
 
 	written map[string]description // by file name

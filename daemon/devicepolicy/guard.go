@@ -10,11 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 
 	"github.com/gpushare/gpushare/cgroup"
 	devices "github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/step"
@@ -36,9 +36,9 @@ type LoginGuard struct {
 	Why    string // why logins cannot be guarded; empty when they can
 	file   string // of the units' cgroups
 
-	mu     sync.Mutex      // guards what follows, and that one changes a guard at a time
-	units  map[string]bool // cgroups of units that may have a guard of ours
-	failed error           // why the last try to set one failed
+	mu     locks.Mutex[locks.Logins] // guards what follows, and that one changes a guard at a time
+	units  map[string]bool           // cgroups of units that may have a guard of ours
+	failed error                     // why the last try to set one failed
 }
 
 // NewLoginGuard finds the guards that an earlier life left. Those of another version of ours become this one's. logins is

@@ -1,14 +1,13 @@
 package devicepolicy
 
 import (
-	"sync"
-
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // scopeRules are the device rules that the scopes of leases were given, by lease. The zero value works.
 type scopeRules struct {
-	mu  sync.Mutex // guards all
+	mu  locks.Mutex[locks.Leaf] // guards all
 	all map[string][]cgroup.DeviceRule
 }
 

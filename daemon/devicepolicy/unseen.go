@@ -1,9 +1,8 @@
 package devicepolicy
 
 import (
-	"sync"
-
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 )
@@ -12,7 +11,7 @@ import (
 // an instance that a step was to destroy may be gone, and its numbers another's. After a restart no GPU that does not
 // answer is known at all, and slices stay as they stand.
 type unseen struct {
-	mu    sync.Mutex // guards steps
+	mu    locks.Mutex[locks.Leaf] // guards steps
 	steps map[gpu.UUID][]step.Step
 }
 

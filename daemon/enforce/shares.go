@@ -3,11 +3,11 @@ package enforce
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
 )
@@ -17,7 +17,7 @@ const freezeTimeout = 50 * time.Millisecond
 
 // Shares carries out the time slices: one loop for each time-sliced GPU with leases.
 type Shares struct {
-	mu   sync.Mutex // guards gpus
+	mu   locks.Mutex[locks.Shares] // guards gpus
 	GPUs map[gpu.UUID]*Slicer
 }
 
@@ -27,7 +27,7 @@ type Slicer struct {
 	wake  chan struct{}
 	stop  context.CancelFunc
 
-	mu        sync.Mutex // guards what follows
+	mu        locks.Mutex[locks.Leaf] // guards what follows
 	scheduler *quota.Scheduler
 	members   map[string]bool
 	busy      quota.Busy    // from the driver's samples
@@ -36,7 +36,7 @@ type Slicer struct {
 	usage     map[string]quota.Usage
 	gated     bool
 
-	looking sync.Mutex // one question to the driver at a time; taken before mu
+	looking locks.Mutex[locks.Looking] // one question to the driver at a time; taken before mu
 }
 
 // busyWindow is over which the driver's samples are counted; below leastWindow there are too few of them.

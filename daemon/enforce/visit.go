@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
@@ -18,7 +18,7 @@ import (
 
 // victims are the processes that were asked to end for their memory, one a lease.
 type victims struct {
-	mu sync.Mutex // guards by
+	mu locks.Mutex[locks.Leaf] // guards by
 	by map[string]cgroup.Process
 }
 

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"path"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
@@ -27,11 +27,11 @@ import (
 type Leavers struct {
 	Wake loop.Wake // a lease ended: perhaps because its process left
 
-	Since   time.Time    // when this daemon began
-	startMu sync.Mutex   // guards started; nothing else is taken or waited for under it
-	started []startNoted // not on the roll yet
+	Since   time.Time               // when this daemon began
+	startMu locks.Mutex[locks.Leaf] // guards started; nothing else is taken or waited for under it
+	started []startNoted            // not on the roll yet
 
-	mu     sync.Mutex // guards what follows; taken before startMu
+	mu     locks.Mutex[locks.Leavers] // guards what follows; taken before startMu
 	roll   roll
 	leases map[string]*lease.Lease // those on the roll, also after they ended
 	began  map[string]birth

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/internal/launch"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -23,7 +23,7 @@ const resultTimeout = 5 * time.Second
 // pending are the programs of leases that are about to be walled in. They are not part of a lease: what is in an
 // environment is written nowhere.
 type pending struct {
-	mu  sync.Mutex // guards all
+	mu  locks.Mutex[locks.Leaf] // guards all
 	all map[string]*launch.Program
 }
 

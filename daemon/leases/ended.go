@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/launch"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -40,7 +40,7 @@ func (e *endedLease) wire() api.Lease {
 
 // endings remembers leases that ended, oldest first. The zero value works.
 type endings struct {
-	mu      sync.Mutex // guards what follows
+	mu      locks.Mutex[locks.Leaf] // guards what follows
 	list    []endedLease
 	results map[string]launch.Result // of leases that are about to be gone
 	changed bool                     // since the last encode

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -18,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/launch"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -223,7 +223,7 @@ func missingLimits(info cgroup.Info) []string {
 
 // Watchers are the goroutines that wait for the ends of leases.
 type Watchers struct {
-	mu   sync.Mutex // guards what follows
+	mu   locks.Mutex[locks.Watchers] // guards what follows
 	Seen map[string]bool
 }
 

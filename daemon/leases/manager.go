@@ -1,8 +1,6 @@
 package leases
 
 import (
-	"sync"
-
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
@@ -10,6 +8,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
@@ -39,8 +38,8 @@ type Leases struct {
 	Endings    endings
 	Notices    chan Told // on their way to terminals
 	Detached   Detached
-	TimeWake   loop.Wake  // a lease began or ended: whose time is up next may be another
-	visiting   sync.Mutex // one look and one start of a visitor at a time
+	TimeWake   loop.Wake                   // a lease began or ended: whose time is up next may be another
+	visiting   locks.Mutex[locks.Visiting] // one look and one start of a visitor at a time
 	Watchers   Watchers
 }
 

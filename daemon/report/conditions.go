@@ -3,17 +3,17 @@ package report
 import (
 	"cmp"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // conditions keeps what is not as it should be, with the time since when.
 type conditions struct {
 	now func() time.Time
 
-	mu  sync.Mutex // guards all
+	mu  locks.Mutex[locks.Leaf] // guards all
 	all map[conditionKey]api.Condition
 }
 

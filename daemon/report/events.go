@@ -2,10 +2,10 @@ package report
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // subscriberQueue is how many events a slow reader may fall behind before it gets a gap.
@@ -15,7 +15,7 @@ const subscriberQueue = 256
 type broker struct {
 	now func() time.Time
 
-	mu   sync.Mutex // guards what follows
+	mu   locks.Mutex[locks.Leaf] // guards what follows
 	seq  uint64
 	Subs map[*subscriber]struct{}
 }

@@ -3,10 +3,10 @@ package report
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // keptOperations is how many ended operations can still be looked at.
@@ -16,8 +16,8 @@ const keptOperations = 64
 type operations struct {
 	now func() time.Time
 
-	mu  sync.Mutex   // guards what follows
-	all []*operation // oldest first
+	mu  locks.Mutex[locks.Leaf] // guards what follows
+	all []*operation            // oldest first
 }
 
 type operation struct {

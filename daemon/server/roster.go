@@ -4,11 +4,11 @@ import (
 	"context"
 	"os"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/names"
 )
@@ -70,7 +70,7 @@ type Rosters struct {
 	P     atomic.Pointer[Roster]
 	Names *names.Directory
 
-	mu    sync.Mutex // one makes a new one, so that the newest names win
+	mu    locks.Mutex[locks.Roster] // one makes a new one, so that the newest names win
 	kicks loop.Wake
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // Limits of the API.
@@ -202,8 +203,8 @@ type cappedListener struct {
 	net.Listener
 	known func(*Peer) bool // has some role
 
-	mu        sync.Mutex // guards what follows
-	total     int        // of those who are known
+	mu        locks.Mutex[locks.Leaf] // guards what follows
+	total     int                     // of those who are known
 	strangers int
 	byUID     map[int]int
 }

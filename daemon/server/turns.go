@@ -2,9 +2,9 @@ package server
 
 import (
 	"context"
-	"sync"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // maxRunning is how many brief requests of one user run at a time. The others of his wait for their turn: whoever else
@@ -13,7 +13,7 @@ const maxRunning = 16
 
 // turns lets requests of one user run some at a time. The zero value works.
 type turns struct {
-	mu    sync.Mutex // guards byUID
+	mu    locks.Mutex[locks.Leaf] // guards byUID
 	byUID map[int]*userTurns
 }
 

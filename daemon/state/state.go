@@ -1,10 +1,10 @@
 package state
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/store"
 )
 
@@ -15,7 +15,7 @@ type State struct {
 	// Lost tells that what an earlier life kept could not be read.
 	Lost bool
 
-	mending  sync.Mutex // no change begins while the converge loop mends
+	mending  locks.Mutex[locks.Mending] // no change begins while the converge loop mends
 	desired  atomic.Pointer[Desired]
 	changing atomic.Pointer[OpenChange]
 	// settledAt is the observation with which the last change ended: what older ones lack was not taken by others.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/store"
@@ -24,7 +24,7 @@ import (
 type page struct {
 	last atomic.Pointer[printed]
 
-	mu sync.Mutex // one renders, the others wait for it
+	mu locks.Mutex[locks.Page] // one renders, the others wait for it
 }
 
 // printed is one status with its text for each kind of eye.
@@ -32,8 +32,8 @@ type printed struct {
 	status *api.Status
 	all    []byte // for those who see everything
 
-	mu     sync.Mutex        // guards narrow
-	narrow map[string][]byte // by the tenants that the eye is a member of
+	mu     locks.Mutex[locks.Leaf] // guards narrow
+	narrow map[string][]byte       // by the tenants that the eye is a member of
 }
 
 func (v *Viewer) currentPage() *printed {

@@ -3,12 +3,13 @@ package stop
 import (
 	"context"
 	"fmt"
-	"sync"
+
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // Departures tells those who wait that some lease is gone.
 type Departures struct {
-	mu   sync.Mutex // guards wake
+	mu   locks.Mutex[locks.Leaf] // guards wake
 	wake chan struct{}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/faultpoint"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
 )
@@ -103,7 +104,7 @@ func (e *Engine) run(ctx context.Context, by map[string][]step.Step, h Hooks, dr
 		return out
 	}
 
-	var mu sync.Mutex // guards out while the lanes run
+	var mu locks.Mutex[locks.Leaf] // guards out while the lanes run
 	var wait sync.WaitGroup
 	for g, steps := range by {
 		wait.Go(func() {
@@ -140,7 +141,7 @@ type running struct {
 	*Engine
 	hooks   Hooks
 	resumed bool
-	mu      sync.Mutex // serialises hooks.Progress
+	mu      locks.Mutex[locks.Progress] // serialises hooks.Progress
 }
 
 // errStop says that the engine was told to stop.

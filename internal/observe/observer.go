@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -50,7 +51,7 @@ type Observer struct {
 	HostRoot string
 	Now      func() time.Time
 
-	mu       sync.Mutex // one observation at a time; guards what follows
+	mu       locks.Mutex[locks.Observer] // one observation at a time; guards what follows
 	seq      uint64
 	info     *gpu.NodeInfo // nil: ask again
 	epoch    Epoch
@@ -115,7 +116,7 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 		o.profiles = map[gpu.UUID]*gpu.Profiles{}
 	}
 	var wg sync.WaitGroup
-	var mu sync.Mutex // guards o.profiles among the goroutines
+	var mu locks.Mutex[locks.Leaf] // guards o.profiles among the goroutines
 	for i, id := range o.info.GPUs {
 		wg.Go(func() {
 			mu.Lock()

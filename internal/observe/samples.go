@@ -2,14 +2,14 @@ package observe
 
 import (
 	"slices"
-	"sync"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // Samples are the newest fast readings: memory and processes of GPUs with leases, newer than the last observation.
 type Samples struct {
-	mu     sync.Mutex // guards what follows
+	mu     locks.Mutex[locks.Leaf] // guards what follows
 	gpus   map[gpu.UUID]GPUSample
 	leases map[string]LeaseSample
 }

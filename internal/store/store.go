@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/gpushare/gpushare/internal/faultpoint"
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // The files of the directory.
@@ -33,9 +33,9 @@ type Store struct {
 	state  atomic.Pointer[State]
 	writes atomic.Uint64
 
-	mu    sync.Mutex // guards what follows, and that there is one writer
-	file  []byte     // what state.json holds; nil when it has to be written whatever the state is
-	spare int64      // how large the reserve is; 0 when there is none
+	mu    locks.Mutex[locks.Store] // guards what follows, and that there is one writer
+	file  []byte                   // what state.json holds; nil when it has to be written whatever the state is
+	spare int64                    // how large the reserve is; 0 when there is none
 }
 
 // Report is what Open met.

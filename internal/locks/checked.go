@@ -1,0 +1,131 @@
+//go:build lockcheck
+
+package locks
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Mutex is a mutex with a place in the order. The zero value is unlocked. It panics where the order is broken, whether or
+// not somebody would have waited.
+type Mutex[R Ranked] struct {
+	mu    sync.Mutex
+	owner uint64 // the goroutine that has it; guarded by mu
+}
+
+// Lock locks it.
+func (m *Mutex[R]) Lock() {
+	var r R
+	g, at := check(r)
+	m.mu.Lock()
+	m.owner = g
+	take(g, taken{r, m, at})
+}
+
+// TryLock locks it when nobody has it.
+func (m *Mutex[R]) TryLock() bool {
+	var r R
+	g, at := check(r)
+	if !m.mu.TryLock() {
+		return false
+	}
+	m.owner = g
+	take(g, taken{r, m, at})
+	return true
+}
+
+// Unlock unlocks it. Another goroutine than the one that locked it may do so.
+func (m *Mutex[R]) Unlock() {
+	drop(m.owner, m)
+	m.mu.Unlock()
+}
+
+// taken is one lock that a goroutine has.
+type taken struct {
+	rank Ranked
+	lock any
+	at   []uintptr
+}
+
+var (
+	mu   sync.Mutex // guards held
+	held = map[uint64][]taken{}
+
+	places = func() map[Ranked]int {
+		all := map[Ranked]int{}
+		for i, p := range Order {
+			all[p.Of] = i
+		}
+		return all
+	}()
+)
+
+// check panics when the goroutine has a lock that is not above this one. It tells who takes it, and where.
+func check(r Ranked) (goroutine uint64, at []uintptr) {
+	place, ok := places[r]
+	if !ok {
+		panic(fmt.Sprintf("locks: %T has no place in the order", r))
+	}
+	goroutine = current()
+	pcs := make([]uintptr, 8)
+	at = pcs[:runtime.Callers(3, pcs)]
+	mu.Lock()
+	defer mu.Unlock()
+	for _, h := range held[goroutine] {
+		if places[h.rank] >= place {
+			panic(fmt.Sprintf("locks: %T is taken while %T is held, against the order\ntaken at:\n%sheld since:\n%s", r, h.rank, where(at), where(h.at)))
+		}
+	}
+	return goroutine, at
+}
+
+func take(goroutine uint64, t taken) {
+	mu.Lock()
+	defer mu.Unlock()
+	held[goroutine] = append(held[goroutine], t)
+}
+
+func drop(goroutine uint64, lock any) {
+	mu.Lock()
+	defer mu.Unlock()
+	all := held[goroutine]
+	for i := range all {
+		if all[i].lock != lock {
+			continue
+		}
+		if all = append(all[:i], all[i+1:]...); len(all) == 0 {
+			delete(held, goroutine) // It may end now.
+			return
+		}
+		held[goroutine] = all
+		return
+	}
+	panic("locks: it is not locked")
+}
+
+// current is the number of the running goroutine, which the runtime tells nowhere but in its own words.
+func current() uint64 {
+	buf := make([]byte, 64)
+	words := bytes.Fields(buf[:runtime.Stack(buf, false)]) // "goroutine 18 [running]:"
+	n, err := strconv.ParseUint(string(words[1]), 10, 64)
+	if err != nil {
+		panic("locks: cannot read the goroutine's number: " + err.Error())
+	}
+	return n
+}
+
+func where(at []uintptr) string {
+	var b strings.Builder
+	for frames := runtime.CallersFrames(at); ; {
+		f, more := frames.Next()
+		fmt.Fprintf(&b, "\t%s\n\t\t%s:%d\n", f.Function, f.File, f.Line)
+		if !more {
+			return b.String()
+		}
+	}
+}

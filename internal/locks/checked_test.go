@@ -1,0 +1,99 @@
+//go:build lockcheck
+
+package locks
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// locker is a mutex of any place.
+type locker interface {
+	sync.Locker
+	TryLock() bool
+}
+
+// all has one mutex of each place, in order.
+func all() []locker {
+	return []locker{
+		new(Mutex[Planning]), new(Mutex[Apply]), new(Mutex[Mending]), new(Mutex[Adoption]), new(Mutex[Visiting]), new(Mutex[Watchers]),
+		new(Mutex[Leavers]), new(Mutex[Page]), new(Mutex[Roster]), new(Mutex[Observer]), new(Mutex[Logins]), new(Mutex[CDI]),
+		new(Mutex[TableSave]), new(Mutex[Table]), new(Mutex[Shares]), new(Mutex[Looking]), new(Mutex[Progress]), new(Mutex[Store]),
+		new(Mutex[Leaf]),
+	}
+}
+
+// refused gives what locking panicked with; empty when it did not.
+func refused(lock func()) (why string) {
+	defer func() {
+		if p := recover(); p != nil {
+			why = fmt.Sprint(p)
+		}
+	}()
+	lock()
+	return ""
+}
+
+func TestLocksGoThroughTheOrder(t *testing.T) {
+	locks := all()
+	if len(locks) != len(Order) {
+		t.Fatalf("%d locks are tested, and %d have a place", len(locks), len(Order))
+	}
+	for i, l := range locks {
+		if why := refused(l.Lock); why != "" {
+			t.Fatalf("%s after all above it: %s", nameOf(Order[i].Of), why)
+		}
+	}
+	for _, l := range locks { // In which order they are let go of does not matter.
+		l.Unlock()
+	}
+}
+
+func TestEveryOtherOrderIsRefused(t *testing.T) {
+	for i := range Order {
+		for j := range i + 1 {
+			outer, inner := all()[i], all()[j]
+			for how, lock := range map[string]func(){"Lock": inner.Lock, "TryLock": func() { inner.TryLock() }} {
+				outer.Lock()
+				why := refused(lock)
+				outer.Unlock()
+				if !strings.Contains(why, nameOf(Order[j].Of)+" is taken while") || strings.Count(why, "checked_test.go") < 2 {
+					t.Errorf("%s of %s under %s: %q does not tell of both", how, nameOf(Order[j].Of), nameOf(Order[i].Of), why)
+				}
+			}
+		}
+	}
+}
+
+func TestLocksOfAnotherGoroutineDoNotCount(t *testing.T) {
+	var leaf Mutex[Leaf]
+	var table Mutex[Table]
+	leaf.Lock()
+	why := make(chan string)
+	go func() { why <- refused(table.Lock) }()
+	if why := <-why; why != "" {
+		t.Error(why)
+	}
+	table.Unlock() // The other goroutine has ended, and left it.
+	leaf.Unlock()
+	if len(held) != 0 {
+		t.Errorf("%d goroutines still hold a lock", len(held))
+	}
+}
+
+func TestTryLockOfWhatIsHeldElsewhere(t *testing.T) {
+	var table Mutex[Table]
+	table.Lock()
+	got := make(chan bool)
+	go func() { got <- table.TryLock() }()
+	if <-got {
+		t.Error("two have it")
+	}
+	table.Unlock()
+	if !table.TryLock() {
+		t.Error("it is free, and cannot be had")
+	}
+	table.Unlock()
+}

@@ -1,0 +1,8 @@
+//go:build !lockcheck
+
+package locks
+
+import "sync"
+
+// Mutex is a mutex with a place in the order. The zero value is unlocked.
+type Mutex[R Ranked] struct{ sync.Mutex }

@@ -1,0 +1,66 @@
+// Package locks has the mutex that the daemon's parts use. Which of them may be taken while which is held is written once,
+// in Order. In ordinary builds it is a sync.Mutex and costs nothing more; with the build tag lockcheck each lock is compared
+// with those that its goroutine holds. It decides nothing.
+package locks
+
+// Order is the one order in which locks are taken, the outermost first: while one is held, only those below it may be
+// taken, by Lock and by TryLock alike. Nothing is taken under the last, also not another of its kind. The adapters' own
+// mutexes (cgroup, systemd, gpu/worker, mps, isolation, internal/names) come after all of these: what an adapter tells us it
+// tells without waiting, by a wake-up.
+var Order = []Place{
+	{Planning{}, "one change that makes instances on demand is put together; others wait for that moment"},
+	{Apply{}, "one plan that may become a change at a time"},
+	{Mending{}, "no change begins while the converge loop mends"},
+	{Adoption{}, "one look at logins and units at a time, and what was adopted"},
+	{Visiting{}, "one look at processes that stay where they are, and the start of their lease"},
+	{Watchers{}, "for which leases a goroutine waits for the end"},
+	{Leavers{}, "one look for processes that left their leases at a time, and the roll of all leases"},
+	{Page{}, "one rendering of the status at a time"},
+	{Roster{}, "one renewal of who is who at a time, so that the newest names win"},
+	{Observer{}, "one observation of the node at a time, and what it keeps until the next"},
+	{Logins{}, "one change of what keeps logins from devices at a time"},
+	{CDI{}, "one writing of CDI files at a time"},
+	{TableSave{}, "one saving of the leases at a time"},
+	{Table{}, "the leases. Its callbacks run under it, and so may take only what is below"},
+	{Shares{}, "the loops that share out GPUs by time"},
+	{Looking{}, "one question for samples of a GPU to the driver at a time"},
+	{Progress{}, "one telling of the progress of steps at a time"},
+	{Store{}, "the state on disk, and that there is one writer"},
+	{Leaf{}, "a few values of one part, which are read or written and nothing more"},
+}
+
+// Place is one line of the order.
+type Place struct {
+	Of     Ranked
+	Guards string
+}
+
+// Ranked is a kind of lock, with its place in the order. Only those of this package are.
+type Ranked interface{ isRanked() }
+
+type ranked struct{}
+
+func (ranked) isRanked() {}
+
+// The kinds of locks.
+type (
+	Planning  struct{ ranked }
+	Apply     struct{ ranked }
+	Mending   struct{ ranked }
+	Adoption  struct{ ranked }
+	Visiting  struct{ ranked }
+	Watchers  struct{ ranked }
+	Leavers   struct{ ranked }
+	Page      struct{ ranked }
+	Roster    struct{ ranked }
+	Observer  struct{ ranked }
+	Logins    struct{ ranked }
+	CDI       struct{ ranked }
+	TableSave struct{ ranked }
+	Table     struct{ ranked }
+	Shares    struct{ ranked }
+	Looking   struct{ ranked }
+	Progress  struct{ ranked }
+	Store     struct{ ranked }
+	Leaf      struct{ ranked }
+)
