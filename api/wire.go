@@ -275,6 +275,8 @@ type WallsStatus struct {
 	// MemoryNodes are the NUMA nodes that its memory comes from (cpu.near: strict), as "0-1", as read back; empty for all.
 	MemoryNodes string   `json:"memory_nodes,omitempty"`
 	Missing     []string `json:"missing,omitempty"` // what is not enforced, and why
+	// NoDevices is why device rules are not in force; empty where they are, and where an older daemon made the walls.
+	NoDevices string `json:"no_devices,omitempty"`
 }
 
 // LeaseRequest is the body of POST /v1/leases. The answer is a Lease with Environment once it runs. The process that

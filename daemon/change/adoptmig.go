@@ -179,11 +179,8 @@ func (s *settlement) planAdopt(a *store.Achieved, there []mig.Present, starts []
 		if err != nil {
 			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot adopt " + nameOf(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
 		}
-		more := r.Steps(s.gpu.Identity.UUID)
-		for i := range more {
-			more[i].Reason = state.AdoptReason
-		}
-		steps = append(steps, more...)
+		r.Adopted = true
+		steps = append(steps, r.Steps(s.gpu.Identity.UUID)...)
 	}
 	return steps, nil
 }

@@ -201,7 +201,8 @@ func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup
 func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.WallsStatus {
 	w := api.WallsStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze, MemoryNodes: s.MemoryNodes}
 	if !info.Devices {
-		w.Missing = append(w.Missing, "device rules: "+devicepolicy.WhyOpen(info))
+		w.NoDevices = devicepolicy.WhyOpen(info)
+		w.Missing = append(w.Missing, "device rules: "+w.NoDevices)
 	}
 	if !info.Freeze {
 		w.Missing = append(w.Missing, "time shares: nothing can be frozen ("+info.Detail+")")

@@ -78,7 +78,8 @@ func (ls *Leases) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.WallsStat
 		}
 	}
 	if !w.Devices {
-		w.Missing = append(w.Missing, "device rules: "+attribution.Stays(l)+", so it can open every GPU that it could before")
+		w.NoDevices = attribution.Stays(l) + ", so it can open every GPU that it could before"
+		w.Missing = append(w.Missing, "device rules: "+w.NoDevices)
 	}
 	if l.Held == lease.HeldContainer {
 		w.Missing = append(w.Missing, missingLimits(info)...)

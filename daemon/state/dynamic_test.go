@@ -1,6 +1,7 @@
 package state
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -62,6 +63,30 @@ func TestOwnLayout(t *testing.T) {
 				t.Errorf("%d instances with %d marks", len(layout), len(marks))
 			}
 		})
+	}
+}
+
+// What is adopted is told by a step's arguments, whatever its reason says, and a record without that says no.
+func TestAdoptedBySteps(t *testing.T) {
+	at := gpu.Placement{Start: 4, Size: 4}
+	placed := mig.Placed{ProfileID: 9, Placement: at}
+	for _, c := range []struct {
+		name string
+		args json.RawMessage
+		want bool
+	}{
+		{"adopted", step.Must(mig.InstanceArgs{Placed: placed, Adopted: true}), true},
+		{"made", step.Must(mig.InstanceArgs{Placed: placed}), false},
+		{"of a record before", json.RawMessage(`{"profile_id":9,"placement":{"start":4,"size":4}}`), false},
+	} {
+		var args mig.InstanceArgs
+		if err := json.Unmarshal(c.args, &args); err != nil || args.Placement != at {
+			t.Errorf("%s: it is read as %+v: %v", c.name, args, err)
+		}
+		made, adopted := MadeBy([]step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One), Args: c.args, Reason: "it is adopted, and lacks compute instances"}}, observetest.One)
+		if !made[at] || adopted[at] != c.want {
+			t.Errorf("%s: made %v, adopted %v", c.name, made[at], adopted[at])
+		}
 	}
 }
 

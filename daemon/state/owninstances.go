@@ -77,7 +77,7 @@ func MadeBy(steps []step.Step, id gpu.UUID) (touched, adopted map[gpu.Placement]
 			continue
 		}
 		touched[args.Placement] = touched[args.Placement] || steps[i].Kind == mig.KindCreate
-		adopted[args.Placement] = adopted[args.Placement] || steps[i].Reason == AdoptReason
+		adopted[args.Placement] = adopted[args.Placement] || args.Adopted
 	}
 	return touched, adopted
 }
@@ -116,9 +116,6 @@ func WantedOf(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu.Placeme
 	}
 	return out
 }
-
-// AdoptReason is why an instance is completed that an administrator said is ours.
-const AdoptReason = "it is adopted, and lacks compute instances"
 
 // Stale tells whether a lease's instance is gone. One that was made in its place since has the same UUIDs and device
 // numbers, and is none of its business.

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,12 +123,7 @@ func (v *Viewer) explainDevices(l *lease.Lease) api.Rule {
 	slice := sliceState(node, cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name})
 	switch {
 	case !l.Walls.Devices:
-		r.Why = "it can open every device that it could before"
-		for _, m := range l.Walls.Missing {
-			if why, ok := strings.CutPrefix(m, "device rules: "); ok {
-				r.Why = why
-			}
-		}
+		r.Why = cmp.Or(l.Walls.NoDevices, "it can open every device that it could before")
 	case l.Held == lease.HeldContainer && slice != nil:
 		r.Enforced, r.Wanted, r.By = slice.Closed, ruleNames(slice.Devices), "the device program of its grant's slice "+slice.Path+", read back"
 	case l.Visiting():
