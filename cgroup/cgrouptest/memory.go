@@ -23,11 +23,12 @@ type Memory struct {
 	all    map[cgroup.SliceName]cgroup.Slice
 	writes int
 	broken map[cgroup.SliceName]error
+	once   map[cgroup.SliceName]bool // broken for one change only
 }
 
 // NewMemory makes a port without slices.
 func NewMemory() *Memory {
-	return &Memory{Processes: cgroup.NewProcesses(""), all: map[cgroup.SliceName]cgroup.Slice{}, broken: map[cgroup.SliceName]error{}}
+	return &Memory{Processes: cgroup.NewProcesses(""), all: map[cgroup.SliceName]cgroup.Slice{}, broken: map[cgroup.SliceName]error{}, once: map[cgroup.SliceName]bool{}}
 }
 
 // Info is that of an adapter that enforces what a test of slices needs.
@@ -57,6 +58,23 @@ func (m *Memory) Break(name cgroup.SliceName, err error) {
 	m.broken[name] = err
 }
 
+// BreakOnce makes the next change of a slice fail.
+func (m *Memory) BreakOnce(name cgroup.SliceName, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.broken[name], m.once[name] = err, true
+}
+
+// failsLocked is why a change of a slice fails now. mu is held.
+func (m *Memory) failsLocked(name cgroup.SliceName) error {
+	err := m.broken[name]
+	if m.once[name] {
+		delete(m.broken, name)
+		delete(m.once, name)
+	}
+	return err
+}
+
 // Tamper puts a slice there as somebody else would: it is not counted.
 func (m *Memory) Tamper(s cgroup.Slice) {
 	m.mu.Lock()
@@ -68,7 +86,7 @@ func (m *Memory) Tamper(s cgroup.Slice) {
 func (m *Memory) SetSlice(_ context.Context, s cgroup.Slice) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.broken[s.Name]; err != nil {
+	if err := m.failsLocked(s.Name); err != nil {
 		return false, err
 	}
 	if old, ok := m.all[s.Name]; ok && state(old).Matches(s) {
@@ -110,7 +128,7 @@ func (m *Memory) Slice(_ context.Context, name cgroup.SliceName) (cgroup.SliceSt
 func (m *Memory) RemoveSlice(_ context.Context, name cgroup.SliceName) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.broken[name]; err != nil {
+	if err := m.failsLocked(name); err != nil {
 		return err
 	}
 	if _, ok := m.all[name]; ok {

@@ -34,15 +34,6 @@ func (cs *Changes) planGiveBackRest() ([]step.Step, error) {
 	if users > 0 {
 		add(planner.KindUnlimit, fmt.Sprintf("take the memory limits of the logins of %d users back", users))
 	}
-	if p := cs.Port.Abilities().Migration; p != nil {
-		denied, err := p.MigrationDenied()
-		if err != nil {
-			return nil, err
-		}
-		if denied {
-			add(planner.KindAllowMove, "take the bus policy away that denies leaving a lease")
-		}
-	}
 	return out, nil
 }
 
@@ -66,10 +57,6 @@ type GiveBack struct{ D *Changes }
 
 // Applied tells whether nothing of the kind is left.
 func (h GiveBack) Applied(_ context.Context, s step.Step) (bool, error) {
-	if p := h.D.Port.Abilities().Migration; p != nil && s.Kind == planner.KindAllowMove {
-		denied, err := p.MigrationDenied()
-		return err == nil && !denied, err
-	}
 	if s.Kind == planner.KindCDIRemove {
 		files, err := h.D.cdiFiles()
 		return err == nil && len(files) == 0, err
@@ -80,9 +67,6 @@ func (h GiveBack) Applied(_ context.Context, s step.Step) (bool, error) {
 
 // Do takes it back, whatever the driver says.
 func (h GiveBack) Do(ctx context.Context, s step.Step) error {
-	if p := h.D.Port.Abilities().Migration; p != nil && s.Kind == planner.KindAllowMove {
-		return p.AllowMigration(ctx)
-	}
 	if s.Kind == planner.KindCDIRemove {
 		h.D.Policy.CDI.Mu.Lock()
 		defer h.D.Policy.CDI.Mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// MigrationPolicy carries out the steps of kind KindMigration.
+// MigrationPolicy carries out the steps of kind KindMigration, and those of kind KindAllowMove that an earlier version
+// recorded.
 type MigrationPolicy struct{ D *Changes }
 
 var errNoBus = errors.New("cannot set a bus policy: no service manager runs here")
@@ -29,8 +30,13 @@ func (h MigrationPolicy) Applied(_ context.Context, s step.Step) (bool, error) {
 // Do sets it. Doing it twice is doing it once.
 func (h MigrationPolicy) Do(ctx context.Context, s step.Step) error { return h.set(ctx, s.Args) }
 
-// Undo puts back what was before.
-func (h MigrationPolicy) Undo(ctx context.Context, s step.Step) error { return h.set(ctx, s.Undo) }
+// Undo puts back what was before. Without undo data it stays.
+func (h MigrationPolicy) Undo(ctx context.Context, s step.Step) error {
+	if len(s.Undo) == 0 {
+		return nil
+	}
+	return h.set(ctx, s.Undo)
+}
 
 func (h MigrationPolicy) set(ctx context.Context, args json.RawMessage) error {
 	p, want, err := h.args(args)
@@ -48,6 +54,9 @@ func (h MigrationPolicy) args(b json.RawMessage) (cgroup.Migration, planner.Migr
 	p := h.D.Port.Abilities().Migration
 	if p == nil {
 		return nil, a, errNoBus
+	}
+	if len(b) == 0 {
+		return p, a, nil // Of an earlier version: moving is allowed.
 	}
 	if err := json.Unmarshal(b, &a); err != nil {
 		return nil, a, fmt.Errorf("cannot read the arguments of a step: %w", err)

@@ -185,7 +185,11 @@ func (cs *Changes) standing(node *observe.Node, what string) (left, error) {
 		}
 		names = own
 	}
-	walls := slices.Concat(isolation.PlanRelease(own, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanGuards(nil, node.Guards, cs.Logins.Logins), planner.PlanMigration(&state.Desired{}, cs.Policy.NodeInput(&state.Desired{}, node, nil).Denied))
+	bus, err := planner.PlanMigrationRelease(cs.Policy.NodeInput(&state.Desired{}, node, nil).Denied)
+	if err != nil {
+		return out, err
+	}
+	walls := slices.Concat(isolation.PlanRelease(own, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanGuards(nil, node.Guards, cs.Logins.Logins), bus)
 	rest, err := cs.planGiveBackRest()
 	if err != nil {
 		return out, err

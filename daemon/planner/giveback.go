@@ -6,5 +6,4 @@ package planner
 const (
 	KindCDIRemove = "cdi.remove"    // no arguments
 	KindUnlimit   = "logins.remove" // no arguments
-	KindAllowMove = "policy.remove" // no arguments
 )

@@ -168,6 +168,23 @@ func PlanMigration(want *state.Desired, denied func() (bool, error)) []step.Step
 	return []step.Step{s}
 }
 
+// PlanMigrationRelease is the step that takes the policy away when the node is given back. A node is not given back whole
+// while that cannot be read.
+func PlanMigrationRelease(denied func() (bool, error)) ([]step.Step, error) {
+	if denied == nil {
+		return nil, nil
+	}
+	is, err := denied()
+	if err != nil {
+		return nil, err
+	}
+	steps := PlanMigration(&state.Desired{}, func() (bool, error) { return is, nil })
+	for i := range steps {
+		steps[i].Reason = "the node is given back"
+	}
+	return steps, nil
+}
+
 // PlanMPS plans the control daemons: what is stopped before the hardware changes, and what is started after.
 func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) {
 	wanted, observed := map[gpu.UUID]mps.Settings{}, map[gpu.UUID]mps.Observed{}

@@ -1,0 +1,130 @@
+package change
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+const shared = `version: v1
+node: {enforce: on, walls: {migration: deny}}
+tenants:
+  - {name: red, memory: {max: 1GiB}}
+  - {name: blue, memory: {max: 2GiB}}
+`
+
+// A change that is accepted is recorded, carried out, and closed: the record goes, the spec stays, and the loop's part comes last.
+func TestAcceptAndClose(t *testing.T) {
+	w := newWorld(t)
+	op := w.apply(shared)
+	kept := w.State.Kept()
+	if op == nil || op.State != "done" || len(kept.Change) != 0 || w.State.Changing() != nil || w.State.Desired().Generation != 1 || !kept.Standing {
+		t.Fatalf("it ended as %+v; on disk is %+v", op, kept)
+	}
+	if got := strings.Join(w.port.Names(), " "); !strings.Contains(got, "red") || !strings.Contains(got, "blue") || w.converged.ends.Load() != 1 {
+		t.Errorf("there are %s, and the loop ended %d changes", got, w.converged.ends.Load())
+	}
+	writes := w.port.Writes()
+	if op := w.apply(shared); op != nil || w.port.Writes() != writes {
+		t.Errorf("the same again is %+v, with %d writes", op, w.port.Writes()-writes)
+	}
+}
+
+// What fails on the node is told as what it is, and the change is closed all the same.
+func TestAChangeThatFailsOnTheNode(t *testing.T) {
+	for _, c := range []struct {
+		name, before, after, hint string
+	}{
+		{"when it gives", "", shared, "what failed on the node was not undone;"},
+		{"when it takes", shared, strings.Replace(shared, "max: 1GiB", "max: 512MiB", 1), "what failed was undone;"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			if c.before != "" {
+				w.apply(c.before)
+			}
+			w.port.BreakOnce(cgroup.SliceName{Tenant: "red"}, errors.New("broken"))
+			op := w.apply(c.after)
+			if op == nil || op.State != "degraded" || op.Error == nil || !strings.HasPrefix(op.Error.Hint, c.hint) || !strings.Contains(op.Error.Message, "broken") {
+				t.Fatalf("it ended as %+v, %v", op, op.Error)
+			}
+			if len(w.State.Kept().Change) != 0 || w.State.Changing() != nil {
+				t.Error("the change is still open")
+			}
+		})
+	}
+}
+
+// A policy that denies moving processes is taken away by one step, whatever else is given back.
+func TestReleaseTakesThePolicyAwayOnce(t *testing.T) {
+	for _, what := range []string{store.ReleasedWalls, store.ReleasedAll} {
+		w := newWorld(t)
+		w.apply(shared)
+		if denied, err := w.port.Policy.MigrationDenied(); !denied || err != nil {
+			t.Fatalf("moving is denied: %v, %v", denied, err)
+		}
+		p, err := w.proposeRelease(t.Context(), what, "root")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var of []step.Step
+		for _, s := range p.steps {
+			if s.Kind == planner.KindMigration || s.Kind == planner.KindAllowMove {
+				of = append(of, s)
+			}
+		}
+		if len(of) != 1 || of[0].Kind != planner.KindMigration || of[0].Reason != "the node is given back" {
+			t.Errorf("release of %s: the steps for the policy are %+v", what, of)
+		}
+		op := w.carriedOut(p)
+		if denied, err := w.port.Policy.MigrationDenied(); denied || err != nil || op == nil || op.State != "done" || w.State.Kept().Standing {
+			t.Errorf("release of %s: moving is denied: %v, %v; it ended as %+v", what, denied, err, op)
+		}
+	}
+}
+
+// Whether all was given back cannot be said while the policy cannot be read.
+func TestReleaseWithAPolicyThatCannotBeRead(t *testing.T) {
+	w := newWorld(t)
+	w.apply(shared)
+	w.port.Policy.Set(true, errors.New("it is a folder"))
+	if _, err := w.proposeRelease(t.Context(), store.ReleasedAll, "root"); err == nil || !strings.Contains(err.Error(), "it is a folder") {
+		t.Errorf("it gives %v", err)
+	}
+}
+
+// A release that an earlier version left open is gone on with: it recorded the policy as a step of another kind, too.
+func TestAnOldReleaseIsSettled(t *testing.T) {
+	w := newWorld(t)
+	w.port.Policy.Set(true, nil)
+	r := engine.Record{ID: "release-7", Kind: "release", Who: "root", Generation: 3, Steps: []step.Step{
+		{ID: 1, Kind: planner.KindMigration, Phase: step.Widen, Args: step.Must(planner.MigrationArgs{}), Undo: step.Must(planner.MigrationArgs{Deny: true})},
+		{ID: 2, Kind: planner.KindAllowMove, Phase: step.Change, Text: "take the bus policy away that denies leaving a lease"},
+	}}
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.State.Store.Update(func(s *store.State) error { s.Change = b; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	w.Observer.Observe(t.Context())
+	w.Settle(t.Context())
+	w.Tasks.Wait()
+	denied, err := w.port.Policy.MigrationDenied()
+	if op := w.operation("release-7"); denied || err != nil || op.State != "done" || len(w.State.Kept().Change) != 0 {
+		t.Errorf("moving is denied: %v, %v; it ended as %+v", denied, err, op)
+	}
+	// Undoing a step of that kind leaves things as they are.
+	old := MigrationPolicy{w.Changes}
+	if err := old.Undo(t.Context(), r.Steps[1]); err != nil {
+		t.Error(err)
+	}
+}

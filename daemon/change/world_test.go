@@ -1,0 +1,134 @@
+package change
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/cgroup/cgrouptest"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/lease/leasetest"
+)
+
+// noGPUs is a host without a GPU.
+type noGPUs struct{ gpuDriver }
+
+func (noGPUs) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{}, nil }
+
+// converged is a loop that finds nothing to do. It counts how often a change ended with it.
+type converged struct{ ends atomic.Int64 }
+
+func (c *converged) Mend(context.Context) error             { return nil }
+func (c *converged) Converge(context.Context) error         { c.ends.Add(1); return nil }
+func (c *converged) Refresh(context.Context, *observe.Node) {}
+
+// unlimited has no logins with limits.
+type unlimited struct{}
+
+func (unlimited) Limited() (int, error)          { return 0, nil }
+func (unlimited) AdoptAll(context.Context) error { return nil }
+
+// world is who carries changes out, on slices in memory.
+type world struct {
+	*Changes
+	*testing.T
+	port      *cgrouptest.Memory
+	converged *converged
+	stop      context.CancelFunc
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	kept, _, err := store.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	w := &world{T: t, port: cgrouptest.NewMemory(), converged: &converged{}, stop: stop}
+	w.port.Policy = &cgrouptest.Policy{}
+	root, cdi := t.TempDir(), t.TempDir()
+	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
+	st := state.NewState(kept, false)
+	table := lease.New(lease.Config{Walls: leasetest.NoWalls{}})
+	look := &observe.Observer{Driver: noGPUs{}, Slices: w.port, HostRoot: root, Now: time.Now}
+	logins := devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", root, cgroup.Info{})
+	tasks := &loop.Group{}
+	tasks.Begin(ctx)
+	whose := &attribution.Attribution{
+		Reporter: rep, HostRoot: root, State: st, Port: w.port, Observer: look, Table: table, Follow: w.port.Processes,
+		Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), WorkerPID: func() int { return 0 }, Hosts: &isolation.HostCache{Root: root},
+	}
+	w.Changes = &Changes{
+		Reporter: rep, Settings: ChangeSettings{HostRoot: root, CDIDir: cdi}, State: st, Tasks: tasks, Port: w.port, Driver: noGPUs{}, Observer: look,
+		Table: table, Logins: logins, Attribution: whose, Converger: w.converged, Adopter: unlimited{}, Kick: func() {}, Dynamic: Dynamic{Wake: loop.NewWake()},
+		Identities: &server.Identities{
+			Reporter: rep, Tasks: tasks, Rosters: server.NewRosters("off"), Changed: func() {}, Spec: func() *api.Spec { return st.Desired().Spec },
+		},
+		Policy: &devicepolicy.Policy{
+			Reporter: rep, HostRoot: root, CDIDir: cdi, State: st, Port: w.port, Observer: look, Table: table, Logins: logins, Hosts: whose.Hosts, SliceUse: whose.SliceUse,
+		},
+	}
+	walls, bus := &isolation.Handler{Slices: w.port}, MigrationPolicy{w.Changes}
+	w.Engine = &engine.Engine{Handlers: engine.Handlers{
+		isolation.KindSet: walls, isolation.KindRemove: walls, planner.KindMigration: bus, planner.KindAllowMove: bus,
+	}}
+	t.Cleanup(func() {
+		stop()
+		tasks.Wait()
+		kept.Close()
+	})
+	return w
+}
+
+// apply proposes a spec, accepts it and waits for its end. It gives the operation as it ended; nil when there was none.
+func (w *world) apply(document string) *api.Operation {
+	w.Helper()
+	s, err := spec.Decode("node.yaml", []byte(document))
+	if err != nil {
+		w.Fatal(err)
+	}
+	p, err := w.propose(w.Context(), "node.yaml", []byte(document), s, nil, planner.Authority{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return w.carriedOut(p)
+}
+
+func (w *world) carriedOut(p *proposal) *api.Operation {
+	w.Helper()
+	op, err := w.accept(w.Context(), p, "root", planner.Authority{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if op == nil {
+		return nil
+	}
+	w.Tasks.Wait()
+	return w.operation(op.ID)
+}
+
+func (w *world) operation(id string) *api.Operation {
+	w.Helper()
+	op, ok := w.Operations.Get(w.Context(), id, 0)
+	if !ok {
+		w.Fatalf("there is no operation %s", id)
+	}
+	return &op
+}
