@@ -183,7 +183,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, who *server.R
 		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.Port, Observer: d.observer, Table: d.table, Logins: h.Logins,
 		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()},
 	}
-	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, Departures: departures}
+	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, Gate: gate, Departures: departures}
 	d.escapes = &escape.Escapes{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: recent,
 		Units: units, WorkerPID: workerPID, SampleInterval: sampling, Attribution: d.attribution, Leavers: escape.Leavers{Wake: loop.NewWake(), Since: time.Now()},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -15,7 +16,7 @@ import (
 
 // holderOf reads who a process is, and what may be done with it under a spec.
 func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) planner.DeviceHolder {
-	h := planner.DeviceHolder{PID: pid}
+	h, login := planner.DeviceHolder{PID: pid}, false
 	st, err := procfs.Read(pid)
 	if err != nil {
 		return h // It ended, or soon will: nobody has to be spared.
@@ -24,9 +25,8 @@ func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) pl
 	if age := procfs.BootTime() - time.Duration(st.Start)*time.Second/Ticks; age > 0 {
 		h.Age = age
 	}
-	var login bool
 	if cg, err := procfs.Cgroup(pid); err == nil {
-		h.Unit, login = unitOf(cg)
+		h.Unit, login = unitOf(cg), stop.InLogin(cg)
 	}
 	if id, ok := attr.OwnerOf(pid); ok {
 		h.Lease = id
@@ -35,7 +35,7 @@ func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) pl
 		}
 		return h
 	}
-	uid, err := procfs.UID(pid)
+	may := stop.Judge(pid)
 	switch {
 	case pid == os.Getpid() || pid == attr.WorkerPID() || ServesMPS(m, st) || m != nil && m.PID == pid:
 		h.Fate = planner.OurOwn
@@ -43,8 +43,9 @@ func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) pl
 		h.Fate, h.Why = planner.Spared, "node.quiesce names its unit, and nothing here can stop units"
 	case want.Quiesces(h.Unit):
 		h.Fate = planner.Quiesced
-	// Monitoring, a display, another job manager. Who installs those knows why, and most are started again when they end.
-	case err != nil || uid < planner.FirstUser && !login && os.Geteuid() == 0:
+	case may == stop.IsRoots && login:
+		h.Fate, h.Why = planner.Spared, "root's, which --force leaves alone: end it"
+	case may != stop.MayStop:
 		h.Fate, h.Why = planner.Spared, "the system's, which --force leaves alone: stop it, or name its unit in node.quiesce"
 	}
 	return h

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/isolation"
@@ -24,7 +25,7 @@ func TestUnitOf(t *testing.T) {
 		"/user.slice/user-1000.slice/user@1000.service/app.slice/jupyter.service":    {unit: "jupyter.service", login: true},
 		"/gpushare.slice/gpushare-red.slice/gpushare-red-cut.slice/gpushare-a.scope": {unit: "gpushare-a.scope"},
 	} {
-		if unit, login := unitOf(cgroup); unit != want.unit || login != want.login {
+		if unit, login := unitOf(cgroup), stop.InLogin(cgroup); unit != want.unit || login != want.login {
 			t.Errorf("%s is of %q, a login: %v; want %+v", cgroup, unit, login, want)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -106,16 +107,16 @@ func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string
 	return out
 }
 
-// unitOf names the unit of a cgroup, and whether it is of a user's logins rather than of the system. Empty: of none.
-func unitOf(cgroup string) (unit string, login bool) {
-	login = strings.HasPrefix(cgroup, "/user.slice/")
+// unitOf names the unit of a cgroup. Empty: of none.
+func unitOf(cgroup string) string {
+	login := stop.InLogin(cgroup)
 	for part := range strings.SplitSeq(cgroup, "/") {
 		if strings.HasPrefix(part, "user@") && login {
 			continue // Everything of that user's; what is in it says more.
 		}
 		if strings.HasSuffix(part, ".service") || strings.HasSuffix(part, ".scope") {
-			return part, login
+			return part
 		}
 	}
-	return "", login
+	return ""
 }

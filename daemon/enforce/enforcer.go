@@ -29,7 +29,7 @@ type Enforcer struct {
 	Attribution    *attribution.Attribution
 	Stopper        *stop.Stopper
 
-	Wake    loop.Wake // a lease began: the next sample is due
-	Shares  Shares
-	victims victims
+	Wake     loop.Wake // a lease began: the next sample is due
+	Shares   Shares
+	stopping stopping // ladders of those that were asked to end; the sample loop's alone
 }

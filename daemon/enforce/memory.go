@@ -3,12 +3,10 @@ package enforce
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -29,6 +27,7 @@ func (en *Enforcer) SampleLoop(ctx context.Context) {
 	began := time.Now()
 	timer := time.NewTimer(en.SampleInterval())
 	defer timer.Stop()
+	defer func() { en.stopping.keep(nil) }()
 	for {
 		select {
 		case <-ctx.Done():
@@ -55,7 +54,7 @@ func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders m
 		}
 	}
 	en.Samples.Keep(ids, func(id gpu.UUID) bool { return byGPU[id] != nil })
-	en.victims.keep(ids)
+	en.stopping.keep(ids)
 	used := map[string]*leaseUse{}
 	for id, leases := range byGPU {
 		en.sampleGPU(ctx, id, leases, used)
@@ -260,7 +259,6 @@ func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction
 	if l.Visiting() {
 		return en.actOnVisitor(ctx, id, a, l)
 	}
-	port := en.Attribution.PortOf(l)
 	switch a.Do {
 	case quota.MemoryFreeze:
 		if en.Gate == nil {
@@ -272,36 +270,25 @@ func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction
 			return nil
 		}
 		return en.Gate.Thaw(ctx, l.ID)
-	case quota.MemoryStop:
+	case quota.MemoryStop, quota.MemoryKill:
 		if still, err := en.stillOver(ctx, id, a); err != nil || !still {
 			return err
+		}
+		// Whoever was not asked, because it was below the limit for a moment or could not be reached, is asked first. The
+		// quota comes back.
+		if s := en.stopping[l.ID]; a.Do == quota.MemoryKill && s != nil && s.ladder.Asked() {
+			return s.ladder.Kill(ctx)
 		}
 		if err := en.Table.Ending(l.ID, a.String()); err != nil {
 			return err
 		}
-		if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) && !errors.Is(err, cgroup.ErrNotFound) {
-			return fmt.Errorf("cannot thaw it: %w", err)
-		}
-		en.Stopper.Terminate(ctx, port, l.ID)
-	case quota.MemoryKill:
-		if still, err := en.stillOver(ctx, id, a); err != nil || !still {
-			return err
-		}
-		if en.Gate != nil {
-			_ = en.Gate.Freeze(ctx, l.ID) // A running kernel that is killed can wedge the driver: let it drain. Unfrozen dies too.
-			select {
-			case <-time.After(drainWait):
-			case <-ctx.Done():
-			}
-		}
-		return port.KillScope(ctx, l.ID)
+		s := &stopped{ladder: en.Stopper.LadderOf(l)}
+		en.stopping.put(l.ID, s)
+		return s.ladder.Ask(ctx)
 	case quota.MemoryNotice, quota.MemoryOver, quota.MemoryClear, quota.MemoryLeak:
 	}
 	return nil
 }
-
-// drainWait is how long a frozen lease's queued kernels get before it is killed.
-const drainWait = 500 * time.Millisecond
 
 // stillOver measures an account once more.
 func (en *Enforcer) stillOver(ctx context.Context, id gpu.UUID, a quota.MemoryAction) (bool, error) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -275,11 +276,11 @@ func (e *Escapes) endLeavers(ctx context.Context, h cgroup.Hierarchy, found []le
 // spare tells whether a leaver is root's: who moved it is as likely its administrator, and root can leave anyway. It is told
 // of once.
 func (e *Escapes) spare(lv leaver) bool {
-	uid, err := procfs.UID(lv.pid)
-	if err == nil && uid != 0 {
+	keep := stop.JudgeEscaped(lv.pid)
+	if keep == stop.MayStop {
 		return false
 	}
-	if p := (cgroup.Process{PID: lv.pid, Start: lv.start}); err == nil && !e.Leavers.spared[p] {
+	if p := (cgroup.Process{PID: lv.pid, Start: lv.start}); keep != stop.Unknown && !e.Leavers.spared[p] {
 		e.Leavers.spared[p] = true
 		e.tellLeft(lv, "it is root's and is left alone")
 	}

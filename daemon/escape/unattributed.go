@@ -190,9 +190,12 @@ func (e *Escapes) spareStray(mps bool, st procfs.Stat, quiet []string) string {
 	if mps || st.PID == e.WorkerPID() {
 		return notStray
 	}
-	// Root's are services of the system: monitoring, a display, another job manager. Who installs those knows why.
-	if uid, err := procfs.UID(st.PID); err != nil || uid == 0 {
+	switch stop.Judge(st.PID) {
+	case stop.IsRoots, stop.Unknown:
 		return "it is root's"
+	case stop.IsSystem:
+		return "it is the system's"
+	case stop.MayStop:
 	}
 	if cg, err := procfs.Cgroup(st.PID); err == nil {
 		for _, q := range quiet {
@@ -204,13 +207,14 @@ func (e *Escapes) spareStray(mps bool, st procfs.Stat, quiet []string) string {
 	return ""
 }
 
-// stopStray stops one the polite way. It is never frozen, because its cgroup is not ours.
+// stopStray stops one process of no lease.
 func (e *Escapes) stopStray(ctx context.Context, s stray) {
 	p, err := procfs.OpenPidfd(s.process.PID, s.process.Start)
 	if err != nil {
 		return // It ended.
 	}
-	defer p.Close()
+	one := stop.Hold(p)
+	defer one.Close()
 	// Only now that it is held does this say whose it is.
 	if _, held := e.Attribution.OwnerOf(s.process.PID); held {
 		return
@@ -218,11 +222,13 @@ func (e *Escapes) stopStray(ctx context.Context, s stray) {
 	if !e.stillUses(ctx, s) {
 		return
 	}
-	text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease: it is stopped", s.process.PID, s.name, s.index)
-	e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
-	e.Audit("gpushared", "unattributed", text)
-	if err := stop.EndPolitely(ctx, p, stop.StopGrace); err != nil && ctx.Err() == nil {
-		e.Log.Error("cannot stop a process of no lease", "error", err)
+	ladder := stop.Ladder{Of: one, Notify: func(context.Context) {
+		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease: it is stopped", s.process.PID, s.name, s.index)
+		e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
+		e.Audit("gpushared", "unattributed", text)
+	}}
+	if err := ladder.Climb(ctx, stop.StopGrace); err != nil && ctx.Err() == nil {
+		e.Log.Error("cannot stop a process of no lease", "pid", s.process.PID, "error", err)
 	}
 }
 

@@ -316,27 +316,17 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 	return c.Reply(http.StatusOK, map[string]string{"stopped": id})
 }
 
-// StopLease is thaw, SIGTERM, grace, kill. It returns when the lease is gone.
+// StopLease stops the processes of a lease by the ladder, and ends the lease. It returns when it is gone.
 func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error {
 	if err := ls.Table.Ending(l.ID, reason); err != nil {
 		return err
 	}
-	ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.stopping", Text: "it is being stopped: " + reason})
-	ls.awaitDelivery(ctx)
-	if l.Visiting() {
-		return ls.Stopper.StopVisitor(ctx, l, reason, grace)
+	notify := func(ctx context.Context) {
+		ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.stopping", Text: "it is being stopped: " + reason})
+		ls.awaitDelivery(ctx)
 	}
-	port := ls.Attribution.PortOf(l)
-	if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotFound) && !errors.Is(err, cgroup.ErrNotSupported) {
-		return fmt.Errorf("cannot thaw lease %s: %w", l.ID, err)
-	}
-	ls.Stopper.Terminate(ctx, port, l.ID)
-	wait, cancel := context.WithTimeout(ctx, grace)
-	defer cancel()
-	if err := port.WaitEmpty(wait, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
-		if err := port.KillScope(ctx, l.ID); err != nil {
-			return fmt.Errorf("cannot kill lease %s: %w", l.ID, err)
-		}
+	if err := ls.Stopper.Lease(ctx, l, grace, notify); err != nil {
+		return err
 	}
 	if err := ls.Table.Ended(ctx, l.ID, reason); err != nil {
 		return err

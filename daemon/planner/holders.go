@@ -72,9 +72,6 @@ func ageText(d time.Duration) string {
 	return fmt.Sprintf("%d s", d/time.Second)
 }
 
-// FirstUser is the first uid of people; those below are root's and the system's services'.
-const FirstUser = 1000
-
 // InTheWay are the processes that use an instance, or with nil the GPU: those that the driver lists, and those that merely
 // have its nodes open. Whoever has the node of a whole GPU open is in the way of its reset only.
 func InTheWay(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceHolder {

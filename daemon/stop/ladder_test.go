@@ -1,0 +1,278 @@
+package stop
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// stages notes what a ladder does.
+type stages struct {
+	did    []string
+	fails  string // the stage that fails
+	wait   func(context.Context) error
+	atWait func()
+}
+
+var errStage = errors.New("it fails")
+
+func (s *stages) stage(name string) error {
+	s.did = append(s.did, name)
+	if s.fails == name {
+		return errStage
+	}
+	return nil
+}
+
+func (s *stages) Thaw(context.Context) error      { return s.stage("thaw") }
+func (s *stages) Terminate(context.Context) error { return s.stage("terminate") }
+func (s *stages) Drain(context.Context)           { _ = s.stage("drain") } // It cannot fail.
+func (s *stages) Kill(context.Context) error      { return s.stage("kill") }
+func (s *stages) Wait(ctx context.Context) error {
+	s.did = append(s.did, "wait")
+	if s.atWait != nil {
+		s.atWait()
+	}
+	if s.wait == nil {
+		return nil
+	}
+	return s.wait(ctx)
+}
+
+func TestLadder(t *testing.T) {
+	t.Parallel()
+	stays := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	for _, c := range []struct {
+		name   string
+		fails  string
+		wait   func(context.Context) error
+		cancel bool // during the grace
+		want   string
+		err    error
+	}{
+		{name: "it ends when asked", want: "notify thaw terminate wait"},
+		{name: "it does not", wait: stays, want: "notify thaw terminate wait drain kill"},
+		{name: "it cannot be thawed", fails: "thaw", want: "notify thaw", err: errStage},
+		{name: "it cannot be asked", fails: "terminate", want: "notify thaw terminate", err: errStage},
+		{name: "it cannot be killed", fails: "kill", wait: stays, want: "notify thaw terminate wait drain kill", err: errStage},
+		{name: "who stops it goes away", wait: stays, cancel: true, want: "notify thaw terminate wait", err: context.Canceled},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			s := &stages{fails: c.fails, wait: c.wait}
+			grace := 10 * time.Millisecond
+			if c.cancel {
+				s.atWait, grace = cancel, time.Hour
+			}
+			l := Ladder{Of: s, Notify: func(context.Context) { _ = s.stage("notify") }}
+			if err := l.Climb(ctx, grace); !errors.Is(err, c.err) {
+				t.Errorf("it ended with %v, want %v", err, c.err)
+			}
+			if got := strings.Join(s.did, " "); got != c.want {
+				t.Errorf("it did %s, want %s", got, c.want)
+			}
+		})
+	}
+	t.Run("SIGKILL never without SIGTERM", func(t *testing.T) {
+		t.Parallel()
+		s := &stages{fails: "terminate"}
+		l := Ladder{Of: s}
+		if err := l.Ask(t.Context()); !errors.Is(err, errStage) || l.Asked() {
+			t.Errorf("it was asked: %v", err)
+		}
+		if err := l.Kill(t.Context()); !errors.Is(err, ErrNotAsked) {
+			t.Errorf("it was killed: %v", err)
+		}
+		if slices.Contains(s.did, "kill") || slices.Contains(s.did, "drain") {
+			t.Errorf("it did %v", s.did)
+		}
+	})
+}
+
+// script starts a shell script and returns when it has printed a line.
+func script(t *testing.T, text string) (cgroup.Process, <-chan *os.ProcessState) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", text)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan *os.ProcessState, 1)
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Errorf("it does not begin: %v", err)
+	}
+	start, err := procfs.Start(cmd.Process.Pid)
+	if err != nil {
+		t.Error(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = cmd.Wait() // It is stopped.
+		ended <- cmd.ProcessState
+	}()
+	t.Cleanup(func() { _ = cmd.Process.Kill(); <-done }) // It may have ended.
+	return cgroup.Process{PID: cmd.Process.Pid, Start: start}, ended
+}
+
+// endedBy tells the signal that ended a process.
+func endedBy(p *os.ProcessState) syscall.Signal {
+	return p.Sys().(syscall.WaitStatus).Signal()
+}
+
+const (
+	obeys   = "echo; exec sleep 3600"
+	ignores = "trap '' TERM; echo; exec sleep 3600"
+)
+
+func TestProcessesStop(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, script string
+		grace        time.Duration
+		want         syscall.Signal
+	}{
+		{"it ends when asked", obeys, time.Hour, syscall.SIGTERM},
+		{"it ignores SIGTERM", ignores, 50 * time.Millisecond, syscall.SIGKILL},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p, ended := script(t, c.script)
+			h, err := procfs.OpenPidfd(p.PID, p.Start)
+			if err != nil {
+				t.Fatal(err)
+			}
+			one := Hold(h)
+			defer one.Close()
+			if err := (&Ladder{Of: one}).Climb(t.Context(), c.grace); err != nil {
+				t.Fatal(err)
+			}
+			if got := endedBy(<-ended); got != c.want {
+				t.Errorf("it ended by %v, want %v", got, c.want)
+			}
+		})
+	}
+	t.Run("one that left its lease meanwhile is not killed", func(t *testing.T) {
+		t.Parallel()
+		p, _ := script(t, ignores)
+		h, err := procfs.OpenPidfd(p.PID, p.Start)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one := Hold(h)
+		defer one.Close()
+		asked := false
+		one.mine = func(int) bool { defer func() { asked = true }(); return !asked }
+		if err := (&Ladder{Of: one}).Climb(t.Context(), 50*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if h.Ended() {
+			t.Error("it was killed")
+		}
+	})
+}
+
+// watched is a port that notes whether a scope was frozen when it was killed.
+type watched struct {
+	cgroup.Port
+	frozen []bool
+}
+
+func (w *watched) KillScope(ctx context.Context, id string) error {
+	frozen, err := w.Frozen(id)
+	w.frozen = append(w.frozen, frozen && err == nil)
+	return w.Port.KillScope(ctx, id)
+}
+
+func TestScopeStops(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, script string
+		grace        time.Duration
+		want         syscall.Signal
+		killed       []bool // frozen, for each kill
+	}{
+		{"it ends when asked", obeys, time.Hour, syscall.SIGTERM, nil},
+		{"it ignores SIGTERM", ignores, 50 * time.Millisecond, syscall.SIGKILL, []bool{true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			tree := treeOf(t)
+			p, ended := script(t, c.script)
+			if _, err := tree.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p}); err != nil {
+				t.Fatal(err)
+			}
+			// It is asked also when its time slice is over: it is thawed before.
+			if err := tree.Freeze(t.Context(), "one"); err != nil {
+				t.Fatal(err)
+			}
+			port := &watched{Port: tree}
+			l := Ladder{Of: &scope{port: port, gate: tree, id: "one", log: slog.New(slog.DiscardHandler)}}
+			if err := l.Climb(t.Context(), c.grace); err != nil {
+				t.Fatal(err)
+			}
+			if got := endedBy(<-ended); got != c.want {
+				t.Errorf("it ended by %v, want %v", got, c.want)
+			}
+			if !slices.Equal(port.frozen, c.killed) {
+				t.Errorf("it was killed, frozen: %v, want %v", port.frozen, c.killed)
+			}
+		})
+	}
+}
+
+// A scope that is nobody's cgroup is stopped as well as it goes: nothing of it is frozen.
+func TestScopeWithoutCgroupsStops(t *testing.T) {
+	t.Parallel()
+	follow := cgroup.NewProcesses("a test")
+	p, ended := script(t, ignores)
+	if _, err := follow.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p}); err != nil {
+		t.Fatal(err)
+	}
+	l := Ladder{Of: &scope{port: follow, gate: follow, id: "one", log: slog.New(slog.DiscardHandler)}}
+	if err := l.Climb(t.Context(), 50*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if got := endedBy(<-ended); got != syscall.SIGKILL {
+		t.Errorf("it ended by %v", got)
+	}
+}
+
+// treeOf makes cgroups of the test's own.
+func treeOf(t *testing.T) *cgroup.Tree {
+	t.Helper()
+	h, err := cgroup.FindHierarchy()
+	if os.Geteuid() != 0 || err != nil || !h.Writable() {
+		t.Skipf("needs root and a cgroup v2 hierarchy that may be written: %v", err)
+	}
+	name := fmt.Sprintf("gpushare-stop-%d-%d", os.Getpid(), len(t.Name()))
+	tree, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := tree.Destroy(ctx); err != nil {
+			t.Errorf("cannot clean up %s: %v", name, err)
+		}
+	})
+	return tree
+}

@@ -1,0 +1,103 @@
+package stop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+const (
+	// drainWait is how long a frozen lease's queued kernels get before it is killed.
+	drainWait = 500 * time.Millisecond
+	// freezeTimeout bounds the freezing before that. What does not freeze is killed as it runs.
+	freezeTimeout = 2 * time.Second
+)
+
+// scope is all processes of a lease, in a scope of their own.
+type scope struct {
+	port cgroup.Port
+	gate cgroup.Gate // nil where nothing can be frozen
+	id   string
+	log  *slog.Logger
+}
+
+// Thaw lets the scope run.
+func (s *scope) Thaw(ctx context.Context) error {
+	err := s.port.Thaw(ctx, s.id)
+	if errors.Is(err, cgroup.ErrNotFound) || errors.Is(err, cgroup.ErrNotSupported) {
+		return nil
+	}
+	return err
+}
+
+// Terminate sends SIGTERM to every process, by descriptors that cannot mean another process.
+func (s *scope) Terminate(ctx context.Context) error {
+	members, err := s.port.Members(ctx, s.id)
+	if errors.Is(err, cgroup.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot list its processes: %w", err)
+	}
+	var failed error
+	for _, m := range members {
+		p, err := procfs.OpenPidfd(m.PID, m.Start)
+		if err != nil {
+			continue // It ended.
+		}
+		if owner, ok := s.port.Owner(m.PID); ok && owner == s.id {
+			if err := p.Signal(unix.SIGTERM); err != nil && !errors.Is(err, procfs.ErrGone) {
+				failed = errors.Join(failed, err)
+			}
+		}
+		_ = p.Close() // Nothing is written through it.
+	}
+	return failed
+}
+
+// Wait returns nil when the scope is empty or gone.
+func (s *scope) Wait(ctx context.Context) error {
+	err := s.port.WaitEmpty(ctx, s.id)
+	if errors.Is(err, cgroup.ErrNotFound) || errors.Is(err, cgroup.ErrOutOfMemory) {
+		return nil
+	}
+	return err
+}
+
+// Drain freezes the scope: a running kernel that is killed can wedge the driver. Unfrozen dies too.
+func (s *scope) Drain(ctx context.Context) {
+	if s.gate == nil {
+		return
+	}
+	frozen, cancel := context.WithTimeout(ctx, freezeTimeout)
+	defer cancel()
+	if err := s.gate.Freeze(frozen, s.id); err != nil {
+		s.log.Debug("a lease is killed as it runs: it cannot be frozen", "lease", s.id, "error", err)
+		return
+	}
+	loop.Pause(ctx, drainWait)
+}
+
+// Kill kills what is left in the scope, frozen or not.
+func (s *scope) Kill(ctx context.Context) error {
+	err := s.port.KillScope(ctx, s.id)
+	if s.gate != nil {
+		// Nobody of it is left to be thawed, but the deadline of the freeze stays on disk until this. If something is left,
+		// it must not stay frozen.
+		if err := s.gate.Thaw(context.WithoutCancel(ctx), s.id); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+			s.log.Debug("a lease that was killed cannot be thawed", "lease", s.id, "error", err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot kill it: %w", err)
+	}
+	return nil
+}
