@@ -36,7 +36,7 @@ func PlanRelease(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.
 			Kind: KindRemove, Phase: step.Narrow, Args: step.Must(s.Name), Undo: step.Must(Previous{&was}),
 			Text: fmt.Sprintf("remove the slice of %s", s.Name), Reason: "the node is given back", Disruption: step.Idle,
 		}
-		if st.Disturbs = use[s.Name].Leases; len(st.Disturbs) > 0 {
+		if st.Disturbs = leasesIn(use[s.Name]); len(st.Disturbs) > 0 {
 			st.Disruption = step.Running
 		}
 		remove = append(remove, st)
@@ -49,7 +49,7 @@ func strangersIn(name cgroup.SliceName, use map[cgroup.SliceName]Use) []string {
 	var who []string
 	for n, u := range use {
 		if n == name || name.Grant == "" && n.Tenant == name.Tenant {
-			who = append(who, u.Strangers...)
+			who = append(who, step.Texts(u.Strangers)...)
 		}
 	}
 	slices.Sort(who)

@@ -30,8 +30,8 @@ type Use struct {
 	Tasks   uint64              // processes and threads
 	CPU     float64             // percent of one CPU, as in cpu.quota
 	Devices []cgroup.DeviceRule // that are open in it, of those that were granted
-	// Strangers are the processes of no lease in it, for people: "pid 123 (python)".
-	Strangers []string
+	// Strangers are the processes of no lease in it.
+	Strangers []step.Subject
 }
 
 // Plan is the steps from the slices as read back to those desired; none when nothing differs that can be enforced
@@ -66,7 +66,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 				Disruption: step.None,
 			}
 			if below := inTheWay(is, low, info, use[want.Name]); len(below) > 0 {
-				s.Disruption, s.Disturbs = step.Running, whoIn(use[want.Name])
+				s.Disruption, s.Disturbs = step.Running, whoIn(want.Name, use[want.Name])
 				s.Reason += ", and " + strings.Join(below, ", ")
 			}
 			steps = append(steps, s)
@@ -95,7 +95,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 			Disruption: step.Idle,
 		}
 		if u := use[s.Name]; len(u.Leases)+len(u.Strangers) > 0 {
-			st.Disruption, st.Disturbs = step.Running, whoIn(u)
+			st.Disruption, st.Disturbs = step.Running, whoIn(s.Name, u)
 		}
 		steps = append(steps, st)
 	}
@@ -242,11 +242,20 @@ func falls[T uint64 | float64](limit, was *T, used T) bool {
 }
 
 // whoIn names who is in a slice.
-func whoIn(use Use) []string {
-	if who := slices.Concat(use.Leases, use.Strangers); len(who) > 0 {
+func whoIn(name cgroup.SliceName, use Use) []step.Subject {
+	if who := slices.Concat(leasesIn(use), use.Strangers); len(who) > 0 {
 		return who
 	}
-	return []string{"whoever is in it"}
+	return []step.Subject{step.InsideOf(name.String())}
+}
+
+// leasesIn are the leases in a slice.
+func leasesIn(use Use) []step.Subject {
+	var out []step.Subject
+	for _, id := range use.Leases {
+		out = append(out, step.LeaseOf(id, ""))
+	}
+	return out
 }
 
 // Difference says for people how a slice as read back differs from what is wanted, from wanted to found.

@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/gpusim/engine"
 	"github.com/gpushare/gpushare/gpusim/nodefile"
+	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/mig"
 )
 
@@ -111,7 +112,7 @@ func (c *counting) lay(t *testing.T, want ...string) error {
 		b := mig.Present{Instance: in}
 		for _, x := range s.Processes {
 			if x.GI != nil && *x.GI == in.ID {
-				b.InUse, b.Holders = true, append(b.Holders, fmt.Sprintf("pid %d", x.PID))
+				b.InUse, b.Holders = true, append(b.Holders, step.ProcessOf(x.PID, ""))
 			}
 		}
 		d.Present = append(d.Present, b)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
 )
 
 // Device is one GPU as it is now.
@@ -14,8 +15,8 @@ type Device struct {
 	MIG      gpu.MIGState
 	Profiles gpu.Profiles // may be zero where MIG is off and the driver then does not tell
 	Present  []Present
-	Holders  []string // who runs on the GPU as a whole
-	Stay     []string // those of them that no authority stops: the mode cannot change beside them
+	Holders  []step.Subject // who runs on the GPU as a whole
+	Stay     []step.Subject // those of them that no authority stops: the mode cannot change beside them
 }
 
 // Target is what one GPU should be: MIG off, or on with these instances.

@@ -312,7 +312,7 @@ func TestMode(t *testing.T) {
 		name    string
 		state   gpu.MIGState
 		on      bool
-		holders []string
+		holders []step.Subject
 		o       Options
 		want    *Mode
 		err     string
@@ -325,9 +325,9 @@ func TestMode(t *testing.T) {
 		{name: "a reset nobody allowed", state: gpu.MIGState{Capable: true, Resetless: &no}, on: true, err: "cannot turn on MIG mode: this GPU needs a reset for it; allow it with --allow-reset", is: gpu.ErrResetRequired},
 		{name: "unknown is a reset", state: gpu.MIGState{Capable: true}, on: true, err: "needs a reset"},
 		{name: "a reset allowed", state: gpu.MIGState{Capable: true, Resetless: &no}, on: true, o: Options{AllowReset: true}, want: &Mode{On: true, Reset: true}},
-		{name: "held", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, holders: []string{"pid 1 (python)"}, err: "in use by pid 1 (python)", is: gpu.ErrInUse},
-		{name: "held and forced", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, holders: []string{"pid 1 (python)"}, o: Options{Force: true}, want: &Mode{On: true, Holders: []string{"pid 1 (python)"}}},
-		{name: "pending taken back", state: gpu.MIGState{Capable: true, Pending: true, Resetless: &no}, on: false, holders: []string{"pid 1"}, want: &Mode{}},
+		{name: "held", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, holders: []step.Subject{step.ProcessOf(1, "python")}, err: "in use by pid 1 (python)", is: gpu.ErrInUse},
+		{name: "held and forced", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, holders: []step.Subject{step.ProcessOf(1, "python")}, o: Options{Force: true}, want: &Mode{On: true, Holders: []step.Subject{step.ProcessOf(1, "python")}}},
+		{name: "pending taken back", state: gpu.MIGState{Capable: true, Pending: true, Resetless: &no}, on: false, holders: []step.Subject{step.ProcessOf(1, "")}, want: &Mode{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := PlanMode(tc.state, tc.on, tc.holders, tc.o)

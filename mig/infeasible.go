@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
 )
 
 // Infeasible says why a layout cannot be, and what could.
@@ -175,7 +176,7 @@ func (pr *problem) inTheWay(want []Want) (string, []Present) {
 		}
 		name := placedOf(pr.p, b.Instance).String()
 		if len(b.Holders) != 0 {
-			name += " (" + strings.Join(b.Holders, ", ") + ")"
+			name += " (" + step.Named(b.Holders) + ")"
 		}
 		switch {
 		case b.Pinned:

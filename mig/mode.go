@@ -2,9 +2,9 @@ package mig
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
 )
 
 // Mode is a planned change of MIG mode.
@@ -13,7 +13,7 @@ type Mode struct {
 	Was   bool // what undo goes back to
 	Reset bool // the GPU must be reset for it: all that runs on this GPU is lost, and authority was given
 	// Holders run on the GPU and are stopped first. Empty without Force.
-	Holders []string
+	Holders []step.Subject
 }
 
 // ResetRequired refuses a mode change that only a reset makes active, which nobody allowed.
@@ -30,16 +30,16 @@ func (*ResetRequired) Unwrap() error { return gpu.ErrResetRequired }
 // InUse refuses a mode change of a GPU that somebody holds.
 type InUse struct {
 	On      bool
-	Holders []string
+	Holders []step.Subject
 	Stay    bool // no authority stops these
 }
 
 // Error names the holders.
 func (e *InUse) Error() string {
 	if e.Stay {
-		return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s", onOff(e.On), strings.Join(e.Holders, ", "))
+		return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s", onOff(e.On), step.Named(e.Holders))
 	}
-	return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s; --force stops them", onOff(e.On), strings.Join(e.Holders, ", "))
+	return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s; --force stops them", onOff(e.On), step.Named(e.Holders))
 }
 
 // Unwrap gives gpu.ErrInUse where --force would help.
@@ -52,7 +52,7 @@ func (e *InUse) Unwrap() error {
 
 // PlanMode says what must happen for MIG mode to be as wanted: nil when it already is. holders are those who run on the
 // GPU now. A driver that does not tell whether a reset is needed is taken to need one.
-func PlanMode(m gpu.MIGState, on bool, holders []string, o Options) (*Mode, error) {
+func PlanMode(m gpu.MIGState, on bool, holders []step.Subject, o Options) (*Mode, error) {
 	switch {
 	case m.Current == on && m.Pending == on:
 		return nil, nil

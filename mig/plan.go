@@ -5,16 +5,17 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
 )
 
 // Present is one instance that is on the GPU now.
 type Present struct {
 	gpu.Instance
-	InUse   bool     // a lease or a process holds it: pinned without Force
-	Foreign bool     // neither the spec nor a lease explains it: never destroyed without TakeForeign or Force
-	Pinned  bool     // it must not go, whatever the authority
-	Spare   bool     // it may stay although nobody wants it now (kept idle), and goes when its room is needed
-	Holders []string // who would be disturbed: lease ids, or "pid 123 (python)"
+	InUse   bool           // a lease or a process holds it: pinned without Force
+	Foreign bool           // neither the spec nor a lease explains it: never destroyed without TakeForeign or Force
+	Pinned  bool           // it must not go, whatever the authority
+	Spare   bool           // it may stay although nobody wants it now (kept idle), and goes when its room is needed
+	Holders []step.Subject // who would be disturbed
 }
 
 // Placed is one instance of a layout: what and where.

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/test/enumeration"
 )
 
@@ -30,7 +31,7 @@ func here(t testing.TB, p gpu.Profiles, specs ...string) []Present {
 			Spare: strings.Contains(flags, "s"), Pinned: strings.Contains(flags, "p"),
 		}
 		if b.InUse {
-			b.Holders = []string{"lease " + name}
+			b.Holders = []step.Subject{step.LeaseOf("lease "+name, "")}
 		}
 		if strings.Contains(flags, "o") {
 			b.Compute = nil

@@ -1,7 +1,6 @@
 package mps
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/gpushare/gpushare/gpu"
@@ -129,7 +128,7 @@ func stopStep(id gpu.UUID, o Observed) step.Step {
 }
 
 // disturbed says who would lose his context: the clients that the control daemon knew and those that the driver lists.
-func disturbed(o Observed) (step.Disruption, []string) {
+func disturbed(o Observed) (step.Disruption, []step.Subject) {
 	pids := map[int]bool{}
 	for _, pid := range o.State.Clients {
 		pids[pid] = true
@@ -147,9 +146,9 @@ func disturbed(o Observed) (step.Disruption, []string) {
 		list = append(list, pid)
 	}
 	slices.Sort(list)
-	var who []string
+	var who []step.Subject
 	for _, pid := range list {
-		who = append(who, fmt.Sprintf("pid %d", pid))
+		who = append(who, step.ProcessOf(pid, ""))
 	}
 	return step.Running, who
 }

@@ -69,7 +69,7 @@ func TestPlan(t *testing.T) {
 				t.Fatalf("planned %+v, want one step", steps)
 			}
 			s := steps[0]
-			got := planned{s.Kind, s.Text, s.Phase, s.Disruption, s.Disturbs}
+			got := planned{s.Kind, s.Text, s.Phase, s.Disruption, step.Texts(s.Disturbs)}
 			if diff := cmp.Diff(*test.plan, got); diff != "" {
 				t.Errorf("step (-want +got):\n%s", diff)
 			}

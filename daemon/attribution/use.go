@@ -1,7 +1,6 @@
 package attribution
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -53,7 +53,7 @@ func (attr *Attribution) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isola
 	}
 	for _, p := range ps {
 		if _, ours := attr.OwnerOf(p.PID); !ours {
-			u.Strangers = append(u.Strangers, fmt.Sprintf("pid %d (%s)", p.PID, procfs.Name(p.PID)))
+			u.Strangers = append(u.Strangers, step.ProcessOf(p.PID, procfs.Name(p.PID)))
 		}
 	}
 	in, err := h.InUse(s.Path)

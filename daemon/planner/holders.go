@@ -9,6 +9,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
 )
 
 // fate is what becomes of a process that is in the way of a change.
@@ -35,7 +36,10 @@ type DeviceHolder struct {
 }
 
 // String names it for people: "pid 812 (dcgm-exporter, dcgm-exporter.service, for 3h)".
-func (h *DeviceHolder) String() string {
+func (h *DeviceHolder) String() string { return h.subject().String() }
+
+// subject is the process with all that is said of it.
+func (h *DeviceHolder) subject() step.Subject {
 	words := []string{h.Name}
 	if h.Name == "" {
 		words[0] = "it has just ended"
@@ -56,7 +60,7 @@ func (h *DeviceHolder) String() string {
 	if h.Why != "" {
 		s += "; " + h.Why
 	}
-	return fmt.Sprintf("pid %d (%s)", h.PID, s)
+	return step.ProcessOf(h.PID, s)
 }
 
 // ageText is how long something runs, as exact as anybody wants it.
@@ -101,24 +105,26 @@ func InTheWay(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceHolder {
 
 // holders names who uses an instance, or with nil the GPU: leases first, then processes of no lease. Those whose unit is
 // stopped for the change are not in its way. stays: one of them stays whatever the authority.
-func holders(g *observe.GPU, in *gpu.Instance, use Usage) (names []string, stays []string) {
+func holders(g *observe.GPU, in *gpu.Instance, use Usage) (who []step.Subject, stays []step.Subject) {
 	var leases []string
 	if in != nil {
 		leases = use.Instance(g.Identity.UUID, in.Placement)
 	} else {
 		leases = use.GPU(g.Identity.UUID)
 	}
-	names = slices.Clone(leases)
+	for _, id := range leases {
+		who = append(who, step.LeaseOf(id, ""))
+	}
 	for _, h := range InTheWay(g, in, use) {
 		if h.Fate == Quiesced || h.Lease != "" && slices.Contains(leases, h.Lease) {
 			continue // It goes with its unit, or with its lease.
 		}
-		names = append(names, h.String())
+		who = append(who, h.subject())
 		if h.Fate == Spared && !use.Anyone {
-			stays = append(stays, h.String())
+			stays = append(stays, h.subject())
 		}
 	}
-	return names, stays
+	return who, stays
 }
 
 // holdersOn lists who uses the instances of a GPU, or the GPU when it has none, for tools: those that a refusal names.

@@ -137,7 +137,7 @@ func TestPlanGPUs(t *testing.T) {
 				if (s.Disruption == step.Running) != (len(s.Disturbs) > 0) {
 					t.Errorf("a step does not say whom it disturbs: %+v", s)
 				}
-				disturbs = append(disturbs, s.Disturbs...)
+				disturbs = append(disturbs, step.Texts(s.Disturbs)...)
 			}
 			if !slices.Equal(disturbs, c.disturbs) {
 				t.Errorf("it disturbs %v, want %v", disturbs, c.disturbs)
@@ -205,7 +205,7 @@ func TestWhatIsSaidOfProblems(t *testing.T) {
 
 // The last gate: whatever a planner does, nobody is disturbed without authority.
 func TestAdmit(t *testing.T) {
-	steps := []step.Step{{Text: "destroy 3g.20gb at 0", GPU: string(observetest.One), Disruption: step.Running, Disturbs: []string{"red-cut-1"}}}
+	steps := []step.Step{{Text: "destroy 3g.20gb at 0", GPU: string(observetest.One), Disruption: step.Running, Disturbs: []step.Subject{step.LeaseOf("red-cut-1", "")}}}
 	var e *api.Error
 	if err := Admit(steps, Authority{AllowReset: true}); !errors.As(err, &e) || e.Kind != api.KindInUse || !strings.Contains(e.Message, "red-cut-1") {
 		t.Errorf("without force: %v", err)

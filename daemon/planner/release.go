@@ -3,7 +3,6 @@ package planner
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
@@ -17,22 +16,17 @@ import (
 
 // AdmitRelease refuses to stop anybody without authority, and names them all.
 func AdmitRelease(steps []step.Step, a Authority) error {
-	var who []string
+	var who []step.Subject
 	for i := range steps {
-		if steps[i].Disruption != step.Running {
-			continue
-		}
-		for _, w := range steps[i].Disturbs {
-			if !slices.ContainsFunc(who, func(o string) bool { return o == w || strings.HasPrefix(o, w+" ") }) {
-				who = append(who, w)
-			}
+		if steps[i].Disruption == step.Running {
+			who = step.Merge(who, steps[i].Disturbs)
 		}
 	}
 	if len(who) == 0 || a.Force {
 		return nil
 	}
 	return &api.Error{
-		Kind: api.KindInUse, Message: "the node is in use by " + strings.Join(who, ", "),
+		Kind: api.KindInUse, Message: "the node is in use by " + step.Named(who),
 		Hint: "nothing was changed; --force stops them, the polite way, or wait until they end",
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -24,18 +23,13 @@ func Leading(steps []step.Step, kind string) int {
 	return n
 }
 
-// Disturbs is whom steps disturb, each once: a lease that is stopped is named with its user, and by itself where what it has
-// is taken away.
+// Disturbs names whom steps disturb, each once.
 func Disturbs(steps []step.Step) []string {
-	var out []string
+	var who []step.Subject
 	for i := range steps {
-		for _, who := range steps[i].Disturbs {
-			if !slices.ContainsFunc(out, func(o string) bool { return o == who || strings.HasPrefix(o, who+" of ") }) {
-				out = append(out, who)
-			}
-		}
+		who = step.Merge(who, steps[i].Disturbs)
 	}
-	return out
+	return step.Texts(who)
 }
 
 // Admit refuses to disturb anybody without authority. The planners refuse it already; this is the last gate.
@@ -43,7 +37,7 @@ func Admit(steps []step.Step, a Authority) error {
 	for i := range steps {
 		if s := &steps[i]; s.Disruption == step.Running && !a.Force {
 			return &api.Error{
-				Kind: api.KindInUse, Message: fmt.Sprintf("this would disturb %s: %s, because %s", strings.Join(s.Disturbs, ", "), s.Text, s.Reason),
+				Kind: api.KindInUse, Message: fmt.Sprintf("this would disturb %s: %s, because %s", step.Named(s.Disturbs), s.Text, s.Reason),
 				Hint: "nothing was changed; --force stops them, the polite way, or wait until they end",
 			}
 		}

@@ -37,7 +37,7 @@ type Step struct {
 	Text       string          `json:"text"`   // what it does, for people: "create 3g.20gb at 4"
 	Reason     string          `json:"reason"` // why: "the layout has it, the GPU has not"
 	Disruption Disruption      `json:"disruption"`
-	Disturbs   []string        `json:"disturbs,omitempty"` // lease ids, or "pid 123 (python)"
+	Disturbs   []Subject       `json:"disturbs,omitempty"`
 }
 
 // Must encodes the arguments of a step. The types are ours and always encode.
