@@ -134,8 +134,11 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 	if c.R.URL.Query().Has("follow") {
 		ended = make(chan struct{})
 		ctx, cancel := context.WithCancel(c.Ctx())
-		defer cancel()
-		go func() { // ends with the lease or with this call
+		defer func() {
+			cancel()
+			<-ended
+		}()
+		go func() { // ends with the lease or with this call, which waits for it
 			defer close(ended)
 			ls.awaitDeparture(ctx, &l)
 		}()

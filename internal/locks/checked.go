@@ -5,14 +5,15 @@ package locks
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 )
 
-// Mutex is a mutex with a place in the order. The zero value is unlocked. It panics where the order is broken, whether or
-// not somebody would have waited.
+// Mutex is a mutex with a place in the order. The zero value is unlocked. It ends the process where the order is broken,
+// whether or not somebody would have waited.
 type Mutex[R Ranked] struct {
 	mu    sync.Mutex
 	owner uint64 // the goroutine that has it; guarded by mu
@@ -65,7 +66,13 @@ var (
 	}()
 )
 
-// check panics when the goroutine has a lock that is not above this one. It tells who takes it, and where.
+// broken is called when the order is. A panic would not do: a server goes on after that of a request.
+var broken = func(why string) {
+	fmt.Fprintln(os.Stderr, why)
+	os.Exit(2)
+}
+
+// check complains when the goroutine has a lock that is not above this one. It tells who takes it, and where.
 func check(r Ranked) (goroutine uint64, at []uintptr) {
 	place, ok := places[r]
 	if !ok {
@@ -78,7 +85,7 @@ func check(r Ranked) (goroutine uint64, at []uintptr) {
 	defer mu.Unlock()
 	for _, h := range held[goroutine] {
 		if places[h.rank] >= place {
-			panic(fmt.Sprintf("locks: %T is taken while %T is held, against the order\ntaken at:\n%sheld since:\n%s", r, h.rank, where(at), where(h.at)))
+			broken(fmt.Sprintf("locks: %T is taken while %T is held, against the order\ntaken at:\n%sheld since:\n%s", r, h.rank, where(at), where(h.at)))
 		}
 	}
 	return goroutine, at

@@ -25,9 +25,12 @@ func all() []locker {
 	}
 }
 
-// refused gives what locking panicked with; empty when it did not.
+// refused gives what locking would have ended the process with; empty when it would not.
 func refused(lock func()) (why string) {
+	end := broken
+	broken = func(why string) { panic(why) }
 	defer func() {
+		broken = end
 		if p := recover(); p != nil {
 			why = fmt.Sprint(p)
 		}
