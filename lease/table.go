@@ -37,7 +37,7 @@ type Config struct {
 	// Save keeps the state before anybody is told of it. Calls do not overlap. nil: nothing is kept.
 	Save func(ctx context.Context, state []byte) error
 	// Changed is told of every change of a lease's state, in order, with the table's lock held: it must neither block
-	// nor call the table.
+	// nor call the table, and may take only locks that come after the table's (see package locks).
 	Changed func(Lease)
 	// Noticed is told of every notice that a lease is left, under the same terms as Changed.
 	Noticed func(l Lease, n Notice)
