@@ -21,7 +21,7 @@ func peopled(t *testing.T) *virtual {
 	w := newVirtual(t, nil, scenarios.Board{Model: "a100-sxm4-40gb"})
 	w.live()
 	w.tasks.Wait() // It has learned who is who on this host.
-	w.identities.Rosters.P.Store(servertest.People())
+	w.identities.P.Store(servertest.People())
 	return w
 }
 

@@ -112,7 +112,7 @@ func newLodge(t *testing.T) *lodge {
 			t.Fatal(err)
 		}
 		x.Daemon = d
-		who := x.adopter.Rosters
+		who := x.identities
 		who.Names = &names.Directory{Passwd: passwd, Group: group}
 		if err := who.Names.Refresh(t.Context(), nil, nil, true); err != nil {
 			t.Fatal(err)

@@ -116,11 +116,12 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	undo = append(undo, func() { d.Reporter.Close() })
 	kicks, adoptions := loop.NewWake(), loop.NewWake()
 	d.kick = kicks.Set
-	rosters := server.NewRosters(s.Getent)
+	d.identities = server.NewIdentities(d.Reporter, d.tasks, s.Getent)
+	d.identities.Spec, d.identities.Changed = func() *api.Spec { return d.state.Desired().Spec }, adoptions.Set
 	h, err := out.hold(ctx, s, log, host.Heard{
 		Reloaded: func() { d.kick(); adoptions.Set() },
 		Logins:   adoptions.Set,
-		UserName: rosters.Names.UserName,
+		UserName: d.identities.Names.UserName,
 		Unit: func(name string) {
 			if d.state.Desired().Adopts(name) {
 				adoptions.Set()
@@ -139,12 +140,12 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	undo = append(undo, func() { _ = d.driver.Close() })
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
 	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: supervisor, Guards: h.Logins, HostRoot: s.HostRoot, Now: time.Now}
-	d.compose(h, supervisor, rosters, kicks, adoptions)
+	d.compose(h, supervisor, kicks, adoptions)
 	return d, nil
 }
 
 // compose makes the managers and tells each of those that it needs. Nothing is started.
-func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, who *server.Rosters, kicks, adoptions loop.Wake) {
+func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adoptions loop.Wake) {
 	s, run := d.settings, store.RunDir(d.settings.RunDir)
 	engine := &engine.Engine{Log: d.Log, Now: time.Now}
 	// The table asks walls that are made after it, because they ask the table.
@@ -173,8 +174,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, who *server.R
 		watched = h.Services
 	}
 	workerPID := func() int { return d.driver.Status().PID }
-	d.identities = &server.Identities{Reporter: d.Reporter, Spec: func() *api.Spec { return d.state.Desired().Spec }, Tasks: d.tasks, Rosters: who, Changed: adoptions.Set}
-	d.server = &server.Server{Reporter: d.Reporter, Tasks: d.tasks, Rosters: who, Named: d.identities.KickNames}
+	d.server = &server.Server{Reporter: d.Reporter, Tasks: d.tasks, Identities: d.identities}
 	d.attribution = &attribution.Attribution{
 		Reporter: d.Reporter, HostRoot: s.HostRoot, State: d.state, Port: h.Port, Follow: h.Follow, Visitors: h.Visitors, WorkerPID: workerPID,
 		Observer: d.observer, Table: d.table, StopsUnits: h.Services != nil, Hosts: hosts,
@@ -190,14 +190,14 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, who *server.R
 	}
 	d.leases = &leases.Leases{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,
-		Follow: h.Follow, Visitors: h.Visitors, Table: d.table, Rosters: who, Kick: d.kick, Attribution: d.attribution, Stopper: d.stopper,
+		Follow: h.Follow, Visitors: h.Visitors, Table: d.table, Identities: d.identities, Kick: d.kick, Attribution: d.attribution, Stopper: d.stopper,
 		Policy: d.policy, Escapes: d.escapes, Departures: departures, Notices: make(chan leases.Told, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
 		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Seen: map[string]bool{}},
 	}
 	inside.D = d.leases
 	d.adopter = &adoption.Adopter{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Visitors: h.Visitors, Table: d.table,
-		Rosters: who, Books: h.Sessions, SampleInterval: sampling, Kick: d.kick, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
+		Identities: d.identities, Books: h.Sessions, SampleInterval: sampling, Kick: d.kick, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
 		Adoption: adoption.Adoption{Wake: adoptions},
 	}
 	d.enforcer = &enforce.Enforcer{
@@ -219,7 +219,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, who *server.R
 	d.changes.Converger = d.converger
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
-		Table: d.table, Samples: recent, Rosters: who, Logins: h.Logins, LimitsLogins: h.Sessions != nil, Services: watched, Gate: gate, GuardReady: ready, Attribution: d.attribution, Policy: d.policy,
+		Table: d.table, Samples: recent, Identities: d.identities, Logins: h.Logins, LimitsLogins: h.Sessions != nil, Services: watched, Gate: gate, GuardReady: ready, Attribution: d.attribution, Policy: d.policy,
 		Told: status.Viewed{Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
 	}
 	d.server.Routes = d.routes()

@@ -88,7 +88,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.begin(ctx)
 	serving := d.server.NewServer(ctx)
 	failed := make(chan error, 1)
-	d.tasks.Go(func() { failed <- serving.Serve(server.NewCappedListener(l, d.identities.Rosters.Known)) })
+	d.tasks.Go(func() { failed <- serving.Serve(server.NewCappedListener(l, d.identities.Known)) })
 	d.tasks.Go(func() { d.converger.Run(ctx) })
 	d.tasks.Go(func() { d.enforcer.SampleLoop(ctx) })
 	d.tasks.Go(func() { d.changes.Run(ctx) })
@@ -97,9 +97,9 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.escapes.UnattributedLoop(ctx) })
 	d.tasks.Go(func() { d.leases.TimeLoop(ctx) })
 	d.tasks.Go(func() { d.leases.NoticeLoop(ctx) })
-	d.tasks.Go(func() { d.identities.NameLoop(ctx) })
+	d.tasks.Go(func() { d.identities.Run(ctx) })
 	d.tasks.Go(func() { d.adopter.ContainerLoop(ctx) })
-	d.tasks.Go(func() { d.policy.CDILoop(ctx) })
+	d.tasks.Go(func() { d.policy.Run(ctx) })
 	if err := d.notify.Ready(); err != nil {
 		d.Log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
 	}

@@ -219,7 +219,7 @@ func (a *Adopter) unitsNow(ctx context.Context, want *state.Desired, lacks map[s
 // not known yet.
 func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cgroup.Login, matters func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
 	sure = true
-	roster := a.Rosters.P.Load()
+	roster := a.Identities.P.Load()
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]
 		j := slices.IndexFunc(roster.Tenants, func(m server.TenantMembers) bool { return m.Name == t.Name })
@@ -251,7 +251,7 @@ func (a *Adopter) groupsOf(ctx context.Context, l *cgroup.Login) (gids []int, kn
 	if g, ok := x.groups[l.UID]; ok {
 		return g, true
 	}
-	gids, err := a.Rosters.Names.GroupsOf(ctx, l.Name)
+	gids, err := a.Identities.Names.GroupsOf(ctx, l.Name)
 	if err != nil {
 		a.Log.Warn("cannot tell a login's groups, it is tried again", "user", l.Name, "error", err)
 		return nil, false

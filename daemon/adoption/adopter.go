@@ -17,14 +17,14 @@ import (
 // Adopter takes logins, units and containers into leases.
 type Adopter struct {
 	*report.Reporter
-	State    *state.State
-	RunDir   store.RunDir
-	Observer *observe.Observer
-	Port     cgroup.Port
-	Visitors *cgroup.Visitors
-	Table    *lease.Table
-	Rosters  *server.Rosters
-	Books    Books
+	State      *state.State
+	RunDir     store.RunDir
+	Observer   *observe.Observer
+	Port       cgroup.Port
+	Visitors   *cgroup.Visitors
+	Table      *lease.Table
+	Identities *server.Identities
+	Books      Books
 	// sampleInterval is the time between two samples.
 	SampleInterval func() time.Duration
 	Kick           func()

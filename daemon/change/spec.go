@@ -212,7 +212,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.tellResets(ctx, p.steps, p.node, use), quiet.Warnings, planner.Unheeded(p.want.Spec))
-	unknown := server.RosterOf(0, p.want.Spec, cs.Identities.Rosters.Names).Unknown
+	unknown := server.RosterOf(0, p.want.Spec, cs.Identities.Names).Unknown
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].Text())
 	}

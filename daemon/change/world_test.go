@@ -78,13 +78,12 @@ func newWorld(t *testing.T) *world {
 	w.Changes = &Changes{
 		Reporter: rep, Settings: ChangeSettings{HostRoot: root, CDIDir: cdi}, State: st, Tasks: tasks, Port: w.port, Driver: noGPUs{}, Observer: look,
 		Table: table, Logins: logins, Attribution: whose, Converger: w.converged, Adopter: unlimited{}, Kick: func() {}, Dynamic: Dynamic{Wake: loop.NewWake()},
-		Identities: &server.Identities{
-			Reporter: rep, Tasks: tasks, Rosters: server.NewRosters("off"), Changed: func() {}, Spec: func() *api.Spec { return st.Desired().Spec },
-		},
+		Identities: server.NewIdentities(rep, tasks, "off"),
 		Policy: &devicepolicy.Policy{
 			Reporter: rep, HostRoot: root, CDIDir: cdi, State: st, Port: w.port, Observer: look, Table: table, Logins: logins, Hosts: whose.Hosts, SliceUse: whose.SliceUse,
 		},
 	}
+	w.Identities.Spec = func() *api.Spec { return st.Desired().Spec }
 	walls, bus := &isolation.Handler{Slices: w.port}, MigrationPolicy{w.Changes}
 	w.Engine = &engine.Engine{Handlers: engine.Handlers{
 		isolation.KindSet: walls, isolation.KindRemove: walls, planner.KindMigration: bus, planner.KindAllowMove: bus,

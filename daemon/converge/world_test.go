@@ -93,7 +93,7 @@ func newWorld(t *testing.T, document string) *world {
 			isolation.KindSet: &isolation.Handler{Slices: w.port}, isolation.KindRemove: &isolation.Handler{Slices: w.port}, planner.KindMigration: bus{w.port.Policy},
 		}},
 		ConvergeInterval: func() time.Duration { return time.Minute }, GuardReady: func() error { return nil }, Changes: w.changes,
-		Identities:  &server.Identities{Reporter: rep, Rosters: server.NewRosters("off")},
+		Identities:  server.NewIdentities(rep, &loop.Group{}, "off"),
 		Attribution: &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: look, Table: table},
 		Policy: &devicepolicy.Policy{
 			Reporter: rep, HostRoot: root, CDIDir: t.TempDir(), State: st, Port: w.port, Observer: look, Table: table, Logins: logins, Hosts: &isolation.HostCache{Root: root},

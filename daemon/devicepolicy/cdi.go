@@ -73,8 +73,8 @@ const cdiSpacing = 100 * time.Millisecond
 // cdiIdle is how long the loop waits for a word. It is woken whenever something changed.
 const cdiIdle = time.Hour
 
-// CDILoop keeps what container runtimes are told current.
-func (pol *Policy) CDILoop(ctx context.Context) {
+// Run keeps what container runtimes are told current.
+func (pol *Policy) Run(ctx context.Context) {
 	for {
 		woken, ok := pol.CDI.Wake.Sleep(ctx, cdiIdle)
 		if !ok {

@@ -53,7 +53,7 @@ func (ls *Leases) PostAttach(c *server.Call) error {
 		Held: lease.HeldAttached, Cgroup: g.cgroup, Unit: g.unit, By: c.Caller.UID,
 	}
 	if g.uid >= 0 && g.uid != c.Caller.UID {
-		r.User, r.UID = ls.Rosters.Names.UserName(g.uid), g.uid
+		r.User, r.UID = ls.Identities.Names.UserName(g.uid), g.uid
 	}
 	return ls.admit(c, r, lease.Process(g.process), nil, c.Caller.Name+" attached "+g.text)
 }
@@ -300,7 +300,7 @@ func (ls *Leases) ReleaseLease(c *server.Call) error {
 		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot release lease %s: it was not attached", id), Hint: hint}
 	}
 	if !c.Caller.MayEnd(&l) {
-		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not release lease %s: %s attached it", c.Caller.Name, id, ls.Rosters.Names.UserName(l.By)), Hint: "whoever attached it or an administrator may"}
+		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not release lease %s: %s attached it", c.Caller.Name, id, ls.Identities.Names.UserName(l.By)), Hint: "whoever attached it or an administrator may"}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.WallTimeout)
 	defer cancel()

@@ -27,7 +27,7 @@ type Leases struct {
 	Follow      *cgroup.Processes
 	Visitors    *cgroup.Visitors
 	Table       *lease.Table
-	Rosters     *server.Rosters
+	Identities  *server.Identities
 	Kick        func()
 	Attribution *attribution.Attribution
 	Stopper     *stop.Stopper

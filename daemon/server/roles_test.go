@@ -1,15 +1,19 @@
 package server_test
 
 import (
+	"log/slog"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/server/servertest"
+	"github.com/gpushare/gpushare/internal/loop"
 )
 
 func TestRoles(t *testing.T) {
-	r := server.NewRosters("off")
+	r := server.NewIdentities(report.NewReporter(slog.New(slog.DiscardHandler), time.Now), &loop.Group{}, "off")
 	r.P.Store(servertest.People())
 	for who, p := range servertest.Everyone() {
 		if got := r.Caller(p).Role(); got != servertest.RoleOf()[who] {

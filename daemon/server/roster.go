@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/names"
@@ -55,29 +56,37 @@ func (u *UnknownMember) Text() string {
 	return "this host does not know " + u.name + " of tenant " + u.Tenant
 }
 
-// NewRosters knows nobody yet but root. getent is the program that the host's names are asked with; "off": none is.
-func NewRosters(getent string) *Rosters {
-	r := &Rosters{Names: &names.Directory{}, kicks: loop.NewWake()}
-	if getent != "off" {
-		r.Names.Program = getent
-	}
-	r.P.Store(RosterOf(os.Geteuid(), nil, r.Names))
-	return r
-}
-
-// Rosters holds the roster in force.
-type Rosters struct {
-	P     atomic.Pointer[Roster]
-	Names *names.Directory
+// Identities knows who is who on this host: names, roles, and members of tenants.
+type Identities struct {
+	*report.Reporter
+	Tasks   *loop.Group
+	Spec    func() *api.Spec // in force; nil: none is
+	Changed func()           // who is a member of what may be different
+	Names   *names.Directory
+	P       atomic.Pointer[Roster] // in force
 
 	mu    locks.Mutex[locks.Roster] // one makes a new one, so that the newest names win
 	kicks loop.Wake
 }
 
+// NewIdentities knows nobody yet but root. getent is the program that the host's names are asked with; "off": none is. Spec
+// and Changed are set by whoever has them.
+func NewIdentities(r *report.Reporter, tasks *loop.Group, getent string) *Identities {
+	ids := &Identities{
+		Reporter: r, Tasks: tasks, Names: &names.Directory{}, kicks: loop.NewWake(),
+		Spec: func() *api.Spec { return nil }, Changed: func() {},
+	}
+	if getent != "off" {
+		ids.Names.Program = getent
+	}
+	ids.P.Store(RosterOf(os.Geteuid(), nil, ids.Names))
+	return ids
+}
+
 // Caller gives a peer its role. It never waits: it stands in every request.
-func (r *Rosters) Caller(p *Peer) *Caller {
-	c := &Caller{Peer: p, Name: r.Names.UserName(p.UID)}
-	now := r.P.Load()
+func (ids *Identities) Caller(p *Peer) *Caller {
+	c := &Caller{Peer: p, Name: ids.Names.UserName(p.UID)}
+	now := ids.P.Load()
 	c.Admin = p.UID == 0 || p.UID == now.Self || p.inGroup(now.AdminGID)
 	c.Observer = p.inGroup(now.ObserverGID)
 	for i := range now.Tenants {
@@ -90,7 +99,7 @@ func (r *Rosters) Caller(p *Peer) *Caller {
 }
 
 // Known tells whether a peer has any role.
-func (r *Rosters) Known(p *Peer) bool { return r.Caller(p).Role() != "nobody" }
+func (ids *Identities) Known(p *Peer) bool { return ids.Caller(p).Role() != "nobody" }
 
 // RosterOf reads what is known of the names in a spec. It asks nobody.
 func RosterOf(self int, spec *api.Spec, dir *names.Directory) *Roster {
@@ -141,7 +150,7 @@ func (ids *Identities) Learn(spec *api.Spec, grace time.Duration, all bool) {
 		ctx, cancel := context.WithTimeout(ids.Tasks.Context(), nameAsking)
 		defer cancel()
 		users, groups := namesOf(spec)
-		_ = ids.Rosters.Names.Refresh(ctx, users, groups, all) // The directory remembers why, and renewRoster shows it.
+		_ = ids.Names.Refresh(ctx, users, groups, all) // The directory remembers why, and renewRoster shows it.
 		ids.RenewRoster()
 	})
 	wait := time.NewTimer(grace)
@@ -152,13 +161,13 @@ func (ids *Identities) Learn(spec *api.Spec, grace time.Duration, all bool) {
 	}
 }
 
-// NameLoop keeps names fresh, outside of every request.
-func (ids *Identities) NameLoop(ctx context.Context) {
+// Run keeps names fresh, outside of every request.
+func (ids *Identities) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ids.Rosters.kicks.C():
+		case <-ids.kicks.C():
 		}
 		ids.Learn(ids.Spec(), nameAsking, false)
 		loop.Pause(ctx, nameSpacing) // So that many strangers make few askings.
@@ -168,15 +177,15 @@ func (ids *Identities) NameLoop(ctx context.Context) {
 // KickNames makes the daemon look names up soon: after a look at the node, when a login appears, and when somebody came
 // whose name is not known.
 func (ids *Identities) KickNames() {
-	ids.Rosters.kicks.Set()
+	ids.kicks.Set()
 }
 
 // RenewRoster takes up what is known now.
 func (ids *Identities) RenewRoster() {
-	ids.Rosters.mu.Lock()
-	defer ids.Rosters.mu.Unlock()
-	r := RosterOf(ids.Rosters.P.Load().Self, ids.Spec(), ids.Rosters.Names)
-	ids.Rosters.P.Store(r)
+	ids.mu.Lock()
+	defer ids.mu.Unlock()
+	r := RosterOf(ids.P.Load().Self, ids.Spec(), ids.Names)
+	ids.P.Store(r)
 	unknown := map[string]api.Condition{}
 	for i := range r.Unknown {
 		u := &r.Unknown[i]
@@ -184,7 +193,7 @@ func (ids *Identities) RenewRoster() {
 	}
 	ids.Conditions.Replace("unknown-member", unknown)
 	failing := map[string]api.Condition{}
-	if _, why := ids.Rosters.Names.Failing(); why != nil {
+	if _, why := ids.Names.Failing(); why != nil {
 		failing[""] = api.Condition{
 			Message: "the host's users and groups cannot be asked for: " + why.Error(),
 			Hint:    "what was known before stays; try 'getent passwd NAME', and see the service behind it (sssd, nslcd, winbind)",

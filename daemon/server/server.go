@@ -113,9 +113,9 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 		writeError(w, &api.Error{Kind: api.KindDenied, Message: "cannot tell who is asking"})
 		return
 	}
-	c := &Call{W: w, R: q, Caller: s.Rosters.Caller(p)}
-	if s.Rosters.Names.Unnamed() {
-		s.Named()
+	c := &Call{W: w, R: q, Caller: s.Identities.Caller(p)}
+	if s.Identities.Names.Unnamed() {
+		s.Identities.KickNames()
 	}
 	if !r.Access.allows(c.Caller) {
 		writeError(w, r.Access.denied(c.Caller, r.What))

@@ -123,7 +123,7 @@ func (v *Viewer) picture() *picture {
 	}
 	for i := range p.leases {
 		if l := &p.leases[i]; l.User == names.Nameless(l.UID) {
-			l.User = v.Rosters.Names.UserName(l.UID) // It may be known by now.
+			l.User = v.Identities.Names.UserName(l.UID) // It may be known by now.
 		}
 		v.measure(&p.leases[i])
 	}

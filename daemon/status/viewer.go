@@ -41,7 +41,7 @@ type Viewer struct {
 	Port         cgroup.Port
 	Table        *lease.Table
 	Samples      *observe.Samples
-	Rosters      *server.Rosters
+	Identities   *server.Identities
 	Logins       *devicepolicy.LoginGuard
 	LimitsLogins bool      // logins can be limited here
 	Services     UnitState // nil where nothing stops units

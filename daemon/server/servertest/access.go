@@ -73,9 +73,9 @@ func Ask(h http.Handler, p *server.Peer, method, target string, body io.Reader) 
 
 // Handler serves these routes to the people of these tests.
 func Handler(r *report.Reporter, routes ...server.Route) http.Handler {
-	who := server.NewRosters("off")
+	who := server.NewIdentities(r, &loop.Group{}, "off")
 	who.P.Store(People())
-	return (&server.Server{Reporter: r, Tasks: &loop.Group{}, Rosters: who, Named: func() {}, Routes: routes}).Handler()
+	return (&server.Server{Reporter: r, Tasks: &loop.Group{}, Identities: who, Routes: routes}).Handler()
 }
 
 // RefusalOf reads the error of an answer.
