@@ -202,7 +202,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 	}
 }
 
-// buildWithFaults builds the programs that can be told to die at a named place.
+// buildWithFaults builds the programs that can be told to die at a named place. They also check the order of their locks.
 func buildWithFaults(t *testing.T) string {
 	t.Helper()
 	shipped := bin(t)
@@ -219,7 +219,7 @@ func buildWithFaults(t *testing.T) string {
 	if err := os.Remove(filepath.Join(dir, "gpushared")); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "faultpoint", "-o", filepath.Join(dir, "gpushared"), "./cmd/gpushared")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "faultpoint,lockcheck", "-o", filepath.Join(dir, "gpushared"), "./cmd/gpushared")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -189,8 +189,14 @@ func routesOfTheDaemon(t *testing.T) []string {
 		if !ok || c.Type != nil || len(c.Elts) < 4 {
 			return true
 		}
-		method, isMethod := c.Elts[0].(*ast.SelectorExpr)
-		pattern, isPattern := c.Elts[1].(*ast.BasicLit)
+		values := map[string]ast.Expr{}
+		for _, e := range c.Elts {
+			if kv, ok := e.(*ast.KeyValueExpr); ok {
+				values[kv.Key.(*ast.Ident).Name] = kv.Value
+			}
+		}
+		method, isMethod := values["Method"].(*ast.SelectorExpr)
+		pattern, isPattern := values["Pattern"].(*ast.BasicLit)
 		if isMethod && isPattern {
 			path, err := strconv.Unquote(pattern.Value)
 			if err != nil {
