@@ -1,0 +1,54 @@
+package status
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// noGPUs is a driver that sees none.
+type noGPUs struct{ gpu.Driver }
+
+func (noGPUs) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{}, nil }
+
+// Why every device is open is told as it was noted, however the list of what is missing is worded.
+func TestWhyDevicesAreOpen(t *testing.T) {
+	st, _, err := store.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() }) // It is read only.
+	root, port := t.TempDir(), cgroup.NewProcesses("a test")
+	of, hosts := state.NewState(st, false), &isolation.HostCache{Root: root}
+	look := &observe.Observer{Driver: noGPUs{}, Slices: port, HostRoot: root, Now: time.Now}
+	look.Observe(t.Context())
+	of.SetDesired(&state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}}})
+	r := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
+	v := &Viewer{Reporter: r, State: of, Observer: look, Policy: &devicepolicy.Policy{
+		Reporter: r, State: of, Observer: look, Hosts: hosts, Port: port,
+	}}
+	for _, c := range []struct {
+		name  string
+		walls api.WallsStatus
+		why   string
+	}{
+		{"noted", api.WallsStatus{NoDevices: "not on cgroupfs", Missing: []string{"device rules: in other words"}}, "not on cgroupfs"},
+		{"of an older daemon", api.WallsStatus{Missing: []string{"device rules: in other words"}}, "it can open every device that it could before"},
+	} {
+		if got := v.explainDevices(&lease.Lease{ID: "red-1", Walls: c.walls}); got.Why != c.why || got.Enforced {
+			t.Errorf("%s: %+v, want why %q", c.name, got, c.why)
+		}
+	}
+}
