@@ -65,8 +65,8 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 				}
 			}
 			if p == nil {
-				unmet = append(unmet, Unmet{g.Key(), fmt.Sprintf("%d of %d reserved %s of grant %s of %s cannot be kept free: %s",
-					g.places()-len(now[g.Key()]), g.places(), text.Plural(g.places(), "place"), g.Spec.Name, g.Tenant, ob.text)})
+				unmet = append(unmet, Unmet{g.Key(), fmt.Sprintf("%s/%s: %d of %d reserved %s cannot be kept free: %s",
+					g.Tenant, g.Spec.Name, g.places()-len(now[g.Key()]), g.places(), text.Plural(g.places(), "place"), ob.text)})
 				break
 			}
 			take(g, p)

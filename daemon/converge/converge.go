@@ -144,6 +144,7 @@ func prefix(id string) string {
 // change starts a container next.
 func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 	cv.Table.Update(planner.View(cv.State, node))
+	cv.judgeReserved()
 	cv.judge(node)
 	cv.Policy.WriteCDI(ctx)
 	cv.Touch()

@@ -38,7 +38,8 @@ type Converger struct {
 	Policy           *devicepolicy.Policy
 	Changes          changing
 
-	Drift drift
+	Drift    drift
+	reserved reserved
 }
 
 // watchdog is told that the loop advances.
