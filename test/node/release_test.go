@@ -217,7 +217,7 @@ func TestKilledWhileReleasing(t *testing.T) {
 	t.Parallel()
 	n, _ := crashNode(t, buildWithFaults(t))
 	kills := 0
-	for k := 1; ; k += enumeration.Stride(4) {
+	for k := 1; ; k += enumeration.Stride(3) {
 		apply(t, n, given)
 		where := fmt.Sprintf("kill %d", k)
 		n.StopDaemon()
