@@ -224,7 +224,9 @@ func TestKilledWhileReleasing(t *testing.T) {
 		n.Env = []string{fmt.Sprintf("GPUSHARE_FAULT=*:kill@%d", k)}
 		taken, done := false, false
 		if err := n.StartDaemon(soon(t)); err == nil {
-			taken, done = releaseOn(t, n)
+			if taken, done, err = releaseOn(t, n); err != nil && !ended(n) {
+				t.Fatalf("%s: the release failed and the daemon lives: %v\n%s", where, err, daemonLog(n))
+			}
 		}
 		if !done {
 			kills++
@@ -262,18 +264,21 @@ func TestKilledWhileReleasing(t *testing.T) {
 }
 
 // releaseOn gives everything back. taken is whether the daemon said that it took it, done whether all was reached.
-func releaseOn(t *testing.T, n *harness.Node) (taken, done bool) {
+func releaseOn(t *testing.T, n *harness.Node) (taken, done bool, err error) {
 	t.Helper()
 	c := n.Client()
 	res, err := c.Release(soon(t), client.ReleaseOptions{All: true})
 	if err != nil {
-		return false, false
+		return false, false, err
 	}
 	if res.Operation == nil {
-		return true, true
+		return true, true, nil
 	}
 	op, err := c.Follow(soon(t), res.Operation, func(*api.Operation) {})
-	return true, err == nil && op.State == "done"
+	if err == nil && op.State != "done" {
+		err = fmt.Errorf("it ended %s: %+v", op.State, op.Error)
+	}
+	return true, err == nil, err
 }
 
 // Without the daemon --check answers from what it left, and says no only when it knows.
