@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -262,7 +263,9 @@ func treeOf(t *testing.T) *cgroup.Tree {
 	if os.Geteuid() != 0 || err != nil || !h.Writable() {
 		t.Skipf("needs root and a cgroup v2 hierarchy that may be written: %v", err)
 	}
-	name := fmt.Sprintf("gpushare-stop-%d-%d", os.Getpid(), len(t.Name()))
+	sum := fnv.New32a()
+	sum.Write([]byte(t.Name()))
+	name := fmt.Sprintf("gpushare-stop-%d-%x", os.Getpid(), sum.Sum32())
 	tree, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: name})
 	if err != nil {
 		t.Fatal(err)
