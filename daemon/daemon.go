@@ -90,15 +90,12 @@ func (d *Daemon) run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	d.tasks.Go(func() { failed <- serving.Serve(server.NewCappedListener(l, d.identities.Known)) })
 	d.tasks.Go(func() { d.converger.Run(ctx) })
-	d.tasks.Go(func() { d.enforcer.SampleLoop(ctx) })
+	d.tasks.Go(func() { d.enforcer.Run(ctx) })
 	d.tasks.Go(func() { d.changes.Run(ctx) })
-	d.tasks.Go(func() { d.escapes.LeaverLoop(ctx) })
-	d.tasks.Go(func() { d.adopter.AdoptLoop(ctx) })
-	d.tasks.Go(func() { d.escapes.UnattributedLoop(ctx) })
-	d.tasks.Go(func() { d.leases.TimeLoop(ctx) })
-	d.tasks.Go(func() { d.leases.NoticeLoop(ctx) })
+	d.tasks.Go(func() { d.escapes.Run(ctx) })
+	d.tasks.Go(func() { d.adopter.Run(ctx) })
+	d.tasks.Go(func() { d.leases.Run(ctx) })
 	d.tasks.Go(func() { d.identities.Run(ctx) })
-	d.tasks.Go(func() { d.adopter.ContainerLoop(ctx) })
 	d.tasks.Go(func() { d.policy.Run(ctx) })
 	if err := d.notify.Ready(); err != nil {
 		d.Log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
@@ -128,7 +125,7 @@ func (d *Daemon) begin(ctx context.Context) {
 	node := d.observer.Observe(first)
 	d.changes.AdoptSpec(node)
 	// This takes as long as it takes: what the look used up must not be missing here.
-	if err := d.leases.RestoreLeases(ctx); err != nil {
+	if err := d.leases.Restore(ctx); err != nil {
 		d.Conditions.Set("state", "leases", "the leases of the earlier daemon cannot be read: "+err.Error(), "its processes run on without shares and quotas; they end as they will")
 		d.Log.Error("cannot restore the leases", "error", err)
 	}

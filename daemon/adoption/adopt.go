@@ -41,8 +41,8 @@ func (x *Adoption) Look() {
 	x.Wake.Set()
 }
 
-// AdoptLoop keeps leases of what the spec adopts.
-func (a *Adopter) AdoptLoop(ctx context.Context) {
+// adoptLoop keeps leases of what the spec adopts.
+func (a *Adopter) adoptLoop(ctx context.Context) {
 	for {
 		if err := a.AdoptAll(ctx); err != nil && ctx.Err() == nil {
 			a.Log.Warn("cannot look for logins and units to adopt", "error", err)

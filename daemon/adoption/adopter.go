@@ -1,6 +1,7 @@
 package adoption
 
 import (
+	"context"
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
@@ -9,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
@@ -39,3 +41,11 @@ type Adopter struct {
 
 // watching ends leases when their last process is gone.
 type watching interface{ WatchLease(id string) }
+
+// Run takes logins, units and containers into leases until ctx ends, and returns when its loops have ended.
+func (a *Adopter) Run(ctx context.Context) {
+	var loops loop.Group
+	loops.Go(func() { a.adoptLoop(ctx) })
+	loops.Go(func() { a.containerLoop(ctx) })
+	loops.Wait()
+}

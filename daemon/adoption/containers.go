@@ -19,8 +19,8 @@ type containers struct {
 	refused map[string]string // by cgroup: why it has no lease; only its loop touches it
 }
 
-// ContainerLoop finds containers that were started under a grant's slice.
-func (a *Adopter) ContainerLoop(ctx context.Context) {
+// containerLoop finds containers that were started under a grant's slice.
+func (a *Adopter) containerLoop(ctx context.Context) {
 	for {
 		if !loop.Pause(ctx, a.SampleInterval()) {
 			return

@@ -20,9 +20,12 @@ const defaultGrace = 10 * time.Second
 // closeWatch is how often a GPU is looked at while a grant on it is close to its limit.
 const closeWatch = 250 * time.Millisecond
 
-// SampleLoop looks at the GPUs that have leases: memory, processes, and the samples of who was busy. Without leases it
+// Run samples until ctx ends, and returns when that has ended. What shares a GPU's time runs in the group of the daemon.
+func (en *Enforcer) Run(ctx context.Context) { en.sampleLoop(ctx) }
+
+// sampleLoop looks at the GPUs that have leases: memory, processes, and the samples of who was busy. Without leases it
 // asks the driver nothing.
-func (en *Enforcer) SampleLoop(ctx context.Context) {
+func (en *Enforcer) sampleLoop(ctx context.Context) {
 	ladders := map[gpu.UUID]*quota.Ladder{}
 	began := time.Now()
 	timer := time.NewTimer(en.SampleInterval())

@@ -9,6 +9,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -29,6 +30,14 @@ type Escapes struct {
 	Attribution    *attribution.Attribution
 
 	Leavers Leavers
+}
+
+// Run looks for processes that left their lease, and for those of no lease, until ctx ends, and returns when its loops have ended.
+func (e *Escapes) Run(ctx context.Context) {
+	var loops loop.Group
+	loops.Go(func() { e.leaverLoop(ctx) })
+	loops.Go(func() { e.unattributedLoop(ctx) })
+	loops.Wait()
 }
 
 // UnitFinder finds the cgroups of units.

@@ -106,8 +106,8 @@ func (x *Leavers) forget(live map[string][]int) {
 
 func ticksNow() uint64 { return uint64(procfs.BootTime() / (time.Second / attribution.Ticks)) }
 
-// LeaverLoop looks at the leases once in a process-list period.
-func (e *Escapes) LeaverLoop(ctx context.Context) {
+// leaverLoop looks at the leases once in a process-list period.
+func (e *Escapes) leaverLoop(ctx context.Context) {
 	for {
 		if _, ok := e.Leavers.Wake.Sleep(ctx, e.SampleInterval()); !ok {
 			return

@@ -52,8 +52,8 @@ type listing struct {
 	processes []gpu.Process
 }
 
-// UnattributedLoop reports processes of no lease on managed GPUs, and stops them one at a time where the spec says so.
-func (e *Escapes) UnattributedLoop(ctx context.Context) {
+// unattributedLoop reports processes of no lease on managed GPUs, and stops them one at a time where the spec says so.
+func (e *Escapes) unattributedLoop(ctx context.Context) {
 	x := unattributed{listed: map[gpu.UUID]listing{}}
 	for {
 		if !loop.Pause(ctx, e.SampleInterval()) {

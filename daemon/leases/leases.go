@@ -359,8 +359,8 @@ func (ls *Leases) SaveLeases(_ context.Context, state []byte) error {
 	return ls.RunDir.Write("leases.json", state)
 }
 
-// RestoreLeases finds the leases of an earlier life again, and ends those whose processes are gone.
-func (ls *Leases) RestoreLeases(ctx context.Context) error {
+// Restore finds the leases of an earlier life again, and ends those whose processes are gone.
+func (ls *Leases) Restore(ctx context.Context) error {
 	if err := ls.restoreEndings(); err != nil {
 		ls.Log.Warn("what is known of leases that ended is lost", "error", err)
 	}

@@ -1,6 +1,8 @@
 package leases
 
 import (
+	"context"
+
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
@@ -41,6 +43,14 @@ type Leases struct {
 	TimeWake   loop.Wake                   // a lease began or ended: whose time is up next may be another
 	visiting   locks.Mutex[locks.Visiting] // one look and one start of a visitor at a time
 	Watchers   Watchers
+}
+
+// Run ends leases whose time is over and tells people what becomes of theirs, until ctx ends, and returns when its loops have ended.
+func (ls *Leases) Run(ctx context.Context) {
+	var loops loop.Group
+	loops.Go(func() { ls.timeLoop(ctx) })
+	loops.Go(func() { ls.noticeLoop(ctx) })
+	loops.Wait()
 }
 
 // Detached is what the commands of leases run under that nobody waits for.

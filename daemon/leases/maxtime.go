@@ -11,9 +11,9 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// TimeLoop warns leases whose time runs out (max_time), and stops them when it has. A node that only observes does
+// timeLoop warns leases whose time runs out (max_time), and stops them when it has. A node that only observes does
 // neither.
-func (ls *Leases) TimeLoop(ctx context.Context) {
+func (ls *Leases) timeLoop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

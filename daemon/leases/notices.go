@@ -37,8 +37,8 @@ func (ls *Leases) Noticed(l lease.Lease, n lease.Notice) {
 	}
 }
 
-// NoticeLoop puts notices on the terminals of the leases that they are for, in order.
-func (ls *Leases) NoticeLoop(ctx context.Context) {
+// noticeLoop puts notices on the terminals of the leases that they are for, in order.
+func (ls *Leases) noticeLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
