@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,9 +26,21 @@ type rule struct {
 	ours   []string
 	others []string
 	strict bool // the standard library only
+	wiring bool // any of ours: it composes
 	pure   bool // nothing that reads a file, a process or the network, and no clock
 	why    string
 }
+
+// values are what every part of the daemon may speak of, and locks have one order for all.
+var values = []string{"api", "cgroup", "gpu", "internal/locks", "lease"}
+
+// floor is what every manager may stand on.
+var floor = join(values, "daemon/attribution", "daemon/devicepolicy", "daemon/planner", "daemon/report", "daemon/server", "daemon/state",
+	"daemon/stop", "internal/loop", "internal/observe", "internal/step", "internal/store")
+
+const manager = "no manager imports a manager, and no adapter: what it needs of one is an interface of its own, which the wiring fills"
+
+func join(base []string, more ...string) []string { return slices.Concat(base, more) }
 
 var rules = map[string]rule{
 	"api":               {strict: true, why: "api is the wire format: every program reads it, so it must cost nothing and decide nothing"},
@@ -51,7 +64,7 @@ var rules = map[string]rule{
 	"internal/ledger":   {why: "the ledger appends lines"},
 	"internal/engine":   {ours: []string{"gpu", "internal/locks", "internal/step", "internal/store", "internal/faultpoint"}, why: "the engine runs steps of any kind: it must know none of them"},
 	"internal/spec":     {ours: []string{"api", "gpu"}, others: []string{"go.yaml.in/yaml/v3"}, why: "spec reads documents and resolves selectors; it plans nothing"},
-	"internal/observe":  {ours: []string{"cgroup", "cgroup/device", "gpu", "internal/locks", "internal/loop", "mps"}, why: "observe reads; nothing that plans or acts belongs to it"},
+	"internal/observe":  {ours: []string{"cgroup", "cgroup/device", "gpu", "internal/locks", "mps"}, why: "observe reads; nothing that plans or acts belongs to it"},
 	"internal/board":    {ours: []string{"gpu"}, others: []string{module, "go.yaml.in/yaml/v3"}, why: "board reads the compiled-in list of boards; what to do with one is its users' business"},
 	"internal/slurm":    {strict: true, why: "slurm reads the text of a file: who else shares out GPUs is all that it can tell"},
 	"internal/names":    {strict: true, why: "names tells who is called what; who may what is the daemon's"},
@@ -70,6 +83,26 @@ var rules = map[string]rule{
 	"internal/cli/migparted": {ours: []string{"internal/board", "mig"}, others: []string{"go.yaml.in/yaml/v3"}, why: "migparted reads another tool's file and says it in our words; it asks no GPU and writes nothing"},
 	"internal/launch":        {ours: []string{"internal/procfs"}, why: "launch becomes a tenant's program: it must be small enough to be read whole, and know no lease"},
 	"cmd/gpushare-start":     {ours: []string{"internal/launch", "internal/version"}, why: "it runs as root until it becomes the tenant's program: it may depend on the least"},
+
+	// The daemon's rooms. Managers stand side by side: what one needs of another is an interface of its own.
+	"internal/loop":       {strict: true, why: "loop runs what others decide"},
+	"internal/external":   {ours: []string{"internal/slurm"}, why: "external reads who else shares out GPUs; what follows is others' business"},
+	"internal/version":    {strict: true, why: "a version is a word"},
+	"internal/faultpoint": {strict: true, why: "a fault point must be free where none is asked for"},
+	"daemon/report":       {ours: []string{"api", "gpu", "internal/ledger", "internal/locks"}, why: "report is told what happened: it must know nobody who tells"},
+	"daemon/server":       {ours: []string{"api", "cgroup", "daemon/report", "internal/locks", "internal/loop", "internal/names", "internal/procfs", "lease"}, why: "server knows who is asking; what is asked is the managers' business"},
+	"daemon/attribution":  {ours: join(values, "daemon/planner", "daemon/report", "daemon/state", "daemon/stop", "internal/observe", "internal/procfs", "internal/step", "isolation", "mps"), why: "attribution says whose a process is; it stops nobody"},
+	"daemon/stop":         {ours: join(values, "daemon/report", "internal/loop", "internal/procfs", "internal/terminal"), why: "stop is the one way to stop a process; whom to stop is the managers' business"},
+	"daemon/devicepolicy": {ours: join(values, "cgroup/device", "daemon/planner", "daemon/report", "daemon/state", "internal/loop", "internal/observe", "internal/procfs", "internal/spec", "internal/step", "internal/store", "isolation", "mig", "mps"), why: "devicepolicy says what may be opened; who acts on it is the managers' business"},
+	"daemon/change":       {ours: join(floor, "internal/engine", "internal/external", "internal/procfs", "internal/spec", "isolation", "mig", "mps"), why: manager},
+	"daemon/converge":     {ours: join(floor, "cgroup/device", "internal/engine", "isolation", "mps"), why: manager},
+	"daemon/leases":       {ours: join(floor, "internal/launch", "internal/procfs", "internal/terminal"), why: manager},
+	"daemon/adoption":     {ours: join(floor, "internal/procfs"), why: manager},
+	"daemon/enforce":      {ours: join(floor, "internal/procfs", "quota"), why: manager},
+	"daemon/escape":       {ours: join(floor, "internal/procfs", "mps"), why: manager},
+	"daemon/status":       {ours: join(floor, "cgroup/device", "gpu/worker", "internal/external", "internal/names", "internal/procfs", "internal/text", "internal/version", "isolation", "mps", "quota"), why: manager},
+	"daemon/host":         {wiring: true, why: "host says which adapter serves which manager"},
+	"daemon":              {wiring: true, others: []string{"go.yaml.in/yaml/v3"}, why: "daemon is the wiring"},
 }
 
 // onlyIn names modules that one folder alone may import directly.
@@ -125,6 +158,14 @@ func TestImportsPointOneWay(t *testing.T) {
 			if r, ok := rules[dir]; ok && !r.allows(imp) {
 				t.Errorf("%s imports %s, which is forbidden: %s", dir, imp, r.why)
 			}
+			if testOnly[path.Base(imp)] && !testOnly[path.Base(dir)] {
+				t.Errorf("%s imports %s, which is for tests alone", dir, imp)
+			}
+		}
+	}
+	for dir := range seen {
+		if _, ok := rules[dir]; !ok && dir != "" && !ruledByItsHome(dir) {
+			t.Errorf("%s has no rule: say in the table what it may import, and why", dir)
 		}
 	}
 	for dir := range rules {
@@ -166,11 +207,25 @@ func TestPurePackagesHaveNoClock(t *testing.T) {
 	}
 }
 
+// testOnly are packages for tests, by the ends of their names.
+var testOnly = map[string]bool{
+	"observetest": true, "leasetest": true, "plannertest": true, "servertest": true, "burntest": true, "cgrouptest": true,
+}
+
+// ruledByItsHome tells whether a package needs no row: programs and packages of tests and of the virtual node may import
+// what they like, because nothing of the product stands on them.
+func ruledByItsHome(dir string) bool {
+	return testOnly[path.Base(dir)] || strings.HasPrefix(dir, "test/") || dir == "gpusim" || strings.HasPrefix(dir, "gpusim/") || dir == "cmd/gpusim"
+}
+
 func (r rule) allows(imp string) bool {
 	if imp == "C" || imp == "unsafe" {
 		return !r.strict
 	}
 	if rest, ok := strings.CutPrefix(imp, module+"/"); ok {
+		if r.wiring {
+			return rest != "daemon"
+		}
 		for _, o := range r.ours {
 			if rest == o {
 				return true
@@ -217,6 +272,57 @@ func TestWhatProgramsReach(t *testing.T) {
 		if strings.Contains(deps(t, c.program)+"\n", c.forbidden) {
 			t.Errorf("%s reaches %s: %s", c.program, strings.TrimSpace(c.forbidden), c.why)
 		}
+	}
+}
+
+// How large a part of the daemon may become: what is larger is several.
+const (
+	mostLines       = 2500 // of a package below daemon, without tests
+	mostWiringLines = 1000
+	mostFields      = 24 // of a struct
+)
+
+func TestRoomsStaySmall(t *testing.T) {
+	lines := map[string]int{}
+	err := filepath.WalkDir("daemon", func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		lines[filepath.Dir(file)] += bytes.Count(b, []byte("\n"))
+		f, err := parser.ParseFile(token.NewFileSet(), file, b, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			if st, ok := spec.Type.(*ast.StructType); ok && st.Fields.NumFields() > mostFields {
+				t.Errorf("%s: %s has %d fields, and %d are many enough: bundle those that belong together", file, spec.Name, st.Fields.NumFields(), mostFields)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, n := range lines {
+		most := mostLines
+		if dir == "daemon" {
+			most = mostWiringLines
+		}
+		if n > most {
+			t.Errorf("%s has %d lines without its tests, and may have %d", dir, n, most)
+		}
+	}
+	if len(lines) < 10 {
+		t.Errorf("only %d packages were seen below daemon", len(lines))
 	}
 }
 

@@ -132,14 +132,14 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		return nil, err
 	}
 	undo = append(undo, h.Close)
-	d.port, d.closeHolder = h.Port, h.Close
+	d.host = h
 	d.driver, err = out.drive(s, h, log)
 	if err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
-	d.observer = &observe.Observer{Driver: d.driver, Slices: d.port, MPS: supervisor, Guards: h.Logins, HostRoot: s.HostRoot, Now: time.Now}
+	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, Guards: h.Logins, HostRoot: s.HostRoot, Now: time.Now}
 	d.compose(h, supervisor, kicks, adoptions)
 	return d, nil
 }
@@ -268,7 +268,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 
 func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.LoginGuard) engine.Handlers {
 	instances := &mig.Handler{Driver: d.driver, Who: d.attribution.WhoUses}
-	walls := &isolation.Handler{Slices: d.port}
+	walls := &isolation.Handler{Slices: d.host.Port}
 	control := &mps.Handler{Supervisor: supervisor, Driver: d.driver}
 	return engine.Handlers{
 		mig.KindMode: instances, mig.KindCreate: instances, mig.KindDestroy: instances,

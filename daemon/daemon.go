@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/adoption"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/change"
@@ -16,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/enforce"
 	"github.com/gpushare/gpushare/daemon/escape"
+	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -37,12 +37,11 @@ type Daemon struct {
 	tuning   *atomic.Pointer[tuning]
 	notify   notifier
 
-	driver      driver
-	observer    *observe.Observer
-	port        cgroup.Port // what holds processes
-	table       *lease.Table
-	closeHolder func()
-	kick        func() // makes the converge loop look now
+	driver   driver
+	observer *observe.Observer
+	host     *host.Host // what holds processes
+	table    *lease.Table
+	kick     func() // makes the converge loop look now
 
 	identities  *server.Identities
 	server      *server.Server
@@ -100,7 +99,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	if err := d.notify.Ready(); err != nil {
 		d.Log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
 	}
-	d.Log.Info("ready", "socket", d.settings.Socket, "adapter", devicepolicy.AdapterText(d.port.Info()), "gpus", len(d.observer.Last().GPUs))
+	d.Log.Info("ready", "socket", d.settings.Socket, "adapter", devicepolicy.AdapterText(d.host.Port.Info()), "gpus", len(d.observer.Last().GPUs))
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
@@ -139,7 +138,7 @@ func (d *Daemon) close() {
 	if err := d.driver.Close(); err != nil {
 		d.Log.Warn("cannot close the driver", "error", err)
 	}
-	d.closeHolder()
+	d.host.Close()
 	d.Reporter.Close()
 	if err := d.state.Store.Close(); err != nil {
 		d.Log.Warn("cannot close the state", "error", err)
