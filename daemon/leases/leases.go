@@ -2,450 +2,63 @@ package leases
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"net/http"
-	"os"
-	"slices"
-	"strings"
-	"time"
 
-	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
-	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/locks"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
 )
 
-// PostLease is gpushare run: it answers with lines until the caller's process is inside its walls.
-func (ls *Leases) PostLease(c *server.Call) error {
-	b, err := c.Body()
-	if err != nil {
-		return err
-	}
-	q, err := decodeRequest(b)
-	if err != nil {
-		return err
-	}
-	p := c.Caller.Process
-	if p.Start == 0 {
-		return &api.Error{Kind: api.KindUnavailable, Message: "cannot start a lease: the process that asked is gone"}
-	}
-	if again, ok := ls.askedBefore(c, q); ok {
-		return again
-	}
-	held := lease.HeldRun
-	var program *launch.Program
-	if q.Detach != nil {
-		held, p = lease.HeldDetached, cgroup.Process{}
-		if program, err = programOf(q, c.Caller); err != nil {
-			return err
-		}
-	}
-	return ls.admit(c, lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, GPU: q.GPU, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
-		User: c.Caller.Name, UID: c.Caller.UID, Command: q.Command, Wait: (*time.Duration)(q.Wait), Held: held, Key: q.Key,
-	}, lease.Process(p), program, fmt.Sprintf("%s started %s", c.Caller.Name, strings.Join(q.Command, " ")))
+// Leases brings leases to life and to their end.
+type Leases struct {
+	*report.Reporter
+	State       *state.State
+	RunDir      store.RunDir
+	Tasks       *loop.Group
+	WorkerPID   func() int // of the NVML worker; 0 when none runs
+	Observer    *observe.Observer
+	Port        cgroup.Port
+	Follow      *cgroup.Processes
+	Visitors    *cgroup.Visitors
+	Table       *lease.Table
+	Identities  *server.Identities
+	Kick        func()
+	Attribution *attribution.Attribution
+	Stopper     *stop.Stopper
+	Policy      *devicepolicy.Policy
+	Escapes     entering
+
+	Departures *stop.Departures
+	Endings    endings
+	Notices    chan Told // on their way to terminals
+	Detached   Detached
+	TimeWake   loop.Wake                   // a lease began or ended: whose time is up next may be another
+	visiting   locks.Mutex[locks.Visiting] // one look and one start of a visitor at a time
+	Watchers   Watchers
 }
 
-// admit gives a request its place and puts the process behind its walls; with a program it starts that instead. It answers
-// with lines, the last of which tells the outcome.
-func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, program *launch.Program, started string) error {
-	ticket, err := ls.Table.Submit(r)
-	if err != nil {
-		return err
-	}
-	if program != nil {
-		ls.Detached.pending.put(ticket.ID(), program)
-		defer ls.Detached.pending.take(ticket.ID())
-	}
-	c.W.Header().Set("Content-Type", "application/x-ndjson")
-	out := json.NewEncoder(c.W)
-	line := func(g *api.LeaseGrant) {
-		server.StartPart(c.W)
-		_ = out.Encode(g) // The caller went away: the context ends, and with it the wait.
-		_ = http.NewResponseController(c.W).Flush()
-	}
-	placed, err := ticket.Await(c.Ctx(), func(l api.Lease) { line(&api.LeaseGrant{Lease: &l}) })
-	if err != nil && ls.Tasks.Ending() {
-		panic(http.ErrAbortHandler) // The daemon ends and the caller comes again: a refusal would send him away.
-	}
-	if err != nil {
-		line(&api.LeaseGrant{Error: ls.leaseError(err)})
-		return nil
-	}
-	// From here the start is carried through whatever the caller's connection does: the walls decide, not the socket.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.WallTimeout)
-	defer cancel()
-	l, inside, err := ls.Table.Start(ctx, ticket.ID(), p)
-	if err != nil {
-		ticket.Cancel()
-		line(ls.startError(err))
-		return nil
-	}
-	ls.WatchLease(l.ID)
-	ls.Events.Publish(l.Event("lease.started", started))
-	wire := l.Wire()
-	line(&api.LeaseGrant{Lease: &wire, Environment: inside.Environment, Unset: inside.Unset, Chosen: placed.Chosen, Warnings: inside.Warnings})
-	return nil
+// Run ends leases whose time is over and tells people what becomes of theirs, until ctx ends, and returns when its loops have ended.
+func (ls *Leases) Run(ctx context.Context) {
+	var loops loop.Group
+	loops.Go(func() { ls.timeLoop(ctx) })
+	loops.Go(func() { ls.noticeLoop(ctx) })
+	loops.Wait()
 }
 
-// leaseError is how a refusal travels inside the stream.
-func (ls *Leases) leaseError(err error) *api.Error {
-	var e *api.Error
-	if errors.As(err, &e) {
-		return e
-	}
-	ls.Log.Warn("a lease was not started", "error", err)
-	return &api.Error{Kind: api.KindUnavailable, Message: err.Error(), Hint: "see the journal of gpushared"}
+// Detached is what the commands of leases run under that nobody waits for.
+type Detached struct {
+	Programs Programs
+	Outputs  Outputs
+	pending  pending
 }
 
-// startError is why a lease that had its place was not started; its command may be why.
-func (ls *Leases) startError(err error) *api.LeaseGrant {
-	if f, ok := errors.AsType[*launch.Failure](err); ok {
-		return &api.LeaseGrant{Error: &api.Error{Kind: api.KindInvalid, Message: f.Message}, ExitCode: f.Code}
-	}
-	return &api.LeaseGrant{Error: ls.leaseError(err)}
-}
-
-// Walls implements lease.Walls: it makes the scope of a lease and tells what holds there.
-type Walls struct{ D *Leases }
-
-// Wall moves the process into a scope of its own with exactly the devices of its lease.
-func (w Walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.Inside, error) {
-	d := w.D
-	if l.Visiting() {
-		return d.visit(ctx, &l, p)
-	}
-	node, want := d.Observer.Last(), d.State.Desired()
-	rules, missing, err := d.Policy.DeviceRules(node, &l)
-	if err != nil {
-		return lease.Inside{}, err
-	}
-	inside := lease.Inside{Warnings: missing}
-	inside.Environment, inside.Unset, err = d.Policy.Environment(ctx, &l)
-	if err != nil {
-		return lease.Inside{}, err
-	}
-	port := d.Port
-	if !want.Enforcing() {
-		port = cgroup.Port(d.Follow)
-	}
-	info := port.Info()
-	scope := scopeOf(&l, cgroup.Process(p), rules)
-	if want.NearStrict(l.Terms.Tenant) {
-		var why string
-		if scope.MemoryNodes, why = d.Policy.MemoryNear(node, &l); why != "" {
-			inside.Warnings = append(inside.Warnings, why)
-		}
-	}
-	var state cgroup.ScopeState
-	if program := d.Detached.pending.take(l.ID); program != nil {
-		state, err = d.startProgram(ctx, scope, program, &inside, want.Enforcing())
-	} else {
-		state, err = port.StartScope(ctx, scope)
-	}
-	if err != nil {
-		return lease.Inside{}, err
-	}
-	inside.Status = wallsStatus(info, state)
-	d.Policy.Scopes.Set(l.ID, rules)
-	if state.MemoryNodes != scope.MemoryNodes {
-		missing := fmt.Sprintf("cpu.near: strict: memory is not bound to NUMA node %s", scope.MemoryNodes)
-		if !slices.Contains(info.Limits, "cpuset") {
-			missing += ": no cpuset limits on " + info.Adapter
-		}
-		inside.Status.Missing = append(inside.Status.Missing, missing)
-	}
-	if !want.Enforcing() {
-		inside.Warnings = append(inside.Warnings, "the node only observes (enforce: observe): the command runs without walls, and no quota is enforced")
-		inside.Status.Missing = append(inside.Status.Missing, "everything: the spec says enforce: observe")
-	}
-	return inside, nil
-}
-
-// Unwall kills what is left in the scope. Visitors go on as they were before their lease.
-func (w Walls) Unwall(ctx context.Context, l lease.Lease) error {
-	if l.Visiting() {
-		w.D.leave(l.ID)
-		if err := w.D.Policy.Regard(nil, l.ID); err != nil {
-			w.D.Log.Warn("cannot take a GPU away from a login", "lease", l.ID, "error", err) // The converge loop does.
-		}
-		return nil
-	}
-	// A start that was cut short is recorded nowhere: both are asked, and one that knows nothing of it does nothing.
-	for _, port := range []cgroup.Port{w.D.Port, w.D.Follow} {
-		if err := port.KillScope(ctx, l.ID); err != nil {
-			return fmt.Errorf("cannot clear its cgroup: %w", err)
-		}
-	}
-	if l.Held == lease.HeldDetached {
-		w.D.programEnded(ctx, l.ID)
-	}
-	return nil
-}
-
-func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup.Scope {
-	return cgroup.Scope{
-		ID: l.ID, Slice: cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}, Process: p,
-		Description: "gpushare lease " + l.ID, Closed: true, Devices: rules, StopTimeout: stop.StopGrace, Cgroup: l.Cgroup,
-	}
-}
-
-// wallsStatus says what holds the processes, and what does not.
-func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.WallsStatus {
-	w := api.WallsStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze, MemoryNodes: s.MemoryNodes}
-	if !info.Devices {
-		w.NoDevices = devicepolicy.WhyOpen(info)
-		w.Missing = append(w.Missing, "device rules: "+w.NoDevices)
-	}
-	if !info.Freeze {
-		w.Missing = append(w.Missing, "time shares: nothing can be frozen ("+info.Detail+")")
-	}
-	w.Missing = append(w.Missing, missingLimits(info)...)
-	return w
-}
-
-// missingLimits names the limits that do not act here.
-func missingLimits(info cgroup.Info) []string {
-	var out []string
-	for _, name := range cgroup.LimitNames() {
-		if !slices.Contains(info.Limits, name) {
-			out = append(out, name+" limits: not on "+info.Adapter)
-		}
-	}
-	return out
-}
-
-// Watchers are the goroutines that wait for the ends of leases.
-type Watchers struct {
-	mu   locks.Mutex[locks.Watchers] // guards what follows
-	Seen map[string]bool
-}
-
-// WatchLease ends the lease when its last process is gone. One watcher a lease.
-func (ls *Leases) WatchLease(id string) {
-	ls.Watchers.mu.Lock()
-	defer ls.Watchers.mu.Unlock()
-	if ls.Watchers.Seen[id] {
-		return
-	}
-	ls.Watchers.Seen[id] = true
-	if l, ok := ls.Table.Get(id); ok {
-		ls.Escapes.Note(&l)
-	}
-	ls.Tasks.Go(func() {
-		defer func() {
-			ls.Watchers.mu.Lock()
-			defer ls.Watchers.mu.Unlock()
-			delete(ls.Watchers.Seen, id)
-		}()
-		ls.awaitEnd(ls.Tasks.Context(), id)
-	})
-}
-
-func (ls *Leases) awaitEnd(ctx context.Context, id string) {
-	l, ok := ls.Table.Get(id)
-	if !ok {
-		return
-	}
-	err := ls.Attribution.PortOf(&l).WaitEmpty(ctx, id)
-	killed := errors.Is(err, cgroup.ErrOutOfMemory)
-	if err != nil && !killed && !errors.Is(err, cgroup.ErrNotFound) {
-		if ctx.Err() != nil {
-			return // The daemon ends: leases outlive it.
-		}
-		ls.Log.Error("cannot watch a lease", "lease", id, "error", err)
-	}
-	why := "the last process ended"
-	if now, still := ls.Table.Get(id); l.Visiting() && (!still || now.Reason != "") {
-		why = "it was released, or stopped where it is"
-		if still {
-			why = now.Reason
-		}
-	}
-	reason := "its last process ended"
-	if killed {
-		reason = cgroup.ErrOutOfMemory.Error()
-	}
-	// It ends even while the daemon is being stopped: clearing up is bounded by itself.
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), stop.WallTimeout)
-	defer cancel()
-	for ctx.Err() == nil {
-		err := ls.Table.Ended(end, id, reason)
-		if err == nil {
-			break
-		}
-		ls.Log.Error("cannot end a lease", "lease", id, "error", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(time.Second):
-			end, cancel = context.WithTimeout(context.WithoutCancel(ctx), stop.WallTimeout)
-			defer cancel()
-		}
-	}
-	switch {
-	case killed:
-		why = reason
-	case l.Held == lease.HeldDetached:
-		why = ls.endOf(id)
-	}
-	ls.Events.Publish(l.Event("lease.ended", why))
-	ls.Kick()
-}
-
-// DeleteLease stops a lease the polite way and answers when it is gone.
-func (ls *Leases) DeleteLease(c *server.Call) error {
-	id := c.R.PathValue("id")
-	l, ok := ls.Table.Get(id)
-	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "'gpushare lease list' shows them"}
-	}
-	if !c.Caller.MayEnd(&l) {
-		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not stop lease %s: it is of %s", c.Caller.Name, id, l.User), Hint: "its owner or an administrator may"}
-	}
-	if err := ls.StopLease(c.Ctx(), &l, "stopped by "+c.Caller.Name, stop.StopGrace); err != nil {
-		return err
-	}
-	return c.Reply(http.StatusOK, map[string]string{"stopped": id})
-}
-
-// StopLease stops the processes of a lease by the ladder, and ends the lease. It returns when it is gone.
-func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error {
-	if err := ls.Table.Ending(l.ID, reason); err != nil {
-		return err
-	}
-	notify := func(ctx context.Context) {
-		ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.stopping", Text: "it is being stopped: " + reason})
-		ls.awaitDelivery(ctx)
-	}
-	if err := ls.Stopper.Lease(ctx, l, grace, notify); err != nil {
-		return err
-	}
-	if err := ls.Table.Ended(ctx, l.ID, reason); err != nil {
-		return err
-	}
-	return ls.Stopper.AwaitGone(ctx, l.ID)
-}
-
-// GetEnv answers the environment of the lease that the caller runs in.
-func (ls *Leases) GetEnv(c *server.Call) error {
-	p := c.Caller.Process
-	id, ok := ls.Attribution.OwnerOf(p.PID)
-	// The pid was read when it connected. If it is another process by now, that one's lease is nobody's business here.
-	if !ok || !procfs.Alive(p.PID, p.Start) {
-		return &api.Error{Kind: api.KindNotFound, Message: "this process runs in no lease", Hint: "start one with 'gpushare run -- $SHELL'"}
-	}
-	l, ok := ls.Table.Get(id)
-	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
-		return &api.Error{Kind: api.KindNotFound, Message: "the lease of this process is gone, or of a tenant that you are no member of"}
-	}
-	env, unset, err := ls.Policy.Environment(c.Ctx(), &l)
-	if err != nil {
-		return err
-	}
-	return c.Reply(http.StatusOK, api.Environment{Lease: id, Environment: env, Unset: unset})
-}
-
-// SaveLeases keeps the table until the next boot, before anybody is told of a lease.
-func (ls *Leases) SaveLeases(_ context.Context, state []byte) error {
-	ls.saveEndings()
-	return ls.RunDir.Write("leases.json", state)
-}
-
-// Restore finds the leases of an earlier life again, and ends those whose processes are gone.
-func (ls *Leases) Restore(ctx context.Context) error {
-	if err := ls.restoreEndings(); err != nil {
-		ls.Log.Warn("what is known of leases that ended is lost", "error", err)
-	}
-	b, err := ls.RunDir.Read("leases.json")
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := ls.Table.Restore(b); err != nil {
-		return err
-	}
-	for _, l := range ls.Table.Live() {
-		found, err := ls.found(ctx, &l)
-		if err != nil {
-			return err // The daemon ends: leases outlive it.
-		}
-		if found {
-			ls.Table.Found(l.ID, l.Process)
-			ls.WatchLease(l.ID)
-			continue
-		}
-		ls.Escapes.Note(&l) // They may have left instead.
-		end, cancel := context.WithTimeout(ctx, stop.WallTimeout)
-		if err := ls.Table.Ended(end, l.ID, "its processes ended while the daemon was away"); err != nil {
-			ls.Log.Error("cannot end a lease", "lease", l.ID, "error", err)
-		}
-		cancel()
-	}
-	ls.Detached.Outputs.Sweep(func(id string) bool {
-		_, live := ls.Table.Get(id)
-		_, known := ls.Endings.get(id)
-		return live || known
-	})
-	ls.awaitReturns()
-	return nil
-}
-
-// findAgain is the pause between two attempts to find a lease again.
-const findAgain = time.Second
-
-// found finds one lease's processes again. While it cannot be told whether they live, as long as the service manager does
-// not answer, it asks again: a lease whose end is not known is not ended.
-func (ls *Leases) found(ctx context.Context, l *lease.Lease) (bool, error) {
-	for {
-		try, cancel := context.WithTimeout(ctx, stop.WallTimeout)
-		if l.Held == lease.HeldDetached {
-			ls.findProgram(try, l)
-		}
-		found, err := ls.Adopt(try, l)
-		cancel()
-		if err == nil {
-			return found, nil
-		}
-		ls.Log.Warn("cannot find a lease again", "lease", l.ID, "error", err)
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case <-time.After(findAgain):
-		}
-	}
-}
-
-// Adopt finds one lease's processes again. Nobody stays frozen: the scheduler starts anew.
-func (ls *Leases) Adopt(ctx context.Context, l *lease.Lease) (bool, error) {
-	if l.Visiting() {
-		return ls.adoptVisitor(ctx, l), nil
-	}
-	for _, port := range []cgroup.Port{ls.Port, ls.Follow} {
-		if port == cgroup.Port(ls.Follow) && l.Walls.Cgroup != "" {
-			break // It had walls: whoever of it lives outside them has left.
-		}
-		state, err := port.Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
-		if errors.Is(err, cgroup.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return false, fmt.Errorf("%s: %w", port.Info().Adapter, err)
-		}
-		if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) {
-			ls.Log.Error("cannot thaw a lease that was found again", "lease", l.ID, "error", err)
-		}
-		ls.Table.SetWalls(l.ID, wallsStatus(port.Info(), state))
-		return true, nil
-	}
-	return false, nil
-}
+// entering is told of leases that begin.
+type entering interface{ Note(l *lease.Lease) }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/lease"
 )
 
 // Groups that give a role.
@@ -80,4 +81,16 @@ func (a access) denied(c *Caller, what string) *api.Error {
 	case Anyone:
 	}
 	return &api.Error{Kind: api.KindDenied, Message: c.Name + " may not " + what, Hint: hint}
+}
+
+// MayEnd tells whether the caller may stop or release a lease. What somebody else attached, an administrator's prolog for
+// one, is not its own user's to take from the books; nor are logins and units, which the spec adopts.
+func (c *Caller) MayEnd(l *lease.Lease) bool {
+	switch l.Held {
+	case lease.HeldAttached:
+		return c.Admin || c.UID == l.By
+	case lease.HeldLogin, lease.HeldUnit:
+		return c.Admin
+	}
+	return c.Admin || c.UID == l.UID
 }

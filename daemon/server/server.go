@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
 )
 
 // Limits of the API.
@@ -286,4 +288,13 @@ type Route struct {
 	What    string // "look at the spec": for the refusal
 	Handle  func(*Call) error
 	Brief   bool // it waits for nothing, and takes its turn among the requests of its user
+}
+
+// Server answers requests on the socket.
+type Server struct {
+	*report.Reporter
+	Tasks      *loop.Group
+	Identities *Identities
+	turns      turns
+	Routes     []Route
 }

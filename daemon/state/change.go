@@ -16,3 +16,6 @@ type OpenChange struct {
 	Failed  map[gpu.UUID]bool // GPUs on which it could not even be planned
 	Took    []tookStep        // its steps so far; only its own progress touches it
 }
+
+// KindRelease is the kind of change that gives the node back.
+const KindRelease = "release"

@@ -1,6 +1,10 @@
 package state
 
 import (
+	"slices"
+	"strings"
+	"time"
+
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 )
@@ -67,4 +71,77 @@ func (d *Desired) Tenant(name string) (*api.TenantSpec, bool) {
 		}
 	}
 	return nil, false
+}
+
+// Adopts tells whether a unit of this name may be adopted; an empty name stands for any.
+func (d *Desired) Adopts(unit string) bool {
+	return d.Spec != nil && slices.ContainsFunc(d.Spec.Tenants, func(t api.TenantSpec) bool {
+		return t.Adopt != nil && (unit == "" || t.Adopt.Units[unit] != "")
+	})
+}
+
+// QuiescesDCGM tells whether the spec has DCGM stopped around MIG changes, by whatever name its unit has here.
+func (d *Desired) QuiescesDCGM() bool {
+	return d.Spec != nil && slices.ContainsFunc(d.Spec.Node.Quiesce, func(unit string) bool {
+		return strings.Contains(unit, "dcgm") || strings.Contains(unit, "hostengine")
+	})
+}
+
+// KindDynamic is the kind of change that makes instances for requests, and takes away those that nobody needs.
+const KindDynamic = "dynamic"
+
+// Keep is how long an instance that nobody needs stays on a GPU.
+func (d *Desired) Keep(id gpu.UUID) time.Duration {
+	if e := d.GPUs[id]; e != nil && e.MIG != nil && e.MIG.Keep != nil {
+		return time.Duration(*e.MIG.Keep)
+	}
+	return time.Duration(api.DefaultKeep)
+}
+
+// AnyDynamic tells whether instances are made on demand anywhere.
+func (d *Desired) AnyDynamic() bool {
+	for id := range d.GPUs {
+		if d.Dynamic(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// Guarding tells whether logins are to be kept from managed GPUs.
+func (d *Desired) Guarding() bool { return d.Spec != nil && d.Spec.Node.Guard == "logins" }
+
+// Managed is the GPUs that are ours to give.
+func (d *Desired) Managed() []gpu.UUID {
+	var ids []gpu.UUID
+	for id := range d.GPUs {
+		if m := d.Mode(id); m != api.ModeExternal && m != api.ModeUnmanaged {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Quiesces tells whether the spec has a unit stopped around MIG changes.
+func (d *Desired) Quiesces(unit string) bool {
+	return unit != "" && d.Spec != nil && slices.Contains(d.Spec.Node.Quiesce, unit)
+}
+
+// NearStrict tells whether the memory of the tenant's leases is bound to the NUMA nodes of their GPUs.
+func (d *Desired) NearStrict(tenant string) bool {
+	return d.Spec != nil && slices.ContainsFunc(d.Spec.Tenants, func(t api.TenantSpec) bool {
+		return t.Name == tenant && t.CPU != nil && t.CPU.Near == "strict"
+	})
+}
+
+// Denies tells whether moving processes out of leases is to be denied, and not only detected.
+func (d *Desired) Denies() bool {
+	return d.Spec != nil && d.Spec.Node.Walls != nil && d.Spec.Node.Walls.Migration == "deny"
+}
+
+// Limits tells whether a tenant's logins have a limit.
+func (d *Desired) Limits(tenant string) bool {
+	t, ok := d.Tenant(tenant)
+	return ok && d.Enforcing() && t.PerLogin != nil && t.PerLogin.Memory != nil
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/store"
 )
@@ -48,14 +47,4 @@ func ReleasedOf(acc *store.Accepted) *api.Released {
 		return nil
 	}
 	return &api.Released{Who: acc.Who, At: acc.At, All: acc.Released == store.ReleasedAll}
-}
-
-// Epoch is the hardware epoch as the store keeps it.
-func Epoch(n *observe.Node) store.Epoch {
-	return store.Epoch{Boot: n.Epoch.Boot, Driver: n.Epoch.Driver}
-}
-
-// EpochOver tells whether a boot or a load of the driver came since: no instance outlives either.
-func EpochOver(e store.Epoch, n *observe.Node) bool {
-	return e.Boot != n.Epoch.Boot || e.Driver != n.Epoch.Driver
 }

@@ -11,3 +11,11 @@ func AdapterText(i cgroup.Info) string {
 	}
 	return i.Adapter + " (" + i.Detail + ")"
 }
+
+// WhyOpen says why there are no device walls.
+func WhyOpen(info cgroup.Info) string {
+	if info.NoDevices != "" {
+		return info.NoDevices
+	}
+	return "not on " + info.Adapter
+}

@@ -105,3 +105,14 @@ func (attr *Attribution) UsageUnder(want *state.Desired, o planner.Opened) plann
 		Opened:  o,
 	}
 }
+
+// VisitPort is what holds a lease whose processes stay where they are: their cgroup, or the tree under one process.
+func (attr *Attribution) VisitPort(l *lease.Lease) cgroup.Port {
+	if l.Cgroup != "" {
+		return attr.Visitors
+	}
+	return attr.Follow
+}
+
+// Ticks is how many clock ticks /proc counts in a second, on every Linux that NVIDIA has a driver for.
+const Ticks = 100

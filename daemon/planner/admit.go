@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
@@ -79,68 +78,6 @@ func HoldersOf(problems map[gpu.UUID]error, node *observe.Node, use Usage) []api
 		}
 	}
 	return out
-}
-
-// FeasibleSpec refuses grants that can never be had: more memory than there is.
-func FeasibleSpec(want *state.Desired, n *observe.Node) error {
-	var wrong []api.FieldError
-	for i := range want.Spec.Tenants {
-		t := &want.Spec.Tenants[i]
-		for j := range t.GPU {
-			g := &t.GPU[j]
-			ids := want.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}]
-			need := state.GrantMemory(g)
-			if need == 0 || len(ids) == 0 {
-				continue
-			}
-			var most uint64
-			over := false
-			for _, id := range ids {
-				if gp, ok := n.GPU(id); ok {
-					most = max(most, gp.Memory.Total-min(gp.Memory.Reserved+want.Reserve(id), gp.Memory.Total))
-					over = over || want.GPUs[id].Overcommit
-				}
-			}
-			if need > most && !over {
-				wrong = append(wrong, api.FieldError{
-					Path:    fmt.Sprintf("tenants[%d].gpu[%d].%s.memory", i, j, g.Kind()),
-					Message: fmt.Sprintf("%s is more than any of its GPUs has: %s, the reserve taken off", api.Bytes(need).Short(), api.Bytes(most).Short()),
-					Hint:    "grant less, or name larger GPUs",
-				})
-			}
-		}
-	}
-	if len(wrong) == 0 {
-		return reservedFit(want, n)
-	}
-	return &api.Error{Kind: api.KindInfeasible, Message: wrong[0].Error(), Fields: wrong, Hint: "nothing was changed"}
-}
-
-// reservedFit refuses reserved grants that do not fit beside each other on the one GPU that they all name.
-func reservedFit(want *state.Desired, n *observe.Node) error {
-	sum := map[gpu.UUID]uint64{}
-	for i := range want.Spec.Tenants {
-		t := &want.Spec.Tenants[i]
-		for j := range t.GPU {
-			if ids := want.Grants[state.GrantKey{Tenant: t.Name, Grant: t.GPU[j].Name}]; t.GPU[j].Reserved && len(ids) == 1 {
-				sum[ids[0]] += state.GrantMemory(&t.GPU[j])
-			}
-		}
-	}
-	for id, need := range sum {
-		g, ok := n.GPU(id)
-		if !ok || want.GPUs[id].Overcommit {
-			continue
-		}
-		if has := g.Memory.Total - min(g.Memory.Reserved+want.Reserve(id), g.Memory.Total); need > has {
-			return &api.Error{
-				Kind:    api.KindInfeasible,
-				Message: fmt.Sprintf("the reserved grants on GPU %d want %s together, it has %s, the reserve taken off", g.Identity.Index, api.Bytes(need).Short(), api.Bytes(has).Short()),
-				Hint:    "grant less, reserve fewer, or write overcommit: true for that GPU; nothing was changed",
-			}
-		}
-	}
-	return nil
 }
 
 // Number gives steps their ids, in order.

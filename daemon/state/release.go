@@ -1,4 +1,0 @@
-package state
-
-// KindRelease is the kind of change that gives the node back.
-const KindRelease = "release"
