@@ -114,4 +114,5 @@ type bus struct{ policy *cgrouptest.Policy }
 
 func (b bus) Applied(context.Context, step.Step) (bool, error) { return b.policy.MigrationDenied() }
 func (b bus) Do(ctx context.Context, _ step.Step) error        { return b.policy.DenyMigration(ctx) }
-func (b bus) Undo(ctx context.Context, _ step.Step) error      { return b.policy.AllowMigration(ctx) }
+
+func (b bus) Undo(ctx context.Context, _ step.Step) error { return b.policy.AllowMigration(ctx) }
