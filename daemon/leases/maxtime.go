@@ -8,29 +8,25 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 )
 
 // timeLoop warns leases whose time runs out (max_time), and stops them when it has. A node that only observes does
 // neither.
 func (ls *Leases) timeLoop(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+	for next := time.Duration(0); ; {
+		if _, ok := ls.TimeWake.Sleep(ctx, next); !ok {
 			return
-		case <-timer.C:
-		case <-ls.TimeWake.C():
 		}
-		next := time.Hour
+		next = time.Hour
 		for _, l := range ls.Table.Live() {
 			if l.State != lease.Running || l.Ends == nil || !ls.State.Desired().Enforcing() {
 				continue
 			}
 			next = min(next, ls.runOut(ctx, &l))
 		}
-		timer.Reset(max(next, time.Millisecond))
+		next = max(next, time.Millisecond)
 	}
 }
 
@@ -86,10 +82,7 @@ func (ls *Leases) stopInBackground(ctx context.Context, l *lease.Lease, reason s
 				return
 			}
 			ls.Log.Warn("cannot end a lease", "lease", l.ID, "reason", reason, "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(5 * time.Second):
-			}
+			loop.Pause(ctx, 5*time.Second)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -21,9 +22,7 @@ func (ls *Leases) awaitReturns() {
 		return
 	}
 	ls.Tasks.Go(func() {
-		select {
-		case <-ls.Tasks.Context().Done():
-		case <-time.After(returnTime):
+		if loop.Pause(ls.Tasks.Context(), returnTime) {
 			ls.Table.ForgetExpected()
 		}
 	})

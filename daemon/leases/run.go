@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -282,13 +283,11 @@ func (ls *Leases) awaitEnd(ctx context.Context, id string) {
 			break
 		}
 		ls.Log.Error("cannot end a lease", "lease", id, "error", err)
-		select {
-		case <-ctx.Done():
+		if !loop.Pause(ctx, time.Second) {
 			return
-		case <-time.After(time.Second):
-			end, cancel = context.WithTimeout(context.WithoutCancel(ctx), stop.WallTimeout)
-			defer cancel()
 		}
+		end, cancel = context.WithTimeout(context.WithoutCancel(ctx), stop.WallTimeout)
+		defer cancel()
 	}
 	switch {
 	case killed:
@@ -417,10 +416,8 @@ func (ls *Leases) found(ctx context.Context, l *lease.Lease) (bool, error) {
 			return found, nil
 		}
 		ls.Log.Warn("cannot find a lease again", "lease", l.ID, "error", err)
-		select {
-		case <-ctx.Done():
+		if !loop.Pause(ctx, findAgain) {
 			return false, ctx.Err()
-		case <-time.After(findAgain):
 		}
 	}
 }
