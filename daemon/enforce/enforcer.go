@@ -18,7 +18,6 @@ import (
 type Enforcer struct {
 	*report.Reporter
 	State    *state.State
-	Tasks    *loop.Group
 	Driver   gpu.Driver
 	Observer *observe.Observer
 	Gate     cgroup.Gate // freezes only while somebody else could thaw; nil where nothing can be frozen
@@ -31,5 +30,6 @@ type Enforcer struct {
 
 	Wake     loop.Wake // a lease began: the next sample is due
 	Shares   Shares
-	stopping stopping // ladders of those that were asked to end; the sample loop's alone
+	tasks    loop.Group // the loops that share out GPUs by time
+	stopping stopping   // ladders of those that were asked to end; the sample loop's alone
 }

@@ -20,8 +20,13 @@ const defaultGrace = 10 * time.Second
 // closeWatch is how often a GPU is looked at while a grant on it is close to its limit.
 const closeWatch = 250 * time.Millisecond
 
-// Run samples until ctx ends, and returns when that has ended. What shares a GPU's time runs in the group of the daemon.
-func (en *Enforcer) Run(ctx context.Context) { en.sampleLoop(ctx) }
+// Run samples and shares out time until ctx ends, and returns when all of that has ended and nobody waits frozen for his
+// slice.
+func (en *Enforcer) Run(ctx context.Context) {
+	en.tasks.Begin(ctx)
+	defer en.tasks.Wait()
+	en.sampleLoop(ctx)
+}
 
 // sampleLoop looks at the GPUs that have leases: memory, processes, and the samples of who was busy. Without leases it
 // asks the driver nothing.

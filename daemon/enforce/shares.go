@@ -58,14 +58,14 @@ func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota
 		return
 	}
 	if sl == nil {
-		ctx, stop := context.WithCancel(d.Tasks.Context())
+		ctx, stop := context.WithCancel(d.tasks.Context())
 		sl = &Slicer{
 			epoch: time.Now(), wake: make(chan struct{}, 1), stop: stop, members: map[string]bool{},
 			scheduler: quota.NewScheduler(quota.Config{Round: round, Rand: rand.Float64, Fallback: true}),
 			usage:     map[string]quota.Usage{},
 		}
 		s.GPUs[id] = sl
-		d.Tasks.Go(func() { sl.loop(ctx, d, id) })
+		d.tasks.Go(func() { sl.loop(ctx, d, id) })
 	}
 	sl.mu.Lock()
 	sl.scheduler.Configure(quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.Gate == nil || !d.State.Desired().Enforcing()})
@@ -109,7 +109,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
 		case quota.Thaw:
 			if a.Look {
 				// What the driver's newest samples tell of the freeze is lost soon after it ends.
-				d.Tasks.Go(func() { sl.look(ctx, d, id) })
+				d.tasks.Go(func() { sl.look(ctx, d, id) })
 			}
 			sl.thawOne(ctx, d, a.Lease)
 			continue

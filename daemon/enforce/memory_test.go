@@ -1,0 +1,316 @@
+package enforce
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// nobody is a pid that no process has. Nothing here signals it.
+const nobody = 1 << 30
+
+// What happens to a grant above its limit. Nobody is signalled in these.
+func TestAboveTheLimit(t *testing.T) {
+	t.Parallel()
+	over := func(time.Duration) (uint64, error) { return 2 * limit, nil }
+	for _, c := range []struct {
+		name    string
+		overuse string
+		enforce api.Switch
+		use     func(at time.Duration) (uint64, error)
+		gateless,
+		unfreezable bool
+		again  error // of the measurement right before
+		until  time.Duration
+		want   []string
+		told   int    // lines to its user
+		memory uint64 // as it is shown; 0: not looked at
+		stage  string
+	}{
+		{
+			name: "within", overuse: "kill", enforce: "on", use: func(time.Duration) (uint64, error) { return limit / 2, nil }, until: time.Minute,
+			memory: limit / 2,
+		},
+		{
+			name: "notify only tells", overuse: "notify", enforce: "on", use: over, until: time.Minute,
+			want: []string{"1s memory.over"}, told: 1, memory: 2 * limit, stage: "over",
+		},
+		{
+			name: "nothing said is notify", enforce: "on", use: over, until: time.Minute,
+			want: []string{"1s memory.over"}, told: 1, memory: 2 * limit, stage: "over",
+		},
+		{
+			name: "close to the limit", overuse: "kill", enforce: "on", use: func(time.Duration) (uint64, error) { return limit / 100 * 95, nil }, until: time.Minute,
+			want: []string{"1.25s memory.notice"}, told: 1, memory: limit / 100 * 95, stage: "notice",
+		},
+		{
+			name: "a node that only observes does nothing", overuse: "kill", enforce: "observe", use: over, until: time.Minute,
+			want: []string{"1s memory.over"}, memory: 2 * limit, stage: "over",
+		},
+		{
+			name: "frozen, and thawed after the longest time", overuse: "freeze", enforce: "on", use: over, until: 9 * time.Second,
+			want: []string{"1s memory.over", "3s freeze", "3s memory.freeze", "8s memory.thaw", "8s thaw"}, told: 2, memory: 2 * limit, stage: "over",
+		},
+		{
+			name: "frozen, and thawed when it is below its limit", overuse: "freeze", enforce: "on", until: 20 * time.Second,
+			use: func(at time.Duration) (uint64, error) {
+				if at < 5*time.Second {
+					return 2 * limit, nil
+				}
+				return limit / 2, nil
+			},
+			want: []string{"1s memory.over", "3s freeze", "3s memory.freeze", "5s memory.thaw", "5s thaw", "10s memory.clear"}, told: 3, memory: limit / 2,
+		},
+		{
+			name: "nothing freezes on this host", overuse: "freeze", enforce: "on", use: over, gateless: true, until: 9 * time.Second,
+			want: []string{"1s memory.over", "3s memory.freeze", "8s memory.thaw"}, told: 2, memory: 2 * limit, stage: "over",
+		},
+		{
+			name: "it cannot be frozen", overuse: "freeze", enforce: "on", use: over, unfreezable: true, until: 9 * time.Second,
+			want: []string{"1s memory.over", "3s memory.freeze", "8s memory.thaw"}, told: 2, memory: 2 * limit, stage: "over",
+		},
+		{
+			// The last known use keeps the warning up: it is not taken for zero, which would be "clear". Nobody is stopped on it.
+			name: "a driver that answers no more stops nobody", overuse: "kill", enforce: "on", until: time.Minute,
+			use: func(at time.Duration) (uint64, error) {
+				if at < 2*time.Second {
+					return 2 * limit, nil
+				}
+				return 0, errNoAnswer
+			},
+			want: []string{"1s memory.over"}, told: 1,
+		},
+		{
+			name: "nor freezes anybody", overuse: "freeze", enforce: "on", until: time.Minute,
+			use: func(at time.Duration) (uint64, error) {
+				if at < 2*time.Second {
+					return 2 * limit, nil
+				}
+				return 0, errNoAnswer
+			},
+			want: []string{"1s memory.over"}, told: 1,
+		},
+		{
+			name: "a driver that never answered", overuse: "kill", enforce: "on", until: time.Minute,
+			use: func(time.Duration) (uint64, error) { return 0, errNoAnswer },
+		},
+		{
+			name: "what cannot be measured again is not stopped", overuse: "kill", enforce: "on", use: over, again: errNoAnswer, until: 9 * time.Second,
+			want: []string{"1s memory.over", "3s memory.stop", "5s memory.kill"}, told: 3, memory: 2 * limit, stage: "over",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, c.overuse)
+				w.enforce(c.enforce, api.ModeExclusive)
+				w.port.own(nobody, w.lease)
+				w.driver.sample = func() ([]gpu.Process, error) {
+					use, err := c.use(time.Since(w.journal.start))
+					if err != nil {
+						return nil, err
+					}
+					return []gpu.Process{on(nobody, use), on(nobody, use)}, nil // In two of the driver's lists.
+				}
+				if c.again != nil {
+					w.driver.again = func() ([]gpu.Process, error) { return nil, c.again }
+				}
+				if c.gateless {
+					w.Gate = nil
+				}
+				if c.unfreezable {
+					w.port.breaks = errNoAnswer
+				}
+				w.begin(t)
+				w.until(c.until)
+				sample := w.Samples.Lease(w.lease)
+				w.end()
+				if d := cmp.Diff(c.want, sorted(w.journal.read())); d != "" {
+					t.Errorf("what was done (-want +got):\n%s", d)
+				}
+				l, ok := w.Table.Get(w.lease)
+				if !ok || l.State != lease.Running {
+					t.Fatalf("the lease is %s", l.State)
+				}
+				if told := l.Notices[w.lines:]; len(told) != c.told {
+					t.Errorf("its user is told %q, want %d lines", told, c.told)
+				}
+				if c.memory > 0 && sample.Memory != c.memory || sample.Stage != c.stage {
+					t.Errorf("it is shown with %d bytes, %q; want %d, %q", sample.Memory, sample.Stage, c.memory, c.stage)
+				}
+			})
+		})
+	}
+}
+
+// sorted puts what was done at one time in an order, because the events come by another goroutine.
+func sorted(lines []string) []string {
+	for i := range lines {
+		for j := i; j > 0; j-- {
+			at, before := timeOf(lines[j]), timeOf(lines[j-1])
+			if at < before || at == before && lines[j] < lines[j-1] {
+				lines[j], lines[j-1] = lines[j-1], lines[j]
+			}
+		}
+	}
+	return lines
+}
+
+func timeOf(line string) time.Duration {
+	at, _, _ := strings.Cut(line, " ")
+	d, _ := time.ParseDuration(at) // The journal wrote it.
+	return d
+}
+
+// Whoever is to be stopped gets SIGTERM first, and SIGKILL only after the grace, and each only while it is measured to be
+// above its limit.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, script string
+		below        func(at time.Duration) bool // so it is measured right before
+		until        time.Duration
+		want         []string
+		by           syscall.Signal // 0: it lives
+		state        lease.State
+	}{
+		{
+			name: "it ends when asked", script: obeys, until: 20 * time.Second,
+			want: []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "8s memory.clear"}, by: syscall.SIGTERM, state: lease.Ending,
+		},
+		{
+			name: "it ignores SIGTERM", script: ignores, until: 20 * time.Second, by: syscall.SIGKILL,
+			// It is frozen before, so that no kernel of it runs when it dies.
+			want: []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "5s freeze", "5s memory.kill", "5.5s SIGKILL", "5.5s thaw"},
+		},
+		{
+			name: "it is below its limit when it is to be killed", script: ignores, until: 20 * time.Second, by: syscall.SIGKILL,
+			below: func(at time.Duration) bool { return at >= 4*time.Second && at < 7*time.Second },
+			want:  []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "5s memory.kill", "10s freeze", "10s memory.kill", "10.5s SIGKILL", "10.5s thaw"},
+		},
+		{
+			name: "it is below its limit when it is to be asked", script: ignores, until: 20 * time.Second, by: syscall.SIGKILL,
+			below: func(at time.Duration) bool { return at < 4*time.Second },
+			want:  []string{"1s memory.over", "3s memory.stop", "5s SIGTERM", "5s memory.kill", "10s freeze", "10s memory.kill", "10.5s SIGKILL", "10.5s thaw"},
+		},
+		{
+			name: "it is below its limit each time", script: obeys, until: 9 * time.Second, state: lease.Running,
+			below: func(time.Duration) bool { return true },
+			want:  []string{"1s memory.over", "3s memory.stop", "5s memory.kill"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := script(t, c.script)
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, "kill")
+				w.port.own(p.pid, w.lease)
+				asked := func() bool {
+					l, _ := w.Table.Get(w.lease)
+					return l.State == lease.Ending
+				}
+				w.driver.sample = func() ([]gpu.Process, error) {
+					if c.script == obeys && asked() {
+						<-p.ended
+						return nil, nil
+					}
+					return []gpu.Process{on(p.pid, 2*limit)}, nil
+				}
+				w.driver.again = func() ([]gpu.Process, error) {
+					if c.below != nil && c.below(time.Since(w.journal.start)) {
+						return []gpu.Process{on(p.pid, limit/2)}, nil
+					}
+					return w.driver.sample()
+				}
+				w.port.killed = func(ctx context.Context, id string) {
+					p.kill()
+					if err := w.Table.Ended(ctx, id, "it was killed"); err != nil {
+						t.Error(err)
+					}
+				}
+				w.begin(t)
+				w.until(c.until)
+				w.end()
+				if d := cmp.Diff(c.want, sorted(w.journal.read())); d != "" {
+					t.Errorf("what was done (-want +got):\n%s", d)
+				}
+				if l, _ := w.Table.Get(w.lease); l.State != c.state {
+					t.Errorf("the lease is %q, want %q", l.State, c.state)
+				}
+				switch {
+				case c.by == 0 && !p.lives():
+					t.Error("it was ended")
+				case c.by != 0 && p.endedBy() != c.by:
+					t.Errorf("it ended by %v, want %v", p.endedBy(), c.by)
+				}
+			})
+		})
+	}
+}
+
+// Of a lease whose processes stay where they are the one that uses most is ended, and nothing else of it. It is never
+// frozen.
+func TestVisitor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, script string
+		want         []string
+		by           syscall.Signal
+	}{
+		{"it ends when asked", obeys, []string{"1s memory.over", "3s memory.stop", "8.25s memory.clear"}, syscall.SIGTERM},
+		{"it ignores SIGTERM", ignores, []string{"1s memory.over", "3s memory.stop", "5s memory.kill", "10.25s memory.clear"}, syscall.SIGKILL},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			small, large := script(t, obeys), script(t, c.script)
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, "kill")
+				if err := w.Table.Ended(t.Context(), w.lease, "another comes"); err != nil {
+					t.Fatal(err)
+				}
+				k, err := w.Table.Submit(lease.Request{Tenant: "red", Member: []string{"red"}, Held: lease.HeldAttached})
+				if err != nil {
+					t.Fatal(err)
+				}
+				l, _, err := w.Table.Start(t.Context(), k.ID(), lease.Process{PID: small.pid, Start: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.port.own(small.pid, l.ID)
+				w.port.own(large.pid, l.ID)
+				w.driver.sample = func() ([]gpu.Process, error) {
+					at := time.Since(w.journal.start)
+					if at > 3*time.Second && c.by == syscall.SIGTERM || at > 5*time.Second {
+						<-large.ended
+						return []gpu.Process{on(small.pid, limit/10)}, nil
+					}
+					return []gpu.Process{on(small.pid, limit/10), on(large.pid, 2*limit)}, nil
+				}
+				w.begin(t)
+				w.until(20 * time.Second)
+				w.end()
+				if d := cmp.Diff(c.want, sorted(w.journal.read())); d != "" {
+					t.Errorf("what was done (-want +got):\n%s", d)
+				}
+				if got := large.endedBy(); got != c.by {
+					t.Errorf("it ended by %v, want %v", got, c.by)
+				}
+				if !small.lives() {
+					t.Error("the other was ended too")
+				}
+				if l, _ := w.Table.Get(l.ID); l.State != lease.Running {
+					t.Errorf("the lease is %q", l.State)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,352 @@
+package enforce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/lease/leasetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// one is the only GPU.
+const one gpu.UUID = "GPU-1"
+
+const mib = 1 << 20
+
+// limit is what a grant has of its memory.
+const limit = 100 * mib
+
+// journal is what was done and told, with the time since the start.
+type journal struct {
+	start time.Time
+
+	mu    sync.Mutex // guards lines
+	lines []string
+}
+
+func (j *journal) note(what string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, fmt.Sprint(time.Since(j.start), " ", what))
+}
+
+func (j *journal) read() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.lines)
+}
+
+// fakeDriver is a host with processes on one GPU.
+type fakeDriver struct {
+	gpu.Driver // What no test reaches for.
+	sample     func() ([]gpu.Process, error)
+	again      func() ([]gpu.Process, error) // what is measured right before somebody is stopped; nil: as sample
+}
+
+func (d *fakeDriver) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{}, nil }
+
+func (d *fakeDriver) Snapshot(context.Context, gpu.UUID) (gpu.Snapshot, error) {
+	list, err := d.sample()
+	return gpu.Snapshot{Processes: list}, err
+}
+
+func (d *fakeDriver) Processes(context.Context, gpu.UUID) ([]gpu.Process, error) {
+	if d.again != nil {
+		return d.again()
+	}
+	return d.sample()
+}
+
+func (d *fakeDriver) Utilization(context.Context, gpu.UUID, uint64) ([]gpu.UtilSample, uint64, error) {
+	return nil, 0, gpu.ErrNotSupported
+}
+
+// fakePort holds processes by their pids. It is the gate too.
+type fakePort struct {
+	cgroup.Port // What no test reaches for.
+	journal     *journal
+	killed      func(ctx context.Context, id string)
+	breaks      error         // of each freeze
+	slow        time.Duration // of each thaw
+
+	mu     sync.Mutex // guards what follows
+	owners map[int]string
+	frozen map[string]bool
+	froze  map[string]int // how often
+}
+
+func (p *fakePort) Owner(pid int) (string, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id, ok := p.owners[pid]
+	return id, ok
+}
+
+func (p *fakePort) Slices(context.Context) ([]cgroup.SliceState, error) { return nil, nil }
+
+func (p *fakePort) Members(_ context.Context, id string) (out []cgroup.Process, err error) {
+	p.journal.note("SIGTERM")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for pid, owner := range p.owners {
+		if owner != id {
+			continue
+		}
+		if start, err := procfs.Start(pid); err == nil { // Else it has ended.
+			out = append(out, cgroup.Process{PID: pid, Start: start})
+		}
+	}
+	return out, nil
+}
+
+func (p *fakePort) KillScope(ctx context.Context, id string) error {
+	p.journal.note("SIGKILL")
+	p.killed(ctx, id)
+	return nil
+}
+
+func (p *fakePort) Freeze(_ context.Context, id string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.froze[id]++
+	if p.breaks != nil {
+		return p.breaks
+	}
+	p.frozen[id] = true
+	p.journal.note("freeze")
+	return nil
+}
+
+func (p *fakePort) Thaw(_ context.Context, id string) error {
+	time.Sleep(p.slow)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.frozen[id] {
+		delete(p.frozen, id)
+		p.journal.note("thaw")
+	}
+	return nil
+}
+
+func (p *fakePort) whoIsFrozen() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.frozen))
+}
+
+func (p *fakePort) howOften() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.froze)
+}
+
+func (p *fakePort) own(pid int, id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.owners[pid] = id
+}
+
+// standing are walls that can be frozen.
+type standing struct{ leasetest.NoWalls }
+
+func (standing) Wall(context.Context, lease.Lease, lease.Process) (lease.Inside, error) {
+	return lease.Inside{Status: api.WallsStatus{Cgroup: "/red", Freeze: true}}, nil
+}
+
+// world is an enforcer with a lease of red on a time-sliced GPU. It runs in a synctest bubble.
+type world struct {
+	*Enforcer
+	journal *journal
+	port    *fakePort
+	driver  *fakeDriver
+	lease   string // the lease of red
+	lines   int    // that its user was told before the start
+	ended   chan struct{}
+	left    []string // who was frozen when Run returned
+	end     context.CancelFunc
+}
+
+// newWorld makes a node that enforces. Each grant of red has the limit, and this overuse.
+func newWorld(t *testing.T, overuse string) *world {
+	t.Helper()
+	j := &journal{start: time.Now()}
+	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
+	w := &world{journal: j, driver: &fakeDriver{}, ended: make(chan struct{})}
+	w.driver.sample = func() ([]gpu.Process, error) { return nil, nil }
+	w.port = &fakePort{journal: j, owners: map[int]string{}, frozen: map[string]bool{}, froze: map[string]int{}, killed: func(context.Context, string) {}}
+	wake := loop.NewWake()
+	table := leasetest.TableOf(t, lease.Config{Walls: standing{}, Changed: func(lease.Lease) { wake.Set() }}, "red", "part", os.Getuid())
+	w.lease = table.Live()[0].ID
+	memory, grace := api.Bytes(limit), api.Duration(2*time.Second)
+	grant := func(tenant string) lease.Grant {
+		return lease.Grant{
+			Tenant: tenant, Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 50, Memory: &memory}},
+			Overuse: &api.OveruseSpec{Memory: overuse, Grace: &grace},
+		}
+	}
+	table.Update(lease.View{
+		Generation: 2, GPUs: []lease.GPUView{{UUID: one, Mode: api.ModeTimeslice, Capacity: 1 << 30}}, Grants: []lease.Grant{grant("red"), grant("blue")},
+	})
+	st := state.NewState(nil, false)
+	look := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: t.TempDir(), Now: time.Now}
+	look.Observe(t.Context())
+	attr := &attribution.Attribution{
+		Reporter: rep, State: st, Port: w.port, Follow: cgroup.NewProcesses("a test"), Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), Observer: look, Table: table,
+	}
+	w.Enforcer = &Enforcer{
+		Reporter: rep, State: st, Driver: w.driver, Observer: look, Gate: w.port, Table: table, Samples: observe.NewSamples(),
+		SampleInterval: func() time.Duration { return time.Second }, Attribution: attr,
+		Stopper: &stop.Stopper{Reporter: rep, Driver: w.driver, Table: table, Attribution: attr, Gate: w.port, Departures: &stop.Departures{}},
+		Wake:    wake, Shares: Shares{GPUs: map[gpu.UUID]*Slicer{}},
+	}
+	w.enforce("on", api.ModeExclusive) // No time is shared out where a test is about memory.
+	return w
+}
+
+// enforce puts a spec in force.
+func (w *world) enforce(enforce api.Switch, mode string) {
+	w.State.SetDesired(&state.Desired{
+		Generation: 1, Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce}}, GPUs: map[gpu.UUID]*api.GPUSpec{one: {Mode: mode}},
+	})
+}
+
+// begin runs it. What it tells goes to the journal.
+func (w *world) begin(t *testing.T) {
+	t.Helper()
+	select {
+	case <-w.Wake.C(): // The first look is after an interval, and not because of leases that a test made.
+	default:
+	}
+	l, _ := w.Table.Get(w.lease)
+	w.lines = len(l.Notices)
+	sub, unsubscribe := w.Events.Subscribe()
+	ctx, cancel := context.WithCancel(t.Context())
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		for {
+			select {
+			case e := <-sub.C:
+				w.journal.note(e.Kind)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	go func() {
+		defer close(w.ended)
+		w.Run(ctx)
+		w.left = w.port.whoIsFrozen()
+	}()
+	w.end = func() {
+		cancel()
+		<-w.ended
+		<-told
+		unsubscribe()
+	}
+}
+
+// until lets the time pass, up to so long after the start.
+func (w *world) until(at time.Duration) {
+	time.Sleep(time.Until(w.journal.start.Add(at)))
+	synctest.Wait()
+}
+
+// on is a process on the GPU.
+func on(pid int, memory uint64) gpu.Process {
+	return gpu.Process{PID: pid, Kind: gpu.ComputeProcess, Memory: &memory}
+}
+
+// another starts a lease of another tenant.
+func (w *world) another(t *testing.T, tenant string) string {
+	t.Helper()
+	k, err := w.Table.Submit(lease.Request{Tenant: tenant, Member: []string{tenant}, Command: []string{"command"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Table.Start(t.Context(), k.ID(), lease.Process{PID: 1<<30 + 1, Start: 1}); err != nil {
+		t.Fatal(err)
+	}
+	return k.ID()
+}
+
+// real is a process that can be signalled.
+type real struct {
+	pid   int
+	ended chan struct{} // closed when it has ended
+	state *os.ProcessState
+	kill  func()
+}
+
+const (
+	obeys   = "echo; exec sleep 3600"
+	ignores = "trap '' TERM; echo; exec sleep 3600"
+)
+
+// script starts a shell script and returns when it has printed a line. It is called outside of a bubble: what becomes of a
+// process is no matter of a bubble's time.
+func script(t *testing.T, text string) *real {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", text)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Errorf("it does not begin: %v", err)
+	}
+	r := &real{pid: cmd.Process.Pid, ended: make(chan struct{}), kill: func() { _ = cmd.Process.Kill() }} // It may have ended.
+	go func() {
+		defer close(r.ended)
+		_ = cmd.Wait() // It is stopped.
+		r.state = cmd.ProcessState
+	}()
+	t.Cleanup(func() { r.kill(); <-r.ended })
+	return r
+}
+
+// lives tells whether nobody has ended it.
+func (r *real) lives() bool {
+	select {
+	case <-r.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// endedBy waits for its end, and tells the signal.
+func (r *real) endedBy() syscall.Signal {
+	<-r.ended
+	return r.state.Sys().(syscall.WaitStatus).Signal()
+}
+
+var errNoAnswer = errors.New("no answer")
