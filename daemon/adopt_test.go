@@ -26,32 +26,18 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// bookkeeper stands for systemd and logind: it says who is there. The cgroups that it names are real.
-type bookkeeper struct {
-	logins []cgroup.Login
-	units  map[string]string
-	memory map[int]*uint64
-	sets   int
-}
+// bookkeeper stands for systemd and logind: it says who is logged in. The cgroups that it names are real.
+type bookkeeper struct{ logins []cgroup.Login }
 
 func (b *bookkeeper) Logins(context.Context) ([]cgroup.Login, error) { return b.logins, nil }
 
-func (b *bookkeeper) UnitCgroup(_ context.Context, unit string) (string, error) {
-	if cg, ok := b.units[unit]; ok {
-		return cg, nil
-	}
+func (*bookkeeper) UnitCgroup(context.Context, string) (string, error) {
 	return "", cgroup.ErrNotFound
 }
 
-func (b *bookkeeper) LoginMemory(_ context.Context, uid int) (*uint64, error) {
-	return b.memory[uid], nil
-}
+func (*bookkeeper) LoginMemory(context.Context, int) (*uint64, error) { return nil, nil }
 
-func (b *bookkeeper) SetLoginMemory(_ context.Context, uid int, limit *uint64) error {
-	b.memory[uid] = limit
-	b.sets++
-	return nil
-}
+func (*bookkeeper) SetLoginMemory(context.Context, int, *uint64) error { return nil }
 
 // lodge is a daemon that adopts, on the host's own cgroup v2 hierarchy.
 type lodge struct {
@@ -88,9 +74,9 @@ func newLodge(t *testing.T) *lodge {
 			t.Fatal(err)
 		}
 	}
-	write(passwd, "alice:x:2001:2001::/:\nbob:x:2002:2002::/:\ncarol:x:2003:2003::/:\n")
-	write(group, "lab:x:3000:bob\nspeakers:x:3001:carol\n")
-	b := &bookkeeper{units: map[string]string{}, memory: map[int]*uint64{}}
+	write(passwd, "alice:x:2001:2001::/:\n")
+	write(group, "")
+	b := &bookkeeper{}
 	x := &lodge{t: t, books: b, h: h, top: "/gpushare-lodge-" + strconv.Itoa(os.Getpid()) + strings.ToLower(t.Name())}
 	var ctx context.Context
 	var stop context.CancelFunc
@@ -140,10 +126,10 @@ func newLodge(t *testing.T) *lodge {
 	return x
 }
 
-// put starts a process in a cgroup of that name and says where.
-func (x *lodge) put(name string) (cg string, pid int) {
+// login starts a process in the cgroup of a user's logins.
+func (x *lodge) login(uid int, name string) {
 	x.t.Helper()
-	cg = x.top + "/" + name
+	cg := x.top + "/" + systemd.UserSlice(uid)
 	if err := os.MkdirAll(x.h.Dir(cg), 0o755); err != nil {
 		x.t.Fatal(err)
 	}
@@ -159,23 +145,7 @@ func (x *lodge) put(name string) (cg string, pid int) {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	return cg, cmd.Process.Pid
-}
-
-func (x *lodge) login(uid int, name string) (pid int) {
-	cg, pid := x.put(systemd.UserSlice(uid))
 	x.books.logins = append(x.books.logins, cgroup.Login{UID: uid, Name: name, Unit: systemd.UserSlice(uid), Cgroup: cg})
-	return pid
-}
-
-// logout ends the processes of a user and takes them from the books.
-func (x *lodge) logout(uid int) {
-	x.t.Helper()
-	i := slices.IndexFunc(x.books.logins, func(l cgroup.Login) bool { return l.UID == uid })
-	if err := x.h.Kill(x.t.Context(), x.books.logins[i].Cgroup); err != nil {
-		x.t.Fatal(err)
-	}
-	x.books.logins = slices.Delete(x.books.logins, i, i+1)
 }
 
 // apply puts tenants in force, each with one grant "serve" on the one GPU.
@@ -206,152 +176,24 @@ func (x *lodge) look() {
 	}
 }
 
-// held is what is adopted now: "alice vision/serve login".
-func (x *lodge) held() []string {
-	out := []string{}
-	for _, l := range x.table.Live() {
-		who := l.User
-		if l.Held == lease.HeldUnit {
-			who = l.Unit
-		}
-		out = append(out, who+" "+l.Terms.Tenant+"/"+l.Terms.Spec.Name+" "+l.Held)
-	}
-	slices.Sort(out)
-	return out
-}
-
-func (x *lodge) want(when string, held ...string) {
+// want tells whether exactly this one is adopted: "alice vision/serve login".
+func (x *lodge) want(when, held string) {
 	x.t.Helper()
-	if got := x.held(); !slices.Equal(got, held) {
+	var got []string
+	for _, l := range x.table.Live() {
+		got = append(got, l.User+" "+l.Terms.Tenant+"/"+l.Terms.Spec.Name+" "+l.Held)
+	}
+	if !slices.Equal(got, []string{held}) {
 		x.t.Errorf("%s: %q are adopted, want %q", when, got, held)
 	}
 }
 
-func (x *lodge) lacks(text string) bool {
-	return slices.ContainsFunc(x.Conditions.List(), func(c api.Condition) bool { return c.Kind == "not-adopted" && strings.Contains(c.Message, text) })
-}
-
-func tenantOf(name string, m api.Members, grants ...string) api.TenantSpec {
-	t := api.TenantSpec{Name: name, Members: m, Adopt: &api.AdoptSpec{Logins: grants[0]}}
-	for _, g := range grants {
-		t.GPU = append(t.GPU, api.GrantSpec{Name: g, Timeslice: &api.ShareSpec{Share: 20}})
-	}
-	return t
-}
-
-func TestAdoptsLoginsAndUnits(t *testing.T) {
-	x := newLodge(t)
-	vision := tenantOf("vision", api.Members{Users: []string{"alice"}, Groups: []string{"lab"}}, "serve", "dev")
-	vision.Adopt.Units = map[string]string{"hub.service": "dev"}
-	x.apply(vision)
-	x.look()
-	x.want("nobody is there")
-	alice := x.login(2001, "alice")
-	x.login(2002, "bob")   // by his group
-	x.login(2003, "carol") // nobody's
-	x.books.logins = append(x.books.logins, cgroup.Login{UID: 0, Name: "root", Unit: "user-0.slice", Cgroup: x.top})
-	x.books.units["hub.service"], _ = x.put("hub.service")
-	x.look()
-	all := []string{"alice vision/serve login", "bob vision/serve login", "hub.service vision/dev unit"}
-	x.want("all came", all...)
-	if id, ok := x.attribution.OwnerOf(alice); !ok || !strings.HasPrefix(id, "vision-serve") {
-		t.Errorf("alice's process is of %q", id)
-	}
-	x.look()
-	x.want("at the second look", all...)
-
-	x.logout(2001)
-	waitUntil(t, "the lease ends with the login", func() bool { return len(x.table.Live()) == 2 })
-	x.look()
-	x.want("alice left", all[1:]...)
-
-	vision.Adopt.Units = nil
-	x.apply(vision)
-	x.look()
-	x.want("the unit is not adopted any more", all[1])
-	if busy, err := x.h.Populated(x.books.units["hub.service"]); err != nil || !busy {
-		t.Errorf("the unit's processes were ended: %v, %v", busy, err)
-	}
-	x.apply(tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve"))
-	x.look()
-	x.want("the tenant has another name", "bob speech/serve login")
-	x.apply(tenantOf("speech", api.Members{Users: []string{"alice"}}, "serve"))
-	x.look()
-	x.want("bob is no member any more")
-	x.apply(tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve"))
-	x.look()
-	x.want("he is again", "bob speech/serve login")
-	nobodys := tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve")
-	nobodys.Adopt = nil
-	x.apply(nobodys)
-	x.look()
-	x.want("nobody adopts anybody")
-	if busy, err := x.h.Populated(x.top + "/user-2002.slice"); err != nil || !busy {
-		t.Errorf("bob's processes were ended: %v, %v", busy, err)
-	}
-}
-
-func TestOneUserOneTenant(t *testing.T) {
-	x := newLodge(t)
-	a := tenantOf("vision", api.Members{Users: []string{"bob"}}, "serve")
-	b := tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve")
-	x.apply(a, b)
-	x.login(2002, "bob")
-	x.look()
-	x.want("both want him")
-	if !x.lacks("the logins of bob are adopted by vision and speech") {
-		t.Errorf("it is not said: %+v", x.Conditions.List())
-	}
-	b.Adopt = nil
-	x.apply(a, b)
-	x.look()
-	x.want("one wants him", "bob vision/serve login")
-	if x.lacks("bob") {
-		t.Errorf("it is still said: %+v", x.Conditions.List())
-	}
-}
-
-func TestNoPlace(t *testing.T) {
-	x := newLodge(t)
-	v := tenantOf("vision", api.Members{Users: []string{"alice", "bob"}}, "serve")
-	v.GPU[0].Leases = new(1)
-	x.apply(v)
-	x.login(2001, "alice")
-	x.login(2002, "bob")
-	x.look()
-	x.want("one place", "alice vision/serve login")
-	if !x.lacks("the logins of bob have no lease of serve") {
-		t.Errorf("it is not said: %+v", x.Conditions.List())
-	}
-	x.logout(2001)
-	waitUntil(t, "the place comes free", func() bool { return len(x.table.Live()) == 0 })
-	x.look()
-	x.want("the place came free", "bob vision/serve login")
-	if x.lacks("bob") {
-		t.Errorf("it is still said: %+v", x.Conditions.List())
-	}
-}
-
-func TestWhoeverEndedItMeantIt(t *testing.T) {
-	x := newLodge(t)
-	v := tenantOf("vision", api.Members{Users: []string{"alice"}}, "serve")
-	x.apply(v)
-	pid := x.login(2001, "alice")
-	x.look()
-	id, _ := x.attribution.OwnerOf(pid)
-	if err := x.table.Ended(t.Context(), id, "stopped by root"); err != nil {
-		t.Fatal(err)
-	}
-	x.look()
-	x.want("it was ended by name")
-	x.apply(v)
-	x.look()
-	x.want("after the next apply", "alice vision/serve login")
-}
-
 func TestAdoptedIsFoundAgain(t *testing.T) {
 	x := newLodge(t)
-	v := tenantOf("vision", api.Members{Users: []string{"alice"}}, "serve")
+	v := api.TenantSpec{
+		Name: "vision", Members: api.Members{Users: []string{"alice"}}, Adopt: &api.AdoptSpec{Logins: "serve"},
+		GPU: []api.GrantSpec{{Name: "serve", Timeslice: &api.ShareSpec{Share: 20}}},
+	}
 	x.apply(v)
 	x.login(2001, "alice")
 	x.look()
@@ -376,73 +218,5 @@ func TestAdoptedIsFoundAgain(t *testing.T) {
 	x.want("found again", "alice vision/serve login")
 	if now := x.table.Live()[0].ID; now != before {
 		t.Errorf("%s became %s", before, now)
-	}
-}
-
-func TestPerLogin(t *testing.T) {
-	x := newLodge(t)
-	v := tenantOf("vision", api.Members{Users: []string{"alice"}, Groups: []string{"lab"}}, "serve")
-	v.Adopt = nil
-	x.login(2001, "alice")
-	x.login(2003, "carol")
-	had := uint64(64 << 30)
-	x.books.memory[2001] = &had
-	memory := func(uid int) uint64 {
-		if m := x.books.memory[uid]; m != nil {
-			return *m
-		}
-		return 0
-	}
-	limit := api.Bytes(32 << 30)
-	v.PerLogin = &api.MemorySpec{Memory: &limit}
-	x.apply(v)
-	x.look()
-	x.look()
-	if memory(2001) != 32<<30 || memory(2003) != 0 || x.books.sets != 1 {
-		t.Errorf("alice has %d, carol %d, after %d writes", memory(2001), memory(2003), x.books.sets)
-	}
-	x.login(2002, "bob")
-	x.look()
-	if memory(2002) != 32<<30 {
-		t.Errorf("bob, who came by his group, has %d", memory(2002))
-	}
-	// Somebody else changes it: it is mended.
-	x.books.memory[2002] = &had
-	x.look()
-	if memory(2002) != 32<<30 {
-		t.Errorf("a changed limit stays %d", memory(2002))
-	}
-	limit = 16 << 30
-	x.apply(v)
-	x.look()
-	if memory(2001) != 16<<30 || memory(2002) != 16<<30 {
-		t.Errorf("with another limit alice has %d and bob %d", memory(2001), memory(2002))
-	}
-	x.logout(2002)
-	// Another life, and the spec drops it while he is away.
-	x.die()
-	x.newLife()
-	v.PerLogin = nil
-	x.apply(v)
-	x.look()
-	if memory(2001) != had || x.books.memory[2002] != nil {
-		t.Errorf("after the spec dropped it alice has %d and bob %d", memory(2001), memory(2002))
-	}
-	sets := x.books.sets
-	x.look()
-	if x.books.sets != sets {
-		t.Error("a second look wrote again")
-	}
-}
-
-// waitUntil polls what there is no event for.
-func waitUntil(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(10 * time.Second); !holds(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatal("not within 10 s: " + what)
-		}
 	}
 }

@@ -196,7 +196,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 	}
 	inside.D = d.leases
 	d.adopter = &adoption.Adopter{
-		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Visitors: h.Visitors, Table: d.table,
+		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Hierarchy: cgroup.FindHierarchy, Visitors: h.Visitors, Table: d.table,
 		Identities: d.identities, Books: h.Sessions, SampleInterval: sampling, Kick: d.kick, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
 		Adoption: adoption.Adoption{Wake: adoptions},
 	}

@@ -130,7 +130,7 @@ func (a *Adopter) beginDue(ctx context.Context, want *state.Desired, here []leas
 // another cgroup.
 func (a *Adopter) newcomerKey(n *lease.Newcomer) string {
 	key := n.Unit + " " + n.Cgroup
-	if h, err := cgroup.FindHierarchy(); err == nil {
+	if h, err := a.Hierarchy(); err == nil {
 		if fi, err := os.Stat(h.Dir(n.Cgroup)); err == nil {
 			if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 				key += fmt.Sprintf(" %d", st.Ino)
@@ -274,7 +274,7 @@ func (a *Adopter) forgetGroups(logins []cgroup.Login) {
 
 // beginAdopted takes a newcomer into its grant, if there is a place now.
 func (a *Adopter) beginAdopted(ctx context.Context, n *lease.Newcomer) (string, error) {
-	h, err := cgroup.FindHierarchy()
+	h, err := a.Hierarchy()
 	if err != nil {
 		return "", err
 	}

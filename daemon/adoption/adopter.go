@@ -23,6 +23,7 @@ type Adopter struct {
 	RunDir     store.RunDir
 	Observer   *observe.Observer
 	Port       cgroup.Port
+	Hierarchy  func() (cgroup.Hierarchy, error) // finds where the cgroups are
 	Visitors   *cgroup.Visitors
 	Table      *lease.Table
 	Identities *server.Identities

@@ -35,7 +35,7 @@ func (a *Adopter) containerLoop(ctx context.Context) {
 // already, so a grant without room for it refuses nothing: that it has no lease is told, and as everybody on a GPU without
 // one it is left to the policy for those.
 func (a *Adopter) findContainers(ctx context.Context) {
-	h, err := cgroup.FindHierarchy()
+	h, err := a.Hierarchy()
 	if err != nil {
 		return
 	}

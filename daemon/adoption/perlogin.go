@@ -185,7 +185,7 @@ func (a *Adopter) saveLoginLimits() error {
 // showLoginLimits keeps, for status, the limits that the kernel has.
 func (a *Adopter) showLoginLimits(logins []cgroup.Login) {
 	seen := map[int]loginLimit{}
-	h, err := cgroup.FindHierarchy()
+	h, err := a.Hierarchy()
 	for _, l := range logins {
 		want, ours := a.perLogin.set[l.UID]
 		if err != nil || !ours {
