@@ -398,6 +398,9 @@ func (cs *Changes) Restore(node *observe.Node) {
 		if _, held := st.Held[id]; held || !want.Manages(id) {
 			continue
 		}
+		if g, ok := node.GPU(id); !ok || g.Err != nil {
+			continue // Nothing can be done until it answers, and nothing is to be recorded.
+		}
 		a, ok := st.Achieved[id]
 		if !ok || state.EpochOver(a.Epoch, node) || cs.sight.wiped(&a, node, id) {
 			lost[id] = true
@@ -407,6 +410,8 @@ func (cs *Changes) Restore(node *observe.Node) {
 		cs.sight.note(node)
 		return
 	}
+	cs.Dynamic.planning.Lock() // Whoever wants to change the node waits for this moment instead of being refused.
+	defer cs.Dynamic.planning.Unlock()
 	if !cs.applyMu.TryLock() {
 		return
 	}

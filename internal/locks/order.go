@@ -8,7 +8,7 @@ package locks
 // mutexes (cgroup, systemd, gpu/worker, mps, isolation, internal/names) come after all of these: what an adapter tells us it
 // tells without waiting, by a wake-up.
 var Order = []Place{
-	{Planning{}, "one change that makes instances on demand is put together; others wait for that moment"},
+	{Planning{}, "a change that nobody asked for is put together: whoever asks for one waits for that moment"},
 	{Apply{}, "one plan that may become a change at a time"},
 	{Mending{}, "no change begins while the converge loop mends"},
 	{Adoption{}, "one look at logins and units at a time, and what was adopted"},
