@@ -249,7 +249,8 @@ func (en *Enforcer) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, 
 	en.Events.Publish(api.Event{Kind: "memory." + string(a.Do), GPU: string(id), Tenant: tenant, Lease: a.Lease, Message: a.String()})
 	en.Log.Info("GPU memory", "do", a.Do, "account", a.Account, "lease", a.Lease, "used", a.Used, "limit", a.Limit)
 	i := slices.IndexFunc(leases, func(l lease.Lease) bool { return l.ID == a.Lease })
-	if i < 0 || !en.State.Desired().Enforcing() {
+	// A node that only observes stops nobody, and leaves nobody frozen that it froze before.
+	if i < 0 || !en.State.Desired().Enforcing() && a.Do != quota.MemoryThaw {
 		return
 	}
 	l := &leases[i]
