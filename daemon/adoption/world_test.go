@@ -131,7 +131,7 @@ func inLodges(t *testing.T, test func(t *testing.T, x *lodge)) {
 		}
 		h, err := cgroup.FindHierarchy()
 		if err != nil || !h.Writable() {
-			t.Skipf("needs a cgroup v2 hierarchy that may be written: %v", err)
+			t.Skipf("needs a cgroup v2 hierarchy that may be written (error: %v)", err)
 		}
 		test(t, newLodge(t, h, true))
 	})

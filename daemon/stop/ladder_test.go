@@ -261,7 +261,7 @@ func treeOf(t *testing.T) *cgroup.Tree {
 	t.Helper()
 	h, err := cgroup.FindHierarchy()
 	if os.Geteuid() != 0 || err != nil || !h.Writable() {
-		t.Skipf("needs root and a cgroup v2 hierarchy that may be written: %v", err)
+		t.Skipf("needs root (uid %d) and a cgroup v2 hierarchy that may be written (%v)", os.Geteuid(), err)
 	}
 	sum := fnv.New32a()
 	sum.Write([]byte(t.Name()))
