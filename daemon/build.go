@@ -267,7 +267,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 }
 
 func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.LoginGuard) engine.Handlers {
-	instances := &mig.Handler{Driver: d.driver, Who: d.attribution.WhoUses}
+	instances := &mig.Handler{Driver: d.driver, InUseBy: d.attribution.WhoUses}
 	walls := &isolation.Handler{Slices: d.host.Port}
 	control := &mps.Handler{Supervisor: supervisor, Driver: d.driver}
 	return engine.Handlers{

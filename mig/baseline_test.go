@@ -112,7 +112,7 @@ func (c *counting) lay(t *testing.T, want ...string) error {
 		b := mig.Present{Instance: in}
 		for _, x := range s.Processes {
 			if x.GI != nil && *x.GI == in.ID {
-				b.InUse, b.Holders = true, append(b.Holders, step.ProcessOf(x.PID, ""))
+				b.InUse, b.InUseBy = true, append(b.InUseBy, step.ProcessOf(x.PID, ""))
 			}
 		}
 		d.Present = append(d.Present, b)

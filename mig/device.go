@@ -15,8 +15,8 @@ type Device struct {
 	MIG      gpu.MIGState
 	Profiles gpu.Profiles // may be zero where MIG is off and the driver then does not tell
 	Present  []Present
-	Holders  []step.Subject // who runs on the GPU as a whole
-	Stay     []step.Subject // those of them that no authority stops: the mode cannot change beside them
+	InUseBy  []step.Subject // who runs on the GPU as a whole
+	Unstoppable     []step.Subject // those of them that no authority stops: the mode cannot change beside them
 }
 
 // Target is what one GPU should be: MIG off, or on with these instances.
@@ -28,10 +28,10 @@ type Target struct {
 // PlanDevice plans MIG mode and layout of one GPU together: turned on before its instances are made, and turned off
 // after all of them are gone. Feasibility of the whole is shown before anything of it is planned.
 func PlanDevice(d Device, t Target, o Options) (Result, error) {
-	if d.MIG.Capable && d.MIG.Current != t.On && len(d.Stay) != 0 {
-		return Result{}, &InUse{On: t.On, Holders: d.Stay, Stay: true}
+	if d.MIG.Capable && d.MIG.Current != t.On && len(d.Unstoppable) != 0 {
+		return Result{}, &InUse{On: t.On, By: d.Unstoppable, Unstoppable: true}
 	}
-	mode, err := PlanMode(d.MIG, t.On, d.Holders, o)
+	mode, err := PlanMode(d.MIG, t.On, d.InUseBy, o)
 	if err != nil {
 		return Result{}, err
 	}

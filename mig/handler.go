@@ -28,9 +28,9 @@ type Handler struct {
 	Driver Driver
 	// Reset resets one GPU. The driver's library has no such call; nil: a mode change that needs one fails and says so.
 	Reset func(ctx context.Context, id gpu.UUID) error
-	// Who names who uses the GPU, or one of its instances, when the driver refused because of somebody; nil: the driver's
+	// InUseBy names who uses the GPU, or one of its instances, when the driver refused because of somebody; nil: the driver's
 	// own list is all that is told.
-	Who func(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string
+	InUseBy func(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string
 }
 
 // Applied tells whether the hardware already is as the step leaves it.
@@ -105,9 +105,9 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	if snap.MIG.Current == a.On && snap.MIG.Pending == a.On {
 		return nil
 	}
-	change, err := h.askMode(ctx, id, a.On, snap)
+	change, err := h.setMode(ctx, id, a.On, snap)
 	if err != nil {
-		return h.refused(ctx, err, op, id, snap, nil)
+		return h.explainInUse(ctx, err, op, id, snap, nil)
 	}
 	if change.Current == a.On {
 		return nil
@@ -119,7 +119,7 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	}
 	switch {
 	case errors.Is(why, gpu.ErrInUse):
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s; the change is pending", gpu.ErrInUse, h.by(ctx, snap, nil))}
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s; the change is pending", gpu.ErrInUse, h.inUseByText(ctx, snap, nil))}
 	case !a.Reset:
 		return &ResetRequired{On: a.On}
 	case h.Reset == nil:
@@ -141,24 +141,24 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 // passing is how long a GPU may be in use by somebody whom nobody can name, and how often it is asked again meanwhile: who
 // only looks (nvidia-smi, an exporter, a worker of ours that is about to end) has it open for a moment.
 const (
-	passing    = 3 * time.Second
-	askedAgain = 250 * time.Millisecond
+	transientUse    = 3 * time.Second
+	modeRetryInterval = 250 * time.Millisecond
 )
 
-// askMode asks for the mode until it is active, or somebody is in its way who will not go by himself.
-func (h *Handler) askMode(ctx context.Context, id gpu.UUID, on bool, snap gpu.Snapshot) (gpu.ModeChange, error) {
-	patience, cancel := context.WithTimeout(ctx, passing)
+// setMode asks for the mode until it is active, or somebody is in its way who will not go by himself.
+func (h *Handler) setMode(ctx context.Context, id gpu.UUID, on bool, snap gpu.Snapshot) (gpu.ModeChange, error) {
+	waiting, cancel := context.WithTimeout(ctx, transientUse)
 	defer cancel()
 	for {
 		change, err := h.Driver.SetMIGMode(ctx, id, on)
-		if err != nil || change.Current == on || !errors.Is(change.Activation, gpu.ErrInUse) || h.by(ctx, snap, nil) != "" {
+		if err != nil || change.Current == on || !errors.Is(change.Activation, gpu.ErrInUse) || h.inUseByText(ctx, snap, nil) != "" {
 			return change, err
 		}
-		again := time.NewTimer(askedAgain)
+		retry := time.NewTimer(modeRetryInterval)
 		select {
-		case <-again.C:
-		case <-patience.Done():
-			again.Stop()
+		case <-retry.C:
+		case <-waiting.Done():
+			retry.Stop()
 			return change, nil
 		}
 	}
@@ -186,7 +186,7 @@ func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) 
 		got, err = h.Driver.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: a.ProfileID, Placement: a.Placement, Compute: a.Compute})
 	}
 	if err != nil {
-		return h.refused(ctx, err, op, id, snap, in)
+		return h.explainInUse(ctx, err, op, id, snap, in)
 	}
 	if got.ProfileID != a.ProfileID || got.Placement != a.Placement || !a.complete(got) {
 		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver made %s with %d compute instances instead", gpu.ErrUnknown, Placed{Name: fmt.Sprintf("profile %d", got.ProfileID), Placement: got.Placement}, len(got.Compute))}
@@ -207,15 +207,15 @@ func (h *Handler) destroy(ctx context.Context, id gpu.UUID, raw json.RawMessage)
 		return nil
 	}
 	op := "destroy " + a.String()
-	if holders(snap.Processes, &in.ID) != "" {
+	if processList(snap.Processes, &in.ID) != "" {
 		// The driver would refuse too, but only after it took away the compute instances that are idle.
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s", gpu.ErrInUse, h.by(ctx, snap, in))}
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s", gpu.ErrInUse, h.inUseByText(ctx, snap, in))}
 	}
 	err = h.Driver.DestroyInstance(ctx, id, in.ID)
 	if err == nil || errors.Is(err, gpu.ErrNotFound) {
 		return nil
 	}
-	return h.refused(ctx, err, op, id, snap, in)
+	return h.explainInUse(ctx, err, op, id, snap, in)
 }
 
 // find reads the GPU and looks for an instance of this profile at this placement.
@@ -257,8 +257,8 @@ func decode(raw json.RawMessage, into any) error {
 	return nil
 }
 
-// reword says a driver's error in the words of the step.
-func reword(err error, op string, id gpu.UUID) error {
+// inStepTerms says a driver's error in the words of the step.
+func inStepTerms(err error, op string, id gpu.UUID) error {
 	e, ok := errors.AsType[*gpu.Error](err)
 	if !ok {
 		return fmt.Errorf("cannot %s on %s: %w", op, id, err)
@@ -266,34 +266,34 @@ func reword(err error, op string, id gpu.UUID) error {
 	return &gpu.Error{Op: op, GPU: id, Code: e.Code, Err: e.Err}
 }
 
-// refused says a driver's error in the words of the step, and who is in the way when it is because of somebody.
-func (h *Handler) refused(ctx context.Context, err error, op string, id gpu.UUID, snap gpu.Snapshot, in *gpu.Instance) error {
-	err = reword(err, op, id)
+// explainInUse says a driver's error in the words of the step, and who is in the way when it is because of somebody.
+func (h *Handler) explainInUse(ctx context.Context, err error, op string, id gpu.UUID, snap gpu.Snapshot, in *gpu.Instance) error {
+	err = inStepTerms(err, op, id)
 	e, ok := errors.AsType[*gpu.Error](err)
 	if !ok || !errors.Is(e.Err, gpu.ErrInUse) {
 		return err
 	}
-	if by := h.by(ctx, snap, in); by != "" {
+	if by := h.inUseByText(ctx, snap, in); by != "" {
 		e.Err = fmt.Errorf("%w%s", e.Err, by)
 	}
 	return e
 }
 
-// by names who uses a GPU, or one of its instances: " by pid 12 (python), pid 13 (exporter)".
-func (h *Handler) by(ctx context.Context, snap gpu.Snapshot, in *gpu.Instance) string {
-	if h.Who != nil {
-		if who := h.Who(ctx, snap, in); len(who) != 0 {
-			return " by " + strings.Join(who, ", ")
+// inUseByText names who uses a GPU, or one of its instances: " by pid 12 (python), pid 13 (exporter)".
+func (h *Handler) inUseByText(ctx context.Context, snap gpu.Snapshot, in *gpu.Instance) string {
+	if h.InUseBy != nil {
+		if users := h.InUseBy(ctx, snap, in); len(users) != 0 {
+			return " by " + strings.Join(users, ", ")
 		}
 	}
 	if in != nil {
-		return holders(snap.Processes, &in.ID)
+		return processList(snap.Processes, &in.ID)
 	}
-	return holders(snap.Processes, nil)
+	return processList(snap.Processes, nil)
 }
 
-// holders names the processes of a GPU, or of one of its instances: " by pid 12, pid 13".
-func holders(list []gpu.Process, gi *uint32) string {
+// processList names the processes of a GPU, or of one of its instances: " by pid 12, pid 13".
+func processList(list []gpu.Process, gi *uint32) string {
 	var out []string
 	for _, p := range list {
 		if gi == nil || p.GI != nil && *p.GI == *gi {

@@ -326,7 +326,7 @@ func TestMode(t *testing.T) {
 		{name: "unknown is a reset", state: gpu.MIGState{Capable: true}, on: true, err: "needs a reset"},
 		{name: "a reset allowed", state: gpu.MIGState{Capable: true, Resetless: &no}, on: true, o: Options{AllowReset: true}, want: &Mode{On: true, Reset: true}},
 		{name: "held", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, holders: []step.Subject{step.ProcessOf(1, "python")}, err: "in use by pid 1 (python)", is: gpu.ErrInUse},
-		{name: "held and forced", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, holders: []step.Subject{step.ProcessOf(1, "python")}, o: Options{Force: true}, want: &Mode{On: true, Holders: []step.Subject{step.ProcessOf(1, "python")}}},
+		{name: "held and forced", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, holders: []step.Subject{step.ProcessOf(1, "python")}, o: Options{Force: true}, want: &Mode{On: true, Stops: []step.Subject{step.ProcessOf(1, "python")}}},
 		{name: "pending taken back", state: gpu.MIGState{Capable: true, Pending: true, Resetless: &no}, on: false, holders: []step.Subject{step.ProcessOf(1, "")}, want: &Mode{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -391,7 +391,7 @@ func TestModeStep(t *testing.T) {
 				if active != (err == nil) || active != f.mig.Current || !active && !errors.Is(err, gpu.ErrInUse) {
 					t.Errorf("mode %+v, %v", f.mig, err)
 				}
-				if took := time.Since(began); took > passing {
+				if took := time.Since(began); took > transientUse {
 					t.Errorf("it took %v", took)
 				}
 			})

@@ -175,8 +175,8 @@ func (pr *problem) inTheWay(want []Want) (string, []Present) {
 			continue
 		}
 		name := placedOf(pr.p, b.Instance).String()
-		if len(b.Holders) != 0 {
-			name += " (" + step.Named(b.Holders) + ")"
+		if len(b.InUseBy) != 0 {
+			name += " (" + step.Named(b.InUseBy) + ")"
 		}
 		switch {
 		case b.Pinned:

@@ -12,8 +12,8 @@ type Mode struct {
 	On    bool // wanted
 	Was   bool // what undo goes back to
 	Reset bool // the GPU must be reset for it: all that runs on this GPU is lost, and authority was given
-	// Holders run on the GPU and are stopped first. Empty without Force.
-	Holders []step.Subject
+	// Stops run on the GPU and are stopped first. Empty without Force.
+	Stops []step.Subject
 }
 
 // ResetRequired refuses a mode change that only a reset makes active, which nobody allowed.
@@ -30,21 +30,21 @@ func (*ResetRequired) Unwrap() error { return gpu.ErrResetRequired }
 // InUse refuses a mode change of a GPU that somebody holds.
 type InUse struct {
 	On      bool
-	Holders []step.Subject
-	Stay    bool // no authority stops these
+	By []step.Subject
+	Unstoppable    bool // no authority stops these
 }
 
 // Error names the holders.
 func (e *InUse) Error() string {
-	if e.Stay {
-		return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s", onOff(e.On), step.Named(e.Holders))
+	if e.Unstoppable {
+		return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s", onOff(e.On), step.Named(e.By))
 	}
-	return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s; --force stops them", onOff(e.On), step.Named(e.Holders))
+	return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s; --force stops them", onOff(e.On), step.Named(e.By))
 }
 
 // Unwrap gives gpu.ErrInUse where --force would help.
 func (e *InUse) Unwrap() error {
-	if e.Stay {
+	if e.Unstoppable {
 		return nil
 	}
 	return gpu.ErrInUse
@@ -52,7 +52,7 @@ func (e *InUse) Unwrap() error {
 
 // PlanMode says what must happen for MIG mode to be as wanted: nil when it already is. holders are those who run on the
 // GPU now. A driver that does not tell whether a reset is needed is taken to need one.
-func PlanMode(m gpu.MIGState, on bool, holders []step.Subject, o Options) (*Mode, error) {
+func PlanMode(m gpu.MIGState, on bool, inUseBy []step.Subject, o Options) (*Mode, error) {
 	switch {
 	case m.Current == on && m.Pending == on:
 		return nil, nil
@@ -63,10 +63,10 @@ func PlanMode(m gpu.MIGState, on bool, holders []step.Subject, o Options) (*Mode
 	if m.Current == on {
 		return mode, nil // only a pending change is taken back: nobody notices
 	}
-	if len(holders) != 0 && !o.Force {
-		return nil, &InUse{On: on, Holders: holders}
+	if len(inUseBy) != 0 && !o.Force {
+		return nil, &InUse{On: on, By: inUseBy}
 	}
-	mode.Holders = holders
+	mode.Stops = inUseBy
 	mode.Reset = m.Resetless == nil || !*m.Resetless
 	if mode.Reset && !o.AllowReset {
 		return nil, &ResetRequired{On: on}

@@ -15,7 +15,7 @@ type Present struct {
 	Foreign bool           // neither the spec nor a lease explains it: never destroyed without TakeForeign or Force
 	Pinned  bool           // it must not go, whatever the authority
 	Spare   bool           // it may stay although nobody wants it now (kept idle), and goes when its room is needed
-	Holders []step.Subject // who would be disturbed
+	InUseBy []step.Subject // who would be disturbed
 }
 
 // Placed is one instance of a layout: what and where.

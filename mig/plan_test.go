@@ -31,7 +31,7 @@ func here(t testing.TB, p gpu.Profiles, specs ...string) []Present {
 			Spare: strings.Contains(flags, "s"), Pinned: strings.Contains(flags, "p"),
 		}
 		if b.InUse {
-			b.Holders = []step.Subject{step.LeaseOf("lease "+name, "")}
+			b.InUseBy = []step.Subject{step.LeaseOf("lease "+name, "")}
 		}
 		if strings.Contains(flags, "o") {
 			b.Compute = nil

@@ -50,7 +50,7 @@ func (r Result) Steps(id gpu.UUID) []step.Step {
 			Text: "destroy " + placed.String(), Reason: "the layout does not have it, or needs its room", Disruption: step.Idle,
 		}
 		if b.InUse {
-			s.Disruption, s.Disturbs = step.Running, slices.Clone(b.Holders)
+			s.Disruption, s.Disturbs = step.Running, slices.Clone(b.InUseBy)
 		}
 		add(s)
 	}
@@ -86,8 +86,8 @@ func (m *Mode) step() step.Step {
 	if m.Reset {
 		s.Text += ", for which the driver resets the GPU"
 	}
-	if len(m.Holders) != 0 {
-		s.Disruption, s.Disturbs = step.Running, slices.Clone(m.Holders)
+	if len(m.Stops) != 0 {
+		s.Disruption, s.Disturbs = step.Running, slices.Clone(m.Stops)
 	}
 	return s
 }

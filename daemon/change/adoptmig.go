@@ -195,7 +195,7 @@ func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, there []mig.P
 		case err != nil:
 			return nil, err
 		case b.InUse:
-			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", nameOf(g, b), g.Identity.Index, step.Named(b.Holders)), Hint: "nothing was changed; wait until they end, or stop them"}
+			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", nameOf(g, b), g.Identity.Index, step.Named(b.InUseBy)), Hint: "nothing was changed; wait until they end, or stop them"}
 		case slices.Contains(wanted, b.Placement):
 			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: the layout in the spec has it", nameOf(g, b), g.Identity.Index), Hint: "nothing was changed; take it out of the layout and apply that"}
 		}

@@ -84,7 +84,7 @@ func planMIG(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Ste
 		target.Want = mig.Named(e.MIG.Layout...)
 	}
 	device := mig.Device{MIG: g.MIG, Present: Present(e, g, use)}
-	device.Holders, device.Stay = holders(g, nil, use)
+	device.InUseBy, device.Unstoppable = holders(g, nil, use)
 	if g.Profiles != nil {
 		device.Profiles = *g.Profiles
 	}
@@ -105,7 +105,7 @@ func Present(e *api.GPUSpec, g *observe.GPU, use Usage) []mig.Present {
 		// What was made on demand goes when it was idle for long, and what was adopted when somebody says so.
 		spare := dynamic || use.Adopted != nil && use.Adopted(g.Identity.UUID, in.Placement)
 		out = append(out, mig.Present{
-			Instance: *in, InUse: len(h) > 0, Holders: h, Pinned: len(stay) > 0, Spare: spare, Foreign: !use.Ours(g.Identity.UUID, in),
+			Instance: *in, InUse: len(h) > 0, InUseBy: h, Pinned: len(stay) > 0, Spare: spare, Foreign: !use.Ours(g.Identity.UUID, in),
 		})
 	}
 	return out
