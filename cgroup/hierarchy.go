@@ -213,7 +213,7 @@ func (h Hierarchy) Kill(ctx context.Context, cg string) error {
 	if gone(err) && h.Exists(cg) {
 		// Kernels before 5.14 have no cgroup.kill.
 		return endAll(ctx, func() ([]Process, error) { return h.Processes(cg) }, func() error {
-			return Freezer{Root: h.Mount}.Thaw(ctx, cg)
+			return KernelFreezer{Root: h.Mount}.Thaw(ctx, cg)
 		})
 	}
 	if err != nil && !gone(err) {

@@ -12,7 +12,7 @@ var (
 	ErrNotSupported = errors.New("not supported here")
 	ErrLeft         = errors.New("the process is not where it was put")
 	ErrInUse        = errors.New("it still holds processes")
-	ErrUnguarded    = errors.New("gpushare-thaw does not run, so nobody would thaw it if this process died")
+	ErrNoThawer     = errors.New("gpushare-thaw does not run, so nobody would thaw it if this process died")
 )
 
 // Port is what an adapter does. Methods are safe for concurrent use and idempotent where they say so.
@@ -53,11 +53,11 @@ type Port interface {
 	// Owner tells which scope holds the process: fast, for many pids. ok is false for a process of nobody's.
 	Owner(pid int) (id string, ok bool)
 
-	Gate
+	ScopeFreezer
 }
 
-// Gate stops and continues a scope's processes. ErrNotSupported where there is no freezer.
-type Gate interface {
+// ScopeFreezer stops and continues a scope's processes. ErrNotSupported where there is no freezer.
+type ScopeFreezer interface {
 	// Freeze returns when all processes of the scope are frozen, or ctx is over (then some may be: thaw).
 	Freeze(ctx context.Context, id string) error
 	// Thaw is idempotent.

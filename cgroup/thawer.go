@@ -19,19 +19,19 @@ import (
 // is the whole of gpushare-thaw: it runs in a process of its own, which nobody's bug but its own can stop.
 type Thawer struct {
 	RunDir  string // where Guard writes
-	Freezer Freezer
+	Freezer KernelFreezer
 	Log     *slog.Logger
 	Root    string // where proc/ is found; "/" when empty
 
-	boot string
-	bad  map[string]bool // files that were complained about already
+	boot       string
+	unreadable map[string]bool // files that were complained about already
 }
 
 const (
-	// thawTime bounds one thaw: it takes microseconds, or a parent cgroup is frozen by somebody else.
-	thawTime = time.Second
-	// lookAgain bounds the sleep while something is frozen: the deadline's clock runs on while the host sleeps.
-	lookAgain = time.Second
+	// thawTimeout bounds one thaw: it takes microseconds, or a parent cgroup is frozen by somebody else.
+	thawTimeout = time.Second
+	// maxSleep bounds the sleep while something is frozen: the deadline's clock runs on while the host sleeps.
+	maxSleep = time.Second
 )
 
 // Run holds the lock and thaws until ctx ends; then it lets go of the lock, so that nobody freezes any more, and thaws
@@ -44,7 +44,7 @@ func (t *Thawer) Run(ctx context.Context) error {
 	if t.boot, err = procfs.BootID(t.Root); err != nil {
 		return err
 	}
-	t.bad = map[string]bool{}
+	t.unreadable = map[string]bool{}
 	dir := filepath.Join(t.RunDir, frozenDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make %s: %w", dir, err)
@@ -63,25 +63,25 @@ func (t *Thawer) Run(ctx context.Context) error {
 	defer lock.Close()
 
 	for {
-		next, owners, err := t.look(ctx, dir, false)
+		next, frozenBy, err := t.thawDue(ctx, dir, false)
 		if err != nil {
 			return err
 		}
-		if err := wait(ctx, next, owners, changes); err != nil {
+		if err := wait(ctx, next, frozenBy, changes); err != nil {
 			if ctx.Err() == nil {
 				return err
 			}
 			lock.Close()
 			// The context is over, the work is not.
-			_, _, err := t.look(context.WithoutCancel(ctx), dir, true)
+			_, _, err := t.thawDue(context.WithoutCancel(ctx), dir, true)
 			return err
 		}
 	}
 }
 
-// look thaws what is due, or everything, and tells when to look again (0: when something changes) and whose death must
+// thawDue thaws what is due, or everything, and tells when to look again (0: when something changes) and whose death must
 // be noticed until then.
-func (t *Thawer) look(ctx context.Context, dir string, everything bool) (next time.Duration, owners []Process, err error) {
+func (t *Thawer) thawDue(ctx context.Context, dir string, everything bool) (next time.Duration, frozenBy []Process, err error) {
 	// Not kept open: the kernel tells of the removal of a directory only when nobody has it open.
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -92,23 +92,23 @@ func (t *Thawer) look(ctx context.Context, dir string, everything bool) (next ti
 	if err != nil {
 		return 0, nil, fmt.Errorf("cannot list the deadlines: %w", err)
 	}
-	there := make(map[string]bool, len(names))
+	listed := make(map[string]bool, len(names))
 	seen := map[Process]bool{}
 	for _, name := range names {
-		there[name] = true
+		listed[name] = true
 		d, err := readDeadline(root, name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // thawed by its owner meanwhile
 		}
 		if err != nil {
-			if !t.bad[name] {
-				t.bad[name] = true
+			if !t.unreadable[name] {
+				t.unreadable[name] = true
 				t.Log.Warn("cannot read a frozen-until deadline, leaving it alone", "file", name, "error", err)
 			}
 			continue
 		}
-		delete(t.bad, name)
-		reason := t.due(d)
+		delete(t.unreadable, name)
+		reason := t.reasonToThaw(d)
 		if reason == "" && everything {
 			reason = "gpushare-thaw is stopping"
 		}
@@ -116,25 +116,25 @@ func (t *Thawer) look(ctx context.Context, dir string, everything bool) (next ti
 			if t.thaw(ctx, root, name, d, reason) {
 				continue
 			}
-			next = sooner(next, lookAgain)
+			next = earlier(next, maxSleep)
 			continue
 		}
-		next = sooner(next, min(max(d.left(procfs.BootTime()), time.Millisecond), lookAgain))
+		next = earlier(next, min(max(d.left(procfs.BootTime()), time.Millisecond), maxSleep))
 		if !seen[d.By] {
 			seen[d.By] = true
-			owners = append(owners, d.By)
+			frozenBy = append(frozenBy, d.By)
 		}
 	}
-	for name := range t.bad {
-		if !there[name] {
-			delete(t.bad, name)
+	for name := range t.unreadable {
+		if !listed[name] {
+			delete(t.unreadable, name)
 		}
 	}
-	return next, owners, nil
+	return next, frozenBy, nil
 }
 
-// due tells why the cgroup must be thawed now, empty when it need not.
-func (t *Thawer) due(d deadline) string {
+// reasonToThaw tells why the cgroup must be thawed now, empty when it need not.
+func (t *Thawer) reasonToThaw(d deadline) string {
 	switch {
 	case d.Boot != t.boot:
 		return "it was frozen before this boot"
@@ -149,7 +149,7 @@ func (t *Thawer) due(d deadline) string {
 
 // thaw thaws one and removes its file. False means to try again.
 func (t *Thawer) thaw(ctx context.Context, root *os.Root, name string, d deadline, reason string) bool {
-	ctx, cancel := context.WithTimeout(ctx, thawTime)
+	ctx, cancel := context.WithTimeout(ctx, thawTimeout)
 	defer cancel()
 	err := t.Freezer.Thaw(ctx, d.Cgroup)
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -165,14 +165,14 @@ func (t *Thawer) thaw(ctx context.Context, root *os.Root, name string, d deadlin
 }
 
 // wait returns nil when it is time to look again.
-func wait(ctx context.Context, next time.Duration, owners []Process, changes <-chan error) error {
+func wait(ctx context.Context, next time.Duration, frozenBy []Process, changes <-chan error) error {
 	var timer <-chan time.Time
 	if next > 0 {
 		tm := time.NewTimer(next)
 		defer tm.Stop()
 		timer = tm.C
 	}
-	died, stop := watchDeaths(ctx, owners)
+	died, stop := watchDeaths(ctx, frozenBy)
 	defer stop()
 	select {
 	case <-ctx.Done():
@@ -190,7 +190,7 @@ func wait(ctx context.Context, next time.Duration, owners []Process, changes <-c
 func watchDeaths(ctx context.Context, ps []Process) (died <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ch := make(chan struct{}, 1)
-	tell := func() {
+	notify := func() {
 		select {
 		case ch <- struct{}{}:
 		default:
@@ -199,9 +199,9 @@ func watchDeaths(ctx context.Context, ps []Process) (died <-chan struct{}, stop 
 	running := make(chan struct{}, len(ps))
 	started := 0
 	for _, p := range ps {
-		held, err := procfs.OpenPidfd(p.PID, p.Start)
+		pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
 		if errors.Is(err, procfs.ErrGone) {
-			tell()
+			notify()
 			continue
 		}
 		if err != nil {
@@ -210,9 +210,9 @@ func watchDeaths(ctx context.Context, ps []Process) (died <-chan struct{}, stop 
 		started++
 		go func() {
 			defer func() { running <- struct{}{} }()
-			defer held.Close()
-			if held.Wait(ctx) == nil {
-				tell()
+			defer pidfd.Close()
+			if pidfd.Wait(ctx) == nil {
+				notify()
 			}
 		}()
 	}
@@ -268,7 +268,7 @@ func watch(dir string) (<-chan error, func(), error) {
 	}, nil
 }
 
-func sooner(a, b time.Duration) time.Duration {
+func earlier(a, b time.Duration) time.Duration {
 	if a == 0 {
 		return b
 	}

@@ -40,7 +40,7 @@ type Tree struct {
 	h       Hierarchy
 	top     string // our subtree's path in the hierarchy
 	info    Info
-	freezer Freezer
+	freezer KernelFreezer
 	index   Index
 
 	// mu guards the shape of the subtree: directories are made and removed, and limits written, under it.
@@ -66,7 +66,7 @@ func NewTree(opt TreeOptions) (*Tree, error) {
 	if !goodName(name) {
 		return nil, fmt.Errorf("cannot make a cgroup subtree %q: use letters, digits, '.', '_' and '-'", name)
 	}
-	t := &Tree{h: h, top: "/" + name, freezer: Freezer{Root: h.Mount}}
+	t := &Tree{h: h, top: "/" + name, freezer: KernelFreezer{Root: h.Mount}}
 	if err := mkdir(h.Dir(t.top)); err != nil {
 		return nil, fmt.Errorf("cannot make the cgroup subtree %s: %w", h.Dir(t.top), err)
 	}

@@ -186,13 +186,13 @@ func TestFreezeGivesUpWithItsContext(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := tree.freezer.until(over, tree.slicePath(SliceName{Tenant: "vision", Grant: "train"}), true); !errors.Is(err, context.Canceled) {
+	if err := tree.freezer.waitFor(over, tree.slicePath(SliceName{Tenant: "vision", Grant: "train"}), true); !errors.Is(err, context.Canceled) {
 		t.Errorf("waiting for a freeze that nobody asked for: %v", err)
 	}
 }
 
 func TestFreezerRefusesStrangePaths(t *testing.T) {
-	f := Freezer{Root: t.TempDir()}
+	f := KernelFreezer{Root: t.TempDir()}
 	for _, p := range []string{"", "/", "x", "/../x", "/a/../b", "/a/", "/a\x00b"} {
 		if err := f.Freeze(t.Context(), p); err == nil {
 			t.Errorf("%q was frozen", p)

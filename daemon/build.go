@@ -158,7 +158,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 		Changed: func(l lease.Lease) { d.leaseChanged(l) },
 		Wanted:  func() { d.changes.Dynamic.Poke() },
 	})
-	gate, ready := cgroup.Gate(nil), func() error { return nil } // Where nothing can be frozen at all that is said elsewhere.
+	gate, ready := cgroup.ScopeFreezer(nil), func() error { return nil } // Where nothing can be frozen at all that is said elsewhere.
 	if h.Guard != nil {
 		gate, ready = h.Guard, h.Guard.Ready
 	}

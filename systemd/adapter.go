@@ -46,7 +46,7 @@ type Adapter struct {
 	prefix    string
 	policyDir string
 	h         cgroup.Hierarchy
-	freezer   cgroup.Freezer
+	freezer   cgroup.KernelFreezer
 	index     cgroup.Index
 	ooms      cgroup.Ooms
 	info      cgroup.Info
@@ -111,7 +111,7 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	}
 	a := &Adapter{
 		policyDir: opt.Policy,
-		bus:       bus, prefix: opt.Prefix, h: h, freezer: cgroup.Freezer{Root: h.Mount},
+		bus:       bus, prefix: opt.Prefix, h: h, freezer: cgroup.KernelFreezer{Root: h.Mount},
 		roots: dropinRoots(), walls: opt.Walls, asked: map[string]asked{}, journalctl: cmp.Or(opt.Journalctl, "journalctl"),
 	}
 	if err := a.begin(ctx, controllers); err != nil {

@@ -20,7 +20,7 @@ type Enforcer struct {
 	State    *state.State
 	Driver   gpu.Driver
 	Observer *observe.Observer
-	Gate     cgroup.Gate // freezes only while somebody else could thaw; nil where nothing can be frozen
+	Gate     cgroup.ScopeFreezer // freezes only while somebody else could thaw; nil where nothing can be frozen
 	Table    *lease.Table
 	Samples  *observe.Samples
 	// sampleInterval is the time between two samples.

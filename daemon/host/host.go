@@ -32,7 +32,7 @@ type Host struct {
 	Port     cgroup.Port
 	Follow   *cgroup.Processes // what follows processes where nothing may be written
 	Visitors *cgroup.Visitors  // for those that stay in a cgroup that is not ours
-	Guard    *cgroup.Guard     // nil where nothing can be frozen
+	Guard    *cgroup.Freezer   // nil where nothing can be frozen
 	Sessions adoption.Books    // nil where nobody can tell who is logged in
 	Services change.Services   // nil where no units can be stopped
 	Units    mps.Units
@@ -112,7 +112,7 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, tell 
 	h.Programs = unitPrograms{a: a, program: o.Start}
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	// The thawer is a unit of its own, which the package ships.
-	h.Guard, err = cgroup.Guarded(a, cgroup.GuardOptions{RunDir: o.RunDir})
+	h.Guard, err = cgroup.NewFreezer(a, cgroup.FreezerOptions{RunDir: o.RunDir})
 	return h, err
 }
 
@@ -145,14 +145,14 @@ func (h *Host) onCgroupfs(ctx context.Context, o Options, keepers *launch.Keeper
 	h.Logins = devicepolicy.NewLoginGuard(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	h.Programs = keptPrograms{keepers: keepers, walls: t, follow: h.Follow}
-	if h.Guard, err = cgroup.Guarded(t, cgroup.GuardOptions{RunDir: o.RunDir}); err != nil {
+	if h.Guard, err = cgroup.NewFreezer(t, cgroup.FreezerOptions{RunDir: o.RunDir}); err != nil {
 		return nil, err
 	}
 	return h, startThaw(ctx, o, h.Guard, h.Launcher)
 }
 
 // startThaw starts the thawer where no service manager does, unless one runs already: it outlives the daemon.
-func startThaw(ctx context.Context, o Options, guard *cgroup.Guard, launcher worker.Launcher) error {
+func startThaw(ctx context.Context, o Options, guard *cgroup.Freezer, launcher worker.Launcher) error {
 	if guard.Ready() == nil {
 		return nil
 	}

@@ -45,7 +45,7 @@ type Viewer struct {
 	Logins       *devicepolicy.LoginGuard
 	LimitsLogins bool      // logins can be limited here
 	Services     UnitState // nil where nothing stops units
-	Gate         cgroup.Gate
+	Gate         cgroup.ScopeFreezer
 	GuardReady   func() error
 	Attribution  *attribution.Attribution
 	Policy       *devicepolicy.Policy

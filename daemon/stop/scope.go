@@ -24,7 +24,7 @@ const (
 // scope is all processes of a lease, in a scope of their own.
 type scope struct {
 	port cgroup.Port
-	gate cgroup.Gate // nil where nothing can be frozen
+	gate cgroup.ScopeFreezer // nil where nothing can be frozen
 	id   string
 	log  *slog.Logger
 }

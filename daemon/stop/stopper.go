@@ -23,7 +23,7 @@ type Stopper struct {
 	Driver      gpu.Driver
 	Table       *lease.Table
 	Attribution attribution
-	Gate        cgroup.Gate // freezes only while somebody else could thaw; nil where nothing can be frozen
+	Gate        cgroup.ScopeFreezer // freezes only while somebody else could thaw; nil where nothing can be frozen
 	Departures  *Departures
 }
 

@@ -35,7 +35,7 @@ func (s *syncBuffer) String() string {
 }
 
 // runThawer runs a Thawer until the returned function stops it, and waits until it holds its lock.
-func runThawer(t *testing.T, runDir string, freezer Freezer, log io.Writer) (stop func()) {
+func runThawer(t *testing.T, runDir string, freezer KernelFreezer, log io.Writer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -55,9 +55,9 @@ func runThawer(t *testing.T, runDir string, freezer Freezer, log io.Writer) (sto
 	return stop
 }
 
-func guardOf(t *testing.T, tree *Tree, runDir string, hold time.Duration) *Guard {
+func newTestFreezer(t *testing.T, tree *Tree, runDir string, hold time.Duration) *Freezer {
 	t.Helper()
-	g, err := Guarded(tree, GuardOptions{RunDir: runDir, Hold: hold})
+	g, err := NewFreezer(tree, FreezerOptions{RunDir: runDir, ThawAfter: hold})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,13 +78,13 @@ func deadlines(t *testing.T, runDir string) int {
 	return len(names)
 }
 
-func TestGuardNeedsTheThawer(t *testing.T) {
+func TestFreezerNeedsTheThawer(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
 	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
 		t.Fatal(err)
 	}
-	g := guardOf(t, tree, dir, time.Minute)
-	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrUnguarded) {
+	g := newTestFreezer(t, tree, dir, time.Minute)
+	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrNoThawer) {
 		t.Fatalf("a freeze without gpushare-thaw: %v", err)
 	}
 	if frozen, err := g.Frozen("l-1"); err != nil || frozen {
@@ -106,7 +106,7 @@ func TestGuardNeedsTheThawer(t *testing.T) {
 		t.Errorf("%d deadlines when nobody is frozen", n)
 	}
 	stop()
-	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrUnguarded) {
+	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrNoThawer) {
 		t.Errorf("a freeze after gpushare-thaw ended: %v", err)
 	}
 }
@@ -118,7 +118,7 @@ func TestThawerThawsWhatExpired(t *testing.T) {
 	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
 		t.Fatal(err)
 	}
-	g := guardOf(t, tree, dir, 50*time.Millisecond)
+	g := newTestFreezer(t, tree, dir, 50*time.Millisecond)
 	if err := g.Freeze(t.Context(), "l-1"); err != nil {
 		t.Fatal(err)
 	}
@@ -137,9 +137,9 @@ func TestThawerThawsTheDeadsAndAtItsEnd(t *testing.T) {
 	var log syncBuffer
 	stop := runThawer(t, dir, tree.freezer, &log)
 	daemon := spawn(t, "sleep", "60")
-	mine, theirs := guardOf(t, tree, dir, time.Hour), guardOf(t, tree, dir, time.Hour)
+	mine, theirs := newTestFreezer(t, tree, dir, time.Hour), newTestFreezer(t, tree, dir, time.Hour)
 	theirs.self = daemon
-	for id, g := range map[string]*Guard{"l-1": mine, "l-2": theirs} {
+	for id, g := range map[string]*Freezer{"l-1": mine, "l-2": theirs} {
 		if _, err := tree.StartScope(ctx, train(id, spawn(t, "sleep", "60"))); err != nil {
 			t.Fatal(err)
 		}
@@ -235,8 +235,8 @@ func TestThawerAtStart(t *testing.T) {
 
 func TestOnlyOneThawer(t *testing.T) {
 	dir := t.TempDir()
-	runThawer(t, dir, Freezer{Root: t.TempDir()}, io.Discard)
-	second := &Thawer{RunDir: dir, Freezer: Freezer{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}
+	runThawer(t, dir, KernelFreezer{Root: t.TempDir()}, io.Discard)
+	second := &Thawer{RunDir: dir, Freezer: KernelFreezer{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}
 	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another gpushare-thaw") {
 		t.Errorf("a second thawer: %v", err)
 	}
@@ -245,7 +245,7 @@ func TestOnlyOneThawer(t *testing.T) {
 func TestThawerEndsWithItsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	done := make(chan error, 1)
-	th := &Thawer{RunDir: dir, Freezer: Freezer{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}
+	th := &Thawer{RunDir: dir, Freezer: KernelFreezer{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}
 	go func() { done <- th.Run(t.Context()) }()
 	eventually(t, "it holds its lock", func() bool {
 		held, err := lockHeld(filepath.Join(dir, lockFile))
