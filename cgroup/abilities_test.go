@@ -40,7 +40,7 @@ func TestAbilities(t *testing.T) {
 		"cgroupfs":                 {tree(true), []string{"Hierarchy", "ScopeDevices", "PIDs", "OwnScope"}, true, DriverCgroupfs},
 		"cgroupfs without devices": {tree(false), []string{"Hierarchy", "PIDs", "OwnScope"}, true, DriverCgroupfs},
 		"processes":                {func(*testing.T) Port { return NewProcesses("a test") }, []string{}, false, DriverNone},
-		"visitors":                 {func(*testing.T) Port { return NewVisitors(VisitorsOptions{Mount: t.TempDir()}) }, []string{"PIDs"}, false, DriverNone},
+		"attachments":              {func(*testing.T) Port { return NewAttachments(AttachmentsOptions{Mount: t.TempDir()}) }, []string{"PIDs"}, false, DriverNone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			port := c.open(t)

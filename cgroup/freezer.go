@@ -71,8 +71,8 @@ func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
 }
 
 // Ready tells whether gpushare-thaw runs. nil means that Freeze will not refuse for its sake.
-func (g *Freezer) Ready() error {
-	held, err := lockHeld(g.lock)
+func (f *Freezer) Ready() error {
+	held, err := lockHeld(f.lock)
 	if err != nil {
 		return err
 	}
@@ -83,66 +83,66 @@ func (g *Freezer) Ready() error {
 }
 
 // Freeze stops the scope's processes, for as long as the guard holds. ErrNoThawer when gpushare-thaw does not run.
-func (g *Freezer) Freeze(ctx context.Context, id string) error {
-	cg, err := g.freezer.Leaf(id)
+func (f *Freezer) Freeze(ctx context.Context, id string) error {
+	cg, err := f.freezer.Leaf(id)
 	if err != nil {
 		return err
 	}
-	if err := g.Ready(); err != nil {
+	if err := f.Ready(); err != nil {
 		return fmt.Errorf("cannot freeze %s: %w", id, err)
 	}
-	d := deadline{Cgroup: cg, Until: int64(procfs.BootTime() + g.thawAfter), Boot: g.boot, By: g.self}
-	if err := g.writeDeadline(id, d); err != nil {
+	d := deadline{Cgroup: cg, Until: int64(procfs.BootTime() + f.thawAfter), Boot: f.boot, By: f.self}
+	if err := f.writeDeadline(id, d); err != nil {
 		return fmt.Errorf("cannot freeze %s: cannot write its deadline: %w", id, err)
 	}
-	if err := g.freezer.Freeze(ctx, id); err != nil {
+	if err := f.freezer.Freeze(ctx, id); err != nil {
 		return err // the deadline stays: some may be frozen until the caller thaws
 	}
 	// gpushare-thaw may have let go of its lock since it was looked at. It looks at all deadlines once more after that:
 	// either it saw ours, or we see now that it is gone.
-	if err := g.Ready(); err != nil {
-		return errors.Join(fmt.Errorf("cannot freeze %s: %w", id, err), g.Thaw(context.WithoutCancel(ctx), id))
+	if err := f.Ready(); err != nil {
+		return errors.Join(fmt.Errorf("cannot freeze %s: %w", id, err), f.Thaw(context.WithoutCancel(ctx), id))
 	}
 	return nil
 }
 
 // Thaw continues the scope's processes.
-func (g *Freezer) Thaw(ctx context.Context, id string) error {
-	if err := g.freezer.Thaw(ctx, id); err != nil {
+func (f *Freezer) Thaw(ctx context.Context, id string) error {
+	if err := f.freezer.Thaw(ctx, id); err != nil {
 		return err
 	}
-	g.mu.Lock()
-	name, ok := g.files[id]
-	delete(g.files, id)
-	g.mu.Unlock()
+	f.mu.Lock()
+	name, ok := f.files[id]
+	delete(f.files, id)
+	f.mu.Unlock()
 	if !ok {
 		return nil
 	}
-	return g.remove(name)
+	return f.remove(name)
 }
 
 // writeDeadline writes the scope's deadline and removes the one before.
-func (g *Freezer) writeDeadline(id string, d deadline) error {
-	name, err := d.write(g.dir, id)
+func (f *Freezer) writeDeadline(id string, d deadline) error {
+	name, err := d.write(f.dir, id)
 	if err != nil {
 		return err
 	}
-	g.mu.Lock()
-	old, ok := g.files[id]
-	g.files[id] = name
-	g.mu.Unlock()
+	f.mu.Lock()
+	old, ok := f.files[id]
+	f.files[id] = name
+	f.mu.Unlock()
 	if !ok || old == name {
 		return nil
 	}
-	return g.remove(old)
+	return f.remove(old)
 }
 
-func (g *Freezer) remove(name string) error {
-	if err := os.Remove(filepath.Join(g.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (f *Freezer) remove(name string) error {
+	if err := os.Remove(filepath.Join(f.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot remove the deadline %s: %w", name, err)
 	}
 	return nil
 }
 
 // Frozen reads back whether the scope's processes are stopped.
-func (g *Freezer) Frozen(id string) (bool, error) { return g.freezer.Frozen(id) }
+func (f *Freezer) Frozen(id string) (bool, error) { return f.freezer.Frozen(id) }

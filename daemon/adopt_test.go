@@ -88,7 +88,7 @@ func newLodge(t *testing.T) *lodge {
 		d, err := build(ctx, s, slog.New(slog.NewTextHandler(t.Output(), nil)), &slog.LevelVar{}, outside{
 			hold: func(context.Context, Settings, *slog.Logger, host.Heard) (*host.Host, error) {
 				return &host.Host{
-					Port: tree, Follow: tree, Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), Sessions: b,
+					Port: tree, Follow: tree, Visitors: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Sessions: b,
 					Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}), Close: func() {},
 				}, nil
 			},

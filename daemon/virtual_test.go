@@ -161,7 +161,7 @@ func (w *virtual) live() {
 		hold: func(_ context.Context, s Settings, _ *slog.Logger, _ host.Heard) (*host.Host, error) {
 			h := &host.Host{Port: w.port, Follow: w.port.Processes, Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
 			h.Units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
-			h.Visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{})
+			h.Visitors = cgroup.NewAttachments(cgroup.AttachmentsOptions{})
 			return h, nil
 		},
 		drive: func(Settings, *host.Host, *slog.Logger) (driver, error) { return stood, nil },

@@ -24,7 +24,7 @@ type Adopter struct {
 	Observer   *observe.Observer
 	Port       cgroup.Port
 	Hierarchy  func() (cgroup.Hierarchy, error) // finds where the cgroups are
-	Visitors   *cgroup.Visitors
+	Visitors   *cgroup.Attachments
 	Table      *lease.Table
 	Identities *server.Identities
 	Books      Books

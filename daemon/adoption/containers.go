@@ -56,7 +56,7 @@ func (a *Adopter) findContainers(ctx context.Context) {
 			if own(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
 				continue // A container's monitor is not in it, but beside it.
 			}
-			if _, known := a.Visitors.At(cg); known {
+			if _, known := a.Visitors.ScopeAt(cg); known {
 				continue
 			}
 			ps, err := h.Processes(cg)

@@ -59,7 +59,7 @@ func (b *bookkeeper) SetLoginMemory(_ context.Context, uid int, limit *uint64) e
 }
 
 // visits are the walls of leases whose processes stay where they are.
-type visits struct{ to *cgroup.Visitors }
+type visits struct{ to *cgroup.Attachments }
 
 func scopeOf(l *lease.Lease, p lease.Process) cgroup.Scope {
 	return cgroup.Scope{ID: l.ID, Slice: cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}, Process: cgroup.Process(p), Closed: true, Cgroup: l.Cgroup}
@@ -80,7 +80,7 @@ type watcher struct {
 	ctx      context.Context // of one life
 	t        *testing.T
 	table    *lease.Table
-	visitors *cgroup.Visitors
+	visitors *cgroup.Attachments
 	watches  sync.WaitGroup
 }
 
@@ -162,7 +162,7 @@ func newLodge(t *testing.T, h cgroup.Hierarchy, kernel bool) *lodge {
 func (x *lodge) newLife() {
 	x.t.Helper()
 	r, st := report.NewReporter(slog.New(slog.NewTextHandler(x.t.Output(), nil)), time.Now), state.NewState(nil, false)
-	port, observer, visitors := cgroup.NewProcesses("a test"), &observe.Observer{}, cgroup.NewVisitors(cgroup.VisitorsOptions{Mount: x.h.Mount})
+	port, observer, visitors := cgroup.NewProcesses("a test"), &observe.Observer{}, cgroup.NewAttachments(cgroup.AttachmentsOptions{Mount: x.h.Mount})
 	table := lease.New(lease.Config{Walls: visits{visitors}, Changed: func(l lease.Lease) {
 		if l.State == lease.Gone {
 			x.gone <- l.ID

@@ -17,7 +17,7 @@ type Attribution struct {
 	State      *state.State
 	Port       cgroup.Port
 	Follow     *cgroup.Processes
-	Visitors   *cgroup.Visitors
+	Visitors   *cgroup.Attachments
 	WorkerPID  func() int // of the NVML worker; 0 when none runs
 	Observer   *observe.Observer
 	Table      *lease.Table

@@ -73,7 +73,7 @@ func newWorld(t *testing.T) *world {
 	tasks.Begin(ctx)
 	whose := &attribution.Attribution{
 		Reporter: rep, HostRoot: root, State: st, Port: w.port, Observer: look, Table: table, Follow: w.port.Processes,
-		Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), WorkerPID: func() int { return 0 }, Hosts: &isolation.HostCache{Root: root},
+		Visitors: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), WorkerPID: func() int { return 0 }, Hosts: &isolation.HostCache{Root: root},
 	}
 	w.Changes = &Changes{
 		Reporter: rep, Settings: ChangeSettings{HostRoot: root, CDIDir: cdi}, State: st, Tasks: tasks, Port: w.port, Driver: noGPUs{}, Observer: look,

@@ -56,7 +56,7 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) *red
 	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
 	table := leasetest.TableOf(t, lease.Config{Walls: leasetest.NoWalls{}}, "red", "part", 1001)
 	use := &attribution.Attribution{
-		Reporter: r, State: of, Port: port, Follow: cgroup.NewProcesses("a test"), Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), Table: table,
+		Reporter: r, State: of, Port: port, Follow: cgroup.NewProcesses("a test"), Visitors: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Table: table,
 	}
 	pol := &Policy{
 		Reporter: r, State: of, Port: port, Table: table, Logins: NewLoginGuard(cgroup.Hierarchy{}, "", t.TempDir(), cgroup.Info{}), SliceUse: use.SliceUse,

@@ -216,7 +216,7 @@ func newWorld(t *testing.T, overuse string) *world {
 	look := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: t.TempDir(), Now: time.Now}
 	look.Observe(t.Context())
 	attr := &attribution.Attribution{
-		Reporter: rep, State: st, Port: w.port, Follow: cgroup.NewProcesses("a test"), Visitors: cgroup.NewVisitors(cgroup.VisitorsOptions{}), Observer: look, Table: table,
+		Reporter: rep, State: st, Port: w.port, Follow: cgroup.NewProcesses("a test"), Visitors: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Observer: look, Table: table,
 	}
 	w.Enforcer = &Enforcer{
 		Reporter: rep, State: st, Driver: w.driver, Observer: look, Gate: w.port, Table: table, Samples: observe.NewSamples(),

@@ -30,11 +30,11 @@ import (
 // Host is what holds processes on this host, and what starts those that are not ours to parent.
 type Host struct {
 	Port     cgroup.Port
-	Follow   *cgroup.Processes // what follows processes where nothing may be written
-	Visitors *cgroup.Visitors  // for those that stay in a cgroup that is not ours
-	Guard    *cgroup.Freezer   // nil where nothing can be frozen
-	Sessions adoption.Books    // nil where nobody can tell who is logged in
-	Services change.Services   // nil where no units can be stopped
+	Follow   *cgroup.Processes   // what follows processes where nothing may be written
+	Visitors *cgroup.Attachments // for those that stay in a cgroup that is not ours
+	Guard    *cgroup.Freezer     // nil where nothing can be frozen
+	Sessions adoption.Books      // nil where nobody can tell who is logged in
+	Services change.Services     // nil where no units can be stopped
 	Units    mps.Units
 	Logins   *devicepolicy.LoginGuard
 	Launcher worker.Launcher
@@ -82,7 +82,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, tell Heard) (*Host, 
 	keepers := &launch.Keepers{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
 	h.Programs = keptPrograms{keepers: keepers, walls: h.Follow, follow: h.Follow}
 	// One port is not known yet: nobody is asked before it is.
-	h.Visitors = cgroup.NewVisitors(cgroup.VisitorsOptions{Elsewhere: func(pid int) bool { _, ok := h.Port.Owner(pid); return ok }})
+	h.Visitors = cgroup.NewAttachments(cgroup.AttachmentsOptions{InOtherScope: func(pid int) bool { _, ok := h.Port.Owner(pid); return ok }})
 	switch kind {
 	case cgroup.KindSystemd:
 		return h.onSystemd(ctx, o, log, tell)

@@ -27,7 +27,7 @@ type Leases struct {
 	Observer    *observe.Observer
 	Port        cgroup.Port
 	Follow      *cgroup.Processes
-	Visitors    *cgroup.Visitors
+	Visitors    *cgroup.Attachments
 	Table       *lease.Table
 	Identities  *server.Identities
 	Kick        func()

@@ -14,8 +14,8 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// somebodyElses makes cgroups that are not ours: Visitors may not write there, so the test does.
-func somebodyElses(t *testing.T, below ...string) (h Hierarchy, top string) {
+// foreignCgroup makes cgroups that are not ours: Visitors may not write there, so the test does.
+func foreignCgroup(t *testing.T, below ...string) (h Hierarchy, top string) {
 	t.Helper()
 	tree := newTree(t)
 	h, top = tree.Hierarchy(), path.Join(tree.Top(), "job")
@@ -27,7 +27,7 @@ func somebodyElses(t *testing.T, below ...string) (h Hierarchy, top string) {
 	return h, top
 }
 
-func visitScope(id, cg string) Scope {
+func attachedScope(id, cg string) Scope {
 	return Scope{ID: id, Slice: SliceName{Tenant: "vision", Grant: "train"}, Cgroup: cg}
 }
 
@@ -40,27 +40,27 @@ func place(t *testing.T, h Hierarchy, cg string) Process {
 	return p
 }
 
-func TestVisitorsLifeOfAScope(t *testing.T) {
-	h, top := somebodyElses(t, "step", "step/deep")
-	v := NewVisitors(VisitorsOptions{})
+func TestAttachmentsLifeOfAScope(t *testing.T) {
+	h, top := foreignCgroup(t, "step", "step/deep")
+	v := NewAttachments(AttachmentsOptions{})
 	ctx := within(t, 20*time.Second)
-	if _, err := v.StartScope(ctx, visitScope("l-1", top)); !errors.Is(err, ErrNotFound) {
+	if _, err := v.StartScope(ctx, attachedScope("l-1", top)); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("a scope of an empty cgroup: %v", err)
 	}
 	for _, bad := range []string{"", "/", "job", top + "/", top + "/..", top + "/nothing"} {
-		if _, err := v.StartScope(ctx, visitScope("l-1", bad)); !errors.Is(err, ErrNotFound) {
+		if _, err := v.StartScope(ctx, attachedScope("l-1", bad)); !errors.Is(err, ErrNotFound) {
 			t.Errorf("a scope of cgroup %q: %v", bad, err)
 		}
 	}
 	a, b := place(t, h, top), place(t, h, path.Join(top, "step/deep"))
-	st, err := v.StartScope(ctx, visitScope("l-1", top))
+	st, err := v.StartScope(ctx, attachedScope("l-1", top))
 	if want := (ScopeState{ID: "l-1", Path: top}); err != nil || st != want {
 		t.Fatalf("state %+v, %v", st, err)
 	}
-	if again, err := v.StartScope(ctx, visitScope("l-1", top)); err != nil || again != st {
+	if again, err := v.StartScope(ctx, attachedScope("l-1", top)); err != nil || again != st {
 		t.Errorf("second start: %+v, %v", again, err)
 	}
-	if _, err := v.StartScope(ctx, visitScope("l-2", top)); !errors.Is(err, ErrInUse) {
+	if _, err := v.StartScope(ctx, attachedScope("l-2", top)); !errors.Is(err, ErrInUse) {
 		t.Errorf("another scope of the same cgroup: %v", err)
 	}
 	members := func(id string) []Process {
@@ -78,7 +78,7 @@ func TestVisitorsLifeOfAScope(t *testing.T) {
 		t.Error("the test itself is owned")
 	}
 	// A scope inside another takes its processes from it.
-	if _, err := v.StartScope(ctx, visitScope("l-2", path.Join(top, "step"))); err != nil {
+	if _, err := v.StartScope(ctx, attachedScope("l-2", path.Join(top, "step"))); err != nil {
 		t.Fatal(err)
 	}
 	if id, ok := v.Owner(b.PID); !ok || id != "l-2" {
@@ -109,20 +109,20 @@ func TestVisitorsLifeOfAScope(t *testing.T) {
 	}
 
 	// A new life of the daemon finds it again, as long as somebody is there.
-	again := NewVisitors(VisitorsOptions{})
-	if st, err := again.Adopt(ctx, visitScope("l-2", path.Join(top, "step"))); err != nil || st.Path != path.Join(top, "step") {
+	again := NewAttachments(AttachmentsOptions{})
+	if st, err := again.Adopt(ctx, attachedScope("l-2", path.Join(top, "step"))); err != nil || st.Path != path.Join(top, "step") {
 		t.Errorf("adopting: %+v, %v", st, err)
 	}
-	if _, err := again.Adopt(ctx, visitScope("l-3", path.Join(top, "nothing"))); !errors.Is(err, ErrNotFound) {
+	if _, err := again.Adopt(ctx, attachedScope("l-3", path.Join(top, "nothing"))); !errors.Is(err, ErrNotFound) {
 		t.Errorf("adopting what is gone: %v", err)
 	}
 }
 
-func TestVisitorsLeaveOutWhatAnotherHolds(t *testing.T) {
-	h, top := somebodyElses(t)
+func TestAttachmentsLeaveOutProcessesOfOtherScopes(t *testing.T) {
+	h, top := foreignCgroup(t)
 	a, b := place(t, h, top), place(t, h, top)
-	v := NewVisitors(VisitorsOptions{Elsewhere: func(pid int) bool { return pid == b.PID }})
-	if _, err := v.StartScope(t.Context(), visitScope("l-1", top)); err != nil {
+	v := NewAttachments(AttachmentsOptions{InOtherScope: func(pid int) bool { return pid == b.PID }})
+	if _, err := v.StartScope(t.Context(), attachedScope("l-1", top)); err != nil {
 		t.Fatal(err)
 	}
 	if ps, err := v.Members(t.Context(), "l-1"); err != nil || !slices.Equal(ps, []Process{a}) {
@@ -130,29 +130,29 @@ func TestVisitorsLeaveOutWhatAnotherHolds(t *testing.T) {
 	}
 }
 
-func TestVisitorsTellTheEnd(t *testing.T) {
+func TestAttachmentsReportTheEnd(t *testing.T) {
 	// Well below the look that a waiter takes anyway: who returns in time was told.
-	const soon = lookAnyway / 2
-	for name, end := range map[string]func(t *testing.T, v *Visitors, h Hierarchy, top string, p Process){
-		"the last process ends": func(t *testing.T, _ *Visitors, _ Hierarchy, _ string, p Process) { kill(t, p) },
-		"the last process ends and the cgroup goes at once": func(t *testing.T, _ *Visitors, h Hierarchy, top string, p Process) {
+	const soon = pollInterval / 2
+	for name, end := range map[string]func(t *testing.T, v *Attachments, h Hierarchy, top string, p Process){
+		"the last process ends": func(t *testing.T, _ *Attachments, _ Hierarchy, _ string, p Process) { kill(t, p) },
+		"the last process ends and the cgroup goes at once": func(t *testing.T, _ *Attachments, h Hierarchy, top string, p Process) {
 			kill(t, p)
 			if err := h.Remove(top); err != nil {
 				t.Error(err)
 			}
 		},
-		"the last process leaves": func(t *testing.T, _ *Visitors, h Hierarchy, _ string, p Process) {
+		"the last process leaves": func(t *testing.T, _ *Attachments, h Hierarchy, _ string, p Process) {
 			if err := h.Place(p, "/"); err != nil {
 				t.Error(err)
 			}
 		},
-		"it is released": func(_ *testing.T, v *Visitors, _ Hierarchy, _ string, _ Process) { v.Release("l-1") },
+		"it is released": func(_ *testing.T, v *Attachments, _ Hierarchy, _ string, _ Process) { v.Release("l-1") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, top := somebodyElses(t, "step")
+			h, top := foreignCgroup(t, "step")
 			p := place(t, h, path.Join(top, "step"))
-			v := NewVisitors(VisitorsOptions{})
-			if _, err := v.StartScope(t.Context(), visitScope("l-1", top)); err != nil {
+			v := NewAttachments(AttachmentsOptions{})
+			if _, err := v.StartScope(t.Context(), attachedScope("l-1", top)); err != nil {
 				t.Fatal(err)
 			}
 			short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -165,9 +165,9 @@ func TestVisitorsTellTheEnd(t *testing.T) {
 				go func() { done <- v.WaitEmpty(within(t, soon), "l-1") }()
 			}
 			eventually(t, "both wait", func() bool {
-				v.bells.mu.Lock()
-				defer v.bells.mu.Unlock()
-				return len(v.bells.all) == cap(done)
+				v.watcher.mu.Lock()
+				defer v.watcher.mu.Unlock()
+				return len(v.watcher.watches) == cap(done)
 			})
 			end(t, v, h, top, p)
 			for range cap(done) {
@@ -178,20 +178,20 @@ func TestVisitorsTellTheEnd(t *testing.T) {
 			if _, ok := v.Owner(p.PID); ok {
 				t.Error("it is over, and its process is owned still")
 			}
-			v.bells.mu.Lock()
-			defer v.bells.mu.Unlock()
-			if v.bells.f != nil {
+			v.watcher.mu.Lock()
+			defer v.watcher.mu.Unlock()
+			if v.watcher.f != nil {
 				t.Error("nobody waits, and the descriptor is open still")
 			}
 		})
 	}
 }
 
-func TestVisitorsKnowAnotherCgroupOfTheSameName(t *testing.T) {
-	h, top := somebodyElses(t)
+func TestAttachmentsRecogniseAnotherCgroupOfTheSameName(t *testing.T) {
+	h, top := foreignCgroup(t)
 	p := place(t, h, top)
-	v := NewVisitors(VisitorsOptions{})
-	if _, err := v.StartScope(t.Context(), visitScope("l-1", top)); err != nil {
+	v := NewAttachments(AttachmentsOptions{})
+	if _, err := v.StartScope(t.Context(), attachedScope("l-1", top)); err != nil {
 		t.Fatal(err)
 	}
 	kill(t, p)
