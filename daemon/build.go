@@ -186,7 +186,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, Gate: gate, Departures: departures}
 	d.escapes = &escape.Escapes{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: recent,
-		Units: units, WorkerPID: workerPID, SampleInterval: sampling, Attribution: d.attribution, Leavers: escape.Leavers{Wake: loop.NewWake(), Since: time.Now()},
+		Units: units, WorkerPID: workerPID, SampleInterval: sampling, Attribution: d.attribution, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
 	}
 	d.leases = &leases.Leases{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,
@@ -255,7 +255,7 @@ func deadlines(answers, changes time.Duration) worker.Deadlines {
 func (d *Daemon) leaseChanged(l lease.Lease) {
 	if l.State == lease.Gone {
 		d.leases.Endings.Add(l)
-		d.escapes.Leavers.Wake.Set()
+		d.escapes.Escaped.Wake.Set()
 		d.adopter.Adoption.Look() // There may be room now.
 	}
 	d.leases.Departures.Tell() // Or it moved on, which some wait for too.

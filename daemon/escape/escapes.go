@@ -29,13 +29,13 @@ type Escapes struct {
 	SampleInterval func() time.Duration
 	Attribution    *attribution.Attribution
 
-	Leavers Leavers
+	Escaped Escaped
 }
 
 // Run looks for processes that left their lease, and for those of no lease, until ctx ends, and returns when its loops have ended.
 func (e *Escapes) Run(ctx context.Context) {
 	var loops loop.Group
-	loops.Go(func() { e.leaverLoop(ctx) })
+	loops.Go(func() { e.escapedLoop(ctx) })
 	loops.Go(func() { e.unattributedLoop(ctx) })
 	loops.Wait()
 }

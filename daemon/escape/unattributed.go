@@ -21,92 +21,92 @@ import (
 // on its way into a lease, and its administrator reads events.
 const unattributedGrace = 30 * time.Second
 
-// stray is a process on managed GPUs that is in no lease.
-type stray struct {
+// unattributedProcess is a process on managed GPUs that is in no lease.
+type unattributedProcess struct {
 	process cgroup.Process
 	name    string
 	gpu     gpu.UUID // the first of those it uses
 	index   int
-	spared  string // why it is never stopped; empty when it may be
+	exempt  string // why it is never stopped; empty when it may be
 }
 
-// A managed GPU on which nobody has a lease is looked at every idleLook. A listing of processes takes the driver a call for
+// A managed GPU on which nobody has a lease is looked at every idleInterval. A listing of processes takes the driver a call for
 // each list of each instance, so its memory is read first: as long as that is what it was, a listing is believed for
-// idleListing. Whoever uses a GPU takes some of its memory. Those that have leases are listed with every sample.
+// listingMaxAge. Whoever uses a GPU takes some of its memory. Those that have leases are listed with every sample.
 const (
-	idleLook    = 2 * time.Second
-	idleListing = 5 * idleLook
+	idleInterval  = 2 * time.Second
+	listingMaxAge = 5 * idleInterval
 )
 
-// unattributed remembers since when each stray is there. It is the unattributedLoop's alone.
-type unattributed struct {
+// unattributedTracker remembers since when each stray is there. It is the unattributedLoop's alone.
+type unattributedTracker struct {
 	since  map[cgroup.Process]time.Time
 	listed map[gpu.UUID]listing // GPUs without leases
 }
 
 // listing is what ran on a GPU when it was last asked.
 type listing struct {
-	at        time.Time
-	looked    time.Time // when its memory was read last; not before at
-	used      uint64    // bytes of its memory before it was listed
-	processes []gpu.Process
+	at         time.Time
+	memoryRead time.Time // when its memory was read last; not before at
+	used       uint64    // bytes of its memory before it was listed
+	processes  []gpu.Process
 }
 
 // unattributedLoop reports processes of no lease on managed GPUs, and stops them one at a time where the spec says so.
 func (e *Escapes) unattributedLoop(ctx context.Context) {
-	x := unattributed{listed: map[gpu.UUID]listing{}}
+	x := unattributedTracker{listed: map[gpu.UUID]listing{}}
 	for {
 		if !loop.Pause(ctx, e.SampleInterval()) {
 			return
 		}
 		want := e.State.Desired()
-		strays := x.strays(ctx, e, want)
-		if victim, ok := x.look(e, want, strays); ok {
-			e.stopStray(ctx, victim)
+		found := x.find(ctx, e, want)
+		if due, ok := x.report(e, want, found); ok {
+			e.stopUnattributed(ctx, due)
 		}
 	}
 }
 
-// look tells of the strays, and gives the one that is due to be stopped.
-func (x *unattributed) look(d *Escapes, want *state.Desired, strays []stray) (victim stray, ok bool) {
+// report tells of the strays, and gives the one that is due to be stopped.
+func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []unattributedProcess) (due unattributedProcess, ok bool) {
 	now := d.Now()
 	stop := want.Enforcing() && want.Spec.Node.Unattributed == "stop"
-	since, told := map[cgroup.Process]time.Time{}, map[string]api.Condition{}
-	for _, s := range strays {
+	since, conditions := map[cgroup.Process]time.Time{}, map[string]api.Condition{}
+	for _, s := range found {
 		at, known := x.since[s.process]
 		if !known {
 			at = now
 		}
 		since[s.process] = at
-		fate := "it is only reported (node.unattributed: report)"
+		decision := "it is only reported (node.unattributed: report)"
 		switch {
-		case s.spared != "":
-			fate = "it is left alone: " + s.spared
+		case s.exempt != "":
+			decision = "it is left alone: " + s.exempt
 		case stop:
-			fate = "it is stopped " + api.Duration(unattributedGrace).String() + " after that was seen (node.unattributed: stop)"
+			decision = "it is stopped " + api.Duration(unattributedGrace).String() + " after that was seen (node.unattributed: stop)"
 		}
-		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease; %s", s.process.PID, s.name, s.index, fate)
-		told[fmt.Sprint(s.process)] = api.Condition{GPU: string(s.gpu), Message: text, Hint: "'gpushare run' starts commands in a lease, 'gpushare lease attach --pid' takes what runs into one"}
+		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease; %s", s.process.PID, s.name, s.index, decision)
+		conditions[fmt.Sprint(s.process)] = api.Condition{GPU: string(s.gpu), Message: text, Hint: "'gpushare run' starts commands in a lease, 'gpushare lease attach --pid' takes what runs into one"}
 		if !known {
 			d.Events.Publish(api.Event{Kind: "gpu.unattributed", GPU: string(s.gpu), Message: text})
 		}
 		// One at a time, the one that is there longest first.
-		if stop && s.spared == "" && now.Sub(at) >= unattributedGrace && (!ok || at.Before(since[victim.process])) {
-			victim, ok = s, true
+		if stop && s.exempt == "" && now.Sub(at) >= unattributedGrace && (!ok || at.Before(since[due.process])) {
+			due, ok = s, true
 		}
 	}
 	x.since = since
 	if want.Enforcing() {
-		d.Conditions.Replace("unattributed", told)
+		d.Conditions.Replace("unattributed", conditions)
 	} else {
 		d.Conditions.Replace("unattributed", nil)
 	}
-	return victim, ok
+	return due, ok
 }
 
 // processes are those on a GPU by what was read of it last. Where nobody samples it this does, and seldom: between two
 // observations half a minute may go by. seen is when the node was observed last.
-func (x *unattributed) processes(ctx context.Context, d *Escapes, want *state.Desired, g *observe.GPU, seen time.Time) []gpu.Process {
+func (x *unattributedTracker) processes(ctx context.Context, d *Escapes, want *state.Desired, g *observe.GPU, seen time.Time) []gpu.Process {
 	id := g.Identity.UUID
 	if d.Samples.Has(id) || !want.Enforcing() {
 		delete(x.listed, id)
@@ -114,20 +114,20 @@ func (x *unattributed) processes(ctx context.Context, d *Escapes, want *state.De
 	}
 	now := d.Now()
 	l, known := x.listed[id]
-	if now.Sub(seen) < idleLook && (!known || l.at.Before(seen)) { // The node was looked at for another reason.
-		l, known = listing{at: seen, looked: seen, used: g.Memory.Used, processes: g.Processes}, true
+	if now.Sub(seen) < idleInterval && (!known || l.at.Before(seen)) { // The node was looked at for another reason.
+		l, known = listing{at: seen, memoryRead: seen, used: g.Memory.Used, processes: g.Processes}, true
 		x.listed[id] = l
 	}
-	if known && now.Sub(l.looked) < idleLook {
+	if known && now.Sub(l.memoryRead) < idleInterval {
 		return l.processes
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	m, err := d.Driver.Memory(ctx, id)
-	if known && err == nil && m.Used == l.used && now.Sub(l.at) < idleListing {
-		l.looked = now
+	if known && err == nil && m.Used == l.used && now.Sub(l.at) < listingMaxAge {
+		l.memoryRead = now
 	} else {
-		l = listing{at: now, looked: now, used: m.Used, processes: g.Processes}
+		l = listing{at: now, memoryRead: now, used: m.Used, processes: g.Processes}
 		if processes, err := d.Driver.Processes(ctx, id); err == nil {
 			l.processes = processes
 		}
@@ -136,11 +136,11 @@ func (x *unattributed) processes(ctx context.Context, d *Escapes, want *state.De
 	return l.processes
 }
 
-// strays are the processes on managed GPUs that are in no lease.
-func (x *unattributed) strays(ctx context.Context, d *Escapes, want *state.Desired) []stray {
-	var out []stray
+// find are the processes on managed GPUs that are in no lease.
+func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.Desired) []unattributedProcess {
+	var out []unattributedProcess
 	node := d.Samples.Over(d.Observer.Last())
-	var quiet []string // cgroups of units that are known to use GPUs
+	var quiesced []string // cgroups of units that are known to use GPUs
 	read := false
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
@@ -148,7 +148,7 @@ func (x *unattributed) strays(ctx context.Context, d *Escapes, want *state.Desir
 			continue
 		}
 		for _, p := range x.processes(ctx, d, want, g, node.At) {
-			if _, held := d.Attribution.OwnerOf(p.PID); held || slices.ContainsFunc(out, func(s stray) bool { return s.process.PID == p.PID }) {
+			if _, attributed := d.Attribution.OwnerOf(p.PID); attributed || slices.ContainsFunc(out, func(s unattributedProcess) bool { return s.process.PID == p.PID }) {
 				continue
 			}
 			st, err := procfs.Read(p.PID)
@@ -156,21 +156,21 @@ func (x *unattributed) strays(ctx context.Context, d *Escapes, want *state.Desir
 				continue
 			}
 			if !read {
-				quiet, read = d.quietUnits(ctx, want), true
+				quiesced, read = d.quiesceUnits(ctx, want), true
 			}
-			s := stray{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, gpu: g.Identity.UUID, index: g.Identity.Index}
-			s.spared = d.spareStray(attribution.ServesMPS(g.MPS, st), st, quiet)
+			s := unattributedProcess{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, gpu: g.Identity.UUID, index: g.Identity.Index}
+			s.exempt = d.whyExempt(attribution.ServesMPS(g.MPS, st), st, quiesced)
 			out = append(out, s)
 		}
 	}
-	return slices.DeleteFunc(out, func(s stray) bool { return s.spared == notStray })
+	return slices.DeleteFunc(out, func(s unattributedProcess) bool { return s.exempt == ownProcess })
 }
 
-// notStray marks processes that are no strays: they are ours.
-const notStray = "it is gpushare's own"
+// ownProcess marks processes that are no strays: they are ours.
+const ownProcess = "it is gpushare's own"
 
-// quietUnits are where the units run that the spec names as users of GPUs beside tenants.
-func (e *Escapes) quietUnits(ctx context.Context, want *state.Desired) []string {
+// quiesceUnits are where the units run that the spec names as users of GPUs beside tenants.
+func (e *Escapes) quiesceUnits(ctx context.Context, want *state.Desired) []string {
 	var out []string
 	if e.Units == nil {
 		return nil
@@ -185,10 +185,10 @@ func (e *Escapes) quietUnits(ctx context.Context, want *state.Desired) []string 
 	return out
 }
 
-// spareStray says why a process is not stopped whatever the spec says; empty when it may be.
-func (e *Escapes) spareStray(mps bool, st procfs.Stat, quiet []string) string {
+// whyExempt says why a process is not stopped whatever the spec says; empty when it may be.
+func (e *Escapes) whyExempt(mps bool, st procfs.Stat, quiesced []string) string {
 	if mps || st.PID == e.WorkerPID() {
-		return notStray
+		return ownProcess
 	}
 	switch stop.Judge(st.PID) {
 	case stop.IsRoots, stop.Unknown:
@@ -198,7 +198,7 @@ func (e *Escapes) spareStray(mps bool, st procfs.Stat, quiet []string) string {
 	case stop.MayStop:
 	}
 	if cg, err := procfs.Cgroup(st.PID); err == nil {
-		for _, q := range quiet {
+		for _, q := range quiesced {
 			if cgroup.Below(cg, q) {
 				return "its unit is among node.quiesce"
 			}
@@ -207,8 +207,8 @@ func (e *Escapes) spareStray(mps bool, st procfs.Stat, quiet []string) string {
 	return ""
 }
 
-// stopStray stops one process of no lease.
-func (e *Escapes) stopStray(ctx context.Context, s stray) {
+// stopUnattributed stops one process of no lease.
+func (e *Escapes) stopUnattributed(ctx context.Context, s unattributedProcess) {
 	p, err := procfs.OpenPidfd(s.process.PID, s.process.Start)
 	if err != nil {
 		return // It ended.
@@ -216,24 +216,24 @@ func (e *Escapes) stopStray(ctx context.Context, s stray) {
 	one := stop.Hold(p)
 	defer one.Close()
 	// Only now that it is held does this say whose it is.
-	if _, held := e.Attribution.OwnerOf(s.process.PID); held {
+	if _, attributed := e.Attribution.OwnerOf(s.process.PID); attributed {
 		return
 	}
 	if !e.stillUses(ctx, s) {
 		return
 	}
-	ladder := stop.Ladder{Of: one, Notify: func(context.Context) {
+	escalation := stop.Ladder{Of: one, Notify: func(context.Context) {
 		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease: it is stopped", s.process.PID, s.name, s.index)
 		e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
 		e.Audit("gpushared", "unattributed", text)
 	}}
-	if err := ladder.Climb(ctx, stop.StopGrace); err != nil && ctx.Err() == nil {
+	if err := escalation.Climb(ctx, stop.StopGrace); err != nil && ctx.Err() == nil {
 		e.Log.Error("cannot stop a process of no lease", "pid", s.process.PID, "error", err)
 	}
 }
 
 // stillUses asks the GPU once more: what was read before may be half a minute old.
-func (e *Escapes) stillUses(ctx context.Context, s stray) bool {
+func (e *Escapes) stillUses(ctx context.Context, s unattributedProcess) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	processes, err := e.Driver.Processes(ctx, s.gpu)

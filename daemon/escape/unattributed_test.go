@@ -20,33 +20,33 @@ func TestUnattributed(t *testing.T) {
 	want := func(enforce api.Switch, policy string) *state.Desired {
 		return &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce, Unattributed: policy}}}
 	}
-	one := stray{process: cgroup.Process{PID: 10, Start: 1}, name: "burn", gpu: "GPU-a", index: 3}
-	two := stray{process: cgroup.Process{PID: 11, Start: 2}, name: "burn", gpu: "GPU-a", index: 3}
-	root := stray{process: cgroup.Process{PID: 12, Start: 3}, name: "dcgm", gpu: "GPU-a", index: 3, spared: "it is root's"}
-	var x unattributed
+	one := unattributedProcess{process: cgroup.Process{PID: 10, Start: 1}, name: "burn", gpu: "GPU-a", index: 3}
+	two := unattributedProcess{process: cgroup.Process{PID: 11, Start: 2}, name: "burn", gpu: "GPU-a", index: 3}
+	root := unattributedProcess{process: cgroup.Process{PID: 12, Start: 3}, name: "dcgm", gpu: "GPU-a", index: 3, exempt: "it is root's"}
+	var x unattributedTracker
 	steps := []struct {
 		name   string
 		after  time.Duration
 		want   *state.Desired
-		strays []stray
-		victim int // its pid
+		found  []unattributedProcess
+		due    int // its pid
 		events int
 	}{
-		{name: "it comes", want: want("on", "stop"), strays: []stray{one, root}, events: 2},
-		{name: "its grace", after: unattributedGrace - time.Second, want: want("on", "stop"), strays: []stray{one, root, two}, events: 1},
-		{name: "its grace is over", after: time.Second, want: want("on", "stop"), strays: []stray{two, one, root}, victim: 10},
-		{name: "only reported", after: time.Second, want: want("on", "report"), strays: []stray{two, one, root}},
-		{name: "only observed", after: time.Second, want: want("observe", "stop"), strays: []stray{two, one, root}},
-		{name: "the one that was there longest", after: time.Hour, want: want("on", "stop"), strays: []stray{two, one, root}, victim: 10},
-		{name: "then the next", after: time.Second, want: want("on", "stop"), strays: []stray{two, root}, victim: 11},
-		{name: "it has a lease for a moment", after: time.Second, want: want("on", "stop"), strays: []stray{root}},
-		{name: "and its grace anew", after: time.Second, want: want("on", "stop"), strays: []stray{two, root}, events: 1},
+		{name: "it comes", want: want("on", "stop"), found: []unattributedProcess{one, root}, events: 2},
+		{name: "its grace", after: unattributedGrace - time.Second, want: want("on", "stop"), found: []unattributedProcess{one, root, two}, events: 1},
+		{name: "its grace is over", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, one, root}, due: 10},
+		{name: "only reported", after: time.Second, want: want("on", "report"), found: []unattributedProcess{two, one, root}},
+		{name: "only observed", after: time.Second, want: want("observe", "stop"), found: []unattributedProcess{two, one, root}},
+		{name: "the one that was there longest", after: time.Hour, want: want("on", "stop"), found: []unattributedProcess{two, one, root}, due: 10},
+		{name: "then the next", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, root}, due: 11},
+		{name: "it has a lease for a moment", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{root}},
+		{name: "and its grace anew", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, root}, events: 1},
 	}
 	for _, s := range steps {
 		now = now.Add(s.after)
-		victim, ok := x.look(d, s.want, s.strays)
-		if ok != (s.victim != 0) || victim.process.PID != s.victim {
-			t.Errorf("%s: %d is stopped, want %d", s.name, victim.process.PID, s.victim)
+		due, ok := x.report(d, s.want, s.found)
+		if ok != (s.due != 0) || due.process.PID != s.due {
+			t.Errorf("%s: %d is stopped, want %d", s.name, due.process.PID, s.due)
 		}
 		if len(sub.C) != s.events {
 			t.Errorf("%s: %d events, want %d", s.name, len(sub.C), s.events)
@@ -56,9 +56,9 @@ func TestUnattributed(t *testing.T) {
 				t.Errorf("%s: the event is %+v", s.name, e)
 			}
 		}
-		told := len(d.Conditions.List())
-		if s.want.Enforcing() && told != len(s.strays) || !s.want.Enforcing() && told != 0 {
-			t.Errorf("%s: %d are told of %d", s.name, told, len(s.strays))
+		conditions := len(d.Conditions.List())
+		if s.want.Enforcing() && conditions != len(s.found) || !s.want.Enforcing() && conditions != 0 {
+			t.Errorf("%s: %d are told of %d", s.name, conditions, len(s.found))
 		}
 	}
 }

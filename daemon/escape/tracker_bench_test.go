@@ -12,9 +12,9 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// crowded is a host with 10 000 processes in 200 leases and 2 000 others.
-func crowded() *world {
-	w := newWorld()
+// manyProcesses is a host with 10 000 processes in 200 leases and 2 000 others.
+func manyProcesses() *fakeHost {
+	w := newFakeHost()
 	pid := 10
 	for lease := range 200 {
 		w.spawn(pid, 1)
@@ -30,26 +30,26 @@ func crowded() *world {
 	return w
 }
 
-// BenchmarkRoll is one look at 10 000 processes in leases, when nobody came since the last and when 100 did. What is read
+// BenchmarkTracker is one look at 10 000 processes in leases, when nobody came since the last and when 100 did. What is read
 // of each process is counted: in the first case that is nothing.
-func BenchmarkRoll(b *testing.B) {
-	for _, born := range []int{0, 100} {
-		b.Run(fmt.Sprintf("born=%d", born), func(b *testing.B) {
-			w, r := crowded(), roll{}
-			first := w.look()
-			r.see(first)
-			l, stats, wheres := w.look(), 0, 0
+func BenchmarkTracker(b *testing.B) {
+	for _, started := range []int{0, 100} {
+		b.Run(fmt.Sprintf("born=%d", started), func(b *testing.B) {
+			w, r := manyProcesses(), tracker{}
+			first := w.snapshot()
+			r.observe(first)
+			l, stats, locations := w.snapshot(), 0, 0
 			stat, where := l.stat, l.where
 			l.stat = func(pid int) (procfs.Stat, error) { stats++; return stat(pid) }
-			l.where = func(pid int) (place, bool) { wheres++; return where(pid) }
+			l.where = func(pid int) (location, bool) { locations++; return where(pid) }
 			for b.Loop() {
-				r.known = l.all[:len(l.all)-born]
-				if found := r.see(l); len(found) > 0 {
+				r.previous = l.all[:len(l.all)-started]
+				if found := r.observe(l); len(found) > 0 {
 					b.Fatal(found)
 				}
 			}
 			b.ReportMetric(float64(stats)/float64(b.N), "stats/op")
-			b.ReportMetric(float64(wheres)/float64(b.N), "cgroups/op")
+			b.ReportMetric(float64(locations)/float64(b.N), "cgroups/op")
 		})
 	}
 }
