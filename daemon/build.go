@@ -106,7 +106,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.tuning.Store(tuningOf(s))
 	d.noteState(damage)
 	if d.state.Lost { // Something may stand, and nobody knows what: so it is said until the node is given back.
-		if err := st.Update(func(s *store.State) error { s.Standing = true; return nil }); err != nil {
+		if err := st.Update(func(s *store.State) error { s.ActiveRestrictions = true; return nil }); err != nil {
 			log.Error("cannot record that something may stand", "error", err)
 		}
 	}

@@ -99,7 +99,7 @@ func (attr *Attribution) UsageUnder(want *state.Desired, o planner.Opened) plann
 		Adopted: func(id gpu.UUID, p gpu.Placement) bool {
 			a := st.Achieved[id]
 			m := state.MarkOf(&a, p)
-			return m != nil && m.Adopted
+			return m != nil && m.Imported
 		},
 		Process: func(m *mps.State, pid int) planner.DeviceHolder { return attr.holderOf(want, m, pid) },
 		Opened:  o,

@@ -25,7 +25,7 @@ func TestAcceptAndClose(t *testing.T) {
 	w := newWorld(t)
 	op := w.apply(shared)
 	kept := w.State.Kept()
-	if op == nil || op.State != "done" || len(kept.Change) != 0 || w.State.Changing() != nil || w.State.Desired().Generation != 1 || !kept.Standing {
+	if op == nil || op.State != "done" || len(kept.Change) != 0 || w.State.Changing() != nil || w.State.Desired().Generation != 1 || !kept.ActiveRestrictions {
 		t.Fatalf("it ended as %+v; on disk is %+v", op, kept)
 	}
 	if got := strings.Join(w.port.Names(), " "); !strings.Contains(got, "red") || !strings.Contains(got, "blue") || w.converged.ends.Load() != 1 {
@@ -64,7 +64,7 @@ func TestAChangeThatFailsOnTheNode(t *testing.T) {
 
 // A policy that denies moving processes is taken away by one step, whatever else is given back.
 func TestReleaseTakesThePolicyAwayOnce(t *testing.T) {
-	for _, what := range []string{store.ReleasedWalls, store.ReleasedAll} {
+	for _, what := range []string{store.UnmanagedRestrictions, store.UnmanagedAll} {
 		w := newWorld(t)
 		w.apply(shared)
 		if denied, err := w.port.Policy.MigrationDenied(); !denied || err != nil {
@@ -84,7 +84,7 @@ func TestReleaseTakesThePolicyAwayOnce(t *testing.T) {
 			t.Errorf("release of %s: the steps for the policy are %+v", what, of)
 		}
 		op := w.carriedOut(p)
-		if denied, err := w.port.Policy.MigrationDenied(); denied || err != nil || op == nil || op.State != "done" || w.State.Kept().Standing {
+		if denied, err := w.port.Policy.MigrationDenied(); denied || err != nil || op == nil || op.State != "done" || w.State.Kept().ActiveRestrictions {
 			t.Errorf("release of %s: moving is denied: %v, %v; it ended as %+v", what, denied, err, op)
 		}
 	}
@@ -95,7 +95,7 @@ func TestReleaseWithAPolicyThatCannotBeRead(t *testing.T) {
 	w := newWorld(t)
 	w.apply(shared)
 	w.port.Policy.Set(true, errors.New("it is a folder"))
-	if _, err := w.proposeRelease(t.Context(), store.ReleasedAll, "root"); err == nil || !strings.Contains(err.Error(), "it is a folder") {
+	if _, err := w.proposeRelease(t.Context(), store.UnmanagedAll, "root"); err == nil || !strings.Contains(err.Error(), "it is a folder") {
 		t.Errorf("it gives %v", err)
 	}
 }

@@ -224,10 +224,10 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *settlement, who strin
 		a := st.Achieved[id]
 		for _, in := range s.adopt {
 			in.Memory = gpu.Memory{}
-			st.Instances++
+			st.LastInstanceGeneration++
 			a.Layout = append(a.Layout, in)
-			a.Marks = append(slices.DeleteFunc(a.Marks, func(m store.Mark) bool { return m.Placement == in.Placement }),
-				store.Mark{Placement: in.Placement, Generation: st.Instances, Adopted: true})
+			a.Instances = append(slices.DeleteFunc(a.Instances, func(m store.InstanceRecord) bool { return m.Placement == in.Placement }),
+				store.InstanceRecord{Placement: in.Placement, Generation: st.LastInstanceGeneration, Imported: true})
 		}
 		st.Achieved[id] = a
 		if len(s.steps) == 0 {

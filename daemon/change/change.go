@@ -37,12 +37,12 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, who string, a planne
 		switch {
 		case p.same:
 		case p.released != "":
-			s.Release(p.yaml, who, now, store.Resolved(p.resolved), p.released)
+			s.Unmanage(p.yaml, who, now, store.Resolved(p.resolved), p.released)
 		default:
 			s.Accept(p.yaml, who, now, store.Resolved(p.resolved))
 		}
 		s.Epoch = state.Epoch(p.node)
-		s.Standing = s.Standing || p.want.Enforcing() || run
+		s.ActiveRestrictions = s.ActiveRestrictions || p.want.Enforcing() || run
 		if p.want.Enforcing() {
 			cs.State.NoteMade(s, p.want, p.node)
 		}
@@ -103,9 +103,9 @@ func (cs *Changes) noteAchieved(s *store.State, p *proposal) {
 			delete(s.Held, id)
 		}
 	}
-	for id := range s.Found {
+	for id := range s.OriginalModes {
 		if p.want.Mode(id) == api.ModeExternal {
-			delete(s.Found, id) // What becomes of its modes is its owner's business from now on.
+			delete(s.OriginalModes, id) // What becomes of its modes is its owner's business from now on.
 		}
 	}
 }
@@ -118,7 +118,7 @@ func reached(s *store.State, want *state.Desired, g *observe.GPU, e store.Epoch,
 	}
 	was := s.Achieved[id]
 	now := store.Achieved{Generation: want.Generation, Epoch: e, MIG: g.MIG.Current}
-	now.Layout, now.Marks = state.OwnLayout(s, want.GPUs[id], g, &was, e, steps)
+	now.Layout, now.Instances = state.OwnLayout(s, want.GPUs[id], g, &was, e, steps)
 	s.Achieved[id] = now
 	delete(s.Held, id)
 }
@@ -140,8 +140,8 @@ func (cs *Changes) reachedUnseen(s *store.State, want *state.Desired, g *observe
 
 // recordChange numbers a change and puts its record into the state.
 func recordChange(s *store.State, r *engine.Record) error {
-	s.Operations++
-	r.ID = fmt.Sprintf("%s-%d", r.Kind, s.Operations)
+	s.LastOperation++
+	r.ID = fmt.Sprintf("%s-%d", r.Kind, s.LastOperation)
 	b, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("internal error: the change record does not encode: %w", err)
@@ -241,8 +241,8 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 		s.Change = nil
 		state.NoteTimes(s, node, r.Steps, cs.State.Changing().Took)
 		for _, unit := range stopped {
-			if !slices.Contains(s.Stopped, unit) {
-				s.Stopped = append(s.Stopped, unit)
+			if !slices.Contains(s.StoppedUnits, unit) {
+				s.StoppedUnits = append(s.StoppedUnits, unit)
 			}
 		}
 		for id := range touched {

@@ -138,7 +138,7 @@ func (cs *Changes) idleNow() (gone map[gpu.UUID][]gpu.Placement, next time.Durat
 		}
 		a := st.Achieved[id]
 		for _, at := range places {
-			if m := state.MarkOf(&a, at); m != nil && !m.Adopted {
+			if m := state.MarkOf(&a, at); m != nil && !m.Imported {
 				unneeded = append(unneeded, idleKey{id, at, m.Generation})
 			}
 		}
@@ -174,7 +174,7 @@ func (cs *Changes) beginDynamic(ctx context.Context, makings []lease.Making, gon
 	if err == nil && len(record.Steps) > 0 {
 		err = cs.State.Store.Update(func(s *store.State) error {
 			s.Epoch = record.Epoch
-			s.Standing = true
+			s.ActiveRestrictions = true
 			return recordChange(s, &record)
 		})
 	}

@@ -168,7 +168,7 @@ func (cs *Changes) wakeUnits(ctx context.Context, r *engine.Record) {
 
 // RestartUnits tries again to start the units that a change stopped and could not start.
 func (cs *Changes) RestartUnits(ctx context.Context) {
-	left := cs.State.Kept().Stopped
+	left := cs.State.Kept().StoppedUnits
 	told := map[string]api.Condition{}
 	defer func() { cs.Conditions.Replace("quiesce", told) }()
 	if len(left) == 0 || cs.State.Changing() != nil {
@@ -194,7 +194,7 @@ func (cs *Changes) RestartUnits(ctx context.Context) {
 	if len(still) == len(left) {
 		return
 	}
-	if err := cs.State.Store.Update(func(s *store.State) error { s.Stopped = still; return nil }); err != nil {
+	if err := cs.State.Store.Update(func(s *store.State) error { s.StoppedUnits = still; return nil }); err != nil {
 		cs.Log.Error("cannot record that units were started again", "error", err)
 	}
 }

@@ -248,7 +248,7 @@ func TestUnitsAreStartedUntilTheyRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	if err := st.Update(func(s *store.State) error { s.Stopped = []string{dcgm, "gone.service"}; return nil }); err != nil {
+	if err := st.Update(func(s *store.State) error { s.StoppedUnits = []string{dcgm, "gone.service"}; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	d := &Changes{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Services: host, State: state.NewState(st, false)}
@@ -256,12 +256,12 @@ func TestUnitsAreStartedUntilTheyRun(t *testing.T) {
 	if got := d.Conditions.List(); len(got) != 1 || !strings.Contains(got[0].Message, dcgm+" was stopped for a change and does not start again: it fails") {
 		t.Errorf("told is %+v", got)
 	}
-	if left := st.State().Stopped; !slices.Equal(left, []string{dcgm, "gone.service"}) && !slices.Equal(left, []string{dcgm}) {
+	if left := st.State().StoppedUnits; !slices.Equal(left, []string{dcgm, "gone.service"}) && !slices.Equal(left, []string{dcgm}) {
 		t.Errorf("left are %q", left)
 	}
 	host.broken = nil
 	d.RestartUnits(t.Context())
-	if left := st.State().Stopped; !host.runs[dcgm] || len(left) != 0 || len(d.Conditions.List()) != 0 {
+	if left := st.State().StoppedUnits; !host.runs[dcgm] || len(left) != 0 || len(d.Conditions.List()) != 0 {
 		t.Errorf("left are %q, told is %+v", left, d.Conditions.List())
 	}
 }

@@ -29,9 +29,9 @@ const noSpec = "version: v1\n"
 func (cs *Changes) PostRelease(c *server.Call) error {
 	q := c.R.URL.Query()
 	a := planner.Authority{Force: q.Get("force") != ""}
-	check, what := q.Get("check") != "", store.ReleasedWalls
+	check, what := q.Get("check") != "", store.UnmanagedRestrictions
 	if q.Get("all") != "" {
-		what = store.ReleasedAll
+		what = store.UnmanagedAll
 	}
 	if check {
 		p, err := cs.proposeRelease(c.Ctx(), what, c.Caller.Name)
@@ -105,17 +105,17 @@ func (cs *Changes) proposeRelease(ctx context.Context, what, who string) (*propo
 	defer cancel()
 	now, acc := cs.State.Desired(), cs.State.Kept().Accepted
 	p := &proposal{node: cs.Observer.Observe(ctx), want: now, released: what}
-	p.same = acc == nil || acc.Released == what || acc.Released == store.ReleasedAll
+	p.same = acc == nil || acc.Unmanaged == what || acc.Unmanaged == store.UnmanagedAll
 	if !p.same {
 		var err error
 		if p.yaml, p.want, err = releasedSpec(acc, what); err != nil {
 			return nil, err
 		}
-		if what != store.ReleasedAll {
+		if what != store.UnmanagedAll {
 			p.resolved = spec.Resolved(acc.Resolved)
 		}
 		p.want.Generation = acc.Generation + 1
-		p.want.Released = &api.Released{Who: who, At: cs.Now(), All: what == store.ReleasedAll}
+		p.want.Released = &api.Released{Who: who, At: cs.Now(), All: what == store.UnmanagedAll}
 	}
 	left, err := cs.standing(p.node, what)
 	if err != nil {
@@ -135,7 +135,7 @@ func (cs *Changes) proposeRelease(ctx context.Context, what, who string) (*propo
 
 // releasedSpec is the spec of a node that was given back: the one that was in force, observed; or none.
 func releasedSpec(acc *store.Accepted, what string) (yaml string, want *state.Desired, err error) {
-	if what == store.ReleasedAll {
+	if what == store.UnmanagedAll {
 		return noSpec, &state.Desired{}, nil
 	}
 	s, err := spec.Decode("state.json", []byte(acc.YAML))
@@ -165,8 +165,8 @@ func (cs *Changes) standing(node *observe.Node, what string) (left, error) {
 	}
 	live := cs.Table.Live()
 	var hardware []step.Step
-	if what == store.ReleasedAll {
-		found, uses := cs.State.Kept().Found, cs.Attribution.Usage()
+	if what == store.UnmanagedAll {
+		found, uses := cs.State.Kept().OriginalModes, cs.Attribution.Usage()
 		for i := range node.GPUs {
 			steps, warnings := planner.PlanGiveBack(&node.GPUs[i], found[node.GPUs[i].Identity.UUID], uses)
 			hardware = append(hardware, steps...)
@@ -202,7 +202,7 @@ func (cs *Changes) standing(node *observe.Node, what string) (left, error) {
 func noteFound(s *store.State, steps []step.Step) {
 	for i := range steps {
 		st := &steps[i]
-		f := s.Found[gpu.UUID(st.GPU)]
+		f := s.OriginalModes[gpu.UUID(st.GPU)]
 		switch st.Kind {
 		case mig.KindMode:
 			var was mig.ModeArgs
@@ -219,10 +219,10 @@ func noteFound(s *store.State, steps []step.Step) {
 		default:
 			continue
 		}
-		if s.Found == nil {
-			s.Found = map[gpu.UUID]store.Found{}
+		if s.OriginalModes == nil {
+			s.OriginalModes = map[gpu.UUID]store.GPUModes{}
 		}
-		s.Found[gpu.UUID(st.GPU)] = f
+		s.OriginalModes[gpu.UUID(st.GPU)] = f
 	}
 }
 
@@ -235,18 +235,18 @@ func noteReleased(s *store.State, want *state.Desired, node *observe.Node, faile
 				continue
 			}
 			delete(s.Achieved, id)
-			delete(s.Found, id)
+			delete(s.OriginalModes, id)
 			delete(s.Held, id)
 		}
 	}
 	if empty {
-		s.Standing = false
+		s.ActiveRestrictions = false
 	}
 }
 
 // StillStands tells how many steps are left to give the node back, and the first of them.
 func (cs *Changes) StillStands(node *observe.Node) (n int, first string, err error) {
-	l, err := cs.standing(node, store.ReleasedWalls)
+	l, err := cs.standing(node, store.UnmanagedRestrictions)
 	if err != nil || len(l.steps) == 0 {
 		return 0, "", err
 	}
@@ -255,9 +255,9 @@ func (cs *Changes) StillStands(node *observe.Node) (n int, first string, err err
 
 // nothingStands looks whether the node was given back whole.
 func (cs *Changes) nothingStands(node *observe.Node, want *state.Desired) bool {
-	what := store.ReleasedWalls
+	what := store.UnmanagedRestrictions
 	if want.Released != nil && want.Released.All {
-		what = store.ReleasedAll
+		what = store.UnmanagedAll
 	}
 	l, err := cs.standing(node, what)
 	return err == nil && len(l.steps) == 0

@@ -20,8 +20,8 @@ func TestNoteFound(t *testing.T) {
 	noteFound(s, []step.Step{{Kind: mig.KindCreate, GPU: "GPU-9"}, mode(false)})
 	noteFound(s, []step.Step{mode(true), {Kind: planner.KindComputeMode, GPU: string(observetest.One), Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeProhibited})}})
 	noteFound(s, []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One), Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeDefault})}})
-	f := s.Found[observetest.One]
-	if len(s.Found) != 1 || f.MIG == nil || *f.MIG || f.ComputeMode != gpu.ComputeProhibited {
-		t.Errorf("found is %+v", s.Found)
+	f := s.OriginalModes[observetest.One]
+	if len(s.OriginalModes) != 1 || f.MIG == nil || *f.MIG || f.ComputeMode != gpu.ComputeProhibited {
+		t.Errorf("found is %+v", s.OriginalModes)
 	}
 }

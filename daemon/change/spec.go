@@ -236,7 +236,7 @@ func (cs *Changes) AdoptSpec(_ *observe.Node) {
 		return
 	}
 	released := state.ReleasedOf(acc)
-	if acc.Released == store.ReleasedAll {
+	if acc.Unmanaged == store.UnmanagedAll {
 		cs.Identities.Learn(nil, server.NameStart, true)
 		cs.install(&state.Desired{Generation: acc.Generation, Released: released})
 		return
@@ -295,8 +295,8 @@ func (cs *Changes) applyFile(ctx context.Context, file string) error {
 // GetSpec answers the spec in force, with its generation as base: an edited copy is refused when somebody was faster.
 func (cs *Changes) GetSpec(c *server.Call) error {
 	acc := cs.State.Kept().Accepted
-	if acc != nil && acc.Released == store.ReleasedAll {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no spec is in force: %s gave the node back at %s", acc.Who, acc.At.Format(time.RFC3339)), Hint: "'gpushare apply -f node.yaml' starts again"}
+	if acc != nil && acc.Unmanaged == store.UnmanagedAll {
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no spec is in force: %s gave the node back at %s", acc.By, acc.At.Format(time.RFC3339)), Hint: "'gpushare apply -f node.yaml' starts again"}
 	}
 	if acc == nil {
 		return &api.Error{Kind: api.KindNotFound, Message: "no spec was applied yet", Hint: "write one and 'gpushare apply -f node.yaml'; examples are in /usr/share/gpushare/examples"}
@@ -304,6 +304,6 @@ func (cs *Changes) GetSpec(c *server.Call) error {
 	c.W.Header().Set("ETag", strconv.Quote(strconv.FormatUint(acc.Generation, 10)))
 	head, rest, _ := strings.Cut(acc.YAML, "\n")
 	return c.Reply(http.StatusOK, api.SpecDocument{
-		Generation: acc.Generation, Who: acc.Who, At: acc.At, YAML: fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest),
+		Generation: acc.Generation, Who: acc.By, At: acc.At, YAML: fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest),
 	})
 }

@@ -23,7 +23,7 @@ func (cv *Converger) noteGone(node *observe.Node) {
 				continue // After a boot all are gone, and come back by a change.
 			}
 			moved := false
-			a.Layout, a.Marks = slices.Clone(a.Layout), slices.Clone(a.Marks)
+			a.Layout, a.Instances = slices.Clone(a.Layout), slices.Clone(a.Instances)
 			for i := len(a.Layout) - 1; i >= 0; i-- {
 				there := slices.ContainsFunc(g.Instances, func(in gpu.Instance) bool {
 					return in.Placement == a.Layout[i].Placement && in.ProfileID == a.Layout[i].ProfileID
@@ -33,12 +33,12 @@ func (cv *Converger) noteGone(node *observe.Node) {
 				case !there && want.Dynamic(id):
 					at := a.Layout[i].Placement
 					a.Layout = slices.Delete(a.Layout, i, i+1)
-					a.Marks = slices.DeleteFunc(a.Marks, func(m store.Mark) bool { return m.Placement == at })
-				case m != nil && !there && !m.Gone:
-					m.Gone = true
-				case m != nil && there && m.Gone:
-					s.Instances++
-					m.Gone, m.Generation = false, s.Instances
+					a.Instances = slices.DeleteFunc(a.Instances, func(m store.InstanceRecord) bool { return m.Placement == at })
+				case m != nil && !there && !m.Missing:
+					m.Missing = true
+				case m != nil && there && m.Missing:
+					s.LastInstanceGeneration++
+					m.Missing, m.Generation = false, s.LastInstanceGeneration
 				default:
 					continue
 				}

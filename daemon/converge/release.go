@@ -11,7 +11,7 @@ import (
 // judgeRelease reports what still stands on a node that was given back.
 func (cv *Converger) judgeRelease(want *state.Desired, node *observe.Node) {
 	still := map[string]api.Condition{}
-	if want.Released != nil && cv.State.Kept().Standing && cv.State.Changing() == nil {
+	if want.Released != nil && cv.State.Kept().ActiveRestrictions && cv.State.Changing() == nil {
 		n, first, err := cv.Changes.StillStands(node)
 		switch {
 		case err != nil:

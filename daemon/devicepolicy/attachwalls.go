@@ -74,7 +74,7 @@ func guardAsked(stateDir string) (why string, err error) {
 		return "", err
 	case err != nil:
 		return "the state cannot be read, and it may ask for it: " + err.Error(), nil
-	case st.Accepted == nil || st.Accepted.Released != "":
+	case st.Accepted == nil || st.Accepted.Unmanaged != "":
 		return "", nil
 	}
 	s, err := spec.Decode("state.json", []byte(st.Accepted.YAML))

@@ -160,8 +160,8 @@ func TestSlicesOfOthers(t *testing.T) {
 		gone  int // slices that would be removed
 	}{
 		{name: "a new node", want: []cgroup.Slice{}},
-		{name: "ours, and not wanted any more", state: store.State{Accepted: &store.Accepted{}, Made: map[string]bool{"red": true}}, want: []cgroup.Slice{}, gone: 1},
-		{name: "another was ours", state: store.State{Accepted: &store.Accepted{}, Made: map[string]bool{"blue": true}}, want: []cgroup.Slice{}},
+		{name: "ours, and not wanted any more", state: store.State{Accepted: &store.Accepted{}, CreatedSlices: map[string]bool{"red": true}}, want: []cgroup.Slice{}, gone: 1},
+		{name: "another was ours", state: store.State{Accepted: &store.Accepted{}, CreatedSlices: map[string]bool{"blue": true}}, want: []cgroup.Slice{}},
 		{name: "wanted now", want: []cgroup.Slice{{Name: reds, Closed: true}}},
 		{name: "the memory is lost", lost: true, want: []cgroup.Slice{{Name: blues}}, gone: 1},
 		{name: "nobody kept it", state: store.State{Accepted: &store.Accepted{}}, want: []cgroup.Slice{}, gone: 1},

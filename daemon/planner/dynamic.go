@@ -65,6 +65,6 @@ func ComesBack(want *state.Desired, id gpu.UUID, a *store.Achieved) []gpu.Instan
 	}
 	return slices.DeleteFunc(slices.Clone(a.Layout), func(in gpu.Instance) bool {
 		m := state.MarkOf(a, in.Placement)
-		return m == nil || !m.Adopted
+		return m == nil || !m.Imported
 	})
 }

@@ -44,7 +44,7 @@ func PlanReleaseStops(live []lease.Lease, names []cgroup.SliceState, hardware []
 		// One that was placed just now has no walls yet, and will have.
 		case inWalls && (l.Walls.Cgroup != "" || l.State != lease.Running), !l.Visiting() && isUnder(l, names), losesItsPlace(l, hardware):
 			out = append(out, stopStep(l, reason))
-		case what == store.ReleasedAll && l.Visiting():
+		case what == store.UnmanagedAll && l.Visiting():
 			out = append(out, step.Step{
 				Kind: KindLeaseRelease, Phase: step.Narrow, Args: step.Must(LeaseStopArgs{l.ID}),
 				Text: "let go of lease " + l.ID + ": its processes go on", Reason: reason, Disruption: step.None,
@@ -74,7 +74,7 @@ func losesItsPlace(l *lease.Lease, hardware []step.Step) bool {
 
 // PlanGiveBack makes a GPU be as it was found: instances of ours go, and modes become what they were. What cannot be
 // taken back without more authority stays, and is told. It is pure.
-func PlanGiveBack(g *observe.GPU, was store.Found, use Usage) (steps []step.Step, warnings []string) {
+func PlanGiveBack(g *observe.GPU, was store.GPUModes, use Usage) (steps []step.Step, warnings []string) {
 	name := fmt.Sprintf("GPU %d", g.Identity.Index)
 	if g.Err != nil {
 		return nil, []string{name + " does not answer, so it stays as it is: " + g.Err.Error()}

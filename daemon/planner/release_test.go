@@ -42,10 +42,10 @@ func TestPlanReleaseStops(t *testing.T) {
 		hardware         []step.Step
 		stopped, letGoOf []string
 	}{
-		{store.ReleasedWalls, nil, nil, []string{"run", "just-placed", "detached", "container"}, nil},
-		{store.ReleasedAll, nil, hardware, []string{"run", "just-placed", "detached", "container", "cut"}, []string{"attached", "login", "unit"}},
+		{store.UnmanagedRestrictions, nil, nil, []string{"run", "just-placed", "detached", "container"}, nil},
+		{store.UnmanagedAll, nil, hardware, []string{"run", "just-placed", "detached", "container", "cut"}, []string{"attached", "login", "unit"}},
 		// Without cgroups: who is followed under a name that is given up ends first.
-		{store.ReleasedWalls, red, nil, []string{"run", "just-placed", "observed", "detached", "container"}, nil},
+		{store.UnmanagedRestrictions, red, nil, []string{"run", "just-placed", "observed", "detached", "container"}, nil},
 	} {
 		what := c.what
 		var stopped, letGoOf []string
@@ -75,22 +75,22 @@ func TestPlanGiveBack(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		have  observe.GPU
-		was   store.Found
+		was   store.GPUModes
 		use   Usage
 		steps []string
 		warns string
 	}{
 		{name: "never changed", have: observetest.Device(false), use: Nobody()},
 		{name: "MIG was on before us", have: observetest.Device(true, observetest.Instance(9, 4)), use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}},
-		{name: "found on", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.Found{MIG: &on}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}},
-		{name: "found off, no reset needed", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4)), resetless), was: store.Found{MIG: &off}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
-		{name: "found off, a reset needed", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.Found{MIG: &off}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
-		{name: "another's instance beside ours", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), resetless), was: store.Found{MIG: &off}, use: foreign, steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
+		{name: "found on", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &on}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}},
+		{name: "found off, no reset needed", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4)), resetless), was: store.GPUModes{MIG: &off}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
+		{name: "found off, a reset needed", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &off}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
+		{name: "another's instance beside ours", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), resetless), was: store.GPUModes{MIG: &off}, use: foreign, steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
 		{name: "only another's", have: observetest.Device(true, observetest.Instance(19, 0)), use: foreign},
-		{name: "the compute mode", have: observetest.Device(false), was: store.Found{ComputeMode: gpu.ComputeExclusiveProcess}, use: Nobody(), steps: []string{"set the compute mode to " + string(gpu.ComputeExclusiveProcess)}},
-		{name: "the compute mode as it was", have: observetest.Device(false), was: store.Found{ComputeMode: gpu.ComputeDefault}, use: Nobody()},
-		{name: "lost", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost }), was: store.Found{MIG: &off}, use: Nobody(), warns: "does not answer"},
-		{name: "no profiles told", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.Found{MIG: &off}, use: Nobody(), warns: "does not tell its profiles"},
+		{name: "the compute mode", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeExclusiveProcess}, use: Nobody(), steps: []string{"set the compute mode to " + string(gpu.ComputeExclusiveProcess)}},
+		{name: "the compute mode as it was", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeDefault}, use: Nobody()},
+		{name: "lost", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost }), was: store.GPUModes{MIG: &off}, use: Nobody(), warns: "does not answer"},
+		{name: "no profiles told", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.GPUModes{MIG: &off}, use: Nobody(), warns: "does not tell its profiles"},
 		{name: "in use is named", have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), steps: []string{"destroy 3g.20gb at 4"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

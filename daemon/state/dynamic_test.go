@@ -24,17 +24,17 @@ func dynamicSpec(keep time.Duration) *api.GPUSpec {
 
 func TestOwnLayout(t *testing.T) {
 	here := store.Epoch{Boot: "b", Driver: "d"}
-	mark := func(start, size uint32, n uint64) store.Mark {
-		return store.Mark{Placement: gpu.Placement{Start: start, Size: size}, Generation: n}
+	mark := func(start, size uint32, n uint64) store.InstanceRecord {
+		return store.InstanceRecord{Placement: gpu.Placement{Start: start, Size: size}, Generation: n}
 	}
 	made := func(kind string, in gpu.Instance) step.Step {
 		return step.Step{Kind: kind, GPU: string(observetest.One), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: in.ProfileID, Placement: in.Placement}})}
 	}
 	fixed := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb"}}}
 	three, small := observetest.Instance(9, 4), observetest.Instance(19, 0)
-	had := store.Achieved{Epoch: here, Layout: []gpu.Instance{three}, Marks: []store.Mark{mark(4, 4, 5)}}
+	had := store.Achieved{Epoch: here, Layout: []gpu.Instance{three}, Instances: []store.InstanceRecord{mark(4, 4, 5)}}
 	gone := had
-	gone.Marks = []store.Mark{{Placement: three.Placement, Generation: 5, Gone: true}}
+	gone.Instances = []store.InstanceRecord{{Placement: three.Placement, Generation: 5, Missing: true}}
 	for _, c := range []struct {
 		name  string
 		e     *api.GPUSpec
@@ -42,19 +42,19 @@ func TestOwnLayout(t *testing.T) {
 		was   store.Achieved
 		now   store.Epoch
 		steps []step.Step
-		want  []store.Mark
+		want  []store.InstanceRecord
 	}{
 		{"nothing of it is ours", dynamicSpec(0), observetest.Device(true, three, small), store.Achieved{}, here, nil, nil},
-		{"the layout has it", fixed, observetest.Device(true, three, small), store.Achieved{}, here, nil, []store.Mark{mark(4, 4, 11)}},
-		{"it was ours", dynamicSpec(0), observetest.Device(true, three, small), had, here, nil, []store.Mark{mark(4, 4, 5)}},
-		{"it is made", dynamicSpec(0), observetest.Device(true, three, small), had, here, []step.Step{made(mig.KindCreate, small)}, []store.Mark{mark(4, 4, 5), mark(0, 1, 11)}},
-		{"it is made again", dynamicSpec(0), observetest.Device(true, three), had, here, []step.Step{made(mig.KindDestroy, three), made(mig.KindCreate, three)}, []store.Mark{mark(4, 4, 11)}},
+		{"the layout has it", fixed, observetest.Device(true, three, small), store.Achieved{}, here, nil, []store.InstanceRecord{mark(4, 4, 11)}},
+		{"it was ours", dynamicSpec(0), observetest.Device(true, three, small), had, here, nil, []store.InstanceRecord{mark(4, 4, 5)}},
+		{"it is made", dynamicSpec(0), observetest.Device(true, three, small), had, here, []step.Step{made(mig.KindCreate, small)}, []store.InstanceRecord{mark(4, 4, 5), mark(0, 1, 11)}},
+		{"it is made again", dynamicSpec(0), observetest.Device(true, three), had, here, []step.Step{made(mig.KindDestroy, three), made(mig.KindCreate, three)}, []store.InstanceRecord{mark(4, 4, 11)}},
 		{"another boot", dynamicSpec(0), observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, nil},
-		{"another boot, and the layout has it", fixed, observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, []store.Mark{mark(4, 4, 11)}},
-		{"it was gone", fixed, observetest.Device(true, three), gone, here, nil, []store.Mark{mark(4, 4, 11)}},
+		{"another boot, and the layout has it", fixed, observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, []store.InstanceRecord{mark(4, 4, 11)}},
+		{"it was gone", fixed, observetest.Device(true, three), gone, here, nil, []store.InstanceRecord{mark(4, 4, 11)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := store.State{Instances: 10}
+			s := store.State{LastInstanceGeneration: 10}
 			layout, marks := OwnLayout(&s, c.e, &c.have, &c.was, c.now, c.steps)
 			if diff := cmp.Diff(c.want, marks); diff != "" {
 				t.Error(diff)
@@ -98,7 +98,7 @@ func TestEstimate(t *testing.T) {
 	steps := []step.Step{{ID: 1, Kind: "slice.set"}, {ID: 2, Kind: mig.KindDestroy, GPU: string(observetest.One)}, {ID: 3, Kind: mig.KindCreate, GPU: string(observetest.One)}, {ID: 4, Kind: mig.KindCreate, GPU: "GPU-2"}}
 	plan := func() api.Plan {
 		p := api.Plan{Steps: WireSteps(steps)}
-		estimate(s.Times, node, &p)
+		estimate(s.StepDurations, node, &p)
 		return p
 	}
 	if p := plan(); p.Estimate != 0 {
@@ -111,7 +111,7 @@ func TestEstimate(t *testing.T) {
 	for range 100 { // A driver's update.
 		NoteTimes(s, node, steps, []tookStep{{3, 1}})
 	}
-	if got := WireTimes(s.Times); len(got) != 3 || got[1].Op != mig.KindCreate || got[1].Count != 102 || got[1].Mean > 1.01 {
+	if got := WireTimes(s.StepDurations); len(got) != 3 || got[1].Op != mig.KindCreate || got[1].Count != 102 || got[1].Mean > 1.01 {
 		t.Errorf("known is %+v", got)
 	}
 }

@@ -26,16 +26,16 @@ func IsOurs(a *store.Achieved, in *gpu.Instance) bool {
 }
 
 // MarkOf is what is kept of the instance of ours at a placement; nil when nothing is.
-func MarkOf(a *store.Achieved, at gpu.Placement) *store.Mark {
-	if i := slices.IndexFunc(a.Marks, func(m store.Mark) bool { return m.Placement == at }); i >= 0 {
-		return &a.Marks[i]
+func MarkOf(a *store.Achieved, at gpu.Placement) *store.InstanceRecord {
+	if i := slices.IndexFunc(a.Instances, func(m store.InstanceRecord) bool { return m.Placement == at }); i >= 0 {
+		return &a.Instances[i]
 	}
 	return nil
 }
 
 // InstanceNumber is the generation of the instance of ours at a placement; 0 when it has none.
 func InstanceNumber(a *store.Achieved, at gpu.Placement) uint64 {
-	if m := MarkOf(a, at); m != nil && !m.Gone {
+	if m := MarkOf(a, at); m != nil && !m.Missing {
 		return m.Generation
 	}
 	return 0
@@ -43,7 +43,7 @@ func InstanceNumber(a *store.Achieved, at gpu.Placement) uint64 {
 
 // OwnLayout gives, of what is on a GPU, the instances that are ours after these steps, with their marks. Those of others
 // stay others', however often a layout is reached beside them. e is what the GPU is wanted to be, was what it had.
-func OwnLayout(s *store.State, e *api.GPUSpec, g *observe.GPU, was *store.Achieved, now store.Epoch, steps []step.Step) (layout []gpu.Instance, marks []store.Mark) {
+func OwnLayout(s *store.State, e *api.GPUSpec, g *observe.GPU, was *store.Achieved, now store.Epoch, steps []step.Step) (layout []gpu.Instance, marks []store.InstanceRecord) {
 	same := was.Epoch.Boot == now.Boot && was.Epoch.Driver == now.Driver
 	touched, adopted := MadeBy(steps, g.Identity.UUID)
 	kept := WantedOf(e, g, was)
@@ -52,15 +52,15 @@ func OwnLayout(s *store.State, e *api.GPUSpec, g *observe.GPU, was *store.Achiev
 		if !(IsOurs(was, &in) && (same || made) || made || slices.Contains(kept, in.Placement)) {
 			continue
 		}
-		m := store.Mark{Placement: in.Placement}
+		m := store.InstanceRecord{Placement: in.Placement}
 		if old := MarkOf(was, in.Placement); old != nil {
 			m = *old
 		}
-		if m.Gone || changed || !same || m.Generation == 0 {
-			s.Instances++
-			m.Generation, m.Gone = s.Instances, false
+		if m.Missing || changed || !same || m.Generation == 0 {
+			s.LastInstanceGeneration++
+			m.Generation, m.Missing = s.LastInstanceGeneration, false
 		}
-		m.Adopted = m.Adopted || adopted[in.Placement]
+		m.Imported = m.Imported || adopted[in.Placement]
 		in.Memory = gpu.Memory{} // What makes it come back is what and where it is, not what it used.
 		layout, marks = append(layout, in), append(marks, m)
 	}

@@ -14,9 +14,9 @@ func (x *State) OwnSlices(node *observe.Node, want []cgroup.Slice) (own, foreign
 	for _, s := range want {
 		wanted[s.Name] = true
 	}
-	unknown := st.Made == nil && (st.Accepted != nil || x.Lost)
+	unknown := st.CreatedSlices == nil && (st.Accepted != nil || x.Lost)
 	for _, s := range node.Slices {
-		if unknown || wanted[s.Name] || st.Made[s.Name.String()] {
+		if unknown || wanted[s.Name] || st.CreatedSlices[s.Name.String()] {
 			own = append(own, s)
 		} else {
 			foreign = append(foreign, s)
@@ -28,10 +28,10 @@ func (x *State) OwnSlices(node *observe.Node, want []cgroup.Slice) (own, foreign
 // NoteMade keeps which slices are ours: those that the spec asks for, and of those before it what is still there.
 func (x *State) NoteMade(s *store.State, want *Desired, node *observe.Node) {
 	own, _ := x.OwnSlices(node, nil)
-	s.Made = map[string]bool{}
+	s.CreatedSlices = map[string]bool{}
 	for _, st := range own {
 		if st.Name.Tenant != "" {
-			s.Made[st.Name.String()] = true
+			s.CreatedSlices[st.Name.String()] = true
 		}
 	}
 	if want.Spec == nil {
@@ -39,9 +39,9 @@ func (x *State) NoteMade(s *store.State, want *Desired, node *observe.Node) {
 	}
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]
-		s.Made[cgroup.SliceName{Tenant: t.Name}.String()] = true
+		s.CreatedSlices[cgroup.SliceName{Tenant: t.Name}.String()] = true
 		for j := range t.GPU {
-			s.Made[cgroup.SliceName{Tenant: t.Name, Grant: t.GPU[j].Name}.String()] = true
+			s.CreatedSlices[cgroup.SliceName{Tenant: t.Name, Grant: t.GPU[j].Name}.String()] = true
 		}
 	}
 }

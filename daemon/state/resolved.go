@@ -43,8 +43,8 @@ func SameResolved(a, b *Desired) bool {
 
 // ReleasedOf says when and by whom the node was given back; nil when a spec was applied since.
 func ReleasedOf(acc *store.Accepted) *api.Released {
-	if acc.Released == "" {
+	if acc.Unmanaged == "" {
 		return nil
 	}
-	return &api.Released{Who: acc.Who, At: acc.At, All: acc.Released == store.ReleasedAll}
+	return &api.Released{Who: acc.By, At: acc.At, All: acc.Unmanaged == store.UnmanagedAll}
 }

@@ -36,16 +36,16 @@ func NoteTimes(s *store.State, node *observe.Node, steps []step.Step, took []too
 			continue
 		}
 		model := modelOf(node, steps[i].GPU)
-		if s.Times == nil {
-			s.Times = map[string]map[string]store.Took{}
+		if s.StepDurations == nil {
+			s.StepDurations = map[string]map[string]store.Duration{}
 		}
-		if s.Times[model] == nil {
-			s.Times[model] = map[string]store.Took{}
+		if s.StepDurations[model] == nil {
+			s.StepDurations[model] = map[string]store.Duration{}
 		}
-		k := s.Times[model][steps[i].Kind]
+		k := s.StepDurations[model][steps[i].Kind]
 		k.Count++
-		k.Mean += (t.seconds - k.Mean) / float64(min(k.Count, recentSteps))
-		s.Times[model][steps[i].Kind] = k
+		k.MeanSeconds += (t.seconds - k.MeanSeconds) / float64(min(k.Count, recentSteps))
+		s.StepDurations[model][steps[i].Kind] = k
 	}
 }
 
@@ -59,19 +59,19 @@ func modelOf(node *observe.Node, id string) string {
 
 // estimate says how long the steps of a plan take by what is known of their kinds: those of the host one after the
 // other, GPUs side by side. It says nothing of the whole where it knows nothing of a step that takes a GPU's time.
-func estimate(times map[string]map[string]store.Took, node *observe.Node, p *api.Plan) {
+func estimate(times map[string]map[string]store.Duration, node *observe.Node, p *api.Plan) {
 	host, slowest, known := 0.0, 0.0, true
 	lanes := map[string]float64{}
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		t, ok := times[modelOf(node, s.GPU)][s.Op]
-		s.Estimate = t.Mean
+		s.Estimate = t.MeanSeconds
 		if s.GPU == "" {
-			host += t.Mean
+			host += t.MeanSeconds
 			continue
 		}
 		known = known && ok
-		lanes[s.GPU] += t.Mean
+		lanes[s.GPU] += t.MeanSeconds
 		slowest = max(slowest, lanes[s.GPU])
 	}
 	if p.Estimate = 0; known {
@@ -80,14 +80,14 @@ func estimate(times map[string]map[string]store.Took, node *observe.Node, p *api
 }
 
 // Estimate adds to a plan how long it takes.
-func (x *State) Estimate(node *observe.Node, p *api.Plan) { estimate(x.Kept().Times, node, p) }
+func (x *State) Estimate(node *observe.Node, p *api.Plan) { estimate(x.Kept().StepDurations, node, p) }
 
 // WireTimes lists what is known, by model and kind.
-func WireTimes(times map[string]map[string]store.Took) []api.StepTime {
+func WireTimes(times map[string]map[string]store.Duration) []api.StepTime {
 	var out []api.StepTime
 	for model, kinds := range times {
 		for op, t := range kinds {
-			out = append(out, api.StepTime{Model: model, Op: op, Count: t.Count, Mean: t.Mean})
+			out = append(out, api.StepTime{Model: model, Op: op, Count: t.Count, Mean: t.MeanSeconds})
 		}
 	}
 	slices.SortFunc(out, func(a, b api.StepTime) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Op, b.Op)) })

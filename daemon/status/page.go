@@ -96,12 +96,12 @@ func (v *Viewer) picture() *picture {
 	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool {
 		return !v.State.Ours(id, in) && !state.BeingMade(making, id, in.Placement)
 	}
-	p.times = st.Times
-	p.mark = func(id gpu.UUID, at gpu.Placement) *store.Mark {
+	p.times = st.StepDurations
+	p.mark = func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord {
 		a := st.Achieved[id]
 		return state.MarkOf(&a, at)
 	}
-	p.goes = func(id gpu.UUID, m *store.Mark) (time.Time, bool) {
+	p.goes = func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) {
 		since, ok := v.Told.Change.IdleSince(id, m.Placement, m.Generation)
 		return since.Add(want.Keep(id)), ok
 	}

@@ -36,9 +36,9 @@ type picture struct {
 	servesMPS  func(m *mps.State, pid int) bool
 	container  func(state.GrantKey) *api.ContainerUse
 	foreign    func(id gpu.UUID, in *gpu.Instance) bool
-	times      map[string]map[string]store.Took
-	mark       func(id gpu.UUID, at gpu.Placement) *store.Mark    // of an instance of ours; nil where nothing is known
-	goes       func(id gpu.UUID, m *store.Mark) (time.Time, bool) // when one that nobody needs is taken away
+	times      map[string]map[string]store.Duration
+	mark       func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord    // of an instance of ours; nil where nothing is known
+	goes       func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) // when one that nobody needs is taken away
 }
 
 // render makes the status for an eye that sees everything.
@@ -140,7 +140,7 @@ func (p *picture) mig(g *observe.GPU) *api.MIGStatus {
 		}
 		if p.mark != nil && !st.Foreign {
 			if m := p.mark(g.Identity.UUID, in.Placement); m != nil {
-				st.Generation, st.Adopted = m.Generation, m.Adopted
+				st.Generation, st.Adopted = m.Generation, m.Imported
 				if at, ok := p.goes(g.Identity.UUID, m); ok {
 					st.Goes = &at
 				}

@@ -122,7 +122,7 @@ func (a *app) leftBehind(settings string, why error) error {
 	case err != nil:
 		return &api.Error{Kind: api.KindInUse, Message: "cannot tell whether walls stand, so they are taken to: the daemon does not answer, and " + strings.TrimPrefix(err.Error(), "cannot "), Hint: hint}
 	}
-	if s.Standing || len(s.Change) > 0 {
+	if s.ActiveRestrictions || len(s.Change) > 0 {
 		return &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("walls stand: generation %d was enforced and the node was not given back since; what exactly stands only the daemon can say, and it does not answer (%s)", generationOf(s), why), Hint: hint}
 	}
 	if a.json {

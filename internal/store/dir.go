@@ -99,8 +99,8 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// full tells whether an error means that there is no room, rather than that the disk is sick.
-func full(err error) bool {
+// isFull tells whether an error means that there is no room, rather than that the disk is sick.
+func isFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 

@@ -16,7 +16,7 @@ type disk struct {
 	names   map[string]*inode
 	durable map[string]*inode
 	pending []change // to names since the last Sync
-	room    int64    // bytes that may still be allocated; -1: no end
+	free    int64    // bytes that may still be allocated; -1: no end
 	op      int      // operations done
 	fail    int      // the operation that fails, from 1; 0: none
 	err     error    // with this
@@ -38,7 +38,7 @@ type change struct {
 var errPower = errors.New("the power is gone")
 
 func newDisk() *disk {
-	return &disk{names: map[string]*inode{}, durable: map[string]*inode{}, room: -1}
+	return &disk{names: map[string]*inode{}, durable: map[string]*inode{}, free: -1}
 }
 
 // step counts one operation and says whether it fails.
@@ -59,22 +59,22 @@ func (d *disk) apply(c change) {
 	}
 	if c.to != "" {
 		if old := d.names[c.to]; old != nil && old != c.node {
-			d.release(c.to, old)
+			d.freeBlocks(c.to, old)
 		}
 		d.names[c.to] = c.node
 	}
 	d.pending = append(d.pending, c)
 }
 
-// release gives the blocks back when this was the last name.
-func (d *disk) release(name string, n *inode) {
+// freeBlocks gives the blocks back when this was the last name.
+func (d *disk) freeBlocks(name string, n *inode) {
 	for other, m := range d.names {
 		if other != name && m == n {
 			return
 		}
 	}
-	if d.room >= 0 {
-		d.room += n.allocated
+	if d.free >= 0 {
+		d.free += n.allocated
 	}
 }
 
@@ -92,8 +92,8 @@ func (d *disk) Open(name string, flag int) (file, error) {
 	}
 	if flag&os.O_TRUNC != 0 {
 		n.data = nil
-		if d.room >= 0 {
-			d.room += n.allocated
+		if d.free >= 0 {
+			d.free += n.allocated
 		}
 		n.allocated = 0
 	}
@@ -137,7 +137,7 @@ func (d *disk) Remove(name string) error {
 	if n == nil {
 		return os.ErrNotExist
 	}
-	d.release(name, n)
+	d.freeBlocks(name, n)
 	d.apply(change{from: name})
 	return nil
 }
@@ -165,12 +165,12 @@ func (h *handle) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// take allocates up to size bytes in all and says how many there are.
-func (h *handle) take(size int64) int64 {
+// grow allocates up to size bytes in all and says how many there are.
+func (h *handle) grow(size int64) int64 {
 	if more := size - h.n.allocated; more > 0 {
-		if h.d.room >= 0 {
-			more = min(more, h.d.room)
-			h.d.room -= more
+		if h.d.free >= 0 {
+			more = min(more, h.d.free)
+			h.d.free -= more
 		}
 		h.n.allocated += more
 	}
@@ -182,7 +182,7 @@ func (h *handle) Write(b []byte) (int, error) {
 	if err != nil {
 		b = b[:len(b)/2] // what fails has often done half of it
 	}
-	if can := int(h.take(int64(h.at+len(b)))) - h.at; can < len(b) {
+	if can := int(h.grow(int64(h.at+len(b)))) - h.at; can < len(b) {
 		b, err = b[:max(can, 0)], syscall.ENOSPC
 	}
 	h.n.data = append(slices.Clone(h.n.data[:h.at]), append(slices.Clone(b), h.n.data[min(len(h.n.data), h.at+len(b)):]...)...)
@@ -205,8 +205,8 @@ func (h *handle) Truncate(size int64) error {
 		return err
 	}
 	h.n.data = slices.Clone(h.n.data[:min(size, int64(len(h.n.data)))])
-	if free := h.n.allocated - size; free > 0 && h.d.room >= 0 {
-		h.d.room += free
+	if free := h.n.allocated - size; free > 0 && h.d.free >= 0 {
+		h.d.free += free
 	}
 	h.n.allocated = min(h.n.allocated, size)
 	return nil
@@ -217,9 +217,9 @@ func (h *handle) Allocate(size int64) error {
 		return err
 	}
 	before := h.n.allocated
-	if h.take(size) < size {
-		if h.d.room >= 0 {
-			h.d.room += h.n.allocated - before
+	if h.grow(size) < size {
+		if h.d.free >= 0 {
+			h.d.free += h.n.allocated - before
 		}
 		h.n.allocated = before
 		return syscall.ENOSPC

@@ -18,7 +18,7 @@ func lock(d osDir) (*os.File, error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("%w: %s holds it", ErrLocked, holder(f))
+			err = fmt.Errorf("%w: %s holds it", ErrLocked, lockedBy(f))
 		}
 		return nil, errors.Join(err, f.Close())
 	}
@@ -32,7 +32,7 @@ func lock(d osDir) (*os.File, error) {
 // ErrLocked says that another daemon uses the directory.
 var ErrLocked = errors.New("another gpushared uses it")
 
-func holder(f *os.File) string {
+func lockedBy(f *os.File) string {
 	b, err := io.ReadAll(io.LimitReader(f, 200))
 	if text := strings.TrimSpace(string(b)); err == nil && text != "" {
 		return text

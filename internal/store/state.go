@@ -21,20 +21,20 @@ type State struct {
 	Held map[gpu.UUID]Held `json:"held,omitempty"`
 	// Change is the record of the change under way, of the engine's own type; empty when there is none.
 	Change json.RawMessage `json:"change,omitempty"`
-	// Instances counts the instances that were ours, so that their generations never come twice.
-	Instances uint64 `json:"instances,omitempty"`
-	// Times is how long steps took, by the model of GPU and the kind of step.
-	Times map[string]map[string]Took `json:"times,omitempty"`
-	// Operations counts the operations begun, so that their ids never come twice.
-	Operations uint64 `json:"operations,omitempty"`
-	// Stopped names the units that a change stopped and could not start again.
-	Stopped []string `json:"stopped,omitempty"`
-	// Standing tells that something of ours may stand on the node: a spec was enforced since the node was last given back.
-	Standing bool `json:"standing,omitempty"`
-	// Made names the slices that a spec asked for and that may be there: no other is ours to take away. nil: nobody kept it.
-	Made map[string]bool `json:"made"`
-	// Found is what the modes of GPUs were before we changed them the first time: what they are given back as.
-	Found map[gpu.UUID]Found `json:"found,omitempty"`
+	// LastInstanceGeneration counts the instances that were ours, so that their generations never come twice.
+	LastInstanceGeneration uint64 `json:"instances,omitempty"`
+	// StepDurations is how long steps took, by the model of GPU and the kind of step.
+	StepDurations map[string]map[string]Duration `json:"times,omitempty"`
+	// LastOperation counts the operations begun, so that their ids never come twice.
+	LastOperation uint64 `json:"operations,omitempty"`
+	// StoppedUnits names the units that a change stopped and could not start again.
+	StoppedUnits []string `json:"stopped,omitempty"`
+	// ActiveRestrictions tells that something of ours may stand on the node: a spec was enforced since the node was last given back.
+	ActiveRestrictions bool `json:"standing,omitempty"`
+	// CreatedSlices names the slices that a spec asked for and that may be there: no other is ours to take away. nil: nobody kept it.
+	CreatedSlices map[string]bool `json:"made"`
+	// OriginalModes is what the modes of GPUs were before we changed them the first time: what they are given back as.
+	OriginalModes map[gpu.UUID]GPUModes `json:"found,omitempty"`
 }
 
 // Epoch is what makes hardware state void when it differs: instances die with the boot, with the driver and with a reset.
@@ -53,17 +53,17 @@ type Accepted struct {
 // Revision is one accepted spec as it was written.
 type Revision struct {
 	Generation uint64    `json:"generation"` // from 1
-	Who        string    `json:"who"`
+	By        string    `json:"who"`
 	At         time.Time `json:"at"`
 	YAML       string    `json:"yaml"`
-	// Released is set when the node was given back with this: one of the constants below.
-	Released string `json:"released,omitempty"`
+	// Unmanaged is set when the node was given back with this: one of the constants below.
+	Unmanaged string `json:"released,omitempty"`
 }
 
 // How much of a node was given back.
 const (
-	ReleasedWalls = "walls" // nobody is held any more; the spec is kept, and observed
-	ReleasedAll   = "all"   // and GPUs are as they were found; there is no spec any more
+	UnmanagedRestrictions = "walls" // nobody is held any more; the spec is kept, and observed
+	UnmanagedAll   = "all"   // and GPUs are as they were found; there is no spec any more
 )
 
 // Resolved is what the selectors of the accepted spec meant when it was accepted, in the shape of package spec's type of
@@ -79,26 +79,26 @@ type Achieved struct {
 	Epoch      Epoch          `json:"epoch"`      // in which it was read back
 	MIG        bool           `json:"mig"`        // MIG mode is on
 	Layout     []gpu.Instance `json:"layout,omitempty"`
-	Marks      []Mark         `json:"marks,omitempty"` // of the layout's instances
+	Instances      []InstanceRecord         `json:"marks,omitempty"` // of the layout's instances
 }
 
-// Mark is what the driver does not tell of an instance of ours.
-type Mark struct {
+// InstanceRecord is what the driver does not tell of an instance of ours.
+type InstanceRecord struct {
 	Placement gpu.Placement `json:"placement"`
 	// Generation is never given twice: an instance that is made again has the UUIDs of the one before, and another number.
 	Generation uint64 `json:"generation"`
-	Adopted    bool   `json:"adopted,omitempty"` // somebody else made it, and an administrator said that it is ours
-	Gone       bool   `json:"gone,omitempty"`    // it was not there when the GPU was looked at last
+	Imported    bool   `json:"adopted,omitempty"` // somebody else made it, and an administrator said that it is ours
+	Missing       bool   `json:"gone,omitempty"`    // it was not there when the GPU was looked at last
 }
 
-// Took is how long steps of one kind took.
-type Took struct {
+// Duration is how long steps of one kind took.
+type Duration struct {
 	Count uint64  `json:"count"`
-	Mean  float64 `json:"mean"` // seconds; what is long ago counts little
+	MeanSeconds  float64 `json:"mean"` // seconds; what is long ago counts little
 }
 
-// Found is what one GPU was before us. What we never changed is not set.
-type Found struct {
+// GPUModes is what one GPU was before us. What we never changed is not set.
+type GPUModes struct {
 	MIG         *bool           `json:"mig,omitempty"` // MIG mode
 	ComputeMode gpu.ComputeMode `json:"compute_mode,omitempty"`
 }
@@ -114,12 +114,12 @@ type Held struct {
 const keepRevisions = 20
 
 // Accept makes a spec the one in force and gives its generation.
-func (s *State) Accept(yaml, who string, at time.Time, resolved Resolved) uint64 {
+func (s *State) Accept(yaml, by string, at time.Time, resolved Resolved) uint64 {
 	generation := uint64(1)
 	if s.Accepted != nil {
 		generation = s.Accepted.Generation + 1
 	}
-	r := Revision{Generation: generation, Who: who, At: at.UTC(), YAML: yaml}
+	r := Revision{Generation: generation, By: by, At: at.UTC(), YAML: yaml}
 	s.Accepted = &Accepted{Revision: r, Resolved: resolved}
 	s.Revisions = append(s.Revisions, r)
 	if n := len(s.Revisions) - keepRevisions; n > 0 {
@@ -128,10 +128,10 @@ func (s *State) Accept(yaml, who string, at time.Time, resolved Resolved) uint64
 	return generation
 }
 
-// Release makes the spec of a node that was given back the one in force. What was given back is one of the constants.
-func (s *State) Release(yaml, who string, at time.Time, resolved Resolved, what string) uint64 {
-	generation := s.Accept(yaml, who, at, resolved)
-	s.Accepted.Released = what
-	s.Revisions[len(s.Revisions)-1].Released = what
+// Unmanage makes the spec of a node that was given back the one in force. What was given back is one of the constants.
+func (s *State) Unmanage(yaml, by string, at time.Time, resolved Resolved, what string) uint64 {
+	generation := s.Accept(yaml, by, at, resolved)
+	s.Accepted.Unmanaged = what
+	s.Revisions[len(s.Revisions)-1].Unmanaged = what
 	return generation
 }

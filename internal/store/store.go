@@ -264,7 +264,7 @@ func (s *Store) update(f func(*State) error, closing bool) error {
 		}
 	}
 	err = s.replace(b, fresh, os.O_CREATE|os.O_TRUNC)
-	if full(err) && closing && s.spare >= int64(len(b)) {
+	if isFull(err) && closing && s.spare >= int64(len(b)) {
 		s.spare = 0
 		err = s.replace(b, reserve, 0)
 	}
@@ -303,7 +303,7 @@ func (s *Store) replace(b []byte, through string, flag int) error {
 		return err
 	}
 	faultpoint.Hit("store.before-previous")
-	if err := s.keepPrevious(); err != nil && !full(err) {
+	if err := s.keepPrevious(); err != nil && !isFull(err) {
 		return err
 	}
 	faultpoint.Hit("store.before-rename")

@@ -89,7 +89,7 @@ func TestPowerCut(t *testing.T) {
 	for name, write := range map[string]func(*Store, func(*State) error) error{
 		"update": (*Store).Update, "finish": (*Store).Finish,
 		"finish from the reserve": func(s *Store, f func(*State) error) error {
-			s.d.(*disk).room = 0
+			s.d.(*disk).free = 0
 			return s.Finish(f)
 		},
 	} {
@@ -153,7 +153,7 @@ func TestFailingOperation(t *testing.T) {
 
 func TestFullDisk(t *testing.T) {
 	d, s := with(t, 2)
-	d.room = 0
+	d.free = 0
 	if err := s.Update(accept(strings.Repeat("x", 1000))); !errors.Is(err, syscall.ENOSPC) || generation(s) != 2 {
 		t.Fatalf("a full disk gives %v, generation %d", err, generation(s))
 	}
@@ -173,11 +173,11 @@ func TestFullDisk(t *testing.T) {
 	if err != nil || len(again.State().Held) != 1 || r.Reason != "" {
 		t.Fatalf("read back %+v (%+v, %v)", again.State(), r, err)
 	}
-	d.room = 0
+	d.free = 0
 	if err := s.Update(accept("4")); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("something was begun that cannot be ended: %v", err)
 	}
-	d.room = 10 << 20
+	d.free = 10 << 20
 	if err := s.Update(accept("4")); err != nil || s.spare == 0 {
 		t.Errorf("with room again: %v, reserve %d", err, s.spare)
 	}
@@ -345,13 +345,13 @@ func TestFormats(t *testing.T) {
 			},
 		}}
 		s, r, err := open(d, third)
-		if err != nil || r.Upgraded != 1 || s.State().Operations != 7 {
+		if err != nil || r.Upgraded != 1 || s.State().LastOperation != 7 {
 			t.Fatalf("%+v, %+v, %v", s.State(), r, err)
 		}
 		if d.names["state.1.json"] != old {
 			t.Error("the older version's file was not kept")
 		}
-		if s, r, err = open(d, third); err != nil || r.Upgraded != 0 || s.State().Operations != 7 {
+		if s, r, err = open(d, third); err != nil || r.Upgraded != 0 || s.State().LastOperation != 7 {
 			t.Errorf("the second time: %+v, %v", r, err)
 		}
 		if _, _, err := open(d, first); !errors.Is(err, ErrNewerFormat) {
