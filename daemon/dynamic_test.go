@@ -49,7 +49,7 @@ func (p *plant) view(closed map[gpu.UUID]string) lease.View {
 }
 
 func (p *plant) usage() planner.Usage {
-	u := plannertest.Nobody()
+	u := plannertest.NoUsage()
 	live := p.tab.Live()
 	u.Instance = func(id gpu.UUID, at gpu.Placement) (out []string) {
 		for _, l := range live {

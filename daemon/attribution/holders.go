@@ -15,8 +15,8 @@ import (
 )
 
 // holderOf reads who a process is, and what may be done with it under a spec.
-func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) planner.DeviceHolder {
-	h, login := planner.DeviceHolder{PID: pid}, false
+func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) planner.DeviceUser {
+	h, login := planner.DeviceUser{PID: pid}, false
 	st, err := procfs.Read(pid)
 	if err != nil {
 		return h // It ended, or soon will: nobody has to be spared.
@@ -38,15 +38,15 @@ func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) pl
 	may := stop.Judge(pid)
 	switch {
 	case pid == os.Getpid() || pid == attr.WorkerPID() || ServesMPS(m, st) || m != nil && m.PID == pid:
-		h.Fate = planner.OurOwn
+		h.Decision = planner.Own
 	case want.Quiesces(h.Unit) && !attr.StopsUnits:
-		h.Fate, h.Why = planner.Spared, "node.quiesce names its unit, and nothing here can stop units"
+		h.Decision, h.Why = planner.Keep, "node.quiesce names its unit, and nothing here can stop units"
 	case want.Quiesces(h.Unit):
-		h.Fate = planner.Quiesced
+		h.Decision = planner.Quiesce
 	case may == stop.IsRoots && login:
-		h.Fate, h.Why = planner.Spared, "root's, which --force leaves alone: end it"
+		h.Decision, h.Why = planner.Keep, "root's, which --force leaves alone: end it"
 	case may != stop.MayStop:
-		h.Fate, h.Why = planner.Spared, "the system's, which --force leaves alone: stop it, or name its unit in node.quiesce"
+		h.Decision, h.Why = planner.Keep, "the system's, which --force leaves alone: stop it, or name its unit in node.quiesce"
 	}
 	return h
 }
@@ -60,7 +60,7 @@ func (attr *Attribution) WhoUses(ctx context.Context, s gpu.Snapshot, in *gpu.In
 	g.MIG.Resetless = nil // Whoever merely has it open is named too.
 	use := attr.UsageUnder(attr.State.Desired(), attr.DevicesOpen(ctx, []observe.GPU{g}))
 	var out []string
-	for _, h := range planner.InTheWay(&g, in, use) {
+	for _, h := range planner.BlockingProcesses(&g, in, use) {
 		out = append(out, h.String())
 	}
 	return out

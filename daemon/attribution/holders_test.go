@@ -49,7 +49,7 @@ func TestDeviceNodes(t *testing.T) {
 	if at := nodes[fileKey{rdev: 195<<32 | 3}]; !at.whole || at.GPU != observetest.One {
 		t.Errorf("the GPU's node stands for %+v", at)
 	}
-	if at := nodes[fileKey{rdev: 237<<32 | 428}]; at.whole || at.GPU != observetest.One || at.Gi != 2 {
+	if at := nodes[fileKey{rdev: 237<<32 | 428}]; at.whole || at.GPU != observetest.One || at.GI != 2 {
 		t.Errorf("the compute instance's node stands for %+v", at)
 	}
 }

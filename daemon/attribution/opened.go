@@ -30,8 +30,8 @@ type fileKey struct{ rdev, dev, ino uint64 }
 
 // DevicesOpen looks who has which GPU open. What cannot be seen is taken for not open: the driver refuses then, and names
 // nobody.
-func (attr *Attribution) DevicesOpen(ctx context.Context, gpus []observe.GPU) planner.Opened {
-	o := planner.Opened{GPUs: map[gpu.UUID][]int{}, Caps: map[planner.InstanceKey][]int{}}
+func (attr *Attribution) DevicesOpen(ctx context.Context, gpus []observe.GPU) planner.OpenDevices {
+	o := planner.OpenDevices{GPUs: map[gpu.UUID][]int{}, Instances: map[planner.InstanceKey][]int{}}
 	host, err := attr.Hosts.At(attr.Observer.Last())
 	if err != nil {
 		attr.Log.Warn("cannot see who has GPUs open", "error", err)
@@ -58,14 +58,14 @@ func (attr *Attribution) DevicesOpen(ctx context.Context, gpus []observe.GPU) pl
 		case !ok:
 		case at.whole && !slices.Contains(o.GPUs[at.GPU], f.PID):
 			o.GPUs[at.GPU] = append(o.GPUs[at.GPU], f.PID)
-		case !at.whole && !slices.Contains(o.Caps[at.InstanceKey], f.PID):
-			o.Caps[at.InstanceKey] = append(o.Caps[at.InstanceKey], f.PID)
+		case !at.whole && !slices.Contains(o.Instances[at.InstanceKey], f.PID):
+			o.Instances[at.InstanceKey] = append(o.Instances[at.InstanceKey], f.PID)
 		}
 	})
 	if err != nil {
 		attr.Log.Warn("who has GPUs open was not seen in full", "error", err)
 	}
-	o.Looked = err == nil && unseen == 0
+	o.Complete = err == nil && unseen == 0
 	return o
 }
 
@@ -95,7 +95,7 @@ func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string
 			in := &g.Instances[j]
 			capability := func(n uint32, ok bool) {
 				if ok && haveCaps {
-					add(standsFor{planner.InstanceKey{GPU: id, Gi: in.ID}, false}, fmt.Sprintf("nvidia-caps/nvidia-cap%d", n), caps, n)
+					add(standsFor{planner.InstanceKey{GPU: id, GI: in.ID}, false}, fmt.Sprintf("nvidia-caps/nvidia-cap%d", n), caps, n)
 				}
 			}
 			capability(host.Caps.GI(minor, in.ID))

@@ -70,11 +70,11 @@ func censusOf(p cgroup.Port) func(pid int) (string, bool) {
 
 // Usage answers who uses what from the lease table as it is now.
 func (attr *Attribution) Usage() planner.Usage {
-	return attr.UsageUnder(attr.State.Desired(), planner.Opened{})
+	return attr.UsageUnder(attr.State.Desired(), planner.OpenDevices{})
 }
 
 // UsageUnder is usage with what a spec says of the processes that are in the way, and with who has devices open.
-func (attr *Attribution) UsageUnder(want *state.Desired, o planner.Opened) planner.Usage {
+func (attr *Attribution) UsageUnder(want *state.Desired, o planner.OpenDevices) planner.Usage {
 	live, st := attr.Table.Live(), attr.State.Kept()
 	return planner.Usage{
 		Instance: func(id gpu.UUID, p gpu.Placement) []string {
@@ -95,14 +95,14 @@ func (attr *Attribution) UsageUnder(want *state.Desired, o planner.Opened) plann
 			}
 			return out
 		},
-		Ours: attr.State.Ours,
-		Adopted: func(id gpu.UUID, p gpu.Placement) bool {
+		Managed: attr.State.Ours,
+		Imported: func(id gpu.UUID, p gpu.Placement) bool {
 			a := st.Achieved[id]
 			m := state.MarkOf(&a, p)
 			return m != nil && m.Imported
 		},
-		Process: func(m *mps.State, pid int) planner.DeviceHolder { return attr.holderOf(want, m, pid) },
-		Opened:  o,
+		Process:     func(m *mps.State, pid int) planner.DeviceUser { return attr.holderOf(want, m, pid) },
+		OpenDevices: o,
 	}
 }
 

@@ -60,7 +60,7 @@ func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use pla
 		switch {
 		case !strings.HasSuffix(unit, ".service"):
 			wakers = append(wakers, unit)
-		case has[unit] || !use.Opened.Looked:
+		case has[unit] || !use.OpenDevices.Complete:
 			holding = append(holding, unit)
 		}
 	}

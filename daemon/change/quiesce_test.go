@@ -76,31 +76,31 @@ func TestPlanQuiesce(t *testing.T) {
 		name    string
 		quiesce []string
 		runs    map[string]bool
-		open    planner.Opened
+		open    planner.OpenDevices
 		steps   []step.Step
 		want    []string
 		warns   string
 	}{
-		{name: "nothing is to be quiesced", runs: map[string]bool{dcgm: true}, open: planner.Opened{Looked: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: makes},
-		{name: "it has the GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.Opened{Looked: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 12}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
-		{name: "it has an instance open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.Opened{Looked: true, Caps: map[planner.InstanceKey][]int{{GPU: observetest.One, Gi: 3}: {10}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
-		{name: "it has another GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.Opened{Looked: true, GPUs: map[gpu.UUID][]int{"GPU-2": {10}}}, steps: makes},
-		{name: "the change is none of MIG", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.Opened{Looked: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One)}}},
-		{name: "it does not run", quiesce: []string{dcgm, exporter}, runs: map[string]bool{dcgm: false, exporter: true}, open: planner.Opened{Looked: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 11}}}, steps: makes, want: []string{"stop " + exporter, "start " + exporter + " again"}},
+		{name: "nothing is to be quiesced", runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: makes},
+		{name: "it has the GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 12}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "it has an instance open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, Instances: map[planner.InstanceKey][]int{{GPU: observetest.One, GI: 3}: {10}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "it has another GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{"GPU-2": {10}}}, steps: makes},
+		{name: "the change is none of MIG", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One)}}},
+		{name: "it does not run", quiesce: []string{dcgm, exporter}, runs: map[string]bool{dcgm: false, exporter: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 11}}}, steps: makes, want: []string{"stop " + exporter, "start " + exporter + " again"}},
 		{name: "not all could be seen", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
 		{name: "there is none", quiesce: []string{dcgm, "gone.service"}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}, warns: "there is no unit gone.service"},
 		{
 			name: "what wakes them goes first and comes last", quiesce: []string{dcgm, exporter, "exporter.timer"}, runs: map[string]bool{dcgm: true, exporter: true, "exporter.timer": true}, steps: makes,
 			want: []string{"stop exporter.timer", "stop " + dcgm, "stop " + exporter, "start " + exporter + " again", "start " + dcgm + " again", "start exporter.timer again"},
 		},
-		{name: "what wakes nobody who has it open stays", quiesce: []string{dcgm, "exporter.timer"}, runs: map[string]bool{dcgm: true, "exporter.timer": true}, open: planner.Opened{Looked: true}, steps: makes},
+		{name: "what wakes nobody who has it open stays", quiesce: []string{dcgm, "exporter.timer"}, runs: map[string]bool{dcgm: true, "exporter.timer": true}, open: planner.OpenDevices{Complete: true}, steps: makes},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &Changes{Services: &unitHost{runs: c.runs}}
-			use := plannertest.Nobody()
-			use.Opened = c.open
-			use.Process = func(_ *mps.State, pid int) planner.DeviceHolder {
-				return planner.DeviceHolder{PID: pid, Unit: units[pid]}
+			use := plannertest.NoUsage()
+			use.OpenDevices = c.open
+			use.Process = func(_ *mps.State, pid int) planner.DeviceUser {
+				return planner.DeviceUser{PID: pid, Unit: units[pid]}
 			}
 			want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Quiesce: c.quiesce}}}
 			q, err := d.planQuiesce(t.Context(), want, use, c.steps)
@@ -124,7 +124,7 @@ func TestPlanQuiesce(t *testing.T) {
 	}
 	t.Run("nothing stops units here", func(t *testing.T) {
 		want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Quiesce: []string{dcgm}}}}
-		q, err := (&Changes{}).planQuiesce(t.Context(), want, plannertest.Nobody(), makes)
+		q, err := (&Changes{}).planQuiesce(t.Context(), want, plannertest.NoUsage(), makes)
 		if err != nil || len(q.Stop)+len(q.Start) != 0 || len(q.Warnings) != 1 {
 			t.Errorf("it gives %+v, %v", q, err)
 		}

@@ -82,16 +82,16 @@ func TestWhatGoesWithAReset(t *testing.T) {
 			if len(c.reset) == 0 {
 				c.reset = []gpu.UUID{observetest.One}
 			}
-			use := plannertest.Nobody()
+			use := plannertest.NoUsage()
 			use.GPU = func(id gpu.UUID) []string {
 				if l := c.use[id]; l != "" {
 					return []string{l}
 				}
 				return nil
 			}
-			use.Opened.GPUs = map[gpu.UUID][]int{}
+			use.OpenDevices.GPUs = map[gpu.UUID][]int{}
 			for id := range c.use {
-				use.Opened.GPUs[id] = []int{42}
+				use.OpenDevices.GPUs[id] = []int{42}
 			}
 			f := readFabric(t.Context(), root, c.reset, func(_ context.Context, id gpu.UUID) (gpu.NVLinks, error) {
 				l, ok := c.links[id]

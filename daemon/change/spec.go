@@ -181,7 +181,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		if what := cs.resetRefused(ctx, hardware.Problems, p.node); what != "" {
 			err.Hint += "; " + what
 		}
-		err.Holders = planner.HoldersOf(hardware.Problems, p.node, use)
+		err.Holders = planner.ConflictingUsers(hardware.Problems, p.node, use)
 		return err
 	}
 	soft, err := planner.PlanNode(p.want, p.node, cs.Policy.NodeInput(p.want, p.node, hardware.Steps))

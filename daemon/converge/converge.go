@@ -172,7 +172,7 @@ func (cv *Converger) judge(node *observe.Node) {
 		busy = ch.GPUs
 	}
 	use := cv.Attribution.Usage()
-	use.Anyone = true
+	use.IgnoreKept = true
 	hardware := planner.PlanGPUs(want, node, use, planner.Authority{Force: true, AllowReset: true})
 	due := map[gpu.UUID][]string{}
 	for i := range hardware.Steps {

@@ -69,12 +69,12 @@ func ProblemError(problems map[gpu.UUID]error) *api.Error {
 	return e
 }
 
-// HoldersOf lists who uses the GPUs that cannot become as wanted because they are in use.
-func HoldersOf(problems map[gpu.UUID]error, node *observe.Node, use Usage) []api.Holder {
+// ConflictingUsers lists who uses the GPUs that cannot become as wanted because they are in use.
+func ConflictingUsers(problems map[gpu.UUID]error, node *observe.Node, use Usage) []api.Holder {
 	var out []api.Holder
 	for _, id := range slices.Sorted(maps.Keys(problems)) {
 		if g, ok := node.GPU(id); ok && errors.Is(problems[id], gpu.ErrInUse) {
-			out = append(out, holdersOn(g, use)...)
+			out = append(out, deviceUsers(g, use)...)
 		}
 	}
 	return out

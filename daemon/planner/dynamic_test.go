@@ -24,8 +24,8 @@ func TestPlanOnDemand(t *testing.T) {
 	room := func(name string, start, size uint32) lease.Room {
 		return lease.Room{Name: name, Placement: gpu.Placement{Start: start, Size: size}}
 	}
-	foreign := Nobody()
-	foreign.Ours = func(gpu.UUID, *gpu.Instance) bool { return false }
+	foreign := NoUsage()
+	foreign.Managed = func(gpu.UUID, *gpu.Instance) bool { return false }
 	orphan := observetest.Instance(9, 0)
 	orphan.Compute = nil
 	for _, c := range []struct {
@@ -37,17 +37,17 @@ func TestPlanOnDemand(t *testing.T) {
 		want  []string
 		fails string
 	}{
-		{name: "one on an empty GPU", have: observetest.Device(true), use: Nobody(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
-		{name: "idle ones out of the way stay", have: observetest.Device(true, observetest.Instance(19, 0)), use: Nobody(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
-		{name: "idle ones in the way go", have: observetest.Device(true, observetest.Instance(19, 4), observetest.Instance(19, 6)), use: Nobody(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"destroy 1g.5gb at 4", "create 2g.10gb at 4"}},
-		{name: "what is due goes", have: observetest.Device(true, observetest.Instance(19, 0), observetest.Instance(14, 4)), use: Nobody(), gone: []gpu.Placement{{Start: 4, Size: 2}}, want: []string{"destroy 2g.10gb at 4"}},
+		{name: "one on an empty GPU", have: observetest.Device(true), use: NoUsage(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
+		{name: "idle ones out of the way stay", have: observetest.Device(true, observetest.Instance(19, 0)), use: NoUsage(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
+		{name: "idle ones in the way go", have: observetest.Device(true, observetest.Instance(19, 4), observetest.Instance(19, 6)), use: NoUsage(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"destroy 1g.5gb at 4", "create 2g.10gb at 4"}},
+		{name: "what is due goes", have: observetest.Device(true, observetest.Instance(19, 0), observetest.Instance(14, 4)), use: NoUsage(), gone: []gpu.Placement{{Start: 4, Size: 2}}, want: []string{"destroy 2g.10gb at 4"}},
 		{name: "somebody came", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), gone: []gpu.Placement{{Start: 4, Size: 2}}},
 		{name: "somebody is in the way", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), rooms: []lease.Room{room("3g.20gb", 4, 4)}, fails: "red-cut-1"},
 		{name: "another's is in the way", have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, rooms: []lease.Room{room("3g.20gb", 4, 4)}, fails: "2g.10gb at 4"},
-		{name: "it is there", have: observetest.Device(true, observetest.Instance(9, 4)), use: Nobody(), rooms: []lease.Room{room("3g.20gb", 4, 4)}},
-		{name: "it lacks its compute instance", have: observetest.Device(true, orphan), use: Nobody(), rooms: []lease.Room{room("3g.20gb", 0, 4)}, want: []string{"complete 3g.20gb at 0"}},
-		{name: "largest first", have: observetest.Device(true), use: Nobody(), rooms: []lease.Room{room("1g.5gb", 0, 1), room("3g.20gb", 4, 4)}, want: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
-		{name: "MIG mode is off", have: observetest.Device(false), use: Nobody(), rooms: []lease.Room{room("1g.5gb", 0, 1)}, fails: "MIG mode is off"},
+		{name: "it is there", have: observetest.Device(true, observetest.Instance(9, 4)), use: NoUsage(), rooms: []lease.Room{room("3g.20gb", 4, 4)}},
+		{name: "it lacks its compute instance", have: observetest.Device(true, orphan), use: NoUsage(), rooms: []lease.Room{room("3g.20gb", 0, 4)}, want: []string{"complete 3g.20gb at 0"}},
+		{name: "largest first", have: observetest.Device(true), use: NoUsage(), rooms: []lease.Room{room("1g.5gb", 0, 1), room("3g.20gb", 4, 4)}, want: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
+		{name: "MIG mode is off", have: observetest.Device(false), use: NoUsage(), rooms: []lease.Room{room("1g.5gb", 0, 1)}, fails: "MIG mode is off"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			steps, err := PlanOnDemand(OnDemandSpec(time.Minute), &c.have, c.use, c.rooms, c.gone)

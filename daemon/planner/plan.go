@@ -25,26 +25,26 @@ type Usage struct {
 	// gpu names the leases that have a place on a GPU.
 	GPU func(id gpu.UUID) []string
 	// ours tells whether we made an instance, or said that it is ours.
-	Ours func(id gpu.UUID, in *gpu.Instance) bool
+	Managed func(id gpu.UUID, in *gpu.Instance) bool
 	// process tells who a process is. The MPS state is that of its GPU.
-	Process func(m *mps.State, pid int) DeviceHolder
+	Process func(m *mps.State, pid int) DeviceUser
 	// opened is who has devices open, where somebody looked.
-	Opened Opened
+	OpenDevices OpenDevices
 	// anyone: that nobody may stop some processes is left out of account, as by who only asks what differs.
-	Anyone bool
+	IgnoreKept bool
 	// adopted tells whether an administrator said that an instance is ours; nil: none is.
-	Adopted func(id gpu.UUID, p gpu.Placement) bool
+	Imported func(id gpu.UUID, p gpu.Placement) bool
 }
 
-// planned is what would be done to the hardware of the node.
-type planned struct {
+// GPUPlan is what would be done to the hardware of the node.
+type GPUPlan struct {
 	Steps    []step.Step
 	Problems map[gpu.UUID]error // GPUs that cannot become as wanted, and why
 }
 
 // PlanGPUs plans the hardware part: MIG modes, instances and compute modes. It is pure.
-func PlanGPUs(d *state.Desired, n *observe.Node, use Usage, a Authority) planned {
-	p := planned{Problems: map[gpu.UUID]error{}}
+func PlanGPUs(d *state.Desired, n *observe.Node, use Usage, a Authority) GPUPlan {
+	p := GPUPlan{Problems: map[gpu.UUID]error{}}
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		id := g.Identity.UUID
@@ -84,7 +84,7 @@ func planMIG(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Ste
 		target.Want = mig.Named(e.MIG.Layout...)
 	}
 	device := mig.Device{MIG: g.MIG, Present: Present(e, g, use)}
-	device.InUseBy, device.Unstoppable = holders(g, nil, use)
+	device.InUseBy, device.Unstoppable = inUseBy(g, nil, use)
 	if g.Profiles != nil {
 		device.Profiles = *g.Profiles
 	}
@@ -101,11 +101,11 @@ func Present(e *api.GPUSpec, g *observe.GPU, use Usage) []mig.Present {
 	out := make([]mig.Present, 0, len(g.Instances))
 	for i := range g.Instances {
 		in := &g.Instances[i]
-		h, stay := holders(g, in, use)
+		h, stay := inUseBy(g, in, use)
 		// What was made on demand goes when it was idle for long, and what was adopted when somebody says so.
-		spare := dynamic || use.Adopted != nil && use.Adopted(g.Identity.UUID, in.Placement)
+		spare := dynamic || use.Imported != nil && use.Imported(g.Identity.UUID, in.Placement)
 		out = append(out, mig.Present{
-			Instance: *in, InUse: len(h) > 0, InUseBy: h, Pinned: len(stay) > 0, Spare: spare, Foreign: !use.Ours(g.Identity.UUID, in),
+			Instance: *in, InUse: len(h) > 0, InUseBy: h, Pinned: len(stay) > 0, Spare: spare, Foreign: !use.Managed(g.Identity.UUID, in),
 		})
 	}
 	return out

@@ -18,15 +18,15 @@ import (
 )
 
 // nobody uses anything, and everything is ours.
-func Nobody() Usage {
+func NoUsage() Usage {
 	return Usage{
 		Instance: func(gpu.UUID, gpu.Placement) []string { return nil }, GPU: func(gpu.UUID) []string { return nil },
-		Ours: func(gpu.UUID, *gpu.Instance) bool { return true }, Process: func(_ *mps.State, pid int) DeviceHolder { return DeviceHolder{PID: pid, Start: 1, Name: "python"} },
+		Managed: func(gpu.UUID, *gpu.Instance) bool { return true }, Process: func(_ *mps.State, pid int) DeviceUser { return DeviceUser{PID: pid, Start: 1, Name: "python"} },
 	}
 }
 
 func leaseAt(start uint32) Usage {
-	u := Nobody()
+	u := NoUsage()
 	u.Instance = func(_ gpu.UUID, p gpu.Placement) []string {
 		if p.Start == start {
 			return []string{"red-cut-1"}
@@ -41,8 +41,8 @@ func TestPlanGPUs(t *testing.T) {
 	layout := func(names ...string) *api.GPUSpec {
 		return &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: names}}
 	}
-	foreign := Nobody()
-	foreign.Ours = func(gpu.UUID, *gpu.Instance) bool { return false }
+	foreign := NoUsage()
+	foreign.Managed = func(gpu.UUID, *gpu.Instance) bool { return false }
 	first := uint32(1)
 	for _, c := range []struct {
 		name      string
@@ -55,51 +55,51 @@ func TestPlanGPUs(t *testing.T) {
 		problem   error  // its kind
 		says      string // of the problem
 	}{
-		{name: "named by nobody", have: observetest.Device(true, observetest.Instance(9, 0)), use: Nobody()},
-		{name: "of another", want: &api.GPUSpec{Mode: api.ModeExternal}, have: observetest.Device(true, observetest.Instance(9, 0)), use: Nobody()},
-		{name: "an empty one", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true), use: Nobody(), steps: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
-		{name: "as wanted", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true, observetest.Instance(19, 6), observetest.Instance(9, 0)), use: Nobody()},
-		{name: "another layout", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 0)), use: Nobody(), steps: []string{"destroy 3g.20gb at 0", "create 7g.40gb at 0"}},
-		{name: "what stays is not touched", want: layout("3g.20gb", "2g.10gb"), have: observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), use: Nobody(), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
+		{name: "named by nobody", have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage()},
+		{name: "of another", want: &api.GPUSpec{Mode: api.ModeExternal}, have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage()},
+		{name: "an empty one", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true), use: NoUsage(), steps: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
+		{name: "as wanted", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true, observetest.Instance(19, 6), observetest.Instance(9, 0)), use: NoUsage()},
+		{name: "another layout", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage(), steps: []string{"destroy 3g.20gb at 0", "create 7g.40gb at 0"}},
+		{name: "what stays is not touched", want: layout("3g.20gb", "2g.10gb"), have: observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), use: NoUsage(), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
 		{name: "in use by a lease", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), problem: gpu.ErrInUse, says: "red-cut-1"},
 		{name: "in use, with force", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), authority: Authority{Force: true}, steps: []string{"destroy 3g.20gb at 4", "create 7g.40gb at 0"}, disturbs: []string{"red-cut-1"}},
 		{
-			name: "in use by a process of no lease", want: layout("7g.40gb"), use: Nobody(), problem: gpu.ErrInUse, says: "pid 42 (python)",
+			name: "in use by a process of no lease", want: layout("7g.40gb"), use: NoUsage(), problem: gpu.ErrInUse, says: "pid 42 (python)",
 			have: observetest.With(observetest.Device(true, observetest.Instance(9, 0)), func(g *observe.GPU) { g.Processes = []gpu.Process{{PID: 42, Kind: gpu.ComputeProcess, GI: &first}} }),
 		},
 		{name: "the neighbour in use", want: layout("3g.20gb", "2g.10gb"), have: observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), use: leaseAt(4), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
 		{name: "foreign and in the way", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 0)), use: foreign, says: "3g.20gb at 0"},
 		{name: "foreign and not in the way", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, steps: []string{"create 3g.20gb at 0", "create 1g.5gb at 6"}},
-		{name: "dynamic keeps what is there", want: &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true}}, have: observetest.Device(true, observetest.Instance(9, 0)), use: Nobody()},
-		{name: "a profile that it lacks", want: layout("3g.40gb"), have: observetest.Device(true), use: Nobody(), says: "3g.20gb"},
-		{name: "more than fits", want: layout("4g.20gb", "3g.20gb", "1g.5gb"), have: observetest.Device(true), use: Nobody(), says: "1g.5gb"},
+		{name: "dynamic keeps what is there", want: &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true}}, have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage()},
+		{name: "a profile that it lacks", want: layout("3g.40gb"), have: observetest.Device(true), use: NoUsage(), says: "3g.20gb"},
+		{name: "more than fits", want: layout("4g.20gb", "3g.20gb", "1g.5gb"), have: observetest.Device(true), use: NoUsage(), says: "1g.5gb"},
 		{
-			name: "half an instance is completed", want: layout("3g.20gb"), use: Nobody(), steps: []string{"complete 3g.20gb at 0"},
+			name: "half an instance is completed", want: layout("3g.20gb"), use: NoUsage(), steps: []string{"complete 3g.20gb at 0"},
 			have: observetest.Device(true, with2(observetest.Instance(9, 0), func(in *gpu.Instance) { in.Compute = nil })),
 		},
-		{name: "on needs a reset", want: layout("7g.40gb"), have: observetest.Device(false), use: Nobody(), problem: gpu.ErrResetRequired, says: "--allow-reset"},
-		{name: "on with a reset", want: layout("7g.40gb"), have: observetest.Device(false), use: Nobody(), authority: Authority{AllowReset: true}, steps: []string{"turn on MIG mode, for which the driver resets the GPU", "create 7g.40gb at 0"}},
+		{name: "on needs a reset", want: layout("7g.40gb"), have: observetest.Device(false), use: NoUsage(), problem: gpu.ErrResetRequired, says: "--allow-reset"},
+		{name: "on with a reset", want: layout("7g.40gb"), have: observetest.Device(false), use: NoUsage(), authority: Authority{AllowReset: true}, steps: []string{"turn on MIG mode, for which the driver resets the GPU", "create 7g.40gb at 0"}},
 		{name: "on while in use", want: layout("7g.40gb"), have: observetest.Device(false), use: leaseAt(0), authority: Authority{AllowReset: true}, problem: gpu.ErrInUse, says: "red-cut-1"},
-		{name: "off", want: &api.GPUSpec{Mode: api.ModeExclusive}, have: observetest.Device(true, observetest.Instance(9, 0)), use: Nobody(), authority: Authority{AllowReset: true}, steps: []string{"destroy 3g.20gb at 0", "turn off MIG mode, for which the driver resets the GPU"}},
-		{name: "off, no reset", want: &api.GPUSpec{Mode: api.ModeTimeslice}, have: observetest.Device(true), use: Nobody(), problem: gpu.ErrResetRequired, says: "reset"},
-		{name: "lost", want: layout("7g.40gb"), use: Nobody(), problem: gpu.ErrLost, have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
-		{name: "lost, and nobody's", use: Nobody(), have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
-		{name: "no profiles told", want: layout("7g.40gb"), use: Nobody(), authority: Authority{AllowReset: true}, says: "profiles", have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Profiles = nil })},
-		{name: "no MIG", want: layout("7g.40gb"), use: Nobody(), says: "no MIG", have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.MIG = gpu.MIGState{} })},
+		{name: "off", want: &api.GPUSpec{Mode: api.ModeExclusive}, have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage(), authority: Authority{AllowReset: true}, steps: []string{"destroy 3g.20gb at 0", "turn off MIG mode, for which the driver resets the GPU"}},
+		{name: "off, no reset", want: &api.GPUSpec{Mode: api.ModeTimeslice}, have: observetest.Device(true), use: NoUsage(), problem: gpu.ErrResetRequired, says: "reset"},
+		{name: "lost", want: layout("7g.40gb"), use: NoUsage(), problem: gpu.ErrLost, have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
+		{name: "lost, and nobody's", use: NoUsage(), have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
+		{name: "no profiles told", want: layout("7g.40gb"), use: NoUsage(), authority: Authority{AllowReset: true}, says: "profiles", have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Profiles = nil })},
+		{name: "no MIG", want: layout("7g.40gb"), use: NoUsage(), says: "no MIG", have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.MIG = gpu.MIGState{} })},
 		{
-			name: "time is for several", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: Nobody(), steps: []string{"set the compute mode to default"},
+			name: "time is for several", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: NoUsage(), steps: []string{"set the compute mode to default"},
 			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeExclusiveProcess }),
 		},
 		{
-			name: "the compute mode under MPS is MPS's", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: Nobody(),
+			name: "the compute mode under MPS is MPS's", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: NoUsage(),
 			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode, g.MPS = gpu.ComputeExclusiveProcess, &mps.State{} }),
 		},
 		{
-			name: "an unknown compute mode", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: Nobody(),
+			name: "an unknown compute mode", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: NoUsage(),
 			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeModeUnknown }),
 		},
 		{
-			name: "exclusive leaves the compute mode", want: &api.GPUSpec{Mode: api.ModeExclusive}, use: Nobody(),
+			name: "exclusive leaves the compute mode", want: &api.GPUSpec{Mode: api.ModeExclusive}, use: NoUsage(),
 			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeProhibited }),
 		},
 	} {
@@ -169,7 +169,7 @@ func TestPlanOfSeveralGPUs(t *testing.T) {
 	bad.Err, good.Identity.UUID = gpu.ErrStuck, "GPU-2"
 	n := &observe.Node{GPUs: []observe.GPU{bad, good}}
 	e := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"7g.40gb"}}}
-	p := PlanGPUs(&state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: e, "GPU-2": e}}, n, Nobody(), Authority{})
+	p := PlanGPUs(&state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: e, "GPU-2": e}}, n, NoUsage(), Authority{})
 	if len(p.Problems) != 1 || p.Problems[observetest.One] == nil || len(p.Steps) != 1 || p.Steps[0].GPU != "GPU-2" {
 		t.Errorf("planned %v with problems %v", texts(p.Steps), p.Problems)
 	}

@@ -31,9 +31,9 @@ func PlanProcessStops(hardware []step.Step, node *observe.Node, use Usage) []ste
 		if !ok || s.Disruption != step.Running {
 			continue
 		}
-		for _, h := range touchedBy(s, g, use) {
+		for _, h := range affectedBy(s, g, use) {
 			key := fmt.Sprint(s.GPU, h.PID)
-			if h.Fate != forced || h.Lease != "" || h.Start == 0 || seen[key] {
+			if h.Decision != Stop || h.Lease != "" || h.Start == 0 || seen[key] {
 				continue
 			}
 			seen[key] = true
@@ -46,11 +46,11 @@ func PlanProcessStops(hardware []step.Step, node *observe.Node, use Usage) []ste
 	return out
 }
 
-// touchedBy are the processes that a step of a GPU takes something away from.
-func touchedBy(s *step.Step, g *observe.GPU, use Usage) []DeviceHolder {
+// affectedBy are the processes that a step of a GPU takes something away from.
+func affectedBy(s *step.Step, g *observe.GPU, use Usage) []DeviceUser {
 	switch s.Kind {
 	case mig.KindMode:
-		return InTheWay(g, nil, use)
+		return BlockingProcesses(g, nil, use)
 	case mig.KindDestroy:
 		var args mig.InstanceArgs
 		if json.Unmarshal(s.Args, &args) != nil {
@@ -58,7 +58,7 @@ func touchedBy(s *step.Step, g *observe.GPU, use Usage) []DeviceHolder {
 		}
 		for i := range g.Instances {
 			if in := &g.Instances[i]; in.Placement == args.Placement && in.ProfileID == args.ProfileID {
-				return InTheWay(g, in, use)
+				return BlockingProcesses(g, in, use)
 			}
 		}
 	}

@@ -62,9 +62,9 @@ func UnitsOf(use Usage, gpus map[gpu.UUID]bool) map[string]bool {
 		}
 	}
 	for id := range gpus {
-		add(use.Opened.GPUs[id])
+		add(use.OpenDevices.GPUs[id])
 	}
-	for at, pids := range use.Opened.Caps {
+	for at, pids := range use.OpenDevices.Instances {
 		if gpus[at.GPU] {
 			add(pids)
 		}

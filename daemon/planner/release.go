@@ -109,7 +109,7 @@ func PlanGiveBack(g *observe.GPU, was store.GPUModes, use Usage) (steps []step.S
 func giveBackMIG(g *observe.GPU, on bool, use Usage) (mig.Result, error) {
 	plain := &api.GPUSpec{Mode: api.ModeMIG} // No dynamic layout: nothing is kept in hand.
 	device := mig.Device{MIG: g.MIG, Present: Present(plain, g, use), Profiles: *g.Profiles}
-	device.InUseBy, device.Unstoppable = holders(g, nil, use)
+	device.InUseBy, device.Unstoppable = inUseBy(g, nil, use)
 	return mig.PlanDevice(device, mig.Target{On: on}, mig.Options{Force: true})
 }
 

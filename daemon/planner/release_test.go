@@ -70,8 +70,8 @@ func TestPlanReleaseStops(t *testing.T) {
 func TestPlanGiveBack(t *testing.T) {
 	on, off, yes := true, false, true
 	resetless := func(g *observe.GPU) { g.MIG.Resetless = &yes }
-	foreign := Nobody()
-	foreign.Ours = func(_ gpu.UUID, in *gpu.Instance) bool { return in.Placement.Start == 4 }
+	foreign := NoUsage()
+	foreign.Managed = func(_ gpu.UUID, in *gpu.Instance) bool { return in.Placement.Start == 4 }
 	for _, c := range []struct {
 		name  string
 		have  observe.GPU
@@ -80,17 +80,17 @@ func TestPlanGiveBack(t *testing.T) {
 		steps []string
 		warns string
 	}{
-		{name: "never changed", have: observetest.Device(false), use: Nobody()},
-		{name: "MIG was on before us", have: observetest.Device(true, observetest.Instance(9, 4)), use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}},
-		{name: "found on", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &on}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}},
-		{name: "found off, no reset needed", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4)), resetless), was: store.GPUModes{MIG: &off}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
-		{name: "found off, a reset needed", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &off}, use: Nobody(), steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
+		{name: "never changed", have: observetest.Device(false), use: NoUsage()},
+		{name: "MIG was on before us", have: observetest.Device(true, observetest.Instance(9, 4)), use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}},
+		{name: "found on", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &on}, use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}},
+		{name: "found off, no reset needed", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4)), resetless), was: store.GPUModes{MIG: &off}, use: NoUsage(), steps: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
+		{name: "found off, a reset needed", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &off}, use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
 		{name: "another's instance beside ours", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), resetless), was: store.GPUModes{MIG: &off}, use: foreign, steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
 		{name: "only another's", have: observetest.Device(true, observetest.Instance(19, 0)), use: foreign},
-		{name: "the compute mode", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeExclusiveProcess}, use: Nobody(), steps: []string{"set the compute mode to " + string(gpu.ComputeExclusiveProcess)}},
-		{name: "the compute mode as it was", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeDefault}, use: Nobody()},
-		{name: "lost", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost }), was: store.GPUModes{MIG: &off}, use: Nobody(), warns: "does not answer"},
-		{name: "no profiles told", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.GPUModes{MIG: &off}, use: Nobody(), warns: "does not tell its profiles"},
+		{name: "the compute mode", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeExclusiveProcess}, use: NoUsage(), steps: []string{"set the compute mode to " + string(gpu.ComputeExclusiveProcess)}},
+		{name: "the compute mode as it was", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeDefault}, use: NoUsage()},
+		{name: "lost", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost }), was: store.GPUModes{MIG: &off}, use: NoUsage(), warns: "does not answer"},
+		{name: "no profiles told", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.GPUModes{MIG: &off}, use: NoUsage(), warns: "does not tell its profiles"},
 		{name: "in use is named", have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), steps: []string{"destroy 3g.20gb at 4"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -98,7 +98,7 @@ func (f *Fabric) busy(node *observe.Node, along []gpu.UUID, use Usage) []string 
 		g, _ := node.GPU(id)
 		peer := *g
 		peer.MIG.Resetless = nil // Whoever merely has it open is in the way too.
-		if who, _ := holders(&peer, nil, use); len(who) > 0 {
+		if who, _ := inUseBy(&peer, nil, use); len(who) > 0 {
 			out = append(out, fmt.Sprintf("%s is in use by %s, and must be idle for the reset of %s: the driver may refuse that, or harm them",
 				gpuName(g), step.Named(who), and(joined[id])))
 		}

@@ -10,7 +10,7 @@ import (
 
 // RestoreGPU plans a recorded layout, at the recorded placements.
 func RestoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use Usage) ([]step.Step, error) {
-	who, _ := holders(g, nil, use)
+	who, _ := inUseBy(g, nil, use)
 	mode, err := mig.PlanMode(g.MIG, true, who, mig.Options{})
 	if err != nil {
 		return nil, err

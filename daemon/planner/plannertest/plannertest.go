@@ -7,19 +7,19 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// Nobody uses anything, and everything is ours.
-func Nobody() planner.Usage {
+// NoUsage uses anything, and everything is ours.
+func NoUsage() planner.Usage {
 	return planner.Usage{
 		Instance: func(gpu.UUID, gpu.Placement) []string { return nil }, GPU: func(gpu.UUID) []string { return nil },
-		Ours: func(gpu.UUID, *gpu.Instance) bool { return true }, Process: func(_ *mps.State, pid int) planner.DeviceHolder {
-			return planner.DeviceHolder{PID: pid, Start: 1, Name: "python"}
+		Managed: func(gpu.UUID, *gpu.Instance) bool { return true }, Process: func(_ *mps.State, pid int) planner.DeviceUser {
+			return planner.DeviceUser{PID: pid, Start: 1, Name: "python"}
 		},
 	}
 }
 
 // LeaseAt is a lease on the instance that begins at a memory slice.
 func LeaseAt(start uint32) planner.Usage {
-	u := Nobody()
+	u := NoUsage()
 	u.Instance = func(_ gpu.UUID, p gpu.Placement) []string {
 		if p.Start == start {
 			return []string{"red-cut-1"}

@@ -16,8 +16,8 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-func TestHoldersAreNamed(t *testing.T) {
-	for want, h := range map[string]DeviceHolder{
+func TestDeviceUsersAreNamed(t *testing.T) {
+	for want, h := range map[string]DeviceUser{
 		"pid 7 (it has just ended)":                                       {PID: 7},
 		"pid 7 (python, for 12 s)":                                        {PID: 7, Name: "python", Age: 12 * time.Second},
 		"pid 7 (python, tenant red, lease red-1, a.scope, for 5 min)":     {PID: 7, Name: "python", Tenant: "red", Lease: "red-1", Unit: "a.scope", Age: 5 * time.Minute},
@@ -36,36 +36,36 @@ func TestMonitorsInAPlan(t *testing.T) {
 	resetless := true
 	hopper := observetest.With(observetest.Device(false), func(g *observe.GPU) { g.MIG.Resetless = &resetless })
 	on := observetest.Device(true, observetest.Instance(9, 4))
-	held := Opened{GPUs: map[gpu.UUID][]int{observetest.One: {42}}}
-	heldInstance := Opened{Caps: map[InstanceKey][]int{{observetest.One, on.Instances[0].ID}: {42}}}
+	openGPU := OpenDevices{GPUs: map[gpu.UUID][]int{observetest.One: {42}}}
+	openInstance := OpenDevices{Instances: map[InstanceKey][]int{{observetest.One, on.Instances[0].ID}: {42}}}
 	for _, c := range []struct {
 		name  string
 		have  observe.GPU
-		open  Opened
-		is    DeviceHolder
+		open  OpenDevices
+		is    DeviceUser
 		force bool
 		kind  api.Kind // of the refusal; empty: it is planned
 		says  string
 		stops []string
 	}{
-		{name: "a reset, over a monitor", have: observetest.Device(false), open: held, kind: api.KindInUse, says: "pid 42 (nvtop)"},
-		{name: "a reset, over a monitor, by force", have: observetest.Device(false), open: held, force: true, stops: []string{"stop pid 42 (nvtop)"}},
-		{name: "a reset, over the system's", have: observetest.Device(false), open: held, is: DeviceHolder{Fate: Spared, Why: "spared"}, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
-		{name: "a reset, over the system's, by force", have: observetest.Device(false), open: held, is: DeviceHolder{Fate: Spared, Why: "spared"}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
-		{name: "a reset, over a quiesced unit", have: observetest.Device(false), open: held, is: DeviceHolder{Fate: Quiesced}},
-		{name: "a reset, over our own", have: observetest.Device(false), open: held, is: DeviceHolder{Fate: OurOwn}},
-		{name: "no reset, over a monitor", have: hopper, open: held},
-		{name: "an instance that goes, over a monitor", have: on, open: heldInstance, kind: api.KindInUse, says: "3g.20gb at 4 (pid 42 (nvtop))"},
-		{name: "an instance that goes, over a monitor, by force", have: on, open: heldInstance, force: true, stops: []string{"stop pid 42 (nvtop)"}},
-		{name: "an instance that goes, over the system's, by force", have: on, open: heldInstance, is: DeviceHolder{Fate: Spared}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop)"},
-		{name: "an instance that goes, over a quiesced unit", have: on, open: heldInstance, is: DeviceHolder{Fate: Quiesced}},
-		{name: "an instance that goes, the GPU is open", have: on, open: held},
-		{name: "by force, over a lease's process", have: on, open: heldInstance, is: DeviceHolder{Lease: "red-1"}, force: true},
+		{name: "a reset, over a monitor", have: observetest.Device(false), open: openGPU, kind: api.KindInUse, says: "pid 42 (nvtop)"},
+		{name: "a reset, over a monitor, by force", have: observetest.Device(false), open: openGPU, force: true, stops: []string{"stop pid 42 (nvtop)"}},
+		{name: "a reset, over the system's", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Why: "spared"}, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
+		{name: "a reset, over the system's, by force", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Why: "spared"}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
+		{name: "a reset, over a quiesced unit", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Quiesce}},
+		{name: "a reset, over our own", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Own}},
+		{name: "no reset, over a monitor", have: hopper, open: openGPU},
+		{name: "an instance that goes, over a monitor", have: on, open: openInstance, kind: api.KindInUse, says: "3g.20gb at 4 (pid 42 (nvtop))"},
+		{name: "an instance that goes, over a monitor, by force", have: on, open: openInstance, force: true, stops: []string{"stop pid 42 (nvtop)"}},
+		{name: "an instance that goes, over the system's, by force", have: on, open: openInstance, is: DeviceUser{Decision: Keep}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop)"},
+		{name: "an instance that goes, over a quiesced unit", have: on, open: openInstance, is: DeviceUser{Decision: Quiesce}},
+		{name: "an instance that goes, the GPU is open", have: on, open: openGPU},
+		{name: "by force, over a lease's process", have: on, open: openInstance, is: DeviceUser{Lease: "red-1"}, force: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			use := Nobody()
-			use.Opened = c.open
-			use.Process = func(_ *mps.State, pid int) DeviceHolder {
+			use := NoUsage()
+			use.OpenDevices = c.open
+			use.Process = func(_ *mps.State, pid int) DeviceUser {
 				h := c.is
 				h.PID, h.Start, h.Name = pid, 7, "nvtop"
 				return h
@@ -76,9 +76,9 @@ func TestMonitorsInAPlan(t *testing.T) {
 				if err == nil || err.Kind != c.kind || !strings.Contains(err.Message, c.says) {
 					t.Errorf("it is refused with %+v, want %s with %q", err, c.kind, c.says)
 				}
-				told := HoldersOf(p.Problems, node, use)
-				if c.kind == api.KindInUse && (len(told) != 1 || told[0].PID != 42 || told[0].Command != "nvtop" || told[0].GPU != string(observetest.One) || told[0].Stays) {
-					t.Errorf("for tools its holders are %+v", told)
+				users := ConflictingUsers(p.Problems, node, use)
+				if c.kind == api.KindInUse && (len(users) != 1 || users[0].PID != 42 || users[0].Command != "nvtop" || users[0].GPU != string(observetest.One) || users[0].Stays) {
+					t.Errorf("for tools its holders are %+v", users)
 				}
 				return
 			}

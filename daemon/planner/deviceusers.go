@@ -12,34 +12,34 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// fate is what becomes of a process that is in the way of a change.
-type fate int
+// Decision is what becomes of a process that is in the way of a change.
+type Decision int
 
 const (
-	forced   fate = iota // --force stops it, the polite way
-	Quiesced             // its unit is stopped for the change by the spec, and started again
-	Spared               // it stays whatever the authority, so that there is no such change
-	OurOwn               // it is ours: what makes the change sees to it
+	Stop    Decision = iota // --force stops it, the polite way
+	Quiesce                 // its unit is stopped for the change by the spec, and started again
+	Keep                    // it stays whatever the authority, so that there is no such change
+	Own                     // it is ours: what makes the change sees to it
 )
 
-// DeviceHolder is a process that keeps a device busy.
-type DeviceHolder struct {
-	PID    int
-	Start  uint64 // 0: it was not read
-	Name   string
-	Unit   string // that it is in
-	Tenant string
-	Lease  string
-	Age    time.Duration
-	Fate   fate
-	Why    string // it is spared
+// DeviceUser is a process that keeps a device busy.
+type DeviceUser struct {
+	PID      int
+	Start    uint64 // 0: it was not read
+	Name     string
+	Unit     string // that it is in
+	Tenant   string
+	Lease    string
+	Age      time.Duration
+	Decision Decision
+	Why      string // it is spared
 }
 
 // String names it for people: "pid 812 (dcgm-exporter, dcgm-exporter.service, for 3h)".
-func (h *DeviceHolder) String() string { return h.subject().String() }
+func (h *DeviceUser) String() string { return h.subject().String() }
 
 // subject is the process with all that is said of it.
-func (h *DeviceHolder) subject() step.Subject {
+func (h *DeviceUser) subject() step.Subject {
 	words := []string{h.Name}
 	if h.Name == "" {
 		words[0] = "it has just ended"
@@ -76,9 +76,9 @@ func ageText(d time.Duration) string {
 	return fmt.Sprintf("%d s", d/time.Second)
 }
 
-// InTheWay are the processes that use an instance, or with nil the GPU: those that the driver lists, and those that merely
+// BlockingProcesses are the processes that use an instance, or with nil the GPU: those that the driver lists, and those that merely
 // have its nodes open. Whoever has the node of a whole GPU open is in the way of its reset only.
-func InTheWay(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceHolder {
+func BlockingProcesses(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceUser {
 	var pids []int
 	for i := range g.Processes {
 		p := &g.Processes[i]
@@ -91,21 +91,21 @@ func InTheWay(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceHolder {
 		pids = append(pids, p.PID)
 	}
 	if in != nil || g.MIG.Resetless == nil || !*g.MIG.Resetless {
-		pids = append(pids, use.Opened.of(g.Identity.UUID, in)...)
+		pids = append(pids, use.OpenDevices.of(g.Identity.UUID, in)...)
 	}
 	slices.Sort(pids)
-	var out []DeviceHolder
+	var out []DeviceUser
 	for _, pid := range slices.Compact(pids) {
-		if h := use.Process(g.MPS, pid); h.Fate != OurOwn {
+		if h := use.Process(g.MPS, pid); h.Decision != Own {
 			out = append(out, h)
 		}
 	}
 	return out
 }
 
-// holders names who uses an instance, or with nil the GPU: leases first, then processes of no lease. Those whose unit is
+// inUseBy names who uses an instance, or with nil the GPU: leases first, then processes of no lease. Those whose unit is
 // stopped for the change are not in its way. stays: one of them stays whatever the authority.
-func holders(g *observe.GPU, in *gpu.Instance, use Usage) (who []step.Subject, stays []step.Subject) {
+func inUseBy(g *observe.GPU, in *gpu.Instance, use Usage) (who []step.Subject, kept []step.Subject) {
 	var leases []string
 	if in != nil {
 		leases = use.Instance(g.Identity.UUID, in.Placement)
@@ -115,30 +115,30 @@ func holders(g *observe.GPU, in *gpu.Instance, use Usage) (who []step.Subject, s
 	for _, id := range leases {
 		who = append(who, step.LeaseOf(id, ""))
 	}
-	for _, h := range InTheWay(g, in, use) {
-		if h.Fate == Quiesced || h.Lease != "" && slices.Contains(leases, h.Lease) {
+	for _, h := range BlockingProcesses(g, in, use) {
+		if h.Decision == Quiesce || h.Lease != "" && slices.Contains(leases, h.Lease) {
 			continue // It goes with its unit, or with its lease.
 		}
 		who = append(who, h.subject())
-		if h.Fate == Spared && !use.Anyone {
-			stays = append(stays, h.subject())
+		if h.Decision == Keep && !use.IgnoreKept {
+			kept = append(kept, h.subject())
 		}
 	}
-	return who, stays
+	return who, kept
 }
 
-// holdersOn lists who uses the instances of a GPU, or the GPU when it has none, for tools: those that a refusal names.
-func holdersOn(g *observe.GPU, use Usage) []api.Holder {
+// deviceUsers lists who uses the instances of a GPU, or the GPU when it has none, for tools: those that a refusal names.
+func deviceUsers(g *observe.GPU, use Usage) []api.Holder {
 	var out []api.Holder
 	add := func(in *gpu.Instance, name string, leases []string) {
 		id, named := string(g.Identity.UUID), map[string]bool{}
-		for _, h := range InTheWay(g, in, use) {
-			if h.Fate == Quiesced {
+		for _, h := range BlockingProcesses(g, in, use) {
+			if h.Decision == Quiesce {
 				continue
 			}
 			named[h.Lease] = true
 			out = append(out, api.Holder{
-				GPU: id, Instance: name, PID: h.PID, Command: h.Name, Unit: h.Unit, Tenant: h.Tenant, Lease: h.Lease, Seconds: h.Age.Seconds(), Stays: h.Fate == Spared,
+				GPU: id, Instance: name, PID: h.PID, Command: h.Name, Unit: h.Unit, Tenant: h.Tenant, Lease: h.Lease, Seconds: h.Age.Seconds(), Stays: h.Decision == Keep,
 			})
 		}
 		for _, l := range leases {
