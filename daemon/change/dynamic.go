@@ -240,7 +240,7 @@ func (cs *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, r
 
 // around adds to steps that make and destroy idle instances what comes with them: units that are quiesced, and walls.
 func (cs *Changes) around(ctx context.Context, want *state.Desired, node *observe.Node, use planner.Usage, hardware []step.Step) ([]step.Step, error) {
-	soft, err := planner.PlanNode(want, node, cs.Policy.NodeInput(want, node, hardware))
+	soft, err := planner.PlanNodeSteps(want, node, cs.Policy.NodeInput(want, node, hardware))
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +248,7 @@ func (cs *Changes) around(ctx context.Context, want *state.Desired, node *observ
 	if err != nil {
 		return nil, err
 	}
-	return planner.Number(planner.Disturbless(slices.Concat(quiet.Stop, soft.Narrow, hardware, soft.Rest, quiet.Start))), nil
+	return planner.Number(planner.WithoutDisruption(slices.Concat(quiet.Stop, soft.Before, hardware, soft.After, quiet.Start))), nil
 }
 
 // takeTurn lets one caller change the node, until done is called. Making an instance is short, so it waits for that;

@@ -32,7 +32,7 @@ func (cs *Changes) planGiveBackRest() ([]step.Step, error) {
 		return nil, err
 	}
 	if users > 0 {
-		add(planner.KindUnlimit, fmt.Sprintf("take the memory limits of the logins of %d users back", users))
+		add(planner.KindLoginLimits, fmt.Sprintf("take the memory limits of the logins of %d users back", users))
 	}
 	return out, nil
 }

@@ -41,8 +41,8 @@ func (cs *Changes) StepTimeout(s step.Step) time.Duration {
 
 // planQuiesce has the units of node.quiesce stopped that have a GPU open whose MIG partition the steps change, and started
 // again when all is done. Units that have no processes (sockets, timers) would only wake those up: they go with them.
-func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use planner.Usage, steps []step.Step) (planner.Quiet, error) {
-	var q planner.Quiet
+func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use planner.Usage, steps []step.Step) (planner.QuiescePlan, error) {
+	var q planner.QuiescePlan
 	if want.Spec == nil || len(want.Spec.Node.Quiesce) == 0 {
 		return q, nil
 	}
@@ -51,7 +51,7 @@ func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use pla
 		return q, nil
 	}
 	if cs.Services == nil {
-		q.Warnings = append(q.Warnings, planner.NoServices)
+		q.Warnings = append(q.Warnings, planner.NoServiceManager)
 		return q, nil
 	}
 	has := planner.UnitsOf(use, changed)

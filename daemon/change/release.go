@@ -185,7 +185,7 @@ func (cs *Changes) standing(node *observe.Node, what string) (left, error) {
 		}
 		names = own
 	}
-	bus, err := planner.PlanMigrationRelease(cs.Policy.NodeInput(&state.Desired{}, node, nil).Denied)
+	bus, err := planner.PlanMigrationRelease(cs.Policy.NodeInput(&state.Desired{}, node, nil).MigrationDenied)
 	if err != nil {
 		return out, err
 	}

@@ -57,7 +57,7 @@ func (cs *Changes) tellResets(ctx context.Context, steps []step.Step, node *obse
 		return nil
 	}
 	f := cs.fabric(ctx, along...)
-	return f.Tell(along, node, use)
+	return f.ResetWarnings(along, node, use)
 }
 
 // resetRefused is what goes with the first reset that nobody allowed; empty when no GPU is without its mode for that.
@@ -65,7 +65,7 @@ func (cs *Changes) resetRefused(ctx context.Context, problems map[gpu.UUID]error
 	for _, id := range slices.Sorted(maps.Keys(problems)) {
 		if errors.Is(problems[id], gpu.ErrResetRequired) {
 			f := cs.fabric(ctx, id)
-			return "what goes with a reset of " + planner.ShortName(node, id) + ": " + f.GoesWith(id, node, nil)
+			return "what goes with a reset of " + planner.ShortName(node, id) + ": " + f.ResetEffects(id, node, nil)
 		}
 	}
 	return ""

@@ -100,7 +100,7 @@ func TestWhatGoesWithAReset(t *testing.T) {
 				}
 				return l, nil
 			})
-			if diff := cmp.Diff(c.want, f.Tell(c.reset, node, use)); diff != "" {
+			if diff := cmp.Diff(c.want, f.ResetWarnings(c.reset, node, use)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -25,7 +25,7 @@ func (cs *Changes) planRestore(ctx context.Context, want *state.Desired, node *o
 			continue // It is tried again when it answers.
 		}
 		a, known := st.Achieved[id]
-		a.Layout = planner.ComesBack(want, id, &a)
+		a.Layout = planner.RestoredLayout(want, id, &a)
 		var more []step.Step
 		var err error
 		if known && a.Generation == want.Generation && want.Mode(id) == api.ModeMIG && a.MIG && g.Profiles != nil {

@@ -184,12 +184,12 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		err.Holders = planner.ConflictingUsers(hardware.Problems, p.node, use)
 		return err
 	}
-	soft, err := planner.PlanNode(p.want, p.node, cs.Policy.NodeInput(p.want, p.node, hardware.Steps))
+	soft, err := planner.PlanNodeSteps(p.want, p.node, cs.Policy.NodeInput(p.want, p.node, hardware.Steps))
 	if err != nil {
 		return err
 	}
 	stops := planner.PlanStops(p.want, cs.Table.Live(), hardware.Steps)
-	steps := slices.Concat(stops, soft.Narrow, planner.PlanProcessStops(hardware.Steps, p.node, use), hardware.Steps, soft.Rest)
+	steps := slices.Concat(stops, soft.Before, planner.PlanProcessStops(hardware.Steps, p.node, use), hardware.Steps, soft.After)
 	if p.only != nil {
 		// The walls come with it: nobody may open what goes, or its place is another's before it is taken from him.
 		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != "" && s.GPU != string(*p.only) })
@@ -199,7 +199,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		return err
 	}
 	// Leases are given their grace before anything else stands still.
-	steps = slices.Insert(steps, planner.Leading(steps, planner.KindLeaseStop), quiet.Stop...)
+	steps = slices.Insert(steps, planner.CountLeading(steps, planner.KindLeaseStop), quiet.Stop...)
 	p.steps = planner.Number(append(steps, quiet.Start...))
 	if err := planner.Admit(p.steps, a); err != nil {
 		return err

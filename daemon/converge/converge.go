@@ -96,11 +96,11 @@ func (cv *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 	unguarded := cv.mendGuards(ctx, want, node)
 	cv.mendScopes(ctx, node)
 	in := cv.Policy.NodeInput(want, node, nil)
-	soft, err := planner.PlanSoft(want, node, in)
+	soft, err := planner.PlanSlicesAndMPS(want, node, in)
 	if err != nil {
 		return errors.Join(unguarded, err)
 	}
-	found, steps := cv.driftOf(want, node), slices.Concat(soft.Narrow, planner.PlanMigration(want, in.Denied), soft.Rest)
+	found, steps := cv.driftOf(want, node), slices.Concat(soft.Before, planner.PlanMigration(want, in.MigrationDenied), soft.After)
 	undone := disturbing(steps)
 	err = cv.mendBy(ctx, steps)
 	cv.tellDrift(want, found, undone)

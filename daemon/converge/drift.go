@@ -125,7 +125,7 @@ func (cv *Converger) driftOf(want *state.Desired, node *observe.Node) []differen
 	return nil
 }
 
-func (cv *Converger) slicesKnown(want *state.Desired, node *observe.Node) *planner.Wanted {
+func (cv *Converger) slicesKnown(want *state.Desired, node *observe.Node) *planner.DesiredSlices {
 	if node.SlicesErr != nil || node.DriverErr != nil || cv.Policy.NeverRead(node) || !cv.Port.Info().Slices {
 		return nil
 	}

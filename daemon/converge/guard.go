@@ -15,12 +15,12 @@ import (
 // mendGuards puts right what of the guards is not as it should be. It is carried out by itself: where no program can be
 // attached, limits and slices are mended all the same.
 func (cv *Converger) mendGuards(ctx context.Context, want *state.Desired, node *observe.Node) error {
-	p, err := planner.PlanGuard(node, cv.Policy.NodeInput(want, node, nil))
+	p, err := planner.PlanLoginFilter(node, cv.Policy.NodeInput(want, node, nil))
 	if err != nil {
 		return err
 	}
 	tell := cv.guardDrift(want, node)
-	err = cv.mendBy(ctx, append(p.Narrow, p.Rest...))
+	err = cv.mendBy(ctx, append(p.Before, p.After...))
 	tell()
 	return err
 }

@@ -17,8 +17,8 @@ import (
 func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, going []step.Step) planner.NodeInput {
 	in := planner.NodeInput{
 		Info: pol.Port.Info(), InForce: want == pol.State.Desired(), NeverRead: pol.NeverRead(node), Logins: pol.Logins.Logins,
-		Slices: sync.OnceValues(func() (*planner.Wanted, error) { return pol.WallsWanted(want, node, going) }),
-		Own: func(to []cgroup.Slice) []cgroup.SliceState {
+		Slices: sync.OnceValues(func() (*planner.DesiredSlices, error) { return pol.WallsWanted(want, node, going) }),
+		Managed: func(to []cgroup.Slice) []cgroup.SliceState {
 			own, _ := pol.State.OwnSlices(node, to)
 			return own
 		},
@@ -30,7 +30,7 @@ func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, going []st
 		}),
 	}
 	if p := pol.Port.Abilities().Migration; p != nil {
-		in.Denied = p.MigrationDenied
+		in.MigrationDenied = p.MigrationDenied
 	}
 	return in
 }

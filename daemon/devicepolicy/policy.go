@@ -28,7 +28,7 @@ type Policy struct {
 	adopted  atomic.Pointer[[]string] // the cgroups of units that run and that the spec adopts; nil: not known yet
 	CDI      CDI
 	Unseen   unseen
-	Walls    atomic.Pointer[planner.Wanted]
+	Walls    atomic.Pointer[planner.DesiredSlices]
 	Scopes   scopeRules
 	// sliceUse is who uses which slice now, and what of.
 	SliceUse func(node *observe.Node) map[cgroup.SliceName]isolation.Use

@@ -20,7 +20,7 @@ import (
 )
 
 // WallsWanted works out the slices. What was worked out last is kept: planning and judging ask for the same.
-func (pol *Policy) WallsWanted(want *state.Desired, node *observe.Node, going []step.Step) (*planner.Wanted, error) {
+func (pol *Policy) WallsWanted(want *state.Desired, node *observe.Node, going []step.Step) (*planner.DesiredSlices, error) {
 	if w := pol.Walls.Load(); w != nil && w.Node == node && w.Spec == want && len(going) == 0 {
 		return w, nil
 	}
@@ -28,7 +28,7 @@ func (pol *Policy) WallsWanted(want *state.Desired, node *observe.Node, going []
 	if err != nil {
 		return nil, err
 	}
-	w := &planner.Wanted{Node: node, Spec: want}
+	w := &planner.DesiredSlices{Node: node, Spec: want}
 	w.Slices, w.Missing = isolation.Desired(&hw, pol.tenants(want, &hw))
 	if len(going) == 0 {
 		pol.Walls.Store(w)

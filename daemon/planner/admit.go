@@ -13,8 +13,8 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// Leading is how many of the first steps are of a kind.
-func Leading(steps []step.Step, kind string) int {
+// CountLeading is how many of the first steps are of a kind.
+func CountLeading(steps []step.Step, kind string) int {
 	n := slices.IndexFunc(steps, func(s step.Step) bool { return s.Kind != kind })
 	if n < 0 {
 		return len(steps)

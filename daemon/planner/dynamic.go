@@ -14,14 +14,14 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// Disturbless leaves out what would disturb somebody: nobody gave any authority.
-func Disturbless(steps []step.Step) []step.Step {
+// WithoutDisruption leaves out what would disturb somebody: nobody gave any authority.
+func WithoutDisruption(steps []step.Step) []step.Step {
 	return slices.DeleteFunc(steps, func(s step.Step) bool { return s.Disruption == step.Running })
 }
 
 // PlanOnDemand plans one GPU: instances at exactly these rooms, and these idle ones taken away. Others stay, unless they
 // are idle and in the way. It is pure.
-func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, rooms []lease.Room, gone []gpu.Placement) ([]step.Step, error) {
+func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Room, remove []gpu.Placement) ([]step.Step, error) {
 	switch {
 	case g.Err != nil:
 		return nil, g.Err
@@ -30,13 +30,13 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, rooms []lease.Room,
 	}
 	there := Present(e, g, use)
 	for i := range there {
-		there[i].Spare = !slices.Contains(gone, there[i].Placement)
+		there[i].Spare = !slices.Contains(remove, there[i].Placement)
 		if there[i].InUse && !there[i].Spare {
 			there[i].Spare = true // Somebody came.
 		}
 	}
-	wants := make([]mig.Want, len(rooms))
-	for i, r := range rooms {
+	wants := make([]mig.Want, len(create))
+	for i, r := range create {
 		wants[i] = mig.Want{Name: r.Name, At: &r.Placement}
 	}
 	r, err := mig.Plan(*g.Profiles, there, wants, mig.Options{})
@@ -50,7 +50,7 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, rooms []lease.Room,
 			steps[i].Reason = "a request waits for it"
 		case mig.KindDestroy:
 			steps[i].Reason = "nobody needs it"
-			if len(rooms) > 0 {
+			if len(create) > 0 {
 				steps[i].Reason = "nobody needs it, or a request needs its room"
 			}
 		}
@@ -58,8 +58,8 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, rooms []lease.Room,
 	return steps, nil
 }
 
-// ComesBack gives what of a GPU's layout comes back after a boot: what was made on demand was for leases that are over.
-func ComesBack(want *state.Desired, id gpu.UUID, a *store.Achieved) []gpu.Instance {
+// RestoredLayout gives what of a GPU's layout comes back after a boot: what was made on demand was for leases that are over.
+func RestoredLayout(want *state.Desired, id gpu.UUID, a *store.Achieved) []gpu.Instance {
 	if !want.Dynamic(id) {
 		return a.Layout
 	}

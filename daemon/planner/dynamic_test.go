@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-func OnDemandSpec(keep time.Duration) *api.GPUSpec {
+func dynamicSpec(keep time.Duration) *api.GPUSpec {
 	k := api.Duration(keep)
 	return &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true, Keep: &k}}
 }
@@ -26,31 +26,31 @@ func TestPlanOnDemand(t *testing.T) {
 	}
 	foreign := NoUsage()
 	foreign.Managed = func(gpu.UUID, *gpu.Instance) bool { return false }
-	orphan := observetest.Instance(9, 0)
-	orphan.Compute = nil
+	withoutCompute := observetest.Instance(9, 0)
+	withoutCompute.Compute = nil
 	for _, c := range []struct {
-		name  string
-		have  observe.GPU
-		use   Usage
-		rooms []lease.Room
-		gone  []gpu.Placement
-		want  []string
-		fails string
+		name   string
+		have   observe.GPU
+		use    Usage
+		create []lease.Room
+		remove []gpu.Placement
+		want   []string
+		fails  string
 	}{
-		{name: "one on an empty GPU", have: observetest.Device(true), use: NoUsage(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
-		{name: "idle ones out of the way stay", have: observetest.Device(true, observetest.Instance(19, 0)), use: NoUsage(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
-		{name: "idle ones in the way go", have: observetest.Device(true, observetest.Instance(19, 4), observetest.Instance(19, 6)), use: NoUsage(), rooms: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"destroy 1g.5gb at 4", "create 2g.10gb at 4"}},
-		{name: "what is due goes", have: observetest.Device(true, observetest.Instance(19, 0), observetest.Instance(14, 4)), use: NoUsage(), gone: []gpu.Placement{{Start: 4, Size: 2}}, want: []string{"destroy 2g.10gb at 4"}},
-		{name: "somebody came", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), gone: []gpu.Placement{{Start: 4, Size: 2}}},
-		{name: "somebody is in the way", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), rooms: []lease.Room{room("3g.20gb", 4, 4)}, fails: "red-cut-1"},
-		{name: "another's is in the way", have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, rooms: []lease.Room{room("3g.20gb", 4, 4)}, fails: "2g.10gb at 4"},
-		{name: "it is there", have: observetest.Device(true, observetest.Instance(9, 4)), use: NoUsage(), rooms: []lease.Room{room("3g.20gb", 4, 4)}},
-		{name: "it lacks its compute instance", have: observetest.Device(true, orphan), use: NoUsage(), rooms: []lease.Room{room("3g.20gb", 0, 4)}, want: []string{"complete 3g.20gb at 0"}},
-		{name: "largest first", have: observetest.Device(true), use: NoUsage(), rooms: []lease.Room{room("1g.5gb", 0, 1), room("3g.20gb", 4, 4)}, want: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
-		{name: "MIG mode is off", have: observetest.Device(false), use: NoUsage(), rooms: []lease.Room{room("1g.5gb", 0, 1)}, fails: "MIG mode is off"},
+		{name: "one on an empty GPU", have: observetest.Device(true), use: NoUsage(), create: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
+		{name: "idle ones out of the way stay", have: observetest.Device(true, observetest.Instance(19, 0)), use: NoUsage(), create: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
+		{name: "idle ones in the way go", have: observetest.Device(true, observetest.Instance(19, 4), observetest.Instance(19, 6)), use: NoUsage(), create: []lease.Room{room("2g.10gb", 4, 2)}, want: []string{"destroy 1g.5gb at 4", "create 2g.10gb at 4"}},
+		{name: "what is due goes", have: observetest.Device(true, observetest.Instance(19, 0), observetest.Instance(14, 4)), use: NoUsage(), remove: []gpu.Placement{{Start: 4, Size: 2}}, want: []string{"destroy 2g.10gb at 4"}},
+		{name: "somebody came", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), remove: []gpu.Placement{{Start: 4, Size: 2}}},
+		{name: "somebody is in the way", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), create: []lease.Room{room("3g.20gb", 4, 4)}, fails: "red-cut-1"},
+		{name: "another's is in the way", have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, create: []lease.Room{room("3g.20gb", 4, 4)}, fails: "2g.10gb at 4"},
+		{name: "it is there", have: observetest.Device(true, observetest.Instance(9, 4)), use: NoUsage(), create: []lease.Room{room("3g.20gb", 4, 4)}},
+		{name: "it lacks its compute instance", have: observetest.Device(true, withoutCompute), use: NoUsage(), create: []lease.Room{room("3g.20gb", 0, 4)}, want: []string{"complete 3g.20gb at 0"}},
+		{name: "largest first", have: observetest.Device(true), use: NoUsage(), create: []lease.Room{room("1g.5gb", 0, 1), room("3g.20gb", 4, 4)}, want: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
+		{name: "MIG mode is off", have: observetest.Device(false), use: NoUsage(), create: []lease.Room{room("1g.5gb", 0, 1)}, fails: "MIG mode is off"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			steps, err := PlanOnDemand(OnDemandSpec(time.Minute), &c.have, c.use, c.rooms, c.gone)
+			steps, err := PlanOnDemand(dynamicSpec(time.Minute), &c.have, c.use, c.create, c.remove)
 			if c.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), c.fails) {
 					t.Fatalf("got %v, want an error with %q", err, c.fails)

@@ -21,31 +21,31 @@ func FeasibleSpec(want *state.Desired, n *observe.Node) error {
 			if need == 0 || len(ids) == 0 {
 				continue
 			}
-			var most uint64
+			var largest uint64
 			over := false
 			for _, id := range ids {
 				if gp, ok := n.GPU(id); ok {
-					most = max(most, gp.Memory.Total-min(gp.Memory.Reserved+want.Reserve(id), gp.Memory.Total))
+					largest = max(largest, gp.Memory.Total-min(gp.Memory.Reserved+want.Reserve(id), gp.Memory.Total))
 					over = over || want.GPUs[id].Overcommit
 				}
 			}
-			if need > most && !over {
+			if need > largest && !over {
 				wrong = append(wrong, api.FieldError{
 					Path:    fmt.Sprintf("tenants[%d].gpu[%d].%s.memory", i, j, g.Kind()),
-					Message: fmt.Sprintf("%s is more than any of its GPUs has: %s, the reserve taken off", api.Bytes(need).Short(), api.Bytes(most).Short()),
+					Message: fmt.Sprintf("%s is more than any of its GPUs has: %s, the reserve taken off", api.Bytes(need).Short(), api.Bytes(largest).Short()),
 					Hint:    "grant less, or name larger GPUs",
 				})
 			}
 		}
 	}
 	if len(wrong) == 0 {
-		return reservedFit(want, n)
+		return checkReserved(want, n)
 	}
 	return &api.Error{Kind: api.KindInfeasible, Message: wrong[0].Error(), Fields: wrong, Hint: "nothing was changed"}
 }
 
-// reservedFit refuses reserved grants that do not fit beside each other on the one GPU that they all name.
-func reservedFit(want *state.Desired, n *observe.Node) error {
+// checkReserved refuses reserved grants that do not fit beside each other on the one GPU that they all name.
+func checkReserved(want *state.Desired, n *observe.Node) error {
 	sum := map[gpu.UUID]uint64{}
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]

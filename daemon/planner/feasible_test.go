@@ -13,7 +13,7 @@ import (
 )
 
 // grants makes a wanted state of one 40 GiB GPU, 1 GiB of it reserved for nobody, and these grants on it.
-func Grants(overcommit bool, list ...api.GrantSpec) (*state.Desired, *observe.Node) {
+func desiredGrants(overcommit bool, list ...api.GrantSpec) (*state.Desired, *observe.Node) {
 	reserve := api.Bytes(1 << 30)
 	d := &state.Desired{
 		Spec:   &api.Spec{Node: api.NodeSpec{Reserve: &reserve}, Tenants: []api.TenantSpec{{Name: "red", GPU: list}}},
@@ -26,7 +26,7 @@ func Grants(overcommit bool, list ...api.GrantSpec) (*state.Desired, *observe.No
 	return d, &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: observetest.One, Index: 1}, Memory: gpu.Memory{Total: 40 << 30, Reserved: 1 << 30}}}}}
 }
 
-func sliceOf(name string, gib int, reserved bool) api.GrantSpec {
+func timesliceGrant(name string, gib int, reserved bool) api.GrantSpec {
 	b := api.Bytes(gib) << 30
 	return api.GrantSpec{Name: name, Timeslice: &api.ShareSpec{Share: 10, Memory: &b}, Reserved: reserved}
 }
@@ -38,16 +38,16 @@ func TestFeasibleSpec(t *testing.T) {
 		grants     []api.GrantSpec
 		says       []string // none: it is feasible
 	}{
-		{"all that there is", false, []api.GrantSpec{sliceOf("a", 38, false)}, nil},
-		{"more than there is", false, []api.GrantSpec{sliceOf("ok", 1, false), sliceOf("a", 39, false)}, []string{"tenants[0].gpu[1].timeslice.memory", "39 GiB", "38 GiB"}},
-		{"more, and meant", true, []api.GrantSpec{sliceOf("a", 39, false)}, nil},
-		{"together too much, not reserved", false, []api.GrantSpec{sliceOf("a", 30, false), sliceOf("b", 30, false)}, nil},
-		{"reserved together too much", false, []api.GrantSpec{sliceOf("a", 20, true), sliceOf("b", 19, true)}, []string{"reserved", "39 GiB", "38 GiB", "GPU 1"}},
-		{"reserved beside each other", false, []api.GrantSpec{sliceOf("a", 20, true), sliceOf("b", 18, true), sliceOf("c", 30, false)}, nil},
-		{"reserved too much, and meant", true, []api.GrantSpec{sliceOf("a", 30, true), sliceOf("b", 30, true)}, nil},
+		{"all that there is", false, []api.GrantSpec{timesliceGrant("a", 38, false)}, nil},
+		{"more than there is", false, []api.GrantSpec{timesliceGrant("ok", 1, false), timesliceGrant("a", 39, false)}, []string{"tenants[0].gpu[1].timeslice.memory", "39 GiB", "38 GiB"}},
+		{"more, and meant", true, []api.GrantSpec{timesliceGrant("a", 39, false)}, nil},
+		{"together too much, not reserved", false, []api.GrantSpec{timesliceGrant("a", 30, false), timesliceGrant("b", 30, false)}, nil},
+		{"reserved together too much", false, []api.GrantSpec{timesliceGrant("a", 20, true), timesliceGrant("b", 19, true)}, []string{"reserved", "39 GiB", "38 GiB", "GPU 1"}},
+		{"reserved beside each other", false, []api.GrantSpec{timesliceGrant("a", 20, true), timesliceGrant("b", 18, true), timesliceGrant("c", 30, false)}, nil},
+		{"reserved too much, and meant", true, []api.GrantSpec{timesliceGrant("a", 30, true), timesliceGrant("b", 30, true)}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := FeasibleSpec(Grants(c.overcommit, c.grants...))
+			err := FeasibleSpec(desiredGrants(c.overcommit, c.grants...))
 			if len(c.says) == 0 {
 				if err != nil {
 					t.Errorf("refused: %v", err)

@@ -24,48 +24,48 @@ type NodeInput struct {
 	// NeverRead tells that there is a GPU of which nothing is known.
 	NeverRead bool
 	// Slices is what the spec wants of slices.
-	Slices func() (*Wanted, error)
-	// Own gives those slices of the node that are ours when these are wanted.
-	Own func(to []cgroup.Slice) []cgroup.SliceState
+	Slices func() (*DesiredSlices, error)
+	// Managed gives those slices of the node that are ours when these are wanted.
+	Managed func(to []cgroup.Slice) []cgroup.SliceState
 	// Use is who uses which slice, and what of.
 	Use func() map[cgroup.SliceName]isolation.Use
 	// Filters are the login filters that the spec wants, on cgroups that exist.
 	Filters func() ([]devices.State, error)
 	// Logins is the cgroup of logins; empty where none is known.
 	Logins string
-	// Denied tells whether tenants are denied to have processes moved out of leases; nil where nobody could move anybody.
-	Denied func() (bool, error)
+	// MigrationDenied tells whether tenants are denied to have processes moved out of leases; nil where nobody could move anybody.
+	MigrationDenied func() (bool, error)
 }
 
-// softPlan is the part of a plan that changes no GPU hardware: walls, and MPS control daemons.
-type softPlan struct {
-	Narrow []step.Step // before the hardware
-	Rest   []step.Step // after it
+// NodeSteps is the part of a plan that changes no GPU hardware: walls, and MPS control daemons.
+type NodeSteps struct {
+	Before []step.Step // before the hardware
+	After  []step.Step // after it
 }
 
-// Wanted is the slices that a spec wants on one observation, and what they lack.
-type Wanted struct {
+// DesiredSlices is the slices that a spec wants on one observation, and what they lack.
+type DesiredSlices struct {
 	Node    *observe.Node
 	Spec    *state.Desired
 	Slices  []cgroup.Slice
 	Missing []isolation.Missing
 }
 
-// PlanNode plans all that changes no GPU hardware.
-func PlanNode(want *state.Desired, node *observe.Node, in NodeInput) (softPlan, error) {
-	p, err := PlanSoft(want, node, in)
+// PlanNodeSteps plans all that changes no GPU hardware.
+func PlanNodeSteps(want *state.Desired, node *observe.Node, in NodeInput) (NodeSteps, error) {
+	p, err := PlanSlicesAndMPS(want, node, in)
 	if err != nil {
 		return p, err
 	}
-	guard, err := PlanGuard(node, in)
-	p.Narrow, p.Rest = append(guard.Narrow, p.Narrow...), append(p.Rest, guard.Rest...)
-	p.Narrow = append(p.Narrow, PlanMigration(want, in.Denied)...)
+	filter, err := PlanLoginFilter(node, in)
+	p.Before, p.After = append(filter.Before, p.Before...), append(p.After, filter.After...)
+	p.Before = append(p.Before, PlanMigration(want, in.MigrationDenied)...)
 	return p, err
 }
 
-// PlanSoft plans slices and MPS. What hardware steps destroy is closed first: the input knows of them.
-func PlanSoft(want *state.Desired, node *observe.Node, in NodeInput) (softPlan, error) {
-	var p softPlan
+// PlanSlicesAndMPS plans slices and MPS. What hardware steps destroy is closed first: the input knows of them.
+func PlanSlicesAndMPS(want *state.Desired, node *observe.Node, in NodeInput) (NodeSteps, error) {
+	var p NodeSteps
 	if node.SlicesErr != nil {
 		return p, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
 	}
@@ -77,34 +77,34 @@ func PlanSoft(want *state.Desired, node *observe.Node, in NodeInput) (softPlan, 
 		return p, err
 	}
 	stop, start := PlanMPS(want, node)
-	p.Narrow = append(p.Narrow, stop...)
+	p.Before = append(p.Before, stop...)
 	if !in.Info.Slices {
-		p.Rest = start // There are no slices to make.
+		p.After = start // There are no slices to make.
 		return p, nil
 	}
 	desiredSlices := w.Slices
 	if in.NeverRead {
-		desiredSlices = slices.DeleteFunc(slices.Clone(desiredSlices), func(s cgroup.Slice) bool { return stands(node, s.Name) })
+		desiredSlices = slices.DeleteFunc(slices.Clone(desiredSlices), func(s cgroup.Slice) bool { return sliceExists(node, s.Name) })
 		for i := range node.Slices { // As they stand, so that nothing is planned for them.
-			desiredSlices = append(desiredSlices, standing(&node.Slices[i]))
+			desiredSlices = append(desiredSlices, asObserved(&node.Slices[i]))
 		}
 	}
 	for _, s := range PlanSlices(desiredSlices, in) {
 		if s.Phase == step.Narrow {
-			p.Narrow = append(p.Narrow, s)
+			p.Before = append(p.Before, s)
 		} else {
-			p.Rest = append(p.Rest, s)
+			p.After = append(p.After, s)
 		}
 	}
-	p.Rest = append(start, p.Rest...)
+	p.After = append(start, p.After...)
 	return p, nil
 }
 
 // PlanSlices plans the slices. Who uses them is looked at only when something is taken away: a look at every descriptor of
 // every process is not for a loop that finds nothing to do.
 func PlanSlices(to []cgroup.Slice, in NodeInput) []step.Step {
-	own := in.Own(to)
-	steps := isolation.Plan(to, own, in.Info)
+	managed := in.Managed(to)
+	steps := isolation.Plan(to, managed, in.Info)
 	if !slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.Narrow }) {
 		return steps
 	}
@@ -116,21 +116,21 @@ func PlanSlices(to []cgroup.Slice, in NodeInput) []step.Step {
 			use[name] = u
 		}
 	}
-	return isolation.PlanInUse(to, own, in.Info, use)
+	return isolation.PlanInUse(to, managed, in.Info, use)
 }
 
-// stands tells whether a slice is there.
-func stands(node *observe.Node, name cgroup.SliceName) bool {
+// sliceExists tells whether a slice is there.
+func sliceExists(node *observe.Node, name cgroup.SliceName) bool {
 	return slices.ContainsFunc(node.Slices, func(s cgroup.SliceState) bool { return s.Name == name })
 }
 
-func standing(s *cgroup.SliceState) cgroup.Slice {
+func asObserved(s *cgroup.SliceState) cgroup.Slice {
 	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
 }
 
-// PlanGuard is the steps to the guards that should stand. What cannot be read is not changed: a condition says so.
-func PlanGuard(node *observe.Node, in NodeInput) (softPlan, error) {
-	var p softPlan
+// PlanLoginFilter is the steps to the guards that should stand. What cannot be read is not changed: a condition says so.
+func PlanLoginFilter(node *observe.Node, in NodeInput) (NodeSteps, error) {
+	var p NodeSteps
 	if node.GuardsErr != nil {
 		return p, nil
 	}
@@ -140,9 +140,9 @@ func PlanGuard(node *observe.Node, in NodeInput) (softPlan, error) {
 	}
 	for _, s := range isolation.PlanGuards(states, node.Guards, in.Logins) {
 		if s.Phase == step.Narrow {
-			p.Narrow = append(p.Narrow, s)
+			p.Before = append(p.Before, s)
 		} else {
-			p.Rest = append(p.Rest, s)
+			p.After = append(p.After, s)
 		}
 	}
 	return p, nil
@@ -187,18 +187,18 @@ func PlanMigrationRelease(denied func() (bool, error)) ([]step.Step, error) {
 
 // PlanMPS plans the control daemons: what is stopped before the hardware changes, and what is started after.
 func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) {
-	wanted, observed := map[gpu.UUID]mps.Settings{}, map[gpu.UUID]mps.Observed{}
+	desired, observed := map[gpu.UUID]mps.Settings{}, map[gpu.UUID]mps.Observed{}
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
 		if e := want.GPUs[id]; e != nil && e.Mode == api.ModeMPS {
-			wanted[id] = mps.Settings{GPU: id, Strict: e.MPS != nil && e.MPS.Enforce == "strict"}
+			desired[id] = mps.Settings{GPU: id, Strict: e.MPS != nil && e.MPS.Enforce == "strict"}
 		}
-		if g.MPS != nil || wanted[id].GPU != "" {
+		if g.MPS != nil || desired[id].GPU != "" {
 			observed[id] = mps.Observed{State: g.MPS, Processes: g.Processes}
 		}
 	}
-	for _, s := range mps.Plan(wanted, observed) {
+	for _, s := range mps.Plan(desired, observed) {
 		if s.Phase == step.Narrow {
 			stop = append(stop, s)
 		} else {

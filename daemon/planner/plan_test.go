@@ -75,7 +75,7 @@ func TestPlanGPUs(t *testing.T) {
 		{name: "more than fits", want: layout("4g.20gb", "3g.20gb", "1g.5gb"), have: observetest.Device(true), use: NoUsage(), says: "1g.5gb"},
 		{
 			name: "half an instance is completed", want: layout("3g.20gb"), use: NoUsage(), steps: []string{"complete 3g.20gb at 0"},
-			have: observetest.Device(true, with2(observetest.Instance(9, 0), func(in *gpu.Instance) { in.Compute = nil })),
+			have: observetest.Device(true, instanceWith(observetest.Instance(9, 0), func(in *gpu.Instance) { in.Compute = nil })),
 		},
 		{name: "on needs a reset", want: layout("7g.40gb"), have: observetest.Device(false), use: NoUsage(), problem: gpu.ErrResetRequired, says: "--allow-reset"},
 		{name: "on with a reset", want: layout("7g.40gb"), have: observetest.Device(false), use: NoUsage(), authority: Authority{AllowReset: true}, steps: []string{"turn on MIG mode, for which the driver resets the GPU", "create 7g.40gb at 0"}},
@@ -149,7 +149,7 @@ func TestPlanGPUs(t *testing.T) {
 	}
 }
 
-func with2(in gpu.Instance, change func(*gpu.Instance)) gpu.Instance {
+func instanceWith(in gpu.Instance, change func(*gpu.Instance)) gpu.Instance {
 	change(&in)
 	return in
 }
@@ -180,7 +180,7 @@ func TestPlanOfSeveralGPUs(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidOfProblems(t *testing.T) {
+func TestProblemError(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		kind api.Kind

@@ -18,14 +18,14 @@ type UnitArgs struct {
 	Unit string `json:"unit"`
 }
 
-// Quiet is what is done to units around a change.
-type Quiet struct {
+// QuiescePlan is what is done to units around a change.
+type QuiescePlan struct {
 	Stop, Start []step.Step
 	Warnings    []string
 }
 
-// NoServices says why units are not stopped.
-const NoServices = "node.quiesce: no unit is stopped around this change, because nothing here stops units: it takes systemd"
+// NoServiceManager says why units are not stopped.
+const NoServiceManager = "node.quiesce: no unit is stopped around this change, because nothing here stops units: it takes systemd"
 
 // UnitSteps are the steps that stop a unit and start it again.
 func UnitSteps(unit string) (stop, start step.Step) {

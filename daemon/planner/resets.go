@@ -26,69 +26,69 @@ type Links struct {
 	Err error
 }
 
-// GoesWith says of a GPU, for somebody who is about to have it reset, what goes with that. Which GPUs are reset along is said
+// ResetEffects says of a GPU, for somebody who is about to have it reset, what goes with that. Which GPUs are reset along is said
 // of those that NVLink joins it with.
-func (f *Fabric) GoesWith(id gpu.UUID, node *observe.Node, along []gpu.UUID) string {
+func (f *Fabric) ResetEffects(id gpu.UUID, node *observe.Node, reset []gpu.UUID) string {
 	l := f.Links[id]
-	says := joins(l.Peers, node, along)
+	parts := linkedGPUs(l.Peers, node, reset)
 	const together = "join it with every other GPU there, and some boards are only reset together"
 	switch {
 	case f.Switches > 0:
-		says = append(says, fmt.Sprintf("%d NVSwitches of this host %s", f.Switches, together))
+		parts = append(parts, fmt.Sprintf("%d NVSwitches of this host %s", f.Switches, together))
 	case l.Switches > 0:
-		says = append(says, fmt.Sprintf("%d of its NVLinks lead to NVSwitches, which %s", l.Switches, together))
+		parts = append(parts, fmt.Sprintf("%d of its NVLinks lead to NVSwitches, which %s", l.Switches, together))
 	}
 	switch {
 	case l.Err != nil:
-		says = append(says, fmt.Sprintf("which GPUs a bridge joins it with is not known (%v): 'nvidia-smi nvlink --status' may tell, and those must be idle too", l.Err))
+		parts = append(parts, fmt.Sprintf("which GPUs a bridge joins it with is not known (%v): 'nvidia-smi nvlink --status' may tell, and those must be idle too", l.Err))
 	case l.Unknown > 0:
-		says = append(says, fmt.Sprintf("%d of its NVLinks lead to what the driver does not name", l.Unknown))
-	case len(says) == 0 && l.Down > 0:
-		says = append(says, fmt.Sprintf("NVLink joins it with no other GPU: its %d links are down", l.Down))
-	case len(says) == 0:
-		says = append(says, "NVLink joins it with no other GPU")
+		parts = append(parts, fmt.Sprintf("%d of its NVLinks lead to what the driver does not name", l.Unknown))
+	case len(parts) == 0 && l.Down > 0:
+		parts = append(parts, fmt.Sprintf("NVLink joins it with no other GPU: its %d links are down", l.Down))
+	case len(parts) == 0:
+		parts = append(parts, "NVLink joins it with no other GPU")
 	}
 	switch {
 	case f.Manager != 0:
-		says = append(says, fmt.Sprintf("the fabric manager runs (pid %d)", f.Manager))
+		parts = append(parts, fmt.Sprintf("the fabric manager runs (pid %d)", f.Manager))
 	case f.Switches > 0:
-		says = append(says, "the fabric manager does not run: no GPU can be used after a reset before it does")
+		parts = append(parts, "the fabric manager does not run: no GPU can be used after a reset before it does")
 	default:
-		says = append(says, "no fabric manager runs")
+		parts = append(parts, "no fabric manager runs")
 	}
-	return strings.Join(says, "; ")
+	return strings.Join(parts, "; ")
 }
 
-// joins names the GPUs that bridges join with one, those apart that are reset along with it.
-func joins(peers []string, node *observe.Node, along []gpu.UUID) []string {
-	var idle, too []string
+// linkedGPUs names the GPUs that bridges join with one, those apart that are reset along with it.
+func linkedGPUs(peers []string, node *observe.Node, reset []gpu.UUID) []string {
+	var idle, resetToo []string
 	for _, pci := range peers {
 		switch g := atAddress(node, pci); {
 		case g == nil:
 			idle = append(idle, "a GPU at "+pci+" that is not seen here")
-		case slices.Contains(along, g.Identity.UUID):
-			too = append(too, gpuName(g))
+		case slices.Contains(reset, g.Identity.UUID):
+			resetToo = append(resetToo, gpuName(g))
 		default:
 			idle = append(idle, gpuName(g))
 		}
 	}
 	var out []string
 	if len(idle) > 0 {
-		out = append(out, "NVLink joins it with "+and(idle)+", which must be idle too")
+		out = append(out, "NVLink joins it with "+joinWords(idle)+", which must be idle too")
 	}
-	if len(too) > 0 {
-		out = append(out, "NVLink joins it with "+and(too)+", to be reset too")
+	if len(resetToo) > 0 {
+		out = append(out, "NVLink joins it with "+joinWords(resetToo)+", to be reset too")
 	}
 	return out
 }
 
-// busy says which GPUs must be idle for the resets and are in use: none of those that are reset themselves, whose users the
+// busyPeers says which GPUs must be idle for the resets and are in use: none of those that are reset themselves, whose users the
 // plan is about.
-func (f *Fabric) busy(node *observe.Node, along []gpu.UUID, use Usage) []string {
+func (f *Fabric) busyPeers(node *observe.Node, reset []gpu.UUID, use Usage) []string {
 	joined := map[gpu.UUID][]string{} // peer → those that are reset
-	for _, id := range along {
+	for _, id := range reset {
 		for _, pci := range f.Links[id].Peers {
-			if g := atAddress(node, pci); g != nil && !slices.Contains(along, g.Identity.UUID) {
+			if g := atAddress(node, pci); g != nil && !slices.Contains(reset, g.Identity.UUID) {
 				joined[g.Identity.UUID] = append(joined[g.Identity.UUID], ShortName(node, id))
 			}
 		}
@@ -100,7 +100,7 @@ func (f *Fabric) busy(node *observe.Node, along []gpu.UUID, use Usage) []string 
 		peer.MIG.Resetless = nil // Whoever merely has it open is in the way too.
 		if who, _ := inUseBy(&peer, nil, use); len(who) > 0 {
 			out = append(out, fmt.Sprintf("%s is in use by %s, and must be idle for the reset of %s: the driver may refuse that, or harm them",
-				gpuName(g), step.Named(who), and(joined[id])))
+				gpuName(g), step.Named(who), joinWords(joined[id])))
 		}
 	}
 	return out
@@ -127,8 +127,8 @@ func ShortName(node *observe.Node, id gpu.UUID) string {
 	return string(id)
 }
 
-// and joins words as a sentence does.
-func and(words []string) string {
+// joinWords joins words as a sentence does.
+func joinWords(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}
@@ -148,15 +148,15 @@ func ResetsOf(steps []step.Step) []gpu.UUID {
 	return out
 }
 
-// Tell is what a plan says of its resets.
-func (f *Fabric) Tell(along []gpu.UUID, node *observe.Node, use Usage) []string {
-	out := make([]string, 0, len(along))
-	for _, id := range along {
+// ResetWarnings is what a plan says of its resets.
+func (f *Fabric) ResetWarnings(reset []gpu.UUID, node *observe.Node, use Usage) []string {
+	out := make([]string, 0, len(reset))
+	for _, id := range reset {
 		name := string(id)
 		if g, ok := node.GPU(id); ok {
 			name = gpuName(g)
 		}
-		out = append(out, name+" is reset, and no GPU outside of this plan: "+f.GoesWith(id, node, along))
+		out = append(out, name+" is reset, and no GPU outside of this plan: "+f.ResetEffects(id, node, reset))
 	}
-	return append(out, f.busy(node, along, use)...)
+	return append(out, f.busyPeers(node, reset, use)...)
 }

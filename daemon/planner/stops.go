@@ -30,7 +30,7 @@ func PlanStops(want *state.Desired, live []lease.Lease, hardware []step.Step) []
 	var out []step.Step
 	for i := range live {
 		l := &live[i]
-		if reason := whyStop(want, l, hardware); reason != "" {
+		if reason := stopReason(want, l, hardware); reason != "" {
 			out = append(out, stopStep(l, reason))
 		}
 	}
@@ -44,7 +44,7 @@ func stopStep(l *lease.Lease, reason string) step.Step {
 	}
 }
 
-func whyStop(want *state.Desired, l *lease.Lease, hardware []step.Step) string {
+func stopReason(want *state.Desired, l *lease.Lease, hardware []step.Step) string {
 	may, ok := want.Grants[state.GrantKey{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}]
 	if !ok {
 		if l.Held == lease.HeldLogin || l.Held == lease.HeldUnit {

@@ -23,15 +23,15 @@ func View(s *state.State, node *observe.Node) lease.View {
 	}
 	want := s.Desired()
 	if want.Enforcing() && len(s.Kept().Change) == 0 {
-		closeLost(s, closed, want, node)
+		closeUnrestored(s, closed, want, node)
 	}
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.Ours(id, in) })
 	numberInstances(s, &v)
 	return v
 }
 
-// closeLost closes GPUs whose layout was not restored yet: leases come after it.
-func closeLost(s *state.State, closed map[gpu.UUID]string, want *state.Desired, node *observe.Node) {
+// closeUnrestored closes GPUs whose layout was not restored yet: leases come after it.
+func closeUnrestored(s *state.State, closed map[gpu.UUID]string, want *state.Desired, node *observe.Node) {
 	st := s.Kept()
 	for id := range want.GPUs {
 		if a, ok := st.Achieved[id]; ok && closed[id] == "" && state.EpochOver(a.Epoch, node) {

@@ -117,6 +117,6 @@ func giveBackMIG(g *observe.GPU, on bool, use Usage) (mig.Result, error) {
 // or later: the steps are there to be shown, and for whoever waits to know that it is done. What was taken back is made
 // again by the next spec, so they have no undo.
 const (
-	KindCDIRemove = "cdi.remove"    // no arguments
-	KindUnlimit   = "logins.remove" // no arguments
+	KindCDIRemove   = "cdi.remove"    // no arguments
+	KindLoginLimits = "logins.remove" // no arguments
 )
