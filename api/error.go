@@ -76,8 +76,8 @@ type Error struct {
 	Message string       `json:"message"`
 	Hint    string       `json:"hint,omitempty"`
 	Fields  []FieldError `json:"fields,omitempty"` // with invalid: every place that is wrong
-	// Holders are, with in-use, those on GPUs whose change was refused.
-	Holders []Holder `json:"holders,omitempty"`
+	// InUseBy are, with in-use, those on GPUs whose change was refused.
+	InUseBy []DeviceUser `json:"in_use_by,omitempty"`
 	// Operation is, with conflict, the one to wait for.
 	Operation string `json:"operation,omitempty"`
 }
@@ -85,17 +85,17 @@ type Error struct {
 // Error gives the message; the hint is shown beside it, not in it.
 func (e *Error) Error() string { return e.Message }
 
-// Holder is who keeps a GPU, or an instance of it, in use.
-type Holder struct {
-	GPU      string  `json:"gpu"`
-	Instance string  `json:"instance,omitempty"` // as in "1g.5gb at 6"; empty: the GPU as a whole
-	PID      int     `json:"pid,omitempty"`      // 0: a lease of which no process is on the GPU yet
-	Command  string  `json:"command,omitempty"`  // its short name
-	Unit     string  `json:"unit,omitempty"`     // of the service manager's
-	Tenant   string  `json:"tenant,omitempty"`
-	Lease    string  `json:"lease,omitempty"`
-	Seconds  float64 `json:"seconds,omitempty"` // since the process started
-	Stays    bool    `json:"stays,omitempty"`   // --force leaves it alone
+// DeviceUser is who keeps a GPU, or an instance of it, in use.
+type DeviceUser struct {
+	GPU            string  `json:"gpu"`
+	Instance       string  `json:"instance,omitempty"` // as in "1g.5gb at 6"; empty: the GPU as a whole
+	PID            int     `json:"pid,omitempty"`      // 0: a lease of which no process is on the GPU yet
+	Command        string  `json:"command,omitempty"`  // its short name
+	Unit           string  `json:"unit,omitempty"`     // of the service manager's
+	Tenant         string  `json:"tenant,omitempty"`
+	Lease          string  `json:"lease,omitempty"`
+	RunningSeconds float64 `json:"running_seconds,omitempty"` // since the process started
+	Kept           bool    `json:"kept,omitempty"`            // --force leaves it alone
 }
 
 // FieldError is one wrong place in a document.
@@ -103,7 +103,7 @@ type FieldError struct {
 	File    string `json:"file,omitempty"`
 	Line    int    `json:"line,omitempty"` // from 1; 0 when unknown
 	Column  int    `json:"column,omitempty"`
-	Path    string `json:"path,omitempty"` // tenants[0].gpu[1].timeslice.share
+	Path    string `json:"path,omitempty"` // tenants[0].grants[1].timeslice.share
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
 }

@@ -7,10 +7,10 @@ import (
 
 // What is meant where a spec says nothing.
 const (
-	DefaultReserve      = Bytes(1 << 30)
-	DefaultKeep         = Duration(5 * time.Minute)
-	DefaultRound        = Duration(time.Second)
-	DefaultOveruseGrace = Duration(10 * time.Second)
+	DefaultGPUMemoryReserve = Bytes(1 << 30)
+	DefaultKeep             = Duration(5 * time.Minute)
+	DefaultRound            = Duration(time.Second)
+	DefaultOveruseGrace     = Duration(10 * time.Second)
 )
 
 // Normalize writes the defaults in and gives values with several spellings their one spelling, so that what reads the
@@ -29,13 +29,13 @@ func (n *NodeSpec) normalize() {
 	if n.Enforce != "on" {
 		n.Enforce = "observe"
 	}
-	orElse(&n.Guard, "off")
-	orNew(&n.Reserve, DefaultReserve)
-	if n.Walls == nil {
-		n.Walls = &WallsSpec{}
+	orNew(&n.GPUMemoryReserve, DefaultGPUMemoryReserve)
+	if n.Isolation == nil {
+		n.Isolation = &IsolationSpec{}
 	}
-	orElse(&n.Walls.Migration, "detect")
-	orElse(&n.Unattributed, "report")
+	orElse(&n.Isolation.Logins, LoginsOpen)
+	orElse(&n.Isolation.Migration, MigrationDetect)
+	orElse(&n.Isolation.Unattributed, UnattributedReport)
 }
 
 func (g *GPUSpec) normalize() {
@@ -50,9 +50,7 @@ func (g *GPUSpec) normalize() {
 			g.MPS = &MPSSpec{}
 		}
 		orElse(&g.MPS.Scope, "gpu")
-		orElse(&g.MPS.Enforce, "report")
-		orElse(&g.MPS.Bypass, "report")
-		orElse(&g.MPS.Unverified, "degrade")
+		orElse(&g.MPS.Bypass, BypassReport)
 	case ModeTimeslice:
 		if g.Timeslice == nil {
 			g.Timeslice = &TimesliceSpec{}
@@ -74,15 +72,12 @@ func (t *TenantSpec) normalize() {
 	if t.Overuse == nil {
 		t.Overuse = &OveruseSpec{}
 	}
-	orElse(&t.Overuse.Memory, "notify")
+	orElse(&t.Overuse.GPUMemory, "notify")
 	orNew(&t.Overuse.Grace, DefaultOveruseGrace)
-	for i := range t.GPU {
-		g := &t.GPU[i]
+	for i := range t.Grants {
+		g := &t.Grants[i]
 		if k := g.Kind(); k == ModeMIG || k == ModeExclusive {
-			orNew(&g.Leases, 1)
-		}
-		if g.Idle != nil {
-			orElse(&g.Idle.Do, "notify")
+			orNew(&g.MaxLeases, 1)
 		}
 		if g.GPUs != nil {
 			g.GPUs.normalize()

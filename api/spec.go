@@ -11,18 +11,34 @@ type Spec struct {
 
 // NodeSpec is policy for the whole node.
 type NodeSpec struct {
-	Enforce      Switch     `json:"enforce,omitempty"` // observe | on (off is read as observe)
-	Guard        Switch     `json:"guard,omitempty"`   // off | logins
-	Reserve      *Bytes     `json:"reserve,omitempty"` // per time-sliced or MPS GPU; default 1GiB
-	Quiesce      []string   `json:"quiesce,omitempty"` // units
-	Walls        *WallsSpec `json:"walls,omitempty"`
-	Unattributed string     `json:"unattributed,omitempty"` // report | stop
+	Enforce          Switch         `json:"enforce,omitempty"` // observe | on (off is read as observe)
+	Isolation        *IsolationSpec `json:"isolation,omitempty"`
+	GPUMemoryReserve *Bytes         `json:"gpu_memory_reserve,omitempty"` // per time-sliced or MPS GPU; default 1GiB
+	Quiesce          []string       `json:"quiesce,omitempty"`            // units
 }
 
-// WallsSpec is about processes that leave their lease.
-type WallsSpec struct {
-	Migration string `json:"migration,omitempty"` // deny | detect
+// IsolationSpec is policy for processes outside a lease.
+type IsolationSpec struct {
+	Logins       string `json:"logins,omitempty"`       // open | closed; default open
+	Migration    string `json:"migration,omitempty"`    // deny | detect; default detect
+	Unattributed string `json:"unattributed,omitempty"` // report | stop; default report
 }
+
+// What a process outside a lease may do, and what happens to it.
+const (
+	LoginsOpen         = "open"   // logins open what the modes of the device nodes allow
+	LoginsClosed       = "closed" // a login opens only the GPUs of its user's leases
+	MigrationDeny      = "deny"   // users' service managers may not move processes out of a lease
+	MigrationDetect    = "detect" // a process that left its lease is found and ended
+	UnattributedReport = "report"
+	UnattributedStop   = "stop"
+)
+
+// What happens to a context that a process opens next to the MPS server.
+const (
+	BypassReport = "report"
+	BypassDeny   = "deny"
+)
 
 // GPU modes.
 const (
@@ -65,11 +81,8 @@ type MIGSpec struct {
 
 // MPSSpec is how MPS runs on a GPU.
 type MPSSpec struct {
-	Scope      string `json:"scope,omitempty"`      // gpu
-	Enforce    string `json:"enforce,omitempty"`    // report | strict
-	Namespaces string `json:"namespaces,omitempty"` // experimental
-	Bypass     string `json:"bypass,omitempty"`     // report | stop
-	Unverified string `json:"unverified,omitempty"` // degrade | refuse
+	Scope  string `json:"scope,omitempty"`  // gpu
+	Bypass string `json:"bypass,omitempty"` // report | deny: contexts outside MPS; deny sets EXCLUSIVE_PROCESS
 }
 
 // TimesliceSpec is how time is sliced on a GPU.
@@ -90,8 +103,7 @@ type TenantSpec struct {
 	Priority string       `json:"priority,omitempty"` // low | normal | high
 	Devices  []string     `json:"devices,omitempty"`  // classes: rdma | fuse | dri
 	Overuse  *OveruseSpec `json:"overuse,omitempty"`
-	Preempt  string       `json:"preempt,omitempty"` // stop
-	GPU      []GrantSpec  `json:"gpu,omitempty"`
+	Grants   []GrantSpec  `json:"grants,omitempty"`
 }
 
 // Members are users and groups by name.
@@ -111,11 +123,17 @@ type MemorySpec struct {
 	Memory *Bytes `json:"memory,omitempty"`
 }
 
+// How a lease's CPUs and host memory follow its GPU.
+const (
+	NUMAPrefer = "prefer" // CPUs of the GPU's NUMA node
+	NUMAStrict = "strict" // host memory of that node too
+)
+
 // CPUSpec limits CPU.
 type CPUSpec struct {
 	Quota  *Percent `json:"quota,omitempty"`  // 100% is one CPU
 	Weight *uint64  `json:"weight,omitempty"` // 1…10000
-	Near   string   `json:"near,omitempty"`   // gpu | strict
+	NUMA   string   `json:"numa,omitempty"`   // prefer | strict
 }
 
 // HostMemSpec limits host memory.
@@ -132,40 +150,31 @@ type IOSpec struct {
 
 // OveruseSpec says what happens to a lease that uses more GPU memory than granted.
 type OveruseSpec struct {
-	Memory string    `json:"memory,omitempty"` // observe | notify | freeze | kill; default notify
-	Grace  *Duration `json:"grace,omitempty"`  // default 10s
+	GPUMemory string    `json:"gpu_memory,omitempty"` // observe | notify | freeze | kill; default notify
+	Grace     *Duration `json:"grace,omitempty"`      // default 10s
 }
 
-// GrantSpec is what a tenant may use. Exactly one of MIG, Slices, Timeslice, MPS and Exclusive is set, but MPS may
-// stand beside MIG (MPS inside an instance).
+// GrantSpec is what a tenant may use. Exactly one of MIG, Slices, Timeslice, MPS and Exclusive is set.
 type GrantSpec struct {
 	Name       string     `json:"name"`
-	MIG        string     `json:"mig,omitempty"`    // a profile name
-	Slices     uint32     `json:"slices,omitempty"` // or by what it must have
-	Memory     string     `json:"memory,omitempty"` // with slices: ">=38GiB"
+	MIG        string     `json:"mig,omitempty"`        // a profile name
+	Slices     uint32     `json:"slices,omitempty"`     // or by what it must have
+	GPUMemory  string     `json:"gpu_memory,omitempty"` // with slices: ">=38GiB"
 	Attributes []string   `json:"attributes,omitempty"`
 	Timeslice  *ShareSpec `json:"timeslice,omitempty"`
 	MPS        *ShareSpec `json:"mps,omitempty"`
 	Exclusive  int        `json:"exclusive,omitempty"` // whole GPUs per lease
 	GPUs       *Selector  `json:"gpus,omitempty"`
-	Leases     *int       `json:"leases,omitempty"`
-	Idle       *IdleSpec  `json:"idle,omitempty"`
+	MaxLeases  *int       `json:"max_leases,omitempty"`
 	MaxTime    *Duration  `json:"max_time,omitempty"`
 	Reserved   bool       `json:"reserved,omitempty"`
-	Accept     string     `json:"accept,omitempty"` // best-effort
 }
 
 // ShareSpec is a part of a GPU: of its time under timeslice, of its threads under mps.
 type ShareSpec struct {
-	Share  Percent  `json:"share"`
-	Memory *Bytes   `json:"memory,omitempty"` // for all leases of the grant on one GPU together
-	Cap    *Percent `json:"cap,omitempty"`    // timeslice: never more, even on an idle GPU
-}
-
-// IdleSpec says what happens to a lease that does nothing.
-type IdleSpec struct {
-	After Duration `json:"after"`
-	Do    string   `json:"do,omitempty"` // notify | stop
+	Share     Percent  `json:"share"`
+	GPUMemory *Bytes   `json:"gpu_memory,omitempty"` // for all leases of the grant on one GPU together
+	Cap       *Percent `json:"cap,omitempty"`        // timeslice: never more, even on an idle GPU
 }
 
 // Kind says what a grant is made of: one of the mode constants.

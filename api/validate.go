@@ -114,17 +114,17 @@ func (c *checker) name(path, name, what string) {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-')
 	}
 	if !ok {
-		c.add(path, "%s cannot be the name of a %s: write a small letter, then at most 30 small letters, digits and dashes", quote(name), what)
+		c.add(path, "%s cannot be the name of a %s: write a lowercase letter, then at most 30 lowercase letters, digits and dashes", quote(name), what)
 	}
 }
 
 func (n *NodeSpec) validate(c *checker) {
 	c.word("node.enforce", string(n.Enforce), "observe", "on", "off")
-	c.word("node.guard", string(n.Guard), "off", "logins")
-	if n.Walls != nil {
-		c.word("node.walls.migration", n.Walls.Migration, "deny", "detect")
+	if i := n.Isolation; i != nil {
+		c.word("node.isolation.logins", i.Logins, LoginsOpen, LoginsClosed)
+		c.word("node.isolation.migration", i.Migration, MigrationDeny, MigrationDetect)
+		c.word("node.isolation.unattributed", i.Unattributed, UnattributedReport, UnattributedStop)
 	}
-	c.word("node.unattributed", n.Unattributed, "report", "stop")
 	seen := map[string]bool{}
 	for i, unit := range n.Quiesce {
 		at := fmt.Sprintf("node.quiesce[%d]", i)
@@ -178,10 +178,7 @@ func (g *GPUSpec) validate(c *checker, at string) {
 	}
 	if m := g.MPS; m != nil {
 		c.word(at+".mps.scope", m.Scope, "gpu")
-		c.word(at+".mps.enforce", m.Enforce, "report", "strict")
-		c.word(at+".mps.namespaces", m.Namespaces, "experimental")
-		c.word(at+".mps.bypass", m.Bypass, "report", "stop")
-		c.word(at+".mps.unverified", m.Unverified, "degrade", "refuse")
+		c.word(at+".mps.bypass", m.Bypass, BypassReport, BypassDeny)
 	}
 	if g.Timeslice != nil && g.Timeslice.Round != nil {
 		if r := time.Duration(*g.Timeslice.Round); r < 420*time.Millisecond || r > 10*time.Second {
@@ -312,7 +309,7 @@ func (t *TenantSpec) validate(c *checker, at string) {
 			c.add(at+".cpu.quota", "%s is too little to run anything: write 1%% or more, 100%% is one CPU", *cpu.Quota)
 		}
 		c.weight(at+".cpu.weight", cpu.Weight)
-		c.word(at+".cpu.near", cpu.Near, "gpu", "strict")
+		c.word(at+".cpu.numa", cpu.NUMA, NUMAPrefer, NUMAStrict)
 	}
 	if m := t.Memory; m != nil {
 		c.positive(at+".memory.max", m.Max)
@@ -338,17 +335,16 @@ func (t *TenantSpec) validate(c *checker, at string) {
 		c.distinct(seen, d, p)
 	}
 	if t.Overuse != nil {
-		c.word(at+".overuse.memory", t.Overuse.Memory, "observe", "notify", "freeze", "kill")
+		c.word(at+".overuse.gpu_memory", t.Overuse.GPUMemory, "observe", "notify", "freeze", "kill")
 	}
-	c.word(at+".preempt", t.Preempt, "stop")
 	names := map[string]int{}
-	for i := range t.GPU {
-		p := fmt.Sprintf("%s.gpu[%d]", at, i)
-		t.GPU[i].validate(c, p)
-		c.once(names, t.GPU[i].Name, i, at+".gpu", p+".name", "grant")
+	for i := range t.Grants {
+		p := fmt.Sprintf("%s.grants[%d]", at, i)
+		t.Grants[i].validate(c, p)
+		c.once(names, t.Grants[i].Name, i, at+".grants", p+".name", "grant")
 	}
 	if t.Adopt != nil {
-		t.Adopt.validate(c, at+".adopt", t.GPU)
+		t.Adopt.validate(c, at+".adopt", t.Grants)
 	}
 }
 
@@ -381,7 +377,7 @@ func (a *AdoptSpec) validate(c *checker, at string, grants []GrantSpec) {
 		}
 		switch near, ok := Nearest(grant, names); {
 		case len(names) == 0:
-			c.add(path, "the tenant has no grant %s: add it under gpu", quote(grant))
+			c.add(path, "the tenant has no grant %s: add it under grants", quote(grant))
 		case ok:
 			c.add(path, "the tenant has no grant %s: did you mean %s?", quote(grant), near)
 		default:
@@ -412,21 +408,20 @@ func (g *GrantSpec) validate(c *checker, at string) {
 			kinds = append(kinds, k.key)
 		}
 	}
-	inInstance := len(kinds) == 2 && kinds[1] == ModeMPS && (kinds[0] == "mig" || kinds[0] == "slices")
 	switch {
 	case len(kinds) == 0:
 		c.add(at, "grants nothing: write one of mig, slices, timeslice, mps, exclusive")
-	case len(kinds) > 1 && !inInstance:
+	case len(kinds) > 1:
 		c.add(at, "grants %s at once: keep exactly one and give the other a grant of its own", strings.Join(kinds, " and "))
 	}
 	if g.MIG != "" {
 		c.profile(at+".mig", g.MIG)
 	}
-	if g.Slices == 0 && g.Memory != "" {
-		c.add(at+".memory", "is only read with slices: write it inside timeslice or mps, or remove it")
-	} else if g.Memory != "" {
-		if b, err := ParseBytes(strings.TrimSpace(strings.TrimPrefix(g.Memory, ">="))); err != nil || b == 0 || !strings.HasPrefix(g.Memory, ">=") {
-			c.add(at+".memory", "%s is no least amount of memory: write it as in \">=38GiB\"", quote(g.Memory))
+	if g.Slices == 0 && g.GPUMemory != "" {
+		c.add(at+".gpu_memory", "is only read with slices: write it inside timeslice or mps, or remove it")
+	} else if g.GPUMemory != "" {
+		if b, err := ParseBytes(strings.TrimSpace(strings.TrimPrefix(g.GPUMemory, ">="))); err != nil || b == 0 || !strings.HasPrefix(g.GPUMemory, ">=") {
+			c.add(at+".gpu_memory", "%s is no least amount of memory: write it as in \">=38GiB\"", quote(g.GPUMemory))
 		}
 	}
 	if g.Slices == 0 && len(g.Attributes) > 0 {
@@ -454,19 +449,12 @@ func (g *GrantSpec) validate(c *checker, at string) {
 	if g.GPUs != nil {
 		g.GPUs.validate(c, at+".gpus")
 	}
-	if g.Leases != nil && *g.Leases < 1 {
-		c.add(at+".leases", "%d would never let anybody in: write 1 or more, or remove the grant", *g.Leases)
-	}
-	if g.Idle != nil {
-		if g.Idle.After <= 0 {
-			c.add(at+".idle.after", "is missing or 0: write how long a lease may do nothing, as in 2h")
-		}
-		c.word(at+".idle.do", g.Idle.Do, "notify", "stop")
+	if g.MaxLeases != nil && *g.MaxLeases < 1 {
+		c.add(at+".max_leases", "%d allows no lease: write 1 or more, or remove the grant", *g.MaxLeases)
 	}
 	if g.MaxTime != nil && *g.MaxTime <= 0 {
-		c.add(at+".max_time", "0 would end every lease at once: write a span such as 24h, or remove it for no limit")
+		c.add(at+".max_time", "0 would end every lease at once: write a duration such as 24h, or remove it for no limit")
 	}
-	c.word(at+".accept", g.Accept, "best-effort")
 }
 
 func (s *ShareSpec) validate(c *checker, at string) {
@@ -476,7 +464,7 @@ func (s *ShareSpec) validate(c *checker, at string) {
 	case s.Share > 100:
 		c.add(at+".share", "%s is more than the whole GPU: write 100%% or less", s.Share)
 	}
-	c.positive(at+".memory", s.Memory)
+	c.positive(at+".gpu_memory", s.GPUMemory)
 	if s.Cap != nil && (*s.Cap > 100 || *s.Cap < s.Share) {
 		c.add(at+".cap", "%s is out of range: write %s (the share) to 100%%", *s.Cap, s.Share)
 	}

@@ -12,7 +12,7 @@ const SocketPath = "/run/gpushare/gpushare.sock"
 
 // Features is the append-only list of what this version of the API can do beyond the first.
 func Features() []string {
-	return []string{"spec", "leases", "operations", "events", "release", "attach", "explain", "containers"}
+	return []string{"spec", "leases", "operations", "events", "unmanage", "attach", "explain", "containers"}
 }
 
 // Info answers GET /v1.
@@ -22,7 +22,7 @@ type Info struct {
 	Features []string `json:"features"`
 	Driver   string   `json:"driver,omitempty"`  // the driver's version, empty without one
 	Adapter  string   `json:"adapter,omitempty"` // what holds processes: systemd, cgroupfs, processes
-	You      Caller   `json:"you"`
+	Caller   Caller   `json:"caller"`
 }
 
 // Caller is whom the daemon takes the caller for.
@@ -52,13 +52,13 @@ type NodeStatus struct {
 	Adapter    string      `json:"adapter"`
 	Conditions []Condition `json:"conditions,omitempty"` // what is wrong or weaker than asked; empty is healthy
 	Operation  string      `json:"operation,omitempty"`  // the change that is under way
-	Released   *Released   `json:"released,omitempty"`   // the node was given back, and no spec was applied since
+	Unmanaged  *Unmanaged  `json:"unmanaged,omitempty"`  // the node was unmanaged, and no spec was applied since
 	Times      []StepTime  `json:"times,omitempty"`      // how long steps took here
 }
 
-// Released says that a node was given back.
-type Released struct {
-	Who string    `json:"who"`
+// Unmanaged says that gpushare stopped managing the node.
+type Unmanaged struct {
+	By  string    `json:"by"`
 	At  time.Time `json:"at"`
 	All bool      `json:"all,omitempty"` // GPUs too; otherwise they are cut as they were, and the spec is observed
 }
@@ -116,19 +116,18 @@ type MIGStatus struct {
 
 // InstanceStatus is one MIG instance.
 type InstanceStatus struct {
-	ID      uint32    `json:"id"`
-	Profile string    `json:"profile"`
-	Start   uint32    `json:"start"`
-	Size    uint32    `json:"size"`
-	UUIDs   []string  `json:"uuids,omitempty"` // one for each compute instance; none: an orphan
-	Foreign bool      `json:"foreign,omitempty"`
-	Adopted bool      `json:"adopted,omitempty"` // made by somebody else, and ours because an administrator said so
-	Memory  GPUMemory `json:"memory"`
-	Lease   string    `json:"lease,omitempty"`
+	ID        uint32       `json:"id"`
+	Profile   string       `json:"profile"`
+	Placement MIGPlacement `json:"placement"`
+	UUIDs     []string     `json:"uuids,omitempty"` // one for each compute instance; none: an orphan
+	Foreign   bool         `json:"foreign,omitempty"`
+	Imported  bool         `json:"imported,omitempty"` // made by somebody else, and ours because an administrator said so
+	Memory    GPUMemory    `json:"memory"`
+	Lease     string       `json:"lease,omitempty"`
 	// Generation is our own number of an instance of ours: the UUIDs of one that is made again are the same.
 	Generation uint64 `json:"generation,omitempty"`
-	// Goes is when it is taken away if nobody needs it until then; absent where it is needed or stays.
-	Goes *time.Time `json:"goes,omitempty"`
+	// RemovedAt is when it is taken away if nobody needs it until then; absent where it is needed or stays.
+	RemovedAt *time.Time `json:"removed_at,omitempty"`
 }
 
 // MPSStatus is the MPS side of one GPU.
@@ -138,7 +137,7 @@ type MPSStatus struct {
 	PID     int    `json:"pid,omitempty"`
 	Version string `json:"version,omitempty"`
 	Clients int    `json:"clients"`
-	Enforce string `json:"enforce"` // report | strict
+	Bypass  string `json:"bypass"` // report | deny
 	Reason  string `json:"reason,omitempty"`
 }
 
@@ -165,21 +164,21 @@ type TenantStatus struct {
 // LimitStatus is one host limit: as asked, and as read back.
 type LimitStatus struct {
 	Name    string `json:"name"` // cpu.quota, memory.max, …
-	Wanted  string `json:"wanted"`
+	Desired string `json:"desired"`
 	InForce string `json:"in_force,omitempty"` // empty: not enforced
 	Reason  string `json:"reason,omitempty"`   // why not
 }
 
 // GrantStatus is one grant.
 type GrantStatus struct {
-	Name     string   `json:"name"`
-	Kind     string   `json:"kind"`   // mig | mps | timeslice | exclusive
-	Text     string   `json:"text"`   // "40% of the time, 30 GiB"
-	GPUs     []string `json:"gpus"`   // UUIDs that it may use
-	Leases   int      `json:"leases"` // live
-	Max      int      `json:"max"`    // 0: no limit but the budget
-	Queued   int      `json:"queued,omitempty"`
-	Reserved bool     `json:"reserved,omitempty"`
+	Name      string   `json:"name"`
+	Kind      string   `json:"kind"`       // mig | mps | timeslice | exclusive
+	Text      string   `json:"text"`       // "40% of the time, 30 GiB"
+	GPUs      []string `json:"gpus"`       // UUIDs that it may use
+	Leases    int      `json:"leases"`     // live
+	MaxLeases int      `json:"max_leases"` // 0: only GPU memory limits them
+	Queued    int      `json:"queued,omitempty"`
+	Reserved  bool     `json:"reserved,omitempty"`
 	// Container is how a container is started in it; absent where none can be.
 	Container *ContainerUse `json:"container,omitempty"`
 }
@@ -197,17 +196,17 @@ const (
 	LeasePlaced  = "placed"
 	LeaseRunning = "running"
 	LeaseEnding  = "ending"
-	LeaseGone    = "gone"
+	LeaseEnded   = "ended"
 )
 
 // What holds the processes of a lease.
 const (
-	HeldRun       = "run"       // gpushare run: a scope that the command itself became
-	HeldDetached  = "detached"  // gpushare run --detach: a service
-	HeldAttached  = "attached"  // gpushare lease attach: a process, a unit or a cgroup that stays where it is
-	HeldLogin     = "login"     // the logins of a user that a tenant adopts
-	HeldUnit      = "unit"      // a unit that a tenant adopts
-	HeldContainer = "container" // a container under the grant's slice
+	OriginRun       = "run"       // gpushare run: a scope that the command itself became
+	OriginDetached  = "detached"  // gpushare run --detach: a service
+	OriginAttached  = "attached"  // gpushare lease attach: a process, a unit or a cgroup that stays where it is
+	OriginLogin     = "login"     // the logins of a user that a tenant adopts
+	OriginUnit      = "unit"      // a unit that a tenant adopts
+	OriginContainer = "container" // a container under the grant's slice
 )
 
 // Lease is one running use of a grant.
@@ -218,7 +217,7 @@ type Lease struct {
 	Grant      string   `json:"grant"`
 	Kind       string   `json:"kind"`
 	State      string   `json:"state"`
-	Held       string   `json:"held"` // what holds its processes
+	Origin     string   `json:"origin"` // what holds its processes
 	User       string   `json:"user,omitempty"`
 	UID        int      `json:"uid"`
 	Command    []string `json:"command,omitempty"`
@@ -226,21 +225,21 @@ type Lease struct {
 	Processes  int      `json:"processes,omitempty"`
 	GPUs       []string `json:"gpus,omitempty"`    // UUIDs of GPUs
 	Devices    []string `json:"devices,omitempty"` // what CUDA_VISIBLE_DEVICES says: GPU or MIG UUIDs
-	// Instance is the generation of its MIG instance: another one at the same place has the same UUIDs.
-	Instance uint64       `json:"instance,omitempty"`
-	Share    *LeaseShare  `json:"share,omitempty"`
-	Memory   *LeaseMemory `json:"memory,omitempty"`
-	Walls    WallsStatus  `json:"walls"`
-	Notices  []string     `json:"notices,omitempty"`  // the last few, newest last
-	Position int          `json:"position,omitempty"` // in the queue, from 1
-	Waiting  string       `json:"waiting,omitempty"`  // why
-	Created  time.Time    `json:"created"`
-	Started  *time.Time   `json:"started,omitempty"`
-	Ends     *time.Time   `json:"ends,omitempty"` // max_time
-	Ended    *time.Time   `json:"ended,omitempty"`
-	Reason   string       `json:"reason,omitempty"` // why it ends or ended
-	Result   string       `json:"result,omitempty"` // how its command ended, where somebody saw it: "exited with 3"
-	Exit     *int         `json:"exit,omitempty"`   // the same as a shell tells it: 128 and the signal's number when one ended it
+	// InstanceGeneration is the generation of its MIG instance: another one at the same place has the same UUIDs.
+	InstanceGeneration uint64          `json:"instance_generation,omitempty"`
+	Share              *LeaseShare     `json:"share,omitempty"`
+	GPUMemory          *LeaseMemory    `json:"gpu_memory,omitempty"`
+	Isolation          IsolationStatus `json:"isolation"`
+	Notices            []string        `json:"notices,omitempty"`  // the last few, newest last
+	Position           int             `json:"position,omitempty"` // in the queue, from 1
+	Waiting            string          `json:"waiting,omitempty"`  // why
+	Created            time.Time       `json:"created"`
+	Started            *time.Time      `json:"started,omitempty"`
+	Expires            *time.Time      `json:"expires,omitempty"` // max_time
+	Ended              *time.Time      `json:"ended,omitempty"`
+	Reason             string          `json:"reason,omitempty"`    // why it ends or ended
+	Result             string          `json:"result,omitempty"`    // how its command ended, where somebody saw it: "exited with 3"
+	ExitCode           *int            `json:"exit_code,omitempty"` // the same as a shell tells it: 128 and the signal's number when one ended it
 }
 
 // LeaseList answers GET /v1/leases.
@@ -254,8 +253,8 @@ type LeaseShare struct {
 	Entitled  float64  `json:"entitled"`            // percent
 	Occupancy *float64 `json:"occupancy,omitempty"` // percent of the last 10 s in which it held the GPU; absent when not gated
 	Busy      *float64 `json:"busy,omitempty"`      // percent of the last 10 s, estimated from the driver's samples
-	StdErr    *float64 `json:"stderr,omitempty"`    // of Busy, in points
-	Gated     bool     `json:"gated"`               // somebody enforces it
+	StdErr    *float64 `json:"std_error,omitempty"` // of Busy, in points
+	Enforced  bool     `json:"enforced"`            // somebody enforces it
 }
 
 // LeaseMemory is GPU memory in bytes.
@@ -266,17 +265,17 @@ type LeaseMemory struct {
 	Stage   string `json:"stage,omitempty"` // notice | over | stopping
 }
 
-// WallsStatus says what holds the lease's processes.
-type WallsStatus struct {
+// IsolationStatus says what holds the lease's processes.
+type IsolationStatus struct {
 	Cgroup  string `json:"cgroup,omitempty"`
 	Unit    string `json:"unit,omitempty"`
 	Devices bool   `json:"devices"` // device rules are in force
 	Freeze  bool   `json:"freeze"`  // it can be frozen
-	// MemoryNodes are the NUMA nodes that its memory comes from (cpu.near: strict), as "0-1", as read back; empty for all.
+	// MemoryNodes are the NUMA nodes that its memory comes from (cpu.numa: strict), as "0-1", as read back; empty for all.
 	MemoryNodes string   `json:"memory_nodes,omitempty"`
-	Missing     []string `json:"missing,omitempty"` // what is not enforced, and why
-	// NoDevices is why device rules are not in force; empty where they are, and where an older daemon made the walls.
-	NoDevices string `json:"no_devices,omitempty"`
+	NotEnforced []string `json:"not_enforced,omitempty"` // what is not enforced, and why
+	// DevicesReason is why device rules are not in force; empty where they are, and where an older daemon made the walls.
+	DevicesReason string `json:"devices_reason,omitempty"`
 }
 
 // LeaseRequest is the body of POST /v1/leases. The answer is a Lease with Environment once it runs. The process that
@@ -284,7 +283,7 @@ type WallsStatus struct {
 type LeaseRequest struct {
 	Tenant  string    `json:"tenant,omitempty"` // empty: the caller's only one
 	Grant   string    `json:"grant,omitempty"`  // empty: chosen
-	GPU     string    `json:"gpu,omitempty"`    // "mig:2g.10gb", "exclusive", "timeslice", "mps"
+	Kind    string    `json:"kind,omitempty"`   // "mig:2g.10gb", "exclusive", "timeslice", "mps"
 	Command []string  `json:"command"`
 	Wait    *Duration `json:"wait,omitempty"` // absent: refuse at once when nothing is free
 	// Key is the caller's own mark of this request. Asked again with it, after the daemon went away, one gets what one
@@ -307,7 +306,7 @@ type Detach struct {
 type AttachRequest struct {
 	Tenant string    `json:"tenant,omitempty"`
 	Grant  string    `json:"grant,omitempty"`
-	GPU    string    `json:"gpu,omitempty"`
+	Kind   string    `json:"kind,omitempty"`
 	PID    int       `json:"pid,omitempty"`    // a process and all that it starts
 	Unit   string    `json:"unit,omitempty"`   // all processes of a unit of the service manager
 	Cgroup string    `json:"cgroup,omitempty"` // all processes in a cgroup and below it
@@ -321,7 +320,7 @@ type LeaseGrant struct {
 	Lease       *Lease            `json:"lease,omitempty"`
 	Environment map[string]string `json:"environment,omitempty"`
 	Unset       []string          `json:"unset,omitempty"`
-	Chosen      string            `json:"chosen,omitempty"` // which grant, and why, in one line
+	Selected    string            `json:"selected,omitempty"` // which grant, and why, in one line
 	Warnings    []string          `json:"warnings,omitempty"`
 	Error       *Error            `json:"error,omitempty"`
 	ExitCode    int               `json:"exit_code,omitempty"` // with Error: the command could not be run, and why as a shell tells it (126, 127)
@@ -337,32 +336,32 @@ type Plan struct {
 	Disturbs      []string   `json:"disturbs,omitempty"`
 	Observe       bool       `json:"observe,omitempty"` // enforce: observe - nothing of it would be done
 	Diff          *Diff      `json:"diff,omitempty"`    // when asked for
-	// Estimate is how many seconds all of it takes, GPUs side by side, from what was measured here before; absent where a
+	// EstimatedSeconds is how many seconds all of it takes, GPUs side by side, from what was measured here before; absent where a
 	// step of a kind was never measured.
-	Estimate float64 `json:"estimate,omitempty"`
+	EstimatedSeconds float64 `json:"estimated_seconds,omitempty"`
 }
 
 // StepTime is how long steps of one kind took on one model of GPU.
 type StepTime struct {
-	Model string  `json:"model,omitempty"` // empty: of the host
-	Op    string  `json:"op"`              // "mig.create"
-	Count uint64  `json:"count"`
-	Mean  float64 `json:"mean"` // seconds, of the recent ones
+	Model       string  `json:"model,omitempty"` // empty: of the host
+	Kind        string  `json:"kind"`            // "mig.create"
+	Count       uint64  `json:"count"`
+	MeanSeconds float64 `json:"mean_seconds"` // seconds, of the recent ones
 }
 
 // PlanStep is one step for people and tools.
 type PlanStep struct {
-	ID         int      `json:"id"`
-	Op         string   `json:"op"` // "mig.create"
-	GPU        string   `json:"gpu,omitempty"`
-	Text       string   `json:"text"`
-	Reason     string   `json:"reason,omitempty"`
-	Disruption string   `json:"disruption"`
-	Disturbs   []string `json:"disturbs,omitempty"`
-	Estimate   float64  `json:"estimate,omitempty"` // seconds, from what was measured here before
-	State      string   `json:"state,omitempty"`    // of an operation: pending | doing | done | failed | undone
-	Seconds    float64  `json:"seconds,omitempty"`
-	Error      string   `json:"error,omitempty"`
+	ID               int      `json:"id"`
+	Kind             string   `json:"kind"` // "mig.create"
+	GPU              string   `json:"gpu,omitempty"`
+	Text             string   `json:"text"`
+	Reason           string   `json:"reason,omitempty"`
+	Disruption       string   `json:"disruption"`
+	Disturbs         []string `json:"disturbs,omitempty"`
+	EstimatedSeconds float64  `json:"estimated_seconds,omitempty"` // seconds, from what was measured here before
+	State            string   `json:"state,omitempty"`             // of an operation: pending | doing | done | failed | undone
+	Seconds          float64  `json:"seconds,omitempty"`
+	Error            string   `json:"error,omitempty"`
 }
 
 // Diff is before and after, as YAML text.
@@ -387,7 +386,7 @@ type Operation struct {
 	Kind     string     `json:"kind"`    // apply | retry | release | resume
 	State    string     `json:"state"`   // running | done | degraded | failed
 	Version  uint64     `json:"version"` // grows with every change of it: wait with ?after=
-	Who      string     `json:"who"`
+	By       string     `json:"by"`
 	Plan     Plan       `json:"plan"` // with the states of its steps
 	Error    *Error     `json:"error,omitempty"`
 	Started  time.Time  `json:"started"`
@@ -397,7 +396,7 @@ type Operation struct {
 // SpecDocument answers GET /v1/spec.
 type SpecDocument struct {
 	Generation uint64    `json:"generation"`
-	Who        string    `json:"who"`
+	By         string    `json:"by"`
 	At         time.Time `json:"at"`
 	YAML       string    `json:"yaml"`
 }
@@ -438,10 +437,10 @@ type Explanation struct {
 // Rule is one promise and whether it is kept.
 type Rule struct {
 	What     string `json:"what"`
-	Wanted   string `json:"wanted,omitempty"`
+	Desired  string `json:"desired,omitempty"`
 	Enforced bool   `json:"enforced"`
-	By       string `json:"by,omitempty"`  // what enforces it
-	Why      string `json:"why,omitempty"` // why it is not enforced
+	By       string `json:"by,omitempty"`     // what enforces it
+	Reason   string `json:"reason,omitempty"` // why it is not enforced
 }
 
 // Environment answers GET /v1/env.

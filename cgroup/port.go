@@ -76,7 +76,7 @@ type Info struct {
 	Driver  CgroupDriver
 	Freeze  bool
 	Devices bool // device rules are enforced
-	// NoDevices is why they are not; empty where they are or where the adapter has none.
+	// DevicesReason is why they are not; empty where they are or where the adapter has none.
 	NoDevices string
 	// Limits names the limits that act here ("cpu", "memory", "tasks", "io", "cpuset"); those absent are accepted,
 	// remembered and reported as not enforced.

@@ -292,10 +292,10 @@ func TestLeaseStream(t *testing.T) {
 			}
 			queued(w, 2)
 			queued(w, 1)
-			line(w, api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseRunning}, Environment: map[string]string{"A": "b"}, Chosen: "grant part"})
+			line(w, api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseRunning}, Environment: map[string]string{"A": "b"}, Selected: "grant part"})
 		})
 		g, progress, err := lease(t, c)
-		if err != nil || g.Environment["A"] != "b" || g.Chosen != "grant part" {
+		if err != nil || g.Environment["A"] != "b" || g.Selected != "grant part" {
 			t.Fatalf("granted %+v, %v", g, err)
 		}
 		if diff := cmp.Diff([]int{2, 1}, progress); diff != "" {

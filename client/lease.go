@@ -98,7 +98,7 @@ func (c *Client) lease(ctx context.Context, path string, r any, progress func(*a
 		switch {
 		case line.Error != nil:
 			return line, line.Error
-		case line.Environment != nil, line.Lease != nil && (line.Lease.State == api.LeaseRunning || line.Lease.State == api.LeaseGone):
+		case line.Environment != nil, line.Lease != nil && (line.Lease.State == api.LeaseRunning || line.Lease.State == api.LeaseEnded):
 			return line, nil // An environment that adds nothing is not sent.
 		default:
 			progress(line)

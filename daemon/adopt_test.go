@@ -159,9 +159,9 @@ func (x *lodge) apply(tenants ...api.TenantSpec) {
 	view := lease.View{Generation: want.Generation, GPUs: []lease.GPUView{{UUID: "GPU-a", Mode: api.ModeTimeslice, Capacity: 8 << 30}}}
 	for i := range tenants {
 		t := &tenants[i]
-		for j := range t.GPU {
-			want.Grants[state.GrantKey{Tenant: t.Name, Grant: t.GPU[j].Name}] = []gpu.UUID{"GPU-a"}
-			view.Grants = append(view.Grants, lease.Grant{Tenant: t.Name, Spec: t.GPU[j]})
+		for j := range t.Grants {
+			want.Grants[state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}] = []gpu.UUID{"GPU-a"}
+			view.Grants = append(view.Grants, lease.Grant{Tenant: t.Name, Spec: t.Grants[j]})
 		}
 	}
 	x.state.SetDesired(want)
@@ -181,7 +181,7 @@ func (x *lodge) want(when, held string) {
 	x.t.Helper()
 	var got []string
 	for _, l := range x.table.Live() {
-		got = append(got, l.User+" "+l.Terms.Tenant+"/"+l.Terms.Spec.Name+" "+l.Held)
+		got = append(got, l.User+" "+l.Terms.Tenant+"/"+l.Terms.Spec.Name+" "+l.Origin)
 	}
 	if !slices.Equal(got, []string{held}) {
 		x.t.Errorf("%s: %q are adopted, want %q", when, got, held)
@@ -192,7 +192,7 @@ func TestAdoptedIsFoundAgain(t *testing.T) {
 	x := newLodge(t)
 	v := api.TenantSpec{
 		Name: "vision", Members: api.Members{Users: []string{"alice"}}, Adopt: &api.AdoptSpec{Logins: "serve"},
-		GPU: []api.GrantSpec{{Name: "serve", Timeslice: &api.ShareSpec{Share: 20}}},
+		Grants: []api.GrantSpec{{Name: "serve", Timeslice: &api.ShareSpec{Share: 20}}},
 	}
 	x.apply(v)
 	x.login(2001, "alice")

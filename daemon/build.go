@@ -253,7 +253,7 @@ func deadlines(answers, changes time.Duration) worker.Deadlines {
 
 // leaseChanged is told with the table's lock held: it only leaves marks.
 func (d *Daemon) leaseChanged(l lease.Lease) {
-	if l.State == lease.Gone {
+	if l.State == lease.Ended {
 		d.leases.Endings.Add(l)
 		d.escapes.Escaped.Wake.Set()
 		d.adopter.Adoption.Look() // There may be room now.

@@ -125,7 +125,7 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 		for _, tenant := range []string{"red", "blue"} {
 			ts := api.TenantSpec{Name: tenant}
 			for _, name := range names {
-				ts.GPU = append(ts.GPU, api.GrantSpec{Name: name[:2], MIG: name, Leases: &n})
+				ts.Grants = append(ts.Grants, api.GrantSpec{Name: name[:2], MIG: name, MaxLeases: &n})
 			}
 			spec.Tenants = append(spec.Tenants, ts)
 		}

@@ -152,8 +152,8 @@ func (s *staged) limitsTrue(st *api.Status, report reporter) {
 		}
 		for i := range st.Tenants {
 			for _, l := range st.Tenants[i].Limits {
-				if l.Name == "memory.max" && (l.InForce != fmt.Sprintf("%dGiB", *max>>30) || l.Wanted != fmt.Sprintf("%dGiB", gib)) {
-					report("I5", "shown is memory %q of %q, in force is %d GiB of %d", l.InForce, l.Wanted, *max>>30, gib)
+				if l.Name == "memory.max" && (l.InForce != fmt.Sprintf("%dGiB", *max>>30) || l.Desired != fmt.Sprintf("%dGiB", gib)) {
+					report("I5", "shown is memory %q of %q, in force is %d GiB of %d", l.InForce, l.Desired, *max>>30, gib)
 				}
 			}
 		}

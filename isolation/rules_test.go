@@ -278,7 +278,7 @@ func TestDesired(t *testing.T) {
 	h := machine(t)
 	limit := uint64(1 << 30)
 	tenants := []Tenant{
-		{Name: "vision", Limits: cgroup.Limits{MemoryMax: &limit}, Near: "gpu", Classes: []string{"fuse", "rdma"}, Grants: []Grant{
+		{Name: "vision", Limits: cgroup.Limits{MemoryMax: &limit}, Near: "prefer", Classes: []string{"fuse", "rdma"}, Grants: []Grant{
 			{Name: "train", Targets: []Target{slot(0, 0, 4), slot(0, 6, 1)}}, {Name: "big", Targets: []Target{whole(2), whole(3)}}, {Name: "none"},
 		}},
 		{Name: "idle"},

@@ -13,7 +13,7 @@ import (
 type Tenant struct {
 	Name    string
 	Limits  cgroup.Limits // of the tenant as a whole
-	Near    string        // "gpu": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict": their memory too, of each lease: see MemoryNear
+	Near    string        // "prefer": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict": their memory too, of each lease: see MemoryNear
 	Classes []string      // of devices: rdma, fuse, dri
 	Grants  []Grant
 }
@@ -169,7 +169,7 @@ func MemoryNear(h *Hardware, gpus []gpu.UUID) (list, why string) {
 	for _, id := range gpus {
 		d, ok := h.gpu(id)
 		if !ok || d.Identity.NUMANode < 0 {
-			return "", fmt.Sprintf("cpu.near: strict: memory is not bound: the NUMA node of GPU %s is not known", id)
+			return "", fmt.Sprintf("cpu.numa: strict: memory is not bound: the NUMA node of GPU %s is not known", id)
 		}
 		nodes = append(nodes, d.Identity.NUMANode)
 	}
@@ -190,7 +190,7 @@ func near(h *Hardware, targets []Target) (cpus, why string) {
 			continue // said already: it cannot be allowed
 		}
 		if d.Identity.NUMANode < 0 {
-			return "", fmt.Sprintf("cpu.near: the NUMA node of GPU %s is not known", t.GPU)
+			return "", fmt.Sprintf("cpu.numa: the NUMA node of GPU %s is not known", t.GPU)
 		}
 		nodes = append(nodes, d.Identity.NUMANode)
 	}
@@ -200,7 +200,7 @@ func near(h *Hardware, targets []Target) (cpus, why string) {
 	slices.SortFunc(nodes, cmp.Compare[int])
 	cpus, ok := h.Host.CPUsNear(slices.Compact(nodes))
 	if !ok {
-		return "", fmt.Sprintf("cpu.near: the CPUs of NUMA nodes %v are not known", nodes)
+		return "", fmt.Sprintf("cpu.numa: the CPUs of NUMA nodes %v are not known", nodes)
 	}
 	return cpus, ""
 }

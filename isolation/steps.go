@@ -352,7 +352,7 @@ func Limits(l cgroup.Limits, size func(uint64) string) []Limit {
 	return []Limit{
 		{"cpu", "cpu.quota", quota},
 		{"cpu", "cpu.weight", number(l.CPUWeight, digits)},
-		{"cpuset", "cpu.near", l.CPUs},
+		{"cpuset", "cpu.numa", l.CPUs},
 		{"memory", "memory.max", number(l.MemoryMax, size)},
 		{"memory", "memory.high", number(l.MemoryHigh, size)},
 		{"memory", "memory.swap", number(l.SwapMax, size)},

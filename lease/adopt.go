@@ -8,7 +8,7 @@ import (
 
 // Newcomer is something on the node that the spec may take into a grant by itself: all logins of a user, or a unit.
 type Newcomer struct {
-	Held   string // HeldLogin or HeldUnit
+	Origin string // OriginLogin or OriginUnit
 	Name   string // of the user, or of the unit
 	UID    int    // of the user
 	Cgroup string // where its processes are
@@ -20,12 +20,12 @@ type Newcomer struct {
 // Same tells whether a lease is of this newcomer. A user whose last login ended and who is back is another one when the
 // cgroup is another.
 func (n *Newcomer) Same(l *Lease) bool {
-	return l.Held == n.Held && l.Unit == n.Unit && l.Cgroup == n.Cgroup && (n.Held != HeldLogin || l.UID == n.UID)
+	return l.Origin == n.Origin && l.Unit == n.Unit && l.Cgroup == n.Cgroup && (n.Origin != OriginLogin || l.UID == n.UID)
 }
 
 // What says for people what it is.
 func (n *Newcomer) What() string {
-	if n.Held == HeldLogin {
+	if n.Origin == OriginLogin {
 		return "the logins of " + n.Name
 	}
 	return "unit " + n.Name

@@ -11,13 +11,13 @@ import (
 func TestAdopt(t *testing.T) {
 	serve, dev, other := Key{"vision", "serve"}, Key{"vision", "dev"}, Key{"speech", "serve"}
 	alice := func(claims ...Key) Newcomer {
-		return Newcomer{Held: HeldLogin, Name: "alice", UID: 2001, Unit: "user-2001.slice", Cgroup: "/user.slice/user-2001.slice", Claims: claims}
+		return Newcomer{Origin: OriginLogin, Name: "alice", UID: 2001, Unit: "user-2001.slice", Cgroup: "/user.slice/user-2001.slice", Claims: claims}
 	}
 	hub := func(claims ...Key) Newcomer {
-		return Newcomer{Held: HeldUnit, Name: "hub.service", Unit: "hub.service", Cgroup: "/system.slice/hub.service", Claims: claims}
+		return Newcomer{Origin: OriginUnit, Name: "hub.service", Unit: "hub.service", Cgroup: "/system.slice/hub.service", Claims: claims}
 	}
 	of := func(n Newcomer, k Key) Lease {
-		return Lease{ID: "l-" + k.Tenant + "-" + k.Grant, Held: n.Held, UID: n.UID, Unit: n.Unit, Cgroup: n.Cgroup, Terms: Grant{Tenant: k.Tenant, Spec: api.GrantSpec{Name: k.Grant}}}
+		return Lease{ID: "l-" + k.Tenant + "-" + k.Grant, Origin: n.Origin, UID: n.UID, Unit: n.Unit, Cgroup: n.Cgroup, Terms: Grant{Tenant: k.Tenant, Spec: api.GrantSpec{Name: k.Grant}}}
 	}
 	moved := hub(serve)
 	moved.Cgroup = "/serving.slice/hub.service"

@@ -20,10 +20,10 @@ func BenchmarkBusyNode(b *testing.B) {
 	many := 100
 	for i := range 64 {
 		g := mig(fmt.Sprintf("t%d", i), "g", "1g.5gb")
-		g.Spec.Leases, g.Spec.Reserved = &many, i == 0
+		g.Spec.MaxLeases, g.Spec.Reserved = &many, i == 0
 		if i == 0 {
 			one := 1
-			g.Spec.Leases = &one
+			g.Spec.MaxLeases = &one
 		}
 		v.Grants = append(v.Grants, g)
 	}

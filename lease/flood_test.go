@@ -12,7 +12,7 @@ import (
 // One user who asks for ever more gets so many places in the queue and no more; others and administrators wait on.
 func TestOneUserCannotFillTheQueue(t *testing.T) {
 	tab, _ := table(t, View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive)}, Grants: []Grant{
-		with(exclusive("red", "whole", 1), func(g *Grant) { n := 500; g.Spec.Leases = &n }), exclusive("blue", "whole", 1),
+		with(exclusive("red", "whole", 1), func(g *Grant) { n := 500; g.Spec.MaxLeases = &n }), exclusive("blue", "whole", 1),
 	}})
 	var forever time.Duration
 	ask := func(tenant string, uid int, admin bool) (*Ticket, error) {

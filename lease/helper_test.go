@@ -20,11 +20,11 @@ const gib = 1 << 30
 func bytesOf(n uint64) *api.Bytes { b := api.Bytes(n); return &b }
 
 func timeslice(tenant, name string, share float64, memory uint64) Grant {
-	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, Timeslice: &api.ShareSpec{Share: api.Percent(share), Memory: bytesOf(memory)}}}
+	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, Timeslice: &api.ShareSpec{Share: api.Percent(share), GPUMemory: bytesOf(memory)}}}
 }
 
 func mps(tenant, name string, share float64, memory uint64) Grant {
-	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, MPS: &api.ShareSpec{Share: api.Percent(share), Memory: bytesOf(memory)}}}
+	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, MPS: &api.ShareSpec{Share: api.Percent(share), GPUMemory: bytesOf(memory)}}}
 }
 
 func exclusive(tenant, name string, n int) Grant {
@@ -86,7 +86,7 @@ func (w *wall) Wall(_ context.Context, l Lease, _ Process) (Inside, error) {
 		return Inside{}, fmt.Errorf("%s is walled twice", l.ID)
 	}
 	w.inside[l.ID] = true
-	return Inside{Status: api.WallsStatus{Cgroup: "/" + l.ID}, Environment: map[string]string{"GPUSHARE_LEASE": l.ID}}, nil
+	return Inside{Status: api.IsolationStatus{Cgroup: "/" + l.ID}, Environment: map[string]string{"GPUSHARE_LEASE": l.ID}}, nil
 }
 
 func (w *wall) Unwall(_ context.Context, l Lease) error {

@@ -18,7 +18,7 @@ const (
 	Walled  State = "walled"  // the process is inside, the record is being written
 	Running State = "running" // the caller was told
 	Ending  State = "ending"  // its walls are being taken down; it still holds its place
-	Gone    State = "gone"
+	Ended   State = "ended"
 )
 
 // Live tells whether a lease in this state holds a place.
@@ -35,12 +35,12 @@ func (s State) wire() string {
 // What holds a lease's processes. The first two have walls of their own; the rest stay where they are, and only what can
 // be done there holds.
 const (
-	HeldRun       = api.HeldRun
-	HeldDetached  = api.HeldDetached
-	HeldAttached  = api.HeldAttached
-	HeldLogin     = api.HeldLogin
-	HeldUnit      = api.HeldUnit
-	HeldContainer = api.HeldContainer
+	OriginRun       = api.OriginRun
+	OriginDetached  = api.OriginDetached
+	OriginAttached  = api.OriginAttached
+	OriginLogin     = api.OriginLogin
+	OriginUnit      = api.OriginUnit
+	OriginContainer = api.OriginContainer
 )
 
 // Process is one process for as long as it lives: pids come back, the pair does not.
@@ -61,7 +61,7 @@ type Lease struct {
 	Process    Process  `json:"process,omitzero"`
 	Place      Place    `json:"place,omitzero"`
 
-	Held string `json:"held,omitempty"` // what holds its processes: one of the Held constants; empty is HeldRun
+	Origin string `json:"origin,omitempty"` // what holds its processes: one of the Held constants; empty is OriginRun
 	// Cgroup is where its processes are when that is no scope of ours, relative to the cgroup root: theirs and all below.
 	Cgroup string `json:"cgroup,omitempty"`
 	Unit   string `json:"unit,omitempty"` // the service manager's name for Cgroup, where it has one
@@ -69,9 +69,9 @@ type Lease struct {
 	By  int    `json:"by,omitempty"`
 	Key string `json:"key,omitempty"` // the caller's mark of the request that it came from
 
-	Walls   api.WallsStatus `json:"walls,omitzero"`
-	Notices []string        `json:"notices,omitempty"` // the last few, newest last
-	Reason  string          `json:"reason,omitempty"`  // why it ends or ended
+	Walls   api.IsolationStatus `json:"walls,omitzero"`
+	Notices []string            `json:"notices,omitempty"` // the last few, newest last
+	Reason  string              `json:"reason,omitempty"`  // why it ends or ended
 
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
@@ -81,8 +81,8 @@ type Lease struct {
 // Visiting tells whether the lease's processes stay where they are: nobody moved them behind walls of ours, and its end
 // does not end them.
 func (l *Lease) Visiting() bool {
-	switch l.Held {
-	case HeldAttached, HeldLogin, HeldUnit, HeldContainer:
+	switch l.Origin {
+	case OriginAttached, OriginLogin, OriginUnit, OriginContainer:
 		return true
 	}
 	return false
@@ -111,9 +111,9 @@ func (l *Lease) Wire() api.Lease {
 	w := api.Lease{
 		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Kind: l.Terms.Kind(),
 		State: l.State.wire(), User: l.User, UID: l.UID, Command: l.Command, PID: l.Process.PID,
-		Held: cmp.Or(l.Held, HeldRun), Walls: l.Walls, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Ends: l.Ends, Reason: l.Reason,
+		Origin: cmp.Or(l.Origin, OriginRun), Isolation: l.Walls, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Expires: l.Ends, Reason: l.Reason,
 	}
-	w.Instance = l.Place.Generation
+	w.InstanceGeneration = l.Place.Generation
 	for _, id := range l.Place.GPUs {
 		w.GPUs = append(w.GPUs, string(id))
 	}
@@ -122,12 +122,12 @@ func (l *Lease) Wire() api.Lease {
 	}
 	if s := l.Terms.share(); s != nil {
 		w.Share = &api.LeaseShare{Entitled: l.Terms.percent()}
-		if s.Memory != nil {
-			w.Memory = &api.LeaseMemory{Limit: l.Terms.memory(), Backend: memoryBackend(l.Terms.Kind())}
+		if s.GPUMemory != nil {
+			w.GPUMemory = &api.LeaseMemory{Limit: l.Terms.memory(), Backend: memoryBackend(l.Terms.Kind())}
 		}
 	}
 	if l.Place.Memory > 0 {
-		w.Memory = &api.LeaseMemory{Limit: l.Place.Memory, Backend: "mig"}
+		w.GPUMemory = &api.LeaseMemory{Limit: l.Place.Memory, Backend: "mig"}
 	}
 	return w
 }

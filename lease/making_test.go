@@ -164,7 +164,7 @@ func (w *workshop) end(k *Ticket) {
 	}
 }
 
-func many(g Grant, n int) Grant { g.Spec.Leases = &n; return g }
+func many(g Grant, n int) Grant { g.Spec.MaxLeases = &n; return g }
 
 func TestAnInstanceIsMade(t *testing.T) {
 	w := openWorkshop(t, 1, many(mig("a", "half", "2g.12gb"), 4))

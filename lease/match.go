@@ -22,7 +22,7 @@ func (g *Grant) matches(p *ProfileView) bool {
 			return false
 		}
 	}
-	ok, err := memoryFits(g.Spec.Memory, p.Memory)
+	ok, err := memoryFits(g.Spec.GPUMemory, p.Memory)
 	return err == nil && ok
 }
 
@@ -59,8 +59,8 @@ func (g *Grant) want() string {
 		return g.Spec.MIG
 	}
 	s := fmt.Sprintf("%d-slice", g.Spec.Slices)
-	if g.Spec.Memory != "" {
-		s += " " + g.Spec.Memory
+	if g.Spec.GPUMemory != "" {
+		s += " " + g.Spec.GPUMemory
 	}
 	if len(g.Spec.Attributes) > 0 {
 		s += " +" + strings.Join(g.Spec.Attributes, "+")

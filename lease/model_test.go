@@ -149,7 +149,7 @@ func (m *machine) Respec(t *rapid.T) {
 	}
 	if s := g.share(); s != nil {
 		c := *s
-		c.Memory = bytesOf(uint64(rapid.IntRange(1, 42).Draw(t, "memory")) * gib)
+		c.GPUMemory = bytesOf(uint64(rapid.IntRange(1, 42).Draw(t, "memory")) * gib)
 		c.Share = api.Percent(rapid.IntRange(1, 100).Draw(t, "share"))
 		if g.Spec.MPS != nil {
 			g.Spec.MPS = &c
@@ -322,11 +322,11 @@ func TestTableModel(t *testing.T) {
 				device(5, "exclusive"), device(6, "exclusive"), device(7, "exclusive"),
 			},
 			Grants: []Grant{
-				mig("a", "m3", "3g.20gb"), with(mig("b", "m1", "1g.5gb"), func(g *Grant) { g.Spec.Leases = &three }),
-				{Tenant: "c", Spec: api.GrantSpec{Name: "m", Slices: 1, Leases: &two}},
-				timeslice("a", "t", 40, 20*gib), timeslice("b", "t", 30, 15*gib), with(timeslice("c", "t", 30, 30*gib), func(g *Grant) { g.Spec.Leases = &two }),
+				mig("a", "m3", "3g.20gb"), with(mig("b", "m1", "1g.5gb"), func(g *Grant) { g.Spec.MaxLeases = &three }),
+				{Tenant: "c", Spec: api.GrantSpec{Name: "m", Slices: 1, MaxLeases: &two}},
+				timeslice("a", "t", 40, 20*gib), timeslice("b", "t", 30, 15*gib), with(timeslice("c", "t", 30, 30*gib), func(g *Grant) { g.Spec.MaxLeases = &two }),
 				mps("a", "p", 60, 10*gib), mps("b", "p", 50, 20*gib),
-				exclusive("a", "e", 2), exclusive("b", "e", 1), with(exclusive("c", "e", 1), func(g *Grant) { g.Spec.Leases = &two }),
+				exclusive("a", "e", 2), exclusive("b", "e", 1), with(exclusive("c", "e", 1), func(g *Grant) { g.Spec.MaxLeases = &two }),
 			},
 		}
 		now := epoch

@@ -117,7 +117,7 @@ func TestPlace(t *testing.T) {
 		{
 			name: "leases has an end", gpus: []GPUView{device(0, "timeslice")},
 			live:  []held{{timeslice("b", "x", 10, gib), share("GPU-0")}, {timeslice("b", "x", 10, gib), share("GPU-0")}},
-			grant: with(timeslice("b", "x", 10, gib), func(g *Grant) { n := 2; g.Spec.Leases = &n }), want: "no: all its 2 leases are in use",
+			grant: with(timeslice("b", "x", 10, gib), func(g *Grant) { n := 2; g.Spec.MaxLeases = &n }), want: "no: all its 2 leases are in use",
 		},
 
 		{
@@ -161,7 +161,7 @@ func TestPlace(t *testing.T) {
 			d := device(0, "mig")
 			d.Instances = []InstanceView{instance(0, "1g.5gb", 1, 3, 1, 5*gib), instance(0, "1g.10gb", 1, 0, 2, 10*gib)}
 			return d
-		}()}, grant: Grant{Tenant: "b", Spec: api.GrantSpec{Name: "x", Slices: 1, Memory: ">=9GiB"}}, want: "MIG-0-0"},
+		}()}, grant: Grant{Tenant: "b", Spec: api.GrantSpec{Name: "x", Slices: 1, GPUMemory: ">=9GiB"}}, want: "MIG-0-0"},
 		{name: "with an attribute", gpus: []GPUView{func() GPUView {
 			d := device(0, "mig")
 			d.Instances = []InstanceView{instance(0, "1g.5gb", 1, 3, 1, 5*gib), instance(0, "1g.5gb+me", 1, 2, 1, 5*gib, "me")}
@@ -335,7 +335,7 @@ func TestEntitled(t *testing.T) {
 		},
 		{
 			"who is gone or waits has none",
-			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Gone), lease("b", timeslice("a", "x", 30, gib), "", Queued)},
+			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Ended), lease("b", timeslice("a", "x", 30, gib), "", Queued)},
 			map[string]float64{},
 		},
 		{"whole GPUs have none", []Lease{lease("a", exclusive("a", "x", 1), "g", Running)}, map[string]float64{}},

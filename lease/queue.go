@@ -81,7 +81,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		lease: Lease{
 			ID: id, Generation: t.generation, Terms: candidates[0], State: Queued,
 			User: r.User, UID: r.UID, Command: slices.Clone(r.Command), Created: now,
-			Held: r.Held, Cgroup: r.Cgroup, Unit: r.Unit, By: r.By, Key: r.Key,
+			Origin: r.Origin, Cgroup: r.Cgroup, Unit: r.Unit, By: r.By, Key: r.Key,
 		},
 	}
 	waits := t.waitingLocked(r.UID)
@@ -301,7 +301,7 @@ func (k *Ticket) reviseLocked(respec bool) {
 func (k *Ticket) failLocked(err error) {
 	k.done, k.err, k.news = true, err, true
 	k.t.forgetLocked(k.lease.ID)
-	k.lease.State = Gone
+	k.lease.State = Ended
 	k.signal()
 }
 

@@ -19,8 +19,8 @@ type Request struct {
 	User    string
 	UID     int
 	Command []string
-	// Held, Cgroup, Unit and By go into the lease as they are. An empty Held is HeldRun.
-	Held   string
+	// Origin, Cgroup, Unit and By go into the lease as they are. An empty Held is OriginRun.
+	Origin string
 	Cgroup string
 	Unit   string
 	By     int

@@ -61,7 +61,7 @@ func (t *Table) Restore(b []byte) error {
 	for _, l := range s.Leases {
 		// One that was placed and not started has no process, and who would have started it is gone. One that we start is
 		// recorded before it has a process: whether it has one must be looked for.
-		if !l.State.Live() || l.ID == "" || l.Process == (Process{}) && l.Held != HeldDetached {
+		if !l.State.Live() || l.ID == "" || l.Process == (Process{}) && l.Origin != OriginDetached {
 			continue
 		}
 		if l.State == Walled { // the record of a running lease is written just before it runs

@@ -24,7 +24,7 @@ type Walls interface {
 
 // Inside is what a process inside its walls has.
 type Inside struct {
-	Status      api.WallsStatus
+	Status      api.IsolationStatus
 	Environment map[string]string
 	Unset       []string // names that the environment must not have
 	Process     Process  // when walling it in has started it: nobody was there before
@@ -127,7 +127,7 @@ func (t *Table) reviseTermsLocked() {
 		revised := *now
 		switch was, is := api.Bytes(e.Terms.memory()).Short(), api.Bytes(g.memory()).Short(); {
 		case g.memory() > e.Terms.memory() && !t.raiseFitsLocked(e, g, o):
-			revised.Memory = old.Memory
+			revised.GPUMemory = old.GPUMemory
 			t.noticeLocked(e, "lease.memory", fmt.Sprintf("the grant's memory is %s now, but that does not fit beside the others: this lease keeps %s", is, was))
 		case g.memory() != e.Terms.memory():
 			t.noticeLocked(e, "lease.memory", fmt.Sprintf("the GPU memory of grant %s is %s now, it was %s", e.Terms.Spec.Name, is, was))
@@ -367,7 +367,7 @@ func (t *Table) finish(ctx context.Context, e *entry, reason string) error {
 func (t *Table) dropLocked(e *entry) {
 	delete(t.leases, e.ID)
 	t.forgetLocked(e.ID)
-	e.State = Gone
+	e.State = Ended
 	t.changedLocked(&e.Lease)
 }
 
@@ -403,7 +403,7 @@ func (t *Table) noticeLocked(e *entry, kind, text string) {
 }
 
 // SetWalls replaces what is known of the lease's walls, after they were read back. An unknown lease is passed over.
-func (t *Table) SetWalls(id string, w api.WallsStatus) {
+func (t *Table) SetWalls(id string, w api.IsolationStatus) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.leases[id]; e != nil {

@@ -26,7 +26,7 @@ func lab() View {
 		Grants: []Grant{
 			mig("vision", "train", "3g.20gb"), timeslice("vision", "dev", 40, 20*gib),
 			timeslice("speech", "dev", 30, 30*gib), mps("speech", "serve", 30, 16*gib),
-			exclusive("physics", "big", 2), with(exclusive("physics", "one", 1), func(g *Grant) { n := 2; g.Spec.Leases = &n }),
+			exclusive("physics", "big", 2), with(exclusive("physics", "one", 1), func(g *Grant) { n := 2; g.Spec.MaxLeases = &n }),
 			exclusive("ml", "one", 1),
 		},
 	}
@@ -392,7 +392,7 @@ func TestStartAndEnd(t *testing.T) {
 	if err := tab.Ended(t.Context(), l.ID, "exited"); err != nil {
 		t.Errorf("again: %v", err)
 	}
-	if diff := cmp.Diff([]State{Placed, Placed, Walled, Running, Ending, Gone}, states); diff != "" {
+	if diff := cmp.Diff([]State{Placed, Placed, Walled, Running, Ending, Ended}, states); diff != "" {
 		t.Error(diff)
 	}
 	if saves != 3 {
@@ -564,7 +564,7 @@ func TestSpecChanges(t *testing.T) {
 		v.Generation, v.Grants = 2, []Grant{timeslice("a", "x", 30, 25*gib), timeslice("b", "y", 30, 25*gib)}
 		tab.Update(v)
 		l := tab.List()
-		if diff := cmp.Diff([]uint64{25 * gib, 10 * gib}, []uint64{l[0].Memory.Limit, l[1].Memory.Limit}); diff != "" {
+		if diff := cmp.Diff([]uint64{25 * gib, 10 * gib}, []uint64{l[0].GPUMemory.Limit, l[1].GPUMemory.Limit}); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -576,8 +576,8 @@ func TestSpecChanges(t *testing.T) {
 		check := func(share float64, limit uint64, notices int) {
 			t.Helper()
 			l := tab.List()[0]
-			if l.Share.Entitled != share || l.Memory.Limit != limit || len(l.Notices) != notices {
-				t.Errorf("got %v, %v, %v", *l.Share, *l.Memory, l.Notices)
+			if l.Share.Entitled != share || l.GPUMemory.Limit != limit || len(l.Notices) != notices {
+				t.Errorf("got %v, %v, %v", *l.Share, *l.GPUMemory, l.Notices)
 			}
 		}
 		revise := func(generation uint64, share float64, memory uint64) {
@@ -645,7 +645,7 @@ func TestManyAtOnce(t *testing.T) {
 	const n = 200
 	v := View{
 		GPUs:   []GPUView{device(0, "timeslice"), device(1, "timeslice"), device(2, "exclusive")},
-		Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "x", 30, 10*gib), with(exclusive("c", "x", 1), func(g *Grant) { n := 50; g.Spec.Leases = &n })},
+		Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "x", 30, 10*gib), with(exclusive("c", "x", 1), func(g *Grant) { n := 50; g.Spec.MaxLeases = &n })},
 	}
 	w := &wall{}
 	var mu sync.Mutex

@@ -89,8 +89,8 @@ func (g *Grant) Kind() string { return g.Spec.Kind() }
 
 // MaxLeases is how many leases may live at once; 0 means no limit but the budget.
 func (g *Grant) MaxLeases() int {
-	if g.Spec.Leases != nil {
-		return max(*g.Spec.Leases, 1)
+	if g.Spec.MaxLeases != nil {
+		return max(*g.Spec.MaxLeases, 1)
 	}
 	if k := g.Kind(); k == api.ModeMIG || k == api.ModeExclusive {
 		return 1
@@ -128,8 +128,8 @@ func (g *Grant) percent() float64 {
 
 // memory is the GPU memory of all the grant's leases on one GPU together, in bytes; 0 where none is written.
 func (g *Grant) memory() uint64 {
-	if s := g.share(); s != nil && s.Memory != nil {
-		return uint64(*s.Memory)
+	if s := g.share(); s != nil && s.GPUMemory != nil {
+		return uint64(*s.GPUMemory)
 	}
 	return 0
 }

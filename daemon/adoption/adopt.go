@@ -72,7 +72,7 @@ func (a *Adopter) AdoptAll(ctx context.Context) error {
 	a.Policy.GuardUnits(here)
 	var held []lease.Lease
 	for _, l := range a.Table.Live() {
-		if l.Held == lease.HeldLogin || l.Held == lease.HeldUnit {
+		if l.Origin == lease.OriginLogin || l.Origin == lease.OriginUnit {
 			held = append(held, l)
 		}
 	}
@@ -145,7 +145,7 @@ func (a *Adopter) loginsNow(ctx context.Context, want *state.Desired, lacks map[
 	needed := want.Spec != nil && slices.ContainsFunc(want.Spec.Tenants, func(t api.TenantSpec) bool {
 		return t.Adopt != nil && t.Adopt.Logins != "" || t.PerLogin != nil
 	})
-	some := slices.ContainsFunc(a.Table.Live(), func(l lease.Lease) bool { return l.Held == lease.HeldLogin })
+	some := slices.ContainsFunc(a.Table.Live(), func(l lease.Lease) bool { return l.Origin == lease.OriginLogin })
 	if a.Books == nil || !needed && !some {
 		if needed {
 			lacks["logins"] = api.Condition{Message: "logins are not adopted on " + devicepolicy.AdapterText(a.Port.Info()), Hint: "run gpushared as root on a host with cgroup v2"}
@@ -166,7 +166,7 @@ func (a *Adopter) newcomers(ctx context.Context, want *state.Desired, logins []c
 	var here []lease.Newcomer
 	a.forgetGroups(logins)
 	for _, l := range logins {
-		n := lease.Newcomer{Held: lease.HeldLogin, Name: l.Name, UID: l.UID, Unit: l.Unit, Cgroup: l.Cgroup}
+		n := lease.Newcomer{Origin: lease.OriginLogin, Name: l.Name, UID: l.UID, Unit: l.Unit, Cgroup: l.Cgroup}
 		if want.Enforcing() {
 			tenants, sure := a.tenantsOfLogin(ctx, want, &l, func(t *api.TenantSpec) bool { return t.Adopt != nil && t.Adopt.Logins != "" })
 			for _, t := range tenants {
@@ -183,7 +183,7 @@ func (a *Adopter) newcomers(ctx context.Context, want *state.Desired, logins []c
 func (a *Adopter) unitsNow(ctx context.Context, want *state.Desired, lacks map[string]api.Condition) []lease.Newcomer {
 	claims := map[string][]lease.Key{}
 	for _, l := range a.Table.Live() {
-		if l.Held == lease.HeldUnit {
+		if l.Origin == lease.OriginUnit {
 			claims[l.Unit] = nil
 		}
 	}
@@ -209,7 +209,7 @@ func (a *Adopter) unitsNow(ctx context.Context, want *state.Desired, lacks map[s
 			}
 			continue
 		}
-		here = append(here, lease.Newcomer{Held: lease.HeldUnit, Name: unit, Unit: unit, Cgroup: cg, Claims: claims[unit]})
+		here = append(here, lease.Newcomer{Origin: lease.OriginUnit, Name: unit, Unit: unit, Cgroup: cg, Claims: claims[unit]})
 	}
 	return here
 }
@@ -287,9 +287,9 @@ func (a *Adopter) beginAdopted(ctx context.Context, n *lease.Newcomer) (string, 
 	}
 	r := lease.Request{
 		Tenant: n.Claims[0].Tenant, Grant: n.Claims[0].Grant, Admin: true, Command: []string{n.What()},
-		User: n.Name, UID: n.UID, Held: n.Held, Cgroup: n.Cgroup, Unit: n.Unit, AtOnce: true,
+		User: n.Name, UID: n.UID, Origin: n.Origin, Cgroup: n.Cgroup, Unit: n.Unit, AtOnce: true,
 	}
-	if n.Held == lease.HeldUnit {
+	if n.Origin == lease.OriginUnit {
 		r.User = ""
 	}
 	ticket, err := a.Table.Submit(r)

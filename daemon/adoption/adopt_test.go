@@ -85,7 +85,7 @@ func TestOneUserOneTenant(t *testing.T) {
 func TestNoPlace(t *testing.T) {
 	inLodges(t, func(t *testing.T, x *lodge) {
 		v := tenantOf("vision", api.Members{Users: []string{"alice", "bob"}}, "serve")
-		v.GPU[0].Leases = new(1)
+		v.Grants[0].MaxLeases = new(1)
 		x.apply(v)
 		x.login(2001, "alice")
 		x.login(2002, "bob")

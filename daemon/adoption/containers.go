@@ -95,7 +95,7 @@ func containerName(cg string) string {
 
 func (a *Adopter) admitContainer(ctx context.Context, s cgroup.SliceName, cg string, p cgroup.Process) error {
 	name := containerName(cg)
-	r := lease.Request{Tenant: s.Tenant, Grant: s.Grant, Admin: true, User: "root", Command: []string{name}, Held: lease.HeldContainer, Cgroup: cg, AtOnce: true}
+	r := lease.Request{Tenant: s.Tenant, Grant: s.Grant, Admin: true, User: "root", Command: []string{name}, Origin: lease.OriginContainer, Cgroup: cg, AtOnce: true}
 	if base := path.Base(cg); strings.HasSuffix(base, ".scope") || strings.HasSuffix(base, ".slice") {
 		r.Unit = base
 	}

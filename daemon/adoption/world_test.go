@@ -67,7 +67,7 @@ func scopeOf(l *lease.Lease, p lease.Process) cgroup.Scope {
 
 func (v visits) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.Inside, error) {
 	s, err := v.to.StartScope(ctx, scopeOf(&l, p))
-	return lease.Inside{Status: api.WallsStatus{Cgroup: s.Path, Unit: l.Unit}}, err
+	return lease.Inside{Status: api.IsolationStatus{Cgroup: s.Path, Unit: l.Unit}}, err
 }
 
 func (v visits) Unwall(_ context.Context, l lease.Lease) error {
@@ -164,7 +164,7 @@ func (x *lodge) newLife() {
 	r, st := report.NewReporter(slog.New(slog.NewTextHandler(x.t.Output(), nil)), time.Now), state.NewState(nil, false)
 	port, observer, visitors := cgroup.NewProcesses("a test"), &observe.Observer{}, cgroup.NewAttachments(cgroup.AttachmentsOptions{Mount: x.h.Mount})
 	table := lease.New(lease.Config{Walls: visits{visitors}, Changed: func(l lease.Lease) {
-		if l.State == lease.Gone {
+		if l.State == lease.Ended {
 			x.gone <- l.ID
 		}
 	}})
@@ -306,9 +306,9 @@ func (x *lodge) apply(tenants ...api.TenantSpec) {
 	view := lease.View{Generation: want.Generation, GPUs: []lease.GPUView{{UUID: "GPU-a", Mode: api.ModeTimeslice, Capacity: 8 << 30}}}
 	for i := range tenants {
 		t := &tenants[i]
-		for j := range t.GPU {
-			want.Grants[state.GrantKey{Tenant: t.Name, Grant: t.GPU[j].Name}] = []gpu.UUID{"GPU-a"}
-			view.Grants = append(view.Grants, lease.Grant{Tenant: t.Name, Spec: t.GPU[j]})
+		for j := range t.Grants {
+			want.Grants[state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}] = []gpu.UUID{"GPU-a"}
+			view.Grants = append(view.Grants, lease.Grant{Tenant: t.Name, Spec: t.Grants[j]})
 		}
 	}
 	x.State.SetDesired(want)
@@ -328,10 +328,10 @@ func (x *lodge) held() []string {
 	out := []string{}
 	for _, l := range x.Table.Live() {
 		who := l.User
-		if l.Held == lease.HeldUnit {
+		if l.Origin == lease.OriginUnit {
 			who = l.Unit
 		}
-		out = append(out, who+" "+l.Terms.Tenant+"/"+l.Terms.Spec.Name+" "+l.Held)
+		out = append(out, who+" "+l.Terms.Tenant+"/"+l.Terms.Spec.Name+" "+l.Origin)
 	}
 	slices.Sort(out)
 	return out
@@ -364,7 +364,7 @@ func (x *lodge) lacks(text string) bool {
 func tenantOf(name string, m api.Members, grants ...string) api.TenantSpec {
 	t := api.TenantSpec{Name: name, Members: m, Adopt: &api.AdoptSpec{Logins: grants[0]}}
 	for _, g := range grants {
-		t.GPU = append(t.GPU, api.GrantSpec{Name: g, Timeslice: &api.ShareSpec{Share: 20}})
+		t.Grants = append(t.Grants, api.GrantSpec{Name: g, Timeslice: &api.ShareSpec{Share: 20}})
 	}
 	return t
 }

@@ -14,7 +14,7 @@ import (
 )
 
 const shared = `version: v1
-node: {enforce: on, walls: {migration: deny}}
+node: {enforce: on, isolation: {migration: deny}}
 tenants:
   - {name: red, memory: {max: 1GiB}}
   - {name: blue, memory: {max: 2GiB}}

@@ -115,7 +115,7 @@ func (cs *Changes) proposeRelease(ctx context.Context, what, who string) (*propo
 			p.resolved = spec.Resolved(acc.Resolved)
 		}
 		p.want.Generation = acc.Generation + 1
-		p.want.Released = &api.Released{Who: who, At: cs.Now(), All: what == store.UnmanagedAll}
+		p.want.Released = &api.Unmanaged{By: who, At: cs.Now(), All: what == store.UnmanagedAll}
 	}
 	left, err := cs.standing(p.node, what)
 	if err != nil {

@@ -181,7 +181,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		if what := cs.resetRefused(ctx, hardware.Problems, p.node); what != "" {
 			err.Hint += "; " + what
 		}
-		err.Holders = planner.ConflictingUsers(hardware.Problems, p.node, use)
+		err.InUseBy = planner.ConflictingUsers(hardware.Problems, p.node, use)
 		return err
 	}
 	soft, err := planner.PlanNodeSteps(p.want, p.node, cs.Policy.NodeInput(p.want, p.node, hardware.Steps))
@@ -211,7 +211,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	for _, w := range found {
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
-	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.tellResets(ctx, p.steps, p.node, use), quiet.Warnings, planner.Unheeded(p.want.Spec))
+	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.tellResets(ctx, p.steps, p.node, use), quiet.Warnings)
 	unknown := server.RosterOf(0, p.want.Spec, cs.Identities.Names).Unknown
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].Text())
@@ -304,6 +304,6 @@ func (cs *Changes) GetSpec(c *server.Call) error {
 	c.W.Header().Set("ETag", strconv.Quote(strconv.FormatUint(acc.Generation, 10)))
 	head, rest, _ := strings.Cut(acc.YAML, "\n")
 	return c.Reply(http.StatusOK, api.SpecDocument{
-		Generation: acc.Generation, Who: acc.By, At: acc.At, YAML: fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest),
+		Generation: acc.Generation, By: acc.By, At: acc.At, YAML: fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest),
 	})
 }

@@ -18,11 +18,11 @@ node: {enforce: on}
 gpus: [{select: {all: true}, mode: exclusive}]
 tenants:
   - name: blue
-    gpu: [{name: any, exclusive: 1}]
+    grants: [{name: any, exclusive: 1}]
 `
 
 const withReserved = withoutReserved + `  - name: red
-    gpu: [{name: kept, exclusive: 1, reserved: true}]
+    grants: [{name: kept, exclusive: 1, reserved: true}]
 `
 
 // A reserved grant whose place cannot be kept free is told of as long as that is so, and by whom.

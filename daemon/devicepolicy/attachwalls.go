@@ -86,7 +86,7 @@ func guardAsked(stateDir string) (why string, err error) {
 	if !want.Enforcing() || !want.Guarding() || !managesAny(s) {
 		return "", nil
 	}
-	return fmt.Sprintf("generation %d says guard: logins", want.Generation), nil
+	return fmt.Sprintf("generation %d says isolation.logins: closed", want.Generation), nil
 }
 
 func managesAny(s *api.Spec) bool {

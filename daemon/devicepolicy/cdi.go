@@ -113,9 +113,9 @@ func (pol *Policy) WriteCDI(ctx context.Context) {
 		libraries := pol.CDI.librariesLocked(pol.HostRoot, node)
 		for i := range want.Spec.Tenants {
 			t := &want.Spec.Tenants[i]
-			for j := range t.GPU {
-				k := state.GrantKey{Tenant: t.Name, Grant: t.GPU[j].Name}
-				b, err := pol.describeGrant(ctx, &hw, t.Name, &t.GPU[j], libraries)
+			for j := range t.Grants {
+				k := state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}
+				b, err := pol.describeGrant(ctx, &hw, t.Name, &t.Grants[j], libraries)
 				if err != nil {
 					problems[isolation.CDIDevice(k.Tenant, k.Grant)] = api.Condition{Tenant: t.Name, Message: fmt.Sprintf("no container can be started in grant %s of %s: %v", k.Grant, k.Tenant, err)}
 				}

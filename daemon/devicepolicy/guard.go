@@ -214,10 +214,10 @@ func (pol *Policy) GuardsWanted(want *state.Desired, node *observe.Node, going [
 	var visitors []isolation.Visitor
 	for i := range leases {
 		l := &leases[i]
-		if !l.Visiting() || l.Held == lease.HeldContainer {
+		if !l.Visiting() || l.Origin == lease.OriginContainer {
 			continue
 		}
-		v := isolation.Visitor{Lease: l.ID, UID: uint32(l.UID), Cgroup: cgroupOf(l), Unit: l.Held == lease.HeldUnit}
+		v := isolation.Visitor{Lease: l.ID, UID: uint32(l.UID), Cgroup: cgroupOf(l), Unit: l.Origin == lease.OriginUnit}
 		for _, id := range l.Place.GPUs {
 			if pol.State.Stale(l) {
 				break
@@ -248,7 +248,7 @@ func (pol *Policy) GuardsWanted(want *state.Desired, node *observe.Node, going [
 func (pol *Policy) GuardUnits(here []lease.Newcomer) {
 	units := []string{}
 	for i := range here {
-		if n := &here[i]; n.Held == lease.HeldUnit && len(n.Claims) > 0 && n.Cgroup != "" {
+		if n := &here[i]; n.Origin == lease.OriginUnit && len(n.Claims) > 0 && n.Cgroup != "" {
 			units = append(units, n.Cgroup)
 		}
 	}
@@ -278,7 +278,7 @@ func (pol *Policy) Guarded(l *lease.Lease) bool {
 		return false
 	}
 	cg := cgroupOf(l)
-	return l.Held == lease.HeldUnit || pol.Logins.Logins != "" && cg != "" && cgroup.Below(cg, pol.Logins.Logins)
+	return l.Origin == lease.OriginUnit || pol.Logins.Logins != "" && cg != "" && cgroup.Below(cg, pol.Logins.Logins)
 }
 
 // blind tells whether no GPU was ever seen, because the driver does not answer. One that answered before is believed: the

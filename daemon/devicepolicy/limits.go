@@ -31,7 +31,7 @@ func SliceLimits(t *api.TenantSpec) cgroup.Limits {
 func (pol *Policy) MemoryNear(node *observe.Node, l *lease.Lease) (list, why string) {
 	hw, err := pol.hardware(node, nil)
 	if err != nil {
-		return "", "cpu.near: strict: memory is not bound: " + err.Error()
+		return "", "cpu.numa: strict: memory is not bound: " + err.Error()
 	}
 	return isolation.MemoryNear(&hw, l.Place.GPUs)
 }

@@ -24,8 +24,8 @@ func (pol *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[stri
 	limits := mps.Limits{}
 	if s := l.Terms.Spec.MPS; s != nil {
 		limits.Threads = float64(s.Share)
-		if s.Memory != nil {
-			limits.Memory = uint64(*s.Memory)
+		if s.GPUMemory != nil {
+			limits.Memory = uint64(*s.GPUMemory)
 		}
 	}
 	list, err := pol.MPS.Environment(id, limits)

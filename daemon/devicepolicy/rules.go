@@ -81,10 +81,10 @@ func (pol *Policy) tenants(want *state.Desired, hw *isolation.Hardware) []isolat
 		t := &want.Spec.Tenants[i]
 		it := isolation.Tenant{Name: t.Name, Limits: SliceLimits(t), Classes: t.Devices}
 		if t.CPU != nil {
-			it.Near = t.CPU.Near
+			it.Near = t.CPU.NUMA
 		}
-		for j := range t.GPU {
-			g := &t.GPU[j]
+		for j := range t.Grants {
+			g := &t.Grants[j]
 			it.Grants = append(it.Grants, isolation.Grant{Name: g.Name, Targets: pol.targets(g, want.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}], hw)})
 		}
 		out = append(out, it)

@@ -221,10 +221,10 @@ func (en *Enforcer) Overuse(l *lease.Lease) quota.Overuse {
 	switch {
 	case !en.State.Desired().Enforcing():
 		return quota.OveruseObserve
-	case l.Terms.Overuse == nil || l.Terms.Overuse.Memory == "":
+	case l.Terms.Overuse == nil || l.Terms.Overuse.GPUMemory == "":
 		return quota.OveruseNotify
 	}
-	return quota.Overuse(l.Terms.Overuse.Memory)
+	return quota.Overuse(l.Terms.Overuse.GPUMemory)
 }
 
 func graceOf(l *lease.Lease) time.Duration {

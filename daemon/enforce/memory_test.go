@@ -277,7 +277,7 @@ func TestVisitor(t *testing.T) {
 				if err := w.Table.Ended(t.Context(), w.lease, "another comes"); err != nil {
 					t.Fatal(err)
 				}
-				k, err := w.Table.Submit(lease.Request{Tenant: "red", Member: []string{"red"}, Held: lease.HeldAttached})
+				k, err := w.Table.Submit(lease.Request{Tenant: "red", Member: []string{"red"}, Origin: lease.OriginAttached})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -238,8 +238,8 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 	if l.Share == nil || l.Kind != api.ModeTimeslice || len(l.GPUs) != 1 {
 		return
 	}
-	enforced = enforced && l.Walls.Freeze
-	l.Share.Gated = enforced
+	enforced = enforced && l.Isolation.Freeze
+	l.Share.Enforced = enforced
 	sl := s.get(gpu.UUID(l.GPUs[0]))
 	if sl == nil {
 		return

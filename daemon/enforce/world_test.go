@@ -175,7 +175,7 @@ func (p *fakePort) own(pid int, id string) {
 type standing struct{ leasetest.NoWalls }
 
 func (standing) Wall(context.Context, lease.Lease, lease.Process) (lease.Inside, error) {
-	return lease.Inside{Status: api.WallsStatus{Cgroup: "/red", Freeze: true}}, nil
+	return lease.Inside{Status: api.IsolationStatus{Cgroup: "/red", Freeze: true}}, nil
 }
 
 // world is an enforcer with a lease of red on a time-sliced GPU. It runs in a synctest bubble.
@@ -205,8 +205,8 @@ func newWorld(t *testing.T, overuse string) *world {
 	memory, grace := api.Bytes(limit), api.Duration(2*time.Second)
 	grant := func(tenant string) lease.Grant {
 		return lease.Grant{
-			Tenant: tenant, Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 50, Memory: &memory}},
-			Overuse: &api.OveruseSpec{Memory: overuse, Grace: &grace},
+			Tenant: tenant, Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 50, GPUMemory: &memory}},
+			Overuse: &api.OveruseSpec{GPUMemory: overuse, Grace: &grace},
 		}
 	}
 	table.Update(lease.View{

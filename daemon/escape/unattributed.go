@@ -70,7 +70,7 @@ func (e *Escapes) unattributedLoop(ctx context.Context) {
 // report tells of the strays, and gives the one that is due to be stopped.
 func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []unattributedProcess) (due unattributedProcess, ok bool) {
 	now := d.Now()
-	stop := want.Enforcing() && want.Spec.Node.Unattributed == "stop"
+	stop := want.Enforcing() && want.StopsUnattributed()
 	since, conditions := map[cgroup.Process]time.Time{}, map[string]api.Condition{}
 	for _, s := range found {
 		at, known := x.since[s.process]
@@ -78,12 +78,12 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 			at = now
 		}
 		since[s.process] = at
-		decision := "it is only reported (node.unattributed: report)"
+		decision := "it is only reported (node.isolation.unattributed: report)"
 		switch {
 		case s.exempt != "":
 			decision = "it is left alone: " + s.exempt
 		case stop:
-			decision = "it is stopped " + api.Duration(unattributedGrace).String() + " after that was seen (node.unattributed: stop)"
+			decision = "it is stopped " + api.Duration(unattributedGrace).String() + " after that was seen (node.isolation.unattributed: stop)"
 		}
 		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease; %s", s.process.PID, s.name, s.index, decision)
 		conditions[fmt.Sprint(s.process)] = api.Condition{GPU: string(s.gpu), Message: text, Hint: "'gpushare run' starts commands in a lease, 'gpushare lease attach --pid' takes what runs into one"}

@@ -18,7 +18,7 @@ func TestUnattributed(t *testing.T) {
 	sub, stop := d.Events.Subscribe()
 	defer stop()
 	want := func(enforce api.Switch, policy string) *state.Desired {
-		return &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce, Unattributed: policy}}}
+		return &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce, Isolation: &api.IsolationSpec{Unattributed: policy}}}}
 	}
 	one := unattributedProcess{process: cgroup.Process{PID: 10, Start: 1}, name: "burn", gpu: "GPU-a", index: 3}
 	two := unattributedProcess{process: cgroup.Process{PID: 11, Start: 2}, name: "burn", gpu: "GPU-a", index: 3}

@@ -48,9 +48,9 @@ func (ls *Leases) PostAttach(c *server.Call) error {
 		return err
 	}
 	r := lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, GPU: q.GPU, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
+		Tenant: q.Tenant, Grant: q.Grant, GPU: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
 		User: c.Caller.Name, UID: c.Caller.UID, Command: g.command, Wait: (*time.Duration)(q.Wait),
-		Held: lease.HeldAttached, Cgroup: g.cgroup, Unit: g.unit, By: c.Caller.UID,
+		Origin: lease.OriginAttached, Cgroup: g.cgroup, Unit: g.unit, By: c.Caller.UID,
 	}
 	if g.uid >= 0 && g.uid != c.Caller.UID {
 		r.User, r.UID = ls.Identities.Names.UserName(g.uid), g.uid
@@ -289,12 +289,12 @@ func (ls *Leases) ReleaseLease(c *server.Call) error {
 	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may release", id), Hint: "'gpushare lease list' shows them; a lease ends by itself with its last process"}
 	}
-	if l.Held != lease.HeldAttached {
+	if l.Origin != lease.OriginAttached {
 		hint := "'gpushare lease stop " + id + "' ends its processes"
-		switch l.Held {
-		case lease.HeldLogin, lease.HeldUnit:
+		switch l.Origin {
+		case lease.OriginLogin, lease.OriginUnit:
 			hint = "it is adopted by the spec: take it out of 'adopt:' there"
-		case lease.HeldContainer:
+		case lease.OriginContainer:
 			hint = "it lasts as long as the container"
 		}
 		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot release lease %s: it was not attached", id), Hint: hint}

@@ -119,7 +119,7 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 			return ls.noLogs(id)
 		}
 		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not read the output of lease %s: it is of %s", c.Caller.Name, id, l.User), Hint: "its owner or an administrator may"}
-	case l.Held != lease.HeldDetached:
+	case l.Origin != lease.OriginDetached:
 		return &api.Error{Kind: api.KindInvalid, Message: "there is no output of lease " + id + " here: it prints where it was started", Hint: "what 'gpushare run --detach' starts has its output kept"}
 	}
 	lines := -1

@@ -31,9 +31,9 @@ type endedLease struct {
 
 func (e *endedLease) wire() api.Lease {
 	w := e.Lease.Wire()
-	w.State, w.Ended = api.LeaseGone, &e.At
+	w.State, w.Ended = api.LeaseEnded, &e.At
 	if e.Result != nil {
-		w.Result, w.Exit = e.Result.String(), new(e.Result.ExitCode())
+		w.Result, w.ExitCode = e.Result.String(), new(e.Result.ExitCode())
 	}
 	return w
 }

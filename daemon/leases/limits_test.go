@@ -28,7 +28,7 @@ func (r running) WaitEmpty(context.Context, string) error { return r.end }
 type elsewhere struct{ leasetest.NoWalls }
 
 func (elsewhere) Wall(context.Context, lease.Lease, lease.Process) (lease.Inside, error) {
-	return lease.Inside{Status: api.WallsStatus{Cgroup: "/red"}}, nil
+	return lease.Inside{Status: api.IsolationStatus{Cgroup: "/red"}}, nil
 }
 
 // Why a lease ended is told as far as it is known.
@@ -46,7 +46,7 @@ func TestWhyALeaseEnded(t *testing.T) {
 			Attribution: &attribution.Attribution{Port: running{end: c.end}},
 		}
 		d.Table = leasetest.TableOf(t, lease.Config{Walls: elsewhere{}, Changed: func(l lease.Lease) {
-			if l.State == lease.Gone {
+			if l.State == lease.Ended {
 				d.Endings.Add(l)
 			}
 		}}, "red", "part", 1001)

@@ -70,7 +70,7 @@ func (ls *Leases) awaitDelivery(ctx context.Context) {
 }
 
 func (ls *Leases) deliver(ctx context.Context, n Told) {
-	if n.lease.Held == lease.HeldDetached {
+	if n.lease.Origin == lease.OriginDetached {
 		// It has no terminal: what it prints is what its user reads.
 		if err := ls.Detached.Outputs.Note(&n.lease, noticeLine(&n.lease, n.text)); err != nil {
 			ls.Log.Debug("a notice does not reach the output of its lease", "lease", n.lease.ID, "error", err)

@@ -38,8 +38,8 @@ func (ls *Leases) askedBefore(c *server.Call, q *api.LeaseRequest) (err error, o
 	if !ok {
 		return nil, false
 	}
-	answer := api.LeaseGrant{Chosen: "the lease that was asked for before"}
-	if l.State != lease.Gone {
+	answer := api.LeaseGrant{Selected: "the lease that was asked for before"}
+	if l.State != lease.Ended {
 		ctx, cancel := context.WithTimeout(c.Ctx(), stop.WallTimeout)
 		defer cancel()
 		if l, ok = ls.awaitRunning(ctx, l); !ok {
@@ -68,7 +68,7 @@ func (ls *Leases) keyed(c *server.Call, q *api.LeaseRequest) (lease.Lease, bool)
 		if l.Key != q.Key || l.UID != c.Caller.UID || l.State == lease.Ending {
 			continue
 		}
-		if l.Held == lease.HeldDetached && q.Detach != nil || l.Held == lease.HeldRun && l.Process == lease.Process(c.Caller.Process) {
+		if l.Origin == lease.OriginDetached && q.Detach != nil || l.Origin == lease.OriginRun && l.Process == lease.Process(c.Caller.Process) {
 			return l, true
 		}
 	}
@@ -76,7 +76,7 @@ func (ls *Leases) keyed(c *server.Call, q *api.LeaseRequest) (lease.Lease, bool)
 		return lease.Lease{}, false
 	}
 	for _, e := range ls.Endings.all() {
-		if e.Lease.Key == q.Key && e.Lease.UID == c.Caller.UID && e.Lease.Held == lease.HeldDetached {
+		if e.Lease.Key == q.Key && e.Lease.UID == c.Caller.UID && e.Lease.Origin == lease.OriginDetached {
 			return e.Lease, true
 		}
 	}

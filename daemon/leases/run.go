@@ -40,17 +40,17 @@ func (ls *Leases) PostLease(c *server.Call) error {
 	if again, ok := ls.askedBefore(c, q); ok {
 		return again
 	}
-	held := lease.HeldRun
+	held := lease.OriginRun
 	var program *launch.Program
 	if q.Detach != nil {
-		held, p = lease.HeldDetached, cgroup.Process{}
+		held, p = lease.OriginDetached, cgroup.Process{}
 		if program, err = programOf(q, c.Caller); err != nil {
 			return err
 		}
 	}
 	return ls.admit(c, lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, GPU: q.GPU, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
-		User: c.Caller.Name, UID: c.Caller.UID, Command: q.Command, Wait: (*time.Duration)(q.Wait), Held: held, Key: q.Key,
+		Tenant: q.Tenant, Grant: q.Grant, GPU: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
+		User: c.Caller.Name, UID: c.Caller.UID, Command: q.Command, Wait: (*time.Duration)(q.Wait), Origin: held, Key: q.Key,
 	}, lease.Process(p), program, fmt.Sprintf("%s started %s", c.Caller.Name, strings.Join(q.Command, " ")))
 }
 
@@ -92,7 +92,7 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	ls.WatchLease(l.ID)
 	ls.Events.Publish(l.Event("lease.started", started))
 	wire := l.Wire()
-	line(&api.LeaseGrant{Lease: &wire, Environment: inside.Environment, Unset: inside.Unset, Chosen: placed.Chosen, Warnings: inside.Warnings})
+	line(&api.LeaseGrant{Lease: &wire, Environment: inside.Environment, Unset: inside.Unset, Selected: placed.Chosen, Warnings: inside.Warnings})
 	return nil
 }
 
@@ -157,15 +157,15 @@ func (w Walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 	inside.Status = wallsStatus(info, state)
 	d.Policy.Scopes.Set(l.ID, rules)
 	if state.MemoryNodes != scope.MemoryNodes {
-		missing := fmt.Sprintf("cpu.near: strict: memory is not bound to NUMA node %s", scope.MemoryNodes)
+		missing := fmt.Sprintf("cpu.numa: strict: memory is not bound to NUMA node %s", scope.MemoryNodes)
 		if !slices.Contains(info.Limits, "cpuset") {
 			missing += ": no cpuset limits on " + info.Adapter
 		}
-		inside.Status.Missing = append(inside.Status.Missing, missing)
+		inside.Status.NotEnforced = append(inside.Status.NotEnforced, missing)
 	}
 	if !want.Enforcing() {
 		inside.Warnings = append(inside.Warnings, "the node only observes (enforce: observe): the command runs without walls, and no quota is enforced")
-		inside.Status.Missing = append(inside.Status.Missing, "everything: the spec says enforce: observe")
+		inside.Status.NotEnforced = append(inside.Status.NotEnforced, "everything: the spec says enforce: observe")
 	}
 	return inside, nil
 }
@@ -185,7 +185,7 @@ func (w Walls) Unwall(ctx context.Context, l lease.Lease) error {
 			return fmt.Errorf("cannot clear its cgroup: %w", err)
 		}
 	}
-	if l.Held == lease.HeldDetached {
+	if l.Origin == lease.OriginDetached {
 		w.D.programEnded(ctx, l.ID)
 	}
 	return nil
@@ -199,16 +199,16 @@ func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup
 }
 
 // wallsStatus says what holds the processes, and what does not.
-func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.WallsStatus {
-	w := api.WallsStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze, MemoryNodes: s.MemoryNodes}
+func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.IsolationStatus {
+	w := api.IsolationStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze, MemoryNodes: s.MemoryNodes}
 	if !info.Devices {
-		w.NoDevices = devicepolicy.WhyOpen(info)
-		w.Missing = append(w.Missing, "device rules: "+w.NoDevices)
+		w.DevicesReason = devicepolicy.WhyOpen(info)
+		w.NotEnforced = append(w.NotEnforced, "device rules: "+w.DevicesReason)
 	}
 	if !info.Freeze {
-		w.Missing = append(w.Missing, "time shares: nothing can be frozen ("+info.Detail+")")
+		w.NotEnforced = append(w.NotEnforced, "time shares: nothing can be frozen ("+info.Detail+")")
 	}
-	w.Missing = append(w.Missing, missingLimits(info)...)
+	w.NotEnforced = append(w.NotEnforced, missingLimits(info)...)
 	return w
 }
 
@@ -292,7 +292,7 @@ func (ls *Leases) awaitEnd(ctx context.Context, id string) {
 	switch {
 	case killed:
 		why = reason
-	case l.Held == lease.HeldDetached:
+	case l.Origin == lease.OriginDetached:
 		why = ls.endOf(id)
 	}
 	ls.Events.Publish(l.Event("lease.ended", why))
@@ -407,7 +407,7 @@ const findAgain = time.Second
 func (ls *Leases) found(ctx context.Context, l *lease.Lease) (bool, error) {
 	for {
 		try, cancel := context.WithTimeout(ctx, stop.WallTimeout)
-		if l.Held == lease.HeldDetached {
+		if l.Origin == lease.OriginDetached {
 			ls.findProgram(try, l)
 		}
 		found, err := ls.Adopt(try, l)

@@ -19,7 +19,7 @@ func (ls *Leases) visit(ctx context.Context, l *lease.Lease, p lease.Process) (l
 	}
 	ls.visiting.Lock()
 	defer ls.visiting.Unlock()
-	if l.Held == lease.HeldAttached {
+	if l.Origin == lease.OriginAttached {
 		if err := ls.stillFree(l, p); err != nil {
 			return lease.Inside{}, err
 		}
@@ -49,7 +49,7 @@ func (ls *Leases) adoptVisitor(ctx context.Context, l *lease.Lease) bool {
 	state, err := ls.Attribution.VisitPort(l).Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 	if err != nil {
 		if !errors.Is(err, cgroup.ErrNotFound) {
-			ls.Log.Warn("cannot find a lease again", "lease", l.ID, "held", l.Held, "error", err)
+			ls.Log.Warn("cannot find a lease again", "lease", l.ID, "held", l.Origin, "error", err)
 		}
 		return false
 	}
@@ -58,39 +58,39 @@ func (ls *Leases) adoptVisitor(ctx context.Context, l *lease.Lease) bool {
 }
 
 // visitStatus says what does not hold where a lease's processes stay where they are.
-func (ls *Leases) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.WallsStatus {
-	w := api.WallsStatus{Cgroup: s.Path, Unit: l.Unit}
+func (ls *Leases) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.IsolationStatus {
+	w := api.IsolationStatus{Cgroup: s.Path, Unit: l.Unit}
 	info := ls.Port.Info()
 	if !ls.State.Desired().Enforcing() {
-		w.Missing = append(w.Missing, "everything: the spec says enforce: observe")
+		w.NotEnforced = append(w.NotEnforced, "everything: the spec says enforce: observe")
 	}
-	if l.Held == lease.HeldContainer {
+	if l.Origin == lease.OriginContainer {
 		// It is under the grant's slice, so what holds there holds for it.
 		w.Devices = info.Devices
 		if info.Devices {
-			w.Missing = append(w.Missing, "device rules of this lease alone: it can open every GPU of its grant")
+			w.NotEnforced = append(w.NotEnforced, "device rules of this lease alone: it can open every GPU of its grant")
 		}
 	}
 	if ls.Policy.Guarded(l) {
 		w.Devices = true
-		if l.Held != lease.HeldUnit {
-			w.Missing = append(w.Missing, "device rules of this lease alone: every login of "+l.User+" can open its GPU")
+		if l.Origin != lease.OriginUnit {
+			w.NotEnforced = append(w.NotEnforced, "device rules of this lease alone: every login of "+l.User+" can open its GPU")
 		}
 	}
 	if !w.Devices {
-		w.NoDevices = attribution.Stays(l) + ", so it can open every GPU that it could before"
-		w.Missing = append(w.Missing, "device rules: "+w.NoDevices)
+		w.DevicesReason = attribution.Stays(l) + ", so it can open every GPU that it could before"
+		w.NotEnforced = append(w.NotEnforced, "device rules: "+w.DevicesReason)
 	}
-	if l.Held == lease.HeldContainer {
-		w.Missing = append(w.Missing, missingLimits(info)...)
+	if l.Origin == lease.OriginContainer {
+		w.NotEnforced = append(w.NotEnforced, missingLimits(info)...)
 	} else {
-		w.Missing = append(w.Missing, "cpu, memory, tasks and io limits: they are those of where it runs, not the tenant's")
+		w.NotEnforced = append(w.NotEnforced, "cpu, memory, tasks and io limits: they are those of where it runs, not the tenant's")
 	}
 	switch l.Terms.Kind() {
 	case api.ModeTimeslice:
-		w.Missing = append(w.Missing, "its time share: it is never frozen, so it runs whenever it likes")
+		w.NotEnforced = append(w.NotEnforced, "its time share: it is never frozen, so it runs whenever it likes")
 	case api.ModeMPS:
-		w.Missing = append(w.Missing, "its MPS share: it holds only for processes that were started with the environment of the lease")
+		w.NotEnforced = append(w.NotEnforced, "its MPS share: it holds only for processes that were started with the environment of the lease")
 	}
 	return w
 }

@@ -70,8 +70,8 @@ func ProblemError(problems map[gpu.UUID]error) *api.Error {
 }
 
 // ConflictingUsers lists who uses the GPUs that cannot become as wanted because they are in use.
-func ConflictingUsers(problems map[gpu.UUID]error, node *observe.Node, use Usage) []api.Holder {
-	var out []api.Holder
+func ConflictingUsers(problems map[gpu.UUID]error, node *observe.Node, use Usage) []api.DeviceUser {
+	var out []api.DeviceUser
 	for _, id := range slices.Sorted(maps.Keys(problems)) {
 		if g, ok := node.GPU(id); ok && errors.Is(problems[id], gpu.ErrInUse) {
 			out = append(out, deviceUsers(g, use)...)

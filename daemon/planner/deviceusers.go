@@ -128,8 +128,8 @@ func inUseBy(g *observe.GPU, in *gpu.Instance, use Usage) (who []step.Subject, k
 }
 
 // deviceUsers lists who uses the instances of a GPU, or the GPU when it has none, for tools: those that a refusal names.
-func deviceUsers(g *observe.GPU, use Usage) []api.Holder {
-	var out []api.Holder
+func deviceUsers(g *observe.GPU, use Usage) []api.DeviceUser {
+	var out []api.DeviceUser
 	add := func(in *gpu.Instance, name string, leases []string) {
 		id, named := string(g.Identity.UUID), map[string]bool{}
 		for _, h := range BlockingProcesses(g, in, use) {
@@ -137,13 +137,13 @@ func deviceUsers(g *observe.GPU, use Usage) []api.Holder {
 				continue
 			}
 			named[h.Lease] = true
-			out = append(out, api.Holder{
-				GPU: id, Instance: name, PID: h.PID, Command: h.Name, Unit: h.Unit, Tenant: h.Tenant, Lease: h.Lease, Seconds: h.Age.Seconds(), Stays: h.Decision == Keep,
+			out = append(out, api.DeviceUser{
+				GPU: id, Instance: name, PID: h.PID, Command: h.Name, Unit: h.Unit, Tenant: h.Tenant, Lease: h.Lease, RunningSeconds: h.Age.Seconds(), Kept: h.Decision == Keep,
 			})
 		}
 		for _, l := range leases {
 			if !named[l] {
-				out = append(out, api.Holder{GPU: id, Instance: name, Lease: l})
+				out = append(out, api.DeviceUser{GPU: id, Instance: name, Lease: l})
 			}
 		}
 	}

@@ -77,7 +77,7 @@ func TestMonitorsInAPlan(t *testing.T) {
 					t.Errorf("it is refused with %+v, want %s with %q", err, c.kind, c.says)
 				}
 				users := ConflictingUsers(p.Problems, node, use)
-				if c.kind == api.KindInUse && (len(users) != 1 || users[0].PID != 42 || users[0].Command != "nvtop" || users[0].GPU != string(observetest.One) || users[0].Stays) {
+				if c.kind == api.KindInUse && (len(users) != 1 || users[0].PID != 42 || users[0].Command != "nvtop" || users[0].GPU != string(observetest.One) || users[0].Kept) {
 					t.Errorf("for tools its holders are %+v", users)
 				}
 				return

@@ -14,8 +14,8 @@ func FeasibleSpec(want *state.Desired, n *observe.Node) error {
 	var wrong []api.FieldError
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]
-		for j := range t.GPU {
-			g := &t.GPU[j]
+		for j := range t.Grants {
+			g := &t.Grants[j]
 			ids := want.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}]
 			need := state.GrantMemory(g)
 			if need == 0 || len(ids) == 0 {
@@ -31,7 +31,7 @@ func FeasibleSpec(want *state.Desired, n *observe.Node) error {
 			}
 			if need > largest && !over {
 				wrong = append(wrong, api.FieldError{
-					Path:    fmt.Sprintf("tenants[%d].gpu[%d].%s.memory", i, j, g.Kind()),
+					Path:    fmt.Sprintf("tenants[%d].grants[%d].%s.gpu_memory", i, j, g.Kind()),
 					Message: fmt.Sprintf("%s is more than any of its GPUs has: %s, the reserve taken off", api.Bytes(need).Short(), api.Bytes(largest).Short()),
 					Hint:    "grant less, or name larger GPUs",
 				})
@@ -49,9 +49,9 @@ func checkReserved(want *state.Desired, n *observe.Node) error {
 	sum := map[gpu.UUID]uint64{}
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]
-		for j := range t.GPU {
-			if ids := want.Grants[state.GrantKey{Tenant: t.Name, Grant: t.GPU[j].Name}]; t.GPU[j].Reserved && len(ids) == 1 {
-				sum[ids[0]] += state.GrantMemory(&t.GPU[j])
+		for j := range t.Grants {
+			if ids := want.Grants[state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}]; t.Grants[j].Reserved && len(ids) == 1 {
+				sum[ids[0]] += state.GrantMemory(&t.Grants[j])
 			}
 		}
 	}

@@ -16,7 +16,7 @@ import (
 func desiredGrants(overcommit bool, list ...api.GrantSpec) (*state.Desired, *observe.Node) {
 	reserve := api.Bytes(1 << 30)
 	d := &state.Desired{
-		Spec:   &api.Spec{Node: api.NodeSpec{Reserve: &reserve}, Tenants: []api.TenantSpec{{Name: "red", GPU: list}}},
+		Spec:   &api.Spec{Node: api.NodeSpec{GPUMemoryReserve: &reserve}, Tenants: []api.TenantSpec{{Name: "red", Grants: list}}},
 		GPUs:   map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: api.ModeTimeslice, Overcommit: overcommit}},
 		Grants: map[state.GrantKey][]gpu.UUID{},
 	}
@@ -28,7 +28,7 @@ func desiredGrants(overcommit bool, list ...api.GrantSpec) (*state.Desired, *obs
 
 func timesliceGrant(name string, gib int, reserved bool) api.GrantSpec {
 	b := api.Bytes(gib) << 30
-	return api.GrantSpec{Name: name, Timeslice: &api.ShareSpec{Share: 10, Memory: &b}, Reserved: reserved}
+	return api.GrantSpec{Name: name, Timeslice: &api.ShareSpec{Share: 10, GPUMemory: &b}, Reserved: reserved}
 }
 
 func TestFeasibleSpec(t *testing.T) {
@@ -39,7 +39,7 @@ func TestFeasibleSpec(t *testing.T) {
 		says       []string // none: it is feasible
 	}{
 		{"all that there is", false, []api.GrantSpec{timesliceGrant("a", 38, false)}, nil},
-		{"more than there is", false, []api.GrantSpec{timesliceGrant("ok", 1, false), timesliceGrant("a", 39, false)}, []string{"tenants[0].gpu[1].timeslice.memory", "39 GiB", "38 GiB"}},
+		{"more than there is", false, []api.GrantSpec{timesliceGrant("ok", 1, false), timesliceGrant("a", 39, false)}, []string{"tenants[0].grants[1].timeslice.gpu_memory", "39 GiB", "38 GiB"}},
 		{"more, and meant", true, []api.GrantSpec{timesliceGrant("a", 39, false)}, nil},
 		{"together too much, not reserved", false, []api.GrantSpec{timesliceGrant("a", 30, false), timesliceGrant("b", 30, false)}, nil},
 		{"reserved together too much", false, []api.GrantSpec{timesliceGrant("a", 20, true), timesliceGrant("b", 19, true)}, []string{"reserved", "39 GiB", "38 GiB", "GPU 1"}},

@@ -160,10 +160,10 @@ func PlanMigration(want *state.Desired, denied func() (bool, error)) []step.Step
 	}
 	s := step.Step{
 		Kind: KindMigration, Phase: step.Narrow, Args: step.Must(MigrationArgs{deny}), Undo: step.Must(MigrationArgs{is}),
-		Text: "deny moving processes out of leases (a bus policy against AttachProcessesToUnit)", Reason: "the spec says node.walls.migration: deny", Disruption: step.None,
+		Text: "deny moving processes out of leases (a bus policy against AttachProcessesToUnit)", Reason: "the spec says node.isolation.migration: deny", Disruption: step.None,
 	}
 	if !deny {
-		s.Phase, s.Text, s.Reason = step.Widen, "let tenants move their processes between units again", "the spec does not say node.walls.migration: deny"
+		s.Phase, s.Text, s.Reason = step.Widen, "let tenants move their processes between units again", "the spec does not say node.isolation.migration: deny"
 	}
 	return []step.Step{s}
 }
@@ -192,7 +192,7 @@ func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) 
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
 		if e := want.GPUs[id]; e != nil && e.Mode == api.ModeMPS {
-			desired[id] = mps.Settings{GPU: id, Strict: e.MPS != nil && e.MPS.Enforce == "strict"}
+			desired[id] = mps.Settings{GPU: id, Strict: e.MPS != nil && e.MPS.Bypass == api.BypassDeny}
 		}
 		if g.MPS != nil || desired[id].GPU != "" {
 			observed[id] = mps.Observed{State: g.MPS, Processes: g.Processes}

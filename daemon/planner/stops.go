@@ -47,7 +47,7 @@ func stopStep(l *lease.Lease, reason string) step.Step {
 func stopReason(want *state.Desired, l *lease.Lease, hardware []step.Step) string {
 	may, ok := want.Grants[state.GrantKey{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}]
 	if !ok {
-		if l.Held == lease.HeldLogin || l.Held == lease.HeldUnit {
+		if l.Origin == lease.OriginLogin || l.Origin == lease.OriginUnit {
 			return "" // It is let go of when the spec is in force, and nobody is stopped for that.
 		}
 		return fmt.Sprintf("the spec has no grant %s of %s any more", l.Terms.Spec.Name, l.Terms.Tenant)

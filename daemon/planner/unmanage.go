@@ -39,7 +39,7 @@ func PlanReleaseStops(live []lease.Lease, names []cgroup.SliceState, hardware []
 	var out []step.Step
 	for i := range live {
 		l := &live[i]
-		inWalls := !l.Visiting() || l.Held == lease.HeldContainer
+		inWalls := !l.Visiting() || l.Origin == lease.OriginContainer
 		switch {
 		// One that was placed just now has no walls yet, and will have.
 		case inWalls && (l.Walls.Cgroup != "" || l.State != lease.Running), !l.Visiting() && isUnder(l, names), losesItsPlace(l, hardware):

@@ -69,10 +69,10 @@ func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, forei
 	}
 	for i := range d.Spec.Tenants {
 		t := &d.Spec.Tenants[i]
-		for j := range t.GPU {
-			g := lease.Grant{Tenant: t.Name, Priority: t.Priority, Spec: t.GPU[j], Overuse: t.Overuse}
-			if t.GPU[j].GPUs != nil {
-				g.GPUs = d.Grants[state.GrantKey{Tenant: t.Name, Grant: t.GPU[j].Name}]
+		for j := range t.Grants {
+			g := lease.Grant{Tenant: t.Name, Priority: t.Priority, Spec: t.Grants[j], Overuse: t.Overuse}
+			if t.Grants[j].GPUs != nil {
+				g.GPUs = d.Grants[state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}]
 			}
 			v.Grants = append(v.Grants, g)
 		}

@@ -15,8 +15,8 @@ import (
 
 func TestViewOf(t *testing.T) {
 	reserve := api.Bytes(1 << 30)
-	spec := &api.Spec{Node: api.NodeSpec{Enforce: "on", Reserve: &reserve}, Tenants: []api.TenantSpec{{
-		Name: "red", Priority: "high", GPU: []api.GrantSpec{
+	spec := &api.Spec{Node: api.NodeSpec{Enforce: "on", GPUMemoryReserve: &reserve}, Tenants: []api.TenantSpec{{
+		Name: "red", Priority: "high", Grants: []api.GrantSpec{
 			{Name: "cut", MIG: "3g.20gb"}, {Name: "part", Timeslice: &api.ShareSpec{Share: 30}, GPUs: &api.Selector{Index: api.List[int]{2}}},
 		},
 	}}}

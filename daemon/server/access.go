@@ -86,10 +86,10 @@ func (a access) denied(c *Caller, what string) *api.Error {
 // MayEnd tells whether the caller may stop or release a lease. What somebody else attached, an administrator's prolog for
 // one, is not its own user's to take from the books; nor are logins and units, which the spec adopts.
 func (c *Caller) MayEnd(l *lease.Lease) bool {
-	switch l.Held {
-	case lease.HeldAttached:
+	switch l.Origin {
+	case lease.OriginAttached:
 		return c.Admin || c.UID == l.By
-	case lease.HeldLogin, lease.HeldUnit:
+	case lease.OriginLogin, lease.OriginUnit:
 		return c.Admin
 	}
 	return c.Admin || c.UID == l.UID

@@ -18,7 +18,7 @@ type Desired struct {
 	Spec       *api.Spec
 	GPUs       map[gpu.UUID]*api.GPUSpec
 	Grants     map[GrantKey][]gpu.UUID // the GPUs that a grant may use
-	Released   *api.Released           // the node was given back with this; nil otherwise
+	Released   *api.Unmanaged          // the node was given back with this; nil otherwise
 }
 
 // Enforcing tells whether anything may be written to the node.
@@ -54,10 +54,10 @@ func (d *Desired) Dynamic(id gpu.UUID) bool {
 
 // Reserve is the GPU memory of one GPU that is never granted.
 func (d *Desired) Reserve(id gpu.UUID) uint64 {
-	if m := d.Mode(id); (m != api.ModeTimeslice && m != api.ModeMPS) || d.Spec.Node.Reserve == nil {
+	if m := d.Mode(id); (m != api.ModeTimeslice && m != api.ModeMPS) || d.Spec.Node.GPUMemoryReserve == nil {
 		return 0
 	}
-	return uint64(*d.Spec.Node.Reserve)
+	return uint64(*d.Spec.Node.GPUMemoryReserve)
 }
 
 // Tenant finds a tenant.
@@ -109,7 +109,7 @@ func (d *Desired) AnyDynamic() bool {
 }
 
 // Guarding tells whether logins are to be kept from managed GPUs.
-func (d *Desired) Guarding() bool { return d.Spec != nil && d.Spec.Node.Guard == "logins" }
+func (d *Desired) Guarding() bool { return d.isolation().Logins == api.LoginsClosed }
 
 // Managed is the GPUs that are ours to give.
 func (d *Desired) Managed() []gpu.UUID {
@@ -131,13 +131,26 @@ func (d *Desired) Quiesces(unit string) bool {
 // NearStrict tells whether the memory of the tenant's leases is bound to the NUMA nodes of their GPUs.
 func (d *Desired) NearStrict(tenant string) bool {
 	return d.Spec != nil && slices.ContainsFunc(d.Spec.Tenants, func(t api.TenantSpec) bool {
-		return t.Name == tenant && t.CPU != nil && t.CPU.Near == "strict"
+		return t.Name == tenant && t.CPU != nil && t.CPU.NUMA == api.NUMAStrict
 	})
 }
 
 // Denies tells whether moving processes out of leases is to be denied, and not only detected.
 func (d *Desired) Denies() bool {
-	return d.Spec != nil && d.Spec.Node.Walls != nil && d.Spec.Node.Walls.Migration == "deny"
+	return d.isolation().Migration == api.MigrationDeny
+}
+
+// StopsUnattributed tells whether processes on managed GPUs that are in no lease are stopped.
+func (d *Desired) StopsUnattributed() bool {
+	return d.isolation().Unattributed == api.UnattributedStop
+}
+
+// isolation is the node's policy for processes outside a lease; empty without a spec.
+func (d *Desired) isolation() api.IsolationSpec {
+	if d.Spec == nil || d.Spec.Node.Isolation == nil {
+		return api.IsolationSpec{}
+	}
+	return *d.Spec.Node.Isolation
 }
 
 // Limits tells whether a tenant's logins have a limit.

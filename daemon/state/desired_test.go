@@ -11,7 +11,7 @@ import (
 func TestReserveIsOfSharedGPUs(t *testing.T) {
 	reserve := api.Bytes(1 << 30)
 	d := &Desired{
-		Spec: &api.Spec{Node: api.NodeSpec{Reserve: &reserve}},
+		Spec: &api.Spec{Node: api.NodeSpec{GPUMemoryReserve: &reserve}},
 		GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: api.ModeTimeslice}},
 	}
 	for mode, want := range map[string]uint64{api.ModeTimeslice: 1 << 30, api.ModeMPS: 1 << 30, api.ModeMIG: 0, api.ModeExclusive: 0, api.ModeExternal: 0} {

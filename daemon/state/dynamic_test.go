@@ -101,17 +101,17 @@ func TestEstimate(t *testing.T) {
 		estimate(s.StepDurations, node, &p)
 		return p
 	}
-	if p := plan(); p.Estimate != 0 {
-		t.Errorf("of nothing that was measured it says %v s", p.Estimate)
+	if p := plan(); p.EstimatedSeconds != 0 {
+		t.Errorf("of nothing that was measured it says %v s", p.EstimatedSeconds)
 	}
 	NoteTimes(s, node, steps, []tookStep{{1, 1}, {2, 4}, {3, 2}, {4, 4}})
-	if p := plan(); p.Estimate != 1+4+3 || p.Steps[2].Estimate != 3 {
-		t.Errorf("it takes %v s, a creation %v s", p.Estimate, p.Steps[2].Estimate)
+	if p := plan(); p.EstimatedSeconds != 1+4+3 || p.Steps[2].EstimatedSeconds != 3 {
+		t.Errorf("it takes %v s, a creation %v s", p.EstimatedSeconds, p.Steps[2].EstimatedSeconds)
 	}
 	for range 100 { // A driver's update.
 		NoteTimes(s, node, steps, []tookStep{{3, 1}})
 	}
-	if got := WireTimes(s.StepDurations); len(got) != 3 || got[1].Op != mig.KindCreate || got[1].Count != 102 || got[1].Mean > 1.01 {
+	if got := WireTimes(s.StepDurations); len(got) != 3 || got[1].Kind != mig.KindCreate || got[1].Count != 102 || got[1].MeanSeconds > 1.01 {
 		t.Errorf("known is %+v", got)
 	}
 }

@@ -40,8 +40,8 @@ func (x *State) NoteMade(s *store.State, want *Desired, node *observe.Node) {
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]
 		s.CreatedSlices[cgroup.SliceName{Tenant: t.Name}.String()] = true
-		for j := range t.GPU {
-			s.CreatedSlices[cgroup.SliceName{Tenant: t.Name, Grant: t.GPU[j].Name}.String()] = true
+		for j := range t.Grants {
+			s.CreatedSlices[cgroup.SliceName{Tenant: t.Name, Grant: t.Grants[j].Name}.String()] = true
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 // GrantMemory is the GPU memory of a grant on one GPU, in bytes; 0 when it has no limit.
 func GrantMemory(g *api.GrantSpec) uint64 {
 	for _, s := range []*api.ShareSpec{g.Timeslice, g.MPS} {
-		if s != nil && s.Memory != nil {
-			return uint64(*s.Memory)
+		if s != nil && s.GPUMemory != nil {
+			return uint64(*s.GPUMemory)
 		}
 	}
 	return 0
@@ -27,8 +27,8 @@ func WantOf(s *api.Spec, r spec.Resolved, generation uint64) *Desired {
 		w.GPUs[id] = &s.GPUs[entry]
 	}
 	for i := range s.Tenants {
-		for j := range s.Tenants[i].GPU {
-			t, g := s.Tenants[i].Name, s.Tenants[i].GPU[j].Name
+		for j := range s.Tenants[i].Grants {
+			t, g := s.Tenants[i].Name, s.Tenants[i].Grants[j].Name
 			w.Grants[GrantKey{t, g}] = r.Grants[spec.GrantKey(t, g)]
 		}
 	}
@@ -42,9 +42,9 @@ func SameResolved(a, b *Desired) bool {
 }
 
 // ReleasedOf says when and by whom the node was given back; nil when a spec was applied since.
-func ReleasedOf(acc *store.Accepted) *api.Released {
+func ReleasedOf(acc *store.Accepted) *api.Unmanaged {
 	if acc.Unmanaged == "" {
 		return nil
 	}
-	return &api.Released{Who: acc.By, At: acc.At, All: acc.Unmanaged == store.UnmanagedAll}
+	return &api.Unmanaged{By: acc.By, At: acc.At, All: acc.Unmanaged == store.UnmanagedAll}
 }

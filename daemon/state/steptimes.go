@@ -64,8 +64,8 @@ func estimate(times map[string]map[string]store.Duration, node *observe.Node, p 
 	lanes := map[string]float64{}
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		t, ok := times[modelOf(node, s.GPU)][s.Op]
-		s.Estimate = t.MeanSeconds
+		t, ok := times[modelOf(node, s.GPU)][s.Kind]
+		s.EstimatedSeconds = t.MeanSeconds
 		if s.GPU == "" {
 			host += t.MeanSeconds
 			continue
@@ -74,8 +74,8 @@ func estimate(times map[string]map[string]store.Duration, node *observe.Node, p 
 		lanes[s.GPU] += t.MeanSeconds
 		slowest = max(slowest, lanes[s.GPU])
 	}
-	if p.Estimate = 0; known {
-		p.Estimate = host + slowest
+	if p.EstimatedSeconds = 0; known {
+		p.EstimatedSeconds = host + slowest
 	}
 }
 
@@ -87,9 +87,9 @@ func WireTimes(times map[string]map[string]store.Duration) []api.StepTime {
 	var out []api.StepTime
 	for model, kinds := range times {
 		for op, t := range kinds {
-			out = append(out, api.StepTime{Model: model, Op: op, Count: t.Count, Mean: t.MeanSeconds})
+			out = append(out, api.StepTime{Model: model, Kind: op, Count: t.Count, MeanSeconds: t.MeanSeconds})
 		}
 	}
-	slices.SortFunc(out, func(a, b api.StepTime) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Op, b.Op)) })
+	slices.SortFunc(out, func(a, b api.StepTime) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Kind, b.Kind)) })
 	return out
 }

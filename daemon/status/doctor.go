@@ -92,7 +92,7 @@ func (v *Viewer) checkHolder(ok func(name, message string), warn func(name, mess
 	if deniable && v.State.Desired().Denies() {
 		ok("migration", "is denied, which costs: "+planner.MigrationCost)
 	} else if deniable {
-		ok("migration", "processes that leave their lease are ended; node.walls.migration: deny would keep them inside, and cost: "+planner.MigrationCost)
+		ok("migration", "processes that leave their lease are ended; node.isolation.migration: deny would keep them inside, and cost: "+planner.MigrationCost)
 	}
 	if v.State.Desired().Enforcing() {
 		return // What is asked for and not enforced is among the conditions.

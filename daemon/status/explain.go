@@ -51,15 +51,15 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 	e.Rules = append(e.Rules, v.explainMembers(ctx, l), v.explainDevices(l), v.explainMemory(l, &wire), v.explainTime(l, &wire))
 	if t, ok := v.State.Desired().Tenant(l.Terms.Tenant); ok {
 		for _, r := range v.explainLimits(t) {
-			if l.Visiting() && l.Held != lease.HeldContainer {
-				r = api.Rule{What: r.What, Wanted: r.Wanted, Why: attribution.Stays(l) + ": the limits are those of the tenant's slice, which it is not in"}
+			if l.Visiting() && l.Origin != lease.OriginContainer {
+				r = api.Rule{What: r.What, Desired: r.Desired, Reason: attribution.Stays(l) + ": the limits are those of the tenant's slice, which it is not in"}
 			}
 			e.Rules = append(e.Rules, r)
 		}
 	}
 	if l.Ends != nil {
-		r := api.Rule{What: "max_time", Wanted: "until " + l.Ends.Format(time.RFC3339), Enforced: v.State.Desired().Enforcing(), By: "gpushared, while it runs"}
-		if l.Visiting() && l.Held != lease.HeldContainer {
+		r := api.Rule{What: "max_time", Desired: "until " + l.Ends.Format(time.RFC3339), Enforced: v.State.Desired().Enforcing(), By: "gpushared, while it runs"}
+		if l.Visiting() && l.Origin != lease.OriginContainer {
 			r.By = "gpushared, while it runs: it stops the processes that hold the GPU"
 		}
 		e.Rules = append(e.Rules, v.unlessObserving(r))
@@ -79,7 +79,7 @@ func heldWhere(l *lease.Lease) string {
 		where = fmt.Sprintf("where process %d is, with all that it starts", l.Process.PID)
 	}
 	if l.Visiting() {
-		where += " (" + l.Held + ")"
+		where += " (" + l.Origin + ")"
 	}
 	return where
 }
@@ -90,20 +90,20 @@ func (v *Viewer) explainMembers(ctx context.Context, l *lease.Lease) api.Rule {
 	members, err := v.Attribution.PortOf(l).Members(ctx, l.ID)
 	switch {
 	case errors.Is(err, cgroup.ErrNotFound):
-		r.Why = "the last one has just ended"
+		r.Reason = "the last one has just ended"
 		return r
 	case err != nil:
-		r.Why = "they cannot be listed: " + err.Error()
+		r.Reason = "they cannot be listed: " + err.Error()
 		return r
 	}
-	r.Wanted = fmt.Sprintf("%d now", len(members))
+	r.Desired = fmt.Sprintf("%d now", len(members))
 	switch {
 	case l.Visiting() && l.Cgroup == "":
-		r.Why = "one that leaves its parents and its session behind is not found again"
+		r.Reason = "one that leaves its parents and its session behind is not found again"
 	case l.Visiting():
-		r.Why = "whoever may move processes out of its cgroup takes them out of the lease"
+		r.Reason = "whoever may move processes out of its cgroup takes them out of the lease"
 	case l.Walls.Cgroup == "":
-		r.Why = "they are followed by their parents, which is no wall"
+		r.Reason = "they are followed by their parents, which is no wall"
 	default:
 		r.Enforced, r.By = true, "its own cgroup; who leaves it is found and ended"
 	}
@@ -116,20 +116,20 @@ func (v *Viewer) explainDevices(l *lease.Lease) api.Rule {
 	node := v.Observer.Last()
 	rules, _, err := v.Policy.DeviceRules(node, l)
 	if err != nil {
-		r.Why = err.Error()
+		r.Reason = err.Error()
 		return r
 	}
-	r.Wanted = ruleNames(rules)
+	r.Desired = ruleNames(rules)
 	slice := sliceState(node, cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name})
 	switch {
 	case !l.Walls.Devices:
-		r.Why = cmp.Or(l.Walls.NoDevices, "it can open every device that it could before")
-	case l.Held == lease.HeldContainer && slice != nil:
-		r.Enforced, r.Wanted, r.By = slice.Closed, ruleNames(slice.Devices), "the device program of its grant's slice "+slice.Path+", read back"
+		r.Reason = cmp.Or(l.Walls.DevicesReason, "it can open every device that it could before")
+	case l.Origin == lease.OriginContainer && slice != nil:
+		r.Enforced, r.Desired, r.By = slice.Closed, ruleNames(slice.Devices), "the device program of its grant's slice "+slice.Path+", read back"
 	case l.Visiting():
 		r.Enforced, r.By = true, "the guard on where it runs: it may open the GPUs of its user's leases, and no other managed one"
 	case slice == nil || !slice.Closed:
-		r.Why = "the device program of its grant's slice was not found when it was read back"
+		r.Reason = "the device program of its grant's slice was not found when it was read back"
 	default:
 		r.Enforced, r.By = true, "device programs of its own cgroup and of its grant's slice, the latter read back"
 	}
@@ -160,19 +160,19 @@ func ruleNames(rules []cgroup.DeviceRule) string {
 // explainMemory says what makes the limit of GPU memory hold.
 func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 	r := api.Rule{What: "GPU memory"}
-	if w.Memory == nil || w.Memory.Limit == 0 {
-		r.Wanted, r.Why = "no limit", "the grant has none: it is as much as the GPU has"
+	if w.GPUMemory == nil || w.GPUMemory.Limit == 0 {
+		r.Desired, r.Reason = "no limit", "the grant has none: it is as much as the GPU has"
 		if l.Terms.Kind() == api.ModeExclusive {
-			r.Why = "the whole GPU is its own"
+			r.Reason = "the whole GPU is its own"
 		}
 		return r
 	}
-	r.Wanted = fmt.Sprintf("%s, of which %s are used", api.Bytes(w.Memory.Limit).Short(), api.Bytes(w.Memory.Used).Short())
+	r.Desired = fmt.Sprintf("%s, of which %s are used", api.Bytes(w.GPUMemory.Limit).Short(), api.Bytes(w.GPUMemory.Used).Short())
 	switch do := v.Told.Enforce.Overuse(l); {
-	case w.Memory.Backend == "mig":
+	case w.GPUMemory.Backend == "mig":
 		r.Enforced, r.By = true, "the MIG instance: there is no more in it"
 		return r // Also on a node that only observes.
-	case w.Memory.Backend == "mps" && !l.Visiting():
+	case w.GPUMemory.Backend == "mps" && !l.Visiting():
 		r.Enforced, r.By = true, "the MPS server, for every process that joined it"
 	case do == "kill" && l.Visiting():
 		r.Enforced, r.By = true, "gpushared watches it: the process that uses most is asked to end, and killed"
@@ -181,9 +181,9 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 	case do == "freeze" && l.Walls.Freeze:
 		r.Enforced, r.By = true, "gpushared watches it: the lease is frozen for a while, time and again"
 	case do == "freeze":
-		r.Why = "it is watched and told; overuse.memory is freeze, and this lease is never frozen"
+		r.Reason = "it is watched and told; overuse.memory is freeze, and this lease is never frozen"
 	default:
-		r.Why = fmt.Sprintf("it is watched and told, and nobody is stopped: overuse.memory is %s", do)
+		r.Reason = fmt.Sprintf("it is watched and told, and nobody is stopped: overuse.memory is %s", do)
 	}
 	return v.unlessObserving(r)
 }
@@ -193,32 +193,32 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	r := api.Rule{What: "GPU time"}
 	switch l.Terms.Kind() {
 	case api.ModeMIG:
-		return api.Rule{What: r.What, Wanted: "its own instance", Enforced: true, By: "the hardware: its slices compute for nobody else"}
+		return api.Rule{What: r.What, Desired: "its own instance", Enforced: true, By: "the hardware: its slices compute for nobody else"}
 	case api.ModeExclusive:
-		r.Wanted = "all of " + text.Count(len(l.Place.GPUs), "GPU")
+		r.Desired = "all of " + text.Count(len(l.Place.GPUs), "GPU")
 		r.Enforced, r.By = true, "nobody else is given it"
 		return r
 	case api.ModeMPS:
-		r.Wanted = "threads, " + shareText(w)
+		r.Desired = "threads, " + shareText(w)
 		if l.Visiting() {
-			r.Why = "it holds only for processes that were started with the environment of the lease"
+			r.Reason = "it holds only for processes that were started with the environment of the lease"
 			return r
 		}
 		r.Enforced, r.By = true, "the MPS server, for every process that joined it"
 		return v.unlessObserving(r)
 	}
-	r.Wanted = shareText(w)
+	r.Desired = shareText(w)
 	switch {
 	case l.Visiting():
-		r.Why = "it is never frozen, so it runs whenever it likes"
+		r.Reason = "it is never frozen, so it runs whenever it likes"
 	case !l.Walls.Freeze || v.Gate == nil:
-		r.Why = "nothing can be frozen here (" + v.Port.Info().Detail + ")"
+		r.Reason = "nothing can be frozen here (" + v.Port.Info().Detail + ")"
 	case v.GuardReady() != nil:
-		r.Why = "nobody is frozen: " + v.GuardReady().Error()
+		r.Reason = "nobody is frozen: " + v.GuardReady().Error()
 	default:
 		frozen, err := v.Attribution.PortOf(l).Frozen(l.ID)
 		if err != nil {
-			r.Why = "its freezer cannot be read: " + err.Error()
+			r.Reason = "its freezer cannot be read: " + err.Error()
 			break
 		}
 		r.Enforced, r.By = true, "its cgroup's freezer, read back: it runs now"
@@ -239,7 +239,7 @@ func shareText(w *api.Lease) string {
 // unlessObserving takes back what is said to hold on a node that only observes.
 func (v *Viewer) unlessObserving(r api.Rule) api.Rule {
 	if !v.State.Desired().Enforcing() {
-		r.Enforced, r.By, r.Why = false, "", "the spec says enforce: observe"
+		r.Enforced, r.By, r.Reason = false, "", "the spec says enforce: observe"
 	}
 	return r
 }
@@ -253,12 +253,12 @@ func (v *Viewer) explainLimits(t *api.TenantSpec) []api.Rule {
 	}
 	var out []api.Rule
 	for _, l := range limitsOf(t, v.State.Desired().Enforcing(), v.Port.Info(), node.Slices) {
-		r := api.Rule{What: l.Name, Wanted: l.Wanted, Why: l.Reason}
+		r := api.Rule{What: l.Name, Desired: l.Desired, Reason: l.Reason}
 		if l.InForce != "" {
-			r.Enforced, r.By = l.InForce == l.Wanted, by+", read back as "+l.InForce
+			r.Enforced, r.By = l.InForce == l.Desired, by+", read back as "+l.InForce
 		}
 		if r.By != "" && !r.Enforced {
-			r.Why, r.By = "read back as "+l.InForce, ""
+			r.Reason, r.By = "read back as "+l.InForce, ""
 		}
 		out = append(out, r)
 	}
@@ -267,22 +267,22 @@ func (v *Viewer) explainLimits(t *api.TenantSpec) []api.Rule {
 
 func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 	node := v.Observer.Last()
-	e := &api.Explanation{SchemaVersion: 1, Name: t.Name, Text: fmt.Sprintf("a tenant with %s", text.Count(len(t.GPU), "grant"))}
+	e := &api.Explanation{SchemaVersion: 1, Name: t.Name, Text: fmt.Sprintf("a tenant with %s", text.Count(len(t.Grants), "grant"))}
 	e.Rules = v.explainLimits(t)
-	for i := range t.GPU {
-		g := &t.GPU[i]
+	for i := range t.Grants {
+		g := &t.Grants[i]
 		r := api.Rule{What: "devices of " + g.Name}
 		switch s := sliceState(node, cgroup.SliceName{Tenant: t.Name, Grant: g.Name}); {
 		case s == nil && !v.Port.Info().Slices:
-			r.Why = "there are no cgroups to use (" + v.Port.Info().Detail + ")"
+			r.Reason = "there are no cgroups to use (" + v.Port.Info().Detail + ")"
 		case s == nil:
-			r.Why = "its slice is not there"
+			r.Reason = "its slice is not there"
 		case !s.Closed && v.Port.Info().NoDevices != "":
-			r.Why = v.Port.Info().NoDevices
+			r.Reason = v.Port.Info().NoDevices
 		case !s.Closed:
-			r.Why = "every device can be opened in " + s.Path
+			r.Reason = "every device can be opened in " + s.Path
 		default:
-			r.Wanted, r.Enforced, r.By = ruleNames(s.Devices), true, "the device program of "+s.Path+", read back; each lease is closed further"
+			r.Desired, r.Enforced, r.By = ruleNames(s.Devices), true, "the device program of "+s.Path+", read back; each lease is closed further"
 		}
 		e.Rules = append(e.Rules, v.unlessObserving(r))
 	}

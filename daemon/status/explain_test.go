@@ -41,13 +41,13 @@ func TestWhyDevicesAreOpen(t *testing.T) {
 	}}
 	for _, c := range []struct {
 		name  string
-		walls api.WallsStatus
+		walls api.IsolationStatus
 		why   string
 	}{
-		{"noted", api.WallsStatus{NoDevices: "not on cgroupfs", Missing: []string{"device rules: in other words"}}, "not on cgroupfs"},
-		{"of an older daemon", api.WallsStatus{Missing: []string{"device rules: in other words"}}, "it can open every device that it could before"},
+		{"noted", api.IsolationStatus{DevicesReason: "not on cgroupfs", NotEnforced: []string{"device rules: in other words"}}, "not on cgroupfs"},
+		{"of an older daemon", api.IsolationStatus{NotEnforced: []string{"device rules: in other words"}}, "it can open every device that it could before"},
 	} {
-		if got := v.explainDevices(&lease.Lease{ID: "red-1", Walls: c.walls}); got.Why != c.why || got.Enforced {
+		if got := v.explainDevices(&lease.Lease{ID: "red-1", Walls: c.walls}); got.Reason != c.why || got.Enforced {
 			t.Errorf("%s: %+v, want why %q", c.name, got, c.why)
 		}
 	}

@@ -24,7 +24,7 @@ func limitsOf(t *api.TenantSpec, enforcing bool, info cgroup.Info, observed []cg
 		if w.Value == "" {
 			continue
 		}
-		l := api.LimitStatus{Name: w.Name, Wanted: w.Value}
+		l := api.LimitStatus{Name: w.Name, Desired: w.Value}
 		switch {
 		case !enforcing:
 			l.Reason = "the spec says enforce: observe"
@@ -48,7 +48,7 @@ func (v *Viewer) loginLimitStatus(want *state.Desired, t *api.TenantSpec) []api.
 		return nil
 	}
 	limit := uint64(*t.PerLogin.Memory)
-	out := api.LimitStatus{Name: "per_login.memory", Wanted: exactBytes(limit)}
+	out := api.LimitStatus{Name: "per_login.memory", Desired: exactBytes(limit)}
 	held := v.Told.Adoption.LoginsHeld(t.Name, limit)
 	switch {
 	case !want.Enforcing():

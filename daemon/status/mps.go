@@ -11,9 +11,9 @@ import (
 
 // mps shows the control daemon of a GPU in MPS mode.
 func (p *picture) mps(g *observe.GPU) *api.MPSStatus {
-	out := &api.MPSStatus{State: string(mps.Stopped), Enforce: "report"}
-	if e := p.desired.GPUs[g.Identity.UUID]; e != nil && e.MPS != nil && e.MPS.Enforce != "" {
-		out.Enforce = e.MPS.Enforce
+	out := &api.MPSStatus{State: string(mps.Stopped), Bypass: api.BypassReport}
+	if e := p.desired.GPUs[g.Identity.UUID]; e != nil && e.MPS != nil && e.MPS.Bypass != "" {
+		out.Bypass = e.MPS.Bypass
 	}
 	if st := g.MPS; st != nil {
 		out.State, out.Unit, out.PID, out.Version, out.Reason = string(st.Phase), st.Unit, st.PID, st.Version, st.Reason

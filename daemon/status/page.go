@@ -137,17 +137,17 @@ func (v *Viewer) measure(l *api.Lease) {
 	}
 	v.Told.Enforce.Fill(l, v.Gate != nil && v.State.Desired().Enforcing())
 	if l.Share != nil && l.Kind == api.ModeMPS {
-		l.Share.Gated = v.State.Desired().Enforcing() // By the MPS server, for every process that joined it.
+		l.Share.Enforced = v.State.Desired().Enforcing() // By the MPS server, for every process that joined it.
 	}
 	m := v.Samples.Lease(l.ID)
 	l.Processes = m.Processes
 	switch {
-	case l.Memory != nil:
-		l.Memory.Used, l.Memory.Stage = m.Memory, m.Stage
+	case l.GPUMemory != nil:
+		l.GPUMemory.Used, l.GPUMemory.Stage = m.Memory, m.Stage
 	case m.Memory > 0:
-		l.Memory = &api.LeaseMemory{Used: m.Memory, Backend: "none"}
+		l.GPUMemory = &api.LeaseMemory{Used: m.Memory, Backend: "none"}
 		if l.Kind == api.ModeMIG {
-			l.Memory.Backend = "mig"
+			l.GPUMemory.Backend = "mig"
 		}
 	}
 }
@@ -156,7 +156,7 @@ func (v *Viewer) measure(l *api.Lease) {
 func (v *Viewer) GetInfo(c *server.Call) error {
 	out := api.Info{
 		API: "v1", Version: version.Version, Features: api.Features(), Adapter: v.Port.Info().Adapter,
-		You: api.Caller{UID: c.Caller.UID, User: c.Caller.Name, Role: c.Caller.Role(), Tenants: c.Caller.Tenants},
+		Caller: api.Caller{UID: c.Caller.UID, User: c.Caller.Name, Role: c.Caller.Role(), Tenants: c.Caller.Tenants},
 	}
 	if n := v.Observer.Last(); n.DriverErr == nil {
 		out.Driver = n.Driver.DriverVersion

@@ -47,7 +47,7 @@ func (p *picture) render() *api.Status {
 		SchemaVersion: 1, At: p.now,
 		Node: api.NodeStatus{
 			Host: p.host, Generation: p.desired.Generation, Enforce: p.desired.Enforce(), Driver: p.node.Driver.DriverVersion,
-			Adapter: p.adapter, Conditions: p.conditions, Operation: p.changing, Released: p.desired.Released,
+			Adapter: p.adapter, Conditions: p.conditions, Operation: p.changing, Unmanaged: p.desired.Released,
 			Times: state.WireTimes(p.times),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases,
@@ -131,7 +131,7 @@ func (p *picture) mig(g *observe.GPU) *api.MIGStatus {
 	for i := range g.Instances {
 		in := &g.Instances[i]
 		st := api.InstanceStatus{
-			ID: in.ID, Profile: planner.ProfileName(g.Profiles, in.ProfileID), Start: in.Placement.Start, Size: in.Placement.Size,
+			ID: in.ID, Profile: planner.ProfileName(g.Profiles, in.ProfileID), Placement: api.MIGPlacement(in.Placement),
 			Memory:  api.GPUMemory{Total: in.Memory.Total, Used: in.Memory.Used, Free: in.Memory.Free},
 			Foreign: p.foreign(g.Identity.UUID, in),
 		}
@@ -140,15 +140,15 @@ func (p *picture) mig(g *observe.GPU) *api.MIGStatus {
 		}
 		if p.mark != nil && !st.Foreign {
 			if m := p.mark(g.Identity.UUID, in.Placement); m != nil {
-				st.Generation, st.Adopted = m.Generation, m.Imported
+				st.Generation, st.Imported = m.Generation, m.Imported
 				if at, ok := p.goes(g.Identity.UUID, m); ok {
-					st.Goes = &at
+					st.RemovedAt = &at
 				}
 			}
 		}
 		for j := range p.leases {
 			l := &p.leases[j]
-			if len(st.UUIDs) > 0 && slices.Contains(l.Devices, st.UUIDs[0]) && (l.Instance == 0 || l.Instance == st.Generation) {
+			if len(st.UUIDs) > 0 && slices.Contains(l.Devices, st.UUIDs[0]) && (l.InstanceGeneration == 0 || l.InstanceGeneration == st.Generation) {
 				st.Lease = l.ID
 			}
 		}
@@ -159,9 +159,9 @@ func (p *picture) mig(g *observe.GPU) *api.MIGStatus {
 
 func (p *picture) tenant(t *api.TenantSpec) api.TenantStatus {
 	out := api.TenantStatus{Name: t.Name, Priority: cmp.Or(t.Priority, "normal"), Members: t.Members, Limits: p.limits[t.Name], Grants: []api.GrantStatus{}}
-	for i := range t.GPU {
-		g := &t.GPU[i]
-		st := api.GrantStatus{Name: g.Name, Kind: g.Kind(), Text: grantText(g), GPUs: []string{}, Reserved: g.Reserved, Max: maxLeases(g)}
+	for i := range t.Grants {
+		g := &t.Grants[i]
+		st := api.GrantStatus{Name: g.Name, Kind: g.Kind(), Text: grantText(g), GPUs: []string{}, Reserved: g.Reserved, MaxLeases: maxLeases(g)}
 		for _, id := range p.desired.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}] {
 			st.GPUs = append(st.GPUs, string(id))
 		}
@@ -187,8 +187,8 @@ func (p *picture) tenant(t *api.TenantSpec) api.TenantStatus {
 
 // maxLeases is how many leases may live at once; 0 is no limit but the budget.
 func maxLeases(g *api.GrantSpec) int {
-	if g.Leases != nil {
-		return *g.Leases
+	if g.MaxLeases != nil {
+		return *g.MaxLeases
 	}
 	if k := g.Kind(); k == api.ModeMIG || k == api.ModeExclusive {
 		return 1
@@ -203,8 +203,8 @@ func grantText(g *api.GrantSpec) string {
 		if s.Cap != nil {
 			out += ", at most " + s.Cap.String()
 		}
-		if s.Memory != nil {
-			out += ", " + s.Memory.Short()
+		if s.GPUMemory != nil {
+			out += ", " + s.GPUMemory.Short()
 		}
 		return out
 	}
@@ -214,8 +214,8 @@ func grantText(g *api.GrantSpec) string {
 			return "MIG " + g.MIG
 		}
 		words := []string{fmt.Sprintf("MIG of %d slices", g.Slices)}
-		if g.Memory != "" {
-			words = append(words, "memory "+g.Memory)
+		if g.GPUMemory != "" {
+			words = append(words, "memory "+g.GPUMemory)
 		}
 		return strings.Join(append(words, g.Attributes...), ", ")
 	case api.ModeTimeslice:

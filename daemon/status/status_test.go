@@ -37,7 +37,7 @@ func scene() *picture {
 	}}
 	owners := map[int]string{}
 	for i, tenant := range []string{"mine", "theirs"} {
-		spec.Tenants = append(spec.Tenants, api.TenantSpec{Name: tenant, Members: api.Members{Users: []string{"user-of-" + tenant}}, GPU: []api.GrantSpec{
+		spec.Tenants = append(spec.Tenants, api.TenantSpec{Name: tenant, Members: api.Members{Users: []string{"user-of-" + tenant}}, Grants: []api.GrantSpec{
 			{Name: "cut-of-" + tenant, MIG: "3g.20gb"}, {Name: "part-of-" + tenant, Timeslice: &api.ShareSpec{Share: 50}},
 		}})
 		want.Grants[state.GrantKey{Tenant: tenant, Grant: "cut-of-" + tenant}] = []gpu.UUID{"GPU-0"}
@@ -52,7 +52,7 @@ func scene() *picture {
 		owners[pid] = "lease-part-" + tenant
 		n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: pid, Kind: gpu.ComputeProcess, Memory: memory(1)})
 		p.granted["GPU-1"] = append(p.granted["GPU-1"], api.GrantedMemory{Tenant: tenant, Grant: "part-of-" + tenant, Bytes: 1})
-		p.limits[tenant] = []api.LimitStatus{{Name: "tasks", Wanted: "limit-of-" + tenant}}
+		p.limits[tenant] = []api.LimitStatus{{Name: "tasks", Desired: "limit-of-" + tenant}}
 		p.conditions = append(p.conditions, api.Condition{Kind: "not-enforced", Tenant: tenant, Message: "condition-of-" + tenant})
 	}
 	p.conditions = append(p.conditions, api.Condition{Kind: "gpu", GPU: "GPU-2", Message: "GPU-2 is lost"}, api.Condition{Kind: "not-enforced", Message: "for-everybody"},
@@ -178,7 +178,7 @@ func TestStateOfAGPU(t *testing.T) {
 func TestStatusCountsLeases(t *testing.T) {
 	s := scene().render()
 	g := s.Tenants[0].Grants[1]
-	if g.Leases != 1 || g.Queued != 1 || g.Max != 0 || s.Tenants[0].Leases != 2 || s.Tenants[0].Grants[0].Max != 1 {
+	if g.Leases != 1 || g.Queued != 1 || g.MaxLeases != 0 || s.Tenants[0].Leases != 2 || s.Tenants[0].Grants[0].MaxLeases != 1 {
 		t.Errorf("the tenant shows %+v", s.Tenants[0])
 	}
 	if s.Node.Generation != 3 || s.Node.Enforce != "on" || s.SchemaVersion != 1 {

@@ -171,7 +171,7 @@ func (s *Stopper) onGPUs(ctx context.Context, l *lease.Lease, ids ...gpu.UUID) (
 }
 
 func (s *Stopper) toStop(ctx context.Context, l *lease.Lease) ([]int, error) {
-	if l.Held != lease.HeldContainer {
+	if l.Origin != lease.OriginContainer {
 		return s.onGPUs(ctx, l, l.Place.GPUs...)
 	}
 	members, err := s.Attribution.PortOf(l).Members(ctx, l.ID)

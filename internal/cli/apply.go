@@ -279,8 +279,8 @@ func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 	if len(p.Disturbs) > 0 {
 		disturbs = "disturbs: " + printable(strings.Join(p.Disturbs, ", "))
 	}
-	if p.Estimate >= 0.5 {
-		disturbs += fmt.Sprintf("; about %.0f s", p.Estimate)
+	if p.EstimatedSeconds >= 0.5 {
+		disturbs += fmt.Sprintf("; about %.0f s", p.EstimatedSeconds)
 	}
 	if !checked && !p.Observe {
 		fmt.Fprintf(a.io.Out, "%s; %s\n", text.Count(len(p.Steps), "step"), disturbs)
@@ -301,8 +301,8 @@ func (a *app) steps(steps []api.PlanStep, names gpuNames) {
 	lines, column := make([]string, len(steps)), 0
 	for i, s := range steps {
 		lines[i] = "  " + names.prefix(s.GPU) + printable(s.Text)
-		if s.Estimate >= 0.1 {
-			lines[i] += fmt.Sprintf("  (about %.1f s)", s.Estimate)
+		if s.EstimatedSeconds >= 0.1 {
+			lines[i] += fmt.Sprintf("  (about %.1f s)", s.EstimatedSeconds)
 		}
 		if n := utf8.RuneCountInString(lines[i]); n <= wide {
 			column = max(column, n)

@@ -57,7 +57,7 @@ those of 'systemd-run --user'. Administrators may attach anything, units too.`,
 	f.StringVar(&r.Cgroup, "cgroup", "", "all processes in a cgroup and below it")
 	f.StringVarP(&r.Tenant, "tenant", "t", "", "the tenant to attach for (default: the one you are a member of)")
 	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: the first that fits)")
-	f.StringVar(&r.GPU, "gpu", "", "choose among the grants: mig:PROFILE, exclusive, timeslice or mps")
+	f.StringVar(&r.Kind, "gpu", "", "choose among the grants: mig:PROFILE, exclusive, timeslice or mps")
 	f.DurationVar(&wait, "wait", 0, "wait in the queue when nothing is free, for at most so long (--wait=0 without end)")
 	f.Lookup("wait").NoOptDefVal = "0s"
 	f.BoolVar(&export, "export", false, "print the environment as lines for a shell, and all else on standard error")
@@ -87,13 +87,13 @@ func (a *app) attached(g *api.LeaseGrant, export bool) error {
 		notes = a.io.Err
 	}
 	fmt.Fprintf(notes, "lease %s holds %s\n", g.Lease.ID, printable(strings.Join(g.Lease.Command, " ")))
-	if g.Chosen != "" {
-		fmt.Fprintln(notes, sentence(g.Chosen))
+	if g.Selected != "" {
+		fmt.Fprintln(notes, sentence(g.Selected))
 	}
 	for _, w := range g.Warnings {
 		fmt.Fprintln(notes, "warning: "+sentence(w))
 	}
-	for _, m := range g.Lease.Walls.Missing {
+	for _, m := range g.Lease.Isolation.NotEnforced {
 		fmt.Fprintln(notes, "not enforced: "+sentence(m))
 	}
 	if export {

@@ -94,7 +94,7 @@ func leasesOf(s *api.Status) []string {
 // detachedOf lists the leases whose output is kept.
 func detachedOf(s *api.Status) []string {
 	out := *s
-	out.Leases = slices.DeleteFunc(slices.Clone(s.Leases), func(l api.Lease) bool { return l.Held != api.HeldDetached })
+	out.Leases = slices.DeleteFunc(slices.Clone(s.Leases), func(l api.Lease) bool { return l.Origin != api.OriginDetached })
 	return leasesOf(&out)
 }
 

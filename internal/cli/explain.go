@@ -26,7 +26,7 @@ memory and time, its host limits. What is not enforced is told with the reason.`
 			fmt.Fprintf(a.io.Out, "%s: %s\n\n", printable(e.Name), printable(e.Text))
 			rows := [][]string{{"WHAT", "ENFORCED", "HOW MUCH", "BY WHAT, OR WHY NOT"}}
 			for _, r := range e.Rules {
-				row := []string{r.What, "no", dash(r.Wanted), r.Why}
+				row := []string{r.What, "no", dash(r.Desired), r.Reason}
 				if r.Enforced {
 					row[1], row[3] = "yes", r.By
 				}

@@ -121,15 +121,15 @@ func labNode() *api.Status {
 			{
 				Index: 0, UUID: gpu0, PCI: "0000:07:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mig", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 1400 << 20},
 				MIG: &api.MIGStatus{Enabled: true, Instances: []api.InstanceStatus{
-					{ID: 3, Profile: "2g.10gb", Start: 0, Size: 2, UUIDs: []string{mig0, "MIG-1f0e6d52-1111-5231-ac3a-052ac7741b87"}, Memory: api.GPUMemory{Total: 9856 << 20}},
-					{ID: 7, Profile: "1g.5gb", Start: 2, Size: 1, UUIDs: []string{"MIG-7c4f28eb-a675-5538-9728-883cfe6bbdf7"}, Foreign: true, Memory: api.GPUMemory{Total: 4864 << 20}},
-					{ID: 8, Profile: "1g.5gb+me", Start: 3, Size: 1, Memory: api.GPUMemory{Total: 4864 << 20}},
-					{ID: 2, Profile: "3g.20gb", Start: 4, Size: 4, UUIDs: []string{mig4}, Lease: "vision-3kq6", Memory: api.GPUMemory{Total: 19968 << 20, Used: 1400 << 20}},
+					{ID: 3, Profile: "2g.10gb", Placement: api.MIGPlacement{Start: 0, Size: 2}, UUIDs: []string{mig0, "MIG-1f0e6d52-1111-5231-ac3a-052ac7741b87"}, Memory: api.GPUMemory{Total: 9856 << 20}},
+					{ID: 7, Profile: "1g.5gb", Placement: api.MIGPlacement{Start: 2, Size: 1}, UUIDs: []string{"MIG-7c4f28eb-a675-5538-9728-883cfe6bbdf7"}, Foreign: true, Memory: api.GPUMemory{Total: 4864 << 20}},
+					{ID: 8, Profile: "1g.5gb+me", Placement: api.MIGPlacement{Start: 3, Size: 1}, Memory: api.GPUMemory{Total: 4864 << 20}},
+					{ID: 2, Profile: "3g.20gb", Placement: api.MIGPlacement{Start: 4, Size: 4}, UUIDs: []string{mig4}, Lease: "vision-3kq6", Memory: api.GPUMemory{Total: 19968 << 20, Used: 1400 << 20}},
 				}},
 			},
 			{
 				Index: 1, UUID: gpu1, PCI: "0000:0f:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 3 * gib}, Utilization: ptr(100),
-				MPS: &api.MPSStatus{State: "running", Unit: "gpushare-mps-cd5d2d71fb8a.service", PID: 28415, Version: "13.0", Clients: 1, Enforce: "report"},
+				MPS: &api.MPSStatus{State: "running", Unit: "gpushare-mps-cd5d2d71fb8a.service", PID: 28415, Version: "13.0", Clients: 1, Bypass: "report"},
 				Processes: []api.ProcessStatus{
 					{PID: 1, Kind: "mps-server"}, {PID: 2, Kind: "mps", Lease: "speech-serve-with-a-very-long-name-0042"}, {PID: 3, Kind: "compute"}, {PID: 4, Kind: "compute"},
 				},
@@ -137,37 +137,37 @@ func labNode() *api.Status {
 			{Index: 2, UUID: gpu2, PCI: "0000:47:00.0", Model: "NVIDIA RTX PRO 6000 Blackwell Server Edition", Mode: "timeslice", State: "ok", Memory: api.GPUMemory{Total: 96 * gib, Used: 50 * gib}, Utilization: ptr(7)},
 			{
 				Index: 10, UUID: gpu10, PCI: "0000:4e:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "held", Reason: "cannot create 3g.20gb at 4: in use", Memory: api.GPUMemory{Total: 40 * gib},
-				MPS:       &api.MPSStatus{State: "failed", Enforce: "strict", Reason: "its unit ended three times"},
+				MPS:       &api.MPSStatus{State: "failed", Bypass: "deny", Reason: "its unit ended three times"},
 				Processes: []api.ProcessStatus{{PID: 5, Kind: "compute"}},
 			},
 		},
 		Tenants: []api.TenantStatus{
 			{Name: "vision", Priority: "high", Limits: []api.LimitStatus{
-				{Name: "cpu.quota", Wanted: "800%", InForce: "800%"}, {Name: "memory.high", Wanted: "60GiB", Reason: "this kernel has no memory controller"},
+				{Name: "cpu.quota", Desired: "800%", InForce: "800%"}, {Name: "memory.high", Desired: "60GiB", Reason: "this kernel has no memory controller"},
 			}, Grants: []api.GrantStatus{
-				{Name: "train", Kind: "mig", Text: "MIG 3g.20gb", GPUs: []string{gpu0}, Leases: 1, Max: 1, Queued: 2},
+				{Name: "train", Kind: "mig", Text: "MIG 3g.20gb", GPUs: []string{gpu0}, Leases: 1, MaxLeases: 1, Queued: 2},
 				{Name: "dev", Kind: "timeslice", Text: "40% of the time, 30 GiB", GPUs: []string{gpu2}, Leases: 1, Container: &api.ContainerUse{
 					Device: "gpushare.dev/gpu=vision.dev", CgroupParent: "gpushare-vision-dev.slice",
 					Command: "podman run --cgroup-parent=gpushare-vision-dev.slice --device=gpushare.dev/gpu=vision.dev IMAGE",
 				}},
 			}},
-			{Name: "speech", Priority: "normal", Grants: []api.GrantStatus{{Name: "serve", Kind: "mps", Text: "30% of the threads, 16 GiB", GPUs: []string{gpu1, gpu10}, Leases: 1, Max: 4}}},
+			{Name: "speech", Priority: "normal", Grants: []api.GrantStatus{{Name: "serve", Kind: "mps", Text: "30% of the threads, 16 GiB", GPUs: []string{gpu1, gpu10}, Leases: 1, MaxLeases: 4}}},
 			{Name: "guests", Priority: "low"},
 		},
 		Leases: []api.Lease{
 			{
 				ID: "vision-3kq6", Generation: 31, Tenant: "vision", Grant: "train", Kind: "mig", State: "running", User: "alice", PID: 31853, Command: []string{"python", "train.py"},
-				Devices: []string{mig4}, Memory: &api.LeaseMemory{Limit: 19968 << 20, Used: 1400 << 20, Backend: "mig"}, Started: &noon, Ends: ptr(noon.Add(24 * time.Hour)),
-				Walls:   api.WallsStatus{Cgroup: "/gpushare.slice/gpushare-vision.slice/gpushare-vision-train.slice/gpushare-vision-3kq6.scope", Unit: "gpushare-vision-3kq6.scope", Devices: true, Missing: []string{"memory.high: this kernel has no memory controller"}},
-				Notices: []string{"GPU memory is nearly used up"},
+				Devices: []string{mig4}, GPUMemory: &api.LeaseMemory{Limit: 19968 << 20, Used: 1400 << 20, Backend: "mig"}, Started: &noon, Expires: ptr(noon.Add(24 * time.Hour)),
+				Isolation: api.IsolationStatus{Cgroup: "/gpushare.slice/gpushare-vision.slice/gpushare-vision-train.slice/gpushare-vision-3kq6.scope", Unit: "gpushare-vision-3kq6.scope", Devices: true, NotEnforced: []string{"memory.high: this kernel has no memory controller"}},
+				Notices:   []string{"GPU memory is nearly used up"},
 			},
 			{
 				ID: "vision-k8qg", Tenant: "vision", Grant: "dev", Kind: "timeslice", State: "running", User: "bob", PID: 7, Command: []string{"sh", "-c", "echo \x1b[31mred; printf '%s\n' größer und größer und größer und größer"},
-				Devices: []string{gpu2}, Memory: &api.LeaseMemory{Limit: 30 * gib, Used: 31 * gib, Backend: "reactive", Stage: "over"}, Share: &api.LeaseShare{Entitled: 40, Busy: ptr(38.6), StdErr: ptr(2.2), Gated: true},
+				Devices: []string{gpu2}, GPUMemory: &api.LeaseMemory{Limit: 30 * gib, Used: 31 * gib, Backend: "reactive", Stage: "over"}, Share: &api.LeaseShare{Entitled: 40, Busy: ptr(38.6), StdErr: ptr(2.2), Enforced: true},
 			},
 			{
 				ID: "speech-serve-with-a-very-long-name-0042", Tenant: "speech", Grant: "serve", Kind: "mps", State: "running", PID: 2, Command: []string{"serve"}, Devices: []string{gpu1},
-				Memory: &api.LeaseMemory{Used: 3 * gib, Backend: "none"}, Share: &api.LeaseShare{Entitled: 30},
+				GPUMemory: &api.LeaseMemory{Used: 3 * gib, Backend: "none"}, Share: &api.LeaseShare{Entitled: 30},
 			},
 			{ID: "vision-zzzz", Tenant: "vision", Grant: "train", Kind: "mig", State: "queued", User: "carol", Command: []string{"make", "train"}, Position: 1, Waiting: "its one lease is in use"},
 		},
@@ -179,10 +179,10 @@ func endedLeases() api.LeaseList {
 	over := noon.Add(time.Hour)
 	return api.LeaseList{SchemaVersion: 1, Leases: []api.Lease{
 		{
-			ID: "vision-77aa", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Held: "detached", User: "alice", PID: 41, Command: []string{"python", "train.py"},
-			Devices: []string{mig4}, Started: &noon, Ended: &over, Result: "exited with 3", Exit: ptr(3), Reason: "its last process ended",
+			ID: "vision-77aa", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Origin: "detached", User: "alice", PID: 41, Command: []string{"python", "train.py"},
+			Devices: []string{mig4}, Started: &noon, Ended: &over, Result: "exited with 3", ExitCode: ptr(3), Reason: "its last process ended",
 		},
-		{ID: "vision-88bb", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Held: "run", User: "alice", PID: 42, Command: []string{"make"}, Started: &noon, Ended: &over, Reason: "the kernel killed it: out of memory"},
+		{ID: "vision-88bb", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Origin: "run", User: "alice", PID: 42, Command: []string{"make"}, Started: &noon, Ended: &over, Reason: "the kernel killed it: out of memory"},
 	}}
 }
 
@@ -199,11 +199,11 @@ func labPlan() api.Plan {
 	return api.Plan{
 		SchemaVersion: 1, Generation: 8,
 		Steps: []api.PlanStep{
-			{ID: 1, Op: "mig.destroy", GPU: gpu0, Text: "destroy 2g.10gb at 0", Reason: "the layout has it not", Disruption: "none", Estimate: 0.31},
-			{ID: 2, Op: "mig.create", GPU: gpu0, Text: "create 1g.5gb at 0", Reason: "the layout has it, the GPU has not", Disruption: "none"},
-			{ID: 3, Op: "mps.start", GPU: gpu10, Text: "start MPS", Reason: "MPS is wanted and does not run", Disruption: "none", Estimate: 2},
-			{ID: 4, Op: "slice.set", Text: "make the slice of vision/train: cpu.quota 800%, memory.max 64GiB, memory.high 60GiB, tasks.max 4096", Reason: "it does not exist", Disruption: "none"},
-			{ID: 5, Op: "lease.stop", GPU: gpu2, Text: "stop lease vision-k8qg", Disruption: "kills"},
+			{ID: 1, Kind: "mig.destroy", GPU: gpu0, Text: "destroy 2g.10gb at 0", Reason: "the layout has it not", Disruption: "none", EstimatedSeconds: 0.31},
+			{ID: 2, Kind: "mig.create", GPU: gpu0, Text: "create 1g.5gb at 0", Reason: "the layout has it, the GPU has not", Disruption: "none"},
+			{ID: 3, Kind: "mps.start", GPU: gpu10, Text: "start MPS", Reason: "MPS is wanted and does not run", Disruption: "none", EstimatedSeconds: 2},
+			{ID: 4, Kind: "slice.set", Text: "make the slice of vision/train: cpu.quota 800%, memory.max 64GiB, memory.high 60GiB, tasks.max 4096", Reason: "it does not exist", Disruption: "none"},
+			{ID: 5, Kind: "lease.stop", GPU: gpu2, Text: "stop lease vision-k8qg", Disruption: "kills"},
 		},
 		Warnings: []string{"this host does not know user alice of tenant vision"},
 		Disturbs: []string{"vision-k8qg (bob: sh)", "speech-0042 (serve)"},
@@ -214,7 +214,7 @@ func labPlan() api.Plan {
 func operation(state string, failure *api.Error) []*api.Operation {
 	var out []*api.Operation
 	for version := range 3 {
-		o := &api.Operation{ID: "op-13", Kind: "apply", State: "running", Version: uint64(version + 1), Who: "root", Plan: labPlan(), Started: noon}
+		o := &api.Operation{ID: "op-13", Kind: "apply", State: "running", Version: uint64(version + 1), By: "root", Plan: labPlan(), Started: noon}
 		for i := range o.Plan.Steps {
 			s := &o.Plan.Steps[i]
 			switch {

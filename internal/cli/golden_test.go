@@ -27,7 +27,7 @@ func TestTexts(t *testing.T) {
 	observing.GPUs = observing.GPUs[2:3]
 
 	released := emptyNode()
-	released.Node.Generation, released.Node.Released = 8, &api.Released{Who: "root", At: noon, All: true}
+	released.Node.Generation, released.Node.Unmanaged = 8, &api.Unmanaged{By: "root", At: noon, All: true}
 
 	failed := &api.Error{Kind: api.KindDegraded, Message: "GPU 10 is held: MPS does not start", Hint: "correct the cause, then 'gpushare gpu retry 10'"}
 	infeasible := &api.Error{Kind: api.KindInfeasible, Message: "4 × 3g.20gb cannot fit on GPU 0", Hint: "2 × 3g.20gb fit"}
@@ -35,7 +35,7 @@ func TestTexts(t *testing.T) {
 		Kind: api.KindInvalid, Message: "node.yaml:3:5: gpus[0].mode: \"migg\" is no mode (and one more mistake)", Hint: "nothing was changed",
 		Fields: []api.FieldError{
 			{File: "node.yaml", Line: 3, Column: 5, Path: "gpus[0].mode", Message: "\"migg\" is no mode", Hint: "did you mean mig?"},
-			{File: "node.yaml", Line: 9, Column: 7, Path: "tenants[0].gpu[1].timeslice.share", Message: "\"40\" is no share: write a number with a percent sign, as in 40%"},
+			{File: "node.yaml", Line: 9, Column: 7, Path: "tenants[0].grants[1].timeslice.share", Message: "\"40\" is no share: write a number with a percent sign, as in 40%"},
 		},
 	}
 	one := &api.Error{Kind: api.KindInvalid, Message: spoilt.Fields[0].Error(), Hint: "nothing was changed", Fields: spoilt.Fields[:1]}

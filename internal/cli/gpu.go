@@ -64,7 +64,7 @@ func (a *app) mpsCommand() *cobra.Command {
 			rows := [][]string{{"GPU", "STATE", "PID", "UNIT", "CLIENTS", "ENFORCE", "REASON"}}
 			for i := range s.GPUs {
 				if m := s.GPUs[i].MPS; m != nil {
-					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), fmt.Sprint(m.Clients), m.Enforce, m.Reason})
+					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), fmt.Sprint(m.Clients), m.Bypass, m.Reason})
 				}
 			}
 			if len(rows) == 1 {

@@ -125,8 +125,8 @@ func (a *app) lease(l *api.Lease) {
 	if l.Started != nil {
 		line("started", l.Started.Local().Format(time.DateTime))
 	}
-	if l.Ends != nil {
-		line("ends", l.Ends.Local().Format(time.DateTime)+", when its time is up")
+	if l.Expires != nil {
+		line("ends", l.Expires.Local().Format(time.DateTime)+", when its time is up")
 	}
 	if l.Ended != nil {
 		line("ended", l.Ended.Local().Format(time.DateTime)+join(", ", l.Result))
@@ -134,16 +134,16 @@ func (a *app) lease(l *api.Lease) {
 	if l.Reason != "" {
 		line("reason", l.Reason)
 	}
-	if l.Walls.Cgroup != "" {
-		line("cgroup", l.Walls.Cgroup)
+	if l.Isolation.Cgroup != "" {
+		line("cgroup", l.Isolation.Cgroup)
 	}
-	if l.Walls.Unit != "" {
-		line("unit", l.Walls.Unit)
+	if l.Isolation.Unit != "" {
+		line("unit", l.Isolation.Unit)
 	}
-	if l.Walls.MemoryNodes != "" {
-		line("memory", "of NUMA node "+l.Walls.MemoryNodes)
+	if l.Isolation.MemoryNodes != "" {
+		line("memory", "of NUMA node "+l.Isolation.MemoryNodes)
 	}
-	for _, m := range l.Walls.Missing {
+	for _, m := range l.Isolation.NotEnforced {
 		fmt.Fprintf(a.io.Out, "not enforced: %s\n", printable(m))
 	}
 	for _, n := range l.Notices {
@@ -156,8 +156,8 @@ func (a *app) leases(leases []api.Lease) {
 	for i := range leases {
 		l := &leases[i]
 		state := l.State
-		if l.Memory != nil && l.Memory.Stage != "" {
-			state += ", " + stage(l.Memory.Stage)
+		if l.GPUMemory != nil && l.GPUMemory.Stage != "" {
+			state += ", " + stage(l.GPUMemory.Stage)
 		}
 		if l.Result != "" {
 			state = l.Result
@@ -173,7 +173,7 @@ func (a *app) leases(leases []api.Lease) {
 		for _, d := range l.Devices {
 			on = append(on, shortUUID(d))
 		}
-		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.Memory), leaseShare(l.Share), command(l.Command), why})
+		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.GPUMemory), leaseShare(l.Share), command(l.Command), why})
 	}
 	a.table(rows)
 }
@@ -219,7 +219,7 @@ func leaseShare(s *api.LeaseShare) string {
 	case s.Busy != nil && s.StdErr != nil:
 		out = fmt.Sprintf("%.0f±%.0f%% of %s", *s.Busy, *s.StdErr, out)
 	}
-	if !s.Gated {
+	if !s.Enforced {
 		out += " (not enforced)"
 	}
 	return out

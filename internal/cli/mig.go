@@ -46,12 +46,12 @@ func (a *app) migList(s *api.Status) {
 			switch {
 			case in.Foreign:
 				lease = "foreign"
-			case in.Lease == "" && in.Goes != nil:
-				lease = "idle, goes " + relative(time.Until(*in.Goes))
-			case in.Lease == "" && in.Adopted:
-				lease = "adopted"
+			case in.Lease == "" && in.RemovedAt != nil:
+				lease = "idle, goes " + relative(time.Until(*in.RemovedAt))
+			case in.Lease == "" && in.Imported:
+				lease = "imported"
 			}
-			rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), fmt.Sprint(in.ID), in.Profile, fmt.Sprintf("%d:%d", in.Start, in.Size), memory(in.Memory), device, lease})
+			rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), fmt.Sprint(in.ID), in.Profile, fmt.Sprintf("%d:%d", in.Placement.Start, in.Placement.Size), memory(in.Memory), device, lease})
 			for j := 1; j < len(in.UUIDs); j++ { // Compute instances that share it.
 				rows = append(rows, []string{"", "", "", "", "", in.UUIDs[j], ""})
 			}

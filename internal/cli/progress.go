@@ -60,9 +60,9 @@ func progressLines(steps []api.PlanStep, names gpuNames) []string {
 			all++
 			switch s.State {
 			case "doing", "undoing":
-				now, left = s, left+s.Estimate
+				now, left = s, left+s.EstimatedSeconds
 			case "", "pending":
-				left += s.Estimate
+				left += s.EstimatedSeconds
 			default:
 				ended++
 			}

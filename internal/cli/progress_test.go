@@ -12,7 +12,7 @@ import (
 func TestProgressLines(t *testing.T) {
 	names := gpuNames{byUUID: map[string]string{"GPU-a": "GPU 0", "GPU-b": "GPU 1"}, width: 5}
 	step := func(gpu, text, state string, estimate float64) api.PlanStep {
-		return api.PlanStep{GPU: gpu, Text: text, State: state, Estimate: estimate}
+		return api.PlanStep{GPU: gpu, Text: text, State: state, EstimatedSeconds: estimate}
 	}
 	for _, c := range []struct {
 		name  string

@@ -73,7 +73,7 @@ no terminal. Its id is printed; 'gpushare lease logs ID' shows what it prints,
 	f.SetInterspersed(false)
 	f.StringVarP(&r.Tenant, "tenant", "t", "", "the tenant to run for (default: the one you are a member of)")
 	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: the first that fits)")
-	f.StringVar(&r.GPU, "gpu", "", "choose among your grants: mig:PROFILE, exclusive, timeslice or mps")
+	f.StringVar(&r.Kind, "gpu", "", "choose among your grants: mig:PROFILE, exclusive, timeslice or mps")
 	f.DurationVar(&wait, "wait", 0, "wait in the queue when nothing is free, for at most so long (--wait=0 without end)")
 	f.Lookup("wait").NoOptDefVal = "0s"
 	f.BoolVarP(&detach, "detach", "d", false, "start it as a service that nobody waits for, and print the id of its lease")
@@ -158,8 +158,8 @@ func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, quiet bool) (*api.
 	for _, w := range granted.Warnings {
 		fmt.Fprintln(a.io.Err, "gpushare: warning: "+w)
 	}
-	if !quiet && granted.Chosen != "" {
-		fmt.Fprintln(a.io.Err, "gpushare: "+granted.Chosen)
+	if !quiet && granted.Selected != "" {
+		fmt.Fprintln(a.io.Err, "gpushare: "+granted.Selected)
 	}
 	return granted, nil
 }

@@ -61,7 +61,7 @@ func granted() http.HandlerFunc {
 		api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseQueued, Position: 1, Waiting: "its one lease is in use"}},
 		api.LeaseGrant{
 			Lease: &api.Lease{ID: "red-1", State: api.LeaseRunning}, Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "HIDDEN": "no"},
-			Unset: []string{"CUDA_MPS_PIPE_DIRECTORY"}, Chosen: "grant part of red", Warnings: []string{"nothing is walled"},
+			Unset: []string{"CUDA_MPS_PIPE_DIRECTORY"}, Selected: "grant part of red", Warnings: []string{"nothing is walled"},
 		},
 	)
 }
@@ -72,11 +72,11 @@ func attached() http.HandlerFunc {
 		api.LeaseGrant{Lease: &api.Lease{ID: "vision-dev-9", State: api.LeaseQueued, Position: 1, Waiting: "its memory is in use"}},
 		api.LeaseGrant{
 			Lease: &api.Lease{
-				ID: "vision-dev-9", State: api.LeaseRunning, Held: api.HeldAttached, Command: []string{"notebook\x1b[31m"},
-				Walls: api.WallsStatus{Missing: []string{"device rules: the process stays where it is, so it can open every GPU that it could before"}},
+				ID: "vision-dev-9", State: api.LeaseRunning, Origin: api.OriginAttached, Command: []string{"notebook\x1b[31m"},
+				Isolation: api.IsolationStatus{NotEnforced: []string{"device rules: the process stays where it is, so it can open every GPU that it could before"}},
 			},
 			Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "GPUSHARE_LEASE": "vision-dev-9"},
-			Unset:       []string{"CUDA_MPS_PIPE_DIRECTORY"}, Chosen: "grant dev of vision: named",
+			Unset:       []string{"CUDA_MPS_PIPE_DIRECTORY"}, Selected: "grant dev of vision: named",
 		},
 	)
 }
@@ -251,9 +251,9 @@ func explained() api.Explanation {
 	return api.Explanation{
 		SchemaVersion: 1, Name: "vision-3kq6", Text: "a lease of grant dev of vision, held in lab.service (attached)",
 		Rules: []api.Rule{
-			{What: "processes", Wanted: "3 now", Why: "whoever may move processes out of its cgroup takes them out of the lease"},
-			{What: "GPU memory", Wanted: "30 GiB, of which 12 GiB are used", Enforced: true, By: "gpushared watches it: the process that uses most is asked to end, and killed"},
-			{What: "GPU time", Wanted: "40%", Why: "it is never frozen, so it runs whenever it likes"},
+			{What: "processes", Desired: "3 now", Reason: "whoever may move processes out of its cgroup takes them out of the lease"},
+			{What: "GPU memory", Desired: "30 GiB, of which 12 GiB are used", Enforced: true, By: "gpushared watches it: the process that uses most is asked to end, and killed"},
+			{What: "GPU time", Desired: "40%", Reason: "it is never frozen, so it runs whenever it likes"},
 		},
 	}
 }

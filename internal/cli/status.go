@@ -54,8 +54,8 @@ func (a *app) statusHead(s *api.Status) {
 	n := &s.Node
 	head := []string{n.Host}
 	switch {
-	case n.Released != nil:
-		head = append(head, fmt.Sprintf("generation %d", n.Generation), fmt.Sprintf("given back by %s, %s: nothing is enforced", n.Released.Who, n.Released.At.Local().Format(time.DateTime)))
+	case n.Unmanaged != nil:
+		head = append(head, fmt.Sprintf("generation %d", n.Generation), fmt.Sprintf("given back by %s, %s: nothing is enforced", n.Unmanaged.By, n.Unmanaged.At.Local().Format(time.DateTime)))
 	case n.Generation == 0:
 		head = append(head, "no spec applied yet")
 	case n.Enforce == "on":
@@ -143,7 +143,7 @@ func (a *app) gpus(s *api.Status) {
 			case in.Lease == "":
 				note = "free"
 			}
-			rows = append(rows, []string{"", fmt.Sprintf("  %s at %d", in.Profile, in.Start), "", memory(in.Memory), "", "", note})
+			rows = append(rows, []string{"", fmt.Sprintf("  %s at %d", in.Profile, in.Placement.Start), "", memory(in.Memory), "", "", note})
 		}
 	}
 	a.table(rows)

@@ -56,7 +56,7 @@ func (a *app) tenantShow() *cobra.Command {
 			fmt.Fprintln(a.io.Out)
 			rows := [][]string{{"LIMIT", "WANTED", "IN FORCE", "REASON"}}
 			for _, l := range t.Limits {
-				rows = append(rows, []string{l.Name, l.Wanted, dash(l.InForce), l.Reason})
+				rows = append(rows, []string{l.Name, l.Desired, dash(l.InForce), l.Reason})
 			}
 			if len(rows) == 1 {
 				fmt.Fprintln(a.io.Out, "no host limits")
@@ -83,8 +83,8 @@ func (a *app) tenants(tenants []api.TenantStatus) {
 		}
 		for _, g := range t.Grants {
 			leases := fmt.Sprint(g.Leases)
-			if g.Max > 0 {
-				leases += fmt.Sprintf(" of %d", g.Max)
+			if g.MaxLeases > 0 {
+				leases += fmt.Sprintf(" of %d", g.MaxLeases)
 			}
 			if g.Queued > 0 {
 				leases += fmt.Sprintf(", %d waiting", g.Queued)

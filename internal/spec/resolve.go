@@ -179,9 +179,9 @@ func (r *resolver) entries() {
 func (r *resolver) grants() {
 	for t := range r.spec.Tenants {
 		tenant := &r.spec.Tenants[t]
-		for i := range tenant.GPU {
-			grant := &tenant.GPU[i]
-			at := fmt.Sprintf("tenants[%d].gpu[%d]", t, i)
+		for i := range tenant.Grants {
+			grant := &tenant.Grants[i]
+			at := fmt.Sprintf("tenants[%d].grants[%d]", t, i)
 			mistakes := len(r.errors)
 			may := r.usable(grant, at)
 			r.out.Grants[GrantKey(tenant.Name, grant.Name)] = may

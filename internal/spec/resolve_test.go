@@ -29,7 +29,7 @@ func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
 
 func TestResolve(t *testing.T) {
 	text := func(entries, grants string) string {
-		return "version: v1\ngpus: [" + entries + "]\ntenants: [{name: t, gpu: [" + grants + "]}]\n"
+		return "version: v1\ngpus: [" + entries + "]\ntenants: [{name: t, grants: [" + grants + "]}]\n"
 	}
 	display := func(g []gpu.Identity) { g[0].Display = true } // GPU 7
 	slash := func(g []gpu.Identity) { g[0].Model = "NVIDIA X/Y 80GB" }
@@ -59,27 +59,27 @@ func TestResolve(t *testing.T) {
 		},
 		"a grant's GPU of another mode": {
 			text:   text("{select: {index: 0}, mode: timeslice}", "{name: g, mps: {share: 10%}, gpus: {index: 0}}"),
-			errors: []string{"tenants[0].gpu[0].gpus.index: GPU 0 (GPU-0) is in mode timeslice, this grant needs mps: name a GPU of that mode, or change the mode"},
+			errors: []string{"tenants[0].grants[0].gpus.index: GPU 0 (GPU-0) is in mode timeslice, this grant needs mps: name a GPU of that mode, or change the mode"},
 		},
 		"a grant's GPU that nobody manages": {
 			text:   text("", "{name: g, mps: {share: 10%}, gpus: {index: 0}}"),
-			errors: []string{"tenants[0].gpu[0].gpus.index: GPU 0 (GPU-0) is in mode unmanaged, this grant needs mps: name a GPU of that mode, or change the mode"},
+			errors: []string{"tenants[0].grants[0].gpus.index: GPU 0 (GPU-0) is in mode unmanaged, this grant needs mps: name a GPU of that mode, or change the mode"},
 		},
 		"a grant's GPU that is absent": {
 			text:   text("{select: {index: 0}, mode: mps}", "{name: g, mps: {share: 10%}, gpus: {index: 9}}"),
-			errors: []string{"tenants[0].gpu[0].gpus.index: no GPU here has index 9 (there are 8, index 0 to 7): correct it"},
+			errors: []string{"tenants[0].grants[0].gpus.index: no GPU here has index 9 (there are 8, index 0 to 7): correct it"},
 		},
 		"a grant that nothing fits": {
 			text:     text("", "{name: g, exclusive: 1}"),
 			entries:  map[gpu.UUID]int{},
 			grant:    []gpu.UUID{},
-			warnings: []string{"tenants[0].gpu[0]: no GPU here is in mode exclusive for this grant: nobody can use it"},
+			warnings: []string{"tenants[0].grants[0]: no GPU here is in mode exclusive for this grant: nobody can use it"},
 		},
 		"a grant of more GPUs than there are": {
 			text:     text("{select: {index: 0}, mode: exclusive}", "{name: g, exclusive: 2}"),
 			entries:  map[gpu.UUID]int{"GPU-0": 0},
 			grant:    []gpu.UUID{"GPU-0"},
-			warnings: []string{"tenants[0].gpu[0].exclusive: only 1 GPUs are in mode exclusive for this grant: a lease of 2 never fits"},
+			warnings: []string{"tenants[0].grants[0].exclusive: only 1 GPUs are in mode exclusive for this grant: a lease of 2 never fits"},
 		},
 		"nothing matches": {
 			text: text("{select: {index: [0, 8]}, mode: external}, {select: {uuid: GPU-x}, mode: external}, {select: {pci: 'ff:00.0'}, mode: external}, {select: {model: H200}, mode: external}", "{name: g, exclusive: 1}"),
@@ -94,14 +94,14 @@ func TestResolve(t *testing.T) {
 			text:     text("{select: {index: 8}, mode: exclusive, optional: true}, {select: {model: H200}, mode: external, optional: true}", "{name: g, exclusive: 1, gpus: {index: 8}}"),
 			entries:  map[gpu.UUID]int{},
 			grant:    []gpu.UUID{},
-			warnings: []string{"tenants[0].gpu[0].gpus.index: no GPU here has index 8 (there are 8, index 0 to 7)", "tenants[0].gpu[0]: no GPU here is in mode exclusive for this grant: nobody can use it"},
+			warnings: []string{"tenants[0].grants[0].gpus.index: no GPU here has index 8 (there are 8, index 0 to 7)", "tenants[0].grants[0]: no GPU here is in mode exclusive for this grant: nobody can use it"},
 		},
 		"no GPUs at all": {
 			text:     text("{select: {all: true}, mode: exclusive}", "{name: g, exclusive: 1}"),
 			gpus:     []gpu.Identity{},
 			entries:  map[gpu.UUID]int{},
 			grant:    []gpu.UUID{},
-			warnings: []string{"gpus[0].select.all: there are no GPUs here: write optional: true if that is meant", "tenants[0].gpu[0]: no GPU here is in mode exclusive for this grant: nobody can use it"},
+			warnings: []string{"gpus[0].select.all: there are no GPUs here: write optional: true if that is meant", "tenants[0].grants[0]: no GPU here is in mode exclusive for this grant: nobody can use it"},
 		},
 		"a tie": {
 			text:   text("{select: {uuid: GPU-3}, mode: exclusive}, {select: {pci: '00000000:0A:00.0'}, mode: mps}, {select: {model: '*A100*'}, mode: external}, {select: {model: 'NVIDIA A100*'}, mode: external}", "{name: g, exclusive: 1}"),

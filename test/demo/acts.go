@@ -123,7 +123,7 @@ func (s *show) allMeasured(ctx context.Context, leases int) (bool, error) {
 		return false, err
 	}
 	for i := range st.Leases {
-		if m := st.Leases[i].Memory; m == nil || m.Used == 0 {
+		if m := st.Leases[i].GPUMemory; m == nil || m.Used == 0 {
 			return false, nil
 		}
 	}
@@ -162,7 +162,7 @@ func (s *show) walls(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("the job that reaches for another GPU does not end: %w", ctx.Err())
 	}
-	if !s.node.RealNodes || !other.Walls.Devices {
+	if !s.node.RealNodes || !other.Isolation.Devices {
 		s.say("Nothing stopped it (exit code %d): there are no device walls here, as 'gpushare doctor' says.", j.Code())
 		return nil
 	}
@@ -243,7 +243,7 @@ func (s *show) shares(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !a.Share.Gated {
+	if !a.Share.Enforced {
 		s.say("Freezing is not permitted here, so time shares are not enforced (run as root with a cgroup v2 hierarchy).")
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// keys walks a type as it is written in YAML: "tenants[].gpu[].timeslice.share".
+// keys walks a type as it is written in YAML: "tenants[].grants[].timeslice.share".
 func keys(t reflect.Type, at string) []string {
 	switch {
 	case t.Kind() == reflect.Pointer:
@@ -59,7 +59,7 @@ func TestEveryKeyOfTheSpecIsDocumented(t *testing.T) {
 func TestDefaultsAreCurrent(t *testing.T) {
 	text := read(t, "docs/spec.md")
 	for key, value := range map[string]string{
-		"node.reserve":            api.DefaultReserve.String(),
+		"node.gpu_memory_reserve": api.DefaultGPUMemoryReserve.String(),
 		"gpus[].mig.keep":         api.DefaultKeep.String(),
 		"gpus[].timeslice.round":  api.DefaultRound.String(),
 		"tenants[].overuse.grace": api.DefaultOveruseGrace.String(),

@@ -27,12 +27,12 @@ gpus:
     timeslice: {round: 1s}
 tenants:
   - name: hwtest-a
-    gpu: [{name: part, timeslice: {share: 30%%, memory: 4GiB}}]
+    grants: [{name: part, timeslice: {share: 30%%, gpu_memory: 4GiB}}]
   - name: hwtest-b
-    gpu: [{name: part, timeslice: {share: 70%%, memory: 4GiB}}]
+    grants: [{name: part, timeslice: {share: 70%%, gpu_memory: 4GiB}}]
   - name: hwtest-greedy
-    overuse: {memory: kill, grace: 2s}
-    gpu: [{name: part, timeslice: {share: 10%%, memory: %dMiB}}]
+    overuse: {gpu_memory: kill, grace: 2s}
+    grants: [{name: part, timeslice: {share: 10%%, gpu_memory: %dMiB}}]
 `
 
 // load runs leases on one GPU, when that changes nothing and disturbs nobody.
@@ -133,8 +133,8 @@ func (t *test) attribution(ctx context.Context, uuid string) error {
 		if err != nil {
 			return false, err
 		}
-		if l := harness.Lease(st, "hwtest-a", "part"); l != nil && l.Memory != nil {
-			used = l.Memory.Used
+		if l := harness.Lease(st, "hwtest-a", "part"); l != nil && l.GPUMemory != nil {
+			used = l.GPUMemory.Used
 		}
 		return used >= holdMiB<<20, nil
 	})
@@ -190,8 +190,8 @@ func (t *test) overuse(ctx context.Context, _ string) error {
 		if err != nil {
 			return false, err
 		}
-		if l := harness.Lease(st, "hwtest-greedy", "part"); l != nil && l.Memory != nil {
-			most = max(most, l.Memory.Used)
+		if l := harness.Lease(st, "hwtest-greedy", "part"); l != nil && l.GPUMemory != nil {
+			most = max(most, l.GPUMemory.Used)
 		}
 		return false, nil
 	})
@@ -224,7 +224,7 @@ func (t *test) shares(ctx context.Context, _ string) error {
 	if err != nil {
 		return err
 	}
-	if l := harness.Lease(st, "hwtest-a", "part"); l == nil || l.Share == nil || !l.Share.Gated {
+	if l := harness.Lease(st, "hwtest-a", "part"); l == nil || l.Share == nil || !l.Share.Enforced {
 		t.say("Not measured: time shares are not enforced here, because nothing can be frozen (see doctor above).")
 		return nil
 	}

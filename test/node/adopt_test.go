@@ -15,7 +15,7 @@ var adopting = strings.Replace(guarded, "    members: {users: [nobody]}\n", "   
 
 // adopted are the leases that are logins and have begun.
 func adopted(s *api.Status) []api.Lease {
-	return slices.DeleteFunc(slices.Clone(s.Leases), func(l api.Lease) bool { return l.Held != api.HeldLogin || l.State != api.LeaseRunning })
+	return slices.DeleteFunc(slices.Clone(s.Leases), func(l api.Lease) bool { return l.Origin != api.OriginLogin || l.State != api.LeaseRunning })
 }
 
 // A member's login is a lease by itself, opens what its grant has and nothing else, and outlives the daemon; it is let go
@@ -48,7 +48,7 @@ func TestAdoptedLogin(t *testing.T) {
 	in := func(uid uint32) []string { return l.opensIn(t, uid, systemd.UserSlice(int(uid))+"/session-2.scope") }
 	s := awaitStatus(t, l.Node, "the login is no lease", func(s *api.Status) bool { return len(adopted(s)) > 0 })
 	all := adopted(s)
-	if len(all) != 1 || all[0].UID != nobody || all[0].User != "nobody" || all[0].Grant != "part" || all[0].Walls.Unit != systemd.UserSlice(nobody) || all[0].State != api.LeaseRunning {
+	if len(all) != 1 || all[0].UID != nobody || all[0].User != "nobody" || all[0].Grant != "part" || all[0].Isolation.Unit != systemd.UserSlice(nobody) || all[0].State != api.LeaseRunning {
 		t.Fatalf("the leases are %+v", all)
 	}
 	if got := in(nobody); !slices.Equal(got, []string{"nvidia1", "nvidia2"}) {
@@ -80,7 +80,7 @@ func TestAdoptedLogin(t *testing.T) {
 
 	apply(t, l.Node, guarded)
 	awaitStatus(t, l.Node, "the lease is still there", func(s *api.Status) bool {
-		return !slices.ContainsFunc(s.Leases, func(l api.Lease) bool { return l.Held == api.HeldLogin }) // nor ending
+		return !slices.ContainsFunc(s.Leases, func(l api.Lease) bool { return l.Origin == api.OriginLogin }) // nor ending
 	})
 	if got := in(nobody); !slices.Equal(got, []string{"nvidia1"}) {
 		t.Errorf("with nobody adopted the login opens %v", got)

@@ -110,16 +110,16 @@ func TestAttach(t *testing.T) {
 	awaitOnGPU(t, n, 2, p.pid(), func(s api.ProcessStatus) bool { return s.Lease == id && s.Tenant == "red" })
 	s := awaitStatus(t, n, "its memory does not count", func(s *api.Status) bool {
 		l := leaseByID(s, id)
-		return l != nil && l.Memory != nil && l.Memory.Used >= 1<<30
+		return l != nil && l.GPUMemory != nil && l.GPUMemory.Used >= 1<<30
 	})
 	l := leaseByID(s, id)
-	if l.Held != api.HeldAttached || l.State != api.LeaseRunning || l.PID != p.pid() || !slices.Equal(l.Command, []string{"notebook"}) {
+	if l.Origin != api.OriginAttached || l.State != api.LeaseRunning || l.PID != p.pid() || !slices.Equal(l.Command, []string{"notebook"}) {
 		t.Errorf("the lease is %+v", l)
 	}
-	if l.Share == nil || l.Share.Gated || l.Walls.Freeze || l.Walls.Devices {
-		t.Errorf("it says that something holds which cannot: %+v, share %+v", l.Walls, l.Share)
+	if l.Share == nil || l.Share.Enforced || l.Isolation.Freeze || l.Isolation.Devices {
+		t.Errorf("it says that something holds which cannot: %+v, share %+v", l.Isolation, l.Share)
 	}
-	if missing := strings.Join(l.Walls.Missing, "\n"); !strings.Contains(missing, "device rules: ") || !strings.Contains(missing, "its time share: ") {
+	if missing := strings.Join(l.Isolation.NotEnforced, "\n"); !strings.Contains(missing, "device rules: ") || !strings.Contains(missing, "its time share: ") {
 		t.Errorf("it does not say what is not enforced: %s", missing)
 	}
 	if r := n.CLI(soon(t), "lease", "attach", "--pid", fmt.Sprint(p.pid()), "-t", "blue", "--grant", "part"); r.Code != api.ExitConflict || !strings.Contains(r.Err, id) {
@@ -131,7 +131,7 @@ func TestAttach(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := follow(t, n)
-	if l := leaseByID(status(t, n), id); l == nil || l.Held != api.HeldAttached || len(l.Walls.Missing) == 0 {
+	if l := leaseByID(status(t, n), id); l == nil || l.Origin != api.OriginAttached || len(l.Isolation.NotEnforced) == 0 {
 		t.Fatalf("the next daemon knows it as %+v", l)
 	}
 	if r := n.CLI(soon(t), "lease", "release", id); r.Code != 0 {
@@ -219,7 +219,7 @@ func TestAttachedCgroupUsesTooMuch(t *testing.T) {
 		enter(t, dir, o.pid())
 	}
 	id := attach(t, n, "--cgroup", path, "-t", "blue", "--grant", "part") // granted 2 GiB
-	if l := leaseByID(status(t, n), id); l == nil || l.Walls.Cgroup != path {
+	if l := leaseByID(status(t, n), id); l == nil || l.Isolation.Cgroup != path {
 		t.Fatalf("the lease is %+v", l)
 	}
 	select {
@@ -232,7 +232,7 @@ func TestAttachedCgroupUsesTooMuch(t *testing.T) {
 	}
 	s := awaitStatus(t, n, "it is still said to use too much", func(s *api.Status) bool {
 		l := leaseByID(s, id)
-		return l != nil && l.Memory != nil && l.Memory.Stage == "" && l.Processes == 1 && l.Memory.Used < l.Memory.Limit
+		return l != nil && l.GPUMemory != nil && l.GPUMemory.Stage == "" && l.Processes == 1 && l.GPUMemory.Used < l.GPUMemory.Limit
 	})
 	if !idle.living() || !small.living() {
 		t.Error("more than the one process was stopped")
@@ -312,7 +312,7 @@ func TestExplain(t *testing.T) {
 		}
 		out := map[string]api.Rule{}
 		for _, r := range e.Rules {
-			if r.Enforced == (r.By == "") || r.Enforced == (r.Why != "") {
+			if r.Enforced == (r.By == "") || r.Enforced == (r.Reason != "") {
 				t.Errorf("%s: a rule is either enforced by something, or not for a reason: %+v", name, r)
 			}
 			out[r.What] = r

@@ -39,10 +39,10 @@ gpus:
 tenants:
   - name: red
     members: {users: [member, colleague]}
-    gpu: [{name: part, timeslice: {share: 30%, memory: 1GiB}}]
+    grants: [{name: part, timeslice: {share: 30%, gpu_memory: 1GiB}}]
   - name: blue
     members: {groups: [blue]}
-    gpu: [{name: whole, exclusive: 1}]
+    grants: [{name: whole, exclusive: 1}]
 `
 
 func newBattlefield(t *testing.T) *battlefield {
@@ -66,7 +66,7 @@ func newBattlefield(t *testing.T) *battlefield {
 		t.Fatal(err)
 	}
 	b.victim, b.its = job, leaseByID(status(t, n), leaseOf(job))
-	if b.its == nil || b.its.Walls.Cgroup == "" {
+	if b.its == nil || b.its.Isolation.Cgroup == "" {
 		t.Skipf("needs leases in cgroups: %+v", b.its)
 	}
 	return b
@@ -94,7 +94,7 @@ func (b *battlefield) itsFolder() string {
 	if b.its == nil {
 		return ""
 	}
-	return filepath.Join(filepath.Dir(b.top), b.its.Walls.Cgroup)
+	return filepath.Join(filepath.Dir(b.top), b.its.Isolation.Cgroup)
 }
 
 // attack runs a script as red's member inside a lease of his. Each line that it says on its output is a success of his.
@@ -125,8 +125,8 @@ func (b *battlefield) unharmed(t *testing.T) {
 	if err != nil || s.Dead() || s.State == 'T' {
 		t.Fatalf("the victim is %c: %v", s.State, err)
 	}
-	if at, err := procfs.Cgroup(b.victimPID()); err != nil || at != b.its.Walls.Cgroup {
-		t.Errorf("the victim is in %s, %v, it was in %s", at, err, b.its.Walls.Cgroup)
+	if at, err := procfs.Cgroup(b.victimPID()); err != nil || at != b.its.Isolation.Cgroup {
+		t.Errorf("the victim is in %s, %v, it was in %s", at, err, b.its.Isolation.Cgroup)
 	}
 	frozen, err := os.ReadFile(filepath.Join(b.itsFolder(), "cgroup.freeze"))
 	if err != nil || strings.TrimSpace(string(frozen)) != "0" {
@@ -274,8 +274,8 @@ wait`
 		t.Fatalf("%v: %v", err, found)
 	}
 	for _, p := range found {
-		if at, err := procfs.Cgroup(p.PID); err != nil || !strings.HasPrefix(at+"/", l.Walls.Cgroup+"/") {
-			t.Errorf("%s is in %s, %v, and its lease in %s", procfs.Command(p.PID), at, err, l.Walls.Cgroup)
+		if at, err := procfs.Cgroup(p.PID); err != nil || !strings.HasPrefix(at+"/", l.Isolation.Cgroup+"/") {
+			t.Errorf("%s is in %s, %v, and its lease in %s", procfs.Command(p.PID), at, err, l.Isolation.Cgroup)
 		}
 	}
 	// Its first process ends, and the lease is there for the others: only then it is stopped.

@@ -157,10 +157,10 @@ func TestContainers(t *testing.T) {
 	enter(t, dir+"-conmon", monitor.pid())
 	enter(t, dir, p.pid())
 	s = awaitStatus(t, n, "the container has no lease, or its memory does not count", func(s *api.Status) bool {
-		return len(s.Leases) == 1 && s.Leases[0].Memory != nil && s.Leases[0].Memory.Stage == "over"
+		return len(s.Leases) == 1 && s.Leases[0].GPUMemory != nil && s.Leases[0].GPUMemory.Stage == "over"
 	})
 	l := s.Leases[0]
-	if l.Held != api.HeldContainer || l.Grant != "part" || l.Tenant != "red" || l.Walls.Cgroup != parent+"/libpod-0123456789abcdef" || !slices.Equal(l.Command, []string{"container 0123456789ab"}) {
+	if l.Origin != api.OriginContainer || l.Grant != "part" || l.Tenant != "red" || l.Isolation.Cgroup != parent+"/libpod-0123456789abcdef" || !slices.Equal(l.Command, []string{"container 0123456789ab"}) {
 		t.Errorf("the lease is %+v", l)
 	}
 	if r := n.CLI(soon(t), "lease", "release", l.ID); r.Code != api.ExitUsage {
@@ -170,7 +170,7 @@ func TestContainers(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if again := leaseByID(status(t, n), l.ID); again == nil || again.Held != api.HeldContainer {
+	if again := leaseByID(status(t, n), l.ID); again == nil || again.Origin != api.OriginContainer {
 		t.Errorf("the next daemon knows it as %+v", again)
 	}
 	told := follow(t, n)
@@ -208,7 +208,7 @@ func TestContainers(t *testing.T) {
 	awaitStatus(t, n, "it is gone, and is still told of", func(s *api.Status) bool { return !hasCondition(s, "container", "") && len(s.Leases) == 0 })
 
 	apply(t, n, "version: v1\nnode: {enforce: on}\ngpus: [{select: {index: 2}, mode: timeslice}]\n"+
-		"tenants: [{name: red, gpu: [{name: part, timeslice: {share: 30%, memory: 8GiB}}]}]\n")
+		"tenants: [{name: red, grants: [{name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}]}]\n")
 	awaitDescribed(t, n, "a grant that went is described still", "blue.part", func(d *cdiDevice) bool { return d == nil })
 	awaitDescribed(t, n, "a grant that stayed is not described", "red.part", there)
 }

@@ -30,9 +30,9 @@ gpus:
   - {select: {index: 2}, mode: timeslice}
 tenants:
   - name: red
-    gpu:
+    grants:
       - {name: cut, mig: 3g.20gb}
-      - {name: part, timeslice: {share: 30%, memory: 8GiB}}
+      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}
 `
 
 const after = `version: v1
@@ -43,9 +43,9 @@ gpus:
   - {select: {index: 2}, mode: mps}
 tenants:
   - name: red
-    gpu:
+    grants:
       - {name: cut, mig: 3g.20gb}
-      - {name: join, mps: {share: 30%, memory: 8GiB}}
+      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}
 `
 
 // truth is what instances every GPU really has, whatever the daemon says: "profile@start" of each, by GPU.

@@ -37,7 +37,7 @@ func awaitResult(t *testing.T, n *harness.Node, id string) *api.Lease {
 			return false, err
 		}
 		for i := range all {
-			if all[i].ID == id && all[i].State == api.LeaseGone {
+			if all[i].ID == id && all[i].State == api.LeaseEnded {
 				found = &all[i]
 			}
 		}
@@ -60,7 +60,7 @@ func TestDetached(t *testing.T) {
 	id := detach(t, n, `echo "lease=$GPUSHARE_LEASE on $CUDA_VISIBLE_DEVICES"; cat /proc/self/cgroup; read x <`+go1+`; echo done; exit 3`, "-t", "red", "--grant", "part")
 	s := status(t, n)
 	l := leaseByID(s, id)
-	if l == nil || l.Held != api.HeldDetached || l.State != api.LeaseRunning || l.PID == 0 {
+	if l == nil || l.Origin != api.OriginDetached || l.State != api.LeaseRunning || l.PID == 0 {
 		t.Fatalf("the lease is %+v", l)
 	}
 	follower := exec.CommandContext(soon(t), filepath.Join(n.Bin, "gpushare"), "lease", "logs", "-f", id)
@@ -77,7 +77,7 @@ func TestDetached(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := follow(t, n)
-	if again := leaseByID(status(t, n), id); again == nil || again.PID != l.PID || again.Held != api.HeldDetached || again.Generation != l.Generation {
+	if again := leaseByID(status(t, n), id); again == nil || again.PID != l.PID || again.Origin != api.OriginDetached || again.Generation != l.Generation {
 		t.Fatalf("after a kill the lease is %+v", again)
 	}
 	follower = exec.CommandContext(soon(t), filepath.Join(n.Bin, "gpushare"), "lease", "logs", "-f", id)
@@ -97,11 +97,11 @@ func TestDetached(t *testing.T) {
 	if !strings.HasPrefix(out, "lease="+id+" on "+s.GPUs[2].UUID+"\n") || !strings.HasSuffix(out, "\ndone\n") {
 		t.Errorf("the follower saw %q", out)
 	}
-	if l.Walls.Cgroup != "" && !strings.Contains(out, l.Walls.Cgroup+"\n") {
-		t.Errorf("it was not in %s from its first moment:\n%s", l.Walls.Cgroup, out)
+	if l.Isolation.Cgroup != "" && !strings.Contains(out, l.Isolation.Cgroup+"\n") {
+		t.Errorf("it was not in %s from its first moment:\n%s", l.Isolation.Cgroup, out)
 	}
 	ended := awaitResult(t, n, id)
-	if ended.Result != "exited with 3" || ended.Exit == nil || *ended.Exit != 3 || ended.Ended == nil {
+	if ended.Result != "exited with 3" || ended.ExitCode == nil || *ended.ExitCode != 3 || ended.Ended == nil {
 		t.Errorf("it ended as %+v", ended)
 	}
 	if e := told.await(t, "lease.ended", id); e.Message != "the command exited with 3" {
@@ -132,7 +132,7 @@ func TestDetachedEndsWithoutTheDaemon(t *testing.T) {
 	n := start(t, quick)
 	apply(t, n, shared)
 	id := detach(t, n, `kill -9 $$`+"\n", "-t", "red", "--grant", "part")
-	if l := awaitResult(t, n, id); l.Result != "killed by SIGKILL" || *l.Exit != 137 {
+	if l := awaitResult(t, n, id); l.Result != "killed by SIGKILL" || *l.ExitCode != 137 {
 		t.Errorf("it ended as %+v", l)
 	}
 	fifo := filepath.Join(t.TempDir(), "go")

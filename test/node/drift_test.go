@@ -79,7 +79,7 @@ func TestDriftIsMended(t *testing.T) {
 	}
 	_, id := begin(t, n, "red", "part", "sleep", "60")
 	events := listen(t, n)
-	scope := h.Dir(filepath.Dir(leaseByID(status(t, n), id).Walls.Cgroup))
+	scope := h.Dir(filepath.Dir(leaseByID(status(t, n), id).Isolation.Cgroup))
 	dirs := map[string]string{"the slice of red": "", "the slice of red/part": filepath.Dir(scope), "the devices of lease " + id: scope}
 	dirs["the slice of red"] = filepath.Dir(filepath.Dir(scope))
 	counter := func(name string) uint64 {
@@ -141,7 +141,7 @@ func TestDriftIsMended(t *testing.T) {
 		}
 	}
 	// What the spec changes is no drift.
-	apply(t, n, strings.Replace(given, "      - {name: join, mps: {share: 30%, memory: 8GiB}}\n", "", 1))
+	apply(t, n, strings.Replace(given, "      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}\n", "", 1))
 	reload()
 	if got := counter("drift.mended"); got != uint64(len(dirs)) {
 		t.Errorf("a change of the spec is taken for drift: %q", events.of("drift.mended"))

@@ -19,12 +19,12 @@ gpus:
   - {select: {index: [` + strings.Join(indexes, ", ") + `]}, mode: mig, mig: {dynamic: true, keep: ` + keep + `}}
 tenants:
   - name: red
-    gpu:
-      - {name: small, mig: 1g.5gb, leases: 14}
-      - {name: cut, mig: 2g.10gb, leases: 6}
-      - {name: whole, mig: 7g.40gb, leases: 2}
+    grants:
+      - {name: small, mig: 1g.5gb, max_leases: 14}
+      - {name: cut, mig: 2g.10gb, max_leases: 6}
+      - {name: whole, mig: 7g.40gb, max_leases: 2}
   - name: blue
-    gpu: [{name: half, mig: 3g.20gb, leases: 4}]
+    grants: [{name: half, mig: 3g.20gb, max_leases: 4}]
 `
 }
 
@@ -90,7 +90,7 @@ func TestInstancesOnDemand(t *testing.T) {
 	job, id := holdMade(t, n, "red", "cut", "sleep", "60")
 	s := settled(t, n)
 	l := leaseByID(s, id)
-	if l == nil || len(l.Devices) != 1 || !strings.HasPrefix(l.Devices[0], "MIG-") || l.Instance == 0 {
+	if l == nil || len(l.Devices) != 1 || !strings.HasPrefix(l.Devices[0], "MIG-") || l.InstanceGeneration == 0 {
 		t.Fatalf("the lease is %+v\n%s\n%s", l, job.Output(), daemonLog(n))
 	}
 	explained(t, s, "with one lease")
@@ -101,7 +101,7 @@ func TestInstancesOnDemand(t *testing.T) {
 	awaitEnd(t, job)
 	awaitStatus(t, n, "the instance is not idle", func(s *api.Status) bool {
 		for _, g := range s.GPUs {
-			if g.MIG != nil && len(g.MIG.Instances) == 1 && g.MIG.Instances[0].Goes != nil {
+			if g.MIG != nil && len(g.MIG.Instances) == 1 && g.MIG.Instances[0].RemovedAt != nil {
 				return true
 			}
 		}
@@ -144,7 +144,7 @@ func TestInstancesOnDemand(t *testing.T) {
 	awaitTruth(t, n, "the instance does not go", empty)
 	_, b := holdMade(t, n, "red", "whole", "sleep", "60")
 	again := leaseByID(settled(t, n), b)
-	if one == nil || again == nil || one.Devices[0] != again.Devices[0] || one.Instance == again.Instance {
+	if one == nil || again == nil || one.Devices[0] != again.Devices[0] || one.InstanceGeneration == again.InstanceGeneration {
 		t.Errorf("first %+v, then %+v", one, again)
 	}
 }
@@ -293,7 +293,7 @@ func TestAdoptAndRemoveInstances(t *testing.T) {
 			other = in
 		}
 	}
-	at := func(in *api.InstanceStatus) string { return fmt.Sprint(in.Start) }
+	at := func(in *api.InstanceStatus) string { return fmt.Sprint(in.Placement.Start) }
 	if r := n.CLI(soon(t), "mig", "list"); strings.Count(r.Out, "foreign") != 2 {
 		t.Errorf("mig list says\n%s", r.Out)
 	}
@@ -337,7 +337,7 @@ func TestAdoptAndRemoveInstances(t *testing.T) {
 		t.Errorf("mig remove exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	s = settled(t, n)
-	if got := s.GPUs[0].MIG.Instances; len(got) != 1 || got[0].Foreign || !got[0].Adopted {
+	if got := s.GPUs[0].MIG.Instances; len(got) != 1 || got[0].Foreign || !got[0].Imported {
 		t.Errorf("left are %+v", got)
 	}
 	explained(t, s, "when all is settled")

@@ -64,7 +64,7 @@ func TestGrantInUse(t *testing.T) {
 	apply(t, n, shared)
 	job, id := begin(t, n, "red", "part", "sleep", "60")
 	for name, spec := range map[string]string{
-		"the grant is gone":        strings.Replace(shared, "      - {name: part, timeslice: {share: 30%, memory: 8GiB}}\n", "", 1),
+		"the grant is gone":        strings.Replace(shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", "", 1),
 		"its GPU is for all":       strings.Replace(shared, "{select: {index: 2}, mode: timeslice}", "{select: {index: 2}, mode: exclusive}", 1),
 		"its GPU is named by none": strings.Replace(shared, "  - {select: {index: 2}, mode: timeslice}\n", "", 1),
 	} {
@@ -87,7 +87,7 @@ func TestGrantInUse(t *testing.T) {
 		l := leaseByID(s, id)
 		return l != nil && l.Share != nil && l.Share.Entitled == 50
 	})
-	r = n.CLIIn(soon(t), strings.Replace(shared, "      - {name: part, timeslice: {share: 30%, memory: 8GiB}}\n", "", 1), "apply", "-f", "-", "--force")
+	r = n.CLIIn(soon(t), strings.Replace(shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", "", 1), "apply", "-f", "-", "--force")
 	if r.Code != 0 {
 		t.Errorf("with force apply exits with %d: %s", r.Code, r.Err)
 	}

@@ -20,7 +20,7 @@ import (
 
 // guarded is the node of the other tests with GPU 1 named by nobody.
 const guarded = `version: v1
-node: {enforce: on, guard: logins}
+node: {enforce: on, isolation: {logins: closed}}
 gpus:
   - {select: {index: 0}, mode: mig, mig: {layout: [3g.20gb, 1g.5gb]}}
   - {select: {index: 2}, mode: timeslice}
@@ -28,9 +28,9 @@ gpus:
 tenants:
   - name: red
     members: {users: [nobody]}
-    gpu:
+    grants:
       - {name: cut, mig: 3g.20gb}
-      - {name: part, timeslice: {share: 30%, memory: 8GiB}}
+      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}
       - {name: whole, exclusive: 1}
 `
 
@@ -185,11 +185,11 @@ func TestGuardKeepsLoginsFromManagedGPUs(t *testing.T) {
 	}
 	l.wants(t, "mended", nobody, "nvidia1")
 
-	r = l.CLIIn(soon(t), strings.Replace(guarded, "guard: logins", "guard: off", 1), "apply", "-f", "-")
+	r = l.CLIIn(soon(t), strings.Replace(guarded, "isolation: {logins: closed}", "isolation: {logins: open}", 1), "apply", "-f", "-")
 	if r.Code != api.ExitOK || !strings.Contains(r.Out, "take the guard off logins") {
-		t.Errorf("guard: off: %s%s", r.Out, r.Err)
+		t.Errorf("isolation.logins: open: %s%s", r.Out, r.Err)
 	}
-	l.wants(t, "with guard: off", nobody, allFour...)
+	l.wants(t, "with isolation.logins: open", nobody, allFour...)
 }
 
 func counters(t *testing.T, n *harness.Node) map[string]uint64 {
@@ -220,7 +220,7 @@ func TestGuardLetsALeaseOfALoginThrough(t *testing.T) {
 		t.Fatalf("exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	s := status(t, l.Node)
-	if len(s.Leases) != 1 || !s.Leases[0].Walls.Devices {
+	if len(s.Leases) != 1 || !s.Leases[0].Isolation.Devices {
 		t.Fatalf("leases: %+v", s.Leases)
 	}
 	l.wants(t, "with a lease", nobody, "nvidia1", "nvidia3")

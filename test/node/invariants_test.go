@@ -149,8 +149,8 @@ func (p *play) limitsTrue(st *api.Status, report reporter) {
 		if l.Name != "memory.max" {
 			continue
 		}
-		if l.Wanted != fmt.Sprintf("%dGiB", gib) {
-			report("I5", "wanted is memory %q, the spec says %d GiB", l.Wanted, gib)
+		if l.Desired != fmt.Sprintf("%dGiB", gib) {
+			report("I5", "wanted is memory %q, the spec says %d GiB", l.Desired, gib)
 		}
 		set := p.memoryLimits()
 		switch {
@@ -220,15 +220,15 @@ func (p *play) wallsStand(st *api.Status, report reporter) {
 	}
 	for i := range st.Leases {
 		l := &st.Leases[i]
-		if !l.Walls.Devices {
+		if !l.Isolation.Devices {
 			continue
 		}
 		stands := false
-		for dir := h.Dir(l.Walls.Cgroup); cgroup.Below(dir, h.Dir(p.Subtree())); dir = filepath.Dir(dir) {
+		for dir := h.Dir(l.Isolation.Cgroup); cgroup.Below(dir, h.Dir(p.Subtree())); dir = filepath.Dir(dir) {
 			stands = stands || walls[dir]
 		}
 		if !stands {
-			report("I3", "lease %s is shown to have a device wall, and %s has none", l.ID, l.Walls.Cgroup)
+			report("I3", "lease %s is shown to have a device wall, and %s has none", l.ID, l.Isolation.Cgroup)
 		}
 	}
 }

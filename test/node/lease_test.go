@@ -28,17 +28,17 @@ gpus:
   - {select: {index: 3}, mode: exclusive}
 tenants:
   - name: red
-    gpu:
+    grants:
       - {name: cut, mig: 3g.20gb}
-      - {name: part, timeslice: {share: 30%, memory: 8GiB}}
+      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}
       - {name: whole, exclusive: 1}
-      - {name: short, timeslice: {share: 10%, memory: 1GiB}, max_time: 1s}
+      - {name: short, timeslice: {share: 10%, gpu_memory: 1GiB}, max_time: 1s}
   - name: blue
     members: {users: [nobody]}
     priority: high
-    overuse: {memory: kill, grace: 500ms}
-    gpu:
-      - {name: part, timeslice: {share: 40%, memory: 2GiB}}
+    overuse: {gpu_memory: kill, grace: 500ms}
+    grants:
+      - {name: part, timeslice: {share: 40%, gpu_memory: 2GiB}}
       - {name: whole, exclusive: 1}
 `
 
@@ -279,7 +279,7 @@ func TestMaxTime(t *testing.T) {
 	})
 	l := harness.Lease(s, "red", "short")
 	id = l.ID
-	if l.Ends == nil || l.Started == nil || l.Ends.Sub(*l.Started) != time.Second {
+	if l.Expires == nil || l.Started == nil || l.Expires.Sub(*l.Started) != time.Second {
 		t.Fatalf("the lease does not say when it ends: %+v", l)
 	}
 	if code := awaitEnd(t, job); code != -int(syscall.SIGTERM) {
@@ -310,10 +310,10 @@ func TestMemoryOveruse(t *testing.T) {
 	told, toldID := begin(t, n, "red", "part", n.Burn("--memory", "9GiB", "--hold")...)
 	s := awaitStatus(t, n, "nobody is told", func(s *api.Status) bool {
 		l := leaseByID(s, toldID)
-		return l != nil && len(l.Notices) > 0 && l.Memory != nil && l.Memory.Stage == "over"
+		return l != nil && len(l.Notices) > 0 && l.GPUMemory != nil && l.GPUMemory.Stage == "over"
 	})
-	if l := leaseByID(s, toldID); l.Memory.Used < 9<<30 || l.Memory.Limit != 8<<30 {
-		t.Errorf("the lease shows %+v", l.Memory)
+	if l := leaseByID(s, toldID); l.GPUMemory.Used < 9<<30 || l.GPUMemory.Limit != 8<<30 {
+		t.Errorf("the lease shows %+v", l.GPUMemory)
 	}
 	stopped, stoppedID := begin(t, n, "blue", "part", n.Burn("--memory", "3GiB", "--hold")...)
 	began := time.Now()
@@ -355,7 +355,7 @@ func TestObserve(t *testing.T) {
 	job, id := begin(t, n, "blue", "part", n.Burn("--memory", "3GiB", "--hold")...)
 	awaitStatus(t, n, "the overuse is not seen", func(s *api.Status) bool {
 		l := leaseByID(s, id)
-		return l != nil && l.Memory != nil && l.Memory.Used > 3<<30
+		return l != nil && l.GPUMemory != nil && l.GPUMemory.Used > 3<<30
 	})
 	// Its grace is half a second; a short one that ends shows that time has passed and that nobody is stopped for it.
 	select {

@@ -95,7 +95,7 @@ func TestManyLeasesAtOnce(t *testing.T) {
 		t.Skip("it starts 200 processes")
 	}
 	n := start(t, quick)
-	apply(t, n, strings.ReplaceAll(shared, "memory: 8GiB}}", "memory: 8GiB}, leases: 200}"))
+	apply(t, n, strings.ReplaceAll(shared, "gpu_memory: 8GiB}}", "memory: 8GiB}, max_leases: 200}"))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	devices, under := wallsHere(t, n)
@@ -151,8 +151,8 @@ func TestManyLeasesAtOnce(t *testing.T) {
 			t.Fatalf("job %d of lease %q is %+v: %s", job.PID(), ids[i], l, job.Output())
 		}
 		at := unifiedPath(job.Output())
-		if cgroups && at != l.Walls.Cgroup {
-			t.Errorf("the first act of lease %s was in %s, its walls are %s", l.ID, at, l.Walls.Cgroup)
+		if cgroups && at != l.Isolation.Cgroup {
+			t.Errorf("the first act of lease %s was in %s, its walls are %s", l.ID, at, l.Isolation.Cgroup)
 		}
 		if devices && !strings.Contains(job.Output(), "\nwalled\n") {
 			t.Errorf("the first act of lease %s opened another's GPU: %s", l.ID, job.Output())
@@ -199,11 +199,11 @@ func wallsHere(t *testing.T, n *harness.Node) (devices bool, under string) {
 		t.Fatal(r.Err)
 	}
 	job.Kill()
-	if l.Walls.Cgroup == "" {
+	if l.Isolation.Cgroup == "" {
 		return false, ""
 	}
-	scope := filepath.Dir(l.Walls.Cgroup)
-	return l.Walls.Devices && n.RealNodes, filepath.Dir(scope) + "/"
+	scope := filepath.Dir(l.Isolation.Cgroup)
+	return l.Isolation.Devices && n.RealNodes, filepath.Dir(scope) + "/"
 }
 
 // Those that nobody waits for, many at once, and the daemon killed in the middle: whoever was told an id finds it.
@@ -212,7 +212,7 @@ func TestManyDetachedWhileTheDaemonDies(t *testing.T) {
 		t.Skip("it starts many processes")
 	}
 	n := start(t, quick)
-	apply(t, n, strings.ReplaceAll(shared, "memory: 8GiB}}", "memory: 8GiB}, leases: 200}"))
+	apply(t, n, strings.ReplaceAll(shared, "gpu_memory: 8GiB}}", "memory: 8GiB}, max_leases: 200}"))
 	dir := t.TempDir()
 	const count = 40
 	ids := make([]string, count)

@@ -16,9 +16,9 @@ gpus:
   - {select: {index: [2, 3]}, mode: timeslice}
 tenants:
   - name: red
-    overuse: {memory: kill, grace: 2s}
-    gpu:
-      - {name: part, timeslice: {share: 30%, memory: 8GiB}, gpus: {index: 2}, leases: 2}
+    overuse: {gpu_memory: kill, grace: 2s}
+    grants:
+      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}, gpus: {index: 2}, max_leases: 2}
 `
 
 // What is renamed or moved away from under a lease is in use; how many leases may come is no matter of those that came.
@@ -40,8 +40,8 @@ func TestChangedUnderALease(t *testing.T) {
 		}
 	}
 	for name, spec := range map[string]string{
-		"fewer leases":      strings.Replace(roomy, "leases: 2", "leases: 1", 1),
-		"a shorter time":    strings.Replace(roomy, "leases: 2", "leases: 2, max_time: 1s", 1),
+		"fewer leases":      strings.Replace(roomy, "max_leases: 2", "max_leases: 1", 1),
+		"a shorter time":    strings.Replace(roomy, "max_leases: 2", "max_leases: 2, max_time: 1s", 1),
 		"another priority":  strings.Replace(roomy, "name: red", "name: red\n    priority: low", 1),
 		"more that is free": strings.Replace(roomy, "gpus: {index: 2}", "gpus: {index: [2, 3]}", 1),
 	} {
@@ -62,13 +62,13 @@ func TestGPUMemoryBelowUse(t *testing.T) {
 	job, id := begin(t, n, "red", "part", n.Burn("--memory", "6GiB", "--hold")...)
 	awaitStatus(t, n, "its memory is not seen", func(s *api.Status) bool {
 		l := leaseByID(s, id)
-		return l != nil && l.Memory != nil && l.Memory.Used > 5<<30
+		return l != nil && l.GPUMemory != nil && l.GPUMemory.Used > 5<<30
 	})
 	began := time.Now()
 	apply(t, n, strings.Replace(roomy, "memory: 8GiB", "memory: 4GiB", 1)) // Without force.
 	s := awaitStatus(t, n, "it is not told that it has too much", func(s *api.Status) bool {
 		l := leaseByID(s, id)
-		return l != nil && l.Memory != nil && l.Memory.Limit == 4<<30 && l.Memory.Stage == "over" && len(l.Notices) > 0
+		return l != nil && l.GPUMemory != nil && l.GPUMemory.Limit == 4<<30 && l.GPUMemory.Stage == "over" && len(l.Notices) > 0
 	})
 	if l := leaseByID(s, id); !strings.Contains(strings.Join(l.Notices, " "), "4") {
 		t.Errorf("its notices are %q", l.Notices)

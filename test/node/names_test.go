@@ -79,7 +79,7 @@ gpus:
 tenants:
   - name: far
     members: {users: [remote], groups: [club]}
-    gpu: [{name: part, timeslice: {share: 30%, memory: 8GiB}}]
+    grants: [{name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}]
 `
 
 // hasCondition tells whether the status has one of a kind that says text.

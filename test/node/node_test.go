@@ -135,14 +135,14 @@ gpus:
     mode: exclusive
 tenants:
   - name: red
-    gpu:
+    grants:
       - {name: cut, mig: 3g.20gb}
-      - {name: part, timeslice: {share: 30%, memory: 8GiB}}
+      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}
       - {name: whole, exclusive: 1}
   - name: blue
-    overuse: {memory: kill, grace: 1s}
-    gpu:
-      - {name: part, timeslice: {share: 70%, memory: 8GiB}}
+    overuse: {gpu_memory: kill, grace: 1s}
+    grants:
+      - {name: part, timeslice: {share: 70%, gpu_memory: 8GiB}}
 `
 
 func TestApplyTwiceChangesNothing(t *testing.T) {

@@ -36,7 +36,7 @@ func TestPrologAndEpilog(t *testing.T) {
 		t.Fatalf("the prolog exits with %d: %s%s", code, out, errs)
 	}
 	s := status(t, n)
-	if len(s.Leases) != 1 || s.Leases[0].PID != job.pid() || s.Leases[0].Held != api.HeldAttached || s.Leases[0].Command[0] != "job-42" {
+	if len(s.Leases) != 1 || s.Leases[0].PID != job.pid() || s.Leases[0].Origin != api.OriginAttached || s.Leases[0].Command[0] != "job-42" {
 		t.Fatalf("the leases are %+v", s.Leases)
 	}
 	for _, want := range []string{"export CUDA_VISIBLE_DEVICES=" + s.GPUs[3].UUID, "export GPUSHARE_LEASE=" + s.Leases[0].ID, "unset CUDA_MPS_PIPE_DIRECTORY"} {

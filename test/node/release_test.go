@@ -23,14 +23,14 @@ node: {enforce: on}
 gpus:
   - {select: {index: 0}, mode: mig, mig: {layout: [3g.20gb, 1g.5gb]}}
   - {select: {index: 2}, mode: timeslice}
-  - {select: {index: 3}, mode: mps, mps: {enforce: strict}}
+  - {select: {index: 3}, mode: mps, mps: {bypass: deny}}
 tenants:
   - name: red
     tasks: 500
-    gpu:
+    grants:
       - {name: cut, mig: 3g.20gb}
-      - {name: part, timeslice: {share: 30%, memory: 8GiB}}
-      - {name: join, mps: {share: 30%, memory: 8GiB}}
+      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}
+      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}
 `
 
 // slicesOf lists the slices that the node's part of the cgroup hierarchy has; nil where there are none to have.
@@ -116,7 +116,7 @@ func TestRelease(t *testing.T) {
 	if r.Code != api.ExitConflict || !strings.Contains(r.Out, id) || !strings.Contains(r.Out, "stop MPS") {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	if s := status(t, n); s.Node.Generation != 1 || s.Node.Enforce != "on" || s.Node.Released != nil || leaseByID(s, id) == nil {
+	if s := status(t, n); s.Node.Generation != 1 || s.Node.Enforce != "on" || s.Node.Unmanaged != nil || leaseByID(s, id) == nil {
 		t.Errorf("a refused release changed something: %+v", s.Node)
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 0 {
@@ -137,7 +137,7 @@ func TestRelease(t *testing.T) {
 		t.Errorf("the compute modes are %s, they were %s", got, modes)
 	}
 	s := status(t, n)
-	if s.Node.Released == nil || s.Node.Released.All || s.Node.Released.Who == "" || s.Node.Enforce != "observe" || s.Node.Generation != 2 {
+	if s.Node.Unmanaged == nil || s.Node.Unmanaged.All || s.Node.Unmanaged.By == "" || s.Node.Enforce != "observe" || s.Node.Generation != 2 {
 		t.Errorf("status says %+v", s.Node)
 	}
 	if r := n.CLI(soon(t), "status"); !strings.Contains(r.Out, "given back by") {
@@ -154,11 +154,11 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothing(t, n)
-	if s := status(t, n); s.Node.Released == nil || s.Node.Generation != 2 {
+	if s := status(t, n); s.Node.Unmanaged == nil || s.Node.Generation != 2 {
 		t.Errorf("after a restart status says %+v", s.Node)
 	}
 	apply(t, n, given)
-	if s := settled(t, n); s.Node.Released != nil || s.Node.Enforce != "on" || s.Node.Generation != 3 {
+	if s := settled(t, n); s.Node.Unmanaged != nil || s.Node.Enforce != "on" || s.Node.Generation != 3 {
 		t.Errorf("after an apply status says %+v", s.Node)
 	}
 	if got := truth(t, n); got != cut {
@@ -195,7 +195,7 @@ func TestReleaseAll(t *testing.T) {
 		t.Errorf("the GPUs are cut as %q: what is ours goes, and nothing else", got)
 	}
 	for range 2 {
-		if s := status(t, n); s.Node.Released == nil || !s.Node.Released.All || len(s.Tenants) != 0 || s.Node.Generation != 2 {
+		if s := status(t, n); s.Node.Unmanaged == nil || !s.Node.Unmanaged.All || len(s.Tenants) != 0 || s.Node.Generation != 2 {
 			t.Errorf("status says %+v", s.Node)
 		}
 		if r := n.CLI(soon(t), "get"); r.Code == 0 || !strings.Contains(r.Err, "gave the node back") {
@@ -207,7 +207,7 @@ func TestReleaseAll(t *testing.T) {
 		}
 	}
 	apply(t, n, given)
-	if s := settled(t, n); s.Node.Generation != 3 || s.Node.Released != nil {
+	if s := settled(t, n); s.Node.Generation != 3 || s.Node.Unmanaged != nil {
 		t.Errorf("after an apply status says %+v", s.Node)
 	}
 }
@@ -243,7 +243,7 @@ func TestKilledWhileReleasing(t *testing.T) {
 		s := settled(t, n)
 		explained(t, s, where)
 		switch {
-		case s.Node.Released != nil:
+		case s.Node.Unmanaged != nil:
 			nothing(t, n)
 			if got := truth(t, n); strings.Contains(got, "GPU 0") {
 				t.Errorf("%s: the node was given back, and has %s", where, got)

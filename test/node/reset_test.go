@@ -148,7 +148,7 @@ func TestResetThatCannotBeDone(t *testing.T) {
 func TestWhatABridgeJoins(t *testing.T) {
 	t.Parallel()
 	n := patient(t, strings.Replace(quick, "gpus:", "nvlink: {bridges: [[0, 1], [2, 3]]}\ngpus:", 1))
-	const before = "version: v1\nnode: {enforce: on}\ntenants: [{name: red, gpu: [{name: whole, exclusive: 1}]}]\ngpus:\n  - {select: {index: 3}, mode: exclusive}\n"
+	const before = "version: v1\nnode: {enforce: on}\ntenants: [{name: red, grants: [{name: whole, exclusive: 1}]}]\ngpus:\n  - {select: {index: 3}, mode: exclusive}\n"
 	const after = before + "  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
 	links := func() (calls uint64) {
 		var s struct {

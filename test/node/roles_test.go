@@ -67,10 +67,10 @@ gpus:
 tenants:
   - name: red
     members: {users: [member, colleague]}
-    gpu: [{name: part, timeslice: {share: 30%, memory: 1GiB}, gpus: {index: 2}}]
+    grants: [{name: part, timeslice: {share: 30%, gpu_memory: 1GiB}, gpus: {index: 2}}]
   - name: blue
     members: {groups: [blue]}
-    gpu: [{name: part, timeslice: {share: 30%, memory: 1GiB}, gpus: {index: 2}}]
+    grants: [{name: part, timeslice: {share: 30%, gpu_memory: 1GiB}, gpus: {index: 2}}]
 `
 
 // cell is one route as one request, with the status that each column gets, in their order.

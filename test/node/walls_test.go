@@ -72,8 +72,8 @@ func TestWallsAreReadBack(t *testing.T) {
 	n := walled(t)
 	job, id := begin(t, n, "red", "whole", "sleep", "60")
 	l := leaseByID(status(t, n), id)
-	if !l.Walls.Devices || slices.ContainsFunc(l.Walls.Missing, func(s string) bool { return strings.Contains(s, "device") }) {
-		t.Errorf("the lease's walls: %+v", l.Walls)
+	if !l.Isolation.Devices || slices.ContainsFunc(l.Isolation.NotEnforced, func(s string) bool { return strings.Contains(s, "device") }) {
+		t.Errorf("the lease's walls: %+v", l.Isolation)
 	}
 	if r := n.CLIIn(soon(t), shared, "apply", "-f", "-"); r.Code != api.ExitOK || !strings.Contains(r.Out, "no changes") {
 		t.Errorf("the second apply: %s%s", r.Out, r.Err)

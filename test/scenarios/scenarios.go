@@ -95,7 +95,7 @@ func (s *Scenario) SpecTo() string {
 // spec writes layouts as a spec, with a grant for each profile.
 func spec(layouts []string, memory int) string {
 	var b strings.Builder
-	b.WriteString("version: v1\nnode: {enforce: on, guard: \"off\"}\ngpus:\n")
+	b.WriteString("version: v1\nnode: {enforce: on, isolation: {logins: open}}\ngpus:\n")
 	grants := map[string]bool{}
 	for i, l := range layouts {
 		switch l {
@@ -112,12 +112,12 @@ func spec(layouts []string, memory int) string {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "tenants:\n  - name: red\n    memory: {max: %dGiB}\n    gpu:\n", memory)
+	fmt.Fprintf(&b, "tenants:\n  - name: red\n    memory: {max: %dGiB}\n    grants:\n", memory)
 	for _, p := range sorted(grants) {
 		fmt.Fprintf(&b, "      - {name: %s, mig: %s}\n", Grant(p), p)
 	}
 	if len(grants) == 0 {
-		b.WriteString("      - {name: slices, timeslice: {share: 50%, memory: 4GiB}}\n")
+		b.WriteString("      - {name: slices, timeslice: {share: 50%, gpu_memory: 4GiB}}\n")
 	}
 	return b.String()
 }

@@ -61,7 +61,7 @@ gpus:
   - {select: {index: 0}, mode: mig, mig: {layout: [%s]}}%s
 tenants:
   - name: red
-    gpu: [{name: join, mps: {share: 30%%, memory: 8GiB}}]
+    grants: [{name: join, mps: {share: 30%%, gpu_memory: 8GiB}}]
 `
 
 // soon is a context for things that take moments.

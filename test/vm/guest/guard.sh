@@ -3,9 +3,9 @@ guarded=$state/guarded.yaml
 logins=/user.slice
 
 make_guarded() {
-	sed -e 's/^  enforce: on$/  enforce: on\n  guard: logins/' \
+	sed -e 's/^  enforce: on$/  enforce: on\n  isolation: {logins: closed}/' \
 		-e 's/^  - name: vision$/  - name: vision\n    adopt: {units: {lab-notebook.service: big, lab-second.service: big}}/' "$spec" >"$guarded"
-	grep -q '^  guard: logins$' "$guarded" || die "the spec of the lab has another form: no guard was added"
+	grep -q '^  isolation: {logins: closed}$' "$guarded" || die "the spec of the lab has another form: no guard was added"
 	grep -q '^    adopt:' "$guarded" || die "the spec of the lab has another form: no unit was added"
 }
 # open_as USER CGROUP NODE: as open_in, for a process of a user. Root puts it there; a session of his would do as well.

@@ -27,7 +27,7 @@ narrowed() { [ "$(login_opens alice $root/dev/nvidia4)" = through ]; }
 check_guard_taken_off() {
 	local out
 	out=$(gpushare apply -f "$spec")
-	[[ $out == *"take the guard off logins"* ]] || die "guard: off says: $out"
+	[[ $out == *"take the guard off logins"* ]] || die "isolation.logins: open says: $out"
 	no_guard || die "the guard is still on"
 	want "the guard at boot without one" "$(gpushared -attach-walls)" "no guard: the accepted spec asks for none"
 }

@@ -59,7 +59,7 @@ check_run_scope() {
 
 # Denied: nobody gets out, and what it costs is what doctor says it costs.
 check_deny() {
-	spec_with "walls: {migration: deny}" ""
+	spec_with "isolation: {migration: deny}" ""
 	test -f /etc/dbus-1/system.d/gpushare-walls.conf || die "there is no policy: $(cat /run/lab/leave.apply)"
 	start_member "exec sleep 600"
 	local leaf out
@@ -90,7 +90,7 @@ check_allow() {
 check_login() {
 	cat >/run/lab/opens.sh <<<"$opens"
 	chmod 0644 /run/lab/opens.sh
-	spec_with "guard: logins" "adopt: {logins: dev, units: {lab-hub.service: dev}};per_login: {memory: 512MiB}"
+	spec_with "isolation: {logins: closed}" "adopt: {logins: dev, units: {lab-hub.service: dev}};per_login: {memory: 512MiB}"
 	until_true 30 is_adopted login "alice user-2001.slice dev"
 	until_true 60 login_opens_its_own
 	want "alice's login opens GPU 1 and GPU 0" "$(ssh_as alice "bash /run/lab/opens.sh $root/dev/nvidia1 $root/dev/nvidia0" | tr '\n' ' ')" "through denied "
@@ -115,7 +115,7 @@ check_per_login() {
 	systemctl daemon-reload
 	sleep 1
 	until_true 30 has_memory 2001 536870912
-	spec_with "guard: logins" "adopt: {logins: dev, units: {lab-hub.service: dev}}"
+	spec_with "isolation: {logins: closed}" "adopt: {logins: dev, units: {lab-hub.service: dev}}"
 	until_true 20 has_memory 2001 max
 }
 

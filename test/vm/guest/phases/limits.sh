@@ -8,7 +8,7 @@ guests=$state/guests.yaml
 slice=$cgroot/gpushare.slice/gpushare-guests.slice
 with_guests() { # with_guests MEMORY TASKS writes the lab's spec with one more tenant
 	cat "$spec"
-	printf '  - name: guests\n    members: {users: [carol]}\n    memory: {max: %s}\n    tasks: %s\n    gpu: [{name: big, exclusive: 1}]\n' "$1" "$2"
+	printf '  - name: guests\n    members: {users: [carol]}\n    memory: {max: %s}\n    tasks: %s\n    grants: [{name: big, exclusive: 1}]\n' "$1" "$2"
 }
 # A shell that keeps some memory and waits for another process: when it says so, both are there.
 start_keeper() {
