@@ -139,7 +139,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
-	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, Guards: h.Logins, HostRoot: s.HostRoot, Now: time.Now}
+	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.Logins, HostRoot: s.HostRoot, Now: time.Now}
 	d.compose(h, supervisor, kicks, adoptions)
 	return d, nil
 }

@@ -27,7 +27,7 @@ func PlanGuards(desired, observed []device.State, logins string) []step.Step {
 		who := guardWho(want.Cgroup, logins)
 		if i < 0 {
 			narrow = append(narrow, step.Step{
-				Kind: KindGuard, Phase: step.Narrow, Disruption: step.None,
+				Kind: KindGuard, Phase: step.RevokeAccess, Disruption: step.None,
 				Args: step.Must(GuardArgs{want.Cgroup, &want.Guard}), Undo: step.Must(GuardArgs{Cgroup: want.Cgroup}),
 				Text: fmt.Sprintf("close %s to %s%s", gpuText(want.Guard), who, users(want.Guard)), Reason: "nothing keeps it from managed GPUs; what is open already stays open",
 			})
@@ -37,14 +37,14 @@ func PlanGuards(desired, observed []device.State, logins string) []step.Step {
 		low := meetGuard(is, want.Guard)
 		if !low.Equal(is) {
 			narrow = append(narrow, step.Step{
-				Kind: KindGuard, Phase: step.Narrow, Disruption: step.None,
+				Kind: KindGuard, Phase: step.RevokeAccess, Disruption: step.None,
 				Args: step.Must(GuardArgs{want.Cgroup, &low}), Undo: step.Must(GuardArgs{want.Cgroup, &is}),
 				Text: fmt.Sprintf("close %s to %s%s", gpuText(low), who, users(low)), Reason: "it allows more than it should",
 			})
 		}
 		if !low.Equal(want.Guard) {
 			widen = append(widen, step.Step{
-				Kind: KindGuard, Phase: step.Widen, Disruption: step.None,
+				Kind: KindGuard, Phase: step.GrantAccess, Disruption: step.None,
 				Args: step.Must(GuardArgs{want.Cgroup, &want.Guard}), Undo: step.Must(GuardArgs{want.Cgroup, &low}),
 				Text: fmt.Sprintf("close only %s to %s%s", gpuText(want.Guard), who, users(want.Guard)), Reason: "it denies more than it should",
 			})
@@ -55,7 +55,7 @@ func PlanGuards(desired, observed []device.State, logins string) []step.Step {
 			continue
 		}
 		widen = append(widen, step.Step{
-			Kind: KindGuard, Phase: step.Widen, Disruption: step.None,
+			Kind: KindGuard, Phase: step.GrantAccess, Disruption: step.None,
 			Args: step.Must(GuardArgs{Cgroup: s.Cgroup}), Undo: step.Must(GuardArgs{s.Cgroup, &s.Guard}),
 			Text: "take the guard off " + guardWho(s.Cgroup, logins), Reason: "the spec asks for none there",
 		})

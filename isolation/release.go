@@ -33,7 +33,7 @@ func PlanRelease(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.
 			continue
 		}
 		st := step.Step{
-			Kind: KindRemove, Phase: step.Narrow, Args: step.Must(s.Name), Undo: step.Must(Previous{&was}),
+			Kind: KindRemove, Phase: step.RevokeAccess, Args: step.Must(s.Name), Undo: step.Must(Previous{&was}),
 			Text: fmt.Sprintf("remove the slice of %s", s.Name), Reason: "the node is given back", Disruption: step.Idle,
 		}
 		if st.Disturbs = leasesIn(use[s.Name]); len(st.Disturbs) > 0 {

@@ -48,7 +48,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		i := slices.IndexFunc(observed, func(s cgroup.SliceState) bool { return s.Name == want.Name })
 		if i < 0 {
 			steps = append(steps, step.Step{
-				Kind: KindSet, Phase: step.Widen, Args: step.Must(want), Undo: step.Must(Previous{}),
+				Kind: KindSet, Phase: step.GrantAccess, Args: step.Must(want), Undo: step.Must(Previous{}),
 				Text: fmt.Sprintf("make the slice of %s: %s", want.Name, describe(info.Expect(want))), Reason: "it does not exist",
 				Disruption: step.None,
 			})
@@ -61,7 +61,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		low := meet(is, want)
 		if !equal(is, low, info) {
 			s := step.Step{
-				Kind: KindSet, Phase: step.Narrow, Args: step.Must(low), Undo: step.Must(Previous{&is}),
+				Kind: KindSet, Phase: step.RevokeAccess, Args: step.Must(low), Undo: step.Must(Previous{&is}),
 				Text: fmt.Sprintf("narrow the slice of %s: %s", want.Name, difference(is, low, info)), Reason: "it allows more than it should",
 				Disruption: step.None,
 			}
@@ -73,7 +73,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		}
 		if !equal(low, want, info) {
 			steps = append(steps, step.Step{
-				Kind: KindSet, Phase: step.Widen, Args: step.Must(want), Undo: step.Must(Previous{&low}),
+				Kind: KindSet, Phase: step.GrantAccess, Args: step.Must(want), Undo: step.Must(Previous{&low}),
 				Text: fmt.Sprintf("change the slice of %s: %s", want.Name, difference(low, want, info)), Reason: "it is not as it should be",
 				Disruption: step.None,
 			})
@@ -90,7 +90,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 	for _, s := range gone {
 		was := asSlice(s)
 		st := step.Step{
-			Kind: KindRemove, Phase: step.Narrow, Args: step.Must(s.Name), Undo: step.Must(Previous{&was}),
+			Kind: KindRemove, Phase: step.RevokeAccess, Args: step.Must(s.Name), Undo: step.Must(Previous{&was}),
 			Text: fmt.Sprintf("remove the slice of %s", s.Name), Reason: "the spec does not name it",
 			Disruption: step.Idle,
 		}
@@ -105,7 +105,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 }
 
 func phaseOrder(p step.Phase) int {
-	return slices.Index([]step.Phase{step.Narrow, step.Change, step.Widen}, p)
+	return slices.Index([]step.Phase{step.RevokeAccess, step.Change, step.GrantAccess}, p)
 }
 
 // inOrder sorts slices so that a tenant's comes before its grants'.
@@ -246,7 +246,7 @@ func whoIn(name cgroup.SliceName, use Use) []step.Subject {
 	if who := slices.Concat(leasesIn(use), use.Strangers); len(who) > 0 {
 		return who
 	}
-	return []step.Subject{step.InsideOf(name.String())}
+	return []step.Subject{step.MembersOf(name.String())}
 }
 
 // leasesIn are the leases in a slice.

@@ -294,12 +294,12 @@ func TestPlanModel(t *testing.T) {
 			if err := json.Unmarshal(b, &again); err != nil {
 				t.Fatal(err)
 			}
-			if s.Phase == step.Widen {
+			if s.Phase == step.GrantAccess {
 				widening = true
 			} else if widening {
 				t.Fatalf("%s comes after something was widened", s.Text)
 			}
-			if s.Phase == step.Narrow && s.Kind == KindSet {
+			if s.Phase == step.RevokeAccess && s.Kind == KindSet {
 				var low cgroup.Slice
 				if err := json.Unmarshal(s.Args, &low); err != nil {
 					t.Fatal(err)

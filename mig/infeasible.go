@@ -176,7 +176,7 @@ func (pr *problem) inTheWay(want []Want) (string, []Present) {
 		}
 		name := placedOf(pr.p, b.Instance).String()
 		if len(b.InUseBy) != 0 {
-			name += " (" + step.Named(b.InUseBy) + ")"
+			name += " (" + step.Join(b.InUseBy) + ")"
 		}
 		switch {
 		case b.Pinned:

@@ -37,9 +37,9 @@ type InUse struct {
 // Error names the holders.
 func (e *InUse) Error() string {
 	if e.Unstoppable {
-		return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s", onOff(e.On), step.Named(e.By))
+		return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s", onOff(e.On), step.Join(e.By))
 	}
-	return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s; --force stops them", onOff(e.On), step.Named(e.By))
+	return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s; --force stops them", onOff(e.On), step.Join(e.By))
 }
 
 // Unwrap gives gpu.ErrInUse where --force would help.

@@ -107,7 +107,7 @@ func startStep(want Settings, o Observed, reason string, gentle bool) step.Step 
 		}
 	}
 	s := step.Step{
-		Kind: KindStart, GPU: string(want.GPU), Phase: step.Widen,
+		Kind: KindStart, GPU: string(want.GPU), Phase: step.GrantAccess,
 		Args: step.Must(StartArgs{Settings: want}), Undo: step.Must(undo),
 		Text: text, Reason: reason, Disruption: step.None,
 	}
@@ -119,7 +119,7 @@ func startStep(want Settings, o Observed, reason string, gentle bool) step.Step 
 
 func stopStep(id gpu.UUID, o Observed) step.Step {
 	s := step.Step{
-		Kind: KindStop, GPU: string(id), Phase: step.Narrow,
+		Kind: KindStop, GPU: string(id), Phase: step.RevokeAccess,
 		Args: step.Must(StopArgs{GPU: id}), Undo: step.Must(StopUndo{Settings: o.State.Settings}),
 		Text: "stop MPS", Reason: "MPS runs and is not wanted",
 	}

@@ -104,8 +104,8 @@ func TestReleaseWithAPolicyThatCannotBeRead(t *testing.T) {
 func TestAnOldReleaseIsSettled(t *testing.T) {
 	w := newWorld(t)
 	w.port.Policy.Set(true, nil)
-	r := engine.Record{ID: "release-7", Kind: "release", Who: "root", Generation: 3, Steps: []step.Step{
-		{ID: 1, Kind: planner.KindMigration, Phase: step.Widen, Args: step.Must(planner.MigrationArgs{}), Undo: step.Must(planner.MigrationArgs{Deny: true})},
+	r := engine.Record{ID: "release-7", Kind: "release", By: "root", Generation: 3, Steps: []step.Step{
+		{ID: 1, Kind: planner.KindMigration, Phase: step.GrantAccess, Args: step.Must(planner.MigrationArgs{}), Undo: step.Must(planner.MigrationArgs{Deny: true})},
 		{ID: 2, Kind: planner.KindAllowMove, Phase: step.Change, Text: "take the bus policy away that denies leaving a lease"},
 	}}
 	b, err := json.Marshal(r)

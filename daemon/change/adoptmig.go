@@ -195,7 +195,7 @@ func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, there []mig.P
 		case err != nil:
 			return nil, err
 		case b.InUse:
-			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", nameOf(g, b), g.Identity.Index, step.Named(b.InUseBy)), Hint: "nothing was changed; wait until they end, or stop them"}
+			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", nameOf(g, b), g.Identity.Index, step.Join(b.InUseBy)), Hint: "nothing was changed; wait until they end, or stop them"}
 		case slices.Contains(wanted, b.Placement):
 			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: the layout in the spec has it", nameOf(g, b), g.Identity.Index), Hint: "nothing was changed; take it out of the layout and apply that"}
 		}
@@ -219,7 +219,7 @@ func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, there []mig.P
 // acceptInstances records what is ours now, and starts what must be done for it.
 func (cs *Changes) acceptInstances(ctx context.Context, s *settlement, who string) (*api.Operation, error) {
 	want, id := cs.State.Desired(), s.gpu.Identity.UUID
-	record := engine.Record{Kind: s.kind, Who: who, Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(s.node), Steps: s.steps}
+	record := engine.Record{Kind: s.kind, By: who, Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(s.node), Steps: s.steps}
 	err := cs.State.Store.Update(func(st *store.State) error {
 		a := st.Achieved[id]
 		for _, in := range s.adopt {

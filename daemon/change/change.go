@@ -31,7 +31,7 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, who string, a planne
 	now := cs.Now()
 	run := (p.want.Enforcing() || p.released != "") && len(p.steps) > 0
 	record := engine.Record{
-		Kind: p.kind(), Who: who, Authority: engine.Authority(a), Generation: p.want.Generation, Started: now, Epoch: state.Epoch(p.node), Steps: p.steps,
+		Kind: p.kind(), By: who, Authority: engine.Authority(a), Generation: p.want.Generation, Started: now, Epoch: state.Epoch(p.node), Steps: p.steps,
 	}
 	err := cs.State.Store.Update(func(s *store.State) error {
 		switch {
@@ -162,7 +162,7 @@ func gpusOf(steps []step.Step) map[gpu.UUID]bool {
 
 // launch carries a recorded change out in the background.
 func (cs *Changes) launch(r engine.Record, plan api.Plan) api.Operation {
-	op := cs.Operations.Begin(r.ID, r.Kind, r.Who, plan)
+	op := cs.Operations.Begin(r.ID, r.Kind, r.By, plan)
 	cs.Open(op.ID, &r)
 	cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
 	cs.Touch()
@@ -189,7 +189,7 @@ func (cs *Changes) Open(operation string, r *engine.Record) {
 // carryOut runs the steps, reads back, records what was reached, and closes the change.
 func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
 	ch := cs.State.Changing()
-	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.NoteTook(&p); cs.progress(operation, p) }, Widen: cs.Policy.Widener()}
+	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.NoteTook(&p); cs.progress(operation, p) }, PrepareGrant: cs.Policy.Widener()}
 	var out engine.Outcome
 	if resumed {
 		out = cs.Engine.Resume(ctx, &r, state.Epoch(cs.Observer.Last()), hooks)
@@ -215,7 +215,7 @@ func (cs *Changes) progress(operation string, p engine.Progress) {
 	cs.Operations.Update(operation, func(op *api.Operation) {
 		for i := range op.Plan.Steps {
 			if s := &op.Plan.Steps[i]; s.ID == p.Step {
-				s.State, s.Seconds = string(p.State), p.Took.Seconds()
+				s.State, s.Seconds = string(p.State), p.Duration.Seconds()
 				if p.Err != nil {
 					s.Error = p.Err.Error()
 				}
@@ -229,7 +229,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 	want := cs.State.Desired()
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), observe.Timeout)
 	defer cancel()
-	cs.Observer.Forget() // A mode change moves minors and what can be partitioned.
+	cs.Observer.Invalidate() // A mode change moves minors and what can be partitioned.
 	node := cs.Observer.Observe(look)
 	cs.State.SetSettledAt(node.Seq)
 	cs.Policy.Unseen.Note(node, r.Steps)
@@ -347,7 +347,7 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, failed map
 // hintOf says what became of what failed, by how it ended on each GPU and on the node, and what to do about it.
 func hintOf(out engine.Outcome, node *observe.Node) string {
 	var parts []string
-	if slices.ContainsFunc(slices.Collect(maps.Values(out)), func(l engine.Lane) bool { return l.State == engine.Undone }) {
+	if slices.ContainsFunc(slices.Collect(maps.Values(out)), func(l engine.Result) bool { return l.State == engine.Undone }) {
 		parts = append(parts, "what failed was undone")
 	}
 	for _, id := range slices.Sorted(maps.Keys(out)) {
@@ -377,8 +377,8 @@ func (cs *Changes) Settle(ctx context.Context) {
 		cs.Conditions.Set("state", "change", "the open change cannot be read: "+err.Error(), "the node is taken as it is; apply the spec again")
 		return
 	}
-	cs.Log.Info("an open change is settled", "operation", r.ID, "who", r.Who, "steps", len(r.Steps))
-	op := cs.Operations.Begin(r.ID, "resume", r.Who, api.Plan{SchemaVersion: 1, Generation: cs.State.Desired().Generation, Steps: state.WireSteps(r.Steps)})
+	cs.Log.Info("an open change is settled", "operation", r.ID, "who", r.By, "steps", len(r.Steps))
+	op := cs.Operations.Begin(r.ID, "resume", r.By, api.Plan{SchemaVersion: 1, Generation: cs.State.Desired().Generation, Steps: state.WireSteps(r.Steps)})
 	cs.Open(op.ID, &r)
 	cs.Tasks.Go(func() {
 		run, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)
@@ -419,7 +419,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
 	defer cancel()
 	steps, problems := cs.planRestore(ctx, want, node, lost)
-	record := engine.Record{Kind: "restore", Who: "gpushared", Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: planner.Number(steps)}
+	record := engine.Record{Kind: "restore", By: "gpushared", Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: planner.Number(steps)}
 	err := cs.State.Store.Update(func(s *store.State) error {
 		s.Epoch = state.Epoch(node)
 		busy := gpusOf(steps)

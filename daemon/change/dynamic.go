@@ -120,7 +120,7 @@ func (cs *Changes) serveDynamic(ctx context.Context) time.Duration {
 		return min(next, time.Second) // Somebody plans a change, which may end without one: then nothing pokes.
 	}
 	defer cs.applyMu.Unlock()
-	if cs.State.Changing() != nil || cs.Tasks.Ending() {
+	if cs.State.Changing() != nil || cs.Tasks.Stopping() {
 		return next
 	}
 	cs.beginDynamic(ctx, cs.Table.TakeMakings(), gone)
@@ -190,7 +190,7 @@ func (cs *Changes) beginDynamic(ctx context.Context, makings []lease.Making, gon
 		close(gate.Ended)
 		return
 	}
-	op := cs.Operations.Begin(record.ID, record.Kind, record.Who, plan)
+	op := cs.Operations.Begin(record.ID, record.Kind, record.By, plan)
 	cs.State.SetChanging(&state.OpenChange{Operation: op.ID, GPUs: touched, Brief: true, Ended: gate.Ended, Makings: makings, Failed: failed})
 	cs.Touch()
 	cs.Tasks.Go(func() {
@@ -232,7 +232,7 @@ func (cs *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, r
 	if err != nil {
 		return r, p, nil, err
 	}
-	r = engine.Record{Kind: state.KindDynamic, Who: "gpushared", Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: steps}
+	r = engine.Record{Kind: state.KindDynamic, By: "gpushared", Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: steps}
 	p = api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(r.Steps)}
 	cs.State.Estimate(node, &p)
 	return r, p, failed, nil

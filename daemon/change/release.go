@@ -189,7 +189,7 @@ func (cs *Changes) standing(node *observe.Node, what string) (left, error) {
 	if err != nil {
 		return out, err
 	}
-	walls := slices.Concat(isolation.PlanRelease(own, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanGuards(nil, node.Guards, cs.Logins.Logins), bus)
+	walls := slices.Concat(isolation.PlanRelease(own, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanGuards(nil, node.LoginFilters, cs.Logins.Logins), bus)
 	rest, err := cs.planGiveBackRest()
 	if err != nil {
 		return out, err

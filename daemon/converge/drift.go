@@ -173,17 +173,17 @@ func (cv *Converger) mendedOne(tenant, lease, text string) {
 // mended, to be called after the mending.
 func (cv *Converger) guardDrift(want *state.Desired, node *observe.Node) (tell func()) {
 	none := func() {}
-	if node.GuardsErr != nil || node.DriverErr != nil {
+	if node.LoginFiltersErr != nil || node.DriverErr != nil {
 		return none
 	}
 	states, _, err := cv.Policy.GuardsWanted(want, node, nil, cv.Table.Live())
 	if err != nil {
 		return none
 	}
-	found := cv.Drift.findGuards(states, node.Guards)
+	found := cv.Drift.findGuards(states, node.LoginFilters)
 	return func() {
 		after := cv.Observer.Last()
-		cv.Drift.settleGuards(states, after.Guards)
+		cv.Drift.settleGuards(states, after.LoginFilters)
 		for cg, text := range found {
 			if cv.Drift.guardSettled(cg) {
 				cv.mendedOne("", "", "the guard of "+cg+": "+text)

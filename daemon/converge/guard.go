@@ -32,8 +32,8 @@ func (cv *Converger) judgeGuard(want *state.Desired, node *observe.Node) {
 	const open = "logins are not kept from managed GPUs: "
 	switch {
 	case !want.Enforcing() || !want.Guarding():
-		if len(node.Guards) > 0 && cv.State.Changing() == nil {
-			lacks("stands", fmt.Sprintf("%s is kept from GPUs by a guard that the spec in force does not ask for", node.Guards[0].Cgroup), "it was put there at boot, or by an earlier spec; 'gpushare release' takes it away, and so does a spec with enforce: on and isolation.logins: open")
+		if len(node.LoginFilters) > 0 && cv.State.Changing() == nil {
+			lacks("stands", fmt.Sprintf("%s is kept from GPUs by a guard that the spec in force does not ask for", node.LoginFilters[0].Cgroup), "it was put there at boot, or by an earlier spec; 'gpushare release' takes it away, and so does a spec with enforce: on and isolation.logins: open")
 		}
 	case cv.Logins.Why != "":
 		hint := "run gpushared as root on a host with cgroup v2"
@@ -41,15 +41,15 @@ func (cv *Converger) judgeGuard(want *state.Desired, node *observe.Node) {
 			hint = "name the cgroup that holds logins in gpushared.yaml (logins_cgroup), or use systemd"
 		}
 		lacks("none", open+cv.Logins.Why, hint)
-	case node.GuardsErr != nil:
-		lacks("unread", "it is not known whether logins are kept from managed GPUs: "+node.GuardsErr.Error(), "see the journal of gpushared")
+	case node.LoginFiltersErr != nil:
+		lacks("unread", "it is not known whether logins are kept from managed GPUs: "+node.LoginFiltersErr.Error(), "see the journal of gpushared")
 	default:
 		states, missing, err := cv.Policy.GuardsWanted(want, node, nil, cv.Table.Live())
 		if err != nil {
 			lacks("unread", open+err.Error(), "")
 		}
 		for _, s := range states {
-			if !slices.ContainsFunc(node.Guards, func(g devices.State) bool { return g.Cgroup == s.Cgroup }) {
+			if !slices.ContainsFunc(node.LoginFilters, func(g devices.State) bool { return g.Cgroup == s.Cgroup }) {
 				why := "nothing guards " + s.Cgroup
 				if !cv.Logins.There(s.Cgroup) {
 					why = "there is no cgroup " + s.Cgroup

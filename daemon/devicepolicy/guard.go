@@ -234,7 +234,7 @@ func (pol *Policy) GuardsWanted(want *state.Desired, node *observe.Node, going [
 		}
 	}
 	states, missing := isolation.Guards(&hw, want.Managed(), pol.Logins.Logins, visitors)
-	for _, s := range node.Guards {
+	for _, s := range node.LoginFilters {
 		if adopted == nil && s.Cgroup != pol.Logins.Logins && !slices.ContainsFunc(states, func(w devices.State) bool { return w.Cgroup == s.Cgroup }) {
 			states = append(states, s) // Whether it runs still, and is wanted, is not known yet.
 		}
@@ -287,7 +287,7 @@ func blind(node *observe.Node) bool { return node.DriverErr != nil && len(node.G
 
 // guardsBlind is what should stand while no GPU is known: what does, and where nothing does, everything closed.
 func (pol *Policy) guardsBlind(hw *isolation.Hardware, node *observe.Node) []devices.State {
-	states := slices.Clone(node.Guards)
+	states := slices.Clone(node.LoginFilters)
 	if pol.Logins.Logins != "" && !slices.ContainsFunc(states, func(s devices.State) bool { return s.Cgroup == pol.Logins.Logins }) {
 		states = append(states, devices.State{Cgroup: pol.Logins.Logins, Guard: devices.Guard{Closed: isolation.AllGPUs(&hw.Host)}.Canonical()})
 	}

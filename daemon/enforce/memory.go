@@ -61,7 +61,7 @@ func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders m
 			byGPU[id] = append(byGPU[id], l)
 		}
 	}
-	en.Samples.Keep(ids, func(id gpu.UUID) bool { return byGPU[id] != nil })
+	en.Samples.Retain(ids, func(id gpu.UUID) bool { return byGPU[id] != nil })
 	en.stopping.keep(ids)
 	used := map[string]*leaseUse{}
 	for id, leases := range byGPU {

@@ -36,7 +36,7 @@ type Slicer struct {
 	usage     map[string]quota.Usage
 	gated     bool
 
-	looking locks.Mutex[locks.Looking] // one question to the driver at a time; taken before mu
+	looking locks.Mutex[locks.Sampling] // one question to the driver at a time; taken before mu
 }
 
 // busyWindow is over which the driver's samples are counted; below leastWindow there are too few of them.

@@ -32,7 +32,7 @@ type Escaped struct {
 	startMu locks.Mutex[locks.Leaf] // guards started; nothing else is taken or waited for under it
 	started []startedLease          // not tracked yet
 
-	mu         locks.Mutex[locks.Leavers] // guards what follows; taken before startMu
+	mu         locks.Mutex[locks.EscapeScan] // guards what follows; taken before startMu
 	tracker    tracker
 	leases     map[string]*lease.Lease // those tracked, also after they ended
 	startTimes map[string]startTime
@@ -198,7 +198,7 @@ func topOf(cg string) string {
 func (e *Escapes) escapedOnGPUs(l snapshot) []escapedProcess {
 	var out []escapedProcess
 	want := e.State.Desired()
-	node := e.Samples.Over(e.Observer.Last())
+	node := e.Samples.Overlay(e.Observer.Last())
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		if !want.Manages(g.Identity.UUID) {

@@ -139,7 +139,7 @@ func (x *unattributedTracker) processes(ctx context.Context, d *Escapes, want *s
 // find are the processes on managed GPUs that are in no lease.
 func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.Desired) []unattributedProcess {
 	var out []unattributedProcess
-	node := d.Samples.Over(d.Observer.Last())
+	node := d.Samples.Overlay(d.Observer.Last())
 	var quiesced []string // cgroups of units that are known to use GPUs
 	read := false
 	for i := range node.GPUs {

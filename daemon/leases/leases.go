@@ -41,7 +41,7 @@ type Leases struct {
 	Notices    chan Told // on their way to terminals
 	Detached   Detached
 	TimeWake   loop.Wake                   // a lease began or ended: whose time is up next may be another
-	visiting   locks.Mutex[locks.Visiting] // one look and one start of a visitor at a time
+	visiting   locks.Mutex[locks.Attaching] // one look and one start of a visitor at a time
 	Watchers   Watchers
 }
 

@@ -73,7 +73,7 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 		_ = http.NewResponseController(c.W).Flush()
 	}
 	placed, err := ticket.Await(c.Ctx(), func(l api.Lease) { line(&api.LeaseGrant{Lease: &l}) })
-	if err != nil && ls.Tasks.Ending() {
+	if err != nil && ls.Tasks.Stopping() {
 		panic(http.ErrAbortHandler) // The daemon ends and the caller comes again: a refusal would send him away.
 	}
 	if err != nil {

@@ -36,7 +36,7 @@ func Admit(steps []step.Step, a Authority) error {
 	for i := range steps {
 		if s := &steps[i]; s.Disruption == step.Running && !a.Force {
 			return &api.Error{
-				Kind: api.KindInUse, Message: fmt.Sprintf("this would disturb %s: %s, because %s", step.Named(s.Disturbs), s.Text, s.Reason),
+				Kind: api.KindInUse, Message: fmt.Sprintf("this would disturb %s: %s, because %s", step.Join(s.Disturbs), s.Text, s.Reason),
 				Hint: "nothing was changed; --force stops them, the polite way, or wait until they end",
 			}
 		}

@@ -88,7 +88,7 @@ func TestMonitorsInAPlan(t *testing.T) {
 			var stops []string
 			for _, s := range PlanProcessStops(p.Steps, node, use) {
 				stops = append(stops, s.Text)
-				if s.GPU != string(observetest.One) || s.Phase != step.Narrow || s.Disruption != step.Running {
+				if s.GPU != string(observetest.One) || s.Phase != step.RevokeAccess || s.Disruption != step.Running {
 					t.Errorf("the step is %+v", s)
 				}
 			}

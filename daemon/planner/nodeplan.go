@@ -90,7 +90,7 @@ func PlanSlicesAndMPS(want *state.Desired, node *observe.Node, in NodeInput) (No
 		}
 	}
 	for _, s := range PlanSlices(desiredSlices, in) {
-		if s.Phase == step.Narrow {
+		if s.Phase == step.RevokeAccess {
 			p.Before = append(p.Before, s)
 		} else {
 			p.After = append(p.After, s)
@@ -105,7 +105,7 @@ func PlanSlicesAndMPS(want *state.Desired, node *observe.Node, in NodeInput) (No
 func PlanSlices(to []cgroup.Slice, in NodeInput) []step.Step {
 	managed := in.Managed(to)
 	steps := isolation.Plan(to, managed, in.Info)
-	if !slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.Narrow }) {
+	if !slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.RevokeAccess }) {
 		return steps
 	}
 	use := in.Use()
@@ -131,15 +131,15 @@ func asObserved(s *cgroup.SliceState) cgroup.Slice {
 // PlanLoginFilter is the steps to the guards that should stand. What cannot be read is not changed: a condition says so.
 func PlanLoginFilter(node *observe.Node, in NodeInput) (NodeSteps, error) {
 	var p NodeSteps
-	if node.GuardsErr != nil {
+	if node.LoginFiltersErr != nil {
 		return p, nil
 	}
 	states, err := in.Filters()
 	if err != nil {
 		return p, err
 	}
-	for _, s := range isolation.PlanGuards(states, node.Guards, in.Logins) {
-		if s.Phase == step.Narrow {
+	for _, s := range isolation.PlanGuards(states, node.LoginFilters, in.Logins) {
+		if s.Phase == step.RevokeAccess {
 			p.Before = append(p.Before, s)
 		} else {
 			p.After = append(p.After, s)
@@ -159,11 +159,11 @@ func PlanMigration(want *state.Desired, denied func() (bool, error)) []step.Step
 		return nil // What cannot be read is told by judgeMigration.
 	}
 	s := step.Step{
-		Kind: KindMigration, Phase: step.Narrow, Args: step.Must(MigrationArgs{deny}), Undo: step.Must(MigrationArgs{is}),
+		Kind: KindMigration, Phase: step.RevokeAccess, Args: step.Must(MigrationArgs{deny}), Undo: step.Must(MigrationArgs{is}),
 		Text: "deny moving processes out of leases (a bus policy against AttachProcessesToUnit)", Reason: "the spec says node.isolation.migration: deny", Disruption: step.None,
 	}
 	if !deny {
-		s.Phase, s.Text, s.Reason = step.Widen, "let tenants move their processes between units again", "the spec does not say node.isolation.migration: deny"
+		s.Phase, s.Text, s.Reason = step.GrantAccess, "let tenants move their processes between units again", "the spec does not say node.isolation.migration: deny"
 	}
 	return []step.Step{s}
 }
@@ -199,7 +199,7 @@ func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) 
 		}
 	}
 	for _, s := range mps.Plan(desired, observed) {
-		if s.Phase == step.Narrow {
+		if s.Phase == step.RevokeAccess {
 			stop = append(stop, s)
 		} else {
 			start = append(start, s)

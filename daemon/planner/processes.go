@@ -38,7 +38,7 @@ func PlanProcessStops(hardware []step.Step, node *observe.Node, use Usage) []ste
 			}
 			seen[key] = true
 			out = append(out, step.Step{
-				Kind: KindProcessStop, GPU: s.GPU, Phase: step.Narrow, Args: step.Must(ProcessArgs{h.PID, h.Start, h.Name}),
+				Kind: KindProcessStop, GPU: s.GPU, Phase: step.RevokeAccess, Args: step.Must(ProcessArgs{h.PID, h.Start, h.Name}),
 				Text: "stop " + h.String(), Reason: "it is in the way: " + s.Text, Disruption: step.Running, Disturbs: []step.Subject{h.subject()},
 			})
 		}

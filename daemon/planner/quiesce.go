@@ -31,11 +31,11 @@ const NoServiceManager = "node.quiesce: no unit is stopped around this change, b
 func UnitSteps(unit string) (stop, start step.Step) {
 	args := step.Must(UnitArgs{unit})
 	stop = step.Step{
-		Kind: KindUnitStop, Phase: step.Narrow, Args: args, Undo: args, Text: "stop " + unit,
+		Kind: KindUnitStop, Phase: step.RevokeAccess, Args: args, Undo: args, Text: "stop " + unit,
 		Reason: "node.quiesce: it would be in the way of the change", Disruption: step.Idle,
 	}
 	start = step.Step{
-		Kind: KindUnitStart, Phase: step.Widen, Args: args, Text: "start " + unit + " again",
+		Kind: KindUnitStart, Phase: step.GrantAccess, Args: args, Text: "start " + unit + " again",
 		Reason: "it ran before", Disruption: step.None,
 	}
 	return stop, start

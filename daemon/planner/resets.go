@@ -100,7 +100,7 @@ func (f *Fabric) busyPeers(node *observe.Node, reset []gpu.UUID, use Usage) []st
 		peer.MIG.Resetless = nil // Whoever merely has it open is in the way too.
 		if who, _ := inUseBy(&peer, nil, use); len(who) > 0 {
 			out = append(out, fmt.Sprintf("%s is in use by %s, and must be idle for the reset of %s: the driver may refuse that, or harm them",
-				gpuName(g), step.Named(who), joinWords(joined[id])))
+				gpuName(g), step.Join(who), joinWords(joined[id])))
 		}
 	}
 	return out

@@ -39,7 +39,7 @@ func PlanStops(want *state.Desired, live []lease.Lease, hardware []step.Step) []
 
 func stopStep(l *lease.Lease, reason string) step.Step {
 	return step.Step{
-		Kind: KindLeaseStop, Phase: step.Narrow, Args: step.Must(LeaseStopArgs{l.ID}),
+		Kind: KindLeaseStop, Phase: step.RevokeAccess, Args: step.Must(LeaseStopArgs{l.ID}),
 		Text: "stop lease " + l.ID, Reason: reason, Disruption: step.Running, Disturbs: []step.Subject{step.LeaseOf(l.ID, l.User)},
 	}
 }

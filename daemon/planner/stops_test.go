@@ -50,7 +50,7 @@ func TestPlanStops(t *testing.T) {
 			var got []string
 			for _, s := range PlanStops(want, []lease.Lease{cut, part}, c.hardware) {
 				got = append(got, strings.TrimPrefix(s.Text, "stop lease ")+": "+s.Reason)
-				if s.Disruption != step.Running || len(s.Disturbs) != 1 || s.Phase != step.Narrow || s.GPU != "" {
+				if s.Disruption != step.Running || len(s.Disturbs) != 1 || s.Phase != step.RevokeAccess || s.GPU != "" {
 					t.Errorf("the step is %+v", s)
 				}
 			}

@@ -26,7 +26,7 @@ func AdmitRelease(steps []step.Step, a Authority) error {
 		return nil
 	}
 	return &api.Error{
-		Kind: api.KindInUse, Message: "the node is in use by " + step.Named(who),
+		Kind: api.KindInUse, Message: "the node is in use by " + step.Join(who),
 		Hint: "nothing was changed; --force stops them, the polite way, or wait until they end",
 	}
 }
@@ -46,7 +46,7 @@ func PlanReleaseStops(live []lease.Lease, names []cgroup.SliceState, hardware []
 			out = append(out, stopStep(l, reason))
 		case what == store.UnmanagedAll && l.Visiting():
 			out = append(out, step.Step{
-				Kind: KindLeaseRelease, Phase: step.Narrow, Args: step.Must(LeaseStopArgs{l.ID}),
+				Kind: KindLeaseRelease, Phase: step.RevokeAccess, Args: step.Must(LeaseStopArgs{l.ID}),
 				Text: "let go of lease " + l.ID + ": its processes go on", Reason: reason, Disruption: step.None,
 			})
 		}

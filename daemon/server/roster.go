@@ -65,7 +65,7 @@ type Identities struct {
 	Names   *names.Directory
 	P       atomic.Pointer[Roster] // in force
 
-	mu    locks.Mutex[locks.Roster] // one makes a new one, so that the newest names win
+	mu    locks.Mutex[locks.IdentityRefresh] // one makes a new one, so that the newest names win
 	kicks loop.Wake
 }
 

@@ -15,7 +15,7 @@ type State struct {
 	// Lost tells that what an earlier life kept could not be read.
 	Lost bool
 
-	mending  locks.Mutex[locks.Mending] // no change begins while the converge loop mends
+	mending  locks.Mutex[locks.Correction] // no change begins while the converge loop mends
 	desired  atomic.Pointer[Desired]
 	changing atomic.Pointer[OpenChange]
 	// settledAt is the observation with which the last change ended: what older ones lack was not taken by others.

@@ -24,7 +24,7 @@ type tookStep struct {
 // NoteTook keeps how long a step took that did something. Progress is told by one lane at a time.
 func (ch *OpenChange) NoteTook(p *engine.Progress) {
 	if p.State == engine.Done && !p.Skipped {
-		ch.Took = append(ch.Took, tookStep{p.Step, p.Took.Seconds()})
+		ch.Took = append(ch.Took, tookStep{p.Step, p.Duration.Seconds()})
 	}
 }
 

@@ -52,7 +52,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "what needs them works in a weaker way, or not; a newer driver has them")
 	}
 	v.checkHolder(ok, warn)
-	if i := slices.IndexFunc(node.Guards, func(g devices.State) bool { return g.Cgroup == v.Logins.Logins }); i >= 0 && v.State.Desired().Guarding() {
+	if i := slices.IndexFunc(node.LoginFilters, func(g devices.State) bool { return g.Cgroup == v.Logins.Logins }); i >= 0 && v.State.Desired().Guarding() {
 		ok("logins", "kept from managed GPUs by a guard on "+v.Logins.Logins)
 	}
 	if w := v.Driver.Status(); w.Stuck || w.Failure != "" {

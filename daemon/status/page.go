@@ -24,7 +24,7 @@ import (
 type page struct {
 	last atomic.Pointer[printed]
 
-	mu locks.Mutex[locks.Page] // one renders, the others wait for it
+	mu locks.Mutex[locks.Rendering] // one renders, the others wait for it
 }
 
 // printed is one status with its text for each kind of eye.
@@ -86,7 +86,7 @@ func (v *Viewer) GetStatus(c *server.Call) error {
 func (v *Viewer) picture() *picture {
 	want := v.State.Desired()
 	p := &picture{
-		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: v.Samples.Over(v.Observer.Last()), desired: want,
+		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: v.Samples.Overlay(v.Observer.Last()), desired: want,
 		leases: v.Table.List(), granted: v.Table.Granted(), held: v.State.Held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: v.Conditions.List(), limits: map[string][]api.LimitStatus{},
 		command: procfs.Name, servesMPS: attribution.IsServingMPS,

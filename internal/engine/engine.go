@@ -45,9 +45,9 @@ type Engine struct {
 type Hooks struct {
 	// Progress is called at each change of a step's state, never by two lanes at once. It must not block.
 	Progress func(Progress)
-	// Widen is asked before each step of phase widen: access is granted from what is observed now, not from what was
+	// PrepareGrant is asked before each step of phase widen: access is granted from what is observed now, not from what was
 	// expected when the step was planned. It gives the step as it is to be done; ok is false to leave it out.
-	Widen func(ctx context.Context, s step.Step) (now step.Step, ok bool, err error)
+	PrepareGrant func(ctx context.Context, s step.Step) (now step.Step, ok bool, err error)
 }
 
 // Run carries out a change: first what the node needs, then all GPUs side by side, then what the node is given back.
@@ -57,7 +57,7 @@ func (e *Engine) Run(ctx context.Context, r *Record, h Hooks) Outcome {
 	if err := e.check(r); err != nil {
 		return refused(r, err)
 	}
-	return e.run(ctx, lanes(r.Steps), h, nil, false)
+	return e.run(ctx, byGPU(r.Steps), h, nil, false)
 }
 
 // Resume goes on with a change that was cut short, in another process and perhaps after a boot, with the authority that
@@ -66,8 +66,8 @@ func (e *Engine) Resume(ctx context.Context, r *Record, now store.Epoch, h Hooks
 	if err := e.check(r); err != nil {
 		return refused(r, err)
 	}
-	left, dropped := survivors(r, now)
-	return e.run(ctx, lanes(left), h, dropped, true)
+	left, dropped := remaining(r, now)
+	return e.run(ctx, byGPU(left), h, dropped, true)
 }
 
 // Converge carries out steps that nobody gave any authority for.
@@ -78,7 +78,7 @@ func (e *Engine) Converge(ctx context.Context, steps []step.Step, h Hooks) Outco
 func refused(r *Record, err error) Outcome {
 	out := Outcome{}
 	for _, s := range r.Steps {
-		out[s.GPU] = Lane{State: Undone, Reason: err.Error(), Step: -1}
+		out[s.GPU] = Result{State: Undone, Reason: err.Error(), Step: -1}
 	}
 	return out
 }
@@ -86,17 +86,17 @@ func refused(r *Record, err error) Outcome {
 func (e *Engine) run(ctx context.Context, by map[string][]step.Step, h Hooks, dropped map[string]int, resumed bool) Outcome {
 	out := Outcome{}
 	for g, n := range dropped {
-		out[g] = Lane{State: Reached, Step: -1, Dropped: n}
+		out[g] = Result{State: Reached, Step: -1, Dropped: n}
 	}
 	run := &running{Engine: e, hooks: h, resumed: resumed}
 	before, after := split(by[""])
 	delete(by, "")
-	node := run.lane(ctx, before)
+	node := run.runSteps(ctx, before)
 	if node.State != Reached {
 		for g := range by {
-			out[g] = Lane{State: Undone, Reason: "not begun: " + node.Reason, Step: -1, Dropped: dropped[g]}
+			out[g] = Result{State: Undone, Reason: "not begun: " + node.Reason, Step: -1, Dropped: dropped[g]}
 			if node.State == Interrupted {
-				out[g] = Lane{State: Interrupted, Reason: node.Reason, Step: -1, Dropped: dropped[g]}
+				out[g] = Result{State: Interrupted, Reason: node.Reason, Step: -1, Dropped: dropped[g]}
 			}
 		}
 		node.Dropped = dropped[""]
@@ -108,7 +108,7 @@ func (e *Engine) run(ctx context.Context, by map[string][]step.Step, h Hooks, dr
 	var wait sync.WaitGroup
 	for g, steps := range by {
 		wait.Go(func() {
-			l := run.lane(ctx, steps)
+			l := run.runSteps(ctx, steps)
 			l.Dropped = dropped[g]
 			mu.Lock()
 			defer mu.Unlock()
@@ -118,7 +118,7 @@ func (e *Engine) run(ctx context.Context, by map[string][]step.Step, h Hooks, dr
 	wait.Wait()
 
 	if out.State() != Interrupted {
-		node = run.release(ctx, after)
+		node = run.finish(ctx, after)
 	}
 	if len(before)+len(after)+dropped[""] > 0 {
 		node.Dropped = dropped[""]
@@ -129,7 +129,7 @@ func (e *Engine) run(ctx context.Context, by map[string][]step.Step, h Hooks, dr
 
 // split separates the node's steps that come before the GPUs from those that come after.
 func split(steps []step.Step) (before, after []step.Step) {
-	i := slices.IndexFunc(steps, func(s step.Step) bool { return s.Phase == step.Widen })
+	i := slices.IndexFunc(steps, func(s step.Step) bool { return s.Phase == step.GrantAccess })
 	if i < 0 {
 		i = len(steps)
 	}
@@ -147,13 +147,13 @@ type running struct {
 // errStop says that the engine was told to stop.
 var errStop = errors.New("the daemon is stopping")
 
-// lane carries out steps one after the other, and takes them back when one fails.
-func (r *running) lane(ctx context.Context, steps []step.Step) Lane {
+// runSteps carries out steps one after the other, and takes them back when one fails.
+func (r *running) runSteps(ctx context.Context, steps []step.Step) Result {
 	if r.resumed && r.complete(ctx, steps) {
 		for _, s := range steps {
-			r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Done, Skipped: true})
+			r.report(Progress{Step: s.ID, GPU: s.GPU, State: Done, Skipped: true})
 		}
-		return Lane{State: Reached, Step: -1}
+		return Result{State: Reached, Step: -1}
 	}
 	for i := range steps {
 		err := r.do(ctx, &steps[i])
@@ -162,10 +162,10 @@ func (r *running) lane(ctx context.Context, steps []step.Step) Lane {
 		}
 		failed := steps[i]
 		if ctx.Err() != nil {
-			return Lane{State: Interrupted, Reason: errStop.Error(), Step: failed.ID}
+			return Result{State: Interrupted, Reason: errStop.Error(), Step: failed.ID}
 		}
-		l := Lane{State: Undone, Reason: "cannot " + failed.Text + ": " + reason(err), Step: failed.ID}
-		if err := r.back(ctx, steps[:i+1]); err != nil {
+		l := Result{State: Undone, Reason: "cannot " + failed.Text + ": " + reason(err), Step: failed.ID}
+		if err := r.undoSteps(ctx, steps[:i+1]); err != nil {
 			l.State, l.Reason = Held, l.Reason+"; and it could not be taken back: "+reason(err)
 			if ctx.Err() != nil {
 				l.State = Interrupted
@@ -173,14 +173,14 @@ func (r *running) lane(ctx context.Context, steps []step.Step) Lane {
 		}
 		return l
 	}
-	return Lane{State: Reached, Step: -1}
+	return Result{State: Reached, Step: -1}
 }
 
-// release carries out the node's last steps. Each stands for itself (a unit that was stopped is started whatever
+// finish carries out the node's last steps. Each stands for itself (a unit that was stopped is started whatever
 // happened to the others), so all are tried and none is taken back: to undo what the node needed would give access to
 // hardware that is another's by now.
-func (r *running) release(ctx context.Context, steps []step.Step) Lane {
-	l := Lane{State: Reached, Step: -1}
+func (r *running) finish(ctx context.Context, steps []step.Step) Result {
+	l := Result{State: Reached, Step: -1}
 	var reasons []string
 	for i := range steps {
 		err := r.do(ctx, &steps[i])
@@ -188,7 +188,7 @@ func (r *running) release(ctx context.Context, steps []step.Step) Lane {
 			continue
 		}
 		if ctx.Err() != nil {
-			return Lane{State: Interrupted, Reason: errStop.Error(), Step: steps[i].ID}
+			return Result{State: Interrupted, Reason: errStop.Error(), Step: steps[i].ID}
 		}
 		l.State, l.Step = Held, steps[i].ID
 		reasons = append(reasons, "cannot "+steps[i].Text+": "+reason(err))
@@ -201,12 +201,12 @@ func (r *running) release(ctx context.Context, steps []step.Step) Lane {
 // something was widened afterwards: it is no longer as the narrowing left it, and narrowing again would shut people out
 // for nothing.
 func (r *running) complete(ctx context.Context, steps []step.Step) bool {
-	widens := slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.Widen })
+	grants := slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.GrantAccess })
 	for _, s := range steps {
-		if s.Phase == step.Narrow && widens {
+		if s.Phase == step.RevokeAccess && grants {
 			continue
 		}
-		s, ok, err := r.refreshed(ctx, s)
+		s, ok, err := r.prepare(ctx, s)
 		if err != nil {
 			return false
 		}
@@ -225,12 +225,12 @@ func (r *running) do(ctx context.Context, s *step.Step) error {
 	if ctx.Err() != nil {
 		return errStop
 	}
-	now, ok, err := r.refreshed(ctx, *s)
+	now, ok, err := r.prepare(ctx, *s)
 	if err != nil {
 		return r.failed(s, 0, fmt.Errorf("cannot see what to grant: %w", err))
 	}
 	if !ok {
-		r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Done, Skipped: true})
+		r.report(Progress{Step: s.ID, GPU: s.GPU, State: Done, Skipped: true})
 		return nil
 	}
 	*s = now
@@ -239,35 +239,35 @@ func (r *running) do(ctx context.Context, s *step.Step) error {
 		return r.failed(s, 0, fmt.Errorf("cannot read the state before it: %w", err))
 	}
 	if applied {
-		r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Done, Skipped: true})
+		r.report(Progress{Step: s.ID, GPU: s.GPU, State: Done, Skipped: true})
 		return nil
 	}
 	began := r.now()
-	r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Doing})
-	doErr := r.once(ctx, *s)
+	r.report(Progress{Step: s.ID, GPU: s.GPU, State: Doing})
+	doErr := r.carryOut(ctx, *s)
 	// Read back in any case: what answered with an error or not at all has often happened.
 	applied, err = r.applied(ctx, *s)
 	if err == nil && !applied && errors.Is(doErr, gpu.ErrTimeout) && ctx.Err() == nil {
 		// The GPU answers, so it was whoever carried the call who was lost on the way, such as a worker that was killed.
-		doErr = r.once(ctx, *s)
+		doErr = r.carryOut(ctx, *s)
 		applied, err = r.applied(ctx, *s)
 	}
-	took := r.now().Sub(began)
+	duration := r.now().Sub(began)
 	switch {
 	case err != nil:
-		return r.failed(s, took, errors.Join(doErr, fmt.Errorf("cannot read back whether it worked: %w", err)))
+		return r.failed(s, duration, errors.Join(doErr, fmt.Errorf("cannot read back whether it worked: %w", err)))
 	case applied:
-		r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Done, Took: took})
-		r.log(slog.LevelInfo, "step done", s, slog.Duration("took", took))
+		r.report(Progress{Step: s.ID, GPU: s.GPU, State: Done, Duration: duration})
+		r.log(slog.LevelInfo, "step done", s, slog.Duration("took", duration))
 		return nil
 	case doErr != nil:
-		return r.failed(s, took, doErr)
+		return r.failed(s, duration, doErr)
 	}
-	return r.failed(s, took, errors.New("the call succeeded, but read back nothing has changed"))
+	return r.failed(s, duration, errors.New("the call succeeded, but read back nothing has changed"))
 }
 
-// once carries a step out within its deadline.
-func (r *running) once(ctx context.Context, s step.Step) error {
+// carryOut carries a step out within its deadline.
+func (r *running) carryOut(ctx context.Context, s step.Step) error {
 	faultpoint.Hit("engine.before-do." + s.Kind)
 	limited, cancel := r.limit(ctx, s)
 	defer cancel()
@@ -276,8 +276,8 @@ func (r *running) once(ctx context.Context, s step.Step) error {
 	return err
 }
 
-// back takes steps back, the last first. It stops at the first that does not go: what is before it stays narrowed.
-func (r *running) back(ctx context.Context, steps []step.Step) error {
+// undoSteps takes steps back, the last first. It stops at the first that does not go: what is before it stays narrowed.
+func (r *running) undoSteps(ctx context.Context, steps []step.Step) error {
 	for i := len(steps) - 1; i >= 0; i-- {
 		if ctx.Err() != nil {
 			return errStop
@@ -289,7 +289,7 @@ func (r *running) back(ctx context.Context, steps []step.Step) error {
 			}
 		}
 		began := r.now()
-		r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Undoing})
+		r.report(Progress{Step: s.ID, GPU: s.GPU, State: Undoing})
 		faultpoint.Hit("engine.before-undo." + s.Kind)
 		err := r.undo(ctx, *s)
 		if err != nil && ctx.Err() == nil {
@@ -297,12 +297,12 @@ func (r *running) back(ctx context.Context, steps []step.Step) error {
 			err = r.undo(ctx, *s)
 		}
 		faultpoint.Hit("engine.after-undo." + s.Kind)
-		took := r.now().Sub(began)
+		duration := r.now().Sub(began)
 		if err != nil {
-			return r.failed(s, took, fmt.Errorf("cannot undo %q: %w", s.Text, err))
+			return r.failed(s, duration, fmt.Errorf("cannot undo %q: %w", s.Text, err))
 		}
-		r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Back, Took: took})
-		r.log(slog.LevelInfo, "step undone", s, slog.Duration("took", took))
+		r.report(Progress{Step: s.ID, GPU: s.GPU, State: StepUndone, Duration: duration})
+		r.log(slog.LevelInfo, "step undone", s, slog.Duration("took", duration))
 	}
 	return nil
 }
@@ -313,13 +313,13 @@ func (r *running) undo(ctx context.Context, s step.Step) error {
 	return r.Handlers[s.Kind].Undo(limited, s)
 }
 
-func (r *running) refreshed(ctx context.Context, s step.Step) (step.Step, bool, error) {
-	if s.Phase != step.Widen || r.hooks.Widen == nil {
+func (r *running) prepare(ctx context.Context, s step.Step) (step.Step, bool, error) {
+	if s.Phase != step.GrantAccess || r.hooks.PrepareGrant == nil {
 		return s, true, nil
 	}
 	limited, cancel := r.limit(ctx, s)
 	defer cancel()
-	return r.hooks.Widen(limited, s)
+	return r.hooks.PrepareGrant(limited, s)
 }
 
 func (r *running) applied(ctx context.Context, s step.Step) (bool, error) {
@@ -350,13 +350,13 @@ func (r *running) limit(ctx context.Context, s step.Step) (context.Context, cont
 	return limited, func() { stop(); cancel() }
 }
 
-func (r *running) failed(s *step.Step, took time.Duration, err error) error {
-	r.tell(Progress{Step: s.ID, GPU: s.GPU, State: Failed, Took: took, Err: err})
-	r.log(slog.LevelError, "step failed", s, slog.Duration("took", took), slog.String("error", err.Error()))
+func (r *running) failed(s *step.Step, duration time.Duration, err error) error {
+	r.report(Progress{Step: s.ID, GPU: s.GPU, State: Failed, Duration: duration, Err: err})
+	r.log(slog.LevelError, "step failed", s, slog.Duration("took", duration), slog.String("error", err.Error()))
 	return err
 }
 
-func (r *running) tell(p Progress) {
+func (r *running) report(p Progress) {
 	if r.hooks.Progress == nil {
 		return
 	}

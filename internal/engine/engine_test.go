@@ -24,15 +24,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // change is a plan for two GPUs with a unit that is stopped around it.
 func change() *engine.Record {
-	steps := append(lane("A", 1), lane("B", 11)...)
-	steps = append(steps, set(20, "", step.Narrow, "unit", "up", "down"), set(21, "", step.Widen, "unit", "down", "up"))
+	steps := append(gpuSteps("A", 1), gpuSteps("B", 11)...)
+	steps = append(steps, set(20, "", step.RevokeAccess, "unit", "up", "down"), set(21, "", step.GrantAccess, "unit", "down", "up"))
 	return &engine.Record{ID: "c1", Steps: steps, Authority: engine.Authority{Force: true}}
 }
 
 func TestRun(t *testing.T) {
 	type states = map[string]engine.State
 	for name, c := range map[string]struct {
-		spoil   func(*world)
+		inject   func(*fakeNode)
 		want    states
 		a, b    string // where the GPUs are then
 		unit    string
@@ -40,39 +40,39 @@ func TestRun(t *testing.T) {
 	}{
 		"all goes well": {want: states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up"},
 		"a step fails": {
-			spoil: func(w *world) { w.broken["do A/hw2"] = true },
+			inject: func(w *fakeNode) { w.broken["do A/hw2"] = true },
 			want:  states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/hw2 to "new": broken`},
 		},
 		"the last step fails": {
-			spoil: func(w *world) { w.broken["do A/access"] = true; w.values["A/access"] = "" },
+			inject: func(w *fakeNode) { w.broken["do A/access"] = true; w.values["A/access"] = "" },
 			want:  states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/access to "new": broken`},
 		},
 		"a step lies": {
-			spoil: func(w *world) { w.lying["A/hw1"] = true },
+			inject: func(w *fakeNode) { w.lying["A/hw1"] = true },
 			want:  states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/hw1 to "new": the call succeeded, but read back nothing has changed`},
 		},
 		"an answer is late": {
-			spoil: func(w *world) { w.late["A/hw1"] = true },
+			inject: func(w *fakeNode) { w.late["A/hw1"] = true },
 			want:  states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up",
 		},
 		"undo fails, too": {
-			spoil: func(w *world) { w.broken["do A/hw2"] = true; w.broken["undo A/hw1"] = true },
+			inject: func(w *fakeNode) { w.broken["do A/hw2"] = true; w.broken["undo A/hw1"] = true },
 			want:  states{"A": engine.Held, "B": engine.Reached, "": engine.Reached}, a: "", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/hw2 to "new": broken; and it could not be taken back: undo "set A/hw1 to \"new\"": broken`},
 		},
 		"the node fails first": {
-			spoil: func(w *world) { w.broken["do unit"] = true },
+			inject: func(w *fakeNode) { w.broken["do unit"] = true },
 			want:  states{"A": engine.Undone, "B": engine.Undone, "": engine.Undone}, a: "old", b: "old", unit: "up",
 			reasons: map[string]string{"": `cannot set unit to "down": broken`, "A": `not begun: cannot set unit to "down": broken`, "B": `not begun: cannot set unit to "down": broken`},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld("A", "B")
-			if c.spoil != nil {
-				c.spoil(w)
+			w := newFakeNode("A", "B")
+			if c.inject != nil {
+				c.inject(w)
 			}
 			out := w.engine().Run(t.Context(), change(), engine.Hooks{})
 			if d := cmp.Diff(c.want, statesOf(out)); d != "" {
@@ -83,7 +83,7 @@ func TestRun(t *testing.T) {
 					t.Errorf("the reason of %q is %q, want %q", g, l.Reason, c.reasons[g])
 				}
 			}
-			if w.is("A") != c.a || w.is("B") != c.b || w.get("unit") != c.unit || w.wrong != nil {
+			if w.side("A") != c.a || w.side("B") != c.b || w.get("unit") != c.unit || w.wrong != nil {
 				t.Errorf("the world is %v, %v", w.snapshot(), w.wrong)
 			}
 		})
@@ -98,20 +98,20 @@ func statesOf(o engine.Outcome) map[string]engine.State {
 	return m
 }
 
-// TestHeldStaysNarrow: where the hardware is neither old nor new, nobody has access.
-func TestHeldStaysNarrow(t *testing.T) {
-	w := newWorld("A")
+// TestHeldStaysRevoked: where the hardware is neither old nor new, nobody has access.
+func TestHeldStaysRevoked(t *testing.T) {
+	w := newFakeNode("A")
 	w.broken["do A/hw2"], w.broken["undo A/hw2"] = true, true
-	w.engine().Run(t.Context(), &engine.Record{Steps: lane("A", 1)}, engine.Hooks{})
+	w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, engine.Hooks{})
 	if got := w.get("A/access"); got != "" {
 		t.Errorf("%q has access", got)
 	}
 }
 
 func TestRunTwiceWritesOnce(t *testing.T) {
-	w := newWorld("A")
+	w := newFakeNode("A")
 	w.values["unit"] = "up"
-	steps := []step.Step{set(1, "A", step.Change, "A/hw1", "old", "new"), set(2, "", step.Narrow, "unit", "down", "up")}
+	steps := []step.Step{set(1, "A", step.Change, "A/hw1", "old", "new"), set(2, "", step.RevokeAccess, "unit", "down", "up")}
 	w.values["A/access"] = ""
 	for range 2 {
 		if out := w.engine().Converge(t.Context(), steps, engine.Hooks{}); out.State() != engine.Reached {
@@ -138,7 +138,7 @@ func TestRefusals(t *testing.T) {
 		}()}, authority: engine.Authority{Force: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld()
+			w := newFakeNode()
 			for _, out := range []engine.Outcome{
 				w.engine().Run(t.Context(), &engine.Record{Steps: c.steps, Authority: c.authority}, engine.Hooks{}),
 				w.engine().Resume(t.Context(), &engine.Record{Steps: c.steps, Authority: c.authority}, store.Epoch{}, engine.Hooks{}),
@@ -151,18 +151,18 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestKilledEverywhere cuts the power at every boundary of a change, again at every boundary of its resumption where
+// TestKillAtEveryBoundary cuts the power at every boundary of a change, again at every boundary of its resumption where
 // that is asked for, and looks where the world ends up.
-func TestKilledEverywhere(t *testing.T) {
+func TestKillAtEveryBoundary(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil func(*world)
+		inject func(*fakeNode)
 		a     string
 		held  bool
 	}{
 		"all goes well":   {a: "new"},
-		"a step fails":    {spoil: func(w *world) { w.broken["do A/hw2"] = true }, a: "old"},
-		"a step lies":     {spoil: func(w *world) { w.lying["A/hw2"] = true }, a: "old"},
-		"undo fails, too": {spoil: func(w *world) { w.broken["do A/hw2"] = true; w.broken["undo A/hw2"] = true }, held: true},
+		"a step fails":    {inject: func(w *fakeNode) { w.broken["do A/hw2"] = true }, a: "old"},
+		"a step lies":     {inject: func(w *fakeNode) { w.lying["A/hw2"] = true }, a: "old"},
+		"undo fails, too": {inject: func(w *fakeNode) { w.broken["do A/hw2"] = true; w.broken["undo A/hw2"] = true }, held: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			second := []int{0}
@@ -174,9 +174,9 @@ func TestKilledEverywhere(t *testing.T) {
 			kills := 0
 			for first, cut := 1, true; cut; first++ {
 				for _, again := range second {
-					w := newWorld("A", "B")
-					if c.spoil != nil {
-						c.spoil(w)
+					w := newFakeNode("A", "B")
+					if c.inject != nil {
+						c.inject(w)
 					}
 					// What is on disk is what another process reads.
 					saved, err := json.Marshal(change())
@@ -190,17 +190,17 @@ func TestKilledEverywhere(t *testing.T) {
 						}
 						return r
 					}
-					ctx, off := w.revive(t.Context(), first)
+					ctx, off := w.powerOn(t.Context(), first)
 					out := w.engine().Run(ctx, read(), engine.Hooks{})
 					off()
-					if cut = w.dead; cut {
+					if cut = w.down; cut {
 						kills++
 						if s := out.State(); s != engine.Interrupted && s != engine.Reached && s != engine.Held && s != engine.Undone {
 							t.Fatalf("cut at %d: %+v", first, out)
 						}
 					}
 					for _, n := range []int{again, 0} {
-						ctx, off := w.revive(t.Context(), n)
+						ctx, off := w.powerOn(t.Context(), n)
 						out = w.engine().Resume(ctx, read(), store.Epoch{}, engine.Hooks{})
 						off()
 					}
@@ -208,10 +208,10 @@ func TestKilledEverywhere(t *testing.T) {
 						if out["A"].State != engine.Held || w.get("A/access") != "" {
 							t.Fatalf("cut at %d and %d: %+v, %v", first, again, out, w.snapshot())
 						}
-					} else if w.is("A") != c.a {
+					} else if w.side("A") != c.a {
 						t.Fatalf("cut at %d and %d: A is %v, %+v", first, again, w.snapshot(), out)
 					}
-					if w.is("B") != "new" || w.get("unit") != "up" || w.wrong != nil {
+					if w.side("B") != "new" || w.get("unit") != "up" || w.wrong != nil {
 						t.Fatalf("cut at %d and %d: %v, %v", first, again, w.snapshot(), w.wrong)
 					}
 					if s := out.State(); s == engine.Interrupted {
@@ -226,15 +226,15 @@ func TestKilledEverywhere(t *testing.T) {
 	}
 }
 
-// TestAnyStory runs random plans through random faults and kills.
-func TestAnyStory(t *testing.T) {
+// TestRandomFaults runs random plans through random faults and kills.
+func TestRandomFaults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		gpus := []string{"A", "B", "C"}[:rapid.IntRange(1, 3).Draw(t, "gpus")]
-		w := newWorld(gpus...)
+		w := newFakeNode(gpus...)
 		r := &engine.Record{}
 		var keys []string
 		for i, g := range gpus {
-			r.Steps = append(r.Steps, lane(g, 10*i)...)
+			r.Steps = append(r.Steps, gpuSteps(g, 10*i)...)
 			keys = append(keys, g+"/hw1", g+"/hw2")
 		}
 		for _, k := range rapid.SliceOfN(rapid.SampledFrom(keys), 0, 3).Draw(t, "broken") {
@@ -245,7 +245,7 @@ func TestAnyStory(t *testing.T) {
 		}
 		var out engine.Outcome
 		for _, cut := range append(rapid.SliceOfN(rapid.IntRange(1, 60), 0, 4).Draw(t, "cuts"), 0) {
-			ctx, off := w.revive(context.Background(), cut)
+			ctx, off := w.powerOn(context.Background(), cut)
 			out = w.engine().Resume(ctx, r, store.Epoch{}, engine.Hooks{})
 			off()
 		}
@@ -256,7 +256,7 @@ func TestAnyStory(t *testing.T) {
 					want = "old"
 				}
 			}
-			if got := w.is(g); got != want {
+			if got := w.side(g); got != want {
 				t.Fatalf("%s is %q, want %q: %v, %+v", g, got, want, w.snapshot(), out)
 			}
 		}
@@ -266,8 +266,8 @@ func TestAnyStory(t *testing.T) {
 	})
 }
 
-func TestResumeOfWhatIsDoneWritesNothing(t *testing.T) {
-	w := newWorld("A", "B")
+func TestResumeOfACompleteChangeWritesNothing(t *testing.T) {
+	w := newFakeNode("A", "B")
 	r := change()
 	if out := w.engine().Run(t.Context(), r, engine.Hooks{}); out.State() != engine.Reached {
 		t.Fatal(out)
@@ -290,7 +290,7 @@ func TestResumeInAnotherEpoch(t *testing.T) {
 			s.Kind = "mig.create"
 			return s
 		}
-		unit := set(5, "", step.Narrow, "unit", "up", "down")
+		unit := set(5, "", step.RevokeAccess, "unit", "up", "down")
 		unit.Kind = "unit.stop"
 		return &engine.Record{Epoch: then, Steps: []step.Step{mig(1, "A"), mig(2, "B"), set(3, "A", step.Change, "A/hw2", "old", "new"), unit}}
 	}
@@ -305,7 +305,7 @@ func TestResumeInAnotherEpoch(t *testing.T) {
 		"others reset": {store.Epoch{Boot: "b1", Driver: "d1", Resets: map[gpu.UUID]uint64{"A": 1, "C": 9}}, map[string]int{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld("A", "B")
+			w := newFakeNode("A", "B")
 			w.values["A/access"], w.values["B/access"] = "", ""
 			out := w.engine().Resume(t.Context(), record(), c.now, engine.Hooks{})
 			if out.State() != engine.Reached {
@@ -334,37 +334,37 @@ func TestResumeInAnotherEpoch(t *testing.T) {
 	}
 }
 
-func TestWidenGrantsWhatIsObserved(t *testing.T) {
-	w := newWorld("A")
-	hooks := engine.Hooks{Widen: func(_ context.Context, s step.Step) (step.Step, bool, error) {
+func TestPrepareGrant(t *testing.T) {
+	w := newFakeNode("A")
+	hooks := engine.Hooks{PrepareGrant: func(_ context.Context, s step.Step) (step.Step, bool, error) {
 		s.Args = step.Must(args{"A/access", "seen with " + w.get("A/hw1")})
 		return s, true, nil
 	}}
-	if out := w.engine().Run(t.Context(), &engine.Record{Steps: lane("A", 1)}, hooks); out.State() != engine.Reached || w.get("A/access") != "seen with new" {
+	if out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, hooks); out.State() != engine.Reached || w.get("A/access") != "seen with new" {
 		t.Errorf("%+v, %v", out, w.snapshot())
 	}
-	w = newWorld("A")
-	hooks.Widen = func(_ context.Context, s step.Step) (step.Step, bool, error) { return s, false, nil }
-	if out := w.engine().Run(t.Context(), &engine.Record{Steps: lane("A", 1)}, hooks); out.State() != engine.Reached || w.get("A/access") != "" {
+	w = newFakeNode("A")
+	hooks.PrepareGrant = func(_ context.Context, s step.Step) (step.Step, bool, error) { return s, false, nil }
+	if out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, hooks); out.State() != engine.Reached || w.get("A/access") != "" {
 		t.Errorf("%+v, %v", out, w.snapshot())
 	}
-	w = newWorld("A")
-	hooks.Widen = func(_ context.Context, s step.Step) (step.Step, bool, error) { return s, false, errBroken }
-	out := w.engine().Run(t.Context(), &engine.Record{Steps: lane("A", 1)}, hooks)
-	if out["A"].State != engine.Undone || w.is("A") != "old" {
+	w = newFakeNode("A")
+	hooks.PrepareGrant = func(_ context.Context, s step.Step) (step.Step, bool, error) { return s, false, errBroken }
+	out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, hooks)
+	if out["A"].State != engine.Undone || w.side("A") != "old" {
 		t.Errorf("%+v, %v", out, w.snapshot())
 	}
 }
 
 func TestProgress(t *testing.T) {
-	w := newWorld("A")
+	w := newFakeNode("A")
 	w.broken["do A/hw2"] = true
-	var told []string
-	out := w.engine().Run(t.Context(), &engine.Record{Steps: lane("A", 1)}, engine.Hooks{Progress: func(p engine.Progress) {
-		told = append(told, fmt.Sprint(p.Step, " ", p.State))
+	var reported []string
+	out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, engine.Hooks{Progress: func(p engine.Progress) {
+		reported = append(reported, fmt.Sprint(p.Step, " ", p.State))
 	}})
 	want := []string{"4 doing", "4 done", "2 doing", "2 done", "3 doing", "3 failed", "3 undoing", "3 undone", "2 undoing", "2 undone", "4 undoing", "4 undone"}
-	if d := cmp.Diff(want, told); d != "" || out["A"].Step != 3 {
+	if d := cmp.Diff(want, reported); d != "" || out["A"].Step != 3 {
 		t.Errorf("told (-want +got):\n%s\n%+v", d, out)
 	}
 }
@@ -421,7 +421,7 @@ func TestStopLetsTheStepFinish(t *testing.T) {
 				s := newSlow()
 				e := &engine.Engine{Handlers: engine.Handlers{"slow": s}, Grace: 5 * time.Second}
 				ctx, cancel := context.WithCancel(t.Context())
-				record := &engine.Record{Steps: []step.Step{{ID: 1, Kind: "slow", GPU: "A"}, {ID: 2, Kind: "slow", GPU: "", Phase: step.Widen}}}
+				record := &engine.Record{Steps: []step.Step{{ID: 1, Kind: "slow", GPU: "A"}, {ID: 2, Kind: "slow", GPU: "", Phase: step.GrantAccess}}}
 				ended := make(chan engine.Outcome)
 				go func() { ended <- e.Run(ctx, record, engine.Hooks{}) }()
 				<-s.begun
@@ -446,8 +446,8 @@ func TestStopLetsTheStepFinish(t *testing.T) {
 	}
 }
 
-// TestLanesRunSideBySide: no GPU waits for another.
-func TestLanesRunSideBySide(t *testing.T) {
+// TestGPUsInParallel: no GPU waits for another.
+func TestGPUsInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handlers := engine.Handlers{}
 		var steps []step.Step

@@ -13,11 +13,11 @@ const (
 	Held        State = "held"        // a step failed and could not be taken back: neither old nor new
 )
 
-// badness orders the states.
-var badness = map[State]int{Reached: 0, Undone: 1, Interrupted: 2, Held: 3}
+// severity orders the states.
+var severity = map[State]int{Reached: 0, Undone: 1, Interrupted: 2, Held: 3}
 
-// Lane is how it ended on one GPU, or on the node.
-type Lane struct {
+// Result is how it ended on one GPU, or on the node.
+type Result struct {
 	State  State
 	Reason string // empty when reached
 	Step   int    // the step that failed, -1 when none did
@@ -27,13 +27,13 @@ type Lane struct {
 }
 
 // Outcome is how a change ended, by GPU; the empty name is the node. Lanes without a step are absent.
-type Outcome map[string]Lane
+type Outcome map[string]Result
 
 // State is the worst of all lanes.
 func (o Outcome) State() State {
 	worst := Reached
 	for _, l := range o {
-		if badness[l.State] > badness[worst] {
+		if severity[l.State] > severity[worst] {
 			worst = l.State
 		}
 	}
@@ -49,7 +49,7 @@ const (
 	Done    StepState = "done"
 	Failed  StepState = "failed"
 	Undoing StepState = "undoing"
-	Back    StepState = "undone"
+	StepUndone    StepState = "undone"
 )
 
 // Progress is told when a step changes its state.
@@ -58,7 +58,7 @@ type Progress struct {
 	GPU   string
 	State StepState
 	At    time.Time
-	Took  time.Duration // of Done, Failed and Back
+	Duration  time.Duration // of Done, Failed and Back
 	// Skipped: nothing was done, because the hardware already was as the step leaves it.
 	Skipped bool
 	Err     error // of Failed

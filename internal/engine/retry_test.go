@@ -31,7 +31,7 @@ func (h *lossy) Do(context.Context, step.Step) error {
 func (h *lossy) Undo(context.Context, step.Step) error { return nil }
 
 // A call that was lost although the GPU answers is made once more, and no more than that; what was refused is not.
-func TestLostCallIsMadeOnceMore(t *testing.T) {
+func TestLostCallIsRepeated(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		h     lossy

@@ -14,9 +14,9 @@ import (
 type scope int
 
 const (
-	lasting  scope = iota // survives: slice files, Ampere's MIG mode
-	booted                // dies with the boot: what runs
-	attached              // dies with the boot, with the driver and with a reset of its GPU
+	permanent  scope = iota // survives: slice files, Ampere's MIG mode
+	perBoot                // dies with the boot: what runs
+	perDriver              // dies with the boot, with the driver and with a reset of its GPU
 )
 
 // scopes gives the scope of each kind of step that does not last; a kind that ends in a dot stands for all that begin so.
@@ -24,13 +24,13 @@ var scopes = []struct {
 	kind  string
 	scope scope
 }{
-	{"mig.create", attached},
-	{"mig.destroy", attached},
-	{"mig.compute", attached},
-	{"gpu.compute-mode", attached},
-	{"mps.", booted},
-	{"unit.", booted},
-	{"process.", booted},
+	{"mig.create", perDriver},
+	{"mig.destroy", perDriver},
+	{"mig.compute", perDriver},
+	{"gpu.compute-mode", perDriver},
+	{"mps.", perBoot},
+	{"unit.", perBoot},
+	{"process.", perBoot},
 }
 
 func scopeOf(kind string) scope {
@@ -39,21 +39,21 @@ func scopeOf(kind string) scope {
 			return s.scope
 		}
 	}
-	return lasting
+	return permanent
 }
 
-// survivors splits a record's steps into those whose world is still there and, counted by lane, those whose world is
+// remaining splits a record's steps into those whose world is still there and, counted by lane, those whose world is
 // gone: an instance that died with the boot can be neither destroyed nor given back.
-func survivors(r *Record, now store.Epoch) (left []step.Step, dropped map[string]int) {
+func remaining(r *Record, now store.Epoch) (left []step.Step, dropped map[string]int) {
 	dropped = map[string]int{}
 	boot := r.Epoch.Boot != now.Boot
 	driver := boot || r.Epoch.Driver != now.Driver
 	for _, s := range r.Steps {
 		void := false
 		switch scopeOf(s.Kind) {
-		case booted:
+		case perBoot:
 			void = boot
-		case attached:
+		case perDriver:
 			void = driver || r.Epoch.Resets[gpu.UUID(s.GPU)] != now.Resets[gpu.UUID(s.GPU)]
 		}
 		if void {
@@ -65,8 +65,8 @@ func survivors(r *Record, now store.Epoch) (left []step.Step, dropped map[string
 	return left, dropped
 }
 
-// lanes gives each GPU's steps in the order narrow, change, widen.
-func lanes(steps []step.Step) map[string][]step.Step {
+// byGPU gives each GPU's steps in the order narrow, change, widen.
+func byGPU(steps []step.Step) map[string][]step.Step {
 	by := map[string][]step.Step{}
 	for _, s := range steps {
 		by[s.GPU] = append(by[s.GPU], s)
@@ -77,4 +77,4 @@ func lanes(steps []step.Step) map[string][]step.Step {
 	return by
 }
 
-var phases = map[step.Phase]int{step.Narrow: 0, step.Change: 1, step.Widen: 2}
+var phases = map[step.Phase]int{step.RevokeAccess: 0, step.Change: 1, step.GrantAccess: 2}

@@ -16,7 +16,7 @@ import (
 // whether or not somebody would have waited.
 type Mutex[R Ranked] struct {
 	mu    sync.Mutex
-	owner uint64 // the goroutine that has it; guarded by mu
+	goroutine uint64 // the goroutine that has it; guarded by mu
 }
 
 // Lock locks it.
@@ -24,8 +24,8 @@ func (m *Mutex[R]) Lock() {
 	var r R
 	g, at := check(r)
 	m.mu.Lock()
-	m.owner = g
-	take(g, taken{r, m, at})
+	m.goroutine = g
+	push(g, acquired{r, m, at})
 }
 
 // TryLock locks it when nobody has it.
@@ -35,19 +35,19 @@ func (m *Mutex[R]) TryLock() bool {
 	if !m.mu.TryLock() {
 		return false
 	}
-	m.owner = g
-	take(g, taken{r, m, at})
+	m.goroutine = g
+	push(g, acquired{r, m, at})
 	return true
 }
 
 // Unlock unlocks it. Another goroutine than the one that locked it may do so.
 func (m *Mutex[R]) Unlock() {
-	drop(m.owner, m)
+	pop(m.goroutine, m)
 	m.mu.Unlock()
 }
 
-// taken is one lock that a goroutine has.
-type taken struct {
+// acquired is one lock that a goroutine has.
+type acquired struct {
 	rank Ranked
 	lock any
 	at   []uintptr
@@ -55,12 +55,12 @@ type taken struct {
 
 var (
 	mu   sync.Mutex // guards held
-	held = map[uint64][]taken{}
+	held = map[uint64][]acquired{}
 
 	places = func() map[Ranked]int {
 		all := map[Ranked]int{}
 		for i, p := range Order {
-			all[p.Of] = i
+			all[p.Kind] = i
 		}
 		return all
 	}()
@@ -91,13 +91,13 @@ func check(r Ranked) (goroutine uint64, at []uintptr) {
 	return goroutine, at
 }
 
-func take(goroutine uint64, t taken) {
+func push(goroutine uint64, t acquired) {
 	mu.Lock()
 	defer mu.Unlock()
 	held[goroutine] = append(held[goroutine], t)
 }
 
-func drop(goroutine uint64, lock any) {
+func pop(goroutine uint64, lock any) {
 	mu.Lock()
 	defer mu.Unlock()
 	all := held[goroutine]

@@ -18,9 +18,9 @@ type locker interface {
 // all has one mutex of each place, in order.
 func all() []locker {
 	return []locker{
-		new(Mutex[Planning]), new(Mutex[Apply]), new(Mutex[Mending]), new(Mutex[Adoption]), new(Mutex[Visiting]), new(Mutex[Watchers]),
-		new(Mutex[Leavers]), new(Mutex[Page]), new(Mutex[Roster]), new(Mutex[Observer]), new(Mutex[Logins]), new(Mutex[CDI]),
-		new(Mutex[TableSave]), new(Mutex[Table]), new(Mutex[Shares]), new(Mutex[Looking]), new(Mutex[Progress]), new(Mutex[Store]),
+		new(Mutex[Planning]), new(Mutex[Apply]), new(Mutex[Correction]), new(Mutex[Adoption]), new(Mutex[Attaching]), new(Mutex[Watchers]),
+		new(Mutex[EscapeScan]), new(Mutex[Rendering]), new(Mutex[IdentityRefresh]), new(Mutex[Observer]), new(Mutex[Logins]), new(Mutex[CDI]),
+		new(Mutex[TableSave]), new(Mutex[Table]), new(Mutex[Shares]), new(Mutex[Sampling]), new(Mutex[Progress]), new(Mutex[Store]),
 		new(Mutex[Leaf]),
 	}
 }
@@ -46,7 +46,7 @@ func TestLocksGoThroughTheOrder(t *testing.T) {
 	}
 	for i, l := range locks {
 		if why := refused(l.Lock); why != "" {
-			t.Fatalf("%s after all above it: %s", nameOf(Order[i].Of), why)
+			t.Fatalf("%s after all above it: %s", nameOf(Order[i].Kind), why)
 		}
 	}
 	for _, l := range locks { // In which order they are let go of does not matter.
@@ -62,8 +62,8 @@ func TestEveryOtherOrderIsRefused(t *testing.T) {
 				outer.Lock()
 				why := refused(lock)
 				outer.Unlock()
-				if !strings.Contains(why, nameOf(Order[j].Of)+" is taken while") || strings.Count(why, "checked_test.go") < 2 {
-					t.Errorf("%s of %s under %s: %q does not tell of both", how, nameOf(Order[j].Of), nameOf(Order[i].Of), why)
+				if !strings.Contains(why, nameOf(Order[j].Kind)+" is taken while") || strings.Count(why, "checked_test.go") < 2 {
+					t.Errorf("%s of %s under %s: %q does not tell of both", how, nameOf(Order[j].Kind), nameOf(Order[i].Kind), why)
 				}
 			}
 		}
@@ -86,7 +86,7 @@ func TestLocksOfAnotherGoroutineDoNotCount(t *testing.T) {
 	}
 }
 
-func TestTryLockOfWhatIsHeldElsewhere(t *testing.T) {
+func TestTryLockOfALockedMutex(t *testing.T) {
 	var table Mutex[Table]
 	table.Lock()
 	got := make(chan bool)

@@ -7,31 +7,31 @@ package locks
 // taken, by Lock and by TryLock alike. Nothing is taken under the last, also not another of its kind. The adapters' own
 // mutexes (cgroup, systemd, gpu/worker, mps, isolation, internal/names) come after all of these: what an adapter tells us it
 // tells without waiting, by a wake-up.
-var Order = []Place{
+var Order = []Level{
 	{Planning{}, "a change that nobody asked for is put together: whoever asks for one waits for that moment"},
 	{Apply{}, "one plan that may become a change at a time"},
-	{Mending{}, "no change begins while the converge loop mends"},
+	{Correction{}, "no change begins while the converge loop mends"},
 	{Adoption{}, "one look at logins and units at a time, and what was adopted"},
-	{Visiting{}, "one look at processes that stay where they are, and the start of their lease"},
+	{Attaching{}, "one look at processes that stay where they are, and the start of their lease"},
 	{Watchers{}, "for which leases a goroutine waits for the end"},
-	{Leavers{}, "one look for processes that left their leases at a time, and the roll of all leases"},
-	{Page{}, "one rendering of the status at a time"},
-	{Roster{}, "one renewal of who is who at a time, so that the newest names win"},
+	{EscapeScan{}, "one look for processes that left their leases at a time, and the roll of all leases"},
+	{Rendering{}, "one rendering of the status at a time"},
+	{IdentityRefresh{}, "one renewal of who is who at a time, so that the newest names win"},
 	{Observer{}, "one observation of the node at a time, and what it keeps until the next"},
 	{Logins{}, "one change of what keeps logins from devices at a time"},
 	{CDI{}, "one writing of CDI files at a time"},
 	{TableSave{}, "one saving of the leases at a time"},
 	{Table{}, "the leases. Its callbacks run under it, and so may take only what is below"},
 	{Shares{}, "the loops that share out GPUs by time"},
-	{Looking{}, "one question for samples of a GPU to the driver at a time"},
+	{Sampling{}, "one question for samples of a GPU to the driver at a time"},
 	{Progress{}, "one telling of the progress of steps at a time"},
 	{Store{}, "the state on disk, and that there is one writer"},
 	{Leaf{}, "a few values of one part, which are read or written and nothing more"},
 }
 
-// Place is one line of the order.
-type Place struct {
-	Of     Ranked
+// Level is one line of the order.
+type Level struct {
+	Kind     Ranked
 	Guards string
 }
 
@@ -46,20 +46,20 @@ func (ranked) isRanked() {}
 type (
 	Planning  struct{ ranked }
 	Apply     struct{ ranked }
-	Mending   struct{ ranked }
+	Correction   struct{ ranked }
 	Adoption  struct{ ranked }
-	Visiting  struct{ ranked }
+	Attaching  struct{ ranked }
 	Watchers  struct{ ranked }
-	Leavers   struct{ ranked }
-	Page      struct{ ranked }
-	Roster    struct{ ranked }
+	EscapeScan   struct{ ranked }
+	Rendering      struct{ ranked }
+	IdentityRefresh    struct{ ranked }
 	Observer  struct{ ranked }
 	Logins    struct{ ranked }
 	CDI       struct{ ranked }
 	TableSave struct{ ranked }
 	Table     struct{ ranked }
 	Shares    struct{ ranked }
-	Looking   struct{ ranked }
+	Sampling   struct{ ranked }
 	Progress  struct{ ranked }
 	Store     struct{ ranked }
 	Leaf      struct{ ranked }

@@ -48,7 +48,7 @@ func TestOrder(t *testing.T) {
 	}
 	listed := map[string]bool{}
 	for i, p := range Order {
-		name := nameOf(p.Of)
+		name := nameOf(p.Kind)
 		switch {
 		case listed[name]:
 			t.Errorf("%s is in the order twice", name)

@@ -26,8 +26,8 @@ func (g *Group) Context() context.Context {
 	return g.ctx
 }
 
-// Ending tells whether the goroutines are told to end.
-func (g *Group) Ending() bool { return g.ctx != nil && g.ctx.Err() != nil }
+// Stopping tells whether the goroutines are told to end.
+func (g *Group) Stopping() bool { return g.ctx != nil && g.ctx.Err() != nil }
 
 // Go starts a goroutine of the group.
 func (g *Group) Go(f func()) { g.wg.Go(f) }

@@ -39,7 +39,7 @@ func TestSleepEndsByWhatComesFirst(t *testing.T) {
 }
 
 // Any number of words makes one pass, and whoever says one never waits.
-func TestManyWordsMakeOnePass(t *testing.T) {
+func TestManyWakeUpsMakeOnePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWake()
 		for range 3 {
@@ -58,7 +58,7 @@ func TestManyWordsMakeOnePass(t *testing.T) {
 func TestGroupWaitsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Group
-		if g.Ending() || g.Context().Err() != nil {
+		if g.Stopping() || g.Context().Err() != nil {
 			t.Error("before it begins it ends")
 		}
 		ctx, stop := context.WithCancel(t.Context())
@@ -69,8 +69,8 @@ func TestGroupWaitsForAll(t *testing.T) {
 		})
 		stop()
 		g.Wait()
-		if !ended || !g.Ending() {
-			t.Errorf("ended %v, ending %v", ended, g.Ending())
+		if !ended || !g.Stopping() {
+			t.Errorf("ended %v, ending %v", ended, g.Stopping())
 		}
 	})
 }

@@ -28,8 +28,8 @@ type Node struct {
 	Slices    []cgroup.SliceState
 	SlicesErr error
 
-	Guards    []device.State // of the cgroups of logins and adopted units; nil where there is none
-	GuardsErr error
+	LoginFilters    []device.State // of the cgroups of logins and adopted units; nil where there is none
+	LoginFiltersErr error
 }
 
 // GPU is one GPU. With Err, all but Identity is of the last observation that succeeded, or zero.

@@ -31,8 +31,8 @@ type Slices interface {
 	Slices(ctx context.Context) ([]cgroup.SliceState, error)
 }
 
-// Guards is what is read of the guards on cgroups outside ours.
-type Guards interface {
+// LoginFilters is what is read of the guards on cgroups outside ours.
+type LoginFilters interface {
 	Guards(ctx context.Context) ([]device.State, error)
 }
 
@@ -47,7 +47,7 @@ type Observer struct {
 	Driver   Driver
 	Slices   Slices
 	MPS      MPS
-	Guards   Guards // nil: there are none
+	LoginFilters   LoginFilters // nil: there are none
 	HostRoot string
 	Now      func() time.Time
 
@@ -62,8 +62,8 @@ type Observer struct {
 // Last gives the newest observation; nil before the first.
 func (o *Observer) Last() *Node { return o.last.Load() }
 
-// Forget makes the next observation ask the driver anew for what usually does not change.
-func (o *Observer) Forget() {
+// Invalidate makes the next observation ask the driver anew for what usually does not change.
+func (o *Observer) Invalidate() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.info, o.profiles = nil, nil
@@ -79,8 +79,8 @@ func (o *Observer) Observe(ctx context.Context) *Node {
 		o.epoch, o.info, o.profiles = n.Epoch, nil, nil
 	}
 	o.slices(ctx, n)
-	if o.Guards != nil {
-		n.Guards, n.GuardsErr = o.Guards.Guards(ctx)
+	if o.LoginFilters != nil {
+		n.LoginFilters, n.LoginFiltersErr = o.LoginFilters.Guards(ctx)
 	}
 	o.gpus(ctx, n)
 	o.last.Store(n)
@@ -147,8 +147,8 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 // lastKnown is what was seen of a GPU before, under the name and number that it has now. A lost GPU's new identity says
 // little more than that it is lost: then the old one is kept. Instances do not outlive an epoch: of another one's GPU none
 // is known.
-func lastKnown(old GPU, id gpu.Identity, err error, over bool) GPU {
-	if over {
+func lastKnown(old GPU, id gpu.Identity, err error, newEpoch bool) GPU {
+	if newEpoch {
 		old.Instances = nil
 	}
 	if id.Error == "" {

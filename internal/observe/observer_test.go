@@ -50,8 +50,8 @@ func newFake() *fake {
 	}
 }
 
-// asked gives what was asked since the last time, in the order of the words: GPUs are read at the same time.
-func (f *fake) asked() []string {
+// takeCalls gives what was asked since the last time, in the order of the words: GPUs are read at the same time.
+func (f *fake) takeCalls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := f.calls
@@ -154,9 +154,9 @@ func TestOneMessageAGPUWhenNothingChanged(t *testing.T) {
 		t.Error("there is an observation before the first")
 	}
 	first := o.Observe(t.Context())
-	expect(t, "the first asks for everything", everything, f.asked())
+	expect(t, "the first asks for everything", everything, f.takeCalls())
 	second := o.Observe(t.Context())
-	expect(t, "the second reads each GPU once", snapshots, f.asked())
+	expect(t, "the second reads each GPU once", snapshots, f.takeCalls())
 	if o.Last() != second || second == first {
 		t.Error("the last observation is not the newest")
 	}
@@ -184,34 +184,34 @@ func TestOneMessageAGPUWhenNothingChanged(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedAgain(t *testing.T) {
+func TestWhatIsQueriedAgain(t *testing.T) {
 	lost := &gpu.Error{Op: "read", GPU: "GPU-b", Err: gpu.ErrLost}
 	for name, c := range map[string]struct {
 		change func(t *testing.T, o *observe.Observer, f *fake, root string)
 		want   []string
 	}{
 		"nothing happened":  {func(*testing.T, *observe.Observer, *fake, string) {}, snapshots},
-		"after Forget":      {func(_ *testing.T, o *observe.Observer, _ *fake, _ string) { o.Forget() }, everything},
+		"after Forget":      {func(_ *testing.T, o *observe.Observer, _ *fake, _ string) { o.Invalidate() }, everything},
 		"after a boot":      {func(t *testing.T, _ *observe.Observer, _ *fake, root string) { boot(t, root, "second") }, everything},
 		"the driver loaded": {func(t *testing.T, _ *observe.Observer, _ *fake, root string) { reload(t, root) }, everything},
 		"a GPU was lost": {func(t *testing.T, o *observe.Observer, f *fake, _ string) {
 			f.set(func() { f.fail["GPU-b"] = lost })
 			o.Observe(t.Context())
-			f.asked()
+			f.takeCalls()
 		}, append([]string{"node"}, snapshots...)},
 		"a GPU was busy": {func(t *testing.T, o *observe.Observer, f *fake, _ string) {
 			f.set(func() { f.fail["GPU-b"] = &gpu.Error{Op: "read", GPU: "GPU-b", Err: gpu.ErrTimeout} })
 			o.Observe(t.Context())
-			f.asked()
+			f.takeCalls()
 		}, snapshots},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, f, root := start(t)
 			o.Observe(t.Context())
-			f.asked()
+			f.takeCalls()
 			c.change(t, o, f, root)
 			o.Observe(t.Context())
-			expect(t, "asked", c.want, f.asked())
+			expect(t, "asked", c.want, f.takeCalls())
 		})
 	}
 }
@@ -232,10 +232,10 @@ func TestProfilesThatFail(t *testing.T) {
 	if g, _ := n.GPU("GPU-a"); g.Profiles != nil || g.Err != nil {
 		t.Errorf("profiles %v, error %v: want neither", g.Profiles, g.Err)
 	}
-	f.asked()
+	f.takeCalls()
 	f.set(func() { f.noLayout = nil })
 	n = o.Observe(t.Context())
-	expect(t, "asked", append([]string{"profiles GPU-a", "profiles GPU-b"}, snapshots...), f.asked())
+	expect(t, "asked", append([]string{"profiles GPU-a", "profiles GPU-b"}, snapshots...), f.takeCalls())
 	if g, _ := n.GPU("GPU-a"); g.Profiles == nil {
 		t.Error("they are still missing")
 	}
@@ -297,7 +297,7 @@ func TestADriverErrorKeepsTheGPUs(t *testing.T) {
 	o, f, _ := start(t)
 	o.Observe(t.Context())
 	gone := &gpu.Error{Op: "start", Err: gpu.ErrNotLoaded}
-	o.Forget()
+	o.Invalidate()
 	f.set(func() { f.noNode = gone })
 	n := o.Observe(t.Context())
 	if !errors.Is(n.DriverErr, gpu.ErrNotLoaded) || n.Driver.DriverVersion != "580.95.05" || len(n.GPUs) != 3 {
@@ -308,13 +308,13 @@ func TestADriverErrorKeepsTheGPUs(t *testing.T) {
 			t.Errorf("a GPU is seen as %+v", g)
 		}
 	}
-	f.asked()
+	f.takeCalls()
 	f.set(func() { f.noNode = nil })
 	n = o.Observe(t.Context())
 	if n.DriverErr != nil || n.GPUs[0].Err != nil {
 		t.Errorf("after the driver came back: %v, %v", n.DriverErr, n.GPUs[0].Err)
 	}
-	expect(t, "asked when it came back", everything, f.asked())
+	expect(t, "asked when it came back", everything, f.takeCalls())
 }
 
 func TestADriverThatNeverAnswered(t *testing.T) {
@@ -342,7 +342,7 @@ func TestSlicesAreSorted(t *testing.T) {
 }
 
 // An observation is nobody's to change: the next one leaves it as it was.
-func TestANodeStaysAsItWas(t *testing.T) {
+func TestNodeIsImmutable(t *testing.T) {
 	o, f, _ := start(t)
 	first := o.Observe(t.Context())
 	f.set(func() { f.used["GPU-a"] = 5; f.fail["GPU-b"] = gpu.ErrLost })
@@ -355,7 +355,7 @@ func TestANodeStaysAsItWas(t *testing.T) {
 	}
 }
 
-func TestConcurrentObservationsTakeTurns(t *testing.T) {
+func TestObservationsAreSerialized(t *testing.T) {
 	o, f, _ := start(t)
 	const many = 16
 	seqs := make([]uint64, many)
@@ -363,7 +363,7 @@ func TestConcurrentObservationsTakeTurns(t *testing.T) {
 	for i := range many {
 		wg.Go(func() {
 			if i%4 == 0 {
-				o.Forget()
+				o.Invalidate()
 			}
 			seqs[i] = o.Observe(t.Context()).Seq
 			if n := o.Last(); n == nil || len(n.GPUs) != 3 {

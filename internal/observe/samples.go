@@ -56,8 +56,8 @@ func (s *Samples) PutLease(id string, l LeaseSample) {
 	s.leases[id] = l
 }
 
-// Keep forgets the leases that are not in the list, and the GPUs without any.
-func (s *Samples) Keep(ids []string, gpus func(gpu.UUID) bool) {
+// Retain forgets the leases that are not in the list, and the GPUs without any.
+func (s *Samples) Retain(ids []string, gpus func(gpu.UUID) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.leases {
@@ -79,8 +79,8 @@ func (s *Samples) Lease(id string) LeaseSample {
 	return s.leases[id]
 }
 
-// Over lays the newest readings over an observation.
-func (s *Samples) Over(n *Node) *Node {
+// Overlay lays the newest readings over an observation.
+func (s *Samples) Overlay(n *Node) *Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.gpus) == 0 {
@@ -90,14 +90,14 @@ func (s *Samples) Over(n *Node) *Node {
 	out.GPUs = slices.Clone(n.GPUs)
 	for i := range out.GPUs {
 		if g, ok := s.gpus[out.GPUs[i].Identity.UUID]; ok && g.Node >= n.Seq {
-			g.lay(&out.GPUs[i])
+			g.applyTo(&out.GPUs[i])
 		}
 	}
 	return &out
 }
 
-// lay replaces what a sample is newer for. An instance's use is that of its processes: nothing cheaper tells it.
-func (s *GPUSample) lay(g *GPU) {
+// applyTo replaces what a sample is newer for. An instance's use is that of its processes: nothing cheaper tells it.
+func (s *GPUSample) applyTo(g *GPU) {
 	g.Memory, g.Processes = s.Memory, s.Processes
 	if s.Utilization != nil {
 		g.Utilization = s.Utilization

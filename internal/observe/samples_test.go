@@ -10,12 +10,12 @@ import (
 func TestSamplesOverAnObservation(t *testing.T) {
 	n := &Node{Seq: 5, GPUs: []GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1"}, Memory: gpu.Memory{Used: 1}}}}}
 	s := NewSamples()
-	if s.Over(n) != n {
+	if s.Overlay(n) != n {
 		t.Error("without readings something is laid over")
 	}
 	for node, want := range map[uint64]uint64{4: 1, 5: 7, 6: 7} {
 		s.Put("GPU-1", GPUSample{Node: node, Memory: gpu.Memory{Used: 7}})
-		if got := s.Over(n).GPUs[0].Memory.Used; got != want {
+		if got := s.Overlay(n).GPUs[0].Memory.Used; got != want {
 			t.Errorf("a reading after observation %d over observation 5 gives %d, want %d", node, got, want)
 		}
 	}
@@ -23,8 +23,8 @@ func TestSamplesOverAnObservation(t *testing.T) {
 		t.Error("the observation itself was changed")
 	}
 	s.PutLease("gone", LeaseSample{Memory: 1})
-	s.Keep(nil, func(gpu.UUID) bool { return false })
-	if s.Over(n) != n || s.Lease("gone").Memory != 0 {
+	s.Retain(nil, func(gpu.UUID) bool { return false })
+	if s.Overlay(n) != n || s.Lease("gone").Memory != 0 {
 		t.Error("readings of what is gone are kept")
 	}
 }

@@ -11,9 +11,9 @@ type Phase string
 
 // The phases, in order.
 const (
-	Narrow Phase = "narrow"
+	RevokeAccess Phase = "narrow"
 	Change Phase = "change"
-	Widen  Phase = "widen"
+	GrantAccess  Phase = "widen"
 )
 
 // Disruption says what a step does to those who run.

@@ -11,10 +11,10 @@ type SubjectKind int
 
 // The kinds of subject.
 const (
-	Told    SubjectKind = iota // known by what was written of it alone, as in a record
+	TextOnly    SubjectKind = iota // known by what was written of it alone, as in a record
 	Lease                      // a lease, by its id
 	Process                    // a process of no lease, by its pid
-	Inside                     // whoever is in a slice, by the slice's name
+	SliceMembers                     // whoever is in a slice, by the slice's name
 )
 
 // Subject is somebody whom a step disturbs. It is written down as its text, which is for people alone.
@@ -32,8 +32,8 @@ func LeaseOf(id, user string) Subject { return Subject{Kind: Lease, ID: id, User
 // ProcessOf is a process with what is said of it, or with nothing.
 func ProcessOf(pid int, text string) Subject { return Subject{Kind: Process, PID: pid, Text: text} }
 
-// InsideOf is whoever is in a slice.
-func InsideOf(slice string) Subject { return Subject{Kind: Inside, ID: slice} }
+// MembersOf is whoever is in a slice.
+func MembersOf(slice string) Subject { return Subject{Kind: SliceMembers, ID: slice} }
 
 // String names it for people: "red-1 of alice", "pid 7 (python)".
 func (s Subject) String() string {
@@ -48,7 +48,7 @@ func (s Subject) String() string {
 			return fmt.Sprintf("pid %d (%s)", s.PID, s.Text)
 		}
 		return fmt.Sprintf("pid %d", s.PID)
-	case Inside:
+	case SliceMembers:
 		return "whoever is in it"
 	}
 	return s.Text
@@ -63,25 +63,25 @@ func (s *Subject) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// is tells whether both are the same one, however much is said of them.
-func (s Subject) is(o Subject) bool {
-	if s.Kind == Told || o.Kind == Told {
+// same tells whether both are the same one, however much is said of them.
+func (s Subject) same(o Subject) bool {
+	if s.Kind == TextOnly || o.Kind == TextOnly {
 		return s == o
 	}
 	return s.Kind == o.Kind && s.ID == o.ID && s.PID == o.PID
 }
 
-// says is how much is said of it.
-func (s Subject) says() int { return len(s.User) + len(s.Text) }
+// detail is how much is said of it.
+func (s Subject) detail() int { return len(s.User) + len(s.Text) }
 
 // Merge gives each subject once, in order, with the most that is said of it.
 func Merge(lists ...[]Subject) []Subject {
 	var out []Subject
 	for _, s := range slices.Concat(lists...) {
-		i := slices.IndexFunc(out, s.is)
+		i := slices.IndexFunc(out, s.same)
 		if i < 0 {
 			out = append(out, s)
-		} else if s.says() > out[i].says() {
+		} else if s.detail() > out[i].detail() {
 			out[i] = s
 		}
 	}
@@ -99,5 +99,5 @@ func Texts(all []Subject) []string {
 	return out
 }
 
-// Named are the subjects in one line, for people.
-func Named(all []Subject) string { return strings.Join(Texts(all), ", ") }
+// Join are the subjects in one line, for people.
+func Join(all []Subject) string { return strings.Join(Texts(all), ", ") }

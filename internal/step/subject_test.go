@@ -12,7 +12,7 @@ func TestSubjectsAreNamed(t *testing.T) {
 		"red-1 of alice":   LeaseOf("red-1", "alice"),
 		"pid 7":            ProcessOf(7, ""),
 		"pid 7 (python)":   ProcessOf(7, "python"),
-		"whoever is in it": InsideOf("red/part"),
+		"whoever is in it": MembersOf("red/part"),
 		"what was written": {Text: "what was written"},
 	} {
 		if got := s.String(); got != want {
@@ -33,7 +33,7 @@ func TestMergeSubjects(t *testing.T) {
 		{"the other way round", []Subject{LeaseOf("red-1", ""), LeaseOf("blue-1", ""), LeaseOf("red-1", "alice")}, []string{"red-1 of alice", "blue-1"}},
 		{"a lease whose name begins like another's", []Subject{LeaseOf("red-1 of a", ""), LeaseOf("red-1", "")}, []string{"red-1 of a", "red-1"}},
 		{"a process", []Subject{ProcessOf(7, "python"), ProcessOf(7, ""), ProcessOf(77, "")}, []string{"pid 7 (python)", "pid 77"}},
-		{"two slices", []Subject{InsideOf("red"), InsideOf("red"), InsideOf("blue")}, []string{"whoever is in it"}},
+		{"two slices", []Subject{MembersOf("red"), MembersOf("red"), MembersOf("blue")}, []string{"whoever is in it"}},
 		{"of a record", []Subject{{Text: "red-1"}, {Text: "red-1"}, LeaseOf("red-1", "")}, []string{"red-1"}},
 	} {
 		if got := Texts(Merge(c.in)); !slices.Equal(got, c.want) {

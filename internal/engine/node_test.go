@@ -13,10 +13,10 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// world is a node made of named values, in the place of hardware, units and rules. Each write is done in two halves, and
+// fakeNode is a node made of named values, in the place of hardware, units and rules. Each write is done in two halves, and
 // the power can go before, between and after them. Like the real one it has a rule: a GPU's hardware is only changed
 // while nobody has access to it.
-type world struct {
+type fakeNode struct {
 	mu       sync.Mutex
 	values   map[string]string
 	reads    int
@@ -24,7 +24,7 @@ type world struct {
 	boundary int                // how many boundaries were passed
 	cut      int                // the boundary at which the power goes, from 1; 0: never
 	off      context.CancelFunc // is called then
-	dead     bool
+	down     bool
 	broken   map[string]bool // "do key" and "undo key" that always fail
 	lying    map[string]bool // keys whose writes succeed and change nothing
 	late     map[string]bool // keys whose writes happen and answer with an error
@@ -32,7 +32,7 @@ type world struct {
 }
 
 var (
-	errDead   = errors.New("nobody answers")
+	errPower   = errors.New("nobody answers")
 	errBroken = errors.New("broken")
 	errLate   = errors.New("no answer in time")
 )
@@ -47,26 +47,26 @@ func set(id int, gpu string, phase step.Phase, key, from, to string) step.Step {
 	}
 }
 
-// lane is the steps of one GPU as a plan has them: nobody has access, the hardware changes, access is given again.
-func lane(gpu string, id int) []step.Step {
+// gpuSteps is the steps of one GPU as a plan has them: nobody has access, the hardware changes, access is given again.
+func gpuSteps(gpu string, id int) []step.Step {
 	return []step.Step{
-		set(id, gpu, step.Widen, gpu+"/access", "", "new"),
+		set(id, gpu, step.GrantAccess, gpu+"/access", "", "new"),
 		set(id+1, gpu, step.Change, gpu+"/hw1", "old", "new"),
 		set(id+2, gpu, step.Change, gpu+"/hw2", "old", "new"),
-		set(id+3, gpu, step.Narrow, gpu+"/access", "old", ""),
+		set(id+3, gpu, step.RevokeAccess, gpu+"/access", "old", ""),
 	}
 }
 
-func newWorld(gpus ...string) *world {
-	w := &world{values: map[string]string{"unit": "up"}, broken: map[string]bool{}, lying: map[string]bool{}, late: map[string]bool{}}
+func newFakeNode(gpus ...string) *fakeNode {
+	w := &fakeNode{values: map[string]string{"unit": "up"}, broken: map[string]bool{}, lying: map[string]bool{}, late: map[string]bool{}}
 	for _, g := range gpus {
 		w.values[g+"/access"], w.values[g+"/hw1"], w.values[g+"/hw2"] = "old", "old", "old"
 	}
 	return w
 }
 
-// is tells which of its two ends a GPU has come to; "" for neither.
-func (w *world) is(gpu string) string {
+// side tells which of its two ends a GPU has come to; "" for neither.
+func (w *fakeNode) side(gpu string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v := w.values[gpu+"/access"]
@@ -76,34 +76,34 @@ func (w *world) is(gpu string) string {
 	return v
 }
 
-func (w *world) get(key string) string {
+func (w *fakeNode) get(key string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.values[key]
 }
 
-// revive gives the power back: the same world for another process.
-func (w *world) revive(ctx context.Context, cut int) (context.Context, context.CancelFunc) {
+// powerOn gives the power back: the same world for another process.
+func (w *fakeNode) powerOn(ctx context.Context, cut int) (context.Context, context.CancelFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	ctx, w.off = context.WithCancel(ctx)
-	w.dead, w.boundary, w.cut = false, 0, cut
+	w.down, w.boundary, w.cut = false, 0, cut
 	return ctx, w.off
 }
 
 // passLocked passes one boundary; false when the power is gone.
-func (w *world) passLocked() bool {
+func (w *fakeNode) passLocked() bool {
 	w.boundary++
-	if w.boundary == w.cut && !w.dead {
-		w.dead = true
+	if w.boundary == w.cut && !w.down {
+		w.down = true
 		w.off()
 	}
-	return !w.dead
+	return !w.down
 }
 
-func (w *world) writeLocked(what, key, to string) error {
+func (w *fakeNode) writeLocked(what, key, to string) error {
 	if !w.passLocked() {
-		return errDead
+		return errPower
 	}
 	if w.broken[what+" "+key] {
 		w.values[key] = "half:" + to
@@ -118,11 +118,11 @@ func (w *world) writeLocked(what, key, to string) error {
 	w.writes++
 	w.values[key] = "half:" + to
 	if !w.passLocked() {
-		return errDead
+		return errPower
 	}
 	w.values[key] = to
 	if !w.passLocked() {
-		return errDead
+		return errPower
 	}
 	if w.late[key] {
 		return errLate
@@ -138,25 +138,25 @@ func decode(raw json.RawMessage) args {
 	return a
 }
 
-func (w *world) Applied(_ context.Context, s step.Step) (bool, error) {
+func (w *fakeNode) Applied(_ context.Context, s step.Step) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reads++
 	if !w.passLocked() {
-		return false, errDead
+		return false, errPower
 	}
 	a := decode(s.Args)
 	return w.values[a.Key] == a.To, nil
 }
 
-func (w *world) Do(_ context.Context, s step.Step) error {
+func (w *fakeNode) Do(_ context.Context, s step.Step) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := decode(s.Args)
 	return w.writeLocked("do", a.Key, a.To)
 }
 
-func (w *world) Undo(_ context.Context, s step.Step) error {
+func (w *fakeNode) Undo(_ context.Context, s step.Step) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := decode(s.Undo)
@@ -166,11 +166,11 @@ func (w *world) Undo(_ context.Context, s step.Step) error {
 	return w.writeLocked("undo", a.Key, a.To)
 }
 
-func (w *world) engine() *engine.Engine {
+func (w *fakeNode) engine() *engine.Engine {
 	return &engine.Engine{Handlers: engine.Handlers{"world.set": w, "mig.create": w, "unit.stop": w}, Grace: 1}
 }
 
-func (w *world) snapshot() map[string]string {
+func (w *fakeNode) snapshot() map[string]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.values)
