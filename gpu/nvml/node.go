@@ -129,7 +129,7 @@ func (d *Driver) enumerate(ctx context.Context) ([]gpu.Identity, error) {
 	out := make([]gpu.Identity, 0, len(seats))
 	for _, s := range seats {
 		if s.was.UUID != "" {
-			gpu.Touch(ctx, s.was.UUID)
+			gpu.ReportProgress(ctx, s.was.UUID)
 		}
 		if got, skip := d.identify(s.was, s.find); !skip {
 			out = append(out, got)

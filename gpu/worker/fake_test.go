@@ -106,7 +106,7 @@ func (d *fakeDriver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 		if slices.Contains(d.excluded, id) {
 			continue
 		}
-		gpu.Touch(ctx, id)
+		gpu.ReportProgress(ctx, id)
 		if err := d.n.enter(OpNode, id); err != nil {
 			return info, err
 		}

@@ -254,7 +254,7 @@ func (s *server) call(j job) (any, error) {
 	ctx, r, d := j.ctx, j.req, s.driver
 	switch r.Op {
 	case OpNode:
-		return d.Node(gpu.WithTouch(ctx, func(id gpu.UUID) { s.send(reply{ID: r.ID, Touching: id}) }))
+		return d.Node(gpu.WithProgress(ctx, func(id gpu.UUID) { s.send(reply{ID: r.ID, Progress: id}) }))
 	case OpSnapshot:
 		return d.Snapshot(ctx, r.GPU)
 	case OpProfiles:

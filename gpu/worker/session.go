@@ -67,8 +67,8 @@ type pending struct {
 	release func()
 	left    bool
 
-	// touching is the GPU that an operation on the node was at last; guarded by the client's mu.
-	touching gpu.UUID
+	// progress is the GPU that an operation on the node was at last; guarded by the client's mu.
+	progress gpu.UUID
 }
 
 // send registers one operation with s and sends it. The outcome comes by done, within the given time.
@@ -150,8 +150,8 @@ func (c *Client) receive(s *session) {
 		p := s.pending[r.ID]
 		switch {
 		case p == nil:
-		case r.Touching != "":
-			p.touching = r.Touching
+		case r.Progress != "":
+			p.progress = r.Progress
 		case r.Event != nil:
 			if p.events == nil || !p.events.put(*r.Event) {
 				c.stats.with(func(st *Stats) { st.EventsDropped++ })
@@ -251,7 +251,7 @@ func (c *Client) overdue(s *session, p *pending) {
 	}
 	id := p.gpu
 	if id == "" {
-		id = p.touching
+		id = p.progress
 	}
 	if id != "" {
 		c.sick[id] = "the driver did not answer in time"

@@ -34,8 +34,8 @@ type reply struct {
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  *wireError      `json:"error,omitempty"`
 	Event  *gpu.Event      `json:"event,omitempty"`
-	// Touching says that an operation on the node is about to touch this GPU, which may hang.
-	Touching gpu.UUID `json:"touching,omitempty"`
+	// Progress says that an operation on the node is about to touch this GPU, which may hang.
+	Progress gpu.UUID `json:"touching,omitempty"`
 }
 
 type (

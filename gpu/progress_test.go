@@ -8,12 +8,12 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-func TestTouch(t *testing.T) {
-	gpu.Touch(context.Background(), "GPU-1") // nobody asked
+func TestReportProgress(t *testing.T) {
+	gpu.ReportProgress(context.Background(), "GPU-1") // nobody asked
 	var got []gpu.UUID
-	ctx := gpu.WithTouch(context.Background(), func(id gpu.UUID) { got = append(got, id) })
-	gpu.Touch(ctx, "GPU-1")
-	gpu.Touch(ctx, "GPU-2")
+	ctx := gpu.WithProgress(context.Background(), func(id gpu.UUID) { got = append(got, id) })
+	gpu.ReportProgress(ctx, "GPU-1")
+	gpu.ReportProgress(ctx, "GPU-2")
 	if len(got) != 2 || got[0] != "GPU-1" || got[1] != "GPU-2" {
 		t.Errorf("told of %v; want both in order", got)
 	}
