@@ -472,7 +472,7 @@ func (s *stand) Retry(ctx context.Context, id gpu.UUID) error {
 func (s *stand) Status() worker.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return worker.Status{PID: 1, Sick: slices.Sorted(maps.Keys(s.sick))}
+	return worker.Status{PID: 1, Unresponsive: slices.Sorted(maps.Keys(s.sick))}
 }
 
 // Stats counts what the node was asked to change.

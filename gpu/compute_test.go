@@ -8,7 +8,7 @@ import (
 
 // Every set of compute instances that does not exceed its GPU instance finds room, made in that order at the first free
 // start. So a planner may count slices.
-func TestComputeOrderNeverWastesRoom(t *testing.T) {
+func TestComputeOrderFitsEverySet(t *testing.T) {
 	sets := 0
 	var try func(width, room, most uint32, set []NewCompute)
 	try = func(width, room, most uint32, set []NewCompute) {

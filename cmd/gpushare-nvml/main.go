@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 		}
 		return d, nil
 	}
-	if err := (worker.Worker{Open: open, Void: nvml.Void, Log: log}).Serve(ctx, conn); err != nil {
+	if err := (worker.Worker{Open: open, Unusable: nvml.Unusable, Log: log}).Serve(ctx, conn); err != nil {
 		log.Error("gpushare-nvml ends", "err", err)
 		return 1
 	}

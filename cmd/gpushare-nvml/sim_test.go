@@ -156,8 +156,8 @@ func serve(t testing.TB, node string, d worker.Deadlines) *simNode {
 	return &simNode{Client: c, t: t, bin: b.dir, root: root}
 }
 
-// learn reads the node's GPUs.
-func (n *simNode) learn(ctx context.Context) gpu.NodeInfo {
+// readGPUs reads the node's GPUs.
+func (n *simNode) readGPUs(ctx context.Context) gpu.NodeInfo {
 	n.t.Helper()
 	info, err := n.Node(ctx)
 	if err != nil {
@@ -192,7 +192,7 @@ func (n *simNode) cudaContext(device string) *cuda {
 	}
 	n.t.Cleanup(func() { conn.Close() })
 	c := &cuda{t: n.t, conn: conn, in: bufio.NewReader(conn)}
-	c.say("CTX gpu=" + device + " mps=- mpspid=0 limit=0")
+	c.send("CTX gpu=" + device + " mps=- mpspid=0 limit=0")
 	return c
 }
 
@@ -202,8 +202,8 @@ type cuda struct {
 	in   *bufio.Reader
 }
 
-// say gives one order and expects it to be carried out.
-func (c *cuda) say(order string) {
+// send gives one order and expects it to be carried out.
+func (c *cuda) send(order string) {
 	c.t.Helper()
 	if _, err := fmt.Fprintln(c.conn, order); err != nil {
 		c.t.Fatal(err)
@@ -213,8 +213,8 @@ func (c *cuda) say(order string) {
 	}
 }
 
-// limit bounds a test.
-func limit(t *testing.T) context.Context {
+// testContext bounds a test.
+func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -241,7 +241,7 @@ func TestSimNode(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			n := serve(t, tt.node, worker.Deadlines{})
-			info := n.learn(limit(t))
+			info := n.readGPUs(testContext(t))
 			if !strings.HasPrefix(info.DriverVersion, tt.version) || info.CUDAVersion == 0 || info.LibraryVersion == "" {
 				t.Errorf("versions %q, %q, %d; want a driver %s", info.DriverVersion, info.LibraryVersion, info.CUDAVersion, tt.version)
 			}
@@ -281,7 +281,7 @@ func TestSimBroken(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			n := serve(t, "driver: \"580\"\nstate: "+tt.state+"\ngpus:\n  - {model: A100-SXM4-40GB}\n", worker.Deadlines{})
-			_, err := n.Node(limit(t))
+			_, err := n.Node(testContext(t))
 			var e *gpu.Error
 			if !errors.Is(err, tt.want) || !errors.As(err, &e) || e.Code != tt.code {
 				t.Errorf("Node: %v; want %v with code %d", err, tt.want, tt.code)
@@ -294,8 +294,8 @@ func TestSimBroken(t *testing.T) {
 func TestSimProfiles(t *testing.T) {
 	for _, node := range []string{mixed, old} {
 		n := serve(t, node, worker.Deadlines{})
-		ctx := limit(t)
-		n.learn(ctx)
+		ctx := testContext(t)
+		n.readGPUs(ctx)
 		p, err := n.Profiles(ctx, n.gpus[0])
 		if err != nil {
 			t.Fatal(err)
@@ -345,10 +345,10 @@ func TestSimNVLinks(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := serve(t, tt.node, worker.Deadlines{})
-			n.learn(limit(t))
+			n.readGPUs(testContext(t))
 			var got []gpu.NVLinks
 			for _, id := range n.gpus {
-				l, err := n.NVLinks(limit(t), id)
+				l, err := n.NVLinks(testContext(t), id)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -358,7 +358,7 @@ func TestSimNVLinks(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			n.ctl("fault", "add", "DeviceGetNvLinkRemote*", "fail", "--code", "15", "--gpu", "1")
-			if _, err := n.NVLinks(limit(t), n.gpus[1]); !errors.Is(err, gpu.ErrLost) {
+			if _, err := n.NVLinks(testContext(t), n.gpus[1]); !errors.Is(err, gpu.ErrLost) {
 				t.Errorf("of a lost GPU: %v", err)
 			}
 		})
@@ -368,8 +368,8 @@ func TestSimNVLinks(t *testing.T) {
 func TestSimInstances(t *testing.T) {
 	for _, node := range []string{hopper, old} {
 		n := serve(t, node, worker.Deadlines{})
-		ctx := limit(t)
-		n.learn(ctx)
+		ctx := testContext(t)
+		n.readGPUs(ctx)
 		id := n.gpus[0]
 		if node == hopper {
 			m, err := n.SetMIGMode(ctx, id, true)
@@ -436,8 +436,8 @@ func TestSimInstances(t *testing.T) {
 // TestSimUndo lets the compute instance fail, and then its undo too.
 func TestSimUndo(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	want := gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 3, Size: 1}}
 	n.ctl("fault", "add", "GpuInstanceCreateComputeInstance", "fail", "--code", "23")
 	if _, err := n.CreateInstance(ctx, n.gpus[0], want); !errors.Is(err, gpu.ErrInsufficientResources) {
@@ -468,8 +468,8 @@ func TestSimUndo(t *testing.T) {
 // TestSimRefusedDestroy lets the second of two compute instances refuse to go: the first one is made again.
 func TestSimRefusedDestroy(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	in, err := n.CreateInstance(ctx, n.gpus[0], gpu.NewInstance{
 		ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4}, Compute: []gpu.NewCompute{{Slices: 1}, {Slices: 2}},
 	})
@@ -493,8 +493,8 @@ func TestSimRefusedDestroy(t *testing.T) {
 // TestSimMode changes the MIG mode of an Ampere board, which needs a reset.
 func TestSimMode(t *testing.T) {
 	n := serve(t, mixed, worker.Deadlines{})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	for i, resetless := range []bool{false, true} {
 		s, err := n.Snapshot(ctx, n.gpus[i])
 		if err != nil || !s.MIG.Capable || s.MIG.Resetless == nil || *s.MIG.Resetless != resetless {
@@ -531,8 +531,8 @@ func TestSimMode(t *testing.T) {
 func TestSimProcesses(t *testing.T) {
 	for _, node := range []string{mixed, plain, old} {
 		n := serve(t, node, worker.Deadlines{})
-		ctx := limit(t)
-		n.learn(ctx)
+		ctx := testContext(t)
+		n.readGPUs(ctx)
 		id, device, mig := n.gpus[0], string(n.gpus[0]), node == old
 		var in gpu.Instance
 		if mig {
@@ -547,7 +547,7 @@ func TestSimProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := n.cudaContext(device)
-		c.say("ALLOC 1073741824")
+		c.send("ALLOC 1073741824")
 		procs, err := n.Processes(ctx, id)
 		if err != nil || len(procs) != 1 {
 			t.Fatalf("processes = %+v, %v; want one", procs, err)
@@ -575,9 +575,9 @@ func TestSimProcesses(t *testing.T) {
 		if s, newest, err := n.Utilization(ctx, id, 5); err != nil || len(s) != 0 || newest != 5 {
 			t.Errorf("idle: samples %v, newest %d, %v; want none and no error", s, newest, err)
 		}
-		c.say("QUEUE 100")
-		c.say("LAUNCH 20000 50") // 1 s of work
-		c.say("SYNC")
+		c.send("QUEUE 100")
+		c.send("LAUNCH 20000 50") // 1 s of work
+		c.send("SYNC")
 		s, newest, err := n.Utilization(ctx, id, 0)
 		if err != nil || len(s) == 0 || newest == 0 {
 			t.Fatalf("busy: samples %v, newest %d, %v; want some", s, newest, err)
@@ -596,8 +596,8 @@ func TestSimProcesses(t *testing.T) {
 // TestSimHang hangs one GPU in the driver: the other one is served, and the first again after a retry.
 func TestSimHang(t *testing.T) {
 	n := serve(t, hopper, worker.Deadlines{Snapshot: time.Second})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	n.ctl("fault", "add", "DeviceGetUtilizationRates", "hang", "--gpu", string(n.gpus[0]))
 	if _, err := n.Snapshot(ctx, n.gpus[0]); !errors.Is(err, gpu.ErrTimeout) {
 		t.Fatalf("hung: %v; want ErrTimeout", err)
@@ -613,7 +613,7 @@ func TestSimHang(t *testing.T) {
 	if err := n.Retry(ctx, n.gpus[0]); err != nil {
 		t.Errorf("Retry: %v", err)
 	}
-	if st := n.Status(); len(st.Sick) > 0 || st.Stuck {
+	if st := n.Status(); len(st.Unresponsive) > 0 || st.Stuck {
 		t.Errorf("status = %+v", st)
 	}
 }
@@ -622,8 +622,8 @@ func TestSimHang(t *testing.T) {
 // hangs on everything would hang it too.
 func TestSimExcludedIsNotTouched(t *testing.T) {
 	n := serve(t, hopper, worker.Deadlines{Snapshot: time.Second, Node: 2 * time.Second, Start: 5 * time.Second})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	n.ctl("fault", "add", "any", "hang", "--gpu", string(n.gpus[0]), "--times", "-1")
 	if _, err := n.Snapshot(ctx, n.gpus[0]); !errors.Is(err, gpu.ErrTimeout) {
 		t.Fatalf("hung: %v; want ErrTimeout", err)
@@ -650,7 +650,7 @@ func TestSimExcludedIsNotTouched(t *testing.T) {
 // TestSimHangAtStart has one GPU hang before the first worker starts: its hanging is laid to it alone.
 func TestSimHangAtStart(t *testing.T) {
 	n := serve(t, hopper, worker.Deadlines{Start: time.Second})
-	ctx := limit(t)
+	ctx := testContext(t)
 	var st struct {
 		GPUs []struct {
 			Identity gpu.Identity `json:"identity"`
@@ -667,7 +667,7 @@ func TestSimHangAtStart(t *testing.T) {
 	if err != nil || len(info.GPUs) != 2 {
 		t.Fatalf("second start: %+v, %v", info, err)
 	}
-	if got := n.Status(); got.Stuck || !slices.Equal(got.Sick, []gpu.UUID{st.GPUs[1].Identity.UUID}) {
+	if got := n.Status(); got.Stuck || !slices.Equal(got.Unresponsive, []gpu.UUID{st.GPUs[1].Identity.UUID}) {
 		t.Errorf("status = %+v; want one sick GPU", got)
 	}
 	if _, err := n.Snapshot(ctx, st.GPUs[0].Identity.UUID); err != nil {
@@ -679,8 +679,8 @@ func TestSimHangAtStart(t *testing.T) {
 // TestSimLost loses one GPU.
 func TestSimLost(t *testing.T) {
 	n := serve(t, hopper, worker.Deadlines{})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	n.ctl("fault", "add", "DeviceGetMemoryInfo*", "lose", "--gpu", string(n.gpus[0]))
 	if _, err := n.Memory(ctx, n.gpus[0]); !errors.Is(err, gpu.ErrLost) {
 		t.Errorf("lost: %v; want ErrLost", err)
@@ -692,7 +692,7 @@ func TestSimLost(t *testing.T) {
 	if _, err := n.Snapshot(ctx, n.gpus[1]); err != nil {
 		t.Errorf("other GPU: %v", err)
 	}
-	if st := n.Status(); len(st.Sick) > 0 {
+	if st := n.Status(); len(st.Unresponsive) > 0 {
 		t.Errorf("status = %+v; a lost GPU answers, and is not sick", st)
 	}
 }
@@ -700,8 +700,8 @@ func TestSimLost(t *testing.T) {
 // TestSimEvents watches an XID and a change of the MIG layout.
 func TestSimEvents(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	watch, stop := context.WithCancel(ctx)
 	got := make(chan gpu.Event, 16)
 	ended := make(chan error, 1)
@@ -769,8 +769,8 @@ func (n *simNode) calls() map[string]int {
 // lock of the driver.
 func TestSimCost(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	for i := range uint32(7) {
 		if _, err := n.CreateInstance(ctx, n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: i, Size: 1}}); err != nil {
 			t.Fatal(err)
@@ -803,7 +803,7 @@ func TestSimCost(t *testing.T) {
 // virtual node, no hardware.
 func BenchmarkSim(b *testing.B) {
 	n := serve(b, old, worker.Deadlines{})
-	n.learn(b.Context())
+	n.readGPUs(b.Context())
 	for i := range uint32(7) {
 		if _, err := n.CreateInstance(b.Context(), n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: i, Size: 1}}); err != nil {
 			b.Fatal(err)
@@ -828,8 +828,8 @@ func BenchmarkSim(b *testing.B) {
 // TestSimKill kills the worker between and under readings of a virtual node.
 func TestSimKill(t *testing.T) {
 	n := serve(t, hopper, worker.Deadlines{})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	for range 3 {
 		p, err := os.FindProcess(n.Status().PID)
 		if err != nil {
@@ -850,17 +850,17 @@ func TestSimKill(t *testing.T) {
 // of an answer; what reads may not, and at the end nothing is left behind.
 func TestSimAllAtOnce(t *testing.T) {
 	n := serve(t, "driver: \"580\"\ngpus:\n  - {model: A100-SXM4-40GB, count: 3, mig: true}\n  - {model: H100-SXM5-80GB}\n", worker.Deadlines{})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	const rounds = 15
 	var all sync.WaitGroup
 	for i, id := range n.gpus {
 		all.Go(func() {
 			for range rounds {
-				if _, err := n.Snapshot(ctx, id); err != nil && !twice(err) {
+				if _, err := n.Snapshot(ctx, id); err != nil && !metTwoCrashes(err) {
 					t.Errorf("snapshot: %v", err)
 				}
-				if _, err := n.Profiles(ctx, id); err != nil && !twice(err) && !errors.Is(err, gpu.ErrNotSupported) {
+				if _, err := n.Profiles(ctx, id); err != nil && !metTwoCrashes(err) && !errors.Is(err, gpu.ErrNotSupported) {
 					t.Errorf("profiles: %v", err)
 				}
 			}
@@ -883,7 +883,7 @@ func TestSimAllAtOnce(t *testing.T) {
 	}
 	all.Go(func() {
 		for range rounds {
-			if _, err := n.Node(ctx); err != nil && !twice(err) {
+			if _, err := n.Node(ctx); err != nil && !metTwoCrashes(err) {
 				t.Errorf("node: %v", err)
 			}
 		}
@@ -894,7 +894,7 @@ func TestSimAllAtOnce(t *testing.T) {
 				_ = p.Kill() // it may have been replaced meanwhile
 			}
 			for range 20 { // some work in between
-				if _, err := n.Memory(ctx, n.gpus[0]); err != nil && !twice(err) {
+				if _, err := n.Memory(ctx, n.gpus[0]); err != nil && !metTwoCrashes(err) {
 					t.Errorf("memory: %v", err)
 				}
 			}
@@ -912,19 +912,19 @@ func TestSimAllAtOnce(t *testing.T) {
 			}
 		}
 	}
-	if st := n.Status(); len(st.Sick) > 0 || st.Stuck {
+	if st := n.Status(); len(st.Unresponsive) > 0 || st.Stuck {
 		t.Errorf("status = %+v; a killed worker makes no GPU sick", st)
 	}
 }
 
-// twice tells whether a reading met two killed workers, as it may here.
-func twice(err error) bool { return strings.Contains(err.Error(), "twice") }
+// metTwoCrashes tells whether a reading met two killed workers, as it may here.
+func metTwoCrashes(err error) bool { return strings.Contains(err.Error(), "twice") }
 
 // TestSimRebooted checks that the client finds the node again after everything was closed under it.
 func TestSimRebooted(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
-	ctx := limit(t)
-	n.learn(ctx)
+	ctx := testContext(t)
+	n.readGPUs(ctx)
 	if _, err := n.CreateInstance(ctx, n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 2, Size: 1}}); err != nil {
 		t.Fatal(err)
 	}

@@ -57,8 +57,8 @@ func link(t *testing.T, dir string, objects, symbols []string) string {
 	return lib
 }
 
-// everything asks all operations, and watches events for a while. The errors are the caller's to judge: what matters here is that each is answered.
-func everything(ctx context.Context, c *worker.Client, watch time.Duration) map[string]error {
+// callEverything asks all operations, and watches events for a while. The errors are the caller's to judge: what matters here is that each is answered.
+func callEverything(ctx context.Context, c *worker.Client, watch time.Duration) map[string]error {
 	errs := map[string]error{}
 	info, err := c.Node(ctx)
 	errs["node"] = err
@@ -131,10 +131,10 @@ func TestSimLackingSymbols(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	check := func(t *testing.T, c *worker.Client, watch time.Duration, may ...error) {
+	check := func(t *testing.T, c *worker.Client, watch time.Duration, allowed ...error) {
 		t.Helper()
-		for what, err := range everything(limit(t), c, watch) {
-			if err != nil && !slices.ContainsFunc(may, func(m error) bool { return errors.Is(err, m) }) {
+		for what, err := range callEverything(testContext(t), c, watch) {
+			if err != nil && !slices.ContainsFunc(allowed, func(m error) bool { return errors.Is(err, m) }) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -143,18 +143,18 @@ func TestSimLackingSymbols(t *testing.T) {
 		}
 	}
 
-	least := client(t, essential)
-	info, err := least.Node(limit(t))
+	minimal := client(t, essential)
+	info, err := minimal.Node(testContext(t))
 	if err != nil || len(info.GPUs) != 1 || len(info.Missing) < 40 {
 		t.Fatalf("least library: %+v, %v", info, err)
 	}
-	check(t, least, time.Second, gpu.ErrMissing, gpu.ErrNotSupported)
+	check(t, minimal, time.Second, gpu.ErrMissing, gpu.ErrNotSupported)
 
 	all := exported(t, "535")
 	for _, name := range essential {
 		t.Run("essential "+name, func(t *testing.T) {
 			left := slices.DeleteFunc(slices.Clone(essential), func(s string) bool { return s == name })
-			if _, err := client(t, left).Node(limit(t)); !errors.Is(err, gpu.ErrMissing) || !strings.Contains(fmt.Sprint(err), name) {
+			if _, err := client(t, left).Node(testContext(t)); !errors.Is(err, gpu.ErrMissing) || !strings.Contains(fmt.Sprint(err), name) {
 				t.Errorf("without %s: %v; want ErrMissing and its name", name, err)
 			}
 		})

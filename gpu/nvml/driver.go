@@ -105,8 +105,8 @@ func Open(opts ...Option) (*Driver, error) {
 	for _, name := range found.missing {
 		o.log.Debug("the NVML library is older than this program", "lacks", name)
 	}
-	for _, lost := range found.lost() {
-		o.log.Warn("the NVML library lacks something", "so", lost)
+	for _, loss := range found.losses() {
+		o.log.Warn("the NVML library lacks something", "so", loss)
 	}
 	return d, nil
 }
@@ -141,19 +141,19 @@ type device struct {
 	walk        bool                        // compute instances do not tell their MIG device
 }
 
-// forget drops what a change of the MIG mode may have changed.
-func (v *device) forget() {
+// invalidate drops what a change of the MIG mode may have changed.
+func (v *device) invalidate() {
 	v.stale = true
 	v.profiles = nil
 	v.compute = nil
 }
 
-// on locks one GPU and gives it a good handle. The caller unlocks it.
-func (d *Driver) on(ctx context.Context, op string, id gpu.UUID) (*device, error) {
+// lockDevice locks one GPU and gives it a good handle. The caller unlocks it.
+func (d *Driver) lockDevice(ctx context.Context, op string, id gpu.UUID) (*device, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, refuse(op, id, fmt.Errorf("%w: %w", gpu.ErrTimeout, err))
 	}
-	if d.leavesAlone(id) {
+	if d.excludes(id) {
 		return nil, refuse(op, id, fmt.Errorf("%w: this worker leaves the GPU alone", gpu.ErrTimeout))
 	}
 	d.mu.Lock()
@@ -177,7 +177,7 @@ func (d *Driver) on(ctx context.Context, op string, id gpu.UUID) (*device, error
 	if other := d.devices[id]; other != nil && other != v {
 		d.mu.Unlock()
 		v.mu.Unlock() // another caller was faster
-		return d.on(ctx, op, id)
+		return d.lockDevice(ctx, op, id)
 	}
 	d.devices[id] = v
 	if moved {

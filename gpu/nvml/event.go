@@ -122,18 +122,18 @@ func (d *Driver) register(set nvml.EventSet) (map[nvml.Device]gpu.UUID, nvml.Ret
 	for _, k := range eventKinds() {
 		want |= k.mask
 	}
-	seats, ret := d.seats()
+	entries, ret := d.entries()
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	names := make(map[nvml.Device]gpu.UUID)
-	for _, s := range seats {
+	for _, s := range entries {
 		h, ret := s.find()
 		if ret != nvml.SUCCESS {
 			continue
 		}
 		id, ret := h.GetUUID()
-		if ret != nvml.SUCCESS || d.leavesAlone(gpu.UUID(id)) {
+		if ret != nvml.SUCCESS || d.excludes(gpu.UUID(id)) {
 			continue
 		}
 		supported, ret := h.GetSupportedEventTypes()
@@ -168,11 +168,11 @@ func event(data nvml.EventData, names map[nvml.Device]gpu.UUID) (gpu.Event, bool
 	if kind == gpu.EventXID {
 		e.XID = data.EventData
 	}
-	if data.GpuInstanceId != none {
+	if data.GpuInstanceId != noInstance {
 		gi := data.GpuInstanceId
 		e.GI = &gi
 	}
-	if data.ComputeInstanceId != none {
+	if data.ComputeInstanceId != noInstance {
 		ci := data.ComputeInstanceId
 		e.CI = &ci
 	}

@@ -26,8 +26,8 @@ func everySymbol(t *testing.T) symbols {
 	return s
 }
 
-// TestAskMIGMode fails when the two codes, which are of one type, are swapped.
-func TestAskMIGMode(t *testing.T) {
+// TestSetMIGModeReturns fails when the two codes, which are of one type, are swapped.
+func TestSetMIGModeReturns(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		d := &mock.Device{SetMigModeFunc: func(mode int) (nvml.Return, nvml.Return) {
 			if (mode == nvml.DEVICE_MIG_ENABLE) != on {
@@ -35,7 +35,7 @@ func TestAskMIGMode(t *testing.T) {
 			}
 			return nvml.ERROR_IN_USE, nvml.ERROR_NO_PERMISSION
 		}}
-		if activation, ret := askMIGMode(d, on); activation != nvml.ERROR_IN_USE || ret != nvml.ERROR_NO_PERMISSION {
+		if activation, ret := callSetMIGMode(d, on); activation != nvml.ERROR_IN_USE || ret != nvml.ERROR_NO_PERMISSION {
 			t.Errorf("activation %d, return %d; want 19 and 4", activation, ret)
 		}
 	}
@@ -116,9 +116,9 @@ func TestComputeProfileWalk(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			asked := 0
+			queries := 0
 			gi := &mock.GpuInstance{GetComputeInstanceProfileInfoFunc: func(e, engine int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-				asked++
+				queries++
 				id, ret := tt.at(e)
 				return nvml.ComputeInstanceProfileInfo{Id: id}, ret
 			}}
@@ -131,8 +131,8 @@ func TestComputeProfileWalk(t *testing.T) {
 			if diff := cmp.Diff(tt.want, ids); diff != "" || ret != tt.ret {
 				t.Errorf("code %d; want %d (-want +got):\n%s", ret, tt.ret, diff)
 			}
-			before := asked
-			if _, ret := d.computeProfiles(v, gi, 19); ret == nvml.SUCCESS && asked != before {
+			before := queries
+			if _, ret := d.computeProfiles(v, gi, 19); ret == nvml.SUCCESS && queries != before {
 				t.Error("asked again for what is known")
 			}
 		})
@@ -170,14 +170,14 @@ func TestMIGDeviceWalk(t *testing.T) {
 	}
 }
 
-// TestUncreate has the taking back of a creation fail: the first error leads and the second is told.
-func TestUncreate(t *testing.T) {
+// TestUndoCreate has the taking back of a creation fail: the first error leads and the second is told.
+func TestUndoCreate(t *testing.T) {
 	d, v := &Driver{}, &device{id: "GPU-1"}
 	cause := failf("create instance", "GPU-1", nvml.ERROR_INSUFFICIENT_RESOURCES, "compute instance of 3 slices")
 	var order []string
 	ci := &mock.ComputeInstance{DestroyFunc: func() nvml.Return { order = append(order, "compute"); return nvml.SUCCESS }}
 	gi := &mock.GpuInstance{DestroyFunc: func() nvml.Return { order = append(order, "gpu"); return nvml.ERROR_IN_USE }}
-	err := d.uncreate(v, "create instance", gi, []nvml.ComputeInstance{ci}, cause)
+	err := d.undoCreate(v, "create instance", gi, []nvml.ComputeInstance{ci}, cause)
 	var e *gpu.Error
 	if !errors.Is(err, gpu.ErrInsufficientResources) || !errors.As(err, &e) || e.Code != 23 || !strings.Contains(err.Error(), "cannot be taken back: in use") {
 		t.Errorf("error = %v", err)
@@ -186,7 +186,7 @@ func TestUncreate(t *testing.T) {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 	gi.DestroyFunc = func() nvml.Return { return nvml.SUCCESS }
-	if err := d.uncreate(v, "create instance", gi, nil, cause); err != cause { //nolint:errorlint // the very same
+	if err := d.undoCreate(v, "create instance", gi, nil, cause); err != cause { //nolint:errorlint // the very same
 		t.Errorf("error = %v; want the cause as it was", err)
 	}
 }
@@ -194,8 +194,8 @@ func TestUncreate(t *testing.T) {
 // TestNVLinks reads boards whose links are of every kind, missing, or gone while they were being read.
 func TestNVLinks(t *testing.T) {
 	const (
-		up, gone, odd = nvml.SUCCESS, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT
-		down          = nvml.Return(-1) // the call succeeds, and says so
+		up, unsupported, invalid = nvml.SUCCESS, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT
+		down                     = nvml.Return(-1) // the call succeeds, and says so
 	)
 	type end struct {
 		state, kind, pci nvml.Return
@@ -213,10 +213,10 @@ func TestNVLinks(t *testing.T) {
 		{"none", nil, gpu.NVLinks{}, up},
 		{"no bridge", []end{{state: down}, {state: down}}, gpu.NVLinks{Down: 2}, up},
 		{"a bridge of two links", []end{gpuAt(0x47), gpuAt(0x47), {state: down}}, gpu.NVLinks{Peers: []string{"0000:47:00.0"}, Down: 1}, up},
-		{"two peers, with a gap", []end{gpuAt(0x47), {state: gone}, {state: odd}, gpuAt(0x0f)}, gpu.NVLinks{Peers: []string{"0000:0f:00.0", "0000:47:00.0"}}, up},
+		{"two peers, with a gap", []end{gpuAt(0x47), {state: unsupported}, {state: invalid}, gpuAt(0x0f)}, gpu.NVLinks{Peers: []string{"0000:0f:00.0", "0000:47:00.0"}}, up},
 		{"switches", []end{toSwitch, toSwitch}, gpu.NVLinks{Switches: 2}, up},
 		{"something else", []end{{is: nvml.NVLINK_DEVICE_TYPE_IBMNPU}, {is: nvml.NVLINK_DEVICE_TYPE_UNKNOWN}}, gpu.NVLinks{Unknown: 2}, up},
-		{"went down in between", []end{{kind: odd}, {pci: gone}}, gpu.NVLinks{Unknown: 2}, up},
+		{"went down in between", []end{{kind: invalid}, {pci: unsupported}}, gpu.NVLinks{Unknown: 2}, up},
 		{"lost at the state", []end{{state: nvml.ERROR_GPU_IS_LOST}}, gpu.NVLinks{}, nvml.ERROR_GPU_IS_LOST},
 		{"lost at the kind", []end{{kind: nvml.ERROR_GPU_IS_LOST}}, gpu.NVLinks{}, nvml.ERROR_GPU_IS_LOST},
 		{"lost at the address", []end{{pci: nvml.ERROR_GPU_IS_LOST}}, gpu.NVLinks{}, nvml.ERROR_GPU_IS_LOST},
@@ -224,7 +224,7 @@ func TestNVLinks(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			at := func(link int) end {
 				if link >= len(tt.links) {
-					return end{state: gone}
+					return end{state: unsupported}
 				}
 				return tt.links[link]
 			}

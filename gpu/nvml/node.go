@@ -54,32 +54,32 @@ func (d *Driver) cuda() int {
 	return v
 }
 
-// seat is one place in the driver's list of GPUs, with a way to get the handle.
-type seat struct {
-	was  gpu.Identity // as last read, or what is known without asking the GPU
+// entry is one place in the driver's list of GPUs, with a way to get the handle.
+type entry struct {
+	last gpu.Identity // as last read, or what is known without asking the GPU
 	find func() (nvml.Device, nvml.Return)
 }
 
-// seats lists the places without touching a GPU: the library attaches to a GPU when it is asked for a handle, and to
+// entries lists the places without touching a GPU: the library attaches to a GPU when it is asked for a handle, and to
 // others on the way when it is asked by index or UUID. So the kernel module's list is used where it is complete, which
 // also names a GPU before it is touched for the first time.
-func (d *Driver) seats() ([]seat, nvml.Return) {
+func (d *Driver) entries() ([]entry, nvml.Return) {
 	n, ret := d.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	var out []seat
+	var out []entry
 	if found := d.kernelList(); len(found) == n {
 		for _, k := range found {
-			if !d.leavesAlone(k.uuid) {
-				out = append(out, seat{d.lastOf(k.uuid), func() (nvml.Device, nvml.Return) { return d.lib.DeviceGetHandleByPciBusId(k.pci) }})
+			if !d.excludes(k.uuid) {
+				out = append(out, entry{d.lastKnown(k.uuid), func() (nvml.Device, nvml.Return) { return d.lib.DeviceGetHandleByPciBusId(k.pci) }})
 			}
 		}
 		return out, nvml.SUCCESS
 	}
 	for i := range n {
-		if was := d.lastAt(i); !d.leavesAlone(was.UUID) {
-			out = append(out, seat{was, func() (nvml.Device, nvml.Return) { return d.lib.DeviceGetHandleByIndex(i) }})
+		if last := d.lastKnownAt(i); !d.excludes(last.UUID) {
+			out = append(out, entry{last, func() (nvml.Device, nvml.Return) { return d.lib.DeviceGetHandleByIndex(i) }})
 		}
 	}
 	return out, nvml.SUCCESS
@@ -122,16 +122,16 @@ func (d *Driver) handle(id gpu.UUID) (nvml.Device, nvml.Return) {
 
 // enumerate reads the GPUs in the driver's order. One that cannot be read keeps its place.
 func (d *Driver) enumerate(ctx context.Context) ([]gpu.Identity, error) {
-	seats, ret := d.seats()
+	entries, ret := d.entries()
 	if ret != nvml.SUCCESS {
 		return nil, fail("list the GPUs", "", ret)
 	}
-	out := make([]gpu.Identity, 0, len(seats))
-	for _, s := range seats {
-		if s.was.UUID != "" {
-			gpu.ReportProgress(ctx, s.was.UUID)
+	out := make([]gpu.Identity, 0, len(entries))
+	for _, s := range entries {
+		if s.last.UUID != "" {
+			gpu.ReportProgress(ctx, s.last.UUID)
 		}
-		if got, skip := d.identify(s.was, s.find); !skip {
+		if got, skip := d.identify(s.last, s.find); !skip {
 			out = append(out, got)
 		}
 	}
@@ -139,11 +139,11 @@ func (d *Driver) enumerate(ctx context.Context) ([]gpu.Identity, error) {
 	return out, nil
 }
 
-// leavesAlone tells whether the GPU is not to be touched.
-func (d *Driver) leavesAlone(id gpu.UUID) bool { return slices.Contains(d.o.excluded, id) }
+// excludes tells whether the GPU is not to be touched.
+func (d *Driver) excludes(id gpu.UUID) bool { return slices.Contains(d.o.excluded, id) }
 
-// lastOf gives what was last known of a GPU.
-func (d *Driver) lastOf(id gpu.UUID) gpu.Identity {
+// lastKnown gives what was last known of a GPU.
+func (d *Driver) lastKnown(id gpu.UUID) gpu.Identity {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, g := range d.order {
@@ -154,8 +154,8 @@ func (d *Driver) lastOf(id gpu.UUID) gpu.Identity {
 	return gpu.Identity{UUID: id, Index: -1, Minor: -1, NUMANode: -1}
 }
 
-// lastAt gives what was last at index i.
-func (d *Driver) lastAt(i int) gpu.Identity {
+// lastKnownAt gives what was last at index i.
+func (d *Driver) lastKnownAt(i int) gpu.Identity {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, g := range d.order {
@@ -168,14 +168,14 @@ func (d *Driver) lastAt(i int) gpu.Identity {
 
 // identify reads one GPU. While another operation has the GPU, and that may take a minute, what was read before stands.
 // skip: the GPU is left alone.
-func (d *Driver) identify(was gpu.Identity, find func() (nvml.Device, nvml.Return)) (got gpu.Identity, skip bool) {
-	if was.UUID != "" && was.Error == "" && was.Model != "" {
+func (d *Driver) identify(last gpu.Identity, find func() (nvml.Device, nvml.Return)) (got gpu.Identity, skip bool) {
+	if last.UUID != "" && last.Error == "" && last.Model != "" {
 		d.mu.Lock()
-		v := d.devices[was.UUID]
+		v := d.devices[last.UUID]
 		d.mu.Unlock()
 		if v != nil {
 			if !v.mu.TryLock() {
-				return was, false
+				return last, false
 			}
 			defer v.mu.Unlock()
 		}
@@ -184,7 +184,7 @@ func (d *Driver) identify(was gpu.Identity, find func() (nvml.Device, nvml.Retur
 	if ret == nvml.SUCCESS {
 		var id string
 		id, ret = h.GetUUID()
-		if d.leavesAlone(gpu.UUID(id)) {
+		if d.excludes(gpu.UUID(id)) {
 			return got, true
 		}
 		if ret == nvml.SUCCESS {
@@ -192,8 +192,8 @@ func (d *Driver) identify(was gpu.Identity, find func() (nvml.Device, nvml.Retur
 		}
 	}
 	if ret != nvml.SUCCESS {
-		was.Error = fmt.Sprintf("%v (NVML code %d)", sentinel(ret), int(ret))
-		return was, false
+		last.Error = fmt.Sprintf("%v (NVML code %d)", sentinel(ret), int(ret))
+		return last, false
 	}
 	return got, false
 }

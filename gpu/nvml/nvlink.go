@@ -19,7 +19,7 @@ func (d *Driver) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) 
 	if !d.symbols.has(nvLinks) {
 		return gpu.NVLinks{}, refuse(op, id, gpu.ErrMissing)
 	}
-	v, err := d.on(ctx, op, id)
+	v, err := d.lockDevice(ctx, op, id)
 	if err != nil {
 		return gpu.NVLinks{}, err
 	}
@@ -39,10 +39,10 @@ func (d *Driver) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) 
 
 // addLink adds what one link leads to, and nothing when there is no such link.
 func addLink(to *gpu.NVLinks, h nvml.Device, link int) nvml.Return {
-	none := func(ret nvml.Return) bool { return absent(ret) || ret == nvml.ERROR_INVALID_ARGUMENT }
+	noLink := func(ret nvml.Return) bool { return absent(ret) || ret == nvml.ERROR_INVALID_ARGUMENT }
 	state, ret := h.GetNvLinkState(link)
 	switch {
-	case none(ret):
+	case noLink(ret):
 		return nvml.SUCCESS
 	case ret != nvml.SUCCESS:
 		return ret
@@ -51,7 +51,7 @@ func addLink(to *gpu.NVLinks, h nvml.Device, link int) nvml.Return {
 		return nvml.SUCCESS
 	}
 	kind, ret := h.GetNvLinkRemoteDeviceType(link)
-	if none(ret) {
+	if noLink(ret) {
 		kind, ret = nvml.NVLINK_DEVICE_TYPE_UNKNOWN, nvml.SUCCESS
 	}
 	switch {
@@ -65,7 +65,7 @@ func addLink(to *gpu.NVLinks, h nvml.Device, link int) nvml.Return {
 		return nvml.SUCCESS
 	}
 	pci, ret := h.GetNvLinkRemotePciInfo(link)
-	if none(ret) {
+	if noLink(ret) {
 		to.Unknown++
 		return nvml.SUCCESS
 	}

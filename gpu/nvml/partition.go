@@ -19,18 +19,18 @@ func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.Mode
 	if !d.symbols.has(setMIGMode) || !d.symbols.has(migMode) {
 		return gpu.ModeChange{}, refuse(op, id, gpu.ErrMissing)
 	}
-	v, err := d.on(ctx, op, id)
+	v, err := d.lockDevice(ctx, op, id)
 	if err != nil {
 		return gpu.ModeChange{}, err
 	}
-	activation, ret := askMIGMode(v.handle, on)
+	activation, ret := callSetMIGMode(v.handle, on)
 	// Whatever came of it, handles and the device's number may have moved.
-	v.forget()
+	v.invalidate()
 	v.mu.Unlock()
 	if ret != nvml.SUCCESS {
 		return gpu.ModeChange{}, fail(op, id, ret)
 	}
-	if v, err = d.on(ctx, op, id); err != nil {
+	if v, err = d.lockDevice(ctx, op, id); err != nil {
 		return gpu.ModeChange{}, err
 	}
 	defer v.mu.Unlock()
@@ -50,9 +50,9 @@ func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.Mode
 	return m, nil
 }
 
-// askMIGMode is the one place that calls SetMigMode: the binding gives the activation's status first and the call's own
+// callSetMIGMode is the one place that calls SetMigMode: the binding gives the activation's status first and the call's own
 // code second, against its custom.
-func askMIGMode(h nvml.Device, on bool) (activation, ret nvml.Return) {
+func callSetMIGMode(h nvml.Device, on bool) (activation, ret nvml.Return) {
 	mode := nvml.DEVICE_MIG_DISABLE
 	if on {
 		mode = nvml.DEVICE_MIG_ENABLE
@@ -86,7 +86,7 @@ func (d *Driver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewIn
 	if len(compute) == 0 {
 		compute = []gpu.NewCompute{{Slices: p.Slices}}
 	}
-	made, err := d.addCompute(v, op, gi, p.ID, compute)
+	created, err := d.addCompute(v, op, gi, p.ID, compute)
 	if err == nil {
 		in, _, ret := d.instance(v, gi)
 		if ret == nvml.SUCCESS {
@@ -94,12 +94,12 @@ func (d *Driver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewIn
 		}
 		err = v.failed(op, ret)
 	}
-	return gpu.Instance{}, d.uncreate(v, op, gi, made, err)
+	return gpu.Instance{}, d.undoCreate(v, op, gi, created, err)
 }
 
-// uncreate takes back a GPU instance that could not be completed: it would hold its slices and serve nobody.
-func (d *Driver) uncreate(v *device, op string, gi nvml.GpuInstance, made []nvml.ComputeInstance, cause error) error {
-	ret := removeCompute(made)
+// undoCreate takes back a GPU instance that could not be completed: it would hold its slices and serve nobody.
+func (d *Driver) undoCreate(v *device, op string, gi nvml.GpuInstance, created []nvml.ComputeInstance, cause error) error {
+	ret := removeCompute(created)
 	if ret == nvml.SUCCESS {
 		ret = gi.Destroy()
 	}
@@ -138,7 +138,7 @@ func (d *Driver) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, c
 	for _, c := range found {
 		have = append(have, gpu.Placement{Start: c.info.Placement.Start, Size: c.info.Placement.Size})
 	}
-	made, err := d.addCompute(v, op, h, info.ProfileId, lacking(compute, have))
+	created, err := d.addCompute(v, op, h, info.ProfileId, missingCompute(compute, have))
 	if err == nil {
 		in, _, ret := d.instance(v, h)
 		if ret == nvml.SUCCESS {
@@ -146,14 +146,14 @@ func (d *Driver) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, c
 		}
 		err = v.failed(op, ret)
 	}
-	if ret := removeCompute(made); ret != nvml.SUCCESS {
+	if ret := removeCompute(created); ret != nvml.SUCCESS {
 		err = fmt.Errorf("%w; and what was made cannot be taken back: %w", err, sentinel(ret))
 	}
 	return gpu.Instance{}, err
 }
 
-// lacking gives the wanted compute instances that are not there. Those that name a placement choose first.
-func lacking(want []gpu.NewCompute, have []gpu.Placement) []gpu.NewCompute {
+// missingCompute gives the wanted compute instances that are not there. Those that name a placement choose first.
+func missingCompute(want []gpu.NewCompute, have []gpu.Placement) []gpu.NewCompute {
 	left := slices.Clone(have)
 	take := func(f func(gpu.Placement) bool) bool {
 		i := slices.IndexFunc(left, f)
@@ -162,16 +162,16 @@ func lacking(want []gpu.NewCompute, have []gpu.Placement) []gpu.NewCompute {
 		}
 		return i >= 0
 	}
-	there := make([]bool, len(want))
+	present := make([]bool, len(want))
 	for i, w := range want {
-		there[i] = w.Placement != nil && take(func(p gpu.Placement) bool { return p == *w.Placement })
+		present[i] = w.Placement != nil && take(func(p gpu.Placement) bool { return p == *w.Placement })
 	}
 	for i, w := range want {
-		there[i] = there[i] || w.Placement == nil && take(func(p gpu.Placement) bool { return p.Size == w.Slices })
+		present[i] = present[i] || w.Placement == nil && take(func(p gpu.Placement) bool { return p.Size == w.Slices })
 	}
 	var out []gpu.NewCompute
 	for i, w := range want {
-		if !there[i] {
+		if !present[i] {
 			out = append(out, w)
 		}
 	}
@@ -208,13 +208,13 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 	if ret != nvml.SUCCESS {
 		return v.failed(op, ret)
 	}
-	var gone []gpu.NewCompute
+	var destroyed []gpu.NewCompute
 	for _, c := range found {
 		if ret = c.handle.Destroy(); ret != nvml.SUCCESS {
 			break
 		}
 		at := gpu.Placement{Start: c.info.Placement.Start, Size: c.info.Placement.Size}
-		gone = append(gone, gpu.NewCompute{Slices: at.Size, Placement: &at})
+		destroyed = append(destroyed, gpu.NewCompute{Slices: at.Size, Placement: &at})
 	}
 	if ret == nvml.SUCCESS {
 		ret = h.Destroy()
@@ -223,7 +223,7 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 		return nil
 	}
 	// A refusal changes nothing: what went is made again in its place.
-	if _, err := d.addCompute(v, op, h, info.ProfileId, gone); err != nil {
+	if _, err := d.addCompute(v, op, h, info.ProfileId, destroyed); err != nil {
 		return failf(op, id, ret, "GPU instance %d has lost compute instances: %w", gi, err)
 	}
 	return v.failed(op, ret)
@@ -234,7 +234,7 @@ func (d *Driver) change(ctx context.Context, op string, id gpu.UUID) (*device, e
 	if !d.symbols.has(migInstances) || !d.symbols.has(changeInstances) {
 		return nil, refuse(op, id, gpu.ErrMissing)
 	}
-	return d.on(ctx, op, id)
+	return d.lockDevice(ctx, op, id)
 }
 
 // find gives a living GPU instance.
@@ -264,7 +264,7 @@ func (d *Driver) find(v *device, op string, gi uint32) (nvml.GpuInstance, nvml.G
 // addCompute makes compute instances and gives those made, also when one fails. Several profiles may have the wanted
 // number of slices; the living instance tells which it takes.
 func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile uint32, want []gpu.NewCompute) ([]nvml.ComputeInstance, error) {
-	var made []nvml.ComputeInstance
+	var created []nvml.ComputeInstance
 	if len(want) == 0 {
 		return nil, nil
 	}
@@ -275,11 +275,11 @@ func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile u
 	for _, w := range gpu.ComputeOrder(want) {
 		c, ret := d.addOne(gi, profiles, w)
 		if ret != nvml.SUCCESS {
-			return made, failf(op, v.id, ret, "compute instance of %d slices", w.Slices)
+			return created, failf(op, v.id, ret, "compute instance of %d slices", w.Slices)
 		}
-		made = append(made, c)
+		created = append(created, c)
 	}
-	return made, nil
+	return created, nil
 }
 
 // addOne makes one compute instance with the first profile of its size that the GPU instance takes.
@@ -307,8 +307,8 @@ func (d *Driver) addOne(gi nvml.GpuInstance, profiles []computeProfile, w gpu.Ne
 }
 
 // removeCompute destroys compute instances that were just made.
-func removeCompute(made []nvml.ComputeInstance) nvml.Return {
-	for _, c := range slices.Backward(made) {
+func removeCompute(created []nvml.ComputeInstance) nvml.Return {
+	for _, c := range slices.Backward(created) {
 		if ret := c.Destroy(); ret != nvml.SUCCESS {
 			return ret
 		}

@@ -18,7 +18,7 @@ import (
 // Processes implements gpu.Driver.
 func (d *Driver) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
 	const op = "read the processes"
-	v, err := d.on(ctx, op, id)
+	v, err := d.lockDevice(ctx, op, id)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Ret
 			if l.kind == gpu.GraphicsProcess && !graphics {
 				continue // every list costs milliseconds
 			}
-			rows, ret := listProcesses(l.fn, raw, d.rowSize[suffix(l.name)])
+			rows, ret := listProcesses(l.fn, raw, d.rowSize[versionSuffix(l.name)])
 			if absent(ret) {
 				continue
 			}
@@ -84,10 +84,10 @@ func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Ret
 				return ret
 			}
 			for _, r := range rows {
-				if r.gi == none {
+				if r.gi == noInstance {
 					r.gi = gi
 				}
-				if r.ci == none {
+				if r.ci == noInstance {
 					r.ci = ci
 				}
 				at := place{r.pid, r.gi, r.ci}
@@ -105,7 +105,7 @@ func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Ret
 			return nil, ret
 		}
 	}
-	if ret := read(v.handle, none, none, true); ret != nvml.SUCCESS {
+	if ret := read(v.handle, noInstance, noInstance, true); ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	slices.SortFunc(out, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
@@ -118,17 +118,17 @@ func process(r processRow, kind gpu.ProcessKind) gpu.Process {
 	if r.memory != ^uint64(0) {
 		p.Memory = &r.memory
 	}
-	if r.gi != none {
+	if r.gi != noInstance {
 		p.GI = &r.gi
 	}
-	if r.ci != none {
+	if r.ci != noInstance {
 		p.CI = &r.ci
 	}
 	return p
 }
 
-// suffix gives the version at the end of a call's name, empty for the first one.
-func suffix(name string) string {
+// versionSuffix gives the version at the end of a call's name, empty for the first one.
+func versionSuffix(name string) string {
 	if i := strings.LastIndex(name, "_v"); i >= 0 {
 		return name[i:]
 	}
@@ -138,11 +138,11 @@ func suffix(name string) string {
 // rowSizes gives the row size by version of the call. The first releases of the 535 branch, 535.43 to 535.86, wrote
 // wider rows in the third version, which later ones took back (seen by several clients of the library).
 func rowSizes(driver string) map[string]int {
-	sizes := map[string]int{"": rowOld, "_v2": rowNow, "_v3": rowNow}
+	sizes := map[string]int{"": rowSizeV1, "_v2": rowSizeV2, "_v3": rowSizeV2}
 	branch, rest, _ := strings.Cut(driver, ".")
 	release, _, _ := strings.Cut(rest, ".")
 	if n, err := strconv.Atoi(release); branch == "535" && err == nil && n >= 43 && n <= 86 {
-		sizes["_v3"] = rowWide
+		sizes["_v3"] = rowSize535
 	}
 	return sizes
 }
@@ -150,7 +150,7 @@ func rowSizes(driver string) map[string]int {
 // Utilization implements gpu.Driver.
 func (d *Driver) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]gpu.UtilSample, uint64, error) {
 	const op = "read the utilisation"
-	v, err := d.on(ctx, op, id)
+	v, err := d.lockDevice(ctx, op, id)
 	if err != nil {
 		return nil, since, err
 	}
@@ -175,13 +175,13 @@ func (d *Driver) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]
 	if ret != nvml.SUCCESS {
 		return nil, since, v.failed(op, ret)
 	}
-	samples, newest := sane(samples, since)
+	samples, newest := plausible(samples, since)
 	return samples, newest, nil
 }
 
-// sane drops samples that cannot be: the driver writes garbage rows for processes that have just died. What is not newer
+// plausible drops samples that cannot be: the driver writes garbage rows for processes that have just died. What is not newer
 // than since was given before.
-func sane(samples []gpu.UtilSample, since uint64) ([]gpu.UtilSample, uint64) {
+func plausible(samples []gpu.UtilSample, since uint64) ([]gpu.UtilSample, uint64) {
 	newest := since
 	out := samples[:0]
 	for _, s := range samples {

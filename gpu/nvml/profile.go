@@ -33,7 +33,7 @@ type computeProfile struct {
 // Profiles implements gpu.Driver.
 func (d *Driver) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error) {
 	const op = "read the MIG profiles"
-	v, err := d.on(ctx, op, id)
+	v, err := d.lockDevice(ctx, op, id)
 	if err != nil {
 		return gpu.Profiles{}, err
 	}

@@ -70,9 +70,9 @@ func absent(ret nvml.Return) bool {
 	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_FUNCTION_NOT_FOUND
 }
 
-// Void tells of an error that the library has lost its connection to the driver, which was reloaded: only another
+// Unusable tells of an error that the library has lost its connection to the driver, which was reloaded: only another
 // process, or another initialisation, gets on with it.
-func Void(err error) bool {
+func Unusable(err error) bool {
 	var e *gpu.Error
 	return errors.As(err, &e) && e.Code == int(nvml.ERROR_UNINITIALIZED)
 }

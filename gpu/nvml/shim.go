@@ -67,34 +67,34 @@ type processRow struct {
 
 // The row sizes of the process lists.
 const (
-	rowOld  = 16
-	rowNow  = 24
-	rowWide = 32
+	rowSizeV1  = 16
+	rowSizeV2  = 24
+	rowSize535 = 32
 )
 
 // none is what the driver writes for an instance that there is not.
-const none = 0xFFFFFFFF
+const noInstance = 0xFFFFFFFF
 
 // firstProcesses is the room for the first try: one call is enough for nearly every GPU, and each costs milliseconds
 // under a lock of the driver.
-const firstProcesses = 128
+const initialProcesses = 128
 
 // listProcesses calls one of the process lists by pointer.
 func listProcesses(fn, device unsafe.Pointer, rowSize int) ([]processRow, nvml.Return) {
-	count := C.uint32_t(firstProcesses)
+	count := C.uint32_t(initialProcesses)
 	for range 6 {
-		room := count
+		capacity := count
 		// There is room for the widest rows whatever is expected: too small a buffer would be overrun.
-		buf := make([]byte, int(room)*rowWide)
+		buf := make([]byte, int(capacity)*rowSize535)
 		ret := nvml.Return(C.gpushare_processes(fn, device, &count, unsafe.Pointer(&buf[0])))
 		if ret == nvml.ERROR_INSUFFICIENT_SIZE {
-			count = max(count, room) + firstProcesses // some may start in between
+			count = max(count, capacity) + initialProcesses // some may start in between
 			continue
 		}
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
-		return parseProcesses(buf, int(min(count, room)), rowSize), ret
+		return parseProcesses(buf, int(min(count, capacity)), rowSize), ret
 	}
 	return nil, nvml.ERROR_INSUFFICIENT_SIZE
 }
@@ -107,10 +107,10 @@ func parseProcesses(buf []byte, n, rowSize int) []processRow {
 		r := processRow{
 			pid:    binary.NativeEndian.Uint32(b),
 			memory: binary.NativeEndian.Uint64(b[8:]),
-			gi:     none,
-			ci:     none,
+			gi:     noInstance,
+			ci:     noInstance,
 		}
-		if rowSize >= rowNow {
+		if rowSize >= rowSizeV2 {
 			r.gi = binary.NativeEndian.Uint32(b[16:])
 			r.ci = binary.NativeEndian.Uint32(b[20:])
 		}
@@ -120,14 +120,14 @@ func parseProcesses(buf []byte, n, rowSize int) []processRow {
 }
 
 // firstSamples is the room for the first try: the driver keeps 72 samples.
-const firstSamples = 128
+const initialSamples = 128
 
 // listSamples calls one of the two forms of the utilisation by process. No samples is no error.
 func listSamples(fn, device unsafe.Pointer, old bool, since uint64) ([]gpu.UtilSample, nvml.Return) {
-	count := C.uint32_t(firstSamples)
+	count := C.uint32_t(initialSamples)
 	for range 6 {
-		room := count
-		rows := make([]C.gpushare_sample, room)
+		capacity := count
+		rows := make([]C.gpushare_sample, capacity)
 		var code C.int
 		if old {
 			code = C.gpushare_samples_old(fn, device, C.uint64_t(since), &count, &rows[0])
@@ -136,15 +136,15 @@ func listSamples(fn, device unsafe.Pointer, old bool, since uint64) ([]gpu.UtilS
 		}
 		switch ret := nvml.Return(code); ret {
 		case nvml.SUCCESS:
-			out := make([]gpu.UtilSample, 0, min(count, room))
-			for _, r := range rows[:min(count, room)] {
+			out := make([]gpu.UtilSample, 0, min(count, capacity))
+			for _, r := range rows[:min(count, capacity)] {
 				out = append(out, gpu.UtilSample{PID: int(r.pid), Time: uint64(r.time), SM: int(r.sm), Mem: int(r.mem)})
 			}
 			return out, ret
 		case nvml.ERROR_NOT_FOUND:
 			return nil, nvml.SUCCESS
 		case nvml.ERROR_INSUFFICIENT_SIZE:
-			count = max(count, room) + firstSamples
+			count = max(count, capacity) + initialSamples
 		default:
 			return nil, ret
 		}

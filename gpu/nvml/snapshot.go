@@ -14,7 +14,7 @@ import (
 // Memory implements gpu.Driver.
 func (d *Driver) Memory(ctx context.Context, id gpu.UUID) (gpu.Memory, error) {
 	const op = "read the memory"
-	v, err := d.on(ctx, op, id)
+	v, err := d.lockDevice(ctx, op, id)
 	if err != nil {
 		return gpu.Memory{}, err
 	}
@@ -44,7 +44,7 @@ func (d *Driver) memory(h nvml.Device) (gpu.Memory, nvml.Return) {
 // Snapshot implements gpu.Driver.
 func (d *Driver) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) {
 	const op = "read the state"
-	v, err := d.on(ctx, op, id)
+	v, err := d.lockDevice(ctx, op, id)
 	if err != nil {
 		return gpu.Snapshot{}, err
 	}
@@ -161,7 +161,7 @@ func (d *Driver) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.Compu
 		if computeMode(m) != mode {
 			continue
 		}
-		v, err := d.on(ctx, op, id)
+		v, err := d.lockDevice(ctx, op, id)
 		if err != nil {
 			return err
 		}

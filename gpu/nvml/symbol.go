@@ -47,7 +47,7 @@ const (
 type need struct {
 	feature feature
 	symbols []string
-	without string // what is lost without any of them
+	loss    string // what is lost without any of them
 }
 
 // needs is the one table of the symbols that this package calls, beside those that every library has.
@@ -150,7 +150,7 @@ func findSymbols(lookup func(string) unsafe.Pointer) (symbols, error) {
 		case n.feature == required:
 			return s, fmt.Errorf("the library lacks %s", n.symbols[0])
 		default:
-			s.lacking[n.feature] = n.without
+			s.lacking[n.feature] = n.loss
 		}
 	}
 	return s, nil
@@ -168,8 +168,8 @@ func (s symbols) call(best string) (name string, at unsafe.Pointer) {
 	return name, s.at[name]
 }
 
-// lost lists what is lost, in the table's order.
-func (s symbols) lost() []string {
+// losses lists what is lost, in the table's order.
+func (s symbols) losses() []string {
 	var out []string
 	for _, n := range needs() {
 		if why, ok := s.lacking[n.feature]; ok && (len(out) == 0 || out[len(out)-1] != why) {

@@ -77,7 +77,7 @@ func TestSymbols(t *testing.T) {
 	}
 	tests := []struct {
 		name    string
-		gone    []string
+		removed []string
 		missing []string
 		lacks   []feature
 		best    map[string]string // the call in place of another
@@ -86,44 +86,44 @@ func TestSymbols(t *testing.T) {
 		{name: "all there"},
 		{
 			name:    "older process list",
-			gone:    []string{"nvmlDeviceGetComputeRunningProcesses_v3"},
+			removed: []string{"nvmlDeviceGetComputeRunningProcesses_v3"},
 			missing: []string{"nvmlDeviceGetComputeRunningProcesses_v3"},
 			best:    map[string]string{"nvmlDeviceGetComputeRunningProcesses_v3": "nvmlDeviceGetComputeRunningProcesses_v2"},
 		},
 		{
 			name:    "oldest process list",
-			gone:    []string{"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"},
+			removed: []string{"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"},
 			missing: []string{"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"},
 			best:    map[string]string{"nvmlDeviceGetComputeRunningProcesses_v3": "nvmlDeviceGetComputeRunningProcesses"},
 		},
 		{
-			name: "an older form that nobody needs",
-			gone: []string{"nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetCount"},
+			name:    "an older form that nobody needs",
+			removed: []string{"nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetCount"},
 		},
 		{
 			name:    "no profile names",
-			gone:    []string{"nvmlDeviceGetGpuInstanceProfileInfoV"},
+			removed: []string{"nvmlDeviceGetGpuInstanceProfileInfoV"},
 			missing: []string{"nvmlDeviceGetGpuInstanceProfileInfoV"},
 			lacks:   []feature{profileNames},
 		},
 		{
 			name:    "no MIG at all",
-			gone:    []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances"},
+			removed: []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances"},
 			missing: []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances"},
 			lacks:   []feature{migMode, migInstances},
 		},
 		{
 			name:    "no events",
-			gone:    []string{"nvmlEventSetWait_v2", "nvmlEventSetWait"},
+			removed: []string{"nvmlEventSetWait_v2", "nvmlEventSetWait"},
 			missing: []string{"nvmlEventSetWait_v2", "nvmlEventSetWait"},
 			lacks:   []feature{events},
 		},
-		{name: "no init", gone: []string{"nvmlInit", "nvmlInit_v2"}, fatal: true},
-		{name: "no UUID", gone: []string{"nvmlDeviceGetUUID"}, fatal: true},
+		{name: "no init", removed: []string{"nvmlInit", "nvmlInit_v2"}, fatal: true},
+		{name: "no UUID", removed: []string{"nvmlDeviceGetUUID"}, fatal: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, err := findSymbols(without(tt.gone...))
+			s, err := findSymbols(without(tt.removed...))
 			if (err != nil) != tt.fatal {
 				t.Fatalf("error = %v; want one: %v", err, tt.fatal)
 			}
@@ -142,8 +142,8 @@ func TestSymbols(t *testing.T) {
 					t.Errorf("has feature %d: %v; want %v", f, s.has(f), !lacks[f])
 				}
 			}
-			if len(s.lost()) != len(tt.lacks) {
-				t.Errorf("lost = %q; want %d sentences", s.lost(), len(tt.lacks))
+			if len(s.losses()) != len(tt.lacks) {
+				t.Errorf("lost = %q; want %d sentences", s.losses(), len(tt.lacks))
 			}
 			for best, want := range tt.best {
 				if got, at := s.call(best); got != want || at == nil {
@@ -154,12 +154,12 @@ func TestSymbols(t *testing.T) {
 	}
 }
 
-// TestNeedsAreWorded checks that each thing that may be lacking says what is lost.
-func TestNeedsAreWorded(t *testing.T) {
+// TestNeedsStateTheirLoss checks that each thing that may be lacking says what is lost.
+func TestNeedsStateTheirLoss(t *testing.T) {
 	covered := map[feature]bool{}
 	for _, n := range needs() {
 		covered[n.feature] = true
-		if (n.without == "") != (n.feature == required) || len(n.symbols) == 0 {
+		if (n.loss == "") != (n.feature == required) || len(n.symbols) == 0 {
 			t.Errorf("%v is incomplete", n)
 		}
 	}
@@ -246,43 +246,43 @@ func TestRowSizes(t *testing.T) {
 		driver string
 		want   int
 	}{
-		{"535.43.02", rowWide},
-		{"535.54.03", rowWide},
-		{"535.86.10", rowWide},
-		{"535.98", rowNow},
-		{"535.183.01", rowNow},
-		{"530.43", rowNow},
-		{"580.82.07", rowNow},
-		{"", rowNow},
-		{"535", rowNow},
+		{"535.43.02", rowSize535},
+		{"535.54.03", rowSize535},
+		{"535.86.10", rowSize535},
+		{"535.98", rowSizeV2},
+		{"535.183.01", rowSizeV2},
+		{"530.43", rowSizeV2},
+		{"580.82.07", rowSizeV2},
+		{"", rowSizeV2},
+		{"535", rowSizeV2},
 	}
 	for _, tt := range tests {
 		if got := rowSizes(tt.driver)["_v3"]; got != tt.want {
 			t.Errorf("%s: rows of %d bytes; want %d", tt.driver, got, tt.want)
 		}
 	}
-	if s := rowSizes("580.1"); s[suffix("nvmlDeviceGetComputeRunningProcesses")] != rowOld || s[suffix("x_v2")] != rowNow {
+	if s := rowSizes("580.1"); s[versionSuffix("nvmlDeviceGetComputeRunningProcesses")] != rowSizeV1 || s[versionSuffix("x_v2")] != rowSizeV2 {
 		t.Errorf("sizes by version = %v", s)
 	}
 }
 
 // TestParseProcesses writes rows of each size as the library lays them out.
 func TestParseProcesses(t *testing.T) {
-	for _, size := range []int{rowOld, rowNow, rowWide} {
-		buf := make([]byte, 2*rowWide)
+	for _, size := range []int{rowSizeV1, rowSizeV2, rowSize535} {
+		buf := make([]byte, 2*rowSize535)
 		for i := range 2 {
 			b := buf[i*size:]
 			binary.NativeEndian.PutUint32(b, uint32(100+i))
 			binary.NativeEndian.PutUint64(b[8:], uint64(1+i)<<30)
-			if size > rowOld {
+			if size > rowSizeV1 {
 				binary.NativeEndian.PutUint32(b[16:], uint32(5+i))
-				binary.NativeEndian.PutUint32(b[20:], none)
+				binary.NativeEndian.PutUint32(b[20:], noInstance)
 			}
 		}
 		got := parseProcesses(buf, 2, size)
-		want := []processRow{{100, 1 << 30, 5, none}, {101, 2 << 30, 6, none}}
-		if size == rowOld {
-			want[0].gi, want[1].gi = none, none
+		want := []processRow{{100, 1 << 30, 5, noInstance}, {101, 2 << 30, 6, noInstance}}
+		if size == rowSizeV1 {
+			want[0].gi, want[1].gi = noInstance, noInstance
 		}
 		if d := cmp.Diff(want, got, cmp.AllowUnexported(processRow{})); d != "" {
 			t.Errorf("rows of %d bytes (-want +got):\n%s", size, d)
@@ -291,7 +291,7 @@ func TestParseProcesses(t *testing.T) {
 }
 
 func TestProcessMemory(t *testing.T) {
-	if p := process(processRow{pid: 1, memory: math.MaxUint64, gi: none, ci: none}, gpu.ComputeProcess); p.Memory != nil || p.GI != nil || p.CI != nil {
+	if p := process(processRow{pid: 1, memory: math.MaxUint64, gi: noInstance, ci: noInstance}, gpu.ComputeProcess); p.Memory != nil || p.GI != nil || p.CI != nil {
 		t.Errorf("not available: %+v; want memory and instances unknown", p)
 	}
 	if p := process(processRow{pid: 1}, gpu.ComputeProcess); p.Memory == nil || *p.Memory != 0 || p.GI == nil || *p.GI != 0 {
@@ -299,7 +299,7 @@ func TestProcessMemory(t *testing.T) {
 	}
 }
 
-func TestSane(t *testing.T) {
+func TestPlausible(t *testing.T) {
 	in := []gpu.UtilSample{
 		{PID: 9, Time: 300, SM: 50},
 		{PID: 8, Time: 200, SM: 100, Mem: 100},
@@ -308,18 +308,18 @@ func TestSane(t *testing.T) {
 		{PID: 5, Time: 400, SM: 1, Mem: 4000000}, // impossible
 		{PID: 0, Time: 400, SM: 1},               // nobody
 	}
-	got, newest := sane(in, 100)
+	got, newest := plausible(in, 100)
 	want := []gpu.UtilSample{{PID: 8, Time: 200, SM: 100, Mem: 100}, {PID: 9, Time: 300, SM: 50}}
 	if d := cmp.Diff(want, got); d != "" || newest != 300 {
 		t.Errorf("newest %d; want 300 (-want +got):\n%s", newest, d)
 	}
-	if got, newest := sane(nil, 77); len(got) != 0 || newest != 77 {
+	if got, newest := plausible(nil, 77); len(got) != 0 || newest != 77 {
 		t.Errorf("no samples: %v, %d; want the old time", got, newest)
 	}
 }
 
-// TestLacking checks against any present set that what is there and what is lacking make up what is wanted, by size.
-func TestLacking(t *testing.T) {
+// TestMissingCompute checks against any present set that what is there and what is lacking make up what is wanted, by size.
+func TestMissingCompute(t *testing.T) {
 	at := func(start, size uint32) *gpu.Placement { return &gpu.Placement{Start: start, Size: size} }
 	tests := []struct {
 		name string
@@ -345,7 +345,7 @@ func TestLacking(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if d := cmp.Diff(tt.out, lacking(tt.want, tt.have)); d != "" {
+			if d := cmp.Diff(tt.out, missingCompute(tt.want, tt.have)); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 		})
@@ -367,7 +367,7 @@ func TestLacking(t *testing.T) {
 		for _, h := range have {
 			there[h.Size]++
 		}
-		for _, w := range lacking(want, have) {
+		for _, w := range missingCompute(want, have) {
 			still[w.Slices]++
 		}
 		for n := range uint32(8) {

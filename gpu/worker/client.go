@@ -61,25 +61,25 @@ type Client struct {
 	stop       context.CancelFunc
 	goroutines sync.WaitGroup
 
-	// trial is held by the one operation at a time that may be what workers die of.
-	trial chan struct{}
+	// suspectSlot is held by the one operation at a time that may be what workers die of.
+	suspectSlot chan struct{}
 
 	// mu guards all below, and the fields of session and call that say so.
-	mu       sync.Mutex
-	cur      *session                   // the worker that takes operations
-	live     map[*session]bool          // all whose connection is up, those that only end what they began too
-	starting *start                     // a worker that is being started
-	waiting  map[string]chan<- net.Conn // by token: who waits for that worker's connection
-	slots    map[gpu.UUID]chan struct{} // one operation at a time on each GPU; "" is the node
-	sick     map[gpu.UUID]string        // GPUs left alone until Retry, with the reason
-	blame    map[gpu.UUID]int           // workers in a row that died of an operation on this GPU
-	known    map[gpu.UUID]gpu.Identity  // as last read
-	hung     int                        // workers in a row that hung at start
-	failures int                        // starts in a row that failed otherwise
-	failure  error                      // of the last start
-	retryAt  time.Time                  // no start before
-	nextID   uint64
-	closed   bool
+	mu           sync.Mutex
+	current      *session                   // the worker that takes operations
+	live         map[*session]bool          // all whose connection is up, those that only end what they began too
+	starting     *startAttempt              // a worker that is being started
+	awaited      map[string]chan<- net.Conn // by token: who waits for that worker's connection
+	slots        map[gpu.UUID]chan struct{} // one operation at a time on each GPU; "" is the node
+	unresponsive map[gpu.UUID]string        // GPUs left alone until Retry, with the reason
+	crashes      map[gpu.UUID]int           // workers in a row that died of an operation on this GPU
+	lastKnown    map[gpu.UUID]gpu.Identity  // as last read
+	hungStarts   int                        // workers in a row that hung at start
+	failedStarts int                        // starts in a row that failed otherwise
+	startError   error                      // of the last start
+	retryAt      time.Time                  // no start before
+	nextID       uint64
+	closed       bool
 }
 
 var _ gpu.Driver = (*Client)(nil)
@@ -114,13 +114,13 @@ func newClient(o Options, ln net.Listener) *Client {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Client{
 		o: o, ln: ln, stats: newRecorder(), ctx: ctx, stop: stop,
-		live:    make(map[*session]bool),
-		waiting: make(map[string]chan<- net.Conn),
-		slots:   make(map[gpu.UUID]chan struct{}),
-		trial:   make(chan struct{}, 1),
-		sick:    make(map[gpu.UUID]string),
-		blame:   make(map[gpu.UUID]int),
-		known:   make(map[gpu.UUID]gpu.Identity),
+		live:         make(map[*session]bool),
+		awaited:      make(map[string]chan<- net.Conn),
+		slots:        make(map[gpu.UUID]chan struct{}),
+		suspectSlot:  make(chan struct{}, 1),
+		unresponsive: make(map[gpu.UUID]string),
+		crashes:      make(map[gpu.UUID]int),
+		lastKnown:    make(map[gpu.UUID]gpu.Identity),
 	}
 	if ln != nil {
 		c.goroutines.Go(c.accept)
@@ -149,7 +149,7 @@ func (c *Client) Close() error {
 	for _, s := range live {
 		s.conn.Close() // the worker exits by itself
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), drainGrace+time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace+time.Second)
 	defer cancel()
 	for _, s := range live {
 		if !wait(ctx, s.proc.Done()) {
@@ -162,9 +162,9 @@ func (c *Client) Close() error {
 
 // Status says how the worker fares.
 type Status struct {
-	PID   int        `json:"pid"`            // of the live worker, 0 when there is none
-	Sick  []gpu.UUID `json:"sick,omitempty"` // sorted
-	Stuck bool       `json:"stuck,omitempty"`
+	PID          int        `json:"pid"`                    // of the live worker, 0 when there is none
+	Unresponsive []gpu.UUID `json:"unresponsive,omitempty"` // sorted
+	Stuck        bool       `json:"stuck,omitempty"`
 	// Failure says why the last start failed; empty when it did not.
 	Failure string `json:"failure,omitempty"`
 }
@@ -173,12 +173,12 @@ type Status struct {
 func (c *Client) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	st := Status{Sick: c.sickLocked(), Stuck: c.stuckLocked()}
-	if c.cur != nil {
-		st.PID = c.cur.proc.PID()
+	st := Status{Unresponsive: c.unresponsiveLocked(), Stuck: c.stuckLocked()}
+	if c.current != nil {
+		st.PID = c.current.proc.PID()
 	}
-	if c.failure != nil {
-		st.Failure = c.failure.Error()
+	if c.startError != nil {
+		st.Failure = c.startError.Error()
 	}
 	return st
 }
@@ -191,9 +191,9 @@ func (c *Client) Stats() Stats { return c.stats.snapshot() }
 // hangs.
 func (c *Client) Retry(ctx context.Context, id gpu.UUID) error {
 	c.mu.Lock()
-	c.hung, c.failures, c.failure, c.retryAt = 0, 0, nil, time.Time{}
-	delete(c.blame, id)
-	delete(c.sick, id) // a worker that was started without it is replaced by the next operation
+	c.hungStarts, c.failedStarts, c.startError, c.retryAt = 0, 0, nil, time.Time{}
+	delete(c.crashes, id)
+	delete(c.unresponsive, id) // a worker that was started without it is replaced by the next operation
 	c.mu.Unlock()
 	if id == "" {
 		_, err := c.Node(ctx)
@@ -206,7 +206,7 @@ func (c *Client) Retry(ctx context.Context, id gpu.UUID) error {
 // Node implements gpu.Driver. A sick GPU keeps its place as it was last seen, with an Error.
 func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	c.mu.Lock()
-	before := maps.Clone(c.sick)
+	before := maps.Clone(c.unresponsive)
 	c.mu.Unlock()
 	info, err := call[gpu.NodeInfo](ctx, c, OpNode, "", nil)
 	if err != nil {
@@ -214,15 +214,15 @@ func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.learnLocked(info.GPUs)
+	c.rememberLocked(info.GPUs)
 	for id, why := range before {
 		// A retry that began during the call: the worker that answered may still have been one without this GPU.
-		if _, still := c.sick[id]; !still && !slices.ContainsFunc(info.GPUs, func(g gpu.Identity) bool { return g.UUID == id }) {
-			info.GPUs = append(info.GPUs, c.absentLocked(id, why+"; it is being tried again"))
+		if _, still := c.unresponsive[id]; !still && !slices.ContainsFunc(info.GPUs, func(g gpu.Identity) bool { return g.UUID == id }) {
+			info.GPUs = append(info.GPUs, c.lastKnownLocked(id, why+"; it is being tried again"))
 		}
 	}
-	for id, why := range c.sick {
-		was := c.absentLocked(id, why+"; left alone until a retry")
+	for id, why := range c.unresponsive {
+		was := c.lastKnownLocked(id, why+"; left alone until a retry")
 		if i := slices.IndexFunc(info.GPUs, func(g gpu.Identity) bool { return g.UUID == id }); i >= 0 {
 			info.GPUs[i] = was
 		} else {
@@ -233,9 +233,9 @@ func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	return info, nil
 }
 
-// absentLocked is what was last known of a GPU that the worker does not list, and why it does not.
-func (c *Client) absentLocked(id gpu.UUID, why string) gpu.Identity {
-	was, ok := c.known[id]
+// lastKnownLocked is what was last known of a GPU that the worker does not list, and why it does not.
+func (c *Client) lastKnownLocked(id gpu.UUID, why string) gpu.Identity {
+	was, ok := c.lastKnown[id]
 	if !ok {
 		was = gpu.Identity{UUID: id, Index: -1, Minor: -1, NUMANode: -1}
 	}
@@ -306,24 +306,24 @@ func (c *Client) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.Compu
 // seen. It returns when ctx ends, the client is closed, no worker starts or workers die of watching.
 func (c *Client) Events(ctx context.Context, f func(gpu.Event)) error {
 	info, _ := lookupOp(OpEvents)
-	for died := 0; ; {
+	for crashes := 0; ; {
 		s, err := c.session(ctx, info, "")
 		if err != nil {
 			return err
 		}
 		began := time.Now()
 		err = c.stream(ctx, s, c.send(s, OpEvents, info, "", nil, 0, false, nil), f)
-		if !errors.Is(err, errGone) {
+		if !errors.Is(err, errWorkerEnded) {
 			return err
 		}
-		if !errors.Is(err, errCrashed) || time.Since(began) > lastPause {
-			died = 0
+		if !errors.Is(err, errCrashed) || time.Since(began) > maxRestartPause {
+			crashes = 0
 			continue
 		}
-		if died++; died >= deaths {
+		if crashes++; crashes >= maxCrashes {
 			return c.fail(info, "", fmt.Errorf("%w: %w, again and again", gpu.ErrUnknown, err))
 		}
-		pause := time.NewTimer(firstPause << died)
+		pause := time.NewTimer(minRestartPause << crashes)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -333,7 +333,7 @@ func (c *Client) Events(ctx context.Context, f func(gpu.Event)) error {
 	}
 }
 
-// stream calls f for the events of one worker. errGone means that another worker should be asked.
+// stream calls f for the events of one worker. errWorkerEnded means that another worker should be asked.
 func (c *Client) stream(ctx context.Context, s *session, cl *pending, f func(gpu.Event)) error {
 	for {
 		for _, e := range cl.events.take() {
@@ -343,7 +343,7 @@ func (c *Client) stream(ctx context.Context, s *session, cl *pending, f func(gpu
 		case <-cl.events.ready:
 		case <-cl.done:
 			switch {
-			case errors.Is(cl.err, errGone):
+			case errors.Is(cl.err, errWorkerEnded):
 				return cl.err
 			case cl.err != nil:
 				return c.fail(cl.info, "", cl.err)
@@ -390,20 +390,20 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 	case <-ctx.Done():
 		return nil, c.fail(info, id, ctx.Err())
 	}
-	tried := false // this operation holds the trial
+	suspect := false // this operation holds the trial
 	release := func() {
-		if tried {
-			<-c.trial
+		if suspect {
+			<-c.suspectSlot
 		}
 		<-slot
 	}
 	for crashes := 0; ; {
-		if !tried && (crashes > 0 || c.blamed(id)) {
+		if !suspect && (crashes > 0 || c.suspected(id)) {
 			// Workers die of one of several operations: those that it may be go one at a time, so that the one that it
 			// is takes no other with it.
 			select {
-			case c.trial <- struct{}{}:
-				tried = true
+			case c.suspectSlot <- struct{}{}:
+				suspect = true
 			case <-ctx.Done():
 				release()
 				return nil, c.fail(info, id, ctx.Err())
@@ -414,18 +414,18 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 			release()
 			return nil, err
 		}
-		cl := c.send(s, op, info, id, body, info.within(c.o.Deadlines), tried, release)
+		cl := c.send(s, op, info, id, body, info.timeout(c.o.Deadlines), suspect, release)
 		select {
 		case <-cl.done:
 		case <-ctx.Done():
-			if c.leave(cl) {
+			if c.detach(cl) {
 				s.cancel(cl)
 				return nil, c.fail(info, id, ctx.Err())
 			}
 		}
 		again := false
 		switch {
-		case errors.Is(cl.err, errUnsent), errors.Is(cl.err, errGone) && !errors.Is(cl.err, errCrashed) && !info.write:
+		case errors.Is(cl.err, errUnsent), errors.Is(cl.err, errWorkerEnded) && !errors.Is(cl.err, errCrashed) && !info.write:
 			again = true
 		case errors.Is(cl.err, errCrashed) && !info.write:
 			crashes++
@@ -440,7 +440,7 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 			return nil, cl.reply.Error.decode()
 		case cl.err == nil:
 			return cl.reply.Result, nil
-		case !errors.Is(cl.err, errGone):
+		case !errors.Is(cl.err, errWorkerEnded):
 			return nil, c.fail(info, id, cl.err)
 		case info.write:
 			return nil, c.fail(info, id, fmt.Errorf("%w: %w; the hardware tells what was done", gpu.ErrTimeout, cl.err))
@@ -450,11 +450,11 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 	}
 }
 
-// blamed tells whether a worker died of the last operation on a GPU.
-func (c *Client) blamed(id gpu.UUID) bool {
+// suspected tells whether a worker died of the last operation on a GPU.
+func (c *Client) suspected(id gpu.UUID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.blame[id] > 0
+	return c.crashes[id] > 0
 }
 
 // slot gives the turn-taker of one GPU.
@@ -477,19 +477,19 @@ func (c *Client) fail(info opInfo, id gpu.UUID, err error) error {
 	return &gpu.Error{Op: info.verb, GPU: id, Err: err}
 }
 
-// learnLocked remembers what the GPUs are, for when one cannot be asked.
-func (c *Client) learnLocked(gpus []gpu.Identity) {
+// rememberLocked remembers what the GPUs are, for when one cannot be asked.
+func (c *Client) rememberLocked(gpus []gpu.Identity) {
 	for _, g := range gpus {
 		if g.UUID != "" && g.Error == "" {
-			c.known[g.UUID] = g
+			c.lastKnown[g.UUID] = g
 		}
 	}
 }
 
-// sickLocked lists the sick GPUs in order.
-func (c *Client) sickLocked() []gpu.UUID {
+// unresponsiveLocked lists the sick GPUs in order.
+func (c *Client) unresponsiveLocked() []gpu.UUID {
 	var out []gpu.UUID
-	for id := range c.sick {
+	for id := range c.unresponsive {
 		out = append(out, id)
 	}
 	slices.Sort(out)

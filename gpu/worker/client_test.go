@@ -15,8 +15,8 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// TestEveryOperationCrosses asks every operation through a worker and compares what the driver was asked and gave.
-func TestEveryOperationCrosses(t *testing.T) {
+// TestEveryOperation asks every operation through a worker and compares what the driver was asked and gave.
+func TestEveryOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA, gpuB)
 		c, _ := newTestClient(t, n)
@@ -101,8 +101,8 @@ func TestErrorsKeepTheirType(t *testing.T) {
 	})
 }
 
-// TestHangMakesOneGPUSick hangs one GPU and expects the other one to be served as if nothing happened.
-func TestHangMakesOneGPUSick(t *testing.T) {
+// TestHangMakesOneGPUUnresponsive hangs one GPU and expects the other one to be served as if nothing happened.
+func TestHangMakesOneGPUUnresponsive(t *testing.T) {
 	tests := []struct {
 		name  string
 		op    Op
@@ -134,8 +134,8 @@ func TestHangMakesOneGPUSick(t *testing.T) {
 				if err := tt.call(t.Context(), c); !errors.Is(err, gpu.ErrTimeout) {
 					t.Fatalf("hung operation: %v; want ErrTimeout", err)
 				}
-				if took := time.Since(began); took != tt.limit {
-					t.Errorf("hung operation took %v; want %v", took, tt.limit)
+				if elapsed := time.Since(began); elapsed != tt.limit {
+					t.Errorf("hung operation took %v; want %v", elapsed, tt.limit)
 				}
 				if _, err := c.Memory(t.Context(), gpuB); err != nil {
 					t.Errorf("other GPU: %v", err)
@@ -148,14 +148,14 @@ func TestHangMakesOneGPUSick(t *testing.T) {
 				if _, err := c.Memory(t.Context(), gpuA); !errors.Is(err, gpu.ErrTimeout) {
 					t.Errorf("sick GPU: %v; want ErrTimeout", err)
 				}
-				if took := time.Since(began); took != 0 {
-					t.Errorf("sick GPU took %v to refuse; want no time", took)
+				if elapsed := time.Since(began); elapsed != 0 {
+					t.Errorf("sick GPU took %v to refuse; want no time", elapsed)
 				}
 				info, err := c.Node(t.Context())
 				if err != nil || len(info.GPUs) != 2 || info.GPUs[0].UUID != gpuA || info.GPUs[0].Error == "" || info.GPUs[1].Error != "" {
 					t.Errorf("node = %+v, %v; want both GPUs and an error on the first", info.GPUs, err)
 				}
-				if st := c.Status(); !cmp.Equal(st.Sick, []gpu.UUID{gpuA}) || st.Stuck {
+				if st := c.Status(); !cmp.Equal(st.Unresponsive, []gpu.UUID{gpuA}) || st.Stuck {
 					t.Errorf("status = %+v; want one sick GPU", st)
 				}
 
@@ -165,7 +165,7 @@ func TestHangMakesOneGPUSick(t *testing.T) {
 				if _, err := c.Memory(t.Context(), gpuA); err != nil {
 					t.Errorf("GPU that is well again: %v", err)
 				}
-				if st := c.Status(); len(st.Sick) != 0 {
+				if st := c.Status(); len(st.Unresponsive) != 0 {
 					t.Errorf("status = %+v; want no sick GPU", st)
 				}
 				if got := l.count(); got != 3 {
@@ -176,8 +176,8 @@ func TestHangMakesOneGPUSick(t *testing.T) {
 	}
 }
 
-// TestAbandonedNeighbours has an operation of another GPU under way when a worker is abandoned.
-func TestAbandonedNeighbours(t *testing.T) {
+// TestOtherGPUsWhenWorkerAbandoned has an operation of another GPU under way when a worker is abandoned.
+func TestOtherGPUsWhenWorkerAbandoned(t *testing.T) {
 	tests := []struct {
 		name  string
 		hung  Op // on the first GPU
@@ -250,16 +250,16 @@ func TestAbandonedNeighbours(t *testing.T) {
 				if got := n.count(tt.op, gpuB); got != tt.times {
 					t.Errorf("the neighbour's operation reached the hardware %d times; want %d", got, tt.times)
 				}
-				if st := c.Status(); !cmp.Equal(st.Sick, []gpu.UUID{gpuA}) {
-					t.Errorf("sick = %v; want only the GPU that hung", st.Sick)
+				if st := c.Status(); !cmp.Equal(st.Unresponsive, []gpu.UUID{gpuA}) {
+					t.Errorf("sick = %v; want only the GPU that hung", st.Unresponsive)
 				}
 			})
 		})
 	}
 }
 
-// TestLanesDoNotBlockEachOther keeps one GPU busy and asks another one.
-func TestLanesDoNotBlockEachOther(t *testing.T) {
+// TestThreadsDoNotBlockEachOther keeps one GPU busy and asks another one.
+func TestThreadsDoNotBlockEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA, gpuB)
 		c, l := newTestClient(t, n)
@@ -284,14 +284,14 @@ func TestLanesDoNotBlockEachOther(t *testing.T) {
 		if err != nil {
 			t.Errorf("the long operation: %v", err)
 		}
-		if st := c.Status(); len(st.Sick) != 0 || l.count() != 1 {
+		if st := c.Status(); len(st.Unresponsive) != 0 || l.count() != 1 {
 			t.Errorf("status %+v after %d workers; want none sick and one worker", st, l.count())
 		}
 	})
 }
 
-// TestCallerLeaves checks that an operation goes on being watched when its caller has gone.
-func TestCallerLeaves(t *testing.T) {
+// TestCallerGivesUp checks that an operation goes on being watched when its caller has gone.
+func TestCallerGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
 		c, _ := newTestClient(t, n)
@@ -309,13 +309,13 @@ func TestCallerLeaves(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: %v; want context.Canceled", err)
 		}
-		if st := c.Status(); len(st.Sick) != 0 {
-			t.Errorf("sick = %v before the deadline", st.Sick)
+		if st := c.Status(); len(st.Unresponsive) != 0 {
+			t.Errorf("sick = %v before the deadline", st.Unresponsive)
 		}
 		time.Sleep(2 * time.Second) // fake time
 		synctest.Wait()
-		if st := c.Status(); !cmp.Equal(st.Sick, []gpu.UUID{gpuA}) {
-			t.Errorf("sick = %v after the deadline; want the GPU that hung", st.Sick)
+		if st := c.Status(); !cmp.Equal(st.Unresponsive, []gpu.UUID{gpuA}) {
+			t.Errorf("sick = %v after the deadline; want the GPU that hung", st.Unresponsive)
 		}
 	})
 }
@@ -380,15 +380,15 @@ func TestCrash(t *testing.T) {
 		if st := c.Stats(); st.Crashes != 2 {
 			t.Errorf("%d crashes counted; want 2", st.Crashes)
 		}
-		if st := c.Status(); len(st.Sick) != 0 {
-			t.Errorf("sick = %v; a crash condemns no GPU", st.Sick)
+		if st := c.Status(); len(st.Unresponsive) != 0 {
+			t.Errorf("sick = %v; a crash condemns no GPU", st.Unresponsive)
 		}
 	})
 }
 
-// TestPoisonousGPU has every reading of one GPU kill the worker, while two others are read: these notice nothing, and in
+// TestGPUThatCrashesWorkers has every reading of one GPU kill the worker, while two others are read: these notice nothing, and in
 // the end the GPU is left alone.
-func TestPoisonousGPU(t *testing.T) {
+func TestGPUThatCrashesWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gpuC := gpu.UUID("GPU-cccc")
 		n := newFakeNode(gpuA, gpuB, gpuC)
@@ -405,10 +405,10 @@ func TestPoisonousGPU(t *testing.T) {
 				return nil
 			}
 		})
-		var poisonous error
+		var crashing error
 		for range 5 {
 			var calls sync.WaitGroup
-			calls.Go(func() { _, poisonous = c.Memory(t.Context(), gpuA) })
+			calls.Go(func() { _, crashing = c.Memory(t.Context(), gpuA) })
 			for _, id := range []gpu.UUID{gpuB, gpuC} {
 				calls.Go(func() {
 					for range 5 {
@@ -420,10 +420,10 @@ func TestPoisonousGPU(t *testing.T) {
 			}
 			calls.Wait()
 		}
-		if !errors.Is(poisonous, gpu.ErrTimeout) || !strings.Contains(poisonous.Error(), "left alone") {
-			t.Errorf("poisonous: %v; want it to be left alone", poisonous)
+		if !errors.Is(crashing, gpu.ErrTimeout) || !strings.Contains(crashing.Error(), "left alone") {
+			t.Errorf("poisonous: %v; want it to be left alone", crashing)
 		}
-		if st := c.Status(); !cmp.Equal(st.Sick, []gpu.UUID{gpuA}) || st.Stuck {
+		if st := c.Status(); !cmp.Equal(st.Unresponsive, []gpu.UUID{gpuA}) || st.Stuck {
 			t.Errorf("status = %+v; want the one GPU sick", st)
 		}
 		if got := l.count(); got > 6 {
@@ -432,8 +432,8 @@ func TestPoisonousGPU(t *testing.T) {
 	})
 }
 
-// TestDriverGoesUnderneath has a driver say that it cannot be used any more: another worker opens it anew.
-func TestDriverGoesUnderneath(t *testing.T) {
+// TestDriverReloaded has a driver say that it cannot be used any more: another worker opens it anew.
+func TestDriverReloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
 		c, l := newTestClient(t, n)
@@ -446,7 +446,7 @@ func TestDriverGoesUnderneath(t *testing.T) {
 				n.set(func(n *fakeNode) {
 					n.failing = nil
 					if op == OpMemory && n.opened == 1 {
-						n.failing = &gpu.Error{Op: "x", Code: voidCode, Err: gpu.ErrUnknown}
+						n.failing = &gpu.Error{Op: "x", Code: unusableCode, Err: gpu.ErrUnknown}
 					}
 				})
 				return nil
@@ -520,7 +520,7 @@ func TestHangAtStartNamesTheGPU(t *testing.T) {
 		if err != nil || len(info.GPUs) != 2 {
 			t.Fatalf("second start: %+v, %v; want both GPUs", info, err)
 		}
-		if st := c.Status(); !cmp.Equal(st.Sick, []gpu.UUID{gpuB}) || st.Stuck || l.count() != 2 {
+		if st := c.Status(); !cmp.Equal(st.Unresponsive, []gpu.UUID{gpuB}) || st.Stuck || l.count() != 2 {
 			t.Errorf("status %+v after %d workers; want the second GPU sick after two", st, l.count())
 		}
 		if _, err := c.Memory(t.Context(), gpuA); err != nil {
@@ -604,15 +604,15 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestPoisonousEvents has the watching of events kill every worker.
-func TestPoisonousEvents(t *testing.T) {
+// TestEventsThatCrashWorkers has the watching of events kill every worker.
+func TestEventsThatCrashWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
 		c, l := newTestClient(t, n)
 		n.set(func(n *fakeNode) { n.watched = func() { _ = l.last().Kill() } })
 		err := c.Events(t.Context(), func(gpu.Event) {})
-		if !errors.Is(err, gpu.ErrUnknown) || l.count() != deaths {
-			t.Errorf("Events: %v after %d workers; want ErrUnknown after %d", err, l.count(), deaths)
+		if !errors.Is(err, gpu.ErrUnknown) || l.count() != maxCrashes {
+			t.Errorf("Events: %v after %d workers; want ErrUnknown after %d", err, l.count(), maxCrashes)
 		}
 	})
 }
@@ -698,8 +698,8 @@ func TestCloseWhileRetiring(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("closing took %v", took)
+		if elapsed := time.Since(began); elapsed > 5*time.Second {
+			t.Errorf("closing took %v", elapsed)
 		}
 		busy.Wait()
 		if !errors.Is(err, ErrClosed) || l.count() != 3 {

@@ -84,12 +84,12 @@ func (n *fakeNode) open(excluded ...gpu.UUID) Opener {
 	}
 }
 
-// voidCode is the code of an error after which the fake driver cannot be used.
-const voidCode = 1
+// unusableCode is the code of an error after which the fake driver cannot be used.
+const unusableCode = 1
 
-func void(err error) bool {
+func unusable(err error) bool {
 	var e *gpu.Error
-	return errors.As(err, &e) && e.Code == voidCode
+	return errors.As(err, &e) && e.Code == unusableCode
 }
 
 type fakeDriver struct {
@@ -208,9 +208,9 @@ func (p *inProcessWorker) Done() <-chan struct{} { return p.done }
 func (p *inProcessWorker) Kill() error           { return p.conn.Close() }
 
 func (l *inProcess) Launch(_ context.Context, _ string, argv, _ []string) (Process, error) {
-	ours, theirs := net.Pipe()
+	clientEnd, workerEnd := net.Pipe()
 	l.mu.Lock()
-	w := &inProcessWorker{pid: 1000 + len(l.procs), conn: theirs, done: make(chan struct{})}
+	w := &inProcessWorker{pid: 1000 + len(l.procs), conn: workerEnd, done: make(chan struct{})}
 	l.procs = append(l.procs, w)
 	l.argv = append(l.argv, argv)
 	n := len(l.procs)
@@ -219,14 +219,14 @@ func (l *inProcess) Launch(_ context.Context, _ string, argv, _ []string) (Proce
 	l.workers.Go(func() {
 		defer close(w.done)
 		if l.before != nil && !l.before(n) {
-			theirs.Close()
+			workerEnd.Close()
 			return
 		}
-		if err := l.client.admit(hello{Protocol: protocol, Token: token}, ours); err != nil {
-			ours.Close()
+		if err := l.client.admit(hello{Protocol: protocol, Token: token}, clientEnd); err != nil {
+			clientEnd.Close()
 			return
 		}
-		_ = Worker{Open: l.node.open(excluded...), Void: void, Log: slog.New(slog.DiscardHandler)}.Serve(context.Background(), theirs)
+		_ = Worker{Open: l.node.open(excluded...), Unusable: unusable, Log: slog.New(slog.DiscardHandler)}.Serve(context.Background(), workerEnd)
 	})
 	return w, nil
 }
@@ -302,8 +302,8 @@ func hangAlways(n *fakeNode, op Op, id gpu.UUID) (release func()) {
 	return func() { close(ch) }
 }
 
-// within bounds a test's waiting.
-func within(t *testing.T, d time.Duration) context.Context {
+// testContext bounds a test's waiting.
+func testContext(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)

@@ -36,7 +36,7 @@ func TestFrames(t *testing.T) {
 		}
 		in := io.Reader(&wire)
 		if rapid.Bool().Draw(t, "byte by byte") {
-			in = iotestOneByte{in}
+			in = oneByteReader{in}
 		}
 		for i := range want {
 			var got request
@@ -53,10 +53,10 @@ func TestFrames(t *testing.T) {
 	})
 }
 
-// iotestOneByte reads one byte at a time.
-type iotestOneByte struct{ r io.Reader }
+// oneByteReader reads one byte at a time.
+type oneByteReader struct{ r io.Reader }
 
-func (o iotestOneByte) Read(p []byte) (int, error) { return o.r.Read(p[:min(1, len(p))]) }
+func (o oneByteReader) Read(p []byte) (int, error) { return o.r.Read(p[:min(1, len(p))]) }
 
 func TestBadFrames(t *testing.T) {
 	tests := []struct {
@@ -137,8 +137,8 @@ func TestErrorFromAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestOutermostSentinelCrosses encodes errors that hold several.
-func TestOutermostSentinelCrosses(t *testing.T) {
+// TestOutermostSentinelSent encodes errors that hold several.
+func TestOutermostSentinelSent(t *testing.T) {
 	err := &gpu.Error{Op: "x", Err: fmt.Errorf("%w: slot 4; and it cannot be taken back: %w", gpu.ErrInsufficientResources, gpu.ErrInUse)}
 	got := encodeError(err).decode()
 	if !errors.Is(got, gpu.ErrInsufficientResources) || errors.Is(got, gpu.ErrInUse) || got.Error() != err.Error() {
@@ -164,8 +164,8 @@ func TestOpsAreComplete(t *testing.T) {
 		if !ok || info.verb == "" {
 			t.Errorf("%s is not described", op)
 		}
-		if (info.within(d) == 0) != (op == OpEvents) {
-			t.Errorf("%s has the deadline %v", op, info.within(d))
+		if (info.timeout(d) == 0) != (op == OpEvents) {
+			t.Errorf("%s has the deadline %v", op, info.timeout(d))
 		}
 	}
 	if methods := reflect.TypeFor[gpu.Driver]().NumMethod(); methods != len(ops)+1 {

@@ -25,22 +25,22 @@ const (
 	opCancel Op = "cancel"
 )
 
-// lane says which thread of the worker carries an operation out.
-type lane int
+// thread says which thread of the worker carries an operation out.
+type thread int
 
 const (
-	laneNode   lane = iota // what concerns the whole node
-	laneGPU                // one thread for each GPU
-	laneEvents             // blocks for as long as nothing happens
+	threadNode   thread = iota // what concerns the whole node
+	threadGPU                  // one thread for each GPU
+	threadEvents               // blocks for as long as nothing happens
 )
 
 // opInfo is all that the package knows of an operation.
 type opInfo struct {
-	verb  string // completes "cannot … on GPU-…: why"
-	lane  lane
-	write bool // changes the node: never sent twice
-	// within picks the operation's time limit.
-	within func(Deadlines) time.Duration
+	verb   string // completes "cannot … on GPU-…: why"
+	thread thread
+	write  bool // changes the node: never sent twice
+	// timeout picks the operation's time limit.
+	timeout func(Deadlines) time.Duration
 }
 
 // lookupOp describes op. ok is false for what is no operation of the driver.
@@ -49,31 +49,31 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 	change := func(d Deadlines) time.Duration { return d.Change }
 	switch op {
 	case OpNode:
-		return opInfo{"read the node", laneNode, false, func(d Deadlines) time.Duration { return d.Node }}, true
+		return opInfo{"read the node", threadNode, false, func(d Deadlines) time.Duration { return d.Node }}, true
 	case OpSnapshot:
-		return opInfo{"read the state", laneGPU, false, func(d Deadlines) time.Duration { return d.Snapshot }}, true
+		return opInfo{"read the state", threadGPU, false, func(d Deadlines) time.Duration { return d.Snapshot }}, true
 	case OpProfiles:
-		return opInfo{"read the MIG profiles", laneGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
+		return opInfo{"read the MIG profiles", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
 	case OpMemory:
-		return opInfo{"read the memory", laneGPU, false, read}, true
+		return opInfo{"read the memory", threadGPU, false, read}, true
 	case OpProcesses:
-		return opInfo{"read the processes", laneGPU, false, read}, true
+		return opInfo{"read the processes", threadGPU, false, read}, true
 	case OpUtilization:
-		return opInfo{"read the utilisation", laneGPU, false, read}, true
+		return opInfo{"read the utilisation", threadGPU, false, read}, true
 	case OpNVLinks:
-		return opInfo{"read the NVLinks", laneGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
+		return opInfo{"read the NVLinks", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
 	case OpSetMIGMode:
-		return opInfo{"set the MIG mode", laneGPU, true, func(d Deadlines) time.Duration { return d.Mode }}, true
+		return opInfo{"set the MIG mode", threadGPU, true, func(d Deadlines) time.Duration { return d.Mode }}, true
 	case OpCreateInstance:
-		return opInfo{"create instance", laneGPU, true, change}, true
+		return opInfo{"create instance", threadGPU, true, change}, true
 	case OpCompleteInstance:
-		return opInfo{"complete instance", laneGPU, true, change}, true
+		return opInfo{"complete instance", threadGPU, true, change}, true
 	case OpDestroyInstance:
-		return opInfo{"destroy instance", laneGPU, true, change}, true
+		return opInfo{"destroy instance", threadGPU, true, change}, true
 	case OpSetComputeMode:
-		return opInfo{"set the compute mode", laneGPU, true, change}, true
+		return opInfo{"set the compute mode", threadGPU, true, change}, true
 	case OpEvents:
-		return opInfo{"watch events", laneEvents, false, func(Deadlines) time.Duration { return 0 }}, true
+		return opInfo{"watch events", threadEvents, false, func(Deadlines) time.Duration { return 0 }}, true
 	}
 	return opInfo{}, false
 }

@@ -89,15 +89,15 @@ func process(t *testing.T, c *Client) Process {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cur == nil {
+	if c.current == nil {
 		t.Fatal("no worker")
 	}
-	return c.cur.proc
+	return c.current.proc
 }
 
 func TestProcess(t *testing.T) {
 	c := newProcessClient(t, "", Deadlines{})
-	ctx := within(t, 20*time.Second)
+	ctx := testContext(t, 20*time.Second)
 	node, err := c.Node(ctx)
 	if err != nil || len(node.GPUs) != 2 {
 		t.Fatalf("Node = %+v, %v", node, err)
@@ -125,10 +125,10 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestKillMinus9 kills a real worker again and again while it is read from: no reader notices.
-func TestKillMinus9(t *testing.T) {
+// TestWorkerKilled kills a real worker again and again while it is read from: no reader notices.
+func TestWorkerKilled(t *testing.T) {
 	c := newProcessClient(t, "", Deadlines{})
-	ctx := within(t, 60*time.Second)
+	ctx := testContext(t, 60*time.Second)
 	if _, err := c.Node(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestKillMinus9(t *testing.T) {
 		}
 	}
 	// The last one to end is buried behind the back of those who read.
-	for !alone(c) {
+	for !hasOneWorker(c) {
 		if ctx.Err() != nil {
 			t.Fatal("the client still holds a worker that has ended")
 		}
@@ -174,8 +174,8 @@ func TestKillMinus9(t *testing.T) {
 	}
 }
 
-// alone tells whether the client holds one worker only.
-func alone(c *Client) bool {
+// hasOneWorker tells whether the client holds one worker only.
+func hasOneWorker(c *Client) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.live) == 1
@@ -195,7 +195,7 @@ func descriptors(t *testing.T) int {
 func TestStoppedProcess(t *testing.T) {
 	// Short, because the test waits for it, and long enough for the second worker to answer on a busy machine.
 	c := newProcessClient(t, "", Deadlines{Read: time.Second})
-	ctx := within(t, 20*time.Second)
+	ctx := testContext(t, 20*time.Second)
 	if _, err := c.Node(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func awaitStopped(t *testing.T, pid int) {
 // TestWorkerEndsWithItsConnection closes the connection of a worker that has a call hanging: the process must end.
 func TestWorkerEndsWithItsConnection(t *testing.T) {
 	c := newProcessClient(t, "hang", Deadlines{})
-	ctx := within(t, 20*time.Second)
+	ctx := testContext(t, 20*time.Second)
 	if _, err := c.Node(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -247,8 +247,8 @@ func TestWorkerEndsWithItsConnection(t *testing.T) {
 		t.Fatalf("hung call: %v", err)
 	}
 	c.mu.Lock()
-	conn := c.cur.conn
-	c.dropLocked(c.cur, errRetired) // so that the client does not kill it
+	conn := c.current.conn
+	c.dropLocked(c.current, errRetired) // so that the client does not kill it
 	c.mu.Unlock()
 	conn.Close()
 	select {
@@ -258,8 +258,8 @@ func TestWorkerEndsWithItsConnection(t *testing.T) {
 	}
 }
 
-// TestStrangers lets others connect to the worker socket.
-func TestStrangers(t *testing.T) {
+// TestRefusedConnections lets others connect to the worker socket.
+func TestRefusedConnections(t *testing.T) {
 	c := newProcessClient(t, "", Deadlines{})
 	socket := filepath.Join(c.o.RunDir, socketName)
 	tests := []struct {
@@ -289,7 +289,7 @@ func TestStrangers(t *testing.T) {
 			}
 		})
 	}
-	if _, err := c.Node(within(t, 20*time.Second)); err != nil {
+	if _, err := c.Node(testContext(t, 20*time.Second)); err != nil {
 		t.Errorf("after strangers: %v", err)
 	}
 }

@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	// laneDepth bounds what waits for one lane. The client sends one operation for each GPU at a time, so a full lane
+	// threadDepth bounds what waits for one lane. The client sends one operation for each GPU at a time, so a full lane
 	// means that something else is at the other end.
-	laneDepth = 64
-	// maxLanes bounds the threads that the other end can make.
-	maxLanes = 256
-	// maxEvents bounds the streams of events.
-	maxEvents = 8
-	// drainGrace is how long the worker waits for operations under way once its connection has ended.
-	drainGrace = 2 * time.Second
-	// writeLimit bounds one reply's way into the socket: the client always reads.
-	writeLimit = 10 * time.Second
+	threadDepth = 64
+	// maxThreads bounds the threads that the other end can make.
+	maxThreads = 256
+	// maxEventStreams bounds the streams of events.
+	maxEventStreams = 8
+	// closeGrace is how long the worker waits for operations under way once its connection has ended.
+	closeGrace = 2 * time.Second
+	// writeTimeout bounds one reply's way into the socket: the client always reads.
+	writeTimeout = 10 * time.Second
 )
 
-// ErrLanesStuck is returned by Serve when operations were still under way after the connection had ended. The process
+// ErrThreadsStuck is returned by Serve when operations were still under way after the connection had ended. The process
 // should exit at once: nothing waits for them.
-var ErrLanesStuck = errors.New("operations are still inside the driver")
+var ErrThreadsStuck = errors.New("operations are still inside the driver")
 
 // Opener opens the driver. It runs on the node's lane, before the first operation.
 type Opener func(ctx context.Context) (gpu.Driver, error)
@@ -56,9 +56,9 @@ func Dial(ctx context.Context, socket, token string) (net.Conn, error) {
 type Worker struct {
 	// Open opens the driver.
 	Open Opener
-	// Void tells of a driver's error that the driver cannot be used any more, as when it was reloaded underneath. The
+	// Unusable tells of a driver's error that the driver cannot be used any more, as when it was reloaded underneath. The
 	// worker then ends instead of answering, and the client starts another one. nil: none does.
-	Void func(error) bool
+	Unusable func(error) bool
 	// Log must be set.
 	Log *slog.Logger
 }
@@ -68,11 +68,11 @@ type Worker struct {
 func (w Worker) Serve(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &server{
-		Worker:  w,
-		conn:    conn,
-		opened:  make(chan struct{}),
-		lanes:   make(map[gpu.UUID]chan job),
-		cancels: make(map[uint64]context.CancelFunc),
+		Worker:     w,
+		conn:       conn,
+		opened:     make(chan struct{}),
+		gpuThreads: make(map[gpu.UUID]chan job),
+		cancels:    make(map[uint64]context.CancelFunc),
 	}
 	// Ending ctx unblocks the reader.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -83,15 +83,15 @@ func (w Worker) Serve(ctx context.Context, conn net.Conn) error {
 	cancel()
 	conn.Close()
 	close(s.node)
-	for _, l := range s.lanes {
+	for _, l := range s.gpuThreads {
 		close(l)
 	}
-	grace := time.NewTimer(drainGrace)
+	grace := time.NewTimer(closeGrace)
 	defer grace.Stop()
 	select {
 	case <-ended:
 	case <-grace.C:
-		return ErrLanesStuck
+		return ErrThreadsStuck
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
 		return nil
@@ -110,11 +110,11 @@ type server struct {
 	openErr error
 
 	// node and lanes belong to the reader.
-	node  chan job
-	lanes map[gpu.UUID]chan job
+	node       chan job
+	gpuThreads map[gpu.UUID]chan job
 
 	events  atomic.Int32   // streams under way
-	threads sync.WaitGroup // all lanes but the node's
+	running sync.WaitGroup // all lanes but the node's
 
 	// writeMu guards writes to conn.
 	writeMu sync.Mutex
@@ -139,7 +139,7 @@ func (s *server) read(ctx context.Context) error {
 			return err
 		}
 		if r.Op == opCancel {
-			s.forget(r.ID)
+			s.closeRequest(r.ID)
 			continue
 		}
 		info, ok := lookupOp(r.Op)
@@ -147,9 +147,9 @@ func (s *server) read(ctx context.Context) error {
 			s.answer(r, nil, 0, &gpu.Error{Op: string(r.Op), GPU: r.GPU, Err: gpu.ErrInvalid})
 			continue
 		}
-		j := job{ctx: s.remember(ctx, r), req: r}
+		j := job{ctx: s.openRequest(ctx, r), req: r}
 		if err := s.dispatch(info, j); err != nil {
-			s.forget(r.ID)
+			s.closeRequest(r.ID)
 			s.answer(r, nil, 0, &gpu.Error{Op: info.verb, GPU: r.GPU, Err: err})
 		}
 	}
@@ -158,26 +158,26 @@ func (s *server) read(ctx context.Context) error {
 // dispatch puts j on its lane. It never blocks: a lane that hangs must not stop the reader.
 func (s *server) dispatch(info opInfo, j job) error {
 	var l chan job
-	switch info.lane {
-	case laneEvents:
-		if s.events.Add(1) > maxEvents {
+	switch info.thread {
+	case threadEvents:
+		if s.events.Add(1) > maxEventStreams {
 			s.events.Add(-1)
 			return fmt.Errorf("%w: too many watchers of events", gpu.ErrInvalid)
 		}
-		l = s.startLane()
+		l = s.startThread()
 		l <- j
 		close(l)
 		return nil
-	case laneNode:
+	case threadNode:
 		l = s.node
-	case laneGPU:
-		l = s.lanes[j.req.GPU]
+	case threadGPU:
+		l = s.gpuThreads[j.req.GPU]
 		if l == nil {
-			if len(s.lanes) >= maxLanes {
+			if len(s.gpuThreads) >= maxThreads {
 				return fmt.Errorf("%w: too many GPUs", gpu.ErrInvalid)
 			}
-			l = s.startLane()
-			s.lanes[j.req.GPU] = l
+			l = s.startThread()
+			s.gpuThreads[j.req.GPU] = l
 		}
 	}
 	select {
@@ -188,14 +188,14 @@ func (s *server) dispatch(info opInfo, j job) error {
 	}
 }
 
-// startLane makes a lane: a goroutine with an OS thread of its own, since the vendor's library may keep state by thread
+// startThread makes a lane: a goroutine with an OS thread of its own, since the vendor's library may keep state by thread
 // and a hung call must cost that thread alone.
-func (s *server) startLane() chan job {
-	l := make(chan job, laneDepth)
-	s.threads.Go(func() {
+func (s *server) startThread() chan job {
+	l := make(chan job, threadDepth)
+	s.running.Go(func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the lane
 		for j := range l {
-			s.carryOut(j)
+			s.execute(j)
 		}
 	})
 	return l
@@ -204,7 +204,7 @@ func (s *server) startLane() chan job {
 // startNode makes the lane of the node, on which the driver is opened, and closed after all other lanes have ended. The
 // channel is closed at the end, which a hung call puts off for ever; the process is about to exit then.
 func (s *server) startNode(ctx context.Context) (ended <-chan struct{}) {
-	s.node = make(chan job, laneDepth)
+	s.node = make(chan job, threadDepth)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -212,9 +212,9 @@ func (s *server) startNode(ctx context.Context) (ended <-chan struct{}) {
 		s.driver, s.openErr = s.Open(ctx)
 		close(s.opened)
 		for j := range s.node {
-			s.carryOut(j)
+			s.execute(j)
 		}
-		s.threads.Wait()
+		s.running.Wait()
 		if s.openErr != nil {
 			return
 		}
@@ -225,9 +225,9 @@ func (s *server) startNode(ctx context.Context) (ended <-chan struct{}) {
 	return done
 }
 
-// carryOut runs one request and answers it.
-func (s *server) carryOut(j job) {
-	defer s.forget(j.req.ID)
+// execute runs one request and answers it.
+func (s *server) execute(j job) {
+	defer s.closeRequest(j.req.ID)
 	<-s.opened
 	info, _ := lookupOp(j.req.Op)
 	if s.openErr != nil {
@@ -241,7 +241,7 @@ func (s *server) carryOut(j job) {
 	}
 	began := time.Now()
 	result, err := s.call(j)
-	if err != nil && s.Void != nil && s.Void(err) {
+	if err != nil && s.Unusable != nil && s.Unusable(err) {
 		s.Log.Warn("the driver has gone underneath", "err", err)
 		s.conn.Close() // the other end asks the next worker
 		return
@@ -311,8 +311,8 @@ func (s *server) call(j job) (any, error) {
 }
 
 // answer sends the outcome of r.
-func (s *server) answer(r request, result any, took time.Duration, err error) {
-	out := reply{ID: r.ID, Took: took, Error: encodeError(err)}
+func (s *server) answer(r request, result any, elapsed time.Duration, err error) {
+	out := reply{ID: r.ID, Duration: elapsed, Error: encodeError(err)}
 	if result != nil && err == nil {
 		body, encErr := json.Marshal(result)
 		if encErr != nil {
@@ -327,15 +327,15 @@ func (s *server) answer(r request, result any, took time.Duration, err error) {
 func (s *server) send(r reply) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	_ = s.conn.SetWriteDeadline(time.Now().Add(writeLimit)) // an error shows in the write
+	_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error shows in the write
 	if err := writeFrame(s.conn, r); err != nil {
 		s.Log.Debug("cannot answer", "id", r.ID, "err", err)
 		s.conn.Close()
 	}
 }
 
-// remember gives the context of r, which forget ends.
-func (s *server) remember(ctx context.Context, r request) context.Context {
+// openRequest gives the context of r, which forget ends.
+func (s *server) openRequest(ctx context.Context, r request) context.Context {
 	var cancel context.CancelFunc
 	if r.Timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, r.Timeout)
@@ -348,8 +348,8 @@ func (s *server) remember(ctx context.Context, r request) context.Context {
 	return ctx
 }
 
-// forget ends the context of a request, which is over or whose caller has gone.
-func (s *server) forget(id uint64) {
+// closeRequest ends the context of a request, which is over or whose caller has gone.
+func (s *server) closeRequest(id uint64) {
 	s.mu.Lock()
 	cancel := s.cancels[id]
 	delete(s.cancels, id)

@@ -13,20 +13,20 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Why a session ended under an operation. All are errGone.
+// Why a session ended under an operation. All are errWorkerEnded.
 var (
-	errGone      = errors.New("the worker has gone")
-	errCrashed   = fmt.Errorf("%w: it ended by itself", errGone)
-	errAbandoned = fmt.Errorf("%w: it was abandoned because of another operation", errGone)
-	errRetired   = fmt.Errorf("%w: it was replaced", errGone)
-	errUnsent    = fmt.Errorf("%w: before it was asked", errGone)
+	errWorkerEnded = errors.New("the worker has gone")
+	errCrashed     = fmt.Errorf("%w: it ended by itself", errWorkerEnded)
+	errAbandoned   = fmt.Errorf("%w: it was abandoned because of another operation", errWorkerEnded)
+	errRetired     = fmt.Errorf("%w: it was replaced", errWorkerEnded)
+	errUnsent      = fmt.Errorf("%w: before it was asked", errWorkerEnded)
 )
 
-// sendLimit bounds the way of one request into the socket: the worker always reads.
-const sendLimit = 5 * time.Second
+// sendTimeout bounds the way of one request into the socket: the worker always reads.
+const sendTimeout = 5 * time.Second
 
-// deaths is how many workers in a row die of operations on one GPU before it is left alone.
-const deaths = 3
+// maxCrashes is how many workers in a row die of operations on one GPU before it is left alone.
+const maxCrashes = 3
 
 // session is one live worker.
 type session struct {
@@ -39,7 +39,7 @@ type session struct {
 
 	// The client's mu guards the rest.
 	pending  map[uint64]*pending
-	gone     bool // pending is empty and stays so
+	ended    bool // pending is empty and stays so
 	retiring bool // takes no more operations and ends with its last one
 }
 
@@ -52,47 +52,47 @@ type pending struct {
 	began time.Time
 
 	// timer calls overdue after within; nil without a deadline. The client's mu guards it.
-	timer  *time.Timer
-	within time.Duration
+	timer   *time.Timer
+	timeout time.Duration
 
 	// done is closed when reply and err are set.
 	done  chan struct{}
 	reply reply
 	err   error
 
-	events *queue // for OpEvents
-	trial  bool   // the worker's death is laid to this one
+	events  *queue // for OpEvents
+	suspect bool   // the worker's death is laid to this one
 
 	// release gives the GPU's turn back; called here only once the caller has left. The client's mu guards left.
-	release func()
-	left    bool
+	release  func()
+	detached bool
 
 	// progress is the GPU that an operation on the node was at last; guarded by the client's mu.
 	progress gpu.UUID
 }
 
 // send registers one operation with s and sends it. The outcome comes by done, within the given time.
-func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, within time.Duration, trial bool, release func()) *pending {
-	p := &pending{op: op, info: info, gpu: id, began: time.Now(), within: within, done: make(chan struct{}), trial: trial, release: release}
+func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, timeout time.Duration, suspect bool, release func()) *pending {
+	p := &pending{op: op, info: info, gpu: id, began: time.Now(), timeout: timeout, done: make(chan struct{}), suspect: suspect, release: release}
 	if op == OpEvents {
 		p.events = newQueue()
 	}
 	c.mu.Lock()
 	c.nextID++
 	p.id = c.nextID
-	if s.gone || s.retiring {
+	if s.ended || s.retiring {
 		p.err = errUnsent
 		close(p.done)
 		c.mu.Unlock()
 		return p
 	}
 	s.pending[p.id] = p
-	if within > 0 {
-		p.timer = time.AfterFunc(within, func() { c.overdue(s, p) })
+	if timeout > 0 {
+		p.timer = time.AfterFunc(timeout, func() { c.overdue(s, p) })
 	}
 	c.mu.Unlock()
 	c.stats.sent(info)
-	if err := s.write(request{ID: p.id, Op: op, GPU: id, Timeout: within, Args: args}); err != nil {
+	if err := s.write(request{ID: p.id, Op: op, GPU: id, Timeout: timeout, Args: args}); err != nil {
 		c.lost(s)
 	}
 	return p
@@ -102,7 +102,7 @@ func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.Raw
 func (s *session) write(r request) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	_ = s.conn.SetWriteDeadline(time.Now().Add(sendLimit)) // an error shows in the write
+	_ = s.conn.SetWriteDeadline(time.Now().Add(sendTimeout)) // an error shows in the write
 	return writeFrame(s.conn, r)
 }
 
@@ -111,8 +111,8 @@ func (s *session) cancel(p *pending) {
 	_ = s.write(request{ID: p.id, Op: opCancel}) // a broken connection shows in the reader
 }
 
-// leave marks p as having no caller, so that its outcome gives the turn back. false: p is over already.
-func (c *Client) leave(p *pending) bool {
+// detach marks p as having no caller, so that its outcome gives the turn back. false: p is over already.
+func (c *Client) detach(p *pending) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
@@ -120,7 +120,7 @@ func (c *Client) leave(p *pending) bool {
 		return false
 	default:
 	}
-	p.left = true
+	p.detached = true
 	return true
 }
 
@@ -132,7 +132,7 @@ func (c *Client) finishLocked(s *session, p *pending, r reply, err error) {
 	delete(s.pending, p.id)
 	p.reply, p.err = r, err
 	close(p.done)
-	if p.left && p.release != nil {
+	if p.detached && p.release != nil {
 		p.release()
 	}
 }
@@ -157,8 +157,8 @@ func (c *Client) receive(s *session) {
 				c.stats.with(func(st *Stats) { st.EventsDropped++ })
 			}
 		default:
-			c.stats.answered(p.op, time.Since(p.began), r.Took, r.Error != nil)
-			delete(c.blame, p.gpu)
+			c.stats.answered(p.op, time.Since(p.began), r.Duration, r.Error != nil)
+			delete(c.crashes, p.gpu)
 			c.finishLocked(s, p, r, nil)
 		}
 		idle := s.retiring && len(s.pending) == 0
@@ -171,9 +171,9 @@ func (c *Client) receive(s *session) {
 
 // dropLocked ends s and fails what is pending on it with err.
 func (c *Client) dropLocked(s *session, err error) {
-	s.gone = true
-	if c.cur == s {
-		c.cur = nil
+	s.ended = true
+	if c.current == s {
+		c.current = nil
 	}
 	for _, p := range s.pending {
 		c.finishLocked(s, p, reply{}, err)
@@ -183,8 +183,8 @@ func (c *Client) dropLocked(s *session, err error) {
 // retireLocked lets s end with its last operation; the next operation starts another worker.
 func (c *Client) retireLocked(s *session) {
 	s.retiring = true
-	if c.cur == s {
-		c.cur = nil
+	if c.current == s {
+		c.current = nil
 	}
 	for _, p := range s.pending {
 		if p.events != nil {
@@ -192,7 +192,7 @@ func (c *Client) retireLocked(s *session) {
 		}
 	}
 	if len(s.pending) == 0 {
-		s.gone = true
+		s.ended = true
 		s.conn.Close()
 	}
 }
@@ -200,19 +200,19 @@ func (c *Client) retireLocked(s *session) {
 // lost ends a session whose connection broke.
 func (c *Client) lost(s *session) {
 	c.mu.Lock()
-	if s.gone {
+	if s.ended {
 		c.mu.Unlock()
 		s.conn.Close()
 		return
 	}
 	crashed := !s.retiring || len(s.pending) > 0
 	for _, p := range s.pending {
-		if !p.trial || p.gpu == "" {
+		if !p.suspect || p.gpu == "" {
 			continue
 		}
-		if c.blame[p.gpu]++; c.blame[p.gpu] >= deaths {
-			delete(c.blame, p.gpu)
-			c.sick[p.gpu] = "the worker died of it again and again"
+		if c.crashes[p.gpu]++; c.crashes[p.gpu] >= maxCrashes {
+			delete(c.crashes, p.gpu)
+			c.unresponsive[p.gpu] = "the worker died of it again and again"
 			c.o.Log.Error("workers die of this GPU, which is left alone", "gpu", p.gpu, "op", p.op)
 		}
 	}
@@ -226,9 +226,9 @@ func (c *Client) lost(s *session) {
 	}
 }
 
-// changing tells whether a change of any GPU is under way. The driver holds a lock of the whole node over some changes, so
+// changeRunning tells whether a change of any GPU is under way. The driver holds a lock of the whole node over some changes, so
 // readings of other GPUs wait for them: their time starts anew then, and it is the change's own deadline that counts.
-func (s *session) changing() bool {
+func (s *session) changeRunning() bool {
 	for _, q := range s.pending {
 		if q.info.write {
 			return true
@@ -244,8 +244,8 @@ func (c *Client) overdue(s *session, p *pending) {
 		c.mu.Unlock()
 		return // answered meanwhile
 	}
-	if !p.info.write && s.changing() {
-		p.timer.Reset(p.within)
+	if !p.info.write && s.changeRunning() {
+		p.timer.Reset(p.timeout)
 		c.mu.Unlock()
 		return
 	}
@@ -254,9 +254,9 @@ func (c *Client) overdue(s *session, p *pending) {
 		id = p.progress
 	}
 	if id != "" {
-		c.sick[id] = "the driver did not answer in time"
+		c.unresponsive[id] = "the driver did not answer in time"
 	} else {
-		c.hung++
+		c.hungStarts++
 	}
 	c.finishLocked(s, p, reply{}, fmt.Errorf("%w: %w", gpu.ErrTimeout, errDeadline))
 	c.dropLocked(s, errAbandoned)

@@ -70,14 +70,14 @@ func (r *recorder) sent(info opInfo) {
 }
 
 // answered counts one reply.
-func (r *recorder) answered(op Op, took, driver time.Duration, failed bool) {
+func (r *recorder) answered(op Op, elapsed, driver time.Duration, failed bool) {
 	r.with(func(s *Stats) {
 		o := s.Ops[op]
 		if o.Buckets == nil {
 			o.Buckets = make([]uint64, len(s.Bounds)+1)
 		}
 		i := 0
-		for i < len(s.Bounds) && took > s.Bounds[i] {
+		for i < len(s.Bounds) && elapsed > s.Bounds[i] {
 			i++
 		}
 		o.Buckets[i]++
@@ -85,9 +85,9 @@ func (r *recorder) answered(op Op, took, driver time.Duration, failed bool) {
 		if failed {
 			o.Errors++
 		}
-		o.Sum += took
+		o.Sum += elapsed
 		o.Driver += driver
-		o.Max = max(o.Max, took)
+		o.Max = max(o.Max, elapsed)
 		s.Ops[op] = o
 	})
 }

@@ -17,54 +17,54 @@ import (
 )
 
 const (
-	// hungStarts is how many workers in a row may hang at start before the driver counts as stuck.
-	hungStarts = 2
-	// firstPause and lastPause bound the pause between starts that fail, which doubles.
-	firstPause = 200 * time.Millisecond
-	lastPause  = 30 * time.Second
-	// greetLimit bounds the time from a connection to its token.
-	greetLimit = 2 * time.Second
+	// maxHungStarts is how many workers in a row may hang at start before the driver counts as stuck.
+	maxHungStarts = 2
+	// minRestartPause and maxRestartPause bound the pause between starts that fail, which doubles.
+	minRestartPause = 200 * time.Millisecond
+	maxRestartPause = 30 * time.Second
+	// greetTimeout bounds the time from a connection to its token.
+	greetTimeout = 2 * time.Second
 )
 
-// start is one attempt to start a worker.
-type start struct {
+// startAttempt is one attempt to start a worker.
+type startAttempt struct {
 	done chan struct{} // closed when err is set
 	err  error
 }
 
 // stuckLocked tells whether starting workers has been given up.
-func (c *Client) stuckLocked() bool { return c.hung >= hungStarts }
+func (c *Client) stuckLocked() bool { return c.hungStarts >= maxHungStarts }
 
 // session gives the live worker for an operation on id, and starts one when there is none.
 func (c *Client) session(ctx context.Context, info opInfo, id gpu.UUID) (*session, error) {
 	for {
 		c.mu.Lock()
-		var refuse error
+		var refusal error
 		switch {
 		case c.closed:
-			refuse = ErrClosed
+			refusal = ErrClosed
 		case c.stuckLocked():
-			refuse = gpu.ErrStuck
-		case c.sick[id] != "":
-			refuse = fmt.Errorf("%w: %s before; the GPU is left alone until a retry", gpu.ErrTimeout, c.sick[id])
-		case c.cur != nil && c.leavesOutLocked(c.cur):
-			c.retireLocked(c.cur)
+			refusal = gpu.ErrStuck
+		case c.unresponsive[id] != "":
+			refusal = fmt.Errorf("%w: %s before; the GPU is left alone until a retry", gpu.ErrTimeout, c.unresponsive[id])
+		case c.current != nil && c.excludesRetriedLocked(c.current):
+			c.retireLocked(c.current)
 			c.mu.Unlock()
 			continue
-		case c.cur != nil:
-			s := c.cur
+		case c.current != nil:
+			s := c.current
 			c.mu.Unlock()
 			return s, nil
 		case c.starting == nil && time.Now().Before(c.retryAt):
-			refuse = c.failure
+			refusal = c.startError
 		}
-		if refuse != nil {
+		if refusal != nil {
 			c.mu.Unlock()
-			return nil, c.refused(info, id, refuse)
+			return nil, c.refused(info, id, refusal)
 		}
 		st := c.starting
 		if st == nil {
-			st = &start{done: make(chan struct{})}
+			st = &startAttempt{done: make(chan struct{})}
 			c.starting = st
 			c.goroutines.Go(func() { c.run(st) })
 		}
@@ -87,10 +87,10 @@ func (c *Client) refused(info opInfo, id gpu.UUID, err error) error {
 	return c.fail(info, id, err)
 }
 
-// leavesOutLocked tells whether s was started without a GPU that is to be tried again.
-func (c *Client) leavesOutLocked(s *session) bool {
+// excludesRetriedLocked tells whether s was started without a GPU that is to be tried again.
+func (c *Client) excludesRetriedLocked(s *session) bool {
 	for _, id := range s.excluded {
-		if c.sick[id] == "" {
+		if c.unresponsive[id] == "" {
 			return true
 		}
 	}
@@ -98,7 +98,7 @@ func (c *Client) leavesOutLocked(s *session) bool {
 }
 
 // run makes one attempt and keeps its outcome.
-func (c *Client) run(st *start) {
+func (c *Client) run(st *startAttempt) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.o.Deadlines.Start)
 	defer cancel()
 	s, node, err := c.launch(ctx)
@@ -113,19 +113,19 @@ func (c *Client) run(st *start) {
 		c.dropLocked(s, err)
 		s.conn.Close()
 	}
-	if err == nil && s.gone {
+	if err == nil && s.ended {
 		err = fmt.Errorf("%w: the worker ended right after its start", gpu.ErrUnknown)
 	}
 	st.err = err
 	switch {
 	case err == nil:
-		c.cur = s
-		c.hung, c.failures, c.failure, c.retryAt = 0, 0, nil, time.Time{}
-		c.learnLocked(node.GPUs)
+		c.current = s
+		c.hungStarts, c.failedStarts, c.startError, c.retryAt = 0, 0, nil, time.Time{}
+		c.rememberLocked(node.GPUs)
 	default:
-		c.failure = err
-		pause := min(firstPause<<min(c.failures, 16), lastPause)
-		c.failures++
+		c.startError = err
+		pause := min(minRestartPause<<min(c.failedStarts, 16), maxRestartPause)
+		c.failedStarts++
 		if !errors.Is(err, gpu.ErrTimeout) { // a hang has its own bound
 			c.retryAt = time.Now().Add(pause)
 		}
@@ -141,7 +141,7 @@ func (c *Client) run(st *start) {
 func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
 	var node gpu.NodeInfo
 	c.mu.Lock()
-	excluded := c.sickLocked()
+	excluded := c.unresponsiveLocked()
 	c.mu.Unlock()
 
 	token := newToken()
@@ -163,7 +163,7 @@ func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
 			return nil, node, ErrClosed
 		}
 		c.mu.Lock()
-		c.hung++
+		c.hungStarts++
 		c.mu.Unlock()
 		return nil, node, fmt.Errorf("%w: the worker did not connect", gpu.ErrTimeout)
 	}
@@ -231,13 +231,13 @@ func (c *Client) argv(token string, excluded []gpu.UUID) []string {
 func (c *Client) expect(token string, conns chan<- net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting[token] = conns
+	c.awaited[token] = conns
 }
 
 // unexpect ends that; a connection that came too late is closed.
 func (c *Client) unexpect(token string, conns <-chan net.Conn) {
 	c.mu.Lock()
-	delete(c.waiting, token)
+	delete(c.awaited, token)
 	c.mu.Unlock()
 	select {
 	case late := <-conns:
@@ -255,7 +255,7 @@ func (c *Client) accept() {
 		}
 		if err != nil {
 			c.o.Log.Warn("cannot accept a worker", "err", err)
-			pause := time.NewTimer(firstPause) // such as for want of file descriptors
+			pause := time.NewTimer(minRestartPause) // such as for want of file descriptors
 			select {
 			case <-pause.C:
 			case <-c.ctx.Done():
@@ -279,7 +279,7 @@ func (c *Client) greet(conn net.Conn) error {
 	}
 	stop := context.AfterFunc(c.ctx, func() { conn.Close() })
 	defer stop()
-	if err := conn.SetReadDeadline(time.Now().Add(greetLimit)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(greetTimeout)); err != nil {
 		return err
 	}
 	var h hello
@@ -299,11 +299,11 @@ func (c *Client) admit(h hello, conn net.Conn) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for token, conns := range c.waiting {
+	for token, conns := range c.awaited {
 		if subtle.ConstantTimeCompare([]byte(token), []byte(h.Token)) != 1 {
 			continue
 		}
-		delete(c.waiting, token)
+		delete(c.awaited, token)
 		conns <- conn // holds one
 		return nil
 	}

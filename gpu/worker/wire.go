@@ -29,11 +29,11 @@ type request struct {
 
 // reply answers one request, in any order. With Event or Touching set more follow.
 type reply struct {
-	ID     uint64          `json:"id"`
-	Took   time.Duration   `json:"took,omitempty"` // ns inside the driver
-	Result json.RawMessage `json:"result,omitempty"`
-	Error  *wireError      `json:"error,omitempty"`
-	Event  *gpu.Event      `json:"event,omitempty"`
+	ID       uint64          `json:"id"`
+	Duration time.Duration   `json:"took,omitempty"` // ns inside the driver
+	Result   json.RawMessage `json:"result,omitempty"`
+	Error    *wireError      `json:"error,omitempty"`
+	Event    *gpu.Event      `json:"event,omitempty"`
 	// Progress says that an operation on the node is about to touch this GPU, which may hang.
 	Progress gpu.UUID `json:"touching,omitempty"`
 }
