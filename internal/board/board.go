@@ -33,9 +33,9 @@ type Board struct {
 	Resetless        bool   `yaml:"resetless"`
 	ModeSurvivesBoot bool   `yaml:"mode_survives_boot"`
 	Grid             uint32 `yaml:"grid"`
-	// Unseen says which facts come from no published listing, for whoever relies on them.
-	Unseen   []string  `yaml:"unseen"`
-	Profiles []Profile `yaml:"profiles"`
+	// Unverified says which facts come from no published listing, for whoever relies on them.
+	Unverified []string  `yaml:"unverified"`
+	Profiles   []Profile `yaml:"profiles"`
 }
 
 // Profile is one GPU-instance profile of a board.
@@ -57,13 +57,13 @@ type Profile struct {
 	Attributes []string `yaml:"attributes"`
 }
 
-const folder = "testdata/gpus"
+const directory = "testdata/gpus"
 
 // All gives every board, by file name. They are read once and shared: do not change them.
 var All = sync.OnceValues(readAll)
 
 func readAll() ([]*Board, error) {
-	files, err := fs.ReadDir(gpushare.GPUs, folder)
+	files, err := fs.ReadDir(gpushare.GPUs, directory)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the known boards: %w", err)
 	}
@@ -116,7 +116,7 @@ func Find(name string) (*Board, error) {
 }
 
 func read(file string) (*Board, error) {
-	raw, err := gpushare.GPUs.ReadFile(folder + "/" + file + ".yaml")
+	raw, err := gpushare.GPUs.ReadFile(directory + "/" + file + ".yaml")
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the board %s: %w", file, err)
 	}

@@ -108,8 +108,8 @@ func TestEveryBoard(t *testing.T) {
 					t.Errorf("%v (-board +GPU):\n%s", err, d)
 				}
 			})
-			t.Run("takes every layout that the rules allow and no other", func(t *testing.T) { takesTheLegal(t, b) })
-			t.Run("takes every plan without a failing call", func(t *testing.T) { takesEveryPlan(t, b) })
+			t.Run("takes every layout that the rules allow and no other", func(t *testing.T) { acceptsLegalLayouts(t, b) })
+			t.Run("takes every plan without a failing call", func(t *testing.T) { acceptsEveryPlan(t, b) })
 		})
 	}
 }
@@ -123,20 +123,20 @@ func isAsPublished(t *testing.T, b *board.Board) {
 		starts := strings.ReplaceAll(strings.Trim(fmt.Sprint(p.Starts), "[]"), " ", ",")
 		line := fmt.Sprintf("%s %d %d %.2f %d %d %d %d %d {%s}:%d", p.Name, p.ID, p.Max, float64(p.MemoryMiB)/1024, p.SMs, p.Decoders, p.Copy, p.JPEG, p.OFA, starts, p.Size)
 		if i < len(want) {
-			line = starred(line, want[i])
+			line = maskUnpublished(line, want[i])
 		}
 		got = append(got, line)
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-published +file):\n%s", d)
 	}
-	if strings.Contains(published[b.Short], "*") && len(b.Unseen) == 0 {
+	if strings.Contains(published[b.Short], "*") && len(b.Unverified) == 0 {
 		t.Error("the file does not say what is in no published listing")
 	}
 }
 
-// starred hides the fields that no listing shows.
-func starred(line, want string) string {
+// maskUnpublished hides the fields that no listing shows.
+func maskUnpublished(line, want string) string {
 	a, w := strings.Fields(line), strings.Fields(want)
 	for i := range a {
 		if i < len(w) && w[i] == "*" {
@@ -234,23 +234,23 @@ func (v node) clear(t *testing.T) {
 	}
 }
 
-// spot is one instance of a layout.
-type spot struct {
+// placedProfile is one instance of a layout.
+type placedProfile struct {
 	profile int
 	at      gpu.Placement
 }
 
 // layouts lists every legal layout by the rules as they are written down, without the planner and without the simulator.
-func layouts(p gpu.Profiles) [][]spot {
-	var all []spot
+func layouts(p gpu.Profiles) [][]placedProfile {
+	var all []placedProfile
 	for i, q := range p.GI {
 		for _, at := range q.Placements {
-			all = append(all, spot{i, at})
+			all = append(all, placedProfile{i, at})
 		}
 	}
-	var out [][]spot
-	var grow func(from int, have []spot)
-	grow = func(from int, have []spot) {
+	var out [][]placedProfile
+	var grow func(from int, have []placedProfile)
+	grow = func(from int, have []placedProfile) {
 		out = append(out, slices.Clone(have))
 		for i := from; i < len(all); i++ {
 			if next := append(slices.Clip(have), all[i]); legal(p, next) {
@@ -262,7 +262,7 @@ func layouts(p gpu.Profiles) [][]spot {
 	return out
 }
 
-func legal(p gpu.Profiles, layout []spot) bool {
+func legal(p gpu.Profiles, layout []placedProfile) bool {
 	of, me, all, some := map[int]uint32{}, 0, 0, 0
 	for i, s := range layout {
 		for _, o := range layout[:i] {
@@ -288,9 +288,9 @@ func legal(p gpu.Profiles, layout []spot) bool {
 	return me <= 1 && (all == 0 || all == 1 && some == 1)
 }
 
-// takesTheLegal makes every layout on the virtual GPU in an order that is as good as any, and tries everything that
+// acceptsLegalLayouts makes every layout on the virtual GPU in an order that is as good as any, and tries everything that
 // would be too much. Where there are thousands, every so many.
-func takesTheLegal(t *testing.T, b *board.Board) {
+func acceptsLegalLayouts(t *testing.T, b *board.Board) {
 	p, v := b.GPUProfiles(), virtual(t, b)
 	all := layouts(p)
 	if want := counts[b.Short]; want[0] != 0 && len(all) != want[0] {
@@ -308,7 +308,7 @@ func takesTheLegal(t *testing.T, b *board.Board) {
 		}
 		for q := range p.GI {
 			for _, at := range p.GI[q].Placements {
-				may := legal(p, append(slices.Clip(layout), spot{q, at}))
+				may := legal(p, append(slices.Clip(layout), placedProfile{q, at}))
 				in, err := v.driver.CreateInstance(ctx, v.id, gpu.NewInstance{ProfileID: p.GI[q].ID, Placement: at})
 				if may != (err == nil) {
 					t.Fatalf("%s at %v beside %v: %v, the rules say %v", p.GI[q].Name, at, layout, err, may)
@@ -324,9 +324,9 @@ func takesTheLegal(t *testing.T, b *board.Board) {
 	}
 }
 
-// takesEveryPlan goes from one multiset of profiles to the next and to the one after it, so that every multiset is
+// acceptsEveryPlan goes from one multiset of profiles to the next and to the one after it, so that every multiset is
 // reached at least once and from what was there before, and reads each back.
-func takesEveryPlan(t *testing.T, b *board.Board) {
+func acceptsEveryPlan(t *testing.T, b *board.Board) {
 	p, v := b.GPUProfiles(), virtual(t, b)
 	seen := map[string]bool{}
 	var targets [][]mig.Want
@@ -367,7 +367,7 @@ func takesEveryPlan(t *testing.T, b *board.Board) {
 	}
 }
 
-func TestTheBeginningOfANameIsEnough(t *testing.T) {
+func TestFindByPrefix(t *testing.T) {
 	if b, err := board.Find("H200"); err != nil || b.Short != "h200-141" {
 		t.Errorf("%v, %v", b, err)
 	}
@@ -378,7 +378,7 @@ func TestTheBeginningOfANameIsEnough(t *testing.T) {
 	}
 }
 
-func TestAnUnknownBoardIsAnsweredWithTheKnown(t *testing.T) {
+func TestUnknownBoardListsKnownOnes(t *testing.T) {
 	_, err := board.Find("a101")
 	if err == nil || !strings.Contains(err.Error(), `cannot find the board "a101": known are a100-40, a100-80, a30,`) {
 		t.Error(err)

@@ -92,7 +92,7 @@ func boardDevice(model string, have instances) (*migDevice, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &migDevice{model: b.Short, name: b.Name, enabled: true, grid: b.GPUProfiles(), unseen: b.Unseen}
+	d := &migDevice{model: b.Short, name: b.Name, enabled: true, grid: b.GPUProfiles(), unseen: b.Unverified}
 	if d.present, err = have.have(d.grid); err != nil {
 		return nil, d.misread(err)
 	}
