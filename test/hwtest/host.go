@@ -16,23 +16,23 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// seen is one GPU as somebody else than gpushare sees it.
-type seen struct {
+// observedGPU is one GPU as somebody else than gpushare sees it.
+type observedGPU struct {
 	index             int
 	uuid, pci, model  string
 	totalMiB, usedMiB float64
 	mig               bool
 	computeMode       string // "Default", or another word
 	driver            string
-	strangers         int // compute processes
+	computeProcesses  int // compute processes
 }
 
 // host is where the GPUs are: this one, or a virtual one to rehearse on.
 type host interface {
 	// open finds out whether there is a GPU. A skipped error says what is missing.
 	open(ctx context.Context) error
-	// look asks somebody else about the GPUs; nil when there is nobody to ask.
-	look(ctx context.Context) ([]seen, error)
+	// observe asks somebody else about the GPUs; nil when there is nobody to ask.
+	observe(ctx context.Context) ([]observedGPU, error)
 	// program is a CUDA program that takes memory and, when load is set, keeps the GPU busy. All in MiB; grow is a second.
 	program(memory, grow, most, load int) []string
 	// work counts what a job has done so far, in a unit of its own.
@@ -42,15 +42,15 @@ type host interface {
 	name() string
 }
 
-// real is this host, with nvidia-smi as the other witness.
-type real struct {
+// realHost is this host, with nvidia-smi as the other witness.
+type realHost struct {
 	dir   string
 	alloc string
 }
 
-func (*real) name() string { return "real hardware" }
+func (*realHost) name() string { return "real hardware" }
 
-func (h *real) open(ctx context.Context) error {
+func (h *realHost) open(ctx context.Context) error {
 	if _, err := exec.LookPath("nvidia-smi"); err != nil {
 		return skipped("there is no nvidia-smi on the PATH, so probably no NVIDIA driver")
 	}
@@ -69,7 +69,7 @@ func (h *real) open(ctx context.Context) error {
 	return nil
 }
 
-func (h *real) look(ctx context.Context) ([]seen, error) {
+func (h *realHost) observe(ctx context.Context) ([]observedGPU, error) {
 	out, err := output(ctx, nil, "nvidia-smi", "--format=csv,noheader,nounits",
 		"--query-gpu=index,uuid,pci.bus_id,name,memory.total,memory.used,mig.mode.current,compute_mode,driver_version")
 	if err != nil {
@@ -83,8 +83,8 @@ func (h *real) look(ctx context.Context) ([]seen, error) {
 }
 
 // parseSMI reads the two answers of nvidia-smi.
-func parseSMI(gpus, apps string) ([]seen, error) {
-	var list []seen
+func parseSMI(gpus, apps string) ([]observedGPU, error) {
+	var list []observedGPU
 	for _, line := range strings.Split(strings.TrimSpace(gpus), "\n") {
 		f := strings.Split(line, ", ")
 		if len(f) != 9 {
@@ -103,15 +103,15 @@ func parseSMI(gpus, apps string) ([]seen, error) {
 			return nil, fmt.Errorf("cannot read nvidia-smi's memory: %w", err)
 		}
 		pci, _ := api.CanonicalPCI(f[2])
-		list = append(list, seen{
+		list = append(list, observedGPU{
 			index: index, uuid: f[1], pci: pci, model: f[3], totalMiB: total, usedMiB: used, mig: f[6] == "Enabled",
-			computeMode: f[7], driver: f[8], strangers: strings.Count(apps, f[1]),
+			computeMode: f[7], driver: f[8], computeProcesses: strings.Count(apps, f[1]),
 		})
 	}
 	return list, nil
 }
 
-func (h *real) program(memory, grow, most, load int) []string {
+func (h *realHost) program(memory, grow, most, load int) []string {
 	if h.alloc == "" {
 		return nil
 	}
@@ -125,7 +125,9 @@ func (h *real) program(memory, grow, most, load int) []string {
 	return argv
 }
 
-func (*real) work(_ context.Context, j *harness.Job) (float64, error) { return lastDone(j.Output()) }
+func (*realHost) work(_ context.Context, j *harness.Job) (float64, error) {
+	return lastDone(j.Output())
+}
 
 // lastDone reads the last whole "done N held M" line.
 func lastDone(out string) (float64, error) {
@@ -141,20 +143,22 @@ func lastDone(out string) (float64, error) {
 	return n, nil
 }
 
-func (*real) latency(ctx context.Context, uuid string) (string, error) {
+func (*realHost) latency(ctx context.Context, uuid string) (string, error) {
 	return output(ctx, []string{"CGO_ENABLED=1"}, "go", "run", "./test/hwtest/latency", "-gpu", uuid)
 }
 
-// rehearsal is a virtual node: it shows that the test works, and nothing else.
-type rehearsal struct{ node *harness.Node }
+// virtualHost is a virtual node: it shows that the test works, and nothing else.
+type virtualHost struct{ node *harness.Node }
 
-func (*rehearsal) name() string { return "a VIRTUAL node: a rehearsal, no figure below means anything" }
+func (*virtualHost) name() string {
+	return "a VIRTUAL node: a rehearsal, no figure below means anything"
+}
 
-func (h *rehearsal) open(ctx context.Context) error { return h.node.StartSim(ctx) }
+func (h *virtualHost) open(ctx context.Context) error { return h.node.StartSim(ctx) }
 
-func (*rehearsal) look(context.Context) ([]seen, error) { return nil, nil }
+func (*virtualHost) observe(context.Context) ([]observedGPU, error) { return nil, nil }
 
-func (h *rehearsal) program(memory, grow, _, load int) []string {
+func (h *virtualHost) program(memory, grow, _, load int) []string {
 	argv := h.node.Burn("--memory", fmt.Sprintf("%dMiB", memory))
 	if grow > 0 {
 		argv = append(argv, "--grow", fmt.Sprintf("%dMiB/s", grow))
@@ -165,7 +169,7 @@ func (h *rehearsal) program(memory, grow, _, load int) []string {
 	return append(argv, "--kernel", "5ms", "--queue", "4")
 }
 
-func (h *rehearsal) work(ctx context.Context, j *harness.Job) (float64, error) {
+func (h *virtualHost) work(ctx context.Context, j *harness.Job) (float64, error) {
 	var truth struct {
 		GPUs []struct {
 			Busy map[string]float64 `json:"busy"`
@@ -182,7 +186,7 @@ func (h *rehearsal) work(ctx context.Context, j *harness.Job) (float64, error) {
 	return 0, fmt.Errorf("process %d is on no GPU", j.PID())
 }
 
-func (h *rehearsal) latency(ctx context.Context, uuid string) (string, error) {
+func (h *virtualHost) latency(ctx context.Context, uuid string) (string, error) {
 	return output(ctx, []string{"CGO_ENABLED=1", "GPUSIM_ROOT=" + h.node.Root()}, "go", "run", "./test/hwtest/latency", "-gpu", uuid,
 		"-host-root", h.node.Root(), "-library", filepath.Join(h.node.Root(), "usr/lib/libnvidia-ml.so.1"), "-window", "2s")
 }

@@ -27,7 +27,7 @@ func (t *test) identity(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	others, err := t.host.look(ctx)
+	others, err := t.host.observe(ctx)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (t *test) identity(ctx context.Context) error {
 	return nil
 }
 
-func (t *test) compare(g *api.GPUStatus, o *seen, driver string) {
+func (t *test) compare(g *api.GPUStatus, o *observedGPU, driver string) {
 	at := fmt.Sprintf("GPU %d: ", o.index)
 	t.check(g.State == "ok", "%sstate %s %s", at, g.State, g.Reason)
 	t.check(g.Index == o.index, "%sindex %d", at, g.Index)
@@ -59,7 +59,7 @@ func (t *test) compare(g *api.GPUStatus, o *seen, driver string) {
 	t.check((g.MIG != nil && g.MIG.Enabled) == o.mig, "%sMIG %v, nvidia-smi %v", at, g.MIG != nil && g.MIG.Enabled, o.mig)
 	t.check(driver == o.driver, "%sdriver %s, nvidia-smi %s", at, driver, o.driver)
 	t.say("- GPU %d: used %.0f MiB, nvidia-smi %.0f MiB; compute mode %s; %d compute processes", o.index,
-		float64(g.Memory.Used)/(1<<20), o.usedMiB, o.computeMode, o.strangers)
+		float64(g.Memory.Used)/(1<<20), o.usedMiB, o.computeMode, o.computeProcesses)
 }
 
 func byUUID(st *api.Status, uuid string) *api.GPUStatus {

@@ -68,7 +68,7 @@ func (t *test) choose(ctx context.Context) (string, error) {
 	if t.host.program(1, 0, 0, 0) == nil {
 		return "", skipped("gcc is missing to build the CUDA program")
 	}
-	others, err := t.host.look(ctx)
+	others, err := t.host.observe(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -90,7 +90,7 @@ func (t *test) choose(ctx context.Context) (string, error) {
 			why = "MIG is on, and it is not this test's to turn off"
 		case o.computeMode != "Default":
 			why = "the compute mode is " + o.computeMode + ", and it is not this test's to change"
-		case o.strangers > 0:
+		case o.computeProcesses > 0:
 			why = "others compute on it"
 		case o.totalMiB-o.usedMiB < 4*holdMiB+quotaMiB:
 			why = "it has too little free memory"
@@ -250,7 +250,7 @@ func (t *test) shares(ctx context.Context, _ string) error {
 }
 
 // rate is what jobs get done a second over a span.
-func (t *test) rate(ctx context.Context, span time.Duration, jobs ...*harness.Job) ([]float64, error) {
+func (t *test) rate(ctx context.Context, duration time.Duration, jobs ...*harness.Job) ([]float64, error) {
 	before := make([]float64, len(jobs))
 	for i, j := range jobs {
 		// Right after its start a job has done nothing yet.
@@ -258,7 +258,7 @@ func (t *test) rate(ctx context.Context, span time.Duration, jobs ...*harness.Jo
 	}
 	began := time.Now()
 	select {
-	case <-time.After(span): // The measurement is of this time itself.
+	case <-time.After(duration): // The measurement is of this time itself.
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

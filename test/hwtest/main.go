@@ -87,10 +87,10 @@ func (t *test) all(ctx context.Context, virtual string) error {
 	t.node = &harness.Node{Bin: bin, Dir: t.dir}
 	if virtual != "" {
 		t.node.File = virtual
-		t.host = &rehearsal{node: t.node}
+		t.host = &virtualHost{node: t.node}
 	} else {
 		t.node.Settings = map[string]string{"host_root": "/"}
-		t.host = &real{dir: t.dir}
+		t.host = &realHost{dir: t.dir}
 	}
 	if err := t.host.open(ctx); err != nil {
 		return err

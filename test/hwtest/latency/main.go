@@ -71,16 +71,16 @@ func run(ctx context.Context) error {
 
 // measure prints the times of many calls.
 func measure(name string, n int, call func() error) error {
-	took := make([]time.Duration, 0, n)
+	durations := make([]time.Duration, 0, n)
 	for range n {
 		began := time.Now()
 		if err := call(); err != nil {
 			return err
 		}
-		took = append(took, time.Since(began))
+		durations = append(durations, time.Since(began))
 	}
-	slices.Sort(took)
-	fmt.Printf("| %s | %d | %s | %s | %s |\n", name, n, round(took[n/2]), round(took[n*99/100]), round(took[n-1]))
+	slices.Sort(durations)
+	fmt.Printf("| %s | %d | %s | %s | %s |\n", name, n, round(durations[n/2]), round(durations[n*99/100]), round(durations[n-1]))
 	return nil
 }
 
