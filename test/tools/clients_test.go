@@ -33,8 +33,8 @@ type clients struct {
 
 var fetched = sync.OnceValues(fetch)
 
-// foreign gives the clients, or ends the test: here nothing is skipped.
-func foreign(t *testing.T) *clients {
+// fetchedClients gives the clients, or ends the test: here nothing is skipped.
+func fetchedClients(t *testing.T) *clients {
 	t.Helper()
 	c, err := fetched()
 	if err != nil {

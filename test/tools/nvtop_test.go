@@ -47,7 +47,7 @@ type shownProcess struct {
 }
 
 // shows is what it should show. Older ones do not ask for the clients of MPS.
-func (w truth) shows(s server.Status, mps bool) (out shown) {
+func (w expected) shows(s server.Status, mps bool) (out shown) {
 	gib := func(bytes uint64) string { return fmt.Sprintf("%.3f", float64(bytes)/(1<<30)) }
 	for i, g := range s.GPUs {
 		d := shownDevice{Name: w.board.Name, Used: gib(g.Memory.Used + g.Memory.Reserved), Total: gib(g.Memory.Total), Busy: "N/A", Temperature: "34"}
@@ -116,14 +116,14 @@ func part(line string, from, to int) string {
 }
 
 // showsAll runs nvtop on a terminal until it shows the node as it is.
-func (l *lab) showsAll(t *testing.T) {
+func (l *fixture) showsAll(t *testing.T) {
 	screen, cmd := l.nvtop(t)
 	program, err := os.ReadFile(l.clients.nvtop)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := l.shows(l.status(t), bytes.Contains(program, []byte("nvmlDeviceGetMPSComputeRunningProcesses")))
-	ctx := soon(t)
+	ctx := shortContext(t)
 	for {
 		text, changed, err := screen.now()
 		diff := cmp.Diff(want, parse(text))
@@ -171,7 +171,7 @@ func (s *terminal) show(b []byte) {
 }
 
 // nvtop starts it on a pseudo terminal of its own.
-func (l *lab) nvtop(t *testing.T) (*terminal, *exec.Cmd) {
+func (l *fixture) nvtop(t *testing.T) (*terminal, *exec.Cmd) {
 	t.Helper()
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -193,10 +193,10 @@ func (l *lab) nvtop(t *testing.T) (*terminal, *exec.Cmd) {
 	if err := os.WriteFile(description, []byte(Terminfo()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(soon(t), "tic", "-x", "-o", filepath.Join(dir, "terminfo"), description).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(shortContext(t), "tic", "-x", "-o", filepath.Join(dir, "terminfo"), description).CombinedOutput(); err != nil {
 		t.Fatalf("tic, of the package ncurses-bin: %v\n%s", err, out)
 	}
-	ctx, cancel := context.WithCancel(soon(t))
+	ctx, cancel := context.WithCancel(shortContext(t))
 	cmd := exec.CommandContext(ctx, l.clients.nvtop, "--no-plot", "--no-color", "--delay", "2", "--config-file", filepath.Join(dir, "nvtop.ini"))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 	cmd.Env = l.clients.environ(l.Node, "TERM="+Terminal, "TERMINFO="+filepath.Join(dir, "terminfo"), "LC_ALL=C.UTF-8")

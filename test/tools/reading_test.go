@@ -173,7 +173,7 @@ type utilizationReading struct {
 	SM  int `json:"sm"`
 }
 
-type happening struct {
+type eventReading struct {
 	Supported uint64   `json:"supported"`
 	Nothing   string   `json:"nothing"` // what a wait says before anything happened
 	UUID      gpu.UUID `json:"uuid"`

@@ -51,7 +51,7 @@ func (s *Screen) Write(p []byte) (int, error) {
 func (s *Screen) next(b []byte) (int, error) {
 	switch {
 	case b[0] == '\x1b':
-		return s.obey(b)
+		return s.execute(b)
 	case b[0] == '\r':
 		s.col = 0
 		return 1, nil
@@ -72,8 +72,8 @@ func (s *Screen) next(b []byte) (int, error) {
 	return n, nil
 }
 
-// obey carries out a sequence: \E[2J, \E[H or \E[row;columnH.
-func (s *Screen) obey(b []byte) (int, error) {
+// execute carries out a sequence: \E[2J, \E[H or \E[row;columnH.
+func (s *Screen) execute(b []byte) (int, error) {
 	if len(b) < 2 {
 		return 0, nil
 	}
@@ -87,16 +87,16 @@ func (s *Screen) obey(b []byte) (int, error) {
 	if end == len(b) {
 		return 0, nil
 	}
-	numbers := string(b[2:end])
+	arguments := string(b[2:end])
 	switch {
-	case b[end] == 'J' && numbers == "2":
+	case b[end] == 'J' && arguments == "2":
 		s.cells = [rows][columns]rune{}
-	case b[end] == 'H' && numbers == "":
+	case b[end] == 'H' && arguments == "":
 		s.row, s.col = 0, 0
 	case b[end] == 'H':
 		var row, col int
-		if _, err := fmt.Sscanf(numbers, "%d;%d", &row, &col); err != nil || row < 1 || row > rows || col < 1 || col > columns {
-			return 0, fmt.Errorf("cannot go to %q", numbers)
+		if _, err := fmt.Sscanf(arguments, "%d;%d", &row, &col); err != nil || row < 1 || row > rows || col < 1 || col > columns {
+			return 0, fmt.Errorf("cannot go to %q", arguments)
 		}
 		s.row, s.col = row-1, col-1
 	default:

@@ -64,34 +64,34 @@ tenants:
     grants: [{name: join, mps: {share: 30%%, gpu_memory: 8GiB}}]
 `
 
-// soon is a context for things that take moments.
-func soon(t *testing.T) context.Context {
+// shortContext is a context for things that take moments.
+func shortContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// lab is a running node of one board with its processes.
-type lab struct {
+// fixture is a running node of one board with its processes.
+type fixture struct {
 	*harness.Node
-	truth
+	expected
 	clients *clients
 	mig     []*harness.Job // one on each MIG device
 }
 
 // start makes the node, has gpushare partition its first GPU and starts processes on all but the last.
-func start(t *testing.T, b *board.Board, driver string) *lab {
+func start(t *testing.T, b *board.Board, driver string) *fixture {
 	t.Helper()
-	c := foreign(t)
+	c := fetchedClients(t)
 	bin, err := filepath.Abs("../../bin")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{
-		Node:    &harness.Node{Bin: bin, File: filepath.Join(t.TempDir(), "node.yaml")},
-		truth:   truth{board: b, driver: driver},
-		clients: c,
+	l := &fixture{
+		Node:     &harness.Node{Bin: bin, File: filepath.Join(t.TempDir(), "node.yaml")},
+		expected: expected{board: b, driver: driver},
+		clients:  c,
 	}
 	bridges := "[]"
 	if b.NVLinks > 0 {
@@ -105,7 +105,7 @@ func start(t *testing.T, b *board.Board, driver string) *lab {
 			t.Error(err)
 		}
 	})
-	if err := l.Start(soon(t)); err != nil {
+	if err := l.Start(shortContext(t)); err != nil {
 		t.Fatal(err)
 	}
 	l.apply(t, fmt.Sprintf(specFile, layouts[b.File].layout, ""))
@@ -126,31 +126,31 @@ func start(t *testing.T, b *board.Board, driver string) *lab {
 	return l
 }
 
-func (l *lab) apply(t *testing.T, spec string) {
+func (l *fixture) apply(t *testing.T, spec string) {
 	t.Helper()
-	if r := l.CLIIn(soon(t), spec, "apply", "-f", "-"); r.Code != 0 {
+	if r := l.CLIIn(shortContext(t), spec, "apply", "-f", "-"); r.Code != 0 {
 		t.Fatalf("apply exited with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }
 
 // status is what the virtual node's owner knows of it.
-func (l *lab) status(t *testing.T, args ...string) server.Status {
+func (l *fixture) status(t *testing.T, args ...string) server.Status {
 	t.Helper()
 	var s server.Status
-	if err := l.Ctl(soon(t), &s, append([]string{"status"}, args...)...); err != nil {
+	if err := l.Ctl(shortContext(t), &s, append([]string{"status"}, args...)...); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
 // use starts a process that uses a GPU, and waits until it does.
-func (l *lab) use(t *testing.T, args ...string) *harness.Job {
+func (l *fixture) use(t *testing.T, args ...string) *harness.Job {
 	t.Helper()
 	return l.wait(t, l.Burn(args...))
 }
 
 // wait starts any program that uses a GPU, and waits until it does.
-func (l *lab) wait(t *testing.T, argv []string) *harness.Job {
+func (l *fixture) wait(t *testing.T, argv []string) *harness.Job {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = l.Environ()
@@ -159,22 +159,22 @@ func (l *lab) wait(t *testing.T, argv []string) *harness.Job {
 		t.Fatal(err)
 	}
 	t.Cleanup(job.Kill)
-	if err := job.AwaitLine(soon(t), "ready"); err != nil {
+	if err := job.AwaitLine(shortContext(t), "ready"); err != nil {
 		t.Fatal(err)
 	}
 	return job
 }
 
 // python prepares a run of our script, which asks by way of pynvml only.
-func (l *lab) python(t *testing.T, args ...string) *exec.Cmd {
+func (l *fixture) python(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(soon(t), l.clients.python, append([]string{"read.py"}, args...)...)
+	cmd := exec.CommandContext(shortContext(t), l.clients.python, append([]string{"read.py"}, args...)...)
 	cmd.Env = l.clients.environ(l.Node)
 	return cmd
 }
 
 // read runs it and decodes the document that it prints.
-func (l *lab) read(t *testing.T, out any, args ...string) {
+func (l *fixture) read(t *testing.T, out any, args ...string) {
 	t.Helper()
 	cmd := l.python(t, args...)
 	var stderr bytes.Buffer
@@ -198,27 +198,27 @@ func decode(t *testing.T, b []byte, out any) {
 
 // Every board, and the older library.
 func TestForeignClientsReadTheNode(t *testing.T) {
-	t.Log(foreign(t).versions)
+	t.Log(fetchedClients(t).versions)
 	boards, err := board.All()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, b := range boards {
-		t.Run(b.File, func(t *testing.T) { t.Parallel(); everything(t, b, "580") })
+		t.Run(b.File, func(t *testing.T) { t.Parallel(); testBoard(t, b, "580") })
 		if b.File == "A100-SXM4-40GB" {
-			t.Run(b.File+" on branch 535", func(t *testing.T) { t.Parallel(); everything(t, b, "535") })
+			t.Run(b.File+" on branch 535", func(t *testing.T) { t.Parallel(); testBoard(t, b, "535") })
 		}
 	}
 }
 
-func everything(t *testing.T, b *board.Board, driver string) {
+func testBoard(t *testing.T, b *board.Board, driver string) {
 	if layouts[b.File].layout == "" {
 		t.Fatalf("no layout for %s: add one to layouts", b.File)
 	}
 	l := start(t, b, driver)
-	l.isInhabited(t)
+	l.hasProcesses(t)
 	l.changesMode(t)
-	err := harness.Await(soon(t), 50*time.Millisecond, "the GPU is not busy", func() (bool, error) {
+	err := harness.Await(shortContext(t), 50*time.Millisecond, "the GPU is not busy", func() (bool, error) {
 		return l.status(t, "--window", "2s").GPUs[whole].Busy[l.busy] > 1.9, nil
 	})
 	if err != nil {
@@ -226,11 +226,11 @@ func everything(t *testing.T, b *board.Board, driver string) {
 	}
 	t.Run("pynvml", l.readsAll)
 	t.Run("nvtop", l.showsAll)
-	t.Run("events", l.tellsEvents)
+	t.Run("events", l.reportsEvents)
 }
 
-// isInhabited tells whether there is on each GPU what is to be read there: nothing would be read right, too.
-func (l *lab) isInhabited(t *testing.T) {
+// hasProcesses tells whether there is on each GPU what is to be read there: nothing would be read right, too.
+func (l *fixture) hasProcesses(t *testing.T) {
 	t.Helper()
 	want := map[int]string{partitioned: strings.Repeat("compute ", len(l.mig)), whole: "compute compute ", changing: "compute ", empty: "", shared: "compute mps "}
 	got := map[int]string{}
@@ -248,7 +248,7 @@ func (l *lab) isInhabited(t *testing.T) {
 }
 
 // changesMode has the foreign client ask for MIG mode on a GPU that is in use.
-func (l *lab) changesMode(t *testing.T) {
+func (l *fixture) changesMode(t *testing.T) {
 	const inUse = 19
 	var got struct {
 		Activation int `json:"activation"`
@@ -260,7 +260,7 @@ func (l *lab) changesMode(t *testing.T) {
 	}
 }
 
-func (l *lab) readsAll(t *testing.T) {
+func (l *fixture) readsAll(t *testing.T) {
 	var got nodeReading
 	l.read(t, &got)
 	s := l.status(t)
@@ -272,20 +272,20 @@ func (l *lab) readsAll(t *testing.T) {
 	}
 }
 
-// tellsEvents has the client wait for what happens to a GPU, twice.
-func (l *lab) tellsEvents(t *testing.T) {
+// reportsEvents has the client wait for what happens to a GPU, twice.
+func (l *fixture) reportsEvents(t *testing.T) {
 	const all, xid, migConfig, none = 0x1 | 0x2 | 0x8 | 0x100 | 0x4000 | 0x8000, 0x8, 0x100, 0xFFFFFFFF
 	s := l.status(t)
 	pid := l.mig[len(l.mig)-1].PID()
 	first := s.GPUs[partitioned]
-	want := happening{Supported: all, Nothing: "Timeout", UUID: first.Identity.UUID, Type: xid, Data: 13}
+	want := eventReading{Supported: all, Nothing: "Timeout", UUID: first.Identity.UUID, Type: xid, Data: 13}
 	for _, p := range first.Processes {
 		if p.PID == pid {
 			want.GI, want.CI = *p.GI, *p.CI
 		}
 	}
 	got := l.await(t, string(want.UUID), func() {
-		if err := l.Ctl(soon(t), nil, "xid", "0", "13", "--pid", fmt.Sprint(pid)); err != nil {
+		if err := l.Ctl(shortContext(t), nil, "xid", "0", "13", "--pid", fmt.Sprint(pid)); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -300,27 +300,27 @@ func (l *lab) tellsEvents(t *testing.T) {
 	if len(made.Instances) != 1 {
 		t.Fatalf("gpushare made %+v", made.Instances)
 	}
-	want = happening{Supported: all, Nothing: "Timeout", UUID: made.Identity.UUID, Type: migConfig, GI: made.Instances[0].ID, CI: none}
+	want = eventReading{Supported: all, Nothing: "Timeout", UUID: made.Identity.UUID, Type: migConfig, GI: made.Instances[0].ID, CI: none}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("an instance (-want +got):\n%s", diff)
 	}
 }
 
 // await runs the client, does something when it waits, and gives what it was told.
-func (l *lab) await(t *testing.T, uuid string, do func()) (got happening) {
+func (l *fixture) await(t *testing.T, uuid string, do func()) (got eventReading) {
 	t.Helper()
 	job, err := l.Spawn(l.python(t, "await", uuid))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(job.Kill)
-	if err := job.AwaitLine(soon(t), "waiting"); err != nil {
+	if err := job.AwaitLine(shortContext(t), "waiting"); err != nil {
 		t.Fatal(err)
 	}
 	do()
 	select {
 	case <-job.Done():
-	case <-soon(t).Done():
+	case <-shortContext(t).Done():
 	}
 	_, document, ok := strings.Cut(job.Output(), "waiting\n")
 	if !ok || !strings.HasPrefix(document, "{") {

@@ -15,23 +15,23 @@ import (
 
 const mib = 1 << 20
 
-// truth is what a client has to read of a node of one board. It comes from what the node's owner tells its director and
+// expected is what a client has to read of a node of one board. It comes from what the node's owner tells its director and
 // from the board's file; the library has no part in it.
-type truth struct {
+type expected struct {
 	board  *board.Board
 	driver string // the library's variant
 	busy   int    // the process that keeps the second GPU busy
 }
 
 // enums is one more than the largest number by which the variant's profiles are walked; the clients ask for 32.
-func (w truth) enums() int {
+func (w expected) enums() int {
 	if w.driver == "535" {
 		return 0xa
 	}
 	return 0x12
 }
 
-func (w truth) node(s server.Status) nodeReading {
+func (w expected) node(s server.Status) nodeReading {
 	cuda := map[string]int{"535": 12020, "580": 13000}[w.driver]
 	out := nodeReading{
 		Driver: s.DriverVersion, Library: fmt.Sprintf("%d.%s", cuda/1000, s.DriverVersion), CUDA: cuda, Lacking: []string{},
@@ -46,7 +46,7 @@ func (w truth) node(s server.Status) nodeReading {
 	return out
 }
 
-func (w truth) gpu(g gpu.Snapshot) gpuReading {
+func (w expected) gpu(g gpu.Snapshot) gpuReading {
 	id := g.Identity
 	out := gpuReading{
 		Index: id.Index, ByUUID: id.Index, ByPCI: id.Index, UUID: id.UUID, Name: w.board.Name, Minor: id.Minor,
@@ -83,7 +83,7 @@ func (w truth) gpu(g gpu.Snapshot) gpuReading {
 }
 
 // pci says an address of the kernel as the library does: with a domain of eight digits, and of four for older clients.
-func (w truth) pci(address string) pciReading {
+func (w expected) pci(address string) pciReading {
 	out := pciReading{Legacy: strings.ToUpper(address), Board: w.board.PCIDevice}
 	out.ID = "0000" + out.Legacy
 	var function uint32
@@ -92,7 +92,7 @@ func (w truth) pci(address string) pciReading {
 }
 
 // links are as the node's file has them: a bridge joins two GPUs, and two switches all others.
-func (w truth) links(index int) linksReading {
+func (w expected) links(index int) linksReading {
 	out := linksReading{To: map[string]int{}, Refused: map[string]int{"InvalidArgument": 2}}
 	if n := 18 - w.board.NVLinks; n > 0 {
 		out.Refused["NotSupported"] = n
@@ -114,12 +114,12 @@ func memory(m gpu.Memory) memoryReading {
 	return memoryReading{First: gpu.Memory{Total: m.Total, Used: m.Used + m.Reserved, Free: m.Free}, Second: m}
 }
 
-func (w truth) profile(id uint32) board.Profile {
+func (w expected) profile(id uint32) board.Profile {
 	return w.board.Profiles[slices.IndexFunc(w.board.Profiles, func(p board.Profile) bool { return p.ID == id })]
 }
 
 // deviceName is an instance's profile, with the part of it that a compute instance has: "1c.3g.20gb".
-func (w truth) deviceName(gi gpu.Instance, ci gpu.ComputeInstance) string {
+func (w expected) deviceName(gi gpu.Instance, ci gpu.ComputeInstance) string {
 	p := w.profile(gi.ProfileID)
 	if ci.Placement.Size == p.Slices {
 		return p.Name
@@ -127,12 +127,12 @@ func (w truth) deviceName(gi gpu.Instance, ci gpu.ComputeInstance) string {
 	return fmt.Sprintf("%dc.%s", ci.Placement.Size, p.Name)
 }
 
-func (w truth) sms(gi gpu.Instance, ci gpu.ComputeInstance) uint32 {
+func (w expected) sms(gi gpu.Instance, ci gpu.ComputeInstance) uint32 {
 	p := w.profile(gi.ProfileID)
 	return p.SMs * ci.Placement.Size / p.Slices
 }
 
-func (w truth) profiles(g gpu.Snapshot) profilesReading {
+func (w expected) profiles(g gpu.Snapshot) profilesReading {
 	out := profilesReading{Found: map[uint32]profileReading{}, Refused: map[string]int{"InvalidArgument": 32 - w.enums()}}
 	if w.driver == "535" && !g.MIG.Current {
 		out.Refused = map[string]int{"NotSupported": 32}
@@ -160,7 +160,7 @@ func (w truth) profiles(g gpu.Snapshot) profilesReading {
 }
 
 // room is how many more of a profile fit beside what is there, by trying all ways to place them.
-func (w truth) room(p board.Profile, there []gpu.Instance) uint32 {
+func (w expected) room(p board.Profile, there []gpu.Instance) uint32 {
 	taken := make([]bool, w.board.Grid)
 	have := uint32(0)
 	for _, gi := range there {
@@ -203,7 +203,7 @@ func (w truth) room(p board.Profile, there []gpu.Instance) uint32 {
 	return min(most(0), p.Max-have)
 }
 
-func (w truth) devices(g gpu.Snapshot) devicesReading {
+func (w expected) devices(g gpu.Snapshot) devicesReading {
 	out := devicesReading{Devices: []deviceReading{}, Refused: []string{}}
 	if g.MIG.Current {
 		for _, p := range w.board.Profiles {
@@ -234,7 +234,7 @@ func (w truth) devices(g gpu.Snapshot) devicesReading {
 }
 
 // processes are those of a GPU that one asks for; all with nil.
-func (w truth) processes(g gpu.Snapshot, which func(gpu.Process) bool) processesReading {
+func (w expected) processes(g gpu.Snapshot, which func(gpu.Process) bool) processesReading {
 	out := processesReading{Compute: []processReading{}, Graphics: []processReading{}, MPS: []processReading{}}
 	for _, p := range g.Processes {
 		if which != nil && !which(p) {
