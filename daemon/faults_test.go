@@ -117,7 +117,7 @@ func (s *scenario) fails(t *testing.T, name string, f gpusim.Fault) bool {
 	}
 	w.start()
 	w.settled(nil)
-	struck := w.node.Faults()[0].Struck > 0
+	struck := w.node.Faults()[0].Hits > 0
 	where := fmt.Sprintf("%s %d fails with %s", f.Call, f.Nth, name)
 	w.invariants(where)
 	w.mended(where)
@@ -189,7 +189,7 @@ func (s *scenario) killed(t *testing.T, call string, nth int, after bool, again 
 	w.hang(gpusim.Fault{Call: call, Nth: nth, After: after})
 	w.start()
 	synctest.Wait()
-	if w.node.Faults()[0].Struck == 0 {
+	if w.node.Faults()[0].Hits == 0 {
 		w.settled(nil)
 		w.invariants("nothing was killed")
 		return false
@@ -200,7 +200,7 @@ func (s *scenario) killed(t *testing.T, call string, nth int, after bool, again 
 		w.hang(gpusim.Fault{Call: "*Create*", Nth: again, After: after})
 		w.live()
 		synctest.Wait()
-		if w.node.Faults()[0].Struck > 0 {
+		if w.node.Faults()[0].Hits > 0 {
 			w.kill()
 			w.node.ClearFaults(0)
 			w.live()
@@ -250,7 +250,7 @@ func TestKilledWhileUndoing(t *testing.T) {
 						w.hang(gpusim.Fault{Call: call, GPU: "0", Nth: nth})
 						w.start()
 						synctest.Wait()
-						if struck = w.node.Faults()[1].Struck > 0; struck {
+						if struck = w.node.Faults()[1].Hits > 0; struck {
 							w.kill()
 							w.node.ClearFaults(0)
 							w.live()

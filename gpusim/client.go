@@ -11,13 +11,13 @@ type Client struct {
 	pid   int
 	admin bool
 
-	inits int          // guarded by the node's mutex
-	held  map[int]bool // guarded by the node's mutex: GPUs by index
+	inits  int          // guarded by the node's mutex
+	opened map[int]bool // guarded by the node's mutex: GPUs by index
 }
 
 // NVML makes a client for a process. Privileged clients may change the node.
 func (n *Node) NVML(pid int, privileged bool) *Client {
-	c := &Client{node: n, pid: pid, admin: privileged, held: map[int]bool{}}
+	c := &Client{node: n, pid: pid, admin: privileged, opened: map[int]bool{}}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.clients[c] = struct{}{}
@@ -102,10 +102,10 @@ func (c *Client) call(ctx context.Context, name string, g *device, body func() R
 	n := c.node
 	n.mu.Lock()
 	n.calls[name]++
-	fault := n.strikeLocked(name, g)
+	fault := n.matchFaultLocked(name, g)
 	wait := n.latencyLocked(name)
 	ready := n.cfg.State == DriverReady && (c.inits > 0 || name == "Init")
-	released := n.released
+	cleared := n.cleared
 	n.mu.Unlock()
 	defer func() {
 		if ret != Success {
@@ -119,14 +119,14 @@ func (c *Client) call(ctx context.Context, name string, g *device, body func() R
 	}
 	if g != nil {
 		select {
-		case g.lane <- struct{}{}:
-			defer func() { <-g.lane }()
+		case g.callLock <- struct{}{}:
+			defer func() { <-g.callLock }()
 		case <-ctx.Done():
 			return Timeout
 		}
 	}
 	if fault != nil && !fault.After {
-		if ret := n.suffer(ctx, fault, g, released); ret != Success {
+		if ret := n.applyFault(ctx, fault, g, cleared); ret != Success {
 			return ret
 		}
 	}
@@ -142,21 +142,21 @@ func (c *Client) call(ctx context.Context, name string, g *device, body func() R
 		n.changed()
 	}
 	if fault != nil && fault.After {
-		if struck := n.suffer(ctx, fault, g, released); struck != Success {
-			return struck
+		if faultRet := n.applyFault(ctx, fault, g, cleared); faultRet != Success {
+			return faultRet
 		}
 	}
 	return ret
 }
 
-// suffer is what a fault does to a call; Success when the call goes on.
-func (n *Node) suffer(ctx context.Context, f *Fault, g *device, released <-chan struct{}) Ret {
+// applyFault is what a fault does to a call; Success when the call goes on.
+func (n *Node) applyFault(ctx context.Context, f *Fault, g *device, cleared <-chan struct{}) Ret {
 	switch f.Do {
 	case FaultFail:
 		return f.Code
 	case FaultHang:
 		select {
-		case <-released:
+		case <-cleared:
 			return Success
 		case <-ctx.Done():
 			return Timeout

@@ -29,16 +29,16 @@ type ContextSpec struct {
 
 // Context is one CUDA context. It ends with Close, with its process, or with its GPU.
 type Context struct {
-	node *Node
-	dev  *device
-	ci   *compute // nil without MIG
-	pid  int
-	spec ContextSpec
-	run  *engine.Context
-	dead chan struct{} // closed by killLocked
+	node  *Node
+	dev   *device
+	ci    *compute // nil without MIG
+	pid   int
+	spec  ContextSpec
+	run   *engine.Context
+	ended chan struct{} // closed by endLocked
 
 	memory uint64 // guarded by the node's mutex
-	gone   bool
+	closed bool
 }
 
 // Devices are the nodes that a context opens: the minor of /dev/nvidia<minor>, and the capability minors of its GPU and
@@ -83,7 +83,7 @@ func (n *Node) OpenContext(spec ContextSpec) (*Context, error) {
 	if g.memoryLocked(gi).Free < need {
 		return nil, errOutOfMemory
 	}
-	c := &Context{node: n, dev: g, ci: ci, pid: spec.PID, spec: spec, memory: n.cfg.ContextMemory, dead: make(chan struct{})}
+	c := &Context{node: n, dev: g, ci: ci, pid: spec.PID, spec: spec, memory: n.cfg.ContextMemory, ended: make(chan struct{})}
 	c.run = eng.AddContext(spec.PID, group, engine.Options{Share: spec.Share / 100})
 	g.contexts[c] = struct{}{}
 	return c, nil
@@ -148,8 +148,8 @@ func (c *Context) Alloc(bytes uint64) error {
 	c.node.mu.Lock()
 	defer c.node.mu.Unlock()
 	switch {
-	case c.gone:
-		return errContextDead
+	case c.closed:
+		return errContextDestroyed
 	case c.spec.Limit > 0 && c.memory+bytes > c.spec.Limit:
 		return errOutOfMemory
 	case c.dev.memoryLocked(c.gi()).Free < bytes:
@@ -163,8 +163,8 @@ func (c *Context) Alloc(bytes uint64) error {
 func (c *Context) Free(bytes uint64) error {
 	c.node.mu.Lock()
 	defer c.node.mu.Unlock()
-	if c.gone {
-		return errContextDead
+	if c.closed {
+		return errContextDestroyed
 	}
 	if bytes > c.memory-c.node.cfg.ContextMemory {
 		return errBadValue
@@ -186,7 +186,7 @@ func (c *Context) Sync(ctx context.Context) error { return c.result(c.run.Sync(c
 
 func (c *Context) result(err error) error {
 	if errors.Is(err, engine.ErrClosed) {
-		return errContextDead
+		return errContextDestroyed
 	}
 	return err
 }
@@ -195,17 +195,17 @@ func (c *Context) result(err error) error {
 func (c *Context) Close() {
 	c.node.mu.Lock()
 	defer c.node.mu.Unlock()
-	c.killLocked()
+	c.endLocked()
 }
 
-func (c *Context) killLocked() {
-	if c.gone {
+func (c *Context) endLocked() {
+	if c.closed {
 		return
 	}
-	c.gone = true
+	c.closed = true
 	c.run.Close()
 	delete(c.dev.contexts, c)
-	close(c.dead)
+	close(c.ended)
 }
 
 // server is an MPS server as a process list shows it.

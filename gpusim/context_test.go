@@ -21,7 +21,7 @@ func cudaCode(err error) int {
 	return 0
 }
 
-func TestWhoMayHaveAContext(t *testing.T) {
+func TestContextAdmission(t *testing.T) {
 	mps := gpusim.ContextSpec{PID: 11, Device: "0", MPS: "/run/mps", Server: 10}
 	for _, c := range []struct {
 		name string
@@ -181,15 +181,15 @@ func TestXIDs(t *testing.T) {
 			n := node(t, nil, "A30-24GB")
 			var lines []string
 			n.SetHooks(gpusim.Hooks{Kernel: func(_ int, text string) { lines = append(lines, text) }})
-			var open1 []*gpusim.Context
+			var opened []*gpusim.Context
 			for _, k := range c.contexts {
-				open1 = append(open1, open(t, n, k.spec))
+				opened = append(opened, open(t, n, k.spec))
 			}
 			if err := n.XID("0", c.xid, c.pid, "train"); err != nil {
 				t.Fatal(err)
 			}
 			for i, k := range c.contexts {
-				if dead := open1[i].Alloc(1) != nil; dead != k.dies {
+				if dead := opened[i].Alloc(1) != nil; dead != k.dies {
 					t.Errorf("context %+v: dead %v, want %v", k.spec, dead, k.dies)
 				}
 			}
@@ -264,7 +264,7 @@ func TestSamplesPerProcessShareTheWindow(t *testing.T) {
 	})
 }
 
-func TestMIGUtilizationIsNotTold(t *testing.T) {
+func TestMIGUtilizationIsNotSupported(t *testing.T) {
 	n := node(t, withMIG, "A100-SXM4-40GB")
 	d, ids := port(t, n)
 	if _, _, err := d.Utilization(context.Background(), ids[0], 0); !errors.Is(err, gpu.ErrNotSupported) {

@@ -21,8 +21,8 @@ type device struct {
 	uuid  gpu.UUID
 	model *Model
 	cfg   GPUConfig
-	// lane is held by one call at a time: the driver serialises on the GPU for as long as the hardware takes.
-	lane chan struct{}
+	// callLock is held by one call at a time: the driver serialises on the GPU for as long as the hardware takes.
+	callLock chan struct{}
 
 	minor       int
 	lost        bool
@@ -61,7 +61,7 @@ type compute struct {
 
 func newDevice(n *Node, index int, cfg GPUConfig) *device {
 	g := &device{
-		node: n, index: index, uuid: cfg.UUID, model: cfg.Model, cfg: cfg, minor: index, lane: make(chan struct{}, 1),
+		node: n, index: index, uuid: cfg.UUID, model: cfg.Model, cfg: cfg, minor: index, callLock: make(chan struct{}, 1),
 		migStored: cfg.MIG, migPending: cfg.MIG, instances: map[uint32]*instance{}, contexts: map[*Context]struct{}{},
 	}
 	if g.uuid == "" {
@@ -104,7 +104,7 @@ func (g *device) resetLocked() {
 func (g *device) clearLocked() {
 	g.node.changes++
 	for c := range g.contexts {
-		c.killLocked()
+		c.endLocked()
 	}
 	for _, gi := range g.instances {
 		gi.engine.Close()

@@ -14,9 +14,9 @@ import (
 // Driver is the port to the virtual node, for tests in one process. It makes the same calls in the same order as the
 // vendor's library would be asked, so that "the third call hangs" means the same here.
 type Driver struct {
-	n    *Node
-	c    *Client
-	gone atomic.Bool // the process has ended: what it had not called yet is never called
+	n      *Node
+	c      *Client
+	closed atomic.Bool // the process has ended: what it had not called yet is never called
 }
 
 // Driver opens the port as a privileged process with this pid.
@@ -24,14 +24,14 @@ func (n *Node) Driver(pid int) *Driver { return &Driver{n: n, c: n.NVML(pid, tru
 
 // Close ends the process's use.
 func (d *Driver) Close() error {
-	d.gone.Store(true)
+	d.closed.Store(true)
 	d.c.Close()
 	return nil
 }
 
 // begin initialises the library the first time, and again after a reboot.
 func (d *Driver) begin(ctx context.Context) Ret {
-	if d.gone.Load() {
+	if d.closed.Load() {
 		return Uninitialized
 	}
 	d.n.mu.Lock()
@@ -61,14 +61,14 @@ func (d *Driver) on(ctx context.Context, op string, id gpu.UUID, calls ...step) 
 	var h Handle
 	if g != nil {
 		h = g.handleLocked()
-		d.c.held[g.index] = true
+		d.c.opened[g.index] = true
 	}
 	d.n.mu.Unlock()
 	if g == nil || g.uuid != id {
 		return NotFound.err(op, id)
 	}
 	for _, s := range calls {
-		if d.gone.Load() {
+		if d.closed.Load() {
 			return Uninitialized.err(op, id)
 		}
 		if ret := d.c.at(ctx, s.name, h, func(t target) Ret { return s.body(t.g) }, kindGPU); ret != Success {
@@ -290,11 +290,11 @@ func (d *Driver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewIn
 	const op = "create instance"
 	var serial, gi uint32
 	err := d.on(ctx, op, id, step{"DeviceCreateGpuInstanceWithPlacement", func(g *device) Ret {
-		made, ret := g.createGILocked(want.ProfileID, &want.Placement)
+		created, ret := g.createGILocked(want.ProfileID, &want.Placement)
 		if ret == Success {
-			gi, serial = made.id, made.serial
+			gi, serial = created.id, created.serial
 			if len(want.Compute) == 0 {
-				want.Compute = []gpu.NewCompute{{Slices: made.profile.Slices}}
+				want.Compute = []gpu.NewCompute{{Slices: created.profile.Slices}}
 			}
 		}
 		return ret
@@ -308,16 +308,16 @@ func (d *Driver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewIn
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = d.on(undo, op, id, step{"GpuInstanceDestroy", func(g *device) Ret {
-			made := g.instances[gi]
-			if made == nil || made.serial != serial {
+			created := g.instances[gi]
+			if created == nil || created.serial != serial {
 				return Success
 			}
-			for _, ci := range made.sortedCompute() {
+			for _, ci := range created.sortedCompute() {
 				if ret := ci.destroyLocked(); ret != Success {
 					return ret
 				}
 			}
-			return made.destroyLocked()
+			return created.destroyLocked()
 		}})
 		return gpu.Instance{}, err
 	}

@@ -33,14 +33,14 @@ type eventSet struct {
 	client *Client
 	masks  map[int]uint64 // by GPU index
 	queue  chan Event     // the oldest is dropped when it is full, as the driver does
-	gone   chan struct{}
+	ended  chan struct{}
 	closed bool
 }
 
 func (s *eventSet) closeLocked() {
 	if !s.closed {
 		s.closed = true
-		close(s.gone)
+		close(s.ended)
 	}
 }
 
@@ -69,7 +69,7 @@ func (n *Node) emitLocked(g *device, kind, data uint64, gi, ci uint32) {
 func (c *Client) newEventSetLocked() Handle {
 	n := c.node
 	n.eventN++
-	n.events[n.eventN] = &eventSet{client: c, masks: map[int]uint64{}, queue: make(chan Event, 256), gone: make(chan struct{})}
+	n.events[n.eventN] = &eventSet{client: c, masks: map[int]uint64{}, queue: make(chan Event, 256), ended: make(chan struct{})}
 	return makeHandle(kindEvents, n.eventN, 0, 0, 0)
 }
 
@@ -103,7 +103,7 @@ func (c *Client) wait(ctx context.Context, h Handle, timeout time.Duration) (Eve
 	select {
 	case e := <-s.queue:
 		return e, Success
-	case <-s.gone:
+	case <-s.ended:
 		return Event{}, Uninitialized
 	case <-late:
 		return Event{}, Timeout
@@ -114,8 +114,8 @@ func (c *Client) wait(ctx context.Context, h Handle, timeout time.Duration) (Eve
 
 // The XIDs with a consequence of their own; every other one ends the process that it names.
 var (
-	xidNeedsReset = []int{46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158}
-	xidIsNote     = []int{37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161}
+	xidNeedsReset    = []int{46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158}
+	xidInformational = []int{37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161}
 )
 
 // XID reports an error on a GPU: in the kernel log, as an event, and with its consequence. pid is who caused it, 0 when
@@ -138,10 +138,10 @@ func (n *Node) XID(id string, xid, pid int, name string) error {
 		}
 	}
 	all := contains(xidNeedsReset, xid) || xid == 79
-	if all || !contains(xidIsNote, xid) {
+	if all || !contains(xidInformational, xid) {
 		for c := range g.contexts {
 			if all || c.pid == pid || mps != "" && c.spec.MPS == mps {
-				c.killLocked()
+				c.endLocked()
 			}
 		}
 	}

@@ -33,8 +33,8 @@ type Fault struct {
 	// After: the call has had its effect when the fault strikes.
 	After bool `json:"after,omitempty"`
 
-	Seen   int `json:"seen"`   // matching calls
-	Struck int `json:"struck"` // of them, those that went wrong
+	Seen int `json:"seen"` // matching calls
+	Hits int `json:"hits"` // of them, those that went wrong
 }
 
 // AddFault adds a fault and returns its id.
@@ -62,7 +62,7 @@ func (n *Node) AddFault(f Fault) (int, error) {
 		f.Code = UnknownError
 	}
 	n.faultN++
-	f.ID, f.Seen, f.Struck = n.faultN, 0, 0
+	f.ID, f.Seen, f.Hits = n.faultN, 0, 0
 	n.faults = append(n.faults, &f)
 	return f.ID, nil
 }
@@ -89,34 +89,34 @@ func (n *Node) ClearFaults(id int) {
 		}
 	}
 	n.faults = kept
-	close(n.released)
-	n.released = make(chan struct{})
+	close(n.cleared)
+	n.cleared = make(chan struct{})
 }
 
-// strikeLocked counts a call against every fault and returns the first that strikes.
-func (n *Node) strikeLocked(name string, g *device) *Fault {
+// matchFaultLocked counts a call against every fault and returns the first that strikes.
+func (n *Node) matchFaultLocked(name string, g *device) *Fault {
 	var hit *Fault
 	for _, f := range n.faults {
-		if !f.means(name) {
+		if !f.matches(name) {
 			continue
 		}
 		if f.GPU != "" && (g == nil || n.findLocked(f.GPU) != g) {
 			continue
 		}
 		f.Seen++
-		if f.Seen < f.Nth || f.Times >= 0 && f.Struck >= f.Times {
+		if f.Seen < f.Nth || f.Times >= 0 && f.Hits >= f.Times {
 			continue
 		}
 		if hit == nil {
-			f.Struck++
+			f.Hits++
 			hit = f
 		}
 	}
 	return hit
 }
 
-// means tells whether a fault is about calls of a name.
-func (f *Fault) means(name string) bool {
+// matches tells whether a fault is about calls of a name.
+func (f *Fault) matches(name string) bool {
 	switch f.Call {
 	case "":
 		return true

@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim"
 )
 
-func TestFaultsStrikeTheirCall(t *testing.T) {
+func TestFaultsHitTheirCall(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fault gpusim.Fault
@@ -43,7 +43,7 @@ func TestFaultsStrikeTheirCall(t *testing.T) {
 	}
 }
 
-func TestFaultsThatAreRefused(t *testing.T) {
+func TestInvalidFaults(t *testing.T) {
 	n := node(t, nil, "A30-24GB")
 	for _, f := range []gpusim.Fault{{Call: "any", Do: "explode"}, {Call: "[", Do: "fail"}, {Call: "any", GPU: "7", Do: "fail"}} {
 		if _, err := n.AddFault(f); err == nil {
@@ -52,7 +52,7 @@ func TestFaultsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestAHangHoldsItsGPUOnly(t *testing.T) {
+func TestHangBlocksItsGPUOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := node(t, nil, "A30-24GB", "A30-24GB")
 		d, ids := port(t, n)
@@ -92,9 +92,9 @@ func TestAFailedCreationLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = d.CreateInstance(t.Context(), ids[0], want)
-		struck := n.Faults()[0].Struck
+		hits := n.Faults()[0].Hits
 		n.ClearFaults(id)
-		if struck == 0 {
+		if hits == 0 {
 			if nth < 4 || err != nil {
 				t.Fatalf("call %d did not come: %v", nth, err)
 			}
@@ -131,22 +131,22 @@ func TestLatencyIsOnTheClock(t *testing.T) {
 			c.Latency = map[string]time.Duration{"*": time.Millisecond, "DeviceCreateGpuInstance*": time.Second, "DeviceGetMemoryInfo": 0}
 		}, "A100-SXM4-40GB")
 		d, ids := port(t, n)
-		took := func(f func()) time.Duration {
+		elapsed := func(f func()) time.Duration {
 			start := time.Now()
 			f()
 			return time.Since(start)
 		}
-		if got := took(func() { _, _ = d.Memory(t.Context(), ids[0]) }); got != 0 {
+		if got := elapsed(func() { _, _ = d.Memory(t.Context(), ids[0]) }); got != 0 {
 			t.Errorf("memory took %v", got)
 		}
 		// One GPU instance, one compute instance, one read of both.
-		if got := took(func() { create(t, d, ids[0], 19, 0, 1) }); got != time.Second+2*time.Millisecond {
+		if got := elapsed(func() { create(t, d, ids[0], 19, 0, 1) }); got != time.Second+2*time.Millisecond {
 			t.Errorf("create took %v", got)
 		}
 	})
 }
 
-func TestEventsReachWhoWaits(t *testing.T) {
+func TestEventsReachWaitingClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := node(t, withMIG, "A100-SXM4-40GB")
 		d, ids := port(t, n)
@@ -189,12 +189,12 @@ func TestAFaultOfWrites(t *testing.T) {
 	if err := d.DestroyInstance(t.Context(), ids[0], in.ID); !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("the fourth ended with %v", err)
 	}
-	if f := n.Faults()[0]; f.Seen != 4 || f.Struck != 1 {
-		t.Errorf("%d were seen and %d failed", f.Seen, f.Struck)
+	if f := n.Faults()[0]; f.Seen != 4 || f.Hits != 1 {
+		t.Errorf("%d were seen and %d failed", f.Seen, f.Hits)
 	}
 }
 
-func TestCountersTellWritesApart(t *testing.T) {
+func TestCountersCountWrites(t *testing.T) {
 	n := node(t, withMIG, "A100-SXM4-40GB")
 	d, ids := port(t, n)
 	if _, err := d.Snapshot(t.Context(), ids[0]); err != nil {

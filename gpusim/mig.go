@@ -34,7 +34,7 @@ func (g *device) setMIGLocked(on bool, caller int) (activation, ret Ret) {
 	if g.node.cfg.ResetUnavailable {
 		return ResetRequired, Success
 	}
-	if len(g.node.holdersLocked(g, &caller)) > 0 {
+	if len(g.node.inUseByLocked(g, &caller)) > 0 {
 		return InUse, Success
 	}
 	g.resetLocked()
@@ -52,7 +52,7 @@ func (g *device) fitsLocked(p *Profile, at gpu.Placement) bool {
 	}
 	same := uint32(0)
 	for _, gi := range g.instances {
-		if gi.placement.Overlaps(at) || !p.together(gi.profile) || !gi.profile.together(p) {
+		if gi.placement.Overlaps(at) || !p.compatible(gi.profile) || !gi.profile.compatible(p) {
 			return false
 		}
 		if gi.profile.ID == p.ID {
@@ -62,9 +62,9 @@ func (g *device) fitsLocked(p *Profile, at gpu.Placement) bool {
 	return same < p.Max
 }
 
-// together tells whether another instance may exist beside one of this profile: one that takes every media engine leaves
+// compatible tells whether another instance may exist beside one of this profile: one that takes every media engine leaves
 // room only for those that take none, and one GPU has one media extension, whatever the profile that has it.
-func (p *Profile) together(q *Profile) bool {
+func (p *Profile) compatible(q *Profile) bool {
 	return (!p.has("me.all") || q.has("-me")) && (!p.has("me") || !q.has("me") || p.ID == q.ID)
 }
 

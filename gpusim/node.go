@@ -41,8 +41,8 @@ type Config struct {
 	Latency map[string]time.Duration
 	// ProfilesWithoutMIG: profiles can be asked for while MIG mode is off.
 	ProfilesWithoutMIG bool
-	// MonitorsHold: a process that merely has a handle of a GPU keeps it from being reset, as on real nodes.
-	MonitorsHold bool
+	// MonitorsBlockReset: a process that merely has a handle of a GPU keeps it from being reset, as on real nodes.
+	MonitorsBlockReset bool
 	// ResetUnavailable: the driver cannot reset GPUs by itself (a guest with a GPU passed through).
 	ResetUnavailable bool
 	// HideProcessMemory: process lists say "not available" for memory.
@@ -103,7 +103,7 @@ type Node struct {
 	faultN   int
 	calls    map[string]uint64
 	failures map[string]uint64
-	released chan struct{} // closed and replaced when faults are cleared
+	cleared  chan struct{} // closed and replaced when faults are cleared
 }
 
 // New makes a node that has just booted.
@@ -114,7 +114,7 @@ func New(cfg Config, clock Clock) (*Node, error) {
 	n := &Node{
 		cfg: cfg, clock: clock, boots: clock.Now(), readers: readers(),
 		clients: map[*Client]struct{}{}, events: map[uint32]*eventSet{},
-		calls: map[string]uint64{}, failures: map[string]uint64{}, released: make(chan struct{}),
+		calls: map[string]uint64{}, failures: map[string]uint64{}, cleared: make(chan struct{}),
 	}
 	for pattern := range cfg.Latency {
 		if _, err := path.Match(pattern, ""); err != nil {
@@ -206,7 +206,7 @@ func (n *Node) Reboot() {
 // forced (which no real node can do).
 func (n *Node) ReloadDriver(force bool) error {
 	n.mu.Lock()
-	if pids := n.holdersLocked(nil, nil); len(pids) > 0 && !force {
+	if pids := n.inUseByLocked(nil, nil); len(pids) > 0 && !force {
 		n.mu.Unlock()
 		return fmt.Errorf("cannot unload driver: module nvidia is in use by processes %s", joinPIDs(pids))
 	}
@@ -222,12 +222,12 @@ func (n *Node) ReloadDriver(force bool) error {
 func (n *Node) dropLocked() {
 	for _, g := range n.devices {
 		for c := range g.contexts {
-			c.killLocked()
+			c.endLocked()
 		}
 	}
 	for c := range n.clients {
 		c.inits = 0
-		c.held = map[int]bool{}
+		c.opened = map[int]bool{}
 	}
 	for _, s := range n.events {
 		s.closeLocked()
@@ -243,7 +243,7 @@ func (n *Node) ResetGPU(id string, caller int) error {
 		n.mu.Unlock()
 		return fmt.Errorf("cannot reset GPU %s: not found", id)
 	}
-	if pids := n.holdersLocked(g, &caller); len(pids) > 0 {
+	if pids := n.inUseByLocked(g, &caller); len(pids) > 0 {
 		n.mu.Unlock()
 		return fmt.Errorf("cannot reset GPU %s: in use by processes %s", g.uuid, joinPIDs(pids))
 	}
@@ -257,8 +257,8 @@ func (n *Node) ResetGPU(id string, caller int) error {
 	return nil
 }
 
-// holdersLocked gives the pids that use a GPU (nil: the driver), but for one.
-func (n *Node) holdersLocked(g *device, but *int) []int {
+// inUseByLocked gives the pids that use a GPU (nil: the driver), but for one.
+func (n *Node) inUseByLocked(g *device, but *int) []int {
 	set := map[int]bool{}
 	for _, d := range n.devices {
 		for c := range d.contexts {
@@ -268,7 +268,7 @@ func (n *Node) holdersLocked(g *device, but *int) []int {
 		}
 	}
 	for c := range n.clients {
-		if c.inits > 0 && (g == nil || n.cfg.MonitorsHold && c.held[g.index]) {
+		if c.inits > 0 && (g == nil || n.cfg.MonitorsBlockReset && c.opened[g.index]) {
 			set[c.pid] = true
 		}
 	}

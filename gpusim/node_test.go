@@ -28,7 +28,7 @@ func node(t testing.TB, change func(*gpusim.Config), models ...string) *gpusim.N
 	t.Helper()
 	cfg := gpusim.Config{
 		DriverVersion: "580.95.05", CUDAVersion: 13000, ContextMemory: 300 * gpusim.MiB, ServerMemory: 30 * gpusim.MiB,
-		ProfilesWithoutMIG: true, MonitorsHold: true,
+		ProfilesWithoutMIG: true, MonitorsBlockReset: true,
 	}
 	for i, name := range models {
 		cfg.GPUs = append(cfg.GPUs, gpusim.GPUConfig{Model: model(t, name), PCI: "0000:0" + string(rune('1'+i)) + ":00.0"})
@@ -178,7 +178,7 @@ func states(t *testing.T, n *gpusim.Node, d *gpusim.Driver, id gpu.UUID, use fun
 
 // The published count of layouts of an eight-wide board with the five classic profiles is 19 maximal ones; there are 298 in
 // all, and with the other two profiles 2319 and 239.
-func TestLayoutsAreTheKnownOnes(t *testing.T) {
+func TestLayoutCounts(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		use          func(gpu.Profile) bool
@@ -299,7 +299,7 @@ func TestInstanceRules(t *testing.T) {
 	}
 }
 
-func TestWhatIsInUseStays(t *testing.T) {
+func TestInstancesInUseAreKept(t *testing.T) {
 	n := node(t, withMIG, "A100-SXM4-40GB")
 	d, ids := port(t, n)
 	in := create(t, d, ids[0], 9, 0, 4)
@@ -325,7 +325,7 @@ func TestWhatIsInUseStays(t *testing.T) {
 	}
 }
 
-func TestModeOfAnAmpereNeedsAReset(t *testing.T) {
+func TestAmpereModeChangeNeedsReset(t *testing.T) {
 	n := node(t, nil, "A100-SXM4-40GB")
 	d, ids := port(t, n)
 	monitor := n.Driver(77)
@@ -352,7 +352,7 @@ func TestModeOfAnAmpereNeedsAReset(t *testing.T) {
 	}
 }
 
-func TestModeBecomesActiveByAReset(t *testing.T) {
+func TestModeActiveAfterReset(t *testing.T) {
 	n := node(t, func(c *gpusim.Config) { c.ResetUnavailable = true }, "A100-SXM4-40GB")
 	d, ids := port(t, n)
 	change, err := d.SetMIGMode(t.Context(), ids[0], true)
@@ -367,7 +367,7 @@ func TestModeBecomesActiveByAReset(t *testing.T) {
 	}
 }
 
-func TestWhatABootLeaves(t *testing.T) {
+func TestStateAfterBoot(t *testing.T) {
 	for _, c := range []struct {
 		model string
 		mode  bool
@@ -463,7 +463,7 @@ func TestALostGPUKeepsItsPlace(t *testing.T) {
 	}
 }
 
-func TestAGivenUpCallIsATimeout(t *testing.T) {
+func TestCancelledCallIsATimeout(t *testing.T) {
 	n := node(t, nil, "A30-24GB")
 	d, ids := port(t, n)
 	ctx, cancel := context.WithCancel(t.Context())

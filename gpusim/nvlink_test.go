@@ -12,7 +12,7 @@ import (
 )
 
 // Every GPU of the node is at 0000:01:00.0 and the addresses that follow.
-func TestWhereNVLinksLead(t *testing.T) {
+func TestNVLinks(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		models   string
@@ -51,7 +51,7 @@ func TestWhereNVLinksLead(t *testing.T) {
 	}
 }
 
-func TestLinksThatCannotBe(t *testing.T) {
+func TestInvalidLinks(t *testing.T) {
 	for name, c := range map[string]struct {
 		bridges  [][]int
 		switches int

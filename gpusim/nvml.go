@@ -28,7 +28,7 @@ func (r *Reply) put(values ...uint64) Ret {
 	return Success
 }
 
-func (r *Reply) say(text string) Ret {
+func (r *Reply) setText(text string) Ret {
 	r.Text = text
 	return Success
 }
@@ -149,7 +149,7 @@ func (c *Client) init(ctx context.Context, flags uint64) Ret {
 // shutdownLocked closes the GPUs when the last initialisation ended.
 func (c *Client) shutdownLocked() Ret {
 	if c.inits--; c.inits == 0 {
-		c.held = map[int]bool{}
+		c.opened = map[int]bool{}
 	}
 	return Success
 }
@@ -162,9 +162,9 @@ func (cfg Config) library() string {
 func (q *call) system() (Ret, bool) {
 	switch q.name {
 	case "SystemGetDriverVersion":
-		return q.node(func(n *Node) Ret { return q.out.say(n.cfg.DriverVersion) }), true
+		return q.node(func(n *Node) Ret { return q.out.setText(n.cfg.DriverVersion) }), true
 	case "SystemGetNVMLVersion":
-		return q.node(func(n *Node) Ret { return q.out.say(n.cfg.library()) }), true
+		return q.node(func(n *Node) Ret { return q.out.setText(n.cfg.library()) }), true
 	case "SystemGetCudaDriverVersion":
 		return q.node(func(n *Node) Ret { return q.out.put(uint64(n.cfg.CUDAVersion)) }), true
 	case "DeviceGetCount":
@@ -199,7 +199,7 @@ func (q *call) open(is func(*device) bool, missing Ret) Ret {
 		case g.lost:
 			return GPUIsLost
 		}
-		q.c.held[g.index] = true
+		q.c.opened[g.index] = true
 		return q.out.put(uint64(g.handleLocked()))
 	})
 }
@@ -209,7 +209,7 @@ func (q *call) openMIG() Ret {
 		for _, g := range n.devices {
 			for _, ci := range g.migDevicesLocked() {
 				if string(ci.uuid) == q.text {
-					q.c.held[g.index] = true
+					q.c.opened[g.index] = true
 					return q.out.put(uint64(ci.device()))
 				}
 			}
@@ -297,7 +297,7 @@ func readers() map[string]func(q *call, t target) Ret {
 func (q *call) pci(address string, id uint32) Ret {
 	var domain, bus, dev, fn uint64
 	_, _ = fmt.Sscanf(address, "%x:%x:%x.%x", &domain, &bus, &dev, &fn)
-	q.out.say(fmt.Sprintf("%08X:%02X:%02X.%X", domain, bus, dev, fn))
+	q.out.setText(fmt.Sprintf("%08X:%02X:%02X.%X", domain, bus, dev, fn))
 	return q.out.put(domain, bus, dev, uint64(id), uint64(id))
 }
 
@@ -321,16 +321,16 @@ func (q *call) device() (Ret, bool) {
 	case "DeviceGetName":
 		return q.on(func(t target) Ret {
 			if t.ci != nil {
-				return out.say(t.g.model.Name + " MIG " + t.ci.name())
+				return out.setText(t.g.model.Name + " MIG " + t.ci.name())
 			}
-			return out.say(t.g.model.Name)
+			return out.setText(t.g.model.Name)
 		}), true
 	case "DeviceGetUUID":
 		return q.on(func(t target) Ret {
 			if t.ci != nil {
-				return out.say(string(t.ci.uuid))
+				return out.setText(string(t.ci.uuid))
 			}
-			return out.say(string(t.g.uuid))
+			return out.setText(string(t.g.uuid))
 		}), true
 	case "DeviceIsMigDeviceHandle":
 		return q.on(func(t target) Ret {

@@ -73,7 +73,7 @@ func TestNodesWithoutGPUsNeedTheFlag(t *testing.T) {
 	}
 }
 
-func TestStaleHandlesAreKnown(t *testing.T) {
+func TestStaleHandlesAreInvalid(t *testing.T) {
 	n := node(t, withMIG, "A100-SXM4-40GB")
 	l := library(t, n, true)
 	dev := l.one("nvmlDeviceGetHandleByIndex_v2", 0)
@@ -156,7 +156,7 @@ func TestProfilesAreWalkedByEnum(t *testing.T) {
 	}
 }
 
-func TestTheDriverPrefersHighPlaces(t *testing.T) {
+func TestDriverPrefersHighPlacements(t *testing.T) {
 	n := node(t, withMIG, "A100-SXM4-40GB")
 	l := library(t, n, true)
 	dev := l.one("nvmlDeviceGetHandleByIndex_v2", 0)
@@ -233,7 +233,7 @@ func TestFieldValues(t *testing.T) {
 	}
 }
 
-func TestUnknownFunctionsAreSaidSo(t *testing.T) {
+func TestUnknownFunctions(t *testing.T) {
 	l := library(t, node(t, nil, "A30-24GB"), true)
 	if ret := l.ret("nvmlDeviceSetMemoryLimits_v1"); ret != gpusim.FunctionNotFound {
 		t.Errorf("%d", ret)

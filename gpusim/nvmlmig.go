@@ -43,7 +43,7 @@ func (q *call) profiles() (Ret, bool) {
 				return ret
 			}
 			enums := uint64(giEnums)
-			if old(t.g.node.cfg.DriverVersion) {
+			if beforeR575(t.g.node.cfg.DriverVersion) {
 				enums = giEnumsOld
 			}
 			if q.args[1] >= enums {
@@ -90,7 +90,7 @@ func (q *call) profiles() (Ret, bool) {
 				return NotSupported
 			}
 			p := t.gi.profile
-			q.out.say("MIG " + (&compute{gi: t.gi, profile: cp}).name())
+			q.out.setText("MIG " + (&compute{gi: t.gi, profile: cp}).name())
 			return q.out.put(uint64(cp.enum), uint64(cp.slices), uint64(len(computeStarts(p.Slices, cp.slices))),
 				uint64(p.computeSMs(cp)), uint64(p.Copy), uint64(p.Decoders), 0, uint64(p.JPEG), uint64(p.OFA), p.capabilities())
 		}), true
@@ -125,8 +125,8 @@ func (g *device) enumerable() Ret {
 	return Success
 }
 
-// old tells whether a driver is of before the profiles for graphics and media engines.
-func old(version string) bool {
+// beforeR575 tells whether a driver is of before the profiles for graphics and media engines.
+func beforeR575(version string) bool {
 	var major int
 	_, _ = fmt.Sscanf(version, "%d", &major)
 	return major < 575
@@ -136,7 +136,7 @@ func (q *call) profile(p *Profile) Ret {
 	if p == nil {
 		return NotSupported
 	}
-	q.out.say("MIG " + p.Name)
+	q.out.setText("MIG " + p.Name)
 	return q.out.put(uint64(p.ID), 0, uint64(p.Slices), uint64(p.Max), uint64(p.SMs), uint64(p.Copy), uint64(p.Decoders), 0,
 		uint64(p.JPEG), uint64(p.OFA), p.MemoryMiB, p.capabilities())
 }
@@ -146,10 +146,10 @@ func (q *call) instances() (Ret, bool) {
 	out := q.out
 	switch q.name {
 	case "DeviceCreateGpuInstance":
-		return q.mig(func(t target) Ret { return q.made(t.g.createGILocked(q.u32(1), nil)) }), true
+		return q.mig(func(t target) Ret { return q.answerInstance(t.g.createGILocked(q.u32(1), nil)) }), true
 	case "DeviceCreateGpuInstanceWithPlacement":
 		at := gpu.Placement{Start: q.u32(2), Size: q.u32(3)}
-		return q.mig(func(t target) Ret { return q.made(t.g.createGILocked(q.u32(1), &at)) }), true
+		return q.mig(func(t target) Ret { return q.answerInstance(t.g.createGILocked(q.u32(1), &at)) }), true
 	case "GpuInstanceDestroy":
 		return q.gi(func(t target) Ret { return t.gi.destroyLocked() }), true
 	case "DeviceGetGpuInstances":
@@ -177,10 +177,10 @@ func (q *call) instances() (Ret, bool) {
 				uint64(t.gi.placement.Start), uint64(t.gi.placement.Size))
 		}), true
 	case "GpuInstanceCreateComputeInstance":
-		return q.gi(func(t target) Ret { return q.madeCompute(t.gi.createCILocked(q.u32(1), nil)) }), true
+		return q.gi(func(t target) Ret { return q.answerCompute(t.gi.createCILocked(q.u32(1), nil)) }), true
 	case "GpuInstanceCreateComputeInstanceWithPlacement":
 		at := gpu.Placement{Start: q.u32(2), Size: q.u32(3)}
-		return q.gi(func(t target) Ret { return q.madeCompute(t.gi.createCILocked(q.u32(1), &at)) }), true
+		return q.gi(func(t target) Ret { return q.answerCompute(t.gi.createCILocked(q.u32(1), &at)) }), true
 	case "ComputeInstanceDestroy":
 		return q.ci(func(t target) Ret { return t.ci.destroyLocked() }), true
 	case "GpuInstanceGetComputeInstances":
@@ -213,14 +213,14 @@ func (q *call) instances() (Ret, bool) {
 	return 0, false
 }
 
-func (q *call) made(gi *instance, ret Ret) Ret {
+func (q *call) answerInstance(gi *instance, ret Ret) Ret {
 	if ret != Success {
 		return ret
 	}
 	return q.out.put(uint64(gi.handle()))
 }
 
-func (q *call) madeCompute(ci *compute, ret Ret) Ret {
+func (q *call) answerCompute(ci *compute, ret Ret) Ret {
 	if ret != Success {
 		return ret
 	}

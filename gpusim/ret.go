@@ -80,10 +80,10 @@ func (e *CUDAError) Error() string { return fmt.Sprintf("CUDA error %d: %s", e.C
 
 // The ways in which CUDA refuses.
 var (
-	errOutOfMemory = &CUDAError{2, "out of memory"}
-	errUnavailable = &CUDAError{46, "all CUDA-capable devices are busy or unavailable"}
-	errNoDevice    = &CUDAError{100, "no CUDA-capable device is detected"}
-	errBadDevice   = &CUDAError{101, "invalid device ordinal"}
-	errContextDead = &CUDAError{709, "context is destroyed"}
-	errBadValue    = &CUDAError{1, "invalid argument"}
+	errOutOfMemory      = &CUDAError{2, "out of memory"}
+	errUnavailable      = &CUDAError{46, "all CUDA-capable devices are busy or unavailable"}
+	errNoDevice         = &CUDAError{100, "no CUDA-capable device is detected"}
+	errBadDevice        = &CUDAError{101, "invalid device ordinal"}
+	errContextDestroyed = &CUDAError{709, "context is destroyed"}
+	errBadValue         = &CUDAError{1, "invalid argument"}
 )

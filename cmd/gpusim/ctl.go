@@ -33,8 +33,8 @@ const ctlUsage = `usage: gpusim ctl --root DIR ORDER
 GPU is a UUID, a PCI address or an index.
 `
 
-// orderTimeout bounds an order: none of them waits for hardware.
-const orderTimeout = 30 * time.Second
+// commandTimeout bounds an order: none of them waits for hardware.
+const commandTimeout = 30 * time.Second
 
 func ctl(ctx context.Context, args, env []string, std stdio) int {
 	f := flags("ctl", std)
@@ -50,7 +50,7 @@ func ctl(ctx context.Context, args, env []string, std stdio) int {
 		fmt.Fprint(std.out, ctlUsage)
 		return exitOK
 	}
-	order, err := parseOrder(f.Args(), std)
+	command, err := parseCommand(f.Args(), std)
 	if err != nil {
 		fmt.Fprintf(std.err, "gpusim ctl: %v\n", err)
 		return exitUsage
@@ -59,14 +59,14 @@ func ctl(ctx context.Context, args, env []string, std stdio) int {
 		fmt.Fprintln(std.err, "gpusim ctl: --root is needed")
 		return exitUsage
 	}
-	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	answer, err := server.Ask(ctx, *root, order)
+	answer, err := server.Control(ctx, *root, command)
 	if err != nil {
 		return fail(std, err)
 	}
 	var show any
-	switch order.Do {
+	switch command.Do {
 	case server.DoStatus:
 		show = answer.Status
 	case server.DoFaultList:
@@ -74,7 +74,7 @@ func ctl(ctx context.Context, args, env []string, std stdio) int {
 	case server.DoFaultAdd:
 		show = answer.ID
 	case server.DoLatency:
-		show = readable(answer.Latency)
+		show = formatLatency(answer.Latency)
 	default:
 		return exitOK
 	}
@@ -86,7 +86,7 @@ func ctl(ctx context.Context, args, env []string, std stdio) int {
 	return exitOK
 }
 
-func readable(latency map[string]time.Duration) map[string]string {
+func formatLatency(latency map[string]time.Duration) map[string]string {
 	out := map[string]string{}
 	for call, d := range latency {
 		out[call] = d.String()
@@ -94,13 +94,13 @@ func readable(latency map[string]time.Duration) map[string]string {
 	return out
 }
 
-var errOrder = errors.New("no such order: see gpusim ctl help")
+var errCommand = errors.New("no such order: see gpusim ctl help")
 
-// parseOrder reads an order. Options may stand before and after its words.
-func parseOrder(args []string, std stdio) (server.Order, error) {
+// parseCommand reads an order. Options may stand before and after its words.
+func parseCommand(args []string, std stdio) (server.Command, error) {
 	f := flags("ctl", std)
 	f.Usage = func() {}
-	var o server.Order
+	var o server.Command
 	var fault gpusim.Fault
 	var code int
 	f.DurationVar(&o.Window, "window", 0, "")
@@ -150,9 +150,9 @@ func parseOrder(args []string, std stdio) (server.Order, error) {
 		o.Do, o.Call = server.DoLatency, words[1]
 		o.Latency, err = time.ParseDuration(words[2])
 	default:
-		err = errOrder
+		err = errCommand
 	}
-	if err != nil && !errors.Is(err, errOrder) {
+	if err != nil && !errors.Is(err, errCommand) {
 		err = fmt.Errorf("cannot read order: %w", err)
 	}
 	return o, err
@@ -177,9 +177,9 @@ func smi(ctx context.Context, args, env []string, std stdio) int {
 	if err != nil {
 		return fail(std, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	answer, err := server.Ask(ctx, root, server.Order{Do: server.DoStatus})
+	answer, err := server.Control(ctx, root, server.Command{Do: server.DoStatus})
 	if err != nil {
 		fmt.Fprintln(std.out, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
 		return 9
@@ -199,7 +199,7 @@ func smi(ctx context.Context, args, env []string, std stdio) int {
 		if id != "" && id != string(g.Identity.UUID) && id != g.Identity.PCI && id != strconv.Itoa(g.Identity.Index) {
 			continue
 		}
-		if _, err := server.Ask(ctx, root, server.Order{Do: server.DoReset, GPU: string(g.Identity.UUID)}); err != nil {
+		if _, err := server.Control(ctx, root, server.Command{Do: server.DoReset, GPU: string(g.Identity.UUID)}); err != nil {
 			fmt.Fprintf(std.out, "GPU %s is currently in use by another process.\n\n%v\n", g.Identity.PCI, err)
 			code = 19
 			continue

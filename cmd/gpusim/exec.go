@@ -28,7 +28,7 @@ func execute(args, env []string, std stdio) int {
 	if err != nil {
 		return fail(std, fmt.Errorf("cannot use root: %w", err))
 	}
-	env = against(env, dir)
+	env = nodeEnvironment(env, dir)
 	path, err := lookPath(f.Arg(0), lookup(env, "PATH"))
 	if err != nil {
 		return fail(std, err)
@@ -36,15 +36,15 @@ func execute(args, env []string, std stdio) int {
 	return fail(std, fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, f.Args(), env)))
 }
 
-// against gives the environment of a program that sees the node: its library and its tools come first.
-func against(env []string, root string) []string {
+// nodeEnvironment gives the environment of a program that sees the node: its library and its tools come first.
+func nodeEnvironment(env []string, root string) []string {
 	first := func(key, dir string) string {
 		if old := lookup(env, key); old != "" {
 			dir += ":" + old
 		}
 		return key + "=" + dir
 	}
-	mine := []string{"GPUSIM_ROOT=" + root, first("LD_LIBRARY_PATH", root+"/usr/lib"), first("PATH", root+"/usr/bin")}
+	own := []string{"GPUSIM_ROOT=" + root, first("LD_LIBRARY_PATH", root+"/usr/lib"), first("PATH", root+"/usr/bin")}
 	var out []string
 	for _, kv := range env {
 		key, _, _ := strings.Cut(kv, "=")
@@ -52,7 +52,7 @@ func against(env []string, root string) []string {
 			out = append(out, kv)
 		}
 	}
-	return append(out, mine...)
+	return append(out, own...)
 }
 
 // lookPath finds a program in the path that it will see itself.
@@ -70,7 +70,7 @@ func lookPath(name, path string) (string, error) {
 
 // burn becomes the burn program.
 func burn(args, env []string, std stdio) int {
-	path, err := beside("gpusim-burn")
+	path, err := findInstalled("gpusim-burn")
 	if err != nil {
 		return fail(std, err)
 	}

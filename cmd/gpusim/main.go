@@ -89,8 +89,8 @@ func lookup(env []string, key string) string {
 	return ""
 }
 
-// beside finds a file that is installed with this program: next to it, or in the directories of an installed system.
-func beside(name string) (string, error) {
+// findInstalled finds a file that is installed with this program: next to it, or in the directories of an installed system.
+func findInstalled(name string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("cannot find own program: %w", err)

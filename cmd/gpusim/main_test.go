@@ -138,8 +138,8 @@ func TestBurnUsesTheNode(t *testing.T) {
 	}
 }
 
-func TestOrdersAreRead(t *testing.T) {
-	for line, want := range map[string]server.Order{
+func TestCommandsAreParsed(t *testing.T) {
+	for line, want := range map[string]server.Command{
 		"status --window 10s":                   {Do: server.DoStatus, Window: 10 * time.Second},
 		"fault add any hang --gpu 2 --times -1": {Do: server.DoFaultAdd, Fault: &gpusim.Fault{Call: "any", Do: "hang", GPU: "2", Nth: 1, Times: -1}},
 		"fault clear 3":                         {Do: server.DoFaultClear, ID: 3},
@@ -149,7 +149,7 @@ func TestOrdersAreRead(t *testing.T) {
 		"latency":                               {Do: server.DoLatency},
 		"reset GPU-1":                           {Do: server.DoReset, GPU: "GPU-1"},
 	} {
-		got, err := parseOrder(strings.Fields(line), stdio{err: io.Discard})
+		got, err := parseCommand(strings.Fields(line), stdio{err: io.Discard})
 		if err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
@@ -158,7 +158,7 @@ func TestOrdersAreRead(t *testing.T) {
 		}
 	}
 	for _, line := range []string{"", "fault", "fault add any", "xid 0 many", "latency X soon", "dance", "status --colour"} {
-		if _, err := parseOrder(strings.Fields(line), stdio{err: io.Discard}); err == nil {
+		if _, err := parseCommand(strings.Fields(line), stdio{err: io.Discard}); err == nil {
 			t.Errorf("%q was read", line)
 		}
 	}
@@ -173,7 +173,7 @@ func TestUsageIsAnError(t *testing.T) {
 }
 
 func TestTheEnvironmentOfAProgram(t *testing.T) {
-	got := against([]string{"A=1", "PATH=/bin", "GPUSIM_ROOT=/old"}, "/node")
+	got := nodeEnvironment([]string{"A=1", "PATH=/bin", "GPUSIM_ROOT=/old"}, "/node")
 	want := []string{"A=1", "GPUSIM_ROOT=/node", "LD_LIBRARY_PATH=/node/usr/lib", "PATH=/node/usr/bin:/bin"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

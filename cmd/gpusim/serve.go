@@ -60,7 +60,7 @@ func serveNode(ctx context.Context, path, dir, library string, mknod bool, std s
 		return fmt.Errorf("cannot use root: %w", err)
 	}
 	if library == "" {
-		if library, err = beside("libnvidia-ml.so." + file.Driver); err != nil {
+		if library, err = findInstalled("libnvidia-ml.so." + file.Driver); err != nil {
 			return err
 		}
 	}

@@ -69,9 +69,9 @@ func (c *Context) TryLaunch(d time.Duration, n int) int {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
 	c.e.advanceLocked()
-	took := c.pushLocked(d, n)
+	accepted := c.pushLocked(d, n)
 	c.e.scheduleLocked()
-	return took
+	return accepted
 }
 
 // Launch queues n kernels, each d of a whole engine, and returns when the queue has taken all of them, which is before
@@ -80,7 +80,7 @@ func (c *Context) Launch(ctx context.Context, d time.Duration, n int) error {
 	for {
 		c.e.mu.Lock()
 		c.e.advanceLocked()
-		if c.goneLocked() {
+		if c.endedLocked() {
 			c.e.mu.Unlock()
 			return ErrClosed
 		}
@@ -105,7 +105,7 @@ func (c *Context) Launch(ctx context.Context, d time.Duration, n int) error {
 func (c *Context) Sync(ctx context.Context) error {
 	c.e.mu.Lock()
 	c.e.advanceLocked()
-	if c.goneLocked() {
+	if c.endedLocked() {
 		c.e.mu.Unlock()
 		return ErrClosed
 	}
@@ -142,7 +142,7 @@ func (c *Context) closeLocked() {
 	c.waiters = nil
 	delete(c.e.waiting, c)
 	c.acct.contexts--
-	c.acct.left = c.e.now
+	c.acct.lastClosed = c.e.now
 	c.group.contexts--
 	if c.group.contexts == 0 {
 		delete(c.e.groups, c.group.name)
@@ -151,7 +151,7 @@ func (c *Context) closeLocked() {
 
 func (c *Context) pushLocked(d time.Duration, n int) int {
 	n = min(n, c.depth-c.queue.kernels())
-	if n <= 0 || c.goneLocked() {
+	if n <= 0 || c.endedLocked() {
 		return 0
 	}
 	if d > 0 { // a kernel of no length has run at once
@@ -161,7 +161,7 @@ func (c *Context) pushLocked(d time.Duration, n int) int {
 	return n
 }
 
-func (c *Context) goneLocked() bool { return c.closed || c.e.closed }
+func (c *Context) endedLocked() bool { return c.closed || c.e.closed }
 
 func (c *Context) waitLocked(limit int) *waiter {
 	w := &waiter{limit: limit, woken: make(chan struct{})}

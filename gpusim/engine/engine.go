@@ -140,13 +140,13 @@ func (e *Engine) shareLocked() {
 	for _, c := range e.active {
 		if g := c.group; !done[g] {
 			done[g] = true
-			g.fill(1 / float64(e.running))
+			g.distribute(1 / float64(e.running))
 		}
 	}
 }
 
-// fill deals out the group's rate: the smallest shares first, and what they leave to the others.
-func (g *group) fill(rate float64) {
+// distribute deals out the group's rate: the smallest shares first, and what they leave to the others.
+func (g *group) distribute(rate float64) {
 	order := g.active
 	if slices.ContainsFunc(order, func(c *Context) bool { return c.share < 1 }) {
 		order = slices.SortedStableFunc(slices.Values(order), func(a, b *Context) int {

@@ -84,8 +84,8 @@ func TestQueueDrainsWithoutItsProcess(t *testing.T) {
 		e := engine.New(engine.SystemClock{})
 		defer e.Close()
 		c := e.AddContext(1, "", engine.Options{Depth: 200})
-		if took := c.TryLaunch(5*time.Millisecond, 500); took != 200 {
-			t.Fatalf("a queue of 200 took %d kernels", took)
+		if accepted := c.TryLaunch(5*time.Millisecond, 500); accepted != 200 {
+			t.Fatalf("a queue of 200 took %d kernels", accepted)
 		}
 		time.Sleep(400 * time.Millisecond)
 		if n, work := c.Queued(); n != 120 || work != 600*time.Millisecond {
@@ -206,7 +206,7 @@ func TestPartlyBusyPeriodSaysItsPercent(t *testing.T) {
 // exactly the time in which anything ran.
 func TestTimeIsConserved(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		clock := &handClock{now: time.Unix(1000, 0)}
+		clock := &manualClock{now: time.Unix(1000, 0)}
 		e := engine.New(clock)
 		defer e.Close()
 		var contexts []*engine.Context
@@ -255,17 +255,17 @@ func TestTimeIsConserved(t *testing.T) {
 	})
 }
 
-// handClock stands still between steps and never fires: nothing waits in the tests that use it.
-type handClock struct{ now time.Time }
+// manualClock stands still between steps and never fires: nothing waits in the tests that use it.
+type manualClock struct{ now time.Time }
 
-func (c *handClock) Now() time.Time { return c.now }
+func (c *manualClock) Now() time.Time { return c.now }
 
-func (c *handClock) AfterFunc(d time.Duration, f func()) engine.Timer {
+func (c *manualClock) AfterFunc(d time.Duration, f func()) engine.Timer {
 	return time.AfterFunc(time.Hour, f)
 }
 
 func BenchmarkThousandContexts(b *testing.B) {
-	clock := &handClock{now: time.Unix(1000, 0)}
+	clock := &manualClock{now: time.Unix(1000, 0)}
 	e := engine.New(clock)
 	defer e.Close()
 	var contexts []*engine.Context

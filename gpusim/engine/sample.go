@@ -12,8 +12,8 @@ const (
 	SamplePeriod = 10 * time.Second / RingSize
 )
 
-// keepBusy is how far back BusyOver can look, and how long a process without a context is remembered.
-const keepBusy = 64 * time.Second
+// historyLength is how far back BusyOver can look, and how long a process without a context is remembered.
+const historyLength = 64 * time.Second
 
 // Sample says which process was on the engine when it was sampled.
 type Sample struct {
@@ -24,28 +24,28 @@ type Sample struct {
 
 // account is the time of one process.
 type account struct {
-	pid      int
-	contexts int           // open ones
-	left     time.Duration // when the last one closed
-	busy     float64       // ns of a whole engine, in all
-	period   float64       // the part of it since the last tick
-	history  []mark        // ascending; only ticks at which busy had grown
+	pid        int
+	contexts   int           // open ones
+	lastClosed time.Duration // when the last one closed
+	busy       float64       // ns of a whole engine, in all
+	period     float64       // the part of it since the last tick
+	history    []busyPoint   // ascending; only ticks at which busy had grown
 }
 
-// mark is what busy was at one time.
-type mark struct {
+// busyPoint is what busy was at one time.
+type busyPoint struct {
 	at   time.Duration
 	busy float64
 }
 
 // sampler is the ring and the period that is being measured.
 type sampler struct {
-	next  time.Duration // the end of this period
-	busy  time.Duration // for how long of it anything ran
-	ran   []*account    // who ran in it
-	ring  []Sample      // the oldest first
-	seed  uint64
-	total float64 // ns of work done in this period
+	next   time.Duration // the end of this period
+	busy   time.Duration // for how long of it anything ran
+	active []*account    // who ran in it
+	ring   []Sample      // the oldest first
+	seed   uint64
+	total  float64 // ns of work done in this period
 }
 
 func (s *sampler) add(a *account, work float64) {
@@ -53,7 +53,7 @@ func (s *sampler) add(a *account, work float64) {
 		return
 	}
 	if a.period == 0 {
-		s.ran = append(s.ran, a)
+		s.active = append(s.active, a)
 	}
 	a.period += work
 	a.busy += work
@@ -66,19 +66,19 @@ func (s *sampler) pick() *account {
 	s.seed ^= s.seed >> 7
 	s.seed ^= s.seed << 17
 	at := float64(s.seed>>11) / (1 << 53) * s.total
-	for _, a := range s.ran {
+	for _, a := range s.active {
 		if at -= a.period; at < 0 {
 			return a
 		}
 	}
-	return s.ran[len(s.ran)-1]
+	return s.active[len(s.active)-1]
 }
 
 // tickLocked ends a period: one sample when anything ran, none otherwise, so the ring of an idle GPU stops filling and keeps
 // what it had, dead processes included.
 func (e *Engine) tickLocked() {
 	s := &e.sampler
-	if len(s.ran) > 0 {
+	if len(s.active) > 0 {
 		// A whole percent, as the library reports, and never 0: those are not listed.
 		sm := max(int((s.busy*100+SamplePeriod/2)/SamplePeriod), 1)
 		if len(s.ring) == RingSize {
@@ -86,15 +86,15 @@ func (e *Engine) tickLocked() {
 		}
 		s.ring = append(s.ring, Sample{PID: s.pick().pid, Time: uint64(e.epoch.Add(e.now).UnixMicro()), SM: min(sm, 100)})
 	}
-	for _, a := range s.ran {
+	for _, a := range s.active {
 		a.period = 0
-		a.history = append(a.history, mark{at: e.now, busy: a.busy})
+		a.history = append(a.history, busyPoint{at: e.now, busy: a.busy})
 		// One mark older than the window stays: the window's beginning lies after it.
-		for len(a.history) > 1 && a.history[1].at < e.now-keepBusy {
+		for len(a.history) > 1 && a.history[1].at < e.now-historyLength {
 			a.history = a.history[1:]
 		}
 	}
-	s.ran, s.total, s.busy = s.ran[:0], 0, 0
+	s.active, s.total, s.busy = s.active[:0], 0, 0
 	s.next += SamplePeriod
 	e.forgetLocked()
 }
@@ -102,7 +102,7 @@ func (e *Engine) tickLocked() {
 // forgetLocked drops the accounts of processes that left long ago.
 func (e *Engine) forgetLocked() {
 	for pid, a := range e.pids {
-		if a.contexts == 0 && e.now-a.left > keepBusy {
+		if a.contexts == 0 && e.now-a.lastClosed > historyLength {
 			delete(e.pids, pid)
 		}
 	}
@@ -150,7 +150,7 @@ func (e *Engine) BusyOver(window time.Duration) map[int]time.Duration {
 	for pid, a := range e.pids {
 		b := a.busy
 		if window > 0 {
-			b -= a.at(e.now - min(window, keepBusy))
+			b -= a.at(e.now - min(window, historyLength))
 		}
 		out[pid] = time.Duration(b)
 	}
@@ -159,13 +159,13 @@ func (e *Engine) BusyOver(window time.Duration) map[int]time.Duration {
 
 // at is what busy was then, on the straight line between two marks.
 func (a *account) at(t time.Duration) float64 {
-	i, _ := slices.BinarySearchFunc(a.history, t, func(m mark, t time.Duration) int { return cmp.Compare(m.at, t) })
+	i, _ := slices.BinarySearchFunc(a.history, t, func(m busyPoint, t time.Duration) int { return cmp.Compare(m.at, t) })
 	if i == len(a.history) {
 		// After the last mark: what grew since then grew in the period that has begun.
 		return a.busy - a.period
 	}
 	to := a.history[i]
-	from := mark{at: to.at - SamplePeriod}
+	from := busyPoint{at: to.at - SamplePeriod}
 	if i > 0 {
 		from.busy = a.history[i-1].busy
 		// Marks are made only where busy grew, so between distant ones it stood still until one period before.

@@ -222,21 +222,21 @@ func (r *Root) Sync() error {
 
 // prune removes the files below a directory that are no longer, and directories that they leave empty.
 func (r *Root) prune(dir string, keep map[string]file) error {
-	var gone []string
+	var removed []string
 	err := filepath.WalkDir(r.path(dir), func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		rel, _ := filepath.Rel(r.dir, path)
 		if _, ok := keep[rel]; !d.IsDir() && !ok {
-			gone = append(gone, path)
+			removed = append(removed, path)
 		}
 		return nil
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot read host root: %w", err)
 	}
-	for _, path := range gone {
+	for _, path := range removed {
 		if err := os.Remove(path); err != nil {
 			return fmt.Errorf("cannot write host root: %w", err)
 		}

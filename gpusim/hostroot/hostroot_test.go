@@ -144,7 +144,7 @@ func TestCapabilitiesFollowTheInstances(t *testing.T) {
 	}
 }
 
-func TestBootsAndLoadsCanBeTold(t *testing.T) {
+func TestBootsAndLoadsDiffer(t *testing.T) {
 	h := write(t, `gpus: [{model: A30-24GB}]`)
 	inode := func() os.FileInfo {
 		fi, err := os.Stat(filepath.Join(h.dir, "sys/module/nvidia"))

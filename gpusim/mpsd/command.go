@@ -50,8 +50,8 @@ func (d *control) serveUI(conn net.Conn, uid uint32, privileged bool) (quit bool
 	}
 }
 
-// may tells whether the peer may change settings, and the answer if not. The answer comes with status 0.
-func (d *control) may(u ui) (string, bool) {
+// permitted tells whether the peer may change settings, and the answer if not. The answer comes with status 0.
+func (d *control) permitted(u ui) (string, bool) {
 	if u.privileged && (u.uid == 0 || u.uid == d.owner) {
 		return "", true
 	}
@@ -74,7 +74,7 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 		return ""
 	}
 	if strings.HasPrefix(name, "set_") || name == "shutdown_server" || name == "terminate_client" {
-		if why, ok := d.may(u); !ok {
+		if why, ok := d.permitted(u); !ok {
 			return 0, why, false
 		}
 	}
@@ -107,7 +107,7 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 				d.line("Force shutting down server %d", s.pid)
 				_ = s.process.Kill()
 			} else if s.ready {
-				s.tell("drain")
+				s.send("drain")
 			}
 			return ""
 		}), false
@@ -164,7 +164,7 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 	case "device_query":
 		return 0, "Failed to query devices", false
 	case "quit":
-		if _, ok := d.may(u); !ok {
+		if _, ok := d.permitted(u); !ok {
 			return 0, "Not enough privilege to execute quit command", false
 		}
 		seconds, _, forced := leadingInt(arg(2))
@@ -244,7 +244,7 @@ func (d *control) startServer(u ui, args []string) string {
 	}
 	uid := uint32(n)
 	if uid != u.uid {
-		if why, ok := d.may(u); !ok {
+		if why, ok := d.permitted(u); !ok {
 			return why
 		}
 	}
@@ -262,7 +262,7 @@ func (d *control) startServer(u ui, args []string) string {
 type clientRow struct{ pid, gpu string }
 
 func (s *server) clients() []clientRow {
-	answer, err := s.ask("list")
+	answer, err := s.request("list")
 	if err != nil {
 		return nil
 	}
@@ -373,7 +373,7 @@ func (d *control) terminate(server, client string) string {
 		d.line("Server %d is <busy>", s.pid)
 		return fmt.Sprintf("Server %d not found!\n1", n)
 	}
-	answer, err := s.ask("terminate " + client)
+	answer, err := s.request("terminate " + client)
 	if err != nil || answer != "ok" {
 		return "1"
 	}

@@ -20,21 +20,21 @@ import (
 // be stopped by a peer that says nothing, and the stand-in must show it.
 type control struct {
 	cfg     config
-	log     *journal
+	log     *logger
 	pid     int
 	owner   uint32
 	events  chan any
 	sockets []*net.UnixListener
 	fifo    *os.File
 
-	percent  float64
-	priority int
-	limits   limits
-	fixed    limits // of the environment, which cannot be read back
-	servers  []*server
-	pending  []client
-	failed   bool // some server ever ended badly
-	held     []net.Conn
+	percent    float64
+	priority   int
+	limits     limits
+	fixed      limits // of the environment, which cannot be read back
+	servers    []*server
+	pending    []client
+	failed     bool // some server ever ended badly
+	unanswered []net.Conn
 }
 
 // server is one server process.
@@ -72,7 +72,7 @@ type (
 // runControl is the daemon in the foreground.
 func runControl(ctx context.Context, cfg config, stdout io.Writer) int {
 	d := &control{
-		cfg: cfg, log: &journal{out: stdout}, pid: os.Getpid(), owner: uint32(os.Getuid()),
+		cfg: cfg, log: &logger{out: stdout}, pid: os.Getpid(), owner: uint32(os.Getuid()),
 		events: make(chan any), percent: 100, limits: limits{},
 	}
 	starter := newStarter(cfg.readyFD)
@@ -295,14 +295,14 @@ func (d *control) accept(c client) {
 	switch {
 	case s != nil && s.ready:
 		d.line("NEW CLIENT %d from user %d: Server already exists", c.pid, c.uid)
-		d.give(s, c)
+		d.handOver(s, c)
 		return
 	case s == nil && len(d.servers) == 0:
 		d.start(uid)
 	case s == nil:
 		for _, other := range d.servers {
 			if other.ready {
-				other.tell("drain")
+				other.send("drain")
 			}
 		}
 	}
@@ -320,16 +320,16 @@ func (d *control) serverOf(uid uint32) *server {
 
 // start starts a server. It is a process of its own, which does not end with this one.
 func (d *control) start(uid uint32) {
-	conn, theirs, err := pair()
+	conn, childEnd, err := pair()
 	if err != nil {
 		d.line("Failed to start server: %v", err)
 		return
 	}
-	defer theirs.Close()
+	defer childEnd.Close()
 	argv0 := filepath.Join(filepath.Dir(d.cfg.argv0), ServerName)
 	p, err := os.StartProcess("/proc/self/exe", []string{argv0}, &os.ProcAttr{
 		Env:   append(slices.Clone(d.cfg.env), "GPUSIM_ROOT="+d.cfg.root, "CUDA_MPS_PIPE_DIRECTORY="+d.cfg.pipeDir),
-		Files: []*os.File{nil, os.Stdout, os.Stderr, theirs},
+		Files: []*os.File{nil, os.Stdout, os.Stderr, childEnd},
 	})
 	if err != nil {
 		conn.Close()
@@ -364,7 +364,7 @@ func (d *control) serverIsReady(s *server) {
 	var rest []client
 	for _, c := range d.pending {
 		if d.cfg.multiuser || c.uid == s.uid {
-			d.give(s, c)
+			d.handOver(s, c)
 		} else {
 			rest = append(rest, c)
 		}
@@ -404,17 +404,17 @@ func (c client) refuse(errno int32) {
 	c.conn.Close()
 }
 
-// give hands a client's connection to the server, which keeps it for as long as the client lives.
-func (d *control) give(s *server, c client) {
+// handOver hands a client's connection to the server, which keeps it for as long as the client lives.
+func (d *control) handOver(s *server, c client) {
 	defer c.conn.Close()
 	limit := s.limits.of(c.hello.gpu, d.cfg.visible)
-	if err := s.give(c, limit); err != nil {
+	if err := s.handOver(c, limit); err != nil {
 		d.line("Failed to hand client %d to server %d: %v", c.pid, s.pid, err)
 		_, _ = c.conn.Write(welcome{errno: errnoConnect}.bytes())
 	}
 }
 
-func (s *server) give(c client, limit uint64) error {
+func (s *server) handOver(c client, limit uint64) error {
 	uc, ok := c.conn.(*net.UnixConn)
 	if !ok {
 		return errPeer
@@ -429,11 +429,11 @@ func (s *server) give(c client, limit uint64) error {
 	return err
 }
 
-// tell sends a request that has no answer.
-func (s *server) tell(request string) { _, _ = s.conn.Write([]byte(request)) }
+// send sends a request that has no answer.
+func (s *server) send(request string) { _, _ = s.conn.Write([]byte(request)) }
 
-// ask sends a request and waits for the answer: for ever, when the server hangs.
-func (s *server) ask(request string) (string, error) {
+// request sends a request and waits for the answer: for ever, when the server hangs.
+func (s *server) request(request string) (string, error) {
 	if _, err := s.conn.Write([]byte(request)); err != nil {
 		return "", err
 	}
@@ -448,7 +448,7 @@ func (d *control) quit(timeout time.Duration, forced bool) int {
 	}
 	for _, s := range d.servers {
 		if s.ready {
-			s.tell("drain")
+			s.send("drain")
 		}
 	}
 	var expired <-chan time.Time
@@ -466,9 +466,9 @@ func (d *control) quit(timeout time.Duration, forced bool) int {
 				d.serverHasEnded(e)
 			case serverReady:
 				e.s.ready = true
-				e.s.tell("drain")
+				e.s.send("drain")
 			case connected:
-				d.held = append(d.held, e.conn) // it waits, unanswered
+				d.unanswered = append(d.unanswered, e.conn) // it waits, unanswered
 			}
 		case <-expired:
 			for _, s := range d.servers {

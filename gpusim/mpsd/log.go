@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// journal writes log lines as the real programs do.
-type journal struct {
+// logger writes log lines as the real programs do.
+type logger struct {
 	mu       sync.Mutex // guards out and silenced
 	out      io.Writer
 	silenced bool
 }
 
-func (j *journal) line(source string, pid int, format string, args ...any) {
+func (j *logger) line(source string, pid int, format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.silenced {
@@ -49,7 +49,7 @@ func record(pid int, message string) []byte {
 
 // readFIFO prints what servers log until the FIFO is closed. Anybody may write there, and bytes that are no record silence
 // the log for good, as they do in the real daemon.
-func (j *journal) readFIFO(fifo io.Reader) {
+func (j *logger) readFIFO(fifo io.Reader) {
 	head := make([]byte, 4*recordWords)
 	for {
 		if _, err := io.ReadFull(fifo, head); err != nil {

@@ -37,14 +37,14 @@ const readyEnv = "GPUSIM_MPS_READY_FD"
 type config struct {
 	foreground, background, multiuser, lazy bool
 
-	argv0    string   // how this program was called
-	env      []string // handed to the server
-	root     string   // of the virtual node; empty when none was found
-	pipeDir  string
-	logDir   string
-	visible  []string // CUDA_VISIBLE_DEVICES
-	readyFD  string
-	starterQ bool // -q: ask the devices before saying that it started
+	argv0        string   // how this program was called
+	env          []string // handed to the server
+	root         string   // of the virtual node; empty when none was found
+	pipeDir      string
+	logDir       string
+	visible      []string // CUDA_VISIBLE_DEVICES
+	readyFD      string
+	readyDevices bool // -q: ask the devices before saying that it started
 }
 
 // Main is the program. args[0] is its name, as in os.Args: called by ServerName it is the server. It ends when its work
@@ -71,7 +71,7 @@ func Main(ctx context.Context, args, env []string, stdin io.Reader, stdout, stde
 		case "-L", "--lazy-init":
 			c.lazy = true
 		case "-q", "--ready-devices":
-			c.starterQ = true
+			c.readyDevices = true
 		case "-v", "--version":
 			fmt.Fprintf(stdout, "CUDA MPS Control for Linux/Unix/QNX. Binary version: %d\n(stand-in of a virtual node)\n", binaryVersion)
 			return 0

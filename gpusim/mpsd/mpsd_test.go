@@ -164,8 +164,8 @@ func (d *daemon) uiIn(t *testing.T, pipe, input string, limit time.Duration) (co
 	return code, strings.TrimSuffix(b.String(), "\n")
 }
 
-// says fails the test unless the command gives this answer and code 0.
-func (d *daemon) says(t *testing.T, input, want string) {
+// answers fails the test unless the command gives this answer and code 0.
+func (d *daemon) answers(t *testing.T, input, want string) {
 	t.Helper()
 	if code, out := d.ui(t, input); code != 0 || out != want {
 		t.Errorf("%q answers %q with %d, want %q with 0", input, out, code, want)
@@ -217,7 +217,7 @@ func (p *program) ends(t *testing.T, code int, message string) {
 }
 
 // The same commands in the same order, and the answers that the real binary of this generation gave.
-func TestCommandsAsSeen(t *testing.T) {
+func TestCommandsAsRecorded(t *testing.T) {
 	f, err := os.Open("testdata/commands-580.jsonl")
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func TestCommandsAsSeen(t *testing.T) {
 		if err := json.Unmarshal(in.Bytes(), &row); err != nil {
 			t.Fatal(err)
 		}
-		d.says(t, row[0]+"\n", row[1])
+		d.answers(t, row[0]+"\n", row[1])
 	}
 	if n < 90 {
 		t.Errorf("only %d commands", n)
@@ -306,7 +306,7 @@ func TestStartFailures(t *testing.T) {
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 || out != "An instance of this daemon is already running\n" {
 			t.Errorf("%q %v", out, err)
 		}
-		d.says(t, "get_server_list\n", "")
+		d.answers(t, "get_server_list\n", "")
 	})
 	t.Run("no GPU", func(t *testing.T) {
 		n, bin := node(t)
@@ -353,7 +353,7 @@ func TestBackground(t *testing.T) {
 	if out, err := command(t, bin, env, "-d"); err != nil || out != "" {
 		t.Fatalf("-d: %q %v", out, err)
 	}
-	d.says(t, "get_server_list\n", "")
+	d.answers(t, "get_server_list\n", "")
 	if code, out := d.ui(t, "quit\n"); code != 0 {
 		t.Errorf("quit: %q %d", out, code)
 	}
@@ -365,15 +365,15 @@ func TestBackground(t *testing.T) {
 
 func TestClients(t *testing.T) {
 	d := start(t, []string{"CUDA_VISIBLE_DEVICES=GPU-x"}, "-M")
-	d.says(t, "set_default_device_pinned_mem_limit 0 2G\nset_default_active_thread_percentage 25\n", "25.0")
+	d.answers(t, "set_default_device_pinned_mem_limit 0 2G\nset_default_active_thread_percentage 25\n", "25.0")
 	a := d.burn(t, nil, "--memory", "1GiB", "--hold", "--gpu", "GPU-x")
 	a.ready(t)
 	_, server := d.ui(t, "get_server_list\n")
 	if server == "" {
 		t.Fatal("a client came and there is no server")
 	}
-	d.says(t, "get_server_status "+server+"\n", "ACTIVE")
-	d.says(t, "get_client_list "+server+"\n", a.pid())
+	d.answers(t, "get_server_status "+server+"\n", "ACTIVE")
+	d.answers(t, "get_client_list "+server+"\n", a.pid())
 	line := fmt.Sprintf("CTX gpu=GPU-x mps=%s mpspid=%s limit=%d share=25", d.pipe, server, 2<<30)
 	if got := d.node.Contexts()[a.cmd.Process.Pid]; got != line {
 		t.Errorf("the client asked %q, want %q", got, line)
@@ -390,7 +390,7 @@ func TestClients(t *testing.T) {
 		t.Errorf("a client lowers its own: %q", got)
 	}
 
-	d.says(t, "terminate_client "+server+" "+b.pid()+"\n", "0")
+	d.answers(t, "terminate_client "+server+" "+b.pid()+"\n", "0")
 	b.ends(t, 1, "CUDA error 810")
 	a.cmd.Process.Signal(syscall.SIGTERM)
 	a.ends(t, 143, "stopped by SIGTERM")
@@ -405,7 +405,7 @@ func TestClients(t *testing.T) {
 // A client of another user waits until all clients of the first have left; -M is what avoids it.
 func TestOneUserAtATime(t *testing.T) {
 	d := start(t, nil)
-	d.says(t, "start_server -uid 4242\n", "")
+	d.answers(t, "start_server -uid 4242\n", "")
 	d.log.wait(t, "Ready")
 	p := d.burn(t, nil, "--hold")
 	// No client holds the other user's server, so it ends, and one for us starts.
@@ -456,7 +456,7 @@ func TestServerOutlivesItsControl(t *testing.T) {
 	}
 	old := d.cmd.Process.Pid
 	d.run(t) // over the leftovers
-	d.says(t, "get_server_list\n", "")
+	d.answers(t, "get_server_list\n", "")
 	if _, ok := d.node.Contexts()[p.cmd.Process.Pid]; !ok {
 		t.Error("the client is gone")
 	}
@@ -486,7 +486,7 @@ func TestControlOnlyDirectory(t *testing.T) {
 			t.Errorf("%s: %q %d, want %q with 0", test.name, out, code, test.want)
 		}
 	}
-	d.says(t, "get_default_active_thread_percentage\n", "100.0")
+	d.answers(t, "get_default_active_thread_percentage\n", "100.0")
 	p := &daemon{node: d.node, bin: d.bin, pipe: dir}
 	b := p.burn(t, nil, "--hold")
 	b.ready(t)
@@ -495,7 +495,7 @@ func TestControlOnlyDirectory(t *testing.T) {
 	}
 }
 
-func TestIdlePeerFreezesTheDaemon(t *testing.T) {
+func TestIdlePeerBlocksTheDaemon(t *testing.T) {
 	d := start(t, nil)
 	c, err := net.Dial("unixpacket", filepath.Join(d.pipe, "control"))
 	if err != nil {
@@ -509,12 +509,12 @@ func TestIdlePeerFreezesTheDaemon(t *testing.T) {
 		t.Errorf("a command beside an idle peer ended with %d", code)
 	}
 	c.Close()
-	d.says(t, "get_server_list\n", "")
+	d.answers(t, "get_server_list\n", "")
 }
 
 func TestGarbageSilencesTheLog(t *testing.T) {
 	d := start(t, nil)
-	d.says(t, "foo\n", `Unknown command "foo"`)
+	d.answers(t, "foo\n", `Unknown command "foo"`)
 	d.log.wait(t, "Cmd:foo")
 	fifo, err := os.OpenFile(filepath.Join(d.pipe, "log"), os.O_WRONLY, 0)
 	if err != nil {
@@ -527,7 +527,7 @@ func TestGarbageSilencesTheLog(t *testing.T) {
 	// The reader of the FIFO is another goroutine of the daemon: ask until a command leaves no line.
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("probe%d", i)
-		d.says(t, name+"\n", fmt.Sprintf("Unknown command %q", name))
+		d.answers(t, name+"\n", fmt.Sprintf("Unknown command %q", name))
 		d.ui(t, "quit_not\n")
 		select {
 		case line := <-d.log.lines:

@@ -55,7 +55,7 @@ func runServer(ctx context.Context, cfg config) int {
 	if _, err := control.Write([]byte("ready")); err != nil {
 		return 1
 	}
-	go s.obey(control)
+	go s.serveControl(control)
 	select {
 	case <-s.idle:
 		return 0
@@ -64,8 +64,8 @@ func runServer(ctx context.Context, cfg config) int {
 	}
 }
 
-// obey serves the control daemon until it goes away, which changes nothing for the clients.
-func (s *mpsServer) obey(control *net.UnixConn) {
+// serveControl serves the control daemon until it goes away, which changes nothing for the clients.
+func (s *mpsServer) serveControl(control *net.UnixConn) {
 	b, oob := make([]byte, maxText), make([]byte, unix.CmsgSpace(4))
 	for {
 		n, oobn, _, _, err := control.ReadMsgUnix(b, oob)

@@ -130,13 +130,13 @@ func pair() (*net.UnixConn, *os.File, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot make a socket pair: %w", err)
 	}
-	theirs := os.NewFile(uintptr(fds[1]), "server")
-	ours, err := fileConn(os.NewFile(uintptr(fds[0]), "control"))
+	childEnd := os.NewFile(uintptr(fds[1]), "server")
+	ownEnd, err := fileConn(os.NewFile(uintptr(fds[0]), "control"))
 	if err != nil {
-		theirs.Close()
+		childEnd.Close()
 		return nil, nil, err
 	}
-	return ours, theirs, nil
+	return ownEnd, childEnd, nil
 }
 
 // fileConn makes a connection of a file, which it closes.

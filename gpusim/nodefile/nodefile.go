@@ -9,7 +9,7 @@
 //	seed: lab                   makes the UUIDs
 //	context_memory: 300MiB      what a CUDA context costs
 //	server_memory: 30MiB        what an MPS server costs while it has clients
-//	monitors_hold: true         a process with a GPU's handle keeps it from being reset
+//	monitors_block_reset: true  a process with a GPU's handle keeps it from being reset
 //	no_reset: false             the driver cannot reset by itself: a mode change answers "reset required"
 //	hide_process_memory: false  process lists say "not available"
 //	raw_samples: false          utilisation sample by sample instead of per process
@@ -49,8 +49,8 @@ type File struct {
 var variants = map[string]struct {
 	version string
 	cuda    int
-	// queries: profiles can be asked for while MIG mode is off.
-	queries bool
+	// profilesWithoutMIG: profiles can be asked for while MIG mode is off.
+	profilesWithoutMIG bool
 }{
 	"535": {"535.183.01", 12020, false},
 	"580": {"580.95.05", 13000, true},
@@ -63,19 +63,19 @@ const (
 )
 
 type document struct {
-	Driver        string            `yaml:"driver"`
-	DriverVersion string            `yaml:"driver_version"`
-	State         string            `yaml:"state"`
-	Seed          string            `yaml:"seed"`
-	ContextMemory string            `yaml:"context_memory"`
-	ServerMemory  string            `yaml:"server_memory"`
-	Latency       map[string]string `yaml:"latency"`
-	MonitorsHold  *bool             `yaml:"monitors_hold"`
-	NoReset       bool              `yaml:"no_reset"`
-	HideMemory    bool              `yaml:"hide_process_memory"`
-	RawSamples    bool              `yaml:"raw_samples"`
-	NVLink        nvlink            `yaml:"nvlink"`
-	GPUs          []entry           `yaml:"gpus"`
+	Driver             string            `yaml:"driver"`
+	DriverVersion      string            `yaml:"driver_version"`
+	State              string            `yaml:"state"`
+	Seed               string            `yaml:"seed"`
+	ContextMemory      string            `yaml:"context_memory"`
+	ServerMemory       string            `yaml:"server_memory"`
+	Latency            map[string]string `yaml:"latency"`
+	MonitorsBlockReset *bool             `yaml:"monitors_block_reset"`
+	NoReset            bool              `yaml:"no_reset"`
+	HideMemory         bool              `yaml:"hide_process_memory"`
+	RawSamples         bool              `yaml:"raw_samples"`
+	NVLink             nvlink            `yaml:"nvlink"`
+	GPUs               []entry           `yaml:"gpus"`
 }
 
 type nvlink struct {
@@ -125,7 +125,7 @@ func (doc *document) file() (File, error) {
 	f := File{Driver: doc.Driver, Config: gpusim.Config{
 		DriverVersion: doc.DriverVersion, CUDAVersion: v.cuda, State: gpusim.DriverState(doc.State), Seed: doc.Seed,
 		ContextMemory: defaultContextMemory, ServerMemory: defaultServerMemory, Latency: map[string]time.Duration{},
-		ProfilesWithoutMIG: v.queries, MonitorsHold: doc.MonitorsHold == nil || *doc.MonitorsHold, ResetUnavailable: doc.NoReset,
+		ProfilesWithoutMIG: v.profilesWithoutMIG, MonitorsBlockReset: doc.MonitorsBlockReset == nil || *doc.MonitorsBlockReset, ResetUnavailable: doc.NoReset,
 		HideProcessMemory: doc.HideMemory, RawSamples: doc.RawSamples,
 		Bridges: doc.NVLink.Bridges, Switches: doc.NVLink.Switches,
 	}}
@@ -142,7 +142,7 @@ func (doc *document) file() (File, error) {
 		if text == "" {
 			continue
 		}
-		n, err := bytesOf(text)
+		n, err := parseSize(text)
 		if err != nil {
 			return File{}, err
 		}
@@ -228,8 +228,8 @@ func layout(m *gpusim.Model, list []string) ([]gpu.NewInstance, error) {
 	return out, nil
 }
 
-// bytesOf reads a size in whole KiB, MiB or GiB, or in bytes.
-func bytesOf(text string) (uint64, error) {
+// parseSize reads a size in whole KiB, MiB or GiB, or in bytes.
+func parseSize(text string) (uint64, error) {
 	number, shift := text, 0
 	for suffix, s := range map[string]int{"KiB": 10, "MiB": 20, "GiB": 30} {
 		if rest, ok := strings.CutSuffix(text, suffix); ok {

@@ -42,7 +42,7 @@ driver: "535"
 seed: lab
 context_memory: 1GiB
 latency: {DeviceSetMigMode: 4s}
-monitors_hold: false
+monitors_block_reset: false
 nvlink: {bridges: [[0, 1], [2, 3]], switches: 6}
 gpus:
   - {model: A100-SXM4-40GB, count: 9}
@@ -52,7 +52,7 @@ gpus:
 		t.Fatal(err)
 	}
 	c := f.Config
-	if f.Driver != "535" || c.DriverVersion != "535.183.01" || c.CUDAVersion != 12020 || c.ProfilesWithoutMIG || c.MonitorsHold ||
+	if f.Driver != "535" || c.DriverVersion != "535.183.01" || c.CUDAVersion != 12020 || c.ProfilesWithoutMIG || c.MonitorsBlockReset ||
 		c.ContextMemory != 1<<30 || c.Latency["DeviceSetMigMode"] != 4*time.Second || len(c.GPUs) != 10 ||
 		c.Switches != 6 || len(c.Bridges) != 2 || c.Bridges[1][1] != 3 || c.GPUs[0].Model.NVLinks != 12 {
 		t.Errorf("%+v", c)
@@ -70,7 +70,7 @@ gpus:
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestInvalidNodeFiles(t *testing.T) {
 	for name, c := range map[string]struct{ file, want string }{
 		"unknown key":       {"colour: red", "colour"},
 		"unknown model":     {"gpus: [{model: A101}]", "A100-SXM4-40GB"},

@@ -12,8 +12,8 @@ import (
 	"github.com/gpushare/gpushare/gpusim"
 )
 
-// Order is what a director asks of the node: one JSON line, answered by one Answer.
-type Order struct {
+// Command is what a director asks of the node: one JSON line, answered by one Answer.
+type Command struct {
 	Do      string        `json:"do"`
 	GPU     string        `json:"gpu,omitempty"`
 	Window  time.Duration `json:"window,omitempty"` // status: busy times over the last so much; 0 for all time
@@ -40,8 +40,8 @@ const (
 	DoLatency      = "latency"
 )
 
-// Answer is the outcome of an order.
-type Answer struct {
+// Result is the outcome of an order.
+type Result struct {
 	Error   string                   `json:"error,omitempty"`
 	Status  *Status                  `json:"status,omitempty"`
 	Faults  []gpusim.Fault           `json:"faults,omitempty"`
@@ -66,12 +66,12 @@ func (s *Server) ctl(ctx context.Context, conn *net.UnixConn) {
 	in := bufio.NewScanner(conn)
 	in.Buffer(make([]byte, 64<<10), 64<<10)
 	for in.Scan() {
-		var o Order
-		var a Answer
+		var o Command
+		var a Result
 		if err := json.Unmarshal(in.Bytes(), &o); err != nil {
 			a.Error = fmt.Sprintf("cannot read order: %v", err)
 		} else {
-			a = s.obey(o, int(cred.Pid), conn)
+			a = s.execute(o, int(cred.Pid), conn)
 		}
 		if err := json.NewEncoder(conn).Encode(a); err != nil {
 			return
@@ -82,7 +82,7 @@ func (s *Server) ctl(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-func (s *Server) obey(o Order, caller int, from net.Conn) (a Answer) {
+func (s *Server) execute(o Command, caller int, from net.Conn) (a Result) {
 	var err error
 	switch o.Do {
 	case DoStatus:
@@ -123,21 +123,21 @@ func (s *Server) obey(o Order, caller int, from net.Conn) (a Answer) {
 	return a
 }
 
-// Ask gives one order to the node below a host root and waits for the answer.
-func Ask(ctx context.Context, root string, o Order) (Answer, error) {
+// Control gives one order to the node below a host root and waits for the answer.
+func Control(ctx context.Context, root string, o Command) (Result, error) {
 	conn, err := dial(ctx, root, CtlSocket)
 	if err != nil {
-		return Answer{}, err
+		return Result{}, err
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	if err := json.NewEncoder(conn).Encode(o); err != nil {
-		return Answer{}, fmt.Errorf("cannot ask virtual node: %w", err)
+		return Result{}, fmt.Errorf("cannot ask virtual node: %w", err)
 	}
-	var a Answer
+	var a Result
 	if err := json.NewDecoder(conn).Decode(&a); err != nil {
-		return Answer{}, fmt.Errorf("cannot read answer of virtual node: %w", err)
+		return Result{}, fmt.Errorf("cannot read answer of virtual node: %w", err)
 	}
 	if a.Error != "" {
 		return a, fmt.Errorf("%s", a.Error)

@@ -118,7 +118,7 @@ func TestTheEndOfAConnectionIsTheEndOfItsContext(t *testing.T) {
 	})
 }
 
-func TestContextsLearnThatTheyAreGone(t *testing.T) {
+func TestContextsReportTheirEnd(t *testing.T) {
 	n, root := sockets(t, `gpus: [{model: A30-24GB}]`)
 	c := dialCUDA(t, root)
 	c.say("CTX gpu=0", "OK 0 - -")
@@ -129,7 +129,7 @@ func TestContextsLearnThatTheyAreGone(t *testing.T) {
 	c.say("SYNC", "ERR 709 context is destroyed")
 	other := dialCUDA(t, root)
 	other.say("CTX gpu=0", "OK 0 - -")
-	if _, err := server.Ask(t.Context(), root, server.Order{Do: server.DoReboot}); err != nil {
+	if _, err := server.Control(t.Context(), root, server.Command{Do: server.DoReboot}); err != nil {
 		t.Fatal(err)
 	}
 	if line, err := other.in.ReadString('\n'); err != io.EOF {
@@ -137,39 +137,39 @@ func TestContextsLearnThatTheyAreGone(t *testing.T) {
 	}
 }
 
-func TestOrders(t *testing.T) {
+func TestCommands(t *testing.T) {
 	n, root := sockets(t, `gpus: [{model: A30-24GB}]`)
-	ask := func(o server.Order) server.Answer {
+	control := func(o server.Command) server.Result {
 		t.Helper()
-		a, err := server.Ask(t.Context(), root, o)
+		a, err := server.Control(t.Context(), root, o)
 		if err != nil {
 			t.Fatalf("%+v: %v", o, err)
 		}
 		return a
 	}
-	id := ask(server.Order{Do: server.DoFaultAdd, Fault: &gpusim.Fault{Call: "any", Do: gpusim.FaultFail}}).ID
-	if faults := ask(server.Order{Do: server.DoFaultList}).Faults; len(faults) != 1 || faults[0].ID != id || faults[0].Nth != 1 {
+	id := control(server.Command{Do: server.DoFaultAdd, Fault: &gpusim.Fault{Call: "any", Do: gpusim.FaultFail}}).ID
+	if faults := control(server.Command{Do: server.DoFaultList}).Faults; len(faults) != 1 || faults[0].ID != id || faults[0].Nth != 1 {
 		t.Errorf("faults %+v", faults)
 	}
-	ask(server.Order{Do: server.DoFaultClear, ID: id})
+	control(server.Command{Do: server.DoFaultClear, ID: id})
 	if len(n.Faults()) != 0 {
 		t.Error("the fault stayed")
 	}
-	ask(server.Order{Do: server.DoLatency, Call: "nvmlDeviceSetMigMode", Latency: time.Second})
-	if got := ask(server.Order{Do: server.DoLatency}).Latency["DeviceSetMigMode"]; got != time.Second {
+	control(server.Command{Do: server.DoLatency, Call: "nvmlDeviceSetMigMode", Latency: time.Second})
+	if got := control(server.Command{Do: server.DoLatency}).Latency["DeviceSetMigMode"]; got != time.Second {
 		t.Errorf("latency %v", got)
 	}
-	ask(server.Order{Do: server.DoXID, GPU: "0", XID: 95})
-	if s := ask(server.Order{Do: server.DoStatus}).Status; s.GPUs[0].Recovery != 1 || s.BootID == "" {
+	control(server.Command{Do: server.DoXID, GPU: "0", XID: 95})
+	if s := control(server.Command{Do: server.DoStatus}).Status; s.GPUs[0].Recovery != 1 || s.BootID == "" {
 		t.Errorf("status %+v", s)
 	}
-	ask(server.Order{Do: server.DoReset, GPU: "0"})
-	ask(server.Order{Do: server.DoDriverReload})
+	control(server.Command{Do: server.DoReset, GPU: "0"})
+	control(server.Command{Do: server.DoDriverReload})
 	if v := n.View(0); v.Loads != 2 || v.GPUs[0].Recovery != 0 {
 		t.Errorf("after a reset and a reload: %+v", v)
 	}
-	for _, o := range []server.Order{{Do: "dance"}, {Do: server.DoFaultAdd}, {Do: server.DoReset, GPU: "9"}, {Do: server.DoXID, GPU: "9", XID: 1}} {
-		if _, err := server.Ask(t.Context(), root, o); err == nil {
+	for _, o := range []server.Command{{Do: "dance"}, {Do: server.DoFaultAdd}, {Do: server.DoReset, GPU: "9"}, {Do: server.DoXID, GPU: "9", XID: 1}} {
+		if _, err := server.Control(t.Context(), root, o); err == nil {
 			t.Errorf("%+v was obeyed", o)
 		}
 	}

@@ -117,13 +117,13 @@ func (s *Server) accept(ctx context.Context, l *net.UnixListener, handle func(co
 		s.wg.Add(1)
 		go func() {
 			defer s.wg.Done()
-			defer s.drop(conn)
+			defer s.removeConn(conn)
 			handle(ctx, conn)
 		}()
 	}
 }
 
-func (s *Server) drop(conn net.Conn) {
+func (s *Server) removeConn(conn net.Conn) {
 	_ = conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +188,7 @@ func (s *Server) nvml(ctx context.Context, conn *net.UnixConn) {
 	}
 	client, done := s.client(cred)
 	defer done()
-	life := ctx
+	serverCtx := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	requests := make(chan gpusim.Request)
@@ -211,12 +211,12 @@ func (s *Server) nvml(ctx context.Context, conn *net.UnixConn) {
 	for {
 		select {
 		case q := <-requests:
-			during := ctx
+			callCtx := ctx
 			if gpusim.IsWrite(q.Func) {
 				// The kernel finishes what it has begun, whether or not the process lives to see it.
-				during = life
+				callCtx = serverCtx
 			}
-			if _, err := conn.Write(encodeReply(client.Call(during, q))); err != nil {
+			if _, err := conn.Write(encodeReply(client.Call(callCtx, q))); err != nil {
 				_ = conn.Close()
 				return
 			}

@@ -287,23 +287,23 @@ func TestTheEnvironmentNamesAnotherNode(t *testing.T) {
 	if err == nil || !strings.HasPrefix(string(out), "gpus 1\nname NVIDIA A30\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	gone := filepath.Join(t.TempDir(), "nowhere")
-	if got := a.run(t, []string{"GPUSIM_ROOT=" + gone}, "init"); got != "before 1\ninit 9\n" {
+	missing := filepath.Join(t.TempDir(), "nowhere")
+	if got := a.run(t, []string{"GPUSIM_ROOT=" + missing}, "init"); got != "before 1\ninit 9\n" {
 		t.Errorf("%q", got)
 	}
 }
 
-// holder is a client that keeps a GPU open and makes a call for each line that it is sent.
-type holder struct {
+// openClient is a client that keeps a GPU open and makes a call for each line that it is sent.
+type openClient struct {
 	t   *testing.T
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-func hold(t *testing.T, r *running) *holder {
+func openGPU(t *testing.T, r *running) *openClient {
 	t.Helper()
-	h := &holder{t: t, cmd: r.client(t, nil, "hold")}
+	h := &openClient{t: t, cmd: r.client(t, nil, "hold")}
 	var err error
 	if h.in, err = h.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -321,14 +321,14 @@ func hold(t *testing.T, r *running) *holder {
 	return h
 }
 
-func (h *holder) expect(want string) {
+func (h *openClient) expect(want string) {
 	h.t.Helper()
 	if got, err := h.out.ReadString('\n'); err != nil || strings.TrimSpace(got) != want {
 		h.t.Fatalf("client said %q (%v), want %q", got, err, want)
 	}
 }
 
-func (h *holder) call(want string) {
+func (h *openClient) call(want string) {
 	h.t.Helper()
 	if _, err := io.WriteString(h.in, "\n"); err != nil {
 		h.t.Fatal(err)
@@ -336,28 +336,28 @@ func (h *holder) call(want string) {
 	h.expect(want)
 }
 
-func TestAProcessHoldsItsGPUUntilItEnds(t *testing.T) {
+func TestOpenGPUIsNotReset(t *testing.T) {
 	r := serve(t, twoA100)
-	h := hold(t, r)
+	h := openGPU(t, r)
 	h.call("count 0")
-	order := server.Order{Do: server.DoReset, GPU: "0"}
-	if _, err := server.Ask(t.Context(), r.root, order); err == nil {
+	reset := server.Command{Do: server.DoReset, GPU: "0"}
+	if _, err := server.Control(t.Context(), r.root, reset); err == nil {
 		t.Error("a held GPU was reset")
 	}
-	if _, err := server.Ask(t.Context(), r.root, server.Order{Do: server.DoReset, GPU: "1"}); err != nil {
+	if _, err := server.Control(t.Context(), r.root, server.Command{Do: server.DoReset, GPU: "1"}); err != nil {
 		t.Errorf("the other GPU: %v", err)
 	}
 	if err := h.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = h.cmd.Wait()
-	eventually(t, func() error { _, err := server.Ask(t.Context(), r.root, order); return err })
+	eventually(t, func() error { _, err := server.Control(t.Context(), r.root, reset); return err })
 }
 
-func TestARebootVoidsWhatProcessesHad(t *testing.T) {
+func TestRebootInvalidatesClients(t *testing.T) {
 	r := serve(t, twoA100)
-	h := hold(t, r)
-	if _, err := server.Ask(t.Context(), r.root, server.Order{Do: server.DoReboot}); err != nil {
+	h := openGPU(t, r)
+	if _, err := server.Control(t.Context(), r.root, server.Command{Do: server.DoReboot}); err != nil {
 		t.Fatal(err)
 	}
 	h.call("count 1") // uninitialised

@@ -173,9 +173,9 @@ func (p *play) work() {
 }
 
 // order gives the virtual node an order.
-func (p *play) order(o server.Order) server.Answer {
+func (p *play) order(o server.Command) server.Result {
 	p.Helper()
-	a, err := server.Ask(soon(p.T), p.Root(), o)
+	a, err := server.Control(soon(p.T), p.Root(), o)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -188,16 +188,16 @@ func (p *play) begin(f gpusim.Fault) {
 	if p.Boots {
 		p.StopDaemon()
 		if p.Reloads {
-			p.order(server.Order{Do: server.DoDriverReload, Force: true})
+			p.order(server.Command{Do: server.DoDriverReload, Force: true})
 		} else {
-			p.order(server.Order{Do: server.DoReboot})
+			p.order(server.Command{Do: server.DoReboot})
 		}
 	}
-	p.order(server.Order{Do: server.DoFaultAdd, Fault: &f})
+	p.order(server.Command{Do: server.DoFaultAdd, Fault: &f})
 	p.Cleanup(func() { // So that the node can be emptied, come what may.
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		if _, err := server.Ask(ctx, p.Root(), server.Order{Do: server.DoFaultClear}); err != nil {
+		if _, err := server.Control(ctx, p.Root(), server.Command{Do: server.DoFaultClear}); err != nil {
 			p.Log(err)
 		}
 	})
@@ -216,8 +216,8 @@ func (p *play) begin(f gpusim.Fault) {
 		}
 	}
 	err := harness.Await(soon(p.T), 10*time.Millisecond, "the call never came", func() (bool, error) {
-		a, err := server.Ask(soon(p.T), p.Root(), server.Order{Do: server.DoFaultList})
-		return err == nil && len(a.Faults) == 1 && a.Faults[0].Struck == 1, err
+		a, err := server.Control(soon(p.T), p.Root(), server.Command{Do: server.DoFaultList})
+		return err == nil && len(a.Faults) == 1 && a.Faults[0].Hits == 1, err
 	})
 	if err != nil {
 		p.Fatalf("%v\n%s", err, daemonLog(p.Node))
@@ -255,7 +255,7 @@ func (p *play) killed() {
 // mended is what an administrator does after a fault.
 func (p *play) mended() {
 	p.Helper()
-	p.order(server.Order{Do: server.DoFaultClear})
+	p.order(server.Command{Do: server.DoFaultClear})
 	if slices.ContainsFunc(p.truth(), func(g gpusim.GPUView) bool { return g.Lost }) {
 		p.reboot() // A GPU that fell off the bus comes back with a boot.
 	}
@@ -289,7 +289,7 @@ func (p *play) reboot() {
 	}
 	p.beside = nil
 	p.StopDaemon()
-	p.order(server.Order{Do: server.DoReboot})
+	p.order(server.Command{Do: server.DoReboot})
 	if err := p.StartDaemon(soon(p.T)); err != nil {
 		p.Fatal(err)
 	}
@@ -317,7 +317,7 @@ func (p *play) whole(where string) {
 // truth is the GPUs as they are, whatever anybody is told.
 func (p *play) truth() []gpusim.GPUView {
 	p.Helper()
-	return p.order(server.Order{Do: server.DoStatus}).Status.GPUs
+	return p.order(server.Command{Do: server.DoStatus}).Status.GPUs
 }
 
 // layoutOf is what instances a GPU really has, with ids, places and compute instances, and its mode.

@@ -266,7 +266,7 @@ func (p *play) quiet(report reporter) {
 		if err != nil {
 			p.Fatal(err)
 		}
-		return p.order(server.Order{Do: server.DoStatus}).Status.Counters.Writes, all["writes"]
+		return p.order(server.Command{Do: server.DoStatus}).Status.Counters.Writes, all["writes"]
 	}
 	gpus, daemon := count()
 	for range 2 {

@@ -14,7 +14,7 @@ import (
 // by hand does not.
 func TestLayoutsComeBack(t *testing.T) {
 	t.Parallel()
-	n := patient(t, strings.Replace(quick, "gpus:", "monitors_hold: false\ngpus:", 1))
+	n := patient(t, strings.Replace(quick, "gpus:", "monitors_block_reset: false\ngpus:", 1))
 	apply(t, n, shared)
 	was := truth(t, n)
 	back := func(what string) {

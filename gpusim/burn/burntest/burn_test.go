@@ -150,7 +150,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func TestDeniedByTheWalls(t *testing.T) {
+func TestDeniedByDeviceRules(t *testing.T) {
 	if os.Geteuid() == 0 {
 		// Root passes file modes; drop to nobody, who may read the root's path but not this node.
 		n := burntest.Start(t)

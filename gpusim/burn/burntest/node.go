@@ -111,12 +111,12 @@ func (n *Node) Used() uint64 {
 
 func (n *Node) serve(c net.Conn) {
 	var cctx *engine.Context
-	var held, limit uint64
+	var allocated, limit uint64
 	pid := peer(c)
 	defer func() {
 		c.Close()
 		n.mu.Lock()
-		n.used -= held
+		n.used -= allocated
 		delete(n.lines, pid)
 		delete(n.conns, c)
 		n.mu.Unlock()
@@ -168,11 +168,11 @@ func (n *Node) serve(c net.Conn) {
 			cctx.SetDepth(int(num(1)))
 		case words[0] == "ALLOC":
 			n.mu.Lock()
-			if n.used+num(1) > n.memory || (limit > 0 && held+num(1) > limit) {
+			if n.used+num(1) > n.memory || (limit > 0 && allocated+num(1) > limit) {
 				answer = "ERR 2 out of memory"
 			} else {
 				n.used += num(1)
-				held += num(1)
+				allocated += num(1)
 			}
 			n.mu.Unlock()
 		case words[0] == "LAUNCH":
