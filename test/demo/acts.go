@@ -143,8 +143,8 @@ func (s *show) lease(ctx context.Context, tenant, grant string) (*api.Lease, err
 	return l, nil
 }
 
-// walls lets a tenant reach for a GPU that is not its own, by the simplest way there is: asking for it.
-func (s *show) walls(ctx context.Context) error {
+// isolation lets a tenant reach for a GPU that is not its own, by the simplest way there is: asking for it.
+func (s *show) isolation(ctx context.Context) error {
 	s.title("A tenant reaches for another's GPU")
 	other, err := s.lease(ctx, "speech", "dev")
 	if err != nil {
@@ -166,8 +166,8 @@ func (s *show) walls(ctx context.Context) error {
 		s.say("Nothing stopped it (exit code %d): there are no device walls here, as 'gpushare doctor' says.", j.Code())
 		return nil
 	}
-	if j.Code() != deniedByWalls {
-		return fmt.Errorf("the job that reaches for another GPU ended with %d, want %d: %s", j.Code(), deniedByWalls, j.Output())
+	if j.Code() != deniedDevice {
+		return fmt.Errorf("the job that reaches for another GPU ended with %d, want %d: %s", j.Code(), deniedDevice, j.Output())
 	}
 	for line := range strings.Lines(j.Output()) {
 		if strings.Contains(line, "denied") {
@@ -178,8 +178,8 @@ func (s *show) walls(ctx context.Context) error {
 	return nil
 }
 
-// deniedByWalls is the exit code of a virtual CUDA program that may not open its device.
-const deniedByWalls = 77
+// deniedDevice is the exit code of a virtual CUDA program that may not open its device.
+const deniedDevice = 77
 
 func (s *show) overuse(ctx context.Context) error {
 	s.title("A tenant takes more GPU memory than its quota")

@@ -75,7 +75,7 @@ type show struct {
 
 func (s *show) all(ctx context.Context) error {
 	for _, act := range []func(context.Context) error{
-		s.start, s.apply, s.runJobs, s.walls, s.overuse, s.shares, s.crash, s.again,
+		s.start, s.apply, s.runJobs, s.isolation, s.overuse, s.shares, s.crash, s.again,
 	} {
 		if err := act(ctx); err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 )
 
 // adopting is the guarded node whose tenant takes logins into its time-sliced grant.
-var adopting = strings.Replace(guarded, "    members: {users: [nobody]}\n", "    members: {users: [nobody]}\n    adopt: {logins: part}\n", 1)
+var adopting = strings.Replace(closedLogins, "    members: {users: [nobody]}\n", "    members: {users: [nobody]}\n    adopt: {logins: part}\n", 1)
 
 // adopted are the leases that are logins and have begun.
 func adopted(s *api.Status) []api.Lease {
@@ -26,7 +26,7 @@ func TestAdoptedLogin(t *testing.T) {
 	apply(t, l.Node, adopting)
 	slice := systemd.UserSlice(nobody) + "/session-1.scope"
 	// They print nothing, so that nobody waits for their output.
-	login, root, other := l.in(t, nobody, slice, "sleep", "600"), l.in(t, 0, systemd.UserSlice(0), "sleep", "600"), l.in(t, games, systemd.UserSlice(games), "sleep", "600")
+	login, root, other := l.command(t, nobody, slice, "sleep", "600"), l.command(t, 0, systemd.UserSlice(0), "sleep", "600"), l.command(t, games, systemd.UserSlice(games), "sleep", "600")
 	for _, cmd := range []interface{ Start() error }{login, root, other} {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -78,7 +78,7 @@ func TestAdoptedLogin(t *testing.T) {
 		t.Errorf("the event is %+v", e)
 	}
 
-	apply(t, l.Node, guarded)
+	apply(t, l.Node, closedLogins)
 	awaitStatus(t, l.Node, "the lease is still there", func(s *api.Status) bool {
 		return !slices.ContainsFunc(s.Leases, func(l api.Lease) bool { return l.Origin == api.OriginLogin }) // nor ending
 	})

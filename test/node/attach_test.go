@@ -319,17 +319,17 @@ func TestExplain(t *testing.T) {
 		}
 		return out
 	}
-	walled, loose := rules(run), rules(attached)
+	isolated, loose := rules(run), rules(attached)
 	for _, what := range []string{"processes", "devices", "GPU memory", "GPU time"} {
-		if walled[what].What == "" || loose[what].What == "" {
-			t.Errorf("%s is not explained: %+v, %+v", what, walled[what], loose[what])
+		if isolated[what].What == "" || loose[what].What == "" {
+			t.Errorf("%s is not explained: %+v, %+v", what, isolated[what], loose[what])
 		}
 	}
 	if loose["GPU time"].Enforced || loose["devices"].Enforced || !loose["GPU memory"].Enforced {
 		t.Errorf("of an attached process only the memory holds (overuse is kill): %+v", loose)
 	}
-	if freezes := !strings.HasPrefix(status(t, n).Node.Adapter, "processes"); walled["GPU time"].Enforced != freezes || walled["processes"].Enforced != freezes {
-		t.Errorf("of a run on %s: %+v", status(t, n).Node.Adapter, walled)
+	if freezes := !strings.HasPrefix(status(t, n).Node.Adapter, "processes"); isolated["GPU time"].Enforced != freezes || isolated["processes"].Enforced != freezes {
+		t.Errorf("of a run on %s: %+v", status(t, n).Node.Adapter, isolated)
 	}
 	if r := rules("red"); r["devices of part"].What == "" || r["devices of cut"].What == "" {
 		t.Errorf("a tenant is explained as %+v", r)

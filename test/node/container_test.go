@@ -214,9 +214,9 @@ func TestContainers(t *testing.T) {
 }
 
 // The walls of the grant's slice hold for what root starts under it.
-func TestContainerIsInsideTheWalls(t *testing.T) {
+func TestContainerIsIsolated(t *testing.T) {
 	t.Parallel()
-	n := walled(t)
+	n := startWithDeviceNodes(t)
 	r := n.CLI(soon(t), "env", "--cdi", "-t", "red", "--grant", "part", "--json")
 	var use api.ContainerUse
 	if err := json.Unmarshal([]byte(r.Out), &use); err != nil || r.Code != 0 {

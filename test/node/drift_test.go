@@ -149,9 +149,9 @@ func TestDriftIsMended(t *testing.T) {
 }
 
 // The guard of logins is mended and told like every wall, and a release takes it away.
-func TestGuardDriftAndRelease(t *testing.T) {
+func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 	l := newLogins(t)
-	apply(t, l.Node, guarded)
+	apply(t, l.Node, closedLogins)
 	read := func() bool {
 		_, ok, err := device.ReadGuard(l.dir)
 		if err != nil {

@@ -36,7 +36,7 @@ func (p *play) invariants(where string) {
 		p.nobodyDisturbed(st, report)
 	}
 	p.limitsTrue(st, report)
-	p.wallsStand(st, report)
+	p.isolationActive(st, report)
 	p.quiet(report)
 }
 
@@ -192,9 +192,9 @@ func (p *play) eachCgroup(visit func(dir string)) {
 
 // I3, and the end of I8: a lease has the walls that it is shown to have, none opens what is no instance's (whoever is given
 // its place next would share it), and nobody is frozen.
-func (p *play) wallsStand(st *api.Status, report reporter) {
+func (p *play) isolationActive(st *api.Status, report reporter) {
 	p.Helper()
-	walls := map[string]bool{} // by folder
+	withRules := map[string]bool{} // by folder
 	p.eachCgroup(func(dir string) {
 		if b, err := os.ReadFile(filepath.Join(dir, "cgroup.events")); err == nil && strings.Contains(string(b), "frozen 1") {
 			report("I8", "%s is frozen", dir)
@@ -203,15 +203,15 @@ func (p *play) wallsStand(st *api.Status, report reporter) {
 		if err != nil || !ok {
 			return // It cannot be read here, and then none is shown either; or it went.
 		}
-		walls[dir] = true
+		withRules[dir] = true
 		for _, r := range rules {
 			if r.Type == 'c' && r.Major == hostroot.MajorCaps && !p.present(r.Minor) {
 				report("I3", "%s opens capability %d, which is no instance's", dir, r.Minor)
 			}
 		}
 	})
-	unwalled := slices.ContainsFunc(st.Node.Conditions, func(c api.Condition) bool { return strings.Contains(c.Message, "device walls are not enforced") })
-	if !unwalled && len(walls) == 0 {
+	notIsolated := slices.ContainsFunc(st.Node.Conditions, func(c api.Condition) bool { return strings.Contains(c.Message, "device walls are not enforced") })
+	if !notIsolated && len(withRules) == 0 {
 		report("I3", "device walls are said to be enforced, and no cgroup of the node has one")
 	}
 	h, err := cgroup.FindHierarchy()
@@ -223,11 +223,11 @@ func (p *play) wallsStand(st *api.Status, report reporter) {
 		if !l.Isolation.Devices {
 			continue
 		}
-		stands := false
+		active := false
 		for dir := h.Dir(l.Isolation.Cgroup); cgroup.Below(dir, h.Dir(p.Subtree())); dir = filepath.Dir(dir) {
-			stands = stands || walls[dir]
+			active = active || withRules[dir]
 		}
-		if !stands {
+		if !active {
 			report("I3", "lease %s is shown to have a device wall, and %s has none", l.ID, l.Isolation.Cgroup)
 		}
 	}

@@ -98,7 +98,7 @@ func TestManyLeasesAtOnce(t *testing.T) {
 	apply(t, n, strings.ReplaceAll(shared, "gpu_memory: 8GiB}}", "memory: 8GiB}, max_leases: 200}"))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	devices, under := wallsHere(t, n)
+	devices, under := isolationHere(t, n)
 	cgroups := under != ""
 	s := &sampler{pids: map[int]bool{}, under: under}
 	looking, stopLooking := context.WithCancel(ctx)
@@ -190,8 +190,8 @@ func TestManyLeasesAtOnce(t *testing.T) {
 	}
 }
 
-// wallsHere tells whether leases have walls of devices here, and below which cgroup they are, if any.
-func wallsHere(t *testing.T, n *harness.Node) (devices bool, under string) {
+// isolationHere tells whether leases have walls of devices here, and below which cgroup they are, if any.
+func isolationHere(t *testing.T, n *harness.Node) (devices bool, under string) {
 	t.Helper()
 	job, id := begin(t, n, "red", "part", "sleep", "60")
 	l := leaseByID(status(t, n), id)

@@ -18,8 +18,8 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// guarded is the node of the other tests with GPU 1 named by nobody.
-const guarded = `version: v1
+// closedLogins is the node of the other tests with GPU 1 named by nobody.
+const closedLogins = `version: v1
 node: {enforce: on, isolation: {logins: closed}}
 gpus:
   - {select: {index: 0}, mode: mig, mig: {layout: [3g.20gb, 1g.5gb]}}
@@ -82,8 +82,8 @@ func newLogins(t *testing.T) *logins {
 	return l
 }
 
-// in is a command of a user in a session of his.
-func (l *logins) in(t *testing.T, uid uint32, session string, argv ...string) *exec.Cmd {
+// command is a command of a user in a session of his.
+func (l *logins) command(t *testing.T, uid uint32, session string, argv ...string) *exec.Cmd {
 	t.Helper()
 	dir := filepath.Join(l.dir, session)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -108,7 +108,7 @@ func (l *logins) opens(t *testing.T, uid uint32) []string {
 // opensIn is the same for a place of its own among the logins.
 func (l *logins) opensIn(t *testing.T, uid uint32, place string) []string {
 	t.Helper()
-	out, err := l.in(t, uid, place, "sh", "-c", fmt.Sprintf(openNodes, l.Root())).CombinedOutput()
+	out, err := l.command(t, uid, place, "sh", "-c", fmt.Sprintf(openNodes, l.Root())).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -122,7 +122,7 @@ func (l *logins) opensIn(t *testing.T, uid uint32, place string) []string {
 	return nodes
 }
 
-func (l *logins) wants(t *testing.T, when string, uid uint32, want ...string) {
+func (l *logins) expectOpens(t *testing.T, when string, uid uint32, want ...string) {
 	t.Helper()
 	if got := l.opens(t, uid); !slices.Equal(got, want) {
 		t.Errorf("%s: user %d opens %v, want %v", when, uid, got, want)
@@ -131,19 +131,19 @@ func (l *logins) wants(t *testing.T, when string, uid uint32, want ...string) {
 
 var allFour = []string{"nvidia0", "nvidia1", "nvidia2", "nvidia3"}
 
-func TestGuardKeepsLoginsFromManagedGPUs(t *testing.T) {
+func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 	t.Parallel()
 	l := newLogins(t)
-	l.wants(t, "before", nobody, allFour...)
-	r := l.CLIIn(soon(t), guarded, "apply", "-f", "-", "--check")
+	l.expectOpens(t, "before", nobody, allFour...)
+	r := l.CLIIn(soon(t), closedLogins, "apply", "-f", "-", "--check")
 	if r.Code != api.ExitOK || !strings.Contains(r.Out, "to logins ("+l.cg+")") {
 		t.Errorf("the plan does not show the guard: %s%s", r.Out, r.Err)
 	}
-	l.wants(t, "after --check", nobody, allFour...)
-	apply(t, l.Node, guarded)
-	l.wants(t, "with the guard", nobody, "nvidia1")
-	l.wants(t, "with the guard", 0, allFour...)
-	if r := l.CLIIn(soon(t), guarded, "apply", "-f", "-"); !strings.Contains(r.Out, "no changes") {
+	l.expectOpens(t, "after --check", nobody, allFour...)
+	apply(t, l.Node, closedLogins)
+	l.expectOpens(t, "with the guard", nobody, "nvidia1")
+	l.expectOpens(t, "with the guard", 0, allFour...)
+	if r := l.CLIIn(soon(t), closedLogins, "apply", "-f", "-"); !strings.Contains(r.Out, "no changes") {
 		t.Errorf("the second apply: %s%s", r.Out, r.Err)
 	}
 	before := counters(t, l.Node)
@@ -166,11 +166,11 @@ func TestGuardKeepsLoginsFromManagedGPUs(t *testing.T) {
 
 	// While the daemon is dead the guard stays, and the next one has nothing to do.
 	l.KillDaemon()
-	l.wants(t, "with the daemon dead", nobody, "nvidia1")
+	l.expectOpens(t, "with the daemon dead", nobody, "nvidia1")
 	if err := l.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	l.wants(t, "with another daemon", nobody, "nvidia1")
+	l.expectOpens(t, "with another daemon", nobody, "nvidia1")
 	if after := counters(t, l.Node); after["guard.writes"]+after["steps"] != 0 {
 		t.Errorf("the next daemon wrote %v", after)
 	}
@@ -179,17 +179,17 @@ func TestGuardKeepsLoginsFromManagedGPUs(t *testing.T) {
 	if removed, err := device.RemoveGuard(l.dir); err != nil || !removed {
 		t.Fatalf("%v, %v", removed, err)
 	}
-	l.wants(t, "with the program gone", nobody, allFour...)
+	l.expectOpens(t, "with the program gone", nobody, allFour...)
 	if r := l.CLI(soon(t), "config", "reload"); r.Code != api.ExitOK {
 		t.Fatal(r.Err)
 	}
-	l.wants(t, "mended", nobody, "nvidia1")
+	l.expectOpens(t, "mended", nobody, "nvidia1")
 
-	r = l.CLIIn(soon(t), strings.Replace(guarded, "isolation: {logins: closed}", "isolation: {logins: open}", 1), "apply", "-f", "-")
+	r = l.CLIIn(soon(t), strings.Replace(closedLogins, "isolation: {logins: closed}", "isolation: {logins: open}", 1), "apply", "-f", "-")
 	if r.Code != api.ExitOK || !strings.Contains(r.Out, "take the guard off logins") {
 		t.Errorf("isolation.logins: open: %s%s", r.Out, r.Err)
 	}
-	l.wants(t, "with isolation.logins: open", nobody, allFour...)
+	l.expectOpens(t, "with isolation.logins: open", nobody, allFour...)
 }
 
 func counters(t *testing.T, n *harness.Node) map[string]uint64 {
@@ -203,11 +203,11 @@ func counters(t *testing.T, n *harness.Node) map[string]uint64 {
 
 // What runs in a login and is attached to a lease may open the lease's GPU, its user's other logins may, others not, and
 // only for as long as the lease lives.
-func TestGuardLetsALeaseOfALoginThrough(t *testing.T) {
+func TestLoginFilterAllowsALeasedGPU(t *testing.T) {
 	t.Parallel()
 	l := newLogins(t)
-	apply(t, l.Node, guarded)
-	cmd := l.in(t, nobody, "user-65534", "sleep", "60")
+	apply(t, l.Node, closedLogins)
+	cmd := l.command(t, nobody, "user-65534", "sleep", "60")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -223,24 +223,24 @@ func TestGuardLetsALeaseOfALoginThrough(t *testing.T) {
 	if len(s.Leases) != 1 || !s.Leases[0].Isolation.Devices {
 		t.Fatalf("leases: %+v", s.Leases)
 	}
-	l.wants(t, "with a lease", nobody, "nvidia1", "nvidia3")
-	l.wants(t, "without a lease", games, "nvidia1")
-	if r := l.CLIIn(soon(t), guarded, "apply", "-f", "-"); !strings.Contains(r.Out, "no changes") {
+	l.expectOpens(t, "with a lease", nobody, "nvidia1", "nvidia3")
+	l.expectOpens(t, "without a lease", games, "nvidia1")
+	if r := l.CLIIn(soon(t), closedLogins, "apply", "-f", "-"); !strings.Contains(r.Out, "no changes") {
 		t.Errorf("an apply with the lease: %s%s", r.Out, r.Err)
 	}
 	l.KillDaemon()
 	if err := l.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	l.wants(t, "with another daemon", nobody, "nvidia1", "nvidia3")
+	l.expectOpens(t, "with another daemon", nobody, "nvidia1", "nvidia3")
 	if r := l.CLI(soon(t), "lease", "release", s.Leases[0].ID); r.Code != api.ExitOK {
 		t.Fatalf("exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	l.wants(t, "released", nobody, "nvidia1")
+	l.expectOpens(t, "released", nobody, "nvidia1")
 }
 
 // The boot: the program is there before the daemon and the driver, closes everything, and is narrowed when the GPUs are known.
-func TestGuardOfTheBoot(t *testing.T) {
+func TestLoginFilterAtBoot(t *testing.T) {
 	t.Parallel()
 	l := newLogins(t)
 	attach := func() string {
@@ -254,11 +254,11 @@ func TestGuardOfTheBoot(t *testing.T) {
 	if out := attach(); !strings.Contains(out, "no guard") {
 		t.Errorf("without a spec: %s", out)
 	}
-	apply(t, l.Node, guarded)
+	apply(t, l.Node, closedLogins)
 	if out := attach(); !strings.Contains(out, "stands already") {
 		t.Errorf("beside a daemon: %s", out)
 	}
-	l.wants(t, "beside a daemon", nobody, "nvidia1")
+	l.expectOpens(t, "beside a daemon", nobody, "nvidia1")
 
 	l.StopDaemon()
 	if _, err := device.RemoveGuard(l.dir); err != nil { // as a boot does
@@ -267,8 +267,8 @@ func TestGuardOfTheBoot(t *testing.T) {
 	if out := attach(); !strings.Contains(out, "every GPU is closed to "+l.cg) {
 		t.Errorf("at boot: %s", out)
 	}
-	l.wants(t, "at boot", nobody)
-	l.wants(t, "at boot", 0, allFour...)
+	l.expectOpens(t, "at boot", nobody)
+	l.expectOpens(t, "at boot", 0, allFour...)
 	if out := attach(); !strings.Contains(out, "stands already") {
 		t.Errorf("once more: %s", out)
 	}
@@ -290,7 +290,7 @@ func TestGuardOfTheBoot(t *testing.T) {
 	if out := attach(); !strings.Contains(out, "every GPU is closed") {
 		t.Errorf("with a damaged state: %s", out)
 	}
-	l.wants(t, "with a damaged state", nobody)
+	l.expectOpens(t, "with a damaged state", nobody)
 	if err := l.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -309,10 +309,10 @@ func awaitOpens(t *testing.T, l *logins, uid uint32, want ...string) {
 	}
 }
 
-func TestGuardIsSaidWhereItCannotBe(t *testing.T) {
+func TestMissingLoginFilterIsReported(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
-	apply(t, n, guarded)
+	apply(t, n, closedLogins)
 	awaitStatus(t, n, "a guard that cannot be is not said", func(s *api.Status) bool {
 		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
 			return c.Kind == "guard" && strings.Contains(c.Message, "logins are not kept from managed GPUs")
@@ -324,13 +324,13 @@ func TestGuardIsSaidWhereItCannotBe(t *testing.T) {
 }
 
 // The cgroup of logins may come later than the spec: then it is guarded as soon as it is seen, and until then that is said.
-func TestGuardOfACgroupThatComesLater(t *testing.T) {
+func TestLoginFilterOfALaterCgroup(t *testing.T) {
 	t.Parallel()
 	l := newLogins(t)
 	if err := os.Remove(l.dir); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, l.Node, guarded)
+	apply(t, l.Node, closedLogins)
 	awaitStatus(t, l.Node, "the missing cgroup is not said", func(s *api.Status) bool {
 		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
 			return c.Kind == "guard" && strings.Contains(c.Message, "there is no cgroup "+l.cg)
@@ -342,7 +342,7 @@ func TestGuardOfACgroupThatComesLater(t *testing.T) {
 	if r := l.CLI(soon(t), "config", "reload"); r.Code != api.ExitOK {
 		t.Fatal(r.Err)
 	}
-	l.wants(t, "with its cgroup", nobody, "nvidia1")
+	l.expectOpens(t, "with its cgroup", nobody, "nvidia1")
 	if r := l.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "kept from managed GPUs by a guard on "+l.cg) {
 		t.Errorf("doctor: %s%s", r.Out, r.Err)
 	}

@@ -17,8 +17,8 @@ const openNodes = `cd %s/dev && for n in nvidia[0-9]* nvidiactl nvidia-uvm* nvid
 	case $( (exec 3<$n) 2>&1) in *permitted*) ;; *) echo "open $n";; esac
 done`
 
-// walled starts a node whose GPUs are real device nodes, or skips.
-func walled(t *testing.T) *harness.Node {
+// startWithDeviceNodes starts a node whose GPUs are real device nodes, or skips.
+func startWithDeviceNodes(t *testing.T) *harness.Node {
 	t.Helper()
 	n := start(t, quick)
 	if !n.RealNodes {
@@ -51,7 +51,7 @@ func opened(t *testing.T, n *harness.Node, grant string) []string {
 // A lease opens the nodes of its own GPU or instance, whatever its environment says, and no other.
 func TestLeaseOpensItsOwnDevicesOnly(t *testing.T) {
 	t.Parallel()
-	n := walled(t)
+	n := startWithDeviceNodes(t)
 	for grant, own := range map[string]string{"part": "nvidia2", "whole": "nvidia3"} {
 		if got, want := opened(t, n, grant), []string{"nvidia-uvm", own, "nvidiactl"}; !slices.Equal(got, want) {
 			t.Errorf("%s opens %v, want %v", grant, got, want)
@@ -67,9 +67,9 @@ func TestLeaseOpensItsOwnDevicesOnly(t *testing.T) {
 }
 
 // The walls of the slices are read back from the kernel: there is nothing to mend, and nothing is said to be missing.
-func TestWallsAreReadBack(t *testing.T) {
+func TestDeviceRulesAreReadBack(t *testing.T) {
 	t.Parallel()
-	n := walled(t)
+	n := startWithDeviceNodes(t)
 	job, id := begin(t, n, "red", "whole", "sleep", "60")
 	l := leaseByID(status(t, n), id)
 	if !l.Isolation.Devices || slices.ContainsFunc(l.Isolation.NotEnforced, func(s string) bool { return strings.Contains(s, "device") }) {
