@@ -26,9 +26,9 @@ type Options struct {
 	// Journalctl reads the journal; found in the PATH when empty.
 	Journalctl string
 
-	// Walls tells how many device programs a cgroup has, given by its directory; cgroup.ErrNotFound when there is no such
+	// DevicePrograms tells how many device programs a cgroup has, given by its directory; cgroup.ErrNotFound when there is no such
 	// cgroup. Nil: nobody looks, and systemd's word about device rules is taken.
-	Walls func(dir string) (programs int, err error)
+	DevicePrograms func(dir string) (programs int, err error)
 
 	// OnReload is called after the service manager has loaded its configuration again and after the connection to it
 	// was lost and made anew: what is in force must be verified then. It must not block and not call the adapter.
@@ -57,14 +57,14 @@ type Adapter struct {
 	oomPolicy bool        // its scopes have OOMPolicy
 
 	roots [3]string // of drop-ins
-	walls func(dir string) (programs int, err error)
+	devicePrograms func(dir string) (programs int, err error)
 
 	// mu guards the making and removing of slices against each other; systemd itself orders the rest.
 	mu sync.Mutex
 
-	// askedMu guards asked and is taken last.
-	askedMu sync.Mutex
-	asked   map[string]asked // by unit
+	// configsMu guards asked and is taken last.
+	configsMu sync.Mutex
+	configs   map[string]sliceConfig // by unit
 }
 
 var _ cgroup.Port = (*Adapter)(nil)
@@ -84,15 +84,15 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	tell := listeners{reloaded: opt.OnReload, logins: opt.OnLogins, unit: opt.OnUnit}
-	if tell.reloaded == nil {
-		tell.reloaded = func() {}
+	call := listeners{reloaded: opt.OnReload, logins: opt.OnLogins, unit: opt.OnUnit}
+	if call.reloaded == nil {
+		call.reloaded = func() {}
 	}
-	if tell.logins == nil {
-		tell.logins = func() {}
+	if call.logins == nil {
+		call.logins = func() {}
 	}
-	if tell.unit == nil {
-		tell.unit = func(string) {}
+	if call.unit == nil {
+		call.unit = func(string) {}
 	}
 	h := cgroup.Hierarchy{Mount: opt.Mount}
 	if h.Mount == "" {
@@ -105,16 +105,16 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	if err != nil {
 		return nil, err
 	}
-	bus, err := supervise(ctx, opt.Address, opt.Log, tell)
+	bus, err := supervise(ctx, opt.Address, opt.Log, call)
 	if err != nil {
 		return nil, err
 	}
 	a := &Adapter{
 		policyDir: opt.Policy,
 		bus:       bus, prefix: opt.Prefix, h: h, freezer: cgroup.KernelFreezer{Root: h.Mount},
-		roots: dropinRoots(), walls: opt.Walls, asked: map[string]asked{}, journalctl: cmp.Or(opt.Journalctl, "journalctl"),
+		roots: dropinRoots(), devicePrograms: opt.DevicePrograms, configs: map[string]sliceConfig{}, journalctl: cmp.Or(opt.Journalctl, "journalctl"),
 	}
-	if err := a.begin(ctx, controllers); err != nil {
+	if err := a.initialize(ctx, controllers); err != nil {
 		bus.close()
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (a *Adapter) Close() {
 	a.ooms.Close()
 }
 
-func (a *Adapter) begin(ctx context.Context, controllers []string) error {
+func (a *Adapter) initialize(ctx context.Context, controllers []string) error {
 	version, text, err := a.version(ctx)
 	if err != nil {
 		return err

@@ -29,8 +29,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// paperMount is a directory that looks enough like a hierarchy for whoever only reads its controllers.
-func paperMount(t *testing.T) string {
+// fakeMount is a directory that looks enough like a hierarchy for whoever only reads its controllers.
+func fakeMount(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpuset cpu io memory pids\n"), 0o600); err != nil {
@@ -49,11 +49,11 @@ func open(t *testing.T, opt Options) *Adapter {
 	return a
 }
 
-// openPaper opens an adapter whose slices exist on the bus only.
-func openPaper(t *testing.T) (*Adapter, *fake) {
+// openFake opens an adapter whose slices exist on the bus only.
+func openFake(t *testing.T) (*Adapter, *fake) {
 	t.Helper()
 	f, address := startFake(t, nil)
-	return open(t, Options{Address: address, Mount: paperMount(t)}), f
+	return open(t, Options{Address: address, Mount: fakeMount(t)}), f
 }
 
 // openReal opens an adapter whose fake service manager makes real cgroups.
@@ -133,7 +133,7 @@ func visionTrain() cgroup.Slice {
 const trainUnit = `gpushare-vision\x2dlab-train.slice`
 
 func TestInfo(t *testing.T) {
-	a, _ := openPaper(t)
+	a, _ := openFake(t)
 	want := cgroup.Info{
 		Adapter: "systemd", Detail: "systemd 257.9-1~deb13u1", Slices: true, Driver: cgroup.DriverSystemd, Freeze: true, Devices: true,
 		Limits: []string{"cpu", "memory", "tasks", "io", "cpuset"},
@@ -144,7 +144,7 @@ func TestInfo(t *testing.T) {
 }
 
 func TestAbilities(t *testing.T) {
-	a, _ := openPaper(t)
+	a, _ := openFake(t)
 	can := a.Abilities()
 	for f, v := range reflect.ValueOf(can).Fields() {
 		if v.IsNil() {
@@ -164,13 +164,13 @@ func TestAbilities(t *testing.T) {
 func TestOldSystemdIsRefused(t *testing.T) {
 	f, address := startFake(t, nil)
 	f.set(func() { f.version = "v239" })
-	if _, err := Open(within(t, 10*time.Second), Options{Address: address, Mount: paperMount(t)}); !errors.Is(err, cgroup.ErrNotSupported) {
+	if _, err := Open(within(t, 10*time.Second), Options{Address: address, Mount: fakeMount(t)}); !errors.Is(err, cgroup.ErrNotSupported) {
 		t.Errorf("systemd 239: %v", err)
 	}
 }
 
 func TestSetSlice(t *testing.T) {
-	a, f := openPaper(t)
+	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
 	s := visionTrain()
 
@@ -224,7 +224,7 @@ func TestSetSlice(t *testing.T) {
 }
 
 func TestSetSliceWritesOnlyWhatDiffers(t *testing.T) {
-	a, f := openPaper(t)
+	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
 	s := visionTrain()
 	set := func() []string {
@@ -281,7 +281,7 @@ func TestSetSliceWritesOnlyWhatDiffers(t *testing.T) {
 }
 
 func TestRemoveSlice(t *testing.T) {
-	a, f := openPaper(t)
+	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
 	if _, err := a.SetSlice(ctx, visionTrain()); err != nil {
 		t.Fatal(err)
@@ -395,19 +395,19 @@ func TestOOMPolicy(t *testing.T) {
 		if got := f.property(scopeUnit(a.prefix, "l-1"), "OOMPolicy"); got != c.scope {
 			t.Errorf("systemd %s: the scope's OOMPolicy is %v, want %v", c.version, got, c.scope)
 		}
-		ours, theirs := word(t)
+		local, remote := startConn(t)
 		s.ID = "p-1"
-		if _, _, err := a.StartProgram(ctx, s, script("exit 0"), theirs); err != nil {
+		if _, _, err := a.StartProgram(ctx, s, script("exit 0"), remote); err != nil {
 			t.Fatalf("systemd %s: %v", c.version, err)
 		}
-		theirs.Close()
+		remote.Close()
 		if got := f.property(programUnit(a.prefix, "p-1"), "OOMPolicy"); got != "kill" {
 			t.Errorf("systemd %s: the service's OOMPolicy is %v", c.version, got)
 		}
 		if err := a.KillScope(ctx, "l-1"); err != nil {
 			t.Error(err)
 		}
-		ours.Close()
+		local.Close()
 		if err := a.WaitEmpty(ctx, "p-1"); err != nil {
 			t.Error(err)
 		}
@@ -418,7 +418,7 @@ func TestOOMPolicy(t *testing.T) {
 }
 
 func TestScopeOfAnEndedProcess(t *testing.T) {
-	a, f := openPaper(t)
+	a, f := openFake(t)
 	p := spawn(t, "sleep", "60")
 	_, err := a.StartScope(t.Context(), cgroup.Scope{ID: "l-1", Process: cgroup.Process{PID: p.PID, Start: p.Start + 1}})
 	if !errors.Is(err, procfs.ErrGone) {
@@ -429,7 +429,7 @@ func TestScopeOfAnEndedProcess(t *testing.T) {
 	}
 }
 
-func TestAFailedScopeIsForgottenAndMadeAgain(t *testing.T) {
+func TestFailedScopeIsResetAndStartedAgain(t *testing.T) {
 	a, f := openReal(t)
 	ctx := within(t, 20*time.Second)
 	unit := a.prefix + "-l-1.scope"
@@ -445,7 +445,7 @@ func TestAFailedScopeIsForgottenAndMadeAgain(t *testing.T) {
 }
 
 func TestServices(t *testing.T) {
-	a, f := openPaper(t)
+	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
 	s := Service{
 		Name: "gpushare-mps-0", Description: "MPS of GPU 0", Argv: []string{"/usr/bin/nvidia-cuda-mps-control", "-f"},
@@ -486,8 +486,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-func TestStopServiceKillsWhatDoesNotStop(t *testing.T) {
-	a, f := openPaper(t)
+func TestStopServiceKillsAfterTheTimeout(t *testing.T) {
+	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
 	if err := a.StartService(ctx, Service{Name: "stuck", Argv: []string{"/bin/true"}}); err != nil {
 		t.Fatal(err)
@@ -504,7 +504,7 @@ func TestStopServiceKillsWhatDoesNotStop(t *testing.T) {
 }
 
 func TestJobsThatFail(t *testing.T) {
-	a, f := openPaper(t)
+	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
 	f.set(func() { f.result = "dependency" })
 	err := a.StartService(ctx, Service{Name: "x", Argv: []string{"/bin/true"}})
@@ -527,7 +527,7 @@ func TestReconnects(t *testing.T) {
 	f, address := startFake(t, nil)
 	p, through := startProxy(t, address)
 	var verifies atomic.Int32
-	a := open(t, Options{Address: through, Mount: paperMount(t), OnReload: func() { verifies.Add(1) }})
+	a := open(t, Options{Address: through, Mount: fakeMount(t), OnReload: func() { verifies.Add(1) }})
 	ctx := within(t, 20*time.Second)
 	for round := range int32(3) {
 		s := visionTrain()
@@ -554,10 +554,10 @@ func TestReconnects(t *testing.T) {
 	}
 }
 
-func TestReloadIsTold(t *testing.T) {
+func TestReloadIsReported(t *testing.T) {
 	f, address := startFake(t, nil)
 	told := make(chan struct{}, 10)
-	open(t, Options{Address: address, Mount: paperMount(t), OnReload: func() { told <- struct{}{} }})
+	open(t, Options{Address: address, Mount: fakeMount(t), OnReload: func() { told <- struct{}{} }})
 	for _, active := range []bool{true, false} {
 		if err := f.conn.Emit(managerPath, managerIface+".Reloading", active); err != nil {
 			t.Fatal(err)
@@ -574,13 +574,13 @@ func TestReloadIsTold(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	_, err := Open(within(t, time.Second), Options{Address: "unix:path=" + t.TempDir() + "/none", Mount: paperMount(t)})
+	_, err := Open(within(t, time.Second), Options{Address: "unix:path=" + t.TempDir() + "/none", Mount: fakeMount(t)})
 	if !errors.Is(err, ErrUnavailable) {
 		t.Errorf("no bus: %v", err)
 	}
 }
 
-func TestABusThatSaysNothing(t *testing.T) {
+func TestSilentBus(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "mute")
 	l, err := (&netListener{}).listen(socket)
 	if err != nil {
@@ -588,7 +588,7 @@ func TestABusThatSaysNothing(t *testing.T) {
 	}
 	t.Cleanup(l.stop)
 	begin := time.Now()
-	_, err = Open(within(t, 100*time.Millisecond), Options{Address: "unix:path=" + socket, Mount: paperMount(t)})
+	_, err = Open(within(t, 100*time.Millisecond), Options{Address: "unix:path=" + socket, Mount: fakeMount(t)})
 	if !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a mute bus: %v", err)
 	}

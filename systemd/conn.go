@@ -56,7 +56,7 @@ func (l *link) close() {
 type supervisor struct {
 	address string
 	log     *slog.Logger
-	tell    listeners
+	call    listeners
 
 	ctx    context.Context //nolint:containedctx // the life of the connection is the supervisor's, not a caller's
 	cancel context.CancelFunc
@@ -79,10 +79,10 @@ type listeners struct {
 }
 
 // supervise dials and keeps the connection up until close.
-func supervise(ctx context.Context, address string, log *slog.Logger, tell listeners) (*supervisor, error) {
+func supervise(ctx context.Context, address string, log *slog.Logger, call listeners) (*supervisor, error) {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &supervisor{
-		address: address, log: log, tell: tell,
+		address: address, log: log, call: call,
 		ctx: own, cancel: cancel, done: make(chan struct{}), up: make(chan struct{}),
 	}
 	l, err := s.dial(ctx)
@@ -160,9 +160,9 @@ func (s *supervisor) run(l *link) {
 		s.set(l)
 		s.log.Info("connected to the service manager again")
 		s.reloads.Add(1)
-		s.tell.reloaded()
-		s.tell.logins()
-		s.tell.unit("")
+		s.call.reloaded()
+		s.call.logins()
+		s.call.unit("")
 	}
 }
 
@@ -185,31 +185,31 @@ func (s *supervisor) listen(l *link) {
 			if !ok {
 				return
 			}
-			s.hear(sig)
+			s.handleSignal(sig)
 		}
 	}
 }
 
-// hear passes one signal on.
-func (s *supervisor) hear(sig *dbus.Signal) {
+// handleSignal passes one signal on.
+func (s *supervisor) handleSignal(sig *dbus.Signal) {
 	switch sig.Name {
 	case managerIface + ".Reloading":
 		// Reloading(true) comes before, Reloading(false) after: only then is there something to verify.
 		if len(sig.Body) == 1 && sig.Body[0] == false {
 			s.reloads.Add(1)
-			s.tell.reloaded()
+			s.call.reloaded()
 		}
 	case managerIface + ".JobRemoved":
 		if len(sig.Body) == 4 {
 			if unit, ok := sig.Body[2].(string); ok && unit != "" {
-				s.tell.unit(unit)
+				s.call.unit(unit)
 			}
 		}
 	case loginIface + ".UserNew", loginIface + ".UserRemoved", loginIface + ".SessionNew", loginIface + ".SessionRemoved":
-		s.tell.logins()
+		s.call.logins()
 	case "org.freedesktop.DBus.NameOwnerChanged":
 		if len(sig.Body) == 3 && sig.Body[0] == loginName {
-			s.tell.logins()
+			s.call.logins()
 		}
 	}
 }
@@ -263,7 +263,7 @@ func (s *supervisor) dial(ctx context.Context) (l *link, err error) {
 		return l, err
 	}
 	l.raw.Signal(l.signals)
-	rules := append(loginRules(), unitRules()...)
+	rules := append(loginMatches(), unitMatches()...)
 	for _, rule := range append(rules, []dbus.MatchOption{dbus.WithMatchInterface(managerIface), dbus.WithMatchMember("Reloading")}) {
 		if err = l.raw.AddMatchSignalContext(ctx, rule...); err != nil {
 			return l, err

@@ -19,9 +19,9 @@ const (
 	loginPath  = dbus.ObjectPath("/org/freedesktop/login1")
 )
 
-// loginRules are the signals that tell of logins. All that follows from one of them is that somebody looks again, so one
+// loginMatches are the signals that tell of logins. All that follows from one of them is that somebody looks again, so one
 // that was forged or lost does no harm beyond that.
-func loginRules() [][]dbus.MatchOption {
+func loginMatches() [][]dbus.MatchOption {
 	var rules [][]dbus.MatchOption
 	for _, member := range []string{"UserNew", "UserRemoved", "SessionNew", "SessionRemoved"} {
 		rules = append(rules, []dbus.MatchOption{
@@ -34,9 +34,9 @@ func loginRules() [][]dbus.MatchOption {
 	})
 }
 
-// unitRules are the signals that tell of units that start and end. Every start is a job, also one that systemd decides by
+// unitMatches are the signals that tell of units that start and end. Every start is a job, also one that systemd decides by
 // itself, and 252 and 257 both tell of a job's end after what it did. UnitNew tells of loading and not of starting.
-func unitRules() [][]dbus.MatchOption {
+func unitMatches() [][]dbus.MatchOption {
 	return [][]dbus.MatchOption{{
 		dbus.WithMatchSender(busName), dbus.WithMatchObjectPath(managerPath), dbus.WithMatchInterface(managerIface), dbus.WithMatchMember("JobRemoved"),
 	}}

@@ -70,7 +70,7 @@ func (l *fakeLogind) logout(uid uint32) {
 func TestLogins(t *testing.T) {
 	f, address := startFake(t, nil)
 	var told atomic.Int32
-	a := open(t, Options{Address: address, Mount: paperMount(t), OnLogins: func() { told.Add(1) }})
+	a := open(t, Options{Address: address, Mount: fakeMount(t), OnLogins: func() { told.Add(1) }})
 	ctx := within(t, 20*time.Second)
 	if _, err := a.Logins(ctx); !errors.Is(err, ErrNoLogind) {
 		t.Fatalf("without logind: %v", err)
@@ -98,13 +98,13 @@ func TestLogins(t *testing.T) {
 	}
 }
 
-func TestLoginsAreToldOnANewConnection(t *testing.T) {
+func TestLoginsAreReportedOnANewConnection(t *testing.T) {
 	f, address := startFake(t, nil)
 	l := startLogind(t, f)
 	p, through := startProxy(t, address)
 	var logins, units atomic.Int32
 	a := open(t, Options{
-		Address: through, Mount: paperMount(t), OnLogins: func() { logins.Add(1) },
+		Address: through, Mount: fakeMount(t), OnLogins: func() { logins.Add(1) },
 		OnUnit: func(name string) {
 			if name == "" {
 				units.Add(1)
@@ -123,10 +123,10 @@ func TestLoginsAreToldOnANewConnection(t *testing.T) {
 	}
 }
 
-func TestUnitsThatStartAreTold(t *testing.T) {
+func TestStartedUnitsAreReported(t *testing.T) {
 	_, address := startFake(t, nil)
 	told := make(chan string, 10)
-	a := open(t, Options{Address: address, Mount: paperMount(t), OnUnit: func(name string) { told <- name }})
+	a := open(t, Options{Address: address, Mount: fakeMount(t), OnUnit: func(name string) { told <- name }})
 	ctx := within(t, 20*time.Second)
 	if _, err := a.UnitCgroup(ctx, "hub.service"); !errors.Is(err, cgroup.ErrNotFound) {
 		t.Errorf("a unit that does not run: %v", err)
@@ -151,7 +151,7 @@ func TestUnitsThatStartAreTold(t *testing.T) {
 }
 
 func TestLoginMemory(t *testing.T) {
-	a, f := openPaper(t)
+	a, f := openFake(t)
 	ctx := within(t, 20*time.Second)
 	if got, err := a.LoginMemory(ctx, 2001); err != nil || got != nil {
 		t.Errorf("nobody set one: %v, %v", got, err)

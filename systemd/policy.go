@@ -49,13 +49,13 @@ func (a *Adapter) DenyMigration(ctx context.Context) error {
 		return fmt.Errorf("cannot make the folder of bus policies: %w", err)
 	}
 	// The bus reads every file that ends in .conf: half of one would be refused, with all others.
-	half := a.policyFile() + ".new"
-	err := os.WriteFile(half, []byte(migrationPolicy), 0o644)
+	temporary := a.policyFile() + ".new"
+	err := os.WriteFile(temporary, []byte(migrationPolicy), 0o644)
 	if err == nil {
-		err = os.Chmod(half, 0o644) // Whatever our mask is, the bus is another user.
+		err = os.Chmod(temporary, 0o644) // Whatever our mask is, the bus is another user.
 	}
 	if err == nil {
-		err = os.Rename(half, a.policyFile())
+		err = os.Rename(temporary, a.policyFile())
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the bus policy: %w", err)

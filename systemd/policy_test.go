@@ -16,8 +16,8 @@ import (
 // attachEnv makes this test program somebody who asks for processes to be moved.
 const attachEnv = "GPUSHARE_TEST_ATTACH"
 
-// TestAttachAsSomebody is no test: TestMigrationPolicy runs it as another user.
-func TestAttachAsSomebody(t *testing.T) {
+// TestAttachAsUser is no test: TestMigrationPolicy runs it as another user.
+func TestAttachAsUser(t *testing.T) {
 	address, iface, _ := strings.Cut(os.Getenv(attachEnv), " ")
 	if address == "" {
 		t.Skip("needs to be run by TestMigrationPolicy")
@@ -47,7 +47,7 @@ func TestMigrationPolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a := open(t, Options{Address: address, Mount: paperMount(t), Policy: policyDir(socket)})
+	a := open(t, Options{Address: address, Mount: fakeMount(t), Policy: policyDir(socket)})
 	// The test program lies in a folder of root's.
 	self := filepath.Join(filepath.Dir(socket), "somebody")
 	b, err := os.ReadFile("/proc/self/exe")
@@ -63,9 +63,9 @@ func TestMigrationPolicy(t *testing.T) {
 		cmd.Env, cmd.Dir = []string{attachEnv + "=" + address + " " + iface}, "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		out, err := cmd.CombinedOutput()
-		took := slices.ContainsFunc(f.taken(), func(c string) bool { return strings.HasPrefix(c, "AttachProcessesToUnit user.slice") })
+		elapsed := slices.ContainsFunc(f.taken(), func(c string) bool { return strings.HasPrefix(c, "AttachProcessesToUnit user.slice") })
 		refused := strings.Contains(string(out), "org.freedesktop.DBus.Error.AccessDenied") || strings.Contains(string(out), "Rejected send message")
-		if took == refused || (err == nil) != took {
+		if elapsed == refused || (err == nil) != elapsed {
 			t.Fatalf("user %d was neither let through nor refused: %v: %s", uid, err, out)
 		}
 		return refused

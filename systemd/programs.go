@@ -139,8 +139,8 @@ type ProgramResult struct {
 	At     time.Time
 }
 
-// resultPause is the time between two looks at a service that is about to be called ended.
-const resultPause = 20 * time.Millisecond
+// resultInterval is the time between two looks at a service that is about to be called ended.
+const resultInterval = 20 * time.Millisecond
 
 // Result tells how the main process of a lease's service ended, and lets go of the service. It waits until the service
 // manager has taken note of the end. ErrNotFound when there is no such service.
@@ -164,7 +164,7 @@ func (a *Adapter) Result(ctx context.Context, id string) (ProgramResult, error) 
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopTimeout)
 			defer cancel()
 			return ProgramResult{}, errors.Join(fmt.Errorf("cannot tell how %s ended: it is %s: %w", unit, st.Active, ctx.Err()), a.stop(stop, unit))
-		case <-time.After(resultPause):
+		case <-time.After(resultInterval):
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// word is a connection whose other end becomes a program's standard input.
-func word(t *testing.T) (ours net.Conn, theirs *os.File) {
+// startConn is a connection whose other end becomes a program's standard input.
+func startConn(t *testing.T) (local net.Conn, remote *os.File) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -26,12 +26,12 @@ func word(t *testing.T) (ours net.Conn, theirs *os.File) {
 	}
 	f := os.NewFile(uintptr(fds[0]), "ours")
 	defer f.Close()
-	if ours, err = net.FileConn(f); err != nil {
+	if local, err = net.FileConn(f); err != nil {
 		t.Fatal(err)
 	}
-	theirs = os.NewFile(uintptr(fds[1]), "theirs")
-	t.Cleanup(func() { ours.Close(); theirs.Close() })
-	return ours, theirs
+	remote = os.NewFile(uintptr(fds[1]), "theirs")
+	t.Cleanup(func() { local.Close(); remote.Close() })
+	return local, remote
 }
 
 // script waits for one word on its standard input and then does what is asked.
@@ -66,12 +66,12 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 	t.Helper()
 	ctx := within(t, 60*time.Second)
 	s := cgroup.Scope{ID: "p1", Slice: cgroup.SliceName{Tenant: "red", Grant: "dev"}, Closed: true, Description: "gpushare lease p1"}
-	ours, theirs := word(t)
-	st, p, err := a.StartProgram(ctx, s, script(then), theirs)
+	local, remote := startConn(t)
+	st, p, err := a.StartProgram(ctx, s, script(then), remote)
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs.Close()
+	remote.Close()
 	if err := a.h.Verify(p, st.Path); err != nil || filepath.Base(st.Path) != inner || filepath.Base(filepath.Dir(st.Path)) != st.Unit {
 		t.Errorf("it is not in %s: %v", st.Path, err)
 	}
@@ -98,7 +98,7 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 	if closed, is, err := a.ScopeWall(ctx, "p1"); err != nil || !closed || len(is) != 1 || is[0].Minor != 255 {
 		t.Errorf("its device rules are %v, %+v, %v", closed, is, err)
 	}
-	if _, err := ours.Write([]byte("go\n")); err != nil {
+	if _, err := local.Write([]byte("go\n")); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.WaitEmpty(ctx, "p1"); err != nil {
@@ -131,14 +131,14 @@ func TestHostProgram(t *testing.T) {
 	testProgram(t, a, "kill -TERM $$", false, 15)
 	testProgram(t, a, "kill -9 $$", false, 9)
 	ctx := within(t, 60*time.Second)
-	ours, theirs := word(t)
+	local, remote := startConn(t)
 	began := time.Now()
 	s := cgroup.Scope{ID: "p2", Slice: cgroup.SliceName{Tenant: "red", Grant: "dev"}, MemoryNodes: "0"}
-	state, p, err := a.StartProgram(ctx, s, script("echo one; echo two; read word; echo three"), theirs)
+	state, p, err := a.StartProgram(ctx, s, script("echo one; echo two; read word; echo three"), remote)
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs.Close()
+	remote.Close()
 	if state.MemoryNodes != "0" {
 		t.Errorf("its memory comes from NUMA nodes %q", state.MemoryNodes)
 	}
@@ -157,7 +157,7 @@ func TestHostProgram(t *testing.T) {
 		}
 		return string(b)
 	}
-	if _, err := ours.Write([]byte("go\n")); err != nil {
+	if _, err := local.Write([]byte("go\n")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "its output is followed", func() bool { return strings.Contains(shown(), "one\ntwo\n") })
@@ -165,7 +165,7 @@ func TestHostProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a notice to it is followed", func() bool { return strings.Contains(shown(), "gpushare: a notice\n") })
-	if _, err := ours.Write([]byte("go\n")); err != nil {
+	if _, err := local.Write([]byte("go\n")); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.WaitEmpty(ctx, "p2"); err != nil {

@@ -20,9 +20,9 @@ import (
 // again only when it may have changed: after a reload or a lost connection, and when a drop-in was written, which every
 // set-property does.
 
-// asked is systemd's word about a slice.
-type asked struct {
-	as      dropins // what the word was derived from
+// sliceConfig is systemd's word about a slice.
+type sliceConfig struct {
+	from      dropins // what the word was derived from
 	path    string
 	limits  cgroup.Limits
 	closed  bool
@@ -35,9 +35,9 @@ type dropins struct {
 	changed [3]int64 // when each directory was, in nanoseconds; 0 when it is not there
 }
 
-// settled tells whether another change would show: a clock that ticks every few milliseconds gives two changes at once
+// stable tells whether another change would show: a clock that ticks every few milliseconds gives two changes at once
 // the same time.
-func (d dropins) settled(now time.Time) bool {
+func (d dropins) stable(now time.Time) bool {
 	return now.UnixNano()-slices.Max(d.changed[:]) > int64(2*time.Second)
 }
 
@@ -56,70 +56,70 @@ func (a *Adapter) dropins(unit string) dropins {
 	return d
 }
 
-// ask reads systemd's word about a slice that is active, from memory when nothing can have changed it.
-func (a *Adapter) ask(ctx context.Context, unit string) (asked, error) {
+// readConfig reads systemd's word about a slice that is active, from memory when nothing can have changed it.
+func (a *Adapter) readConfig(ctx context.Context, unit string) (sliceConfig, error) {
 	now := a.dropins(unit)
-	a.askedMu.Lock()
-	known, ok := a.asked[unit]
-	a.askedMu.Unlock()
-	if ok && known.as == now {
+	a.configsMu.Lock()
+	known, ok := a.configs[unit]
+	a.configsMu.Unlock()
+	if ok && known.from == now {
 		return known, nil
 	}
 	props, err := a.typed(ctx, unit, "Slice")
 	if err != nil {
-		return asked{}, err
+		return sliceConfig{}, err
 	}
-	word := askedOf(props)
-	word.as = now // as it was before: what changed since shows the next time
-	a.askedMu.Lock()
-	defer a.askedMu.Unlock()
-	if word.path != "" && now.settled(time.Now()) {
-		a.asked[unit] = word
+	config := configOf(props)
+	config.from = now // as it was before: what changed since shows the next time
+	a.configsMu.Lock()
+	defer a.configsMu.Unlock()
+	if config.path != "" && now.stable(time.Now()) {
+		a.configs[unit] = config
 	} else {
-		delete(a.asked, unit)
+		delete(a.configs, unit)
 	}
-	return word, nil
+	return config, nil
 }
 
-func askedOf(props map[string]any) asked {
-	var word asked
-	word.path, _ = props["ControlGroup"].(string)
-	word.limits = limitsOf(props)
-	word.closed, word.devices = devicesOf(props)
-	return word
+func configOf(props map[string]any) sliceConfig {
+	var config sliceConfig
+	config.path, _ = props["ControlGroup"].(string)
+	config.limits = limitsOf(props)
+	config.closed, config.devices = devicesOf(props)
+	return config
 }
 
 // forget drops the word about units that are not among these any more.
 func (a *Adapter) forget(present []string) {
-	a.askedMu.Lock()
-	defer a.askedMu.Unlock()
-	for unit := range a.asked {
+	a.configsMu.Lock()
+	defer a.configsMu.Unlock()
+	for unit := range a.configs {
 		if !slices.Contains(present, unit) {
-			delete(a.asked, unit)
+			delete(a.configs, unit)
 		}
 	}
 }
 
 // inForce is the limits that act on a slice. A slice that has no cgroup now will be born with what systemd was asked for.
-func (a *Adapter) inForce(word asked) (cgroup.Limits, error) {
-	kept, _ := word.limits.Only(a.info.Limits)
-	if word.path == "" {
-		return kept, nil
+func (a *Adapter) inForce(config sliceConfig) (cgroup.Limits, error) {
+	supported, _ := config.limits.Only(a.info.Limits)
+	if config.path == "" {
+		return supported, nil
 	}
-	l, err := a.h.Limits(word.path, a.info.Limits, kept)
+	l, err := a.h.Limits(config.path, a.info.Limits, supported)
 	if errors.Is(err, cgroup.ErrNotFound) {
-		return kept, nil
+		return supported, nil
 	}
 	return l, err
 }
 
-// walled tells whether the device rules that systemd was asked for act on a slice: it has a program. Which one it is only
+// devicesEnforced tells whether the device rules that systemd was asked for act on a slice: it has a program. Which one it is only
 // systemd can say. A slice that has no cgroup now will be born with what systemd was asked for.
-func (a *Adapter) walled(word asked) (bool, error) {
-	if !word.closed || word.path == "" || a.walls == nil {
-		return word.closed, nil
+func (a *Adapter) devicesEnforced(config sliceConfig) (bool, error) {
+	if !config.closed || config.path == "" || a.devicePrograms == nil {
+		return config.closed, nil
 	}
-	n, err := a.walls(a.h.Dir(word.path))
+	n, err := a.devicePrograms(a.h.Dir(config.path))
 	if errors.Is(err, cgroup.ErrNotFound) {
 		return true, nil
 	}
@@ -171,20 +171,20 @@ func (a *Adapter) Slice(ctx context.Context, name cgroup.SliceName) (cgroup.Slic
 }
 
 func (a *Adapter) readSlice(ctx context.Context, unit string, name cgroup.SliceName) (cgroup.SliceState, error) {
-	word, err := a.ask(ctx, unit)
+	config, err := a.readConfig(ctx, unit)
 	if is(err, "NoSuchUnit") {
 		return cgroup.SliceState{}, fmt.Errorf("slice %s: %w", name, cgroup.ErrNotFound)
 	}
 	if err != nil {
 		return cgroup.SliceState{}, err
 	}
-	st := cgroup.SliceState{Name: name, Path: word.path}
-	if st.Closed, err = a.walled(word); err != nil {
+	st := cgroup.SliceState{Name: name, Path: config.path}
+	if st.Closed, err = a.devicesEnforced(config); err != nil {
 		return cgroup.SliceState{}, err
 	}
 	if st.Closed {
-		st.Devices = slices.Clone(word.devices)
+		st.Devices = slices.Clone(config.devices)
 	}
-	st.Limits, err = a.inForce(word)
+	st.Limits, err = a.inForce(config)
 	return st, err
 }

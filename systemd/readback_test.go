@@ -13,8 +13,8 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// kernelHas makes a slice of the paper hierarchy look as a kernel would show it.
-func kernelHas(t *testing.T, a *Adapter, cg string, files map[string]string) {
+// writeKernelFiles makes a slice of the paper hierarchy look as a kernel would show it.
+func writeKernelFiles(t *testing.T, a *Adapter, cg string, files map[string]string) {
 	t.Helper()
 	if err := os.MkdirAll(a.h.Dir(cg), 0o755); err != nil {
 		t.Fatal(err)
@@ -26,8 +26,8 @@ func kernelHas(t *testing.T, a *Adapter, cg string, files map[string]string) {
 	}
 }
 
-// asKernel is visionTrain's limits as a kernel shows them.
-func asKernel() map[string]string {
+// kernelDefaults is visionTrain's limits as a kernel shows them.
+func kernelDefaults() map[string]string {
 	return map[string]string{
 		"cgroup.controllers": "cpuset cpu io memory pids",
 		"cpu.max":            "250000 100000", "cpu.weight": "200", "memory.max": "68719476736", "memory.high": "64424509440",
@@ -51,7 +51,7 @@ func read(t *testing.T, a *Adapter, name cgroup.SliceName) cgroup.SliceState {
 
 // What is shown is what the kernel does, whatever systemd was asked for; and what differs is mended.
 func TestSlicesShowTheEffect(t *testing.T) {
-	a, f := openPaper(t)
+	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
 	s := visionTrain()
 	if _, err := a.SetSlice(ctx, s); err != nil {
@@ -86,10 +86,10 @@ func TestSlicesShowTheEffect(t *testing.T) {
 			if err := os.RemoveAll(a.h.Dir(path)); err != nil {
 				t.Fatal(err)
 			}
-			files := asKernel()
+			files := kernelDefaults()
 			maps.Copy(files, c.change)
 			maps.DeleteFunc(files, func(_, v string) bool { return v == "" })
-			kernelHas(t, a, path, files)
+			writeKernelFiles(t, a, path, files)
 			want := s.Limits.Canonical()
 			if c.want != nil {
 				c.want(&want)
@@ -109,8 +109,8 @@ func TestSlicesShowTheEffect(t *testing.T) {
 }
 
 // A converge of a quiet node costs one question, however many slices there are.
-func TestSlicesAskOnlyWhatChanged(t *testing.T) {
-	a, f := openPaper(t)
+func TestSlicesQueryOnlyWhatChanged(t *testing.T) {
+	a, f := openFake(t)
 	dir := t.TempDir()
 	for i := range a.roots {
 		a.roots[i] = filepath.Join(dir, string(rune('a'+i)))
@@ -174,10 +174,10 @@ func TestSlicesAskOnlyWhatChanged(t *testing.T) {
 }
 
 // Somebody took the device program away: systemd still says that the slice is closed. It is seen, and put back.
-func TestSlicesSeeAWallThatIsGone(t *testing.T) {
+func TestSlicesReportAMissingDeviceProgram(t *testing.T) {
 	programs, looks := 1, 0
 	f, address := startFake(t, nil)
-	a := open(t, Options{Address: address, Mount: paperMount(t), Walls: func(string) (int, error) {
+	a := open(t, Options{Address: address, Mount: fakeMount(t), DevicePrograms: func(string) (int, error) {
 		looks++
 		return programs, nil
 	}})

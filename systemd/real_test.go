@@ -32,8 +32,8 @@ func openHost(t *testing.T, onReload func()) *Adapter {
 	return a
 }
 
-// kernelSays reads one file of a cgroup.
-func kernelSays(t *testing.T, a *Adapter, cg, file string) string {
+// kernelValue reads one file of a cgroup.
+func kernelValue(t *testing.T, a *Adapter, cg, file string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(a.h.Dir(cg), file))
 	if errors.Is(err, os.ErrNotExist) {
@@ -99,7 +99,7 @@ func TestHostSlice(t *testing.T) {
 			"cpu.max": "150000 100000", "cpu.weight": "200", "memory.max": "268435456", "memory.high": "251658240",
 			"memory.swap.max": "0", "pids.max": "64", "io.weight": "default 50", "cpuset.cpus": "0",
 		} {
-			if got := kernelSays(t, a, st.Path, file); got != want {
+			if got := kernelValue(t, a, st.Path, file); got != want {
 				t.Errorf("%s: %s is %q, want %q", when, file, got, want)
 			}
 		}
@@ -123,7 +123,7 @@ func TestHostSlice(t *testing.T) {
 		t.Errorf("with limits taken away: read back %+v, expected %+v", st, a.Info().Expect(s))
 	}
 	for file, want := range map[string]string{"cpu.max": "max 100000", "memory.max": "max", "pids.max": "32"} {
-		if got := kernelSays(t, a, st.Path, file); got != want && got != "" || got == "" && want == "32" {
+		if got := kernelValue(t, a, st.Path, file); got != want && got != "" || got == "" && want == "32" {
 			t.Errorf("with limits taken away: %s is %q, want %q", file, got, want)
 		}
 	}
@@ -215,7 +215,7 @@ func checkRows(t *testing.T, a *Adapter, when string, booted bool) {
 				want = "denied"
 			}
 		default:
-			got = kernelSays(t, a, cg, e.file)
+			got = kernelValue(t, a, cg, e.file)
 		}
 		t.Logf("%-20s since %d, runtime %-5v %s: %s", p.name, p.since, p.lasts, when, got)
 		if got != want {
@@ -293,7 +293,7 @@ func TestHostTableAfterBoot(t *testing.T) {
 }
 
 // A limit that somebody wrote over in the cgroup is seen, and set again.
-func TestHostDriftIsMended(t *testing.T) {
+func TestHostDriftIsCorrected(t *testing.T) {
 	a := openHost(t, nil)
 	ctx := within(t, 60*time.Second)
 	s := cgroup.Slice{Name: cgroup.SliceName{Tenant: "drift"}, Limits: cgroup.Limits{MemoryMax: new(uint64(256 << 20)), TasksMax: new(uint64(64))}}
@@ -311,7 +311,7 @@ func TestHostDriftIsMended(t *testing.T) {
 		t.Errorf("mending wrote %v, %v", wrote, err)
 	}
 	// At once: whoever reads back after a step must not see what was before it.
-	if got := kernelSays(t, a, st.Path, "memory.max"); got != "268435456" {
+	if got := kernelValue(t, a, st.Path, "memory.max"); got != "268435456" {
 		t.Errorf("after mending memory.max is %s", got)
 	}
 	if wrote, err := a.SetSlice(ctx, s); err != nil || wrote {
@@ -374,17 +374,17 @@ func TestHostManySlices(t *testing.T) {
 	}
 	look := func(what string) time.Duration {
 		t.Helper()
-		own, theirs := cpuTime(t, os.Getpid()), cpuTime(t, 1)
+		own, remote := cpuTime(t, os.Getpid()), cpuTime(t, 1)
 		all, err := a.Slices(ctx)
 		if err != nil || len(all) < len(units) {
 			t.Fatalf("%d slices, %v", len(all), err)
 		}
-		own, theirs = cpuTime(t, os.Getpid())-own, cpuTime(t, 1)-theirs
-		t.Logf("NOTE %d slices, %s: %v of a processor here, %v in systemd", len(all), what, own, theirs)
+		own, remote = cpuTime(t, os.Getpid())-own, cpuTime(t, 1)-remote
+		t.Logf("NOTE %d slices, %s: %v of a processor here, %v in systemd", len(all), what, own, remote)
 		if l := all[len(all)-1].Limits; l.MemoryMax == nil || *l.MemoryMax != 1<<30 {
 			t.Errorf("limits %+v", l)
 		}
-		return own + theirs
+		return own + remote
 	}
 	first := look("each asked about")
 	// The least of some: in an emulator, what runs for the first time costs a multiple.
@@ -595,9 +595,9 @@ func TestHostOutOfMemory(t *testing.T) {
 			id, then string
 			want     error
 		}{{"l-1", greedy, cgroup.ErrOutOfMemory}, {"l-2", "exit 0", nil}, {"l-1", "exit 0", nil}} {
-			ours, theirs := word(t)
+			local, remote := startConn(t)
 			cmd := script(c.then)
-			s := cgroup.Scope{ID: c.id, Slice: name, Process: spawnReading(t, theirs, cmd[0], cmd[1:]...)}
+			s := cgroup.Scope{ID: c.id, Slice: name, Process: spawnReading(t, remote, cmd[0], cmd[1:]...)}
 			st, err := port.StartScope(ctx, s)
 			if err != nil {
 				t.Fatalf("%s: %v", adapter, err)
@@ -607,24 +607,24 @@ func TestHostOutOfMemory(t *testing.T) {
 				if out, err := exec.CommandContext(ctx, "systemctl", "set-property", "--runtime", st.Unit, "MemoryMax=1G").CombinedOutput(); err != nil {
 					t.Errorf("systemctl set-property: %v: %s", err, out)
 				}
-				if got := kernelSays(t, a, st.Path, "memory.oom.group"); got != "1" {
+				if got := kernelValue(t, a, st.Path, "memory.oom.group"); got != "1" {
 					t.Errorf("memory.oom.group of %s is %q", st.Path, got)
 				}
 			}
-			theirs.Close()
-			ours.Close()
+			remote.Close()
+			local.Close()
 			if err := port.WaitEmpty(ctx, c.id); !errors.Is(err, c.want) {
 				t.Errorf("%s: %s ended: %v, want %v", adapter, c.id, err, c.want)
 			}
 		}
 	}
 	ctx := within(t, 60*time.Second)
-	ours, theirs := word(t)
-	if _, _, err := a.StartProgram(ctx, cgroup.Scope{ID: "p1", Slice: name}, script(greedy), theirs); err != nil {
+	local, remote := startConn(t)
+	if _, _, err := a.StartProgram(ctx, cgroup.Scope{ID: "p1", Slice: name}, script(greedy), remote); err != nil {
 		t.Fatal(err)
 	}
-	theirs.Close()
-	ours.Close()
+	remote.Close()
+	local.Close()
 	if err := a.WaitEmpty(ctx, "p1"); !errors.Is(err, cgroup.ErrOutOfMemory) {
 		t.Errorf("a program ended: %v", err)
 	}

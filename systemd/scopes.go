@@ -20,8 +20,8 @@ import (
 // scope uses all of it.
 const stopTimeout = 10 * time.Second
 
-// moveRounds bounds how often the scope's root is emptied into the inner cgroup: each round moves what forked meanwhile.
-const moveRounds = 100
+// maxMoveRounds bounds how often the scope's root is emptied into the inner cgroup: each round moves what forked meanwhile.
+const maxMoveRounds = 100
 
 // StartScope makes a delegated scope around the process, makes the inner cgroup and moves everything into it. The
 // process must wait meanwhile; it goes on when this returns.
@@ -70,19 +70,19 @@ const descriptorsSince = 257
 
 // startScope starts the unit around the process.
 func (a *Adapter) startScope(ctx context.Context, unit string, s cgroup.Scope) error {
-	held, err := procfs.OpenPidfd(s.Process.PID, s.Process.Start)
+	pidfd, err := procfs.OpenPidfd(s.Process.PID, s.Process.Start)
 	if err != nil {
 		return fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 	}
-	defer held.Close()
-	start := func(who sd.Property) error {
-		props := append(a.scopeProperties(s), who)
+	defer pidfd.Close()
+	start := func(processes sd.Property) error {
+		props := append(a.scopeProperties(s), processes)
 		return a.bus.job(ctx, "start scope "+s.ID, func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
 			return c.StartTransientUnitContext(ctx, unit, "fail", props, ended)
 		})
 	}
 	if !a.pidOnly.Load() {
-		err := held.Pass(func(fd int) error { return start(prop("PIDFDs", []dbus.UnixFD{dbus.UnixFD(fd)})) })
+		err := pidfd.Pass(func(fd int) error { return start(prop("PIDFDs", []dbus.UnixFD{dbus.UnixFD(fd)})) })
 		if !unknownProperty(err) {
 			return err
 		}
@@ -133,7 +133,7 @@ func (a *Adapter) moveInside(ctx context.Context, scope string, p cgroup.Process
 	if err := a.h.Place(p, run); err != nil {
 		return err
 	}
-	for range moveRounds {
+	for range maxMoveRounds {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func (a *Adapter) moveInside(ctx context.Context, scope string, p cgroup.Process
 			return err
 		}
 		if len(pids) == 0 {
-			return a.settle(run, p)
+			return a.finishInner(run, p)
 		}
 		for _, pid := range pids {
 			start, err := procfs.Start(pid)
@@ -160,9 +160,9 @@ func (a *Adapter) moveInside(ctx context.Context, scope string, p cgroup.Process
 	return fmt.Errorf("cannot empty cgroup %s: it forks faster than it is moved: %w", scope, cgroup.ErrInUse)
 }
 
-// settle makes the inner cgroup end as a whole, whatever the unit's own policy is: it is ours, and no reload or change of
+// finishInner makes the inner cgroup end as a whole, whatever the unit's own policy is: it is ours, and no reload or change of
 // the unit's properties resets it. That goes only when the scope's root is empty.
-func (a *Adapter) settle(run string, p cgroup.Process) error {
+func (a *Adapter) finishInner(run string, p cgroup.Process) error {
 	if err := a.h.KillWhole(run); err != nil {
 		return err
 	}

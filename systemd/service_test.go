@@ -75,7 +75,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-func TestNotifyNobody(t *testing.T) {
+func TestNotifyWithoutSocket(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	n, err := NewNotifier()
 	if err != nil || n.Enabled() || n.WatchdogInterval() != 0 {

@@ -128,10 +128,10 @@ func (a *Adapter) serviceProperties(s Service) []sd.Property {
 // service is no error.
 func (a *Adapter) StopService(ctx context.Context, name string, timeout time.Duration) error {
 	unit := name + ".service"
-	polite, cancel := context.WithTimeout(ctx, timeout)
+	graceful, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := a.stop(polite, unit)
-	if err == nil || polite.Err() == nil || ctx.Err() != nil {
+	err := a.stop(graceful, unit)
+	if err == nil || graceful.Err() == nil || ctx.Err() != nil {
 		return err
 	}
 	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {

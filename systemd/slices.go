@@ -30,23 +30,23 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 	if err != nil {
 		return false, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
-	word := askedOf(props)
-	acts, err := a.inForce(word)
+	config := configOf(props)
+	effective, err := a.inForce(config)
 	if err != nil {
 		return false, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
-	walled, err := a.walled(word)
+	devicesEnforced, err := a.devicesEnforced(config)
 	if err != nil {
 		return false, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
-	lasting, passing, err := a.sliceChanges(props, acts, walled, s)
+	persistentProps, runtimeProps, err := a.sliceChanges(props, effective, devicesEnforced, s)
 	if err != nil {
 		return false, err
 	}
 	for _, set := range []struct {
 		lasts lifetime
 		props []sd.Property
-	}{{persistent, lasting}, {runtime, passing}} {
+	}{{persistent, persistentProps}, {runtime, runtimeProps}} {
 		if len(set.props) == 0 {
 			continue
 		}
@@ -62,7 +62,7 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 		if wrote {
 			// The answer to a call comes before the cgroup is written, the answer to the next one after it.
 			if _, err = a.state(ctx, unit); err == nil {
-				err = a.verifyWall(word.path, s)
+				err = a.verifyDevices(config.path, s)
 			}
 		}
 		return wrote, err
@@ -73,13 +73,13 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 		})
 }
 
-// verifyWall looks whether a slice that was closed has its program.
-func (a *Adapter) verifyWall(path string, s cgroup.Slice) error {
-	walled, err := a.walled(asked{path: path, closed: s.Closed})
+// verifyDevices looks whether a slice that was closed has its program.
+func (a *Adapter) verifyDevices(path string, s cgroup.Slice) error {
+	devicesEnforced, err := a.devicesEnforced(sliceConfig{path: path, closed: s.Closed})
 	if err != nil {
 		return fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
-	if s.Closed && !walled {
+	if s.Closed && !devicesEnforced {
 		return fmt.Errorf("cannot close the devices of slice %s: systemd was told to and its cgroup %s has no device program", s.Name, path)
 	}
 	return nil
@@ -88,9 +88,9 @@ func (a *Adapter) verifyWall(path string, s cgroup.Slice) error {
 // sliceChanges is the properties to be set to turn what is read back into the slice, by how long they last. What systemd
 // was asked for and that does not act all the same (somebody wrote in the cgroup, or took the device program away) is set
 // again: systemd then writes all that it knows.
-func (a *Adapter) sliceChanges(is map[string]any, acts cgroup.Limits, walled bool, s cgroup.Slice) (lasting, passing []sd.Property, err error) {
-	kept, _ := s.Limits.Only(a.info.Limits)
-	want, err := limitValues(kept)
+func (a *Adapter) sliceChanges(is map[string]any, effective cgroup.Limits, devicesEnforced bool, s cgroup.Slice) (persistentProps, runtimeProps []sd.Property, err error) {
+	supported, _ := s.Limits.Only(a.info.Limits)
+	want, err := limitValues(supported)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot set slice %s: %w", s.Name, err)
 	}
@@ -98,7 +98,7 @@ func (a *Adapter) sliceChanges(is map[string]any, acts cgroup.Limits, walled boo
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
-	effect, err := limitValues(acts)
+	effect, err := limitValues(effective)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
@@ -107,7 +107,7 @@ func (a *Adapter) sliceChanges(is map[string]any, acts cgroup.Limits, walled boo
 			continue
 		}
 		if !sameValue(want[p.name], have[p.name]) || !sameValue(want[p.name], effect[p.name]) {
-			lasting = append(lasting, prop(p.name, want[p.name]))
+			persistentProps = append(persistentProps, prop(p.name, want[p.name]))
 		}
 	}
 	closed, rules := devicesOf(is)
@@ -115,16 +115,16 @@ func (a *Adapter) sliceChanges(is map[string]any, acts cgroup.Limits, walled boo
 	switch {
 	case s.Closed:
 		if policy != "closed" {
-			lasting = append(lasting, prop("DevicePolicy", "closed"))
+			persistentProps = append(persistentProps, prop("DevicePolicy", "closed"))
 		}
 		want := devicesFor(s.Devices)
-		if !closed || !walled || !slices.Equal(devicesFor(rules), want) || hasForeign(rules) {
-			passing = replaceDevices(want)
+		if !closed || !devicesEnforced || !slices.Equal(devicesFor(rules), want) || hasForeign(rules) {
+			runtimeProps = replaceDevices(want)
 		}
 	case closed:
-		passing = replaceDevices(openDevices())
+		runtimeProps = replaceDevices(openDevices())
 	}
-	return lasting, passing, nil
+	return persistentProps, runtimeProps, nil
 }
 
 // replaceDevices is the properties that make these the only entries: systemd appends what it gets, and an empty array

@@ -13,7 +13,7 @@ import (
 
 // A unit of the host's is stopped and started again; one that is not there is told apart from one that does not run.
 func TestUnitsOfTheHost(t *testing.T) {
-	a, f := openPaper(t)
+	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
 	const unit = "nvidia-dcgm.service"
 	f.set(func() { f.unitLocked(unit).start("/system.slice/" + unit) })
@@ -56,8 +56,8 @@ func TestUnitsOfTheHost(t *testing.T) {
 
 // A unit that is on its way up has processes; where one that ends has them is nobody's any more. It is one rule for scopes of
 // ours and units of the host's.
-func TestWhereAUnitIs(t *testing.T) {
-	a, f := openPaper(t)
+func TestUnitCgroup(t *testing.T) {
+	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
 	scope, service := scopeUnit(a.prefix, "l-1"), "nvidia-dcgm.service"
 	for _, unit := range []string{scope, service} {

@@ -17,14 +17,14 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case len(args) == 0:
-		return launch.Become(false)
-	case len(args) == 1 && args[0] == launch.Kept:
-		return launch.Become(true)
+		return launch.Exec(false)
+	case len(args) == 1 && args[0] == launch.SupervisedFlag:
+		return launch.Exec(true)
 	case args[0] == "--version":
 		fmt.Fprintln(stdout, "gpushare-start "+version.Version)
 		return 0
 	case args[0] == "--keep" && (len(args) == 3 || len(args) == 4 && args[3] == "cgroup"):
-		return launch.Keep(args[1], args[2], len(args) == 4)
+		return launch.Supervise(args[1], args[2], len(args) == 4)
 	}
 	fmt.Fprintln(stderr, "gpushare-start: it is started by gpushared, with a connection to it; see gpushare run --detach")
 	return 2

@@ -79,7 +79,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, tell Heard) (*Host, 
 		Follow: cgroup.NewProcesses(briefly(why)), Launcher: worker.Exec{Stderr: os.Stderr}, Close: func() {},
 		Units: &mps.Detached{Dir: filepath.Join(o.RunDir, "units")},
 	}
-	keepers := &launch.Keepers{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
+	keepers := &launch.Supervisors{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
 	h.Programs = keptPrograms{keepers: keepers, walls: h.Follow, follow: h.Follow}
 	// One port is not known yet: nobody is asked before it is.
 	h.Visitors = cgroup.NewAttachments(cgroup.AttachmentsOptions{InOtherScope: func(pid int) bool { _, ok := h.Port.Owner(pid); return ok }})
@@ -101,7 +101,7 @@ func briefly(why string) string {
 }
 
 func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, tell Heard) (*Host, error) {
-	a, err := systemd.Open(ctx, systemd.Options{Log: log, Walls: lookAtWalls(log), OnReload: tell.Reloaded, OnLogins: tell.Logins, OnUnit: tell.Unit})
+	a, err := systemd.Open(ctx, systemd.Options{Log: log, DevicePrograms: lookAtWalls(log), OnReload: tell.Reloaded, OnLogins: tell.Logins, OnUnit: tell.Unit})
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func lookAtWalls(log *slog.Logger) func(dir string) (int, error) {
 	}
 }
 
-func (h *Host) onCgroupfs(ctx context.Context, o Options, keepers *launch.Keepers, tell Heard) (*Host, error) {
+func (h *Host) onCgroupfs(ctx context.Context, o Options, keepers *launch.Supervisors, tell Heard) (*Host, error) {
 	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: o.CgroupRoot})
 	if err != nil {
 		return nil, err

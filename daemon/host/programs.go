@@ -17,7 +17,7 @@ import (
 
 // keptPrograms are under keepers of ours, where there is no service manager.
 type keptPrograms struct {
-	keepers *launch.Keepers
+	keepers *launch.Supervisors
 	walls   birthplace
 	follow  birthplace
 }
@@ -28,12 +28,12 @@ type birthplace interface {
 }
 
 // Start starts what waits for the word.
-func (k keptPrograms) Start(ctx context.Context, s cgroup.Scope, walled bool) (cgroup.ScopeState, *launch.Waiting, error) {
+func (k keptPrograms) Start(ctx context.Context, s cgroup.Scope, walled bool) (cgroup.ScopeState, *launch.Pending, error) {
 	at := k.walls
 	if !walled {
 		at = k.follow
 	}
-	var w *launch.Waiting
+	var w *launch.Pending
 	state, _, err := at.StartProgram(ctx, s, func(ctx context.Context, dir *os.File) (cgroup.Process, error) {
 		var err error
 		if w, err = k.keepers.Start(ctx, s.ID, dir); err != nil {
@@ -67,7 +67,7 @@ func (k keptPrograms) Output(ctx context.Context, l *lease.Lease, lines int, end
 func (k keptPrograms) Note(l *lease.Lease, line string) error { return k.keepers.Note(l.ID, line) }
 
 // Sweep drops what is not wanted any more.
-func (k keptPrograms) Sweep(wanted func(id string) bool) { k.keepers.Sweep(wanted) }
+func (k keptPrograms) Sweep(wanted func(id string) bool) { k.keepers.Prune(wanted) }
 
 // unitPrograms are services of systemd.
 type unitPrograms struct {
@@ -76,7 +76,7 @@ type unitPrograms struct {
 }
 
 // Start starts what waits for the word.
-func (u unitPrograms) Start(ctx context.Context, s cgroup.Scope, walled bool) (cgroup.ScopeState, *launch.Waiting, error) {
+func (u unitPrograms) Start(ctx context.Context, s cgroup.Scope, walled bool) (cgroup.ScopeState, *launch.Pending, error) {
 	if !walled {
 		s.Slice, s.Closed, s.Devices = cgroup.SliceName{}, false, nil
 	}
@@ -95,8 +95,8 @@ func (u unitPrograms) Start(ctx context.Context, s cgroup.Scope, walled bool) (c
 	return state, w, err
 }
 
-func (u unitPrograms) meet(ctx context.Context, ours net.Conn, p cgroup.Process) (*launch.Waiting, error) {
-	w, err := launch.Meet(ctx, ours)
+func (u unitPrograms) meet(ctx context.Context, ours net.Conn, p cgroup.Process) (*launch.Pending, error) {
+	w, err := launch.Await(ctx, ours)
 	if err != nil {
 		return nil, err
 	}

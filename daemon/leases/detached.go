@@ -51,10 +51,10 @@ func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error()}
 	}
 	var err error
-	if p.Owner, err = launch.Asker(c.Process.PID); err != nil {
+	if p.Credentials, err = launch.CredentialsOf(c.Process.PID); err != nil {
 		return nil, &api.Error{Kind: api.KindDenied, Message: err.Error(), Hint: "run it where the daemon runs, not inside a container"}
 	}
-	p.Owner.UID, p.Owner.GID, p.Owner.Groups = c.UID, c.GID, c.Groups
+	p.Credentials.UID, p.Credentials.GID, p.Credentials.Groups = c.UID, c.GID, c.Groups
 	return p, nil
 }
 
@@ -66,7 +66,7 @@ func (ls *Leases) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Pr
 	}
 	defer w.Close()
 	p.Env = (&api.Environment{Environment: inside.Environment, Unset: inside.Unset}).Over(p.Env)
-	if err := w.Go(ctx, p); err != nil {
+	if err := w.Start(ctx, p); err != nil {
 		return cgroup.ScopeState{}, err
 	}
 	inside.Process = lease.Process(w.Process)

@@ -87,7 +87,7 @@ func (ls *Leases) deliver(ctx context.Context, n Told) {
 	for i, m := range members {
 		pids[i] = m.PID
 	}
-	terminal.Tell(pids, n.lease.UID, noticeLine(&n.lease, n.text))
+	terminal.Notify(pids, n.lease.UID, noticeLine(&n.lease, n.text))
 }
 
 // noticeLine is a notice for somebody who sees nothing else of us.

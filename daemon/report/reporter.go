@@ -49,7 +49,7 @@ func (r *Reporter) Audit(who, what, text string) {
 		generation = r.Generation()
 	}
 	if r.Audits != nil {
-		if err := r.Audits.Append(ledger.Audit{At: r.Now(), Who: who, What: what, Text: text, Generation: generation}); err != nil {
+		if err := r.Audits.Append(ledger.Audit{At: r.Now(), By: who, What: what, Text: text, Generation: generation}); err != nil {
 			r.Log.Warn("cannot write the audit ledger", "error", err)
 		}
 	}

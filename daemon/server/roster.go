@@ -117,7 +117,7 @@ func RosterOf(self int, spec *api.Spec, dir *names.Directory) *Roster {
 				if state == names.Present {
 					ids = append(ids, id)
 				} else {
-					r.Unknown = append(r.Unknown, UnknownMember{t.Name, kind + " " + name, state == names.Unasked})
+					r.Unknown = append(r.Unknown, UnknownMember{t.Name, kind + " " + name, state == names.Unknown})
 				}
 			}
 			return ids

@@ -116,7 +116,7 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 		return
 	}
 	c := &Call{W: w, R: q, Caller: s.Identities.Caller(p)}
-	if s.Identities.Names.Unnamed() {
+	if s.Identities.Names.HasPending() {
 		s.Identities.KickNames()
 	}
 	if !r.Access.allows(c.Caller) {

@@ -29,7 +29,7 @@ func checkOthers(o *external.Host, want *state.Desired, node *observe.Node, warn
 	}
 	const or = "; or take them away from "
 	if list, _ := both(o.Gres.Minors, o.Gres.Auto); o.Slurmd != 0 && len(list) > 0 {
-		warn("owners", fmt.Sprintf("slurmd (pid %d) gives out %s as well: %s says %s", o.Slurmd, gpuList(list), o.GresFile, strings.Join(o.Gres.Words, ", ")),
+		warn("owners", fmt.Sprintf("slurmd (pid %d) gives out %s as well: %s says %s", o.Slurmd, gpuList(list), o.GresFile, strings.Join(o.Gres.Settings, ", ")),
 			externalHint(list, "slurm")+or+o.GresFile)
 	}
 	list, mig := both(nil, true)

@@ -122,7 +122,7 @@ func (v *Viewer) picture() *picture {
 		}
 	}
 	for i := range p.leases {
-		if l := &p.leases[i]; l.User == names.Nameless(l.UID) {
+		if l := &p.leases[i]; l.User == names.UIDLabel(l.UID) {
 			l.User = v.Identities.Names.UserName(l.UID) // It may be known by now.
 		}
 		v.measure(&p.leases[i])

@@ -76,7 +76,7 @@ func (s *Stopper) Process(ctx context.Context, pid int, start uint64, name, gpu,
 		s.Events.Publish(api.Event{Kind: "process.stopping", GPU: gpu, Message: text})
 		s.Audit("gpushared", "force", text)
 		if uid, err := procfs.UID(pid); err == nil {
-			terminal.Tell([]int{pid}, int(uid), "gpushare: "+text)
+			terminal.Notify([]int{pid}, int(uid), "gpushare: "+text)
 		}
 	}}
 	if err := ladder.Climb(ctx, StopGrace); err != nil {

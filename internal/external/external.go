@@ -59,8 +59,8 @@ func Read(root, host string) Host {
 			o.Plugins = append(o.Plugins, strings.TrimPrefix(f, strings.TrimSuffix(root, "/")))
 		}
 	}
-	wanted, err := filepath.Glob(filepath.Join(root, "etc/systemd/system/*.wants/nvidia-mig-manager.service"))
-	o.MIGManager = len(wanted) > 0
+	links, err := filepath.Glob(filepath.Join(root, "etc/systemd/system/*.wants/nvidia-mig-manager.service"))
+	o.MIGManager = len(links) > 0
 	o.Errs = slices.DeleteFunc(append(o.Errs, err), func(err error) bool { return err == nil })
 	return o
 }
@@ -116,7 +116,7 @@ func readGres(root, file, node string, depth int) (slurm.GPUs, error) {
 		}
 		g.Auto = g.Auto || more.Auto
 		g.Minors = append(g.Minors, more.Minors...)
-		g.Words = append(g.Words, more.Words...)
+		g.Settings = append(g.Settings, more.Settings...)
 	}
 	slices.Sort(g.Minors)
 	g.Minors = slices.Compact(g.Minors)

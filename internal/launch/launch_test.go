@@ -24,46 +24,46 @@ import (
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) == 1:
-		os.Exit(Become(false))
-	case os.Args[1] == Kept:
-		os.Exit(Become(true))
+		os.Exit(Exec(false))
+	case os.Args[1] == SupervisedFlag:
+		os.Exit(Exec(true))
 	case os.Args[1] == "--keep":
-		os.Exit(Keep(os.Args[2], os.Args[3], len(os.Args) == 5))
+		os.Exit(Supervise(os.Args[2], os.Args[3], len(os.Args) == 5))
 	}
 	os.Exit(m.Run())
 }
 
-func soon(t *testing.T) context.Context {
+func deadline(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func keepers(t *testing.T) *Keepers {
+func supervisors(t *testing.T) *Supervisors {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Keepers{Dir: filepath.Join(t.TempDir(), "output"), Program: self}
+	return &Supervisors{Dir: filepath.Join(t.TempDir(), "output"), Program: self}
 }
 
-// mine is a shell script as a program of this test's own.
-func mine(t *testing.T, script string) *Program {
+// shellProgram is a shell script as a program of this test's own.
+func shellProgram(t *testing.T, script string) *Program {
 	t.Helper()
-	o, err := Asker(os.Getpid())
+	o, err := CredentialsOf(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.UID, o.GID = os.Getuid(), os.Getgid()
-	return &Program{Path: "/bin/sh", Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "WHO=tenant"}, Dir: "/tmp", UMask: 0o027, Owner: o}
+	return &Program{Path: "/bin/sh", Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "WHO=tenant"}, Dir: "/tmp", UMask: 0o027, Credentials: o}
 }
 
 // begin starts the program and gives the word.
-func begin(t *testing.T, k *Keepers, id string, p *Program) error {
+func begin(t *testing.T, k *Supervisors, id string, p *Program) error {
 	t.Helper()
-	w, err := k.Start(soon(t), id, nil)
+	w, err := k.Start(deadline(t), id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,24 +72,24 @@ func begin(t *testing.T, k *Keepers, id string, p *Program) error {
 	if err != nil || main != w.Process {
 		t.Errorf("the record says %+v (%v), it is %+v", main, err, w.Process)
 	}
-	return w.Go(soon(t), p)
+	return w.Start(deadline(t), p)
 }
 
-func output(t *testing.T, k *Keepers, id string, lines int) string {
+func output(t *testing.T, k *Supervisors, id string, lines int) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := k.Output(soon(t), id, lines, nil, &b); err != nil {
+	if err := k.Output(deadline(t), id, lines, nil, &b); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
 }
 
-func TestBecomesTheProgram(t *testing.T) {
-	k := keepers(t)
-	if err := begin(t, k, "a", mine(t, `echo "$WHO $(pwd) $(umask) $(ulimit -n) ${PATH}"; readlink /proc/self/fd/0; ls /proc/self/fd | wc -l; echo bad >&2; ps -o sid= -p $$ | tr -d ' '; echo $$; exit 7`)); err != nil {
+func TestExecsTheProgram(t *testing.T) {
+	k := supervisors(t)
+	if err := begin(t, k, "a", shellProgram(t, `echo "$WHO $(pwd) $(umask) $(ulimit -n) ${PATH}"; readlink /proc/self/fd/0; ls /proc/self/fd | wc -l; echo bad >&2; ps -o sid= -p $$ | tr -d ' '; echo $$; exit 7`)); err != nil {
 		t.Fatal(err)
 	}
-	r, err := k.Result(soon(t), "a")
+	r, err := k.Result(deadline(t), "a")
 	if err != nil || !r.Exited || r.Code != 7 || r.String() != "exited with 7" {
 		t.Errorf("it ended as %+v: %v", r, err)
 	}
@@ -135,20 +135,20 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 		{"no first line", func(p *Program) { p.Path = write("script", "echo\n", 0o755) }, 126, "first line"},
 		{"no such folder", func(p *Program) { p.Dir = "/no/such/folder" }, 126, "cannot start in /no/such/folder: no such file"},
 		{"a relative path", func(p *Program) { p.Path = "sh" }, 126, "not absolute"},
-		{"other mounts", func(p *Program) { p.Owner.Mounts = "mnt:[1]" }, 126, "container"},
+		{"other mounts", func(p *Program) { p.Credentials.Mounts = "mnt:[1]" }, 126, "container"},
 		{"a bad environment", func(p *Program) { p.Env = []string{"=x"} }, 126, "NAME=value"},
 		{"a zero byte", func(p *Program) { p.Argv = []string{"a\x00b"} }, 126, "zero byte"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			k := keepers(t)
-			p := mine(t, "echo ran")
+			k := supervisors(t)
+			p := shellProgram(t, "echo ran")
 			c.change(p)
 			err := begin(t, k, "a", p)
 			f, ok := errors.AsType[*Failure](err)
 			if !ok || f.Code != c.code || !strings.Contains(f.Message, c.says) {
 				t.Fatalf("got %v, want %d and %q", err, c.code, c.says)
 			}
-			if r, err := k.Result(soon(t), "a"); err != nil || r.Code != c.code {
+			if r, err := k.Result(deadline(t), "a"); err != nil || r.Code != c.code {
 				t.Errorf("the keeper tells %+v: %v", r, err)
 			}
 			if got := output(t, k, "a", -1); got != "" {
@@ -159,18 +159,18 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 }
 
 // Root starts programs of others: with exactly what they have, and nothing of root's.
-func TestBecomesAnotherUsers(t *testing.T) {
+func TestExecsAsAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}
-	k := keepers(t)
-	p := mine(t, "id -u; id -g; id -G; grep -E '^(CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs)' /proc/self/status | tr '\n' ' '; ulimit -n; cat /proc/self/oom_score_adj")
-	p.Owner.UID, p.Owner.GID, p.Owner.Groups, p.Owner.NoNewPrivs, p.Owner.OOMScore = 65534, 65533, []int{4711, 4712}, true, 42
-	p.Owner.Limits = map[int]Limit{unix.RLIMIT_NOFILE: {100, 200}}
+	k := supervisors(t)
+	p := shellProgram(t, "id -u; id -g; id -G; grep -E '^(CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs)' /proc/self/status | tr '\n' ' '; ulimit -n; cat /proc/self/oom_score_adj")
+	p.Credentials.UID, p.Credentials.GID, p.Credentials.Groups, p.Credentials.NoNewPrivs, p.Credentials.OOMScore = 65534, 65533, []int{4711, 4712}, true, 42
+	p.Credentials.Limits = map[int]Limit{unix.RLIMIT_NOFILE: {100, 200}}
 	if err := begin(t, k, "a", p); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.Result(soon(t), "a"); err != nil {
+	if _, err := k.Result(deadline(t), "a"); err != nil {
 		t.Fatal(err)
 	}
 	const none = "0000000000000000"
@@ -181,22 +181,22 @@ func TestBecomesAnotherUsers(t *testing.T) {
 }
 
 // A program that nobody gives the word never runs: the daemon was killed in between.
-func TestEndsWithoutTheWord(t *testing.T) {
-	k := keepers(t)
-	w, err := k.Start(soon(t), "a", nil)
+func TestEndsWithoutAProgram(t *testing.T) {
+	k := supervisors(t)
+	w, err := k.Start(deadline(t), "a", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
-	if r, err := k.Result(soon(t), "a"); err != nil || r.Code != ExitWaiting {
+	if r, err := k.Result(deadline(t), "a"); err != nil || r.Code != ExitWaiting {
 		t.Errorf("it ended as %+v: %v", r, err)
 	}
 }
 
 // A signal to the keeper's group does not end what it keeps, and killing it costs the output only.
-func TestKeeperStands(t *testing.T) {
-	k := keepers(t)
-	if err := begin(t, k, "a", mine(t, "exec sleep 60")); err != nil {
+func TestSupervisorIgnoresSignals(t *testing.T) {
+	k := supervisors(t)
+	if err := begin(t, k, "a", shellProgram(t, "exec sleep 60")); err != nil {
 		t.Fatal(err)
 	}
 	r, err := k.record("a")
@@ -204,7 +204,7 @@ func TestKeeperStands(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGKILL} {
-		if err := syscall.Kill(r.Keeper.PID, sig); err != nil {
+		if err := syscall.Kill(r.Supervisor.PID, sig); err != nil {
 			t.Fatalf("the keeper is gone before %v: %v", sig, err)
 		}
 	}
@@ -214,26 +214,26 @@ func TestKeeperStands(t *testing.T) {
 	if err := syscall.Kill(r.Main.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.Result(soon(t), "a"); !errors.Is(err, ErrUnknown) {
+	if _, err := k.Result(deadline(t), "a"); !errors.Is(err, ErrUnknown) {
 		t.Errorf("nobody saw its end, and Result says %v", err)
 	}
 }
 
 // Who follows sees all that is written until the end, also when the files change under it.
 func TestFollowsTheOutput(t *testing.T) {
-	k := keepers(t)
+	k := supervisors(t)
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := begin(t, k, "a", mine(t, "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); done; read x < "+fifo+"; echo last")); err != nil {
+	if err := begin(t, k, "a", shellProgram(t, "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); done; read x < "+fifo+"; echo last")); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})
 	pipe := &lines{more: make(chan struct{})}
 	var follow sync.WaitGroup
 	follow.Go(func() {
-		if err := k.Output(soon(t), "a", -1, ended, pipe); err != nil {
+		if err := k.Output(deadline(t), "a", -1, ended, pipe); err != nil {
 			t.Error(err)
 		}
 	})
@@ -245,7 +245,7 @@ func TestFollowsTheOutput(t *testing.T) {
 	if err := os.WriteFile(fifo, []byte("on\n"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := k.Result(soon(t), "a"); err != nil || r.Code != 0 {
+	if r, err := k.Result(deadline(t), "a"); err != nil || r.Code != 0 {
 		t.Errorf("it ended as %+v: %v", r, err)
 	}
 	close(ended)
@@ -256,21 +256,21 @@ func TestFollowsTheOutput(t *testing.T) {
 	if got := output(t, k, "a", 2); got != "gpushare: a notice\nlast\n" {
 		t.Errorf("the last two lines are %q", got)
 	}
-	k.Sweep(func(string) bool { return false })
+	k.Prune(func(string) bool { return false })
 	if left, err := os.ReadDir(k.Dir); err != nil || len(left) > 0 {
 		t.Errorf("a sweep leaves %v: %v", left, err)
 	}
 }
 
 // The two files hold the last of what was written, and a reader joins them.
-func TestRing(t *testing.T) {
+func TestRotatingFile(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "ring")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer os.RemoveAll(dir)
-		r, err := newRing(outputPath(dir, "a"), 64)
+		r, err := newRotatingFile(outputPath(dir, "a"), 64)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +281,7 @@ func TestRing(t *testing.T) {
 			r.fill(strings.NewReader(line))
 		}
 		r.Close()
-		k := &Keepers{Dir: dir}
+		k := &Supervisors{Dir: dir}
 		var got bytes.Buffer
 		if err := k.Output(context.Background(), "a", -1, nil, &got); err != nil {
 			t.Fatal(err)
@@ -294,16 +294,16 @@ func TestRing(t *testing.T) {
 		if err := k.Output(context.Background(), "a", n, nil, &last); err != nil {
 			t.Fatal(err)
 		}
-		kept := strings.SplitAfter(got.String(), "\n")
-		kept = kept[:len(kept)-1]
-		if want := strings.Join(kept[max(0, len(kept)-n):], ""); last.String() != want {
+		supervised := strings.SplitAfter(got.String(), "\n")
+		supervised = supervised[:len(supervised)-1]
+		if want := strings.Join(supervised[max(0, len(supervised)-n):], ""); last.String() != want {
 			t.Fatalf("the last %d lines are %q, want %q", n, last.String(), want)
 		}
 	})
 }
 
 func TestLimitsAreRead(t *testing.T) {
-	b, err := exec.CommandContext(soon(t), "sh", "-c", "ulimit -S -n 77; ulimit -S -c 0; cat /proc/self/limits").Output()
+	b, err := exec.CommandContext(deadline(t), "sh", "-c", "ulimit -S -n 77; ulimit -S -c 0; cat /proc/self/limits").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +336,7 @@ func (l *lines) String() string {
 
 func (l *lines) await(t *testing.T, text string) {
 	t.Helper()
-	ctx := soon(t)
+	ctx := deadline(t)
 	for {
 		l.mu.Lock()
 		more, got := l.more, l.b.String()
@@ -352,29 +352,29 @@ func (l *lines) await(t *testing.T, text string) {
 	}
 }
 
-// TestACopyOfTheInputIsKept: a service manager keeps the connection that it gave as the standard input for as long as the
+// TestStandardInputIsDuplicated: a service manager keeps the connection that it gave as the standard input for as long as the
 // unit lives.
-func TestACopyOfTheInputIsKept(t *testing.T) {
-	ours, theirs, err := Pair()
+func TestStandardInputIsDuplicated(t *testing.T) {
+	local, remote, err := Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer theirs.Close() // and not before
+	defer remote.Close() // and not before
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(soon(t), self)
-	cmd.Stdin = theirs
+	cmd := exec.CommandContext(deadline(t), self)
+	cmd.Stdin = remote
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w, err := Meet(soon(t), ours)
+	w, err := Await(deadline(t), local)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	if err := w.Go(soon(t), mine(t, "exit 7")); err != nil {
+	if err := w.Start(deadline(t), shellProgram(t, "exit 7")); err != nil {
 		t.Error(err)
 	}
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 7 {

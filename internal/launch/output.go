@@ -15,7 +15,7 @@ import (
 
 // Output copies what is kept of a program's output, only its last lines when those are not negative. With ended it then
 // follows the output until ended is closed, and copies what was written by then.
-func (k *Keepers) Output(ctx context.Context, id string, lines int, ended <-chan struct{}, to io.Writer) error {
+func (k *Supervisors) Output(ctx context.Context, id string, lines int, ended <-chan struct{}, to io.Writer) error {
 	f := &follower{path: outputPath(k.Dir, id), to: to}
 	defer f.close()
 	// The watch comes before the first look: what is written between the two wakes it.
@@ -129,9 +129,9 @@ func (f *follower) rest() error {
 		if _, err := io.Copy(f.to, f.f); err != nil {
 			return err
 		}
-		mine, err1 := f.f.Stat()
+		own, err1 := f.f.Stat()
 		now, err2 := os.Stat(f.path)
-		if err1 != nil || err2 != nil || os.SameFile(mine, now) {
+		if err1 != nil || err2 != nil || os.SameFile(own, now) {
 			return nil // A moment between putting aside and beginning anew ends with another event.
 		}
 		if _, err := io.Copy(f.to, f.f); err != nil { // What was written before it was put aside.

@@ -21,11 +21,11 @@ type Program struct {
 	Env   []string `json:"env,omitempty"` // the whole environment
 	Dir   string   `json:"dir"`           // working directory, absolute
 	UMask int      `json:"umask"`
-	Owner Owner    `json:"owner"`
+	Credentials Credentials    `json:"owner"`
 }
 
-// Owner is whose program it is, as the kernel tells it of the process that asked.
-type Owner struct {
+// Credentials is whose program it is, as the kernel tells it of the process that asked.
+type Credentials struct {
 	UID    int   `json:"uid"`
 	GID    int   `json:"gid"`
 	Groups []int `json:"groups,omitempty"` // supplementary
@@ -44,7 +44,7 @@ type Limit struct {
 
 // Limits of what is asked for, above what anybody needs: execve(2) itself takes 2 MiB or a quarter of the stack.
 const (
-	maxWords = 16 << 10
+	maxArguments = 16 << 10
 	maxBytes = 1 << 20
 )
 
@@ -59,13 +59,13 @@ func (p *Program) Check() error {
 		return fmt.Errorf("cannot start in %q: the folder's path is not absolute", p.Dir)
 	case p.UMask < 0 || p.UMask > 0o777:
 		return fmt.Errorf("cannot start with umask %o: it has bits beyond 777", p.UMask)
-	case len(p.Argv)+len(p.Env) > maxWords:
-		return fmt.Errorf("cannot start %s: its arguments and environment are %d words, at most %d will do", p.Path, len(p.Argv)+len(p.Env), maxWords)
+	case len(p.Argv)+len(p.Env) > maxArguments:
+		return fmt.Errorf("cannot start %s: its arguments and environment are %d words, at most %d will do", p.Path, len(p.Argv)+len(p.Env), maxArguments)
 	}
 	size := 0
-	for _, word := range append([]string{p.Path, p.Dir}, p.Argv...) {
-		size += len(word)
-		if strings.ContainsRune(word, 0) {
+	for _, message := range append([]string{p.Path, p.Dir}, p.Argv...) {
+		size += len(message)
+		if strings.ContainsRune(message, 0) {
 			return errors.New("cannot start a program with a zero byte in its arguments")
 		}
 	}
@@ -81,9 +81,9 @@ func (p *Program) Check() error {
 	return nil
 }
 
-// Asker reads what the kernel tells of a process beyond its socket credentials.
-func Asker(pid int) (Owner, error) {
-	var o Owner
+// CredentialsOf reads what the kernel tells of a process beyond its socket credentials.
+func CredentialsOf(pid int) (Credentials, error) {
+	var o Credentials
 	if root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid)); err != nil || root != "/" {
 		return o, fmt.Errorf("cannot start for process %d: its root folder is %q (%w): the paths that it names mean something else here", pid, root, orDifferent(err))
 	}

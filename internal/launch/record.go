@@ -42,7 +42,7 @@ func (r Result) ExitCode() int {
 // short is found again.
 type record struct {
 	Boot   string  `json:"boot"`
-	Keeper Process `json:"keeper"`
+	Supervisor Process `json:"keeper"`
 	Main   Process `json:"main"`
 	Result *Result `json:"result,omitempty"`
 }

@@ -131,13 +131,13 @@ func (l *Ledger) write() {
 	for {
 		select {
 		case line := <-l.queue:
-			l.put(line)
+			l.writeLine(line)
 		case ack := <-l.flush:
 			l.drain()
 			close(ack)
 		case <-l.stopped:
 			l.drain()
-			l.end()
+			l.closeFile()
 			return
 		}
 	}
@@ -147,23 +147,23 @@ func (l *Ledger) drain() {
 	for {
 		select {
 		case line := <-l.queue:
-			l.put(line)
+			l.writeLine(line)
 		default:
 			return
 		}
 	}
 }
 
-// put writes one line whole or not at all.
-func (l *Ledger) put(line []byte) {
-	err := l.room(int64(len(line)))
+// writeLine writes one line whole or not at all.
+func (l *Ledger) writeLine(line []byte) {
+	err := l.ensureFile(int64(len(line)))
 	if err == nil {
 		if _, err = l.file.Write(line); err == nil {
 			l.size += int64(len(line))
 		} else if cut := l.file.Truncate(l.size); cut != nil {
 			// Half a line stays. The next file begins clean, and readers skip the half.
 			err = errors.Join(err, cut)
-			l.end()
+			l.closeFile()
 			l.number++
 		}
 	}
@@ -183,10 +183,10 @@ func (l *Ledger) put(line []byte) {
 	}
 }
 
-// room sees to a file that has room for so many bytes, and lets go of the oldest.
-func (l *Ledger) room(n int64) error {
+// ensureFile sees to a file that has room for so many bytes, and lets go of the oldest.
+func (l *Ledger) ensureFile(n int64) error {
 	if l.file != nil && l.size > 0 && l.size+n > l.o.FileSize {
-		l.end()
+		l.closeFile()
 		l.number++
 	}
 	if l.file != nil {
@@ -209,7 +209,7 @@ func (l *Ledger) room(n int64) error {
 		return errors.Join(err, f.Close())
 	}
 	l.file, l.size = f, info.Size()
-	return l.forget()
+	return l.prune()
 }
 
 func terminate(path string, f *os.File, size int64) error {
@@ -229,7 +229,7 @@ func terminate(path string, f *os.File, size int64) error {
 	return err
 }
 
-func (l *Ledger) end() {
+func (l *Ledger) closeFile() {
 	if l.file == nil {
 		return
 	}
@@ -239,8 +239,8 @@ func (l *Ledger) end() {
 	l.file = nil
 }
 
-// forget removes the files beyond the number that is kept.
-func (l *Ledger) forget() error {
+// prune removes the files beyond the number that is kept.
+func (l *Ledger) prune() error {
 	have, err := numbers(l.dir, l.name)
 	if err != nil {
 		return err

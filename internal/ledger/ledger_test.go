@@ -210,8 +210,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestNobodyWaits: the directory is gone, and still nothing blocks or fails.
-func TestNobodyWaits(t *testing.T) {
+// TestAppendNeverWaits: the directory is gone, and still nothing blocks or fails.
+func TestAppendNeverWaits(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
 	l := open(t, dir, ledger.Options{Queue: 4})
 	if err := os.RemoveAll(dir); err != nil {

@@ -15,14 +15,14 @@ type Directory struct {
 	Timeout time.Duration    // of one call; 2 s when 0
 	Now     func() time.Time // time.Now when nil
 
-	turn    turn            // whoever asks has it: a slow directory has one process waiting for it, not many
-	hanging <-chan struct{} // closed when a getent that could not be killed is gone; only for who has the turn
+	requests    requestLock            // whoever asks has it: a slow directory has one process waiting for it, not many
+	stuck <-chan struct{} // closed when a getent that could not be killed is gone; only for who has the turn
 
 	mu      sync.RWMutex // guards what follows
 	users   table
 	groups  table
-	nobody  map[int]time.Time // numbers that have no name, and when that was answered
-	wanted  map[int]bool      // numbers whose name somebody wanted and that have none here
+	unnamed  map[int]time.Time // numbers that have no name, and when that was answered
+	pending  map[int]bool      // numbers whose name somebody wanted and that have none here
 	failure error             // of the last asking
 	since   time.Time         // when it began to fail
 }
@@ -46,16 +46,16 @@ type State int
 
 // The states of a name.
 const (
-	Unasked State = iota // nobody answered yet
+	Unknown State = iota // nobody answered yet
 	Absent               // the host does not know it
 	Present
 )
 
 const (
-	// maxWanted bounds the numbers whose names are to be found: peers may come with any.
-	maxWanted = 256
-	// maxNobody bounds the numbers that are remembered to have none.
-	maxNobody = 4096
+	// maxPending bounds the numbers whose names are to be found: peers may come with any.
+	maxPending = 256
+	// maxUnnamed bounds the numbers that are remembered to have none.
+	maxUnnamed = 4096
 	// freshFor is for how long an answer is not asked for again.
 	freshFor = 5 * time.Minute
 )
@@ -85,21 +85,21 @@ func (d *Directory) get(t *table, name string) (int, State) {
 	if id, ok := t.id[name]; ok {
 		return id, Present
 	}
-	if t.id != nil && (d.Program == "" || !askable(name)) {
+	if t.id != nil && (d.Program == "" || !queryable(name)) {
 		return -1, Absent
 	}
-	return -1, Unasked
+	return -1, Unknown
 }
 
 // UserName gives the name of a uid, or "uid 1234" while none is known: then Unnamed says that there is something to ask.
 // It is for requests: it never waits. A nil directory knows nobody.
 func (d *Directory) UserName(uid int) string {
 	if d == nil {
-		return Nameless(uid)
+		return UIDLabel(uid)
 	}
 	d.mu.RLock()
 	name, ok := d.users.name[uid]
-	at, none := d.nobody[uid]
+	at, none := d.unnamed[uid]
 	d.mu.RUnlock()
 	if ok {
 		return name
@@ -107,27 +107,27 @@ func (d *Directory) UserName(uid int) string {
 	if !none || d.now().Sub(at) > freshFor {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.wanted == nil {
-			d.wanted = map[int]bool{}
+		if d.pending == nil {
+			d.pending = map[int]bool{}
 		}
-		if len(d.wanted) < maxWanted {
-			d.wanted[uid] = true
+		if len(d.pending) < maxPending {
+			d.pending[uid] = true
 		}
 	}
-	return Nameless(uid)
+	return UIDLabel(uid)
 }
 
-// Nameless is what stands for the name of a uid that has none.
-func Nameless(uid int) string { return "uid " + strconv.Itoa(uid) }
+// UIDLabel is what stands for the name of a uid that has none.
+func UIDLabel(uid int) string { return "uid " + strconv.Itoa(uid) }
 
-// Unnamed tells whether a name was wanted that the next Refresh may find.
-func (d *Directory) Unnamed() bool {
+// HasPending tells whether a name was wanted that the next Refresh may find.
+func (d *Directory) HasPending() bool {
 	if d == nil {
 		return false
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return len(d.wanted) > 0
+	return len(d.pending) > 0
 }
 
 // Failing tells since when the directory could not be asked, and why; nil when the last asking went well.

@@ -13,8 +13,8 @@ import (
 const (
 	// maxAnswer bounds what getent may say: a group with ten thousand members is some 100 KiB.
 	maxAnswer = 4 << 20
-	// afterKill is the time for a killed getent to be gone. One that sits in the kernel cannot be killed.
-	afterKill = 200 * time.Millisecond
+	// killWait is the time for a killed getent to be gone. One that sits in the kernel cannot be killed.
+	killWait = 200 * time.Millisecond
 )
 
 // errStuck means that an earlier getent was killed and is not gone: another would only join it.
@@ -35,10 +35,10 @@ func Find() string {
 
 // getent makes one call and gives its output. Whoever calls it has the turn.
 func (d *Directory) getent(ctx context.Context, args ...string) ([]byte, error) {
-	if d.hanging != nil {
+	if d.stuck != nil {
 		select {
-		case <-d.hanging:
-			d.hanging = nil
+		case <-d.stuck:
+			d.stuck = nil
 		default:
 			return nil, errStuck
 		}
@@ -51,29 +51,29 @@ func (d *Directory) getent(ctx context.Context, args ...string) ([]byte, error) 
 	defer cancel()
 	cmd := exec.CommandContext(ctx, d.Program, args...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}
-	cmd.WaitDelay = afterKill / 2 // What it started may keep its output open; that is not waited for.
+	cmd.WaitDelay = killWait / 2 // What it started may keep its output open; that is not waited for.
 	out := &bounded{}
 	cmd.Stdout = out
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("cannot start getent: %w", err)
 	}
 	var err error
-	gone := make(chan struct{})
+	exited := make(chan struct{})
 	go func() {
 		err = cmd.Wait()
-		close(gone)
+		close(exited)
 	}()
 	select {
-	case <-gone:
+	case <-exited:
 		return out.answer(ctx, err, timeout)
 	case <-ctx.Done():
 	}
-	late := time.NewTimer(afterKill)
+	late := time.NewTimer(killWait)
 	defer late.Stop()
 	select {
-	case <-gone:
+	case <-exited:
 	case <-late.C:
-		d.hanging = gone
+		d.stuck = exited
 	}
 	return nil, unanswered(ctx, timeout)
 }

@@ -24,7 +24,7 @@ func parse(b []byte) []entry {
 	var out []entry
 	for line := range strings.Lines(string(b)) {
 		f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
-		if len(f) < 4 || !askable(f[0]) {
+		if len(f) < 4 || !queryable(f[0]) {
 			continue
 		}
 		id, err := number(f[2])
@@ -54,8 +54,8 @@ func number(s string) (int, error) {
 	return int(n), err
 }
 
-// askable tells whether getent can be asked for the name: it would take a number for an id, and a dash for an option.
-func askable(name string) bool {
+// queryable tells whether getent can be asked for the name: it would take a number for an id, and a dash for an option.
+func queryable(name string) bool {
 	return name != "" && len(name) <= 256 && !strings.ContainsAny(name, ":,\n\x00") && !strings.ContainsAny(name[:1], "-+#") &&
 		strings.Trim(name, "0123456789") != ""
 }

@@ -23,17 +23,17 @@ const (
 	group  = "root:x:0:\nlocal:x:1000:\nwheel:x:10:local,other\n"
 )
 
-// host is a directory with files and a getent of the test's own.
-type host struct {
+// fixture is a directory with files and a getent of the test's own.
+type fixture struct {
 	*Directory
 	dir string
 	now time.Time
 }
 
-// newHost writes a getent that logs its calls and then does as the script says: keys are in "$@" after the database.
-func newHost(t *testing.T, script string) *host {
+// newFixture writes a getent that logs its calls and then does as the script says: keys are in "$@" after the database.
+func newFixture(t *testing.T, script string) *fixture {
 	t.Helper()
-	h := &host{dir: t.TempDir(), now: time.Unix(1000, 0)}
+	h := &fixture{dir: t.TempDir(), now: time.Unix(1000, 0)}
 	h.Directory = &Directory{
 		Passwd: filepath.Join(h.dir, "passwd"), Group: filepath.Join(h.dir, "group"), Timeout: 10 * time.Second,
 		Now: func() time.Time { return h.now },
@@ -47,7 +47,7 @@ func newHost(t *testing.T, script string) *host {
 	return h
 }
 
-func (h *host) script(t *testing.T, script string) {
+func (h *fixture) script(t *testing.T, script string) {
 	t.Helper()
 	// It is replaced and not written over: a program that runs cannot be written.
 	write(t, h.Program+".new", "#!/bin/sh\necho \"$*\" >> '"+h.dir+"/calls'\n"+script+"\n", 0o755)
@@ -57,7 +57,7 @@ func (h *host) script(t *testing.T, script string) {
 }
 
 // calls gives what getent was asked since the last look.
-func (h *host) calls(t *testing.T) []string {
+func (h *fixture) calls(t *testing.T) []string {
 	t.Helper()
 	file := filepath.Join(h.dir, "calls")
 	b, err := os.ReadFile(file)
@@ -90,7 +90,7 @@ for key; do
 done
 exit $missing`
 
-func (h *host) refresh(t *testing.T, users, groups []string) {
+func (h *fixture) refresh(t *testing.T, users, groups []string) {
 	t.Helper()
 	if err := h.Refresh(t.Context(), users, groups, false); err != nil {
 		t.Fatal(err)
@@ -104,21 +104,21 @@ func expect(t *testing.T, what string, id int, s State, wantID int, want State) 
 	}
 }
 
-func (h *host) user(t *testing.T, name string, id int, want State) {
+func (h *fixture) user(t *testing.T, name string, id int, want State) {
 	t.Helper()
 	got, s := h.UserID(name)
 	expect(t, "user "+name, got, s, id, want)
 }
 
-func (h *host) group(t *testing.T, name string, id int, want State) {
+func (h *fixture) group(t *testing.T, name string, id int, want State) {
 	t.Helper()
 	got, s := h.GroupID(name)
 	expect(t, "group "+name, got, s, id, want)
 }
 
 func TestFilesAlone(t *testing.T) {
-	h := newHost(t, "")
-	h.user(t, "local", -1, Unasked)
+	h := newFixture(t, "")
+	h.user(t, "local", -1, Unknown)
 	h.refresh(t, []string{"local", "alice"}, []string{"wheel"})
 	h.user(t, "local", 1000, Present)
 	h.user(t, "alice", -1, Absent)
@@ -128,11 +128,11 @@ func TestFilesAlone(t *testing.T) {
 	if n := h.UserName(1000); n != "local" {
 		t.Errorf("uid 1000 is %q", n)
 	}
-	if n := h.UserName(4711); n != "uid 4711" || !h.Unnamed() {
-		t.Errorf("uid 4711 is %q, and something is to be found: %v", n, h.Unnamed())
+	if n := h.UserName(4711); n != "uid 4711" || !h.HasPending() {
+		t.Errorf("uid 4711 is %q, and something is to be found: %v", n, h.HasPending())
 	}
 	h.refresh(t, nil, nil)
-	if h.UserName(4711); h.Unnamed() {
+	if h.UserName(4711); h.HasPending() {
 		t.Error("a number without a name is wanted again at once")
 	}
 	// A user who is added is known at the next look, without a restart.
@@ -151,8 +151,8 @@ func TestFilesAlone(t *testing.T) {
 	}
 }
 
-func TestFilesThatAreNotThere(t *testing.T) {
-	h := newHost(t, "")
+func TestMissingFiles(t *testing.T) {
+	h := newFixture(t, "")
 	os.Remove(h.Passwd)
 	h.refresh(t, []string{"local"}, nil)
 	h.user(t, "local", -1, Absent)
@@ -166,7 +166,7 @@ func TestFilesThatAreNotThere(t *testing.T) {
 }
 
 func TestDirectoryAnswers(t *testing.T) {
-	h := newHost(t, ldap)
+	h := newFixture(t, ldap)
 	h.refresh(t, []string{"alice", "ghost", "local", "Bob"}, []string{"vision", "alice"})
 	h.user(t, "alice", 5001, Present)
 	h.user(t, "Bob", 5002, Present) // The directory spells it otherwise.
@@ -202,11 +202,11 @@ func TestDirectoryAnswers(t *testing.T) {
 	if diff := cmp.Diff([]string{"passwd 5003"}, h.calls(t)); diff != "" {
 		t.Errorf("for the number it was asked (-want +got):\n%s", diff)
 	}
-	if h.UserName(5003); h.Unnamed() {
+	if h.UserName(5003); h.HasPending() {
 		t.Error("a number that has no name is wanted at once again")
 	}
 	h.now = h.now.Add(freshFor + time.Second)
-	if h.UserName(5003); !h.Unnamed() {
+	if h.UserName(5003); !h.HasPending() {
 		t.Error("a number that had no name is never wanted again")
 	}
 	got, err := h.GroupsOf(t.Context(), "alice")
@@ -218,14 +218,14 @@ func TestDirectoryAnswers(t *testing.T) {
 	}
 }
 
-func TestANumberIsFoundByItself(t *testing.T) {
-	h := newHost(t, ldap)
+func TestNumberIsQueriedAlone(t *testing.T) {
+	h := newFixture(t, ldap)
 	h.refresh(t, nil, nil)
-	if n := h.UserName(5001); n != "uid 5001" || !h.Unnamed() {
+	if n := h.UserName(5001); n != "uid 5001" || !h.HasPending() {
 		t.Errorf("uid 5001 is %q before anybody asked", n)
 	}
 	h.refresh(t, nil, nil)
-	if n := h.UserName(5001); n != "alice" || h.Unnamed() {
+	if n := h.UserName(5001); n != "alice" || h.HasPending() {
 		t.Errorf("uid 5001 is %q", n)
 	}
 }
@@ -241,7 +241,7 @@ func TestDirectoryThatFails(t *testing.T) {
 		{"it ignores what ends it", "trap '' TERM; while :; do sleep 60; done", "did not answer within"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := newHost(t, ldap)
+			h := newFixture(t, ldap)
 			h.refresh(t, []string{"alice"}, []string{"vision"})
 			h.script(t, c.script)
 			h.Timeout = 100 * time.Millisecond
@@ -259,7 +259,7 @@ func TestDirectoryThatFails(t *testing.T) {
 			h.user(t, "alice", 5001, Present)
 			h.group(t, "vision", 6001, Present)
 			h.user(t, "local", 1000, Present) // by the file
-			h.user(t, "bob", -1, Unasked)     // nobody said that there is none
+			h.user(t, "bob", -1, Unknown)     // nobody said that there is none
 			since, why := h.Failing()
 			if why == nil || !since.Equal(h.now) {
 				t.Errorf("it fails since %v: %v", since, why)
@@ -284,7 +284,7 @@ func TestDirectoryThatFails(t *testing.T) {
 
 // Reading what is known does not wait for somebody who asks.
 func TestReadingDoesNotWait(t *testing.T) {
-	h := newHost(t, ldap)
+	h := newFixture(t, ldap)
 	h.refresh(t, []string{"alice"}, nil)
 	fifo := filepath.Join(h.dir, "asked")
 	h.script(t, "echo > '"+fifo+"'; exec sleep 60")
@@ -318,7 +318,7 @@ func TestReadingDoesNotWait(t *testing.T) {
 }
 
 func TestManyNamesAreFewCalls(t *testing.T) {
-	h := newHost(t, `shift; for key; do echo "$key:x:$((7000 + ${#key})):1::/:/bin/sh"; done`)
+	h := newFixture(t, `shift; for key; do echo "$key:x:$((7000 + ${#key})):1::/:/bin/sh"; done`)
 	var users []string
 	for i := range 40 {
 		users = append(users, "u"+strings.Repeat("x", i))
@@ -331,8 +331,8 @@ func TestManyNamesAreFewCalls(t *testing.T) {
 }
 
 // Names that getent would take for something else are not asked for.
-func TestStrangeNamesAreNotAsked(t *testing.T) {
-	h := newHost(t, `shift; for key; do echo "$key:x:0:0::/:/bin/sh"; done`)
+func TestInvalidNamesAreNotQueried(t *testing.T) {
+	h := newFixture(t, `shift; for key; do echo "$key:x:0:0::/:/bin/sh"; done`)
 	strange := []string{"0", "1000", "-s", "--service=files", "", "a:b", "a\nb", "+", "#", strings.Repeat("x", 300)}
 	h.refresh(t, strange, strange)
 	if got := h.calls(t); len(got) != 1 || got[0] != "" {
@@ -346,23 +346,23 @@ func TestStrangeNamesAreNotAsked(t *testing.T) {
 	}
 }
 
-func TestWantedNumbersAreBounded(t *testing.T) {
-	h := newHost(t, ldap)
+func TestPendingNumbersAreBounded(t *testing.T) {
+	h := newFixture(t, ldap)
 	h.refresh(t, nil, nil)
 	for uid := 10000; uid < 20000; uid++ {
 		h.UserName(uid)
 	}
-	if len(h.wanted) > maxWanted {
-		t.Errorf("%d numbers are wanted", len(h.wanted))
+	if len(h.pending) > maxPending {
+		t.Errorf("%d numbers are wanted", len(h.pending))
 	}
 	for i := range 40 {
-		for uid := range maxWanted {
-			h.UserName(10000 + i*maxWanted + uid)
+		for uid := range maxPending {
+			h.UserName(10000 + i*maxPending + uid)
 		}
-		h.noted(h.takeWanted(), nil)
+		h.recordNames(h.takePending(), nil)
 	}
-	if len(h.nobody) > maxNobody+maxWanted {
-		t.Errorf("%d numbers without a name are remembered", len(h.nobody))
+	if len(h.unnamed) > maxUnnamed+maxPending {
+		t.Errorf("%d numbers without a name are remembered", len(h.unnamed))
 	}
 }
 
@@ -387,7 +387,7 @@ func TestTheHostsOwnGetent(t *testing.T) {
 	}
 }
 
-func TestParseTakesLinesAsTheyAre(t *testing.T) {
+func TestParse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var lines []string
 		want := map[string]int{}
@@ -405,7 +405,7 @@ func TestParseTakesLinesAsTheyAre(t *testing.T) {
 			if _, ours := want[e.name]; ours {
 				got[e.name] = e.id
 			}
-			if e.id < 0 || e.id >= 1<<32-1 || !askable(e.name) {
+			if e.id < 0 || e.id >= 1<<32-1 || !queryable(e.name) {
 				t.Errorf("%+v cannot be", e)
 			}
 		}

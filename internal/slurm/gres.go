@@ -14,7 +14,7 @@ import (
 type GPUs struct {
 	Auto   bool     // AutoDetect: every GPU that the driver shows
 	Minors []int    // of the device nodes that are named, ascending, each once
-	Words  []string // the settings that say so, as they are written
+	Settings  []string // the settings that say so, as they are written
 }
 
 // Any tells whether Slurm gives out any GPU.
@@ -24,18 +24,18 @@ func (g GPUs) Any() bool { return g.Auto || len(g.Minors) > 0 }
 // beside it.
 func Parse(text, node string) (g GPUs, includes []string) {
 	for _, line := range lines(text) {
-		words := strings.Fields(line)
-		if len(words) == 2 && strings.EqualFold(words[0], "Include") {
-			includes = append(includes, words[1])
+		fields := strings.Fields(line)
+		if len(fields) == 2 && strings.EqualFold(fields[0], "Include") {
+			includes = append(includes, fields[1])
 			continue
 		}
 		set := map[string]string{}
-		for _, w := range words {
+		for _, w := range fields {
 			if key, value, ok := strings.Cut(w, "="); ok {
 				set[strings.ToLower(key)] = strings.Trim(value, `"`)
 			}
 		}
-		if nodes, ok := set["nodename"]; ok && !Has(nodes, node) {
+		if nodes, ok := set["nodename"]; ok && !Contains(nodes, node) {
 			continue
 		}
 		g.read(set)
@@ -52,7 +52,7 @@ func (g *GPUs) read(set map[string]string) {
 	}
 	if auto := set["autodetect"]; strings.EqualFold(auto, "nvml") || strings.EqualFold(auto, "nvidia") {
 		g.Auto = true
-		g.Words = append(g.Words, "AutoDetect="+auto)
+		g.Settings = append(g.Settings, "AutoDetect="+auto)
 	}
 	for _, key := range []string{"file", "multiplefiles"} {
 		found := false
@@ -62,7 +62,7 @@ func (g *GPUs) read(set map[string]string) {
 			}
 		}
 		if found {
-			g.Words = append(g.Words, map[string]string{"file": "File=", "multiplefiles": "MultipleFiles="}[key]+set[key])
+			g.Settings = append(g.Settings, map[string]string{"file": "File=", "multiplefiles": "MultipleFiles="}[key]+set[key])
 		}
 	}
 }
@@ -89,24 +89,24 @@ func lines(text string) []string {
 	return out
 }
 
-// Has tells whether a host list, as in "node[01-10],login", names a host. "ALL" names every host.
-func Has(list, host string) bool {
+// Contains tells whether a host list, as in "node[01-10],login", names a host. "ALL" names every host.
+func Contains(list, host string) bool {
 	if strings.EqualFold(list, "ALL") {
 		return true
 	}
 	return slices.Contains(Expand(list), host)
 }
 
-// mostNames bounds an expansion: nobody has a million of anything that is named so.
-const mostNames = 1 << 16
+// maxNames bounds an expansion: nobody has a million of anything that is named so.
+const maxNames = 1 << 16
 
 // Expand writes a list with brackets out: "/dev/nvidia[0-1,3]" is three names. Of what cannot be read it gives nothing.
 func Expand(list string) []string {
 	var out []string
 	for _, item := range splitOutside(list) {
 		out = append(out, expandOne(item)...)
-		if len(out) > mostNames {
-			return out[:mostNames]
+		if len(out) > maxNames {
+			return out[:maxNames]
 		}
 	}
 	return out
@@ -150,7 +150,7 @@ func expandOne(s string) []string {
 		}
 		a, err1 := strconv.Atoi(first)
 		b, err2 := strconv.Atoi(last)
-		if err1 != nil || err2 != nil || a < 0 || b < a || (b-a+1)*max(1, len(tails)) > mostNames {
+		if err1 != nil || err2 != nil || a < 0 || b < a || (b-a+1)*max(1, len(tails)) > maxNames {
 			return nil
 		}
 		for n := a; n <= b; n++ {

@@ -23,25 +23,25 @@ const (
 	lastMajor  = 143
 )
 
-// Tell writes the line to every controlling terminal that the processes have, once to each, and gives the number of those
+// Notify writes the line to every controlling terminal that the processes have, once to each, and gives the number of those
 // that took it. A terminal is left alone when it is not owner's (unless that is root), when its owner said `mesg n`, when it
 // is full (Ctrl-S), and when its process lives among other mounts than ours: the number then means another terminal.
-func Tell(pids []int, owner int, text string) int {
+func Notify(pids []int, owner int, text string) int {
 	line := Line(text)
-	home := mounts()
+	ownMounts := hostMounts()
 	seen := map[uint64]bool{}
-	told := 0
+	notified := 0
 	for _, pid := range pids {
 		s, err := procfs.Read(pid)
-		if err != nil || s.TTY == 0 || seen[s.TTY] || mountsOf(pid) != home {
+		if err != nil || s.TTY == 0 || seen[s.TTY] || mountsOf(pid) != ownMounts {
 			continue
 		}
 		seen[s.TTY] = true
 		if write(s.TTY, owner, line) == nil {
-			told++
+			notified++
 		}
 	}
-	return told
+	return notified
 }
 
 // Line is the text as it is put on a terminal: on a line of its own whatever the cursor's place, with nothing in it that
@@ -89,8 +89,8 @@ func write(device uint64, owner int, line string) error {
 	return nil
 }
 
-// mounts names the mounts that ours are a copy of: the host's, or our own where those cannot be seen.
-func mounts() string {
+// hostMounts names the mounts that ours are a copy of: the host's, or our own where those cannot be seen.
+func hostMounts() string {
 	if m := mountsOf(1); m != "" {
 		return m
 	}

@@ -70,18 +70,18 @@ func shown(t *testing.T, shows *os.File) string {
 	return string(buf[:n])
 }
 
-func TestTellsTheTerminalOnce(t *testing.T) {
+func TestNotifiesEachTerminalOnce(t *testing.T) {
 	shows, name := pseudo(t)
 	pid := on(t, name)
-	if told := Tell([]int{pid, pid, os.Getpid()}, os.Getuid(), "10 minutes are \x1b[31mleft"); told != 1 {
-		t.Fatalf("%d terminals were told", told)
+	if notified := Notify([]int{pid, pid, os.Getpid()}, os.Getuid(), "10 minutes are \x1b[31mleft"); notified != 1 {
+		t.Fatalf("%d terminals were told", notified)
 	}
 	if got := shown(t, shows); strings.Count(got, "minutes") != 1 || strings.Contains(got, "\x1b") || !strings.HasPrefix(got, "\r") || !strings.HasSuffix(got, "\n") {
 		t.Errorf("the terminal shows %q", got)
 	}
 }
 
-func TestTerminalsThatAreLeftAlone(t *testing.T) {
+func TestRefusedTerminals(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		owner   int
@@ -109,10 +109,10 @@ func TestTerminalsThatAreLeftAlone(t *testing.T) {
 			pid := on(t, name)
 			c.prepare(t, shows, name)
 			done := make(chan int, 1)
-			go func() { done <- Tell([]int{pid}, c.owner, "hello") }()
+			go func() { done <- Notify([]int{pid}, c.owner, "hello") }()
 			select {
-			case told := <-done:
-				if told != 0 {
+			case notified := <-done:
+				if notified != 0 {
 					t.Error("it was told")
 				}
 			case <-time.After(5 * time.Second):

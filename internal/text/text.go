@@ -26,8 +26,8 @@ func Plural(n int, one string) string {
 	if n == 1 {
 		return one
 	}
-	for _, hiss := range []string{"s", "x", "ch", "sh"} {
-		if strings.HasSuffix(one, hiss) {
+	for _, sibilant := range []string{"s", "x", "ch", "sh"} {
+		if strings.HasSuffix(one, sibilant) {
 			return one + "es"
 		}
 	}

@@ -23,8 +23,8 @@ const (
 	ExitNotFound = 127
 )
 
-// hello is the first word, of the one that waits.
-type hello struct {
+// greeting is the first word, of the one that waits.
+type greeting struct {
 	Process
 	Failure *Failure `json:"failure,omitempty"`
 }
@@ -37,13 +37,13 @@ type Failure struct {
 
 func (f *Failure) Error() string { return f.Message }
 
-// Become is gpushare-start: it says that it is there, waits on its standard input for what to become, and becomes it. Of
+// Exec is gpushare-start: it says that it is there, waits on its standard input for what to become, and becomes it. Of
 // one that is kept the keeper says first that it is written down. It returns only when that failed, with the exit code.
-func Become(kept bool) int {
-	if kept && !written() {
+func Exec(supervised bool) int {
+	if supervised && !recorded() {
 		return ExitWaiting
 	}
-	conn, err := takeInput()
+	conn, err := takeConnection()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gpushare-start: "+err.Error())
 		return ExitWaiting
@@ -54,18 +54,18 @@ func Become(kept bool) int {
 	}
 	var p Program
 	// The whole line is read: what was left unread would reach the daemon as a broken connection.
-	word, err := bufio.NewReader(io.LimitReader(conn, 8*maxBytes)).ReadBytes('\n')
-	if err != nil || json.Unmarshal(word, &p) != nil {
+	message, err := bufio.NewReader(io.LimitReader(conn, 8*maxBytes)).ReadBytes('\n')
+	if err != nil || json.Unmarshal(message, &p) != nil {
 		return ExitWaiting
 	}
-	f := become(&p)
+	f := execProgram(&p)
 	_ = json.NewEncoder(outcome).Encode(f) // The daemon went away: the exit code tells it too.
 	return f.Code
 }
 
-// written waits for the keeper's word. There is none when the keeper could not write, or was killed.
-func written() bool {
-	f := os.NewFile(keptRecord, "the keeper")
+// recorded waits for the keeper's word. There is none when the keeper could not write, or was killed.
+func recorded() bool {
+	f := os.NewFile(recordedFD, "the keeper")
 	defer f.Close()
 	n, _ := f.Read(make([]byte, 1))
 	return n == 1
@@ -79,7 +79,7 @@ func greet(conn *os.File) (outcome *os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	word, err := json.Marshal(hello{Process: me})
+	message, err := json.Marshal(greeting{Process: me})
 	if err != nil {
 		return nil, err
 	}
@@ -88,15 +88,15 @@ func greet(conn *os.File) (outcome *os.File, err error) {
 		return nil, os.NewSyscallError("pipe2", err)
 	}
 	defer unix.Close(ends[0])
-	if err := unix.Sendmsg(int(conn.Fd()), append(word, '\n'), unix.UnixRights(ends[0]), nil, unix.MSG_NOSIGNAL); err != nil {
+	if err := unix.Sendmsg(int(conn.Fd()), append(message, '\n'), unix.UnixRights(ends[0]), nil, unix.MSG_NOSIGNAL); err != nil {
 		unix.Close(ends[1])
 		return nil, os.NewSyscallError("sendmsg", err)
 	}
 	return os.NewFile(uintptr(ends[1]), "the outcome"), nil
 }
 
-// takeInput takes the connection from the standard input, so that the program does not get it, and leaves nothing there.
-func takeInput() (*os.File, error) {
+// takeConnection takes the connection from the standard input, so that the program does not get it, and leaves nothing there.
+func takeConnection() (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(0, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return nil, errors.New("the standard input is no connection to gpushared")
@@ -131,21 +131,21 @@ func closeOnExec(from int) error {
 	return nil
 }
 
-// become returns only when it failed.
-func become(p *Program) *Failure {
+// execProgram returns only when it failed.
+func execProgram(p *Program) *Failure {
 	cannot := func(what string, err error) *Failure {
 		return &Failure{ExitCannot, fmt.Sprintf("cannot %s: %v", what, reason(err))}
 	}
 	if err := p.Check(); err != nil {
 		return &Failure{ExitCannot, err.Error()}
 	}
-	if here, err := os.Readlink("/proc/self/ns/mnt"); err != nil || p.Owner.Mounts != "" && here != p.Owner.Mounts {
+	if here, err := os.Readlink("/proc/self/ns/mnt"); err != nil || p.Credentials.Mounts != "" && here != p.Credentials.Mounts {
 		return &Failure{ExitCannot, fmt.Sprintf("cannot start %s: whoever asks lives among other mounts, as in a container, so that its paths mean something else here", p.Path)}
 	}
 	// What the kernel keeps for each thread is set on the one that executes.
 	runtime.LockOSThread()
-	if err := p.Owner.take(); err != nil {
-		return cannot("start for user "+strconv.Itoa(p.Owner.UID), err)
+	if err := p.Credentials.apply(); err != nil {
+		return cannot("start for user "+strconv.Itoa(p.Credentials.UID), err)
 	}
 	syscall.Umask(p.UMask)
 	if err := os.Chdir(p.Dir); err != nil {
@@ -171,8 +171,8 @@ func reason(err error) error {
 	return err
 }
 
-// take makes this process the owner's. The order matters: what needs privilege comes before it is given up.
-func (o *Owner) take() error {
+// apply makes this process the owner's. The order matters: what needs privilege comes before it is given up.
+func (o *Credentials) apply() error {
 	if os.Geteuid() != 0 && os.Geteuid() != o.UID {
 		return fmt.Errorf("gpushared runs as user %d, and only root can start programs of others", os.Geteuid())
 	}

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Waiting is a gpushare-start that waits for the word. Close it whatever happens: one that was told nothing then ends.
-type Waiting struct {
+// Pending is a gpushare-start that waits for the word. Close it whatever happens: one that was told nothing then ends.
+type Pending struct {
 	Process Process
 	conn    net.Conn
 	outcome *os.File // closes when the program runs, or carries the reason why it does not
@@ -23,26 +23,26 @@ type Waiting struct {
 
 // Pair makes the connection to a gpushare-start: our end, and the file that becomes its standard input. Both are closed by
 // the caller, the second once it was passed on.
-func Pair() (ours net.Conn, theirs *os.File, err error) {
+func Pair() (local net.Conn, remote *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
-	theirs = os.NewFile(uintptr(fds[1]), "gpushare-start")
+	remote = os.NewFile(uintptr(fds[1]), "gpushare-start")
 	f := os.NewFile(uintptr(fds[0]), "gpushare-start")
 	defer f.Close()
-	if ours, err = net.FileConn(f); err != nil {
-		theirs.Close()
+	if local, err = net.FileConn(f); err != nil {
+		remote.Close()
 		return nil, nil, fmt.Errorf("cannot make a connection: %w", err)
 	}
-	return ours, theirs, nil
+	return local, remote, nil
 }
 
-// Meet waits until gpushare-start is there at the other end. It takes the connection over, also when it fails.
-func Meet(ctx context.Context, conn net.Conn) (*Waiting, error) {
-	w := &Waiting{conn: conn}
-	var h hello
-	err := within(ctx, func() error { return w.hear(&h) }, conn)
+// Await waits until gpushare-start is there at the other end. It takes the connection over, also when it fails.
+func Await(ctx context.Context, conn net.Conn) (*Pending, error) {
+	w := &Pending{conn: conn}
+	var h greeting
+	err := within(ctx, func() error { return w.readGreeting(&h) }, conn)
 	switch {
 	case err == nil && h.Failure != nil:
 		err = h.Failure
@@ -61,8 +61,8 @@ func Meet(ctx context.Context, conn net.Conn) (*Waiting, error) {
 	return w, nil
 }
 
-// Go gives the word and returns when the program runs, or a *Failure that says why it does not.
-func (w *Waiting) Go(ctx context.Context, p *Program) error {
+// Start gives the word and returns when the program runs, or a *Failure that says why it does not.
+func (w *Pending) Start(ctx context.Context, p *Program) error {
 	var f Failure
 	err := within(ctx, func() error {
 		if err := json.NewEncoder(w.conn).Encode(p); err != nil {
@@ -80,25 +80,25 @@ func (w *Waiting) Go(ctx context.Context, p *Program) error {
 }
 
 // Close lets go of the connection.
-func (w *Waiting) Close() {
+func (w *Pending) Close() {
 	w.conn.Close()
 	if w.outcome != nil {
 		w.outcome.Close()
 	}
 }
 
-// hear reads the first word, and takes the pipe that comes with it.
-func (w *Waiting) hear(h *hello) error {
+// readGreeting reads the first word, and takes the pipe that comes with it.
+func (w *Pending) readGreeting(h *greeting) error {
 	uc, ok := w.conn.(*net.UnixConn)
 	if !ok {
 		return fmt.Errorf("a %T carries no file", w.conn)
 	}
-	var word []byte
+	var message []byte
 	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
-	for !bytes.HasSuffix(word, []byte("\n")) {
+	for !bytes.HasSuffix(message, []byte("\n")) {
 		n, oobn, _, _, err := uc.ReadMsgUnix(buf, oob)
 		if err == nil && oobn > 0 {
-			err = w.take(oob[:oobn])
+			err = w.receivePipe(oob[:oobn])
 		}
 		if err == nil && n == 0 {
 			err = io.EOF
@@ -106,18 +106,18 @@ func (w *Waiting) hear(h *hello) error {
 		if err != nil {
 			return err
 		}
-		if word = append(word, buf[:n]...); len(word) > maxHello {
+		if message = append(message, buf[:n]...); len(message) > maxGreeting {
 			return errors.New("its first word has no end")
 		}
 	}
-	return json.Unmarshal(word, h)
+	return json.Unmarshal(message, h)
 }
 
-// maxHello bounds the first word.
-const maxHello = 64 << 10
+// maxGreeting bounds the first word.
+const maxGreeting = 64 << 10
 
-// take takes the pipe out of a message.
-func (w *Waiting) take(oob []byte) error {
+// receivePipe takes the pipe out of a message.
+func (w *Pending) receivePipe(oob []byte) error {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return os.NewSyscallError("recvmsg", err)

@@ -16,27 +16,27 @@ import (
 // ErrUnknown means that nothing is kept under this id.
 var ErrUnknown = errors.New("nothing is kept of it")
 
-// Keepers starts programs under keepers, and reads what those wrote down. Set the fields before the first use. What it
+// Supervisors starts programs under keepers, and reads what those wrote down. Set the fields before the first use. What it
 // knows is in the folder: another one, after a restart, goes on where this ended.
-type Keepers struct {
+type Supervisors struct {
 	Dir     string // of outputs and records; made when it is not there
 	Program string // gpushare-start
 }
 
 // Start starts a keeper, and under it what waits for the word. cgroup is the open directory of the cgroup that this is
 // born in, nil for none.
-func (k *Keepers) Start(ctx context.Context, id string, cgroup *os.File) (*Waiting, error) {
+func (k *Supervisors) Start(ctx context.Context, id string, cgroup *os.File) (*Pending, error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the folder of outputs: %w", err)
 	}
-	k.Forget(id) // of an id that was given before
-	ours, theirs, err := Pair()
+	k.Remove(id) // of an id that was given before
+	local, remote, err := Pair()
 	if err != nil {
 		return nil, err
 	}
-	defer theirs.Close()
+	defer remote.Close()
 	args := []string{"--keep", k.Dir, id}
-	files := []*os.File{theirs}
+	files := []*os.File{remote}
 	if cgroup != nil {
 		args, files = append(args, "cgroup"), append(files, cgroup)
 	}
@@ -45,15 +45,15 @@ func (k *Keepers) Start(ctx context.Context, id string, cgroup *os.File) (*Waiti
 	cmd.Dir, cmd.ExtraFiles = "/", files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		ours.Close()
+		local.Close()
 		return nil, fmt.Errorf("cannot start a keeper: %w", err)
 	}
 	go func() { _ = cmd.Wait() }() // It outlives us, or is reaped here; how it ended is in its record.
-	return Meet(ctx, ours)
+	return Await(ctx, local)
 }
 
 // Main is the program that is kept under the id, of this boot.
-func (k *Keepers) Main(id string) (Process, error) {
+func (k *Supervisors) Main(id string) (Process, error) {
 	r, err := k.record(id)
 	if err != nil {
 		return Process{}, err
@@ -62,7 +62,7 @@ func (k *Keepers) Main(id string) (Process, error) {
 }
 
 // record is the record of this boot.
-func (k *Keepers) record(id string) (*record, error) {
+func (k *Supervisors) record(id string) (*record, error) {
 	r, err := readRecord(k.Dir, id)
 	if err != nil {
 		return nil, err
@@ -79,14 +79,14 @@ func (k *Keepers) record(id string) (*record, error) {
 
 // Result tells how the program ended, after all its output was written. ErrUnknown when nobody saw it: its keeper was
 // killed.
-func (k *Keepers) Result(ctx context.Context, id string) (Result, error) {
+func (k *Supervisors) Result(ctx context.Context, id string) (Result, error) {
 	r, err := k.record(id)
 	if err != nil {
 		return Result{}, err
 	}
-	if keeper, err := procfs.OpenPidfd(r.Keeper.PID, r.Keeper.Start); err == nil {
-		err = keeper.Wait(ctx)
-		keeper.Close()
+	if supervisor, err := procfs.OpenPidfd(r.Supervisor.PID, r.Supervisor.Start); err == nil {
+		err = supervisor.Wait(ctx)
+		supervisor.Close()
 		if err != nil {
 			return Result{}, fmt.Errorf("cannot tell how %s ended: its keeper still runs: %w", id, err)
 		}
@@ -102,7 +102,7 @@ func (k *Keepers) Result(ctx context.Context, id string) (Result, error) {
 }
 
 // Note puts a line of ours into the output.
-func (k *Keepers) Note(id, line string) error {
+func (k *Supervisors) Note(id, line string) error {
 	f, err := os.OpenFile(outputPath(k.Dir, id), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return fmt.Errorf("cannot write into the output of %s: %w", id, err)
@@ -111,15 +111,15 @@ func (k *Keepers) Note(id, line string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Forget removes what is kept under the id.
-func (k *Keepers) Forget(id string) {
+// Remove removes what is kept under the id.
+func (k *Supervisors) Remove(id string) {
 	for _, path := range []string{recordPath(k.Dir, id), outputPath(k.Dir, id), older(outputPath(k.Dir, id))} {
 		_ = os.Remove(path) // What is not there is removed.
 	}
 }
 
-// Sweep removes everything that is kept of ids that nobody wants any more.
-func (k *Keepers) Sweep(wanted func(id string) bool) {
+// Prune removes everything that is kept of ids that nobody wants any more.
+func (k *Supervisors) Prune(needed func(id string) bool) {
 	entries, err := os.ReadDir(k.Dir)
 	if err != nil {
 		return // There is none.
@@ -129,7 +129,7 @@ func (k *Keepers) Sweep(wanted func(id string) bool) {
 		for _, suffix := range []string{".new", ".1", ".json", ".log"} {
 			id = strings.TrimSuffix(id, suffix)
 		}
-		if !wanted(id) {
+		if !needed(id) {
 			_ = os.Remove(filepath.Join(k.Dir, e.Name())) // It is tried again at the next start.
 		}
 	}

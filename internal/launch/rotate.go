@@ -5,24 +5,24 @@ import (
 	"os"
 )
 
-// ringSize is how large one of the two files of a program's output becomes before the older is dropped.
-const ringSize = 8 << 20
+// maxFileSize is how large one of the two files of a program's output becomes before the older is dropped.
+const maxFileSize = 8 << 20
 
-// ring is a file that grows to a size, is then put aside, and begins anew: at least one size of the last output is kept,
+// rotatingFile is a file that grows to a size, is then put aside, and begins anew: at least one size of the last output is kept,
 // at most two.
-type ring struct {
+type rotatingFile struct {
 	path string
-	most int64
+	limit int64
 	f    *os.File
 	size int64
 }
 
-func newRing(path string, most int64) (*ring, error) {
-	r := &ring{path: path, most: most}
+func newRotatingFile(path string, limit int64) (*rotatingFile, error) {
+	r := &rotatingFile{path: path, limit: limit}
 	return r, r.open()
 }
 
-func (r *ring) open() error {
+func (r *rotatingFile) open() error {
 	// Appending: the daemon puts its notices into the same file.
 	f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -37,7 +37,7 @@ func (r *ring) open() error {
 
 // fill writes all that is read, until nobody can write any more. What cannot be written, because the disk is full, is
 // dropped: the program must not stop for its output.
-func (r *ring) fill(from io.Reader) {
+func (r *rotatingFile) fill(from io.Reader) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
@@ -45,7 +45,7 @@ func (r *ring) fill(from io.Reader) {
 			_, _ = r.f.Write(buf[:n]) // see above
 			r.size += int64(n)
 		}
-		if r.size >= r.most && os.Rename(r.path, older(r.path)) == nil {
+		if r.size >= r.limit && os.Rename(r.path, older(r.path)) == nil {
 			_ = r.open() // Without a new file the old one goes on.
 		}
 		if err != nil {
@@ -55,6 +55,6 @@ func (r *ring) fill(from io.Reader) {
 }
 
 // Close closes the file.
-func (r *ring) Close() { r.f.Close() }
+func (r *rotatingFile) Close() { r.f.Close() }
 
 func older(path string) string { return path + ".1" }

@@ -15,29 +15,29 @@ import (
 
 // The keeper's descriptors beyond the usual ones.
 const (
-	keeperConn   = 3 // the daemon's word, for the program
-	keeperCgroup = 4 // the directory of the cgroup that it is born in; not open without one
+	supervisorConnFD   = 3 // the daemon's word, for the program
+	supervisorCgroupFD = 4 // the directory of the cgroup that it is born in; not open without one
 )
 
-// keptRecord is the descriptor on which one that is kept hears that it is written down.
-const keptRecord = 3
+// recordedFD is the descriptor on which one that is kept hears that it is written down.
+const recordedFD = 3
 
-// Keep is gpushare-start --keep DIR ID: the parent of a program where no service manager is. It writes the program's
+// Supervise is gpushare-start --keep DIR ID: the parent of a program where no service manager is. It writes the program's
 // output to files of bounded size and its end to the record, and ends when nobody can write output any more.
-func Keep(dir, id string, inCgroup bool) int {
+func Supervise(dir, id string, inCgroup bool) int {
 	// It ends with what it keeps and not before: an init script that ends everybody else does not end it. The signals are
 	// caught and not ignored: the program would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
-	conn := os.NewFile(keeperConn, "the daemon")
-	if err := keep(dir, id, conn, inCgroup); err != nil {
-		_ = json.NewEncoder(conn).Encode(hello{Failure: &Failure{ExitCannot, "cannot keep the program: " + err.Error()}}) // Or nobody is there.
+	conn := os.NewFile(supervisorConnFD, "the daemon")
+	if err := supervise(dir, id, conn, inCgroup); err != nil {
+		_ = json.NewEncoder(conn).Encode(greeting{Failure: &Failure{ExitCannot, "cannot keep the program: " + err.Error()}}) // Or nobody is there.
 		return 1
 	}
 	return 0
 }
 
-func keep(dir, id string, conn *os.File, inCgroup bool) error {
-	if err := closeOnExec(keeperConn); err != nil {
+func supervise(dir, id string, conn *os.File, inCgroup bool) error {
+	if err := closeOnExec(supervisorConnFD); err != nil {
 		return err
 	}
 	boot, err := procfs.BootID("/")
@@ -45,10 +45,10 @@ func keep(dir, id string, conn *os.File, inCgroup bool) error {
 		return err
 	}
 	r := record{Boot: boot}
-	if r.Keeper, err = self(); err != nil {
+	if r.Supervisor, err = self(); err != nil {
 		return err
 	}
-	out, err := newRing(outputPath(dir, id), ringSize)
+	out, err := newRotatingFile(outputPath(dir, id), maxFileSize)
 	if err != nil {
 		return err
 	}
@@ -57,11 +57,11 @@ func keep(dir, id string, conn *os.File, inCgroup bool) error {
 	if err != nil {
 		return err
 	}
-	recorded, tell, err := os.Pipe()
+	recordedPipe, recordedEnd, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	cmd, err := waiting(conn, write, recorded, inCgroup)
+	cmd, err := pendingCommand(conn, write, recordedPipe, inCgroup)
 	if err != nil {
 		return err
 	}
@@ -69,21 +69,21 @@ func keep(dir, id string, conn *os.File, inCgroup bool) error {
 		return err
 	}
 	write.Close()
-	recorded.Close()
+	recordedPipe.Close()
 	r.Main.PID = cmd.Process.Pid
 	if r.Main.Start, err = procfs.Start(r.Main.PID); err == nil {
 		err = r.write(dir, id)
 	}
 	if err == nil {
 		// It says nothing to the daemon before this: whoever hears of it finds the record.
-		_, err = tell.Write([]byte{1})
+		_, err = recordedEnd.Write([]byte{1})
 	}
 	if err != nil {
 		_ = cmd.Process.Kill() // It has not been told what to become.
 		_ = cmd.Wait()
 		return err
 	}
-	tell.Close()
+	recordedEnd.Close()
 	conn.Close() // From here the other end is the program's alone.
 	drained := make(chan struct{})
 	go func() {
@@ -103,20 +103,20 @@ func keep(dir, id string, conn *os.File, inCgroup bool) error {
 	return nil
 }
 
-// Kept is the argument of a gpushare-start whose parent is a keeper.
-const Kept = "--kept"
+// SupervisedFlag is the argument of a gpushare-start whose parent is a keeper.
+const SupervisedFlag = "--kept"
 
-// waiting is the program that will be told what to become.
-func waiting(conn, out, recorded *os.File, inCgroup bool) (*exec.Cmd, error) {
+// pendingCommand is the program that will be told what to become.
+func pendingCommand(conn, out, recordedPipe *os.File, inCgroup bool) (*exec.Cmd, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(path, Kept)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = conn, out, out, []*os.File{recorded}
+	cmd := exec.Command(path, SupervisedFlag)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = conn, out, out, []*os.File{recordedPipe}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if inCgroup {
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, keeperCgroup
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, supervisorCgroupFD
 	}
 	return cmd, nil
 }

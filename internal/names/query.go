@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// perCall is how many names one call asks for: its deadline is for all of them together.
-const perCall = 16
+// namesPerCall is how many names one call asks for: its deadline is for all of them together.
+const namesPerCall = 16
 
-// turn is a lock that can be waited for with a context.
-type turn struct {
+// requestLock is a lock that can be waited for with a context.
+type requestLock struct {
 	once sync.Once
 	c    chan struct{}
 }
 
-func (t *turn) take(ctx context.Context) error {
+func (t *requestLock) acquire(ctx context.Context) error {
 	t.once.Do(func() { t.c = make(chan struct{}, 1) })
 	select {
 	case t.c <- struct{}{}:
@@ -30,15 +30,15 @@ func (t *turn) take(ctx context.Context) error {
 	}
 }
 
-func (t *turn) give() { <-t.c }
+func (t *requestLock) release() { <-t.c }
 
 // Refresh reads the files again and asks for these names and for the numbers that were wanted: those that are new, not
 // found or not fresh, or all. What the directory does not answer stays as it was known, and is the error.
 func (d *Directory) Refresh(ctx context.Context, users, groups []string, all bool) error {
-	if err := d.turn.take(ctx); err != nil {
+	if err := d.requests.acquire(ctx); err != nil {
 		return err
 	}
-	defer d.turn.give()
+	defer d.requests.release()
 	err := d.refresh(ctx, users, groups, all)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,30 +57,30 @@ func (d *Directory) refresh(ctx context.Context, users, groups []string, all boo
 	if err := d.readFiles(); err != nil {
 		return err
 	}
-	wanted := d.takeWanted()
+	pending := d.takePending()
 	if d.Program == "" {
-		d.noted(wanted, nil)
+		d.recordNames(pending, nil)
 		return nil
 	}
-	if err := d.askNames(ctx, &d.users, "passwd", d.due(&d.users, users, all)); err != nil {
-		d.wantAgain(wanted)
+	if err := d.queryNames(ctx, &d.users, "passwd", d.due(&d.users, users, all)); err != nil {
+		d.requeue(pending)
 		return err
 	}
-	if err := d.askNames(ctx, &d.groups, "group", d.due(&d.groups, groups, all)); err != nil {
-		d.wantAgain(wanted)
+	if err := d.queryNames(ctx, &d.groups, "group", d.due(&d.groups, groups, all)); err != nil {
+		d.requeue(pending)
 		return err
 	}
-	for part := range slices.Chunk(wanted, perCall) {
+	for part := range slices.Chunk(pending, namesPerCall) {
 		keys := make([]string, len(part))
 		for i, uid := range part {
 			keys[i] = strconv.Itoa(uid)
 		}
 		found, err := d.lookup(ctx, "passwd", keys)
 		if err != nil {
-			d.wantAgain(part)
+			d.requeue(part)
 			return err
 		}
-		d.noted(part, found)
+		d.recordNames(part, found)
 	}
 	return nil
 }
@@ -108,17 +108,17 @@ func (d *Directory) due(t *table, names []string, all bool) []string {
 	var out []string
 	for _, name := range names {
 		a, ok := t.answered[name]
-		if askable(name) && !slices.Contains(out, name) && (all || !ok || a.id < 0 || d.now().Sub(a.at) > freshFor) {
+		if queryable(name) && !slices.Contains(out, name) && (all || !ok || a.id < 0 || d.now().Sub(a.at) > freshFor) {
 			out = append(out, name)
 		}
 	}
 	return out
 }
 
-// askNames asks for many at once, and for each that did not come back by itself: a directory may answer with another
+// queryNames asks for many at once, and for each that did not come back by itself: a directory may answer with another
 // spelling ("alice" for "Alice"), and only then it is clear for which.
-func (d *Directory) askNames(ctx context.Context, t *table, database string, names []string) error {
-	for part := range slices.Chunk(names, perCall) {
+func (d *Directory) queryNames(ctx context.Context, t *table, database string, names []string) error {
+	for part := range slices.Chunk(names, namesPerCall) {
 		found, err := d.lookup(ctx, database, part)
 		if err != nil {
 			return err
@@ -164,60 +164,60 @@ func (d *Directory) lookup(ctx context.Context, database string, keys []string) 
 	return parse(b), nil
 }
 
-// takeWanted gives the numbers whose names were wanted and that the files do not have either.
-func (d *Directory) takeWanted() []int {
+// takePending gives the numbers whose names were wanted and that the files do not have either.
+func (d *Directory) takePending() []int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var out []int
-	for uid := range d.wanted {
+	for uid := range d.pending {
 		if _, ok := d.users.name[uid]; !ok {
 			out = append(out, uid)
 		}
 	}
-	clear(d.wanted)
+	clear(d.pending)
 	slices.Sort(out)
 	return out
 }
 
-func (d *Directory) wantAgain(uids []int) {
+func (d *Directory) requeue(uids []int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, uid := range uids {
-		if len(d.wanted) < maxWanted {
-			d.wanted[uid] = true
+		if len(d.pending) < maxPending {
+			d.pending[uid] = true
 		}
 	}
 }
 
-// noted keeps what was found of numbers, and which have no name.
-func (d *Directory) noted(asked []int, found []entry) {
+// recordNames keeps what was found of numbers, and which have no name.
+func (d *Directory) recordNames(uids []int, found []entry) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.nobody == nil || len(d.nobody) > maxNobody {
-		d.nobody = map[int]time.Time{}
+	if d.unnamed == nil || len(d.unnamed) > maxUnnamed {
+		d.unnamed = map[int]time.Time{}
 	}
-	for _, uid := range asked {
+	for _, uid := range uids {
 		i := slices.IndexFunc(found, func(e entry) bool { return e.id == uid })
 		if i < 0 {
-			d.nobody[uid] = d.now()
+			d.unnamed[uid] = d.now()
 			continue
 		}
 		if d.users.answered == nil {
 			d.users.answered = map[string]answer{}
 		}
 		d.users.answered[found[i].name] = answer{uid, d.now()}
-		delete(d.nobody, uid)
+		delete(d.unnamed, uid)
 	}
 	d.users.nameLocked()
 }
 
 // GroupsOf asks for all groups of a user, the primary one included. It may take as long as one call's deadline.
 func (d *Directory) GroupsOf(ctx context.Context, user string) ([]int, error) {
-	if err := d.turn.take(ctx); err != nil {
+	if err := d.requests.acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer d.turn.give()
-	if !askable(user) {
+	defer d.requests.release()
+	if !queryable(user) {
 		return nil, fmt.Errorf("cannot tell the groups of %q: it is no user's name", user)
 	}
 	if d.Program == "" {
@@ -229,14 +229,14 @@ func (d *Directory) GroupsOf(ctx context.Context, user string) ([]int, error) {
 	}
 	// The name and then numbers. It leaves the primary group out, which passwd has.
 	f := strings.Fields(string(b))
-	who, err := d.lookup(ctx, "passwd", []string{user})
+	entries, err := d.lookup(ctx, "passwd", []string{user})
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell the groups of %s: %w", user, err)
 	}
-	if len(f) == 0 || len(who) != 1 {
+	if len(f) == 0 || len(entries) != 1 {
 		return nil, fmt.Errorf("cannot tell the groups of %s: %w", user, ErrUnknown)
 	}
-	out := []int{who[0].primary}
+	out := []int{entries[0].primary}
 	for _, word := range f[1:] {
 		if gid, err := strconv.ParseUint(word, 10, 32); err == nil && !slices.Contains(out, int(gid)) {
 			out = append(out, int(gid))
