@@ -36,9 +36,9 @@ func TestNormalize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"version":"v1","node":{"enforce":"observe","guard":"off","reserve":"1GiB","walls":{"migration":"detect"},"unattributed":"report"},` +
+	want := `{"version":"v1","node":{"enforce":"observe","isolation":{"logins":"open","migration":"detect","unattributed":"report"},"gpu_memory_reserve":"1GiB"},` +
 		`"gpus":[{"select":{"pci":"0000:0f:00.0"},"mode":"timeslice","timeslice":{"round":"1s"}},{"select":{"all":true},"mode":"mig","mig":{"dynamic":true,"keep":"5m"}}],` +
-		`"tenants":[{"name":"t","priority":"normal","overuse":{"memory":"notify","grace":"10s"},"gpu":[{"name":"a","mig":"1g.5gb","leases":1},{"name":"b","timeslice":{"share":"40%"}}]}]}`
+		`"tenants":[{"name":"t","priority":"normal","overuse":{"gpu_memory":"notify","grace":"10s"},"grants":[{"name":"a","mig":"1g.5gb","max_leases":1},{"name":"b","timeslice":{"share":"40%"}}]}]}`
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Error(d)
 	}

@@ -465,7 +465,7 @@ func (e *Environment) Over(base []string) []string {
 	return out
 }
 
-// InstancesRequest is the body of POST /v1/mig/adopt and /v1/mig/remove: instances of one GPU.
+// InstancesRequest is the body of POST /v1/mig/import and /v1/mig/remove: instances of one GPU.
 type InstancesRequest struct {
 	GPU   string   `json:"gpu"`   // its index or UUID
 	Start []uint32 `json:"start"` // the memory slice at which each begins

@@ -281,15 +281,15 @@ func (c *Client) Apply(ctx context.Context, document []byte, o ApplyOptions) (*a
 	return out, nil
 }
 
-// ReleaseOptions are the caller's authority and wishes.
-type ReleaseOptions struct {
+// UnmanageOptions are the caller's authority and wishes.
+type UnmanageOptions struct {
 	All   bool // GPUs too, and the spec
 	Check bool // stop after the plan
 	Force bool
 }
 
-// Release gives the node back.
-func (c *Client) Release(ctx context.Context, o ReleaseOptions) (*api.ApplyResult, error) {
+// Unmanage gives the node back.
+func (c *Client) Unmanage(ctx context.Context, o UnmanageOptions) (*api.ApplyResult, error) {
 	q := url.Values{}
 	for name, on := range map[string]bool{"all": o.All, "check": o.Check, "force": o.Force} {
 		if on {
@@ -297,7 +297,7 @@ func (c *Client) Release(ctx context.Context, o ReleaseOptions) (*api.ApplyResul
 		}
 	}
 	out := new(api.ApplyResult)
-	if err := c.Do(ctx, http.MethodPost, "/v1/release", q, nil, nil, out); err != nil {
+	if err := c.Do(ctx, http.MethodPost, "/v1/unmanage", q, nil, nil, out); err != nil {
 		return nil, err
 	}
 	notNil(&out.Plan.Steps)
@@ -338,9 +338,9 @@ func (c *Client) RetryGPU(ctx context.Context, id string) (*api.Operation, error
 	return out, nil
 }
 
-// AdoptInstances says that MIG instances that others made are gpushare's; with check it only tells what would be done.
-func (c *Client) AdoptInstances(ctx context.Context, r api.InstancesRequest, check bool) (*api.ApplyResult, error) {
-	return c.instances(ctx, "/v1/mig/adopt", r, check)
+// ImportInstances says that MIG instances that others made are gpushare's; with check it only tells what would be done.
+func (c *Client) ImportInstances(ctx context.Context, r api.InstancesRequest, check bool) (*api.ApplyResult, error) {
+	return c.instances(ctx, "/v1/mig/import", r, check)
 }
 
 // RemoveInstances takes idle MIG instances away; with check it only tells what would be done.

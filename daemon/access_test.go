@@ -41,7 +41,7 @@ func mayUse() map[string][]string {
 		"GET /v1/operations/{id}":      seers,
 		"GET /v1/doctor":               seers,
 		"GET /v1/mig":                  seers,
-		"POST /v1/mig/adopt":           admins,
+		"POST /v1/mig/import":          admins,
 		"POST /v1/mig/remove":          admins,
 		"GET /v1/counters":             seers,
 		"GET /v1/leases":               known,
@@ -55,7 +55,7 @@ func mayUse() map[string][]string {
 		"PUT /v1/spec":                 admins,
 		"POST /v1/gpus/{id}/retry":     admins,
 		"POST /v1/reload":              admins,
-		"POST /v1/release":             admins,
+		"POST /v1/unmanage":            admins,
 	}
 }
 

@@ -71,7 +71,7 @@ func onHost() outside {
 	return outside{hold: findHost, drive: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
 			Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
-			Deadlines: deadlines(time.Duration(s.Answers), time.Duration(s.Changes)),
+			Deadlines: deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
 		})
 	}}
 }
@@ -207,7 +207,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 	d.changes = &change.Changes{
 		Reporter: d.Reporter, Settings: change.ChangeSettings{
 			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir, SpecFile: s.SpecFile,
-			Answers: time.Duration(s.Answers), Changes: time.Duration(s.Changes),
+			Answers: time.Duration(s.DriverReadTimeout), Changes: time.Duration(s.DriverChangeTimeout),
 		}, State: d.state, Tasks: d.tasks, Port: h.Port, Driver: d.driver, Observer: d.observer,
 		Engine: engine, Table: d.table, Services: h.Services, Logins: h.Logins, Identities: d.identities,
 		Attribution: d.attribution, Policy: d.policy, Stopper: d.stopper, Leases: d.leases, Adopter: d.adopter, Kick: d.kick, Dynamic: change.Dynamic{Wake: loop.NewWake()},
@@ -229,7 +229,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 // hostOptions are the settings that say what holds processes.
 func hostOptions(s Settings) host.Options {
 	return host.Options{
-		Systemd: s.Systemd, RunDir: s.RunDir, StateDir: s.StateDir, CgroupRoot: s.CgroupRoot, Start: s.Start, Thaw: s.Thaw, Logins: s.Logins,
+		Systemd: s.Systemd, RunDir: s.RunDir, StateDir: s.StateDir, CgroupRoot: s.CgroupRoot, Start: s.Start, Thaw: s.Thaw, Logins: s.LoginsCgroup,
 	}
 }
 

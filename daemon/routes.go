@@ -6,31 +6,31 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 )
 
-// routes is the API. A handler narrows further what a tenant's member sees of other tenants.
+// routes is the API. A handler restricts further what a member sees of other tenants.
 func (d *Daemon) routes() []server.Route {
 	return []server.Route{
-		{Method: http.MethodGet, Pattern: "/v1", Access: server.Anyone, What: "look at the versions", Handle: d.viewer.GetInfo, Brief: true},
-		{Method: http.MethodGet, Pattern: "/v1/status", Access: server.Reader, What: "look at the status", Handle: d.viewer.GetStatus, Brief: true},
-		{Method: http.MethodGet, Pattern: "/v1/spec", Access: server.Seer, What: "look at the spec", Handle: d.changes.GetSpec, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1", Access: server.Anyone, What: "read the versions", Handle: d.viewer.GetInfo, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/status", Access: server.Reader, What: "read the status", Handle: d.viewer.GetStatus, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/spec", Access: server.Seer, What: "read the spec", Handle: d.changes.GetSpec, Brief: true},
 		{Method: http.MethodPut, Pattern: "/v1/spec", Access: server.Admin, What: "change the spec", Handle: d.changes.PutSpec},
-		{Method: http.MethodPost, Pattern: "/v1/release", Access: server.Admin, What: "give the node back", Handle: d.changes.PostRelease},
-		{Method: http.MethodGet, Pattern: "/v1/plan", Access: server.Seer, What: "look at the plan", Handle: d.viewer.GetPlan, Brief: true},
-		{Method: http.MethodGet, Pattern: "/v1/mig", Access: server.Seer, What: "look at what the GPUs can be partitioned into", Handle: d.viewer.GetMIG, Brief: true},
-		{Method: http.MethodPost, Pattern: "/v1/mig/adopt", Access: server.Admin, What: "adopt MIG instances", Handle: d.changes.PostAdopt},
+		{Method: http.MethodPost, Pattern: "/v1/unmanage", Access: server.Admin, What: "unmanage the node", Handle: d.changes.PostRelease},
+		{Method: http.MethodGet, Pattern: "/v1/plan", Access: server.Seer, What: "read the plan", Handle: d.viewer.GetPlan, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/mig", Access: server.Seer, What: "list MIG profiles and instances", Handle: d.viewer.GetMIG, Brief: true},
+		{Method: http.MethodPost, Pattern: "/v1/mig/import", Access: server.Admin, What: "import MIG instances", Handle: d.changes.PostAdopt},
 		{Method: http.MethodPost, Pattern: "/v1/mig/remove", Access: server.Admin, What: "remove MIG instances", Handle: d.changes.PostRemove},
-		{Method: http.MethodGet, Pattern: "/v1/operations/{id}", Access: server.Seer, What: "look at operations", Handle: d.changes.GetOperation},
+		{Method: http.MethodGet, Pattern: "/v1/operations/{id}", Access: server.Seer, What: "read operations", Handle: d.changes.GetOperation},
 		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/retry", Access: server.Admin, What: "try a GPU again", Handle: d.changes.RetryGPU},
 		{Method: http.MethodPost, Pattern: "/v1/leases", Access: server.Member, What: "run on a GPU", Handle: d.leases.PostLease},
 		{Method: http.MethodPost, Pattern: "/v1/leases/attach", Access: server.Member, What: "attach a process to a GPU", Handle: d.leases.PostAttach},
 		{Method: http.MethodPost, Pattern: "/v1/leases/{id}/release", Access: server.Member, What: "release a lease", Handle: d.leases.ReleaseLease},
-		{Method: http.MethodGet, Pattern: "/v1/leases", Access: server.Reader, What: "look at leases", Handle: d.viewer.GetLeases, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/leases", Access: server.Reader, What: "list leases", Handle: d.viewer.GetLeases, Brief: true},
 		{Method: http.MethodGet, Pattern: "/v1/leases/{id}/logs", Access: server.Member, What: "read the output of a lease", Handle: d.leases.GetLogs},
 		{Method: http.MethodDelete, Pattern: "/v1/leases/{id}", Access: server.Member, What: "stop a lease", Handle: d.leases.DeleteLease},
-		{Method: http.MethodGet, Pattern: "/v1/explain", Access: server.Reader, What: "have anything explained", Handle: d.viewer.GetExplain, Brief: true},
-		{Method: http.MethodGet, Pattern: "/v1/env", Access: server.Member, What: "look at a lease's environment", Handle: d.leases.GetEnv, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/explain", Access: server.Reader, What: "explain a lease or a tenant", Handle: d.viewer.GetExplain, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/env", Access: server.Member, What: "read the environment of a lease", Handle: d.leases.GetEnv, Brief: true},
 		{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Handle: d.viewer.GetEvents},
 		{Method: http.MethodGet, Pattern: "/v1/doctor", Access: server.Seer, What: "run the checks", Handle: d.viewer.GetDoctor, Brief: true},
-		{Method: http.MethodGet, Pattern: "/v1/counters", Access: server.Seer, What: "look at the counters", Handle: d.viewer.GetCounters, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/counters", Access: server.Seer, What: "read the counters", Handle: d.viewer.GetCounters, Brief: true},
 		{Method: http.MethodPost, Pattern: "/v1/reload", Access: server.Admin, What: "reload the settings", Handle: d.postReload},
 	}
 }

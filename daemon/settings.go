@@ -23,43 +23,43 @@ import (
 type Settings struct {
 	File string `yaml:"-"` // where they were read; empty is the usual place
 
-	HostRoot   string       `yaml:"host_root"`     // where proc, sys and dev of the GPUs are; / but for a virtual node
-	Library    string       `yaml:"library"`       // of NVML; empty: the loader's, or host_root's
-	StateDir   string       `yaml:"state_dir"`     // kept for ever
-	RunDir     string       `yaml:"run_dir"`       // kept until reboot
-	CDIDir     string       `yaml:"cdi_dir"`       // where container runtimes look for devices
-	Socket     string       `yaml:"socket"`        // of the API; empty: run_dir/gpushare.sock
-	SpecFile   string       `yaml:"spec_file"`     // applied at start when no spec was accepted yet
-	Worker     string       `yaml:"worker"`        // gpushare-nvml
-	Thaw       string       `yaml:"thaw"`          // gpushare-thaw
-	Start      string       `yaml:"start"`         // gpushare-start
-	MPSControl string       `yaml:"mps_control"`   // nvidia-cuda-mps-control
-	Getent     string       `yaml:"getent"`        // asks the host's directory for names; empty: found, off: only files
-	Systemd    string       `yaml:"systemd"`       // auto | off
-	CgroupRoot string       `yaml:"cgroup_root"`   // the subtree's name on hosts without systemd
-	Logins     string       `yaml:"logins_cgroup"` // that holds every login; empty: /user.slice with systemd, none without
-	Converge   SettingsSpan `yaml:"converge_every"`
-	Sample     SettingsSpan `yaml:"sample_every"`
-	Answers    SettingsSpan `yaml:"driver_answers_within"` // a GPU whose reading takes longer counts as stuck
-	Changes    SettingsSpan `yaml:"driver_changes_within"` // and one that takes longer to be changed
-	LogLevel   string       `yaml:"log_level"`             // debug | info | warn | error
+	HostRoot            string           `yaml:"host_root"`     // where proc, sys and dev of the GPUs are; / but for a virtual node
+	Library             string           `yaml:"library"`       // of NVML; empty: the loader's, or host_root's
+	StateDir            string           `yaml:"state_dir"`     // kept for ever
+	RunDir              string           `yaml:"run_dir"`       // kept until reboot
+	CDIDir              string           `yaml:"cdi_dir"`       // where container runtimes look for devices
+	Socket              string           `yaml:"socket"`        // of the API; empty: run_dir/gpushare.sock
+	SpecFile            string           `yaml:"spec_file"`     // applied at start when no spec was accepted yet
+	Worker              string           `yaml:"worker"`        // gpushare-nvml
+	Thaw                string           `yaml:"thaw"`          // gpushare-thaw
+	Start               string           `yaml:"start"`         // gpushare-start
+	MPSControl          string           `yaml:"mps_control"`   // nvidia-cuda-mps-control
+	Getent              string           `yaml:"getent"`        // asks the host's directory for names; empty: found, off: only files
+	Systemd             string           `yaml:"systemd"`       // auto | off
+	CgroupRoot          string           `yaml:"cgroup_root"`   // the subtree's name on hosts without systemd
+	LoginsCgroup        string           `yaml:"logins_cgroup"` // that holds every login; empty: /user.slice with systemd, none without
+	ConvergeInterval    SettingsDuration `yaml:"converge_interval"`
+	SampleInterval      SettingsDuration `yaml:"sample_interval"`
+	DriverReadTimeout   SettingsDuration `yaml:"driver_read_timeout"`   // a GPU whose reading takes longer counts as stuck
+	DriverChangeTimeout SettingsDuration `yaml:"driver_change_timeout"` // and one that takes longer to be changed
+	LogLevel            string           `yaml:"log_level"`             // debug | info | warn | error
 }
 
-// SettingsSpan is a span of time in the settings file.
-type SettingsSpan time.Duration
+// SettingsDuration is a span of time in the settings file.
+type SettingsDuration time.Duration
 
 // UnmarshalYAML reads "30s".
-func (s *SettingsSpan) UnmarshalYAML(n *yaml.Node) error {
+func (s *SettingsDuration) UnmarshalYAML(n *yaml.Node) error {
 	var d api.Duration
 	if err := d.UnmarshalText([]byte(n.Value)); err != nil {
 		return fmt.Errorf("line %d: %w", n.Line, err)
 	}
-	*s = SettingsSpan(d)
+	*s = SettingsDuration(d)
 	return nil
 }
 
 // String is "30s".
-func (s SettingsSpan) String() string { return time.Duration(s).String() }
+func (s SettingsDuration) String() string { return time.Duration(s).String() }
 
 // SettingsPath is where the settings are unless the command line says otherwise.
 const SettingsPath = "/etc/gpushare/gpushared.yaml"
@@ -70,7 +70,7 @@ var ErrSettings = errors.New("the settings are wrong")
 func defaultSettings() Settings {
 	return Settings{
 		HostRoot: "/", StateDir: "/var/lib/gpushare", RunDir: "/run/gpushare", CDIDir: "/run/cdi", Systemd: "auto", CgroupRoot: "gpushare",
-		Converge: SettingsSpan(30 * time.Second), Sample: SettingsSpan(time.Second), Answers: SettingsSpan(2 * time.Second), Changes: SettingsSpan(30 * time.Second), LogLevel: "info",
+		ConvergeInterval: SettingsDuration(30 * time.Second), SampleInterval: SettingsDuration(time.Second), DriverReadTimeout: SettingsDuration(2 * time.Second), DriverChangeTimeout: SettingsDuration(30 * time.Second), LogLevel: "info",
 	}
 }
 
@@ -110,21 +110,21 @@ func (s *Settings) complete() error {
 	if s.Systemd != "auto" && s.Systemd != "off" {
 		return fmt.Errorf("%w: systemd is %q: write auto or off", ErrSettings, s.Systemd)
 	}
-	if s.Logins != "" && (s.Logins == "/" || filepath.Clean(s.Logins) != s.Logins || !filepath.IsAbs(s.Logins)) {
-		return fmt.Errorf("%w: logins_cgroup is %q: write a path below the cgroup v2 mount point, like /user.slice", ErrSettings, s.Logins)
+	if s.LoginsCgroup != "" && (s.LoginsCgroup == "/" || filepath.Clean(s.LoginsCgroup) != s.LoginsCgroup || !filepath.IsAbs(s.LoginsCgroup)) {
+		return fmt.Errorf("%w: logins_cgroup is %q: write a path below the cgroup v2 mount point, like /user.slice", ErrSettings, s.LoginsCgroup)
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
 		return fmt.Errorf("%w: log_level is %q: write debug, info, warn or error", ErrSettings, s.LogLevel)
 	}
-	if time.Duration(s.Converge) < time.Second || time.Duration(s.Sample) < 100*time.Millisecond {
-		return fmt.Errorf("%w: converge_every must be at least 1s and sample_every at least 100ms", ErrSettings)
+	if time.Duration(s.ConvergeInterval) < time.Second || time.Duration(s.SampleInterval) < 100*time.Millisecond {
+		return fmt.Errorf("%w: converge_interval must be at least 1s and sample_interval at least 100ms", ErrSettings)
 	}
-	if time.Duration(s.Answers) < time.Second {
-		return fmt.Errorf("%w: driver_answers_within must be at least 1s", ErrSettings)
+	if time.Duration(s.DriverReadTimeout) < time.Second {
+		return fmt.Errorf("%w: driver_read_timeout must be at least 1s", ErrSettings)
 	}
-	if time.Duration(s.Changes) < time.Second {
-		return fmt.Errorf("%w: driver_changes_within must be at least 1s", ErrSettings)
+	if time.Duration(s.DriverChangeTimeout) < time.Second {
+		return fmt.Errorf("%w: driver_change_timeout must be at least 1s", ErrSettings)
 	}
 	if s.Socket == "" {
 		s.Socket = filepath.Join(s.RunDir, "gpushare.sock")
@@ -182,7 +182,7 @@ type tuning struct {
 }
 
 func tuningOf(s Settings) *tuning {
-	return &tuning{converge: time.Duration(s.Converge), sample: time.Duration(s.Sample)}
+	return &tuning{converge: time.Duration(s.ConvergeInterval), sample: time.Duration(s.SampleInterval)}
 }
 
 // reload reads the settings again. Intervals and the log level change at once; what else is different waits for a
@@ -212,9 +212,9 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		{"getent", d.settings.Getent, s.Getent},
 		{"systemd", d.settings.Systemd, s.Systemd},
 		{"cgroup_root", d.settings.CgroupRoot, s.CgroupRoot},
-		{"logins_cgroup", d.settings.Logins, s.Logins},
-		{"driver_answers_within", d.settings.Answers.String(), s.Answers.String()},
-		{"driver_changes_within", d.settings.Changes.String(), s.Changes.String()},
+		{"logins_cgroup", d.settings.LoginsCgroup, s.LoginsCgroup},
+		{"driver_read_timeout", d.settings.DriverReadTimeout.String(), s.DriverReadTimeout.String()},
+		{"driver_change_timeout", d.settings.DriverChangeTimeout.String(), s.DriverChangeTimeout.String()},
 	} {
 		if f.is != f.wanted {
 			waiting = append(waiting, f.name)

@@ -17,7 +17,7 @@ func TestLoadSettings(t *testing.T) {
 	}{
 		{"empty", "", nil, func(t *testing.T, s Settings) {
 			if s.HostRoot != "/" || s.StateDir != "/var/lib/gpushare" || s.Socket != "/run/gpushare/gpushare.sock" || s.Library != "" ||
-				s.MPSControl != "/usr/bin/nvidia-cuda-mps-control" || time.Duration(s.Converge) != 30*time.Second || s.Worker == "" || s.Thaw == "" {
+				s.MPSControl != "/usr/bin/nvidia-cuda-mps-control" || time.Duration(s.ConvergeInterval) != 30*time.Second || s.Worker == "" || s.Thaw == "" {
 				t.Errorf("the defaults are %+v", s)
 			}
 		}},
@@ -26,8 +26,8 @@ func TestLoadSettings(t *testing.T) {
 				t.Errorf("below a host root they are %+v", s)
 			}
 		}},
-		{"what is written wins", "host_root: /tmp/x\nlibrary: /l\nmps_control: /m\nworker: /w\nthaw: /t\nsocket: /s\nconverge_every: 5s\n", nil, func(t *testing.T, s Settings) {
-			if s.Library != "/l" || s.MPSControl != "/m" || s.Worker != "/w" || s.Thaw != "/t" || s.Socket != "/s" || time.Duration(s.Converge) != 5*time.Second {
+		{"what is written wins", "host_root: /tmp/x\nlibrary: /l\nmps_control: /m\nworker: /w\nthaw: /t\nsocket: /s\nconverge_interval: 5s\n", nil, func(t *testing.T, s Settings) {
+			if s.Library != "/l" || s.MPSControl != "/m" || s.Worker != "/w" || s.Thaw != "/t" || s.Socket != "/s" || time.Duration(s.ConvergeInterval) != 5*time.Second {
 				t.Errorf("they are %+v", s)
 			}
 		}},
@@ -41,11 +41,11 @@ func TestLoadSettings(t *testing.T) {
 		{"no YAML", "a: b: c\n", []string{"mapping values"}, nil},
 		{"relative path", "state_dir: lib\n", []string{"state_dir", "lib", "absolute"}, nil},
 		{"unknown word", "systemd: maybe\n", []string{"systemd", "auto or off"}, nil},
-		{"no span", "log_level: info\nconverge_every: often\n", []string{"line 2", "often"}, nil},
-		{"too often", "converge_every: 1ms\n", []string{"converge_every", "1s"}, nil},
-		{"no time for the driver", "driver_answers_within: 10ms\n", []string{"driver_answers_within", "1s"}, nil},
-		{"no time for a change", "driver_changes_within: 0s\n", []string{"driver_changes_within", "1s"}, nil},
-		{"sampled too often", "sample_every: 1ms\n", []string{"sample_every", "100ms"}, nil},
+		{"no span", "log_level: info\nconverge_interval: often\n", []string{"line 2", "often"}, nil},
+		{"too often", "converge_interval: 1ms\n", []string{"converge_interval", "1s"}, nil},
+		{"no time for the driver", "driver_read_timeout: 10ms\n", []string{"driver_read_timeout", "1s"}, nil},
+		{"no time for a change", "driver_change_timeout: 0s\n", []string{"driver_change_timeout", "1s"}, nil},
+		{"sampled too often", "sample_interval: 1ms\n", []string{"sample_interval", "100ms"}, nil},
 		{"no log level", "log_level: loud\n", []string{"log_level", "loud"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // usualPolicyDir is where both dbus-daemon and dbus-broker read an administrator's policy. Neither reads one below /run.
 const usualPolicyDir = "/etc/dbus-1/system.d"
 
-const policyName = "gpushare-walls.conf"
+const policyName = "gpushare-migration.conf"
 
 // migrationPolicy denies what leads out of a lease. A tenant's own service manager cannot move a process out of a cgroup
 // that is not below its own: it asks the system's to do it, in the tenant's name. A rule that denies
@@ -21,7 +21,7 @@ const policyName = "gpushare-walls.conf"
 const migrationPolicy = `<?xml version="1.0"?>
 <!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<!-- Written by gpushared because the spec says node.isolation.migration: deny; 'gpushare release' removes it. -->
+<!-- Written by gpushared because the spec says node.isolation.migration: deny; 'gpushare unmanage' removes it. -->
 <busconfig>
   <policy context="default">
     <deny send_destination="org.freedesktop.systemd1" send_interface="org.freedesktop.systemd1.Manager" send_member="AttachProcessesToUnit"/>

@@ -140,7 +140,7 @@ func releasedSpec(acc *store.Accepted, what string) (yaml string, want *state.De
 	}
 	s, err := spec.Decode("state.json", []byte(acc.YAML))
 	if err != nil {
-		return "", nil, &api.Error{Kind: api.KindInvalid, Message: "the accepted spec cannot be read by this version: " + err.Error(), Hint: "'gpushare release --all' gives the node back without keeping it"}
+		return "", nil, &api.Error{Kind: api.KindInvalid, Message: "the accepted spec cannot be read by this version: " + err.Error(), Hint: "'gpushare unmanage --all' gives the node back without keeping it"}
 	}
 	s.Node.Enforce = "observe"
 	text, err := spec.Encode(s)

@@ -33,7 +33,7 @@ func (cv *Converger) judgeGuard(want *state.Desired, node *observe.Node) {
 	switch {
 	case !want.Enforcing() || !want.Guarding():
 		if len(node.LoginFilters) > 0 && cv.State.Changing() == nil {
-			lacks("stands", fmt.Sprintf("%s is kept from GPUs by a guard that the spec in force does not ask for", node.LoginFilters[0].Cgroup), "it was put there at boot, or by an earlier spec; 'gpushare release' takes it away, and so does a spec with enforce: on and isolation.logins: open")
+			lacks("stands", fmt.Sprintf("%s is kept from GPUs by a guard that the spec in force does not ask for", node.LoginFilters[0].Cgroup), "it was put there at boot, or by an earlier spec; 'gpushare unmanage' takes it away, and so does a spec with enforce: on and isolation.logins: open")
 		}
 	case cv.Logins.Why != "":
 		hint := "run gpushared as root on a host with cgroup v2"

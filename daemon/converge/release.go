@@ -19,7 +19,7 @@ func (cv *Converger) judgeRelease(want *state.Desired, node *observe.Node) {
 		case n > 0:
 			still[""] = api.Condition{
 				Message: fmt.Sprintf("not all was given back: %s (%d steps are left)", first, n),
-				Hint:    "'gpushare release --check' lists it; correct the cause and release again",
+				Hint:    "'gpushare unmanage --check' lists it; correct the cause and release again",
 			}
 		}
 	}

@@ -151,16 +151,16 @@ func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 	}
 	switch last.Kind {
 	case "retry":
-		fmt.Fprintln(a.io.Out, "done: nothing is held back any more")
+		fmt.Fprintln(a.io.Out, "done: the GPU is in use again")
 		return nil
-	case "adopt":
-		fmt.Fprintln(a.io.Out, "done: they are gpushare's now")
+	case "import":
+		fmt.Fprintln(a.io.Out, "done: gpushare manages them now")
 		return nil
 	case "remove":
-		fmt.Fprintln(a.io.Out, "done: they are gone")
+		fmt.Fprintln(a.io.Out, "done: they are removed")
 		return nil
-	case "release":
-		fmt.Fprintln(a.io.Out, "done: the node is given back")
+	case "unmanage":
+		fmt.Fprintln(a.io.Out, "done: the node is unmanaged")
 		return nil
 	}
 	fmt.Fprintf(a.io.Out, "done: generation %d is in force\n", last.Plan.Generation)

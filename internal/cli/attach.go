@@ -16,11 +16,11 @@ func (a *app) leaseAttach() *cobra.Command {
 	var wait time.Duration
 	var export bool
 	c := &cobra.Command{
-		Use: "attach (--pid N | --unit U | --cgroup PATH) [-t TENANT] [--grant NAME] [-- NAME]", Short: "Take what runs already into a lease",
-		Long: `Attach is for job prologs, notebook hubs and scripts: what is attached stays where it
-is, and its use of the GPU counts for the grant. It gets no walls of ours there; what is
-not enforced is printed. The lease ends with the last process, or with 'lease release',
-which leaves the processes running.
+		Use: "attach (--pid N | --unit U | --cgroup PATH) [-t TENANT] [--grant NAME] [-- NAME]", Short: "Give a running process, unit or cgroup a lease",
+		Long: `Attach is for job prologs, notebook hubs and scripts. The processes stay in their
+cgroup, and their use of the GPU counts for the grant. gpushare sets no device rules or
+limits there; the output lists what is not enforced. The lease ends with the last
+process, or with 'gpushare lease release', which leaves the processes running.
 
 Members may attach their own processes, and cgroups that were delegated to them, such as
 those of 'systemd-run --user'. Administrators may attach anything, units too.`,
@@ -41,8 +41,8 @@ those of 'systemd-run --user'. Administrators may attach anything, units too.`,
 			if len(args) == 1 {
 				r.Name = args[0]
 			}
-			if n := given(r.PID != 0) + given(r.Unit != "") + given(r.Cgroup != ""); n != 1 {
-				return usageError{err: errors.New("what is to be attached? Name one of --pid, --unit and --cgroup")}
+			if n := count(r.PID != 0) + count(r.Unit != "") + count(r.Cgroup != ""); n != 1 {
+				return usageError{err: errors.New("nothing to attach: give one of --pid, --unit and --cgroup")}
 			}
 			granted, err := a.client.Attach(cmd.Context(), r, a.waiting())
 			if err != nil {
@@ -52,29 +52,29 @@ those of 'systemd-run --user'. Administrators may attach anything, units too.`,
 		},
 	}
 	f := c.Flags()
-	f.IntVar(&r.PID, "pid", 0, "a process, and all that it starts")
-	f.StringVar(&r.Unit, "unit", "", "all processes of a unit of systemd")
+	f.IntVar(&r.PID, "pid", 0, "a process and its descendants")
+	f.StringVar(&r.Unit, "unit", "", "all processes of a systemd unit")
 	f.StringVar(&r.Cgroup, "cgroup", "", "all processes in a cgroup and below it")
 	f.StringVarP(&r.Tenant, "tenant", "t", "", "the tenant to attach for (default: the one you are a member of)")
-	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: the first that fits)")
-	f.StringVar(&r.Kind, "gpu", "", "choose among the grants: mig:PROFILE, exclusive, timeslice or mps")
-	f.DurationVar(&wait, "wait", 0, "wait in the queue when nothing is free, for at most so long (--wait=0 without end)")
+	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: selected automatically)")
+	f.StringVar(&r.Kind, "kind", "", "use a grant of this kind: mig:PROFILE, exclusive, timeslice or mps")
+	f.DurationVar(&wait, "wait", 0, "wait in the queue if nothing is free, at most this long (--wait=0: no limit)")
 	f.Lookup("wait").NoOptDefVal = "0s"
-	f.BoolVar(&export, "export", false, "print the environment as lines for a shell, and all else on standard error")
+	f.BoolVar(&export, "export", false, "print the environment as lines for a shell, everything else on standard error")
 	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
 	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, r.Tenant) })
-	a.completeFlag(c, "gpu", kindsOf)
+	a.completeFlag(c, "kind", kindsOf)
 	return c
 }
 
-func given(is bool) int {
+func count(is bool) int {
 	if is {
 		return 1
 	}
 	return 0
 }
 
-// attached tells of a lease that was attached: its id, its environment, and what does not hold there.
+// attached prints a lease that was attached: its id, its environment, and what is not enforced.
 func (a *app) attached(g *api.LeaseGrant, export bool) error {
 	if a.json {
 		return a.printJSON(struct {
@@ -86,7 +86,7 @@ func (a *app) attached(g *api.LeaseGrant, export bool) error {
 	if export {
 		notes = a.io.Err
 	}
-	fmt.Fprintf(notes, "lease %s holds %s\n", g.Lease.ID, printable(strings.Join(g.Lease.Command, " ")))
+	fmt.Fprintf(notes, "lease %s: attached %s\n", g.Lease.ID, printable(strings.Join(g.Lease.Command, " ")))
 	if g.Selected != "" {
 		fmt.Fprintln(notes, sentence(g.Selected))
 	}
@@ -109,7 +109,7 @@ func (a *app) attached(g *api.LeaseGrant, export bool) error {
 func (a *app) leaseRelease() *cobra.Command {
 	var missing bool
 	c := &cobra.Command{
-		Use: "release ID", Short: "Take an attached lease from the books; its processes go on", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf),
+		Use: "release ID", Short: "End an attached lease and leave its processes running", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := a.client.ReleaseLease(cmd.Context(), args[0])
 			var refused *api.Error
@@ -122,10 +122,10 @@ func (a *app) leaseRelease() *cobra.Command {
 			if a.json {
 				return a.printJSON(map[string]any{"schema_version": 1, "released": args[0]})
 			}
-			fmt.Fprintf(a.io.Out, "%s is released\n", args[0])
+			fmt.Fprintf(a.io.Out, "released %s\n", args[0])
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&missing, "missing-ok", false, "a lease that is gone already is no error: it ended with its last process")
+	c.Flags().BoolVar(&missing, "missing-ok", false, "succeed if the lease already ended with its last process")
 	return c
 }

@@ -110,7 +110,7 @@ func gpusOf(s *api.Status) []string {
 	return append(numbers, uuids...)
 }
 
-// kindsOf lists what the caller's grants are of, as --gpu takes it.
+// kindsOf lists what the caller's grants are of, as --kind takes it.
 func kindsOf(s *api.Status) []string {
 	var out []string
 	for _, t := range s.Tenants {

@@ -47,9 +47,9 @@ func TestCompletion(t *testing.T) {
 		"run --tenant=":      {[]string{"run", "--tenant=g"}, []string{"guests"}, noFiles},
 		"grants of all":      {[]string{"run", "--grant", ""}, []string{"train\tvision: MIG 3g.20gb", "dev\tvision: 40% of the time, 30 GiB", "serve\tspeech: 30% of the threads, 16 GiB"}, noFiles},
 		"grants of a tenant": {[]string{"run", "-t", "speech", "--grant", ""}, []string{"serve\tspeech: 30% of the threads, 16 GiB"}, noFiles},
-		"kinds":              {[]string{"run", "--gpu", ""}, []string{"mig:3g.20gb", "mps", "timeslice"}, noFiles},
+		"kinds":              {[]string{"run", "--kind", ""}, []string{"mig:3g.20gb", "mps", "timeslice"}, noFiles},
 		"spec files":         {[]string{"apply", "-f", ""}, []string{"yaml", "yml"}, certainFile},
-		"spec arguments":     {[]string{"config", "validate", ""}, []string{"yaml", "yml"}, certainFile},
+		"spec arguments":     {[]string{"spec", "validate", ""}, []string{"yaml", "yml"}, certainFile},
 		"a command to run":   {[]string{"run", "--", "tr"}, nil, anyFile},
 		"boards":             {[]string{"mig", "plan", "--offline", "--model", "A"}, []string{"a100-40\tNVIDIA A100-SXM4-40GB", "a100-80\tNVIDIA A100-SXM4-80GB", "a30\tNVIDIA A30"}, noFiles},
 		"profiles, the last of a list": {
@@ -85,7 +85,7 @@ func TestCompletionIsSilent(t *testing.T) {
 		quiet(t, run(t, routes{"GET /v1/status": &api.Error{Kind: api.KindDenied, Message: "you may not"}}, "", "__complete", "lease", "stop", ""))
 	})
 	t.Run("nothing there", func(t *testing.T) {
-		quiet(t, run(t, routes{"GET /v1/status": emptyNode()}, "", "__complete", "run", "--gpu", ""))
+		quiet(t, run(t, routes{"GET /v1/status": emptyNode()}, "", "__complete", "run", "--kind", ""))
 	})
 	t.Run("a daemon that hangs", func(t *testing.T) {
 		began := time.Now()

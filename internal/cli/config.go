@@ -9,11 +9,11 @@ import (
 	"github.com/gpushare/gpushare/internal/text"
 )
 
-func (a *app) configCommand() *cobra.Command {
-	return group("config", "The spec file and the daemon's settings",
+func (a *app) specCommand() *cobra.Command {
+	return group("spec", "Spec files",
 		&cobra.Command{
 			Use: "validate FILE", Short: "Check a spec without a daemon: keys, quantities, names", Args: exactArgs(1, "a spec file, or - for standard input"),
-			Example:           "  gpushare config validate node.yaml\n  ./make-spec | gpushare config validate -",
+			Example:           "  gpushare spec validate node.yaml\n  ./make-spec | gpushare spec validate -",
 			ValidArgsFunction: yamlFiles,
 			RunE: func(_ *cobra.Command, args []string) error {
 				doc, err := a.document(args[0])
@@ -34,7 +34,11 @@ func (a *app) configCommand() *cobra.Command {
 				fmt.Fprintf(a.io.Out, "%s: ok: %s of GPUs, %s\n", file, text.Count(len(s.GPUs), "set"), text.Count(len(s.Tenants), "tenant"))
 				return nil
 			},
-		},
+		})
+}
+
+func (a *app) configCommand() *cobra.Command {
+	return group("config", "The daemon's settings",
 		&cobra.Command{
 			Use: "reload", Short: "Make the daemon read its settings again", Args: noArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {

@@ -91,7 +91,7 @@ func TestUsage(t *testing.T) {
 		"two arguments":               {"gpu retry 1 2", "needs a GPU's index or UUID", "--help"},
 		"apply without a file":        {"apply", "which spec?", "--help"},
 		"apply of no file":            {"apply -f " + missing, "no such file", "-f names the file"},
-		"run without a command":       {"run -t red", "which command?", "--help"},
+		"run without a command":       {"run -t red", "no command given", "--help"},
 		"argument of a cobra command": {"completion bash x", "unknown command", "--help"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -260,9 +260,9 @@ func applying(versions []*api.Operation) routes {
 func releasing(versions []*api.Operation) routes {
 	r := applying(versions)
 	for _, o := range versions {
-		o.Kind = "release"
+		o.Kind = "unmanage"
 	}
-	r["POST /v1/release"] = r["PUT /v1/spec"]
+	r["POST /v1/unmanage"] = r["PUT /v1/spec"]
 	delete(r, "PUT /v1/spec")
 	return r
 }

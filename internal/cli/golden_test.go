@@ -78,11 +78,11 @@ func TestTexts(t *testing.T) {
 		"mig-frag-none":            {routes{"GET /v1/mig": api.MIGList{}}, "", "mig frag"},
 		"mig-frag-full":            {nil, "", "mig frag --offline --model a30 --have 4g.24gb@0"},
 		"mig-export":               {routes{"GET /v1/mig": labMIG()}, "", "mig export"},
-		"mig-import":               {nil, partedFile(t), "mig import -"},
-		"mig-import-label":         {nil, partedFile(t), "mig import - --label by-board"},
-		"mig-import-unknown":       {nil, partedFile(t), "mig import - --label by-boar"},
-		"mig-import-no-file":       {nil, "", "mig import no-such-file.yaml"},
-		"mig-import-wrong":         {nil, "version: v1\n", "mig import -"},
+		"mig-convert":              {nil, partedFile(t), "mig convert -"},
+		"mig-convert-label":        {nil, partedFile(t), "mig convert - --label by-board"},
+		"mig-convert-unknown":      {nil, partedFile(t), "mig convert - --label by-boar"},
+		"mig-convert-no-file":      {nil, "", "mig convert no-such-file.yaml"},
+		"mig-convert-wrong":        {nil, "version: v1\n", "mig convert -"},
 		"mig-profiles":             {nil, "", "mig profiles --model b200"},
 		"mig-boards":               {nil, "", "mig profiles --offline"},
 		"mig-plan":                 {nil, "", "mig plan --offline --model a100-40 --have 3g.20gb@4!,1g.5gb@0 --want 3g.20gb,1g.5gb,1g.5gb"},
@@ -122,7 +122,7 @@ func TestTexts(t *testing.T) {
 		"lease-attach-export":      {routes{"POST /v1/leases/attach": attached()}, "", "lease attach --pid 4711 --export"},
 		"lease-attach-what":        {nil, "", "lease attach --pid 4711 --unit cron"},
 		"lease-release":            {routes{"POST /v1/leases/vision-3kq6/release": struct{}{}}, "", "lease release vision-3kq6"},
-		"lease-release-gone":       {routes{"POST /v1/leases/vision-gone/release": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"vision-gone\" that you may release", Hint: "'gpushare lease list' shows them"}}, "", "lease release vision-gone"},
+		"lease-release-ended":       {routes{"POST /v1/leases/vision-gone/release": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"vision-gone\" that you may release", Hint: "'gpushare lease list' shows them"}}, "", "lease release vision-gone"},
 		"plan":                     {routes{"GET /v1/plan": labPlan(), "GET /v1/status": labNode()}, "", "plan"},
 		"plan-empty":               {routes{"GET /v1/plan": api.Plan{SchemaVersion: 1, Empty: true}}, "", "plan --exit-code"},
 		"plan-one-step":            {routes{"GET /v1/plan": one1}, "", "plan --exit-code"},
@@ -141,13 +141,13 @@ func TestTexts(t *testing.T) {
 		"apply-mistakes":           {routes{"PUT /v1/spec": spoilt}, "version: v1\n", "apply -f -"},
 		"apply-one-mistake":        {routes{"PUT /v1/spec": one}, "version: v1\n", "apply -f -"},
 		"apply-too-many-mistakes":  {routes{"PUT /v1/spec": hundred}, "version: v1\n", "apply -f -"},
-		"release":                  {releasing(operation("done", nil)), "", "release --all --force"},
-		"release-no-wait":          {releasing(operation("done", nil)), "", "release --no-wait"},
-		"release-check":            {routes{"POST /v1/release": api.ApplyResult{Checked: true, Plan: labPlan()}, "GET /v1/status": labNode()}, "", "release --check"},
-		"release-check-nothing":    {routes{"POST /v1/release": api.ApplyResult{Checked: true, Plan: api.Plan{Empty: true}}}, "", "release --check"},
-		"release-nothing":          {routes{"POST /v1/release": api.ApplyResult{Plan: api.Plan{Empty: true}}}, "", "release"},
-		"release-in-use":           {routes{"POST /v1/release": &api.Error{Kind: api.KindInUse, Message: "the node is in use by vision-k8qg of bob", Hint: "nothing was changed; --force stops them, the polite way, or wait until they end"}}, "", "release"},
-		"status-released":          {routes{"GET /v1/status": released}, "", "status"},
+		"unmanage":                  {releasing(operation("done", nil)), "", "unmanage --all --force"},
+		"unmanage-no-wait":          {releasing(operation("done", nil)), "", "unmanage --no-wait"},
+		"unmanage-check":            {routes{"POST /v1/unmanage": api.ApplyResult{Checked: true, Plan: labPlan()}, "GET /v1/status": labNode()}, "", "unmanage --check"},
+		"unmanage-check-nothing":    {routes{"POST /v1/unmanage": api.ApplyResult{Checked: true, Plan: api.Plan{Empty: true}}}, "", "unmanage --check"},
+		"unmanage-nothing":          {routes{"POST /v1/unmanage": api.ApplyResult{Plan: api.Plan{Empty: true}}}, "", "unmanage"},
+		"unmanage-in-use":           {routes{"POST /v1/unmanage": &api.Error{Kind: api.KindInUse, Message: "the node is in use by vision-k8qg of bob", Hint: "nothing was changed; --force stops them, the polite way, or wait until they end"}}, "", "unmanage"},
+		"status-unmanaged":          {routes{"GET /v1/status": released}, "", "status"},
 		"retry": {routes{
 			"POST /v1/gpus/10/retry": retried[0], "GET /v1/status": labNode(),
 			"GET /v1/operations/op-13": retried[2],
@@ -163,7 +163,7 @@ func TestTexts(t *testing.T) {
 		"get":         {routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\nbase: 7\n"}}, "", "get"},
 		"version":     {routes{"GET /v1": api.Info{API: "v1", Version: "other", Driver: "580.95.05"}}, "", "version"},
 		"reload":      {routes{"POST /v1/reload": struct{}{}}, "", "config reload"},
-		"validate":    {nil, "version: v1\ngpus:\n- select: {all: true}\n  mode: exclusive\n", "config validate -"},
+		"validate":    {nil, "version: v1\ngpus:\n- select: {all: true}\n  mode: exclusive\n", "spec validate -"},
 		"validate-mistakes": {nil, `version: v1
 gpus:
 - select: {all: true}
@@ -171,7 +171,7 @@ gpus:
 tenants:
 - name: Red One
   gpu: [{name: a, timeslice: {share: 40}}]
-`, "config validate -"},
+`, "spec validate -"},
 		"help": {nil, "", "--help"},
 	} {
 		t.Run(name, func(t *testing.T) {

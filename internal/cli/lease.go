@@ -163,7 +163,7 @@ func (a *app) leases(leases []api.Lease) {
 			state = l.Result
 		}
 		if l.Position > 0 {
-			state = fmt.Sprintf("waiting, place %d", l.Position)
+			state = fmt.Sprintf("waiting, position %d", l.Position)
 		}
 		why := l.Waiting
 		if l.Ended != nil {

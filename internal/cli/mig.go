@@ -29,7 +29,7 @@ func (a *app) migCommand() *cobra.Command {
 			}
 			return out
 		}, a.migList),
-		a.migProfiles(), a.migPlan(), a.migAdopt(), a.migRemove(), a.migFrag(), a.migImport(), a.migExport())
+		a.migProfiles(), a.migPlan(), a.migImport(), a.migRemove(), a.migFrag(), a.migConvert(), a.migExport())
 }
 
 func (a *app) migList(s *api.Status) {

@@ -63,7 +63,7 @@ func TestTableProperties(t *testing.T) {
 // Colours take no width, and only words of state have one.
 func TestTableColours(t *testing.T) {
 	rows := func() [][]string {
-		return [][]string{{"GPU", "STATE", "NOTE"}, {"0", "ok", "held"}, {"1", "held: in use", "x"}, {"2", "running, over its limit", "y"}, {"3", "waiting, place 1", "z"}}
+		return [][]string{{"GPU", "STATE", "NOTE"}, {"0", "ok", "held"}, {"1", "held: in use", "x"}, {"2", "running, over its limit", "y"}, {"3", "waiting, position 1", "z"}}
 	}
 	var plain, colored bytes.Buffer
 	(&app{io: Stdio{Out: &plain}}).table(rows())

@@ -115,9 +115,9 @@ It talks to gpushared over ` + api.SocketPath + `.`,
 	root.SetVersionTemplate("gpushare {{.Version}}\n")
 	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(
-		a.statusCommand(), a.applyCommand(), a.planCommand(), a.getCommand(), a.releaseCommand(), a.runCommand(), a.envCommand(), a.explainCommand(),
+		a.statusCommand(), a.applyCommand(), a.planCommand(), a.getCommand(), a.unmanageCommand(), a.runCommand(), a.envCommand(), a.explainCommand(),
 		a.eventsCommand(), a.doctorCommand(), a.versionCommand(),
-		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.tenantCommand(), a.leaseCommand(), a.configCommand(),
+		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.tenantCommand(), a.leaseCommand(), a.specCommand(), a.configCommand(),
 	)
 	return root
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// Exit codes of run that are ours: the command's own code is passed on otherwise.
+// Exit codes of run itself. Otherwise the exit code is that of the command.
 const (
 	exitRunRefused  = 125
 	exitRunCannot   = 126
@@ -30,26 +30,27 @@ func (a *app) runCommand() *cobra.Command {
 	var wait time.Duration
 	var quiet, detach bool
 	c := &cobra.Command{
-		Use: "run [-t TENANT] [--grant NAME] [--detach] -- COMMAND [ARG…]", Short: "Run a command on the GPU that you are granted",
-		Long: `Run asks for a lease, and becomes the command once its walls stand: the command keeps
-the process, the terminal and its exit code. 125 means that the lease was refused,
-126 and 127 that the command could not be run.
+		Use: "run [-t TENANT] [--grant NAME] [--detach] -- COMMAND [ARG…]", Short: "Run a command on a GPU that you are granted",
+		Long: `Run requests a lease and then executes the command in it: same process, same terminal,
+and the exit code is that of the command. 125 means that the lease was refused, 126 and
+127 that the command could not be run.
 
-With --wait it queues, and says at which place and why. Ctrl-C leaves the queue. When
-the daemon is restarted meanwhile, the place is asked for again.
+With --wait the request waits in the queue and shows its position and the reason.
+Ctrl-C leaves the queue. If the daemon restarts meanwhile, the request keeps its
+position.
 
-With --detach the command becomes a service that nobody waits for: it goes on when you
-log out. It has your user, groups, resource limits, folder, umask and environment, but
-no login of its own: PAM is not asked, nothing is mounted or unlocked for it, and it has
-no terminal. Its id is printed; 'gpushare lease logs ID' shows what it prints,
-'gpushare lease show ID' how it ended, 'gpushare lease stop ID' ends it.`,
+With --detach the command runs as a service and continues after you log out. It has
+your user, groups, resource limits, directory, umask and environment. It is not a login:
+no PAM session, no mounts or keyrings, no terminal. The id of the lease is printed.
+'gpushare lease logs ID' shows the output, 'gpushare lease show ID' how it ended, and
+'gpushare lease stop ID' stops it.`,
 		Example: `  gpushare run -- python train.py
   gpushare run -t vision --grant dev --wait=10m -- make train
-  gpushare run --gpu mig:2g.10gb -- ./job
+  gpushare run --kind mig:2g.10gb -- ./job
   id=$(gpushare run --detach -- python train.py) && gpushare lease logs -f "$id"`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usageError{err: errors.New("which command? As in: gpushare run -- python train.py")}
+				return usageError{err: errors.New("no command given, as in: gpushare run -- python train.py")}
 			}
 			return nil
 		},
@@ -72,19 +73,19 @@ no terminal. Its id is printed; 'gpushare lease logs ID' shows what it prints,
 	f := c.Flags()
 	f.SetInterspersed(false)
 	f.StringVarP(&r.Tenant, "tenant", "t", "", "the tenant to run for (default: the one you are a member of)")
-	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: the first that fits)")
-	f.StringVar(&r.Kind, "gpu", "", "choose among your grants: mig:PROFILE, exclusive, timeslice or mps")
-	f.DurationVar(&wait, "wait", 0, "wait in the queue when nothing is free, for at most so long (--wait=0 without end)")
+	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: selected automatically)")
+	f.StringVar(&r.Kind, "kind", "", "use a grant of this kind: mig:PROFILE, exclusive, timeslice or mps")
+	f.DurationVar(&wait, "wait", 0, "wait in the queue if nothing is free, at most this long (--wait=0: no limit)")
 	f.Lookup("wait").NoOptDefVal = "0s"
-	f.BoolVarP(&detach, "detach", "d", false, "start it as a service that nobody waits for, and print the id of its lease")
-	f.BoolVarP(&quiet, "quiet", "q", false, "do not say which grant was chosen")
+	f.BoolVarP(&detach, "detach", "d", false, "run it as a service in the background, and print the id of its lease")
+	f.BoolVarP(&quiet, "quiet", "q", false, "do not print which grant was selected")
 	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
 	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, r.Tenant) })
-	a.completeFlag(c, "gpu", kindsOf)
+	a.completeFlag(c, "kind", kindsOf)
 	return c
 }
 
-// lookPath finds the program before a lease is asked for: a typing mistake holds up nobody's GPU.
+// lookPath finds the program before a lease is requested: a typing mistake must not occupy a GPU.
 func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
@@ -96,7 +97,7 @@ func lookPath(name string) (string, error) {
 	}
 	var why *exec.Error
 	if errors.As(err, &why) {
-		err = why.Err // It would name the program a second time, and so would what is in it.
+		err = why.Err // Its text repeats the program's name, and so does the error that it wraps.
 	}
 	var where *fs.PathError
 	if errors.As(err, &where) {
@@ -112,20 +113,20 @@ func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.Lease
 		return err
 	}
 	if err := cmd.Context().Err(); err != nil {
-		return err // Interrupted at the last moment: the command would not hear of it. The lease ends with this process.
+		return err // Interrupted at the last moment: the command would not receive the signal. The lease ends with this process.
 	}
 	env := (&api.Environment{Environment: granted.Environment, Unset: granted.Unset}).Over(a.env)
 	err = os.NewSyscallError("execve", syscall.Exec(path, argv, env))
 	if errors.Is(err, syscall.ENOEXEC) {
 		return &exitError{code: exitRunCannot, err: &api.Error{
 			Kind: api.KindInvalid, Message: "cannot run " + path + ": " + err.Error(),
-			Hint: "a script needs a first line that names what runs it, such as #!/bin/sh",
+			Hint: "a script needs a first line that names its interpreter, such as #!/bin/sh",
 		}}
 	}
 	return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot run %s: %w", path, err)}
 }
 
-// waiting tells where a request stands, once for each place.
+// waiting prints the position of a request in the queue, once for each position.
 func (a *app) waiting() func(*api.LeaseGrant) {
 	last := ""
 	return func(l *api.LeaseGrant) {
@@ -135,18 +136,18 @@ func (a *app) waiting() func(*api.LeaseGrant) {
 		if l.Lease == nil || l.Lease.Position == 0 {
 			return
 		}
-		if s := fmt.Sprintf("waiting, place %d: %s", l.Lease.Position, sentence(l.Lease.Waiting)); s != last {
+		if s := fmt.Sprintf("waiting, position %d: %s", l.Lease.Position, sentence(l.Lease.Waiting)); s != last {
 			fmt.Fprintln(a.io.Err, "gpushare: "+s)
 			last = s
 		}
 	}
 }
 
-// granted asks for a lease and tells of the wait.
+// granted requests a lease and prints its progress in the queue.
 func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, quiet bool) (*api.LeaseGrant, error) {
 	granted, err := a.client.Lease(cmd.Context(), r, a.waiting())
 	if errors.Is(err, context.Canceled) {
-		return nil, err // The user ended the wait: that is no refusal.
+		return nil, err // The user ended the wait: this is not a refusal.
 	}
 	if err != nil {
 		code := exitRunRefused
@@ -164,7 +165,7 @@ func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, quiet bool) (*api.
 	return granted, nil
 }
 
-// detach has the command started as a service.
+// detach starts the command as a service.
 func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, quiet bool) error {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
@@ -172,7 +173,7 @@ func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, quiet 
 	}
 	dir, err := os.Getwd()
 	if err != nil {
-		return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot tell in which folder to run %s: %w", path, err)}
+		return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot run %s: the working directory is not known: %w", path, err)}
 	}
 	mask := syscall.Umask(0)
 	syscall.Umask(mask)
@@ -188,7 +189,7 @@ func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, quiet 
 		}{1, granted.Lease})
 	}
 	if !quiet {
-		fmt.Fprintf(a.io.Err, "gpushare: started; 'gpushare lease logs %s' shows what it prints\n", granted.Lease.ID)
+		fmt.Fprintf(a.io.Err, "gpushare: started; 'gpushare lease logs %s' shows its output\n", granted.Lease.ID)
 	}
 	fmt.Fprintln(a.io.Out, granted.Lease.ID)
 	return nil

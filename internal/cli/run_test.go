@@ -135,7 +135,7 @@ func TestRunExitCodes(t *testing.T) {
 		"refused":            {refusal(&api.Error{Kind: api.KindConflict, Message: "its one lease is in use", Hint: "--wait waits"}), []string{"true"}, 125, "its one lease is in use\nhint: --wait waits\n"},
 		"denied at once":     {&api.Error{Kind: api.KindDenied, Message: "you may not"}, []string{"true"}, 125, "you may not\n"},
 		"the daemon goes":    {emitting(), []string{"--wait=20ms", "true"}, 125, "went away"},
-		"no command":         {nil, nil, 2, "which command?"},
+		"no command":         {nil, nil, 2, "no command given"},
 		"an option too many": {nil, []string{"--grnat", "x", "true"}, 2, "did you mean --grant?"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestRunRequests(t *testing.T) {
 		want string
 	}{
 		"nothing":          {nil, `{"command":["true","-q","--"]}`},
-		"everything":       {[]string{"-t", "red", "--grant", "part", "--gpu", "mig:1g.5gb", "--wait=90s"}, `{"tenant":"red","grant":"part","gpu":"mig:1g.5gb","command":["true","-q","--"],"wait":"1m30s"}`},
+		"everything":       {[]string{"-t", "red", "--grant", "part", "--kind", "mig:1g.5gb", "--wait=90s"}, `{"tenant":"red","grant":"part","kind":"mig:1g.5gb","command":["true","-q","--"],"wait":"1m30s"}`},
 		"wait without end": {[]string{"--wait"}, `{"command":["true","-q","--"],"wait":"0s"}`},
 	} {
 		t.Run(name, func(t *testing.T) {

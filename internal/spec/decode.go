@@ -72,7 +72,7 @@ func refusal(file string, found api.FieldErrors) error {
 	}
 	return &api.Error{
 		Kind: api.KindInvalid, Message: message, Fields: found,
-		Hint: "nothing was changed; correct the file and check it with: gpushare config validate",
+		Hint: "nothing was changed; correct the file and check it with: gpushare spec validate",
 	}
 }
 

@@ -53,7 +53,7 @@ func TestInvariantsAreListed(t *testing.T) {
 // Every launcher says whether it was seen or only read about.
 func TestEveryLauncherSaysHowItIsKnown(t *testing.T) {
 	rows := 0
-	for _, line := range strings.Split(read(t, "docs/who-gets-what.md"), "\n") {
+	for _, line := range strings.Split(read(t, "docs/access-by-launcher.md"), "\n") {
 		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| launcher |") {
 			continue
 		}

@@ -222,7 +222,7 @@ func (n *Node) writeSettings() (string, error) {
 		"host_root": n.Root(), "state_dir": filepath.Join(n.Dir, "state"), "run_dir": filepath.Join(n.Dir, "run"), "cdi_dir": filepath.Join(n.Dir, "cdi"),
 		"systemd": "off", "cgroup_root": n.Subtree(),
 		// A host with many more tests than processors lets a virtual driver wait for seconds, and then a GPU counts as stuck.
-		"driver_answers_within": "20s",
+		"driver_read_timeout": "20s",
 	}
 	for k, v := range n.Settings {
 		all[k] = v

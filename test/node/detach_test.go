@@ -262,7 +262,7 @@ func TestQueueOutlivesTheDaemon(t *testing.T) {
 		}
 		t.Cleanup(job.Kill)
 		jobs = append(jobs, job)
-		if err := job.AwaitLine(soon(t), fmt.Sprintf("waiting, place %d", i+1)); err != nil {
+		if err := job.AwaitLine(soon(t), fmt.Sprintf("waiting, position %d", i+1)); err != nil {
 			t.Fatal(err)
 		}
 	}

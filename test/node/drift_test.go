@@ -176,10 +176,10 @@ func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 			t.Errorf("guarded %v, %d times mended: %v", read(), all["drift.mended"], err)
 		}
 	}
-	if r := l.CLI(soon(t), "release", "--check"); r.Code != api.ExitConflict || !strings.Contains(r.Out, "take the guard off") {
+	if r := l.CLI(soon(t), "unmanage", "--check"); r.Code != api.ExitConflict || !strings.Contains(r.Out, "take the guard off") {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	if r := l.CLI(soon(t), "release"); r.Code != 0 || read() {
+	if r := l.CLI(soon(t), "unmanage"); r.Code != 0 || read() {
 		t.Errorf("release exits with %d, guarded %v: %s%s", r.Code, read(), r.Out, r.Err)
 	}
 	nothing(t, l.Node)
@@ -222,7 +222,7 @@ func TestSliceOfAnother(t *testing.T) {
 	if now := slicesOf(t, n); slices.ContainsFunc(now, func(s string) bool { return strings.HasSuffix(s, "/red.slice") }) {
 		t.Errorf("ours stays: %q", now)
 	}
-	r := n.CLI(soon(t), "release")
+	r := n.CLI(soon(t), "unmanage")
 	if r.Code != 0 || !strings.Contains(r.Err, "theirs was not made by gpushare") {
 		t.Errorf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}

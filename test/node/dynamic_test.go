@@ -108,14 +108,14 @@ func TestInstancesOnDemand(t *testing.T) {
 		return false
 	})
 	before := writes(t, n)
-	if out := run(t, n, "-t", "red", "--gpu", "mig:2g.10gb", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"); strings.TrimSpace(out) != l.Devices[0] {
+	if out := run(t, n, "-t", "red", "--kind", "mig:2g.10gb", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"); strings.TrimSpace(out) != l.Devices[0] {
 		t.Errorf("the next lease has %s, not the idle %s", out, l.Devices[0])
 	}
 	if got := writes(t, n); got != before {
 		t.Errorf("%d writes for a lease on an instance that was there", got-before)
 	}
 	// Beyond one's grants there is nothing.
-	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--gpu", "mig:2g.10gb", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "half") {
+	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--kind", "mig:2g.10gb", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "half") {
 		t.Errorf("without a grant run exits with %d: %s", r.Code, r.Err)
 	}
 	// What is idle makes room at once.
@@ -305,7 +305,7 @@ func TestAdoptAndRemoveInstances(t *testing.T) {
 	if r := n.CLIIn(soon(t), layout, "apply", "-f", "-"); r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "3g.20gb at "+at(three)) {
 		t.Errorf("a layout in whose way they are: exit code %d, %s", r.Code, r.Err)
 	}
-	for _, args := range [][]string{{"adopt", "0", at(three), "--check"}, {"remove", "0", at(other), "--check"}} {
+	for _, args := range [][]string{{"import", "0", at(three), "--check"}, {"remove", "0", at(other), "--check"}} {
 		if r := n.CLI(soon(t), append([]string{"mig"}, args...)...); r.Code != 0 {
 			t.Errorf("mig %v exits with %d: %s", args, r.Code, r.Err)
 		}
@@ -313,14 +313,14 @@ func TestAdoptAndRemoveInstances(t *testing.T) {
 	if got := truth(t, n); got != old || writes(t, n) != 0 {
 		t.Errorf("--check, and the node is cut as %s", got)
 	}
-	if r := n.CLI(soon(t), "mig", "adopt", "0", "7"); r.Code != api.ExitFailed || !strings.Contains(r.Err, "3g.20gb at "+at(three)) {
+	if r := n.CLI(soon(t), "mig", "import", "0", "7"); r.Code != api.ExitFailed || !strings.Contains(r.Err, "3g.20gb at "+at(three)) {
 		t.Errorf("adopting nothing exits with %d: %s", r.Code, r.Err)
 	}
 
-	if r := n.CLI(soon(t), "mig", "adopt", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "gpushare's now") {
-		t.Fatalf("mig adopt exits with %d: %s%s", r.Code, r.Out, r.Err)
+	if r := n.CLI(soon(t), "mig", "import", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "gpushare's now") {
+		t.Fatalf("mig import exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	if r := n.CLI(soon(t), "mig", "adopt", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "already") {
+	if r := n.CLI(soon(t), "mig", "import", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "already") {
 		t.Errorf("adopting it again exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	job, id := holdMade(t, n, "blue", "half", "sleep", "60")

@@ -60,7 +60,7 @@ func TestExternalIsNeverTouched(t *testing.T) {
 	if r := n.CLI(soon(t), "status"); !strings.Contains(r.Out, "owned by slurm") {
 		t.Errorf("status says:\n%s", r.Out)
 	}
-	for _, args := range [][]string{{"--gpu", "exclusive"}, {"--gpu", "mig:3g.20gb"}, {"--gpu", "timeslice"}} {
+	for _, args := range [][]string{{"--kind", "exclusive"}, {"--kind", "mig:3g.20gb"}, {"--kind", "timeslice"}} {
 		if r := n.CLI(soon(t), append(append([]string{"run", "-q", "-t", "red"}, args...), "--", "true")...); r.Code != 125 {
 			t.Errorf("run %v exits with %d: %s", args, r.Code, r.Err)
 		}
@@ -83,7 +83,7 @@ func TestExternalIsNeverTouched(t *testing.T) {
 		t.Fatal(err)
 	}
 	untouched("after a boot")
-	if r := n.CLI(soon(t), "release", "--all"); r.Code != 0 {
+	if r := n.CLI(soon(t), "unmanage", "--all"); r.Code != 0 {
 		t.Errorf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if got := writes(t, n); got != before || computeModes(t, n) != modes {

@@ -139,7 +139,7 @@ func stage(t *testing.T, c *chosen) *play {
 	}
 	p.Node = newNode(t, file.String())
 	if c.do.Do == gpusim.FaultHang {
-		p.Settings = map[string]string{"driver_changes_within": "5s"}
+		p.Settings = map[string]string{"driver_change_timeout": "5s"}
 	}
 	if err := p.Start(soon(t)); err != nil {
 		t.Fatal(err)

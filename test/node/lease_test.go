@@ -119,7 +119,7 @@ func TestRunExitCodes(t *testing.T) {
 		{"not a program", []string{"-t", "red", "--", plain}, 126, "permission denied"},
 		{"unknown grant", []string{"-t", "red", "--grant", "parts", "--", "true"}, 125, "part"},
 		{"unknown tenant", []string{"-t", "green", "--", "true"}, 125, "green"},
-		{"no such kind", []string{"-t", "red", "--gpu", "mps", "--", "true"}, 125, "mps"},
+		{"no such kind", []string{"-t", "red", "--kind", "mps", "--", "true"}, 125, "mps"},
 		{"no command", []string{"-t", "red"}, api.ExitUsage, "which command"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestQueue(t *testing.T) {
 			t.Errorf("the lease of the more important tenant has place %d", l.Position)
 		}
 	}
-	if err := leaver.AwaitLine(soon(t), "waiting, place"); err != nil {
+	if err := leaver.AwaitLine(soon(t), "waiting, position"); err != nil {
 		t.Error(err)
 	}
 	if err := syscall.Kill(leaver.PID(), syscall.SIGINT); err != nil {

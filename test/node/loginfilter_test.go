@@ -245,7 +245,7 @@ func TestLoginFilterAtBoot(t *testing.T) {
 	l := newLogins(t)
 	attach := func() string {
 		t.Helper()
-		out, err := exec.Command(filepath.Join(l.Bin, "gpushared"), "-attach-walls", "-settings", filepath.Join(l.Dir, "gpushared.yaml")).CombinedOutput()
+		out, err := exec.Command(filepath.Join(l.Bin, "gpushared"), "-attach-login-filter", "-settings", filepath.Join(l.Dir, "gpushared.yaml")).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

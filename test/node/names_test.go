@@ -46,7 +46,7 @@ func answers(lines ...string) string {
 func inDirectory(t *testing.T) *harness.Node {
 	t.Helper()
 	n := newNode(t, quick)
-	n.Settings = map[string]string{"getent": filepath.Join(t.TempDir(), "getent"), "converge_every": "1s"}
+	n.Settings = map[string]string{"getent": filepath.Join(t.TempDir(), "getent"), "converge_interval": "1s"}
 	return n
 }
 

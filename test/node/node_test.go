@@ -66,7 +66,7 @@ func newNode(t *testing.T, file string) *harness.Node {
 func startHasty(t *testing.T, file string) *harness.Node {
 	t.Helper()
 	n := newNode(t, file)
-	n.Settings = map[string]string{"driver_answers_within": "2s"}
+	n.Settings = map[string]string{"driver_read_timeout": "2s"}
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,7 @@ func nothing(t *testing.T, n *harness.Node) {
 	if left, err := filepath.Glob(filepath.Join(n.Dir, "cdi", "gpushare-*")); err != nil || len(left) != 0 {
 		t.Errorf("container runtimes are still told of %q, %v", left, err)
 	}
-	if r := n.CLI(soon(t), "release", "--check"); r.Code != 0 || !strings.Contains(r.Out, "nothing stands") {
+	if r := n.CLI(soon(t), "unmanage", "--check"); r.Code != 0 || !strings.Contains(r.Out, "nothing stands") {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	c := n.Client()
@@ -108,11 +108,11 @@ func TestRelease(t *testing.T) {
 	apply(t, n, given)
 	cut := truth(t, n)
 	job, id := begin(t, n, "red", "part", "sleep", "60")
-	r := n.CLI(soon(t), "release")
+	r := n.CLI(soon(t), "unmanage")
 	if r.Code != api.ExitConflict || !strings.Contains(r.Err, id) || !strings.Contains(r.Err, "--force") {
 		t.Errorf("release while %s lives exits with %d: %s%s", id, r.Code, r.Out, r.Err)
 	}
-	r = n.CLI(soon(t), "release", "--check")
+	r = n.CLI(soon(t), "unmanage", "--check")
 	if r.Code != api.ExitConflict || !strings.Contains(r.Out, id) || !strings.Contains(r.Out, "stop MPS") {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
@@ -122,7 +122,7 @@ func TestRelease(t *testing.T) {
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 0 {
 		t.Errorf("a refused release lets nobody in any more: %s", r.Err)
 	}
-	r = n.CLI(soon(t), "release", "--force")
+	r = n.CLI(soon(t), "unmanage", "--force")
 	if r.Code != 0 || !strings.Contains(r.Out, "given back") {
 		t.Fatalf("with force it exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
 	}
@@ -146,7 +146,7 @@ func TestRelease(t *testing.T) {
 	if r := n.CLI(soon(t), "get"); r.Code != 0 || !strings.Contains(r.Out, "enforce: observe") || !strings.Contains(r.Out, "share: 30%") {
 		t.Errorf("get says:\n%s%s", r.Out, r.Err)
 	}
-	if r := n.CLI(soon(t), "release"); r.Code != 0 || !strings.Contains(r.Out, "no changes") {
+	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 || !strings.Contains(r.Out, "no changes") {
 		t.Errorf("a second release exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	n.KillDaemon()
@@ -187,7 +187,7 @@ func TestReleaseAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled(t, n)
-	if r := n.CLI(soon(t), "release", "--all"); r.Code != 0 || !strings.Contains(r.Out, "destroy 3g.20gb") {
+	if r := n.CLI(soon(t), "unmanage", "--all"); r.Code != 0 || !strings.Contains(r.Out, "destroy 3g.20gb") {
 		t.Fatalf("it exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
 	}
 	nothing(t, n)
@@ -268,7 +268,7 @@ func TestKilledWhileReleasing(t *testing.T) {
 func releaseOn(t *testing.T, n *harness.Node) (taken, done bool, err error) {
 	t.Helper()
 	c := n.Client()
-	res, err := c.Release(soon(t), client.ReleaseOptions{All: true})
+	res, err := c.Unmanage(soon(t), client.UnmanageOptions{All: true})
 	if err != nil {
 		return false, false, err
 	}
@@ -288,7 +288,7 @@ func TestReleaseCheckWithoutDaemon(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	settings := filepath.Join(n.Dir, "gpushared.yaml")
-	check := func() harness.Result { return n.CLI(soon(t), "release", "--check", "--settings", settings) }
+	check := func() harness.Result { return n.CLI(soon(t), "unmanage", "--check", "--settings", settings) }
 	n.StopDaemon()
 	if r := check(); r.Code != 0 {
 		t.Errorf("before any spec it exits with %d: %s", r.Code, r.Err)
@@ -321,7 +321,7 @@ func TestReleaseCheckWithoutDaemon(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if r := n.CLI(soon(t), "release"); r.Code != 0 {
+	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
 		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
 	}
 	n.StopDaemon()
@@ -355,7 +355,7 @@ func TestReleaseAroundStrangers(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(inside, "cgroup.procs"), []byte(fmt.Sprint(stranger.Pid)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if r := n.CLI(soon(t), "release"); r.Code != 0 {
+	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
 		t.Fatalf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if err := stranger.Signal(syscall.Signal(0)); err != nil {
@@ -372,7 +372,7 @@ func TestReleaseAroundStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := n.CLI(soon(t), "release"); r.Code != 0 {
+	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
 		t.Fatalf("a second release exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	nothing(t, n)
@@ -386,7 +386,7 @@ func nothingButThem(t *testing.T, n *harness.Node, theirs string) {
 			t.Errorf("slice %s is left", s)
 		}
 	}
-	if r := n.CLI(soon(t), "release", "--check"); r.Code != 0 {
+	if r := n.CLI(soon(t), "unmanage", "--check"); r.Code != 0 {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }

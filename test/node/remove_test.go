@@ -58,7 +58,7 @@ func TestPackageRemoval(t *testing.T) {
 			if err := n.StartDaemon(soon(t)); err != nil {
 				t.Fatal(err)
 			}
-			if r := n.CLI(soon(t), "release"); r.Code != 0 {
+			if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
 				t.Fatalf("release exits with %d: %s", r.Code, r.Err)
 			}
 		}, ours, []string{"remove"}, ""},
@@ -72,7 +72,7 @@ func TestPackageRemoval(t *testing.T) {
 		if refused := code != 0; refused != (c.refuse != "") || !strings.Contains(out, c.refuse) {
 			t.Errorf("%s: prerm %v exits with %d: %s", c.name, c.action, code, out)
 		}
-		if c.refuse != "" && !strings.Contains(out, "gpushare release") {
+		if c.refuse != "" && !strings.Contains(out, "gpushare unmanage") {
 			t.Errorf("%s: it does not say how: %s", c.name, out)
 		}
 	}
@@ -100,10 +100,10 @@ func TestUninstall(t *testing.T) {
 	}
 	installed := len(files(dir))
 	apply(t, n, given)
-	if code, out := script(t, n, nil, "uninstall.sh", "", dir+"/usr"); code == 0 || !strings.Contains(out, "gpushare release") || len(files(dir)) != installed {
+	if code, out := script(t, n, nil, "uninstall.sh", "", dir+"/usr"); code == 0 || !strings.Contains(out, "gpushare unmanage") || len(files(dir)) != installed {
 		t.Errorf("while walls stand it exits with %d and leaves %d of %d files: %s", code, len(files(dir)), installed, out)
 	}
-	if r := n.CLI(soon(t), "release"); r.Code != 0 {
+	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
 		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
 	}
 	if code, out := script(t, n, nil, "uninstall.sh", "", dir+"/usr"); code != 0 {

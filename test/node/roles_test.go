@@ -105,11 +105,11 @@ func table() []cell {
 		{route: "GET /v1/operations/{id}", path: "/v1/operations/none", want: seers(missing)},
 		{route: "GET /v1/doctor", want: seers(200)},
 		{route: "GET /v1/mig", want: seers(200)},
-		{route: "POST /v1/mig/adopt", body: `{"gpu":"99","start":[0]}`, want: admins(missing)},
+		{route: "POST /v1/mig/import", body: `{"gpu":"99","start":[0]}`, want: admins(missing)},
 		{route: "POST /v1/mig/remove", body: `{"gpu":"99","start":[0]}`, want: admins(missing)},
 		{route: "GET /v1/counters", want: seers(200)},
 		{route: "POST /v1/reload", want: admins(200)},
-		{route: "POST /v1/release", path: "/v1/release?check=1", want: admins(200)},
+		{route: "POST /v1/unmanage", path: "/v1/unmanage?check=1", want: admins(200)},
 		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/2/retry", want: admins(200)},
 		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/99/retry", want: admins(missing)},
 		{

@@ -21,7 +21,7 @@ func TestUnattributedIsStopped(t *testing.T) {
 	}
 	t.Parallel()
 	n := newNode(t, quick)
-	n.Settings = map[string]string{"converge_every": "1h"} // It is not found by looking at the whole node.
+	n.Settings = map[string]string{"converge_interval": "1h"} // It is not found by looking at the whole node.
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -7,14 +7,14 @@
 entered() { property "$1" ActiveEnterTimestampMonotonic; }
 
 check_guard_before_logins() {
-	want "the unit that closes GPUs at boot" "$(property gpushare-walls.service Result)" success
-	active gpushare-walls.service
+	want "the unit that closes GPUs at boot" "$(property gpushare-login-filter.service Result)" success
+	active gpushare-login-filter.service
 	local out
-	out=$(journalctl -b -u gpushare-walls.service --no-pager -o cat)
+	out=$(journalctl -b -u gpushare-login-filter.service --no-pager -o cat)
 	[[ $out == *"every GPU is closed to $logins"* ]] || die "at boot it said: $out"
-	[ "$(entered gpushare-walls.service)" -le "$(entered systemd-user-sessions.service)" ] ||
+	[ "$(entered gpushare-login-filter.service)" -le "$(entered systemd-user-sessions.service)" ] ||
 		die "logins were possible before GPUs were closed to them"
-	note "closed $((($(entered systemd-user-sessions.service) - $(entered gpushare-walls.service)) / 1000)) ms before logins"
+	note "closed $((($(entered systemd-user-sessions.service) - $(entered gpushare-login-filter.service)) / 1000)) ms before logins"
 }
 
 check_guard_after_boot() {
@@ -29,5 +29,5 @@ check_guard_taken_off() {
 	out=$(gpushare apply -f "$spec")
 	[[ $out == *"take the guard off logins"* ]] || die "isolation.logins: open says: $out"
 	no_guard || die "the guard is still on"
-	want "the guard at boot without one" "$(gpushared -attach-walls)" "no guard: the accepted spec asks for none"
+	want "the guard at boot without one" "$(gpushared -attach-login-filter)" "no guard: the accepted spec asks for none"
 }

@@ -20,12 +20,12 @@ check_install() {
 	systemd-tmpfiles --create
 	getent group gpushare-admin gpushare >/dev/null
 	# Each of these would reload by itself, and a reload is seconds here.
-	systemctl preset --no-reload gpushared.socket gpushared.service gpushare-thaw.service gpushare-walls.service
+	systemctl preset --no-reload gpushared.socket gpushared.service gpushare-thaw.service gpushare-login-filter.service
 	systemctl enable --no-reload --quiet gpusim.service lab-before.service
 	systemctl daemon-reload
 	want "gpushared.service" "$(systemctl is-enabled gpushared.service)" enabled
 	want "gpushare-thaw.service" "$(systemctl is-enabled gpushare-thaw.service)" enabled
-	want "gpushare-walls.service" "$(systemctl is-enabled gpushare-walls.service)" enabled
+	want "gpushare-login-filter.service" "$(systemctl is-enabled gpushare-login-filter.service)" enabled
 }
 
 check_units_verify() {

@@ -60,7 +60,7 @@ check_run_scope() {
 # Denied: nobody gets out, and what it costs is what doctor says it costs.
 check_deny() {
 	spec_with "isolation: {migration: deny}" ""
-	test -f /etc/dbus-1/system.d/gpushare-walls.conf || die "there is no policy: $(cat /run/lab/leave.apply)"
+	test -f /etc/dbus-1/system.d/gpushare-migration.conf || die "there is no policy: $(cat /run/lab/leave.apply)"
 	start_member "exec sleep 600"
 	local leaf out
 	leaf=$(leaf_of "$pid")
@@ -80,7 +80,7 @@ check_deny() {
 
 check_allow() {
 	spec_with "" ""
-	[ ! -e /etc/dbus-1/system.d/gpushare-walls.conf ] || die "the policy is still there"
+	[ ! -e /etc/dbus-1/system.d/gpushare-migration.conf ] || die "the policy is still there"
 	local out
 	out=$(ssh_as alice 'systemd-run --user --quiet --scope sed -n s/^0:://p /proc/self/cgroup')
 	[[ $out == /user.slice/user-2001.slice/user@2001.service/* ]] || die "a scope from an ssh login: $out"

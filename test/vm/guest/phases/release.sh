@@ -15,10 +15,10 @@ check_refused_in_use() {
 	local code=0 out id
 	start_job bob speech dev --memory 1GiB --kernel 50ms --queue 2 --seconds 3000
 	id=$(lease_of speech dev | cut -d' ' -f1)
-	out=$(gpushare release 2>&1) || code=$?
+	out=$(gpushare unmanage 2>&1) || code=$?
 	want "the exit code while a lease lives" "$code" 5
 	[[ $out == *"$id"* ]] || die "it does not name $id: $out"
-	! gpushare release --check || die "nothing is said to stand"
+	! gpushare unmanage --check || die "nothing is said to stand"
 	[ -d "/proc/$(job speech dev)" ] || die "the job is gone"
 	walls=$(cat "$cgroot/gpushare.slice/gpushare-speech.slice/pids.max")
 	want "its limit" "$walls" 128
@@ -26,7 +26,7 @@ check_refused_in_use() {
 
 check_release() {
 	placements >"$state/placements-before-release"
-	gpushare release --force
+	gpushare unmanage --force
 	until_true 20 gone "$(job speech dev)"
 	want "instances" "$(placements)" "$(cat "$state/placements-before-release")"
 	want "enforce" "$(field .node.enforce)" observe
@@ -41,12 +41,12 @@ check_nothing_is_left() {
 	want "what is left after a reload" "$(ours)" ""
 	gpushare config reload
 	want "what is left after another look" "$(ours)" ""
-	gpushare release --check
+	gpushare unmanage --check
 }
 
 check_without_the_daemon() {
 	systemctl stop gpushared.service gpushared.socket
-	gpushare release --check # By the state that it left.
+	gpushare unmanage --check # By the state that it left.
 	systemctl start gpushared.socket gpushared.service
 }
 
@@ -57,7 +57,7 @@ check_apply_again() {
 }
 
 check_release_all() {
-	gpushare release --all --force
+	gpushare unmanage --all --force
 	want "instances" "$(placements)" ""
 	want "what is left" "$(ours)" ""
 	local code=0

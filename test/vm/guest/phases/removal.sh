@@ -11,7 +11,7 @@ check_removal_refused() {
 	[ -d "/proc/$(job vision train)" ] || start_job alice vision train --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
 	out=$(/opt/lab/packaging/uninstall.sh "" /usr 2>&1) || code=$?
 	[ "$code" != 0 ] || die "the product was removed under a living lease: $out"
-	[[ $out == *"gpushare release"* ]] || die "the refusal does not say what to do: $out"
+	[[ $out == *"gpushare unmanage"* ]] || die "the refusal does not say what to do: $out"
 	note "$out"
 	[ -x /usr/sbin/gpushared ] || die "the daemon's file is gone"
 	active gpushared.service
@@ -21,17 +21,17 @@ check_removal_refused() {
 
 check_needs_force() {
 	local out code=0
-	out=$(gpushare release --all 2>&1) || code=$?
+	out=$(gpushare unmanage --all 2>&1) || code=$?
 	want "the exit code with a living lease" "$code" 5
 	note "$out"
 	[ -d "/proc/$(job vision train)" ] || die "the job is gone"
 }
 
 check_release_all() {
-	gpushare release --all --force
+	gpushare unmanage --all --force
 	until_true 30 gone "$(job vision train)"
 	local code=0
-	gpushare release --check || code=$?
+	gpushare unmanage --check || code=$?
 	want "what stands, as an exit code" "$code" 0
 	until_true 20 no_slices
 	want "drop-ins of ours" "$(find /etc/systemd/system.control /run/systemd/system.control -name 'gpushare*' 2>/dev/null || true)" ""

@@ -15,15 +15,15 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// importedLabel is one label in JSON.
-type importedLabel struct {
-	Label        string        `json:"label"`
-	GPUs         []importedGPU `json:"gpus"`
-	NotExpressed []string      `json:"not_expressed"`
-	Spec         string        `json:"spec"` // the document, in YAML
+// convertedLabel is one label in JSON.
+type convertedLabel struct {
+	Label        string         `json:"label"`
+	GPUs         []convertedGPU `json:"gpus"`
+	NotExpressed []string       `json:"not_expressed"`
+	Spec         string         `json:"spec"` // the document, in YAML
 }
 
-type importedGPU struct {
+type convertedGPU struct {
 	Index  []int    `json:"index,omitempty"`
 	Model  string   `json:"model,omitempty"`
 	All    bool     `json:"all,omitempty"`
@@ -31,14 +31,14 @@ type importedGPU struct {
 	Layout []string `json:"layout,omitempty"`
 }
 
-func (a *app) migImport() *cobra.Command {
+func (a *app) migConvert() *cobra.Command {
 	var label string
 	c := &cobra.Command{
-		Use: "import FILE", Short: "Say a MIG partition editor's file as a spec", Args: exactArgs(1, "a file of the MIG partition editor, or - for standard input"),
+		Use: "convert FILE", Short: "Convert a file of NVIDIA's MIG partition editor (mig-parted) to a spec", Args: exactArgs(1, "a file of the MIG partition editor, or - for standard input"),
 		Long: `Reads a configuration file of NVIDIA's MIG partition editor (mig-parted), or the
 config map that holds one, and writes one of its labels as a spec. What a spec cannot
 say is named on standard error and as a comment. Without --label the labels are listed.`,
-		Example:           "  gpushare mig import config.yaml\n  gpushare mig import config.yaml --label all-balanced > node.yaml",
+		Example:           "  gpushare mig convert config.yaml\n  gpushare mig convert config.yaml --label all-balanced > node.yaml",
 		ValidArgsFunction: yamlFiles,
 		RunE: func(_ *cobra.Command, args []string) error {
 			raw, err := a.read(args[0])
@@ -66,9 +66,9 @@ say is named on standard error and as a comment. Without --label the labels are 
 			}
 			if a.json {
 				return a.printJSON(struct {
-					SchemaVersion int             `json:"schema_version"`
-					Labels        []importedLabel `json:"labels"`
-				}{1, []importedLabel{*out}})
+					SchemaVersion int              `json:"schema_version"`
+					Labels        []convertedLabel `json:"labels"`
+				}{1, []convertedLabel{*out}})
 			}
 			for _, n := range out.NotExpressed {
 				fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(n))
@@ -99,28 +99,28 @@ func unknownLabel(file, label string, c *migparted.Config) error {
 	for _, l := range c.Labels {
 		known = append(known, l.Name)
 	}
-	e := usageError{err: fmt.Errorf("%s has no label %q", file, label), hint: fmt.Sprintf("'gpushare mig import %s' lists its labels", file)}
+	e := usageError{err: fmt.Errorf("%s has no label %q", file, label), hint: fmt.Sprintf("'gpushare mig convert %s' lists its labels", file)}
 	if near, ok := api.Nearest(label, known); ok {
 		e.hint = fmt.Sprintf("did you mean --label %s?", near)
 	}
 	return e
 }
 
-func imported(file string, l *migparted.Label) (*importedLabel, error) {
+func imported(file string, l *migparted.Label) (*convertedLabel, error) {
 	s, err := l.Spec()
 	if err != nil {
 		return nil, err
 	}
-	out := &importedLabel{Label: l.Name, GPUs: []importedGPU{}, NotExpressed: append([]string{}, s.NotExpressed...), Spec: s.YAML(fmt.Sprintf("From the label %s of %s.", l.Name, file))}
+	out := &convertedLabel{Label: l.Name, GPUs: []convertedGPU{}, NotExpressed: append([]string{}, s.NotExpressed...), Spec: s.YAML(fmt.Sprintf("From the label %s of %s.", l.Name, file))}
 	for _, g := range s.GPUs {
-		out.GPUs = append(out.GPUs, importedGPU{Index: g.Index, Model: g.Model, All: len(g.Index) == 0 && g.Model == "", Mode: g.Mode, Layout: g.Layout})
+		out.GPUs = append(out.GPUs, convertedGPU{Index: g.Index, Model: g.Model, All: len(g.Index) == 0 && g.Model == "", Mode: g.Mode, Layout: g.Layout})
 	}
 	return out, nil
 }
 
 // importList shows what every label becomes.
 func (a *app) importList(file string, c *migparted.Config) error {
-	labels := []importedLabel{}
+	labels := []convertedLabel{}
 	rows := [][]string{{"LABEL", "GPUS", "BECOMES", "NOT EXPRESSED"}}
 	for i := range c.Labels {
 		l, err := imported(file, &c.Labels[i])
@@ -156,8 +156,8 @@ func (a *app) importList(file string, c *migparted.Config) error {
 	}
 	if a.json {
 		return a.printJSON(struct {
-			SchemaVersion int             `json:"schema_version"`
-			Labels        []importedLabel `json:"labels"`
+			SchemaVersion int              `json:"schema_version"`
+			Labels        []convertedLabel `json:"labels"`
 		}{1, labels})
 	}
 	a.table(rows)

@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+func (a *app) unmanageCommand() *cobra.Command {
+	var o client.UnmanageOptions
+	var noWait bool
+	var settings string
+	c := &cobra.Command{
+		Use: "unmanage [--all]", Short: "Stop managing the node: remove every restriction of gpushare", Args: noArgs,
+		Long: `Unmanage removes every restriction that gpushare set on this node: cgroup slices with
+their limits and device rules, the login filter, MPS control daemons with the compute
+modes that they set, and CDI files. The spec is kept and only observed. MIG instances
+stay. 'gpushare apply' with 'node.enforce: on' manages the node again.
+
+With --all the GPUs are restored too: MIG instances that gpushare created are removed,
+changed modes return to what they were before, and no spec stays in force. Instances
+of others are never changed. To turn MIG mode off a GPU may need a reset. Then the
+mode stays on, and the output says so.
+
+Without --force nothing in use is stopped. Processes outside a lease are never stopped:
+a slice that contains some loses its restrictions, and the next 'gpushare unmanage'
+removes it after they end.
+
+With --check nothing is changed. It lists the active restrictions and exits with 5, or
+with 0 when there are none. It also works without the daemon, from the saved state.`,
+		Example: "  gpushare unmanage --check\n  gpushare unmanage\n  gpushare unmanage --all --force",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if env := a.getenv("GPUSHARE_SETTINGS"); env != "" && !cmd.Flags().Changed("settings") {
+				settings = env
+			}
+			res, err := a.client.Unmanage(cmd.Context(), o)
+			if err != nil && o.Check && unreachable(err) {
+				return a.checkSavedState(settings, err)
+			}
+			if err != nil {
+				return err
+			}
+			if o.Check {
+				return a.unmanageCheck(cmd, res)
+			}
+			if a.json {
+				return a.applyJSON(cmd, res, noWait)
+			}
+			if !res.Changed {
+				a.plan(cmd.Context(), &res.Plan, false, false)
+				return nil
+			}
+			if !res.Plan.Empty {
+				a.plan(cmd.Context(), &res.Plan, false, true)
+			}
+			switch {
+			case res.Operation == nil:
+				fmt.Fprintln(a.io.Out, "done: the node is unmanaged")
+				return nil
+			case noWait:
+				fmt.Fprintln(a.io.Out, "the change is running: 'gpushare status' shows its progress")
+				return nil
+			}
+			return a.follow(cmd, res.Operation)
+		},
+	}
+	f := c.Flags()
+	f.BoolVar(&o.All, "all", false, "also restore the GPUs: remove instances of gpushare, restore modes, keep no spec in force")
+	f.BoolVar(&o.Check, "check", false, "change nothing: list the active restrictions, and exit with 5 when there are any")
+	f.BoolVar(&o.Force, "force", false, "stop running leases: SIGTERM, a grace period, then SIGKILL")
+	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to finish")
+	f.StringVar(&settings, "settings", settingsPath, "settings file of the daemon, to find its state for --check without the daemon (or $GPUSHARE_SETTINGS)")
+	return c
+}
+
+// unmanageCheck shows the active restrictions.
+func (a *app) unmanageCheck(cmd *cobra.Command, res *api.ApplyResult) error {
+	active := !res.Plan.Empty
+	if a.json {
+		if err := a.printJSON(struct {
+			SchemaVersion int  `json:"schema_version"`
+			Active        bool `json:"active"`
+			*api.ApplyResult
+		}{1, active, res}); err != nil {
+			return err
+		}
+	} else if !active {
+		fmt.Fprintln(a.io.Out, "gpushare has no active restrictions on this node")
+	} else {
+		a.plan(cmd.Context(), &res.Plan, true, false)
+	}
+	if active {
+		return &exitError{code: api.ExitConflict}
+	}
+	return nil
+}
+
+// settingsPath is the default path of the daemon's settings.
+const settingsPath = "/etc/gpushare/gpushared.yaml"
+
+// checkSavedState answers from the state on disk whether restrictions are active. When it cannot know, it says that they are.
+func (a *app) checkSavedState(settings string, cause error) error {
+	const hint = "start the daemon ('systemctl start gpushared'), then 'gpushare unmanage'"
+	dir, err := stateDir(settings)
+	var s *store.State
+	if err == nil {
+		s, err = store.Peek(dir)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s = &store.State{} // No daemon ever changed this node.
+	case err != nil:
+		return &api.Error{Kind: api.KindInUse, Message: "cannot tell whether restrictions are active, so they may be: the daemon does not answer, and " + strings.TrimPrefix(err.Error(), "cannot "), Hint: hint}
+	}
+	if s.ActiveRestrictions || len(s.Change) > 0 {
+		return &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("restrictions are active: generation %d was enforced and the node was not unmanaged since; only the daemon can list them, and it does not answer (%s)", generationOf(s), cause), Hint: hint}
+	}
+	if a.json {
+		return a.printJSON(struct {
+			SchemaVersion int  `json:"schema_version"`
+			Active        bool `json:"active"`
+		}{1, false})
+	}
+	fmt.Fprintln(a.io.Out, "no active restrictions, according to the saved state")
+	return nil
+}
+
+func generationOf(s *store.State) uint64 {
+	if s.Accepted == nil {
+		return 0
+	}
+	return s.Accepted.Generation
+}
+
+func unreachable(err error) bool {
+	var e *api.Error
+	return errors.As(err, &e) && e.Kind == api.KindUnavailable
+}
+
+// stateDir reads one key of the daemon's settings, a flat file. Only the daemon checks the rest.
+func stateDir(settings string) (string, error) {
+	const usual = "/var/lib/gpushare"
+	b, err := os.ReadFile(settings)
+	if errors.Is(err, fs.ErrNotExist) {
+		return usual, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot read the settings: %w", err)
+	}
+	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
+		v, ok := strings.CutPrefix(sc.Text(), "state_dir:")
+		if !ok {
+			continue
+		}
+		v, _, _ = strings.Cut(v, " #")
+		v = strings.TrimSpace(v)
+		if u, err := strconv.Unquote(v); err == nil {
+			v = u
+		}
+		return strings.Trim(v, "'"), nil
+	}
+	return usual, nil
+}
