@@ -23,9 +23,9 @@ type Abilities struct {
 	Migration Migration
 	// Units finds the units of a service manager.
 	Units Units
-	// PIDs lists the processes of all scopes now, by pid, each with its scope's id: Owner for all of them at once. A list
+	// PIDIndex lists the processes of all scopes now, by pid, each with its scope's id: Owner for all of them at once. A list
 	// of a cgroup is one read for all its processes, where asking for each is one read for each.
-	PIDs func() map[int]string
+	PIDIndex func() map[int]string
 	// OwnScope tells from the name of a cgroup right below a slice whether the adapter made it, for a scope.
 	OwnScope func(name string) bool
 }

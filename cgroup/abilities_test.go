@@ -63,7 +63,7 @@ func TestTreeAbilitiesAreOfItsScopes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := a.PIDs(); !maps.Equal(got, map[int]string{p.PID: "l-1"}) {
+	if got := a.PIDIndex(); !maps.Equal(got, map[int]string{p.PID: "l-1"}) {
 		t.Errorf("processes of scopes: %v", got)
 	}
 	if ps, err := a.Hierarchy.Processes(st.Path); err != nil || !slices.Equal(ps, []Process{p}) {

@@ -21,7 +21,7 @@ type Attachments struct {
 	h            Hierarchy
 	inOtherScope func(pid int) bool
 	unavailable  error // nothing can be visited; nil when it can
-	index        Index
+	index        ScopeIndex
 	watcher      cgroupWatcher
 
 	mu     sync.Mutex
@@ -65,7 +65,7 @@ func (a *Attachments) Info() Info {
 }
 
 // Abilities is to list who is there.
-func (a *Attachments) Abilities() Abilities { return Abilities{PIDs: a.Census} }
+func (a *Attachments) Abilities() Abilities { return Abilities{PIDIndex: a.PIDIndex} }
 
 // SetSlice is not for visitors.
 func (a *Attachments) SetSlice(context.Context, Slice) (bool, error) {
@@ -92,8 +92,8 @@ func (a *Attachments) StartScope(_ context.Context, s Scope) (ScopeState, error)
 	return ScopeState{ID: s.ID, Path: s.Cgroup}, nil
 }
 
-// Adopt takes the scope up again. ErrNotFound when its cgroup is gone or empty.
-func (a *Attachments) Adopt(_ context.Context, s Scope) (ScopeState, error) {
+// Recover takes the scope up again. ErrNotFound when its cgroup is gone or empty.
+func (a *Attachments) Recover(_ context.Context, s Scope) (ScopeState, error) {
 	if err := a.attach(s); err != nil {
 		return ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, err)
 	}
@@ -162,7 +162,7 @@ func (a *Attachments) Members(_ context.Context, id string) ([]Process, error) {
 	}
 	ps, err := a.h.Processes(s.cgroup)
 	return slices.DeleteFunc(ps, func(p Process) bool {
-		owner, ok := a.Owner(p.PID)
+		owner, ok := a.ScopeOf(p.PID)
 		return !ok || owner != id || a.inOtherScope(p.PID)
 	}), err
 }
@@ -228,12 +228,12 @@ func (a *Attachments) releaseLocked(id string) {
 // Leaf is not there: nothing here may be frozen.
 func (a *Attachments) Leaf(string) (string, error) { return "", errAttached }
 
-// Owner tells which scope's cgroup holds the process; of several that lie in each other the innermost. It does not look
+// ScopeOf tells which scope's cgroup holds the process; of several that lie in each other the innermost. It does not look
 // at scopes of other adapters.
-func (a *Attachments) Owner(pid int) (string, bool) { return a.index.Owner(pid) }
+func (a *Attachments) ScopeOf(pid int) (string, bool) { return a.index.ScopeOf(pid) }
 
-// Census lists the processes of all scopes.
-func (a *Attachments) Census() map[int]string { return a.index.Census(a.h) }
+// PIDIndex lists the processes of all scopes.
+func (a *Attachments) PIDIndex() map[int]string { return a.index.PIDIndex(a.h) }
 
 // ScopeAt tells which scope's cgroup the cgroup is or is below.
 func (a *Attachments) ScopeAt(cg string) (id string, ok bool) { return a.index.lookup([]byte(cg)) }
@@ -275,7 +275,7 @@ func (a *Attachments) sameCgroup(s *attachment) bool {
 
 func inodeOf(dir string) (uint64, error) {
 	fi, err := os.Stat(dir)
-	if gone(err) {
+	if isRemoved(err) {
 		return 0, fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)
 	}
 	if err != nil {

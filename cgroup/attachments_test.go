@@ -74,14 +74,14 @@ func TestAttachmentsLifeOfAScope(t *testing.T) {
 	if ps := members("l-1"); len(ps) != 2 || !slices.Contains(ps, a) || !slices.Contains(ps, b) {
 		t.Errorf("members %v, want %v and %v", ps, a, b)
 	}
-	if _, ok := v.Owner(os.Getpid()); ok {
+	if _, ok := v.ScopeOf(os.Getpid()); ok {
 		t.Error("the test itself is owned")
 	}
 	// A scope inside another takes its processes from it.
 	if _, err := v.StartScope(ctx, attachedScope("l-2", path.Join(top, "step"))); err != nil {
 		t.Fatal(err)
 	}
-	if id, ok := v.Owner(b.PID); !ok || id != "l-2" {
+	if id, ok := v.ScopeOf(b.PID); !ok || id != "l-2" {
 		t.Errorf("owner of the inner one: %q, %v", id, ok)
 	}
 	if ps := members("l-1"); !slices.Equal(ps, []Process{a}) {
@@ -98,7 +98,7 @@ func TestAttachmentsLifeOfAScope(t *testing.T) {
 		t.Errorf("killing a visitor's cgroup: %v", err)
 	}
 	v.Release("l-1")
-	if id, ok := v.Owner(a.PID); ok {
+	if id, ok := v.ScopeOf(a.PID); ok {
 		t.Errorf("released, and still owned by %q", id)
 	}
 	if !procfs.Alive(a.PID, a.Start) || !procfs.Alive(b.PID, b.Start) {
@@ -110,10 +110,10 @@ func TestAttachmentsLifeOfAScope(t *testing.T) {
 
 	// A new life of the daemon finds it again, as long as somebody is there.
 	again := NewAttachments(AttachmentsOptions{})
-	if st, err := again.Adopt(ctx, attachedScope("l-2", path.Join(top, "step"))); err != nil || st.Path != path.Join(top, "step") {
+	if st, err := again.Recover(ctx, attachedScope("l-2", path.Join(top, "step"))); err != nil || st.Path != path.Join(top, "step") {
 		t.Errorf("adopting: %+v, %v", st, err)
 	}
-	if _, err := again.Adopt(ctx, attachedScope("l-3", path.Join(top, "nothing"))); !errors.Is(err, ErrNotFound) {
+	if _, err := again.Recover(ctx, attachedScope("l-3", path.Join(top, "nothing"))); !errors.Is(err, ErrNotFound) {
 		t.Errorf("adopting what is gone: %v", err)
 	}
 }
@@ -175,7 +175,7 @@ func TestAttachmentsReportTheEnd(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if _, ok := v.Owner(p.PID); ok {
+			if _, ok := v.ScopeOf(p.PID); ok {
 				t.Error("it is over, and its process is owned still")
 			}
 			v.watcher.mu.Lock()

@@ -59,8 +59,8 @@ func (d deadline) write(dir, id string) (string, error) {
 	return name, os.Rename(tmp, filepath.Join(dir, name))
 }
 
-// scopeOf is the scope that a deadline file is named after.
-func scopeOf(name string) string {
+// scopeOfFile is the scope that a deadline file is named after.
+func scopeOfFile(name string) string {
 	id, _, _ := strings.Cut(name, "@")
 	return id
 }

@@ -25,7 +25,7 @@ type DetectOptions struct {
 
 // Detect tells which adapter fits here, and why in one sentence for people. Whoever manages cgroups on this host is the
 // only one to write them: with systemd that is systemd. It reads only.
-func Detect(opt DetectOptions) (kind Kind, why string) {
+func Detect(opt DetectOptions) (kind Kind, reason string) {
 	uid := os.Geteuid()
 	if opt.UID != nil {
 		uid = *opt.UID

@@ -21,8 +21,8 @@ func spawn(t *testing.T, name string, args ...string) Process {
 	return start(t, exec.Command(name, args...))
 }
 
-// spawnHeld starts a shell script that begins when it is released: then it is in its scope already.
-func spawnHeld(t *testing.T, script string) (p Process, release func()) {
+// spawnWaiting starts a shell script that begins when it is released: then it is in its scope already.
+func spawnWaiting(t *testing.T, script string) (p Process, release func()) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {

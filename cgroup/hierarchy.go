@@ -113,7 +113,7 @@ func (h Hierarchy) Children(cg string) ([]string, error) {
 		return nil, nil
 	}
 	entries, err := os.ReadDir(h.Dir(cg))
-	if gone(err) {
+	if isRemoved(err) {
 		return nil, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
 	}
 	if err != nil {
@@ -145,7 +145,7 @@ func (h Hierarchy) pids(cg string) ([]int, error) {
 	top := h.Dir(cg)
 	err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
-			if p != top && gone(err) {
+			if p != top && isRemoved(err) {
 				return nil // a cgroup below went while we looked
 			}
 			return err
@@ -160,7 +160,7 @@ func (h Hierarchy) pids(cg string) ([]int, error) {
 		all = append(all, pids...)
 		return nil
 	})
-	if gone(err) {
+	if isRemoved(err) {
 		return nil, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
 	}
 	if err != nil {
@@ -169,20 +169,20 @@ func (h Hierarchy) pids(cg string) ([]int, error) {
 	return all, nil
 }
 
-// Place moves the process into the cgroup and reads back that it is there. ErrLeft when it is somewhere else
+// Place moves the process into the cgroup and reads back that it is there. ErrWrongCgroup when it is somewhere else
 // afterwards; procfs.ErrGone when it ended.
 func (h Hierarchy) Place(p Process, cg string) error {
 	// The pid is held while it is written: else it could become another process between the check and the write.
-	held, err := procfs.OpenPidfd(p.PID, p.Start)
+	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
 	if err != nil {
 		return fmt.Errorf("cannot move process %d: %w", p.PID, err)
 	}
-	defer held.Close()
+	defer pidfd.Close()
 	err = writeFile(filepath.Join(h.Dir(cg), "cgroup.procs"), strconv.Itoa(p.PID))
 	if errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("cannot move process %d: %w", p.PID, procfs.ErrGone)
 	}
-	if gone(err) {
+	if isRemoved(err) {
 		return fmt.Errorf("cannot move process %d into cgroup %s: %w", p.PID, cg, ErrNotFound)
 	}
 	if err != nil {
@@ -201,7 +201,7 @@ func (h Hierarchy) Verify(p Process, cg string) error {
 		return fmt.Errorf("cannot find process %d: %w", p.PID, procfs.ErrGone)
 	}
 	if !Below(at, cg) {
-		return fmt.Errorf("process %d is in %s instead of %s: %w", p.PID, at, cg, ErrLeft)
+		return fmt.Errorf("process %d is in %s instead of %s: %w", p.PID, at, cg, ErrWrongCgroup)
 	}
 	return nil
 }
@@ -210,13 +210,13 @@ func (h Hierarchy) Verify(p Process, cg string) error {
 // no error.
 func (h Hierarchy) Kill(ctx context.Context, cg string) error {
 	err := writeFile(filepath.Join(h.Dir(cg), "cgroup.kill"), "1")
-	if gone(err) && h.Exists(cg) {
+	if isRemoved(err) && h.Exists(cg) {
 		// Kernels before 5.14 have no cgroup.kill.
-		return endAll(ctx, func() ([]Process, error) { return h.Processes(cg) }, func() error {
+		return killAll(ctx, func() ([]Process, error) { return h.Processes(cg) }, func() error {
 			return KernelFreezer{Root: h.Mount}.Thaw(ctx, cg)
 		})
 	}
-	if err != nil && !gone(err) {
+	if err != nil && !isRemoved(err) {
 		return fmt.Errorf("cannot kill the processes of cgroup %s: %w", cg, err)
 	}
 	return h.WaitEmpty(ctx, cg)
@@ -231,7 +231,7 @@ func (h Hierarchy) WaitEmpty(ctx context.Context, cg string) error {
 func (h Hierarchy) Remove(cg string) error {
 	dir := h.Dir(cg)
 	entries, err := os.ReadDir(dir)
-	if gone(err) {
+	if isRemoved(err) {
 		return nil
 	}
 	if err != nil {
@@ -253,10 +253,10 @@ func (h Hierarchy) Remove(cg string) error {
 		if busy, perr := h.Populated(cg); perr != nil || busy {
 			break
 		}
-		pause(spin)
+		pause(pollPause)
 	}
 	switch {
-	case err == nil, gone(err):
+	case err == nil, isRemoved(err):
 		return nil
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("cannot remove cgroup %s: %w", cg, ErrInUse)
@@ -277,12 +277,12 @@ func Below(cg, top string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// gone tells whether a cgroup file's error means that the cgroup is no more: a file open over the removal says ENODEV.
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
+// isRemoved tells whether a cgroup file's error means that the cgroup is no more: a file open over the removal says ENODEV.
+func isRemoved(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
 
 func readPIDs(dir string) ([]int, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	if gone(err) {
+	if isRemoved(err) {
 		return nil, fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)
 	}
 	// A threaded cgroup does not list processes: they are listed by its domain.
@@ -305,7 +305,7 @@ func readPIDs(dir string) ([]int, error) {
 // readEvent reads one key of the cgroup's cgroup.events.
 func readEvent(dir, key string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
-	if gone(err) {
+	if isRemoved(err) {
 		return "", fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)
 	}
 	if err != nil {

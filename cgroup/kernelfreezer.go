@@ -28,7 +28,7 @@ func (f KernelFreezer) Freeze(ctx context.Context, cg string) error {
 // frozen.
 func (f KernelFreezer) Thaw(ctx context.Context, cg string) error {
 	err := f.write(cg, "0")
-	if gone(err) {
+	if isRemoved(err) {
 		return nil
 	}
 	if err != nil {
@@ -60,7 +60,7 @@ func (f KernelFreezer) waitFor(ctx context.Context, cg string, want bool) error 
 		}
 		// The first look is too early by a hair: look again at once.
 		if !first {
-			pause(spin)
+			pause(pollPause)
 		}
 	}
 }

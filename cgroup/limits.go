@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// knob is one file of a cgroup and how a limit is written to it and read from it.
-type knob struct {
+// limitFile is one file of a cgroup and how a limit is written to it and read from it.
+type limitFile struct {
 	file       string
 	limit      string // its name in Info.Limits
 	controller string // in cgroup.controllers
@@ -18,10 +18,10 @@ type knob struct {
 	parse      func(string, *Limits) error
 }
 
-// knobs is every file that a slice's limits are written to (Documentation/admin-guide/cgroup-v2.rst). A function, so
+// limitFiles is every file that a slice's limits are written to (Documentation/admin-guide/cgroup-v2.rst). A function, so
 // that nobody can change it.
-func knobs() []knob {
-	return []knob{
+func limitFiles() []limitFile {
+	return []limitFile{
 		{
 			file: "cpu.max", limit: "cpu", controller: "cpu",
 			format: func(l Limits) string {
@@ -50,11 +50,11 @@ func knobs() []knob {
 				return nil
 			},
 		},
-		numberKnob("cpu.weight", "cpu", "cpu", strconv.Itoa(defaultWeight), func(l *Limits) **uint64 { return &l.CPUWeight }),
-		numberKnob("memory.max", "memory", "memory", "max", func(l *Limits) **uint64 { return &l.MemoryMax }),
-		numberKnob("memory.high", "memory", "memory", "max", func(l *Limits) **uint64 { return &l.MemoryHigh }),
-		numberKnob("memory.swap.max", "memory", "memory", "max", func(l *Limits) **uint64 { return &l.SwapMax }),
-		numberKnob("pids.max", "tasks", "pids", "max", func(l *Limits) **uint64 { return &l.TasksMax }),
+		numberFile("cpu.weight", "cpu", "cpu", strconv.Itoa(defaultWeight), func(l *Limits) **uint64 { return &l.CPUWeight }),
+		numberFile("memory.max", "memory", "memory", "max", func(l *Limits) **uint64 { return &l.MemoryMax }),
+		numberFile("memory.high", "memory", "memory", "max", func(l *Limits) **uint64 { return &l.MemoryHigh }),
+		numberFile("memory.swap.max", "memory", "memory", "max", func(l *Limits) **uint64 { return &l.SwapMax }),
+		numberFile("pids.max", "tasks", "pids", "max", func(l *Limits) **uint64 { return &l.TasksMax }),
 		{
 			file: "io.weight", limit: "io", controller: "io",
 			format: func(l Limits) string {
@@ -83,9 +83,9 @@ func knobs() []knob {
 	}
 }
 
-// numberKnob is a file that holds one number, or the word that stands for nobody's limit.
-func numberKnob(file, limit, controller, none string, field func(*Limits) **uint64) knob {
-	return knob{
+// numberFile is a file that holds one number, or the word that stands for nobody's limit.
+func numberFile(file, limit, controller, none string, field func(*Limits) **uint64) limitFile {
+	return limitFile{
 		file: file, limit: limit, controller: controller,
 		format: func(l Limits) string {
 			if n := *field(&l); n != nil {
@@ -108,19 +108,19 @@ func numberKnob(file, limit, controller, none string, field func(*Limits) **uint
 	}
 }
 
-// knobWrite is one file to be written.
-type knobWrite struct{ file, value string }
+// fileWrite is one file to be written.
+type fileWrite struct{ file, value string }
 
 // limitWrites is what must be written to turn what is into what is wanted, by the limits that act here.
-func limitWrites(is, want Limits, names []string) []knobWrite {
+func limitWrites(is, want Limits, names []string) []fileWrite {
 	is, want = is.Canonical(), want.Canonical()
-	var writes []knobWrite
-	for _, k := range knobs() {
+	var writes []fileWrite
+	for _, k := range limitFiles() {
 		if !slices.Contains(names, k.limit) {
 			continue
 		}
 		if v := k.format(want); v != k.format(is) {
-			writes = append(writes, knobWrite{k.file, v})
+			writes = append(writes, fileWrite{k.file, v})
 		}
 	}
 	return writes
@@ -132,9 +132,9 @@ func limitWrites(is, want Limits, names []string) []knobWrite {
 func (h Hierarchy) Limits(cg string, names []string, otherwise Limits) (Limits, error) {
 	dir := h.Dir(cg)
 	var acting []string // the controllers there, read when they are asked for
-	l, err := readLimits(names, func(k knob) (string, bool, error) {
+	l, err := readLimits(names, func(k limitFile) (string, bool, error) {
 		b, err := os.ReadFile(filepath.Join(dir, k.file))
-		if !gone(err) {
+		if !isRemoved(err) {
 			return string(b), err == nil, err
 		}
 		instead := k.format(otherwise)
@@ -156,9 +156,9 @@ func (h Hierarchy) Limits(cg string, names []string, otherwise Limits) (Limits, 
 
 // readLimits reads the limits that act here, by a function that gives a file's content. A file that is not there is no
 // limit.
-func readLimits(names []string, read func(knob) (string, bool, error)) (Limits, error) {
+func readLimits(names []string, read func(limitFile) (string, bool, error)) (Limits, error) {
 	var l Limits
-	for _, k := range knobs() {
+	for _, k := range limitFiles() {
 		if !slices.Contains(names, k.limit) {
 			continue
 		}

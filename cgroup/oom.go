@@ -21,11 +21,11 @@ var ErrOutOfMemory = errors.New("the kernel killed it: out of memory")
 // memory.events of a cgroup, see Documentation/admin-guide/cgroup-v2.rst: each of its counts is also one of all above it.
 const memoryEvents = "memory.events"
 
-// KillWhole lets the kernel's killer end all processes of a cgroup when it ends one of them for want of memory, wherever
+// SetOOMGroup lets the kernel's killer end all processes of a cgroup when it ends one of them for want of memory, wherever
 // above the limit was met. The rest of a job that lost a part is of no use, and would keep the job's place. Nothing
 // happens where the kernel does not count memory, as nothing can be limited there. Nobody may be in the cgroup right
 // above.
-func (h Hierarchy) KillWhole(cg string) error {
+func (h Hierarchy) SetOOMGroup(cg string) error {
 	above := h.Dir(path.Dir(cg))
 	has, err := readWords(above, "cgroup.controllers")
 	if err != nil {
@@ -62,66 +62,66 @@ func (h Hierarchy) oomKills(cg string) (uint64, bool) {
 	return 0, false
 }
 
-// Ooms remembers which cgroups the kernel ended for want of memory, though somebody else may remove them right after
+// OOMWatcher remembers which cgroups the kernel ended for want of memory, though somebody else may remove them right after
 // their last process. A notification is in the kernel's queue before the processes are killed, and stays there when the
 // cgroup goes; as it may tell of other events too, the count of a cgroup that stays must have grown as well. The zero value
 // is ready, and holds a descriptor only while it watches.
-type Ooms struct {
-	mu  sync.Mutex // guards what follows
-	fd  int        // of inotify, valid while all is not empty
-	all map[string]*oomWatch
+type OOMWatcher struct {
+	mu      sync.Mutex // guards what follows
+	fd      int        // of inotify, valid while all is not empty
+	watches map[string]*oomWatch
 }
 
 type oomWatch struct {
-	watch  int32  // at the scope's cgroup
-	before uint64 // the count of the one above
-	told   bool   // something happened
+	watch    int32  // at the scope's cgroup
+	before   uint64 // the count of the one above
+	notified bool   // something happened
 }
 
 // Watch begins to watch a scope's cgroup; above is one that it is in and that stays. Where the kernel does not count
 // memory there is nothing to watch.
-func (o *Ooms) Watch(h Hierarchy, id, cg, above string) error {
+func (o *OOMWatcher) Watch(h Hierarchy, id, cg, above string) error {
 	before, ok := h.oomKills(above)
 	if !ok {
 		return nil
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.all) == 0 {
+	if len(o.watches) == 0 {
 		fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 		if err != nil {
 			return fmt.Errorf("cannot watch the memory of cgroup %s: %w", cg, err)
 		}
-		o.fd, o.all = fd, map[string]*oomWatch{}
+		o.fd, o.watches = fd, map[string]*oomWatch{}
 	}
 	n, err := unix.InotifyAddWatch(o.fd, filepath.Join(h.Dir(cg), memoryEvents), unix.IN_MODIFY)
-	switch old := o.all[id]; {
+	switch old := o.watches[id]; {
 	case err == nil && old != nil && old.watch == int32(n):
 		// It is watched already: what happened since then counts.
 	case err == nil:
 		o.dropLocked(id)
-		o.all[id] = &oomWatch{watch: int32(n), before: before}
-	case len(o.all) == 0:
+		o.watches[id] = &oomWatch{watch: int32(n), before: before}
+	case len(o.watches) == 0:
 		o.closeLocked()
 	}
-	if err != nil && !gone(err) {
+	if err != nil && !isRemoved(err) {
 		return fmt.Errorf("cannot watch the memory of cgroup %s: %w", cg, err)
 	}
 	return nil
 }
 
 // Killed tells whether the kernel ended a scope that has ended, and forgets it. Of what it cannot know it says no.
-func (o *Ooms) Killed(h Hierarchy, id, cg, above string) bool {
+func (o *OOMWatcher) Killed(h Hierarchy, id, cg, above string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n, there := h.oomKills(cg)
 	killed := there && n > 0
-	if w := o.all[id]; w != nil {
+	if w := o.watches[id]; w != nil {
 		o.readLocked()
 		after, ok := h.oomKills(above)
-		killed = killed || !there && w.told && ok && after > w.before
+		killed = killed || !there && w.notified && ok && after > w.before
 		o.dropLocked(id)
-		if len(o.all) == 0 {
+		if len(o.watches) == 0 {
 			o.closeLocked()
 		}
 	}
@@ -129,41 +129,41 @@ func (o *Ooms) Killed(h Hierarchy, id, cg, above string) bool {
 }
 
 // Forget stops watching a scope.
-func (o *Ooms) Forget(id string) {
+func (o *OOMWatcher) Forget(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.all[id] == nil {
+	if o.watches[id] == nil {
 		return
 	}
 	o.dropLocked(id)
-	if len(o.all) == 0 {
+	if len(o.watches) == 0 {
 		o.closeLocked()
 	}
 }
 
 // Close stops watching all.
-func (o *Ooms) Close() {
+func (o *OOMWatcher) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.all) > 0 {
+	if len(o.watches) > 0 {
 		o.closeLocked()
 	}
 }
 
-func (o *Ooms) dropLocked(id string) {
-	if w := o.all[id]; w != nil {
+func (o *OOMWatcher) dropLocked(id string) {
+	if w := o.watches[id]; w != nil {
 		_, _ = unix.InotifyRmWatch(o.fd, uint32(w.watch)) // the cgroup's end may have taken it already
-		delete(o.all, id)
+		delete(o.watches, id)
 	}
 }
 
-func (o *Ooms) closeLocked() {
+func (o *OOMWatcher) closeLocked() {
 	_ = unix.Close(o.fd)
-	o.all = nil
+	o.watches = nil
 }
 
 // readLocked takes note of all notifications so far.
-func (o *Ooms) readLocked() {
+func (o *OOMWatcher) readLocked() {
 	buf := make([]byte, 4096)
 	for {
 		n, err := unix.Read(o.fd, buf)
@@ -175,9 +175,9 @@ func (o *Ooms) readLocked() {
 		}
 		for rest := buf[:n]; len(rest) >= unix.SizeofInotifyEvent; {
 			watch, mask := int32(binary.NativeEndian.Uint32(rest)), binary.NativeEndian.Uint32(rest[4:])
-			for _, w := range o.all {
+			for _, w := range o.watches {
 				if w.watch == watch && mask&unix.IN_MODIFY != 0 {
-					w.told = true
+					w.notified = true
 				}
 			}
 			rest = rest[min(len(rest), unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(rest[12:]))):]

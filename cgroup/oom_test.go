@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// onPaper is a hierarchy of plain files.
-func onPaper(t *testing.T, files map[string]string) Hierarchy {
+// fakeHierarchy is a hierarchy of plain files.
+func fakeHierarchy(t *testing.T, files map[string]string) Hierarchy {
 	t.Helper()
 	h := Hierarchy{Mount: t.TempDir()}
 	for name, text := range files {
@@ -29,7 +29,7 @@ func put(t *testing.T, h Hierarchy, name, text string) {
 	}
 }
 
-func TestKillWhole(t *testing.T) {
+func TestSetOOMGroup(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		files        map[string]string
@@ -43,8 +43,8 @@ func TestKillWhole(t *testing.T) {
 		{"it was not made", map[string]string{"a/cgroup.controllers": "memory\n", "a/cgroup.subtree_control": "memory\n"}, "", "memory\n", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := onPaper(t, c.files)
-			if err := h.KillWhole("/a/b"); (err != nil) != c.wantsAnError {
+			h := fakeHierarchy(t, c.files)
+			if err := h.SetOOMGroup("/a/b"); (err != nil) != c.wantsAnError {
 				t.Errorf("the error is %v", err)
 			}
 			for name, want := range map[string]string{"/a/b/memory.oom.group": c.group, "/a/cgroup.subtree_control": c.on} {
@@ -57,7 +57,7 @@ func TestKillWhole(t *testing.T) {
 }
 
 // What a scope is said to have ended of, from what the kernel tells before the scope is gone and after.
-func TestOoms(t *testing.T) {
+func TestOOMWatcher(t *testing.T) {
 	const none, one = "low 0\noom 0\noom_kill 0\noom_group_kill 0\n", "low 0\noom 0\noom_kill 2\noom_group_kill 1\n"
 	for _, c := range []struct {
 		name         string
@@ -73,8 +73,8 @@ func TestOoms(t *testing.T) {
 		{"another event, and it was removed", none, none, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := onPaper(t, map[string]string{"s/memory.events": none, "s/x/run/memory.events": none})
-			var o Ooms
+			h := fakeHierarchy(t, map[string]string{"s/memory.events": none, "s/x/run/memory.events": none})
+			var o OOMWatcher
 			for range 2 { // The second time changes nothing.
 				if err := o.Watch(h, "x", "/s/x/run", "/s"); err != nil {
 					t.Fatal(err)
@@ -94,7 +94,7 @@ func TestOoms(t *testing.T) {
 			if got := o.Killed(h, "x", "/s/x/run", "/s"); got != c.want {
 				t.Errorf("killed: %v", got)
 			}
-			if o.all != nil {
+			if o.watches != nil {
 				t.Error("it still watches")
 			}
 			if c.gone && o.Killed(h, "x", "/s/x/run", "/s") {
@@ -104,10 +104,10 @@ func TestOoms(t *testing.T) {
 	}
 }
 
-func TestOomsOfManyScopes(t *testing.T) {
+func TestOOMWatcherOfManyScopes(t *testing.T) {
 	const none, one = "oom_kill 0\n", "oom_kill 1\n"
-	h := onPaper(t, map[string]string{"s/memory.events": none, "s/a/memory.events": none, "s/b/memory.events": none, "s/c/memory.events": none})
-	var o Ooms
+	h := fakeHierarchy(t, map[string]string{"s/memory.events": none, "s/a/memory.events": none, "s/b/memory.events": none, "s/c/memory.events": none})
+	var o OOMWatcher
 	for _, id := range []string{"a", "b", "c"} {
 		if err := o.Watch(h, id, "/s/"+id, "/s"); err != nil {
 			t.Fatal(err)
@@ -129,11 +129,11 @@ func TestOomsOfManyScopes(t *testing.T) {
 	if err := o.Watch(h, "b", "/s/b", "/s"); err != nil {
 		t.Fatal(err)
 	}
-	if o.Killed(h, "b", "/s/b", "/s") || o.all != nil {
+	if o.Killed(h, "b", "/s/b", "/s") || o.watches != nil {
 		t.Error("the next one of its name was killed as well")
 	}
 	// Where nobody counts memory there is nothing to watch.
-	if err := o.Watch(Hierarchy{Mount: t.TempDir()}, "a", "/s/a", "/s"); err != nil || o.all != nil {
+	if err := o.Watch(Hierarchy{Mount: t.TempDir()}, "a", "/s/a", "/s"); err != nil || o.watches != nil {
 		t.Errorf("watching nothing: %v", err)
 	}
 }
@@ -149,7 +149,7 @@ func TestTreeEndsAsAWhole(t *testing.T) {
 	if _, ok := tree.h.oomKills(tree.slicePath(name)); !ok {
 		t.Skip("needs a cgroup v2 hierarchy that counts memory")
 	}
-	p, release := spawnHeld(t, "sleep 60 & exec head -c 64000000 /dev/zero | tail")
+	p, release := spawnWaiting(t, "sleep 60 & exec head -c 64000000 /dev/zero | tail")
 	st, err := tree.StartScope(ctx, train("l-1", p))
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 var (
 	ErrNotFound     = errors.New("no such cgroup")
 	ErrNotSupported = errors.New("not supported here")
-	ErrLeft         = errors.New("the process is not where it was put")
+	ErrWrongCgroup  = errors.New("the process is not where it was put")
 	ErrInUse        = errors.New("it still holds processes")
 	ErrNoThawer     = errors.New("gpushare-thaw does not run, so nobody would thaw it if this process died")
 )
@@ -35,9 +35,9 @@ type Port interface {
 	// StartScope makes a scope under its slice and moves the process into it, with all the scope's own rules in force
 	// before it returns. The process must be alive; it is identified by pid and start time.
 	StartScope(ctx context.Context, s Scope) (ScopeState, error)
-	// Adopt takes up again a scope that was started before this adapter was made, by an earlier life of the daemon. It
+	// Recover takes up again a scope that was started before this adapter was made, by an earlier life of the daemon. It
 	// writes nothing. ErrNotFound when nothing of it runs any more; any other error means that this is not known.
-	Adopt(ctx context.Context, s Scope) (ScopeState, error)
+	Recover(ctx context.Context, s Scope) (ScopeState, error)
 	// Scopes reads back every scope of ours that still holds a process.
 	Scopes(ctx context.Context) ([]ScopeState, error)
 	// Members lists the processes in the scope now. ErrNotFound when the scope is gone.
@@ -50,8 +50,8 @@ type Port interface {
 
 	// Leaf is the cgroup that holds the scope's processes and is frozen. ErrNotSupported without cgroups.
 	Leaf(id string) (cg string, err error)
-	// Owner tells which scope holds the process: fast, for many pids. ok is false for a process of nobody's.
-	Owner(pid int) (id string, ok bool)
+	// ScopeOf tells which scope holds the process: fast, for many pids. ok is false for a process of nobody's.
+	ScopeOf(pid int) (id string, ok bool)
 
 	ScopeFreezer
 }

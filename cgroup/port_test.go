@@ -32,7 +32,7 @@ func train(id string, p Process) Scope {
 func TestPortLifeOfAScope(t *testing.T) {
 	eachAdapter(t, func(t *testing.T, port Port) {
 		ctx := within(t, 20*time.Second)
-		p, release := spawnHeld(t, "sleep 60 & sleep 60 & wait")
+		p, release := spawnWaiting(t, "sleep 60 & sleep 60 & wait")
 		lone := spawn(t, "sleep", "60")
 
 		st, err := port.StartScope(ctx, train("l-1", p))
@@ -42,13 +42,13 @@ func TestPortLifeOfAScope(t *testing.T) {
 		if st.ID != "l-1" {
 			t.Errorf("state %+v", st)
 		}
-		if id, ok := port.Owner(p.PID); !ok || id != "l-1" {
+		if id, ok := port.ScopeOf(p.PID); !ok || id != "l-1" {
 			t.Errorf("owner of the command: %q, %v", id, ok)
 		}
-		if id, ok := port.Owner(os.Getpid()); ok {
+		if id, ok := port.ScopeOf(os.Getpid()); ok {
 			t.Errorf("the test itself is owned by %q", id)
 		}
-		if id, ok := port.Owner(lone.PID); ok {
+		if id, ok := port.ScopeOf(lone.PID); ok {
 			t.Errorf("a stranger is owned by %q", id)
 		}
 		// Starting the same again changes nothing.
@@ -151,7 +151,7 @@ func TestPortRefuses(t *testing.T) {
 		if _, err := port.StartScope(ctx, train("l-1", ended)); !errors.Is(err, procfs.ErrGone) {
 			t.Errorf("a process of another start time: %v", err)
 		}
-		if _, err := port.Adopt(ctx, train("l-1", ended)); !errors.Is(err, ErrNotFound) {
+		if _, err := port.Recover(ctx, train("l-1", ended)); !errors.Is(err, ErrNotFound) {
 			t.Errorf("adopting what never was: %v", err)
 		}
 		for _, id := range []string{"", "..", "a/b", "-x", "a\nb"} {

@@ -19,18 +19,18 @@ import (
 //
 // It keeps its scopes in memory: after a restart the caller adopts them again.
 type Processes struct {
-	why string
+	reason string
 
 	// mu guards all below.
-	mu     sync.Mutex
-	slices map[SliceName]Slice
-	scopes map[string]*tree
-	owners map[Process]string // every member of every scope
-	looked time.Duration      // since boot: when all processes were last read
+	mu        sync.Mutex
+	slices    map[SliceName]Slice
+	scopes    map[string]*processTree
+	memberOf  map[Process]string // every member of every scope
+	refreshed time.Duration      // since boot: when all processes were last read
 }
 
-// tree is one scope.
-type tree struct {
+// processTree is one scope.
+type processTree struct {
 	scope   Scope
 	members map[Process]bool
 }
@@ -38,12 +38,12 @@ type tree struct {
 var _ Port = (*Processes)(nil)
 
 // NewProcesses makes the adapter. why says, for people, why nothing stronger was possible here.
-func NewProcesses(why string) *Processes {
-	return &Processes{why: why, slices: map[SliceName]Slice{}, scopes: map[string]*tree{}, owners: map[Process]string{}}
+func NewProcesses(reason string) *Processes {
+	return &Processes{reason: reason, slices: map[SliceName]Slice{}, scopes: map[string]*processTree{}, memberOf: map[Process]string{}}
 }
 
 // Info says that nothing is enforced here.
-func (p *Processes) Info() Info { return Info{Adapter: "processes", Detail: p.why} }
+func (p *Processes) Info() Info { return Info{Adapter: "processes", Detail: p.reason} }
 
 // Abilities are none: there is no cgroup to read or change.
 func (p *Processes) Abilities() Abilities { return Abilities{} }
@@ -55,7 +55,7 @@ func (p *Processes) SetSlice(_ context.Context, s Slice) (bool, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rememberLocked(s.Name)
+	p.addSliceLocked(s.Name)
 	return false, nil
 }
 
@@ -120,17 +120,17 @@ func (p *Processes) StartScope(_ context.Context, s Scope) (ScopeState, error) {
 			return ScopeState{}, fmt.Errorf("cannot start scope %s: there is one already: %w", s.ID, inUse(sortedMembers(old)))
 		}
 	}
-	if owner, ok := p.owners[s.Process]; ok && owner != s.ID {
+	if owner, ok := p.memberOf[s.Process]; ok && owner != s.ID {
 		// As with cgroups, a process that gets a scope of its own leaves the one it was in.
 		delete(p.scopes[owner].members, s.Process)
 	}
-	p.takeLocked(s)
-	p.rememberLocked(s.Slice)
+	p.addScopeLocked(s)
+	p.addSliceLocked(s.Slice)
 	return ScopeState{ID: s.ID}, nil
 }
 
-// Adopt takes up a scope whose first process still lives.
-func (p *Processes) Adopt(_ context.Context, s Scope) (ScopeState, error) {
+// Recover takes up a scope whose first process still lives.
+func (p *Processes) Recover(_ context.Context, s Scope) (ScopeState, error) {
 	if err := checkScope(s); err != nil {
 		return ScopeState{}, errors.Join(err, ErrNotFound) // There never was such a one.
 	}
@@ -145,9 +145,9 @@ func (p *Processes) Adopt(_ context.Context, s Scope) (ScopeState, error) {
 		return ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, ErrNotFound)
 	}
 	if known == nil {
-		p.takeLocked(s)
+		p.addScopeLocked(s)
 	}
-	p.rememberLocked(s.Slice)
+	p.addSliceLocked(s.Slice)
 	return ScopeState{ID: s.ID}, nil
 }
 
@@ -200,7 +200,7 @@ func (p *Processes) WaitEmpty(ctx context.Context, id string) error {
 func (p *Processes) living(id string) ([]Process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if procfs.BootTime()-p.looked > recheck {
+	if procfs.BootTime()-p.refreshed > recheck {
 		if err := p.refreshLocked(); err != nil {
 			return nil, err
 		}
@@ -221,7 +221,7 @@ func (p *Processes) living(id string) ([]Process, error) {
 
 // KillScope kills every process of the scope until none is found.
 func (p *Processes) KillScope(ctx context.Context, id string) error {
-	if err := endAll(ctx, func() ([]Process, error) { return p.Members(ctx, id) }, nil); err != nil {
+	if err := killAll(ctx, func() ([]Process, error) { return p.Members(ctx, id) }, nil); err != nil {
 		return fmt.Errorf("cannot kill scope %s: %w", id, err)
 	}
 	p.forget(id)
@@ -235,11 +235,11 @@ func (p *Processes) Release(id string) {
 	p.forgetLocked(id)
 }
 
-// Owner tells which scope the process belongs to. It follows the process's parents up to a member.
-func (p *Processes) Owner(pid int) (string, bool) {
+// ScopeOf tells which scope the process belongs to. It follows the process's parents up to a member.
+func (p *Processes) ScopeOf(pid int) (string, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.owners) == 0 {
+	if len(p.memberOf) == 0 {
 		return "", false
 	}
 	var chain []Process
@@ -249,11 +249,11 @@ func (p *Processes) Owner(pid int) (string, bool) {
 		if err != nil {
 			return "", false
 		}
-		me := identity(s)
-		chain = append(chain, me)
-		id, ok := p.owners[me]
+		self := identity(s)
+		chain = append(chain, self)
+		id, ok := p.memberOf[self]
 		if !ok {
-			id, ok = p.ledByLocked(s, readNow)
+			id, ok = p.scopeOfSessionLocked(s, readStat)
 		}
 		if ok {
 			for _, c := range chain {
@@ -283,18 +283,18 @@ func (p *Processes) Frozen(string) (bool, error) { return false, nil }
 
 var errNoFreezer = fmt.Errorf("cannot freeze without cgroups: %w", ErrNotSupported)
 
-func (p *Processes) takeLocked(s Scope) {
+func (p *Processes) addScopeLocked(s Scope) {
 	p.forgetLocked(s.ID)
-	p.scopes[s.ID] = &tree{scope: s, members: map[Process]bool{}}
+	p.scopes[s.ID] = &processTree{scope: s, members: map[Process]bool{}}
 	p.addLocked(s.ID, s.Process)
 }
 
 func (p *Processes) addLocked(id string, m Process) {
 	p.scopes[id].members[m] = true
-	p.owners[m] = id
+	p.memberOf[m] = id
 }
 
-func (p *Processes) rememberLocked(name SliceName) {
+func (p *Processes) addSliceLocked(name SliceName) {
 	for _, n := range []SliceName{{}, {Tenant: name.Tenant}, name} {
 		p.slices[n] = Slice{Name: n}
 	}
@@ -314,7 +314,7 @@ func (p *Processes) forgetLocked(id string) {
 		return
 	}
 	for m := range t.members {
-		delete(p.owners, m)
+		delete(p.memberOf, m)
 	}
 	delete(p.scopes, id)
 }
@@ -328,7 +328,7 @@ func (p *Processes) refreshLocked() error {
 	if err != nil {
 		return err
 	}
-	p.looked = procfs.BootTime()
+	p.refreshed = procfs.BootTime()
 	byPID := make(map[int]procfs.Stat, len(all))
 	for _, s := range all {
 		byPID[s.PID] = s
@@ -336,54 +336,54 @@ func (p *Processes) refreshLocked() error {
 	read := func(pid int) (procfs.Stat, bool) { s, ok := byPID[pid]; return s, ok }
 	// A child may stand before its parent in the list, so look until nothing new is found. The dead are dropped after:
 	// a leader that has just ended still tells whose its session is.
-	for grew := true; grew; {
-		grew = false
+	for changed := true; changed; {
+		changed = false
 		for _, s := range all {
-			me := identity(s)
-			if _, ok := p.owners[me]; ok || s.Dead() {
+			self := identity(s)
+			if _, ok := p.memberOf[self]; ok || s.Dead() {
 				continue
 			}
-			id, ok := p.owners[identity(byPID[s.PPID])]
+			id, ok := p.memberOf[identity(byPID[s.PPID])]
 			if !ok {
-				id, ok = p.ledByLocked(s, read)
+				id, ok = p.scopeOfSessionLocked(s, read)
 			}
 			if ok {
-				p.addLocked(id, me)
-				grew = true
+				p.addLocked(id, self)
+				changed = true
 			}
 		}
 	}
-	for m, id := range p.owners {
+	for m, id := range p.memberOf {
 		if s, ok := byPID[m.PID]; !ok || s.Start != m.Start || s.Dead() {
 			delete(p.scopes[id].members, m)
-			delete(p.owners, m)
+			delete(p.memberOf, m)
 		}
 	}
 	return nil
 }
 
-// ledByLocked tells which scope a process belongs to because a member leads its session. Nobody can join a session but
+// scopeOfSessionLocked tells which scope a process belongs to because a member leads its session. Nobody can join a session but
 // by being born into it, so this also finds those whose parents have ended. mu is held.
-func (p *Processes) ledByLocked(s procfs.Stat, read func(pid int) (procfs.Stat, bool)) (string, bool) {
+func (p *Processes) scopeOfSessionLocked(s procfs.Stat, read func(pid int) (procfs.Stat, bool)) (string, bool) {
 	if s.Session <= 0 || s.Session == s.PID {
 		return "", false
 	}
-	lead, ok := read(s.Session)
-	if !ok || lead.Start > s.Start {
+	leader, ok := read(s.Session)
+	if !ok || leader.Start > s.Start {
 		return "", false
 	}
-	id, ok := p.owners[identity(lead)]
+	id, ok := p.memberOf[identity(leader)]
 	return id, ok
 }
 
-func readNow(pid int) (procfs.Stat, bool) {
+func readStat(pid int) (procfs.Stat, bool) {
 	s, err := procfs.Read(pid)
 	return s, err == nil
 }
 
 func identity(s procfs.Stat) Process { return Process{PID: s.PID, Start: s.Start} }
 
-func sortedMembers(t *tree) []Process {
+func sortedMembers(t *processTree) []Process {
 	ps := make([]Process, 0, len(t.members))
 	for m := range t.members {
 		ps = append(ps, m)

@@ -13,7 +13,7 @@ func TestProcessesKeepsAnOrphanItHasSeen(t *testing.T) {
 	port := NewProcesses("a test")
 	ctx := within(t, 20*time.Second)
 	// The middle shell ends when its pipe closes, and leaves its child to init.
-	p, release := spawnHeld(t, "sleep 60 & exec sleep 0.3")
+	p, release := spawnWaiting(t, "sleep 60 & exec sleep 0.3")
 	if _, err := port.StartScope(ctx, train("l-1", p)); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestProcessesKeepsAnOrphanItHasSeen(t *testing.T) {
 	if err != nil || !slices.Equal(ps, []Process{orphan}) {
 		t.Fatalf("members %v, %v; want the orphan %v", ps, err, orphan)
 	}
-	if id, ok := port.Owner(orphan.PID); !ok || id != "l-1" {
+	if id, ok := port.ScopeOf(orphan.PID); !ok || id != "l-1" {
 		t.Errorf("the orphan's owner is %q, %v", id, ok)
 	}
 	if err := port.KillScope(ctx, "l-1"); err != nil {
@@ -43,20 +43,20 @@ func TestProcessesKeepsAnOrphanItHasSeen(t *testing.T) {
 	}
 }
 
-func TestProcessesAdopts(t *testing.T) {
+func TestProcessesRecovers(t *testing.T) {
 	ctx := within(t, 20*time.Second)
 	p := spawn(t, "sleep", "60")
 	port := NewProcesses("a test")
-	if _, err := port.Adopt(ctx, train("l-1", p)); err != nil {
+	if _, err := port.Recover(ctx, train("l-1", p)); err != nil {
 		t.Fatal(err)
 	}
-	if id, ok := port.Owner(p.PID); !ok || id != "l-1" {
+	if id, ok := port.ScopeOf(p.PID); !ok || id != "l-1" {
 		t.Errorf("owner %q, %v", id, ok)
 	}
 	if err := port.KillScope(ctx, "l-1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := port.Adopt(ctx, train("l-1", p)); !errors.Is(err, ErrNotFound) {
+	if _, err := port.Recover(ctx, train("l-1", p)); !errors.Is(err, ErrNotFound) {
 		t.Errorf("adopting a command that ended: %v", err)
 	}
 }
@@ -64,7 +64,7 @@ func TestProcessesAdopts(t *testing.T) {
 func TestProcessesScopeInAScope(t *testing.T) {
 	ctx := within(t, 20*time.Second)
 	port := NewProcesses("a test")
-	outer, release := spawnHeld(t, "sleep 60 & wait")
+	outer, release := spawnWaiting(t, "sleep 60 & wait")
 	if _, err := port.StartScope(ctx, train("l-1", outer)); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestProcessesScopeInAScope(t *testing.T) {
 	if _, err := port.StartScope(ctx, train("l-2", child)); err != nil {
 		t.Fatal(err)
 	}
-	if id, ok := port.Owner(child.PID); !ok || id != "l-2" {
+	if id, ok := port.ScopeOf(child.PID); !ok || id != "l-2" {
 		t.Errorf("owner of the inner command %q, %v", id, ok)
 	}
 	if err := port.KillScope(ctx, "l-2"); err != nil {

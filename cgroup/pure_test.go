@@ -14,7 +14,7 @@ func TestLimitWrites(t *testing.T) {
 		name     string
 		is, want Limits
 		names    []string
-		writes   []knobWrite
+		writes   []fileWrite
 	}{
 		{name: "nothing wanted, nothing there", names: all},
 		{
@@ -24,7 +24,7 @@ func TestLimitWrites(t *testing.T) {
 				CPUQuota: new(250.0), CPUWeight: new(uint64(200)), CPUs: "0-3,8", MemoryMax: new(uint64(64<<20 + 1)),
 				MemoryHigh: new(uint64(60 << 20)), SwapMax: new(uint64(0)), TasksMax: new(uint64(4096)), IOWeight: new(uint64(50)),
 			},
-			writes: []knobWrite{
+			writes: []fileWrite{
 				{"cpu.max", "250000 100000"},
 				{"cpu.weight", "200"},
 				{"memory.max", "67108864"},
@@ -38,12 +38,12 @@ func TestLimitWrites(t *testing.T) {
 		{
 			name: "taken away", names: all,
 			is:     Limits{CPUQuota: new(250.0), TasksMax: new(uint64(5)), CPUs: "1"},
-			writes: []knobWrite{{"cpu.max", "max 100000"}, {"pids.max", "max"}, {"cpuset.cpus", "\n"}},
+			writes: []fileWrite{{"cpu.max", "max 100000"}, {"pids.max", "max"}, {"cpuset.cpus", "\n"}},
 		},
 		{
 			name: "what has no controller is not written", names: []string{"tasks"},
 			want:   Limits{CPUQuota: new(250.0), TasksMax: new(uint64(0))},
-			writes: []knobWrite{{"pids.max", "1"}},
+			writes: []fileWrite{{"pids.max", "1"}},
 		},
 		{
 			name: "the same in other words", names: all,
@@ -54,7 +54,7 @@ func TestLimitWrites(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := limitWrites(tt.is, tt.want, tt.names)
-			if d := cmp.Diff(tt.writes, got, cmp.AllowUnexported(knobWrite{})); d != "" {
+			if d := cmp.Diff(tt.writes, got, cmp.AllowUnexported(fileWrite{})); d != "" {
 				t.Errorf("writes (-want +got):\n%s", d)
 			}
 		})
@@ -85,7 +85,7 @@ func TestLimitsRoundTrip(t *testing.T) {
 		for _, w := range limitWrites(Limits{}, want, LimitNames()) {
 			files[w.file] = w.value
 		}
-		got, err := readLimits(LimitNames(), func(k knob) (string, bool, error) { s, ok := files[k.file]; return s, ok, nil })
+		got, err := readLimits(LimitNames(), func(k limitFile) (string, bool, error) { s, ok := files[k.file]; return s, ok, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestReadLimitsOfTheKernel(t *testing.T) {
 		"cpu.max": "max 100000\n", "cpu.weight": "100\n", "memory.max": "max\n", "memory.high": "1073741824\n",
 		"pids.max": "max\n", "io.weight": "default 200\n8:0 50\n", "cpuset.cpus": "\n",
 	}
-	got, err := readLimits(LimitNames(), func(k knob) (string, bool, error) { s, ok := files[k.file]; return s, ok, nil })
+	got, err := readLimits(LimitNames(), func(k limitFile) (string, bool, error) { s, ok := files[k.file]; return s, ok, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestReadLimitsOfTheKernel(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	for _, bad := range []string{"", "1", "x 100000", "1 0", "1 x"} {
-		if _, err := readLimits([]string{"cpu"}, func(k knob) (string, bool, error) { return bad, k.file == "cpu.max", nil }); err == nil {
+		if _, err := readLimits([]string{"cpu"}, func(k limitFile) (string, bool, error) { return bad, k.file == "cpu.max", nil }); err == nil {
 			t.Errorf("cpu.max %q was read", bad)
 		}
 	}
@@ -191,7 +191,7 @@ func TestFindMount(t *testing.T) {
 }
 
 func TestIndexTakesTheLongestPrefix(t *testing.T) {
-	var x Index
+	var x ScopeIndex
 	x.Register("outer", "/g/a.scope")
 	x.Register("inner", "/g/a.scope/run/b.scope")
 	tests := map[string]string{

@@ -153,10 +153,10 @@ func (t *Thawer) thaw(ctx context.Context, root *os.Root, name string, d deadlin
 	defer cancel()
 	err := t.Freezer.Thaw(ctx, d.Cgroup)
 	if err != nil && !errors.Is(err, ErrNotFound) {
-		t.Log.Error("cannot thaw", "scope", scopeOf(name), "cgroup", d.Cgroup, "reason", reason, "error", err)
+		t.Log.Error("cannot thaw", "scope", scopeOfFile(name), "cgroup", d.Cgroup, "reason", reason, "error", err)
 		return false
 	}
-	t.Log.Info("thawed", "scope", scopeOf(name), "cgroup", d.Cgroup, "reason", reason)
+	t.Log.Info("thawed", "scope", scopeOfFile(name), "cgroup", d.Cgroup, "reason", reason)
 	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Log.Error("cannot remove a frozen-until deadline", "file", name, "error", err)
 		return false

@@ -41,7 +41,7 @@ type Tree struct {
 	top     string // our subtree's path in the hierarchy
 	info    Info
 	freezer KernelFreezer
-	index   Index
+	index   ScopeIndex
 
 	// mu guards the shape of the subtree: directories are made and removed, and limits written, under it.
 	mu sync.Mutex
@@ -93,7 +93,7 @@ func (t *Tree) Info() Info {
 
 // Abilities are those of cgroups without a service manager.
 func (t *Tree) Abilities() Abilities {
-	a := Abilities{Hierarchy: new(t.h), PIDs: t.Census, OwnScope: func(name string) bool { return strings.HasSuffix(name, scopeSuffix) }}
+	a := Abilities{Hierarchy: new(t.h), PIDIndex: t.PIDIndex, OwnScope: func(name string) bool { return strings.HasSuffix(name, scopeSuffix) }}
 	if t.info.Devices {
 		a.ScopeDevices = t
 	}
@@ -271,7 +271,7 @@ func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), 
 			return "", nil, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 		}
 	}
-	if err := t.h.KillWhole(scope); err != nil {
+	if err := t.h.SetOOMGroup(scope); err != nil {
 		undo()
 		return "", nil, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 	}
@@ -286,8 +286,8 @@ func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), 
 	return run, undo, nil
 }
 
-// Adopt takes up a scope of an earlier life.
-func (t *Tree) Adopt(ctx context.Context, s Scope) (ScopeState, error) {
+// Recover takes up a scope of an earlier life.
+func (t *Tree) Recover(ctx context.Context, s Scope) (ScopeState, error) {
 	if err := checkScope(s); err != nil {
 		return ScopeState{}, errors.Join(err, ErrNotFound) // There never was such a one.
 	}
@@ -361,8 +361,8 @@ func (t *Tree) KillScope(ctx context.Context, id string) error {
 	return t.removeScope(id, scope)
 }
 
-// Owner tells which scope holds the process.
-func (t *Tree) Owner(pid int) (string, bool) { return t.index.Owner(pid) }
+// ScopeOf tells which scope holds the process.
+func (t *Tree) ScopeOf(pid int) (string, bool) { return t.index.ScopeOf(pid) }
 
 // Leaf is the scope's inner cgroup.
 func (t *Tree) Leaf(id string) (string, error) {

@@ -86,16 +86,16 @@ func TestTreeScopesAreThereForTheNextTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if id, ok := next.Owner(p.PID); !ok || id != "l-1" {
+	if id, ok := next.ScopeOf(p.PID); !ok || id != "l-1" {
 		t.Errorf("owner %q, %v", id, ok)
 	}
-	if got, err := next.Adopt(ctx, train("l-1", p)); err != nil || got != st {
+	if got, err := next.Recover(ctx, train("l-1", p)); err != nil || got != st {
 		t.Errorf("adopted %+v, %v; want %+v", got, err, st)
 	}
 	if next.h.Exists(dead) {
 		t.Error("an empty scope was left")
 	}
-	if _, err := next.Adopt(ctx, Scope{ID: "l-2", Slice: SliceName{Tenant: "vision"}}); !errors.Is(err, ErrNotFound) {
+	if _, err := next.Recover(ctx, Scope{ID: "l-2", Slice: SliceName{Tenant: "vision"}}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("adopting an empty scope: %v", err)
 	}
 }
@@ -116,7 +116,7 @@ func TestTreeMembersOfNestedCgroups(t *testing.T) {
 	if err := tree.h.Place(b, sub); err != nil {
 		t.Fatal(err)
 	}
-	if id, ok := tree.Owner(b.PID); !ok || id != "l-1" {
+	if id, ok := tree.ScopeOf(b.PID); !ok || id != "l-1" {
 		t.Errorf("owner %q, %v", id, ok)
 	}
 	ps, err := tree.Members(ctx, "l-1")
@@ -144,7 +144,7 @@ func TestVerifySaysWhereTheProcessIs(t *testing.T) {
 	if err := tree.h.Verify(p, st.Path); err != nil {
 		t.Error(err)
 	}
-	if err := tree.h.Verify(p, st.Path+"x"); !errors.Is(err, ErrLeft) {
+	if err := tree.h.Verify(p, st.Path+"x"); !errors.Is(err, ErrWrongCgroup) {
 		t.Errorf("in another cgroup: %v", err)
 	}
 	if err := tree.h.Verify(Process{PID: p.PID, Start: p.Start + 1}, st.Path); !errors.Is(err, procfs.ErrGone) {
@@ -155,7 +155,7 @@ func TestVerifySaysWhereTheProcessIs(t *testing.T) {
 func TestKillWithoutTheKillFile(t *testing.T) {
 	tree := newTree(t)
 	ctx := within(t, 20*time.Second)
-	p, release := spawnHeld(t, "sleep 60 & wait")
+	p, release := spawnWaiting(t, "sleep 60 & wait")
 	st, err := tree.StartScope(ctx, train("l-1", p))
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestKillWithoutTheKillFile(t *testing.T) {
 	if err := tree.Freeze(ctx, "l-1"); err != nil {
 		t.Fatal(err)
 	}
-	err = endAll(ctx, func() ([]Process, error) { return tree.h.Processes(st.Path) }, func() error {
+	err = killAll(ctx, func() ([]Process, error) { return tree.h.Processes(st.Path) }, func() error {
 		return tree.freezer.Thaw(ctx, st.Path)
 	})
 	if err != nil {
@@ -217,9 +217,9 @@ func BenchmarkFreezeThaw(b *testing.B) {
 	}
 }
 
-// BenchmarkOwner asks 10 000 times whose a process is, with 1000 scopes registered.
-func BenchmarkOwner(b *testing.B) {
-	var x Index
+// BenchmarkScopeOf asks 10 000 times whose a process is, with 1000 scopes registered.
+func BenchmarkScopeOf(b *testing.B) {
+	var x ScopeIndex
 	me := os.Getpid()
 	cg, err := procfs.Cgroup(me)
 	if err != nil {
@@ -232,7 +232,7 @@ func BenchmarkOwner(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for range 10_000 {
-			x.Owner(me)
+			x.ScopeOf(me)
 		}
 	}
 }

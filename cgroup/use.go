@@ -54,7 +54,7 @@ func (h Hierarchy) InUse(cg string) (InUse, error) {
 // number reads a file that holds one number; nil when the cgroup has no such file.
 func (h Hierarchy) number(cg, file string) (*uint64, error) {
 	b, err := os.ReadFile(filepath.Join(h.Dir(cg), file))
-	if gone(err) {
+	if isRemoved(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -70,7 +70,7 @@ func (h Hierarchy) number(cg, file string) (*uint64, error) {
 // keyed reads a file of lines with a name and a number; empty when the cgroup has no such file.
 func (h Hierarchy) keyed(cg, file string) (map[string]uint64, error) {
 	b, err := os.ReadFile(filepath.Join(h.Dir(cg), file))
-	if err != nil && !gone(err) {
+	if err != nil && !isRemoved(err) {
 		return nil, fmt.Errorf("cannot read %s of cgroup %s: %w", file, cg, err)
 	}
 	out := map[string]uint64{}

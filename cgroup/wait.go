@@ -15,8 +15,8 @@ const (
 	// recheck bounds how long one process is waited for before the list is read again: a process may leave its cgroup
 	// and live on, and a process tree grows.
 	recheck = time.Second
-	// spin is the pause between two looks at what the kernel finishes in a fraction of a millisecond.
-	spin = 50 * time.Microsecond
+	// pollPause is the pause between two looks at what the kernel finishes in a fraction of a millisecond.
+	pollPause = 50 * time.Microsecond
 )
 
 // waitNone returns when list is empty or says ErrNotFound. It sleeps on one of the processes by its pidfd: that is
@@ -42,22 +42,22 @@ func waitNone(ctx context.Context, list func() ([]Process, error)) error {
 
 // waitOne returns when the process has ended or it is time to look again.
 func waitOne(ctx context.Context, p Process) error {
-	held, err := procfs.OpenPidfd(p.PID, p.Start)
+	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
 	if errors.Is(err, procfs.ErrGone) {
 		return ctx.Err()
 	}
 	if err != nil {
 		return err
 	}
-	defer held.Close()
-	if held.Ended() {
+	defer pidfd.Close()
+	if pidfd.Ended() {
 		// It has ended and is still listed: a zombie's threads, or the kernel has not counted it out yet.
 		pause(time.Millisecond)
 		return ctx.Err()
 	}
 	short, cancel := context.WithTimeout(ctx, recheck)
 	defer cancel()
-	err = held.Wait(short)
+	err = pidfd.Wait(short)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -67,8 +67,8 @@ func waitOne(ctx context.Context, p Process) error {
 	return err
 }
 
-// endAll kills every listed process until none is listed. wake, if any, is called after each round of signals.
-func endAll(ctx context.Context, list func() ([]Process, error), wake func() error) error {
+// killAll kills every listed process until none is listed. wake, if any, is called after each round of signals.
+func killAll(ctx context.Context, list func() ([]Process, error), afterRound func() error) error {
 	for {
 		ps, err := list()
 		if errors.Is(err, ErrNotFound) {
@@ -85,8 +85,8 @@ func endAll(ctx context.Context, list func() ([]Process, error), wake func() err
 				return err
 			}
 		}
-		if wake != nil {
-			if err := wake(); err != nil {
+		if afterRound != nil {
+			if err := afterRound(); err != nil {
 				return err
 			}
 		}
@@ -98,15 +98,15 @@ func endAll(ctx context.Context, list func() ([]Process, error), wake func() err
 
 // signal sends a signal to exactly this process. One that has ended is no error.
 func signal(p Process, sig unix.Signal) error {
-	held, err := procfs.OpenPidfd(p.PID, p.Start)
+	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
 	if errors.Is(err, procfs.ErrGone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer held.Close()
-	if err := held.Signal(sig); err != nil && !errors.Is(err, procfs.ErrGone) {
+	defer pidfd.Close()
+	if err := pidfd.Signal(sig); err != nil && !errors.Is(err, procfs.ErrGone) {
 		return fmt.Errorf("cannot stop process %d: %w", p.PID, err)
 	}
 	return nil

@@ -52,7 +52,7 @@ func walledTree(t *testing.T) *Tree {
 func opens(t *testing.T, tree *Tree, s Scope, nodes string) string {
 	t.Helper()
 	said := filepath.Join(t.TempDir(), "said")
-	p, release := spawnHeld(t, fmt.Sprintf(`for n in %s/nvidia*; do
+	p, release := spawnWaiting(t, fmt.Sprintf(`for n in %s/nvidia*; do
 		case $( (exec 3<>$n) 2>&1) in *"such device"*) echo through;; *permitted*) echo denied;; *) echo odd;; esac
 	done >%s.new; mv %s.new %s; sleep 60`, nodes, said, said, said))
 	s.Process = p
@@ -153,7 +153,7 @@ func TestTreeStartsNothingWithoutItsWall(t *testing.T) {
 	if _, err := tree.StartScope(t.Context(), s); err == nil {
 		t.Fatal("a scope with a rule that cannot be was started")
 	}
-	if _, ok := tree.Owner(p.PID); ok {
+	if _, ok := tree.ScopeOf(p.PID); ok {
 		t.Error("the process is in a scope")
 	}
 }

@@ -50,7 +50,7 @@ func (c *cgroupWatcher) add(dir string) (event <-chan struct{}, remove func(), e
 	}
 	if err != nil {
 		c.removeUnusedLocked(n)
-		if gone(err) {
+		if isRemoved(err) {
 			err = ErrNotFound
 		}
 		return nil, nil, fmt.Errorf("cannot watch %s: %w", dir, err)

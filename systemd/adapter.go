@@ -42,14 +42,14 @@ type Options struct {
 // Adapter is the adapter of package cgroup's port for hosts that systemd runs, and what starts services for others. It
 // is safe for concurrent use. Close it.
 type Adapter struct {
-	bus       *supervisor
-	prefix    string
-	policyDir string
-	h         cgroup.Hierarchy
-	freezer   cgroup.KernelFreezer
-	index     cgroup.Index
-	ooms      cgroup.Ooms
-	info      cgroup.Info
+	bus        *supervisor
+	prefix     string
+	policyDir  string
+	h          cgroup.Hierarchy
+	freezer    cgroup.KernelFreezer
+	index      cgroup.ScopeIndex
+	oomWatcher cgroup.OOMWatcher
+	info       cgroup.Info
 
 	journalctl string
 
@@ -124,7 +124,7 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 // Close ends the connection. Units, limits and scopes stay.
 func (a *Adapter) Close() {
 	a.bus.close()
-	a.ooms.Close()
+	a.oomWatcher.Close()
 }
 
 func (a *Adapter) initialize(ctx context.Context, controllers []string) error {
@@ -176,7 +176,7 @@ func (a *Adapter) Info() cgroup.Info { return a.info }
 // Abilities are all that there are.
 func (a *Adapter) Abilities() cgroup.Abilities {
 	return cgroup.Abilities{
-		Hierarchy: new(a.h), ScopeDevices: a, Migration: a, Units: a, PIDs: a.Census,
+		Hierarchy: new(a.h), ScopeDevices: a, Migration: a, Units: a, PIDIndex: a.PIDIndex,
 		OwnScope: func(name string) bool { return ownUnit(a.prefix, name) },
 	}
 }
@@ -185,7 +185,7 @@ func (a *Adapter) Abilities() cgroup.Abilities {
 func (a *Adapter) Hierarchy() cgroup.Hierarchy { return a.h }
 
 // Members lists the processes in the scope now. Processes that another service manager took away are not among them:
-// see cgroup.ErrLeft.
+// see cgroup.ErrWrongCgroup.
 func (a *Adapter) Members(_ context.Context, id string) ([]cgroup.Process, error) {
 	scope, err := a.scope(id)
 	if err != nil {
@@ -203,7 +203,7 @@ func (a *Adapter) WaitEmpty(ctx context.Context, id string) error {
 	if err := a.h.WaitEmpty(ctx, scope); err != nil {
 		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
 	}
-	killed := a.ooms.Killed(a.h, id, path.Join(scope, inner), path.Dir(scope))
+	killed := a.oomWatcher.Killed(a.h, id, path.Join(scope, inner), path.Dir(scope))
 	a.index.Forget(id)
 	if killed {
 		return cgroup.ErrOutOfMemory
@@ -221,15 +221,15 @@ func (a *Adapter) KillScope(ctx context.Context, id string) error {
 		return fmt.Errorf("cannot kill scope %s: %w", id, err)
 	}
 	a.index.Forget(id)
-	a.ooms.Forget(id)
+	a.oomWatcher.Forget(id)
 	return nil
 }
 
-// Owner tells which scope holds the process.
-func (a *Adapter) Owner(pid int) (string, bool) { return a.index.Owner(pid) }
+// ScopeOf tells which scope holds the process.
+func (a *Adapter) ScopeOf(pid int) (string, bool) { return a.index.ScopeOf(pid) }
 
-// Census lists the processes of all scopes.
-func (a *Adapter) Census() map[int]string { return a.index.Census(a.h) }
+// PIDIndex lists the processes of all scopes.
+func (a *Adapter) PIDIndex() map[int]string { return a.index.PIDIndex(a.h) }
 
 // Leaf is the scope's inner cgroup.
 func (a *Adapter) Leaf(id string) (string, error) {

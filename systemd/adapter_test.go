@@ -329,7 +329,7 @@ func TestScope(t *testing.T) {
 	if at, err := procfs.Cgroup(p.PID); err != nil || at != st.Path {
 		t.Errorf("the process is in %s, %v", at, err)
 	}
-	if id, ok := a.Owner(p.PID); !ok || id != "l-7" {
+	if id, ok := a.ScopeOf(p.PID); !ok || id != "l-7" {
 		t.Errorf("owner %q, %v", id, ok)
 	}
 	if again, err := a.StartScope(ctx, s); err != nil || again != st {
@@ -354,7 +354,7 @@ func TestScope(t *testing.T) {
 	// The next life of the daemon finds it, without a write.
 	f.taken()
 	next := open(t, Options{Address: a.bus.address, Mount: a.h.Mount, Prefix: a.prefix})
-	if got, err := next.Adopt(ctx, s); err != nil || got != st {
+	if got, err := next.Recover(ctx, s); err != nil || got != st {
 		t.Errorf("adopted %+v, %v", got, err)
 	}
 	if scopes, err := next.Scopes(ctx); err != nil || !slices.Equal(scopes, []cgroup.ScopeState{st}) {
@@ -370,7 +370,7 @@ func TestScope(t *testing.T) {
 	if procfs.Alive(p.PID, p.Start) {
 		t.Error("the process lives after its scope was killed")
 	}
-	if _, err := next.Adopt(ctx, s); !errors.Is(err, cgroup.ErrNotFound) {
+	if _, err := next.Recover(ctx, s); !errors.Is(err, cgroup.ErrNotFound) {
 		t.Errorf("adopting a scope that ended: %v", err)
 	}
 	if err := a.WaitEmpty(ctx, "l-7"); err != nil {

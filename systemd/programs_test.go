@@ -75,7 +75,7 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 	if err := a.h.Verify(p, st.Path); err != nil || filepath.Base(st.Path) != inner || filepath.Base(filepath.Dir(st.Path)) != st.Unit {
 		t.Errorf("it is not in %s: %v", st.Path, err)
 	}
-	if owner, ok := a.Owner(p.PID); !ok || owner != "p1" {
+	if owner, ok := a.ScopeOf(p.PID); !ok || owner != "p1" {
 		t.Errorf("its owner is %q", owner)
 	}
 	if again, err := a.Program(ctx, "p1"); err != nil || again != p {
@@ -83,7 +83,7 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 	}
 	// Another life of the daemon finds it.
 	a.index.Forget("p1")
-	if found, err := a.Adopt(ctx, s); err != nil || found != st {
+	if found, err := a.Recover(ctx, s); err != nil || found != st {
 		t.Errorf("found %+v, %v; want %+v", found, err, st)
 	}
 	scopes, err := a.Scopes(ctx)

@@ -434,7 +434,7 @@ func TestHostScope(t *testing.T) {
 	if at, err := procfs.Cgroup(p.PID); err != nil || at != st.Path {
 		t.Errorf("the process is in %s, %v", at, err)
 	}
-	if id, ok := a.Owner(p.PID); !ok || id != "l-1" {
+	if id, ok := a.ScopeOf(p.PID); !ok || id != "l-1" {
 		t.Errorf("owner %q, %v", id, ok)
 	}
 	for range 10 {
@@ -455,7 +455,7 @@ func TestHostScope(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := open(t, Options{Prefix: a.prefix})
-	if got, err := next.Adopt(ctx, s); err != nil || got != st {
+	if got, err := next.Recover(ctx, s); err != nil || got != st {
 		t.Errorf("adopted %+v, %v", got, err)
 	}
 	if err := next.RemoveSlice(ctx, name); !errors.Is(err, cgroup.ErrInUse) {

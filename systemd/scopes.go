@@ -36,7 +36,7 @@ func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeS
 	err := a.startScope(ctx, unit, s)
 	if is(err, "UnitExists") {
 		// Ours already, or left behind as failed by a kernel that was slow to tell.
-		if st, err := a.Adopt(ctx, s); err == nil {
+		if st, err := a.Recover(ctx, s); err == nil {
 			if ps, err := a.Members(ctx, s.ID); err == nil && slices.Contains(ps, s.Process) {
 				return st, nil
 			}
@@ -163,14 +163,14 @@ func (a *Adapter) moveInside(ctx context.Context, scope string, p cgroup.Process
 // finishInner makes the inner cgroup end as a whole, whatever the unit's own policy is: it is ours, and no reload or change of
 // the unit's properties resets it. That goes only when the scope's root is empty.
 func (a *Adapter) finishInner(run string, p cgroup.Process) error {
-	if err := a.h.KillWhole(run); err != nil {
+	if err := a.h.SetOOMGroup(run); err != nil {
 		return err
 	}
 	return a.h.Verify(p, run)
 }
 
-// Adopt takes up a scope that was started by an earlier life of the daemon.
-func (a *Adapter) Adopt(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState, error) {
+// Recover takes up a scope that was started by an earlier life of the daemon.
+func (a *Adapter) Recover(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState, error) {
 	if err := checkScope(s); err != nil {
 		return cgroup.ScopeState{}, errors.Join(err, cgroup.ErrNotFound) // There never was such a one.
 	}
@@ -197,7 +197,7 @@ func (a *Adapter) Adopt(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState,
 func (a *Adapter) register(id, cg string) {
 	a.index.Register(id, cg)
 	// Where it cannot be watched, its end is told without a reason.
-	_ = a.ooms.Watch(a.h, id, path.Join(cg, inner), path.Dir(cg))
+	_ = a.oomWatcher.Watch(a.h, id, path.Join(cg, inner), path.Dir(cg))
 }
 
 // Scopes reads back every scope that still holds a process.

@@ -140,7 +140,7 @@ func TestOneFoundAgainIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, l := range x.Table.Live() {
-			if _, err := x.Visitors.Adopt(t.Context(), scopeOf(&l, l.Process)); err != nil {
+			if _, err := x.Visitors.Recover(t.Context(), scopeOf(&l, l.Process)); err != nil {
 				t.Errorf("%s is not found again: %v", l.ID, err)
 			}
 			x.Leases.WatchLease(l.ID)

@@ -25,15 +25,15 @@ func (attr *Attribution) PortOf(l *lease.Lease) cgroup.Port {
 // OwnerOf tells whose process it is, whichever port holds it: a scope of its own before the tree that it is in, and that
 // before the cgroup.
 func (attr *Attribution) OwnerOf(pid int) (string, bool) {
-	if id, ok := attr.Port.Owner(pid); ok {
+	if id, ok := attr.Port.ScopeOf(pid); ok {
 		return id, true
 	}
 	if attr.Port != cgroup.Port(attr.Follow) {
-		if id, ok := attr.Follow.Owner(pid); ok {
+		if id, ok := attr.Follow.ScopeOf(pid); ok {
 			return id, true
 		}
 	}
-	return attr.Visitors.Owner(pid)
+	return attr.Visitors.ScopeOf(pid)
 }
 
 // manyProcesses is from how many on all of them are listed at once: one read for each would take longer.
@@ -50,7 +50,7 @@ func (attr *Attribution) Owners(about int) func(pid int) (string, bool) {
 			return id, true
 		}
 		if attr.Port != cgroup.Port(attr.Follow) {
-			if id, ok := attr.Follow.Owner(pid); ok {
+			if id, ok := attr.Follow.ScopeOf(pid); ok {
 				return id, true
 			}
 		}
@@ -60,9 +60,9 @@ func (attr *Attribution) Owners(about int) func(pid int) (string, bool) {
 
 // censusOf asks for all at once where the adapter can.
 func censusOf(p cgroup.Port) func(pid int) (string, bool) {
-	list := p.Abilities().PIDs
+	list := p.Abilities().PIDIndex
 	if list == nil {
-		return p.Owner
+		return p.ScopeOf
 	}
 	all := list()
 	return func(pid int) (string, bool) { id, ok := all[pid]; return id, ok }

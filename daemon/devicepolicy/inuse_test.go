@@ -35,7 +35,7 @@ func (limitingAdapter) Info() cgroup.Info {
 
 func (l limitingAdapter) Abilities() cgroup.Abilities { return cgroup.Abilities{Hierarchy: &l.h} }
 
-func (limitingAdapter) Owner(int) (string, bool) { return "", false }
+func (limitingAdapter) ScopeOf(int) (string, bool) { return "", false }
 
 // redNode is the policy of a node with the slice of a tenant who has a lease, and who uses what the files say.
 type redNode struct {

@@ -100,7 +100,7 @@ type fakePort struct {
 	froze  map[string]int // how often
 }
 
-func (p *fakePort) Owner(pid int) (string, bool) {
+func (p *fakePort) ScopeOf(pid int) (string, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	id, ok := p.owners[pid]

@@ -179,7 +179,7 @@ func (e *Escapes) readLeases(h cgroup.Hierarchy) (snapshot, error) {
 			return location{}, false
 		}
 		at := location{path: cg, managed: root != "" && cgroup.Below(cg, root)}
-		at.lease, _ = e.Port.Owner(pid)
+		at.lease, _ = e.Port.ScopeOf(pid)
 		return at, true
 	}
 	var err error

@@ -82,7 +82,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, tell Heard) (*Host, 
 	keepers := &launch.Supervisors{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
 	h.Programs = keptPrograms{keepers: keepers, walls: h.Follow, follow: h.Follow}
 	// One port is not known yet: nobody is asked before it is.
-	h.Visitors = cgroup.NewAttachments(cgroup.AttachmentsOptions{InOtherScope: func(pid int) bool { _, ok := h.Port.Owner(pid); return ok }})
+	h.Visitors = cgroup.NewAttachments(cgroup.AttachmentsOptions{InOtherScope: func(pid int) bool { _, ok := h.Port.ScopeOf(pid); return ok }})
 	switch kind {
 	case cgroup.KindSystemd:
 		return h.onSystemd(ctx, o, log, tell)

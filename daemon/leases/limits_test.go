@@ -72,7 +72,7 @@ func (slow) Info() cgroup.Info { return cgroup.Info{Adapter: "systemd"} }
 
 func (slow) Thaw(context.Context, string) error { return nil }
 
-func (s slow) Adopt(context.Context, cgroup.Scope) (cgroup.ScopeState, error) {
+func (s slow) Recover(context.Context, cgroup.Scope) (cgroup.ScopeState, error) {
 	err := (*s.answers)[0]
 	*s.answers = (*s.answers)[1:]
 	return cgroup.ScopeState{}, err

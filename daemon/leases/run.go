@@ -431,7 +431,7 @@ func (ls *Leases) Adopt(ctx context.Context, l *lease.Lease) (bool, error) {
 		if port == cgroup.Port(ls.Follow) && l.Walls.Cgroup != "" {
 			break // It had walls: whoever of it lives outside them has left.
 		}
-		state, err := port.Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
+		state, err := port.Recover(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 		if errors.Is(err, cgroup.ErrNotFound) {
 			continue
 		}

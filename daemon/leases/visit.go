@@ -46,7 +46,7 @@ func (ls *Leases) leave(id string) {
 
 // adoptVisitor finds one visitor's processes again.
 func (ls *Leases) adoptVisitor(ctx context.Context, l *lease.Lease) bool {
-	state, err := ls.Attribution.VisitPort(l).Adopt(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
+	state, err := ls.Attribution.VisitPort(l).Recover(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 	if err != nil {
 		if !errors.Is(err, cgroup.ErrNotFound) {
 			ls.Log.Warn("cannot find a lease again", "lease", l.ID, "held", l.Origin, "error", err)

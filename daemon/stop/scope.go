@@ -53,7 +53,7 @@ func (s *scope) Terminate(ctx context.Context) error {
 		if err != nil {
 			continue // It ended.
 		}
-		if owner, ok := s.port.Owner(m.PID); ok && owner == s.id {
+		if owner, ok := s.port.ScopeOf(m.PID); ok && owner == s.id {
 			if err := p.Signal(unix.SIGTERM); err != nil && !errors.Is(err, procfs.ErrGone) {
 				failed = errors.Join(failed, err)
 			}

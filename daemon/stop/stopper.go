@@ -135,7 +135,7 @@ func (s *Stopper) seize(pid int, id string) (*procfs.Pidfd, error) {
 	// Only now that it is held does its cgroup say whose it is.
 	if owner, ok := s.Attribution.OwnerOf(pid); !ok || owner != id {
 		p.Close()
-		return nil, fmt.Errorf("process %d: %w", pid, cgroup.ErrLeft)
+		return nil, fmt.Errorf("process %d: %w", pid, cgroup.ErrWrongCgroup)
 	}
 	return p, nil
 }

@@ -135,7 +135,7 @@ func UIDs(pid int) ([]int, error) {
 	return nil, fmt.Errorf("cannot read the users of process %d: its status has no Uid line of four", pid)
 }
 
-// PIDs lists all processes that can be seen, in ascending order.
+// PIDIndex lists all processes that can be seen, in ascending order.
 func PIDs() ([]int, error) {
 	d, err := os.Open("/proc")
 	if err != nil {

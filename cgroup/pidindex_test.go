@@ -39,7 +39,7 @@ func innermost(ids map[string]string, cg string) string {
 // The index against a plain map: whatever is registered and forgotten, in whatever order.
 func TestIndexIsAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var x Index
+		var x ScopeIndex
 		ids := map[string]string{} // by path
 		for range rapid.IntRange(0, 12).Draw(t, "steps") {
 			id := rapid.SampledFrom([]string{"one", "two", "three"}).Draw(t, "id")
@@ -68,7 +68,7 @@ func TestIndexIsAMap(t *testing.T) {
 }
 
 // The census and the single look agree about every process, in a tree of plain folders.
-func TestCensusAgreesWithOwner(t *testing.T) {
+func TestPIDIndexAgreesWithScopeOf(t *testing.T) {
 	mount := t.TempDir()
 	round := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -94,15 +94,15 @@ func TestCensusAgreesWithOwner(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var x Index
+		var x ScopeIndex
 		for i := range rapid.IntRange(0, 4).Draw(t, "scopes") {
 			x.Register(fmt.Sprint("l-", i), somePath(t, "scope"))
 		}
-		got := x.Census(h)
+		got := x.PIDIndex(h)
 		for pid, cg := range at {
 			id, ok := x.lookup([]byte(cg))
-			if census, seen := got[pid]; census != id || seen != ok {
-				t.Fatalf("process %d in %s is of %q, the census says %q", pid, cg, id, census)
+			if indexed, seen := got[pid]; indexed != id || seen != ok {
+				t.Fatalf("process %d in %s is of %q, the census says %q", pid, cg, id, indexed)
 			}
 		}
 		if _, zero := got[0]; zero {
@@ -111,12 +111,12 @@ func TestCensusAgreesWithOwner(t *testing.T) {
 	})
 }
 
-func TestCensusOfRealProcesses(t *testing.T) {
+func TestPIDIndexOfRealProcesses(t *testing.T) {
 	tree := newTree(t)
 	ctx := within(t, 20*time.Second)
 	want := map[int]string{}
 	for _, id := range []string{"l-1", "l-2"} {
-		p, release := spawnHeld(t, "sleep 60 & sleep 60")
+		p, release := spawnWaiting(t, "sleep 60 & sleep 60")
 		if _, err := tree.StartScope(ctx, train(id, p)); err != nil {
 			t.Fatal(err)
 		}
@@ -145,11 +145,11 @@ func TestCensusOfRealProcesses(t *testing.T) {
 	if err := tree.Hierarchy().Place(members[0], nested); err != nil {
 		t.Fatal(err)
 	}
-	if got := tree.Census(); !maps.Equal(got, want) {
+	if got := tree.PIDIndex(); !maps.Equal(got, want) {
 		t.Errorf("the census is %v, want %v", got, want)
 	}
 	for pid, id := range want {
-		if got, ok := tree.Owner(pid); !ok || got != id {
+		if got, ok := tree.ScopeOf(pid); !ok || got != id {
 			t.Errorf("process %d is of %q, want %q", pid, got, id)
 		}
 	}
@@ -157,30 +157,30 @@ func TestCensusOfRealProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	maps.DeleteFunc(want, func(_ int, id string) bool { return id == "l-1" })
-	if got := tree.Census(); !maps.Equal(got, want) {
+	if got := tree.PIDIndex(); !maps.Equal(got, want) {
 		t.Errorf("after one ended the census is %v, want %v", got, want)
 	}
 }
 
 // A pid that comes back is whoever has it now, wherever that one is.
-func TestOwnerOfAPIDThatCameBack(t *testing.T) {
+func TestScopeOfAReusedPID(t *testing.T) {
 	tree := newTree(t)
 	ctx := within(t, 20*time.Second)
-	p, release := spawnHeld(t, "exit")
+	p, release := spawnWaiting(t, "exit")
 	if _, err := tree.StartScope(ctx, train("l-1", p)); err != nil {
 		t.Fatal(err)
 	}
-	if id, ok := tree.Owner(p.PID); !ok || id != "l-1" {
+	if id, ok := tree.ScopeOf(p.PID); !ok || id != "l-1" {
 		t.Fatalf("process %d is of %q", p.PID, id)
 	}
 	release()
 	eventually(t, "it ends", func() bool { _, err := procfs.Read(p.PID); return err != nil })
 	again := samePID(t, p)
-	if id, ok := tree.Owner(again.PID); ok {
+	if id, ok := tree.ScopeOf(again.PID); ok {
 		t.Errorf("a process that got the pid of another is of %q", id)
 	}
-	if len(tree.Census()) != 0 {
-		t.Errorf("the census has it too: %v", tree.Census())
+	if len(tree.PIDIndex()) != 0 {
+		t.Errorf("the census has it too: %v", tree.PIDIndex())
 	}
 	// What is known of the old one does not reach the new one.
 	if held, err := procfs.OpenPidfd(p.PID, p.Start); err == nil {
@@ -214,19 +214,19 @@ func samePID(t *testing.T, old Process) Process {
 	return Process{}
 }
 
-// BenchmarkCensus attributes 1000 real processes in 50 scopes, and says what 10 000 would take: in proportion.
-func BenchmarkCensus(b *testing.B) {
+// BenchmarkPIDIndex attributes 1000 real processes in 50 scopes, and says what 10 000 would take: in proportion.
+func BenchmarkPIDIndex(b *testing.B) {
 	tree := newTree(b)
 	const scopes, each = 50, 20
 	for i := range scopes {
 		benchProcesses(b, tree, "l-"+strconv.Itoa(i), each)
 	}
-	if n := len(tree.Census()); n != scopes*each {
+	if n := len(tree.PIDIndex()); n != scopes*each {
 		b.Fatalf("%d processes, want %d", n, scopes*each)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		tree.Census()
+		tree.PIDIndex()
 	}
 	b.ReportMetric(b.Elapsed().Seconds()*1000/float64(b.N)*10, "ms/10000-processes")
 }

@@ -15,8 +15,8 @@ import (
 // without one where that is nil.
 type Spawn func(ctx context.Context, cgroup *os.File) (Process, error)
 
-// clearTimeout bounds the clearing up after a start that failed.
-const clearTimeout = 10 * time.Second
+// cleanupTimeout bounds the clearing up after a start that failed.
+const cleanupTimeout = 10 * time.Second
 
 // StartProgram makes a scope and has its first process born inside, with the scope's own rules in force. The process must
 // wait; it is told to go on when this has returned.
@@ -35,9 +35,9 @@ func (t *Tree) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeSta
 	// The lock is not held meanwhile: many may start at once. Whoever removes the empty scope now makes this start fail.
 	p, err := t.spawn(ctx, run, spawn)
 	if err != nil {
-		clear, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearTimeout)
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		return fail(errors.Join(err, t.h.Kill(clear, scope), t.h.Remove(scope)))
+		return fail(errors.Join(err, t.h.Kill(cleanup, scope), t.h.Remove(scope)))
 	}
 	t.index.Register(s.ID, scope)
 	return t.scopeState(s.ID, scope), p, nil

@@ -7,15 +7,15 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Index answers whose process a pid is, by its cgroup. The zero value is empty and ready. It is safe for concurrent use.
-type Index struct {
+// ScopeIndex answers whose process a pid is, by its cgroup. The zero value is empty and ready. It is safe for concurrent use.
+type ScopeIndex struct {
 	mu    sync.RWMutex
 	ids   map[string]string // by cgroup path; guarded by mu
 	paths map[string]string // by id; guarded by mu
 }
 
 // Register says that all processes in the cgroup and below it are the scope's.
-func (x *Index) Register(id, cg string) {
+func (x *ScopeIndex) Register(id, cg string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.ids == nil {
@@ -29,19 +29,19 @@ func (x *Index) Register(id, cg string) {
 }
 
 // Forget undoes Register.
-func (x *Index) Forget(id string) {
+func (x *ScopeIndex) Forget(id string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.forgetLocked(id)
 }
 
-func (x *Index) forgetLocked(id string) {
+func (x *ScopeIndex) forgetLocked(id string) {
 	delete(x.ids, x.paths[id])
 	delete(x.paths, id)
 }
 
 // Path is the cgroup registered for the scope.
-func (x *Index) Path(id string) (string, bool) {
+func (x *ScopeIndex) Path(id string) (string, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	p, ok := x.paths[id]
@@ -49,7 +49,7 @@ func (x *Index) Path(id string) (string, bool) {
 }
 
 // IDs lists the registered scopes, in no order.
-func (x *Index) IDs() []string {
+func (x *ScopeIndex) IDs() []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	ids := make([]string, 0, len(x.paths))
@@ -59,8 +59,8 @@ func (x *Index) IDs() []string {
 	return ids
 }
 
-// Owner tells which scope holds the process. It costs one read of /proc and no allocation.
-func (x *Index) Owner(pid int) (string, bool) {
+// ScopeOf tells which scope holds the process. It costs one read of /proc and no allocation.
+func (x *ScopeIndex) ScopeOf(pid int) (string, bool) {
 	var buf [4096]byte
 	cg, err := procfs.CgroupBytes(pid, buf[:])
 	if err != nil {
@@ -70,7 +70,7 @@ func (x *Index) Owner(pid int) (string, bool) {
 }
 
 // lookup finds the longest registered path that the cgroup is or is below.
-func (x *Index) lookup(cg []byte) (string, bool) {
+func (x *ScopeIndex) lookup(cg []byte) (string, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for len(cg) > 1 {

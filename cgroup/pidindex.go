@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Census lists the processes of all scopes.
-func (t *Tree) Census() map[int]string { return t.index.Census(t.h) }
+// PIDIndex lists the processes of all scopes.
+func (t *Tree) PIDIndex() map[int]string { return t.index.PIDIndex(t.h) }
 
-// Census lists the processes of all registered cgroups and those below them. A process in nested ones is the innermost's,
+// PIDIndex lists the processes of all registered cgroups and those below them. A process in nested ones is the innermost's,
 // as for Owner. A cgroup that goes while it is read has nobody.
-func (x *Index) Census(h Hierarchy) map[int]string {
+func (x *ScopeIndex) PIDIndex(h Hierarchy) map[int]string {
 	x.mu.RLock()
 	tops := make([]string, 0, len(x.ids))
 	ids := make(map[string]string, len(x.ids))
@@ -28,19 +28,19 @@ func (x *Index) Census(h Hierarchy) map[int]string {
 	buf := make([]byte, 64<<10)
 	for _, cg := range tops {
 		id := ids[cg]
-		list(unix.AT_FDCWD, h.Dir(cg), buf, func(pid int) { out[pid] = id })
+		listPIDs(unix.AT_FDCWD, h.Dir(cg), buf, func(pid int) { out[pid] = id })
 	}
 	return out
 }
 
-// list calls take for each process in the cgroup that is named below the open directory at, and those below it.
-func list(at int, name string, buf []byte, take func(pid int)) {
+// listPIDs calls take for each process in the cgroup that is named below the open directory at, and those below it.
+func listPIDs(at int, name string, buf []byte, add func(pid int)) {
 	dir, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return // It is gone.
 	}
 	defer unix.Close(dir)
-	if !readProcs(dir, buf, take) {
+	if !readProcs(dir, buf, add) {
 		return
 	}
 	// A cgroup's directory has dozens of files, and reading it costs more than all else. Its number of links counts the
@@ -50,15 +50,15 @@ func list(at int, name string, buf []byte, take func(pid int)) {
 		return
 	}
 	if st.Nlink == 3 && unix.Faccessat(dir, inner, unix.F_OK, 0) == nil {
-		list(dir, inner, buf, take) // As every scope of ours.
+		listPIDs(dir, inner, buf, add) // As every scope of ours.
 		return
 	}
-	for _, folder := range folders(dir) {
-		list(dir, folder, buf, take)
+	for _, sub := range subdirs(dir) {
+		listPIDs(dir, sub, buf, add)
 	}
 }
 
-func folders(dir int) []string {
+func subdirs(dir int) []string {
 	// The listing moves a descriptor of its own.
 	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -81,7 +81,7 @@ func folders(dir int) []string {
 
 // readProcs reads cgroup.procs of the open directory. It tells whether the cgroup is there: one that is threaded lists
 // its processes in its domain, which is looked at too.
-func readProcs(dir int, buf []byte, take func(pid int)) bool {
+func readProcs(dir int, buf []byte, add func(pid int)) bool {
 	fd, err := unix.Openat(dir, "cgroup.procs", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
@@ -104,7 +104,7 @@ func readProcs(dir int, buf []byte, take func(pid int)) bool {
 				continue
 			}
 			if pid > 0 { // 0 stands for a process of another pid namespace.
-				take(pid)
+				add(pid)
 			}
 			pid = 0
 		}

@@ -51,7 +51,7 @@ func TestProgramsAreBornInside(t *testing.T) {
 			if members, err := port.Members(ctx, "p1"); err != nil || len(members) != 1 || members[0] != p {
 				t.Errorf("its members are %v, %v; want %v", members, err, p)
 			}
-			if owner, ok := port.Owner(p.PID); !ok || owner != "p1" {
+			if owner, ok := port.ScopeOf(p.PID); !ok || owner != "p1" {
 				t.Errorf("its owner is %q", owner)
 			}
 			if err := port.KillScope(ctx, "p1"); err != nil {
