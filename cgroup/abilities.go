@@ -32,10 +32,10 @@ type Abilities struct {
 
 // ScopeDevices reads and sets the device rules of a scope that runs.
 type ScopeDevices interface {
-	// ScopeWall reads the rules back; closed is false when the scope has none.
-	ScopeWall(ctx context.Context, id string) (closed bool, rules []DeviceRule, err error)
-	// SetScopeWall makes these the only devices that may be opened in the scope.
-	SetScopeWall(ctx context.Context, id string, rules []DeviceRule) error
+	// ScopeDeviceRules reads the rules back; closed is false when the scope has none.
+	ScopeDeviceRules(ctx context.Context, id string) (closed bool, rules []DeviceRule, err error)
+	// SetScopeDeviceRules makes these the only devices that may be opened in the scope.
+	SetScopeDeviceRules(ctx context.Context, id string, rules []DeviceRule) error
 }
 
 // Migration denies users to have their processes moved out of a scope by a service manager.

@@ -131,11 +131,11 @@ func (t *Tree) SetSlice(ctx context.Context, s Slice) (bool, error) {
 			return wrote, fmt.Errorf("cannot set %s of slice %s to %s: %w", w.file, s.Name, strings.TrimSpace(w.value), err)
 		}
 	}
-	walled, err := t.setWall(cg, s.Closed, s.Devices)
+	changed, err := t.setDeviceRules(cg, s.Closed, s.Devices)
 	if err != nil {
-		return wrote || walled, fmt.Errorf("cannot set the device rules of slice %s: %w", s.Name, err)
+		return wrote || changed, fmt.Errorf("cannot set the device rules of slice %s: %w", s.Name, err)
 	}
-	return wrote || walled, nil
+	return wrote || changed, nil
 }
 
 // Slices reads back every slice of ours.
@@ -175,7 +175,7 @@ func (t *Tree) readSlice(cg string, name SliceName) (SliceState, error) {
 		return SliceState{}, fmt.Errorf("cannot read slice %s back: %w", name, err)
 	}
 	st := SliceState{Name: name, Path: cg, Limits: l}
-	if st.Closed, st.Devices, err = t.wall(cg); err != nil {
+	if st.Closed, st.Devices, err = t.deviceRules(cg); err != nil {
 		return SliceState{}, fmt.Errorf("cannot read the device rules of slice %s back: %w", name, err)
 	}
 	return st, nil
@@ -279,7 +279,7 @@ func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), 
 		undo()
 		return "", nil, fmt.Errorf("cannot start scope %s: cannot bind its memory to NUMA nodes %s: %w", s.ID, s.MemoryNodes, err)
 	}
-	if _, err := t.setWall(scope, s.Closed, s.Devices); err != nil {
+	if _, err := t.setDeviceRules(scope, s.Closed, s.Devices); err != nil {
 		undo()
 		return "", nil, fmt.Errorf("cannot start scope %s: cannot set its device rules: %w", s.ID, err)
 	}
@@ -439,14 +439,14 @@ func (t *Tree) sweep() error {
 	defer t.mu.Unlock()
 	return t.walk(context.Background(), func(cg string, _ SliceName, scope string) error {
 		if scope == "" {
-			return t.renewWall(cg)
+			return t.renewDeviceRules(cg)
 		}
 		if err := t.h.Remove(cg); errors.Is(err, ErrInUse) {
 			t.index.Register(scope, cg)
 		} else if err != nil {
 			return err
 		}
-		return t.renewWall(cg)
+		return t.renewDeviceRules(cg)
 	})
 }
 

@@ -92,10 +92,10 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 	}
 	// Its device rules are read and mended as a scope's are.
 	rules := []cgroup.DeviceRule{{Type: 'c', Major: 195, Minor: 255, Access: "rw"}}
-	if err := a.SetScopeWall(ctx, "p1", rules); err != nil {
+	if err := a.SetScopeDeviceRules(ctx, "p1", rules); err != nil {
 		t.Error(err)
 	}
-	if closed, is, err := a.ScopeWall(ctx, "p1"); err != nil || !closed || len(is) != 1 || is[0].Minor != 255 {
+	if closed, is, err := a.ScopeDeviceRules(ctx, "p1"); err != nil || !closed || len(is) != 1 || is[0].Minor != 255 {
 		t.Errorf("its device rules are %v, %+v, %v", closed, is, err)
 	}
 	if _, err := local.Write([]byte("go\n")); err != nil {

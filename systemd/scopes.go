@@ -302,8 +302,8 @@ func (a *Adapter) unitOf(id string) (unit, kind string) {
 	return scopeUnit(a.prefix, id), "Scope"
 }
 
-// ScopeWall reads the device rules of a scope back, as systemd was asked for them.
-func (a *Adapter) ScopeWall(ctx context.Context, id string) (closed bool, rules []cgroup.DeviceRule, err error) {
+// ScopeDeviceRules reads the device rules of a scope back, as systemd was asked for them.
+func (a *Adapter) ScopeDeviceRules(ctx context.Context, id string) (closed bool, rules []cgroup.DeviceRule, err error) {
 	unit, kind := a.unitOf(id)
 	props, err := a.typed(ctx, unit, kind)
 	if is(err, "NoSuchUnit") {
@@ -316,9 +316,9 @@ func (a *Adapter) ScopeWall(ctx context.Context, id string) (closed bool, rules 
 	return closed, rules, nil
 }
 
-// SetScopeWall makes these the only devices that a scope that runs may open. A scope does not outlive the boot, and
+// SetScopeDeviceRules makes these the only devices that a scope that runs may open. A scope does not outlive the boot, and
 // neither do its properties.
-func (a *Adapter) SetScopeWall(ctx context.Context, id string, rules []cgroup.DeviceRule) error {
+func (a *Adapter) SetScopeDeviceRules(ctx context.Context, id string, rules []cgroup.DeviceRule) error {
 	unit, _ := a.unitOf(id)
 	props := append([]sd.Property{prop("DevicePolicy", "closed")}, replaceDevices(devicesFor(rules))...)
 	err := a.bus.do(ctx, func(ctx context.Context, l *link) error {

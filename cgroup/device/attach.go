@@ -18,22 +18,22 @@ var ErrNoCgroup = errors.New("no such cgroup")
 
 // program is what a cgroup should have attached.
 type program struct {
-	name string
-	spec func() asm.Instructions
-	maps func() []*ebpf.MapSpec
-	same func(p *ebpf.Program) (bool, error) // whether one of this version has the wanted lists
+	name         string
+	instructions func() asm.Instructions
+	maps         func() []*ebpf.MapSpec
+	same         func(p *ebpf.Program) (bool, error) // whether one of this version has the wanted lists
 }
 
 func (p program) load() (*ebpf.Program, error) {
-	code := p.spec()
+	code := p.instructions()
 	for _, m := range p.maps() {
 		loaded, err := ebpf.NewMap(m)
 		if err != nil {
-			return nil, fmt.Errorf("cannot load the list %s: %w", m.Name, plain(err))
+			return nil, fmt.Errorf("cannot load the list %s: %w", m.Name, kernelError(err))
 		}
 		defer loaded.Close() // the program holds it
 		if err := loaded.Freeze(); err != nil {
-			return nil, fmt.Errorf("cannot freeze the list %s: %w", m.Name, plain(err))
+			return nil, fmt.Errorf("cannot freeze the list %s: %w", m.Name, kernelError(err))
 		}
 		if err := code.AssociateMap(m.Name, loaded); err != nil {
 			return nil, fmt.Errorf("internal error: %w", err)
@@ -41,7 +41,7 @@ func (p program) load() (*ebpf.Program, error) {
 	}
 	loaded, err := ebpf.NewProgram(specOf(p.name, code))
 	if err != nil {
-		return nil, fmt.Errorf("cannot load the program %s: %w", p.name, plain(err))
+		return nil, fmt.Errorf("cannot load the program %s: %w", p.name, kernelError(err))
 	}
 	return loaded, nil
 }
@@ -73,9 +73,9 @@ func sizeOf(k any) int {
 	}
 }
 
-// set makes this the only program of its name at the cgroup. The new one is attached before the old is detached: in
+// setProgram makes this the only program of its name at the cgroup. The new one is attached before the old is detached: in
 // between both hold, so what both allow is never denied and what neither allows is never let through.
-func set(dir string, want program) (wrote bool, err error) {
+func setProgram(dir string, want program) (wrote bool, err error) {
 	cg, err := openCgroup(dir)
 	if err != nil {
 		return false, err
@@ -88,7 +88,7 @@ func set(dir string, want program) (wrote bool, err error) {
 	defer closeAll(found)
 	keep := -1
 	for i, p := range found {
-		same, err := current(p, want)
+		same, err := upToDate(p, want)
 		if err != nil {
 			return false, fmt.Errorf("cannot read the program %s of %s: %w", want.name, dir, err)
 		}
@@ -107,7 +107,7 @@ func set(dir string, want program) (wrote bool, err error) {
 			Target: int(cg.Fd()), Program: p, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI,
 		})
 		if err != nil {
-			return false, fmt.Errorf("cannot attach the program %s to %s: %w", want.name, dir, plain(err))
+			return false, fmt.Errorf("cannot attach the program %s to %s: %w", want.name, dir, kernelError(err))
 		}
 		wrote = true
 	}
@@ -123,8 +123,8 @@ func set(dir string, want program) (wrote bool, err error) {
 	return wrote, nil
 }
 
-// current tells whether an attached program is of this version and has the wanted lists.
-func current(p *ebpf.Program, want program) (bool, error) {
+// upToDate tells whether an attached program is of this version and has the wanted lists.
+func upToDate(p *ebpf.Program, want program) (bool, error) {
 	info, err := p.Info()
 	if err != nil {
 		return false, err
@@ -164,8 +164,8 @@ func (t *tags) of(p program) (string, error) {
 	return info.Tag, nil
 }
 
-// remove detaches every program of the name.
-func remove(dir, name string) (removed bool, err error) {
+// removeProgram detaches every program of the name.
+func removeProgram(dir, name string) (removed bool, err error) {
 	cg, err := openCgroup(dir)
 	if errors.Is(err, ErrNoCgroup) {
 		return false, nil
@@ -193,11 +193,11 @@ func detach(cg *os.File, p *ebpf.Program) error {
 	if errors.Is(err, unix.ENOENT) {
 		return nil // somebody else has detached it
 	}
-	return plain(err)
+	return kernelError(err)
 }
 
-// each visits the attached programs of a name.
-func each(dir, name string, visit func(*ebpf.Program) error) error {
+// forEachProgram visits the attached programs of a name.
+func forEachProgram(dir, name string, use func(*ebpf.Program) error) error {
 	cg, err := openCgroup(dir)
 	if err != nil {
 		return err
@@ -209,16 +209,16 @@ func each(dir, name string, visit func(*ebpf.Program) error) error {
 	}
 	defer closeAll(found)
 	for _, p := range found {
-		if err := visit(p); err != nil {
+		if err := use(p); err != nil {
 			return fmt.Errorf("cannot read the program %s of %s: %w", name, dir, err)
 		}
 	}
 	return nil
 }
 
-// Attached tells how many device programs a cgroup has, whoever attached them: with none, nothing is closed to it but
+// CountPrograms tells how many device programs a cgroup has, whoever attached them: with none, nothing is closed to it but
 // what outer cgroups close.
-func Attached(dir string) (int, error) {
+func CountPrograms(dir string) (int, error) {
 	cg, err := openCgroup(dir)
 	if err != nil {
 		return 0, err
@@ -237,7 +237,7 @@ func Probe(dir string) error {
 	defer cg.Close()
 	p, err := ebpf.NewProgram(specOf("gpushare_probe", asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}))
 	if err != nil {
-		return fmt.Errorf("the kernel takes no device program: %w", plain(err))
+		return fmt.Errorf("the kernel takes no device program: %w", kernelError(err))
 	}
 	defer p.Close()
 	err = link.RawAttachProgram(link.RawAttachProgramOptions{
@@ -247,7 +247,7 @@ func Probe(dir string) error {
 		return errors.New("no device program may be attached: CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or an outer cgroup has one that admits no other")
 	}
 	if err != nil {
-		return fmt.Errorf("no device program can be attached: %w", plain(err))
+		return fmt.Errorf("no device program can be attached: %w", kernelError(err))
 	}
 	return detach(cg, p)
 }
@@ -266,12 +266,12 @@ func programs(cg *os.File, name string) ([]*ebpf.Program, error) {
 		}
 		if err != nil {
 			closeAll(found)
-			return nil, fmt.Errorf("cannot open a device program of %s: %w", cg.Name(), plain(err))
+			return nil, fmt.Errorf("cannot open a device program of %s: %w", cg.Name(), kernelError(err))
 		}
 		info, err := p.Info()
 		if err != nil {
 			closeAll(append(found, p))
-			return nil, fmt.Errorf("cannot read a device program of %s: %w", cg.Name(), plain(err))
+			return nil, fmt.Errorf("cannot read a device program of %s: %w", cg.Name(), kernelError(err))
 		}
 		if info.Name != name {
 			p.Close()
@@ -288,7 +288,7 @@ func query(cg *os.File) ([]link.AttachedProgram, error) {
 		if errors.Is(err, ebpf.ErrNotSupported) { // the library's guess, also where the kernel only does not permit it
 			err = errors.New("the kernel has none, or CAP_NET_ADMIN is missing")
 		}
-		return nil, fmt.Errorf("cannot list the device programs of %s: %w", cg.Name(), plain(err))
+		return nil, fmt.Errorf("cannot list the device programs of %s: %w", cg.Name(), kernelError(err))
 	}
 	return r.Programs, nil
 }
@@ -299,7 +299,7 @@ func readMap[K comparable](info *ebpf.ProgramInfo, name string, into map[K]uint3
 	for _, id := range ids {
 		m, err := ebpf.NewMapFromID(id)
 		if err != nil {
-			return false, plain(err)
+			return false, kernelError(err)
 		}
 		defer m.Close()
 		about, err := m.Info()
@@ -315,7 +315,7 @@ func readMap[K comparable](info *ebpf.ProgramInfo, name string, into map[K]uint3
 		for all.Next(&k, &v) {
 			into[k] = v
 		}
-		return about.Frozen(), plain(all.Err())
+		return about.Frozen(), kernelError(all.Err())
 	}
 	return false, fmt.Errorf("it has no list %s", name)
 }
@@ -331,8 +331,8 @@ func openCgroup(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// plain leaves the verifier's log and the library's guesses out of an error: people read the kernel's word.
-func plain(err error) error {
+// kernelError leaves the verifier's log and the library's guesses out of an error: people read the kernel's word.
+func kernelError(err error) error {
 	var e unix.Errno
 	if errors.As(err, &e) {
 		return e

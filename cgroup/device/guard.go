@@ -81,9 +81,9 @@ func SetGuard(dir string, g Guard) (wrote bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot make a device guard: %w", err)
 	}
-	return set(dir, program{
-		name: guardName,
-		spec: guardProgram,
+	return setProgram(dir, program{
+		name:         guardName,
+		instructions: guardProgram,
 		maps: func() []*ebpf.MapSpec {
 			return []*ebpf.MapSpec{listOf(closedName, closed), listOf(exceptName, except)}
 		},
@@ -97,7 +97,7 @@ func SetGuard(dir string, g Guard) (wrote bool, err error) {
 // ReadGuard reads the guard of a cgroup back. ok is false when it has none. Where there are several, after an accident,
 // what any of them closes is closed, and the exceptions are those of the first.
 func ReadGuard(dir string) (g Guard, ok bool, err error) {
-	err = each(dir, guardName, func(p *ebpf.Program) error {
+	err = forEachProgram(dir, guardName, func(p *ebpf.Program) error {
 		is, err := readGuard(p)
 		if err != nil {
 			return err
@@ -112,7 +112,7 @@ func ReadGuard(dir string) (g Guard, ok bool, err error) {
 }
 
 // RemoveGuard takes the guard off a cgroup. It is no error when it has none.
-func RemoveGuard(dir string) (removed bool, err error) { return remove(dir, guardName) }
+func RemoveGuard(dir string) (removed bool, err error) { return removeProgram(dir, guardName) }
 
 // maxClosed bounds how many single devices are closed: a list of more is a mistake.
 const maxClosed = 1 << 16
@@ -188,12 +188,12 @@ func guardProgram() asm.Instructions {
 		asm.And.Imm(asm.R7, mayRead|mayWrite),
 		asm.JEq.Imm(asm.R7, 0, "allow"),
 	)
-	p = append(p, lookup(closedName, key)...)
+	p = append(p, lookup(closedName, keyOffset)...)
 	p = append(p,
 		asm.JNE.Imm(asm.R0, 0, "closed"),
-		asm.StoreImm(asm.RFP, key+8, -1, asm.Word), // anyMinor
+		asm.StoreImm(asm.RFP, keyOffset+8, -1, asm.Word), // anyMinor
 	)
-	p = append(p, lookup(closedName, key)...)
+	p = append(p, lookup(closedName, keyOffset)...)
 	p = append(p,
 		asm.JEq.Imm(asm.R0, 0, "allow"),
 		asm.FnGetCurrentUidGid.Call().WithSymbol("closed"),
@@ -212,6 +212,6 @@ func guardProgram() asm.Instructions {
 	)
 	p = append(p, lookup(exceptName, who)...)
 	p = append(p, asm.JEq.Imm(asm.R0, 0, "deny"))
-	p = append(p, judge()...)
-	return append(p, verdicts()...)
+	p = append(p, checkAccess()...)
+	return append(p, allowOrDeny()...)
 }

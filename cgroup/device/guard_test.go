@@ -230,7 +230,7 @@ func TestGuardOfAnotherVersionIsReplaced(t *testing.T) {
 	if wrote, err := device.SetGuard(dir, g); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
-	if n, err := device.Attached(dir); n != 1 || err != nil {
+	if n, err := device.CountPrograms(dir); n != 1 || err != nil {
 		t.Errorf("%d programs, %v", n, err)
 	}
 	user := startIn(t, dir, nobody, n)
@@ -299,17 +299,17 @@ func TestGuardRefusesWhatCannotBe(t *testing.T) {
 func TestNoSuchCgroup(t *testing.T) {
 	dir := filepath.Join(newCgroup(t), "gone")
 	for what, err := range map[string]error{
-		"a wall":          second(device.SetWall(dir, nil)),
+		"a wall":          second(device.SetRules(dir, nil)),
 		"a guard":         second(device.SetGuard(dir, device.Guard{})),
 		"reading a guard": third(device.ReadGuard(dir)),
-		"reading a wall":  third(device.Wall(dir)),
+		"reading a wall":  third(device.Rules(dir)),
 		"a probe":         device.Probe(dir),
 	} {
 		if !isNoCgroup(err) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for what, err := range map[string]error{"a wall": second(device.RemoveWall(dir)), "a guard": second(device.RemoveGuard(dir))} {
+	for what, err := range map[string]error{"a wall": second(device.RemoveRules(dir)), "a guard": second(device.RemoveGuard(dir))} {
 		if err != nil {
 			t.Errorf("removing %s: %v", what, err)
 		}

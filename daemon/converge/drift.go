@@ -250,7 +250,7 @@ func (cv *Converger) mendScopes(ctx context.Context, node *observe.Node) {
 }
 
 func (cv *Converger) mendScope(ctx context.Context, port cgroup.ScopeDevices, node *observe.Node, l *lease.Lease) error {
-	closed, is, err := port.ScopeWall(ctx, l.ID)
+	closed, is, err := port.ScopeDeviceRules(ctx, l.ID)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (cv *Converger) mendScope(ctx context.Context, port cgroup.ScopeDevices, no
 	if found.Matches(expected) {
 		return nil
 	}
-	if err := port.SetScopeWall(ctx, l.ID, want); err != nil {
+	if err := port.SetScopeDeviceRules(ctx, l.ID, want); err != nil {
 		return err
 	}
 	cv.Counters.SliceWrites.Add(1)

@@ -120,14 +120,14 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, tell 
 func lookAtWalls(log *slog.Logger) func(dir string) (int, error) {
 	h, err := cgroup.FindHierarchy()
 	if err == nil {
-		_, err = devices.Attached(h.Mount)
+		_, err = devices.CountPrograms(h.Mount)
 	}
 	if err != nil {
 		log.Warn("device programs cannot be looked at: systemd's word about walls is taken", "error", err)
 		return nil
 	}
 	return func(dir string) (int, error) {
-		n, err := devices.Attached(dir)
+		n, err := devices.CountPrograms(dir)
 		if errors.Is(err, devices.ErrNoCgroup) {
 			err = cgroup.ErrNotFound
 		}

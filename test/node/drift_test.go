@@ -101,18 +101,18 @@ func TestDriftIsMended(t *testing.T) {
 	}
 	was := map[string][]device.Rule{}
 	for what, dir := range dirs {
-		rules, ok, err := device.Wall(dir)
+		rules, ok, err := device.Rules(dir)
 		if err != nil || !ok {
 			t.Fatalf("%s has no wall: %v", what, err)
 		}
 		was[what] = rules
-		if removed, err := device.RemoveWall(dir); err != nil || !removed {
+		if removed, err := device.RemoveRules(dir); err != nil || !removed {
 			t.Fatalf("%s: its wall was not removed: %v", what, err)
 		}
 	}
 	reload()
 	for what, dir := range dirs {
-		rules, ok, err := device.Wall(dir)
+		rules, ok, err := device.Rules(dir)
 		if err != nil || !ok || len(rules) != len(was[what]) {
 			t.Errorf("%s: its wall is %v (%v, %v), it was %v", what, rules, ok, err, was[what])
 		}

@@ -199,7 +199,7 @@ func (p *play) isolationActive(st *api.Status, report reporter) {
 		if b, err := os.ReadFile(filepath.Join(dir, "cgroup.events")); err == nil && strings.Contains(string(b), "frozen 1") {
 			report("I8", "%s is frozen", dir)
 		}
-		rules, ok, err := devices.Wall(dir)
+		rules, ok, err := devices.Rules(dir)
 		if err != nil || !ok {
 			return // It cannot be read here, and then none is shown either; or it went.
 		}

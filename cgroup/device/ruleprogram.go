@@ -12,40 +12,40 @@ import (
 )
 
 const (
-	wallName  = "gpushare_wall" // of the program, as bpftool shows it; the kernel keeps 15 characters
-	rulesName = "gpushare_rules"
+	programName  = "gpushare_wall" // of the program, as bpftool shows it; the kernel keeps 15 characters
+	rulesMapName = "gpushare_rules"
 )
 
 // numbers is a device as a key of a map: type, major, minor.
 type numbers [3]uint32
 
-// SetWall closes a cgroup, given by its directory, to every device but these and the standard pseudo devices. It writes
+// SetRules closes a cgroup, given by its directory, to every device but these and the standard pseudo devices. It writes
 // nothing, and says so, when the cgroup has exactly this wall.
-func SetWall(dir string, rules []Rule) (wrote bool, err error) {
-	list, err := wallList(rules)
+func SetRules(dir string, rules []Rule) (wrote bool, err error) {
+	list, err := ruleMap(rules)
 	if err != nil {
 		return false, fmt.Errorf("cannot make a device wall: %w", err)
 	}
-	want := wallRules(list)
-	return set(dir, program{
-		name: wallName,
-		spec: wallProgram,
-		maps: func() []*ebpf.MapSpec { return []*ebpf.MapSpec{listOf(rulesName, list)} },
+	want := rulesOf(list)
+	return setProgram(dir, program{
+		name:         programName,
+		instructions: rulesProgram,
+		maps:         func() []*ebpf.MapSpec { return []*ebpf.MapSpec{listOf(rulesMapName, list)} },
 		same: func(p *ebpf.Program) (bool, error) {
 			info, err := p.Info()
 			if err != nil {
 				return false, err
 			}
 			id, _ := info.ID() // Without one it is not known, and is made anew.
-			is, wall, err := readWall(id)
-			return wall && slices.Equal(is, want), err
+			current, isRules, err := readRules(id)
+			return isRules && slices.Equal(current, want), err
 		},
 	})
 }
 
-// Wall reads the wall of a cgroup back. ok is false when it has none. Where there are several, after an accident, it is
+// Rules reads the wall of a cgroup back. ok is false when it has none. Where there are several, after an accident, it is
 // what all of them allow.
-func Wall(dir string) (rules []Rule, ok bool, err error) {
+func Rules(dir string) (rules []Rule, ok bool, err error) {
 	cg, err := openCgroup(dir)
 	if err != nil {
 		return nil, false, err
@@ -56,26 +56,26 @@ func Wall(dir string) (rules []Rule, ok bool, err error) {
 		return nil, false, err
 	}
 	for _, a := range all {
-		these, is, err := readWall(a.ID)
+		these, current, err := readRules(a.ID)
 		if err != nil {
-			return nil, false, fmt.Errorf("cannot read the program %s of %s: %w", wallName, dir, plain(err))
+			return nil, false, fmt.Errorf("cannot read the program %s of %s: %w", programName, dir, kernelError(err))
 		}
-		if !is {
+		if !current {
 			continue
 		}
 		if ok {
-			these = common(rules, these)
+			these = intersect(rules, these)
 		}
 		rules, ok = these, true
 	}
 	return rules, ok, nil
 }
 
-// RemoveWall opens a cgroup again. It is no error when it has no wall.
-func RemoveWall(dir string) (removed bool, err error) { return remove(dir, wallName) }
+// RemoveRules opens a cgroup again. It is no error when it has no wall.
+func RemoveRules(dir string) (removed bool, err error) { return removeProgram(dir, programName) }
 
-// wallList is the rules as the program reads them.
-func wallList(rules []Rule) (map[numbers]uint32, error) {
+// ruleMap is the rules as the program reads them.
+func ruleMap(rules []Rule) (map[numbers]uint32, error) {
 	list := map[numbers]uint32{}
 	for _, r := range rules {
 		t, err := typeBits(r.Type)
@@ -91,7 +91,7 @@ func wallList(rules []Rule) (map[numbers]uint32, error) {
 	return list, nil
 }
 
-func wallRules(list map[numbers]uint32) []Rule {
+func rulesOf(list map[numbers]uint32) []Rule {
 	var rules []Rule
 	for k, bits := range list {
 		rules = append(rules, Rule{Type: typeOf(k[0]), Major: k[1], Minor: k[2], Access: accessOf(bits)})
@@ -100,10 +100,10 @@ func wallRules(list map[numbers]uint32) []Rule {
 	return rules
 }
 
-// readWall gives rules that nobody writes into. ok is false when the program is no wall, or is no longer there.
-func readWall(id ebpf.ProgramID) (rules []Rule, ok bool, err error) {
-	if rules, is, known := walls.get(id); known {
-		return rules, is, nil
+// readRules gives rules that nobody writes into. ok is false when the program is no wall, or is no longer there.
+func readRules(id ebpf.ProgramID) (rules []Rule, ok bool, err error) {
+	if rules, current, known := programCache.get(id); known {
+		return rules, current, nil
 	}
 	p, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,24 +117,24 @@ func readWall(id ebpf.ProgramID) (rules []Rule, ok bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	if info.Name != wallName {
-		walls.put(id, nil, false)
+	if info.Name != programName {
+		programCache.put(id, nil, false)
 		return nil, false, nil
 	}
 	list := map[numbers]uint32{}
-	frozen, err := readMap(info, rulesName, list)
+	frozen, err := readMap(info, rulesMapName, list)
 	if err != nil {
 		return nil, false, err
 	}
-	rules = wallRules(list)
+	rules = rulesOf(list)
 	if frozen {
-		walls.put(id, rules, true)
+		programCache.put(id, rules, true)
 	}
 	return rules, true, nil
 }
 
-// common is what two walls allow both.
-func common(a, b []Rule) []Rule {
+// intersect is what two walls allow both.
+func intersect(a, b []Rule) []Rule {
 	var out []Rule
 	for _, r := range a {
 		i, found := slices.BinarySearchFunc(b, r, func(x, y Rule) int {
@@ -160,7 +160,7 @@ const (
 )
 
 // Where the programs keep a device as a key on their stack, 12 bytes.
-const key = -12
+const keyOffset = -12
 
 // loadDevice puts the device into the key and what is done to it into R7. R6 keeps the context.
 func loadDevice() asm.Instructions {
@@ -172,9 +172,9 @@ func loadDevice() asm.Instructions {
 		asm.And.Imm(asm.R2, 0xffff),
 		asm.LoadMem(asm.R3, asm.R6, ctxMajor, asm.Word),
 		asm.LoadMem(asm.R4, asm.R6, ctxMinor, asm.Word),
-		asm.StoreMem(asm.RFP, key, asm.R2, asm.Word),
-		asm.StoreMem(asm.RFP, key+4, asm.R3, asm.Word),
-		asm.StoreMem(asm.RFP, key+8, asm.R4, asm.Word),
+		asm.StoreMem(asm.RFP, keyOffset, asm.R2, asm.Word),
+		asm.StoreMem(asm.RFP, keyOffset+4, asm.R3, asm.Word),
+		asm.StoreMem(asm.RFP, keyOffset+8, asm.R4, asm.Word),
 	}
 }
 
@@ -188,8 +188,8 @@ func lookup(name string, at int32) asm.Instructions {
 	}
 }
 
-// judge ends the program: what R7 asks must be within what R0 points to.
-func judge() asm.Instructions {
+// checkAccess ends the program: what R7 asks must be within what R0 points to.
+func checkAccess() asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word).WithSymbol("judge"),
 		asm.Xor.Imm(asm.R1, -1),
@@ -198,7 +198,7 @@ func judge() asm.Instructions {
 	}
 }
 
-func verdicts() asm.Instructions {
+func allowOrDeny() asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Imm(asm.R0, 1).WithSymbol("allow"),
 		asm.Return(),
@@ -207,9 +207,9 @@ func verdicts() asm.Instructions {
 	}
 }
 
-// wallProgram lets through what systemd's DevicePolicy=closed lets through, and what is listed. The pseudo devices are
+// rulesProgram lets through what systemd's DevicePolicy=closed lets through, and what is listed. The pseudo devices are
 // null, zero, full, random, urandom, tty and ptmx in every way, and pts to read and write.
-func wallProgram() asm.Instructions {
+func rulesProgram() asm.Instructions {
 	p := loadDevice()
 	p = append(p,
 		asm.JNE.Imm(asm.R2, typeChar, "listed"),
@@ -231,10 +231,10 @@ func wallProgram() asm.Instructions {
 		asm.JEq.Imm(asm.R4, 0, "allow").WithSymbol("tty"), // tty
 		asm.JEq.Imm(asm.R4, 2, "allow"),                   // ptmx
 	)
-	list := lookup(rulesName, key)
+	list := lookup(rulesMapName, keyOffset)
 	list[0] = list[0].WithSymbol("listed")
 	p = append(p, list...)
 	p = append(p, asm.JEq.Imm(asm.R0, 0, "deny"))
-	p = append(p, judge()...)
-	return append(p, verdicts()...)
+	p = append(p, checkAccess()...)
+	return append(p, allowOrDeny()...)
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/gpushare/gpushare/cgroup/device"
 )
 
-// gpus makes nodes of the NVIDIA major, behind which there is no driver: opening one gives ENXIO where it is let through
+// gpuNodes makes nodes of the NVIDIA major, behind which there is no driver: opening one gives ENXIO where it is let through
 // and EPERM where it is not.
-func gpus(t *testing.T, n int) string {
+func gpuNodes(t *testing.T, n int) string {
 	t.Helper()
 	if b, _ := os.ReadFile("/proc/devices"); strings.Contains(string(b), "195 nvidia") {
 		t.Skip("needs a host without the NVIDIA driver: its devices would be opened")
@@ -39,7 +39,7 @@ func gpuRules(minors ...uint32) []DeviceRule {
 	return rules
 }
 
-func walledTree(t *testing.T) *Tree {
+func treeWithDevices(t *testing.T) *Tree {
 	t.Helper()
 	tree := newTree(t)
 	if i := tree.Info(); !i.Devices {
@@ -71,8 +71,8 @@ func opens(t *testing.T, tree *Tree, s Scope, nodes string) string {
 	return strings.Join(strings.Fields(string(b)), " ")
 }
 
-func TestTreeWallsLeases(t *testing.T) {
-	tree, nodes := walledTree(t), gpus(t, 3)
+func TestTreeRestrictsLeases(t *testing.T) {
+	tree, nodes := treeWithDevices(t), gpuNodes(t, 3)
 	ctx := within(t, 30*time.Second)
 	want := Slice{Name: SliceName{Tenant: "vision"}, Closed: true, Devices: gpuRules(1, 0)}
 	if wrote, err := tree.SetSlice(ctx, want); err != nil || !wrote {
@@ -121,15 +121,15 @@ func TestTreeWallsLeases(t *testing.T) {
 }
 
 // Somebody takes the wall away behind our back: it is seen, and put back.
-func TestTreeSeesAWallThatIsGone(t *testing.T) {
-	tree := walledTree(t)
+func TestTreeSeesRemovedDeviceRules(t *testing.T) {
+	tree := treeWithDevices(t)
 	ctx := within(t, 20*time.Second)
 	want := Slice{Name: SliceName{Tenant: "vision"}, Closed: true, Devices: gpuRules(0)}
 	if _, err := tree.SetSlice(ctx, want); err != nil {
 		t.Fatal(err)
 	}
 	cg := tree.h.Dir(tree.slicePath(want.Name))
-	if _, err := device.RemoveWall(cg); err != nil {
+	if _, err := device.RemoveRules(cg); err != nil {
 		t.Fatal(err)
 	}
 	states, err := tree.Slices(ctx)
@@ -139,14 +139,14 @@ func TestTreeSeesAWallThatIsGone(t *testing.T) {
 	if wrote, err := tree.SetSlice(ctx, want); err != nil || !wrote {
 		t.Errorf("wrote %v, %v", wrote, err)
 	}
-	if _, ok, err := device.Wall(cg); !ok || err != nil {
+	if _, ok, err := device.Rules(cg); !ok || err != nil {
 		t.Errorf("the wall is not back: %v", err)
 	}
 }
 
 // What cannot be walled in does not run.
-func TestTreeStartsNothingWithoutItsWall(t *testing.T) {
-	tree := walledTree(t)
+func TestTreeStartsNothingWithoutDeviceRules(t *testing.T) {
+	tree := treeWithDevices(t)
 	p := spawn(t, "sleep", "60")
 	s := train("l-1", p)
 	s.Closed, s.Devices = true, []DeviceRule{{Type: 'x', Major: 195, Access: "rw"}}

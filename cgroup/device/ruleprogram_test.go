@@ -17,47 +17,47 @@ func rw(minors ...uint32) []device.Rule {
 	return rules
 }
 
-func setWall(t testing.TB, dir string, rules []device.Rule) {
+func setRules(t testing.TB, dir string, rules []device.Rule) {
 	t.Helper()
-	if _, err := device.SetWall(dir, rules); err != nil {
+	if _, err := device.SetRules(dir, rules); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestWallLetsThroughWhatIsListed(t *testing.T) {
+func TestRulesAllowWhatIsListed(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	p := startIn(t, dir, 0, n)
 	p.wants(through, "n0", "n1", "ctl", "other")
-	if wrote, err := device.SetWall(dir, rw(0, 255)); err != nil || !wrote {
+	if wrote, err := device.SetRules(dir, rw(0, 255)); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
 	p.wants(through, "n0", "ctl", "again0") // another node of the same device is the same device
 	p.wants(denied, "n1", "n2", "other", "mem")
 	p.wants("opened", "null", "zero", "full", "random", "urandom") // what DevicePolicy=closed lets through
-	if wrote, err := device.SetWall(dir, rw(255, 0)); err != nil || wrote {
+	if wrote, err := device.SetRules(dir, rw(255, 0)); err != nil || wrote {
 		t.Errorf("the same wall again: wrote %v, %v", wrote, err)
 	}
-	if got, ok, err := device.Wall(dir); err != nil || !ok || !slices.Equal(got, rw(0, 255)) {
+	if got, ok, err := device.Rules(dir); err != nil || !ok || !slices.Equal(got, rw(0, 255)) {
 		t.Errorf("read back %v, %v, %v", got, ok, err)
 	}
-	setWall(t, dir, nil)
+	setRules(t, dir, nil)
 	p.wants(denied, "n0", "ctl")
 	p.wants("opened", "null")
-	if removed, err := device.RemoveWall(dir); err != nil || !removed {
+	if removed, err := device.RemoveRules(dir); err != nil || !removed {
 		t.Fatalf("removed %v, %v", removed, err)
 	}
 	p.wants(through, "n0", "n1", "other")
-	if removed, err := device.RemoveWall(dir); err != nil || removed {
+	if removed, err := device.RemoveRules(dir); err != nil || removed {
 		t.Errorf("removing none: %v, %v", removed, err)
 	}
-	if _, ok, err := device.Wall(dir); ok || err != nil {
+	if _, ok, err := device.Rules(dir); ok || err != nil {
 		t.Errorf("a wall is left: %v, %v", ok, err)
 	}
 }
 
-func TestWallKeepsToTheAccess(t *testing.T) {
+func TestRulesCheckTheAccess(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
-	setWall(t, dir, []device.Rule{
+	setRules(t, dir, []device.Rule{
 		{Type: 'c', Major: gpuMajor, Minor: 0, Access: "r"},
 		{Type: 'c', Major: gpuMajor, Minor: 1, Access: "w"},
 		{Type: 'b', Major: gpuMajor, Minor: 2, Access: "rwm"},
@@ -78,19 +78,19 @@ func TestWallKeepsToTheAccess(t *testing.T) {
 	}
 }
 
-func TestWallRefusesWhatIsNoRule(t *testing.T) {
+func TestSetRulesRefusesInvalidRules(t *testing.T) {
 	for _, r := range []device.Rule{{Type: 'x', Access: "r"}, {Type: 'c', Access: "rx"}} {
-		if wrote, err := device.SetWall(t.TempDir(), []device.Rule{r}); err == nil || wrote {
+		if wrote, err := device.SetRules(t.TempDir(), []device.Rule{r}); err == nil || wrote {
 			t.Errorf("%+v was taken", r)
 		}
 	}
 }
 
 // What a process does to itself changes nothing.
-func TestWallHoldsWhateverAProcessDoes(t *testing.T) {
+func TestRulesApplyWhateverAProcessDoes(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	parent := filepath.Dir(dir)
-	setWall(t, dir, rw(0))
+	setRules(t, dir, rw(0))
 	p := startIn(t, dir, nobody, n)
 	p.wants(through, "n0")
 	const open = "if (exec 3<N/%s) 2>/dev/null; then echo opened; else (exec 3<N/%s) 2>&1 | sed 's/.*: //'; fi"
@@ -123,11 +123,11 @@ func TestWallHoldsWhateverAProcessDoes(t *testing.T) {
 	p.wants(denied, "n1")
 }
 
-func TestWallsNest(t *testing.T) {
+func TestRulesOfNestedCgroups(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	early := sub(t, dir, "early")
 	p := startIn(t, early, 0, n)
-	setWall(t, dir, rw(0, 1))
+	setRules(t, dir, rw(0, 1))
 	late := sub(t, dir, "late")
 	q := startIn(t, late, 0, n)
 	for _, x := range []*process{p, q} {
@@ -135,11 +135,11 @@ func TestWallsNest(t *testing.T) {
 		x.wants(denied, "n2")
 	}
 	// A wall inside opens nothing that the one outside closes.
-	setWall(t, late, rw(1, 2))
+	setRules(t, late, rw(1, 2))
 	q.wants(through, "n1")
 	q.wants(denied, "n0", "n2")
 	p.wants(through, "n0", "n1")
-	if got, ok, err := device.Wall(early); ok || err != nil {
+	if got, ok, err := device.Rules(early); ok || err != nil {
 		t.Errorf("a wall where none was made: %v, %v", got, err)
 	}
 	deep := sub(t, sub(t, late, "a"), "b")
@@ -147,42 +147,42 @@ func TestWallsNest(t *testing.T) {
 }
 
 // While the rules change, what both the old and the new allow is never denied, and what neither allows never let through.
-func TestWallChangesWithoutAWrongAnswer(t *testing.T) {
+func TestRulesChangeWithoutAWrongAnswer(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	a, b := rw(0, 1), rw(0, 2)
-	setWall(t, dir, a)
+	setRules(t, dir, a)
 	whileOpening(t, dir, 0, n, map[string]string{"n0": through, "n3": denied}, func(int) {
 		a, b = b, a
-		setWall(t, dir, a)
+		setRules(t, dir, a)
 	})
-	if n, err := device.Attached(dir); n != 1 || err != nil {
+	if n, err := device.CountPrograms(dir); n != 1 || err != nil {
 		t.Errorf("%d programs are left, %v", n, err)
 	}
 }
 
-func BenchmarkSetWall(b *testing.B) {
+func BenchmarkSetRules(b *testing.B) {
 	dir := newCgroup(b)
 	rules := [][]device.Rule{rw(0, 1, 2, 3, 255), rw(0, 1, 2, 4, 255)}
 	for i := 0; b.Loop(); i++ {
-		setWall(b, dir, rules[i%2])
+		setRules(b, dir, rules[i%2])
 	}
 }
 
-func BenchmarkReadWall(b *testing.B) {
+func BenchmarkReadRules(b *testing.B) {
 	dir := newCgroup(b)
-	setWall(b, dir, rw(0, 1, 2, 3, 255))
+	setRules(b, dir, rw(0, 1, 2, 3, 255))
 	for b.Loop() {
-		if _, _, err := device.Wall(dir); err != nil {
+		if _, _, err := device.Rules(dir); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-func BenchmarkAttached(b *testing.B) {
+func BenchmarkCountPrograms(b *testing.B) {
 	dir := newCgroup(b)
-	setWall(b, dir, rw(0))
+	setRules(b, dir, rw(0))
 	for b.Loop() {
-		if _, err := device.Attached(dir); err != nil {
+		if _, err := device.CountPrograms(dir); err != nil {
 			b.Fatal(err)
 		}
 	}
