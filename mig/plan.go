@@ -58,8 +58,8 @@ type Result struct {
 	// Layout says where each want lands: Layout[i] is for want i. Compute instances that share a GPU instance land in the
 	// same one, which lists them all.
 	Layout []Placed
-	// Adopted says that an administrator declared ours what is completed. Whoever asked for the plan sets it.
-	Adopted bool
+	// Imported says that an administrator declared ours what is completed. Whoever asked for the plan sets it.
+	Imported bool
 	// profiles words Destroy.
 	profiles gpu.Profiles
 }

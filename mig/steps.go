@@ -26,9 +26,9 @@ type InstanceArgs struct {
 	Placed
 	// Orphan: the instance to destroy has no compute instance (Compute empty then means none, not one that takes all).
 	Orphan bool `json:"orphan,omitempty"`
-	// Adopted: somebody else made it, and an administrator said that it is ours. Records of versions that did not write
+	// Imported: somebody else made it, and an administrator said that it is ours. Records of versions that did not write
 	// it have none.
-	Adopted bool `json:"adopted,omitempty"`
+	Imported bool `json:"imported,omitempty"`
 }
 
 // Steps words the plan as steps of one GPU: mode on, destroy, complete, create, mode off. IDs are left to whoever puts
@@ -57,11 +57,11 @@ func (r Result) Steps(id gpu.UUID) []step.Step {
 	for _, p := range r.Complete {
 		// Undo is empty: taking the compute instances away again would only bring a defect back.
 		reason := "it lacks compute instances"
-		if r.Adopted {
-			reason = "it is adopted, and lacks compute instances"
+		if r.Imported {
+			reason = "it is imported, and compute instances are missing"
 		}
 		add(step.Step{
-			Kind: KindCreate, Args: step.Must(InstanceArgs{Placed: p, Adopted: r.Adopted}), Text: "complete " + p.String(),
+			Kind: KindCreate, Args: step.Must(InstanceArgs{Placed: p, Imported: r.Imported}), Text: "complete " + p.String(),
 			Reason: reason, Disruption: step.None,
 		})
 	}

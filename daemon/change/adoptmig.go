@@ -179,7 +179,7 @@ func (s *settlement) planAdopt(a *store.Achieved, there []mig.Present, starts []
 		if err != nil {
 			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot adopt " + nameOf(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
 		}
-		r.Adopted = true
+		r.Imported = true
 		steps = append(steps, r.Steps(s.gpu.Identity.UUID)...)
 	}
 	return steps, nil

@@ -75,7 +75,7 @@ func TestAdoptedBySteps(t *testing.T) {
 		args json.RawMessage
 		want bool
 	}{
-		{"adopted", step.Must(mig.InstanceArgs{Placed: placed, Adopted: true}), true},
+		{"adopted", step.Must(mig.InstanceArgs{Placed: placed, Imported: true}), true},
 		{"made", step.Must(mig.InstanceArgs{Placed: placed}), false},
 		{"of a record before", json.RawMessage(`{"profile_id":9,"placement":{"start":4,"size":4}}`), false},
 	} {
@@ -83,7 +83,7 @@ func TestAdoptedBySteps(t *testing.T) {
 		if err := json.Unmarshal(c.args, &args); err != nil || args.Placement != at {
 			t.Errorf("%s: it is read as %+v: %v", c.name, args, err)
 		}
-		made, adopted := MadeBy([]step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One), Args: c.args, Reason: "it is adopted, and lacks compute instances"}}, observetest.One)
+		made, adopted := MadeBy([]step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One), Args: c.args, Reason: "it is imported, and compute instances are missing"}}, observetest.One)
 		if !made[at] || adopted[at] != c.want {
 			t.Errorf("%s: made %v, adopted %v", c.name, made[at], adopted[at])
 		}

@@ -77,7 +77,7 @@ func MadeBy(steps []step.Step, id gpu.UUID) (touched, adopted map[gpu.Placement]
 			continue
 		}
 		touched[args.Placement] = touched[args.Placement] || steps[i].Kind == mig.KindCreate
-		adopted[args.Placement] = adopted[args.Placement] || args.Adopted
+		adopted[args.Placement] = adopted[args.Placement] || args.Imported
 	}
 	return touched, adopted
 }
