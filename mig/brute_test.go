@@ -69,7 +69,7 @@ func legal(p gpu.Profiles, state []spot) bool {
 // situation is what surrounds a plan: what is present, with flags by index.
 type situation struct {
 	present               []spot
-	inUse, foreign, spare []bool
+	inUse, foreign, keepable []bool
 	force, takeForeign    bool
 }
 
@@ -133,7 +133,7 @@ func brute(p gpu.Profiles, all [][]spot, s situation, counts map[int]int) (cost,
 		// As many extras of each profile as there are must be among those present that may stay.
 		may := map[int]int{}
 		for i, b := range s.present {
-			if slices.Contains(state, b) && (s.spare[i] || s.foreign[i] && !s.takeForeign) {
+			if slices.Contains(state, b) && (s.keepable[i] || s.foreign[i] && !s.takeForeign) {
 				may[b.profile]++
 			}
 		}

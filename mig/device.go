@@ -42,12 +42,12 @@ func PlanDevice(d Device, t Target, o Options) (Result, error) {
 		// Nothing outlives MIG mode, so what may stay otherwise must go too.
 		all := make([]Present, len(d.Present))
 		for i, b := range d.Present {
-			b.Spare = false
+			b.Keepable = false
 			all[i] = b
 		}
 		r, err := Plan(d.Profiles, all, nil, o)
-		if err == nil && len(r.Spare) != 0 {
-			err = foreignStays(all, r)
+		if err == nil && len(r.Extra) != 0 {
+			err = foreignBlocks(all, r)
 		}
 		if err != nil {
 			return Result{}, err
@@ -69,16 +69,16 @@ func PlanDevice(d Device, t Target, o Options) (Result, error) {
 	return r, nil
 }
 
-// foreignStays refuses to turn MIG off over instances that may not be taken.
-func foreignStays(present []Present, r Result) error {
+// foreignBlocks refuses to turn MIG off over instances that may not be taken.
+func foreignBlocks(present []Present, r Result) error {
 	e := &Infeasible{}
 	for _, b := range present {
-		if slices.ContainsFunc(r.Spare, func(s Placed) bool { return s.Placement == b.Placement }) {
+		if slices.ContainsFunc(r.Extra, func(s Placed) bool { return s.Placement == b.Placement }) {
 			e.Blocked = append(e.Blocked, b)
 		}
 	}
 	var names []string
-	for _, s := range r.Spare {
+	for _, s := range r.Extra {
 		names = append(names, s.String())
 	}
 	e.Reason = fmt.Sprintf("MIG mode cannot be turned off while there%s %s, not made by this configuration", verb(names), strings.Join(names, ", "))

@@ -80,7 +80,7 @@ func Fragment(p gpu.Profiles, present []Present) (Fragmentation, error) {
 func still(present []Present) []Present {
 	out := slices.Clone(present)
 	for i := range out {
-		out[i].Spare, out[i].InUse = true, true
+		out[i].Keepable, out[i].InUse = true, true
 	}
 	return out
 }
@@ -95,10 +95,10 @@ func movesFor(p gpu.Profiles, present []Present, q *gpu.Profile, n int) ([]Move,
 	var want []Want
 	loose := slices.Clone(present)
 	for i, b := range present {
-		loose[i].Spare = false
+		loose[i].Keepable = false
 		if b.InUse || b.Foreign || b.Pinned {
 			// It stays without being asked for.
-			loose[i].Spare, loose[i].InUse = true, true
+			loose[i].Keepable, loose[i].InUse = true, true
 			continue
 		}
 		placed := placedOf(p, b.Instance)

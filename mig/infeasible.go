@@ -171,7 +171,7 @@ func (pr *problem) inTheWay(want []Want) (string, []Present) {
 	var blocked []Present
 	var pinned, used, foreign []string
 	for i, b := range pr.present {
-		if (best.matched|best.spared)&(1<<i) != 0 || pr.pinned&(1<<i) == 0 {
+		if (best.matched|best.extra)&(1<<i) != 0 || pr.pinned&(1<<i) == 0 {
 			continue
 		}
 		name := placedOf(pr.p, b.Instance).String()
@@ -277,7 +277,7 @@ func (pr *problem) wantsOf(s solution, counts []int) []Want {
 			out = append(out, pr.classes[i].want)
 		}
 	}
-	for rest := s.spared & pr.pinned &^ pr.free; rest != 0; rest &= rest - 1 {
+	for rest := s.extra & pr.pinned &^ pr.keepable; rest != 0; rest &= rest - 1 {
 		i := bits.TrailingZeros64(rest)
 		if pr.profile[i] < 0 {
 			continue

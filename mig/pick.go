@@ -22,7 +22,7 @@ func Pick(list []Candidate, w Want) (at int, r Result) {
 	for i, c := range list {
 		present := make([]Present, len(c.Present))
 		for j, b := range c.Present {
-			b.Spare = true
+			b.Keepable = true
 			present[j] = b
 		}
 		pr, err := newProblem(c.Profiles, present, []Want{w}, Options{another: true})

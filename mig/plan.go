@@ -14,7 +14,7 @@ type Present struct {
 	InUse   bool           // a lease or a process holds it: pinned without Force
 	Foreign bool           // neither the spec nor a lease explains it: never destroyed without TakeForeign or Force
 	Pinned  bool           // it must not go, whatever the authority
-	Spare   bool           // it may stay although nobody wants it now (kept idle), and goes when its room is needed
+	Keepable   bool           // it may stay although nobody wants it now (kept idle), and goes when its room is needed
 	InUseBy []step.Subject // who would be disturbed
 }
 
@@ -49,7 +49,7 @@ type Options struct {
 type Result struct {
 	Mode     *Mode     // a mode change that comes with it; nil: none
 	Keep     []Placed  // stays, because it is wanted
-	Spare    []Placed  // stays, although nobody wants it: spare or foreign, and not in the way
+	Extra    []Placed  // stays, although nobody wants it: spare or foreign, and not in the way
 	Complete []Placed  // stays, but lacks compute instances: they are made
 	Destroy  []Present // goes; sorted by placement
 	Create   []Placed  // is made, largest first
@@ -119,8 +119,8 @@ func (pr *problem) result(s solution, wants int) Result {
 		b := pr.present[i]
 		switch {
 		case s.matched&(1<<i) != 0:
-		case s.spared&(1<<i) != 0:
-			r.Spare = append(r.Spare, placedOf(pr.p, b.Instance))
+		case s.extra&(1<<i) != 0:
+			r.Extra = append(r.Extra, placedOf(pr.p, b.Instance))
 		default:
 			r.Destroy = append(r.Destroy, b)
 			if b.InUse {
@@ -130,7 +130,7 @@ func (pr *problem) result(s solution, wants int) Result {
 	}
 	byStart := func(a, b Placed) int { return order(a.Placement, b.Placement) }
 	slices.SortFunc(r.Keep, byStart)
-	slices.SortFunc(r.Spare, byStart)
+	slices.SortFunc(r.Extra, byStart)
 	slices.SortFunc(r.Complete, byStart)
 	slices.SortFunc(r.Destroy, func(a, b Present) int { return order(a.Placement, b.Placement) })
 	slices.SortFunc(r.Disturbed, func(a, b Present) int { return order(a.Placement, b.Placement) })
@@ -205,7 +205,7 @@ func computeFits(have []gpu.ComputeInstance, want []gpu.NewCompute, slices uint3
 
 // After is what is on the GPU when the plan is done, from the left.
 func (r Result) After() Layout {
-	out := slices.Concat(Layout(r.Keep), Layout(r.Spare), Layout(r.Complete), Layout(r.Create))
+	out := slices.Concat(Layout(r.Keep), Layout(r.Extra), Layout(r.Complete), Layout(r.Create))
 	slices.SortFunc(out, func(a, b Placed) int { return order(a.Placement, b.Placement) })
 	return out
 }

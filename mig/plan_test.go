@@ -28,7 +28,7 @@ func here(t testing.TB, p gpu.Profiles, specs ...string) []Present {
 		}
 		b := Present{
 			Instance: instance(p, name, start), InUse: strings.Contains(flags, "u"), Foreign: strings.Contains(flags, "f"),
-			Spare: strings.Contains(flags, "s"), Pinned: strings.Contains(flags, "p"),
+			Keepable: strings.Contains(flags, "s"), Pinned: strings.Contains(flags, "p"),
 		}
 		if b.InUse {
 			b.InUseBy = []step.Subject{step.LeaseOf("lease "+name, "")}
@@ -71,7 +71,7 @@ func TestPlan(t *testing.T) {
 		present                                        []string
 		want                                           []Want
 		o                                              Options
-		keep, spare, complete, destroy, create, layout string
+		keep, extra, complete, destroy, create, layout string
 		err                                            string // part of it
 	}{
 		{name: "nothing to nothing", p: a100()},
@@ -87,10 +87,10 @@ func TestPlan(t *testing.T) {
 		{name: "only what is in the way goes", p: a100(), present: []string{"1g.5gb@0", "1g.5gb@5", "2g.10gb@2"}, want: Named("3g.20gb", "1g.5gb", "2g.10gb"), keep: "1g.5gb@0 2g.10gb@2", destroy: "1g.5gb@5", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0 2g.10gb@2"},
 		{name: "an orphan is completed", p: a100(), present: []string{"3g.20gb@4 o"}, want: Named("3g.20gb"), complete: "3g.20gb@4", layout: "3g.20gb@4"},
 		{name: "a whole one is kept before an orphan", p: a100(), present: []string{"3g.20gb@0", "3g.20gb@4 o"}, want: Named("3g.20gb"), keep: "3g.20gb@0", destroy: "3g.20gb@4", layout: "3g.20gb@0"},
-		{name: "spare stays", p: a100(), present: []string{"1g.5gb@6 s"}, want: Named("3g.20gb"), spare: "1g.5gb@6", create: "3g.20gb@0", layout: "3g.20gb@0"},
+		{name: "spare stays", p: a100(), present: []string{"1g.5gb@6 s"}, want: Named("3g.20gb"), extra: "1g.5gb@6", create: "3g.20gb@0", layout: "3g.20gb@0"},
 		{name: "spare goes when its room is needed", p: a100(), present: []string{"1g.5gb@6 s", "1g.5gb@0 u"}, want: Named("3g.20gb", "1g.5gb"), keep: "1g.5gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0"},
 		{name: "a spare me goes for a wanted one only when it cannot be it", p: a100(), present: []string{"1g.5gb+me@6 s"}, want: Named("1g.5gb+me"), keep: "1g.5gb+me@6", layout: "1g.5gb+me@6"},
-		{name: "foreign stays and is reported", p: a100(), present: []string{"1g.5gb@6 f"}, want: Named("2g.10gb"), spare: "1g.5gb@6", create: "2g.10gb@4", layout: "2g.10gb@4"},
+		{name: "foreign stays and is reported", p: a100(), present: []string{"1g.5gb@6 f"}, want: Named("2g.10gb"), extra: "1g.5gb@6", create: "2g.10gb@4", layout: "2g.10gb@4"},
 		{name: "foreign that fits is taken over", p: a100(), present: []string{"2g.10gb@0 f"}, want: Named("2g.10gb"), keep: "2g.10gb@0", layout: "2g.10gb@0"},
 		{name: "foreign in the way", p: a100(), present: []string{"1g.5gb@6 f"}, want: Named("7g.40gb"), err: "cannot lay out 7g.40gb: 1g.5gb at 6 is not made by this configuration and would have to go"},
 		{name: "foreign may be taken", p: a100(), present: []string{"1g.5gb@6 f"}, want: Named("7g.40gb"), o: Options{TakeForeign: true}, destroy: "1g.5gb@6", create: "7g.40gb@0", layout: "7g.40gb@0"},
@@ -140,10 +140,10 @@ func TestPlan(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := map[string]string{
-				"keep": placedText(r.Keep), "spare": placedText(r.Spare), "complete": placedText(r.Complete),
+				"keep": placedText(r.Keep), "spare": placedText(r.Extra), "complete": placedText(r.Complete),
 				"destroy": destroyedText(tc.p, r.Destroy), "create": placedText(r.Create), "layout": placedText(r.Layout),
 			}
-			want := map[string]string{"keep": tc.keep, "spare": tc.spare, "complete": tc.complete, "destroy": tc.destroy, "create": tc.create, "layout": tc.layout}
+			want := map[string]string{"keep": tc.keep, "spare": tc.extra, "complete": tc.complete, "destroy": tc.destroy, "create": tc.create, "layout": tc.layout}
 			if d := cmp.Diff(want, got); d != "" {
 				t.Error(d)
 			}
@@ -170,7 +170,7 @@ func TestInfeasibleIsInUseOnlyWhenForceHelps(t *testing.T) {
 func presentOf(p gpu.Profiles, s situation) []Present {
 	var out []Present
 	for i, b := range s.present {
-		out = append(out, Present{Instance: instance(p, p.GI[b.profile].Name, b.start), InUse: s.inUse[i], Foreign: s.foreign[i], Spare: s.spare[i]})
+		out = append(out, Present{Instance: instance(p, p.GI[b.profile].Name, b.start), InUse: s.inUse[i], Foreign: s.foreign[i], Keepable: s.keepable[i]})
 	}
 	return out
 }
@@ -179,7 +179,7 @@ func presentOf(p gpu.Profiles, s situation) []Present {
 func costOf(p gpu.Profiles, r Result) cost {
 	c := cost{disturbed: len(r.Disturbed), destroyed: len(r.Destroy)}
 	var state []spot
-	for _, list := range [][]Placed{r.Keep, r.Spare, r.Complete, r.Create} {
+	for _, list := range [][]Placed{r.Keep, r.Extra, r.Complete, r.Create} {
 		for _, x := range list {
 			for i, q := range p.GI {
 				if q.ID == x.ProfileID {
@@ -242,7 +242,7 @@ func wantsOf(p gpu.Profiles, counts map[int]int) []Want {
 
 func idle(state []spot) situation {
 	n := len(state)
-	return situation{present: state, inUse: make([]bool, n), foreign: make([]bool, n), spare: make([]bool, n)}
+	return situation{present: state, inUse: make([]bool, n), foreign: make([]bool, n), keepable: make([]bool, n)}
 }
 
 // TestEveryTransition compares the planner with brute force on every state and every target of the classic grid, and
@@ -338,7 +338,7 @@ func TestAgainstBruteForce(t *testing.T) {
 				for i := range s.present {
 					s.inUse[i] = rapid.Bool().Draw(t, "in use")
 					s.foreign[i] = rapid.IntRange(0, 4).Draw(t, "foreign") == 0
-					s.spare[i] = rapid.IntRange(0, 2).Draw(t, "spare") == 0
+					s.keepable[i] = rapid.IntRange(0, 2).Draw(t, "spare") == 0
 				}
 				s.force, s.takeForeign = rapid.Bool().Draw(t, "force"), rapid.Bool().Draw(t, "take foreign")
 				target := map[int]int{}
@@ -372,7 +372,7 @@ func TestAgainstBruteForce(t *testing.T) {
 
 // checkResult checks what every plan must hold.
 func checkResult(t *rapid.T, p gpu.Profiles, present []Present, r Result, o Options) {
-	if len(r.Keep)+len(r.Spare)+len(r.Complete)+len(r.Destroy) != len(present) {
+	if len(r.Keep)+len(r.Extra)+len(r.Complete)+len(r.Destroy) != len(present) {
 		t.Fatalf("of %d present the plan speaks of %+v", len(present), r)
 	}
 	if len(r.Disturbed) != 0 && !o.Force {
@@ -384,8 +384,8 @@ func checkResult(t *rapid.T, p gpu.Profiles, present []Present, r Result, o Opti
 			after = append(after, Present{Instance: instance(p, x.Name, x.Placement.Start)})
 		}
 	}
-	for _, x := range r.Spare {
-		after = append(after, Present{Instance: instance(p, x.Name, x.Placement.Start), Spare: true})
+	for _, x := range r.Extra {
+		after = append(after, Present{Instance: instance(p, x.Name, x.Placement.Start), Keepable: true})
 	}
 	var want []Want
 	for _, x := range r.Layout {
@@ -425,9 +425,9 @@ func checkNearest(t *rapid.T, p gpu.Profiles, all [][]spot, s situation, target 
 	}
 	// A part with one more instance must be refused, whatever stays beside it: ask brute force with the pinned as spare.
 	loose := s
-	loose.spare = make([]bool, len(s.present))
+	loose.keepable = make([]bool, len(s.present))
 	for i := range s.present {
-		loose.spare[i] = s.spare[i] || !s.force && s.inUse[i]
+		loose.keepable[i] = s.keepable[i] || !s.force && s.inUse[i]
 	}
 	for _, state := range counted(all) {
 		n, part := 0, true

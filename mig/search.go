@@ -21,7 +21,7 @@ type problem struct {
 	rules   []rule // by profile
 	mes     int    // how many instances with the attribute me this GPU holds
 	pinned  uint64 // present that must not go
-	free    uint64 // present that may stay although nobody wants them
+	keepable    uint64 // present that may stay although nobody wants them
 	inUse   uint64
 	masks   []uint64 // memory slices of each present
 	profile []int    // index into p.GI of each present, -1 when this device does not list it
@@ -72,7 +72,7 @@ type solution struct {
 	chosen  []int // candidate by instance, in the order of the jobs
 	jobOf   []int // its job
 	matched uint64
-	spared  uint64
+	extra  uint64
 	cost    cost
 }
 
@@ -104,8 +104,8 @@ func newProblem(p gpu.Profiles, present []Present, want []Want, o Options) (*pro
 		if b.Pinned || (b.InUse || foreign) && !o.Force {
 			pr.pinned |= 1 << i
 		}
-		if b.Spare || foreign {
-			pr.free |= 1 << i
+		if b.Keepable || foreign {
+			pr.keepable |= 1 << i
 		}
 		if b.InUse {
 			pr.inUse |= 1 << i
@@ -193,7 +193,7 @@ type search struct {
 	*problem
 	jobs      []job
 	first     bool   // any solution does
-	stays     uint64 // present that may stay although nobody wants them
+	mayKeep     uint64 // present that may stay although nobody wants them
 	best      solution
 	found     bool
 	chosen    []int
@@ -204,12 +204,12 @@ type search struct {
 
 // solve finds the cheapest solution for so many of each class.
 func (pr *problem) solve(counts []int) (solution, bool) {
-	return pr.begin(pr.free).among(counts)
+	return pr.begin(pr.keepable).among(counts)
 }
 
 // fits tells whether there is a solution at all. A pinned instance that nobody wants stays, here and in part.
 func (pr *problem) fits(counts []int) bool {
-	s := pr.begin(pr.free | pr.pinned)
+	s := pr.begin(pr.keepable | pr.pinned)
 	s.first = true
 	_, ok := s.among(counts)
 	return ok
@@ -217,11 +217,11 @@ func (pr *problem) fits(counts []int) bool {
 
 // part is solve where pinned instances that nobody wants stay.
 func (pr *problem) part(counts []int) (solution, bool) {
-	return pr.begin(pr.free | pr.pinned).among(counts)
+	return pr.begin(pr.keepable | pr.pinned).among(counts)
 }
 
-func (pr *problem) begin(stays uint64) *search {
-	return &search{problem: pr, stays: stays, tally: tally{of: make([]uint32, len(pr.p.GI))}}
+func (pr *problem) begin(mayKeep uint64) *search {
+	return &search{problem: pr, mayKeep: mayKeep, tally: tally{of: make([]uint32, len(pr.p.GI))}}
 }
 
 // among walks every arrangement of the wants.
@@ -304,8 +304,8 @@ func (s *search) walk(ji, done, from int, mask, hits, matched, made uint64) {
 // bound tells that nothing below can beat the best: what must go already costs more.
 func (s *search) bound(hits, matched uint64) bool {
 	all := uint64(1)<<len(s.present) - 1
-	destroyed := max(bits.OnesCount64(hits), bits.OnesCount64(all&^s.stays&^matched)-s.remaining)
-	disturbed := max(bits.OnesCount64(hits&s.inUse), bits.OnesCount64(all&s.inUse&^s.stays&^matched)-s.remaining)
+	destroyed := max(bits.OnesCount64(hits), bits.OnesCount64(all&^s.mayKeep&^matched)-s.remaining)
+	disturbed := max(bits.OnesCount64(hits&s.inUse), bits.OnesCount64(all&s.inUse&^s.mayKeep&^matched)-s.remaining)
 	if disturbed != s.best.cost.disturbed {
 		return disturbed > s.best.cost.disturbed
 	}
@@ -315,8 +315,8 @@ func (s *search) bound(hits, matched uint64) bool {
 // leaf judges one complete choice.
 func (s *search) leaf(mask, matched, made uint64) {
 	t := tally{of: slices.Clone(s.tally.of), me: s.tally.me, all: s.tally.all, any: s.tally.any}
-	spared := s.spare(&t, mask, matched)
-	gone := (uint64(1)<<len(s.present) - 1) &^ matched &^ spared
+	extra := s.keepExtras(&t, mask, matched)
+	gone := (uint64(1)<<len(s.present) - 1) &^ matched &^ extra
 	if gone&s.pinned != 0 {
 		return
 	}
@@ -330,7 +330,7 @@ func (s *search) leaf(mask, matched, made uint64) {
 		return
 	}
 	for i := range s.present {
-		if spared&(1<<i) != 0 {
+		if extra&(1<<i) != 0 {
 			mask |= s.masks[i]
 		}
 	}
@@ -341,16 +341,16 @@ func (s *search) leaf(mask, matched, made uint64) {
 		}
 	}
 	s.found = true
-	s.best = solution{jobs: s.jobs, chosen: slices.Clone(s.chosen), jobOf: slices.Clone(s.jobOf), matched: matched, spared: spared, cost: c}
+	s.best = solution{jobs: s.jobs, chosen: slices.Clone(s.chosen), jobOf: slices.Clone(s.jobOf), matched: matched, extra: extra, cost: c}
 }
 
-// spare keeps what nobody wants but may stay, those in use first. The limits nest (a profile's maximum inside that of
+// keepExtras keeps what nobody wants but may stay, those in use first. The limits nest (a profile's maximum inside that of
 // its attribute), so that taking them one by one keeps the most.
-func (s *search) spare(t *tally, mask, matched uint64) uint64 {
+func (s *search) keepExtras(t *tally, mask, matched uint64) uint64 {
 	var out uint64
 	for _, only := range [2]uint64{s.pinned | s.inUse, ^(s.pinned | s.inUse)} {
 		for i := range s.present {
-			if s.stays&only&(1<<i) == 0 || matched&(1<<i) != 0 || s.masks[i]&mask != 0 {
+			if s.mayKeep&only&(1<<i) == 0 || matched&(1<<i) != 0 || s.masks[i]&mask != 0 {
 				continue
 			}
 			if s.profile[i] < 0 || s.add(t, s.profile[i]) {

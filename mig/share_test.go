@@ -68,8 +68,8 @@ func dividedStates(p gpu.Profiles, all [][]spot, want wanted, f func([]shared)) 
 	}
 }
 
-// becomes tells whether what is there stays in place of what is wanted, and whether it lacks nothing.
-func becomes(have []gpu.Placement, want []uint32, width uint32) (stays, complete bool) {
+// reusable tells whether what is there stays in place of what is wanted, and whether it lacks nothing.
+func reusable(have []gpu.Placement, want []uint32, width uint32) (kept, complete bool) {
 	lacks := slices.Clone(want)
 	taken := make([]bool, width)
 	for _, h := range have {
@@ -186,13 +186,13 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
 	found := false
 	dividedStates(p, all, want, func(target []shared) {
 		c := cost{}
-		stays := make([]bool, len(present))
+		kept := make([]bool, len(present))
 		for _, x := range target {
 			at := slices.Index(s.present, x.spot)
 			if at >= 0 {
-				ok, complete := becomes(inside[at], x.compute, p.GI[x.profile].Slices)
+				ok, complete := reusable(inside[at], x.compute, p.GI[x.profile].Slices)
 				if ok {
-					stays[at] = true
+					kept[at] = true
 					if !complete {
 						c.completed++
 					}
@@ -202,7 +202,7 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
 			c.made += p.GI[x.profile].Memory
 		}
 		for i := range present {
-			if stays[i] {
+			if kept[i] {
 				continue
 			}
 			c.destroyed++

@@ -173,7 +173,7 @@ func (s *settlement) planAdopt(a *store.Achieved, there []mig.Present, starts []
 			continue
 		}
 		for i := range there { // Nothing else is asked of the planner.
-			there[i].Spare = true
+			there[i].Keepable = true
 		}
 		r, err := mig.Plan(*s.gpu.Profiles, there, []mig.Want{{Name: planner.ProfileName(s.gpu.Profiles, b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
 		if err != nil {
@@ -202,8 +202,8 @@ func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, there []mig.P
 		goes[b.Placement] = true
 	}
 	for i := range there {
-		there[i].Spare = !goes[there[i].Placement]
-		there[i].Foreign = there[i].Foreign && there[i].Spare
+		there[i].Keepable = !goes[there[i].Placement]
+		there[i].Foreign = there[i].Foreign && there[i].Keepable
 	}
 	r, err := mig.Plan(*g.Profiles, there, nil, mig.Options{})
 	if err != nil {

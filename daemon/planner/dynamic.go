@@ -30,9 +30,9 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Room
 	}
 	there := Present(e, g, use)
 	for i := range there {
-		there[i].Spare = !slices.Contains(remove, there[i].Placement)
-		if there[i].InUse && !there[i].Spare {
-			there[i].Spare = true // Somebody came.
+		there[i].Keepable = !slices.Contains(remove, there[i].Placement)
+		if there[i].InUse && !there[i].Keepable {
+			there[i].Keepable = true // Somebody came.
 		}
 	}
 	wants := make([]mig.Want, len(create))

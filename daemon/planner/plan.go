@@ -105,7 +105,7 @@ func Present(e *api.GPUSpec, g *observe.GPU, use Usage) []mig.Present {
 		// What was made on demand goes when it was idle for long, and what was adopted when somebody says so.
 		spare := dynamic || use.Imported != nil && use.Imported(g.Identity.UUID, in.Placement)
 		out = append(out, mig.Present{
-			Instance: *in, InUse: len(h) > 0, InUseBy: h, Pinned: len(stay) > 0, Spare: spare, Foreign: !use.Managed(g.Identity.UUID, in),
+			Instance: *in, InUse: len(h) > 0, InUseBy: h, Pinned: len(stay) > 0, Keepable: spare, Foreign: !use.Managed(g.Identity.UUID, in),
 		})
 	}
 	return out

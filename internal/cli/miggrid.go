@@ -33,7 +33,7 @@ func presentRow(title string, p gpu.Profiles, present []mig.Present) gridRow {
 // planRow pictures what a plan leaves.
 func planRow(title string, present []mig.Present, r *mig.Result) gridRow {
 	row := gridRow{title: title}
-	for _, list := range [][]mig.Placed{r.Keep, r.Spare, r.Complete, r.Create} {
+	for _, list := range [][]mig.Placed{r.Keep, r.Extra, r.Complete, r.Create} {
 		for _, x := range list {
 			used := slices.ContainsFunc(present, func(b mig.Present) bool {
 				return b.InUse && b.Placement == x.Placement && !slices.ContainsFunc(r.Destroy, func(d mig.Present) bool { return d.Placement == b.Placement })
