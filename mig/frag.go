@@ -46,13 +46,13 @@ func Fragment(p gpu.Profiles, present []Present) (Fragmentation, error) {
 	for i := range p.GI {
 		q := &p.GI[i]
 		fit := Fit{Profile: *q}
-		for fit.Now < pr.holds(q) {
+		for fit.Now < pr.maxInstances(q) {
 			if _, err := Plan(p, still(present), more(q, fit.Now+1), Options{another: true}); err != nil {
 				break
 			}
 			fit.Now++
 		}
-		for fit.Moved = fit.Now; fit.Moved < pr.holds(q); fit.Moved++ {
+		for fit.Moved = fit.Now; fit.Moved < pr.maxInstances(q); fit.Moved++ {
 			moves, ok := movesFor(p, present, q, fit.Moved+1)
 			if !ok {
 				break

@@ -103,7 +103,7 @@ func (pr *problem) reason() string {
 			for _, m := range g.members {
 				slices += uint32(len(pr.classes[m].wants)) * pr.classes[m].sub
 			}
-			return fmt.Sprintf("this GPU holds at most %d of %s, and the %d compute slices that are wanted do not go into their %d each", pr.holds(q), q.Name, slices, q.Slices)
+			return fmt.Sprintf("this GPU holds at most %d of %s, and the %d compute slices that are wanted do not go into their %d each", pr.maxInstances(q), q.Name, slices, q.Slices)
 		}
 		count(fewest, g.profiles[0], q.Placements[0].Size)
 	}
@@ -126,8 +126,8 @@ func (pr *problem) places(c class) []cand {
 	return pr.candidates(Want{At: c.want.At}, c.profiles)
 }
 
-// holds is how many instances of a profile the device holds at most by its own figures.
-func (pr *problem) holds(q *gpu.Profile) int {
+// maxInstances is how many instances of a profile the device holds at most by its own figures.
+func (pr *problem) maxInstances(q *gpu.Profile) int {
 	if q.Max != 0 {
 		return int(q.Max)
 	}
@@ -138,7 +138,7 @@ func (pr *problem) holds(q *gpu.Profile) int {
 func (pr *problem) limit(c class) int {
 	limit := 0
 	for _, i := range c.profiles {
-		n := pr.holds(&pr.p.GI[i])
+		n := pr.maxInstances(&pr.p.GI[i])
 		if c.sub != 0 {
 			n *= int(pr.p.GI[i].Slices / c.sub)
 		}

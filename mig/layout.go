@@ -52,7 +52,7 @@ func Restore(p gpu.Profiles, present []Present, recorded Layout, o Options) (Res
 
 // Placeable lists the profiles of which one more could be made beside the instances, with how many placements each has
 // free, in the order of p.GI.
-func Placeable(p gpu.Profiles, instances []gpu.Instance) []Room {
+func Placeable(p gpu.Profiles, instances []gpu.Instance) []Capacity {
 	present := make([]Present, len(instances))
 	for i := range instances {
 		present[i] = Present{Instance: instances[i], InUse: true}
@@ -70,13 +70,13 @@ func Placeable(p gpu.Profiles, instances []gpu.Instance) []Room {
 			t.of[pr.profile[i]]++
 		}
 	}
-	var out []Room
+	var out []Capacity
 	for i := range p.GI {
 		if !pr.add(&t, i) {
 			continue
 		}
 		pr.drop(&t, i)
-		r := Room{Profile: p.GI[i]}
+		r := Capacity{Profile: p.GI[i]}
 		for _, place := range p.GI[i].Placements {
 			if maskOf(place)&mask == 0 {
 				r.Free = append(r.Free, place)
@@ -89,8 +89,8 @@ func Placeable(p gpu.Profiles, instances []gpu.Instance) []Room {
 	return out
 }
 
-// Room is a profile that could be placed now, and where.
-type Room struct {
+// Capacity is a profile that could be placed now, and where.
+type Capacity struct {
 	Profile gpu.Profile
 	Free    []gpu.Placement
 }

@@ -164,7 +164,7 @@ func (pr *problem) candidates(w Want, profiles []int) []cand {
 				}
 				if pr.profile[i] == q && b.Placement == place && !(pr.opts.another && b.InUse) {
 					ok, lacks := computeFits(b.Compute, w.Compute, pr.p.GI[q].Slices)
-					if ok && (len(lacks) == 0 || roomInside(b.Compute, lacks, pr.p.GI[q].Slices)) {
+					if ok && (len(lacks) == 0 || fitsInside(b.Compute, lacks, pr.p.GI[q].Slices)) {
 						c.same, c.completes = i, len(lacks) != 0
 						continue
 					}

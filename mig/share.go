@@ -91,18 +91,18 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 			return
 		}
 		q := &pr.p.GI[g.profiles[0]]
-		if items > pr.holds(q)*int(q.Slices) {
+		if items > pr.maxInstances(q)*int(q.Slices) {
 			return
 		}
 		var bins [][]uint32
-		var fill func(bin []uint32, from int, room uint32) bool
+		var fill func(bin []uint32, from int, space uint32) bool
 		// next opens a GPU instance with the largest that is left, or gives what is complete.
 		next := func() bool {
 			i := slices.IndexFunc(left, func(n int) bool { return n > 0 })
 			if i < 0 {
 				return yield(bins)
 			}
-			if len(bins) == pr.holds(q) {
+			if len(bins) == pr.maxInstances(q) {
 				return true
 			}
 			sub := pr.classes[g.members[i]].sub
@@ -112,14 +112,14 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 			return ok
 		}
 		// fill adds what else goes into the open one, largest first, and then closes it.
-		fill = func(bin []uint32, from int, room uint32) bool {
+		fill = func(bin []uint32, from int, space uint32) bool {
 			for i := from; i < len(left); i++ {
 				sub := pr.classes[g.members[i]].sub
-				if left[i] == 0 || sub > room {
+				if left[i] == 0 || sub > space {
 					continue
 				}
 				left[i]--
-				ok := fill(append(slices.Clip(bin), sub), i, room-sub)
+				ok := fill(append(slices.Clip(bin), sub), i, space-sub)
 				left[i]++
 				if !ok {
 					return false
@@ -138,8 +138,8 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 	}
 }
 
-// roomInside tells whether compute instances that an instance lacks can be made beside those it has.
-func roomInside(have []gpu.ComputeInstance, lacks []gpu.NewCompute, width uint32) bool {
+// fitsInside tells whether compute instances that an instance lacks can be made beside those it has.
+func fitsInside(have []gpu.ComputeInstance, lacks []gpu.NewCompute, width uint32) bool {
 	var mask uint64
 	for _, h := range have {
 		if h.Placement.Size == 0 {

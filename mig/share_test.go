@@ -49,15 +49,15 @@ func dividedStates(p gpu.Profiles, all [][]spot, want wanted, f func([]shared)) 
 				put(i+1, append(slices.Clip(have), shared{state[i], []uint32{full}}))
 				left[k]++
 			}
-			var inside func(compute []uint32, most, room uint32)
-			inside = func(compute []uint32, most, room uint32) {
+			var inside func(compute []uint32, most, space uint32)
+			inside = func(compute []uint32, most, space uint32) {
 				if len(compute) > 0 {
 					put(i+1, append(slices.Clip(have), shared{state[i], slices.Clone(compute)}))
 				}
-				for sub := min(most, room); sub > 0; sub-- {
+				for sub := min(most, space); sub > 0; sub-- {
 					if k := [2]int{q, int(sub)}; left[k] > 0 {
 						left[k]--
-						inside(append(slices.Clip(compute), sub), sub, room-sub)
+						inside(append(slices.Clip(compute), sub), sub, space-sub)
 						left[k]++
 					}
 				}
@@ -120,12 +120,12 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
 			return []uint32{q.Slices}
 		}
 		var out []uint32
-		for room := q.Slices; room > 0; {
-			sub := uint32(rapid.IntRange(1, int(min(room, (q.Slices+1)/2))).Draw(t, "sub"))
+		for space := q.Slices; space > 0; {
+			sub := uint32(rapid.IntRange(1, int(min(space, (q.Slices+1)/2))).Draw(t, "sub"))
 			if !divides(&q, sub) {
 				sub = 1
 			}
-			out, room = append(out, sub), room-sub
+			out, space = append(out, sub), space-sub
 			if rapid.Bool().Draw(t, "enough") {
 				break
 			}

@@ -43,10 +43,10 @@ func Have(p gpu.Profiles, list []Present, name string, start uint32, inUse bool)
 	if sub != 0 && same >= 0 && !wholeCompute(list[same].Compute, q.Slices) {
 		b := &list[same]
 		b.InUse = b.InUse || inUse
-		if !roomInside(b.Compute, []gpu.NewCompute{{Slices: sub}}, q.Slices) {
+		if !fitsInside(b.Compute, []gpu.NewCompute{{Slices: sub}}, q.Slices) {
 			return nil, fmt.Errorf("cannot have %s: the %s there has no room for one more compute instance of %d slices", item, q.Name, sub)
 		}
-		b.Compute = append(b.Compute, gpu.ComputeInstance{ID: uint32(len(b.Compute)), Placement: freeInside(b.Compute, sub, q.Slices)})
+		b.Compute = append(b.Compute, gpu.ComputeInstance{ID: uint32(len(b.Compute)), Placement: firstFreeInside(b.Compute, sub, q.Slices)})
 		return list, nil
 	}
 	for _, b := range list {
@@ -67,14 +67,14 @@ func Have(p gpu.Profiles, list []Present, name string, start uint32, inUse bool)
 	t := tally{of: make([]uint32, len(p.GI))}
 	for _, at := range pr.profile {
 		if !pr.add(&t, at) {
-			return nil, fmt.Errorf("cannot have %s: this GPU does not hold it beside the others (at most %d of it, one +me, and +me.all only beside -me)", item, pr.holds(q))
+			return nil, fmt.Errorf("cannot have %s: this GPU does not hold it beside the others (at most %d of it, one +me, and +me.all only beside -me)", item, pr.maxInstances(q))
 		}
 	}
 	return append(list, b), nil
 }
 
-// freeInside gives the first start that is free, as roomInside counts it.
-func freeInside(have []gpu.ComputeInstance, sub, width uint32) gpu.Placement {
+// firstFreeInside gives the first start that is free, as fitsInside counts it.
+func firstFreeInside(have []gpu.ComputeInstance, sub, width uint32) gpu.Placement {
 	at := gpu.Placement{Size: sub}
 	for ; at.Start+sub <= width; at.Start += sub {
 		if !slices.ContainsFunc(have, func(c gpu.ComputeInstance) bool { return c.Placement.Overlaps(at) }) {
