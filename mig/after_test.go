@@ -18,7 +18,7 @@ func TestAfterIsWhatOneWouldSee(t *testing.T) {
 		for _, x := range rapid.SampledFrom(all).Draw(rt, "target") {
 			m[x.profile]++
 		}
-		r, err := Plan(p, present, wantsOf(p, m), Options{})
+		r, err := Plan(p, present, requestsFor(p, m), Options{})
 		if err != nil {
 			rt.Fatal(err)
 		}

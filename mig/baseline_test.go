@@ -117,7 +117,7 @@ func (c *counting) lay(t *testing.T, want ...string) error {
 		}
 		d.Present = append(d.Present, b)
 	}
-	r, err := mig.PlanDevice(d, mig.Target{On: true, Want: mig.Named(want...)}, mig.Options{AllowReset: true})
+	r, err := mig.PlanDevice(d, mig.Target{On: true, Requests: mig.Requests(want...)}, mig.Options{AllowReset: true})
 	if err != nil {
 		return err
 	}

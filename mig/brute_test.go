@@ -68,9 +68,9 @@ func legal(p gpu.Profiles, state []spot) bool {
 
 // situation is what surrounds a plan: what is present, with flags by index.
 type situation struct {
-	present               []spot
+	present                  []spot
 	inUse, foreign, keepable []bool
-	force, takeForeign    bool
+	force, takeForeign       bool
 }
 
 // price is the cost of going to a state, by definition; ok is false when it may not be.

@@ -12,17 +12,17 @@ import (
 
 // Device is one GPU as it is now.
 type Device struct {
-	MIG      gpu.MIGState
-	Profiles gpu.Profiles // may be zero where MIG is off and the driver then does not tell
-	Present  []Present
-	InUseBy  []step.Subject // who runs on the GPU as a whole
-	Unstoppable     []step.Subject // those of them that no authority stops: the mode cannot change beside them
+	MIG         gpu.MIGState
+	Profiles    gpu.Profiles // may be zero where MIG is off and the driver then does not tell
+	Present     []Present
+	InUseBy     []step.Subject // who runs on the GPU as a whole
+	Unstoppable []step.Subject // those of them that no authority stops: the mode cannot change beside them
 }
 
 // Target is what one GPU should be: MIG off, or on with these instances.
 type Target struct {
-	On   bool
-	Want []Want
+	On       bool
+	Requests []Request
 }
 
 // PlanDevice plans MIG mode and layout of one GPU together: turned on before its instances are made, and turned off
@@ -54,14 +54,14 @@ func PlanDevice(d Device, t Target, o Options) (Result, error) {
 		}
 		r.Mode = mode
 		return r, nil
-	case !d.MIG.Current && d.Profiles.Width == 0 && len(t.Want) != 0:
+	case !d.MIG.Current && d.Profiles.Width == 0 && len(t.Requests) != 0:
 		return Result{}, errors.New("cannot plan MIG instances: this driver tells the profiles of a GPU only while MIG mode is on; turn it on with an empty layout first")
 	}
 	present := d.Present
 	if !d.MIG.Current {
 		present = nil
 	}
-	r, err := Plan(d.Profiles, present, t.Want, o)
+	r, err := Plan(d.Profiles, present, t.Requests, o)
 	if err != nil {
 		return Result{}, err
 	}

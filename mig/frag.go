@@ -86,13 +86,13 @@ func still(present []Present) []Present {
 }
 
 // more asks for n instances of a profile.
-func more(q *gpu.Profile, n int) []Want {
-	return slices.Repeat([]Want{{Name: q.Name}}, n)
+func more(q *gpu.Profile, n int) []Request {
+	return slices.Repeat([]Request{{Name: q.Name}}, n)
 }
 
 // movesFor finds the fewest idle instances to move for n more of a profile.
 func movesFor(p gpu.Profiles, present []Present, q *gpu.Profile, n int) ([]Move, bool) {
-	var want []Want
+	var requests []Request
 	loose := slices.Clone(present)
 	for i, b := range present {
 		loose[i].Keepable = false
@@ -102,10 +102,10 @@ func movesFor(p gpu.Profiles, present []Present, q *gpu.Profile, n int) ([]Move,
 			continue
 		}
 		placed := placedOf(p, b.Instance)
-		want = append(want, Want{Name: placed.Name, Compute: loosely(placed.Compute)})
+		requests = append(requests, Request{Name: placed.Name, Compute: loosely(placed.Compute)})
 	}
-	kept := len(want)
-	r, err := Plan(p, loose, append(want, more(q, n)...), Options{another: true})
+	kept := len(requests)
+	r, err := Plan(p, loose, append(requests, more(q, n)...), Options{another: true})
 	if err != nil {
 		return nil, false
 	}

@@ -141,7 +141,7 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 // passing is how long a GPU may be in use by somebody whom nobody can name, and how often it is asked again meanwhile: who
 // only looks (nvidia-smi, an exporter, a worker of ours that is about to end) has it open for a moment.
 const (
-	transientUse    = 3 * time.Second
+	transientUse      = 3 * time.Second
 	modeRetryInterval = 250 * time.Millisecond
 )
 

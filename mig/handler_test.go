@@ -201,7 +201,7 @@ func TestCutShortAnywhere(t *testing.T) {
 		for _, x := range rapid.SampledFrom(all).Draw(rt, "target") {
 			m[x.profile]++
 		}
-		r, err := Plan(p, present, wantsOf(p, m), Options{})
+		r, err := Plan(p, present, requestsFor(p, m), Options{})
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -233,7 +233,7 @@ func TestCutShortAnywhere(t *testing.T) {
 			for _, in := range f.instances {
 				again = append(again, Present{Instance: in})
 			}
-			if r, err := Plan(p, again, wantsOf(p, m), Options{}); err != nil || !r.Empty() {
+			if r, err := Plan(p, again, requestsFor(p, m), Options{}); err != nil || !r.Empty() {
 				rt.Fatalf("the second plan is %+v, %v", r, err)
 			}
 		}
@@ -281,7 +281,7 @@ func TestUseIsNamedAndNothingIsTouched(t *testing.T) {
 	present := here(t, p, "3g.20gb@4")
 	f := newFake(p, present)
 	f.processes = []gpu.Process{{PID: 4711, GI: &f.instances[0].ID}}
-	r, err := Plan(p, present, Named("7g.40gb"), Options{})
+	r, err := Plan(p, present, Requests("7g.40gb"), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestUseIsNamedAndNothingIsTouched(t *testing.T) {
 
 func TestDriverErrorsAreSaidOnce(t *testing.T) {
 	f := newFake(a100(), here(t, a100(), "7g.40gb@0"))
-	r, err := Plan(f.p, nil, Named("1g.5gb"), Options{})
+	r, err := Plan(f.p, nil, Requests("1g.5gb"), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -401,7 +401,7 @@ func TestModeStep(t *testing.T) {
 
 func TestStepsInOrder(t *testing.T) {
 	p := a100()
-	r, err := Plan(p, here(t, p, "1g.5gb@6 u", "1g.5gb@5"), Named("3g.20gb", "2g.10gb"), Options{Force: true})
+	r, err := Plan(p, here(t, p, "1g.5gb@6 u", "1g.5gb@5"), Requests("3g.20gb", "2g.10gb"), Options{Force: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,20 +13,20 @@ import (
 
 // Infeasible says why a layout cannot be, and what could.
 type Infeasible struct {
-	Wanted []Want
-	Reason string
+	Requested []Request
+	Reason    string
 	// Blocked are the instances in the way that more authority could move: in use (--force) or foreign. Empty when no
 	// authority helps.
 	Blocked []Present
 	// Nearest is the largest part of the layout that fits, with what must stay; Plan accepts it. May be empty.
-	Nearest []Want
+	Nearest []Request
 }
 
 // Error says what cannot be laid out, why, and what would fit.
 func (e *Infeasible) Error() string {
 	s := "cannot change the MIG layout: " + e.Reason
-	if len(e.Wanted) != 0 {
-		s = fmt.Sprintf("cannot lay out %s: %s", listText(e.Wanted), e.Reason)
+	if len(e.Requested) != 0 {
+		s = fmt.Sprintf("cannot lay out %s: %s", listText(e.Requested), e.Reason)
 	}
 	if len(e.Nearest) != 0 {
 		s += "; what fits is " + listText(e.Nearest)
@@ -40,16 +40,16 @@ func (e *Infeasible) Is(target error) bool {
 }
 
 // explain finds out why there is no solution, from the coarse to the fine, and what the nearest layout is.
-func (pr *problem) explain(want []Want) error {
-	e := &Infeasible{Wanted: want}
-	empty, err := newProblem(pr.p, nil, want, pr.opts)
+func (pr *problem) explain(requests []Request) error {
+	e := &Infeasible{Requested: requests}
+	empty, err := newProblem(pr.p, nil, requests, pr.opts)
 	if err != nil {
 		return err
 	}
 	if !empty.fits(empty.counts()) {
 		e.Reason = empty.reason()
 	} else {
-		e.Reason, e.Blocked = pr.inTheWay(want)
+		e.Reason, e.Blocked = pr.inTheWay(requests)
 	}
 	e.Nearest = pr.nearest()
 	return e
@@ -74,9 +74,9 @@ func (pr *problem) reason() string {
 		}
 	}
 	for _, c := range pr.classes {
-		n := len(c.wants)
+		n := len(c.requests)
 		if len(pr.places(c)) == 0 {
-			return fmt.Sprintf("%s is not a placement that this GPU allows", c.want)
+			return fmt.Sprintf("%s is not a placement that this GPU allows", c.request)
 		}
 		if limit := pr.limit(c); n > limit {
 			name := pr.p.GI[c.profiles[0]].Name
@@ -101,7 +101,7 @@ func (pr *problem) reason() string {
 		if fewest < 0 {
 			slices := uint32(0)
 			for _, m := range g.members {
-				slices += uint32(len(pr.classes[m].wants)) * pr.classes[m].sub
+				slices += uint32(len(pr.classes[m].requests)) * pr.classes[m].sub
 			}
 			return fmt.Sprintf("this GPU holds at most %d of %s, and the %d compute slices that are wanted do not go into their %d each", pr.maxInstances(q), q.Name, slices, q.Slices)
 		}
@@ -123,7 +123,7 @@ func (pr *problem) places(c class) []cand {
 	if c.sub == 0 {
 		return c.cands
 	}
-	return pr.candidates(Want{At: c.want.At}, c.profiles)
+	return pr.candidates(Request{At: c.request.At}, c.profiles)
 }
 
 // maxInstances is how many instances of a profile the device holds at most by its own figures.
@@ -154,13 +154,13 @@ func smallest(list []cand) uint32 {
 
 // inTheWay says which instances that must stay stand in the way, by asking what the least disturbing plan would move if it
 // might move all of them. Blocked are those that authority could move.
-func (pr *problem) inTheWay(want []Want) (string, []Present) {
+func (pr *problem) inTheWay(requests []Request) (string, []Present) {
 	o, loose := pr.opts, slices.Clone(pr.present)
 	o.Force = true
 	for i := range loose {
 		loose[i].Pinned = false
 	}
-	forced, err := newProblem(pr.p, loose, want, o)
+	forced, err := newProblem(pr.p, loose, requests, o)
 	if err != nil {
 		return err.Error(), nil
 	}
@@ -212,13 +212,13 @@ func verb(list []string) string {
 
 // nearest finds the largest part of the wants that fits beside what must stay: the most instances, then the most
 // memory, then the earlier classes.
-func (pr *problem) nearest() []Want {
+func (pr *problem) nearest() []Request {
 	most := make([]int, len(pr.classes))
 	size := make([]uint32, len(pr.classes))   // memory slices that one takes at least; 0: it may share them
 	memory := make([]uint64, len(pr.classes)) // bytes of one, its part of what it shares
 	total, shared := 0, false
 	for i, c := range pr.classes {
-		most[i] = min(len(c.wants), pr.limit(c))
+		most[i] = min(len(c.requests), pr.limit(c))
 		q := &pr.p.GI[c.profiles[0]]
 		switch {
 		case c.sub != 0:
@@ -263,18 +263,18 @@ func (pr *problem) nearest() []Want {
 			}
 			// The one that changes least: what must stay is counted among the wants where it can be.
 			s, _ := pr.part(p.counts)
-			return pr.wantsOf(s, p.counts)
+			return pr.requestsOf(s, p.counts)
 		}
 	}
 	return nil
 }
 
-// wantsOf words a partial solution as wants that Plan accepts.
-func (pr *problem) wantsOf(s solution, counts []int) []Want {
-	var out []Want
+// requestsOf words a partial solution as wants that Plan accepts.
+func (pr *problem) requestsOf(s solution, counts []int) []Request {
+	var out []Request
 	for i, n := range counts {
 		for range n {
-			out = append(out, pr.classes[i].want)
+			out = append(out, pr.classes[i].request)
 		}
 	}
 	for rest := s.extra & pr.pinned &^ pr.keepable; rest != 0; rest &= rest - 1 {
@@ -283,17 +283,17 @@ func (pr *problem) wantsOf(s solution, counts []int) []Want {
 			continue
 		}
 		placed := placedOf(pr.p, pr.present[i].Instance)
-		out = append(out, Want{Name: placed.Name, At: &placed.Placement, Compute: placed.Compute})
+		out = append(out, Request{Name: placed.Name, At: &placed.Placement, Compute: placed.Compute})
 	}
 	return out
 }
 
 // listText names wants in a sentence, equals counted.
-func listText(want []Want) string {
+func listText(requests []Request) string {
 	var names []string
 	count := map[string]int{}
-	for _, w := range want {
-		s := w.String()
+	for _, req := range requests {
+		s := req.String()
 		if count[s]++; count[s] == 1 {
 			names = append(names, s)
 		}

@@ -35,19 +35,19 @@ func SameLayout(a, b Layout) bool {
 	})
 }
 
-// Wants asks for a recorded layout exactly: the same profiles at the same placements, so that the same instance ids and
+// Requests asks for a recorded layout exactly: the same profiles at the same placements, so that the same instance ids and
 // UUIDs come back.
-func (l Layout) Wants() []Want {
-	out := make([]Want, len(l))
+func (l Layout) Requests() []Request {
+	out := make([]Request, len(l))
 	for i, p := range l {
-		out[i] = Want{Name: p.Name, At: &p.Placement, Compute: p.Compute}
+		out[i] = Request{Name: p.Name, At: &p.Placement, Compute: p.Compute}
 	}
 	return out
 }
 
 // Restore plans the way back to a recorded layout at its placements. It is Plan with every placement fixed.
 func Restore(p gpu.Profiles, present []Present, recorded Layout, o Options) (Result, error) {
-	return Plan(p, present, recorded.Wants(), o)
+	return Plan(p, present, recorded.Requests(), o)
 }
 
 // Placeable lists the profiles of which one more could be made beside the instances, with how many placements each has

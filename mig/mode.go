@@ -29,9 +29,9 @@ func (*ResetRequired) Unwrap() error { return gpu.ErrResetRequired }
 
 // InUse refuses a mode change of a GPU that somebody holds.
 type InUse struct {
-	On      bool
-	By []step.Subject
-	Unstoppable    bool // no authority stops these
+	On          bool
+	By          []step.Subject
+	Unstoppable bool // no authority stops these
 }
 
 // Error names the holders.

@@ -16,7 +16,7 @@ type Candidate struct {
 // one that is made, one that is made before one that others go for, and then where it takes the fewest of the placements
 // that all profiles still had, and of equals on the GPU with the least room left, so that whole ones stay whole. (That
 // order turned the fewest requests away in a replay of random ones.) at is -1 when no GPU has a place.
-func Pick(list []Candidate, w Want) (at int, r Result) {
+func Pick(list []Candidate, req Request) (at int, r Result) {
 	at = -1
 	var best [5]int
 	for i, c := range list {
@@ -25,7 +25,7 @@ func Pick(list []Candidate, w Want) (at int, r Result) {
 			b.Keepable = true
 			present[j] = b
 		}
-		pr, err := newProblem(c.Profiles, present, []Want{w}, Options{another: true})
+		pr, err := newProblem(c.Profiles, present, []Request{req}, Options{another: true})
 		if err != nil {
 			continue
 		}

@@ -27,7 +27,7 @@ func TestPick(t *testing.T) {
 			for _, g := range tc.gpus {
 				list = append(list, Candidate{p, here(t, p, g...)})
 			}
-			at, r := Pick(list, Want{Name: tc.want})
+			at, r := Pick(list, Request{Name: tc.want})
 			got := ""
 			switch {
 			case len(r.Create) == 1:

@@ -11,11 +11,11 @@ import (
 // Present is one instance that is on the GPU now.
 type Present struct {
 	gpu.Instance
-	InUse   bool           // a lease or a process holds it: pinned without Force
-	Foreign bool           // neither the spec nor a lease explains it: never destroyed without TakeForeign or Force
-	Pinned  bool           // it must not go, whatever the authority
-	Keepable   bool           // it may stay although nobody wants it now (kept idle), and goes when its room is needed
-	InUseBy []step.Subject // who would be disturbed
+	InUse    bool           // a lease or a process holds it: pinned without Force
+	Foreign  bool           // neither the spec nor a lease explains it: never destroyed without TakeForeign or Force
+	Pinned   bool           // it must not go, whatever the authority
+	Keepable bool           // it may stay although nobody wants it now (kept idle), and goes when its room is needed
+	InUseBy  []step.Subject // who would be disturbed
 }
 
 // Placed is one instance of a layout: what and where.
@@ -73,36 +73,36 @@ type Result struct {
 //
 // It returns *NoProfile when this device lacks what is wanted, and *Infeasible when it cannot hold all of it, or not
 // without disturbing somebody.
-func Plan(p gpu.Profiles, present []Present, want []Want, o Options) (Result, error) {
-	pr, err := newProblem(p, present, want, o)
+func Plan(p gpu.Profiles, present []Present, requests []Request, o Options) (Result, error) {
+	pr, err := newProblem(p, present, requests, o)
 	if err != nil {
 		return Result{}, err
 	}
 	best, ok := pr.solve(pr.counts())
 	if !ok {
-		return Result{}, pr.explain(want)
+		return Result{}, pr.explain(requests)
 	}
-	return pr.result(best, len(want)), nil
+	return pr.result(best, len(requests)), nil
 }
 
 // result words a solution.
-func (pr *problem) result(s solution, wants int) Result {
-	r := Result{Layout: make([]Placed, wants), profiles: pr.p}
+func (pr *problem) result(s solution, requests int) Result {
+	r := Result{Layout: make([]Placed, requests), profiles: pr.p}
 	next := make([]int, len(pr.classes))
 	land := func(class int, where Placed) {
-		r.Layout[pr.classes[class].wants[next[class]]] = where
+		r.Layout[pr.classes[class].requests[next[class]]] = where
 		next[class]++
 	}
 	for i, ch := range s.chosen {
 		j := &s.jobs[s.jobOf[i]]
 		c := &j.cands[ch]
 		q := &pr.p.GI[c.profile]
-		placed := Placed{Name: q.Name, ProfileID: q.ID, Placement: c.place, Slices: q.Slices, Compute: largestFirst(j.want.Compute)}
+		placed := Placed{Name: q.Name, ProfileID: q.ID, Placement: c.place, Slices: q.Slices, Compute: largestFirst(j.request.Compute)}
 		if j.group < 0 {
 			land(j.class, placed)
 		} else {
 			members := pr.groups[j.group].members
-			for _, w := range j.want.Compute {
+			for _, w := range j.request.Compute {
 				land(members[slices.IndexFunc(members, func(m int) bool { return pr.classes[m].sub == w.Slices })], placed)
 			}
 		}
@@ -179,14 +179,14 @@ func wholeCompute(have []gpu.ComputeInstance, slices uint32) bool {
 
 // computeFits compares an instance's compute instances with the wanted ones: whether it has nothing that is not wanted,
 // and what it lacks.
-func computeFits(have []gpu.ComputeInstance, want []gpu.NewCompute, slices uint32) (ok bool, lacks []gpu.NewCompute) {
-	if len(want) == 0 || len(want) == 1 && want[0].Placement == nil && want[0].Slices >= slices {
+func computeFits(have []gpu.ComputeInstance, requests []gpu.NewCompute, slices uint32) (ok bool, lacks []gpu.NewCompute) {
+	if len(requests) == 0 || len(requests) == 1 && requests[0].Placement == nil && requests[0].Slices >= slices {
 		if len(have) == 0 {
 			return true, []gpu.NewCompute{{Slices: slices}}
 		}
 		return wholeCompute(have, slices), nil
 	}
-	lacks = append(lacks, want...)
+	lacks = append(lacks, requests...)
 	for _, h := range have {
 		found := -1
 		for i, w := range lacks {

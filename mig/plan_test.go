@@ -69,64 +69,64 @@ func TestPlan(t *testing.T) {
 		name                                           string
 		p                                              gpu.Profiles
 		present                                        []string
-		want                                           []Want
+		want                                           []Request
 		o                                              Options
 		keep, extra, complete, destroy, create, layout string
 		err                                            string // part of it
 	}{
 		{name: "nothing to nothing", p: a100()},
 		{
-			name: "from empty, largest first, the four-slice side left for nobody else", p: a100(), want: Named("1g.5gb", "3g.20gb", "2g.10gb", "1g.5gb"),
+			name: "from empty, largest first, the four-slice side left for nobody else", p: a100(), want: Requests("1g.5gb", "3g.20gb", "2g.10gb", "1g.5gb"),
 			create: "3g.20gb@4 2g.10gb@0 1g.5gb@2 1g.5gb@3", layout: "1g.5gb@2 3g.20gb@4 2g.10gb@0 1g.5gb@3",
 		},
-		{name: "as it is", p: a100(), present: []string{"3g.20gb@4", "1g.5gb@0"}, want: Named("1g.5gb", "3g.20gb"), keep: "1g.5gb@0 3g.20gb@4", layout: "1g.5gb@0 3g.20gb@4"},
-		{name: "one more beside a busy one", p: a100(), present: []string{"3g.20gb@4 u"}, want: Named("3g.20gb", "1g.5gb"), keep: "3g.20gb@4", create: "1g.5gb@0", layout: "3g.20gb@4 1g.5gb@0"},
+		{name: "as it is", p: a100(), present: []string{"3g.20gb@4", "1g.5gb@0"}, want: Requests("1g.5gb", "3g.20gb"), keep: "1g.5gb@0 3g.20gb@4", layout: "1g.5gb@0 3g.20gb@4"},
+		{name: "one more beside a busy one", p: a100(), present: []string{"3g.20gb@4 u"}, want: Requests("3g.20gb", "1g.5gb"), keep: "3g.20gb@4", create: "1g.5gb@0", layout: "3g.20gb@4 1g.5gb@0"},
 		{
-			name: "a lone 1g goes where it closes nothing", p: classic(), want: Named("1g.5gb"), create: "1g.5gb@6", layout: "1g.5gb@6",
+			name: "a lone 1g goes where it closes nothing", p: classic(), want: Requests("1g.5gb"), create: "1g.5gb@6", layout: "1g.5gb@6",
 		},
-		{name: "only what is in the way goes", p: a100(), present: []string{"1g.5gb@0", "1g.5gb@5", "2g.10gb@2"}, want: Named("3g.20gb", "1g.5gb", "2g.10gb"), keep: "1g.5gb@0 2g.10gb@2", destroy: "1g.5gb@5", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0 2g.10gb@2"},
-		{name: "an orphan is completed", p: a100(), present: []string{"3g.20gb@4 o"}, want: Named("3g.20gb"), complete: "3g.20gb@4", layout: "3g.20gb@4"},
-		{name: "a whole one is kept before an orphan", p: a100(), present: []string{"3g.20gb@0", "3g.20gb@4 o"}, want: Named("3g.20gb"), keep: "3g.20gb@0", destroy: "3g.20gb@4", layout: "3g.20gb@0"},
-		{name: "spare stays", p: a100(), present: []string{"1g.5gb@6 s"}, want: Named("3g.20gb"), extra: "1g.5gb@6", create: "3g.20gb@0", layout: "3g.20gb@0"},
-		{name: "spare goes when its room is needed", p: a100(), present: []string{"1g.5gb@6 s", "1g.5gb@0 u"}, want: Named("3g.20gb", "1g.5gb"), keep: "1g.5gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0"},
-		{name: "a spare me goes for a wanted one only when it cannot be it", p: a100(), present: []string{"1g.5gb+me@6 s"}, want: Named("1g.5gb+me"), keep: "1g.5gb+me@6", layout: "1g.5gb+me@6"},
-		{name: "foreign stays and is reported", p: a100(), present: []string{"1g.5gb@6 f"}, want: Named("2g.10gb"), extra: "1g.5gb@6", create: "2g.10gb@4", layout: "2g.10gb@4"},
-		{name: "foreign that fits is taken over", p: a100(), present: []string{"2g.10gb@0 f"}, want: Named("2g.10gb"), keep: "2g.10gb@0", layout: "2g.10gb@0"},
-		{name: "foreign in the way", p: a100(), present: []string{"1g.5gb@6 f"}, want: Named("7g.40gb"), err: "cannot lay out 7g.40gb: 1g.5gb at 6 is not made by this configuration and would have to go"},
-		{name: "foreign may be taken", p: a100(), present: []string{"1g.5gb@6 f"}, want: Named("7g.40gb"), o: Options{TakeForeign: true}, destroy: "1g.5gb@6", create: "7g.40gb@0", layout: "7g.40gb@0"},
+		{name: "only what is in the way goes", p: a100(), present: []string{"1g.5gb@0", "1g.5gb@5", "2g.10gb@2"}, want: Requests("3g.20gb", "1g.5gb", "2g.10gb"), keep: "1g.5gb@0 2g.10gb@2", destroy: "1g.5gb@5", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0 2g.10gb@2"},
+		{name: "an orphan is completed", p: a100(), present: []string{"3g.20gb@4 o"}, want: Requests("3g.20gb"), complete: "3g.20gb@4", layout: "3g.20gb@4"},
+		{name: "a whole one is kept before an orphan", p: a100(), present: []string{"3g.20gb@0", "3g.20gb@4 o"}, want: Requests("3g.20gb"), keep: "3g.20gb@0", destroy: "3g.20gb@4", layout: "3g.20gb@0"},
+		{name: "spare stays", p: a100(), present: []string{"1g.5gb@6 s"}, want: Requests("3g.20gb"), extra: "1g.5gb@6", create: "3g.20gb@0", layout: "3g.20gb@0"},
+		{name: "spare goes when its room is needed", p: a100(), present: []string{"1g.5gb@6 s", "1g.5gb@0 u"}, want: Requests("3g.20gb", "1g.5gb"), keep: "1g.5gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0"},
+		{name: "a spare me goes for a wanted one only when it cannot be it", p: a100(), present: []string{"1g.5gb+me@6 s"}, want: Requests("1g.5gb+me"), keep: "1g.5gb+me@6", layout: "1g.5gb+me@6"},
+		{name: "foreign stays and is reported", p: a100(), present: []string{"1g.5gb@6 f"}, want: Requests("2g.10gb"), extra: "1g.5gb@6", create: "2g.10gb@4", layout: "2g.10gb@4"},
+		{name: "foreign that fits is taken over", p: a100(), present: []string{"2g.10gb@0 f"}, want: Requests("2g.10gb"), keep: "2g.10gb@0", layout: "2g.10gb@0"},
+		{name: "foreign in the way", p: a100(), present: []string{"1g.5gb@6 f"}, want: Requests("7g.40gb"), err: "cannot lay out 7g.40gb: 1g.5gb at 6 is not made by this configuration and would have to go"},
+		{name: "foreign may be taken", p: a100(), present: []string{"1g.5gb@6 f"}, want: Requests("7g.40gb"), o: Options{TakeForeign: true}, destroy: "1g.5gb@6", create: "7g.40gb@0", layout: "7g.40gb@0"},
 		{
-			name: "in use in the way", p: a100(), present: []string{"1g.5gb@6 u", "1g.5gb@0"}, want: Named("3g.20gb", "3g.20gb"),
+			name: "in use in the way", p: a100(), present: []string{"1g.5gb@6 u", "1g.5gb@0"}, want: Requests("3g.20gb", "3g.20gb"),
 			err: "cannot lay out 2 × 3g.20gb: 1g.5gb at 6 (lease 1g.5gb) is in use and would have to go; what fits is 3g.20gb, 1g.5gb at 6",
 		},
-		{name: "force moves as few as possible", p: a100(), present: []string{"1g.5gb@6 u", "2g.10gb@0 u"}, want: Named("3g.20gb", "2g.10gb"), o: Options{Force: true}, keep: "2g.10gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 2g.10gb@0"},
-		{name: "too many of one", p: a100(), want: Named("3g.20gb", "3g.20gb", "3g.20gb"), err: "this GPU holds at most 2 of 3g.20gb, 3 are wanted; what fits is 2 × 3g.20gb"},
-		{name: "too much", p: a100(), want: Named("4g.20gb", "3g.20gb", "1g.5gb"), err: "they need 9 memory slices, this GPU has 8; what fits is 4g.20gb, 3g.20gb"},
-		{name: "placement alone", p: a100(), want: Named("2g.10gb", "2g.10gb", "2g.10gb", "1g.10gb", "1g.5gb"), err: "they need 9 memory slices"},
-		{name: "no arrangement", p: classic(), want: Named("4g.20gb", "2g.10gb", "2g.10gb"), err: "by count they would fit (8 of 8 memory slices), but the placements that this GPU allows hold them in no arrangement"},
-		{name: "two me of different profiles", p: a30(), want: Named("2g.12gb+me", "1g.6gb+me"), err: "at most 1 instance with the attribute me, 2 are wanted"},
-		{name: "me.all beside a plain one", p: rtx(), want: Named("1g.24gb+me.all", "1g.24gb"), err: "must be a -me profile"},
-		{name: "me.all beside -me", p: rtx(), want: Named("1g.24gb+me.all", "1g.24gb-me"), create: "1g.24gb+me.all@0 1g.24gb-me@3", layout: "1g.24gb+me.all@0 1g.24gb-me@3"},
-		{name: "more memory than its name says", p: a100(), want: []Want{{Slices: 2, Memory: 10 << 30}}, err: "cannot use MIG profile 2 slices with at least 10 GiB: 2g.10gb has 9.62 GiB; this GPU: it offers"},
-		{name: "unknown profile", p: a30(), want: Named("3g.20gb"), err: "cannot use MIG profile 3g.20gb: this GPU does not have it; it offers 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"},
-		{name: "a compute instance alone in its instance", p: a100(), want: Named("1c.3g.20gb"), create: "3g.20gb(1c)@4", layout: "3g.20gb(1c)@4"},
+		{name: "force moves as few as possible", p: a100(), present: []string{"1g.5gb@6 u", "2g.10gb@0 u"}, want: Requests("3g.20gb", "2g.10gb"), o: Options{Force: true}, keep: "2g.10gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 2g.10gb@0"},
+		{name: "too many of one", p: a100(), want: Requests("3g.20gb", "3g.20gb", "3g.20gb"), err: "this GPU holds at most 2 of 3g.20gb, 3 are wanted; what fits is 2 × 3g.20gb"},
+		{name: "too much", p: a100(), want: Requests("4g.20gb", "3g.20gb", "1g.5gb"), err: "they need 9 memory slices, this GPU has 8; what fits is 4g.20gb, 3g.20gb"},
+		{name: "placement alone", p: a100(), want: Requests("2g.10gb", "2g.10gb", "2g.10gb", "1g.10gb", "1g.5gb"), err: "they need 9 memory slices"},
+		{name: "no arrangement", p: classic(), want: Requests("4g.20gb", "2g.10gb", "2g.10gb"), err: "by count they would fit (8 of 8 memory slices), but the placements that this GPU allows hold them in no arrangement"},
+		{name: "two me of different profiles", p: a30(), want: Requests("2g.12gb+me", "1g.6gb+me"), err: "at most 1 instance with the attribute me, 2 are wanted"},
+		{name: "me.all beside a plain one", p: rtx(), want: Requests("1g.24gb+me.all", "1g.24gb"), err: "must be a -me profile"},
+		{name: "me.all beside -me", p: rtx(), want: Requests("1g.24gb+me.all", "1g.24gb-me"), create: "1g.24gb+me.all@0 1g.24gb-me@3", layout: "1g.24gb+me.all@0 1g.24gb-me@3"},
+		{name: "more memory than its name says", p: a100(), want: []Request{{Slices: 2, Memory: 10 << 30}}, err: "cannot use MIG profile 2 slices with at least 10 GiB: 2g.10gb has 9.62 GiB; this GPU: it offers"},
+		{name: "unknown profile", p: a30(), want: Requests("3g.20gb"), err: "cannot use MIG profile 3g.20gb: this GPU does not have it; it offers 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"},
+		{name: "a compute instance alone in its instance", p: a100(), want: Requests("1c.3g.20gb"), create: "3g.20gb(1c)@4", layout: "3g.20gb(1c)@4"},
 		{
-			name: "compute instances share an instance", p: a100(), want: Named("1c.3g.20gb", "2g.10gb", "1c.3g.20gb", "1c.3g.20gb"),
+			name: "compute instances share an instance", p: a100(), want: Requests("1c.3g.20gb", "2g.10gb", "1c.3g.20gb", "1c.3g.20gb"),
 			create: "3g.20gb(1c+1c+1c)@4 2g.10gb@0", layout: "3g.20gb(1c+1c+1c)@4 2g.10gb@0 3g.20gb(1c+1c+1c)@4 3g.20gb(1c+1c+1c)@4",
 		},
-		{name: "no more instances than needed", p: a100(), want: Named("1c.3g.20gb", "2c.3g.20gb", "2c.3g.20gb"), create: "3g.20gb(2c+1c)@0 3g.20gb(2c)@4", layout: "3g.20gb(2c+1c)@0 3g.20gb(2c+1c)@0 3g.20gb(2c)@4"},
-		{name: "of two instances that are there none goes to put theirs together", p: a100(), present: []string{"3g.20gb@0 1", "3g.20gb@4 1"}, want: Named("1c.3g.20gb", "1c.3g.20gb"), keep: "3g.20gb(1c)@0 3g.20gb(1c)@4", layout: "3g.20gb(1c)@0 3g.20gb(1c)@4"},
-		{name: "what has no room inside is made beside", p: a100(), present: []string{"3g.20gb@4 1u"}, want: Named("1c.3g.20gb", "2c.3g.20gb"), create: "3g.20gb(2c)@0", keep: "3g.20gb(1c)@4", layout: "3g.20gb(1c)@4 3g.20gb(2c)@0"},
-		{name: "one more of the same is made inside", p: a100(), present: []string{"3g.20gb@4 1u"}, want: Named("1c.3g.20gb", "1c.3g.20gb"), complete: "3g.20gb(1c+1c)@4", layout: "3g.20gb(1c+1c)@4 3g.20gb(1c+1c)@4"},
-		{name: "compute instances at a placement", p: a100(), want: []Want{{Name: "1c.3g.20gb", At: &gpu.Placement{Size: 4}}}, create: "3g.20gb(1c)@0", layout: "3g.20gb(1c)@0"},
-		{name: "compute instances at a placement that is none", p: a100(), want: []Want{{Name: "1c.3g.20gb", At: &gpu.Placement{Start: 2, Size: 4}}}, err: "1c.3g.20gb at 2 is not a placement that this GPU allows"},
-		{name: "a compute size that there is not", p: a100(), want: Named("3c.4g.20gb"), err: "cannot use MIG profile 3c.4g.20gb: 4g.20gb has no compute instances of 3 slices"},
-		{name: "too many compute instances", p: a100(), want: Named("1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb"), err: "this GPU holds at most 6 of 1c.3g.20gb, 7 are wanted; what fits is 6 × 1c.3g.20gb"},
-		{name: "compute instances that do not go into each other", p: a100(), want: Named("2c.3g.20gb", "2c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb"), err: "this GPU holds at most 2 of 3g.20gb, and the 7 compute slices that are wanted do not go into their 3 each; what fits is 2 × 2c.3g.20gb, 2 × 1c.3g.20gb"},
-		{name: "pinned is not moved by force", p: a100(), present: []string{"1g.5gb@6 p"}, want: Named("7g.40gb"), o: Options{Force: true}, err: "1g.5gb at 6 is pinned"},
-		{name: "by what it must have, the smallest", p: a100(), want: []Want{{Slices: 1, Memory: 6 << 30}}, create: "1g.10gb@6", layout: "1g.10gb@6"},
-		{name: "by what it must have, one that is there", p: a100(), present: []string{"1g.10gb@2"}, want: []Want{{Slices: 1}}, keep: "1g.10gb@2", layout: "1g.10gb@2"},
-		{name: "at a placement", p: a100(), want: []Want{{Name: "1g.5gb", At: &gpu.Placement{Start: 2, Size: 1}}}, create: "1g.5gb@2", layout: "1g.5gb@2"},
-		{name: "at a placement that is none", p: a100(), want: []Want{{Name: "2g.10gb", At: &gpu.Placement{Start: 1, Size: 2}}}, err: "2g.10gb at 1 is not a placement that this GPU allows"},
+		{name: "no more instances than needed", p: a100(), want: Requests("1c.3g.20gb", "2c.3g.20gb", "2c.3g.20gb"), create: "3g.20gb(2c+1c)@0 3g.20gb(2c)@4", layout: "3g.20gb(2c+1c)@0 3g.20gb(2c+1c)@0 3g.20gb(2c)@4"},
+		{name: "of two instances that are there none goes to put theirs together", p: a100(), present: []string{"3g.20gb@0 1", "3g.20gb@4 1"}, want: Requests("1c.3g.20gb", "1c.3g.20gb"), keep: "3g.20gb(1c)@0 3g.20gb(1c)@4", layout: "3g.20gb(1c)@0 3g.20gb(1c)@4"},
+		{name: "what has no room inside is made beside", p: a100(), present: []string{"3g.20gb@4 1u"}, want: Requests("1c.3g.20gb", "2c.3g.20gb"), create: "3g.20gb(2c)@0", keep: "3g.20gb(1c)@4", layout: "3g.20gb(1c)@4 3g.20gb(2c)@0"},
+		{name: "one more of the same is made inside", p: a100(), present: []string{"3g.20gb@4 1u"}, want: Requests("1c.3g.20gb", "1c.3g.20gb"), complete: "3g.20gb(1c+1c)@4", layout: "3g.20gb(1c+1c)@4 3g.20gb(1c+1c)@4"},
+		{name: "compute instances at a placement", p: a100(), want: []Request{{Name: "1c.3g.20gb", At: &gpu.Placement{Size: 4}}}, create: "3g.20gb(1c)@0", layout: "3g.20gb(1c)@0"},
+		{name: "compute instances at a placement that is none", p: a100(), want: []Request{{Name: "1c.3g.20gb", At: &gpu.Placement{Start: 2, Size: 4}}}, err: "1c.3g.20gb at 2 is not a placement that this GPU allows"},
+		{name: "a compute size that there is not", p: a100(), want: Requests("3c.4g.20gb"), err: "cannot use MIG profile 3c.4g.20gb: 4g.20gb has no compute instances of 3 slices"},
+		{name: "too many compute instances", p: a100(), want: Requests("1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb"), err: "this GPU holds at most 6 of 1c.3g.20gb, 7 are wanted; what fits is 6 × 1c.3g.20gb"},
+		{name: "compute instances that do not go into each other", p: a100(), want: Requests("2c.3g.20gb", "2c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb"), err: "this GPU holds at most 2 of 3g.20gb, and the 7 compute slices that are wanted do not go into their 3 each; what fits is 2 × 2c.3g.20gb, 2 × 1c.3g.20gb"},
+		{name: "pinned is not moved by force", p: a100(), present: []string{"1g.5gb@6 p"}, want: Requests("7g.40gb"), o: Options{Force: true}, err: "1g.5gb at 6 is pinned"},
+		{name: "by what it must have, the smallest", p: a100(), want: []Request{{Slices: 1, Memory: 6 << 30}}, create: "1g.10gb@6", layout: "1g.10gb@6"},
+		{name: "by what it must have, one that is there", p: a100(), present: []string{"1g.10gb@2"}, want: []Request{{Slices: 1}}, keep: "1g.10gb@2", layout: "1g.10gb@2"},
+		{name: "at a placement", p: a100(), want: []Request{{Name: "1g.5gb", At: &gpu.Placement{Start: 2, Size: 1}}}, create: "1g.5gb@2", layout: "1g.5gb@2"},
+		{name: "at a placement that is none", p: a100(), want: []Request{{Name: "2g.10gb", At: &gpu.Placement{Start: 1, Size: 2}}}, err: "2g.10gb at 1 is not a placement that this GPU allows"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := Plan(tc.p, here(t, tc.p, tc.present...), tc.want, tc.o)
@@ -156,11 +156,11 @@ func TestPlan(t *testing.T) {
 
 func TestInfeasibleIsInUseOnlyWhenForceHelps(t *testing.T) {
 	p := a100()
-	_, err := Plan(p, here(t, p, "1g.5gb@0 u"), Named("7g.40gb"), Options{})
+	_, err := Plan(p, here(t, p, "1g.5gb@0 u"), Requests("7g.40gb"), Options{})
 	if !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("%v is not in use", err)
 	}
-	_, err = Plan(p, here(t, p, "1g.5gb@0 u"), Named("7g.40gb", "1g.5gb"), Options{})
+	_, err = Plan(p, here(t, p, "1g.5gb@0 u"), Requests("7g.40gb", "1g.5gb"), Options{})
 	if err == nil || errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("%v says that force would help", err)
 	}
@@ -230,11 +230,11 @@ func counted(all [][]spot) []map[int]int {
 	return out
 }
 
-func wantsOf(p gpu.Profiles, counts map[int]int) []Want {
-	var out []Want
+func requestsFor(p gpu.Profiles, counts map[int]int) []Request {
+	var out []Request
 	for q := range p.GI {
 		for range counts[q] {
-			out = append(out, Want{Name: p.GI[q].Name})
+			out = append(out, Request{Name: p.GI[q].Name})
 		}
 	}
 	return out
@@ -273,7 +273,7 @@ func TestEveryTransition(t *testing.T) {
 		}
 		for _, target := range targets {
 			goals := byCounts[fmt.Sprint(target)]
-			r, err := Plan(p, presentOf(p, s), wantsOf(p, target), Options{})
+			r, err := Plan(p, presentOf(p, s), requestsFor(p, target), Options{})
 			if err != nil {
 				t.Fatalf("%v to %v: %v", all[i], target, err)
 			}
@@ -303,7 +303,7 @@ func TestEveryTransition(t *testing.T) {
 			for k := range all[i] {
 				busy := idle(all[i])
 				busy.inUse[k] = true
-				_, err := Plan(p, presentOf(p, busy), wantsOf(p, target), Options{})
+				_, err := Plan(p, presentOf(p, busy), requestsFor(p, target), Options{})
 				if want, ok := brute(p, goals, busy, target); ok != (err == nil) {
 					t.Fatalf("%v with %d busy to %v: %v, brute force finds %v %v", all[i], k, target, err, want, ok)
 				}
@@ -352,7 +352,7 @@ func TestAgainstBruteForce(t *testing.T) {
 					}
 				}
 				present, o := presentOf(dev.p, s), Options{Force: s.force, TakeForeign: s.takeForeign}
-				r, err := Plan(dev.p, present, wantsOf(dev.p, target), o)
+				r, err := Plan(dev.p, present, requestsFor(dev.p, target), o)
 				want, ok := brute(dev.p, all, s, target)
 				if ok != (err == nil) {
 					t.Fatalf("got %v, brute force finds %+v %v", err, want, ok)
@@ -387,9 +387,9 @@ func checkResult(t *rapid.T, p gpu.Profiles, present []Present, r Result, o Opti
 	for _, x := range r.Extra {
 		after = append(after, Present{Instance: instance(p, x.Name, x.Placement.Start), Keepable: true})
 	}
-	var want []Want
+	var want []Request
 	for _, x := range r.Layout {
-		want = append(want, Want{Name: x.Name})
+		want = append(want, Request{Name: x.Name})
 	}
 	again, err := Plan(p, after, want, Options{})
 	if err != nil || !again.Empty() {
@@ -448,12 +448,12 @@ func BenchmarkPlan(b *testing.B) {
 		name    string
 		p       gpu.Profiles
 		present []string
-		want    []Want
+		want    []Request
 	}{
-		{"keep", a100(), []string{"3g.20gb@4", "2g.10gb@0", "1g.5gb@2", "1g.5gb@3"}, Named("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")},
-		{"mixed", a100(), []string{"3g.20gb@0 u", "1g.5gb@4", "1g.5gb@5"}, Named("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb+me")},
-		{"rtx", rtx(), nil, Named("1g.24gb", "1g.24gb+me", "1g.24gb+gfx", "1g.24gb+gfx")},
-		{"infeasible", a100(), []string{"1g.5gb@6 u"}, Named("4g.20gb", "3g.20gb")},
+		{"keep", a100(), []string{"3g.20gb@4", "2g.10gb@0", "1g.5gb@2", "1g.5gb@3"}, Requests("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")},
+		{"mixed", a100(), []string{"3g.20gb@0 u", "1g.5gb@4", "1g.5gb@5"}, Requests("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb+me")},
+		{"rtx", rtx(), nil, Requests("1g.24gb", "1g.24gb+me", "1g.24gb+gfx", "1g.24gb+gfx")},
+		{"infeasible", a100(), []string{"1g.5gb@6 u"}, Requests("4g.20gb", "3g.20gb")},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			present := here(b, bc.p, bc.present...)

@@ -59,20 +59,20 @@ func TestMatch(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		p    gpu.Profiles
-		want Want
+		want Request
 		got  string // names
 	}{
-		{"exact", a100(), Want{Name: "1g.10gb"}, "1g.10gb"},
-		{"attributes are part of the name", a100(), Want{Name: "1g.5gb+me"}, "1g.5gb+me"},
-		{"another board's label", gb200, Want{Name: "1g.24gb"}, "1g.23gb"},
-		{"another board's label, larger", gb200, Want{Name: "3g.95gb"}, "3g.93gb"},
-		{"not just any memory", a100(), Want{Name: "1g.6gb"}, ""},
-		{"not without the attribute", a30(), Want{Name: "4g.24gb+me"}, ""},
-		{"by slices, smallest memory first", a100(), Want{Slices: 1}, "1g.5gb 1g.10gb"},
-		{"by slices and memory", a100(), Want{Slices: 1, Memory: 5 << 30}, "1g.10gb"},
-		{"by slices and attributes", rtx(), Want{Slices: 2, Attributes: []string{"-me"}}, "2g.48gb-me"},
-		{"too much memory", a100(), Want{Slices: 3, Memory: 38 << 30}, ""},
-		{"nothing asked", a100(), Want{}, ""},
+		{"exact", a100(), Request{Name: "1g.10gb"}, "1g.10gb"},
+		{"attributes are part of the name", a100(), Request{Name: "1g.5gb+me"}, "1g.5gb+me"},
+		{"another board's label", gb200, Request{Name: "1g.24gb"}, "1g.23gb"},
+		{"another board's label, larger", gb200, Request{Name: "3g.95gb"}, "3g.93gb"},
+		{"not just any memory", a100(), Request{Name: "1g.6gb"}, ""},
+		{"not without the attribute", a30(), Request{Name: "4g.24gb+me"}, ""},
+		{"by slices, smallest memory first", a100(), Request{Slices: 1}, "1g.5gb 1g.10gb"},
+		{"by slices and memory", a100(), Request{Slices: 1, Memory: 5 << 30}, "1g.10gb"},
+		{"by slices and attributes", rtx(), Request{Slices: 2, Attributes: []string{"-me"}}, "2g.48gb-me"},
+		{"too much memory", a100(), Request{Slices: 3, Memory: 38 << 30}, ""},
+		{"nothing asked", a100(), Request{}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			list, err := Match(tc.p, tc.want)
@@ -94,7 +94,7 @@ func TestSimilar(t *testing.T) {
 	for _, tc := range []struct{ want, got string }{
 		{"4g.40gb", "4g.20gb"}, {"1g.12gb", "1g.10gb"}, {"1g.6gb+me", "1g.5gb+me"}, {"1c.3g.40gb", "1c.3g.20gb"}, {"1g.24gb+gfx", ""}, {"5g.20gb", ""}, {"word", ""},
 	} {
-		if got, ok := Similar(a100(), Want{Name: tc.want}); got.Name != tc.got && ok || ok != (tc.got != "") {
+		if got, ok := Similar(a100(), Request{Name: tc.want}); got.Name != tc.got && ok || ok != (tc.got != "") {
 			t.Errorf("%s: %v %v, want %q", tc.want, got, ok, tc.got)
 		}
 	}

@@ -13,24 +13,24 @@ const maxWidth = 64
 
 // problem is what is searched for: the wants in classes of equals, each with its candidates.
 type problem struct {
-	p       gpu.Profiles
-	present []Present
-	opts    Options
-	classes []class
-	groups  []group
-	rules   []rule // by profile
-	mes     int    // how many instances with the attribute me this GPU holds
-	pinned  uint64 // present that must not go
-	keepable    uint64 // present that may stay although nobody wants them
-	inUse   uint64
-	masks   []uint64 // memory slices of each present
-	profile []int    // index into p.GI of each present, -1 when this device does not list it
+	p        gpu.Profiles
+	present  []Present
+	opts     Options
+	classes  []class
+	groups   []group
+	rules    []rule // by profile
+	mes      int    // how many instances with the attribute me this GPU holds
+	pinned   uint64 // present that must not go
+	keepable uint64 // present that may stay although nobody wants them
+	inUse    uint64
+	masks    []uint64 // memory slices of each present
+	profile  []int    // index into p.GI of each present, -1 when this device does not list it
 }
 
 // class is a set of equal wants.
 type class struct {
-	want     Want
-	wants    []int // their indexes
+	request  Request
+	requests []int // their indexes
 	profiles []int // that satisfy one, by index into p.GI
 	cands    []cand
 	// sub is the slices of a compute instance that shares its GPU instance with others; 0: the want is a GPU instance, else
@@ -59,11 +59,11 @@ type tally struct {
 
 // job is so many equal instances to place: those of a class, or GPU instances that hold several compute instances.
 type job struct {
-	want  Want
-	cands []cand
-	n     int
-	class int // -1: of group
-	group int
+	request Request
+	cands   []cand
+	n       int
+	class   int // -1: of group
+	group   int
 }
 
 // solution is one complete choice with its cost.
@@ -72,7 +72,7 @@ type solution struct {
 	chosen  []int // candidate by instance, in the order of the jobs
 	jobOf   []int // its job
 	matched uint64
-	extra  uint64
+	extra   uint64
 	cost    cost
 }
 
@@ -85,7 +85,7 @@ type cost struct {
 	closed, taken int
 }
 
-func newProblem(p gpu.Profiles, present []Present, want []Want, o Options) (*problem, error) {
+func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options) (*problem, error) {
 	if p.Width > maxWidth || len(present) > maxWidth {
 		return nil, fmt.Errorf("cannot plan MIG instances: the grid is %d wide with %d instances, at most %d are understood", p.Width, len(present), maxWidth)
 	}
@@ -111,50 +111,50 @@ func newProblem(p gpu.Profiles, present []Present, want []Want, o Options) (*pro
 			pr.inUse |= 1 << i
 		}
 	}
-	for i, w := range want {
-		if again := slices.IndexFunc(pr.classes, func(c class) bool { return c.want.isAgain(w) }); again >= 0 {
-			pr.classes[again].wants = append(pr.classes[again].wants, i)
+	for i, req := range requests {
+		if again := slices.IndexFunc(pr.classes, func(c class) bool { return c.request.isAgain(req) }); again >= 0 {
+			pr.classes[again].requests = append(pr.classes[again].requests, i)
 			continue
 		}
-		profiles, sub, err := matches(p, w)
+		profiles, sub, err := matches(p, req)
 		if err != nil {
 			return nil, err
 		}
-		c := class{want: w, sub: sub, profiles: profiles}
+		c := class{request: req, sub: sub, profiles: profiles}
 		if sub == 0 {
-			c.cands = pr.candidates(w, profiles)
+			c.cands = pr.candidates(req, profiles)
 		}
 		at := slices.IndexFunc(pr.classes, c.same)
 		if at < 0 {
 			at = len(pr.classes)
 			pr.classes = append(pr.classes, c)
 		}
-		pr.classes[at].wants = append(pr.classes[at].wants, i)
+		pr.classes[at].requests = append(pr.classes[at].requests, i)
 	}
 	pr.group()
 	return pr, nil
 }
 
 // isAgain tells whether a want is the same name once more, so that it need not be looked for again.
-func (w Want) isAgain(v Want) bool {
-	return w.Name != "" && w.Name == v.Name && w.At == nil && v.At == nil && len(w.Compute) == 0 && len(v.Compute) == 0
+func (req Request) isAgain(v Request) bool {
+	return req.Name != "" && req.Name == v.Name && req.At == nil && v.At == nil && len(req.Compute) == 0 && len(v.Compute) == 0
 }
 
 // same tells whether two wants can stand for each other.
 func (c class) same(d class) bool {
 	if c.sub != 0 || d.sub != 0 {
-		return c.sub == d.sub && slices.Equal(c.profiles, d.profiles) && (c.want.At == nil) == (d.want.At == nil) && (c.want.At == nil || *c.want.At == *d.want.At)
+		return c.sub == d.sub && slices.Equal(c.profiles, d.profiles) && (c.request.At == nil) == (d.request.At == nil) && (c.request.At == nil || *c.request.At == *d.request.At)
 	}
-	return slices.Equal(c.cands, d.cands) && sameCompute(c.want.Compute, d.want.Compute)
+	return slices.Equal(c.cands, d.cands) && sameCompute(c.request.Compute, d.request.Compute)
 }
 
 // candidates lists where a want may live, pinned neighbours respected.
-func (pr *problem) candidates(w Want, profiles []int) []cand {
+func (pr *problem) candidates(req Request, profiles []int) []cand {
 	var out []cand
 	for _, q := range profiles {
 		places := slices.SortedFunc(slices.Values(pr.p.GI[q].Placements), order)
 		for _, place := range places {
-			if w.At != nil && *w.At != place {
+			if req.At != nil && *req.At != place {
 				continue
 			}
 			c := cand{profile: q, place: place, mask: maskOf(place), same: -1}
@@ -163,7 +163,7 @@ func (pr *problem) candidates(w Want, profiles []int) []cand {
 					continue
 				}
 				if pr.profile[i] == q && b.Placement == place && !(pr.opts.another && b.InUse) {
-					ok, lacks := computeFits(b.Compute, w.Compute, pr.p.GI[q].Slices)
+					ok, lacks := computeFits(b.Compute, req.Compute, pr.p.GI[q].Slices)
 					if ok && (len(lacks) == 0 || fitsInside(b.Compute, lacks, pr.p.GI[q].Slices)) {
 						c.same, c.completes = i, len(lacks) != 0
 						continue
@@ -183,7 +183,7 @@ func (pr *problem) candidates(w Want, profiles []int) []cand {
 func (pr *problem) counts() []int {
 	out := make([]int, len(pr.classes))
 	for i := range pr.classes {
-		out[i] = len(pr.classes[i].wants)
+		out[i] = len(pr.classes[i].requests)
 	}
 	return out
 }
@@ -193,7 +193,7 @@ type search struct {
 	*problem
 	jobs      []job
 	first     bool   // any solution does
-	mayKeep     uint64 // present that may stay although nobody wants them
+	mayKeep   uint64 // present that may stay although nobody wants them
 	best      solution
 	found     bool
 	chosen    []int
@@ -261,7 +261,7 @@ func (j job) compare(k job) int {
 	if d := order(j.cands[0].place, k.cands[0].place); d != 0 {
 		return d
 	}
-	return slices.CompareFunc(k.want.Compute, j.want.Compute, func(a, b gpu.NewCompute) int { return int(a.Slices) - int(b.Slices) })
+	return slices.CompareFunc(k.request.Compute, j.request.Compute, func(a, b gpu.NewCompute) int { return int(a.Slices) - int(b.Slices) })
 }
 
 // walk places what is left of job ji, from candidate from on: equal wants take rising candidates, so that no choice is

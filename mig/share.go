@@ -10,7 +10,7 @@ import (
 // group is the wants of compute instances that may share GPU instances: those of one profile, at one placement if it is
 // fixed. How they are put together is part of the search: what is there may hold them already, and each more costs memory.
 type group struct {
-	want     Want // of a GPU instance
+	request  Request // of a GPU instance
 	profiles []int
 	members  []int // classes, the largest compute instances first
 }
@@ -21,13 +21,13 @@ func (pr *problem) group() {
 		if c.sub == 0 {
 			continue
 		}
-		whole := Want{Name: pr.p.GI[c.profiles[0]].Name, At: c.want.At}
+		whole := Request{Name: pr.p.GI[c.profiles[0]].Name, At: c.request.At}
 		at := slices.IndexFunc(pr.groups, func(g group) bool {
-			return slices.Equal(g.profiles, c.profiles) && (g.want.At == nil) == (whole.At == nil) && (whole.At == nil || *g.want.At == *whole.At)
+			return slices.Equal(g.profiles, c.profiles) && (g.request.At == nil) == (whole.At == nil) && (whole.At == nil || *g.request.At == *whole.At)
 		})
 		if at < 0 {
 			at = len(pr.groups)
-			pr.groups = append(pr.groups, group{want: whole, profiles: c.profiles})
+			pr.groups = append(pr.groups, group{request: whole, profiles: c.profiles})
 		}
 		pr.groups[at].members = append(pr.groups[at].members, i)
 	}
@@ -43,7 +43,7 @@ func (pr *problem) arrangements(counts []int) iter.Seq[[]job] {
 		var jobs []job
 		for i, c := range pr.classes {
 			if c.sub == 0 && counts[i] > 0 {
-				jobs = append(jobs, job{want: c.want, cands: c.cands, n: counts[i], class: i, group: -1})
+				jobs = append(jobs, job{request: c.request, cands: c.cands, n: counts[i], class: i, group: -1})
 			}
 		}
 		pr.divide(0, counts, jobs, yield)
@@ -63,11 +63,11 @@ func (pr *problem) divide(gi int, counts []int, jobs []job, yield func([]job) bo
 			for i+n < len(bins) && slices.Equal(bins[i], bins[i+n]) {
 				n++
 			}
-			w := g.want
+			req := g.request
 			for _, sub := range bins[i] {
-				w.Compute = append(w.Compute, gpu.NewCompute{Slices: sub})
+				req.Compute = append(req.Compute, gpu.NewCompute{Slices: sub})
 			}
-			more = append(more, job{want: w, cands: pr.candidates(w, g.profiles), n: n, class: -1, group: gi})
+			more = append(more, job{request: req, cands: pr.candidates(req, g.profiles), n: n, class: -1, group: gi})
 			i += n
 		}
 		if !pr.divide(gi+1, counts, more, yield) {

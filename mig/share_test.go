@@ -19,15 +19,15 @@ type shared struct {
 	compute []uint32
 }
 
-// wanted counts what is asked for by profile and compute slices; the profile's own slices are a whole instance.
-type wanted map[[2]int]int
+// requestCount counts what is asked for by profile and compute slices; the profile's own slices are a whole instance.
+type requestCount map[[2]int]int
 
-func (w wanted) key() string { return fmt.Sprint(w) }
+func (w requestCount) key() string { return fmt.Sprint(w) }
 
 // dividedStates calls f with every legal state that has exactly what is wanted.
-func dividedStates(p gpu.Profiles, all [][]spot, want wanted, f func([]shared)) {
+func dividedStates(p gpu.Profiles, all [][]spot, want requestCount, f func([]shared)) {
 	for _, state := range all {
-		left := wanted{}
+		left := requestCount{}
 		for k, n := range want {
 			left[k] = n
 		}
@@ -152,7 +152,7 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
 		present[i].Compute = compute
 		present[i].InUse = rapid.IntRange(0, 2).Draw(t, "in use") == 0
 	}
-	want := wanted{}
+	want := requestCount{}
 	var names []string
 	add := func(q int, sub uint32) {
 		want[[2]int{q, int(sub)}]++
@@ -233,7 +233,7 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
 		}
 	})
 
-	r, err := Plan(p, present, Named(names...), Options{Force: force})
+	r, err := Plan(p, present, Requests(names...), Options{Force: force})
 	if found != (err == nil) {
 		t.Fatalf("%v: %v, brute force finds %+v %v", names, err, best, found)
 	}
@@ -246,7 +246,7 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
 		t.Fatalf("%v to %v: cost %+v, brute force finds %+v\n%+v", present, names, got, best, r)
 	}
 	// Every want lands in an instance that has its compute instance, and none is counted twice.
-	has := wanted{}
+	has := requestCount{}
 	seen := map[gpu.Placement]bool{}
 	for _, l := range r.Layout {
 		if seen[l.Placement] {

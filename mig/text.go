@@ -29,7 +29,7 @@ func ParseHave(p gpu.Profiles, list []Present, item string) ([]Present, error) {
 // Have adds one instance, or one compute instance of an instance, to what is on a GPU.
 func Have(p gpu.Profiles, list []Present, name string, start uint32, inUse bool) ([]Present, error) {
 	item := fmt.Sprintf("%s@%d", name, start)
-	fit, sub, err := matches(p, Want{Name: name})
+	fit, sub, err := matches(p, Request{Name: name})
 	if err != nil {
 		return nil, err
 	}
@@ -84,8 +84,8 @@ func firstFreeInside(have []gpu.ComputeInstance, sub, width uint32) gpu.Placemen
 	return at
 }
 
-// ParseWant reads what is wanted: "3g.20gb", at a placement "3g.20gb@4", or several "1g.5gb*3".
-func ParseWant(p gpu.Profiles, item string) ([]Want, error) {
+// ParseRequest reads what is wanted: "3g.20gb", at a placement "3g.20gb@4", or several "1g.5gb*3".
+func ParseRequest(p gpu.Profiles, item string) ([]Request, error) {
 	text, times, many := strings.Cut(item, "*")
 	n := 1
 	if many {
@@ -98,21 +98,21 @@ func ParseWant(p gpu.Profiles, item string) ([]Want, error) {
 	if _, err := ParseProfile(name); err != nil {
 		return nil, err
 	}
-	w := Want{Name: name}
+	req := Request{Name: name}
 	if fixed {
 		start, err := startOf(at, item)
 		if err != nil {
 			return nil, err
 		}
-		w.At = PlacementAt(p, w, start)
+		req.At = PlacementAt(p, req, start)
 	}
-	return slices.Repeat([]Want{w}, n), nil
+	return slices.Repeat([]Request{req}, n), nil
 }
 
 // PlacementAt is the placement of a want that starts there; one that does not exist is left to the plan to refuse.
-func PlacementAt(p gpu.Profiles, w Want, start uint32) *gpu.Placement {
+func PlacementAt(p gpu.Profiles, req Request, start uint32) *gpu.Placement {
 	at := gpu.Placement{Start: start}
-	if fit, _, err := matches(p, w); err == nil {
+	if fit, _, err := matches(p, req); err == nil {
 		at.Size = p.GI[fit[0]].Placements[0].Size
 	}
 	return &at
@@ -138,7 +138,7 @@ func startsText(q *gpu.Profile) string {
 	return strings.Join(out[:len(out)-1], ", ") + " or " + out[len(out)-1]
 }
 
-// Names words a layout as ParseWant and a spec's layout read it: a compute instance that shares its GPU instance is a name
+// Names words a layout as ParseRequest and a spec's layout read it: a compute instance that shares its GPU instance is a name
 // of its own. Each GPU instance may be in the list once for each of them, as in Result.Layout.
 func (l Layout) Names() []string {
 	out := []string{}

@@ -54,7 +54,7 @@ func TestParseHave(t *testing.T) {
 	}
 }
 
-func TestParseWant(t *testing.T) {
+func TestParseRequest(t *testing.T) {
 	for _, tc := range []struct{ item, got, err string }{
 		{item: "3g.20gb", got: "3g.20gb"},
 		{item: "1g.5gb*3", got: "3 × 1g.5gb"},
@@ -65,7 +65,7 @@ func TestParseWant(t *testing.T) {
 		{item: "3g", err: "it is written like 3g.20gb"},
 		{item: "1g.5gb@-1", err: "what stands after @"},
 	} {
-		list, err := ParseWant(a100(), tc.item)
+		list, err := ParseRequest(a100(), tc.item)
 		if tc.err != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%s: %v, want %q", tc.item, err, tc.err)
@@ -81,7 +81,7 @@ func TestParseWant(t *testing.T) {
 // What a plan leaves can be asked for again by its names, and then there is nothing to do.
 func TestNamesOfALayoutAskForIt(t *testing.T) {
 	p := a100()
-	r, err := Plan(p, nil, Named("1c.3g.20gb", "1g.5gb+me", "2c.3g.20gb", "1c.2g.10gb", "1g.5gb"), Options{})
+	r, err := Plan(p, nil, Requests("1c.3g.20gb", "1g.5gb+me", "2c.3g.20gb", "1c.2g.10gb", "1g.5gb"), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestNamesOfALayoutAskForIt(t *testing.T) {
 			}
 		}
 	}
-	again, err := Plan(p, present, Named(names...), Options{})
+	again, err := Plan(p, present, Requests(names...), Options{})
 	if err != nil || !again.Empty() {
 		t.Errorf("%+v, %v", again, err)
 	}

@@ -175,7 +175,7 @@ func (s *settlement) planAdopt(a *store.Achieved, there []mig.Present, starts []
 		for i := range there { // Nothing else is asked of the planner.
 			there[i].Keepable = true
 		}
-		r, err := mig.Plan(*s.gpu.Profiles, there, []mig.Want{{Name: planner.ProfileName(s.gpu.Profiles, b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
+		r, err := mig.Plan(*s.gpu.Profiles, there, []mig.Request{{Name: planner.ProfileName(s.gpu.Profiles, b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
 		if err != nil {
 			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot adopt " + nameOf(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
 		}

@@ -22,7 +22,7 @@ func (Rooms) Find(profiles []string, on []lease.Ground) (int, lease.Room) {
 		}
 	}
 	for _, name := range profiles {
-		if at, r := mig.Pick(list, mig.Want{Name: name}); at >= 0 {
+		if at, r := mig.Pick(list, mig.Request{Name: name}); at >= 0 {
 			p := r.Layout[0]
 			return at, lease.Room{ProfileID: p.ProfileID, Name: p.Name, Placement: p.Placement}
 		}

@@ -35,9 +35,9 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Room
 			there[i].Keepable = true // Somebody came.
 		}
 	}
-	wants := make([]mig.Want, len(create))
+	wants := make([]mig.Request, len(create))
 	for i, r := range create {
-		wants[i] = mig.Want{Name: r.Name, At: &r.Placement}
+		wants[i] = mig.Request{Name: r.Name, At: &r.Placement}
 	}
 	r, err := mig.Plan(*g.Profiles, there, wants, mig.Options{})
 	if err != nil {

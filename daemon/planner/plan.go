@@ -81,7 +81,7 @@ func planMIG(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Ste
 		return nil, nil
 	}
 	if target.On && e.MIG != nil {
-		target.Want = mig.Named(e.MIG.Layout...)
+		target.Requests = mig.Requests(e.MIG.Layout...)
 	}
 	device := mig.Device{MIG: g.MIG, Present: Present(e, g, use)}
 	device.InUseBy, device.Unstoppable = inUseBy(g, nil, use)

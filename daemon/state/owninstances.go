@@ -106,7 +106,7 @@ func WantedOf(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu.Placeme
 	for i := range g.Instances {
 		present[i] = mig.Present{Instance: g.Instances[i], Foreign: !IsOurs(was, &g.Instances[i])}
 	}
-	r, err := mig.Plan(*g.Profiles, present, mig.Named(e.MIG.Layout...), mig.Options{})
+	r, err := mig.Plan(*g.Profiles, present, mig.Requests(e.MIG.Layout...), mig.Options{})
 	if err != nil {
 		return nil // It is not as wanted: then only what we made is ours.
 	}

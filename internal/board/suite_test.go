@@ -329,7 +329,7 @@ func acceptsLegalLayouts(t *testing.T, b *board.Board) {
 func acceptsEveryPlan(t *testing.T, b *board.Board) {
 	p, v := b.GPUProfiles(), virtual(t, b)
 	seen := map[string]bool{}
-	var targets [][]mig.Want
+	var targets [][]mig.Request
 	for _, layout := range layouts(p) {
 		var names []string
 		for _, s := range layout {
@@ -338,7 +338,7 @@ func acceptsEveryPlan(t *testing.T, b *board.Board) {
 		slices.Sort(names)
 		if key := strings.Join(names, " "); !seen[key] {
 			seen[key] = true
-			targets = append(targets, mig.Named(names...))
+			targets = append(targets, mig.Requests(names...))
 		}
 	}
 	if want := counts[b.Short]; want[1] != 0 && len(targets) != want[1] {

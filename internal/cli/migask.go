@@ -110,12 +110,12 @@ type wantObject struct {
 	Attributes []string `json:"attributes"`
 }
 
-func (l instances) want(p gpu.Profiles) ([]mig.Want, error) {
-	var out []mig.Want
+func (l instances) want(p gpu.Profiles) ([]mig.Request, error) {
+	var out []mig.Request
 	for _, raw := range l {
 		var word string
 		if json.Unmarshal(raw, &word) == nil {
-			more, err := mig.ParseWant(p, word)
+			more, err := mig.ParseRequest(p, word)
 			if err != nil {
 				return nil, err
 			}
@@ -135,8 +135,8 @@ func (l instances) want(p gpu.Profiles) ([]mig.Want, error) {
 	return out, nil
 }
 
-func (o *wantObject) want(p gpu.Profiles) (mig.Want, error) {
-	w := mig.Want{Name: o.Profile, Slices: o.Slices, Attributes: o.Attributes}
+func (o *wantObject) want(p gpu.Profiles) (mig.Request, error) {
+	w := mig.Request{Name: o.Profile, Slices: o.Slices, Attributes: o.Attributes}
 	switch named := o.Profile != ""; {
 	case named && (o.Slices != 0 || o.Memory != "" || len(o.Attributes) != 0):
 		return w, errors.New("it has a profile, so slices, memory and attributes say nothing more")
@@ -203,7 +203,7 @@ func (d *migDevice) try(wanted instances, force bool) (*trial, error) {
 }
 
 // tryPlan plans, and plans the nearest layout when there is no way to this one.
-func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Want, o mig.Options) (mig.Result, *refusedPlan, error) {
+func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Request, o mig.Options) (mig.Result, *refusedPlan, error) {
 	plan, err := mig.Plan(p, present, want, o)
 	var none *mig.NoProfile
 	var not *mig.Infeasible
@@ -213,7 +213,7 @@ func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Want, o mig.Optio
 	case errors.As(err, &none):
 		r := &refusedPlan{message: err.Error(), reason: err.Error()}
 		// What the board does not have gives way to what it has like it, and all of that may have a nearest of its own.
-		var rest []mig.Want
+		var rest []mig.Request
 		for _, w := range want {
 			if _, err := mig.Match(p, w); err == nil {
 				rest = append(rest, w)
@@ -230,7 +230,7 @@ func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Want, o mig.Optio
 	case !errors.As(err, &not):
 		return plan, nil, err
 	}
-	alone := mig.Infeasible{Wanted: not.Wanted, Reason: not.Reason}
+	alone := mig.Infeasible{Requested: not.Requested, Reason: not.Reason}
 	r := &refusedPlan{message: alone.Error(), reason: not.Reason, force: len(not.Blocked) != 0}
 	if near, err := mig.Plan(p, present, not.Nearest, o); err == nil {
 		r.nearest = &near

@@ -34,9 +34,9 @@ func planner(ctx context.Context) ([]Figure, error) {
 				if len(present) > 0 {
 					present[i%len(present)].InUse = true
 				}
-				var want []mig.Want
+				var want []mig.Request
 				for _, x := range to {
-					want = append(want, mig.Want{Name: name(p, x)})
+					want = append(want, mig.Request{Name: name(p, x)})
 				}
 				best := time.Hour
 				for range 3 { // The best of three: what else runs on this machine is not the planner's.

@@ -21,7 +21,7 @@ var policies = []policy{
 		for i := range gpus {
 			list[i] = mig.Candidate{Profiles: p, Present: gpus[i]}
 		}
-		on, r := mig.Pick(list, mig.Want{Name: p.GI[profile].Name})
+		on, r := mig.Pick(list, mig.Request{Name: p.GI[profile].Name})
 		if on < 0 {
 			return -1, gpu.Placement{}
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// TestByWhatItMustHave: wants that say what an instance must have cost as little as the best way to name profiles for them.
-func TestByWhatItMustHave(t *testing.T) {
+// TestRequestByProperties: wants that say what an instance must have cost as little as the best way to name profiles for them.
+func TestRequestByProperties(t *testing.T) {
 	for _, dev := range []struct {
 		name string
 		p    gpu.Profiles
@@ -24,53 +24,53 @@ func TestByWhatItMustHave(t *testing.T) {
 				}
 				present := presentOf(p, s)
 				o := Options{Force: rapid.Bool().Draw(t, "force")}
-				var want []Want
+				var requests []Request
 				for range rapid.IntRange(1, 4).Draw(t, "wants") {
 					q := rapid.SampledFrom(p.GI).Draw(t, "profile")
-					w := Want{Slices: q.Slices, Attributes: q.Attributes}
+					req := Request{Slices: q.Slices, Attributes: q.Attributes}
 					switch rapid.IntRange(0, 2).Draw(t, "how") {
 					case 0:
-						w.Memory = q.Memory - 1<<20
+						req.Memory = q.Memory - 1<<20
 					case 1:
-						w = Want{Name: q.Name}
+						req = Request{Name: q.Name}
 					}
-					want = append(want, w)
+					requests = append(requests, req)
 				}
 				var best cost
 				found := false
-				var name func(i int, named []Want)
-				name = func(i int, named []Want) {
-					if i == len(want) {
-						if r, err := Plan(p, present, named, o); err == nil {
+				var name func(i int, byName []Request)
+				name = func(i int, byName []Request) {
+					if i == len(requests) {
+						if r, err := Plan(p, present, byName, o); err == nil {
 							if c := costOf(p, r); !found || c.compare(best, true) < 0 {
 								best, found = c, true
 							}
 						}
 						return
 					}
-					fit, err := Match(p, want[i])
+					fit, err := Match(p, requests[i])
 					if err != nil {
 						t.Fatal(err)
 					}
 					for _, q := range fit {
-						name(i+1, append(named[:i:i], Want{Name: q.Name}))
+						name(i+1, append(byName[:i:i], Request{Name: q.Name}))
 					}
 				}
 				name(0, nil)
-				r, err := Plan(p, present, want, o)
+				r, err := Plan(p, present, requests, o)
 				if found != (err == nil) {
-					t.Fatalf("%v: %v, by names %+v %v", want, err, best, found)
+					t.Fatalf("%v: %v, by names %+v %v", requests, err, best, found)
 				}
 				if err != nil {
 					return
 				}
 				if got := costOf(p, r); got != best {
-					t.Fatalf("%v: cost %+v, by names %+v", want, got, best)
+					t.Fatalf("%v: cost %+v, by names %+v", requests, got, best)
 				}
 				for i, l := range r.Layout {
-					fit, err := Match(p, want[i])
+					fit, err := Match(p, requests[i])
 					if err != nil || !containsID(fit, l.ProfileID) {
-						t.Fatalf("%v landed as %v", want[i], l)
+						t.Fatalf("%v landed as %v", requests[i], l)
 					}
 				}
 			})
@@ -97,12 +97,12 @@ func TestTheSameQuestionHasTheSameAnswer(t *testing.T) {
 		for _, x := range rapid.SampledFrom(all).Draw(t, "target") {
 			target[x.profile]++
 		}
-		want := wantsOf(p, target)
-		first, err := Plan(p, present, want, Options{})
+		requests := requestsFor(p, target)
+		first, err := Plan(p, present, requests, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		second, err := Plan(p, rapid.Permutation(present).Draw(t, "order"), rapid.Permutation(want).Draw(t, "order of wants"), Options{})
+		second, err := Plan(p, rapid.Permutation(present).Draw(t, "order"), rapid.Permutation(requests).Draw(t, "order of wants"), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

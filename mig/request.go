@@ -10,8 +10,8 @@ import (
 	"github.com/gpushare/gpushare/internal/text"
 )
 
-// Want asks for one instance: by Name, or by what it must have. The zero value asks for nothing and matches nothing.
-type Want struct {
+// Request asks for one instance: by Name, or by what it must have. The zero value asks for nothing and matches nothing.
+type Request struct {
 	// Name is a profile's name. Where this device has it under a slightly different label (boards and drivers call one
 	// profile 1g.23gb or 1g.24gb), the same slices and attributes and a label within 5 % match.
 	Name string
@@ -26,9 +26,9 @@ type Want struct {
 	Compute []gpu.NewCompute
 }
 
-// Named makes wants of names, as a layout in a spec lists them.
-func Named(names ...string) []Want {
-	out := make([]Want, len(names))
+// Requests makes wants of names, as a layout in a spec lists them.
+func Requests(names ...string) []Request {
+	out := make([]Request, len(names))
 	for i, n := range names {
 		out[i].Name = n
 	}
@@ -36,25 +36,25 @@ func Named(names ...string) []Want {
 }
 
 // String says what is wanted, for messages.
-func (w Want) String() string {
-	s := w.Name
+func (req Request) String() string {
+	s := req.Name
 	if s == "" {
-		s = fmt.Sprintf("%d slices", w.Slices)
-		if w.Slices == 1 {
+		s = fmt.Sprintf("%d slices", req.Slices)
+		if req.Slices == 1 {
 			s = "1 slice"
 		}
-		if w.Memory != 0 {
-			s += " with at least " + text.Bytes(w.Memory)
+		if req.Memory != 0 {
+			s += " with at least " + text.Bytes(req.Memory)
 		}
-		if len(w.Attributes) != 0 {
-			s += " and " + strings.Join(w.Attributes, ", ")
+		if len(req.Attributes) != 0 {
+			s += " and " + strings.Join(req.Attributes, ", ")
 		}
 	}
-	if len(w.Compute) != 0 {
-		s += " of " + computeText(w.Compute)
+	if len(req.Compute) != 0 {
+		s += " of " + computeText(req.Compute)
 	}
-	if w.At != nil {
-		s += fmt.Sprintf(" at %d", w.At.Start)
+	if req.At != nil {
+		s += fmt.Sprintf(" at %d", req.At.Start)
 	}
 	return s
 }
@@ -73,9 +73,9 @@ func computeText(list []gpu.NewCompute) string {
 
 // NoProfile says that a device has nothing that matches a want.
 type NoProfile struct {
-	Want   Want
-	Why    string   // empty, or why a name that looks right is not usable
-	Offers []string // the names of what this device has, smallest first
+	Request Request
+	Why     string   // empty, or why a name that looks right is not usable
+	Offers  []string // the names of what this device has, smallest first
 }
 
 // Error says what is missing and what there is instead.
@@ -85,16 +85,16 @@ func (e *NoProfile) Error() string {
 		offers = "it offers no MIG profile"
 	}
 	if e.Why != "" {
-		return fmt.Sprintf("cannot use MIG profile %s: %s; this GPU: %s", e.Want, e.Why, offers)
+		return fmt.Sprintf("cannot use MIG profile %s: %s; this GPU: %s", e.Request, e.Why, offers)
 	}
-	return fmt.Sprintf("cannot use MIG profile %s: this GPU does not have it; %s", e.Want, offers)
+	return fmt.Sprintf("cannot use MIG profile %s: this GPU does not have it; %s", e.Request, offers)
 }
 
 // Match returns the profiles of this device that satisfy a want, the smallest memory first: for a compute instance that
 // shares a GPU instance (1c.3g.20gb) those of the GPU instance. A device without a match gives *NoProfile, which names
 // what it offers.
-func Match(p gpu.Profiles, w Want) ([]gpu.Profile, error) {
-	idx, _, err := matches(p, w)
+func Match(p gpu.Profiles, req Request) ([]gpu.Profile, error) {
+	idx, _, err := matches(p, req)
 	if err != nil {
 		return nil, err
 	}
@@ -107,12 +107,12 @@ func Match(p gpu.Profiles, w Want) ([]gpu.Profile, error) {
 
 // Similar gives the want that a board of another size would have: the same slices and attributes, and of several the label
 // that is nearest. ok is false when there is none.
-func Similar(p gpu.Profiles, w Want) (_ Want, ok bool) {
-	n, err := ParseProfile(w.Name)
+func Similar(p gpu.Profiles, req Request) (_ Request, ok bool) {
+	n, err := ParseProfile(req.Name)
 	if err != nil {
-		return Want{}, false
+		return Request{}, false
 	}
-	best, far := Want{}, -1.0
+	best, far := Request{}, -1.0
 	for i := range p.GI {
 		m, err := ParseProfile(p.GI[i].Name)
 		if err != nil || m.Slices != n.Slices || !slices.Equal(m.Attributes, n.Attributes) {
@@ -120,7 +120,7 @@ func Similar(p gpu.Profiles, w Want) (_ Want, ok bool) {
 		}
 		if d := float64(max(m.GB, n.GB)) / float64(min(m.GB, n.GB)); far < 0 || d < far {
 			m.Compute = n.Compute
-			best, far = Want{Name: m.String()}, d
+			best, far = Request{Name: m.String()}, d
 		}
 	}
 	if far >= 0 {
@@ -131,13 +131,13 @@ func Similar(p gpu.Profiles, w Want) (_ Want, ok bool) {
 
 // tooSmall says which profile has all that is wanted but the memory, for names round memory up: 2g.10gb has less than
 // 10 GiB. Empty when none has.
-func tooSmall(p gpu.Profiles, w Want) string {
-	if w.Name != "" {
+func tooSmall(p gpu.Profiles, req Request) string {
+	if req.Name != "" {
 		return ""
 	}
-	w.Memory = 0
+	req.Memory = 0
 	var most *gpu.Profile
-	idx, _, _ := matches(p, w) // None is an answer.
+	idx, _, _ := matches(p, req) // None is an answer.
 	for _, i := range idx {
 		if q := &p.GI[i]; most == nil || q.Memory > most.Memory {
 			most = q
@@ -150,7 +150,7 @@ func tooSmall(p gpu.Profiles, w Want) string {
 }
 
 // matches is Match by index into p.GI. sub is the slices of a compute instance that shares its GPU instance, else 0.
-func matches(p gpu.Profiles, w Want) (out []int, sub uint32, err error) {
+func matches(p gpu.Profiles, req Request) (out []int, sub uint32, err error) {
 	add := func(ok func(*gpu.Profile) bool) {
 		for i := range p.GI {
 			if len(p.GI[i].Placements) != 0 && ok(&p.GI[i]) {
@@ -158,37 +158,37 @@ func matches(p gpu.Profiles, w Want) (out []int, sub uint32, err error) {
 			}
 		}
 	}
-	if w.Name == "" {
-		attrs := slices.Sorted(slices.Values(w.Attributes))
+	if req.Name == "" {
+		attrs := slices.Sorted(slices.Values(req.Attributes))
 		add(func(q *gpu.Profile) bool {
-			return w.Slices != 0 && q.Slices == w.Slices && q.Memory >= w.Memory && slices.Equal(q.Attributes, attrs)
+			return req.Slices != 0 && q.Slices == req.Slices && q.Memory >= req.Memory && slices.Equal(q.Attributes, attrs)
 		})
 	} else {
-		n, err := ParseProfile(w.Name)
+		n, err := ParseProfile(req.Name)
 		if err != nil {
-			return nil, 0, &NoProfile{Want: w, Why: "it is not written like 3g.20gb or 1g.5gb+me", Offers: offers(p)}
+			return nil, 0, &NoProfile{Request: req, Why: "it is not written like 3g.20gb or 1g.5gb+me", Offers: offers(p)}
 		}
 		if n.Compute != n.Slices {
 			sub = n.Compute
 		}
 		n.Compute = 0
 		whole := n.String()
-		add(func(q *gpu.Profile) bool { return q.Name == w.Name || q.Name == whole })
+		add(func(q *gpu.Profile) bool { return q.Name == req.Name || q.Name == whole })
 		if len(out) == 0 {
 			add(func(q *gpu.Profile) bool { return sameLabel(q, n) })
 		}
 	}
-	if len(out) == 0 && w.Name == "" && w.Memory == 0 {
-		return nil, 0, &NoProfile{Want: w, Offers: offers(p)}
+	if len(out) == 0 && req.Name == "" && req.Memory == 0 {
+		return nil, 0, &NoProfile{Request: req, Offers: offers(p)}
 	}
 	if len(out) == 0 {
-		return nil, 0, &NoProfile{Want: w, Why: tooSmall(p, w), Offers: offers(p)}
+		return nil, 0, &NoProfile{Request: req, Why: tooSmall(p, req), Offers: offers(p)}
 	}
 	if sub != 0 {
 		whole := p.GI[out[0]].Name
 		out = slices.DeleteFunc(out, func(i int) bool { return !divides(&p.GI[i], sub) })
 		if len(out) == 0 {
-			return nil, 0, &NoProfile{Want: w, Why: fmt.Sprintf("%s has no compute instances of %d slices", whole, sub), Offers: offers(p)}
+			return nil, 0, &NoProfile{Request: req, Why: fmt.Sprintf("%s has no compute instances of %d slices", whole, sub), Offers: offers(p)}
 		}
 	}
 	slices.SortStableFunc(out, func(a, b int) int {
