@@ -15,41 +15,41 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// counting is a virtual GPU that counts what it is asked to change.
-type counting struct {
+// countingDriver is a virtual GPU that counts what it is asked to change.
+type countingDriver struct {
 	*gpusim.Driver
 	node                                *gpusim.Node
 	id                                  gpu.UUID
 	created, destroyed, modes, failures int
 }
 
-func (c *counting) count(n *int, err error) {
+func (c *countingDriver) count(n *int, err error) {
 	*n++
 	if err != nil {
 		c.failures++
 	}
 }
 
-func (c *counting) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
+func (c *countingDriver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
 	in, err := c.Driver.CreateInstance(ctx, id, want)
 	c.count(&c.created, err)
 	return in, err
 }
 
-func (c *counting) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error {
+func (c *countingDriver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error {
 	err := c.Driver.DestroyInstance(ctx, id, gi)
 	c.count(&c.destroyed, err)
 	return err
 }
 
-func (c *counting) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
+func (c *countingDriver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	m, err := c.Driver.SetMIGMode(ctx, id, on)
 	c.count(&c.modes, err)
 	return m, err
 }
 
 // virtual makes a virtual GPU with instances, "3g.20gb@4!" being one that a CUDA context is in.
-func virtual(t *testing.T, model string, on bool, have ...string) *counting {
+func virtual(t *testing.T, model string, on bool, have ...string) *countingDriver {
 	t.Helper()
 	m, err := nodefile.Model(model)
 	if err != nil {
@@ -58,7 +58,7 @@ func virtual(t *testing.T, model string, on bool, have ...string) *counting {
 	p := m.GPUProfiles()
 	var present []mig.Present
 	for _, item := range have {
-		if present, err = mig.ParseHave(p, present, item); err != nil {
+		if present, err = mig.ParsePresent(p, present, item); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,7 +73,7 @@ func virtual(t *testing.T, model string, on bool, have ...string) *counting {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.Close)
-	c := &counting{Driver: n.Driver(1), node: n}
+	c := &countingDriver{Driver: n.Driver(1), node: n}
 	info, err := c.Node(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func virtual(t *testing.T, model string, on bool, have ...string) *counting {
 	return c
 }
 
-func (c *counting) snapshot(t *testing.T) gpu.Snapshot {
+func (c *countingDriver) snapshot(t *testing.T) gpu.Snapshot {
 	t.Helper()
 	s, err := c.Snapshot(t.Context(), c.id)
 	if err != nil {
@@ -99,8 +99,8 @@ func (c *counting) snapshot(t *testing.T) gpu.Snapshot {
 	return s
 }
 
-// lay plans with what the GPU shows, and carries the plan out.
-func (c *counting) lay(t *testing.T, want ...string) error {
+// applyLayout plans with what the GPU shows, and carries the plan out.
+func (c *countingDriver) applyLayout(t *testing.T, want ...string) error {
 	t.Helper()
 	p, err := c.Profiles(t.Context(), c.id)
 	if err != nil {
@@ -133,7 +133,7 @@ func (c *counting) lay(t *testing.T, want ...string) error {
 	return nil
 }
 
-func (c *counting) layout(t *testing.T) string {
+func (c *countingDriver) layout(t *testing.T) string {
 	t.Helper()
 	p, err := c.Profiles(t.Context(), c.id)
 	if err != nil {
@@ -188,7 +188,7 @@ func TestBaseline(t *testing.T) {
 				model = "a100-40"
 			}
 			c := virtual(t, model, !tc.off, strings.Fields(tc.have)...)
-			err := c.lay(t, strings.Fields(tc.want)...)
+			err := c.applyLayout(t, strings.Fields(tc.want)...)
 			if tc.refused != "" {
 				not, ok := errors.AsType[*mig.Infeasible](err)
 				if !ok || not.Reason != tc.refused {

@@ -9,23 +9,23 @@ import (
 // What follows is a second, plain solver to compare with: it lists every legal state of a device once and picks the
 // cheapest that has the wanted counts. It shares nothing with the planner but the profiles.
 
-// spot is one instance of a brute-force state.
-type spot struct {
+// slot is one instance of a brute-force state.
+type slot struct {
 	profile int
 	start   uint32
 }
 
 // states lists every legal state of a device, the empty one included.
-func states(p gpu.Profiles) [][]spot {
-	var all []spot
+func states(p gpu.Profiles) [][]slot {
+	var all []slot
 	for i, q := range p.GI {
 		for _, place := range q.Placements {
-			all = append(all, spot{i, place.Start})
+			all = append(all, slot{i, place.Start})
 		}
 	}
-	var out [][]spot
-	var grow func(from int, have []spot)
-	grow = func(from int, have []spot) {
+	var out [][]slot
+	var grow func(from int, have []slot)
+	grow = func(from int, have []slot) {
 		out = append(out, slices.Clone(have))
 		for i := from; i < len(all); i++ {
 			if next := append(slices.Clip(have), all[i]); legal(p, next) {
@@ -38,7 +38,7 @@ func states(p gpu.Profiles) [][]spot {
 }
 
 // legal judges a whole state by the rules as they are written down.
-func legal(p gpu.Profiles, state []spot) bool {
+func legal(p gpu.Profiles, state []slot) bool {
 	taken := make([]bool, p.Width)
 	me, all, plain := 0, 0, 0
 	of := map[int]uint32{}
@@ -68,13 +68,13 @@ func legal(p gpu.Profiles, state []spot) bool {
 
 // situation is what surrounds a plan: what is present, with flags by index.
 type situation struct {
-	present                  []spot
+	present                  []slot
 	inUse, foreign, keepable []bool
 	force, takeForeign       bool
 }
 
-// price is the cost of going to a state, by definition; ok is false when it may not be.
-func price(p gpu.Profiles, s situation, target []spot) (c cost, ok bool) {
+// stateCost is the cost of going to a state, by definition; ok is false when it may not be.
+func stateCost(p gpu.Profiles, s situation, target []slot) (c cost, ok bool) {
 	for i, b := range s.present {
 		if slices.Contains(target, b) {
 			continue
@@ -89,13 +89,13 @@ func price(p gpu.Profiles, s situation, target []spot) (c cost, ok bool) {
 	}
 	for _, t := range target {
 		if !slices.Contains(s.present, t) {
-			c.made += p.GI[t.profile].Memory
+			c.created += p.GI[t.profile].Memory
 		}
 	}
 	for i, q := range p.GI {
 		open := 0
 		for _, place := range q.Placements {
-			if legal(p, append(slices.Clip(target), spot{i, place.Start})) {
+			if legal(p, append(slices.Clip(target), slot{i, place.Start})) {
 				open++
 			}
 		}
@@ -107,8 +107,8 @@ func price(p gpu.Profiles, s situation, target []spot) (c cost, ok bool) {
 	return c, true
 }
 
-// brute finds the cheapest state that has the wanted counts, with extra instances only where they may stay.
-func brute(p gpu.Profiles, all [][]spot, s situation, counts map[int]int) (cost, bool) {
+// bruteForce finds the cheapest state that has the wanted counts, with extra instances only where they may stay.
+func bruteForce(p gpu.Profiles, all [][]slot, s situation, counts map[int]int) (cost, bool) {
 	var best cost
 	found := false
 	for _, state := range all {
@@ -145,7 +145,7 @@ func brute(p gpu.Profiles, all [][]spot, s situation, counts map[int]int) (cost,
 		if !fits {
 			continue
 		}
-		c, ok := price(p, s, state)
+		c, ok := stateCost(p, s, state)
 		if ok && (!found || c.compare(best, true) < 0) {
 			best, found = c, true
 		}

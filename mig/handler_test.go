@@ -21,19 +21,19 @@ import (
 // fake is a driver of one GPU with the rules that matter here: placements, overlap, use, and a mode that may wait for a
 // reset. It counts what it is asked to change, and dies before or inside the call number dieAt.
 type fake struct {
-	p         gpu.Profiles
-	mig       gpu.MIGState
-	instances []gpu.Instance
-	processes []gpu.Process
-	writes    int
-	dieAt     int  // 0: never
-	half      bool // die after the GPU instance, before its compute instances
-	looks     int  // how many more times somebody looks at the GPU when its mode is set
+	p              gpu.Profiles
+	mig            gpu.MIGState
+	instances      []gpu.Instance
+	processes      []gpu.Process
+	writes         int
+	dieAt          int  // 0: never
+	half           bool // die after the GPU instance, before its compute instances
+	transientUsers int  // how many more times somebody looks at the GPU when its mode is set
 }
 
 var errDied = errors.New("died")
 
-func (f *fake) write() error {
+func (f *fake) countWrite() error {
 	f.writes++
 	if f.dieAt != 0 && f.writes == f.dieAt && !f.half {
 		return errDied
@@ -41,7 +41,7 @@ func (f *fake) write() error {
 	return nil
 }
 
-func (f *fake) halfway() bool { return f.half && f.writes == f.dieAt }
+func (f *fake) diesHalfway() bool { return f.half && f.writes == f.dieAt }
 
 func (f *fake) Snapshot(context.Context, gpu.UUID) (gpu.Snapshot, error) {
 	s := gpu.Snapshot{MIG: f.mig, Processes: slices.Clone(f.processes)}
@@ -53,7 +53,7 @@ func (f *fake) Snapshot(context.Context, gpu.UUID) (gpu.Snapshot, error) {
 }
 
 func (f *fake) SetMIGMode(_ context.Context, _ gpu.UUID, on bool) (gpu.ModeChange, error) {
-	if err := f.write(); err != nil {
+	if err := f.countWrite(); err != nil {
 		return gpu.ModeChange{}, err
 	}
 	f.mig.Pending = on
@@ -62,8 +62,8 @@ func (f *fake) SetMIGMode(_ context.Context, _ gpu.UUID, on bool) (gpu.ModeChang
 	case f.mig.Current == on:
 	case len(f.processes) != 0:
 		c.Activation = gpu.ErrInUse
-	case f.looks > 0:
-		f.looks--
+	case f.transientUsers > 0:
+		f.transientUsers--
 		c.Activation = gpu.ErrInUse
 	case *f.mig.Resetless:
 		f.mig.Current = on
@@ -83,7 +83,7 @@ func (f *fake) CreateInstance(_ context.Context, id gpu.UUID, want gpu.NewInstan
 	refuse := func(why error) (gpu.Instance, error) {
 		return gpu.Instance{}, &gpu.Error{Op: "create instance", GPU: id, Code: 23, Err: why}
 	}
-	if err := f.write(); err != nil {
+	if err := f.countWrite(); err != nil {
 		return gpu.Instance{}, err
 	}
 	i := slices.IndexFunc(f.p.GI, func(q gpu.Profile) bool { return q.ID == want.ProfileID })
@@ -97,7 +97,7 @@ func (f *fake) CreateInstance(_ context.Context, id gpu.UUID, want gpu.NewInstan
 	}
 	gi := 100 + want.Placement.Start + 50*want.Placement.Size
 	f.instances = append(f.instances, gpu.Instance{ID: gi, ProfileID: want.ProfileID, Placement: want.Placement})
-	if f.halfway() {
+	if f.diesHalfway() {
 		return gpu.Instance{}, errDied
 	}
 	if len(want.Compute) == 0 {
@@ -108,7 +108,7 @@ func (f *fake) CreateInstance(_ context.Context, id gpu.UUID, want gpu.NewInstan
 }
 
 func (f *fake) CompleteInstance(_ context.Context, _ gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
-	if err := f.write(); err != nil {
+	if err := f.countWrite(); err != nil {
 		return gpu.Instance{}, err
 	}
 	in := &f.instances[slices.IndexFunc(f.instances, func(in gpu.Instance) bool { return in.ID == gi })]
@@ -123,7 +123,7 @@ func (f *fake) CompleteInstance(_ context.Context, _ gpu.UUID, gi uint32, comput
 }
 
 func (f *fake) DestroyInstance(_ context.Context, id gpu.UUID, gi uint32) error {
-	if err := f.write(); err != nil {
+	if err := f.countWrite(); err != nil {
 		return err
 	}
 	i := slices.IndexFunc(f.instances, func(in gpu.Instance) bool { return in.ID == gi })
@@ -131,7 +131,7 @@ func (f *fake) DestroyInstance(_ context.Context, id gpu.UUID, gi uint32) error 
 		return &gpu.Error{Op: "destroy instance", GPU: id, Code: 19, Err: gpu.ErrInUse}
 	}
 	f.instances[i].Compute = nil
-	if f.halfway() {
+	if f.diesHalfway() {
 		return errDied
 	}
 	f.instances = slices.Delete(f.instances, i, i+1)
@@ -163,8 +163,8 @@ func reread(t testing.TB, steps []step.Step) []step.Step {
 	return out
 }
 
-// carry does what is not applied yet, and undoes in reverse when that fails, as an engine does.
-func carry(t testing.TB, h *Handler, steps []step.Step) (err error) {
+// apply does what is not applied yet, and undoes in reverse when that fails, as an engine does.
+func apply(t testing.TB, h *Handler, steps []step.Step) (err error) {
 	t.Helper()
 	for _, s := range steps {
 		done, err := h.Applied(t.Context(), s)
@@ -184,9 +184,9 @@ func carry(t testing.TB, h *Handler, steps []step.Step) (err error) {
 	return nil
 }
 
-// TestCutShortAnywhere kills the handler before and inside every write of a change. What another process then does
+// TestInterruptedAnywhere kills the handler before and inside every write of a change. What another process then does
 // forward reaches the goal, and what it undoes reaches the old layout at its old placements, instance by instance.
-func TestCutShortAnywhere(t *testing.T) {
+func TestInterruptedAnywhere(t *testing.T) {
 	all := states(a100())
 	rapid.Check(t, func(rt *rapid.T) {
 		p := a100()
@@ -210,7 +210,7 @@ func TestCutShortAnywhere(t *testing.T) {
 		before := f.layout()
 		f.dieAt, f.half = rapid.IntRange(0, len(steps)).Draw(rt, "die at"), rapid.Bool().Draw(rt, "half")
 		h := &Handler{Driver: f}
-		err = carry(t, h, steps)
+		err = apply(t, h, steps)
 		if died := f.dieAt != 0; died != errors.Is(err, errDied) {
 			rt.Fatalf("got %v", err)
 		}
@@ -226,7 +226,7 @@ func TestCutShortAnywhere(t *testing.T) {
 				rt.Fatalf("undone to %v, was %v", got, before)
 			}
 		} else {
-			if err := carry(t, h, steps); err != nil {
+			if err := apply(t, h, steps); err != nil {
 				rt.Fatal(err)
 			}
 			again := present[:0:0]
@@ -241,7 +241,7 @@ func TestCutShortAnywhere(t *testing.T) {
 		if back {
 			return
 		}
-		if err := carry(t, h, steps); err != nil || f.writes != writes {
+		if err := apply(t, h, steps); err != nil || f.writes != writes {
 			rt.Fatalf("a second time: %v, %d more writes", err, f.writes-writes)
 		}
 	})
@@ -249,7 +249,7 @@ func TestCutShortAnywhere(t *testing.T) {
 
 func TestRestoreIsExact(t *testing.T) {
 	p := a100()
-	present := here(t, p, "3g.20gb@0", "1g.5gb@5", "1g.5gb+me@6")
+	present := presentFrom(t, p, "3g.20gb@0", "1g.5gb@5", "1g.5gb+me@6")
 	present[0].Compute = []gpu.ComputeInstance{{Placement: gpu.Placement{Start: 1, Size: 2}}, {ID: 1, Placement: gpu.Placement{Start: 0, Size: 1}}}
 	recorded := newFake(p, present).layout()
 	b, err := json.Marshal(recorded)
@@ -265,7 +265,7 @@ func TestRestoreIsExact(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := newFake(p, nil)
-	if err := carry(t, &Handler{Driver: f}, reread(t, r.Steps("GPU-1"))); err != nil {
+	if err := apply(t, &Handler{Driver: f}, reread(t, r.Steps("GPU-1"))); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.layout(); !SameLayout(got, recorded) {
@@ -276,16 +276,16 @@ func TestRestoreIsExact(t *testing.T) {
 	}
 }
 
-func TestUseIsNamedAndNothingIsTouched(t *testing.T) {
+func TestInUseErrorNamesProcesses(t *testing.T) {
 	p := a100()
-	present := here(t, p, "3g.20gb@4")
+	present := presentFrom(t, p, "3g.20gb@4")
 	f := newFake(p, present)
 	f.processes = []gpu.Process{{PID: 4711, GI: &f.instances[0].ID}}
 	r, err := Plan(p, present, Requests("7g.40gb"), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = carry(t, &Handler{Driver: f}, r.Steps("GPU-1"))
+	err = apply(t, &Handler{Driver: f}, r.Steps("GPU-1"))
 	if want := "cannot destroy 3g.20gb at 4 on GPU-1: in use by pid 4711"; err == nil || err.Error() != want || !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -294,8 +294,8 @@ func TestUseIsNamedAndNothingIsTouched(t *testing.T) {
 	}
 }
 
-func TestDriverErrorsAreSaidOnce(t *testing.T) {
-	f := newFake(a100(), here(t, a100(), "7g.40gb@0"))
+func TestDriverErrorIsWrappedOnce(t *testing.T) {
+	f := newFake(a100(), presentFrom(t, a100(), "7g.40gb@0"))
 	r, err := Plan(f.p, nil, Requests("1g.5gb"), Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -352,7 +352,7 @@ func TestModeStep(t *testing.T) {
 	t.Run("with a reset and back", func(t *testing.T) {
 		f := off()
 		h := &Handler{Driver: f, Reset: f.reset}
-		if err := carry(t, h, steps); err != nil || !f.mig.Current {
+		if err := apply(t, h, steps); err != nil || !f.mig.Current {
 			t.Fatalf("mode %+v, %v", f.mig, err)
 		}
 		if err := h.Undo(t.Context(), steps[0]); err != nil || f.mig.Current || f.mig.Pending {
@@ -361,7 +361,7 @@ func TestModeStep(t *testing.T) {
 	})
 	t.Run("pending without a reset", func(t *testing.T) {
 		f := off()
-		err := carry(t, &Handler{Driver: f}, steps)
+		err := apply(t, &Handler{Driver: f}, steps)
 		if !errors.Is(err, gpu.ErrResetRequired) || !strings.Contains(err.Error(), "reset it by hand") {
 			t.Fatal(err)
 		}
@@ -372,7 +372,7 @@ func TestModeStep(t *testing.T) {
 	t.Run("in use", func(t *testing.T) {
 		f := off()
 		f.processes = []gpu.Process{{PID: 12}}
-		err := carry(t, &Handler{Driver: f, Reset: f.reset}, steps)
+		err := apply(t, &Handler{Driver: f, Reset: f.reset}, steps)
 		if want := "cannot turn on MIG mode on GPU-1: in use by pid 12; the change is pending"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
@@ -385,9 +385,9 @@ func TestModeStep(t *testing.T) {
 		t.Run(fmt.Sprintf("%d looks at it", looks), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := off()
-				f.mig.Resetless, f.looks = new(true), looks
+				f.mig.Resetless, f.transientUsers = new(true), looks
 				began := time.Now()
-				err := carry(t, &Handler{Driver: f}, steps)
+				err := apply(t, &Handler{Driver: f}, steps)
 				if active != (err == nil) || active != f.mig.Current || !active && !errors.Is(err, gpu.ErrInUse) {
 					t.Errorf("mode %+v, %v", f.mig, err)
 				}
@@ -401,7 +401,7 @@ func TestModeStep(t *testing.T) {
 
 func TestStepsInOrder(t *testing.T) {
 	p := a100()
-	r, err := Plan(p, here(t, p, "1g.5gb@6 u", "1g.5gb@5"), Requests("3g.20gb", "2g.10gb"), Options{Force: true})
+	r, err := Plan(p, presentFrom(t, p, "1g.5gb@6 u", "1g.5gb@5"), Requests("3g.20gb", "2g.10gb"), Options{Force: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func (pr *problem) explain(requests []Request) error {
 	if !empty.fits(empty.counts()) {
 		e.Reason = empty.reason()
 	} else {
-		e.Reason, e.Blocked = pr.inTheWay(requests)
+		e.Reason, e.Blocked = pr.blocking(requests)
 	}
 	e.Nearest = pr.nearest()
 	return e
@@ -86,7 +86,7 @@ func (pr *problem) reason() string {
 			return fmt.Sprintf("this GPU holds at most %d of %s, %d are wanted", limit, name, n)
 		}
 		if c.sub == 0 {
-			count(n, c.cands[0].profile, smallest(c.cands))
+			count(n, c.choices[0].profile, smallest(c.choices))
 		}
 	}
 	for i := range pr.groups {
@@ -108,8 +108,8 @@ func (pr *problem) reason() string {
 		count(fewest, g.profiles[0], q.Placements[0].Size)
 	}
 	switch {
-	case me > pr.mes:
-		return fmt.Sprintf("this GPU holds at most %d instance with the attribute me, %d are wanted", pr.mes, me)
+	case me > pr.maxMe:
+		return fmt.Sprintf("this GPU holds at most %d instance with the attribute me, %d are wanted", pr.maxMe, me)
 	case all > 0 && of > 1 && (plain > 0 || all > 1):
 		return "an instance with the attribute me.all takes all media engines, so that every other must be a -me profile"
 	case need > pr.p.Width:
@@ -119,11 +119,11 @@ func (pr *problem) reason() string {
 }
 
 // places lists where a want of a class may live; that of a compute instance is where its GPU instance may.
-func (pr *problem) places(c class) []cand {
+func (pr *problem) places(c class) []choice {
 	if c.sub == 0 {
-		return c.cands
+		return c.choices
 	}
-	return pr.candidates(Request{At: c.request.At}, c.profiles)
+	return pr.choicesFor(Request{At: c.request.At}, c.profiles)
 }
 
 // maxInstances is how many instances of a profile the device holds at most by its own figures.
@@ -148,19 +148,19 @@ func (pr *problem) limit(c class) int {
 }
 
 // smallest is the fewest memory slices of some candidates.
-func smallest(list []cand) uint32 {
-	return slices.MinFunc(list, func(a, b cand) int { return cmp.Compare(a.place.Size, b.place.Size) }).place.Size
+func smallest(list []choice) uint32 {
+	return slices.MinFunc(list, func(a, b choice) int { return cmp.Compare(a.place.Size, b.place.Size) }).place.Size
 }
 
-// inTheWay says which instances that must stay stand in the way, by asking what the least disturbing plan would move if it
+// blocking says which instances that must stay stand in the way, by asking what the least disturbing plan would move if it
 // might move all of them. Blocked are those that authority could move.
-func (pr *problem) inTheWay(requests []Request) (string, []Present) {
-	o, loose := pr.opts, slices.Clone(pr.present)
+func (pr *problem) blocking(requests []Request) (string, []Present) {
+	o, movable := pr.opts, slices.Clone(pr.present)
 	o.Force = true
-	for i := range loose {
-		loose[i].Pinned = false
+	for i := range movable {
+		movable[i].Pinned = false
 	}
-	forced, err := newProblem(pr.p, loose, requests, o)
+	forced, err := newProblem(pr.p, movable, requests, o)
 	if err != nil {
 		return err.Error(), nil
 	}
@@ -224,11 +224,11 @@ func (pr *problem) nearest() []Request {
 		case c.sub != 0:
 			memory[i] = q.Memory * uint64(c.sub) / uint64(q.Slices)
 			shared = true
-		case len(c.cands) == 0:
+		case len(c.choices) == 0:
 			most[i] = 0
 		default:
-			most[i] = min(most[i], len(c.cands))
-			size[i], memory[i] = smallest(c.cands), pr.p.GI[c.cands[0].profile].Memory
+			most[i] = min(most[i], len(c.choices))
+			size[i], memory[i] = smallest(c.choices), pr.p.GI[c.choices[0].profile].Memory
 		}
 		total += most[i]
 	}
@@ -262,7 +262,7 @@ func (pr *problem) nearest() []Request {
 				continue
 			}
 			// The one that changes least: what must stay is counted among the wants where it can be.
-			s, _ := pr.part(p.counts)
+			s, _ := pr.solveKeepingPinned(p.counts)
 			return pr.requestsOf(s, p.counts)
 		}
 	}

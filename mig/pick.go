@@ -25,7 +25,7 @@ func Pick(list []Candidate, req Request) (at int, r Result) {
 			b.Keepable = true
 			present[j] = b
 		}
-		pr, err := newProblem(c.Profiles, present, []Request{req}, Options{another: true})
+		pr, err := newProblem(c.Profiles, present, []Request{req}, Options{additional: true})
 		if err != nil {
 			continue
 		}
@@ -33,21 +33,21 @@ func Pick(list []Candidate, req Request) (at int, r Result) {
 		if !ok {
 			continue
 		}
-		closed, taken, free := pr.before()
-		made := 0
-		if s.cost.made > 0 {
-			made = 1
+		closed, taken, free := pr.currentUse()
+		creates := 0
+		if s.cost.created > 0 {
+			creates = 1
 		}
-		price := [5]int{s.cost.destroyed, made, s.cost.taken - taken, free, s.cost.closed - closed}
-		if at < 0 || less(price, best) {
-			at, best, r = i, price, pr.result(s, 1)
+		rank := [5]int{s.cost.destroyed, creates, s.cost.taken - taken, free, s.cost.closed - closed}
+		if at < 0 || lessRank(rank, best) {
+			at, best, r = i, rank, pr.result(s, 1)
 		}
 	}
 	return at, r
 }
 
-// before is what is closed and taken by what is there, and how many memory slices are free.
-func (pr *problem) before() (closed, taken, free int) {
+// currentUse is what is closed and taken by what is there, and how many memory slices are free.
+func (pr *problem) currentUse() (closed, taken, free int) {
 	t := tally{of: make([]uint32, len(pr.p.GI))}
 	var mask uint64
 	for i, q := range pr.profile {
@@ -57,11 +57,11 @@ func (pr *problem) before() (closed, taken, free int) {
 			t.of[q]++
 		}
 	}
-	closed, taken = (&search{problem: pr}).openness(&t, mask)
+	closed, taken = (&search{problem: pr}).countClosed(&t, mask)
 	return closed, taken, int(pr.p.Width) - bits.OnesCount64(mask)
 }
 
-func less(a, b [5]int) bool {
+func lessRank(a, b [5]int) bool {
 	for i := range a {
 		if a[i] != b[i] {
 			return a[i] < b[i]

@@ -25,7 +25,7 @@ func TestPick(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var list []Candidate
 			for _, g := range tc.gpus {
-				list = append(list, Candidate{p, here(t, p, g...)})
+				list = append(list, Candidate{p, presentFrom(t, p, g...)})
 			}
 			at, r := Pick(list, Request{Name: tc.want})
 			got := ""

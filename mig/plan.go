@@ -42,7 +42,7 @@ type Options struct {
 	TakeForeign bool // idle foreign instances may go
 	AllowReset  bool // an administrator said --allow-reset
 
-	another bool // a want is one more than those in use, which satisfy none
+	additional bool // a want is one more than those in use, which satisfy none
 }
 
 // Result is a plan for one GPU. It is empty when nothing would change.
@@ -89,25 +89,25 @@ func Plan(p gpu.Profiles, present []Present, requests []Request, o Options) (Res
 func (pr *problem) result(s solution, requests int) Result {
 	r := Result{Layout: make([]Placed, requests), profiles: pr.p}
 	next := make([]int, len(pr.classes))
-	land := func(class int, where Placed) {
+	assign := func(class int, where Placed) {
 		r.Layout[pr.classes[class].requests[next[class]]] = where
 		next[class]++
 	}
 	for i, ch := range s.chosen {
 		j := &s.jobs[s.jobOf[i]]
-		c := &j.cands[ch]
+		c := &j.choices[ch]
 		q := &pr.p.GI[c.profile]
 		placed := Placed{Name: q.Name, ProfileID: q.ID, Placement: c.place, Slices: q.Slices, Compute: largestFirst(j.request.Compute)}
 		if j.group < 0 {
-			land(j.class, placed)
+			assign(j.class, placed)
 		} else {
 			members := pr.groups[j.group].members
 			for _, w := range j.request.Compute {
-				land(members[slices.IndexFunc(members, func(m int) bool { return pr.classes[m].sub == w.Slices })], placed)
+				assign(members[slices.IndexFunc(members, func(m int) bool { return pr.classes[m].sub == w.Slices })], placed)
 			}
 		}
 		switch {
-		case c.same < 0:
+		case c.existing < 0:
 			r.Create = append(r.Create, placed)
 		case c.completes:
 			r.Complete = append(r.Complete, placed)
@@ -163,7 +163,7 @@ func placedOf(p gpu.Profiles, in gpu.Instance) Placed {
 	if i := slices.IndexFunc(p.GI, func(q gpu.Profile) bool { return q.ID == in.ProfileID }); i >= 0 {
 		out.Name, out.Slices = p.GI[i].Name, p.GI[i].Slices
 	}
-	if len(in.Compute) != 0 && !wholeCompute(in.Compute, out.Slices) {
+	if len(in.Compute) != 0 && !isFullCompute(in.Compute, out.Slices) {
 		for _, c := range in.Compute {
 			out.Compute = append(out.Compute, gpu.NewCompute{Slices: c.Placement.Size, Placement: &c.Placement})
 		}
@@ -171,9 +171,9 @@ func placedOf(p gpu.Profiles, in gpu.Instance) Placed {
 	return out
 }
 
-// wholeCompute tells whether the compute instances are the usual one that takes all slices. Size 0 is a driver that
+// isFullCompute tells whether the compute instances are the usual one that takes all slices. Size 0 is a driver that
 // does not tell.
-func wholeCompute(have []gpu.ComputeInstance, slices uint32) bool {
+func isFullCompute(have []gpu.ComputeInstance, slices uint32) bool {
 	return len(have) == 1 && (have[0].Placement.Size == 0 || have[0].Placement.Size >= slices)
 }
 
@@ -184,7 +184,7 @@ func computeFits(have []gpu.ComputeInstance, requests []gpu.NewCompute, slices u
 		if len(have) == 0 {
 			return true, []gpu.NewCompute{{Slices: slices}}
 		}
-		return wholeCompute(have, slices), nil
+		return isFullCompute(have, slices), nil
 	}
 	lacks = append(lacks, requests...)
 	for _, h := range have {

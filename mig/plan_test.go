@@ -14,9 +14,9 @@ import (
 	"github.com/gpushare/gpushare/test/enumeration"
 )
 
-// here makes what is present from "3g.20gb@4" and flags after a space: u in use, f foreign, s spare, o orphan, p pinned,
+// presentFrom makes what is present from "3g.20gb@4" and flags after a space: u in use, f foreign, s spare, o orphan, p pinned,
 // 1 with one compute instance of one slice.
-func here(t testing.TB, p gpu.Profiles, specs ...string) []Present {
+func presentFrom(t testing.TB, p gpu.Profiles, specs ...string) []Present {
 	t.Helper()
 	var out []Present
 	for _, s := range specs {
@@ -129,7 +129,7 @@ func TestPlan(t *testing.T) {
 		{name: "at a placement that is none", p: a100(), want: []Request{{Name: "2g.10gb", At: &gpu.Placement{Start: 1, Size: 2}}}, err: "2g.10gb at 1 is not a placement that this GPU allows"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r, err := Plan(tc.p, here(t, tc.p, tc.present...), tc.want, tc.o)
+			r, err := Plan(tc.p, presentFrom(t, tc.p, tc.present...), tc.want, tc.o)
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {
 					t.Fatalf("got error %v, want one with %q", err, tc.err)
@@ -156,11 +156,11 @@ func TestPlan(t *testing.T) {
 
 func TestInfeasibleIsInUseOnlyWhenForceHelps(t *testing.T) {
 	p := a100()
-	_, err := Plan(p, here(t, p, "1g.5gb@0 u"), Requests("7g.40gb"), Options{})
+	_, err := Plan(p, presentFrom(t, p, "1g.5gb@0 u"), Requests("7g.40gb"), Options{})
 	if !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("%v is not in use", err)
 	}
-	_, err = Plan(p, here(t, p, "1g.5gb@0 u"), Requests("7g.40gb", "1g.5gb"), Options{})
+	_, err = Plan(p, presentFrom(t, p, "1g.5gb@0 u"), Requests("7g.40gb", "1g.5gb"), Options{})
 	if err == nil || errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("%v says that force would help", err)
 	}
@@ -178,12 +178,12 @@ func presentOf(p gpu.Profiles, s situation) []Present {
 // costOf computes a plan's cost from its lists alone.
 func costOf(p gpu.Profiles, r Result) cost {
 	c := cost{disturbed: len(r.Disturbed), destroyed: len(r.Destroy)}
-	var state []spot
+	var state []slot
 	for _, list := range [][]Placed{r.Keep, r.Extra, r.Complete, r.Create} {
 		for _, x := range list {
 			for i, q := range p.GI {
 				if q.ID == x.ProfileID {
-					state = append(state, spot{i, x.Placement.Start})
+					state = append(state, slot{i, x.Placement.Start})
 				}
 			}
 		}
@@ -191,14 +191,14 @@ func costOf(p gpu.Profiles, r Result) cost {
 	for _, x := range r.Create {
 		for _, q := range p.GI {
 			if q.ID == x.ProfileID {
-				c.made += q.Memory
+				c.created += q.Memory
 			}
 		}
 	}
 	for i, q := range p.GI {
 		open := 0
 		for _, place := range q.Placements {
-			if legal(p, append(state[:len(state):len(state)], spot{i, place.Start})) {
+			if legal(p, append(state[:len(state):len(state)], slot{i, place.Start})) {
 				open++
 			}
 		}
@@ -214,7 +214,7 @@ func costOf(p gpu.Profiles, r Result) cost {
 }
 
 // counted lists the multisets of some states, each once.
-func counted(all [][]spot) []map[int]int {
+func counted(all [][]slot) []map[int]int {
 	seen := map[string]bool{}
 	var out []map[int]int
 	for _, s := range all {
@@ -240,7 +240,7 @@ func requestsFor(p gpu.Profiles, counts map[int]int) []Request {
 	return out
 }
 
-func idle(state []spot) situation {
+func idle(state []slot) situation {
 	n := len(state)
 	return situation{present: state, inUse: make([]bool, n), foreign: make([]bool, n), keepable: make([]bool, n)}
 }
@@ -255,7 +255,7 @@ func TestEveryTransition(t *testing.T) {
 		t.Fatalf("%d states and %d multisets, want 298 and 38", len(all), len(targets))
 	}
 	// Without spare or foreign instances only states with exactly the wanted counts are in question.
-	byCounts := map[string][][]spot{}
+	byCounts := map[string][][]slot{}
 	for _, state := range all {
 		m := map[int]int{}
 		for _, x := range state {
@@ -277,7 +277,7 @@ func TestEveryTransition(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v to %v: %v", all[i], target, err)
 			}
-			want, _ := brute(p, goals, s, target)
+			want, _ := bruteForce(p, goals, s, target)
 			if got := costOf(p, r); got != want {
 				t.Fatalf("%v to %v: cost %+v, brute force finds %+v", all[i], target, got, want)
 			}
@@ -304,7 +304,7 @@ func TestEveryTransition(t *testing.T) {
 				busy := idle(all[i])
 				busy.inUse[k] = true
 				_, err := Plan(p, presentOf(p, busy), requestsFor(p, target), Options{})
-				if want, ok := brute(p, goals, busy, target); ok != (err == nil) {
+				if want, ok := bruteForce(p, goals, busy, target); ok != (err == nil) {
 					t.Fatalf("%v with %d busy to %v: %v, brute force finds %v %v", all[i], k, target, err, want, ok)
 				}
 				pinned++
@@ -353,7 +353,7 @@ func TestAgainstBruteForce(t *testing.T) {
 				}
 				present, o := presentOf(dev.p, s), Options{Force: s.force, TakeForeign: s.takeForeign}
 				r, err := Plan(dev.p, present, requestsFor(dev.p, target), o)
-				want, ok := brute(dev.p, all, s, target)
+				want, ok := bruteForce(dev.p, all, s, target)
 				if ok != (err == nil) {
 					t.Fatalf("got %v, brute force finds %+v %v", err, want, ok)
 				}
@@ -399,7 +399,7 @@ func checkResult(t *rapid.T, p gpu.Profiles, present []Present, r Result, o Opti
 
 // checkNearest checks that the nearest layout is accepted, is part of the wanted beside what must stay, and that no
 // larger part would be.
-func checkNearest(t *rapid.T, p gpu.Profiles, all [][]spot, s situation, target map[int]int, present []Present, o Options, err error) {
+func checkNearest(t *rapid.T, p gpu.Profiles, all [][]slot, s situation, target map[int]int, present []Present, o Options, err error) {
 	e, ok := errors.AsType[*Infeasible](err)
 	if !ok {
 		t.Fatal(err)
@@ -424,10 +424,10 @@ func checkNearest(t *rapid.T, p gpu.Profiles, all [][]spot, s situation, target 
 		t.Fatalf("the nearest layout %v has all of %v", e.Nearest, target)
 	}
 	// A part with one more instance must be refused, whatever stays beside it: ask brute force with the pinned as spare.
-	loose := s
-	loose.keepable = make([]bool, len(s.present))
+	pinnedKept := s
+	pinnedKept.keepable = make([]bool, len(s.present))
 	for i := range s.present {
-		loose.keepable[i] = s.keepable[i] || !s.force && s.inUse[i]
+		pinnedKept.keepable[i] = s.keepable[i] || !s.force && s.inUse[i]
 	}
 	for _, state := range counted(all) {
 		n, part := 0, true
@@ -436,7 +436,7 @@ func checkNearest(t *rapid.T, p gpu.Profiles, all [][]spot, s situation, target 
 			part = part && k <= target[q]
 		}
 		if part && n > parts {
-			if _, ok := brute(p, all, loose, state); ok {
+			if _, ok := bruteForce(p, all, pinnedKept, state); ok {
 				t.Fatalf("the nearest layout %v has %d instances, but %v would fit", e.Nearest, parts, state)
 			}
 		}
@@ -456,7 +456,7 @@ func BenchmarkPlan(b *testing.B) {
 		{"infeasible", a100(), []string{"1g.5gb@6 u"}, Requests("4g.20gb", "3g.20gb")},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
-			present := here(b, bc.p, bc.present...)
+			present := presentFrom(b, bc.p, bc.present...)
 			b.ReportAllocs()
 			for b.Loop() {
 				_, _ = Plan(bc.p, present, bc.want, Options{})

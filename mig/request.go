@@ -112,21 +112,21 @@ func Similar(p gpu.Profiles, req Request) (_ Request, ok bool) {
 	if err != nil {
 		return Request{}, false
 	}
-	best, far := Request{}, -1.0
+	best, distance := Request{}, -1.0
 	for i := range p.GI {
 		m, err := ParseProfile(p.GI[i].Name)
 		if err != nil || m.Slices != n.Slices || !slices.Equal(m.Attributes, n.Attributes) {
 			continue
 		}
-		if d := float64(max(m.GB, n.GB)) / float64(min(m.GB, n.GB)); far < 0 || d < far {
+		if d := float64(max(m.GB, n.GB)) / float64(min(m.GB, n.GB)); distance < 0 || d < distance {
 			m.Compute = n.Compute
-			best, far = Request{Name: m.String()}, d
+			best, distance = Request{Name: m.String()}, d
 		}
 	}
-	if far >= 0 {
+	if distance >= 0 {
 		_, err = Match(p, best)
 	}
-	return best, far >= 0 && err == nil
+	return best, distance >= 0 && err == nil
 }
 
 // tooSmall says which profile has all that is wanted but the memory, for names round memory up: 2g.10gb has less than
@@ -172,8 +172,8 @@ func matches(p gpu.Profiles, req Request) (out []int, sub uint32, err error) {
 			sub = n.Compute
 		}
 		n.Compute = 0
-		whole := n.String()
-		add(func(q *gpu.Profile) bool { return q.Name == req.Name || q.Name == whole })
+		full := n.String()
+		add(func(q *gpu.Profile) bool { return q.Name == req.Name || q.Name == full })
 		if len(out) == 0 {
 			add(func(q *gpu.Profile) bool { return sameLabel(q, n) })
 		}
@@ -185,10 +185,10 @@ func matches(p gpu.Profiles, req Request) (out []int, sub uint32, err error) {
 		return nil, 0, &NoProfile{Request: req, Why: tooSmall(p, req), Offers: offers(p)}
 	}
 	if sub != 0 {
-		whole := p.GI[out[0]].Name
+		full := p.GI[out[0]].Name
 		out = slices.DeleteFunc(out, func(i int) bool { return !divides(&p.GI[i], sub) })
 		if len(out) == 0 {
-			return nil, 0, &NoProfile{Request: req, Why: fmt.Sprintf("%s has no compute instances of %d slices", whole, sub), Offers: offers(p)}
+			return nil, 0, &NoProfile{Request: req, Why: fmt.Sprintf("%s has no compute instances of %d slices", full, sub), Offers: offers(p)}
 		}
 	}
 	slices.SortStableFunc(out, func(a, b int) int {

@@ -87,8 +87,8 @@ func containsID(list []gpu.Profile, id uint32) bool {
 	return false
 }
 
-// TestTheSameQuestionHasTheSameAnswer, whatever the order in which the instances that are there are told.
-func TestTheSameQuestionHasTheSameAnswer(t *testing.T) {
+// TestPlanIgnoresInputOrder, whatever the order in which the instances that are there are told.
+func TestPlanIgnoresInputOrder(t *testing.T) {
 	p := a100()
 	all := states(p)
 	rapid.Check(t, func(t *rapid.T) {

@@ -19,7 +19,7 @@ type problem struct {
 	classes  []class
 	groups   []group
 	rules    []rule // by profile
-	mes      int    // how many instances with the attribute me this GPU holds
+	maxMe    int    // how many instances with the attribute me this GPU holds
 	pinned   uint64 // present that must not go
 	keepable uint64 // present that may stay although nobody wants them
 	inUse    uint64
@@ -32,19 +32,19 @@ type class struct {
 	request  Request
 	requests []int // their indexes
 	profiles []int // that satisfy one, by index into p.GI
-	cands    []cand
+	choices  []choice
 	// sub is the slices of a compute instance that shares its GPU instance with others; 0: the want is a GPU instance, else
 	// candidates are those of the group.
 	sub uint32
 }
 
-// cand is one place where one want may live.
-type cand struct {
+// choice is one place where one want may live.
+type choice struct {
 	profile   int
 	place     gpu.Placement
 	mask      uint64
-	hits      uint64 // present that would have to go
-	same      int    // the present that already is this, -1: none
+	conflicts uint64 // present that would have to go
+	existing  int    // the present that already is this, -1: none
 	completes bool   // same lacks compute instances
 }
 
@@ -60,7 +60,7 @@ type tally struct {
 // job is so many equal instances to place: those of a class, or GPU instances that hold several compute instances.
 type job struct {
 	request Request
-	cands   []cand
+	choices []choice
 	n       int
 	class   int // -1: of group
 	group   int
@@ -79,7 +79,7 @@ type solution struct {
 // cost is compared field by field, less is better.
 type cost struct {
 	disturbed, destroyed int
-	made                 uint64 // bytes
+	created              uint64 // bytes
 	completed            int
 	// closed is how many profiles could not be placed beside the solution, taken how many of all placements.
 	closed, taken int
@@ -89,12 +89,12 @@ func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options
 	if p.Width > maxWidth || len(present) > maxWidth {
 		return nil, fmt.Errorf("cannot plan MIG instances: the grid is %d wide with %d instances, at most %d are understood", p.Width, len(present), maxWidth)
 	}
-	pr := &problem{p: p, present: present, opts: o, mes: 1}
+	pr := &problem{p: p, present: present, opts: o, maxMe: 1}
 	for _, q := range p.GI {
 		r := rule{me: slices.Contains(q.Attributes, "me"), all: slices.Contains(q.Attributes, "me.all"), none: slices.Contains(q.Attributes, "-me")}
 		pr.rules = append(pr.rules, r)
 		if r.me {
-			pr.mes = max(pr.mes, int(q.Max))
+			pr.maxMe = max(pr.maxMe, int(q.Max))
 		}
 	}
 	for i, b := range present {
@@ -112,8 +112,8 @@ func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options
 		}
 	}
 	for i, req := range requests {
-		if again := slices.IndexFunc(pr.classes, func(c class) bool { return c.request.isAgain(req) }); again >= 0 {
-			pr.classes[again].requests = append(pr.classes[again].requests, i)
+		if same := slices.IndexFunc(pr.classes, func(c class) bool { return c.request.sameName(req) }); same >= 0 {
+			pr.classes[same].requests = append(pr.classes[same].requests, i)
 			continue
 		}
 		profiles, sub, err := matches(p, req)
@@ -122,9 +122,9 @@ func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options
 		}
 		c := class{request: req, sub: sub, profiles: profiles}
 		if sub == 0 {
-			c.cands = pr.candidates(req, profiles)
+			c.choices = pr.choicesFor(req, profiles)
 		}
-		at := slices.IndexFunc(pr.classes, c.same)
+		at := slices.IndexFunc(pr.classes, c.equivalent)
 		if at < 0 {
 			at = len(pr.classes)
 			pr.classes = append(pr.classes, c)
@@ -135,43 +135,43 @@ func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options
 	return pr, nil
 }
 
-// isAgain tells whether a want is the same name once more, so that it need not be looked for again.
-func (req Request) isAgain(v Request) bool {
+// sameName tells whether a want is the same name once more, so that it need not be looked for again.
+func (req Request) sameName(v Request) bool {
 	return req.Name != "" && req.Name == v.Name && req.At == nil && v.At == nil && len(req.Compute) == 0 && len(v.Compute) == 0
 }
 
-// same tells whether two wants can stand for each other.
-func (c class) same(d class) bool {
+// equivalent tells whether two wants can stand for each other.
+func (c class) equivalent(d class) bool {
 	if c.sub != 0 || d.sub != 0 {
 		return c.sub == d.sub && slices.Equal(c.profiles, d.profiles) && (c.request.At == nil) == (d.request.At == nil) && (c.request.At == nil || *c.request.At == *d.request.At)
 	}
-	return slices.Equal(c.cands, d.cands) && sameCompute(c.request.Compute, d.request.Compute)
+	return slices.Equal(c.choices, d.choices) && sameCompute(c.request.Compute, d.request.Compute)
 }
 
-// candidates lists where a want may live, pinned neighbours respected.
-func (pr *problem) candidates(req Request, profiles []int) []cand {
-	var out []cand
+// choicesFor lists where a want may live, pinned neighbours respected.
+func (pr *problem) choicesFor(req Request, profiles []int) []choice {
+	var out []choice
 	for _, q := range profiles {
 		places := slices.SortedFunc(slices.Values(pr.p.GI[q].Placements), order)
 		for _, place := range places {
 			if req.At != nil && *req.At != place {
 				continue
 			}
-			c := cand{profile: q, place: place, mask: maskOf(place), same: -1}
+			c := choice{profile: q, place: place, mask: maskOf(place), existing: -1}
 			for i, b := range pr.present {
 				if pr.masks[i]&c.mask == 0 {
 					continue
 				}
-				if pr.profile[i] == q && b.Placement == place && !(pr.opts.another && b.InUse) {
+				if pr.profile[i] == q && b.Placement == place && !(pr.opts.additional && b.InUse) {
 					ok, lacks := computeFits(b.Compute, req.Compute, pr.p.GI[q].Slices)
 					if ok && (len(lacks) == 0 || fitsInside(b.Compute, lacks, pr.p.GI[q].Slices)) {
-						c.same, c.completes = i, len(lacks) != 0
+						c.existing, c.completes = i, len(lacks) != 0
 						continue
 					}
 				}
-				c.hits |= 1 << i
+				c.conflicts |= 1 << i
 			}
-			if c.hits&pr.pinned == 0 {
+			if c.conflicts&pr.pinned == 0 {
 				out = append(out, c)
 			}
 		}
@@ -204,30 +204,30 @@ type search struct {
 
 // solve finds the cheapest solution for so many of each class.
 func (pr *problem) solve(counts []int) (solution, bool) {
-	return pr.begin(pr.keepable).among(counts)
+	return pr.newSearch(pr.keepable).searchAll(counts)
 }
 
 // fits tells whether there is a solution at all. A pinned instance that nobody wants stays, here and in part.
 func (pr *problem) fits(counts []int) bool {
-	s := pr.begin(pr.keepable | pr.pinned)
+	s := pr.newSearch(pr.keepable | pr.pinned)
 	s.first = true
-	_, ok := s.among(counts)
+	_, ok := s.searchAll(counts)
 	return ok
 }
 
-// part is solve where pinned instances that nobody wants stay.
-func (pr *problem) part(counts []int) (solution, bool) {
-	return pr.begin(pr.keepable | pr.pinned).among(counts)
+// solveKeepingPinned is solve where pinned instances that nobody wants stay.
+func (pr *problem) solveKeepingPinned(counts []int) (solution, bool) {
+	return pr.newSearch(pr.keepable | pr.pinned).searchAll(counts)
 }
 
-func (pr *problem) begin(mayKeep uint64) *search {
+func (pr *problem) newSearch(mayKeep uint64) *search {
 	return &search{problem: pr, mayKeep: mayKeep, tally: tally{of: make([]uint32, len(pr.p.GI))}}
 }
 
-// among walks every arrangement of the wants.
-func (s *search) among(counts []int) (solution, bool) {
+// searchAll walks every arrangement of the wants.
+func (s *search) searchAll(counts []int) (solution, bool) {
 	for jobs := range s.arrangements(counts) {
-		s.run(jobs)
+		s.searchArrangement(jobs)
 		if s.found && s.first {
 			break
 		}
@@ -235,11 +235,11 @@ func (s *search) among(counts []int) (solution, bool) {
 	return s.best, s.found
 }
 
-// run walks one arrangement; what was found before stays unless this has better.
-func (s *search) run(jobs []job) {
+// searchArrangement walks one arrangement; what was found before stays unless this has better.
+func (s *search) searchArrangement(jobs []job) {
 	s.remaining = 0
 	for _, j := range jobs {
-		if j.n > len(j.cands) {
+		if j.n > len(j.choices) {
 			return
 		}
 		s.remaining += j.n
@@ -252,13 +252,13 @@ func (s *search) run(jobs []job) {
 // compare orders the most constrained first, which prunes most; and of equals by what they are, so that the order in which
 // wants are told does not matter.
 func (j job) compare(k job) int {
-	if d := len(j.cands) - len(k.cands); d != 0 || len(j.cands) == 0 {
+	if d := len(j.choices) - len(k.choices); d != 0 || len(j.choices) == 0 {
 		return d
 	}
-	if d := j.cands[0].profile - k.cands[0].profile; d != 0 {
+	if d := j.choices[0].profile - k.choices[0].profile; d != 0 {
 		return d
 	}
-	if d := order(j.cands[0].place, k.cands[0].place); d != 0 {
+	if d := order(j.choices[0].place, k.choices[0].place); d != 0 {
 		return d
 	}
 	return slices.CompareFunc(k.request.Compute, j.request.Compute, func(a, b gpu.NewCompute) int { return int(a.Slices) - int(b.Slices) })
@@ -266,63 +266,63 @@ func (j job) compare(k job) int {
 
 // walk places what is left of job ji, from candidate from on: equal wants take rising candidates, so that no choice is
 // seen twice. mask is the slices taken, hits the present that must go, matched those that stay.
-func (s *search) walk(ji, done, from int, mask, hits, matched, made uint64) {
+func (s *search) walk(ji, done, from int, mask, conflicts, matched, created uint64) {
 	if s.found && s.first {
 		return
 	}
 	for ji < len(s.jobs) && done == s.jobs[ji].n {
 		ji, done, from = ji+1, 0, 0
 	}
-	if s.found && s.bound(hits, matched) {
+	if s.found && s.cannotImprove(conflicts, matched) {
 		return
 	}
 	if ji == len(s.jobs) {
-		s.leaf(mask, matched, made)
+		s.evaluate(mask, matched, created)
 		return
 	}
-	cands := s.jobs[ji].cands
-	for i := from; i <= len(cands)-(s.jobs[ji].n-done); i++ {
-		c := &cands[i]
+	choices := s.jobs[ji].choices
+	for i := from; i <= len(choices)-(s.jobs[ji].n-done); i++ {
+		c := &choices[i]
 		if c.mask&mask != 0 || !s.add(&s.tally, c.profile) {
 			continue
 		}
 		s.chosen, s.jobOf = append(s.chosen, i), append(s.jobOf, ji)
 		s.remaining--
-		m, b := matched, made
-		if c.same >= 0 {
-			m |= 1 << c.same
+		m, b := matched, created
+		if c.existing >= 0 {
+			m |= 1 << c.existing
 		} else {
 			b += s.p.GI[c.profile].Memory
 		}
-		s.walk(ji, done+1, i+1, mask|c.mask, hits|c.hits, m, b)
+		s.walk(ji, done+1, i+1, mask|c.mask, conflicts|c.conflicts, m, b)
 		s.remaining++
 		s.chosen, s.jobOf = s.chosen[:len(s.chosen)-1], s.jobOf[:len(s.jobOf)-1]
 		s.drop(&s.tally, c.profile)
 	}
 }
 
-// bound tells that nothing below can beat the best: what must go already costs more.
-func (s *search) bound(hits, matched uint64) bool {
+// cannotImprove tells that nothing below can beat the best: what must go already costs more.
+func (s *search) cannotImprove(conflicts, matched uint64) bool {
 	all := uint64(1)<<len(s.present) - 1
-	destroyed := max(bits.OnesCount64(hits), bits.OnesCount64(all&^s.mayKeep&^matched)-s.remaining)
-	disturbed := max(bits.OnesCount64(hits&s.inUse), bits.OnesCount64(all&s.inUse&^s.mayKeep&^matched)-s.remaining)
+	destroyed := max(bits.OnesCount64(conflicts), bits.OnesCount64(all&^s.mayKeep&^matched)-s.remaining)
+	disturbed := max(bits.OnesCount64(conflicts&s.inUse), bits.OnesCount64(all&s.inUse&^s.mayKeep&^matched)-s.remaining)
 	if disturbed != s.best.cost.disturbed {
 		return disturbed > s.best.cost.disturbed
 	}
 	return destroyed > s.best.cost.destroyed
 }
 
-// leaf judges one complete choice.
-func (s *search) leaf(mask, matched, made uint64) {
+// evaluate judges one complete choice.
+func (s *search) evaluate(mask, matched, created uint64) {
 	t := tally{of: slices.Clone(s.tally.of), me: s.tally.me, all: s.tally.all, any: s.tally.any}
 	extra := s.keepExtras(&t, mask, matched)
-	gone := (uint64(1)<<len(s.present) - 1) &^ matched &^ extra
-	if gone&s.pinned != 0 {
+	removed := (uint64(1)<<len(s.present) - 1) &^ matched &^ extra
+	if removed&s.pinned != 0 {
 		return
 	}
-	c := cost{disturbed: bits.OnesCount64(gone & s.inUse), destroyed: bits.OnesCount64(gone), made: made}
+	c := cost{disturbed: bits.OnesCount64(removed & s.inUse), destroyed: bits.OnesCount64(removed), created: created}
 	for i, ch := range s.chosen {
-		if s.jobs[s.jobOf[i]].cands[ch].completes {
+		if s.jobs[s.jobOf[i]].choices[ch].completes {
 			c.completed++
 		}
 	}
@@ -334,9 +334,9 @@ func (s *search) leaf(mask, matched, made uint64) {
 			mask |= s.masks[i]
 		}
 	}
-	c.closed, c.taken = s.openness(&t, mask)
+	c.closed, c.taken = s.countClosed(&t, mask)
 	if s.found {
-		if d := c.compare(s.best.cost, true); d > 0 || d == 0 && !s.lower(s.chosen) {
+		if d := c.compare(s.best.cost, true); d > 0 || d == 0 && !s.placedLower(s.chosen) {
 			return
 		}
 	}
@@ -361,8 +361,8 @@ func (s *search) keepExtras(t *tally, mask, matched uint64) uint64 {
 	return out
 }
 
-// openness counts the profiles that have no placement left, and the placements that are gone.
-func (s *search) openness(t *tally, mask uint64) (closed, taken int) {
+// countClosed counts the profiles that have no placement left, and the placements that are gone.
+func (s *search) countClosed(t *tally, mask uint64) (closed, taken int) {
 	for i := range s.p.GI {
 		if !s.add(t, i) {
 			closed++
@@ -384,14 +384,14 @@ func (s *search) openness(t *tally, mask uint64) (closed, taken int) {
 	return closed, taken
 }
 
-// lower tells whether a choice lies lower than the best, job by job: the last tie-break. Of two arrangements the one
+// placedLower tells whether a choice lies lower than the best, job by job: the last tie-break. Of two arrangements the one
 // that was there first stays.
-func (s *search) lower(chosen []int) bool {
+func (s *search) placedLower(chosen []int) bool {
 	if len(chosen) == 0 || &s.jobs[0] != &s.best.jobs[0] {
 		return false
 	}
 	for i, ch := range chosen {
-		a, b := s.jobs[s.jobOf[i]].cands[ch], s.best.jobs[s.best.jobOf[i]].cands[s.best.chosen[i]]
+		a, b := s.jobs[s.jobOf[i]].choices[ch], s.best.jobs[s.best.jobOf[i]].choices[s.best.chosen[i]]
 		if d := order(a.place, b.place); d != 0 {
 			return d < 0
 		}
@@ -408,7 +408,7 @@ func (pr *problem) add(t *tally, profile int) bool {
 	}
 	n := *t
 	n.count(r, 1)
-	if n.me > pr.mes && r.me || n.all > 0 && n.any > 0 || n.all > 1 {
+	if n.me > pr.maxMe && r.me || n.all > 0 && n.any > 0 || n.all > 1 {
 		return false
 	}
 	t.count(r, 1)
@@ -442,8 +442,8 @@ func (c cost) compare(d cost, open bool) int {
 		return c.disturbed - d.disturbed
 	case c.destroyed != d.destroyed:
 		return c.destroyed - d.destroyed
-	case c.made != d.made:
-		if c.made < d.made {
+	case c.created != d.created:
+		if c.created < d.created {
 			return -1
 		}
 		return 1

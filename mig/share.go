@@ -21,13 +21,13 @@ func (pr *problem) group() {
 		if c.sub == 0 {
 			continue
 		}
-		whole := Request{Name: pr.p.GI[c.profiles[0]].Name, At: c.request.At}
+		gpuInstance := Request{Name: pr.p.GI[c.profiles[0]].Name, At: c.request.At}
 		at := slices.IndexFunc(pr.groups, func(g group) bool {
-			return slices.Equal(g.profiles, c.profiles) && (g.request.At == nil) == (whole.At == nil) && (whole.At == nil || *g.request.At == *whole.At)
+			return slices.Equal(g.profiles, c.profiles) && (g.request.At == nil) == (gpuInstance.At == nil) && (gpuInstance.At == nil || *g.request.At == *gpuInstance.At)
 		})
 		if at < 0 {
 			at = len(pr.groups)
-			pr.groups = append(pr.groups, group{request: whole, profiles: c.profiles})
+			pr.groups = append(pr.groups, group{request: gpuInstance, profiles: c.profiles})
 		}
 		pr.groups[at].members = append(pr.groups[at].members, i)
 	}
@@ -43,7 +43,7 @@ func (pr *problem) arrangements(counts []int) iter.Seq[[]job] {
 		var jobs []job
 		for i, c := range pr.classes {
 			if c.sub == 0 && counts[i] > 0 {
-				jobs = append(jobs, job{request: c.request, cands: c.cands, n: counts[i], class: i, group: -1})
+				jobs = append(jobs, job{request: c.request, choices: c.choices, n: counts[i], class: i, group: -1})
 			}
 		}
 		pr.divide(0, counts, jobs, yield)
@@ -67,7 +67,7 @@ func (pr *problem) divide(gi int, counts []int, jobs []job, yield func([]job) bo
 			for _, sub := range bins[i] {
 				req.Compute = append(req.Compute, gpu.NewCompute{Slices: sub})
 			}
-			more = append(more, job{request: req, cands: pr.candidates(req, g.profiles), n: n, class: -1, group: gi})
+			more = append(more, job{request: req, choices: pr.choicesFor(req, g.profiles), n: n, class: -1, group: gi})
 			i += n
 		}
 		if !pr.divide(gi+1, counts, more, yield) {

@@ -13,9 +13,9 @@ import (
 // What follows is a second, plain solver for compute instances that share: it puts every division of the wanted ones into
 // every legal state of the device, and prices it by definition.
 
-// shared is one instance of a brute-force state with the slices of its compute instances, falling; {7} of 7 is whole.
-type shared struct {
-	spot
+// dividedSlot is one instance of a brute-force state with the slices of its compute instances, falling; {7} of 7 is whole.
+type dividedSlot struct {
+	slot
 	compute []uint32
 }
 
@@ -25,14 +25,14 @@ type requestCount map[[2]int]int
 func (w requestCount) key() string { return fmt.Sprint(w) }
 
 // dividedStates calls f with every legal state that has exactly what is wanted.
-func dividedStates(p gpu.Profiles, all [][]spot, want requestCount, f func([]shared)) {
+func dividedStates(p gpu.Profiles, all [][]slot, want requestCount, f func([]dividedSlot)) {
 	for _, state := range all {
 		left := requestCount{}
 		for k, n := range want {
 			left[k] = n
 		}
-		var put func(i int, have []shared)
-		put = func(i int, have []shared) {
+		var put func(i int, have []dividedSlot)
+		put = func(i int, have []dividedSlot) {
 			if i == len(state) {
 				for _, n := range left {
 					if n != 0 {
@@ -46,13 +46,13 @@ func dividedStates(p gpu.Profiles, all [][]spot, want requestCount, f func([]sha
 			full := p.GI[q].Slices
 			if k := [2]int{q, int(full)}; left[k] > 0 {
 				left[k]--
-				put(i+1, append(slices.Clip(have), shared{state[i], []uint32{full}}))
+				put(i+1, append(slices.Clip(have), dividedSlot{state[i], []uint32{full}}))
 				left[k]++
 			}
 			var inside func(compute []uint32, most, space uint32)
 			inside = func(compute []uint32, most, space uint32) {
 				if len(compute) > 0 {
-					put(i+1, append(slices.Clip(have), shared{state[i], slices.Clone(compute)}))
+					put(i+1, append(slices.Clip(have), dividedSlot{state[i], slices.Clone(compute)}))
 				}
 				for sub := min(most, space); sub > 0; sub-- {
 					if k := [2]int{q, int(sub)}; left[k] > 0 {
@@ -113,7 +113,7 @@ func TestSharedAgainstBruteForce(t *testing.T) {
 	}
 }
 
-func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
+func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]slot) {
 	// divide draws compute instances for one GPU instance, with a published size.
 	divide := func(q gpu.Profile) []uint32 {
 		if q.Slices == 1 || rapid.Bool().Draw(t, "whole") {
@@ -184,11 +184,11 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
 
 	var best cost
 	found := false
-	dividedStates(p, all, want, func(target []shared) {
+	dividedStates(p, all, want, func(target []dividedSlot) {
 		c := cost{}
 		kept := make([]bool, len(present))
 		for _, x := range target {
-			at := slices.Index(s.present, x.spot)
+			at := slices.Index(s.present, x.slot)
 			if at >= 0 {
 				ok, complete := reusable(inside[at], x.compute, p.GI[x.profile].Slices)
 				if ok {
@@ -199,7 +199,7 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
 					continue
 				}
 			}
-			c.made += p.GI[x.profile].Memory
+			c.created += p.GI[x.profile].Memory
 		}
 		for i := range present {
 			if kept[i] {
@@ -212,14 +212,14 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]spot) {
 				}
 			}
 		}
-		var state []spot
+		var state []slot
 		for _, x := range target {
-			state = append(state, x.spot)
+			state = append(state, x.slot)
 		}
 		for i, q := range p.GI {
 			open := 0
 			for _, place := range q.Placements {
-				if legal(p, append(slices.Clip(state), spot{i, place.Start})) {
+				if legal(p, append(slices.Clip(state), slot{i, place.Start})) {
 					open++
 				}
 			}

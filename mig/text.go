@@ -12,8 +12,8 @@ import (
 // What follows reads instances as a person types them: "3g.20gb@4!" is a 3g.20gb that starts at 4 and is in use, and
 // "1c.3g.20gb@4" is a compute instance of one slice in the 3g.20gb that starts at 4.
 
-// ParseHave adds one instance, as it is typed, to what is on a GPU. What could not be there is refused, with why.
-func ParseHave(p gpu.Profiles, list []Present, item string) ([]Present, error) {
+// ParsePresent adds one instance, as it is typed, to what is on a GPU. What could not be there is refused, with why.
+func ParsePresent(p gpu.Profiles, list []Present, item string) ([]Present, error) {
 	text, used := strings.CutSuffix(item, "!")
 	name, at, ok := strings.Cut(text, "@")
 	if !ok {
@@ -23,11 +23,11 @@ func ParseHave(p gpu.Profiles, list []Present, item string) ([]Present, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Have(p, list, name, start, used)
+	return AddPresent(p, list, name, start, used)
 }
 
-// Have adds one instance, or one compute instance of an instance, to what is on a GPU.
-func Have(p gpu.Profiles, list []Present, name string, start uint32, inUse bool) ([]Present, error) {
+// AddPresent adds one instance, or one compute instance of an instance, to what is on a GPU.
+func AddPresent(p gpu.Profiles, list []Present, name string, start uint32, inUse bool) ([]Present, error) {
 	item := fmt.Sprintf("%s@%d", name, start)
 	fit, sub, err := matches(p, Request{Name: name})
 	if err != nil {
@@ -40,7 +40,7 @@ func Have(p gpu.Profiles, list []Present, name string, start uint32, inUse bool)
 	}
 	at := q.Placements[i]
 	same := slices.IndexFunc(list, func(b Present) bool { return b.Placement == at && b.ProfileID == q.ID })
-	if sub != 0 && same >= 0 && !wholeCompute(list[same].Compute, q.Slices) {
+	if sub != 0 && same >= 0 && !isFullCompute(list[same].Compute, q.Slices) {
 		b := &list[same]
 		b.InUse = b.InUse || inUse
 		if !fitsInside(b.Compute, []gpu.NewCompute{{Slices: sub}}, q.Slices) {

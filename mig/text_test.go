@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestParseHave(t *testing.T) {
+func TestParsePresent(t *testing.T) {
 	for _, tc := range []struct {
 		name, items, got string // items between spaces
 		err              string
@@ -29,7 +29,7 @@ func TestParseHave(t *testing.T) {
 			var list []Present
 			var err error
 			for _, item := range strings.Fields(tc.items) {
-				if list, err = ParseHave(p, list, item); err != nil {
+				if list, err = ParsePresent(p, list, item); err != nil {
 					break
 				}
 			}
@@ -79,7 +79,7 @@ func TestParseRequest(t *testing.T) {
 }
 
 // What a plan leaves can be asked for again by its names, and then there is nothing to do.
-func TestNamesOfALayoutAskForIt(t *testing.T) {
+func TestLayoutNamesRoundTrip(t *testing.T) {
 	p := a100()
 	r, err := Plan(p, nil, Requests("1c.3g.20gb", "1g.5gb+me", "2c.3g.20gb", "1c.2g.10gb", "1g.5gb"), Options{})
 	if err != nil {
@@ -92,7 +92,7 @@ func TestNamesOfALayoutAskForIt(t *testing.T) {
 	var present []Present
 	for _, x := range r.After() {
 		for _, name := range (Layout{x}).Names() {
-			if present, err = Have(p, present, name, x.Placement.Start, false); err != nil {
+			if present, err = AddPresent(p, present, name, x.Placement.Start, false); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -79,7 +79,7 @@ func (l instances) have(p gpu.Profiles) ([]mig.Present, error) {
 	for _, raw := range l {
 		var word string
 		if json.Unmarshal(raw, &word) == nil {
-			more, err := mig.ParseHave(p, out, word)
+			more, err := mig.ParsePresent(p, out, word)
 			if err != nil {
 				return nil, err
 			}
@@ -90,7 +90,7 @@ func (l instances) have(p gpu.Profiles) ([]mig.Present, error) {
 		if err := strict(raw, &o); err != nil {
 			return nil, err
 		}
-		more, err := mig.Have(p, out, o.Profile, o.Start, o.InUse)
+		more, err := mig.AddPresent(p, out, o.Profile, o.Start, o.InUse)
 		if err != nil {
 			return nil, err
 		}

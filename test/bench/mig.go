@@ -92,7 +92,7 @@ func layouts(p gpu.Profiles) [][]mig.Present {
 				if rank < from {
 					continue
 				}
-				if next, err := mig.Have(p, slices.Clip(have), q.Name, at.Start, false); err == nil {
+				if next, err := mig.AddPresent(p, slices.Clip(have), q.Name, at.Start, false); err == nil {
 					grow(next, rank+1)
 				}
 			}

@@ -53,7 +53,7 @@ func TestFragment(t *testing.T) {
 			if tc.present != "" {
 				specs = strings.Split(tc.present, ",")
 			}
-			f, err := Fragment(p, here(t, p, specs...))
+			f, err := Fragment(p, presentFrom(t, p, specs...))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,7 +71,7 @@ func TestFragment(t *testing.T) {
 func TestFragmentAgainstBruteForce(t *testing.T) {
 	p := a100()
 	all := states(p)
-	counts := func(s []spot) [8]int {
+	counts := func(s []slot) [8]int {
 		var n [8]int
 		for _, x := range s {
 			n[x.profile]++

@@ -9,7 +9,7 @@ import (
 )
 
 // What is said of a plan without looking is what one sees who looks.
-func TestAfterIsWhatOneWouldSee(t *testing.T) {
+func TestAfterMatchesSnapshot(t *testing.T) {
 	all := states(a100())
 	rapid.Check(t, func(rt *rapid.T) {
 		p := a100()
@@ -25,7 +25,7 @@ func TestAfterIsWhatOneWouldSee(t *testing.T) {
 		steps := reread(t, r.Steps("GPU-1"))
 		f := newFake(p, present)
 		was := append([]gpu.Instance(nil), f.instances...)
-		if err := carry(t, &Handler{Driver: f}, steps); err != nil {
+		if err := apply(t, &Handler{Driver: f}, steps); err != nil {
 			rt.Fatal(err)
 		}
 		on, now, err := After(true, was, steps)
@@ -35,10 +35,10 @@ func TestAfterIsWhatOneWouldSee(t *testing.T) {
 	})
 }
 
-func TestNothingIsLeftAfterTheMode(t *testing.T) {
+func TestAfterModeOffIsEmpty(t *testing.T) {
 	p := a100()
 	steps := reread(t, Result{Mode: &Mode{Was: true}}.Steps("GPU-1"))
-	if on, now, err := After(true, []gpu.Instance{here(t, p, "3g.20gb@0")[0].Instance}, steps); on || now != nil || err != nil {
+	if on, now, err := After(true, []gpu.Instance{presentFrom(t, p, "3g.20gb@0")[0].Instance}, steps); on || now != nil || err != nil {
 		t.Errorf("MIG %v, %v, %v", on, now, err)
 	}
 }

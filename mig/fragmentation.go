@@ -47,7 +47,7 @@ func Fragment(p gpu.Profiles, present []Present) (Fragmentation, error) {
 		q := &p.GI[i]
 		fit := Fit{Profile: *q}
 		for fit.Now < pr.maxInstances(q) {
-			if _, err := Plan(p, still(present), more(q, fit.Now+1), Options{another: true}); err != nil {
+			if _, err := Plan(p, keptInPlace(present), repeated(q, fit.Now+1), Options{additional: true}); err != nil {
 				break
 			}
 			fit.Now++
@@ -76,8 +76,8 @@ func Fragment(p gpu.Profiles, present []Present) (Fragmentation, error) {
 	return f, nil
 }
 
-// still is what is there with none of it to be moved, given up or handed out.
-func still(present []Present) []Present {
+// keptInPlace is what is there with none of it to be moved, given up or handed out.
+func keptInPlace(present []Present) []Present {
 	out := slices.Clone(present)
 	for i := range out {
 		out[i].Keepable, out[i].InUse = true, true
@@ -85,48 +85,48 @@ func still(present []Present) []Present {
 	return out
 }
 
-// more asks for n instances of a profile.
-func more(q *gpu.Profile, n int) []Request {
+// repeated asks for n instances of a profile.
+func repeated(q *gpu.Profile, n int) []Request {
 	return slices.Repeat([]Request{{Name: q.Name}}, n)
 }
 
 // movesFor finds the fewest idle instances to move for n more of a profile.
 func movesFor(p gpu.Profiles, present []Present, q *gpu.Profile, n int) ([]Move, bool) {
 	var requests []Request
-	loose := slices.Clone(present)
+	movable := slices.Clone(present)
 	for i, b := range present {
-		loose[i].Keepable = false
+		movable[i].Keepable = false
 		if b.InUse || b.Foreign || b.Pinned {
 			// It stays without being asked for.
-			loose[i].Keepable, loose[i].InUse = true, true
+			movable[i].Keepable, movable[i].InUse = true, true
 			continue
 		}
 		placed := placedOf(p, b.Instance)
-		requests = append(requests, Request{Name: placed.Name, Compute: loosely(placed.Compute)})
+		requests = append(requests, Request{Name: placed.Name, Compute: withoutPlacements(placed.Compute)})
 	}
 	kept := len(requests)
-	r, err := Plan(p, loose, append(requests, more(q, n)...), Options{another: true})
+	r, err := Plan(p, movable, append(requests, repeated(q, n)...), Options{additional: true})
 	if err != nil {
 		return nil, false
 	}
-	made := slices.Clone(r.Create)
+	created := slices.Clone(r.Create)
 	var moves []Move
 	for _, b := range r.Destroy {
 		from := placedOf(p, b.Instance)
-		i := slices.IndexFunc(made, func(x Placed) bool {
-			return x.ProfileID == from.ProfileID && sameCompute(loosely(x.Compute), loosely(from.Compute))
+		i := slices.IndexFunc(created, func(x Placed) bool {
+			return x.ProfileID == from.ProfileID && sameCompute(withoutPlacements(x.Compute), withoutPlacements(from.Compute))
 		})
 		if i < 0 {
 			return nil, false // Not one of those that were there: it was asked for with others in one instance.
 		}
-		moves = append(moves, Move{from, made[i]})
-		made = slices.Delete(made, i, i+1)
+		moves = append(moves, Move{from, created[i]})
+		created = slices.Delete(created, i, i+1)
 	}
 	return moves, kept+n == len(r.Layout)
 }
 
-// loosely leaves it to the driver where compute instances lie inside.
-func loosely(list []gpu.NewCompute) []gpu.NewCompute {
+// withoutPlacements leaves it to the driver where compute instances lie inside.
+func withoutPlacements(list []gpu.NewCompute) []gpu.NewCompute {
 	out := largestFirst(list)
 	for i := range out {
 		out[i].Placement = nil
