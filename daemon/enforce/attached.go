@@ -48,13 +48,13 @@ func (s stopping) forget(id string) {
 // actOnVisitor carries out what the memory ladder says of a lease that is never frozen and never ended as a whole: the
 // process that uses most is asked to end, and killed when it does not.
 func (en *Enforcer) actOnVisitor(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
-	if a.Do != quota.MemoryStop && a.Do != quota.MemoryKill {
+	if a.Kind != quota.MemoryStop && a.Kind != quota.MemoryKill {
 		return nil // Frozen it is never.
 	}
 	if still, err := en.stillOver(ctx, id, a); err != nil || !still {
 		return err
 	}
-	if a.Do == quota.MemoryKill {
+	if a.Kind == quota.MemoryKill {
 		s := en.stopping[l.ID]
 		if s == nil || !s.ladder.Asked() {
 			return nil // The quota asks the next one.

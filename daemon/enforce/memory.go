@@ -31,7 +31,7 @@ func (en *Enforcer) Run(ctx context.Context) {
 // sampleLoop looks at the GPUs that have leases: memory, processes, and the samples of who was busy. Without leases it
 // asks the driver nothing.
 func (en *Enforcer) sampleLoop(ctx context.Context) {
-	ladders := map[gpu.UUID]*quota.Ladder{}
+	ladders := map[gpu.UUID]*quota.Escalation{}
 	began := time.Now()
 	timer := time.NewTimer(en.SampleInterval())
 	defer timer.Stop()
@@ -52,7 +52,7 @@ func (en *Enforcer) sampleLoop(ctx context.Context) {
 }
 
 // sampleOnce takes one sample of every GPU with leases; tight is whether somebody is close to a limit.
-func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders map[gpu.UUID]*quota.Ladder) (tight bool) {
+func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders map[gpu.UUID]*quota.Escalation) (tight bool) {
 	byGPU := map[gpu.UUID][]lease.Lease{}
 	var ids []string
 	for _, l := range en.Table.Live() {
@@ -69,7 +69,7 @@ func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders m
 	}
 	for id, leases := range byGPU {
 		if ladders[id] == nil {
-			ladders[id] = &quota.Ladder{}
+			ladders[id] = &quota.Escalation{}
 		}
 		tight = en.climb(ctx, now, id, ladders[id], leases, used) || tight
 		en.slice(ctx, id, leases, used)
@@ -160,7 +160,7 @@ func (en *Enforcer) readSample(ctx context.Context, id gpu.UUID) (observe.GPUSam
 }
 
 // climb takes one step of the memory ladder of a GPU and carries out what it says.
-func (en *Enforcer) climb(ctx context.Context, now time.Duration, id gpu.UUID, ladder *quota.Ladder, leases []lease.Lease, used map[string]*leaseUse) (tight bool) {
+func (en *Enforcer) climb(ctx context.Context, now time.Duration, id gpu.UUID, ladder *quota.Escalation, leases []lease.Lease, used map[string]*leaseUse) (tight bool) {
 	accounts := map[lease.Key]*quota.MemoryAccount{}
 	var order []lease.Key
 	for i := range leases {
@@ -172,11 +172,11 @@ func (en *Enforcer) climb(ctx context.Context, now time.Duration, id gpu.UUID, l
 		key := l.Terms.Key()
 		a := accounts[key]
 		if a == nil {
-			a = &quota.MemoryAccount{ID: key.Tenant + "/" + key.Grant, Limit: limit, Do: en.Overuse(l), Grace: graceOf(l)}
+			a = &quota.MemoryAccount{ID: key.Tenant + "/" + key.Grant, Limit: limit, Policy: en.Overuse(l), Grace: graceOf(l)}
 			accounts[key] = a
 			order = append(order, key)
 		}
-		use := quota.MemoryUse{Lease: l.ID, Ungated: !l.Walls.Freeze, Stays: l.Visiting()}
+		use := quota.MemoryUse{Lease: l.ID, Ungated: !l.Walls.Freeze, InPlace: l.Visiting()}
 		if u := used[l.ID]; u != nil && !u.unknown[id] {
 			b := u.memory[id]
 			use.Used = &b
@@ -202,7 +202,7 @@ func (en *Enforcer) climb(ctx context.Context, now time.Duration, id gpu.UUID, l
 		}
 		tight = tight || sum >= accounts[key].Limit/10*9
 	}
-	for _, a := range ladder.Step(now, list) {
+	for _, a := range ladder.Evaluate(now, list) {
 		en.act(ctx, id, a, leases, used)
 	}
 	return tight
@@ -217,14 +217,14 @@ func mark(leases []lease.Lease, key lease.Key, used map[string]*leaseUse, stage 
 }
 
 // Overuse is what happens to a lease that uses too much. On a node that only observes nothing does.
-func (en *Enforcer) Overuse(l *lease.Lease) quota.Overuse {
+func (en *Enforcer) Overuse(l *lease.Lease) quota.OverusePolicy {
 	switch {
 	case !en.State.Desired().Enforcing():
 		return quota.OveruseObserve
 	case l.Terms.Overuse == nil || l.Terms.Overuse.GPUMemory == "":
 		return quota.OveruseNotify
 	}
-	return quota.Overuse(l.Terms.Overuse.GPUMemory)
+	return quota.OverusePolicy(l.Terms.Overuse.GPUMemory)
 }
 
 func graceOf(l *lease.Lease) time.Duration {
@@ -242,25 +242,25 @@ func (en *Enforcer) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, 
 		if l.Terms.Tenant != tenant || l.Terms.Spec.Name != grant || a.Lease != "" && a.Lease != l.ID {
 			continue
 		}
-		if a.Tell {
+		if a.Notify {
 			en.Table.Notice(l.ID, lease.Notice{Text: a.String()})
 		}
 	}
-	en.Events.Publish(api.Event{Kind: "memory." + string(a.Do), GPU: string(id), Tenant: tenant, Lease: a.Lease, Message: a.String()})
-	en.Log.Info("GPU memory", "do", a.Do, "account", a.Account, "lease", a.Lease, "used", a.Used, "limit", a.Limit)
+	en.Events.Publish(api.Event{Kind: "memory." + string(a.Kind), GPU: string(id), Tenant: tenant, Lease: a.Lease, Message: a.String()})
+	en.Log.Info("GPU memory", "do", a.Kind, "account", a.Account, "lease", a.Lease, "used", a.Used, "limit", a.Limit)
 	i := slices.IndexFunc(leases, func(l lease.Lease) bool { return l.ID == a.Lease })
 	// A node that only observes stops nobody, and leaves nobody frozen that it froze before.
-	if i < 0 || !en.State.Desired().Enforcing() && a.Do != quota.MemoryThaw {
+	if i < 0 || !en.State.Desired().Enforcing() && a.Kind != quota.MemoryThaw {
 		return
 	}
 	l := &leases[i]
-	if u := used[l.ID]; u != nil && (a.Do == quota.MemoryStop || a.Do == quota.MemoryKill) {
+	if u := used[l.ID]; u != nil && (a.Kind == quota.MemoryStop || a.Kind == quota.MemoryKill) {
 		u.stage = "stopping"
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if err := en.actOn(ctx, id, a, l); err != nil {
-		en.Log.Error("cannot act on a lease that uses too much GPU memory", "do", a.Do, "lease", l.ID, "error", err)
+		en.Log.Error("cannot act on a lease that uses too much GPU memory", "do", a.Kind, "lease", l.ID, "error", err)
 	}
 }
 
@@ -268,7 +268,7 @@ func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction
 	if l.Visiting() {
 		return en.actOnVisitor(ctx, id, a, l)
 	}
-	switch a.Do {
+	switch a.Kind {
 	case quota.MemoryFreeze:
 		if en.Gate == nil {
 			return nil // It cannot be frozen here: status says so.
@@ -285,7 +285,7 @@ func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction
 		}
 		// Whoever was not asked, because it was below the limit for a moment or could not be reached, is asked first. The
 		// quota comes back.
-		if s := en.stopping[l.ID]; a.Do == quota.MemoryKill && s != nil && s.ladder.Asked() {
+		if s := en.stopping[l.ID]; a.Kind == quota.MemoryKill && s != nil && s.ladder.Asked() {
 			return s.ladder.Kill(ctx)
 		}
 		if err := en.Table.Ending(l.ID, a.String()); err != nil {

@@ -67,7 +67,7 @@ type Viewed struct {
 	}
 	Enforce interface {
 		Fill(l *api.Lease, enforced bool)
-		Overuse(l *lease.Lease) quota.Overuse
+		Overuse(l *lease.Lease) quota.OverusePolicy
 	}
 	Leases interface {
 		EndedLeases() []api.Lease

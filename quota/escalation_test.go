@@ -26,22 +26,22 @@ func uses(list ...float64) []MemoryUse {
 	return out
 }
 
-// stays is uses of leases that live on when their process is stopped.
-func stays(list ...float64) []MemoryUse {
+// usesInPlace is uses of leases that live on when their process is stopped.
+func usesInPlace(list ...float64) []MemoryUse {
 	out := uses(list...)
 	for i := range out {
-		out[i].Stays = true
+		out[i].InPlace = true
 	}
 	return out
 }
 
-func TestLadder(t *testing.T) {
+func TestEscalation(t *testing.T) {
 	// Every case is a course of one account with a limit of 30 GiB and a grace of 10 s, a sample a second. at[n] is what
 	// holds from second n on; nil leases are all gone.
 	type course map[int][]MemoryUse
 	for _, tc := range []struct {
 		name string
-		do   Overuse
+		do   OverusePolicy
 		at   course
 		end  int
 		want []string
@@ -68,20 +68,20 @@ func TestLadder(t *testing.T) {
 		{"unknown use pauses, known use goes on", OveruseKill, course{0: uses(31), 5: uses(-1), 30: uses(31), 32: nil}, 33, []string{"0 over told, 10s", "30 stop a, 10s"}},
 		{"what is known alone is too much", OveruseKill, course{0: uses(31, 5), 5: uses(31, -1), 12: nil}, 13, []string{"0 over told, 10s", "10 stop a, 10s"}},
 		{"memory that does not come back", OveruseKill, course{0: uses(31), 50: nil}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "25 kill a", "30 kill a", "35 leak a", "36 kill a", "41 kill a", "46 kill a"}},
-		{"of one that stays one process goes", OveruseKill, course{0: stays(31), 22: stays(20)}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "27 clear"}},
-		{"one that stays too large is asked again before more is killed", OveruseKill, course{0: stays(31), 45: stays(20)}, 46, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "40 stop a, 10s"}},
+		{"of one that stays one process goes", OveruseKill, course{0: usesInPlace(31), 22: usesInPlace(20)}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "27 clear"}},
+		{"one that stays too large is asked again before more is killed", OveruseKill, course{0: usesInPlace(31), 45: usesInPlace(20)}, 46, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "40 stop a, 10s"}},
 		{"freeze, time and again", OveruseFreeze, course{0: uses(31), 40: nil}, 50, []string{"0 over told, 10s", "10 freeze a until 15", "15 thaw a", "25 freeze a until 30", "30 thaw a", "45 clear"}},
 		{"frozen and gone", OveruseFreeze, course{0: uses(31), 12: nil}, 14, []string{"0 over told, 10s", "10 freeze a until 15", "12 thaw a"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var l Ladder
+			var l Escalation
 			var got []string
 			var leases []MemoryUse
 			for s := range tc.end {
 				if u, ok := tc.at[s]; ok {
 					leases = u
 				}
-				for _, a := range l.Step(time.Duration(s)*time.Second, []MemoryAccount{{ID: "g", Limit: 30 * gibi, Do: tc.do, Grace: 10 * time.Second, Leases: leases}}) {
+				for _, a := range l.Evaluate(time.Duration(s)*time.Second, []MemoryAccount{{ID: "g", Limit: 30 * gibi, Policy: tc.do, Grace: 10 * time.Second, Leases: leases}}) {
 					got = append(got, short(s, a))
 				}
 			}
@@ -103,15 +103,15 @@ func trim(got, want []string) []string {
 }
 
 func short(s int, a MemoryAction) string {
-	out := fmt.Sprintf("%d %s", s, a.Do)
+	out := fmt.Sprintf("%d %s", s, a.Kind)
 	if a.Lease != "" {
 		out += " " + a.Lease
 	}
-	if a.Do == MemoryOver && a.Tell {
+	if a.Kind == MemoryOver && a.Notify {
 		out += " told"
 	}
-	if a.In != 0 {
-		out += fmt.Sprintf(", %v", a.In)
+	if a.Delay != 0 {
+		out += fmt.Sprintf(", %v", a.Delay)
 	}
 	if a.Until != 0 {
 		out += fmt.Sprintf(" until %v", a.Until.Seconds())
@@ -119,10 +119,10 @@ func short(s int, a MemoryAction) string {
 	return out
 }
 
-func TestLadderOneAtATime(t *testing.T) {
-	var l Ladder
+func TestEscalationOneAtATime(t *testing.T) {
+	var l Escalation
 	mk := func(id string, used float64, lease string) MemoryAccount {
-		a := MemoryAccount{ID: id, Limit: 10 * gibi, Do: OveruseKill, Grace: 2 * time.Second, Leases: uses(used)}
+		a := MemoryAccount{ID: id, Limit: 10 * gibi, Policy: OveruseKill, Grace: 2 * time.Second, Leases: uses(used)}
 		a.Leases[0].Lease = lease
 		return a
 	}
@@ -132,8 +132,8 @@ func TestLadderOneAtATime(t *testing.T) {
 		if s >= 6 {
 			list[1].Leases = nil // the furthest above went first
 		}
-		for _, a := range l.Step(time.Duration(s)*time.Second, list) {
-			if a.Do == MemoryStop || a.Do == MemoryKill {
+		for _, a := range l.Evaluate(time.Duration(s)*time.Second, list) {
+			if a.Kind == MemoryStop || a.Kind == MemoryKill {
 				got = append(got, short(s, a))
 			}
 		}
@@ -144,15 +144,15 @@ func TestLadderOneAtATime(t *testing.T) {
 	}
 }
 
-func TestLadderLowerLimitGivesFullGrace(t *testing.T) {
-	var l Ladder
+func TestEscalationLowerLimitGivesFullGrace(t *testing.T) {
+	var l Escalation
 	limit := uint64(20 * gibi)
 	var got []string
 	for s := range 30 {
 		if s == 8 {
 			limit = 15 * gibi // in the middle of the grace
 		}
-		for _, a := range l.Step(time.Duration(s)*time.Second, []MemoryAccount{{ID: "g", Limit: limit, Do: OveruseKill, Grace: 10 * time.Second, Leases: uses(21)}}) {
+		for _, a := range l.Evaluate(time.Duration(s)*time.Second, []MemoryAccount{{ID: "g", Limit: limit, Policy: OveruseKill, Grace: 10 * time.Second, Leases: uses(21)}}) {
 			got = append(got, short(s, a))
 		}
 	}
@@ -162,31 +162,31 @@ func TestLadderLowerLimitGivesFullGrace(t *testing.T) {
 }
 
 func TestMemoryMessages(t *testing.T) {
-	a := MemoryAction{Do: MemoryOver, Account: "vision/dev", Lease: "l-1", Used: 32*gibi + gibi/5, Limit: 30 * gibi, In: 10 * time.Second}
-	for do, want := range map[MemoryDo]string{
+	a := MemoryAction{Kind: MemoryOver, Account: "vision/dev", Lease: "l-1", Used: 32*gibi + gibi/5, Limit: 30 * gibi, Delay: 10 * time.Second}
+	for do, want := range map[MemoryActionKind]string{
 		MemoryNotice: "vision/dev uses 32.2 GiB of 30 GiB GPU memory: close to its limit",
 		MemoryOver:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory, more than granted: free some within 10s",
 		MemoryStop:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory: lease l-1 is asked to end and will be killed in 10s",
 		MemoryKill:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory: lease l-1 did not end and is killed",
 		MemoryLeak:   "the GPU memory of lease l-1 did not come back after it was killed",
 	} {
-		a.Do = do
+		a.Kind = do
 		if got := a.String(); got != want {
 			t.Errorf("%s: %s", do, got)
 		}
 	}
 }
 
-// TestLadderHolds drives the ladder with random use and checks what always holds.
-func TestLadderHolds(t *testing.T) {
+// TestEscalationHolds drives the ladder with random use and checks what always holds.
+func TestEscalationHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var l Ladder
+		var l Escalation
 		now := time.Duration(0)
 		n := rapid.IntRange(1, 3).Draw(t, "accounts")
-		policy := make([]Overuse, n)
+		policy := make([]OverusePolicy, n)
 		grace := make([]time.Duration, n)
 		for i := range n {
-			policy[i] = rapid.SampledFrom([]Overuse{OveruseObserve, OveruseNotify, OveruseFreeze, OveruseKill}).Draw(t, "policy")
+			policy[i] = rapid.SampledFrom([]OverusePolicy{OveruseObserve, OveruseNotify, OveruseFreeze, OveruseKill}).Draw(t, "policy")
 			grace[i] = time.Duration(rapid.IntRange(0, 10).Draw(t, "grace")) * time.Second
 		}
 		stopped, stoppedAt := "", time.Duration(0)
@@ -198,7 +198,7 @@ func TestLadderHolds(t *testing.T) {
 			certain := map[string]bool{}
 			alive := map[string]bool{}
 			for i := range n {
-				a := MemoryAccount{ID: string(rune('x' + i)), Limit: 10 * gibi, Do: policy[i], Grace: grace[i]}
+				a := MemoryAccount{ID: string(rune('x' + i)), Limit: 10 * gibi, Policy: policy[i], Grace: grace[i]}
 				known := 0.0
 				for k := range rapid.IntRange(0, 3).Draw(t, "leases") {
 					g := float64(rapid.SampledFrom([]int{-1, 0, 3, 6, 9, 12}).Draw(t, "use"))
@@ -211,17 +211,17 @@ func TestLadderHolds(t *testing.T) {
 				certain[a.ID] = known > 10
 				list = append(list, a)
 			}
-			acts := l.Step(now, list)
+			acts := l.Evaluate(now, list)
 			for _, a := range acts {
 				i := int(a.Account[0] - 'x')
-				switch a.Do {
+				switch a.Kind {
 				case MemoryOver:
 					overSince[a.Account] = now
 				case MemoryStop, MemoryKill:
 					if policy[i] != OveruseKill {
 						t.Fatalf("%v under %s", a, policy[i])
 					}
-					if a.Do == MemoryStop {
+					if a.Kind == MemoryStop {
 						if !certain[a.Account] || now < overSince[a.Account]+grace[i] {
 							t.Fatalf("at %v stops %s: certain %v, over since %v, grace %v", now, a.Lease, certain[a.Account], overSince[a.Account], grace[i])
 						}
