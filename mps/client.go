@@ -23,13 +23,13 @@ type control struct {
 	pipeDir string
 }
 
-// ask runs one command and returns its output. The exit code says nothing (errors end with 0), so only its absence of a
+// query runs one command and returns its output. The exit code says nothing (errors end with 0), so only its absence of a
 // daemon is looked at; what was set must be read back.
-func (c control) ask(ctx context.Context, command string) ([]byte, error) {
-	return c.askFor(ctx, command, commandTimeout)
+func (c control) query(ctx context.Context, command string) ([]byte, error) {
+	return c.queryWithin(ctx, command, commandTimeout)
 }
 
-func (c control) askFor(ctx context.Context, command string, limit time.Duration) ([]byte, error) {
+func (c control) queryWithin(ctx context.Context, command string, limit time.Duration) ([]byte, error) {
 	// Without a greeting the program would hang: it is not even started.
 	if err := greet(ctx, c.pipeDir); err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func run(ctx context.Context, program string, args, env []string, input string) 
 type limitedBuffer struct{ bytes.Buffer }
 
 func (b *limitedBuffer) Write(p []byte) (int, error) {
-	if room := maxAnswer - b.Len(); room > 0 {
-		b.Buffer.Write(p[:min(room, len(p))])
+	if left := maxAnswer - b.Len(); left > 0 {
+		b.Buffer.Write(p[:min(left, len(p))])
 	}
 	return len(p), nil
 }

@@ -260,18 +260,18 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 	if r == nil {
 		return nil
 	}
-	gentle, cancel := context.WithTimeout(ctx, timeout)
+	terminating, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := endAll(gentle, r, unix.SIGTERM); err != nil && ctx.Err() == nil && gentle.Err() == nil {
+	if err := endAll(terminating, r, unix.SIGTERM); err != nil && ctx.Err() == nil && terminating.Err() == nil {
 		return fmt.Errorf("cannot stop %s: %w", name, err)
 	}
-	hard, cancel := context.WithTimeout(ctx, timeout)
+	killing, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if d.Cgroup != "" {
 		// The kernel's own loop over all members cannot be outrun by one that forks.
 		_ = os.WriteFile(filepath.Join(d.cgroupOf(name), "cgroup.kill"), []byte("1"), 0)
 	}
-	if err := endAll(hard, r, unix.SIGKILL); err != nil {
+	if err := endAll(killing, r, unix.SIGKILL); err != nil {
 		return fmt.Errorf("cannot stop %s: %w", name, err)
 	}
 	d.reap(name, r)
@@ -315,23 +315,23 @@ func endAll(ctx context.Context, r *detachedRecord, sig unix.Signal) error {
 
 // end signals some processes and waits for them.
 func end(ctx context.Context, members []procfs.Stat, sig unix.Signal) error {
-	var held []*procfs.Pidfd
+	var fds []*procfs.Pidfd
 	defer func() {
-		for _, p := range held {
+		for _, p := range fds {
 			p.Close()
 		}
 	}()
 	for _, m := range members {
 		p, err := procfs.OpenPidfd(m.PID, m.Start)
 		if err == nil {
-			held = append(held, p)
+			fds = append(fds, p)
 			err = p.Signal(sig)
 		}
 		if err != nil && !errors.Is(err, procfs.ErrGone) {
 			return err
 		}
 	}
-	for _, p := range held {
+	for _, p := range fds {
 		if err := p.Wait(ctx); err != nil {
 			return fmt.Errorf("process %d did not end: %w", p.PID(), err)
 		}
@@ -371,12 +371,12 @@ func hasEnv(s procfs.Stat, entry string) bool {
 	}
 	return slices.ContainsFunc(files, func(file string) bool {
 		b, err := os.ReadFile(file)
-		return err == nil && holdsEntry(b, entry)
+		return err == nil && containsEntry(b, entry)
 	})
 }
 
-// holdsEntry looks for an entry in an environment as /proc shows it.
-func holdsEntry(b []byte, entry string) bool {
+// containsEntry looks for an entry in an environment as /proc shows it.
+func containsEntry(b []byte, entry string) bool {
 	for len(b) > 0 {
 		i := slices.Index(b, 0)
 		if i < 0 {

@@ -58,7 +58,7 @@ func awaitState(t *testing.T, d *Detached, what string, ok func(ServiceState) bo
 	}
 }
 
-func begin(t *testing.T, d *Detached, script string) int {
+func startScript(t *testing.T, d *Detached, script string) int {
 	t.Helper()
 	if err := d.StartService(t.Context(), sleeper("s.service", script)); err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestDetachedStartAndStop(t *testing.T) {
 	if st := state(t, d); st.Known {
 		t.Fatalf("before the start: %+v", st)
 	}
-	pid := begin(t, d, "echo hello; exec sleep 1000")
+	pid := startScript(t, d, "echo hello; exec sleep 1000")
 	if err := d.StartService(t.Context(), sleeper("s.service", "true")); err == nil {
 		t.Error("it was started twice")
 	}
@@ -96,7 +96,7 @@ func TestDetachedStartAndStop(t *testing.T) {
 	}
 }
 
-func TestDetachedTellsHowItEnded(t *testing.T) {
+func TestDetachedReportsExit(t *testing.T) {
 	tests := []struct{ name, script, want string }{
 		{"exit", "exit 100", "exited with 100"},
 		{"signal", "kill -9 $$", "killed by signal 9"},
@@ -117,7 +117,7 @@ func TestDetachedTellsHowItEnded(t *testing.T) {
 
 func TestDetachedKillsWhatIgnoresTerm(t *testing.T) {
 	d := detached(t)
-	begin(t, d, `trap "" TERM; sleep 1000 & trap : TERM; sleep 1000`)
+	startScript(t, d, `trap "" TERM; sleep 1000 & trap : TERM; sleep 1000`)
 	start := time.Now()
 	if err := d.StopService(t.Context(), "s.service", 300*time.Millisecond); err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestDetachedFindsLeftovers(t *testing.T) {
 		t.Skip("setsid is missing")
 	}
 	d := detached(t)
-	pid := begin(t, d, "setsid sleep 1000 & sleep 1000 & read never <&0; wait")
+	pid := startScript(t, d, "setsid sleep 1000 & sleep 1000 & read never <&0; wait")
 	// The two sleeps are there when three processes have the token.
 	r, err := d.read("s.service")
 	if err != nil || r == nil {
@@ -176,7 +176,7 @@ func TestDetachedFindsLeftovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range st.Leftovers {
-		awaitGone(t, p)
+		awaitExit(t, p)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestDetachedOutlivesItsStarter(t *testing.T) {
 // A start that was cut short before the pid was written is found by the token.
 func TestDetachedFindsAnUnfinishedStart(t *testing.T) {
 	d := detached(t)
-	pid := begin(t, d, "exec sleep 1000")
+	pid := startScript(t, d, "exec sleep 1000")
 	r, err := d.read("s.service")
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func TestDetachedFindsAnUnfinishedStart(t *testing.T) {
 }
 
 // A program may end its first thread and go on with others: it runs, whatever /proc says of that thread.
-func TestDetachedWithoutItsFirstThread(t *testing.T) {
+func TestDetachedWithoutMainThread(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -331,7 +331,7 @@ func TestDetachedCgroup(t *testing.T) {
 	base := v2Directory(t)
 	d := detached(t)
 	d.Cgroup = base
-	pid := begin(t, d, "sleep 1000 & exec sleep 1000")
+	pid := startScript(t, d, "sleep 1000 & exec sleep 1000")
 	if got, err := procfs.Cgroup(pid); err != nil || filepath.Base(got) != "s.service" {
 		t.Errorf("it is in cgroup %q (%v)", got, err)
 	}
@@ -371,9 +371,9 @@ func v2Directory(t *testing.T) string {
 	return ""
 }
 
-func TestDetachedCutsItsLog(t *testing.T) {
+func TestDetachedTrimsLog(t *testing.T) {
 	d := detached(t)
-	begin(t, d, "exec sleep 1000")
+	startScript(t, d, "exec sleep 1000")
 	if err := os.WriteFile(d.logPath("s.service"), []byte(strings.Repeat("x", maxLog)+"the end\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +388,7 @@ func TestDetachedCutsItsLog(t *testing.T) {
 
 func TestRecordsAreJSON(t *testing.T) {
 	d := detached(t)
-	begin(t, d, "exec sleep 1000")
+	startScript(t, d, "exec sleep 1000")
 	b, err := os.ReadFile(d.recordPath("s.service"))
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// Modes reads and sets the compute mode of a GPU.
-type Modes interface {
+// ComputeModes reads and sets the compute mode of a GPU.
+type ComputeModes interface {
 	Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error)
 	SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.ComputeMode) error
 }
@@ -18,7 +18,7 @@ type Modes interface {
 // Handler carries out steps of both kinds.
 type Handler struct {
 	Supervisor *Supervisor
-	Driver     Modes
+	Driver     ComputeModes
 }
 
 // Applied tells, from what runs, whether a step is done.
@@ -29,7 +29,7 @@ func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		return h.runs(ctx, a.Settings)
+		return h.isRunning(ctx, a.Settings)
 	case KindStop:
 		a, err := decode[StopArgs](s.Args)
 		if err != nil {
@@ -81,8 +81,8 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 	return unknownKind(s)
 }
 
-// runs tells whether MPS runs as the settings say, compute mode included.
-func (h *Handler) runs(ctx context.Context, set Settings) (bool, error) {
+// isRunning tells whether MPS runs as the settings say, compute mode included.
+func (h *Handler) isRunning(ctx context.Context, set Settings) (bool, error) {
 	st := h.Supervisor.observeNow(ctx, set.GPU)
 	if !st.Healthy() || st.Settings == nil || *st.Settings != set {
 		return false, nil
@@ -99,37 +99,37 @@ func (h *Handler) runs(ctx context.Context, set Settings) (bool, error) {
 
 // start sets the compute mode and starts. The mode to go back to is on disk before it is changed.
 func (h *Handler) start(ctx context.Context, set Settings) error {
-	before := h.Supervisor.Previous(set.GPU)
+	previous := h.Supervisor.Previous(set.GPU)
 	snap, err := h.Driver.Snapshot(ctx, set.GPU)
 	if err != nil {
 		return err
 	}
 	switch {
-	case set.Strict && before == "":
-		before = snap.ComputeMode
-	case !set.Strict && before != "":
+	case set.Strict && previous == "":
+		previous = snap.ComputeMode
+	case !set.Strict && previous != "":
 		// It was strict until now.
-		if err := h.mode(ctx, set.GPU, snap.ComputeMode, before); err != nil {
+		if err := h.mode(ctx, set.GPU, snap.ComputeMode, previous); err != nil {
 			return err
 		}
-		before = ""
+		previous = ""
 	}
 	if set.Strict {
-		if err := h.Supervisor.remember(set, before); err != nil {
+		if err := h.Supervisor.recordPrevious(set, previous); err != nil {
 			return err
 		}
 		if err := h.mode(ctx, set.GPU, snap.ComputeMode, gpu.ComputeExclusiveProcess); err != nil {
-			return h.giveUp(ctx, set.GPU, err)
+			return h.restoreAfterFailure(ctx, set.GPU, err)
 		}
 	}
-	if err := h.Supervisor.Start(ctx, set, before); err != nil {
-		return h.giveUp(ctx, set.GPU, err)
+	if err := h.Supervisor.Start(ctx, set, previous); err != nil {
+		return h.restoreAfterFailure(ctx, set.GPU, err)
 	}
 	return nil
 }
 
-// giveUp puts the compute mode back after a start that failed, which has already stopped what it had started.
-func (h *Handler) giveUp(ctx context.Context, id gpu.UUID, why error) error {
+// restoreAfterFailure puts the compute mode back after a start that failed, which has already stopped what it had started.
+func (h *Handler) restoreAfterFailure(ctx context.Context, id gpu.UUID, why error) error {
 	if err := h.restore(ctx, id); err != nil {
 		return fmt.Errorf("%w; and %w", why, err)
 	}
@@ -145,23 +145,23 @@ func (h *Handler) stop(ctx context.Context, id gpu.UUID) error {
 
 // restore puts the compute mode back to what it was before strict MPS, and only then forgets what that was.
 func (h *Handler) restore(ctx context.Context, id gpu.UUID) error {
-	if before := h.Supervisor.Previous(id); before != "" {
+	if previous := h.Supervisor.Previous(id); previous != "" {
 		snap, err := h.Driver.Snapshot(ctx, id)
 		if err != nil {
 			return err
 		}
-		if err := h.mode(ctx, id, snap.ComputeMode, before); err != nil {
+		if err := h.mode(ctx, id, snap.ComputeMode, previous); err != nil {
 			return err
 		}
 	}
 	return h.Supervisor.Forget(id)
 }
 
-func (h *Handler) mode(ctx context.Context, id gpu.UUID, is, want gpu.ComputeMode) error {
-	if is == want {
+func (h *Handler) mode(ctx context.Context, id gpu.UUID, current, desired gpu.ComputeMode) error {
+	if current == desired {
 		return nil
 	}
-	return h.Driver.SetComputeMode(ctx, id, want)
+	return h.Driver.SetComputeMode(ctx, id, desired)
 }
 
 func decode[T any](b []byte) (T, error) {

@@ -39,8 +39,8 @@ func (m *fakeModes) SetComputeMode(_ context.Context, _ gpu.UUID, mode gpu.Compu
 	return nil
 }
 
-// one plans for one GPU and returns its only step.
-func one(t *testing.T, h *Handler, want *Settings) step.Step {
+// onlyStep plans for one GPU and returns its only step.
+func onlyStep(t *testing.T, h *Handler, want *Settings) step.Step {
 	t.Helper()
 	desired := map[gpu.UUID]Settings{}
 	if want != nil {
@@ -79,13 +79,13 @@ func do(t *testing.T, h *Handler, s step.Step) {
 	applied(t, h, s, true)
 }
 
-func TestStepsThereAndBack(t *testing.T) {
-	r := newRig(t)
+func TestStepsDoAndUndo(t *testing.T) {
+	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeDefault}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}
 	strict, report := Settings{GPU: gpuA, Strict: true}, Settings{GPU: gpuA}
 
-	start := one(t, h, &strict)
+	start := onlyStep(t, h, &strict)
 	do(t, h, start)
 	if m.mode != gpu.ComputeExclusiveProcess {
 		t.Errorf("strict, and the compute mode is %s", m.mode)
@@ -95,7 +95,7 @@ func TestStepsThereAndBack(t *testing.T) {
 		t.Errorf("done twice: %v, %d mode changes", err, m.sets)
 	}
 
-	relax := one(t, h, &report)
+	relax := onlyStep(t, h, &report)
 	if relax.Disruption != step.None {
 		t.Errorf("relaxing disturbs %s", relax.Disruption)
 	}
@@ -108,7 +108,7 @@ func TestStepsThereAndBack(t *testing.T) {
 	}
 	applied(t, h, start, true)
 
-	stop := one(t, h, nil)
+	stop := onlyStep(t, h, nil)
 	do(t, h, stop)
 	if m.mode != gpu.ComputeDefault {
 		t.Errorf("stopped, and the compute mode is %s", m.mode)
@@ -127,32 +127,32 @@ func TestStepsThereAndBack(t *testing.T) {
 }
 
 // A daemon killed between the mode and the start: the next life still knows the mode to go back to.
-func TestModeIsRememberedBeforeItIsSet(t *testing.T) {
-	r := newRig(t)
+func TestModeIsRecordedBeforeItIsSet(t *testing.T) {
+	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeProhibited}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}
 	set := Settings{GPU: gpuA, Strict: true}
-	if err := r.remember(set, m.mode); err != nil {
+	if err := r.recordPrevious(set, m.mode); err != nil {
 		t.Fatal(err)
 	}
 	m.mode = gpu.ComputeExclusiveProcess
 	// It starts anew, and the mode from before is not taken for the first one.
-	do(t, h, one(t, h, &set))
-	do(t, h, one(t, h, nil))
+	do(t, h, onlyStep(t, h, &set))
+	do(t, h, onlyStep(t, h, nil))
 	if m.mode != gpu.ComputeProhibited {
 		t.Errorf("the compute mode is %s, want what it was at first", m.mode)
 	}
 }
 
-func TestFailedStartPutsTheModeBack(t *testing.T) {
+func TestFailedStartRestoresMode(t *testing.T) {
 	t.Run("no GPU", func(t *testing.T) {
-		r := newRig(t)
+		r := newFixture(t)
 		m := &fakeModes{mode: gpu.ComputeDefault}
 		h := &Handler{Supervisor: r.Supervisor, Driver: m}
 		if err := os.Remove(filepath.Join(r.node.Root, "run/gpusim/cuda.sock")); err != nil {
 			t.Fatal(err)
 		}
-		err := h.Do(t.Context(), one(t, h, &Settings{GPU: gpuA, Strict: true}))
+		err := h.Do(t.Context(), onlyStep(t, h, &Settings{GPU: gpuA, Strict: true}))
 		if err == nil || !strings.Contains(err.Error(), "no usable GPU") {
 			t.Errorf("got %v", err)
 		}
@@ -161,9 +161,9 @@ func TestFailedStartPutsTheModeBack(t *testing.T) {
 		}
 	})
 	t.Run("mode refused", func(t *testing.T) {
-		r := newRig(t)
+		r := newFixture(t)
 		h := &Handler{Supervisor: r.Supervisor, Driver: &fakeModes{mode: gpu.ComputeDefault, fail: gpu.ErrDenied}}
-		err := h.Do(t.Context(), one(t, h, &Settings{GPU: gpuA, Strict: true}))
+		err := h.Do(t.Context(), onlyStep(t, h, &Settings{GPU: gpuA, Strict: true}))
 		if !errors.Is(err, gpu.ErrDenied) {
 			t.Errorf("got %v", err)
 		}

@@ -21,8 +21,8 @@ func (l layout) record() string { return filepath.Join(l.dir, "record.json") }
 // maxSocketPath is what fits into a socket's address, which ends with a zero byte.
 const maxSocketPath = 107
 
-// make makes the directories. The control daemon would make its own writable for everybody; one that exists keeps its mode.
-func (l layout) make() error {
+// create makes the directories. The control daemon would make its own writable for everybody; one that exists keeps its mode.
+func (l layout) create() error {
 	if long := filepath.Join(l.pipe(), "control_privileged"); len(long) > maxSocketPath {
 		return fmt.Errorf("cannot make a socket at %s: its path has %d bytes and may have %d; choose a shorter run_dir", long, len(long), maxSocketPath)
 	}
@@ -77,9 +77,9 @@ func (l layout) tenantLinked() bool {
 	return err == nil && os.SameFile(a, b)
 }
 
-// closeLog takes the log FIFO away from everybody but its owner: a hundred bytes of garbage from anybody would silence the
+// restrictLog takes the log FIFO away from everybody but its owner: a hundred bytes of garbage from anybody would silence the
 // daemon's log for good, and anybody could forge lines. A server of the same user still writes there.
-func (l layout) closeLog() error {
+func (l layout) restrictLog() error {
 	if err := os.Chmod(filepath.Join(l.pipe(), "log"), 0o600); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cannot close the MPS log: %w", err)
 	}

@@ -71,8 +71,8 @@ const deadline = 20 * time.Second
 
 const gpuA = gpu.UUID("GPU-0123456789ab-4000-8000-0000000000aa")
 
-// rig is a supervisor of one GPU's node, with services that the test's end ends.
-type rig struct {
+// fixture is a supervisor of one GPU's node, with services that the test's end ends.
+type fixture struct {
 	*Supervisor
 	node  *burntest.Node
 	units *Detached
@@ -98,7 +98,7 @@ func (c *clock) pass(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-func newRig(t *testing.T) *rig {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	n := burntest.Start(t)
 	self, err := os.Executable()
@@ -111,9 +111,9 @@ func newRig(t *testing.T) *rig {
 	}
 	c := &clock{now: time.Unix(1e9, 0)}
 	u := &Detached{Dir: filepath.Join(n.Root, "s")}
-	r := &rig{node: n, units: u, clock: c, dir: filepath.Join(n.Root, "m")}
-	r.Supervisor = r.supervisor()
-	r.Control = control
+	f := &fixture{node: n, units: u, clock: c, dir: filepath.Join(n.Root, "m")}
+	f.Supervisor = f.supervisor()
+	f.Control = control
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		defer cancel()
@@ -121,47 +121,47 @@ func newRig(t *testing.T) *rig {
 			t.Errorf("cannot tidy up: %v", err)
 		}
 	})
-	return r
+	return f
 }
 
 // supervisor is one life of our daemon over the same files.
-func (r *rig) supervisor() *Supervisor {
-	s := &Supervisor{Units: r.units, RunDir: r.dir, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: r.clock.Now}
-	if r.Supervisor != nil {
-		s.Control = r.Control
+func (f *fixture) supervisor() *Supervisor {
+	s := &Supervisor{Units: f.units, RunDir: f.dir, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: f.clock.Now}
+	if f.Supervisor != nil {
+		s.Control = f.Control
 	}
 	return s
 }
 
-func (r *rig) start(t *testing.T, set Settings) {
+func (f *fixture) start(t *testing.T, set Settings) {
 	t.Helper()
-	if err := r.Start(t.Context(), set, ""); err != nil {
+	if err := f.Start(t.Context(), set, ""); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // observe looks with lists and limits that are read anew.
-func (r *rig) observe(t *testing.T) *State {
+func (f *fixture) observe(t *testing.T) *State {
 	t.Helper()
-	r.clock.pass(time.Hour)
-	return r.Observe(t.Context(), gpuA)
+	f.clock.pass(time.Hour)
+	return f.Observe(t.Context(), gpuA)
 }
 
 // running fails the test unless all is well.
-func (r *rig) running(t *testing.T) *State {
+func (f *fixture) running(t *testing.T) *State {
 	t.Helper()
-	st := r.observe(t)
+	st := f.observe(t)
 	if !st.Healthy() {
 		t.Fatalf("observed %+v, want it healthy", st)
 	}
 	return st
 }
 
-func (r *rig) pipe() string { return r.layout(gpuA).pipe() }
+func (f *fixture) pipe() string { return f.layout(gpuA).pipe() }
 
-func (r *rig) environment(t *testing.T, lim Limits) []string {
+func (f *fixture) environment(t *testing.T, lim Limits) []string {
 	t.Helper()
-	env, err := r.Environment(gpuA, lim)
+	env, err := f.Environment(gpuA, lim)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,10 +175,10 @@ type program struct {
 	stderr bytes.Buffer
 }
 
-func (r *rig) burn(t *testing.T, env []string, args ...string) *program {
+func (f *fixture) burn(t *testing.T, env []string, args ...string) *program {
 	t.Helper()
 	p := &program{cmd: exec.CommandContext(t.Context(), builder.Path(t), args...)}
-	p.cmd.Env = append([]string{"GPUSIM_ROOT=" + r.node.Root}, env...)
+	p.cmd.Env = append([]string{"GPUSIM_ROOT=" + f.node.Root}, env...)
 	p.cmd.Stderr = &p.stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -214,8 +214,8 @@ func (p *program) ends(t *testing.T, code int, message string) {
 	}
 }
 
-// awaitGone waits for a process that is nobody's child of ours.
-func awaitGone(t *testing.T, pid int) {
+// awaitExit waits for a process that is nobody's child of ours.
+func awaitExit(t *testing.T, pid int) {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {

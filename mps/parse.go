@@ -35,9 +35,9 @@ type overview struct {
 	servers []int   // pids
 }
 
-// overviewQuestion asks in the order in which the answers, which come without any mark between them, can be told apart: a
+// overviewQuery asks in the order in which the answers, which come without any mark between them, can be told apart: a
 // line with a number, no line or one with a unit, and lines of pids.
-const overviewQuestion = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\nget_server_list"
+const overviewQuery = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\nget_server_list"
 
 func parseOverview(out []byte) (overview, error) {
 	var o overview
@@ -56,12 +56,12 @@ func parseOverview(out []byte) (overview, error) {
 	return o, nil
 }
 
-// askServer asks for one server's state and clients. Their answers, for several servers in a row, are words and pids.
-func askServer(pid int) string {
+// serverQuery asks for one server's state and clients. Their answers, for several servers in a row, are words and pids.
+func serverQuery(pid int) string {
 	return fmt.Sprintf("get_server_status %d\nget_client_list %d", pid, pid)
 }
 
-// parseServers reads the answers to askServer: the clients, ascending, and whether some server has a fatal fault, which no
+// parseServers reads the answers to serverQuery: the clients, ascending, and whether some server has a fatal fault, which no
 // new client gets past until all of the old ones have left. A server may have ended meanwhile, or be busy and say nothing;
 // drivers before 550 do not know the question for the state.
 func parseServers(out []byte) (clients []int, fault bool, err error) {

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func fixture(t testing.TB, name string) []byte {
+func transcript(t testing.TB, name string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name))
 	if err != nil {
@@ -107,7 +107,7 @@ func TestParsePercent(t *testing.T) {
 func TestParseVersion(t *testing.T) {
 	tests := map[string]string{"version-580.txt": "13.0", "version-595.txt": "13.2", "version-535.txt": ""}
 	for name, want := range tests {
-		if got, err := parseVersion(fixture(t, name)); got != want || (err != nil) != (want == "") {
+		if got, err := parseVersion(transcript(t, name)); got != want || (err != nil) != (want == "") {
 			t.Errorf("%s gives %q %v, want %q", name, got, err, want)
 		}
 	}
@@ -195,7 +195,7 @@ func TestEnvironmentOfALease(t *testing.T) {
 // Whatever the program prints, nothing panics, and what is understood makes sense.
 func FuzzParse(f *testing.F) {
 	for _, name := range []string{"version-580.txt", "version-595.txt", "version-535.txt"} {
-		f.Add(fixture(f, name))
+		f.Add(transcript(f, name))
 	}
 	for _, s := range []string{"", "100.0\n", "13791\n", "Server not found\n", "ACTIVE", "Server 1 not found\nServer 1 not found!\n1", "PID\n1\n", "Binary version:"} {
 		f.Add([]byte(s))

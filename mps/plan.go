@@ -51,12 +51,12 @@ func Plan(desired map[gpu.UUID]Settings, observed map[gpu.UUID]Observed) []step.
 	}
 	var steps []step.Step
 	for _, id := range slices.Sorted(keys(ids)) {
-		want, wanted := desired[id]
+		set, isDesired := desired[id]
 		o := observed[id]
 		switch {
-		case wanted:
-			if reason, gentle := whyStart(want, o.State); reason != "" {
-				steps = append(steps, startStep(want, o, reason, gentle))
+		case isDesired:
+			if reason, keepsServer := startReason(set, o.State); reason != "" {
+				steps = append(steps, startStep(set, o, reason, keepsServer))
 			}
 		case o.State != nil:
 			steps = append(steps, stopStep(id, o))
@@ -75,15 +75,15 @@ func keys(m map[gpu.UUID]bool) func(func(gpu.UUID) bool) {
 	}
 }
 
-// whyStart says why there is something to do, empty when there is not. It is gentle when nobody's server is touched.
-func whyStart(want Settings, s *State) (reason string, gentle bool) {
+// startReason says why there is something to do, empty when there is not. It is gentle when nobody's server is touched.
+func startReason(set Settings, s *State) (reason string, keepsServer bool) {
 	switch {
 	case s == nil:
 		return "MPS is wanted and does not run", true
 	case s.Settings == nil:
 		return "the control daemon that runs was not started by us", false
-	case *s.Settings != want:
-		return "MPS runs with other settings", s.Phase == Running && s.Settings.sameServer(want)
+	case *s.Settings != set:
+		return "MPS runs with other settings", s.Phase == Running && s.Settings.sameServer(set)
 	case s.Phase == Failed || s.Phase == Stopped:
 		return "MPS is wanted and does not run: " + s.Reason, len(s.Leftovers) == 0
 	case s.Drift:
@@ -92,27 +92,27 @@ func whyStart(want Settings, s *State) (reason string, gentle bool) {
 	return "", true
 }
 
-func startStep(want Settings, o Observed, reason string, gentle bool) step.Step {
+func startStep(set Settings, o Observed, reason string, keepsServer bool) step.Step {
 	text := "start MPS"
-	if want.Strict {
+	if set.Strict {
 		text += " and set the compute mode to exclusive-process"
 	}
 	var undo StartUndo
 	if o.State != nil {
 		undo.Previous = o.State.Settings
-		if gentle && o.State.Phase == Running {
+		if keepsServer && o.State.Phase == Running {
 			text = "set what MPS should be again"
 		} else if o.State.Phase != Failed {
 			text = "restart MPS"
 		}
 	}
 	s := step.Step{
-		Kind: KindStart, GPU: string(want.GPU), Phase: step.GrantAccess,
-		Args: step.Must(StartArgs{Settings: want}), Undo: step.Must(undo),
+		Kind: KindStart, GPU: string(set.GPU), Phase: step.GrantAccess,
+		Args: step.Must(StartArgs{Settings: set}), Undo: step.Must(undo),
 		Text: text, Reason: reason, Disruption: step.None,
 	}
-	if !gentle {
-		s.Disruption, s.Disturbs = disturbed(o)
+	if !keepsServer {
+		s.Disruption, s.Disturbs = disturbedClients(o)
 	}
 	return s
 }
@@ -123,12 +123,12 @@ func stopStep(id gpu.UUID, o Observed) step.Step {
 		Args: step.Must(StopArgs{GPU: id}), Undo: step.Must(StopUndo{Settings: o.State.Settings}),
 		Text: "stop MPS", Reason: "MPS runs and is not wanted",
 	}
-	s.Disruption, s.Disturbs = disturbed(o)
+	s.Disruption, s.Disturbs = disturbedClients(o)
 	return s
 }
 
-// disturbed says who would lose his context: the clients that the control daemon knew and those that the driver lists.
-func disturbed(o Observed) (step.Disruption, []step.Subject) {
+// disturbedClients says who would lose his context: the clients that the control daemon knew and those that the driver lists.
+func disturbedClients(o Observed) (step.Disruption, []step.Subject) {
 	pids := map[int]bool{}
 	for _, pid := range o.State.Clients {
 		pids[pid] = true
@@ -146,9 +146,9 @@ func disturbed(o Observed) (step.Disruption, []step.Subject) {
 		list = append(list, pid)
 	}
 	slices.Sort(list)
-	var who []step.Subject
+	var clients []step.Subject
 	for _, pid := range list {
-		who = append(who, step.ProcessOf(pid, ""))
+		clients = append(clients, step.ProcessOf(pid, ""))
 	}
-	return step.Running, who
+	return step.Running, clients
 }

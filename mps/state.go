@@ -46,10 +46,10 @@ type State struct {
 	Servers  []int     `json:"servers,omitempty"` // pids
 	Clients  []int     `json:"clients,omitempty"` // pids, ascending
 	// Leftovers are processes of a unit whose control daemon is gone: servers that outlived it, with their clients.
-	Leftovers []int  `json:"leftovers,omitempty"`
-	Strikes   int    `json:"strikes,omitempty"` // greetings missed in a row
-	Reason    string `json:"reason,omitempty"`  // why it is not running, or not as it should be
-	Drift     bool   `json:"drift,omitempty"`   // it runs, and starting it again mends the reason without disturbing anybody
+	Leftovers       []int  `json:"leftovers,omitempty"`
+	MissedGreetings int    `json:"missed_greetings,omitempty"` // greetings missed in a row
+	Reason          string `json:"reason,omitempty"`           // why it is not running, or not as it should be
+	Drift           bool   `json:"drift,omitempty"`            // it runs, and starting it again mends the reason without disturbing anybody
 }
 
 // Healthy tells whether new clients can join.

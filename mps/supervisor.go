@@ -18,14 +18,14 @@ import (
 
 // How long things may take.
 const (
-	startTimeout = 30 * time.Second       // from the start of the unit to its greeting: with many GPUs it is slow
-	startPoll    = 20 * time.Millisecond  // there is no event for a socket that begins to answer
-	drainTimeout = 10 * time.Second       // for servers to end once their clients were told to
-	stopTimeout  = 5 * time.Second        // from SIGTERM to SIGKILL of the unit
-	settleAfter  = 500 * time.Millisecond // beyond what the program was told
-	strikes      = 3                      // missed greetings until a daemon counts as unresponsive
-	readEvery    = 15 * time.Second       // each reading of lists and limits is a process and a few log lines
-	openFiles    = 16384                  // NVIDIA's documentation advises it for the server
+	startTimeout       = 30 * time.Second       // from the start of the unit to its greeting: with many GPUs it is slow
+	startPoll          = 20 * time.Millisecond  // there is no event for a socket that begins to answer
+	quitTimeout        = 10 * time.Second       // for servers to end once their clients were told to
+	stopTimeout        = 5 * time.Second        // from SIGTERM to SIGKILL of the unit
+	quitMargin         = 500 * time.Millisecond // beyond what the program was told
+	maxMissedGreetings = 3                      // missed greetings until a daemon counts as unresponsive
+	readInterval       = 15 * time.Second       // each reading of lists and limits is a process and a few log lines
+	openFiles          = 16384                  // NVIDIA's documentation advises it for the server
 )
 
 // Supervisor runs the control daemons of a node. Set the fields before the first use. Its methods may be called
@@ -38,20 +38,20 @@ type Supervisor struct {
 	Now     func() time.Time
 
 	mu      sync.Mutex // guards what follows
-	gpus    map[gpu.UUID]*watch
+	gpus    map[gpu.UUID]*gpuState
 	version *string // of the control program; nil until it was asked
 }
 
-// watch is what is remembered of one control daemon between two looks.
-type watch struct {
-	last    atomic.Pointer[State] // the newest look; nil also when there was nothing
-	mu      sync.Mutex            // held while looking or changing; guards the rest
-	looked  bool                  // for a unit without a record, once
-	foreign bool                  // there is one
-	strikes int
-	read    time.Time // when the reading was made
-	pid     int       // of which control daemon
-	reading reading
+// gpuState is what is remembered of one control daemon between two looks.
+type gpuState struct {
+	last            atomic.Pointer[State] // the newest look; nil also when there was nothing
+	mu              sync.Mutex            // held while looking or changing; guards the rest
+	unitChecked     bool                  // for a unit without a record, once
+	foreign         bool                  // there is one
+	missedGreetings int
+	read            time.Time // when the reading was made
+	pid             int       // of which control daemon
+	reading         reading
 }
 
 // reading is what a control daemon said of itself.
@@ -65,15 +65,15 @@ func (s *Supervisor) layout(id gpu.UUID) layout {
 	return layout{dir: filepath.Join(s.RunDir, shortID(id))}
 }
 
-func (s *Supervisor) watch(id gpu.UUID) *watch {
+func (s *Supervisor) gpuState(id gpu.UUID) *gpuState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gpus == nil {
-		s.gpus = map[gpu.UUID]*watch{}
+		s.gpus = map[gpu.UUID]*gpuState{}
 	}
 	w := s.gpus[id]
 	if w == nil {
-		w = &watch{}
+		w = &gpuState{}
 		s.gpus[id] = w
 	}
 	return w
@@ -102,7 +102,7 @@ func (s *Supervisor) Service(set Settings) Service {
 // Observe looks at the control daemon of one GPU: nil when nobody asked for one. It changes nothing on the node. While Start
 // or Stop is at work on the GPU it gives what was seen before: a look must not take as long as a change.
 func (s *Supervisor) Observe(ctx context.Context, id gpu.UUID) *State {
-	w := s.watch(id)
+	w := s.gpuState(id)
 	if !w.mu.TryLock() {
 		return w.last.Load()
 	}
@@ -114,7 +114,7 @@ func (s *Supervisor) Observe(ctx context.Context, id gpu.UUID) *State {
 
 // observeNow is Observe that waits for its turn.
 func (s *Supervisor) observeNow(ctx context.Context, id gpu.UUID) *State {
-	w := s.watch(id)
+	w := s.gpuState(id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	st := s.observeLocked(ctx, id, w)
@@ -122,15 +122,15 @@ func (s *Supervisor) observeNow(ctx context.Context, id gpu.UUID) *State {
 	return st
 }
 
-func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *watch) *State {
+func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState) *State {
 	l := s.layout(id)
 	rec := l.readRecord()
-	if rec == nil && w.looked && !w.foreign {
+	if rec == nil && w.unitChecked && !w.foreign {
 		return nil
 	}
 	unit, err := s.Units.ServiceState(ctx, UnitName(id))
 	if rec == nil && err == nil {
-		w.looked, w.foreign = true, unit.Known
+		w.unitChecked, w.foreign = true, unit.Known
 		if !unit.Known {
 			return nil
 		}
@@ -156,23 +156,23 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *watch) *
 		return st
 	}
 	if w.pid != unit.PID {
-		w.pid, w.strikes, w.read = unit.PID, 0, time.Time{}
+		w.pid, w.missedGreetings, w.read = unit.PID, 0, time.Time{}
 	}
 	if err := greet(ctx, l.pipe()); err != nil {
-		w.strikes++
-		st.Phase, st.Strikes, st.Reason = Running, w.strikes, err.Error()
+		w.missedGreetings++
+		st.Phase, st.MissedGreetings, st.Reason = Running, w.missedGreetings, err.Error()
 		st.Servers, st.Clients = w.reading.servers, w.reading.clients
 		switch {
-		case w.read.IsZero() && errors.Is(err, ErrNoDaemon) && w.strikes < strikes:
+		case w.read.IsZero() && errors.Is(err, ErrNoDaemon) && w.missedGreetings < maxMissedGreetings:
 			st.Phase = Starting
-		case w.strikes >= strikes:
+		case w.missedGreetings >= maxMissedGreetings:
 			st.Phase = Unresponsive
 		}
 		return st
 	}
-	w.strikes = 0
+	w.missedGreetings = 0
 	st.Phase = Running
-	if now := s.Now(); w.read.IsZero() || now.Sub(w.read) >= readEvery {
+	if now := s.Now(); w.read.IsZero() || now.Sub(w.read) >= readInterval {
 		r, err := s.read(ctx, l, rec)
 		if err != nil {
 			st.Reason = err.Error()
@@ -180,7 +180,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *watch) *
 		}
 		w.reading, w.read = r, now
 	}
-	st.Servers, st.Clients, st.Version = w.reading.servers, w.reading.clients, s.knownVersion(ctx)
+	st.Servers, st.Clients, st.Version = w.reading.servers, w.reading.clients, s.cachedVersion(ctx)
 	switch {
 	case rec != nil && !l.tenantLinked():
 		st.Drift, st.Reason = true, "the tenants' socket is that of an earlier control daemon"
@@ -206,11 +206,11 @@ func (s *Supervisor) read(ctx context.Context, l layout, rec *record) (reading, 
 	if len(o.servers) == 0 {
 		return r, nil
 	}
-	var questions []string
+	var queries []string
 	for _, server := range o.servers {
-		questions = append(questions, askServer(server))
+		queries = append(queries, serverQuery(server))
 	}
-	out, err := c.ask(ctx, strings.Join(questions, "\n"))
+	out, err := c.query(ctx, strings.Join(queries, "\n"))
 	if err == nil {
 		r.clients, r.fault, err = parseServers(out)
 	}
@@ -218,7 +218,7 @@ func (s *Supervisor) read(ctx context.Context, l layout, rec *record) (reading, 
 }
 
 func (c control) overview(ctx context.Context) (overview, error) {
-	out, err := c.ask(ctx, overviewQuestion)
+	out, err := c.query(ctx, overviewQuery)
 	if err != nil {
 		return overview{}, err
 	}
@@ -239,7 +239,7 @@ func (o overview) drift(set Settings) string {
 // apply sets the defaults and reads them back: setting never fails in words or by exit code.
 func (c control) apply(ctx context.Context, set Settings) error {
 	if set.Threads > 0 {
-		if _, err := c.ask(ctx, "set_default_active_thread_percentage "+percentText(set.Threads)); err != nil {
+		if _, err := c.query(ctx, "set_default_active_thread_percentage "+percentText(set.Threads)); err != nil {
 			return err
 		}
 	}
@@ -248,7 +248,7 @@ func (c control) apply(ctx context.Context, set Settings) error {
 		if err != nil {
 			return err
 		}
-		if _, err := c.ask(ctx, "set_default_device_pinned_mem_limit 0 "+limit); err != nil {
+		if _, err := c.query(ctx, "set_default_device_pinned_mem_limit 0 "+limit); err != nil {
 			return err
 		}
 	}
@@ -269,10 +269,10 @@ func (c control) apply(ctx context.Context, set Settings) error {
 // settings and greets is left alone, but for its defaults and the tenants' socket; any other is stopped first, clients
 // included. When it fails nothing runs and nothing is remembered, but for previous, which Forget drops.
 func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.ComputeMode) error {
-	if err := s.valid(set); err != nil {
+	if err := s.validate(set); err != nil {
 		return err
 	}
-	w := s.watch(set.GPU)
+	w := s.gpuState(set.GPU)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := s.layout(set.GPU)
@@ -286,7 +286,7 @@ func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.Compu
 	if rec != nil && previous == "" {
 		previous = rec.Previous
 	}
-	if err := errors.Join(l.make(), l.writeRecord(record{Settings: set, Previous: previous})); err != nil {
+	if err := errors.Join(l.create(), l.writeRecord(record{Settings: set, Previous: previous})); err != nil {
 		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
 	}
 	if !same {
@@ -295,7 +295,7 @@ func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.Compu
 	if err == nil {
 		err = s.finishStart(ctx, l, set)
 	}
-	w.read, w.strikes = time.Time{}, 0
+	w.read, w.missedGreetings = time.Time{}, 0
 	if err != nil {
 		// Whatever ended ctx, what was begun must not be left.
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout+startTimeout)
@@ -309,8 +309,8 @@ func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.Compu
 	return nil
 }
 
-// valid refuses settings that the program would corrupt or ignore.
-func (s *Supervisor) valid(set Settings) error {
+// validate refuses settings that the program would corrupt or ignore.
+func (s *Supervisor) validate(set Settings) error {
 	if set.GPU == "" || len(shortID(set.GPU)) < 8 {
 		return fmt.Errorf("cannot start MPS on %q: it is no UUID", set.GPU)
 	}
@@ -334,7 +334,7 @@ func (s *Supervisor) valid(set Settings) error {
 // startLocked stops what is there and starts the unit.
 func (s *Supervisor) startLocked(ctx context.Context, l layout, set Settings, unit ServiceState) error {
 	if unit.Running || len(unit.Leftovers) > 0 {
-		if err := s.drain(ctx, l, unit); err != nil {
+		if err := s.shutDown(ctx, l, unit); err != nil {
 			return err
 		}
 	}
@@ -356,7 +356,7 @@ func (s *Supervisor) awaitGreeting(ctx context.Context, l layout, name string) e
 			return nil
 		}
 		if unit, e := s.Units.ServiceState(ctx, name); e == nil && !unit.Running {
-			return fmt.Errorf("its control daemon %s", describeEnd(unit.Result))
+			return fmt.Errorf("its control daemon %s", describeExit(unit.Result))
 		}
 		select {
 		case <-ctx.Done():
@@ -366,8 +366,8 @@ func (s *Supervisor) awaitGreeting(ctx context.Context, l layout, name string) e
 	}
 }
 
-// describeEnd adds to a result what is known of the control program's exit codes: it ends without a word.
-func describeEnd(result string) string {
+// describeExit adds to a result what is known of the control program's exit codes: it ends without a word.
+func describeExit(result string) string {
 	switch result {
 	case "":
 		return "ended at once"
@@ -385,29 +385,29 @@ func (s *Supervisor) finishStart(ctx context.Context, l layout, set Settings) er
 		return err
 	}
 	// Before tenants see the socket, the limits hold; and only with our own user's servers can the log be closed.
-	return errors.Join(l.closeLog(), l.linkTenant())
+	return errors.Join(l.restrictLog(), l.linkTenant())
 }
 
 // Stop ends MPS on a GPU. Clients that are still there are told to end their work, which they see as CUDA error 810. What is
 // remembered of the GPU stays until Forget.
 func (s *Supervisor) Stop(ctx context.Context, id gpu.UUID) error {
-	w := s.watch(id)
+	w := s.gpuState(id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	unit, err := s.Units.ServiceState(ctx, UnitName(id))
 	if err == nil {
-		err = s.drain(ctx, s.layout(id), unit)
+		err = s.shutDown(ctx, s.layout(id), unit)
 	}
-	w.read, w.strikes, w.looked = time.Time{}, 0, false
+	w.read, w.missedGreetings, w.unitChecked = time.Time{}, 0, false
 	if err != nil {
 		return fmt.Errorf("cannot stop MPS on %s: %w", id, err)
 	}
 	return nil
 }
 
-// drain ends a control daemon in the order that hurts least: no new clients, clients told, servers ended, and only then the
+// shutDown ends a control daemon in the order that hurts least: no new clients, clients told, servers ended, and only then the
 // unit with all that is left in it. Each stage may fail or hang; the next one is harder.
-func (s *Supervisor) drain(ctx context.Context, l layout, unit ServiceState) error {
+func (s *Supervisor) shutDown(ctx context.Context, l layout, unit ServiceState) error {
 	// Tenants must not come back in between.
 	if err := os.Remove(filepath.Join(l.tenant(), "control")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cannot close the tenants' MPS socket: %w", err)
@@ -429,7 +429,7 @@ func (s *Supervisor) quit(ctx context.Context, l layout) error {
 		return err
 	}
 	for _, server := range r.servers {
-		out, err := c.ask(ctx, fmt.Sprintf("get_client_list %d", server))
+		out, err := c.query(ctx, fmt.Sprintf("get_client_list %d", server))
 		if err != nil {
 			return err
 		}
@@ -439,13 +439,13 @@ func (s *Supervisor) quit(ctx context.Context, l layout) error {
 		}
 		for _, pid := range pids {
 			// A client that is killed in the middle of a kernel can wedge the server for all; one that is terminated cannot.
-			if _, err := c.ask(ctx, fmt.Sprintf("terminate_client %d %d", server, pid)); err != nil {
+			if _, err := c.query(ctx, fmt.Sprintf("terminate_client %d %d", server, pid)); err != nil {
 				return err
 			}
 		}
 	}
 	// Its exit code tells that some server once failed, not that quitting did.
-	_, err = c.askFor(ctx, fmt.Sprintf("quit -t %d", int(drainTimeout/time.Second)), drainTimeout+settleAfter)
+	_, err = c.queryWithin(ctx, fmt.Sprintf("quit -t %d", int(quitTimeout/time.Second)), quitTimeout+quitMargin)
 	return err
 }
 
@@ -463,8 +463,8 @@ func (s *Supervisor) Forget(id gpu.UUID) error { return s.layout(id).remove() }
 // Version is the CUDA version of the control program, "13.0"; empty when the program is too old to tell.
 func (s *Supervisor) Version(ctx context.Context) (string, error) { return version(ctx, s.Control) }
 
-// knownVersion asks the program once: a package that is upgraded takes effect with the next life of the daemon.
-func (s *Supervisor) knownVersion(ctx context.Context) string {
+// cachedVersion asks the program once: a package that is upgraded takes effect with the next life of the daemon.
+func (s *Supervisor) cachedVersion(ctx context.Context) string {
 	s.mu.Lock()
 	known := s.version
 	s.mu.Unlock()
@@ -481,9 +481,9 @@ func (s *Supervisor) knownVersion(ctx context.Context) string {
 	return v
 }
 
-// remember writes down what is about to be started and the compute mode from before it.
-func (s *Supervisor) remember(set Settings, previous gpu.ComputeMode) error {
-	if err := s.valid(set); err != nil {
+// recordPrevious writes down what is about to be started and the compute mode from before it.
+func (s *Supervisor) recordPrevious(set Settings, previous gpu.ComputeMode) error {
+	if err := s.validate(set); err != nil {
 		return err
 	}
 	l := s.layout(set.GPU)
@@ -492,7 +492,7 @@ func (s *Supervisor) remember(set Settings, previous gpu.ComputeMode) error {
 		set = rec.Settings
 		set.Strict = true
 	}
-	if err := errors.Join(l.make(), l.writeRecord(record{Settings: set, Previous: previous})); err != nil {
+	if err := errors.Join(l.create(), l.writeRecord(record{Settings: set, Previous: previous})); err != nil {
 		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
 	}
 	return nil

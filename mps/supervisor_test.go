@@ -18,7 +18,7 @@ import (
 )
 
 func TestStartObserveStop(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	if st := r.observe(t); st != nil {
 		t.Fatalf("before the start: %+v", st)
 	}
@@ -72,8 +72,8 @@ func modeOf(t *testing.T, path string) string {
 	return info.Mode().String()
 }
 
-func TestFilesAreClosed(t *testing.T) {
-	r := newRig(t)
+func TestFilePermissions(t *testing.T) {
+	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	l := r.layout(gpuA)
 	want := map[string]string{
@@ -100,7 +100,7 @@ func TestEnvironmentOfTheUnit(t *testing.T) {
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "/elsewhere")
 	t.Setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "7")
 	t.Setenv("SECRET", "x")
-	r := newRig(t)
+	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	st := r.running(t)
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", st.PID))
@@ -127,8 +127,8 @@ func TestEnvironmentOfTheUnit(t *testing.T) {
 }
 
 // Our daemon dies and comes back: it finds what it started, and disturbs nobody.
-func TestAnotherLifeFindsIt(t *testing.T) {
-	r := newRig(t)
+func TestRestartFindsControlDaemon(t *testing.T) {
+	r := newFixture(t)
 	set := Settings{GPU: gpuA, Threads: 50}
 	r.start(t, set)
 	p := r.burn(t, r.environment(t, Limits{}), "--hold")
@@ -150,7 +150,7 @@ func TestAnotherLifeFindsIt(t *testing.T) {
 }
 
 func TestControlDaemonDies(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	set := Settings{GPU: gpuA, Threads: 50}
 	r.start(t, set)
 	p := r.burn(t, r.environment(t, Limits{}), "--hold")
@@ -158,7 +158,7 @@ func TestControlDaemonDies(t *testing.T) {
 	if err := syscall.Kill(before.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	awaitGone(t, before.PID)
+	awaitExit(t, before.PID)
 	st := r.observe(t)
 	if st.Phase != Failed || !strings.Contains(st.Reason, "killed by signal 9") || !cmp.Equal(st.Leftovers, before.Servers) {
 		t.Errorf("after a kill -9: %+v, servers were %v", st, before.Servers)
@@ -170,7 +170,7 @@ func TestControlDaemonDies(t *testing.T) {
 		t.Errorf("after the start: %+v", after)
 	}
 	p.ends(t, 1, "CUDA error 810")
-	awaitGone(t, before.Servers[0])
+	awaitExit(t, before.Servers[0])
 	// Tenants reach the new one through the directory that they have.
 	next := r.burn(t, r.environment(t, Limits{}), "--hold")
 	if st := r.running(t); !cmp.Equal(st.Clients, []int{next.cmd.Process.Pid}) {
@@ -180,8 +180,8 @@ func TestControlDaemonDies(t *testing.T) {
 
 // A peer that connects and says nothing stops the whole daemon. It is seen, it is reported after three strikes, it is over
 // when the peer goes; and a stop does not wait for it.
-func TestWedged(t *testing.T) {
-	r := newRig(t)
+func TestUnresponsive(t *testing.T) {
+	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	r.running(t)
 	c, err := net.Dial("unixpacket", filepath.Join(r.layout(gpuA).tenant(), "control"))
@@ -194,11 +194,11 @@ func TestWedged(t *testing.T) {
 	}
 	for i, phase := range []Phase{Running, Running, Unresponsive, Unresponsive} {
 		st := r.observe(t)
-		if st.Phase != phase || st.Strikes != i+1 || st.Healthy() || !strings.Contains(st.Reason, "no greeting") {
+		if st.Phase != phase || st.MissedGreetings != i+1 || st.Healthy() || !strings.Contains(st.Reason, "no greeting") {
 			t.Errorf("look %d: %+v, want %s", i+1, st, phase)
 		}
 	}
-	if _, err := (control{program: r.Control, pipeDir: r.pipe()}).ask(t.Context(), "get_server_list"); !errors.Is(err, ErrUnresponsive) {
+	if _, err := (control{program: r.Control, pipeDir: r.pipe()}).query(t.Context(), "get_server_list"); !errors.Is(err, ErrUnresponsive) {
 		t.Errorf("asking: %v, want ErrUnresponsive", err)
 	}
 	c.Close()
@@ -223,7 +223,7 @@ func TestWedged(t *testing.T) {
 
 // Whose control socket is unlinked still obeys its command line: only the probe of both sockets sees it.
 func TestUnlinkedSocket(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	r.running(t)
 	if err := os.Remove(filepath.Join(r.pipe(), "control")); err != nil {
@@ -235,13 +235,13 @@ func TestUnlinkedSocket(t *testing.T) {
 }
 
 func TestStopped(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	st := r.running(t)
 	if err := syscall.Kill(st.PID, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	if st := r.observe(t); st.Healthy() || st.Strikes != 1 {
+	if st := r.observe(t); st.Healthy() || st.MissedGreetings != 1 {
 		t.Errorf("a stopped daemon: %+v", st)
 	}
 	if err := syscall.Kill(st.PID, syscall.SIGCONT); err != nil {
@@ -252,9 +252,9 @@ func TestStopped(t *testing.T) {
 
 // The program's pid file is no more than a hint: it may name anybody.
 func TestStalePIDFile(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	l := r.layout(gpuA)
-	if err := l.make(); err != nil {
+	if err := l.create(); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(l.pipe(), "nvidia-cuda-mps-control.pid")
@@ -274,8 +274,8 @@ func TestStalePIDFile(t *testing.T) {
 	}
 }
 
-func TestDriftIsSeenAndMended(t *testing.T) {
-	r := newRig(t)
+func TestDriftIsCorrected(t *testing.T) {
+	r := newFixture(t)
 	set := Settings{GPU: gpuA, Threads: 30, Memory: 2 << 30}
 	r.start(t, set)
 	pid := r.running(t).PID
@@ -287,7 +287,7 @@ func TestDriftIsSeenAndMended(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if _, err := c.ask(t.Context(), test.command); err != nil {
+			if _, err := c.query(t.Context(), test.command); err != nil {
 				t.Fatal(err)
 			}
 			if st := r.observe(t); st.Healthy() || !strings.Contains(st.Reason, test.want) {
@@ -315,24 +315,24 @@ func TestStartFailures(t *testing.T) {
 	tests := []struct {
 		name    string
 		set     Settings
-		prepare func(t *testing.T, r *rig)
+		prepare func(t *testing.T, r *fixture)
 		want    string
 	}{
-		{"no GPU behind the driver", Settings{GPU: gpuA}, func(t *testing.T, r *rig) {
+		{"no GPU behind the driver", Settings{GPU: gpuA}, func(t *testing.T, r *fixture) {
 			if err := os.Remove(filepath.Join(r.node.Root, "run/gpusim/cuda.sock")); err != nil {
 				t.Fatal(err)
 			}
 		}, "found no usable GPU (it exited with 100)"},
-		{"no program", Settings{GPU: gpuA}, func(_ *testing.T, r *rig) { r.Control = "/nonexistent/nvidia-cuda-mps-control" }, "there is no program at /nonexistent"},
-		{"relative program", Settings{GPU: gpuA}, func(_ *testing.T, r *rig) { r.Control = "nvidia-cuda-mps-control" }, "no absolute path"},
-		{"path too long", Settings{GPU: gpuA}, func(_ *testing.T, r *rig) { r.RunDir = filepath.Join(r.dir, strings.Repeat("x", 80)) }, "choose a shorter run_dir"},
+		{"no program", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.Control = "/nonexistent/nvidia-cuda-mps-control" }, "there is no program at /nonexistent"},
+		{"relative program", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.Control = "nvidia-cuda-mps-control" }, "no absolute path"},
+		{"path too long", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.RunDir = filepath.Join(r.dir, strings.Repeat("x", 80)) }, "choose a shorter run_dir"},
 		{"no UUID", Settings{GPU: "0"}, nil, "it is no UUID"},
 		{"threads", Settings{GPU: gpuA, Threads: 101}, nil, "thread percentage of 101"},
 		{"memory", Settings{GPU: gpuA, Memory: 1<<20 + 1}, nil, "whole MiB"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			r := newRig(t)
+			r := newFixture(t)
 			if test.prepare != nil {
 				test.prepare(t, r)
 			}
@@ -351,11 +351,11 @@ func TestStartFailures(t *testing.T) {
 }
 
 // Two lives of a daemon that the kernel killed in the middle of a start: the record is there and the unit is not.
-func TestCutShortStart(t *testing.T) {
-	r := newRig(t)
+func TestInterruptedStart(t *testing.T) {
+	r := newFixture(t)
 	l := r.layout(gpuA)
 	set := Settings{GPU: gpuA}
-	if err := errors.Join(l.make(), l.writeRecord(record{Settings: set})); err != nil {
+	if err := errors.Join(l.create(), l.writeRecord(record{Settings: set})); err != nil {
 		t.Fatal(err)
 	}
 	if st := r.observe(t); st == nil || st.Phase != Failed {
@@ -366,10 +366,10 @@ func TestCutShortStart(t *testing.T) {
 }
 
 func TestObserveDoesNotWaitForAChange(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	st := r.running(t)
-	w := r.watch(gpuA)
+	w := r.gpuState(gpuA)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if got := r.Observe(t.Context(), gpuA); got != st {
@@ -379,14 +379,14 @@ func TestObserveDoesNotWaitForAChange(t *testing.T) {
 
 // Looking again costs nothing but the greeting until the reading is old.
 func TestReadingIsKept(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	r.running(t)
 	p := r.burn(t, r.environment(t, Limits{}), "--hold")
 	if st := r.Observe(t.Context(), gpuA); len(st.Clients) != 0 {
 		t.Errorf("clients %v: read at every look", st.Clients)
 	}
-	r.clock.pass(readEvery)
+	r.clock.pass(readInterval)
 	if st := r.Observe(t.Context(), gpuA); !cmp.Equal(st.Clients, []int{p.cmd.Process.Pid}) {
 		t.Errorf("clients %v once the reading is old", st.Clients)
 	}
