@@ -51,7 +51,7 @@ func TestEveryLabel(t *testing.T) {
 	}
 }
 
-func TestAConfigMapIsAFileToo(t *testing.T) {
+func TestConfigMap(t *testing.T) {
 	c, err := migparted.Read("map.yaml", []byte(`
 apiVersion: v1
 kind: ConfigMap
@@ -69,7 +69,7 @@ data:
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestRefused(t *testing.T) {
 	const entry = "version: v1\nmig-configs:\n  a:\n    - {%s}\n"
 	for name, c := range map[string]struct{ file, want string }{
 		"nothing":             {"", "it is empty"},

@@ -49,8 +49,8 @@ func (c *Config) Label(name string) *Label {
 	return nil
 }
 
-// mistake is something that cannot be read, and where.
-func mistake(file string, n *yaml.Node, format string, args ...any) error {
+// errorAt is something that cannot be read, and where.
+func errorAt(file string, n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("%s:%d:%d: %s", file, n.Line, n.Column, fmt.Sprintf(format, args...))
 }
 
@@ -81,11 +81,11 @@ func Read(name string, raw []byte) (*Config, error) {
 	}
 	for _, f := range top {
 		if f.key.Value != "version" && f.key.Value != "mig-configs" {
-			return nil, mistake(name, f.key, "%q is no key of a MIG partition editor's file: it has version and mig-configs", f.key.Value)
+			return nil, errorAt(name, f.key, "%q is no key of a MIG partition editor's file: it has version and mig-configs", f.key.Value)
 		}
 	}
 	if v := top.get("version"); v == nil || v.Value != "v1" {
-		return nil, mistake(name, doc.Content[0], "version is not v1, which is the only one that is published")
+		return nil, errorAt(name, doc.Content[0], "version is not v1, which is the only one that is published")
 	}
 	labels, err := fields(name, top.get("mig-configs"), "mig-configs")
 	if err != nil {
@@ -95,7 +95,7 @@ func Read(name string, raw []byte) (*Config, error) {
 	for _, f := range labels {
 		l := Label{Name: f.key.Value}
 		if f.value.Kind != yaml.SequenceNode || len(f.value.Content) == 0 {
-			return nil, mistake(name, f.value, "%s is no list of entries", l.Name)
+			return nil, errorAt(name, f.value, "%s is no list of entries", l.Name)
 		}
 		for _, n := range f.value.Content {
 			e, err := entry(name, n)
@@ -107,7 +107,7 @@ func Read(name string, raw []byte) (*Config, error) {
 		out.Labels = append(out.Labels, l)
 	}
 	if len(out.Labels) == 0 {
-		return nil, mistake(name, doc.Content[0], "mig-configs has no label")
+		return nil, errorAt(name, doc.Content[0], "mig-configs has no label")
 	}
 	return out, nil
 }
@@ -134,12 +134,12 @@ func fields(file string, n *yaml.Node, what string) (mapping, error) {
 		n = n.Alias
 	}
 	if n.Kind != yaml.MappingNode {
-		return nil, mistake(file, n, "%s is no mapping", what)
+		return nil, errorAt(file, n, "%s is no mapping", what)
 	}
 	var out mapping
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if out.get(n.Content[i].Value) != nil {
-			return nil, mistake(file, n.Content[i], "%s has %q twice", what, n.Content[i].Value)
+			return nil, errorAt(file, n.Content[i], "%s has %q twice", what, n.Content[i].Value)
 		}
 		value := n.Content[i+1]
 		if value.Kind == yaml.AliasNode {
@@ -158,13 +158,13 @@ func entry(file string, n *yaml.Node) (Entry, error) {
 	}
 	for _, must := range []string{"devices", "mig-enabled"} {
 		if list.get(must) == nil {
-			return e, mistake(file, n, "the entry has no %s", must)
+			return e, errorAt(file, n, "the entry has no %s", must)
 		}
 	}
 	for _, f := range list {
 		switch f.key.Value {
 		case "device-filter":
-			err = texts(f.value, &e.Filter)
+			err = stringOrList(f.value, &e.Filter)
 		case "devices":
 			err = e.devices(f.value)
 		case "mig-enabled":
@@ -175,20 +175,20 @@ func entry(file string, n *yaml.Node) (Entry, error) {
 			err = fmt.Errorf("%q is no key of an entry: it has devices, device-filter, mig-enabled and mig-devices", f.key.Value)
 		}
 		if err != nil {
-			return e, mistake(file, f.value, "%s: %v", f.key.Value, err)
+			return e, errorAt(file, f.value, "%s: %v", f.key.Value, err)
 		}
 	}
 	switch {
 	case e.Enabled && list.get("mig-devices") == nil:
-		return e, mistake(file, n, "mig-enabled is true, so mig-devices must say what there is; {} is nothing")
+		return e, errorAt(file, n, "mig-enabled is true, so mig-devices must say what there is; {} is nothing")
 	case !e.Enabled && len(e.Counts) > 0:
-		return e, mistake(file, n, "mig-enabled is false, and mig-devices is not empty")
+		return e, errorAt(file, n, "mig-enabled is false, and mig-devices is not empty")
 	}
 	return e, nil
 }
 
-// texts reads a string or a list of strings.
-func texts(n *yaml.Node, into *[]string) error {
+// stringOrList reads a string or a list of strings.
+func stringOrList(n *yaml.Node, into *[]string) error {
 	var one string
 	if n.Kind == yaml.ScalarNode {
 		if err := n.Decode(&one); err != nil || one == "" {

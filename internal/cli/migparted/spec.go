@@ -31,7 +31,7 @@ type Spec struct {
 // made to say the same, or the difference is told.
 func (l *Label) Spec() (Spec, error) {
 	var out Spec
-	lost := func(e *Entry, format string, args ...any) {
+	notExpressed := func(e *Entry, format string, args ...any) {
 		out.NotExpressed = append(out.NotExpressed, fmt.Sprintf("line %d: ", e.Line)+fmt.Sprintf(format, args...))
 	}
 	for i := range l.Entries {
@@ -42,18 +42,18 @@ func (l *Label) Spec() (Spec, error) {
 			g.Comment = "MIG off; write timeslice or mps if tenants should share it"
 		case len(e.layout()) == 0:
 			g.Mode = "mig"
-			lost(e, "MIG on without an instance is no layout: it is written as dynamic, where instances are made for leases")
+			notExpressed(e, "MIG on without an instance is no layout: it is written as dynamic, where instances are made for leases")
 		default:
 			g.Mode, g.Layout = "mig", e.layout()
 		}
 		switch {
 		case !e.All:
 			if len(e.Devices) == 0 {
-				lost(e, "it selects no GPU")
+				notExpressed(e, "it selects no GPU")
 				continue
 			}
 			if len(e.Filter) > 0 {
-				lost(e, "GPUs are selected by number or by board, not by both: that they are %s is not checked", strings.Join(e.Filter, ", "))
+				notExpressed(e, "GPUs are selected by number or by board, not by both: that they are %s is not checked", strings.Join(e.Filter, ", "))
 			}
 			g.Index = slices.Clone(e.Devices)
 			slices.Sort(g.Index)
@@ -61,7 +61,7 @@ func (l *Label) Spec() (Spec, error) {
 			out.add(g)
 		case len(e.Filter) == 0:
 			for _, before := range out.GPUs {
-				lost(e, "it is for all GPUs and comes last, so that what is before it for %s has no effect", before.selects())
+				notExpressed(e, "it is for all GPUs and comes last, so that what is before it for %s has no effect", before.selects())
 			}
 			out.GPUs = nil
 			out.add(g)
@@ -71,11 +71,11 @@ func (l *Label) Spec() (Spec, error) {
 				return out, err
 			}
 			if len(unknown) > 0 {
-				lost(e, "no known board has the PCI id %s: select its GPUs by model, as 'nvidia-smi -L' names them", strings.Join(unknown, ", "))
+				notExpressed(e, "no known board has the PCI id %s: select its GPUs by model, as 'nvidia-smi -L' names them", strings.Join(unknown, ", "))
 			}
 			for _, model := range known {
 				if slices.ContainsFunc(out.GPUs, func(b GPUs) bool { return len(b.Index) > 0 }) {
-					lost(e, "it comes after GPUs that are selected by number, and would win over them; in a spec the number wins over the model")
+					notExpressed(e, "it comes after GPUs that are selected by number, and would win over them; in a spec the number wins over the model")
 				}
 				g.Model = model
 				out.add(g)
