@@ -10,16 +10,16 @@ import (
 // Busy estimates each lease's part of a GPU's time from answers in which the driver has added up its samples by process,
 // as drivers do: SM is then the part of the samples since the last question. The zero value works; it is not safe for concurrent use.
 type Busy struct {
-	answers []answer
+	summaries []summary
 }
 
-type answer struct {
+type summary struct {
 	from, to time.Duration
 	parts    map[string]float64
 }
 
-// busyKeep is how long answers are kept.
-const busyKeep = time.Minute
+// keepSummaries is how long answers are kept.
+const keepSummaries = time.Minute
 
 // Add takes the answer to one question; from is when the question before it was asked. An empty answer counts: nobody was
 // busy. lease says whose a process is, "" for nobody's.
@@ -27,7 +27,7 @@ func (b *Busy) Add(from, to time.Duration, samples []gpu.UtilSample, lease func(
 	if to <= from {
 		return
 	}
-	a := answer{from: from, to: to, parts: map[string]float64{}}
+	a := summary{from: from, to: to, parts: map[string]float64{}}
 	sum := 0.0
 	for _, x := range samples {
 		part := float64(min(max(x.SM, 0), 100)) / 100 // drivers were seen to answer more than 100 for zombies
@@ -37,9 +37,9 @@ func (b *Busy) Add(from, to time.Duration, samples []gpu.UtilSample, lease func(
 	for id := range a.parts {
 		a.parts[id] /= max(1, sum)
 	}
-	b.answers = append(b.answers, a)
-	for len(b.answers) != 0 && b.answers[0].to < to-busyKeep {
-		b.answers = b.answers[1:]
+	b.summaries = append(b.summaries, a)
+	for len(b.summaries) != 0 && b.summaries[0].to < to-keepSummaries {
+		b.summaries = b.summaries[1:]
 	}
 }
 
@@ -49,7 +49,7 @@ func (b *Busy) Shares(now, window time.Duration) map[string]Share {
 	if window <= 0 {
 		return out
 	}
-	for _, a := range b.answers {
+	for _, a := range b.summaries {
 		over := min(a.to, now) - max(a.from, now-window)
 		if over <= 0 {
 			continue

@@ -31,9 +31,9 @@ type MemoryAccount struct {
 
 // MemoryUse is what one lease uses. A lease stays listed until none of its processes and none of its memory is left.
 type MemoryUse struct {
-	Lease   string
-	Used    *uint64 // bytes; nil when the driver does not tell
-	Ungated bool    // it must never be frozen
+	Lease       string
+	Used        *uint64 // bytes; nil when the driver does not tell
+	NeverFreeze bool    // it must never be frozen
 	// InPlace: not the lease is ended but the one process of it that uses most. The lease lives on, and whether that was
 	// enough is seen anew.
 	InPlace bool
@@ -261,7 +261,7 @@ func (e *Escalation) freeze(now time.Duration, a *MemoryAccount, r reading) []Me
 	if !over || r.current <= a.Limit || now < *st.over+a.Grace || now < st.freezeOff {
 		return nil
 	}
-	lease, ok := largest(a.Leases, func(u MemoryUse) bool { return !u.Ungated })
+	lease, ok := largest(a.Leases, func(u MemoryUse) bool { return !u.NeverFreeze })
 	if !ok {
 		return nil
 	}

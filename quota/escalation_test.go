@@ -177,8 +177,8 @@ func TestMemoryMessages(t *testing.T) {
 	}
 }
 
-// TestEscalationHolds drives the ladder with random use and checks what always holds.
-func TestEscalationHolds(t *testing.T) {
+// TestEscalationInvariants drives the ladder with random use and checks what always holds.
+func TestEscalationInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l Escalation
 		now := time.Duration(0)

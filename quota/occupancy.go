@@ -15,21 +15,21 @@ type Usage struct {
 	Entitled float64
 	Frozen   time.Duration // in all
 	Slices   uint64
-	Reserve  time.Duration // the learned drain: how long its queued work runs on after a freeze
+	Backlog  time.Duration // the learned drain: how long its queued work runs on after a freeze
 	// Strained: it leaves so much queued work that its share cannot be held; a smaller launch queue would help.
-	Strained bool
-	Parked   bool // it holds the GPU and does nothing: nobody waits for it, and it is not frozen
-	Broken   bool // it could not be frozen and is left alone for now
+	Strained    bool
+	Idle        bool // it holds the GPU and does nothing: nobody waits for it, and it is not frozen
+	Unfreezable bool // it could not be frozen and is left alone for now
 }
 
 // recentWindow is over which Usage.Recent is taken.
 const recentWindow = 10 * time.Second
 
-// spanKeep is how long spans are kept, for finding leases that do nothing.
-const spanKeep = 30 * time.Second
+// keepIntervals is how long spans are kept, for finding leases that do nothing.
+const keepIntervals = 30 * time.Second
 
-// span is a part of the GPU's time that was one lease's.
-type span struct {
+// interval is a part of the GPU's time that was one lease's.
+type interval struct {
 	from, to time.Duration
 	part     float64
 }
@@ -41,16 +41,16 @@ func (s *Scheduler) account(now time.Duration) {
 	}
 	from := s.last
 	s.last = now
-	in := s.contenders()
+	in := s.participants()
 	switch s.phase {
-	case open:
+	case sideBySide:
 		for _, m := range in {
-			m.had(from, now, 1/float64(len(in)))
+			m.addTime(from, now, 1/float64(len(in)))
 		}
-	case run, drain:
+	case sliceRuns, backlogRuns:
 		if s.started {
-			s.cur.had(from, now, 1)
-			s.fill.gave(now - from)
+			s.current.addTime(from, now, 1)
+			s.fallback.addSliceTime(now - from)
 		}
 	}
 	// Only what is left after the time that was had may be lost to the limit.
@@ -63,30 +63,30 @@ func (s *Scheduler) account(now time.Duration) {
 
 // burst is how much of its cap a lease may save up: two rounds of it, because it may have to wait for another's slice.
 func (s *Scheduler) burst(m *member, n int) time.Duration {
-	return max(time.Duration(2*m.cap*float64(s.round(n))), m.drain.reserve+s.quantum())
+	return max(time.Duration(2*m.cap*float64(s.round(n))), m.backlog.estimate+s.quantum())
 }
 
-// had adds time to a lease.
-func (m *member) had(from, to time.Duration, part float64) {
+// addTime adds time to a lease.
+func (m *member) addTime(from, to time.Duration, part float64) {
 	d := time.Duration(part * float64(to-from))
 	m.usage.Occupancy += d
 	if m.cap != 0 {
 		m.budget -= d
 	}
-	if n := len(m.spans); n != 0 && m.spans[n-1].to == from && m.spans[n-1].part == part && from-m.spans[n-1].from < time.Second {
-		m.spans[n-1].to = to
+	if n := len(m.intervals); n != 0 && m.intervals[n-1].to == from && m.intervals[n-1].part == part && from-m.intervals[n-1].from < time.Second {
+		m.intervals[n-1].to = to
 	} else {
-		m.spans = append(m.spans, span{from, to, part})
+		m.intervals = append(m.intervals, interval{from, to, part})
 	}
-	for len(m.spans) != 0 && m.spans[0].to < to-spanKeep {
-		m.spans = m.spans[1:]
+	for len(m.intervals) != 0 && m.intervals[0].to < to-keepIntervals {
+		m.intervals = m.intervals[1:]
 	}
 }
 
-// hadSince is how much time was a lease's between two moments.
-func (m *member) hadSince(from, to time.Duration) time.Duration {
+// timeBetween is how much time was a lease's between two moments.
+func (m *member) timeBetween(from, to time.Duration) time.Duration {
 	var sum time.Duration
-	for _, sp := range m.spans {
+	for _, sp := range m.intervals {
 		if a, b := max(sp.from, from), min(sp.to, to); a < b {
 			sum += time.Duration(sp.part * float64(b-a))
 		}
@@ -98,7 +98,7 @@ func (m *member) hadSince(from, to time.Duration) time.Duration {
 func (s *Scheduler) Usage(now time.Duration) []Usage {
 	s.account(now)
 	now = s.last
-	in := s.contenders()
+	in := s.participants()
 	var total float64
 	for _, m := range in {
 		total += m.weight
@@ -107,16 +107,16 @@ func (s *Scheduler) Usage(now time.Duration) []Usage {
 	out := make([]Usage, 0, len(s.members))
 	for _, m := range s.members {
 		u := m.usage
-		u.Lease, u.Window, u.Reserve, u.Parked, u.Broken = m.Lease, window, m.drain.reserve, m.parked, now < m.broken
+		u.Lease, u.Window, u.Backlog, u.Idle, u.Unfreezable = m.Lease, window, m.backlog.estimate, m.idle, now < m.unfreezableUntil
 		if m.frozen {
 			u.Frozen += now - m.frozenAt
 		}
 		if window > 0 {
-			u.Recent = float64(m.hadSince(now-window, now)) / float64(window)
+			u.Recent = float64(m.timeBetween(now-window, now)) / float64(window)
 		}
-		if s.contends(m) && total > 0 {
+		if s.participates(m) && total > 0 {
 			u.Entitled = m.weight / total
-			u.Strained = len(in) > 1 && float64(m.drain.reserve+s.quantum()) > u.Entitled*float64(s.cfg.MaxFrozen)
+			u.Strained = len(in) > 1 && float64(m.backlog.estimate+s.quantum()) > u.Entitled*float64(s.cfg.MaxFrozen)
 		}
 		out = append(out, u)
 	}
@@ -125,16 +125,16 @@ func (s *Scheduler) Usage(now time.Duration) []Usage {
 
 // Status is how the GPU is shared now.
 type Status struct {
-	Gated   bool
-	Current string // the lease whose slice it is
-	Reason  string // why nobody is gated
+	Enforced bool
+	Current  string // the lease whose slice it is
+	Reason   string // why nobody is gated
 }
 
 // Status tells how the GPU is shared as of the last Next.
 func (s *Scheduler) Status() Status {
-	out := Status{Gated: s.phase != open, Reason: s.reason}
-	if s.cur != nil {
-		out.Current = s.cur.Lease
+	out := Status{Enforced: s.phase != sideBySide, Reason: s.reason}
+	if s.current != nil {
+		out.Current = s.current.Lease
 	}
 	return out
 }

@@ -38,8 +38,8 @@ type Member struct {
 	Cap   *float64 // of the grant, 0…1: never more of the GPU's time than this, even when it is idle; nil: no cap
 	// Active: it has a process that holds the GPU.
 	Active bool
-	// Ungated: it must never be frozen (a login, an adopted unit). It runs whenever it likes and is not accounted.
-	Ungated bool
+	// NeverFreeze: it must never be frozen (a login, an adopted unit). It runs whenever it likes and is not accounted.
+	NeverFreeze bool
 }
 
 // Kind is what to do next.
@@ -60,9 +60,9 @@ type Action struct {
 	// (freeze): write it where the thawing guard reads it before freezing.
 	Until  time.Duration
 	Reason string
-	// Look (with a thaw): now is the time to read the driver's samples and Observe them, because what they tell of this
+	// ReadSamples (with a thaw): now is the time to read the driver's samples and Observe them, because what they tell of this
 	// lease's freeze is lost soon after the thaw. It need not be waited for, and may be left out.
-	Look bool
+	ReadSamples bool
 }
 
 // Scheduler shares the time of one GPU by deficit round robin in which the drain is charged: a frozen lease's queued
@@ -71,29 +71,29 @@ type Action struct {
 //
 // Times are monotonic, since any fixed moment of the caller's.
 type Scheduler struct {
-	cfg     Config
-	members []*member // sorted by lease
-	phase   phase
-	cur     *member // whose slice it is, in phases run and drain
-	started bool    // cur was seen thawed in this slice
-	start   time.Duration
-	until   time.Duration
-	turn    string
-	last    time.Duration // accounted up to here
-	gate    time.Duration // what a freeze or a thaw takes, smoothed
-	fill    fill
-	period  period
-	reason  string
+	cfg        Config
+	members    []*member // sorted by lease
+	phase      phase
+	current    *member // whose slice it is, in phases run and drain
+	started    bool    // cur was seen thawed in this slice
+	start      time.Duration
+	until      time.Duration
+	lastPicked string
+	last       time.Duration // accounted up to here
+	switchTime time.Duration // what a freeze or a thaw takes, smoothed
+	fallback   fallback
+	period     period
+	reason     string
 }
 
 // phase is what the GPU is doing.
 type phase int
 
 const (
-	open  phase = iota // nobody is gated
-	run                // cur runs, the others are frozen
-	drain              // all are frozen, cur's queued work runs out
-	idle               // all are frozen, because all are at their caps
+	sideBySide  phase = iota // nobody is gated
+	sliceRuns                // cur runs, the others are frozen
+	backlogRuns              // all are frozen, cur's queued work runs out
+	allCapped                // all are frozen, because all are at their caps
 )
 
 // member is a lease with what the scheduler knows of it.
@@ -103,21 +103,21 @@ type member struct {
 	deficit time.Duration
 	budget  time.Duration // what is left of its cap
 	cap     float64       // its part of its grant's cap; 0: none
-	gone    bool
+	removed bool
 
-	frozen   bool
-	frozenAt time.Duration
-	suspect  bool          // a freeze failed: its state is unknown until it is thawed
-	overdue  bool          // thawed out of turn, because it was frozen for too long
-	retryAt  time.Duration // no action on it before this
-	failures int
-	broken   time.Duration // it cannot be frozen: left alone until this
+	frozen           bool
+	frozenAt         time.Duration
+	freezeFailed     bool          // a freeze failed: its state is unknown until it is thawed
+	overdue          bool          // thawed out of turn, because it was frozen for too long
+	retryAt          time.Duration // no action on it before this
+	failures         int
+	unfreezableUntil time.Duration // it cannot be frozen: left alone until this
 
-	drain  drainEstimate
-	usage  Usage
-	spans  []span
-	busyAt time.Duration // the newest sample that names it
-	parked bool          // it holds the GPU but does nothing
+	backlog   backlogEstimate
+	usage     Usage
+	intervals []interval
+	busyAt    time.Duration // the newest sample that names it
+	idle      bool          // it holds the GPU but does nothing
 }
 
 // NewScheduler makes a scheduler without leases.
@@ -159,37 +159,37 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 			continue
 		}
 		old := s.members[i]
-		if m.Active && !old.Active || old.gone {
-			old.deficit, old.parked, old.busyAt = 0, false, now
+		if m.Active && !old.Active || old.removed {
+			old.deficit, old.idle, old.busyAt = 0, false, now
 			changed = true
 		}
-		old.Member, old.gone = m, false
+		old.Member, old.removed = m, false
 	}
 	for _, m := range s.members {
-		if !seen[m.Lease] && !m.gone {
-			m.gone, m.Active, changed = true, false, true
+		if !seen[m.Lease] && !m.removed {
+			m.removed, m.Active, changed = true, false, true
 		}
 	}
 	s.forget()
-	s.weigh()
+	s.updateWeights()
 	if changed {
-		s.fill.reset(now)
+		s.fallback.reset(now)
 	}
 }
 
 // forget drops the members that are gone and thawed.
 func (s *Scheduler) forget() {
-	s.members = slices.DeleteFunc(s.members, func(m *member) bool { return m.gone && !m.frozen })
-	if s.cur != nil && !slices.Contains(s.members, s.cur) {
-		s.cur, s.phase = nil, open
+	s.members = slices.DeleteFunc(s.members, func(m *member) bool { return m.removed && !m.frozen })
+	if s.current != nil && !slices.Contains(s.members, s.current) {
+		s.current, s.phase = nil, sideBySide
 	}
 }
 
-// weigh divides every grant's share and cap among its leases that run.
-func (s *Scheduler) weigh() {
+// updateWeights divides every grant's share and cap among its leases that run.
+func (s *Scheduler) updateWeights() {
 	n := map[string]int{}
 	for _, m := range s.members {
-		if s.contends(m) {
+		if s.participates(m) {
 			n[m.Grant]++
 		}
 	}
@@ -202,15 +202,15 @@ func (s *Scheduler) weigh() {
 	}
 }
 
-// contends tells whether a lease takes part in the round.
-func (s *Scheduler) contends(m *member) bool {
-	return m.Active && !m.Ungated && !m.parked && !m.gone && s.last >= m.broken
+// participates tells whether a lease takes part in the round.
+func (s *Scheduler) participates(m *member) bool {
+	return m.Active && !m.NeverFreeze && !m.idle && !m.removed && s.last >= m.unfreezableUntil
 }
 
-func (s *Scheduler) contenders() []*member {
+func (s *Scheduler) participants() []*member {
 	var out []*member
 	for _, m := range s.members {
-		if s.contends(m) {
+		if s.participates(m) {
 			out = append(out, m)
 		}
 	}
@@ -220,7 +220,7 @@ func (s *Scheduler) contenders() []*member {
 // Froze reports a freeze: when it was done, how long it took, and whether it failed. After a failure the lease is
 // thawed, and after three in a row left alone for a minute: an unfreezable lease costs the others their share, not
 // their life.
-func (s *Scheduler) Froze(lease string, now, took time.Duration, err error) {
+func (s *Scheduler) Froze(lease string, now, duration time.Duration, err error) {
 	s.account(now)
 	m := s.find(lease)
 	if m == nil || m.frozen {
@@ -228,20 +228,20 @@ func (s *Scheduler) Froze(lease string, now, took time.Duration, err error) {
 	}
 	m.frozen, m.frozenAt = true, now
 	if err != nil {
-		m.suspect = true
+		m.freezeFailed = true
 		if m.failures++; m.failures >= 3 {
-			m.failures, m.broken = 0, now+time.Minute
-			s.weigh()
+			m.failures, m.unfreezableUntil = 0, now+time.Minute
+			s.updateWeights()
 		}
 		return
 	}
 	m.failures = 0
-	s.gate += (took - s.gate) / 8
-	m.drain.froze(now)
+	s.switchTime += (duration - s.switchTime) / 8
+	m.backlog.froze(now)
 }
 
 // Thawed reports a thaw, asked for or not, and whether it failed. A lease that no longer exists counts as thawed.
-func (s *Scheduler) Thawed(lease string, now, took time.Duration, err error) {
+func (s *Scheduler) Thawed(lease string, now, duration time.Duration, err error) {
 	s.account(now)
 	m := s.find(lease)
 	if m == nil || !m.frozen {
@@ -252,16 +252,16 @@ func (s *Scheduler) Thawed(lease string, now, took time.Duration, err error) {
 		return
 	}
 	m.usage.Frozen += now - m.frozenAt
-	m.frozen, m.suspect = false, false
-	m.drain.thawed(now)
-	s.gate += (took - s.gate) / 8
+	m.frozen, m.freezeFailed = false, false
+	m.backlog.thawed(now)
+	s.switchTime += (duration - s.switchTime) / 8
 	if m.overdue {
 		// It takes the slice over: the one that had it is frozen next.
 		m.overdue = false
-		if s.cur != nil && s.cur != m {
-			s.charge(now)
+		if s.current != nil && s.current != m {
+			s.chargeSlice(now)
 		}
-		s.begin(m, now, s.quantum())
+		s.beginSlice(m, now, s.quantum())
 	}
 	s.forget()
 }
@@ -278,20 +278,20 @@ func (s *Scheduler) find(lease string) *member {
 func (s *Scheduler) Next(now time.Duration) Action {
 	now = max(now, s.last)
 	s.account(now)
-	if s.fill.over(now) {
+	if s.fallback.ended(now) {
 		for _, m := range s.members {
-			m.drain.halve()
+			m.backlog.halve()
 		}
 	}
-	s.weigh()
-	in := s.contenders()
-	gated, why := s.gated(in)
+	s.updateWeights()
+	in := s.participants()
+	enforced, why := s.enforced(in)
 	s.reason = why
-	if a, ok := s.release(now, gated); ok {
+	if a, ok := s.thawDue(now, enforced); ok {
 		return a
 	}
-	if !gated {
-		s.phase, s.cur = open, nil
+	if !enforced {
+		s.phase, s.current = sideBySide, nil
 		until := now + time.Second
 		for _, m := range s.members {
 			m.deficit = 0 // a debt to nobody
@@ -301,102 +301,102 @@ func (s *Scheduler) Next(now time.Duration) Action {
 		}
 		return Action{Kind: Wait, Until: until, Reason: why}
 	}
-	if s.cur != nil && !slices.Contains(in, s.cur) {
-		s.cur, s.phase = nil, open
+	if s.current != nil && !slices.Contains(in, s.current) {
+		s.current, s.phase = nil, sideBySide
 	}
 	for {
 		switch s.phase {
-		case open, idle:
-			m, q, at := s.pick(in, now)
+		case sideBySide, allCapped:
+			m, q, at := s.pickNext(in, now)
 			if m == nil {
-				s.phase, s.cur = idle, nil
+				s.phase, s.current = allCapped, nil
 				if a, ok := s.freeze(in, nil, now, "its cap is reached"); ok {
 					return a
 				}
-				return Action{Kind: Wait, Until: s.clip(in, nil, at), Reason: "all leases are at their caps"}
+				return Action{Kind: Wait, Until: s.waitLimit(in, nil, at), Reason: "all leases are at their caps"}
 			}
-			s.begin(m, now, q)
-		case run:
-			if a, ok := s.freeze(in, s.cur, now, "it is another's slice"); ok {
+			s.beginSlice(m, now, q)
+		case sliceRuns:
+			if a, ok := s.freeze(in, s.current, now, "it is another's slice"); ok {
 				return a
 			}
-			if s.cur.frozen && now < s.cur.retryAt {
-				return Action{Kind: Wait, Until: s.cur.retryAt, Reason: "a thaw failed and is tried again"}
+			if s.current.frozen && now < s.current.retryAt {
+				return Action{Kind: Wait, Until: s.current.retryAt, Reason: "a thaw failed and is tried again"}
 			}
-			if s.cur.frozen {
-				return Action{Kind: Thaw, Lease: s.cur.Lease, Reason: "its slice begins", Look: true}
+			if s.current.frozen {
+				return Action{Kind: Thaw, Lease: s.current.Lease, Reason: "its slice begins", ReadSamples: true}
 			}
 			if !s.started {
 				s.started, s.until, s.start = true, now+(s.until-s.start), now
-				s.cur.usage.Slices++
+				s.current.usage.Slices++
 			}
 			// A slice is never cut to nothing, even when others are due: who is due is thawed beside it.
-			if end := max(s.clip(in, s.cur, s.until), min(s.until, s.start+s.quantum())); now < end {
-				return Action{Kind: Wait, Until: s.due(in, end), Reason: "a slice runs"}
+			if end := max(s.waitLimit(in, s.current, s.until), min(s.until, s.start+s.quantum())); now < end {
+				return Action{Kind: Wait, Until: s.thawDeadline(in, end), Reason: "a slice runs"}
 			}
-			if s.extend(in, now) {
+			if s.extendSlice(in, now) {
 				continue
 			}
-			s.phase = drain
-		case drain:
+			s.phase = backlogRuns
+		case backlogRuns:
 			if a, ok := s.freeze(in, nil, now, "its slice ends"); ok {
 				return a
 			}
-			if end := s.clip(in, s.cur, s.cur.frozenAt+s.cur.drain.reserve); now < end {
+			if end := s.waitLimit(in, s.current, s.current.frozenAt+s.current.backlog.estimate); now < end {
 				return Action{Kind: Wait, Until: end, Reason: "queued work runs out"}
 			}
-			s.charge(now)
-			s.phase = open
+			s.chargeSlice(now)
+			s.phase = sideBySide
 		}
 	}
 }
 
-// gated tells whether anybody is frozen for anybody, and if not, why.
-func (s *Scheduler) gated(in []*member) (bool, string) {
+// enforced tells whether anybody is frozen for anybody, and if not, why.
+func (s *Scheduler) enforced(in []*member) (bool, string) {
 	switch {
 	case len(in) == 0:
 		return false, "nobody uses the GPU"
 	case s.cfg.Concurrent:
 		return false, "all run side by side: so it is configured"
-	case s.last < s.fill.until:
-		return false, s.fill.why
+	case s.last < s.fallback.until:
+		return false, s.fallback.reason
 	case len(in) == 1 && in[0].cap == 0:
 		return false, "one lease alone is never frozen"
 	}
 	var need time.Duration
 	for _, m := range in {
-		need += s.quantum() + m.drain.reserve + 2*s.gate
+		need += s.quantum() + m.backlog.estimate + 2*s.switchTime
 	}
 	if need > s.cfg.MaxFrozen+s.shortest(in) {
-		s.fill.fall(s.last, "all run side by side: slices and queued work of all leases take longer than a lease may be frozen")
-		return false, s.fill.why
+		s.fallback.start(s.last, "all run side by side: slices and queued work of all leases take longer than a lease may be frozen")
+		return false, s.fallback.reason
 	}
 	return true, ""
 }
 
 // shortest is the least slice and drain among some: a lease does not wait for its own.
 func (s *Scheduler) shortest(in []*member) time.Duration {
-	least := in[0].drain.reserve
+	least := in[0].backlog.estimate
 	for _, m := range in {
-		least = min(least, m.drain.reserve)
+		least = min(least, m.backlog.estimate)
 	}
 	return least + s.quantum()
 }
 
-// release thaws whom nothing may keep frozen: all when nobody is gated, those who do not contend, and those who were
+// thawDue thaws whom nothing may keep frozen: all when nobody is gated, those who do not contend, and those who were
 // frozen for as long as is allowed.
-func (s *Scheduler) release(now time.Duration, gated bool) (Action, bool) {
+func (s *Scheduler) thawDue(now time.Duration, enforced bool) (Action, bool) {
 	for _, m := range s.members {
 		if !m.frozen {
 			continue
 		}
 		why := ""
 		switch {
-		case !gated || !s.contends(m):
+		case !enforced || !s.participates(m):
 			why = "it has nobody to wait for"
-		case m.suspect:
+		case m.freezeFailed:
 			why = "it could not be frozen"
-		case now >= m.frozenAt+s.cfg.MaxFrozen && m != s.cur:
+		case now >= m.frozenAt+s.cfg.MaxFrozen && m != s.current:
 			why, m.overdue = "it was frozen for as long as is allowed", true
 		default:
 			continue
@@ -419,21 +419,21 @@ func (s *Scheduler) freeze(in []*member, but *member, now time.Duration, why str
 	return Action{}, false
 }
 
-// begin gives a slice to a lease. The slice counts from when it is seen thawed.
-func (s *Scheduler) begin(m *member, now, q time.Duration) {
-	s.phase, s.cur, s.started, s.start, s.until, s.turn = run, m, false, now, now+q, m.Lease
+// beginSlice gives a slice to a lease. The slice counts from when it is seen thawed.
+func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
+	s.phase, s.current, s.started, s.start, s.until, s.lastPicked = sliceRuns, m, false, now, now+q, m.Lease
 }
 
-// extend lets a slice go on when the next one would be the same lease's again: a freeze for nobody costs a drain, and a
+// extendSlice lets a slice go on when the next one would be the same lease's again: a freeze for nobody costs a drain, and a
 // drain that is cut short by a thaw is learned too small.
-func (s *Scheduler) extend(in []*member, now time.Duration) bool {
+func (s *Scheduler) extendSlice(in []*member, now time.Duration) bool {
 	saved := make([]time.Duration, len(in))
 	for i, m := range in {
 		saved[i] = m.deficit
 	}
-	s.cur.deficit -= now - s.start + s.cur.drain.reserve
-	if m, q, _ := s.pick(in, now); m == s.cur {
-		s.cur.deficit += s.cur.drain.reserve // not spent yet
+	s.current.deficit -= now - s.start + s.current.backlog.estimate
+	if m, q, _ := s.pickNext(in, now); m == s.current {
+		s.current.deficit += s.current.backlog.estimate // not spent yet
 		s.start, s.until = now, now+q
 		return true
 	}
@@ -443,11 +443,11 @@ func (s *Scheduler) extend(in []*member, now time.Duration) bool {
 	return false
 }
 
-// charge ends the slice: all the time since its start is the lease's, its drain included.
-func (s *Scheduler) charge(now time.Duration) {
-	if s.cur != nil && s.started {
-		s.cur.deficit -= now - s.start
-		s.cur.drain.shared(now)
+// chargeSlice ends the slice: all the time since its start is the lease's, its drain included.
+func (s *Scheduler) chargeSlice(now time.Duration) {
+	if s.current != nil && s.started {
+		s.current.deficit -= now - s.start
+		s.current.backlog.contended(now)
 	}
 	s.started = false
 }
@@ -465,14 +465,14 @@ func (s *Scheduler) round(n int) time.Duration {
 
 // quantum is the shortest slice worth a switch.
 func (s *Scheduler) quantum() time.Duration {
-	return min(max(s.cfg.MinQuantum, 40*s.gate), s.cfg.MaxFrozen/8)
+	return min(max(s.cfg.MinQuantum, 40*s.switchTime), s.cfg.MaxFrozen/8)
 }
 
-// clip moves a time forward so that nobody but one stays frozen too long: room is left for the drain and the switch.
-func (s *Scheduler) clip(in []*member, but *member, t time.Duration) time.Duration {
-	room := 2*s.gate + 5*time.Millisecond
+// waitLimit moves a time forward so that nobody but one stays frozen too long: room is left for the drain and the switch.
+func (s *Scheduler) waitLimit(in []*member, but *member, t time.Duration) time.Duration {
+	room := 2*s.switchTime + 5*time.Millisecond
 	if but != nil && !but.frozen {
-		room += but.drain.reserve
+		room += but.backlog.estimate
 	}
 	for _, m := range in {
 		if m != but && m.frozen {
@@ -482,8 +482,8 @@ func (s *Scheduler) clip(in []*member, but *member, t time.Duration) time.Durati
 	return t
 }
 
-// due moves a time forward to the first moment when a lease was frozen for as long as is allowed.
-func (s *Scheduler) due(in []*member, t time.Duration) time.Duration {
+// thawDeadline moves a time forward to the first moment when a lease was frozen for as long as is allowed.
+func (s *Scheduler) thawDeadline(in []*member, t time.Duration) time.Duration {
 	for _, m := range in {
 		if m.frozen {
 			t = min(t, m.frozenAt+s.cfg.MaxFrozen)
@@ -492,9 +492,9 @@ func (s *Scheduler) due(in []*member, t time.Duration) time.Duration {
 	return t
 }
 
-// pick visits the leases in turn, gives each its part of a round, and takes the first that has saved enough for a slice.
+// pickNext visits the leases in turn, gives each its part of a round, and takes the first that has saved enough for a slice.
 // Without one, all are at their caps, and it says when the first is not.
-func (s *Scheduler) pick(in []*member, now time.Duration) (*member, time.Duration, time.Duration) {
+func (s *Scheduler) pickNext(in []*member, now time.Duration) (*member, time.Duration, time.Duration) {
 	r, q := s.round(len(in)), s.quantum()
 	var total float64
 	at := now + time.Hour
@@ -505,18 +505,18 @@ func (s *Scheduler) pick(in []*member, now time.Duration) (*member, time.Duratio
 			at = min(at, now+wait)
 		}
 	}
-	first := slices.IndexFunc(in, func(m *member) bool { return m.Lease > s.turn })
+	first := slices.IndexFunc(in, func(m *member) bool { return m.Lease > s.lastPicked })
 	credit := func(m *member) {
 		part := time.Duration(m.weight / total * float64(r))
 		// The clamp keeps a lease from saving up for a long slice, but below the second term one with a deep queue and a
 		// small share would never run.
-		m.deficit = min(m.deficit+part, max(2*part, m.drain.reserve+part+q))
+		m.deficit = min(m.deficit+part, max(2*part, m.backlog.estimate+part+q))
 	}
 	if m := s.urgent(in, now, q); m != nil {
 		if total > 0 {
 			credit(m) // its visit, only early
 		}
-		return m, max(q, min(m.deficit-m.drain.reserve, r)), 0
+		return m, max(q, min(m.deficit-m.backlog.estimate, r)), 0
 	}
 	if total == 0 {
 		return nil, 0, at
@@ -528,9 +528,9 @@ func (s *Scheduler) pick(in []*member, now time.Duration) (*member, time.Duratio
 			continue
 		}
 		credit(m)
-		slice := m.deficit - m.drain.reserve
+		slice := m.deficit - m.backlog.estimate
 		if m.cap != 0 {
-			slice = min(slice, m.budget-m.drain.reserve)
+			slice = min(slice, m.budget-m.backlog.estimate)
 		}
 		if slice >= q {
 			if s.cfg.Rand != nil {
@@ -553,10 +553,10 @@ func (s *Scheduler) urgent(in []*member, now, q time.Duration) *member {
 	}
 	for _, m := range in {
 		if m != out {
-			longest = max(longest, m.drain.reserve)
+			longest = max(longest, m.backlog.estimate)
 		}
 	}
-	if out == nil || now+q+longest+4*s.gate+10*time.Millisecond < out.frozenAt+s.cfg.MaxFrozen {
+	if out == nil || now+q+longest+4*s.switchTime+10*time.Millisecond < out.frozenAt+s.cfg.MaxFrozen {
 		return nil
 	}
 	return out
@@ -565,7 +565,7 @@ func (s *Scheduler) urgent(in []*member, now, q time.Duration) *member {
 // capWait is how long until a lease's cap lets it have a slice: once a round, because many short slices would each be
 // wrong by what the reserve is.
 func (s *Scheduler) capWait(m *member, n int, q time.Duration) time.Duration {
-	lack := max(q+m.drain.reserve, time.Duration(0.9*m.cap*float64(s.round(n)))) - m.budget
+	lack := max(q+m.backlog.estimate, time.Duration(0.9*m.cap*float64(s.round(n)))) - m.budget
 	if m.cap == 0 || lack <= 0 {
 		return 0
 	}

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// always is a worker that never lets its queue run empty.
-func always(lease string, share float64) *worker {
+// busyWorker is a worker that never lets its queue run empty.
+func busyWorker(lease string, share float64) *worker {
 	return &worker{lease: lease, share: share, depth: ms(20)}
 }
 
@@ -26,8 +26,8 @@ func usageOf(t testing.TB, s *Scheduler, now time.Duration, lease string) Usage 
 	return Usage{}
 }
 
-func TestOneAloneIsNeverFrozen(t *testing.T) {
-	m := newSim(t, Config{}, 1, always("a", 30))
+func TestSingleLeaseIsNeverFrozen(t *testing.T) {
+	m := newSim(t, Config{}, 1, busyWorker("a", 30))
 	m.run(20 * time.Second)
 	if m.freezes != 0 {
 		t.Errorf("%d freezes", m.freezes)
@@ -35,16 +35,16 @@ func TestOneAloneIsNeverFrozen(t *testing.T) {
 	if u := usageOf(t, m.s, m.now, "a"); u.Occupancy != m.now || u.Recent != 1 || u.Entitled != 1 {
 		t.Errorf("usage %+v after %v", u, m.now)
 	}
-	if st := m.s.Status(); st.Gated || st.Reason == "" {
+	if st := m.s.Status(); st.Enforced || st.Reason == "" {
 		t.Errorf("status %+v", st)
 	}
 }
 
-func TestLeavingThawsTheRest(t *testing.T) {
-	a, b := always("a", 30), always("b", 70)
+func TestRemovedLeaseThawsTheOthers(t *testing.T) {
+	a, b := busyWorker("a", 30), busyWorker("b", 70)
 	m := newSim(t, Config{}, 1, a, b)
 	m.run(5*time.Second + 100*time.Millisecond)
-	if !m.s.Status().Gated || a.frozen == b.frozen {
+	if !m.s.Status().Enforced || a.frozen == b.frozen {
 		t.Fatalf("not gated: a frozen %v, b frozen %v", a.frozen, b.frozen)
 	}
 	m.ws = []*worker{a}
@@ -53,7 +53,7 @@ func TestLeavingThawsTheRest(t *testing.T) {
 	m.s.Thawed("b", m.now, 0, nil)
 	m.wake = 0
 	m.run(tick)
-	if a.frozen || m.s.Status().Gated {
+	if a.frozen || m.s.Status().Enforced {
 		t.Error("a stays frozen although it is alone")
 	}
 	if len(m.s.Usage(m.now)) != 1 {
@@ -62,7 +62,7 @@ func TestLeavingThawsTheRest(t *testing.T) {
 }
 
 func TestLeasesOfOneGrantDivideItsShare(t *testing.T) {
-	m := newSim(t, Config{}, 1, always("a1", 1), always("a2", 1), always("b", 1))
+	m := newSim(t, Config{}, 1, busyWorker("a1", 1), busyWorker("a2", 1), busyWorker("b", 1))
 	m.s.SetMembers(0, []Member{
 		{Lease: "a1", Grant: "a", Share: 40, Active: true},
 		{Lease: "a2", Grant: "a", Share: 40, Active: true},
@@ -80,7 +80,7 @@ func TestLeasesOfOneGrantDivideItsShare(t *testing.T) {
 func TestCap(t *testing.T) {
 	quarter := 0.25
 	t.Run("alone", func(t *testing.T) {
-		a := always("a", 50)
+		a := busyWorker("a", 50)
 		a.cap = &quarter
 		m := newSim(t, Config{}, 1, a)
 		m.run(20 * time.Second)
@@ -90,9 +90,9 @@ func TestCap(t *testing.T) {
 		}
 	})
 	t.Run("the others take what is left", func(t *testing.T) {
-		a := always("a", 80)
+		a := busyWorker("a", 80)
 		a.cap = &quarter
-		m := newSim(t, Config{}, 1, a, always("b", 20))
+		m := newSim(t, Config{}, 1, a, busyWorker("b", 20))
 		m.run(20 * time.Second)
 		busy, _ := m.run(60 * time.Second)
 		if got := float64(busy[0]) / float64(60*time.Second); math.Abs(got-0.25) > 0.03 {
@@ -104,15 +104,15 @@ func TestCap(t *testing.T) {
 	})
 }
 
-func TestWhoDoesNothingHoldsNobodyUp(t *testing.T) {
+func TestIdleLeaseDelaysNoOther(t *testing.T) {
 	lazy := &worker{lease: "lazy", share: 50, work: ms(1), host: time.Hour, think: time.Hour}
-	m := newSim(t, Config{}, 1, lazy, always("b", 50))
+	m := newSim(t, Config{}, 1, lazy, busyWorker("b", 50))
 	m.run(20 * time.Second)
 	busy, total := m.run(20 * time.Second)
 	if float64(busy[1]) < 0.99*float64(20*time.Second) || total > 20*time.Second {
 		t.Errorf("b has %v of 20 s", busy[1])
 	}
-	if u := usageOf(t, m.s, m.now, "lazy"); !u.Parked {
+	if u := usageOf(t, m.s, m.now, "lazy"); !u.Idle {
 		t.Errorf("usage %+v", u)
 	}
 	// It wakes up and gets its share.
@@ -126,21 +126,21 @@ func TestWhoDoesNothingHoldsNobodyUp(t *testing.T) {
 
 func TestUnfilledSlicesFallBack(t *testing.T) {
 	run := func(fallback bool) (float64, Status) {
-		m := newSim(t, Config{Fallback: fallback}, 1, &worker{lease: "sync", share: 50, work: ms(10), host: ms(30)}, always("b", 50))
+		m := newSim(t, Config{Fallback: fallback}, 1, &worker{lease: "sync", share: 50, work: ms(10), host: ms(30)}, busyWorker("b", 50))
 		m.run(45 * time.Second)
 		_, total := m.run(30 * time.Second)
 		return float64(total) / float64(30*time.Second), m.s.Status()
 	}
-	if busy, st := run(false); busy > 0.7 || !st.Gated {
+	if busy, st := run(false); busy > 0.7 || !st.Enforced {
 		t.Errorf("without fallback the GPU is %.2f busy, %+v", busy, st)
 	}
-	if busy, st := run(true); busy < 0.95 || st.Gated || st.Reason == "" {
+	if busy, st := run(true); busy < 0.95 || st.Enforced || st.Reason == "" {
 		t.Errorf("with fallback the GPU is %.2f busy, %+v", busy, st)
 	}
 }
 
 func TestConcurrentOnlyAccounts(t *testing.T) {
-	m := newSim(t, Config{Concurrent: true}, 1, always("a", 10), always("b", 90))
+	m := newSim(t, Config{Concurrent: true}, 1, busyWorker("a", 10), busyWorker("b", 90))
 	m.run(10 * time.Second)
 	if m.freezes != 0 {
 		t.Errorf("%d freezes", m.freezes)
@@ -150,11 +150,11 @@ func TestConcurrentOnlyAccounts(t *testing.T) {
 	}
 }
 
-func TestDrainWaitsForItsReserve(t *testing.T) {
+func TestSliceWaitsForItsBacklog(t *testing.T) {
 	s := NewScheduler(Config{})
 	s.SetMembers(0, []Member{{Lease: "a", Share: 1, Active: true}, {Lease: "b", Share: 1, Active: true}})
 	for _, m := range s.members {
-		m.drain.reserve = 300 * time.Millisecond
+		m.backlog.estimate = 300 * time.Millisecond
 	}
 	now := time.Duration(0)
 	// do carries out actions until the phase is as wanted.
@@ -175,8 +175,8 @@ func TestDrainWaitsForItsReserve(t *testing.T) {
 		}
 		t.Fatalf("never in phase %v", want)
 	}
-	do(drain)
-	who := s.cur.Lease
+	do(backlogRuns)
+	who := s.current.Lease
 	a := s.Next(now)
 	if a.Kind != Wait || a.Until != now+300*time.Millisecond {
 		t.Fatalf("in the drain: %+v at %v", a, now)
@@ -216,7 +216,7 @@ func TestFailuresFailOpen(t *testing.T) {
 	if tries != 3 {
 		t.Errorf("tried %d times in 30 s, want 3", tries)
 	}
-	if u := usageOf(t, s, now, "stone"); !u.Broken {
+	if u := usageOf(t, s, now, "stone"); !u.Unfreezable {
 		t.Errorf("usage %+v", u)
 	}
 	a, z := usageOf(t, s, now, "a"), usageOf(t, s, now, "z")
@@ -239,8 +239,8 @@ func TestShareErrorBeatsAliasing(t *testing.T) {
 	}
 }
 
-// TestSchedulerHolds drives the scheduler with random leases, delays, failures and stalls, and checks what always holds.
-func TestSchedulerHolds(t *testing.T) {
+// TestSchedulerInvariants drives the scheduler with random leases, delays, failures and stalls, and checks what always holds.
+func TestSchedulerInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := 3 * time.Second
 		s := NewScheduler(Config{MaxFrozen: most, Rand: func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "dither") }})
@@ -266,7 +266,7 @@ func TestSchedulerHolds(t *testing.T) {
 			switch rapid.IntRange(0, 15).Draw(t, "event") {
 			case 0:
 				id := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(t, "lease")
-				m := Member{Lease: id, Grant: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "grant"), Share: float64(rapid.IntRange(1, 100).Draw(t, "share")), Active: rapid.Bool().Draw(t, "active"), Ungated: rapid.IntRange(0, 5).Draw(t, "ungated") == 0}
+				m := Member{Lease: id, Grant: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "grant"), Share: float64(rapid.IntRange(1, 100).Draw(t, "share")), Active: rapid.Bool().Draw(t, "active"), NeverFreeze: rapid.IntRange(0, 5).Draw(t, "ungated") == 0}
 				if rapid.IntRange(0, 4).Draw(t, "capped") == 0 {
 					c := float64(rapid.IntRange(5, 100).Draw(t, "cap")) / 100
 					m.Cap = &c
@@ -298,10 +298,10 @@ func TestSchedulerHolds(t *testing.T) {
 					}
 					active := 0
 					for _, x := range leases {
-						if x.m.Active && !x.m.Ungated {
+						if x.m.Active && !x.m.NeverFreeze {
 							active++
 						}
-						if x.frozen && (!x.m.Active || x.m.Ungated) {
+						if x.frozen && (!x.m.Active || x.m.NeverFreeze) {
 							t.Fatalf("%s stays frozen and does not take part", x.m.Lease)
 						}
 						if x.frozen && a.Until > x.since+most && stalls == 0 {
@@ -316,7 +316,7 @@ func TestSchedulerHolds(t *testing.T) {
 					waits++
 					now = a.Until
 				case Freeze:
-					if st == nil || st.frozen || !st.m.Active || st.m.Ungated {
+					if st == nil || st.frozen || !st.m.Active || st.m.NeverFreeze {
 						t.Fatalf("freezes %q: %+v", a.Lease, st)
 					}
 					if a.Until != now+most {
@@ -355,8 +355,8 @@ func TestSchedulerHolds(t *testing.T) {
 	})
 }
 
-// TestNobodyStarves: however unequal the shares, and however deep the queues, everybody runs within the longest frozen time.
-func TestNobodyStarves(t *testing.T) {
+// TestNoLeaseStarves: however unequal the shares, and however deep the queues, everybody runs within the longest frozen time.
+func TestNoLeaseStarves(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(2, 5).Draw(rt, "leases")
 		var ws []*worker
@@ -364,7 +364,7 @@ func TestNobodyStarves(t *testing.T) {
 			ws = append(ws, &worker{lease: fmt.Sprintf("lease-%d", i), share: float64(rapid.IntRange(1, 100).Draw(rt, "share")), depth: ms(rapid.IntRange(1, 500).Draw(rt, "queue"))})
 		}
 		m := newSim(t, Config{}, rapid.Uint64().Draw(rt, "seed"), ws...)
-		m.gateTime = time.Duration(rapid.IntRange(0, 1000).Draw(rt, "gate")) * time.Microsecond
+		m.switchTime = time.Duration(rapid.IntRange(0, 1000).Draw(rt, "gate")) * time.Microsecond
 		m.run(8 * time.Second)
 		busy, _ := m.run(12 * time.Second)
 		for i, w := range ws {

@@ -30,21 +30,21 @@ type worker struct {
 }
 
 type sim struct {
-	t        testing.TB
-	s        *Scheduler
-	r        *rand.Rand
-	now      time.Duration
-	ws       []*worker
-	wake     time.Duration
-	sampleAt time.Duration
-	feedAt   time.Duration
-	pending  []Sample
-	busy     time.Duration
-	newest   bool // the driver answers only the newest sample of each lease
-	look     bool // it is asked when the scheduler says so, not every second
-	jitter   float64
-	gateTime time.Duration
-	freezes  int
+	t          testing.TB
+	s          *Scheduler
+	r          *rand.Rand
+	now        time.Duration
+	ws         []*worker
+	wake       time.Duration
+	sampleAt   time.Duration
+	feedAt     time.Duration
+	pending    []Sample
+	busy       time.Duration
+	newest     bool // the driver answers only the newest sample of each lease
+	readOnThaw bool // it is asked when the scheduler says so, not every second
+	jitter     float64
+	switchTime time.Duration
+	freezes    int
 }
 
 func newSim(t testing.TB, cfg Config, seed uint64, ws ...*worker) *sim {
@@ -92,9 +92,9 @@ func (m *sim) act() {
 			}
 			w.frozen, w.frozenAt = true, m.now
 			m.freezes++
-			m.s.Froze(a.Lease, m.now, m.gateTime, nil)
+			m.s.Froze(a.Lease, m.now, m.switchTime, nil)
 		case Thaw:
-			if a.Look && m.look {
+			if a.ReadSamples && m.readOnThaw {
 				m.feed()
 			}
 			w := m.find(a.Lease)
@@ -104,7 +104,7 @@ func (m *sim) act() {
 			w.frozen = false
 			w.longestFrozen = max(w.longestFrozen, m.now-w.frozenAt)
 			w.limit = time.Duration(float64(w.depth) * (1 + m.jitter*(2*m.r.Float64()-1)))
-			m.s.Thawed(a.Lease, m.now, m.gateTime, nil)
+			m.s.Thawed(a.Lease, m.now, m.switchTime, nil)
 		default:
 			m.t.Fatalf("action %+v", a)
 		}
@@ -167,7 +167,7 @@ func (m *sim) step() {
 			m.pending = append(m.pending, Sample{Lease: on[m.r.IntN(len(on))].lease, Time: m.now})
 		}
 	}
-	if m.now >= m.feedAt && !m.look {
+	if m.now >= m.feedAt && !m.readOnThaw {
 		m.feedAt += time.Second
 		m.feed()
 	}
@@ -196,9 +196,9 @@ func (m *sim) feed() {
 	m.wake = 0 // the caller asks again after news
 }
 
-// asDriversDo makes the sampler answer as drivers do.
-func (m *sim) asDriversDo(look bool) *sim {
-	m.newest, m.look, m.s.cfg.Raw = true, look, false
+// newestOnly makes the sampler answer as drivers do.
+func (m *sim) newestOnly(readOnThaw bool) *sim {
+	m.newest, m.readOnThaw, m.s.cfg.Raw = true, readOnThaw, false
 	return m
 }
 
@@ -239,7 +239,7 @@ func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
 // TestShareError holds the scheduler to its error bounds: over 200 s after a warm-up of 30 s the mean error of the shares,
 // and over windows of 10 s the root mean square and the worst. Without gating these loads are off by 15 to 40 points,
-// which TestUngatedIsWrong shows.
+// which TestWithoutFreezingSharesAreEqual shows.
 func TestShareError(t *testing.T) {
 	const allSeeds = 8
 	seeds := allSeeds / enumeration.Stride(allSeeds)
@@ -288,7 +288,7 @@ func TestShareError(t *testing.T) {
 					}
 				}
 				for _, u := range m.s.Usage(m.now) {
-					t.Logf("seed %d %s: occupancy %v, recent %.3f of entitled %.3f, reserve %v", seed, u.Lease, u.Occupancy, u.Recent, u.Entitled, u.Reserve)
+					t.Logf("seed %d %s: occupancy %v, recent %.3f of entitled %.3f, reserve %v", seed, u.Lease, u.Occupancy, u.Recent, u.Entitled, u.Backlog)
 				}
 			}
 			rms := math.Sqrt(square / float64(windows))
@@ -303,9 +303,9 @@ func TestShareError(t *testing.T) {
 	}
 }
 
-// TestUngatedIsWrong: what the hardware does by itself is equal parts, whatever the shares. The simulation must show it,
+// TestWithoutFreezingSharesAreEqual: what the hardware does by itself is equal parts, whatever the shares. The simulation must show it,
 // or its other figures mean nothing.
-func TestUngatedIsWrong(t *testing.T) {
+func TestWithoutFreezingSharesAreEqual(t *testing.T) {
 	ws := []*worker{{lease: "a", share: 10, depth: ms(400)}, {lease: "b", share: 90, depth: ms(5)}}
 	m := newSim(t, Config{Concurrent: true}, 1, ws...)
 	busy, _ := m.run(60 * time.Second)
@@ -314,14 +314,14 @@ func TestUngatedIsWrong(t *testing.T) {
 	}
 }
 
-// TestSharesSettle: leases alike are within five points over ten seconds soon after they start, in nine of ten runs.
-func TestSharesSettle(t *testing.T) {
+// TestSharesConverge: leases alike are within five points over ten seconds soon after they start, in nine of ten runs.
+func TestSharesConverge(t *testing.T) {
 	over := 0
 	const runs = 100
 	for seed := range uint64(runs) {
 		ws := []*worker{{lease: "a", share: 30, depth: ms(50)}, {lease: "b", share: 70, depth: ms(50)}}
 		m := newSim(t, Config{}, seed, ws...)
-		m.gateTime = 300 * time.Microsecond
+		m.switchTime = 300 * time.Microsecond
 		m.run(10 * time.Second)
 		busy, _ := m.run(10 * time.Second)
 		if w, _ := bias(busy, ws); w > 5 {
@@ -334,14 +334,14 @@ func TestSharesSettle(t *testing.T) {
 	t.Logf("%d of %d runs are more than five points off", over, runs)
 }
 
-// TestWhatDriversAnswer: drivers answer only the newest sample of each process. The shares are then as good when they are
+// TestNewestSamplesOnly: drivers answer only the newest sample of each process. The shares are then as good when they are
 // asked at the right moments, and good for leases alike when they are asked once a second.
-func TestWhatDriversAnswer(t *testing.T) {
+func TestNewestSamplesOnly(t *testing.T) {
 	for _, tc := range []struct {
-		name   string
-		a, b   int // queues in ms
-		look   bool
-		bounds float64 // of the mean error over a minute, after one minute
+		name       string
+		a, b       int // queues in ms
+		readOnThaw bool
+		bounds     float64 // of the mean error over a minute, after one minute
 	}{
 		{"asked when told, queues alike", 100, 100, true, 1.5},
 		{"asked when told, a deep queue", 400, 20, true, 2},
@@ -352,8 +352,8 @@ func TestWhatDriversAnswer(t *testing.T) {
 			var mean float64
 			for seed := range uint64(8) {
 				ws := []*worker{{lease: "a", share: 30, depth: ms(tc.a)}, {lease: "b", share: 70, depth: ms(tc.b)}}
-				m := newSim(t, Config{}, seed, ws...).asDriversDo(tc.look)
-				m.gateTime = 300 * time.Microsecond
+				m := newSim(t, Config{}, seed, ws...).newestOnly(tc.readOnThaw)
+				m.switchTime = 300 * time.Microsecond
 				m.run(time.Minute)
 				busy, _ := m.run(time.Minute)
 				w, _ := bias(busy, ws)

@@ -176,7 +176,7 @@ func (en *Enforcer) climb(ctx context.Context, now time.Duration, id gpu.UUID, l
 			accounts[key] = a
 			order = append(order, key)
 		}
-		use := quota.MemoryUse{Lease: l.ID, Ungated: !l.Walls.Freeze, InPlace: l.Visiting()}
+		use := quota.MemoryUse{Lease: l.ID, NeverFreeze: !l.Walls.Freeze, InPlace: l.Visiting()}
 		if u := used[l.ID]; u != nil && !u.unknown[id] {
 			b := u.memory[id]
 			use.Used = &b
@@ -351,7 +351,7 @@ func (en *Enforcer) slice(ctx context.Context, id gpu.UUID, leases []lease.Lease
 		}
 		m := quota.Member{
 			Lease: l.ID, Grant: l.Terms.Tenant + "/" + l.Terms.Spec.Name, Share: float64(s.Share),
-			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, Ungated: !l.Walls.Freeze,
+			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, NeverFreeze: !l.Walls.Freeze,
 		}
 		if s.Cap != nil {
 			part := float64(*s.Cap) / 100

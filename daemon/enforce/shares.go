@@ -100,14 +100,14 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
 		sl.mu.Lock()
 		now := time.Since(sl.epoch)
 		a := sl.scheduler.Next(now)
-		sl.gated = sl.scheduler.Status().Gated
+		sl.gated = sl.scheduler.Status().Enforced
 		sl.mu.Unlock()
 		switch a.Kind {
 		case quota.Freeze:
 			sl.freeze(ctx, d, a)
 			continue
 		case quota.Thaw:
-			if a.Look {
+			if a.ReadSamples {
 				// What the driver's newest samples tell of the freeze is lost soon after it ends.
 				d.tasks.Go(func() { sl.look(ctx, d, id) })
 			}
