@@ -10,8 +10,8 @@ import (
 // start. So a planner may count slices.
 func TestComputeOrderFitsEverySet(t *testing.T) {
 	sets := 0
-	var try func(width, room, most uint32, set []NewCompute)
-	try = func(width, room, most uint32, set []NewCompute) {
+	var try func(width, left, most uint32, set []NewCompute)
+	try = func(width, left, most uint32, set []NewCompute) {
 		sets++
 		taken := uint32(0)
 		for _, c := range ComputeOrder(set) {
@@ -27,8 +27,8 @@ func TestComputeOrderFitsEverySet(t *testing.T) {
 			}
 		}
 		for _, n := range []uint32{1, 2, 3, 4, 7} {
-			if n <= room && n <= most {
-				try(width, room-n, n, append(set[:len(set):len(set)], NewCompute{Slices: n}))
+			if n <= left && n <= most {
+				try(width, left-n, n, append(set[:len(set):len(set)], NewCompute{Slices: n}))
 			}
 		}
 	}

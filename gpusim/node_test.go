@@ -102,14 +102,14 @@ func TestEveryModelIsUsable(t *testing.T) {
 			}
 			for _, p := range profiles.GI {
 				// As many as the profile says fit, and not one more.
-				var made []gpu.Instance
+				var created []gpu.Instance
 				end := uint32(0)
 				for _, at := range p.Placements {
 					if at.Start < end {
 						continue
 					}
 					in, err := d.CreateInstance(t.Context(), ids[0], gpu.NewInstance{ProfileID: p.ID, Placement: at})
-					if len(made) == int(p.Max) {
+					if len(created) == int(p.Max) {
 						if !errors.Is(err, gpu.ErrInsufficientResources) {
 							t.Errorf("%s: one more than %d: %v", p.Name, p.Max, err)
 						}
@@ -118,12 +118,12 @@ func TestEveryModelIsUsable(t *testing.T) {
 					if err != nil {
 						t.Fatalf("%s at %d: %v", p.Name, at.Start, err)
 					}
-					made, end = append(made, in), at.Start+at.Size
+					created, end = append(created, in), at.Start+at.Size
 				}
-				if len(made) != int(p.Max) {
-					t.Errorf("%s: made %d, says %d", p.Name, len(made), p.Max)
+				if len(created) != int(p.Max) {
+					t.Errorf("%s: made %d, says %d", p.Name, len(created), p.Max)
 				}
-				for _, in := range made {
+				for _, in := range created {
 					if err := d.DestroyInstance(t.Context(), ids[0], in.ID); err != nil {
 						t.Fatal(err)
 					}

@@ -29,7 +29,7 @@ func execute(args, env []string, std stdio) int {
 		return fail(std, fmt.Errorf("cannot use root: %w", err))
 	}
 	env = nodeEnvironment(env, dir)
-	path, err := lookPath(f.Arg(0), lookup(env, "PATH"))
+	path, err := findProgram(f.Arg(0), lookup(env, "PATH"))
 	if err != nil {
 		return fail(std, err)
 	}
@@ -55,8 +55,8 @@ func nodeEnvironment(env []string, root string) []string {
 	return append(out, own...)
 }
 
-// lookPath finds a program in the path that it will see itself.
-func lookPath(name, path string) (string, error) {
+// findProgram finds a program in the path that it will see itself.
+func findProgram(name, path string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}

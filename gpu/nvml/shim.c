@@ -54,17 +54,17 @@ struct info {
 int gpushare_samples(void *fn, void *device, uint64_t since, uint32_t *count, gpushare_sample *out)
 {
 	int (*call)(void *, struct info *) = (int (*)(void *, struct info *))fn;
-	uint32_t room = *count;
+	uint32_t capacity = *count;
 	struct info in = {
 		.version = (unsigned int)sizeof(struct info) | 1u << 24,
-		.count = room,
+		.count = capacity,
 		.since = since,
-		.rows = calloc(room, sizeof(struct row)),
+		.rows = calloc(capacity, sizeof(struct row)),
 	};
 	if (in.rows == NULL)
 		return no_memory;
 	int ret = call(device, &in);
-	for (uint32_t i = 0; ret == 0 && i < in.count && i < room; i++)
+	for (uint32_t i = 0; ret == 0 && i < in.count && i < capacity; i++)
 		out[i] = (gpushare_sample){in.rows[i].time, in.rows[i].pid, in.rows[i].sm, in.rows[i].mem, 0};
 	*count = in.count;
 	free(in.rows);
@@ -82,12 +82,12 @@ int gpushare_samples_old(void *fn, void *device, uint64_t since, uint32_t *count
 {
 	int (*call)(void *, struct old_row *, unsigned int *, unsigned long long) =
 		(int (*)(void *, struct old_row *, unsigned int *, unsigned long long))fn;
-	uint32_t room = *count;
-	struct old_row *rows = calloc(room, sizeof(*rows));
+	uint32_t capacity = *count;
+	struct old_row *rows = calloc(capacity, sizeof(*rows));
 	if (rows == NULL)
 		return no_memory;
 	int ret = call(device, rows, count, since);
-	for (uint32_t i = 0; ret == 0 && i < *count && i < room; i++)
+	for (uint32_t i = 0; ret == 0 && i < *count && i < capacity; i++)
 		out[i] = (gpushare_sample){rows[i].time, rows[i].pid, rows[i].sm, rows[i].mem, 0};
 	free(rows);
 	return ret;

@@ -360,9 +360,9 @@ func TestMissingCompute(t *testing.T) {
 		for i, n := range sizes.Draw(t, "have") {
 			have = append(have, gpu.Placement{Start: uint32(i), Size: n})
 		}
-		wanted, there, still := map[uint32]int{}, map[uint32]int{}, map[uint32]int{}
+		requested, there, still := map[uint32]int{}, map[uint32]int{}, map[uint32]int{}
 		for _, w := range want {
-			wanted[w.Slices]++
+			requested[w.Slices]++
 		}
 		for _, h := range have {
 			there[h.Size]++
@@ -371,8 +371,8 @@ func TestMissingCompute(t *testing.T) {
 			still[w.Slices]++
 		}
 		for n := range uint32(8) {
-			if still[n] != max(0, wanted[n]-there[n]) {
-				t.Fatalf("size %d: %d wanted, %d there, %d lacking", n, wanted[n], there[n], still[n])
+			if still[n] != max(0, requested[n]-there[n]) {
+				t.Fatalf("size %d: %d wanted, %d there, %d lacking", n, requested[n], there[n], still[n])
 			}
 		}
 	})

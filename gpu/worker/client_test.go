@@ -320,8 +320,8 @@ func TestCallerGivesUp(t *testing.T) {
 	})
 }
 
-// TestCancelledBeforeItsTurn checks that a change whose caller has gone is not made later.
-func TestCancelledBeforeItsTurn(t *testing.T) {
+// TestCancelledBeforeItStarts checks that a change whose caller has gone is not made later.
+func TestCancelledBeforeItStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
 		c, _ := newTestClient(t, n)

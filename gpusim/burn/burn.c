@@ -36,7 +36,7 @@ static struct {
 } opt = {.kernel = 5000, .queue = 200};
 
 static int gpu_fd = -1, mps_fd = -1;
-static uint64_t held, launched;
+static uint64_t allocated, launched;
 static double began;
 static volatile sig_atomic_t got_signal;
 
@@ -77,7 +77,7 @@ __attribute__((noreturn, format(printf, 2, 3))) static void die(int code, const 
 __attribute__((noreturn)) static void finish(int code)
 {
 	printf("ran %.1f s, launched %llu kernels of %.3f ms, held %s\n", now() - began, (unsigned long long)launched,
-	       (double)opt.kernel / 1000, human(held));
+	       (double)opt.kernel / 1000, human(allocated));
 	fflush(stdout);
 	exit(code);
 }
@@ -218,8 +218,8 @@ static int size(const char *s, uint64_t *out)
 	return -1;
 }
 
-/* span reads "5ms", "250us", "1s" into microseconds; -1 when it is none of them. */
-static int span(const char *s, uint64_t *us)
+/* duration reads "5ms", "250us", "1s" into microseconds; -1 when it is none of them. */
+static int duration(const char *s, uint64_t *us)
 {
 	char *end;
 	errno = 0;
@@ -412,10 +412,10 @@ static void allocate(uint64_t bytes)
 	const char *a = ask("ALLOC %llu", (unsigned long long)bytes);
 	if (strncmp(a, "OK", 2)) {
 		fflush(stdout);
-		fprintf(stderr, "gpusim-burn: out of memory (CUDA error 2): wanted %s beside the %s held\n", human(bytes), human(held));
+		fprintf(stderr, "gpusim-burn: out of memory (CUDA error 2): wanted %s beside the %s held\n", human(bytes), human(allocated));
 		finish(EXIT_OOM);
 	}
-	held += bytes;
+	allocated += bytes;
 }
 
 /* grow allocates what --grow asks for since it was last called, in steps of a MiB. */
@@ -471,7 +471,7 @@ static void parse(int argc, char **argv)
 				bad("--memory", optarg);
 			break;
 		case 'k':
-			if (span(optarg, &opt.kernel))
+			if (duration(optarg, &opt.kernel))
 				bad("--kernel", optarg);
 			break;
 		case 'q':

@@ -91,8 +91,8 @@ func (c *Context) Launch(ctx context.Context, d time.Duration, n int) error {
 			return nil
 		}
 		// Waiting for room for half a queue, and not for one kernel, keeps the wakeups few while nothing drains.
-		room := min(n, max(c.depth/2, 1))
-		w := c.waitLocked(c.depth - room)
+		free := min(n, max(c.depth/2, 1))
+		w := c.waitLocked(c.depth - free)
 		c.e.scheduleLocked()
 		c.e.mu.Unlock()
 		if err := c.await(ctx, w); err != nil {

@@ -24,7 +24,7 @@ struct conn {
 	int fd;
 	pid_t pid;
 	uint64_t *body;
-	size_t room;
+	size_t capacity;
 };
 
 static pthread_key_t key;
@@ -113,10 +113,10 @@ static nvmlReturn_t exchange(struct conn *c, const char *fn, struct reply *r, co
 	    head[0] < 8 || head[0] > MAX_BODY || head[2] > (head[0] - 8) / 8)
 		goto broken;
 	size_t body = head[0] - 8, want = body + 1 + 8 * MIN_NUMBERS;
-	if (want > c->room) {
+	if (want > c->capacity) {
 		free(c->body);
 		c->body = malloc(want);
-		c->room = c->body ? want : 0;
+		c->capacity = c->body ? want : 0;
 		if (!c->body)
 			goto broken;
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	holdMiB  = 1024 // what the attribution job takes
+	allocMiB = 1024 // what the attribution job takes
 	loadMiB  = 1024 // what is set again and again
 	quotaMiB = 2048 // of the greedy tenant
 )
@@ -92,7 +92,7 @@ func (t *test) choose(ctx context.Context) (string, error) {
 			why = "the compute mode is " + o.computeMode + ", and it is not this test's to change"
 		case o.computeProcesses > 0:
 			why = "others compute on it"
-		case o.totalMiB-o.usedMiB < 4*holdMiB+quotaMiB:
+		case o.totalMiB-o.usedMiB < 4*allocMiB+quotaMiB:
 			why = "it has too little free memory"
 		default:
 			return o.uuid, nil
@@ -119,7 +119,7 @@ func (t *test) job(ctx context.Context, tenant string, argv []string) (*harness.
 // attribution checks that a process's memory is laid to its lease.
 func (t *test) attribution(ctx context.Context, uuid string) error {
 	began := time.Now()
-	j, err := t.job(ctx, "hwtest-a", t.host.program(holdMiB, 0, 0, 0))
+	j, err := t.job(ctx, "hwtest-a", t.host.program(allocMiB, 0, 0, 0))
 	if err != nil {
 		return err
 	}
@@ -136,9 +136,9 @@ func (t *test) attribution(ctx context.Context, uuid string) error {
 		if l := harness.Lease(st, "hwtest-a", "part"); l != nil && l.GPUMemory != nil {
 			used = l.GPUMemory.Used
 		}
-		return used >= holdMiB<<20, nil
+		return used >= allocMiB<<20, nil
 	})
-	t.check(err == nil, "a lease that took %d MiB is shown with %.0f MiB: %.0f MiB for the context", holdMiB, mib(used), mib(used)-holdMiB)
+	t.check(err == nil, "a lease that took %d MiB is shown with %.0f MiB: %.0f MiB for the context", allocMiB, mib(used), mib(used)-allocMiB)
 	if err != nil {
 		st, err := t.node.Client().Status(ctx)
 		if err != nil {

@@ -117,12 +117,12 @@ func (t *test) title(s string) { fmt.Fprintf(t.out, "\n## %s\n\n", s) }
 
 // check notes one result.
 func (t *test) check(ok bool, format string, args ...any) {
-	mark := "ok"
+	result := "ok"
 	if !ok {
-		mark = "**FAILED**"
+		result = "**FAILED**"
 		t.failures++
 	}
-	fmt.Fprintf(t.out, "- %s: %s\n", mark, fmt.Sprintf(format, args...))
+	fmt.Fprintf(t.out, "- %s: %s\n", result, fmt.Sprintf(format, args...))
 }
 
 func (t *test) counters(ctx context.Context) error {

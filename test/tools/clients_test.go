@@ -58,14 +58,14 @@ func fetch() (*clients, error) {
 		return nil, err
 	}
 	sum := sha256.Sum256(recipe)
-	const folders = "../../build/clients-"
-	dir, err := filepath.Abs(folders + hex.EncodeToString(sum[:6]))
+	const directories = "../../build/clients-"
+	dir, err := filepath.Abs(directories + hex.EncodeToString(sum[:6]))
 	if err != nil {
 		return nil, err
 	}
 	versions := filepath.Join(dir, "versions")
 	if _, err := os.Stat(versions); errors.Is(err, fs.ErrNotExist) {
-		old, err := filepath.Glob(folders + "*")
+		old, err := filepath.Glob(directories + "*")
 		if err != nil {
 			return nil, err
 		}

@@ -24,9 +24,9 @@ def ask(function, *args):
         return {"error": type(e).__name__.removeprefix("NVMLError_")}
 
 
-def listed(function, handle, profile, kind, room):
+def listed(function, handle, profile, kind, capacity):
     """What the calls answer that fill an array of the caller's, whose binding is bare."""
-    array, count = (kind * room)(), c_uint(room)
+    array, count = (kind * capacity)(), c_uint(capacity)
     function(handle, profile, array, byref(count))
     return list(array)[: count.value]
 
@@ -98,7 +98,7 @@ def profiles(gpu):
                 nvml.nvmlDeviceGetGpuInstancePossiblePlacements, gpu, p["id"], nvml.c_nvmlGpuInstancePlacement_t, count.value
             )
         ]
-        p["room"] = ask(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity, gpu, p["id"])
+        p["capacity"] = ask(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity, gpu, p["id"])
         found[enum] = p
     return {"found": found, "refused": refused}
 
@@ -143,8 +143,8 @@ def compute(gi):
 
 def mig_devices(gpu):
     out, refused = [], set()
-    room = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
-    for i in range(room):
+    capacity = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+    for i in range(capacity):
         answer = ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, i)
         if "error" in answer:
             refused.add(answer["error"])
@@ -177,7 +177,7 @@ def mig_devices(gpu):
                 "process_utilization": ask(nvml.nvmlDeviceGetProcessUtilization, d, 0).get("error", ""),
             }
         )
-    return {"room": room, "devices": out, "refused": sorted(refused)}
+    return {"capacity": capacity, "devices": out, "refused": sorted(refused)}
 
 
 def links(gpu):

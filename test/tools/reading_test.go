@@ -102,7 +102,7 @@ type profileReading struct {
 	MemoryMiB    uint64          `json:"memory_mib"`
 	FirstVersion bool            `json:"first_version"` // of the struct says the same
 	Placements   []gpu.Placement `json:"placements"`
-	Room         answer[uint32]  `json:"room"`
+	Capacity     answer[uint32]  `json:"capacity"`
 }
 
 type instanceReading struct {
@@ -122,9 +122,9 @@ type computeReading struct {
 }
 
 type devicesReading struct {
-	Room    uint32          `json:"room"`
-	Devices []deviceReading `json:"devices"`
-	Refused []string        `json:"refused"` // how those up to room are that are not there
+	Capacity uint32          `json:"capacity"`
+	Devices  []deviceReading `json:"devices"`
+	Refused  []string        `json:"refused"` // how those up to capacity are that are not there
 }
 
 type deviceReading struct {

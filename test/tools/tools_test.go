@@ -296,11 +296,11 @@ func (l *fixture) reportsEvents(t *testing.T) {
 	more := fmt.Sprintf("\n  - {select: {index: 3}, mode: mig, mig: {layout: [%s]}}", layouts[l.board.File].empty)
 	spec := fmt.Sprintf(specFile, layouts[l.board.File].layout, more)
 	got = l.await(t, string(s.GPUs[empty].Identity.UUID), func() { l.apply(t, spec) })
-	made := l.status(t).GPUs[empty]
-	if len(made.Instances) != 1 {
-		t.Fatalf("gpushare made %+v", made.Instances)
+	created := l.status(t).GPUs[empty]
+	if len(created.Instances) != 1 {
+		t.Fatalf("gpushare made %+v", created.Instances)
 	}
-	want = eventReading{Supported: all, Nothing: "Timeout", UUID: made.Identity.UUID, Type: migConfig, GI: made.Instances[0].ID, CI: none}
+	want = eventReading{Supported: all, Nothing: "Timeout", UUID: created.Identity.UUID, Type: migConfig, GI: created.Instances[0].ID, CI: none}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("an instance (-want +got):\n%s", diff)
 	}

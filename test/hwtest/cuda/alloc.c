@@ -136,15 +136,15 @@ int main(int argc, char **argv)
 	fflush(stdout);
 
 	unsigned long long done = 0;
-	long held = memory;
-	double began = now(), told = began, grown = began;
+	long allocated = memory;
+	double began = now(), reported = began, grown = began;
 	for (;;) {
 		double t = now();
 		if (seconds && t - began >= (double)seconds)
 			return 0;
-		if (grow && held + STEP <= most && t - grown >= (double)STEP / (double)grow) {
+		if (grow && allocated + STEP <= most && t - grown >= (double)STEP / (double)grow) {
 			check(cu_mem_alloc(&more, STEP * MiB), "allocate more");
-			held += STEP;
+			allocated += STEP;
 			grown = t;
 		}
 		if (load) {
@@ -156,10 +156,10 @@ int main(int argc, char **argv)
 		} else {
 			nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 		}
-		if (t - told >= 0.25) {
-			printf("done %llu held %ld\n", done, held);
+		if (t - reported >= 0.25) {
+			printf("done %llu held %ld\n", done, allocated);
 			fflush(stdout);
-			told = t;
+			reported = t;
 		}
 	}
 }

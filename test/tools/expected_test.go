@@ -144,14 +144,14 @@ func (w expected) profiles(g gpu.Snapshot) profilesReading {
 		}
 		r := profileReading{
 			ID: p.ID, Name: "MIG " + p.Name, Slices: p.Slices, Max: p.Max, SMs: p.SMs, Copy: p.Copy, Decoders: p.Decoders,
-			JPEG: p.JPEG, OFA: p.OFA, MemoryMiB: p.MemoryMiB, FirstVersion: true, Room: answer[uint32]{Error: "NotSupported"},
+			JPEG: p.JPEG, OFA: p.OFA, MemoryMiB: p.MemoryMiB, FirstVersion: true, Capacity: answer[uint32]{Error: "NotSupported"},
 		}
 		for _, s := range p.Starts {
 			r.Placements = append(r.Placements, gpu.Placement{Start: s, Size: p.Size})
 		}
 		slices.SortFunc(r.Placements, func(a, b gpu.Placement) int { return int(a.Start) - int(b.Start) })
 		if g.MIG.Current {
-			r.Room = answer[uint32]{Value: w.room(p, g.Instances)}
+			r.Capacity = answer[uint32]{Value: w.capacity(p, g.Instances)}
 		}
 		out.Found[p.Enum] = r
 	}
@@ -159,8 +159,8 @@ func (w expected) profiles(g gpu.Snapshot) profilesReading {
 	return out
 }
 
-// room is how many more of a profile fit beside what is there, by trying all ways to place them.
-func (w expected) room(p board.Profile, there []gpu.Instance) uint32 {
+// capacity is how many more of a profile fit beside what is there, by trying all ways to place them.
+func (w expected) capacity(p board.Profile, there []gpu.Instance) uint32 {
 	taken := make([]bool, w.board.Grid)
 	have := uint32(0)
 	for _, gi := range there {
@@ -207,7 +207,7 @@ func (w expected) devices(g gpu.Snapshot) devicesReading {
 	out := devicesReading{Devices: []deviceReading{}, Refused: []string{}}
 	if g.MIG.Current {
 		for _, p := range w.board.Profiles {
-			out.Room = max(out.Room, p.Max)
+			out.Capacity = max(out.Capacity, p.Max)
 		}
 	}
 	for _, gi := range g.Instances {
@@ -225,7 +225,7 @@ func (w expected) devices(g gpu.Snapshot) devicesReading {
 			})
 		}
 	}
-	if int(out.Room) > len(out.Devices) {
+	if int(out.Capacity) > len(out.Devices) {
 		out.Refused = []string{"NotFound"}
 	}
 	// The library numbers them by the ids of their instances.
