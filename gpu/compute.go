@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// ComputeAlign is what the start of a compute instance of so many slices is a multiple of. The driver's interface cuts
-// compute in halves, quarters and eighths (NV2080_CTRL_GPU_PARTITION_FLAG_COMPUTE_SIZE_*, open kernel modules), and three
-// slices are a "mini half": they begin where a half begins. Not seen on hardware.
+// ComputeAlign is the alignment of a compute instance: its start is a multiple of this number of slices. The driver's
+// interface divides compute into halves, quarters and eighths (NV2080_CTRL_GPU_PARTITION_FLAG_COMPUTE_SIZE_*, open kernel
+// modules). Three slices are a "mini half" and start where a half starts. Not verified on hardware.
 func ComputeAlign(slices uint32) uint32 {
 	align := uint32(1)
 	for align < slices {
@@ -16,9 +16,9 @@ func ComputeAlign(slices uint32) uint32 {
 	return align
 }
 
-// ComputeOrder is the order to make compute instances of one GPU instance in, such that a driver that takes the first place
-// that is free has one for each: those with a placement, then those that fill what they are aligned to, largest first, then
-// three slices, which leave a hole behind them, and then what goes into holes.
+// ComputeOrder sorts the compute instances of one GPU instance into the order of their creation. A driver that uses the
+// first free placement then has one for each: first those with a placement, then those that are as large as their
+// alignment, largest first, then those of three slices, which leave one slice free, and then those of one slice.
 func ComputeOrder(want []NewCompute) []NewCompute {
 	rank := func(c NewCompute) int {
 		switch {

@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Every set of compute instances that does not exceed its GPU instance finds room, made in that order at the first free
-// start. So a planner may count slices.
+// TestComputeOrderFitsEverySet tries every set of compute instances that does not exceed its GPU instance. Created in
+// this order at the first free start, all of them fit, so a planner may count slices.
 func TestComputeOrderFitsEverySet(t *testing.T) {
 	sets := 0
 	var try func(width, left, most uint32, set []NewCompute)
@@ -23,7 +23,7 @@ func TestComputeOrderFitsEverySet(t *testing.T) {
 				}
 			}
 			if !placed {
-				t.Errorf("of %v in %d slices, %d slices find no room", set, width, c.Slices)
+				t.Errorf("%v in %d slices: %d slices do not fit", set, width, c.Slices)
 			}
 		}
 		for _, n := range []uint32{1, 2, 3, 4, 7} {
@@ -32,7 +32,7 @@ func TestComputeOrderFitsEverySet(t *testing.T) {
 			}
 		}
 	}
-	for _, width := range []uint32{1, 2, 3, 4, 7} { // of every GPU instance that is published
+	for _, width := range []uint32{1, 2, 3, 4, 7} { // the sizes of all published GPU instances
 		try(width, width, width, nil)
 	}
 	if sets < 30 {

@@ -8,50 +8,53 @@ import (
 // UUID names one GPU ("GPU-…") or one MIG device ("MIG-…") as the driver prints it.
 type UUID string
 
-// Driver is what the product asks of the GPUs of one node.
+// Driver is the interface to the GPUs of one node.
 //
-// Every method may block for as long as the hardware does: callers give a context with a deadline. Methods return
-// *Error; compare with errors.Is against the Err… sentinels. Methods that change the node need root on real hardware.
-// All methods may be called concurrently; implementations serialise per GPU.
+// Every method may block as long as the hardware does: callers pass a context with a deadline. Methods return *Error;
+// compare with errors.Is against the Err… sentinels. Methods that change the node need root on real hardware. All methods
+// may be called concurrently; implementations serialise per GPU.
 type Driver interface {
 	// Node reads the versions, the optional features by name and the GPUs that the driver enumerates.
 	Node(ctx context.Context) (NodeInfo, error)
-	// Snapshot reads all that changes of one GPU: memory, modes, instances, processes. One worker message.
+	// Snapshot reads the state of one GPU: memory, modes, instances, processes. It is one worker message.
 	Snapshot(ctx context.Context, id UUID) (Snapshot, error)
-	// Profiles reads what this GPU can be partitioned into, with every placement. It does not depend on what is
-	// present. ErrNotSupported when the GPU has no MIG, or when it only answers with MIG mode on and it is off.
+	// Profiles reads the MIG profiles of this GPU with all placements. The result does not depend on the present
+	// instances. ErrNotSupported when the GPU has no MIG, or when the driver reports profiles only with MIG mode on and
+	// it is off.
 	Profiles(ctx context.Context, id UUID) (Profiles, error)
-	// Memory reads the memory of one GPU. It is the cheap, fast path.
+	// Memory reads the memory of one GPU. It is the cheapest reading.
 	Memory(ctx context.Context, id UUID) (Memory, error)
-	// Processes reads the processes that hold memory on one GPU, its MIG instances and MPS clients included.
+	// Processes reads the processes that use memory of one GPU, including its MIG instances and MPS clients.
 	Processes(ctx context.Context, id UUID) ([]Process, error)
-	// Utilization reads the per-process samples newer than since (the driver's clock, µs; 0 for all that is kept)
-	// and returns the newest timestamp. No samples is no error. ErrNotSupported with MIG mode on.
+	// Utilization reads the per-process samples newer than since (the driver's clock, µs; 0 for all) and returns the
+	// newest timestamp. It is not an error if there are no samples. ErrNotSupported with MIG mode on.
 	Utilization(ctx context.Context, id UUID, since uint64) ([]UtilSample, uint64, error)
-	// NVLinks reads where the NVLinks of one GPU lead; a GPU without any has the zero value. It is dozens of calls for what
-	// stays while the host runs: for a reset, and for no look at the node. ErrMissing when the driver lacks the functions.
+	// NVLinks reads the peers of the NVLinks of one GPU; the zero value means that it has none. It needs dozens of calls,
+	// and the result does not change while the host runs: call it before a reset, not in every observation. ErrMissing
+	// when the driver lacks the functions.
 	NVLinks(ctx context.Context, id UUID) (NVLinks, error)
 
-	// SetMIGMode asks for MIG mode on or off. A nil error does not mean that it is active: read ModeChange.
+	// SetMIGMode requests MIG mode on or off. A nil error does not mean that it is active: read ModeChange.
 	SetMIGMode(ctx context.Context, id UUID, on bool) (ModeChange, error)
-	// CreateInstance makes one GPU instance at exactly this placement, with its compute instances. When a compute
-	// instance fails the GPU instance is destroyed again before returning. ErrInsufficientResources when the
-	// placement is taken.
+	// CreateInstance creates one GPU instance at exactly this placement, with its compute instances. If a compute
+	// instance cannot be created, the GPU instance is destroyed again. ErrInsufficientResources when the placement is
+	// occupied.
 	CreateInstance(ctx context.Context, id UUID, want NewInstance) (Instance, error)
-	// CompleteInstance adds to a GPU instance the compute instances that it lacks (a creation that was cut short).
+	// CompleteInstance creates the missing compute instances of a GPU instance, for example after an interrupted
+	// creation.
 	CompleteInstance(ctx context.Context, id UUID, gi uint32, compute []NewCompute) (Instance, error)
-	// DestroyInstance destroys the compute instances and then the GPU instance. ErrInUse when a process holds one.
+	// DestroyInstance destroys the compute instances and then the GPU instance. ErrInUse when a process uses one.
 	DestroyInstance(ctx context.Context, id UUID, gi uint32) error
 	// SetComputeMode sets the compute mode.
 	SetComputeMode(ctx context.Context, id UUID, mode ComputeMode) error
 
 	// Events calls f for every event until ctx ends or the driver is closed, and returns why. It blocks.
 	Events(ctx context.Context, f func(Event)) error
-	// Close lets go of the driver.
+	// Close releases the driver.
 	Close() error
 }
 
-// NodeInfo is what the driver says of the whole node.
+// NodeInfo is what the driver reports about the node.
 type NodeInfo struct {
 	DriverVersion  string     `json:"driver_version"`
 	LibraryVersion string     `json:"library_version"`
@@ -61,22 +64,22 @@ type NodeInfo struct {
 	GPUs           []Identity `json:"gpus"`
 }
 
-// Identity is what does not change of one GPU while the driver stays loaded, but for Minor, which a mode change may move.
+// Identity does not change while the driver is loaded, except for Minor, which a change of the MIG mode may change.
 type Identity struct {
 	UUID   UUID   `json:"uuid"`
 	Index  int    `json:"index"`  // the driver's enumeration order; not stable across boots
 	Minor  int    `json:"minor"`  // of /dev/nvidia<minor>
-	PCI    string `json:"pci"`    // domain:bus:device.function, lower case, "0000:07:00.0"
+	PCI    string `json:"pci"`    // domain:bus:device.function, lowercase, "0000:07:00.0"
 	Model  string `json:"model"`  // "NVIDIA A100-SXM4-40GB"
 	Memory uint64 `json:"memory"` // bytes, reserved included
-	// NUMANode is the node of the PCI device as the kernel tells, -1 when it does not.
+	// NUMANode is the NUMA node of the PCI device, -1 when the kernel does not report it.
 	NUMANode int  `json:"numa_node"`
 	Display  bool `json:"display,omitempty"` // a display is attached or active
-	// Error says why the rest could not be read (a lost GPU keeps its place in the list).
+	// Error says why the other fields could not be read. A lost GPU stays in the list.
 	Error string `json:"error,omitempty"`
 }
 
-// Memory is in bytes. Total = Reserved + Used + Free; Reserved is 0 where the driver does not tell it apart.
+// Memory is in bytes. Total = Reserved + Used + Free. Reserved is 0 where the driver counts it as used.
 type Memory struct {
 	Total    uint64 `json:"total"`
 	Reserved uint64 `json:"reserved"`
@@ -95,16 +98,16 @@ type Snapshot struct {
 	Processes   []Process   `json:"processes,omitempty"` // sorted by pid
 }
 
-// NVLinks is where the NVLinks of one GPU lead, which NVML tells link by link: nvmlDeviceGetNvLinkState, and of each link
-// that is up nvmlDeviceGetNvLinkRemoteDeviceType and nvmlDeviceGetNvLinkRemotePciInfo. The numbers count links of
-// this GPU, of which no board has more than 36.
+// NVLinks describes the NVLinks of one GPU. NVML reports them link by link: nvmlDeviceGetNvLinkState, and for each link
+// that is up nvmlDeviceGetNvLinkRemoteDeviceType and nvmlDeviceGetNvLinkRemotePciInfo. The numbers count links of this
+// GPU; no board has more than 36.
 type NVLinks struct {
-	// Peers are the GPUs at the other end of links that are up, by PCI address as in Identity: sorted, each once. They may
-	// be GPUs that this node does not see.
+	// Peers are the PCI addresses, as in Identity, of the GPUs at the other end of links that are up: sorted, each once.
+	// The node may not see these GPUs.
 	Peers    []string `json:"peers,omitempty"`
 	Switches int      `json:"switches,omitempty"` // up, to an NVSwitch
-	Unknown  int      `json:"unknown,omitempty"`  // up, to something else, or to what the driver does not tell
-	Down     int      `json:"down,omitempty"`     // not up: whether a bridge is on them is not known
+	Unknown  int      `json:"unknown,omitempty"`  // up, to another or an unknown device
+	Down     int      `json:"down,omitempty"`     // not up; the driver does not report whether a bridge is connected
 }
 
 // MIGState is the MIG mode of one GPU.
@@ -112,22 +115,22 @@ type MIGState struct {
 	Capable bool `json:"capable"`
 	Current bool `json:"current"`
 	Pending bool `json:"pending"`
-	// Resetless: a mode change needs no GPU reset (NVML field 184). nil when the driver does not tell.
+	// Resetless: a mode change needs no GPU reset (NVML field 184). nil when the driver does not report it.
 	Resetless *bool `json:"resetless,omitempty"`
 }
 
-// Placement is a run of memory slices. The grid is as wide as the device says: 4, 8 and 12 are known.
+// Placement is a range of memory slices. The device reports the width of the grid: 4, 8 and 12 are known.
 type Placement struct {
 	Start uint32 `json:"start"`
 	Size  uint32 `json:"size"`
 }
 
-// Overlaps tells whether both need one slice.
+// Overlaps reports whether both contain the same slice.
 func (p Placement) Overlaps(q Placement) bool {
 	return p.Start < q.Start+q.Size && q.Start < p.Start+p.Size
 }
 
-// Instance is one GPU instance with its compute instances. Without any it is an orphan.
+// Instance is one GPU instance with its compute instances. An instance without compute instances is an orphan.
 type Instance struct {
 	ID        uint32            `json:"id"`
 	ProfileID uint32            `json:"profile_id"` // the driver's info.Id, which is not the profile enum
@@ -142,24 +145,24 @@ type ComputeInstance struct {
 	ProfileID uint32 `json:"profile_id"`
 	// Placement is in compute slices of the GPU instance.
 	Placement Placement `json:"placement"`
-	// UUID is a function of GPU and placement: it comes back after destroy and create. Never a lease's identity.
+	// UUID depends on GPU and placement only: it is the same after destroy and create. Do not use it to identify a lease.
 	UUID UUID `json:"uuid"`
 }
 
-// NewInstance is what CreateInstance is asked for.
+// NewInstance is the argument of CreateInstance.
 type NewInstance struct {
 	ProfileID uint32       `json:"profile_id"`
 	Placement Placement    `json:"placement"`
-	Compute   []NewCompute `json:"compute"` // empty: one compute instance that takes all slices
+	Compute   []NewCompute `json:"compute"` // empty: one compute instance with all slices
 }
 
-// NewCompute is one compute instance to make.
+// NewCompute is one compute instance to create.
 type NewCompute struct {
 	Slices    uint32     `json:"slices"`
 	Placement *Placement `json:"placement,omitempty"` // nil: the driver chooses
 }
 
-// Profiles is what one device can be partitioned into.
+// Profiles are the MIG profiles of one device.
 type Profiles struct {
 	// Width is the number of memory slices: the largest start+size among the placements.
 	Width uint32    `json:"width"`
@@ -176,7 +179,7 @@ type Profile struct {
 	SMs        uint32           `json:"sms"`
 	Placements []Placement      `json:"placements"`
 	Attributes []string         `json:"attributes,omitempty"` // of "me", "me.all", "-me", "gfx"; sorted
-	Compute    []ComputeProfile `json:"compute,omitempty"`    // known only while an instance of it lives, else empty
+	Compute    []ComputeProfile `json:"compute,omitempty"`    // empty unless an instance of the profile exists
 }
 
 // ComputeProfile is one compute-instance profile.
@@ -186,7 +189,7 @@ type ComputeProfile struct {
 	Max    uint32 `json:"max"`
 }
 
-// ProcessKind says in which of the driver's lists a process was seen.
+// ProcessKind is the list of the driver in which a process was found.
 type ProcessKind string
 
 // The kinds of process.
@@ -196,16 +199,16 @@ const (
 	MPSProcess      ProcessKind = "mps" // an MPS client
 )
 
-// Process is one process that holds a GPU.
+// Process is one process that uses a GPU.
 type Process struct {
 	PID    int         `json:"pid"` // in the pid namespace of the caller of the driver
 	Kind   ProcessKind `json:"kind"`
-	Memory *uint64     `json:"memory,omitempty"` // bytes; nil when the driver does not tell: unknown, neither 0 nor huge
+	Memory *uint64     `json:"memory,omitempty"` // bytes; nil when the driver does not report it
 	GI     *uint32     `json:"gi,omitempty"`
 	CI     *uint32     `json:"ci,omitempty"`
 }
 
-// UtilSample says which process was on the engine at one time. Each sample names one process.
+// UtilSample is one sample of the compute engine. Each sample names one process.
 type UtilSample struct {
 	PID  int    `json:"pid"`
 	Time uint64 `json:"time"` // µs, the driver's clock
@@ -228,15 +231,15 @@ const (
 type ModeChange struct {
 	Current bool `json:"current"`
 	Pending bool `json:"pending"`
-	// Activation says why current differs from pending: nil, ErrInUse (the GPU is not idle) or ErrResetRequired.
+	// Activation is the reason why current differs from pending: nil, ErrInUse (the GPU is not idle) or ErrResetRequired.
 	Activation error `json:"-"`
-	Minor      int   `json:"minor"` // may have moved
+	Minor      int   `json:"minor"` // may have changed
 }
 
-// EventKind is what happened.
+// EventKind is the kind of an event.
 type EventKind string
 
-// The events that are watched where the device supports them.
+// The events that are registered where the device supports them.
 const (
 	EventXID       EventKind = "xid"
 	EventMIGConfig EventKind = "mig-config"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The ways in which the driver fails. Numbers in parentheses are NVML's return codes.
+// The kinds of driver errors. Numbers in parentheses are NVML return codes.
 var (
 	ErrNotLoaded             = errors.New("the NVIDIA driver is not loaded")                                  // DRIVER_NOT_LOADED (9)
 	ErrNoLibrary             = errors.New("the NVML library was not found")                                   // LIBRARY_NOT_FOUND (12)
@@ -19,20 +19,20 @@ var (
 	ErrResetRequired         = errors.New("a reset is required")                                              // RESET_REQUIRED (16)
 	ErrInUse                 = errors.New("in use")                                                           // IN_USE (19)
 	ErrInsufficientResources = errors.New("insufficient resources")                                           // INSUFFICIENT_RESOURCES (23)
-	ErrTimeout               = errors.New("the driver did not answer in time")                                // TIMEOUT (10), or our deadline
+	ErrTimeout               = errors.New("the driver did not answer in time")                                // TIMEOUT (10), or the caller's deadline
 	ErrStuck                 = errors.New("the driver is stuck")                                              // two workers hung at start
 	ErrUnknown               = errors.New("unknown driver error")                                             // anything else
 )
 
-// Error is a failed operation. Unwrap gives one of the sentinels.
+// Error is a failed operation. Unwrap returns one of the sentinels.
 type Error struct {
 	Op   string // "create instance"
 	GPU  UUID   // empty for the node
-	Code int    // the driver's return code, 0 when it was not the driver
+	Code int    // the driver's return code, 0 when the error is not the driver's
 	Err  error  // one of the sentinels
 }
 
-// Error says what failed, where and why.
+// Error names the operation, the GPU and the reason.
 func (e *Error) Error() string {
 	s := "cannot " + e.Op
 	if e.GPU != "" {
@@ -45,5 +45,5 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap gives the sentinel.
+// Unwrap returns the sentinel.
 func (e *Error) Unwrap() error { return e.Err }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// IsAny tells whether an error is one of several.
+// IsAny reports whether err is one of the targets.
 func IsAny(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 }

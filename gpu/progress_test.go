@@ -9,13 +9,13 @@ import (
 )
 
 func TestReportProgress(t *testing.T) {
-	gpu.ReportProgress(context.Background(), "GPU-1") // nobody asked
+	gpu.ReportProgress(context.Background(), "GPU-1") // no callback
 	var got []gpu.UUID
 	ctx := gpu.WithProgress(context.Background(), func(id gpu.UUID) { got = append(got, id) })
 	gpu.ReportProgress(ctx, "GPU-1")
 	gpu.ReportProgress(ctx, "GPU-2")
 	if len(got) != 2 || got[0] != "GPU-1" || got[1] != "GPU-2" {
-		t.Errorf("told of %v; want both in order", got)
+		t.Errorf("reported %v; want both in order", got)
 	}
 }
 
@@ -27,7 +27,7 @@ func TestErrorText(t *testing.T) {
 	}{
 		{"of a GPU", gpu.Error{Op: "create instance", GPU: "GPU-1", Code: 23, Err: gpu.ErrInsufficientResources}, "cannot create instance on GPU-1: insufficient resources (NVML code 23)"},
 		{"of the node", gpu.Error{Op: "open the driver", Code: 9, Err: gpu.ErrNotLoaded}, "cannot open the driver: the NVIDIA driver is not loaded (NVML code 9)"},
-		{"ours", gpu.Error{Op: "read the memory", GPU: "GPU-1", Err: gpu.ErrTimeout}, "cannot read the memory on GPU-1: the driver did not answer in time"},
+		{"without a code", gpu.Error{Op: "read the memory", GPU: "GPU-1", Err: gpu.ErrTimeout}, "cannot read the memory on GPU-1: the driver did not answer in time"},
 	}
 	for _, tt := range tests {
 		if got := tt.err.Error(); got != tt.want {

@@ -1,9 +1,9 @@
 //go:build cgo
 
-// Command gpushare-nvml is the worker that calls the vendor's library for gpushared, which starts it.
+// Command gpushare-nvml is the worker process in which gpushared calls the vendor's library.
 //
-// It is wiring only: it connects to the socket it is given, shows its token, carries out what it is asked and exits when
-// the connection ends. It never outlives the daemon, holds no lock and keeps nothing on disk.
+// It is wiring only: it connects to the given socket, sends its token, runs the requested operations and exits when the
+// connection ends. It exits with the daemon, holds no lock and stores nothing on disk.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/gpushare/gpushare/internal/version"
 )
 
-// stdio is where the command reads and writes.
+// stdio are the output streams of the command.
 type stdio struct {
 	out, err io.Writer
 }
@@ -32,21 +32,21 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	code := run(ctx, os.Args[1:], stdio{os.Stdout, os.Stderr})
 	stop()
-	os.Exit(code) // a call inside the driver may never return: nothing is waited for
+	os.Exit(code) // do not wait: a call inside the driver may never return
 }
 
-// run is the command. It returns its exit code: 0 when the connection ended, 1 on failure, 2 for wrong usage.
+// run runs the command and returns its exit code: 0 when the connection ended, 1 on failure, 2 for wrong usage.
 func run(ctx context.Context, args []string, std stdio) int {
 	flags := flag.NewFlagSet("gpushare-nvml", flag.ContinueOnError)
 	flags.SetOutput(std.err)
 	connect := flags.String("connect", "", "connect to the daemon at this `socket`")
-	token := flags.String("token", "", "show this `token` to the daemon")
+	token := flags.String("token", "", "send this `token` to the daemon")
 	library := flags.String("library", "", "load the NVML library from this `path`")
 	hostRoot := flags.String("host-root", "", "read /proc and /sys under this `directory`")
 	debug := flags.Bool("debug", false, "log more")
 	show := flags.Bool("version", false, "print the version and exit")
 	var excluded []gpu.UUID
-	flags.Func("exclude", "leave the GPU with this `UUID` alone; may be given again", func(s string) error {
+	flags.Func("exclude", "do not access the GPU with this `UUID`; may be repeated", func(s string) error {
 		if s == "" {
 			return errors.New("empty")
 		}
@@ -73,19 +73,19 @@ func run(ctx context.Context, args []string, std stdio) int {
 
 	conn, err := worker.Dial(ctx, *connect, *token)
 	if err != nil {
-		log.Error("gpushare-nvml ends", "err", err)
+		log.Error("gpushare-nvml failed", "err", err)
 		return 1
 	}
 	open := func(context.Context) (gpu.Driver, error) {
 		d, err := nvml.Open(
 			nvml.WithLibraryPath(*library), nvml.WithHostRoot(*hostRoot), nvml.WithExcluded(excluded...), nvml.WithLogger(log))
 		if err != nil {
-			return nil, err // not d: a nil *Driver is no nil Driver
+			return nil, err // not d: a nil *Driver is not a nil gpu.Driver
 		}
 		return d, nil
 	}
 	if err := (worker.Worker{Open: open, Unusable: nvml.Unusable, Log: log}).Serve(ctx, conn); err != nil {
-		log.Error("gpushare-nvml ends", "err", err)
+		log.Error("gpushare-nvml failed", "err", err)
 		return 1
 	}
 	return 0

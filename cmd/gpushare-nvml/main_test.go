@@ -35,14 +35,14 @@ func TestUsage(t *testing.T) {
 				t.Errorf("exit code %d; want %d", code, tt.code)
 			}
 			if said := out.String() + errs.String(); !strings.Contains(said, tt.says) {
-				t.Errorf("says %q; want %q", said, tt.says)
+				t.Errorf("output %q; want %q", said, tt.says)
 			}
 		})
 	}
 }
 
-// TestLazyBinding checks the flags that this binary is linked with: with immediate binding the worker would not start
-// where the library lacks any of the hundreds of functions that the binding names.
+// TestLazyBinding checks the linker flags of this binary: with immediate binding the worker would not start if the
+// library lacks one of the hundreds of functions that go-nvml refers to.
 func TestLazyBinding(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package main
 
-// raceFlags build the worker as the test is built.
+// raceFlags are the build flags of the worker, the same as of the test.
 var raceFlags []string

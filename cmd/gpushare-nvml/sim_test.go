@@ -25,21 +25,21 @@ import (
 	"github.com/gpushare/gpushare/gpu/worker"
 )
 
-// built is what the tests on the virtual node need: it is made once.
+// built are the programs for tests on the virtual node, built once.
 type built struct {
-	dir  string // gpusim with its libraries, and the worker
-	skip string // why it could not be made
+	dir  string // contains gpusim with its libraries, and the worker
+	skip string // the reason to skip
 	err  error
 }
 
-// build makes the virtual node's programs and the worker.
+// build builds the virtual node's programs and the worker.
 var build = sync.OnceValue(func() (b built) {
 	if _, err := exec.LookPath("gcc"); err != nil {
-		b.skip = "no gcc, which builds the virtual node's driver library"
+		b.skip = "gcc is missing: cannot build the virtual node's driver library"
 		return b
 	}
 	if _, err := os.Stat("../../gpusim/shim"); err != nil {
-		b.skip = "no gpusim/shim, the virtual node's driver library"
+		b.skip = "gpusim/shim is missing: cannot build the virtual node's driver library"
 		return b
 	}
 	if b.dir, b.err = os.MkdirTemp("", "gpushare-nvml-test"); b.err != nil {
@@ -88,7 +88,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// simNode is one virtual node with a client of a real worker.
+// simNode is a virtual node with a client of a real worker.
 type simNode struct {
 	*worker.Client
 	t    testing.TB
@@ -126,11 +126,11 @@ func serve(t testing.TB, node string, d worker.Deadlines) *simNode {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it has no state to lose
+		_ = cmd.Process.Kill() // it has no state to save
 		_ = cmd.Wait()
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
-		t.Fatalf("gpusim says %q, %v; want ready", line, err)
+		t.Fatalf("gpusim printed %q, %v; want ready", line, err)
 	}
 	run := filepath.Join(root, "r")
 	if err := os.Mkdir(run, 0o755); err != nil {
@@ -169,7 +169,7 @@ func (n *simNode) readGPUs(ctx context.Context) gpu.NodeInfo {
 	return info
 }
 
-// ctl directs the virtual node.
+// ctl runs 'gpusim ctl'.
 func (n *simNode) ctl(args ...string) []byte {
 	n.t.Helper()
 	out, err := exec.Command(filepath.Join(n.bin, "gpusim"), append([]string{"ctl", "--root", n.root}, args...)...).Output()
@@ -183,7 +183,7 @@ func (n *simNode) ctl(args ...string) []byte {
 	return out
 }
 
-// cudaContext is a process's context on a virtual GPU: the test's own.
+// cudaContext opens a CUDA context of the test process on a virtual GPU.
 func (n *simNode) cudaContext(device string) *cuda {
 	n.t.Helper()
 	conn, err := net.Dial("unix", filepath.Join(n.root, "run/gpusim/cuda.sock"))
@@ -202,7 +202,7 @@ type cuda struct {
 	in   *bufio.Reader
 }
 
-// send gives one order and expects it to be carried out.
+// send sends one request and expects OK.
 func (c *cuda) send(order string) {
 	c.t.Helper()
 	if _, err := fmt.Fprintln(c.conn, order); err != nil {
@@ -213,7 +213,7 @@ func (c *cuda) send(order string) {
 	}
 }
 
-// testContext bounds a test.
+// testContext returns a context that bounds a test.
 func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -268,7 +268,7 @@ func TestSimNode(t *testing.T) {
 	}
 }
 
-// TestSimBroken opens drivers that do not open.
+// TestSimBroken opens drivers that cannot be opened.
 func TestSimBroken(t *testing.T) {
 	tests := []struct {
 		name, state string
@@ -290,7 +290,7 @@ func TestSimBroken(t *testing.T) {
 	}
 }
 
-// TestSimProfiles compares with published listings of the A100 40 GB (MIG User Guide).
+// TestSimProfiles compares the profiles with the published listing of the A100 40 GB (MIG User Guide).
 func TestSimProfiles(t *testing.T) {
 	for _, node := range []string{mixed, old} {
 		n := serve(t, node, worker.Deadlines{})
@@ -332,8 +332,7 @@ func TestSimProfiles(t *testing.T) {
 	}
 }
 
-// TestSimInstances makes and removes instances on both libraries.
-// TestSimNVLinks reads links to other GPUs, to switches and to nothing, of both generations of the library.
+// TestSimNVLinks reads links to other GPUs, to switches and links that are down, with both versions of the library.
 func TestSimNVLinks(t *testing.T) {
 	const gpus = "gpus:\n  - {model: A100-SXM4-40GB, count: 3}\n  - {model: RTX-PRO-6000-96GB}\n"
 	for _, tt := range []struct {
@@ -359,7 +358,7 @@ func TestSimNVLinks(t *testing.T) {
 			}
 			n.ctl("fault", "add", "DeviceGetNvLinkRemote*", "fail", "--code", "15", "--gpu", "1")
 			if _, err := n.NVLinks(testContext(t), n.gpus[1]); !errors.Is(err, gpu.ErrLost) {
-				t.Errorf("of a lost GPU: %v", err)
+				t.Errorf("lost GPU: %v", err)
 			}
 		})
 	}
@@ -389,7 +388,7 @@ func TestSimInstances(t *testing.T) {
 			t.Errorf("3g = %+v", whole)
 		}
 		if _, err := create(14, 4, 2); !errors.Is(err, gpu.ErrInsufficientResources) {
-			t.Errorf("over another: %v; want ErrInsufficientResources", err)
+			t.Errorf("overlapping instance: %v; want ErrInsufficientResources", err)
 		}
 		if _, err := create(77, 0, 1); !errors.Is(err, gpu.ErrInvalid) {
 			t.Errorf("no such profile: %v; want ErrInvalid", err)
@@ -403,7 +402,7 @@ func TestSimInstances(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff([]gpu.Instance{split, whole}, s.Instances, cmpopts.IgnoreFields(gpu.Instance{}, "Memory")); d != "" || !s.MIG.Current {
-			t.Errorf("snapshot (-made +read):\n%s", d)
+			t.Errorf("snapshot (-created +read):\n%s", d)
 		}
 		p, err := n.Profiles(ctx, id)
 		if err != nil {
@@ -411,7 +410,7 @@ func TestSimInstances(t *testing.T) {
 		}
 		for _, g := range p.GI {
 			if (len(g.Compute) > 0) != (g.ID == 9) {
-				t.Errorf("profile %d has compute profiles %v; only that of a living instance is known", g.ID, g.Compute)
+				t.Errorf("profile %d has compute profiles %v; only that of an existing instance is known", g.ID, g.Compute)
 			}
 		}
 		if err := n.DestroyInstance(ctx, id, split.ID); err != nil {
@@ -421,19 +420,19 @@ func TestSimInstances(t *testing.T) {
 			t.Errorf("destroyed twice: %v; want ErrNotFound", err)
 		}
 		if _, err := create(9, 0, 4, gpu.NewCompute{Slices: 2}, gpu.NewCompute{Slices: 2}); err == nil {
-			t.Error("four slices of compute in three")
+			t.Error("four compute slices were created in three")
 		}
 		if s, err = n.Snapshot(ctx, id); err != nil || len(s.Instances) != 1 {
-			t.Errorf("after a creation that failed: %+v, %v; want what was there", s.Instances, err)
+			t.Errorf("after a failed creation: %+v, %v; want the previous instances", s.Instances, err)
 		}
 		again, err := create(9, 0, 4)
 		if err != nil || again.ID != split.ID {
-			t.Errorf("same place again: %+v, %v; want the same id", again, err)
+			t.Errorf("same placement again: %+v, %v; want the same id", again, err)
 		}
 	}
 }
 
-// TestSimUndo lets the compute instance fail, and then its undo too.
+// TestSimUndo lets the creation of the compute instance fail, and then its undo too.
 func TestSimUndo(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
 	ctx := testContext(t)
@@ -444,28 +443,28 @@ func TestSimUndo(t *testing.T) {
 		t.Errorf("CreateInstance: %v; want ErrInsufficientResources", err)
 	}
 	if s, err := n.Snapshot(ctx, n.gpus[0]); err != nil || len(s.Instances) != 0 {
-		t.Errorf("left behind: %+v, %v", s.Instances, err)
+		t.Errorf("not undone: %+v, %v", s.Instances, err)
 	}
 	n.ctl("fault", "add", "GpuInstanceCreateComputeInstance", "fail", "--code", "23")
 	n.ctl("fault", "add", "GpuInstanceDestroy", "fail", "--code", "19")
 	_, err := n.CreateInstance(ctx, n.gpus[0], want)
-	if !errors.Is(err, gpu.ErrInsufficientResources) || !strings.Contains(err.Error(), "cannot be taken back") {
-		t.Errorf("CreateInstance: %v; want that it cannot be taken back", err)
+	if !errors.Is(err, gpu.ErrInsufficientResources) || !strings.Contains(err.Error(), "cannot undo the creation") {
+		t.Errorf("CreateInstance: %v; want that the undo fails", err)
 	}
 	s, err := n.Snapshot(ctx, n.gpus[0])
 	if err != nil || len(s.Instances) != 1 || len(s.Instances[0].Compute) != 0 {
-		t.Fatalf("orphan: %+v, %v; want it to be seen", s.Instances, err)
+		t.Fatalf("orphan: %+v, %v; want it in the snapshot", s.Instances, err)
 	}
 	in, err := n.CompleteInstance(ctx, n.gpus[0], s.Instances[0].ID, nil)
 	if err != nil || len(in.Compute) != 1 {
 		t.Errorf("CompleteInstance = %+v, %v", in, err)
 	}
 	if in, err = n.CompleteInstance(ctx, n.gpus[0], in.ID, nil); err != nil || len(in.Compute) != 1 {
-		t.Errorf("completed twice = %+v, %v; want no second one", in, err)
+		t.Errorf("completed twice = %+v, %v; want one compute instance", in, err)
 	}
 }
 
-// TestSimRefusedDestroy lets the second of two compute instances refuse to go: the first one is made again.
+// TestSimRefusedDestroy lets the destruction of the second of two compute instances fail: the first one is created again.
 func TestSimRefusedDestroy(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
 	ctx := testContext(t)
@@ -486,11 +485,11 @@ func TestSimRefusedDestroy(t *testing.T) {
 	}
 	byStart := cmpopts.SortSlices(func(a, b gpu.ComputeInstance) bool { return a.Placement.Start < b.Placement.Start })
 	if d := cmp.Diff(in, s.Instances[0], byStart, cmpopts.IgnoreFields(gpu.ComputeInstance{}, "ID")); d != "" {
-		t.Errorf("after a refusal (-before +after):\n%s", d)
+		t.Errorf("after a failed destruction (-before +after):\n%s", d)
 	}
 }
 
-// TestSimMode changes the MIG mode of an Ampere board, which needs a reset.
+// TestSimMode changes the MIG mode of an Ampere board, which needs a GPU reset.
 func TestSimMode(t *testing.T) {
 	n := serve(t, mixed, worker.Deadlines{})
 	ctx := testContext(t)
@@ -505,11 +504,11 @@ func TestSimMode(t *testing.T) {
 	ctx0 := n.cudaContext(string(id))
 	m, err := n.SetMIGMode(ctx, id, true)
 	if err != nil || m.Current || !m.Pending || m.Activation == nil || !errors.Is(m.Activation, gpu.ErrInUse) && !errors.Is(m.Activation, gpu.ErrResetRequired) {
-		t.Errorf("busy: %+v, %v; want pending and why", m, err)
+		t.Errorf("busy: %+v, %v; want pending and the reason", m, err)
 	}
 	ctx0.conn.Close()
 	if m, err = n.SetMIGMode(ctx, id, true); err != nil || m.Current != m.Pending && m.Activation == nil {
-		t.Errorf("idle: %+v, %v; want active, or why not", m, err)
+		t.Errorf("idle: %+v, %v; want active, or the reason", m, err)
 	}
 	for _, mode := range []gpu.ComputeMode{gpu.ComputeExclusiveProcess, gpu.ComputeProhibited, gpu.ComputeDefault} {
 		if err := n.SetComputeMode(ctx, n.gpus[1], mode); err != nil {
@@ -527,7 +526,7 @@ func TestSimMode(t *testing.T) {
 	}
 }
 
-// TestSimProcesses holds a whole GPU and an instance with this process.
+// TestSimProcesses uses a whole GPU and an instance with this process.
 func TestSimProcesses(t *testing.T) {
 	for _, node := range []string{mixed, plain, old} {
 		n := serve(t, node, worker.Deadlines{})
@@ -565,7 +564,7 @@ func TestSimProcesses(t *testing.T) {
 		}
 		if mig {
 			if err := n.DestroyInstance(ctx, id, in.ID); !errors.Is(err, gpu.ErrInUse) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
-				t.Errorf("destroyed while in use: %v; want ErrInUse and the process", err)
+				t.Errorf("destroyed while in use: %v; want ErrInUse and the pid", err)
 			}
 			if _, _, err := n.Utilization(ctx, id, 0); !errors.Is(err, gpu.ErrNotSupported) {
 				t.Errorf("utilisation with MIG: %v; want ErrNotSupported", err)
@@ -593,7 +592,7 @@ func TestSimProcesses(t *testing.T) {
 	}
 }
 
-// TestSimHang hangs one GPU in the driver: the other one is served, and the first again after a retry.
+// TestSimHang lets one GPU hang in the driver: the other one works, and the first one works again after a retry.
 func TestSimHang(t *testing.T) {
 	n := serve(t, hopper, worker.Deadlines{Snapshot: time.Second})
 	ctx := testContext(t)
@@ -618,8 +617,7 @@ func TestSimHang(t *testing.T) {
 	}
 }
 
-// TestSimExcludedIsNotTouched checks that a worker which leaves a GPU alone makes no call on it at all: a second GPU that
-// hangs on everything would hang it too.
+// TestSimExcludedIsNotTouched checks that a worker makes no call on an excluded GPU: all calls on this GPU hang.
 func TestSimExcludedIsNotTouched(t *testing.T) {
 	n := serve(t, hopper, worker.Deadlines{Snapshot: time.Second, Node: 2 * time.Second, Start: 5 * time.Second})
 	ctx := testContext(t)
@@ -639,7 +637,7 @@ func TestSimExcludedIsNotTouched(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if err := n.Events(short, func(gpu.Event) {}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("events: %v; want to be watched until the end", err)
+		t.Errorf("events: %v; want them to be read until the end", err)
 	}
 	if st := n.Stats(); st.Starts != 2 {
 		t.Errorf("%d workers; want 2", st.Starts)
@@ -647,7 +645,7 @@ func TestSimExcludedIsNotTouched(t *testing.T) {
 	n.ctl("fault", "clear")
 }
 
-// TestSimHangAtStart has one GPU hang before the first worker starts: its hanging is laid to it alone.
+// TestSimHangAtStart lets one GPU hang before the first worker starts: only this GPU becomes unresponsive.
 func TestSimHangAtStart(t *testing.T) {
 	n := serve(t, hopper, worker.Deadlines{Start: time.Second})
 	ctx := testContext(t)
@@ -668,7 +666,7 @@ func TestSimHangAtStart(t *testing.T) {
 		t.Fatalf("second start: %+v, %v", info, err)
 	}
 	if got := n.Status(); got.Stuck || !slices.Equal(got.Unresponsive, []gpu.UUID{st.GPUs[1].Identity.UUID}) {
-		t.Errorf("status = %+v; want one sick GPU", got)
+		t.Errorf("status = %+v; want one unresponsive GPU", got)
 	}
 	if _, err := n.Snapshot(ctx, st.GPUs[0].Identity.UUID); err != nil {
 		t.Errorf("other GPU: %v", err)
@@ -687,17 +685,17 @@ func TestSimLost(t *testing.T) {
 	}
 	info, err := n.Node(ctx)
 	if err != nil || len(info.GPUs) != 2 || info.GPUs[0].UUID != n.gpus[0] || info.GPUs[0].Error == "" || info.GPUs[0].Model == "" {
-		t.Errorf("node = %+v, %v; want the lost GPU to keep its place", info.GPUs, err)
+		t.Errorf("node = %+v, %v; want the lost GPU in the list", info.GPUs, err)
 	}
 	if _, err := n.Snapshot(ctx, n.gpus[1]); err != nil {
 		t.Errorf("other GPU: %v", err)
 	}
 	if st := n.Status(); len(st.Unresponsive) > 0 {
-		t.Errorf("status = %+v; a lost GPU answers, and is not sick", st)
+		t.Errorf("status = %+v; a lost GPU answers and is not unresponsive", st)
 	}
 }
 
-// TestSimEvents watches an XID and a change of the MIG layout.
+// TestSimEvents reads the events of an XID and of a change of the MIG layout.
 func TestSimEvents(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
 	ctx := testContext(t)
@@ -708,10 +706,10 @@ func TestSimEvents(t *testing.T) {
 	go func() {
 		ended <- n.Events(watch, func(e gpu.Event) { got <- e })
 	}()
-	// The node tells when the events are registered.
+	// The call counter shows when the events are registered.
 	for n.calls()["EventSetWait"] == 0 {
 		if ctx.Err() != nil {
-			t.Fatal("nobody waits for events")
+			t.Fatal("no client waits for events")
 		}
 	}
 	next := func(kind gpu.EventKind) gpu.Event {
@@ -727,12 +725,12 @@ func TestSimEvents(t *testing.T) {
 			}
 		}
 	}
-	// A wait that fails condemns nobody: the events are registered anew.
+	// After a failed wait the events are registered again.
 	waits := n.calls()["EventSetWait"]
 	n.ctl("fault", "add", "EventSetWait", "fail", "--code", "999")
 	for n.calls()["EventSetWait"] < waits+3 {
 		if ctx.Err() != nil {
-			t.Fatal("nobody waits for events after a wait that failed")
+			t.Fatal("no client waits for events after a failed wait")
 		}
 	}
 	n.ctl("xid", string(n.gpus[0]), "31")
@@ -751,7 +749,7 @@ func TestSimEvents(t *testing.T) {
 	}
 }
 
-// calls reads how often each call was made.
+// calls returns how often each call was made.
 func (n *simNode) calls() map[string]int {
 	n.t.Helper()
 	var st struct {
@@ -765,8 +763,8 @@ func (n *simNode) calls() map[string]int {
 	return st.Counters.Calls
 }
 
-// TestSimCost counts the calls of readings that happen every second: each list of processes costs milliseconds under a
-// lock of the driver.
+// TestSimCost counts the calls of readings that run every second: each process list takes milliseconds under a lock of
+// the driver.
 func TestSimCost(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
 	ctx := testContext(t)
@@ -792,15 +790,15 @@ func TestSimCost(t *testing.T) {
 	}
 	all, lists := cost(func() error { _, err := n.Snapshot(ctx, n.gpus[0]); return err })
 	if all > 70 || lists != 17 { // three of the GPU and two of each instance, none of which does graphics
-		t.Errorf("a snapshot of seven instances is %d calls, %d of them lists of processes; want at most 70 and 17", all, lists)
+		t.Errorf("a snapshot of seven instances makes %d calls, %d of them process lists; want at most 70 and 17", all, lists)
 	}
 	if all, lists := cost(func() error { _, err := n.Memory(ctx, n.gpus[0]); return err }); all != 1 || lists != 0 {
-		t.Errorf("reading the memory is %d calls; want 1", all)
+		t.Errorf("reading the memory makes %d calls; want 1", all)
 	}
 }
 
-// BenchmarkSim is what readings cost on a virtual node without latencies: the way to the worker and from there to the
-// virtual node, no hardware.
+// BenchmarkSim measures readings on a virtual node without latencies: the time to the worker and to the virtual node,
+// without hardware.
 func BenchmarkSim(b *testing.B) {
 	n := serve(b, old, worker.Deadlines{})
 	n.readGPUs(b.Context())
@@ -825,7 +823,7 @@ func BenchmarkSim(b *testing.B) {
 	})
 }
 
-// TestSimKill kills the worker between and under readings of a virtual node.
+// TestSimKill kills the worker between readings of a virtual node.
 func TestSimKill(t *testing.T) {
 	n := serve(t, hopper, worker.Deadlines{})
 	ctx := testContext(t)
@@ -846,8 +844,8 @@ func TestSimKill(t *testing.T) {
 	}
 }
 
-// TestSimAllAtOnce asks everything of every GPU at once while workers are killed. What changes the node may fail for want
-// of an answer; what reads may not, and at the end nothing is left behind.
+// TestSimAllAtOnce runs all operations on every GPU concurrently while workers are killed. Changes may fail because of a
+// missing answer, readings may not. At the end no instance remains.
 func TestSimAllAtOnce(t *testing.T) {
 	n := serve(t, "driver: \"580\"\ngpus:\n  - {model: A100-SXM4-40GB, count: 3, mig: true}\n  - {model: H100-SXM5-80GB}\n", worker.Deadlines{})
 	ctx := testContext(t)
@@ -874,7 +872,7 @@ func TestSimAllAtOnce(t *testing.T) {
 				if err == nil {
 					err = n.DestroyInstance(ctx, id, in.ID)
 				}
-				// One whose answer was lost may stand in the way of a later one.
+				// An instance whose answer was lost may occupy the placement of a later one.
 				if err != nil && !errors.Is(err, gpu.ErrTimeout) && !errors.Is(err, gpu.ErrInsufficientResources) {
 					t.Errorf("change: %v", err)
 				}
@@ -891,7 +889,7 @@ func TestSimAllAtOnce(t *testing.T) {
 	all.Go(func() {
 		for range 3 {
 			if p, err := os.FindProcess(n.Status().PID); err == nil && p.Pid > 0 {
-				_ = p.Kill() // it may have been replaced meanwhile
+				_ = p.Kill() // it may have been replaced
 			}
 			for range 20 { // some work in between
 				if _, err := n.Memory(ctx, n.gpus[0]); err != nil && !metTwoCrashes(err) {
@@ -908,19 +906,19 @@ func TestSimAllAtOnce(t *testing.T) {
 		}
 		for _, in := range s.Instances {
 			if err := n.DestroyInstance(ctx, id, in.ID); err != nil {
-				t.Errorf("what was left: %v", err)
+				t.Errorf("remaining instance: %v", err)
 			}
 		}
 	}
 	if st := n.Status(); len(st.Unresponsive) > 0 || st.Stuck {
-		t.Errorf("status = %+v; a killed worker makes no GPU sick", st)
+		t.Errorf("status = %+v; a killed worker makes no GPU unresponsive", st)
 	}
 }
 
-// metTwoCrashes tells whether a reading met two killed workers, as it may here.
+// metTwoCrashes reports whether two workers were killed during a reading, which may happen here.
 func metTwoCrashes(err error) bool { return strings.Contains(err.Error(), "twice") }
 
-// TestSimRebooted checks that the client finds the node again after everything was closed under it.
+// TestSimRebooted checks that the client works again after the reboot of the node.
 func TestSimRebooted(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
 	ctx := testContext(t)

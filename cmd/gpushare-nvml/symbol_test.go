@@ -19,13 +19,13 @@ import (
 	"github.com/gpushare/gpushare/test/enumeration"
 )
 
-// essential is what a library must have for the worker to start.
+// essential are the symbols that a library must have for the worker to start.
 var essential = []string{
 	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
 	"nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUUID", "nvmlDeviceGetIndex", "nvmlDeviceGetMemoryInfo",
 }
 
-// exported reads the symbols of a driver generation from its version script.
+// exported reads the symbols of a driver version from its version script.
 func exported(t *testing.T, variant string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../gpusim/shim/" + variant + ".map")
@@ -41,7 +41,7 @@ func exported(t *testing.T, variant string) []string {
 	return out
 }
 
-// link makes a driver library that exports these symbols only.
+// link builds a driver library that exports only these symbols.
 func link(t *testing.T, dir string, objects, symbols []string) string {
 	t.Helper()
 	script := filepath.Join(dir, "some.map")
@@ -57,7 +57,7 @@ func link(t *testing.T, dir string, objects, symbols []string) string {
 	return lib
 }
 
-// callEverything asks all operations, and watches events for a while. The errors are the caller's to judge: what matters here is that each is answered.
+// callEverything runs all operations, and reads events for a while. The caller checks the errors.
 func callEverything(ctx context.Context, c *worker.Client, watch time.Duration) map[string]error {
 	errs := map[string]error{}
 	info, err := c.Node(ctx)
@@ -87,12 +87,12 @@ func callEverything(ctx context.Context, c *worker.Client, watch time.Duration) 
 	return errs
 }
 
-// TestSimLackingSymbols takes the symbols out of the library, one at a time, and all together that may be lacking. A call
-// of a symbol that is not there would end the worker at once, with exit code 127.
+// TestSimLackingSymbols removes the symbols from the library, one at a time, and all optional ones together. A call of a
+// missing symbol would end the worker with exit code 127.
 func TestSimLackingSymbols(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
 	dir := t.TempDir()
-	// Over a hundred workers start here: without the race detector, which slows each start.
+	// The test starts more than a hundred workers: they are built without the race detector, which slows each start.
 	binary := filepath.Join(dir, "gpushare-nvml")
 	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the worker: %v\n%s", err, out)
@@ -146,7 +146,7 @@ func TestSimLackingSymbols(t *testing.T) {
 	minimal := client(t, essential)
 	info, err := minimal.Node(testContext(t))
 	if err != nil || len(info.GPUs) != 1 || len(info.Missing) < 40 {
-		t.Fatalf("least library: %+v, %v", info, err)
+		t.Fatalf("minimal library: %+v, %v", info, err)
 	}
 	check(t, minimal, time.Second, gpu.ErrMissing, gpu.ErrNotSupported)
 
@@ -159,7 +159,7 @@ func TestSimLackingSymbols(t *testing.T) {
 			}
 		})
 	}
-	for i, name := range all { // those too that the worker is not known to call
+	for i, name := range all { // including those that the worker does not call
 		if i%enumeration.Stride(8) != 0 || slices.Contains(essential, name) {
 			continue
 		}

@@ -27,7 +27,7 @@ type options struct {
 	log      *slog.Logger
 }
 
-// WithLibraryPath loads another library than the one that the dynamic linker finds.
+// WithLibraryPath loads the library from this path instead of the one that the dynamic linker finds.
 func WithLibraryPath(path string) Option {
 	return func(o *options) {
 		if path != "" {
@@ -45,12 +45,12 @@ func WithHostRoot(root string) Option {
 	}
 }
 
-// WithExcluded leaves GPUs alone, because they do not answer.
+// WithExcluded makes the driver not access these GPUs, because they do not answer.
 func WithExcluded(ids ...gpu.UUID) Option {
 	return func(o *options) { o.excluded = append(o.excluded, ids...) }
 }
 
-// WithLogger logs what the library lacks; without it nothing is logged.
+// WithLogger sets the logger. Without it nothing is logged.
 func WithLogger(log *slog.Logger) Option {
 	return func(o *options) { o.log = log }
 }
@@ -62,21 +62,21 @@ type Driver struct {
 	path    string
 	symbols symbols
 
-	// rowSize is the size of the rows of the process lists, by version of the call and of the driver.
+	// rowSize is the row size of the process lists by version of the call.
 	rowSize map[string]int
 	version string // of the driver
 
-	// mu guards the rest. It is never held over a call of the library.
+	// mu guards the rest. It is never held during a call of the library.
 	mu      sync.Mutex
 	devices map[gpu.UUID]*device
 	order   []gpu.Identity // as last enumerated, by index
-	changed uint64         // counts changes of handles, for the watchers of events
+	changed uint64         // counts changes of handles, so that Events registers again
 }
 
 var _ gpu.Driver = (*Driver)(nil)
 
 // Open loads and initialises the library. The error is gpu.ErrNoLibrary, ErrMissing, ErrNotLoaded, ErrVersionMismatch or
-// another one of the driver's.
+// another driver error.
 func Open(opts ...Option) (*Driver, error) {
 	o := options{library: defaultLibrary, hostRoot: "/", log: slog.New(slog.DiscardHandler)}
 	for _, f := range opts {
@@ -99,62 +99,62 @@ func Open(opts ...Option) (*Driver, error) {
 		return nil, fail(op, "", ret)
 	}
 	if d.symbols.has(driverVersion) {
-		d.version, _ = d.lib.SystemGetDriverVersion() // empty when it is not told
+		d.version, _ = d.lib.SystemGetDriverVersion() // empty when it fails
 	}
 	d.rowSize = rowSizes(d.version)
 	for _, name := range found.missing {
-		o.log.Debug("the NVML library is older than this program", "lacks", name)
+		o.log.Debug("the NVML library lacks a symbol", "symbol", name)
 	}
 	for _, loss := range found.losses() {
-		o.log.Warn("the NVML library lacks something", "so", loss)
+		o.log.Warn("the NVML library lacks symbols of a feature", "effect", loss)
 	}
 	return d, nil
 }
 
-// initialise does not touch the GPUs. A node without any is no error.
+// initialise does not access the GPUs. A node without GPUs is not an error.
 func (d *Driver) initialise() nvml.Return {
 	if !d.symbols.has(initFlags) {
 		return d.lib.Init()
 	}
 	flags := uint32(nvml.INIT_FLAG_NO_GPUS)
 	if len(d.o.excluded) > 0 {
-		flags |= nvml.INIT_FLAG_NO_ATTACH // as the library does by itself since long, but that is not promised
+		flags |= nvml.INIT_FLAG_NO_ATTACH // the library's behaviour, but not documented as the default
 	}
 	return d.lib.InitWithFlags(flags)
 }
 
-// Close lets go of the library.
+// Close shuts the library down.
 func (d *Driver) Close() error { return fail("close the driver", "", d.lib.Shutdown()) }
 
-// device is one GPU that answered at least once.
+// device is one GPU whose handle was read at least once.
 type device struct {
 	id gpu.UUID
 
-	// mu serialises what is asked of the GPU and guards the rest.
+	// mu serialises the calls on the GPU and guards the rest.
 	mu     sync.Mutex
 	handle nvml.Device
-	stale  bool // the handle is to be fetched again
+	stale  bool // the handle must be read again
 
-	infoVersion int                         // of the profile information that the library understands; 0: not known
+	infoVersion int                         // version of the profile information that the library supports; 0: not known
 	profiles    []giProfile                 // nil: not read
-	compute     map[uint32][]computeProfile // by GPU-instance profile, as a living instance told
-	walk        bool                        // compute instances do not tell their MIG device
+	compute     map[uint32][]computeProfile // by GPU-instance profile, as an existing instance reported
+	walk        bool                        // the information of compute instances does not contain their MIG device
 }
 
-// invalidate drops what a change of the MIG mode may have changed.
+// invalidate drops the values that a change of the MIG mode may change.
 func (v *device) invalidate() {
 	v.stale = true
 	v.profiles = nil
 	v.compute = nil
 }
 
-// lockDevice locks one GPU and gives it a good handle. The caller unlocks it.
+// lockDevice locks one GPU and returns it with a valid handle. The caller unlocks it.
 func (d *Driver) lockDevice(ctx context.Context, op string, id gpu.UUID) (*device, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, refuse(op, id, fmt.Errorf("%w: %w", gpu.ErrTimeout, err))
 	}
 	if d.excludes(id) {
-		return nil, refuse(op, id, fmt.Errorf("%w: this worker leaves the GPU alone", gpu.ErrTimeout))
+		return nil, refuse(op, id, fmt.Errorf("%w: the GPU is excluded because it did not answer", gpu.ErrTimeout))
 	}
 	d.mu.Lock()
 	v := d.devices[id]
@@ -187,10 +187,10 @@ func (d *Driver) lockDevice(ctx context.Context, op string, id gpu.UUID) (*devic
 	return v, nil
 }
 
-// isGPU tells a GPU's name from a MIG device's.
+// isGPU reports whether id is the UUID of a GPU, not of a MIG device.
 func isGPU(id gpu.UUID) bool { return len(id) > 4 && id[:4] == "GPU-" }
 
-// failed makes the error of a call on v, whose handle is fetched again when the GPU was lost.
+// failed returns the error of a call on v. The handle of a lost GPU is read again.
 func (v *device) failed(op string, ret nvml.Return) error {
 	if sentinel(ret) == gpu.ErrLost { //nolint:errorlint // sentinel gives the bare error
 		v.stale = true
@@ -198,7 +198,7 @@ func (v *device) failed(op string, ret nvml.Return) error {
 	return fail(op, v.id, ret)
 }
 
-// address gives the vendor's handle for calls by pointer.
+// address returns the vendor's handle for calls by pointer.
 func address(h nvml.Device) (unsafe.Pointer, nvml.Return) {
 	p := rawHandle(h)
 	if p == nil {

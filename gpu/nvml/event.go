@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// eventWait is how long one wait inside the library lasts: the end of the context is seen after it.
+	// eventWait is the duration of one wait inside the library. The end of the context is noticed after it.
 	eventWait = 500 * time.Millisecond
-	// eventRetries is how many waits in a row may fail before Events gives up.
+	// eventRetries is how many consecutive waits may fail before Events returns.
 	eventRetries = 5
 	// eventPause is the pause after a wait that failed.
 	eventPause = time.Second
@@ -22,7 +22,7 @@ const (
 	eventMIGConfig = 0x100
 )
 
-// eventKinds pairs the library's event types with ours. What is in no pair is not registered.
+// eventKinds maps the library's event types to gpu.EventKind. Other types are not registered.
 func eventKinds() []struct {
 	mask uint64
 	kind gpu.EventKind
@@ -39,7 +39,7 @@ func eventKinds() []struct {
 	}
 }
 
-// eventKind gives our kind of an event; ok is false for what was not asked for.
+// eventKind maps an event type of the library. ok is false for types that were not registered.
 func eventKind(mask uint64) (kind gpu.EventKind, ok bool) {
 	for _, k := range eventKinds() {
 		if mask&k.mask != 0 {
@@ -49,8 +49,8 @@ func eventKind(mask uint64) (kind gpu.EventKind, ok bool) {
 	return "", false
 }
 
-// Events implements gpu.Driver. A wait that fails says nothing of any GPU: the set of events is made anew, and only after
-// several failures in a row is the error returned.
+// Events implements gpu.Driver. A failed wait says nothing about a GPU: the event set is created again, and the error is
+// returned after several consecutive failures.
 func (d *Driver) Events(ctx context.Context, f func(gpu.Event)) error {
 	const op = "watch events"
 	if !d.symbols.has(events) {
@@ -71,7 +71,7 @@ func (d *Driver) Events(ctx context.Context, f func(gpu.Event)) error {
 		if failures > eventRetries || ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_UNINITIALIZED {
 			return fail(op, "", ret)
 		}
-		d.o.log.Warn("waiting for GPU events failed and is tried again", "code", int(ret))
+		d.o.log.Warn("cannot wait for GPU events; trying again", "code", int(ret))
 		pause := time.NewTimer(eventPause)
 		select {
 		case <-pause.C:
@@ -81,7 +81,7 @@ func (d *Driver) Events(ctx context.Context, f func(gpu.Event)) error {
 	}
 }
 
-// watch makes one set of events and waits on it until ctx ends, a wait fails or the handles have changed.
+// watch creates one event set and waits on it until ctx ends, a wait fails or the handles have changed.
 func (d *Driver) watch(ctx context.Context, f func(gpu.Event)) nvml.Return {
 	d.mu.Lock()
 	changed := d.changed
@@ -90,7 +90,7 @@ func (d *Driver) watch(ctx context.Context, f func(gpu.Event)) nvml.Return {
 	if ret != nvml.SUCCESS {
 		return ret
 	}
-	defer func() { _ = set.Free() }() // nothing is left to do about an error
+	defer func() { _ = set.Free() }() // an error cannot be handled
 	names, ret := d.register(set)
 	if ret != nvml.SUCCESS {
 		return ret
@@ -116,7 +116,8 @@ func (d *Driver) watch(ctx context.Context, f func(gpu.Event)) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// register asks every GPU for the events that it supports. One that refuses is left out. Not supported: all did.
+// register registers the supported events of every GPU. A GPU whose registration fails is left out. The code is
+// NOT_SUPPORTED when no GPU is registered.
 func (d *Driver) register(set nvml.EventSet) (map[nvml.Device]gpu.UUID, nvml.Return) {
 	var want uint64
 	for _, k := range eventKinds() {
@@ -152,7 +153,7 @@ func (d *Driver) register(set nvml.EventSet) (map[nvml.Device]gpu.UUID, nvml.Ret
 	return names, nvml.SUCCESS
 }
 
-// event makes our event of the library's.
+// event converts an event of the library.
 func event(data nvml.EventData, names map[nvml.Device]gpu.UUID) (gpu.Event, bool) {
 	kind, ok := eventKind(data.EventType)
 	if !ok {

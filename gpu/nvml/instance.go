@@ -12,14 +12,14 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// migDevice is the handle of one compute instance, by which processes and memory are asked for.
+// migDevice is the handle of one compute instance, with which its processes and memory are read.
 type migDevice struct {
 	handle   nvml.Device
 	gi, ci   uint32
 	graphics bool // its profile can do graphics
 }
 
-// instances reads all GPU instances, the ones without a compute instance too.
+// instances reads all GPU instances, including those without a compute instance.
 func (d *Driver) instances(v *device) ([]gpu.Instance, []migDevice, nvml.Return) {
 	profiles, ret := d.giProfiles(v)
 	if ret != nvml.SUCCESS {
@@ -38,7 +38,7 @@ func (d *Driver) instances(v *device) ([]gpu.Instance, []migDevice, nvml.Return)
 		for _, gi := range found {
 			in, m, ret := d.instance(v, gi)
 			if ret == nvml.ERROR_NOT_FOUND {
-				continue // destroyed by another meanwhile
+				continue // destroyed in the meantime
 			}
 			if ret != nvml.SUCCESS {
 				return nil, nil, ret
@@ -93,7 +93,7 @@ func (d *Driver) instance(v *device, gi nvml.GpuInstance) (gpu.Instance, []migDe
 	return in, migs, nvml.SUCCESS
 }
 
-// foundCompute is one living compute instance.
+// foundCompute is one existing compute instance.
 type foundCompute struct {
 	handle nvml.ComputeInstance
 	info   nvml.ComputeInstanceInfo
@@ -128,8 +128,8 @@ func (d *Driver) computeInstances(v *device, gi nvml.GpuInstance, profile uint32
 	return out, nvml.SUCCESS
 }
 
-// computeProfiles asks a living GPU instance for its compute profiles, once for each GPU-instance profile of the device:
-// the vendor's table has two numbers for seven slices, of which a board supports one.
+// computeProfiles reads the compute profiles of an existing GPU instance, once for each GPU-instance profile of the
+// device. The vendor's table has two numbers for seven slices, of which a board supports one.
 func (d *Driver) computeProfiles(v *device, gi nvml.GpuInstance, profile uint32) ([]computeProfile, nvml.Return) {
 	if known, ok := v.compute[profile]; ok {
 		return known, nvml.SUCCESS
@@ -161,8 +161,8 @@ func (d *Driver) computeProfiles(v *device, gi nvml.GpuInstance, profile uint32)
 	return out, nvml.SUCCESS
 }
 
-// migDevice finds the MIG device of a compute instance. Its information holds the device; where that turns out to be the
-// GPU, the GPU's MIG devices are walked. No handle: the library tells in neither way.
+// migDevice finds the MIG device of a compute instance. The instance's information contains the device; where this is the
+// GPU itself, the MIG devices of the GPU are searched. The handle is nil when neither way finds it.
 func (d *Driver) migDevice(v *device, gi uint32, info nvml.ComputeInstanceInfo) (nvml.Device, gpu.UUID, nvml.Return) {
 	if !v.walk && rawHandle(info.Device) != nil {
 		id, ret := info.Device.GetUUID()

@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// everySymbol is a library that has all there is.
+// everySymbol are the symbols of a library that has all of them.
 func everySymbol(t *testing.T) symbols {
 	t.Helper()
 	var here byte
@@ -41,7 +41,7 @@ func TestSetMIGModeReturns(t *testing.T) {
 	}
 }
 
-// TestSevenSlices has two compute profiles of seven slices, as the vendor's table has: the GPU instance takes one.
+// TestSevenSlices has two compute profiles of seven slices, as the vendor's table has. The GPU instance accepts one.
 func TestSevenSlices(t *testing.T) {
 	profiles := []computeProfile{
 		{gpu.ComputeProfile{ID: 0, Slices: 1}, nvml.ComputeInstanceProfileInfo{Id: 0}},
@@ -80,7 +80,7 @@ func TestSevenSlices(t *testing.T) {
 	}
 }
 
-// TestComputeProfileWalk walks over tables with gaps, with an end beyond the numbers known here, and without an end.
+// TestComputeProfileWalk reads tables with gaps, with more numbers than known here, and without an end.
 func TestComputeProfileWalk(t *testing.T) {
 	tests := []struct {
 		name string
@@ -133,13 +133,13 @@ func TestComputeProfileWalk(t *testing.T) {
 			}
 			before := queries
 			if _, ret := d.computeProfiles(v, gi, 19); ret == nvml.SUCCESS && queries != before {
-				t.Error("asked again for what is known")
+				t.Error("a second call read the profiles again")
 			}
 		})
 	}
 }
 
-// TestMIGDeviceWalk finds the MIG device of a compute instance whose information does not hold it, over gaps.
+// TestMIGDeviceWalk finds the MIG device of a compute instance whose information does not contain it.
 func TestMIGDeviceWalk(t *testing.T) {
 	mig := func(gi, ci int, id string) *mock.Device {
 		return &mock.Device{
@@ -170,7 +170,7 @@ func TestMIGDeviceWalk(t *testing.T) {
 	}
 }
 
-// TestUndoCreate has the taking back of a creation fail: the first error leads and the second is told.
+// TestUndoCreate lets the undo of a creation fail: the error is the first one, and its text names both.
 func TestUndoCreate(t *testing.T) {
 	d, v := &Driver{}, &device{id: "GPU-1"}
 	cause := failf("create instance", "GPU-1", nvml.ERROR_INSUFFICIENT_RESOURCES, "compute instance of 3 slices")
@@ -179,23 +179,23 @@ func TestUndoCreate(t *testing.T) {
 	gi := &mock.GpuInstance{DestroyFunc: func() nvml.Return { order = append(order, "gpu"); return nvml.ERROR_IN_USE }}
 	err := d.undoCreate(v, "create instance", gi, []nvml.ComputeInstance{ci}, cause)
 	var e *gpu.Error
-	if !errors.Is(err, gpu.ErrInsufficientResources) || !errors.As(err, &e) || e.Code != 23 || !strings.Contains(err.Error(), "cannot be taken back: in use") {
+	if !errors.Is(err, gpu.ErrInsufficientResources) || !errors.As(err, &e) || e.Code != 23 || !strings.Contains(err.Error(), "cannot undo the creation: in use") {
 		t.Errorf("error = %v", err)
 	}
 	if diff := cmp.Diff([]string{"compute", "gpu"}, order); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 	gi.DestroyFunc = func() nvml.Return { return nvml.SUCCESS }
-	if err := d.undoCreate(v, "create instance", gi, nil, cause); err != cause { //nolint:errorlint // the very same
-		t.Errorf("error = %v; want the cause as it was", err)
+	if err := d.undoCreate(v, "create instance", gi, nil, cause); err != cause { //nolint:errorlint // identity is meant
+		t.Errorf("error = %v; want the unchanged cause", err)
 	}
 }
 
-// TestNVLinks reads boards whose links are of every kind, missing, or gone while they were being read.
+// TestNVLinks reads links of every kind, missing links, and links that go down while they are read.
 func TestNVLinks(t *testing.T) {
 	const (
 		up, unsupported, invalid = nvml.SUCCESS, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT
-		down                     = nvml.Return(-1) // the call succeeds, and says so
+		down                     = nvml.Return(-1) // not a code: the call succeeds and reports the link as down
 	)
 	type end struct {
 		state, kind, pci nvml.Return
@@ -257,7 +257,7 @@ func TestNVLinks(t *testing.T) {
 
 func TestRawHandle(t *testing.T) {
 	if rawHandle(&mock.Device{}) != nil {
-		t.Error("a device that is not the binding's has a handle")
+		t.Error("a device of another type has a handle")
 	}
 	if rawHandle(nil) != nil {
 		t.Error("no device has a handle")

@@ -23,7 +23,7 @@ import (
 func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	info := gpu.NodeInfo{DriverVersion: d.version, Library: d.path, Missing: slices.Clone(d.symbols.missing)}
 	if d.symbols.has(libraryVersion) {
-		info.LibraryVersion, _ = d.lib.SystemGetNVMLVersion() // empty when it is not told
+		info.LibraryVersion, _ = d.lib.SystemGetNVMLVersion() // empty when it fails
 	}
 	if d.symbols.has(cudaVersion) {
 		info.CUDAVersion = d.cuda()
@@ -39,7 +39,7 @@ func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	return info, nil
 }
 
-// cuda reads the CUDA version; 0 when it is not told.
+// cuda reads the CUDA version; 0 when it is not known.
 func (d *Driver) cuda() int {
 	var v int
 	var ret nvml.Return
@@ -54,15 +54,15 @@ func (d *Driver) cuda() int {
 	return v
 }
 
-// entry is one place in the driver's list of GPUs, with a way to get the handle.
+// entry is one entry of the driver's list of GPUs, with a function that reads the handle.
 type entry struct {
-	last gpu.Identity // as last read, or what is known without asking the GPU
+	last gpu.Identity // as last read, or what is known without access to the GPU
 	find func() (nvml.Device, nvml.Return)
 }
 
-// entries lists the places without touching a GPU: the library attaches to a GPU when it is asked for a handle, and to
-// others on the way when it is asked by index or UUID. So the kernel module's list is used where it is complete, which
-// also names a GPU before it is touched for the first time.
+// entries lists the GPUs without access to them. The library attaches to a GPU when its handle is read, and also to other
+// GPUs when it is read by index or UUID. Therefore the kernel module's list is used where it is complete. It also has the
+// UUID of a GPU before the first access.
 func (d *Driver) entries() ([]entry, nvml.Return) {
 	n, ret := d.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
@@ -85,28 +85,28 @@ func (d *Driver) entries() ([]entry, nvml.Return) {
 	return out, nvml.SUCCESS
 }
 
-// kernelList gives the kernel module's list when it can be used: when it names every GPU.
+// kernelList returns the kernel module's list if it has the UUID of every GPU.
 func (d *Driver) kernelList() []kernelGPU {
 	if !d.symbols.has(byPCI) {
 		return nil
 	}
 	found, err := kernelGPUs(d.o.hostRoot)
 	if err != nil {
-		d.o.log.Debug("the kernel's list of GPUs is not used", "err", err)
+		d.o.log.Debug("the kernel's list of GPUs cannot be used", "err", err)
 		return nil
 	}
 	for _, k := range found {
 		if !isGPU(k.uuid) {
-			return nil // a GPU that was never initialised has no name yet
+			return nil // a GPU that was never initialised has no UUID yet
 		}
 	}
 	return found
 }
 
-// handle asks the library for the handle of one GPU, touching no other where the kernel module's list tells its address.
+// handle reads the handle of one GPU, without access to others where the kernel module's list has its address.
 func (d *Driver) handle(id gpu.UUID) (nvml.Device, nvml.Return) {
 	if !isGPU(id) {
-		return nil, nvml.ERROR_NOT_FOUND // a MIG device is no GPU of the node
+		return nil, nvml.ERROR_NOT_FOUND // a MIG device is not a GPU of the node
 	}
 	for _, k := range d.kernelList() {
 		if k.uuid == id {
@@ -120,7 +120,7 @@ func (d *Driver) handle(id gpu.UUID) (nvml.Device, nvml.Return) {
 	return h, ret
 }
 
-// enumerate reads the GPUs in the driver's order. One that cannot be read keeps its place.
+// enumerate reads the GPUs in the driver's order. A GPU that cannot be read stays in the list.
 func (d *Driver) enumerate(ctx context.Context) ([]gpu.Identity, error) {
 	entries, ret := d.entries()
 	if ret != nvml.SUCCESS {
@@ -139,10 +139,10 @@ func (d *Driver) enumerate(ctx context.Context) ([]gpu.Identity, error) {
 	return out, nil
 }
 
-// excludes tells whether the GPU is not to be touched.
+// excludes reports whether the GPU must not be accessed.
 func (d *Driver) excludes(id gpu.UUID) bool { return slices.Contains(d.o.excluded, id) }
 
-// lastKnown gives what was last known of a GPU.
+// lastKnown returns the last known identity of a GPU.
 func (d *Driver) lastKnown(id gpu.UUID) gpu.Identity {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,7 +154,7 @@ func (d *Driver) lastKnown(id gpu.UUID) gpu.Identity {
 	return gpu.Identity{UUID: id, Index: -1, Minor: -1, NUMANode: -1}
 }
 
-// lastKnownAt gives what was last at index i.
+// lastKnownAt returns the last known identity of the GPU at index i.
 func (d *Driver) lastKnownAt(i int) gpu.Identity {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -166,8 +166,8 @@ func (d *Driver) lastKnownAt(i int) gpu.Identity {
 	return gpu.Identity{Index: i, Minor: -1, NUMANode: -1}
 }
 
-// identify reads one GPU. While another operation has the GPU, and that may take a minute, what was read before stands.
-// skip: the GPU is left alone.
+// identify reads one GPU. While another operation uses the GPU, which may take a minute, it returns the last identity.
+// skip is true for an excluded GPU.
 func (d *Driver) identify(last gpu.Identity, find func() (nvml.Device, nvml.Return)) (got gpu.Identity, skip bool) {
 	if last.UUID != "" && last.Error == "" && last.Model != "" {
 		d.mu.Lock()
@@ -198,7 +198,7 @@ func (d *Driver) identify(last gpu.Identity, find func() (nvml.Device, nvml.Retu
 	return got, false
 }
 
-// identity reads what does not change of one GPU.
+// identity reads the identity of one GPU.
 func (d *Driver) identity(h nvml.Device, id gpu.UUID) (gpu.Identity, nvml.Return) {
 	g := gpu.Identity{UUID: id, Minor: -1, NUMANode: -1}
 	m, ret := d.memory(h)
@@ -235,7 +235,7 @@ func (d *Driver) identity(h nvml.Device, id gpu.UUID) (gpu.Identity, nvml.Return
 	return g, nvml.SUCCESS
 }
 
-// display tells whether a display is attached or active; what cannot be told counts as not.
+// display reports whether a display is attached or active; false when it is not known.
 func (d *Driver) display(h nvml.Device) bool {
 	if d.symbols.has(displayActive) {
 		if on, ret := h.GetDisplayActive(); ret == nvml.SUCCESS && on == nvml.FEATURE_ENABLED {
@@ -250,12 +250,12 @@ func (d *Driver) display(h nvml.Device) bool {
 	return false
 }
 
-// pciAddress writes the address as the kernel does. GPUs are at function 0.
+// pciAddress formats the address as the kernel does. GPUs are at function 0.
 func pciAddress(p nvml.PciInfo) string {
 	return fmt.Sprintf("%04x:%02x:%02x.0", p.Domain, p.Bus, p.Device)
 }
 
-// numaNode reads the NUMA node of a PCI device, -1 when the kernel does not tell.
+// numaNode reads the NUMA node of a PCI device, -1 when the kernel does not report it.
 func numaNode(root, pci string) int {
 	b, err := os.ReadFile(filepath.Join(root, "sys/bus/pci/devices", pci, "numa_node"))
 	if err != nil {
@@ -274,7 +274,7 @@ type kernelGPU struct {
 	uuid gpu.UUID
 }
 
-// kernelGPUs reads /proc/driver/nvidia/gpus, which asks no GPU.
+// kernelGPUs reads /proc/driver/nvidia/gpus, without access to a GPU.
 func kernelGPUs(root string) ([]kernelGPU, error) {
 	dir := filepath.Join(root, "proc/driver/nvidia/gpus")
 	entries, err := os.ReadDir(dir)
@@ -292,7 +292,7 @@ func kernelGPUs(root string) ([]kernelGPU, error) {
 	return out, nil
 }
 
-// kernelUUID finds the UUID among the lines "name: value"; empty when it is not there.
+// kernelUUID finds the UUID among the lines "name: value"; empty when there is none.
 func kernelUUID(information []byte) gpu.UUID {
 	lines := bufio.NewScanner(bytes.NewReader(information))
 	for lines.Scan() {

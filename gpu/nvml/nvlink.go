@@ -12,8 +12,8 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// NVLinks implements gpu.Driver. All numbers of links are asked: a GPU may have links with gaps between them, and libraries
-// differ in what they say of a link that there is not.
+// NVLinks implements gpu.Driver. All link numbers are read: the numbers of a GPU may have gaps, and libraries return
+// different codes for a link that does not exist.
 func (d *Driver) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
 	const op = "read the NVLinks"
 	if !d.symbols.has(nvLinks) {
@@ -37,7 +37,7 @@ func (d *Driver) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) 
 	return out, nil
 }
 
-// addLink adds what one link leads to, and nothing when there is no such link.
+// addLink adds the peer of one link, and nothing when the link does not exist.
 func addLink(to *gpu.NVLinks, h nvml.Device, link int) nvml.Return {
 	noLink := func(ret nvml.Return) bool { return absent(ret) || ret == nvml.ERROR_INVALID_ARGUMENT }
 	state, ret := h.GetNvLinkState(link)

@@ -24,7 +24,7 @@ func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.Mode
 		return gpu.ModeChange{}, err
 	}
 	activation, ret := callSetMIGMode(v.handle, on)
-	// Whatever came of it, handles and the device's number may have moved.
+	// // Handles and the device's minor may have changed, also after an error.
 	v.invalidate()
 	v.mu.Unlock()
 	if ret != nvml.SUCCESS {
@@ -40,7 +40,7 @@ func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.Mode
 	}
 	m := gpu.ModeChange{Current: state.Current, Pending: state.Pending, Activation: sentinel(activation), Minor: -1}
 	if m.Activation == nil && m.Current != m.Pending {
-		m.Activation = gpu.ErrResetRequired // the call went well and only a reset is left
+		m.Activation = gpu.ErrResetRequired // the call succeeded, and only a reset is missing
 	}
 	if d.symbols.has(minorNumber) {
 		if m.Minor, ret = v.handle.GetMinorNumber(); ret != nvml.SUCCESS {
@@ -50,8 +50,8 @@ func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.Mode
 	return m, nil
 }
 
-// callSetMIGMode is the one place that calls SetMigMode: the binding gives the activation's status first and the call's own
-// code second, against its custom.
+// callSetMIGMode is the only caller of SetMigMode: here the binding returns the activation status first and the return
+// code second, unlike elsewhere.
 func callSetMIGMode(h nvml.Device, on bool) (activation, ret nvml.Return) {
 	mode := nvml.DEVICE_MIG_DISABLE
 	if on {
@@ -97,7 +97,7 @@ func (d *Driver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewIn
 	return gpu.Instance{}, d.undoCreate(v, op, gi, created, err)
 }
 
-// undoCreate takes back a GPU instance that could not be completed: it would hold its slices and serve nobody.
+// undoCreate destroys a GPU instance that could not be completed, because it would occupy slices without use.
 func (d *Driver) undoCreate(v *device, op string, gi nvml.GpuInstance, created []nvml.ComputeInstance, cause error) error {
 	ret := removeCompute(created)
 	if ret == nvml.SUCCESS {
@@ -111,11 +111,11 @@ func (d *Driver) undoCreate(v *device, op string, gi nvml.GpuInstance, created [
 	if errors.As(cause, &e) {
 		code, cause = e.Code, e.Err
 	}
-	return &gpu.Error{Op: op, GPU: v.id, Code: code, Err: fmt.Errorf("%w; and it cannot be taken back: %w", cause, sentinel(ret))}
+	return &gpu.Error{Op: op, GPU: v.id, Code: code, Err: fmt.Errorf("%w; cannot undo the creation: %w", cause, sentinel(ret))}
 }
 
-// CompleteInstance implements gpu.Driver. What is there already counts as done: a wanted compute instance is one of its
-// size, at its placement when it names one.
+// CompleteInstance implements gpu.Driver. Existing compute instances count as created if they have the requested size,
+// and the requested placement if one is given.
 func (d *Driver) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
 	const op = "complete instance"
 	v, err := d.change(ctx, op, id)
@@ -147,12 +147,12 @@ func (d *Driver) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, c
 		err = v.failed(op, ret)
 	}
 	if ret := removeCompute(created); ret != nvml.SUCCESS {
-		err = fmt.Errorf("%w; and what was made cannot be taken back: %w", err, sentinel(ret))
+		err = fmt.Errorf("%w; cannot undo the creation: %w", err, sentinel(ret))
 	}
 	return gpu.Instance{}, err
 }
 
-// missingCompute gives the wanted compute instances that are not there. Those that name a placement choose first.
+// missingCompute returns the requested compute instances that do not exist. Those with a placement are matched first.
 func missingCompute(want []gpu.NewCompute, have []gpu.Placement) []gpu.NewCompute {
 	left := slices.Clone(have)
 	take := func(f func(gpu.Placement) bool) bool {
@@ -178,8 +178,8 @@ func missingCompute(want []gpu.NewCompute, have []gpu.Placement) []gpu.NewComput
 	return out
 }
 
-// DestroyInstance implements gpu.Driver. A GPU instance with a process is left whole: with several compute instances the
-// idle ones would go before the busy one refuses.
+// DestroyInstance implements gpu.Driver. A GPU instance with a process is not changed: of several compute instances, the
+// idle ones would be destroyed before the busy one fails.
 func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error {
 	const op = "destroy instance"
 	v, err := d.change(ctx, op, id)
@@ -201,7 +201,7 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 	}
 	for _, p := range procs {
 		if p.GI != nil && *p.GI == gi {
-			return refuse(op, id, fmt.Errorf("%w: process %d holds GPU instance %d", gpu.ErrInUse, p.PID, gi))
+			return refuse(op, id, fmt.Errorf("%w: process %d uses GPU instance %d", gpu.ErrInUse, p.PID, gi))
 		}
 	}
 	found, ret := d.computeInstances(v, h, info.ProfileId)
@@ -222,14 +222,14 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 	if ret == nvml.SUCCESS {
 		return nil
 	}
-	// A refusal changes nothing: what went is made again in its place.
+	// A failed call must change nothing: the destroyed compute instances are created again at their placements.
 	if _, err := d.addCompute(v, op, h, info.ProfileId, destroyed); err != nil {
 		return failf(op, id, ret, "GPU instance %d has lost compute instances: %w", gi, err)
 	}
 	return v.failed(op, ret)
 }
 
-// change prepares a change of instances. The caller unlocks the device.
+// change prepares a change of instances and returns the locked device. The caller unlocks it.
 func (d *Driver) change(ctx context.Context, op string, id gpu.UUID) (*device, error) {
 	if !d.symbols.has(migInstances) || !d.symbols.has(changeInstances) {
 		return nil, refuse(op, id, gpu.ErrMissing)
@@ -237,7 +237,7 @@ func (d *Driver) change(ctx context.Context, op string, id gpu.UUID) (*device, e
 	return d.lockDevice(ctx, op, id)
 }
 
-// find gives a living GPU instance.
+// find returns an existing GPU instance.
 func (d *Driver) find(v *device, op string, gi uint32) (nvml.GpuInstance, nvml.GpuInstanceInfo, giProfile, error) {
 	h, ret := v.handle.GetGpuInstanceById(int(gi))
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
@@ -261,8 +261,8 @@ func (d *Driver) find(v *device, op string, gi uint32) (nvml.GpuInstance, nvml.G
 	return h, info, profiles[i], nil
 }
 
-// addCompute makes compute instances and gives those made, also when one fails. Several profiles may have the wanted
-// number of slices; the living instance tells which it takes.
+// addCompute creates compute instances and returns those created, also when one fails. Several profiles may have the
+// requested number of slices; the GPU instance accepts one of them.
 func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile uint32, want []gpu.NewCompute) ([]nvml.ComputeInstance, error) {
 	var created []nvml.ComputeInstance
 	if len(want) == 0 {
@@ -282,7 +282,7 @@ func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile u
 	return created, nil
 }
 
-// addOne makes one compute instance with the first profile of its size that the GPU instance takes.
+// addOne creates one compute instance with the first profile of its size that the GPU instance accepts.
 func (d *Driver) addOne(gi nvml.GpuInstance, profiles []computeProfile, w gpu.NewCompute) (nvml.ComputeInstance, nvml.Return) {
 	ret := nvml.ERROR_INVALID_ARGUMENT // no profile has this size
 	for _, p := range profiles {
@@ -306,7 +306,7 @@ func (d *Driver) addOne(gi nvml.GpuInstance, profiles []computeProfile, w gpu.Ne
 	return nil, ret
 }
 
-// removeCompute destroys compute instances that were just made.
+// removeCompute destroys compute instances that were just created.
 func removeCompute(created []nvml.ComputeInstance) nvml.Return {
 	for _, c := range slices.Backward(created) {
 		if ret := c.Destroy(); ret != nvml.SUCCESS {

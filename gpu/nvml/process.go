@@ -35,14 +35,14 @@ func (d *Driver) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, err
 	return out, v.failed(op, ret)
 }
 
-// processList is one of the driver's three lists.
+// processList is one of the driver's three process lists.
 type processList struct {
 	kind gpu.ProcessKind
-	name string // of the call as it is in the library
+	name string // the symbol in the library
 	fn   unsafe.Pointer
 }
 
-// processLists gives the lists that the library has. A process that is in two is kept as the first.
+// processLists returns the lists that the library has. A process in two lists has the kind of the first.
 func (d *Driver) processLists() []processList {
 	all := []processList{
 		{kind: gpu.MPSProcess, name: "nvmlDeviceGetMPSComputeRunningProcesses_v3"},
@@ -58,8 +58,9 @@ func (d *Driver) processLists() []processList {
 	return out
 }
 
-// processes reads who holds memory on one GPU. With MIG the GPU's own lists may leave the instances out, so each MIG
-// device is asked too. A process that is in several lists of one device gives one row: its memory is the same one.
+// processes reads the processes that use memory of one GPU. With MIG the lists of the GPU may lack the instances, so
+// those of each MIG device are read too. A process in several lists of one device is one row: the lists report the same
+// memory.
 func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Return) {
 	type place struct {
 		pid    uint32
@@ -74,7 +75,7 @@ func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Ret
 		}
 		for _, l := range d.processLists() {
 			if l.kind == gpu.GraphicsProcess && !graphics {
-				continue // every list costs milliseconds
+				continue // reading a list takes milliseconds
 			}
 			rows, ret := listProcesses(l.fn, raw, d.rowSize[versionSuffix(l.name)])
 			if absent(ret) {
@@ -112,7 +113,7 @@ func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Ret
 	return out, nvml.SUCCESS
 }
 
-// process makes one row. The driver's "not available" is unknown: neither 0 nor a huge number.
+// process converts one row. The driver's "not available" (all bits set) becomes nil.
 func process(r processRow, kind gpu.ProcessKind) gpu.Process {
 	p := gpu.Process{PID: int(r.pid), Kind: kind}
 	if r.memory != ^uint64(0) {
@@ -127,7 +128,7 @@ func process(r processRow, kind gpu.ProcessKind) gpu.Process {
 	return p
 }
 
-// versionSuffix gives the version at the end of a call's name, empty for the first one.
+// versionSuffix returns the version at the end of a call's name, empty for the first version.
 func versionSuffix(name string) string {
 	if i := strings.LastIndex(name, "_v"); i >= 0 {
 		return name[i:]
@@ -135,8 +136,8 @@ func versionSuffix(name string) string {
 	return ""
 }
 
-// rowSizes gives the row size by version of the call. The first releases of the 535 branch, 535.43 to 535.86, wrote
-// wider rows in the third version, which later ones took back (seen by several clients of the library).
+// rowSizes returns the row size by version of the call. The first releases of the 535 branch, 535.43 to 535.86, write
+// wider rows in the third version; later releases do not (reported by several clients of the library).
 func rowSizes(driver string) map[string]int {
 	sizes := map[string]int{"": rowSizeV1, "_v2": rowSizeV2, "_v3": rowSizeV2}
 	branch, rest, _ := strings.Cut(driver, ".")
@@ -179,8 +180,8 @@ func (d *Driver) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]
 	return samples, newest, nil
 }
 
-// plausible drops samples that cannot be: the driver writes garbage rows for processes that have just died. What is not newer
-// than since was given before.
+// plausible drops impossible samples: the driver writes garbage rows for processes that have just ended. It also drops
+// samples that are not newer than since.
 func plausible(samples []gpu.UtilSample, since uint64) ([]gpu.UtilSample, uint64) {
 	newest := since
 	out := samples[:0]

@@ -14,17 +14,17 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// maxEnum bounds the walk over profile numbers, which the library ends: a library that never does must not hang us.
+// maxEnum bounds the loop over profile numbers. The library normally ends it.
 const maxEnum = 128
 
-// giProfile is one GPU-instance profile as the device tells it.
+// giProfile is one GPU-instance profile as the device reports it.
 type giProfile struct {
 	gpu.Profile
-	enum int // the number to ask by, which is not the id
+	enum int // the profile number of the call, which is not the id
 	info nvml.GpuInstanceProfileInfo
 }
 
-// computeProfile is one compute-instance profile as a living GPU instance tells it.
+// computeProfile is one compute-instance profile as an existing GPU instance reports it.
 type computeProfile struct {
 	gpu.ComputeProfile
 	info nvml.ComputeInstanceProfileInfo
@@ -50,10 +50,10 @@ func (d *Driver) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error
 		return gpu.Profiles{}, v.failed(op, ret)
 	}
 	if len(known) == 0 {
-		return gpu.Profiles{}, refuse(op, id, gpu.ErrNotSupported) // only answers with MIG mode on, and it is off
+		return gpu.Profiles{}, refuse(op, id, gpu.ErrNotSupported) // the driver reports profiles only with MIG mode on, and it is off
 	}
 	if state.Current {
-		// Living instances tell their compute profiles.
+		// // Existing instances report their compute profiles.
 		if _, _, ret := d.instances(v); ret != nvml.SUCCESS {
 			return gpu.Profiles{}, v.failed(op, ret)
 		}
@@ -78,8 +78,8 @@ func (d *Driver) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error
 	return out, nil
 }
 
-// giProfiles reads the GPU-instance profiles once: asks by number from 0 until the library says that there is no such
-// number, which newer ones say later. A number that this device does not support is a gap.
+// giProfiles reads the GPU-instance profiles once: by number from 0 until the library returns INVALID_ARGUMENT. Newer
+// libraries have more numbers. NOT_SUPPORTED means that this device lacks the profile.
 func (d *Driver) giProfiles(v *device) ([]giProfile, nvml.Return) {
 	if v.profiles != nil {
 		return v.profiles, nvml.SUCCESS
@@ -107,13 +107,13 @@ func (d *Driver) giProfiles(v *device) ([]giProfile, nvml.Return) {
 		p.Name, p.Attributes = nameProfile(enum, p, board.Total)
 		out = append(out, p)
 	}
-	v.profiles = out // nil again when the device only answers with MIG mode on
+	v.profiles = out // nil when the driver reports profiles only with MIG mode on
 	return out, nvml.SUCCESS
 }
 
-// profileInfo reads one profile in the newest form that the library understands: the second form has the name, the third
-// the capabilities. Libraries refuse a form that they do not know with the same code as a number that they do not know,
-// so until one form was answered all are tried.
+// profileInfo reads one profile in the newest version of the call that the library supports: the second version has the
+// name, the third the capabilities. Libraries return the same code for an unknown version and an unknown number, so all
+// versions are tried until one succeeds.
 func (d *Driver) profileInfo(v *device, enum int) (giProfile, nvml.Return) {
 	versions := []int{3, 2, 1}
 	if v.infoVersion != 0 {
@@ -177,7 +177,7 @@ func fromV3(i nvml.GpuInstanceProfileInfo_v3) giProfile {
 	return p
 }
 
-// text reads a string of C.
+// text converts a C string.
 func text(s []int8) string {
 	var b strings.Builder
 	for _, c := range s {
@@ -189,8 +189,8 @@ func text(s []int8) string {
 	return b.String()
 }
 
-// nameProfile gives a profile's name and attributes. The number says the attributes where it is known; of a number from a
-// newer library the name does. A name that the library does not tell is composed.
+// nameProfile returns a profile's name and attributes. The attributes follow from the number if it is known, else from
+// the name. If the library does not report a name, it is composed.
 func nameProfile(enum int, p giProfile, board uint64) (name string, attributes []string) {
 	name = strings.TrimPrefix(p.Name, "MIG ")
 	attributes, known := enumAttributes(enum)
@@ -208,7 +208,7 @@ func nameProfile(enum int, p giProfile, board uint64) (name string, attributes [
 	return name, attributes
 }
 
-// enumAttributes gives the attributes that a profile's number stands for (NVML_GPU_INSTANCE_PROFILE_… in nvml.h).
+// enumAttributes returns the attributes of a profile's number (NVML_GPU_INSTANCE_PROFILE_… in nvml.h).
 func enumAttributes(enum int) (attributes []string, known bool) {
 	switch enum {
 	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:
@@ -236,8 +236,8 @@ func nameAttributes(name string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == '+' || r == ',' })
 }
 
-// composeName makes the name that the vendor's tools print: the share of the board's memory is rounded up to eighths, and
-// that share of the board's size in GiB to the nearest whole one.
+// composeName composes the name that the vendor's tools print: the share of the board's memory is rounded up to eighths,
+// and that share of the board's size in GiB to the nearest integer.
 func composeName(slices uint32, memory, board uint64, attributes []string) string {
 	const gib = 1 << 30
 	size := memory / gib

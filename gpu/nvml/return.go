@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// sentinel gives the typed error of a return code; nil for success. What has none of its own is gpu.ErrUnknown.
+// sentinel returns the typed error of a return code; nil for success, gpu.ErrUnknown for other codes.
 func sentinel(ret nvml.Return) error {
 	switch ret {
 	case nvml.SUCCESS:
@@ -46,7 +46,7 @@ func sentinel(ret nvml.Return) error {
 	return gpu.ErrUnknown
 }
 
-// fail makes the error of a call that returned ret; nil for success.
+// fail returns the error of a call that returned ret; nil for success.
 func fail(op string, id gpu.UUID, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
@@ -54,24 +54,24 @@ func fail(op string, id gpu.UUID, ret nvml.Return) error {
 	return &gpu.Error{Op: op, GPU: id, Code: int(ret), Err: sentinel(ret)}
 }
 
-// failf makes an error that says more than the return code.
+// failf returns an error with more text than the return code has.
 func failf(op string, id gpu.UUID, ret nvml.Return, format string, args ...any) error {
 	err := fmt.Errorf("%w: %w", sentinel(ret), fmt.Errorf(format, args...))
 	return &gpu.Error{Op: op, GPU: id, Code: int(ret), Err: err}
 }
 
-// refuse makes an error that is ours.
+// refuse returns an error without a return code of the driver.
 func refuse(op string, id gpu.UUID, err error) error {
 	return &gpu.Error{Op: op, GPU: id, Err: err}
 }
 
-// absent tells whether ret only says that there is nothing to read.
+// absent reports whether ret means that there is nothing to read.
 func absent(ret nvml.Return) bool {
 	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_FUNCTION_NOT_FOUND
 }
 
-// Unusable tells of an error that the library has lost its connection to the driver, which was reloaded: only another
-// process, or another initialisation, gets on with it.
+// Unusable reports whether err means that the library lost its connection to the driver because the driver was reloaded.
+// It works again only in another process or after another initialisation.
 func Unusable(err error) bool {
 	var e *gpu.Error
 	return errors.As(err, &e) && e.Code == int(nvml.ERROR_UNINITIALIZED)

@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// library is the vendor's library, opened beside go-nvml's own handle to look symbols up before they are called.
+// library is the vendor's library, opened in addition to go-nvml's own handle, to look up symbols before they are called.
 type library struct {
 	handle unsafe.Pointer
 	path   string
@@ -48,7 +48,7 @@ func (l library) symbol(name string) unsafe.Pointer {
 	return C.gpushare_symbol(l.handle, cname)
 }
 
-// rawHandle gives the vendor's handle inside go-nvml's device, which keeps it in its only field. nil when that changes.
+// rawHandle returns the vendor's handle, which is the only field of go-nvml's device. nil when go-nvml changes that.
 func rawHandle(h nvml.Device) unsafe.Pointer {
 	v := reflect.ValueOf(h)
 	if v.Kind() != reflect.Struct || v.NumField() != 1 || v.Field(0).Kind() != reflect.Pointer {
@@ -57,8 +57,8 @@ func rawHandle(h nvml.Device) unsafe.Pointer {
 	return v.Field(0).UnsafePointer()
 }
 
-// processRow is one row of a process list. Row size by version of the call: 16 bytes without the instances (v1), 24 with
-// them (v2 and v3), and 32 in the first releases of the 535 branch, which later ones took back.
+// processRow is one row of a process list. Its size is 16 bytes without the instances (v1), 24 with them (v2 and v3), and
+// 32 in the first releases of the 535 branch.
 type processRow struct {
 	pid    uint32
 	memory uint64
@@ -72,11 +72,11 @@ const (
 	rowSize535 = 32
 )
 
-// none is what the driver writes for an instance that there is not.
+// noInstance is the driver's id for "no instance".
 const noInstance = 0xFFFFFFFF
 
-// firstProcesses is the room for the first try: one call is enough for nearly every GPU, and each costs milliseconds
-// under a lock of the driver.
+// initialProcesses is the buffer size of the first call, in rows. It is large enough for nearly every GPU; each call
+// takes milliseconds under a lock of the driver.
 const initialProcesses = 128
 
 // listProcesses calls one of the process lists by pointer.
@@ -84,11 +84,11 @@ func listProcesses(fn, device unsafe.Pointer, rowSize int) ([]processRow, nvml.R
 	count := C.uint32_t(initialProcesses)
 	for range 6 {
 		capacity := count
-		// There is room for the widest rows whatever is expected: too small a buffer would be overrun.
+		// The buffer has space for the widest rows: the driver would overrun a smaller one.
 		buf := make([]byte, int(capacity)*rowSize535)
 		ret := nvml.Return(C.gpushare_processes(fn, device, &count, unsafe.Pointer(&buf[0])))
 		if ret == nvml.ERROR_INSUFFICIENT_SIZE {
-			count = max(count, capacity) + initialProcesses // some may start in between
+			count = max(count, capacity) + initialProcesses // processes may start between two calls
 			continue
 		}
 		if ret != nvml.SUCCESS {
@@ -119,10 +119,10 @@ func parseProcesses(buf []byte, n, rowSize int) []processRow {
 	return rows
 }
 
-// firstSamples is the room for the first try: the driver keeps 72 samples.
+// initialSamples is the buffer size of the first call: the driver keeps 72 samples.
 const initialSamples = 128
 
-// listSamples calls one of the two forms of the utilisation by process. No samples is no error.
+// listSamples calls one of the two functions for the utilisation by process. It is not an error if there are no samples.
 func listSamples(fn, device unsafe.Pointer, old bool, since uint64) ([]gpu.UtilSample, nvml.Return) {
 	count := C.uint32_t(initialSamples)
 	for range 6 {

@@ -1,4 +1,4 @@
-// What go-nvml does not offer in a usable form, called through pointers that were looked up at start.
+// // Calls that go-nvml does not offer in a usable form, made through pointers that were looked up at start.
 #ifndef GPUSHARE_NVML_SHIM_H
 #define GPUSHARE_NVML_SHIM_H
 
@@ -10,16 +10,16 @@ typedef struct {
 	uint32_t pid, sm, mem, unused;
 } gpushare_sample;
 
-// Opens a library with its symbols visible to all, as go-nvml needs it. NULL: err says why.
+// Opens a library with global symbols, as go-nvml needs it. On failure it returns NULL and writes the reason to err.
 void *gpushare_open(const char *name, char *err, size_t len);
 // Looks a symbol up; NULL when the library lacks it.
 void *gpushare_symbol(void *lib, const char *name);
 // Writes the path that the library was loaded from.
 void gpushare_path(void *lib, char *out, size_t len);
-// Calls one of the process lists. rows has room for *count rows of whatever size the library writes.
+// Calls one of the process lists. rows has space for *count rows of the size that the library writes.
 int gpushare_processes(void *fn, void *device, uint32_t *count, void *rows);
-// Call the samples of all processes, in the newer and the older form. *count is the room and then what is needed or was
-// written.
+// Read the samples of all processes with the newer and the older function. *count is the capacity, and after the call the
+// number of samples that were written or that need space.
 int gpushare_samples(void *fn, void *device, uint64_t since, uint32_t *count, gpushare_sample *out);
 int gpushare_samples_old(void *fn, void *device, uint64_t since, uint32_t *count, gpushare_sample *out);
 

@@ -88,7 +88,7 @@ func (d *Driver) snapshot(v *device) (s gpu.Snapshot, ret nvml.Return) {
 	return s, ret
 }
 
-// migState reads the MIG mode. A GPU that does not know it is not capable.
+// migState reads the MIG mode. A GPU without the mode is not capable of MIG.
 func (d *Driver) migState(h nvml.Device) (gpu.MIGState, nvml.Return) {
 	if !d.symbols.has(migMode) {
 		return gpu.MIGState{}, nvml.SUCCESS
@@ -105,7 +105,7 @@ func (d *Driver) migState(h nvml.Device) (gpu.MIGState, nvml.Return) {
 	return m, nvml.SUCCESS
 }
 
-// resetless reads whether a change of the MIG mode needs no reset; nil when the driver does not tell.
+// resetless reads whether a change of the MIG mode needs no reset; nil when the driver does not report it.
 func (d *Driver) resetless(h nvml.Device) *bool {
 	if !d.symbols.has(fieldValues) {
 		return nil
@@ -122,7 +122,7 @@ func (d *Driver) resetless(h nvml.Device) *bool {
 	return &yes
 }
 
-// fieldNumber reads a whole number of any type.
+// fieldNumber reads an integer of any type.
 func fieldNumber(v nvml.FieldValue) (uint64, bool) {
 	if nvml.Return(v.NvmlReturn) != nvml.SUCCESS {
 		return 0, false
@@ -138,7 +138,7 @@ func fieldNumber(v nvml.FieldValue) (uint64, bool) {
 	return 0, false
 }
 
-// computeMode names the vendor's number. Exclusive-thread is long gone from the driver.
+// computeMode maps the vendor's number. The driver no longer supports exclusive-thread mode.
 func computeMode(m nvml.ComputeMode) gpu.ComputeMode {
 	switch m {
 	case nvml.COMPUTEMODE_DEFAULT:

@@ -7,12 +7,12 @@ import (
 	"unsafe"
 )
 
-// feature is something that some libraries lack.
+// feature is a function group that some libraries lack.
 type feature int
 
 // The features, each with the calls that it needs.
 const (
-	required feature = iota // without it nothing works
+	required feature = iota // the driver cannot be opened without it
 	initFlags
 	byPCI
 	driverVersion
@@ -43,14 +43,14 @@ const (
 	events
 )
 
-// need is what one feature is made of: for each need any one of its symbols will do, the best one first.
+// need is one requirement of a feature: one of its symbols must exist. The preferred symbol is first.
 type need struct {
 	feature feature
 	symbols []string
-	loss    string // what is lost without any of them
+	loss    string // the effect if none of them exists
 }
 
-// needs is the one table of the symbols that this package calls, beside those that every library has.
+// needs is the table of all symbols that this package calls.
 func needs() []need {
 	return []need{
 		{required, []string{"nvmlInit_v2", "nvmlInit"}, ""},
@@ -64,7 +64,7 @@ func needs() []need {
 		{required, []string{"nvmlDeviceGetMemoryInfo"}, ""},
 
 		{initFlags, []string{"nvmlInitWithFlags"}, "a node without GPUs may look like one without a driver"},
-		{byPCI, []string{"nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId"}, "a GPU that is left alone is still looked at once"},
+		{byPCI, []string{"nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId"}, "an excluded GPU is still accessed once"},
 		{driverVersion, []string{"nvmlSystemGetDriverVersion"}, "the driver's version is not shown"},
 		{libraryVersion, []string{"nvmlSystemGetNVMLVersion"}, "the library's version is not shown"},
 		{cudaVersion, []string{"nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"}, "the CUDA version is not shown"},
@@ -120,12 +120,12 @@ func needs() []need {
 // symbols is what the loaded library has. It does not change.
 type symbols struct {
 	lacking map[feature]string // feature → what is lost
-	missing []string           // symbols that a newer library has, in the table's order
-	best    map[string]string  // by the best symbol of a need: the one to use
+	missing []string           // missing symbols in the table's order
+	best    map[string]string  // by the preferred symbol of a need: the symbol to call
 	at      map[string]unsafe.Pointer
 }
 
-// findSymbols looks all of them up. The error names a symbol without which nothing works.
+// findSymbols looks up all symbols. The error names the first missing required symbol.
 func findSymbols(lookup func(string) unsafe.Pointer) (symbols, error) {
 	s := symbols{lacking: make(map[feature]string), best: make(map[string]string), at: make(map[string]unsafe.Pointer)}
 	noted := make(map[string]bool)
@@ -156,19 +156,19 @@ func findSymbols(lookup func(string) unsafe.Pointer) (symbols, error) {
 	return s, nil
 }
 
-// has tells whether the library has all that a feature needs.
+// has reports whether the library has all symbols that a feature needs.
 func (s symbols) has(f feature) bool {
 	_, lacks := s.lacking[f]
 	return !lacks
 }
 
-// call gives the symbol that stands for the best one of a need, with its address; nil when there is none.
+// call returns the symbol to call for the preferred one, with its address; nil when there is none.
 func (s symbols) call(best string) (name string, at unsafe.Pointer) {
 	name = s.best[best]
 	return name, s.at[name]
 }
 
-// losses lists what is lost, in the table's order.
+// losses lists the effects of missing features in the table's order.
 func (s symbols) losses() []string {
 	var out []string
 	for _, n := range needs() {

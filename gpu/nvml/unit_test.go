@@ -51,7 +51,7 @@ func TestNoLibrary(t *testing.T) {
 	}
 }
 
-// TestOtherLibrary loads a library that is not the vendor's: calling it would end the process.
+// TestOtherLibrary loads another library. A call of it would end the process.
 func TestOtherLibrary(t *testing.T) {
 	_, err := Open(WithLibraryPath("libm.so.6"))
 	if errors.Is(err, gpu.ErrNoLibrary) {
@@ -62,7 +62,7 @@ func TestOtherLibrary(t *testing.T) {
 	}
 }
 
-// TestSymbols takes symbols away from a library.
+// TestSymbols removes symbols from a library.
 func TestSymbols(t *testing.T) {
 	var here byte
 	without := func(names ...string) func(string) unsafe.Pointer {
@@ -80,10 +80,10 @@ func TestSymbols(t *testing.T) {
 		removed []string
 		missing []string
 		lacks   []feature
-		best    map[string]string // the call in place of another
+		best    map[string]string // the symbol to call by the preferred one
 		fatal   bool
 	}{
-		{name: "all there"},
+		{name: "complete"},
 		{
 			name:    "older process list",
 			removed: []string{"nvmlDeviceGetComputeRunningProcesses_v3"},
@@ -97,7 +97,7 @@ func TestSymbols(t *testing.T) {
 			best:    map[string]string{"nvmlDeviceGetComputeRunningProcesses_v3": "nvmlDeviceGetComputeRunningProcesses"},
 		},
 		{
-			name:    "an older form that nobody needs",
+			name:    "older symbols that are not used",
 			removed: []string{"nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetCount"},
 		},
 		{
@@ -154,7 +154,7 @@ func TestSymbols(t *testing.T) {
 	}
 }
 
-// TestNeedsStateTheirLoss checks that each thing that may be lacking says what is lost.
+// TestNeedsStateTheirLoss checks that each optional feature names the effect of its absence.
 func TestNeedsStateTheirLoss(t *testing.T) {
 	covered := map[feature]bool{}
 	for _, n := range needs() {
@@ -170,8 +170,8 @@ func TestNeedsStateTheirLoss(t *testing.T) {
 	}
 }
 
-// TestComposeName compares with the names that the vendor's tools print for these boards (mig listings of the User Guide
-// and of users; memory in MiB as listed).
+// TestComposeName compares with the names that the vendor's tools print for these boards (MIG listings in the User Guide
+// and by users; memory in MiB as listed).
 func TestComposeName(t *testing.T) {
 	const mib = 1 << 20
 	tests := []struct {
@@ -266,7 +266,7 @@ func TestRowSizes(t *testing.T) {
 	}
 }
 
-// TestParseProcesses writes rows of each size as the library lays them out.
+// TestParseProcesses parses rows of each size in the library's layout.
 func TestParseProcesses(t *testing.T) {
 	for _, size := range []int{rowSizeV1, rowSizeV2, rowSize535} {
 		buf := make([]byte, 2*rowSize535)
@@ -295,7 +295,7 @@ func TestProcessMemory(t *testing.T) {
 		t.Errorf("not available: %+v; want memory and instances unknown", p)
 	}
 	if p := process(processRow{pid: 1}, gpu.ComputeProcess); p.Memory == nil || *p.Memory != 0 || p.GI == nil || *p.GI != 0 {
-		t.Errorf("zero: %+v; want zeros that are known", p)
+		t.Errorf("zero: %+v; want known zeros", p)
 	}
 }
 
@@ -306,7 +306,7 @@ func TestPlausible(t *testing.T) {
 		{PID: 7, Time: 100, SM: 10},              // not newer
 		{PID: 6, Time: 400, SM: 101},             // impossible
 		{PID: 5, Time: 400, SM: 1, Mem: 4000000}, // impossible
-		{PID: 0, Time: 400, SM: 1},               // nobody
+		{PID: 0, Time: 400, SM: 1},               // no process
 	}
 	got, newest := plausible(in, 100)
 	want := []gpu.UtilSample{{PID: 8, Time: 200, SM: 100, Mem: 100}, {PID: 9, Time: 300, SM: 50}}
@@ -314,11 +314,12 @@ func TestPlausible(t *testing.T) {
 		t.Errorf("newest %d; want 300 (-want +got):\n%s", newest, d)
 	}
 	if got, newest := plausible(nil, 77); len(got) != 0 || newest != 77 {
-		t.Errorf("no samples: %v, %d; want the old time", got, newest)
+		t.Errorf("no samples: %v, %d; want the previous time", got, newest)
 	}
 }
 
-// TestMissingCompute checks against any present set that what is there and what is lacking make up what is wanted, by size.
+// TestMissingCompute checks for any set of instances that existing and missing ones together are those requested, by
+// size.
 func TestMissingCompute(t *testing.T) {
 	at := func(start, size uint32) *gpu.Placement { return &gpu.Placement{Start: start, Size: size} }
 	tests := []struct {
@@ -327,17 +328,17 @@ func TestMissingCompute(t *testing.T) {
 		have []gpu.Placement
 		out  []gpu.NewCompute
 	}{
-		{"nothing there", []gpu.NewCompute{{Slices: 3}}, nil, []gpu.NewCompute{{Slices: 3}}},
-		{"all there", []gpu.NewCompute{{Slices: 3}}, []gpu.Placement{{Start: 0, Size: 3}}, nil},
-		{"half there", []gpu.NewCompute{{Slices: 1}, {Slices: 1}}, []gpu.Placement{{Start: 1, Size: 1}}, []gpu.NewCompute{{Slices: 1}}},
+		{"none exists", []gpu.NewCompute{{Slices: 3}}, nil, []gpu.NewCompute{{Slices: 3}}},
+		{"all exist", []gpu.NewCompute{{Slices: 3}}, []gpu.Placement{{Start: 0, Size: 3}}, nil},
+		{"one of two exists", []gpu.NewCompute{{Slices: 1}, {Slices: 1}}, []gpu.Placement{{Start: 1, Size: 1}}, []gpu.NewCompute{{Slices: 1}}},
 		{
-			"placed elsewhere",
+			"at another placement",
 			[]gpu.NewCompute{{Slices: 1, Placement: at(0, 1)}},
 			[]gpu.Placement{{Start: 1, Size: 1}},
 			[]gpu.NewCompute{{Slices: 1, Placement: at(0, 1)}},
 		},
 		{
-			"the placed one chooses first",
+			"the one with a placement is matched first",
 			[]gpu.NewCompute{{Slices: 1}, {Slices: 1, Placement: at(1, 1)}},
 			[]gpu.Placement{{Start: 1, Size: 1}},
 			[]gpu.NewCompute{{Slices: 1}},
@@ -372,7 +373,7 @@ func TestMissingCompute(t *testing.T) {
 		}
 		for n := range uint32(8) {
 			if still[n] != max(0, requested[n]-there[n]) {
-				t.Fatalf("size %d: %d wanted, %d there, %d lacking", n, requested[n], there[n], still[n])
+				t.Fatalf("size %d: %d requested, %d exist, %d missing", n, requested[n], there[n], still[n])
 			}
 		}
 	})

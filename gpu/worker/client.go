@@ -24,70 +24,69 @@ var ErrClosed = errors.New("the driver is closed")
 // socketName is the client's socket in the run directory.
 const socketName = "nvml.sock"
 
-// Options says how a Client finds and treats its workers.
+// Options configures a Client.
 type Options struct {
 	// Command is the worker's binary with leading arguments; flags are added to it.
 	Command []string
-	// Env is the worker's whole environment.
+	// Env is the complete environment of the worker.
 	Env []string
-	// RunDir is where the socket is made; it must exist.
+	// RunDir is the directory of the socket; it must exist.
 	RunDir string
-	// Library and HostRoot are passed on when they are not empty.
+	// Library and HostRoot are passed to the worker if they are not empty.
 	Library  string
 	HostRoot string
 	// Launcher starts the worker processes.
 	Launcher Launcher
 	// Deadlines bound the operations.
 	Deadlines Deadlines
-	// Log receives starts, crashes and sick GPUs; nil discards them.
+	// Log receives starts, crashes and unresponsive GPUs; nil discards them.
 	Log *slog.Logger
 }
 
-// Client is gpu.Driver with the driver in a worker process. It starts the worker when it is first needed.
+// Client is gpu.Driver with the driver in a worker process. The first operation starts the worker.
 //
-// An operation past its deadline makes its GPU sick: the worker is killed without waiting for it and replaced by one
-// that leaves the GPU alone, and operations on the GPU fail with gpu.ErrTimeout until Retry. Operations of other GPUs
-// that were under way are sent again when they only read, and fail with gpu.ErrTimeout when they change something: the
-// hardware tells what was done. The same holds when the worker dies, and a GPU on which workers die again and again is
-// sick too. When two workers in a row hang at their start,
-// every operation fails with gpu.ErrStuck until Retry.
+// A GPU is unresponsive after an operation exceeds its deadline: the worker is killed and replaced by one that excludes
+// the GPU, and operations on the GPU fail with gpu.ErrTimeout until Retry. Running operations of other GPUs are sent
+// again if they only read. If they change something, they fail with gpu.ErrTimeout: the caller must read back what was
+// done. The same applies when the worker crashes. A GPU on which workers crash repeatedly is unresponsive too. After two
+// consecutive workers hang at start, every operation fails with gpu.ErrStuck until Retry.
 type Client struct {
 	o     Options
-	ln    net.Listener // nil where connections are handed over by a test
+	ln    net.Listener // nil where a test passes connections
 	stats *recorder
 
-	// ctx ends with Close; goroutines are waited for there.
+	// ctx ends with Close, which waits for goroutines.
 	ctx        context.Context
 	stop       context.CancelFunc
 	goroutines sync.WaitGroup
 
-	// suspectSlot is held by the one operation at a time that may be what workers die of.
+	// suspectSlot is held by at most one operation that may be the cause of crashes.
 	suspectSlot chan struct{}
 
 	// mu guards all below, and the fields of session and call that say so.
 	mu           sync.Mutex
-	current      *session                   // the worker that takes operations
-	live         map[*session]bool          // all whose connection is up, those that only end what they began too
+	current      *session                   // the worker that accepts operations
+	live         map[*session]bool          // all with a connection, including retired ones
 	starting     *startAttempt              // a worker that is being started
-	awaited      map[string]chan<- net.Conn // by token: who waits for that worker's connection
+	awaited      map[string]chan<- net.Conn // by token: the start that waits for the worker
 	slots        map[gpu.UUID]chan struct{} // one operation at a time on each GPU; "" is the node
-	unresponsive map[gpu.UUID]string        // GPUs left alone until Retry, with the reason
-	crashes      map[gpu.UUID]int           // workers in a row that died of an operation on this GPU
+	unresponsive map[gpu.UUID]string        // GPUs excluded until Retry, with the reason
+	crashes      map[gpu.UUID]int           // consecutive workers that crashed in an operation on this GPU
 	lastKnown    map[gpu.UUID]gpu.Identity  // as last read
-	hungStarts   int                        // workers in a row that hung at start
-	failedStarts int                        // starts in a row that failed otherwise
+	hungStarts   int                        // consecutive workers that hung at start
+	failedStarts int                        // consecutive starts that failed otherwise
 	startError   error                      // of the last start
-	retryAt      time.Time                  // no start before
+	retryAt      time.Time                  // no start before this time
 	nextID       uint64
 	closed       bool
 }
 
 var _ gpu.Driver = (*Client)(nil)
 
-// New makes the socket. The first operation starts the first worker.
+// New creates the socket. The first operation starts the first worker.
 func New(o Options) (*Client, error) {
 	if len(o.Command) == 0 || o.Launcher == nil {
-		return nil, errors.New("cannot make the driver's client: no worker command or no launcher")
+		return nil, errors.New("cannot create the driver client: no worker command or no launcher")
 	}
 	path := filepath.Join(o.RunDir, socketName)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -95,17 +94,17 @@ func New(o Options) (*Client, error) {
 	}
 	ln, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the worker socket: %w", err)
+		return nil, fmt.Errorf("cannot create the worker socket: %w", err)
 	}
-	// Between Listen and Chmod others may connect; they fail the check of the peer and of the token.
+	// Between Listen and Chmod other users can connect; the checks of the peer and of the token refuse them.
 	if err := os.Chmod(path, 0o600); err != nil {
 		ln.Close()
-		return nil, fmt.Errorf("cannot protect the worker socket: %w", err)
+		return nil, fmt.Errorf("cannot set the mode of the worker socket: %w", err)
 	}
 	return newClient(o, ln), nil
 }
 
-// newClient makes a client that accepts workers on ln.
+// newClient returns a client that accepts workers on ln.
 func newClient(o Options, ln net.Listener) *Client {
 	o.Deadlines = o.Deadlines.withDefaults()
 	if o.Log == nil {
@@ -128,7 +127,7 @@ func newClient(o Options, ln net.Listener) *Client {
 	return c
 }
 
-// Close ends the worker and fails what is under way with ErrClosed.
+// Close ends the worker and fails running operations with ErrClosed.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -147,7 +146,7 @@ func (c *Client) Close() error {
 		err = c.ln.Close() // removes the socket too
 	}
 	for _, s := range live {
-		s.conn.Close() // the worker exits by itself
+		s.conn.Close() // the worker exits then
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeGrace+time.Second)
 	defer cancel()
@@ -160,16 +159,16 @@ func (c *Client) Close() error {
 	return err
 }
 
-// Status says how the worker fares.
+// Status is the state of the worker.
 type Status struct {
 	PID          int        `json:"pid"`                    // of the live worker, 0 when there is none
 	Unresponsive []gpu.UUID `json:"unresponsive,omitempty"` // sorted
 	Stuck        bool       `json:"stuck,omitempty"`
-	// Failure says why the last start failed; empty when it did not.
+	// Failure is the error of the last start; empty when it succeeded.
 	Failure string `json:"failure,omitempty"`
 }
 
-// Status reads how the worker fares. It does not ask the worker and never blocks.
+// Status returns the state of the worker. It sends no request to the worker and never blocks.
 func (c *Client) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,14 +185,14 @@ func (c *Client) Status() Status {
 // Stats reads the counters.
 func (c *Client) Stats() Stats { return c.stats.snapshot() }
 
-// Retry tries a sick GPU, or the stuck driver, again: the worker is replaced by one that may touch the GPU, which is
-// then read. An empty id means the node. The error is that of the reading, which makes the GPU sick again when it
-// hangs.
+// Retry tries an unresponsive GPU, or the stuck driver, again: the worker is replaced by one that accesses the GPU, and
+// the GPU is read. An empty id means the node. The error is that of the reading. If it hangs, the GPU is unresponsive
+// again.
 func (c *Client) Retry(ctx context.Context, id gpu.UUID) error {
 	c.mu.Lock()
 	c.hungStarts, c.failedStarts, c.startError, c.retryAt = 0, 0, nil, time.Time{}
 	delete(c.crashes, id)
-	delete(c.unresponsive, id) // a worker that was started without it is replaced by the next operation
+	delete(c.unresponsive, id) // the next operation replaces a worker that excludes it
 	c.mu.Unlock()
 	if id == "" {
 		_, err := c.Node(ctx)
@@ -203,7 +202,7 @@ func (c *Client) Retry(ctx context.Context, id gpu.UUID) error {
 	return err
 }
 
-// Node implements gpu.Driver. A sick GPU keeps its place as it was last seen, with an Error.
+// Node implements gpu.Driver. An unresponsive GPU stays in the list with its last known identity and an Error.
 func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	c.mu.Lock()
 	before := maps.Clone(c.unresponsive)
@@ -216,13 +215,13 @@ func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	defer c.mu.Unlock()
 	c.rememberLocked(info.GPUs)
 	for id, why := range before {
-		// A retry that began during the call: the worker that answered may still have been one without this GPU.
+		// A retry started during the call: the worker that answered may still exclude this GPU.
 		if _, still := c.unresponsive[id]; !still && !slices.ContainsFunc(info.GPUs, func(g gpu.Identity) bool { return g.UUID == id }) {
-			info.GPUs = append(info.GPUs, c.lastKnownLocked(id, why+"; it is being tried again"))
+			info.GPUs = append(info.GPUs, c.lastKnownLocked(id, why+"; a retry is running"))
 		}
 	}
 	for id, why := range c.unresponsive {
-		was := c.lastKnownLocked(id, why+"; left alone until a retry")
+		was := c.lastKnownLocked(id, why+"; excluded until 'gpushare gpu retry'")
 		if i := slices.IndexFunc(info.GPUs, func(g gpu.Identity) bool { return g.UUID == id }); i >= 0 {
 			info.GPUs[i] = was
 		} else {
@@ -233,7 +232,7 @@ func (c *Client) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	return info, nil
 }
 
-// lastKnownLocked is what was last known of a GPU that the worker does not list, and why it does not.
+// lastKnownLocked returns the last known identity of a GPU that the worker does not list, with the reason.
 func (c *Client) lastKnownLocked(id gpu.UUID, why string) gpu.Identity {
 	was, ok := c.lastKnown[id]
 	if !ok {
@@ -302,8 +301,8 @@ func (c *Client) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.Compu
 	return err
 }
 
-// Events implements gpu.Driver. It goes on with the next worker when one is replaced; what happened in between is not
-// seen. It returns when ctx ends, the client is closed, no worker starts or workers die of watching.
+// Events implements gpu.Driver. When a worker is replaced, it continues with the next one; events in between are lost. It
+// returns when ctx ends, the client is closed, no worker starts or workers crash repeatedly in this operation.
 func (c *Client) Events(ctx context.Context, f func(gpu.Event)) error {
 	info, _ := lookupOp(OpEvents)
 	for crashes := 0; ; {
@@ -321,7 +320,7 @@ func (c *Client) Events(ctx context.Context, f func(gpu.Event)) error {
 			continue
 		}
 		if crashes++; crashes >= maxCrashes {
-			return c.fail(info, "", fmt.Errorf("%w: %w, again and again", gpu.ErrUnknown, err))
+			return c.fail(info, "", fmt.Errorf("%w: %w, repeatedly", gpu.ErrUnknown, err))
 		}
 		pause := time.NewTimer(minRestartPause << crashes)
 		select {
@@ -333,7 +332,7 @@ func (c *Client) Events(ctx context.Context, f func(gpu.Event)) error {
 	}
 }
 
-// stream calls f for the events of one worker. errWorkerEnded means that another worker should be asked.
+// stream calls f for the events of one worker. After errWorkerEnded the caller uses another worker.
 func (c *Client) stream(ctx context.Context, s *session, cl *pending, f func(gpu.Event)) error {
 	for {
 		for _, e := range cl.events.take() {
@@ -358,7 +357,7 @@ func (c *Client) stream(ctx context.Context, s *session, cl *pending, f func(gpu
 	}
 }
 
-// call does one operation and decodes what it gives.
+// call runs one operation and decodes its result.
 func call[T any](ctx context.Context, c *Client, op Op, id gpu.UUID, args any) (T, error) {
 	var v T
 	body, err := c.do(ctx, op, id, args)
@@ -372,8 +371,8 @@ func call[T any](ctx context.Context, c *Client, op Op, id gpu.UUID, args any) (
 	return v, nil
 }
 
-// do does one operation: it waits for its turn on the GPU, asks the worker, and asks the next worker when the first one
-// went away under an operation that only reads.
+// do runs one operation: it waits for the GPU's slot and sends the request to the worker. If the worker ends during an
+// operation that only reads, it sends the request to the next worker.
 func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.RawMessage, error) {
 	info, _ := lookupOp(op)
 	var body json.RawMessage
@@ -390,7 +389,7 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 	case <-ctx.Done():
 		return nil, c.fail(info, id, ctx.Err())
 	}
-	suspect := false // this operation holds the trial
+	suspect := false // this operation holds suspectSlot
 	release := func() {
 		if suspect {
 			<-c.suspectSlot
@@ -399,8 +398,8 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 	}
 	for crashes := 0; ; {
 		if !suspect && (crashes > 0 || c.suspected(id)) {
-			// Workers die of one of several operations: those that it may be go one at a time, so that the one that it
-			// is takes no other with it.
+			// One of several operations crashed the worker. The suspected ones run one at a time, so that the one that
+			// crashes workers does not fail the others.
 			select {
 			case c.suspectSlot <- struct{}{}:
 				suspect = true
@@ -443,21 +442,21 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 		case !errors.Is(cl.err, errWorkerEnded):
 			return nil, c.fail(info, id, cl.err)
 		case info.write:
-			return nil, c.fail(info, id, fmt.Errorf("%w: %w; the hardware tells what was done", gpu.ErrTimeout, cl.err))
+			return nil, c.fail(info, id, fmt.Errorf("%w: %w; the operation may have been carried out", gpu.ErrTimeout, cl.err))
 		default:
 			return nil, c.fail(info, id, fmt.Errorf("%w: %w, twice", gpu.ErrUnknown, cl.err))
 		}
 	}
 }
 
-// suspected tells whether a worker died of the last operation on a GPU.
+// suspected reports whether a worker crashed in the last operation on a GPU.
 func (c *Client) suspected(id gpu.UUID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.crashes[id] > 0
 }
 
-// slot gives the turn-taker of one GPU.
+// slot returns the slot of one GPU: a channel with capacity for one operation.
 func (c *Client) slot(id gpu.UUID) chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -469,7 +468,7 @@ func (c *Client) slot(id gpu.UUID) chan struct{} {
 	return s
 }
 
-// fail makes the error of one operation. A deadline of the caller's counts as a timeout.
+// fail returns the error of one operation. An exceeded deadline of the caller counts as a timeout.
 func (c *Client) fail(info opInfo, id gpu.UUID, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, gpu.ErrTimeout) {
 		err = fmt.Errorf("%w: %w", gpu.ErrTimeout, err)
@@ -477,7 +476,7 @@ func (c *Client) fail(info opInfo, id gpu.UUID, err error) error {
 	return &gpu.Error{Op: info.verb, GPU: id, Err: err}
 }
 
-// rememberLocked remembers what the GPUs are, for when one cannot be asked.
+// rememberLocked stores the identities of the GPUs, for when one does not answer.
 func (c *Client) rememberLocked(gpus []gpu.Identity) {
 	for _, g := range gpus {
 		if g.UUID != "" && g.Error == "" {
@@ -486,7 +485,7 @@ func (c *Client) rememberLocked(gpus []gpu.Identity) {
 	}
 }
 
-// unresponsiveLocked lists the sick GPUs in order.
+// unresponsiveLocked lists the unresponsive GPUs in order.
 func (c *Client) unresponsiveLocked() []gpu.UUID {
 	var out []gpu.UUID
 	for id := range c.unresponsive {
@@ -496,5 +495,5 @@ func (c *Client) unresponsiveLocked() []gpu.UUID {
 	return out
 }
 
-// newToken makes what a worker shows to prove that this client launched it.
+// newToken returns a token with which a worker proves that this client started it.
 func newToken() string { return rand.Text() }

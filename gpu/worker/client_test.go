@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// TestEveryOperation asks every operation through a worker and compares what the driver was asked and gave.
+// TestEveryOperation runs every operation through a worker and compares arguments and results.
 func TestEveryOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA, gpuB)
@@ -76,7 +76,7 @@ func TestErrorsKeepTheirType(t *testing.T) {
 			n.set(func(n *fakeNode) {
 				n.failing = &gpu.Error{Op: "create instance", GPU: gpuA, Code: 23, Err: s.err}
 			})
-			if _, err := c.Node(t.Context()); !errors.Is(err, s.err) { // the first one also passes a worker's start
+			if _, err := c.Node(t.Context()); !errors.Is(err, s.err) { // the first call also starts a worker
 				t.Fatalf("node: %v; want %v", err, s.err)
 			}
 			n.set(func(n *fakeNode) { n.failing = nil })
@@ -101,7 +101,7 @@ func TestErrorsKeepTheirType(t *testing.T) {
 	})
 }
 
-// TestHangMakesOneGPUUnresponsive hangs one GPU and expects the other one to be served as if nothing happened.
+// TestHangMakesOneGPUUnresponsive lets one GPU hang and expects that the other one still works.
 func TestHangMakesOneGPUUnresponsive(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -146,27 +146,27 @@ func TestHangMakesOneGPUUnresponsive(t *testing.T) {
 
 				began = time.Now()
 				if _, err := c.Memory(t.Context(), gpuA); !errors.Is(err, gpu.ErrTimeout) {
-					t.Errorf("sick GPU: %v; want ErrTimeout", err)
+					t.Errorf("unresponsive GPU: %v; want ErrTimeout", err)
 				}
 				if elapsed := time.Since(began); elapsed != 0 {
-					t.Errorf("sick GPU took %v to refuse; want no time", elapsed)
+					t.Errorf("unresponsive GPU took %v to fail; want no time", elapsed)
 				}
 				info, err := c.Node(t.Context())
 				if err != nil || len(info.GPUs) != 2 || info.GPUs[0].UUID != gpuA || info.GPUs[0].Error == "" || info.GPUs[1].Error != "" {
 					t.Errorf("node = %+v, %v; want both GPUs and an error on the first", info.GPUs, err)
 				}
 				if st := c.Status(); !cmp.Equal(st.Unresponsive, []gpu.UUID{gpuA}) || st.Stuck {
-					t.Errorf("status = %+v; want one sick GPU", st)
+					t.Errorf("status = %+v; want one unresponsive GPU", st)
 				}
 
 				if err := c.Retry(t.Context(), gpuA); err != nil {
 					t.Fatalf("Retry: %v", err)
 				}
 				if _, err := c.Memory(t.Context(), gpuA); err != nil {
-					t.Errorf("GPU that is well again: %v", err)
+					t.Errorf("GPU that answers again: %v", err)
 				}
 				if st := c.Status(); len(st.Unresponsive) != 0 {
-					t.Errorf("status = %+v; want no sick GPU", st)
+					t.Errorf("status = %+v; want no unresponsive GPU", st)
 				}
 				if got := l.count(); got != 3 {
 					t.Errorf("%d workers; want 3: the first, one without the GPU, one with it", got)
@@ -176,7 +176,7 @@ func TestHangMakesOneGPUUnresponsive(t *testing.T) {
 	}
 }
 
-// TestOtherGPUsWhenWorkerAbandoned has an operation of another GPU under way when a worker is abandoned.
+// TestOtherGPUsWhenWorkerAbandoned abandons a worker while an operation of another GPU is running.
 func TestOtherGPUsWhenWorkerAbandoned(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -188,18 +188,18 @@ func TestOtherGPUsWhenWorkerAbandoned(t *testing.T) {
 		times int // that op reaches the hardware
 	}{
 		{
-			"a reading is asked again", OpSnapshot, OpProfiles,
+			"a reading is repeated", OpSnapshot, OpProfiles,
 			func(ctx context.Context, c *Client) error { _, err := c.Profiles(ctx, gpuB); return err },
 			2 * time.Second, nil, 2,
 		},
 		{
-			"a change is not", OpSetComputeMode, OpSetMIGMode,
+			"a change is not repeated", OpSetComputeMode, OpSetMIGMode,
 			func(ctx context.Context, c *Client) error { _, err := c.SetMIGMode(ctx, gpuB, true); return err },
 			30 * time.Second, gpu.ErrTimeout, 1,
 		},
 		{
-			// The driver may hold a lock over a change: the reading that waits for it is not to blame.
-			"a reading behind a change is not blamed", OpCreateInstance, OpMemory,
+			// The driver may hold a lock during a change: a reading that waits for it does not make its GPU unresponsive.
+			"a reading behind a change does not time out", OpCreateInstance, OpMemory,
 			func(ctx context.Context, c *Client) error { _, err := c.Memory(ctx, gpuB); return err },
 			30 * time.Second, nil, 2,
 		},
@@ -245,20 +245,20 @@ func TestOtherGPUsWhenWorkerAbandoned(t *testing.T) {
 					t.Errorf("hung: %v after %v; want ErrTimeout after %v", hung, time.Since(began), tt.limit)
 				}
 				if !errors.Is(other, tt.want) {
-					t.Errorf("neighbour: %v; want %v", other, tt.want)
+					t.Errorf("other GPU: %v; want %v", other, tt.want)
 				}
 				if got := n.count(tt.op, gpuB); got != tt.times {
-					t.Errorf("the neighbour's operation reached the hardware %d times; want %d", got, tt.times)
+					t.Errorf("the operation on the other GPU reached the hardware %d times; want %d", got, tt.times)
 				}
 				if st := c.Status(); !cmp.Equal(st.Unresponsive, []gpu.UUID{gpuA}) {
-					t.Errorf("sick = %v; want only the GPU that hung", st.Unresponsive)
+					t.Errorf("unresponsive = %v; want only the GPU that hung", st.Unresponsive)
 				}
 			})
 		})
 	}
 }
 
-// TestThreadsDoNotBlockEachOther keeps one GPU busy and asks another one.
+// TestThreadsDoNotBlockEachOther keeps one GPU busy and reads another one.
 func TestThreadsDoNotBlockEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA, gpuB)
@@ -273,7 +273,7 @@ func TestThreadsDoNotBlockEachOther(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// A caller behind the busy GPU waits for its turn as long as its own context says, and makes nothing sick.
+		// A caller that waits for the busy GPU waits until its own deadline, which makes no GPU unresponsive.
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		if _, err := c.Memory(ctx, gpuA); !errors.Is(err, gpu.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
@@ -285,12 +285,12 @@ func TestThreadsDoNotBlockEachOther(t *testing.T) {
 			t.Errorf("the long operation: %v", err)
 		}
 		if st := c.Status(); len(st.Unresponsive) != 0 || l.count() != 1 {
-			t.Errorf("status %+v after %d workers; want none sick and one worker", st, l.count())
+			t.Errorf("status %+v after %d workers; want no unresponsive GPU and one worker", st, l.count())
 		}
 	})
 }
 
-// TestCallerGivesUp checks that an operation goes on being watched when its caller has gone.
+// TestCallerGivesUp checks that the deadline of an operation applies after its caller gives up.
 func TestCallerGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
@@ -310,17 +310,17 @@ func TestCallerGivesUp(t *testing.T) {
 			t.Errorf("cancelled: %v; want context.Canceled", err)
 		}
 		if st := c.Status(); len(st.Unresponsive) != 0 {
-			t.Errorf("sick = %v before the deadline", st.Unresponsive)
+			t.Errorf("unresponsive = %v before the deadline", st.Unresponsive)
 		}
 		time.Sleep(2 * time.Second) // fake time
 		synctest.Wait()
 		if st := c.Status(); !cmp.Equal(st.Unresponsive, []gpu.UUID{gpuA}) {
-			t.Errorf("sick = %v after the deadline; want the GPU that hung", st.Unresponsive)
+			t.Errorf("unresponsive = %v after the deadline; want the GPU that hung", st.Unresponsive)
 		}
 	})
 }
 
-// TestCancelledBeforeItStarts checks that a change whose caller has gone is not made later.
+// TestCancelledBeforeItStarts checks that a change is not made after its caller gives up.
 func TestCancelledBeforeItStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
@@ -338,12 +338,12 @@ func TestCancelledBeforeItStarts(t *testing.T) {
 		calls.Wait()
 		synctest.Wait()
 		if got := n.count(OpDestroyInstance, gpuA); got != 0 {
-			t.Errorf("the change was made %d times behind its caller's back", got)
+			t.Errorf("the change was made %d times after its caller gave up", got)
 		}
 	})
 }
 
-// TestCrash kills the worker under a reading and under a change.
+// TestCrash kills the worker during a reading and during a change.
 func TestCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
@@ -365,7 +365,7 @@ func TestCrash(t *testing.T) {
 			return err
 		}
 		if err := crashDuring(OpSnapshot, func() error { _, err := c.Snapshot(t.Context(), gpuA); return err }); err != nil {
-			t.Errorf("reading: %v; want it to be asked again", err)
+			t.Errorf("reading: %v; want it to be repeated", err)
 		}
 		if got := n.count(OpSnapshot, gpuA); got != 2 {
 			t.Errorf("the reading reached the hardware %d times; want 2", got)
@@ -381,13 +381,13 @@ func TestCrash(t *testing.T) {
 			t.Errorf("%d crashes counted; want 2", st.Crashes)
 		}
 		if st := c.Status(); len(st.Unresponsive) != 0 {
-			t.Errorf("sick = %v; a crash condemns no GPU", st.Unresponsive)
+			t.Errorf("unresponsive = %v; a crash makes no GPU unresponsive", st.Unresponsive)
 		}
 	})
 }
 
-// TestGPUThatCrashesWorkers has every reading of one GPU kill the worker, while two others are read: these notice nothing, and in
-// the end the GPU is left alone.
+// TestGPUThatCrashesWorkers lets every reading of one GPU kill the worker while two others are read: these succeed, and
+// the GPU is excluded in the end.
 func TestGPUThatCrashesWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gpuC := gpu.UUID("GPU-cccc")
@@ -401,7 +401,7 @@ func TestGPUThatCrashesWorkers(t *testing.T) {
 				if op == OpMemory && id == gpuA {
 					_ = l.last().Kill() // as a call of a symbol that the library lacks
 				}
-				time.Sleep(time.Millisecond) // fake time: the others are under way then
+				time.Sleep(time.Millisecond) // fake time: the others are running then
 				return nil
 			}
 		})
@@ -420,19 +420,19 @@ func TestGPUThatCrashesWorkers(t *testing.T) {
 			}
 			calls.Wait()
 		}
-		if !errors.Is(crashing, gpu.ErrTimeout) || !strings.Contains(crashing.Error(), "left alone") {
-			t.Errorf("poisonous: %v; want it to be left alone", crashing)
+		if !errors.Is(crashing, gpu.ErrTimeout) || !strings.Contains(crashing.Error(), "excluded until") {
+			t.Errorf("crashing GPU: %v; want it to be excluded", crashing)
 		}
 		if st := c.Status(); !cmp.Equal(st.Unresponsive, []gpu.UUID{gpuA}) || st.Stuck {
-			t.Errorf("status = %+v; want the one GPU sick", st)
+			t.Errorf("status = %+v; want the one GPU unresponsive", st)
 		}
 		if got := l.count(); got > 6 {
-			t.Errorf("%d workers; want no more than it takes to find out", got)
+			t.Errorf("%d workers; want at most 6", got)
 		}
 	})
 }
 
-// TestDriverReloaded has a driver say that it cannot be used any more: another worker opens it anew.
+// TestDriverReloaded lets a driver report that it cannot be used any more: another worker opens it again.
 func TestDriverReloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
@@ -442,7 +442,7 @@ func TestDriverReloaded(t *testing.T) {
 		}
 		n.set(func(n *fakeNode) {
 			n.hang = func(op Op, _ gpu.UUID) <-chan struct{} {
-				// The reload happens under the first reading, and the next worker finds the driver well.
+				// The reload happens during the first reading, and the driver works for the next worker.
 				n.set(func(n *fakeNode) {
 					n.failing = nil
 					if op == OpMemory && n.opened == 1 {
@@ -453,7 +453,7 @@ func TestDriverReloaded(t *testing.T) {
 			}
 		})
 		if _, err := c.Memory(t.Context(), gpuA); err != nil {
-			t.Errorf("reading over a reload: %v; want it to be asked again", err)
+			t.Errorf("reading during a reload: %v; want it to be repeated", err)
 		}
 		if l.count() != 2 || n.count(OpMemory, gpuA) != 2 {
 			t.Errorf("%d workers, %d readings; want 2 and 2", l.count(), n.count(OpMemory, gpuA))
@@ -461,7 +461,7 @@ func TestDriverReloaded(t *testing.T) {
 	})
 }
 
-// TestStuck has every worker hang while it opens the driver.
+// TestStuck lets every worker hang while it opens the driver.
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
@@ -501,12 +501,12 @@ func TestStuck(t *testing.T) {
 			t.Errorf("Retry: %v", err)
 		}
 		if c.Status().Stuck {
-			t.Error("still stuck after a retry that went well")
+			t.Error("still stuck after a successful retry")
 		}
 	})
 }
 
-// TestHangAtStartNamesTheGPU has one GPU hang the reading of the node: the next worker leaves it out.
+// TestHangAtStartNamesTheGPU lets one GPU hang while the node is read: the next worker excludes it.
 func TestHangAtStartNamesTheGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA, gpuB)
@@ -521,7 +521,7 @@ func TestHangAtStartNamesTheGPU(t *testing.T) {
 			t.Fatalf("second start: %+v, %v; want both GPUs", info, err)
 		}
 		if st := c.Status(); !cmp.Equal(st.Unresponsive, []gpu.UUID{gpuB}) || st.Stuck || l.count() != 2 {
-			t.Errorf("status %+v after %d workers; want the second GPU sick after two", st, l.count())
+			t.Errorf("status %+v after %d workers; want the second GPU unresponsive after two", st, l.count())
 		}
 		if _, err := c.Memory(t.Context(), gpuA); err != nil {
 			t.Errorf("healthy GPU: %v", err)
@@ -529,7 +529,8 @@ func TestHangAtStartNamesTheGPU(t *testing.T) {
 	})
 }
 
-// TestDriverMissing checks that a driver which cannot be opened is told by its type, and not asked for in a busy loop.
+// TestDriverMissing checks that a driver that cannot be opened is reported with its error type, and that the client does
+// not try in a busy loop.
 func TestDriverMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
@@ -549,15 +550,15 @@ func TestDriverMissing(t *testing.T) {
 		n.set(func(n *fakeNode) { n.openErr = nil })
 		time.Sleep(time.Minute)
 		if _, err := c.Memory(t.Context(), gpuA); err != nil {
-			t.Errorf("driver that was loaded meanwhile: %v", err)
+			t.Errorf("driver that was loaded in the meantime: %v", err)
 		}
 		if st := c.Status(); st.Failure != "" {
-			t.Errorf("failure = %q after a start that went well", st.Failure)
+			t.Errorf("failure = %q after a successful start", st.Failure)
 		}
 	})
 }
 
-// TestWorkerEndsAtStart has every worker end before it connects.
+// TestWorkerEndsAtStart lets every worker end before it connects.
 func TestWorkerEndsAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l := newTestClient(t, newFakeNode(gpuA))
@@ -567,12 +568,12 @@ func TestWorkerEndsAtStart(t *testing.T) {
 			t.Errorf("error = %v after %v; want ErrUnknown at once", err, time.Since(began))
 		}
 		if c.Status().Stuck {
-			t.Error("stuck: nothing hung")
+			t.Error("stuck, but nothing hung")
 		}
 	})
 }
 
-// TestEvents watches events over the death of a worker.
+// TestEvents reads events before and after a worker is killed.
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
@@ -604,7 +605,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestEventsThatCrashWorkers has the watching of events kill every worker.
+// TestEventsThatCrashWorkers lets the events operation kill every worker.
 func TestEventsThatCrashWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
@@ -617,7 +618,8 @@ func TestEventsThatCrashWorkers(t *testing.T) {
 	})
 }
 
-// TestSlowEventReader checks that a consumer that does not come back blocks nobody and that what it loses is counted.
+// TestSlowEventReader checks that a consumer that does not return does not block other operations, and that lost events
+// are counted.
 func TestSlowEventReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
@@ -642,7 +644,7 @@ func TestSlowEventReader(t *testing.T) {
 	})
 }
 
-// TestRetireWhileBusy checks that replacing a worker to try a GPU again disturbs nothing that is under way.
+// TestRetireWhileBusy checks that replacing a worker for a retry does not disturb running operations.
 func TestRetireWhileBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA, gpuB)
@@ -665,7 +667,7 @@ func TestRetireWhileBusy(t *testing.T) {
 		release()
 		busy.Wait()
 		if err != nil {
-			t.Errorf("change under way: %v", err)
+			t.Errorf("running change: %v", err)
 		}
 		if st := c.Stats(); st.Crashes != 0 {
 			t.Errorf("%d crashes counted; a retired worker did not crash", st.Crashes)
@@ -703,12 +705,12 @@ func TestCloseWhileRetiring(t *testing.T) {
 		}
 		busy.Wait()
 		if !errors.Is(err, ErrClosed) || l.count() != 3 {
-			t.Errorf("under way: %v with %d workers; want ErrClosed and three", err, l.count())
+			t.Errorf("running change: %v with %d workers; want ErrClosed and three", err, l.count())
 		}
 	})
 }
 
-// TestClosed checks that a closed client refuses and that closing fails what is under way.
+// TestClosed checks that a closed client refuses operations, and that Close fails running ones.
 func TestClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(gpuA)
@@ -723,7 +725,7 @@ func TestClosed(t *testing.T) {
 		}
 		calls.Wait()
 		if !errors.Is(err, ErrClosed) {
-			t.Errorf("under way: %v; want ErrClosed", err)
+			t.Errorf("running: %v; want ErrClosed", err)
 		}
 		if _, err := c.Memory(t.Context(), gpuA); !errors.Is(err, ErrClosed) {
 			t.Errorf("after: %v; want ErrClosed", err)

@@ -1,10 +1,11 @@
 // Package worker carries the GPU driver port across a process.
 //
-// A call into the vendor's library can hang in the kernel and cannot be cancelled, and a library that lacks a symbol
-// ends the process that calls it. So the library lives in a worker process. Client implements gpu.Driver in the daemon:
-// it starts the worker, watches every operation's deadline, abandons a worker that does not answer and starts another
-// one without the GPU that did not. Worker.Serve is the other end, in the worker: one locked thread for each GPU.
+// A call into the vendor's library can hang in the kernel and cannot be cancelled, and a library that lacks a symbol ends
+// the process that calls it. Therefore the library runs in a worker process. Client implements gpu.Driver in the daemon:
+// it starts the worker, enforces the deadline of every operation, abandons a worker that does not answer and starts
+// another one without the unresponsive GPU. Worker.Serve is the server in the worker process, with one locked thread for
+// each GPU.
 //
-// The package holds no policy on sick GPUs beyond leaving them alone until Retry, knows nothing of NVML and stores
-// nothing on disk but its socket.
+// The package excludes unresponsive GPUs until Retry and has no other policy about them. It knows nothing about NVML and
+// stores nothing on disk except its socket.
 package worker

@@ -18,9 +18,9 @@ const (
 	gpuB = gpu.UUID("GPU-bbbb")
 )
 
-// fakeNode is the hardware behind every fake driver of one test: it outlives workers, as hardware does.
+// fakeNode is the hardware of all fake drivers of one test. It outlives workers, as hardware does.
 type fakeNode struct {
-	// hang blocks a call as a hung ioctl does: whatever its context says, until the test releases it.
+	// hang blocks a call as a hung ioctl does: independent of its context, until the test releases it.
 	hang func(op Op, id gpu.UUID) <-chan struct{}
 
 	mu      sync.Mutex // guards all below
@@ -28,7 +28,7 @@ type fakeNode struct {
 	calls   []string
 	openErr error
 	events  []chan gpu.Event
-	watched func() // called when events begin to be watched
+	watched func() // called when a driver starts to wait for events
 	opened  int
 	closed  int
 	failing error
@@ -51,7 +51,7 @@ func (n *fakeNode) enter(op Op, id gpu.UUID) error {
 	return n.failing
 }
 
-// count tells how often op reached the hardware.
+// count returns how often op reached the hardware.
 func (n *fakeNode) count(op Op, id gpu.UUID) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -71,7 +71,7 @@ func (n *fakeNode) set(f func(*fakeNode)) {
 	f(n)
 }
 
-// open is an Opener of a driver that leaves some GPUs alone.
+// open returns an Opener of a driver that excludes some GPUs.
 func (n *fakeNode) open(excluded ...gpu.UUID) Opener {
 	return func(context.Context) (gpu.Driver, error) {
 		n.mu.Lock()
@@ -181,14 +181,14 @@ func (d *fakeDriver) Close() error {
 	return nil
 }
 
-// inProcess launches workers as goroutines of the test, each with its own connection. A killed one loses its
-// connection, as a killed process does, but what hangs in the fake hardware goes on hanging.
+// inProcess starts workers as goroutines of the test, each with its own connection. A killed worker loses its connection,
+// as a killed process does, but a call that hangs in the fake hardware still hangs.
 type inProcess struct {
 	node *fakeNode
-	// before, when set, runs in place of the worker; it returns whether the worker should run after all.
+	// before, if set, runs before the worker and returns whether the worker should run.
 	before func(n int) bool
 
-	client *Client // set once made, for pipes
+	client *Client // set after its creation
 
 	workers sync.WaitGroup
 
@@ -237,14 +237,14 @@ func (l *inProcess) count() int {
 	return len(l.procs)
 }
 
-// last gives the newest worker.
+// last returns the newest worker.
 func (l *inProcess) last() *inProcessWorker {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.procs[len(l.procs)-1]
 }
 
-// flags reads what a worker needs of its command line.
+// flags reads the token and the excluded GPUs from a worker's command line.
 func flags(argv []string) (token string, excluded []gpu.UUID) {
 	for i := 0; i+1 < len(argv); i++ {
 		switch argv[i] {
@@ -257,7 +257,7 @@ func flags(argv []string) (token string, excluded []gpu.UUID) {
 	return token, excluded
 }
 
-// newTestClient makes a client whose workers are goroutines. Everything has ended when the test does.
+// newTestClient returns a client whose workers are goroutines. They end before the test ends.
 func newTestClient(t *testing.T, n *fakeNode) (*Client, *inProcess) {
 	t.Helper()
 	l := &inProcess{node: n}
@@ -272,7 +272,7 @@ func newTestClient(t *testing.T, n *fakeNode) (*Client, *inProcess) {
 	return c, l
 }
 
-// hangOnce makes the first call of op on id hang until the test ends.
+// hangOnce lets the first call of op on id hang until the test ends.
 func hangOnce(t *testing.T, n *fakeNode, op Op, id gpu.UUID) {
 	t.Helper()
 	release := make(chan struct{})
@@ -288,7 +288,7 @@ func hangOnce(t *testing.T, n *fakeNode, op Op, id gpu.UUID) {
 	t.Cleanup(func() { close(release) })
 }
 
-// hangAlways makes every call of op on id hang until release is called.
+// hangAlways lets every call of op on id hang until release is called.
 func hangAlways(n *fakeNode, op Op, id gpu.UUID) (release func()) {
 	ch := make(chan struct{})
 	n.set(func(n *fakeNode) {
@@ -302,7 +302,7 @@ func hangAlways(n *fakeNode, op Op, id gpu.UUID) (release func()) {
 	return func() { close(ch) }
 }
 
-// testContext bounds a test's waiting.
+// testContext returns a context that bounds a test.
 func testContext(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

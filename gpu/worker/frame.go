@@ -10,7 +10,7 @@ import (
 // maxFrame bounds one message: a snapshot with 950 processes in each of three lists is under 300 KiB.
 const maxFrame = 4 << 20
 
-// writeFrame writes v as one message: its length in four bytes, high byte first, and then JSON. It makes one Write, so
+// writeFrame writes v as one message: its length in four bytes, high byte first, and then JSON. It calls Write once, so
 // that concurrent writers only need a lock around the call.
 func writeFrame(w io.Writer, v any) error {
 	body, err := json.Marshal(v)

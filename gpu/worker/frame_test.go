@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// TestFrames writes any requests and expects the same ones back, however the bytes are cut.
+// TestFrames writes random requests and expects to read the same ones, however the bytes are split.
 func TestFrames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.SliceOf(rapid.Custom(func(t *rapid.T) request {
@@ -82,7 +82,7 @@ func TestBadFrames(t *testing.T) {
 	}
 }
 
-// FuzzFrame feeds any bytes to the reader of messages, which must not panic.
+// FuzzFrame reads random bytes as messages, which must not panic.
 func FuzzFrame(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x02{}"))
 	f.Add([]byte("\xff\xff\xff\xff"))
@@ -100,13 +100,13 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// TestSentinelsAreComplete fails when package gpu gains an error that the wire does not know.
+// TestSentinelsAreComplete fails when package gpu has an error without a name on the wire.
 func TestSentinelsAreComplete(t *testing.T) {
 	known := map[error]bool{}
 	kinds := map[string]bool{}
 	for _, s := range sentinels() {
 		if known[s.err] || kinds[s.kind] {
-			t.Errorf("%s stands twice", s.kind)
+			t.Errorf("%s occurs twice", s.kind)
 		}
 		known[s.err], kinds[s.kind] = true, true
 	}
@@ -137,22 +137,22 @@ func TestErrorFromAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestOutermostSentinelSent encodes errors that hold several.
+// TestOutermostSentinelSent encodes errors with several sentinels.
 func TestOutermostSentinelSent(t *testing.T) {
-	err := &gpu.Error{Op: "x", Err: fmt.Errorf("%w: slot 4; and it cannot be taken back: %w", gpu.ErrInsufficientResources, gpu.ErrInUse)}
+	err := &gpu.Error{Op: "x", Err: fmt.Errorf("%w: slot 4; cannot undo the creation: %w", gpu.ErrInsufficientResources, gpu.ErrInUse)}
 	got := encodeError(err).decode()
 	if !errors.Is(got, gpu.ErrInsufficientResources) || errors.Is(got, gpu.ErrInUse) || got.Error() != err.Error() {
-		t.Errorf("%v came as %v", err, got)
+		t.Errorf("%v was decoded as %v", err, got)
 	}
 	if w := encodeError(errors.New("odd")); w.Kind != "unknown" || w.Text != "odd" {
 		t.Errorf("an error without a sentinel is sent as %+v", w)
 	}
 	if encodeError(nil) != nil {
-		t.Error("no error is sent as one")
+		t.Error("nil is sent as an error")
 	}
 }
 
-// TestOpsAreComplete checks that every method of the port is an operation, Close left out.
+// TestOpsAreComplete checks that every method of the port except Close is an operation.
 func TestOpsAreComplete(t *testing.T) {
 	ops := []Op{
 		OpNode, OpSnapshot, OpProfiles, OpMemory, OpProcesses, OpUtilization, OpNVLinks, OpSetMIGMode, OpCreateInstance,

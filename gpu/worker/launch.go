@@ -11,8 +11,8 @@ import (
 
 // Launcher starts worker processes. Exec is one; a host with systemd starts them as units of their own.
 type Launcher interface {
-	// Launch starts argv with exactly env. name is unique and fit for a unit's name. ctx bounds the launching only:
-	// the process lives on after it.
+	// Launch starts argv with exactly env. name is unique and valid as a unit name. ctx bounds the start only: the
+	// process continues after it.
 	Launch(ctx context.Context, name string, argv, env []string) (Process, error)
 }
 
@@ -22,7 +22,7 @@ type Process interface {
 	PID() int
 	// Done is closed when the process has ended.
 	Done() <-chan struct{}
-	// Kill sends SIGKILL and does not wait: a process inside a hung driver call may never end.
+	// Kill sends SIGKILL and does not wait: a process in a hung driver call may never end.
 	Kill() error
 }
 
@@ -42,7 +42,7 @@ func (e Exec) Launch(ctx context.Context, name string, argv, env []string) (Proc
 		return nil, fmt.Errorf("cannot launch %s: no command", name)
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = append([]string{}, env...) // nil would mean the daemon's own
+	cmd.Env = append([]string{}, env...) // nil would mean the daemon's environment
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if e.Stderr != nil {
@@ -54,12 +54,12 @@ func (e Exec) Launch(ctx context.Context, name string, argv, env []string) (Proc
 	p := &execProcess{cmd: cmd, done: make(chan struct{})}
 	go func() { // ends with the process
 		defer close(p.done)
-		_ = cmd.Wait() // the exit status says nothing that the broken connection does not
+		_ = cmd.Wait() // the broken connection reports the end
 	}()
 	return p, nil
 }
 
-// execProcess is a child of ours.
+// execProcess is a child process of the daemon.
 type execProcess struct {
 	cmd  *exec.Cmd
 	done chan struct{}

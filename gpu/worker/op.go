@@ -5,7 +5,7 @@ import "time"
 // Op names one operation of the driver on the wire and in Stats.
 type Op string
 
-// The operations. Each is one message and one reply, but for OpEvents, which is answered by a stream.
+// The operations. Each is one request and one reply, except OpEvents, which has a stream of replies.
 const (
 	OpNode             Op = "node"
 	OpSnapshot         Op = "snapshot"
@@ -21,29 +21,29 @@ const (
 	OpSetComputeMode   Op = "set-compute-mode"
 	OpEvents           Op = "events"
 
-	// opCancel has no reply: the caller of the named request has gone.
+	// opCancel has no reply: the caller no longer waits for the named request.
 	opCancel Op = "cancel"
 )
 
-// thread says which thread of the worker carries an operation out.
+// thread is the thread of the worker that runs an operation.
 type thread int
 
 const (
-	threadNode   thread = iota // what concerns the whole node
+	threadNode   thread = iota // operations on the whole node
 	threadGPU                  // one thread for each GPU
-	threadEvents               // blocks for as long as nothing happens
+	threadEvents               // blocks until an event occurs
 )
 
-// opInfo is all that the package knows of an operation.
+// opInfo describes an operation.
 type opInfo struct {
 	verb   string // completes "cannot … on GPU-…: why"
 	thread thread
 	write  bool // changes the node: never sent twice
-	// timeout picks the operation's time limit.
+	// timeout selects the operation's time limit.
 	timeout func(Deadlines) time.Duration
 }
 
-// lookupOp describes op. ok is false for what is no operation of the driver.
+// lookupOp describes op. ok is false for an unknown operation.
 func lookupOp(op Op) (info opInfo, ok bool) {
 	read := func(d Deadlines) time.Duration { return d.Read }
 	change := func(d Deadlines) time.Duration { return d.Change }
@@ -78,9 +78,9 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 	return opInfo{}, false
 }
 
-// Deadlines says how long each kind of operation may take before the GPU counts as sick. Zero fields take the
-// defaults. An operation's clock starts when it is sent, not while it waits for another one on the same GPU, and that of
-// a reading does not run out while any GPU is being changed.
+// Deadlines are the time limits of the operations. A GPU that exceeds one is unresponsive. Zero fields have the defaults.
+// The time of an operation starts when it is sent, not while it waits for another one on the same GPU. A reading does not
+// time out while any GPU is being changed.
 type Deadlines struct {
 	Start    time.Duration // from launching a worker to its first reading of the node; 10 s
 	Node     time.Duration // 10 s

@@ -20,7 +20,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// workerEnv makes the test binary a worker with a fake driver; its value says how the worker misbehaves.
+// workerEnv makes the test binary a worker with a fake driver; its value selects the misbehaviour.
 const workerEnv = "GPUSHARE_TEST_WORKER"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// workerMain is a worker process. In mode "hang" every reading of a GPU's profiles hangs for ever, whatever happens.
+// workerMain is a worker process. In mode "hang" every reading of a GPU's profiles hangs without end.
 func workerMain(mode string, args []string) int {
 	token, excluded := flags(args)
 	var socket string
@@ -54,7 +54,7 @@ func workerMain(mode string, args []string) int {
 	return 0
 }
 
-// newProcessClient makes a client with real worker processes over a real socket.
+// newProcessClient returns a client with real worker processes and a real socket.
 func newProcessClient(t *testing.T, mode string, d Deadlines) *Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gpushare-worker") // short: a socket's path has 108 bytes
@@ -84,7 +84,7 @@ func newProcessClient(t *testing.T, mode string, d Deadlines) *Client {
 	return c
 }
 
-// process gives the live worker.
+// process returns the live worker.
 func process(t *testing.T, c *Client) Process {
 	t.Helper()
 	c.mu.Lock()
@@ -113,7 +113,7 @@ func TestProcess(t *testing.T) {
 	}
 	// After the command's closing bracket: state, parent, process group, session.
 	if f := strings.Fields(string(sid[strings.LastIndexByte(string(sid), ')')+1:])); f[3] != fmt.Sprint(p.PID()) {
-		t.Errorf("the worker is in session %s; want one of its own", f[3])
+		t.Errorf("the worker is in session %s; want its own", f[3])
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
@@ -125,7 +125,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestWorkerKilled kills a real worker again and again while it is read from: no reader notices.
+// TestWorkerKilled kills a real worker repeatedly during readings: all readings succeed.
 func TestWorkerKilled(t *testing.T) {
 	c := newProcessClient(t, "", Deadlines{})
 	ctx := testContext(t, 60*time.Second)
@@ -159,10 +159,10 @@ func TestWorkerKilled(t *testing.T) {
 			t.Errorf("kill %d: still worker %d", i, p.PID())
 		}
 	}
-	// The last one to end is buried behind the back of those who read.
+	// The client removes the last ended worker asynchronously.
 	for !hasOneWorker(c) {
 		if ctx.Err() != nil {
-			t.Fatal("the client still holds a worker that has ended")
+			t.Fatal("the client still has a worker that has ended")
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -174,14 +174,14 @@ func TestWorkerKilled(t *testing.T) {
 	}
 }
 
-// hasOneWorker tells whether the client holds one worker only.
+// hasOneWorker reports whether the client has exactly one worker.
 func hasOneWorker(c *Client) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.live) == 1
 }
 
-// descriptors counts what this process has open.
+// descriptors counts the open file descriptors of this process.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -191,7 +191,7 @@ func descriptors(t *testing.T) int {
 	return len(fds)
 }
 
-// TestStoppedProcess stops a real worker, which then answers nothing at all: it is killed and replaced.
+// TestStoppedProcess stops a real worker with SIGSTOP: it is killed and replaced.
 func TestStoppedProcess(t *testing.T) {
 	// Short, because the test waits for it, and long enough for the second worker to answer on a busy machine.
 	c := newProcessClient(t, "", Deadlines{Read: time.Second})
@@ -217,8 +217,8 @@ func TestStoppedProcess(t *testing.T) {
 	}
 }
 
-// awaitStopped returns when every thread of a child has stopped. The signal alone does not say that: a thread on another CPU
-// runs on for a moment, long enough for an answer.
+// awaitStopped returns when every thread of a child has stopped. After the signal is sent, a thread on another CPU still
+// runs for a moment, long enough for an answer.
 func awaitStopped(t *testing.T, pid int) {
 	t.Helper()
 	for {
@@ -227,13 +227,13 @@ func awaitStopped(t *testing.T, pid int) {
 			continue
 		}
 		if err != nil {
-			t.Fatalf("waiting until worker %d has stopped: %v", pid, err)
+			t.Fatalf("cannot wait until worker %d has stopped: %v", pid, err)
 		}
 		return
 	}
 }
 
-// TestWorkerEndsWithItsConnection closes the connection of a worker that has a call hanging: the process must end.
+// TestWorkerEndsWithItsConnection closes the connection of a worker with a hung call: the process must end.
 func TestWorkerEndsWithItsConnection(t *testing.T) {
 	c := newProcessClient(t, "hang", Deadlines{})
 	ctx := testContext(t, 20*time.Second)
@@ -258,7 +258,7 @@ func TestWorkerEndsWithItsConnection(t *testing.T) {
 	}
 }
 
-// TestRefusedConnections lets others connect to the worker socket.
+// TestRefusedConnections connects to the worker socket with invalid messages.
 func TestRefusedConnections(t *testing.T) {
 	c := newProcessClient(t, "", Deadlines{})
 	socket := filepath.Join(c.o.RunDir, socketName)
@@ -290,7 +290,7 @@ func TestRefusedConnections(t *testing.T) {
 		})
 	}
 	if _, err := c.Node(testContext(t, 20*time.Second)); err != nil {
-		t.Errorf("after strangers: %v", err)
+		t.Errorf("after refused connections: %v", err)
 	}
 }
 
@@ -307,12 +307,12 @@ func TestExec(t *testing.T) {
 		}
 		<-p.Done()
 		if err := p.Kill(); err != nil {
-			t.Errorf("killing what has ended: %v; want no error", err)
+			t.Errorf("killing a process that has ended: %v; want no error", err)
 		}
 	})
 }
 
-// BenchmarkRoundTrip is what one operation costs over the wire, the fake driver's time left out.
+// BenchmarkRoundTrip measures one operation over the wire, without driver time.
 func BenchmarkRoundTrip(b *testing.B) {
 	dir, err := os.MkdirTemp("", "gpushare-worker")
 	if err != nil {

@@ -18,27 +18,27 @@ import (
 )
 
 const (
-	// threadDepth bounds what waits for one lane. The client sends one operation for each GPU at a time, so a full lane
-	// means that something else is at the other end.
+	// threadDepth bounds the queue of one thread. The client sends one operation for each GPU at a time, so a full queue
+	// means that the peer is not the client.
 	threadDepth = 64
-	// maxThreads bounds the threads that the other end can make.
+	// maxThreads bounds the threads that the peer can start.
 	maxThreads = 256
 	// maxEventStreams bounds the streams of events.
 	maxEventStreams = 8
-	// closeGrace is how long the worker waits for operations under way once its connection has ended.
+	// closeGrace is how long the worker waits for running operations after its connection has ended.
 	closeGrace = 2 * time.Second
-	// writeTimeout bounds one reply's way into the socket: the client always reads.
+	// writeTimeout bounds the write of one reply: the client always reads.
 	writeTimeout = 10 * time.Second
 )
 
-// ErrThreadsStuck is returned by Serve when operations were still under way after the connection had ended. The process
+// ErrThreadsStuck is returned by Serve when operations are still running after the connection has ended. The process
 // should exit at once: nothing waits for them.
 var ErrThreadsStuck = errors.New("operations are still inside the driver")
 
-// Opener opens the driver. It runs on the node's lane, before the first operation.
+// Opener opens the driver. It runs on the node's thread, before the first operation.
 type Opener func(ctx context.Context) (gpu.Driver, error)
 
-// Dial connects a worker to the daemon that launched it and shows the token it was given.
+// Dial connects a worker to the daemon that started it and sends the token.
 func Dial(ctx context.Context, socket, token string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)
@@ -47,24 +47,24 @@ func Dial(ctx context.Context, socket, token string) (net.Conn, error) {
 	}
 	if err := writeFrame(conn, hello{Protocol: protocol, Token: token}); err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("cannot greet the daemon: %w", err)
+		return nil, fmt.Errorf("cannot send the token to the daemon: %w", err)
 	}
 	return conn, nil
 }
 
-// Worker is the far end of a Client.
+// Worker is the server end of a Client.
 type Worker struct {
 	// Open opens the driver.
 	Open Opener
-	// Unusable tells of a driver's error that the driver cannot be used any more, as when it was reloaded underneath. The
-	// worker then ends instead of answering, and the client starts another one. nil: none does.
+	// Unusable reports whether the driver cannot be used any more after this error, for example because it was reloaded.
+	// The worker then ends instead of answering, and the client starts another one. nil means never.
 	Unusable func(error) bool
 	// Log must be set.
 	Log *slog.Logger
 }
 
-// Serve carries out what comes over conn until the other end closes it or ctx ends, then closes the driver. It owns
-// conn. Each GPU has a thread of its own, so one that hangs stops no other.
+// Serve runs the operations that it receives over conn until the peer closes it or ctx ends, then closes the driver. It
+// owns conn. Each GPU has its own thread, so a GPU that hangs does not block the others.
 func (w Worker) Serve(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &server{
@@ -74,7 +74,7 @@ func (w Worker) Serve(ctx context.Context, conn net.Conn) error {
 		gpuThreads: make(map[gpu.UUID]chan job),
 		cancels:    make(map[uint64]context.CancelFunc),
 	}
-	// Ending ctx unblocks the reader.
+	// The end of ctx unblocks the reader.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 
@@ -99,22 +99,22 @@ func (w Worker) Serve(ctx context.Context, conn net.Conn) error {
 	return err
 }
 
-// server is one connection's worth of lanes.
+// server is one connection with its threads.
 type server struct {
 	Worker
 	conn net.Conn
 
-	// opened is closed once driver and openErr are set; they do not change after.
+	// opened is closed when driver and openErr are set; they do not change afterwards.
 	opened  chan struct{}
 	driver  gpu.Driver
 	openErr error
 
-	// node and lanes belong to the reader.
+	// node and gpuThreads belong to the reader.
 	node       chan job
 	gpuThreads map[gpu.UUID]chan job
 
-	events  atomic.Int32   // streams under way
-	running sync.WaitGroup // all lanes but the node's
+	events  atomic.Int32   // running streams
+	running sync.WaitGroup // all threads except the node's
 
 	// writeMu guards writes to conn.
 	writeMu sync.Mutex
@@ -130,7 +130,7 @@ type job struct {
 	req request
 }
 
-// read hands every request to its lane until the connection ends.
+// read passes every request to its thread until the connection ends.
 func (s *server) read(ctx context.Context) error {
 	in := bufio.NewReader(s.conn)
 	for {
@@ -155,14 +155,14 @@ func (s *server) read(ctx context.Context) error {
 	}
 }
 
-// dispatch puts j on its lane. It never blocks: a lane that hangs must not stop the reader.
+// dispatch queues j for its thread. It never blocks: a thread that hangs must not stop the reader.
 func (s *server) dispatch(info opInfo, j job) error {
 	var l chan job
 	switch info.thread {
 	case threadEvents:
 		if s.events.Add(1) > maxEventStreams {
 			s.events.Add(-1)
-			return fmt.Errorf("%w: too many watchers of events", gpu.ErrInvalid)
+			return fmt.Errorf("%w: too many streams of events", gpu.ErrInvalid)
 		}
 		l = s.startThread()
 		l <- j
@@ -184,16 +184,16 @@ func (s *server) dispatch(info opInfo, j job) error {
 	case l <- j:
 		return nil
 	default:
-		return fmt.Errorf("%w: too many operations wait", gpu.ErrTimeout)
+		return fmt.Errorf("%w: too many operations are waiting", gpu.ErrTimeout)
 	}
 }
 
-// startThread makes a lane: a goroutine with an OS thread of its own, since the vendor's library may keep state by thread
-// and a hung call must cost that thread alone.
+// startThread starts a goroutine with its own OS thread, because the vendor's library may keep state for each thread, and
+// a hung call must block only this thread.
 func (s *server) startThread() chan job {
 	l := make(chan job, threadDepth)
 	s.running.Go(func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the lane
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		for j := range l {
 			s.execute(j)
 		}
@@ -201,14 +201,14 @@ func (s *server) startThread() chan job {
 	return l
 }
 
-// startNode makes the lane of the node, on which the driver is opened, and closed after all other lanes have ended. The
-// channel is closed at the end, which a hung call puts off for ever; the process is about to exit then.
+// startNode starts the thread of the node. It opens the driver, and closes it after all other threads have ended. The
+// returned channel is closed at the end, or never after a hung call; the process then exits.
 func (s *server) startNode(ctx context.Context) (ended <-chan struct{}) {
 	s.node = make(chan job, threadDepth)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread ends with the lane
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		s.driver, s.openErr = s.Open(ctx)
 		close(s.opened)
 		for j := range s.node {
@@ -235,21 +235,21 @@ func (s *server) execute(j job) {
 		return
 	}
 	if err := j.ctx.Err(); err != nil {
-		// The caller has given up: a change must not be made behind its back.
+		// The caller no longer waits: a change must not be made without the caller's knowledge.
 		s.answer(j.req, nil, 0, &gpu.Error{Op: info.verb, GPU: j.req.GPU, Err: fmt.Errorf("%w: %w", gpu.ErrTimeout, err)})
 		return
 	}
 	began := time.Now()
 	result, err := s.call(j)
 	if err != nil && s.Unusable != nil && s.Unusable(err) {
-		s.Log.Warn("the driver has gone underneath", "err", err)
-		s.conn.Close() // the other end asks the next worker
+		s.Log.Warn("the driver cannot be used any more", "err", err)
+		s.conn.Close() // the client uses the next worker
 		return
 	}
 	s.answer(j.req, result, time.Since(began), err)
 }
 
-// call asks the driver.
+// call calls the driver.
 func (s *server) call(j job) (any, error) {
 	ctx, r, d := j.ctx, j.req, s.driver
 	switch r.Op {
@@ -310,7 +310,7 @@ func (s *server) call(j job) (any, error) {
 	return nil, &gpu.Error{Op: string(r.Op), Err: gpu.ErrInvalid}
 }
 
-// answer sends the outcome of r.
+// answer sends the result of r.
 func (s *server) answer(r request, result any, elapsed time.Duration, err error) {
 	out := reply{ID: r.ID, Duration: elapsed, Error: encodeError(err)}
 	if result != nil && err == nil {
@@ -323,18 +323,18 @@ func (s *server) answer(r request, result any, elapsed time.Duration, err error)
 	s.send(out)
 }
 
-// send writes one reply. When it cannot be written the connection is ended: the client would wait for it in vain.
+// send writes one reply. If this fails, it closes the connection, so that the client does not wait for the reply.
 func (s *server) send(r reply) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
 	_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error shows in the write
 	if err := writeFrame(s.conn, r); err != nil {
-		s.Log.Debug("cannot answer", "id", r.ID, "err", err)
+		s.Log.Debug("cannot send the reply", "id", r.ID, "err", err)
 		s.conn.Close()
 	}
 }
 
-// openRequest gives the context of r, which forget ends.
+// openRequest returns the context of r, which closeRequest ends.
 func (s *server) openRequest(ctx context.Context, r request) context.Context {
 	var cancel context.CancelFunc
 	if r.Timeout > 0 {
@@ -348,7 +348,7 @@ func (s *server) openRequest(ctx context.Context, r request) context.Context {
 	return ctx
 }
 
-// closeRequest ends the context of a request, which is over or whose caller has gone.
+// closeRequest ends the context of a request that has ended or was cancelled.
 func (s *server) closeRequest(id uint64) {
 	s.mu.Lock()
 	cancel := s.cancels[id]

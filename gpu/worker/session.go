@@ -13,19 +13,19 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Why a session ended under an operation. All are errWorkerEnded.
+// The reasons why a session ends during an operation. All wrap errWorkerEnded.
 var (
-	errWorkerEnded = errors.New("the worker has gone")
-	errCrashed     = fmt.Errorf("%w: it ended by itself", errWorkerEnded)
+	errWorkerEnded = errors.New("the worker ended")
+	errCrashed     = fmt.Errorf("%w: it crashed or exited", errWorkerEnded)
 	errAbandoned   = fmt.Errorf("%w: it was abandoned because of another operation", errWorkerEnded)
 	errRetired     = fmt.Errorf("%w: it was replaced", errWorkerEnded)
-	errUnsent      = fmt.Errorf("%w: before it was asked", errWorkerEnded)
+	errUnsent      = fmt.Errorf("%w: the request was not sent", errWorkerEnded)
 )
 
-// sendTimeout bounds the way of one request into the socket: the worker always reads.
+// sendTimeout bounds the write of one request: the worker always reads.
 const sendTimeout = 5 * time.Second
 
-// maxCrashes is how many workers in a row die of operations on one GPU before it is left alone.
+// maxCrashes is how many consecutive workers may crash in operations on one GPU before the GPU is excluded.
 const maxCrashes = 3
 
 // session is one live worker.
@@ -39,8 +39,8 @@ type session struct {
 
 	// The client's mu guards the rest.
 	pending  map[uint64]*pending
-	ended    bool // pending is empty and stays so
-	retiring bool // takes no more operations and ends with its last one
+	ended    bool // pending is empty and stays empty
+	retiring bool // accepts no operations and ends after the last pending one
 }
 
 // pending is one operation that was sent.
@@ -51,7 +51,7 @@ type pending struct {
 	gpu   gpu.UUID
 	began time.Time
 
-	// timer calls overdue after within; nil without a deadline. The client's mu guards it.
+	// timer calls overdue after timeout; nil without a deadline. The client's mu guards it.
 	timer   *time.Timer
 	timeout time.Duration
 
@@ -61,17 +61,17 @@ type pending struct {
 	err   error
 
 	events  *queue // for OpEvents
-	suspect bool   // the worker's death is laid to this one
+	suspect bool   // a crash of the worker is attributed to this operation
 
-	// release gives the GPU's turn back; called here only once the caller has left. The client's mu guards left.
+	// release frees the GPU's slot. It is called here only after the caller is detached. The client's mu guards detached.
 	release  func()
 	detached bool
 
-	// progress is the GPU that an operation on the node was at last; guarded by the client's mu.
+	// progress is the GPU that an operation on the node accessed last; guarded by the client's mu.
 	progress gpu.UUID
 }
 
-// send registers one operation with s and sends it. The outcome comes by done, within the given time.
+// send registers one operation with s and sends it. done is closed with the result, at the latest after timeout.
 func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, timeout time.Duration, suspect bool, release func()) *pending {
 	p := &pending{op: op, info: info, gpu: id, began: time.Now(), timeout: timeout, done: make(chan struct{}), suspect: suspect, release: release}
 	if op == OpEvents {
@@ -102,16 +102,16 @@ func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.Raw
 func (s *session) write(r request) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	_ = s.conn.SetWriteDeadline(time.Now().Add(sendTimeout)) // an error shows in the write
+	_ = s.conn.SetWriteDeadline(time.Now().Add(sendTimeout)) // the write returns the error
 	return writeFrame(s.conn, r)
 }
 
-// cancel tells the worker that nobody waits for p: what has not begun is not begun.
+// cancel tells the worker that no caller waits for p. The worker does not start it if it has not started yet.
 func (s *session) cancel(p *pending) {
-	_ = s.write(request{ID: p.id, Op: opCancel}) // a broken connection shows in the reader
+	_ = s.write(request{ID: p.id, Op: opCancel}) // the reader notices a broken connection
 }
 
-// detach marks p as having no caller, so that its outcome gives the turn back. false: p is over already.
+// detach marks p as having no caller, so that its end frees the slot. It returns false if p has already ended.
 func (c *Client) detach(p *pending) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +124,7 @@ func (c *Client) detach(p *pending) bool {
 	return true
 }
 
-// finishLocked gives p its outcome.
+// finishLocked ends p with a result.
 func (c *Client) finishLocked(s *session, p *pending, r reply, err error) {
 	if p.timer != nil {
 		p.timer.Stop()
@@ -137,7 +137,7 @@ func (c *Client) finishLocked(s *session, p *pending, r reply, err error) {
 	}
 }
 
-// receive reads what the worker answers until its connection ends.
+// receive reads replies until the worker's connection ends.
 func (c *Client) receive(s *session) {
 	in := bufio.NewReader(s.conn)
 	for {
@@ -164,12 +164,12 @@ func (c *Client) receive(s *session) {
 		idle := s.retiring && len(s.pending) == 0
 		c.mu.Unlock()
 		if idle {
-			s.conn.Close() // the worker exits by itself; the next read ends this loop
+			s.conn.Close() // the worker exits then; the next read ends this loop
 		}
 	}
 }
 
-// dropLocked ends s and fails what is pending on it with err.
+// dropLocked ends s and fails its pending operations with err.
 func (c *Client) dropLocked(s *session, err error) {
 	s.ended = true
 	if c.current == s {
@@ -180,7 +180,7 @@ func (c *Client) dropLocked(s *session, err error) {
 	}
 }
 
-// retireLocked lets s end with its last operation; the next operation starts another worker.
+// retireLocked lets s end after its last operation; the next operation starts another worker.
 func (c *Client) retireLocked(s *session) {
 	s.retiring = true
 	if c.current == s {
@@ -212,8 +212,8 @@ func (c *Client) lost(s *session) {
 		}
 		if c.crashes[p.gpu]++; c.crashes[p.gpu] >= maxCrashes {
 			delete(c.crashes, p.gpu)
-			c.unresponsive[p.gpu] = "the worker died of it again and again"
-			c.o.Log.Error("workers die of this GPU, which is left alone", "gpu", p.gpu, "op", p.op)
+			c.unresponsive[p.gpu] = "workers crashed repeatedly in operations on it"
+			c.o.Log.Error("workers crash repeatedly in operations on this GPU: it is excluded", "gpu", p.gpu, "op", p.op)
 		}
 	}
 	c.dropLocked(s, errCrashed)
@@ -221,13 +221,13 @@ func (c *Client) lost(s *session) {
 	s.conn.Close()
 	if crashed {
 		c.stats.with(func(st *Stats) { st.Crashes++ })
-		c.o.Log.Warn("the GPU worker ended by itself", "pid", s.proc.PID())
-		c.kill(s.proc) // it may have closed its connection and live on
+		c.o.Log.Warn("the GPU worker crashed or exited", "pid", s.proc.PID())
+		c.kill(s.proc) // it may have closed its connection without exiting
 	}
 }
 
-// changeRunning tells whether a change of any GPU is under way. The driver holds a lock of the whole node over some changes, so
-// readings of other GPUs wait for them: their time starts anew then, and it is the change's own deadline that counts.
+// changeRunning reports whether a change of any GPU is running. During some changes the driver holds a lock for the whole
+// node, so readings of other GPUs wait: their time starts again, and the deadline of the change applies.
 func (s *session) changeRunning() bool {
 	for _, q := range s.pending {
 		if q.info.write {
@@ -237,12 +237,12 @@ func (s *session) changeRunning() bool {
 	return false
 }
 
-// overdue abandons the worker that did not answer p in time, and its GPU with it.
+// overdue abandons the worker that did not answer p in time and excludes the GPU.
 func (c *Client) overdue(s *session, p *pending) {
 	c.mu.Lock()
 	if s.pending[p.id] != p {
 		c.mu.Unlock()
-		return // answered meanwhile
+		return // answered in the meantime
 	}
 	if !p.info.write && s.changeRunning() {
 		p.timer.Reset(p.timeout)
@@ -267,30 +267,30 @@ func (c *Client) overdue(s *session, p *pending) {
 	c.kill(s.proc)
 }
 
-// errDeadline tells our deadline from the driver's own timeout.
+// errDeadline distinguishes the client's deadline from the driver's own timeout.
 var errDeadline = errors.New("past the deadline")
 
-// kill ends a worker without waiting for it.
+// kill kills a worker without waiting for its end.
 func (c *Client) kill(p Process) {
 	if err := p.Kill(); err != nil {
 		c.o.Log.Warn("cannot kill the GPU worker", "pid", p.PID(), "err", err)
 	}
 }
 
-// queue holds events between the reader, which must never block, and a consumer that may.
+// queue stores events between the reader, which must not block, and a consumer that may block.
 type queue struct {
-	ready chan struct{} // holds one token when there may be something to take
+	ready chan struct{} // has one token when there may be events
 
 	mu    sync.Mutex // guards items
 	items []gpu.Event
 }
 
-// queueDepth bounds a queue. A GPU in trouble repeats itself: what is beyond is counted and dropped.
+// queueDepth bounds a queue. A failing GPU repeats its events: further ones are counted and dropped.
 const queueDepth = 1024
 
 func newQueue() *queue { return &queue{ready: make(chan struct{}, 1)} }
 
-// put adds e. false: the queue is full and e is dropped.
+// put adds e. It returns false if the queue is full and e is dropped.
 func (q *queue) put(e gpu.Event) bool {
 	q.mu.Lock()
 	full := len(q.items) >= queueDepth
@@ -305,7 +305,7 @@ func (q *queue) put(e gpu.Event) bool {
 	return !full
 }
 
-// take removes all.
+// take removes and returns all events.
 func (q *queue) take() []gpu.Event {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -314,7 +314,7 @@ func (q *queue) take() []gpu.Event {
 	return out
 }
 
-// wait waits for done or ctx and tells whether done came.
+// wait waits for done or ctx and reports whether done was closed.
 func wait(ctx context.Context, done <-chan struct{}) bool {
 	select {
 	case <-done:

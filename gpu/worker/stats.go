@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Stats counts what went through the client since it was made.
+// Stats counts the client's operations since its creation.
 type Stats struct {
-	// Bounds are the upper edges of the buckets; one more bucket holds what is slower.
+	// Bounds are the upper edges of the buckets; one more bucket counts slower operations.
 	Bounds []time.Duration `json:"bounds"`
 	Ops    map[Op]OpStats  `json:"ops"`
-	// Messages counts requests that were sent, cancellations left out.
+	// Messages counts requests that were sent, without cancellations.
 	Messages uint64 `json:"messages"`
 	// Writes counts requests that change the node. Converging twice adds none the second time.
 	Writes uint64 `json:"writes"`
-	// Starts counts workers that answered, Crashes those that ended by themselves, Timeouts operations past their
-	// deadline, EventsDropped events that a slow reader lost.
+	// Starts counts workers that answered, Crashes those that ended without a request of the client, Timeouts operations
+	// past their deadline, EventsDropped events that were dropped because the reader was slow.
 	Starts        uint64 `json:"starts"`
 	Crashes       uint64 `json:"crashes"`
 	Timeouts      uint64 `json:"timeouts"`
@@ -33,7 +33,7 @@ type OpStats struct {
 	Driver  time.Duration `json:"driver"` // the part of Sum that was spent inside the driver
 }
 
-// latencyBounds covers from a cached reading to the change of the MIG mode.
+// latencyBounds ranges from a cached reading to a change of the MIG mode.
 func latencyBounds() []time.Duration {
 	const us, ms, s = time.Microsecond, time.Millisecond, time.Second
 	return []time.Duration{
@@ -92,7 +92,7 @@ func (r *recorder) answered(op Op, elapsed, driver time.Duration, failed bool) {
 	})
 }
 
-// snapshot gives a copy that does not change.
+// snapshot returns a copy.
 func (r *recorder) snapshot() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()

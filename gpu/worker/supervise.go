@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// maxHungStarts is how many workers in a row may hang at start before the driver counts as stuck.
+	// maxHungStarts is how many consecutive workers may hang at start before the driver counts as stuck.
 	maxHungStarts = 2
-	// minRestartPause and maxRestartPause bound the pause between starts that fail, which doubles.
+	// minRestartPause and maxRestartPause bound the pause after a failed start, which doubles.
 	minRestartPause = 200 * time.Millisecond
 	maxRestartPause = 30 * time.Second
-	// greetTimeout bounds the time from a connection to its token.
+	// greetTimeout bounds the time from the connection to the token.
 	greetTimeout = 2 * time.Second
 )
 
@@ -32,10 +32,10 @@ type startAttempt struct {
 	err  error
 }
 
-// stuckLocked tells whether starting workers has been given up.
+// stuckLocked reports whether the driver counts as stuck, so that no worker is started.
 func (c *Client) stuckLocked() bool { return c.hungStarts >= maxHungStarts }
 
-// session gives the live worker for an operation on id, and starts one when there is none.
+// session returns the live worker for an operation on id and starts one if there is none.
 func (c *Client) session(ctx context.Context, info opInfo, id gpu.UUID) (*session, error) {
 	for {
 		c.mu.Lock()
@@ -46,7 +46,7 @@ func (c *Client) session(ctx context.Context, info opInfo, id gpu.UUID) (*sessio
 		case c.stuckLocked():
 			refusal = gpu.ErrStuck
 		case c.unresponsive[id] != "":
-			refusal = fmt.Errorf("%w: %s before; the GPU is left alone until a retry", gpu.ErrTimeout, c.unresponsive[id])
+			refusal = fmt.Errorf("%w: %s before; the GPU is excluded until 'gpushare gpu retry'", gpu.ErrTimeout, c.unresponsive[id])
 		case c.current != nil && c.excludesRetriedLocked(c.current):
 			c.retireLocked(c.current)
 			c.mu.Unlock()
@@ -78,7 +78,7 @@ func (c *Client) session(ctx context.Context, info opInfo, id gpu.UUID) (*sessio
 	}
 }
 
-// refused words why no worker takes an operation. What the driver said at the start keeps its code.
+// refused returns the error of an operation that no worker accepts. An error of the driver at the start keeps its code.
 func (c *Client) refused(info opInfo, id gpu.UUID, err error) error {
 	var e *gpu.Error
 	if errors.As(err, &e) {
@@ -87,7 +87,7 @@ func (c *Client) refused(info opInfo, id gpu.UUID, err error) error {
 	return c.fail(info, id, err)
 }
 
-// excludesRetriedLocked tells whether s was started without a GPU that is to be tried again.
+// excludesRetriedLocked reports whether s was started without a GPU that is no longer excluded.
 func (c *Client) excludesRetriedLocked(s *session) bool {
 	for _, id := range s.excluded {
 		if c.unresponsive[id] == "" {
@@ -97,14 +97,14 @@ func (c *Client) excludesRetriedLocked(s *session) bool {
 	return false
 }
 
-// run makes one attempt and keeps its outcome.
+// run makes one attempt and stores its result.
 func (c *Client) run(st *startAttempt) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.o.Deadlines.Start)
 	defer cancel()
 	s, node, err := c.launch(ctx)
 	if err == nil {
 		c.stats.with(func(st *Stats) { st.Starts++ })
-		c.o.Log.Info("the GPU worker is up", "pid", s.proc.PID(), "driver", node.DriverVersion, "gpus", len(node.GPUs), "excluded", s.excluded)
+		c.o.Log.Info("the GPU worker is ready", "pid", s.proc.PID(), "driver", node.DriverVersion, "gpus", len(node.GPUs), "excluded", s.excluded)
 	}
 	c.mu.Lock()
 	c.starting = nil
@@ -126,18 +126,18 @@ func (c *Client) run(st *startAttempt) {
 		c.startError = err
 		pause := min(minRestartPause<<min(c.failedStarts, 16), maxRestartPause)
 		c.failedStarts++
-		if !errors.Is(err, gpu.ErrTimeout) { // a hang has its own bound
+		if !errors.Is(err, gpu.ErrTimeout) { // hung starts have their own limit
 			c.retryAt = time.Now().Add(pause)
 		}
 	}
 	c.mu.Unlock()
 	close(st.done)
 	if err != nil && !errors.Is(err, ErrClosed) {
-		c.o.Log.Error("the GPU worker does not start", "err", err)
+		c.o.Log.Error("cannot start the GPU worker", "err", err)
 	}
 }
 
-// launch starts one worker, waits for its connection and reads the node through it, which opens the driver.
+// launch starts one worker, waits for its connection and reads the node, which opens the driver.
 func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
 	var node gpu.NodeInfo
 	c.mu.Lock()
@@ -191,13 +191,13 @@ func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
 		if errors.Is(p.err, errCrashed) {
 			return nil, node, fmt.Errorf("%w: the worker ended while it opened the driver", gpu.ErrUnknown)
 		}
-		return nil, node, p.err // abandoned by overdue, which counted it
+		return nil, node, p.err // overdue abandoned the worker and counted it
 	}
 	if p.reply.Error != nil {
 		c.mu.Lock()
 		c.dropLocked(s, errRetired)
 		c.mu.Unlock()
-		s.conn.Close() // it exits by itself
+		s.conn.Close() // the worker exits then
 		return nil, node, p.reply.Error.decode()
 	}
 	if err := json.Unmarshal(p.reply.Result, &node); err != nil {
@@ -210,8 +210,8 @@ func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
 	return s, node, nil
 }
 
-// argv is the command line of one worker. Others may read the token in /proc: it keeps workers of the past out, and the
-// check of the peer keeps strangers out.
+// argv is the command line of one worker. Other users can read the token in /proc: it only rejects workers of a previous
+// start. The check of the peer rejects processes of other users.
 func (c *Client) argv(token string, excluded []gpu.UUID) []string {
 	argv := append([]string{}, c.o.Command...)
 	argv = append(argv, "--connect", filepath.Join(c.o.RunDir, socketName), "--token", token)
@@ -227,14 +227,14 @@ func (c *Client) argv(token string, excluded []gpu.UUID) []string {
 	return argv
 }
 
-// expect registers who waits for the worker with this token.
+// expect registers the start that waits for the worker with this token.
 func (c *Client) expect(token string, conns chan<- net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.awaited[token] = conns
 }
 
-// unexpect ends that; a connection that came too late is closed.
+// unexpect removes the registration and closes a late connection.
 func (c *Client) unexpect(token string, conns <-chan net.Conn) {
 	c.mu.Lock()
 	delete(c.awaited, token)
@@ -246,7 +246,7 @@ func (c *Client) unexpect(token string, conns <-chan net.Conn) {
 	}
 }
 
-// accept takes connections until the listener is closed.
+// accept accepts connections until the listener is closed.
 func (c *Client) accept() {
 	for {
 		conn, err := c.ln.Accept()
@@ -255,7 +255,7 @@ func (c *Client) accept() {
 		}
 		if err != nil {
 			c.o.Log.Warn("cannot accept a worker", "err", err)
-			pause := time.NewTimer(minRestartPause) // such as for want of file descriptors
+			pause := time.NewTimer(minRestartPause) // for example, there is no free file descriptor
 			select {
 			case <-pause.C:
 			case <-c.ctx.Done():
@@ -272,7 +272,7 @@ func (c *Client) accept() {
 	}
 }
 
-// greet checks who is at the other end of conn and hands it to the start that waits for it.
+// greet checks the peer of conn and passes conn to the start that waits for it.
 func (c *Client) greet(conn net.Conn) error {
 	if err := checkPeer(conn); err != nil {
 		return err
@@ -292,10 +292,10 @@ func (c *Client) greet(conn net.Conn) error {
 	return c.admit(h, conn)
 }
 
-// admit hands conn to the start that waits for its token.
+// admit passes conn to the start that waits for its token.
 func (c *Client) admit(h hello, conn net.Conn) error {
 	if h.Protocol != protocol {
-		return fmt.Errorf("cannot talk to the worker: it speaks version %d, not %d", h.Protocol, protocol)
+		return fmt.Errorf("cannot admit the worker: its protocol version is %d, not %d", h.Protocol, protocol)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -304,13 +304,13 @@ func (c *Client) admit(h hello, conn net.Conn) error {
 			continue
 		}
 		delete(c.awaited, token)
-		conns <- conn // holds one
+		conns <- conn // has capacity for one
 		return nil
 	}
 	return errors.New("cannot admit the worker: its token is not expected")
 }
 
-// checkPeer refuses peers of another user: only root and the user whom the daemon runs as launch workers.
+// checkPeer refuses peers of another user: only root and the daemon's user start workers.
 func checkPeer(conn net.Conn) error {
 	uc, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -331,7 +331,7 @@ func checkPeer(conn net.Conn) error {
 		return fmt.Errorf("cannot check the peer: %w", credErr)
 	}
 	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("cannot admit the worker: process %d belongs to user %d", cred.Pid, cred.Uid)
+		return fmt.Errorf("cannot admit the worker: pid %d belongs to user %d", cred.Pid, cred.Uid)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// protocol is the version of the messages. Daemon and worker come from one package, so another version is refused.
+// protocol is the version of the messages. Daemon and worker are from the same package, so another version is refused.
 const protocol = 1
 
 // hello is the worker's first message.
@@ -18,23 +18,23 @@ type hello struct {
 	Token    string `json:"token"`
 }
 
-// request asks for one operation.
+// request is one operation.
 type request struct {
 	ID      uint64          `json:"id"`
 	Op      Op              `json:"op"`
 	GPU     gpu.UUID        `json:"gpu,omitempty"`
-	Timeout time.Duration   `json:"timeout,omitempty"` // ns that are left; 0 for none
+	Timeout time.Duration   `json:"timeout,omitempty"` // remaining ns; 0 for no limit
 	Args    json.RawMessage `json:"args,omitempty"`
 }
 
-// reply answers one request, in any order. With Event or Touching set more follow.
+// reply answers one request. Replies come in any order. With Event or Progress set, more replies to the request follow.
 type reply struct {
 	ID       uint64          `json:"id"`
 	Duration time.Duration   `json:"took,omitempty"` // ns inside the driver
 	Result   json.RawMessage `json:"result,omitempty"`
 	Error    *wireError      `json:"error,omitempty"`
 	Event    *gpu.Event      `json:"event,omitempty"`
-	// Progress says that an operation on the node is about to touch this GPU, which may hang.
+	// Progress is the GPU that an operation on the node accesses next, which may hang.
 	Progress gpu.UUID `json:"touching,omitempty"`
 }
 
@@ -56,14 +56,14 @@ type (
 	computeModeArgs struct {
 		Mode gpu.ComputeMode `json:"mode"`
 	}
-	// modeChange carries what gpu.ModeChange leaves out of JSON.
+	// modeChange adds the field that gpu.ModeChange omits from JSON.
 	modeChange struct {
 		gpu.ModeChange
 		Activation *wireError `json:"activation,omitempty"`
 	}
 )
 
-// wireError is an error of the driver with its sentinel by name.
+// wireError is a driver error with the name of its sentinel.
 type wireError struct {
 	Kind string   `json:"kind"`
 	Op   string   `json:"op,omitempty"`
@@ -72,13 +72,13 @@ type wireError struct {
 	Text string   `json:"text,omitempty"` // what the error says beyond its sentinel
 }
 
-// sentinel pairs a name on the wire with the error that it stands for.
+// sentinel is a sentinel error with its name on the wire.
 type sentinel struct {
 	kind string
 	err  error
 }
 
-// sentinels is the one table of the driver's errors. ErrUnknown comes last: it stands for all that is not named.
+// sentinels is the table of the driver's errors. ErrUnknown is last: it is used for all other errors.
 func sentinels() []sentinel {
 	return []sentinel{
 		{"not-loaded", gpu.ErrNotLoaded},
@@ -99,7 +99,7 @@ func sentinels() []sentinel {
 	}
 }
 
-// encodeError makes err fit for the wire; nil stays nil. Of several sentinels in one error the outermost crosses.
+// encodeError converts err for the wire; nil stays nil. Of several sentinels in one error, the outermost is sent.
 func encodeError(err error) *wireError {
 	if err == nil {
 		return nil
@@ -120,14 +120,14 @@ func encodeError(err error) *wireError {
 	return w
 }
 
-// firstSentinel walks err as errors.Is does and gives the first sentinel on the way.
+// firstSentinel unwraps err as errors.Is does and returns the first sentinel.
 func firstSentinel(err error) (sentinel, bool) {
 	for _, s := range sentinels() {
-		if err == s.err { //nolint:errorlint // the walk is done here
+		if err == s.err { //nolint:errorlint // this function unwraps
 			return s, true
 		}
 	}
-	switch u := err.(type) { //nolint:errorlint // the walk is done here
+	switch u := err.(type) { //nolint:errorlint // this function unwraps
 	case interface{ Unwrap() error }:
 		if inner := u.Unwrap(); inner != nil {
 			return firstSentinel(inner)
@@ -142,7 +142,7 @@ func firstSentinel(err error) (sentinel, bool) {
 	return sentinel{}, false
 }
 
-// sentinel gives the sentinel that w stands for, with w's own text around it.
+// sentinel returns the sentinel of w, wrapped with w's text.
 func (w *wireError) sentinel() error {
 	base := gpu.ErrUnknown
 	for _, s := range sentinels() {
@@ -157,7 +157,7 @@ func (w *wireError) sentinel() error {
 	return &textError{text: w.Text, err: base}
 }
 
-// decode gives the error back as the driver returned it.
+// decode returns the error as the driver returned it.
 func (w *wireError) decode() error {
 	return &gpu.Error{Op: w.Op, GPU: w.GPU, Code: w.Code, Err: w.sentinel()}
 }
@@ -171,12 +171,12 @@ type textError struct {
 func (e *textError) Error() string { return e.text }
 func (e *textError) Unwrap() error { return e.err }
 
-// encodeModeChange makes m fit for the wire.
+// encodeModeChange converts m for the wire.
 func encodeModeChange(m gpu.ModeChange) modeChange {
 	return modeChange{ModeChange: m, Activation: encodeError(m.Activation)}
 }
 
-// decode gives the outcome back as the driver returned it.
+// decode returns the result as the driver returned it.
 func (m modeChange) decode() gpu.ModeChange {
 	out := m.ModeChange
 	if m.Activation != nil {
