@@ -86,10 +86,10 @@ func newLodge(t *testing.T) *lodge {
 		s := defaultSettings()
 		s.StateDir, s.RunDir, s.CDIDir, s.Getent = filepath.Join(dir, "state"), dir, filepath.Join(dir, "cdi"), "off"
 		d, err := build(ctx, s, slog.New(slog.NewTextHandler(t.Output(), nil)), &slog.LevelVar{}, outside{
-			hold: func(context.Context, Settings, *slog.Logger, host.Heard) (*host.Host, error) {
+			hold: func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error) {
 				return &host.Host{
-					Port: tree, Follow: tree, Visitors: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Sessions: b,
-					Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}), Close: func() {},
+					Port: tree, Follow: tree, Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Sessions: b,
+					LoginFilter: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}), Close: func() {},
 				}, nil
 			},
 			drive: func(Settings, *host.Host, *slog.Logger) (driver, error) { return noDriver{}, nil },
@@ -209,7 +209,7 @@ func TestAdoptedIsFoundAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, l := range x.table.Live() {
-		if found, err := x.leases.Adopt(t.Context(), &l); !found || err != nil {
+		if found, err := x.leases.Recover(t.Context(), &l); !found || err != nil {
 			t.Errorf("%s is not found again: %v", l.ID, err)
 		}
 	}

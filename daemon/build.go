@@ -54,7 +54,7 @@ func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
 
 // outside is what a daemon reaches for outside of its process, beside files: what holds processes, and the GPUs.
 type outside struct {
-	hold  func(context.Context, Settings, *slog.Logger, host.Heard) (*host.Host, error)
+	hold  func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error)
 	drive func(Settings, *host.Host, *slog.Logger) (driver, error)
 }
 
@@ -118,7 +118,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.kick = kicks.Set
 	d.identities = server.NewIdentities(d.Reporter, d.tasks, s.Getent)
 	d.identities.Spec, d.identities.Changed = func() *api.Spec { return d.state.Desired().Spec }, adoptions.Set
-	h, err := out.hold(ctx, s, log, host.Heard{
+	h, err := out.hold(ctx, s, log, host.HostEvents{
 		Reloaded: func() { d.kick(); adoptions.Set() },
 		Logins:   adoptions.Set,
 		UserName: d.identities.Names.UserName,
@@ -139,7 +139,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
-	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.Logins, HostRoot: s.HostRoot, Now: time.Now}
+	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now}
 	d.compose(h, supervisor, kicks, adoptions)
 	return d, nil
 }
@@ -149,18 +149,18 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 	s, run := d.settings, store.RunDir(d.settings.RunDir)
 	engine := &engine.Engine{Log: d.Log, Now: time.Now}
 	// The table asks walls that are made after it, because they ask the table.
-	inside := &leases.Walls{}
-	departures := &stop.Departures{}
+	inside := &leases.Isolation{}
+	departures := &stop.LeaseChanges{}
 	d.table = lease.New(lease.Config{
-		Walls: inside, Rooms: planner.Rooms{},
-		Save:    func(ctx context.Context, state []byte) error { return d.leases.SaveLeases(ctx, state) },
-		Noticed: func(l lease.Lease, n lease.Notice) { d.leases.Noticed(l, n) },
-		Changed: func(l lease.Lease) { d.leaseChanged(l) },
-		Wanted:  func() { d.changes.Dynamic.Poke() },
+		Isolation: inside, Capacity: planner.Rooms{},
+		Save:            func(ctx context.Context, state []byte) error { return d.leases.SaveLeases(ctx, state) },
+		Noticed:         func(l lease.Lease, n lease.Notice) { d.leases.Noticed(l, n) },
+		Changed:         func(l lease.Lease) { d.leaseChanged(l) },
+		InstancePending: func() { d.changes.Dynamic.Poke() },
 	})
 	gate, ready := cgroup.ScopeFreezer(nil), func() error { return nil } // Where nothing can be frozen at all that is said elsewhere.
-	if h.Guard != nil {
-		gate, ready = h.Guard, h.Guard.Ready
+	if h.Freezer != nil {
+		gate, ready = h.Freezer, h.Freezer.Ready
 	}
 	recent := observe.NewSamples()
 	hosts := &isolation.HostCache{Root: s.HostRoot}
@@ -176,28 +176,28 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 	workerPID := func() int { return d.driver.Status().PID }
 	d.server = &server.Server{Reporter: d.Reporter, Tasks: d.tasks, Identities: d.identities}
 	d.attribution = &attribution.Attribution{
-		Reporter: d.Reporter, HostRoot: s.HostRoot, State: d.state, Port: h.Port, Follow: h.Follow, Visitors: h.Visitors, WorkerPID: workerPID,
-		Observer: d.observer, Table: d.table, StopsUnits: h.Services != nil, Hosts: hosts,
+		Reporter: d.Reporter, HostRoot: s.HostRoot, State: d.state, Port: h.Port, Follow: h.Follow, Attachments: h.Attachments, WorkerPID: workerPID,
+		Observer: d.observer, Table: d.table, CanStopUnits: h.Services != nil, Hosts: hosts,
 	}
 	d.policy = &devicepolicy.Policy{
-		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.Port, Observer: d.observer, Table: d.table, Logins: h.Logins,
+		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.Port, Observer: d.observer, Table: d.table, Logins: h.LoginFilter,
 		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()},
 	}
-	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, Gate: gate, Departures: departures}
+	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, Freezer: gate, LeaseChanges: departures}
 	d.escapes = &escape.Escapes{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: recent,
 		Units: units, WorkerPID: workerPID, SampleInterval: sampling, Attribution: d.attribution, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
 	}
 	d.leases = &leases.Leases{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,
-		Follow: h.Follow, Visitors: h.Visitors, Table: d.table, Identities: d.identities, Kick: d.kick, Attribution: d.attribution, Stopper: d.stopper,
-		Policy: d.policy, Escapes: d.escapes, Departures: departures, Notices: make(chan leases.Told, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
-		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Seen: map[string]bool{}},
+		Follow: h.Follow, Attachments: h.Attachments, Table: d.table, Identities: d.identities, Wake: d.kick, Attribution: d.attribution, Stopper: d.stopper,
+		Policy: d.policy, Escapes: d.escapes, LeaseChanges: departures, Notices: make(chan leases.QueuedNotice, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
+		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Watched: map[string]bool{}},
 	}
-	inside.D = d.leases
+	inside.Leases = d.leases
 	d.adopter = &adoption.Adopter{
-		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Hierarchy: cgroup.FindHierarchy, Visitors: h.Visitors, Table: d.table,
-		Identities: d.identities, Books: h.Sessions, SampleInterval: sampling, Kick: d.kick, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
+		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Hierarchy: cgroup.FindHierarchy, Attachments: h.Attachments, Table: d.table,
+		Identities: d.identities, Sessions: h.Sessions, SampleInterval: sampling, Wake: d.kick, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
 		Adoption: adoption.Adoption{Wake: adoptions},
 	}
 	d.enforcer = &enforce.Enforcer{
@@ -209,21 +209,21 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir, SpecFile: s.SpecFile,
 			Answers: time.Duration(s.DriverReadTimeout), Changes: time.Duration(s.DriverChangeTimeout),
 		}, State: d.state, Tasks: d.tasks, Port: h.Port, Driver: d.driver, Observer: d.observer,
-		Engine: engine, Table: d.table, Services: h.Services, Logins: h.Logins, Identities: d.identities,
+		Engine: engine, Table: d.table, Services: h.Services, Logins: h.LoginFilter, Identities: d.identities,
 		Attribution: d.attribution, Policy: d.policy, Stopper: d.stopper, Leases: d.leases, Adopter: d.adopter, Kick: d.kick, Dynamic: change.Dynamic{Wake: loop.NewWake()},
 	}
 	d.converger = &converge.Converger{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.Port, Table: d.table,
-		Notify: d.notify, Logins: h.Logins, ConvergeInterval: func() time.Duration { return d.tuning.Load().converge }, Kicks: kicks, Kick: d.kick, GuardReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
+		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.tuning.Load().converge }, Kicks: kicks, Kick: d.kick, GuardReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
 	}
 	d.changes.Converger = d.converger
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
-		Table: d.table, Samples: recent, Identities: d.identities, Logins: h.Logins, LimitsLogins: h.Sessions != nil, Services: watched, Gate: gate, GuardReady: ready, Attribution: d.attribution, Policy: d.policy,
+		Table: d.table, Samples: recent, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: watched, Gate: gate, GuardReady: ready, Attribution: d.attribution, Policy: d.policy,
 		Told: status.Viewed{Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
 	}
 	d.server.Routes = d.routes()
-	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.Logins), d.changes.StepTimeout
+	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.LoginFilter), d.changes.StepTimeout
 }
 
 // hostOptions are the settings that say what holds processes.
@@ -233,7 +233,7 @@ func hostOptions(s Settings) host.Options {
 	}
 }
 
-func findHost(ctx context.Context, s Settings, log *slog.Logger, tell host.Heard) (*host.Host, error) {
+func findHost(ctx context.Context, s Settings, log *slog.Logger, tell host.HostEvents) (*host.Host, error) {
 	return host.Find(ctx, hostOptions(s), log, tell)
 }
 
@@ -254,11 +254,11 @@ func deadlines(answers, changes time.Duration) worker.Deadlines {
 // leaseChanged is told with the table's lock held: it only leaves marks.
 func (d *Daemon) leaseChanged(l lease.Lease) {
 	if l.State == lease.Ended {
-		d.leases.Endings.Add(l)
+		d.leases.Ended.Add(l)
 		d.escapes.Escaped.Wake.Set()
-		d.adopter.Adoption.Look() // There may be room now.
+		d.adopter.Adoption.Recheck() // There may be room now.
 	}
-	d.leases.Departures.Tell() // Or it moved on, which some wait for too.
+	d.leases.LeaseChanges.Report() // Or it moved on, which some wait for too.
 	d.Touch()
 	d.policy.CDI.Poke()
 	d.changes.Dynamic.Poke()
@@ -267,7 +267,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 }
 
 func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.LoginGuard) engine.Handlers {
-	instances := &mig.Handler{Driver: d.driver, InUseBy: d.attribution.WhoUses}
+	instances := &mig.Handler{Driver: d.driver, InUseBy: d.attribution.DeviceUsers}
 	walls := &isolation.Handler{Slices: d.host.Port}
 	control := &mps.Handler{Supervisor: supervisor, Driver: d.driver}
 	return engine.Handlers{

@@ -40,7 +40,7 @@ func (p *plant) view(closed map[gpu.UUID]string) lease.View {
 	}
 	v := planner.ViewOf(p.want, n, closed, func(gpu.UUID, *gpu.Instance) bool { return false })
 	for i := range v.GPUs {
-		v.GPUs[i].Soon = v.GPUs[i].Closed != ""
+		v.GPUs[i].ReopensSoon = v.GPUs[i].Closed != ""
 		for j := range v.GPUs[i].Instances {
 			v.GPUs[i].Instances[j].Generation = p.marks[v.GPUs[i].UUID][v.GPUs[i].Instances[j].Placement]
 		}
@@ -64,11 +64,11 @@ func (p *plant) usage() planner.Usage {
 
 // work makes what is wanted as the daemon does: closed meanwhile, planned from what is there, and read back.
 func (p *plant) work() {
-	list := p.tab.TakeMakings()
-	rooms := map[gpu.UUID][]lease.Room{}
+	list := p.tab.TakePendingInstances()
+	rooms := map[gpu.UUID][]lease.InstanceSlot{}
 	closed := map[gpu.UUID]string{}
 	for _, m := range list {
-		rooms[m.GPU] = append(rooms[m.GPU], m.Room)
+		rooms[m.GPU] = append(rooms[m.GPU], m.InstanceSlot)
 		closed[m.GPU] = "it is being changed"
 	}
 	p.tab.Update(p.view(closed))
@@ -86,7 +86,7 @@ func (p *plant) work() {
 		}
 	}
 	p.tab.Update(p.view(nil))
-	p.tab.EndMakings(list, failed)
+	p.tab.FinishPendingInstances(list, failed)
 }
 
 func (p *plant) carryOut(id gpu.UUID, s step.Step) {
@@ -137,7 +137,7 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 			p.order, p.gpus[id], p.marks[id] = append(p.order, id), &g, map[gpu.Placement]uint64{}
 			p.want.GPUs[id] = onDemandSpec(time.Minute)
 		}
-		p.tab = lease.New(lease.Config{Walls: leasetest.NoWalls{}, Rooms: planner.Rooms{}, Now: func() time.Time { return p.now }})
+		p.tab = lease.New(lease.Config{Isolation: leasetest.NoIsolation{}, Capacity: planner.Rooms{}, Now: func() time.Time { return p.now }})
 		p.tab.Update(p.view(nil))
 		var waiting []*lease.Ticket
 		ends := map[string]time.Time{}
@@ -158,7 +158,7 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 			}
 			if asked < 80 && random.IntN(3) > 0 {
 				asked++
-				k, err := p.tab.Submit(lease.Request{Tenant: []string{"red", "blue"}[random.IntN(2)], Admin: true, GPU: "mig:" + names[random.IntN(len(names))], Wait: &forever})
+				k, err := p.tab.Submit(lease.Request{Tenant: []string{"red", "blue"}[random.IntN(2)], Admin: true, Kind: "mig:" + names[random.IntN(len(names))], Wait: &forever})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -197,7 +197,7 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 				}
 			}
 		}
-		if got := p.tab.Unneeded(); len(got["GPU-0"])+len(got["GPU-1"]) == 0 {
+		if got := p.tab.UnusedInstances(); len(got["GPU-0"])+len(got["GPU-1"]) == 0 {
 			t.Errorf("seed %d: at the end all is needed", seed)
 		}
 	}

@@ -158,10 +158,10 @@ func (w *virtual) live() {
 	w.stand = &stand{Driver: w.node.Driver(1000 + w.lives), w: w, life: ctx, sick: map[gpu.UUID]bool{}}
 	stood := w.stand
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, outside{
-		hold: func(_ context.Context, s Settings, _ *slog.Logger, _ host.Heard) (*host.Host, error) {
-			h := &host.Host{Port: w.port, Follow: w.port.Processes, Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
+		hold: func(_ context.Context, s Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
+			h := &host.Host{Port: w.port, Follow: w.port.Processes, LoginFilter: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
 			h.Units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
-			h.Visitors = cgroup.NewAttachments(cgroup.AttachmentsOptions{})
+			h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{})
 			return h, nil
 		},
 		drive: func(Settings, *host.Host, *slog.Logger) (driver, error) { return stood, nil },

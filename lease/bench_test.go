@@ -27,7 +27,7 @@ func BenchmarkBusyNode(b *testing.B) {
 		}
 		v.Grants = append(v.Grants, g)
 	}
-	tab := New(Config{Walls: &wall{}})
+	tab := New(Config{Isolation: &fakeIsolation{}})
 	tab.Update(v)
 	var forever time.Duration
 	for i := range 255 {

@@ -26,7 +26,7 @@
 // # Instances on demand
 //
 // Where instances are made on demand (GPUView.Grid), a request for which none is idle is given room for one, if there is
-// any: it waits at its place in the queue while the caller makes it (TakeMakings, EndMakings), and the instance is then
+// any: it waits at its place in the queue while the caller makes it (TakePendingInstances, FinishPendingInstances), and the instance is then
 // its own before anybody's. Until somebody has begun, who comes before it may take the room. Who has no room claims the
 // placement in which the fewest slices are somebody's, and later requests leave that alone.
 package lease

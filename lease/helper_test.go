@@ -60,66 +60,66 @@ func partitioned(index int) GPUView {
 	return d
 }
 
-// wall is Walls for tests: it counts, and fails when told to.
-type wall struct {
-	mu       sync.Mutex
-	inside   map[string]bool
-	wallErr  error
-	unwall   error
-	enter    func(Lease) // called without the lock
-	unwalled int
+// fakeIsolation is Walls for tests: it counts, and fails when told to.
+type fakeIsolation struct {
+	mu         sync.Mutex
+	isolated   map[string]bool
+	isolateErr error
+	removeErr  error
+	onIsolate  func(Lease) // called without the lock
+	removed    int
 }
 
-func (w *wall) Wall(_ context.Context, l Lease, _ Process) (Inside, error) {
-	if w.enter != nil {
-		w.enter(l)
+func (w *fakeIsolation) Isolate(_ context.Context, l Lease, _ Process) (IsolationResult, error) {
+	if w.onIsolate != nil {
+		w.onIsolate(l)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.wallErr != nil {
-		return Inside{}, w.wallErr
+	if w.isolateErr != nil {
+		return IsolationResult{}, w.isolateErr
 	}
-	if w.inside == nil {
-		w.inside = map[string]bool{}
+	if w.isolated == nil {
+		w.isolated = map[string]bool{}
 	}
-	if w.inside[l.ID] {
-		return Inside{}, fmt.Errorf("%s is walled twice", l.ID)
+	if w.isolated[l.ID] {
+		return IsolationResult{}, fmt.Errorf("%s is walled twice", l.ID)
 	}
-	w.inside[l.ID] = true
-	return Inside{Status: api.IsolationStatus{Cgroup: "/" + l.ID}, Environment: map[string]string{"GPUSHARE_LEASE": l.ID}}, nil
+	w.isolated[l.ID] = true
+	return IsolationResult{Status: api.IsolationStatus{Cgroup: "/" + l.ID}, Environment: map[string]string{"GPUSHARE_LEASE": l.ID}}, nil
 }
 
-func (w *wall) Unwall(_ context.Context, l Lease) error {
+func (w *fakeIsolation) RemoveIsolation(_ context.Context, l Lease) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.unwall != nil {
-		return w.unwall
+	if w.removeErr != nil {
+		return w.removeErr
 	}
-	w.unwalled++
-	delete(w.inside, l.ID)
+	w.removed++
+	delete(w.isolated, l.ID)
 	return nil
 }
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // table makes a table that has seen the view; its clock stands still.
-func table(t *testing.T, v View) (*Table, *wall) {
+func table(t *testing.T, v View) (*Table, *fakeIsolation) {
 	t.Helper()
-	w := &wall{}
-	tab := New(Config{Walls: w, Now: func() time.Time { return epoch }})
+	w := &fakeIsolation{}
+	tab := New(Config{Isolation: w, Now: func() time.Time { return epoch }})
 	tab.Update(v)
 	return tab, w
 }
 
-// ask submits without waiting.
-func ask(tab *Table, tenant, grant string) (*Ticket, error) {
+// submit submits without waiting.
+func submit(tab *Table, tenant, grant string) (*Ticket, error) {
 	return tab.Submit(Request{Tenant: tenant, Grant: grant, Admin: true})
 }
 
-// mustAsk submits without waiting and gives the placed lease.
-func mustAsk(t *testing.T, tab *Table, tenant, grant string) (*Ticket, Lease) {
+// mustSubmit submits without waiting and gives the placed lease.
+func mustSubmit(t *testing.T, tab *Table, tenant, grant string) (*Ticket, Lease) {
 	t.Helper()
-	k, err := ask(tab, tenant, grant)
+	k, err := submit(tab, tenant, grant)
 	if err != nil {
 		t.Fatalf("%s/%s: %v", tenant, grant, err)
 	}

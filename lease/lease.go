@@ -13,20 +13,20 @@ type State string
 
 // The states, in order. Requested and admitted are not among them: nobody can see a lease in those.
 const (
-	Queued  State = "queued"  // waits for a place
-	Placed  State = "placed"  // has a place, its process is outside the walls
-	Walled  State = "walled"  // the process is inside, the record is being written
-	Running State = "running" // the caller was told
-	Ending  State = "ending"  // its walls are being taken down; it still holds its place
-	Ended   State = "ended"
+	Queued   State = "queued"  // waits for a place
+	Placed   State = "placed"  // has a place, its process is outside the walls
+	Isolated State = "walled"  // the process is inside, the record is being written
+	Running  State = "running" // the caller was told
+	Ending   State = "ending"  // its walls are being taken down; it still holds its place
+	Ended    State = "ended"
 )
 
 // Live tells whether a lease in this state holds a place.
-func (s State) Live() bool { return s == Placed || s == Walled || s == Running || s == Ending }
+func (s State) Live() bool { return s == Placed || s == Isolated || s == Running || s == Ending }
 
 // wire is the state as the API tells it.
 func (s State) wire() string {
-	if s == Walled {
+	if s == Isolated {
 		return api.LeasePlaced
 	}
 	return string(s)
@@ -65,22 +65,22 @@ type Lease struct {
 	// Cgroup is where its processes are when that is no scope of ours, relative to the cgroup root: theirs and all below.
 	Cgroup string `json:"cgroup,omitempty"`
 	Unit   string `json:"unit,omitempty"` // the service manager's name for Cgroup, where it has one
-	// By is who attached it, as a user id: another member, its own user too, may not take it from the books again.
-	By  int    `json:"by,omitempty"`
-	Key string `json:"key,omitempty"` // the caller's mark of the request that it came from
+	// AttachedBy is who attached it, as a user id: another member, its own user too, may not take it from the books again.
+	AttachedBy int    `json:"by,omitempty"`
+	Key        string `json:"key,omitempty"` // the caller's mark of the request that it came from
 
-	Walls   api.IsolationStatus `json:"walls,omitzero"`
-	Notices []string            `json:"notices,omitempty"` // the last few, newest last
-	Reason  string              `json:"reason,omitempty"`  // why it ends or ended
+	Isolation api.IsolationStatus `json:"walls,omitzero"`
+	Notices   []string            `json:"notices,omitempty"` // the last few, newest last
+	Reason    string              `json:"reason,omitempty"`  // why it ends or ended
 
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
 	Ends    *time.Time `json:"ends,omitempty"` // by max_time
 }
 
-// Visiting tells whether the lease's processes stay where they are: nobody moved them behind walls of ours, and its end
+// InPlace tells whether the lease's processes stay where they are: nobody moved them behind walls of ours, and its end
 // does not end them.
-func (l *Lease) Visiting() bool {
+func (l *Lease) InPlace() bool {
 	switch l.Origin {
 	case OriginAttached, OriginLogin, OriginUnit, OriginContainer:
 		return true
@@ -88,13 +88,13 @@ func (l *Lease) Visiting() bool {
 	return false
 }
 
-// keptNotices is how many notices a lease keeps.
-const keptNotices = 8
+// maxNotices is how many notices a lease keeps.
+const maxNotices = 8
 
 func (l *Lease) notice(text string) {
 	l.Notices = append(l.Notices, text)
-	if n := len(l.Notices); n > keptNotices {
-		l.Notices = slices.Delete(l.Notices, 0, n-keptNotices)
+	if n := len(l.Notices); n > maxNotices {
+		l.Notices = slices.Delete(l.Notices, 0, n-maxNotices)
 	}
 }
 
@@ -111,7 +111,7 @@ func (l *Lease) Wire() api.Lease {
 	w := api.Lease{
 		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Kind: l.Terms.Kind(),
 		State: l.State.wire(), User: l.User, UID: l.UID, Command: l.Command, PID: l.Process.PID,
-		Origin: cmp.Or(l.Origin, OriginRun), Isolation: l.Walls, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Expires: l.Ends, Reason: l.Reason,
+		Origin: cmp.Or(l.Origin, OriginRun), Isolation: l.Isolation, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Expires: l.Ends, Reason: l.Reason,
 	}
 	w.InstanceGeneration = l.Place.Generation
 	for _, id := range l.Place.GPUs {

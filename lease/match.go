@@ -53,8 +53,8 @@ func memoryFits(condition string, have uint64) (bool, error) {
 	return have >= uint64(want), nil
 }
 
-// want says for people what a MIG grant asks for.
-func (g *Grant) want() string {
+// requirement says for people what a MIG grant asks for.
+func (g *Grant) requirement() string {
 	if g.Spec.MIG != "" {
 		return g.Spec.MIG
 	}

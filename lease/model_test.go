@@ -17,7 +17,7 @@ import (
 // always hold.
 type machine struct {
 	tab     *Table
-	wall    *wall
+	wall    *fakeIsolation
 	view    View
 	tickets map[string]*Ticket // that were not seen to be placed, failed or cancelled
 	order   []string           // ids in the order of asking
@@ -40,8 +40,8 @@ func (m *machine) anyLive(t *rapid.T) (Lease, bool) {
 	return rapid.SampledFrom(live).Draw(t, "lease"), true
 }
 
-// Ask submits a request for a random grant, or for any of a tenant's.
-func (m *machine) Ask(t *rapid.T) {
+// Submit submits a request for a random grant, or for any of a tenant's.
+func (m *machine) Submit(t *rapid.T) {
 	g := rapid.SampledFrom(m.view.Grants).Draw(t, "grant")
 	r := Request{Tenant: g.Tenant, Admin: true}
 	if rapid.Bool().Draw(t, "named") {
@@ -97,14 +97,14 @@ func (m *machine) Start(t *rapid.T) {
 		t.Skip("no lease")
 	}
 	if rapid.IntRange(0, 4).Draw(t, "fault") == 0 {
-		m.wall.wallErr = errors.New("no cgroup")
+		m.wall.isolateErr = errors.New("no cgroup")
 	}
 	m.pid++
 	_, _, err := m.tab.Start(context.Background(), l.ID, Process{m.pid, 1})
 	if err == nil && l.State != Placed {
 		t.Fatalf("%s was started twice", l.ID)
 	}
-	m.wall.wallErr = nil
+	m.wall.isolateErr = nil
 }
 
 // End ends a random lease, sometimes with walls that stay.
@@ -114,13 +114,13 @@ func (m *machine) End(t *rapid.T) {
 		t.Skip("no lease")
 	}
 	if rapid.IntRange(0, 4).Draw(t, "fault") == 0 {
-		m.wall.unwall = errors.New("busy")
+		m.wall.removeErr = errors.New("busy")
 	}
 	err := m.tab.Ended(context.Background(), l.ID, "exited")
 	if _, still := m.tab.Get(l.ID); still != (err != nil) {
 		t.Fatalf("%s: still there %v, error %v", l.ID, still, err)
 	}
-	m.wall.unwall = nil
+	m.wall.removeErr = nil
 }
 
 // Close closes or opens a GPU.
@@ -135,8 +135,8 @@ func (m *machine) Close(t *rapid.T) {
 	m.update()
 }
 
-// Respec changes a grant: its size, its priority, whether it is reserved.
-func (m *machine) Respec(t *rapid.T) {
+// ChangeGrant changes a grant: its size, its priority, whether it is reserved.
+func (m *machine) ChangeGrant(t *rapid.T) {
 	m.update()
 	i := rapid.IntRange(0, len(m.view.Grants)-1).Draw(t, "grant")
 	g := &m.view.Grants[i]
@@ -161,11 +161,11 @@ func (m *machine) Respec(t *rapid.T) {
 	m.update()
 }
 
-// Blind hides the GPUs and shows them again.
-func (m *machine) Blind(*rapid.T) {
+// LoseDriver hides the GPUs and shows them again.
+func (m *machine) LoseDriver(*rapid.T) {
 	m.update()
 	v := m.view
-	v.GPUs, v.Blind = nil, "the driver hangs"
+	v.GPUs, v.DriverUnavailable = nil, "the driver hangs"
 	before := len(m.tab.Live())
 	m.tab.Update(v)
 	if before != len(m.tab.Live()) {
@@ -181,7 +181,7 @@ func (m *machine) Restart(t *rapid.T) {
 		t.Fatal(err)
 	}
 	old := m.tab.Live()
-	fresh := New(Config{Walls: m.wall, Now: m.tab.cfg.Now})
+	fresh := New(Config{Isolation: m.wall, Now: m.tab.cfg.Now})
 	if err := fresh.Restore(b); err != nil {
 		t.Fatal(err)
 	}
@@ -330,16 +330,16 @@ func TestTableModel(t *testing.T) {
 			},
 		}
 		now := epoch
-		m := &machine{wall: &wall{}, view: v, tickets: map[string]*Ticket{}, grantOf: map[string]Key{}, seen: map[uint64]string{}}
+		m := &machine{wall: &fakeIsolation{}, view: v, tickets: map[string]*Ticket{}, grantOf: map[string]Key{}, seen: map[uint64]string{}}
 		// The clock goes on and back.
-		m.tab = New(Config{Walls: m.wall, Now: func() time.Time {
+		m.tab = New(Config{Isolation: m.wall, Now: func() time.Time {
 			now = now.Add(time.Duration(rapid.IntRange(-5, 5).Draw(t, "clock")) * time.Millisecond)
 			return now
 		}})
 		m.update()
 		t.Repeat(map[string]func(*rapid.T){
-			"": m.Check, "ask": m.Ask, "ask more": m.Ask, "cancel": m.Cancel, "start": m.Start, "end": m.End,
-			"close": m.Close, "respec": m.Respec, "blind": m.Blind, "restart": m.Restart,
+			"": m.Check, "ask": m.Submit, "ask more": m.Submit, "cancel": m.Cancel, "start": m.Start, "end": m.End,
+			"close": m.Close, "respec": m.ChangeGrant, "blind": m.LoseDriver, "restart": m.Restart,
 		})
 	})
 }

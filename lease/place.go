@@ -34,34 +34,34 @@ func (p *Place) same(q *Place) bool {
 
 // occupancy is what is taken of each GPU. It is made for one evaluation of the queue and thrown away.
 type occupancy struct {
-	gpus  map[gpu.UUID]*taken
-	live  map[Key]int  // leases that hold a place
-	rooms Rooms        // nil: no instance is made on demand
-	full  map[Key]bool // grants that have no room: in one evaluation room only becomes less
+	gpus       map[gpu.UUID]*gpuUsage
+	live       map[Key]int    // leases that hold a place
+	capacity   CapacityFinder // nil: no instance is made on demand
+	noCapacity map[Key]bool   // grants that have no room: in one evaluation room only becomes less
 }
 
-// taken is what is taken of one GPU.
-type taken struct {
-	whole     *holder                   // exclusive
-	instances map[gpu.Placement]*holder // mig
-	parts     map[Key]*part             // timeslice and mps
-	claims    []claim                   // mig: rooms of requests whose instances are not there
-	claimed   bool                      // an earlier request waits for room here
+// gpuUsage is what is taken of one GPU.
+type gpuUsage struct {
+	exclusive *occupant                   // exclusive
+	instances map[gpu.Placement]*occupant // mig
+	shares    map[Key]*grantShare         // timeslice and mps
+	claims    []slotClaim                 // mig: rooms of requests whose instances are not there
+	claimed   bool                        // an earlier request waits for room here
 }
 
-// holder is who has a place: by a lease, by reservation, or both.
-type holder struct {
+// occupant is who has a place: by a lease, by reservation, or both.
+type occupant struct {
 	live     *Key
 	reserved *Key
 }
 
 // freeFor tells whether the grant may have the place now.
-func (h *holder) freeFor(k Key) bool {
+func (h *occupant) freeFor(k Key) bool {
 	return h == nil || h.live == nil && (h.reserved == nil || *h.reserved == k)
 }
 
-// part is what one grant has of a shared GPU.
-type part struct {
+// grantShare is what one grant has of a shared GPU.
+type grantShare struct {
 	memory   uint64 // the largest of its leases' terms and its reservation
 	share    float64
 	leases   int
@@ -69,13 +69,13 @@ type part struct {
 }
 
 func newOccupancy() *occupancy {
-	return &occupancy{gpus: map[gpu.UUID]*taken{}, live: map[Key]int{}, full: map[Key]bool{}}
+	return &occupancy{gpus: map[gpu.UUID]*gpuUsage{}, live: map[Key]int{}, noCapacity: map[Key]bool{}}
 }
 
-func (o *occupancy) at(id gpu.UUID) *taken {
+func (o *occupancy) at(id gpu.UUID) *gpuUsage {
 	t := o.gpus[id]
 	if t == nil {
-		t = &taken{instances: map[gpu.Placement]*holder{}, parts: map[Key]*part{}}
+		t = &gpuUsage{instances: map[gpu.Placement]*occupant{}, shares: map[Key]*grantShare{}}
 		o.gpus[id] = t
 	}
 	return t
@@ -84,9 +84,9 @@ func (o *occupancy) at(id gpu.UUID) *taken {
 // add takes the place for a lease of the grant, or for its reservation.
 func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
 	key := g.Key()
-	hold := func(h *holder) *holder {
+	occupy := func(h *occupant) *occupant {
 		if h == nil {
-			h = &holder{}
+			h = &occupant{}
 		}
 		if reserved {
 			h.reserved = &key
@@ -99,14 +99,14 @@ func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
 		t := o.at(id)
 		switch {
 		case p.Instance != nil:
-			t.instances[*p.Instance] = hold(t.instances[*p.Instance])
+			t.instances[*p.Instance] = occupy(t.instances[*p.Instance])
 		case g.Kind() == api.ModeExclusive:
-			t.whole = hold(t.whole)
+			t.exclusive = occupy(t.exclusive)
 		default:
-			s := t.parts[key]
+			s := t.shares[key]
 			if s == nil {
-				s = &part{}
-				t.parts[key] = s
+				s = &grantShare{}
+				t.shares[key] = s
 			}
 			s.memory, s.share = max(s.memory, g.memory()), max(s.share, g.percent())
 			if reserved {
@@ -122,8 +122,8 @@ func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
 }
 
 // granted sums what all parts but one grant's have; reservedOnly leaves out those that only live leases hold.
-func (t *taken) granted(but Key, reservedOnly bool) (memory uint64, share float64) {
-	for k, s := range t.parts {
+func (t *gpuUsage) granted(but Key, reservedOnly bool) (memory uint64, share float64) {
+	for k, s := range t.shares {
 		if k != but && (s.reserved || !reservedOnly) {
 			memory += s.memory
 			share += s.share
@@ -134,10 +134,10 @@ func (t *taken) granted(but Key, reservedOnly bool) (memory uint64, share float6
 
 // obstacle is why a grant has no place now.
 type obstacle struct {
-	text   string
-	claims []gpu.UUID // what it should get next
-	make   bool       // an instance might be made for it
-	soon   bool       // what is being made may be for it: it is not refused yet
+	text       string
+	claims     []gpu.UUID // what it should get next
+	canCreate  bool       // an instance might be made for it
+	mayFitSoon bool       // what is being made may be for it: it is not refused yet
 }
 
 // place finds the best place for one more lease of the grant, or says why there is none now.
@@ -145,8 +145,8 @@ func place(g *Grant, v *View, o *occupancy) (*Place, *obstacle) { return placeFo
 
 // placeFor is place for a request, which may have what was made for it.
 func placeFor(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obstacle) {
-	if v.Blind != "" {
-		return nil, &obstacle{text: "the GPUs cannot be seen now: " + v.Blind}
+	if v.DriverUnavailable != "" {
+		return nil, &obstacle{text: "the GPUs cannot be seen now: " + v.DriverUnavailable}
 	}
 	if most := g.MaxLeases(); most > 0 && o.live[g.Key()] >= most {
 		if most == 1 {
@@ -158,7 +158,7 @@ func placeFor(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obstacle
 	case api.ModeMIG:
 		return placeInstance(g, v, o, ticket)
 	case api.ModeExclusive:
-		return placeWhole(g, v, o)
+		return placeExclusive(g, v, o)
 	}
 	return placeShare(g, v, o)
 }
@@ -174,7 +174,7 @@ func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obs
 	}
 	var found []candidate
 	var closed closedGPUs
-	matching, builds, soon := 0, false, false
+	matching, dynamic, mayFitSoon := 0, false, false
 	for i := range v.GPUs {
 		d := &v.GPUs[i]
 		if !g.mayUse(d) {
@@ -182,10 +182,10 @@ func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obs
 		}
 		if d.Closed != "" {
 			closed.add(d)
-			soon = soon || d.Soon
+			mayFitSoon = mayFitSoon || d.ReopensSoon
 			continue
 		}
-		builds = builds || d.Grid != nil
+		dynamic = dynamic || d.DynamicProfiles != nil
 		t := o.at(d.UUID)
 		busy := 0
 		for _, h := range t.instances {
@@ -201,27 +201,27 @@ func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obs
 			matching++
 			if t.free(in.Placement, g.Key(), ticket) {
 				h := t.instances[in.Placement]
-				found = append(found, candidate{d, in, h != nil && h.reserved != nil || t.made(in.Placement, ticket), busy})
+				found = append(found, candidate{d, in, h != nil && h.reserved != nil || t.createdFor(in.Placement, ticket), busy})
 			}
 		}
 	}
 	if len(found) == 0 {
-		ob := &obstacle{make: builds, soon: soon}
+		ob := &obstacle{canCreate: dynamic, mayFitSoon: mayFitSoon}
 		switch {
-		case matching == 0 && closed.any() && !builds:
+		case matching == 0 && closed.any() && !dynamic:
 			ob.text = closed.text()
-		case builds:
-			ob.text = "no room for another " + g.want() + " instance"
+		case dynamic:
+			ob.text = "no room for another " + g.requirement() + " instance"
 			if closed.any() {
 				ob.text += "; " + closed.text()
 			}
-			if why := inTheWay(g, v); why != "" {
+			if why := blockingInstance(g, v); why != "" {
 				ob.text += "; " + why
 			}
 		case matching == 0:
-			ob.text = "there is no " + g.want() + " instance now"
+			ob.text = "there is no " + g.requirement() + " instance now"
 		default:
-			ob.text = fmt.Sprintf("no idle %s instance: %d of %d in use or reserved", g.want(), matching, matching)
+			ob.text = fmt.Sprintf("no idle %s instance: %d of %d in use or reserved", g.requirement(), matching, matching)
 		}
 		return nil, ob
 	}
@@ -249,8 +249,8 @@ func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obs
 	}, nil
 }
 
-// placeWhole takes idle GPUs, those kept free for the grant first, then in the driver's order.
-func placeWhole(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
+// placeExclusive takes idle GPUs, those kept free for the grant first, then in the driver's order.
+func placeExclusive(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	var own, idle, claims []gpu.UUID
 	var closed closedGPUs
 	open, claimed := 0, 0
@@ -264,13 +264,13 @@ func placeWhole(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 			continue
 		}
 		t := o.at(d.UUID)
-		mine := t.whole != nil && t.whole.reserved != nil && *t.whole.reserved == g.Key()
-		if mine || t.whole == nil || t.whole.reserved == nil {
+		reservedForGrant := t.exclusive != nil && t.exclusive.reserved != nil && *t.exclusive.reserved == g.Key()
+		if reservedForGrant || t.exclusive == nil || t.exclusive.reserved == nil {
 			open++
 		}
 		switch {
-		case !t.whole.freeFor(g.Key()):
-		case mine:
+		case !t.exclusive.freeFor(g.Key()):
+		case reservedForGrant:
 			own = append(own, d.UUID)
 		case t.claimed:
 			claimed++
@@ -322,7 +322,7 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 			continue
 		}
 		t := o.at(d.UUID)
-		own := t.parts[key]
+		own := t.shares[key]
 		memory, share := t.granted(key, false)
 		need := g.memory() // for all its leases here together: what it has already is not added
 		switch {
@@ -334,8 +334,8 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 				nearest, shortest = d, short
 			}
 			continue
-		case g.Kind() == api.ModeMPS && share+g.percent() > wholeShare:
-			lacks = append(lacks, fmt.Sprintf("GPU %d has %s of its threads left", d.Index, percentText(wholeShare-share)))
+		case g.Kind() == api.ModeMPS && share+g.percent() > fullShare:
+			lacks = append(lacks, fmt.Sprintf("GPU %d has %s of its threads left", d.Index, percentText(fullShare-share)))
 			if nearest == nil {
 				nearest, shortest = d, 0
 			}
@@ -346,7 +346,7 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 			continue
 		}
 		c := candidate{gpu: d, share: share, memory: memory}
-		for _, s := range t.parts {
+		for _, s := range t.shares {
 			c.leases += s.leases
 		}
 		if own != nil && own.leases > 0 {
@@ -376,7 +376,7 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 // feasible says why the grant can never have a place with this spec, whoever leaves; nil when it can. o has only the
 // reservations that cannot be elsewhere.
 func feasible(g *Grant, v *View, o *occupancy) *api.Error {
-	if v.Blind != "" {
+	if v.DriverUnavailable != "" {
 		return nil
 	}
 	never := func(hint, format string, args ...any) *api.Error {
@@ -413,12 +413,12 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 				offered = append(offered, d.Instances[j].Name)
 			}
 		case api.ModeExclusive:
-			if t.whole == nil || t.whole.reserved == nil || *t.whole.reserved == g.Key() {
+			if t.exclusive == nil || t.exclusive.reserved == nil || *t.exclusive.reserved == g.Key() {
 				free++
 			}
 		default:
 			memory, share := t.granted(g.Key(), true)
-			if d.Overcommit || memory+g.memory() <= d.budget() && (g.Kind() != api.ModeMPS || share+g.percent() <= wholeShare) {
+			if d.Overcommit || memory+g.memory() <= d.budget() && (g.Kind() != api.ModeMPS || share+g.percent() <= fullShare) {
 				return nil
 			}
 			most = max(most, d.budget()-min(memory, d.budget()))
@@ -433,9 +433,9 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 		slices.Sort(offered)
 		offered = slices.Compact(offered)
 		if len(offered) == 0 {
-			return never("", "no GPU that it may use has a %s instance in its layout", g.want())
+			return never("", "no GPU that it may use has a %s instance in its layout", g.requirement())
 		}
-		return never("the layouts have "+strings.Join(offered, ", "), "no GPU that it may use has a %s instance in its layout", g.want())
+		return never("the layouts have "+strings.Join(offered, ", "), "no GPU that it may use has a %s instance in its layout", g.requirement())
 	case g.Kind() == api.ModeExclusive:
 		if free >= g.Spec.Exclusive {
 			return nil
@@ -447,8 +447,8 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 	return never("ask the administrator for a smaller share", "%s of the threads is more than the reserved grants leave", percentText(g.percent()))
 }
 
-// wholeShare is all of one GPU, in percent.
-const wholeShare = 100
+// fullShare is all of one GPU, in percent.
+const fullShare = 100
 
 // index finds a GPU's position in the view; those that are gone come last.
 func (v *View) index(id gpu.UUID) int {

@@ -29,14 +29,14 @@ type Ticket struct {
 	chosen     string
 	position   int // in the queue, from 1
 	waiting    string
-	news       bool // what Next has not told yet
+	unread     bool // what Next has not told yet
 
-	making  *Making // the instance that it waits for
-	begun   bool    // somebody makes it
-	kept    *Making // without room: what it should get next
-	shunned map[gpu.UUID]time.Time
-	soon    bool // what is being made may be for it
-	entered bool // in the queue after it was asked for
+	pending    *PendingInstance // the instance that it waits for
+	creating   bool             // somebody makes it
+	claimed    *PendingInstance // without room: what it should get next
+	avoided    map[gpu.UUID]time.Time
+	mayFitSoon bool // what is being made may be for it
+	queued     bool // in the queue after it was asked for
 }
 
 // Update is what Next tells: the ticket's position, or that it has its place.
@@ -61,8 +61,8 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	if candidates, err = t.feasibleLocked(candidates); err != nil {
 		return nil, err
 	}
-	if t.view.Blind != "" && r.Wait == nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the GPUs cannot be seen now: " + t.view.Blind, Hint: "see gpushare doctor"}
+	if t.view.DriverUnavailable != "" && r.Wait == nil {
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the GPUs cannot be seen now: " + t.view.DriverUnavailable, Hint: "see gpushare doctor"}
 	}
 	grant := ""
 	if len(candidates) == 1 {
@@ -70,24 +70,24 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	}
 	t.sequence++
 	sequence := t.sequence
-	if old, ok := t.returnLocked(&r); ok {
+	if old, ok := t.takeSavedLocked(&r); ok {
 		sequence = old
 	}
 	now := t.cfg.Now()
 	t.generation = max(t.generation+1, uint64(max(now.UnixMilli(), 0)))
-	id := newID(tenant, grant, t.cfg.Random, t.takenLocked)
+	id := newID(tenant, grant, t.cfg.Random, t.idInUseLocked)
 	k := &Ticket{
 		t: t, id: id, tenant: tenant, changed: make(chan struct{}, 1), request: r, sequence: sequence, candidates: candidates,
 		lease: Lease{
 			ID: id, Generation: t.generation, Terms: candidates[0], State: Queued,
 			User: r.User, UID: r.UID, Command: slices.Clone(r.Command), Created: now,
-			Origin: r.Origin, Cgroup: r.Cgroup, Unit: r.Unit, By: r.By, Key: r.Key,
+			Origin: r.Origin, Cgroup: r.Cgroup, Unit: r.Unit, AttachedBy: r.AttachedBy, Key: r.Key,
 		},
 	}
 	waits := t.waitingLocked(r.UID)
 	t.queue = append(t.queue, k)
 	t.evaluateLocked()
-	if tooMany := waits >= maxWaiting && !r.Admin; !k.done && (r.Wait == nil && (!k.soon || r.AtOnce) || tooMany) {
+	if tooMany := waits >= maxWaiting && !r.Admin; !k.done && (r.Wait == nil && (!k.mayFitSoon || r.Immediate) || tooMany) {
 		waiting := k.waiting
 		k.failLocked(nil)
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
@@ -98,7 +98,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting), Hint: "wait for a place with --wait"}
 	}
 	if !k.done {
-		k.entered = true
+		k.queued = true
 		t.changedLocked(&k.lease)
 	}
 	return k, nil
@@ -118,16 +118,16 @@ func (t *Table) waitingLocked(uid int) int {
 	return n
 }
 
-// takenLocked tells whether an id is known.
-func (t *Table) takenLocked(id string) bool {
-	return t.leases[id] != nil || slices.Contains(t.gone, id) ||
+// idInUseLocked tells whether an id is known.
+func (t *Table) idInUseLocked(id string) bool {
+	return t.leases[id] != nil || slices.Contains(t.recentIDs, id) ||
 		slices.ContainsFunc(t.queue, func(k *Ticket) bool { return k.lease.ID == id })
 }
 
 // feasibleLocked leaves out the candidates that can never have a place. None left is an error that says why.
 func (t *Table) feasibleLocked(candidates []Grant) ([]Grant, error) {
 	o := newOccupancy()
-	t.addReservedLocked(o, func(g *Grant) bool { return g.settled(&t.view) })
+	t.addReservedLocked(o, func(g *Grant) bool { return g.placesAreFixed(&t.view) })
 	var left []Grant
 	var first *api.Error
 	for i := range candidates {
@@ -152,13 +152,13 @@ func (t *Table) evaluateLocked() {
 	for again := true; again; {
 		again = false
 		o := t.occupancyLocked()
-		t.claimBegunLocked(o)
+		t.claimPendingLocked(o)
 		left := t.queue[:0]
 		for _, k := range t.queue {
 			if !k.done && k.tryLocked(o) {
 				again = again || k.lease.Terms.Spec.Reserved
 			}
-			if !k.done && k.entered && k.request.Wait == nil && !k.soon {
+			if !k.done && k.queued && k.request.Wait == nil && !k.mayFitSoon {
 				k.refuseLocked()
 				again = true // What it claimed is the others' again.
 			}
@@ -169,13 +169,13 @@ func (t *Table) evaluateLocked() {
 		clear(t.queue[len(left):])
 		t.queue = left
 	}
-	wanted := false
+	anyPending := false
 	for i, k := range t.queue {
-		k.stand(i + 1)
-		wanted = wanted || k.making != nil && !k.begun
+		k.setPosition(i + 1)
+		anyPending = anyPending || k.pending != nil && !k.creating
 	}
-	if wanted && t.cfg.Wanted != nil {
-		t.cfg.Wanted()
+	if anyPending && t.cfg.InstancePending != nil {
+		t.cfg.InstancePending()
 	}
 }
 
@@ -184,24 +184,24 @@ func (k *Ticket) rank() int { return k.candidates[0].rank() }
 
 // tryLocked places the ticket, or claims what it should get next.
 func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
-	k.soon = k.making != nil
-	if k.t.behindLocked(k) {
-		if k.waiting != expectedText {
-			k.waiting, k.news = expectedText, true
+	k.mayFitSoon = k.pending != nil
+	if k.t.yieldsToSavedLocked(k) {
+		if k.waiting != savedTicketsText {
+			k.waiting, k.unread = savedTicketsText, true
 		}
 		return false
 	}
 	var waiting []string
 	var claims []*obstacle
-	var wanting []int // candidates for which an instance might be made
+	var creatable []int // candidates for which an instance might be made
 	for i := range k.candidates {
 		g := &k.candidates[i]
 		p, ob := placeFor(g, &k.t.view, o, k.id)
 		if p == nil {
 			claims = append(claims, ob)
-			k.soon = k.soon || ob.soon
-			if ob.make {
-				wanting = append(wanting, i)
+			k.mayFitSoon = k.mayFitSoon || ob.mayFitSoon
+			if ob.canCreate {
+				creatable = append(creatable, i)
 			}
 			if len(k.candidates) > 1 {
 				waiting = append(waiting, g.Spec.Name+": "+ob.text)
@@ -218,15 +218,15 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 			o.at(id).claimed = true
 		}
 	}
-	if k.making == nil && !k.request.AtOnce {
-		k.makeLocked(o, wanting)
+	if k.pending == nil && !k.request.Immediate {
+		k.planInstanceLocked(o, creatable)
 	}
 	text := strings.Join(waiting, "; ")
-	if k.making != nil {
-		k.soon, text = true, k.makingText()
+	if k.pending != nil {
+		k.mayFitSoon, text = true, k.pendingText()
 	}
 	if text != k.waiting {
-		k.waiting, k.news = text, true
+		k.waiting, k.unread = text, true
 	}
 	return false
 }
@@ -238,8 +238,8 @@ func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) 
 	o.add(g, p, false)
 	e := &entry{Lease: k.lease.clone()}
 	k.t.leases[e.ID] = e
-	k.done, k.position, k.waiting, k.news = true, 0, "", true
-	k.making, k.begun, k.kept = nil, false, nil
+	k.done, k.position, k.waiting, k.unread = true, 0, "", true
+	k.pending, k.creating, k.claimed = nil, false, nil
 	k.signal()
 	k.t.changedLocked(&e.Lease)
 }
@@ -250,8 +250,8 @@ func (k *Ticket) why(g *Grant, passed []string) string {
 	switch {
 	case k.request.Grant != "":
 		return s + "named"
-	case len(k.candidates) == 1 && k.request.GPU != "":
-		return s + "the only one that fits " + k.request.GPU
+	case len(k.candidates) == 1 && k.request.Kind != "":
+		return s + "the only one that fits " + k.request.Kind
 	case len(k.candidates) == 1:
 		return s + "the only one that fits"
 	case len(passed) > 0:
@@ -260,12 +260,12 @@ func (k *Ticket) why(g *Grant, passed []string) string {
 	return s + "the first that is free now"
 }
 
-// stand tells the ticket its position.
-func (k *Ticket) stand(position int) {
+// setPosition tells the ticket its position.
+func (k *Ticket) setPosition(position int) {
 	if position != k.position {
-		k.position, k.news = position, true
+		k.position, k.unread = position, true
 	}
-	if k.news {
+	if k.unread {
 		k.signal()
 	}
 }
@@ -277,8 +277,8 @@ func (k *Ticket) signal() {
 	}
 }
 
-// reviseLocked looks at the ticket again after the node or the spec changed.
-func (k *Ticket) reviseLocked(respec bool) {
+// updateLocked looks at the ticket again after the node or the spec changed.
+func (k *Ticket) updateLocked(respec bool) {
 	_, candidates, err := k.request.resolve(k.t.view.Grants)
 	if err == nil {
 		var left []Grant
@@ -291,7 +291,7 @@ func (k *Ticket) reviseLocked(respec bool) {
 	}
 	if err != nil {
 		k.failLocked(err)
-		k.goneLocked()
+		k.reportEndedLocked()
 		return
 	}
 	k.candidates = candidates
@@ -299,14 +299,14 @@ func (k *Ticket) reviseLocked(respec bool) {
 
 // failLocked ends the ticket without a place.
 func (k *Ticket) failLocked(err error) {
-	k.done, k.err, k.news = true, err, true
-	k.t.forgetLocked(k.lease.ID)
+	k.done, k.err, k.unread = true, err, true
+	k.t.retireIDLocked(k.lease.ID)
 	k.lease.State = Ended
 	k.signal()
 }
 
-// goneLocked tells that a ticket that had been told of is no more.
-func (k *Ticket) goneLocked() {
+// reportEndedLocked tells that a ticket that had been told of is no more.
+func (k *Ticket) reportEndedLocked() {
 	if k.t.cfg.Changed != nil {
 		k.t.cfg.Changed(k.lease.clone())
 	}
@@ -327,8 +327,8 @@ func (k *Ticket) ID() string { return k.id }
 func (k *Ticket) Next(ctx context.Context) (Update, error) {
 	for {
 		k.t.mu.Lock()
-		if k.news {
-			k.news = false
+		if k.unread {
+			k.unread = false
 			u := Update{Lease: k.wireLocked(), Placed: k.done && k.err == nil, Chosen: k.chosen}
 			err := k.err
 			k.t.mu.Unlock()
@@ -389,10 +389,10 @@ func (k *Ticket) Cancel() {
 	if !k.done {
 		k.failLocked(&api.Error{Kind: api.KindUnavailable, Message: "cannot place the lease: the request was cancelled"})
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
-		k.goneLocked()
+		k.reportEndedLocked()
 	} else if e := t.leases[k.lease.ID]; e != nil && e.Generation == k.lease.Generation && e.State == Placed && !e.busy && e.Process == (Process{}) {
 		e.Reason = "the request was cancelled"
-		t.dropLocked(e)
+		t.removeLocked(e)
 	} else {
 		return
 	}

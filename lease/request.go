@@ -13,20 +13,20 @@ import (
 type Request struct {
 	Tenant  string   // empty: the only one that the caller is a member of
 	Grant   string   // empty: chosen
-	GPU     string   // "", "mig", "mig:2g.10gb", "exclusive", "timeslice" or "mps": what the chosen grant must be
+	Kind    string   // "", "mig", "mig:2g.10gb", "exclusive", "timeslice" or "mps": what the chosen grant must be
 	Member  []string // the tenants that the caller is a member of
 	Admin   bool     // may ask for any tenant
 	User    string
 	UID     int
 	Command []string
 	// Origin, Cgroup, Unit and By go into the lease as they are. An empty Held is OriginRun.
-	Origin string
-	Cgroup string
-	Unit   string
-	By     int
-	Key    string // the caller's mark of the request
-	// AtOnce: it has its place when Submit returns, or is refused. Nothing is made for it.
-	AtOnce bool
+	Origin     string
+	Cgroup     string
+	Unit       string
+	AttachedBy int
+	Key        string // the caller's mark of the request
+	// Immediate: it has its place when Submit returns, or is refused. Nothing is made for it.
+	Immediate bool
 	// Wait is how long Await waits for a place; nil: refuse at once, 0: as long as its context lives.
 	Wait *time.Duration
 }
@@ -38,7 +38,7 @@ func (r *Request) resolve(grants []Grant) (tenant string, candidates []Grant, er
 	if err != nil {
 		return "", nil, err
 	}
-	kind, profile, err := r.kind()
+	kind, profile, err := r.parseKind()
 	if err != nil {
 		return "", nil, err
 	}
@@ -49,7 +49,7 @@ func (r *Request) resolve(grants []Grant) (tenant string, candidates []Grant, er
 			continue
 		}
 		names = append(names, g.Spec.Name)
-		if r.Grant != "" && g.Spec.Name != r.Grant || kind != "" && g.Kind() != kind || profile != "" && g.want() != profile && !slices.Contains(g.Profiles, profile) {
+		if r.Grant != "" && g.Spec.Name != r.Grant || kind != "" && g.Kind() != kind || profile != "" && g.requirement() != profile && !slices.Contains(g.Profiles, profile) {
 			continue
 		}
 		candidates = append(candidates, *g)
@@ -62,9 +62,9 @@ func (r *Request) resolve(grants []Grant) (tenant string, candidates []Grant, er
 	case r.Grant != "" && !slices.Contains(names, r.Grant):
 		return "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find grant %q of tenant %s", r.Grant, tenant), Hint: "its grants are " + strings.Join(names, ", ")}
 	case r.Grant != "":
-		return "", nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot use grant %s of tenant %s for %q: it is of another kind", r.Grant, tenant, r.GPU), Hint: "name the grant or the kind of GPU, not both"}
+		return "", nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot use grant %s of tenant %s for %q: it is of another kind", r.Grant, tenant, r.Kind), Hint: "name the grant or the kind of GPU, not both"}
 	}
-	return "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find a grant of tenant %s for %q", tenant, r.GPU), Hint: "its grants are " + strings.Join(names, ", ")}
+	return "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find a grant of tenant %s for %q", tenant, r.Kind), Hint: "its grants are " + strings.Join(names, ", ")}
 }
 
 // tenant decides for whom the request is.
@@ -112,14 +112,14 @@ func memberHint(member []string) string {
 	return "you are a member of " + strings.Join(member, ", ")
 }
 
-// kind reads what kind of GPU is asked for.
-func (r *Request) kind() (kind, profile string, err error) {
-	kind, profile, _ = strings.Cut(r.GPU, ":")
+// parseKind reads what kind of GPU is asked for.
+func (r *Request) parseKind() (kind, profile string, err error) {
+	kind, profile, _ = strings.Cut(r.Kind, ":")
 	switch kind {
 	case "", api.ModeMIG, api.ModeExclusive, api.ModeTimeslice, api.ModeMPS:
 		if profile == "" || kind == api.ModeMIG {
 			return kind, profile, nil
 		}
 	}
-	return "", "", &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot ask for GPU %q", r.GPU), Hint: "write mig, mig:PROFILE, exclusive, timeslice or mps"}
+	return "", "", &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot ask for GPU %q", r.Kind), Hint: "write mig, mig:PROFILE, exclusive, timeslice or mps"}
 }

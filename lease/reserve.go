@@ -14,7 +14,7 @@ import (
 // A place stays where it was for as long as it is good: a reservation that wanders would let the last room go. The
 // second result names the grants whose places could not all be found; nothing is taken from anybody for them.
 func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place) (map[Key][]Place, []Unmet) {
-	if v.Blind != "" {
+	if v.DriverUnavailable != "" {
 		for i := range v.Grants {
 			if g := &v.Grants[i]; g.Spec.Reserved {
 				for j := range before[g.Key()] {
@@ -42,12 +42,12 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 	// What is held already goes first for all of them, so that the search below cannot take one grant's place for another.
 	for _, g := range grants {
 		for i := range live[g.Key()] {
-			if p := &live[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && stillRight(g, p, v) && stillFits(g, p, v, o) {
+			if p := &live[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) && placeStillFits(g, p, v, o) {
 				take(g, p)
 			}
 		}
 		for i := range before[g.Key()] {
-			if p := &before[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && stillRight(g, p, v) && stillFits(g, p, v, o) && stillFree(g, p, v, o) {
+			if p := &before[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) && placeStillFits(g, p, v, o) && placeStillFree(g, p, v, o) {
 				take(g, p)
 			}
 		}
@@ -59,8 +59,8 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 			probe := *g
 			probe.Spec.Name = ""
 			p, ob := place(&probe, v, o)
-			if p == nil && ob.make { // Its room is kept free: the instance is made when somebody comes.
-				if d, r := o.room(&probe, v, "", nil); d != nil {
+			if p == nil && ob.canCreate { // Its room is kept free: the instance is made when somebody comes.
+				if d, r := o.findSlot(&probe, v, "", nil); d != nil {
 					p = &Place{GPUs: []gpu.UUID{d.UUID}, Instance: &r.Placement, Profile: r.Name}
 				}
 			}
@@ -81,9 +81,9 @@ type Unmet struct {
 	Reason string
 }
 
-// settled tells whether the places of a reserved grant cannot be elsewhere than where they are: it may use no more GPUs
+// placesAreFixed tells whether the places of a reserved grant cannot be elsewhere than where they are: it may use no more GPUs
 // than it needs.
-func (g *Grant) settled(v *View) bool {
+func (g *Grant) placesAreFixed(v *View) bool {
 	n := 0
 	for i := range v.GPUs {
 		if g.mayUse(&v.GPUs[i]) {
@@ -93,8 +93,8 @@ func (g *Grant) settled(v *View) bool {
 	return n <= g.places()*max(g.Spec.Exclusive, 1)
 }
 
-// stillRight tells whether the grant as written now would be placed there at all.
-func stillRight(g *Grant, p *Place, v *View) bool {
+// placeStillAllowed tells whether the grant as written now would be placed there at all.
+func placeStillAllowed(g *Grant, p *Place, v *View) bool {
 	if g.Kind() == api.ModeExclusive && len(p.GPUs) != g.Spec.Exclusive || (g.Kind() == api.ModeMIG) != (p.Instance != nil) {
 		return false
 	}
@@ -106,30 +106,30 @@ func stillRight(g *Grant, p *Place, v *View) bool {
 	return true
 }
 
-// stillFits tells whether the grant's memory and share, as written now, fit there beside the others.
-func stillFits(g *Grant, p *Place, v *View, o *occupancy) bool {
+// placeStillFits tells whether the grant's memory and share, as written now, fit there beside the others.
+func placeStillFits(g *Grant, p *Place, v *View, o *occupancy) bool {
 	if g.share() == nil {
 		return true
 	}
 	for _, id := range p.GPUs {
 		d := v.gpu(id)
 		memory, share := o.at(id).granted(g.Key(), false)
-		if !d.Overcommit && (memory+g.memory() > d.budget() || g.Kind() == api.ModeMPS && share+g.percent() > wholeShare) {
+		if !d.Overcommit && (memory+g.memory() > d.budget() || g.Kind() == api.ModeMPS && share+g.percent() > fullShare) {
 			return false
 		}
 	}
 	return true
 }
 
-// stillFree tells whether a place that was kept free still exists and is nobody else's.
-func stillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
+// placeStillFree tells whether a place that was kept free still exists and is nobody else's.
+func placeStillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 	for _, id := range p.GPUs {
 		d, t := v.gpu(id), o.at(id)
 		switch g.Kind() {
 		case api.ModeMIG:
 			i := slices.IndexFunc(d.Instances, func(in InstanceView) bool { return in.Placement == *p.Instance })
-			if i < 0 && d.Grid != nil {
-				if !stillRoom(g, p, d, t) {
+			if i < 0 && d.DynamicProfiles != nil {
+				if !slotStillFree(g, p, d, t) {
 					return false
 				}
 				continue
@@ -138,7 +138,7 @@ func stillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 				return false
 			}
 		case api.ModeExclusive:
-			if !t.whole.freeFor(g.Key()) {
+			if !t.exclusive.freeFor(g.Key()) {
 				return false
 			}
 		}
@@ -146,12 +146,12 @@ func stillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 	return true
 }
 
-// stillRoom tells whether an instance could still be made where room is kept for one.
-func stillRoom(g *Grant, p *Place, d *GPUView, t *taken) bool {
-	if !t.free(*p.Instance, g.Key(), "") || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Stays && in.Placement.Overlaps(*p.Instance) }) {
+// slotStillFree tells whether an instance could still be made where room is kept for one.
+func slotStillFree(g *Grant, p *Place, d *GPUView, t *gpuUsage) bool {
+	if !t.free(*p.Instance, g.Key(), "") || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Pinned && in.Placement.Overlaps(*p.Instance) }) {
 		return false
 	}
-	return slices.ContainsFunc(d.Grid.GI, func(q gpu.Profile) bool {
+	return slices.ContainsFunc(d.DynamicProfiles.GI, func(q gpu.Profile) bool {
 		return slices.Contains(q.Placements, *p.Instance) && g.matches(&ProfileView{Name: q.Name, Slices: q.Slices, Memory: q.Memory, Attributes: q.Attributes})
 	})
 }

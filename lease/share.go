@@ -37,8 +37,8 @@ func Entitled(leases []Lease) map[string]float64 {
 		}
 		w := where{l.Place.GPUs[0], l.Terms.Key()}
 		e := share[w] / float64(count[w])
-		if total := sum[w.gpu]; l.Terms.Kind() == api.ModeTimeslice && total > wholeShare {
-			e *= wholeShare / total
+		if total := sum[w.gpu]; l.Terms.Kind() == api.ModeTimeslice && total > fullShare {
+			e *= fullShare / total
 		}
 		out[l.ID] = e
 	}

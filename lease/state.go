@@ -12,11 +12,11 @@ const stateFormat = 1
 
 // state is what outlives the daemon: leases that hold a place, and the places that are kept free. Tickets do not.
 type state struct {
-	Format     int           `json:"format"`
-	Generation uint64        `json:"generation"`
-	Leases     []Lease       `json:"leases"`
-	Reserved   []reservation `json:"reserved,omitempty"`
-	Waiters    []waiter      `json:"waiters,omitempty"`
+	Format       int           `json:"format"`
+	Generation   uint64        `json:"generation"`
+	Leases       []Lease       `json:"leases"`
+	Reserved     []reservation `json:"reserved,omitempty"`
+	SavedTickets []savedTicket `json:"waiters,omitempty"`
 }
 
 type reservation struct {
@@ -32,7 +32,7 @@ func (t *Table) State() ([]byte, error) {
 }
 
 func (t *Table) stateLocked() ([]byte, error) {
-	s := state{Format: stateFormat, Generation: t.generation, Leases: t.copiesLocked(), Waiters: t.waitersLocked()}
+	s := state{Format: stateFormat, Generation: t.generation, Leases: t.copiesLocked(), SavedTickets: t.savedTicketsLocked()}
 	for k, p := range t.reserved {
 		s.Reserved = append(s.Reserved, reservation{k, p})
 	}
@@ -64,7 +64,7 @@ func (t *Table) Restore(b []byte) error {
 		if !l.State.Live() || l.ID == "" || l.Process == (Process{}) && l.Origin != OriginDetached {
 			continue
 		}
-		if l.State == Walled { // the record of a running lease is written just before it runs
+		if l.State == Isolated { // the record of a running lease is written just before it runs
 			l.State = Running
 		}
 		t.generation = max(t.generation, l.Generation)
@@ -73,8 +73,8 @@ func (t *Table) Restore(b []byte) error {
 	for _, r := range s.Reserved {
 		t.reserved[r.Key] = r.Places
 	}
-	t.expected = s.Waiters
-	for _, w := range s.Waiters {
+	t.savedTickets = s.SavedTickets
+	for _, w := range s.SavedTickets {
 		t.sequence = max(t.sequence, w.Sequence)
 	}
 	return nil

@@ -13,17 +13,17 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 )
 
-// Walls puts a process behind the walls of its lease, and takes them down again. The table calls neither with its lock
+// Isolation puts a process behind the walls of its lease, and takes them down again. The table calls neither with its lock
 // held, and never both at once for one lease.
-type Walls interface {
-	// Wall returns when the process is inside and everything that can be enforced here is in force.
-	Wall(ctx context.Context, l Lease, p Process) (Inside, error)
-	// Unwall removes what Wall made. It is called again after it failed, and for leases that were never walled.
-	Unwall(ctx context.Context, l Lease) error
+type Isolation interface {
+	// Isolate returns when the process is inside and everything that can be enforced here is in force.
+	Isolate(ctx context.Context, l Lease, p Process) (IsolationResult, error)
+	// RemoveIsolation removes what Wall made. It is called again after it failed, and for leases that were never walled.
+	RemoveIsolation(ctx context.Context, l Lease) error
 }
 
-// Inside is what a process inside its walls has.
-type Inside struct {
+// IsolationResult is what a process inside its walls has.
+type IsolationResult struct {
 	Status      api.IsolationStatus
 	Environment map[string]string
 	Unset       []string // names that the environment must not have
@@ -33,7 +33,7 @@ type Inside struct {
 
 // Config is what a table needs. Walls is required.
 type Config struct {
-	Walls Walls
+	Isolation Isolation
 	// Save keeps the state before anybody is told of it. Calls do not overlap. nil: nothing is kept.
 	Save func(ctx context.Context, state []byte) error
 	// Changed is told of every change of a lease's state, in order, with the table's lock held: it must neither block
@@ -41,19 +41,19 @@ type Config struct {
 	Changed func(Lease)
 	// Noticed is told of every notice that a lease is left, under the same terms as Changed.
 	Noticed func(l Lease, n Notice)
-	// Rooms finds room for instances that are made on demand; nil: none is made.
-	Rooms Rooms
-	// Wanted is told that there are instances to be made, under the same terms as Changed: TakeMakings gives them.
-	Wanted func()
-	Now    func() time.Time // nil: time.Now
-	Random func(n int) int  // for ids, below n; nil: a good one
+	// Capacity finds room for instances that are made on demand; nil: none is made.
+	Capacity CapacityFinder
+	// InstancePending is told that there are instances to be made, under the same terms as Changed: TakePendingInstances gives them.
+	InstancePending func()
+	Now             func() time.Time // nil: time.Now
+	Random          func(n int) int  // for ids, below n; nil: a good one
 }
 
-// unwallTimeout bounds the clearing up after a start that failed, which must not hang on its caller's context.
-const unwallTimeout = 30 * time.Second
+// removeIsolationTimeout bounds the clearing up after a start that failed, which must not hang on its caller's context.
+const removeIsolationTimeout = 30 * time.Second
 
-// keptIDs is how many ids of leases that are gone are not given again.
-const keptIDs = 256
+// maxRecentIDs is how many ids of leases that are gone are not given again.
+const maxRecentIDs = 256
 
 // Table is the lease table of one node. Its methods may be called concurrently.
 type Table struct {
@@ -64,25 +64,25 @@ type Table struct {
 	saved  uint64 // the version that was saved last; guarded by saveMu
 
 	// mu guards all below.
-	mu         locks.Mutex[locks.Table]
-	version    uint64 // counts changes that must be saved
-	generation uint64 // the last that was given
-	sequence   uint64 // of tickets
-	ready      bool   // a view was seen
-	view       View
-	leases     map[string]*entry // that hold a place
-	queue      []*Ticket         // in order
-	reserved   map[Key][]Place
-	unmet      []Unmet
-	expected   []waiter // who waited in an earlier life and did not come back yet
-	gone       []string // the last ids
+	mu           locks.Mutex[locks.Table]
+	version      uint64 // counts changes that must be saved
+	generation   uint64 // the last that was given
+	sequence     uint64 // of tickets
+	ready        bool   // a view was seen
+	view         View
+	leases       map[string]*entry // that hold a place
+	queue        []*Ticket         // in order
+	reserved     map[Key][]Place
+	unmet        []Unmet
+	savedTickets []savedTicket // who waited in an earlier life and did not come back yet
+	recentIDs    []string      // the last ids
 }
 
 // entry is a lease in the table.
 type entry struct {
 	Lease
-	busy      bool   // Wall or Unwall is under way
-	endWanted string // it ended while busy: why
+	busy         bool   // Wall or Unwall is under way
+	endRequested string // it ended while busy: why
 }
 
 // New makes an empty table. It admits nobody until Update has told it of the node.
@@ -103,7 +103,7 @@ func (t *Table) Update(v View) {
 		t.reviseTermsLocked()
 	}
 	for _, k := range t.queue {
-		k.reviseLocked(respec)
+		k.updateLocked(respec)
 	}
 	t.evaluateLocked()
 }
@@ -142,7 +142,7 @@ func (t *Table) reviseTermsLocked() {
 		}
 		// The next one must see what this one has now.
 		for _, id := range e.Place.GPUs {
-			if p := o.at(id).parts[e.Terms.Key()]; p != nil {
+			if p := o.at(id).shares[e.Terms.Key()]; p != nil {
 				p.memory = max(p.memory, e.Terms.memory())
 			}
 		}
@@ -166,7 +166,7 @@ func (t *Table) raiseFitsLocked(e *entry, g *Grant, o *occupancy) bool {
 // liveLocked is what the leases have taken.
 func (t *Table) liveLocked() *occupancy {
 	o := newOccupancy()
-	o.rooms = t.cfg.Rooms
+	o.capacity = t.cfg.Capacity
 	for _, e := range t.leases {
 		o.add(&e.Terms, &e.Place, false)
 	}
@@ -244,61 +244,61 @@ func (t *Table) save(ctx context.Context) error {
 
 // Start puts the process behind the walls of a lease that has its place. When it fails the lease is gone, or ending if
 // its walls could not be taken down again.
-func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Inside, error) {
+func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, IsolationResult, error) {
 	t.mu.Lock()
 	e := t.leases[id]
 	switch {
 	case e == nil:
 		t.mu.Unlock()
-		return Lease{}, Inside{}, notFound(id)
+		return Lease{}, IsolationResult{}, notFound(id)
 	case e.State != Placed || e.busy || e.Process != (Process{}):
 		t.mu.Unlock()
-		return Lease{}, Inside{}, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot start lease %s: it was started already", id)}
+		return Lease{}, IsolationResult{}, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot start lease %s: it was started already", id)}
 	}
 	e.busy, e.Process = true, p
 	t.changedLocked(&e.Lease)
 	l := e.clone()
 	t.mu.Unlock()
 
-	inside, err := t.wall(ctx, l, p)
+	result, err := t.isolate(ctx, l, p)
 	if err != nil {
-		return Lease{}, Inside{}, t.abandon(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
+		return Lease{}, IsolationResult{}, t.abandon(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
 	}
 	t.mu.Lock()
-	e.State, e.Walls = Walled, inside.Status
-	if inside.Process != (Process{}) {
-		e.Process = inside.Process
+	e.State, e.Isolation = Isolated, result.Status
+	if result.Process != (Process{}) {
+		e.Process = result.Process
 	}
-	t.beganLocked(e)
+	t.startTimeLocked(e)
 	t.changedLocked(&e.Lease)
 	t.mu.Unlock()
 	// The record comes before the answer: whoever is told of a lease finds it again after our death.
 	if err := t.save(ctx); err != nil {
-		return Lease{}, Inside{}, t.abandon(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
+		return Lease{}, IsolationResult{}, t.abandon(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
 	}
 	t.mu.Lock()
-	if reason := e.endWanted; reason != "" {
+	if reason := e.endRequested; reason != "" {
 		t.mu.Unlock()
-		return Lease{}, Inside{}, t.abandon(ctx, e, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start lease %s: %s", id, reason)})
+		return Lease{}, IsolationResult{}, t.abandon(ctx, e, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start lease %s: %s", id, reason)})
 	}
 	e.State, e.busy = Running, false
 	t.changedLocked(&e.Lease)
 	l = e.clone()
 	t.mu.Unlock()
-	return l, inside, nil
+	return l, result, nil
 }
 
-// wall records that the lease is about to start, then walls it in: a scope that is found after our death has a record.
-func (t *Table) wall(ctx context.Context, l Lease, p Process) (Inside, error) {
+// isolate records that the lease is about to start, then walls it in: a scope that is found after our death has a record.
+func (t *Table) isolate(ctx context.Context, l Lease, p Process) (IsolationResult, error) {
 	if err := t.save(ctx); err != nil {
-		return Inside{}, err
+		return IsolationResult{}, err
 	}
-	return t.cfg.Walls.Wall(ctx, l, p)
+	return t.cfg.Isolation.Isolate(ctx, l, p)
 }
 
 // abandon ends a lease whose start failed. The entry is busy.
 func (t *Table) abandon(ctx context.Context, e *entry, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unwallTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeIsolationTimeout)
 	defer cancel()
 	return errors.Join(cause, t.finish(ctx, e, "it could not be started"))
 }
@@ -329,7 +329,7 @@ func (t *Table) Ended(ctx context.Context, id, reason string) error {
 	}
 	if e.busy {
 		// Whoever is at it sees this when it is done.
-		e.endWanted = cmp.Or(e.endWanted, reason)
+		e.endRequested = cmp.Or(e.endRequested, reason)
 		t.mu.Unlock()
 		return nil
 	}
@@ -349,33 +349,33 @@ func (t *Table) finish(ctx context.Context, e *entry, reason string) error {
 	l := e.clone()
 	t.mu.Unlock()
 
-	err := t.cfg.Walls.Unwall(ctx, l)
+	err := t.cfg.Isolation.RemoveIsolation(ctx, l)
 	t.mu.Lock()
-	e.busy, e.endWanted = false, ""
+	e.busy, e.endRequested = false, ""
 	if err != nil {
 		t.noticeLocked(e, "", "its walls could not be taken down: "+err.Error())
 		t.mu.Unlock()
 		return fmt.Errorf("cannot end lease %s: %w", l.ID, err)
 	}
-	t.dropLocked(e)
+	t.removeLocked(e)
 	t.evaluateLocked()
 	t.mu.Unlock()
 	return t.save(ctx)
 }
 
-// dropLocked makes the lease gone.
-func (t *Table) dropLocked(e *entry) {
+// removeLocked makes the lease gone.
+func (t *Table) removeLocked(e *entry) {
 	delete(t.leases, e.ID)
-	t.forgetLocked(e.ID)
+	t.retireIDLocked(e.ID)
 	e.State = Ended
 	t.changedLocked(&e.Lease)
 }
 
-// forgetLocked keeps the id from being given again soon.
-func (t *Table) forgetLocked(id string) {
-	t.gone = append(t.gone, id)
-	if n := len(t.gone); n > keptIDs {
-		t.gone = slices.Delete(t.gone, 0, n-keptIDs)
+// retireIDLocked keeps the id from being given again soon.
+func (t *Table) retireIDLocked(id string) {
+	t.recentIDs = append(t.recentIDs, id)
+	if n := len(t.recentIDs); n > maxRecentIDs {
+		t.recentIDs = slices.Delete(t.recentIDs, 0, n-maxRecentIDs)
 	}
 }
 
@@ -402,18 +402,18 @@ func (t *Table) noticeLocked(e *entry, kind, text string) {
 	}
 }
 
-// SetWalls replaces what is known of the lease's walls, after they were read back. An unknown lease is passed over.
-func (t *Table) SetWalls(id string, w api.IsolationStatus) {
+// SetIsolation replaces what is known of the lease's walls, after they were read back. An unknown lease is passed over.
+func (t *Table) SetIsolation(id string, w api.IsolationStatus) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.leases[id]; e != nil {
-		e.Walls = w
+		e.Isolation = w
 	}
 }
 
-// Found tells that a restored lease's processes run, the first of them p where it is known. One whose start was cut short
+// Recovered tells that a restored lease's processes run, the first of them p where it is known. One whose start was cut short
 // by our death after its walls stood runs from now on. An unknown lease is passed over.
-func (t *Table) Found(id string, p Process) {
+func (t *Table) Recovered(id string, p Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.leases[id]
@@ -425,13 +425,13 @@ func (t *Table) Found(id string, p Process) {
 	}
 	if e.State == Placed {
 		e.State = Running
-		t.beganLocked(e)
+		t.startTimeLocked(e)
 	}
 	t.changedLocked(&e.Lease)
 }
 
-// beganLocked starts the lease's time.
-func (t *Table) beganLocked(e *entry) {
+// startTimeLocked starts the lease's time.
+func (t *Table) startTimeLocked(e *entry) {
 	now := t.cfg.Now()
 	e.Started = &now
 	if m := e.Terms.Spec.MaxTime; m != nil {
@@ -494,7 +494,7 @@ func (t *Table) Granted() map[gpu.UUID][]api.GrantedMemory {
 	o := t.liveLocked()
 	t.addReservedLocked(o, func(*Grant) bool { return true })
 	for id, taken := range o.gpus {
-		for k, p := range taken.parts {
+		for k, p := range taken.shares {
 			out[id] = append(out[id], api.GrantedMemory{Tenant: k.Tenant, Grant: k.Grant, Bytes: p.memory})
 		}
 		slices.SortFunc(out[id], func(a, b api.GrantedMemory) int {

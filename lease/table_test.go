@@ -49,11 +49,11 @@ func TestRefusals(t *testing.T) {
 		{"an admin does", Request{Admin: true, Tenant: "nobody"}, api.KindNotFound, `tenant "nobody"`},
 		{"unknown grant", Request{Member: []string{"vision"}, Grant: "x"}, api.KindNotFound, `grant "x" of tenant vision`},
 		{"a member without grants", Request{Member: []string{"empty"}}, api.KindNotFound, "it has none"},
-		{"no grant of that kind", Request{Member: []string{"vision"}, GPU: "mps"}, api.KindNotFound, `for "mps"`},
-		{"no grant of that profile", Request{Member: []string{"vision"}, GPU: "mig:1g.5gb"}, api.KindNotFound, `for "mig:1g.5gb"`},
-		{"grant and kind differ", Request{Member: []string{"vision"}, Grant: "dev", GPU: "mig"}, api.KindInvalid, "another kind"},
-		{"no such kind", Request{Member: []string{"vision"}, GPU: "all"}, api.KindInvalid, `GPU "all"`},
-		{"only MIG has profiles", Request{Member: []string{"vision"}, GPU: "mps:3"}, api.KindInvalid, `GPU "mps:3"`},
+		{"no grant of that kind", Request{Member: []string{"vision"}, Kind: "mps"}, api.KindNotFound, `for "mps"`},
+		{"no grant of that profile", Request{Member: []string{"vision"}, Kind: "mig:1g.5gb"}, api.KindNotFound, `for "mig:1g.5gb"`},
+		{"grant and kind differ", Request{Member: []string{"vision"}, Grant: "dev", Kind: "mig"}, api.KindInvalid, "another kind"},
+		{"no such kind", Request{Member: []string{"vision"}, Kind: "all"}, api.KindInvalid, `GPU "all"`},
+		{"only MIG has profiles", Request{Member: []string{"vision"}, Kind: "mps:3"}, api.KindInvalid, `GPU "mps:3"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -69,16 +69,16 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestBeforeTheNodeIsSeen(t *testing.T) {
-	tab := New(Config{Walls: &wall{}})
+func TestBeforeFirstUpdate(t *testing.T) {
+	tab := New(Config{Isolation: &fakeIsolation{}})
 	var e *api.Error
-	if _, err := ask(tab, "vision", "dev"); !errors.As(err, &e) || e.Kind != api.KindUnavailable {
+	if _, err := submit(tab, "vision", "dev"); !errors.As(err, &e) || e.Kind != api.KindUnavailable {
 		t.Errorf("got %v", err)
 	}
 	v := lab()
-	v.GPUs, v.Blind = nil, "the driver is not loaded"
+	v.GPUs, v.DriverUnavailable = nil, "the driver is not loaded"
 	tab.Update(v)
-	if _, err := ask(tab, "vision", "dev"); !errors.As(err, &e) || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, "driver is not loaded") {
+	if _, err := submit(tab, "vision", "dev"); !errors.As(err, &e) || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, "driver is not loaded") {
 		t.Errorf("blind: got %v", err)
 	}
 	k := queue(t, tab, "vision", "dev")
@@ -88,7 +88,7 @@ func TestBeforeTheNodeIsSeen(t *testing.T) {
 	}
 }
 
-func TestWhichGrant(t *testing.T) {
+func TestGrantSelection(t *testing.T) {
 	v := lab()
 	tests := []struct {
 		name string
@@ -98,8 +98,8 @@ func TestWhichGrant(t *testing.T) {
 	}{
 		{"named", nil, Request{Member: []string{"vision"}, Grant: "dev"}, "grant dev of vision: named"},
 		{"the only one", nil, Request{Member: []string{"ml"}}, "grant one of ml: the only one that fits"},
-		{"the only one of the kind", nil, Request{Member: []string{"vision"}, GPU: "timeslice"}, "grant dev of vision: the only one that fits timeslice"},
-		{"by profile", nil, Request{Member: []string{"vision"}, GPU: "mig:3g.20gb"}, "grant train of vision: the only one that fits mig:3g.20gb"},
+		{"the only one of the kind", nil, Request{Member: []string{"vision"}, Kind: "timeslice"}, "grant dev of vision: the only one that fits timeslice"},
+		{"by profile", nil, Request{Member: []string{"vision"}, Kind: "mig:3g.20gb"}, "grant train of vision: the only one that fits mig:3g.20gb"},
 		{"the first in the order of the spec", nil, Request{Member: []string{"vision"}}, "grant train of vision: the first that is free now"},
 		{
 			"the next when that is taken",
@@ -113,7 +113,7 @@ func TestWhichGrant(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tab, _ := table(t, v)
 			for _, b := range tt.busy {
-				mustAsk(t, tab, b[0], b[1])
+				mustSubmit(t, tab, b[0], b[1])
 			}
 			k, err := tab.Submit(tt.r)
 			if err != nil {
@@ -131,7 +131,7 @@ func TestQueueOrder(t *testing.T) {
 	high := with(exclusive("urgent", "one", 1), func(g *Grant) { g.Priority = "high" })
 	v.Grants = append(v.Grants, high)
 	tab, _ := table(t, v)
-	_, big := mustAsk(t, tab, "physics", "big")
+	_, big := mustSubmit(t, tab, "physics", "big")
 	first := queue(t, tab, "physics", "one")
 	second := queue(t, tab, "ml", "one")
 	if u := next(t, second); u.Lease.Position != 2 || u.Lease.State != api.LeaseQueued || !strings.Contains(u.Lease.Waiting, "1 whole GPU wanted, 0 idle") {
@@ -156,12 +156,12 @@ func TestQueueOrder(t *testing.T) {
 func TestNoStarvation(t *testing.T) {
 	t.Run("whole GPUs", func(t *testing.T) {
 		tab, _ := table(t, lab())
-		_, one := mustAsk(t, tab, "physics", "one")
+		_, one := mustSubmit(t, tab, "physics", "one")
 		big := queue(t, tab, "physics", "big") // needs both GPUs, one is idle
-		if _, err := ask(tab, "ml", "one"); err == nil {
+		if _, err := submit(tab, "ml", "one"); err == nil {
 			t.Error("a later small request took the GPU that an earlier large one waits for")
 		}
-		if _, err := ask(tab, "vision", "dev"); err != nil {
+		if _, err := submit(tab, "vision", "dev"); err != nil {
 			t.Errorf("a request for something else was held up: %v", err)
 		}
 		if err := tab.Ended(t.Context(), one.ID, "done"); err != nil {
@@ -178,7 +178,7 @@ func TestNoStarvation(t *testing.T) {
 		v.GPUs[5].Closed = "cordoned"
 		tab.Update(v)
 		queue(t, tab, "physics", "big")
-		if _, err := ask(tab, "ml", "one"); err != nil {
+		if _, err := submit(tab, "ml", "one"); err != nil {
 			t.Errorf("an idle GPU is kept for a request that only an administrator can help: %v", err)
 		}
 	})
@@ -187,12 +187,12 @@ func TestNoStarvation(t *testing.T) {
 			timeslice("a", "small", 10, 20*gib), timeslice("b", "large", 10, 30*gib), timeslice("c", "small", 10, 10*gib), timeslice("a", "other", 10, 5*gib),
 		}}
 		tab, _ := table(t, v)
-		_, a := mustAsk(t, tab, "a", "small")
+		_, a := mustSubmit(t, tab, "a", "small")
 		large := queue(t, tab, "b", "large")
-		if _, err := ask(tab, "c", "small"); err == nil || !strings.Contains(err.Error(), "kept for an earlier request") {
+		if _, err := submit(tab, "c", "small"); err == nil || !strings.Contains(err.Error(), "kept for an earlier request") {
 			t.Errorf("got %v", err)
 		}
-		if _, err := ask(tab, "a", "small"); err != nil {
+		if _, err := submit(tab, "a", "small"); err != nil {
 			t.Errorf("a second lease of a grant costs no memory and was held up: %v", err)
 		}
 		for _, l := range tab.Live() {
@@ -206,7 +206,7 @@ func TestNoStarvation(t *testing.T) {
 	})
 	t.Run("who left claims nothing", func(t *testing.T) {
 		tab, _ := table(t, lab())
-		mustAsk(t, tab, "physics", "one")
+		mustSubmit(t, tab, "physics", "one")
 		big := queue(t, tab, "physics", "big")
 		small := queue(t, tab, "ml", "one")
 		if isPlaced(tab, small) {
@@ -225,11 +225,11 @@ func TestReserved(t *testing.T) {
 		v := lab()
 		v.Grants[6] = reserved(v.Grants[6])
 		tab, _ := table(t, v)
-		if _, err := ask(tab, "physics", "big"); err == nil {
+		if _, err := submit(tab, "physics", "big"); err == nil {
 			t.Error("both GPUs were given though one is reserved")
 		}
-		mustAsk(t, tab, "physics", "one")
-		mustAsk(t, tab, "ml", "one")
+		mustSubmit(t, tab, "physics", "one")
+		mustSubmit(t, tab, "ml", "one")
 	})
 	t.Run("memory", func(t *testing.T) {
 		v := View{
@@ -237,15 +237,15 @@ func TestReserved(t *testing.T) {
 			Grants: []Grant{timeslice("a", "x", 10, 20*gib), reserved(timeslice("b", "r", 10, 30*gib)), timeslice("c", "y", 10, 30*gib)},
 		}
 		tab, _ := table(t, v)
-		_, x := mustAsk(t, tab, "a", "x")
+		_, x := mustSubmit(t, tab, "a", "x")
 		if x.Place.GPUs[0] != "GPU-1" {
 			t.Errorf("on %s, where memory is reserved", x.Place.GPUs[0])
 		}
 		var e *api.Error
-		if _, err := ask(tab, "c", "y"); !errors.As(err, &e) || e.Kind != api.KindUnavailable {
+		if _, err := submit(tab, "c", "y"); !errors.As(err, &e) || e.Kind != api.KindUnavailable {
 			t.Errorf("the reserved memory: %v", err)
 		}
-		_, r := mustAsk(t, tab, "b", "r")
+		_, r := mustSubmit(t, tab, "b", "r")
 		if r.Place.GPUs[0] != "GPU-0" {
 			t.Errorf("on %s", r.Place.GPUs[0])
 		}
@@ -262,7 +262,7 @@ func TestReserved(t *testing.T) {
 		tab, _ := table(t, v)
 		for _, grant := range []string{"x", "e"} {
 			var e *api.Error
-			if _, err := ask(tab, "b", grant); !errors.As(err, &e) || e.Kind != api.KindInfeasible {
+			if _, err := submit(tab, "b", grant); !errors.As(err, &e) || e.Kind != api.KindInfeasible {
 				t.Errorf("%s: got %v", grant, err)
 			}
 		}
@@ -276,8 +276,8 @@ func TestReserved(t *testing.T) {
 		v.Grants[1].Spec.GPUs, v.Grants[1].GPUs = only, []gpu.UUID{"GPU-0"}
 		v.Grants[3].Spec.GPUs, v.Grants[3].GPUs = only, []gpu.UUID{"GPU-3"}
 		tab, _ := table(t, v)
-		mustAsk(t, tab, "b", "x") // on GPU-0, beside the reservation
-		mustAsk(t, tab, "b", "m")
+		mustSubmit(t, tab, "b", "x") // on GPU-0, beside the reservation
+		mustSubmit(t, tab, "b", "m")
 		where := func() (gpu.UUID, gpu.UUID) {
 			return tab.reserved[Key{"a", "r"}][0].GPUs[0], tab.reserved[Key{"a", "m"}][0].GPUs[0]
 		}
@@ -303,12 +303,12 @@ func TestReserved(t *testing.T) {
 			v.Grants[i].Spec.GPUs, v.Grants[i].GPUs = &api.Selector{All: true}, []gpu.UUID{"GPU-0"}
 		}
 		tab, _ := table(t, v)
-		mustAsk(t, tab, "b", "x")
+		mustSubmit(t, tab, "b", "x")
 		w := queue(t, tab, "c", "w")
 		if isPlaced(tab, w) {
 			t.Fatal("placed where memory is reserved")
 		}
-		if _, r := mustAsk(t, tab, "a", "r"); r.Place.GPUs[0] != "GPU-1" {
+		if _, r := mustSubmit(t, tab, "a", "r"); r.Place.GPUs[0] != "GPU-1" {
 			t.Fatalf("placed on %s", r.Place.GPUs[0])
 		}
 		if !isPlaced(tab, w) {
@@ -318,7 +318,7 @@ func TestReserved(t *testing.T) {
 	t.Run("what cannot be kept is said", func(t *testing.T) {
 		v := lab()
 		tab, _ := table(t, v)
-		mustAsk(t, tab, "physics", "big")
+		mustSubmit(t, tab, "physics", "big")
 		v.Generation = 2
 		v.Grants[6] = reserved(v.Grants[6])
 		tab.Update(v)
@@ -339,11 +339,11 @@ func TestReserved(t *testing.T) {
 func TestStartAndEnd(t *testing.T) {
 	p := Process{PID: 42, Start: 7}
 	var states []State
-	w := &wall{}
+	w := &fakeIsolation{}
 	saves := 0
 	var saved []byte
 	tab := New(Config{
-		Walls: w, Now: func() time.Time { return epoch },
+		Isolation: w, Now: func() time.Time { return epoch },
 		Changed: func(l Lease) { states = append(states, l.State) },
 		Save:    func(_ context.Context, b []byte) error { saves++; saved = b; return nil },
 	})
@@ -351,17 +351,17 @@ func TestStartAndEnd(t *testing.T) {
 	hour := api.Duration(time.Hour)
 	v.Grants[1].Spec.MaxTime = &hour
 	tab.Update(v)
-	w.enter = func(l Lease) {
+	w.onIsolate = func(l Lease) {
 		if !strings.Contains(string(saved), l.ID) {
 			t.Error("the lease is not recorded before its walls are made")
 		}
 	}
-	k, _ := mustAsk(t, tab, "vision", "dev")
+	k, _ := mustSubmit(t, tab, "vision", "dev")
 	l, inside, err := tab.Start(t.Context(), k.ID(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if inside.Environment["GPUSHARE_LEASE"] != k.ID() || l.State != Running || l.Process != p || l.Walls.Cgroup != "/"+k.ID() {
+	if inside.Environment["GPUSHARE_LEASE"] != k.ID() || l.State != Running || l.Process != p || l.Isolation.Cgroup != "/"+k.ID() {
 		t.Errorf("got %+v, %+v", l, inside)
 	}
 	if l.Ends == nil || !l.Ends.Equal(epoch.Add(time.Hour)) {
@@ -381,18 +381,18 @@ func TestStartAndEnd(t *testing.T) {
 	if err := tab.Ending(l.ID, "asked to"); err != nil {
 		t.Fatal(err)
 	}
-	w.unwall = errors.New("busy")
+	w.removeErr = errors.New("busy")
 	if err := tab.Ended(t.Context(), l.ID, "exited"); err == nil || !isPlaced(tab, k) {
 		t.Errorf("the place was let go before the walls were down (%v)", err)
 	}
-	w.unwall = nil
+	w.removeErr = nil
 	if err := tab.Ended(t.Context(), l.ID, "exited"); err != nil || isPlaced(tab, k) {
 		t.Errorf("still there, %v", err)
 	}
 	if err := tab.Ended(t.Context(), l.ID, "exited"); err != nil {
 		t.Errorf("again: %v", err)
 	}
-	if diff := cmp.Diff([]State{Placed, Placed, Walled, Running, Ending, Ended}, states); diff != "" {
+	if diff := cmp.Diff([]State{Placed, Placed, Isolated, Running, Ending, Ended}, states); diff != "" {
 		t.Error(diff)
 	}
 	if saves != 3 {
@@ -404,35 +404,35 @@ func TestStartFails(t *testing.T) {
 	p := Process{PID: 42, Start: 7}
 	t.Run("walls", func(t *testing.T) {
 		tab, w := table(t, lab())
-		w.wallErr = errors.New("no cgroup")
-		k, _ := mustAsk(t, tab, "vision", "train")
+		w.isolateErr = errors.New("no cgroup")
+		k, _ := mustSubmit(t, tab, "vision", "train")
 		if _, _, err := tab.Start(t.Context(), k.ID(), p); err == nil || !strings.Contains(err.Error(), "no cgroup") {
 			t.Errorf("got %v", err)
 		}
-		if w.unwalled != 1 {
-			t.Errorf("what was half made was cleared %d times", w.unwalled)
+		if w.removed != 1 {
+			t.Errorf("what was half made was cleared %d times", w.removed)
 		}
-		w.wallErr = nil
-		mustAsk(t, tab, "vision", "train")
+		w.isolateErr = nil
+		mustSubmit(t, tab, "vision", "train")
 	})
 	t.Run("the record", func(t *testing.T) {
-		w := &wall{}
+		w := &fakeIsolation{}
 		var full error
-		tab := New(Config{Walls: w, Save: func(context.Context, []byte) error { return full }})
+		tab := New(Config{Isolation: w, Save: func(context.Context, []byte) error { return full }})
 		tab.Update(lab())
-		w.enter = func(Lease) { full = errors.New("no space left on device") }
-		k, _ := mustAsk(t, tab, "vision", "train")
+		w.onIsolate = func(Lease) { full = errors.New("no space left on device") }
+		k, _ := mustSubmit(t, tab, "vision", "train")
 		if _, _, err := tab.Start(t.Context(), k.ID(), p); err == nil || !strings.Contains(err.Error(), "cannot record the leases: no space left") {
 			t.Errorf("got %v", err)
 		}
-		if len(tab.Live()) != 0 || w.unwalled != 1 {
+		if len(tab.Live()) != 0 || w.removed != 1 {
 			t.Error("a lease that could not be recorded lives")
 		}
 	})
 	t.Run("the process ends meanwhile", func(t *testing.T) {
 		tab, w := table(t, lab())
-		k, _ := mustAsk(t, tab, "vision", "train")
-		w.enter = func(l Lease) {
+		k, _ := mustSubmit(t, tab, "vision", "train")
+		w.onIsolate = func(l Lease) {
 			if err := tab.Ended(t.Context(), l.ID, "its processes are gone"); err != nil {
 				t.Error(err)
 			}
@@ -441,7 +441,7 @@ func TestStartFails(t *testing.T) {
 		if _, _, err := tab.Start(t.Context(), k.ID(), p); !errors.As(err, &e) || !strings.Contains(e.Message, "processes are gone") {
 			t.Errorf("got %v", err)
 		}
-		if len(tab.Live()) != 0 || w.unwalled != 1 {
+		if len(tab.Live()) != 0 || w.removed != 1 {
 			t.Error("it lives")
 		}
 	})
@@ -456,9 +456,9 @@ func TestStartFails(t *testing.T) {
 
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tab := New(Config{Walls: &wall{}})
+		tab := New(Config{Isolation: &fakeIsolation{}})
 		tab.Update(lab())
-		_, held := mustAsk(t, tab, "vision", "train")
+		_, held := mustSubmit(t, tab, "vision", "train")
 		wait := 10 * time.Minute
 		submit := func() *Ticket {
 			k, err := tab.Submit(Request{Admin: true, Tenant: "vision", Grant: "train", Wait: &wait})
@@ -511,9 +511,9 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-func TestCancelOfAPlaceGivesItBack(t *testing.T) {
+func TestCancelFreesThePlace(t *testing.T) {
 	tab, _ := table(t, lab())
-	k, _ := mustAsk(t, tab, "vision", "train")
+	k, _ := mustSubmit(t, tab, "vision", "train")
 	waiting := queue(t, tab, "vision", "train")
 	k.Cancel()
 	if isPlaced(tab, k) || !isPlaced(tab, waiting) {
@@ -524,7 +524,7 @@ func TestCancelOfAPlaceGivesItBack(t *testing.T) {
 func TestSpecChanges(t *testing.T) {
 	t.Run("who waits for what the spec has no more is told", func(t *testing.T) {
 		tab, _ := table(t, lab())
-		mustAsk(t, tab, "physics", "big")
+		mustSubmit(t, tab, "physics", "big")
 		k := queue(t, tab, "ml", "one")
 		next(t, k)
 		v := lab()
@@ -540,7 +540,7 @@ func TestSpecChanges(t *testing.T) {
 	})
 	t.Run("a lost GPU does not end the wait, a spec without room does", func(t *testing.T) {
 		tab, _ := table(t, lab())
-		mustAsk(t, tab, "physics", "big")
+		mustSubmit(t, tab, "physics", "big")
 		k := queue(t, tab, "ml", "one")
 		next(t, k)
 		v := lab()
@@ -559,8 +559,8 @@ func TestSpecChanges(t *testing.T) {
 	t.Run("two grants do not grow into the same room", func(t *testing.T) {
 		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "y", 30, 10*gib)}}
 		tab, _ := table(t, v)
-		mustAsk(t, tab, "a", "x")
-		mustAsk(t, tab, "b", "y")
+		mustSubmit(t, tab, "a", "x")
+		mustSubmit(t, tab, "b", "y")
 		v.Generation, v.Grants = 2, []Grant{timeslice("a", "x", 30, 25*gib), timeslice("b", "y", 30, 25*gib)}
 		tab.Update(v)
 		l := tab.List()
@@ -571,8 +571,8 @@ func TestSpecChanges(t *testing.T) {
 	t.Run("share and memory change live as far as they fit", func(t *testing.T) {
 		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "y", 30, 20*gib)}}
 		tab, _ := table(t, v)
-		_, a := mustAsk(t, tab, "a", "x")
-		mustAsk(t, tab, "b", "y")
+		_, a := mustSubmit(t, tab, "a", "x")
+		mustSubmit(t, tab, "b", "y")
 		check := func(share float64, limit uint64, notices int) {
 			t.Helper()
 			l := tab.List()[0]
@@ -604,12 +604,12 @@ func TestRestore(t *testing.T) {
 	v := lab()
 	v.Grants[6].Spec.Reserved = true
 	tab, _ := table(t, v)
-	run, _ := mustAsk(t, tab, "vision", "dev")
+	run, _ := mustSubmit(t, tab, "vision", "dev")
 	if _, _, err := tab.Start(t.Context(), run.ID(), Process{42, 7}); err != nil {
 		t.Fatal(err)
 	}
-	mustAsk(t, tab, "vision", "train") // placed, never started
-	mustAsk(t, tab, "physics", "one")
+	mustSubmit(t, tab, "vision", "train") // placed, never started
+	mustSubmit(t, tab, "physics", "one")
 	wait := queue(t, tab, "ml", "one")
 	b, err := tab.State()
 	if err != nil {
@@ -617,7 +617,7 @@ func TestRestore(t *testing.T) {
 	}
 	_ = wait
 
-	again := New(Config{Walls: &wall{}, Now: func() time.Time { return epoch.Add(-time.Hour) }})
+	again := New(Config{Isolation: &fakeIsolation{}, Now: func() time.Time { return epoch.Add(-time.Hour) }})
 	if err := again.Restore(b); err != nil {
 		t.Fatal(err)
 	}
@@ -625,7 +625,7 @@ func TestRestore(t *testing.T) {
 	if diff := cmp.Diff(tab.Live()[:1], again.Live()); diff != "" {
 		t.Error(diff)
 	}
-	_, l := mustAsk(t, again, "vision", "dev")
+	_, l := mustSubmit(t, again, "vision", "dev")
 	for _, old := range tab.List() {
 		if l.Generation <= old.Generation {
 			t.Errorf("generation %d after %d: the clock went back and it was given again", l.Generation, old.Generation)
@@ -641,16 +641,16 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-func TestManyAtOnce(t *testing.T) {
+func TestConcurrentUse(t *testing.T) {
 	const n = 200
 	v := View{
 		GPUs:   []GPUView{device(0, "timeslice"), device(1, "timeslice"), device(2, "exclusive")},
 		Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "x", 30, 10*gib), with(exclusive("c", "x", 1), func(g *Grant) { n := 50; g.Spec.MaxLeases = &n })},
 	}
-	w := &wall{}
+	w := &fakeIsolation{}
 	var mu sync.Mutex
 	saves := 0
-	tab := New(Config{Walls: w, Save: func(context.Context, []byte) error { mu.Lock(); saves++; mu.Unlock(); return nil }})
+	tab := New(Config{Isolation: w, Save: func(context.Context, []byte) error { mu.Lock(); saves++; mu.Unlock(); return nil }})
 	tab.Update(v)
 	var wg sync.WaitGroup
 	for i := range n {
@@ -678,8 +678,8 @@ func TestManyAtOnce(t *testing.T) {
 	if l := tab.List(); len(l) != 0 {
 		t.Errorf("%d leases are left", len(l))
 	}
-	if w.unwalled != n || len(w.inside) != 0 {
-		t.Errorf("%d of %d were unwalled", w.unwalled, n)
+	if w.removed != n || len(w.isolated) != 0 {
+		t.Errorf("%d of %d were unwalled", w.removed, n)
 	}
 }
 

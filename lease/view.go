@@ -10,10 +10,10 @@ import (
 // View is what the table decides from: the node as observed, and the grants of the accepted spec.
 type View struct {
 	Generation uint64 // of the spec that the grants are from
-	// Blind says why the GPUs cannot be seen now (no driver, a hung one). Empty when they are seen. A blind node admits
+	// DriverUnavailable says why the GPUs cannot be seen now (no driver, a hung one). Empty when they are seen. A blind node admits
 	// nobody and refuses nobody as infeasible.
-	Blind string
-	GPUs  []GPUView // in the driver's order
+	DriverUnavailable string
+	GPUs              []GPUView // in the driver's order
 	// Grants of all tenants in spec order.
 	Grants []Grant
 }
@@ -33,10 +33,10 @@ type GPUView struct {
 	// Closed says why no lease starts here now: cordoned, held, in a change, lost. Empty when the GPU is open. A closed
 	// GPU still counts for what can ever fit.
 	Closed string
-	// Soon: it is closed only while an instance is made or taken away on it.
-	Soon bool
-	// Grid is what instances are made of on demand here; nil where the layout is fixed, or nothing may be made now.
-	Grid *gpu.Profiles
+	// ReopensSoon: it is closed only while an instance is made or taken away on it.
+	ReopensSoon bool
+	// DynamicProfiles is what instances are made of on demand here; nil where the layout is fixed, or nothing may be made now.
+	DynamicProfiles *gpu.Profiles
 }
 
 // budget is what grants may have together, in bytes.
@@ -58,8 +58,8 @@ type InstanceView struct {
 	ProfileID uint32     // the driver's number
 	// Generation is our own number: an instance that is made again at the same place has the same UUIDs and another one.
 	Generation uint64
-	Stays      bool // it may not be taken away for somebody's room: it is not ours, or Held
-	Held       bool // processes of no lease have it
+	Pinned     bool // it may not be taken away for somebody's room: it is not ours, or Held
+	InUse      bool // processes of no lease have it
 	// Unusable says why no lease may have it: foreign, without a compute instance, about to go. Empty when usable.
 	Unusable string
 }

@@ -21,23 +21,23 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// adoptEvery is how often it is looked who is there when nobody tells: for a place that came free, and for what a host
+// adoptInterval is how often it is looked who is there when nobody tells: for a place that came free, and for what a host
 // without a service manager never tells.
-const adoptEvery = 5 * time.Second
+const adoptInterval = 5 * time.Second
 
 // Adoption knows what was adopted. Logins and units are taken into a grant by the spec alone: nobody asks for a lease.
 type Adoption struct {
 	Wake loop.Wake
 
-	mu     locks.Mutex[locks.Adoption] // guards what follows; one looks at a time
-	groups map[int][]int               // of the users who are logged in, as they were at the login
-	given  map[string]string           // newcomers that had a lease: its id. Who ended it did not mean another one
-	by     uint64                      // the generation that given is of
-	told   map[string]string           // newcomers that are not adopted, by unit: why, as it was told
+	mu         locks.Mutex[locks.Adoption] // guards what follows; one looks at a time
+	groups     map[int][]int               // of the users who are logged in, as they were at the login
+	hadLease   map[string]string           // newcomers that had a lease: its id. Who ended it did not mean another one
+	generation uint64                      // the generation that given is of
+	reported   map[string]string           // newcomers that are not adopted, by unit: why, as it was told
 }
 
-// Look makes the adoption look now.
-func (x *Adoption) Look() {
+// Recheck makes the adoption look now.
+func (x *Adoption) Recheck() {
 	x.Wake.Set()
 }
 
@@ -47,7 +47,7 @@ func (a *Adopter) adoptLoop(ctx context.Context) {
 		if err := a.AdoptAll(ctx); err != nil && ctx.Err() == nil {
 			a.Log.Warn("cannot look for logins and units to adopt", "error", err)
 		}
-		if _, ok := a.Adoption.Wake.Sleep(ctx, adoptEvery); !ok {
+		if _, ok := a.Adoption.Wake.Sleep(ctx, adoptInterval); !ok {
 			return
 		}
 	}
@@ -63,72 +63,72 @@ func (a *Adopter) AdoptAll(ctx context.Context) error {
 	}
 	a.Adoption.mu.Lock()
 	defer a.Adoption.mu.Unlock()
-	lacks := map[string]api.Condition{}
-	logins, err := a.loginsNow(ctx, want, lacks)
+	notAdopted := map[string]api.Condition{}
+	logins, err := a.currentLogins(ctx, want, notAdopted)
 	if err != nil {
 		return err
 	}
-	here := a.newcomers(ctx, want, logins, lacks)
-	a.Policy.GuardUnits(here)
-	var held []lease.Lease
+	candidates := a.candidates(ctx, want, logins, notAdopted)
+	a.Policy.GuardUnits(candidates)
+	var adopted []lease.Lease
 	for _, l := range a.Table.Live() {
 		if l.Origin == lease.OriginLogin || l.Origin == lease.OriginUnit {
-			held = append(held, l)
+			adopted = append(adopted, l)
 		}
 	}
-	plan := lease.Adopt(here, held)
+	plan := lease.PlanAdoption(candidates, adopted)
 	for _, id := range slices.Sorted(maps.Keys(plan.End)) {
 		a.endAdopted(ctx, id, plan.End[id])
 	}
-	held = slices.DeleteFunc(held, func(l lease.Lease) bool { _, ended := plan.End[l.ID]; return ended })
-	plan = lease.Adopt(here, held)
+	adopted = slices.DeleteFunc(adopted, func(l lease.Lease) bool { _, ended := plan.End[l.ID]; return ended })
+	plan = lease.PlanAdoption(candidates, adopted)
 	for unit, why := range plan.Disputed {
-		lacks[unit] = api.Condition{Message: why, Hint: "make the user a member of one tenant that adopts logins"}
+		notAdopted[unit] = api.Condition{Message: why, Hint: "make the user a member of one tenant that adopts logins"}
 	}
-	a.beginDue(ctx, want, here, held, plan.Begin, lacks)
-	a.tellLacks(lacks)
+	a.startDue(ctx, want, candidates, adopted, plan.Begin, notAdopted)
+	a.reportNotAdopted(notAdopted)
 	return a.limitLogins(ctx, want, logins)
 }
 
-// beginDue begins the leases that are due.
-func (a *Adopter) beginDue(ctx context.Context, want *state.Desired, here []lease.Newcomer, held []lease.Lease, due []lease.Newcomer, lacks map[string]api.Condition) {
+// startDue begins the leases that are due.
+func (a *Adopter) startDue(ctx context.Context, want *state.Desired, candidates []lease.AdoptionCandidate, adopted []lease.Lease, due []lease.AdoptionCandidate, notAdopted map[string]api.Condition) {
 	x := &a.Adoption
-	if x.by != want.Generation {
-		x.given, x.by = nil, want.Generation
+	if x.generation != want.Generation {
+		x.hadLease, x.generation = nil, want.Generation
 	}
-	given := map[string]string{}
-	for i := range here {
-		n := &here[i]
-		if j := slices.IndexFunc(held, func(l lease.Lease) bool { return n.Same(&l) }); j >= 0 {
-			given[a.newcomerKey(n)] = held[j].ID
-		} else if id, had := x.given[a.newcomerKey(n)]; had {
-			given[a.newcomerKey(n)] = id
+	hadLease := map[string]string{}
+	for i := range candidates {
+		n := &candidates[i]
+		if j := slices.IndexFunc(adopted, func(l lease.Lease) bool { return n.Matches(&l) }); j >= 0 {
+			hadLease[a.candidateKey(n)] = adopted[j].ID
+		} else if id, had := x.hadLease[a.candidateKey(n)]; had {
+			hadLease[a.candidateKey(n)] = id
 		}
 	}
-	x.given = given
+	x.hadLease = hadLease
 	for i := range due {
 		n := &due[i]
-		if id, had := x.given[a.newcomerKey(n)]; had {
+		if id, had := x.hadLease[a.candidateKey(n)]; had {
 			if _, live := a.Table.Get(id); !live {
-				lacks[n.Unit] = api.Condition{Tenant: n.Claims[0].Tenant, Message: "lease " + id + " of " + n.What() + " was ended", Hint: "they get another one when they log in anew, when the unit is started anew, or with the next apply"}
+				notAdopted[n.Unit] = api.Condition{Tenant: n.Claims[0].Tenant, Message: "lease " + id + " of " + n.Description() + " was ended", Hint: "they get another one when they log in anew, when the unit is started anew, or with the next apply"}
 			}
 			continue
 		}
-		id, err := a.beginAdopted(ctx, n)
+		id, err := a.startAdopted(ctx, n)
 		if err != nil {
-			lacks[n.Unit] = api.Condition{
-				Tenant: n.Claims[0].Tenant, Message: fmt.Sprintf("%s have no lease of %s: %v", n.What(), n.Claims[0].Grant, err),
+			notAdopted[n.Unit] = api.Condition{
+				Tenant: n.Claims[0].Tenant, Message: fmt.Sprintf("%s have no lease of %s: %v", n.Description(), n.Claims[0].Grant, err),
 				Hint: "they can open no managed GPU; it is tried again when there is room",
 			}
 			continue
 		}
-		x.given[a.newcomerKey(n)] = id
+		x.hadLease[a.candidateKey(n)] = id
 	}
 }
 
-// newcomerKey tells a newcomer from the one that had its place before: a unit that is started anew has the same path and
+// candidateKey tells a newcomer from the one that had its place before: a unit that is started anew has the same path and
 // another cgroup.
-func (a *Adopter) newcomerKey(n *lease.Newcomer) string {
+func (a *Adopter) candidateKey(n *lease.AdoptionCandidate) string {
 	key := n.Unit + " " + n.Cgroup
 	if h, err := a.Hierarchy(); err == nil {
 		if fi, err := os.Stat(h.Dir(n.Cgroup)); err == nil {
@@ -140,47 +140,47 @@ func (a *Adopter) newcomerKey(n *lease.Newcomer) string {
 	return key
 }
 
-// loginsNow lists who is logged in, when anybody needs to know.
-func (a *Adopter) loginsNow(ctx context.Context, want *state.Desired, lacks map[string]api.Condition) ([]cgroup.Login, error) {
+// currentLogins lists who is logged in, when anybody needs to know.
+func (a *Adopter) currentLogins(ctx context.Context, want *state.Desired, notAdopted map[string]api.Condition) ([]cgroup.Login, error) {
 	needed := want.Spec != nil && slices.ContainsFunc(want.Spec.Tenants, func(t api.TenantSpec) bool {
 		return t.Adopt != nil && t.Adopt.Logins != "" || t.PerLogin != nil
 	})
-	some := slices.ContainsFunc(a.Table.Live(), func(l lease.Lease) bool { return l.Origin == lease.OriginLogin })
-	if a.Books == nil || !needed && !some {
+	anyAdopted := slices.ContainsFunc(a.Table.Live(), func(l lease.Lease) bool { return l.Origin == lease.OriginLogin })
+	if a.Sessions == nil || !needed && !anyAdopted {
 		if needed {
-			lacks["logins"] = api.Condition{Message: "logins are not adopted on " + devicepolicy.AdapterText(a.Port.Info()), Hint: "run gpushared as root on a host with cgroup v2"}
+			notAdopted["logins"] = api.Condition{Message: "logins are not adopted on " + devicepolicy.AdapterText(a.Port.Info()), Hint: "run gpushared as root on a host with cgroup v2"}
 		}
 		return nil, nil
 	}
-	logins, err := a.Books.Logins(ctx)
+	logins, err := a.Sessions.Logins(ctx)
 	if errors.Is(err, cgroup.ErrNoLogins) {
-		lacks["logins"] = api.Condition{Message: "logins are not adopted: nobody tells who is logged in", Hint: "systemd-logind with libpam-systemd does"}
+		notAdopted["logins"] = api.Condition{Message: "logins are not adopted: nobody tells who is logged in", Hint: "systemd-logind with libpam-systemd does"}
 		return nil, nil
 	}
 	// Root's own are nobody's.
 	return slices.DeleteFunc(logins, func(l cgroup.Login) bool { return l.UID == 0 }), err
 }
 
-// newcomers is all that a tenant may want, with the claims on it.
-func (a *Adopter) newcomers(ctx context.Context, want *state.Desired, logins []cgroup.Login, lacks map[string]api.Condition) []lease.Newcomer {
-	var here []lease.Newcomer
+// candidates is all that a tenant may want, with the claims on it.
+func (a *Adopter) candidates(ctx context.Context, want *state.Desired, logins []cgroup.Login, notAdopted map[string]api.Condition) []lease.AdoptionCandidate {
+	var candidates []lease.AdoptionCandidate
 	a.forgetGroups(logins)
 	for _, l := range logins {
-		n := lease.Newcomer{Origin: lease.OriginLogin, Name: l.Name, UID: l.UID, Unit: l.Unit, Cgroup: l.Cgroup}
+		n := lease.AdoptionCandidate{Origin: lease.OriginLogin, Name: l.Name, UID: l.UID, Unit: l.Unit, Cgroup: l.Cgroup}
 		if want.Enforcing() {
 			tenants, sure := a.tenantsOfLogin(ctx, want, &l, func(t *api.TenantSpec) bool { return t.Adopt != nil && t.Adopt.Logins != "" })
 			for _, t := range tenants {
 				n.Claims = append(n.Claims, lease.Key{Tenant: t.Name, Grant: t.Adopt.Logins})
 			}
-			n.Unsure = !sure
+			n.MembershipUnknown = !sure
 		}
-		here = append(here, n)
+		candidates = append(candidates, n)
 	}
-	return append(here, a.unitsNow(ctx, want, lacks)...)
+	return append(candidates, a.unitCandidates(ctx, want, notAdopted)...)
 }
 
-// unitsNow is the units that run and that a tenant wants, and those that have a lease because one wanted them.
-func (a *Adopter) unitsNow(ctx context.Context, want *state.Desired, lacks map[string]api.Condition) []lease.Newcomer {
+// unitCandidates is the units that run and that a tenant wants, and those that have a lease because one wanted them.
+func (a *Adopter) unitCandidates(ctx context.Context, want *state.Desired, notAdopted map[string]api.Condition) []lease.AdoptionCandidate {
 	claims := map[string][]lease.Key{}
 	for _, l := range a.Table.Live() {
 		if l.Origin == lease.OriginUnit {
@@ -196,37 +196,37 @@ func (a *Adopter) unitsNow(ctx context.Context, want *state.Desired, lacks map[s
 			}
 		}
 	}
-	var here []lease.Newcomer
+	var candidates []lease.AdoptionCandidate
 	for _, unit := range slices.Sorted(maps.Keys(claims)) {
-		if a.Books == nil {
-			lacks[unit] = api.Condition{Message: "unit " + unit + " is not adopted on " + devicepolicy.AdapterText(a.Port.Info()), Hint: "systemd knows units"}
+		if a.Sessions == nil {
+			notAdopted[unit] = api.Condition{Message: "unit " + unit + " is not adopted on " + devicepolicy.AdapterText(a.Port.Info()), Hint: "systemd knows units"}
 			continue
 		}
-		cg, err := a.Books.UnitCgroup(ctx, unit)
+		cg, err := a.Sessions.UnitCgroup(ctx, unit)
 		if err != nil {
 			if !errors.Is(err, cgroup.ErrNotFound) {
-				lacks[unit] = api.Condition{Message: "unit " + unit + " is not adopted: " + err.Error(), Hint: "systemd knows units"}
+				notAdopted[unit] = api.Condition{Message: "unit " + unit + " is not adopted: " + err.Error(), Hint: "systemd knows units"}
 			}
 			continue
 		}
-		here = append(here, lease.Newcomer{Origin: lease.OriginUnit, Name: unit, Unit: unit, Cgroup: cg, Claims: claims[unit]})
+		candidates = append(candidates, lease.AdoptionCandidate{Origin: lease.OriginUnit, Name: unit, Unit: unit, Cgroup: cg, Claims: claims[unit]})
 	}
-	return here
+	return candidates
 }
 
 // tenantsOfLogin is the tenants that a user is a member of, of those that matter. A user's groups are asked for once, at the
 // login, as the login itself has them: who joins a group later has it after the next login. sure is false when a name is
 // not known yet.
-func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cgroup.Login, matters func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
+func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cgroup.Login, relevant func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
 	sure = true
-	roster := a.Identities.P.Load()
+	identities := a.Identities.P.Load()
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]
-		j := slices.IndexFunc(roster.Tenants, func(m server.TenantMembers) bool { return m.Name == t.Name })
-		if j < 0 || !matters(t) {
+		j := slices.IndexFunc(identities.Tenants, func(m server.TenantMembers) bool { return m.Name == t.Name })
+		if j < 0 || !relevant(t) {
 			continue
 		}
-		m := &roster.Tenants[j]
+		m := &identities.Tenants[j]
 		if slices.Contains(m.UIDs, l.UID) {
 			out = append(out, t)
 			continue
@@ -239,7 +239,7 @@ func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cg
 			}
 			sure = sure && known
 		}
-		if slices.ContainsFunc(roster.Unknown, func(u server.UnknownMember) bool { return u.Tenant == t.Name && u.Unasked }) {
+		if slices.ContainsFunc(identities.Unknown, func(u server.UnknownMember) bool { return u.Tenant == t.Name && u.Unasked }) {
 			sure = false
 		}
 	}
@@ -272,8 +272,8 @@ func (a *Adopter) forgetGroups(logins []cgroup.Login) {
 	}
 }
 
-// beginAdopted takes a newcomer into its grant, if there is a place now.
-func (a *Adopter) beginAdopted(ctx context.Context, n *lease.Newcomer) (string, error) {
+// startAdopted takes a newcomer into its grant, if there is a place now.
+func (a *Adopter) startAdopted(ctx context.Context, n *lease.AdoptionCandidate) (string, error) {
 	h, err := a.Hierarchy()
 	if err != nil {
 		return "", err
@@ -286,8 +286,8 @@ func (a *Adopter) beginAdopted(ctx context.Context, n *lease.Newcomer) (string, 
 		return "", fmt.Errorf("no process is there yet")
 	}
 	r := lease.Request{
-		Tenant: n.Claims[0].Tenant, Grant: n.Claims[0].Grant, Admin: true, Command: []string{n.What()},
-		User: n.Name, UID: n.UID, Origin: n.Origin, Cgroup: n.Cgroup, Unit: n.Unit, AtOnce: true,
+		Tenant: n.Claims[0].Tenant, Grant: n.Claims[0].Grant, Admin: true, Command: []string{n.Description()},
+		User: n.Name, UID: n.UID, Origin: n.Origin, Cgroup: n.Cgroup, Unit: n.Unit, Immediate: true,
 	}
 	if n.Origin == lease.OriginUnit {
 		r.User = ""
@@ -302,8 +302,8 @@ func (a *Adopter) beginAdopted(ctx context.Context, n *lease.Newcomer) (string, 
 		return "", err
 	}
 	a.Leases.WatchLease(l.ID)
-	a.Events.Publish(l.Event("lease.started", fmt.Sprintf("%s were taken into %s of %s", n.What(), l.Terms.Spec.Name, l.Terms.Tenant)))
-	a.Kick() // What it may open is granted now.
+	a.Events.Publish(l.Event("lease.started", fmt.Sprintf("%s were taken into %s of %s", n.Description(), l.Terms.Spec.Name, l.Terms.Tenant)))
+	a.Wake() // What it may open is granted now.
 	return l.ID, nil
 }
 
@@ -317,24 +317,24 @@ func (a *Adopter) endAdopted(ctx context.Context, id, why string) {
 		a.Log.Error("cannot end a lease", "lease", id, "error", err)
 		return
 	}
-	maps.DeleteFunc(a.Adoption.given, func(_, had string) bool { return had == id })
+	maps.DeleteFunc(a.Adoption.hadLease, func(_, had string) bool { return had == id })
 	a.Events.Publish(l.Event("lease.ended", why))
-	a.Kick()
+	a.Wake()
 }
 
-// tellLacks makes conditions of what is not adopted, and an event of each that is new.
-func (a *Adopter) tellLacks(lacks map[string]api.Condition) {
+// reportNotAdopted makes conditions of what is not adopted, and an event of each that is new.
+func (a *Adopter) reportNotAdopted(notAdopted map[string]api.Condition) {
 	x := &a.Adoption
-	for about, c := range lacks {
-		if x.told[about] != c.Message {
+	for about, c := range notAdopted {
+		if x.reported[about] != c.Message {
 			a.Events.Publish(api.Event{Kind: "adopt.refused", Tenant: c.Tenant, Message: c.Message})
 			a.Log.Warn("not adopted", "what", about, "why", c.Message)
 		}
 	}
-	x.told = map[string]string{}
-	for about, c := range lacks {
-		x.told[about] = c.Message
+	x.reported = map[string]string{}
+	for about, c := range notAdopted {
+		x.reported[about] = c.Message
 	}
-	a.Conditions.Replace("not-adopted", lacks)
+	a.Conditions.Replace("not-adopted", notAdopted)
 	a.Touch()
 }

@@ -8,146 +8,146 @@ import (
 )
 
 func TestAdoptsLoginsAndUnits(t *testing.T) {
-	inLodges(t, func(t *testing.T, x *lodge) {
+	withFixtures(t, func(t *testing.T, x *fixture) {
 		vision := tenantOf("vision", api.Members{Users: []string{"alice"}, Groups: []string{"lab"}}, "serve", "dev")
 		vision.Adopt.Units = map[string]string{"hub.service": "dev"}
 		x.apply(vision)
-		x.look()
-		x.want("nobody is there")
+		x.adopt()
+		x.wantAdopted("nobody is there")
 		alice := x.login(2001, "alice")
 		bob := x.login(2002, "bob") // by his group
 		x.login(2003, "carol")      // nobody's
 		x.login(0, "root")          // nobody's, though the group has him
-		hub := x.put("hub.service")
-		x.books.units["hub.service"] = hub.cgroup
-		x.look()
+		hub := x.startProcess("hub.service")
+		x.sessions.units["hub.service"] = hub.cgroup
+		x.adopt()
 		all := []string{"alice vision/serve login", "bob vision/serve login", "hub.service vision/dev unit"}
-		x.want("all came", all...)
-		if id, ok := x.ownerOf(alice); !ok || !strings.HasPrefix(id, "vision-serve") {
+		x.wantAdopted("all came", all...)
+		if id, ok := x.leaseOf(alice); !ok || !strings.HasPrefix(id, "vision-serve") {
 			t.Errorf("alice's process is of %q", id)
 		}
-		x.look()
-		x.want("at the second look", all...)
+		x.adopt()
+		x.wantAdopted("at the second look", all...)
 
 		x.logout(2001)
 		x.await("the lease ends with the login", 2)
-		x.look()
-		x.want("alice left", all[1:]...)
+		x.adopt()
+		x.wantAdopted("alice left", all[1:]...)
 
 		vision.Adopt.Units = nil
 		x.apply(vision)
-		x.look()
-		x.want("the unit is not adopted any more", all[1])
-		if !x.lives(hub) {
+		x.adopt()
+		x.wantAdopted("the unit is not adopted any more", all[1])
+		if !x.alive(hub) {
 			t.Error("the unit's processes were ended")
 		}
 		x.apply(tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve"))
-		x.look()
-		x.want("the tenant has another name", "bob speech/serve login")
+		x.adopt()
+		x.wantAdopted("the tenant has another name", "bob speech/serve login")
 		x.apply(tenantOf("speech", api.Members{Users: []string{"alice"}}, "serve"))
-		x.look()
-		x.want("bob is no member any more")
+		x.adopt()
+		x.wantAdopted("bob is no member any more")
 		x.apply(tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve"))
-		x.look()
-		x.want("he is again", "bob speech/serve login")
+		x.adopt()
+		x.wantAdopted("he is again", "bob speech/serve login")
 		nobodys := tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve")
 		nobodys.Adopt = nil
 		x.apply(nobodys)
-		x.look()
-		x.want("nobody adopts anybody")
-		if !x.lives(bob) {
+		x.adopt()
+		x.wantAdopted("nobody adopts anybody")
+		if !x.alive(bob) {
 			t.Error("bob's processes were ended")
 		}
 	})
 }
 
-func TestOneUserOneTenant(t *testing.T) {
-	inLodges(t, func(t *testing.T, x *lodge) {
+func TestUserAdoptedByTwoTenants(t *testing.T) {
+	withFixtures(t, func(t *testing.T, x *fixture) {
 		a := tenantOf("vision", api.Members{Users: []string{"bob"}}, "serve")
 		b := tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve")
 		x.apply(a, b)
 		x.login(2002, "bob")
-		x.look()
-		x.want("both want him")
-		if !x.lacks("the logins of bob are adopted by vision and speech") {
+		x.adopt()
+		x.wantAdopted("both want him")
+		if !x.hasCondition("the logins of bob are adopted by vision and speech") {
 			t.Errorf("it is not said: %+v", x.Conditions.List())
 		}
 		b.Adopt = nil
 		x.apply(a, b)
-		x.look()
-		x.want("one wants him", "bob vision/serve login")
-		if x.lacks("bob") {
+		x.adopt()
+		x.wantAdopted("one wants him", "bob vision/serve login")
+		if x.hasCondition("bob") {
 			t.Errorf("it is still said: %+v", x.Conditions.List())
 		}
 	})
 }
 
-func TestNoPlace(t *testing.T) {
-	inLodges(t, func(t *testing.T, x *lodge) {
+func TestAdoptionWaitsForCapacity(t *testing.T) {
+	withFixtures(t, func(t *testing.T, x *fixture) {
 		v := tenantOf("vision", api.Members{Users: []string{"alice", "bob"}}, "serve")
 		v.Grants[0].MaxLeases = new(1)
 		x.apply(v)
 		x.login(2001, "alice")
 		x.login(2002, "bob")
-		x.look()
-		x.want("one place", "alice vision/serve login")
-		if !x.lacks("the logins of bob have no lease of serve") {
+		x.adopt()
+		x.wantAdopted("one place", "alice vision/serve login")
+		if !x.hasCondition("the logins of bob have no lease of serve") {
 			t.Errorf("it is not said: %+v", x.Conditions.List())
 		}
 		x.logout(2001)
 		x.await("the place comes free", 0)
-		x.look()
-		x.want("the place came free", "bob vision/serve login")
-		if x.lacks("bob") {
+		x.adopt()
+		x.wantAdopted("the place came free", "bob vision/serve login")
+		if x.hasCondition("bob") {
 			t.Errorf("it is still said: %+v", x.Conditions.List())
 		}
 	})
 }
 
-func TestWhoeverEndedItMeantIt(t *testing.T) {
-	inLodges(t, func(t *testing.T, x *lodge) {
+func TestEndedLeaseIsNotAdoptedAgain(t *testing.T) {
+	withFixtures(t, func(t *testing.T, x *fixture) {
 		v := tenantOf("vision", api.Members{Users: []string{"alice"}}, "serve")
 		x.apply(v)
 		alice := x.login(2001, "alice")
-		x.look()
-		id, _ := x.ownerOf(alice)
+		x.adopt()
+		id, _ := x.leaseOf(alice)
 		if err := x.Table.Ended(t.Context(), id, "stopped by root"); err != nil {
 			t.Fatal(err)
 		}
-		x.look()
-		x.want("it was ended by name")
+		x.adopt()
+		x.wantAdopted("it was ended by name")
 		x.apply(v)
-		x.look()
-		x.want("after the next apply", "alice vision/serve login")
+		x.adopt()
+		x.wantAdopted("after the next apply", "alice vision/serve login")
 	})
 }
 
 // Whose lease is found again by whoever keeps leases gets no other one.
-func TestOneFoundAgainIsKept(t *testing.T) {
-	inLodges(t, func(t *testing.T, x *lodge) {
+func TestRecoveredLeaseIsKept(t *testing.T) {
+	withFixtures(t, func(t *testing.T, x *fixture) {
 		v := tenantOf("vision", api.Members{Users: []string{"alice"}}, "serve")
 		x.apply(v)
 		x.login(2001, "alice")
-		x.look()
+		x.adopt()
 		before := x.Table.Live()[0].ID
 		saved, err := x.Table.State()
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.die()
-		x.newLife()
+		x.stop()
+		x.start()
 		if err := x.Table.Restore(saved); err != nil {
 			t.Fatal(err)
 		}
 		for _, l := range x.Table.Live() {
-			if _, err := x.Visitors.Recover(t.Context(), scopeOf(&l, l.Process)); err != nil {
+			if _, err := x.Attachments.Recover(t.Context(), scopeOf(&l, l.Process)); err != nil {
 				t.Errorf("%s is not found again: %v", l.ID, err)
 			}
 			x.Leases.WatchLease(l.ID)
 		}
 		x.apply(v)
-		x.look()
-		x.want("found again", "alice vision/serve login")
+		x.adopt()
+		x.wantAdopted("found again", "alice vision/serve login")
 		if now := x.Table.Live()[0].ID; now != before {
 			t.Errorf("%s became %s", before, now)
 		}
@@ -157,25 +157,25 @@ func TestOneFoundAgainIsKept(t *testing.T) {
 }
 
 // Who ended the lease of a login did not mean the next login of the same user.
-func TestAnotherLoginIsAnother(t *testing.T) {
-	inLodges(t, func(t *testing.T, x *lodge) {
+func TestNextLoginIsAdopted(t *testing.T) {
+	withFixtures(t, func(t *testing.T, x *fixture) {
 		x.apply(tenantOf("vision", api.Members{Users: []string{"alice"}}, "serve"))
 		first := x.login(2001, "alice")
-		x.look()
-		id, _ := x.ownerOf(first)
+		x.adopt()
+		id, _ := x.leaseOf(first)
 		if err := x.Table.Ended(t.Context(), id, "stopped by root"); err != nil {
 			t.Fatal(err)
 		}
-		x.look()
-		if !x.lacks("lease " + id + " of the logins of alice was ended") {
+		x.adopt()
+		if !x.hasCondition("lease " + id + " of the logins of alice was ended") {
 			t.Errorf("it is not said: %+v", x.Conditions.List())
 		}
 		x.logout(2001)
-		x.look()
+		x.adopt()
 		x.login(2001, "alice")
-		x.look()
-		x.want("she logged in anew", "alice vision/serve login")
-		if x.lacks("alice") {
+		x.adopt()
+		x.wantAdopted("she logged in anew", "alice vision/serve login")
+		if x.hasCondition("alice") {
 			t.Errorf("it is still said: %+v", x.Conditions.List())
 		}
 	})

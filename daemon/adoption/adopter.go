@@ -19,29 +19,29 @@ import (
 // Adopter takes logins, units and containers into leases.
 type Adopter struct {
 	*report.Reporter
-	State      *state.State
-	RunDir     store.RunDir
-	Observer   *observe.Observer
-	Port       cgroup.Port
-	Hierarchy  func() (cgroup.Hierarchy, error) // finds where the cgroups are
-	Visitors   *cgroup.Attachments
-	Table      *lease.Table
-	Identities *server.Identities
-	Books      Books
+	State       *state.State
+	RunDir      store.RunDir
+	Observer    *observe.Observer
+	Port        cgroup.Port
+	Hierarchy   func() (cgroup.Hierarchy, error) // finds where the cgroups are
+	Attachments *cgroup.Attachments
+	Table       *lease.Table
+	Identities  *server.Identities
+	Sessions    SessionSource
 	// sampleInterval is the time between two samples.
 	SampleInterval func() time.Duration
-	Kick           func()
+	Wake           func()
 	Attribution    *attribution.Attribution
 	Policy         *devicepolicy.Policy
-	Leases         watching
+	Leases         leaseWatcher
 
 	Adoption   Adoption
 	containers containers
 	perLogin   loginLimits // under the adoption's lock, but for what is shown
 }
 
-// watching ends leases when their last process is gone.
-type watching interface{ WatchLease(id string) }
+// leaseWatcher ends leases when their last process is gone.
+type leaseWatcher interface{ WatchLease(id string) }
 
 // Run takes logins, units and containers into leases until ctx ends, and returns when its loops have ended.
 func (a *Adopter) Run(ctx context.Context) {

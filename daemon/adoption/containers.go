@@ -39,8 +39,8 @@ func (a *Adopter) findContainers(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	own := a.Port.Abilities().OwnScope
-	if own == nil {
+	isOwnScope := a.Port.Abilities().OwnScope
+	if isOwnScope == nil {
 		return // Nobody's cgroup is told from ours.
 	}
 	refused := map[string]string{}
@@ -48,22 +48,22 @@ func (a *Adopter) findContainers(ctx context.Context) {
 		if s.Name.Grant == "" || s.Path == "" {
 			continue
 		}
-		below, err := h.Children(s.Path)
+		children, err := h.Children(s.Path)
 		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
 			a.Log.Warn("cannot look for containers", "slice", s.Name, "error", err)
 		}
-		for _, cg := range below {
-			if own(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
+		for _, cg := range children {
+			if isOwnScope(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
 				continue // A container's monitor is not in it, but beside it.
 			}
-			if _, known := a.Visitors.ScopeAt(cg); known {
+			if _, known := a.Attachments.ScopeAt(cg); known {
 				continue
 			}
 			ps, err := h.Processes(cg)
 			if err != nil || len(ps) == 0 {
 				continue
 			}
-			if _, known := a.Attribution.OwnerOf(ps[0].PID); known {
+			if _, known := a.Attribution.LeaseOf(ps[0].PID); known {
 				continue
 			}
 			if err := a.admitContainer(ctx, s.Name, cg, ps[0]); err != nil {
@@ -95,7 +95,7 @@ func containerName(cg string) string {
 
 func (a *Adopter) admitContainer(ctx context.Context, s cgroup.SliceName, cg string, p cgroup.Process) error {
 	name := containerName(cg)
-	r := lease.Request{Tenant: s.Tenant, Grant: s.Grant, Admin: true, User: "root", Command: []string{name}, Origin: lease.OriginContainer, Cgroup: cg, AtOnce: true}
+	r := lease.Request{Tenant: s.Tenant, Grant: s.Grant, Admin: true, User: "root", Command: []string{name}, Origin: lease.OriginContainer, Cgroup: cg, Immediate: true}
 	if base := path.Base(cg); strings.HasSuffix(base, ".scope") || strings.HasSuffix(base, ".slice") {
 		r.Unit = base
 	}
@@ -103,7 +103,7 @@ func (a *Adopter) admitContainer(ctx context.Context, s cgroup.SliceName, cg str
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, stop.WallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stop.IsolationTimeout)
 	defer cancel()
 	l, _, err := a.Table.Start(ctx, ticket.ID(), lease.Process(p))
 	if err != nil {

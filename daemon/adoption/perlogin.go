@@ -53,7 +53,7 @@ func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins [
 			due[uid] = l
 		}
 	}
-	if a.Books == nil || len(due) == 0 && len(x.set) == 0 {
+	if a.Sessions == nil || len(due) == 0 && len(x.set) == 0 {
 		a.showLoginLimits(nil)
 		return nil
 	}
@@ -62,8 +62,8 @@ func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins [
 		errs = append(errs, a.limitLogin(ctx, uid, due[uid]))
 	}
 	for _, uid := range slices.Sorted(maps.Keys(x.set)) {
-		here := slices.ContainsFunc(logins, func(l cgroup.Login) bool { return l.UID == uid })
-		if _, is := due[uid]; is || !here && want.Limits(x.set[uid].Tenant) {
+		loggedIn := slices.ContainsFunc(logins, func(l cgroup.Login) bool { return l.UID == uid })
+		if _, is := due[uid]; is || !loggedIn && want.Limits(x.set[uid].Tenant) {
 			continue // It holds for the next login from its birth.
 		}
 		errs = append(errs, a.unlimitLogin(ctx, uid))
@@ -89,17 +89,17 @@ func (a *Adopter) limitOf(ctx context.Context, want *state.Desired, l *cgroup.Lo
 // limitLogin sets one limit. What was there before is on disk before it is overwritten.
 func (a *Adopter) limitLogin(ctx context.Context, uid int, want loginLimit) error {
 	x := &a.perLogin
-	is, err := a.Books.LoginMemory(ctx, uid)
+	is, err := a.Sessions.LoginMemory(ctx, uid)
 	if err != nil {
 		return err
 	}
-	if was, ours := x.set[uid]; ours {
+	if was, managed := x.set[uid]; managed {
 		want.Before = was.Before
 	} else {
 		want.Before = is
 	}
 	if is != nil && *is == want.Limit {
-		if was, ours := x.set[uid]; ours && was != want {
+		if was, managed := x.set[uid]; managed && was != want {
 			x.set[uid] = want
 			return a.saveLoginLimits()
 		}
@@ -116,7 +116,7 @@ func (a *Adopter) limitLogin(ctx context.Context, uid int, want loginLimit) erro
 func (a *Adopter) unlimitLogin(ctx context.Context, uid int) error {
 	x := &a.perLogin
 	was := x.set[uid]
-	is, err := a.Books.LoginMemory(ctx, uid)
+	is, err := a.Sessions.LoginMemory(ctx, uid)
 	if err != nil {
 		return err
 	}
@@ -131,11 +131,11 @@ func (a *Adopter) unlimitLogin(ctx context.Context, uid int) error {
 
 // setLoginMemory sets a limit and reads it back.
 func (a *Adopter) setLoginMemory(ctx context.Context, uid int, limit *uint64) error {
-	if err := a.Books.SetLoginMemory(ctx, uid, limit); err != nil {
+	if err := a.Sessions.SetLoginMemory(ctx, uid, limit); err != nil {
 		return err
 	}
 	a.Counters.Steps.Add(1)
-	is, err := a.Books.LoginMemory(ctx, uid)
+	is, err := a.Sessions.LoginMemory(ctx, uid)
 	if err != nil {
 		return err
 	}
@@ -187,8 +187,8 @@ func (a *Adopter) showLoginLimits(logins []cgroup.Login) {
 	seen := map[int]loginLimit{}
 	h, err := a.Hierarchy()
 	for _, l := range logins {
-		want, ours := a.perLogin.set[l.UID]
-		if err != nil || !ours {
+		want, managed := a.perLogin.set[l.UID]
+		if err != nil || !managed {
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(h.Dir(l.Cgroup), "memory.max"))
@@ -203,26 +203,26 @@ func (a *Adopter) showLoginLimits(logins []cgroup.Login) {
 	a.perLogin.shown.Store(&seen)
 }
 
-// Limited counts the users whose logins have a limit of ours.
-func (a *Adopter) Limited() (int, error) {
+// LimitedUsers counts the users whose logins have a limit of ours.
+func (a *Adopter) LimitedUsers() (int, error) {
 	a.Adoption.mu.Lock()
 	defer a.Adoption.mu.Unlock()
 	err := a.loadLoginLimits()
 	return len(a.perLogin.set), err
 }
 
-// LoginsHeld counts the logins of a tenant's members that were read back with at most this limit of memory, in bytes.
-func (a *Adopter) LoginsHeld(tenant string, limit uint64) int {
+// LoginsLimited counts the logins of a tenant's members that were read back with at most this limit of memory, in bytes.
+func (a *Adopter) LoginsLimited(tenant string, limit uint64) int {
 	shown := a.perLogin.shown.Load()
 	if shown == nil {
 		return 0
 	}
-	held := 0
+	count := 0
 	for _, l := range *shown {
 		// The kernel counts whole pages.
 		if l.Tenant == tenant && l.Limit <= limit && limit-l.Limit < 1<<16 {
-			held++
+			count++
 		}
 	}
-	return held
+	return count
 }

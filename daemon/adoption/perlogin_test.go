@@ -9,15 +9,15 @@ import (
 )
 
 func TestPerLogin(t *testing.T) {
-	inLodges(t, func(t *testing.T, x *lodge) {
+	withFixtures(t, func(t *testing.T, x *fixture) {
 		v := tenantOf("vision", api.Members{Users: []string{"alice"}, Groups: []string{"lab"}}, "serve")
 		v.Adopt = nil
 		x.login(2001, "alice")
 		x.login(2003, "carol")
 		had := uint64(64 << 30)
-		x.books.memory[2001] = &had
+		x.sessions.memory[2001] = &had
 		memory := func(uid int) uint64 {
-			if m := x.books.memory[uid]; m != nil {
+			if m := x.sessions.memory[uid]; m != nil {
 				return *m
 			}
 			return 0
@@ -25,49 +25,49 @@ func TestPerLogin(t *testing.T) {
 		limit := api.Bytes(32 << 30)
 		v.PerLogin = &api.MemorySpec{Memory: &limit}
 		x.apply(v)
-		x.look()
-		x.look()
-		if memory(2001) != 32<<30 || memory(2003) != 0 || x.books.sets != 1 {
-			t.Errorf("alice has %d, carol %d, after %d writes", memory(2001), memory(2003), x.books.sets)
+		x.adopt()
+		x.adopt()
+		if memory(2001) != 32<<30 || memory(2003) != 0 || x.sessions.sets != 1 {
+			t.Errorf("alice has %d, carol %d, after %d writes", memory(2001), memory(2003), x.sessions.sets)
 		}
 		x.login(2002, "bob")
-		x.look()
+		x.adopt()
 		if memory(2002) != 32<<30 {
 			t.Errorf("bob, who came by his group, has %d", memory(2002))
 		}
 		// Somebody else changes it: it is mended.
-		x.books.memory[2002] = &had
-		x.look()
+		x.sessions.memory[2002] = &had
+		x.adopt()
 		if memory(2002) != 32<<30 {
 			t.Errorf("a changed limit stays %d", memory(2002))
 		}
 		limit = 16 << 30
 		x.apply(v)
-		x.look()
+		x.adopt()
 		if memory(2001) != 16<<30 || memory(2002) != 16<<30 {
 			t.Errorf("with another limit alice has %d and bob %d", memory(2001), memory(2002))
 		}
 		x.logout(2002)
 		// Another life, and the spec drops it while he is away.
-		x.die()
-		x.newLife()
+		x.stop()
+		x.start()
 		v.PerLogin = nil
 		x.apply(v)
-		x.look()
-		if memory(2001) != had || x.books.memory[2002] != nil {
+		x.adopt()
+		if memory(2001) != had || x.sessions.memory[2002] != nil {
 			t.Errorf("after the spec dropped it alice has %d and bob %d", memory(2001), memory(2002))
 		}
-		sets := x.books.sets
-		x.look()
-		if x.books.sets != sets {
+		sets := x.sessions.sets
+		x.adopt()
+		if x.sessions.sets != sets {
 			t.Error("a second look wrote again")
 		}
 	})
 }
 
 // A limit counts as held when the kernel has it, not when it was asked for.
-func TestHeldIsWhatTheKernelHas(t *testing.T) {
-	x := newLodge(t, cgroup.Hierarchy{Mount: t.TempDir()}, false)
+func TestLoginsLimitedReadsTheKernel(t *testing.T) {
+	x := newFixture(t, cgroup.Hierarchy{Mount: t.TempDir()}, false)
 	v := tenantOf("vision", api.Members{Users: []string{"alice"}}, "serve")
 	v.Adopt = nil
 	limit := api.Bytes(32 << 30)
@@ -79,11 +79,11 @@ func TestHeldIsWhatTheKernelHas(t *testing.T) {
 		held int
 	}{{"max\n", 0}, {"34359738368\n", 1}, {"68719476736\n", 0}} {
 		x.write(filepath.Join(x.h.Dir(alice.cgroup), "memory.max"), c.max)
-		x.look()
-		if n, err := x.Limited(); n != 1 || err != nil {
+		x.adopt()
+		if n, err := x.LimitedUsers(); n != 1 || err != nil {
 			t.Errorf("%d users have a limit of ours: %v", n, err)
 		}
-		if held := x.LoginsHeld("vision", uint64(limit)); held != c.held {
+		if held := x.LoginsLimited("vision", uint64(limit)); held != c.held {
 			t.Errorf("with memory.max %q %d logins are held, want %d", c.max, held, c.held)
 		}
 	}

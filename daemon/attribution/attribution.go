@@ -13,15 +13,15 @@ import (
 type Attribution struct {
 	*report.Reporter
 	// HostRoot is where the host is.
-	HostRoot   string
-	State      *state.State
-	Port       cgroup.Port
-	Follow     *cgroup.Processes
-	Visitors   *cgroup.Attachments
-	WorkerPID  func() int // of the NVML worker; 0 when none runs
-	Observer   *observe.Observer
-	Table      *lease.Table
-	StopsUnits bool // units can be stopped here
-	Hosts      *isolation.HostCache
-	rates      rates
+	HostRoot     string
+	State        *state.State
+	Port         cgroup.Port
+	Follow       *cgroup.Processes
+	Attachments  *cgroup.Attachments
+	WorkerPID    func() int // of the NVML worker; 0 when none runs
+	Observer     *observe.Observer
+	Table        *lease.Table
+	CanStopUnits bool // units can be stopped here
+	Hosts        *isolation.HostCache
+	rates        rates
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// TestAServerIsNoStranger: a tenant that calls its program like a server of MPS does not become one.
-func TestAServerIsNoStranger(t *testing.T) {
+// TestServesMPS: a tenant that calls its program like a server of MPS does not become one.
+func TestServesMPS(t *testing.T) {
 	t.Parallel()
 	of := &mps.State{PID: 100, Servers: []int{102}}
 	for _, c := range []struct {

@@ -52,7 +52,7 @@ func (attr *Attribution) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isola
 		return u
 	}
 	for _, p := range ps {
-		if _, ours := attr.OwnerOf(p.PID); !ours {
+		if _, attributed := attr.LeaseOf(p.PID); !attributed {
 			u.Strangers = append(u.Strangers, step.ProcessOf(p.PID, procfs.Name(p.PID)))
 		}
 	}
@@ -67,7 +67,7 @@ func (attr *Attribution) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isola
 		u.Tasks = *in.Tasks
 	}
 	if in.CPU != nil {
-		u.CPU = attr.rates.note(s.Path, *in.CPU, attr.Now())
+		u.CPU = attr.rates.record(s.Path, *in.CPU, attr.Now())
 	}
 	if open, err := cgroup.OpenDevices(ps); err != nil {
 		attr.Log.Warn("cannot see which devices are open in a slice", "slice", s.Name.String(), "error", err)
@@ -88,8 +88,8 @@ func granted(open []cgroup.DeviceRule, s *cgroup.SliceState) []cgroup.DeviceRule
 
 // rates are how busy slices were lately, from how much they had used at two moments.
 type rates struct {
-	mu  locks.Mutex[locks.Leaf] // guards all
-	all map[string]rate
+	mu      locks.Mutex[locks.Leaf] // guards all
+	bySlice map[string]rate
 }
 
 type rate struct {
@@ -100,38 +100,38 @@ type rate struct {
 
 // Two moments that are closer tell nothing, and what is older tells nothing of now.
 const (
-	rateShortest = time.Second
-	rateLongest  = 2 * time.Minute
+	rateMinInterval = time.Second
+	rateMaxInterval = 2 * time.Minute
 )
 
-// note remembers a moment and gives the percentage of one CPU since the one before; 0 while nothing is known.
-func (r *rates) note(path string, used time.Duration, now time.Time) float64 {
+// record remembers a moment and gives the percentage of one CPU since the one before; 0 while nothing is known.
+func (r *rates) record(path string, used time.Duration, now time.Time) float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.all == nil {
-		r.all = map[string]rate{}
+	if r.bySlice == nil {
+		r.bySlice = map[string]rate{}
 	}
-	for p, old := range r.all {
-		if now.Sub(old.at) > rateLongest {
-			delete(r.all, p)
+	for p, old := range r.bySlice {
+		if now.Sub(old.at) > rateMaxInterval {
+			delete(r.bySlice, p)
 		}
 	}
-	old, ok := r.all[path]
-	span := now.Sub(old.at)
+	old, ok := r.bySlice[path]
+	elapsed := now.Sub(old.at)
 	switch {
 	case !ok || used < old.used: // Or it is another slice of that name.
-		r.all[path] = rate{at: now, used: used}
+		r.bySlice[path] = rate{at: now, used: used}
 		return 0
-	case span < rateShortest:
+	case elapsed < rateMinInterval:
 		return old.percent
 	}
-	next := rate{at: now, used: used, percent: 100 * float64(used-old.used) / float64(span)}
-	r.all[path] = next
+	next := rate{at: now, used: used, percent: 100 * float64(used-old.used) / float64(elapsed)}
+	r.bySlice[path] = next
 	return next.percent
 }
 
-// NoteRates keeps the rates of slices whose CPU is limited: without that nobody will ask.
-func (attr *Attribution) NoteRates(node *observe.Node) {
+// RecordRates keeps the rates of slices whose CPU is limited: without that nobody will ask.
+func (attr *Attribution) RecordRates(node *observe.Node) {
 	h, ok := attr.Hierarchy()
 	if !ok {
 		return
@@ -142,13 +142,13 @@ func (attr *Attribution) NoteRates(node *observe.Node) {
 			continue
 		}
 		if in, err := h.InUse(s.Path); err == nil && in.CPU != nil {
-			attr.rates.note(s.Path, *in.CPU, attr.Now())
+			attr.rates.record(s.Path, *in.CPU, attr.Now())
 		}
 	}
 }
 
-// Stays says in words that the processes are not behind walls of ours.
-func Stays(l *lease.Lease) string {
+// InPlaceReason says in words that the processes are not behind walls of ours.
+func InPlaceReason(l *lease.Lease) string {
 	switch {
 	case l.Unit != "":
 		return "it stays in " + l.Unit

@@ -112,7 +112,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	if _, held := st.Held[id]; held || !achieved {
 		return nil, &api.Error{Kind: api.KindConflict, Message: name + " is not as the spec says", Hint: "'gpushare status' says why; settle that first"}
 	}
-	use := cs.Attribution.UsageUnder(want, cs.Attribution.DevicesOpen(ctx, node.GPUs))
+	use := cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	there := planner.Present(want.GPUs[id], s.gpu, use)
 	var hardware []step.Step
 	var err error

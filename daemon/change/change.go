@@ -290,7 +290,7 @@ func (cs *Changes) endMakings(ch *state.OpenChange, failed map[gpu.UUID]string) 
 		for id := range failed {
 			bad[id] = true
 		}
-		cs.Table.EndMakings(ch.Makings, bad)
+		cs.Table.FinishPendingInstances(ch.Makings, bad)
 	}
 	if ch != nil && ch.Ended != nil {
 		close(ch.Ended)

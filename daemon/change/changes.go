@@ -60,7 +60,7 @@ type stopping interface {
 
 // limiting is what a change needs of those who limit logins.
 type limiting interface {
-	Limited() (int, error)
+	LimitedUsers() (int, error)
 	AdoptAll(ctx context.Context) error
 }
 

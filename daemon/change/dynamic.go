@@ -111,7 +111,7 @@ func (cs *Changes) serveDynamic(ctx context.Context) time.Duration {
 		return dynamicLook
 	}
 	gone, next := cs.idleNow()
-	if len(gone) == 0 && !cs.Table.Wants() {
+	if len(gone) == 0 && !cs.Table.HasPendingInstances() {
 		return next
 	}
 	cs.Dynamic.planning.Lock()
@@ -123,7 +123,7 @@ func (cs *Changes) serveDynamic(ctx context.Context) time.Duration {
 	if cs.State.Changing() != nil || cs.Tasks.Stopping() {
 		return next
 	}
-	cs.beginDynamic(ctx, cs.Table.TakeMakings(), gone)
+	cs.beginDynamic(ctx, cs.Table.TakePendingInstances(), gone)
 	return next
 }
 
@@ -131,7 +131,7 @@ func (cs *Changes) serveDynamic(ctx context.Context) time.Duration {
 func (cs *Changes) idleNow() (gone map[gpu.UUID][]gpu.Placement, next time.Duration) {
 	want, node, st := cs.State.Desired(), cs.Observer.Last(), cs.State.Kept()
 	var unneeded []idleKey
-	for id, places := range cs.Table.Unneeded() {
+	for id, places := range cs.Table.UnusedInstances() {
 		g, ok := node.GPU(id)
 		if _, held := st.Held[id]; !ok || g.Err != nil || held || !want.Dynamic(id) {
 			continue
@@ -149,10 +149,10 @@ func (cs *Changes) idleNow() (gone map[gpu.UUID][]gpu.Placement, next time.Durat
 }
 
 // beginDynamic plans, records and starts one change. applyMu is held.
-func (cs *Changes) beginDynamic(ctx context.Context, makings []lease.Making, gone map[gpu.UUID][]gpu.Placement) {
-	rooms := map[gpu.UUID][]lease.Room{}
+func (cs *Changes) beginDynamic(ctx context.Context, makings []lease.PendingInstance, gone map[gpu.UUID][]gpu.Placement) {
+	rooms := map[gpu.UUID][]lease.InstanceSlot{}
 	for _, m := range makings {
-		rooms[m.GPU] = append(rooms[m.GPU], m.Room)
+		rooms[m.GPU] = append(rooms[m.GPU], m.InstanceSlot)
 	}
 	touched := map[gpu.UUID]bool{}
 	for id := range rooms {
@@ -186,7 +186,7 @@ func (cs *Changes) beginDynamic(ctx context.Context, makings []lease.Making, gon
 		cs.Dynamic.postpone(gone, cs.Now())
 		cs.State.EndChange()
 		cs.Converger.Refresh(ctx, cs.Observer.Last())
-		cs.Table.EndMakings(makings, failed)
+		cs.Table.FinishPendingInstances(makings, failed)
 		close(gate.Ended)
 		return
 	}
@@ -201,12 +201,12 @@ func (cs *Changes) beginDynamic(ctx context.Context, makings []lease.Making, gon
 }
 
 // planDynamic plans what is made and what goes, from a new look at the node. failed are the GPUs where it cannot be.
-func (cs *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, rooms map[gpu.UUID][]lease.Room, gone map[gpu.UUID][]gpu.Placement) (r engine.Record, p api.Plan, failed map[gpu.UUID]bool, err error) {
+func (cs *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, rooms map[gpu.UUID][]lease.InstanceSlot, gone map[gpu.UUID][]gpu.Placement) (r engine.Record, p api.Plan, failed map[gpu.UUID]bool, err error) {
 	want, node := cs.State.Desired(), cs.Observer.Observe(ctx)
 	if node.DriverErr != nil {
 		return r, p, nil, node.DriverErr
 	}
-	free, use := cs.Table.Unneeded(), cs.Attribution.UsageUnder(want, cs.Attribution.DevicesOpen(ctx, node.GPUs))
+	free, use := cs.Table.UnusedInstances(), cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	failed = map[gpu.UUID]bool{}
 	var hardware []step.Step
 	for _, id := range slices.Sorted(maps.Keys(touched)) {

@@ -27,7 +27,7 @@ func (cs *Changes) planGiveBackRest() ([]step.Step, error) {
 	if len(files) > 0 {
 		add(planner.KindCDIRemove, fmt.Sprintf("take %d descriptions for container runtimes away (%s)", len(files), cs.Settings.CDIDir))
 	}
-	users, err := cs.Adopter.Limited()
+	users, err := cs.Adopter.LimitedUsers()
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (h GiveBack) Applied(_ context.Context, s step.Step) (bool, error) {
 		files, err := h.D.cdiFiles()
 		return err == nil && len(files) == 0, err
 	}
-	users, err := h.D.Adopter.Limited()
+	users, err := h.D.Adopter.LimitedUsers()
 	return err == nil && users == 0, err
 }
 

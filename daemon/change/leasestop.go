@@ -32,7 +32,7 @@ func (h LeaseStop) Do(ctx context.Context, s step.Step) error {
 	if err := h.D.Table.Ended(ctx, l.ID, s.Reason); err != nil {
 		return err
 	}
-	return h.D.Stopper.AwaitGone(ctx, l.ID)
+	return h.D.Stopper.AwaitEnded(ctx, l.ID)
 }
 
 // Undo does nothing: who was stopped stays stopped.

@@ -121,7 +121,7 @@ func (cs *Changes) proposeRelease(ctx context.Context, what, who string) (*propo
 	if err != nil {
 		return nil, err
 	}
-	quiet, err := cs.planQuiesce(ctx, now, cs.Attribution.UsageUnder(now, cs.Attribution.DevicesOpen(ctx, p.node.GPUs)), left.steps)
+	quiet, err := cs.planQuiesce(ctx, now, cs.Attribution.UsageUnder(now, cs.Attribution.OpenDevices(ctx, p.node.GPUs)), left.steps)
 	if err != nil {
 		return nil, err
 	}

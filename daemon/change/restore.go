@@ -18,7 +18,7 @@ import (
 func (cs *Changes) planRestore(ctx context.Context, want *state.Desired, node *observe.Node, lost map[gpu.UUID]bool) ([]step.Step, map[gpu.UUID]error) {
 	var steps []step.Step
 	problems := map[gpu.UUID]error{}
-	st, use := cs.State.Kept(), cs.Attribution.UsageUnder(want, cs.Attribution.DevicesOpen(ctx, node.GPUs))
+	st, use := cs.State.Kept(), cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	for _, id := range slices.Sorted(maps.Keys(lost)) {
 		g, ok := node.GPU(id)
 		if !ok || g.Err != nil {

@@ -173,7 +173,7 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 
 // planProposal adds the steps and proves that they can be done.
 func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.FieldError, a planner.Authority) error {
-	use := cs.Attribution.UsageUnder(p.want, cs.Attribution.DevicesOpen(ctx, p.node.GPUs))
+	use := cs.Attribution.UsageUnder(p.want, cs.Attribution.OpenDevices(ctx, p.node.GPUs))
 	hardware := planner.PlanGPUs(p.want, p.node, use, a)
 	maps.DeleteFunc(hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.about(id) })
 	hardware.Steps = slices.DeleteFunc(hardware.Steps, func(s step.Step) bool { return !p.about(gpu.UUID(s.GPU)) })

@@ -42,7 +42,7 @@ func (c *converged) Refresh(context.Context, *observe.Node) {}
 // unlimited has no logins with limits.
 type unlimited struct{}
 
-func (unlimited) Limited() (int, error)          { return 0, nil }
+func (unlimited) LimitedUsers() (int, error)     { return 0, nil }
 func (unlimited) AdoptAll(context.Context) error { return nil }
 
 // world is who carries changes out, on slices in memory.
@@ -66,14 +66,14 @@ func newWorld(t *testing.T) *world {
 	root, cdi := t.TempDir(), t.TempDir()
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	st := state.NewState(kept, false)
-	table := lease.New(lease.Config{Walls: leasetest.NoWalls{}})
+	table := lease.New(lease.Config{Isolation: leasetest.NoIsolation{}})
 	look := &observe.Observer{Driver: noGPUs{}, Slices: w.port, HostRoot: root, Now: time.Now}
 	logins := devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", root, cgroup.Info{})
 	tasks := &loop.Group{}
 	tasks.Begin(ctx)
 	whose := &attribution.Attribution{
 		Reporter: rep, HostRoot: root, State: st, Port: w.port, Observer: look, Table: table, Follow: w.port.Processes,
-		Visitors: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), WorkerPID: func() int { return 0 }, Hosts: &isolation.HostCache{Root: root},
+		Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), WorkerPID: func() int { return 0 }, Hosts: &isolation.HostCache{Root: root},
 	}
 	w.Changes = &Changes{
 		Reporter: rep, Settings: ChangeSettings{HostRoot: root, CDIDir: cdi}, State: st, Tasks: tasks, Port: w.port, Driver: noGPUs{}, Observer: look,

@@ -92,7 +92,7 @@ func (cv *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 	if !want.Enforcing() {
 		return nil
 	}
-	cv.Attribution.NoteRates(node)
+	cv.Attribution.RecordRates(node)
 	unguarded := cv.mendGuards(ctx, want, node)
 	cv.mendScopes(ctx, node)
 	in := cv.Policy.NodeInput(want, node, nil)

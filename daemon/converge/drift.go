@@ -238,7 +238,7 @@ func (cv *Converger) mendScopes(ctx context.Context, node *observe.Node) {
 	}
 	live := map[string]bool{}
 	for _, l := range cv.Table.Live() {
-		if l.Visiting() || l.Walls.Cgroup == "" || l.State != lease.Running {
+		if l.InPlace() || l.Isolation.Cgroup == "" || l.State != lease.Running {
 			continue
 		}
 		live[l.ID] = true

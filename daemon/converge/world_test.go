@@ -83,7 +83,7 @@ func newWorld(t *testing.T, document string) *world {
 	root := t.TempDir()
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	st := state.NewState(kept, false)
-	table := lease.New(lease.Config{Walls: leasetest.NoWalls{}})
+	table := lease.New(lease.Config{Isolation: leasetest.NoIsolation{}})
 	look := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: root, Now: time.Now}
 	logins := devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", root, cgroup.Info{})
 	kicks := loop.NewWake()

@@ -214,7 +214,7 @@ func (pol *Policy) GuardsWanted(want *state.Desired, node *observe.Node, going [
 	var visitors []isolation.Visitor
 	for i := range leases {
 		l := &leases[i]
-		if !l.Visiting() || l.Origin == lease.OriginContainer {
+		if !l.InPlace() || l.Origin == lease.OriginContainer {
 			continue
 		}
 		v := isolation.Visitor{Lease: l.ID, UID: uint32(l.UID), Cgroup: cgroupOf(l), Unit: l.Origin == lease.OriginUnit}
@@ -245,7 +245,7 @@ func (pol *Policy) GuardsWanted(want *state.Desired, node *observe.Node, going [
 }
 
 // GuardUnits notes which units the spec adopts and that run, and guards those that are new.
-func (pol *Policy) GuardUnits(here []lease.Newcomer) {
+func (pol *Policy) GuardUnits(here []lease.AdoptionCandidate) {
 	units := []string{}
 	for i := range here {
 		if n := &here[i]; n.Origin == lease.OriginUnit && len(n.Claims) > 0 && n.Cgroup != "" {

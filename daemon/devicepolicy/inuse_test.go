@@ -54,9 +54,9 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) *red
 	t.Cleanup(func() { _ = st.Close() }) // It is read only.
 	r, of := report.NewReporter(slog.New(slog.DiscardHandler), time.Now), state.NewState(st, false)
 	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
-	table := leasetest.TableOf(t, lease.Config{Walls: leasetest.NoWalls{}}, "red", "part", 1001)
+	table := leasetest.TableOf(t, lease.Config{Isolation: leasetest.NoIsolation{}}, "red", "part", 1001)
 	use := &attribution.Attribution{
-		Reporter: r, State: of, Port: port, Follow: cgroup.NewProcesses("a test"), Visitors: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Table: table,
+		Reporter: r, State: of, Port: port, Follow: cgroup.NewProcesses("a test"), Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Table: table,
 	}
 	pol := &Policy{
 		Reporter: r, State: of, Port: port, Table: table, Logins: NewLoginGuard(cgroup.Hierarchy{}, "", t.TempDir(), cgroup.Info{}), SliceUse: use.SliceUse,
@@ -126,7 +126,7 @@ func TestQuotaBelowUse(t *testing.T) {
 	red := tenantRed(t, cgroup.Limits{CPUQuota: new(400.0)}, map[string]string{"cpu.stat": "usage_usec 1000000\n"})
 	now := time.Now()
 	red.Now = func() time.Time { return now }
-	red.use.NoteRates(red.node)
+	red.use.RecordRates(red.node)
 	now = now.Add(10 * time.Second)
 	if err := os.WriteFile(filepath.Join(red.h.Dir("/red"), "cpu.stat"), []byte("usage_usec 31000000\n"), 0o644); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ type stopping map[string]*stopped // nil: none yet
 
 // stopped is a ladder, with what has to be let go of.
 type stopped struct {
-	ladder *stop.Ladder
+	ladder *stop.Escalation
 	held   *stop.Processes // nil: the whole lease is stopped
 }
 
@@ -56,19 +56,19 @@ func (en *Enforcer) actOnVisitor(ctx context.Context, id gpu.UUID, a quota.Memor
 	}
 	if a.Kind == quota.MemoryKill {
 		s := en.stopping[l.ID]
-		if s == nil || !s.ladder.Asked() {
+		if s == nil || !s.ladder.Terminated() {
 			return nil // The quota asks the next one.
 		}
 		defer en.stopping.forget(l.ID)
 		return s.ladder.Kill(ctx)
 	}
-	largest, pid, err := en.Stopper.Largest(ctx, l, id)
+	largest, pid, err := en.Stopper.LargestProcess(ctx, l, id)
 	if err != nil || largest == nil {
 		return err
 	}
-	s := &stopped{held: largest, ladder: &stop.Ladder{Of: largest, Notify: func(context.Context) {
+	s := &stopped{held: largest, ladder: &stop.Escalation{Target: largest, Notify: func(context.Context) {
 		en.Table.Notice(l.ID, lease.Notice{Kind: "memory.victim", Text: fmt.Sprintf("process %d (%s) is asked to end: it uses most", pid, procfs.Name(pid))})
 	}}}
 	en.stopping.put(l.ID, s)
-	return s.ladder.Ask(ctx)
+	return s.ladder.Terminate(ctx)
 }

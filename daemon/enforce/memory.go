@@ -123,7 +123,7 @@ func (en *Enforcer) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.L
 	}
 	en.Samples.Put(id, sample)
 	seen := map[int]bool{}
-	ownerOf := en.Attribution.Owners(len(sample.Processes))
+	ownerOf := en.Attribution.LeaseLookup(len(sample.Processes))
 	for i := range sample.Processes {
 		p := &sample.Processes[i]
 		owner, ok := ownerOf(p.PID)
@@ -176,7 +176,7 @@ func (en *Enforcer) climb(ctx context.Context, now time.Duration, id gpu.UUID, l
 			accounts[key] = a
 			order = append(order, key)
 		}
-		use := quota.MemoryUse{Lease: l.ID, NeverFreeze: !l.Walls.Freeze, InPlace: l.Visiting()}
+		use := quota.MemoryUse{Lease: l.ID, NeverFreeze: !l.Isolation.Freeze, InPlace: l.InPlace()}
 		if u := used[l.ID]; u != nil && !u.unknown[id] {
 			b := u.memory[id]
 			use.Used = &b
@@ -265,7 +265,7 @@ func (en *Enforcer) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, 
 }
 
 func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
-	if l.Visiting() {
+	if l.InPlace() {
 		return en.actOnVisitor(ctx, id, a, l)
 	}
 	switch a.Kind {
@@ -285,15 +285,15 @@ func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction
 		}
 		// Whoever was not asked, because it was below the limit for a moment or could not be reached, is asked first. The
 		// quota comes back.
-		if s := en.stopping[l.ID]; a.Kind == quota.MemoryKill && s != nil && s.ladder.Asked() {
+		if s := en.stopping[l.ID]; a.Kind == quota.MemoryKill && s != nil && s.ladder.Terminated() {
 			return s.ladder.Kill(ctx)
 		}
 		if err := en.Table.Ending(l.ID, a.String()); err != nil {
 			return err
 		}
-		s := &stopped{ladder: en.Stopper.LadderOf(l)}
+		s := &stopped{ladder: en.Stopper.EscalationOf(l)}
 		en.stopping.put(l.ID, s)
-		return s.ladder.Ask(ctx)
+		return s.ladder.Terminate(ctx)
 	case quota.MemoryNotice, quota.MemoryOver, quota.MemoryClear, quota.MemoryLeak:
 	}
 	return nil
@@ -308,7 +308,7 @@ func (en *Enforcer) stillOver(ctx context.Context, id gpu.UUID, a quota.MemoryAc
 	tenant, grant := splitAccount(a.Account)
 	var sum uint64
 	seen := map[int]bool{}
-	ownerOf := en.Attribution.Owners(len(processes))
+	ownerOf := en.Attribution.LeaseLookup(len(processes))
 	for _, p := range processes {
 		owner, ok := ownerOf(p.PID)
 		if !ok || p.Memory == nil || seen[p.PID] {
@@ -351,7 +351,7 @@ func (en *Enforcer) slice(ctx context.Context, id gpu.UUID, leases []lease.Lease
 		}
 		m := quota.Member{
 			Lease: l.ID, Grant: l.Terms.Tenant + "/" + l.Terms.Spec.Name, Share: float64(s.Share),
-			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, NeverFreeze: !l.Walls.Freeze,
+			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, NeverFreeze: !l.Isolation.Freeze,
 		}
 		if s.Cap != nil {
 			part := float64(*s.Cap) / 100

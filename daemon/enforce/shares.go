@@ -213,7 +213,7 @@ func (sl *Slicer) look(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	if err != nil {
 		return
 	}
-	ownerOf := d.Attribution.Owners(len(list))
+	ownerOf := d.Attribution.LeaseLookup(len(list))
 	owner := func(pid int) string { lease, _ := ownerOf(pid); return lease }
 	sl.mu.Lock()
 	defer sl.mu.Unlock()

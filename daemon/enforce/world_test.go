@@ -172,10 +172,10 @@ func (p *fakePort) own(pid int, id string) {
 }
 
 // standing are walls that can be frozen.
-type standing struct{ leasetest.NoWalls }
+type standing struct{ leasetest.NoIsolation }
 
-func (standing) Wall(context.Context, lease.Lease, lease.Process) (lease.Inside, error) {
-	return lease.Inside{Status: api.IsolationStatus{Cgroup: "/red", Freeze: true}}, nil
+func (standing) Isolate(context.Context, lease.Lease, lease.Process) (lease.IsolationResult, error) {
+	return lease.IsolationResult{Status: api.IsolationStatus{Cgroup: "/red", Freeze: true}}, nil
 }
 
 // world is an enforcer with a lease of red on a time-sliced GPU. It runs in a synctest bubble.
@@ -200,7 +200,7 @@ func newWorld(t *testing.T, overuse string) *world {
 	w.driver.sample = func() ([]gpu.Process, error) { return nil, nil }
 	w.port = &fakePort{journal: j, owners: map[int]string{}, frozen: map[string]bool{}, froze: map[string]int{}, killed: func(context.Context, string) {}}
 	wake := loop.NewWake()
-	table := leasetest.TableOf(t, lease.Config{Walls: standing{}, Changed: func(lease.Lease) { wake.Set() }}, "red", "part", os.Getuid())
+	table := leasetest.TableOf(t, lease.Config{Isolation: standing{}, Changed: func(lease.Lease) { wake.Set() }}, "red", "part", os.Getuid())
 	w.lease = table.Live()[0].ID
 	memory, grace := api.Bytes(limit), api.Duration(2*time.Second)
 	grant := func(tenant string) lease.Grant {
@@ -216,12 +216,12 @@ func newWorld(t *testing.T, overuse string) *world {
 	look := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: t.TempDir(), Now: time.Now}
 	look.Observe(t.Context())
 	attr := &attribution.Attribution{
-		Reporter: rep, State: st, Port: w.port, Follow: cgroup.NewProcesses("a test"), Visitors: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Observer: look, Table: table,
+		Reporter: rep, State: st, Port: w.port, Follow: cgroup.NewProcesses("a test"), Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Observer: look, Table: table,
 	}
 	w.Enforcer = &Enforcer{
 		Reporter: rep, State: st, Driver: w.driver, Observer: look, Gate: w.port, Table: table, Samples: observe.NewSamples(),
 		SampleInterval: func() time.Duration { return time.Second }, Attribution: attr,
-		Stopper: &stop.Stopper{Reporter: rep, Driver: w.driver, Table: table, Attribution: attr, Gate: w.port, Departures: &stop.Departures{}},
+		Stopper: &stop.Stopper{Reporter: rep, Driver: w.driver, Table: table, Attribution: attr, Freezer: w.port, LeaseChanges: &stop.LeaseChanges{}},
 		Wake:    wake, Shares: Shares{GPUs: map[gpu.UUID]*Slicer{}},
 	}
 	w.enforce("on", api.ModeExclusive) // No time is shared out where a test is about memory.

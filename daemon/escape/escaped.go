@@ -48,7 +48,7 @@ type startedLease struct {
 // Note takes a lease up before anything else can happen to it: the process that became it may leave before the first
 // look, and take the lease with it. It is called before that process is told to go on.
 func (x *Escaped) Note(l *lease.Lease) {
-	if l.Visiting() || l.Walls.Cgroup == "" {
+	if l.InPlace() || l.Isolation.Cgroup == "" {
 		return // Nobody was moved into a cgroup of ours.
 	}
 	began := startTime{tick: ticksNow(), pid: procfs.LastPID()}
@@ -151,7 +151,7 @@ func (e *Escapes) readLeases(h cgroup.Hierarchy) (snapshot, error) {
 	l := snapshot{at: ticksNow(), inside: map[string][]int{}, startTimes: e.Escaped.startTimes, stat: procfs.Read}
 	root := ""
 	for _, one := range e.Table.Live() {
-		if one.Visiting() || one.Walls.Cgroup == "" || e.Escaped.leases[one.ID] == nil {
+		if one.InPlace() || one.Isolation.Cgroup == "" || e.Escaped.leases[one.ID] == nil {
 			continue
 		}
 		leaf, err := e.Port.Leaf(one.ID)
@@ -169,7 +169,7 @@ func (e *Escapes) readLeases(h cgroup.Hierarchy) (snapshot, error) {
 		root = topOf(leaf)
 	}
 	for id := range e.Escaped.leases { // One that is over tells it too.
-		if cg := e.Escaped.leases[id].Walls.Cgroup; root == "" && cg != "" {
+		if cg := e.Escaped.leases[id].Isolation.Cgroup; root == "" && cg != "" {
 			root = topOf(cg)
 		}
 	}
@@ -276,7 +276,7 @@ func (e *Escapes) killEscaped(ctx context.Context, h cgroup.Hierarchy, found []e
 // exempt tells whether an escaped process is root's: who moved it is as likely its administrator, and root can leave anyway. It is told
 // of once.
 func (e *Escapes) exempt(escaped escapedProcess) bool {
-	keep := stop.JudgeEscaped(escaped.pid)
+	keep := stop.DecideEscaped(escaped.pid)
 	if keep == stop.MayStop {
 		return false
 	}

@@ -148,7 +148,7 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 			continue
 		}
 		for _, p := range x.processes(ctx, d, want, g, node.At) {
-			if _, attributed := d.Attribution.OwnerOf(p.PID); attributed || slices.ContainsFunc(out, func(s unattributedProcess) bool { return s.process.PID == p.PID }) {
+			if _, attributed := d.Attribution.LeaseOf(p.PID); attributed || slices.ContainsFunc(out, func(s unattributedProcess) bool { return s.process.PID == p.PID }) {
 				continue
 			}
 			st, err := procfs.Read(p.PID)
@@ -190,8 +190,8 @@ func (e *Escapes) whyExempt(mps bool, st procfs.Stat, quiesced []string) string 
 	if mps || st.PID == e.WorkerPID() {
 		return ownProcess
 	}
-	switch stop.Judge(st.PID) {
-	case stop.IsRoots, stop.Unknown:
+	switch stop.DecidePID(st.PID) {
+	case stop.IsRoot, stop.Unknown:
 		return "it is root's"
 	case stop.IsSystem:
 		return "it is the system's"
@@ -213,21 +213,21 @@ func (e *Escapes) stopUnattributed(ctx context.Context, s unattributedProcess) {
 	if err != nil {
 		return // It ended.
 	}
-	one := stop.Hold(p)
+	one := stop.NewProcesses(p)
 	defer one.Close()
 	// Only now that it is held does this say whose it is.
-	if _, attributed := e.Attribution.OwnerOf(s.process.PID); attributed {
+	if _, attributed := e.Attribution.LeaseOf(s.process.PID); attributed {
 		return
 	}
 	if !e.stillUses(ctx, s) {
 		return
 	}
-	escalation := stop.Ladder{Of: one, Notify: func(context.Context) {
+	escalation := stop.Escalation{Target: one, Notify: func(context.Context) {
 		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease: it is stopped", s.process.PID, s.name, s.index)
 		e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
 		e.Audit("gpushared", "unattributed", text)
 	}}
-	if err := escalation.Climb(ctx, stop.StopGrace); err != nil && ctx.Err() == nil {
+	if err := escalation.Run(ctx, stop.StopGrace); err != nil && ctx.Err() == nil {
 		e.Log.Error("cannot stop a process of no lease", "pid", s.process.PID, "error", err)
 	}
 }

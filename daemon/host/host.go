@@ -29,17 +29,17 @@ import (
 
 // Host is what holds processes on this host, and what starts those that are not ours to parent.
 type Host struct {
-	Port     cgroup.Port
-	Follow   *cgroup.Processes   // what follows processes where nothing may be written
-	Visitors *cgroup.Attachments // for those that stay in a cgroup that is not ours
-	Guard    *cgroup.Freezer     // nil where nothing can be frozen
-	Sessions adoption.Books      // nil where nobody can tell who is logged in
-	Services change.Services     // nil where no units can be stopped
-	Units    mps.Units
-	Logins   *devicepolicy.LoginGuard
-	Launcher worker.Launcher
-	Programs Programs
-	Close    func()
+	Port        cgroup.Port
+	Follow      *cgroup.Processes      // what follows processes where nothing may be written
+	Attachments *cgroup.Attachments    // for those that stay in a cgroup that is not ours
+	Freezer     *cgroup.Freezer        // nil where nothing can be frozen
+	Sessions    adoption.SessionSource // nil where nobody can tell who is logged in
+	Services    change.Services        // nil where no units can be stopped
+	Units       mps.Units
+	LoginFilter *devicepolicy.LoginGuard
+	Launcher    worker.Launcher
+	Programs    Programs
+	Close       func()
 }
 
 // Programs starts commands that nobody waits for, and keeps what they print.
@@ -59,8 +59,8 @@ type Options struct {
 	Logins     string // the cgroup that holds logins; empty: found
 }
 
-// Heard is told of what may have changed on the host, and tells who somebody is.
-type Heard struct {
+// HostEvents is told of what may have changed on the host, and tells who somebody is.
+type HostEvents struct {
 	Reloaded func()            // limits and device rules: the service manager read its configuration again
 	Logins   func()            // who is logged in
 	Unit     func(name string) // whether a unit runs; any when empty
@@ -68,56 +68,56 @@ type Heard struct {
 }
 
 // Find takes the strongest adapter that fits: systemd, a subtree of our own on cgroup v2, or the process tree.
-func Find(ctx context.Context, o Options, log *slog.Logger, tell Heard) (*Host, error) {
+func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (*Host, error) {
 	opt := cgroup.DetectOptions{}
 	if o.Systemd == "off" {
 		opt.Root = "/nonexistent" // Where no systemd is found.
 	}
 	kind, why := cgroup.Detect(opt)
 	h := &Host{
-		Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, o.LoginsCgroup(), o.RunDir, cgroup.Info{}),
-		Follow: cgroup.NewProcesses(briefly(why)), Launcher: worker.Exec{Stderr: os.Stderr}, Close: func() {},
+		LoginFilter: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, o.LoginsCgroup(), o.RunDir, cgroup.Info{}),
+		Follow:      cgroup.NewProcesses(shortReason(why)), Launcher: worker.Exec{Stderr: os.Stderr}, Close: func() {},
 		Units: &mps.Detached{Dir: filepath.Join(o.RunDir, "units")},
 	}
-	keepers := &launch.Supervisors{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
-	h.Programs = keptPrograms{keepers: keepers, walls: h.Follow, follow: h.Follow}
+	supervisors := &launch.Supervisors{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
+	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: h.Follow, followed: h.Follow}
 	// One port is not known yet: nobody is asked before it is.
-	h.Visitors = cgroup.NewAttachments(cgroup.AttachmentsOptions{InOtherScope: func(pid int) bool { _, ok := h.Port.ScopeOf(pid); return ok }})
+	h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{InOtherScope: func(pid int) bool { _, ok := h.Port.ScopeOf(pid); return ok }})
 	switch kind {
 	case cgroup.KindSystemd:
-		return h.onSystemd(ctx, o, log, tell)
+		return h.onSystemd(ctx, o, log, events)
 	case cgroup.KindCgroupfs:
-		return h.onCgroupfs(ctx, o, keepers, tell)
+		return h.onCgroupfs(ctx, o, supervisors, events)
 	case cgroup.KindProcesses:
 	}
 	h.Port = h.Follow
 	return h, nil
 }
 
-// briefly leaves the reason and drops what follows from it, which status says by itself.
-func briefly(why string) string {
+// shortReason leaves the reason and drops what follows from it, which status says by itself.
+func shortReason(why string) string {
 	s, _, _ := strings.Cut(why, ":")
 	return s
 }
 
-func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, tell Heard) (*Host, error) {
-	a, err := systemd.Open(ctx, systemd.Options{Log: log, DevicePrograms: lookAtWalls(log), OnReload: tell.Reloaded, OnLogins: tell.Logins, OnUnit: tell.Unit})
+func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (*Host, error) {
+	a, err := systemd.Open(ctx, systemd.Options{Log: log, DevicePrograms: countDevicePrograms(log), OnReload: events.Reloaded, OnLogins: events.Logins, OnUnit: events.Unit})
 	if err != nil {
 		return nil, err
 	}
 	h.Port, h.Sessions, h.Services, h.Close = a, a, a, a.Close
-	h.Logins = devicepolicy.NewLoginGuard(a.Hierarchy(), o.LoginsCgroup(), o.RunDir, a.Info())
+	h.LoginFilter = devicepolicy.NewLoginGuard(a.Hierarchy(), o.LoginsCgroup(), o.RunDir, a.Info())
 	h.Units = systemUnits{a}
 	h.Launcher = systemWorkers{a}
 	h.Programs = unitPrograms{a: a, program: o.Start}
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	// The thawer is a unit of its own, which the package ships.
-	h.Guard, err = cgroup.NewFreezer(a, cgroup.FreezerOptions{RunDir: o.RunDir})
+	h.Freezer, err = cgroup.NewFreezer(a, cgroup.FreezerOptions{RunDir: o.RunDir})
 	return h, err
 }
 
-// lookAtWalls counts the device programs of a cgroup; nil where the kernel does not let them be counted.
-func lookAtWalls(log *slog.Logger) func(dir string) (int, error) {
+// countDevicePrograms counts the device programs of a cgroup; nil where the kernel does not let them be counted.
+func countDevicePrograms(log *slog.Logger) func(dir string) (int, error) {
 	h, err := cgroup.FindHierarchy()
 	if err == nil {
 		_, err = devices.CountPrograms(h.Mount)
@@ -135,25 +135,25 @@ func lookAtWalls(log *slog.Logger) func(dir string) (int, error) {
 	}
 }
 
-func (h *Host) onCgroupfs(ctx context.Context, o Options, keepers *launch.Supervisors, tell Heard) (*Host, error) {
+func (h *Host) onCgroupfs(ctx context.Context, o Options, supervisors *launch.Supervisors, events HostEvents) (*Host, error) {
 	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: o.CgroupRoot})
 	if err != nil {
 		return nil, err
 	}
 	h.Port = t
-	h.Sessions = loginDirs{h: t.Hierarchy(), top: o.LoginsCgroup(), name: tell.UserName}
-	h.Logins = devicepolicy.NewLoginGuard(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
+	h.Sessions = loginDirs{h: t.Hierarchy(), top: o.LoginsCgroup(), name: events.UserName}
+	h.LoginFilter = devicepolicy.NewLoginGuard(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
-	h.Programs = keptPrograms{keepers: keepers, walls: t, follow: h.Follow}
-	if h.Guard, err = cgroup.NewFreezer(t, cgroup.FreezerOptions{RunDir: o.RunDir}); err != nil {
+	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: t, followed: h.Follow}
+	if h.Freezer, err = cgroup.NewFreezer(t, cgroup.FreezerOptions{RunDir: o.RunDir}); err != nil {
 		return nil, err
 	}
-	return h, startThaw(ctx, o, h.Guard, h.Launcher)
+	return h, startThaw(ctx, o, h.Freezer, h.Launcher)
 }
 
 // startThaw starts the thawer where no service manager does, unless one runs already: it outlives the daemon.
-func startThaw(ctx context.Context, o Options, guard *cgroup.Freezer, launcher worker.Launcher) error {
-	if guard.Ready() == nil {
+func startThaw(ctx context.Context, o Options, freezer *cgroup.Freezer, launcher worker.Launcher) error {
+	if freezer.Ready() == nil {
 		return nil
 	}
 	if _, err := launcher.Launch(ctx, "gpushare-thaw", []string{o.Thaw, "--run-dir", o.RunDir}, []string{"PATH=/usr/bin:/bin"}); err != nil {

@@ -15,28 +15,28 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// keptPrograms are under keepers of ours, where there is no service manager.
-type keptPrograms struct {
-	keepers *launch.Supervisors
-	walls   birthplace
-	follow  birthplace
+// supervisedPrograms are under keepers of ours, where there is no service manager.
+type supervisedPrograms struct {
+	supervisors *launch.Supervisors
+	isolated    programStarter
+	followed    programStarter
 }
 
-// birthplace has processes born in scopes.
-type birthplace interface {
+// programStarter has processes born in scopes.
+type programStarter interface {
 	StartProgram(ctx context.Context, s cgroup.Scope, spawn cgroup.Spawn) (cgroup.ScopeState, cgroup.Process, error)
 }
 
 // Start starts what waits for the word.
-func (k keptPrograms) Start(ctx context.Context, s cgroup.Scope, walled bool) (cgroup.ScopeState, *launch.Pending, error) {
-	at := k.walls
-	if !walled {
-		at = k.follow
+func (k supervisedPrograms) Start(ctx context.Context, s cgroup.Scope, isolated bool) (cgroup.ScopeState, *launch.Pending, error) {
+	at := k.isolated
+	if !isolated {
+		at = k.followed
 	}
 	var w *launch.Pending
 	state, _, err := at.StartProgram(ctx, s, func(ctx context.Context, dir *os.File) (cgroup.Process, error) {
 		var err error
-		if w, err = k.keepers.Start(ctx, s.ID, dir); err != nil {
+		if w, err = k.supervisors.Start(ctx, s.ID, dir); err != nil {
 			return cgroup.Process{}, err
 		}
 		return cgroup.Process(w.Process), nil
@@ -48,26 +48,28 @@ func (k keptPrograms) Start(ctx context.Context, s cgroup.Scope, walled bool) (c
 }
 
 // Main finds the process that the word was for.
-func (k keptPrograms) Main(_ context.Context, id string) (lease.Process, error) {
-	p, err := k.keepers.Main(id)
+func (k supervisedPrograms) Main(_ context.Context, id string) (lease.Process, error) {
+	p, err := k.supervisors.Main(id)
 	return lease.Process(p), err
 }
 
 // Result tells how it ended.
-func (k keptPrograms) Result(ctx context.Context, id string) (launch.Result, error) {
-	return k.keepers.Result(ctx, id)
+func (k supervisedPrograms) Result(ctx context.Context, id string) (launch.Result, error) {
+	return k.supervisors.Result(ctx, id)
 }
 
 // Output copies what it printed.
-func (k keptPrograms) Output(ctx context.Context, l *lease.Lease, lines int, ended <-chan struct{}, to io.Writer) error {
-	return k.keepers.Output(ctx, l.ID, lines, ended, to)
+func (k supervisedPrograms) Output(ctx context.Context, l *lease.Lease, lines int, ended <-chan struct{}, to io.Writer) error {
+	return k.supervisors.Output(ctx, l.ID, lines, ended, to)
 }
 
 // Note puts a line of ours among it.
-func (k keptPrograms) Note(l *lease.Lease, line string) error { return k.keepers.Note(l.ID, line) }
+func (k supervisedPrograms) Note(l *lease.Lease, line string) error {
+	return k.supervisors.Note(l.ID, line)
+}
 
 // Sweep drops what is not wanted any more.
-func (k keptPrograms) Sweep(wanted func(id string) bool) { k.keepers.Prune(wanted) }
+func (k supervisedPrograms) Sweep(wanted func(id string) bool) { k.supervisors.Prune(wanted) }
 
 // unitPrograms are services of systemd.
 type unitPrograms struct {
@@ -76,27 +78,27 @@ type unitPrograms struct {
 }
 
 // Start starts what waits for the word.
-func (u unitPrograms) Start(ctx context.Context, s cgroup.Scope, walled bool) (cgroup.ScopeState, *launch.Pending, error) {
-	if !walled {
+func (u unitPrograms) Start(ctx context.Context, s cgroup.Scope, isolated bool) (cgroup.ScopeState, *launch.Pending, error) {
+	if !isolated {
 		s.Slice, s.Closed, s.Devices = cgroup.SliceName{}, false, nil
 	}
-	ours, theirs, err := launch.Pair()
+	local, remote, err := launch.Pair()
 	if err != nil {
 		return cgroup.ScopeState{}, nil, err
 	}
-	defer theirs.Close()
-	state, p, err := u.a.StartProgram(ctx, s, []string{u.program}, theirs)
+	defer remote.Close()
+	state, p, err := u.a.StartProgram(ctx, s, []string{u.program}, remote)
 	if err != nil {
-		ours.Close()
+		local.Close()
 		return cgroup.ScopeState{}, nil, err
 	}
-	theirs.Close() // Ours would keep the connection up after the other end executed.
-	w, err := u.meet(ctx, ours, p)
+	remote.Close() // Ours would keep the connection up after the other end executed.
+	w, err := u.accept(ctx, local, p)
 	return state, w, err
 }
 
-func (u unitPrograms) meet(ctx context.Context, ours net.Conn, p cgroup.Process) (*launch.Pending, error) {
-	w, err := launch.Await(ctx, ours)
+func (u unitPrograms) accept(ctx context.Context, local net.Conn, p cgroup.Process) (*launch.Pending, error) {
+	w, err := launch.Await(ctx, local)
 	if err != nil {
 		return nil, err
 	}

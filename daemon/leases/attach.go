@@ -22,8 +22,8 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// guest is what somebody wants attached. It stays where it is.
-type guest struct {
+// attachTarget is what somebody wants attached. It stays where it is.
+type attachTarget struct {
 	process cgroup.Process // of a cgroup: one of its processes
 	cgroup  string         // empty: the process and all that it starts
 	unit    string
@@ -43,32 +43,32 @@ func (ls *Leases) PostAttach(c *server.Call) error {
 	if err := json.Unmarshal(b, &q); err != nil {
 		return &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()}
 	}
-	g, err := ls.guest(c.Ctx(), c.Caller, &q)
+	target, err := ls.target(c.Ctx(), c.Caller, &q)
 	if err != nil {
 		return err
 	}
 	r := lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, GPU: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
-		User: c.Caller.Name, UID: c.Caller.UID, Command: g.command, Wait: (*time.Duration)(q.Wait),
-		Origin: lease.OriginAttached, Cgroup: g.cgroup, Unit: g.unit, By: c.Caller.UID,
+		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
+		User: c.Caller.Name, UID: c.Caller.UID, Command: target.command, Wait: (*time.Duration)(q.Wait),
+		Origin: lease.OriginAttached, Cgroup: target.cgroup, Unit: target.unit, AttachedBy: c.Caller.UID,
 	}
-	if g.uid >= 0 && g.uid != c.Caller.UID {
-		r.User, r.UID = ls.Identities.Names.UserName(g.uid), g.uid
+	if target.uid >= 0 && target.uid != c.Caller.UID {
+		r.User, r.UID = ls.Identities.Names.UserName(target.uid), target.uid
 	}
-	return ls.admit(c, r, lease.Process(g.process), nil, c.Caller.Name+" attached "+g.text)
+	return ls.admit(c, r, lease.Process(target.process), nil, c.Caller.Name+" attached "+target.text)
 }
 
-// guest finds what a request means, and refuses what the caller may not attach.
-func (ls *Leases) guest(ctx context.Context, who *server.Caller, q *api.AttachRequest) (*guest, error) {
-	var g *guest
+// target finds what a request means, and refuses what the caller may not attach.
+func (ls *Leases) target(ctx context.Context, caller *server.Caller, q *api.AttachRequest) (*attachTarget, error) {
+	var target *attachTarget
 	var err error
 	switch {
 	case q.PID != 0 && q.Unit == "" && q.Cgroup == "":
-		g, err = ls.guestProcess(who, q.PID)
+		target, err = ls.targetProcess(caller, q.PID)
 	case q.PID == 0 && q.Unit != "" && q.Cgroup == "":
-		g, err = ls.guestUnit(ctx, who, q.Unit)
+		target, err = ls.targetUnit(ctx, caller, q.Unit)
 	case q.PID == 0 && q.Unit == "" && q.Cgroup != "":
-		g, err = ls.guestCgroup(who, q.Cgroup)
+		target, err = ls.targetCgroup(caller, q.Cgroup)
 	default:
 		err = &api.Error{Kind: api.KindInvalid, Message: "cannot tell what to attach", Hint: "name exactly one: a process with --pid, a unit with --unit, or a cgroup with --cgroup"}
 	}
@@ -76,14 +76,14 @@ func (ls *Leases) guest(ctx context.Context, who *server.Caller, q *api.AttachRe
 		return nil, err
 	}
 	if name := strings.TrimSpace(q.Name); name != "" {
-		g.command = []string{name}
+		target.command = []string{name}
 	}
-	return g, nil
+	return target, nil
 }
 
-// guestProcess is a process and all that it starts. A member may attach what is wholly his own: he answers for what it
+// targetProcess is a process and all that it starts. A member may attach what is wholly his own: he answers for what it
 // uses, and it is stopped when it uses too much.
-func (ls *Leases) guestProcess(who *server.Caller, pid int) (*guest, error) {
+func (ls *Leases) targetProcess(caller *server.Caller, pid int) (*attachTarget, error) {
 	what := fmt.Sprintf("process %d", pid)
 	start, err := procfs.Start(pid)
 	if pid < 1 || err != nil {
@@ -93,28 +93,28 @@ func (ls *Leases) guestProcess(who *server.Caller, pid int) (*guest, error) {
 	if err != nil || !procfs.Alive(pid, start) {
 		return nil, &api.Error{Kind: api.KindNotFound, Message: "cannot attach " + what + ": it ended"}
 	}
-	if !who.Admin && slices.ContainsFunc(uids, func(id int) bool { return id != who.UID }) {
-		return nil, &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach %s: it is not his own", who.Name, what), Hint: "an administrator may"}
+	if !caller.Admin && slices.ContainsFunc(uids, func(id int) bool { return id != caller.UID }) {
+		return nil, &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach %s: it is not his own", caller.Name, what), Hint: "an administrator may"}
 	}
-	if why := ls.untouchable(pid); why != "" {
+	if why := ls.notAttachable(pid); why != "" {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot attach " + what + ": " + why}
 	}
-	if owner, ok := ls.Attribution.OwnerOf(pid); ok {
-		return nil, taken(what, owner)
+	if leaseID, ok := ls.Attribution.LeaseOf(pid); ok {
+		return nil, alreadyLeased(what, leaseID)
 	}
 	name := procfs.Name(pid)
-	return &guest{
+	return &attachTarget{
 		process: cgroup.Process{PID: pid, Start: start}, uid: uids[0], text: fmt.Sprintf("%s (%s)", what, name),
 		command: []string{procfs.Command(pid)},
 	}, nil
 }
 
-func taken(what, owner string) error {
-	return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot attach %s: it is in lease %s already", what, owner), Hint: "'gpushare lease release " + owner + "' takes it out of a lease that was attached"}
+func alreadyLeased(what, leaseID string) error {
+	return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot attach %s: it is in lease %s already", what, leaseID), Hint: "'gpushare lease release " + leaseID + "' takes it out of a lease that was attached"}
 }
 
-// untouchable says why a process can be in no lease: the kernel's own, the first one, and those that we live by.
-func (ls *Leases) untouchable(pid int) string {
+// notAttachable says why a process can be in no lease: the kernel's own, the first one, and those that we live by.
+func (ls *Leases) notAttachable(pid int) string {
 	s, err := procfs.Read(pid)
 	switch {
 	case err != nil:
@@ -139,11 +139,11 @@ func (ls *Leases) untouchable(pid int) string {
 	return ""
 }
 
-// guestUnit is all processes of a unit of the system. Units are the administrator's: who may attach one decides what
+// targetUnit is all processes of a unit of the system. Units are the administrator's: who may attach one decides what
 // becomes of a service that others use.
-func (ls *Leases) guestUnit(ctx context.Context, who *server.Caller, unit string) (*guest, error) {
-	if !who.Admin {
-		return nil, &api.Error{Kind: api.KindDenied, Message: who.Name + " may not attach a unit of the system", Hint: "attach your own process with --pid; an administrator may attach units"}
+func (ls *Leases) targetUnit(ctx context.Context, caller *server.Caller, unit string) (*attachTarget, error) {
+	if !caller.Admin {
+		return nil, &api.Error{Kind: api.KindDenied, Message: caller.Name + " may not attach a unit of the system", Hint: "attach your own process with --pid; an administrator may attach units"}
 	}
 	units := ls.Port.Abilities().Units
 	if units == nil {
@@ -159,17 +159,17 @@ func (ls *Leases) guestUnit(ctx context.Context, who *server.Caller, unit string
 	if err != nil {
 		return nil, fmt.Errorf("cannot attach unit %s: %w", unit, err)
 	}
-	g, err := ls.guestCgroup(who, cg)
+	target, err := ls.targetCgroup(caller, cg)
 	if err != nil {
 		return nil, err
 	}
-	g.unit, g.text, g.command = unit, "unit "+unit, []string{unit}
-	return g, nil
+	target.unit, target.text, target.command = unit, "unit "+unit, []string{unit}
+	return target, nil
 }
 
-// guestCgroup is all processes in a cgroup and below it. A member may attach one that was delegated to him and holds
+// targetCgroup is all processes in a cgroup and below it. A member may attach one that was delegated to him and holds
 // nobody else: into any other cgroup somebody else's process may come later, and he would answer for that.
-func (ls *Leases) guestCgroup(who *server.Caller, name string) (*guest, error) {
+func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarget, error) {
 	invalid := func(why, hint string) error {
 		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot attach cgroup %s: %s", name, why), Hint: hint}
 	}
@@ -201,33 +201,33 @@ func (ls *Leases) guestCgroup(who *server.Caller, name string) (*guest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot attach cgroup %s: %w", name, err)
 	}
-	g := &guest{process: ps[0], cgroup: cg, uid: -1, text: "cgroup " + cg, command: []string{cg}}
+	target := &attachTarget{process: ps[0], cgroup: cg, uid: -1, text: "cgroup " + cg, command: []string{cg}}
 	users := map[int]bool{}
 	for _, p := range ps {
 		uids, err := procfs.UIDs(p.PID)
 		if err != nil {
 			continue // It ended.
 		}
-		if owner, ok := ls.Attribution.OwnerOf(p.PID); ok {
-			return nil, taken(fmt.Sprintf("cgroup %s: process %d", name, p.PID), owner)
+		if leaseID, ok := ls.Attribution.LeaseOf(p.PID); ok {
+			return nil, alreadyLeased(fmt.Sprintf("cgroup %s: process %d", name, p.PID), leaseID)
 		}
 		for _, id := range uids {
 			users[id] = true
 		}
 	}
 	for id := range users {
-		g.uid = id
+		target.uid = id
 	}
 	if len(users) != 1 {
-		g.uid = -1
+		target.uid = -1
 	}
-	if !who.Admin && (g.uid != who.UID || ownerOfDir(h.Dir(cg)) != who.UID) {
+	if !caller.Admin && (target.uid != caller.UID || dirUID(h.Dir(cg)) != caller.UID) {
 		return nil, &api.Error{
-			Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach cgroup %s: it is not his alone", who.Name, name),
+			Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach cgroup %s: it is not his alone", caller.Name, name),
 			Hint: "a member may attach a cgroup that was delegated to him, as those of 'systemd-run --user', and his own processes with --pid; an administrator may attach any",
 		}
 	}
-	return g, nil
+	return target, nil
 }
 
 // ownCgroup says why a cgroup is no guest's: gpushare itself lives in it, or it is one that gpushare makes.
@@ -245,7 +245,7 @@ func (ls *Leases) ownCgroup(cg string) string {
 	return ""
 }
 
-func ownerOfDir(dir string) int {
+func dirUID(dir string) int {
 	fi, err := os.Stat(dir)
 	if err != nil {
 		return -1
@@ -257,12 +257,12 @@ func ownerOfDir(dir string) int {
 	return int(st.Uid)
 }
 
-// stillFree looks once more, right before the lease starts, whether what is attached is in no other lease: it may have
+// checkUnattributed looks once more, right before the lease starts, whether what is attached is in no other lease: it may have
 // waited in the queue, and somebody else may attach the same. visiting is held.
-func (ls *Leases) stillFree(l *lease.Lease, p lease.Process) error {
+func (ls *Leases) checkUnattributed(l *lease.Lease, p lease.Process) error {
 	if l.Cgroup == "" {
-		if owner, ok := ls.Attribution.OwnerOf(p.PID); ok && owner != l.ID {
-			return taken(fmt.Sprintf("process %d", p.PID), owner)
+		if leaseID, ok := ls.Attribution.LeaseOf(p.PID); ok && leaseID != l.ID {
+			return alreadyLeased(fmt.Sprintf("process %d", p.PID), leaseID)
 		}
 		return nil
 	}
@@ -275,8 +275,8 @@ func (ls *Leases) stillFree(l *lease.Lease, p lease.Process) error {
 		return err
 	}
 	for _, m := range ps {
-		if owner, ok := ls.Attribution.OwnerOf(m.PID); ok && owner != l.ID {
-			return taken(fmt.Sprintf("cgroup %s: process %d", l.Cgroup, m.PID), owner)
+		if leaseID, ok := ls.Attribution.LeaseOf(m.PID); ok && leaseID != l.ID {
+			return alreadyLeased(fmt.Sprintf("cgroup %s: process %d", l.Cgroup, m.PID), leaseID)
 		}
 	}
 	return nil
@@ -300,16 +300,16 @@ func (ls *Leases) ReleaseLease(c *server.Call) error {
 		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot release lease %s: it was not attached", id), Hint: hint}
 	}
 	if !c.Caller.MayEnd(&l) {
-		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not release lease %s: %s attached it", c.Caller.Name, id, ls.Identities.Names.UserName(l.By)), Hint: "whoever attached it or an administrator may"}
+		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not release lease %s: %s attached it", c.Caller.Name, id, ls.Identities.Names.UserName(l.AttachedBy)), Hint: "whoever attached it or an administrator may"}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.WallTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.IsolationTimeout)
 	defer cancel()
 	if err := ls.Table.Ended(ctx, id, "released by "+c.Caller.Name); err != nil {
 		return err
 	}
-	if err := ls.Stopper.AwaitGone(ctx, id); err != nil {
+	if err := ls.Stopper.AwaitEnded(ctx, id); err != nil {
 		return err
 	}
-	ls.Kick()
+	ls.Wake()
 	return c.Reply(http.StatusOK, map[string]string{"released": id})
 }

@@ -20,14 +20,14 @@ import (
 // resultTimeout bounds the asking for how a command ended.
 const resultTimeout = 5 * time.Second
 
-// pending are the programs of leases that are about to be walled in. They are not part of a lease: what is in an
+// pendingPrograms are the programs of leases that are about to be walled in. They are not part of a lease: what is in an
 // environment is written nowhere.
-type pending struct {
+type pendingPrograms struct {
 	mu  locks.Mutex[locks.Leaf] // guards all
 	all map[string]*launch.Program
 }
 
-func (p *pending) put(id string, program *launch.Program) {
+func (p *pendingPrograms) put(id string, program *launch.Program) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all == nil {
@@ -36,7 +36,7 @@ func (p *pending) put(id string, program *launch.Program) {
 	p.all[id] = program
 }
 
-func (p *pending) take(id string) *launch.Program {
+func (p *pendingPrograms) take(id string) *launch.Program {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	program := p.all[id]
@@ -59,28 +59,28 @@ func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
 }
 
 // startProgram starts the command of a lease that nobody waits for, behind its walls, and returns when it runs.
-func (ls *Leases) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Program, inside *lease.Inside, walled bool) (cgroup.ScopeState, error) {
-	state, w, err := ls.Detached.Programs.Start(ctx, s, walled)
+func (ls *Leases) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Program, result *lease.IsolationResult, isolated bool) (cgroup.ScopeState, error) {
+	state, w, err := ls.Detached.Programs.Start(ctx, s, isolated)
 	if err != nil {
 		return cgroup.ScopeState{}, err
 	}
 	defer w.Close()
-	p.Env = (&api.Environment{Environment: inside.Environment, Unset: inside.Unset}).Over(p.Env)
+	p.Env = (&api.Environment{Environment: result.Environment, Unset: result.Unset}).Over(p.Env)
 	if err := w.Start(ctx, p); err != nil {
 		return cgroup.ScopeState{}, err
 	}
-	inside.Process = lease.Process(w.Process)
+	result.Process = lease.Process(w.Process)
 	return state, nil
 }
 
-// programEnded asks how the command ended, right before its lease is gone.
-func (ls *Leases) programEnded(ctx context.Context, id string) {
+// recordResult asks how the command ended, right before its lease is gone.
+func (ls *Leases) recordResult(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, resultTimeout)
 	defer cancel()
 	r, err := ls.Detached.Programs.Result(ctx, id)
 	switch {
 	case err == nil:
-		ls.Endings.result(id, r)
+		ls.Ended.result(id, r)
 	case !errors.Is(err, launch.ErrUnknown):
 		ls.Log.Warn("cannot tell how a command ended", "lease", id, "error", err)
 	}
@@ -94,9 +94,9 @@ func (ls *Leases) findProgram(ctx context.Context, l *lease.Lease) {
 	}
 }
 
-// endOf is what is said of the end of a lease.
-func (ls *Leases) endOf(id string) string {
-	if e, ok := ls.Endings.get(id); ok && e.Result != nil {
+// endText is what is said of the end of a lease.
+func (ls *Leases) endText(id string) string {
+	if e, ok := ls.Ended.get(id); ok && e.Result != nil {
 		return "the command " + e.Result.String()
 	}
 	return "the last process ended"
@@ -107,7 +107,7 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 	id := c.R.PathValue("id")
 	l, live := ls.Table.Get(id)
 	if !live {
-		e, ok := ls.Endings.get(id)
+		e, ok := ls.Ended.get(id)
 		if !ok {
 			return ls.noLogs(id)
 		}
@@ -140,7 +140,7 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		}()
 		go func() { // ends with the lease or with this call, which waits for it
 			defer close(ended)
-			ls.awaitDeparture(ctx, &l)
+			ls.awaitEnded(ctx, &l)
 		}()
 	}
 	c.W.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -159,10 +159,10 @@ func (ls *Leases) noLogs(id string) error {
 	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q whose output you may read", id), Hint: "'gpushare lease list --all' shows them"}
 }
 
-// awaitDeparture waits until the lease is gone.
-func (ls *Leases) awaitDeparture(ctx context.Context, l *lease.Lease) {
+// awaitEnded waits until the lease is gone.
+func (ls *Leases) awaitEnded(ctx context.Context, l *lease.Lease) {
 	for {
-		next := ls.Departures.Next()
+		next := ls.LeaseChanges.Next()
 		if now, ok := ls.Table.Get(l.ID); !ok || now.Generation != l.Generation {
 			return
 		}

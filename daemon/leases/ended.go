@@ -16,8 +16,8 @@ import (
 
 // What is remembered of leases that ended: so many, for so long, and no longer than until the next boot.
 const (
-	keptEnded = 200
-	keptFor   = 24 * time.Hour
+	maxEnded       = 200
+	endedRetention = 24 * time.Hour
 )
 
 // endedLease is a lease that is no more.
@@ -38,8 +38,8 @@ func (e *endedLease) wire() api.Lease {
 	return w
 }
 
-// endings remembers leases that ended, oldest first. The zero value works.
-type endings struct {
+// endedLeases remembers leases that ended, oldest first. The zero value works.
+type endedLeases struct {
 	mu      locks.Mutex[locks.Leaf] // guards what follows
 	list    []endedLease
 	results map[string]launch.Result // of leases that are about to be gone
@@ -47,7 +47,7 @@ type endings struct {
 }
 
 // result remembers how a lease's command ended, for the moment that it is gone.
-func (e *endings) result(id string, r launch.Result) {
+func (e *endedLeases) result(id string, r launch.Result) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.results == nil {
@@ -57,7 +57,7 @@ func (e *endings) result(id string, r launch.Result) {
 }
 
 // add remembers a lease that is gone. One that never ran is nothing to remember.
-func (e *endings) Add(l lease.Lease) {
+func (e *endedLeases) Add(l lease.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	x := endedLease{Lease: l, At: time.Now()}
@@ -73,16 +73,16 @@ func (e *endings) Add(l lease.Lease) {
 	e.changed = true
 }
 
-func (e *endings) trimLocked() {
-	over := max(0, len(e.list)-keptEnded)
-	for over < len(e.list) && time.Since(e.list[over].At) > keptFor {
+func (e *endedLeases) trimLocked() {
+	over := max(0, len(e.list)-maxEnded)
+	for over < len(e.list) && time.Since(e.list[over].At) > endedRetention {
 		over++
 	}
 	e.list = slices.Delete(e.list, 0, over)
 }
 
 // all gives those that are remembered, the last first.
-func (e *endings) all() []endedLease {
+func (e *endedLeases) all() []endedLease {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.trimLocked()
@@ -92,7 +92,7 @@ func (e *endings) all() []endedLease {
 }
 
 // get finds the last one of this id.
-func (e *endings) get(id string) (endedLease, bool) {
+func (e *endedLeases) get(id string) (endedLease, bool) {
 	for _, x := range e.all() {
 		if x.Lease.ID == id {
 			return x, true
@@ -102,7 +102,7 @@ func (e *endings) get(id string) (endedLease, bool) {
 }
 
 // encode gives what is to be kept until the next boot; nil when nothing changed.
-func (e *endings) encode() ([]byte, error) {
+func (e *endedLeases) encode() ([]byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.changed {
@@ -127,7 +127,7 @@ func (e *endings) encode() ([]byte, error) {
 }
 
 // restore reads what encode gave an earlier life.
-func (ls *Leases) restoreEndings() error {
+func (ls *Leases) restoreEnded() error {
 	b, err := ls.RunDir.Read("ended.json")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -135,17 +135,17 @@ func (ls *Leases) restoreEndings() error {
 	if err != nil {
 		return err
 	}
-	ls.Endings.mu.Lock()
-	defer ls.Endings.mu.Unlock()
-	if err := json.Unmarshal(b, &ls.Endings.list); err != nil {
+	ls.Ended.mu.Lock()
+	defer ls.Ended.mu.Unlock()
+	if err := json.Unmarshal(b, &ls.Ended.list); err != nil {
 		return fmt.Errorf("cannot read the leases that ended: %w", err)
 	}
 	return nil
 }
 
-// saveEndings keeps them until the next boot.
-func (ls *Leases) saveEndings() {
-	b, err := ls.Endings.encode()
+// saveEnded keeps them until the next boot.
+func (ls *Leases) saveEnded() {
+	b, err := ls.Ended.encode()
 	if err == nil && b != nil {
 		err = ls.RunDir.Write("ended.json", b)
 	}
@@ -157,7 +157,7 @@ func (ls *Leases) saveEndings() {
 // EndedLeases are the leases that are remembered, the last first.
 func (ls *Leases) EndedLeases() []api.Lease {
 	var out []api.Lease
-	for _, e := range ls.Endings.all() {
+	for _, e := range ls.Ended.all() {
 		out = append(out, e.wire())
 	}
 	return out

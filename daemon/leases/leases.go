@@ -27,22 +27,22 @@ type Leases struct {
 	Observer    *observe.Observer
 	Port        cgroup.Port
 	Follow      *cgroup.Processes
-	Visitors    *cgroup.Attachments
+	Attachments *cgroup.Attachments
 	Table       *lease.Table
 	Identities  *server.Identities
-	Kick        func()
+	Wake        func()
 	Attribution *attribution.Attribution
 	Stopper     *stop.Stopper
 	Policy      *devicepolicy.Policy
-	Escapes     entering
+	Escapes     escapeTracker
 
-	Departures *stop.Departures
-	Endings    endings
-	Notices    chan Told // on their way to terminals
-	Detached   Detached
-	TimeWake   loop.Wake                   // a lease began or ended: whose time is up next may be another
-	visiting   locks.Mutex[locks.Attaching] // one look and one start of a visitor at a time
-	Watchers   Watchers
+	LeaseChanges *stop.LeaseChanges
+	Ended        endedLeases
+	Notices      chan QueuedNotice // on their way to terminals
+	Detached     Detached
+	TimeWake     loop.Wake                    // a lease began or ended: whose time is up next may be another
+	inPlaceMu    locks.Mutex[locks.Attaching] // one look and one start of a visitor at a time
+	Watchers     Watchers
 }
 
 // Run ends leases whose time is over and tells people what becomes of theirs, until ctx ends, and returns when its loops have ended.
@@ -57,8 +57,8 @@ func (ls *Leases) Run(ctx context.Context) {
 type Detached struct {
 	Programs Programs
 	Outputs  Outputs
-	pending  pending
+	pending  pendingPrograms
 }
 
-// entering is told of leases that begin.
-type entering interface{ Note(l *lease.Lease) }
+// escapeTracker is told of leases that begin.
+type escapeTracker interface{ Note(l *lease.Lease) }

@@ -16,23 +16,23 @@ import (
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
-// running is an adapter whose scopes end in one way.
-type running struct {
+// endingPort is an adapter whose scopes end in one way.
+type endingPort struct {
 	cgroup.Port
 	end error
 }
 
-func (r running) WaitEmpty(context.Context, string) error { return r.end }
+func (r endingPort) WaitEmpty(context.Context, string) error { return r.end }
 
-// elsewhere says that processes have a cgroup.
-type elsewhere struct{ leasetest.NoWalls }
+// fakeIsolation says that processes have a cgroup.
+type fakeIsolation struct{ leasetest.NoIsolation }
 
-func (elsewhere) Wall(context.Context, lease.Lease, lease.Process) (lease.Inside, error) {
-	return lease.Inside{Status: api.IsolationStatus{Cgroup: "/red"}}, nil
+func (fakeIsolation) Isolate(context.Context, lease.Lease, lease.Process) (lease.IsolationResult, error) {
+	return lease.IsolationResult{Status: api.IsolationStatus{Cgroup: "/red"}}, nil
 }
 
 // Why a lease ended is told as far as it is known.
-func TestWhyALeaseEnded(t *testing.T) {
+func TestLeaseEndReason(t *testing.T) {
 	for _, c := range []struct {
 		end          error
 		reason, told string
@@ -42,18 +42,18 @@ func TestWhyALeaseEnded(t *testing.T) {
 		{cgroup.ErrOutOfMemory, "the kernel killed it: out of memory", "the kernel killed it: out of memory"},
 	} {
 		d := &Leases{
-			Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Kick: func() {},
-			Attribution: &attribution.Attribution{Port: running{end: c.end}},
+			Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Wake: func() {},
+			Attribution: &attribution.Attribution{Port: endingPort{end: c.end}},
 		}
-		d.Table = leasetest.TableOf(t, lease.Config{Walls: elsewhere{}, Changed: func(l lease.Lease) {
+		d.Table = leasetest.TableOf(t, lease.Config{Isolation: fakeIsolation{}, Changed: func(l lease.Lease) {
 			if l.State == lease.Ended {
-				d.Endings.Add(l)
+				d.Ended.Add(l)
 			}
 		}}, "red", "part", 1001)
 		events, stop := d.Events.Subscribe()
-		d.awaitEnd(t.Context(), d.Table.Live()[0].ID)
+		d.watchUntilEmpty(t.Context(), d.Table.Live()[0].ID)
 		stop()
-		if all := d.Endings.all(); len(all) != 1 || all[0].Lease.Reason != c.reason {
+		if all := d.Ended.all(); len(all) != 1 || all[0].Lease.Reason != c.reason {
 			t.Errorf("%v: the leases that ended are %+v", c.end, all)
 		}
 		if e := <-events.C; e.Kind != "lease.ended" || e.Message != c.told {
@@ -62,24 +62,24 @@ func TestWhyALeaseEnded(t *testing.T) {
 	}
 }
 
-// slow is an adapter that cannot always say whether a scope lives.
-type slow struct {
+// slowPort is an adapter that cannot always say whether a scope lives.
+type slowPort struct {
 	cgroup.Port
 	answers *[]error
 }
 
-func (slow) Info() cgroup.Info { return cgroup.Info{Adapter: "systemd"} }
+func (slowPort) Info() cgroup.Info { return cgroup.Info{Adapter: "systemd"} }
 
-func (slow) Thaw(context.Context, string) error { return nil }
+func (slowPort) Thaw(context.Context, string) error { return nil }
 
-func (s slow) Recover(context.Context, cgroup.Scope) (cgroup.ScopeState, error) {
+func (s slowPort) Recover(context.Context, cgroup.Scope) (cgroup.ScopeState, error) {
 	err := (*s.answers)[0]
 	*s.answers = (*s.answers)[1:]
 	return cgroup.ScopeState{}, err
 }
 
 // A lease of an earlier life is not taken for one that ended because nobody could be asked.
-func TestWhoCannotBeFoundYet(t *testing.T) {
+func TestRecoverRetriesWhileUnknown(t *testing.T) {
 	for _, c := range []struct {
 		answers []error
 		found   bool
@@ -87,21 +87,21 @@ func TestWhoCannotBeFoundYet(t *testing.T) {
 	}{
 		{[]error{nil}, true, 0},
 		{[]error{cgroup.ErrNotFound}, false, 0},
-		{[]error{context.DeadlineExceeded, errors.New("no answer"), nil}, true, 2 * findAgain},
-		{[]error{context.DeadlineExceeded, cgroup.ErrNotFound}, false, findAgain},
+		{[]error{context.DeadlineExceeded, errors.New("no answer"), nil}, true, 2 * recoverRetryInterval},
+		{[]error{context.DeadlineExceeded, cgroup.ErrNotFound}, false, recoverRetryInterval},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			d := &Leases{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Port: slow{answers: &c.answers}}
-			d.Table = leasetest.TableOf(t, lease.Config{Walls: elsewhere{}}, "red", "part", 1001)
+			d := &Leases{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Port: slowPort{answers: &c.answers}}
+			d.Table = leasetest.TableOf(t, lease.Config{Isolation: fakeIsolation{}}, "red", "part", 1001)
 			l, began := d.Table.Live()[0], time.Now()
-			found, err := d.found(t.Context(), &l)
+			found, err := d.recoverLease(t.Context(), &l)
 			if found != c.found || err != nil || time.Since(began) != c.takes || len(c.answers) > 0 {
 				t.Errorf("found %v, %v, after %v; %d answers are left", found, err, time.Since(began), len(c.answers))
 			}
 			end, cancel := context.WithCancel(t.Context())
 			cancel()
 			c.answers = []error{context.Canceled}
-			if _, err := d.found(end, &l); !errors.Is(err, context.Canceled) {
+			if _, err := d.recoverLease(end, &l); !errors.Is(err, context.Canceled) {
 				t.Errorf("when the daemon ends: %v", err)
 			}
 		})

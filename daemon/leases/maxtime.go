@@ -24,14 +24,14 @@ func (ls *Leases) timeLoop(ctx context.Context) {
 			if l.State != lease.Running || l.Ends == nil || !ls.State.Desired().Enforcing() {
 				continue
 			}
-			next = min(next, ls.runOut(ctx, &l))
+			next = min(next, ls.checkMaxTime(ctx, &l))
 		}
 		next = max(next, time.Millisecond)
 	}
 }
 
-// runOut does what is due for one lease and tells when to look at it again.
-func (ls *Leases) runOut(ctx context.Context, l *lease.Lease) time.Duration {
+// checkMaxTime does what is due for one lease and tells when to look at it again.
+func (ls *Leases) checkMaxTime(ctx context.Context, l *lease.Lease) time.Duration {
 	left := l.Ends.Sub(ls.Now())
 	if left <= 0 {
 		ls.stopInBackground(ctx, l, "its time is over (max_time)")
@@ -75,7 +75,7 @@ func warning(whole, left time.Duration) (due, next time.Duration) {
 func (ls *Leases) stopInBackground(ctx context.Context, l *lease.Lease, reason string) {
 	ls.Tasks.Go(func() {
 		for ctx.Err() == nil {
-			bounded, cancel := context.WithTimeout(ctx, stop.StopGrace+stop.WallTimeout)
+			bounded, cancel := context.WithTimeout(ctx, stop.StopGrace+stop.IsolationTimeout)
 			err := ls.StopLease(bounded, l, reason, stop.StopGrace)
 			cancel()
 			if _, there := ls.Table.Get(l.ID); err == nil || !there {

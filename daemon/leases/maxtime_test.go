@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestWarningsBeforeTheTimeIsOver(t *testing.T) {
+func TestMaxTimeWarnings(t *testing.T) {
 	const m = time.Minute
 	for _, c := range []struct {
 		name      string

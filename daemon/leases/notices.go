@@ -17,8 +17,8 @@ const (
 	deliveryTimeout = 500 * time.Millisecond
 )
 
-// Told is a notice with its lease as it was then: by the time that it is delivered the lease may be gone from the table.
-type Told struct {
+// QueuedNotice is a notice with its lease as it was then: by the time that it is delivered the lease may be gone from the table.
+type QueuedNotice struct {
 	lease lease.Lease
 	text  string
 	done  chan struct{} // instead of a notice: closed when those before it are delivered
@@ -31,7 +31,7 @@ func (ls *Leases) Noticed(l lease.Lease, n lease.Notice) {
 	}
 	ls.Touch()
 	select {
-	case ls.Notices <- Told{lease: l, text: n.Text}:
+	case ls.Notices <- QueuedNotice{lease: l, text: n.Text}:
 	default:
 		ls.Log.Warn("a notice does not reach its terminal: too many wait", "lease", l.ID, "notice", n.Text)
 	}
@@ -59,7 +59,7 @@ func (ls *Leases) awaitDelivery(ctx context.Context) {
 	defer cancel()
 	done := make(chan struct{})
 	select {
-	case ls.Notices <- Told{done: done}:
+	case ls.Notices <- QueuedNotice{done: done}:
 	default:
 		return // Too many wait: nobody is held up for that.
 	}
@@ -69,7 +69,7 @@ func (ls *Leases) awaitDelivery(ctx context.Context) {
 	}
 }
 
-func (ls *Leases) deliver(ctx context.Context, n Told) {
+func (ls *Leases) deliver(ctx context.Context, n QueuedNotice) {
 	if n.lease.Origin == lease.OriginDetached {
 		// It has no terminal: what it prints is what its user reads.
 		if err := ls.Detached.Outputs.Note(&n.lease, noticeLine(&n.lease, n.text)); err != nil {

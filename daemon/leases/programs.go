@@ -14,7 +14,7 @@ import (
 type Programs interface {
 	// Start starts what waits for the word, behind the walls of the scope. Without walls, on a node that only observes, it
 	// is only followed.
-	Start(ctx context.Context, s cgroup.Scope, walled bool) (cgroup.ScopeState, *launch.Pending, error)
+	Start(ctx context.Context, s cgroup.Scope, isolated bool) (cgroup.ScopeState, *launch.Pending, error)
 	// Main is the process that the word was for, found again after a restart; the zero one when it has ended.
 	Main(ctx context.Context, id string) (lease.Process, error)
 	// Result tells how it ended, once: what the service manager kept of it is let go. launch.ErrUnknown when nobody saw it.

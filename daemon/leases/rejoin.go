@@ -12,35 +12,35 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// returnTime is how long those who waited in the queue when the daemon ended have to come back, before those who came
+// savedTicketTimeout is how long those who waited in the queue when the daemon ended have to come back, before those who came
 // after them are served.
-const returnTime = 3 * time.Second
+const savedTicketTimeout = 3 * time.Second
 
-// awaitReturns gives those who waited in an earlier life the time to come back.
-func (ls *Leases) awaitReturns() {
-	if !ls.Table.Expecting() {
+// awaitSavedTickets gives those who waited in an earlier life the time to come back.
+func (ls *Leases) awaitSavedTickets() {
+	if !ls.Table.HasSavedTickets() {
 		return
 	}
 	ls.Tasks.Go(func() {
-		if loop.Pause(ls.Tasks.Context(), returnTime) {
-			ls.Table.ForgetExpected()
+		if loop.Pause(ls.Tasks.Context(), savedTicketTimeout) {
+			ls.Table.DropSavedTickets()
 		}
 	})
 }
 
-// askedBefore answers a request that was made before with the same key, and whose answer was lost on the way because the
+// answerRepeated answers a request that was made before with the same key, and whose answer was lost on the way because the
 // daemon ended. It tells what that came to; ok is false when it is new.
-func (ls *Leases) askedBefore(c *server.Call, q *api.LeaseRequest) (err error, ok bool) {
+func (ls *Leases) answerRepeated(c *server.Call, q *api.LeaseRequest) (err error, ok bool) {
 	if q.Key == "" {
 		return nil, false
 	}
-	l, ok := ls.keyed(c, q)
+	l, ok := ls.leaseByKey(c, q)
 	if !ok {
 		return nil, false
 	}
 	answer := api.LeaseGrant{Selected: "the lease that was asked for before"}
 	if l.State != lease.Ended {
-		ctx, cancel := context.WithTimeout(c.Ctx(), stop.WallTimeout)
+		ctx, cancel := context.WithTimeout(c.Ctx(), stop.IsolationTimeout)
 		defer cancel()
 		if l, ok = ls.awaitRunning(ctx, l); !ok {
 			return nil, false // It came to nothing: this is a new request.
@@ -51,7 +51,7 @@ func (ls *Leases) askedBefore(c *server.Call, q *api.LeaseRequest) (err error, o
 		}
 	}
 	wire := l.Wire()
-	if e, gone := ls.Endings.get(l.ID); gone && e.Lease.Generation == l.Generation {
+	if e, gone := ls.Ended.get(l.ID); gone && e.Lease.Generation == l.Generation {
 		wire = e.wire()
 	}
 	answer.Lease = &wire
@@ -61,9 +61,9 @@ func (ls *Leases) askedBefore(c *server.Call, q *api.LeaseRequest) (err error, o
 	return nil, true
 }
 
-// keyed finds the lease of an earlier request. One that the asking process is in must be of this process; one that nobody
+// leaseByKey finds the lease of an earlier request. One that the asking process is in must be of this process; one that nobody
 // waits for may have ended already.
-func (ls *Leases) keyed(c *server.Call, q *api.LeaseRequest) (lease.Lease, bool) {
+func (ls *Leases) leaseByKey(c *server.Call, q *api.LeaseRequest) (lease.Lease, bool) {
 	for _, l := range ls.Table.Live() {
 		if l.Key != q.Key || l.UID != c.Caller.UID || l.State == lease.Ending {
 			continue
@@ -75,7 +75,7 @@ func (ls *Leases) keyed(c *server.Call, q *api.LeaseRequest) (lease.Lease, bool)
 	if q.Detach == nil {
 		return lease.Lease{}, false
 	}
-	for _, e := range ls.Endings.all() {
+	for _, e := range ls.Ended.all() {
 		if e.Lease.Key == q.Key && e.Lease.UID == c.Caller.UID && e.Lease.Origin == lease.OriginDetached {
 			return e.Lease, true
 		}
@@ -86,7 +86,7 @@ func (ls *Leases) keyed(c *server.Call, q *api.LeaseRequest) (lease.Lease, bool)
 // awaitRunning waits for a start that is under way.
 func (ls *Leases) awaitRunning(ctx context.Context, l lease.Lease) (lease.Lease, bool) {
 	for {
-		next := ls.Departures.Next()
+		next := ls.LeaseChanges.Next()
 		now, ok := ls.Table.Get(l.ID)
 		if !ok || now.Generation != l.Generation || now.State == lease.Ending {
 			return l, false

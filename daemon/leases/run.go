@@ -37,7 +37,7 @@ func (ls *Leases) PostLease(c *server.Call) error {
 	if p.Start == 0 {
 		return &api.Error{Kind: api.KindUnavailable, Message: "cannot start a lease: the process that asked is gone"}
 	}
-	if again, ok := ls.askedBefore(c, q); ok {
+	if again, ok := ls.answerRepeated(c, q); ok {
 		return again
 	}
 	held := lease.OriginRun
@@ -49,7 +49,7 @@ func (ls *Leases) PostLease(c *server.Call) error {
 		}
 	}
 	return ls.admit(c, lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, GPU: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
+		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
 		User: c.Caller.Name, UID: c.Caller.UID, Command: q.Command, Wait: (*time.Duration)(q.Wait), Origin: held, Key: q.Key,
 	}, lease.Process(p), program, fmt.Sprintf("%s started %s", c.Caller.Name, strings.Join(q.Command, " ")))
 }
@@ -81,9 +81,9 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 		return nil
 	}
 	// From here the start is carried through whatever the caller's connection does: the walls decide, not the socket.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.WallTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.IsolationTimeout)
 	defer cancel()
-	l, inside, err := ls.Table.Start(ctx, ticket.ID(), p)
+	l, result, err := ls.Table.Start(ctx, ticket.ID(), p)
 	if err != nil {
 		ticket.Cancel()
 		line(ls.startError(err))
@@ -92,7 +92,7 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	ls.WatchLease(l.ID)
 	ls.Events.Publish(l.Event("lease.started", started))
 	wire := l.Wire()
-	line(&api.LeaseGrant{Lease: &wire, Environment: inside.Environment, Unset: inside.Unset, Selected: placed.Chosen, Warnings: inside.Warnings})
+	line(&api.LeaseGrant{Lease: &wire, Environment: result.Environment, Unset: result.Unset, Selected: placed.Chosen, Warnings: result.Warnings})
 	return nil
 }
 
@@ -114,24 +114,24 @@ func (ls *Leases) startError(err error) *api.LeaseGrant {
 	return &api.LeaseGrant{Error: ls.leaseError(err)}
 }
 
-// Walls implements lease.Walls: it makes the scope of a lease and tells what holds there.
-type Walls struct{ D *Leases }
+// Isolation implements lease.Walls: it makes the scope of a lease and tells what holds there.
+type Isolation struct{ Leases *Leases }
 
-// Wall moves the process into a scope of its own with exactly the devices of its lease.
-func (w Walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.Inside, error) {
-	d := w.D
-	if l.Visiting() {
-		return d.visit(ctx, &l, p)
+// Isolate moves the process into a scope of its own with exactly the devices of its lease.
+func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) (lease.IsolationResult, error) {
+	d := w.Leases
+	if l.InPlace() {
+		return d.isolateInPlace(ctx, &l, p)
 	}
 	node, want := d.Observer.Last(), d.State.Desired()
 	rules, missing, err := d.Policy.DeviceRules(node, &l)
 	if err != nil {
-		return lease.Inside{}, err
+		return lease.IsolationResult{}, err
 	}
-	inside := lease.Inside{Warnings: missing}
-	inside.Environment, inside.Unset, err = d.Policy.Environment(ctx, &l)
+	result := lease.IsolationResult{Warnings: missing}
+	result.Environment, result.Unset, err = d.Policy.Environment(ctx, &l)
 	if err != nil {
-		return lease.Inside{}, err
+		return lease.IsolationResult{}, err
 	}
 	port := d.Port
 	if !want.Enforcing() {
@@ -142,51 +142,51 @@ func (w Walls) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.
 	if want.NearStrict(l.Terms.Tenant) {
 		var why string
 		if scope.MemoryNodes, why = d.Policy.MemoryNear(node, &l); why != "" {
-			inside.Warnings = append(inside.Warnings, why)
+			result.Warnings = append(result.Warnings, why)
 		}
 	}
 	var state cgroup.ScopeState
 	if program := d.Detached.pending.take(l.ID); program != nil {
-		state, err = d.startProgram(ctx, scope, program, &inside, want.Enforcing())
+		state, err = d.startProgram(ctx, scope, program, &result, want.Enforcing())
 	} else {
 		state, err = port.StartScope(ctx, scope)
 	}
 	if err != nil {
-		return lease.Inside{}, err
+		return lease.IsolationResult{}, err
 	}
-	inside.Status = wallsStatus(info, state)
+	result.Status = isolationStatus(info, state)
 	d.Policy.Scopes.Set(l.ID, rules)
 	if state.MemoryNodes != scope.MemoryNodes {
 		missing := fmt.Sprintf("cpu.numa: strict: memory is not bound to NUMA node %s", scope.MemoryNodes)
 		if !slices.Contains(info.Limits, "cpuset") {
 			missing += ": no cpuset limits on " + info.Adapter
 		}
-		inside.Status.NotEnforced = append(inside.Status.NotEnforced, missing)
+		result.Status.NotEnforced = append(result.Status.NotEnforced, missing)
 	}
 	if !want.Enforcing() {
-		inside.Warnings = append(inside.Warnings, "the node only observes (enforce: observe): the command runs without walls, and no quota is enforced")
-		inside.Status.NotEnforced = append(inside.Status.NotEnforced, "everything: the spec says enforce: observe")
+		result.Warnings = append(result.Warnings, "the node only observes (enforce: observe): the command runs without walls, and no quota is enforced")
+		result.Status.NotEnforced = append(result.Status.NotEnforced, "everything: the spec says enforce: observe")
 	}
-	return inside, nil
+	return result, nil
 }
 
-// Unwall kills what is left in the scope. Visitors go on as they were before their lease.
-func (w Walls) Unwall(ctx context.Context, l lease.Lease) error {
-	if l.Visiting() {
-		w.D.leave(l.ID)
-		if err := w.D.Policy.Regard(nil, l.ID); err != nil {
-			w.D.Log.Warn("cannot take a GPU away from a login", "lease", l.ID, "error", err) // The converge loop does.
+// RemoveIsolation kills what is left in the scope. Visitors go on as they were before their lease.
+func (w Isolation) RemoveIsolation(ctx context.Context, l lease.Lease) error {
+	if l.InPlace() {
+		w.Leases.releaseInPlace(l.ID)
+		if err := w.Leases.Policy.Regard(nil, l.ID); err != nil {
+			w.Leases.Log.Warn("cannot take a GPU away from a login", "lease", l.ID, "error", err) // The converge loop does.
 		}
 		return nil
 	}
 	// A start that was cut short is recorded nowhere: both are asked, and one that knows nothing of it does nothing.
-	for _, port := range []cgroup.Port{w.D.Port, w.D.Follow} {
+	for _, port := range []cgroup.Port{w.Leases.Port, w.Leases.Follow} {
 		if err := port.KillScope(ctx, l.ID); err != nil {
 			return fmt.Errorf("cannot clear its cgroup: %w", err)
 		}
 	}
 	if l.Origin == lease.OriginDetached {
-		w.D.programEnded(ctx, l.ID)
+		w.Leases.recordResult(ctx, l.ID)
 	}
 	return nil
 }
@@ -198,8 +198,8 @@ func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup
 	}
 }
 
-// wallsStatus says what holds the processes, and what does not.
-func wallsStatus(info cgroup.Info, s cgroup.ScopeState) api.IsolationStatus {
+// isolationStatus says what holds the processes, and what does not.
+func isolationStatus(info cgroup.Info, s cgroup.ScopeState) api.IsolationStatus {
 	w := api.IsolationStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze, MemoryNodes: s.MemoryNodes}
 	if !info.Devices {
 		w.DevicesReason = devicepolicy.WhyOpen(info)
@@ -225,18 +225,18 @@ func missingLimits(info cgroup.Info) []string {
 
 // Watchers are the goroutines that wait for the ends of leases.
 type Watchers struct {
-	mu   locks.Mutex[locks.Watchers] // guards what follows
-	Seen map[string]bool
+	mu      locks.Mutex[locks.Watchers] // guards what follows
+	Watched map[string]bool
 }
 
 // WatchLease ends the lease when its last process is gone. One watcher a lease.
 func (ls *Leases) WatchLease(id string) {
 	ls.Watchers.mu.Lock()
 	defer ls.Watchers.mu.Unlock()
-	if ls.Watchers.Seen[id] {
+	if ls.Watchers.Watched[id] {
 		return
 	}
-	ls.Watchers.Seen[id] = true
+	ls.Watchers.Watched[id] = true
 	if l, ok := ls.Table.Get(id); ok {
 		ls.Escapes.Note(&l)
 	}
@@ -244,13 +244,13 @@ func (ls *Leases) WatchLease(id string) {
 		defer func() {
 			ls.Watchers.mu.Lock()
 			defer ls.Watchers.mu.Unlock()
-			delete(ls.Watchers.Seen, id)
+			delete(ls.Watchers.Watched, id)
 		}()
-		ls.awaitEnd(ls.Tasks.Context(), id)
+		ls.watchUntilEmpty(ls.Tasks.Context(), id)
 	})
 }
 
-func (ls *Leases) awaitEnd(ctx context.Context, id string) {
+func (ls *Leases) watchUntilEmpty(ctx context.Context, id string) {
 	l, ok := ls.Table.Get(id)
 	if !ok {
 		return
@@ -264,7 +264,7 @@ func (ls *Leases) awaitEnd(ctx context.Context, id string) {
 		ls.Log.Error("cannot watch a lease", "lease", id, "error", err)
 	}
 	why := "the last process ended"
-	if now, still := ls.Table.Get(id); l.Visiting() && (!still || now.Reason != "") {
+	if now, still := ls.Table.Get(id); l.InPlace() && (!still || now.Reason != "") {
 		why = "it was released, or stopped where it is"
 		if still {
 			why = now.Reason
@@ -275,7 +275,7 @@ func (ls *Leases) awaitEnd(ctx context.Context, id string) {
 		reason = cgroup.ErrOutOfMemory.Error()
 	}
 	// It ends even while the daemon is being stopped: clearing up is bounded by itself.
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), stop.WallTimeout)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), stop.IsolationTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
 		err := ls.Table.Ended(end, id, reason)
@@ -286,17 +286,17 @@ func (ls *Leases) awaitEnd(ctx context.Context, id string) {
 		if !loop.Pause(ctx, time.Second) {
 			return
 		}
-		end, cancel = context.WithTimeout(context.WithoutCancel(ctx), stop.WallTimeout)
+		end, cancel = context.WithTimeout(context.WithoutCancel(ctx), stop.IsolationTimeout)
 		defer cancel()
 	}
 	switch {
 	case killed:
 		why = reason
 	case l.Origin == lease.OriginDetached:
-		why = ls.endOf(id)
+		why = ls.endText(id)
 	}
 	ls.Events.Publish(l.Event("lease.ended", why))
-	ls.Kick()
+	ls.Wake()
 }
 
 // DeleteLease stops a lease the polite way and answers when it is gone.
@@ -330,13 +330,13 @@ func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, 
 	if err := ls.Table.Ended(ctx, l.ID, reason); err != nil {
 		return err
 	}
-	return ls.Stopper.AwaitGone(ctx, l.ID)
+	return ls.Stopper.AwaitEnded(ctx, l.ID)
 }
 
 // GetEnv answers the environment of the lease that the caller runs in.
 func (ls *Leases) GetEnv(c *server.Call) error {
 	p := c.Caller.Process
-	id, ok := ls.Attribution.OwnerOf(p.PID)
+	id, ok := ls.Attribution.LeaseOf(p.PID)
 	// The pid was read when it connected. If it is another process by now, that one's lease is nobody's business here.
 	if !ok || !procfs.Alive(p.PID, p.Start) {
 		return &api.Error{Kind: api.KindNotFound, Message: "this process runs in no lease", Hint: "start one with 'gpushare run -- $SHELL'"}
@@ -354,13 +354,13 @@ func (ls *Leases) GetEnv(c *server.Call) error {
 
 // SaveLeases keeps the table until the next boot, before anybody is told of a lease.
 func (ls *Leases) SaveLeases(_ context.Context, state []byte) error {
-	ls.saveEndings()
+	ls.saveEnded()
 	return ls.RunDir.Write("leases.json", state)
 }
 
 // Restore finds the leases of an earlier life again, and ends those whose processes are gone.
 func (ls *Leases) Restore(ctx context.Context) error {
-	if err := ls.restoreEndings(); err != nil {
+	if err := ls.restoreEnded(); err != nil {
 		ls.Log.Warn("what is known of leases that ended is lost", "error", err)
 	}
 	b, err := ls.RunDir.Read("leases.json")
@@ -374,17 +374,17 @@ func (ls *Leases) Restore(ctx context.Context) error {
 		return err
 	}
 	for _, l := range ls.Table.Live() {
-		found, err := ls.found(ctx, &l)
+		found, err := ls.recoverLease(ctx, &l)
 		if err != nil {
 			return err // The daemon ends: leases outlive it.
 		}
 		if found {
-			ls.Table.Found(l.ID, l.Process)
+			ls.Table.Recovered(l.ID, l.Process)
 			ls.WatchLease(l.ID)
 			continue
 		}
 		ls.Escapes.Note(&l) // They may have left instead.
-		end, cancel := context.WithTimeout(ctx, stop.WallTimeout)
+		end, cancel := context.WithTimeout(ctx, stop.IsolationTimeout)
 		if err := ls.Table.Ended(end, l.ID, "its processes ended while the daemon was away"); err != nil {
 			ls.Log.Error("cannot end a lease", "lease", l.ID, "error", err)
 		}
@@ -392,43 +392,43 @@ func (ls *Leases) Restore(ctx context.Context) error {
 	}
 	ls.Detached.Outputs.Sweep(func(id string) bool {
 		_, live := ls.Table.Get(id)
-		_, known := ls.Endings.get(id)
+		_, known := ls.Ended.get(id)
 		return live || known
 	})
-	ls.awaitReturns()
+	ls.awaitSavedTickets()
 	return nil
 }
 
-// findAgain is the pause between two attempts to find a lease again.
-const findAgain = time.Second
+// recoverRetryInterval is the pause between two attempts to find a lease again.
+const recoverRetryInterval = time.Second
 
-// found finds one lease's processes again. While it cannot be told whether they live, as long as the service manager does
+// recoverLease finds one lease's processes again. While it cannot be told whether they live, as long as the service manager does
 // not answer, it asks again: a lease whose end is not known is not ended.
-func (ls *Leases) found(ctx context.Context, l *lease.Lease) (bool, error) {
+func (ls *Leases) recoverLease(ctx context.Context, l *lease.Lease) (bool, error) {
 	for {
-		try, cancel := context.WithTimeout(ctx, stop.WallTimeout)
+		try, cancel := context.WithTimeout(ctx, stop.IsolationTimeout)
 		if l.Origin == lease.OriginDetached {
 			ls.findProgram(try, l)
 		}
-		found, err := ls.Adopt(try, l)
+		found, err := ls.Recover(try, l)
 		cancel()
 		if err == nil {
 			return found, nil
 		}
 		ls.Log.Warn("cannot find a lease again", "lease", l.ID, "error", err)
-		if !loop.Pause(ctx, findAgain) {
+		if !loop.Pause(ctx, recoverRetryInterval) {
 			return false, ctx.Err()
 		}
 	}
 }
 
-// Adopt finds one lease's processes again. Nobody stays frozen: the scheduler starts anew.
-func (ls *Leases) Adopt(ctx context.Context, l *lease.Lease) (bool, error) {
-	if l.Visiting() {
-		return ls.adoptVisitor(ctx, l), nil
+// Recover finds one lease's processes again. Nobody stays frozen: the scheduler starts anew.
+func (ls *Leases) Recover(ctx context.Context, l *lease.Lease) (bool, error) {
+	if l.InPlace() {
+		return ls.recoverInPlace(ctx, l), nil
 	}
 	for _, port := range []cgroup.Port{ls.Port, ls.Follow} {
-		if port == cgroup.Port(ls.Follow) && l.Walls.Cgroup != "" {
+		if port == cgroup.Port(ls.Follow) && l.Isolation.Cgroup != "" {
 			break // It had walls: whoever of it lives outside them has left.
 		}
 		state, err := port.Recover(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
@@ -441,7 +441,7 @@ func (ls *Leases) Adopt(ctx context.Context, l *lease.Lease) (bool, error) {
 		if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) {
 			ls.Log.Error("cannot thaw a lease that was found again", "lease", l.ID, "error", err)
 		}
-		ls.Table.SetWalls(l.ID, wallsStatus(port.Info(), state))
+		ls.Table.SetIsolation(l.ID, isolationStatus(port.Info(), state))
 		return true, nil
 	}
 	return false, nil

@@ -14,7 +14,7 @@ import (
 )
 
 // A member may not stop what is not his, and is not told whether another tenant's exists.
-func TestWhoMayStopALease(t *testing.T) {
+func TestStopLeaseIsRefused(t *testing.T) {
 	ls := &Leases{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Table: leasetest.TableWith(t, "vision", "part", servertest.UidAlice)}
 	h := servertest.Handler(ls.Reporter, server.Route{Method: http.MethodDelete, Pattern: "/v1/leases/{id}", Access: server.Member, What: "stop a lease", Handle: ls.DeleteLease})
 	id := ls.Table.Live()[0].ID

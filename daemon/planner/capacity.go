@@ -10,10 +10,10 @@ import (
 type Rooms struct{}
 
 // Find asks the planner for one more instance of the first profile that has room anywhere.
-func (Rooms) Find(profiles []string, on []lease.Ground) (int, lease.Room) {
+func (Rooms) Find(profiles []string, on []lease.GPUCapacity) (int, lease.InstanceSlot) {
 	list := make([]mig.Candidate, len(on))
 	for i := range on {
-		list[i] = mig.Candidate{Profiles: *on[i].Grid}
+		list[i] = mig.Candidate{Profiles: *on[i].Profiles}
 		for _, r := range on[i].Taken {
 			list[i].Present = append(list[i].Present, mig.Present{Instance: instanceIn(r), InUse: true, Pinned: true})
 		}
@@ -24,14 +24,14 @@ func (Rooms) Find(profiles []string, on []lease.Ground) (int, lease.Room) {
 	for _, name := range profiles {
 		if at, r := mig.Pick(list, mig.Request{Name: name}); at >= 0 {
 			p := r.Layout[0]
-			return at, lease.Room{ProfileID: p.ProfileID, Name: p.Name, Placement: p.Placement}
+			return at, lease.InstanceSlot{ProfileID: p.ProfileID, Name: p.Name, Placement: p.Placement}
 		}
 	}
-	return -1, lease.Room{}
+	return -1, lease.InstanceSlot{}
 }
 
 // instanceIn is what the planner reads of a room: an instance that is whole. Whether one that is there is whole shows
 // when the making of it is planned.
-func instanceIn(r lease.Room) gpu.Instance {
+func instanceIn(r lease.InstanceSlot) gpu.Instance {
 	return gpu.Instance{ProfileID: r.ProfileID, Placement: r.Placement, Compute: []gpu.ComputeInstance{{}}}
 }

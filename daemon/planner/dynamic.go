@@ -21,7 +21,7 @@ func WithoutDisruption(steps []step.Step) []step.Step {
 
 // PlanOnDemand plans one GPU: instances at exactly these rooms, and these idle ones taken away. Others stay, unless they
 // are idle and in the way. It is pure.
-func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Room, remove []gpu.Placement) ([]step.Step, error) {
+func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.InstanceSlot, remove []gpu.Placement) ([]step.Step, error) {
 	switch {
 	case g.Err != nil:
 		return nil, g.Err

@@ -39,12 +39,12 @@ func PlanReleaseStops(live []lease.Lease, names []cgroup.SliceState, hardware []
 	var out []step.Step
 	for i := range live {
 		l := &live[i]
-		inWalls := !l.Visiting() || l.Origin == lease.OriginContainer
+		inWalls := !l.InPlace() || l.Origin == lease.OriginContainer
 		switch {
 		// One that was placed just now has no walls yet, and will have.
-		case inWalls && (l.Walls.Cgroup != "" || l.State != lease.Running), !l.Visiting() && isUnder(l, names), losesItsPlace(l, hardware):
+		case inWalls && (l.Isolation.Cgroup != "" || l.State != lease.Running), !l.InPlace() && isUnder(l, names), losesItsPlace(l, hardware):
 			out = append(out, stopStep(l, reason))
-		case what == store.UnmanagedAll && l.Visiting():
+		case what == store.UnmanagedAll && l.InPlace():
 			out = append(out, step.Step{
 				Kind: KindLeaseRelease, Phase: step.RevokeAccess, Args: step.Must(LeaseStopArgs{l.ID}),
 				Text: "let go of lease " + l.ID + ": its processes go on", Reason: reason, Disruption: step.None,

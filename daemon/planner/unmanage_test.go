@@ -23,7 +23,7 @@ func TestPlanReleaseStops(t *testing.T) {
 	at := gpu.Placement{Start: 4, Size: 4}
 	grant := lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 30}}}
 	of := func(id, held string, state lease.State, cgroup string) lease.Lease {
-		return lease.Lease{ID: id, User: "alice", Origin: held, State: state, Terms: grant, Place: lease.Place{GPUs: []gpu.UUID{"GPU-2"}}, Walls: api.IsolationStatus{Cgroup: cgroup}}
+		return lease.Lease{ID: id, User: "alice", Origin: held, State: state, Terms: grant, Place: lease.Place{GPUs: []gpu.UUID{"GPU-2"}}, Isolation: api.IsolationStatus{Cgroup: cgroup}}
 	}
 	cut := of("cut", lease.OriginAttached, lease.Running, "/elsewhere")
 	cut.Place = lease.Place{GPUs: []gpu.UUID{observetest.One}, Instance: &at}

@@ -49,7 +49,7 @@ func numberInstances(s *state.State, v *lease.View) {
 		for j := range g.Instances {
 			g.Instances[j].Generation = state.InstanceNumber(&a, g.Instances[j].Placement)
 		}
-		g.Soon = ch != nil && ch.Brief && ch.GPUs[g.UUID]
+		g.ReopensSoon = ch != nil && ch.Brief && ch.GPUs[g.UUID]
 	}
 }
 
@@ -57,7 +57,7 @@ func numberInstances(s *state.State, v *lease.View) {
 func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.View {
 	v := lease.View{Generation: d.Generation}
 	if n.DriverErr != nil {
-		v.Blind = n.DriverErr.Error()
+		v.DriverUnavailable = n.DriverErr.Error()
 	}
 	for i := range n.GPUs {
 		if e := d.GPUs[n.GPUs[i].Identity.UUID]; e != nil {
@@ -103,7 +103,7 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 	}
 	dynamic := e.MIG != nil && e.MIG.Dynamic
 	if dynamic && g.MIG.Current && d.Enforcing() {
-		v.Grid = g.Profiles
+		v.DynamicProfiles = g.Profiles
 	}
 	for i := range g.Profiles.GI {
 		p := &g.Profiles.GI[i]
@@ -127,11 +127,11 @@ func instanceView(g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.
 	for _, c := range in.Compute {
 		v.UUIDs = append(v.UUIDs, c.UUID)
 	}
-	v.Held = slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.GI != nil && *p.GI == in.ID })
-	v.Stays = v.Held
+	v.InUse = slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.GI != nil && *p.GI == in.ID })
+	v.Pinned = v.InUse
 	switch {
 	case foreign(g.Identity.UUID, in):
-		v.Unusable, v.Stays, v.Held = "it was not made by gpushare", true, false
+		v.Unusable, v.Pinned, v.InUse = "it was not made by gpushare", true, false
 	case len(in.Compute) == 0:
 		v.Unusable = "it has no compute instance"
 	}

@@ -36,8 +36,8 @@ func TestViewOf(t *testing.T) {
 	n := &observe.Node{GPUs: []observe.GPU{plain("GPU-0", 0), mig, plain("GPU-2", 2), plain("GPU-3", 3), lost, plain("GPU-5", 5)}}
 	v := ViewOf(d, n, map[gpu.UUID]string{"GPU-5": "it is held", "GPU-4": "it is held"}, func(_ gpu.UUID, in *gpu.Instance) bool { return in.Placement.Start == 6 })
 
-	if v.Generation != 7 || v.Blind != "" {
-		t.Errorf("generation %d, blind %q", v.Generation, v.Blind)
+	if v.Generation != 7 || v.DriverUnavailable != "" {
+		t.Errorf("generation %d, blind %q", v.Generation, v.DriverUnavailable)
 	}
 	type brief struct {
 		UUID              gpu.UUID
@@ -77,8 +77,8 @@ func TestViewOf(t *testing.T) {
 	}
 
 	n.DriverErr = gpu.ErrNotLoaded
-	if v := ViewOf(d, n, nil, func(gpu.UUID, *gpu.Instance) bool { return false }); v.Blind != gpu.ErrNotLoaded.Error() {
-		t.Errorf("without a driver it is blind because of %q", v.Blind)
+	if v := ViewOf(d, n, nil, func(gpu.UUID, *gpu.Instance) bool { return false }); v.DriverUnavailable != gpu.ErrNotLoaded.Error() {
+		t.Errorf("without a driver it is blind because of %q", v.DriverUnavailable)
 	}
 	if v := ViewOf(&state.Desired{}, n, nil, nil); len(v.GPUs)+len(v.Grants) != 0 {
 		t.Errorf("without a spec there is something to have: %+v", v)

@@ -88,7 +88,7 @@ func (a access) denied(c *Caller, what string) *api.Error {
 func (c *Caller) MayEnd(l *lease.Lease) bool {
 	switch l.Origin {
 	case lease.OriginAttached:
-		return c.Admin || c.UID == l.By
+		return c.Admin || c.UID == l.AttachedBy
 	case lease.OriginLogin, lease.OriginUnit:
 		return c.Admin
 	}

@@ -51,15 +51,15 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 	e.Rules = append(e.Rules, v.explainMembers(ctx, l), v.explainDevices(l), v.explainMemory(l, &wire), v.explainTime(l, &wire))
 	if t, ok := v.State.Desired().Tenant(l.Terms.Tenant); ok {
 		for _, r := range v.explainLimits(t) {
-			if l.Visiting() && l.Origin != lease.OriginContainer {
-				r = api.Rule{What: r.What, Desired: r.Desired, Reason: attribution.Stays(l) + ": the limits are those of the tenant's slice, which it is not in"}
+			if l.InPlace() && l.Origin != lease.OriginContainer {
+				r = api.Rule{What: r.What, Desired: r.Desired, Reason: attribution.InPlaceReason(l) + ": the limits are those of the tenant's slice, which it is not in"}
 			}
 			e.Rules = append(e.Rules, r)
 		}
 	}
 	if l.Ends != nil {
 		r := api.Rule{What: "max_time", Desired: "until " + l.Ends.Format(time.RFC3339), Enforced: v.State.Desired().Enforcing(), By: "gpushared, while it runs"}
-		if l.Visiting() && l.Origin != lease.OriginContainer {
+		if l.InPlace() && l.Origin != lease.OriginContainer {
 			r.By = "gpushared, while it runs: it stops the processes that hold the GPU"
 		}
 		e.Rules = append(e.Rules, v.unlessObserving(r))
@@ -71,14 +71,14 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 func heldWhere(l *lease.Lease) string {
 	where := "by nothing of ours: its process is followed by its children"
 	switch {
-	case l.Walls.Unit != "":
-		where = "in " + l.Walls.Unit
-	case l.Walls.Cgroup != "":
-		where = "in " + l.Walls.Cgroup
-	case l.Visiting():
+	case l.Isolation.Unit != "":
+		where = "in " + l.Isolation.Unit
+	case l.Isolation.Cgroup != "":
+		where = "in " + l.Isolation.Cgroup
+	case l.InPlace():
 		where = fmt.Sprintf("where process %d is, with all that it starts", l.Process.PID)
 	}
-	if l.Visiting() {
+	if l.InPlace() {
 		where += " (" + l.Origin + ")"
 	}
 	return where
@@ -98,11 +98,11 @@ func (v *Viewer) explainMembers(ctx context.Context, l *lease.Lease) api.Rule {
 	}
 	r.Desired = fmt.Sprintf("%d now", len(members))
 	switch {
-	case l.Visiting() && l.Cgroup == "":
+	case l.InPlace() && l.Cgroup == "":
 		r.Reason = "one that leaves its parents and its session behind is not found again"
-	case l.Visiting():
+	case l.InPlace():
 		r.Reason = "whoever may move processes out of its cgroup takes them out of the lease"
-	case l.Walls.Cgroup == "":
+	case l.Isolation.Cgroup == "":
 		r.Reason = "they are followed by their parents, which is no wall"
 	default:
 		r.Enforced, r.By = true, "its own cgroup; who leaves it is found and ended"
@@ -122,11 +122,11 @@ func (v *Viewer) explainDevices(l *lease.Lease) api.Rule {
 	r.Desired = ruleNames(rules)
 	slice := sliceState(node, cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name})
 	switch {
-	case !l.Walls.Devices:
-		r.Reason = cmp.Or(l.Walls.DevicesReason, "it can open every device that it could before")
+	case !l.Isolation.Devices:
+		r.Reason = cmp.Or(l.Isolation.DevicesReason, "it can open every device that it could before")
 	case l.Origin == lease.OriginContainer && slice != nil:
 		r.Enforced, r.Desired, r.By = slice.Closed, ruleNames(slice.Devices), "the device program of its grant's slice "+slice.Path+", read back"
-	case l.Visiting():
+	case l.InPlace():
 		r.Enforced, r.By = true, "the guard on where it runs: it may open the GPUs of its user's leases, and no other managed one"
 	case slice == nil || !slice.Closed:
 		r.Reason = "the device program of its grant's slice was not found when it was read back"
@@ -172,13 +172,13 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 	case w.GPUMemory.Backend == "mig":
 		r.Enforced, r.By = true, "the MIG instance: there is no more in it"
 		return r // Also on a node that only observes.
-	case w.GPUMemory.Backend == "mps" && !l.Visiting():
+	case w.GPUMemory.Backend == "mps" && !l.InPlace():
 		r.Enforced, r.By = true, "the MPS server, for every process that joined it"
-	case do == "kill" && l.Visiting():
+	case do == "kill" && l.InPlace():
 		r.Enforced, r.By = true, "gpushared watches it: the process that uses most is asked to end, and killed"
 	case do == "kill":
 		r.Enforced, r.By = true, "gpushared watches it: the lease is asked to end, and killed"
-	case do == "freeze" && l.Walls.Freeze:
+	case do == "freeze" && l.Isolation.Freeze:
 		r.Enforced, r.By = true, "gpushared watches it: the lease is frozen for a while, time and again"
 	case do == "freeze":
 		r.Reason = "it is watched and told; overuse.memory is freeze, and this lease is never frozen"
@@ -200,7 +200,7 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		return r
 	case api.ModeMPS:
 		r.Desired = "threads, " + shareText(w)
-		if l.Visiting() {
+		if l.InPlace() {
 			r.Reason = "it holds only for processes that were started with the environment of the lease"
 			return r
 		}
@@ -209,9 +209,9 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	}
 	r.Desired = shareText(w)
 	switch {
-	case l.Visiting():
+	case l.InPlace():
 		r.Reason = "it is never frozen, so it runs whenever it likes"
-	case !l.Walls.Freeze || v.Gate == nil:
+	case !l.Isolation.Freeze || v.Gate == nil:
 		r.Reason = "nothing can be frozen here (" + v.Port.Info().Detail + ")"
 	case v.GuardReady() != nil:
 		r.Reason = "nobody is frozen: " + v.GuardReady().Error()

@@ -47,7 +47,7 @@ func TestWhyDevicesAreOpen(t *testing.T) {
 		{"noted", api.IsolationStatus{DevicesReason: "not on cgroupfs", NotEnforced: []string{"device rules: in other words"}}, "not on cgroupfs"},
 		{"of an older daemon", api.IsolationStatus{NotEnforced: []string{"device rules: in other words"}}, "it can open every device that it could before"},
 	} {
-		if got := v.explainDevices(&lease.Lease{ID: "red-1", Walls: c.walls}); got.Reason != c.why || got.Enforced {
+		if got := v.explainDevices(&lease.Lease{ID: "red-1", Isolation: c.walls}); got.Reason != c.why || got.Enforced {
 			t.Errorf("%s: %+v, want why %q", c.name, got, c.why)
 		}
 	}

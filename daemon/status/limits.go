@@ -49,7 +49,7 @@ func (v *Viewer) loginLimitStatus(want *state.Desired, t *api.TenantSpec) []api.
 	}
 	limit := uint64(*t.PerLogin.Memory)
 	out := api.LimitStatus{Name: "per_login.memory", Desired: exactBytes(limit)}
-	held := v.Told.Adoption.LoginsHeld(t.Name, limit)
+	held := v.Told.Adoption.LoginsLimited(t.Name, limit)
 	switch {
 	case !want.Enforcing():
 		out.Reason = "the spec says enforce: observe"

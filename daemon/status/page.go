@@ -110,7 +110,7 @@ func (v *Viewer) picture() *picture {
 	for i := range p.node.GPUs {
 		shown += len(p.node.GPUs[i].Processes)
 	}
-	p.owner = v.Attribution.Owners(shown)
+	p.owner = v.Attribution.LeaseLookup(shown)
 	if ch := v.State.Changing(); ch != nil {
 		p.changing, p.busyGPUs = ch.Operation, ch.GPUs
 	}

@@ -57,7 +57,7 @@ type Viewer struct {
 // Viewed is what the managers tell to be shown.
 type Viewed struct {
 	Adoption interface {
-		LoginsHeld(tenant string, limit uint64) int
+		LoginsLimited(tenant string, limit uint64) int
 	}
 	Converge interface {
 		LastDrift() (at time.Time, text string)

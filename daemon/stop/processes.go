@@ -13,17 +13,17 @@ import (
 // Processes are processes that stay where they are. They are never frozen: that would stop a login or a service of
 // somebody else's with them. Close them.
 type Processes struct {
-	held []*procfs.Pidfd
-	mine func(pid int) bool                                 // asked again before each signal; nil: they are whatever becomes of them
-	find func(ctx context.Context) ([]*procfs.Pidfd, error) // who it is, when SIGTERM is due; nil: those who are held
+	pidfds  []*procfs.Pidfd
+	belongs func(pid int) bool                                 // asked again before each signal; nil: they are whatever becomes of them
+	find    func(ctx context.Context) ([]*procfs.Pidfd, error) // who it is, when SIGTERM is due; nil: those who are held
 }
 
-// Hold makes processes that are held something to be stopped.
-func Hold(held ...*procfs.Pidfd) *Processes { return &Processes{held: held} }
+// NewProcesses makes processes that are held something to be stopped.
+func NewProcesses(pidfds ...*procfs.Pidfd) *Processes { return &Processes{pidfds: pidfds} }
 
 // Close lets go of the processes.
 func (p *Processes) Close() {
-	for _, h := range p.held {
+	for _, h := range p.pidfds {
 		_ = h.Close() // Nothing is written through it.
 	}
 }
@@ -31,14 +31,14 @@ func (p *Processes) Close() {
 // Thaw does nothing: they are never frozen.
 func (p *Processes) Thaw(context.Context) error { return nil }
 
-// Drain does nothing, for the same reason.
-func (p *Processes) Drain(context.Context) {}
+// AwaitBacklog does nothing, for the same reason.
+func (p *Processes) AwaitBacklog(context.Context) {}
 
 // Terminate sends SIGTERM to each.
 func (p *Processes) Terminate(ctx context.Context) error {
-	if p.find != nil && p.held == nil {
+	if p.find != nil && p.pidfds == nil {
 		var err error
-		if p.held, err = p.find(ctx); err != nil {
+		if p.pidfds, err = p.find(ctx); err != nil {
 			return err
 		}
 	}
@@ -47,7 +47,7 @@ func (p *Processes) Terminate(ctx context.Context) error {
 
 // Wait returns nil when all have ended.
 func (p *Processes) Wait(ctx context.Context) error {
-	for _, h := range p.held {
+	for _, h := range p.pidfds {
 		if err := h.Wait(ctx); err != nil {
 			return err
 		}
@@ -60,13 +60,13 @@ func (p *Processes) Kill(ctx context.Context) error {
 	if err := p.signal(unix.SIGKILL); err != nil {
 		return err
 	}
-	dead, cancel := context.WithTimeout(ctx, WallTimeout)
+	killed, cancel := context.WithTimeout(ctx, IsolationTimeout)
 	defer cancel()
-	for _, h := range p.held {
-		if !p.isMine(h) {
+	for _, h := range p.pidfds {
+		if !p.stillBelongs(h) {
 			continue
 		}
-		if err := h.Wait(dead); err != nil {
+		if err := h.Wait(killed); err != nil {
 			return fmt.Errorf("process %d was killed and does not end: it hangs in the kernel, often in the driver: %w", h.PID(), err)
 		}
 	}
@@ -75,8 +75,8 @@ func (p *Processes) Kill(ctx context.Context) error {
 
 func (p *Processes) signal(sig unix.Signal) error {
 	var failed error
-	for _, h := range p.held {
-		if h.Ended() || !p.isMine(h) {
+	for _, h := range p.pidfds {
+		if h.Ended() || !p.stillBelongs(h) {
 			continue
 		}
 		if err := h.Signal(sig); err != nil && !errors.Is(err, procfs.ErrGone) {
@@ -86,4 +86,4 @@ func (p *Processes) signal(sig unix.Signal) error {
 	return failed
 }
 
-func (p *Processes) isMine(h *procfs.Pidfd) bool { return p.mine == nil || p.mine(h.PID()) }
+func (p *Processes) stillBelongs(h *procfs.Pidfd) bool { return p.belongs == nil || p.belongs(h.PID()) }

@@ -16,7 +16,7 @@ type Decision int
 // The decisions.
 const (
 	MayStop  Decision = iota
-	IsRoots           // root could do anyway what stopping it would prevent
+	IsRoot            // root could do anyway what stopping it would prevent
 	IsSystem          // monitoring, a display, another job manager. Who installs those knows why, and most are started again
 	Unknown           // its user cannot be read
 )
@@ -39,20 +39,20 @@ func Decide(p Process, own int) Decision {
 	case !p.Known:
 		return Unknown
 	case p.UID == 0:
-		return IsRoots
+		return IsRoot
 	case p.UID < FirstUser && !p.Login && !p.Escaped && int(p.UID) != own:
 		return IsSystem
 	}
 	return MayStop
 }
 
-// Judge reads a process that is in no lease, and decides.
-func Judge(pid int) Decision { return judge(pid, false) }
+// DecidePID reads a process that is in no lease, and decides.
+func DecidePID(pid int) Decision { return decidePID(pid, false) }
 
-// JudgeEscaped is Judge for a process that came out of a lease.
-func JudgeEscaped(pid int) Decision { return judge(pid, true) }
+// DecideEscaped is Judge for a process that came out of a lease.
+func DecideEscaped(pid int) Decision { return decidePID(pid, true) }
 
-func judge(pid int, escaped bool) Decision {
+func decidePID(pid int, escaped bool) Decision {
 	uid, err := procfs.UID(pid)
 	p := Process{UID: uid, Known: err == nil, Escaped: escaped}
 	if cg, err := procfs.Cgroup(pid); err == nil {

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestWhoMayBeStopped(t *testing.T) {
+func TestDecide(t *testing.T) {
 	t.Parallel()
 	person, service := Process{UID: FirstUser, Known: true}, Process{UID: FirstUser - 1, Known: true}
 	with := func(p Process, change func(*Process)) Process { change(&p); return p }
@@ -26,14 +26,14 @@ func TestWhoMayBeStopped(t *testing.T) {
 		{"the system's service", service, 0, IsSystem},
 		{"a system's user who logged in", with(service, func(p *Process) { p.Login = true }), 0, MayStop},
 		{"a system's user that left a lease", with(service, func(p *Process) { p.Escaped = true }), 0, MayStop},
-		{"root's service", Process{Known: true}, 0, IsRoots},
-		{"root in a login", Process{Known: true, Login: true}, 0, IsRoots},
-		{"root's that left a lease", Process{Known: true, Escaped: true}, 0, IsRoots},
+		{"root's service", Process{Known: true}, 0, IsRoot},
+		{"root in a login", Process{Known: true, Login: true}, 0, IsRoot},
+		{"root's that left a lease", Process{Known: true, Escaped: true}, 0, IsRoot},
 		{"of a user that cannot be read", Process{}, 0, Unknown},
 		{"left a lease, its user cannot be read", Process{Escaped: true}, 0, Unknown},
 		{"the daemon's own user", service, FirstUser - 1, MayStop},
 		{"another service, of a daemon that is not root", service, 500, IsSystem},
-		{"root's, of a daemon that is not root", Process{Known: true}, 500, IsRoots},
+		{"root's, of a daemon that is not root", Process{Known: true}, 500, IsRoot},
 		{"a person, of a daemon that is not root", person, 500, MayStop},
 	} {
 		if got := Decide(c.p, c.own); got != c.want {
@@ -43,20 +43,20 @@ func TestWhoMayBeStopped(t *testing.T) {
 }
 
 // What is read of a process decides about it.
-func TestJudge(t *testing.T) {
+func TestDecidePID(t *testing.T) {
 	t.Parallel()
 	want := MayStop
 	if os.Geteuid() == 0 {
-		want = IsRoots
+		want = IsRoot
 	}
-	if got := Judge(os.Getpid()); got != want {
+	if got := DecidePID(os.Getpid()); got != want {
 		t.Errorf("this process: %d, want %d", got, want)
 	}
 	cmd := exec.Command("true")
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
 	}
-	if got := JudgeEscaped(cmd.Process.Pid); got != Unknown {
+	if got := DecideEscaped(cmd.Process.Pid); got != Unknown {
 		t.Errorf("one that has ended: %d", got)
 	}
 }

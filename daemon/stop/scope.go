@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// drainWait is how long a frozen lease's queued kernels get before it is killed.
-	drainWait = 500 * time.Millisecond
+	// backlogWait is how long a frozen lease's queued kernels get before it is killed.
+	backlogWait = 500 * time.Millisecond
 	// freezeTimeout bounds the freezing before that. What does not freeze is killed as it runs.
 	freezeTimeout = 2 * time.Second
 )
 
 // scope is all processes of a lease, in a scope of their own.
 type scope struct {
-	port cgroup.Port
-	gate cgroup.ScopeFreezer // nil where nothing can be frozen
-	id   string
-	log  *slog.Logger
+	port    cgroup.Port
+	freezer cgroup.ScopeFreezer // nil where nothing can be frozen
+	id      string
+	log     *slog.Logger
 }
 
 // Thaw lets the scope run.
@@ -53,7 +53,7 @@ func (s *scope) Terminate(ctx context.Context) error {
 		if err != nil {
 			continue // It ended.
 		}
-		if owner, ok := s.port.ScopeOf(m.PID); ok && owner == s.id {
+		if leaseID, ok := s.port.ScopeOf(m.PID); ok && leaseID == s.id {
 			if err := p.Signal(unix.SIGTERM); err != nil && !errors.Is(err, procfs.ErrGone) {
 				failed = errors.Join(failed, err)
 			}
@@ -72,27 +72,27 @@ func (s *scope) Wait(ctx context.Context) error {
 	return err
 }
 
-// Drain freezes the scope: a running kernel that is killed can wedge the driver. Unfrozen dies too.
-func (s *scope) Drain(ctx context.Context) {
-	if s.gate == nil {
+// AwaitBacklog freezes the scope: a running kernel that is killed can wedge the driver. Unfrozen dies too.
+func (s *scope) AwaitBacklog(ctx context.Context) {
+	if s.freezer == nil {
 		return
 	}
 	frozen, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
-	if err := s.gate.Freeze(frozen, s.id); err != nil {
+	if err := s.freezer.Freeze(frozen, s.id); err != nil {
 		s.log.Debug("a lease is killed as it runs: it cannot be frozen", "lease", s.id, "error", err)
 		return
 	}
-	loop.Pause(ctx, drainWait)
+	loop.Pause(ctx, backlogWait)
 }
 
 // Kill kills what is left in the scope, frozen or not.
 func (s *scope) Kill(ctx context.Context) error {
 	err := s.port.KillScope(ctx, s.id)
-	if s.gate != nil {
+	if s.freezer != nil {
 		// Nobody of it is left to be thawed, but the deadline of the freeze stays on disk until this. If something is left,
 		// it must not stay frozen.
-		if err := s.gate.Thaw(context.WithoutCancel(ctx), s.id); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+		if err := s.freezer.Thaw(context.WithoutCancel(ctx), s.id); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
 			s.log.Debug("a lease that was killed cannot be thawed", "lease", s.id, "error", err)
 		}
 	}

@@ -20,16 +20,16 @@ import (
 // Stopper stops processes.
 type Stopper struct {
 	*report.Reporter
-	Driver      gpu.Driver
-	Table       *lease.Table
-	Attribution attribution
-	Gate        cgroup.ScopeFreezer // freezes only while somebody else could thaw; nil where nothing can be frozen
-	Departures  *Departures
+	Driver       gpu.Driver
+	Table        *lease.Table
+	Attribution  attribution
+	Freezer      cgroup.ScopeFreezer // freezes only while somebody else could thaw; nil where nothing can be frozen
+	LeaseChanges *LeaseChanges
 }
 
 // attribution tells whose a process is, and what holds a lease's processes.
 type attribution interface {
-	OwnerOf(pid int) (id string, ok bool)
+	LeaseOf(pid int) (id string, ok bool)
 	PortOf(l *lease.Lease) cgroup.Port
 }
 
@@ -38,22 +38,22 @@ type attribution interface {
 // runs under a slice of ours, every process ends. notify tells the people of the lease before. The lease itself is still
 // to be ended.
 func (s *Stopper) Lease(ctx context.Context, l *lease.Lease, grace time.Duration, notify func(context.Context)) error {
-	ladder := s.LadderOf(l)
-	if l.Visiting() {
-		here := s.processesOf(l, func(ctx context.Context) ([]int, error) { return s.toStop(ctx, l) })
+	escalation := s.EscalationOf(l)
+	if l.InPlace() {
+		here := s.processesOf(l, func(ctx context.Context) ([]int, error) { return s.pidsToStop(ctx, l) })
 		defer here.Close()
-		ladder.Of = here
+		escalation.Target = here
 	}
-	ladder.Notify = notify
-	if err := ladder.Climb(ctx, grace); err != nil {
+	escalation.Notify = notify
+	if err := escalation.Run(ctx, grace); err != nil {
 		return fmt.Errorf("cannot stop lease %s: %w", l.ID, err)
 	}
 	return nil
 }
 
-// LadderOf is the ladder of a lease that has a scope of its own.
-func (s *Stopper) LadderOf(l *lease.Lease) *Ladder {
-	return &Ladder{Of: &scope{port: s.Attribution.PortOf(l), gate: s.Gate, id: l.ID, log: s.Log}}
+// EscalationOf is the ladder of a lease that has a scope of its own.
+func (s *Stopper) EscalationOf(l *lease.Lease) *Escalation {
+	return &Escalation{Target: &scope{port: s.Attribution.PortOf(l), freezer: s.Freezer, id: l.ID, log: s.Log}}
 }
 
 // Process ends a process of no lease, and returns when it has ended. What is not that process any more has ended.
@@ -65,13 +65,13 @@ func (s *Stopper) Process(ctx context.Context, pid int, start uint64, name, gpu,
 	if err != nil {
 		return err
 	}
-	one := Hold(p)
+	one := NewProcesses(p)
 	defer one.Close()
 	// Only now that it is held does this say whose it is: leases are ended by their own steps.
-	if id, held := s.Attribution.OwnerOf(pid); held {
+	if id, pidfds := s.Attribution.LeaseOf(pid); pidfds {
 		return fmt.Errorf("cannot stop pid %d (%s): it came into lease %s meanwhile", pid, name, id)
 	}
-	ladder := Ladder{Of: one, Notify: func(context.Context) {
+	escalation := Escalation{Target: one, Notify: func(context.Context) {
 		text := fmt.Sprintf("process %d (%s) is stopped: %s", pid, name, reason)
 		s.Events.Publish(api.Event{Kind: "process.stopping", GPU: gpu, Message: text})
 		s.Audit("gpushared", "force", text)
@@ -79,30 +79,30 @@ func (s *Stopper) Process(ctx context.Context, pid int, start uint64, name, gpu,
 			terminal.Notify([]int{pid}, int(uid), "gpushare: "+text)
 		}
 	}}
-	if err := ladder.Climb(ctx, StopGrace); err != nil {
+	if err := escalation.Run(ctx, StopGrace); err != nil {
 		return fmt.Errorf("cannot stop pid %d (%s): %w", pid, name, err)
 	}
 	return nil
 }
 
-// Largest takes hold of the process of a lease that uses most memory of a GPU, to stop that one alone. nil: none is there.
-func (s *Stopper) Largest(ctx context.Context, l *lease.Lease, id gpu.UUID) (p *Processes, pid int, err error) {
-	pids, err := s.onGPUs(ctx, l, id)
+// LargestProcess takes hold of the process of a lease that uses most memory of a GPU, to stop that one alone. nil: none is there.
+func (s *Stopper) LargestProcess(ctx context.Context, l *lease.Lease, id gpu.UUID) (p *Processes, pid int, err error) {
+	pids, err := s.pidsOnGPUs(ctx, l, id)
 	if err != nil || len(pids) == 0 {
 		return nil, 0, err
 	}
-	h, err := s.seize(pids[0], l.ID)
+	h, err := s.openMember(pids[0], l.ID)
 	if err != nil {
 		return nil, 0, nil //nolint:nilerr // It ended, or is no longer the lease's: who asks looks again.
 	}
 	p = s.processesOf(l, nil)
-	p.held = []*procfs.Pidfd{h}
+	p.pidfds = []*procfs.Pidfd{h}
 	return p, pids[0], nil
 }
 
 // processesOf are processes of a lease that stay where they are.
 func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int, error)) *Processes {
-	p := &Processes{mine: func(pid int) bool { owner, ok := s.Attribution.OwnerOf(pid); return ok && owner == l.ID }}
+	p := &Processes{belongs: func(pid int) bool { leaseID, ok := s.Attribution.LeaseOf(pid); return ok && leaseID == l.ID }}
 	if pids == nil {
 		return p
 	}
@@ -111,19 +111,19 @@ func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int,
 		if err != nil {
 			return nil, err
 		}
-		var held []*procfs.Pidfd
+		var pidfds []*procfs.Pidfd
 		for _, pid := range list {
-			if h, err := s.seize(pid, l.ID); err == nil { // Else it ended, or is no longer the lease's.
-				held = append(held, h)
+			if h, err := s.openMember(pid, l.ID); err == nil { // Else it ended, or is no longer the lease's.
+				pidfds = append(pidfds, h)
 			}
 		}
-		return held, nil
+		return pidfds, nil
 	}
 	return p
 }
 
-// seize takes hold of a process of the lease, so that what is signalled is that process or none.
-func (s *Stopper) seize(pid int, id string) (*procfs.Pidfd, error) {
+// openMember takes hold of a process of the lease, so that what is signalled is that process or none.
+func (s *Stopper) openMember(pid int, id string) (*procfs.Pidfd, error) {
 	start, err := procfs.Start(pid)
 	if err != nil {
 		return nil, err
@@ -133,15 +133,15 @@ func (s *Stopper) seize(pid int, id string) (*procfs.Pidfd, error) {
 		return nil, err
 	}
 	// Only now that it is held does its cgroup say whose it is.
-	if owner, ok := s.Attribution.OwnerOf(pid); !ok || owner != id {
+	if leaseID, ok := s.Attribution.LeaseOf(pid); !ok || leaseID != id {
 		p.Close()
 		return nil, fmt.Errorf("process %d: %w", pid, cgroup.ErrWrongCgroup)
 	}
 	return p, nil
 }
 
-// onGPUs are the pids of the lease's processes on its GPUs, those that use most memory first.
-func (s *Stopper) onGPUs(ctx context.Context, l *lease.Lease, ids ...gpu.UUID) ([]int, error) {
+// pidsOnGPUs are the pids of the lease's processes on its GPUs, those that use most memory first.
+func (s *Stopper) pidsOnGPUs(ctx context.Context, l *lease.Lease, ids ...gpu.UUID) ([]int, error) {
 	memory := map[int]uint64{}
 	for _, id := range ids {
 		processes, err := s.Driver.Processes(ctx, id)
@@ -150,7 +150,7 @@ func (s *Stopper) onGPUs(ctx context.Context, l *lease.Lease, ids ...gpu.UUID) (
 		}
 		for i := range processes {
 			p := &processes[i]
-			if owner, ok := s.Attribution.OwnerOf(p.PID); !ok || owner != l.ID {
+			if leaseID, ok := s.Attribution.LeaseOf(p.PID); !ok || leaseID != l.ID {
 				continue
 			}
 			b := uint64(0)
@@ -170,9 +170,9 @@ func (s *Stopper) onGPUs(ctx context.Context, l *lease.Lease, ids ...gpu.UUID) (
 	return pids, nil
 }
 
-func (s *Stopper) toStop(ctx context.Context, l *lease.Lease) ([]int, error) {
+func (s *Stopper) pidsToStop(ctx context.Context, l *lease.Lease) ([]int, error) {
 	if l.Origin != lease.OriginContainer {
-		return s.onGPUs(ctx, l, l.Place.GPUs...)
+		return s.pidsOnGPUs(ctx, l, l.Place.GPUs...)
 	}
 	members, err := s.Attribution.PortOf(l).Members(ctx, l.ID)
 	if errors.Is(err, cgroup.ErrNotFound) {

@@ -32,7 +32,7 @@ func change() *engine.Record {
 func TestRun(t *testing.T) {
 	type states = map[string]engine.State
 	for name, c := range map[string]struct {
-		inject   func(*fakeNode)
+		inject  func(*fakeNode)
 		want    states
 		a, b    string // where the GPUs are then
 		unit    string
@@ -41,31 +41,31 @@ func TestRun(t *testing.T) {
 		"all goes well": {want: states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up"},
 		"a step fails": {
 			inject: func(w *fakeNode) { w.broken["do A/hw2"] = true },
-			want:  states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
+			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/hw2 to "new": broken`},
 		},
 		"the last step fails": {
 			inject: func(w *fakeNode) { w.broken["do A/access"] = true; w.values["A/access"] = "" },
-			want:  states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
+			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/access to "new": broken`},
 		},
 		"a step lies": {
 			inject: func(w *fakeNode) { w.lying["A/hw1"] = true },
-			want:  states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
+			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/hw1 to "new": the call succeeded, but read back nothing has changed`},
 		},
 		"an answer is late": {
 			inject: func(w *fakeNode) { w.late["A/hw1"] = true },
-			want:  states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up",
+			want:   states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up",
 		},
 		"undo fails, too": {
 			inject: func(w *fakeNode) { w.broken["do A/hw2"] = true; w.broken["undo A/hw1"] = true },
-			want:  states{"A": engine.Held, "B": engine.Reached, "": engine.Reached}, a: "", b: "new", unit: "up",
+			want:   states{"A": engine.Held, "B": engine.Reached, "": engine.Reached}, a: "", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/hw2 to "new": broken; and it could not be taken back: undo "set A/hw1 to \"new\"": broken`},
 		},
 		"the node fails first": {
 			inject: func(w *fakeNode) { w.broken["do unit"] = true },
-			want:  states{"A": engine.Undone, "B": engine.Undone, "": engine.Undone}, a: "old", b: "old", unit: "up",
+			want:   states{"A": engine.Undone, "B": engine.Undone, "": engine.Undone}, a: "old", b: "old", unit: "up",
 			reasons: map[string]string{"": `cannot set unit to "down": broken`, "A": `not begun: cannot set unit to "down": broken`, "B": `not begun: cannot set unit to "down": broken`},
 		},
 	} {
@@ -156,8 +156,8 @@ func TestRefusals(t *testing.T) {
 func TestKillAtEveryBoundary(t *testing.T) {
 	for name, c := range map[string]struct {
 		inject func(*fakeNode)
-		a     string
-		held  bool
+		a      string
+		held   bool
 	}{
 		"all goes well":   {a: "new"},
 		"a step fails":    {inject: func(w *fakeNode) { w.broken["do A/hw2"] = true }, a: "old"},

@@ -32,7 +32,7 @@ type fakeNode struct {
 }
 
 var (
-	errPower   = errors.New("nobody answers")
+	errPower  = errors.New("nobody answers")
 	errBroken = errors.New("broken")
 	errLate   = errors.New("no answer in time")
 )

@@ -45,20 +45,20 @@ type StepState string
 
 // The states of a step.
 const (
-	Doing   StepState = "doing"
-	Done    StepState = "done"
-	Failed  StepState = "failed"
-	Undoing StepState = "undoing"
-	StepUndone    StepState = "undone"
+	Doing      StepState = "doing"
+	Done       StepState = "done"
+	Failed     StepState = "failed"
+	Undoing    StepState = "undoing"
+	StepUndone StepState = "undone"
 )
 
 // Progress is told when a step changes its state.
 type Progress struct {
-	Step  int
-	GPU   string
-	State StepState
-	At    time.Time
-	Duration  time.Duration // of Done, Failed and Back
+	Step     int
+	GPU      string
+	State    StepState
+	At       time.Time
+	Duration time.Duration // of Done, Failed and Back
 	// Skipped: nothing was done, because the hardware already was as the step leaves it.
 	Skipped bool
 	Err     error // of Failed

@@ -14,7 +14,7 @@ import (
 type scope int
 
 const (
-	permanent  scope = iota // survives: slice files, Ampere's MIG mode
+	permanent scope = iota // survives: slice files, Ampere's MIG mode
 	perBoot                // dies with the boot: what runs
 	perDriver              // dies with the boot, with the driver and with a reset of its GPU
 )

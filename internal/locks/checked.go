@@ -15,7 +15,7 @@ import (
 // Mutex is a mutex with a place in the order. The zero value is unlocked. It ends the process where the order is broken,
 // whether or not somebody would have waited.
 type Mutex[R Ranked] struct {
-	mu    sync.Mutex
+	mu        sync.Mutex
 	goroutine uint64 // the goroutine that has it; guarded by mu
 }
 

@@ -31,7 +31,7 @@ var Order = []Level{
 
 // Level is one line of the order.
 type Level struct {
-	Kind     Ranked
+	Kind   Ranked
 	Guards string
 }
 
@@ -44,23 +44,23 @@ func (ranked) isRanked() {}
 
 // The kinds of locks.
 type (
-	Planning  struct{ ranked }
-	Apply     struct{ ranked }
-	Correction   struct{ ranked }
-	Adoption  struct{ ranked }
-	Attaching  struct{ ranked }
-	Watchers  struct{ ranked }
-	EscapeScan   struct{ ranked }
-	Rendering      struct{ ranked }
-	IdentityRefresh    struct{ ranked }
-	Observer  struct{ ranked }
-	Logins    struct{ ranked }
-	CDI       struct{ ranked }
-	TableSave struct{ ranked }
-	Table     struct{ ranked }
-	Shares    struct{ ranked }
-	Sampling   struct{ ranked }
-	Progress  struct{ ranked }
-	Store     struct{ ranked }
-	Leaf      struct{ ranked }
+	Planning        struct{ ranked }
+	Apply           struct{ ranked }
+	Correction      struct{ ranked }
+	Adoption        struct{ ranked }
+	Attaching       struct{ ranked }
+	Watchers        struct{ ranked }
+	EscapeScan      struct{ ranked }
+	Rendering       struct{ ranked }
+	IdentityRefresh struct{ ranked }
+	Observer        struct{ ranked }
+	Logins          struct{ ranked }
+	CDI             struct{ ranked }
+	TableSave       struct{ ranked }
+	Table           struct{ ranked }
+	Shares          struct{ ranked }
+	Sampling        struct{ ranked }
+	Progress        struct{ ranked }
+	Store           struct{ ranked }
+	Leaf            struct{ ranked }
 )

@@ -44,12 +44,12 @@ type MPS interface {
 
 // Observer reads the node. Set the fields before the first use.
 type Observer struct {
-	Driver   Driver
-	Slices   Slices
-	MPS      MPS
-	LoginFilters   LoginFilters // nil: there are none
-	HostRoot string
-	Now      func() time.Time
+	Driver       Driver
+	Slices       Slices
+	MPS          MPS
+	LoginFilters LoginFilters // nil: there are none
+	HostRoot     string
+	Now          func() time.Time
 
 	mu       locks.Mutex[locks.Observer] // one observation at a time; guards what follows
 	seq      uint64

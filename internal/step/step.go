@@ -12,7 +12,7 @@ type Phase string
 // The phases, in order.
 const (
 	RevokeAccess Phase = "narrow"
-	Change Phase = "change"
+	Change       Phase = "change"
 	GrantAccess  Phase = "widen"
 )
 

@@ -11,10 +11,10 @@ type SubjectKind int
 
 // The kinds of subject.
 const (
-	TextOnly    SubjectKind = iota // known by what was written of it alone, as in a record
-	Lease                      // a lease, by its id
-	Process                    // a process of no lease, by its pid
-	SliceMembers                     // whoever is in a slice, by the slice's name
+	TextOnly     SubjectKind = iota // known by what was written of it alone, as in a record
+	Lease                           // a lease, by its id
+	Process                         // a process of no lease, by its pid
+	SliceMembers                    // whoever is in a slice, by the slice's name
 )
 
 // Subject is somebody whom a step disturbs. It is written down as its text, which is for people alone.

@@ -53,7 +53,7 @@ type Accepted struct {
 // Revision is one accepted spec as it was written.
 type Revision struct {
 	Generation uint64    `json:"generation"` // from 1
-	By        string    `json:"who"`
+	By         string    `json:"who"`
 	At         time.Time `json:"at"`
 	YAML       string    `json:"yaml"`
 	// Unmanaged is set when the node was given back with this: one of the constants below.
@@ -63,7 +63,7 @@ type Revision struct {
 // How much of a node was given back.
 const (
 	UnmanagedRestrictions = "walls" // nobody is held any more; the spec is kept, and observed
-	UnmanagedAll   = "all"   // and GPUs are as they were found; there is no spec any more
+	UnmanagedAll          = "all"   // and GPUs are as they were found; there is no spec any more
 )
 
 // Resolved is what the selectors of the accepted spec meant when it was accepted, in the shape of package spec's type of
@@ -75,11 +75,11 @@ type Resolved struct {
 
 // Achieved is what one GPU reached.
 type Achieved struct {
-	Generation uint64         `json:"generation"` // of the spec that asked for it
-	Epoch      Epoch          `json:"epoch"`      // in which it was read back
-	MIG        bool           `json:"mig"`        // MIG mode is on
-	Layout     []gpu.Instance `json:"layout,omitempty"`
-	Instances      []InstanceRecord         `json:"marks,omitempty"` // of the layout's instances
+	Generation uint64           `json:"generation"` // of the spec that asked for it
+	Epoch      Epoch            `json:"epoch"`      // in which it was read back
+	MIG        bool             `json:"mig"`        // MIG mode is on
+	Layout     []gpu.Instance   `json:"layout,omitempty"`
+	Instances  []InstanceRecord `json:"marks,omitempty"` // of the layout's instances
 }
 
 // InstanceRecord is what the driver does not tell of an instance of ours.
@@ -87,14 +87,14 @@ type InstanceRecord struct {
 	Placement gpu.Placement `json:"placement"`
 	// Generation is never given twice: an instance that is made again has the UUIDs of the one before, and another number.
 	Generation uint64 `json:"generation"`
-	Imported    bool   `json:"adopted,omitempty"` // somebody else made it, and an administrator said that it is ours
-	Missing       bool   `json:"gone,omitempty"`    // it was not there when the GPU was looked at last
+	Imported   bool   `json:"adopted,omitempty"` // somebody else made it, and an administrator said that it is ours
+	Missing    bool   `json:"gone,omitempty"`    // it was not there when the GPU was looked at last
 }
 
 // Duration is how long steps of one kind took.
 type Duration struct {
-	Count uint64  `json:"count"`
-	MeanSeconds  float64 `json:"mean"` // seconds; what is long ago counts little
+	Count       uint64  `json:"count"`
+	MeanSeconds float64 `json:"mean"` // seconds; what is long ago counts little
 }
 
 // GPUModes is what one GPU was before us. What we never changed is not set.

@@ -10,22 +10,22 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// NoWalls lets everybody in.
-type NoWalls struct{}
+// NoIsolation lets everybody in.
+type NoIsolation struct{}
 
-// Wall does nothing.
-func (NoWalls) Wall(context.Context, lease.Lease, lease.Process) (lease.Inside, error) {
-	return lease.Inside{}, nil
+// Isolate does nothing.
+func (NoIsolation) Isolate(context.Context, lease.Lease, lease.Process) (lease.IsolationResult, error) {
+	return lease.IsolationResult{}, nil
 }
 
-// Unwall does nothing.
-func (NoWalls) Unwall(context.Context, lease.Lease) error { return nil }
+// RemoveIsolation does nothing.
+func (NoIsolation) RemoveIsolation(context.Context, lease.Lease) error { return nil }
 
 // TableWith is a table with one lease.
 // TableWith is a table with one running lease of one grant.
 func TableWith(t *testing.T, tenant, grant string, uid int) *lease.Table {
 	t.Helper()
-	return TableOf(t, lease.Config{Walls: NoWalls{}, Now: func() time.Time { return time.Unix(1000, 0) }}, tenant, grant, uid)
+	return TableOf(t, lease.Config{Isolation: NoIsolation{}, Now: func() time.Time { return time.Unix(1000, 0) }}, tenant, grant, uid)
 }
 
 // TableOf is a table of that configuration with one lease of a time-sliced GPU.

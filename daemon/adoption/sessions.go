@@ -6,8 +6,8 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// Books is what tells who is logged in and where units run.
-type Books interface {
+// SessionSource is what tells who is logged in and where units run.
+type SessionSource interface {
 	// Logins lists the users who have a cgroup for all of their logins.
 	Logins(ctx context.Context) ([]cgroup.Login, error)
 	// UnitCgroup is where a unit's processes are; cgroup.ErrNotFound when it does not run.

@@ -19,8 +19,8 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// stages notes what a ladder does.
-type stages struct {
+// fakeTarget notes what a ladder does.
+type fakeTarget struct {
 	did    []string
 	fails  string // the stage that fails
 	wait   func(context.Context) error
@@ -29,7 +29,7 @@ type stages struct {
 
 var errStage = errors.New("it fails")
 
-func (s *stages) stage(name string) error {
+func (s *fakeTarget) stage(name string) error {
 	s.did = append(s.did, name)
 	if s.fails == name {
 		return errStage
@@ -37,11 +37,11 @@ func (s *stages) stage(name string) error {
 	return nil
 }
 
-func (s *stages) Thaw(context.Context) error      { return s.stage("thaw") }
-func (s *stages) Terminate(context.Context) error { return s.stage("terminate") }
-func (s *stages) Drain(context.Context)           { _ = s.stage("drain") } // It cannot fail.
-func (s *stages) Kill(context.Context) error      { return s.stage("kill") }
-func (s *stages) Wait(ctx context.Context) error {
+func (s *fakeTarget) Thaw(context.Context) error      { return s.stage("thaw") }
+func (s *fakeTarget) Terminate(context.Context) error { return s.stage("terminate") }
+func (s *fakeTarget) AwaitBacklog(context.Context)    { _ = s.stage("drain") } // It cannot fail.
+func (s *fakeTarget) Kill(context.Context) error      { return s.stage("kill") }
+func (s *fakeTarget) Wait(ctx context.Context) error {
 	s.did = append(s.did, "wait")
 	if s.atWait != nil {
 		s.atWait()
@@ -52,9 +52,9 @@ func (s *stages) Wait(ctx context.Context) error {
 	return s.wait(ctx)
 }
 
-func TestLadder(t *testing.T) {
+func TestEscalation(t *testing.T) {
 	t.Parallel()
-	stays := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	neverEnds := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for _, c := range []struct {
 		name   string
 		fails  string
@@ -64,23 +64,23 @@ func TestLadder(t *testing.T) {
 		err    error
 	}{
 		{name: "it ends when asked", want: "notify thaw terminate wait"},
-		{name: "it does not", wait: stays, want: "notify thaw terminate wait drain kill"},
+		{name: "it does not", wait: neverEnds, want: "notify thaw terminate wait drain kill"},
 		{name: "it cannot be thawed", fails: "thaw", want: "notify thaw", err: errStage},
 		{name: "it cannot be asked", fails: "terminate", want: "notify thaw terminate", err: errStage},
-		{name: "it cannot be killed", fails: "kill", wait: stays, want: "notify thaw terminate wait drain kill", err: errStage},
-		{name: "who stops it goes away", wait: stays, cancel: true, want: "notify thaw terminate wait", err: context.Canceled},
+		{name: "it cannot be killed", fails: "kill", wait: neverEnds, want: "notify thaw terminate wait drain kill", err: errStage},
+		{name: "who stops it goes away", wait: neverEnds, cancel: true, want: "notify thaw terminate wait", err: context.Canceled},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			s := &stages{fails: c.fails, wait: c.wait}
+			s := &fakeTarget{fails: c.fails, wait: c.wait}
 			grace := 10 * time.Millisecond
 			if c.cancel {
 				s.atWait, grace = cancel, time.Hour
 			}
-			l := Ladder{Of: s, Notify: func(context.Context) { _ = s.stage("notify") }}
-			if err := l.Climb(ctx, grace); !errors.Is(err, c.err) {
+			l := Escalation{Target: s, Notify: func(context.Context) { _ = s.stage("notify") }}
+			if err := l.Run(ctx, grace); !errors.Is(err, c.err) {
 				t.Errorf("it ended with %v, want %v", err, c.err)
 			}
 			if got := strings.Join(s.did, " "); got != c.want {
@@ -90,12 +90,12 @@ func TestLadder(t *testing.T) {
 	}
 	t.Run("SIGKILL never without SIGTERM", func(t *testing.T) {
 		t.Parallel()
-		s := &stages{fails: "terminate"}
-		l := Ladder{Of: s}
-		if err := l.Ask(t.Context()); !errors.Is(err, errStage) || l.Asked() {
+		s := &fakeTarget{fails: "terminate"}
+		l := Escalation{Target: s}
+		if err := l.Terminate(t.Context()); !errors.Is(err, errStage) || l.Terminated() {
 			t.Errorf("it was asked: %v", err)
 		}
-		if err := l.Kill(t.Context()); !errors.Is(err, ErrNotAsked) {
+		if err := l.Kill(t.Context()); !errors.Is(err, ErrNotTerminated) {
 			t.Errorf("it was killed: %v", err)
 		}
 		if slices.Contains(s.did, "kill") || slices.Contains(s.did, "drain") {
@@ -143,7 +143,7 @@ const (
 	ignores = "trap '' TERM; echo; exec sleep 3600"
 )
 
-func TestProcessesStop(t *testing.T) {
+func TestStopProcesses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, script string
@@ -160,9 +160,9 @@ func TestProcessesStop(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			one := Hold(h)
+			one := NewProcesses(h)
 			defer one.Close()
-			if err := (&Ladder{Of: one}).Climb(t.Context(), c.grace); err != nil {
+			if err := (&Escalation{Target: one}).Run(t.Context(), c.grace); err != nil {
 				t.Fatal(err)
 			}
 			if got := endedBy(<-ended); got != c.want {
@@ -177,11 +177,11 @@ func TestProcessesStop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		one := Hold(h)
+		one := NewProcesses(h)
 		defer one.Close()
 		asked := false
-		one.mine = func(int) bool { defer func() { asked = true }(); return !asked }
-		if err := (&Ladder{Of: one}).Climb(t.Context(), 50*time.Millisecond); err != nil {
+		one.belongs = func(int) bool { defer func() { asked = true }(); return !asked }
+		if err := (&Escalation{Target: one}).Run(t.Context(), 50*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 		if h.Ended() {
@@ -190,19 +190,19 @@ func TestProcessesStop(t *testing.T) {
 	})
 }
 
-// watched is a port that notes whether a scope was frozen when it was killed.
-type watched struct {
+// recordingPort is a port that notes whether a scope was frozen when it was killed.
+type recordingPort struct {
 	cgroup.Port
 	frozen []bool
 }
 
-func (w *watched) KillScope(ctx context.Context, id string) error {
+func (w *recordingPort) KillScope(ctx context.Context, id string) error {
 	frozen, err := w.Frozen(id)
 	w.frozen = append(w.frozen, frozen && err == nil)
 	return w.Port.KillScope(ctx, id)
 }
 
-func TestScopeStops(t *testing.T) {
+func TestStopScope(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, script string
@@ -224,9 +224,9 @@ func TestScopeStops(t *testing.T) {
 			if err := tree.Freeze(t.Context(), "one"); err != nil {
 				t.Fatal(err)
 			}
-			port := &watched{Port: tree}
-			l := Ladder{Of: &scope{port: port, gate: tree, id: "one", log: slog.New(slog.DiscardHandler)}}
-			if err := l.Climb(t.Context(), c.grace); err != nil {
+			port := &recordingPort{Port: tree}
+			l := Escalation{Target: &scope{port: port, freezer: tree, id: "one", log: slog.New(slog.DiscardHandler)}}
+			if err := l.Run(t.Context(), c.grace); err != nil {
 				t.Fatal(err)
 			}
 			if got := endedBy(<-ended); got != c.want {
@@ -240,15 +240,15 @@ func TestScopeStops(t *testing.T) {
 }
 
 // A scope that is nobody's cgroup is stopped as well as it goes: nothing of it is frozen.
-func TestScopeWithoutCgroupsStops(t *testing.T) {
+func TestStopScopeWithoutCgroups(t *testing.T) {
 	t.Parallel()
 	follow := cgroup.NewProcesses("a test")
 	p, ended := script(t, ignores)
 	if _, err := follow.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p}); err != nil {
 		t.Fatal(err)
 	}
-	l := Ladder{Of: &scope{port: follow, gate: follow, id: "one", log: slog.New(slog.DiscardHandler)}}
-	if err := l.Climb(t.Context(), 50*time.Millisecond); err != nil {
+	l := Escalation{Target: &scope{port: follow, freezer: follow, id: "one", log: slog.New(slog.DiscardHandler)}}
+	if err := l.Run(t.Context(), 50*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	if got := endedBy(<-ended); got != syscall.SIGKILL {

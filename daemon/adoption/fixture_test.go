@@ -31,62 +31,62 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// bookkeeper stands for systemd and logind: it says who is there.
-type bookkeeper struct {
+// fakeSessions stands for systemd and logind: it says who is there.
+type fakeSessions struct {
 	logins []cgroup.Login
 	units  map[string]string
 	memory map[int]*uint64
 	sets   int
 }
 
-func (b *bookkeeper) Logins(context.Context) ([]cgroup.Login, error) { return b.logins, nil }
+func (b *fakeSessions) Logins(context.Context) ([]cgroup.Login, error) { return b.logins, nil }
 
-func (b *bookkeeper) UnitCgroup(_ context.Context, unit string) (string, error) {
+func (b *fakeSessions) UnitCgroup(_ context.Context, unit string) (string, error) {
 	if cg, ok := b.units[unit]; ok {
 		return cg, nil
 	}
 	return "", cgroup.ErrNotFound
 }
 
-func (b *bookkeeper) LoginMemory(_ context.Context, uid int) (*uint64, error) {
+func (b *fakeSessions) LoginMemory(_ context.Context, uid int) (*uint64, error) {
 	return b.memory[uid], nil
 }
 
-func (b *bookkeeper) SetLoginMemory(_ context.Context, uid int, limit *uint64) error {
+func (b *fakeSessions) SetLoginMemory(_ context.Context, uid int, limit *uint64) error {
 	b.memory[uid] = limit
 	b.sets++
 	return nil
 }
 
-// visits are the walls of leases whose processes stay where they are.
-type visits struct{ to *cgroup.Attachments }
+// inPlaceIsolation are the walls of leases whose processes stay where they are.
+type inPlaceIsolation struct{ to *cgroup.Attachments }
 
 func scopeOf(l *lease.Lease, p lease.Process) cgroup.Scope {
 	return cgroup.Scope{ID: l.ID, Slice: cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}, Process: cgroup.Process(p), Closed: true, Cgroup: l.Cgroup}
 }
 
-func (v visits) Wall(ctx context.Context, l lease.Lease, p lease.Process) (lease.Inside, error) {
+func (v inPlaceIsolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) (lease.IsolationResult, error) {
 	s, err := v.to.StartScope(ctx, scopeOf(&l, p))
-	return lease.Inside{Status: api.IsolationStatus{Cgroup: s.Path, Unit: l.Unit}}, err
+	return lease.IsolationResult{Status: api.IsolationStatus{Cgroup: s.Path, Unit: l.Unit}}, err
 }
 
-func (v visits) Unwall(_ context.Context, l lease.Lease) error {
+func (v inPlaceIsolation) RemoveIsolation(_ context.Context, l lease.Lease) error {
 	v.to.Release(l.ID)
 	return nil
 }
 
 // watcher ends leases whose cgroup is empty, until its context ends: leases outlive it.
 type watcher struct {
-	ctx      context.Context // of one life
-	t        *testing.T
-	table    *lease.Table
-	visitors *cgroup.Attachments
-	watches  sync.WaitGroup
+	ctx         context.Context // of one life
+	t           *testing.T
+	table       *lease.Table
+	attachments *cgroup.Attachments
+	watches     sync.WaitGroup
 }
 
 func (w *watcher) WatchLease(id string) {
 	w.watches.Go(func() {
-		err := w.visitors.WaitEmpty(w.ctx, id)
+		err := w.attachments.WaitEmpty(w.ctx, id)
 		if w.ctx.Err() != nil {
 			return
 		}
@@ -99,32 +99,32 @@ func (w *watcher) WatchLease(id string) {
 	})
 }
 
-// guest is a process in a cgroup.
-type guest struct {
+// testProcess is a process in a cgroup.
+type testProcess struct {
 	cgroup.Process
 	cgroup string
 	kill   func() error
 	ended  chan struct{}
 }
 
-// lodge adopts who comes to it.
-type lodge struct {
+// fixture adopts who comes to it.
+type fixture struct {
 	*Adopter
-	t      *testing.T
-	dir    string
-	books  *bookkeeper
-	h      cgroup.Hierarchy
-	kernel bool // the cgroups are the kernel's; else they are files that say what the test wants
-	top    string
-	gone   chan string // leases that are
-	guests []*guest
-	die    func() // ends this life
+	t         *testing.T
+	dir       string
+	sessions  *fakeSessions
+	h         cgroup.Hierarchy
+	kernel    bool // the cgroups are the kernel's; else they are files that say what the test wants
+	top       string
+	ended     chan string // leases that are
+	processes []*testProcess
+	stop      func() // ends this life
 }
 
-// inLodges runs a test with cgroups of plain files, and where that may be done with those of the kernel.
-func inLodges(t *testing.T, test func(t *testing.T, x *lodge)) {
+// withFixtures runs a test with cgroups of plain files, and where that may be done with those of the kernel.
+func withFixtures(t *testing.T, test func(t *testing.T, x *fixture)) {
 	t.Helper()
-	t.Run("files", func(t *testing.T) { test(t, newLodge(t, cgroup.Hierarchy{Mount: t.TempDir()}, false)) })
+	t.Run("files", func(t *testing.T) { test(t, newFixture(t, cgroup.Hierarchy{Mount: t.TempDir()}, false)) })
 	t.Run("kernel", func(t *testing.T) {
 		if os.Geteuid() != 0 {
 			t.Skip("needs root to make cgroups")
@@ -133,22 +133,22 @@ func inLodges(t *testing.T, test func(t *testing.T, x *lodge)) {
 		if err != nil || !h.Writable() {
 			t.Skipf("needs a cgroup v2 hierarchy that may be written (error: %v)", err)
 		}
-		test(t, newLodge(t, h, true))
+		test(t, newFixture(t, h, true))
 	})
 }
 
-func newLodge(t *testing.T, h cgroup.Hierarchy, kernel bool) *lodge {
+func newFixture(t *testing.T, h cgroup.Hierarchy, kernel bool) *fixture {
 	t.Helper()
-	x := &lodge{
-		t: t, dir: t.TempDir(), books: &bookkeeper{units: map[string]string{}, memory: map[int]*uint64{}}, h: h, kernel: kernel, gone: make(chan string, 64),
+	x := &fixture{
+		t: t, dir: t.TempDir(), sessions: &fakeSessions{units: map[string]string{}, memory: map[int]*uint64{}}, h: h, kernel: kernel, ended: make(chan string, 64),
 		top: "/gpushare-lodge-" + strconv.Itoa(os.Getpid()) + strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")),
 	}
 	x.write(filepath.Join(x.dir, "passwd"), "root:x:0:0::/:\nalice:x:2001:2001::/:\nbob:x:2002:2002::/:\ncarol:x:2003:2003::/:\n")
 	x.write(filepath.Join(x.dir, "group"), "lab:x:3000:bob,root\nspeakers:x:3001:carol\n")
-	x.newLife()
+	x.start()
 	t.Cleanup(func() {
-		x.die()
-		x.end(x.guests...)
+		x.stop()
+		x.end(x.processes...)
 		if kernel {
 			if err := h.Remove(x.top); err != nil {
 				t.Error(err)
@@ -158,33 +158,33 @@ func newLodge(t *testing.T, h cgroup.Hierarchy, kernel bool) *lodge {
 	return x
 }
 
-// newLife begins to adopt, and knows nothing but what is on disk.
-func (x *lodge) newLife() {
+// start begins to adopt, and knows nothing but what is on disk.
+func (x *fixture) start() {
 	x.t.Helper()
 	r, st := report.NewReporter(slog.New(slog.NewTextHandler(x.t.Output(), nil)), time.Now), state.NewState(nil, false)
-	port, observer, visitors := cgroup.NewProcesses("a test"), &observe.Observer{}, cgroup.NewAttachments(cgroup.AttachmentsOptions{Mount: x.h.Mount})
-	table := lease.New(lease.Config{Walls: visits{visitors}, Changed: func(l lease.Lease) {
+	port, observer, attachments := cgroup.NewProcesses("a test"), &observe.Observer{}, cgroup.NewAttachments(cgroup.AttachmentsOptions{Mount: x.h.Mount})
+	table := lease.New(lease.Config{Isolation: inPlaceIsolation{attachments}, Changed: func(l lease.Lease) {
 		if l.State == lease.Ended {
-			x.gone <- l.ID
+			x.ended <- l.ID
 		}
 	}})
-	who := server.NewIdentities(r, &loop.Group{}, "off")
-	who.Spec = func() *api.Spec { return st.Desired().Spec }
-	who.Names = &names.Directory{Passwd: filepath.Join(x.dir, "passwd"), Group: filepath.Join(x.dir, "group")}
-	if err := who.Names.Refresh(x.t.Context(), nil, nil, true); err != nil {
+	identities := server.NewIdentities(r, &loop.Group{}, "off")
+	identities.Spec = func() *api.Spec { return st.Desired().Spec }
+	identities.Names = &names.Directory{Passwd: filepath.Join(x.dir, "passwd"), Group: filepath.Join(x.dir, "group")}
+	if err := identities.Names.Refresh(x.t.Context(), nil, nil, true); err != nil {
 		x.t.Fatal(err)
 	}
-	who.P.Store(&server.Roster{})
+	identities.P.Store(&server.Roster{})
 	ctx, stop := context.WithCancel(x.t.Context())
-	w := &watcher{ctx: ctx, t: x.t, table: table, visitors: visitors}
-	x.die = func() {
+	w := &watcher{ctx: ctx, t: x.t, table: table, attachments: attachments}
+	x.stop = func() {
 		stop()
 		w.watches.Wait()
 	}
 	x.Adopter = &Adopter{
-		Reporter: r, State: st, RunDir: store.RunDir(x.dir), Observer: observer, Port: port, Visitors: visitors, Table: table, Identities: who, Books: x.books,
-		Hierarchy: func() (cgroup.Hierarchy, error) { return x.h, nil }, SampleInterval: func() time.Duration { return time.Hour }, Kick: func() {},
-		Attribution: &attribution.Attribution{Reporter: r, State: st, Port: port, Follow: port, Visitors: visitors, Observer: observer, Table: table},
+		Reporter: r, State: st, RunDir: store.RunDir(x.dir), Observer: observer, Port: port, Attachments: attachments, Table: table, Identities: identities, Sessions: x.sessions,
+		Hierarchy: func() (cgroup.Hierarchy, error) { return x.h, nil }, SampleInterval: func() time.Duration { return time.Hour }, Wake: func() {},
+		Attribution: &attribution.Attribution{Reporter: r, State: st, Port: port, Follow: port, Attachments: attachments, Observer: observer, Table: table},
 		Policy: &devicepolicy.Policy{
 			Reporter: r, State: st, Port: port, Observer: observer, Table: table, Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", x.dir, cgroup.Info{}),
 		},
@@ -192,24 +192,24 @@ func (x *lodge) newLife() {
 	}
 }
 
-func (x *lodge) write(file, text string) {
+func (x *fixture) write(file, text string) {
 	x.t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		x.t.Fatal(err)
 	}
 }
 
-// tell makes a cgroup of files say who is in it.
-func (x *lodge) tell(cg, procs, populated string) {
+// setProcs makes a cgroup of files say who is in it.
+func (x *fixture) setProcs(cg, procs, populated string) {
 	x.t.Helper()
 	x.write(filepath.Join(x.h.Dir(cg), "cgroup.procs"), procs)
 	x.write(filepath.Join(x.h.Dir(cg), "cgroup.events"), "populated "+populated+"\nfrozen 0\n")
 }
 
-// put starts a process in a cgroup of that name.
-func (x *lodge) put(name string) *guest {
+// startProcess starts a process in a cgroup of that name.
+func (x *fixture) startProcess(name string) *testProcess {
 	x.t.Helper()
-	g := &guest{cgroup: x.top + "/" + name, ended: make(chan struct{})}
+	g := &testProcess{cgroup: x.top + "/" + name, ended: make(chan struct{})}
 	if err := os.MkdirAll(x.h.Dir(g.cgroup), 0o755); err != nil {
 		x.t.Fatal(err)
 	}
@@ -222,13 +222,13 @@ func (x *lodge) put(name string) *guest {
 		_ = cmd.Wait() // It is killed, at the latest by the end.
 	}()
 	g.PID, g.kill = cmd.Process.Pid, cmd.Process.Kill
-	x.guests = append(x.guests, g)
+	x.processes = append(x.processes, g)
 	var err error
 	if g.Start, err = procfs.Start(g.PID); err != nil {
 		x.t.Fatal(err)
 	}
 	if !x.kernel {
-		x.tell(g.cgroup, strconv.Itoa(g.PID)+"\n", "1")
+		x.setProcs(g.cgroup, strconv.Itoa(g.PID)+"\n", "1")
 	} else if err := x.h.Place(g.Process, g.cgroup); err != nil {
 		x.t.Fatal(err)
 	}
@@ -236,33 +236,33 @@ func (x *lodge) put(name string) *guest {
 }
 
 // end ends guests. It is done again without harm.
-func (x *lodge) end(guests ...*guest) {
+func (x *fixture) end(processes ...*testProcess) {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	for _, g := range guests {
+	for _, g := range processes {
 		if err := g.kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			x.t.Error(err)
 		}
 	}
-	for _, g := range guests {
+	for _, g := range processes {
 		select {
 		case <-g.ended:
 		case <-ctx.Done():
 			x.t.Errorf("process %d does not end", g.PID)
 		}
 	}
-	for _, g := range guests {
+	for _, g := range processes {
 		if !x.kernel {
-			x.tell(g.cgroup, "", "0")
+			x.setProcs(g.cgroup, "", "0")
 		} else if err := x.h.WaitEmpty(ctx, g.cgroup); err != nil {
 			x.t.Error(err)
 		}
 	}
 }
 
-// lives tells whether a guest still runs where it was put.
-func (x *lodge) lives(g *guest) bool {
+// alive tells whether a guest still runs where it was put.
+func (x *fixture) alive(g *testProcess) bool {
 	x.t.Helper()
 	busy, err := x.h.Populated(g.cgroup)
 	start, gone := procfs.Start(g.PID)
@@ -273,31 +273,31 @@ func (x *lodge) lives(g *guest) bool {
 	return true
 }
 
-// ownerOf is the lease of a guest.
-func (x *lodge) ownerOf(g *guest) (string, bool) {
+// leaseOf is the lease of a guest.
+func (x *fixture) leaseOf(g *testProcess) (string, bool) {
 	if x.kernel {
-		return x.Attribution.OwnerOf(g.PID)
+		return x.Attribution.LeaseOf(g.PID)
 	}
-	return x.Attribution.Owners(1 << 10)(g.PID) // As so many it is asked of the hierarchy, not of /proc.
+	return x.Attribution.LeaseLookup(1 << 10)(g.PID) // As so many it is asked of the hierarchy, not of /proc.
 }
 
-func (x *lodge) login(uid int, name string) *guest {
+func (x *fixture) login(uid int, name string) *testProcess {
 	x.t.Helper()
-	g := x.put(systemd.UserSlice(uid))
-	x.books.logins = append(x.books.logins, cgroup.Login{UID: uid, Name: name, Unit: systemd.UserSlice(uid), Cgroup: g.cgroup})
+	g := x.startProcess(systemd.UserSlice(uid))
+	x.sessions.logins = append(x.sessions.logins, cgroup.Login{UID: uid, Name: name, Unit: systemd.UserSlice(uid), Cgroup: g.cgroup})
 	return g
 }
 
 // logout ends the processes of a user and takes them from the books.
-func (x *lodge) logout(uid int) {
+func (x *fixture) logout(uid int) {
 	x.t.Helper()
-	i := slices.IndexFunc(x.books.logins, func(l cgroup.Login) bool { return l.UID == uid })
-	x.end(slices.DeleteFunc(slices.Clone(x.guests), func(g *guest) bool { return g.cgroup != x.books.logins[i].Cgroup })...)
-	x.books.logins = slices.Delete(x.books.logins, i, i+1)
+	i := slices.IndexFunc(x.sessions.logins, func(l cgroup.Login) bool { return l.UID == uid })
+	x.end(slices.DeleteFunc(slices.Clone(x.processes), func(g *testProcess) bool { return g.cgroup != x.sessions.logins[i].Cgroup })...)
+	x.sessions.logins = slices.Delete(x.sessions.logins, i, i+1)
 }
 
 // apply puts tenants in force, each with its grants on the one GPU.
-func (x *lodge) apply(tenants ...api.TenantSpec) {
+func (x *fixture) apply(tenants ...api.TenantSpec) {
 	x.t.Helper()
 	want := &state.Desired{
 		Generation: x.State.Desired().Generation + 1, Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}, Tenants: tenants},
@@ -316,48 +316,48 @@ func (x *lodge) apply(tenants ...api.TenantSpec) {
 	x.Table.Update(view)
 }
 
-func (x *lodge) look() {
+func (x *fixture) adopt() {
 	x.t.Helper()
 	if err := x.AdoptAll(x.t.Context()); err != nil {
 		x.t.Fatal(err)
 	}
 }
 
-// held is what is adopted now: "alice vision/serve login".
-func (x *lodge) held() []string {
+// adopted is what is adopted now: "alice vision/serve login".
+func (x *fixture) adopted() []string {
 	out := []string{}
 	for _, l := range x.Table.Live() {
-		who := l.User
+		identities := l.User
 		if l.Origin == lease.OriginUnit {
-			who = l.Unit
+			identities = l.Unit
 		}
-		out = append(out, who+" "+l.Terms.Tenant+"/"+l.Terms.Spec.Name+" "+l.Origin)
+		out = append(out, identities+" "+l.Terms.Tenant+"/"+l.Terms.Spec.Name+" "+l.Origin)
 	}
 	slices.Sort(out)
 	return out
 }
 
-func (x *lodge) want(when string, held ...string) {
+func (x *fixture) wantAdopted(when string, adopted ...string) {
 	x.t.Helper()
-	if got := x.held(); !slices.Equal(got, held) {
-		x.t.Errorf("%s: %q are adopted, want %q", when, got, held)
+	if got := x.adopted(); !slices.Equal(got, adopted) {
+		x.t.Errorf("%s: %q are adopted, want %q", when, got, adopted)
 	}
 }
 
 // await waits until so many are adopted.
-func (x *lodge) await(what string, live int) {
+func (x *fixture) await(what string, live int) {
 	x.t.Helper()
 	late := time.After(10 * time.Second)
 	for len(x.Table.Live()) != live {
 		select {
-		case <-x.gone:
+		case <-x.ended:
 		case <-late:
 			x.t.Fatal("not within 10 s: " + what)
 		}
 	}
 }
 
-func (x *lodge) lacks(text string) bool {
+func (x *fixture) hasCondition(text string) bool {
 	return slices.ContainsFunc(x.Conditions.List(), func(c api.Condition) bool { return c.Kind == "not-adopted" && strings.Contains(c.Message, text) })
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-// openedTimeout bounds one look at every descriptor of every process.
-const openedTimeout = 2 * time.Second
+// scanTimeout bounds one look at every descriptor of every process.
+const scanTimeout = 2 * time.Second
 
 // nvidiaMajor is the number of the GPUs' device nodes, which is the driver's own.
 const nvidiaMajor = 195
@@ -28,29 +28,29 @@ const nvidiaMajor = 195
 // another virtual node have the same numbers.
 type fileKey struct{ rdev, dev, ino uint64 }
 
-// DevicesOpen looks who has which GPU open. What cannot be seen is taken for not open: the driver refuses then, and names
+// OpenDevices looks who has which GPU open. What cannot be seen is taken for not open: the driver refuses then, and names
 // nobody.
-func (attr *Attribution) DevicesOpen(ctx context.Context, gpus []observe.GPU) planner.OpenDevices {
+func (attr *Attribution) OpenDevices(ctx context.Context, gpus []observe.GPU) planner.OpenDevices {
 	o := planner.OpenDevices{GPUs: map[gpu.UUID][]int{}, Instances: map[planner.InstanceKey][]int{}}
 	host, err := attr.Hosts.At(attr.Observer.Last())
 	if err != nil {
 		attr.Log.Warn("cannot see who has GPUs open", "error", err)
 		return o
 	}
-	real := filepath.Clean(attr.HostRoot) == "/"
+	realHost := filepath.Clean(attr.HostRoot) == "/"
 	nodes := deviceNodes(&host, gpus, func(name string, major, minor uint32) (fileKey, bool) {
-		if real {
+		if realHost {
 			return fileKey{rdev: unix.Mkdev(major, minor)}, true
 		}
 		var st unix.Stat_t
 		err := unix.Stat(filepath.Join(attr.HostRoot, "dev", name), &st)
 		return fileKey{dev: st.Dev, ino: st.Ino}, err == nil
 	})
-	ctx, cancel := context.WithTimeout(ctx, openedTimeout)
+	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
-	unseen, err := procfs.Openers(ctx, "/nvidia", func(f procfs.Opened) {
+	unreadable, err := procfs.Openers(ctx, "/nvidia", func(f procfs.Opened) {
 		key := fileKey{dev: f.Dev, ino: f.Ino}
-		if real {
+		if realHost {
 			key = fileKey{rdev: f.Rdev}
 		}
 		at, ok := nodes[key]
@@ -65,20 +65,20 @@ func (attr *Attribution) DevicesOpen(ctx context.Context, gpus []observe.GPU) pl
 	if err != nil {
 		attr.Log.Warn("who has GPUs open was not seen in full", "error", err)
 	}
-	o.Complete = err == nil && unseen == 0
+	o.Complete = err == nil && unreadable == 0
 	return o
 }
 
-// standsFor is what a device node gives access to.
-type standsFor struct {
+// nodeTarget is what a device node gives access to.
+type nodeTarget struct {
 	planner.InstanceKey
 	whole bool
 }
 
 // deviceNodes finds the nodes of the GPUs and of their instances.
-func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string, major, minor uint32) (fileKey, bool)) map[fileKey]standsFor {
-	out := map[fileKey]standsFor{}
-	add := func(at standsFor, name string, major, minor uint32) {
+func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string, major, minor uint32) (fileKey, bool)) map[fileKey]nodeTarget {
+	out := map[fileKey]nodeTarget{}
+	add := func(at nodeTarget, name string, major, minor uint32) {
 		if key, ok := find(name, major, minor); ok {
 			out[key] = at
 		}
@@ -90,12 +90,12 @@ func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string
 		if g.Identity.Error != "" {
 			continue // Its number is not known.
 		}
-		add(standsFor{planner.InstanceKey{GPU: id}, true}, fmt.Sprintf("nvidia%d", minor), nvidiaMajor, uint32(minor))
+		add(nodeTarget{planner.InstanceKey{GPU: id}, true}, fmt.Sprintf("nvidia%d", minor), nvidiaMajor, uint32(minor))
 		for j := range g.Instances {
 			in := &g.Instances[j]
 			capability := func(n uint32, ok bool) {
 				if ok && haveCaps {
-					add(standsFor{planner.InstanceKey{GPU: id, GI: in.ID}, false}, fmt.Sprintf("nvidia-caps/nvidia-cap%d", n), caps, n)
+					add(nodeTarget{planner.InstanceKey{GPU: id, GI: in.ID}, false}, fmt.Sprintf("nvidia-caps/nvidia-cap%d", n), caps, n)
 				}
 			}
 			capability(host.Caps.GI(minor, in.ID))

@@ -10,11 +10,11 @@ import (
 )
 
 // Whoever stops a lease is told when it is gone, also when another takes its walls down.
-func TestAwaitGone(t *testing.T) {
+func TestAwaitEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Stopper{Departures: &Departures{}}
-		slow := &slowWalls{begun: make(chan struct{}), end: make(chan struct{})}
-		d.Table = leasetest.TableOf(t, lease.Config{Walls: slow, Changed: func(lease.Lease) { d.Departures.Tell() }}, "red", "part", 1001)
+		d := &Stopper{LeaseChanges: &LeaseChanges{}}
+		slow := &slowIsolation{begun: make(chan struct{}), end: make(chan struct{})}
+		d.Table = leasetest.TableOf(t, lease.Config{Isolation: slow, Changed: func(lease.Lease) { d.LeaseChanges.Report() }}, "red", "part", 1001)
 		id := d.Table.Live()[0].ID
 		go func() { _ = d.Table.Ended(t.Context(), id, "its last process ended") }() // What it says is seen below.
 		<-slow.begun
@@ -22,7 +22,7 @@ func TestAwaitGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		gone := make(chan error, 1)
-		go func() { gone <- d.AwaitGone(t.Context(), id) }()
+		go func() { gone <- d.AwaitEnded(t.Context(), id) }()
 		synctest.Wait()
 		select {
 		case err := <-gone:
@@ -36,19 +36,19 @@ func TestAwaitGone(t *testing.T) {
 		if _, ok := d.Table.Get(id); ok {
 			t.Error("it is not gone")
 		}
-		if err := d.AwaitGone(t.Context(), "never-there"); err != nil {
+		if err := d.AwaitEnded(t.Context(), "never-there"); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// slowWalls take their time to be taken down.
-type slowWalls struct {
-	leasetest.NoWalls
+// slowIsolation take their time to be taken down.
+type slowIsolation struct {
+	leasetest.NoIsolation
 	begun, end chan struct{}
 }
 
-func (w *slowWalls) Unwall(context.Context, lease.Lease) error {
+func (w *slowIsolation) RemoveIsolation(context.Context, lease.Lease) error {
 	close(w.begun)
 	<-w.end
 	return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// holderOf reads who a process is, and what may be done with it under a spec.
-func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) planner.DeviceUser {
+// deviceUser reads who a process is, and what may be done with it under a spec.
+func (attr *Attribution) deviceUser(want *state.Desired, m *mps.State, pid int) planner.DeviceUser {
 	h, login := planner.DeviceUser{PID: pid}, false
 	st, err := procfs.Read(pid)
 	if err != nil {
@@ -28,22 +28,22 @@ func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) pl
 	if cg, err := procfs.Cgroup(pid); err == nil {
 		h.Unit, login = unitOf(cg), stop.InLogin(cg)
 	}
-	if id, ok := attr.OwnerOf(pid); ok {
+	if id, ok := attr.LeaseOf(pid); ok {
 		h.Lease = id
 		if l, ok := attr.Table.Get(id); ok {
 			h.Tenant = l.Terms.Tenant
 		}
 		return h
 	}
-	may := stop.Judge(pid)
+	may := stop.DecidePID(pid)
 	switch {
 	case pid == os.Getpid() || pid == attr.WorkerPID() || ServesMPS(m, st) || m != nil && m.PID == pid:
 		h.Decision = planner.Own
-	case want.Quiesces(h.Unit) && !attr.StopsUnits:
+	case want.Quiesces(h.Unit) && !attr.CanStopUnits:
 		h.Decision, h.Why = planner.Keep, "node.quiesce names its unit, and nothing here can stop units"
 	case want.Quiesces(h.Unit):
 		h.Decision = planner.Quiesce
-	case may == stop.IsRoots && login:
+	case may == stop.IsRoot && login:
 		h.Decision, h.Why = planner.Keep, "root's, which --force leaves alone: end it"
 	case may != stop.MayStop:
 		h.Decision, h.Why = planner.Keep, "the system's, which --force leaves alone: stop it, or name its unit in node.quiesce"
@@ -51,14 +51,14 @@ func (attr *Attribution) holderOf(want *state.Desired, m *mps.State, pid int) pl
 	return h
 }
 
-// WhoUses names who is in the way now, for a driver that refused because of somebody.
-func (attr *Attribution) WhoUses(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string {
+// DeviceUsers names who is in the way now, for a driver that refused because of somebody.
+func (attr *Attribution) DeviceUsers(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string {
 	g := observe.GPU{Snapshot: s}
 	if last, ok := attr.Observer.Last().GPU(s.Identity.UUID); ok {
 		g.MPS = last.MPS
 	}
 	g.MIG.Resetless = nil // Whoever merely has it open is named too.
-	use := attr.UsageUnder(attr.State.Desired(), attr.DevicesOpen(ctx, []observe.GPU{g}))
+	use := attr.UsageUnder(attr.State.Desired(), attr.OpenDevices(ctx, []observe.GPU{g}))
 	var out []string
 	for _, h := range planner.BlockingProcesses(&g, in, use) {
 		out = append(out, h.String())

@@ -7,14 +7,14 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 )
 
-// Departures tells those who wait that some lease is gone.
-type Departures struct {
+// LeaseChanges tells those who wait that some lease is gone.
+type LeaseChanges struct {
 	mu   locks.Mutex[locks.Leaf] // guards wake
 	wake chan struct{}
 }
 
 // Next gives a channel that is closed when the next lease is gone.
-func (x *Departures) Next() <-chan struct{} {
+func (x *LeaseChanges) Next() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.wake == nil {
@@ -23,8 +23,8 @@ func (x *Departures) Next() <-chan struct{} {
 	return x.wake
 }
 
-// Tell wakes everybody who waits. It calls nobody.
-func (x *Departures) Tell() {
+// Report wakes everybody who waits. It calls nobody.
+func (x *LeaseChanges) Report() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.wake != nil {
@@ -33,12 +33,12 @@ func (x *Departures) Tell() {
 	}
 }
 
-// AwaitGone waits until the table knows the lease no more: whoever watches it may be the one who takes its walls down.
-func (s *Stopper) AwaitGone(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, WallTimeout)
+// AwaitEnded waits until the table knows the lease no more: whoever watches it may be the one who takes its walls down.
+func (s *Stopper) AwaitEnded(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, IsolationTimeout)
 	defer cancel()
 	for {
-		next := s.Departures.Next()
+		next := s.LeaseChanges.Next()
 		if _, ok := s.Table.Get(id); !ok {
 			return nil
 		}

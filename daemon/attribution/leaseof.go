@@ -13,18 +13,18 @@ import (
 
 // PortOf is what holds a running lease's processes. On a node that only observes nobody was moved anywhere.
 func (attr *Attribution) PortOf(l *lease.Lease) cgroup.Port {
-	if l.Visiting() {
-		return attr.VisitPort(l)
+	if l.InPlace() {
+		return attr.InPlacePort(l)
 	}
-	if l.Walls.Cgroup == "" {
+	if l.Isolation.Cgroup == "" {
 		return attr.Follow
 	}
 	return attr.Port
 }
 
-// OwnerOf tells whose process it is, whichever port holds it: a scope of its own before the tree that it is in, and that
+// LeaseOf tells whose process it is, whichever port holds it: a scope of its own before the tree that it is in, and that
 // before the cgroup.
-func (attr *Attribution) OwnerOf(pid int) (string, bool) {
+func (attr *Attribution) LeaseOf(pid int) (string, bool) {
 	if id, ok := attr.Port.ScopeOf(pid); ok {
 		return id, true
 	}
@@ -33,20 +33,20 @@ func (attr *Attribution) OwnerOf(pid int) (string, bool) {
 			return id, true
 		}
 	}
-	return attr.Visitors.ScopeOf(pid)
+	return attr.Attachments.ScopeOf(pid)
 }
 
-// manyProcesses is from how many on all of them are listed at once: one read for each would take longer.
-const manyProcesses = 64
+// indexThreshold is from how many on all of them are listed at once: one read for each would take longer.
+const indexThreshold = 64
 
-// Owners is ownerOf for about so many processes, as of now.
-func (attr *Attribution) Owners(about int) func(pid int) (string, bool) {
-	if about < manyProcesses {
-		return attr.OwnerOf
+// LeaseLookup is ownerOf for about so many processes, as of now.
+func (attr *Attribution) LeaseLookup(about int) func(pid int) (string, bool) {
+	if about < indexThreshold {
+		return attr.LeaseOf
 	}
-	held, visiting := censusOf(attr.Port), censusOf(attr.Visitors)
+	scoped, attached := pidLookup(attr.Port), pidLookup(attr.Attachments)
 	return func(pid int) (string, bool) {
-		if id, ok := held(pid); ok {
+		if id, ok := scoped(pid); ok {
 			return id, true
 		}
 		if attr.Port != cgroup.Port(attr.Follow) {
@@ -54,12 +54,12 @@ func (attr *Attribution) Owners(about int) func(pid int) (string, bool) {
 				return id, true
 			}
 		}
-		return visiting(pid)
+		return attached(pid)
 	}
 }
 
-// censusOf asks for all at once where the adapter can.
-func censusOf(p cgroup.Port) func(pid int) (string, bool) {
+// pidLookup asks for all at once where the adapter can.
+func pidLookup(p cgroup.Port) func(pid int) (string, bool) {
 	list := p.Abilities().PIDIndex
 	if list == nil {
 		return p.ScopeOf
@@ -101,15 +101,15 @@ func (attr *Attribution) UsageUnder(want *state.Desired, o planner.OpenDevices) 
 			m := state.MarkOf(&a, p)
 			return m != nil && m.Imported
 		},
-		Process:     func(m *mps.State, pid int) planner.DeviceUser { return attr.holderOf(want, m, pid) },
+		Process:     func(m *mps.State, pid int) planner.DeviceUser { return attr.deviceUser(want, m, pid) },
 		OpenDevices: o,
 	}
 }
 
-// VisitPort is what holds a lease whose processes stay where they are: their cgroup, or the tree under one process.
-func (attr *Attribution) VisitPort(l *lease.Lease) cgroup.Port {
+// InPlacePort is what holds a lease whose processes stay where they are: their cgroup, or the tree under one process.
+func (attr *Attribution) InPlacePort(l *lease.Lease) cgroup.Port {
 	if l.Cgroup != "" {
-		return attr.Visitors
+		return attr.Attachments
 	}
 	return attr.Follow
 }

@@ -8,37 +8,37 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Rooms finds room for one more MIG instance on GPUs that make them on demand. It is asked with the table's lock held:
+// CapacityFinder finds room for one more MIG instance on GPUs that make them on demand. It is asked with the table's lock held:
 // it computes, and neither blocks nor calls the table.
-type Rooms interface {
+type CapacityFinder interface {
 	// Find chooses where an instance of one of the profiles, the first of them that has room, costs others least. What is
 	// taken stays, what is idle may go. at is -1 when there is no room.
-	Find(profiles []string, on []Ground) (at int, r Room)
+	Find(profiles []string, on []GPUCapacity) (at int, r InstanceSlot)
 }
 
-// Ground is one GPU as somebody may build on it.
-type Ground struct {
-	Grid  *gpu.Profiles
-	Taken []Room
-	Idle  []Room
+// GPUCapacity is one GPU as somebody may build on it.
+type GPUCapacity struct {
+	Profiles *gpu.Profiles
+	Taken    []InstanceSlot
+	Idle     []InstanceSlot
 }
 
-// Room is one instance that is there or may be made: what and where.
-type Room struct {
+// InstanceSlot is one instance that is there or may be made: what and where.
+type InstanceSlot struct {
 	ProfileID uint32
 	Name      string
 	Placement gpu.Placement
 }
 
-// claim is a room that a request has before its instance is there: it is being made, or kept until it can be.
-type claim struct {
-	Room
+// slotClaim is a room that a request has before its instance is there: it is being made, or kept until it can be.
+type slotClaim struct {
+	InstanceSlot
 	ticket string
 }
 
 // free tells whether a request of the grant may have what lies at a placement: nobody has it or a part of it, it is kept
 // for no other grant, and no other request claims it.
-func (t *taken) free(at gpu.Placement, k Key, ticket string) bool {
+func (t *gpuUsage) free(at gpu.Placement, k Key, ticket string) bool {
 	for _, c := range t.claims {
 		if c.ticket != ticket && c.Placement.Overlaps(at) {
 			return false
@@ -52,20 +52,20 @@ func (t *taken) free(at gpu.Placement, k Key, ticket string) bool {
 	return true
 }
 
-// made tells whether the instance at a placement was made for this request.
-func (t *taken) made(at gpu.Placement, ticket string) bool {
-	return slices.ContainsFunc(t.claims, func(c claim) bool { return c.ticket == ticket && ticket != "" && c.Placement == at })
+// createdFor tells whether the instance at a placement was made for this request.
+func (t *gpuUsage) createdFor(at gpu.Placement, ticket string) bool {
+	return slices.ContainsFunc(t.claims, func(c slotClaim) bool { return c.ticket == ticket && ticket != "" && c.Placement == at })
 }
 
-// ground is the GPU as a request of the grant may build on it.
-func (t *taken) ground(d *GPUView, k Key, ticket string) Ground {
-	out := Ground{Grid: d.Grid}
+// capacity is the GPU as a request of the grant may build on it.
+func (t *gpuUsage) capacity(d *GPUView, k Key, ticket string) GPUCapacity {
+	out := GPUCapacity{Profiles: d.DynamicProfiles}
 	there := map[gpu.Placement]bool{}
 	for i := range d.Instances {
 		in := &d.Instances[i]
 		there[in.Placement] = true
-		r := Room{ProfileID: in.ProfileID, Name: in.Name, Placement: in.Placement}
-		if in.Stays || !t.free(in.Placement, k, ticket) {
+		r := InstanceSlot{ProfileID: in.ProfileID, Name: in.Name, Placement: in.Placement}
+		if in.Pinned || !t.free(in.Placement, k, ticket) {
 			out.Taken = append(out.Taken, r)
 		} else {
 			out.Idle = append(out.Idle, r)
@@ -74,16 +74,16 @@ func (t *taken) ground(d *GPUView, k Key, ticket string) Ground {
 	for _, c := range t.claims {
 		if c.ticket != ticket && !there[c.Placement] {
 			there[c.Placement] = true
-			out.Taken = append(out.Taken, c.Room)
+			out.Taken = append(out.Taken, c.InstanceSlot)
 		}
 	}
 	// Kept for another grant, and not made yet; or somebody's whose instance is gone.
 	for p, h := range t.instances {
 		if !there[p] && !h.freeFor(k) {
-			out.Taken = append(out.Taken, Room{Placement: p, ProfileID: noProfile})
+			out.Taken = append(out.Taken, InstanceSlot{Placement: p, ProfileID: noProfile})
 		}
 	}
-	slices.SortFunc(out.Taken, func(a, b Room) int {
+	slices.SortFunc(out.Taken, func(a, b InstanceSlot) int {
 		return cmp.Or(cmp.Compare(a.Placement.Start, b.Placement.Start), cmp.Compare(a.Placement.Size, b.Placement.Size))
 	})
 	return out
@@ -114,59 +114,59 @@ func (g *Grant) profiles(on []*GPUView) []string {
 	return names
 }
 
-// builds tells whether instances are made on the GPU now.
-func (v *GPUView) builds() bool { return v.Grid != nil && v.Closed == "" }
+// createsInstances tells whether instances are made on the GPU now.
+func (v *GPUView) createsInstances() bool { return v.DynamicProfiles != nil && v.Closed == "" }
 
-// room finds where an instance for the grant could be made now. not are GPUs that are not tried.
-func (o *occupancy) room(g *Grant, v *View, ticket string, not func(gpu.UUID) bool) (d *GPUView, r Room) {
-	if o.rooms == nil || o.full[g.Key()] {
+// findSlot finds where an instance for the grant could be made now. not are GPUs that are not tried.
+func (o *occupancy) findSlot(g *Grant, v *View, ticket string, avoid func(gpu.UUID) bool) (d *GPUView, r InstanceSlot) {
+	if o.capacity == nil || o.noCapacity[g.Key()] {
 		return nil, r
 	}
 	var where []*GPUView
-	var on []Ground
+	var on []GPUCapacity
 	for i := range v.GPUs {
-		if d := &v.GPUs[i]; g.mayUse(d) && d.builds() && (not == nil || !not(d.UUID)) {
+		if d := &v.GPUs[i]; g.mayUse(d) && d.createsInstances() && (avoid == nil || !avoid(d.UUID)) {
 			where = append(where, d)
-			on = append(on, o.at(d.UUID).ground(d, g.Key(), ticket))
+			on = append(on, o.at(d.UUID).capacity(d, g.Key(), ticket))
 		}
 	}
 	names := g.profiles(where)
 	if len(names) == 0 {
 		return nil, r
 	}
-	at, r := o.rooms.Find(names, on)
+	at, r := o.capacity.Find(names, on)
 	if at < 0 {
 		// What is tried for a reservation has no name of its own, and who shuns a GPU speaks for himself.
-		if g.Spec.Name != "" && (not == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return not(d.UUID) })) {
-			o.full[g.Key()] = true
+		if g.Spec.Name != "" && (avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
+			o.noCapacity[g.Key()] = true
 		}
 		return nil, r
 	}
 	return where[at], r
 }
 
-// keep claims, for a request that has no room, the one that lacks least: where the fewest memory slices are somebody's,
+// claimNext claims, for a request that has no room, the one that lacks least: where the fewest memory slices are somebody's,
 // and of equals where it was before. Later requests leave it alone, so that the small do not starve the large.
-func (o *occupancy) keep(g *Grant, v *View, ticket string, before *Making) *Making {
-	var best *Making
+func (o *occupancy) claimNext(g *Grant, v *View, ticket string, before *PendingInstance) *PendingInstance {
+	var best *PendingInstance
 	var price [2]int
 	for i := range v.GPUs {
 		d := &v.GPUs[i]
-		if !g.mayUse(d) || !d.builds() {
+		if !g.mayUse(d) || !d.createsInstances() {
 			continue
 		}
 		t := o.at(d.UUID)
-		for j := range d.Grid.GI {
-			q := &d.Grid.GI[j]
+		for j := range d.DynamicProfiles.GI {
+			q := &d.DynamicProfiles.GI[j]
 			if !g.matches(&ProfileView{Name: q.Name, Slices: q.Slices, Memory: q.Memory, Attributes: q.Attributes}) {
 				continue
 			}
 			for _, at := range q.Placements {
-				lacks, ok := t.lacks(d, at, g.Key(), ticket)
+				lacks, ok := t.missingSlices(d, at, g.Key(), ticket)
 				if !ok {
 					continue
 				}
-				m := &Making{Ticket: ticket, GPU: d.UUID, Room: Room{ProfileID: q.ID, Name: q.Name, Placement: at}}
+				m := &PendingInstance{Ticket: ticket, GPU: d.UUID, InstanceSlot: InstanceSlot{ProfileID: q.ID, Name: q.Name, Placement: at}}
 				p := [2]int{lacks, 1}
 				if before != nil && *before == *m {
 					p[1] = 0
@@ -180,9 +180,9 @@ func (o *occupancy) keep(g *Grant, v *View, ticket string, before *Making) *Maki
 	return best
 }
 
-// lacks counts the memory slices of a placement that somebody has now. ok is false when it will not become free by
+// missingSlices counts the memory slices of a placement that somebody has now. ok is false when it will not become free by
 // leases that end: others claim it, it is kept for another grant, or what is there stays.
-func (t *taken) lacks(d *GPUView, at gpu.Placement, k Key, ticket string) (n int, ok bool) {
+func (t *gpuUsage) missingSlices(d *GPUView, at gpu.Placement, k Key, ticket string) (n int, ok bool) {
 	for _, c := range t.claims {
 		if c.ticket != ticket && c.Placement.Overlaps(at) {
 			return 0, false
@@ -190,8 +190,8 @@ func (t *taken) lacks(d *GPUView, at gpu.Placement, k Key, ticket string) (n int
 	}
 	for i := range d.Instances {
 		switch in := &d.Instances[i]; {
-		case !in.Placement.Overlaps(at) || !in.Stays:
-		case !in.Held:
+		case !in.Placement.Overlaps(at) || !in.Pinned:
+		case !in.InUse:
 			return 0, false
 		case t.instances[in.Placement] == nil:
 			n += int(in.Placement.Size)
@@ -209,15 +209,15 @@ func (t *taken) lacks(d *GPUView, at gpu.Placement, k Key, ticket string) (n int
 	return n, true
 }
 
-// inTheWay names instances that stay although they are nobody's lease, for whoever waits for room.
-func inTheWay(g *Grant, v *View) string {
+// blockingInstance names instances that stay although they are nobody's lease, for whoever waits for room.
+func blockingInstance(g *Grant, v *View) string {
 	for i := range v.GPUs {
 		d := &v.GPUs[i]
-		if !g.mayUse(d) || !d.builds() {
+		if !g.mayUse(d) || !d.createsInstances() {
 			continue
 		}
 		for j := range d.Instances {
-			if in := &d.Instances[j]; in.Stays && in.Unusable != "" {
+			if in := &d.Instances[j]; in.Pinned && in.Unusable != "" {
 				return in.Name + " at " + strconv.Itoa(int(in.Placement.Start)) + " on GPU " + strconv.Itoa(d.Index) + " is in the way: " + in.Unusable
 			}
 		}

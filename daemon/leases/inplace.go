@@ -10,55 +10,55 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// visit takes processes into a lease without moving them.
-func (ls *Leases) visit(ctx context.Context, l *lease.Lease, p lease.Process) (lease.Inside, error) {
-	var inside lease.Inside
+// isolateInPlace takes processes into a lease without moving them.
+func (ls *Leases) isolateInPlace(ctx context.Context, l *lease.Lease, p lease.Process) (lease.IsolationResult, error) {
+	var result lease.IsolationResult
 	var err error
-	if inside.Environment, inside.Unset, err = ls.Policy.Environment(ctx, l); err != nil {
-		return lease.Inside{}, err
+	if result.Environment, result.Unset, err = ls.Policy.Environment(ctx, l); err != nil {
+		return lease.IsolationResult{}, err
 	}
-	ls.visiting.Lock()
-	defer ls.visiting.Unlock()
+	ls.inPlaceMu.Lock()
+	defer ls.inPlaceMu.Unlock()
 	if l.Origin == lease.OriginAttached {
-		if err := ls.stillFree(l, p); err != nil {
-			return lease.Inside{}, err
+		if err := ls.checkUnattributed(l, p); err != nil {
+			return lease.IsolationResult{}, err
 		}
 	}
-	state, err := ls.Attribution.VisitPort(l).StartScope(ctx, scopeOf(l, cgroup.Process(p), nil))
+	state, err := ls.Attribution.InPlacePort(l).StartScope(ctx, scopeOf(l, cgroup.Process(p), nil))
 	if err != nil {
-		return lease.Inside{}, err
+		return lease.IsolationResult{}, err
 	}
 	// What stands on logins lets the user to the GPU from now on. Where it cannot be changed, a condition says so too.
-	visitor := *l
-	visitor.Process = p
-	if err := ls.Policy.Regard(&visitor, ""); err != nil {
-		inside.Warnings = append(inside.Warnings, "its GPU may not open: "+err.Error())
+	attached := *l
+	attached.Process = p
+	if err := ls.Policy.Regard(&attached, ""); err != nil {
+		result.Warnings = append(result.Warnings, "its GPU may not open: "+err.Error())
 	}
-	inside.Status = ls.visitStatus(&visitor, state)
-	return inside, nil
+	result.Status = ls.inPlaceStatus(&attached, state)
+	return result, nil
 }
 
-// leave forgets a visitor's processes. They go on as they were.
-func (ls *Leases) leave(id string) {
-	ls.Visitors.Release(id)
+// releaseInPlace forgets a visitor's processes. They go on as they were.
+func (ls *Leases) releaseInPlace(id string) {
+	ls.Attachments.Release(id)
 	ls.Follow.Release(id)
 }
 
-// adoptVisitor finds one visitor's processes again.
-func (ls *Leases) adoptVisitor(ctx context.Context, l *lease.Lease) bool {
-	state, err := ls.Attribution.VisitPort(l).Recover(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
+// recoverInPlace finds one visitor's processes again.
+func (ls *Leases) recoverInPlace(ctx context.Context, l *lease.Lease) bool {
+	state, err := ls.Attribution.InPlacePort(l).Recover(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 	if err != nil {
 		if !errors.Is(err, cgroup.ErrNotFound) {
 			ls.Log.Warn("cannot find a lease again", "lease", l.ID, "held", l.Origin, "error", err)
 		}
 		return false
 	}
-	ls.Table.SetWalls(l.ID, ls.visitStatus(l, state))
+	ls.Table.SetIsolation(l.ID, ls.inPlaceStatus(l, state))
 	return true
 }
 
-// visitStatus says what does not hold where a lease's processes stay where they are.
-func (ls *Leases) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.IsolationStatus {
+// inPlaceStatus says what does not hold where a lease's processes stay where they are.
+func (ls *Leases) inPlaceStatus(l *lease.Lease, s cgroup.ScopeState) api.IsolationStatus {
 	w := api.IsolationStatus{Cgroup: s.Path, Unit: l.Unit}
 	info := ls.Port.Info()
 	if !ls.State.Desired().Enforcing() {
@@ -78,7 +78,7 @@ func (ls *Leases) visitStatus(l *lease.Lease, s cgroup.ScopeState) api.Isolation
 		}
 	}
 	if !w.Devices {
-		w.DevicesReason = attribution.Stays(l) + ", so it can open every GPU that it could before"
+		w.DevicesReason = attribution.InPlaceReason(l) + ", so it can open every GPU that it could before"
 		w.NotEnforced = append(w.NotEnforced, "device rules: "+w.DevicesReason)
 	}
 	if l.Origin == lease.OriginContainer {

@@ -10,23 +10,23 @@ import (
 )
 
 // One user who asks for ever more gets so many places in the queue and no more; others and administrators wait on.
-func TestOneUserCannotFillTheQueue(t *testing.T) {
+func TestQueueLimitPerUser(t *testing.T) {
 	tab, _ := table(t, View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive)}, Grants: []Grant{
 		with(exclusive("red", "whole", 1), func(g *Grant) { n := 500; g.Spec.MaxLeases = &n }), exclusive("blue", "whole", 1),
 	}})
 	var forever time.Duration
-	ask := func(tenant string, uid int, admin bool) (*Ticket, error) {
+	submit := func(tenant string, uid int, admin bool) (*Ticket, error) {
 		return tab.Submit(Request{Tenant: tenant, Member: []string{tenant}, UID: uid, Admin: admin, Wait: &forever})
 	}
 	var all []*Ticket
 	for i := range 2 + maxWaiting {
-		k, err := ask("red", 1001, false)
+		k, err := submit("red", 1001, false)
 		if err != nil {
 			t.Fatalf("request %d: %v", i, err)
 		}
 		all = append(all, k)
 	}
-	_, err := ask("red", 1001, false)
+	_, err := submit("red", 1001, false)
 	var e *api.Error
 	if !errors.As(err, &e) || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, "already") || e.Hint == "" {
 		t.Errorf("one more is answered with %v", err)
@@ -39,16 +39,16 @@ func TestOneUserCannotFillTheQueue(t *testing.T) {
 		uid    int
 		admin  bool
 	}{{"red", 1002, false}, {"blue", 1003, false}, {"red", 1001, true}} {
-		if _, err := ask(other.tenant, other.uid, other.admin); err != nil {
+		if _, err := submit(other.tenant, other.uid, other.admin); err != nil {
 			t.Errorf("%+v is kept out: %v", other, err)
 		}
 	}
 	// Whoever leaves makes room for one.
 	all[len(all)-1].Cancel()
-	if _, err := ask("red", 1001, false); err != nil {
+	if _, err := submit("red", 1001, false); err != nil {
 		t.Errorf("after one left: %v", err)
 	}
-	if _, err := ask("red", 1001, false); err == nil {
+	if _, err := submit("red", 1001, false); err == nil {
 		t.Error("there is room for two")
 	}
 }
