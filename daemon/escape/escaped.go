@@ -292,12 +292,12 @@ func (e *Escapes) reportEscape(escaped escapedProcess, decision string) {
 	text := fmt.Sprintf("process %d (%s) left the lease for %s: %s; %s", escaped.pid, escaped.name, escaped.path, escaped.why, decision)
 	e.Log.Warn("a process left its lease", "lease", escaped.lease, "pid", escaped.pid, "command", escaped.name, "cgroup", escaped.path, "why", escaped.why, "fate", decision)
 	if _, live := e.Table.Get(escaped.lease); live {
-		e.Table.Notice(escaped.lease, lease.Notice{Kind: "lease.left", Text: text})
+		e.Table.Notice(escaped.lease, lease.Notice{Kind: "lease.escaped", Text: text})
 		return
 	}
 	// The lease ended with it.
 	if l := e.Escaped.leases[escaped.lease]; l != nil {
-		e.Events.Publish(l.Event("lease.left", text))
+		e.Events.Publish(l.Event("lease.escaped", text))
 	}
 }
 

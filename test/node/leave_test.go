@@ -99,7 +99,7 @@ func TestLeaving(t *testing.T) {
 		began := time.Now()
 		x.move(x.job.PID())
 		x.gone("the job", x.job.PID(), began)
-		e := x.told.await(t, "lease.left", x.id)
+		e := x.told.await(t, "lease.escaped", x.id)
 		if !strings.Contains(e.Message, strconv.Itoa(x.job.PID())) || !strings.Contains(e.Message, "it was ended") || e.Tenant != "red" {
 			t.Errorf("the event is %+v", e)
 		}
@@ -174,7 +174,7 @@ func TestLeaving(t *testing.T) {
 		nested := x.pids()[0]
 		roots := x.job.PID() // It runs as root.
 		x.move(roots)
-		e := x.told.await(t, "lease.left", x.id)
+		e := x.told.await(t, "lease.escaped", x.id)
 		if !strings.Contains(e.Message, "root's") {
 			t.Errorf("the event is %+v", e)
 		}
