@@ -51,7 +51,7 @@ func TestPackageRemoval(t *testing.T) {
 		{"an upgrade", nil, ours, []string{"upgrade", "2.0"}, ""},
 		{"an upgrade, by rpm", nil, ours, []string{"1"}, ""},
 		{"an upgrade that failed", nil, ours, []string{"failed-upgrade", "1.0"}, ""},
-		{"walls stand and shall", nil, ours + "\x00GPUSHARE_KEEP_WALLS=1", []string{"remove"}, ""},
+		{"walls stand and shall", nil, ours + "\x00GPUSHARE_KEEP_ISOLATION=1", []string{"remove"}, ""},
 		{"the program is gone", nil, "GPUSHARE=/nowhere/gpushare", []string{"remove"}, "is not removed"},
 		{"the daemon is gone", n.KillDaemon, ours, []string{"remove"}, "walls stand: generation 1"},
 		{"given back", func() {

@@ -128,7 +128,7 @@ func TestSplit(t *testing.T) {
 		{"userID", "user id"},
 		{"ask2nd", "ask nd"},
 		{"firewall", "firewall"},
-		{"gpushare-login-filter.service", "gpushare walls service"},
+		{"gpushare-login-filter.service", "gpushare login filter service"},
 		{"It is told. Nobody asks: why?\nYes", "it is told ␤ nobody asks ␤ why ␤ yes"},
 		{"he's, or his", "he s or his"},
 		{"a  b\tc", "a b c"},
