@@ -42,8 +42,11 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// ErrNewerState says that the state was written by a newer version: restarting does not help (exit 78).
-var ErrNewerState = store.ErrNewerFormat
+// The state has a format that this version does not read: a restart does not help (exit 78).
+var (
+	ErrNewerState = store.ErrNewerFormat
+	ErrOlderState = store.ErrOlderFormat
+)
 
 // NewLogger logs to the journal when the daemon runs under systemd, else as text. The level can be changed later.
 func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
@@ -279,7 +282,6 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 		planner.KindProcessStop: change.ProcessStop{Stopper: d.stopper}, planner.KindUnitStop: change.QuiesceUnit{D: d.changes}, planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
 		planner.KindCDIRemove: change.GiveBack{D: d.changes}, planner.KindLoginLimits: change.GiveBack{D: d.changes},
 		planner.KindMigration: change.MigrationPolicy{D: d.changes},
-		planner.KindAllowMove: change.MigrationPolicy{D: d.changes}, // Of changes that an earlier version left open.
 	}
 }
 

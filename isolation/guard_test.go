@@ -152,12 +152,12 @@ func TestPlanGuards(t *testing.T) {
 	}{
 		{name: "nothing"},
 		{name: "as wanted", want: at(logins, guard(0, 3, 1000)), are: at(logins, guard(0, 3, 1000))},
-		{name: "a new one", want: at(logins, guard(0, 3)), steps: []string{"narrow: close /dev/nvidia0-3 to logins (/user.slice)"}},
-		{name: "of a unit", want: at("/a.service", guard(2, 2, device.Anyone)), steps: []string{"narrow: close /dev/nvidia2 to /a.service, but for its own lease"}},
-		{name: "after the boot", want: at(logins, guard(0, 3)), are: at(logins, guard(0, lastGPU)), steps: []string{"widen: close only /dev/nvidia0-3 to logins (/user.slice)"}},
-		{name: "one more user", want: at(logins, guard(0, 3, 1000)), are: at(logins, guard(0, 3)), steps: []string{"widen: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
-		{name: "another user", want: at(logins, guard(0, 3, 1001)), are: at(logins, guard(0, 3, 1000)), steps: []string{"narrow: close /dev/nvidia0-3 to logins (/user.slice)", "widen: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
-		{name: "none any more", are: at(logins, guard(0, 3)), steps: []string{"widen: take the guard off logins (/user.slice)"}},
+		{name: "a new one", want: at(logins, guard(0, 3)), steps: []string{"revoke: close /dev/nvidia0-3 to logins (/user.slice)"}},
+		{name: "of a unit", want: at("/a.service", guard(2, 2, device.Anyone)), steps: []string{"revoke: close /dev/nvidia2 to /a.service, but for its own lease"}},
+		{name: "after the boot", want: at(logins, guard(0, 3)), are: at(logins, guard(0, lastGPU)), steps: []string{"grant: close only /dev/nvidia0-3 to logins (/user.slice)"}},
+		{name: "one more user", want: at(logins, guard(0, 3, 1000)), are: at(logins, guard(0, 3)), steps: []string{"grant: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
+		{name: "another user", want: at(logins, guard(0, 3, 1001)), are: at(logins, guard(0, 3, 1000)), steps: []string{"revoke: close /dev/nvidia0-3 to logins (/user.slice)", "grant: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
+		{name: "none any more", are: at(logins, guard(0, 3)), steps: []string{"grant: take the guard off logins (/user.slice)"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string

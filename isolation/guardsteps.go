@@ -10,12 +10,12 @@ import (
 )
 
 // KindGuard is the kind of step that sets or takes off the guard of a cgroup. Arguments and undo: GuardArgs.
-const KindGuard = "guard.set"
+const KindGuard = "login-filter.set"
 
 // GuardArgs is the guard that a cgroup should have; nil is none.
 type GuardArgs struct {
 	Cgroup string        `json:"cgroup"`
-	Guard  *device.Guard `json:"guard,omitempty"`
+	Guard  *device.Guard `json:"filter,omitempty"`
 }
 
 // PlanGuards is the steps from the guards as read back to those that should stand. One that changes both ways has two

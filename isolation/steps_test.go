@@ -120,35 +120,35 @@ func TestPlan(t *testing.T) {
 		},
 		{
 			name: "the tenant first", desired: []cgroup.Slice{{Name: grant, Closed: true}, base}, info: everything,
-			want: []string{"widen: make the slice of vision: cpu.quota 400%, memory.max 8 GiB, 2 devices (none)", "widen: make the slice of vision/train: 0 devices (none)"},
+			want: []string{"grant: make the slice of vision: cpu.quota 400%, memory.max 8 GiB, 2 devices (none)", "grant: make the slice of vision/train: 0 devices (none)"},
 		},
 		{
 			name: "lower", info: everything, observed: []cgroup.SliceState{state(base)},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = u(4 << 30) })},
-			want:    []string{"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB (none)"},
+			want:    []string{"revoke: narrow the slice of vision: memory.max 8 GiB → 4 GiB (none)"},
 		},
 		{
 			name: "below what is in use", info: everything, observed: []cgroup.SliceState{state(base)},
 			use:     map[cgroup.SliceName]Use{name: {Leases: []string{"l1"}, Memory: 5 << 30}},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = u(4 << 30) })},
-			want:    []string{"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB (running)"},
+			want:    []string{"revoke: narrow the slice of vision: memory.max 8 GiB → 4 GiB (running)"},
 		},
 		{
 			name: "not below what is in use", info: everything, observed: []cgroup.SliceState{state(base)},
 			use:     map[cgroup.SliceName]Use{name: {Leases: []string{"l1"}, Memory: 3 << 30, Devices: []cgroup.DeviceRule{dev(0, "rw")}}},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = u(4 << 30) })},
-			want:    []string{"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB (none)"},
+			want:    []string{"revoke: narrow the slice of vision: memory.max 8 GiB → 4 GiB (none)"},
 		},
 		{
 			name: "a device that is in use goes", info: everything, observed: []cgroup.SliceState{state(base)},
 			use:     map[cgroup.SliceName]Use{name: {Leases: []string{"l1"}, Devices: []cgroup.DeviceRule{dev(0, "rw")}}},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Devices = []cgroup.DeviceRule{dev(1, "rw")} })},
-			want:    []string{"narrow: narrow the slice of vision: -/dev/nvidia0 (running)"},
+			want:    []string{"revoke: narrow the slice of vision: -/dev/nvidia0 (running)"},
 		},
 		{
 			name: "raise", info: everything, observed: []cgroup.SliceState{state(base)},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = nil })},
-			want:    []string{"widen: change the slice of vision: memory.max 8 GiB → none (none)"},
+			want:    []string{"grant: change the slice of vision: memory.max 8 GiB → none (none)"},
 		},
 		{
 			name: "both ways", info: everything, observed: []cgroup.SliceState{state(base)},
@@ -157,26 +157,26 @@ func TestPlan(t *testing.T) {
 				s.Limits.MemoryMax, s.Limits.CPUQuota = u(4<<30), f(800)
 			})},
 			want: []string{
-				"narrow: narrow the slice of vision: memory.max 8 GiB → 4 GiB, -/dev/nvidia0 (none)",
-				"widen: change the slice of vision: cpu.quota 400% → 800%, +/dev/nvidia2 (none)",
+				"revoke: narrow the slice of vision: memory.max 8 GiB → 4 GiB, -/dev/nvidia0 (none)",
+				"grant: change the slice of vision: cpu.quota 400% → 800%, +/dev/nvidia2 (none)",
 			},
 		},
 		{
 			name: "an open slice is closed before anything else", info: everything,
 			observed: []cgroup.SliceState{{Name: name, Limits: base.Limits}}, desired: []cgroup.Slice{base},
-			want: []string{"narrow: narrow the slice of vision: devices closed, +/dev/nvidia0, +/dev/nvidia1 (none)"},
+			want: []string{"revoke: narrow the slice of vision: devices closed, +/dev/nvidia0, +/dev/nvidia1 (none)"},
 		},
 		{
 			name: "removed, the grants first", info: everything,
 			observed: []cgroup.SliceState{{}, state(base), {Name: grant, Closed: true}}, use: map[cgroup.SliceName]Use{grant: {Leases: []string{"l1"}}},
-			want: []string{"narrow: remove the slice of vision/train (running)", "narrow: remove the slice of vision (idle)"},
+			want: []string{"revoke: remove the slice of vision/train (running)", "revoke: remove the slice of vision (idle)"},
 		},
 		{
 			name: "all narrowing first", info: everything, observed: []cgroup.SliceState{state(base), {Name: grant, Closed: true}},
 			desired: []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "a"}}, changed(func(s *cgroup.Slice) { s.Devices = nil })},
 			want: []string{
-				"narrow: narrow the slice of vision: -/dev/nvidia0, -/dev/nvidia1 (none)", "narrow: remove the slice of vision/train (idle)",
-				"widen: make the slice of a: no limit (none)",
+				"revoke: narrow the slice of vision: -/dev/nvidia0, -/dev/nvidia1 (none)", "revoke: remove the slice of vision/train (idle)",
+				"grant: make the slice of a: no limit (none)",
 			},
 		},
 	}

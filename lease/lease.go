@@ -66,16 +66,16 @@ type Lease struct {
 	Cgroup string `json:"cgroup,omitempty"`
 	Unit   string `json:"unit,omitempty"` // the service manager's name for Cgroup, where it has one
 	// AttachedBy is who attached it, as a user id: another member, its own user too, may not take it from the books again.
-	AttachedBy int    `json:"by,omitempty"`
+	AttachedBy int    `json:"attached_by,omitempty"`
 	Key        string `json:"key,omitempty"` // the caller's mark of the request that it came from
 
-	Isolation api.IsolationStatus `json:"walls,omitzero"`
+	Isolation api.IsolationStatus `json:"isolation,omitzero"`
 	Notices   []string            `json:"notices,omitempty"` // the last few, newest last
 	Reason    string              `json:"reason,omitempty"`  // why it ends or ended
 
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
-	Ends    *time.Time `json:"ends,omitempty"` // by max_time
+	Ends    *time.Time `json:"expires,omitempty"` // by max_time
 }
 
 // InPlace tells whether the lease's processes stay where they are: nobody moved them behind walls of ours, and its end

@@ -15,9 +15,9 @@ import (
 // Place is where a lease is: whole GPUs, one instance of one GPU, or a share of one GPU.
 type Place struct {
 	GPUs     []gpu.UUID     `json:"gpus"`
-	Instance *gpu.Placement `json:"instance,omitempty"` // of a MIG lease
-	Profile  string         `json:"profile,omitempty"`  // of that instance
-	Memory   uint64         `json:"memory,omitempty"`   // of that instance, in bytes
+	Instance *gpu.Placement `json:"instance,omitempty"`   // of a MIG lease
+	Profile  string         `json:"profile,omitempty"`    // of that instance
+	Memory   uint64         `json:"gpu_memory,omitempty"` // of that instance, in bytes
 	// Generation is the instance's own number: the UUIDs of one that is made again at the same place are the same.
 	Generation uint64 `json:"generation,omitempty"`
 	// Devices is what the lease's processes may see: GPU UUIDs, or the MIG UUIDs of the instance.

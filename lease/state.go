@@ -8,7 +8,7 @@ import (
 )
 
 // stateFormat is the format of the state. New fields keep it.
-const stateFormat = 1
+const stateFormat = 2
 
 // state is what outlives the daemon: leases that hold a place, and the places that are kept free. Tickets do not.
 type state struct {

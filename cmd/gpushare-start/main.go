@@ -23,7 +23,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case args[0] == "--version":
 		fmt.Fprintln(stdout, "gpushare-start "+version.Version)
 		return 0
-	case args[0] == "--keep" && (len(args) == 3 || len(args) == 4 && args[3] == "cgroup"):
+	case args[0] == "--supervise" && (len(args) == 3 || len(args) == 4 && args[3] == "cgroup"):
 		return launch.Supervise(args[1], args[2], len(args) == 4)
 	}
 	fmt.Fprintln(stderr, "gpushare-start: it is started by gpushared, with a connection to it; see gpushare run --detach")

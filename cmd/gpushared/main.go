@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		return 0
 	}
 	fmt.Fprintf(errs, "gpushared: %v\n", err)
-	if errors.Is(err, daemon.ErrSettings) || errors.Is(err, daemon.ErrNewerState) {
+	if errors.Is(err, daemon.ErrSettings) || errors.Is(err, daemon.ErrNewerState) || errors.Is(err, daemon.ErrOlderState) {
 		return exitConfig
 	}
 	return 1

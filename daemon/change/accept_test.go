@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
@@ -76,7 +77,7 @@ func TestReleaseTakesThePolicyAwayOnce(t *testing.T) {
 		}
 		var of []step.Step
 		for _, s := range p.steps {
-			if s.Kind == planner.KindMigration || s.Kind == planner.KindAllowMove {
+			if s.Kind == planner.KindMigration {
 				of = append(of, s)
 			}
 		}
@@ -100,13 +101,12 @@ func TestReleaseWithAPolicyThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A release that an earlier version left open is gone on with: it recorded the policy as a step of another kind, too.
-func TestAnOldReleaseIsSettled(t *testing.T) {
+// An unmanage change that the last run of the daemon left open is resumed.
+func TestOpenUnmanageIsResumed(t *testing.T) {
 	w := newWorld(t)
 	w.port.Policy.Set(true, nil)
-	r := engine.Record{ID: "release-7", Kind: "release", By: "root", Generation: 3, Steps: []step.Step{
+	r := engine.Record{ID: "unmanage-7", Kind: state.KindRelease, By: "root", Generation: 3, Steps: []step.Step{
 		{ID: 1, Kind: planner.KindMigration, Phase: step.GrantAccess, Args: step.Must(planner.MigrationArgs{}), Undo: step.Must(planner.MigrationArgs{Deny: true})},
-		{ID: 2, Kind: planner.KindAllowMove, Phase: step.Change, Text: "take the bus policy away that denies leaving a lease"},
 	}}
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -119,12 +119,12 @@ func TestAnOldReleaseIsSettled(t *testing.T) {
 	w.Settle(t.Context())
 	w.Tasks.Wait()
 	denied, err := w.port.Policy.MigrationDenied()
-	if op := w.operation("release-7"); denied || err != nil || op.State != "done" || len(w.State.Kept().Change) != 0 {
+	if op := w.operation("unmanage-7"); denied || err != nil || op.State != "done" || len(w.State.Kept().Change) != 0 {
 		t.Errorf("moving is denied: %v, %v; it ended as %+v", denied, err, op)
 	}
-	// Undoing a step of that kind leaves things as they are.
-	old := MigrationPolicy{w.Changes}
-	if err := old.Undo(t.Context(), r.Steps[1]); err != nil {
+	// Without undo data the policy stays.
+	handler := MigrationPolicy{w.Changes}
+	if err := handler.Undo(t.Context(), step.Step{Kind: planner.KindMigration, Args: step.Must(planner.MigrationArgs{Deny: true})}); err != nil {
 		t.Error(err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 
 // The kinds of change by which an administrator settles what becomes of instances that others made.
 const (
-	kindAdopt  = "adopt"
+	kindAdopt  = "import"
 	kindRemove = "remove"
 )
 

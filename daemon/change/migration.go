@@ -11,8 +11,7 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// MigrationPolicy carries out the steps of kind KindMigration, and those of kind KindAllowMove that an earlier version
-// recorded.
+// MigrationPolicy carries out the steps of kind KindMigration.
 type MigrationPolicy struct{ D *Changes }
 
 var errNoBus = errors.New("cannot set a bus policy: no service manager runs here")
@@ -54,9 +53,6 @@ func (h MigrationPolicy) args(b json.RawMessage) (cgroup.Migration, planner.Migr
 	p := h.D.Port.Abilities().Migration
 	if p == nil {
 		return nil, a, errNoBus
-	}
-	if len(b) == 0 {
-		return p, a, nil // Of an earlier version: moving is allowed.
 	}
 	if err := json.Unmarshal(b, &a); err != nil {
 		return nil, a, fmt.Errorf("cannot read the arguments of a step: %w", err)

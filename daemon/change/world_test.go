@@ -86,7 +86,7 @@ func newWorld(t *testing.T) *world {
 	w.Identities.Spec = func() *api.Spec { return st.Desired().Spec }
 	walls, bus := &isolation.Handler{Slices: w.port}, MigrationPolicy{w.Changes}
 	w.Engine = &engine.Engine{Handlers: engine.Handlers{
-		isolation.KindSet: walls, isolation.KindRemove: walls, planner.KindMigration: bus, planner.KindAllowMove: bus,
+		isolation.KindSet: walls, isolation.KindRemove: walls, planner.KindMigration: bus,
 	}}
 	t.Cleanup(func() {
 		stop()

@@ -70,7 +70,7 @@ func guardAsked(stateDir string) (why string, err error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return "", nil // There was never a spec.
-	case errors.Is(err, store.ErrNewerFormat):
+	case errors.Is(err, store.ErrNewerFormat), errors.Is(err, store.ErrOlderFormat):
 		return "", err
 	case err != nil:
 		return "the state cannot be read, and it may ask for it: " + err.Error(), nil

@@ -3,10 +3,6 @@ package planner
 // KindMigration is the kind of step that denies tenants to have processes moved out of leases, or allows it again.
 const KindMigration = "bus.policy"
 
-// KindAllowMove is the kind by which earlier versions recorded the same on a node that was given back. Nothing plans it any
-// more. A change that such a version left open has it: it has no arguments, which says that moving is allowed, and no undo.
-const KindAllowMove = "policy.remove"
-
 // MigrationArgs are the arguments, and the undo, of such a step.
 type MigrationArgs struct {
 	Deny bool `json:"deny"`

@@ -18,4 +18,4 @@ type OpenChange struct {
 }
 
 // KindRelease is the kind of change that gives the node back.
-const KindRelease = "release"
+const KindRelease = "unmanage"

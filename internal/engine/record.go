@@ -12,7 +12,7 @@ import (
 type Record struct {
 	ID         string      `json:"id"`
 	Kind       string      `json:"kind"` // apply | retry | dynamic | …
-	By         string      `json:"who"`
+	By         string      `json:"by"`
 	Authority  Authority   `json:"authority"`
 	Generation uint64      `json:"generation"` // of the spec that it leads to
 	Started    time.Time   `json:"started"`

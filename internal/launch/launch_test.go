@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		os.Exit(Exec(false))
 	case os.Args[1] == SupervisedFlag:
 		os.Exit(Exec(true))
-	case os.Args[1] == "--keep":
+	case os.Args[1] == "--supervise":
 		os.Exit(Supervise(os.Args[2], os.Args[3], len(os.Args) == 5))
 	}
 	os.Exit(m.Run())

@@ -16,12 +16,12 @@ import (
 // Program is what is started, and as whom. Nothing of it passes through a service manager or a command line, where other
 // users could read it.
 type Program struct {
-	Path  string   `json:"path"` // absolute
-	Argv  []string `json:"argv"`
-	Env   []string `json:"env,omitempty"` // the whole environment
-	Dir   string   `json:"dir"`           // working directory, absolute
-	UMask int      `json:"umask"`
-	Credentials Credentials    `json:"owner"`
+	Path        string      `json:"path"` // absolute
+	Argv        []string    `json:"argv"`
+	Env         []string    `json:"env,omitempty"` // the whole environment
+	Dir         string      `json:"dir"`           // working directory, absolute
+	UMask       int         `json:"umask"`
+	Credentials Credentials `json:"credentials"`
 }
 
 // Credentials is whose program it is, as the kernel tells it of the process that asked.
@@ -45,7 +45,7 @@ type Limit struct {
 // Limits of what is asked for, above what anybody needs: execve(2) itself takes 2 MiB or a quarter of the stack.
 const (
 	maxArguments = 16 << 10
-	maxBytes = 1 << 20
+	maxBytes     = 1 << 20
 )
 
 // Check refuses what could not be executed, before anything is made for it.

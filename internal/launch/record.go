@@ -41,10 +41,10 @@ func (r Result) ExitCode() int {
 // record is what a keeper writes down of its program. It is there before the program is, so that a start that was cut
 // short is found again.
 type record struct {
-	Boot   string  `json:"boot"`
-	Supervisor Process `json:"keeper"`
-	Main   Process `json:"main"`
-	Result *Result `json:"result,omitempty"`
+	Boot       string  `json:"boot"`
+	Supervisor Process `json:"supervisor"`
+	Main       Process `json:"main"`
+	Result     *Result `json:"result,omitempty"`
 }
 
 func recordPath(dir, id string) string { return filepath.Join(dir, id+".json") }

@@ -11,10 +11,10 @@ const maxFileSize = 8 << 20
 // rotatingFile is a file that grows to a size, is then put aside, and begins anew: at least one size of the last output is kept,
 // at most two.
 type rotatingFile struct {
-	path string
+	path  string
 	limit int64
-	f    *os.File
-	size int64
+	f     *os.File
+	size  int64
 }
 
 func newRotatingFile(path string, limit int64) (*rotatingFile, error) {

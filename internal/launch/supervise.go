@@ -104,7 +104,7 @@ func supervise(dir, id string, conn *os.File, inCgroup bool) error {
 }
 
 // SupervisedFlag is the argument of a gpushare-start whose parent is a keeper.
-const SupervisedFlag = "--kept"
+const SupervisedFlag = "--supervised"
 
 // pendingCommand is the program that will be told what to become.
 func pendingCommand(conn, out, recordedPipe *os.File, inCgroup bool) (*exec.Cmd, error) {

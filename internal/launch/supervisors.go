@@ -35,7 +35,7 @@ func (k *Supervisors) Start(ctx context.Context, id string, cgroup *os.File) (*P
 		return nil, err
 	}
 	defer remote.Close()
-	args := []string{"--keep", k.Dir, id}
+	args := []string{"--supervise", k.Dir, id}
 	files := []*os.File{remote}
 	if cgroup != nil {
 		args, files = append(args, "cgroup"), append(files, cgroup)

@@ -11,9 +11,9 @@ type Phase string
 
 // The phases, in order.
 const (
-	RevokeAccess Phase = "narrow"
+	RevokeAccess Phase = "revoke"
 	Change       Phase = "change"
-	GrantAccess  Phase = "widen"
+	GrantAccess  Phase = "grant"
 )
 
 // Disruption says what a step does to those who run.

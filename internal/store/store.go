@@ -21,14 +21,12 @@ const (
 	linked   = "state.previous.new" // becoming the previous
 	reserve  = "reserve"            // blocks kept for the write that closes a change
 	corrupt  = "state.corrupt-%d"   // quarantined
-	older    = "state.%d.json"      // for the older version to go back to
 )
 
 // Store is the state on disk. Open makes one; Close lets go of the directory.
 type Store struct {
 	d    dir
 	lock *os.File // nil in tests with a directory of their own
-	c    codec
 
 	state  atomic.Pointer[State]
 	writes atomic.Uint64
@@ -44,7 +42,6 @@ type Report struct {
 	FellBack    bool     // the state is the one before the last
 	Lost        bool     // there was a state and nothing of it could be read
 	Quarantined []string // damaged files, by their new names
-	Upgraded    int      // the older format that was converted; 0 when none was
 	Reason      string   // what was wrong, one sentence; empty when nothing was
 }
 
@@ -59,7 +56,7 @@ func Open(path string) (*Store, Report, error) {
 	if err != nil {
 		return nil, Report{}, fmt.Errorf("cannot lock %s: %w", path, errors.Join(err, d.root.Close()))
 	}
-	s, report, err := open(d, codec{format: Format})
+	s, report, err := open(d)
 	if err != nil {
 		return nil, report, fmt.Errorf("cannot read the state in %s: %w", path, errors.Join(err, l.Close(), d.root.Close()))
 	}
@@ -75,10 +72,10 @@ func Peek(path string) (*State, error) {
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
 	defer root.Close()
-	s := &Store{d: osDir{root}, c: codec{format: Format}}
-	found, _, err := s.read(current)
+	s := &Store{d: osDir{root}}
+	found, err := s.read(current)
 	if errors.Is(err, errCorrupt) {
-		found, _, err = s.read(previous)
+		found, err = s.read(previous)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the state in %s: %w", path, err)
@@ -102,19 +99,19 @@ func (s *Store) Close() error {
 }
 
 // open reads the newest state that is whole.
-func open(d dir, c codec) (*Store, Report, error) {
-	s := &Store{d: d, c: c}
+func open(d dir) (*Store, Report, error) {
+	s := &Store{d: d}
 	var r Report
-	found, old := &State{}, 0
-	last, lastFormat, lastErr := s.read(current)
+	found := &State{}
+	last, lastErr := s.read(current)
 	switch {
 	case lastErr == nil:
-		found, old = last, lastFormat
+		found = last
 	case errors.Is(lastErr, errCorrupt), errors.Is(lastErr, os.ErrNotExist):
-		before, beforeFormat, err := s.read(previous)
+		before, err := s.read(previous)
 		switch {
 		case err == nil:
-			found, old, r.FellBack = before, beforeFormat, true
+			found, r.FellBack = before, true
 			r.Reason = fmt.Sprintf("%s could not be used (%v): went back to the state before it", current, lastErr)
 		case errors.Is(err, os.ErrNotExist) && errors.Is(lastErr, os.ErrNotExist):
 			r.Fresh = true
@@ -141,14 +138,8 @@ func open(d dir, c codec) (*Store, Report, error) {
 		return nil, r, lastErr
 	}
 	s.state.Store(found)
-	if old != 0 && old < c.format {
-		if err := s.upgrade(old, r.FellBack); err != nil {
-			return nil, r, err
-		}
-		r.Upgraded = old
-	}
-	if lastErr == nil && old == c.format {
-		b, err := c.marshal(found)
+	if lastErr == nil {
+		b, err := marshal(found)
 		if err != nil {
 			return nil, r, err
 		}
@@ -173,15 +164,15 @@ func (s *Store) findReserve() {
 	}
 }
 
-func (s *Store) read(name string) (*State, int, error) {
+func (s *Store) read(name string) (*State, error) {
 	b, err := readFile(s.d, name)
 	if errors.Is(err, syscall.EIO) {
-		return nil, 0, fmt.Errorf("%w: %w", errCorrupt, err)
+		return nil, fmt.Errorf("%w: %w", errCorrupt, err)
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	return s.c.unmarshal(b)
+	return unmarshal(b)
 }
 
 // quarantine puts a damaged file aside for people to look at. It keeps a few; the last place is reused.
@@ -202,26 +193,6 @@ func (s *Store) quarantine(name string) (string, error) {
 		}
 		return to, s.d.Rename(name, to)
 	}
-}
-
-// upgrade keeps the file of an older format and writes the state in ours.
-func (s *Store) upgrade(old int, fellBack bool) error {
-	from := current
-	if fellBack {
-		from = previous
-	}
-	to := fmt.Sprintf(older, old)
-	if err := ignoreMissing(s.d.Remove(to)); err != nil {
-		return err
-	}
-	if err := s.d.Link(from, to); err != nil {
-		return err
-	}
-	b, err := s.c.marshal(s.state.Load())
-	if err != nil {
-		return err
-	}
-	return s.replace(b, fresh, os.O_CREATE|os.O_TRUNC)
 }
 
 // State is the state as it is on disk. It is shared: nobody may write into it.
@@ -250,7 +221,7 @@ func (s *Store) update(f func(*State) error, closing bool) error {
 	if err := f(next); err != nil {
 		return err
 	}
-	b, err := s.c.marshal(next)
+	b, err := marshal(next)
 	if err != nil {
 		return err
 	}

@@ -19,8 +19,6 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-var first = codec{format: 1}
-
 var at = time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 
 func accept(yaml string) func(*State) error {
@@ -35,7 +33,7 @@ func accept(yaml string) func(*State) error {
 func with(t *testing.T, n int) (*disk, *Store) {
 	t.Helper()
 	d := newDisk()
-	s, r, err := open(d, first)
+	s, r, err := open(d)
 	if err != nil || !r.Fresh {
 		t.Fatal(r, err)
 	}
@@ -54,7 +52,7 @@ func TestUpdate(t *testing.T) {
 	if err := s.Update(func(st *State) error { st.Change = json.RawMessage(`{"id": "c1"}`); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	s, r, err := open(d, first)
+	s, r, err := open(d)
 	if err != nil || r.Reason != "" || r.Fresh {
 		t.Fatal(r, err)
 	}
@@ -101,7 +99,7 @@ func TestPowerCut(t *testing.T) {
 				acknowledged = write(s, accept("3")) == nil
 				d.afterPowerCut(func(left *disk) {
 					images++
-					again, r, err := open(left, first)
+					again, r, err := open(left)
 					if err != nil || r.Fresh || r.Lost || r.FellBack {
 						t.Fatalf("cut before operation %d: %+v, %v", cut, r, err)
 					}
@@ -142,7 +140,7 @@ func TestFailingOperation(t *testing.T) {
 						t.Fatalf("operation %d: the next write gives %v", n, err)
 					}
 				}
-				again, r, err := open(d, first)
+				again, r, err := open(d)
 				if err != nil || generation(again) != generation(s) || r.Reason != "" {
 					t.Fatalf("operation %d: read back generation %d, known %d (%+v, %v)", n, generation(again), generation(s), r, err)
 				}
@@ -158,7 +156,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatalf("a full disk gives %v, generation %d", err, generation(s))
 	}
 	// A restart on the full disk must not lose the reserve.
-	s, _, err := open(d, first)
+	s, _, err := open(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +167,7 @@ func TestFullDisk(t *testing.T) {
 	if err := s.Finish(closing); err != nil {
 		t.Fatalf("the reserve did not help: %v", err)
 	}
-	again, r, err := open(d, first)
+	again, r, err := open(d)
 	if err != nil || len(again.State().Held) != 1 || r.Reason != "" {
 		t.Fatalf("read back %+v (%+v, %v)", again.State(), r, err)
 	}
@@ -194,7 +192,7 @@ func TestFlippedBits(t *testing.T) {
 		bad := append([]byte(nil), good...)
 		bad[bit/8] ^= 1 << (bit % 8)
 		left.names[current] = &inode{data: bad}
-		s, r, err := open(left, first)
+		s, r, err := open(left)
 		if err != nil {
 			t.Fatalf("bit %d (%q): %v", bit, good[bit/8], err)
 		}
@@ -213,7 +211,7 @@ func TestDamage(t *testing.T) {
 	t.Run("both", func(t *testing.T) {
 		d, _ := with(t, 2)
 		d.names[current], d.names[previous] = damaged(), damaged()
-		s, r, err := open(d, first)
+		s, r, err := open(d)
 		if err != nil || !r.Lost || len(r.Quarantined) != 2 || generation(s) != 0 {
 			t.Fatalf("%+v, %v", r, err)
 		}
@@ -225,7 +223,7 @@ func TestDamage(t *testing.T) {
 		d, _ := with(t, 2)
 		for range 20 {
 			d.names[current] = damaged()
-			s, _, err := open(d, first)
+			s, _, err := open(d)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -240,7 +238,7 @@ func TestDamage(t *testing.T) {
 	t.Run("the current is gone", func(t *testing.T) {
 		d, _ := with(t, 2)
 		delete(d.names, current)
-		s, r, err := open(d, first)
+		s, r, err := open(d)
 		if err != nil || !r.FellBack || generation(s) != 1 {
 			t.Fatalf("%+v, %v", r, err)
 		}
@@ -251,17 +249,13 @@ func TestDamage(t *testing.T) {
 // next start finds everything that the first would have found.
 func TestFailingOpen(t *testing.T) {
 	damaged := func() *inode { return &inode{data: []byte("{}\n")} }
-	second := codec{format: 2, upgrades: map[int]func([]byte) ([]byte, error){1: func(b []byte) ([]byte, error) { return b, nil }}}
 	for name, c := range map[string]struct {
 		spoil func(*disk)
-		codec codec
 		want  []uint64 // the generations that may be read
 	}{
-		"healthy":                      {func(*disk) {}, first, []uint64{2, 1}}, // an unreadable file is a damaged one
-		"damaged":                      {func(d *disk) { d.names[current] = damaged() }, first, []uint64{1, 0}},
-		"both":                         {func(d *disk) { d.names[current], d.names[previous] = damaged(), damaged() }, first, []uint64{0}},
-		"upgraded":                     {func(*disk) {}, second, []uint64{2, 1}},
-		"upgraded from the one before": {func(d *disk) { d.names[current] = damaged() }, second, []uint64{1, 0}},
+		"healthy": {func(*disk) {}, []uint64{2, 1}}, // an unreadable file is a damaged one
+		"damaged": {func(d *disk) { d.names[current] = damaged() }, []uint64{1, 0}},
+		"both":    {func(d *disk) { d.names[current], d.names[previous] = damaged(), damaged() }, []uint64{0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, fault := range []error{syscall.EIO, syscall.EACCES, syscall.ENOSPC} {
@@ -269,14 +263,14 @@ func TestFailingOpen(t *testing.T) {
 					d, _ := with(t, 2)
 					c.spoil(d)
 					d.fail, d.err = d.op+n, fault
-					s, r, err := open(d, c.codec)
+					s, r, err := open(d)
 					done = d.op < d.fail
 					if err != nil {
 						if !errors.Is(err, fault) {
 							t.Fatalf("%v at operation %d became %v", fault, n, err)
 						}
 						d.fail = 0
-						if s, r, err = open(d, c.codec); err != nil {
+						if s, r, err = open(d); err != nil {
 							t.Fatalf("%v at operation %d: the next start gives %v", fault, n, err)
 						}
 					}
@@ -295,7 +289,7 @@ func TestFailingOpen(t *testing.T) {
 
 func FuzzUnmarshal(f *testing.F) {
 	d := newDisk()
-	s, _, err := open(d, first)
+	s, _, err := open(d)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -305,90 +299,80 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Add(d.names[current].data)
 	f.Add([]byte("{}\n{}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, _, err := first.unmarshal(b)
-		if (s == nil) == (err == nil) || err != nil && !errors.Is(err, errCorrupt) && !errors.Is(err, ErrNewerFormat) {
+		s, err := unmarshal(b)
+		if (s == nil) == (err == nil) || err != nil && !errors.Is(err, errCorrupt) && !errors.Is(err, ErrNewerFormat) && !errors.Is(err, ErrOlderFormat) {
 			t.Fatalf("%v, %v", s, err)
 		}
 	})
 }
 
+// A file of another format is refused, and no file is changed.
 func TestFormats(t *testing.T) {
-	encode := func(format int) []byte {
-		b := []byte(fmt.Sprintf(`{"format":%d,"epoch":{},"old_name":"kept"}`+"\n", format))
-		return append([]byte(fmt.Sprintf(`{"format":%d,"generation":0,"epoch":{},"sha256":%q}`+"\n", format, checksum(b))), b...)
+	encode := func(format int) *inode {
+		b := fmt.Appendf(nil, `{"format":%d,"epoch":{}}`+"\n", format)
+		return &inode{data: append(fmt.Appendf(nil, `{"format":%d,"generation":0,"epoch":{},"sha256":%q}`+"\n", format, checksum(b)), b...)}
 	}
-	t.Run("newer", func(t *testing.T) {
+	damaged := &inode{data: []byte("damaged")}
+	for name, c := range map[string]struct {
+		format int
+		want   error
+	}{
+		"newer": {Format + 1, ErrNewerFormat},
+		"older": {Format - 1, ErrOlderFormat},
+	} {
+		for where, names := range map[string]map[string]*inode{
+			"the newest":               {current: encode(c.format)},
+			"the newest and the other": {current: encode(c.format), previous: encode(c.format)},
+			"next to damage":           {current: damaged, previous: encode(c.format)},
+			"the other alone":          {previous: encode(c.format)},
+		} {
+			t.Run(name+", "+where, func(t *testing.T) {
+				d := newDisk()
+				d.names = maps.Clone(names)
+				if _, _, err := open(d); !errors.Is(err, c.want) {
+					t.Fatalf("format %d returns %v", c.format, err)
+				}
+				if !maps.Equal(d.names, names) {
+					t.Error("files were changed")
+				}
+			})
+		}
+	}
+	t.Run("format 0", func(t *testing.T) {
 		d := newDisk()
-		d.names[current] = &inode{data: encode(Format + 1)}
-		before := maps.Clone(d.names)
-		if _, _, err := open(d, first); !errors.Is(err, ErrNewerFormat) {
-			t.Fatalf("a newer format gives %v", err)
-		}
-		if len(d.names) != len(before) || d.names[current] != before[current] {
-			t.Error("the newer version's file was touched")
-		}
-		d.names[previous], d.names[current] = d.names[current], &inode{data: []byte("damaged")}
-		if _, _, err := open(d, first); !errors.Is(err, ErrNewerFormat) || d.names[current] == nil {
-			t.Errorf("a newer format beside damage gives %v", err)
-		}
-	})
-	t.Run("older", func(t *testing.T) {
-		d := newDisk()
-		d.names[current] = &inode{data: encode(1)}
-		old := d.names[current]
-		third := codec{format: 3, upgrades: map[int]func([]byte) ([]byte, error){
-			1: func(b []byte) ([]byte, error) {
-				return []byte(strings.ReplaceAll(string(b), "old_name", "middle_name")), nil
-			},
-			2: func(b []byte) ([]byte, error) {
-				return []byte(strings.ReplaceAll(string(b), `"middle_name":"kept"`, `"operations":7`)), nil
-			},
-		}}
-		s, r, err := open(d, third)
-		if err != nil || r.Upgraded != 1 || s.State().LastOperation != 7 {
-			t.Fatalf("%+v, %+v, %v", s.State(), r, err)
-		}
-		if d.names["state.1.json"] != old {
-			t.Error("the older version's file was not kept")
-		}
-		if s, r, err = open(d, third); err != nil || r.Upgraded != 0 || s.State().LastOperation != 7 {
-			t.Errorf("the second time: %+v, %v", r, err)
-		}
-		if _, _, err := open(d, first); !errors.Is(err, ErrNewerFormat) {
-			t.Errorf("the older version gets %v", err)
-		}
-		d.names[current] = old
-		if _, r, err := open(d, codec{format: 3}); err != nil || !r.FellBack && !r.Lost {
-			t.Errorf("a format that nobody can convert gives %+v, %v", r, err)
-		}
-	})
-	t.Run("never was", func(t *testing.T) {
-		d := newDisk()
-		d.names[current] = &inode{data: encode(0)}
-		if _, r, err := open(d, first); err != nil || !r.Lost {
-			t.Errorf("format 0 gives %+v, %v", r, err)
+		d.names[current] = encode(0)
+		if _, r, err := open(d); err != nil || !r.Lost {
+			t.Errorf("it returns %+v, %v", r, err)
 		}
 	})
 }
 
-// TestReleasedFiles reads what every released version has written.
-func TestReleasedFiles(t *testing.T) {
-	files, err := filepath.Glob("../../testdata/state/*.json")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
-	for _, f := range files {
-		b, err := os.ReadFile(f)
+// TestFormatFiles reads a file of each format. Format 1 is of builds from before the first release: it is refused.
+func TestFormatFiles(t *testing.T) {
+	for format := 1; format <= Format; format++ {
+		file := fmt.Sprintf("../../testdata/state/format-%d.json", format)
+		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, _, err := first.unmarshal(b)
-		if err != nil {
-			t.Errorf("%s: %v", f, err)
+		s, err := unmarshal(b)
+		if format < 2 {
+			if !errors.Is(err, ErrOlderFormat) || !strings.Contains(err.Error(), "gpushare release") || !strings.Contains(err.Error(), "state.json") {
+				t.Errorf("%s returns %v", file, err)
+			}
 			continue
 		}
-		if s.Accepted.Generation != 3 || len(s.Revisions) != 3 || s.Achieved["GPU-0"].Layout[0].Placement.Size != 4 || s.Change == nil || s.Held["GPU-1"].Reason == "" {
-			t.Errorf("%s reads as %+v", f, s)
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		a := s.Achieved["GPU-0"]
+		if s.Accepted.Generation != 3 || s.Accepted.By != "root" || len(s.Revisions) != 3 || a.Layout[0].Placement.Size != 4 || s.Change == nil || s.Held["GPU-1"].Reason == "" {
+			t.Errorf("%s reads as %+v", file, s)
+		}
+		if len(a.Instances) != 1 || a.Instances[0].Generation != 7 || !a.Instances[0].Imported || s.LastInstanceGeneration != 7 || s.LastOperation != 7 ||
+			s.StepDurations["A100"]["mig.create"].MeanSeconds != 0.5 || s.OriginalModes["GPU-0"].MIG == nil || !s.ActiveRestrictions || !s.CreatedSlices["vision"] || s.StoppedUnits[0] != "dcgm.service" {
+			t.Errorf("%s reads as %+v", file, s)
 		}
 	}
 }
