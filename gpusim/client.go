@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Client is one process's use of the library: how often it initialised it and which GPUs it has opened.
+// Client is the use of the library by one process: how often the process initialised it and which GPUs it opened.
 type Client struct {
 	node  *Node
 	pid   int
@@ -15,7 +15,7 @@ type Client struct {
 	opened map[int]bool // guarded by the node's mutex: GPUs by index
 }
 
-// NVML makes a client for a process. Privileged clients may change the node.
+// NVML returns a client for a process. Privileged clients may change the node.
 func (n *Node) NVML(pid int, privileged bool) *Client {
 	c := &Client{node: n, pid: pid, admin: privileged, opened: map[int]bool{}}
 	n.mu.Lock()
@@ -24,7 +24,7 @@ func (n *Node) NVML(pid int, privileged bool) *Client {
 	return c
 }
 
-// Close is the end of the process: what it held is free.
+// Close is the end of the process. It frees what the process opened.
 func (c *Client) Close() {
 	n := c.node
 	n.mu.Lock()
@@ -38,14 +38,14 @@ func (c *Client) Close() {
 	}
 }
 
-// target is what a handle stands for.
+// target is the object of a handle.
 type target struct {
 	g  *device
 	gi *instance
 	ci *compute // of a MIG device or a compute instance
 }
 
-// resolveLocked finds what a handle of one of the kinds stands for. Handles of what is gone are invalid.
+// resolveLocked finds the object of a handle of one of the kinds. Handles of removed objects are invalid.
 func (n *Node) resolveLocked(h Handle, kinds ...kind) (target, Ret) {
 	ok := false
 	for _, k := range kinds {
@@ -81,7 +81,7 @@ func (n *Node) resolveLocked(h Handle, kinds ...kind) (target, Ret) {
 	return t, Success
 }
 
-// at makes a call on what a handle stands for.
+// at makes a call on the object of a handle.
 func (c *Client) at(ctx context.Context, name string, h Handle, body func(target) Ret, kinds ...kind) Ret {
 	var g *device
 	if i := h.index(); h != 0 && i < len(c.node.devices) {
@@ -96,8 +96,8 @@ func (c *Client) at(ctx context.Context, name string, h Handle, body func(target
 	})
 }
 
-// call makes a call: it counts it, lets faults strike, waits for the GPU's lane and the hardware, and runs body with the
-// node locked. A call that is given up (ctx) answers Timeout; its effect may still not have happened, never half.
+// call makes a call: it counts the call, applies faults, waits for the GPU's callLock and for the latency, and runs body
+// with the node locked. A call whose ctx ends returns Timeout. Its effect is then either complete or absent.
 func (c *Client) call(ctx context.Context, name string, g *device, body func() Ret) (ret Ret) {
 	n := c.node
 	n.mu.Lock()
@@ -149,7 +149,7 @@ func (c *Client) call(ctx context.Context, name string, g *device, body func() R
 	return ret
 }
 
-// applyFault is what a fault does to a call; Success when the call goes on.
+// applyFault applies a fault to a call. It returns Success if the call continues.
 func (n *Node) applyFault(ctx context.Context, f *Fault, g *device, cleared <-chan struct{}) Ret {
 	switch f.Do {
 	case FaultFail:

@@ -15,15 +15,15 @@ import (
 
 func newEngine(n *Node) *engine.Engine { return engine.New(n.clock) }
 
-// ContextSpec is what a process asks of the CUDA driver.
+// ContextSpec is a process's request for a CUDA context.
 type ContextSpec struct {
 	PID int
 	// Device is a GPU UUID, a MIG UUID or an ordinal.
 	Device string
-	// MPS names the server's pipe directory; empty for a context of its own.
+	// MPS is the pipe directory of the MPS server; empty without MPS.
 	MPS    string
 	Server int     // the MPS server's pid, 0 when not known
-	Limit  uint64  // device memory in bytes that this client may pin; 0: no limit
+	Limit  uint64  // device memory limit of this client in bytes; 0: no limit
 	Share  float64 // active thread percentage, above 0 to 100; 0: all
 }
 
@@ -41,11 +41,11 @@ type Context struct {
 	closed bool
 }
 
-// Devices are the nodes that a context opens: the minor of /dev/nvidia<minor>, and the capability minors of its GPU and
-// compute instance, -1 without MIG.
+// Devices are the device nodes that a context opens: the minor of /dev/nvidia<minor>, and the capability minors of its
+// GPU instance and compute instance, -1 without MIG.
 type Devices struct{ Minor, GI, CI int }
 
-// OpenContext makes a context. The error is a *CUDAError.
+// OpenContext creates a context. The error is a *CUDAError.
 func (n *Node) OpenContext(spec ContextSpec) (*Context, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,7 +61,7 @@ func (n *Node) OpenContext(spec ContextSpec) (*Context, error) {
 	}
 	if g.mode == gpu.ComputeExclusiveProcess {
 		for c := range g.contexts {
-			// The one process that may be there is this one, or the MPS server that both belong to.
+			// Only contexts of the same process, or of clients of the same MPS server, may exist.
 			sameServer := spec.MPS != "" && c.spec.MPS == spec.MPS
 			if c.ci == ci && c.pid != spec.PID && !sameServer {
 				return nil, errUnavailable
@@ -89,8 +89,8 @@ func (n *Node) OpenContext(spec ContextSpec) (*Context, error) {
 	return c, nil
 }
 
-// targetLocked finds what a context is to run on. A GPU in MIG mode has no contexts of its own; its ordinal stands for its
-// first MIG device, as CUDA lists it.
+// targetLocked finds the device of a context. A GPU in MIG mode has no contexts itself; its ordinal selects its first MIG
+// device, as in CUDA.
 func (n *Node) targetLocked(id string) (*device, *compute, error) {
 	if n.cfg.State != DriverReady || len(n.devices) == 0 {
 		return nil, nil, errNoDevice
@@ -133,7 +133,7 @@ func (c *Context) gi() *instance {
 	return c.ci.gi
 }
 
-// Devices gives the device nodes that the process must be able to open.
+// Devices returns the device nodes that the process must be able to open.
 func (c *Context) Devices() Devices {
 	c.node.mu.Lock()
 	defer c.node.mu.Unlock()
@@ -143,7 +143,7 @@ func (c *Context) Devices() Devices {
 	return Devices{c.dev.minor, CapGI(c.dev.minor, c.ci.gi.id), CapCI(c.dev.minor, c.ci.gi.id, c.ci.id)}
 }
 
-// Alloc takes device memory.
+// Alloc allocates device memory.
 func (c *Context) Alloc(bytes uint64) error {
 	c.node.mu.Lock()
 	defer c.node.mu.Unlock()
@@ -159,7 +159,7 @@ func (c *Context) Alloc(bytes uint64) error {
 	return nil
 }
 
-// Free gives device memory back.
+// Free frees device memory.
 func (c *Context) Free(bytes uint64) error {
 	c.node.mu.Lock()
 	defer c.node.mu.Unlock()
@@ -176,7 +176,7 @@ func (c *Context) Free(bytes uint64) error {
 // SetQueue sets how many kernels may wait.
 func (c *Context) SetQueue(n int) { c.run.SetDepth(n) }
 
-// Launch queues kernels and returns when the queue has taken them.
+// Launch queues kernels and returns when all of them are in the queue.
 func (c *Context) Launch(ctx context.Context, each time.Duration, count int) error {
 	return c.result(c.run.Launch(ctx, each, count))
 }
@@ -191,7 +191,7 @@ func (c *Context) result(err error) error {
 	return err
 }
 
-// Close ends the context: its memory is free at once and what it had queued is dropped.
+// Close ends the context: it frees its memory and drops its queued kernels.
 func (c *Context) Close() {
 	c.node.mu.Lock()
 	defer c.node.mu.Unlock()
@@ -208,7 +208,7 @@ func (c *Context) endLocked() {
 	close(c.ended)
 }
 
-// server is an MPS server as a process list shows it.
+// server is an MPS server in a process list.
 type server struct {
 	pid    int
 	gi     *instance
@@ -216,7 +216,7 @@ type server struct {
 	memory uint64
 }
 
-// mpsServersLocked gives the servers that have clients on the GPU, or on one MIG device, and no context of their own.
+// mpsServersLocked returns the servers that have clients on the GPU, or on one MIG device, and no context themselves.
 func (g *device) mpsServersLocked(only *compute) []server {
 	type key struct {
 		pid int
@@ -248,7 +248,7 @@ func (g *device) hasServerLocked(gi *instance, pid int) bool {
 	return false
 }
 
-// processesLocked gives the processes of one list, on the GPU or on one MIG device, by pid. A process has one entry for
+// processesLocked returns the processes of one list, on the GPU or on one MIG device, by pid. A process has one entry for
 // each MIG device that it uses.
 func (g *device) processesLocked(k gpu.ProcessKind, only *compute) []gpu.Process {
 	type key struct {
@@ -293,7 +293,7 @@ func (g *device) processesLocked(k gpu.ProcessKind, only *compute) []gpu.Process
 	return out
 }
 
-// opt gives what the driver writes for an optional number.
+// opt returns the driver's value of an optional number.
 func opt(p *uint32) uint32 {
 	if p == nil {
 		return none

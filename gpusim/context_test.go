@@ -30,13 +30,13 @@ func TestContextAdmission(t *testing.T) {
 		want gpusim.ContextSpec
 		code int
 	}{
-		{"default takes several", gpu.ComputeDefault, []gpusim.ContextSpec{{PID: 1, Device: "0"}}, gpusim.ContextSpec{PID: 2, Device: "0"}, 0},
-		{"prohibited takes none", gpu.ComputeProhibited, nil, gpusim.ContextSpec{PID: 1, Device: "0"}, 46},
-		{"exclusive takes one", gpu.ComputeExclusiveProcess, nil, gpusim.ContextSpec{PID: 1, Device: "0"}, 0},
+		{"default admits several", gpu.ComputeDefault, []gpusim.ContextSpec{{PID: 1, Device: "0"}}, gpusim.ContextSpec{PID: 2, Device: "0"}, 0},
+		{"prohibited admits none", gpu.ComputeProhibited, nil, gpusim.ContextSpec{PID: 1, Device: "0"}, 46},
+		{"exclusive admits one", gpu.ComputeExclusiveProcess, nil, gpusim.ContextSpec{PID: 1, Device: "0"}, 0},
 		{"exclusive refuses a second process", gpu.ComputeExclusiveProcess, []gpusim.ContextSpec{{PID: 1, Device: "0"}}, gpusim.ContextSpec{PID: 2, Device: "0"}, 46},
-		{"exclusive lets the same process again", gpu.ComputeExclusiveProcess, []gpusim.ContextSpec{{PID: 1, Device: "0"}}, gpusim.ContextSpec{PID: 1, Device: "0"}, 0},
-		{"exclusive lets clients of one server", gpu.ComputeExclusiveProcess, []gpusim.ContextSpec{mps}, gpusim.ContextSpec{PID: 12, Device: "0", MPS: "/run/mps", Server: 10}, 0},
-		{"exclusive refuses a process beside the server", gpu.ComputeExclusiveProcess, []gpusim.ContextSpec{mps}, gpusim.ContextSpec{PID: 12, Device: "0"}, 46},
+		{"exclusive admits the same process again", gpu.ComputeExclusiveProcess, []gpusim.ContextSpec{{PID: 1, Device: "0"}}, gpusim.ContextSpec{PID: 1, Device: "0"}, 0},
+		{"exclusive admits clients of one server", gpu.ComputeExclusiveProcess, []gpusim.ContextSpec{mps}, gpusim.ContextSpec{PID: 12, Device: "0", MPS: "/run/mps", Server: 10}, 0},
+		{"exclusive refuses a process that is no client of the server", gpu.ComputeExclusiveProcess, []gpusim.ContextSpec{mps}, gpusim.ContextSpec{PID: 12, Device: "0"}, 46},
 		{"exclusive refuses another server's client", gpu.ComputeExclusiveProcess, []gpusim.ContextSpec{mps}, gpusim.ContextSpec{PID: 12, Device: "0", MPS: "/run/other", Server: 9}, 46},
 		{"no such ordinal", gpu.ComputeDefault, nil, gpusim.ContextSpec{PID: 1, Device: "1"}, 101},
 		{"no such GPU", gpu.ComputeDefault, nil, gpusim.ContextSpec{PID: 1, Device: "GPU-0"}, 100},
@@ -88,15 +88,15 @@ func TestMemoryIsCounted(t *testing.T) {
 		name string
 		do   func() error
 		code int
-		used uint64 // MiB beside the two contexts
+		used uint64 // MiB in addition to the two contexts
 	}{
 		{"nothing", func() error { return nil }, 0, 0},
 		{"3 GiB", func() error { return a.Alloc(3072 * gpusim.MiB) }, 0, 3072},
 		{"more than the instance has", func() error { return a.Alloc(1300 * gpusim.MiB) }, 2, 3072},
-		{"more than the client may", func() error { return limited.Alloc(800 * gpusim.MiB) }, 2, 3072},
-		{"as much as the client may", func() error { return limited.Alloc(724 * gpusim.MiB) }, 0, 3796},
-		{"half back", func() error { return a.Free(1536 * gpusim.MiB) }, 0, 2260},
-		{"more back than was taken", func() error { return a.Free(1537 * gpusim.MiB) }, 1, 2260},
+		{"more than the client's limit", func() error { return limited.Alloc(800 * gpusim.MiB) }, 2, 3072},
+		{"up to the client's limit", func() error { return limited.Alloc(724 * gpusim.MiB) }, 0, 3796},
+		{"half freed", func() error { return a.Free(1536 * gpusim.MiB) }, 0, 2260},
+		{"more freed than allocated", func() error { return a.Free(1537 * gpusim.MiB) }, 1, 2260},
 	} {
 		if err := c.do(); cudaCode(err) != c.code {
 			t.Fatalf("%s: %v, want CUDA error %d", c.name, err, c.code)
@@ -115,7 +115,7 @@ func TestMemoryIsCounted(t *testing.T) {
 	a.Close()
 	limited.Close()
 	if m, err := d.Memory(t.Context(), ids[0]); err != nil || m.Used != 0 {
-		t.Errorf("after the end: %+v, %v", m, err)
+		t.Errorf("after Close: %+v, %v", m, err)
 	}
 	if err := a.Alloc(1); cudaCode(err) == 0 {
 		t.Error("a closed context allocates")
@@ -131,7 +131,7 @@ func TestProcessLists(t *testing.T) {
 	open(t, n, gpusim.ContextSpec{PID: 22, Device: "0", MPS: "/run/mps", Server: 20})
 	mib := func(n uint64) *uint64 { n *= gpusim.MiB; return &n }
 	want := []gpu.Process{
-		{PID: 20, Kind: gpu.ComputeProcess, Memory: mib(30)}, // the server, of itself
+		{PID: 20, Kind: gpu.ComputeProcess, Memory: mib(30)}, // memory of the server
 		{PID: 21, Kind: gpu.MPSProcess, Memory: mib(300)},
 		{PID: 22, Kind: gpu.MPSProcess, Memory: mib(300)},
 		{PID: 30, Kind: gpu.ComputeProcess, Memory: mib(600)},
@@ -169,12 +169,12 @@ func TestXIDs(t *testing.T) {
 		reset    int
 	}{
 		{"an application's fault", 31, 1, []ctx{{gpusim.ContextSpec{PID: 1, Device: "0"}, true}, {gpusim.ContextSpec{PID: 2, Device: "0"}, false}}, 0},
-		{"a fault of one of a server's clients", 13, 1, []ctx{
+		{"a fault of one client of an MPS server", 13, 1, []ctx{
 			{gpusim.ContextSpec{PID: 1, Device: "0", MPS: "/m"}, true},
 			{gpusim.ContextSpec{PID: 2, Device: "0", MPS: "/m"}, true},
 			{gpusim.ContextSpec{PID: 3, Device: "0"}, false},
 		}, 0},
-		{"one that is only noted", 43, 1, []ctx{{gpusim.ContextSpec{PID: 1, Device: "0"}, false}}, 0},
+		{"one without consequence", 43, 1, []ctx{{gpusim.ContextSpec{PID: 1, Device: "0"}, false}}, 0},
 		{"one that needs a reset", 95, 0, []ctx{{gpusim.ContextSpec{PID: 1, Device: "0"}, true}}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestXIDs(t *testing.T) {
 	}
 }
 
-// A frozen process stops submitting; what it had queued still runs, and its death drops the rest.
+// TestQueuesLiveInTheServer: a frozen process stops submitting, and its queued kernels still run.
 func TestQueuesLiveInTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := node(t, nil, "A30-24GB")
@@ -219,7 +219,7 @@ func TestQueuesLiveInTheServer(t *testing.T) {
 			t.Fatalf("filling the queue took %v: %v", time.Since(start), err)
 		}
 		if err := c.Launch(t.Context(), 5*time.Millisecond, 200); err != nil || time.Since(start) < 500*time.Millisecond {
-			t.Fatalf("the second filling came after %v: %v", time.Since(start), err)
+			t.Fatalf("the queue accepted the second half after %v: %v", time.Since(start), err)
 		}
 		if err := c.Sync(t.Context()); err != nil || time.Since(start).Round(time.Millisecond) != 2*time.Second {
 			t.Fatalf("drained after %v: %v", time.Since(start), err)
@@ -232,7 +232,7 @@ func TestQueuesLiveInTheServer(t *testing.T) {
 			t.Errorf("samples %+v, %v", samples, err)
 		}
 		if again, same, err := d.Utilization(t.Context(), ids[0], newest); err != nil || len(again) != 0 || same != newest {
-			t.Errorf("nothing new: %+v, %d, %v", again, same, err)
+			t.Errorf("no new samples: %+v, %d, %v", again, same, err)
 		}
 	})
 }

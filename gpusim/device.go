@@ -7,7 +7,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/engine"
 )
 
-// What a GPU needs before it can be used again, as the driver's recovery-action field numbers it.
+// The recovery actions of a GPU, as the driver's recovery-action field numbers them.
 const (
 	recoveryNone   = 0
 	recoveryReset  = 1
@@ -21,7 +21,7 @@ type device struct {
 	uuid  gpu.UUID
 	model *Model
 	cfg   GPUConfig
-	// callLock is held by one call at a time: the driver serialises on the GPU for as long as the hardware takes.
+	// callLock is held by one call at a time: the driver serialises calls on the GPU until the hardware answers.
 	callLock chan struct{}
 
 	minor       int
@@ -30,7 +30,7 @@ type device struct {
 	resets      int
 	migCurrent  bool
 	migPending  bool
-	migStored   bool // the board's own memory of the mode, where it has one
+	migStored   bool // the mode that the board stores, if it can
 	mode        gpu.ComputeMode
 	persistence bool
 	instances   map[uint32]*instance
@@ -74,8 +74,9 @@ func newDevice(n *Node, index int, cfg GPUConfig) *device {
 	return g
 }
 
-// loadLocked is a driver load: instances are gone, the compute mode is the default again, and MIG mode is what the board
-// remembers. What it forgets is off, but for the first load, which makes the node as it was described.
+// loadLocked is a driver load: instances are removed, the compute mode is the default again, and the MIG mode is the one
+// that the board stores. If the board does not store it, MIG mode is off, except at the first load, which applies the
+// configuration.
 func (g *device) loadLocked() {
 	first := g.engine == nil
 	g.clearLocked()
@@ -90,8 +91,8 @@ func (g *device) loadLocked() {
 	g.migCurrent, g.migPending = g.migStored, g.migStored
 }
 
-// resetLocked is a GPU reset: instances are gone and a pending mode becomes the current one. The compute mode stays, since
-// the driver stays loaded.
+// resetLocked is a GPU reset: instances are removed and a pending MIG mode becomes current. The compute mode does not
+// change, because the driver stays loaded.
 func (g *device) resetLocked() {
 	g.clearLocked()
 	g.resets++
@@ -100,7 +101,7 @@ func (g *device) resetLocked() {
 	g.migStored = g.migPending
 }
 
-// clearLocked ends the contexts and instances.
+// clearLocked ends the contexts and removes the instances.
 func (g *device) clearLocked() {
 	g.node.changes++
 	for c := range g.contexts {
@@ -116,7 +117,7 @@ func (g *device) clearLocked() {
 	g.engine = engine.New(g.node.clock)
 }
 
-// sorted gives the instances by placement.
+// sortedLocked returns the instances by placement.
 func (g *device) sortedLocked() []*instance {
 	out := make([]*instance, 0, len(g.instances))
 	for _, gi := range g.instances {
@@ -126,7 +127,7 @@ func (g *device) sortedLocked() []*instance {
 	return out
 }
 
-// sortedCompute gives the compute instances by id.
+// sortedCompute returns the compute instances by id.
 func (gi *instance) sortedCompute() []*compute {
 	out := make([]*compute, 0, len(gi.compute))
 	for _, ci := range gi.compute {
@@ -136,7 +137,7 @@ func (gi *instance) sortedCompute() []*compute {
 	return out
 }
 
-// migDevicesLocked gives the MIG devices in the driver's order: by GPU instance id, then by compute instance id.
+// migDevicesLocked returns the MIG devices in the driver's order: by GPU instance id, then by compute instance id.
 func (g *device) migDevicesLocked() []*compute {
 	var out []*compute
 	for _, gi := range g.instances {
@@ -159,12 +160,12 @@ func (ci *compute) handle() Handle {
 	return makeHandle(kindCI, ci.serial, ci.gi.dev.index, ci.gi.id, ci.id)
 }
 
-// device gives the handle of the MIG device that the compute instance is.
+// device returns the handle of the compute instance as a MIG device.
 func (ci *compute) device() Handle {
 	return makeHandle(kindMIG, ci.serial, ci.gi.dev.index, ci.gi.id, ci.id)
 }
 
-// serverMemoryLocked is what MPS servers hold here: on the whole GPU, or on one GPU instance.
+// serverMemoryLocked is the memory of MPS servers on the whole GPU, or on one GPU instance.
 func (g *device) serverMemoryLocked(gi *instance) uint64 {
 	var sum uint64
 	for _, s := range g.mpsServersLocked(nil) {
@@ -175,7 +176,7 @@ func (g *device) serverMemoryLocked(gi *instance) uint64 {
 	return sum
 }
 
-// memoryLocked adds up what contexts hold, on the GPU or on one GPU instance. Instances reserve nothing of their own.
+// memoryLocked adds up the memory of contexts on the GPU or on one GPU instance. Instances reserve no memory.
 func (g *device) memoryLocked(gi *instance) gpu.Memory {
 	m := gpu.Memory{Total: g.model.TotalMiB * MiB, Reserved: g.model.ReservedMiB * MiB}
 	if gi != nil {
@@ -191,5 +192,5 @@ func (g *device) memoryLocked(gi *instance) gpu.Memory {
 	return m
 }
 
-// recoveryLocked raises what the GPU needs, never lowers it.
+// recoveryLocked raises the recovery action of the GPU and never lowers it.
 func (g *device) recoveryLocked(action int) { g.recovery = max(g.recovery, action) }

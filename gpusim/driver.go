@@ -12,17 +12,17 @@ import (
 )
 
 // Driver is the port to the virtual node, for tests in one process. It makes the same calls in the same order as the
-// vendor's library would be asked, so that "the third call hangs" means the same here.
+// worker makes in the vendor's library, so that "the third call hangs" has the same meaning.
 type Driver struct {
 	n      *Node
 	c      *Client
-	closed atomic.Bool // the process has ended: what it had not called yet is never called
+	closed atomic.Bool // the process has ended: no further call is made
 }
 
 // Driver opens the port as a privileged process with this pid.
 func (n *Node) Driver(pid int) *Driver { return &Driver{n: n, c: n.NVML(pid, true)} }
 
-// Close ends the process's use.
+// Close ends the use by the process.
 func (d *Driver) Close() error {
 	d.closed.Store(true)
 	d.c.Close()
@@ -43,7 +43,7 @@ func (d *Driver) begin(ctx context.Context) Ret {
 	return d.c.init(ctx, initWithoutGPUs)
 }
 
-// fail makes the port's error. A call that was given up is a timeout of ours, without a code.
+// fail returns the port's error. A call whose ctx ended is a timeout without a return code.
 func fail(ctx context.Context, ret Ret, op string, id gpu.UUID) error {
 	if ret == Timeout && ctx.Err() != nil {
 		return &gpu.Error{Op: op, GPU: id, Err: gpu.ErrTimeout}
@@ -104,7 +104,7 @@ func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	}
 	for i := range info.GPUs {
 		id := &info.GPUs[i]
-		// A GPU that does not answer keeps its place.
+		// A GPU that does not answer stays in the list.
 		if err := d.on(ctx, op, id.UUID, step{"DeviceGetHandleByIndex", func(*device) Ret { return Success }}); err != nil {
 			if errors.Is(err, gpu.ErrTimeout) {
 				return gpu.NodeInfo{}, err
@@ -122,7 +122,7 @@ func (g *device) identityLocked() gpu.Identity {
 	}
 }
 
-// Snapshot reads all that changes of one GPU.
+// Snapshot reads the state of one GPU.
 func (d *Driver) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) {
 	var s gpu.Snapshot
 	err := d.on(ctx, "read", id,
@@ -158,7 +158,7 @@ func (g *device) migStateLocked() gpu.MIGState {
 	return gpu.MIGState{Capable: true, Current: g.migCurrent, Pending: g.migPending, Resetless: &resetless}
 }
 
-// portLocked describes the instance as the port does.
+// portLocked returns the instance as the port describes it.
 func (gi *instance) portLocked() gpu.Instance {
 	out := gpu.Instance{ID: gi.id, ProfileID: gi.profile.ID, Placement: gi.placement, Memory: gi.dev.memoryLocked(gi)}
 	for _, ci := range gi.sortedCompute() {
@@ -176,7 +176,7 @@ func (g *device) allProcessesLocked() []gpu.Process {
 	return out
 }
 
-// Profiles reads what the GPU can be partitioned into.
+// Profiles reads the MIG profiles of the GPU.
 func (d *Driver) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error) {
 	var out gpu.Profiles
 	err := d.on(ctx, "read profiles", id, step{"DeviceGetGpuInstanceProfileInfoV", func(g *device) Ret {
@@ -200,7 +200,7 @@ func (d *Driver) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error
 	return out, nil
 }
 
-// port gives the model's profiles as the port describes them, without compute instances.
+// port returns the model's profiles as the port describes them, without compute profiles.
 func (m *Model) port() gpu.Profiles {
 	var out gpu.Profiles
 	for i := range m.Profiles {
@@ -220,7 +220,7 @@ func (m *Model) port() gpu.Profiles {
 	return out
 }
 
-// GPUProfiles gives what a board can be partitioned into, as the port tells it while no instance lives.
+// GPUProfiles returns the MIG profiles of a board, as the port reports them while no instance exists.
 func (m *Model) GPUProfiles() gpu.Profiles { return m.port() }
 
 func (p *Profile) computePort() []gpu.ComputeProfile {
@@ -262,13 +262,13 @@ func (d *Driver) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]
 	return out, newest, err
 }
 
-// NVLinks reads where the NVLinks of one GPU lead.
+// NVLinks reads the peers of the NVLinks of one GPU.
 func (d *Driver) NVLinks(ctx context.Context, id gpu.UUID) (out gpu.NVLinks, err error) {
 	err = d.on(ctx, "read the NVLinks", id, step{"DeviceGetNvLinkState", func(g *device) Ret { out = g.linksLocked(); return Success }})
 	return out, err
 }
 
-// SetMIGMode asks for MIG mode on or off.
+// SetMIGMode requests MIG mode on or off.
 func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	var change gpu.ModeChange
 	var activation Ret
@@ -285,7 +285,7 @@ func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.Mode
 	return change, err
 }
 
-// CreateInstance makes one GPU instance with its compute instances.
+// CreateInstance creates one GPU instance with its compute instances.
 func (d *Driver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
 	const op = "create instance"
 	var serial, gi uint32
@@ -304,7 +304,7 @@ func (d *Driver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewIn
 	}
 	out, err := d.complete(ctx, op, id, gi, want.Compute)
 	if err != nil {
-		// Undo with what time is left to a caller that gave up: none is waited for.
+		// The undo has its own deadline, because the ctx of the caller may have ended.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = d.on(undo, op, id, step{"GpuInstanceDestroy", func(g *device) Ret {
@@ -324,7 +324,7 @@ func (d *Driver) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewIn
 	return out, nil
 }
 
-// complete makes compute instances in a GPU instance and reads it back.
+// complete creates compute instances in a GPU instance and reads it back.
 func (d *Driver) complete(ctx context.Context, op string, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
 	var out gpu.Instance
 	var calls []step
@@ -354,7 +354,7 @@ func (d *Driver) complete(ctx context.Context, op string, id gpu.UUID, gi uint32
 	return out, err
 }
 
-// CompleteInstance adds the compute instances that a GPU instance lacks.
+// CompleteInstance creates the missing compute instances of a GPU instance.
 func (d *Driver) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
 	return d.complete(ctx, "complete instance", id, gi, compute)
 }
@@ -406,7 +406,7 @@ func (d *Driver) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.Compu
 	}})
 }
 
-// Events calls f for every event until ctx ends or the node goes away under it.
+// Events calls f for every event until ctx ends or the node reboots.
 func (d *Driver) Events(ctx context.Context, f func(gpu.Event)) error {
 	const op = "wait for events"
 	if ret := d.begin(ctx); ret != Success {
@@ -441,7 +441,7 @@ func (d *Driver) Events(ctx context.Context, f func(gpu.Event)) error {
 	}
 }
 
-// port translates an event.
+// port converts an event.
 func (e Event) port() gpu.Event {
 	out := gpu.Event{Time: e.Time, GPU: e.GPU}
 	if e.GI != none {

@@ -8,7 +8,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// The event types as the vendor's library numbers them.
+// The event types of the vendor's library.
 const (
 	eventSingleECC   = 0x1
 	eventDoubleECC   = 0x2
@@ -18,21 +18,21 @@ const (
 	eventRecovery    = 0x8000
 )
 
-// Event is what a waiting client is told.
+// Event is what a waiting client receives.
 type Event struct {
 	Time   time.Time
 	Device Handle
 	GPU    gpu.UUID
 	Type   uint64
 	Data   uint64 // the XID
-	GI, CI uint32 // none when the whole GPU is meant
+	GI, CI uint32 // none for the whole GPU
 }
 
-// eventSet is what a client registered for. Guarded by the node's mutex but for the channel.
+// eventSet is what a client registered for. The node's mutex guards all fields except the channels.
 type eventSet struct {
 	client *Client
 	masks  map[int]uint64 // by GPU index
-	queue  chan Event     // the oldest is dropped when it is full, as the driver does
+	queue  chan Event     // when it is full the oldest event is dropped, as the driver does
 	ended  chan struct{}
 	closed bool
 }
@@ -44,7 +44,7 @@ func (s *eventSet) closeLocked() {
 	}
 }
 
-// emitLocked tells every set that registered for it.
+// emitLocked sends an event to every set that registered for it.
 func (n *Node) emitLocked(g *device, kind, data uint64, gi, ci uint32) {
 	e := Event{Time: n.clock.Now(), Device: g.handleLocked(), GPU: g.uuid, Type: kind, Data: data, GI: gi, CI: ci}
 	for _, s := range n.events {
@@ -65,7 +65,7 @@ func (n *Node) emitLocked(g *device, kind, data uint64, gi, ci uint32) {
 	}
 }
 
-// newEventSet makes an event set of a client.
+// newEventSetLocked creates an event set of a client.
 func (c *Client) newEventSetLocked() Handle {
 	n := c.node
 	n.eventN++
@@ -112,14 +112,16 @@ func (c *Client) wait(ctx context.Context, h Handle, timeout time.Duration) (Eve
 	}
 }
 
-// The XIDs with a consequence of their own; every other one ends the process that it names.
+// The XIDs that need a reset, and those without consequence. Every other XID ends the contexts of the process that it
+// names.
 var (
 	xidNeedsReset    = []int{46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158}
 	xidInformational = []int{37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161}
 )
 
-// XID reports an error on a GPU: in the kernel log, as an event, and with its consequence. pid is who caused it, 0 when
-// unknown. One that an application causes ends that process's contexts, and under MPS those of all its server's clients.
+// XID reports an error on a GPU: in the kernel log, as an event, and with its consequence. pid is the process that caused
+// it, 0 when unknown. An XID that an application causes ends the contexts of the process, and under MPS those of all
+// clients of its server.
 func (n *Node) XID(id string, xid, pid int, name string) error {
 	n.mu.Lock()
 	g := n.findLocked(id)
@@ -170,10 +172,10 @@ func (n *Node) XID(id string, xid, pid int, name string) error {
 	return nil
 }
 
-// Lose lets a GPU fall off the bus.
+// Lose makes a GPU fall off the bus.
 func (n *Node) Lose(index int) { _ = n.XID(fmt.Sprint(index), 79, 0, "") }
 
-// pciShort is the address as the driver writes it in the kernel log: without the function.
+// pciShort is the address in the kernel log of the driver: without the function.
 func pciShort(pci string) string {
 	for i := len(pci) - 1; i >= 0; i-- {
 		if pci[i] == '.' {

@@ -8,33 +8,33 @@ import (
 	"time"
 )
 
-// The things that a fault can do.
+// The effects of a fault.
 const (
-	FaultFail = "fail" // answer Code and change nothing
-	// FaultHang: answer only when faults are cleared, while the GPU's other calls queue up behind it. A read ends with its
-	// process; a write is in the kernel and goes on without it.
+	FaultFail = "fail" // return Code and change nothing
+	// FaultHang: return only when faults are cleared, while the GPU's other calls wait. A read ends with its process; a
+	// write is in the kernel and continues after the process has ended.
 	FaultHang = "hang"
 	FaultLose = "lose" // the GPU falls off the bus
 )
 
-// Fault makes one call go wrong.
+// Fault makes calls fail, hang or lose the GPU.
 type Fault struct {
 	ID int `json:"id"`
-	// Call is a call's name, or a pattern as of path.Match; "any" or empty: every call; "write": those that change the
-	// node, as IsWrite tells them.
+	// Call is a call's name, or a path.Match pattern; "any" or empty: every call; "write": the calls that change the node
+	// (IsWrite).
 	Call string `json:"call"`
-	GPU  string `json:"gpu,omitempty"` // UUID, PCI address or index; empty: any GPU, and calls of the whole node
-	// Nth says at which matching call it strikes first, counted from 1 since it was added; 0 is 1.
+	GPU  string `json:"gpu,omitempty"` // UUID, PCI address or index; empty: any GPU, and calls on the whole node
+	// Nth is the first matching call that the fault hits, counted from 1 since it was added; 0 is 1.
 	Nth int `json:"nth,omitempty"`
-	// Times says how many calls it strikes; 0 is 1, negative is every one from the Nth on.
+	// Times is how many calls the fault hits; 0 is 1, negative is every call from the Nth.
 	Times int    `json:"times,omitempty"`
 	Do    string `json:"do"`
 	Code  Ret    `json:"code,omitempty"` // for fail; 0 is UnknownError
-	// After: the call has had its effect when the fault strikes.
+	// After: the fault hits after the effect of the call.
 	After bool `json:"after,omitempty"`
 
 	Seen int `json:"seen"` // matching calls
-	Hits int `json:"hits"` // of them, those that went wrong
+	Hits int `json:"hits"` // matching calls that the fault hit
 }
 
 // AddFault adds a fault and returns its id.
@@ -78,7 +78,7 @@ func (n *Node) Faults() []Fault {
 	return out
 }
 
-// ClearFaults removes one fault, or all with 0, and lets go of the calls that hang.
+// ClearFaults removes one fault, or all with 0, and releases hanging calls.
 func (n *Node) ClearFaults(id int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -93,7 +93,7 @@ func (n *Node) ClearFaults(id int) {
 	n.cleared = make(chan struct{})
 }
 
-// matchFaultLocked counts a call against every fault and returns the first that strikes.
+// matchFaultLocked counts a call in every matching fault and returns the first fault that hits it.
 func (n *Node) matchFaultLocked(name string, g *device) *Fault {
 	var hit *Fault
 	for _, f := range n.faults {
@@ -115,7 +115,7 @@ func (n *Node) matchFaultLocked(name string, g *device) *Fault {
 	return hit
 }
 
-// matches tells whether a fault is about calls of a name.
+// matches reports whether a fault applies to calls of a name.
 func (f *Fault) matches(name string) bool {
 	switch f.Call {
 	case "":
@@ -123,11 +123,11 @@ func (f *Fault) matches(name string) bool {
 	case "write":
 		return IsWrite(name)
 	}
-	ok, _ := path.Match(f.Call, name) // The pattern was tried when the fault was added.
+	ok, _ := path.Match(f.Call, name) // AddFault checked the pattern
 	return ok
 }
 
-// canonical makes one name of a function's versions: "nvmlDeviceGetMemoryInfo_v2" is "DeviceGetMemoryInfo".
+// canonical removes prefix and version from a function's name: "nvmlDeviceGetMemoryInfo_v2" is "DeviceGetMemoryInfo".
 func canonical(name string) string {
 	name = strings.TrimPrefix(name, "nvml")
 	if i := strings.LastIndex(name, "_v"); i > 0 && len(name) == i+3 {
@@ -136,23 +136,23 @@ func canonical(name string) string {
 	return name
 }
 
-// IsWrite tells whether a call changes the node, by the name with or without version.
+// IsWrite reports whether a call changes the node. The name may have a version.
 func IsWrite(name string) bool {
 	name = canonical(name)
 	return !strings.HasPrefix(name, "EventSet") &&
 		(strings.Contains(name, "Set") || strings.Contains(name, "Create") || strings.Contains(name, "Destroy"))
 }
 
-// Counters says which calls were made and which failed.
+// Counters counts the calls and the failed calls.
 type Counters struct {
 	Calls    map[string]uint64 `json:"calls"`
 	Failures map[string]uint64 `json:"failures"`
 	Total    uint64            `json:"total"`
-	// Writes are the calls that change the node or ask to, failed ones included.
+	// Writes are the calls that change the node, including failed ones.
 	Writes uint64 `json:"writes"`
 }
 
-// Counters counts since the node was made.
+// Counters returns the counts since the creation of the node.
 func (n *Node) Counters() Counters {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -170,7 +170,7 @@ func (n *Node) Counters() Counters {
 	return out
 }
 
-// SetLatency sets how long calls of a name or pattern take.
+// SetLatency sets the duration of calls of a name or pattern.
 func (n *Node) SetLatency(pattern string, d time.Duration) error {
 	if _, err := path.Match(pattern, ""); err != nil {
 		return fmt.Errorf("cannot set latency of %q: %w", pattern, err)
@@ -187,7 +187,7 @@ func (n *Node) SetLatency(pattern string, d time.Duration) error {
 	return nil
 }
 
-// latencyLocked gives how long a call takes: what the longest pattern that matches says.
+// latencyLocked returns the duration of a call, from the longest matching pattern.
 func (n *Node) latencyLocked(name string) time.Duration {
 	if d, ok := n.cfg.Latency[name]; ok {
 		return d

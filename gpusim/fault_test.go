@@ -47,7 +47,7 @@ func TestInvalidFaults(t *testing.T) {
 	n := node(t, nil, "A30-24GB")
 	for _, f := range []gpusim.Fault{{Call: "any", Do: "explode"}, {Call: "[", Do: "fail"}, {Call: "any", GPU: "7", Do: "fail"}} {
 		if _, err := n.AddFault(f); err == nil {
-			t.Errorf("%+v was taken", f)
+			t.Errorf("%+v was accepted", f)
 		}
 	}
 }
@@ -67,7 +67,7 @@ func TestHangBlocksItsGPUOnly(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		// The next call of that GPU queues up behind the one that hangs.
+		// The next call on that GPU waits behind the one that hangs.
 		if _, err := d.Processes(ctx, ids[0]); !errors.Is(err, gpu.ErrTimeout) {
 			t.Errorf("behind the hang: %v", err)
 		}
@@ -81,7 +81,7 @@ func TestHangBlocksItsGPUOnly(t *testing.T) {
 	})
 }
 
-// Whichever call of a creation fails, nothing is left of it.
+// TestAFailedCreationLeavesNothing lets each call of a creation fail: no instance remains.
 func TestAFailedCreationLeavesNothing(t *testing.T) {
 	want := gpu.NewInstance{ProfileID: 9, Placement: gpu.Placement{Size: 4}, Compute: []gpu.NewCompute{{Slices: 2}, {Slices: 1}}}
 	for nth := 1; ; nth++ {
@@ -96,7 +96,7 @@ func TestAFailedCreationLeavesNothing(t *testing.T) {
 		n.ClearFaults(id)
 		if hits == 0 {
 			if nth < 4 || err != nil {
-				t.Fatalf("call %d did not come: %v", nth, err)
+				t.Fatalf("call %d was not made: %v", nth, err)
 			}
 			return
 		}
@@ -120,7 +120,7 @@ func TestAFaultAfterTheEffect(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	if s, err := d.Snapshot(t.Context(), ids[0]); err != nil || len(s.Instances) != 0 {
-		t.Errorf("%+v, %v: want it gone although the call failed", s.Instances, err)
+		t.Errorf("%+v, %v: want it removed although the call failed", s.Instances, err)
 	}
 }
 
@@ -137,9 +137,9 @@ func TestLatencyIsOnTheClock(t *testing.T) {
 			return time.Since(start)
 		}
 		if got := elapsed(func() { _, _ = d.Memory(t.Context(), ids[0]) }); got != 0 {
-			t.Errorf("memory took %v", got)
+			t.Errorf("reading the memory took %v", got)
 		}
-		// One GPU instance, one compute instance, one read of both.
+		// // One call for the GPU instance, one for the compute instance, one to read both.
 		if got := elapsed(func() { create(t, d, ids[0], 19, 0, 1) }); got != time.Second+2*time.Millisecond {
 			t.Errorf("create took %v", got)
 		}
@@ -157,15 +157,15 @@ func TestEventsReachWaitingClients(t *testing.T) {
 		synctest.Wait()
 		in := create(t, d, ids[0], 19, 3, 1)
 		if e := <-events; e.Kind != gpu.EventMIGConfig || e.GI == nil || *e.GI != in.ID {
-			t.Errorf("of the creation: %+v", e)
+			t.Errorf("event of the creation: %+v", e)
 		}
-		<-events // of the compute instance
+		<-events // the event of the compute instance
 		open(t, n, gpusim.ContextSpec{PID: 5, Device: string(in.Compute[0].UUID)})
 		if err := n.XID("0", 31, 5, "train"); err != nil {
 			t.Fatal(err)
 		}
 		if e := <-events; e.Kind != gpu.EventXID || e.XID != 31 || e.GPU != ids[0] || e.GI == nil || *e.GI != in.ID || e.CI == nil {
-			t.Errorf("of the XID: %+v", e)
+			t.Errorf("event of the XID: %+v", e)
 		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -174,23 +174,23 @@ func TestEventsReachWaitingClients(t *testing.T) {
 	})
 }
 
-// A fault of writes passes over what only reads, and counts what it passed.
+// TestAFaultOfWrites checks that a fault of writes does not count calls that only read.
 func TestAFaultOfWrites(t *testing.T) {
 	n := node(t, withMIG, "A100-SXM4-40GB", "A100-SXM4-40GB")
 	d, ids := port(t, n)
 	if _, err := n.AddFault(gpusim.Fault{Call: "write", GPU: "0", Do: "fail", Code: gpusim.InUse, Nth: 4}); err != nil {
 		t.Fatal(err)
 	}
-	in := create(t, d, ids[0], 19, 0, 1) // Two: the instance and its compute instance.
-	create(t, d, ids[1], 19, 0, 1)       // None: it is another GPU.
+	in := create(t, d, ids[0], 19, 0, 1) // Two writes: the instance and its compute instance.
+	create(t, d, ids[1], 19, 0, 1)       // No match: another GPU.
 	if _, err := d.Snapshot(t.Context(), ids[0]); err != nil {
 		t.Errorf("a reading failed: %v", err)
 	}
 	if err := d.DestroyInstance(t.Context(), ids[0], in.ID); !errors.Is(err, gpu.ErrInUse) {
-		t.Errorf("the fourth ended with %v", err)
+		t.Errorf("the fourth write returned %v", err)
 	}
 	if f := n.Faults()[0]; f.Seen != 4 || f.Hits != 1 {
-		t.Errorf("%d were seen and %d failed", f.Seen, f.Hits)
+		t.Errorf("%d calls matched and %d failed", f.Seen, f.Hits)
 	}
 }
 
@@ -210,6 +210,6 @@ func TestCountersCountWrites(t *testing.T) {
 	}
 	c := n.Counters()
 	if c.Writes != 3 || c.Failures["DeviceCreateGpuInstanceWithPlacement"] != 1 {
-		t.Errorf("after one creation and one that failed: %+v", c)
+		t.Errorf("after one creation and one failed creation: %+v", c)
 	}
 }

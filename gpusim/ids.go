@@ -8,27 +8,28 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// none is what the driver writes where there is no GPU or compute instance.
+// none is the driver's id for "no instance".
 const none = 0xFFFFFFFF
 
-// instanceID gives the id that a GPU instance gets at a placement: the whole grid is 0, its halves are 1 and 2, its
-// quarters 3 to 6, its eighths 7 to 14. It is a function of the placement, so it comes back with it.
+// instanceID returns the id of a GPU instance at a placement: the whole grid is 0, its halves are 1 and 2, its quarters 3
+// to 6, its eighths 7 to 14. It depends on the placement only.
 func instanceID(grid uint32, p gpu.Placement) uint32 {
 	parts := grid / p.Size
 	if parts == 0 {
 		parts = 1
 	}
-	// A grid of 12 divides into 1, 2 and 4 parts; sizes that do not divide count as the next coarser part.
+	// A grid of 12 is divided into 1, 2 or 4 parts; other sizes count as the next larger part.
 	parts = 1 << (bits.Len32(parts) - 1)
 	return parts - 1 + p.Start/p.Size
 }
 
-// gpuUUID gives the UUID of a GPU from the node's seed and its place.
+// gpuUUID derives the UUID of a GPU from the node's seed and the index.
 func gpuUUID(seed string, index int) gpu.UUID {
 	return gpu.UUID("GPU-" + uuid5(fmt.Sprintf("gpushare virtual gpu %s %d", seed, index)))
 }
 
-// migUUID gives the UUID of a MIG device: a function of GPU, GPU-instance id and first compute slice, whatever the profile.
+// migUUID derives the UUID of a MIG device from GPU, GPU-instance id and first compute slice. It does not depend on the
+// profile.
 func migUUID(parent gpu.UUID, gi, start uint32) gpu.UUID {
 	return gpu.UUID("MIG-" + uuid5(fmt.Sprintf("gpushare virtual mig %s %d %d", parent, gi, start)))
 }
@@ -41,21 +42,21 @@ func uuid5(name string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16])
 }
 
-// The minors of the two capabilities that belong to no GPU.
+// The minors of the two capabilities of the node.
 const (
 	CapConfig  = 1
 	CapMonitor = 2
 )
 
-// CapGI gives the minor of the capability of a GPU instance: the driver reserves 15 instances of 9 minors to each of
-// 32 GPUs, after the two of the node.
+// CapGI returns the capability minor of a GPU instance: the driver reserves 15 instances of 9 minors for each of 32 GPUs,
+// after the two of the node.
 func CapGI(minor int, gi uint32) int { return 3 + 135*minor + 9*int(gi) }
 
-// CapCI gives the minor of the capability of a compute instance.
+// CapCI returns the capability minor of a compute instance.
 func CapCI(minor int, gi, ci uint32) int { return CapGI(minor, gi) + 1 + int(ci) }
 
-// Handle is what a client holds instead of an object: its kind, its place and a generation, so that a handle to what is
-// gone is recognised. It travels through C as a pointer.
+// Handle refers to an object by kind, position and generation. The generation makes handles of removed objects invalid.
+// In C it is a pointer.
 type Handle uint64
 
 type kind uint8
@@ -68,7 +69,7 @@ const (
 	kindEvents
 )
 
-// makeHandle packs: kind in bits 60-62, generation in 24-55, GPU in 16-23, GPU instance in 8-15, compute instance in 0-7.
+// makeHandle packs kind in bits 60-62, generation in 24-55, GPU in 16-23, GPU instance in 8-15, compute instance in 0-7.
 func makeHandle(k kind, generation uint32, index int, gi, ci uint32) Handle {
 	return Handle(uint64(k)<<60 | uint64(generation)<<24 | uint64(index&0xff)<<16 | uint64(gi&0xff)<<8 | uint64(ci&0xff))
 }

@@ -2,10 +2,11 @@ package gpusim
 
 import "github.com/gpushare/gpushare/gpu"
 
-// setMIGLocked asks for a mode. It returns why it is not active yet, and the outcome of the call itself.
+// setMIGLocked requests a MIG mode. It returns the reason why the mode is not active yet, and the return code of the
+// call.
 //
-// Ampere needs a reset for it, which the driver does by itself when nobody else has the GPU open; later boards do not
-// reset, but contexts are still in the way.
+// Ampere boards need a reset, which the driver does if no other process has the GPU open. Later boards need no reset, but
+// contexts must not exist.
 func (g *device) setMIGLocked(on bool, caller int) (activation, ret Ret) {
 	if g.model.Grid == 0 {
 		return Success, NotSupported
@@ -14,7 +15,7 @@ func (g *device) setMIGLocked(on bool, caller int) (activation, ret Ret) {
 		return Success, Success
 	}
 	if on == g.migCurrent {
-		// Taking back a pending change needs nothing of the hardware.
+		// Withdrawing a pending change does not need the hardware.
 		g.migPending, g.migStored = on, on
 		g.node.changes++
 		return Success, Success
@@ -41,7 +42,7 @@ func (g *device) setMIGLocked(on bool, caller int) (activation, ret Ret) {
 	return Success, Success
 }
 
-// fitsLocked tells whether a profile may stand at a placement beside what is there.
+// fitsLocked reports whether an instance of a profile can be created at a placement next to the present instances.
 func (g *device) fitsLocked(p *Profile, at gpu.Placement) bool {
 	legal := false
 	for _, q := range p.Placements() {
@@ -62,13 +63,13 @@ func (g *device) fitsLocked(p *Profile, at gpu.Placement) bool {
 	return same < p.Max
 }
 
-// compatible tells whether another instance may exist beside one of this profile: one that takes every media engine leaves
-// room only for those that take none, and one GPU has one media extension, whatever the profile that has it.
+// compatible reports whether an instance of q may exist next to one of p. A profile with all media engines only allows
+// profiles without any. One GPU has one media extension, which only one profile can use.
 func (p *Profile) compatible(q *Profile) bool {
 	return (!p.has("me.all") || q.has("-me")) && (!p.has("me") || !q.has("me") || p.ID == q.ID)
 }
 
-// capacityLocked tells how many more instances of a profile fit now.
+// capacityLocked returns how many more instances of a profile fit now.
 func (g *device) capacityLocked(p *Profile) uint32 {
 	var free []gpu.Placement
 	for _, at := range p.Placements() {
@@ -82,7 +83,7 @@ func (g *device) capacityLocked(p *Profile) uint32 {
 			present++
 		}
 	}
-	// Placements of one profile are of one size, so taking the one that ends first is the most that fit.
+	// All placements of one profile have the same size, so choosing the one that ends first gives the maximum.
 	n, end := uint32(0), uint32(0)
 	for _, at := range free {
 		if at.Start >= end && present+n < p.Max {
@@ -95,7 +96,7 @@ func (g *device) capacityLocked(p *Profile) uint32 {
 	return n
 }
 
-// createGILocked makes a GPU instance at a placement, or where the driver likes it best.
+// createGILocked creates a GPU instance at a placement, or at the driver's preferred one.
 func (g *device) createGILocked(profile uint32, at *gpu.Placement) (*instance, Ret) {
 	if !g.migCurrent {
 		return nil, NotSupported
@@ -155,7 +156,7 @@ func (gi *instance) destroyLocked() Ret {
 	return Success
 }
 
-// createCILocked makes a compute instance.
+// createCILocked creates a compute instance.
 func (gi *instance) createCILocked(profile uint32, at *gpu.Placement) (*compute, Ret) {
 	cp, ok := gi.computeProfile(profile)
 	if !ok {
@@ -198,7 +199,7 @@ func (gi *instance) createCILocked(profile uint32, at *gpu.Placement) (*compute,
 	return ci, Success
 }
 
-// destroyLocked removes a compute instance that no process holds.
+// destroyLocked removes a compute instance that no process uses.
 func (ci *compute) destroyLocked() Ret {
 	for c := range ci.gi.dev.contexts {
 		if c.ci == ci {
@@ -221,7 +222,7 @@ func (gi *instance) computeProfile(id uint32) (computeProfile, bool) {
 	return computeProfile{}, false
 }
 
-// computeCapacityLocked tells how many more compute instances of a profile fit now.
+// computeCapacityLocked returns how many more compute instances of a profile fit now.
 func (gi *instance) computeCapacityLocked(cp computeProfile) uint32 {
 	n := uint32(0)
 	for _, s := range computeStarts(gi.profile.Slices, cp.slices) {
@@ -236,7 +237,7 @@ func (gi *instance) computeCapacityLocked(cp computeProfile) uint32 {
 	return n
 }
 
-// createWholeLocked makes a GPU instance with its compute instances: what a node is described with.
+// createWholeLocked creates a GPU instance with its compute instances, for the configuration of a node.
 func (g *device) createWholeLocked(want gpu.NewInstance) (*instance, Ret) {
 	gi, ret := g.createGILocked(want.ProfileID, &want.Placement)
 	if ret != Success {
@@ -258,7 +259,7 @@ func (g *device) createWholeLocked(want gpu.NewInstance) (*instance, Ret) {
 	return gi, Success
 }
 
-// computeID gives the profile id of a compute instance of so many slices.
+// computeID returns the profile id of a compute instance with this number of slices.
 func computeID(slices uint32) (uint32, bool) {
 	for _, cp := range computeProfiles {
 		if cp.slices == slices {

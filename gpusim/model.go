@@ -8,28 +8,28 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// MiB is the unit in which the driver states memory.
+// MiB is the driver's unit of memory.
 const MiB = 1 << 20
 
-// The architectures, as the driver's architecture numbers order them.
+// The architectures, in the order of the driver's architecture numbers.
 const (
 	Ampere    = "ampere"
 	Hopper    = "hopper"
 	Blackwell = "blackwell"
 )
 
-// Model is what is the same on every GPU of one board.
+// Model is the data of a board.
 type Model struct {
 	Name         string // "NVIDIA A100-SXM4-40GB"
 	Architecture string
 	PCIDevice    uint32 // device id in the upper, vendor id in the lower half: 0x20B010DE
-	TotalMiB     uint64 // as the driver's second memory call tells it, reserved included
+	TotalMiB     uint64 // as in version 2 of the driver's memory call, reserved included
 	ReservedMiB  uint64
 	SMs          uint32
-	NVLinks      int // links that the board has
+	NVLinks      int // number of links of the board
 	// Resetless: a change of MIG mode needs no GPU reset.
 	Resetless bool
-	// ModeSurvivesBoot: the board remembers its MIG mode over reboot and driver load.
+	// ModeSurvivesBoot: the board keeps its MIG mode over reboot and driver load.
 	ModeSurvivesBoot bool
 	// Grid is the number of memory slices; 0 for a board without MIG.
 	Grid     uint32
@@ -38,13 +38,13 @@ type Model struct {
 
 // Profile is one GPU-instance profile of a board.
 type Profile struct {
-	Enum   uint32 // the number by which profiles are walked
-	ID     uint32 // the number by which everything else names them
-	Name   string // without the "MIG " that the driver puts before it
+	Enum   uint32 // the profile number of the query calls
+	ID     uint32 // the profile id in all other calls
+	Name   string // without the driver's prefix "MIG "
 	Slices uint32 // compute slices
 	Size   uint32 // memory slices
 	Starts []uint32
-	// Prefer is the order in which the driver takes starts when it is not told; Starts from the highest when empty.
+	// Prefer is the order in which the driver tries starts when none is given; if empty, Starts from the highest.
 	Prefer    []uint32
 	Max       uint32
 	MemoryMiB uint64
@@ -53,11 +53,11 @@ type Profile struct {
 	Decoders  uint32
 	JPEG      uint32
 	OFA       uint32
-	// Attributes holds "me", "me.all", "-me" and "gfx".
+	// Attributes may contain "me", "me.all", "-me" and "gfx".
 	Attributes []string
 }
 
-// Placements gives every legal placement, sorted.
+// Placements returns every legal placement, sorted.
 func (p *Profile) Placements() []gpu.Placement {
 	out := make([]gpu.Placement, 0, len(p.Starts))
 	for _, s := range p.Starts {
@@ -67,7 +67,7 @@ func (p *Profile) Placements() []gpu.Placement {
 	return out
 }
 
-// preferred gives the starts in the order in which the driver tries them.
+// preferred returns the starts in the order in which the driver tries them.
 func (p *Profile) preferred() []uint32 {
 	if len(p.Prefer) > 0 {
 		return p.Prefer
@@ -86,7 +86,7 @@ func (p *Profile) has(attribute string) bool {
 	return false
 }
 
-// byID finds a profile by the id that calls take.
+// byID finds a profile by id.
 func (m *Model) byID(id uint32) *Profile {
 	for i := range m.Profiles {
 		if m.Profiles[i].ID == id {
@@ -96,7 +96,7 @@ func (m *Model) byID(id uint32) *Profile {
 	return nil
 }
 
-// byEnum finds a profile by the number by which profiles are walked.
+// byEnum finds a profile by the profile number of the query calls.
 func (m *Model) byEnum(enum uint32) *Profile {
 	for i := range m.Profiles {
 		if m.Profiles[i].Enum == enum {
@@ -106,7 +106,7 @@ func (m *Model) byEnum(enum uint32) *Profile {
 	return nil
 }
 
-// Validate says what makes a model unusable.
+// Validate checks a model.
 func (m *Model) Validate() error {
 	switch {
 	case m.Name == "":
@@ -151,11 +151,12 @@ var computeProfiles = [...]computeProfile{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 7}
 // computeEnums is one more than the largest compute-instance profile enum.
 const computeEnums = 9
 
-// computeFits tells whether a GPU instance of g slices offers compute instances of c slices: all of it, or what leaves
-// room for a second of the same size, give or take one slice. That yields the published lists of 3g, 4g and 7g.
+// computeFits reports whether a GPU instance of g slices offers compute instances of c slices: all of it, or at most half
+// of it, rounded up. This gives the published lists of 3g, 4g and 7g.
 func computeFits(g, c uint32) bool { return c == g || 2*c <= g+1 && c < g }
 
-// computeStarts gives the legal starts of a compute instance of c slices in a GPU instance of g: see gpu.ComputeAlign.
+// computeStarts returns the legal starts of a compute instance of c slices in a GPU instance of g slices: see
+// gpu.ComputeAlign.
 func computeStarts(g, c uint32) []uint32 {
 	var out []uint32
 	for s := uint32(0); s+c <= g; s += gpu.ComputeAlign(c) {

@@ -12,10 +12,10 @@ import (
 	"github.com/gpushare/gpushare/gpusim/engine"
 )
 
-// Clock is where the node takes its time from.
+// Clock is the time source of the node.
 type Clock = engine.Clock
 
-// DriverState says whether the kernel module answers the library.
+// DriverState is the state of the kernel module.
 type DriverState string
 
 // The states of the driver.
@@ -25,43 +25,43 @@ const (
 	DriverMismatch DriverState = "mismatch" // kernel module and library are of different versions
 )
 
-// Config describes a virtual node. It is not changed and not kept by New's caller.
+// Config describes a virtual node. The caller of New must not change it afterwards.
 type Config struct {
 	DriverVersion string // "580.95.05"
 	CUDAVersion   int    // 1000·major + 10·minor
 	State         DriverState
-	Seed          string // makes the UUIDs; nodes with one seed have the same
+	Seed          string // UUIDs are derived from it; nodes with the same seed have the same UUIDs
 	GPUs          []GPUConfig
-	// ContextMemory is what every CUDA context costs, in bytes.
+	// ContextMemory is the memory of every CUDA context in bytes.
 	ContextMemory uint64
-	// ServerMemory is what an MPS server holds on a GPU while it has clients, in bytes.
+	// ServerMemory is the memory of an MPS server on a GPU while it has clients, in bytes.
 	ServerMemory uint64
-	// Latency is how long calls take, by name: the vendor's names without "nvml" and version ("DeviceSetMigMode"),
-	// patterns as of path.Match. The longest matching pattern wins.
+	// Latency is the duration of calls by name: the vendor's names without "nvml" and version ("DeviceSetMigMode"), or
+	// path.Match patterns. The longest matching pattern applies.
 	Latency map[string]time.Duration
-	// ProfilesWithoutMIG: profiles can be asked for while MIG mode is off.
+	// ProfilesWithoutMIG: profiles can be queried while MIG mode is off.
 	ProfilesWithoutMIG bool
-	// MonitorsBlockReset: a process that merely has a handle of a GPU keeps it from being reset, as on real nodes.
+	// MonitorsBlockReset: a process that only has a handle of a GPU prevents its reset, as on real nodes.
 	MonitorsBlockReset bool
-	// ResetUnavailable: the driver cannot reset GPUs by itself (a guest with a GPU passed through).
+	// ResetUnavailable: the driver cannot reset GPUs (a virtual machine with a passed-through GPU).
 	ResetUnavailable bool
-	// HideProcessMemory: process lists say "not available" for memory.
+	// HideProcessMemory: process lists report memory as "not available".
 	HideProcessMemory bool
-	// RawSamples: utilisation is answered sample by sample, not added up per process.
+	// RawSamples: utilisation is reported sample by sample, not added up per process.
 	RawSamples bool
-	// Bridges are the GPUs, by index, that are linked with each other.
+	// Bridges are the sets of GPUs, by index, that a bridge connects.
 	Bridges [][]int
-	// Switches is how many NVSwitches link all GPUs that are on no bridge.
+	// Switches is the number of NVSwitches that connect all GPUs without a bridge.
 	Switches int
-	// Symbols tells whether the library has a function ("nvmlDeviceGetMemoryInfo_v2"); nil: every one. Only the port
-	// asks it: to the socket's clients, the library itself tells.
+	// Symbols reports whether the library has a function ("nvmlDeviceGetMemoryInfo_v2"); nil: every one. Only the port
+	// uses it: clients of the socket look up symbols in the library.
 	Symbols func(name string) bool
 }
 
 // GPUConfig is one GPU of a virtual node.
 type GPUConfig struct {
 	Model       *Model
-	UUID        gpu.UUID // empty: made from the seed
+	UUID        gpu.UUID // empty: derived from the seed
 	PCI         string   // "0000:07:00.0"
 	Minor       *int     // nil: its index
 	NUMANode    int
@@ -71,31 +71,31 @@ type GPUConfig struct {
 	ComputeMode gpu.ComputeMode
 }
 
-// Hooks are called when the node changed, never with a lock held, on the goroutine that made the change and before it
-// gets its answer, as the kernel has its files ready before the call returns.
+// Hooks are called after a change of the node, without a lock held. They run on the goroutine of the change before its
+// call returns, as the kernel updates its files before the call returns.
 type Hooks struct {
 	Changed func()                       // a mode, an instance, a reboot
 	Kernel  func(level int, text string) // a kernel log line
 	Booted  func()                       // after a reboot
 }
 
-// Node is the hardware and the kernel's part of the driver. It outlives its clients.
+// Node is the hardware and the kernel part of the driver. It outlives its clients.
 type Node struct {
 	cfg   Config
 	clock Clock
 	boots time.Time // of the first boot
-	// readers is the table of calls that only read a GPU; it does not change.
+	// readers are the calls that only read a GPU; the map does not change.
 	readers map[string]func(*call, target) Ret
 
-	// mu guards everything below, and all that hangs off devices and clients. Effects that may block are outside it.
+	// mu guards everything below, and the data of devices and clients. Effects that may block run without it.
 	mu       sync.Mutex
 	hooks    Hooks
 	devices  []*device
-	load     uint32 // driver loads: the generation of GPU handles
+	load     uint32 // number of driver loads: the generation of GPU handles
 	bootID   string
 	bootN    int
 	serial   uint32 // the generation of instance handles
-	changes  uint64 // of modes and instances, so that a call knows whether it made one
+	changes  uint64 // counts changes of modes and instances, so that a call can detect its own
 	clients  map[*Client]struct{}
 	events   map[uint32]*eventSet
 	eventN   uint32
@@ -106,7 +106,7 @@ type Node struct {
 	cleared  chan struct{} // closed and replaced when faults are cleared
 }
 
-// New makes a node that has just booted.
+// New returns a node that has just booted.
 func New(cfg Config, clock Clock) (*Node, error) {
 	if cfg.State == "" {
 		cfg.State = DriverReady
@@ -123,41 +123,41 @@ func New(cfg Config, clock Clock) (*Node, error) {
 	}
 	for i, g := range cfg.GPUs {
 		if g.Model == nil {
-			return nil, fmt.Errorf("cannot make GPU %d: it has no model", i)
+			return nil, fmt.Errorf("cannot create GPU %d: it has no model", i)
 		}
 		if err := g.Model.Validate(); err != nil {
-			return nil, fmt.Errorf("cannot make GPU %d: %w", i, err)
+			return nil, fmt.Errorf("cannot create GPU %d: %w", i, err)
 		}
 		if g.MIG && g.Model.Grid == 0 {
-			return nil, fmt.Errorf("cannot make GPU %d: %s has no MIG", i, g.Model.Name)
+			return nil, fmt.Errorf("cannot create GPU %d: %s has no MIG", i, g.Model.Name)
 		}
 		n.devices = append(n.devices, newDevice(n, i, g))
 	}
 	if len(n.devices) > 32 {
-		return nil, fmt.Errorf("cannot make node: %d GPUs, the driver has capability minors for 32", len(n.devices))
+		return nil, fmt.Errorf("cannot create node: it has %d GPUs, and the driver has capability minors for 32", len(n.devices))
 	}
 	if err := n.checkLinks(); err != nil {
-		return nil, fmt.Errorf("cannot make node: %w", err)
+		return nil, fmt.Errorf("cannot create node: %w", err)
 	}
 	n.bootLocked()
 	for i, g := range cfg.GPUs {
 		for _, want := range g.Layout {
 			if _, ret := n.devices[i].createWholeLocked(want); ret != Success {
-				return nil, fmt.Errorf("cannot make profile %d at %d on GPU %d: NVML code %d", want.ProfileID, want.Placement.Start, i, ret)
+				return nil, fmt.Errorf("cannot create an instance of profile %d at %d on GPU %d: NVML code %d", want.ProfileID, want.Placement.Start, i, ret)
 			}
 		}
 	}
 	return n, nil
 }
 
-// SetHooks sets what is called after changes.
+// SetHooks sets the functions that are called after changes.
 func (n *Node) SetHooks(h Hooks) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.hooks = h
 }
 
-// Close stops the node's timers. Nobody may use it any more.
+// Close stops the node's timers. The node must not be used afterwards.
 func (n *Node) Close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -176,7 +176,7 @@ func (n *Node) bootLocked() {
 	n.loadLocked()
 }
 
-// loadLocked is what a driver load does to the GPUs.
+// loadLocked loads the driver for all GPUs.
 func (n *Node) loadLocked() {
 	n.load++
 	for _, g := range n.devices {
@@ -184,8 +184,8 @@ func (n *Node) loadLocked() {
 	}
 }
 
-// Reboot ends every process's use of the GPUs and boots anew. Clients keep their sockets to nothing: their handles are
-// void and they are uninitialised.
+// Reboot ends every use of the GPUs and boots again. Handles of clients become invalid, and the clients are
+// uninitialised.
 func (n *Node) Reboot() {
 	n.mu.Lock()
 	n.dropLocked()
@@ -202,13 +202,13 @@ func (n *Node) Reboot() {
 	n.changed()
 }
 
-// ReloadDriver unloads and loads the kernel module. It refuses, naming the pids, while a process uses the driver, unless
-// forced (which no real node can do).
+// ReloadDriver unloads and loads the kernel module. It fails with the pids while processes use the driver, unless forced
+// (which is not possible on a real node).
 func (n *Node) ReloadDriver(force bool) error {
 	n.mu.Lock()
 	if pids := n.inUseByLocked(nil, nil); len(pids) > 0 && !force {
 		n.mu.Unlock()
-		return fmt.Errorf("cannot unload driver: module nvidia is in use by processes %s", joinPIDs(pids))
+		return fmt.Errorf("cannot unload driver: module nvidia is in use by pids %s", joinPIDs(pids))
 	}
 	n.dropLocked()
 	n.loadLocked()
@@ -218,7 +218,7 @@ func (n *Node) ReloadDriver(force bool) error {
 	return nil
 }
 
-// dropLocked takes the driver away from every client and context.
+// dropLocked ends every context and uninitialises every client.
 func (n *Node) dropLocked() {
 	for _, g := range n.devices {
 		for c := range g.contexts {
@@ -235,7 +235,7 @@ func (n *Node) dropLocked() {
 	n.events = map[uint32]*eventSet{}
 }
 
-// ResetGPU does what the vendor's reset tool does: it refuses while a process other than the caller holds the GPU.
+// ResetGPU resets a GPU as the vendor's tool does: it fails while a process other than the caller uses the GPU.
 func (n *Node) ResetGPU(id string, caller int) error {
 	n.mu.Lock()
 	g := n.findLocked(id)
@@ -245,7 +245,7 @@ func (n *Node) ResetGPU(id string, caller int) error {
 	}
 	if pids := n.inUseByLocked(g, &caller); len(pids) > 0 {
 		n.mu.Unlock()
-		return fmt.Errorf("cannot reset GPU %s: in use by processes %s", g.uuid, joinPIDs(pids))
+		return fmt.Errorf("cannot reset GPU %s: in use by pids %s", g.uuid, joinPIDs(pids))
 	}
 	if g.lost && g.recovery == recoveryReboot {
 		n.mu.Unlock()
@@ -257,7 +257,7 @@ func (n *Node) ResetGPU(id string, caller int) error {
 	return nil
 }
 
-// inUseByLocked gives the pids that use a GPU (nil: the driver), but for one.
+// inUseByLocked returns the pids that use a GPU (nil: the driver), except one.
 func (n *Node) inUseByLocked(g *device, but *int) []int {
 	set := map[int]bool{}
 	for _, d := range n.devices {
@@ -285,7 +285,7 @@ func (n *Node) inUseByLocked(g *device, but *int) []int {
 
 func joinPIDs(pids []int) string { return strings.Trim(fmt.Sprint(pids), "[]") }
 
-// findLocked finds a GPU by UUID, PCI address, index, or the index of a GPU written as a number.
+// findLocked finds a GPU by UUID, PCI address or index.
 func (n *Node) findLocked(id string) *device {
 	for _, g := range n.devices {
 		if string(g.uuid) == id || fmt.Sprint(g.index) == id || samePCI(g.cfg.PCI, id) {
@@ -295,7 +295,7 @@ func (n *Node) findLocked(id string) *device {
 	return nil
 }
 
-// samePCI compares PCI addresses, whose domain may be written with 4 or 8 digits, or left out.
+// samePCI compares PCI addresses. The domain may have 4 or 8 digits, or be missing.
 func samePCI(a, b string) bool {
 	norm := func(s string) string {
 		s = strings.ToLower(s)

@@ -23,7 +23,7 @@ func model(t testing.TB, name string) *gpusim.Model {
 	return m
 }
 
-// node makes a node with one GPU of each model.
+// node returns a node with one GPU of each model.
 func node(t testing.TB, change func(*gpusim.Config), models ...string) *gpusim.Node {
 	t.Helper()
 	cfg := gpusim.Config{
@@ -43,7 +43,7 @@ func node(t testing.TB, change func(*gpusim.Config), models ...string) *gpusim.N
 	return n
 }
 
-// port opens the port and gives the UUIDs of the GPUs.
+// port opens the port and returns the UUIDs of the GPUs.
 func port(t testing.TB, n *gpusim.Node) (*gpusim.Driver, []gpu.UUID) {
 	t.Helper()
 	d := n.Driver(os.Getpid())
@@ -101,7 +101,7 @@ func TestEveryModelIsUsable(t *testing.T) {
 				t.Errorf("width %d, grid %d", profiles.Width, model(t, name).Grid)
 			}
 			for _, p := range profiles.GI {
-				// As many as the profile says fit, and not one more.
+				// Max instances of the profile fit, and not more.
 				var created []gpu.Instance
 				end := uint32(0)
 				for _, at := range p.Placements {
@@ -121,7 +121,7 @@ func TestEveryModelIsUsable(t *testing.T) {
 					created, end = append(created, in), at.Start+at.Size
 				}
 				if len(created) != int(p.Max) {
-					t.Errorf("%s: made %d, says %d", p.Name, len(created), p.Max)
+					t.Errorf("%s: created %d, want the profile's maximum of %d", p.Name, len(created), p.Max)
 				}
 				for _, in := range created {
 					if err := d.DestroyInstance(t.Context(), ids[0], in.ID); err != nil {
@@ -133,7 +133,7 @@ func TestEveryModelIsUsable(t *testing.T) {
 	}
 }
 
-// states counts every legal set of instances of some profiles, and those to which none can be added.
+// states counts all legal sets of instances of some profiles, and the maximal ones, to which no instance can be added.
 func states(t *testing.T, n *gpusim.Node, d *gpusim.Driver, id gpu.UUID, use func(gpu.Profile) bool) (all, maximal int) {
 	profiles, err := d.Profiles(t.Context(), id)
 	if err != nil {
@@ -176,8 +176,8 @@ func states(t *testing.T, n *gpusim.Node, d *gpusim.Driver, id gpu.UUID, use fun
 	return all, maximal
 }
 
-// The published count of layouts of an eight-wide board with the five classic profiles is 19 maximal ones; there are 298 in
-// all, and with the other two profiles 2319 and 239.
+// TestLayoutCounts: for a board with eight memory slices and the five classic profiles, 19 maximal layouts are published.
+// There are 298 layouts in total, and with the other two profiles 2319 and 239 maximal ones.
 func TestLayoutCounts(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -201,7 +201,7 @@ func TestLayoutCounts(t *testing.T) {
 func TestIdsFollowThePlacement(t *testing.T) {
 	n := node(t, withMIG, "A100-SXM4-40GB", "A30-24GB", "RTX-PRO-6000-96GB")
 	d, ids := port(t, n)
-	// The first block is what A100-class boards were seen to give.
+	// The first block are ids that A100-class boards were observed to use.
 	for _, c := range []struct {
 		gpu                  int
 		profile, start, size uint32
@@ -233,7 +233,7 @@ func TestIdsFollowThePlacement(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again := create(t, d, ids[c.gpu], c.profile, c.start, c.size); again.Compute[0].UUID != first {
-			t.Errorf("profile %d at %d: UUID %s came back as %s", c.profile, c.start, first, again.Compute[0].UUID)
+			t.Errorf("profile %d at %d: UUID %s became %s", c.profile, c.start, first, again.Compute[0].UUID)
 		}
 		if err := d.DestroyInstance(t.Context(), ids[c.gpu], in.ID); err != nil {
 			t.Fatal(err)
@@ -257,13 +257,13 @@ func TestInstanceRules(t *testing.T) {
 		name, model string
 		calls       []call
 	}{
-		{"an occupied place", "A100-SXM4-40GB", []call{
+		{"an occupied placement", "A100-SXM4-40GB", []call{
 			{"3g at 0", at(9, 0, 4), nil},
 			{"1g at 3", at(19, 3, 1), gpu.ErrInsufficientResources},
 			{"1g at 4", at(19, 4, 1), nil},
 			{"3g at 4", at(9, 4, 4), gpu.ErrInsufficientResources},
 		}},
-		{"an illegal place", "A100-SXM4-40GB", []call{
+		{"an illegal placement", "A100-SXM4-40GB", []call{
 			{"2g at 1", at(14, 1, 2), gpu.ErrInvalid},
 			{"2g of 3", at(14, 0, 3), gpu.ErrInvalid},
 			{"no such profile", at(99, 0, 1), gpu.ErrNotSupported},
@@ -275,13 +275,13 @@ func TestInstanceRules(t *testing.T) {
 		}},
 		{"all media engines", "RTX-PRO-6000-96GB", []call{
 			{"1g+me.all at 0", at(65, 0, 3), nil},
-			{"a plain one beside", at(14, 3, 3), gpu.ErrInsufficientResources},
-			{"one without engines beside", at(67, 3, 3), nil},
+			{"a plain one next to it", at(14, 3, 3), gpu.ErrInsufficientResources},
+			{"one without engines next to it", at(67, 3, 3), nil},
 		}},
 		{"compute instances of a part", "A100-SXM4-40GB", []call{
 			{"3g with 2c and 1c", at(9, 0, 4, gpu.NewCompute{Slices: 2}, gpu.NewCompute{Slices: 1}), nil},
 			{"3g with 2c and 2c", at(9, 4, 4, gpu.NewCompute{Slices: 2}, gpu.NewCompute{Slices: 2}), gpu.ErrInsufficientResources},
-			{"nothing is left of it", at(9, 4, 4), nil},
+			{"the failed creation left nothing", at(9, 4, 4), nil},
 		}},
 		{"a compute profile that is not offered", "A100-SXM4-40GB", []call{
 			{"4g with 3c", at(5, 0, 4, gpu.NewCompute{Slices: 3}), gpu.ErrNotSupported},
@@ -334,13 +334,13 @@ func TestAmpereModeChangeNeedsReset(t *testing.T) {
 	}
 	change, err := d.SetMIGMode(t.Context(), ids[0], true)
 	if err != nil || change.Current || !change.Pending || !errors.Is(change.Activation, gpu.ErrInUse) {
-		t.Fatalf("with a monitor about: %+v, %v", change, err)
+		t.Fatalf("with a monitor: %+v, %v", change, err)
 	}
 	if _, err := d.CreateInstance(t.Context(), ids[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Size: 1}}); !errors.Is(err, gpu.ErrNotSupported) {
 		t.Errorf("create while pending: %v", err)
 	}
 	if err := n.ResetGPU(string(ids[0]), os.Getpid()); err == nil {
-		t.Error("reset with a monitor about succeeded")
+		t.Error("reset with a monitor succeeded")
 	}
 	_ = monitor.Close()
 	if change, err = d.SetMIGMode(t.Context(), ids[0], true); err != nil || !change.Current {
@@ -388,7 +388,7 @@ func TestStateAfterBoot(t *testing.T) {
 					n.Reboot()
 				} else {
 					if err := n.ReloadDriver(false); err == nil {
-						t.Fatal("reload while a client is about succeeded")
+						t.Fatal("reload while a client uses the driver succeeded")
 					}
 					_ = d.Close()
 					if err := n.ReloadDriver(false); err != nil {
@@ -452,10 +452,10 @@ func TestALostGPUKeepsItsPlace(t *testing.T) {
 		t.Errorf("read of the other: %v", err)
 	}
 	if err := c.Alloc(1); err == nil {
-		t.Error("its context lives")
+		t.Error("its context still works")
 	}
 	if err := n.ResetGPU("0", 1); err == nil {
-		t.Error("a reset brought it back")
+		t.Error("a reset succeeded on a lost GPU")
 	}
 	n.Reboot()
 	if _, err := d.Snapshot(t.Context(), ids[0]); err != nil {

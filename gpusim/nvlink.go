@@ -7,47 +7,47 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// maxLinks is one more than the largest number of a link that the library knows, in both generations.
+// maxLinks is the number of link numbers that the library knows, in both versions.
 const maxLinks = 18
 
-// What is at the other end of a link, as the vendor's header numbers it.
+// The device types at the other end of a link, as the vendor's header numbers them.
 const (
 	endGPU    = 0
 	endSwitch = 2
 )
 
-// maxSwitches is as many NVSwitches as any board has.
+// maxSwitches is the largest number of NVSwitches of any system.
 const maxSwitches = 6
 
-// checkLinks says what is wrong with the bridges and switches.
+// checkLinks checks the bridges and switches.
 func (n *Node) checkLinks() error {
 	if n.cfg.Switches < 0 || n.cfg.Switches > maxSwitches {
-		return fmt.Errorf("%d NVSwitches are not 0 to %d", n.cfg.Switches, maxSwitches)
+		return fmt.Errorf("the number of NVSwitches must be 0 to %[2]d, not %[1]d", n.cfg.Switches, maxSwitches)
 	}
 	for _, b := range n.cfg.Bridges {
 		if len(b) < 2 {
-			return fmt.Errorf("the bridge %v does not join two GPUs", b)
+			return fmt.Errorf("the bridge %v does not connect two GPUs", b)
 		}
 		for i, index := range b {
 			switch {
 			case index < 0 || index >= len(n.devices):
-				return fmt.Errorf("the bridge %v names a GPU that there is not", b)
+				return fmt.Errorf("the bridge %v names a GPU that does not exist", b)
 			case slices.Contains(b[:i], index):
 				return fmt.Errorf("the bridge %v names GPU %d twice", b, index)
 			case n.devices[index].model.NVLinks == 0:
-				return fmt.Errorf("the bridge %v is on GPU %d, and %s has no NVLinks", b, index, n.devices[index].model.Name)
+				return fmt.Errorf("the bridge %v is on GPU %d, but %s has no NVLinks", b, index, n.devices[index].model.Name)
 			}
 		}
 	}
 	for _, g := range n.devices {
 		if peers := len(g.peers()); peers > g.model.NVLinks {
-			return fmt.Errorf("GPU %d is on bridges with %d others, and has %d NVLinks", g.index, peers, g.model.NVLinks)
+			return fmt.Errorf("GPU %d is connected with %d others, but has %d NVLinks", g.index, peers, g.model.NVLinks)
 		}
 	}
 	return nil
 }
 
-// peers gives the GPUs that bridges join with this one.
+// peers returns the GPUs that bridges connect with this one.
 func (g *device) peers() []*device {
 	var out []*device
 	for _, b := range g.node.cfg.Bridges {
@@ -63,18 +63,18 @@ func (g *device) peers() []*device {
 	return out
 }
 
-// switchAddress gives the PCI address of an NVSwitch.
+// switchAddress returns the PCI address of an NVSwitch.
 func switchAddress(i int) string { return fmt.Sprintf("0000:%02x:00.0", 0xc4+i) }
 
-// linkEnd is what is at the other end of a link.
+// linkEnd is the device at the other end of a link.
 type linkEnd struct {
 	kind   uint64
 	pci    string
 	device uint32 // the PCI device's id, 0 for a switch
 }
 
-// link gives what is at the other end of one link, nil where nothing is: the link is down. Links are dealt out to whatever
-// there is.
+// link returns the device at the other end of one link, nil if the link is down. Links are distributed over the peers or
+// switches in turn.
 func (g *device) link(number int) *linkEnd {
 	if peers := g.peers(); len(peers) > 0 {
 		to := peers[number%len(peers)]
@@ -98,7 +98,8 @@ func (q *call) onLink(t target, body func(to *linkEnd) Ret) Ret {
 	}
 }
 
-// linkState, linkKind and linkPCI answer the calls on one link. What is at the end of a link that is down is not told.
+// linkState, linkKind and linkPCI answer the calls on one link. The device at the end of a link that is down is not
+// reported.
 func (q *call) linkState(t target) Ret {
 	return q.onLink(t, func(to *linkEnd) Ret {
 		if to == nil {
@@ -126,7 +127,7 @@ func (q *call) linkPCI(t target) Ret {
 	})
 }
 
-// linksLocked gives all links as the port does.
+// linksLocked returns all links as the port describes them.
 func (g *device) linksLocked() gpu.NVLinks {
 	var out gpu.NVLinks
 	for i := range g.model.NVLinks {

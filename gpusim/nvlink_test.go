@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/engine"
 )
 
-// Every GPU of the node is at 0000:01:00.0 and the addresses that follow.
+// TestNVLinks has the GPUs of the node at 0000:01:00.0 and the following addresses.
 func TestNVLinks(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -22,11 +22,11 @@ func TestNVLinks(t *testing.T) {
 	}{
 		{name: "no bridge", models: "A100-SXM4-40GB A30-24GB RTX-PRO-6000-96GB", want: []gpu.NVLinks{{Down: 12}, {Down: 4}, {}}},
 		{
-			name: "a pair, and one alone", models: "A30-24GB A30-24GB A30-24GB", bridges: [][]int{{0, 2}},
+			name: "a pair and a single GPU", models: "A30-24GB A30-24GB A30-24GB", bridges: [][]int{{0, 2}},
 			want: []gpu.NVLinks{{Peers: []string{"0000:03:00.0"}}, {Down: 4}, {Peers: []string{"0000:01:00.0"}}},
 		},
 		{
-			name: "all with each other, twice", models: "A30-24GB A30-24GB A30-24GB", bridges: [][]int{{2, 1, 0}, {0, 1}},
+			name: "all connected, two of them twice", models: "A30-24GB A30-24GB A30-24GB", bridges: [][]int{{2, 1, 0}, {0, 1}},
 			want: []gpu.NVLinks{
 				{Peers: []string{"0000:02:00.0", "0000:03:00.0"}}, {Peers: []string{"0000:01:00.0", "0000:03:00.0"}}, {Peers: []string{"0000:01:00.0", "0000:02:00.0"}},
 			},
@@ -57,20 +57,20 @@ func TestInvalidLinks(t *testing.T) {
 		switches int
 		says     string
 	}{
-		"a bridge to nowhere":    {bridges: [][]int{{0}}, says: "does not join two"},
-		"no such GPU":            {bridges: [][]int{{0, 3}}, says: "there is not"},
-		"one below":              {bridges: [][]int{{-1, 0}}, says: "there is not"},
-		"twice the same":         {bridges: [][]int{{0, 1}, {1, 1}}, says: "GPU 1 twice"},
-		"a board without":        {bridges: [][]int{{0, 2}}, says: "RTX PRO 6000"},
-		"more than on any board": {switches: 7, says: "7 NVSwitches"},
-		"fewer than none":        {switches: -1, says: "-1 NVSwitches"},
+		"a bridge with one GPU":   {bridges: [][]int{{0}}, says: "does not connect two"},
+		"no such GPU":             {bridges: [][]int{{0, 3}}, says: "does not exist"},
+		"one below":               {bridges: [][]int{{-1, 0}}, says: "does not exist"},
+		"twice the same":          {bridges: [][]int{{0, 1}, {1, 1}}, says: "GPU 1 twice"},
+		"a board without NVLinks": {bridges: [][]int{{0, 2}}, says: "RTX PRO 6000"},
+		"more than on any board":  {switches: 7, says: "not 7"},
+		"fewer than none":         {switches: -1, says: "not -1"},
 	} {
 		cfg := gpusim.Config{Bridges: c.bridges, Switches: c.switches}
 		for _, m := range []string{"A30-24GB", "A30-24GB", "RTX-PRO-6000-96GB"} {
 			cfg.GPUs = append(cfg.GPUs, gpusim.GPUConfig{Model: model(t, m)})
 		}
 		if _, err := gpusim.New(cfg, engine.SystemClock{}); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want it to say %q", name, err, c.says)
+			t.Errorf("%s: %v, want %q in it", name, err, c.says)
 		}
 	}
 }

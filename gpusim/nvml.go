@@ -16,7 +16,7 @@ type Request struct {
 	Text string
 }
 
-// Reply is its answer: a code, and the fields of what is filled in, in the order of the vendor's header.
+// Reply is the answer: a return code, and the fields of the results in the order of the vendor's header.
 type Reply struct {
 	Ret    Ret
 	Values []uint64
@@ -33,7 +33,7 @@ func (r *Reply) setText(text string) Ret {
 	return Success
 }
 
-// call is one request on its way. Arguments that were not sent are 0.
+// call is one running request. Arguments that were not sent are 0.
 type call struct {
 	ctx  context.Context
 	c    *Client
@@ -48,12 +48,12 @@ func (q *call) on(body func(t target) Ret) Ret {
 	return q.c.at(q.ctx, q.name, Handle(q.args[0]), body, kindGPU, kindMIG)
 }
 
-// gpu makes the call on a whole GPU only.
+// gpu makes the call on a GPU, not on a MIG device.
 func (q *call) gpu(body func(t target) Ret) Ret {
 	return q.c.at(q.ctx, q.name, Handle(q.args[0]), body, kindGPU)
 }
 
-// admin makes the call on a whole GPU and only for privileged callers.
+// admin makes the call on a GPU, only for privileged callers.
 func (q *call) admin(body func(t target) Ret) Ret {
 	return q.gpu(func(t target) Ret {
 		if !q.c.admin {
@@ -63,7 +63,7 @@ func (q *call) admin(body func(t target) Ret) Ret {
 	})
 }
 
-// mig makes the call on a GPU in MIG mode, for privileged callers.
+// mig makes the call on a GPU in MIG mode, only for privileged callers.
 func (q *call) mig(body func(t target) Ret) Ret {
 	return q.admin(func(t target) Ret {
 		if !t.g.migCurrent {
@@ -86,14 +86,14 @@ func (q *call) instance(k kind, body func(t target) Ret) Ret {
 	}, k)
 }
 
-// node makes the call on no GPU in particular.
+// node makes the call on the whole node.
 func (q *call) node(body func(n *Node) Ret) Ret {
 	return q.c.call(q.ctx, q.name, nil, func() Ret { return body(q.c.node) })
 }
 
 func (q *call) u32(i int) uint32 { return uint32(q.args[i]) }
 
-// Call answers one request. It blocks as long as the virtual hardware does.
+// Call answers one request. It blocks as long as the virtual hardware takes.
 func (c *Client) Call(ctx context.Context, req Request) Reply {
 	var out Reply
 	q := &call{ctx: ctx, c: c, name: canonical(req.Func), text: req.Text, out: &out}
@@ -126,10 +126,10 @@ func (q *call) dispatch() Ret {
 	return q.node(func(*Node) Ret { return FunctionNotFound })
 }
 
-// initWithoutGPUs is the flag that lets a node without GPUs pass.
+// initWithoutGPUs is the flag with which initialisation succeeds on a node without GPUs.
 const initWithoutGPUs = 1
 
-// init is nvmlInit: what the kernel module answers to the library.
+// init is nvmlInit: the answer of the kernel module to the library.
 func (c *Client) init(ctx context.Context, flags uint64) Ret {
 	return c.call(ctx, "Init", nil, func() Ret {
 		switch c.node.cfg.State {
@@ -146,7 +146,7 @@ func (c *Client) init(ctx context.Context, flags uint64) Ret {
 	})
 }
 
-// shutdownLocked closes the GPUs when the last initialisation ended.
+// shutdownLocked closes the GPUs after the last initialisation is shut down.
 func (c *Client) shutdownLocked() Ret {
 	if c.inits--; c.inits == 0 {
 		c.opened = map[int]bool{}
@@ -154,7 +154,7 @@ func (c *Client) shutdownLocked() Ret {
 	return Success
 }
 
-// Library gives the version of the library that goes with a driver version: the CUDA major before it.
+// library returns the library version for a driver version: the CUDA major version and the driver version.
 func (cfg Config) library() string {
 	return fmt.Sprintf("%d.%s", cfg.CUDAVersion/1000, cfg.DriverVersion)
 }
@@ -182,7 +182,7 @@ func (q *call) system() (Ret, bool) {
 	return 0, false
 }
 
-// open gives the handle of a GPU, which the client then has open.
+// open opens a GPU for the client and returns its handle.
 func (q *call) open(is func(*device) bool, missing Ret) Ret {
 	var g *device
 	q.c.node.mu.Lock()
@@ -218,7 +218,7 @@ func (q *call) openMIG() Ret {
 	})
 }
 
-// Figures that no rule depends on, the same on every board.
+// Figures without effect on any rule, the same on every board.
 const (
 	idleTemperature = 34     // °C
 	idlePower       = 62_000 // mW
@@ -229,7 +229,7 @@ const (
 	computeOne      = 3
 )
 
-// readers are the calls that only read one whole GPU, by name.
+// readers are the calls that only read one GPU, by name.
 func readers() map[string]func(q *call, t target) Ret {
 	flag := func(b bool) uint64 {
 		if b {
@@ -293,7 +293,7 @@ func readers() map[string]func(q *call, t target) Ret {
 	}
 }
 
-// pci answers with a PCI address and the ids of what is there.
+// pci answers with a PCI address and the ids of the device.
 func (q *call) pci(address string, id uint32) Ret {
 	var domain, bus, dev, fn uint64
 	_, _ = fmt.Sscanf(address, "%x:%x:%x.%x", &domain, &bus, &dev, &fn)
@@ -301,7 +301,7 @@ func (q *call) pci(address string, id uint32) Ret {
 	return q.out.put(domain, bus, dev, uint64(id), uint64(id))
 }
 
-// device answers what is read of one GPU or MIG device, and sets its modes.
+// device answers calls that read one GPU or MIG device, or set its modes.
 func (q *call) device() (Ret, bool) {
 	out := q.out
 	if read := q.c.node.readers[q.name]; read != nil {
@@ -309,7 +309,7 @@ func (q *call) device() (Ret, bool) {
 	}
 	switch q.name {
 	case "DeviceGetUtilizationRates":
-		// Of MIG devices neither: the driver says so instead of calling their handles invalid.
+		// Not supported for MIG devices either: the driver does not report their handles as invalid.
 		return q.on(func(t target) Ret {
 			if t.g.migCurrent {
 				return NotSupported
@@ -369,7 +369,7 @@ func (q *call) device() (Ret, bool) {
 	return 0, false
 }
 
-// modeLocked and setModeLocked translate the compute mode.
+// modeLocked and setModeLocked convert the compute mode.
 func (g *device) modeLocked() uint64 {
 	switch g.mode {
 	case gpu.ComputeExclusiveProcess:
@@ -402,7 +402,7 @@ func (g *device) supportedEvents() uint64 {
 	return mask
 }
 
-// maxInstances is how many MIG devices the board can have.
+// maxInstances is the largest number of MIG devices of the board.
 func (g *device) maxInstances() uint32 {
 	most := uint32(0)
 	for _, p := range g.model.Profiles {
@@ -411,7 +411,7 @@ func (g *device) maxInstances() uint32 {
 	return most
 }
 
-// migDevice answers what only a MIG device has.
+// migDevice answers calls that only a MIG device supports.
 func (q *call) migDevice(t target) Ret {
 	if t.ci == nil {
 		if q.name == "DeviceGetAttributes" {
@@ -449,7 +449,8 @@ func (q *call) processes(k gpu.ProcessKind) Ret {
 	})
 }
 
-// utilization answers the samples newer than the second argument: per process, in percent of those samples, or one by one.
+// utilization answers with the samples newer than the second argument: per process, in percent of those samples, or one
+// by one.
 func (q *call) utilization(t target) Ret {
 	if t.g.migCurrent {
 		return NotSupported
@@ -464,8 +465,8 @@ func (q *call) utilization(t target) Ret {
 	return Success
 }
 
-// utilizationLocked gives the ring as the library tells it: one row per process, with the time of its newest sample and
-// its part of all samples, since a sample that names another process is one in which this one was not seen.
+// utilizationLocked returns the ring as the library reports it: one row per process, with the time of its newest sample
+// and its mean over all samples. A sample that names another process counts as 0.
 func (g *device) utilizationLocked(since uint64) []gpu.UtilSample {
 	ring := g.engine.Samples(since)
 	var out []gpu.UtilSample
@@ -492,7 +493,7 @@ func (g *device) utilizationLocked(since uint64) []gpu.UtilSample {
 	return out
 }
 
-// The fields that are answered.
+// The supported fields.
 const (
 	fieldResetless  = 184
 	fieldMIGQueries = 199
@@ -500,7 +501,7 @@ const (
 	typeUint        = 1
 )
 
-// fields answers a list of field ids with code, type and value each.
+// fields answers a list of field ids with return code, type and value of each.
 func (q *call) fields(args []uint64) Ret {
 	return q.on(func(t target) Ret {
 		for _, id := range args[min(1, len(args)):] {
@@ -527,7 +528,7 @@ func (q *call) fields(args []uint64) Ret {
 	})
 }
 
-// events answers the calls on event sets, but for the wait, which holds no lane.
+// events answers the calls on event sets, except the wait, which does not hold a callLock.
 func (q *call) events() (Ret, bool) {
 	switch q.name {
 	case "EventSetCreate":

@@ -8,7 +8,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim"
 )
 
-// nvml makes calls as the shim would.
+// nvml makes calls as the shim does.
 type nvml struct {
 	t testing.TB
 	c *gpusim.Client
@@ -94,7 +94,7 @@ func TestStaleHandlesAreInvalid(t *testing.T) {
 	if ret := l.ret("nvmlGpuInstanceDestroy", gi); ret != gpusim.Success {
 		t.Fatal(ret)
 	}
-	// The same place gives the same ids, and still not the same handles.
+	// The same placement has the same ids, but other handles.
 	again := l.one("nvmlDeviceCreateGpuInstanceWithPlacement", dev, 19, 2, 1)
 	l.one("nvmlGpuInstanceCreateComputeInstance", again, 0)
 	for fn, h := range map[string]uint64{"nvmlGpuInstanceGetInfo": gi, "nvmlComputeInstanceGetInfo_v2": ci, "nvmlDeviceGetUUID": mig} {
@@ -183,7 +183,7 @@ func TestCapacityCountsWhatFits(t *testing.T) {
 	l.one("nvmlDeviceCreateGpuInstanceWithPlacement", dev, 19, 2, 1)
 	for profile, want := range map[uint64]uint64{19: 6, 20: 1, 15: 3, 14: 2, 9: 1, 5: 0, 0: 0} {
 		if got := l.one("nvmlDeviceGetGpuInstanceRemainingCapacity", dev, profile); got != want {
-			t.Errorf("profile %d beside a 1g at 2: %d, want %d", profile, got, want)
+			t.Errorf("profile %d next to a 1g at 2: %d, want %d", profile, got, want)
 		}
 	}
 }
@@ -194,7 +194,7 @@ func TestComputeProfilesOfEachSize(t *testing.T) {
 	dev := l.one("nvmlDeviceGetHandleByIndex_v2", 0)
 	for _, c := range []struct {
 		profile, start, size uint64
-		want                 map[uint64]uint64 // by slices: how many
+		want                 map[uint64]uint64 // count by slices
 	}{
 		{19, 0, 1, map[uint64]uint64{1: 1}},
 		{14, 0, 2, map[uint64]uint64{1: 2, 2: 1}},

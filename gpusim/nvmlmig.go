@@ -13,7 +13,7 @@ const (
 	giEnumsOld = 0xA
 )
 
-// name is the profile's name as an instance carries it: "1g.5gb", and "1c.3g.20gb" when it takes a part of its GPU instance.
+// name is the profile name of a compute instance: "1g.5gb", or "1c.3g.20gb" if it uses a part of its GPU instance.
 func (ci *compute) name() string {
 	if ci.profile.slices == ci.gi.profile.Slices {
 		return ci.gi.profile.Name
@@ -21,12 +21,12 @@ func (ci *compute) name() string {
 	return fmt.Sprintf("%dc.%s", ci.profile.slices, ci.gi.profile.Name)
 }
 
-// sms gives a compute instance its part of the GPU instance's processors.
+// sms returns the multiprocessors of a compute instance.
 func (ci *compute) sms() uint32 { return ci.gi.profile.computeSMs(ci.profile) }
 
 func (p *Profile) computeSMs(cp computeProfile) uint32 { return p.SMs * cp.slices / p.Slices }
 
-// capabilities is the field of the third version of the profile: graphics.
+// capabilities is the field of version 3 of the profile: graphics.
 func (p *Profile) capabilities() uint64 {
 	if p.has("gfx") {
 		return 2
@@ -34,7 +34,7 @@ func (p *Profile) capabilities() uint64 {
 	return 0
 }
 
-// profiles answers what a GPU can be partitioned into.
+// profiles answers the calls that query profiles.
 func (q *call) profiles() (Ret, bool) {
 	switch q.name {
 	case "DeviceGetGpuInstanceProfileInfo", "DeviceGetGpuInstanceProfileInfoV":
@@ -117,7 +117,7 @@ func (q *call) profiles() (Ret, bool) {
 	return 0, false
 }
 
-// enumerable tells whether profiles can be asked for.
+// enumerable returns Success if profiles can be queried.
 func (g *device) enumerable() Ret {
 	if g.model.Grid == 0 || !g.migCurrent && !g.node.cfg.ProfilesWithoutMIG {
 		return NotSupported
@@ -125,7 +125,7 @@ func (g *device) enumerable() Ret {
 	return Success
 }
 
-// beforeR575 tells whether a driver is of before the profiles for graphics and media engines.
+// beforeR575 reports whether a driver is older than the profiles for graphics and media engines.
 func beforeR575(version string) bool {
 	var major int
 	_, _ = fmt.Sscanf(version, "%d", &major)
@@ -141,7 +141,7 @@ func (q *call) profile(p *Profile) Ret {
 		uint64(p.JPEG), uint64(p.OFA), p.MemoryMiB, p.capabilities())
 }
 
-// instances answers what makes, lists and removes instances.
+// instances answers the calls that create, list and destroy instances.
 func (q *call) instances() (Ret, bool) {
 	out := q.out
 	switch q.name {

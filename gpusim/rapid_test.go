@@ -11,7 +11,8 @@ import (
 	"github.com/gpushare/gpushare/gpusim/engine"
 )
 
-// Whatever is asked in whatever order, the node stays one that can be, and agrees with a model of sets of slices.
+// TestAnyOrderOfCallsKeepsTheRules makes random calls: the state of the node is always legal, and agrees with a model of
+// sets of slices.
 func TestAnyOrderOfCallsKeepsTheRules(t *testing.T) {
 	models := []*gpusim.Model{model(t, "A100-SXM4-40GB"), model(t, "A30-24GB"), model(t, "RTX-PRO-6000-96GB")}
 	rapid.Check(t, func(t *rapid.T) {
@@ -47,10 +48,10 @@ func TestAnyOrderOfCallsKeepsTheRules(t *testing.T) {
 				_, err := d.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: p.ID, Placement: at})
 				if err == nil {
 					if !fits || same >= p.Max {
-						t.Fatalf("%s at %v was made over %+v", p.Name, at, before.Instances)
+						t.Fatalf("%s at %v was created in %+v", p.Name, at, before.Instances)
 					}
 				} else if fits && same < p.Max && len(p.Attributes) == 0 && !anyAttribute(m, before, "me.all") {
-					t.Fatalf("%s at %v was refused over %+v: %v", p.Name, at, before.Instances, err)
+					t.Fatalf("%s at %v was refused in %+v: %v", p.Name, at, before.Instances, err)
 				}
 			},
 			"destroy": func(t *rapid.T) {
@@ -120,7 +121,7 @@ func anyAttribute(m *gpusim.Model, s gpu.Snapshot, attribute string) bool {
 	return false
 }
 
-// check says what a node may never show.
+// check fails on an illegal state of a node.
 func check(t *rapid.T, m *gpusim.Model, s gpu.Snapshot) {
 	taken := make([]bool, m.Grid)
 	ids, uuids := map[uint32]bool{}, map[gpu.UUID]bool{}
@@ -128,12 +129,12 @@ func check(t *rapid.T, m *gpusim.Model, s gpu.Snapshot) {
 	for _, in := range s.Instances {
 		for i := in.Placement.Start; i < in.Placement.Start+in.Placement.Size; i++ {
 			if taken[i] {
-				t.Fatalf("slice %d is taken twice: %+v", i, s.Instances)
+				t.Fatalf("slice %d is used twice: %+v", i, s.Instances)
 			}
 			taken[i] = true
 		}
 		if ids[in.ID] || uuids[in.Compute[0].UUID] {
-			t.Fatalf("an id or UUID stands twice: %+v", s.Instances)
+			t.Fatalf("an id or UUID occurs twice: %+v", s.Instances)
 		}
 		ids[in.ID], uuids[in.Compute[0].UUID] = true, true
 		if in.Memory.Used+in.Memory.Free != in.Memory.Total {
@@ -146,6 +147,6 @@ func check(t *rapid.T, m *gpusim.Model, s gpu.Snapshot) {
 		processes += *p.Memory
 	}
 	if used != s.Memory.Used || processes != used {
-		t.Fatalf("instances hold %d, processes %d, the GPU %d", used, processes, s.Memory.Used)
+		t.Fatalf("instances use %d, processes %d, the GPU %d", used, processes, s.Memory.Used)
 	}
 }

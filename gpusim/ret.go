@@ -6,10 +6,10 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Ret is a return code as the vendor's library numbers it.
+// Ret is a return code of the vendor's library.
 type Ret int32
 
-// The return codes that the virtual driver gives.
+// The return codes of the virtual driver.
 const (
 	Success               Ret = 0
 	Uninitialized         Ret = 1
@@ -30,7 +30,7 @@ const (
 	UnknownError          Ret = 999
 )
 
-// sentinel maps a code to the port's error.
+// sentinel returns the port's error of a code.
 func (r Ret) sentinel() error {
 	switch r {
 	case InvalidArgument:
@@ -61,7 +61,7 @@ func (r Ret) sentinel() error {
 	return gpu.ErrUnknown
 }
 
-// err makes the port's error of a code, nil for success.
+// err returns the port's error of a code, nil for success.
 func (r Ret) err(op string, id gpu.UUID) error {
 	if r == Success {
 		return nil
@@ -69,16 +69,16 @@ func (r Ret) err(op string, id gpu.UUID) error {
 	return &gpu.Error{Op: op, GPU: id, Code: int(r), Err: r.sentinel()}
 }
 
-// CUDAError is a failed CUDA call: the number that the CUDA driver would give, and its text.
+// CUDAError is a failed CUDA call: the error number of the CUDA driver and its text.
 type CUDAError struct {
 	Code int
 	Text string
 }
 
-// Error gives number and text.
+// Error returns number and text.
 func (e *CUDAError) Error() string { return fmt.Sprintf("CUDA error %d: %s", e.Code, e.Text) }
 
-// The ways in which CUDA refuses.
+// The CUDA errors of the virtual driver.
 var (
 	errOutOfMemory      = &CUDAError{2, "out of memory"}
 	errUnavailable      = &CUDAError{46, "all CUDA-capable devices are busy or unavailable"}

@@ -7,7 +7,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// View is the truth about a node, whatever its clients are told.
+// View is the true state of a node, independent of faults.
 type View struct {
 	State         DriverState `json:"state"`
 	DriverVersion string      `json:"driver_version"`
@@ -15,23 +15,23 @@ type View struct {
 	Boots         int         `json:"boots"`
 	Loads         int         `json:"loads"` // of the driver, boots included
 	GPUs          []GPUView   `json:"gpus"`
-	Clients       []int       `json:"clients,omitempty"`  // pids that have the library initialised
+	Clients       []int       `json:"clients,omitempty"`  // pids of clients that initialised the library
 	Switches      []string    `json:"switches,omitempty"` // the NVSwitches' PCI addresses
 }
 
-// GPUView is the truth about one GPU.
+// GPUView is the true state of one GPU.
 type GPUView struct {
 	gpu.Snapshot
 	Model    *Model `json:"-"`
 	Lost     bool   `json:"lost,omitempty"`
 	Recovery int    `json:"recovery,omitempty"` // 0 none, 1 reset, 2 reboot
 	Resets   int    `json:"resets"`
-	// Busy is the seconds that each process really had the GPU, in time of a whole one, over the window asked for; its
-	// instances' included, each of which counts as whole.
+	// Busy is the GPU time of each process in seconds over the requested window, including its instances. A GPU instance
+	// counts as a whole GPU.
 	Busy map[int]float64 `json:"busy,omitempty"`
 }
 
-// View describes the node. Busy times are over the last window, at most 64 s; 0 is all time.
+// View returns the state of the node. Busy times are over the last window, at most 64 s; 0 is since the start.
 func (n *Node) View(window time.Duration) View {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -71,7 +71,7 @@ func (n *Node) View(window time.Duration) View {
 	return v
 }
 
-// Latency lists how long calls take, by pattern.
+// Latency returns the durations of calls by pattern.
 func (n *Node) Latency() map[string]time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -2,7 +2,7 @@ package engine
 
 import "time"
 
-// Clock is where an engine takes its time from.
+// Clock is the time source of an engine.
 type Clock interface {
 	Now() time.Time
 	// AfterFunc calls f on a goroutine of its own when d has passed.
@@ -15,7 +15,7 @@ type Timer interface {
 	Reset(d time.Duration) bool
 }
 
-// SystemClock is the clock of package time, and so the fake one inside a testing/synctest bubble.
+// SystemClock is the clock of package time, which is the fake clock in a testing/synctest bubble.
 type SystemClock struct{}
 
 // Now is time.Now.

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// ErrClosed is what waiting on a context that was closed, or whose engine was, returns.
+// ErrClosed is returned by calls on a closed context, or on a context of a closed engine.
 var ErrClosed = errors.New("the context is closed")
 
-// DefaultDepth is how many kernels a queue takes when nobody says.
+// DefaultDepth is the default queue depth in kernels.
 const DefaultDepth = 1024
 
 // Options of a context.
 type Options struct {
-	// Depth is how many unfinished kernels the queue takes; DefaultDepth when 0.
+	// Depth is how many unfinished kernels the queue accepts; DefaultDepth when 0.
 	Depth int
-	// Share is the part of the engine that this context can fill while its group runs, above 0 up to 1: the MPS active
+	// Share is the part of the engine that this context can use while its group runs, above 0 up to 1: the MPS active
 	// thread percentage. 0 is 1.
 	Share float64
 }
@@ -33,12 +33,12 @@ type Context struct {
 	depth   int
 	share   float64
 	queue   queue
-	rate    float64 // part of the engine it gets now; 0 while its queue is empty
+	rate    float64 // current part of the engine; 0 while its queue is empty
 	waiters []*waiter
 	closed  bool
 }
 
-// waiter wants no more than limit unfinished kernels.
+// waiter waits until at most limit kernels are unfinished.
 type waiter struct {
 	limit int
 	woken chan struct{}
@@ -47,7 +47,7 @@ type waiter struct {
 // PID is the process that the context belongs to.
 func (c *Context) PID() int { return c.acct.pid }
 
-// SetDepth changes how many unfinished kernels the queue takes, at least 1. What is queued stays.
+// SetDepth changes how many unfinished kernels the queue accepts, at least 1. Queued kernels stay in the queue.
 func (c *Context) SetDepth(n int) {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
@@ -56,7 +56,7 @@ func (c *Context) SetDepth(n int) {
 	c.e.scheduleLocked()
 }
 
-// Queued is the kernels not finished and the GPU time that they still need alone.
+// Queued returns the number of unfinished kernels and the GPU time that they still need.
 func (c *Context) Queued() (kernels int, work time.Duration) {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
@@ -64,7 +64,7 @@ func (c *Context) Queued() (kernels int, work time.Duration) {
 	return c.queue.kernels(), time.Duration(math.Round(c.queue.work()))
 }
 
-// TryLaunch queues as many of n kernels, each d of a whole engine, as there is room for, and returns how many.
+// TryLaunch queues up to n kernels, each d of a whole engine, as far as they fit, and returns how many.
 func (c *Context) TryLaunch(d time.Duration, n int) int {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
@@ -74,8 +74,8 @@ func (c *Context) TryLaunch(d time.Duration, n int) int {
 	return accepted
 }
 
-// Launch queues n kernels, each d of a whole engine, and returns when the queue has taken all of them, which is before
-// they have run. It returns ErrClosed when the context is closed, and why ctx ended when it did.
+// Launch queues n kernels, each d of a whole engine, and returns when all of them are in the queue, which is before they
+// have run. It returns ErrClosed when the context is closed, and the error of ctx when ctx ends.
 func (c *Context) Launch(ctx context.Context, d time.Duration, n int) error {
 	for {
 		c.e.mu.Lock()
@@ -90,7 +90,7 @@ func (c *Context) Launch(ctx context.Context, d time.Duration, n int) error {
 			c.e.mu.Unlock()
 			return nil
 		}
-		// Waiting for room for half a queue, and not for one kernel, keeps the wakeups few while nothing drains.
+		// Waiting until half of the queue is free, not for one kernel, reduces the number of wakeups.
 		free := min(n, max(c.depth/2, 1))
 		w := c.waitLocked(c.depth - free)
 		c.e.scheduleLocked()
@@ -101,7 +101,7 @@ func (c *Context) Launch(ctx context.Context, d time.Duration, n int) error {
 	}
 }
 
-// Sync returns when everything queued has run.
+// Sync returns when all queued kernels have run.
 func (c *Context) Sync(ctx context.Context) error {
 	c.e.mu.Lock()
 	c.e.advanceLocked()
@@ -120,7 +120,8 @@ func (c *Context) Sync(ctx context.Context) error {
 	return c.await(ctx, w)
 }
 
-// Close drops what is queued and takes the context off the engine. Waiting calls return ErrClosed. It may be called twice.
+// Close drops the queued kernels and removes the context from the engine. Waiting calls return ErrClosed. It may be
+// called twice.
 func (c *Context) Close() {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
@@ -154,7 +155,7 @@ func (c *Context) pushLocked(d time.Duration, n int) int {
 	if n <= 0 || c.endedLocked() {
 		return 0
 	}
-	if d > 0 { // a kernel of no length has run at once
+	if d > 0 { // a kernel without duration ends at once
 		c.queue.push(float64(d), n)
 		c.e.busyLocked(c)
 	}
@@ -190,7 +191,7 @@ func (c *Context) await(ctx context.Context, w *waiter) error {
 	return nil
 }
 
-// wakeLocked wakes those waiters whose wish is true now.
+// wakeLocked wakes the waiters whose condition is true.
 func (c *Context) wakeLocked() {
 	left := c.queue.kernels()
 	c.waiters = slices.DeleteFunc(c.waiters, func(w *waiter) bool {

@@ -1,10 +1,11 @@
 // Package engine is the compute engine of one virtual GPU, or of one MIG GPU instance: contexts with kernel queues that
 // share time, the driver's ring of utilisation samples, and the true busy time of every process.
 //
-// It is pure arithmetic on an injected clock: no goroutine, no socket, no memory accounting, no rules about who may have a
-// context. The queues live here and not in the process that filled them, so a frozen process stops submitting while what
-// it had queued still runs, as on hardware.
+// It is pure arithmetic on an injected clock: no goroutine, no socket, no memory accounting, no rules about who may have
+// a context. The queues are in the engine, not in the process that filled them: when the process is frozen it stops
+// submitting, and its queued kernels still run, as on hardware.
 //
-// Groups share the engine equally, as hardware time slicing does with every group ready (processor sharing: the slice is
-// taken as infinitely short). Contexts of one group, which stands for one MPS server, run side by side within its time.
+// Groups share the engine equally, as with hardware time slicing when every group has work (processor sharing: the time
+// slice counts as infinitely short). A group represents one MPS server. Its contexts run concurrently within the time of
+// the group.
 package engine

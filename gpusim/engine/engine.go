@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Engine is the time of one GPU or one GPU instance. Its methods may be called concurrently.
+// Engine is the compute engine of one GPU or one GPU instance. Its methods may be called concurrently.
 type Engine struct {
 	clock Clock
-	epoch time.Time // what now counts from
+	epoch time.Time // the start of now
 
-	// mu guards everything below and the state of every context. Nothing is called back while it is held.
+	// mu guards everything below and the state of every context. No callback runs while it is held.
 	mu      sync.Mutex
-	now     time.Duration // up to when the model has been run
+	now     time.Duration // the model is computed up to this time
 	groups  map[string]*group
-	active  []*Context // those with work, in the order in which they got it
+	active  []*Context // contexts with work, in the order in which they received it
 	running int        // groups with an active context
 	waiting map[*Context]struct{}
 	pids    map[int]*account
@@ -27,17 +27,17 @@ type Engine struct {
 	closed  bool
 }
 
-// group is the contexts that share one turn: those of one process, or of all clients of one MPS server.
+// group are the contexts that share one time slice: those of one process, or of all clients of one MPS server.
 type group struct {
 	name     string
 	contexts int
 	active   []*Context
 }
 
-// never is later than any event: no timer is needed.
+// never is later than any event, so that no timer is needed.
 const never = time.Duration(math.MaxInt64)
 
-// New makes an idle engine. It starts no goroutine; Close stops its timer.
+// New returns an idle engine. It starts no goroutine; Close stops its timer.
 func New(clock Clock) *Engine {
 	return &Engine{
 		clock:   clock,
@@ -50,8 +50,8 @@ func New(clock Clock) *Engine {
 	}
 }
 
-// AddContext adds an idle context of a process. Contexts of one group run side by side and get one turn together: name
-// the MPS server there. With an empty group the process is a group of its own.
+// AddContext adds an idle context of a process. Contexts of one group run concurrently and share one time slice: use the
+// MPS server as the group name. With an empty name the process is its own group.
 func (e *Engine) AddContext(pid int, groupName string, o Options) *Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -101,7 +101,7 @@ func (e *Engine) Close() {
 	e.due = -1
 }
 
-// busyLocked puts a context that has work among the active ones.
+// busyLocked adds a context with work to the active ones.
 func (e *Engine) busyLocked(c *Context) {
 	if c.rate > 0 || len(c.queue.batches) == 0 {
 		return
@@ -114,7 +114,7 @@ func (e *Engine) busyLocked(c *Context) {
 	e.shareLocked()
 }
 
-// idleLocked takes a context that has no work off the active ones.
+// idleLocked removes a context without work from the active ones.
 func (e *Engine) idleLocked(c *Context) {
 	if c.rate == 0 {
 		return
@@ -133,8 +133,8 @@ func remove(list []*Context, c *Context) []*Context {
 	return slices.Delete(list, i, i+1)
 }
 
-// shareLocked gives every active context its rate: groups share equally, and within a group its contexts do, none above
-// its own share of the group's time.
+// shareLocked sets the rate of every active context: groups share equally, and contexts within a group share equally,
+// none above its own share of the group's time.
 func (e *Engine) shareLocked() {
 	done := make(map[*group]bool, e.running)
 	for _, c := range e.active {
@@ -145,7 +145,7 @@ func (e *Engine) shareLocked() {
 	}
 }
 
-// distribute deals out the group's rate: the smallest shares first, and what they leave to the others.
+// distribute divides the group's rate among its contexts: the smallest shares first, the rest to the others.
 func (g *group) distribute(rate float64) {
 	order := g.active
 	if slices.ContainsFunc(order, func(c *Context) bool { return c.share < 1 }) {
@@ -166,7 +166,7 @@ func (g *group) distribute(rate float64) {
 	}
 }
 
-// advanceLocked runs the model up to now.
+// advanceLocked computes the model up to now.
 func (e *Engine) advanceLocked() {
 	to := e.clock.Now().Sub(e.epoch)
 	for e.now < to {
@@ -190,7 +190,7 @@ func (e *Engine) advanceLocked() {
 	}
 }
 
-// skipLocked passes a time in which nothing runs: only the period that has begun can still give a sample.
+// skipLocked advances over a time in which nothing runs: only the current period can still produce a sample.
 func (e *Engine) skipLocked(to time.Duration) {
 	if e.sampler.next <= to {
 		e.now = e.sampler.next
@@ -202,7 +202,7 @@ func (e *Engine) skipLocked(to time.Duration) {
 	e.now = to
 }
 
-// firstEndLocked is when the first queue runs empty at the present rates.
+// firstEndLocked returns when the first queue becomes empty at the present rates.
 func (e *Engine) firstEndLocked() time.Duration {
 	first := math.Inf(1)
 	for _, c := range e.active {
@@ -211,7 +211,7 @@ func (e *Engine) firstEndLocked() time.Duration {
 	return e.after(first)
 }
 
-// after is the time a number of ns from now, rounded up, so that waiting for it makes progress.
+// after returns the time a number of ns from now, rounded up, so that waiting for it makes progress.
 func (e *Engine) after(ns float64) time.Duration {
 	if ns > float64(never-e.now)/2 {
 		return never
@@ -227,8 +227,8 @@ func (e *Engine) runLocked(d time.Duration) {
 	e.sampler.busy += d
 }
 
-// scheduleLocked wakes whoever has what he waits for, and sets the timer for the next one. Every public method that changes
-// what runs ends with it.
+// scheduleLocked wakes the waiters whose condition is true, and sets the timer for the next one. Every public method that
+// changes what runs calls it last.
 func (e *Engine) scheduleLocked() {
 	for c := range e.waiting {
 		c.wakeLocked()
@@ -240,7 +240,7 @@ func (e *Engine) scheduleLocked() {
 		}
 		return
 	}
-	// A queue that runs empty changes the rates of all others, so the first end is looked at even if nobody waits for it.
+	// A queue that becomes empty changes the rates of all others, so the first end counts even without a waiter for it.
 	next := e.firstEndLocked()
 	for c := range e.waiting {
 		if c.rate == 0 {
@@ -261,7 +261,7 @@ func (e *Engine) scheduleLocked() {
 	e.timer.Reset(next - e.now)
 }
 
-// fire is the timer's call.
+// fire is the timer's callback.
 func (e *Engine) fire() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// run is a process that launches one kernel after the other until the context is closed.
+// run launches one kernel after the other until the context is closed.
 func run(c *engine.Context, kernel time.Duration) {
 	for c.Launch(context.Background(), kernel, 1) == nil {
 	}
@@ -51,7 +51,7 @@ func TestGroupsShareEqually(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := engine.New(engine.SystemClock{})
 		defer e.Close()
-		// Three clients of one MPS server are one group: together they get what the lone process gets.
+		// Three clients of one MPS server are one group: together they receive the same time as the single process.
 		for pid := 1; pid <= 3; pid++ {
 			go run(e.AddContext(pid, "server 100", engine.Options{Depth: 4}), 3*time.Millisecond)
 		}
@@ -61,7 +61,7 @@ func TestGroupsShareEqually(t *testing.T) {
 		for pid := 1; pid <= 3; pid++ {
 			near(t, "busy of an MPS client", busy[pid], 2*time.Second, 5*time.Millisecond)
 		}
-		near(t, "busy of the lone process", busy[4], 6*time.Second, 5*time.Millisecond)
+		near(t, "busy of the single process", busy[4], 6*time.Second, 5*time.Millisecond)
 	})
 }
 
@@ -74,8 +74,8 @@ func TestShareCapsAClient(t *testing.T) {
 		near(t, "alone at 25 %", e.Busy()[1], time.Second, time.Millisecond)
 		go run(e.AddContext(2, "m", engine.Options{}), time.Millisecond)
 		time.Sleep(4 * time.Second)
-		near(t, "25 % beside another", e.BusyOver(4 * time.Second)[1], time.Second, time.Millisecond)
-		near(t, "the other has the rest", e.BusyOver(4 * time.Second)[2], 3*time.Second, engine.SamplePeriod)
+		near(t, "25 % with another", e.BusyOver(4 * time.Second)[1], time.Second, time.Millisecond)
+		near(t, "the other uses the rest", e.BusyOver(4 * time.Second)[2], 3*time.Second, engine.SamplePeriod)
 	})
 }
 
@@ -85,7 +85,7 @@ func TestQueueDrainsWithoutItsProcess(t *testing.T) {
 		defer e.Close()
 		c := e.AddContext(1, "", engine.Options{Depth: 200})
 		if accepted := c.TryLaunch(5*time.Millisecond, 500); accepted != 200 {
-			t.Fatalf("a queue of 200 took %d kernels", accepted)
+			t.Fatalf("a queue of 200 accepted %d kernels", accepted)
 		}
 		time.Sleep(400 * time.Millisecond)
 		if n, work := c.Queued(); n != 120 || work != 600*time.Millisecond {
@@ -147,13 +147,13 @@ func TestSamples(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		s := e.Samples(0)
 		if len(s) != engine.RingSize {
-			t.Fatalf("the ring holds %d samples, want %d", len(s), engine.RingSize)
+			t.Fatalf("the ring has %d samples, want %d", len(s), engine.RingSize)
 		}
 		count := map[int]int{}
 		for i, x := range s {
 			count[x.PID]++
 			if x.SM != 100 {
-				t.Errorf("sample %d says %d %% of a busy engine", i, x.SM)
+				t.Errorf("sample %d reports %d %% of a busy engine", i, x.SM)
 			}
 			if i > 0 && x.Time <= s[i-1].Time {
 				t.Errorf("sample %d is not newer than the one before", i)
@@ -178,7 +178,7 @@ func TestSamples(t *testing.T) {
 		e.AddContext(3, "", engine.Options{}).TryLaunch(time.Second, 1)
 		time.Sleep(2 * time.Second)
 		if _, ok := e.Busy()[1]; ok {
-			t.Error("a process that left two minutes ago is still remembered")
+			t.Error("a process that ended two minutes ago still has an account")
 		}
 	})
 }
@@ -202,8 +202,8 @@ func TestPartlyBusyPeriodSaysItsPercent(t *testing.T) {
 	})
 }
 
-// Whatever is launched and closed, work is neither lost nor made: nobody has more than he launched, and together they have
-// exactly the time in which anything ran.
+// TestTimeIsConserved launches and closes at random: no process runs more than it launched, and together the processes
+// run no longer than the time that passed.
 func TestTimeIsConserved(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		clock := &manualClock{now: time.Unix(1000, 0)}
@@ -246,16 +246,16 @@ func TestTimeIsConserved(t *testing.T) {
 				rt.Fatalf("pid %d launched %v, ran %v and has %v left", c.PID(), launched[c.PID()], b, left)
 			}
 			if b > launched[c.PID()]+tiny {
-				rt.Fatalf("pid %d ran %v of the %v that it launched", c.PID(), b, launched[c.PID()])
+				rt.Fatalf("pid %d ran %v, but launched %v", c.PID(), b, launched[c.PID()])
 			}
 		}
-		if wall := clock.now.Sub(time.Unix(1000, 0)); sum > wall+tiny {
-			rt.Fatalf("%v of work in %v", sum, wall)
+		if passed := clock.now.Sub(time.Unix(1000, 0)); sum > passed+tiny {
+			rt.Fatalf("%v of work in %v", sum, passed)
 		}
 	})
 }
 
-// manualClock stands still between steps and never fires: nothing waits in the tests that use it.
+// manualClock only moves in steps and its timers never fire: nothing waits in the tests that use it.
 type manualClock struct{ now time.Time }
 
 func (c *manualClock) Now() time.Time { return c.now }

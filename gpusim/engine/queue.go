@@ -2,17 +2,17 @@ package engine
 
 import "math"
 
-// batch is a run of kernels of equal length at the same place of a queue.
+// batch is a sequence of kernels of equal duration in a queue.
 type batch struct {
-	kernel float64 // ns of a whole GPU that one kernel takes
-	left   float64 // ns still to run of all of them
+	kernel float64 // duration of one kernel in ns of a whole GPU
+	left   float64 // remaining ns of all of them
 }
 
-// kernels counts those not finished; the one that runs is one of them.
+// kernels counts the unfinished kernels, including the running one.
 func (b batch) kernels() int { return int(math.Ceil(b.left/b.kernel - 1e-6)) }
 
-// queue is the kernels of one context, in order. Runs of equal kernels are one entry, so a full queue costs as little as
-// an empty one.
+// queue are the kernels of one context, in order. Equal consecutive kernels are one entry, so a full queue costs as
+// little as an empty one.
 type queue struct {
 	batches []batch
 }
@@ -25,12 +25,12 @@ func (q *queue) push(kernel float64, n int) {
 	q.batches = append(q.batches, batch{kernel: kernel, left: kernel * float64(n)})
 }
 
-// run takes off work that was done, ns, and returns what of it there was to do.
+// run removes work in ns from the queue and returns how much of it was done.
 func (q *queue) run(work float64) float64 {
 	var done float64
 	for len(q.batches) > 0 && work > 0 {
 		head := &q.batches[0]
-		if head.left-work > 0.5 { // half a nanosecond: what remains below is rounding
+		if head.left-work > 0.5 { // half a nanosecond: less than this is rounding
 			head.left -= work
 			return done + work
 		}
@@ -44,7 +44,7 @@ func (q *queue) run(work float64) float64 {
 	return done
 }
 
-// work is the ns left of the whole queue.
+// work is the remaining ns of the whole queue.
 func (q *queue) work() float64 {
 	var w float64
 	for _, b := range q.batches {
@@ -61,7 +61,7 @@ func (q *queue) kernels() int {
 	return n
 }
 
-// workUntil is the ns of work after which no more than n kernels are left.
+// workUntil returns the work in ns after which at most n kernels are unfinished.
 func (q *queue) workUntil(n int) float64 {
 	need := q.kernels() - n
 	var w float64

@@ -12,10 +12,10 @@ const (
 	SamplePeriod = 10 * time.Second / RingSize
 )
 
-// historyLength is how far back BusyOver can look, and how long a process without a context is remembered.
+// historyLength is the longest window of BusyOver, and how long the account of a process without a context is kept.
 const historyLength = 64 * time.Second
 
-// Sample says which process was on the engine when it was sampled.
+// Sample names the process that was on the engine at the time of the sample.
 type Sample struct {
 	PID  int
 	Time uint64 // µs since 1970
@@ -27,25 +27,25 @@ type account struct {
 	pid        int
 	contexts   int           // open ones
 	lastClosed time.Duration // when the last one closed
-	busy       float64       // ns of a whole engine, in all
-	period     float64       // the part of it since the last tick
-	history    []busyPoint   // ascending; only ticks at which busy had grown
+	busy       float64       // ns of a whole engine, since the start
+	period     float64       // the part since the last tick
+	history    []busyPoint   // ascending; only ticks at which busy increased
 }
 
-// busyPoint is what busy was at one time.
+// busyPoint is the value of busy at one time.
 type busyPoint struct {
 	at   time.Duration
 	busy float64
 }
 
-// sampler is the ring and the period that is being measured.
+// sampler is the ring and the current period.
 type sampler struct {
 	next   time.Duration // the end of this period
-	busy   time.Duration // for how long of it anything ran
-	active []*account    // who ran in it
+	busy   time.Duration // duration in this period in which anything ran
+	active []*account    // the accounts that ran in this period
 	ring   []Sample      // the oldest first
 	seed   uint64
-	total  float64 // ns of work done in this period
+	total  float64 // ns of work in this period
 }
 
 func (s *sampler) add(a *account, work float64) {
@@ -60,7 +60,8 @@ func (s *sampler) add(a *account, work float64) {
 	s.total += work
 }
 
-// pick chooses one of those who ran, each as likely as its part of the work: what looking at one instant would find.
+// pick selects one of the active accounts, with a probability equal to its part of the work, as a sample at a random time
+// would.
 func (s *sampler) pick() *account {
 	s.seed ^= s.seed << 13
 	s.seed ^= s.seed >> 7
@@ -74,12 +75,12 @@ func (s *sampler) pick() *account {
 	return s.active[len(s.active)-1]
 }
 
-// tickLocked ends a period: one sample when anything ran, none otherwise, so the ring of an idle GPU stops filling and keeps
-// what it had, dead processes included.
+// tickLocked ends a period: it adds one sample if anything ran, else none. So the ring of an idle GPU keeps its samples,
+// including those of ended processes.
 func (e *Engine) tickLocked() {
 	s := &e.sampler
 	if len(s.active) > 0 {
-		// A whole percent, as the library reports, and never 0: those are not listed.
+		// A whole percent, as the library reports, and never 0, because 0 is not listed.
 		sm := max(int((s.busy*100+SamplePeriod/2)/SamplePeriod), 1)
 		if len(s.ring) == RingSize {
 			s.ring = append(s.ring[:0], s.ring[1:]...)
@@ -89,7 +90,7 @@ func (e *Engine) tickLocked() {
 	for _, a := range s.active {
 		a.period = 0
 		a.history = append(a.history, busyPoint{at: e.now, busy: a.busy})
-		// One mark older than the window stays: the window's beginning lies after it.
+		// One point older than the window is kept: the start of the window is after it.
 		for len(a.history) > 1 && a.history[1].at < e.now-historyLength {
 			a.history = a.history[1:]
 		}
@@ -99,7 +100,7 @@ func (e *Engine) tickLocked() {
 	e.forgetLocked()
 }
 
-// forgetLocked drops the accounts of processes that left long ago.
+// forgetLocked drops the accounts of processes that ended long ago.
 func (e *Engine) forgetLocked() {
 	for pid, a := range e.pids {
 		if a.contexts == 0 && e.now-a.lastClosed > historyLength {
@@ -117,7 +118,7 @@ func (e *Engine) Samples(since uint64) []Sample {
 	return slices.Clone(e.sampler.ring[i:])
 }
 
-// Utilization is the percentage of the last full sample period in which anything ran, 0…100.
+// Utilization returns the percentage of the last full sample period in which anything ran, 0…100.
 func (e *Engine) Utilization() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -133,13 +134,13 @@ func (e *Engine) Utilization() int {
 	return last.SM
 }
 
-// Busy returns the true time of every process that has or lately had a context, in time of a whole engine: two processes
-// that run side by side for a second have half a second each.
+// Busy returns the true time of every process that has or recently had a context, in time of a whole engine: two
+// processes that run concurrently for a second have half a second each.
 func (e *Engine) Busy() map[int]time.Duration {
 	return e.BusyOver(0)
 }
 
-// BusyOver is Busy over the last window, at most 64 s; 0 for all time. The beginning of the window is exact to one sample
+// BusyOver is Busy over the last window, at most 64 s; 0 since the start. The start of the window is exact to one sample
 // period.
 func (e *Engine) BusyOver(window time.Duration) map[int]time.Duration {
 	e.mu.Lock()
@@ -157,18 +158,19 @@ func (e *Engine) BusyOver(window time.Duration) map[int]time.Duration {
 	return out
 }
 
-// at is what busy was then, on the straight line between two marks.
+// at returns the value of busy at a time, by linear interpolation between two points.
 func (a *account) at(t time.Duration) float64 {
 	i, _ := slices.BinarySearchFunc(a.history, t, func(m busyPoint, t time.Duration) int { return cmp.Compare(m.at, t) })
 	if i == len(a.history) {
-		// After the last mark: what grew since then grew in the period that has begun.
+		// After the last point, busy only increased in the current period.
 		return a.busy - a.period
 	}
 	to := a.history[i]
 	from := busyPoint{at: to.at - SamplePeriod}
 	if i > 0 {
 		from.busy = a.history[i-1].busy
-		// Marks are made only where busy grew, so between distant ones it stood still until one period before.
+		// Points exist only where busy increased, so between distant points it was constant until one period before the
+		// second.
 		from.at = max(from.at, a.history[i-1].at)
 	}
 	if t <= from.at {
