@@ -16,13 +16,13 @@ import (
 	"github.com/gpushare/gpushare/gpusim/server"
 )
 
-const ctlUsage = `usage: gpusim ctl --root DIR ORDER
+const ctlUsage = `usage: gpusim ctl --root DIR COMMAND
 
-  status [--window 10s]                    the truth about the node, as JSON
+  status [--window 10s]                    the true state of the node, as JSON
   fault add CALL DO [OPTION …]             CALL: a name such as DeviceCreateGpuInstance*, any,
-                                           or write: every call that changes the node
+                                           or write for every call that changes the node
                                            DO: fail | hang | lose
-                                           --gpu GPU --nth N --times N (negative: for ever) --code N --after
+                                           --gpu GPU --nth N --times N (negative: no limit) --code N --after
   fault list | fault clear [ID]
   reboot
   driver-reload [--force]
@@ -33,7 +33,7 @@ const ctlUsage = `usage: gpusim ctl --root DIR ORDER
 GPU is a UUID, a PCI address or an index.
 `
 
-// commandTimeout bounds an order: none of them waits for hardware.
+// commandTimeout bounds a command: none of them waits for hardware.
 const commandTimeout = 30 * time.Second
 
 func ctl(ctx context.Context, args, env []string, std stdio) int {
@@ -56,7 +56,7 @@ func ctl(ctx context.Context, args, env []string, std stdio) int {
 		return exitUsage
 	}
 	if *root == "" {
-		fmt.Fprintln(std.err, "gpusim ctl: --root is needed")
+		fmt.Fprintln(std.err, "gpusim ctl: --root is required")
 		return exitUsage
 	}
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
@@ -94,9 +94,9 @@ func formatLatency(latency map[string]time.Duration) map[string]string {
 	return out
 }
 
-var errCommand = errors.New("no such order: see gpusim ctl help")
+var errCommand = errors.New("unknown command: see gpusim ctl help")
 
-// parseCommand reads an order. Options may stand before and after its words.
+// parseCommand parses a command. Options may be before and after its words.
 func parseCommand(args []string, std stdio) (server.Command, error) {
 	f := flags("ctl", std)
 	f.Usage = func() {}
@@ -153,12 +153,12 @@ func parseCommand(args []string, std stdio) (server.Command, error) {
 		err = errCommand
 	}
 	if err != nil && !errors.Is(err, errCommand) {
-		err = fmt.Errorf("cannot read order: %w", err)
+		err = fmt.Errorf("cannot parse command: %w", err)
 	}
 	return o, err
 }
 
-// smi stands in for the one thing that the library cannot do: nvidia-smi --gpu-reset [-i GPU].
+// smi replaces nvidia-smi for --gpu-reset [-i GPU], which the library does not offer, and for -L.
 func smi(ctx context.Context, args, env []string, std stdio) int {
 	f := flag.NewFlagSet("nvidia-smi", flag.ContinueOnError)
 	f.SetOutput(std.err)
@@ -191,7 +191,7 @@ func smi(ctx context.Context, args, env []string, std stdio) int {
 		}
 		return exitOK
 	case !reset:
-		fmt.Fprintln(std.err, "nvidia-smi: this stand-in only knows --gpu-reset and -L")
+		fmt.Fprintln(std.err, "nvidia-smi: this replacement only supports --gpu-reset and -L")
 		return exitUsage
 	}
 	code := exitOK
@@ -209,7 +209,7 @@ func smi(ctx context.Context, args, env []string, std stdio) int {
 	return code
 }
 
-// nodeOf gives the host root that a tool belongs to: what the environment names, else where the tool's link lies.
+// nodeOf returns the host root of a tool: from the environment, else from the path of the tool's link.
 func nodeOf(env []string) (string, error) {
 	if root := lookup(env, "GPUSIM_ROOT"); root != "" {
 		return root, nil
@@ -220,5 +220,5 @@ func nodeOf(env []string) (string, error) {
 			return dir, nil
 		}
 	}
-	return "", errors.New("cannot find virtual node: GPUSIM_ROOT is not set")
+	return "", errors.New("cannot find the virtual node: GPUSIM_ROOT is not set")
 }

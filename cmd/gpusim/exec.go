@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// execute becomes a program that sees the virtual node.
+// execute replaces this process with a program on the virtual node.
 func execute(args, env []string, std stdio) int {
 	f := flags("exec", std)
 	root := f.String("root", lookup(env, "GPUSIM_ROOT"), "host root `directory` of the node")
@@ -21,7 +21,7 @@ func execute(args, env []string, std stdio) int {
 		return exitUsage
 	}
 	if *root == "" || f.NArg() == 0 {
-		fmt.Fprintln(std.err, "gpusim exec: --root and a command are needed")
+		fmt.Fprintln(std.err, "gpusim exec: --root and a command are required")
 		return exitUsage
 	}
 	dir, err := filepath.Abs(*root)
@@ -36,7 +36,7 @@ func execute(args, env []string, std stdio) int {
 	return fail(std, fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, f.Args(), env)))
 }
 
-// nodeEnvironment gives the environment of a program that sees the node: its library and its tools come first.
+// nodeEnvironment returns the environment of a program on the node: the node's library and tools are first in the paths.
 func nodeEnvironment(env []string, root string) []string {
 	first := func(key, dir string) string {
 		if old := lookup(env, key); old != "" {
@@ -55,7 +55,7 @@ func nodeEnvironment(env []string, root string) []string {
 	return append(out, own...)
 }
 
-// findProgram finds a program in the path that it will see itself.
+// findProgram finds a program in the PATH of its own environment.
 func findProgram(name, path string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -68,7 +68,7 @@ func findProgram(name, path string) (string, error) {
 	return "", fmt.Errorf("cannot find program %s", name)
 }
 
-// burn becomes the burn program.
+// burn replaces this process with gpusim-burn.
 func burn(args, env []string, std stdio) int {
 	path, err := findInstalled("gpusim-burn")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command gpusim runs a virtual node, directs it and runs programs against it. Under the names of the vendor's tools it
-// stands in for them. It is wiring: the rules are in package gpusim, the stand-in for MPS in gpusim/mpsd.
+// Command gpusim runs a virtual node, controls it and runs programs on it. Under the names of the vendor's tools it
+// replaces them. It is wiring: the rules are in package gpusim, the replacement of MPS in gpusim/mpsd.
 package main
 
 import (
@@ -28,11 +28,11 @@ const (
 
 const usage = `usage: gpusim COMMAND
 
-  serve --node FILE --root DIR [--mknod]   own the virtual GPUs and write the host root; prints "ready"
-  ctl --root DIR ORDER …                   direct a node: see "gpusim ctl help"
-  exec --root DIR -- CMD …                 run a program against the node
+  serve --node FILE --root DIR [--mknod]   serve the virtual GPUs and write the host root; prints "ready"
+  ctl --root DIR COMMAND …                 control a node: see "gpusim ctl help"
+  exec --root DIR -- CMD …                 run a program on the node
   burn --gpu GPU …                         use a GPU as a CUDA program does
-  models                                   list the boards that a node file may name
+  models                                   list the boards that a node file can use
 `
 
 func main() {
@@ -41,7 +41,7 @@ func main() {
 	os.Exit(run(ctx, os.Args, os.Environ(), stdio{os.Stdin, os.Stdout, os.Stderr}))
 }
 
-// run is the program. args[0] is the name that it was called by.
+// run runs the program. args[0] is the name of the call.
 func run(ctx context.Context, args, env []string, std stdio) int {
 	name := filepath.Base(args[0])
 	switch {
@@ -69,17 +69,17 @@ func run(ctx context.Context, args, env []string, std stdio) int {
 		fmt.Fprint(std.out, usage)
 		return exitOK
 	}
-	fmt.Fprintf(std.err, "gpusim: no command %q\n%s", args[1], usage)
+	fmt.Fprintf(std.err, "gpusim: unknown command %q\n%s", args[1], usage)
 	return exitUsage
 }
 
-// fail prints an error and gives its exit code.
+// fail prints an error and returns its exit code.
 func fail(std stdio, err error) int {
 	fmt.Fprintln(std.err, "gpusim:", err)
 	return exitFailed
 }
 
-// lookup gives a variable of the environment.
+// lookup returns a variable of the environment.
 func lookup(env []string, key string) string {
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, key+"="); ok {
@@ -89,7 +89,8 @@ func lookup(env []string, key string) string {
 	return ""
 }
 
-// findInstalled finds a file that is installed with this program: next to it, or in the directories of an installed system.
+// findInstalled finds a file that is installed with this program: in the same directory, or in the directories of an
+// installed system.
 func findInstalled(name string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -105,5 +106,5 @@ func findInstalled(name string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("cannot find %s beside %s", name, self)
+	return "", fmt.Errorf("cannot find %s next to %s", name, self)
 }

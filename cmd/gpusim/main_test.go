@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// programs builds gpusim and its C parts into one directory, as make does.
+// programs builds gpusim and its C parts into one directory, like make.
 func programs(t *testing.T) string {
 	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
@@ -59,7 +59,7 @@ func programs(t *testing.T) string {
 	return built.dir
 }
 
-// start serves a node in a process of its own and returns its root and the process.
+// start serves a node in a separate process and returns its root and the process.
 func start(t *testing.T, file string, args ...string) (string, *exec.Cmd) {
 	t.Helper()
 	dir := programs(t)
@@ -114,7 +114,7 @@ func TestANodeFromStartToEnd(t *testing.T) {
 		t.Errorf("status, exit %d, %v: %s", code, err, out)
 	}
 	if out, code := gpusimRun(t, "ctl", "--root", root, "reset", "99"); code != exitFailed || !strings.Contains(out, "99") {
-		t.Errorf("reset of no GPU, exit %d: %s", code, out)
+		t.Errorf("reset of an unknown GPU, exit %d: %s", code, out)
 	}
 	if out, code := gpusimRun(t, "serve", "--node", "../../testdata/nodes/mixed.yaml", "--root", root); code != exitFailed || !strings.Contains(out, "another process") {
 		t.Errorf("a second server of the root, exit %d: %s", code, out)
@@ -126,7 +126,7 @@ func TestANodeFromStartToEnd(t *testing.T) {
 		t.Errorf("after SIGTERM: %v", err)
 	}
 	if out, code := gpusimRun(t, "ctl", "--root", root, "status"); code != exitFailed {
-		t.Errorf("a node that is gone, exit %d: %s", code, out)
+		t.Errorf("status of an ended node, exit %d: %s", code, out)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestCommandsAreParsed(t *testing.T) {
 	}
 	for _, line := range []string{"", "fault", "fault add any", "xid 0 many", "latency X soon", "dance", "status --colour"} {
 		if _, err := parseCommand(strings.Fields(line), stdio{err: io.Discard}); err == nil {
-			t.Errorf("%q was read", line)
+			t.Errorf("%q was parsed", line)
 		}
 	}
 }

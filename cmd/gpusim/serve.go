@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/server"
 )
 
-// flags makes a flag set that reports to std.
+// flags returns a flag set that prints to std.
 func flags(name string, std stdio) *flag.FlagSet {
 	f := flag.NewFlagSet("gpusim "+name, flag.ContinueOnError)
 	f.SetOutput(std.err)
@@ -28,9 +28,9 @@ func flags(name string, std stdio) *flag.FlagSet {
 func serve(ctx context.Context, args []string, std stdio) int {
 	f := flags("serve", std)
 	path := f.String("node", "", "node `file`")
-	root := f.String("root", "", "`directory` that becomes the host root")
-	mknod := f.Bool("mknod", false, "make real character devices (needs privilege)")
-	library := f.String("library", "", "`file` of the driver library; default: the node's variant, beside this program")
+	root := f.String("root", "", "`directory` of the host root")
+	mknod := f.Bool("mknod", false, "create real character devices (needs root)")
+	library := f.String("library", "", "`file` of the driver library; default: the node's variant, next to this program")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return exitOK
@@ -38,7 +38,7 @@ func serve(ctx context.Context, args []string, std stdio) int {
 		return exitUsage
 	}
 	if *path == "" || *root == "" || f.NArg() > 0 {
-		fmt.Fprintln(std.err, "gpusim serve: --node and --root are needed, and nothing else")
+		fmt.Fprintln(std.err, "gpusim serve: --node and --root are required, without further arguments")
 		return exitUsage
 	}
 	if err := serveNode(ctx, *path, *root, *library, *mknod, std); err != nil {
@@ -87,10 +87,10 @@ func serveNode(ctx context.Context, path, dir, library string, mknod bool, std s
 	return server.New(node, log).Serve(ctx, dir, func() { fmt.Fprintln(std.out, "ready") })
 }
 
-// lockRoot makes sure that one process owns the virtual GPUs of a root. The lock ends with the file.
+// lockRoot makes sure that one process serves a root. Closing the file releases the lock.
 func lockRoot(dir string) (*os.File, error) {
 	if err := os.MkdirAll(server.Dir(dir), 0o755); err != nil {
-		return nil, fmt.Errorf("cannot make host root: %w", err)
+		return nil, fmt.Errorf("cannot create host root: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(server.Dir(dir), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -98,7 +98,7 @@ func lockRoot(dir string) (*os.File, error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("cannot serve %s: another process does", dir)
+		return nil, fmt.Errorf("cannot serve %s: another process serves it", dir)
 	}
 	return f, nil
 }

@@ -1,11 +1,11 @@
 /*
  * gpusim-burn: a process that uses a virtual GPU as a CUDA program uses a real one.
  *
- * It opens the device nodes, makes a context, allocates memory and keeps a queue of kernels full. It is C, and small,
- * because tests start thousands of them. It knows nothing of leases or limits: what it may do, others decide.
+ * It opens the device nodes, makes a context, allocates memory and keeps a queue of kernels full. It is C, and small, *
+ * because tests start thousands of them. It knows nothing about leases or limits.
  *
- * Exit codes: 0 ended by --seconds, 1 refused or lost, 2 out of GPU memory, 64 usage, 77 denied by the device walls,
- * 130 and 143 ended by SIGINT and SIGTERM.
+ * Exit codes: 0 ended by --seconds, 1 refused or lost, 2 out of GPU memory, 64 usage, 77 denied by the device rules, 130
+ * and 143 ended by SIGINT and SIGTERM.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -76,7 +76,7 @@ __attribute__((noreturn, format(printf, 2, 3))) static void die(int code, const 
 /* finish prints the summary and ends the process. */
 __attribute__((noreturn)) static void finish(int code)
 {
-	printf("ran %.1f s, launched %llu kernels of %.3f ms, held %s\n", now() - began, (unsigned long long)launched,
+	printf("ran %.1f s, launched %llu kernels of %.3f ms, allocated %s\n", now() - began, (unsigned long long)launched,
 	       (double)opt.kernel / 1000, human(allocated));
 	fflush(stdout);
 	exit(code);
@@ -84,7 +84,7 @@ __attribute__((noreturn)) static void finish(int code)
 
 static void on_signal(int sig) { got_signal = sig; }
 
-/* check ends the process when a signal or its time asks for it; every wait comes back here. */
+/* check ends the process after a signal or when its time is over; every wait calls it. */
 static void check(void)
 {
 	int sig = got_signal;
@@ -102,14 +102,15 @@ static void check(void)
 		finish(0);
 }
 
-/* lost ends the process the way a CUDA program ends when its context is gone. */
+/* lost ends the process as a CUDA program ends when its context is destroyed. */
 __attribute__((noreturn)) static void lost(const char *what)
 {
 	fprintf(stderr, "gpusim-burn: %s\n", what);
 	finish(EXIT_REFUSED);
 }
 
-/* wait_for blocks until fd is readable, a signal came, the time is over, or ms passed (-1: no limit). 1 when readable. */
+/* wait_for blocks until fd is readable, a signal arrives, the time is over, or ms have passed (-1: no limit). It returns 1
+ * when fd is readable. */
 static int wait_for(int fd, int ms)
 {
 	for (;;) {
@@ -134,7 +135,7 @@ static int wait_for(int fd, int ms)
 	}
 }
 
-/* ask sends one line and returns the answer's line. */
+/* ask sends one line and returns the line of the answer. */
 static const char *ask(const char *fmt, ...)
 {
 	static char line[1024];
@@ -170,11 +171,11 @@ static const char *ask(const char *fmt, ...)
 			return line;
 		}
 		if (n == (int)sizeof line - 1)
-			lost("the virtual node gave an answer that is too long");
+			lost("the answer of the virtual node is too long");
 	}
 }
 
-/* unix_connect connects to a socket of any path length: a long one goes through a descriptor of its directory. */
+/* unix_connect connects to a socket. If its path is too long for an address, it uses a descriptor of the directory. */
 static int unix_connect(const char *dir, const char *name, int type)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -198,7 +199,7 @@ static int unix_connect(const char *dir, const char *name, int type)
 	return fd;
 }
 
-/* size reads "4GiB", "512MiB", "1G" (of 1024) or plain bytes; -1 when it is none of them. */
+/* size parses "4GiB", "512MiB", "1G" (of 1024) or bytes; it returns -1 when s is invalid. */
 static int size(const char *s, uint64_t *out)
 {
 	static const struct {
@@ -218,7 +219,7 @@ static int size(const char *s, uint64_t *out)
 	return -1;
 }
 
-/* duration reads "5ms", "250us", "1s" into microseconds; -1 when it is none of them. */
+/* duration parses "5ms", "250us", "1s" into microseconds; it returns -1 when s is invalid. */
 static int duration(const char *s, uint64_t *us)
 {
 	char *end;
@@ -230,7 +231,7 @@ static int duration(const char *s, uint64_t *us)
 	return 0;
 }
 
-/* visible picks entry n of CUDA_VISIBLE_DEVICES; NULL when it is not set. */
+/* visible returns entry n of CUDA_VISIBLE_DEVICES; NULL when it is not set. */
 static const char *visible(long n)
 {
 	static char entry[128];
@@ -251,7 +252,7 @@ static const char *visible(long n)
 	}
 }
 
-/* pick_gpu finds which GPU to use, as a CUDA program does: ordinals count what is visible. */
+/* pick_gpu selects the GPU as a CUDA program does: ordinals count the visible devices. */
 static const char *pick_gpu(void)
 {
 	const char *g = NULL;
@@ -266,7 +267,7 @@ static const char *pick_gpu(void)
 	return g ? g : opt.gpu ? opt.gpu : "0";
 }
 
-/* driver_limit reads a memory limit as the MPS client library does, mistakes included: G is GiB, all else is MiB. */
+/* driver_limit parses a memory limit as the MPS client library does, with its errors: G is GiB, all other units are MiB. */
 static uint64_t driver_limit(const char *s)
 {
 	char *end;
@@ -348,7 +349,7 @@ static int join_mps(const char *gpu, struct mps_welcome *w)
 	return 1;
 }
 
-/* open_node opens one device node; a refusal by the device walls has an exit code of its own. */
+/* open_node opens one device node; a refusal by the device rules has its own exit code. */
 static void open_node(const char *rel, int flags, int must)
 {
 	char path[4096];
@@ -356,11 +357,11 @@ static void open_node(const char *rel, int flags, int must)
 		snprintf(path, sizeof path, "/dev/%s", rel);
 	else
 		snprintf(path, sizeof path, "%s/dev/%s", opt.root, rel);
-	int fd = open(path, flags); /* kept open and inherited, as the driver's are held for the life of the process */
-	if (fd >= 0 || errno == ENXIO || errno == ENODEV) /* no driver behind the node: the walls let it through */
+	int fd = open(path, flags); /* kept open and inherited, as in a CUDA program */
+	if (fd >= 0 || errno == ENXIO || errno == ENODEV) /* no driver for the node: the device rules allow it */
 		return;
 	if (errno == EPERM || errno == EACCES)
-		die(EXIT_DENIED, "%s: denied by the device walls", path);
+		die(EXIT_DENIED, "%s: denied by the device rules", path);
 	if (must || errno != ENOENT)
 		die(EXIT_REFUSED, "cannot open %s: %s", path, strerror(errno));
 }
@@ -395,7 +396,7 @@ static int make_context(void)
 	open_node(rel, O_RDWR, 1);
 	if (strcmp(gi, "-")) {
 		snprintf(rel, sizeof rel, "nvidia-caps/nvidia-cap%s", gi);
-		open_node(rel, O_RDONLY, 1); /* a capability is held by reading */
+		open_node(rel, O_RDONLY, 1); /* a capability needs read access */
 	}
 	if (strcmp(ci, "-")) {
 		snprintf(rel, sizeof rel, "nvidia-caps/nvidia-cap%s", ci);
@@ -404,7 +405,7 @@ static int make_context(void)
 	return 0;
 }
 
-/* allocate gets memory or ends the process. */
+/* allocate allocates memory or ends the process. */
 static void allocate(uint64_t bytes)
 {
 	if (!bytes)
@@ -412,13 +413,13 @@ static void allocate(uint64_t bytes)
 	const char *a = ask("ALLOC %llu", (unsigned long long)bytes);
 	if (strncmp(a, "OK", 2)) {
 		fflush(stdout);
-		fprintf(stderr, "gpusim-burn: out of memory (CUDA error 2): wanted %s beside the %s held\n", human(bytes), human(allocated));
+		fprintf(stderr, "gpusim-burn: out of memory (CUDA error 2): requested %s in addition to %s\n", human(bytes), human(allocated));
 		finish(EXIT_OOM);
 	}
 	allocated += bytes;
 }
 
-/* grow allocates what --grow asks for since it was last called, in steps of a MiB. */
+/* grow allocates memory at the rate of --grow since the last call, in steps of a MiB. */
 static void grow(double *last)
 {
 	double t = now();
@@ -443,12 +444,12 @@ static void usage(FILE *out)
 	      "  --gpu GPU      an ordinal among the visible ones, a GPU UUID or a MIG UUID\n"
 	      "                 (default: the first of $CUDA_VISIBLE_DEVICES, or 0)\n"
 	      "  --memory SIZE  GPU memory to allocate at the start\n"
-	      "  --kernel TIME  how long one kernel takes on the whole GPU (default 5ms)\n"
-	      "  --queue N      how many unfinished kernels to keep queued (default 200)\n"
-	      "  --seconds N    end by itself after N seconds\n"
-	      "  --grow RATE    go on allocating at this rate (SIZE or SIZE/s) until there is no more\n"
+	      "  --kernel TIME  duration of one kernel on the whole GPU (default 5ms)\n"
+	      "  --queue N      number of unfinished kernels to keep queued (default 200)\n"
+	      "  --seconds N    end after N seconds\n"
+	      "  --grow RATE    continue to allocate at this rate (SIZE or SIZE/s) until it fails\n"
 	      "  --ignore-term  do not end at SIGTERM\n"
-	      "  --hold         allocate, then launch nothing\n"
+	      "  --hold         allocate, but launch no kernels\n"
 	      "  --host-dev     open the device nodes below /dev instead of below DIR/dev\n",
 	      out);
 }
@@ -515,13 +516,13 @@ int main(int argc, char **argv)
 	sigaction(SIGINT, &sa, NULL);
 	make_context();
 	if (strncmp(ask("QUEUE %ld", opt.queue), "OK", 2))
-		lost("the virtual node does not take a queue of this length");
+		lost("the virtual node does not accept a queue of this length");
 	began = now();
 	allocate(opt.memory);
 	puts("ready");
 	fflush(stdout);
 
-	/* An eighth of the queue at a time: what a frozen process still has on its way stays small beside its queue. */
+	/* An eighth of the queue at a time: the request that a frozen process has sent is small compared with its queue. */
 	long count = opt.queue / 8 > 0 ? opt.queue / 8 : 1;
 	for (last = now();;) {
 		grow(&last);

@@ -21,7 +21,7 @@ type device struct {
 	mode         os.FileMode
 }
 
-// procFiles gives every file of /proc and /sys that depends on the node, by path in the root.
+// procFiles returns every file of /proc and /sys that depends on the node, by path in the root.
 func procFiles(v gpusim.View) map[string]file {
 	out := map[string]file{
 		"proc/devices": {devices, 0o444},
@@ -38,7 +38,7 @@ func procFiles(v gpusim.View) map[string]file {
 	}
 	for _, g := range v.GPUs {
 		pci := lower(g.Identity.PCI)
-		// A GPU that fell off the bus keeps its directories until the next boot.
+		// The directories of a GPU that fell off the bus exist until the next boot.
 		out["proc/driver/nvidia/gpus/"+pci+"/information"] = file{fmt.Sprintf("Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\n"+
 			"Video BIOS: \t ??.??.??.??.??\nBus Type: \t PCIe\nDMA Size: \t 47 bits\nDMA Mask: \t 0x7fffffffffff\n"+
 			"Bus Location: \t %s\nDevice Minor: \t %d\nGPU Firmware: \t %s\nGPU Excluded:\t No\n",
@@ -68,7 +68,7 @@ func capability(minor int, mode os.FileMode) string {
 	return fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode)
 }
 
-// migMinors lists every capability minor that can be, present or not.
+// migMinors lists every possible capability minor.
 func migMinors() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "config %d\nmonitor %d\n", gpusim.CapConfig, gpusim.CapMonitor)
@@ -83,7 +83,7 @@ func migMinors() string {
 	return b.String()
 }
 
-// deviceNodes gives every node below /dev.
+// deviceNodes returns every node below /dev.
 func deviceNodes(v gpusim.View) []device {
 	out := []device{
 		{"nvidiactl", MajorGPU, minorCtl, 0o666},

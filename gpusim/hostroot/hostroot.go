@@ -1,5 +1,5 @@
-// Package hostroot writes what the kernel and an installed driver show of a virtual node into a directory: the library,
-// /proc, /sys and /dev. It follows the node and decides nothing about it.
+// Package hostroot writes the files of the kernel and of an installed driver for a virtual node into a directory: the
+// library, /proc, /sys and /dev. It updates the files when the node changes.
 package hostroot
 
 import (
@@ -17,43 +17,43 @@ import (
 	"github.com/gpushare/gpushare/gpusim"
 )
 
-// The character device majors. The first is NVIDIA's own; the others are given out by the kernel as it pleases.
+// The character device majors. The first is assigned to NVIDIA; the kernel allocates the others dynamically.
 const (
 	MajorGPU  = 195
 	MajorUVM  = 509
 	MajorCaps = 237
 )
 
-// Minors of the devices of major 195 that are no GPU.
+// The minors of major 195 that are not GPUs.
 const (
 	minorCtl     = 255
 	minorModeset = 254
 )
 
-// Options say how a root is written.
+// Options configures a host root.
 type Options struct {
-	// Library is the file that becomes libnvidia-ml.so.1; empty: none is installed.
+	// Library is the file that is installed as libnvidia-ml.so.1; empty: none is installed.
 	Library string
-	// Program is gpusim's own executable, to which the vendor's tools are links; empty: none.
+	// Program is the executable of gpusim; the vendor's tools are links to it. Empty: no tools.
 	Program string
-	// Mknod makes real character device nodes, which needs privilege; otherwise they are plain files.
+	// Mknod creates real character device nodes, which needs root; otherwise they are regular files.
 	Mknod bool
 }
 
-// Root is a host root that is being kept.
+// Root is a host root that follows a node.
 type Root struct {
 	dir  string
 	node *gpusim.Node
 	opt  Options
 
 	mu    sync.Mutex // serialises writing
-	loads int        // driver loads whose traces are written
+	loads int        // the last driver load that was written
 	kmsg  *os.File
 	seq   int
 	since time.Time
 }
 
-// Write makes the root and hooks it to the node, so that it follows.
+// Write creates the root and registers hooks with the node, so that changes of the node update it.
 func Write(dir string, node *gpusim.Node, opt Options) (*Root, error) {
 	r := &Root{dir: dir, node: node, opt: opt, since: time.Now()}
 	if err := r.install(); err != nil {
@@ -70,7 +70,7 @@ func Write(dir string, node *gpusim.Node, opt Options) (*Root, error) {
 	return r, nil
 }
 
-// log keeps an error where whoever watches the node sees it: its kernel log.
+// log writes an error to the kernel log of the node.
 func (r *Root) log(err error) {
 	if err != nil {
 		r.Kernel(3, "gpusim: "+err.Error())
@@ -81,11 +81,11 @@ func (r *Root) path(parts ...string) string {
 	return filepath.Join(append([]string{r.dir}, parts...)...)
 }
 
-// install puts the library and the tools in place.
+// install installs the library and the tools.
 func (r *Root) install() error {
 	for _, d := range []string{"usr/lib", "usr/bin", "dev", "etc", "run"} {
 		if err := os.MkdirAll(r.path(d), 0o755); err != nil {
-			return fmt.Errorf("cannot make host root: %w", err)
+			return fmt.Errorf("cannot create host root: %w", err)
 		}
 	}
 	if r.opt.Library != "" {
@@ -93,7 +93,7 @@ func (r *Root) install() error {
 		if err != nil {
 			return fmt.Errorf("cannot install library: %w", err)
 		}
-		// A copy, since the library finds its node from where it lies.
+		// A copy, because the library finds its node from its own path.
 		if err := replace(r.path("usr/lib/libnvidia-ml.so.1"), b, 0o755); err != nil {
 			return err
 		}
@@ -116,12 +116,12 @@ func link(target, path string) error {
 		return fmt.Errorf("cannot replace link: %w", err)
 	}
 	if err := os.Symlink(target, path); err != nil {
-		return fmt.Errorf("cannot make link: %w", err)
+		return fmt.Errorf("cannot create link: %w", err)
 	}
 	return nil
 }
 
-// replace writes a file so that a reader sees the old or the new one.
+// replace writes a file atomically.
 func replace(path string, b []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("cannot write host root: %w", err)
@@ -140,12 +140,12 @@ func replace(path string, b []byte, mode os.FileMode) error {
 	return nil
 }
 
-// boot is what a reboot does: memory file systems are empty, and there is another boot id.
+// boot writes the state after a reboot: memory file systems are empty, and the boot id is new.
 func (r *Root) boot() error {
 	r.mu.Lock()
-	// What an earlier node left in the directory goes too.
+	// This also removes the files of a previous node.
 	for _, pattern := range []string{"proc/driver", "sys/module/nvidia", "sys/bus/pci/devices/*", "dev/nvidia*"} {
-		paths, _ := filepath.Glob(r.path(pattern)) // it fails for bad patterns only
+		paths, _ := filepath.Glob(r.path(pattern)) // it only fails for invalid patterns
 		for _, p := range paths {
 			if err := os.RemoveAll(p); err != nil {
 				r.mu.Unlock()
@@ -173,7 +173,7 @@ func (r *Root) boot() error {
 	return r.Sync()
 }
 
-// Kernel writes a line of the kernel log, as /dev/kmsg gives it.
+// Kernel writes a line of the kernel log in the format of /dev/kmsg.
 func (r *Root) Kernel(level int, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,18 +184,18 @@ func (r *Root) Kernel(level int, text string) {
 	r.seq++
 }
 
-// Sync brings the root to what the node is now.
+// Sync updates the root to the present state of the node.
 func (r *Root) Sync() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Read under our lock, so that of two changes at once the later one is written last.
+	// Read the state with the lock held, so that of two concurrent changes the later one is written last.
 	v := r.node.View(0)
 	if v.State == gpusim.DriverAbsent {
 		return replace(r.path("proc/devices"), []byte("Character devices:\n  1 mem\n\nBlock devices:\n"), 0o444)
 	}
 	files := procFiles(v)
 	if v.Loads != r.loads {
-		// The module's directory is another one after a load, which is how a load is noticed.
+		// The module's directory is created again at a load, which is how programs detect a load.
 		if err := os.RemoveAll(r.path("sys/module/nvidia")); err != nil {
 			return fmt.Errorf("cannot write host root: %w", err)
 		}
@@ -220,7 +220,7 @@ func (r *Root) Sync() error {
 	return nil
 }
 
-// prune removes the files below a directory that are no longer, and directories that they leave empty.
+// prune removes the files below a directory that are not in keep, and directories that become empty.
 func (r *Root) prune(dir string, keep map[string]file) error {
 	var removed []string
 	err := filepath.WalkDir(r.path(dir), func(path string, d fs.DirEntry, err error) error {
@@ -246,29 +246,30 @@ func (r *Root) prune(dir string, keep map[string]file) error {
 	return nil
 }
 
-// device makes one device node if it is not there. Nodes of destroyed instances stay until the next boot, as on real hosts.
+// device creates one device node if it does not exist. Nodes of destroyed instances exist until the next boot, as on real
+// hosts.
 func (r *Root) device(d device) error {
 	path := r.path("dev", d.name)
 	if _, err := os.Lstat(path); err == nil {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("cannot make device node: %w", err)
+		return fmt.Errorf("cannot create device node: %w", err)
 	}
 	if r.opt.Mknod {
 		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(d.major, d.minor))); err != nil {
-			return fmt.Errorf("cannot make device node %s: %w", d.name, err)
+			return fmt.Errorf("cannot create device node %s: %w", d.name, err)
 		}
 	} else if err := os.WriteFile(path, nil, 0o600); err != nil {
-		return fmt.Errorf("cannot make device node: %w", err)
+		return fmt.Errorf("cannot create device node: %w", err)
 	}
 	if err := os.Chmod(path, d.mode); err != nil {
-		return fmt.Errorf("cannot make device node: %w", err)
+		return fmt.Errorf("cannot create device node: %w", err)
 	}
 	return nil
 }
 
-// Close lets go of the kernel log. The files stay, to be looked at.
+// Close closes the kernel log. The files are not removed, for inspection.
 func (r *Root) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

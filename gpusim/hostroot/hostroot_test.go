@@ -85,7 +85,7 @@ gpus: [{model: A100-SXM4-40GB, minor: 3, pci: "0000:41:00.0", numa: 1}]`)
 	}
 }
 
-// The last line is what the driver's table is known to end with.
+// TestCapabilityMinorsAreTheDrivers compares with known lines of the driver's table, including the last one.
 func TestCapabilityMinorsAreTheDrivers(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(write(t, `gpus: [{model: A30-24GB}]`).read("proc/driver/nvidia-caps/mig-minors")), "\n")
 	for _, want := range []string{"config 1", "monitor 2", "gpu0/gi0/access 3", "gpu0/gi0/ci0/access 4", "gpu0/gi1/access 12", "gpu1/gi0/access 138"} {
@@ -102,7 +102,8 @@ func TestCapabilityMinorsAreTheDrivers(t *testing.T) {
 	}
 }
 
-// The files are there before the call that makes an instance returns, and gone before the one that removes it does.
+// TestCapabilitiesFollowTheInstances checks that the files exist when the call that creates an instance returns, and are
+// removed when the call that destroys it returns.
 func TestCapabilitiesFollowTheInstances(t *testing.T) {
 	h := write(t, `gpus: [{model: A100-SXM4-40GB, mig: true}]`)
 	d := h.node.Driver(1)
@@ -133,14 +134,14 @@ func TestCapabilitiesFollowTheInstances(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h.has(at) || h.has("proc/driver/nvidia/capabilities/gpu0") || !h.has("proc/driver/nvidia/capabilities/mig/config") {
-		t.Error("the files of the instance stayed, or others went with them")
+		t.Error("the files of the instance were not removed, or others were removed with them")
 	}
 	if !h.has(nodes[0]) {
-		t.Error("the device node went with the instance")
+		t.Error("the device node was removed with the instance")
 	}
 	h.node.Reboot()
 	if h.has(nodes[0]) || !h.has("dev/nvidia-caps/nvidia-cap1") {
-		t.Error("the device node survived a boot, or another did not")
+		t.Error("the device node was not removed at boot, or another node was")
 	}
 }
 
@@ -158,11 +159,11 @@ func TestBootsAndLoadsDiffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h.read("proc/sys/kernel/random/boot_id") != boot || inode().ModTime().Equal(module.ModTime()) {
-		t.Error("a driver load looks like a boot or like nothing")
+		t.Error("a driver load cannot be distinguished from a boot or from no load")
 	}
 	h.node.Reboot()
 	if h.read("proc/sys/kernel/random/boot_id") == boot {
-		t.Error("a boot has the same boot id")
+		t.Error("the boot id is the same after a boot")
 	}
 }
 
@@ -189,7 +190,7 @@ func TestDeviceNodesCanBeReal(t *testing.T) {
 	defer n.Close()
 	dir := t.TempDir()
 	if err := unix.Mknod(filepath.Join(dir, "probe"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
-		t.Skipf("this user may not make device nodes: %v", err)
+		t.Skipf("this user cannot create device nodes: %v", err)
 	}
 	r, err := hostroot.Write(dir, n, hostroot.Options{Mknod: true})
 	if err != nil {
@@ -209,7 +210,7 @@ func TestAnAbsentDriverShowsNothing(t *testing.T) {
 	h := write(t, "state: absent\ngpus: [{model: A30-24GB}]")
 	for _, path := range []string{"proc/driver/nvidia", "dev/nvidia0", "dev/nvidiactl", "sys/module/nvidia"} {
 		if h.has(path) {
-			t.Errorf("%s is there", path)
+			t.Errorf("%s exists", path)
 		}
 	}
 }

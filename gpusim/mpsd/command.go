@@ -13,13 +13,13 @@ import (
 // cut splits an environment entry.
 func cut(e string) (name, value string, ok bool) { return strings.Cut(e, "=") }
 
-// ui is one command line that is connected.
+// ui is one connected command line.
 type ui struct {
 	uid        uint32
-	privileged bool // it came through the privileged socket: without that even root may change nothing
+	privileged bool // connected through the privileged socket; without it even root cannot change settings
 }
 
-// serveUI answers commands until the peer is done or quits the daemon.
+// serveUI answers commands until the peer closes or quits the daemon.
 func (d *control) serveUI(conn net.Conn, uid uint32, privileged bool) (quit bool) {
 	u := ui{uid: uid, privileged: privileged}
 	for {
@@ -40,7 +40,7 @@ func (d *control) serveUI(conn net.Conn, uid uint32, privileged bool) (quit bool
 		if err := sendInt32(conn, int32(status)); err != nil && !quit {
 			return false
 		}
-		// One byte at the least: an empty packet cannot be told from the end.
+		// At least one byte: an empty packet looks like the end of the connection.
 		if _, err := conn.Write([]byte(text + "\x00")); err != nil && !quit {
 			return false
 		}
@@ -50,7 +50,7 @@ func (d *control) serveUI(conn net.Conn, uid uint32, privileged bool) (quit bool
 	}
 }
 
-// permitted tells whether the peer may change settings, and the answer if not. The answer comes with status 0.
+// permitted reports whether the peer may change settings, and returns the answer if not. The status of the answer is 0.
 func (d *control) permitted(u ui) (string, bool) {
 	if u.privileged && (u.uid == 0 || u.uid == d.owner) {
 		return "", true
@@ -58,7 +58,7 @@ func (d *control) permitted(u ui) (string, bool) {
 	return fmt.Sprintf("Insufficient privileges for UID %d. Control deamon settings can only be modified by the user who started it or by the root user.", u.uid), false
 }
 
-// command runs one command. Its status is 0 whatever happens, but for quit.
+// command runs one command. Its status is always 0, except for quit.
 func (d *control) command(u ui, text string) (status int, answer string, quit bool) {
 	text = strings.TrimRight(text, "\r")
 	d.line("Cmd:%s", strings.TrimLeft(text, " \t"))
@@ -180,7 +180,7 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 
 func percent(p float64) string { return strconv.FormatFloat(p, 'f', 1, 64) }
 
-// setPercent changes a percentage when the value is good; when not, only the log says so.
+// setPercent changes a percentage if the value is valid; otherwise it only writes to the log.
 func (d *control) setPercent(p *float64, s string) {
 	v, ok := leadingFloat(s)
 	if !ok || v <= 0 || v > 100 {
@@ -214,7 +214,7 @@ func (d *control) serverByPID(pid int64) *server {
 	return nil
 }
 
-// withServer does something with the server of a pid.
+// withServer calls f with the server of a pid.
 func (d *control) withServer(pid string, f func(*server) string) string {
 	n, _, _ := leadingInt(pid)
 	if s := d.serverByPID(n); s != nil {
@@ -223,7 +223,7 @@ func (d *control) withServer(pid string, f func(*server) string) string {
 	return fmt.Sprintf("Server %d not found", n)
 }
 
-// withReady is withServer for what only a ready server can answer: from a busy one comes nothing, and status 0.
+// withReady is withServer for ready servers. For a busy server the answer is empty with status 0.
 func (d *control) withReady(pid string, f func(*server) string) string {
 	return d.withServer(pid, func(s *server) string {
 		if !s.ready {
@@ -252,13 +252,13 @@ func (d *control) startServer(u ui, args []string) string {
 	case d.serverOf(uid) != nil:
 		return fmt.Sprintf("Server with UID %d already exists", uid)
 	case len(d.servers) > 0:
-		return "" // the real one starts it once the other has ended; nobody here needs that
+		return "" // the real daemon starts it after the other has ended; this is not implemented
 	}
 	d.start(uid)
 	return ""
 }
 
-// clientRow is one client as its server lists it: pid, GPU.
+// clientRow is one client in the list of its server.
 type clientRow struct{ pid, gpu string }
 
 func (s *server) clients() []clientRow {
@@ -301,7 +301,8 @@ func deviceClients(rows []clientRow) string {
 	return strings.Join(out, "\n")
 }
 
-// ps is the table of clients. The device's UUID is cut short and the namespace is a kernel's number, as in the manual.
+// ps returns the table of clients. The UUID of the device is shortened and the namespace is its inode number, as in the
+// manual.
 func (d *control) ps(args []string) string {
 	servers := d.servers
 	if len(args) == 2 && args[0] == "-p" {

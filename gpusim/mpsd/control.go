@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// control is the daemon. One goroutine does everything and waits for whoever it is talking to: that is how the real one can
-// be stopped by a peer that says nothing, and the stand-in must show it.
+// control is the control daemon. One goroutine serves one peer at a time and waits for it without a deadline. A silent
+// peer can therefore block the real daemon, and this one must behave the same.
 type control struct {
 	cfg     config
 	log     *logger
@@ -30,10 +30,10 @@ type control struct {
 	percent    float64
 	priority   int
 	limits     limits
-	fixed      limits // of the environment, which cannot be read back
+	fixed      limits // from the environment; they cannot be read back
 	servers    []*server
 	pending    []client
-	failed     bool // some server ever ended badly
+	failed     bool // a server has failed
 	unanswered []net.Conn
 }
 
@@ -42,13 +42,13 @@ type server struct {
 	pid     int
 	uid     uint32
 	process *os.Process
-	conn    *net.UnixConn // the daemon's requests; not used before ready
+	conn    *net.UnixConn // for the daemon's requests; used after ready
 	ready   bool
 	percent float64
 	limits  limits
 }
 
-// client is a program that wants a server.
+// client is a program that connects to a server.
 type client struct {
 	conn  net.Conn
 	pid   int
@@ -56,7 +56,7 @@ type client struct {
 	hello hello
 }
 
-// What the daemon waits for.
+// The events of the daemon.
 type (
 	connected struct {
 		conn       net.Conn
@@ -69,7 +69,7 @@ type (
 	}
 )
 
-// runControl is the daemon in the foreground.
+// runControl runs the daemon in the foreground.
 func runControl(ctx context.Context, cfg config, stdout io.Writer) int {
 	d := &control{
 		cfg: cfg, log: &logger{out: stdout}, pid: os.Getpid(), owner: uint32(os.Getuid()),
@@ -91,7 +91,7 @@ func runControl(ctx context.Context, cfg config, stdout io.Writer) int {
 	}
 }
 
-// open makes the files and listens.
+// open creates the files and listens.
 func (d *control) open(ctx context.Context, starter *starter, stdout io.Writer) int {
 	dir := d.cfg.pipeDir
 	if !d.cfg.lazy {
@@ -103,7 +103,7 @@ func (d *control) open(ctx context.Context, starter *starter, stdout io.Writer) 
 		return 1
 	}
 	if err := os.Mkdir(dir, 0o777); err == nil {
-		// Whatever the umask: everybody may write there, and the sticky bit is not set. The scar is the real one's.
+		// Independent of the umask: all users may write, and the sticky bit is not set. The real daemon does the same.
 		_ = os.Chmod(dir, 0o777)
 	} else if !errors.Is(err, os.ErrExist) {
 		return 1
@@ -162,7 +162,7 @@ func (d *control) open(ctx context.Context, starter *starter, stdout io.Writer) 
 
 func (d *control) line(format string, args ...any) { d.log.line("Control", d.pid, format, args...) }
 
-// lock takes the lock file, which stays locked for as long as the process lives.
+// lock locks the lock file until the process ends.
 func (d *control) lock() bool {
 	path := filepath.Join(d.cfg.pipeDir, "control_lock")
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o666)
@@ -201,7 +201,7 @@ func (d *control) openFIFO() error {
 	return nil
 }
 
-// writePID writes the pid over what the file held, without truncating it: 360 over 32764 leaves 36064, as the real one does.
+// writePID writes the pid without truncating the file: 360 over 32764 gives 36064, as in the real daemon.
 func (d *control) writePID() error {
 	f, err := os.OpenFile(filepath.Join(d.cfg.pipeDir, ControlName+".pid"), os.O_WRONLY|os.O_CREATE, 0o666)
 	if err != nil {
@@ -212,7 +212,7 @@ func (d *control) writePID() error {
 	return errors.Join(err, f.Close())
 }
 
-// environment takes the defaults from the environment; what is not valid counts as not there, without a word.
+// environment reads the defaults from the environment. Invalid values are ignored without a message.
 func (d *control) environment() {
 	c := config{env: d.cfg.env}
 	for _, e := range c.env {
@@ -231,13 +231,13 @@ func (d *control) environment() {
 	}
 }
 
-// loop serves one after the other until quit.
+// loop handles events one after the other until quit.
 func (d *control) loop() int {
 	for e := range d.events {
 		switch e := e.(type) {
 		case connected:
 			if d.serve(e) {
-				return 0 // whatever quit answered: only its caller hears of servers that failed
+				return 0 // always 0: only the caller of quit is informed about failed servers
 			}
 		case serverReady:
 			d.serverIsReady(e.s)
@@ -248,7 +248,7 @@ func (d *control) loop() int {
 	return 0
 }
 
-// serve talks to one peer. Nothing here has a deadline, and that is the point.
+// serve serves one peer, without any deadline, as the real daemon does.
 func (d *control) serve(e connected) (quit bool) {
 	d.line("Accepting connection...")
 	pid, uid, err := peer(e.conn)
@@ -285,7 +285,7 @@ func (d *control) serve(e connected) (quit bool) {
 	return false
 }
 
-// accept finds a server for a client. One server lives at a time: a client of another user waits until it has ended.
+// accept finds a server for a client. Only one server runs at a time: a client of another user waits until it has ended.
 func (d *control) accept(c client) {
 	uid := c.uid
 	if d.cfg.multiuser {
@@ -318,7 +318,7 @@ func (d *control) serverOf(uid uint32) *server {
 	return d.servers[i]
 }
 
-// start starts a server. It is a process of its own, which does not end with this one.
+// start starts a server process, which does not end with this process.
 func (d *control) start(uid uint32) {
 	conn, childEnd, err := pair()
 	if err != nil {
@@ -352,7 +352,7 @@ func (d *control) start(uid uint32) {
 		}
 		status := 1
 		if state, err := p.Wait(); err == nil {
-			status = max(state.ExitCode(), 0) // killed by a signal counts as 0 in the real log
+			status = max(state.ExitCode(), 0) // the real log shows 0 for a server killed by a signal
 		}
 		d.events <- serverEnded{s, status}
 	}()
@@ -381,7 +381,7 @@ func (d *control) serverHasEnded(e serverEnded) {
 	}
 	d.line("Server %d exited with status %d", e.s.pid, e.status)
 	if e.status != 0 && !e.s.ready {
-		// It never came up: who waited for it gets an error and not another attempt.
+		// It never became ready: waiting clients get an error, and no server is started again.
 		for _, c := range d.pending {
 			c.refuse(errnoConnect)
 		}
@@ -396,7 +396,7 @@ func (d *control) serverHasEnded(e serverEnded) {
 	}
 }
 
-// CUDA's error numbers of MPS.
+// The CUDA error number for a failed connection to MPS.
 const errnoConnect = 805
 
 func (c client) refuse(errno int32) {
@@ -404,12 +404,12 @@ func (c client) refuse(errno int32) {
 	c.conn.Close()
 }
 
-// handOver hands a client's connection to the server, which keeps it for as long as the client lives.
+// handOver passes a client's connection to the server, which keeps it until the client ends.
 func (d *control) handOver(s *server, c client) {
 	defer c.conn.Close()
 	limit := s.limits.of(c.hello.gpu, d.cfg.visible)
 	if err := s.handOver(c, limit); err != nil {
-		d.line("Failed to hand client %d to server %d: %v", c.pid, s.pid, err)
+		d.line("Failed to pass client %d to server %d: %v", c.pid, s.pid, err)
 		_, _ = c.conn.Write(welcome{errno: errnoConnect}.bytes())
 	}
 }
@@ -429,10 +429,10 @@ func (s *server) handOver(c client, limit uint64) error {
 	return err
 }
 
-// send sends a request that has no answer.
+// send sends a request without an answer.
 func (s *server) send(request string) { _, _ = s.conn.Write([]byte(request)) }
 
-// request sends a request and waits for the answer: for ever, when the server hangs.
+// request sends a request and waits for the answer, without a deadline.
 func (s *server) request(request string) (string, error) {
 	if _, err := s.conn.Write([]byte(request)); err != nil {
 		return "", err
@@ -441,7 +441,8 @@ func (s *server) request(request string) (string, error) {
 	return string(b), err
 }
 
-// quit ends the servers and then the daemon. Without a timeout it waits for clients for ever, and so does everybody else.
+// quit ends the servers and then the daemon. Without a timeout it waits until all clients have ended, and all peers wait
+// too.
 func (d *control) quit(timeout time.Duration, forced bool) int {
 	for _, l := range d.sockets {
 		l.Close()
@@ -468,7 +469,7 @@ func (d *control) quit(timeout time.Duration, forced bool) int {
 				e.s.ready = true
 				e.s.send("drain")
 			case connected:
-				d.unanswered = append(d.unanswered, e.conn) // it waits, unanswered
+				d.unanswered = append(d.unanswered, e.conn) // keep it open without an answer
 			}
 		case <-expired:
 			for _, s := range d.servers {
@@ -488,7 +489,7 @@ func (d *control) quit(timeout time.Duration, forced bool) int {
 	return 0
 }
 
-// starter is the process that waits for a background daemon to come up.
+// starter is the process that waits for the start of a background daemon.
 type starter struct{ pipe *os.File }
 
 func newStarter(fd string) *starter {
@@ -500,7 +501,7 @@ func newStarter(fd string) *starter {
 	return &starter{pipe: os.NewFile(uintptr(n), "starter")}
 }
 
-// or is where a message for the user goes: to the starter, which prints it, or else to out.
+// or returns where a message for the user goes: to the starter, which prints it, or else to out.
 func (s *starter) or(out io.Writer) io.Writer {
 	if s.pipe != nil {
 		return s.pipe

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// leadingInt reads the number that a string begins with, as strtoll does; rest is what follows it.
+// leadingInt parses the number at the start of a string, as strtoll does; rest is the remaining string.
 func leadingInt(s string) (v int64, rest string, ok bool) {
 	end := 0
 	if end < len(s) && (s[end] == '-' || s[end] == '+') {
@@ -19,7 +19,7 @@ func leadingInt(s string) (v int64, rest string, ok bool) {
 	return v, s[end:], err == nil
 }
 
-// leadingFloat reads the number that a string begins with, as strtod does: "50%" is 50.
+// leadingFloat parses the number at the start of a string, as strtod does: "50%" is 50.
 func leadingFloat(s string) (float64, bool) {
 	end := len(s)
 	for end > 0 {
@@ -31,8 +31,8 @@ func leadingFloat(s string) (float64, bool) {
 	return 0, false
 }
 
-// parseLimit is the driver's reading of a memory limit, in bytes: G is GiB and everything else is MiB. So 1024K is a GiB,
-// 1.5G and 1T are one MiB, a number of bytes is no limit at all, and a negative one neither.
+// parseLimit parses a memory limit as the driver does and returns bytes: G is GiB and all other units are MiB. So 1024K
+// is one GiB, and 1.5G and 1T are one MiB.
 func parseLimit(s string) uint64 {
 	v, rest, ok := leadingInt(s)
 	if !ok {
@@ -44,7 +44,7 @@ func parseLimit(s string) uint64 {
 	return uint64(v) << 20
 }
 
-// formatLimit is how the driver prints a limit: whole G, the rest cut off, or whole M below one. Nothing for no limit.
+// formatLimit formats a limit as the driver does: in G, rounded down, or in M below one G. Empty without a limit.
 func formatLimit(bytes uint64) string {
 	switch {
 	case bytes == 0:
@@ -56,10 +56,10 @@ func formatLimit(bytes uint64) string {
 	}
 }
 
-// limits is the memory limit of each device in bytes, by ordinal or UUID as it was named.
+// limits are the memory limits in bytes by device, which is an ordinal or UUID as given.
 type limits map[string]uint64
 
-// device tells whether a device argument is one that limits are kept for. UUIDs of GPUs that do not exist are.
+// device reports whether a device argument is valid. UUIDs of GPUs that do not exist are valid.
 func device(s string) bool {
 	if strings.HasPrefix(s, "GPU-") || strings.HasPrefix(s, "MIG-") {
 		return true
@@ -68,7 +68,7 @@ func device(s string) bool {
 	return ok && rest == "" && n >= 0 && n < 64
 }
 
-// of is the limit of the device that a client named, where the visible devices are these.
+// of returns the limit of the client's device. visible are the visible devices.
 func (l limits) of(gpu string, visible []string) uint64 {
 	if v, ok := l[gpu]; ok {
 		return v
@@ -85,7 +85,7 @@ func (l limits) of(gpu string, visible []string) uint64 {
 	return 0
 }
 
-// environmentLimits reads CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, "0=1G,GPU-…=512M".
+// environmentLimits parses CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, "0=1G,GPU-…=512M".
 func environmentLimits(s string) limits {
 	l := limits{}
 	for part := range strings.SplitSeq(s, ",") {

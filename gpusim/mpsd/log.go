@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// logger writes log lines as the real programs do.
+// logger writes log lines in the format of the real programs.
 type logger struct {
 	mu       sync.Mutex // guards out and silenced
 	out      io.Writer
@@ -22,18 +22,18 @@ func (j *logger) line(source string, pid int, format string, args ...any) {
 	if j.silenced {
 		return
 	}
-	// Nobody to read it is no reason to stop.
+	// A missing reader of the log is ignored.
 	_, _ = fmt.Fprintf(j.out, "[%s %s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), source, pid, fmt.Sprintf(format, args...))
 }
 
-// A record in the log FIFO: twelve words and the message, as the generations up to 595 write it.
+// A record in the log FIFO: twelve words and the message, as in branches up to 595.
 const (
 	recordMagic  = 0xabcde000
 	recordWords  = 12
 	recordServer = 1
 )
 
-// record makes one FIFO record of a server's message.
+// record returns the FIFO record of a server's message.
 func record(pid int, message string) []byte {
 	t := time.Now()
 	words := [recordWords]uint32{
@@ -47,8 +47,8 @@ func record(pid int, message string) []byte {
 	return append(b, message...)
 }
 
-// readFIFO prints what servers log until the FIFO is closed. Anybody may write there, and bytes that are no record silence
-// the log for good, as they do in the real daemon.
+// readFIFO prints the log records of servers until the FIFO is closed. All users can write to the FIFO. Bytes that are
+// not a record silence the log permanently, as in the real daemon.
 func (j *logger) readFIFO(fifo io.Reader) {
 	head := make([]byte, 4*recordWords)
 	for {
@@ -60,7 +60,7 @@ func (j *logger) readFIFO(fifo io.Reader) {
 			j.mu.Lock()
 			j.silenced = true
 			j.mu.Unlock()
-			// The FIFO must still be drained, or servers would block on it.
+			// The FIFO must still be read, otherwise servers block on it.
 			_, _ = io.Copy(io.Discard, fifo)
 			return
 		}
@@ -72,9 +72,9 @@ func (j *logger) readFIFO(fifo io.Reader) {
 	}
 }
 
-// serverLog is the server's end of the FIFO.
+// serverLog is the write end of the FIFO in the server.
 type serverLog struct {
-	fifo *os.File // nil when it could not be opened: no logs
+	fifo *os.File // nil when it could not be opened: no log
 }
 
 func (l serverLog) line(format string, args ...any) {

@@ -14,46 +14,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The names under which the program is found. It is one program: the control daemon starts itself as the server.
+// The names of the program. It is one program: the control daemon starts itself as the server.
 const (
 	ControlName = "nvidia-cuda-mps-control"
 	ServerName  = "nvidia-cuda-mps-server"
 )
 
-// binaryVersion is CUDA 13.0's, which the 580 generation prints.
+// binaryVersion is that of CUDA 13.0, which the 580 branch prints.
 const binaryVersion = 13000
 
-// Exit codes of a start that fails: what the control binary of that generation gives.
+// Exit codes of a failed start, as in the control binary of that branch.
 const (
 	exitNoDevice = 100 // cuInit's error
-	exitNoCUDA   = 244 // no libcuda to be found
+	exitNoCUDA   = 244 // libcuda not found
 	exitTerm     = 128 + 15
 )
 
-// readyEnv says to a background daemon on which descriptor its starter waits.
+// readyEnv is the descriptor on which the starter of a background daemon waits.
 const readyEnv = "GPUSIM_MPS_READY_FD"
 
-// config is what the command line and the environment say.
+// config is the configuration from the command line and the environment.
 type config struct {
 	foreground, background, multiuser, lazy bool
 
 	argv0        string   // how this program was called
-	env          []string // handed to the server
-	root         string   // of the virtual node; empty when none was found
+	env          []string // environment of the server
+	root         string   // host root of the virtual node; empty when not found
 	pipeDir      string
 	logDir       string
 	visible      []string // CUDA_VISIBLE_DEVICES
 	readyFD      string
-	readyDevices bool // -q: ask the devices before saying that it started
+	readyDevices bool // -q
 }
 
-// Main is the program. args[0] is its name, as in os.Args: called by ServerName it is the server. It ends when its work
-// does, or with 143 and nothing tidied up when ctx ends, as a signal ends the real one.
+// Main runs the program. args[0] is its name, as in os.Args: with ServerName it is the server. When ctx ends it returns
+// 143 and removes nothing, like the real program after a signal.
 func Main(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		return 1
 	}
-	// A reader of the log that went away is no reason to die; the real one survives it too.
+	// The program must survive a closed log reader, as the real one does.
 	signal.Ignore(unix.SIGPIPE)
 	c := config{argv0: args[0], env: env}
 	c.environment()
@@ -79,7 +79,7 @@ func Main(ctx context.Context, args, env []string, stdin io.Reader, stdout, stde
 			fmt.Fprint(stdout, help)
 			return 0
 		default:
-			// Success, and a zero byte in the middle of the text: both are the real one's.
+			// Success, and a zero byte in the text, both as in the real program.
 			fmt.Fprintf(stdout, "Unrecognized option\n\x00\n%s", help)
 			return 0
 		}
@@ -127,7 +127,7 @@ func (c *config) environment() {
 	c.readyFD = get(readyEnv)
 	c.root = get("GPUSIM_ROOT")
 	if c.root == "" && strings.Contains(c.argv0, "/") {
-		// Called as ROOT/usr/bin/nvidia-cuda-mps-control by somebody who gives no environment.
+		// Called as ROOT/usr/bin/nvidia-cuda-mps-control without GPUSIM_ROOT.
 		root := filepath.Dir(filepath.Dir(filepath.Dir(c.argv0)))
 		if _, err := os.Stat(filepath.Join(root, "run/gpusim")); err == nil {
 			c.root = root
@@ -135,7 +135,7 @@ func (c *config) environment() {
 	}
 }
 
-// initCUDA is what cuInit would say, as an exit code.
+// initCUDA returns the result of cuInit as an exit code.
 func (c config) initCUDA(ctx context.Context) int {
 	if c.root == "" {
 		return exitNoCUDA
@@ -148,7 +148,7 @@ func (c config) initCUDA(ctx context.Context) int {
 	return 0
 }
 
-// dial connects to a socket; a path that is too long for one goes through a descriptor of its directory.
+// dial connects to a socket. If its path is too long for an address, it uses a descriptor of the directory.
 func dial(ctx context.Context, network, dir, name string) (net.Conn, error) {
 	var d net.Dialer
 	path := filepath.Join(dir, name)
@@ -163,7 +163,7 @@ func dial(ctx context.Context, network, dir, name string) (net.Conn, error) {
 	return d.DialContext(ctx, network, fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), name))
 }
 
-// startBackground starts the daemon in a session of its own and waits until it serves or has failed.
+// startBackground starts the daemon in its own session and waits until it serves or has failed.
 func startBackground(ctx context.Context, c config, args []string, stdout io.Writer) int {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -199,7 +199,7 @@ func startBackground(ctx context.Context, c config, args []string, stdout io.Wri
 	select {
 	case b := <-answer:
 		if string(b) == "ready" {
-			// It is nobody's child from now on.
+			// The daemon runs without its starter from now on.
 			_ = p.Release()
 			return 0
 		}
@@ -216,7 +216,7 @@ func startBackground(ctx context.Context, c config, args []string, stdout io.Wri
 
 // runUI is the command line: it sends each line of its input to the daemon and prints the answers.
 func runUI(ctx context.Context, c config, stdin io.Reader, stdout, stderr io.Writer) int {
-	// The privileged socket first; who may not use it, or has only the other in his directory, is an ordinary user.
+	// The privileged socket first; a user who may not use it, or who has only the other socket, is an ordinary user.
 	conn, err := dial(ctx, "unixpacket", c.pipeDir, "control_privileged")
 	if err != nil {
 		conn, err = dial(ctx, "unixpacket", c.pipeDir, "control")
@@ -273,12 +273,12 @@ func talk(conn net.Conn, stdin io.Reader, stdout io.Writer) (int, error) {
 			code = int(status)
 		}
 	}
-	// The daemon may have quit; nobody needs to hear that we are done.
+	// The daemon may have quit; it does not need the end of the input then.
 	_ = sendUint64(conn, 0)
 	return code, nil
 }
 
-// lines yields the lines of the input as they come.
+// lines yields the lines of the input as they are read.
 func lines(r io.Reader) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		var line []byte

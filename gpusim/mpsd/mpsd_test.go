@@ -26,11 +26,11 @@ import (
 
 var builder burntest.Builder
 
-// TestMain is also the stand-in itself: the tests call this binary by the names of the real programs.
+// TestMain also runs the stand-in: the tests call this binary by the names of the real programs.
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case mpsd.ControlName, mpsd.ServerName:
-		// Not os.Exit: with the race detector that waits for a second.
+		// // Not os.Exit: with the race detector it waits for a second.
 		syscall.Exit(mpsd.Main(context.Background(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 	}
 	code := m.Run()
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 
 const deadline = 10 * time.Second
 
-// daemon is one control daemon and the node below it.
+// daemon is one control daemon with its node.
 type daemon struct {
 	node *burntest.Node
 	bin  string
@@ -64,7 +64,7 @@ func (l *logBuffer) follow(r io.Reader) {
 	close(l.lines)
 }
 
-// wait returns the first line that has s in it.
+// wait returns the first line that contains s.
 func (l *logBuffer) wait(t *testing.T, s string) string {
 	t.Helper()
 	limit := time.After(deadline)
@@ -97,7 +97,7 @@ func node(t *testing.T) (*burntest.Node, string) {
 	return n, bin
 }
 
-// start runs a control daemon in the foreground and waits until it serves.
+// start starts a control daemon in the foreground and waits until it serves.
 func start(t *testing.T, env []string, args ...string) *daemon {
 	t.Helper()
 	n, bin := node(t)
@@ -116,7 +116,7 @@ func (d *daemon) run(t *testing.T, args ...string) {
 		t.Fatal(err)
 	}
 	d.cmd.Stdout = w
-	// A group of its own, so that servers that outlive the daemon can be found again.
+	// Its own process group, so that the test can kill servers that outlive the daemon.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func (d *daemon) exit(t *testing.T) int {
 	}
 }
 
-// ui runs the command line with this input. A code of -1 is one that did not answer in time.
+// ui runs the command line with this input. The code -1 means no answer in time.
 func (d *daemon) ui(t *testing.T, input string) (code int, out string) {
 	t.Helper()
 	return d.uiIn(t, d.pipe, input, deadline)
@@ -155,7 +155,7 @@ func (d *daemon) uiIn(t *testing.T, pipe, input string, limit time.Duration) (co
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	// In this process: a hundred commands in as many processes are slow under the race detector.
+	// In this process: a hundred processes are slow with the race detector.
 	var b bytes.Buffer
 	code = mpsd.Main(ctx, []string{mpsd.ControlName}, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipe}, strings.NewReader(input), &b, &b)
 	if ctx.Err() != nil {
@@ -164,7 +164,7 @@ func (d *daemon) uiIn(t *testing.T, pipe, input string, limit time.Duration) (co
 	return code, strings.TrimSuffix(b.String(), "\n")
 }
 
-// answers fails the test unless the command gives this answer and code 0.
+// answers fails the test unless the command has this answer and code 0.
 func (d *daemon) answers(t *testing.T, input, want string) {
 	t.Helper()
 	if code, out := d.ui(t, input); code != 0 || out != want {
@@ -172,7 +172,7 @@ func (d *daemon) answers(t *testing.T, input, want string) {
 	}
 }
 
-// burn starts a GPU program as a client and waits until it is ready.
+// burn starts a GPU program as a client.
 func (d *daemon) burn(t *testing.T, env []string, args ...string) *program {
 	t.Helper()
 	p := &program{cmd: exec.CommandContext(t.Context(), builder.Path(t), args...)}
@@ -212,11 +212,11 @@ func (p *program) ends(t *testing.T, code int, message string) {
 		t.Errorf("burn ended with %d, want %d", got, code)
 	}
 	if all := string(rest) + p.stderr.String(); !strings.Contains(all, message) {
-		t.Errorf("burn said %q, want %q in it", all, message)
+		t.Errorf("burn printed %q, want %q in it", all, message)
 	}
 }
 
-// The same commands in the same order, and the answers that the real binary of this generation gave.
+// TestCommandsAsRecorded runs commands in the same order and compares with the answers of the real binary of this branch.
 func TestCommandsAsRecorded(t *testing.T) {
 	f, err := os.Open("testdata/commands-580.jsonl")
 	if err != nil {
@@ -233,7 +233,7 @@ func TestCommandsAsRecorded(t *testing.T) {
 		d.answers(t, row[0]+"\n", row[1])
 	}
 	if n < 90 {
-		t.Errorf("only %d commands", n)
+		t.Errorf("only %d commands were read", n)
 	}
 	if code, out := d.ui(t, "quit\n"); code != 0 || out != "" {
 		t.Errorf("quit answers %q with %d", out, code)
@@ -316,7 +316,7 @@ func TestStartFailures(t *testing.T) {
 		for _, mode := range []string{"-f", "-d"} {
 			out, err := command(t, bin, []string{"CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(n.Root, "p")}, mode)
 			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 100 || out != "" {
-				t.Errorf("%s: %q %v, want silence and 100", mode, out, err)
+				t.Errorf("%s: %q %v, want no output and 100", mode, out, err)
 			}
 		}
 	})
@@ -330,7 +330,7 @@ func TestStartFailures(t *testing.T) {
 		n, bin := node(t)
 		dir := filepath.Join(n.Root, strings.Repeat("x", 100))
 		if out, err := command(t, bin, []string{"CUDA_MPS_PIPE_DIRECTORY=" + dir}, "-f"); err == nil || out != "" {
-			t.Errorf("%q %v, want silence and a failure", out, err)
+			t.Errorf("%q %v, want no output and a failure", out, err)
 		}
 	})
 }
@@ -370,13 +370,13 @@ func TestClients(t *testing.T) {
 	a.ready(t)
 	_, server := d.ui(t, "get_server_list\n")
 	if server == "" {
-		t.Fatal("a client came and there is no server")
+		t.Fatal("a client connected and there is no server")
 	}
 	d.answers(t, "get_server_status "+server+"\n", "ACTIVE")
 	d.answers(t, "get_client_list "+server+"\n", a.pid())
 	line := fmt.Sprintf("CTX gpu=GPU-x mps=%s mpspid=%s limit=%d share=25", d.pipe, server, 2<<30)
 	if got := d.node.Contexts()[a.cmd.Process.Pid]; got != line {
-		t.Errorf("the client asked %q, want %q", got, line)
+		t.Errorf("the client requested %q, want %q", got, line)
 	}
 	_, table := d.ui(t, "ps\n")
 	if rows := strings.Split(table, "\n"); len(rows) != 2 || !strings.HasPrefix(rows[0], "PID ") || !strings.HasPrefix(rows[1], a.pid()+" ") {
@@ -387,7 +387,7 @@ func TestClients(t *testing.T) {
 	b := d.burn(t, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=512M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=10"}, "--hold")
 	b.ready(t)
 	if got := d.node.Contexts()[b.cmd.Process.Pid]; !strings.HasSuffix(got, "limit=536870912 share=10") {
-		t.Errorf("a client lowers its own: %q", got)
+		t.Errorf("a client lowers its limits: %q", got)
 	}
 
 	d.answers(t, "terminate_client "+server+" "+b.pid()+"\n", "0")
@@ -402,13 +402,14 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// A client of another user waits until all clients of the first have left; -M is what avoids it.
+// TestOneUserAtATime: a client of another user waits until all clients of the first user have ended. With -M it does not
+// wait.
 func TestOneUserAtATime(t *testing.T) {
 	d := start(t, nil)
 	d.answers(t, "start_server -uid 4242\n", "")
 	d.log.wait(t, "Ready")
 	p := d.burn(t, nil, "--hold")
-	// No client holds the other user's server, so it ends, and one for us starts.
+	// The other user's server has no client, so it ends, and one for this user starts.
 	p.ready(t)
 	if line := d.log.wait(t, "Starting new server"); !strings.HasSuffix(line, fmt.Sprintf("for user %d", os.Getuid())) {
 		t.Errorf("log: %s", line)
@@ -422,22 +423,22 @@ func TestQuitWithAClient(t *testing.T) {
 	if code, _ := d.uiIn(t, d.pipe, "quit\n", time.Second); code != -1 {
 		t.Fatalf("quit did not wait for the client: %d", code)
 	}
-	// It goes on waiting, and whoever comes now waits with it.
+	// quit still waits, and new peers wait too.
 	p.cmd.Process.Kill()
 	p.ends(t, -1, "")
 	if code := d.exit(t); code != 0 {
-		t.Errorf("the daemon ended with %d once the client had left", code)
+		t.Errorf("the daemon ended with %d after the client ended", code)
 	}
 
 	d = start(t, nil)
 	p = d.burn(t, nil, "--hold")
 	p.ready(t)
 	if code, _ := d.ui(t, "quit -t 1\n"); code != 1 {
-		t.Errorf("quit -t by force: %d, want 1", code)
+		t.Errorf("quit -t with a client: %d, want 1", code)
 	}
 	p.ends(t, 1, "CUDA error 810")
 	if code := d.exit(t); code != 0 {
-		t.Errorf("the daemon itself ended with %d, want 0 as its log says", code)
+		t.Errorf("the daemon itself ended with %d, want 0 as in its log", code)
 	}
 }
 
@@ -449,16 +450,16 @@ func TestServerOutlivesItsControl(t *testing.T) {
 	d.cmd.Process.Kill()
 	d.exit(t)
 	if pid, err := strconv.Atoi(server); err != nil || syscall.Kill(pid, 0) != nil {
-		t.Errorf("server %q is gone with its control daemon", server)
+		t.Errorf("server %q ended with its control daemon", server)
 	}
 	if code, _ := d.ui(t, "get_server_list\n"); code != 1 {
 		t.Errorf("a dead daemon answers with %d", code)
 	}
 	old := d.cmd.Process.Pid
-	d.run(t) // over the leftovers
+	d.run(t) // with the files of the previous one
 	d.answers(t, "get_server_list\n", "")
 	if _, ok := d.node.Contexts()[p.cmd.Process.Pid]; !ok {
-		t.Error("the client is gone")
+		t.Error("the client lost its context")
 	}
 	if err := syscall.Kill(-old, syscall.SIGKILL); err != nil {
 		t.Errorf("cannot end the orphan: %v", err)
@@ -466,7 +467,8 @@ func TestServerOutlivesItsControl(t *testing.T) {
 	p.ends(t, 1, "CUDA error 810")
 }
 
-// The right to change hangs on the socket: who has a directory with nothing but control is nobody, root too.
+// TestControlOnlyDirectory: the permission to change settings depends on the socket. With a directory that contains only
+// control, no user has it, not even root.
 func TestControlOnlyDirectory(t *testing.T) {
 	d := start(t, nil)
 	dir := filepath.Join(d.node.Root, "t")
@@ -491,7 +493,7 @@ func TestControlOnlyDirectory(t *testing.T) {
 	b := p.burn(t, nil, "--hold")
 	b.ready(t)
 	if got := d.node.Contexts()[b.cmd.Process.Pid]; !strings.Contains(got, "mps="+d.pipe+" ") {
-		t.Errorf("a client through the tenant's directory says %q", got)
+		t.Errorf("a client through the tenant's directory requested %q", got)
 	}
 }
 
@@ -506,7 +508,7 @@ func TestIdlePeerBlocksTheDaemon(t *testing.T) {
 		t.Fatalf("greeting %q %v", b[:n], err)
 	}
 	if code, _ := d.uiIn(t, d.pipe, "get_server_list\n", 500*time.Millisecond); code != -1 {
-		t.Errorf("a command beside an idle peer ended with %d", code)
+		t.Errorf("a command during the connection of an idle peer ended with %d", code)
 	}
 	c.Close()
 	d.answers(t, "get_server_list\n", "")
@@ -524,7 +526,7 @@ func TestGarbageSilencesTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	fifo.Close()
-	// The reader of the FIFO is another goroutine of the daemon: ask until a command leaves no line.
+	// The reader of the FIFO is another goroutine of the daemon: send commands until one leaves no line.
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("probe%d", i)
 		d.answers(t, name+"\n", fmt.Sprintf("Unknown command %q", name))
@@ -532,7 +534,7 @@ func TestGarbageSilencesTheLog(t *testing.T) {
 		select {
 		case line := <-d.log.lines:
 			if i > 100 {
-				t.Fatalf("the log still speaks: %s", line)
+				t.Fatalf("the log still has lines: %s", line)
 			}
 		case <-time.After(300 * time.Millisecond):
 			return
@@ -548,6 +550,6 @@ func TestTerminatedBySignal(t *testing.T) {
 		t.Errorf("ended by %v", sig)
 	}
 	if got := entries(t, d.pipe); len(got) != 5 {
-		t.Errorf("a signal tidies up nothing, but there is only %v", got)
+		t.Errorf("a signal must not remove files, but there is only %v", got)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mpsServer is the server process: it holds its clients' connections. It ends when it was told to drain and the last client
-// has left, and not when its control daemon dies.
+// mpsServer is the server process, with the connections of its clients. It ends after a drain request when the last
+// client has ended. It does not end with its control daemon.
 type mpsServer struct {
 	cfg config
 	log serverLog
@@ -24,10 +24,10 @@ type mpsServer struct {
 	mu       sync.Mutex // guards what follows
 	clients  map[int]*served
 	draining bool
-	idle     chan struct{} // closed once it drains and has no client
+	idle     chan struct{} // closed when it drains and has no client
 }
 
-// served is one client that is connected.
+// served is one connected client.
 type served struct {
 	conn net.Conn
 	gpu  string
@@ -39,7 +39,7 @@ func runServer(ctx context.Context, cfg config) int {
 		return 1
 	}
 	s := &mpsServer{cfg: cfg, clients: map[int]*served{}, idle: make(chan struct{})}
-	// Without waiting: with no reader there are no logs.
+	// Non-blocking: without a reader there is no log.
 	if f, err := os.OpenFile(filepath.Join(cfg.pipeDir, "log"), os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
 		s.log.fifo = f
 	}
@@ -64,7 +64,7 @@ func runServer(ctx context.Context, cfg config) int {
 	}
 }
 
-// serveControl serves the control daemon until it goes away, which changes nothing for the clients.
+// serveControl serves the control daemon until the daemon ends. Clients are not affected by that.
 func (s *mpsServer) serveControl(control *net.UnixConn) {
 	b, oob := make([]byte, maxText), make([]byte, unix.CmsgSpace(4))
 	for {
@@ -95,7 +95,7 @@ func (s *mpsServer) serveControl(control *net.UnixConn) {
 	}
 }
 
-// add takes a client's connection over and answers it.
+// add accepts a client's connection from the control daemon and answers the client.
 func (s *mpsServer) add(request string, oob []byte) error {
 	var pid int
 	var limit uint64
@@ -117,7 +117,7 @@ func (s *mpsServer) add(request string, oob []byte) error {
 		s.log.line("Client %d left while it was connecting", pid)
 	}
 	go func() {
-		// It never says anything more: this ends when the client does.
+		// The client sends nothing more: the read returns when the client ends.
 		_, _ = receive(conn)
 		conn.Close()
 		s.mu.Lock()
@@ -152,7 +152,8 @@ func (s *mpsServer) endLocked() {
 	}
 }
 
-// list is a line for each client, by pid. It is never empty, because an empty packet cannot be told from the end.
+// list returns a line for each client, by pid. It is never empty, because an empty packet looks like the end of the
+// connection.
 func (s *mpsServer) list() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +170,7 @@ func (s *mpsServer) list() string {
 	return b.String()
 }
 
-// terminate ends one client's use of the server.
+// terminate ends the connection of one client.
 func (s *mpsServer) terminate(pid string) bool {
 	n, err := strconv.Atoi(strings.TrimSpace(pid))
 	if err != nil {
@@ -179,7 +180,7 @@ func (s *mpsServer) terminate(pid string) bool {
 	defer s.mu.Unlock()
 	c, ok := s.clients[n]
 	if ok {
-		// The reader of the connection, and the client at its other end, both see it end.
+		// Both the reader of the connection and the client notice the end.
 		if uc, isUnix := c.conn.(*net.UnixConn); isUnix {
 			_ = uc.CloseRead()
 			_ = uc.CloseWrite()

@@ -13,18 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The handshake on the control sockets, which are SOCK_SEQPACKET: the daemon greets, the peer answers and says what it is.
+// The handshake on the control sockets, which are SOCK_SEQPACKET: the daemon sends the greeting, the peer sends the
+// credential and its type.
 const (
 	greeting   = "OUTBHELL\x00"
 	credential = "OUTBCRED\x00"
-	typeClient = 1 // the virtual node's own: the vendor's is not published
+	typeClient = 1 // specific to the virtual node: the vendor's value is not published
 	typeUI     = 4
 )
 
 // maxText is the longest command or answer.
 const maxText = 64 << 10
 
-var errPeer = errors.New("the peer does not keep to the protocol")
+var errPeer = errors.New("the peer violates the protocol")
 
 func sendInt32(c net.Conn, v int32) error {
 	_, err := c.Write(binary.NativeEndian.AppendUint32(nil, uint32(v)))
@@ -68,7 +69,7 @@ func receiveUint64(c net.Conn) (uint64, error) {
 	return binary.NativeEndian.Uint64(b), nil
 }
 
-// hello is what a client says of itself: struct mps_hello of gpusim/burn.
+// hello is the first message of a client: struct mps_hello of gpusim/burn.
 type hello struct {
 	gpu string
 }
@@ -86,7 +87,7 @@ type welcome struct {
 	server  int32
 	limit   uint64
 	percent float64
-	pipe    string // the daemon's own pipe directory, by which the node tells servers apart
+	pipe    string // the daemon's pipe directory, which identifies the server
 }
 
 const pipeSize = 256
@@ -101,7 +102,7 @@ func (w welcome) bytes() []byte {
 	return append(b, pipe...)
 }
 
-// peer is who connected, as the kernel says.
+// peer returns pid and uid of the peer from the kernel.
 func peer(c net.Conn) (pid int, uid uint32, err error) {
 	uc, ok := c.(*net.UnixConn)
 	if !ok {
@@ -124,11 +125,11 @@ func peer(c net.Conn) (pid int, uid uint32, err error) {
 	return int(cred.Pid), cred.Uid, nil
 }
 
-// pair makes two connected ends: a connection for this process and a file for a child.
+// pair returns two connected ends: a connection for this process and a file for a child process.
 func pair() (*net.UnixConn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot make a socket pair: %w", err)
+		return nil, nil, fmt.Errorf("cannot create a socket pair: %w", err)
 	}
 	childEnd := os.NewFile(uintptr(fds[1]), "server")
 	ownEnd, err := fileConn(os.NewFile(uintptr(fds[0]), "control"))
@@ -139,7 +140,7 @@ func pair() (*net.UnixConn, *os.File, error) {
 	return ownEnd, childEnd, nil
 }
 
-// fileConn makes a connection of a file, which it closes.
+// fileConn converts a file to a connection and closes the file.
 func fileConn(f *os.File) (*net.UnixConn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)

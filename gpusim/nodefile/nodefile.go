@@ -1,22 +1,22 @@
-// Package nodefile reads the description of a virtual node, and the boards that the project knows, from YAML. What they
-// mean is gpusim's business.
+// Package nodefile reads the description of a virtual node, and the known boards, from YAML. Package gpusim implements
+// them.
 //
 // A node file has these keys, all optional:
 //
 //	driver: "580"               the library variant: 535 or 580
-//	driver_version: 580.95.05   what it says its version is
+//	driver_version: 580.95.05   the reported driver version
 //	state: ready                ready, absent (no kernel module) or mismatch
-//	seed: lab                   makes the UUIDs
-//	context_memory: 300MiB      what a CUDA context costs
-//	server_memory: 30MiB        what an MPS server costs while it has clients
-//	monitors_block_reset: true  a process with a GPU's handle keeps it from being reset
-//	no_reset: false             the driver cannot reset by itself: a mode change answers "reset required"
-//	hide_process_memory: false  process lists say "not available"
+//	seed: lab                   the seed of the UUIDs
+//	context_memory: 300MiB      memory of a CUDA context
+//	server_memory: 30MiB        memory of an MPS server while it has clients
+//	monitors_block_reset: true  a process with a handle of a GPU prevents its reset
+//	no_reset: false             the driver cannot reset: a mode change returns "reset required"
+//	hide_process_memory: false  process lists report memory as "not available"
 //	raw_samples: false          utilisation sample by sample instead of per process
 //	latency: {DeviceSetMigMode: 4s, "DeviceGet*RunningProcesses": 4ms}
 //	nvlink: {bridges: [[0, 1], [2, 3]], switches: 6}
-//	                            which GPUs, by index, a bridge joins with each other, and how many NVSwitches join all the
-//	                            others. The links of GPUs that nothing joins are down, as without a bridge
+//	                            the sets of GPUs, by index, that a bridge connects, and how many NVSwitches connect all
+//	                            others. The links of GPUs without bridge and switch are down
 //	gpus:
 //	  - {model: A100-SXM4-40GB, count: 8}
 //	  - {model: H100-SXM5-80GB, uuid: GPU-…, pci: "0000:41:00.0", minor: 3, numa: 1, display: false, mig: true,
@@ -39,24 +39,24 @@ import (
 	"github.com/gpushare/gpushare/internal/board"
 )
 
-// File is a node file: the node, and which library stands before it.
+// File is a node file: the node and the variant of its library.
 type File struct {
 	Driver string // the library variant: "535" or "580"
 	Config gpusim.Config
 }
 
-// The driver versions that the variants stand for, with their CUDA versions.
+// The driver versions of the variants, with their CUDA versions.
 var variants = map[string]struct {
 	version string
 	cuda    int
-	// profilesWithoutMIG: profiles can be asked for while MIG mode is off.
+	// profilesWithoutMIG: profiles can be queried while MIG mode is off.
 	profilesWithoutMIG bool
 }{
 	"535": {"535.183.01", 12020, false},
 	"580": {"580.95.05", 13000, true},
 }
 
-// The costs that a node file may leave out; both uncertain, from the range that processes on H-class boards are seen with.
+// The default memory sizes. Both are uncertain, from the range of observed processes on H-class boards.
 const (
 	defaultContextMemory = 300 * gpusim.MiB
 	defaultServerMemory  = 30 * gpusim.MiB
@@ -96,7 +96,7 @@ type entry struct {
 	ComputeMode string   `yaml:"compute_mode"`
 }
 
-// addresses are where the first eight GPUs sit, as on an eight-GPU board; further ones follow on buses of their own.
+// addresses are the PCI buses of the first eight GPUs, as on an eight-GPU board.
 var addresses = [...]string{"07", "0f", "47", "4e", "87", "90", "b7", "bd"}
 
 // Decode reads a node file.
@@ -120,7 +120,7 @@ func (doc *document) file() (File, error) {
 	}
 	v, ok := variants[doc.Driver]
 	if !ok {
-		return File{}, fmt.Errorf("driver %q is not 535 or 580", doc.Driver)
+		return File{}, fmt.Errorf("driver must be 535 or 580, not %q", doc.Driver)
 	}
 	f := File{Driver: doc.Driver, Config: gpusim.Config{
 		DriverVersion: doc.DriverVersion, CUDAVersion: v.cuda, State: gpusim.DriverState(doc.State), Seed: doc.Seed,
@@ -136,7 +136,7 @@ func (doc *document) file() (File, error) {
 	switch cfg.State {
 	case "", gpusim.DriverReady, gpusim.DriverAbsent, gpusim.DriverMismatch:
 	default:
-		return File{}, fmt.Errorf("state %q is not ready, absent or mismatch", doc.State)
+		return File{}, fmt.Errorf("state must be ready, absent or mismatch, not %q", doc.State)
 	}
 	for text, to := range map[string]*uint64{doc.ContextMemory: &cfg.ContextMemory, doc.ServerMemory: &cfg.ServerMemory} {
 		if text == "" {
@@ -151,7 +151,7 @@ func (doc *document) file() (File, error) {
 	for call, text := range doc.Latency {
 		d, err := time.ParseDuration(text)
 		if err != nil || d < 0 {
-			return File{}, fmt.Errorf("latency of %s: %q is not a duration", call, text)
+			return File{}, fmt.Errorf("latency of %s: invalid duration %q", call, text)
 		}
 		cfg.Latency[call] = d
 	}
@@ -165,7 +165,7 @@ func (doc *document) file() (File, error) {
 	return f, nil
 }
 
-// gpus makes the GPUs of one entry, the first of them with this index.
+// gpus returns the GPUs of one entry. The first one has this index.
 func (e entry) gpus(first int) ([]gpusim.GPUConfig, error) {
 	model, err := Model(e.Model)
 	if err != nil {
@@ -175,13 +175,13 @@ func (e entry) gpus(first int) ([]gpusim.GPUConfig, error) {
 		e.Count = 1
 	}
 	if e.Count < 0 || e.Count > 1 && (e.UUID != "" || e.PCI != "" || e.Minor != nil) {
-		return nil, fmt.Errorf("count %d does not go with a uuid, pci or minor of its own", e.Count)
+		return nil, fmt.Errorf("count %d cannot be combined with uuid, pci or minor", e.Count)
 	}
 	mode := gpu.ComputeMode(e.ComputeMode)
 	switch mode {
 	case "", gpu.ComputeDefault, gpu.ComputeExclusiveProcess, gpu.ComputeProhibited:
 	default:
-		return nil, fmt.Errorf("compute_mode %q is not default, exclusive-process or prohibited", e.ComputeMode)
+		return nil, fmt.Errorf("compute_mode must be default, exclusive-process or prohibited, not %q", e.ComputeMode)
 	}
 	var out []gpusim.GPUConfig
 	for i := first; i < first+e.Count; i++ {
@@ -205,14 +205,14 @@ func (e entry) gpus(first int) ([]gpusim.GPUConfig, error) {
 	return out, nil
 }
 
-// layout reads "3g.20gb@0": a profile's name and its start.
+// layout parses "3g.20gb@0": a profile's name and its start.
 func layout(m *gpusim.Model, list []string) ([]gpu.NewInstance, error) {
 	var out []gpu.NewInstance
 	for _, text := range list {
 		name, start, found := strings.Cut(text, "@")
 		at, err := strconv.ParseUint(start, 10, 32)
 		if !found || err != nil {
-			return nil, fmt.Errorf("layout %q is not written profile@start", text)
+			return nil, fmt.Errorf("layout %q must have the form profile@start", text)
 		}
 		known := false
 		for _, p := range m.Profiles {
@@ -228,7 +228,7 @@ func layout(m *gpusim.Model, list []string) ([]gpu.NewInstance, error) {
 	return out, nil
 }
 
-// parseSize reads a size in whole KiB, MiB or GiB, or in bytes.
+// parseSize parses a size in whole KiB, MiB or GiB, or in bytes.
 func parseSize(text string) (uint64, error) {
 	number, shift := text, 0
 	for suffix, s := range map[string]int{"KiB": 10, "MiB": 20, "GiB": 30} {
@@ -238,12 +238,12 @@ func parseSize(text string) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(number, 10, 64)
 	if err != nil || n > 1<<(63-shift) {
-		return 0, fmt.Errorf("%q is not a size such as 300MiB", text)
+		return 0, fmt.Errorf("invalid size %q, want a size such as 300MiB", text)
 	}
 	return n << shift, nil
 }
 
-// Models lists the boards that the project knows, by file name.
+// Models lists the known boards by file name.
 func Models() ([]string, error) {
 	all, err := board.All()
 	if err != nil {

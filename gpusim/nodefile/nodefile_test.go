@@ -84,7 +84,7 @@ func TestInvalidNodeFiles(t *testing.T) {
 		"bad mode":          {"gpus: [{model: A30-24GB, compute_mode: shared}]", "shared"},
 	} {
 		if _, err := nodefile.Decode([]byte(c.file)); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want it to name %q", name, err, c.want)
+			t.Errorf("%s: %v, want %q in it", name, err, c.want)
 		}
 	}
 }

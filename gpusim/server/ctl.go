@@ -12,22 +12,22 @@ import (
 	"github.com/gpushare/gpushare/gpusim"
 )
 
-// Command is what a director asks of the node: one JSON line, answered by one Answer.
+// Command is one command to the node: one JSON line, answered by one Result.
 type Command struct {
 	Do      string        `json:"do"`
 	GPU     string        `json:"gpu,omitempty"`
-	Window  time.Duration `json:"window,omitempty"` // status: busy times over the last so much; 0 for all time
+	Window  time.Duration `json:"window,omitempty"` // status: the window of busy times; 0 since the start
 	Fault   *gpusim.Fault `json:"fault,omitempty"`
-	ID      int           `json:"id,omitempty"` // fault-clear: which, 0 for all
+	ID      int           `json:"id,omitempty"` // fault-clear: the fault, 0 for all
 	XID     int           `json:"xid,omitempty"`
 	PID     int           `json:"pid,omitempty"`
 	Name    string        `json:"name,omitempty"`
-	Call    string        `json:"call,omitempty"` // latency: of which calls
+	Call    string        `json:"call,omitempty"` // latency: the calls
 	Latency time.Duration `json:"latency,omitempty"`
 	Force   bool          `json:"force,omitempty"`
 }
 
-// What an order can ask.
+// The values of Command.Do.
 const (
 	DoStatus       = "status"
 	DoFaultAdd     = "fault-add"
@@ -40,7 +40,7 @@ const (
 	DoLatency      = "latency"
 )
 
-// Result is the outcome of an order.
+// Result is the result of a command.
 type Result struct {
 	Error   string                   `json:"error,omitempty"`
 	Status  *Status                  `json:"status,omitempty"`
@@ -49,14 +49,14 @@ type Result struct {
 	Latency map[string]time.Duration `json:"latency,omitempty"`
 }
 
-// Status is the truth about the node and what was asked of it.
+// Status is the true state of the node with its counters and faults.
 type Status struct {
 	gpusim.View
 	Counters gpusim.Counters `json:"counters"`
 	Faults   []gpusim.Fault  `json:"faults,omitempty"`
 }
 
-// ctl serves a director.
+// ctl serves one control connection.
 func (s *Server) ctl(ctx context.Context, conn *net.UnixConn) {
 	cred, err := peer(conn)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *Server) ctl(ctx context.Context, conn *net.UnixConn) {
 		var o Command
 		var a Result
 		if err := json.Unmarshal(in.Bytes(), &o); err != nil {
-			a.Error = fmt.Sprintf("cannot read order: %v", err)
+			a.Error = fmt.Sprintf("cannot read command: %v", err)
 		} else {
 			a = s.execute(o, int(cred.Pid), conn)
 		}
@@ -99,7 +99,7 @@ func (s *Server) execute(o Command, caller int, from net.Conn) (a Result) {
 		s.node.ClearFaults(o.ID)
 	case DoReboot:
 		s.node.Reboot()
-		// The processes go on living here, but what they had open is gone.
+		// The processes still run, but their connections end.
 		s.closeAll(from)
 	case DoDriverReload:
 		if err = s.node.ReloadDriver(o.Force); err == nil {
@@ -115,7 +115,7 @@ func (s *Server) execute(o Command, caller int, from net.Conn) (a Result) {
 		}
 		a.Latency = s.node.Latency()
 	default:
-		err = fmt.Errorf("cannot do %q: no such order", o.Do)
+		err = fmt.Errorf("cannot do %q: unknown command", o.Do)
 	}
 	if err != nil {
 		a.Error = err.Error()
@@ -123,7 +123,7 @@ func (s *Server) execute(o Command, caller int, from net.Conn) (a Result) {
 	return a
 }
 
-// Control gives one order to the node below a host root and waits for the answer.
+// Control sends one command to the node below a host root and waits for the result.
 func Control(ctx context.Context, root string, o Command) (Result, error) {
 	conn, err := dial(ctx, root, CtlSocket)
 	if err != nil {
@@ -133,11 +133,11 @@ func Control(ctx context.Context, root string, o Command) (Result, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	if err := json.NewEncoder(conn).Encode(o); err != nil {
-		return Result{}, fmt.Errorf("cannot ask virtual node: %w", err)
+		return Result{}, fmt.Errorf("cannot send the command to the virtual node: %w", err)
 	}
 	var a Result
 	if err := json.NewDecoder(conn).Decode(&a); err != nil {
-		return Result{}, fmt.Errorf("cannot read answer of virtual node: %w", err)
+		return Result{}, fmt.Errorf("cannot read the result of the virtual node: %w", err)
 	}
 	if a.Error != "" {
 		return a, fmt.Errorf("%s", a.Error)
@@ -145,7 +145,8 @@ func Control(ctx context.Context, root string, o Command) (Result, error) {
 	return a, nil
 }
 
-// dial connects to a socket below a host root, through the directory's descriptor: an address has room for 107 characters.
+// dial connects to a socket below a host root through the directory's descriptor: a socket address has at most 107
+// characters.
 func dial(ctx context.Context, root, name string) (net.Conn, error) {
 	dir, err := os.Open(Dir(root))
 	if err != nil {

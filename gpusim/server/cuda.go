@@ -17,14 +17,14 @@ import (
 // maxLine bounds a line of the context protocol.
 const maxLine = 1024
 
-// cuda serves one context: one connection, text lines, one answer each. Its end is the context's end.
+// cuda serves one context: one connection, text lines, one answer each. The context ends with the connection.
 //
 //	CTX gpu=<GPU-uuid|MIG-uuid|ordinal> mps=<pipe dir|-> mpspid=<pid|0> limit=<bytes|0> [share=<percent>]
 //	    OK <minor> <GI capability minor|-> <CI capability minor|->
 //	ALLOC <bytes>, FREE <bytes>, QUEUE <kernels>, LAUNCH <µs> <kernels>, SYNC
 //	    OK
 //
-// or, to any of them, ERR <CUDA error number> <text>. LAUNCH is answered when the queue took all of them.
+// or, for each of them, ERR <CUDA error number> <text>. LAUNCH is answered when all kernels are in the queue.
 func (s *Server) cuda(ctx context.Context, conn *net.UnixConn) {
 	cred, err := peer(conn)
 	if err != nil {

@@ -95,7 +95,7 @@ func TestContextLines(t *testing.T) {
 		t.Errorf("busy for %v s, want 0.01", busy)
 	}
 	mig := dialCUDA(t, root)
-	// 3 + 135·minor + 9·gi for the third id, which the upper half of the grid has.
+	// 3 + 135·minor + 9·gi for id 2, the upper half of the grid.
 	mig.say("CTX gpu=1 mps=- mpspid=0 limit=0", "OK 1 156 157")
 }
 
@@ -105,7 +105,7 @@ func TestTheEndOfAConnectionIsTheEndOfItsContext(t *testing.T) {
 	c.say("CTX gpu=0", "OK 0 - -")
 	c.say("QUEUE 1000000", "OK")
 	c.say("LAUNCH 1000000 1000", "OK")
-	// A launch that waits for room does not keep the context alive either.
+	// A launch that waits for the queue does not keep the context open either.
 	if _, err := fmt.Fprintln(c.conn, "LAUNCH 1000000 1000000"); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestCommands(t *testing.T) {
 	}
 	control(server.Command{Do: server.DoFaultClear, ID: id})
 	if len(n.Faults()) != 0 {
-		t.Error("the fault stayed")
+		t.Error("the fault was not removed")
 	}
 	control(server.Command{Do: server.DoLatency, Call: "nvmlDeviceSetMigMode", Latency: time.Second})
 	if got := control(server.Command{Do: server.DoLatency}).Latency["DeviceSetMigMode"]; got != time.Second {
@@ -170,7 +170,7 @@ func TestCommands(t *testing.T) {
 	}
 	for _, o := range []server.Command{{Do: "dance"}, {Do: server.DoFaultAdd}, {Do: server.DoReset, GPU: "9"}, {Do: server.DoXID, GPU: "9", XID: 1}} {
 		if _, err := server.Control(t.Context(), root, o); err == nil {
-			t.Errorf("%+v was obeyed", o)
+			t.Errorf("%+v was executed", o)
 		}
 	}
 }

@@ -1,5 +1,6 @@
-// Package server puts a virtual node behind unix sockets: one for the shim of the vendor's library, one for CUDA contexts,
-// one for whoever directs the node. It knows the wire formats and peers; the rules are gpusim's, the files hostroot's.
+// Package server serves a virtual node on unix sockets: one for the shim of the vendor's library, one for CUDA contexts,
+// one for control commands. It implements the wire formats and checks peers. The rules are in gpusim, the files in
+// hostroot.
 package server
 
 import (
@@ -18,21 +19,21 @@ import (
 	"github.com/gpushare/gpushare/gpusim"
 )
 
-// The sockets, below run/gpusim of the host root.
+// The sockets below run/gpusim of the host root.
 const (
 	NVMLSocket = "nvml.sock"
 	CUDASocket = "cuda.sock"
 	CtlSocket  = "ctl.sock"
 )
 
-// Dir gives the directory of the sockets in a host root.
+// Dir returns the directory of the sockets in a host root.
 func Dir(root string) string { return filepath.Join(root, "run", "gpusim") }
 
 // Server serves one node.
 type Server struct {
 	node *gpusim.Node
 	log  *slog.Logger
-	// owner may change the node besides root, so that a node works for an ordinary user.
+	// owner is the user who may change the node in addition to root, so that an ordinary user can run a node.
 	owner uint32
 
 	mu      sync.Mutex
@@ -41,24 +42,24 @@ type Server struct {
 	wg      sync.WaitGroup
 }
 
-// process is the client that all connections of one process share.
+// process is the client of all connections of one process.
 type process struct {
 	client *gpusim.Client
 	conns  int
 }
 
-// New makes a server.
+// New returns a server.
 func New(node *gpusim.Node, log *slog.Logger) *Server {
 	return &Server{node: node, log: log, owner: uint32(os.Getuid()), clients: map[int]*process{}, conns: map[net.Conn]struct{}{}}
 }
 
-// Serve makes the sockets below the host root and serves until ctx ends. ready is called when all three listen.
+// Serve creates the sockets below the host root and serves until ctx ends. It calls ready when all three listen.
 func (s *Server) Serve(ctx context.Context, root string, ready func()) error {
 	dir := Dir(root)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("cannot make socket directory: %w", err)
+		return fmt.Errorf("cannot create socket directory: %w", err)
 	}
-	// An address has room for 107 characters: the sockets are made through the directory's descriptor.
+	// A socket address has at most 107 characters: the sockets are created through the directory's descriptor.
 	at, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("cannot open socket directory: %w", err)
@@ -83,13 +84,13 @@ func (s *Server) Serve(ctx context.Context, root string, ready func()) error {
 			return fmt.Errorf("cannot listen: %w", err)
 		}
 		listeners = append(listeners, l)
-		// Everybody may ask; what a caller may change is decided by who it is.
+		// Every user may connect; whether a caller may change the node depends on its uid.
 		mode := os.FileMode(0o666)
 		if name == CtlSocket {
 			mode = 0o600
 		}
 		if err := os.Chmod(path, mode); err != nil {
-			return fmt.Errorf("cannot open socket to others: %w", err)
+			return fmt.Errorf("cannot set the mode of the socket: %w", err)
 		}
 		s.wg.Add(1)
 		go func() {
@@ -130,7 +131,7 @@ func (s *Server) removeConn(conn net.Conn) {
 	delete(s.conns, conn)
 }
 
-// closeAll ends every connection but one.
+// closeAll closes every connection except one.
 func (s *Server) closeAll(but net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +142,7 @@ func (s *Server) closeAll(but net.Conn) {
 	}
 }
 
-// peer says who is at the other end.
+// peer returns the credentials of the peer.
 func peer(conn *net.UnixConn) (*syscall.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -158,7 +159,8 @@ func peer(conn *net.UnixConn) (*syscall.Ucred, error) {
 	return &syscall.Ucred{Pid: cred.Pid, Uid: cred.Uid, Gid: cred.Gid}, nil
 }
 
-// client gives the client of a process, made at its first connection; done is for the end of the connection.
+// client returns the client of a process, created at its first connection. The caller calls done at the end of the
+// connection.
 func (s *Server) client(cred *syscall.Ucred) (c *gpusim.Client, done func()) {
 	pid := int(cred.Pid)
 	s.mu.Lock()
@@ -179,7 +181,7 @@ func (s *Server) client(cred *syscall.Ucred) (c *gpusim.Client, done func()) {
 	}
 }
 
-// nvml serves one thread of one process: its calls, one after the other. A call that waits ends with the connection.
+// nvml serves the calls of one thread of one process, one after the other. A waiting call ends with the connection.
 func (s *Server) nvml(ctx context.Context, conn *net.UnixConn) {
 	cred, err := peer(conn)
 	if err != nil {
@@ -213,7 +215,7 @@ func (s *Server) nvml(ctx context.Context, conn *net.UnixConn) {
 		case q := <-requests:
 			callCtx := ctx
 			if gpusim.IsWrite(q.Func) {
-				// The kernel finishes what it has begun, whether or not the process lives to see it.
+				// The kernel finishes a started change also if the process ends.
 				callCtx = serverCtx
 			}
 			if _, err := conn.Write(encodeReply(client.Call(callCtx, q))); err != nil {

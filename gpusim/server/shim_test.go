@@ -23,7 +23,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/server"
 )
 
-// built holds the shim and the client, built once for all tests.
+// built are the shim and the client, built once for all tests.
 var built struct {
 	once sync.Once
 	dir  string
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// build gives the directory with the libraries and the client.
+// build returns the directory with the libraries and the client.
 func build(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
@@ -83,7 +83,7 @@ func build(t *testing.T) string {
 	return built.dir
 }
 
-// running is a node that is served, with its host root.
+// running is a served node with its host root.
 type running struct {
 	node *gpusim.Node
 	root string
@@ -130,7 +130,7 @@ func serve(t *testing.T, file string) *running {
 	return &running{n, root, lib, stop}
 }
 
-// client prepares a run of the client against the node.
+// client prepares a run of the client on the node.
 func (r *running) client(t *testing.T, env []string, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
@@ -223,7 +223,7 @@ null 2
 after 1
 `
 	if diff := cmp.Diff(want, serve(t, "gpus: [{model: A100-SXM4-40GB}]").run(t, nil, "links")); diff != "" {
-		t.Errorf("without anything on them (-want +got):\n%s", diff)
+		t.Errorf("links that are down (-want +got):\n%s", diff)
 	}
 }
 
@@ -293,7 +293,7 @@ func TestTheEnvironmentNamesAnotherNode(t *testing.T) {
 	}
 }
 
-// openClient is a client that keeps a GPU open and makes a call for each line that it is sent.
+// openClient is a client that keeps a GPU open and makes a call for each line that it receives.
 type openClient struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -324,7 +324,7 @@ func openGPU(t *testing.T, r *running) *openClient {
 func (h *openClient) expect(want string) {
 	h.t.Helper()
 	if got, err := h.out.ReadString('\n'); err != nil || strings.TrimSpace(got) != want {
-		h.t.Fatalf("client said %q (%v), want %q", got, err, want)
+		h.t.Fatalf("client printed %q (%v), want %q", got, err, want)
 	}
 }
 
@@ -342,7 +342,7 @@ func TestOpenGPUIsNotReset(t *testing.T) {
 	h.call("count 0")
 	reset := server.Command{Do: server.DoReset, GPU: "0"}
 	if _, err := server.Control(t.Context(), r.root, reset); err == nil {
-		t.Error("a held GPU was reset")
+		t.Error("a GPU in use was reset")
 	}
 	if _, err := server.Control(t.Context(), r.root, server.Command{Do: server.DoReset, GPU: "1"}); err != nil {
 		t.Errorf("the other GPU: %v", err)
@@ -363,7 +363,7 @@ func TestRebootInvalidatesClients(t *testing.T) {
 	h.call("count 1") // uninitialised
 }
 
-// eventually polls what the operating system gives no event for: that the server has seen a socket close.
+// eventually polls for a condition without an event: that the server has noticed a closed socket.
 func eventually(t *testing.T, f func() error) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)

@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim"
 )
 
-// The shim and the server are built for one machine and speak its byte order.
+// The shim and the server run on the same machine and use its byte order.
 var order = binary.NativeEndian
 
 // maxFrame bounds a request: a function's name, eight numbers or a list of field ids, and a UUID.

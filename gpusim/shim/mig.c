@@ -45,7 +45,7 @@ CALL(nvmlDeviceGetAttributes_v2, (nvmlDevice_t d, nvmlDeviceAttributes_t *out), 
 CALL(nvmlDeviceGetGpuInstanceProfileInfo, (nvmlDevice_t d, uint profile, nvmlGpuInstanceProfileInfo_t *out), (out), (H(d), profile),
      GI_FIELDS(out, v); out->isP2pSupported = (uint)v[1])
 
-/* gi_profile fills the version that the caller's struct names. The third came with the drivers of variant 580. */
+/* gi_profile fills the version of the caller's struct. Version 3 exists in variant 580. */
 static nvmlReturn_t gi_profile(const char *fn, nvmlDevice_t d, uint profile, nvmlGpuInstanceProfileInfo_v2_t *out)
 {
 	struct reply r;
@@ -95,7 +95,7 @@ FN(nvmlGpuInstanceGetComputeInstanceProfileInfoV, nvmlGpuInstance_t g, uint prof
 	if (out->version != nvmlComputeInstanceProfileInfo_v2 && (GPUSIM_DRIVER < 580 || out->version != nvmlComputeInstanceProfileInfo_v3))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	OR_RETURN(ASK(__func__, &r, H(g), profile, engines));
-	/* The third version only adds a field at the end. */
+	/* Version 3 only adds a field at the end. */
 	CI_FIELDS(out, r.v);
 	snprintf(out->name, sizeof out->name, "%s", r.text);
 	if (out->version == nvmlComputeInstanceProfileInfo_v3)
@@ -103,7 +103,7 @@ FN(nvmlGpuInstanceGetComputeInstanceProfileInfoV, nvmlGpuInstance_t g, uint prof
 	return NVML_SUCCESS;
 }
 
-/* PLACEMENTS: legal places; with a null array only how many. */
+/* PLACEMENTS answers the legal placements; with a null array only their number. */
 #define PLACEMENTS(name, parent, type) \
 	CALL(name, (parent h, uint profile, type *out, uint *count), (count), (H(h), profile), *count = r.n / 2; \
 	     for (uint i = 0; out && i < *count; i++, v += 2) out[i] = (type){(uint)v[0], (uint)v[1]})
@@ -150,7 +150,7 @@ END(nvmlEventSetFree, nvmlEventSet_t)
 ONE(nvmlDeviceGetSupportedEventTypes, nvmlDevice_t, unsigned long long)
 CALL(nvmlDeviceRegisterEvents, (nvmlDevice_t d, unsigned long long mask, nvmlEventSet_t set), (""), (H(d), mask, H(set)), )
 
-/* The wait is a request that is answered late; the thread's socket waits with it, the other threads' do not. */
+/* The wait is a request that is answered late. It blocks the socket of this thread, not those of other threads. */
 #define WAIT(name) \
 	CALL(name, (nvmlEventSet_t set, nvmlEventData_t *out, uint timeout), (out), (H(set), timeout), \
 	     SET(out->device, v[0]); out->eventType = v[1]; out->eventData = v[2]; out->gpuInstanceId = (uint)v[3]; out->computeInstanceId = (uint)v[4])

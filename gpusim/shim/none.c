@@ -1,9 +1,8 @@
-/*
- * What the library of a driver can be asked of a GPU, and a virtual board has no figure for: all of it is not supported.
- * A library that lacked these would be a broken one to clients that look their functions up, as most do.
+/* The functions of the driver library for which a virtual board has no figures: all return NOT_SUPPORTED.
+ * Clients that look up their functions, as most do, would fail with a library that lacks them.
  *
- * The real functions take what they take; whoever is called ignores it, which the C calling conventions allow. So the
- * header with the prototypes is not read here.
+ * The functions ignore the arguments of the real ones, which the C calling conventions allow. So the header with the
+ * prototypes is not read here.
  */
 #include <stdatomic.h>
 

@@ -1,8 +1,7 @@
-/*
- * libnvidia-ml.so.1 of a virtual node. Every function is one message to the process that owns the virtual GPUs; here the
- * answer's numbers are put into the caller's structs, whose layouts come from nvml.h alone. No rule lives here.
- *
- * Which functions the library has is said by the linker's version script, one per driver generation.
+/* libnvidia-ml.so.1 of a virtual node. Every function is one message to the process that serves the virtual GPUs. The
+ * * numbers of the answer are written to the caller's structs, whose layouts are those of nvml.h. There are no rules
+ * here.
+ * The linker's version scripts list the exported functions, one script for each driver branch.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -12,7 +11,7 @@
 
 atomic_int gpusim_inits;
 
-/* text copies a string the way the library does: too small a buffer is an error, not a cut. */
+/* text copies a string as the library does: a buffer that is too small is an error. */
 static nvmlReturn_t text(const struct reply *r, char *out, size_t size)
 {
 	if (strlen(r->text) + 1 > size)
@@ -92,7 +91,7 @@ ONE_OF(nvmlDeviceGetTemperature, nvmlDevice_t, nvmlTemperatureSensors_t, uint)
 ONE_OF(nvmlDeviceGetClockInfo, nvmlDevice_t, nvmlClockType_t, uint)
 ONE_OF(nvmlDeviceGetMaxClockInfo, nvmlDevice_t, nvmlClockType_t, uint)
 
-/* What monitors ask at start and a virtual board has no figure for. */
+/* Functions that monitors call at start and for which a virtual board has no figures. */
 #define UNSUPPORTED(name, ...) FN(name, __VA_ARGS__) { READY; return NVML_ERROR_NOT_SUPPORTED; }
 UNSUPPORTED(nvmlDeviceGetFanSpeed, nvmlDevice_t d, uint *o)
 UNSUPPORTED(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t d, nvmlBAR1Memory_t *o)
@@ -193,16 +192,16 @@ FN(nvmlDeviceGetFieldValues, nvmlDevice_t d, int count, nvmlFieldValue_t *values
 
 /* --- processes -------------------------------------------------------------------------------------------------- */
 
-/* processes fills the second version of the struct, which the third version of the functions takes too. */
+/* processes fills version 2 of the struct, which version 3 of the functions uses too. */
 static nvmlReturn_t processes(const char *fn, nvmlDevice_t d, uint *count, nvmlProcessInfo_v2_t *out)
 {
 	struct reply r;
 	READY;
 	NEED(count);
 	OR_RETURN(ASK(fn, &r, H(d)));
-	uint n = r.n / 4, room = *count;
+	uint n = r.n / 4, capacity = *count;
 	*count = n;
-	if (n > room || (n > 0 && !out))
+	if (n > capacity || (n > 0 && !out))
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (uint i = 0; i < n; i++) {
 		const uint64_t *v = r.v + 4 * i;
@@ -211,15 +210,15 @@ static nvmlReturn_t processes(const char *fn, nvmlDevice_t d, uint *count, nvmlP
 	return NVML_SUCCESS;
 }
 
-/* The first version of the functions knows no instances. */
+/* Version 1 of the functions has no instances. */
 static nvmlReturn_t processes_v1(const char *fn, nvmlDevice_t d, uint *count, nvmlProcessInfo_v1_t *out)
 {
 	nvmlProcessInfo_v2_t list[256];
-	uint n = 256, room = count ? *count : 0;
+	uint n = 256, capacity = count ? *count : 0;
 	NEED(count);
 	OR_RETURN(processes(fn, d, &n, list));
 	*count = n;
-	if (n > room || (n > 0 && !out))
+	if (n > capacity || (n > 0 && !out))
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (uint i = 0; i < n; i++)
 		out[i] = (nvmlProcessInfo_v1_t){list[i].pid, list[i].usedGpuMemory};
@@ -250,11 +249,11 @@ FN(nvmlSystemGetProcessName, uint pid, char *name, uint length)
 	return NVML_SUCCESS;
 }
 
-/* enough tells whether n samples fit; else it says how many to bring room for, 100 like the real library. */
-static int enough(uint n, uint *room, const void *array)
+/* enough reports whether n samples fit; else it sets the needed capacity, at least 100 as in the real library. */
+static int enough(uint n, uint *capacity, const void *array)
 {
-	int fits = array && n <= *room;
-	*room = fits ? n : n > 100 ? n : 100;
+	int fits = array && n <= *capacity;
+	*capacity = fits ? n : n > 100 ? n : 100;
 	return fits;
 }
 

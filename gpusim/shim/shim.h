@@ -1,4 +1,4 @@
-/* What the parts of the shim share: the message to the virtual node, and the shape of a function. */
+/* Declarations of the shim: the message to the virtual node, and macros for functions. */
 #ifndef GPUSIM_SHIM_H
 #define GPUSIM_SHIM_H
 
@@ -11,17 +11,17 @@
 
 typedef unsigned int uint;
 
-/* reply is an answer; it lives until the thread's next call. At least 16 numbers can be read, 0 where none were sent. */
+/* reply is an answer; it is valid until the thread's next call. It has at least 16 numbers, 0 where none were sent. */
 struct reply {
 	uint32_t n;
 	const uint64_t *v;
 	const char *text;
 };
 
-/* gpusim_ask sends one call and waits for its answer, for as long as the virtual hardware takes. */
+/* gpusim_ask sends one call and waits for its answer, as long as the virtual hardware takes. */
 nvmlReturn_t gpusim_ask(const char *fn, struct reply *r, const char *text, const uint64_t *args, size_t n);
 
-/* gpusim_inits counts the initialisations of this process that were not shut down. */
+/* gpusim_inits counts the initialisations of this process without a shutdown. */
 extern atomic_int gpusim_inits;
 
 #define FN(name, ...) __attribute__((visibility("default"))) nvmlReturn_t name(__VA_ARGS__)
@@ -30,7 +30,7 @@ extern atomic_int gpusim_inits;
 #define H(x) ((uint64_t)(uintptr_t)(x).handle)
 #define SET(x, value) ((x).handle = (void *)(uintptr_t)(value))
 
-/* The library answers this itself, like the real one, whatever the driver says. */
+/* The library checks this itself, as the real one does. */
 #define READY \
 	do { \
 		if (atomic_load(&gpusim_inits) <= 0) \

@@ -1,6 +1,5 @@
-/*
- * The connection of the shim to the process that owns the virtual GPUs: one socket for each thread, closed on exec, made
- * anew in a forked child. Requests and answers are described in gpusim/server.
+/* The connection of the shim to the process that serves the virtual GPUs: one socket for each thread, closed on exec, opened
+ * * again in a forked child. Requests and answers are described in gpusim/server.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -41,7 +40,7 @@ static void end_thread(void *p)
 
 static void make_key(void) { pthread_key_create(&key, end_thread); }
 
-/* directory is where the sockets are: named by the environment, else found from where this library lies. */
+/* directory returns the directory of the sockets, from the environment, else from the path of this library. */
 static int directory(char *out, size_t size)
 {
 	const char *root = getenv("GPUSIM_ROOT");
@@ -63,7 +62,7 @@ static int dial(void)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	char dir[PATH_MAX];
-	/* Through the directory's descriptor, since a socket's address has room for 107 characters only. */
+	/* Through the directory's descriptor, because a socket address has at most 107 characters. */
 	if (directory(dir, sizeof dir))
 		return -1;
 	int d = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -79,7 +78,7 @@ static int dial(void)
 	return fd;
 }
 
-/* all moves n bytes, out of or into p. */
+/* all sends or receives n bytes. */
 static int all(int fd, char *p, size_t n, int out)
 {
 	while (n > 0) {
@@ -124,7 +123,7 @@ static nvmlReturn_t exchange(struct conn *c, const char *fn, struct reply *r, co
 	if (all(c->fd, (char *)c->body, body, 0))
 		goto broken;
 	((char *)c->body)[body] = 0;
-	/* The text lies behind the numbers, or behind the room that is always there for them: never read as numbers. */
+	/* The text is after the numbers, or after their minimum space, so that it is never read as numbers. */
 	char *words = (char *)c->body + 8 * (size_t)head[2];
 	if (head[2] < MIN_NUMBERS) {
 		memmove((char *)c->body + 8 * MIN_NUMBERS, words, body - 8 * (size_t)head[2] + 1);
@@ -139,7 +138,7 @@ broken:
 	return NVML_ERROR_UNKNOWN;
 }
 
-/* ready gives the thread's connection, made when there is none, when the other end is gone, or after a fork. */
+/* ready returns the thread's connection. It connects when there is none, when the peer closed it, and after a fork. */
 static struct conn *ready(nvmlReturn_t *ret)
 {
 	pthread_once(&once, make_key);
@@ -156,7 +155,7 @@ static struct conn *ready(nvmlReturn_t *ret)
 	}
 	int forked = c->pid != getpid();
 	if (c->fd >= 0) {
-		/* Nothing is under way, so anything to read is the end. */
+		/* No call is running, so readable means closed. */
 		struct pollfd p = {.fd = c->fd, .events = POLLIN | POLLRDHUP};
 		if (forked || poll(&p, 1, 0) != 0) {
 			close(c->fd);
@@ -170,7 +169,7 @@ static struct conn *ready(nvmlReturn_t *ret)
 			*ret = NVML_ERROR_DRIVER_NOT_LOADED;
 			return NULL;
 		}
-		/* A forked child has the library initialised and is another process to the driver. */
+		/* In a forked child the library is initialised, but for the driver it is another process. */
 		struct reply r;
 		if (forked && atomic_load(&gpusim_inits) > 0)
 			exchange(c, "nvmlInit_v2", &r, NULL, NULL, 0);

@@ -1,5 +1,5 @@
-// Package board reads the boards whose MIG profiles are published, from testdata/gpus, which is compiled in: for trying a
-// layout without a GPU, and for the virtual node. It is no source for whoever has a GPU: the GPU tells its own profiles.
+// Package board reads the boards with published MIG profiles from testdata/gpus, which is embedded. It is for planning a
+// layout without a GPU, and for the virtual node. With a real GPU, the profiles are read from the GPU.
 package board
 
 import (
@@ -19,9 +19,9 @@ import (
 
 // Board is one file of testdata/gpus.
 type Board struct {
-	File         string `yaml:"-"`     // the file's name without its ending: "A100-SXM4-40GB"
-	Name         string `yaml:"name"`  // as the driver says it: "NVIDIA A100-SXM4-40GB"
-	Short        string `yaml:"short"` // as a person types it: "a100-40"
+	File         string `yaml:"-"`     // the file's name without its extension: "A100-SXM4-40GB"
+	Name         string `yaml:"name"`  // as the driver reports it: "NVIDIA A100-SXM4-40GB"
+	Short        string `yaml:"short"` // for the command line: "a100-40"
 	Architecture string `yaml:"architecture"`
 	PCIDevice    uint32 `yaml:"pci_device"`
 	Memory       struct {
@@ -33,7 +33,7 @@ type Board struct {
 	Resetless        bool   `yaml:"resetless"`
 	ModeSurvivesBoot bool   `yaml:"mode_survives_boot"`
 	Grid             uint32 `yaml:"grid"`
-	// Unverified says which facts come from no published listing, for whoever relies on them.
+	// Unverified lists the facts that are in no published listing.
 	Unverified []string  `yaml:"unverified"`
 	Profiles   []Profile `yaml:"profiles"`
 }
@@ -59,7 +59,7 @@ type Profile struct {
 
 const directory = "testdata/gpus"
 
-// All gives every board, by file name. They are read once and shared: do not change them.
+// All returns every board, by file name. They are read once and shared: do not change them.
 var All = sync.OnceValues(readAll)
 
 func readAll() ([]*Board, error) {
@@ -78,19 +78,19 @@ func readAll() ([]*Board, error) {
 	return out, nil
 }
 
-// Unknown says that a name is no board's, and which there are.
+// Unknown is the error for a name without a board.
 type Unknown struct {
 	Name  string
 	Known []string // short names
 }
 
-// Error names what was asked for and what is known.
+// Error names the unknown name and the known boards.
 func (e *Unknown) Error() string {
 	return fmt.Sprintf("cannot find the board %q: known are %s", e.Name, strings.Join(e.Known, ", "))
 }
 
-// Find gives one board by its short name, its file's name or the driver's name for it, in whatever case, or by the
-// beginning of a short name that no other has.
+// Find returns one board by its short name, its file's name or the driver's name, ignoring case, or by a unique prefix of
+// the short name.
 func Find(name string) (*Board, error) {
 	all, err := All()
 	if err != nil {
@@ -129,7 +129,7 @@ func read(file string) (*Board, error) {
 	return b, nil
 }
 
-// GPUProfiles says what the board can be partitioned into, as a GPU of it does while no instance lives.
+// GPUProfiles returns the MIG profiles of the board, as a GPU reports them while no instance exists.
 func (b *Board) GPUProfiles() gpu.Profiles {
 	out := gpu.Profiles{Width: b.Grid}
 	for i := range b.Profiles {

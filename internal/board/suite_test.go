@@ -18,10 +18,11 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// published is what the listings and the vendor's guide say, in the columns of `nvidia-smi mig -lgip` and `-lgipp`: name,
-// id, instances, memory in GiB, SMs, decoders, copy engines, JPEG, OFA, placements. A star is what no listing that we
-// know shows. For a100-40 the guide also has MiB, of an older driver than the listings with 9.75, 19.62 and 39.50: those
-// count. The files of testdata/gpus are compared with it, so that a slip of the pen needs to be made twice.
+// published are the data of listings and of the vendor's guide, in the columns of `nvidia-smi mig -lgip` and `-lgipp`:
+// name, id, instances, memory in GiB, SMs, decoders, copy engines, JPEG, OFA, placements. A star means that no known
+// listing has the value. For a100-40 the values in MiB of the guide are used; they are of an older driver than the
+// listings with 9.75, 19.62 and 39.50. The test compares the files of testdata/gpus with this table to find typing
+// errors.
 var published = map[string]string{
 	"a30": `
 1g.6gb         14 4  5.81  14 * 1 0 0 {0,1,2,3}:1
@@ -83,7 +84,7 @@ var published = map[string]string{
 4g.96gb+gfx    32 1 95.00 188 4 4 4 1 {0}:12`,
 }
 
-// counts are how many layouts a board can have, and how many multisets of profiles they are of.
+// counts are the numbers of layouts of a board, and of multisets of profiles in them.
 var counts = map[string][2]int{
 	"a30": {76, 20}, "a100-40": {2319, 128}, "a100-80": {2319, 128}, "h100-80": {2319, 128}, "h200-141": {2319, 128}, "b200": {2319, 128}, "rtx-pro-6000": {717, 115},
 }
@@ -95,21 +96,21 @@ func TestEveryBoard(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(all) != len(published) {
-		t.Errorf("%d boards, %d of them are compared with what is published", len(all), len(published))
+		t.Errorf("%d boards, but published data of %d", len(all), len(published))
 	}
 	for _, b := range all {
 		t.Run(b.Short, func(t *testing.T) {
 			t.Run("is as published", func(t *testing.T) { isAsPublished(t, b) })
-			t.Run("is in itself consistent", func(t *testing.T) { isConsistent(t, b) })
-			t.Run("is what its virtual GPU tells", func(t *testing.T) {
+			t.Run("is consistent", func(t *testing.T) { isConsistent(t, b) })
+			t.Run("is what its virtual GPU reports", func(t *testing.T) {
 				v := virtual(t, b)
 				got, err := v.driver.Profiles(t.Context(), v.id)
 				if d := cmp.Diff(b.GPUProfiles(), got); err != nil || d != "" {
 					t.Errorf("%v (-board +GPU):\n%s", err, d)
 				}
 			})
-			t.Run("takes every layout that the rules allow and no other", func(t *testing.T) { acceptsLegalLayouts(t, b) })
-			t.Run("takes every plan without a failing call", func(t *testing.T) { acceptsEveryPlan(t, b) })
+			t.Run("accepts every layout that the rules allow and no other", func(t *testing.T) { acceptsLegalLayouts(t, b) })
+			t.Run("accepts every plan without a failing call", func(t *testing.T) { acceptsEveryPlan(t, b) })
 		})
 	}
 }
@@ -131,11 +132,11 @@ func isAsPublished(t *testing.T, b *board.Board) {
 		t.Errorf("(-published +file):\n%s", d)
 	}
 	if strings.Contains(published[b.Short], "*") && len(b.Unverified) == 0 {
-		t.Error("the file does not say what is in no published listing")
+		t.Error("the file does not list its unverified facts")
 	}
 }
 
-// maskUnpublished hides the fields that no listing shows.
+// maskUnpublished replaces the fields that no listing has with a star.
 func maskUnpublished(line, want string) string {
 	a, w := strings.Fields(line), strings.Fields(want)
 	for i := range a {
@@ -167,7 +168,8 @@ func isConsistent(t *testing.T, b *board.Board) {
 		if n.Slices != q.Slices || !slices.Equal(n.Attributes, q.Attributes) {
 			t.Errorf("%s has %d slices and attributes %v", q.Name, q.Slices, q.Attributes)
 		}
-		// The label is a share of the board's memory, rounded; what an instance has is a little less, and never more.
+		// The name contains a rounded share of the board's memory; the memory of an instance is slightly less, and never
+		// more.
 		if have := float64(q.Memory) / (1 << 30); have > float64(n.GB) || have < 0.85*float64(n.GB) {
 			t.Errorf("%s has %.2f GiB", q.Name, have)
 		}
@@ -185,7 +187,7 @@ func isConsistent(t *testing.T, b *board.Board) {
 	}
 	most := slices.MaxFunc(p.GI, func(a, b gpu.Profile) int { return int(a.Placements[0].Size) - int(b.Placements[0].Size) })
 	if most.Placements[0] != (gpu.Placement{Size: p.Width}) {
-		t.Errorf("the largest profile takes %v of a grid of %d", most.Placements[0], p.Width)
+		t.Errorf("the largest profile has the placement %v in a grid of %d", most.Placements[0], p.Width)
 	}
 }
 
@@ -234,13 +236,13 @@ func (v node) clear(t *testing.T) {
 	}
 }
 
-// placedProfile is one instance of a layout.
+// placedProfile is one instance of a layout: the index of its profile and its placement.
 type placedProfile struct {
 	profile int
 	at      gpu.Placement
 }
 
-// layouts lists every legal layout by the rules as they are written down, without the planner and without the simulator.
+// layouts lists every legal layout by the documented rules, without the planner and without the simulator.
 func layouts(p gpu.Profiles) [][]placedProfile {
 	var all []placedProfile
 	for i, q := range p.GI {
@@ -288,8 +290,8 @@ func legal(p gpu.Profiles, layout []placedProfile) bool {
 	return me <= 1 && (all == 0 || all == 1 && some == 1)
 }
 
-// acceptsLegalLayouts makes every layout on the virtual GPU in an order that is as good as any, and tries everything that
-// would be too much. Where there are thousands, every so many.
+// acceptsLegalLayouts creates the layouts on the virtual GPU in random order, and tries to add every other instance. With
+// thousands of layouts it tests a sample of them.
 func acceptsLegalLayouts(t *testing.T, b *board.Board) {
 	p, v := b.GPUProfiles(), virtual(t, b)
 	all := layouts(p)
@@ -311,7 +313,7 @@ func acceptsLegalLayouts(t *testing.T, b *board.Board) {
 				may := legal(p, append(slices.Clip(layout), placedProfile{q, at}))
 				in, err := v.driver.CreateInstance(ctx, v.id, gpu.NewInstance{ProfileID: p.GI[q].ID, Placement: at})
 				if may != (err == nil) {
-					t.Fatalf("%s at %v beside %v: %v, the rules say %v", p.GI[q].Name, at, layout, err, may)
+					t.Fatalf("%s at %v next to %v: %v, legal by the rules: %v", p.GI[q].Name, at, layout, err, may)
 				}
 				if err == nil {
 					if err := v.driver.DestroyInstance(ctx, v.id, in.ID); err != nil {
@@ -324,8 +326,7 @@ func acceptsLegalLayouts(t *testing.T, b *board.Board) {
 	}
 }
 
-// acceptsEveryPlan goes from one multiset of profiles to the next and to the one after it, so that every multiset is
-// reached at least once and from what was there before, and reads each back.
+// acceptsEveryPlan plans from one multiset of profiles to the next one, carries out each plan, and reads the layout back.
 func acceptsEveryPlan(t *testing.T, b *board.Board) {
 	p, v := b.GPUProfiles(), virtual(t, b)
 	seen := map[string]bool{}
@@ -362,7 +363,7 @@ func acceptsEveryPlan(t *testing.T, b *board.Board) {
 			}
 		}
 		if got := mig.Record(p, v.instances(t)); !mig.SameLayout(got, plan.Layout) {
-			t.Fatalf("%v became %v, planned was %v", want, got, plan.Layout)
+			t.Fatalf("%v became %v, want the planned %v", want, got, plan.Layout)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func (b *Builder) Path(tb testing.TB) string {
 	return b.path
 }
 
-// Remove deletes what was built. Call it when all tests are over.
+// Remove deletes the program. Call it after all tests.
 func (b *Builder) Remove() error {
 	if b.dir == "" {
 		return nil
@@ -58,7 +58,7 @@ func moduleRoot(tb testing.TB) string {
 			return dir
 		}
 		if filepath.Dir(dir) == dir {
-			tb.Fatal("not below a go.mod")
+			tb.Fatal("cannot find go.mod in a parent directory")
 		}
 		dir = filepath.Dir(dir)
 	}

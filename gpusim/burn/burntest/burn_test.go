@@ -67,7 +67,7 @@ func (p *program) ends(t *testing.T, code int, message string) {
 		t.Errorf("burn ended with %d (%v), want %d; stderr: %s", got, exit, code, p.stderr.String())
 	}
 	if all := rest.String() + p.stderr.String(); !strings.Contains(all, message) {
-		t.Errorf("burn said %q, want %q in it", all, message)
+		t.Errorf("burn printed %q, want %q in it", all, message)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestRunsForItsTime(t *testing.T) {
 	if n.Used() != 3<<29 {
 		t.Errorf("%d bytes are allocated once it is ready", n.Used())
 	}
-	p.ends(t, 0, "held 1.5 GiB")
+	p.ends(t, 0, "allocated 1.5 GiB")
 	busy := n.Engine.Busy()[p.cmd.Process.Pid]
 	if busy < 300*time.Millisecond || busy > 500*time.Millisecond {
 		t.Errorf("it kept the GPU busy for %v of 0.4 s", busy)
@@ -93,7 +93,7 @@ func TestSignals(t *testing.T) {
 		p.cmd.Process.Signal(syscall.SIGTERM)
 		p.ends(t, 143, "stopped by SIGTERM")
 	})
-	t.Run("holding", func(t *testing.T) {
+	t.Run("idle", func(t *testing.T) {
 		p := start(t, n, nil, "--hold")
 		p.line(t, "ready")
 		p.cmd.Process.Signal(syscall.SIGINT)
@@ -152,7 +152,7 @@ func TestRefused(t *testing.T) {
 
 func TestDeniedByDeviceRules(t *testing.T) {
 	if os.Geteuid() == 0 {
-		// Root passes file modes; drop to nobody, who may read the root's path but not this node.
+		// Root ignores file modes. Run as user 65534, who can read the path of the root but not open this device node.
 		n := burntest.Start(t)
 		for _, dir := range []string{n.Root, filepath.Dir(builder.Path(t))} {
 			if err := os.Chmod(dir, 0o755); err != nil {
@@ -182,14 +182,14 @@ func TestDeniedByDeviceRules(t *testing.T) {
 		if err := p.cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		p.ends(t, 77, "denied by the device walls")
+		p.ends(t, 77, "denied by the device rules")
 		return
 	}
 	n := burntest.Start(t)
 	if err := os.Chmod(filepath.Join(n.Root, "dev/nvidia0"), 0); err != nil {
 		t.Fatal(err)
 	}
-	start(t, n, nil).ends(t, 77, "denied by the device walls")
+	start(t, n, nil).ends(t, 77, "denied by the device rules")
 }
 
 func TestVisibleDevices(t *testing.T) {
@@ -197,7 +197,7 @@ func TestVisibleDevices(t *testing.T) {
 		{"first visible", "GPU-aaa,GPU-bbb", "", "GPU-aaa"},
 		{"ordinal of the visible", "GPU-aaa,GPU-bbb", "1", "GPU-bbb"},
 		{"MIG", "MIG-ccc", "", "MIG-ccc"},
-		{"a UUID by name passes the list", "GPU-aaa", "GPU-zzz", "GPU-zzz"},
+		{"a UUID does not need to be in the list", "GPU-aaa", "GPU-zzz", "GPU-zzz"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestVisibleDevices(t *testing.T) {
 			p := start(t, n, []string{"CUDA_VISIBLE_DEVICES=" + test.env}, args...)
 			p.line(t, "ready")
 			if got := n.Contexts()[p.cmd.Process.Pid]; got != "CTX gpu="+test.want+" mps=- mpspid=0 limit=0" {
-				t.Errorf("it asked %q", got)
+				t.Errorf("it requested %q", got)
 			}
 			p.cmd.Process.Kill()
 			p.ends(t, -1, "")

@@ -18,9 +18,9 @@ import (
 	"github.com/gpushare/gpushare/gpusim/engine"
 )
 
-// Node serves contexts of one GPU below a host root of its own.
+// Node serves contexts of one GPU below its own host root.
 type Node struct {
-	Root   string // the host root: what GPUSIM_ROOT should say
+	Root   string // the host root, for GPUSIM_ROOT
 	Engine *engine.Engine
 	ctx    context.Context
 	wait   sync.WaitGroup
@@ -32,10 +32,10 @@ type Node struct {
 	conns  map[net.Conn]struct{}
 }
 
-// Start serves until the test ends. The device nodes are plain files.
+// Start serves until the test ends. The device nodes are regular files.
 func Start(tb testing.TB) *Node {
 	tb.Helper()
-	// A short path of our own: a socket's may not exceed 107 bytes, and a test's name is part of TempDir's.
+	// A short path: the path of a socket has at most 107 bytes, and TempDir contains the name of the test.
 	root, err := os.MkdirTemp("", "node-")
 	if err != nil {
 		tb.Fatal(err)
@@ -84,7 +84,7 @@ func Start(tb testing.TB) *Node {
 	return n
 }
 
-// Contexts returns the line with which each process made its context.
+// Contexts returns the CTX line of each process that has a context.
 func (n *Node) Contexts() map[int]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,14 +95,14 @@ func (n *Node) Contexts() map[int]string {
 	return out
 }
 
-// SetMemory changes how many bytes contexts may allocate in all; 40 GiB at the start.
+// SetMemory changes how many bytes all contexts together may allocate; 40 GiB at the start.
 func (n *Node) SetMemory(bytes uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.memory = bytes
 }
 
-// Used is the memory that is allocated now.
+// Used returns the allocated memory in bytes.
 func (n *Node) Used() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -176,7 +176,7 @@ func (n *Node) serve(c net.Conn) {
 			}
 			n.mu.Unlock()
 		case words[0] == "LAUNCH":
-			// A closed context or a test that ends leaves nobody to answer.
+			// The error is ignored: the context is closed or the test ends.
 			_ = cctx.Launch(n.ctx, time.Duration(num(1))*time.Microsecond, int(num(2)))
 		case words[0] == "SYNC":
 			_ = cctx.Sync(n.ctx)

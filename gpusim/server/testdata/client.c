@@ -1,4 +1,4 @@
-/* A client of the driver library, as foreign programs are: it finds the library by name and its functions by symbol. */
+/* A client of the driver library, like other programs: it loads the library by name and looks up its functions. */
 #define _GNU_SOURCE
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include "nvml.h"
@@ -135,7 +135,7 @@ static void *waiter(void *arg)
 	return NULL;
 }
 
-/* One thread waits for an event while eight others make calls; then the event comes. */
+/* One thread waits for an event while eight others make calls; then the event occurs. */
 static void threads(void)
 {
 	pthread_t t[8], w;
@@ -180,7 +180,7 @@ static void forked(void)
 	printf("parent done, child %d\n", status);
 }
 
-/* Where the NVLinks of each GPU lead: the first two, and the first numbers that the board and the library have not. */
+/* The peers of the NVLinks of each GPU: the first two, and the first numbers beyond those of the board and the library. */
 static void links(void)
 {
 	unsigned int n, at[] = {0, 1, 12, 18};
@@ -204,7 +204,7 @@ static void links(void)
 	printf("null %d\n", F(nvmlDeviceGetNvLinkState)(gpu(0), 0, NULL));
 }
 
-/* Sockets do not survive an exec. */
+/* Sockets are closed on exec. */
 static void sockets(void)
 {
 	int n = 0;
