@@ -16,33 +16,34 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// observedGPU is one GPU as somebody else than gpushare sees it.
+// observedGPU is one GPU as another program reports it.
 type observedGPU struct {
 	index             int
 	uuid, pci, model  string
 	totalMiB, usedMiB float64
 	mig               bool
-	computeMode       string // "Default", or another word
+	computeMode       string // "Default", "Exclusive_Process", …
 	driver            string
-	computeProcesses  int // compute processes
+	computeProcesses  int // number of compute processes
 }
 
-// host is where the GPUs are: this one, or a virtual one to rehearse on.
+// host is the host of the GPUs: this host, or a virtual node.
 type host interface {
-	// open finds out whether there is a GPU. A skipped error says what is missing.
+	// open checks that there is a GPU. A skipped error names what is missing.
 	open(ctx context.Context) error
-	// observe asks somebody else about the GPUs; nil when there is nobody to ask.
+	// observe reads the GPUs with another program; nil when there is none.
 	observe(ctx context.Context) ([]observedGPU, error)
-	// program is a CUDA program that takes memory and, when load is set, keeps the GPU busy. All in MiB; grow is a second.
+	// program is a CUDA program that allocates memory and, if load is set, keeps the GPU busy. All values are in MiB;
+	// grow is MiB per second.
 	program(memory, grow, most, load int) []string
-	// work counts what a job has done so far, in a unit of its own.
+	// work returns how much a job has done so far, in a unit of the host.
 	work(ctx context.Context, j *harness.Job) (float64, error)
-	// latency runs the measurement of the driver's answers on a GPU.
+	// latency measures the duration of driver calls on a GPU.
 	latency(ctx context.Context, uuid string) (string, error)
 	name() string
 }
 
-// realHost is this host, with nvidia-smi as the other witness.
+// realHost is this host, with nvidia-smi for comparison.
 type realHost struct {
 	dir   string
 	alloc string
@@ -52,14 +53,14 @@ func (*realHost) name() string { return "real hardware" }
 
 func (h *realHost) open(ctx context.Context) error {
 	if _, err := exec.LookPath("nvidia-smi"); err != nil {
-		return skipped("there is no nvidia-smi on the PATH, so probably no NVIDIA driver")
+		return skipped("nvidia-smi is not on the PATH: the NVIDIA driver is probably not installed")
 	}
 	out, err := output(ctx, nil, "nvidia-smi", "-L")
 	if err != nil || !strings.Contains(out, "GPU ") {
-		return skipped(fmt.Sprintf("nvidia-smi sees no GPU: %s %v", strings.TrimSpace(out), err))
+		return skipped(fmt.Sprintf("nvidia-smi finds no GPU: %s %v", strings.TrimSpace(out), err))
 	}
 	if _, err := exec.LookPath("gcc"); err != nil {
-		return nil // Everything but the load can be looked at: program says it then.
+		return nil // Everything except the load can be tested: choose reports it then.
 	}
 	bin := filepath.Join(h.dir, "alloc")
 	if out, err := output(ctx, nil, "gcc", "-O2", "-o", bin, "test/hwtest/cuda/alloc.c", "-ldl"); err != nil {
@@ -73,34 +74,34 @@ func (h *realHost) observe(ctx context.Context) ([]observedGPU, error) {
 	out, err := output(ctx, nil, "nvidia-smi", "--format=csv,noheader,nounits",
 		"--query-gpu=index,uuid,pci.bus_id,name,memory.total,memory.used,mig.mode.current,compute_mode,driver_version")
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask nvidia-smi: %w", err)
+		return nil, fmt.Errorf("cannot run nvidia-smi: %w", err)
 	}
 	apps, err := output(ctx, nil, "nvidia-smi", "--format=csv,noheader", "--query-compute-apps=gpu_uuid,pid")
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask nvidia-smi for processes: %w", err)
+		return nil, fmt.Errorf("cannot read the processes of nvidia-smi: %w", err)
 	}
 	return parseSMI(out, apps)
 }
 
-// parseSMI reads the two answers of nvidia-smi.
+// parseSMI parses the two outputs of nvidia-smi.
 func parseSMI(gpus, apps string) ([]observedGPU, error) {
 	var list []observedGPU
 	for _, line := range strings.Split(strings.TrimSpace(gpus), "\n") {
 		f := strings.Split(line, ", ")
 		if len(f) != 9 {
-			return nil, fmt.Errorf("cannot read nvidia-smi's line %q", line)
+			return nil, fmt.Errorf("cannot parse the line %q of nvidia-smi", line)
 		}
 		for i := range f {
 			f[i] = strings.TrimSpace(f[i])
 		}
 		index, err := strconv.Atoi(f[0])
 		if err != nil {
-			return nil, fmt.Errorf("cannot read nvidia-smi's index %q", f[0])
+			return nil, fmt.Errorf("cannot parse the index %q of nvidia-smi", f[0])
 		}
 		total, err1 := strconv.ParseFloat(f[4], 64)
 		used, err2 := strconv.ParseFloat(f[5], 64)
 		if err := errors.Join(err1, err2); err != nil {
-			return nil, fmt.Errorf("cannot read nvidia-smi's memory: %w", err)
+			return nil, fmt.Errorf("cannot parse the memory of nvidia-smi: %w", err)
 		}
 		pci, _ := api.CanonicalPCI(f[2])
 		list = append(list, observedGPU{
@@ -129,16 +130,16 @@ func (*realHost) work(_ context.Context, j *harness.Job) (float64, error) {
 	return lastDone(j.Output())
 }
 
-// lastDone reads the last whole "done N held M" line.
+// lastDone parses the last complete "done N allocated M" line.
 func lastDone(out string) (float64, error) {
 	out = out[:strings.LastIndexByte(out, '\n')+1]
 	i := strings.LastIndex(out, "done ")
 	if i < 0 {
-		return 0, fmt.Errorf("the program has not said what it did: %s", out)
+		return 0, fmt.Errorf("the program has not printed its work: %s", out)
 	}
 	var n float64
 	if _, err := fmt.Sscanf(out[i:], "done %f", &n); err != nil {
-		return 0, fmt.Errorf("cannot read what the program did: %w", err)
+		return 0, fmt.Errorf("cannot parse the work of the program: %w", err)
 	}
 	return n, nil
 }
@@ -147,11 +148,11 @@ func (*realHost) latency(ctx context.Context, uuid string) (string, error) {
 	return output(ctx, []string{"CGO_ENABLED=1"}, "go", "run", "./test/hwtest/latency", "-gpu", uuid)
 }
 
-// virtualHost is a virtual node: it shows that the test works, and nothing else.
+// virtualHost is a virtual node. It only shows that the test works.
 type virtualHost struct{ node *harness.Node }
 
 func (*virtualHost) name() string {
-	return "a VIRTUAL node: a rehearsal, no figure below means anything"
+	return "a VIRTUAL node: the figures below mean nothing"
 }
 
 func (h *virtualHost) open(ctx context.Context) error { return h.node.StartSim(ctx) }
@@ -183,7 +184,7 @@ func (h *virtualHost) work(ctx context.Context, j *harness.Job) (float64, error)
 			return v, nil
 		}
 	}
-	return 0, fmt.Errorf("process %d is on no GPU", j.PID())
+	return 0, fmt.Errorf("pid %d is on no GPU", j.PID())
 }
 
 func (h *virtualHost) latency(ctx context.Context, uuid string) (string, error) {
@@ -191,7 +192,7 @@ func (h *virtualHost) latency(ctx context.Context, uuid string) (string, error) 
 		"-host-root", h.node.Root(), "-library", filepath.Join(h.node.Root(), "usr/lib/libnvidia-ml.so.1"), "-window", "2s")
 }
 
-// output runs a command and gives what it printed.
+// output runs a command and returns its standard output.
 func output(ctx context.Context, env []string, argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

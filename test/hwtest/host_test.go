@@ -27,7 +27,7 @@ func TestParseSMI(t *testing.T) {
 	}
 	for _, bad := range []string{"", "No devices were found", "x, GPU-a, 0, n, 1, 1, Disabled, Default, 1", "0, GPU-a, 0, n, [N/A], 1, Disabled, Default, 1"} {
 		if _, err := parseSMI(bad, ""); err == nil {
-			t.Errorf("%q was read", bad)
+			t.Errorf("%q was parsed", bad)
 		}
 	}
 }
@@ -38,8 +38,8 @@ func TestLastDone(t *testing.T) {
 		want      float64
 		fails     bool
 	}{
-		{"the last counts", "ready on X, 1 MiB\ndone 4 held 1\ndone 12 held 1\n", 12, false},
-		{"a line that is being written", "done 4 held 1\ndone 1", 4, false},
+		{"the last counts", "ready on X, 1 MiB\ndone 4 allocated 1\ndone 12 allocated 1\n", 12, false},
+		{"a line that is being written", "done 4 allocated 1\ndone 1", 4, false},
 		{"nothing yet", "ready on X, 1 MiB\n", 0, true},
 		{"no line end yet", "done 4", 0, true},
 	} {
@@ -52,7 +52,7 @@ func TestLastDone(t *testing.T) {
 	}
 }
 
-// Without a GPU nothing is started, and the reason is said.
+// TestSkipsWithoutAGPU: without a GPU nothing is started, and the reason is printed.
 func TestSkipsWithoutAGPU(t *testing.T) {
 	t.Chdir("../..")
 	t.Setenv("PATH", t.TempDir())

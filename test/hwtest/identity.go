@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// identity compares what gpushare sees with what the other witness sees.
+// identity compares the GPUs of gpushare with those of nvidia-smi.
 func (t *test) identity(ctx context.Context) error {
 	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
@@ -33,7 +33,7 @@ func (t *test) identity(ctx context.Context) error {
 	}
 	t.title("Compared with nvidia-smi")
 	if others == nil {
-		t.say("There is nobody to compare with.")
+		t.say("There is no other program to compare with.")
 		return nil
 	}
 	t.check(len(st.GPUs) == len(others), "%d GPUs, nvidia-smi has %d", len(st.GPUs), len(others))

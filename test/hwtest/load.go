@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	allocMiB = 1024 // what the attribution job takes
-	loadMiB  = 1024 // what is set again and again
-	quotaMiB = 2048 // of the greedy tenant
+	allocMiB = 1024 // allocated by the attribution job
+	loadMiB  = 1024 // set repeatedly by a loaded job
+	quotaMiB = 2048 // limit of the tenant that exceeds it
 )
 
-// loadSpec shares one GPU by time. It asks for no change of the GPU itself.
+// loadSpec time-slices one GPU. It does not change the GPU itself.
 const loadSpec = `version: v1
 node: {enforce: on}
 gpus:
@@ -35,7 +35,7 @@ tenants:
     grants: [{name: part, timeslice: {share: 10%%, gpu_memory: %dMiB}}]
 `
 
-// load runs leases on one GPU, when that changes nothing and disturbs nobody.
+// load runs leases on one GPU, if that changes nothing and disturbs no other process.
 func (t *test) load(ctx context.Context) error {
 	t.title("Leases")
 	uuid, err := t.choose(ctx)
@@ -49,11 +49,11 @@ func (t *test) load(ctx context.Context) error {
 	}
 	for _, s := range res.Plan.Steps {
 		if s.GPU != "" {
-			return skipped(fmt.Sprintf("the spec would %s on the GPU, and this test changes no GPU", s.Text))
+			return skipped(fmt.Sprintf("the plan has the step %q on the GPU, and this test changes no GPU", s.Text))
 		}
 	}
 	if r := t.node.CLIIn(ctx, string(spec), "apply", "-f", "-"); r.Code != 0 {
-		return fmt.Errorf("the spec was not applied: %s", r.Err)
+		return fmt.Errorf("cannot apply the spec: %s", r.Err)
 	}
 	for _, part := range []func(context.Context, string) error{t.attribution, t.answers, t.overuse, t.shares} {
 		if err := part(ctx, uuid); err != nil {
@@ -63,10 +63,10 @@ func (t *test) load(ctx context.Context) error {
 	return nil
 }
 
-// choose finds a GPU that is free and already as time slices need it.
+// choose selects a GPU that is free and needs no change for time slices.
 func (t *test) choose(ctx context.Context) (string, error) {
 	if t.host.program(1, 0, 0, 0) == nil {
-		return "", skipped("gcc is missing to build the CUDA program")
+		return "", skipped("gcc is missing: cannot build the CUDA program")
 	}
 	others, err := t.host.observe(ctx)
 	if err != nil {
@@ -76,7 +76,7 @@ func (t *test) choose(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if others == nil { // A rehearsal: any without MIG will do.
+	if others == nil { // A virtual node: any GPU without MIG.
 		for i := range st.GPUs {
 			if st.GPUs[i].MIG == nil {
 				return st.GPUs[i].UUID, nil
@@ -87,18 +87,18 @@ func (t *test) choose(ctx context.Context) (string, error) {
 	for _, o := range others {
 		switch {
 		case o.mig:
-			why = "MIG is on, and it is not this test's to turn off"
+			why = "MIG is on, and this test does not turn it off"
 		case o.computeMode != "Default":
-			why = "the compute mode is " + o.computeMode + ", and it is not this test's to change"
+			why = "the compute mode is " + o.computeMode + ", and this test does not change it"
 		case o.computeProcesses > 0:
-			why = "others compute on it"
+			why = "other processes compute on it"
 		case o.totalMiB-o.usedMiB < 4*allocMiB+quotaMiB:
 			why = "it has too little free memory"
 		default:
 			return o.uuid, nil
 		}
 	}
-	return "", skipped("no GPU is free for it: " + why)
+	return "", skipped("no GPU is usable: " + why)
 }
 
 // job starts a program in a lease of a tenant and waits until its memory is allocated.
@@ -116,7 +116,7 @@ func (t *test) job(ctx context.Context, tenant string, argv []string) (*harness.
 	return j, nil
 }
 
-// attribution checks that a process's memory is laid to its lease.
+// attribution checks that the memory of a process is attributed to its lease.
 func (t *test) attribution(ctx context.Context, uuid string) error {
 	began := time.Now()
 	j, err := t.job(ctx, "hwtest-a", t.host.program(allocMiB, 0, 0, 0))
@@ -128,7 +128,7 @@ func (t *test) attribution(ctx context.Context, uuid string) error {
 	var used uint64
 	wait, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	err = harness.Await(wait, 200*time.Millisecond, "no memory was laid to the lease", func() (bool, error) {
+	err = harness.Await(wait, 200*time.Millisecond, "no memory was attributed to the lease", func() (bool, error) {
 		st, err := t.node.Client().Status(wait)
 		if err != nil {
 			return false, err
@@ -138,39 +138,39 @@ func (t *test) attribution(ctx context.Context, uuid string) error {
 		}
 		return used >= allocMiB<<20, nil
 	})
-	t.check(err == nil, "a lease that took %d MiB is shown with %.0f MiB: %.0f MiB for the context", allocMiB, mib(used), mib(used)-allocMiB)
+	t.check(err == nil, "a lease that allocated %d MiB is shown with %.0f MiB: %.0f MiB for the context", allocMiB, mib(used), mib(used)-allocMiB)
 	if err != nil {
 		st, err := t.node.Client().Status(ctx)
 		if err != nil {
 			return err
 		}
 		if g := byUUID(st, uuid); g != nil {
-			t.say("  the driver lists %d processes on this GPU, and the lease is process %d", len(g.Processes), j.PID())
+			t.say("  the driver lists %d processes on this GPU, and the lease is pid %d", len(g.Processes), j.PID())
 		}
 	}
 	return nil
 }
 
-// answers measures the driver's answers while the GPU is busy.
+// answers measures driver calls while the GPU is busy.
 func (t *test) answers(ctx context.Context, uuid string) error {
 	j, err := t.job(ctx, "hwtest-b", t.host.program(loadMiB, 0, 0, loadMiB))
 	if err != nil {
 		return err
 	}
 	defer j.Stop()
-	t.title("The driver's answers, one busy process on the GPU")
+	t.title("Driver calls, one busy process on the GPU")
 	out, err := t.host.latency(ctx, uuid)
 	if err != nil {
-		t.say("They were not measured: %v", err)
+		t.say("Not measured: %v", err)
 		return nil
 	}
 	t.say("%s", strings.TrimSpace(out))
 	return nil
 }
 
-// overuse lets a job take more than granted and sees it stopped.
+// overuse lets a job allocate more than granted and expects that it is stopped.
 func (t *test) overuse(ctx context.Context, _ string) error {
-	t.title("A lease that takes too much")
+	t.title("A lease that uses too much memory")
 	j, err := t.job(ctx, "hwtest-greedy", t.host.program(512, 512, 2*quotaMiB, 0))
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func (t *test) overuse(ctx context.Context, _ string) error {
 	wait, cancel := context.WithTimeout(ctx, 40*time.Second)
 	defer cancel()
 	var most uint64
-	_ = harness.Await(wait, 100*time.Millisecond, "it was not stopped", func() (bool, error) { // The check below says so.
+	_ = harness.Await(wait, 100*time.Millisecond, "it was not stopped", func() (bool, error) { // The check below reports it.
 		select {
 		case <-j.Done():
 			return true, nil
@@ -197,15 +197,15 @@ func (t *test) overuse(ctx context.Context, _ string) error {
 	})
 	select {
 	case <-j.Done():
-		t.check(most > quotaMiB<<20 && j.Code() != 0, "it was seen with %.0f MiB of %d MiB and stopped %.1f s after its start; it ended with %d",
+		t.check(most > quotaMiB<<20 && j.Code() != 0, "it was observed with %.0f MiB of %d MiB and stopped %.1f s after its start; its exit code is %d",
 			mib(most), quotaMiB, time.Since(began).Seconds(), j.Code())
 	default:
-		t.check(false, "it was seen with %.0f MiB of %d MiB and was not stopped in %.0f s", mib(most), quotaMiB, time.Since(began).Seconds())
+		t.check(false, "it was observed with %.0f MiB of %d MiB and was not stopped in %.0f s", mib(most), quotaMiB, time.Since(began).Seconds())
 	}
 	return nil
 }
 
-// shares measures 30 to 70 of one GPU's time by what two jobs get done.
+// shares measures shares of 30 % and 70 % of one GPU by the work of two jobs.
 func (t *test) shares(ctx context.Context, _ string) error {
 	t.title("30 % and 70 % of one GPU")
 	a, err := t.job(ctx, "hwtest-a", t.host.program(loadMiB, 0, 0, loadMiB))
@@ -225,10 +225,10 @@ func (t *test) shares(ctx context.Context, _ string) error {
 		return err
 	}
 	if l := harness.Lease(st, "hwtest-a", "part"); l == nil || l.Share == nil || !l.Share.Enforced {
-		t.say("Not measured: time shares are not enforced here, because nothing can be frozen (see doctor above).")
+		t.say("Not measured: time shares are not enforced, because the processes cannot be frozen (see doctor above).")
 		return nil
 	}
-	if _, err := t.rate(ctx, 4*time.Second, a, b); err != nil { // The scheduler settles.
+	if _, err := t.rate(ctx, 4*time.Second, a, b); err != nil { // until the scheduler is stable
 		return err
 	}
 	got, err := t.rate(ctx, t.window, a, b)
@@ -236,29 +236,29 @@ func (t *test) shares(ctx context.Context, _ string) error {
 		return err
 	}
 	part := 100 * got[0] / (got[0] + got[1])
-	t.say("Work done a second (for the real GPU: times that %d MiB were set): alone %.0f; shared %.0f and %.0f.\n", loadMiB, alone[0], got[0], got[1])
+	t.say("Work per second (on a real GPU: how often %d MiB were set): alone %.0f; shared %.0f and %.0f.\n", loadMiB, alone[0], got[0], got[1])
 	t.check(math.Abs(part-30) <= 5, "%.1f %% and %.1f %% over %s", part, 100-part, t.window)
-	t.say("- both together did %.0f %% of what one did alone", 100*(got[0]+got[1])/alone[0])
+	t.say("- both together did %.0f %% of the work of one alone", 100*(got[0]+got[1])/alone[0])
 	st, err = t.node.Client().Status(ctx)
 	if err != nil {
 		return err
 	}
 	for _, tenant := range []string{"hwtest-a", "hwtest-b"} {
-		t.say("- gpushare says of %s: %s", tenant, shareText(harness.Lease(st, tenant, "part")))
+		t.say("- gpushare reports for %s: %s", tenant, shareText(harness.Lease(st, tenant, "part")))
 	}
 	return nil
 }
 
-// rate is what jobs get done a second over a span.
+// rate returns the work per second of jobs over a duration.
 func (t *test) rate(ctx context.Context, duration time.Duration, jobs ...*harness.Job) ([]float64, error) {
 	before := make([]float64, len(jobs))
 	for i, j := range jobs {
-		// Right after its start a job has done nothing yet.
+		// Right after its start a job has no work yet.
 		before[i], _ = t.host.work(ctx, j)
 	}
 	began := time.Now()
 	select {
-	case <-time.After(duration): // The measurement is of this time itself.
+	case <-time.After(duration): // the time of the measurement
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -279,10 +279,10 @@ func shareText(l *api.Lease) string {
 	}
 	s := fmt.Sprintf("%.0f %% granted", l.Share.Entitled)
 	if l.Share.Occupancy != nil {
-		s += fmt.Sprintf(", held the GPU %.1f %%", *l.Share.Occupancy)
+		s += fmt.Sprintf(", used the GPU %.1f %%", *l.Share.Occupancy)
 	}
 	if l.Share.Busy != nil && l.Share.StdErr != nil {
-		s += fmt.Sprintf(", the driver's samples say %.0f ± %.0f %%", *l.Share.Busy, *l.Share.StdErr)
+		s += fmt.Sprintf(", by the driver's samples %.0f ± %.0f %%", *l.Share.Busy, *l.Share.StdErr)
 	}
 	return s
 }

@@ -1,6 +1,6 @@
-// Command hwtest runs the shipped programs on this host's real GPU and prints what it saw as Markdown. It reads, and runs
-// small CUDA programs of its own as leases. It never changes MIG, compute mode, clocks, power limits or persistence, never
-// resets, and stops no process but its own. Without a GPU it says what is missing and exits with 0.
+// Command hwtest runs the shipped programs on this host's real GPU and prints the results as Markdown. It reads, and runs
+// its own small CUDA programs as leases. It never changes MIG, compute mode, clocks, power limits or persistence, never
+// resets a GPU, and only stops its own processes. Without a GPU it prints what is missing and exits with 0.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	os.Exit(code)
 }
 
-// skipped says what is missing for a part, or for all of it.
+// skipped is the reason why a part of the test, or the whole test, cannot run.
 type skipped string
 
 func (s skipped) Error() string { return string(s) }
@@ -33,8 +33,8 @@ func (s skipped) Error() string { return string(s) }
 func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	flags := flag.NewFlagSet("hwtest", flag.ContinueOnError)
 	flags.SetOutput(errs)
-	virtual := flags.String("virtual", "", "rehearse on a virtual node of this `file` instead; its figures mean nothing")
-	window := flags.Duration("window", 20*time.Second, "for how long shares are measured")
+	virtual := flags.String("virtual", "", "run on a virtual node of this `file` instead; its figures mean nothing")
+	window := flags.Duration("window", 20*time.Second, "duration of the measurement of shares")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -55,11 +55,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		fmt.Fprintf(out, "\n%d of the checks failed.\n", t.failures)
 		return 1
 	}
-	fmt.Fprintf(out, "\nAll checks held.\n")
+	fmt.Fprintf(out, "\nAll checks passed.\n")
 	return 0
 }
 
-// test is one run.
+// test is one run of the test.
 type test struct {
 	out      io.Writer
 	window   time.Duration
@@ -78,11 +78,11 @@ func (t *test) all(ctx context.Context, virtual string) error {
 	}
 	for _, p := range []string{"gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw", "gpushare-start"} {
 		if _, err := os.Stat(filepath.Join(bin, p)); err != nil {
-			return skipped(p + " was not built: make build")
+			return skipped(p + " is missing: run 'make build'")
 		}
 	}
 	if t.dir, err = os.MkdirTemp("", "gpushare-hw-"); err != nil {
-		return fmt.Errorf("cannot make a folder: %w", err)
+		return fmt.Errorf("cannot create a directory: %w", err)
 	}
 	t.node = &harness.Node{Bin: bin, Dir: t.dir}
 	if virtual != "" {
@@ -106,7 +106,7 @@ func (t *test) all(ctx context.Context, virtual string) error {
 		if !errors.As(err, &skip) {
 			return err
 		}
-		t.say("Leases on the GPU were not tried: %s.", skip)
+		t.say("Leases on the GPU were not tested: %s.", skip)
 	}
 	return t.counters(ctx)
 }
@@ -115,7 +115,7 @@ func (t *test) say(format string, args ...any) { fmt.Fprintf(t.out, format+"\n",
 
 func (t *test) title(s string) { fmt.Fprintf(t.out, "\n## %s\n\n", s) }
 
-// check notes one result.
+// check prints one result.
 func (t *test) check(ok bool, format string, args ...any) {
 	result := "ok"
 	if !ok {
@@ -134,11 +134,11 @@ func (t *test) counters(ctx context.Context) error {
 	for _, name := range []string{"converge.runs", "worker.messages", "worker.writes", "slice.writes", "steps", "freezes"} {
 		t.say("- %s: %d", name, c[name])
 	}
-	t.check(c["worker.writes"] == 0, "nothing that changes a GPU was asked of the driver")
+	t.check(c["worker.writes"] == 0, "no request to the driver changed a GPU")
 	return nil
 }
 
-// close ends what was started. The context of the run may be over.
+// close ends the started programs. The context of the run may have ended.
 func (t *test) close() error {
 	for _, j := range t.jobs {
 		j.Stop()
@@ -149,7 +149,7 @@ func (t *test) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if _, err := os.Stat(t.node.Socket()); err == nil {
-		// An empty spec takes back the slices that were made.
+		// An empty spec removes the created cgroup slices.
 		if r := t.node.CLIIn(ctx, "version: v1\nnode: {enforce: on}\n", "apply", "-f", "-", "--force"); r.Code != 0 {
 			fmt.Fprintf(t.out, "\nnot cleaned up: %s\n", r.Err)
 		}

@@ -1,10 +1,12 @@
 #!/bin/sh
-# clients.sh FOLDER PYTHON puts Debian's NVML clients below a folder: usr/bin/nvtop, usr/lib/python3/dist-packages/pynvml.py,
-# and their versions into the file versions. What the host, or its PYTHON, has already is left out.
+# clients.sh DIRECTORY PYTHON installs Debian's NVML clients below a directory: usr/bin/nvtop,
+# usr/lib/python3/dist-packages/pynvml.py, and their versions in the file versions. It omits what the host, or its PYTHON,
+# already has.
 #
-# Both are free software in Debian's section contrib (nvtop in main since Debian 13): what they ask is not free. They are
-# unpacked and not installed, because their packages want a driver, which the virtual node stands in for. The host's apt
-# stays as it is: contrib has lists and a cache of its own here, with the mirror and the options of the host's apt.
+# Both are free software in Debian's section contrib (nvtop in main since Debian 13), because the library that they use is
+# not free. They are unpacked and not installed, because their packages depend on a driver, which the virtual node
+# replaces. The host's apt does not change: contrib has its own lists and cache here, with the mirror and the options of
+# the host's apt.
 set -eu
 out=$1 python=$2
 
@@ -13,7 +15,7 @@ die() {
 	exit 1
 }
 
-# have tells whether a package, or what is wanted of it, is on this host.
+# have reports whether a package, or the needed part of it, is on this host.
 have() {
 	case $1 in
 	nvtop) command -v nvtop ;;
@@ -51,7 +53,7 @@ contrib() {
 		-o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o APT::Sandbox::User=root
 }
 
-# fetch PACKAGE: from contrib, or else from what the host's apt knows, which is main.
+# fetch PACKAGE: from contrib, or else from the host's apt, which is main.
 fetch() {
 	(
 		cd "$work/debs"
@@ -66,21 +68,21 @@ fetch() {
 wanted=
 for package in python3-pynvml nvtop; do
 	if have "$package"; then
-		echo "$package of this host" >>"$work/root/versions"
+		echo "$package from this host" >>"$work/root/versions"
 	else
-		wanted="$wanted $package"
+		needed="$needed $package"
 	fi
 done
-if [ -n "$wanted" ]; then
+if [ -n "$needed" ]; then
 	for tool in apt-get dpkg-deb dpkg-query; do
-		command -v "$tool" >/dev/null || die "$tool is missing, so this is no Debian: install nvtop, and nvidia-ml-py for $python"
+		command -v "$tool" >/dev/null || die "$tool is missing, so this host is not Debian: install nvtop, and nvidia-ml-py for $python"
 	done
 	contrib update -o APT::Update::Error-Mode=any ||
-		die "contrib of $suite cannot be read from $mirror: is there a network? Without one, install$wanted"
+		die "cannot read contrib of $suite from $mirror: check the network, or install$needed"
 fi
-for package in $wanted; do
+for package in $needed; do
 	fetch "$package"
-	[ "$package" = nvtop ] || continue # Of what pynvml's package depends on only Python is needed.
+	[ "$package" = nvtop ] || continue # Of the dependencies of pynvml only Python is needed.
 	for library in $(dpkg-deb -f "$work"/debs/nvtop_*.deb Depends | tr ',' '\n' | sed 's/^ *//; s/[ (|:].*//'); do
 		have "$library" || fetch "$library"
 	done

@@ -20,30 +20,30 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// fetchWithin is for the clients, which come over the network once.
+// fetchWithin bounds the download of the clients.
 const fetchWithin = 3 * time.Minute
 
-// clients are the foreign programs, and what they need to run where they lie.
+// clients are the independent NVML clients and the paths that they need.
 type clients struct {
 	python, nvtop string
-	modules       string   // where Python finds pynvml
-	libraries     []string // of nvtop, where the host lacks them
+	modules       string   // the path of pynvml
+	libraries     []string // of nvtop, if the host lacks them
 	versions      string
 }
 
 var fetched = sync.OnceValues(fetch)
 
-// fetchedClients gives the clients, or ends the test: here nothing is skipped.
+// fetchedClients returns the clients or fails the test, which is never skipped.
 func fetchedClients(t *testing.T) *clients {
 	t.Helper()
 	c, err := fetched()
 	if err != nil {
-		t.Fatalf("there is no foreign client: %v", err)
+		t.Fatalf("cannot get the NVML clients: %v", err)
 	}
 	return c
 }
 
-// fetch finds the clients that this version of clients.sh has fetched, or has it fetch them.
+// fetch returns the clients of this version of clients.sh, and downloads them if necessary.
 func fetch() (*clients, error) {
 	// Debian's pynvml is for Debian's Python.
 	c := &clients{python: "/usr/bin/python3"}
@@ -102,7 +102,7 @@ func fetch() (*clients, error) {
 	return c, nil
 }
 
-// environ is that of a client on a node: the node's library comes first.
+// environ returns the environment of a client on a node: the node's library is first in the path.
 func (c *clients) environ(n *harness.Node, more ...string) []string {
 	libraries := append([]string{filepath.Join(n.Root(), "usr/lib")}, c.libraries...)
 	return append(append(n.Environ(), "LD_LIBRARY_PATH="+strings.Join(libraries, ":"), "PYTHONPATH="+c.modules, "PYTHONDONTWRITEBYTECODE=1"), more...)

@@ -15,15 +15,15 @@ import (
 
 const mib = 1 << 20
 
-// expected is what a client has to read of a node of one board. It comes from what the node's owner tells its director and
-// from the board's file; the library has no part in it.
+// expected are the expected readings of a node of one board. They are computed from the state of the node and from the
+// board's file, without the library.
 type expected struct {
 	board  *board.Board
 	driver string // the library's variant
-	busy   int    // the process that keeps the second GPU busy
+	busy   int    // pid of the process that keeps the second GPU busy
 }
 
-// enums is one more than the largest number by which the variant's profiles are walked; the clients ask for 32.
+// enums is the number of profile numbers of the variant; the clients query 32.
 func (w expected) enums() int {
 	if w.driver == "535" {
 		return 0xa
@@ -82,7 +82,7 @@ func (w expected) gpu(g gpu.Snapshot) gpuReading {
 	return out
 }
 
-// pci says an address of the kernel as the library does: with a domain of eight digits, and of four for older clients.
+// pci converts an address of the kernel to the library's: with a domain of eight digits, and of four for older clients.
 func (w expected) pci(address string) pciReading {
 	out := pciReading{Legacy: strings.ToUpper(address), Board: w.board.PCIDevice}
 	out.ID = "0000" + out.Legacy
@@ -91,7 +91,7 @@ func (w expected) pci(address string) pciReading {
 	return out
 }
 
-// links are as the node's file has them: a bridge joins two GPUs, and two switches all others.
+// links are those of the node file: a bridge connects two GPUs, and two switches connect all others.
 func (w expected) links(index int) linksReading {
 	out := linksReading{To: map[string]int{}, Refused: map[string]int{"InvalidArgument": 2}}
 	if n := 18 - w.board.NVLinks; n > 0 {
@@ -118,7 +118,7 @@ func (w expected) profile(id uint32) board.Profile {
 	return w.board.Profiles[slices.IndexFunc(w.board.Profiles, func(p board.Profile) bool { return p.ID == id })]
 }
 
-// deviceName is an instance's profile, with the part of it that a compute instance has: "1c.3g.20gb".
+// deviceName returns the profile name of a compute instance: "1c.3g.20gb" if it uses a part of its GPU instance.
 func (w expected) deviceName(gi gpu.Instance, ci gpu.ComputeInstance) string {
 	p := w.profile(gi.ProfileID)
 	if ci.Placement.Size == p.Slices {
@@ -159,7 +159,7 @@ func (w expected) profiles(g gpu.Snapshot) profilesReading {
 	return out
 }
 
-// capacity is how many more of a profile fit beside what is there, by trying all ways to place them.
+// capacity returns how many more instances of a profile fit, by trying all placements.
 func (w expected) capacity(p board.Profile, there []gpu.Instance) uint32 {
 	taken := make([]bool, w.board.Grid)
 	have := uint32(0)
@@ -228,12 +228,12 @@ func (w expected) devices(g gpu.Snapshot) devicesReading {
 	if int(out.Capacity) > len(out.Devices) {
 		out.Refused = []string{"NotFound"}
 	}
-	// The library numbers them by the ids of their instances.
+	// The library orders them by the ids of their instances.
 	slices.SortFunc(out.Devices, func(a, b deviceReading) int { return int(a.GI<<8+a.CI) - int(b.GI<<8+b.CI) })
 	return out
 }
 
-// processes are those of a GPU that one asks for; all with nil.
+// processes returns the processes of a GPU for which which is true; all with nil.
 func (w expected) processes(g gpu.Snapshot, which func(gpu.Process) bool) processesReading {
 	out := processesReading{Compute: []processReading{}, Graphics: []processReading{}, MPS: []processReading{}}
 	for _, p := range g.Processes {
@@ -249,7 +249,7 @@ func (w expected) processes(g gpu.Snapshot, which func(gpu.Process) bool) proces
 	return out
 }
 
-// program is what a process was started as, as the kernel tells.
+// program returns the program of a process from its command line.
 func program(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/server"
 )
 
-// shown is what nvtop shows.
+// shown is the content of the screen of nvtop.
 type shown struct {
 	Devices   []shownDevice
 	Processes []shownProcess
@@ -46,7 +46,7 @@ type shownProcess struct {
 	Command string
 }
 
-// shows is what it should show. Older ones do not ask for the clients of MPS.
+// shows returns the expected content. Older versions do not show MPS clients.
 func (w expected) shows(s server.Status, mps bool) (out shown) {
 	gib := func(bytes uint64) string { return fmt.Sprintf("%.3f", float64(bytes)/(1<<30)) }
 	for i, g := range s.GPUs {
@@ -74,8 +74,8 @@ var (
 	processRow  = regexp.MustCompile(`^ *(\d+) +\S+ +(\d+) +(\w+) .*? (\d+MiB) +\d+% +\d+% +\d+MiB +(\S+)`)
 )
 
-// parse reads a screen of nvtop. A device has three lines of a part of the screen: its name is above, in the same columns,
-// its bars below.
+// parse parses a screen of nvtop. A device uses three lines in some columns of the screen: the name is in the first, the
+// bars are in the third.
 func parse(screen string) (out shown) {
 	lines := strings.Split(screen, "\n")
 	for i, line := range lines {
@@ -109,13 +109,13 @@ func parse(screen string) (out shown) {
 	return out
 }
 
-// part is some columns of a line.
+// part returns some columns of a line.
 func part(line string, from, to int) string {
 	letters := []rune(line)
 	return string(letters[min(from, len(letters)):min(to, len(letters))])
 }
 
-// showsAll runs nvtop on a terminal until it shows the node as it is.
+// showsAll runs nvtop on a terminal until it shows the state of the node.
 func (l *fixture) showsAll(t *testing.T) {
 	screen, cmd := l.nvtop(t)
 	program, err := os.ReadFile(l.clients.nvtop)
@@ -133,7 +133,7 @@ func (l *fixture) showsAll(t *testing.T) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			t.Fatalf("(-the node's truth +what nvtop shows):\n%s\n%s\n%v", diff, text, err)
+			t.Fatalf("(-state of the node +shown by nvtop):\n%s\n%s\n%v", diff, text, err)
 		}
 	}
 	if _, err := screen.keys.Write([]byte("q")); err != nil {
@@ -144,14 +144,14 @@ func (l *fixture) showsAll(t *testing.T) {
 	}
 }
 
-// terminal is a screen with somebody before it.
+// terminal is a screen with a keyboard.
 type terminal struct {
 	keys *os.File
 
 	mu      sync.Mutex // guards what follows
 	screen  Screen
 	err     error
-	changed chan struct{} // closed when there is more
+	changed chan struct{} // closed when there is new output
 }
 
 func (s *terminal) now() (string, <-chan struct{}, error) {
@@ -170,12 +170,12 @@ func (s *terminal) show(b []byte) {
 	s.changed = make(chan struct{})
 }
 
-// nvtop starts it on a pseudo terminal of its own.
+// nvtop starts nvtop on its own pseudo terminal.
 func (l *fixture) nvtop(t *testing.T) (*terminal, *exec.Cmd) {
 	t.Helper()
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Fatalf("there are no pseudo terminals here: %v", err)
+		t.Fatalf("cannot open a pseudo terminal: %v", err)
 	}
 	s := &terminal{keys: os.NewFile(uintptr(fd), "ptmx"), changed: make(chan struct{})}
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
@@ -194,7 +194,7 @@ func (l *fixture) nvtop(t *testing.T) (*terminal, *exec.Cmd) {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(shortContext(t), "tic", "-x", "-o", filepath.Join(dir, "terminfo"), description).CombinedOutput(); err != nil {
-		t.Fatalf("tic, of the package ncurses-bin: %v\n%s", err, out)
+		t.Fatalf("cannot run tic of the package ncurses-bin: %v\n%s", err, out)
 	}
 	ctx, cancel := context.WithCancel(shortContext(t))
 	cmd := exec.CommandContext(ctx, l.clients.nvtop, "--no-plot", "--no-color", "--delay", "2", "--config-file", filepath.Join(dir, "nvtop.ini"))

@@ -4,9 +4,9 @@ package tools
 
 import "github.com/gpushare/gpushare/gpu"
 
-// The documents of read.py. Fields have the names of that file and the units of the library.
+// The documents of read.py. Fields have the names in that file and the units of the library.
 
-// answer is a value, or the error that there was instead: "NotSupported".
+// answer is a value or an error such as "NotSupported".
 type answer[T any] struct {
 	Value T      `json:"value"`
 	Error string `json:"error"`
@@ -60,7 +60,7 @@ type pciReading struct {
 	Board  uint32 `json:"board"`
 }
 
-// memoryReading is what the two versions of the call say. The first counts reserved memory as used.
+// memoryReading are the results of the two versions of the call. Version 1 counts reserved memory as used.
 type memoryReading struct {
 	First  gpu.Memory `json:"first"`
 	Second gpu.Memory `json:"second"`
@@ -71,7 +71,7 @@ type modeReading struct {
 	Pending int `json:"pending"`
 }
 
-// linksReading counts links: by address, bus and kind of what is at their other end, and by the error that says there is none.
+// linksReading counts links: by address, bus and type of the peer, and by the error for links that do not exist.
 type linksReading struct {
 	To      map[string]int `json:"to"`
 	Down    int            `json:"down"`
@@ -100,7 +100,7 @@ type profileReading struct {
 	JPEG         uint32          `json:"jpeg"`
 	OFA          uint32          `json:"ofa"`
 	MemoryMiB    uint64          `json:"memory_mib"`
-	FirstVersion bool            `json:"first_version"` // of the struct says the same
+	FirstVersion bool            `json:"first_version"` // version 1 of the struct has the same values
 	Placements   []gpu.Placement `json:"placements"`
 	Capacity     answer[uint32]  `json:"capacity"`
 }
@@ -124,7 +124,7 @@ type computeReading struct {
 type devicesReading struct {
 	Capacity uint32          `json:"capacity"`
 	Devices  []deviceReading `json:"devices"`
-	Refused  []string        `json:"refused"` // how those up to capacity are that are not there
+	Refused  []string        `json:"refused"` // the errors of missing devices up to capacity
 }
 
 type deviceReading struct {
@@ -138,7 +138,7 @@ type deviceReading struct {
 	Memory      memoryReading     `json:"memory"`
 	Processes   processesReading  `json:"processes"`
 	Utilization answer[int]       `json:"utilization"`
-	// ProcessUtilization is the error that there is always.
+	// ProcessUtilization is always an error.
 	ProcessUtilization string `json:"process_utilization"`
 }
 
@@ -175,7 +175,7 @@ type utilizationReading struct {
 
 type eventReading struct {
 	Supported uint64   `json:"supported"`
-	Nothing   string   `json:"nothing"` // what a wait says before anything happened
+	Nothing   string   `json:"nothing"` // the result of a wait before the event
 	UUID      gpu.UUID `json:"uuid"`
 	Type      uint64   `json:"type"`
 	Data      uint64   `json:"data"`

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Terminal is the description of the screen for tic: it can be cleared and written to at a place, and that is all, so
-// that a program has to say what it means.
+// Terminal is the name of the screen's description for tic. The terminal can only be cleared and written to at a
+// position, so that the output is easy to parse.
 const Terminal = "gpushare-screen"
 
 const (
@@ -15,7 +15,7 @@ const (
 	rows    = 40
 )
 
-// Terminfo describes the screen to curses.
+// Terminfo returns the description of the screen for curses.
 func Terminfo() string {
 	return Terminal + `|a screen that can only be cleared and written to,
 	am, cols#` + fmt.Sprint(columns) + `, lines#` + fmt.Sprint(rows) + `,
@@ -23,14 +23,14 @@ func Terminfo() string {
 `
 }
 
-// Screen is what such a terminal shows. Its zero value is an empty one.
+// Screen is the content of such a terminal. Its zero value is an empty screen.
 type Screen struct {
 	cells    [rows][columns]rune
 	row, col int
-	rest     []byte // of a sequence or a character that has not come whole
+	rest     []byte // start of an incomplete sequence or character
 }
 
-// Write shows what a program wrote. What it cannot show is an error: the program does not believe the description.
+// Write shows the output of a program. Output that does not follow the description is an error.
 func (s *Screen) Write(p []byte) (int, error) {
 	b := append(s.rest, p...)
 	for len(b) > 0 {
@@ -47,7 +47,7 @@ func (s *Screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// next shows one character or obeys one sequence, and says how long it was: 0 when it has not come whole.
+// next shows one character or executes one sequence, and returns its length: 0 when it is incomplete.
 func (s *Screen) next(b []byte) (int, error) {
 	switch {
 	case b[0] == '\x1b':
@@ -64,7 +64,7 @@ func (s *Screen) next(b []byte) (int, error) {
 		return 0, nil
 	}
 	r, n := utf8.DecodeRune(b)
-	if s.col == columns { // It wraps when there is more, not when the line is full.
+	if s.col == columns { // It wraps at the next character, not when the line is full.
 		s.row, s.col = min(s.row+1, rows-1), 0
 	}
 	s.cells[s.row][s.col] = r
@@ -72,13 +72,13 @@ func (s *Screen) next(b []byte) (int, error) {
 	return n, nil
 }
 
-// execute carries out a sequence: \E[2J, \E[H or \E[row;columnH.
+// execute executes a sequence: \E[2J, \E[H or \E[row;columnH.
 func (s *Screen) execute(b []byte) (int, error) {
 	if len(b) < 2 {
 		return 0, nil
 	}
 	if b[1] != '[' {
-		return 0, fmt.Errorf("cannot obey the sequence %q", b[:2])
+		return 0, fmt.Errorf("cannot execute the sequence %q", b[:2])
 	}
 	end := 2
 	for end < len(b) && (b[end] == ';' || b[end] >= '0' && b[end] <= '9') {
@@ -100,12 +100,12 @@ func (s *Screen) execute(b []byte) (int, error) {
 		}
 		s.row, s.col = row-1, col-1
 	default:
-		return 0, fmt.Errorf("cannot obey the sequence %q", b[:end+1])
+		return 0, fmt.Errorf("cannot execute the sequence %q", b[:end+1])
 	}
 	return end + 1, nil
 }
 
-// String is what it shows, line by line, without what is blank at their ends.
+// String returns the lines without trailing blanks.
 func (s *Screen) String() string {
 	lines := make([]string, rows)
 	for i, cells := range s.cells {

@@ -22,8 +22,8 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// layouts are what gpushare makes of the first GPU of each board, by the name of its file: of everything something, and
-// compute instances that share a GPU instance.
+// layouts are the layouts of the first and the empty GPU of each board, by the name of its file. They have various
+// profiles, and compute instances that share a GPU instance.
 var layouts = map[string]struct{ layout, empty string }{
 	"A30-24GB":          {"1c.2g.12gb, 1c.2g.12gb, 1g.6gb+me, 1g.6gb", "1g.6gb"},
 	"A100-SXM4-40GB":    {"2c.3g.20gb, 1c.3g.20gb, 2g.10gb, 1g.5gb+me", "1g.10gb"},
@@ -34,16 +34,16 @@ var layouts = map[string]struct{ layout, empty string }{
 	"RTX-PRO-6000-96GB": {"2g.48gb+gfx, 1g.24gb-me, 1g.24gb+me", "1g.24gb+me.all"},
 }
 
-// The GPUs of a node by what they are for.
+// The GPUs of a node by their purpose.
 const (
 	partitioned = iota // by gpushare
-	whole              // one process computes, another holds memory
-	changing           // MIG mode was asked for and is not there yet
+	whole              // one process computes, another has memory
+	changing           // MIG mode is pending
 	empty              // MIG mode without instances
 	shared             // by gpushare, with MPS
 )
 
-// nodeFile gives no two numbers of a GPU the same value.
+// nodeFile uses different values for all numbers of a GPU.
 const nodeFile = `driver: %q
 nvlink: {bridges: %[3]s, switches: 2}
 gpus:
@@ -64,7 +64,7 @@ tenants:
     grants: [{name: join, mps: {share: 30%%, gpu_memory: 8GiB}}]
 `
 
-// shortContext is a context for things that take moments.
+// shortContext returns a context for short operations.
 func shortContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
@@ -72,7 +72,7 @@ func shortContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// fixture is a running node of one board with its processes.
+// fixture is a running node of one board with processes.
 type fixture struct {
 	*harness.Node
 	expected
@@ -80,7 +80,7 @@ type fixture struct {
 	mig     []*harness.Job // one on each MIG device
 }
 
-// start makes the node, has gpushare partition its first GPU and starts processes on all but the last.
+// start starts the node, partitions its first GPU with gpushare and starts processes.
 func start(t *testing.T, b *board.Board, driver string) *fixture {
 	t.Helper()
 	c := fetchedClients(t)
@@ -116,9 +116,9 @@ func start(t *testing.T, b *board.Board, driver string) *fixture {
 		}
 	}
 	if len(l.mig) != strings.Count(layouts[b.File].layout, ",")+1 {
-		t.Fatalf("gpushare made %d MIG devices of %s", len(l.mig), layouts[b.File].layout)
+		t.Fatalf("gpushare created %d MIG devices of %s", len(l.mig), layouts[b.File].layout)
 	}
-	// So much work waits that the GPU stays busy whatever else this host does.
+	// The queue is long, so that the GPU stays busy on a slow host.
 	l.busy = l.use(t, "--gpu", "1", "--memory", "2GiB", "--kernel", "100ms", "--queue", "1000").PID()
 	l.use(t, "--gpu", "1", "--memory", "1GiB", "--hold")
 	l.use(t, "--gpu", "2", "--memory", "3GiB", "--hold")
@@ -133,7 +133,7 @@ func (l *fixture) apply(t *testing.T, spec string) {
 	}
 }
 
-// status is what the virtual node's owner knows of it.
+// status returns the state of the virtual node.
 func (l *fixture) status(t *testing.T, args ...string) server.Status {
 	t.Helper()
 	var s server.Status
@@ -143,13 +143,13 @@ func (l *fixture) status(t *testing.T, args ...string) server.Status {
 	return s
 }
 
-// use starts a process that uses a GPU, and waits until it does.
+// use starts a process that uses a GPU, and waits until it is ready.
 func (l *fixture) use(t *testing.T, args ...string) *harness.Job {
 	t.Helper()
 	return l.wait(t, l.Burn(args...))
 }
 
-// wait starts any program that uses a GPU, and waits until it does.
+// wait starts any program that uses a GPU, and waits until it is ready.
 func (l *fixture) wait(t *testing.T, argv []string) *harness.Job {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -165,7 +165,7 @@ func (l *fixture) wait(t *testing.T, argv []string) *harness.Job {
 	return job
 }
 
-// python prepares a run of our script, which asks by way of pynvml only.
+// python prepares a run of read.py, which uses only pynvml.
 func (l *fixture) python(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(shortContext(t), l.clients.python, append([]string{"read.py"}, args...)...)
@@ -173,7 +173,7 @@ func (l *fixture) python(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// read runs it and decodes the document that it prints.
+// read runs read.py and decodes the document that it prints.
 func (l *fixture) read(t *testing.T, out any, args ...string) {
 	t.Helper()
 	cmd := l.python(t, args...)
@@ -186,7 +186,7 @@ func (l *fixture) read(t *testing.T, out any, args ...string) {
 	decode(t, b, out)
 }
 
-// decode wants every field known: one that is misspelt here would be compared with nothing.
+// decode refuses unknown fields, to find misspelt ones.
 func decode(t *testing.T, b []byte, out any) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -196,7 +196,7 @@ func decode(t *testing.T, b []byte, out any) {
 	}
 }
 
-// Every board, and the older library.
+// TestForeignClientsReadTheNode tests every board, and the older library.
 func TestForeignClientsReadTheNode(t *testing.T) {
 	t.Log(fetchedClients(t).versions)
 	boards, err := board.All()
@@ -229,7 +229,7 @@ func testBoard(t *testing.T, b *board.Board, driver string) {
 	t.Run("events", l.reportsEvents)
 }
 
-// hasProcesses tells whether there is on each GPU what is to be read there: nothing would be read right, too.
+// hasProcesses tells whether each GPU has its processes: without them the readings would be trivially equal.
 func (l *fixture) hasProcesses(t *testing.T) {
 	t.Helper()
 	want := map[int]string{partitioned: strings.Repeat("compute ", len(l.mig)), whole: "compute compute ", changing: "compute ", empty: "", shared: "compute mps "}
@@ -247,7 +247,7 @@ func (l *fixture) hasProcesses(t *testing.T) {
 	}
 }
 
-// changesMode has the foreign client ask for MIG mode on a GPU that is in use.
+// changesMode requests MIG mode with the client on a GPU in use.
 func (l *fixture) changesMode(t *testing.T) {
 	const inUse = 19
 	var got struct {
@@ -256,7 +256,7 @@ func (l *fixture) changesMode(t *testing.T) {
 	l.read(t, &got, "partition", string(l.status(t).GPUs[changing].Identity.UUID))
 	mode := l.status(t).GPUs[changing].MIG
 	if got.Activation != inUse || mode.Current || !mode.Pending {
-		t.Errorf("the client was told %d, and the mode is %+v", got.Activation, mode)
+		t.Errorf("the client received %d, and the mode is %+v", got.Activation, mode)
 	}
 }
 
@@ -265,14 +265,14 @@ func (l *fixture) readsAll(t *testing.T) {
 	l.read(t, &got)
 	s := l.status(t)
 	if l.driver == "535" && !strings.Contains(l.clients.versions, "pynvml 11.") {
-		got.Lacking = []string{} // A client that is younger than the library asks for what it did not have.
+		got.Lacking = []string{} // A client that is newer than the library looks up functions that the library lacks.
 	}
 	if diff := cmp.Diff(l.node(s), got); diff != "" {
-		t.Errorf("(-the node's truth +what pynvml reads):\n%s", diff)
+		t.Errorf("(-state of the node +read by pynvml):\n%s", diff)
 	}
 }
 
-// reportsEvents has the client wait for what happens to a GPU, twice.
+// reportsEvents lets the client wait for two events of a GPU.
 func (l *fixture) reportsEvents(t *testing.T) {
 	const all, xid, migConfig, none = 0x1 | 0x2 | 0x8 | 0x100 | 0x4000 | 0x8000, 0x8, 0x100, 0xFFFFFFFF
 	s := l.status(t)
@@ -298,7 +298,7 @@ func (l *fixture) reportsEvents(t *testing.T) {
 	got = l.await(t, string(s.GPUs[empty].Identity.UUID), func() { l.apply(t, spec) })
 	created := l.status(t).GPUs[empty]
 	if len(created.Instances) != 1 {
-		t.Fatalf("gpushare made %+v", created.Instances)
+		t.Fatalf("gpushare created %+v", created.Instances)
 	}
 	want = eventReading{Supported: all, Nothing: "Timeout", UUID: created.Identity.UUID, Type: migConfig, GI: created.Instances[0].ID, CI: none}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -306,7 +306,7 @@ func (l *fixture) reportsEvents(t *testing.T) {
 	}
 }
 
-// await runs the client, does something when it waits, and gives what it was told.
+// await runs the client, calls do when it waits, and returns the event that it received.
 func (l *fixture) await(t *testing.T, uuid string, do func()) (got eventReading) {
 	t.Helper()
 	job, err := l.Spawn(l.python(t, "await", uuid))
@@ -324,7 +324,7 @@ func (l *fixture) await(t *testing.T, uuid string, do func()) (got eventReading)
 	}
 	_, document, ok := strings.Cut(job.Output(), "waiting\n")
 	if !ok || !strings.HasPrefix(document, "{") {
-		t.Fatalf("the client says %s", job.Output())
+		t.Fatalf("the client printed %s", job.Output())
 	}
 	decode(t, []byte(document), &got)
 	return got

@@ -1,6 +1,5 @@
-/*
- * alloc: a small CUDA program for the hardware test. It takes plain GPU memory and, when asked, keeps the GPU busy by
- * setting it. It needs no CUDA toolkit: the driver's library is opened when it runs. It never uses managed memory.
+/* alloc: a small CUDA program for the hardware test. It allocates GPU memory and, with --load, keeps the GPU busy by
+ * * setting it. It needs no CUDA toolkit: it opens the driver library at run time. It does not use managed memory.
  *
  * Exit codes: 0 ended by --seconds, 1 refused by CUDA, 2 usage, 3 no CUDA driver library.
  */
@@ -13,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The few declarations that are needed, as the driver's ABI has them. */
+/* The necessary declarations of the driver's ABI. */
 typedef int CUresult;
 typedef int CUdevice;
 typedef struct CUctx_st *CUcontext;
@@ -81,7 +80,7 @@ static long number(const char *s)
 	char *end;
 	long n = strtol(s, &end, 10);
 	if (*end || n < 0) {
-		fprintf(stderr, "alloc: %s is no number\n", s);
+		fprintf(stderr, "alloc: invalid number %s\n", s);
 		exit(2);
 	}
 	return n;
@@ -90,7 +89,7 @@ static long number(const char *s)
 int main(int argc, char **argv)
 {
 	const size_t MiB = 1 << 20;
-	enum { STEP = 64 }; /* MiB taken at a time while growing */
+	enum { STEP = 64 }; /* MiB of one allocation while growing */
 	long memory = 0, grow = 0, most = 0, load = 0, seconds = 0;
 	struct {
 		const char *name;
@@ -126,9 +125,9 @@ int main(int argc, char **argv)
 	check(cu_init(0), "initialise");
 	check(cu_device_get(&device, 0), "get the first device");
 	check(cu_device_name(name, sizeof name, device), "read the device's name");
-	check(cu_primary_retain(&context, device), "make a context");
+	check(cu_primary_retain(&context, device), "create a context");
 	check(cu_ctx_set(context), "use the context");
-	check(cu_stream_create(&stream, 0), "make a stream");
+	check(cu_stream_create(&stream, 0), "create a stream");
 	check(cu_mem_alloc(&first, (size_t)memory * MiB), "allocate");
 	check(cu_memset_async(first, 0, (size_t)memory * MiB, stream), "set memory");
 	check(cu_stream_sync(stream), "wait for the GPU");
@@ -148,7 +147,7 @@ int main(int argc, char **argv)
 			grown = t;
 		}
 		if (load) {
-			/* A short queue: what is queued runs on when this process is frozen. */
+			/* A short queue: queued work still runs when this process is frozen. */
 			for (int i = 0; i < 4; i++)
 				check(cu_memset_async(first, (unsigned char)done, (size_t)load * MiB, stream), "set memory");
 			check(cu_stream_sync(stream), "wait for the GPU");
@@ -157,7 +156,7 @@ int main(int argc, char **argv)
 			nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 		}
 		if (t - reported >= 0.25) {
-			printf("done %llu held %ld\n", done, allocated);
+			printf("done %llu allocated %ld\n", done, allocated);
 			fflush(stdout);
 			reported = t;
 		}

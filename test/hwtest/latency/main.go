@@ -1,6 +1,6 @@
 //go:build cgo
 
-// Command latency measures what a driver's answers cost: it calls the library directly, without the daemon and its
+// Command latency measures the duration of driver calls: it calls the library directly, without the daemon and its
 // worker, and prints a Markdown table. It only reads.
 package main
 
@@ -30,7 +30,7 @@ func main() {
 func run(ctx context.Context) error {
 	id := flag.String("gpu", "", "the GPU's `UUID`; the first when empty")
 	count := flag.Int("n", 200, "calls of each kind")
-	window := flag.Duration("window", 10*time.Second, "for how long utilization samples are collected")
+	window := flag.Duration("window", 10*time.Second, "duration of the collection of utilization samples")
 	library := flag.String("library", "", "the library's `path`")
 	hostRoot := flag.String("host-root", "/", "read /proc and /sys under this `directory`")
 	flag.Parse()
@@ -48,7 +48,7 @@ func run(ctx context.Context) error {
 	target := gpu.UUID(*id)
 	if target == "" {
 		if len(info.GPUs) == 0 {
-			return fmt.Errorf("the driver sees no GPU")
+			return fmt.Errorf("the driver finds no GPU")
 		}
 		target = info.GPUs[0].UUID
 	}
@@ -69,7 +69,7 @@ func run(ctx context.Context) error {
 	return samples(ctx, d, target, *window)
 }
 
-// measure prints the times of many calls.
+// measure prints the durations of many calls.
 func measure(name string, n int, call func() error) error {
 	durations := make([]time.Duration, 0, n)
 	for range n {
@@ -86,7 +86,7 @@ func measure(name string, n int, call func() error) error {
 
 func round(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
 
-// samples tells how often the driver takes a sample of who is busy: the distances between their times.
+// samples measures the period of the driver's utilization samples: the distances between their times.
 func samples(ctx context.Context, d *nvml.Driver, id gpu.UUID, window time.Duration) error {
 	began := time.Now()
 	tick := time.NewTicker(250 * time.Millisecond)
@@ -115,7 +115,7 @@ func samples(ctx context.Context, d *nvml.Driver, id gpu.UUID, window time.Durat
 	}
 	slices.Sort(times)
 	if len(times) < 3 {
-		fmt.Printf("\nutilization samples: %d in %s: too few to tell their period\n", len(times), window)
+		fmt.Printf("\nutilization samples: %d in %s: too few to measure their period\n", len(times), window)
 		return nil
 	}
 	gaps := make([]time.Duration, 0, len(times)-1)
