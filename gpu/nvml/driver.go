@@ -45,7 +45,7 @@ func WithHostRoot(root string) Option {
 	}
 }
 
-// WithExcluded makes the driver not access these GPUs, because they do not answer.
+// WithExcluded excludes GPUs, because they do not answer: the driver does not access them.
 func WithExcluded(ids ...gpu.UUID) Option {
 	return func(o *options) { o.excluded = append(o.excluded, ids...) }
 }
@@ -192,7 +192,7 @@ func isGPU(id gpu.UUID) bool { return len(id) > 4 && id[:4] == "GPU-" }
 
 // failed returns the error of a call on v. The handle of a lost GPU is read again.
 func (v *device) failed(op string, ret nvml.Return) error {
-	if sentinel(ret) == gpu.ErrLost { //nolint:errorlint // sentinel gives the bare error
+	if sentinel(ret) == gpu.ErrLost { //nolint:errorlint // sentinel returns the bare error
 		v.stale = true
 	}
 	return fail(op, v.id, ret)

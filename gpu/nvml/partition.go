@@ -201,7 +201,7 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 	}
 	for _, p := range procs {
 		if p.GI != nil && *p.GI == gi {
-			return refuse(op, id, fmt.Errorf("%w: process %d uses GPU instance %d", gpu.ErrInUse, p.PID, gi))
+			return refuse(op, id, fmt.Errorf("%w: pid %d uses GPU instance %d", gpu.ErrInUse, p.PID, gi))
 		}
 	}
 	found, ret := d.computeInstances(v, h, info.ProfileId)

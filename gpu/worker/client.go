@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// ErrClosed says that the client was closed.
+// ErrClosed is the error of operations on a closed client.
 var ErrClosed = errors.New("the driver is closed")
 
 // socketName is the client's socket in the run directory.
@@ -63,7 +63,7 @@ type Client struct {
 	// suspectSlot is held by at most one operation that may be the cause of crashes.
 	suspectSlot chan struct{}
 
-	// mu guards all below, and the fields of session and call that say so.
+	// mu guards all fields below, and those fields of session and pending whose comments name it.
 	mu           sync.Mutex
 	current      *session                   // the worker that accepts operations
 	live         map[*session]bool          // all with a connection, including retired ones

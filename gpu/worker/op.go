@@ -36,7 +36,7 @@ const (
 
 // opInfo describes an operation.
 type opInfo struct {
-	verb   string // completes "cannot … on GPU-…: why"
+	verb   string // completes "cannot … on GPU-…: reason"
 	thread thread
 	write  bool // changes the node: never sent twice
 	// timeout selects the operation's time limit.

@@ -69,7 +69,7 @@ type wireError struct {
 	Op   string   `json:"op,omitempty"`
 	GPU  gpu.UUID `json:"gpu,omitempty"`
 	Code int      `json:"code,omitempty"`
-	Text string   `json:"text,omitempty"` // what the error says beyond its sentinel
+	Text string   `json:"text,omitempty"` // the error text, if it differs from that of the sentinel
 }
 
 // sentinel is a sentinel error with its name on the wire.

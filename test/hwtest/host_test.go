@@ -38,7 +38,7 @@ func TestLastDone(t *testing.T) {
 		want      float64
 		fails     bool
 	}{
-		{"the last counts", "ready on X, 1 MiB\ndone 4 allocated 1\ndone 12 allocated 1\n", 12, false},
+		{"the last line counts", "ready on X, 1 MiB\ndone 4 allocated 1\ndone 12 allocated 1\n", 12, false},
 		{"a line that is being written", "done 4 allocated 1\ndone 1", 4, false},
 		{"nothing yet", "ready on X, 1 MiB\n", 0, true},
 		{"no line end yet", "done 4", 0, true},

@@ -65,7 +65,7 @@ fetch() {
 }
 
 : >"$work/root/versions"
-wanted=
+needed=
 for package in python3-pynvml nvtop; do
 	if have "$package"; then
 		echo "$package from this host" >>"$work/root/versions"

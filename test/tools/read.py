@@ -1,9 +1,9 @@
-"""Reads all that an NVML client can of the node that it finds and prints it as JSON. Only pynvml, which is not ours, talks to
+"""Reads everything that an NVML client can read of the node and prints it as JSON. Only pynvml, an independent client, calls
 the library.
 
-read.py                 one document: what was read
-read.py partition UUID  sets MIG mode on first, which a GPU in use does not take at once
-read.py await UUID      prints a line when it waits for what happens to a GPU, then what did
+read.py                 prints the readings as one document
+read.py partition UUID  sets MIG mode on, which a GPU in use does not activate at once
+read.py await UUID      prints a line when it waits for an event of a GPU, then the event
 """
 
 import inspect
@@ -16,8 +16,8 @@ from ctypes import byref, c_uint
 import pynvml as nvml
 
 
-def ask(function, *args):
-    """An answer, or which error it was: NVMLError_NotSupported is "NotSupported"."""
+def call(function, *args):
+    """The value or the error of a call: NVMLError_NotSupported is "NotSupported"."""
     try:
         return {"value": function(*args)}
     except nvml.NVMLError as e:
@@ -25,7 +25,7 @@ def ask(function, *args):
 
 
 def listed(function, handle, profile, kind, capacity):
-    """What the calls answer that fill an array of the caller's, whose binding is bare."""
+    """The result of calls that fill an array of the caller."""
     array, count = (kind * capacity)(), c_uint(capacity)
     function(handle, profile, array, byref(count))
     return list(array)[: count.value]
@@ -81,10 +81,10 @@ def profile(info, name):
 
 
 def profiles(gpu):
-    """The profiles by the number by which they are walked, and how many of the numbers are refused how."""
+    """The profiles by profile number, and how many numbers are refused with each error."""
     found, refused = {}, {}
     for enum in range(0x20):
-        answer = ask(nvml.nvmlDeviceGetGpuInstanceProfileInfo, gpu, enum)
+        answer = call(nvml.nvmlDeviceGetGpuInstanceProfileInfo, gpu, enum)
         if "error" in answer:
             refused[answer["error"]] = refused.get(answer["error"], 0) + 1
             continue
@@ -98,7 +98,7 @@ def profiles(gpu):
                 nvml.nvmlDeviceGetGpuInstancePossiblePlacements, gpu, p["id"], nvml.c_nvmlGpuInstancePlacement_t, count.value
             )
         ]
-        p["capacity"] = ask(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity, gpu, p["id"])
+        p["capacity"] = call(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity, gpu, p["id"])
         found[enum] = p
     return {"found": found, "refused": refused}
 
@@ -112,7 +112,7 @@ def instances(gpu, mig):
             info = nvml.nvmlGpuInstanceGetInfo(gi)
             same = nvml.nvmlGpuInstanceGetInfo(nvml.nvmlDeviceGetGpuInstanceById(gpu, info.id))
             if same.profileId != info.profileId or nvml.nvmlDeviceGetUUID(info.device) != nvml.nvmlDeviceGetUUID(gpu):
-                raise SystemExit(f"instance {info.id} is another by its id, or of another GPU")
+                raise SystemExit(f"instance {info.id} differs when it is read by id, or is of another GPU")
             out.append(
                 {"id": info.id, "profile_id": info.profileId, "placement": placement(info.placement), "compute": compute(gi)}
             )
@@ -122,7 +122,7 @@ def instances(gpu, mig):
 def compute(gi):
     out = []
     for number in range(9):
-        answer = ask(nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo, gi, number, 0)
+        answer = call(nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo, gi, number, 0)
         if "error" in answer:
             continue
         p = answer["value"]
@@ -145,7 +145,7 @@ def mig_devices(gpu):
     out, refused = [], set()
     capacity = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
     for i in range(capacity):
-        answer = ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, i)
+        answer = call(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, i)
         if "error" in answer:
             refused.add(answer["error"])
             continue
@@ -173,18 +173,18 @@ def mig_devices(gpu):
                 },
                 "memory": memory(d),
                 "processes": processes(d),
-                "utilization": ask(lambda: nvml.nvmlDeviceGetUtilizationRates(d).gpu),
-                "process_utilization": ask(nvml.nvmlDeviceGetProcessUtilization, d, 0).get("error", ""),
+                "utilization": call(lambda: nvml.nvmlDeviceGetUtilizationRates(d).gpu),
+                "process_utilization": call(nvml.nvmlDeviceGetProcessUtilization, d, 0).get("error", ""),
             }
         )
     return {"capacity": capacity, "devices": out, "refused": sorted(refused)}
 
 
 def links(gpu):
-    """Where the links lead that are up, by address and kind of what is there, and how many are down, or are not there."""
+    """The peers of links that are up, by address and type, and how many links are down or do not exist."""
     to, down, refused = {}, 0, {}
     for link in range(20):
-        state = ask(nvml.nvmlDeviceGetNvLinkState, gpu, link)
+        state = call(nvml.nvmlDeviceGetNvLinkState, gpu, link)
         if "error" in state:
             refused[state["error"]] = refused.get(state["error"], 0) + 1
         elif not state["value"]:
@@ -232,23 +232,23 @@ def gpu(index):
         "mig_devices": mig_devices(g),
         "processes": processes(g),
         "links": links(g),
-        "utilization": ask(lambda: nvml.nvmlDeviceGetUtilizationRates(g).gpu),
-        "process_utilization": ask(
+        "utilization": call(lambda: nvml.nvmlDeviceGetUtilizationRates(g).gpu),
+        "process_utilization": call(
             lambda: [{"pid": s.pid, "sm": s.smUtil} for s in nvml.nvmlDeviceGetProcessUtilization(g, ago)]
         ),
-        "temperature": ask(nvml.nvmlDeviceGetTemperature, g, nvml.NVML_TEMPERATURE_GPU),
-        "power": ask(nvml.nvmlDeviceGetPowerUsage, g),
-        "power_limit": ask(nvml.nvmlDeviceGetEnforcedPowerLimit, g),
-        "clock": ask(nvml.nvmlDeviceGetClockInfo, g, nvml.NVML_CLOCK_SM),
-        "fan": ask(nvml.nvmlDeviceGetFanSpeed, g),
-        "energy": ask(nvml.nvmlDeviceGetTotalEnergyConsumption, g),
+        "temperature": call(nvml.nvmlDeviceGetTemperature, g, nvml.NVML_TEMPERATURE_GPU),
+        "power": call(nvml.nvmlDeviceGetPowerUsage, g),
+        "power_limit": call(nvml.nvmlDeviceGetEnforcedPowerLimit, g),
+        "clock": call(nvml.nvmlDeviceGetClockInfo, g, nvml.NVML_CLOCK_SM),
+        "fan": call(nvml.nvmlDeviceGetFanSpeed, g),
+        "energy": call(nvml.nvmlDeviceGetTotalEnergyConsumption, g),
     }
 
 
 def lacking():
-    """The functions that this client would call to read a GPU or the node, and that the library does not have."""
+    """The functions with which this client reads a GPU or the node, and which the library does not have."""
     names = re.findall(r'"(nvml(?:Device|System|GpuInstance|ComputeInstance)(?:Get|Is)\w+)"', inspect.getsource(nvml))
-    return sorted(n for n in set(names) if ask(nvml._nvmlGetFunctionPointer, n).get("error") == "FunctionNotFound")
+    return sorted(n for n in set(names) if call(nvml._nvmlGetFunctionPointer, n).get("error") == "FunctionNotFound")
 
 
 def node():
@@ -261,21 +261,21 @@ def node():
         "gpus": [gpu(i) for i in range(count)],
         "lacking": lacking(),
         "refused": {
-            "the GPU behind the last": ask(nvml.nvmlDeviceGetHandleByIndex, count).get("error"),
-            "a GPU that is not there": ask(nvml.nvmlDeviceGetHandleByUUID, "GPU-00000000-0000-0000-0000-000000000000").get("error"),
-            "a MIG device that is not there": ask(
+            "the GPU behind the last": call(nvml.nvmlDeviceGetHandleByIndex, count).get("error"),
+            "a GPU that is not there": call(nvml.nvmlDeviceGetHandleByUUID, "GPU-00000000-0000-0000-0000-000000000000").get("error"),
+            "a MIG device that is not there": call(
                 nvml.nvmlDeviceGetHandleByUUID, "MIG-00000000-0000-0000-0000-000000000000"
             ).get("error"),
-            "memory in a version that is none": ask(nvml.nvmlDeviceGetMemoryInfo, first, 0x09000028).get("error"),
+            "memory in a version that is none": call(nvml.nvmlDeviceGetMemoryInfo, first, 0x09000028).get("error"),
         },
     }
 
 
-def what_happens(uuid):
+def next_event(uuid):
     g, events = nvml.nvmlDeviceGetHandleByUUID(uuid), nvml.nvmlEventSetCreate()
     supported = nvml.nvmlDeviceGetSupportedEventTypes(g)
     nvml.nvmlDeviceRegisterEvents(g, supported, events)
-    nothing = ask(nvml.nvmlEventSetWait, events, 0).get("error")
+    nothing = call(nvml.nvmlEventSetWait, events, 0).get("error")
     print("waiting", flush=True)
     e = nvml.nvmlEventSetWait(events, 20_000)
     nvml.nvmlEventSetFree(events)
@@ -296,12 +296,12 @@ def main(what="node", uuid=""):
         activation = nvml.nvmlDeviceSetMigMode(nvml.nvmlDeviceGetHandleByUUID(uuid), nvml.NVML_DEVICE_MIG_ENABLE)
         print(json.dumps({"activation": activation}))
     elif what == "await":
-        print(json.dumps(what_happens(uuid)))
+        print(json.dumps(next_event(uuid)))
     else:
         print(json.dumps(node()))
     nvml.nvmlShutdown()
-    if ask(nvml.nvmlDeviceGetCount).get("error") != "Uninitialized":
-        raise SystemExit("after the last shutdown the library still answers")
+    if call(nvml.nvmlDeviceGetCount).get("error") != "Uninitialized":
+        raise SystemExit("the library still answers after the last shutdown")
 
 
 main(*sys.argv[1:])

@@ -229,7 +229,7 @@ func testBoard(t *testing.T, b *board.Board, driver string) {
 	t.Run("events", l.reportsEvents)
 }
 
-// hasProcesses tells whether each GPU has its processes: without them the readings would be trivially equal.
+// hasProcesses checks that each GPU has its processes: without them the readings would be trivially equal.
 func (l *fixture) hasProcesses(t *testing.T) {
 	t.Helper()
 	want := map[int]string{partitioned: strings.Repeat("compute ", len(l.mig)), whole: "compute compute ", changing: "compute ", empty: "", shared: "compute mps "}
