@@ -222,8 +222,8 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 	d.changes.Converger = d.converger
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
-		Table: d.table, Samples: recent, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: watched, Gate: gate, GuardReady: ready, Attribution: d.attribution, Policy: d.policy,
-		Told: status.Viewed{Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
+		Table: d.table, Samples: recent, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: watched, Freezer: gate, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,
+		Managers: status.Managers{Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
 	}
 	d.server.Routes = d.routes()
 	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.LoginFilter), d.changes.StepTimeout

@@ -36,9 +36,9 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	fail := func(name, message, hint string) {
 		out = append(out, api.Check{Name: name, Result: "fail", Message: message, Hint: hint})
 	}
-	look, cancel := context.WithTimeout(ctx, observe.Timeout)
+	observeCtx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
-	node := v.Observer.Observe(look)
+	node := v.Observer.Observe(observeCtx)
 	if node.DriverErr != nil {
 		e := report.DriverError(node.DriverErr)
 		fail("driver", e.Message, e.Hint)
@@ -51,7 +51,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	if len(node.Driver.Missing) > 0 {
 		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "what needs them works in a weaker way, or not; a newer driver has them")
 	}
-	v.checkHolder(ok, warn)
+	v.checkAdapter(ok, warn)
 	if i := slices.IndexFunc(node.LoginFilters, func(g devices.State) bool { return g.Cgroup == v.Logins.Logins }); i >= 0 && v.State.Desired().Guarding() {
 		ok("logins", "kept from managed GPUs by a guard on "+v.Logins.Logins)
 	}
@@ -73,8 +73,8 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 		}
 	}
 	other := external.Read(v.HostRoot, v.Host)
-	checkOthers(&other, v.State.Desired(), node, warn)
-	v.checkQuiesce(look, v.State.Desired(), warn)
+	checkExternalSchedulers(&other, v.State.Desired(), node, warn)
+	v.checkQuiesce(observeCtx, v.State.Desired(), warn)
 	v.checkDrift(warn)
 	for _, cond := range v.Conditions.List() {
 		if cond.Kind != "driver" {
@@ -84,8 +84,8 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	return out
 }
 
-// checkHolder says what holds processes here and what it cannot do.
-func (v *Viewer) checkHolder(ok func(name, message string), warn func(name, message, hint string)) {
+// checkAdapter says what holds processes here and what it cannot do.
+func (v *Viewer) checkAdapter(ok func(name, message string), warn func(name, message, hint string)) {
 	info := v.Port.Info()
 	ok("processes", "held by "+devicepolicy.AdapterText(v.Port.Info()))
 	deniable := v.Port.Abilities().Migration != nil
@@ -99,7 +99,7 @@ func (v *Viewer) checkHolder(ok func(name, message string), warn func(name, mess
 	}
 	if !info.Freeze {
 		warn("time shares", "cannot be enforced: nothing can be frozen", "run the daemon as root on a host with cgroup v2")
-	} else if err := v.GuardReady(); err != nil {
+	} else if err := v.FreezerReady(); err != nil {
 		warn("time shares", "nobody is frozen: "+err.Error(), "start gpushare-thaw: 'systemctl start gpushare-thaw'")
 	}
 	if !info.Devices {
@@ -117,7 +117,7 @@ func freeBytes(dir string) (uint64, error) {
 
 // checkDrift tells what was changed from outside since the daemon started.
 func (v *Viewer) checkDrift(warn func(name, message, hint string)) {
-	at, text := v.Told.Converge.LastDrift()
+	at, text := v.Managers.Converge.LastDrift()
 	if at.IsZero() {
 		return
 	}

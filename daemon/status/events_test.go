@@ -43,16 +43,16 @@ func (s *stream) String() string {
 	return s.b.String()
 }
 
-func TestEventsAreNarrowed(t *testing.T) {
+func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &Viewer{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now)}
 		h := servertest.Handler(v.Reporter, server.Route{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Handle: v.GetEvents})
 		ctx, cancel := context.WithCancel(t.Context())
 		streams := map[string]*stream{}
-		for _, who := range []string{"root", "observer", "member", "observer and member"} {
+		for _, caller := range []string{"root", "observer", "member", "observer and member"} {
 			s := &stream{header: http.Header{}}
-			streams[who] = s
-			q := httptest.NewRequestWithContext(context.WithValue(ctx, server.PeerKey{}, servertest.Everyone()[who]), http.MethodGet, "/v1/events", nil)
+			streams[caller] = s
+			q := httptest.NewRequestWithContext(context.WithValue(ctx, server.PeerKey{}, servertest.Everyone()[caller]), http.MethodGet, "/v1/events", nil)
 			q.Host = "gpushare"
 			go h.ServeHTTP(s, q)
 		}
@@ -63,12 +63,12 @@ func TestEventsAreNarrowed(t *testing.T) {
 			v.Events.Publish(e)
 		}
 		synctest.Wait()
-		for who, want := range map[string]string{
+		for caller, want := range map[string]string{
 			"root": "vision speech the-node", "observer": "vision speech the-node", "member": "vision", "observer and member": "vision speech the-node",
 		} {
 			for _, kind := range []string{"vision", "speech", "the-node"} {
-				if got := strings.Contains(streams[who].String(), `"of-`+kind+`"`); got != strings.Contains(want, kind) {
-					t.Errorf("%s is told of %s: %v", who, kind, got)
+				if got := strings.Contains(streams[caller].String(), `"of-`+kind+`"`); got != strings.Contains(want, kind) {
+					t.Errorf("%s is told of %s: %v", caller, kind, got)
 				}
 			}
 		}

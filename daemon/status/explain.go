@@ -45,7 +45,7 @@ const explainTimeout = 5 * time.Second
 func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanation {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	e := &api.Explanation{SchemaVersion: 1, Name: l.ID, Text: fmt.Sprintf("a lease of grant %s of %s, held %s", l.Terms.Spec.Name, l.Terms.Tenant, heldWhere(l))}
+	e := &api.Explanation{SchemaVersion: 1, Name: l.ID, Text: fmt.Sprintf("a lease of grant %s of %s, held %s", l.Terms.Spec.Name, l.Terms.Tenant, locationText(l))}
 	wire := l.Wire()
 	v.measure(&wire)
 	e.Rules = append(e.Rules, v.explainMembers(ctx, l), v.explainDevices(l), v.explainMemory(l, &wire), v.explainTime(l, &wire))
@@ -67,8 +67,8 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 	return e
 }
 
-// heldWhere says what holds the processes of a lease.
-func heldWhere(l *lease.Lease) string {
+// locationText says what holds the processes of a lease.
+func locationText(l *lease.Lease) string {
 	where := "by nothing of ours: its process is followed by its children"
 	switch {
 	case l.Isolation.Unit != "":
@@ -168,7 +168,7 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 		return r
 	}
 	r.Desired = fmt.Sprintf("%s, of which %s are used", api.Bytes(w.GPUMemory.Limit).Short(), api.Bytes(w.GPUMemory.Used).Short())
-	switch do := v.Told.Enforce.Overuse(l); {
+	switch do := v.Managers.Enforce.Overuse(l); {
 	case w.GPUMemory.Backend == "mig":
 		r.Enforced, r.By = true, "the MIG instance: there is no more in it"
 		return r // Also on a node that only observes.
@@ -211,10 +211,10 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	switch {
 	case l.InPlace():
 		r.Reason = "it is never frozen, so it runs whenever it likes"
-	case !l.Isolation.Freeze || v.Gate == nil:
+	case !l.Isolation.Freeze || v.Freezer == nil:
 		r.Reason = "nothing can be frozen here (" + v.Port.Info().Detail + ")"
-	case v.GuardReady() != nil:
-		r.Reason = "nobody is frozen: " + v.GuardReady().Error()
+	case v.FreezerReady() != nil:
+		r.Reason = "nobody is frozen: " + v.FreezerReady().Error()
 	default:
 		frozen, err := v.Attribution.PortOf(l).Frozen(l.ID)
 		if err != nil {

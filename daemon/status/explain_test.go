@@ -32,22 +32,22 @@ func TestWhyDevicesAreOpen(t *testing.T) {
 	t.Cleanup(func() { _ = st.Close() }) // It is read only.
 	root, port := t.TempDir(), cgroup.NewProcesses("a test")
 	of, hosts := state.NewState(st, false), &isolation.HostCache{Root: root}
-	look := &observe.Observer{Driver: noGPUs{}, Slices: port, HostRoot: root, Now: time.Now}
-	look.Observe(t.Context())
+	observer := &observe.Observer{Driver: noGPUs{}, Slices: port, HostRoot: root, Now: time.Now}
+	observer.Observe(t.Context())
 	of.SetDesired(&state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}}})
 	r := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
-	v := &Viewer{Reporter: r, State: of, Observer: look, Policy: &devicepolicy.Policy{
-		Reporter: r, State: of, Observer: look, Hosts: hosts, Port: port,
+	v := &Viewer{Reporter: r, State: of, Observer: observer, Policy: &devicepolicy.Policy{
+		Reporter: r, State: of, Observer: observer, Hosts: hosts, Port: port,
 	}}
 	for _, c := range []struct {
-		name  string
-		walls api.IsolationStatus
-		why   string
+		name      string
+		isolation api.IsolationStatus
+		why       string
 	}{
 		{"noted", api.IsolationStatus{DevicesReason: "not on cgroupfs", NotEnforced: []string{"device rules: in other words"}}, "not on cgroupfs"},
 		{"of an older daemon", api.IsolationStatus{NotEnforced: []string{"device rules: in other words"}}, "it can open every device that it could before"},
 	} {
-		if got := v.explainDevices(&lease.Lease{ID: "red-1", Isolation: c.walls}); got.Reason != c.why || got.Enforced {
+		if got := v.explainDevices(&lease.Lease{ID: "red-1", Isolation: c.isolation}); got.Reason != c.why || got.Enforced {
 			t.Errorf("%s: %+v, want why %q", c.name, got, c.why)
 		}
 	}

@@ -10,10 +10,10 @@ import (
 
 // GetLeases lists leases; with all also those that ended lately.
 func (v *Viewer) GetLeases(c *server.Call) error {
-	list := narrowTo(v.currentPage().status, c.Caller).Leases
+	list := restrictTo(v.currentStatus().status, c.Caller).Leases
 	if c.R.URL.Query().Has("all") {
 		list = slices.Clone(list)
-		for _, e := range v.Told.Leases.EndedLeases() {
+		for _, e := range v.Managers.Leases.EndedLeases() {
 			if c.Caller.Sees(e.Tenant) && !slices.ContainsFunc(list, func(l api.Lease) bool { return l.Generation == e.Generation }) {
 				list = append(list, e)
 			}

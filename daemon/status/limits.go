@@ -49,17 +49,17 @@ func (v *Viewer) loginLimitStatus(want *state.Desired, t *api.TenantSpec) []api.
 	}
 	limit := uint64(*t.PerLogin.Memory)
 	out := api.LimitStatus{Name: "per_login.memory", Desired: exactBytes(limit)}
-	held := v.Told.Adoption.LoginsLimited(t.Name, limit)
+	limited := v.Managers.Adoption.LoginsLimited(t.Name, limit)
 	switch {
 	case !want.Enforcing():
 		out.Reason = "the spec says enforce: observe"
 	case !v.LimitsLogins || !slices.Contains(v.Port.Info().Limits, "memory"):
 		out.Reason = "no limits of logins on " + v.Port.Info().Adapter
-	case held == 0:
+	case limited == 0:
 		out.Reason = "no member is logged in"
 	default:
 		out.InForce = exactBytes(limit)
-		out.Reason = fmt.Sprintf("for each user who is logged in (%d now), beside the tenant's own limits: they do not add up", held)
+		out.Reason = fmt.Sprintf("for each user who is logged in (%d now), beside the tenant's own limits: they do not add up", limited)
 	}
 	return []api.LimitStatus{out}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // mps shows the control daemon of a GPU in MPS mode.
-func (p *picture) mps(g *observe.GPU) *api.MPSStatus {
+func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
 	out := &api.MPSStatus{State: string(mps.Stopped), Bypass: api.BypassReport}
 	if e := p.desired.GPUs[g.Identity.UUID]; e != nil && e.MPS != nil && e.MPS.Bypass != "" {
 		out.Bypass = e.MPS.Bypass

@@ -27,11 +27,11 @@ func (v *Viewer) GetPlan(c *server.Call) error {
 	for _, id := range slices.Sorted(maps.Keys(hardware.Problems)) {
 		out.Warnings = append(out.Warnings, hardware.Problems[id].Error())
 	}
-	soft, err := planner.PlanNodeSteps(want, node, v.Policy.NodeInput(want, node, hardware.Steps))
+	nodeSteps, err := planner.PlanNodeSteps(want, node, v.Policy.NodeInput(want, node, hardware.Steps))
 	if err != nil {
 		return err
 	}
-	out.Steps = state.WireSteps(planner.Number(append(soft.Before, append(hardware.Steps, soft.After...)...)))
+	out.Steps = state.WireSteps(planner.Number(append(nodeSteps.Before, append(hardware.Steps, nodeSteps.After...)...)))
 	out.Empty = len(out.Steps) == 0
 	return c.Reply(http.StatusOK, out)
 }

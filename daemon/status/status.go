@@ -17,32 +17,32 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// picture is all that status is made of. It is gathered once and rendered without asking anybody again.
-type picture struct {
-	host       string
-	adapter    string
-	now        time.Time
-	node       *observe.Node
-	desired    *state.Desired
-	leases     []api.Lease
-	granted    map[gpu.UUID][]api.GrantedMemory
-	changing   string // the operation under way
-	held       map[gpu.UUID]string
-	busyGPUs   map[gpu.UUID]bool // in a change
-	conditions []api.Condition
-	limits     map[string][]api.LimitStatus // by tenant
-	owner      func(pid int) (lease string, ok bool)
-	command    func(pid int) string
-	servesMPS  func(m *mps.State, pid int) bool
-	container  func(state.GrantKey) *api.ContainerUse
-	foreign    func(id gpu.UUID, in *gpu.Instance) bool
-	times      map[string]map[string]store.Duration
-	mark       func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord    // of an instance of ours; nil where nothing is known
-	goes       func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) // when one that nobody needs is taken away
+// statusInputs is all that status is made of. It is gathered once and rendered without asking anybody again.
+type statusInputs struct {
+	host           string
+	adapter        string
+	now            time.Time
+	node           *observe.Node
+	desired        *state.Desired
+	leases         []api.Lease
+	granted        map[gpu.UUID][]api.GrantedMemory
+	changing       string // the operation under way
+	held           map[gpu.UUID]string
+	busyGPUs       map[gpu.UUID]bool // in a change
+	conditions     []api.Condition
+	limits         map[string][]api.LimitStatus // by tenant
+	leaseOf        func(pid int) (lease string, ok bool)
+	command        func(pid int) string
+	servesMPS      func(m *mps.State, pid int) bool
+	container      func(state.GrantKey) *api.ContainerUse
+	foreign        func(id gpu.UUID, in *gpu.Instance) bool
+	times          map[string]map[string]store.Duration
+	instanceRecord func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord    // of an instance of ours; nil where nothing is known
+	removedAt      func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) // when one that nobody needs is taken away
 }
 
 // render makes the status for an eye that sees everything.
-func (p *picture) render() *api.Status {
+func (p *statusInputs) render() *api.Status {
 	s := &api.Status{
 		SchemaVersion: 1, At: p.now,
 		Node: api.NodeStatus{
@@ -70,7 +70,7 @@ func (p *picture) render() *api.Status {
 	return s
 }
 
-func (p *picture) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUStatus {
+func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUStatus {
 	id := g.Identity.UUID
 	out := api.GPUStatus{
 		Index: g.Identity.Index, UUID: string(id), PCI: g.Identity.PCI, Model: g.Identity.Model, Mode: p.desired.Mode(id),
@@ -115,15 +115,15 @@ func stateOf(err error) string {
 	return "lost"
 }
 
-func (p *picture) process(r *gpu.Process, tenantOf map[string]string) api.ProcessStatus {
+func (p *statusInputs) process(r *gpu.Process, tenantOf map[string]string) api.ProcessStatus {
 	out := api.ProcessStatus{PID: r.PID, Kind: string(r.Kind), Memory: r.Memory, Command: p.command(r.PID)}
-	if lease, ok := p.owner(r.PID); ok {
+	if lease, ok := p.leaseOf(r.PID); ok {
 		out.Lease, out.Tenant = lease, tenantOf[lease]
 	}
 	return out
 }
 
-func (p *picture) mig(g *observe.GPU) *api.MIGStatus {
+func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 	out := &api.MIGStatus{Enabled: g.MIG.Current, Pending: g.MIG.Pending}
 	if e := p.desired.GPUs[g.Identity.UUID]; e != nil && e.MIG != nil {
 		out.Layout, out.Dynamic = e.MIG.Layout, e.MIG.Dynamic
@@ -138,10 +138,10 @@ func (p *picture) mig(g *observe.GPU) *api.MIGStatus {
 		for _, c := range in.Compute {
 			st.UUIDs = append(st.UUIDs, string(c.UUID))
 		}
-		if p.mark != nil && !st.Foreign {
-			if m := p.mark(g.Identity.UUID, in.Placement); m != nil {
+		if p.instanceRecord != nil && !st.Foreign {
+			if m := p.instanceRecord(g.Identity.UUID, in.Placement); m != nil {
 				st.Generation, st.Imported = m.Generation, m.Imported
-				if at, ok := p.goes(g.Identity.UUID, m); ok {
+				if at, ok := p.removedAt(g.Identity.UUID, m); ok {
 					st.RemovedAt = &at
 				}
 			}
@@ -157,7 +157,7 @@ func (p *picture) mig(g *observe.GPU) *api.MIGStatus {
 	return out
 }
 
-func (p *picture) tenant(t *api.TenantSpec) api.TenantStatus {
+func (p *statusInputs) tenant(t *api.TenantSpec) api.TenantStatus {
 	out := api.TenantStatus{Name: t.Name, Priority: cmp.Or(t.Priority, "normal"), Members: t.Members, Limits: p.limits[t.Name], Grants: []api.GrantStatus{}}
 	for i := range t.Grants {
 		g := &t.Grants[i]
@@ -231,8 +231,8 @@ func grantText(g *api.GrantSpec) string {
 	return ""
 }
 
-// narrowTo leaves what a tenant's member may see: the GPUs of his grants, his own tenants and their leases.
-func narrowTo(s *api.Status, c *server.Caller) *api.Status {
+// restrictTo leaves what a tenant's member may see: the GPUs of his grants, his own tenants and their leases.
+func restrictTo(s *api.Status, c *server.Caller) *api.Status {
 	if c.Admin || c.Observer {
 		return s
 	}
@@ -258,39 +258,39 @@ func narrowTo(s *api.Status, c *server.Caller) *api.Status {
 	out.GPUs = []api.GPUStatus{}
 	for i := range s.GPUs {
 		if g := s.GPUs[i]; mine[g.UUID] {
-			out.GPUs = append(out.GPUs, narrowGPU(g, c, out.Leases))
+			out.GPUs = append(out.GPUs, restrictGPU(g, c, out.Leases))
 		}
 	}
 	out.Node.Conditions = nil
 	for _, cond := range s.Node.Conditions {
-		if narrowCondition(&cond, c, mine) {
+		if restrictCondition(&cond, c, mine) {
 			out.Node.Conditions = append(out.Node.Conditions, cond)
 		}
 	}
 	return &out
 }
 
-// narrowCondition tells whether a member may see a condition, and takes out what he may not. Those of his tenants he may.
+// restrictCondition tells whether a member may see a condition, and takes out what he may not. Those of his tenants he may.
 // Of the node and of his GPUs only those kinds whose words name nobody: a new kind is hidden until it is added here.
-func narrowCondition(cond *api.Condition, c *server.Caller, mine map[string]bool) bool {
+func restrictCondition(cond *api.Condition, c *server.Caller, mine map[string]bool) bool {
 	switch {
 	case cond.Tenant != "":
 		return c.IsMember(cond.Tenant) && (cond.GPU == "" || mine[cond.GPU])
 	case cond.GPU == "":
 		return slices.Contains([]string{"driver", "names", "not-enforced"}, cond.Kind)
 	case cond.Kind == "held":
-		cond.Message, cond.Hint = "held: "+heldForMembers, ""
+		cond.Message, cond.Hint = "held: "+heldReasonForMembers, ""
 	}
 	return mine[cond.GPU] && slices.Contains([]string{"gpu", "held", "mps"}, cond.Kind)
 }
 
-// heldForMembers stands for the reason why a GPU is held, which may name other tenants' leases and processes.
-const heldForMembers = "an administrator sees why"
+// heldReasonForMembers stands for the reason why a GPU is held, which may name other tenants' leases and processes.
+const heldReasonForMembers = "an administrator sees why"
 
-// narrowGPU hides other tenants' processes, instances' leases and grants. leases are the caller's own.
-func narrowGPU(g api.GPUStatus, c *server.Caller, leases []api.Lease) api.GPUStatus {
+// restrictGPU hides other tenants' processes, instances' leases and grants. leases are the caller's own.
+func restrictGPU(g api.GPUStatus, c *server.Caller, leases []api.Lease) api.GPUStatus {
 	if g.State == "held" {
-		g.Reason = heldForMembers
+		g.Reason = heldReasonForMembers
 	}
 	all := g.Processes
 	g.Processes = nil

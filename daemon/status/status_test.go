@@ -18,14 +18,14 @@ import (
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 )
 
-// scene is a node on which two tenants share GPUs: everything of theirs has a word in it that tells whose it is.
-func scene() *picture {
+// twoTenants is a node on which two tenants share GPUs: everything of theirs has a word in it that tells whose it is.
+func twoTenants() *statusInputs {
 	memory := func(b uint64) *uint64 { return &b }
 	spec := &api.Spec{Node: api.NodeSpec{Enforce: "on"}}
 	want := &state.Desired{Generation: 3, Spec: spec, GPUs: map[gpu.UUID]*api.GPUSpec{
 		"GPU-0": {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb", "3g.20gb"}}}, "GPU-1": {Mode: api.ModeTimeslice}, "GPU-2": {Mode: api.ModeExclusive},
 	}, Grants: map[state.GrantKey][]gpu.UUID{}}
-	p := &picture{
+	p := &statusInputs{
 		host: "h", adapter: "cgroupfs", now: time.Unix(1000, 0), desired: want, granted: map[gpu.UUID][]api.GrantedMemory{},
 		held: map[gpu.UUID]string{}, busyGPUs: map[gpu.UUID]bool{}, limits: map[string][]api.LimitStatus{},
 		foreign: func(gpu.UUID, *gpu.Instance) bool { return false }, servesMPS: attribution.IsServingMPS,
@@ -35,7 +35,7 @@ func scene() *picture {
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1", Index: 1}}},
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Index: 2}}},
 	}}
-	owners := map[int]string{}
+	leases := map[int]string{}
 	for i, tenant := range []string{"mine", "theirs"} {
 		spec.Tenants = append(spec.Tenants, api.TenantSpec{Name: tenant, Members: api.Members{Users: []string{"user-of-" + tenant}}, Grants: []api.GrantSpec{
 			{Name: "cut-of-" + tenant, MIG: "3g.20gb"}, {Name: "part-of-" + tenant, Timeslice: &api.ShareSpec{Share: 50}},
@@ -49,7 +49,7 @@ func scene() *picture {
 			api.Lease{ID: "lease-part-" + tenant, Tenant: tenant, Grant: "part-of-" + tenant, State: api.LeaseRunning, Command: []string{"command-of-" + tenant}},
 			api.Lease{ID: "lease-wait-" + tenant, Tenant: tenant, Grant: "part-of-" + tenant, State: api.LeaseQueued, Command: []string{"command-of-" + tenant}})
 		pid := 100 + i
-		owners[pid] = "lease-part-" + tenant
+		leases[pid] = "lease-part-" + tenant
 		n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: pid, Kind: gpu.ComputeProcess, Memory: memory(1)})
 		p.granted["GPU-1"] = append(p.granted["GPU-1"], api.GrantedMemory{Tenant: tenant, Grant: "part-of-" + tenant, Bytes: 1})
 		p.limits[tenant] = []api.LimitStatus{{Name: "tasks", Desired: "limit-of-" + tenant}}
@@ -63,20 +63,20 @@ func scene() *picture {
 	p.held["GPU-1"] = "it is in use by lease-part-theirs, pid 101 (command-of-theirs)"
 	n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: 999, Kind: gpu.ComputeProcess}) // of nobody
 	p.node = n
-	p.owner = func(pid int) (string, bool) { id, ok := owners[pid]; return id, ok }
+	p.leaseOf = func(pid int) (string, bool) { id, ok := leases[pid]; return id, ok }
 	p.command = func(pid int) string {
 		return map[int]string{100: "command-of-mine", 101: "command-of-theirs", 999: "command-of-nobody"}[pid]
 	}
 	return p
 }
 
-func TestMemberSeesOnlyHisOwn(t *testing.T) {
-	full := scene().render()
+func TestMemberSeesOnlyTheirOwn(t *testing.T) {
+	full := twoTenants().render()
 	before, err := json.Marshal(full)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := json.Marshal(narrowTo(full, &server.Caller{Peer: &server.Peer{UID: servertest.UidAlice}, Tenants: []string{"mine"}}))
+	b, err := json.Marshal(restrictTo(full, &server.Caller{Peer: &server.Peer{UID: servertest.UidAlice}, Tenants: []string{"mine"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,8 +100,8 @@ func TestMemberSeesOnlyHisOwn(t *testing.T) {
 }
 
 // Of an instance a member sees whether it is his, whether it runs something yet or not.
-func TestMemberSeesWhoseAnInstanceIs(t *testing.T) {
-	s := narrowTo(scene().render(), &server.Caller{Peer: &server.Peer{}, Tenants: []string{"mine"}})
+func TestMemberSeesOwnInstances(t *testing.T) {
+	s := restrictTo(twoTenants().render(), &server.Caller{Peer: &server.Peer{}, Tenants: []string{"mine"}})
 	for _, g := range s.GPUs {
 		if g.UUID != "GPU-0" {
 			continue
@@ -112,29 +112,29 @@ func TestMemberSeesWhoseAnInstanceIs(t *testing.T) {
 	}
 }
 
-func TestOthersSeeEverything(t *testing.T) {
-	full := scene().render()
+func TestAdminAndObserverSeeEverything(t *testing.T) {
+	full := twoTenants().render()
 	for _, c := range []*server.Caller{{Peer: &server.Peer{}, Admin: true}, {Peer: &server.Peer{}, Observer: true}, {Peer: &server.Peer{}, Observer: true, Tenants: []string{"mine"}}} {
-		if narrowTo(full, c) != full {
+		if restrictTo(full, c) != full {
 			t.Errorf("%s sees less than all", c.Role())
 		}
 	}
 }
 
-func TestPageIsNarrowPerEye(t *testing.T) {
-	p := &printed{status: scene().render(), narrow: map[string][]byte{}}
+func TestRenderedStatusIsRestrictedPerCaller(t *testing.T) {
+	p := &renderedStatus{status: twoTenants().render(), restricted: map[string][]byte{}}
 	p.all = encode(p.status)
-	eye := func(tenants ...string) string {
+	servedTo := func(tenants ...string) string {
 		return string(p.bytes(&server.Caller{Peer: &server.Peer{}, Tenants: tenants}))
 	}
 	for range 2 { // The second time from what was kept.
-		if s := eye("mine"); strings.Contains(s, "theirs") || !strings.Contains(s, "lease-part-mine") {
+		if s := servedTo("mine"); strings.Contains(s, "theirs") || !strings.Contains(s, "lease-part-mine") {
 			t.Errorf("a member of one is served %s", s)
 		}
-		if s := eye("theirs"); strings.Contains(s, "lease-part-mine") || !strings.Contains(s, "lease-part-theirs") {
+		if s := servedTo("theirs"); strings.Contains(s, "lease-part-mine") || !strings.Contains(s, "lease-part-theirs") {
 			t.Errorf("a member of the other is served %s", s)
 		}
-		if s := eye("mine", "theirs"); !strings.Contains(s, "lease-part-mine") || !strings.Contains(s, "lease-part-theirs") {
+		if s := servedTo("mine", "theirs"); !strings.Contains(s, "lease-part-mine") || !strings.Contains(s, "lease-part-theirs") {
 			t.Errorf("a member of both is served %s", s)
 		}
 	}
@@ -162,7 +162,7 @@ func TestStateOfAGPU(t *testing.T) {
 		{"strange", errors.New("strange"), "", false, "lost", "strange"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := scene()
+			p := twoTenants()
 			p.held = map[gpu.UUID]string{}
 			if c.held != "" {
 				p.held["GPU-2"] = c.held
@@ -176,7 +176,7 @@ func TestStateOfAGPU(t *testing.T) {
 }
 
 func TestStatusCountsLeases(t *testing.T) {
-	s := scene().render()
+	s := twoTenants().render()
 	g := s.Tenants[0].Grants[1]
 	if g.Leases != 1 || g.Queued != 1 || g.MaxLeases != 0 || s.Tenants[0].Leases != 2 || s.Tenants[0].Grants[0].MaxLeases != 1 {
 		t.Errorf("the tenant shows %+v", s.Tenants[0])
@@ -184,7 +184,7 @@ func TestStatusCountsLeases(t *testing.T) {
 	if s.Node.Generation != 3 || s.Node.Enforce != "on" || s.SchemaVersion != 1 {
 		t.Errorf("the node shows %+v", s.Node)
 	}
-	empty := &picture{node: &observe.Node{}, desired: &state.Desired{}}
+	empty := &statusInputs{node: &observe.Node{}, desired: &state.Desired{}}
 	b, err := json.Marshal(empty.render())
 	if err != nil {
 		t.Fatal(err)

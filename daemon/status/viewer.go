@@ -45,17 +45,17 @@ type Viewer struct {
 	Logins       *devicepolicy.LoginGuard
 	LimitsLogins bool      // logins can be limited here
 	Services     UnitState // nil where nothing stops units
-	Gate         cgroup.ScopeFreezer
-	GuardReady   func() error
+	Freezer      cgroup.ScopeFreezer
+	FreezerReady func() error
 	Attribution  *attribution.Attribution
 	Policy       *devicepolicy.Policy
-	Told         Viewed
+	Managers     Managers
 
-	page page
+	rendered renderCache
 }
 
-// Viewed is what the managers tell to be shown.
-type Viewed struct {
+// Managers is what the managers tell to be shown.
+type Managers struct {
 	Adoption interface {
 		LoginsLimited(tenant string, limit uint64) int
 	}

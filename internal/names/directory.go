@@ -15,14 +15,14 @@ type Directory struct {
 	Timeout time.Duration    // of one call; 2 s when 0
 	Now     func() time.Time // time.Now when nil
 
-	requests    requestLock            // whoever asks has it: a slow directory has one process waiting for it, not many
-	stuck <-chan struct{} // closed when a getent that could not be killed is gone; only for who has the turn
+	requests requestLock     // whoever asks has it: a slow directory has one process waiting for it, not many
+	stuck    <-chan struct{} // closed when a getent that could not be killed is gone; only for who has the turn
 
 	mu      sync.RWMutex // guards what follows
 	users   table
 	groups  table
-	unnamed  map[int]time.Time // numbers that have no name, and when that was answered
-	pending  map[int]bool      // numbers whose name somebody wanted and that have none here
+	unnamed map[int]time.Time // numbers that have no name, and when that was answered
+	pending map[int]bool      // numbers whose name somebody wanted and that have none here
 	failure error             // of the last asking
 	since   time.Time         // when it began to fail
 }

@@ -12,9 +12,9 @@ import (
 
 // GPUs is what a node's gres.conf says of GPUs.
 type GPUs struct {
-	Auto   bool     // AutoDetect: every GPU that the driver shows
-	Minors []int    // of the device nodes that are named, ascending, each once
-	Settings  []string // the settings that say so, as they are written
+	Auto     bool     // AutoDetect: every GPU that the driver shows
+	Minors   []int    // of the device nodes that are named, ascending, each once
+	Settings []string // the settings that say so, as they are written
 }
 
 // Any tells whether Slurm gives out any GPU.

@@ -12,13 +12,13 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// checkOthers warns of GPUs that two share out: each believes that they are free, and tenants of the one get what the
+// checkExternalSchedulers warns of GPUs that two share out: each believes that they are free, and tenants of the one get what the
 // other gave away.
-func checkOthers(o *external.Host, want *state.Desired, node *observe.Node, warn func(name, message, hint string)) {
+func checkExternalSchedulers(o *external.Host, want *state.Desired, node *observe.Node, warn func(name, message, hint string)) {
 	for _, err := range o.Errs {
 		warn("owners", err.Error(), "")
 	}
-	both := func(minors []int, all bool) (list []int, mig bool) {
+	managed := func(minors []int, all bool) (list []int, mig bool) {
 		for i := range node.GPUs {
 			id := node.GPUs[i].Identity
 			if want.Manages(id.UUID) && (all || slices.Contains(minors, id.Minor)) {
@@ -28,11 +28,11 @@ func checkOthers(o *external.Host, want *state.Desired, node *observe.Node, warn
 		return list, mig
 	}
 	const or = "; or take them away from "
-	if list, _ := both(o.Gres.Minors, o.Gres.Auto); o.Slurmd != 0 && len(list) > 0 {
+	if list, _ := managed(o.Gres.Minors, o.Gres.Auto); o.Slurmd != 0 && len(list) > 0 {
 		warn("owners", fmt.Sprintf("slurmd (pid %d) gives out %s as well: %s says %s", o.Slurmd, gpuList(list), o.GresFile, strings.Join(o.Gres.Settings, ", ")),
 			externalHint(list, "slurm")+or+o.GresFile)
 	}
-	list, mig := both(nil, true)
+	list, mig := managed(nil, true)
 	if o.Kubelet != 0 && len(o.Plugins) > 0 && len(list) > 0 {
 		warn("owners", fmt.Sprintf("the kubelet (pid %d) gives out %s as well: %s", o.Kubelet, gpuList(list), strings.Join(o.Plugins, ", ")),
 			externalHint(list, "kubernetes")+or+"the device plugin (NVIDIA_VISIBLE_DEVICES of its container)")

@@ -20,35 +20,35 @@ import (
 	"github.com/gpushare/gpushare/internal/version"
 )
 
-// page is the rendered status. It is made when somebody asks and something changed, and served as bytes until then.
-type page struct {
-	last atomic.Pointer[printed]
+// renderCache is the rendered status. It is made when somebody asks and something changed, and served as bytes until then.
+type renderCache struct {
+	last atomic.Pointer[renderedStatus]
 
 	mu locks.Mutex[locks.Rendering] // one renders, the others wait for it
 }
 
-// printed is one status with its text for each kind of eye.
-type printed struct {
+// renderedStatus is one status with its text for each kind of eye.
+type renderedStatus struct {
 	status *api.Status
 	all    []byte // for those who see everything
 
-	mu     locks.Mutex[locks.Leaf] // guards narrow
-	narrow map[string][]byte       // by the tenants that the eye is a member of
+	mu         locks.Mutex[locks.Leaf] // guards narrow
+	restricted map[string][]byte       // by the tenants that the eye is a member of
 }
 
-func (v *Viewer) currentPage() *printed {
-	if p := v.page.last.Load(); p != nil && !v.IsStale() {
+func (v *Viewer) currentStatus() *renderedStatus {
+	if p := v.rendered.last.Load(); p != nil && !v.IsStale() {
 		return p
 	}
-	v.page.mu.Lock()
-	defer v.page.mu.Unlock()
-	if p := v.page.last.Load(); p != nil && !v.IsStale() {
+	v.rendered.mu.Lock()
+	defer v.rendered.mu.Unlock()
+	if p := v.rendered.last.Load(); p != nil && !v.IsStale() {
 		return p
 	}
 	v.Fresh() // Before the reading: what changes during it makes the next reader look again.
-	p := &printed{status: v.picture().render(), narrow: map[string][]byte{}}
+	p := &renderedStatus{status: v.inputs().render(), restricted: map[string][]byte{}}
 	p.all = encode(p.status)
-	v.page.last.Store(p)
+	v.rendered.last.Store(p)
 	v.Counters.Renders.Add(1)
 	return p
 }
@@ -62,47 +62,47 @@ func encode(s *api.Status) []byte {
 	return append(b, '\n')
 }
 
-func (p *printed) bytes(c *server.Caller) []byte {
+func (p *renderedStatus) bytes(c *server.Caller) []byte {
 	if c.Admin || c.Observer {
 		return p.all
 	}
 	key := strings.Join(c.Tenants, " ")
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b, ok := p.narrow[key]
+	b, ok := p.restricted[key]
 	if !ok {
-		b = encode(narrowTo(p.status, c))
-		p.narrow[key] = b
+		b = encode(restrictTo(p.status, c))
+		p.restricted[key] = b
 	}
 	return b
 }
 
 // GetStatus answers the status.
 func (v *Viewer) GetStatus(c *server.Call) error {
-	return c.ReplyBytes(http.StatusOK, v.currentPage().bytes(c.Caller))
+	return c.ReplyBytes(http.StatusOK, v.currentStatus().bytes(c.Caller))
 }
 
-// picture gathers what status is made of.
-func (v *Viewer) picture() *picture {
+// inputs gathers what status is made of.
+func (v *Viewer) inputs() *statusInputs {
 	want := v.State.Desired()
-	p := &picture{
+	p := &statusInputs{
 		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: v.Samples.Overlay(v.Observer.Last()), desired: want,
 		leases: v.Table.List(), granted: v.Table.Granted(), held: v.State.Held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: v.Conditions.List(), limits: map[string][]api.LimitStatus{},
 		command: procfs.Name, servesMPS: attribution.IsServingMPS,
 	}
 	st := v.State.Kept()
-	making := state.StepsUnderWay(st)
+	pending := state.StepsUnderWay(st)
 	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool {
-		return !v.State.Ours(id, in) && !state.BeingMade(making, id, in.Placement)
+		return !v.State.Ours(id, in) && !state.BeingMade(pending, id, in.Placement)
 	}
 	p.times = st.StepDurations
-	p.mark = func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord {
+	p.instanceRecord = func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord {
 		a := st.Achieved[id]
 		return state.MarkOf(&a, at)
 	}
-	p.goes = func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) {
-		since, ok := v.Told.Change.IdleSince(id, m.Placement, m.Generation)
+	p.removedAt = func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) {
+		since, ok := v.Managers.Change.IdleSince(id, m.Placement, m.Generation)
 		return since.Add(want.Keep(id)), ok
 	}
 	p.container = func(k state.GrantKey) *api.ContainerUse { return v.containerUse(p.node.Slices, k) }
@@ -110,7 +110,7 @@ func (v *Viewer) picture() *picture {
 	for i := range p.node.GPUs {
 		shown += len(p.node.GPUs[i].Processes)
 	}
-	p.owner = v.Attribution.LeaseLookup(shown)
+	p.leaseOf = v.Attribution.LeaseLookup(shown)
 	if ch := v.State.Changing(); ch != nil {
 		p.changing, p.busyGPUs = ch.Operation, ch.GPUs
 	}
@@ -135,7 +135,7 @@ func (v *Viewer) measure(l *api.Lease) {
 	if l.State == api.LeaseQueued {
 		return
 	}
-	v.Told.Enforce.Fill(l, v.Gate != nil && v.State.Desired().Enforcing())
+	v.Managers.Enforce.Fill(l, v.Freezer != nil && v.State.Desired().Enforcing())
 	if l.Share != nil && l.Kind == api.ModeMPS {
 		l.Share.Enforced = v.State.Desired().Enforcing() // By the MPS server, for every process that joined it.
 	}

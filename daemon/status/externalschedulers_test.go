@@ -1,0 +1,94 @@
+package status
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/external"
+	"github.com/gpushare/gpushare/internal/observe"
+)
+
+// Whoever else gives out a GPU of ours is named, with what to write; a GPU that is left to others is nobody's worry.
+func TestExternalSchedulersAreReported(t *testing.T) {
+	node := &observe.Node{GPUs: []observe.GPU{
+		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0", Index: 0, Minor: 1}}}, // The numbers are not the same everywhere.
+		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1", Index: 1, Minor: 0}}},
+		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Index: 2, Minor: 2}}},
+	}}
+	want := func(modes ...string) *state.Desired {
+		d := &state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{}}
+		for i, m := range modes {
+			if m != "" {
+				d.GPUs[node.GPUs[i].Identity.UUID] = &api.GPUSpec{Mode: m}
+			}
+		}
+		return d
+	}
+	slurmd, kubelet := map[string]string{"proc/4711/comm": "slurmd\n"}, map[string]string{"proc/815/comm": "kubelet\n"}
+	with := func(base map[string]string, more ...string) map[string]string {
+		out := map[string]string{"proc/1/comm": "systemd\n", "proc/uptime": "1 1\n"}
+		for k, v := range base {
+			out[k] = v
+		}
+		for i := 0; i < len(more); i += 2 {
+			out[more[i]] = more[i+1]
+		}
+		return out
+	}
+	managed := want(api.ModeTimeslice, api.ModeExclusive, "")
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  *state.Desired
+		words []string // of the warning, and of its hint; none: no warning
+	}{
+		{"nobody", with(nil), managed, nil},
+		{"slurmd without GPUs", with(slurmd, "etc/slurm/gres.conf", "Name=nic Count=1\n"), managed, nil},
+		{"a file, and no slurmd", with(nil, "etc/slurm/gres.conf", "AutoDetect=nvml\n"), managed, nil},
+		{"slurmd finds them all", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n"), managed, []string{"slurmd (pid 4711)", "GPUs 0, 1", "AutoDetect=nvml", "index: [0, 1]", "owner: slurm"}},
+		{"slurmd by minor and not by index", with(slurmd, "etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia0\n"), managed, []string{"GPU 1", "File=/dev/nvidia0", "index: [1]"}},
+		{"slurmd has what nobody else has", with(slurmd, "etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia2\n"), managed, nil},
+		{"left to Slurm", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n"), want(api.ModeExternal, api.ModeExternal, api.ModeExternal), nil},
+		{"of another node", with(slurmd, "etc/slurm/gres.conf", "NodeName=lab[1-4] AutoDetect=nvml\n"), managed, nil},
+		{"of this node", with(slurmd, "etc/slurm-llnl/gres.conf", "NodeName=lab[5-9] AutoDetect=nvml\n"), managed, []string{"/etc/slurm-llnl/gres.conf"}},
+		{"included", with(slurmd, "etc/slurm/gres.conf", "Include gres.d/lab.conf\n", "etc/slurm/gres.d/lab.conf", "Name=gpu File=/dev/nvidia[0-1]\n"), managed, []string{"GPUs 0, 1"}},
+		{"included for ever", with(slurmd, "etc/slurm/gres.conf", "Include gres.conf\n"), managed, []string{"include each other"}},
+		{"a kubelet without GPUs", with(kubelet, "var/lib/kubelet/device-plugins/kubelet.sock", ""), managed, nil},
+		{"a kubelet", with(kubelet, "var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), managed, []string{"kubelet (pid 815)", "/var/lib/kubelet/device-plugins/nvidia-gpu.sock", "owner: kubernetes"}},
+		{"a kubelet with claims", with(kubelet, "var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock", ""), managed, []string{"gpu.nvidia.com"}},
+		{"a socket, and no kubelet", with(nil, "var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), managed, nil},
+		{"the MIG manager", with(nil, "etc/systemd/system/multi-user.target.wants/nvidia-mig-manager.service", ""), managed, []string{"nvidia-mig-manager", "systemctl disable"}},
+		{"DCGM, and MIG", with(map[string]string{"proc/99/comm": "nv-hostengine\n"}), want(api.ModeMIG), []string{"nv-hostengine (pid 99)", "quiesce: [nvidia-dcgm.service]"}},
+		{"DCGM, and no MIG", with(map[string]string{"proc/99/comm": "nv-hostengine\n"}), managed, nil},
+		{"all of them, and nothing is ours", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n", "proc/815/comm", "kubelet\n", "var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), want(), nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := t.TempDir()
+			for name, text := range c.files {
+				file := filepath.Join(root, name)
+				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			o := external.Read(root, "lab7.example.org")
+			var warnings []string
+			checkExternalSchedulers(&o, c.want, node, func(_, message, hint string) { warnings = append(warnings, message+" | "+hint) })
+			if len(c.words) == 0 && len(warnings) > 0 || len(c.words) > 0 && len(warnings) != 1 {
+				t.Fatalf("it warns %d times: %q", len(warnings), warnings)
+			}
+			for _, s := range c.words {
+				if !strings.Contains(warnings[0], s) {
+					t.Errorf("it says %q, not %q", warnings[0], s)
+				}
+			}
+		})
+	}
+}
