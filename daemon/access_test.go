@@ -21,7 +21,7 @@ func peopled(t *testing.T) *virtual {
 	w := newVirtual(t, nil, scenarios.Board{Model: "a100-sxm4-40gb"})
 	w.live()
 	w.tasks.Wait() // It has learned who is who on this host.
-	w.identities.P.Store(servertest.People())
+	w.identities.Table.Store(servertest.Identities())
 	return w
 }
 
@@ -69,12 +69,12 @@ func TestWhoMayWhat(t *testing.T) {
 			if !ok {
 				t.Fatal("nobody wrote down who may use this route")
 			}
-			for who, p := range servertest.Everyone() {
+			for who, p := range servertest.Peers() {
 				reached := false
 				probe := r
 				probe.Handle = func(c *server.Call) error { reached = true; return c.Reply(http.StatusOK, nil) }
-				w := servertest.Ask(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { d.server.Serve(w, q, &probe) }), p, r.Method, "/v1", nil)
-				role := servertest.RoleOf()[who]
+				w := servertest.Request(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { d.server.Serve(w, q, &probe) }), p, r.Method, "/v1", nil)
+				role := servertest.Roles()[who]
 				// An observer who is a member too may do what either may.
 				may := slices.Contains(allowed, role) || who == "observer and member" && slices.Contains(allowed, "observer")
 				if reached != may {
@@ -83,7 +83,7 @@ func TestWhoMayWhat(t *testing.T) {
 				if may {
 					continue
 				}
-				e := servertest.RefusalOf(t, w)
+				e := servertest.ErrorOf(t, w)
 				if w.Code != http.StatusForbidden || e.Kind != api.KindDenied || e.Hint == "" || !strings.Contains(e.Message, "may not "+r.What) {
 					t.Errorf("%s is refused with %d: %+v", who, w.Code, e)
 				}
@@ -104,11 +104,11 @@ func TestStrangersAreRefusedEverywhere(t *testing.T) {
 	for _, r := range d.routes() {
 		path := strings.ReplaceAll(r.Pattern, "{id}", "x")
 		if r.Access != server.Anyone {
-			if w := servertest.Ask(h, servertest.Everyone()["stranger"], r.Method, path, nil); w.Code != http.StatusForbidden {
+			if w := servertest.Request(h, servertest.Peers()["stranger"], r.Method, path, nil); w.Code != http.StatusForbidden {
 				t.Errorf("a stranger's %s %s is answered with %d: %s", r.Method, path, w.Code, w.Body)
 			}
 		}
-		if w := servertest.Ask(h, nil, r.Method, path, nil); w.Code != http.StatusForbidden {
+		if w := servertest.Request(h, nil, r.Method, path, nil); w.Code != http.StatusForbidden {
 			t.Errorf("%s %s of nobody knows whom is answered with %d: %s", r.Method, path, w.Code, w.Body)
 		}
 	}
@@ -116,7 +116,7 @@ func TestStrangersAreRefusedEverywhere(t *testing.T) {
 
 func TestRequestsThatAreRefused(t *testing.T) {
 	h := peopled(t).server.Handler()
-	root := servertest.Everyone()["root"]
+	root := servertest.Peers()["root"]
 	for _, c := range []struct {
 		name   string
 		change func(*http.Request)
@@ -156,7 +156,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 			c.change(q)
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, q)
-			if e := servertest.RefusalOf(t, w); w.Code != c.status || e.Kind != c.kind {
+			if e := servertest.ErrorOf(t, w); w.Code != c.status || e.Kind != c.kind {
 				t.Errorf("answered with %d, want %d: %+v", w.Code, c.status, e)
 			}
 		})

@@ -103,7 +103,7 @@ func newLodge(t *testing.T) *lodge {
 		if err := who.Names.Refresh(t.Context(), nil, nil, true); err != nil {
 			t.Fatal(err)
 		}
-		who.P.Store(&server.Roster{})
+		who.Table.Store(&server.IdentityTable{})
 		x.tasks.Begin(ctx)
 	}
 	x.newLife()
@@ -165,7 +165,7 @@ func (x *lodge) apply(tenants ...api.TenantSpec) {
 		}
 	}
 	x.state.SetDesired(want)
-	x.identities.RenewRoster()
+	x.identities.UpdateTable()
 	x.table.Update(view)
 }
 

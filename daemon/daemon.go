@@ -87,7 +87,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.begin(ctx)
 	serving := d.server.NewServer(ctx)
 	failed := make(chan error, 1)
-	d.tasks.Go(func() { failed <- serving.Serve(server.NewCappedListener(l, d.identities.Known)) })
+	d.tasks.Go(func() { failed <- serving.Serve(server.NewCappedListener(l, d.identities.HasRole)) })
 	d.tasks.Go(func() { d.converger.Run(ctx) })
 	d.tasks.Go(func() { d.enforcer.Run(ctx) })
 	d.tasks.Go(func() { d.changes.Run(ctx) })

@@ -220,6 +220,6 @@ func (d *Daemon) reload() (waiting []string, err error) {
 			waiting = append(waiting, f.name)
 		}
 	}
-	d.identities.Learn(d.state.Desired().Spec, server.NameGrace, true)
+	d.identities.LookUp(d.state.Desired().Spec, server.NameWait, true)
 	return waiting, nil
 }

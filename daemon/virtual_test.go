@@ -207,9 +207,9 @@ func (w *virtual) kill() {
 // do sends a request as root and decodes the answer; refusal is nil when it was granted.
 func (w *virtual) do(method, target, body string, into any) (refusal *api.Error) {
 	w.Helper()
-	rec := servertest.Ask(w.server.Handler(), &server.Peer{}, method, target, strings.NewReader(body))
+	rec := servertest.Request(w.server.Handler(), &server.Peer{}, method, target, strings.NewReader(body))
 	if rec.Code >= 300 {
-		return servertest.RefusalOf(w.T, rec)
+		return servertest.ErrorOf(w.T, rec)
 	}
 	decodeAnswer(w.T, rec, into)
 	return nil

@@ -219,7 +219,7 @@ func (a *Adopter) unitCandidates(ctx context.Context, want *state.Desired, notAd
 // not known yet.
 func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cgroup.Login, relevant func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
 	sure = true
-	identities := a.Identities.P.Load()
+	identities := a.Identities.Table.Load()
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]
 		j := slices.IndexFunc(identities.Tenants, func(m server.TenantMembers) bool { return m.Name == t.Name })
@@ -239,7 +239,7 @@ func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cg
 			}
 			sure = sure && known
 		}
-		if slices.ContainsFunc(identities.Unknown, func(u server.UnknownMember) bool { return u.Tenant == t.Name && u.Unasked }) {
+		if slices.ContainsFunc(identities.Unknown, func(u server.UnknownMember) bool { return u.Tenant == t.Name && u.NoAnswer }) {
 			sure = false
 		}
 	}

@@ -174,7 +174,7 @@ func (x *fixture) start() {
 	if err := identities.Names.Refresh(x.t.Context(), nil, nil, true); err != nil {
 		x.t.Fatal(err)
 	}
-	identities.P.Store(&server.Roster{})
+	identities.Table.Store(&server.IdentityTable{})
 	ctx, stop := context.WithCancel(x.t.Context())
 	w := &watcher{ctx: ctx, t: x.t, table: table, attachments: attachments}
 	x.stop = func() {
@@ -312,7 +312,7 @@ func (x *fixture) apply(tenants ...api.TenantSpec) {
 		}
 	}
 	x.State.SetDesired(want)
-	x.Identities.RenewRoster()
+	x.Identities.UpdateTable()
 	x.Table.Update(view)
 }
 

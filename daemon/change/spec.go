@@ -145,7 +145,7 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 	}
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
-	cs.Identities.Learn(s, server.NameGrace, true)
+	cs.Identities.LookUp(s, server.NameWait, true)
 	node := cs.Observer.Observe(ctx)
 	if node.DriverErr != nil && len(s.GPUs) > 0 {
 		return nil, report.DriverError(node.DriverErr)
@@ -212,7 +212,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.tellResets(ctx, p.steps, p.node, use), quiet.Warnings)
-	unknown := server.RosterOf(0, p.want.Spec, cs.Identities.Names).Unknown
+	unknown := server.TableOf(0, p.want.Spec, cs.Identities.Names).Unknown
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].Text())
 	}
@@ -232,12 +232,12 @@ func (cs *Changes) specDiff(p *proposal) *api.Diff {
 func (cs *Changes) AdoptSpec(_ *observe.Node) {
 	acc := cs.State.Kept().Accepted
 	if acc == nil {
-		cs.Identities.Learn(nil, server.NameStart, true)
+		cs.Identities.LookUp(nil, server.NameStartWait, true)
 		return
 	}
 	released := state.ReleasedOf(acc)
 	if acc.Unmanaged == store.UnmanagedAll {
-		cs.Identities.Learn(nil, server.NameStart, true)
+		cs.Identities.LookUp(nil, server.NameStartWait, true)
 		cs.install(&state.Desired{Generation: acc.Generation, Released: released})
 		return
 	}
@@ -245,11 +245,11 @@ func (cs *Changes) AdoptSpec(_ *observe.Node) {
 	if err != nil {
 		cs.Conditions.Set("state", "spec", "the accepted spec cannot be read by this version: "+err.Error(), "nothing is changed; apply a spec that this version reads")
 		cs.Log.Error("cannot read the accepted spec", "error", err)
-		cs.Identities.Learn(nil, server.NameStart, true)
+		cs.Identities.LookUp(nil, server.NameStartWait, true)
 		return
 	}
 	s.Normalize()
-	cs.Identities.Learn(s, server.NameStart, true)
+	cs.Identities.LookUp(s, server.NameStartWait, true)
 	want := state.WantOf(s, spec.Resolved(acc.Resolved), acc.Generation)
 	want.Released = released
 	cs.install(want)
@@ -258,7 +258,7 @@ func (cs *Changes) AdoptSpec(_ *observe.Node) {
 // install puts a spec in force in memory.
 func (cs *Changes) install(want *state.Desired) {
 	cs.State.SetDesired(want)
-	cs.Identities.RenewRoster()
+	cs.Identities.UpdateTable()
 }
 
 // FirstSpec applies the settings' spec file on a node that never had a spec.

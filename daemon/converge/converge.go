@@ -69,7 +69,7 @@ func (cv *Converger) Turn(ctx context.Context) {
 	cv.noteGone(cv.Observer.Last()) // After it: what a reset took comes back by a change, which is under way now.
 	cv.Refresh(ctx, cv.Observer.Last())
 	cv.Changes.RestartUnits(ctx)
-	cv.Identities.KickNames()
+	cv.Identities.WakeNames()
 }
 
 // Mend carries out the soft steps that are due by the last observation, unless a change is under way: a change takes

@@ -29,8 +29,8 @@ func TestStopLeaseIsRefused(t *testing.T) {
 		{"a colleague", &server.Peer{UID: 1004, GID: servertest.GidVision}, id, http.StatusForbidden},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := servertest.Ask(h, c.p, http.MethodDelete, "/v1/leases/"+c.id, nil)
-			if e := servertest.RefusalOf(t, w); w.Code != c.status || strings.Contains(e.Message, "command") {
+			w := servertest.Request(h, c.p, http.MethodDelete, "/v1/leases/"+c.id, nil)
+			if e := servertest.ErrorOf(t, w); w.Code != c.status || strings.Contains(e.Message, "command") {
 				t.Errorf("answered with %d, want %d: %+v", w.Code, c.status, e)
 			}
 		})

@@ -17,11 +17,11 @@ const (
 type access int
 
 const (
-	Anyone access = iota // every local user
-	Reader               // admin, observer, or a tenant's member, who sees his own
-	Member               // admin, or a tenant's member
-	Admin                // admin
-	Seer                 // admin or observer
+	Anyone          access = iota // every local user
+	Reader                        // admin, observer, or a tenant's member, who sees his own
+	Member                        // admin, or a tenant's member
+	Admin                         // admin
+	AdminOrObserver               // admin or observer
 )
 
 // Caller is a peer with its role.
@@ -60,7 +60,7 @@ func (a access) allows(c *Caller) bool {
 		return c.Admin || c.Observer || len(c.Tenants) > 0
 	case Member:
 		return c.Admin || len(c.Tenants) > 0
-	case Seer:
+	case AdminOrObserver:
 		return c.Admin || c.Observer
 	case Admin:
 		return c.Admin
@@ -74,7 +74,7 @@ func (a access) denied(c *Caller, what string) *api.Error {
 	switch a {
 	case Admin:
 		hint = "this needs root or the group " + adminGroup
-	case Seer:
+	case AdminOrObserver:
 		hint = "this needs root, the group " + adminGroup + " or the group " + observerGroup
 	case Reader, Member:
 		hint = "you are a member of no tenant: an administrator can add you under 'members:' in the spec"

@@ -8,22 +8,22 @@ import (
 func TestConnectionCaps(t *testing.T) {
 	l := NewCappedListener(nil, nil)
 	for i := range maxPerUID {
-		if !l.take(1001, true) {
+		if !l.admit(1001, true) {
 			t.Fatalf("connection %d is refused", i)
 		}
 	}
-	if l.take(1001, true) {
+	if l.admit(1001, true) {
 		t.Error("there is no cap")
 	}
-	if !l.take(1010, true) {
+	if !l.admit(1010, true) {
 		t.Error("one user's connections keep another out")
 	}
-	l.give(1001, true)
-	if !l.take(1001, true) {
+	l.release(1001, true)
+	if !l.admit(1001, true) {
 		t.Error("a place that was given back is not given again")
 	}
 	uid := 2000
-	for ; l.take(uid, true); uid++ {
+	for ; l.admit(uid, true); uid++ {
 		if l.total > maxConns {
 			t.Fatal("there is no cap on all of them")
 		}
@@ -31,37 +31,37 @@ func TestConnectionCaps(t *testing.T) {
 	if l.total != maxConns {
 		t.Errorf("%d connections at most, want %d", l.total, maxConns)
 	}
-	if !l.take(0, true) {
+	if !l.admit(0, true) {
 		t.Error("root is kept out")
 	}
-	if !l.take(1009, false) {
+	if !l.admit(1009, false) {
 		t.Error("those who are known keep strangers out")
 	}
-	l.give(0, true)
-	l.give(1009, false)
-	if len(l.byUID) != uid-2000+2 || l.strangers != 0 || l.total != maxConns {
-		t.Errorf("%d users, %d strangers and %d others are left", len(l.byUID), l.strangers, l.total)
+	l.release(0, true)
+	l.release(1009, false)
+	if len(l.byUID) != uid-2000+2 || l.withoutRole != 0 || l.total != maxConns {
+		t.Errorf("%d users, %d strangers and %d others are left", len(l.byUID), l.withoutRole, l.total)
 	}
 }
 
 // One person has thousands of uids in a user namespace: together they are no more than strangers.
-func TestStrangersShareOneCap(t *testing.T) {
+func TestCallersWithoutARoleShareOneCap(t *testing.T) {
 	l := NewCappedListener(nil, nil)
-	for i := range maxPerStranger {
-		if !l.take(1009, false) {
+	for i := range maxPerUIDWithoutRole {
+		if !l.admit(1009, false) {
 			t.Fatalf("connection %d is refused", i)
 		}
 	}
-	if l.take(1009, false) {
+	if l.admit(1009, false) {
 		t.Error("a stranger has no cap")
 	}
-	for uid := range 10 * maxStrangers {
-		l.take(100000+uid, false)
+	for uid := range 10 * maxWithoutRole {
+		l.admit(100000+uid, false)
 	}
-	if l.strangers != maxStrangers {
-		t.Errorf("%d connections of strangers, want at most %d", l.strangers, maxStrangers)
+	if l.withoutRole != maxWithoutRole {
+		t.Errorf("%d connections of strangers, want at most %d", l.withoutRole, maxWithoutRole)
 	}
-	if !l.take(1001, true) {
+	if !l.admit(1001, true) {
 		t.Error("strangers keep a member out")
 	}
 }

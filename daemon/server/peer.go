@@ -73,9 +73,9 @@ func peerOf(c net.Conn) (*Peer, error) {
 	return &p, nil
 }
 
-// hungUp tells whether whoever connected is gone already, having asked nothing. Of a flood of connections thousands wait
+// hasHungUp tells whether whoever connected is gone already, having asked nothing. Of a flood of connections thousands wait
 // to be accepted that nobody waits at the other end of; what is real stands behind them.
-func hungUp(c net.Conn) bool {
+func hasHungUp(c net.Conn) bool {
 	uc, ok := c.(*net.UnixConn)
 	if !ok {
 		return false
@@ -84,28 +84,28 @@ func hungUp(c net.Conn) bool {
 	if err != nil {
 		return false
 	}
-	gone := false
+	closed := false
 	err = raw.Control(func(fd uintptr) {
 		n, _, e := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		gone = n == 0 && e == nil
+		closed = n == 0 && e == nil
 	})
-	return err == nil && gone
+	return err == nil && closed
 }
 
-// find finds the peer's process. It costs several system calls, so a connection that is refused is spared it.
-func (p *Peer) find(c *net.UnixConn) {
+// findProcess finds the peer's process. It costs several system calls, so a connection that is refused is spared it.
+func (p *Peer) findProcess(c *net.UnixConn) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return // Then it has no process, and gets no lease.
 	}
 	_ = raw.Control(func(fd uintptr) {
-		p.Process.Start = startOfPeer(func() (int, error) { return holdPeer(int(fd), p.Process.PID) }, p.Process.PID, p.UID)
+		p.Process.Start = startOfPeer(func() (int, error) { return peerPidfd(int(fd), p.Process.PID) }, p.Process.PID, p.UID)
 	})
 }
 
-// holdPeer takes hold of the process that connected: by the descriptor that the kernel keeps with the connection, and
+// peerPidfd takes hold of the process that connected: by the descriptor that the kernel keeps with the connection, and
 // where there is none (before Linux 6.5) by the pid, which may be another process by now.
-func holdPeer(conn, pid int) (int, error) {
+func peerPidfd(conn, pid int) (int, error) {
 	fd, err := unix.GetsockoptInt(conn, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 	if errors.Is(err, unix.ENOPROTOOPT) {
 		return unix.PidfdOpen(pid, 0)
@@ -116,8 +116,8 @@ func holdPeer(conn, pid int) (int, error) {
 // startOfPeer gives the start time of the process that connected, 0 when it is gone. The credentials are of the time of
 // the connect, and its pid may be somebody else's process by now: who had that one taken into a lease of theirs could
 // stop it. So it is held while it is read, and must be the same user's.
-func startOfPeer(hold func() (int, error), pid, uid int) uint64 {
-	fd, err := hold()
+func startOfPeer(openPidfd func() (int, error), pid, uid int) uint64 {
+	fd, err := openPidfd()
 	if err != nil {
 		return 0
 	}

@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	_, _ = os.Stdin.Read(make([]byte, 1)) // Its end is what is waited for.
 }
 
-// visitor connects to a listener from a process of its own, which ends when leave is called.
-func visitor(t *testing.T, l *net.UnixListener) (pid int, leave func()) {
+// connectFromProcess connects to a listener from a process of its own, which ends when leave is called.
+func connectFromProcess(t *testing.T, l *net.UnixListener) (pid int, end func()) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -57,32 +57,32 @@ func visitor(t *testing.T, l *net.UnixListener) (pid int, leave func()) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	said := make([]byte, 100)
-	if n, err := out.Read(said); err != nil || !strings.HasPrefix(string(said[:n]), "connected") {
-		t.Fatalf("it does not connect: %s %v", said[:n], err)
+	output := make([]byte, 100)
+	if n, err := out.Read(output); err != nil || !strings.HasPrefix(string(output[:n]), "connected") {
+		t.Fatalf("it does not connect: %s %v", output[:n], err)
 	}
-	left := false
-	leave = func() {
-		if !left {
-			left = true
+	ended := false
+	end = func() {
+		if !ended {
+			ended = true
 			in.Close()
 			_ = cmd.Wait() // It ends with or without its input.
 		}
 	}
-	t.Cleanup(leave)
-	return cmd.Process.Pid, leave
+	t.Cleanup(end)
+	return cmd.Process.Pid, end
 }
 
-// found is the peer with its process, as a connection that is let in has it.
-func found(c net.Conn) (*Peer, error) {
+// peerWithProcess is the peer with its process, as a connection that is let in has it.
+func peerWithProcess(c net.Conn) (*Peer, error) {
 	p, err := peerOf(c)
 	if err == nil {
-		p.find(c.(*net.UnixConn))
+		p.findProcess(c.(*net.UnixConn))
 	}
 	return p, err
 }
 
-func visited(t *testing.T) *net.UnixListener {
+func listenUnix(t *testing.T) *net.UnixListener {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
 	if err != nil {
@@ -93,8 +93,8 @@ func visited(t *testing.T) *net.UnixListener {
 }
 
 func TestPeerIsTheProcessThatConnected(t *testing.T) {
-	l := visited(t)
-	pid, leave := visitor(t, l)
+	l := listenUnix(t)
+	pid, end := connectFromProcess(t, l)
 	c, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func TestPeerIsTheProcessThatConnected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := found(c)
+	p, err := peerWithProcess(c)
 	if err != nil || p.UID != os.Geteuid() || p.GID != os.Getegid() || p.Process.PID != pid || p.Process.Start != start {
 		t.Errorf("the peer is %+v, %v, want pid %d", p, err, pid)
 	}
@@ -115,8 +115,8 @@ func TestPeerIsTheProcessThatConnected(t *testing.T) {
 	if got := startOfPeer(byPID, pid, os.Geteuid()+1); got != 0 {
 		t.Error("a process of another user passes for the peer")
 	}
-	leave()
-	if p, err := found(c); err != nil || p.Process.Start != 0 {
+	end()
+	if p, err := peerWithProcess(c); err != nil || p.Process.Start != 0 {
 		t.Errorf("a peer that is gone is %+v, %v", p, err)
 	}
 	if got := startOfPeer(byPID, pid, os.Geteuid()); got != 0 {
@@ -125,30 +125,30 @@ func TestPeerIsTheProcessThatConnected(t *testing.T) {
 }
 
 // Whoever connects, ends, and has root's next process get its pid, must not have that process walled in as his own.
-func TestPeerWhosePIDIsAnothersNow(t *testing.T) {
+func TestPeerWithAReusedPID(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("choosing a pid needs root")
 	}
-	l := visited(t)
-	pid, leave := visitor(t, l)
-	leave()
+	l := listenUnix(t)
+	pid, end := connectFromProcess(t, l)
+	end()
 	c, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	took := takePID(t, pid)
-	if p, err := found(c); err != nil || p.Process.PID != pid || p.Process.Start != 0 {
-		t.Errorf("the peer is %+v, %v: that is process %s", p, err, took)
+	name := startWithPID(t, pid)
+	if p, err := peerWithProcess(c); err != nil || p.Process.PID != pid || p.Process.Start != 0 {
+		t.Errorf("the peer is %+v, %v: that is process %s", p, err, name)
 	}
 	// Without the kernel's descriptor the user is what tells them apart.
 	if got := startOfPeer(func() (int, error) { return unix.PidfdOpen(pid, 0) }, pid, 65534); got != 0 {
-		t.Errorf("by its pid it started at %d: that is process %s", got, took)
+		t.Errorf("by its pid it started at %d: that is process %s", got, name)
 	}
 }
 
-// takePID starts a process with this pid, which nobody has.
-func takePID(t *testing.T, pid int) string {
+// startWithPID starts a process with this pid, which nobody has.
+func startWithPID(t *testing.T, pid int) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -189,10 +189,10 @@ func TestHungUp(t *testing.T) {
 	for range 3 {
 		dial().Close()
 	}
-	asked, silent := dial(), dial()
-	defer asked.Close()
+	wrote, silent := dial(), dial()
+	defer wrote.Close()
 	defer silent.Close()
-	if _, err := asked.Write([]byte("G")); err != nil {
+	if _, err := wrote.Write([]byte("G")); err != nil {
 		t.Fatal(err)
 	}
 	l := NewCappedListener(raw, func(*Peer) bool { return true })
@@ -204,7 +204,7 @@ func TestHungUp(t *testing.T) {
 		defer c.Close()
 		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		n, err := c.Read(make([]byte, 1))
-		if said := n == 1; said != (who == "who asked") || !said && !errors.Is(err, os.ErrDeadlineExceeded) {
+		if output := n == 1; output != (who == "who asked") || !output && !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: read %d, %v", who, n, err)
 		}
 	}

@@ -14,17 +14,17 @@ import (
 
 func TestRoles(t *testing.T) {
 	r := server.NewIdentities(report.NewReporter(slog.New(slog.DiscardHandler), time.Now), &loop.Group{}, "off")
-	r.P.Store(servertest.People())
-	for who, p := range servertest.Everyone() {
-		if got := r.Caller(p).Role(); got != servertest.RoleOf()[who] {
-			t.Errorf("%s is %s, want %s", who, got, servertest.RoleOf()[who])
+	r.Table.Store(servertest.Identities())
+	for name, p := range servertest.Peers() {
+		if got := r.Caller(p).Role(); got != servertest.Roles()[name] {
+			t.Errorf("%s is %s, want %s", name, got, servertest.Roles()[name])
 		}
 	}
-	if c := r.Caller(servertest.Everyone()["member by group"]); !slices.Equal(c.Tenants, []string{"vision", "speech"}) {
+	if c := r.Caller(servertest.Peers()["member by group"]); !slices.Equal(c.Tenants, []string{"vision", "speech"}) {
 		t.Errorf("the member by group is a member of %v", c.Tenants)
 	}
 	// Groups that this host does not have give nobody anything.
-	r.P.Store(&server.Roster{Self: servertest.UidSelf, AdminGID: -1, ObserverGID: -1})
+	r.Table.Store(&server.IdentityTable{Self: servertest.UidSelf, AdminGID: -1, ObserverGID: -1})
 	if c := r.Caller(&server.Peer{UID: 5, GID: -1, Groups: []int{-1}}); c.Role() != "nobody" {
 		t.Errorf("a group that does not exist makes somebody %s", c.Role())
 	}

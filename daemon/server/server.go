@@ -23,15 +23,15 @@ import (
 
 // Limits of the API.
 const (
-	maxHeader      = 16 << 10
-	MaxBody        = 1 << 20
-	maxConns       = 2048
-	maxPerUID      = 256
-	maxStrangers   = 128
-	maxPerStranger = 16
-	idleTimeout    = 2 * time.Minute
-	readTimeout    = 10 * time.Second // of a request's head, and then of its body
-	writeTimeout   = 30 * time.Second // of one answer, or one line of a long one
+	maxHeader            = 16 << 10
+	MaxBody              = 1 << 20
+	maxConns             = 2048
+	maxPerUID            = 256
+	maxWithoutRole       = 128
+	maxPerUIDWithoutRole = 16
+	idleTimeout          = 2 * time.Minute
+	readTimeout          = 10 * time.Second // of a request's head, and then of its body
+	writeTimeout         = 30 * time.Second // of one answer, or one line of a long one
 )
 
 // Call is one request with its caller.
@@ -117,14 +117,14 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 	}
 	c := &Call{W: w, R: q, Caller: s.Identities.Caller(p)}
 	if s.Identities.Names.HasPending() {
-		s.Identities.KickNames()
+		s.Identities.WakeNames()
 	}
 	if !r.Access.allows(c.Caller) {
 		writeError(w, r.Access.denied(c.Caller, r.What))
 		return
 	}
 	if r.Brief {
-		done, err := s.turns.take(q.Context(), p.UID)
+		done, err := s.limiter.acquire(q.Context(), p.UID)
 		if err != nil {
 			writeError(w, s.refusal(r, err))
 			return
@@ -203,17 +203,17 @@ func Listen(path string) (net.Listener, error) {
 // all who have no role together, because one person may have thousands of uids in a user namespace. Root is never refused.
 type cappedListener struct {
 	net.Listener
-	known func(*Peer) bool // has some role
+	hasRole func(*Peer) bool // has some role
 
-	mu        locks.Mutex[locks.Leaf] // guards what follows
-	total     int                     // of those who are known
-	strangers int
-	byUID     map[int]int
+	mu          locks.Mutex[locks.Leaf] // guards what follows
+	total       int                     // of those who are known
+	withoutRole int
+	byUID       map[int]int
 }
 
 // NewCappedListener limits the connections of a listener. known tells whether a peer has a role.
-func NewCappedListener(l net.Listener, known func(*Peer) bool) *cappedListener {
-	return &cappedListener{Listener: l, known: known, byUID: map[int]int{}}
+func NewCappedListener(l net.Listener, hasRole func(*Peer) bool) *cappedListener {
+	return &cappedListener{Listener: l, hasRole: hasRole, byUID: map[int]int{}}
 }
 
 // Accept gives the next connection that is within the caps.
@@ -224,26 +224,26 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		p, err := peerOf(c)
-		if err != nil || hungUp(c) {
+		if err != nil || hasHungUp(c) {
 			c.Close()
 			continue
 		}
-		known := l.known(p)
-		if !l.take(p.UID, known) {
+		hasRole := l.hasRole(p)
+		if !l.admit(p.UID, hasRole) {
 			c.Close()
 			continue
 		}
-		p.find(c.(*net.UnixConn))
-		return &cappedConn{UnixConn: c.(*net.UnixConn), peer: p, release: func() { l.give(p.UID, known) }}, nil
+		p.findProcess(c.(*net.UnixConn))
+		return &cappedConn{UnixConn: c.(*net.UnixConn), peer: p, release: func() { l.release(p.UID, hasRole) }}, nil
 	}
 }
 
-func (l *cappedListener) take(uid int, known bool) bool {
+func (l *cappedListener) admit(uid int, hasRole bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all, most, each := &l.total, maxConns, maxPerUID
-	if !known {
-		all, most, each = &l.strangers, maxStrangers, maxPerStranger
+	if !hasRole {
+		all, most, each = &l.withoutRole, maxWithoutRole, maxPerUIDWithoutRole
 	}
 	if uid != 0 && (*all >= most || l.byUID[uid] >= each) {
 		return false
@@ -253,13 +253,13 @@ func (l *cappedListener) take(uid int, known bool) bool {
 	return true
 }
 
-func (l *cappedListener) give(uid int, known bool) {
+func (l *cappedListener) release(uid int, hasRole bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if known {
+	if hasRole {
 		l.total--
 	} else {
-		l.strangers--
+		l.withoutRole--
 	}
 	if l.byUID[uid]--; l.byUID[uid] == 0 {
 		delete(l.byUID, uid)
@@ -295,6 +295,6 @@ type Server struct {
 	*report.Reporter
 	Tasks      *loop.Group
 	Identities *Identities
-	turns      turns
+	limiter    requestLimiter
 	Routes     []Route
 }

@@ -52,7 +52,7 @@ func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 		for _, caller := range []string{"root", "observer", "member", "observer and member"} {
 			s := &stream{header: http.Header{}}
 			streams[caller] = s
-			q := httptest.NewRequestWithContext(context.WithValue(ctx, server.PeerKey{}, servertest.Everyone()[caller]), http.MethodGet, "/v1/events", nil)
+			q := httptest.NewRequestWithContext(context.WithValue(ctx, server.PeerKey{}, servertest.Peers()[caller]), http.MethodGet, "/v1/events", nil)
 			q.Host = "gpushare"
 			go h.ServeHTTP(s, q)
 		}

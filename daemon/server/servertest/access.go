@@ -16,24 +16,24 @@ import (
 
 // The people of these tests.
 const (
-	UidSelf     = 990
-	gidAdmin    = 100
-	gidObserver = 101
-	GidVision   = 102
-	GidOther    = 103
-	UidAlice    = 1001
-	uidStranger = 1009
+	UidSelf        = 990
+	gidAdmin       = 100
+	gidObserver    = 101
+	GidVision      = 102
+	GidOther       = 103
+	UidAlice       = 1001
+	uidWithoutRole = 1009
 )
 
-// People are who is who in tests.
-func People() *server.Roster {
-	return &server.Roster{Self: UidSelf, AdminGID: gidAdmin, ObserverGID: gidObserver, Tenants: []server.TenantMembers{
+// Identities are who is who in tests.
+func Identities() *server.IdentityTable {
+	return &server.IdentityTable{Self: UidSelf, AdminGID: gidAdmin, ObserverGID: gidObserver, Tenants: []server.TenantMembers{
 		{Name: "vision", UIDs: []int{UidAlice}, GIDs: []int{GidVision}}, {Name: "speech", GIDs: []int{GidVision}}, {Name: "other", GIDs: []int{GidOther}},
 	}}
 }
 
-// Everyone are peers, by what they are.
-func Everyone() map[string]*server.Peer {
+// Peers are peers, by what they are.
+func Peers() map[string]*server.Peer {
 	return map[string]*server.Peer{
 		"root":                   {UID: 0, GID: 0},
 		"the daemon's own user":  {UID: UidSelf, GID: 1},
@@ -44,13 +44,13 @@ func Everyone() map[string]*server.Peer {
 		"member by group":        {UID: 1004, GID: GidVision},
 		"observer and member":    {UID: UidAlice, GID: gidObserver},
 		"another's member":       {UID: 1005, GID: GidOther},
-		"stranger":               {UID: uidStranger, GID: 1, Groups: []int{1, 2, 3}},
+		"stranger":               {UID: uidWithoutRole, GID: 1, Groups: []int{1, 2, 3}},
 		"root in a namespace":    {UID: 100000, GID: 100000}, // as the kernel tells him to those outside
 	}
 }
 
-// RoleOf is what everyone is, in the words of the API.
-func RoleOf() map[string]string {
+// Roles is what everyone is, in the words of the API.
+func Roles() map[string]string {
 	return map[string]string{
 		"root": "admin", "the daemon's own user": "admin", "group of admins": "admin", "further group of admin": "admin",
 		"observer": "observer", "member": "member", "member by group": "member", "observer and member": "member", "another's member": "member",
@@ -58,8 +58,8 @@ func RoleOf() map[string]string {
 	}
 }
 
-// Ask sends a request as a peer; nil is a connection whose peer is not known.
-func Ask(h http.Handler, p *server.Peer, method, target string, body io.Reader) *httptest.ResponseRecorder {
+// Request sends a request as a peer; nil is a connection whose peer is not known.
+func Request(h http.Handler, p *server.Peer, method, target string, body io.Reader) *httptest.ResponseRecorder {
 	ctx := context.Background()
 	if p != nil {
 		ctx = context.WithValue(ctx, server.PeerKey{}, p)
@@ -73,13 +73,13 @@ func Ask(h http.Handler, p *server.Peer, method, target string, body io.Reader) 
 
 // Handler serves these routes to the people of these tests.
 func Handler(r *report.Reporter, routes ...server.Route) http.Handler {
-	who := server.NewIdentities(r, &loop.Group{}, "off")
-	who.P.Store(People())
-	return (&server.Server{Reporter: r, Tasks: &loop.Group{}, Identities: who, Routes: routes}).Handler()
+	ids := server.NewIdentities(r, &loop.Group{}, "off")
+	ids.Table.Store(Identities())
+	return (&server.Server{Reporter: r, Tasks: &loop.Group{}, Identities: ids, Routes: routes}).Handler()
 }
 
-// RefusalOf reads the error of an answer.
-func RefusalOf(t *testing.T, w *httptest.ResponseRecorder) *api.Error {
+// ErrorOf reads the error of an answer.
+func ErrorOf(t *testing.T, w *httptest.ResponseRecorder) *api.Error {
 	t.Helper()
 	var envelope struct {
 		Error *api.Error `json:"error"`

@@ -16,17 +16,17 @@ import (
 
 const (
 	// nameGrace is how long an apply or a reload waits for the host's directory. What is answered later counts then.
-	NameGrace = 250 * time.Millisecond
+	NameWait = 250 * time.Millisecond
 	// nameStart is how long the start waits for it: before, nobody is served.
-	NameStart = 2 * time.Second
-	// nameSpacing is the least time between two askings that nobody ordered.
-	nameSpacing = time.Second
-	// nameAsking bounds one asking of everything.
-	nameAsking = 30 * time.Second
+	NameStartWait = 2 * time.Second
+	// nameQuerySpacing is the least time between two askings that nobody ordered.
+	nameQuerySpacing = time.Second
+	// nameQueryTimeout bounds one asking of everything.
+	nameQueryTimeout = 30 * time.Second
 )
 
-// Roster is who is who by what is known of the host's names. It is immutable.
-type Roster struct {
+// IdentityTable is who is who by what is known of the host's names. It is immutable.
+type IdentityTable struct {
 	Self        int // the uid that the daemon runs as
 	AdminGID    int // -1 when the group is not known
 	ObserverGID int
@@ -43,14 +43,14 @@ type TenantMembers struct {
 
 // UnknownMember is a name in the spec that stands for nobody now.
 type UnknownMember struct {
-	Tenant  string
-	name    string // "user alice"
-	Unasked bool   // the directory did not answer: it may know him
+	Tenant   string
+	name     string // "user alice"
+	NoAnswer bool   // the directory did not answer: it may know him
 }
 
 // Text says which name of which tenant is not known.
 func (u *UnknownMember) Text() string {
-	if u.Unasked {
+	if u.NoAnswer {
 		return "this host's directory has not answered about " + u.name + " of tenant " + u.Tenant
 	}
 	return "this host does not know " + u.name + " of tenant " + u.Tenant
@@ -63,30 +63,30 @@ type Identities struct {
 	Spec    func() *api.Spec // in force; nil: none is
 	Changed func()           // who is a member of what may be different
 	Names   *names.Directory
-	P       atomic.Pointer[Roster] // in force
+	Table   atomic.Pointer[IdentityTable] // in force
 
-	mu    locks.Mutex[locks.IdentityRefresh] // one makes a new one, so that the newest names win
-	kicks loop.Wake
+	mu   locks.Mutex[locks.IdentityRefresh] // one makes a new one, so that the newest names win
+	wake loop.Wake
 }
 
 // NewIdentities knows nobody yet but root. getent is the program that the host's names are asked with; "off": none is. Spec
 // and Changed are set by whoever has them.
 func NewIdentities(r *report.Reporter, tasks *loop.Group, getent string) *Identities {
 	ids := &Identities{
-		Reporter: r, Tasks: tasks, Names: &names.Directory{}, kicks: loop.NewWake(),
+		Reporter: r, Tasks: tasks, Names: &names.Directory{}, wake: loop.NewWake(),
 		Spec: func() *api.Spec { return nil }, Changed: func() {},
 	}
 	if getent != "off" {
 		ids.Names.Program = getent
 	}
-	ids.P.Store(RosterOf(os.Geteuid(), nil, ids.Names))
+	ids.Table.Store(TableOf(os.Geteuid(), nil, ids.Names))
 	return ids
 }
 
 // Caller gives a peer its role. It never waits: it stands in every request.
 func (ids *Identities) Caller(p *Peer) *Caller {
 	c := &Caller{Peer: p, Name: ids.Names.UserName(p.UID)}
-	now := ids.P.Load()
+	now := ids.Table.Load()
 	c.Admin = p.UID == 0 || p.UID == now.Self || p.inGroup(now.AdminGID)
 	c.Observer = p.inGroup(now.ObserverGID)
 	for i := range now.Tenants {
@@ -98,20 +98,20 @@ func (ids *Identities) Caller(p *Peer) *Caller {
 	return c
 }
 
-// Known tells whether a peer has any role.
-func (ids *Identities) Known(p *Peer) bool { return ids.Caller(p).Role() != "nobody" }
+// HasRole tells whether a peer has any role.
+func (ids *Identities) HasRole(p *Peer) bool { return ids.Caller(p).Role() != "nobody" }
 
-// RosterOf reads what is known of the names in a spec. It asks nobody.
-func RosterOf(self int, spec *api.Spec, dir *names.Directory) *Roster {
+// TableOf reads what is known of the names in a spec. It asks nobody.
+func TableOf(self int, spec *api.Spec, dir *names.Directory) *IdentityTable {
 	group := func(name string) int { gid, _ := dir.GroupID(name); return gid }
-	r := &Roster{Self: self, AdminGID: group(adminGroup), ObserverGID: group(observerGroup)}
+	r := &IdentityTable{Self: self, AdminGID: group(adminGroup), ObserverGID: group(observerGroup)}
 	if spec == nil {
 		return r
 	}
 	for i := range spec.Tenants {
 		t := &spec.Tenants[i]
 		m := TenantMembers{Name: t.Name}
-		look := func(kind string, all []string, get func(string) (int, names.State)) (ids []int) {
+		resolve := func(kind string, all []string, get func(string) (int, names.State)) (ids []int) {
 			for _, name := range all {
 				id, state := get(name)
 				if state == names.Present {
@@ -122,8 +122,8 @@ func RosterOf(self int, spec *api.Spec, dir *names.Directory) *Roster {
 			}
 			return ids
 		}
-		m.UIDs = look("user", t.Members.Users, dir.UserID)
-		m.GIDs = look("group", t.Members.Groups, dir.GroupID)
+		m.UIDs = resolve("user", t.Members.Users, dir.UserID)
+		m.GIDs = resolve("group", t.Members.Groups, dir.GroupID)
 		r.Tenants = append(r.Tenants, m)
 	}
 	return r
@@ -141,23 +141,23 @@ func namesOf(spec *api.Spec) (users, groups []string) {
 	return users, groups
 }
 
-// Learn asks the host's directory for the names of a spec, and waits no longer than grace. What comes later is taken up
+// LookUp asks the host's directory for the names of a spec, and waits no longer than grace. What comes later is taken up
 // when it comes. all asks also for what is known and fresh.
-func (ids *Identities) Learn(spec *api.Spec, grace time.Duration, all bool) {
+func (ids *Identities) LookUp(spec *api.Spec, wait time.Duration, all bool) {
 	done := make(chan struct{})
 	ids.Tasks.Go(func() {
 		defer close(done)
-		ctx, cancel := context.WithTimeout(ids.Tasks.Context(), nameAsking)
+		ctx, cancel := context.WithTimeout(ids.Tasks.Context(), nameQueryTimeout)
 		defer cancel()
 		users, groups := namesOf(spec)
 		_ = ids.Names.Refresh(ctx, users, groups, all) // The directory remembers why, and renewRoster shows it.
-		ids.RenewRoster()
+		ids.UpdateTable()
 	})
-	wait := time.NewTimer(grace)
-	defer wait.Stop()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
 	select {
 	case <-done:
-	case <-wait.C:
+	case <-timer.C:
 	}
 }
 
@@ -167,25 +167,25 @@ func (ids *Identities) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ids.kicks.C():
+		case <-ids.wake.C():
 		}
-		ids.Learn(ids.Spec(), nameAsking, false)
-		loop.Pause(ctx, nameSpacing) // So that many strangers make few askings.
+		ids.LookUp(ids.Spec(), nameQueryTimeout, false)
+		loop.Pause(ctx, nameQuerySpacing) // So that many strangers make few askings.
 	}
 }
 
-// KickNames makes the daemon look names up soon: after a look at the node, when a login appears, and when somebody came
+// WakeNames makes the daemon look names up soon: after a look at the node, when a login appears, and when somebody came
 // whose name is not known.
-func (ids *Identities) KickNames() {
-	ids.kicks.Set()
+func (ids *Identities) WakeNames() {
+	ids.wake.Set()
 }
 
-// RenewRoster takes up what is known now.
-func (ids *Identities) RenewRoster() {
+// UpdateTable takes up what is known now.
+func (ids *Identities) UpdateTable() {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
-	r := RosterOf(ids.P.Load().Self, ids.Spec(), ids.Names)
-	ids.P.Store(r)
+	r := TableOf(ids.Table.Load().Self, ids.Spec(), ids.Names)
+	ids.Table.Store(r)
 	unknown := map[string]api.Condition{}
 	for i := range r.Unknown {
 		u := &r.Unknown[i]

@@ -7,14 +7,14 @@ import (
 )
 
 // One user's requests run some at a time, another's at once, and root's always.
-func TestTurns(t *testing.T) {
+func TestRequestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var x turns
+		var x requestLimiter
 		const many = 3 * maxRunning
 		running := make(chan func(), many)
 		for range many {
 			go func() {
-				done, err := x.take(t.Context(), 1000)
+				done, err := x.acquire(t.Context(), 1000)
 				if err != nil {
 					t.Error(err)
 				}
@@ -26,7 +26,7 @@ func TestTurns(t *testing.T) {
 			t.Errorf("%d run at a time, want %d", len(running), maxRunning)
 		}
 		for _, uid := range []int{0, 1001} {
-			done, err := x.take(t.Context(), uid)
+			done, err := x.acquire(t.Context(), uid)
 			if err != nil {
 				t.Errorf("user %d has no turn: %v", uid, err)
 			}
@@ -35,7 +35,7 @@ func TestTurns(t *testing.T) {
 		// One that gives up takes nobody's turn.
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
-		if _, err := x.take(ctx, 1000); err == nil {
+		if _, err := x.acquire(ctx, 1000); err == nil {
 			t.Error("who gave up has a turn")
 		}
 		for range many {

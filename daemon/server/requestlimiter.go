@@ -11,23 +11,23 @@ import (
 // asks then stands behind so many, and not behind as many as he has connections.
 const maxRunning = 16
 
-// turns lets requests of one user run some at a time. The zero value works.
-type turns struct {
+// requestLimiter lets requests of one user run some at a time. The zero value works.
+type requestLimiter struct {
 	mu    locks.Mutex[locks.Leaf] // guards byUID
-	byUID map[int]*userTurns
+	byUID map[int]*userRequests
 }
 
-type userTurns struct {
+type userRequests struct {
 	slots chan struct{}
-	users int // requests that have a turn or wait for one
+	count int // requests that have a turn or wait for one
 }
 
-// take waits for a turn; done ends it. Root has always one: what mends the node is asked by it.
-func (t *turns) take(ctx context.Context, uid int) (done func(), err error) {
+// acquire waits for a turn; done ends it. Root has always one: what mends the node is asked by it.
+func (t *requestLimiter) acquire(ctx context.Context, uid int) (done func(), err error) {
 	if uid == 0 {
 		return func() {}, nil
 	}
-	u := t.enter(uid)
+	u := t.join(uid)
 	select {
 	case u.slots <- struct{}{}:
 		return func() {
@@ -40,25 +40,25 @@ func (t *turns) take(ctx context.Context, uid int) (done func(), err error) {
 	}
 }
 
-func (t *turns) enter(uid int) *userTurns {
+func (t *requestLimiter) join(uid int) *userRequests {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	u := t.byUID[uid]
 	if u == nil {
-		u = &userTurns{slots: make(chan struct{}, maxRunning)}
+		u = &userRequests{slots: make(chan struct{}, maxRunning)}
 		if t.byUID == nil {
-			t.byUID = map[int]*userTurns{}
+			t.byUID = map[int]*userRequests{}
 		}
 		t.byUID[uid] = u
 	}
-	u.users++
+	u.count++
 	return u
 }
 
-func (t *turns) leave(uid int, u *userTurns) {
+func (t *requestLimiter) leave(uid int, u *userRequests) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if u.users--; u.users == 0 {
+	if u.count--; u.count == 0 {
 		delete(t.byUID, uid)
 	}
 }
