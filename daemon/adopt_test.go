@@ -89,7 +89,7 @@ func newLodge(t *testing.T) *lodge {
 			hold: func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error) {
 				return &host.Host{
 					Port: tree, Follow: tree, Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Sessions: b,
-					LoginFilter: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", dir, cgroup.Info{}), Close: func() {},
+					LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", dir, cgroup.Info{}), Close: func() {},
 				}, nil
 			},
 			drive: func(Settings, *host.Host, *slog.Logger) (driver, error) { return noDriver{}, nil },

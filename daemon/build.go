@@ -240,10 +240,10 @@ func findHost(ctx context.Context, s Settings, log *slog.Logger, tell host.HostE
 	return host.Find(ctx, hostOptions(s), log, tell)
 }
 
-// AttachWalls closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
+// ApplyIsolation closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
 // later still. What it did is one line on out.
 func AttachWalls(s Settings, out io.Writer) error {
-	return devicepolicy.AttachWalls(s.HostRoot, s.StateDir, hostOptions(s).LoginsCgroup(), out)
+	return devicepolicy.ApplyIsolation(s.HostRoot, s.StateDir, hostOptions(s).LoginsCgroup(), out)
 }
 
 // deadlines is what the driver may take for what only reads, and for a change. What is many readings may take the time of
@@ -263,13 +263,13 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	}
 	d.leases.LeaseChanges.Report() // Or it moved on, which some wait for too.
 	d.Touch()
-	d.policy.CDI.Poke()
+	d.policy.CDI.Update()
 	d.changes.Dynamic.Poke()
 	d.enforcer.Wake.Set()
 	d.leases.TimeWake.Set()
 }
 
-func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.LoginGuard) engine.Handlers {
+func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.LoginFilter) engine.Handlers {
 	instances := &mig.Handler{Driver: d.driver, InUseBy: d.attribution.DeviceUsers}
 	walls := &isolation.Handler{Slices: d.host.Port}
 	control := &mps.Handler{Supervisor: supervisor, Driver: d.driver}

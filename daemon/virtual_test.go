@@ -159,7 +159,7 @@ func (w *virtual) live() {
 	stood := w.stand
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, outside{
 		hold: func(_ context.Context, s Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
-			h := &host.Host{Port: w.port, Follow: w.port.Processes, LoginFilter: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
+			h := &host.Host{Port: w.port, Follow: w.port.Processes, LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
 			h.Units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
 			h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{})
 			return h, nil

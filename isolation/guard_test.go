@@ -183,14 +183,14 @@ func TestPlanGuards(t *testing.T) {
 // oneGuard is the host of steps: one cgroup.
 type oneGuard struct{ now *device.Guard }
 
-func (o *oneGuard) Guards(context.Context) ([]device.State, error) {
+func (o *oneGuard) Filters(context.Context) ([]device.State, error) {
 	if o.now == nil {
 		return nil, nil
 	}
 	return []device.State{{Cgroup: "/user.slice", Guard: *o.now}}, nil
 }
 
-func (o *oneGuard) ChangeGuard(_ context.Context, _ string, change func(*device.Guard) *device.Guard) (bool, error) {
+func (o *oneGuard) ChangeFilter(_ context.Context, _ string, change func(*device.Guard) *device.Guard) (bool, error) {
 	o.now = change(o.now)
 	return true, nil
 }

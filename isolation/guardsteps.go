@@ -92,10 +92,10 @@ func meetGuard(is, want device.Guard) device.Guard {
 
 // GuardWriter is what the steps need of the host.
 type GuardWriter interface {
-	Guards(ctx context.Context) ([]device.State, error)
-	// ChangeGuard puts what change makes of the guard that stands onto the cgroup; nil is none. Nobody else changes a guard
+	Filters(ctx context.Context) ([]device.State, error)
+	// ChangeFilter puts what change makes of the guard that stands onto the cgroup; nil is none. Nobody else changes a guard
 	// in between.
-	ChangeGuard(ctx context.Context, cg string, change func(now *device.Guard) *device.Guard) (wrote bool, err error)
+	ChangeFilter(ctx context.Context, cg string, change func(now *device.Guard) *device.Guard) (wrote bool, err error)
 }
 
 // GuardHandler carries out the steps of the guard. Leases come and go between the plan and its steps and have their
@@ -110,7 +110,7 @@ func (h *GuardHandler) Applied(ctx context.Context, s step.Step) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	all, err := h.Guards.Guards(ctx)
+	all, err := h.Guards.Filters(ctx)
 	if err != nil {
 		return false, fmt.Errorf("cannot read the guards: %w", err)
 	}
@@ -127,7 +127,7 @@ func (h *GuardHandler) Do(ctx context.Context, s step.Step) error {
 	if err != nil {
 		return err
 	}
-	_, err = h.Guards.ChangeGuard(ctx, to.Cgroup, func(now *device.Guard) *device.Guard { return redo(from.Guard, to.Guard, now) })
+	_, err = h.Guards.ChangeFilter(ctx, to.Cgroup, func(now *device.Guard) *device.Guard { return redo(from.Guard, to.Guard, now) })
 	return err
 }
 

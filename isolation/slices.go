@@ -13,7 +13,7 @@ import (
 type Tenant struct {
 	Name    string
 	Limits  cgroup.Limits // of the tenant as a whole
-	Near    string        // "prefer": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict": their memory too, of each lease: see MemoryNear
+	Near    string        // "prefer": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict": their memory too, of each lease: see MemoryNodes
 	Classes []string      // of devices: rdma, fuse, dri
 	Grants  []Grant
 }
@@ -159,7 +159,7 @@ func (m *memo) of(t Target) allowance {
 	return a
 }
 
-// MemoryNear is the NUMA nodes of the GPUs, as "0-1", for a lease that is on these; why tells what it could not find out.
+// MemoryNodes is the NUMA nodes of the GPUs, as "0-1", for a lease that is on these; why tells what it could not find out.
 // A host with one NUMA node has nothing to choose.
 func MemoryNear(h *Hardware, gpus []gpu.UUID) (list, why string) {
 	if len(h.Host.CPUs) < 2 {

@@ -69,7 +69,7 @@ func (a *Adopter) AdoptAll(ctx context.Context) error {
 		return err
 	}
 	candidates := a.candidates(ctx, want, logins, notAdopted)
-	a.Policy.GuardUnits(candidates)
+	a.Policy.FilterUnits(candidates)
 	var adopted []lease.Lease
 	for _, l := range a.Table.Live() {
 		if l.Origin == lease.OriginLogin || l.Origin == lease.OriginUnit {

@@ -186,7 +186,7 @@ func (x *fixture) start() {
 		Hierarchy: func() (cgroup.Hierarchy, error) { return x.h, nil }, SampleInterval: func() time.Duration { return time.Hour }, Wake: func() {},
 		Attribution: &attribution.Attribution{Reporter: r, State: st, Port: port, Follow: port, Attachments: attachments, Observer: observer, Table: table},
 		Policy: &devicepolicy.Policy{
-			Reporter: r, State: st, Port: port, Observer: observer, Table: table, Logins: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", x.dir, cgroup.Info{}),
+			Reporter: r, State: st, Port: port, Observer: observer, Table: table, Logins: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", x.dir, cgroup.Info{}),
 		},
 		Leases: w, Adoption: Adoption{Wake: loop.NewWake()},
 	}

@@ -69,7 +69,7 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, who string, a planne
 	}
 	if !run {
 		// What is ours now, or held no longer, is open when this is answered. What walls were worked out to be did not know of it.
-		cs.Policy.Walls.Store(nil)
+		cs.Policy.Slices.Store(nil)
 		if err := cs.Converger.Mend(ctx); err != nil && ctx.Err() == nil {
 			cs.Log.Warn("cannot converge", "error", err)
 		}
@@ -189,7 +189,7 @@ func (cs *Changes) Open(operation string, r *engine.Record) {
 // carryOut runs the steps, reads back, records what was reached, and closes the change.
 func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
 	ch := cs.State.Changing()
-	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.NoteTook(&p); cs.progress(operation, p) }, PrepareGrant: cs.Policy.Widener()}
+	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.NoteTook(&p); cs.progress(operation, p) }, PrepareGrant: cs.Policy.Granter()}
 	var out engine.Outcome
 	if resumed {
 		out = cs.Engine.Resume(ctx, &r, state.Epoch(cs.Observer.Last()), hooks)
@@ -232,7 +232,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 	cs.Observer.Invalidate() // A mode change moves minors and what can be partitioned.
 	node := cs.Observer.Observe(look)
 	cs.State.SetSettledAt(node.Seq)
-	cs.Policy.Unseen.Note(node, r.Steps)
+	cs.Policy.UnknownOutcome.Record(node, r.Steps)
 	failed := failures(out)
 	touched := gpusOf(r.Steps)
 	stopped := cs.stoppedUnits(look, &r)

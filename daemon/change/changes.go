@@ -31,7 +31,7 @@ type Changes struct {
 	Engine      *engine.Engine
 	Table       *lease.Table
 	Services    Services
-	Logins      *devicepolicy.LoginGuard
+	Logins      *devicepolicy.LoginFilter
 	Identities  *server.Identities
 	Attribution *attribution.Attribution
 	Policy      *devicepolicy.Policy

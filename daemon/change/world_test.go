@@ -68,7 +68,7 @@ func newWorld(t *testing.T) *world {
 	st := state.NewState(kept, false)
 	table := lease.New(lease.Config{Isolation: leasetest.NoIsolation{}})
 	look := &observe.Observer{Driver: noGPUs{}, Slices: w.port, HostRoot: root, Now: time.Now}
-	logins := devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", root, cgroup.Info{})
+	logins := devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", root, cgroup.Info{})
 	tasks := &loop.Group{}
 	tasks.Begin(ctx)
 	whose := &attribution.Attribution{

@@ -27,7 +27,7 @@ type Converger struct {
 	Port     cgroup.Port
 	Table    *lease.Table
 	Notify   watchdog
-	Logins   *devicepolicy.LoginGuard
+	Logins   *devicepolicy.LoginFilter
 	Kicks    loop.Wake
 	// convergeInterval is the time between two passes that nobody asked for.
 	ConvergeInterval func() time.Duration

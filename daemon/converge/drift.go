@@ -129,7 +129,7 @@ func (cv *Converger) slicesKnown(want *state.Desired, node *observe.Node) *plann
 	if node.SlicesErr != nil || node.DriverErr != nil || cv.Policy.NeverRead(node) || !cv.Port.Info().Slices {
 		return nil
 	}
-	w, err := cv.Policy.WallsWanted(want, node, nil)
+	w, err := cv.Policy.DesiredSlices(want, node, nil)
 	if err != nil {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (cv *Converger) guardDrift(want *state.Desired, node *observe.Node) (tell f
 	if node.LoginFiltersErr != nil || node.DriverErr != nil {
 		return none
 	}
-	states, _, err := cv.Policy.GuardsWanted(want, node, nil, cv.Table.Live())
+	states, _, err := cv.Policy.DesiredFilters(want, node, nil, cv.Table.Live())
 	if err != nil {
 		return none
 	}

@@ -35,25 +35,25 @@ func (cv *Converger) judgeGuard(want *state.Desired, node *observe.Node) {
 		if len(node.LoginFilters) > 0 && cv.State.Changing() == nil {
 			lacks("stands", fmt.Sprintf("%s is kept from GPUs by a guard that the spec in force does not ask for", node.LoginFilters[0].Cgroup), "it was put there at boot, or by an earlier spec; 'gpushare unmanage' takes it away, and so does a spec with enforce: on and isolation.logins: open")
 		}
-	case cv.Logins.Why != "":
+	case cv.Logins.Reason != "":
 		hint := "run gpushared as root on a host with cgroup v2"
-		if cv.Logins.Able {
+		if cv.Logins.Supported {
 			hint = "name the cgroup that holds logins in gpushared.yaml (logins_cgroup), or use systemd"
 		}
-		lacks("none", open+cv.Logins.Why, hint)
+		lacks("none", open+cv.Logins.Reason, hint)
 	case node.LoginFiltersErr != nil:
 		lacks("unread", "it is not known whether logins are kept from managed GPUs: "+node.LoginFiltersErr.Error(), "see the journal of gpushared")
 	default:
-		states, missing, err := cv.Policy.GuardsWanted(want, node, nil, cv.Table.Live())
+		states, missing, err := cv.Policy.DesiredFilters(want, node, nil, cv.Table.Live())
 		if err != nil {
 			lacks("unread", open+err.Error(), "")
 		}
 		for _, s := range states {
 			if !slices.ContainsFunc(node.LoginFilters, func(g devices.State) bool { return g.Cgroup == s.Cgroup }) {
 				why := "nothing guards " + s.Cgroup
-				if !cv.Logins.There(s.Cgroup) {
+				if !cv.Logins.Exists(s.Cgroup) {
 					why = "there is no cgroup " + s.Cgroup
-				} else if err := cv.Logins.Trouble(); err != nil {
+				} else if err := cv.Logins.LastError(); err != nil {
 					why = err.Error()
 				}
 				lacks(s.Cgroup, open+why, "it is tried again at each look; 'gpushare doctor' says what is missing")

@@ -25,7 +25,7 @@ func (cv *Converger) judgeSoft(want *state.Desired, node *observe.Node) {
 
 func (cv *Converger) judgeWalls(want *state.Desired, node *observe.Node, lacks map[string]api.Condition) {
 	info := cv.Port.Info()
-	w, err := cv.Policy.WallsWanted(want, node, nil)
+	w, err := cv.Policy.DesiredSlices(want, node, nil)
 	if err != nil {
 		lacks["host"] = api.Condition{Message: err.Error()}
 		return

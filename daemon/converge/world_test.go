@@ -85,7 +85,7 @@ func newWorld(t *testing.T, document string) *world {
 	st := state.NewState(kept, false)
 	table := lease.New(lease.Config{Isolation: leasetest.NoIsolation{}})
 	look := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: root, Now: time.Now}
-	logins := devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, "", root, cgroup.Info{})
+	logins := devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", root, cgroup.Info{})
 	kicks := loop.NewWake()
 	w.Converger = &Converger{
 		Reporter: rep, State: st, Driver: w.driver, Observer: look, Port: w.port, Table: table, Notify: w.dog, Logins: logins, Kicks: kicks, Kick: kicks.Set,

@@ -12,8 +12,8 @@ func AdapterText(i cgroup.Info) string {
 	return i.Adapter + " (" + i.Detail + ")"
 }
 
-// WhyOpen says why there are no device walls.
-func WhyOpen(info cgroup.Info) string {
+// WhyNoDeviceRules says why there are no device walls.
+func WhyNoDeviceRules(info cgroup.Info) string {
 	if info.NoDevices != "" {
 		return info.NoDevices
 	}

@@ -34,8 +34,8 @@ type CDI struct {
 
 	written map[string]description // by file name
 
-	libraries []isolation.Library
-	seen      *observe.Node // when they were looked for
+	libraries   []isolation.Library
+	librariesOf *observe.Node // when they were looked for
 }
 
 // description is a file as it was when it was known to be right.
@@ -44,9 +44,9 @@ type description struct {
 	file    fs.FileInfo
 }
 
-// holds tells whether the file is still that one, with this content. To look at a file costs less than to read it, and
+// unchanged tells whether the file is still that one, with this content. To look at a file costs less than to read it, and
 // there is one for each grant at each lease that comes or goes.
-func (w description) holds(file string, content []byte) bool {
+func (w description) unchanged(file string, content []byte) bool {
 	if w.file == nil || !bytes.Equal(w.content, content) {
 		return false
 	}
@@ -56,14 +56,14 @@ func (w description) holds(file string, content []byte) bool {
 
 // librariesLocked looks for the driver's libraries once for each look at the node. mu is held.
 func (x *CDI) librariesLocked(root string, node *observe.Node) []isolation.Library {
-	if x.seen != node {
-		x.libraries, x.seen = isolation.ReadLibraries(root, node.Driver.DriverVersion), node
+	if x.librariesOf != node {
+		x.libraries, x.librariesOf = isolation.ReadLibraries(root, node.Driver.DriverVersion), node
 	}
 	return x.libraries
 }
 
-// Poke asks for a look soon. It may be called with any lock held.
-func (x *CDI) Poke() {
+// Update asks for a look soon. It may be called with any lock held.
+func (x *CDI) Update() {
 	x.Wake.Set()
 }
 
@@ -196,7 +196,7 @@ func (pol *Policy) SyncCDILocked(files map[string][]byte) error {
 	written := make(map[string]description, len(files))
 	for name, b := range files {
 		file := filepath.Join(dir, name)
-		if w := pol.CDI.written[name]; w.holds(file, b) {
+		if w := pol.CDI.written[name]; w.unchanged(file, b) {
 			written[name] = w
 			continue
 		}

@@ -45,7 +45,7 @@ type redNode struct {
 	h    cgroup.Hierarchy
 }
 
-func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) *redNode {
+func newRedNode(t *testing.T, limits cgroup.Limits, files map[string]string) *redNode {
 	t.Helper()
 	st, _, err := store.Open(t.TempDir())
 	if err != nil {
@@ -59,7 +59,7 @@ func tenantRed(t *testing.T, limits cgroup.Limits, files map[string]string) *red
 		Reporter: r, State: of, Port: port, Follow: cgroup.NewProcesses("a test"), Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Table: table,
 	}
 	pol := &Policy{
-		Reporter: r, State: of, Port: port, Table: table, Logins: NewLoginGuard(cgroup.Hierarchy{}, "", t.TempDir(), cgroup.Info{}), SliceUse: use.SliceUse,
+		Reporter: r, State: of, Port: port, Table: table, Logins: NewLoginFilter(cgroup.Hierarchy{}, "", t.TempDir(), cgroup.Info{}), SliceUse: use.SliceUse,
 	}
 	files["cgroup.procs"] = ""
 	for name, text := range files {
@@ -85,10 +85,10 @@ func TestLimitBelowUse(t *testing.T) {
 	const gib = 1 << 30
 	was := cgroup.Limits{MemoryMax: new(uint64(8 * gib)), TasksMax: new(uint64(1000)), CPUQuota: new(400.0)}
 	for _, c := range []struct {
-		name  string
-		files map[string]string
-		lower func(*cgroup.Limits)
-		says  string // empty: nobody notices
+		name   string
+		files  map[string]string
+		lower  func(*cgroup.Limits)
+		reason string // empty: nobody notices
 	}{
 		{"memory below use", map[string]string{"memory.current": "6442450944\n", "memory.stat": "inactive_file 1073741824\n"}, func(l *cgroup.Limits) { l.MemoryMax = new(uint64(4 * gib)) }, "5 GiB of memory are in use"},
 		{"memory below the cache only", map[string]string{"memory.current": "6442450944\n", "memory.stat": "inactive_file 3221225472\n"}, func(l *cgroup.Limits) { l.MemoryMax = new(uint64(4 * gib)) }, ""},
@@ -99,20 +99,20 @@ func TestLimitBelowUse(t *testing.T) {
 		{"nothing is told", map[string]string{}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(1)) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			red := tenantRed(t, was, c.files)
+			red := newRedNode(t, was, c.files)
 			to := was
 			c.lower(&to)
 			steps := red.planSlices(&state.Desired{}, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: to, Closed: true}})
 			err := planner.Admit(steps, planner.Authority{})
-			if c.says == "" {
+			if c.reason == "" {
 				if err != nil || len(steps) != 1 {
 					t.Errorf("%d steps, refused: %v", len(steps), err)
 				}
 				return
 			}
 			var refused *api.Error
-			if !errors.As(err, &refused) || refused.Kind != api.KindInUse || !strings.Contains(refused.Message, c.says) || !strings.Contains(refused.Message, "red-") {
-				t.Errorf("refused with %v, it is to say %q and whom", err, c.says)
+			if !errors.As(err, &refused) || refused.Kind != api.KindInUse || !strings.Contains(refused.Message, c.reason) || !strings.Contains(refused.Message, "red-") {
+				t.Errorf("refused with %v, it is to say %q and whom", err, c.reason)
 			}
 			if err := planner.Admit(steps, planner.Authority{Force: true}); err != nil {
 				t.Errorf("refused with force: %v", err)
@@ -123,7 +123,7 @@ func TestLimitBelowUse(t *testing.T) {
 
 // Two looks at how busy a slice is tell whether a quota goes below it.
 func TestQuotaBelowUse(t *testing.T) {
-	red := tenantRed(t, cgroup.Limits{CPUQuota: new(400.0)}, map[string]string{"cpu.stat": "usage_usec 1000000\n"})
+	red := newRedNode(t, cgroup.Limits{CPUQuota: new(400.0)}, map[string]string{"cpu.stat": "usage_usec 1000000\n"})
 	now := time.Now()
 	red.Now = func() time.Time { return now }
 	red.use.RecordRates(red.node)
@@ -141,8 +141,8 @@ func TestQuotaBelowUse(t *testing.T) {
 }
 
 // What was raised from outside and is in use by now is not taken away by the loop, which has no authority.
-func TestTheLoopTakesNoLimitBelowUse(t *testing.T) {
-	red := tenantRed(t, cgroup.Limits{TasksMax: new(uint64(1000))}, map[string]string{"pids.current": "312\n"})
+func TestConvergeSetsNoLimitBelowUse(t *testing.T) {
+	red := newRedNode(t, cgroup.Limits{TasksMax: new(uint64(1000))}, map[string]string{"pids.current": "312\n"})
 	steps := red.planSlices(red.State.Desired(), []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
 	if len(steps) != 1 || steps[0].Disruption != step.Running {
 		t.Errorf("the steps are %+v", steps)
@@ -153,33 +153,33 @@ func TestTheLoopTakesNoLimitBelowUse(t *testing.T) {
 func TestSlicesOfOthers(t *testing.T) {
 	reds, blues := cgroup.SliceName{Tenant: "red"}, cgroup.SliceName{Tenant: "blue"}
 	for _, c := range []struct {
-		name  string
-		state store.State
-		lost  bool
-		want  []cgroup.Slice
-		gone  int // slices that would be removed
+		name    string
+		state   store.State
+		lost    bool
+		want    []cgroup.Slice
+		removed int // slices that would be removed
 	}{
 		{name: "a new node", want: []cgroup.Slice{}},
-		{name: "ours, and not wanted any more", state: store.State{Accepted: &store.Accepted{}, CreatedSlices: map[string]bool{"red": true}}, want: []cgroup.Slice{}, gone: 1},
+		{name: "ours, and not wanted any more", state: store.State{Accepted: &store.Accepted{}, CreatedSlices: map[string]bool{"red": true}}, want: []cgroup.Slice{}, removed: 1},
 		{name: "another was ours", state: store.State{Accepted: &store.Accepted{}, CreatedSlices: map[string]bool{"blue": true}}, want: []cgroup.Slice{}},
 		{name: "wanted now", want: []cgroup.Slice{{Name: reds, Closed: true}}},
-		{name: "the memory is lost", lost: true, want: []cgroup.Slice{{Name: blues}}, gone: 1},
-		{name: "nobody kept it", state: store.State{Accepted: &store.Accepted{}}, want: []cgroup.Slice{}, gone: 1},
+		{name: "the memory is lost", lost: true, want: []cgroup.Slice{{Name: blues}}, removed: 1},
+		{name: "nobody kept it", state: store.State{Accepted: &store.Accepted{}}, want: []cgroup.Slice{}, removed: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			red := tenantRed(t, cgroup.Limits{}, map[string]string{})
+			red := newRedNode(t, cgroup.Limits{}, map[string]string{})
 			red.State.Lost = c.lost
 			if err := red.State.Store.Update(func(s *store.State) error { *s = c.state; return nil }); err != nil {
 				t.Fatal(err)
 			}
-			gone := 0
+			removed := 0
 			for _, s := range red.planSlices(&state.Desired{}, c.want) {
 				if s.Kind == isolation.KindRemove {
-					gone++
+					removed++
 				}
 			}
-			if gone != c.gone {
-				t.Errorf("%d slices go, want %d", gone, c.gone)
+			if removed != c.removed {
+				t.Errorf("%d slices go, want %d", removed, c.removed)
 			}
 		})
 	}

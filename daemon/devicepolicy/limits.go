@@ -27,8 +27,8 @@ func SliceLimits(t *api.TenantSpec) cgroup.Limits {
 	return l
 }
 
-// MemoryNear is the NUMA nodes of a lease's GPUs; why tells what could not be found out.
-func (pol *Policy) MemoryNear(node *observe.Node, l *lease.Lease) (list, why string) {
+// MemoryNodes is the NUMA nodes of a lease's GPUs; why tells what could not be found out.
+func (pol *Policy) MemoryNodes(node *observe.Node, l *lease.Lease) (list, why string) {
 	hw, err := pol.hardware(node, nil)
 	if err != nil {
 		return "", "cpu.numa: strict: memory is not bound: " + err.Error()

@@ -14,19 +14,19 @@ import (
 )
 
 // NodeInput is what a plan of the node is made from. going are the hardware steps that come with it.
-func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, going []step.Step) planner.NodeInput {
+func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, hardwareSteps []step.Step) planner.NodeInput {
 	in := planner.NodeInput{
 		Info: pol.Port.Info(), InForce: want == pol.State.Desired(), NeverRead: pol.NeverRead(node), Logins: pol.Logins.Logins,
-		Slices: sync.OnceValues(func() (*planner.DesiredSlices, error) { return pol.WallsWanted(want, node, going) }),
+		Slices: sync.OnceValues(func() (*planner.DesiredSlices, error) { return pol.DesiredSlices(want, node, hardwareSteps) }),
 		Managed: func(to []cgroup.Slice) []cgroup.SliceState {
 			own, _ := pol.State.OwnSlices(node, to)
 			return own
 		},
 		Use: sync.OnceValue(func() map[cgroup.SliceName]isolation.Use { return pol.SliceUse(node) }),
 		Filters: sync.OnceValues(func() ([]devices.State, error) {
-			states, _, err := pol.GuardsWanted(want, node, going, pol.Table.Live())
+			states, _, err := pol.DesiredFilters(want, node, hardwareSteps, pol.Table.Live())
 			// Nobody is in a cgroup that does not exist, and the rest of a change does not wait for it: a condition says so.
-			return slices.DeleteFunc(states, func(s devices.State) bool { return !pol.Logins.There(s.Cgroup) }), err
+			return slices.DeleteFunc(states, func(s devices.State) bool { return !pol.Logins.Exists(s.Cgroup) }), err
 		}),
 	}
 	if p := pol.Port.Abilities().Migration; p != nil {

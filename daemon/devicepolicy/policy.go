@@ -16,20 +16,20 @@ import (
 // Policy says which device may be opened by whom.
 type Policy struct {
 	*report.Reporter
-	HostRoot string
-	CDIDir   string
-	State    *state.State
-	Port     cgroup.Port
-	Observer *observe.Observer
-	Table    *lease.Table
-	Logins   *LoginGuard // keeps logins from managed GPUs
-	MPS      *mps.Supervisor
-	Hosts    *isolation.HostCache
-	adopted  atomic.Pointer[[]string] // the cgroups of units that run and that the spec adopts; nil: not known yet
-	CDI      CDI
-	Unseen   unseen
-	Walls    atomic.Pointer[planner.DesiredSlices]
-	Scopes   scopeRules
+	HostRoot       string
+	CDIDir         string
+	State          *state.State
+	Port           cgroup.Port
+	Observer       *observe.Observer
+	Table          *lease.Table
+	Logins         *LoginFilter // keeps logins from managed GPUs
+	MPS            *mps.Supervisor
+	Hosts          *isolation.HostCache
+	adopted        atomic.Pointer[[]string] // the cgroups of units that run and that the spec adopts; nil: not known yet
+	CDI            CDI
+	UnknownOutcome unknownOutcome
+	Slices         atomic.Pointer[planner.DesiredSlices]
+	Scopes         scopeRules
 	// sliceUse is who uses which slice now, and what of.
 	SliceUse func(node *observe.Node) map[cgroup.SliceName]isolation.Use
 }

@@ -19,19 +19,19 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// WallsWanted works out the slices. What was worked out last is kept: planning and judging ask for the same.
-func (pol *Policy) WallsWanted(want *state.Desired, node *observe.Node, going []step.Step) (*planner.DesiredSlices, error) {
-	if w := pol.Walls.Load(); w != nil && w.Node == node && w.Spec == want && len(going) == 0 {
+// DesiredSlices works out the slices. What was worked out last is kept: planning and judging ask for the same.
+func (pol *Policy) DesiredSlices(want *state.Desired, node *observe.Node, hardwareSteps []step.Step) (*planner.DesiredSlices, error) {
+	if w := pol.Slices.Load(); w != nil && w.Node == node && w.Spec == want && len(hardwareSteps) == 0 {
 		return w, nil
 	}
-	hw, err := pol.hardware(node, going)
+	hw, err := pol.hardware(node, hardwareSteps)
 	if err != nil {
 		return nil, err
 	}
 	w := &planner.DesiredSlices{Node: node, Spec: want}
 	w.Slices, w.Missing = isolation.Desired(&hw, pol.tenants(want, &hw))
-	if len(going) == 0 {
-		pol.Walls.Store(w)
+	if len(hardwareSteps) == 0 {
+		pol.Slices.Store(w)
 	}
 	return w, nil
 }
@@ -49,17 +49,17 @@ func (pol *Policy) NeverRead(node *observe.Node) bool {
 }
 
 // hardware is what walls are made of, without the instances that are about to go.
-func (pol *Policy) hardware(node *observe.Node, going []step.Step) (isolation.Hardware, error) {
+func (pol *Policy) hardware(node *observe.Node, hardwareSteps []step.Step) (isolation.Hardware, error) {
 	host, err := pol.Hosts.At(node)
 	if err != nil {
 		return isolation.Hardware{}, err
 	}
 	hw := isolation.Hardware{Host: host}
-	going = append(slices.Clip(going), pol.Unseen.going(node)...)
+	hardwareSteps = append(slices.Clip(hardwareSteps), pol.UnknownOutcome.unconfirmed(node)...)
 	for i := range node.GPUs {
 		// One that does not answer now is what it was: its leases must not be shut out of it for that.
 		s := node.GPUs[i].Snapshot
-		for _, g := range going {
+		for _, g := range hardwareSteps {
 			var args mig.InstanceArgs
 			if g.Kind != mig.KindDestroy || g.GPU != string(s.Identity.UUID) || json.Unmarshal(g.Args, &args) != nil {
 				continue
@@ -170,15 +170,15 @@ func (pol *Policy) Environment(ctx context.Context, l *lease.Lease) (map[string]
 	return set, unset, nil
 }
 
-// Widener makes each step that grants access anew from what is observed when its turn comes: a slot's next instance has
+// Granter makes each step that grants access anew from what is observed when its turn comes: a slot's next instance has
 // the minors of the one before, so nothing is granted on expectation. One observation serves a whole change.
-func (pol *Policy) Widener() func(ctx context.Context, s step.Step) (step.Step, bool, error) {
+func (pol *Policy) Granter() func(ctx context.Context, s step.Step) (step.Step, bool, error) {
 	var once sync.Once
 	var now map[cgroup.SliceName]cgroup.Slice
 	var failed error
 	return func(ctx context.Context, s step.Step) (step.Step, bool, error) {
 		if s.Kind == isolation.KindGuard {
-			return pol.guardNow(ctx, s)
+			return pol.filterNow(ctx, s)
 		}
 		if s.Kind != isolation.KindSet {
 			return s, true, nil
@@ -198,7 +198,7 @@ func (pol *Policy) Widener() func(ctx context.Context, s step.Step) (step.Step, 
 }
 
 func (pol *Policy) slicesNow(ctx context.Context) (map[cgroup.SliceName]cgroup.Slice, error) {
-	w, err := pol.WallsWanted(pol.State.Desired(), pol.Observer.Observe(ctx), nil)
+	w, err := pol.DesiredSlices(pol.State.Desired(), pol.Observer.Observe(ctx), nil)
 	if err != nil {
 		return nil, err
 	}

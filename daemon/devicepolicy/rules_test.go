@@ -12,7 +12,7 @@ import (
 
 // A GPU that misses one reading stays in the walls with what was last known of it; one that was never read stops any
 // change of the walls.
-func TestSilentGPUKeepsItsWalls(t *testing.T) {
+func TestUnresponsiveGPUKeepsItsRules(t *testing.T) {
 	st, _, err := store.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ type Host struct {
 	Sessions    adoption.SessionSource // nil where nobody can tell who is logged in
 	Services    change.Services        // nil where no units can be stopped
 	Units       mps.Units
-	LoginFilter *devicepolicy.LoginGuard
+	LoginFilter *devicepolicy.LoginFilter
 	Launcher    worker.Launcher
 	Programs    Programs
 	Close       func()
@@ -75,7 +75,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (
 	}
 	kind, why := cgroup.Detect(opt)
 	h := &Host{
-		LoginFilter: devicepolicy.NewLoginGuard(cgroup.Hierarchy{}, o.LoginsCgroup(), o.RunDir, cgroup.Info{}),
+		LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, o.LoginsCgroup(), o.RunDir, cgroup.Info{}),
 		Follow:      cgroup.NewProcesses(shortReason(why)), Launcher: worker.Exec{Stderr: os.Stderr}, Close: func() {},
 		Units: &mps.Detached{Dir: filepath.Join(o.RunDir, "units")},
 	}
@@ -106,7 +106,7 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 		return nil, err
 	}
 	h.Port, h.Sessions, h.Services, h.Close = a, a, a, a.Close
-	h.LoginFilter = devicepolicy.NewLoginGuard(a.Hierarchy(), o.LoginsCgroup(), o.RunDir, a.Info())
+	h.LoginFilter = devicepolicy.NewLoginFilter(a.Hierarchy(), o.LoginsCgroup(), o.RunDir, a.Info())
 	h.Units = systemUnits{a}
 	h.Launcher = systemWorkers{a}
 	h.Programs = unitPrograms{a: a, program: o.Start}
@@ -142,7 +142,7 @@ func (h *Host) onCgroupfs(ctx context.Context, o Options, supervisors *launch.Su
 	}
 	h.Port = t
 	h.Sessions = loginDirs{h: t.Hierarchy(), top: o.LoginsCgroup(), name: events.UserName}
-	h.LoginFilter = devicepolicy.NewLoginGuard(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
+	h.LoginFilter = devicepolicy.NewLoginFilter(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: t, followed: h.Follow}
 	if h.Freezer, err = cgroup.NewFreezer(t, cgroup.FreezerOptions{RunDir: o.RunDir}); err != nil {

@@ -31,7 +31,7 @@ func (ls *Leases) isolateInPlace(ctx context.Context, l *lease.Lease, p lease.Pr
 	// What stands on logins lets the user to the GPU from now on. Where it cannot be changed, a condition says so too.
 	attached := *l
 	attached.Process = p
-	if err := ls.Policy.Regard(&attached, ""); err != nil {
+	if err := ls.Policy.SyncLoginFilters(&attached, ""); err != nil {
 		result.Warnings = append(result.Warnings, "its GPU may not open: "+err.Error())
 	}
 	result.Status = ls.inPlaceStatus(&attached, state)
@@ -71,7 +71,7 @@ func (ls *Leases) inPlaceStatus(l *lease.Lease, s cgroup.ScopeState) api.Isolati
 			w.NotEnforced = append(w.NotEnforced, "device rules of this lease alone: it can open every GPU of its grant")
 		}
 	}
-	if ls.Policy.Guarded(l) {
+	if ls.Policy.LoginFiltered(l) {
 		w.Devices = true
 		if l.Origin != lease.OriginUnit {
 			w.NotEnforced = append(w.NotEnforced, "device rules of this lease alone: every login of "+l.User+" can open its GPU")

@@ -141,7 +141,7 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 	scope := scopeOf(&l, cgroup.Process(p), rules)
 	if want.NearStrict(l.Terms.Tenant) {
 		var why string
-		if scope.MemoryNodes, why = d.Policy.MemoryNear(node, &l); why != "" {
+		if scope.MemoryNodes, why = d.Policy.MemoryNodes(node, &l); why != "" {
 			result.Warnings = append(result.Warnings, why)
 		}
 	}
@@ -174,7 +174,7 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 func (w Isolation) RemoveIsolation(ctx context.Context, l lease.Lease) error {
 	if l.InPlace() {
 		w.Leases.releaseInPlace(l.ID)
-		if err := w.Leases.Policy.Regard(nil, l.ID); err != nil {
+		if err := w.Leases.Policy.SyncLoginFilters(nil, l.ID); err != nil {
 			w.Leases.Log.Warn("cannot take a GPU away from a login", "lease", l.ID, "error", err) // The converge loop does.
 		}
 		return nil
@@ -202,7 +202,7 @@ func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup
 func isolationStatus(info cgroup.Info, s cgroup.ScopeState) api.IsolationStatus {
 	w := api.IsolationStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze, MemoryNodes: s.MemoryNodes}
 	if !info.Devices {
-		w.DevicesReason = devicepolicy.WhyOpen(info)
+		w.DevicesReason = devicepolicy.WhyNoDeviceRules(info)
 		w.NotEnforced = append(w.NotEnforced, "device rules: "+w.DevicesReason)
 	}
 	if !info.Freeze {

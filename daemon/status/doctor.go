@@ -103,7 +103,7 @@ func (v *Viewer) checkAdapter(ok func(name, message string), warn func(name, mes
 		warn("time shares", "nobody is frozen: "+err.Error(), "start gpushare-thaw: 'systemctl start gpushare-thaw'")
 	}
 	if !info.Devices {
-		warn("device walls", "cannot be enforced: "+devicepolicy.WhyOpen(info), "a tenant is kept to its GPUs by its environment only; run gpushared as root on a host with cgroup v2")
+		warn("device walls", "cannot be enforced: "+devicepolicy.WhyNoDeviceRules(info), "a tenant is kept to its GPUs by its environment only; run gpushared as root on a host with cgroup v2")
 	}
 }
 

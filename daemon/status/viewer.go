@@ -42,7 +42,7 @@ type Viewer struct {
 	Table        *lease.Table
 	Samples      *observe.Samples
 	Identities   *server.Identities
-	Logins       *devicepolicy.LoginGuard
+	Logins       *devicepolicy.LoginFilter
 	LimitsLogins bool      // logins can be limited here
 	Services     UnitState // nil where nothing stops units
 	Freezer      cgroup.ScopeFreezer

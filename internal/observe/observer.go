@@ -33,7 +33,7 @@ type Slices interface {
 
 // LoginFilters is what is read of the guards on cgroups outside ours.
 type LoginFilters interface {
-	Guards(ctx context.Context) ([]device.State, error)
+	Filters(ctx context.Context) ([]device.State, error)
 }
 
 // MPS is what is read of control daemons.
@@ -80,7 +80,7 @@ func (o *Observer) Observe(ctx context.Context) *Node {
 	}
 	o.slices(ctx, n)
 	if o.LoginFilters != nil {
-		n.LoginFilters, n.LoginFiltersErr = o.LoginFilters.Guards(ctx)
+		n.LoginFilters, n.LoginFiltersErr = o.LoginFilters.Filters(ctx)
 	}
 	o.gpus(ctx, n)
 	o.last.Store(n)

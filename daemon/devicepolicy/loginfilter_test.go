@@ -10,8 +10,8 @@ import (
 	devices "github.com/gpushare/gpushare/cgroup/device"
 )
 
-// guardedHost is the host's hierarchy with cgroups of the test's own.
-func guardedHost(t *testing.T, names ...string) (cgroup.Hierarchy, []string) {
+// hostWithCgroups is the host's hierarchy with cgroups of the test's own.
+func hostWithCgroups(t *testing.T, names ...string) (cgroup.Hierarchy, []string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to attach device programs")
@@ -45,16 +45,16 @@ func guardedHost(t *testing.T, names ...string) (cgroup.Hierarchy, []string) {
 
 // The guards of units are found by the next daemon, those of others are none of its business, and one whose unit ended
 // is forgotten.
-func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
-	h, cg := guardedHost(t, "unit.service", "of-another.service")
+func TestFiltersOfUnitsAreFoundAgain(t *testing.T) {
+	h, cg := hostWithCgroups(t, "unit.service", "of-another.service")
 	runDir, info := t.TempDir(), cgroup.Info{Devices: true}
 	gpu0 := devices.Guard{Closed: []devices.Range{{Type: 'c', Major: 195}}}
 	if _, err := devices.SetGuard(h.Dir(cg[1]), gpu0); err != nil {
 		t.Fatal(err)
 	}
-	states := func(g *LoginGuard) string {
+	states := func(g *LoginFilter) string {
 		t.Helper()
-		all, err := g.Guards(t.Context())
+		all, err := g.Filters(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,17 +64,17 @@ func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 		}
 		return text
 	}
-	set := func(g *LoginGuard) (bool, error) {
-		return g.ChangeGuard(t.Context(), cg[0], func(*devices.Guard) *devices.Guard { return &gpu0 })
+	set := func(g *LoginFilter) (bool, error) {
+		return g.ChangeFilter(t.Context(), cg[0], func(*devices.Guard) *devices.Guard { return &gpu0 })
 	}
-	g := NewLoginGuard(h, "", runDir, info)
+	g := NewLoginFilter(h, "", runDir, info)
 	if got := states(g); got != "" {
 		t.Errorf("before: %s", got)
 	}
 	if wrote, err := set(g); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
-	next := NewLoginGuard(h, "", runDir, info)
+	next := NewLoginFilter(h, "", runDir, info)
 	if got := states(next); got != "unit.service[c 195:0]" {
 		t.Errorf("the next daemon finds %q", got)
 	}
@@ -90,7 +90,7 @@ func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 	if wrote, err := set(next); err != nil || wrote {
 		t.Errorf("guarding a unit that ended: wrote %v, %v", wrote, err)
 	}
-	if units := NewLoginGuard(h, "", runDir, info).units; len(units) != 0 {
+	if units := NewLoginFilter(h, "", runDir, info).units; len(units) != 0 {
 		t.Errorf("still kept on file: %v", units)
 	}
 	if _, ok, err := devices.ReadGuard(h.Dir(cg[1])); !ok || err != nil {
@@ -98,7 +98,7 @@ func TestGuardsOfUnitsAreFoundAgain(t *testing.T) {
 	}
 }
 
-func TestGuardSaysWhyItCannotBe(t *testing.T) {
+func TestLoginFilterReason(t *testing.T) {
 	for name, c := range map[string]struct {
 		h      cgroup.Hierarchy
 		logins string
@@ -110,7 +110,7 @@ func TestGuardSaysWhyItCannotBe(t *testing.T) {
 		"no logins":   {h: cgroup.Hierarchy{Mount: t.TempDir()}, info: cgroup.Info{Devices: true}, why: "no cgroup is known to hold the logins of this host"},
 		"nothing":     {h: cgroup.Hierarchy{Mount: t.TempDir()}, logins: "/x", info: cgroup.Info{Devices: true}},
 	} {
-		if got := NewLoginGuard(c.h, c.logins, "", c.info).Why; got != c.why {
+		if got := NewLoginFilter(c.h, c.logins, "", c.info).Reason; got != c.why {
 			t.Errorf("%s: %q, want %q", name, got, c.why)
 		}
 	}

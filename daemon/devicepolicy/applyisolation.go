@@ -15,12 +15,12 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-// AttachWalls closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
+// ApplyIsolation closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
 // later still. Nothing is known of the GPUs yet, so all are closed if the accepted spec asks for a guard at all; the
 // daemon opens those that are not managed. It runs beside a daemon as well, and then leaves what stands as it is. What it
 // did is one line on out.
-func AttachWalls(hostRoot, stateDir, logins string, out io.Writer) error {
-	why, err := guardAsked(stateDir)
+func ApplyIsolation(hostRoot, stateDir, logins string, out io.Writer) error {
+	why, err := loginFilterRequested(stateDir)
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func AttachWalls(hostRoot, stateDir, logins string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	stands, ok, err := devices.ReadGuard(h.Dir(logins))
+	active, ok, err := devices.ReadGuard(h.Dir(logins))
 	if errors.Is(err, devices.ErrNoCgroup) {
 		return fmt.Errorf("cannot close GPUs to logins: there is no cgroup %s yet", logins)
 	}
@@ -46,10 +46,10 @@ func AttachWalls(hostRoot, stateDir, logins string, out io.Writer) error {
 	if !ok {
 		// What cannot be read of the host only makes the list shorter.
 		host, _ := isolation.ReadHost(hostRoot)
-		stands = devices.Guard{Closed: isolation.AllGPUs(&host)}
+		active = devices.Guard{Closed: isolation.AllGPUs(&host)}
 	}
 	// One that stands is left as it is, but for its version.
-	wrote, err := devices.SetGuard(h.Dir(logins), stands)
+	wrote, err := devices.SetGuard(h.Dir(logins), active)
 	switch {
 	case err != nil:
 		return fmt.Errorf("cannot close GPUs to logins: %w", err)
@@ -63,9 +63,9 @@ func AttachWalls(hostRoot, stateDir, logins string, out io.Writer) error {
 	return nil
 }
 
-// guardAsked says why logins are to be guarded; empty when they are not. A state that cannot be read may have asked for
+// loginFilterRequested says why logins are to be guarded; empty when they are not. A state that cannot be read may have asked for
 // it: access fails closed.
-func guardAsked(stateDir string) (why string, err error) {
+func loginFilterRequested(stateDir string) (why string, err error) {
 	st, err := store.Peek(stateDir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):

@@ -7,16 +7,16 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// unseen are GPUs that were changed and did not answer afterwards. What is known of such a one is from before the change:
+// unknownOutcome are GPUs that were changed and did not answer afterwards. What is known of such a one is from before the change:
 // an instance that a step was to destroy may be gone, and its numbers another's. After a restart no GPU that does not
 // answer is known at all, and slices stay as they stand.
-type unseen struct {
+type unknownOutcome struct {
 	mu    locks.Mutex[locks.Leaf] // guards steps
 	steps map[gpu.UUID][]step.Step
 }
 
 // note remembers the steps of GPUs that did not answer after them.
-func (u *unseen) Note(node *observe.Node, steps []step.Step) {
+func (u *unknownOutcome) Record(node *observe.Node, steps []step.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for i := range steps {
@@ -30,8 +30,8 @@ func (u *unseen) Note(node *observe.Node, steps []step.Step) {
 	}
 }
 
-// going gives the steps whose outcome an observation does not show, and forgets those that it shows.
-func (u *unseen) going(node *observe.Node) []step.Step {
+// unconfirmed gives the steps whose outcome an observation does not show, and forgets those that it shows.
+func (u *unknownOutcome) unconfirmed(node *observe.Node) []step.Step {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	var out []step.Step

@@ -26,37 +26,37 @@ import (
 // SystemdLogins is the cgroup that systemd and logind put every login into.
 const SystemdLogins = "/user.slice"
 
-// LoginGuard keeps logins, and units that were adopted, from managed GPUs by device programs on their cgroups. What they
+// LoginFilter keeps logins, and units that were adopted, from managed GPUs by device programs on their cgroups. What they
 // deny is read back from the kernel. On which units' cgroups they are is kept in a file until reboot: a host may have
 // guards that are not ours.
-type LoginGuard struct {
-	mount  string
-	Able   bool   // programs can be attached here
-	Logins string // the cgroup of logins; empty where none is known
-	Why    string // why logins cannot be guarded; empty when they can
-	file   string // of the units' cgroups
+type LoginFilter struct {
+	mount     string
+	Supported bool   // programs can be attached here
+	Logins    string // the cgroup of logins; empty where none is known
+	Reason    string // why logins cannot be guarded; empty when they can
+	file      string // of the units' cgroups
 
-	mu     locks.Mutex[locks.Logins] // guards what follows, and that one changes a guard at a time
-	units  map[string]bool           // cgroups of units that may have a guard of ours
-	failed error                     // why the last try to set one failed
+	mu      locks.Mutex[locks.Logins] // guards what follows, and that one changes a guard at a time
+	units   map[string]bool           // cgroups of units that may have a guard of ours
+	lastErr error                     // why the last try to set one failed
 }
 
-// NewLoginGuard finds the guards that an earlier life left. Those of another version of ours become this one's. logins is
+// NewLoginFilter finds the guards that an earlier life left. Those of another version of ours become this one's. logins is
 // the cgroup that holds the logins of this host; empty where none is known to.
-func NewLoginGuard(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info) *LoginGuard {
-	g := &LoginGuard{
-		mount: h.Mount, Able: h.Mount != "" && info.Devices, Logins: logins,
+func NewLoginFilter(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info) *LoginFilter {
+	g := &LoginFilter{
+		mount: h.Mount, Supported: h.Mount != "" && info.Devices, Logins: logins,
 		file: filepath.Join(runDir, "guarded.json"), units: map[string]bool{},
 	}
 	switch {
 	case h.Mount == "":
-		g.Why = "there are no cgroups to use"
+		g.Reason = "there are no cgroups to use"
 	case !info.Devices:
-		g.Why = WhyOpen(info)
+		g.Reason = WhyNoDeviceRules(info)
 	case g.Logins == "":
-		g.Why = "no cgroup is known to hold the logins of this host"
+		g.Reason = "no cgroup is known to hold the logins of this host"
 	}
-	if !g.Able {
+	if !g.Supported {
 		return g
 	}
 	b, err := os.ReadFile(g.file)
@@ -64,12 +64,12 @@ func NewLoginGuard(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info) 
 		err = json.Unmarshal(b, &g.units)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		g.failed = fmt.Errorf("which units are guarded cannot be read: %w", err)
+		g.lastErr = fmt.Errorf("which units are guarded cannot be read: %w", err)
 	}
 	for _, cg := range g.cgroupsLocked() {
 		if is, ok, err := devices.ReadGuard(h.Dir(cg)); err == nil && ok {
 			if _, err := devices.SetGuard(h.Dir(cg), is); err != nil {
-				g.failed = err
+				g.lastErr = err
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func NewLoginGuard(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info) 
 }
 
 // cgroupsLocked is where guards of ours may be. mu is held.
-func (g *LoginGuard) cgroupsLocked() []string {
+func (g *LoginFilter) cgroupsLocked() []string {
 	all := slices.Sorted(maps.Keys(g.units))
 	if g.Logins != "" {
 		all = append(all, g.Logins)
@@ -85,9 +85,9 @@ func (g *LoginGuard) cgroupsLocked() []string {
 	return all
 }
 
-// Guards reads the guards back.
-func (g *LoginGuard) Guards(context.Context) ([]devices.State, error) {
-	if !g.Able {
+// Filters reads the guards back.
+func (g *LoginFilter) Filters(context.Context) ([]devices.State, error) {
+	if !g.Supported {
 		return nil, nil
 	}
 	g.mu.Lock()
@@ -106,8 +106,8 @@ func (g *LoginGuard) Guards(context.Context) ([]devices.State, error) {
 	return states, nil
 }
 
-// ChangeGuard puts what change makes of the guard that stands onto the cgroup; nil is none.
-func (g *LoginGuard) ChangeGuard(_ context.Context, cg string, change func(now *devices.Guard) *devices.Guard) (wrote bool, err error) {
+// ChangeFilter puts what change makes of the guard that stands onto the cgroup; nil is none.
+func (g *LoginFilter) ChangeFilter(_ context.Context, cg string, change func(now *devices.Guard) *devices.Guard) (wrote bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var now *devices.Guard
@@ -122,16 +122,16 @@ func (g *LoginGuard) ChangeGuard(_ context.Context, cg string, change func(now *
 }
 
 // Replace makes these all the guards there are. They are worked out while nobody else changes one.
-func (g *LoginGuard) Replace(wanted func() ([]devices.State, error)) (writes int, err error) {
+func (g *LoginFilter) Replace(desired func() ([]devices.State, error)) (writes int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	states, err := wanted()
+	states, err := desired()
 	if err != nil {
 		return 0, err
 	}
 	var errs []error
-	set := func(cg string, guard *devices.Guard) {
-		wrote, err := g.setLocked(cg, guard)
+	set := func(cg string, filter *devices.Guard) {
+		wrote, err := g.setLocked(cg, filter)
 		if wrote {
 			writes++
 		}
@@ -149,7 +149,7 @@ func (g *LoginGuard) Replace(wanted func() ([]devices.State, error)) (writes int
 }
 
 // setLocked puts the guard onto the cgroup, or takes it off. A unit that has ended needs none. mu is held.
-func (g *LoginGuard) setLocked(cg string, want *devices.Guard) (wrote bool, err error) {
+func (g *LoginFilter) setLocked(cg string, want *devices.Guard) (wrote bool, err error) {
 	dir := cgroup.Hierarchy{Mount: g.mount}.Dir(cg)
 	if want == nil {
 		wrote, err = devices.RemoveGuard(dir)
@@ -162,20 +162,20 @@ func (g *LoginGuard) setLocked(cg string, want *devices.Guard) (wrote bool, err 
 	if err == nil && want == nil {
 		err = g.noteLocked(cg, false)
 	}
-	if g.failed = err; err != nil {
+	if g.lastErr = err; err != nil {
 		return wrote, fmt.Errorf("cannot guard %s: %w", cg, err)
 	}
 	return wrote, nil
 }
 
 // noteLocked keeps on file which units may have a guard. mu is held.
-func (g *LoginGuard) noteLocked(cg string, guarded bool) error {
-	if cg == g.Logins || g.units[cg] == guarded {
+func (g *LoginFilter) noteLocked(cg string, filtered bool) error {
+	if cg == g.Logins || g.units[cg] == filtered {
 		return nil
 	}
 	units := maps.Clone(g.units)
 	delete(units, cg)
-	if guarded {
+	if filtered {
 		units[cg] = true
 	}
 	b, err := json.Marshal(units)
@@ -189,29 +189,29 @@ func (g *LoginGuard) noteLocked(cg string, guarded bool) error {
 	return nil
 }
 
-// There tells whether the cgroup exists.
-func (g *LoginGuard) There(cg string) bool { return cgroup.Hierarchy{Mount: g.mount}.Exists(cg) }
+// Exists tells whether the cgroup exists.
+func (g *LoginFilter) Exists(cg string) bool { return cgroup.Hierarchy{Mount: g.mount}.Exists(cg) }
 
-// Trouble is why the last change of a guard failed; nil when it did not.
-func (g *LoginGuard) Trouble() error {
+// LastError is why the last change of a guard failed; nil when it did not.
+func (g *LoginFilter) LastError() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.failed
+	return g.lastErr
 }
 
-// GuardsWanted works out the guards that should stand, from one observation, with the leases that there are.
-func (pol *Policy) GuardsWanted(want *state.Desired, node *observe.Node, going []step.Step, leases []lease.Lease) ([]devices.State, []string, error) {
-	if !want.Guarding() || !pol.Logins.Able {
+// DesiredFilters works out the guards that should stand, from one observation, with the leases that there are.
+func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardwareSteps []step.Step, leases []lease.Lease) ([]devices.State, []string, error) {
+	if !want.Guarding() || !pol.Logins.Supported {
 		return nil, nil, nil
 	}
-	hw, err := pol.hardware(node, going)
+	hw, err := pol.hardware(node, hardwareSteps)
 	if err != nil {
 		return nil, nil, err
 	}
-	if blind(node) {
-		return pol.guardsBlind(&hw, node), nil, nil
+	if driverUnavailable(node) {
+		return pol.filtersWithoutDriver(&hw, node), nil, nil
 	}
-	var visitors []isolation.Visitor
+	var attached []isolation.Visitor
 	for i := range leases {
 		l := &leases[i]
 		if !l.InPlace() || l.Origin == lease.OriginContainer {
@@ -224,16 +224,16 @@ func (pol *Policy) GuardsWanted(want *state.Desired, node *observe.Node, going [
 			}
 			v.Targets = append(v.Targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
 		}
-		visitors = append(visitors, v)
+		attached = append(attached, v)
 	}
 	adopted := pol.adopted.Load()
 	if adopted != nil {
 		// A unit that a tenant adopts is kept from what it has no lease on, also while it has none.
 		for _, cg := range *adopted {
-			visitors = append(visitors, isolation.Visitor{Cgroup: cg, Unit: true})
+			attached = append(attached, isolation.Visitor{Cgroup: cg, Unit: true})
 		}
 	}
-	states, missing := isolation.Guards(&hw, want.Managed(), pol.Logins.Logins, visitors)
+	states, missing := isolation.Guards(&hw, want.Managed(), pol.Logins.Logins, attached)
 	for _, s := range node.LoginFilters {
 		if adopted == nil && s.Cgroup != pol.Logins.Logins && !slices.ContainsFunc(states, func(w devices.State) bool { return w.Cgroup == s.Cgroup }) {
 			states = append(states, s) // Whether it runs still, and is wanted, is not known yet.
@@ -244,8 +244,8 @@ func (pol *Policy) GuardsWanted(want *state.Desired, node *observe.Node, going [
 	return states, missing, nil
 }
 
-// GuardUnits notes which units the spec adopts and that run, and guards those that are new.
-func (pol *Policy) GuardUnits(here []lease.AdoptionCandidate) {
+// FilterUnits notes which units the spec adopts and that run, and guards those that are new.
+func (pol *Policy) FilterUnits(here []lease.AdoptionCandidate) {
 	units := []string{}
 	for i := range here {
 		if n := &here[i]; n.Origin == lease.OriginUnit && len(n.Claims) > 0 && n.Cgroup != "" {
@@ -255,7 +255,7 @@ func (pol *Policy) GuardUnits(here []lease.AdoptionCandidate) {
 	if old := pol.adopted.Swap(&units); old != nil && slices.Equal(*old, units) {
 		return
 	}
-	if err := pol.Regard(nil, ""); err != nil {
+	if err := pol.SyncLoginFilters(nil, ""); err != nil {
 		pol.Log.Warn("cannot guard the units that are adopted", "error", err) // The converge loop tries again.
 	}
 }
@@ -272,21 +272,21 @@ func cgroupOf(l *lease.Lease) string {
 	return cg
 }
 
-// Guarded tells whether a guard keeps a visitor's processes to the GPUs of its user's leases.
-func (pol *Policy) Guarded(l *lease.Lease) bool {
-	if want := pol.State.Desired(); !want.Enforcing() || !want.Guarding() || !pol.Logins.Able || pol.Logins.Trouble() != nil {
+// LoginFiltered tells whether a guard keeps a visitor's processes to the GPUs of its user's leases.
+func (pol *Policy) LoginFiltered(l *lease.Lease) bool {
+	if want := pol.State.Desired(); !want.Enforcing() || !want.Guarding() || !pol.Logins.Supported || pol.Logins.LastError() != nil {
 		return false
 	}
 	cg := cgroupOf(l)
 	return l.Origin == lease.OriginUnit || pol.Logins.Logins != "" && cg != "" && cgroup.Below(cg, pol.Logins.Logins)
 }
 
-// blind tells whether no GPU was ever seen, because the driver does not answer. One that answered before is believed: the
+// driverUnavailable tells whether no GPU was ever seen, because the driver does not answer. One that answered before is believed: the
 // numbers of its GPUs are what they were.
-func blind(node *observe.Node) bool { return node.DriverErr != nil && len(node.GPUs) == 0 }
+func driverUnavailable(node *observe.Node) bool { return node.DriverErr != nil && len(node.GPUs) == 0 }
 
-// guardsBlind is what should stand while no GPU is known: what does, and where nothing does, everything closed.
-func (pol *Policy) guardsBlind(hw *isolation.Hardware, node *observe.Node) []devices.State {
+// filtersWithoutDriver is what should stand while no GPU is known: what does, and where nothing does, everything closed.
+func (pol *Policy) filtersWithoutDriver(hw *isolation.Hardware, node *observe.Node) []devices.State {
 	states := slices.Clone(node.LoginFilters)
 	if pol.Logins.Logins != "" && !slices.ContainsFunc(states, func(s devices.State) bool { return s.Cgroup == pol.Logins.Logins }) {
 		states = append(states, devices.State{Cgroup: pol.Logins.Logins, Guard: devices.Guard{Closed: isolation.AllGPUs(&hw.Host)}.Canonical()})
@@ -294,8 +294,8 @@ func (pol *Policy) guardsBlind(hw *isolation.Hardware, node *observe.Node) []dev
 	return states
 }
 
-// guardNow makes a step that opens anew from what is observed when its turn comes.
-func (pol *Policy) guardNow(ctx context.Context, s step.Step) (step.Step, bool, error) {
+// filterNow makes a step that opens anew from what is observed when its turn comes.
+func (pol *Policy) filterNow(ctx context.Context, s step.Step) (step.Step, bool, error) {
 	var planned isolation.GuardArgs
 	if err := json.Unmarshal(s.Args, &planned); err != nil {
 		return s, false, fmt.Errorf("cannot read the step: %w", err)
@@ -303,7 +303,7 @@ func (pol *Policy) guardNow(ctx context.Context, s step.Step) (step.Step, bool, 
 	if planned.Guard == nil {
 		return s, true, nil
 	}
-	states, _, err := pol.GuardsWanted(pol.State.Desired(), pol.Observer.Observe(ctx), nil, pol.Table.Live())
+	states, _, err := pol.DesiredFilters(pol.State.Desired(), pol.Observer.Observe(ctx), nil, pol.Table.Live())
 	if err != nil {
 		return s, false, err
 	}
@@ -316,10 +316,10 @@ func (pol *Policy) guardNow(ctx context.Context, s step.Step) (step.Step, bool, 
 	return s, true, nil
 }
 
-// Regard makes the guards fit the leases now: one more, or one less. Whoever is told that he has a GPU can open it.
-func (pol *Policy) Regard(more *lease.Lease, less string) error {
+// SyncLoginFilters makes the guards fit the leases now: one more, or one less. Whoever is told that he has a GPU can open it.
+func (pol *Policy) SyncLoginFilters(more *lease.Lease, less string) error {
 	want, node := pol.State.Desired(), pol.Observer.Last()
-	if !want.Enforcing() || !want.Guarding() || !pol.Logins.Able || blind(node) {
+	if !want.Enforcing() || !want.Guarding() || !pol.Logins.Supported || driverUnavailable(node) {
 		return nil
 	}
 	writes, err := pol.Logins.Replace(func() ([]devices.State, error) {
@@ -327,8 +327,8 @@ func (pol *Policy) Regard(more *lease.Lease, less string) error {
 		if more != nil {
 			leases = append(leases, *more)
 		}
-		states, _, err := pol.GuardsWanted(want, node, nil, leases)
-		return slices.DeleteFunc(states, func(s devices.State) bool { return !pol.Logins.There(s.Cgroup) }), err
+		states, _, err := pol.DesiredFilters(want, node, nil, leases)
+		return slices.DeleteFunc(states, func(s devices.State) bool { return !pol.Logins.Exists(s.Cgroup) }), err
 	})
 	pol.Counters.GuardWrites.Add(uint64(writes))
 	return err
