@@ -204,7 +204,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 		Adoption: adoption.Adoption{Wake: adoptions},
 	}
 	d.enforcer = &enforce.Enforcer{
-		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Gate: gate, Table: d.table,
+		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Freezer: gate, Table: d.table,
 		Samples: recent, SampleInterval: sampling, Attribution: d.attribution, Stopper: d.stopper, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
 	}
 	d.changes = &change.Changes{

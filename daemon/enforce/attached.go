@@ -12,25 +12,25 @@ import (
 	"github.com/gpushare/gpushare/quota"
 )
 
-// stopping has the ladders of those that were asked to end for their memory, one a lease. The quota measures their grace.
-type stopping map[string]*stopped // nil: none yet
+// stopAttempts has the ladders of those that were asked to end for their memory, one a lease. The quota measures their grace.
+type stopAttempts map[string]*stopAttempt // nil: none yet
 
-// stopped is a ladder, with what has to be let go of.
-type stopped struct {
-	ladder *stop.Escalation
-	held   *stop.Processes // nil: the whole lease is stopped
+// stopAttempt is a ladder, with what has to be let go of.
+type stopAttempt struct {
+	escalation *stop.Escalation
+	processes  *stop.Processes // nil: the whole lease is stopped
 }
 
-func (s *stopping) put(id string, one *stopped) {
+func (s *stopAttempts) put(id string, one *stopAttempt) {
 	s.forget(id)
 	if *s == nil {
-		*s = stopping{}
+		*s = stopAttempts{}
 	}
 	(*s)[id] = one
 }
 
 // keep forgets the leases that are not in the list.
-func (s stopping) keep(ids []string) {
+func (s stopAttempts) keep(ids []string) {
 	for id := range s {
 		if !slices.Contains(ids, id) {
 			s.forget(id)
@@ -38,16 +38,16 @@ func (s stopping) keep(ids []string) {
 	}
 }
 
-func (s stopping) forget(id string) {
-	if one := s[id]; one != nil && one.held != nil {
-		one.held.Close()
+func (s stopAttempts) forget(id string) {
+	if one := s[id]; one != nil && one.processes != nil {
+		one.processes.Close()
 	}
 	delete(s, id)
 }
 
-// actOnVisitor carries out what the memory ladder says of a lease that is never frozen and never ended as a whole: the
+// actOnAttached carries out what the memory ladder says of a lease that is never frozen and never ended as a whole: the
 // process that uses most is asked to end, and killed when it does not.
-func (en *Enforcer) actOnVisitor(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
+func (en *Enforcer) actOnAttached(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
 	if a.Kind != quota.MemoryStop && a.Kind != quota.MemoryKill {
 		return nil // Frozen it is never.
 	}
@@ -55,20 +55,20 @@ func (en *Enforcer) actOnVisitor(ctx context.Context, id gpu.UUID, a quota.Memor
 		return err
 	}
 	if a.Kind == quota.MemoryKill {
-		s := en.stopping[l.ID]
-		if s == nil || !s.ladder.Terminated() {
+		s := en.stopAttempts[l.ID]
+		if s == nil || !s.escalation.Terminated() {
 			return nil // The quota asks the next one.
 		}
-		defer en.stopping.forget(l.ID)
-		return s.ladder.Kill(ctx)
+		defer en.stopAttempts.forget(l.ID)
+		return s.escalation.Kill(ctx)
 	}
 	largest, pid, err := en.Stopper.LargestProcess(ctx, l, id)
 	if err != nil || largest == nil {
 		return err
 	}
-	s := &stopped{held: largest, ladder: &stop.Escalation{Target: largest, Notify: func(context.Context) {
+	s := &stopAttempt{processes: largest, escalation: &stop.Escalation{Target: largest, Notify: func(context.Context) {
 		en.Table.Notice(l.ID, lease.Notice{Kind: "memory.victim", Text: fmt.Sprintf("process %d (%s) is asked to end: it uses most", pid, procfs.Name(pid))})
 	}}}
-	en.stopping.put(l.ID, s)
-	return s.ladder.Terminate(ctx)
+	en.stopAttempts.put(l.ID, s)
+	return s.escalation.Terminate(ctx)
 }

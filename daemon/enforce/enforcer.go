@@ -20,7 +20,7 @@ type Enforcer struct {
 	State    *state.State
 	Driver   gpu.Driver
 	Observer *observe.Observer
-	Gate     cgroup.ScopeFreezer // freezes only while somebody else could thaw; nil where nothing can be frozen
+	Freezer  cgroup.ScopeFreezer // freezes only while somebody else could thaw; nil where nothing can be frozen
 	Table    *lease.Table
 	Samples  *observe.Samples
 	// sampleInterval is the time between two samples.
@@ -28,8 +28,8 @@ type Enforcer struct {
 	Attribution    *attribution.Attribution
 	Stopper        *stop.Stopper
 
-	Wake     loop.Wake // a lease began: the next sample is due
-	Shares   Shares
-	tasks    loop.Group // the loops that share out GPUs by time
-	stopping stopping   // ladders of those that were asked to end; the sample loop's alone
+	Wake         loop.Wake // a lease began: the next sample is due
+	Shares       Shares
+	tasks        loop.Group   // the loops that share out GPUs by time
+	stopAttempts stopAttempts // ladders of those that were asked to end; the sample loop's alone
 }

@@ -17,8 +17,8 @@ import (
 // Defaults of overuse.
 const defaultGrace = 10 * time.Second
 
-// closeWatch is how often a GPU is looked at while a grant on it is close to its limit.
-const closeWatch = 250 * time.Millisecond
+// closeInterval is how often a GPU is looked at while a grant on it is close to its limit.
+const closeInterval = 250 * time.Millisecond
 
 // Run samples and shares out time until ctx ends, and returns when all of that has ended and nobody waits frozen for his
 // slice.
@@ -31,11 +31,11 @@ func (en *Enforcer) Run(ctx context.Context) {
 // sampleLoop looks at the GPUs that have leases: memory, processes, and the samples of who was busy. Without leases it
 // asks the driver nothing.
 func (en *Enforcer) sampleLoop(ctx context.Context) {
-	ladders := map[gpu.UUID]*quota.Escalation{}
+	escalations := map[gpu.UUID]*quota.Escalation{}
 	began := time.Now()
 	timer := time.NewTimer(en.SampleInterval())
 	defer timer.Stop()
-	defer func() { en.stopping.keep(nil) }()
+	defer func() { en.stopAttempts.keep(nil) }()
 	for {
 		select {
 		case <-ctx.Done():
@@ -44,15 +44,15 @@ func (en *Enforcer) sampleLoop(ctx context.Context) {
 		case <-en.Wake.C():
 		}
 		every := en.SampleInterval()
-		if en.sampleOnce(ctx, time.Since(began), ladders) {
-			every = min(every, closeWatch)
+		if en.sampleOnce(ctx, time.Since(began), escalations) {
+			every = min(every, closeInterval)
 		}
 		timer.Reset(every)
 	}
 }
 
 // sampleOnce takes one sample of every GPU with leases; tight is whether somebody is close to a limit.
-func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders map[gpu.UUID]*quota.Escalation) (tight bool) {
+func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, escalations map[gpu.UUID]*quota.Escalation) (closeToLimit bool) {
 	byGPU := map[gpu.UUID][]lease.Lease{}
 	var ids []string
 	for _, l := range en.Table.Live() {
@@ -62,21 +62,21 @@ func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders m
 		}
 	}
 	en.Samples.Retain(ids, func(id gpu.UUID) bool { return byGPU[id] != nil })
-	en.stopping.keep(ids)
+	en.stopAttempts.keep(ids)
 	used := map[string]*leaseUse{}
 	for id, leases := range byGPU {
 		en.sampleGPU(ctx, id, leases, used)
 	}
 	for id, leases := range byGPU {
-		if ladders[id] == nil {
-			ladders[id] = &quota.Escalation{}
+		if escalations[id] == nil {
+			escalations[id] = &quota.Escalation{}
 		}
-		tight = en.climb(ctx, now, id, ladders[id], leases, used) || tight
+		closeToLimit = en.escalate(ctx, now, id, escalations[id], leases, used) || closeToLimit
 		en.slice(ctx, id, leases, used)
 	}
-	for id := range ladders {
+	for id := range escalations {
 		if byGPU[id] == nil {
-			delete(ladders, id)
+			delete(escalations, id)
 		}
 	}
 	en.Shares.prune(en, byGPU)
@@ -86,7 +86,7 @@ func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, ladders m
 	if len(byGPU) > 0 {
 		en.Touch()
 	}
-	return tight
+	return closeToLimit
 }
 
 // leaseUse is what a lease uses, summed over its processes, by GPU.
@@ -123,10 +123,10 @@ func (en *Enforcer) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.L
 	}
 	en.Samples.Put(id, sample)
 	seen := map[int]bool{}
-	ownerOf := en.Attribution.LeaseLookup(len(sample.Processes))
+	leaseOf := en.Attribution.LeaseLookup(len(sample.Processes))
 	for i := range sample.Processes {
 		p := &sample.Processes[i]
-		owner, ok := ownerOf(p.PID)
+		owner, ok := leaseOf(p.PID)
 		u := used[owner]
 		if !ok || u == nil {
 			continue
@@ -159,8 +159,8 @@ func (en *Enforcer) readSample(ctx context.Context, id gpu.UUID) (observe.GPUSam
 	return out, errors.Join(err, err2)
 }
 
-// climb takes one step of the memory ladder of a GPU and carries out what it says.
-func (en *Enforcer) climb(ctx context.Context, now time.Duration, id gpu.UUID, ladder *quota.Escalation, leases []lease.Lease, used map[string]*leaseUse) (tight bool) {
+// escalate takes one step of the memory ladder of a GPU and carries out what it says.
+func (en *Enforcer) escalate(ctx context.Context, now time.Duration, id gpu.UUID, escalation *quota.Escalation, leases []lease.Lease, used map[string]*leaseUse) (closeToLimit bool) {
 	accounts := map[lease.Key]*quota.MemoryAccount{}
 	var order []lease.Key
 	for i := range leases {
@@ -196,19 +196,19 @@ func (en *Enforcer) climb(ctx context.Context, now time.Duration, id gpu.UUID, l
 		}
 		switch {
 		case sum > accounts[key].Limit:
-			mark(leases, key, used, "over")
+			setStage(leases, key, used, "over")
 		case sum >= accounts[key].Limit/10*9:
-			mark(leases, key, used, "notice")
+			setStage(leases, key, used, "notice")
 		}
-		tight = tight || sum >= accounts[key].Limit/10*9
+		closeToLimit = closeToLimit || sum >= accounts[key].Limit/10*9
 	}
-	for _, a := range ladder.Evaluate(now, list) {
+	for _, a := range escalation.Evaluate(now, list) {
 		en.act(ctx, id, a, leases, used)
 	}
-	return tight
+	return closeToLimit
 }
 
-func mark(leases []lease.Lease, key lease.Key, used map[string]*leaseUse, stage string) {
+func setStage(leases []lease.Lease, key lease.Key, used map[string]*leaseUse, stage string) {
 	for i := range leases {
 		if u := used[leases[i].ID]; u != nil && leases[i].Terms.Key() == key {
 			u.stage = stage
@@ -266,34 +266,34 @@ func (en *Enforcer) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, 
 
 func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
 	if l.InPlace() {
-		return en.actOnVisitor(ctx, id, a, l)
+		return en.actOnAttached(ctx, id, a, l)
 	}
 	switch a.Kind {
 	case quota.MemoryFreeze:
-		if en.Gate == nil {
+		if en.Freezer == nil {
 			return nil // It cannot be frozen here: status says so.
 		}
-		return en.Gate.Freeze(ctx, l.ID)
+		return en.Freezer.Freeze(ctx, l.ID)
 	case quota.MemoryThaw:
-		if en.Gate == nil {
+		if en.Freezer == nil {
 			return nil
 		}
-		return en.Gate.Thaw(ctx, l.ID)
+		return en.Freezer.Thaw(ctx, l.ID)
 	case quota.MemoryStop, quota.MemoryKill:
 		if still, err := en.stillOver(ctx, id, a); err != nil || !still {
 			return err
 		}
 		// Whoever was not asked, because it was below the limit for a moment or could not be reached, is asked first. The
 		// quota comes back.
-		if s := en.stopping[l.ID]; a.Kind == quota.MemoryKill && s != nil && s.ladder.Terminated() {
-			return s.ladder.Kill(ctx)
+		if s := en.stopAttempts[l.ID]; a.Kind == quota.MemoryKill && s != nil && s.escalation.Terminated() {
+			return s.escalation.Kill(ctx)
 		}
 		if err := en.Table.Ending(l.ID, a.String()); err != nil {
 			return err
 		}
-		s := &stopped{ladder: en.Stopper.EscalationOf(l)}
-		en.stopping.put(l.ID, s)
-		return s.ladder.Terminate(ctx)
+		s := &stopAttempt{escalation: en.Stopper.EscalationOf(l)}
+		en.stopAttempts.put(l.ID, s)
+		return s.escalation.Terminate(ctx)
 	case quota.MemoryNotice, quota.MemoryOver, quota.MemoryClear, quota.MemoryLeak:
 	}
 	return nil
@@ -308,9 +308,9 @@ func (en *Enforcer) stillOver(ctx context.Context, id gpu.UUID, a quota.MemoryAc
 	tenant, grant := splitAccount(a.Account)
 	var sum uint64
 	seen := map[int]bool{}
-	ownerOf := en.Attribution.LeaseLookup(len(processes))
+	leaseOf := en.Attribution.LeaseLookup(len(processes))
 	for _, p := range processes {
-		owner, ok := ownerOf(p.PID)
+		owner, ok := leaseOf(p.PID)
 		if !ok || p.Memory == nil || seen[p.PID] {
 			continue
 		}
@@ -361,6 +361,6 @@ func (en *Enforcer) slice(ctx context.Context, id gpu.UUID, leases []lease.Lease
 	}
 	en.Shares.set(en, id, round, list)
 	if sl := en.Shares.get(id); sl != nil {
-		sl.look(ctx, en, id)
+		sl.observe(ctx, en, id)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// nobody is a pid that no process has. Nothing here signals it.
-const nobody = 1 << 30
+// unusedPID is a pid that no process has. Nothing here signals it.
+const unusedPID = 1 << 30
 
 // What happens to a grant above its limit. Nobody is signalled in these.
 func TestAboveTheLimit(t *testing.T) {
@@ -27,14 +27,14 @@ func TestAboveTheLimit(t *testing.T) {
 		overuse string
 		enforce api.Switch
 		use     func(at time.Duration) (uint64, error)
-		gateless,
+		noFreezer,
 		unfreezable bool
-		again  error // of the measurement right before
-		until  time.Duration
-		want   []string
-		told   int    // lines to its user
-		memory uint64 // as it is shown; 0: not looked at
-		stage  string
+		again   error // of the measurement right before
+		until   time.Duration
+		want    []string
+		notices int    // lines to its user
+		memory  uint64 // as it is shown; 0: not looked at
+		stage   string
 	}{
 		{
 			name: "within", overuse: "kill", enforce: "on", use: func(time.Duration) (uint64, error) { return limit / 2, nil }, until: time.Minute,
@@ -42,15 +42,15 @@ func TestAboveTheLimit(t *testing.T) {
 		},
 		{
 			name: "notify only tells", overuse: "notify", enforce: "on", use: over, until: time.Minute,
-			want: []string{"1s memory.over"}, told: 1, memory: 2 * limit, stage: "over",
+			want: []string{"1s memory.over"}, notices: 1, memory: 2 * limit, stage: "over",
 		},
 		{
 			name: "nothing said is notify", enforce: "on", use: over, until: time.Minute,
-			want: []string{"1s memory.over"}, told: 1, memory: 2 * limit, stage: "over",
+			want: []string{"1s memory.over"}, notices: 1, memory: 2 * limit, stage: "over",
 		},
 		{
 			name: "close to the limit", overuse: "kill", enforce: "on", use: func(time.Duration) (uint64, error) { return limit / 100 * 95, nil }, until: time.Minute,
-			want: []string{"1.25s memory.notice"}, told: 1, memory: limit / 100 * 95, stage: "notice",
+			want: []string{"1.25s memory.notice"}, notices: 1, memory: limit / 100 * 95, stage: "notice",
 		},
 		{
 			name: "a node that only observes does nothing", overuse: "kill", enforce: "observe", use: over, until: time.Minute,
@@ -58,7 +58,7 @@ func TestAboveTheLimit(t *testing.T) {
 		},
 		{
 			name: "frozen, and thawed after the longest time", overuse: "freeze", enforce: "on", use: over, until: 9 * time.Second,
-			want: []string{"1s memory.over", "3s freeze", "3s memory.freeze", "8s memory.thaw", "8s thaw"}, told: 2, memory: 2 * limit, stage: "over",
+			want: []string{"1s memory.over", "3s freeze", "3s memory.freeze", "8s memory.thaw", "8s thaw"}, notices: 2, memory: 2 * limit, stage: "over",
 		},
 		{
 			name: "frozen, and thawed when it is below its limit", overuse: "freeze", enforce: "on", until: 20 * time.Second,
@@ -68,15 +68,15 @@ func TestAboveTheLimit(t *testing.T) {
 				}
 				return limit / 2, nil
 			},
-			want: []string{"1s memory.over", "3s freeze", "3s memory.freeze", "5s memory.thaw", "5s thaw", "10s memory.clear"}, told: 3, memory: limit / 2,
+			want: []string{"1s memory.over", "3s freeze", "3s memory.freeze", "5s memory.thaw", "5s thaw", "10s memory.clear"}, notices: 3, memory: limit / 2,
 		},
 		{
-			name: "nothing freezes on this host", overuse: "freeze", enforce: "on", use: over, gateless: true, until: 9 * time.Second,
-			want: []string{"1s memory.over", "3s memory.freeze", "8s memory.thaw"}, told: 2, memory: 2 * limit, stage: "over",
+			name: "nothing freezes on this host", overuse: "freeze", enforce: "on", use: over, noFreezer: true, until: 9 * time.Second,
+			want: []string{"1s memory.over", "3s memory.freeze", "8s memory.thaw"}, notices: 2, memory: 2 * limit, stage: "over",
 		},
 		{
 			name: "it cannot be frozen", overuse: "freeze", enforce: "on", use: over, unfreezable: true, until: 9 * time.Second,
-			want: []string{"1s memory.over", "3s memory.freeze", "8s memory.thaw"}, told: 2, memory: 2 * limit, stage: "over",
+			want: []string{"1s memory.over", "3s memory.freeze", "8s memory.thaw"}, notices: 2, memory: 2 * limit, stage: "over",
 		},
 		{
 			// The last known use keeps the warning up: it is not taken for zero, which would be "clear". Nobody is stopped on it.
@@ -87,7 +87,7 @@ func TestAboveTheLimit(t *testing.T) {
 				}
 				return 0, errNoAnswer
 			},
-			want: []string{"1s memory.over"}, told: 1,
+			want: []string{"1s memory.over"}, notices: 1,
 		},
 		{
 			name: "nor freezes anybody", overuse: "freeze", enforce: "on", until: time.Minute,
@@ -97,7 +97,7 @@ func TestAboveTheLimit(t *testing.T) {
 				}
 				return 0, errNoAnswer
 			},
-			want: []string{"1s memory.over"}, told: 1,
+			want: []string{"1s memory.over"}, notices: 1,
 		},
 		{
 			name: "a driver that never answered", overuse: "kill", enforce: "on", until: time.Minute,
@@ -105,33 +105,33 @@ func TestAboveTheLimit(t *testing.T) {
 		},
 		{
 			name: "what cannot be measured again is not stopped", overuse: "kill", enforce: "on", use: over, again: errNoAnswer, until: 9 * time.Second,
-			want: []string{"1s memory.over", "3s memory.stop", "5s memory.kill"}, told: 3, memory: 2 * limit, stage: "over",
+			want: []string{"1s memory.over", "3s memory.stop", "5s memory.kill"}, notices: 3, memory: 2 * limit, stage: "over",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, c.overuse)
+				w := newFixture(t, c.overuse)
 				w.enforce(c.enforce, api.ModeExclusive)
-				w.port.own(nobody, w.lease)
+				w.port.assign(unusedPID, w.lease)
 				w.driver.sample = func() ([]gpu.Process, error) {
 					use, err := c.use(time.Since(w.journal.start))
 					if err != nil {
 						return nil, err
 					}
-					return []gpu.Process{on(nobody, use), on(nobody, use)}, nil // In two of the driver's lists.
+					return []gpu.Process{on(unusedPID, use), on(unusedPID, use)}, nil // In two of the driver's lists.
 				}
 				if c.again != nil {
 					w.driver.again = func() ([]gpu.Process, error) { return nil, c.again }
 				}
-				if c.gateless {
-					w.Gate = nil
+				if c.noFreezer {
+					w.Freezer = nil
 				}
 				if c.unfreezable {
-					w.port.breaks = errNoAnswer
+					w.port.freezeErr = errNoAnswer
 				}
 				w.begin(t)
-				w.until(c.until)
+				w.runUntil(c.until)
 				sample := w.Samples.Lease(w.lease)
 				w.end()
 				if d := cmp.Diff(c.want, sorted(w.journal.read())); d != "" {
@@ -141,8 +141,8 @@ func TestAboveTheLimit(t *testing.T) {
 				if !ok || l.State != lease.Running {
 					t.Fatalf("the lease is %s", l.State)
 				}
-				if told := l.Notices[w.lines:]; len(told) != c.told {
-					t.Errorf("its user is told %q, want %d lines", told, c.told)
+				if notices := l.Notices[w.lines:]; len(notices) != c.notices {
+					t.Errorf("its user is told %q, want %d lines", notices, c.notices)
 				}
 				if c.memory > 0 && sample.Memory != c.memory || sample.Stage != c.stage {
 					t.Errorf("it is shown with %d bytes, %q; want %d, %q", sample.Memory, sample.Stage, c.memory, c.stage)
@@ -184,42 +184,42 @@ func TestStopped(t *testing.T) {
 		state        lease.State
 	}{
 		{
-			name: "it ends when asked", script: obeys, until: 20 * time.Second,
+			name: "it ends when asked", script: endsOnTerm, until: 20 * time.Second,
 			want: []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "8s memory.clear"}, by: syscall.SIGTERM, state: lease.Ending,
 		},
 		{
-			name: "it ignores SIGTERM", script: ignores, until: 20 * time.Second, by: syscall.SIGKILL,
+			name: "it ignores SIGTERM", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
 			// It is frozen before, so that no kernel of it runs when it dies.
 			want: []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "5s freeze", "5s memory.kill", "5.5s SIGKILL", "5.5s thaw"},
 		},
 		{
-			name: "it is below its limit when it is to be killed", script: ignores, until: 20 * time.Second, by: syscall.SIGKILL,
+			name: "it is below its limit when it is to be killed", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
 			below: func(at time.Duration) bool { return at >= 4*time.Second && at < 7*time.Second },
 			want:  []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "5s memory.kill", "10s freeze", "10s memory.kill", "10.5s SIGKILL", "10.5s thaw"},
 		},
 		{
-			name: "it is below its limit when it is to be asked", script: ignores, until: 20 * time.Second, by: syscall.SIGKILL,
+			name: "it is below its limit when it is to be asked", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
 			below: func(at time.Duration) bool { return at < 4*time.Second },
 			want:  []string{"1s memory.over", "3s memory.stop", "5s SIGTERM", "5s memory.kill", "10s freeze", "10s memory.kill", "10.5s SIGKILL", "10.5s thaw"},
 		},
 		{
-			name: "it is below its limit each time", script: obeys, until: 9 * time.Second, state: lease.Running,
+			name: "it is below its limit each time", script: endsOnTerm, until: 9 * time.Second, state: lease.Running,
 			below: func(time.Duration) bool { return true },
 			want:  []string{"1s memory.over", "3s memory.stop", "5s memory.kill"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := script(t, c.script)
+			p := startScript(t, c.script)
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, "kill")
-				w.port.own(p.pid, w.lease)
+				w := newFixture(t, "kill")
+				w.port.assign(p.pid, w.lease)
 				asked := func() bool {
 					l, _ := w.Table.Get(w.lease)
 					return l.State == lease.Ending
 				}
 				w.driver.sample = func() ([]gpu.Process, error) {
-					if c.script == obeys && asked() {
+					if c.script == endsOnTerm && asked() {
 						<-p.ended
 						return nil, nil
 					}
@@ -238,7 +238,7 @@ func TestStopped(t *testing.T) {
 					}
 				}
 				w.begin(t)
-				w.until(c.until)
+				w.runUntil(c.until)
 				w.end()
 				if d := cmp.Diff(c.want, sorted(w.journal.read())); d != "" {
 					t.Errorf("what was done (-want +got):\n%s", d)
@@ -247,7 +247,7 @@ func TestStopped(t *testing.T) {
 					t.Errorf("the lease is %q, want %q", l.State, c.state)
 				}
 				switch {
-				case c.by == 0 && !p.lives():
+				case c.by == 0 && !p.alive():
 					t.Error("it was ended")
 				case c.by != 0 && p.endedBy() != c.by:
 					t.Errorf("it ended by %v, want %v", p.endedBy(), c.by)
@@ -259,21 +259,21 @@ func TestStopped(t *testing.T) {
 
 // Of a lease whose processes stay where they are the one that uses most is ended, and nothing else of it. It is never
 // frozen.
-func TestVisitor(t *testing.T) {
+func TestAttachedInPlace(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, script string
 		want         []string
 		by           syscall.Signal
 	}{
-		{"it ends when asked", obeys, []string{"1s memory.over", "3s memory.stop", "8.25s memory.clear"}, syscall.SIGTERM},
-		{"it ignores SIGTERM", ignores, []string{"1s memory.over", "3s memory.stop", "5s memory.kill", "10.25s memory.clear"}, syscall.SIGKILL},
+		{"it ends when asked", endsOnTerm, []string{"1s memory.over", "3s memory.stop", "8.25s memory.clear"}, syscall.SIGTERM},
+		{"it ignores SIGTERM", ignoresTerm, []string{"1s memory.over", "3s memory.stop", "5s memory.kill", "10.25s memory.clear"}, syscall.SIGKILL},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			small, large := script(t, obeys), script(t, c.script)
+			small, large := startScript(t, endsOnTerm), startScript(t, c.script)
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, "kill")
+				w := newFixture(t, "kill")
 				if err := w.Table.Ended(t.Context(), w.lease, "another comes"); err != nil {
 					t.Fatal(err)
 				}
@@ -285,8 +285,8 @@ func TestVisitor(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.port.own(small.pid, l.ID)
-				w.port.own(large.pid, l.ID)
+				w.port.assign(small.pid, l.ID)
+				w.port.assign(large.pid, l.ID)
 				w.driver.sample = func() ([]gpu.Process, error) {
 					at := time.Since(w.journal.start)
 					if at > 3*time.Second && c.by == syscall.SIGTERM || at > 5*time.Second {
@@ -296,7 +296,7 @@ func TestVisitor(t *testing.T) {
 					return []gpu.Process{on(small.pid, limit/10), on(large.pid, 2*limit)}, nil
 				}
 				w.begin(t)
-				w.until(20 * time.Second)
+				w.runUntil(20 * time.Second)
 				w.end()
 				if d := cmp.Diff(c.want, sorted(w.journal.read())); d != "" {
 					t.Errorf("what was done (-want +got):\n%s", d)
@@ -304,7 +304,7 @@ func TestVisitor(t *testing.T) {
 				if got := large.endedBy(); got != c.by {
 					t.Errorf("it ended by %v, want %v", got, c.by)
 				}
-				if !small.lives() {
+				if !small.alive() {
 					t.Error("the other was ended too")
 				}
 				if l, _ := w.Table.Get(l.ID); l.State != lease.Running {

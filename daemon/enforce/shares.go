@@ -31,12 +31,12 @@ type Slicer struct {
 	scheduler *quota.Scheduler
 	members   map[string]bool
 	busy      quota.Busy    // from the driver's samples
-	asked     time.Duration // when the driver was asked for samples
+	sampledAt time.Duration // when the driver was asked for samples
 	since     uint64        // the newest sample's time, on the driver's clock
 	usage     map[string]quota.Usage
-	gated     bool
+	enforced  bool
 
-	looking locks.Mutex[locks.Sampling] // one question to the driver at a time; taken before mu
+	observing locks.Mutex[locks.Sampling] // one question to the driver at a time; taken before mu
 }
 
 // busyWindow is over which the driver's samples are counted; below leastWindow there are too few of them.
@@ -68,14 +68,14 @@ func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota
 		d.tasks.Go(func() { sl.loop(ctx, d, id) })
 	}
 	sl.mu.Lock()
-	sl.scheduler.Configure(quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.Gate == nil || !d.State.Desired().Enforcing()})
+	sl.scheduler.Configure(quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.Freezer == nil || !d.State.Desired().Enforcing()})
 	sl.scheduler.SetMembers(time.Since(sl.epoch), list)
 	sl.members = map[string]bool{}
 	for _, m := range list {
 		sl.members[m.Lease] = true
 	}
 	sl.mu.Unlock()
-	sl.poke()
+	sl.wakeUp()
 }
 
 func (s *Shares) get(id gpu.UUID) *Slicer {
@@ -84,7 +84,7 @@ func (s *Shares) get(id gpu.UUID) *Slicer {
 	return s.GPUs[id]
 }
 
-func (sl *Slicer) poke() {
+func (sl *Slicer) wakeUp() {
 	select {
 	case sl.wake <- struct{}{}:
 	default:
@@ -100,7 +100,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
 		sl.mu.Lock()
 		now := time.Since(sl.epoch)
 		a := sl.scheduler.Next(now)
-		sl.gated = sl.scheduler.Status().Enforced
+		sl.enforced = sl.scheduler.Status().Enforced
 		sl.mu.Unlock()
 		switch a.Kind {
 		case quota.Freeze:
@@ -109,7 +109,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
 		case quota.Thaw:
 			if a.ReadSamples {
 				// What the driver's newest samples tell of the freeze is lost soon after it ends.
-				d.tasks.Go(func() { sl.look(ctx, d, id) })
+				d.tasks.Go(func() { sl.observe(ctx, d, id) })
 			}
 			sl.thawOne(ctx, d, a.Lease)
 			continue
@@ -129,7 +129,7 @@ func (sl *Slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
 	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
 	began := time.Now()
-	err := d.Gate.Freeze(ctx, a.Lease)
+	err := d.Freezer.Freeze(ctx, a.Lease)
 	d.Counters.Freezes.Add(1)
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -143,7 +143,7 @@ func (sl *Slicer) thawOne(ctx context.Context, d *Enforcer, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	began := time.Now()
-	err := d.Gate.Thaw(ctx, id)
+	err := d.Freezer.Thaw(ctx, id)
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	sl.scheduler.Thawed(id, time.Since(sl.epoch), time.Since(began), err)
@@ -154,7 +154,7 @@ func (sl *Slicer) thawOne(ctx context.Context, d *Enforcer, id string) {
 
 // thaw lets everybody run when the loop ends: time fails open.
 func (sl *Slicer) thaw(d *Enforcer) {
-	if d.Gate == nil {
+	if d.Freezer == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -162,7 +162,7 @@ func (sl *Slicer) thaw(d *Enforcer) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	for id := range sl.members {
-		if err := d.Gate.Thaw(ctx, id); err != nil {
+		if err := d.Freezer.Thaw(ctx, id); err != nil {
 			d.Log.Error("cannot thaw a lease", "lease", id, "error", err)
 		}
 	}
@@ -181,40 +181,40 @@ func (s *Shares) ThawAll() {
 // prune ends the loops of GPUs without leases.
 func (s *Shares) prune(d *Enforcer, live map[gpu.UUID][]lease.Lease) {
 	s.mu.Lock()
-	var gone []gpu.UUID
+	var removed []gpu.UUID
 	for id := range s.GPUs {
 		if live[id] == nil {
-			gone = append(gone, id)
+			removed = append(removed, id)
 		}
 	}
 	s.mu.Unlock()
-	for _, id := range gone {
+	for _, id := range removed {
 		s.set(d, id, 0, nil)
 	}
 }
 
-// lookTimeout bounds one question for samples.
-const lookTimeout = time.Second
+// utilizationTimeout bounds one question for samples.
+const utilizationTimeout = time.Second
 
-// look asks the driver who was busy since the last question and feeds it to the scheduler. While another is asking it
+// observe asks the driver who was busy since the last question and feeds it to the scheduler. While another is asking it
 // does nothing. A driver that cannot tell is no error: drains are then taken as zero and everybody as busy.
-func (sl *Slicer) look(ctx context.Context, d *Enforcer, id gpu.UUID) {
-	if !sl.looking.TryLock() {
+func (sl *Slicer) observe(ctx context.Context, d *Enforcer, id gpu.UUID) {
+	if !sl.observing.TryLock() {
 		return
 	}
-	defer sl.looking.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer sl.observing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, utilizationTimeout)
 	defer cancel()
 	sl.mu.Lock()
-	since, asked := sl.since, sl.asked
+	since, asked := sl.since, sl.sampledAt
 	sl.mu.Unlock()
 	now := time.Since(sl.epoch)
 	list, newest, err := d.Driver.Utilization(ctx, id, since)
 	if err != nil {
 		return
 	}
-	ownerOf := d.Attribution.LeaseLookup(len(list))
-	owner := func(pid int) string { lease, _ := ownerOf(pid); return lease }
+	leaseOf := d.Attribution.LeaseLookup(len(list))
+	owner := func(pid int) string { lease, _ := leaseOf(pid); return lease }
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	// The driver's times are of the wall clock, in microseconds.
@@ -225,7 +225,7 @@ func (sl *Slicer) look(ctx context.Context, d *Enforcer, id gpu.UUID) {
 			samples = append(samples, quota.Sample{Lease: owner(x.PID), Time: elapsed - wall.Sub(time.UnixMicro(int64(x.Time)))})
 		}
 	}
-	sl.since, sl.asked = max(newest, since), now
+	sl.since, sl.sampledAt = max(newest, since), now
 	sl.scheduler.Observe(elapsed, now, samples)
 	sl.busy.Add(asked, now, list, owner)
 	for _, u := range sl.scheduler.Usage(elapsed) {
@@ -246,14 +246,14 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 	}
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
-	if u, ok := sl.usage[l.ID]; ok && enforced && sl.gated {
+	if u, ok := sl.usage[l.ID]; ok && enforced && sl.enforced {
 		p := 100 * u.Recent
 		l.Share.Occupancy = &p
 	}
-	if sl.asked < leastWindow {
+	if sl.sampledAt < leastWindow {
 		return // Too little was seen to say anything.
 	}
-	if b, ok := sl.busy.Shares(sl.asked, min(busyWindow, sl.asked))[l.ID]; ok {
+	if b, ok := sl.busy.Shares(sl.sampledAt, min(busyWindow, sl.sampledAt))[l.ID]; ok {
 		part, e := 100*b.Part, 100*b.StdErr
 		l.Share.Busy, l.Share.StdErr = &part, &e
 	}

@@ -9,38 +9,38 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// sliced is a time-sliced GPU with two leases that hold it, running for a while.
-func sliced(t *testing.T, enforce api.Switch, change func(*world)) (w *world, blue string) {
+// twoTimeSlicedLeases is a time-sliced GPU with two leases that hold it, running for a while.
+func twoTimeSlicedLeases(t *testing.T, enforce api.Switch, change func(*fixture)) (w *fixture, blue string) {
 	t.Helper()
-	w = newWorld(t, "notify")
+	w = newFixture(t, "notify")
 	w.enforce(enforce, api.ModeTimeslice)
-	blue = w.another(t, "blue")
-	w.port.own(nobody, w.lease)
-	w.port.own(nobody+1, blue)
+	blue = w.startLease(t, "blue")
+	w.port.assign(unusedPID, w.lease)
+	w.port.assign(unusedPID+1, blue)
 	w.driver.sample = func() ([]gpu.Process, error) {
-		return []gpu.Process{on(nobody, limit/2), on(nobody+1, limit/2)}, nil
+		return []gpu.Process{on(unusedPID, limit/2), on(unusedPID+1, limit/2)}, nil
 	}
 	if change != nil {
 		change(w)
 	}
 	w.begin(t)
-	w.until(10 * time.Second)
+	w.runUntil(10 * time.Second)
 	return w, blue
 }
 
-// frozenAtATime is who was frozen over two rounds, looked at often.
-func frozenAtATime(w *world) (most int, who map[string]bool) {
-	who = map[string]bool{}
+// frozenOverTwoRounds is who was frozen over two rounds, looked at often.
+func frozenOverTwoRounds(w *fixture) (most int, leases map[string]bool) {
+	leases = map[string]bool{}
 	for range 250 {
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
-		frozen := w.port.whoIsFrozen()
+		frozen := w.port.frozenLeases()
 		most = max(most, len(frozen))
 		for _, id := range frozen {
-			who[id] = true
+			leases[id] = true
 		}
 	}
-	return most, who
+	return most, leases
 }
 
 func TestTimeIsShared(t *testing.T) {
@@ -48,36 +48,36 @@ func TestTimeIsShared(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		enforce api.Switch
-		change  func(*world)
+		change  func(*fixture)
 		freezes bool // somebody is asked to freeze
 		frozen  int  // how many take turns
 	}{
 		{name: "both take turns", enforce: "on", freezes: true, frozen: 2},
 		{name: "a node that only observes", enforce: "observe"},
-		{name: "nothing freezes on this host", enforce: "on", change: func(w *world) { w.Gate = nil }},
-		{name: "nobody can be frozen: all run on", enforce: "on", change: func(w *world) { w.port.breaks = errNoAnswer }, freezes: true},
+		{name: "nothing freezes on this host", enforce: "on", change: func(w *fixture) { w.Freezer = nil }},
+		{name: "nobody can be frozen: all run on", enforce: "on", change: func(w *fixture) { w.port.freezeErr = errNoAnswer }, freezes: true},
 		{
 			name: "the driver does not answer: all run", enforce: "on",
-			change: func(w *world) { w.driver.sample = func() ([]gpu.Process, error) { return nil, errNoAnswer } },
+			change: func(w *fixture) { w.driver.sample = func() ([]gpu.Process, error) { return nil, errNoAnswer } },
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w, _ := sliced(t, c.enforce, c.change)
-				if w.Shares.get(one) == nil {
+				w, _ := twoTimeSlicedLeases(t, c.enforce, c.change)
+				if w.Shares.get(testGPU) == nil {
 					t.Error("nobody shares out the GPU")
 				}
-				_, who := frozenAtATime(w)
-				if len(who) != c.frozen {
-					t.Errorf("%d leases take turns, want %d", len(who), c.frozen)
+				_, leases := frozenOverTwoRounds(w)
+				if len(leases) != c.frozen {
+					t.Errorf("%d leases take turns, want %d", len(leases), c.frozen)
 				}
 				w.end()
-				if got := w.port.howOften(); (len(got) > 0) != c.freezes {
+				if got := w.port.freezeCounts(); (len(got) > 0) != c.freezes {
 					t.Errorf("freezes: %v, want some: %v", got, c.freezes)
 				}
-				if len(w.left) > 0 {
-					t.Errorf("it has ended, and %v are frozen", w.left)
+				if len(w.frozenAtEnd) > 0 {
+					t.Errorf("it has ended, and %v are frozen", w.frozenAtEnd)
 				}
 			})
 		})
@@ -88,9 +88,9 @@ func TestTimeIsShared(t *testing.T) {
 func TestTheLoopEndsWithTheLastLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, blue := sliced(t, "on", nil)
-		sl := w.Shares.get(one)
-		for len(w.port.whoIsFrozen()) == 0 { // Whoever goes now leaves while somebody is frozen.
+		w, blue := twoTimeSlicedLeases(t, "on", nil)
+		sl := w.Shares.get(testGPU)
+		for len(w.port.frozenLeases()) == 0 { // Whoever goes now leaves while somebody is frozen.
 			time.Sleep(time.Millisecond)
 		}
 		for _, id := range []string{w.lease, blue} {
@@ -99,15 +99,15 @@ func TestTheLoopEndsWithTheLastLease(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if left := w.port.whoIsFrozen(); len(left) > 0 {
+		if left := w.port.frozenLeases(); len(left) > 0 {
 			t.Errorf("no lease is left, and %v are frozen", left)
 		}
-		if sl == nil || w.Shares.get(one) != nil {
+		if sl == nil || w.Shares.get(testGPU) != nil {
 			t.Error("the loop did not end")
 		}
-		was := w.port.howOften()
-		w.until(time.Minute)
-		for id, n := range w.port.howOften() {
+		was := w.port.freezeCounts()
+		w.runUntil(time.Minute)
+		for id, n := range w.port.freezeCounts() {
 			if n != was[id] {
 				t.Errorf("%s was frozen after its end", id)
 			}
@@ -117,18 +117,18 @@ func TestTheLoopEndsWithTheLastLease(t *testing.T) {
 }
 
 // Whoever is alone is never frozen, whoever was there before.
-func TestAloneNobodyIsFrozen(t *testing.T) {
+func TestTheOnlyLeaseIsNeverFrozen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, blue := sliced(t, "on", nil)
+		w, blue := twoTimeSlicedLeases(t, "on", nil)
 		if err := w.Table.Ended(t.Context(), blue, "its last process ended"); err != nil {
 			t.Fatal(err)
 		}
-		w.until(12 * time.Second)
-		if most, who := frozenAtATime(w); most > 0 {
-			t.Errorf("%v are frozen", who)
+		w.runUntil(12 * time.Second)
+		if most, leases := frozenOverTwoRounds(w); most > 0 {
+			t.Errorf("%v are frozen", leases)
 		}
-		if w.Shares.get(one) == nil {
+		if w.Shares.get(testGPU) == nil {
 			t.Error("the loop ended with the first lease")
 		}
 		w.end()
@@ -140,20 +140,20 @@ func TestRunReturns(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
-		run  func(t *testing.T) *world
+		run  func(t *testing.T) *fixture
 	}{
-		{"without a lease", func(t *testing.T) *world {
-			w := newWorld(t, "kill")
+		{"without a lease", func(t *testing.T) *fixture {
+			w := newFixture(t, "kill")
 			if err := w.Table.Ended(t.Context(), w.lease, "its last process ended"); err != nil {
 				t.Fatal(err)
 			}
 			w.begin(t)
 			return w
 		}},
-		{"at once", func(t *testing.T) *world { w := newWorld(t, "kill"); w.begin(t); return w }},
-		{"while somebody is frozen for another", func(t *testing.T) *world {
-			w, _ := sliced(t, "on", func(w *world) { w.port.slow = time.Millisecond })
-			for len(w.port.whoIsFrozen()) == 0 {
+		{"at once", func(t *testing.T) *fixture { w := newFixture(t, "kill"); w.begin(t); return w }},
+		{"while somebody is frozen for another", func(t *testing.T) *fixture {
+			w, _ := twoTimeSlicedLeases(t, "on", func(w *fixture) { w.port.slow = time.Millisecond })
+			for len(w.port.frozenLeases()) == 0 {
 				time.Sleep(time.Millisecond)
 			}
 			return w
@@ -164,8 +164,8 @@ func TestRunReturns(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := c.run(t)
 				w.end() // A Run that does not return is a deadlock of the bubble.
-				if len(w.left) > 0 {
-					t.Errorf("it has ended, and %v are frozen", w.left)
+				if len(w.frozenAtEnd) > 0 {
+					t.Errorf("it has ended, and %v are frozen", w.frozenAtEnd)
 				}
 			})
 		})

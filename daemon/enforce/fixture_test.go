@@ -33,8 +33,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// one is the only GPU.
-const one gpu.UUID = "GPU-1"
+// testGPU is the only GPU.
+const testGPU gpu.UUID = "GPU-1"
 
 const mib = 1 << 20
 
@@ -91,19 +91,19 @@ type fakePort struct {
 	cgroup.Port // What no test reaches for.
 	journal     *journal
 	killed      func(ctx context.Context, id string)
-	breaks      error         // of each freeze
+	freezeErr   error         // of each freeze
 	slow        time.Duration // of each thaw
 
-	mu     sync.Mutex // guards what follows
-	owners map[int]string
-	frozen map[string]bool
-	froze  map[string]int // how often
+	mu      sync.Mutex // guards what follows
+	leaseOf map[int]string
+	frozen  map[string]bool
+	froze   map[string]int // how often
 }
 
 func (p *fakePort) ScopeOf(pid int) (string, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id, ok := p.owners[pid]
+	id, ok := p.leaseOf[pid]
 	return id, ok
 }
 
@@ -113,7 +113,7 @@ func (p *fakePort) Members(_ context.Context, id string) (out []cgroup.Process, 
 	p.journal.note("SIGTERM")
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for pid, owner := range p.owners {
+	for pid, owner := range p.leaseOf {
 		if owner != id {
 			continue
 		}
@@ -134,8 +134,8 @@ func (p *fakePort) Freeze(_ context.Context, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.froze[id]++
-	if p.breaks != nil {
-		return p.breaks
+	if p.freezeErr != nil {
+		return p.freezeErr
 	}
 	p.frozen[id] = true
 	p.journal.note("freeze")
@@ -153,54 +153,54 @@ func (p *fakePort) Thaw(_ context.Context, id string) error {
 	return nil
 }
 
-func (p *fakePort) whoIsFrozen() []string {
+func (p *fakePort) frozenLeases() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Sorted(maps.Keys(p.frozen))
 }
 
-func (p *fakePort) howOften() map[string]int {
+func (p *fakePort) freezeCounts() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.froze)
 }
 
-func (p *fakePort) own(pid int, id string) {
+func (p *fakePort) assign(pid int, id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.owners[pid] = id
+	p.leaseOf[pid] = id
 }
 
-// standing are walls that can be frozen.
-type standing struct{ leasetest.NoIsolation }
+// fakeIsolation are walls that can be frozen.
+type fakeIsolation struct{ leasetest.NoIsolation }
 
-func (standing) Isolate(context.Context, lease.Lease, lease.Process) (lease.IsolationResult, error) {
+func (fakeIsolation) Isolate(context.Context, lease.Lease, lease.Process) (lease.IsolationResult, error) {
 	return lease.IsolationResult{Status: api.IsolationStatus{Cgroup: "/red", Freeze: true}}, nil
 }
 
-// world is an enforcer with a lease of red on a time-sliced GPU. It runs in a synctest bubble.
-type world struct {
+// fixture is an enforcer with a lease of red on a time-sliced GPU. It runs in a synctest bubble.
+type fixture struct {
 	*Enforcer
-	journal *journal
-	port    *fakePort
-	driver  *fakeDriver
-	lease   string // the lease of red
-	lines   int    // that its user was told before the start
-	ended   chan struct{}
-	left    []string // who was frozen when Run returned
-	end     context.CancelFunc
+	journal     *journal
+	port        *fakePort
+	driver      *fakeDriver
+	lease       string // the lease of red
+	lines       int    // that its user was told before the start
+	ended       chan struct{}
+	frozenAtEnd []string // who was frozen when Run returned
+	end         context.CancelFunc
 }
 
-// newWorld makes a node that enforces. Each grant of red has the limit, and this overuse.
-func newWorld(t *testing.T, overuse string) *world {
+// newFixture makes a node that enforces. Each grant of red has the limit, and this overuse.
+func newFixture(t *testing.T, overuse string) *fixture {
 	t.Helper()
 	j := &journal{start: time.Now()}
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
-	w := &world{journal: j, driver: &fakeDriver{}, ended: make(chan struct{})}
+	w := &fixture{journal: j, driver: &fakeDriver{}, ended: make(chan struct{})}
 	w.driver.sample = func() ([]gpu.Process, error) { return nil, nil }
-	w.port = &fakePort{journal: j, owners: map[int]string{}, frozen: map[string]bool{}, froze: map[string]int{}, killed: func(context.Context, string) {}}
+	w.port = &fakePort{journal: j, leaseOf: map[int]string{}, frozen: map[string]bool{}, froze: map[string]int{}, killed: func(context.Context, string) {}}
 	wake := loop.NewWake()
-	table := leasetest.TableOf(t, lease.Config{Isolation: standing{}, Changed: func(lease.Lease) { wake.Set() }}, "red", "part", os.Getuid())
+	table := leasetest.TableOf(t, lease.Config{Isolation: fakeIsolation{}, Changed: func(lease.Lease) { wake.Set() }}, "red", "part", os.Getuid())
 	w.lease = table.Live()[0].ID
 	memory, grace := api.Bytes(limit), api.Duration(2*time.Second)
 	grant := func(tenant string) lease.Grant {
@@ -210,16 +210,16 @@ func newWorld(t *testing.T, overuse string) *world {
 		}
 	}
 	table.Update(lease.View{
-		Generation: 2, GPUs: []lease.GPUView{{UUID: one, Mode: api.ModeTimeslice, Capacity: 1 << 30}}, Grants: []lease.Grant{grant("red"), grant("blue")},
+		Generation: 2, GPUs: []lease.GPUView{{UUID: testGPU, Mode: api.ModeTimeslice, Capacity: 1 << 30}}, Grants: []lease.Grant{grant("red"), grant("blue")},
 	})
 	st := state.NewState(nil, false)
-	look := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: t.TempDir(), Now: time.Now}
-	look.Observe(t.Context())
+	observer := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: t.TempDir(), Now: time.Now}
+	observer.Observe(t.Context())
 	attr := &attribution.Attribution{
-		Reporter: rep, State: st, Port: w.port, Follow: cgroup.NewProcesses("a test"), Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Observer: look, Table: table,
+		Reporter: rep, State: st, Port: w.port, Follow: cgroup.NewProcesses("a test"), Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Observer: observer, Table: table,
 	}
 	w.Enforcer = &Enforcer{
-		Reporter: rep, State: st, Driver: w.driver, Observer: look, Gate: w.port, Table: table, Samples: observe.NewSamples(),
+		Reporter: rep, State: st, Driver: w.driver, Observer: observer, Freezer: w.port, Table: table, Samples: observe.NewSamples(),
 		SampleInterval: func() time.Duration { return time.Second }, Attribution: attr,
 		Stopper: &stop.Stopper{Reporter: rep, Driver: w.driver, Table: table, Attribution: attr, Freezer: w.port, LeaseChanges: &stop.LeaseChanges{}},
 		Wake:    wake, Shares: Shares{GPUs: map[gpu.UUID]*Slicer{}},
@@ -229,14 +229,14 @@ func newWorld(t *testing.T, overuse string) *world {
 }
 
 // enforce puts a spec in force.
-func (w *world) enforce(enforce api.Switch, mode string) {
+func (w *fixture) enforce(enforce api.Switch, mode string) {
 	w.State.SetDesired(&state.Desired{
-		Generation: 1, Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce}}, GPUs: map[gpu.UUID]*api.GPUSpec{one: {Mode: mode}},
+		Generation: 1, Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce}}, GPUs: map[gpu.UUID]*api.GPUSpec{testGPU: {Mode: mode}},
 	})
 }
 
 // begin runs it. What it tells goes to the journal.
-func (w *world) begin(t *testing.T) {
+func (w *fixture) begin(t *testing.T) {
 	t.Helper()
 	select {
 	case <-w.Wake.C(): // The first look is after an interval, and not because of leases that a test made.
@@ -246,9 +246,9 @@ func (w *world) begin(t *testing.T) {
 	w.lines = len(l.Notices)
 	sub, unsubscribe := w.Events.Subscribe()
 	ctx, cancel := context.WithCancel(t.Context())
-	told := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(done)
 		for {
 			select {
 			case e := <-sub.C:
@@ -261,18 +261,18 @@ func (w *world) begin(t *testing.T) {
 	go func() {
 		defer close(w.ended)
 		w.Run(ctx)
-		w.left = w.port.whoIsFrozen()
+		w.frozenAtEnd = w.port.frozenLeases()
 	}()
 	w.end = func() {
 		cancel()
 		<-w.ended
-		<-told
+		<-done
 		unsubscribe()
 	}
 }
 
-// until lets the time pass, up to so long after the start.
-func (w *world) until(at time.Duration) {
+// runUntil lets the time pass, up to so long after the start.
+func (w *fixture) runUntil(at time.Duration) {
 	time.Sleep(time.Until(w.journal.start.Add(at)))
 	synctest.Wait()
 }
@@ -282,8 +282,8 @@ func on(pid int, memory uint64) gpu.Process {
 	return gpu.Process{PID: pid, Kind: gpu.ComputeProcess, Memory: &memory}
 }
 
-// another starts a lease of another tenant.
-func (w *world) another(t *testing.T, tenant string) string {
+// startLease starts a lease of another tenant.
+func (w *fixture) startLease(t *testing.T, tenant string) string {
 	t.Helper()
 	k, err := w.Table.Submit(lease.Request{Tenant: tenant, Member: []string{tenant}, Command: []string{"command"}})
 	if err != nil {
@@ -295,8 +295,8 @@ func (w *world) another(t *testing.T, tenant string) string {
 	return k.ID()
 }
 
-// real is a process that can be signalled.
-type real struct {
+// realProcess is a process that can be signalled.
+type realProcess struct {
 	pid   int
 	ended chan struct{} // closed when it has ended
 	state *os.ProcessState
@@ -304,13 +304,13 @@ type real struct {
 }
 
 const (
-	obeys   = "echo; exec sleep 3600"
-	ignores = "trap '' TERM; echo; exec sleep 3600"
+	endsOnTerm  = "echo; exec sleep 3600"
+	ignoresTerm = "trap '' TERM; echo; exec sleep 3600"
 )
 
-// script starts a shell script and returns when it has printed a line. It is called outside of a bubble: what becomes of a
+// startScript starts a shell script and returns when it has printed a line. It is called outside of a bubble: what becomes of a
 // process is no matter of a bubble's time.
-func script(t *testing.T, text string) *real {
+func startScript(t *testing.T, text string) *realProcess {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", text)
 	out, err := cmd.StdoutPipe()
@@ -323,7 +323,7 @@ func script(t *testing.T, text string) *real {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Errorf("it does not begin: %v", err)
 	}
-	r := &real{pid: cmd.Process.Pid, ended: make(chan struct{}), kill: func() { _ = cmd.Process.Kill() }} // It may have ended.
+	r := &realProcess{pid: cmd.Process.Pid, ended: make(chan struct{}), kill: func() { _ = cmd.Process.Kill() }} // It may have ended.
 	go func() {
 		defer close(r.ended)
 		_ = cmd.Wait() // It is stopped.
@@ -333,8 +333,8 @@ func script(t *testing.T, text string) *real {
 	return r
 }
 
-// lives tells whether nobody has ended it.
-func (r *real) lives() bool {
+// alive tells whether nobody has ended it.
+func (r *realProcess) alive() bool {
 	select {
 	case <-r.ended:
 		return false
@@ -344,7 +344,7 @@ func (r *real) lives() bool {
 }
 
 // endedBy waits for its end, and tells the signal.
-func (r *real) endedBy() syscall.Signal {
+func (r *realProcess) endedBy() syscall.Signal {
 	<-r.ended
 	return r.state.Sys().(syscall.WaitStatus).Signal()
 }
