@@ -15,11 +15,11 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// peopled is a whole daemon that knows some people.
-func peopled(t *testing.T) *virtual {
+// newVirtualWithUsers is a whole daemon that knows some people.
+func newVirtualWithUsers(t *testing.T) *virtual {
 	t.Helper()
 	w := newVirtual(t, nil, scenarios.Board{Model: "a100-sxm4-40gb"})
-	w.live()
+	w.startDaemon()
 	w.tasks.Wait() // It has learned who is who on this host.
 	w.identities.Table.Store(servertest.Identities())
 	return w
@@ -28,29 +28,29 @@ func peopled(t *testing.T) *virtual {
 // mayUse is the whole of the API: who may, for each route. A route that is missing here fails.
 func mayUse() map[string][]string {
 	all := []string{"admin", "observer", "member", "nobody"}
-	known := []string{"admin", "observer", "member"}
-	seers := []string{"admin", "observer"}
+	withRole := []string{"admin", "observer", "member"}
+	adminsAndObservers := []string{"admin", "observer"}
 	members := []string{"admin", "member"}
 	admins := []string{"admin"}
 	return map[string][]string{
 		"GET /v1":                      all,
-		"GET /v1/status":               known,
-		"GET /v1/events":               known,
-		"GET /v1/spec":                 seers,
-		"GET /v1/plan":                 seers,
-		"GET /v1/operations/{id}":      seers,
-		"GET /v1/doctor":               seers,
-		"GET /v1/mig":                  seers,
+		"GET /v1/status":               withRole,
+		"GET /v1/events":               withRole,
+		"GET /v1/spec":                 adminsAndObservers,
+		"GET /v1/plan":                 adminsAndObservers,
+		"GET /v1/operations/{id}":      adminsAndObservers,
+		"GET /v1/doctor":               adminsAndObservers,
+		"GET /v1/mig":                  adminsAndObservers,
 		"POST /v1/mig/import":          admins,
 		"POST /v1/mig/remove":          admins,
-		"GET /v1/counters":             seers,
-		"GET /v1/leases":               known,
+		"GET /v1/counters":             adminsAndObservers,
+		"GET /v1/leases":               withRole,
 		"GET /v1/leases/{id}/logs":     members,
 		"POST /v1/leases":              members,
 		"POST /v1/leases/attach":       members,
 		"POST /v1/leases/{id}/release": members,
 		"DELETE /v1/leases/{id}":       members,
-		"GET /v1/explain":              known,
+		"GET /v1/explain":              withRole,
 		"GET /v1/env":                  members,
 		"PUT /v1/spec":                 admins,
 		"POST /v1/gpus/{id}/retry":     admins,
@@ -59,8 +59,8 @@ func mayUse() map[string][]string {
 	}
 }
 
-func TestWhoMayWhat(t *testing.T) {
-	d, want, seen := peopled(t), mayUse(), map[string]bool{}
+func TestAccessToEveryRoute(t *testing.T) {
+	d, want, seen := newVirtualWithUsers(t), mayUse(), map[string]bool{}
 	for _, r := range d.routes() {
 		name := r.Method + " " + r.Pattern
 		seen[name] = true
@@ -69,23 +69,23 @@ func TestWhoMayWhat(t *testing.T) {
 			if !ok {
 				t.Fatal("nobody wrote down who may use this route")
 			}
-			for who, p := range servertest.Peers() {
+			for caller, p := range servertest.Peers() {
 				reached := false
 				probe := r
 				probe.Handle = func(c *server.Call) error { reached = true; return c.Reply(http.StatusOK, nil) }
 				w := servertest.Request(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { d.server.Serve(w, q, &probe) }), p, r.Method, "/v1", nil)
-				role := servertest.Roles()[who]
+				role := servertest.Roles()[caller]
 				// An observer who is a member too may do what either may.
-				may := slices.Contains(allowed, role) || who == "observer and member" && slices.Contains(allowed, "observer")
+				may := slices.Contains(allowed, role) || caller == "observer and member" && slices.Contains(allowed, "observer")
 				if reached != may {
-					t.Errorf("%s (%s): let in %v, want %v", who, role, reached, may)
+					t.Errorf("%s (%s): let in %v, want %v", caller, role, reached, may)
 				}
 				if may {
 					continue
 				}
 				e := servertest.ErrorOf(t, w)
 				if w.Code != http.StatusForbidden || e.Kind != api.KindDenied || e.Hint == "" || !strings.Contains(e.Message, "may not "+r.What) {
-					t.Errorf("%s is refused with %d: %+v", who, w.Code, e)
+					t.Errorf("%s is refused with %d: %+v", caller, w.Code, e)
 				}
 			}
 		})
@@ -98,8 +98,8 @@ func TestWhoMayWhat(t *testing.T) {
 }
 
 // Through the whole handler: a stranger is refused everywhere but at GET /v1, and so is whoever cannot be told.
-func TestStrangersAreRefusedEverywhere(t *testing.T) {
-	d := peopled(t)
+func TestCallersWithoutARoleAreRefused(t *testing.T) {
+	d := newVirtualWithUsers(t)
 	h := d.server.Handler()
 	for _, r := range d.routes() {
 		path := strings.ReplaceAll(r.Pattern, "{id}", "x")
@@ -115,7 +115,7 @@ func TestStrangersAreRefusedEverywhere(t *testing.T) {
 }
 
 func TestRequestsThatAreRefused(t *testing.T) {
-	h := peopled(t).server.Handler()
+	h := newVirtualWithUsers(t).server.Handler()
 	root := servertest.Peers()["root"]
 	for _, c := range []struct {
 		name   string

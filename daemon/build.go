@@ -55,10 +55,10 @@ func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
 	return slog.New(systemd.LogHandler(errs, level)), level
 }
 
-// outside is what a daemon reaches for outside of its process, beside files: what holds processes, and the GPUs.
-type outside struct {
-	hold  func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error)
-	drive func(Settings, *host.Host, *slog.Logger) (driver, error)
+// environment is what a daemon reaches for outside of its process, beside files: what holds processes, and the GPUs.
+type environment struct {
+	findHost   func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error)
+	openDriver func(Settings, *host.Host, *slog.Logger) (driver, error)
 }
 
 // driver is the GPUs behind the worker, and how the worker fares.
@@ -69,9 +69,9 @@ type driver interface {
 	Stats() worker.Stats
 }
 
-// onHost is what a daemon finds outside on a real host, and with the virtual driver.
-func onHost() outside {
-	return outside{hold: findHost, drive: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
+// realEnvironment is what a daemon finds outside on a real host, and with the virtual driver.
+func realEnvironment() environment {
+	return environment{findHost: findHost, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
 			Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
 			Deadlines: deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
@@ -80,7 +80,7 @@ func onHost() outside {
 }
 
 // build makes the daemon with everything that it is composed of. What fails takes back what was made before it.
-func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar, out outside) (d *Daemon, err error) {
+func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar, out environment) (d *Daemon, err error) {
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -107,7 +107,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	d.Generation = func() uint64 { return d.state.Desired().Generation }
 	d.tuning.Store(tuningOf(s))
-	d.noteState(damage)
+	d.reportDamage(damage)
 	if d.state.Lost { // Something may stand, and nobody knows what: so it is said until the node is given back.
 		if err := st.Update(func(s *store.State) error { s.ActiveRestrictions = true; return nil }); err != nil {
 			log.Error("cannot record that something may stand", "error", err)
@@ -117,17 +117,17 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		return nil, err
 	}
 	undo = append(undo, func() { d.Reporter.Close() })
-	kicks, adoptions := loop.NewWake(), loop.NewWake()
-	d.kick = kicks.Set
+	convergeWake, adoptionWake := loop.NewWake(), loop.NewWake()
+	d.wakeConverge = convergeWake.Set
 	d.identities = server.NewIdentities(d.Reporter, d.tasks, s.Getent)
-	d.identities.Spec, d.identities.Changed = func() *api.Spec { return d.state.Desired().Spec }, adoptions.Set
-	h, err := out.hold(ctx, s, log, host.HostEvents{
-		Reloaded: func() { d.kick(); adoptions.Set() },
-		Logins:   adoptions.Set,
+	d.identities.Spec, d.identities.Changed = func() *api.Spec { return d.state.Desired().Spec }, adoptionWake.Set
+	h, err := out.findHost(ctx, s, log, host.HostEvents{
+		Reloaded: func() { d.wakeConverge(); adoptionWake.Set() },
+		Logins:   adoptionWake.Set,
 		UserName: d.identities.Names.UserName,
 		Unit: func(name string) {
 			if d.state.Desired().Adopts(name) {
-				adoptions.Set()
+				adoptionWake.Set()
 			}
 		},
 	})
@@ -136,45 +136,45 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, h.Close)
 	d.host = h
-	d.driver, err = out.drive(s, h, log)
+	d.driver, err = out.openDriver(s, h, log)
 	if err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
 	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now}
-	d.compose(h, supervisor, kicks, adoptions)
+	d.compose(h, supervisor, convergeWake, adoptionWake)
 	return d, nil
 }
 
 // compose makes the managers and tells each of those that it needs. Nothing is started.
-func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adoptions loop.Wake) {
+func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake, adoptionWake loop.Wake) {
 	s, run := d.settings, store.RunDir(d.settings.RunDir)
 	engine := &engine.Engine{Log: d.Log, Now: time.Now}
 	// The table asks walls that are made after it, because they ask the table.
-	inside := &leases.Isolation{}
-	departures := &stop.LeaseChanges{}
+	leaseIsolation := &leases.Isolation{}
+	leaseChanges := &stop.LeaseChanges{}
 	d.table = lease.New(lease.Config{
-		Isolation: inside, Capacity: planner.Rooms{},
+		Isolation: leaseIsolation, Capacity: planner.Rooms{},
 		Save:            func(ctx context.Context, state []byte) error { return d.leases.SaveLeases(ctx, state) },
 		Noticed:         func(l lease.Lease, n lease.Notice) { d.leases.Noticed(l, n) },
 		Changed:         func(l lease.Lease) { d.leaseChanged(l) },
 		InstancePending: func() { d.changes.Dynamic.Poke() },
 	})
-	gate, ready := cgroup.ScopeFreezer(nil), func() error { return nil } // Where nothing can be frozen at all that is said elsewhere.
+	freezer, ready := cgroup.ScopeFreezer(nil), func() error { return nil } // Where nothing can be frozen at all that is said elsewhere.
 	if h.Freezer != nil {
-		gate, ready = h.Freezer, h.Freezer.Ready
+		freezer, ready = h.Freezer, h.Freezer.Ready
 	}
-	recent := observe.NewSamples()
+	samples := observe.NewSamples()
 	hosts := &isolation.HostCache{Root: s.HostRoot}
-	sampling := func() time.Duration { return d.tuning.Load().sample }
+	sampleInterval := func() time.Duration { return d.tuning.Load().sample }
 	var units escape.UnitFinder // A nil adapter must stay a nil interface.
 	if h.Sessions != nil {
 		units = h.Sessions
 	}
-	var watched status.UnitState
+	var unitState status.UnitState
 	if h.Services != nil {
-		watched = h.Services
+		unitState = h.Services
 	}
 	workerPID := func() int { return d.driver.Status().PID }
 	d.server = &server.Server{Reporter: d.Reporter, Tasks: d.tasks, Identities: d.identities}
@@ -186,26 +186,26 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.Port, Observer: d.observer, Table: d.table, Logins: h.LoginFilter,
 		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()},
 	}
-	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, Freezer: gate, LeaseChanges: departures}
+	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, Freezer: freezer, LeaseChanges: leaseChanges}
 	d.escapes = &escape.Escapes{
-		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: recent,
-		Units: units, WorkerPID: workerPID, SampleInterval: sampling, Attribution: d.attribution, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
+		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: samples,
+		Units: units, WorkerPID: workerPID, SampleInterval: sampleInterval, Attribution: d.attribution, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
 	}
 	d.leases = &leases.Leases{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,
-		Follow: h.Follow, Attachments: h.Attachments, Table: d.table, Identities: d.identities, Wake: d.kick, Attribution: d.attribution, Stopper: d.stopper,
-		Policy: d.policy, Escapes: d.escapes, LeaseChanges: departures, Notices: make(chan leases.QueuedNotice, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
+		Follow: h.Follow, Attachments: h.Attachments, Table: d.table, Identities: d.identities, Wake: d.wakeConverge, Attribution: d.attribution, Stopper: d.stopper,
+		Policy: d.policy, Escapes: d.escapes, LeaseChanges: leaseChanges, Notices: make(chan leases.QueuedNotice, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
 		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Watched: map[string]bool{}},
 	}
-	inside.Leases = d.leases
+	leaseIsolation.Leases = d.leases
 	d.adopter = &adoption.Adopter{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Hierarchy: cgroup.FindHierarchy, Attachments: h.Attachments, Table: d.table,
-		Identities: d.identities, Sessions: h.Sessions, SampleInterval: sampling, Wake: d.kick, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
-		Adoption: adoption.Adoption{Wake: adoptions},
+		Identities: d.identities, Sessions: h.Sessions, SampleInterval: sampleInterval, Wake: d.wakeConverge, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
+		Adoption: adoption.Adoption{Wake: adoptionWake},
 	}
 	d.enforcer = &enforce.Enforcer{
-		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Freezer: gate, Table: d.table,
-		Samples: recent, SampleInterval: sampling, Attribution: d.attribution, Stopper: d.stopper, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
+		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Freezer: freezer, Table: d.table,
+		Samples: samples, SampleInterval: sampleInterval, Attribution: d.attribution, Stopper: d.stopper, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
 	}
 	d.changes = &change.Changes{
 		Reporter: d.Reporter, Settings: change.ChangeSettings{
@@ -213,16 +213,16 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, kicks, adopti
 			Answers: time.Duration(s.DriverReadTimeout), Changes: time.Duration(s.DriverChangeTimeout),
 		}, State: d.state, Tasks: d.tasks, Port: h.Port, Driver: d.driver, Observer: d.observer,
 		Engine: engine, Table: d.table, Services: h.Services, Logins: h.LoginFilter, Identities: d.identities,
-		Attribution: d.attribution, Policy: d.policy, Stopper: d.stopper, Leases: d.leases, Adopter: d.adopter, Kick: d.kick, Dynamic: change.Dynamic{Wake: loop.NewWake()},
+		Attribution: d.attribution, Policy: d.policy, Stopper: d.stopper, Leases: d.leases, Adopter: d.adopter, Kick: d.wakeConverge, Dynamic: change.Dynamic{Wake: loop.NewWake()},
 	}
 	d.converger = &converge.Converger{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.Port, Table: d.table,
-		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.tuning.Load().converge }, Kicks: kicks, Kick: d.kick, GuardReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
+		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.tuning.Load().converge }, Kicks: convergeWake, Kick: d.wakeConverge, GuardReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
 	}
 	d.changes.Converger = d.converger
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
-		Table: d.table, Samples: recent, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: watched, Freezer: gate, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,
+		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, Freezer: freezer, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,
 		Managers: status.Managers{Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
 	}
 	d.server.Routes = d.routes()
@@ -236,13 +236,13 @@ func hostOptions(s Settings) host.Options {
 	}
 }
 
-func findHost(ctx context.Context, s Settings, log *slog.Logger, tell host.HostEvents) (*host.Host, error) {
-	return host.Find(ctx, hostOptions(s), log, tell)
+func findHost(ctx context.Context, s Settings, log *slog.Logger, events host.HostEvents) (*host.Host, error) {
+	return host.Find(ctx, hostOptions(s), log, events)
 }
 
 // ApplyIsolation closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
 // later still. What it did is one line on out.
-func AttachWalls(s Settings, out io.Writer) error {
+func ApplyIsolation(s Settings, out io.Writer) error {
 	return devicepolicy.ApplyIsolation(s.HostRoot, s.StateDir, hostOptions(s).LoginsCgroup(), out)
 }
 
@@ -271,11 +271,11 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 
 func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.LoginFilter) engine.Handlers {
 	instances := &mig.Handler{Driver: d.driver, InUseBy: d.attribution.DeviceUsers}
-	walls := &isolation.Handler{Slices: d.host.Port}
+	isolationHandler := &isolation.Handler{Slices: d.host.Port}
 	control := &mps.Handler{Supervisor: supervisor, Driver: d.driver}
 	return engine.Handlers{
 		mig.KindMode: instances, mig.KindCreate: instances, mig.KindDestroy: instances,
-		isolation.KindSet: walls, isolation.KindRemove: walls,
+		isolation.KindSet: isolationHandler, isolation.KindRemove: isolationHandler,
 		isolation.KindGuard: &isolation.GuardHandler{Guards: filters},
 		mps.KindStart:       control, mps.KindStop: control,
 		planner.KindComputeMode: change.ComputeMode{Driver: d.driver}, planner.KindLeaseStop: change.LeaseStop{D: d.changes}, planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
@@ -296,8 +296,8 @@ func workerEnv() []string {
 	return env
 }
 
-// noteState tells what was wrong with the state at start.
-func (d *Daemon) noteState(r store.Report) {
+// reportDamage tells what was wrong with the state at start.
+func (d *Daemon) reportDamage(r store.Report) {
 	switch {
 	case r.Lost:
 		d.Conditions.Set("state", "lost", "the state could not be read: "+r.Reason, "the node is taken as it is; apply the spec again. The damaged files are kept in "+d.settings.StateDir)

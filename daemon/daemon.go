@@ -37,11 +37,11 @@ type Daemon struct {
 	tuning   *atomic.Pointer[tuning]
 	notify   notifier
 
-	driver   driver
-	observer *observe.Observer
-	host     *host.Host // what holds processes
-	table    *lease.Table
-	kick     func() // makes the converge loop look now
+	driver       driver
+	observer     *observe.Observer
+	host         *host.Host // what holds processes
+	table        *lease.Table
+	wakeConverge func() // makes the converge loop look now
 
 	identities  *server.Identities
 	server      *server.Server
@@ -68,7 +68,7 @@ type notifier interface {
 // Run runs the daemon until ctx ends. It is ready, and says so, when its settings are valid, its state is loaded, the
 // inventory is done, the open change is settled and the first converge is planned.
 func Run(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar) error {
-	d, err := build(ctx, s, log, level, onHost())
+	d, err := build(ctx, s, log, level, realEnvironment())
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (d *Daemon) begin(ctx context.Context) {
 	d.changes.Settle(first)
 	d.changes.FirstSpec(first)
 	d.converger.Refresh(first, d.observer.Last())
-	d.kick() // What a boot took away is restored now, and not when the timer comes round.
+	d.wakeConverge() // What a boot took away is restored now, and not when the timer comes round.
 }
 
 func (d *Daemon) close() {

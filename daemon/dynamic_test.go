@@ -21,19 +21,19 @@ import (
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
-// plant is GPUs that make instances on demand, with time that passes when told to.
-type plant struct {
-	t     *testing.T
-	tab   *lease.Table
-	want  *state.Desired
-	gpus  map[gpu.UUID]*observe.GPU
-	order []gpu.UUID
-	now   time.Time
-	made  int
-	marks map[gpu.UUID]map[gpu.Placement]uint64
+// onDemandFixture is GPUs that make instances on demand, with time that passes when told to.
+type onDemandFixture struct {
+	t           *testing.T
+	tab         *lease.Table
+	want        *state.Desired
+	gpus        map[gpu.UUID]*observe.GPU
+	order       []gpu.UUID
+	now         time.Time
+	created     int
+	generations map[gpu.UUID]map[gpu.Placement]uint64
 }
 
-func (p *plant) view(closed map[gpu.UUID]string) lease.View {
+func (p *onDemandFixture) view(closed map[gpu.UUID]string) lease.View {
 	n := &observe.Node{}
 	for _, id := range p.order {
 		n.GPUs = append(n.GPUs, *p.gpus[id])
@@ -42,13 +42,13 @@ func (p *plant) view(closed map[gpu.UUID]string) lease.View {
 	for i := range v.GPUs {
 		v.GPUs[i].ReopensSoon = v.GPUs[i].Closed != ""
 		for j := range v.GPUs[i].Instances {
-			v.GPUs[i].Instances[j].Generation = p.marks[v.GPUs[i].UUID][v.GPUs[i].Instances[j].Placement]
+			v.GPUs[i].Instances[j].Generation = p.generations[v.GPUs[i].UUID][v.GPUs[i].Instances[j].Placement]
 		}
 	}
 	return v
 }
 
-func (p *plant) usage() planner.Usage {
+func (p *onDemandFixture) usage() planner.Usage {
 	u := plannertest.NoUsage()
 	live := p.tab.Live()
 	u.Instance = func(id gpu.UUID, at gpu.Placement) (out []string) {
@@ -62,18 +62,18 @@ func (p *plant) usage() planner.Usage {
 	return u
 }
 
-// work makes what is wanted as the daemon does: closed meanwhile, planned from what is there, and read back.
-func (p *plant) work() {
+// createPending makes what is wanted as the daemon does: closed meanwhile, planned from what is there, and read back.
+func (p *onDemandFixture) createPending() {
 	list := p.tab.TakePendingInstances()
-	rooms := map[gpu.UUID][]lease.InstanceSlot{}
+	capacity := map[gpu.UUID][]lease.InstanceSlot{}
 	closed := map[gpu.UUID]string{}
 	for _, m := range list {
-		rooms[m.GPU] = append(rooms[m.GPU], m.InstanceSlot)
+		capacity[m.GPU] = append(capacity[m.GPU], m.InstanceSlot)
 		closed[m.GPU] = "it is being changed"
 	}
 	p.tab.Update(p.view(closed))
 	failed := map[gpu.UUID]bool{}
-	for id, r := range rooms {
+	for id, r := range capacity {
 		steps, err := planner.PlanOnDemand(p.want.GPUs[id], p.gpus[id], p.usage(), r, nil)
 		if err != nil {
 			p.t.Fatalf("what the table found room for cannot be planned: %v", err)
@@ -89,11 +89,11 @@ func (p *plant) work() {
 	p.tab.FinishPendingInstances(list, failed)
 }
 
-func (p *plant) carryOut(id gpu.UUID, s step.Step) {
-	touched, _ := state.MadeBy([]step.Step{s}, id)
+func (p *onDemandFixture) carryOut(id gpu.UUID, s step.Step) {
+	changed, _ := state.MadeBy([]step.Step{s}, id)
 	g := p.gpus[id]
-	for at, make := range touched {
-		if !make {
+	for at, create := range changed {
+		if !create {
 			g.Instances = slices.DeleteFunc(g.Instances, func(in gpu.Instance) bool { return in.Placement == at })
 			continue
 		}
@@ -102,7 +102,7 @@ func (p *plant) carryOut(id gpu.UUID, s step.Step) {
 				p.t.Fatalf("%s: %v lies there", s.Text, in.Placement)
 			}
 		}
-		p.made++
+		p.created++
 		for _, q := range observetest.A100().GI {
 			if strings.HasPrefix(s.Text, "create "+q.Name+" ") {
 				in := observetest.Instance(q.ID, at.Start)
@@ -110,7 +110,7 @@ func (p *plant) carryOut(id gpu.UUID, s step.Step) {
 				g.Instances = append(g.Instances, in)
 			}
 		}
-		p.marks[id][at] = uint64(p.made)
+		p.generations[id][at] = uint64(p.created)
 	}
 }
 
@@ -129,12 +129,12 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 			}
 			spec.Tenants = append(spec.Tenants, ts)
 		}
-		p := &plant{t: t, want: &state.Desired{Spec: spec, GPUs: map[gpu.UUID]*api.GPUSpec{}}, gpus: map[gpu.UUID]*observe.GPU{}, now: time.Unix(1000, 0), marks: map[gpu.UUID]map[gpu.Placement]uint64{}}
+		p := &onDemandFixture{t: t, want: &state.Desired{Spec: spec, GPUs: map[gpu.UUID]*api.GPUSpec{}}, gpus: map[gpu.UUID]*observe.GPU{}, now: time.Unix(1000, 0), generations: map[gpu.UUID]map[gpu.Placement]uint64{}}
 		for i := range 2 {
 			id := gpu.UUID(fmt.Sprintf("GPU-%d", i))
 			g := observetest.Device(true)
 			g.Identity.UUID, g.Identity.Index = id, i
-			p.order, p.gpus[id], p.marks[id] = append(p.order, id), &g, map[gpu.Placement]uint64{}
+			p.order, p.gpus[id], p.generations[id] = append(p.order, id), &g, map[gpu.Placement]uint64{}
 			p.want.GPUs[id] = onDemandSpec(time.Minute)
 		}
 		p.tab = lease.New(lease.Config{Isolation: leasetest.NoIsolation{}, Capacity: planner.Rooms{}, Now: func() time.Time { return p.now }})
@@ -142,8 +142,8 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 		var waiting []*lease.Ticket
 		ends := map[string]time.Time{}
 		forever := time.Duration(0)
-		asked := 0
-		for tick := 0; asked < 80 || len(waiting) > 0 || len(ends) > 0; tick++ {
+		submitted := 0
+		for tick := 0; submitted < 80 || len(waiting) > 0 || len(ends) > 0; tick++ {
 			if tick > 2000 {
 				t.Fatalf("seed %d: %d still wait, the first for %s", seed, len(waiting), p.tab.List()[0].Waiting)
 			}
@@ -156,15 +156,15 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 					delete(ends, id)
 				}
 			}
-			if asked < 80 && random.IntN(3) > 0 {
-				asked++
+			if submitted < 80 && random.IntN(3) > 0 {
+				submitted++
 				k, err := p.tab.Submit(lease.Request{Tenant: []string{"red", "blue"}[random.IntN(2)], Admin: true, Kind: "mig:" + names[random.IntN(len(names))], Wait: &forever})
 				if err != nil {
 					t.Fatal(err)
 				}
 				waiting = append(waiting, k)
 			}
-			p.work()
+			p.createPending()
 			first := map[string]bool{} // sizes of which somebody who came earlier waits still
 			left := waiting[:0]
 			for _, k := range waiting {

@@ -43,12 +43,12 @@ func TestEveryCallFailsOnce(t *testing.T) {
 				}
 				runs := 0
 				for _, call := range sample(calls, s.Name+f.name) {
-					each(t, first(s.Name+f.name, f.do.After), func(nth int) (struck bool) {
+					each(t, first(s.Name+f.name, f.do.After), func(nth int) (hit bool) {
 						do := f.do
 						do.Call, do.Nth = call, nth
-						s.play(t, func(t *testing.T, s *scenario) { struck = s.fails(t, f.name, do) })
+						s.play(t, func(t *testing.T, s *scenario) { hit = s.fails(t, f.name, do) })
 						runs++
-						return struck
+						return hit
 					})
 				}
 				t.Logf("%d runs", runs)
@@ -68,7 +68,7 @@ func TestChangesAreCounted(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.start()
-				w.settled(nil)
+				w.waitIdle(nil)
 				if seen := w.node.Faults()[0].Seen; seen != s.Changes {
 					t.Errorf("%d calls change GPU 0, and %d are told", seen, s.Changes)
 				}
@@ -79,7 +79,7 @@ func TestChangesAreCounted(t *testing.T) {
 }
 
 // each tries the calls one after the other until there is none left that the fault could strike; of a sample, the first.
-func each(t *testing.T, first int, try func(nth int) (struck bool)) {
+func each(t *testing.T, first int, try func(nth int) (hit bool)) {
 	t.Helper()
 	for nth := first; try(nth) && !t.Failed() && !enumeration.Sampled(); nth++ {
 	}
@@ -116,15 +116,15 @@ func (s *scenario) fails(t *testing.T, name string, f gpusim.Fault) bool {
 		t.Fatal(err)
 	}
 	w.start()
-	w.settled(nil)
-	struck := w.node.Faults()[0].Hits > 0
+	w.waitIdle(nil)
+	hit := w.node.Faults()[0].Hits > 0
 	where := fmt.Sprintf("%s %d fails with %s", f.Call, f.Nth, name)
 	w.invariants(where)
-	w.mended(where)
+	w.correct(where)
 	if t.Failed() {
 		t.Log(w.log)
 	}
-	return struck
+	return hit
 }
 
 // writeCalls are the calls that change hardware, as the virtual driver names them.
@@ -146,12 +146,12 @@ func TestKilledInEveryCall(t *testing.T) {
 					if enumeration.Sampled() && after != (i%2 == 0) {
 						continue
 					}
-					each(t, 1, func(nth int) (struck bool) {
-						s.play(t, func(t *testing.T, s *scenario) { struck = s.killed(t, call, nth, after, 0) })
-						if struck {
+					each(t, 1, func(nth int) (hit bool) {
+						s.play(t, func(t *testing.T, s *scenario) { hit = s.killed(t, call, nth, after, 0) })
+						if hit {
 							kills++
 						}
-						return struck
+						return hit
 					})
 				}
 			}
@@ -172,9 +172,9 @@ func TestKilledAgain(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, call := range []string{"ComputeInstanceDestroy", "DeviceCreateGpuInstanceWithPlacement"} {
-				for nth, struck := 1, true; struck && !t.Failed(); nth++ {
-					for again := 1; again <= 4 && struck && !t.Failed(); again += enumeration.Stride(3) {
-						s.play(t, func(t *testing.T, s *scenario) { struck = s.killed(t, call, nth, again%2 == 0, again) })
+				for nth, hit := 1, true; hit && !t.Failed(); nth++ {
+					for again := 1; again <= 4 && hit && !t.Failed(); again += enumeration.Stride(3) {
+						s.play(t, func(t *testing.T, s *scenario) { hit = s.killed(t, call, nth, again%2 == 0, again) })
 					}
 				}
 			}
@@ -190,7 +190,7 @@ func (s *scenario) killed(t *testing.T, call string, nth int, after bool, again 
 	w.start()
 	synctest.Wait()
 	if w.node.Faults()[0].Hits == 0 {
-		w.settled(nil)
+		w.waitIdle(nil)
 		w.invariants("nothing was killed")
 		return false
 	}
@@ -198,24 +198,24 @@ func (s *scenario) killed(t *testing.T, call string, nth int, after bool, again 
 	w.node.ClearFaults(0)
 	if again > 0 {
 		w.hang(gpusim.Fault{Call: "*Create*", Nth: again, After: after})
-		w.live()
+		w.startDaemon()
 		synctest.Wait()
 		if w.node.Faults()[0].Hits > 0 {
 			w.kill()
 			w.node.ClearFaults(0)
-			w.live()
+			w.startDaemon()
 		}
 	} else {
-		w.live()
+		w.startDaemon()
 	}
-	w.settled(nil)
+	w.waitIdle(nil)
 	w.invariants(where)
 	for i, g := range w.statusNow().GPUs {
 		if g.State != "ok" {
 			t.Errorf("%s: GPU %d is %s: %s", where, i, g.State, g.Reason)
 		}
 	}
-	w.mended(where)
+	w.correct(where)
 	if t.Failed() {
 		t.Log(w.log)
 	}
@@ -240,7 +240,7 @@ func TestKilledWhileUndoing(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, call := range sample(writeCalls(), s.Name) {
-				each(t, 1, func(nth int) (struck bool) {
+				each(t, 1, func(nth int) (hit bool) {
 					s.play(t, func(t *testing.T, s *scenario) {
 						w := s.stage(t, nil)
 						where := fmt.Sprintf("a creation failed, and killed in %s %d after that", call, nth)
@@ -250,33 +250,33 @@ func TestKilledWhileUndoing(t *testing.T) {
 						w.hang(gpusim.Fault{Call: call, GPU: "0", Nth: nth})
 						w.start()
 						synctest.Wait()
-						if struck = w.node.Faults()[1].Hits > 0; struck {
+						if hit = w.node.Faults()[1].Hits > 0; hit {
 							w.kill()
 							w.node.ClearFaults(0)
-							w.live()
+							w.startDaemon()
 						}
-						w.settled(nil)
+						w.waitIdle(nil)
 						w.invariants(where)
-						w.mended(where)
+						w.correct(where)
 						if t.Failed() {
 							t.Log(w.log)
 						}
 					})
-					return struck
+					return hit
 				})
 			}
 		})
 	}
 }
 
-// TestGPUsAreChangedSideBySide changes eight GPUs from top to bottom, with calls that take their time: it takes as long as
+// TestGPUsAreChangedInParallel changes eight GPUs from top to bottom, with calls that take their time: it takes as long as
 // the slowest of them.
-func TestGPUsAreChangedSideBySide(t *testing.T) {
+func TestGPUsAreChangedInParallel(t *testing.T) {
 	latency := map[string]time.Duration{
 		"DeviceCreateGpuInstance*": 900 * time.Millisecond, "GpuInstanceCreateComputeInstance*": 300 * time.Millisecond,
 		"GpuInstanceDestroy": 700 * time.Millisecond, "ComputeInstanceDestroy": 200 * time.Millisecond, "*": 2 * time.Millisecond,
 	}
-	took := func(t *testing.T, s scenario) (d time.Duration, most int) {
+	measure := func(t *testing.T, s scenario) (d time.Duration, most int) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			w := s.stage(t, latency)
@@ -284,12 +284,12 @@ func TestGPUsAreChangedSideBySide(t *testing.T) {
 			var answer api.ApplyResult
 			refusal := w.do("PUT", "/v1/spec", s.SpecTo(), &answer)
 			w.tasks.Wait()
-			d, most = time.Since(began), w.atOnce.most
-			op := w.settled(answer.Operation)
+			d, most = time.Since(began), w.concurrent.most
+			op := w.waitIdle(answer.Operation)
 			if refusal != nil || op == nil || op.State != "done" {
 				t.Fatalf("%v, %+v", refusal, op)
 			}
-			w.known = true
+			w.answered = true
 			w.invariants("all went well")
 		})
 		return d, most
@@ -305,8 +305,8 @@ func TestGPUsAreChangedSideBySide(t *testing.T) {
 			all.From, all.To = append(all.From, "7g.40gb"), append(all.To, "2g.10gb 2g.10gb 1g.5gb")
 		}
 	}
-	one, _ := took(t, slowest)
-	eight, most := took(t, all)
+	one, _ := measure(t, slowest)
+	eight, most := measure(t, all)
 	if most != 8 {
 		t.Errorf("at most %d GPUs were changed at once, want all 8", most)
 	}

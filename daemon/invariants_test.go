@@ -28,14 +28,14 @@ func (s *staged) invariants(where string) {
 	s.specKept(report)
 	st := s.statusNow()
 	s.instancesExplained(st, report)
-	s.nobodyDisturbed(report)
-	s.stopped(st, report)
+	s.processesKept(report)
+	s.victimStopped(st, report)
 	s.limitsTrue(st, report)
-	s.quiet(report)
-	for _, breach := range s.wrong {
+	s.idempotent(report)
+	for _, breach := range s.violations {
 		report("I3", "%s", breach)
 	}
-	s.wrong = nil
+	s.violations = nil
 }
 
 type reporter func(id, format string, args ...any)
@@ -43,24 +43,24 @@ type reporter func(id, format string, args ...any)
 // I1: what was acknowledged is what is on disk, and nothing else is.
 func (s *staged) specKept(report reporter) {
 	s.Helper()
-	wanted := s.SpecFrom()
-	if s.known && !s.refused {
-		wanted = s.SpecTo()
+	expected := s.SpecFrom()
+	if s.answered && !s.refused {
+		expected = s.SpecTo()
 	}
-	acc := s.state.Kept().Accepted
-	if acc == nil || !sameSpec(acc, wanted) {
-		report("I1", "the spec in force is not the one that was acknowledged: %+v", acc)
+	accepted := s.state.Kept().Accepted
+	if accepted == nil || !sameSpec(accepted, expected) {
+		report("I1", "the spec in force is not the one that was acknowledged: %+v", accepted)
 	}
 }
 
 // sameSpec compares what was kept with what was sent: it is kept as we write it.
-func sameSpec(acc *store.Accepted, text string) bool {
+func sameSpec(accepted *store.Accepted, text string) bool {
 	sent, err := spec.Decode("sent", []byte(text))
 	if err != nil {
 		return false
 	}
 	kept, err := spec.Encode(sent)
-	return err == nil && string(kept) == acc.YAML
+	return err == nil && string(kept) == accepted.YAML
 }
 
 // I2: every GPU is wholly as the spec says, or wholly as it was, or says that it cannot be seen. What is not ours is
@@ -69,7 +69,7 @@ func (s *staged) instancesExplained(st *api.Status, report reporter) {
 	s.Helper()
 	for i := range s.Boards {
 		g := &st.GPUs[i]
-		names, wanted := s.namesOf(i), s.Wanted(i, s.beside)
+		names, expected := s.namesOf(i), s.Wanted(i, s.foreign)
 		if s.refused {
 			if now := s.layoutOf(i); now != s.before[i] {
 				report("I2", "it was refused, and GPU %d has %s, had %s", i, now, s.before[i])
@@ -78,8 +78,8 @@ func (s *staged) instancesExplained(st *api.Status, report reporter) {
 		}
 		switch g.State {
 		case "ok":
-			if !slices.Equal(names, wanted) {
-				report("I2", "GPU %d is ok and has %v, wanted are %v", i, names, wanted)
+			if !slices.Equal(names, expected) {
+				report("I2", "GPU %d is ok and has %v, wanted are %v", i, names, expected)
 			}
 		case "held":
 			if g.Reason == "" {
@@ -102,25 +102,25 @@ func (s *staged) instancesExplained(st *api.Status, report reporter) {
 			foreign++
 		}
 	}
-	if seen := st.GPUs[0].State == "ok"; seen && foreign != len(s.beside) {
-		report("I2", "%d instances are told to be foreign, %d are", foreign, len(s.beside))
+	if seen := st.GPUs[0].State == "ok"; seen && foreign != len(s.foreign) {
+		report("I2", "%d instances are told to be foreign, %d are", foreign, len(s.foreign))
 	}
 }
 
 // I4: who was at work still is, in the same instance.
-func (s *staged) nobodyDisturbed(report reporter) {
+func (s *staged) processesKept(report reporter) {
 	s.Helper()
 	g := s.truth()[0]
 	if s.Busy == "" || s.Force || g.Lost || g.Resets > 0 {
 		return
 	}
-	if !slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.PID == stranger && p.GI != nil && *p.GI == s.instance }) {
+	if !slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.PID == busyPID && p.GI != nil && *p.GI == s.instance }) {
 		report("I4", "who was in instance %d is not there any more: %+v", s.instance, g.Processes)
 	}
 }
 
 // I4 with authority: who was in the way is stopped when the change is done, and not when it was refused.
-func (s *staged) stopped(st *api.Status, report reporter) {
+func (s *staged) victimStopped(st *api.Status, report reporter) {
 	s.Helper()
 	if s.victim == nil || s.Busy == "" {
 		return
@@ -138,7 +138,7 @@ func (s *staged) stopped(st *api.Status, report reporter) {
 func (s *staged) limitsTrue(st *api.Status, report reporter) {
 	s.Helper()
 	gib := scenarios.MemoryFrom
-	if s.known && !s.refused && !s.Boots {
+	if s.answered && !s.refused && !s.Boots {
 		gib = scenarios.MemoryTo
 	}
 	for _, sl := range s.port.list() {
@@ -158,33 +158,33 @@ func (s *staged) limitsTrue(st *api.Status, report reporter) {
 			}
 		}
 	}
-	for _, loose := range s.looseGrants() {
-		report("I3", "%s", loose)
+	for _, stale := range s.staleRules() {
+		report("I3", "%s", stale)
 	}
 }
 
 // I6: to look again changes nothing.
-func (s *staged) quiet(report reporter) {
+func (s *staged) idempotent(report reporter) {
 	s.Helper()
-	before, walls := s.node.Counters().Writes, s.port.writes
-	s.settled(nil)
-	if calls, set := s.node.Counters().Writes-before, s.port.writes-walls; calls != 0 || set != 0 {
+	before, sliceWrites := s.node.Counters().Writes, s.port.writes
+	s.waitIdle(nil)
+	if calls, set := s.node.Counters().Writes-before, s.port.writes-sliceWrites; calls != 0 || set != 0 {
 		report("I6", "to look again wrote %d times to the GPUs and %d times to slices", calls, set)
 	}
 }
 
-// mended is what an administrator does after a fault, and what must come of it: every GPU is as the spec says, and to
+// correct is what an administrator does after a fault, and what must come of it: every GPU is as the spec says, and to
 // apply it again changes nothing, in this life of the daemon and in the next.
-func (s *staged) mended(where string) {
+func (s *staged) correct(where string) {
 	s.Helper()
 	s.node.ClearFaults(0)
 	if slices.ContainsFunc(s.truth(), func(g gpusim.GPUView) bool { return g.Lost }) {
 		s.reboot() // A GPU that fell off the bus comes back with a boot.
-		s.Busy, s.beside = "", nil
+		s.Busy, s.foreign = "", nil
 		if s.victim != nil {
 			s.victim.end()
 		}
-		s.settled(nil)
+		s.waitIdle(nil)
 	}
 	for i, g := range s.statusNow().GPUs {
 		if g.State == "ok" {
@@ -194,16 +194,16 @@ func (s *staged) mended(where string) {
 		if refusal := s.do(http.MethodPost, fmt.Sprintf("/v1/gpus/%d/retry%s", i, s.Query()), "", &op); refusal != nil && s.Query() == "" {
 			s.Errorf("%s: a retry of GPU %d, which is %s (%s), is refused: %v", where, i, g.State, g.Reason, refusal)
 		}
-		s.settled(nil)
+		s.waitIdle(nil)
 	}
 	res, op, refusal := s.apply(s.SpecTo(), s.Query())
 	if refusal != nil || op != nil && op.State != "done" {
 		s.Errorf("%s: to apply again fails: %v, %+v", where, refusal, op)
 	}
-	if s.known && !s.refused && res.Changed && s.Query() == "" {
+	if s.answered && !s.refused && res.Changed && s.Query() == "" {
 		s.Errorf("%s: the GPUs were tried again, and to apply again changes something: %+v", where, res.Plan.Steps)
 	}
-	s.refused, s.known = false, true
+	s.refused, s.answered = false, true
 	s.invariants(where + ", mended")
 	for i, g := range s.statusNow().GPUs {
 		if g.State != "ok" {
@@ -211,8 +211,8 @@ func (s *staged) mended(where string) {
 		}
 	}
 	s.end()
-	s.live()
-	s.settled(nil)
+	s.startDaemon()
+	s.waitIdle(nil)
 	s.invariants(where + ", mended and begun again")
 	s.end()
 }

@@ -24,6 +24,6 @@ func (d *Daemon) postReload(c *server.Call) error {
 		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
 	}
 	d.converger.Refresh(ctx, d.observer.Last())
-	d.kick() // What a reset or a reload of the driver took away is made again by a change of its own.
+	d.wakeConverge() // What a reset or a reload of the driver took away is made again by a change of its own.
 	return c.Reply(http.StatusOK, map[string]any{"reloaded": true, "needs_restart": waiting})
 }

@@ -29,23 +29,23 @@ func TestLinksAreReadForResets(t *testing.T) {
 		return fmt.Sprintf("version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: %d}, mode: mig, mig: {layout: [3g.20gb]}}\n", index)
 	}
 	for _, c := range []struct {
-		name  string
-		fault *gpusim.Fault
-		index int
-		query string
-		says  string // in the plan's warnings, or in the refusal's hint
-		calls uint64
-		lasts time.Duration // at least
+		name   string
+		fault  *gpusim.Fault
+		index  int
+		query  string
+		reason string // in the plan's warnings, or in the refusal's hint
+		calls  uint64
+		lasts  time.Duration // at least
 	}{
 		{name: "no reset", index: 2, query: "?check=1"},
 		{name: "no reset, which is allowed", index: 2, query: "?check=1&allow-reset=1"},
-		{name: "a reset", query: "?check=1&allow-reset=1", says: bridged, calls: 1},
-		{name: "a reset that is not allowed", query: "?check=1", says: "what goes with a reset of GPU 0: " + bridged, calls: 1},
-		{name: "the read fails", query: "?check=1&allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultFail}, says: "a bridge joins it with is not known (cannot read the NVLinks on GPU-", calls: 1},
-		{name: "the read hangs", query: "?check=1&allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultHang}, says: "the driver did not answer in time", calls: 1, lasts: 2 * time.Second},
-		{name: "the read hangs, and it is not allowed", query: "?check=1", fault: &gpusim.Fault{Do: gpusim.FaultHang}, says: "the driver did not answer in time", calls: 1, lasts: 2 * time.Second},
-		{name: "carried out", query: "?allow-reset=1", says: bridged, calls: 1},
-		{name: "carried out, over a read that failed", query: "?allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultFail}, says: "not known", calls: 1},
+		{name: "a reset", query: "?check=1&allow-reset=1", reason: bridged, calls: 1},
+		{name: "a reset that is not allowed", query: "?check=1", reason: "what goes with a reset of GPU 0: " + bridged, calls: 1},
+		{name: "the read fails", query: "?check=1&allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultFail}, reason: "a bridge joins it with is not known (cannot read the NVLinks on GPU-", calls: 1},
+		{name: "the read hangs", query: "?check=1&allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultHang}, reason: "the driver did not answer in time", calls: 1, lasts: 2 * time.Second},
+		{name: "the read hangs, and it is not allowed", query: "?check=1", fault: &gpusim.Fault{Do: gpusim.FaultHang}, reason: "the driver did not answer in time", calls: 1, lasts: 2 * time.Second},
+		{name: "carried out", query: "?allow-reset=1", reason: bridged, calls: 1},
+		{name: "carried out, over a read that failed", query: "?allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultFail}, reason: "not known", calls: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestLinksAreReadForResets(t *testing.T) {
 				cfg := virtualConfig(t, nil, off, off, scenarios.Board{Model: "a100-40", MIG: true})
 				cfg.Bridges = [][]int{{0, 1}}
 				w := newVirtualOf(t, cfg)
-				w.live()
-				w.settled(nil)
+				w.startDaemon()
+				w.waitIdle(nil)
 				if c.fault != nil {
 					c.fault.Call = "DeviceGetNvLink*"
 					if _, err := w.node.AddFault(*c.fault); err != nil {
@@ -63,23 +63,23 @@ func TestLinksAreReadForResets(t *testing.T) {
 				}
 				began := time.Now()
 				res, op, refusal := w.apply(layout(c.index), c.query)
-				if took := time.Since(began); took < c.lasts || c.lasts > 0 && took > c.lasts+observe.Timeout {
-					t.Errorf("it lasts %v, want %v and little more", took, c.lasts)
+				if elapsed := time.Since(began); elapsed < c.lasts || c.lasts > 0 && elapsed > c.lasts+observe.Timeout {
+					t.Errorf("it lasts %v, want %v and little more", elapsed, c.lasts)
 				}
-				said := res.Plan.Warnings
-				if !strings.Contains(c.query, "allow-reset") && c.says != "" {
+				warnings := res.Plan.Warnings
+				if !strings.Contains(c.query, "allow-reset") && c.reason != "" {
 					if refusal == nil || refusal.Kind != api.KindInfeasible {
 						t.Fatalf("without --allow-reset it is answered with %+v, %v", res.Plan, refusal)
 					}
-					said = []string{refusal.Hint}
+					warnings = []string{refusal.Hint}
 				} else if refusal != nil || len(res.Plan.Steps) == 0 {
 					t.Fatalf("there is no plan: %v", refusal)
 				}
 				if !strings.Contains(c.query, "check") && (op == nil || op.State != "done" || w.truth()[0].Resets != 1 || w.truth()[1].Resets != 0) {
 					t.Errorf("it ends %+v\n%s", op, w.log)
 				}
-				if told := slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "NVLink") || strings.Contains(s, "bridge") }); told != (c.says != "") || !strings.Contains(strings.Join(said, "\n"), c.says) {
-					t.Errorf("it says %q, want %q", said, c.says)
+				if found := slices.ContainsFunc(warnings, func(s string) bool { return strings.Contains(s, "NVLink") || strings.Contains(s, "bridge") }); found != (c.reason != "") || !strings.Contains(strings.Join(warnings, "\n"), c.reason) {
+					t.Errorf("it says %q, want %q", warnings, c.reason)
 				}
 				if n := calls(w); n != c.calls {
 					t.Errorf("links were asked for %d times, want %d", n, c.calls)

@@ -17,8 +17,8 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// stranger is the process that keeps an instance busy. No real process has this number.
-const stranger = 1 << 22
+// busyPID is the process that keeps an instance busy. No real process has this number.
+const busyPID = 1 << 22
 
 // scenario is one change of a node, and here it is carried out.
 type scenario struct {
@@ -105,17 +105,17 @@ type staged struct {
 	*virtual
 	*scenario
 	before   []string // layouts
-	beside   []string // instances of others on GPU 0, by name
+	foreign  []string // instances of others on GPU 0, by name
 	instance uint32   // of the busy one, its id
 	refused  bool     // the request was not granted
-	known    bool     // it was answered at all
+	answered bool     // it was answered at all
 }
 
 // stage makes the node as the scenario begins.
 func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged {
 	t.Helper()
 	w := newVirtual(t, nil, s.Boards...)
-	w.live()
+	w.startDaemon()
 	if _, op, refusal := w.apply(s.SpecFrom(), ""); refusal != nil || op != nil && op.State != "done" {
 		t.Fatalf("cannot set the stage: %v, %+v\n%s", refusal, op, w.log)
 	}
@@ -123,28 +123,28 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 	out := &staged{virtual: w, scenario: &own}
 	if s.Foreign != "" {
 		other := w.node.Driver(77)
-		made := false
+		created := false
 		g := w.truth()[0]
 		for _, p := range g.Model.GPUProfiles().GI {
 			for _, at := range p.Placements {
-				if p.Name == s.Foreign && !made {
+				if p.Name == s.Foreign && !created {
 					_, err := other.CreateInstance(t.Context(), w.ids[0], gpu.NewInstance{ProfileID: p.ID, Placement: at})
-					made = err == nil
+					created = err == nil
 				}
 			}
 		}
 		_ = other.Close()
-		if !made {
+		if !created {
 			t.Fatal("there is no room for somebody else's instance")
 		}
-		out.beside = []string{s.Foreign}
+		out.foreign = []string{s.Foreign}
 	}
 	if s.Busy != "" {
 		g := w.truth()[0]
 		for _, in := range g.Instances {
 			if len(in.Compute) == 1 && planner.ProfileName(new(g.Model.GPUProfiles()), in.ProfileID) == s.Busy {
 				out.instance = in.ID
-				pid := stranger
+				pid := busyPID
 				if s.victim != nil {
 					pid = s.victim.pid
 				}
@@ -153,8 +153,8 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 					t.Fatal(err)
 				}
 				if s.victim != nil {
-					w.depart = sync.OnceFunc(c.Close)
-					w.departed = func() bool { return !s.victim.alive() }
+					w.closeContext = sync.OnceFunc(c.Close)
+					w.clientExited = func() bool { return !s.victim.alive() }
 				}
 				break
 			}
@@ -172,9 +172,9 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 		}
 	}
 	w.port.mu.Lock()
-	w.port.fit = map[string]bool{}
+	w.port.allowedLimits = map[string]bool{}
 	for _, gib := range []int{scenarios.MemoryFrom, scenarios.MemoryTo} {
-		w.port.fit[fmt.Sprintf(`{"CPUQuota":null,"CPUWeight":null,"CPUs":"","MemoryMax":%d,"MemoryHigh":null,"SwapMax":null,"TasksMax":null,"IOWeight":null}`, gib<<30)] = true
+		w.port.allowedLimits[fmt.Sprintf(`{"CPUQuota":null,"CPUWeight":null,"CPUs":"","MemoryMax":%d,"MemoryHigh":null,"SwapMax":null,"TasksMax":null,"IOWeight":null}`, gib<<30)] = true
 	}
 	w.port.mu.Unlock()
 	return out
@@ -190,9 +190,9 @@ func (s *staged) start() {
 			s.reboot()
 		}
 		s.converger.Turn(s.tasks.Context())
-		s.known = true
+		s.answered = true
 		return
 	}
 	refusal := s.do("PUT", "/v1/spec"+s.Query(), s.SpecTo(), nil)
-	s.known, s.refused = true, refusal != nil
+	s.answered, s.refused = true, refusal != nil
 }

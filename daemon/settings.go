@@ -193,7 +193,7 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: "the settings that were in force stay so"}
 	}
 	if old := d.tuning.Swap(tuningOf(s)); *old != *tuningOf(s) {
-		d.kick() // The loops take the new intervals up.
+		d.wakeConverge() // The loops take the new intervals up.
 	}
 	if err := d.level.UnmarshalText([]byte(s.LogLevel)); err != nil {
 		return nil, fmt.Errorf("internal error: a log level that was checked is refused: %w", err)

@@ -40,22 +40,22 @@ import (
 // a bubble of testing/synctest its time is virtual too.
 type virtual struct {
 	*testing.T
-	node   *gpusim.Node
-	ids    []gpu.UUID
-	port   *slicesInMemory
-	root   string // of the host
-	dir    string // the daemon's, another one in each life that follows a kill
-	log    *bytes.Buffer
-	wrong  []string // breaches of what must hold at every moment
-	atOnce overlap
+	node       *gpusim.Node
+	ids        []gpu.UUID
+	port       *slicesInMemory
+	root       string // of the host
+	dir        string // the daemon's, another one in each life that follows a kill
+	log        *bytes.Buffer
+	violations []string // breaches of what must hold at every moment
+	concurrent overlap
 
-	departed func() bool // who works has ended; nil: nobody does who could
-	depart   func()      // what the kernel does then: his context goes with him
+	clientExited func() bool // who works has ended; nil: nobody does who could
+	closeContext func()      // what the kernel does then: his context goes with him
 
-	*Daemon // the one that lives
-	stand   *stand
-	stop    context.CancelFunc
-	lives   int
+	*Daemon    // the one that lives
+	fakeWorker *fakeWorker
+	stop       context.CancelFunc
+	runs       int
 }
 
 // newVirtual makes a node of some boards, which nothing links with each other.
@@ -132,7 +132,7 @@ func (w *virtual) reboot() {
 	w.port.mu.Lock()
 	clear(w.port.all) // They are the kernel's, and another kernel has none.
 	w.port.mu.Unlock()
-	w.live()
+	w.startDaemon()
 }
 
 // reload loads the driver anew under a daemon that is not there. Slices stay: they are the kernel's.
@@ -143,11 +143,11 @@ func (w *virtual) reload() {
 		w.Fatal(err)
 	}
 	w.writeHost()
-	w.live()
+	w.startDaemon()
 }
 
-// live starts a daemon on what is on disk.
-func (w *virtual) live() {
+// startDaemon starts a daemon on what is on disk.
+func (w *virtual) startDaemon() {
 	w.Helper()
 	s := defaultSettings()
 	s.HostRoot, s.StateDir, s.RunDir, s.CDIDir, s.Getent = w.root, filepath.Join(w.dir, "state"), filepath.Join(w.dir, "run"), filepath.Join(w.dir, "cdi"), "off"
@@ -155,26 +155,26 @@ func (w *virtual) live() {
 		w.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	w.stand = &stand{Driver: w.node.Driver(1000 + w.lives), w: w, life: ctx, sick: map[gpu.UUID]bool{}}
-	stood := w.stand
-	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, outside{
-		hold: func(_ context.Context, s Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
+	w.fakeWorker = &fakeWorker{Driver: w.node.Driver(1000 + w.runs), w: w, runCtx: ctx, unresponsive: map[gpu.UUID]bool{}}
+	stood := w.fakeWorker
+	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, environment{
+		findHost: func(_ context.Context, s Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
 			h := &host.Host{Port: w.port, Follow: w.port.Processes, LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
 			h.Units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
 			h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{})
 			return h, nil
 		},
-		drive: func(Settings, *host.Host, *slog.Logger) (driver, error) { return stood, nil },
+		openDriver: func(Settings, *host.Host, *slog.Logger) (driver, error) { return stood, nil },
 	})
 	if err != nil {
 		w.Fatal(err)
 	}
 	d.tasks.Begin(ctx)
 	w.Daemon, w.stop = d, stop
-	if w.lives == 0 {
+	if w.runs == 0 {
 		w.Cleanup(w.end)
 	}
-	w.lives++
+	w.runs++
 	d.begin(ctx)
 }
 
@@ -193,12 +193,12 @@ func (w *virtual) end() {
 // kill ends the daemon and its worker as SIGKILL does: the next life finds the disk and the hardware as they are now.
 func (w *virtual) kill() {
 	w.Helper()
-	next := filepath.Join(filepath.Dir(w.dir), fmt.Sprintf("life-%d", w.lives))
+	next := filepath.Join(filepath.Dir(w.dir), fmt.Sprintf("life-%d", w.runs))
 	if err := os.CopyFS(next, os.DirFS(w.dir)); err != nil {
 		w.Fatal(err)
 	}
 	w.port.setDead(true)
-	_ = w.stand.Close()
+	_ = w.fakeWorker.Close()
 	w.end()
 	w.port.setDead(false)
 	w.dir = next
@@ -230,12 +230,12 @@ func (w *virtual) apply(spec, query string) (api.ApplyResult, *api.Operation, *a
 	w.Helper()
 	var res api.ApplyResult
 	refusal := w.do(http.MethodPut, "/v1/spec"+query, spec, &res)
-	return res, w.settled(res.Operation), refusal
+	return res, w.waitIdle(res.Operation), refusal
 }
 
-// settled waits for whatever is under way, and then lets the loop look twice, as it does by itself. It gives the operation
+// waitIdle waits for whatever is under way, and then lets the loop look twice, as it does by itself. It gives the operation
 // as it ended.
-func (w *virtual) settled(op *api.Operation) *api.Operation {
+func (w *virtual) waitIdle(op *api.Operation) *api.Operation {
 	w.Helper()
 	w.tasks.Wait()
 	for range 2 {
@@ -308,15 +308,15 @@ func (w *virtual) namesOf(i int) []string {
 	return out
 }
 
-// wrongf remembers a breach of what must hold at every moment. Many goroutines find some: the port's lock is taken.
-func (w *virtual) wrongf(format string, args ...any) {
+// violationf remembers a breach of what must hold at every moment. Many goroutines find some: the port's lock is taken.
+func (w *virtual) violationf(format string, args ...any) {
 	w.port.mu.Lock()
 	defer w.port.mu.Unlock()
-	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
+	w.violations = append(w.violations, fmt.Sprintf(format, args...))
 }
 
-// looseGrants names the rules of slices that allow what is no instance: whoever is given its place next would share it.
-func (w *virtual) looseGrants() []string {
+// staleRules names the rules of slices that allow what is no instance: whoever is given its place next would share it.
+func (w *virtual) staleRules() []string {
 	present := map[uint32]bool{gpusim.CapMonitor: true}
 	lost := func(uint32) bool { return false }
 	for _, g := range w.truth() {
@@ -342,49 +342,49 @@ func (w *virtual) looseGrants() []string {
 	return out
 }
 
-// stand stands in for the client of the worker's process: what takes longer than its deadline makes its GPU sick, which
+// fakeWorker stands in for the client of the worker's process: what takes longer than its deadline makes its GPU sick, which
 // is then left alone until a retry. Whatever is under way when life ends gets no answer.
-type stand struct {
+type fakeWorker struct {
 	*gpusim.Driver
-	w    *virtual
-	life context.Context
+	w      *virtual
+	runCtx context.Context
 
-	mu   sync.Mutex // guards sick
-	sick map[gpu.UUID]bool
+	mu           sync.Mutex // guards sick
+	unresponsive map[gpu.UUID]bool
 }
 
-func through[T any](s *stand, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
+func withDeadline[T any](s *fakeWorker, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
 	var none T
-	if s.w.departed != nil && s.w.departed() {
-		s.w.depart()
+	if s.w.clientExited != nil && s.w.clientExited() {
+		s.w.closeContext()
 	}
 	s.mu.Lock()
-	sick := s.sick[id]
+	unresponsive := s.unresponsive[id]
 	s.mu.Unlock()
-	if sick {
+	if unresponsive {
 		return none, &gpu.Error{Op: op, GPU: id, Err: gpu.ErrTimeout}
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	defer context.AfterFunc(s.life, cancel)()
+	defer context.AfterFunc(s.runCtx, cancel)()
 	out, err := f(ctx)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && id != "" {
 		s.mu.Lock()
-		s.sick[id] = true
+		s.unresponsive[id] = true
 		s.mu.Unlock()
 	}
 	return out, err
 }
 
-// altered is a call that changes hardware: by then nobody may open what is not there.
-func altered[T any](s *stand, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
-	defer s.w.atOnce.begin(id)()
-	if s.life.Err() == nil {
-		for _, loose := range s.w.looseGrants() {
-			s.w.wrongf("before %s on %s: %s", op, id, loose)
+// changing is a call that changes hardware: by then nobody may open what is not there.
+func changing[T any](s *fakeWorker, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
+	defer s.w.concurrent.begin(id)()
+	if s.runCtx.Err() == nil {
+		for _, stale := range s.w.staleRules() {
+			s.w.violationf("before %s on %s: %s", op, id, stale)
 		}
 	}
-	return through(s, ctx, op, id, limit, f)
+	return withDeadline(s, ctx, op, id, limit, f)
 }
 
 // overlap counts on how many GPUs something is being changed at once.
@@ -411,72 +411,72 @@ func (o *overlap) begin(id gpu.UUID) (end func()) {
 	}
 }
 
-func (s *stand) Node(ctx context.Context) (gpu.NodeInfo, error) {
-	return through(s, ctx, "read the node", "", 10*time.Second, s.Driver.Node)
+func (s *fakeWorker) Node(ctx context.Context) (gpu.NodeInfo, error) {
+	return withDeadline(s, ctx, "read the node", "", 10*time.Second, s.Driver.Node)
 }
 
-func (s *stand) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) {
-	return through(s, ctx, "read", id, 2*time.Second, func(ctx context.Context) (gpu.Snapshot, error) { return s.Driver.Snapshot(ctx, id) })
+func (s *fakeWorker) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) {
+	return withDeadline(s, ctx, "read", id, 2*time.Second, func(ctx context.Context) (gpu.Snapshot, error) { return s.Driver.Snapshot(ctx, id) })
 }
 
-func (s *stand) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error) {
-	return through(s, ctx, "read profiles", id, 10*time.Second, func(ctx context.Context) (gpu.Profiles, error) { return s.Driver.Profiles(ctx, id) })
+func (s *fakeWorker) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error) {
+	return withDeadline(s, ctx, "read profiles", id, 10*time.Second, func(ctx context.Context) (gpu.Profiles, error) { return s.Driver.Profiles(ctx, id) })
 }
 
-func (s *stand) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
-	return through(s, ctx, "read processes", id, 2*time.Second, func(ctx context.Context) ([]gpu.Process, error) { return s.Driver.Processes(ctx, id) })
+func (s *fakeWorker) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
+	return withDeadline(s, ctx, "read processes", id, 2*time.Second, func(ctx context.Context) ([]gpu.Process, error) { return s.Driver.Processes(ctx, id) })
 }
 
-func (s *stand) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
-	return through(s, ctx, "read the NVLinks", id, 10*time.Second, func(ctx context.Context) (gpu.NVLinks, error) { return s.Driver.NVLinks(ctx, id) })
+func (s *fakeWorker) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
+	return withDeadline(s, ctx, "read the NVLinks", id, 10*time.Second, func(ctx context.Context) (gpu.NVLinks, error) { return s.Driver.NVLinks(ctx, id) })
 }
 
-func (s *stand) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
-	return altered(s, ctx, "set MIG mode", id, time.Minute, func(ctx context.Context) (gpu.ModeChange, error) { return s.Driver.SetMIGMode(ctx, id, on) })
+func (s *fakeWorker) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
+	return changing(s, ctx, "set MIG mode", id, time.Minute, func(ctx context.Context) (gpu.ModeChange, error) { return s.Driver.SetMIGMode(ctx, id, on) })
 }
 
-func (s *stand) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
-	return altered(s, ctx, "create instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) { return s.Driver.CreateInstance(ctx, id, want) })
+func (s *fakeWorker) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
+	return changing(s, ctx, "create instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) { return s.Driver.CreateInstance(ctx, id, want) })
 }
 
-func (s *stand) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
-	return altered(s, ctx, "complete instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) {
+func (s *fakeWorker) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
+	return changing(s, ctx, "complete instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) {
 		return s.Driver.CompleteInstance(ctx, id, gi, compute)
 	})
 }
 
-func (s *stand) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error {
-	_, err := altered(s, ctx, "destroy instance", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
+func (s *fakeWorker) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error {
+	_, err := changing(s, ctx, "destroy instance", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.Driver.DestroyInstance(ctx, id, gi)
 	})
 	return err
 }
 
-func (s *stand) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.ComputeMode) error {
-	_, err := altered(s, ctx, "set the compute mode", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
+func (s *fakeWorker) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.ComputeMode) error {
+	_, err := changing(s, ctx, "set the compute mode", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.Driver.SetComputeMode(ctx, id, mode)
 	})
 	return err
 }
 
 // Retry tries a GPU again that was left alone.
-func (s *stand) Retry(ctx context.Context, id gpu.UUID) error {
+func (s *fakeWorker) Retry(ctx context.Context, id gpu.UUID) error {
 	s.mu.Lock()
-	delete(s.sick, id)
+	delete(s.unresponsive, id)
 	s.mu.Unlock()
 	_, err := s.Snapshot(ctx, id)
 	return err
 }
 
 // Status says which GPUs are left alone.
-func (s *stand) Status() worker.Status {
+func (s *fakeWorker) Status() worker.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return worker.Status{PID: 1, Unresponsive: slices.Sorted(maps.Keys(s.sick))}
+	return worker.Status{PID: 1, Unresponsive: slices.Sorted(maps.Keys(s.unresponsive))}
 }
 
 // Stats counts what the node was asked to change.
-func (s *stand) Stats() worker.Stats { return worker.Stats{Writes: s.w.node.Counters().Writes} }
+func (s *fakeWorker) Stats() worker.Stats { return worker.Stats{Writes: s.w.node.Counters().Writes} }
 
 // slicesInMemory are cgroups that enforce what they are told. Every slice counts as inhabited: none may be without its
 // limits for a moment.
@@ -484,11 +484,11 @@ type slicesInMemory struct {
 	*cgroup.Processes
 	w *virtual
 
-	mu     sync.Mutex // guards what follows, and wrong of the node
-	all    map[cgroup.SliceName]cgroup.Slice
-	writes int
-	dead   bool            // who asks has been killed: nothing happens any more
-	fit    map[string]bool // limits that a tenant may have, as text; nil: any
+	mu            sync.Mutex // guards what follows, and wrong of the node
+	all           map[cgroup.SliceName]cgroup.Slice
+	writes        int
+	dead          bool            // who asks has been killed: nothing happens any more
+	allowedLimits map[string]bool // limits that a tenant may have, as text; nil: any
 }
 
 func (p *slicesInMemory) Info() cgroup.Info {
@@ -513,8 +513,8 @@ func (p *slicesInMemory) SetSlice(_ context.Context, s cgroup.Slice) (bool, erro
 	if p.dead {
 		return false, errors.New("nobody answers")
 	}
-	if s.Name.Grant == "" && p.fit != nil && !p.fit[limitsText(s.Limits)] {
-		p.w.wrong = append(p.w.wrong, fmt.Sprintf("the slice of %s got limits that no spec has: %s", s.Name, limitsText(s.Limits)))
+	if s.Name.Grant == "" && p.allowedLimits != nil && !p.allowedLimits[limitsText(s.Limits)] {
+		p.w.violations = append(p.w.violations, fmt.Sprintf("the slice of %s got limits that no spec has: %s", s.Name, limitsText(s.Limits)))
 	}
 	if old, ok := p.all[s.Name]; ok && stateOfSlice(old).Matches(s) {
 		return false, nil

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		return 0
 	}
 	if err == nil && *walls {
-		if err = daemon.AttachWalls(settings, out); err == nil {
+		if err = daemon.ApplyIsolation(settings, out); err == nil {
 			return 0
 		}
 	} else if err == nil {

@@ -26,29 +26,29 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// bookkeeper stands for systemd and logind: it says who is logged in. The cgroups that it names are real.
-type bookkeeper struct{ logins []cgroup.Login }
+// fakeSessions stands for systemd and logind: it says who is logged in. The cgroups that it names are real.
+type fakeSessions struct{ logins []cgroup.Login }
 
-func (b *bookkeeper) Logins(context.Context) ([]cgroup.Login, error) { return b.logins, nil }
+func (b *fakeSessions) Logins(context.Context) ([]cgroup.Login, error) { return b.logins, nil }
 
-func (*bookkeeper) UnitCgroup(context.Context, string) (string, error) {
+func (*fakeSessions) UnitCgroup(context.Context, string) (string, error) {
 	return "", cgroup.ErrNotFound
 }
 
-func (*bookkeeper) LoginMemory(context.Context, int) (*uint64, error) { return nil, nil }
+func (*fakeSessions) LoginMemory(context.Context, int) (*uint64, error) { return nil, nil }
 
-func (*bookkeeper) SetLoginMemory(context.Context, int, *uint64) error { return nil }
+func (*fakeSessions) SetLoginMemory(context.Context, int, *uint64) error { return nil }
 
-// lodge is a daemon that adopts, on the host's own cgroup v2 hierarchy.
-type lodge struct {
+// adoptionFixture is a daemon that adopts, on the host's own cgroup v2 hierarchy.
+type adoptionFixture struct {
 	*Daemon
-	t     *testing.T
-	books *bookkeeper
-	h     cgroup.Hierarchy
-	top   string
-	die   func() // ends this life of the daemon
-	// newLife begins another one, which knows nothing.
-	newLife func()
+	t          *testing.T
+	sessions   *fakeSessions
+	h          cgroup.Hierarchy
+	top        string
+	stopDaemon func() // ends this life of the daemon
+	// startDaemon begins another one, which knows nothing.
+	startDaemon func()
 }
 
 // noDriver is that of a host whose GPUs nobody asks for.
@@ -58,7 +58,7 @@ func (noDriver) Status() worker.Status { return worker.Status{} }
 
 func (noDriver) Close() error { return nil }
 
-func newLodge(t *testing.T) *lodge {
+func newAdoptionFixture(t *testing.T) *adoptionFixture {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make cgroups")
@@ -76,23 +76,23 @@ func newLodge(t *testing.T) *lodge {
 	}
 	write(passwd, "alice:x:2001:2001::/:\n")
 	write(group, "")
-	b := &bookkeeper{}
-	x := &lodge{t: t, books: b, h: h, top: "/gpushare-lodge-" + strconv.Itoa(os.Getpid()) + strings.ToLower(t.Name())}
+	b := &fakeSessions{}
+	x := &adoptionFixture{t: t, sessions: b, h: h, top: "/gpushare-lodge-" + strconv.Itoa(os.Getpid()) + strings.ToLower(t.Name())}
 	var ctx context.Context
 	var stop context.CancelFunc
-	x.newLife = func() {
+	x.startDaemon = func() {
 		tree := cgroup.NewProcesses("a test")
 		ctx, stop = context.WithCancel(t.Context())
 		s := defaultSettings()
 		s.StateDir, s.RunDir, s.CDIDir, s.Getent = filepath.Join(dir, "state"), dir, filepath.Join(dir, "cdi"), "off"
-		d, err := build(ctx, s, slog.New(slog.NewTextHandler(t.Output(), nil)), &slog.LevelVar{}, outside{
-			hold: func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error) {
+		d, err := build(ctx, s, slog.New(slog.NewTextHandler(t.Output(), nil)), &slog.LevelVar{}, environment{
+			findHost: func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error) {
 				return &host.Host{
 					Port: tree, Follow: tree, Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Sessions: b,
 					LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", dir, cgroup.Info{}), Close: func() {},
 				}, nil
 			},
-			drive: func(Settings, *host.Host, *slog.Logger) (driver, error) { return noDriver{}, nil },
+			openDriver: func(Settings, *host.Host, *slog.Logger) (driver, error) { return noDriver{}, nil },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -106,14 +106,14 @@ func newLodge(t *testing.T) *lodge {
 		who.Table.Store(&server.IdentityTable{})
 		x.tasks.Begin(ctx)
 	}
-	x.newLife()
-	x.die = func() {
+	x.startDaemon()
+	x.stopDaemon = func() {
 		stop()
 		x.tasks.Wait()
 		x.close()
 	}
 	t.Cleanup(func() {
-		x.die()
+		x.stopDaemon()
 		end, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := h.Kill(end, x.top); err != nil {
@@ -127,7 +127,7 @@ func newLodge(t *testing.T) *lodge {
 }
 
 // login starts a process in the cgroup of a user's logins.
-func (x *lodge) login(uid int, name string) {
+func (x *adoptionFixture) login(uid int, name string) {
 	x.t.Helper()
 	cg := x.top + "/" + systemd.UserSlice(uid)
 	if err := os.MkdirAll(x.h.Dir(cg), 0o755); err != nil {
@@ -145,11 +145,11 @@ func (x *lodge) login(uid int, name string) {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	x.books.logins = append(x.books.logins, cgroup.Login{UID: uid, Name: name, Unit: systemd.UserSlice(uid), Cgroup: cg})
+	x.sessions.logins = append(x.sessions.logins, cgroup.Login{UID: uid, Name: name, Unit: systemd.UserSlice(uid), Cgroup: cg})
 }
 
 // apply puts tenants in force, each with one grant "serve" on the one GPU.
-func (x *lodge) apply(tenants ...api.TenantSpec) {
+func (x *adoptionFixture) apply(tenants ...api.TenantSpec) {
 	x.t.Helper()
 	old := x.state.Desired()
 	want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}, Tenants: tenants}, Grants: map[state.GrantKey][]gpu.UUID{}, GPUs: map[gpu.UUID]*api.GPUSpec{"GPU-a": {Mode: api.ModeTimeslice}}}
@@ -169,7 +169,7 @@ func (x *lodge) apply(tenants ...api.TenantSpec) {
 	x.table.Update(view)
 }
 
-func (x *lodge) look() {
+func (x *adoptionFixture) adoptAll() {
 	x.t.Helper()
 	if err := x.adopter.AdoptAll(x.t.Context()); err != nil {
 		x.t.Fatal(err)
@@ -177,34 +177,34 @@ func (x *lodge) look() {
 }
 
 // want tells whether exactly this one is adopted: "alice vision/serve login".
-func (x *lodge) want(when, held string) {
+func (x *adoptionFixture) want(when, origin string) {
 	x.t.Helper()
 	var got []string
 	for _, l := range x.table.Live() {
 		got = append(got, l.User+" "+l.Terms.Tenant+"/"+l.Terms.Spec.Name+" "+l.Origin)
 	}
-	if !slices.Equal(got, []string{held}) {
-		x.t.Errorf("%s: %q are adopted, want %q", when, got, held)
+	if !slices.Equal(got, []string{origin}) {
+		x.t.Errorf("%s: %q are adopted, want %q", when, got, origin)
 	}
 }
 
 func TestAdoptedIsFoundAgain(t *testing.T) {
-	x := newLodge(t)
+	x := newAdoptionFixture(t)
 	v := api.TenantSpec{
 		Name: "vision", Members: api.Members{Users: []string{"alice"}}, Adopt: &api.AdoptSpec{Logins: "serve"},
 		Grants: []api.GrantSpec{{Name: "serve", Timeslice: &api.ShareSpec{Share: 20}}},
 	}
 	x.apply(v)
 	x.login(2001, "alice")
-	x.look()
+	x.adoptAll()
 	before := x.table.Live()[0].ID
 	saved, err := x.table.State()
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.die()
+	x.stopDaemon()
 	// Another life: what it has is the record and the cgroups.
-	x.newLife()
+	x.startDaemon()
 	if err := x.table.Restore(saved); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestAdoptedIsFoundAgain(t *testing.T) {
 		}
 	}
 	x.apply(v)
-	x.look()
+	x.adoptAll()
 	x.want("found again", "alice vision/serve login")
 	if now := x.table.Live()[0].ID; now != before {
 		t.Errorf("%s became %s", before, now)

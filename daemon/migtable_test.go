@@ -10,9 +10,9 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// TestSideBySide is the table of docs/mig.md carried out by the whole daemon, on virtual GPUs whose calls take their time.
+// TestMIGTable is the table of docs/mig.md carried out by the whole daemon, on virtual GPUs whose calls take their time.
 // Counted are the calls that reach the driver.
-func TestSideBySide(t *testing.T) {
+func TestMIGTable(t *testing.T) {
 	a100, h100 := scenarios.Board{Model: "a100-40", MIG: true}, scenarios.Board{Model: "h100-80", MIG: true}
 	for _, c := range []struct {
 		scenarios.Scenario
@@ -65,7 +65,7 @@ func TestSideBySide(t *testing.T) {
 				if g := w.truth()[0]; g.Resets != zero.Resets {
 					t.Error("GPU 0 was reset")
 				}
-				w.nobodyDisturbed(func(id, format string, args ...any) { t.Errorf(id+": "+format, args...) })
+				w.processesKept(func(id, format string, args ...any) { t.Errorf(id+": "+format, args...) })
 			})
 		})
 	}
