@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// AdoptionCandidate is something on the node that the spec may take into a grant by itself: all logins of a user, or a unit.
+// AdoptionCandidate is something on the node that the spec may adopt into a grant: all logins of a user, or a unit.
 type AdoptionCandidate struct {
 	Origin            string // OriginLogin or OriginUnit
 	Name              string // of the user, or of the unit
 	UID               int    // of the user
-	Cgroup            string // where its processes are
+	Cgroup            string // of its processes
 	Unit              string
-	MembershipUnknown bool  // whose it is could not be found out in full: nobody loses a lease for that
-	Claims            []Key // the grants of the tenants that adopt it; one tenant may have it, several may not
+	MembershipUnknown bool  // not all of the user's tenants could be read: an existing lease is kept
+	Claims            []Key // the grants of the tenants that adopt it; it is adopted only if all are of one tenant
 }
 
-// Matches tells whether a lease is of this newcomer. A user whose last login ended and who is back is another one when the
-// cgroup is another.
+// Matches reports whether a lease is of this candidate. A user whose last login ended and who logs in again is another
+// candidate if the cgroup is another.
 func (c *AdoptionCandidate) Matches(l *Lease) bool {
 	return l.Origin == c.Origin && l.Unit == c.Unit && l.Cgroup == c.Cgroup && (c.Origin != OriginLogin || l.UID == c.UID)
 }
 
-// Description says for people what it is.
+// Description names the candidate in messages.
 func (c *AdoptionCandidate) Description() string {
 	if c.Origin == OriginLogin {
 		return "the logins of " + c.Name
@@ -31,15 +31,15 @@ func (c *AdoptionCandidate) Description() string {
 	return "unit " + c.Name
 }
 
-// AdoptionPlan is what to do so that exactly those are adopted whom the spec adopts.
+// AdoptionPlan is what to do so that exactly those candidates are adopted that the spec adopts.
 type AdoptionPlan struct {
 	Begin    []AdoptionCandidate // each with one claim
-	End      map[string]string   // leases, and why
-	Disputed map[string]string   // what is left to nobody, by its unit, and why
+	End      map[string]string   // lease id to reason
+	Disputed map[string]string   // unit to the reason why it is not adopted
 }
 
-// PlanAdoption decides it. A lease whose newcomer is not here any more is left to whoever watches its processes: it ends with the
-// last of them.
+// PlanAdoption plans it. A lease whose candidate is no longer there is not ended here: the watcher of its processes
+// ends it with the last of them.
 func PlanAdoption(candidates []AdoptionCandidate, live []Lease) AdoptionPlan {
 	out := AdoptionPlan{End: map[string]string{}, Disputed: map[string]string{}}
 	for _, c := range candidates {
@@ -58,13 +58,13 @@ func PlanAdoption(candidates []AdoptionCandidate, live []Lease) AdoptionPlan {
 		case i >= 0 && claim == nil:
 			out.End[live[i].ID] = "the spec does not adopt " + c.Description() + " any more"
 		case i >= 0 && *claim != live[i].Terms.Key():
-			out.End[live[i].ID] = fmt.Sprintf("the spec adopts %s into %s of %s now", c.Description(), claim.Grant, claim.Tenant)
+			out.End[live[i].ID] = fmt.Sprintf("the spec adopts %s into grant %s of tenant %s now", c.Description(), claim.Grant, claim.Tenant)
 		}
 	}
 	return out
 }
 
-// claim is the one claim on it; nil without one, and why there is none although there are several.
+// claim returns the one claim on the candidate; nil if there is none, or if several tenants claim it, with the reason.
 func (c *AdoptionCandidate) claim() (*Key, string) {
 	var tenants []string
 	for _, c := range c.Claims {
@@ -78,5 +78,5 @@ func (c *AdoptionCandidate) claim() (*Key, string) {
 	case 1:
 		return &c.Claims[0], ""
 	}
-	return nil, fmt.Sprintf("%s are adopted by %s: one tenant may, so none does", c.Description(), strings.Join(tenants, " and "))
+	return nil, fmt.Sprintf("several tenants adopt %s (%s): only one tenant may", c.Description(), strings.Join(tenants, " and "))
 }

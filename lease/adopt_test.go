@@ -21,39 +21,39 @@ func TestAdopt(t *testing.T) {
 	}
 	moved := hub(serve)
 	moved.Cgroup = "/serving.slice/hub.service"
-	unsure := alice()
-	unsure.MembershipUnknown = true
+	unknownMembers := alice()
+	unknownMembers.MembershipUnknown = true
 	tests := []struct {
-		name string
-		here []AdoptionCandidate
-		live []Lease
-		want AdoptionPlan
+		name       string
+		candidates []AdoptionCandidate
+		live       []Lease
+		want       AdoptionPlan
 	}{
-		{name: "nobody"},
-		{name: "a login and a unit", here: []AdoptionCandidate{alice(serve), hub(dev)}, want: AdoptionPlan{Begin: []AdoptionCandidate{alice(serve), hub(dev)}}},
-		{name: "a login that nobody adopts", here: []AdoptionCandidate{alice()}},
-		{name: "they have their leases", here: []AdoptionCandidate{alice(serve), hub(dev)}, live: []Lease{of(alice(), serve), of(hub(), dev)}},
-		{name: "two tenants want them", here: []AdoptionCandidate{alice(serve, other)}, want: AdoptionPlan{
-			Disputed: map[string]string{"user-2001.slice": "the logins of alice are adopted by vision and speech: one tenant may, so none does"},
+		{name: "no candidate"},
+		{name: "a login and a unit", candidates: []AdoptionCandidate{alice(serve), hub(dev)}, want: AdoptionPlan{Begin: []AdoptionCandidate{alice(serve), hub(dev)}}},
+		{name: "a login that no tenant adopts", candidates: []AdoptionCandidate{alice()}},
+		{name: "both have their leases", candidates: []AdoptionCandidate{alice(serve), hub(dev)}, live: []Lease{of(alice(), serve), of(hub(), dev)}},
+		{name: "two tenants adopt the login", candidates: []AdoptionCandidate{alice(serve, other)}, want: AdoptionPlan{
+			Disputed: map[string]string{"user-2001.slice": "several tenants adopt the logins of alice (vision and speech): only one tenant may"},
 		}},
-		{name: "another tenant wants them too now", here: []AdoptionCandidate{alice(serve, other)}, live: []Lease{of(alice(), serve)}, want: AdoptionPlan{
-			End:      map[string]string{"l-vision-serve": "the logins of alice are adopted by vision and speech: one tenant may, so none does"},
-			Disputed: map[string]string{"user-2001.slice": "the logins of alice are adopted by vision and speech: one tenant may, so none does"},
+		{name: "a second tenant adopts the login now", candidates: []AdoptionCandidate{alice(serve, other)}, live: []Lease{of(alice(), serve)}, want: AdoptionPlan{
+			End:      map[string]string{"l-vision-serve": "several tenants adopt the logins of alice (vision and speech): only one tenant may"},
+			Disputed: map[string]string{"user-2001.slice": "several tenants adopt the logins of alice (vision and speech): only one tenant may"},
 		}},
-		{name: "the spec adopts them no more", here: []AdoptionCandidate{alice()}, live: []Lease{of(alice(), serve)}, want: AdoptionPlan{
+		{name: "the spec does not adopt the login any more", candidates: []AdoptionCandidate{alice()}, live: []Lease{of(alice(), serve)}, want: AdoptionPlan{
 			End: map[string]string{"l-vision-serve": "the spec does not adopt the logins of alice any more"},
 		}},
-		{name: "the directory of users does not answer", here: []AdoptionCandidate{unsure}, live: []Lease{of(alice(), serve)}},
-		{name: "into another grant now", here: []AdoptionCandidate{hub(dev)}, live: []Lease{of(hub(), serve)}, want: AdoptionPlan{
-			End: map[string]string{"l-vision-serve": "the spec adopts unit hub.service into dev of vision now"},
+		{name: "the directory of users does not answer", candidates: []AdoptionCandidate{unknownMembers}, live: []Lease{of(alice(), serve)}},
+		{name: "into another grant now", candidates: []AdoptionCandidate{hub(dev)}, live: []Lease{of(hub(), serve)}, want: AdoptionPlan{
+			End: map[string]string{"l-vision-serve": "the spec adopts unit hub.service into grant dev of tenant vision now"},
 		}},
-		{name: "a lease of those who are gone is left to its watcher", live: []Lease{of(alice(), serve)}},
-		{name: "a unit that runs in another cgroup now", here: []AdoptionCandidate{moved}, live: []Lease{of(hub(), serve)}, want: AdoptionPlan{Begin: []AdoptionCandidate{moved}}},
-		{name: "an ordinary lease of the same user", here: []AdoptionCandidate{alice(serve)}, live: []Lease{{ID: "r", UID: 2001, Cgroup: ""}}, want: AdoptionPlan{Begin: []AdoptionCandidate{alice(serve)}}},
+		{name: "a lease whose login has ended is left to its watcher", live: []Lease{of(alice(), serve)}},
+		{name: "a unit that runs in another cgroup now", candidates: []AdoptionCandidate{moved}, live: []Lease{of(hub(), serve)}, want: AdoptionPlan{Begin: []AdoptionCandidate{moved}}},
+		{name: "an ordinary lease of the same user", candidates: []AdoptionCandidate{alice(serve)}, live: []Lease{{ID: "r", UID: 2001, Cgroup: ""}}, want: AdoptionPlan{Begin: []AdoptionCandidate{alice(serve)}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := PlanAdoption(tt.here, tt.live)
+			got := PlanAdoption(tt.candidates, tt.live)
 			for _, m := range []*map[string]string{&tt.want.End, &tt.want.Disputed} {
 				if *m == nil {
 					*m = map[string]string{}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// BenchmarkBusyNode is one look at a full node: 8 GPUs with 56 instances, 64 tenants, every instance leased, 200 in the
-// queue.
+// BenchmarkBusyNode is one evaluation of a full node: 8 GPUs with 56 instances, 64 tenants, every instance leased, 200
+// requests in the queue.
 func BenchmarkBusyNode(b *testing.B) {
 	v := View{}
 	for i := range 8 {

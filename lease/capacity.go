@@ -8,36 +8,37 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// CapacityFinder finds room for one more MIG instance on GPUs that make them on demand. It is asked with the table's lock held:
-// it computes, and neither blocks nor calls the table.
+// CapacityFinder finds capacity for one more MIG instance on GPUs that create them on demand. It is called with the
+// table's lock held: it computes, and neither blocks nor calls the table.
 type CapacityFinder interface {
-	// Find chooses where an instance of one of the profiles, the first of them that has room, costs others least. What is
-	// taken stays, what is idle may go. at is -1 when there is no room.
+	// Find chooses where an instance of one of the profiles costs others least; it tries the profiles in order.
+	// Instances in Taken stay, those in Idle may be removed. at is -1 if there is no capacity.
 	Find(profiles []string, on []GPUCapacity) (at int, r InstanceSlot)
 }
 
-// GPUCapacity is one GPU as somebody may build on it.
+// GPUCapacity is one GPU with the slots that are taken and those that may be replaced.
 type GPUCapacity struct {
 	Profiles *gpu.Profiles
 	Taken    []InstanceSlot
 	Idle     []InstanceSlot
 }
 
-// InstanceSlot is one instance that is there or may be made: what and where.
+// InstanceSlot is one instance that exists or may be created: its profile and placement.
 type InstanceSlot struct {
 	ProfileID uint32
 	Name      string
 	Placement gpu.Placement
 }
 
-// slotClaim is a room that a request has before its instance is there: it is being made, or kept until it can be.
+// slotClaim is a slot that belongs to a request before its instance exists: it is being created, or kept until it can
+// be.
 type slotClaim struct {
 	InstanceSlot
 	ticket string
 }
 
-// free tells whether a request of the grant may have what lies at a placement: nobody has it or a part of it, it is kept
-// for no other grant, and no other request claims it.
+// free reports whether a request of the grant may have a placement: no lease has it or a part of it, it is reserved for
+// no other grant, and no other request claims it.
 func (t *gpuUsage) free(at gpu.Placement, k Key, ticket string) bool {
 	for _, c := range t.claims {
 		if c.ticket != ticket && c.Placement.Overlaps(at) {
@@ -52,12 +53,12 @@ func (t *gpuUsage) free(at gpu.Placement, k Key, ticket string) bool {
 	return true
 }
 
-// createdFor tells whether the instance at a placement was made for this request.
+// createdFor reports whether the instance at a placement was created for this request.
 func (t *gpuUsage) createdFor(at gpu.Placement, ticket string) bool {
 	return slices.ContainsFunc(t.claims, func(c slotClaim) bool { return c.ticket == ticket && ticket != "" && c.Placement == at })
 }
 
-// capacity is the GPU as a request of the grant may build on it.
+// capacity returns the GPU's slots as a request of the grant may use them.
 func (t *gpuUsage) capacity(d *GPUView, k Key, ticket string) GPUCapacity {
 	out := GPUCapacity{Profiles: d.DynamicProfiles}
 	there := map[gpu.Placement]bool{}
@@ -77,7 +78,7 @@ func (t *gpuUsage) capacity(d *GPUView, k Key, ticket string) GPUCapacity {
 			out.Taken = append(out.Taken, c.InstanceSlot)
 		}
 	}
-	// Kept for another grant, and not made yet; or somebody's whose instance is gone.
+	// Reserved for another grant and not created yet, or used by a lease whose instance does not exist any more.
 	for p, h := range t.instances {
 		if !there[p] && !h.freeFor(k) {
 			out.Taken = append(out.Taken, InstanceSlot{Placement: p, ProfileID: noProfile})
@@ -89,10 +90,10 @@ func (t *gpuUsage) capacity(d *GPUView, k Key, ticket string) GPUCapacity {
 	return out
 }
 
-// noProfile is what no device lists.
+// noProfile is an id that no device lists.
 const noProfile = ^uint32(0)
 
-// profiles names what a grant may be given of these GPUs, the smallest first.
+// profiles names the profiles of these GPUs that satisfy the grant, the smallest first.
 func (g *Grant) profiles(on []*GPUView) []string {
 	var all []ProfileView
 	for _, d := range on {
@@ -114,10 +115,10 @@ func (g *Grant) profiles(on []*GPUView) []string {
 	return names
 }
 
-// createsInstances tells whether instances are made on the GPU now.
+// createsInstances reports whether instances can be created on the GPU now.
 func (v *GPUView) createsInstances() bool { return v.DynamicProfiles != nil && v.Closed == "" }
 
-// findSlot finds where an instance for the grant could be made now. not are GPUs that are not tried.
+// findSlot returns where an instance for the grant could be created now. GPUs for which avoid is true are not tried.
 func (o *occupancy) findSlot(g *Grant, v *View, ticket string, avoid func(gpu.UUID) bool) (d *GPUView, r InstanceSlot) {
 	if o.capacity == nil || o.noCapacity[g.Key()] {
 		return nil, r
@@ -136,7 +137,7 @@ func (o *occupancy) findSlot(g *Grant, v *View, ticket string, avoid func(gpu.UU
 	}
 	at, r := o.capacity.Find(names, on)
 	if at < 0 {
-		// What is tried for a reservation has no name of its own, and who shuns a GPU speaks for himself.
+		// A probe for a reservation has no name, and a request that avoids a GPU decides only for itself.
 		if g.Spec.Name != "" && (avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
 			o.noCapacity[g.Key()] = true
 		}
@@ -145,8 +146,9 @@ func (o *occupancy) findSlot(g *Grant, v *View, ticket string, avoid func(gpu.UU
 	return where[at], r
 }
 
-// claimNext claims, for a request that has no room, the one that lacks least: where the fewest memory slices are somebody's,
-// and of equals where it was before. Later requests leave it alone, so that the small do not starve the large.
+// claimNext chooses the slot that a request without capacity should get next: the one with the fewest memory slices in
+// use, and of equals the one that it claimed before. Later requests do not use it, so that small requests do not starve
+// large ones.
 func (o *occupancy) claimNext(g *Grant, v *View, ticket string, before *PendingInstance) *PendingInstance {
 	var best *PendingInstance
 	var price [2]int
@@ -180,8 +182,8 @@ func (o *occupancy) claimNext(g *Grant, v *View, ticket string, before *PendingI
 	return best
 }
 
-// missingSlices counts the memory slices of a placement that somebody has now. ok is false when it will not become free by
-// leases that end: others claim it, it is kept for another grant, or what is there stays.
+// missingSlices counts the memory slices of a placement that are in use now. ok is false if it will not become free
+// when leases end: another request claims it, it is reserved for another grant, or an instance there is pinned.
 func (t *gpuUsage) missingSlices(d *GPUView, at gpu.Placement, k Key, ticket string) (n int, ok bool) {
 	for _, c := range t.claims {
 		if c.ticket != ticket && c.Placement.Overlaps(at) {
@@ -209,7 +211,8 @@ func (t *gpuUsage) missingSlices(d *GPUView, at gpu.Placement, k Key, ticket str
 	return n, true
 }
 
-// blockingInstance names instances that stay although they are nobody's lease, for whoever waits for room.
+// blockingInstance names an instance that no lease uses and that is not removed, for the message to a request that
+// waits for capacity.
 func blockingInstance(g *Grant, v *View) string {
 	for i := range v.GPUs {
 		d := &v.GPUs[i]

@@ -2,7 +2,7 @@ package lease
 
 import "github.com/gpushare/gpushare/api"
 
-// Event is something that happened to the lease, for those who follow events. It is about the first of its GPUs.
+// Event returns an event about the lease and the first of its GPUs.
 func (l *Lease) Event(kind, message string) api.Event {
 	e := api.Event{Kind: kind, Tenant: l.Terms.Tenant, Lease: l.ID, Message: message}
 	if len(l.Place.GPUs) > 0 {

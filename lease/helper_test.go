@@ -35,7 +35,7 @@ func mig(tenant, name, profile string) Grant {
 	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, MIG: profile}}
 }
 
-// with changes a copy of a grant.
+// with returns a changed copy of a grant.
 func with(g Grant, f func(*Grant)) Grant { f(&g); return g }
 
 func device(index int, mode string) GPUView {
@@ -60,7 +60,7 @@ func partitioned(index int) GPUView {
 	return d
 }
 
-// fakeIsolation is Walls for tests: it counts, and fails when told to.
+// fakeIsolation counts its calls, and fails on request.
 type fakeIsolation struct {
 	mu         sync.Mutex
 	isolated   map[string]bool
@@ -83,7 +83,7 @@ func (w *fakeIsolation) Isolate(_ context.Context, l Lease, _ Process) (Isolatio
 		w.isolated = map[string]bool{}
 	}
 	if w.isolated[l.ID] {
-		return IsolationResult{}, fmt.Errorf("%s is walled twice", l.ID)
+		return IsolationResult{}, fmt.Errorf("%s is isolated twice", l.ID)
 	}
 	w.isolated[l.ID] = true
 	return IsolationResult{Status: api.IsolationStatus{Cgroup: "/" + l.ID}, Environment: map[string]string{"GPUSHARE_LEASE": l.ID}}, nil
@@ -102,7 +102,7 @@ func (w *fakeIsolation) RemoveIsolation(_ context.Context, l Lease) error {
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// table makes a table that has seen the view; its clock stands still.
+// table returns a table with this view; its clock does not advance.
 func table(t *testing.T, v View) (*Table, *fakeIsolation) {
 	t.Helper()
 	w := &fakeIsolation{}
@@ -116,7 +116,7 @@ func submit(tab *Table, tenant, grant string) (*Ticket, error) {
 	return tab.Submit(Request{Tenant: tenant, Grant: grant, Admin: true})
 }
 
-// mustSubmit submits without waiting and gives the placed lease.
+// mustSubmit submits without waiting and returns the placed lease.
 func mustSubmit(t *testing.T, tab *Table, tenant, grant string) (*Ticket, Lease) {
 	t.Helper()
 	k, err := submit(tab, tenant, grant)
@@ -141,7 +141,7 @@ func queue(t *testing.T, tab *Table, tenant, grant string) *Ticket {
 	return k
 }
 
-// next is the ticket's next news, which must be there already.
+// next returns the ticket's next update, which must be there already.
 func next(t *testing.T, k *Ticket) Update {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

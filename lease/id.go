@@ -13,11 +13,11 @@ const (
 	longestSuffix = 6
 )
 
-// suffixAlphabet leaves out vowels, so that no word comes out, and what is easily misread.
+// suffixAlphabet has no vowels, so that no word results, and no characters that are easily misread.
 const suffixAlphabet = "23456789bcdfghjkmnpqrstvwxz"
 
-// newID makes a short, readable id that matches [a-z0-9-]{1,40} and that is not taken. The grant is left out when it is
-// not chosen yet. Ids are unique among the leases that the table knows; over time it is the generation that is.
+// newID returns a short, readable id that matches [a-z0-9-]{1,40} and is not in use. The grant is left out if it is not
+// chosen yet. Ids are unique among the leases that the table knows; the generation is unique over time.
 func newID(tenant, grant string, random func(n int) int, taken func(string) bool) string {
 	if random == nil {
 		random = rand.IntN
@@ -29,7 +29,7 @@ func newID(tenant, grant string, random func(n int) int, taken func(string) bool
 		}
 	}
 	for try := 0; ; try++ {
-		// Longer only when the short ones are exhausted, so that the search ends.
+		// A longer suffix is used only if the short ones are exhausted, so that the search ends.
 		n := min(suffixLength+try/64, longestSuffix)
 		var b strings.Builder
 		for range n {
@@ -41,7 +41,7 @@ func newID(tenant, grant string, random func(n int) int, taken func(string) bool
 	}
 }
 
-// idPart makes a name fit into an id.
+// idPart reduces a name to the characters and the length of an id part.
 func idPart(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

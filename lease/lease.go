@@ -8,23 +8,23 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// State is how far a lease has come.
+// State is the state of a lease.
 type State string
 
-// The states, in order. Requested and admitted are not among them: nobody can see a lease in those.
+// The states, in order. Requested and admitted are not among them: no caller sees a lease in those.
 const (
 	Queued   State = "queued"  // waits for a place
-	Placed   State = "placed"  // has a place, its process is outside the walls
-	Isolated State = "walled"  // the process is inside, the record is being written
-	Running  State = "running" // the caller was told
-	Ending   State = "ending"  // its walls are being taken down; it still holds its place
+	Placed   State = "placed"  // has a place, its process is not isolated yet
+	Isolated State = "walled"  // its process is isolated, the record is being written
+	Running  State = "running" // reported to the caller
+	Ending   State = "ending"  // its isolation is being removed; it still has its place
 	Ended    State = "ended"
 )
 
-// Live tells whether a lease in this state holds a place.
+// Live reports whether a lease in this state has a place.
 func (s State) Live() bool { return s == Placed || s == Isolated || s == Running || s == Ending }
 
-// wire is the state as the API tells it.
+// wire returns the state as the API reports it.
 func (s State) wire() string {
 	if s == Isolated {
 		return api.LeasePlaced
@@ -32,8 +32,8 @@ func (s State) wire() string {
 	return string(s)
 }
 
-// What holds a lease's processes. The first two have walls of their own; the rest stay where they are, and only what can
-// be done there holds.
+// How a lease got its processes. Those of the first two are isolated; the others are leased in place, with only the
+// restrictions that are possible there.
 const (
 	OriginRun       = api.OriginRun
 	OriginDetached  = api.OriginDetached
@@ -43,7 +43,7 @@ const (
 	OriginContainer = api.OriginContainer
 )
 
-// Process is one process for as long as it lives: pids come back, the pair does not.
+// Process is one process. A pid is used again later, the pair of pid and start time is not.
 type Process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // in clock ticks since boot, field 22 of /proc/PID/stat
@@ -52,8 +52,8 @@ type Process struct {
 // Lease is one running use of a grant. Values of it are copies.
 type Lease struct {
 	ID         string   `json:"id"`
-	Generation uint64   `json:"generation"` // our own number, never given twice
-	Terms      Grant    `json:"terms"`      // as they were when it was placed, but for what changes live
+	Generation uint64   `json:"generation"` // assigned by gpushare, never used twice
+	Terms      Grant    `json:"terms"`      // as they were when it was placed, except for what changes live
 	State      State    `json:"state"`
 	User       string   `json:"user,omitempty"`
 	UID        int      `json:"uid"`
@@ -61,25 +61,26 @@ type Lease struct {
 	Process    Process  `json:"process,omitzero"`
 	Place      Place    `json:"place,omitzero"`
 
-	Origin string `json:"origin,omitempty"` // what holds its processes: one of the Held constants; empty is OriginRun
-	// Cgroup is where its processes are when that is no scope of ours, relative to the cgroup root: theirs and all below.
+	Origin string `json:"origin,omitempty"` // how it got its processes: one of the Held constants; empty is OriginRun
+	// Cgroup is the cgroup of its processes, with all below, if that is no scope of gpushare. It is relative to the
+	// cgroup root.
 	Cgroup string `json:"cgroup,omitempty"`
-	Unit   string `json:"unit,omitempty"` // the service manager's name for Cgroup, where it has one
-	// AttachedBy is who attached it, as a user id: another member, its own user too, may not take it from the books again.
+	Unit   string `json:"unit,omitempty"` // the service manager's name for Cgroup, if it has one
+	// AttachedBy is the uid of the user who attached it. Another member may not release it, even if the processes are
+	// that member's.
 	AttachedBy int    `json:"attached_by,omitempty"`
-	Key        string `json:"key,omitempty"` // the caller's mark of the request that it came from
+	Key        string `json:"key,omitempty"` // of the request, chosen by the caller
 
 	Isolation api.IsolationStatus `json:"isolation,omitzero"`
-	Notices   []string            `json:"notices,omitempty"` // the last few, newest last
+	Notices   []string            `json:"notices,omitempty"` // the last ones, newest last
 	Reason    string              `json:"reason,omitempty"`  // why it ends or ended
 
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
-	Ends    *time.Time `json:"expires,omitempty"` // by max_time
+	Ends    *time.Time `json:"expires,omitempty"` // if the grant has max_time
 }
 
-// InPlace tells whether the lease's processes stay where they are: nobody moved them behind walls of ours, and its end
-// does not end them.
+// InPlace reports whether the lease's processes were not moved into a scope of gpushare. Its end does not end them.
 func (l *Lease) InPlace() bool {
 	switch l.Origin {
 	case OriginAttached, OriginLogin, OriginUnit, OriginContainer:
@@ -98,15 +99,14 @@ func (l *Lease) notice(text string) {
 	}
 }
 
-// clone makes a copy that shares nothing that is written later.
+// clone returns a copy that shares nothing that is written later.
 func (l *Lease) clone() Lease {
 	c := *l
 	c.Notices = slices.Clone(l.Notices)
 	return c
 }
 
-// Wire gives the lease as the API tells it. What is measured (processes, memory in use, occupancy) is the caller's to
-// add.
+// Wire returns the lease as the API reports it. The caller adds what is measured: processes, memory in use, occupancy.
 func (l *Lease) Wire() api.Lease {
 	w := api.Lease{
 		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Kind: l.Terms.Kind(),
@@ -132,7 +132,8 @@ func (l *Lease) Wire() api.Lease {
 	return w
 }
 
-// memoryBackend names what makes a memory limit hold by the kind of grant alone; the caller knows more and may say so.
+// memoryBackend names what enforces a memory limit, from the kind of grant alone. The caller knows more and may replace
+// it.
 func memoryBackend(kind string) string {
 	if kind == api.ModeMPS {
 		return "mps"

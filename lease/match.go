@@ -8,8 +8,8 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// matches tells whether the profile is what a MIG grant asks for. By name it is exact; by what it must have, the number
-// of slices is exact too: a grant of three slices is not a grant of seven.
+// matches reports whether the profile satisfies a MIG grant. A profile name must match exactly; without a name the
+// number of slices must: a grant of three slices is not satisfied by seven.
 func (g *Grant) matches(p *ProfileView) bool {
 	if g.Spec.MIG != "" {
 		return p.Name == g.Spec.MIG || slices.Contains(g.Profiles, p.Name)
@@ -26,8 +26,8 @@ func (g *Grant) matches(p *ProfileView) bool {
 	return err == nil && ok
 }
 
-// memoryFits reads a condition as in ">=38GiB" ("<=", "=" and none, which means at least, are read too) and tells
-// whether so many bytes meet it. An empty condition is met.
+// memoryFits parses a condition such as ">=38GiB" ("<=" and "=" are possible, without an operator it means at least)
+// and reports whether have satisfies it. An empty condition is satisfied.
 func memoryFits(condition string, have uint64) (bool, error) {
 	s := strings.TrimSpace(condition)
 	if s == "" {
@@ -53,7 +53,7 @@ func memoryFits(condition string, have uint64) (bool, error) {
 	return have >= uint64(want), nil
 }
 
-// requirement says for people what a MIG grant asks for.
+// requirement describes in messages what a MIG grant requires.
 func (g *Grant) requirement() string {
 	if g.Spec.MIG != "" {
 		return g.Spec.MIG
@@ -68,7 +68,7 @@ func (g *Grant) requirement() string {
 	return s
 }
 
-// Matches tells whether a profile is what a MIG grant asks for.
+// Matches reports whether a profile satisfies a MIG grant.
 func Matches(spec *api.GrantSpec, p ProfileView) bool {
 	g := Grant{Spec: *spec}
 	return g.matches(&p)

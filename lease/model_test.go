@@ -13,16 +13,16 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// machine drives a table with random requests, ends, faults and changes of the node, and checks after each what must
-// always hold.
+// machine drives a table with random requests, ends, faults and changes of the node, and checks the invariants after
+// each.
 type machine struct {
 	tab     *Table
 	wall    *fakeIsolation
 	view    View
-	tickets map[string]*Ticket // that were not seen to be placed, failed or cancelled
-	order   []string           // ids in the order of asking
+	tickets map[string]*Ticket // not known to be placed, failed or cancelled
+	order   []string           // ids in the order of the requests
 	grantOf map[string]Key
-	seen    map[uint64]string // every generation that was ever given
+	seen    map[uint64]string // every generation that was assigned
 	pid     int
 }
 
@@ -58,15 +58,15 @@ func (m *machine) Submit(t *rapid.T) {
 			t.Fatalf("refused with %v", err)
 		}
 		if r.Wait != nil && e.Kind == api.KindUnavailable {
-			t.Fatalf("who waits was refused: %v", err)
+			t.Fatalf("a request that waits was refused: %v", err)
 		}
 		return
 	}
 	if m.tickets[k.ID()] != nil {
-		t.Fatalf("id %s was given twice", k.ID())
+		t.Fatalf("id %s was assigned twice", k.ID())
 	}
 	if old, ok := m.seen[k.lease.Generation]; ok {
-		t.Fatalf("generation %d was given to %s and %s", k.lease.Generation, old, k.ID())
+		t.Fatalf("generation %d was assigned to %s and %s", k.lease.Generation, old, k.ID())
 	}
 	m.seen[k.lease.Generation] = k.ID()
 	m.tickets[k.ID()] = k
@@ -76,7 +76,7 @@ func (m *machine) Submit(t *rapid.T) {
 	}
 }
 
-// Cancel gives a random ticket up.
+// Cancel cancels a random ticket.
 func (m *machine) Cancel(t *rapid.T) {
 	ids := []string{}
 	for id := range m.tickets {
@@ -90,7 +90,7 @@ func (m *machine) Cancel(t *rapid.T) {
 	delete(m.tickets, id)
 }
 
-// Start starts a random lease, sometimes with walls that fail.
+// Start starts a random lease; sometimes its isolation fails.
 func (m *machine) Start(t *rapid.T) {
 	l, ok := m.anyLive(t)
 	if !ok {
@@ -107,7 +107,7 @@ func (m *machine) Start(t *rapid.T) {
 	m.wall.isolateErr = nil
 }
 
-// End ends a random lease, sometimes with walls that stay.
+// End ends a random lease; sometimes its isolation cannot be removed.
 func (m *machine) End(t *rapid.T) {
 	l, ok := m.anyLive(t)
 	if !ok {
@@ -161,7 +161,7 @@ func (m *machine) ChangeGrant(t *rapid.T) {
 	m.update()
 }
 
-// LoseDriver hides the GPUs and shows them again.
+// LoseDriver removes the GPUs from the view for a moment.
 func (m *machine) LoseDriver(*rapid.T) {
 	m.update()
 	v := m.view
@@ -169,12 +169,12 @@ func (m *machine) LoseDriver(*rapid.T) {
 	before := len(m.tab.Live())
 	m.tab.Update(v)
 	if before != len(m.tab.Live()) {
-		panic("leases came or went while the GPUs could not be seen")
+		panic("leases changed while the driver was unavailable")
 	}
 	m.tab.Update(m.view)
 }
 
-// Restart carries the state to a new table, as after the daemon's death.
+// Restart restores the state into a new table, as after the end of the daemon.
 func (m *machine) Restart(t *rapid.T) {
 	b, err := m.tab.State()
 	if err != nil {
@@ -195,7 +195,7 @@ func (m *machine) Restart(t *rapid.T) {
 		}
 	}
 	if n := len(fresh.Live()); n != started {
-		t.Fatalf("%d leases came back of %d", n, started)
+		t.Fatalf("%d of %d leases were restored", n, started)
 	}
 	m.tab = fresh
 	m.tickets = map[string]*Ticket{}
@@ -203,7 +203,7 @@ func (m *machine) Restart(t *rapid.T) {
 	m.update()
 }
 
-// Check holds what must always hold.
+// Check checks the invariants.
 func (m *machine) Check(t *rapid.T) {
 	live := m.tab.Live()
 	perGrant := map[Key]int{}
@@ -244,7 +244,8 @@ func (m *machine) Check(t *rapid.T) {
 			t.Fatalf("%v has %d leases", g.Key(), perGrant[g.Key()])
 		}
 	}
-	// I7, by the live leases alone and by what the table says is granted, which has the reservations too.
+	// Granted memory never exceeds the budget, by the live leases alone and by Granted, which includes the
+	// reservations.
 	granted := m.tab.Granted()
 	for i := range m.view.GPUs {
 		d := &m.view.GPUs[i]
@@ -268,14 +269,14 @@ func (m *machine) Check(t *rapid.T) {
 		}
 		waiting[l.ID] = l.Position
 		if l.Position != len(waiting) {
-			t.Fatalf("%s says that it is at %d and is at %d", l.ID, l.Position, len(waiting))
+			t.Fatalf("%s reports position %d and is at %d", l.ID, l.Position, len(waiting))
 		}
 		if l.Waiting == "" {
-			t.Fatalf("%s does not say why it waits", l.ID)
+			t.Fatalf("%s reports no reason why it waits", l.ID)
 		}
 		k := m.tickets[l.ID]
 		if k == nil {
-			t.Fatalf("%s is in the queue and nobody has its ticket", l.ID)
+			t.Fatalf("%s is in the queue without a ticket", l.ID)
 		}
 		if k.rank() > rank {
 			t.Fatalf("%s has a higher priority than the one before it", l.ID)
@@ -293,7 +294,7 @@ func (m *machine) Check(t *rapid.T) {
 			delete(m.tickets, id)
 		}
 	}
-	// Of two requests for one grant by name the earlier one is not behind.
+	// Of two requests for one grant the earlier one is served first.
 	first := map[Key]string{}
 	for _, id := range m.order {
 		if _, queued := waiting[id]; queued && first[m.grantOf[id]] == "" {
@@ -304,11 +305,11 @@ func (m *machine) Check(t *rapid.T) {
 			}
 		}
 	}
-	// Nothing more can be given: looking again changes nothing.
+	// The table has placed all it can: an update without a change places no more.
 	before := fmt.Sprint(live)
 	m.update()
 	if after := fmt.Sprint(m.tab.Live()); after != before {
-		t.Fatalf("a second look gave out more:\n%s\n%s", before, after)
+		t.Fatalf("a second update placed more:\n%s\n%s", before, after)
 	}
 }
 
@@ -331,7 +332,7 @@ func TestTableModel(t *testing.T) {
 		}
 		now := epoch
 		m := &machine{wall: &fakeIsolation{}, view: v, tickets: map[string]*Ticket{}, grantOf: map[string]Key{}, seen: map[uint64]string{}}
-		// The clock goes on and back.
+		// The clock advances and goes back.
 		m.tab = New(Config{Isolation: m.wall, Now: func() time.Time {
 			now = now.Add(time.Duration(rapid.IntRange(-5, 5).Draw(t, "clock")) * time.Millisecond)
 			return now
@@ -339,7 +340,7 @@ func TestTableModel(t *testing.T) {
 		m.update()
 		t.Repeat(map[string]func(*rapid.T){
 			"": m.Check, "ask": m.Submit, "ask more": m.Submit, "cancel": m.Cancel, "start": m.Start, "end": m.End,
-			"close": m.Close, "respec": m.ChangeGrant, "blind": m.LoseDriver, "restart": m.Restart,
+			"close": m.Close, "respec": m.ChangeGrant, "lose driver": m.LoseDriver, "restart": m.Restart,
 		})
 	})
 }

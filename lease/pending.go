@@ -9,19 +9,19 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// PendingInstance is an instance that a request waits for: it fits by making one. It is nobody else's, neither while it is made
-// nor before the request has had it.
+// PendingInstance is an instance that is to be created for a request. No other request gets it, neither while it is
+// created nor before the request has used it.
 type PendingInstance struct {
 	Ticket string
 	GPU    gpu.UUID
 	InstanceSlot
 }
 
-// avoidFor is how long a request does not try a GPU again on which no instance could be made for it.
+// avoidFor is how long a request avoids a GPU on which its instance could not be created.
 const avoidFor = 30 * time.Second
 
-// TakePendingInstances gives the instances that are to be made now. Whoever takes them makes them, or says with FinishPendingInstances that
-// they were not; until then their rooms are their requests'.
+// TakePendingInstances returns the instances that are to be created now. The caller creates them and then calls
+// FinishPendingInstances; until then their capacity belongs to their requests.
 func (t *Table) TakePendingInstances() []PendingInstance {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,15 +35,15 @@ func (t *Table) TakePendingInstances() []PendingInstance {
 	return out
 }
 
-// HasPendingInstances tells whether there are instances to be made.
+// HasPendingInstances reports whether there are instances to create.
 func (t *Table) HasPendingInstances() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.ContainsFunc(t.queue, func(k *Ticket) bool { return k.pending != nil && !k.creating })
 }
 
-// FinishPendingInstances says of instances that were taken that their making is over, after Update has told of what there is now.
-// failed names the GPUs on which it failed: a request whose instance was to be there looks elsewhere.
+// FinishPendingInstances ends the creation of instances, after Update was called with the new state. failed names the
+// GPUs on which it failed: a request whose instance was planned there is placed elsewhere.
 func (t *Table) FinishPendingInstances(list []PendingInstance, failed map[gpu.UUID]bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,8 +62,8 @@ func (t *Table) FinishPendingInstances(list []PendingInstance, failed map[gpu.UU
 	t.evaluateLocked()
 }
 
-// UnusedInstances lists, of the GPUs that make instances on demand and take leases now, the instances that nobody has, waits
-// for or has reserved.
+// UnusedInstances lists, on GPUs that create instances on demand and take leases now, the instances that no lease uses,
+// no request waits for and no grant reserves.
 func (t *Table) UnusedInstances() map[gpu.UUID][]gpu.Placement {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +89,8 @@ func (t *Table) UnusedInstances() map[gpu.UUID][]gpu.Placement {
 	return out
 }
 
-// claimPendingLocked keeps the rooms in which instances are being made, and forgets those where nobody has begun.
+// claimPendingLocked claims the capacity of instances that are being created, and drops pending instances that the
+// caller did not take.
 func (t *Table) claimPendingLocked(o *occupancy) {
 	for _, k := range t.queue {
 		if k.pending == nil {
@@ -98,7 +99,7 @@ func (t *Table) claimPendingLocked(o *occupancy) {
 		if k.creating {
 			o.claim(k.pending)
 		} else {
-			k.pending = nil // Nobody has begun: it is thought over, somebody before it may need the room.
+			k.pending = nil // Not started: it is planned again, because a request ahead may need the capacity.
 		}
 	}
 }
@@ -108,8 +109,8 @@ func (o *occupancy) claim(m *PendingInstance) {
 	t.claims = append(t.claims, slotClaim{m.InstanceSlot, m.Ticket})
 }
 
-// planInstanceLocked finds room to make an instance for a ticket that no idle one is there for. Without room it claims what it
-// should get next.
+// planInstanceLocked finds the capacity to create an instance for a ticket for which none is idle. Without capacity the
+// ticket claims what it should get next.
 func (k *Ticket) planInstanceLocked(o *occupancy, creatable []int) {
 	now := k.t.cfg.Now()
 	avoid := func(id gpu.UUID) bool { return now.Before(k.avoided[id]) }
@@ -131,16 +132,16 @@ func (k *Ticket) planInstanceLocked(o *occupancy, creatable []int) {
 	k.claimed = nil
 }
 
-// pendingText says what is made for a ticket.
+// pendingText describes the instance that is created for a ticket.
 func (k *Ticket) pendingText() string {
 	index := -1
 	if d := k.t.view.gpu(k.pending.GPU); d != nil {
 		index = d.Index
 	}
-	return fmt.Sprintf("%s is made for it on GPU %d", k.pending.Name, index)
+	return fmt.Sprintf("%s is being created for it on GPU %d", k.pending.Name, index)
 }
 
-// refuseLocked ends a ticket of somebody who does not wait, and was kept only because something was being made.
+// refuseLocked ends a ticket whose caller does not wait. It was kept only because an instance was being created.
 func (k *Ticket) refuseLocked() {
 	k.failLocked(&api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", k.tenant, k.waiting), Hint: "wait for a place with --wait"})
 	k.reportEndedLocked()

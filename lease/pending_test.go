@@ -12,7 +12,8 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// firstFit is Rooms for tests: the first placement that is not taken, and where possible one on which nothing idle lies.
+// firstFit is a CapacityFinder for tests: the first placement that is not taken, if possible without replacing idle
+// instances.
 type firstFit struct{}
 
 func (firstFit) Find(profiles []string, on []GPUCapacity) (int, InstanceSlot) {
@@ -20,11 +21,11 @@ func (firstFit) Find(profiles []string, on []GPUCapacity) (int, InstanceSlot) {
 		return !slices.ContainsFunc(list, func(r InstanceSlot) bool { return r.Placement.Overlaps(at) })
 	}
 	for _, name := range profiles {
-		for _, sparing := range []bool{true, false} {
+		for _, keepIdle := range []bool{true, false} {
 			for i, g := range on {
 				for _, q := range g.Profiles.GI {
 					for _, at := range q.Placements {
-						if q.Name == name && clear(g.Taken, at) && (!sparing || clear(g.Idle, at)) {
+						if q.Name == name && clear(g.Taken, at) && (!keepIdle || clear(g.Idle, at)) {
 							return i, InstanceSlot{ProfileID: q.ID, Name: q.Name, Placement: at}
 						}
 					}
@@ -50,7 +51,7 @@ func testProfiles() *gpu.Profiles {
 	}}
 }
 
-// dynamicDevice is a GPU that makes instances on demand and has none.
+// dynamicDevice is a GPU that creates instances on demand and has none.
 func dynamicDevice(index int) GPUView {
 	d := device(index, api.ModeMIG)
 	d.DynamicProfiles = testProfiles()
@@ -60,7 +61,7 @@ func dynamicDevice(index int) GPUView {
 	return d
 }
 
-// dynamicFixture is a table with somebody who makes its instances.
+// dynamicFixture is a table whose pending instances the test creates.
 type dynamicFixture struct {
 	*Table
 	t          *testing.T
@@ -89,7 +90,7 @@ func (w *dynamicFixture) update() {
 	w.Update(w.view)
 }
 
-// setClosed closes GPUs for a moment, as who makes something there does.
+// setClosed closes GPUs, as a change that creates instances does.
 func (w *dynamicFixture) setClosed(list []PendingInstance, closed string) {
 	w.view.GPUs = slices.Clone(w.view.GPUs)
 	for _, m := range list {
@@ -99,7 +100,7 @@ func (w *dynamicFixture) setClosed(list []PendingInstance, closed string) {
 	w.update()
 }
 
-// finish makes what was taken, or fails on some GPUs.
+// finish creates the instances, except on the failed GPUs.
 func (w *dynamicFixture) finish(list []PendingInstance, failed ...gpu.UUID) {
 	bad := map[gpu.UUID]bool{}
 	for _, id := range failed {
@@ -121,7 +122,7 @@ func (w *dynamicFixture) finish(list []PendingInstance, failed ...gpu.UUID) {
 	w.FinishPendingInstances(list, bad)
 }
 
-// createPending makes all that is wanted now and tells what it was.
+// createPending creates all pending instances and lists them.
 func (w *dynamicFixture) createPending() string {
 	list := w.TakePendingInstances()
 	w.setClosed(list, "it is being changed")
@@ -147,19 +148,19 @@ func (w *dynamicFixture) where(k *Ticket) string {
 			return "waits: " + l.Waiting
 		}
 	}
-	return "gone"
+	return "ended"
 }
 
 func (w *dynamicFixture) expect(k *Ticket, want string) {
 	w.t.Helper()
 	if got := w.where(k); !strings.HasPrefix(got, want) {
-		w.t.Errorf("the request stands at %q, want %q", got, want)
+		w.t.Errorf("the request is %q, want %q", got, want)
 	}
 }
 
 func (w *dynamicFixture) end(k *Ticket) {
 	w.t.Helper()
-	if err := w.Ended(w.t.Context(), k.ID(), "it ended"); err != nil {
+	if err := w.Ended(w.t.Context(), k.ID(), "it exited"); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -168,25 +169,25 @@ func many(g Grant, n int) Grant { g.Spec.MaxLeases = &n; return g }
 
 func TestInstanceIsCreatedOnDemand(t *testing.T) {
 	w := newDynamicFixture(t, 1, many(mig("a", "half", "2g.12gb"), 4))
-	k, err := submit(w.Table, "a", "half") // without waiting: it fits, by making one
+	k, err := submit(w.Table, "a", "half") // without waiting: it fits when an instance is created
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.expect(k, "waits: 2g.12gb is made for it on GPU 0")
+	w.expect(k, "waits: 2g.12gb is being created for it on GPU 0")
 	if w.pending == 0 {
-		t.Error("nobody was told that there is something to make")
+		t.Error("InstancePending was not called")
 	}
 	if got := w.createPending(); got != "2g.12gb on GPU-0 at 0" {
-		t.Errorf("made %s", got)
+		t.Errorf("created %s", got)
 	}
 	w.expect(k, "2g.12gb on GPU-0 at 0, number 1")
 
-	// An idle one is taken before another is made.
+	// An idle instance is used before another is created.
 	w.end(k)
 	again := queue(t, w.Table, "a", "half")
 	w.expect(again, "2g.12gb on GPU-0 at 0, number 1")
 	if list := w.TakePendingInstances(); len(list) != 0 {
-		t.Errorf("made %s for nobody", listPending(list))
+		t.Errorf("created %s without a request", listPending(list))
 	}
 }
 
@@ -199,10 +200,10 @@ func TestPendingInstanceBelongsToItsRequest(t *testing.T) {
 	first, second := queue(t, w.Table, "b", "half"), queue(t, w.Table, "b", "half")
 	w.finish(list)
 	w.expect(low, "2g.12gb on GPU-0 at 0")
-	w.expect(first, "waits: 2g.12gb is made for it")
-	w.expect(second, "waits: no room for another 2g.12gb")
+	w.expect(first, "waits: 2g.12gb is being created for it")
+	w.expect(second, "waits: no capacity for another 2g.12gb")
 	if got := w.createPending(); got != "2g.12gb on GPU-0 at 2" {
-		t.Errorf("then made %s", got)
+		t.Errorf("then created %s", got)
 	}
 	w.expect(first, "2g.12gb on GPU-0 at 2")
 }
@@ -212,10 +213,10 @@ func TestUnstartedInstanceGoesToHigherPriority(t *testing.T) {
 	w := newDynamicFixture(t, 1, mig("a", "half", "2g.12gb"), high)
 	low, first := queue(t, w.Table, "a", "half"), queue(t, w.Table, "b", "whole")
 	if got := w.createPending(); got != "4g.24gb on GPU-0 at 0" {
-		t.Errorf("made %s", got)
+		t.Errorf("created %s", got)
 	}
 	w.expect(first, "4g.24gb on GPU-0 at 0")
-	w.expect(low, "waits: no room for another 2g.12gb")
+	w.expect(low, "waits: no capacity for another 2g.12gb")
 }
 
 func TestSmallRequestsDoNotStarveLarge(t *testing.T) {
@@ -223,16 +224,16 @@ func TestSmallRequestsDoNotStarveLarge(t *testing.T) {
 	one, two := queue(t, w.Table, "a", "small"), queue(t, w.Table, "a", "small")
 	w.createPending()
 	large := queue(t, w.Table, "b", "whole")
-	w.expect(large, "waits: no room")
+	w.expect(large, "waits: no capacity")
 	if _, err := submit(w.Table, "a", "small"); err == nil {
-		t.Error("a small one was let in before the large one that waits for its room")
+		t.Error("a small request was placed before the large one that claims its capacity")
 	}
 	three := queue(t, w.Table, "a", "small")
 	w.end(one)
-	w.expect(three, "waits: no room") // The idle instance is in the room that the large one waits for.
+	w.expect(three, "waits: no capacity") // The idle instance is in the slot that the large request claims.
 	w.end(two)
 	if got := w.createPending(); got != "4g.24gb on GPU-0 at 0" {
-		t.Errorf("made %s", got)
+		t.Errorf("created %s", got)
 	}
 	w.expect(large, "4g.24gb on GPU-0 at 0")
 	w.end(large)
@@ -249,13 +250,13 @@ func TestPendingInstanceFails(t *testing.T) {
 	list := w.TakePendingInstances()
 	w.setClosed(list, "it is being changed")
 	w.finish(list, "GPU-0")
-	w.expect(waits, "waits: 2g.12gb is made for it on GPU 1")
+	w.expect(waits, "waits: 2g.12gb is being created for it on GPU 1")
 	list = w.TakePendingInstances()
 	w.setClosed(list, "it is being changed")
 	w.finish(list, "GPU-1")
-	w.expect(waits, "gone") // He did not want to wait.
-	if _, err := waits.Await(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "no room for another 2g.12gb") {
-		t.Errorf("he was told %v", err)
+	w.expect(waits, "ended") // The request does not wait.
+	if _, err := waits.Await(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "no capacity for another 2g.12gb") {
+		t.Errorf("the request failed with %v", err)
 	}
 
 	waiting := queue(t, w.Table, "a", "half")
@@ -272,7 +273,7 @@ func TestPendingInstanceFails(t *testing.T) {
 	w.now = w.now.Add(avoidFor)
 	w.update()
 	if got := w.createPending(); got != "2g.12gb on GPU-0 at 0" {
-		t.Errorf("later made %s", got)
+		t.Errorf("later created %s", got)
 	}
 	w.expect(waiting, "2g.12gb on GPU-0 at 0")
 }
@@ -287,20 +288,20 @@ func TestManyPendingInstances(t *testing.T) {
 	for i := range list {
 		for _, m := range list[:i] {
 			if m.GPU == list[i].GPU && m.Placement.Overlaps(list[i].Placement) {
-				t.Errorf("one room for two: %s", listPending([]PendingInstance{m, list[i]}))
+				t.Errorf("one slot for two: %s", listPending([]PendingInstance{m, list[i]}))
 			}
 		}
 	}
-	if len(list) != 5 { // Three small ones take three quarters of one GPU's half and of the other's.
-		t.Errorf("%d are made: %s", len(list), listPending(list))
+	if len(list) != 5 { // Three small and two half instances use both GPUs.
+		t.Errorf("%d are pending: %s", len(list), listPending(list))
 	}
 	w.finish(list)
 	if n := len(w.Live()); n != len(list) {
-		t.Errorf("%d have a place, of %d for whom one was made", n, len(list))
+		t.Errorf("%d have a place, of %d with an instance", n, len(list))
 	}
 }
 
-// An idle instance goes for somebody's room, and is given to nobody in between.
+// An idle instance is replaced for a request, and no other request gets it before.
 func TestIdleInstanceIsReplaced(t *testing.T) {
 	w := newDynamicFixture(t, 1, many(mig("a", "small", "1g.6gb"), 9), mig("b", "whole", "4g.24gb"))
 	k := queue(t, w.Table, "a", "small")
@@ -311,11 +312,11 @@ func TestIdleInstanceIsReplaced(t *testing.T) {
 	small := queue(t, w.Table, "a", "small")
 	w.expect(small, "waits: ")
 	if n := len(w.UnusedInstances()["GPU-0"]); n != 0 {
-		t.Errorf("%d instances are needed by nobody while their room is", n)
+		t.Errorf("%d instances are unused although a request needs their slot", n)
 	}
 	w.finish(list)
 	w.expect(large, "4g.24gb on GPU-0 at 0")
-	w.expect(small, "waits: no room")
+	w.expect(small, "waits: no capacity")
 }
 
 func TestNoPendingInstance(t *testing.T) {
@@ -326,16 +327,16 @@ func TestNoPendingInstance(t *testing.T) {
 	}{
 		{"the layout is fixed", func(d *GPUView) { d.DynamicProfiles = nil }, "there is no 2g.12gb instance now"},
 		{"it is held", func(d *GPUView) { d.Closed = "it is held" }, "GPU 0 is closed: it is held"},
-		{"another's instance is in the way", func(d *GPUView) {
+		{"a foreign instance is in the way", func(d *GPUView) {
 			in := instance(0, "4g.24gb", 4, 0, 4, 24*gib)
-			in.Pinned, in.Unusable = true, "it was not made by gpushare"
+			in.Pinned, in.Unusable = true, "it is not managed by gpushare"
 			d.Instances = []InstanceView{in}
-		}, "4g.24gb at 0 on GPU 0 is in the way: it was not made by gpushare"},
-		{"a process of no lease has it all", func(d *GPUView) {
+		}, "4g.24gb at 0 on GPU 0 is in the way: it is not managed by gpushare"},
+		{"a process of no lease uses all of it", func(d *GPUView) {
 			in := instance(0, "4g.24gb", 4, 0, 4, 24*gib)
 			in.Pinned, in.InUse = true, true
 			d.Instances = []InstanceView{in}
-		}, "no room for another 2g.12gb instance"},
+		}, "no capacity for another 2g.12gb instance"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newDynamicFixture(t, 1, mig("a", "half", "2g.12gb"))
@@ -347,23 +348,23 @@ func TestNoPendingInstance(t *testing.T) {
 				t.Errorf("refused with %v, want %q in it", err, c.says)
 			}
 			if list := w.TakePendingInstances(); len(list) != 0 {
-				t.Errorf("%s is made", listPending(list))
+				t.Errorf("%s is pending", listPending(list))
 			}
 		})
 	}
 }
 
-// A reserved grant has its room although nothing is there, and nothing is made before somebody comes.
+// The capacity of a reserved grant is kept free, and no instance is created before the first request.
 func TestReservedCapacity(t *testing.T) {
 	w := newDynamicFixture(t, 1, many(mig("a", "small", "1g.6gb"), 9), with(mig("b", "half", "2g.12gb"), func(g *Grant) { g.Spec.Reserved = true }))
 	if list := w.TakePendingInstances(); len(list) != 0 {
-		t.Errorf("%s is made for nobody", listPending(list))
+		t.Errorf("%s is pending without a request", listPending(list))
 	}
 	for range 2 {
 		queue(t, w.Table, "a", "small")
 	}
 	if _, err := submit(w.Table, "a", "small"); err == nil {
-		t.Error("the reserved room was given away")
+		t.Error("the reserved capacity was used")
 	}
 	w.createPending()
 	k := queue(t, w.Table, "b", "half")
@@ -371,7 +372,7 @@ func TestReservedCapacity(t *testing.T) {
 	w.expect(k, "2g.12gb on GPU-0 at 0")
 	w.end(k)
 	if n := len(w.UnusedInstances()["GPU-0"]); n != 0 {
-		t.Errorf("%d instances are needed by nobody, and one is reserved", n)
+		t.Errorf("%d instances are unused, and one is reserved", n)
 	}
 	if u := w.Unmet(); len(u) != 0 {
 		t.Errorf("%v", u)
@@ -387,15 +388,15 @@ func TestUnusedInstances(t *testing.T) {
 	}
 	w.end(k)
 	if got := w.UnusedInstances()["GPU-0"]; len(got) != 1 || got[0].Start != 0 {
-		t.Errorf("needed by nobody: %v", got)
+		t.Errorf("unused: %v", got)
 	}
 	other.Cancel()
 	if got := w.UnusedInstances()["GPU-0"]; len(got) != 2 {
-		t.Errorf("needed by nobody: %v", got)
+		t.Errorf("unused: %v", got)
 	}
 }
 
-// While something is made on a GPU nobody is refused for that it is closed.
+// A request is not refused because a GPU is closed while an instance is created on it.
 func TestNoRefusalDuringInstanceChange(t *testing.T) {
 	w := newDynamicFixture(t, 1, many(mig("a", "small", "1g.6gb"), 9))
 	first := queue(t, w.Table, "a", "small")
@@ -407,7 +408,7 @@ func TestNoRefusalDuringInstanceChange(t *testing.T) {
 	}
 	w.finish(list)
 	w.expect(first, "1g.6gb on GPU-0 at 0")
-	w.expect(k, "waits: 1g.6gb is made for it")
+	w.expect(k, "waits: 1g.6gb is being created for it")
 	w.createPending()
 	w.expect(k, "1g.6gb on GPU-0 at 1")
 }

@@ -12,19 +12,20 @@ import (
 	"github.com/gpushare/gpushare/internal/text"
 )
 
-// Place is where a lease is: whole GPUs, one instance of one GPU, or a share of one GPU.
+// Place is where a lease is: one or more GPUs, one instance of one GPU, or a share of one GPU.
 type Place struct {
 	GPUs     []gpu.UUID     `json:"gpus"`
 	Instance *gpu.Placement `json:"instance,omitempty"`   // of a MIG lease
 	Profile  string         `json:"profile,omitempty"`    // of that instance
 	Memory   uint64         `json:"gpu_memory,omitempty"` // of that instance, in bytes
-	// Generation is the instance's own number: the UUIDs of one that is made again at the same place are the same.
+	// Generation is gpushare's number of the instance: an instance that is created again at the same placement has the
+	// same UUIDs.
 	Generation uint64 `json:"generation,omitempty"`
-	// Devices is what the lease's processes may see: GPU UUIDs, or the MIG UUIDs of the instance.
+	// Devices is what the lease's processes may use: GPU UUIDs, or the MIG UUIDs of the instance.
 	Devices []gpu.UUID `json:"devices"`
 }
 
-// same tells whether two places are one place.
+// same reports whether two places are equal.
 func (p *Place) same(q *Place) bool {
 	if (p.Instance == nil) != (q.Instance == nil) || p.Instance != nil && *p.Instance != *q.Instance {
 		return false
@@ -32,30 +33,30 @@ func (p *Place) same(q *Place) bool {
 	return slices.Equal(p.GPUs, q.GPUs)
 }
 
-// occupancy is what is taken of each GPU. It is made for one evaluation of the queue and thrown away.
+// occupancy is what is in use of each GPU. It is built for one evaluation of the queue.
 type occupancy struct {
 	gpus       map[gpu.UUID]*gpuUsage
-	live       map[Key]int    // leases that hold a place
-	capacity   CapacityFinder // nil: no instance is made on demand
-	noCapacity map[Key]bool   // grants that have no room: in one evaluation room only becomes less
+	live       map[Key]int    // leases that have a place
+	capacity   CapacityFinder // nil: no instance is created on demand
+	noCapacity map[Key]bool   // grants without capacity: within one evaluation capacity only decreases
 }
 
-// gpuUsage is what is taken of one GPU.
+// gpuUsage is what is in use of one GPU.
 type gpuUsage struct {
 	exclusive *occupant                   // exclusive
 	instances map[gpu.Placement]*occupant // mig
 	shares    map[Key]*grantShare         // timeslice and mps
-	claims    []slotClaim                 // mig: rooms of requests whose instances are not there
-	claimed   bool                        // an earlier request waits for room here
+	claims    []slotClaim                 // mig: of requests whose instances do not exist yet
+	claimed   bool                        // an earlier request waits for this GPU
 }
 
-// occupant is who has a place: by a lease, by reservation, or both.
+// occupant is the grant that has a place: by a lease, by reservation, or both.
 type occupant struct {
 	live     *Key
 	reserved *Key
 }
 
-// freeFor tells whether the grant may have the place now.
+// freeFor reports whether the grant may have the place now.
 func (h *occupant) freeFor(k Key) bool {
 	return h == nil || h.live == nil && (h.reserved == nil || *h.reserved == k)
 }
@@ -81,7 +82,7 @@ func (o *occupancy) at(id gpu.UUID) *gpuUsage {
 	return t
 }
 
-// add takes the place for a lease of the grant, or for its reservation.
+// add records the place as used by a lease of the grant, or by its reservation.
 func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
 	key := g.Key()
 	occupy := func(h *occupant) *occupant {
@@ -121,7 +122,7 @@ func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
 	}
 }
 
-// granted sums what all parts but one grant's have; reservedOnly leaves out those that only live leases hold.
+// granted sums the shares of all grants but one; reservedOnly leaves out grants that are not reserved.
 func (t *gpuUsage) granted(but Key, reservedOnly bool) (memory uint64, share float64) {
 	for k, s := range t.shares {
 		if k != but && (s.reserved || !reservedOnly) {
@@ -136,17 +137,17 @@ func (t *gpuUsage) granted(but Key, reservedOnly bool) (memory uint64, share flo
 type obstacle struct {
 	text       string
 	claims     []gpu.UUID // what it should get next
-	canCreate  bool       // an instance might be made for it
-	mayFitSoon bool       // what is being made may be for it: it is not refused yet
+	canCreate  bool       // an instance might be created for it
+	mayFitSoon bool       // an instance that is being created may be for it: it is not refused yet
 }
 
 // place finds the best place for one more lease of the grant, or says why there is none now.
 func place(g *Grant, v *View, o *occupancy) (*Place, *obstacle) { return placeFor(g, v, o, "") }
 
-// placeFor is place for a request, which may have what was made for it.
+// placeFor is place for a request, which may have the instance that was created for it.
 func placeFor(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obstacle) {
 	if v.DriverUnavailable != "" {
-		return nil, &obstacle{text: "the GPUs cannot be seen now: " + v.DriverUnavailable}
+		return nil, &obstacle{text: "the GPUs cannot be read now: " + v.DriverUnavailable}
 	}
 	if most := g.MaxLeases(); most > 0 && o.live[g.Key()] >= most {
 		if most == 1 {
@@ -163,13 +164,13 @@ func placeFor(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obstacle
 	return placeShare(g, v, o)
 }
 
-// placeInstance takes the smallest idle instance that matches; among equals the one on the GPU with the most instances
-// in use, so that whole GPUs stay idle as long as they can.
+// placeInstance chooses the smallest idle instance that matches; among equals the one on the GPU with the most
+// instances in use, so that other GPUs stay idle.
 func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obstacle) {
 	type candidate struct {
 		gpu      *GPUView
 		instance *InstanceView
-		own      bool // kept free for this grant, or made for this request
+		own      bool // reserved for this grant, or created for this request
 		busy     int
 	}
 	var found []candidate
@@ -211,7 +212,7 @@ func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obs
 		case matching == 0 && closed.any() && !dynamic:
 			ob.text = closed.text()
 		case dynamic:
-			ob.text = "no room for another " + g.requirement() + " instance"
+			ob.text = "no capacity for another " + g.requirement() + " instance"
 			if closed.any() {
 				ob.text += "; " + closed.text()
 			}
@@ -249,7 +250,7 @@ func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obs
 	}, nil
 }
 
-// placeExclusive takes idle GPUs, those kept free for the grant first, then in the driver's order.
+// placeExclusive chooses idle GPUs, those reserved for the grant first, then in the driver's order.
 func placeExclusive(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	var own, idle, claims []gpu.UUID
 	var closed closedGPUs
@@ -285,20 +286,20 @@ func placeExclusive(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 		slices.SortFunc(got, func(a, b gpu.UUID) int { return cmp.Compare(v.index(a), v.index(b)) })
 		return &Place{GPUs: got, Devices: slices.Clone(got)}, nil
 	}
-	ob := &obstacle{text: fmt.Sprintf("%d whole %s wanted, %d idle", n, text.Plural(n, "GPU"), len(own)+len(idle))}
+	ob := &obstacle{text: fmt.Sprintf("%d exclusive %s requested, %d idle", n, text.Plural(n, "GPU"), len(own)+len(idle))}
 	if claimed > 0 {
-		ob.text += fmt.Sprintf(" (%d more kept for an earlier request)", claimed)
+		ob.text += fmt.Sprintf(" (%d more are claimed by an earlier request)", claimed)
 	}
 	if closed.any() {
 		ob.text += "; " + closed.text()
 	}
-	if open >= n { // else only an administrator can help, and nobody should wait for that
+	if open >= n { // else only an administrator can free them: the request does not wait for that
 		ob.claims = claims
 	}
 	return nil, ob
 }
 
-// placeShare takes the GPU that is loaded least: by the sum of shares, then by granted memory, then by leases.
+// placeShare chooses the least loaded GPU: by the sum of shares, then by granted memory, then by leases.
 func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	type candidate struct {
 		gpu    *GPUView
@@ -324,7 +325,7 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 		t := o.at(d.UUID)
 		own := t.shares[key]
 		memory, share := t.granted(key, false)
-		need := g.memory() // for all its leases here together: what it has already is not added
+		need := g.memory() // for all its leases here together: what they have already is not added
 		switch {
 		case d.Overcommit:
 		case memory+need > d.budget():
@@ -342,7 +343,7 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 			continue
 		}
 		if t.claimed && own == nil {
-			lacks = append(lacks, fmt.Sprintf("GPU %d is kept for an earlier request", d.Index))
+			lacks = append(lacks, fmt.Sprintf("GPU %d is claimed by an earlier request", d.Index))
 			continue
 		}
 		c := candidate{gpu: d, share: share, memory: memory}
@@ -373,8 +374,8 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	return &Place{GPUs: []gpu.UUID{best.gpu.UUID}, Devices: []gpu.UUID{best.gpu.UUID}}, nil
 }
 
-// feasible says why the grant can never have a place with this spec, whoever leaves; nil when it can. o has only the
-// reservations that cannot be elsewhere.
+// feasible returns why the grant can never have a place with this spec, even on an idle node; nil if it can. o has only
+// the reservations that cannot move.
 func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 	if v.DriverUnavailable != "" {
 		return nil
@@ -398,7 +399,7 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 		switch g.Kind() {
 		case api.ModeMIG:
 			if d.Closed != "" && len(d.Profiles)+len(d.Instances) == 0 {
-				return nil // what it will have is not known while its MIG mode is off or it does not answer
+				return nil // its profiles are not known while its MIG mode is off or it does not answer
 			}
 			for j := range d.Profiles {
 				if g.matches(&d.Profiles[j]) {
@@ -426,7 +427,7 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 	}
 	switch {
 	case usable == 0 && g.Spec.GPUs != nil:
-		return never("ask the administrator to change the grant's gpus or the mode of those GPUs", "none of the GPUs that it names is in mode %s", g.Kind())
+		return never("ask the administrator to change the grant's gpus or the mode of those GPUs", "none of the GPUs in its selector is in mode %s", g.Kind())
 	case usable == 0:
 		return never("ask the administrator for a GPU in that mode", "no GPU is in mode %s", g.Kind())
 	case g.Kind() == api.ModeMIG:
@@ -440,7 +441,7 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 		if free >= g.Spec.Exclusive {
 			return nil
 		}
-		return never("ask for fewer GPUs", "%d whole GPUs are wanted, and %d can be had", g.Spec.Exclusive, free)
+		return never("ask for fewer GPUs", "%d exclusive GPUs are requested, and %d can be granted", g.Spec.Exclusive, free)
 	case g.memory() > most:
 		return never("the most that it can have is "+api.Bytes(most).Short(), "%s of memory on one GPU is more than the reserve and the reserved grants leave", api.Bytes(g.memory()).Short())
 	}
@@ -450,7 +451,7 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 // fullShare is all of one GPU, in percent.
 const fullShare = 100
 
-// index finds a GPU's position in the view; those that are gone come last.
+// index returns a GPU's position in the view; a GPU that is not there comes last.
 func (v *View) index(id gpu.UUID) int {
 	if i := slices.IndexFunc(v.GPUs, func(d GPUView) bool { return d.UUID == id }); i >= 0 {
 		return i
@@ -458,7 +459,7 @@ func (v *View) index(id gpu.UUID) int {
 	return len(v.GPUs)
 }
 
-// gpu finds a GPU; nil when it is gone.
+// gpu returns a GPU of the view; nil if it is not there.
 func (v *View) gpu(id gpu.UUID) *GPUView {
 	if i := v.index(id); i < len(v.GPUs) {
 		return &v.GPUs[i]
@@ -466,7 +467,7 @@ func (v *View) gpu(id gpu.UUID) *GPUView {
 	return nil
 }
 
-// closedGPUs gathers why GPUs admit nobody.
+// closedGPUs collects why GPUs admit no lease.
 type closedGPUs []string
 
 func (c *closedGPUs) add(d *GPUView) {

@@ -46,12 +46,12 @@ func TestPlace(t *testing.T) {
 			grant: timeslice("b", "x", 10, 5*gib), want: "GPU-0",
 		},
 		{
-			name: "one's own leases load a GPU too", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+			name: "leases of the same grant count as load too", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
 			live:  []held{{timeslice("b", "x", 10, 5*gib), share("GPU-0")}},
 			grant: timeslice("b", "x", 10, 5*gib), want: "GPU-1",
 		},
 		{
-			name: "a selector is obeyed", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
+			name: "a selector", gpus: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
 			grant: with(timeslice("b", "x", 10, gib), only("GPU-1")), want: "GPU-1",
 		},
 		{
@@ -81,17 +81,17 @@ func TestPlace(t *testing.T) {
 			grant: timeslice("b", "y", 10, 10*gib), want: "no: GPU 0 lacks 1 GiB of memory",
 		},
 		{
-			name: "overcommit is as written", gpus: []GPUView{func() GPUView { d := device(0, "timeslice"); d.Overcommit = true; return d }()},
+			name: "overcommit", gpus: []GPUView{func() GPUView { d := device(0, "timeslice"); d.Overcommit = true; return d }()},
 			live:  []held{{timeslice("b", "x", 10, 30*gib), share("GPU-0")}},
 			grant: timeslice("b", "y", 10, 30*gib), want: "GPU-0",
 		},
 		{
-			name: "memory kept for a reserved grant is not another's", gpus: []GPUView{device(0, "timeslice")},
+			name: "reserved memory is not for another grant", gpus: []GPUView{device(0, "timeslice")},
 			kept:  []held{{timeslice("a", "r", 10, 30*gib), share("GPU-0")}},
 			grant: timeslice("b", "y", 10, 10*gib), want: "no: GPU 0 lacks 1 GiB",
 		},
 		{
-			name: "but its own", gpus: []GPUView{device(0, "timeslice")},
+			name: "reserved memory is for its own grant", gpus: []GPUView{device(0, "timeslice")},
 			kept:  []held{{timeslice("a", "r", 10, 30*gib), share("GPU-0")}},
 			grant: timeslice("a", "r", 10, 30*gib), want: "GPU-0",
 		},
@@ -106,42 +106,42 @@ func TestPlace(t *testing.T) {
 			grant: mps("b", "y", 30, gib), want: "no: GPU 0 has 20% of its threads left",
 		},
 		{
-			name: "a closed GPU admits nobody", gpus: []GPUView{closed(device(0, "timeslice"), "cordoned"), device(1, "timeslice")},
+			name: "a closed GPU admits no lease", gpus: []GPUView{closed(device(0, "timeslice"), "cordoned"), device(1, "timeslice")},
 			live:  []held{{timeslice("b", "x", 80, gib), share("GPU-1")}},
 			grant: timeslice("b", "y", 80, gib), want: "GPU-1",
 		},
 		{
-			name: "and says why", gpus: []GPUView{closed(device(0, "timeslice"), "cordoned")},
+			name: "the reason of a closed GPU", gpus: []GPUView{closed(device(0, "timeslice"), "cordoned")},
 			grant: timeslice("b", "y", 80, gib), want: "no: GPU 0 is closed: cordoned",
 		},
 		{
-			name: "leases has an end", gpus: []GPUView{device(0, "timeslice")},
+			name: "max_leases", gpus: []GPUView{device(0, "timeslice")},
 			live:  []held{{timeslice("b", "x", 10, gib), share("GPU-0")}, {timeslice("b", "x", 10, gib), share("GPU-0")}},
 			grant: with(timeslice("b", "x", 10, gib), func(g *Grant) { n := 2; g.Spec.MaxLeases = &n }), want: "no: all its 2 leases are in use",
 		},
 
 		{
-			name: "whole GPUs in order", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive"), device(2, "exclusive")},
+			name: "exclusive GPUs in order", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive"), device(2, "exclusive")},
 			live:  []held{{exclusive("a", "x", 1), share("GPU-1")}},
 			grant: exclusive("b", "x", 2), want: "GPU-0 GPU-2",
 		},
 		{
 			name: "too few idle", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
 			live:  []held{{exclusive("a", "x", 1), share("GPU-1")}},
-			grant: exclusive("b", "x", 2), want: "no: 2 whole GPUs wanted, 1 idle",
+			grant: exclusive("b", "x", 2), want: "no: 2 exclusive GPUs requested, 1 idle",
 		},
 		{
-			name: "one's own kept GPU first", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
+			name: "the grant's reserved GPU first", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
 			kept:  []held{{exclusive("b", "x", 1), share("GPU-1")}},
 			grant: exclusive("b", "x", 1), want: "GPU-1",
 		},
 		{
-			name: "a kept GPU is not another's", gpus: []GPUView{device(0, "exclusive")},
+			name: "a reserved GPU is not for another grant", gpus: []GPUView{device(0, "exclusive")},
 			kept:  []held{{exclusive("b", "x", 1), share("GPU-0")}},
-			grant: exclusive("c", "x", 1), want: "no: 1 whole GPU wanted, 0 idle",
+			grant: exclusive("c", "x", 1), want: "no: 1 exclusive GPU requested, 0 idle",
 		},
 		{
-			name: "exclusive has one lease unless more is written", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
+			name: "exclusive has one lease by default", gpus: []GPUView{device(0, "exclusive"), device(1, "exclusive")},
 			live:  []held{{exclusive("b", "x", 1), share("GPU-1")}},
 			grant: exclusive("b", "x", 1), want: "no: its one lease is in use",
 		},
@@ -173,16 +173,16 @@ func TestPlace(t *testing.T) {
 			return d
 		}()}, grant: Grant{Tenant: "b", Spec: api.GrantSpec{Name: "x", Slices: 3}}, want: "no: there is no 3-slice instance now"},
 		{
-			name: "an instance in use is not given", gpus: []GPUView{partitioned(0)},
+			name: "an instance in use is not used", gpus: []GPUView{partitioned(0)},
 			live:  []held{{mig("a", "x", "3g.20gb"), slot("GPU-0", 4, 4)}},
 			grant: mig("b", "x", "3g.20gb"), want: "no: no idle 3g.20gb instance: 1 of 1 in use or reserved",
 		},
 		{
-			name: "nor one that is kept", gpus: []GPUView{partitioned(0)},
+			name: "a reserved instance is not used", gpus: []GPUView{partitioned(0)},
 			kept:  []held{{mig("a", "x", "1g.5gb"), slot("GPU-0", 2, 1)}},
 			grant: mig("b", "x", "1g.5gb"), want: "MIG-0-3",
 		},
-		{name: "nor one that is unusable or has no device", gpus: []GPUView{func() GPUView {
+		{name: "an instance that is unusable or has no device", gpus: []GPUView{func() GPUView {
 			d := partitioned(0)
 			d.Instances[1].Unusable = "foreign"
 			d.Instances[2].UUIDs = nil
@@ -236,9 +236,9 @@ func TestFeasible(t *testing.T) {
 		grant Grant
 		want  string // a part of the message; empty: feasible
 	}{
-		{name: "in the layout and not made yet", gpus: []GPUView{layout}, grant: mig("b", "x", "3g.20gb")},
+		{name: "in the layout and not created yet", gpus: []GPUView{layout}, grant: mig("b", "x", "3g.20gb")},
 		{name: "not in the layout", gpus: []GPUView{layout}, grant: mig("b", "x", "7g.40gb"), want: "no GPU that it may use has a 7g.40gb instance"},
-		{name: "there, though in no layout", gpus: []GPUView{partitioned(0)}, grant: mig("b", "x", "2g.10gb")},
+		{name: "an instance that is in no layout", gpus: []GPUView{partitioned(0)}, grant: mig("b", "x", "2g.10gb")},
 		{name: "an empty GPU", gpus: []GPUView{device(0, "mig")}, grant: mig("b", "x", "2g.10gb"), want: "no GPU that it may use has a 2g.10gb instance"},
 		{name: "not known while it is being changed", gpus: []GPUView{func() GPUView { d := device(0, "mig"); d.Closed = "in a change"; return d }()}, grant: mig("b", "x", "2g.10gb")},
 		{name: "no such mode", gpus: []GPUView{layout}, grant: mps("b", "x", 10, gib), want: "no GPU is in mode mps"},
@@ -251,8 +251,8 @@ func TestFeasible(t *testing.T) {
 			name: "more threads than a reserved grant leaves", gpus: []GPUView{device(0, "mps")},
 			kept: func() *Grant { g := mps("a", "r", 80, gib); return &g }(), grant: mps("b", "x", 30, gib), want: "30% of the threads",
 		},
-		{name: "more GPUs than there are", gpus: []GPUView{device(0, "exclusive")}, grant: exclusive("b", "x", 2), want: "2 whole GPUs are wanted, and 1 can be had"},
-		{name: "closed is not never", gpus: []GPUView{func() GPUView { d := device(0, "exclusive"); d.Closed = "lost"; return d }()}, grant: exclusive("b", "x", 1)},
+		{name: "more GPUs than there are", gpus: []GPUView{device(0, "exclusive")}, grant: exclusive("b", "x", 2), want: "2 exclusive GPUs are requested, and 1 can be granted"},
+		{name: "a closed GPU is not infeasible", gpus: []GPUView{func() GPUView { d := device(0, "exclusive"); d.Closed = "lost"; return d }()}, grant: exclusive("b", "x", 1)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -338,7 +338,7 @@ func TestEntitled(t *testing.T) {
 			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Ended), lease("b", timeslice("a", "x", 30, gib), "", Queued)},
 			map[string]float64{},
 		},
-		{"whole GPUs have none", []Lease{lease("a", exclusive("a", "x", 1), "g", Running)}, map[string]float64{}},
+		{"exclusive GPUs have none", []Lease{lease("a", exclusive("a", "x", 1), "g", Running)}, map[string]float64{}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,7 +1,7 @@
 package lease
 
-// Preview tells where the next lease of a grant would be now. ok is false when there is no such grant, or no place for
-// another lease of it. It takes nothing.
+// Preview returns where the next lease of a grant would be placed now. ok is false if there is no such grant, or no
+// place for another lease of it. It places nothing.
 func (t *Table) Preview(k Key) (p Place, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

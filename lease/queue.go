@@ -12,14 +12,15 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Ticket is one request on its way to a place. One goroutine follows it; Cancel may come from any.
+// Ticket is one request that waits for a place or has just got one. One goroutine reads it with Next; Cancel may be
+// called from any.
 type Ticket struct {
 	t       *Table
 	id      string
 	tenant  string
-	changed chan struct{} // holds one token when there is something new
+	changed chan struct{} // has one token if something changed
 
-	// The table's lock guards all below.
+	// The table's lock guards all fields below.
 	lease      Lease
 	request    Request
 	sequence   uint64
@@ -29,25 +30,25 @@ type Ticket struct {
 	chosen     string
 	position   int // in the queue, from 1
 	waiting    string
-	unread     bool // what Next has not told yet
+	unread     bool // Next has not returned the last change yet
 
-	pending    *PendingInstance // the instance that it waits for
-	creating   bool             // somebody makes it
-	claimed    *PendingInstance // without room: what it should get next
+	pending    *PendingInstance // the instance that is to be created for it
+	creating   bool             // the caller is creating it
+	claimed    *PendingInstance // without capacity: what it should get next
 	avoided    map[gpu.UUID]time.Time
-	mayFitSoon bool // what is being made may be for it
-	queued     bool // in the queue after it was asked for
+	mayFitSoon bool // an instance that is being created may be for it
+	queued     bool // it was in the queue when Submit returned
 }
 
-// Update is what Next tells: the ticket's position, or that it has its place.
+// Update is what Next returns: the ticket's position, or its place.
 type Update struct {
 	Lease  api.Lease
 	Placed bool
-	Chosen string // with Placed: which grant, and why
+	Chosen string // if placed: which grant, and why
 }
 
-// Submit asks for a place. It refuses at once, with an *api.Error, what may not be, what can never fit, and without
-// Wait what does not fit now. A ticket that is placed must be started or cancelled by whoever holds it.
+// Submit requests a place. It returns an *api.Error at once for what is not allowed, what can never fit, and without
+// Wait what does not fit now. The caller starts or cancels a ticket that is placed.
 func (t *Table) Submit(r Request) (*Ticket, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,7 +63,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		return nil, err
 	}
 	if t.view.DriverUnavailable != "" && r.Wait == nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the GPUs cannot be seen now: " + t.view.DriverUnavailable, Hint: "see gpushare doctor"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the GPUs cannot be read now: " + t.view.DriverUnavailable, Hint: "see gpushare doctor"}
 	}
 	grant := ""
 	if len(candidates) == 1 {
@@ -91,7 +92,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		waiting := k.waiting
 		k.failLocked(nil)
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
-		t.evaluateLocked() // what it claimed is the others' again
+		t.evaluateLocked() // what it claimed is free for other requests
 		if tooMany && r.Wait != nil {
 			return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot wait for a lease of %s: you wait for %d already", tenant, waits), Hint: "let some of them end, or be placed, first"}
 		}
@@ -104,10 +105,10 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	return k, nil
 }
 
-// maxWaiting is how many places one user may wait for at once: every change of the node looks at everybody who waits.
+// maxWaiting is how many places one user may wait for at once: every change of the node evaluates all waiting requests.
 const maxWaiting = 64
 
-// waitingLocked counts the tickets of a user who waits.
+// waitingLocked counts the waiting tickets of a user.
 func (t *Table) waitingLocked(uid int) int {
 	n := 0
 	for _, k := range t.queue {
@@ -118,13 +119,13 @@ func (t *Table) waitingLocked(uid int) int {
 	return n
 }
 
-// idInUseLocked tells whether an id is known.
+// idInUseLocked reports whether an id is in use or was used lately.
 func (t *Table) idInUseLocked(id string) bool {
 	return t.leases[id] != nil || slices.Contains(t.recentIDs, id) ||
 		slices.ContainsFunc(t.queue, func(k *Ticket) bool { return k.lease.ID == id })
 }
 
-// feasibleLocked leaves out the candidates that can never have a place. None left is an error that says why.
+// feasibleLocked drops the grants that can never have a place. If none is left it returns the reason of the first.
 func (t *Table) feasibleLocked(candidates []Grant) ([]Grant, error) {
 	o := newOccupancy()
 	t.addReservedLocked(o, func(g *Grant) bool { return g.placesAreFixed(&t.view) })
@@ -143,12 +144,12 @@ func (t *Table) feasibleLocked(candidates []Grant) ([]Grant, error) {
 	return left, nil
 }
 
-// evaluateLocked gives out what can be given, in the order of the queue, and tells the others where they stand.
+// evaluateLocked places what can be placed, in the order of the queue, and updates the position of the other tickets.
 func (t *Table) evaluateLocked() {
 	slices.SortStableFunc(t.queue, func(a, b *Ticket) int {
 		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.sequence, b.sequence))
 	})
-	// A reserved grant that was placed elsewhere than where it had its place kept lets that go: look again.
+	// A reserved grant that was placed elsewhere frees the place that was reserved for it: evaluate again.
 	for again := true; again; {
 		again = false
 		o := t.occupancyLocked()
@@ -160,7 +161,7 @@ func (t *Table) evaluateLocked() {
 			}
 			if !k.done && k.queued && k.request.Wait == nil && !k.mayFitSoon {
 				k.refuseLocked()
-				again = true // What it claimed is the others' again.
+				again = true // What it claimed is free for other requests.
 			}
 			if !k.done {
 				left = append(left, k)
@@ -179,7 +180,7 @@ func (t *Table) evaluateLocked() {
 	}
 }
 
-// rank is the priority of the ticket's tenant.
+// rank returns the priority of the ticket's tenant.
 func (k *Ticket) rank() int { return k.candidates[0].rank() }
 
 // tryLocked places the ticket, or claims what it should get next.
@@ -193,7 +194,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	}
 	var waiting []string
 	var claims []*obstacle
-	var creatable []int // candidates for which an instance might be made
+	var creatable []int // candidates for which an instance might be created
 	for i := range k.candidates {
 		g := &k.candidates[i]
 		p, ob := placeFor(g, &k.t.view, o, k.id)
@@ -231,7 +232,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	return false
 }
 
-// placeLocked gives the ticket its place.
+// placeLocked assigns the place to the ticket.
 func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) {
 	k.lease.Terms, k.lease.Place, k.lease.State = *g, *p, Placed
 	k.chosen = k.why(g, passed)
@@ -244,23 +245,23 @@ func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) 
 	k.t.changedLocked(&e.Lease)
 }
 
-// why says in one line which grant was chosen and for what reason.
+// why states in one line which grant was chosen and for what reason.
 func (k *Ticket) why(g *Grant, passed []string) string {
 	s := "grant " + g.Spec.Name + " of " + g.Tenant + ": "
 	switch {
 	case k.request.Grant != "":
-		return s + "named"
+		return s + "requested"
 	case len(k.candidates) == 1 && k.request.Kind != "":
 		return s + "the only one that fits " + k.request.Kind
 	case len(k.candidates) == 1:
 		return s + "the only one that fits"
 	case len(passed) > 0:
-		return s + "the first that is free now (" + strings.Join(passed, "; ") + ")"
+		return s + "selected automatically (" + strings.Join(passed, "; ") + ")"
 	}
-	return s + "the first that is free now"
+	return s + "selected automatically"
 }
 
-// setPosition tells the ticket its position.
+// setPosition updates the ticket's position.
 func (k *Ticket) setPosition(position int) {
 	if position != k.position {
 		k.position, k.unread = position, true
@@ -273,11 +274,11 @@ func (k *Ticket) setPosition(position int) {
 func (k *Ticket) signal() {
 	select {
 	case k.changed <- struct{}{}:
-	default: // it has not looked at the last one yet
+	default: // the last change was not read yet
 	}
 }
 
-// updateLocked looks at the ticket again after the node or the spec changed.
+// updateLocked evaluates the request again after the node or the spec changed.
 func (k *Ticket) updateLocked(respec bool) {
 	_, candidates, err := k.request.resolve(k.t.view.Grants)
 	if err == nil {
@@ -285,7 +286,7 @@ func (k *Ticket) updateLocked(respec bool) {
 		if left, err = k.t.feasibleLocked(candidates); err == nil {
 			candidates = left
 		} else if !respec {
-			// A GPU that is not seen for a moment does not end the wait; a spec that has no room for it does.
+			// A GPU that is missing for a moment does not end the wait; a spec with no place for the request does.
 			err = nil
 		}
 	}
@@ -305,7 +306,7 @@ func (k *Ticket) failLocked(err error) {
 	k.signal()
 }
 
-// reportEndedLocked tells that a ticket that had been told of is no more.
+// reportEndedLocked reports the end of a ticket that was reported before.
 func (k *Ticket) reportEndedLocked() {
 	if k.t.cfg.Changed != nil {
 		k.t.cfg.Changed(k.lease.clone())
@@ -318,12 +319,12 @@ func (k *Ticket) wireLocked() api.Lease {
 	return w
 }
 
-// ID is the lease's id; it stays when the ticket is placed.
+// ID returns the lease's id; it is the same before and after placement.
 func (k *Ticket) ID() string { return k.id }
 
-// Next waits for something new and tells it; the first call tells where the ticket stands. After Placed, or an error,
-// there is nothing more to ask. It fails with the context's error, or with an *api.Error when the request can no longer
-// be met.
+// Next waits for a change and returns it; the first call returns the current position. After Placed or an error the
+// ticket does not change any more. It fails with the context's error, or with an *api.Error if the request can no
+// longer be satisfied.
 func (k *Ticket) Next(ctx context.Context) (Update, error) {
 	for {
 		k.t.mu.Lock()
@@ -343,8 +344,8 @@ func (k *Ticket) Next(ctx context.Context) (Update, error) {
 	}
 }
 
-// Await follows the ticket to its place and calls waiting, which may be nil, each time that it stands elsewhere. When
-// the context or the request's Wait is over the ticket is cancelled.
+// Await waits until the ticket is placed, and calls waiting, which may be nil, each time its position or reason
+// changes. When the context ends or the request's Wait has passed the ticket is cancelled.
 func (k *Ticket) Await(ctx context.Context, waiting func(api.Lease)) (Update, error) {
 	limit := ctx
 	if w := k.request.Wait; w != nil && *w > 0 {
@@ -360,8 +361,8 @@ func (k *Ticket) Await(ctx context.Context, waiting func(api.Lease)) (Update, er
 			return u, nil
 		case err == nil:
 			if last == "" && k.request.Key != "" {
-				// Before anybody is told of a place in the queue it is on record, so that it can be claimed again. Without
-				// the record he would only have to queue anew.
+				// A position in the queue is saved before it is reported, so that the caller can claim it after a
+				// restart. Without the record the request would only be queued again at the end.
 				_ = k.t.save(limit)
 			}
 			last = u.Lease.Waiting
@@ -369,7 +370,7 @@ func (k *Ticket) Await(ctx context.Context, waiting func(api.Lease)) (Update, er
 				waiting(u.Lease)
 			}
 			continue
-		case limit.Err() == nil: // the table's own refusal
+		case limit.Err() == nil: // the table refused
 			return Update{}, err
 		}
 		k.Cancel()
@@ -381,7 +382,7 @@ func (k *Ticket) Await(ctx context.Context, waiting func(api.Lease)) (Update, er
 	}
 }
 
-// Cancel leaves the queue, or gives the place back when the lease was not started. Otherwise it does nothing.
+// Cancel removes the ticket from the queue, or frees its place if the lease was not started. Otherwise it does nothing.
 func (k *Ticket) Cancel() {
 	t := k.t
 	t.mu.Lock()

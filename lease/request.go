@@ -9,30 +9,29 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// Request is what somebody asks for. Who asks, and of which tenants they are a member, is the caller's to establish.
+// Request is a request for a lease. The caller determines the user and the tenants that the user is a member of.
 type Request struct {
 	Tenant  string   // empty: the only one that the caller is a member of
 	Grant   string   // empty: chosen
-	Kind    string   // "", "mig", "mig:2g.10gb", "exclusive", "timeslice" or "mps": what the chosen grant must be
+	Kind    string   // "", "mig", "mig:2g.10gb", "exclusive", "timeslice" or "mps": the kind of the grant
 	Member  []string // the tenants that the caller is a member of
-	Admin   bool     // may ask for any tenant
+	Admin   bool     // may request for any tenant
 	User    string
 	UID     int
 	Command []string
-	// Origin, Cgroup, Unit and By go into the lease as they are. An empty Held is OriginRun.
+	// Held, Cgroup, Unit and AttachedBy are copied to the lease. An empty Held means HeldRun.
 	Origin     string
 	Cgroup     string
 	Unit       string
 	AttachedBy int
-	Key        string // the caller's mark of the request
-	// Immediate: it has its place when Submit returns, or is refused. Nothing is made for it.
+	Key        string // chosen by the caller; a repeated request has the same
+	// Immediate: it is placed when Submit returns, or is refused. No instance is created for it.
 	Immediate bool
-	// Wait is how long Await waits for a place; nil: refuse at once, 0: as long as its context lives.
+	// Wait is how long Await waits for a place; nil: it is refused at once, 0: as long as the context lives.
 	Wait *time.Duration
 }
 
-// resolve finds the tenant and the grants that the request may be served from, in spec order. It says nothing about
-// room.
+// resolve returns the tenant and the grants that may serve the request, in spec order. It does not check capacity.
 func (r *Request) resolve(grants []Grant) (tenant string, candidates []Grant, err error) {
 	tenant, err = r.tenant(grants)
 	if err != nil {
@@ -67,14 +66,15 @@ func (r *Request) resolve(grants []Grant) (tenant string, candidates []Grant, er
 	return "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find a grant of tenant %s for %q", tenant, r.Kind), Hint: "its grants are " + strings.Join(names, ", ")}
 }
 
-// tenant decides for whom the request is.
+// tenant returns the tenant of the request.
 func (r *Request) tenant(grants []Grant) (string, error) {
 	known := func(t string) bool {
 		return slices.ContainsFunc(grants, func(g Grant) bool { return g.Tenant == t })
 	}
 	if r.Tenant != "" {
 		if !r.Admin && !slices.Contains(r.Member, r.Tenant) {
-			// The same words whether the tenant exists or not: who else shares the node is not a stranger's to learn.
+			// The same message whether the tenant exists or not: a caller that is no member must not learn which
+			// tenants there are.
 			return "", &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("cannot use tenant %s: you are no member of it", r.Tenant), Hint: memberHint(r.Member)}
 		}
 		if !known(r.Tenant) && !slices.Contains(r.Member, r.Tenant) {
@@ -112,7 +112,7 @@ func memberHint(member []string) string {
 	return "you are a member of " + strings.Join(member, ", ")
 }
 
-// parseKind reads what kind of GPU is asked for.
+// parseKind parses the requested kind of GPU.
 func (r *Request) parseKind() (kind, profile string, err error) {
 	kind, profile, _ = strings.Cut(r.Kind, ":")
 	switch kind {
@@ -121,5 +121,5 @@ func (r *Request) parseKind() (kind, profile string, err error) {
 			return kind, profile, nil
 		}
 	}
-	return "", "", &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot ask for GPU %q", r.Kind), Hint: "write mig, mig:PROFILE, exclusive, timeslice or mps"}
+	return "", "", &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot request GPU %q", r.Kind), Hint: "write mig, mig:PROFILE, exclusive, timeslice or mps"}
 }

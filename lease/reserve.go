@@ -10,9 +10,9 @@ import (
 	"github.com/gpushare/gpushare/internal/text"
 )
 
-// reserve finds the places that reserved grants keep free, and adds them to the occupancy, which holds the live leases.
-// A place stays where it was for as long as it is good: a reservation that wanders would let the last room go. The
-// second result names the grants whose places could not all be found; nothing is taken from anybody for them.
+// reserve finds the places that are kept free for reserved grants, and adds them to the occupancy, which has the live
+// leases already. A place that is still possible is kept: a reservation that moved could use the last free capacity.
+// The second result names the grants whose places could not all be found; no lease is ended for them.
 func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place) (map[Key][]Place, []Unmet) {
 	if v.DriverUnavailable != "" {
 		for i := range v.Grants {
@@ -39,7 +39,7 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 	has := func(g *Grant, p *Place) bool {
 		return slices.ContainsFunc(now[g.Key()], func(q Place) bool { return q.same(p) })
 	}
-	// What is held already goes first for all of them, so that the search below cannot take one grant's place for another.
+	// Existing places come first for all grants, so that the search below cannot take one grant's place for another.
 	for _, g := range grants {
 		for i := range live[g.Key()] {
 			if p := &live[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) && placeStillFits(g, p, v, o) {
@@ -55,11 +55,11 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 	var unmet []Unmet
 	for _, g := range grants {
 		for len(now[g.Key()]) < g.places() {
-			// The probe has no name, so neither the grant's own places nor its number of leases count for it.
+			// The probe has no name, so the grant's own places and its number of leases do not count.
 			probe := *g
 			probe.Spec.Name = ""
 			p, ob := place(&probe, v, o)
-			if p == nil && ob.canCreate { // Its room is kept free: the instance is made when somebody comes.
+			if p == nil && ob.canCreate { // Its capacity is kept free: the instance is created for the first request.
 				if d, r := o.findSlot(&probe, v, "", nil); d != nil {
 					p = &Place{GPUs: []gpu.UUID{d.UUID}, Instance: &r.Placement, Profile: r.Name}
 				}
@@ -81,8 +81,7 @@ type Unmet struct {
 	Reason string
 }
 
-// placesAreFixed tells whether the places of a reserved grant cannot be elsewhere than where they are: it may use no more GPUs
-// than it needs.
+// placesAreFixed reports whether the places of a reserved grant cannot move: it may use no more GPUs than it needs.
 func (g *Grant) placesAreFixed(v *View) bool {
 	n := 0
 	for i := range v.GPUs {
@@ -93,7 +92,7 @@ func (g *Grant) placesAreFixed(v *View) bool {
 	return n <= g.places()*max(g.Spec.Exclusive, 1)
 }
 
-// placeStillAllowed tells whether the grant as written now would be placed there at all.
+// placeStillAllowed reports whether the grant as it is in the spec now may be placed there.
 func placeStillAllowed(g *Grant, p *Place, v *View) bool {
 	if g.Kind() == api.ModeExclusive && len(p.GPUs) != g.Spec.Exclusive || (g.Kind() == api.ModeMIG) != (p.Instance != nil) {
 		return false
@@ -106,7 +105,8 @@ func placeStillAllowed(g *Grant, p *Place, v *View) bool {
 	return true
 }
 
-// placeStillFits tells whether the grant's memory and share, as written now, fit there beside the others.
+// placeStillFits reports whether the grant's memory and share, as they are in the spec now, fit there next to the
+// others.
 func placeStillFits(g *Grant, p *Place, v *View, o *occupancy) bool {
 	if g.share() == nil {
 		return true
@@ -121,7 +121,7 @@ func placeStillFits(g *Grant, p *Place, v *View, o *occupancy) bool {
 	return true
 }
 
-// placeStillFree tells whether a place that was kept free still exists and is nobody else's.
+// placeStillFree reports whether a place that was kept free still exists and is free for the grant.
 func placeStillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 	for _, id := range p.GPUs {
 		d, t := v.gpu(id), o.at(id)
@@ -146,7 +146,7 @@ func placeStillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 	return true
 }
 
-// slotStillFree tells whether an instance could still be made where room is kept for one.
+// slotStillFree reports whether an instance could still be created in the slot that is kept free for one.
 func slotStillFree(g *Grant, p *Place, d *GPUView, t *gpuUsage) bool {
 	if !t.free(*p.Instance, g.Key(), "") || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Pinned && in.Placement.Overlaps(*p.Instance) }) {
 		return false

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// savedTicket is a ticket as far as it outlives the table: whose it was, and where it stood. The ticket itself dies with the
-// daemon; whoever held it asks again with the same key and gets the same place.
+// savedTicket is what is saved of a ticket over a restart of the daemon: the caller's key and its position. The ticket
+// itself ends with the daemon; a caller that repeats its request with the same key gets the same position.
 type savedTicket struct {
 	Key      string   `json:"key"`
 	UID      int      `json:"uid"`
 	Rank     int      `json:"rank"`
 	Sequence uint64   `json:"sequence"`
-	Kinds    []string `json:"kinds"` // of GPUs that it could have used
+	Kinds    []string `json:"kinds"` // of the grants that it could have used
 }
 
-// savedTicketsLocked lists the tickets that can come back.
+// savedTicketsLocked lists the tickets that a caller can claim after a restart.
 func (t *Table) savedTicketsLocked() []savedTicket {
 	var out []savedTicket
 	for _, k := range t.queue {
@@ -30,11 +30,11 @@ func (t *Table) savedTicketsLocked() []savedTicket {
 		}
 		out = append(out, w)
 	}
-	// Those that have not come back yet would be lost to a third life otherwise.
+	// Those that were not claimed yet are saved again, for the next restart.
 	return append(out, t.savedTickets...)
 }
 
-// takeSavedLocked gives a ticket that comes back its old place, and tells whether it had one.
+// takeSavedLocked returns the saved position of a repeated request, if it has one.
 func (t *Table) takeSavedLocked(r *Request) (sequence uint64, ok bool) {
 	i := slices.IndexFunc(t.savedTickets, func(w savedTicket) bool { return r.Key != "" && w.Key == r.Key && w.UID == r.UID })
 	if i < 0 {
@@ -45,7 +45,8 @@ func (t *Table) takeSavedLocked(r *Request) (sequence uint64, ok bool) {
 	return sequence, true
 }
 
-// yieldsToSavedLocked tells whether somebody who is expected back goes before the ticket, for the same kind of GPU.
+// yieldsToSavedLocked reports whether a saved ticket that is not claimed yet is ahead of this ticket, for the same kind
+// of GPU.
 func (t *Table) yieldsToSavedLocked(k *Ticket) bool {
 	return slices.ContainsFunc(t.savedTickets, func(w savedTicket) bool {
 		first := cmp.Or(cmp.Compare(w.Rank, k.rank()), cmp.Compare(k.sequence, w.Sequence)) > 0
@@ -53,14 +54,14 @@ func (t *Table) yieldsToSavedLocked(k *Ticket) bool {
 	})
 }
 
-// HasSavedTickets tells whether tickets of an earlier life have not come back yet.
+// HasSavedTickets reports whether tickets from before the restart are not claimed yet.
 func (t *Table) HasSavedTickets() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.savedTickets) > 0
 }
 
-// DropSavedTickets gives up those who did not come back, and serves the others.
+// DropSavedTickets drops the tickets that were not claimed, and serves the other requests.
 func (t *Table) DropSavedTickets() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,5 +70,5 @@ func (t *Table) DropSavedTickets() {
 	t.evaluateLocked()
 }
 
-// savedTicketsText is why one waits for those who were there before.
-const savedTicketsText = "those who waited before the daemon was restarted come first, for a moment"
+// savedTicketsText is the reason why a request waits for tickets from before the restart.
+const savedTicketsText = "requests that waited before the daemon was restarted come first, for a moment"

@@ -5,10 +5,10 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Entitled computes what share each of the leases is entitled to, in percent of its GPU, by lease id. A grant's share is
-// split evenly among its leases on a GPU. Where the time-sliced shares of the grants that live on a GPU come to more
-// than 100 % they are weights, and the result is normalised; where they come to less the rest is nobody's. Leases
-// without a share are left out.
+// Entitled computes the share that each lease is entitled to, in percent of its GPU, by lease id. A grant's share is
+// split evenly among its leases on a GPU. If the time-sliced shares of the grants with leases on a GPU sum to more than
+// 100 % they are weights, and the result is normalised; if they sum to less the rest is not assigned. Leases without a
+// share are left out.
 func Entitled(leases []Lease) map[string]float64 {
 	type where struct {
 		gpu gpu.UUID

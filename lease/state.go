@@ -7,10 +7,11 @@ import (
 	"slices"
 )
 
-// stateFormat is the format of the state. New fields keep it.
+// stateFormat is the version of the format. New fields do not change it.
 const stateFormat = 2
 
-// state is what outlives the daemon: leases that hold a place, and the places that are kept free. Tickets do not.
+// state is what is saved over a restart of the daemon: leases that have a place, the places that are kept free, and the
+// positions of tickets.
 type state struct {
 	Format       int           `json:"format"`
 	Generation   uint64        `json:"generation"`
@@ -24,7 +25,7 @@ type reservation struct {
 	Places []Place `json:"places"`
 }
 
-// State is what Restore reads, to be kept until the next boot.
+// State returns what Restore reads. It is valid until the next boot.
 func (t *Table) State() ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,8 +43,8 @@ func (t *Table) stateLocked() ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// Restore fills an empty table from the state of an earlier life. The caller then looks for each lease's processes and
-// calls Ended for those that have none.
+// Restore fills an empty table from the state of the previous run. The caller then finds each lease's processes and
+// calls Ended for leases that have none.
 func (t *Table) Restore(b []byte) error {
 	var s state
 	if err := json.Unmarshal(b, &s); err != nil {
@@ -59,12 +60,12 @@ func (t *Table) Restore(b []byte) error {
 	}
 	t.generation = max(t.generation, s.Generation)
 	for _, l := range s.Leases {
-		// One that was placed and not started has no process, and who would have started it is gone. One that we start is
-		// recorded before it has a process: whether it has one must be looked for.
+		// A lease that was placed and not started has no process, and the caller that would start it has ended. A
+		// detached lease is recorded before it has a process: the caller checks whether it has one.
 		if !l.State.Live() || l.ID == "" || l.Process == (Process{}) && l.Origin != OriginDetached {
 			continue
 		}
-		if l.State == Isolated { // the record of a running lease is written just before it runs
+		if l.State == Isolated { // the record is written just before the lease is running
 			l.State = Running
 		}
 		t.generation = max(t.generation, l.Generation)

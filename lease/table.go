@@ -13,46 +13,48 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 )
 
-// Isolation puts a process behind the walls of its lease, and takes them down again. The table calls neither with its lock
-// held, and never both at once for one lease.
+// Isolation isolates the process of a lease, and removes the isolation. The table calls neither with its lock held, and
+// never both at once for one lease.
 type Isolation interface {
-	// Isolate returns when the process is inside and everything that can be enforced here is in force.
+	// Isolate returns when the process is isolated and all restrictions that are possible here are active.
 	Isolate(ctx context.Context, l Lease, p Process) (IsolationResult, error)
-	// RemoveIsolation removes what Wall made. It is called again after it failed, and for leases that were never walled.
+	// RemoveIsolation removes what Isolate created. It is called again after it failed, and for leases that were never
+	// isolated.
 	RemoveIsolation(ctx context.Context, l Lease) error
 }
 
-// IsolationResult is what a process inside its walls has.
+// IsolationResult is what Isolate returns about a process.
 type IsolationResult struct {
 	Status      api.IsolationStatus
 	Environment map[string]string
-	Unset       []string // names that the environment must not have
-	Process     Process  // when walling it in has started it: nobody was there before
+	Unset       []string // variables that the environment must not have
+	Process     Process  // set if Isolate started it
 	Warnings    []string
 }
 
-// Config is what a table needs. Walls is required.
+// Config is what a table needs. Isolation is required.
 type Config struct {
 	Isolation Isolation
-	// Save keeps the state before anybody is told of it. Calls do not overlap. nil: nothing is kept.
+	// Save writes the state before a lease is reported. Calls do not overlap. nil: nothing is saved.
 	Save func(ctx context.Context, state []byte) error
-	// Changed is told of every change of a lease's state, in order, with the table's lock held: it must neither block
-	// nor call the table, and may take only locks that come after the table's (see package locks).
+	// Changed is called for every change of a lease's state, in order, with the table's lock held: it must neither
+	// block nor call the table, and may take only locks that come after the table's (see package locks).
 	Changed func(Lease)
-	// Noticed is told of every notice that a lease is left, under the same terms as Changed.
+	// Noticed is called for every notice of a lease, under the same terms as Changed.
 	Noticed func(l Lease, n Notice)
-	// Capacity finds room for instances that are made on demand; nil: none is made.
+	// Capacity finds capacity for instances that are created on demand; nil: none is created.
 	Capacity CapacityFinder
-	// InstancePending is told that there are instances to be made, under the same terms as Changed: TakePendingInstances gives them.
+	// InstancePending is called if there are instances to create, under the same terms as Changed: TakePendingInstances
+	// returns them.
 	InstancePending func()
 	Now             func() time.Time // nil: time.Now
-	Random          func(n int) int  // for ids, below n; nil: a good one
+	Random          func(n int) int  // for ids, returns a number below n; nil: math/rand
 }
 
-// removeIsolationTimeout bounds the clearing up after a start that failed, which must not hang on its caller's context.
+// removeIsolationTimeout bounds the cleanup after a failed start, which must not depend on its caller's context.
 const removeIsolationTimeout = 30 * time.Second
 
-// maxRecentIDs is how many ids of leases that are gone are not given again.
+// maxRecentIDs is how many ids of ended leases are not used again.
 const maxRecentIDs = 256
 
 // Table is the lease table of one node. Its methods may be called concurrently.
@@ -63,29 +65,29 @@ type Table struct {
 	saveMu locks.Mutex[locks.TableSave]
 	saved  uint64 // the version that was saved last; guarded by saveMu
 
-	// mu guards all below.
+	// mu guards all fields below.
 	mu           locks.Mutex[locks.Table]
 	version      uint64 // counts changes that must be saved
-	generation   uint64 // the last that was given
+	generation   uint64 // the last one assigned
 	sequence     uint64 // of tickets
-	ready        bool   // a view was seen
+	ready        bool   // Update was called
 	view         View
-	leases       map[string]*entry // that hold a place
+	leases       map[string]*entry // that have a place
 	queue        []*Ticket         // in order
 	reserved     map[Key][]Place
 	unmet        []Unmet
-	savedTickets []savedTicket // who waited in an earlier life and did not come back yet
-	recentIDs    []string      // the last ids
+	savedTickets []savedTicket // from before the restart, not claimed yet
+	recentIDs    []string      // ids of the last leases that ended
 }
 
 // entry is a lease in the table.
 type entry struct {
 	Lease
-	busy         bool   // Wall or Unwall is under way
-	endRequested string // it ended while busy: why
+	busy         bool   // Isolate or RemoveIsolation is running
+	endRequested string // the reason, if Ended was called while busy
 }
 
-// New makes an empty table. It admits nobody until Update has told it of the node.
+// New returns an empty table. It admits no lease until Update was called.
 func New(cfg Config) *Table {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -93,7 +95,7 @@ func New(cfg Config) *Table {
 	return &Table{cfg: cfg, leases: map[string]*entry{}, reserved: map[Key][]Place{}}
 }
 
-// Update tells the table what the node is like now, and gives out what can be given.
+// Update sets the current state of the node, and places what can be placed.
 func (t *Table) Update(v View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,8 +110,8 @@ func (t *Table) Update(v View) {
 	t.evaluateLocked()
 }
 
-// reviseTermsLocked carries what changes live from the grants to the leases' terms: share, cap, priority, and memory as
-// far as it fits. The rest of the terms stays as it was.
+// reviseTermsLocked copies what changes live from the grants to the leases' terms: share, cap, priority, and memory if
+// it fits. The rest of the terms stays the same.
 func (t *Table) reviseTermsLocked() {
 	o := t.liveLocked()
 	for _, e := range t.sortedLocked() {
@@ -128,7 +130,7 @@ func (t *Table) reviseTermsLocked() {
 		switch was, is := api.Bytes(e.Terms.memory()).Short(), api.Bytes(g.memory()).Short(); {
 		case g.memory() > e.Terms.memory() && !t.raiseFitsLocked(e, g, o):
 			revised.GPUMemory = old.GPUMemory
-			t.noticeLocked(e, "lease.memory", fmt.Sprintf("the grant's memory is %s now, but that does not fit beside the others: this lease keeps %s", is, was))
+			t.noticeLocked(e, "lease.memory", fmt.Sprintf("the grant's memory is %s now, but that does not fit next to the other grants: this lease keeps %s", is, was))
 		case g.memory() != e.Terms.memory():
 			t.noticeLocked(e, "lease.memory", fmt.Sprintf("the GPU memory of grant %s is %s now, it was %s", e.Terms.Spec.Name, is, was))
 		}
@@ -140,7 +142,7 @@ func (t *Table) reviseTermsLocked() {
 		} else {
 			e.Terms.Spec.Timeslice = &revised
 		}
-		// The next one must see what this one has now.
+		// The check of the next lease must include what this one has now.
 		for _, id := range e.Place.GPUs {
 			if p := o.at(id).shares[e.Terms.Key()]; p != nil {
 				p.memory = max(p.memory, e.Terms.memory())
@@ -149,7 +151,7 @@ func (t *Table) reviseTermsLocked() {
 	}
 }
 
-// raiseFitsLocked tells whether the lease's GPU has room for its grant's larger memory.
+// raiseFitsLocked reports whether the lease's GPU has the capacity for its grant's larger memory.
 func (t *Table) raiseFitsLocked(e *entry, g *Grant, o *occupancy) bool {
 	for _, id := range e.Place.GPUs {
 		d := t.view.gpu(id)
@@ -163,7 +165,7 @@ func (t *Table) raiseFitsLocked(e *entry, g *Grant, o *occupancy) bool {
 	return true
 }
 
-// liveLocked is what the leases have taken.
+// liveLocked returns what the leases use.
 func (t *Table) liveLocked() *occupancy {
 	o := newOccupancy()
 	o.capacity = t.cfg.Capacity
@@ -173,7 +175,7 @@ func (t *Table) liveLocked() *occupancy {
 	return o
 }
 
-// sortedLocked lists the leases that hold a place, oldest first.
+// sortedLocked lists the leases that have a place, oldest first.
 func (t *Table) sortedLocked() []*entry {
 	all := make([]*entry, 0, len(t.leases))
 	for _, e := range t.leases {
@@ -183,7 +185,7 @@ func (t *Table) sortedLocked() []*entry {
 	return all
 }
 
-// occupancyLocked is what leases and reservations have taken; it renews the reservations.
+// occupancyLocked returns what leases and reservations use; it renews the reservations.
 func (t *Table) occupancyLocked() *occupancy {
 	o := t.liveLocked()
 	places := map[Key][]Place{}
@@ -242,8 +244,8 @@ func (t *Table) save(ctx context.Context) error {
 	return nil
 }
 
-// Start puts the process behind the walls of a lease that has its place. When it fails the lease is gone, or ending if
-// its walls could not be taken down again.
+// Start isolates the process of a lease that is placed. If it fails the lease has ended, or is ending if its isolation
+// could not be removed.
 func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, IsolationResult, error) {
 	t.mu.Lock()
 	e := t.leases[id]
@@ -272,7 +274,7 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 	t.startTimeLocked(e)
 	t.changedLocked(&e.Lease)
 	t.mu.Unlock()
-	// The record comes before the answer: whoever is told of a lease finds it again after our death.
+	// The record is written before the answer: a lease that was reported is found again after the daemon ended.
 	if err := t.save(ctx); err != nil {
 		return Lease{}, IsolationResult{}, t.abandon(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
 	}
@@ -288,7 +290,8 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 	return l, result, nil
 }
 
-// isolate records that the lease is about to start, then walls it in: a scope that is found after our death has a record.
+// isolate records that the lease is about to start, then isolates it: a scope that is found after the daemon ended has
+// a record.
 func (t *Table) isolate(ctx context.Context, l Lease, p Process) (IsolationResult, error) {
 	if err := t.save(ctx); err != nil {
 		return IsolationResult{}, err
@@ -303,7 +306,7 @@ func (t *Table) abandon(ctx context.Context, e *entry, cause error) error {
 	return errors.Join(cause, t.finish(ctx, e, "it could not be started"))
 }
 
-// Ending says that somebody is stopping the lease. It holds its place until Ended.
+// Ending records that the lease is being stopped. It keeps its place until Ended.
 func (t *Table) Ending(id, reason string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -318,8 +321,9 @@ func (t *Table) Ending(id, reason string) error {
 	return nil
 }
 
-// Ended says that the lease's processes are gone: its walls are taken down and its place is given to the next. An
-// unknown lease is no error. When the walls cannot be taken down the lease stays ending, with its place: call it again.
+// Ended records that the lease's processes have exited: its isolation is removed and its place is free for the next. An
+// unknown lease is no error. If the isolation cannot be removed the lease stays ending, with its place: call Ended
+// again.
 func (t *Table) Ended(ctx context.Context, id, reason string) error {
 	t.mu.Lock()
 	e := t.leases[id]
@@ -328,7 +332,7 @@ func (t *Table) Ended(ctx context.Context, id, reason string) error {
 		return nil
 	}
 	if e.busy {
-		// Whoever is at it sees this when it is done.
+		// The call that is running reads this when it has finished.
 		e.endRequested = cmp.Or(e.endRequested, reason)
 		t.mu.Unlock()
 		return nil
@@ -338,7 +342,7 @@ func (t *Table) Ended(ctx context.Context, id, reason string) error {
 	return t.finish(ctx, e, reason)
 }
 
-// finish takes the walls down and lets the place go. The entry is busy.
+// finish removes the isolation and frees the place. The entry is busy.
 func (t *Table) finish(ctx context.Context, e *entry, reason string) error {
 	t.mu.Lock()
 	e.Reason = cmp.Or(e.Reason, reason)
@@ -353,7 +357,7 @@ func (t *Table) finish(ctx context.Context, e *entry, reason string) error {
 	t.mu.Lock()
 	e.busy, e.endRequested = false, ""
 	if err != nil {
-		t.noticeLocked(e, "", "its walls could not be taken down: "+err.Error())
+		t.noticeLocked(e, "", "its isolation could not be removed: "+err.Error())
 		t.mu.Unlock()
 		return fmt.Errorf("cannot end lease %s: %w", l.ID, err)
 	}
@@ -363,7 +367,7 @@ func (t *Table) finish(ctx context.Context, e *entry, reason string) error {
 	return t.save(ctx)
 }
 
-// removeLocked makes the lease gone.
+// removeLocked removes the lease from the table.
 func (t *Table) removeLocked(e *entry) {
 	delete(t.leases, e.ID)
 	t.retireIDLocked(e.ID)
@@ -371,7 +375,7 @@ func (t *Table) removeLocked(e *entry) {
 	t.changedLocked(&e.Lease)
 }
 
-// retireIDLocked keeps the id from being given again soon.
+// retireIDLocked prevents that the id is used again soon.
 func (t *Table) retireIDLocked(id string) {
 	t.recentIDs = append(t.recentIDs, id)
 	if n := len(t.recentIDs); n > maxRecentIDs {
@@ -381,11 +385,11 @@ func (t *Table) retireIDLocked(id string) {
 
 // Notice is one line for the user of a lease.
 type Notice struct {
-	Kind string // of the event that tells of it; empty when another event does
+	Kind string // of the event that reports it; empty if another event does
 	Text string
 }
 
-// Notice leaves a line for the lease's user; the last few are kept. An unknown lease is passed over.
+// Notice adds a line for the lease's user; the last ones are kept. An unknown lease is ignored.
 func (t *Table) Notice(id string, n Notice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -402,7 +406,7 @@ func (t *Table) noticeLocked(e *entry, kind, text string) {
 	}
 }
 
-// SetIsolation replaces what is known of the lease's walls, after they were read back. An unknown lease is passed over.
+// SetIsolation replaces the isolation status of the lease, after it was read back. An unknown lease is ignored.
 func (t *Table) SetIsolation(id string, w api.IsolationStatus) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -411,8 +415,8 @@ func (t *Table) SetIsolation(id string, w api.IsolationStatus) {
 	}
 }
 
-// Recovered tells that a restored lease's processes run, the first of them p where it is known. One whose start was cut short
-// by our death after its walls stood runs from now on. An unknown lease is passed over.
+// Recovered records that a restored lease's processes run; p is the first of them, if it is known. A lease whose start
+// was interrupted by the end of the daemon after it was isolated is running from now on. An unknown lease is ignored.
 func (t *Table) Recovered(id string, p Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -430,7 +434,7 @@ func (t *Table) Recovered(id string, p Process) {
 	t.changedLocked(&e.Lease)
 }
 
-// startTimeLocked starts the lease's time.
+// startTimeLocked sets the start time and the expiry of the lease.
 func (t *Table) startTimeLocked(e *entry) {
 	now := t.cfg.Now()
 	e.Started = &now
@@ -440,7 +444,7 @@ func (t *Table) startTimeLocked(e *entry) {
 	}
 }
 
-// Live gives copies of all leases that hold a place, oldest first.
+// Live returns copies of all leases that have a place, oldest first.
 func (t *Table) Live() []Lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -455,7 +459,7 @@ func (t *Table) copiesLocked() []Lease {
 	return all
 }
 
-// Get gives a copy of one lease that holds a place.
+// Get returns a copy of one lease that has a place.
 func (t *Table) Get(id string) (Lease, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -465,7 +469,7 @@ func (t *Table) Get(id string) (Lease, bool) {
 	return Lease{}, false
 }
 
-// List gives all leases as the API tells them: those that hold a place, oldest first, then those that wait, in the
+// List returns all leases as the API reports them: those that have a place, oldest first, then those that wait, in the
 // order of the queue.
 func (t *Table) List() []api.Lease {
 	t.mu.Lock()
@@ -486,7 +490,7 @@ func (t *Table) List() []api.Lease {
 	return out
 }
 
-// Granted gives the memory that live and reserved grants hold of each shared GPU, sorted by tenant and grant.
+// Granted returns the memory that live and reserved grants have on each shared GPU, sorted by tenant and grant.
 func (t *Table) Granted() map[gpu.UUID][]api.GrantedMemory {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -504,7 +508,7 @@ func (t *Table) Granted() map[gpu.UUID][]api.GrantedMemory {
 	return out
 }
 
-// Unmet names the reserved grants whose places could not all be kept free.
+// Unmet returns the reserved grants whose places could not all be kept free.
 func (t *Table) Unmet() []Unmet {
 	t.mu.Lock()
 	defer t.mu.Unlock()

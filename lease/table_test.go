@@ -41,12 +41,12 @@ func TestRefusals(t *testing.T) {
 		text string
 	}{
 		{"no tenant", Request{}, api.KindDenied, "you are a member of no tenant"},
-		{"an admin names one", Request{Admin: true}, api.KindInvalid, "cannot choose a tenant"},
+		{"an admin without a tenant", Request{Admin: true}, api.KindInvalid, "cannot choose a tenant"},
 		{"several tenants", Request{Member: []string{"vision", "speech"}}, api.KindInvalid, "vision, speech"},
 		{"several tenants have the grant", Request{Member: []string{"vision", "speech"}, Grant: "dev"}, api.KindInvalid, "vision, speech"},
 		{"not a member", Request{Member: []string{"vision"}, Tenant: "speech"}, api.KindDenied, "no member of it"},
-		{"a stranger learns nothing of who exists", Request{Member: []string{"vision"}, Tenant: "nobody"}, api.KindDenied, "no member of it"},
-		{"an admin does", Request{Admin: true, Tenant: "nobody"}, api.KindNotFound, `tenant "nobody"`},
+		{"a caller that is no member does not learn which tenants exist", Request{Member: []string{"vision"}, Tenant: "unknown"}, api.KindDenied, "no member of it"},
+		{"an admin does", Request{Admin: true, Tenant: "unknown"}, api.KindNotFound, `tenant "unknown"`},
 		{"unknown grant", Request{Member: []string{"vision"}, Grant: "x"}, api.KindNotFound, `grant "x" of tenant vision`},
 		{"a member without grants", Request{Member: []string{"empty"}}, api.KindNotFound, "it has none"},
 		{"no grant of that kind", Request{Member: []string{"vision"}, Kind: "mps"}, api.KindNotFound, `for "mps"`},
@@ -79,12 +79,12 @@ func TestBeforeFirstUpdate(t *testing.T) {
 	v.GPUs, v.DriverUnavailable = nil, "the driver is not loaded"
 	tab.Update(v)
 	if _, err := submit(tab, "vision", "dev"); !errors.As(err, &e) || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, "driver is not loaded") {
-		t.Errorf("blind: got %v", err)
+		t.Errorf("without the driver: got %v", err)
 	}
 	k := queue(t, tab, "vision", "dev")
 	tab.Update(lab())
 	if !isPlaced(tab, k) {
-		t.Error("who waited while the GPUs could not be seen has no place now")
+		t.Error("a request that waited while the driver was unavailable has no place")
 	}
 }
 
@@ -96,18 +96,18 @@ func TestGrantSelection(t *testing.T) {
 		r    Request
 		want string // a part of the line
 	}{
-		{"named", nil, Request{Member: []string{"vision"}, Grant: "dev"}, "grant dev of vision: named"},
+		{"requested", nil, Request{Member: []string{"vision"}, Grant: "dev"}, "grant dev of vision: requested"},
 		{"the only one", nil, Request{Member: []string{"ml"}}, "grant one of ml: the only one that fits"},
 		{"the only one of the kind", nil, Request{Member: []string{"vision"}, Kind: "timeslice"}, "grant dev of vision: the only one that fits timeslice"},
 		{"by profile", nil, Request{Member: []string{"vision"}, Kind: "mig:3g.20gb"}, "grant train of vision: the only one that fits mig:3g.20gb"},
-		{"the first in the order of the spec", nil, Request{Member: []string{"vision"}}, "grant train of vision: the first that is free now"},
+		{"the first in the order of the spec", nil, Request{Member: []string{"vision"}}, "grant train of vision: selected automatically"},
 		{
-			"the next when that is taken",
+			"the next if that is in use",
 			[][2]string{{"vision", "train"}},
 			Request{Member: []string{"vision"}},
-			"grant dev of vision: the first that is free now (train: its one lease is in use)",
+			"grant dev of vision: selected automatically (train: its one lease is in use)",
 		},
-		{"one of several tenants has it", nil, Request{Member: []string{"vision", "speech"}, Grant: "serve"}, "grant serve of speech: named"},
+		{"one of several tenants has it", nil, Request{Member: []string{"vision", "speech"}, Grant: "serve"}, "grant serve of speech: requested"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestQueueOrder(t *testing.T) {
 	_, big := mustSubmit(t, tab, "physics", "big")
 	first := queue(t, tab, "physics", "one")
 	second := queue(t, tab, "ml", "one")
-	if u := next(t, second); u.Lease.Position != 2 || u.Lease.State != api.LeaseQueued || !strings.Contains(u.Lease.Waiting, "1 whole GPU wanted, 0 idle") {
+	if u := next(t, second); u.Lease.Position != 2 || u.Lease.State != api.LeaseQueued || !strings.Contains(u.Lease.Waiting, "1 exclusive GPU requested, 0 idle") {
 		t.Errorf("got %+v", u.Lease)
 	}
 	third := queue(t, tab, "urgent", "one")
@@ -154,7 +154,7 @@ func TestQueueOrder(t *testing.T) {
 }
 
 func TestNoStarvation(t *testing.T) {
-	t.Run("whole GPUs", func(t *testing.T) {
+	t.Run("exclusive GPUs", func(t *testing.T) {
 		tab, _ := table(t, lab())
 		_, one := mustSubmit(t, tab, "physics", "one")
 		big := queue(t, tab, "physics", "big") // needs both GPUs, one is idle
@@ -162,13 +162,13 @@ func TestNoStarvation(t *testing.T) {
 			t.Error("a later small request took the GPU that an earlier large one waits for")
 		}
 		if _, err := submit(tab, "vision", "dev"); err != nil {
-			t.Errorf("a request for something else was held up: %v", err)
+			t.Errorf("a request for another GPU was delayed: %v", err)
 		}
 		if err := tab.Ended(t.Context(), one.ID, "done"); err != nil {
 			t.Fatal(err)
 		}
 		if !isPlaced(tab, big) {
-			t.Error("the large request has no place though both GPUs are idle")
+			t.Error("the large request has no place although both GPUs are idle")
 		}
 	})
 	t.Run("a claim that cannot come true is none", func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestNoStarvation(t *testing.T) {
 		tab.Update(v)
 		queue(t, tab, "physics", "big")
 		if _, err := submit(tab, "ml", "one"); err != nil {
-			t.Errorf("an idle GPU is kept for a request that only an administrator can help: %v", err)
+			t.Errorf("an idle GPU is claimed by a request that only an administrator can satisfy: %v", err)
 		}
 	})
 	t.Run("memory", func(t *testing.T) {
@@ -189,11 +189,11 @@ func TestNoStarvation(t *testing.T) {
 		tab, _ := table(t, v)
 		_, a := mustSubmit(t, tab, "a", "small")
 		large := queue(t, tab, "b", "large")
-		if _, err := submit(tab, "c", "small"); err == nil || !strings.Contains(err.Error(), "kept for an earlier request") {
+		if _, err := submit(tab, "c", "small"); err == nil || !strings.Contains(err.Error(), "claimed by an earlier request") {
 			t.Errorf("got %v", err)
 		}
 		if _, err := submit(tab, "a", "small"); err != nil {
-			t.Errorf("a second lease of a grant costs no memory and was held up: %v", err)
+			t.Errorf("a second lease of a grant costs no memory and was delayed: %v", err)
 		}
 		for _, l := range tab.Live() {
 			if err := tab.Ended(t.Context(), l.ID, "done"); err != nil {
@@ -214,7 +214,7 @@ func TestNoStarvation(t *testing.T) {
 		}
 		big.Cancel()
 		if !isPlaced(tab, small) {
-			t.Error("not placed after the one before it left")
+			t.Error("not placed after the earlier request was cancelled")
 		}
 	})
 }
@@ -226,7 +226,7 @@ func TestReserved(t *testing.T) {
 		v.Grants[6] = reserved(v.Grants[6])
 		tab, _ := table(t, v)
 		if _, err := submit(tab, "physics", "big"); err == nil {
-			t.Error("both GPUs were given though one is reserved")
+			t.Error("both GPUs were placed although one is reserved")
 		}
 		mustSubmit(t, tab, "physics", "one")
 		mustSubmit(t, tab, "ml", "one")
@@ -255,7 +255,7 @@ func TestReserved(t *testing.T) {
 			t.Error(diff)
 		}
 	})
-	t.Run("what only a reserved grant leaves no room for is never", func(t *testing.T) {
+	t.Run("a request that does not fit next to a reserved grant is infeasible", func(t *testing.T) {
 		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "exclusive")}, Grants: []Grant{
 			reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 20*gib), reserved(exclusive("a", "e", 1)), exclusive("b", "e", 1),
 		}}
@@ -276,7 +276,7 @@ func TestReserved(t *testing.T) {
 		v.Grants[1].Spec.GPUs, v.Grants[1].GPUs = only, []gpu.UUID{"GPU-0"}
 		v.Grants[3].Spec.GPUs, v.Grants[3].GPUs = only, []gpu.UUID{"GPU-3"}
 		tab, _ := table(t, v)
-		mustSubmit(t, tab, "b", "x") // on GPU-0, beside the reservation
+		mustSubmit(t, tab, "b", "x") // on GPU-0, next to the reservation
 		mustSubmit(t, tab, "b", "m")
 		where := func() (gpu.UUID, gpu.UUID) {
 			return tab.reserved[Key{"a", "r"}][0].GPUs[0], tab.reserved[Key{"a", "m"}][0].GPUs[0]
@@ -312,7 +312,7 @@ func TestReserved(t *testing.T) {
 			t.Fatalf("placed on %s", r.Place.GPUs[0])
 		}
 		if !isPlaced(tab, w) {
-			t.Error("still waits")
+			t.Error("it still waits")
 		}
 	})
 	t.Run("what cannot be kept is said", func(t *testing.T) {
@@ -331,7 +331,7 @@ func TestReserved(t *testing.T) {
 			}
 		}
 		if u := tab.Unmet(); len(u) != 0 {
-			t.Errorf("got %+v after there is room", u)
+			t.Errorf("got %+v after capacity became free", u)
 		}
 	})
 }
@@ -353,7 +353,7 @@ func TestStartAndEnd(t *testing.T) {
 	tab.Update(v)
 	w.onIsolate = func(l Lease) {
 		if !strings.Contains(string(saved), l.ID) {
-			t.Error("the lease is not recorded before its walls are made")
+			t.Error("the lease is not recorded before it is isolated")
 		}
 	}
 	k, _ := mustSubmit(t, tab, "vision", "dev")
@@ -383,7 +383,7 @@ func TestStartAndEnd(t *testing.T) {
 	}
 	w.removeErr = errors.New("busy")
 	if err := tab.Ended(t.Context(), l.ID, "exited"); err == nil || !isPlaced(tab, k) {
-		t.Errorf("the place was let go before the walls were down (%v)", err)
+		t.Errorf("the place was freed before the isolation was removed (%v)", err)
 	}
 	w.removeErr = nil
 	if err := tab.Ended(t.Context(), l.ID, "exited"); err != nil || isPlaced(tab, k) {
@@ -410,7 +410,7 @@ func TestStartFails(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if w.removed != 1 {
-			t.Errorf("what was half made was cleared %d times", w.removed)
+			t.Errorf("a partial isolation was removed %d times", w.removed)
 		}
 		w.isolateErr = nil
 		mustSubmit(t, tab, "vision", "train")
@@ -426,7 +426,7 @@ func TestStartFails(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if len(tab.Live()) != 0 || w.removed != 1 {
-			t.Error("a lease that could not be recorded lives")
+			t.Error("a lease that could not be recorded is in the table")
 		}
 	})
 	t.Run("the process ends meanwhile", func(t *testing.T) {
@@ -442,7 +442,7 @@ func TestStartFails(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if len(tab.Live()) != 0 || w.removed != 1 {
-			t.Error("it lives")
+			t.Error("it is in the table")
 		}
 	})
 	t.Run("unknown", func(t *testing.T) {
@@ -482,7 +482,7 @@ func TestAwait(t *testing.T) {
 			t.Error(diff)
 		}
 		if n := len(tab.List()); n != 1 {
-			t.Errorf("%d leases: who gave up is still in the queue", n)
+			t.Errorf("%d leases: the cancelled request is still in the queue", n)
 		}
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -517,7 +517,7 @@ func TestCancelFreesThePlace(t *testing.T) {
 	waiting := queue(t, tab, "vision", "train")
 	k.Cancel()
 	if isPlaced(tab, k) || !isPlaced(tab, waiting) {
-		t.Error("the place did not go to the next")
+		t.Error("the next request was not placed")
 	}
 }
 
@@ -595,7 +595,7 @@ func TestSpecChanges(t *testing.T) {
 		revise(4, 60, 5*gib)
 		check(60, 5*gib, 5)
 		if a.Terms.percent() != 30 {
-			t.Error("a copy that was given out changed")
+			t.Error("a returned copy changed")
 		}
 	})
 }
@@ -628,12 +628,12 @@ func TestRestore(t *testing.T) {
 	_, l := mustSubmit(t, again, "vision", "dev")
 	for _, old := range tab.List() {
 		if l.Generation <= old.Generation {
-			t.Errorf("generation %d after %d: the clock went back and it was given again", l.Generation, old.Generation)
+			t.Errorf("generation %d after %d: the clock went back and it was assigned again", l.Generation, old.Generation)
 		}
 	}
 	for name, bad := range map[string]string{"no JSON": "{", "another format": `{"format": 2}`} {
 		if err := New(Config{}).Restore([]byte(bad)); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("%s was accepted", name)
 		}
 	}
 	if err := again.Restore(b); err == nil {
@@ -679,7 +679,7 @@ func TestConcurrentUse(t *testing.T) {
 		t.Errorf("%d leases are left", len(l))
 	}
 	if w.removed != n || len(w.isolated) != 0 {
-		t.Errorf("%d of %d were unwalled", w.removed, n)
+		t.Errorf("the isolation of %d of %d was removed", w.removed, n)
 	}
 }
 
@@ -698,7 +698,7 @@ func TestIDs(t *testing.T) {
 			t.Errorf("newID(%q, %q) = %q", tt.tenant, tt.grant, id)
 		}
 	}
-	// With every short suffix taken it grows, and with a random source that repeats itself it still ends.
+	// If every short suffix is in use the suffix is longer, also with a random source that repeats itself.
 	calls := 0
 	id := newID(long, long, func(int) int { calls++; return 0 }, func(id string) bool { return !strings.HasSuffix(id, "-222222") })
 	if !form.MatchString(id) {

@@ -7,11 +7,11 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// View is what the table decides from: the node as observed, and the grants of the accepted spec.
+// View is what the table decides from: the observed node, and the grants of the accepted spec.
 type View struct {
 	Generation uint64 // of the spec that the grants are from
-	// DriverUnavailable says why the GPUs cannot be seen now (no driver, a hung one). Empty when they are seen. A blind node admits
-	// nobody and refuses nobody as infeasible.
+	// DriverUnavailable is why the GPUs cannot be read now (no driver, a hung one); empty if they can. Meanwhile no
+	// lease is admitted and no request is refused as infeasible.
 	DriverUnavailable string
 	GPUs              []GPUView // in the driver's order
 	// Grants of all tenants in spec order.
@@ -21,28 +21,29 @@ type View struct {
 // GPUView is one GPU.
 type GPUView struct {
 	UUID       gpu.UUID
-	Index      int    // for people
+	Index      int    // in messages
 	Mode       string // one of api.Mode…
-	Capacity   uint64 // bytes that grants may have together, the reserve not yet taken off
+	Capacity   uint64 // bytes that grants may have together, before the reserve is subtracted
 	Reserve    uint64 // bytes never granted
 	Overcommit bool
 	Instances  []InstanceView // that exist, in MIG mode
-	// Profiles is what instances this GPU has in its layout or can be given: a grant that matches none of these, nor an
-	// instance that exists, never fits here.
+	// Profiles are the instances that this GPU has in its layout or that can be created: a grant that matches none of
+	// them, and no instance that exists, never fits here.
 	Profiles []ProfileView
-	// Closed says why no lease starts here now: cordoned, held, in a change, lost. Empty when the GPU is open. A closed
-	// GPU still counts for what can ever fit.
+	// Closed is why no lease starts here now: cordoned, held, in a change, lost. Empty if the GPU is open. A closed GPU
+	// still counts for what can ever fit.
 	Closed string
-	// ReopensSoon: it is closed only while an instance is made or taken away on it.
+	// ReopensSoon: it is closed only while an instance is created or removed on it.
 	ReopensSoon bool
-	// DynamicProfiles is what instances are made of on demand here; nil where the layout is fixed, or nothing may be made now.
+	// DynamicProfiles are the profiles of instances that are created on demand here; nil if the layout is fixed, or
+	// nothing may be created now.
 	DynamicProfiles *gpu.Profiles
 }
 
-// budget is what grants may have together, in bytes.
+// budget returns the memory that grants may have together, in bytes.
 func (g *GPUView) budget() uint64 { return g.Capacity - min(g.Reserve, g.Capacity) }
 
-// ProfileView is what a MIG instance is or would be.
+// ProfileView describes a MIG instance that exists or could be created.
 type ProfileView struct {
 	Name       string   // as this device names it: "3g.20gb"
 	Slices     uint32   // of compute
@@ -56,15 +57,17 @@ type InstanceView struct {
 	Placement gpu.Placement
 	UUIDs     []gpu.UUID // of its MIG devices
 	ProfileID uint32     // the driver's number
-	// Generation is our own number: an instance that is made again at the same place has the same UUIDs and another one.
+	// Generation is gpushare's number: an instance that is created again at the same placement has the same UUIDs and
+	// another generation.
 	Generation uint64
-	Pinned     bool // it may not be taken away for somebody's room: it is not ours, or Held
-	InUse      bool // processes of no lease have it
-	// Unusable says why no lease may have it: foreign, without a compute instance, about to go. Empty when usable.
+	Pinned     bool // it is not removed to free capacity: it is not managed by gpushare, or InUse
+	InUse      bool // processes of no lease use it
+	// Unusable is why no lease may have it: foreign, without a compute instance, about to be removed. Empty if it is
+	// usable.
 	Unusable string
 }
 
-// Key names a grant on the node.
+// Key identifies a grant on the node.
 type Key struct {
 	Tenant string `json:"tenant"`
 	Grant  string `json:"grant"`
@@ -75,19 +78,19 @@ type Grant struct {
 	Tenant   string           `json:"tenant"`
 	Priority string           `json:"priority,omitempty"` // low | normal | high; empty is normal
 	Spec     api.GrantSpec    `json:"spec"`
-	GPUs     []gpu.UUID       `json:"gpus,omitempty"` // what Spec.GPUs resolved to; not read when there is no selector
+	GPUs     []gpu.UUID       `json:"gpus,omitempty"` // what Spec.GPUs resolved to; not read without a selector
 	Overuse  *api.OveruseSpec `json:"overuse,omitempty"`
-	// Profiles are further names under which a device may offer what Spec.MIG means. The spec's own name always counts.
+	// Profiles are further profile names that satisfy Spec.MIG on some devices. The spec's own name always does.
 	Profiles []string `json:"profiles,omitempty"`
 }
 
-// Key names the grant.
+// Key returns the grant's key.
 func (g *Grant) Key() Key { return Key{g.Tenant, g.Spec.Name} }
 
-// Kind is the mode of the GPUs that the grant needs.
+// Kind returns the mode of the GPUs that the grant needs.
 func (g *Grant) Kind() string { return g.Spec.Kind() }
 
-// MaxLeases is how many leases may live at once; 0 means no limit but the budget.
+// MaxLeases returns how many leases may exist at once; 0 means that only the budget limits them.
 func (g *Grant) MaxLeases() int {
 	if g.Spec.MaxLeases != nil {
 		return max(*g.Spec.MaxLeases, 1)
@@ -98,8 +101,8 @@ func (g *Grant) MaxLeases() int {
 	return 0
 }
 
-// places is how many places a reserved grant keeps free: one for each lease that has a place of its own, and one for
-// the budget that shared leases have together.
+// places returns how many places are kept free for a reserved grant: one for each lease that has a place of its own,
+// and one for the budget that shared leases have together.
 func (g *Grant) places() int {
 	if k := g.Kind(); k == api.ModeMIG || k == api.ModeExclusive {
 		return g.MaxLeases()
@@ -107,7 +110,7 @@ func (g *Grant) places() int {
 	return 1
 }
 
-// share is the part in its kind, nil for mig and exclusive.
+// share returns the share of its kind, nil for mig and exclusive.
 func (g *Grant) share() *api.ShareSpec {
 	switch g.Kind() {
 	case api.ModeTimeslice:
@@ -118,7 +121,7 @@ func (g *Grant) share() *api.ShareSpec {
 	return nil
 }
 
-// percent is the grant's share, 0 where it has none.
+// percent returns the grant's share, 0 if it has none.
 func (g *Grant) percent() float64 {
 	if s := g.share(); s != nil {
 		return float64(s.Share)
@@ -126,7 +129,7 @@ func (g *Grant) percent() float64 {
 	return 0
 }
 
-// memory is the GPU memory of all the grant's leases on one GPU together, in bytes; 0 where none is written.
+// memory returns the GPU memory of all the grant's leases on one GPU together, in bytes; 0 if the spec has none.
 func (g *Grant) memory() uint64 {
 	if s := g.share(); s != nil && s.GPUMemory != nil {
 		return uint64(*s.GPUMemory)
@@ -145,7 +148,7 @@ func (g *Grant) rank() int {
 	return 0
 }
 
-// mayUse tells whether the mode and the selector let the grant use the GPU.
+// mayUse reports whether the mode and the selector allow the grant to use the GPU.
 func (g *Grant) mayUse(v *GPUView) bool {
 	return v.Mode == g.Kind() && (g.Spec.GPUs == nil || slices.Contains(g.GPUs, v.UUID))
 }

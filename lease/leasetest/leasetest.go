@@ -1,4 +1,4 @@
-// Package leasetest has lease tables with a lease in them, for tests of what stands on them. It is used by tests alone.
+// Package leasetest creates lease tables with one lease for the tests of other packages.
 package leasetest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// NoIsolation lets everybody in.
+// NoIsolation isolates nothing.
 type NoIsolation struct{}
 
 // Isolate does nothing.
@@ -21,14 +21,13 @@ func (NoIsolation) Isolate(context.Context, lease.Lease, lease.Process) (lease.I
 // RemoveIsolation does nothing.
 func (NoIsolation) RemoveIsolation(context.Context, lease.Lease) error { return nil }
 
-// TableWith is a table with one lease.
-// TableWith is a table with one running lease of one grant.
+// TableWith returns a table with one running lease of one grant.
 func TableWith(t *testing.T, tenant, grant string, uid int) *lease.Table {
 	t.Helper()
 	return TableOf(t, lease.Config{Isolation: NoIsolation{}, Now: func() time.Time { return time.Unix(1000, 0) }}, tenant, grant, uid)
 }
 
-// TableOf is a table of that configuration with one lease of a time-sliced GPU.
+// TableOf returns a table of that configuration with one lease of a time-sliced GPU.
 func TableOf(t *testing.T, c lease.Config, tenant, grant string, uid int) *lease.Table {
 	t.Helper()
 	tab := lease.New(c)

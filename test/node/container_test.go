@@ -183,7 +183,7 @@ func TestContainers(t *testing.T) {
 		t.Errorf("after a stop the container lives: %v, its monitor: %v", p.living(), monitor.living())
 	}
 
-	// A grant whose one lease is in use has no room for another container: that is told.
+	// A grant whose one lease is in use has no capacity for another container: that is told.
 	holder, id := begin(t, n, "red", "whole", "sleep", "60")
 	whole := filepath.Join(mount, filepath.Dir(parent), "whole.slice", "libpod-fedc")
 	if err := os.Mkdir(whole, 0o755); err != nil {

@@ -126,7 +126,7 @@ func TestInstancesOnDemand(t *testing.T) {
 	if got := anywhere(onGPU(truth(t, n), 0)); !strings.Contains(got, "profile 0") || strings.Contains(got, ";") {
 		t.Errorf("GPU 0 is cut as %s", got)
 	}
-	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "no room for another 3g.20gb") {
+	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "no capacity for another 3g.20gb") {
 		t.Errorf("a full node refuses with %d: %s", r.Code, r.Err)
 	}
 	for _, j := range []*harness.Job{two, other} {
