@@ -1,3 +1,3 @@
-// Package stop has the one rule about who may be stopped, and the one ladder by which processes are stopped: notify, thaw,
-// SIGTERM by pidfd, a grace, SIGKILL. Whom to stop, and why, is decided elsewhere.
+// Package stop has the one rule which processes may be stopped, and the one escalation by which processes are stopped:
+// notify, thaw, SIGTERM by pidfd, grace, SIGKILL. Which processes to stop, and why, is decided by its callers.
 package stop

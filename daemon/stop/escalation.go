@@ -7,36 +7,36 @@ import (
 	"time"
 )
 
-// IsolationTimeout bounds the walling in of one process, and the wait for the end of one that was killed.
+// IsolationTimeout bounds the isolation of one process, and the wait for the end of a process that was killed.
 const IsolationTimeout = 15 * time.Second
 
-// StopGrace is the time between SIGTERM and SIGKILL of what is stopped by name.
+// StopGrace is the time between SIGTERM and SIGKILL when a user stops a lease or a process.
 const StopGrace = 10 * time.Second
 
-// Target is what a ladder stops: all processes of a scope of ours, or processes that stay where they are.
+// Target is what is stopped: all processes of a scope of gpushare, or processes that are leased in place.
 type Target interface {
-	// Thaw lets it run, so that SIGTERM reaches it.
+	// Thaw lets the processes run, so that SIGTERM reaches them.
 	Thaw(ctx context.Context) error
-	// Terminate sends SIGTERM to each of its processes. What has ended is no error.
+	// Terminate sends SIGTERM to each process. A process that has exited is no error.
 	Terminate(ctx context.Context) error
-	// Wait returns nil when none of the processes lives.
+	// Wait returns nil when all processes have exited.
 	Wait(ctx context.Context) error
-	// AwaitBacklog freezes it where it can be frozen, and lets the work run out that it has queued on a GPU.
+	// AwaitBacklog freezes the processes if possible, and waits for the work that they have queued on a GPU.
 	AwaitBacklog(ctx context.Context)
-	// Kill sends SIGKILL and returns when none of the processes lives.
+	// Kill sends SIGKILL and returns when all processes have exited.
 	Kill(ctx context.Context) error
 }
 
-// Escalation stops processes, stage after stage: notify, thaw, SIGTERM, grace, drain, SIGKILL, and a look that they are gone.
-// Everything that is stopped is stopped by one, but for processes that left their lease.
+// Escalation stops processes in stages: notify, thaw, SIGTERM, grace, wait for the backlog, SIGKILL, and the check that
+// they have exited. All processes are stopped by one, except processes that left their lease.
 type Escalation struct {
 	Target     Target
-	Notify     func(ctx context.Context) // tells those concerned before anything is done; nil where they know
+	Notify     func(ctx context.Context) // informs the users before the first stage; nil if they know
 	terminated bool
 }
 
-// Run goes through all stages, and returns when the processes are gone. If ctx ends before the grace is over nobody is
-// killed.
+// Run goes through all stages, and returns when the processes have exited. If ctx ends before the grace is over no
+// process is killed.
 func (l *Escalation) Run(ctx context.Context, grace time.Duration) error {
 	if err := l.Terminate(ctx); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (l *Escalation) Run(ctx context.Context, grace time.Duration) error {
 	return l.Kill(ctx)
 }
 
-// Terminate goes up to SIGTERM, for those who measure the grace themselves.
+// Terminate goes up to SIGTERM, for callers that measure the grace themselves.
 func (l *Escalation) Terminate(ctx context.Context) error {
 	if l.Notify != nil {
 		l.Notify(ctx)
@@ -67,13 +67,13 @@ func (l *Escalation) Terminate(ctx context.Context) error {
 	return nil
 }
 
-// Terminated tells whether SIGTERM was delivered.
+// Terminated reports whether SIGTERM was sent.
 func (l *Escalation) Terminated() bool { return l.terminated }
 
-// ErrNotTerminated says that a process got no SIGTERM, without which it gets no SIGKILL.
-var ErrNotTerminated = errors.New("it was not asked to end")
+// ErrNotTerminated says that SIGTERM was not sent, without which SIGKILL is not sent.
+var ErrNotTerminated = errors.New("SIGTERM was not sent to it")
 
-// Kill goes on where Ask ended.
+// Kill continues after Terminate.
 func (l *Escalation) Kill(ctx context.Context) error {
 	if !l.terminated {
 		return fmt.Errorf("cannot kill it: %w", ErrNotTerminated)

@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// fakeTarget notes what a ladder does.
+// fakeTarget records the stages of an escalation.
 type fakeTarget struct {
 	did    []string
 	fails  string // the stage that fails
@@ -63,12 +63,12 @@ func TestEscalation(t *testing.T) {
 		want   string
 		err    error
 	}{
-		{name: "it ends when asked", want: "notify thaw terminate wait"},
-		{name: "it does not", wait: neverEnds, want: "notify thaw terminate wait drain kill"},
+		{name: "it exits on SIGTERM", want: "notify thaw terminate wait"},
+		{name: "it ignores SIGTERM", wait: neverEnds, want: "notify thaw terminate wait drain kill"},
 		{name: "it cannot be thawed", fails: "thaw", want: "notify thaw", err: errStage},
-		{name: "it cannot be asked", fails: "terminate", want: "notify thaw terminate", err: errStage},
+		{name: "it cannot be terminated", fails: "terminate", want: "notify thaw terminate", err: errStage},
 		{name: "it cannot be killed", fails: "kill", wait: neverEnds, want: "notify thaw terminate wait drain kill", err: errStage},
-		{name: "who stops it goes away", wait: neverEnds, cancel: true, want: "notify thaw terminate wait", err: context.Canceled},
+		{name: "the caller's context ends", wait: neverEnds, cancel: true, want: "notify thaw terminate wait", err: context.Canceled},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -81,10 +81,10 @@ func TestEscalation(t *testing.T) {
 			}
 			l := Escalation{Target: s, Notify: func(context.Context) { _ = s.stage("notify") }}
 			if err := l.Run(ctx, grace); !errors.Is(err, c.err) {
-				t.Errorf("it ended with %v, want %v", err, c.err)
+				t.Errorf("it returned %v, want %v", err, c.err)
 			}
 			if got := strings.Join(s.did, " "); got != c.want {
-				t.Errorf("it did %s, want %s", got, c.want)
+				t.Errorf("the stages were %s, want %s", got, c.want)
 			}
 		})
 	}
@@ -93,13 +93,13 @@ func TestEscalation(t *testing.T) {
 		s := &fakeTarget{fails: "terminate"}
 		l := Escalation{Target: s}
 		if err := l.Terminate(t.Context()); !errors.Is(err, errStage) || l.Terminated() {
-			t.Errorf("it was asked: %v", err)
+			t.Errorf("SIGTERM was sent: %v", err)
 		}
 		if err := l.Kill(t.Context()); !errors.Is(err, ErrNotTerminated) {
 			t.Errorf("it was killed: %v", err)
 		}
 		if slices.Contains(s.did, "kill") || slices.Contains(s.did, "drain") {
-			t.Errorf("it did %v", s.did)
+			t.Errorf("the stages were %v", s.did)
 		}
 	})
 }
@@ -117,7 +117,7 @@ func script(t *testing.T, text string) (cgroup.Process, <-chan *os.ProcessState)
 	}
 	ended := make(chan *os.ProcessState, 1)
 	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Errorf("it does not begin: %v", err)
+		t.Errorf("it does not start: %v", err)
 	}
 	start, err := procfs.Start(cmd.Process.Pid)
 	if err != nil {
@@ -126,14 +126,14 @@ func script(t *testing.T, text string) (cgroup.Process, <-chan *os.ProcessState)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = cmd.Wait() // It is stopped.
+		_ = cmd.Wait() // It was stopped by a signal.
 		ended <- cmd.ProcessState
 	}()
-	t.Cleanup(func() { _ = cmd.Process.Kill(); <-done }) // It may have ended.
+	t.Cleanup(func() { _ = cmd.Process.Kill(); <-done }) // It may have exited.
 	return cgroup.Process{PID: cmd.Process.Pid, Start: start}, ended
 }
 
-// endedBy tells the signal that ended a process.
+// endedBy returns the signal that ended a process.
 func endedBy(p *os.ProcessState) syscall.Signal {
 	return p.Sys().(syscall.WaitStatus).Signal()
 }
@@ -150,7 +150,7 @@ func TestStopProcesses(t *testing.T) {
 		grace        time.Duration
 		want         syscall.Signal
 	}{
-		{"it ends when asked", obeys, time.Hour, syscall.SIGTERM},
+		{"it exits on SIGTERM", obeys, time.Hour, syscall.SIGTERM},
 		{"it ignores SIGTERM", ignores, 50 * time.Millisecond, syscall.SIGKILL},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -166,11 +166,11 @@ func TestStopProcesses(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := endedBy(<-ended); got != c.want {
-				t.Errorf("it ended by %v, want %v", got, c.want)
+				t.Errorf("it exited by %v, want %v", got, c.want)
 			}
 		})
 	}
-	t.Run("one that left its lease meanwhile is not killed", func(t *testing.T) {
+	t.Run("a process that left its lease in the meantime is not killed", func(t *testing.T) {
 		t.Parallel()
 		p, _ := script(t, ignores)
 		h, err := procfs.OpenPidfd(p.PID, p.Start)
@@ -190,7 +190,7 @@ func TestStopProcesses(t *testing.T) {
 	})
 }
 
-// recordingPort is a port that notes whether a scope was frozen when it was killed.
+// recordingPort records whether a scope was frozen when it was killed.
 type recordingPort struct {
 	cgroup.Port
 	frozen []bool
@@ -210,7 +210,7 @@ func TestStopScope(t *testing.T) {
 		want         syscall.Signal
 		killed       []bool // frozen, for each kill
 	}{
-		{"it ends when asked", obeys, time.Hour, syscall.SIGTERM, nil},
+		{"it exits on SIGTERM", obeys, time.Hour, syscall.SIGTERM, nil},
 		{"it ignores SIGTERM", ignores, 50 * time.Millisecond, syscall.SIGKILL, []bool{true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestStopScope(t *testing.T) {
 			if _, err := tree.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p}); err != nil {
 				t.Fatal(err)
 			}
-			// It is asked also when its time slice is over: it is thawed before.
+			// A frozen scope is thawed first, so that SIGTERM reaches it.
 			if err := tree.Freeze(t.Context(), "one"); err != nil {
 				t.Fatal(err)
 			}
@@ -230,7 +230,7 @@ func TestStopScope(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := endedBy(<-ended); got != c.want {
-				t.Errorf("it ended by %v, want %v", got, c.want)
+				t.Errorf("it exited by %v, want %v", got, c.want)
 			}
 			if !slices.Equal(port.frozen, c.killed) {
 				t.Errorf("it was killed, frozen: %v, want %v", port.frozen, c.killed)
@@ -239,7 +239,7 @@ func TestStopScope(t *testing.T) {
 	}
 }
 
-// A scope that is nobody's cgroup is stopped as well as it goes: nothing of it is frozen.
+// Without cgroups a scope is stopped without a freeze.
 func TestStopScopeWithoutCgroups(t *testing.T) {
 	t.Parallel()
 	follow := cgroup.NewProcesses("a test")
@@ -252,11 +252,11 @@ func TestStopScopeWithoutCgroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := endedBy(<-ended); got != syscall.SIGKILL {
-		t.Errorf("it ended by %v", got)
+		t.Errorf("it exited by %v", got)
 	}
 }
 
-// treeOf makes cgroups of the test's own.
+// treeOf creates a cgroup tree for the test.
 func treeOf(t *testing.T) *cgroup.Tree {
 	t.Helper()
 	h, err := cgroup.FindHierarchy()

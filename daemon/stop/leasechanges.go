@@ -7,13 +7,13 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 )
 
-// LeaseChanges tells those who wait that some lease is gone.
+// LeaseChanges wakes goroutines that wait for a change of any lease.
 type LeaseChanges struct {
 	mu   locks.Mutex[locks.Leaf] // guards wake
 	wake chan struct{}
 }
 
-// Next gives a channel that is closed when the next lease is gone.
+// Next returns a channel that is closed at the next change of a lease.
 func (x *LeaseChanges) Next() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -23,7 +23,7 @@ func (x *LeaseChanges) Next() <-chan struct{} {
 	return x.wake
 }
 
-// Report wakes everybody who waits. It calls nobody.
+// Report closes the channel. It calls nothing.
 func (x *LeaseChanges) Report() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -33,7 +33,8 @@ func (x *LeaseChanges) Report() {
 	}
 }
 
-// AwaitEnded waits until the table knows the lease no more: whoever watches it may be the one who takes its walls down.
+// AwaitEnded waits until the lease is not in the table any more: another goroutine, which watches the lease, may be
+// removing its isolation.
 func (s *Stopper) AwaitEnded(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, IsolationTimeout)
 	defer cancel()
@@ -45,7 +46,7 @@ func (s *Stopper) AwaitEnded(ctx context.Context, id string) error {
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return fmt.Errorf("cannot end lease %s: its walls still stand: %w", id, ctx.Err())
+			return fmt.Errorf("cannot end lease %s: its isolation is still active: %w", id, ctx.Err())
 		}
 	}
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
-// Whoever stops a lease is told when it is gone, also when another takes its walls down.
+// AwaitEnded returns when the lease has ended, also when another goroutine removes its isolation.
 func TestAwaitEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Stopper{LeaseChanges: &LeaseChanges{}}
 		slow := &slowIsolation{begun: make(chan struct{}), end: make(chan struct{})}
 		d.Table = leasetest.TableOf(t, lease.Config{Isolation: slow, Changed: func(lease.Lease) { d.LeaseChanges.Report() }}, "red", "part", 1001)
 		id := d.Table.Live()[0].ID
-		go func() { _ = d.Table.Ended(t.Context(), id, "its last process ended") }() // What it says is seen below.
+		go func() { _ = d.Table.Ended(t.Context(), id, "its last process ended") }() // The result is checked below.
 		<-slow.begun
 		if err := d.Table.Ended(t.Context(), id, "stopped"); err != nil {
 			t.Fatal(err)
@@ -26,7 +26,7 @@ func TestAwaitEnded(t *testing.T) {
 		synctest.Wait()
 		select {
 		case err := <-gone:
-			t.Errorf("its walls still stand, and it is said to be gone: %v", err)
+			t.Errorf("its isolation is still active, and it is reported as ended: %v", err)
 		default:
 		}
 		close(slow.end)
@@ -34,7 +34,7 @@ func TestAwaitEnded(t *testing.T) {
 			t.Error(err)
 		}
 		if _, ok := d.Table.Get(id); ok {
-			t.Error("it is not gone")
+			t.Error("it has not ended")
 		}
 		if err := d.AwaitEnded(t.Context(), "never-there"); err != nil {
 			t.Error(err)
@@ -42,7 +42,7 @@ func TestAwaitEnded(t *testing.T) {
 	})
 }
 
-// slowIsolation take their time to be taken down.
+// slowIsolation is removed only when the test allows it.
 type slowIsolation struct {
 	leasetest.NoIsolation
 	begun, end chan struct{}

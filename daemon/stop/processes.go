@@ -10,18 +10,18 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Processes are processes that stay where they are. They are never frozen: that would stop a login or a service of
-// somebody else's with them. Close them.
+// Processes are processes that are leased in place, or of no lease. They are never frozen: that could stop a login or a
+// service of another user with them. The caller closes them.
 type Processes struct {
 	pidfds  []*procfs.Pidfd
-	belongs func(pid int) bool                                 // asked again before each signal; nil: they are whatever becomes of them
-	find    func(ctx context.Context) ([]*procfs.Pidfd, error) // who it is, when SIGTERM is due; nil: those who are held
+	belongs func(pid int) bool                                 // checked again before each signal; nil: always
+	find    func(ctx context.Context) ([]*procfs.Pidfd, error) // finds them when SIGTERM is due; nil: those in pidfds
 }
 
-// NewProcesses makes processes that are held something to be stopped.
+// NewProcesses returns the processes of these descriptors as a target.
 func NewProcesses(pidfds ...*procfs.Pidfd) *Processes { return &Processes{pidfds: pidfds} }
 
-// Close lets go of the processes.
+// Close closes the descriptors.
 func (p *Processes) Close() {
 	for _, h := range p.pidfds {
 		_ = h.Close() // Nothing is written through it.
@@ -34,7 +34,7 @@ func (p *Processes) Thaw(context.Context) error { return nil }
 // AwaitBacklog does nothing, for the same reason.
 func (p *Processes) AwaitBacklog(context.Context) {}
 
-// Terminate sends SIGTERM to each.
+// Terminate sends SIGTERM to each process.
 func (p *Processes) Terminate(ctx context.Context) error {
 	if p.find != nil && p.pidfds == nil {
 		var err error
@@ -45,7 +45,7 @@ func (p *Processes) Terminate(ctx context.Context) error {
 	return p.signal(unix.SIGTERM)
 }
 
-// Wait returns nil when all have ended.
+// Wait returns nil when all have exited.
 func (p *Processes) Wait(ctx context.Context) error {
 	for _, h := range p.pidfds {
 		if err := h.Wait(ctx); err != nil {
@@ -55,7 +55,7 @@ func (p *Processes) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Kill sends SIGKILL to those who have not ended.
+// Kill sends SIGKILL to those that have not exited.
 func (p *Processes) Kill(ctx context.Context) error {
 	if err := p.signal(unix.SIGKILL); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (p *Processes) Kill(ctx context.Context) error {
 			continue
 		}
 		if err := h.Wait(killed); err != nil {
-			return fmt.Errorf("process %d was killed and does not end: it hangs in the kernel, often in the driver: %w", h.PID(), err)
+			return fmt.Errorf("pid %d was killed and does not exit: it hangs in the kernel, often in the driver: %w", h.PID(), err)
 		}
 	}
 	return nil

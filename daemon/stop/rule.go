@@ -7,33 +7,33 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// FirstUser is the first uid of people; those below are root's and the system's services'.
+// FirstUser is the first uid of people; lower uids are root and the system's services.
 const FirstUser = 1000
 
-// Decision says whether a process may be stopped, or why it is left alone.
+// Decision is whether a process may be stopped, or why not.
 type Decision int
 
 // The decisions.
 const (
 	MayStop  Decision = iota
-	IsRoot            // root could do anyway what stopping it would prevent
-	IsSystem          // monitoring, a display, another job manager. Who installs those knows why, and most are started again
-	Unknown           // its user cannot be read
+	IsRoot            // root's: root is not restricted by gpushare, so stopping it would not help
+	IsSystem          // a system service: monitoring, a display, another job manager. Most are started again
+	Unknown           // its uid cannot be read
 )
 
-// Process describes a process as far as the rule asks.
+// Process is what the rule needs to know of a process.
 type Process struct {
 	UID   uint32
 	Known bool // the uid was read
-	Login bool // it runs in a login rather than as a service of the system
-	// Escaped: it came out of a lease, so that it is a tenant's whatever its uid.
+	Login bool // it runs in a login, not as a service of the system
+	// Escaped: it left a lease, so it belongs to a tenant whatever its uid.
 	Escaped bool
 }
 
-// Decide is the one rule about who may be stopped, whatever the authority: root's processes and the system's services,
-// which have a uid below FirstUser outside of a login, are left alone. own is the daemon's uid: a daemon that is not
-// root may stop what runs as the same user. Processes in a lease are not asked about: who may stop a lease is a question
-// of rights.
+// Decide is the one rule which processes may be stopped, with any authority. Not stopped are root's processes and the
+// system's services, which have a uid below FirstUser outside of a login. own is the daemon's uid: a daemon that is not
+// root may stop processes of its own user. It is not called for processes in a lease: the rights of the caller decide
+// who may stop a lease.
 func Decide(p Process, own int) Decision {
 	switch {
 	case !p.Known:
@@ -49,7 +49,7 @@ func Decide(p Process, own int) Decision {
 // DecidePID reads a process that is in no lease, and decides.
 func DecidePID(pid int) Decision { return decidePID(pid, false) }
 
-// DecideEscaped is Judge for a process that came out of a lease.
+// DecideEscaped is DecidePID for a process that left a lease.
 func DecideEscaped(pid int) Decision { return decidePID(pid, true) }
 
 func decidePID(pid int, escaped bool) Decision {
@@ -61,5 +61,5 @@ func decidePID(pid int, escaped bool) Decision {
 	return Decide(p, os.Geteuid())
 }
 
-// InLogin tells whether a cgroup is of a user's logins rather than of the system.
+// InLogin reports whether a cgroup belongs to a user's logins, not to the system.
 func InLogin(cgroup string) bool { return strings.HasPrefix(cgroup, "/user.slice/") }

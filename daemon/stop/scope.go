@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// backlogWait is how long a frozen lease's queued kernels get before it is killed.
+	// backlogWait is how long the queued kernels of a frozen lease may run before it is killed.
 	backlogWait = 500 * time.Millisecond
-	// freezeTimeout bounds the freezing before that. What does not freeze is killed as it runs.
+	// freezeTimeout bounds the freeze before that. A scope that does not freeze is killed while it runs.
 	freezeTimeout = 2 * time.Second
 )
 
-// scope is all processes of a lease, in a scope of their own.
+// scope is all processes of a lease in a scope of gpushare.
 type scope struct {
 	port    cgroup.Port
-	freezer cgroup.ScopeFreezer // nil where nothing can be frozen
+	freezer cgroup.ScopeFreezer // nil if nothing can be frozen
 	id      string
 	log     *slog.Logger
 }
 
-// Thaw lets the scope run.
+// Thaw lets the scope's processes run.
 func (s *scope) Thaw(ctx context.Context) error {
 	err := s.port.Thaw(ctx, s.id)
 	if errors.Is(err, cgroup.ErrNotFound) || errors.Is(err, cgroup.ErrNotSupported) {
@@ -38,7 +38,7 @@ func (s *scope) Thaw(ctx context.Context) error {
 	return err
 }
 
-// Terminate sends SIGTERM to every process, by descriptors that cannot mean another process.
+// Terminate sends SIGTERM to every process by its pidfd, which cannot refer to another process.
 func (s *scope) Terminate(ctx context.Context) error {
 	members, err := s.port.Members(ctx, s.id)
 	if errors.Is(err, cgroup.ErrNotFound) {
@@ -51,7 +51,7 @@ func (s *scope) Terminate(ctx context.Context) error {
 	for _, m := range members {
 		p, err := procfs.OpenPidfd(m.PID, m.Start)
 		if err != nil {
-			continue // It ended.
+			continue // It exited.
 		}
 		if leaseID, ok := s.port.ScopeOf(m.PID); ok && leaseID == s.id {
 			if err := p.Signal(unix.SIGTERM); err != nil && !errors.Is(err, procfs.ErrGone) {
@@ -63,7 +63,7 @@ func (s *scope) Terminate(ctx context.Context) error {
 	return failed
 }
 
-// Wait returns nil when the scope is empty or gone.
+// Wait returns nil when the scope is empty or was removed.
 func (s *scope) Wait(ctx context.Context) error {
 	err := s.port.WaitEmpty(ctx, s.id)
 	if errors.Is(err, cgroup.ErrNotFound) || errors.Is(err, cgroup.ErrOutOfMemory) {
@@ -72,7 +72,8 @@ func (s *scope) Wait(ctx context.Context) error {
 	return err
 }
 
-// AwaitBacklog freezes the scope: a running kernel that is killed can wedge the driver. Unfrozen dies too.
+// AwaitBacklog freezes the scope and waits: killing a process while its GPU kernel runs can hang the driver. If the
+// scope cannot be frozen it is killed all the same.
 func (s *scope) AwaitBacklog(ctx context.Context) {
 	if s.freezer == nil {
 		return
@@ -80,7 +81,7 @@ func (s *scope) AwaitBacklog(ctx context.Context) {
 	frozen, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
 	if err := s.freezer.Freeze(frozen, s.id); err != nil {
-		s.log.Debug("a lease is killed as it runs: it cannot be frozen", "lease", s.id, "error", err)
+		s.log.Debug("a lease is killed while it runs: it cannot be frozen", "lease", s.id, "error", err)
 		return
 	}
 	loop.Pause(ctx, backlogWait)
@@ -90,8 +91,8 @@ func (s *scope) AwaitBacklog(ctx context.Context) {
 func (s *scope) Kill(ctx context.Context) error {
 	err := s.port.KillScope(ctx, s.id)
 	if s.freezer != nil {
-		// Nobody of it is left to be thawed, but the deadline of the freeze stays on disk until this. If something is left,
-		// it must not stay frozen.
+		// No process is left to thaw, but this removes the deadline of the freeze from disk. If a process is left, it
+		// must not stay frozen.
 		if err := s.freezer.Thaw(context.WithoutCancel(ctx), s.id); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
 			s.log.Debug("a lease that was killed cannot be thawed", "lease", s.id, "error", err)
 		}

@@ -23,20 +23,19 @@ type Stopper struct {
 	Driver       gpu.Driver
 	Table        *lease.Table
 	Attribution  attribution
-	Freezer      cgroup.ScopeFreezer // freezes only while somebody else could thaw; nil where nothing can be frozen
+	Freezer      cgroup.ScopeFreezer // freezes only while gpushare-thaw runs; nil if nothing can be frozen
 	LeaseChanges *LeaseChanges
 }
 
-// attribution tells whose a process is, and what holds a lease's processes.
+// attribution finds the lease of a process, and the port for a lease's processes.
 type attribution interface {
 	LeaseOf(pid int) (id string, ok bool)
 	PortOf(l *lease.Lease) cgroup.Port
 }
 
-// Lease stops all processes of a lease, and returns when they are gone. Of one whose processes stay where they are it
-// stops those that hold its GPUs. Everything else of it goes on: the login, the service, the job. Of a container, which
-// runs under a slice of ours, every process ends. notify tells the people of the lease before. The lease itself is still
-// to be ended.
+// Lease stops all processes of a lease, and returns when they have exited. Of a lease in place it stops the processes
+// that use its GPUs; the rest of the login, service or job continues. Of a container, which runs under a slice of
+// gpushare, it stops every process. notify informs the users of the lease first. The caller then ends the lease itself.
 func (s *Stopper) Lease(ctx context.Context, l *lease.Lease, grace time.Duration, notify func(context.Context)) error {
 	escalation := s.EscalationOf(l)
 	if l.InPlace() {
@@ -51,12 +50,13 @@ func (s *Stopper) Lease(ctx context.Context, l *lease.Lease, grace time.Duration
 	return nil
 }
 
-// EscalationOf is the ladder of a lease that has a scope of its own.
+// EscalationOf returns the escalation of a lease that has a scope of gpushare.
 func (s *Stopper) EscalationOf(l *lease.Lease) *Escalation {
 	return &Escalation{Target: &scope{port: s.Attribution.PortOf(l), freezer: s.Freezer, id: l.ID, log: s.Log}}
 }
 
-// Process ends a process of no lease, and returns when it has ended. What is not that process any more has ended.
+// Process stops a process of no lease, and returns when it has exited. If the pid is another process by now, the
+// process has exited.
 func (s *Stopper) Process(ctx context.Context, pid int, start uint64, name, gpu, reason string) error {
 	p, err := procfs.OpenPidfd(pid, start)
 	if errors.Is(err, procfs.ErrGone) {
@@ -67,12 +67,13 @@ func (s *Stopper) Process(ctx context.Context, pid int, start uint64, name, gpu,
 	}
 	one := NewProcesses(p)
 	defer one.Close()
-	// Only now that it is held does this say whose it is: leases are ended by their own steps.
+	// The lease is read after the pidfd was opened, so that it is the lease of this process. Leases are ended by steps
+	// of their own.
 	if id, pidfds := s.Attribution.LeaseOf(pid); pidfds {
-		return fmt.Errorf("cannot stop pid %d (%s): it came into lease %s meanwhile", pid, name, id)
+		return fmt.Errorf("cannot stop pid %d (%s): it is in lease %s now", pid, name, id)
 	}
 	escalation := Escalation{Target: one, Notify: func(context.Context) {
-		text := fmt.Sprintf("process %d (%s) is stopped: %s", pid, name, reason)
+		text := fmt.Sprintf("pid %d (%s) is being stopped: %s", pid, name, reason)
 		s.Events.Publish(api.Event{Kind: "process.stopping", GPU: gpu, Message: text})
 		s.Audit("gpushared", "force", text)
 		if uid, err := procfs.UID(pid); err == nil {
@@ -85,7 +86,8 @@ func (s *Stopper) Process(ctx context.Context, pid int, start uint64, name, gpu,
 	return nil
 }
 
-// LargestProcess takes hold of the process of a lease that uses most memory of a GPU, to stop that one alone. nil: none is there.
+// LargestProcess returns the process of a lease that uses most memory of a GPU, to stop that one alone. nil: there is
+// none.
 func (s *Stopper) LargestProcess(ctx context.Context, l *lease.Lease, id gpu.UUID) (p *Processes, pid int, err error) {
 	pids, err := s.pidsOnGPUs(ctx, l, id)
 	if err != nil || len(pids) == 0 {
@@ -93,14 +95,14 @@ func (s *Stopper) LargestProcess(ctx context.Context, l *lease.Lease, id gpu.UUI
 	}
 	h, err := s.openMember(pids[0], l.ID)
 	if err != nil {
-		return nil, 0, nil //nolint:nilerr // It ended, or is no longer the lease's: who asks looks again.
+		return nil, 0, nil //nolint:nilerr // It exited, or left the lease: the caller tries again.
 	}
 	p = s.processesOf(l, nil)
 	p.pidfds = []*procfs.Pidfd{h}
 	return p, pids[0], nil
 }
 
-// processesOf are processes of a lease that stay where they are.
+// processesOf returns processes of a lease in place.
 func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int, error)) *Processes {
 	p := &Processes{belongs: func(pid int) bool { leaseID, ok := s.Attribution.LeaseOf(pid); return ok && leaseID == l.ID }}
 	if pids == nil {
@@ -113,7 +115,7 @@ func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int,
 		}
 		var pidfds []*procfs.Pidfd
 		for _, pid := range list {
-			if h, err := s.openMember(pid, l.ID); err == nil { // Else it ended, or is no longer the lease's.
+			if h, err := s.openMember(pid, l.ID); err == nil { // Else it exited, or left the lease.
 				pidfds = append(pidfds, h)
 			}
 		}
@@ -122,7 +124,7 @@ func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int,
 	return p
 }
 
-// openMember takes hold of a process of the lease, so that what is signalled is that process or none.
+// openMember opens a pidfd of a process of the lease, so that a signal reaches this process or none.
 func (s *Stopper) openMember(pid int, id string) (*procfs.Pidfd, error) {
 	start, err := procfs.Start(pid)
 	if err != nil {
@@ -132,21 +134,21 @@ func (s *Stopper) openMember(pid int, id string) (*procfs.Pidfd, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Only now that it is held does its cgroup say whose it is.
+	// The lease is read after the pidfd was opened: before, the pid could be reused.
 	if leaseID, ok := s.Attribution.LeaseOf(pid); !ok || leaseID != id {
 		p.Close()
-		return nil, fmt.Errorf("process %d: %w", pid, cgroup.ErrWrongCgroup)
+		return nil, fmt.Errorf("pid %d: %w", pid, cgroup.ErrWrongCgroup)
 	}
 	return p, nil
 }
 
-// pidsOnGPUs are the pids of the lease's processes on its GPUs, those that use most memory first.
+// pidsOnGPUs returns the pids of the lease's processes on its GPUs, those that use most memory first.
 func (s *Stopper) pidsOnGPUs(ctx context.Context, l *lease.Lease, ids ...gpu.UUID) ([]int, error) {
 	memory := map[int]uint64{}
 	for _, id := range ids {
 		processes, err := s.Driver.Processes(ctx, id)
 		if err != nil {
-			return nil, fmt.Errorf("cannot tell who is on the GPU: %w", err)
+			return nil, fmt.Errorf("cannot list the processes of the GPU: %w", err)
 		}
 		for i := range processes {
 			p := &processes[i]

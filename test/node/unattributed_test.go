@@ -52,7 +52,7 @@ func TestUnattributedIsStopped(t *testing.T) {
 	case err := <-ended:
 		t.Logf("it ended after %.1f s: %v", time.Since(began).Seconds(), err)
 		if stray.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) { // as one that was asked to end says
-			t.Errorf("it was not asked to end: %v", err)
+			t.Errorf("SIGTERM was not sent to it: %v", err)
 		}
 		if took := time.Since(began); took < 20*time.Second {
 			t.Errorf("it was stopped after %s, without its grace", took)
