@@ -21,31 +21,31 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// adoptInterval is how often it is looked who is there when nobody tells: for a place that came free, and for what a host
-// without a service manager never tells.
+// adoptInterval is how often logins and units are read without an event: for a place that became free, and on a host
+// without a service manager, which sends no events.
 const adoptInterval = 5 * time.Second
 
-// Adoption knows what was adopted. Logins and units are taken into a grant by the spec alone: nobody asks for a lease.
+// Adoption is what was adopted. Logins and units are adopted by the spec alone: no user requests the lease.
 type Adoption struct {
 	Wake loop.Wake
 
-	mu         locks.Mutex[locks.Adoption] // guards what follows; one looks at a time
-	groups     map[int][]int               // of the users who are logged in, as they were at the login
-	hadLease   map[string]string           // newcomers that had a lease: its id. Who ended it did not mean another one
-	generation uint64                      // the generation that given is of
-	reported   map[string]string           // newcomers that are not adopted, by unit: why, as it was told
+	mu         locks.Mutex[locks.Adoption] // guards what follows; one pass at a time
+	groups     map[int][]int               // uid to groups of users who are logged in, as they were at the login
+	hadLease   map[string]string           // candidate to the lease that it has or had: a candidate whose lease was ended gets no other one
+	generation uint64                      // of the spec for which hadLease is valid
+	reported   map[string]string           // unit to the reason why it is not adopted, as reported last
 }
 
-// Recheck makes the adoption look now.
+// Recheck wakes the loop.
 func (x *Adoption) Recheck() {
 	x.Wake.Set()
 }
 
-// adoptLoop keeps leases of what the spec adopts.
+// adoptLoop maintains the leases of what the spec adopts.
 func (a *Adopter) adoptLoop(ctx context.Context) {
 	for {
 		if err := a.AdoptAll(ctx); err != nil && ctx.Err() == nil {
-			a.Log.Warn("cannot look for logins and units to adopt", "error", err)
+			a.Log.Warn("cannot read logins and units to adopt", "error", err)
 		}
 		if _, ok := a.Adoption.Wake.Sleep(ctx, adoptInterval); !ok {
 			return
@@ -53,13 +53,13 @@ func (a *Adopter) adoptLoop(ctx context.Context) {
 	}
 }
 
-// AdoptAll looks once at who is there, and begins and ends leases accordingly.
+// AdoptAll reads logins and units once, and starts and ends leases accordingly.
 func (a *Adopter) AdoptAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	want := a.State.Desired()
 	if !want.Enforcing() && want.Released == nil {
-		return nil // Nothing is done on a node that only observes, and nothing undone.
+		return nil // A node that only observes starts and ends no lease.
 	}
 	a.Adoption.mu.Lock()
 	defer a.Adoption.mu.Unlock()
@@ -90,7 +90,7 @@ func (a *Adopter) AdoptAll(ctx context.Context) error {
 	return a.limitLogins(ctx, want, logins)
 }
 
-// startDue begins the leases that are due.
+// startDue starts the leases that are due.
 func (a *Adopter) startDue(ctx context.Context, want *state.Desired, candidates []lease.AdoptionCandidate, adopted []lease.Lease, due []lease.AdoptionCandidate, notAdopted map[string]api.Condition) {
 	x := &a.Adoption
 	if x.generation != want.Generation {
@@ -110,15 +110,15 @@ func (a *Adopter) startDue(ctx context.Context, want *state.Desired, candidates 
 		n := &due[i]
 		if id, had := x.hadLease[a.candidateKey(n)]; had {
 			if _, live := a.Table.Get(id); !live {
-				notAdopted[n.Unit] = api.Condition{Tenant: n.Claims[0].Tenant, Message: "lease " + id + " of " + n.Description() + " was ended", Hint: "they get another one when they log in anew, when the unit is started anew, or with the next apply"}
+				notAdopted[n.Unit] = api.Condition{Tenant: n.Claims[0].Tenant, Message: "lease " + id + " of " + n.Description() + " was ended", Hint: "it is adopted again at the next login, when the unit is started again, or at the next apply"}
 			}
 			continue
 		}
 		id, err := a.startAdopted(ctx, n)
 		if err != nil {
 			notAdopted[n.Unit] = api.Condition{
-				Tenant: n.Claims[0].Tenant, Message: fmt.Sprintf("%s have no lease of %s: %v", n.Description(), n.Claims[0].Grant, err),
-				Hint: "they can open no managed GPU; it is tried again when there is room",
+				Tenant: n.Claims[0].Tenant, Message: fmt.Sprintf("no lease of grant %s for %s: %v", n.Claims[0].Grant, n.Description(), err),
+				Hint: "they can open no managed GPU; adoption is tried again when there is capacity",
 			}
 			continue
 		}
@@ -126,8 +126,8 @@ func (a *Adopter) startDue(ctx context.Context, want *state.Desired, candidates 
 	}
 }
 
-// candidateKey tells a newcomer from the one that had its place before: a unit that is started anew has the same path and
-// another cgroup.
+// candidateKey distinguishes a candidate from an earlier one of the same name: a unit that is started again has the
+// same path and another cgroup.
 func (a *Adopter) candidateKey(n *lease.AdoptionCandidate) string {
 	key := n.Unit + " " + n.Cgroup
 	if h, err := a.Hierarchy(); err == nil {
@@ -140,7 +140,7 @@ func (a *Adopter) candidateKey(n *lease.AdoptionCandidate) string {
 	return key
 }
 
-// currentLogins lists who is logged in, when anybody needs to know.
+// currentLogins lists the users who are logged in, if the spec or a lease needs it.
 func (a *Adopter) currentLogins(ctx context.Context, want *state.Desired, notAdopted map[string]api.Condition) ([]cgroup.Login, error) {
 	needed := want.Spec != nil && slices.ContainsFunc(want.Spec.Tenants, func(t api.TenantSpec) bool {
 		return t.Adopt != nil && t.Adopt.Logins != "" || t.PerLogin != nil
@@ -154,14 +154,14 @@ func (a *Adopter) currentLogins(ctx context.Context, want *state.Desired, notAdo
 	}
 	logins, err := a.Sessions.Logins(ctx)
 	if errors.Is(err, cgroup.ErrNoLogins) {
-		notAdopted["logins"] = api.Condition{Message: "logins are not adopted: nobody tells who is logged in", Hint: "systemd-logind with libpam-systemd does"}
+		notAdopted["logins"] = api.Condition{Message: "logins are not adopted: no service reports who is logged in", Hint: "install systemd-logind with libpam-systemd"}
 		return nil, nil
 	}
-	// Root's own are nobody's.
+	// Root's logins are not adopted.
 	return slices.DeleteFunc(logins, func(l cgroup.Login) bool { return l.UID == 0 }), err
 }
 
-// candidates is all that a tenant may want, with the claims on it.
+// candidates returns all logins and units, with the tenants' claims on them.
 func (a *Adopter) candidates(ctx context.Context, want *state.Desired, logins []cgroup.Login, notAdopted map[string]api.Condition) []lease.AdoptionCandidate {
 	var candidates []lease.AdoptionCandidate
 	a.forgetGroups(logins)
@@ -179,7 +179,8 @@ func (a *Adopter) candidates(ctx context.Context, want *state.Desired, logins []
 	return append(candidates, a.unitCandidates(ctx, want, notAdopted)...)
 }
 
-// unitCandidates is the units that run and that a tenant wants, and those that have a lease because one wanted them.
+// unitCandidates returns the running units that a tenant adopts, and those that have a lease because a tenant adopted
+// them.
 func (a *Adopter) unitCandidates(ctx context.Context, want *state.Desired, notAdopted map[string]api.Condition) []lease.AdoptionCandidate {
 	claims := map[string][]lease.Key{}
 	for _, l := range a.Table.Live() {
@@ -214,9 +215,9 @@ func (a *Adopter) unitCandidates(ctx context.Context, want *state.Desired, notAd
 	return candidates
 }
 
-// tenantsOfLogin is the tenants that a user is a member of, of those that matter. A user's groups are asked for once, at the
-// login, as the login itself has them: who joins a group later has it after the next login. sure is false when a name is
-// not known yet.
+// tenantsOfLogin returns the relevant tenants that a user is a member of. A user's groups are read once, at the login,
+// as the login itself has them: a group that the user joins later counts from the next login. sure is false if a name
+// is not resolved yet.
 func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cgroup.Login, relevant func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
 	sure = true
 	identities := a.Identities.Table.Load()
@@ -253,7 +254,7 @@ func (a *Adopter) groupsOf(ctx context.Context, l *cgroup.Login) (gids []int, kn
 	}
 	gids, err := a.Identities.Names.GroupsOf(ctx, l.Name)
 	if err != nil {
-		a.Log.Warn("cannot tell a login's groups, it is tried again", "user", l.Name, "error", err)
+		a.Log.Warn("cannot read the groups of a login: trying again later", "user", l.Name, "error", err)
 		return nil, false
 	}
 	if x.groups == nil {
@@ -263,7 +264,7 @@ func (a *Adopter) groupsOf(ctx context.Context, l *cgroup.Login) (gids []int, kn
 	return gids, true
 }
 
-// forgetGroups drops what is known of users who are not logged in any more.
+// forgetGroups drops the groups of users who are not logged in any more.
 func (a *Adopter) forgetGroups(logins []cgroup.Login) {
 	for uid := range a.Adoption.groups {
 		if !slices.ContainsFunc(logins, func(l cgroup.Login) bool { return l.UID == uid }) {
@@ -272,7 +273,7 @@ func (a *Adopter) forgetGroups(logins []cgroup.Login) {
 	}
 }
 
-// startAdopted takes a newcomer into its grant, if there is a place now.
+// startAdopted starts a lease of the candidate's grant, if there is a place now.
 func (a *Adopter) startAdopted(ctx context.Context, n *lease.AdoptionCandidate) (string, error) {
 	h, err := a.Hierarchy()
 	if err != nil {
@@ -283,7 +284,7 @@ func (a *Adopter) startAdopted(ctx context.Context, n *lease.AdoptionCandidate) 
 		return "", err
 	}
 	if len(members) == 0 {
-		return "", fmt.Errorf("no process is there yet")
+		return "", fmt.Errorf("it has no process yet")
 	}
 	r := lease.Request{
 		Tenant: n.Claims[0].Tenant, Grant: n.Claims[0].Grant, Admin: true, Command: []string{n.Description()},
@@ -302,12 +303,12 @@ func (a *Adopter) startAdopted(ctx context.Context, n *lease.AdoptionCandidate) 
 		return "", err
 	}
 	a.Leases.WatchLease(l.ID)
-	a.Events.Publish(l.Event("lease.started", fmt.Sprintf("%s were taken into %s of %s", n.Description(), l.Terms.Spec.Name, l.Terms.Tenant)))
-	a.Wake() // What it may open is granted now.
+	a.Events.Publish(l.Event("lease.started", fmt.Sprintf("adopted %s into grant %s of tenant %s", n.Description(), l.Terms.Spec.Name, l.Terms.Tenant)))
+	a.Wake() // The converge loop grants the devices of the lease.
 	return l.ID, nil
 }
 
-// endAdopted lets a newcomer go. Its processes go on, and no managed GPU can be opened by them anew.
+// endAdopted ends the lease of a candidate. Its processes continue, and can open no managed GPU from now on.
 func (a *Adopter) endAdopted(ctx context.Context, id, why string) {
 	l, ok := a.Table.Get(id)
 	if !ok {
@@ -322,7 +323,7 @@ func (a *Adopter) endAdopted(ctx context.Context, id, why string) {
 	a.Wake()
 }
 
-// reportNotAdopted makes conditions of what is not adopted, and an event of each that is new.
+// reportNotAdopted sets a condition for each candidate that is not adopted, and publishes an event for each new one.
 func (a *Adopter) reportNotAdopted(notAdopted map[string]api.Condition) {
 	x := &a.Adoption
 	for about, c := range notAdopted {

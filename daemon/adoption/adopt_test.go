@@ -13,26 +13,26 @@ func TestAdoptsLoginsAndUnits(t *testing.T) {
 		vision.Adopt.Units = map[string]string{"hub.service": "dev"}
 		x.apply(vision)
 		x.adopt()
-		x.wantAdopted("nobody is there")
+		x.wantAdopted("no login")
 		alice := x.login(2001, "alice")
-		bob := x.login(2002, "bob") // by his group
-		x.login(2003, "carol")      // nobody's
-		x.login(0, "root")          // nobody's, though the group has him
+		bob := x.login(2002, "bob") // by group
+		x.login(2003, "carol")      // of no tenant
+		x.login(0, "root")          // not adopted, although a member of the group
 		hub := x.startProcess("hub.service")
 		x.sessions.units["hub.service"] = hub.cgroup
 		x.adopt()
 		all := []string{"alice vision/serve login", "bob vision/serve login", "hub.service vision/dev unit"}
-		x.wantAdopted("all came", all...)
+		x.wantAdopted("all are there", all...)
 		if id, ok := x.leaseOf(alice); !ok || !strings.HasPrefix(id, "vision-serve") {
-			t.Errorf("alice's process is of %q", id)
+			t.Errorf("alice's process is in lease %q", id)
 		}
 		x.adopt()
-		x.wantAdopted("at the second look", all...)
+		x.wantAdopted("after the second pass", all...)
 
 		x.logout(2001)
 		x.await("the lease ends with the login", 2)
 		x.adopt()
-		x.wantAdopted("alice left", all[1:]...)
+		x.wantAdopted("alice has logged out", all[1:]...)
 
 		vision.Adopt.Units = nil
 		x.apply(vision)
@@ -49,12 +49,12 @@ func TestAdoptsLoginsAndUnits(t *testing.T) {
 		x.wantAdopted("bob is no member any more")
 		x.apply(tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve"))
 		x.adopt()
-		x.wantAdopted("he is again", "bob speech/serve login")
-		nobodys := tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve")
-		nobodys.Adopt = nil
-		x.apply(nobodys)
+		x.wantAdopted("bob is a member again", "bob speech/serve login")
+		notAdopting := tenantOf("speech", api.Members{Groups: []string{"lab"}}, "serve")
+		notAdopting.Adopt = nil
+		x.apply(notAdopting)
 		x.adopt()
-		x.wantAdopted("nobody adopts anybody")
+		x.wantAdopted("no tenant adopts")
 		if !x.alive(bob) {
 			t.Error("bob's processes were ended")
 		}
@@ -68,16 +68,16 @@ func TestUserAdoptedByTwoTenants(t *testing.T) {
 		x.apply(a, b)
 		x.login(2002, "bob")
 		x.adopt()
-		x.wantAdopted("both want him")
-		if !x.hasCondition("the logins of bob are adopted by vision and speech") {
-			t.Errorf("it is not said: %+v", x.Conditions.List())
+		x.wantAdopted("both tenants adopt bob")
+		if !x.hasCondition("several tenants adopt the logins of bob (vision and speech)") {
+			t.Errorf("no condition: %+v", x.Conditions.List())
 		}
 		b.Adopt = nil
 		x.apply(a, b)
 		x.adopt()
-		x.wantAdopted("one wants him", "bob vision/serve login")
+		x.wantAdopted("one tenant adopts bob", "bob vision/serve login")
 		if x.hasCondition("bob") {
-			t.Errorf("it is still said: %+v", x.Conditions.List())
+			t.Errorf("the condition is still there: %+v", x.Conditions.List())
 		}
 	})
 }
@@ -91,15 +91,15 @@ func TestAdoptionWaitsForCapacity(t *testing.T) {
 		x.login(2002, "bob")
 		x.adopt()
 		x.wantAdopted("one place", "alice vision/serve login")
-		if !x.hasCondition("the logins of bob have no lease of serve") {
-			t.Errorf("it is not said: %+v", x.Conditions.List())
+		if !x.hasCondition("no lease of grant serve for the logins of bob") {
+			t.Errorf("no condition: %+v", x.Conditions.List())
 		}
 		x.logout(2001)
 		x.await("the place comes free", 0)
 		x.adopt()
 		x.wantAdopted("the place came free", "bob vision/serve login")
 		if x.hasCondition("bob") {
-			t.Errorf("it is still said: %+v", x.Conditions.List())
+			t.Errorf("the condition is still there: %+v", x.Conditions.List())
 		}
 	})
 }
@@ -115,14 +115,14 @@ func TestEndedLeaseIsNotAdoptedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		x.adopt()
-		x.wantAdopted("it was ended by name")
+		x.wantAdopted("its lease was stopped")
 		x.apply(v)
 		x.adopt()
 		x.wantAdopted("after the next apply", "alice vision/serve login")
 	})
 }
 
-// Whose lease is found again by whoever keeps leases gets no other one.
+// A login whose lease was recovered after a restart gets no other one.
 func TestRecoveredLeaseIsKept(t *testing.T) {
 	withFixtures(t, func(t *testing.T, x *fixture) {
 		v := tenantOf("vision", api.Members{Users: []string{"alice"}}, "serve")
@@ -141,22 +141,22 @@ func TestRecoveredLeaseIsKept(t *testing.T) {
 		}
 		for _, l := range x.Table.Live() {
 			if _, err := x.Attachments.Recover(t.Context(), scopeOf(&l, l.Process)); err != nil {
-				t.Errorf("%s is not found again: %v", l.ID, err)
+				t.Errorf("%s is not recovered: %v", l.ID, err)
 			}
 			x.Leases.WatchLease(l.ID)
 		}
 		x.apply(v)
 		x.adopt()
-		x.wantAdopted("found again", "alice vision/serve login")
+		x.wantAdopted("recovered", "alice vision/serve login")
 		if now := x.Table.Live()[0].ID; now != before {
 			t.Errorf("%s became %s", before, now)
 		}
 		x.logout(2001)
-		x.await("the lease that was found again ends with the login", 0)
+		x.await("the recovered lease ends with the login", 0)
 	})
 }
 
-// Who ended the lease of a login did not mean the next login of the same user.
+// After the lease of a login was stopped the next login of the same user is adopted.
 func TestNextLoginIsAdopted(t *testing.T) {
 	withFixtures(t, func(t *testing.T, x *fixture) {
 		x.apply(tenantOf("vision", api.Members{Users: []string{"alice"}}, "serve"))
@@ -168,15 +168,15 @@ func TestNextLoginIsAdopted(t *testing.T) {
 		}
 		x.adopt()
 		if !x.hasCondition("lease " + id + " of the logins of alice was ended") {
-			t.Errorf("it is not said: %+v", x.Conditions.List())
+			t.Errorf("no condition: %+v", x.Conditions.List())
 		}
 		x.logout(2001)
 		x.adopt()
 		x.login(2001, "alice")
 		x.adopt()
-		x.wantAdopted("she logged in anew", "alice vision/serve login")
+		x.wantAdopted("alice logged in again", "alice vision/serve login")
 		if x.hasCondition("alice") {
-			t.Errorf("it is still said: %+v", x.Conditions.List())
+			t.Errorf("the condition is still there: %+v", x.Conditions.List())
 		}
 	})
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Adopter takes logins, units and containers into leases.
+// Adopter adopts logins and units, and finds containers.
 type Adopter struct {
 	*report.Reporter
 	State       *state.State
 	RunDir      store.RunDir
 	Observer    *observe.Observer
 	Port        cgroup.Port
-	Hierarchy   func() (cgroup.Hierarchy, error) // finds where the cgroups are
+	Hierarchy   func() (cgroup.Hierarchy, error) // finds the cgroup hierarchy
 	Attachments *cgroup.Attachments
 	Table       *lease.Table
 	Identities  *server.Identities
@@ -37,13 +37,13 @@ type Adopter struct {
 
 	Adoption   Adoption
 	containers containers
-	perLogin   loginLimits // under the adoption's lock, but for what is shown
+	perLogin   loginLimits // guarded by Adoption.mu, except shown
 }
 
-// leaseWatcher ends leases when their last process is gone.
+// leaseWatcher ends leases when their last process has exited.
 type leaseWatcher interface{ WatchLease(id string) }
 
-// Run takes logins, units and containers into leases until ctx ends, and returns when its loops have ended.
+// Run adopts logins, units and containers until ctx ends, and returns when its loops have ended.
 func (a *Adopter) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { a.adoptLoop(ctx) })

@@ -14,9 +14,9 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// containers are those cgroups under slices of grants that nobody of us made.
+// containers are the cgroups under slices of grants that gpushare did not create.
 type containers struct {
-	refused map[string]string // by cgroup: why it has no lease; only its loop touches it
+	refused map[string]string // cgroup to the reason why it has no lease; used only by its loop
 }
 
 // containerLoop finds containers that were started under a grant's slice.
@@ -31,9 +31,9 @@ func (a *Adopter) containerLoop(ctx context.Context) {
 	}
 }
 
-// findContainers makes a lease of every cgroup under a grant's slice that holds processes and is no scope of ours. It runs
-// already, so a grant without room for it refuses nothing: that it has no lease is told, and as everybody on a GPU without
-// one it is left to the policy for those.
+// findContainers starts a lease for every cgroup under a grant's slice that has processes and is no scope of gpushare.
+// The container runs already, so a grant without capacity does not refuse it: a condition reports that it has no lease,
+// and the policy for processes without a lease applies.
 func (a *Adopter) findContainers(ctx context.Context) {
 	h, err := a.Hierarchy()
 	if err != nil {
@@ -41,7 +41,7 @@ func (a *Adopter) findContainers(ctx context.Context) {
 	}
 	isOwnScope := a.Port.Abilities().OwnScope
 	if isOwnScope == nil {
-		return // Nobody's cgroup is told from ours.
+		return // The adapter cannot tell its own scopes from other cgroups.
 	}
 	refused := map[string]string{}
 	for _, s := range a.Observer.Last().Slices {
@@ -50,11 +50,11 @@ func (a *Adopter) findContainers(ctx context.Context) {
 		}
 		children, err := h.Children(s.Path)
 		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
-			a.Log.Warn("cannot look for containers", "slice", s.Name, "error", err)
+			a.Log.Warn("cannot list containers", "slice", s.Name, "error", err)
 		}
 		for _, cg := range children {
 			if isOwnScope(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
-				continue // A container's monitor is not in it, but beside it.
+				continue // The monitor of a container, not the container.
 			}
 			if _, known := a.Attachments.ScopeAt(cg); known {
 				continue
@@ -77,12 +77,12 @@ func (a *Adopter) findContainers(ctx context.Context) {
 	a.containers.refused = refused
 	now := map[string]api.Condition{}
 	for cg, why := range refused {
-		now[cg] = api.Condition{Message: containerName(cg) + " has no lease: " + why, Hint: "it runs on; what it uses counts for nobody. Its cgroup is " + cg}
+		now[cg] = api.Condition{Message: containerName(cg) + " has no lease: " + why, Hint: "it continues to run; what it uses counts for no tenant. Its cgroup is " + cg}
 	}
 	a.Conditions.Replace("container", now)
 }
 
-// containerName is what a cgroup of a container is called in lists: runtimes name it by the container's long id.
+// containerName returns the name of a container in messages: runtimes name its cgroup by the container's long id.
 func containerName(cg string) string {
 	name := strings.TrimSuffix(path.Base(cg), ".scope")
 	for _, prefix := range []string{"libpod-", "docker-", "crio-", "cri-containerd-"} {

@@ -31,7 +31,7 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// fakeSessions stands for systemd and logind: it says who is there.
+// fakeSessions is a fake of systemd and logind.
 type fakeSessions struct {
 	logins []cgroup.Login
 	units  map[string]string
@@ -58,7 +58,7 @@ func (b *fakeSessions) SetLoginMemory(_ context.Context, uid int, limit *uint64)
 	return nil
 }
 
-// inPlaceIsolation are the walls of leases whose processes stay where they are.
+// inPlaceIsolation is the isolation of leases in place.
 type inPlaceIsolation struct{ to *cgroup.Attachments }
 
 func scopeOf(l *lease.Lease, p lease.Process) cgroup.Scope {
@@ -75,9 +75,9 @@ func (v inPlaceIsolation) RemoveIsolation(_ context.Context, l lease.Lease) erro
 	return nil
 }
 
-// watcher ends leases whose cgroup is empty, until its context ends: leases outlive it.
+// watcher ends leases whose cgroup is empty, until its context ends: leases outlive the daemon.
 type watcher struct {
-	ctx         context.Context // of one life
+	ctx         context.Context // of one run of the daemon
 	t           *testing.T
 	table       *lease.Table
 	attachments *cgroup.Attachments
@@ -107,21 +107,21 @@ type testProcess struct {
 	ended  chan struct{}
 }
 
-// fixture adopts who comes to it.
+// fixture is an Adopter with fake sessions.
 type fixture struct {
 	*Adopter
 	t         *testing.T
 	dir       string
 	sessions  *fakeSessions
 	h         cgroup.Hierarchy
-	kernel    bool // the cgroups are the kernel's; else they are files that say what the test wants
+	kernel    bool // the cgroups are the kernel's; else they are files that the test writes
 	top       string
-	ended     chan string // leases that are
+	ended     chan string // ids of ended leases
 	processes []*testProcess
-	stop      func() // ends this life
+	stop      func() // stops this run of the daemon
 }
 
-// withFixtures runs a test with cgroups of plain files, and where that may be done with those of the kernel.
+// withFixtures runs a test with cgroups of plain files, and if possible with those of the kernel.
 func withFixtures(t *testing.T, test func(t *testing.T, x *fixture)) {
 	t.Helper()
 	t.Run("files", func(t *testing.T) { test(t, newFixture(t, cgroup.Hierarchy{Mount: t.TempDir()}, false)) })
@@ -141,7 +141,7 @@ func newFixture(t *testing.T, h cgroup.Hierarchy, kernel bool) *fixture {
 	t.Helper()
 	x := &fixture{
 		t: t, dir: t.TempDir(), sessions: &fakeSessions{units: map[string]string{}, memory: map[int]*uint64{}}, h: h, kernel: kernel, ended: make(chan string, 64),
-		top: "/gpushare-lodge-" + strconv.Itoa(os.Getpid()) + strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")),
+		top: "/gpushare-adoption-" + strconv.Itoa(os.Getpid()) + strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")),
 	}
 	x.write(filepath.Join(x.dir, "passwd"), "root:x:0:0::/:\nalice:x:2001:2001::/:\nbob:x:2002:2002::/:\ncarol:x:2003:2003::/:\n")
 	x.write(filepath.Join(x.dir, "group"), "lab:x:3000:bob,root\nspeakers:x:3001:carol\n")
@@ -158,7 +158,7 @@ func newFixture(t *testing.T, h cgroup.Hierarchy, kernel bool) *fixture {
 	return x
 }
 
-// start begins to adopt, and knows nothing but what is on disk.
+// start starts an Adopter that knows only what is on disk.
 func (x *fixture) start() {
 	x.t.Helper()
 	r, st := report.NewReporter(slog.New(slog.NewTextHandler(x.t.Output(), nil)), time.Now), state.NewState(nil, false)
@@ -199,7 +199,7 @@ func (x *fixture) write(file, text string) {
 	}
 }
 
-// setProcs makes a cgroup of files say who is in it.
+// setProcs writes the files of a cgroup.
 func (x *fixture) setProcs(cg, procs, populated string) {
 	x.t.Helper()
 	x.write(filepath.Join(x.h.Dir(cg), "cgroup.procs"), procs)
@@ -219,7 +219,7 @@ func (x *fixture) startProcess(name string) *testProcess {
 	}
 	go func() {
 		defer close(g.ended)
-		_ = cmd.Wait() // It is killed, at the latest by the end.
+		_ = cmd.Wait() // It is killed at the end of the test.
 	}()
 	g.PID, g.kill = cmd.Process.Pid, cmd.Process.Kill
 	x.processes = append(x.processes, g)
@@ -235,7 +235,7 @@ func (x *fixture) startProcess(name string) *testProcess {
 	return g
 }
 
-// end ends guests. It is done again without harm.
+// end kills processes. It may be called again.
 func (x *fixture) end(processes ...*testProcess) {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -249,7 +249,7 @@ func (x *fixture) end(processes ...*testProcess) {
 		select {
 		case <-g.ended:
 		case <-ctx.Done():
-			x.t.Errorf("process %d does not end", g.PID)
+			x.t.Errorf("pid %d does not exit", g.PID)
 		}
 	}
 	for _, g := range processes {
@@ -261,24 +261,24 @@ func (x *fixture) end(processes ...*testProcess) {
 	}
 }
 
-// alive tells whether a guest still runs where it was put.
+// alive reports whether a process still runs in its cgroup.
 func (x *fixture) alive(g *testProcess) bool {
 	x.t.Helper()
 	busy, err := x.h.Populated(g.cgroup)
 	start, gone := procfs.Start(g.PID)
 	if err != nil || !busy || gone != nil || start != g.Start {
-		x.t.Logf("of process %d: populated %v, %v; %v", g.PID, busy, err, gone)
+		x.t.Logf("pid %d: populated %v, %v; %v", g.PID, busy, err, gone)
 		return false
 	}
 	return true
 }
 
-// leaseOf is the lease of a guest.
+// leaseOf returns the lease of a process.
 func (x *fixture) leaseOf(g *testProcess) (string, bool) {
 	if x.kernel {
 		return x.Attribution.LeaseOf(g.PID)
 	}
-	return x.Attribution.LeaseLookup(1 << 10)(g.PID) // As so many it is asked of the hierarchy, not of /proc.
+	return x.Attribution.LeaseLookup(1 << 10)(g.PID) // For so many it reads the hierarchy, not /proc.
 }
 
 func (x *fixture) login(uid int, name string) *testProcess {
@@ -288,7 +288,7 @@ func (x *fixture) login(uid int, name string) *testProcess {
 	return g
 }
 
-// logout ends the processes of a user and takes them from the books.
+// logout kills the processes of a user and removes the login.
 func (x *fixture) logout(uid int) {
 	x.t.Helper()
 	i := slices.IndexFunc(x.sessions.logins, func(l cgroup.Login) bool { return l.UID == uid })
@@ -296,7 +296,7 @@ func (x *fixture) logout(uid int) {
 	x.sessions.logins = slices.Delete(x.sessions.logins, i, i+1)
 }
 
-// apply puts tenants in force, each with its grants on the one GPU.
+// apply applies a spec with these tenants, each with its grants on the one GPU.
 func (x *fixture) apply(tenants ...api.TenantSpec) {
 	x.t.Helper()
 	want := &state.Desired{
@@ -323,7 +323,7 @@ func (x *fixture) adopt() {
 	}
 }
 
-// adopted is what is adopted now: "alice vision/serve login".
+// adopted lists what is adopted now: "alice vision/serve login".
 func (x *fixture) adopted() []string {
 	out := []string{}
 	for _, l := range x.Table.Live() {

@@ -19,14 +19,14 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 )
 
-// loginLimit is a memory limit that we set on a user's logins, and what was there before.
+// loginLimit is a memory limit that gpushare set on a user's logins, and the limit before it.
 type loginLimit struct {
 	Tenant string  `json:"tenant"`
 	Limit  uint64  `json:"limit"`
 	Before *uint64 `json:"before,omitempty"`
 }
 
-// loginLimits are those that are set. They last until the next boot, and so does their record.
+// loginLimits are the limits that are set. They last until the next boot, and so does their record.
 type loginLimits struct {
 	loaded bool
 	set    map[int]loginLimit // by uid
@@ -35,8 +35,8 @@ type loginLimits struct {
 
 const loginLimitsFile = "login-limits.json"
 
-// limitLogins gives the logins of tenants' members the limit that each has for itself, and takes back what nobody asks
-// for. A user's slice cannot stand below the tenant's, so these limits do not add up with the tenant's own.
+// limitLogins sets the limit of each login of a tenant's member, and restores limits that no tenant requests any more.
+// A user's slice cannot be below the tenant's slice, so these limits do not count towards the tenant's own.
 func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins []cgroup.Login) error {
 	x := &a.perLogin
 	if err := a.loadLoginLimits(); err != nil {
@@ -47,7 +47,7 @@ func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins [
 		uid := logins[i].UID
 		l, ok, sure := a.limitOf(ctx, want, &logins[i])
 		if was, set := x.set[uid]; !ok && !sure && set && want.Limits(was.Tenant) {
-			l, ok = was, true // Nobody loses a limit because a directory does not answer.
+			l, ok = was, true // A limit is kept while the user directory does not answer.
 		}
 		if ok {
 			due[uid] = l
@@ -64,7 +64,7 @@ func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins [
 	for _, uid := range slices.Sorted(maps.Keys(x.set)) {
 		loggedIn := slices.ContainsFunc(logins, func(l cgroup.Login) bool { return l.UID == uid })
 		if _, is := due[uid]; is || !loggedIn && want.Limits(x.set[uid].Tenant) {
-			continue // It holds for the next login from its birth.
+			continue // It applies to the user's next login from its start.
 		}
 		errs = append(errs, a.unlimitLogin(ctx, uid))
 	}
@@ -72,7 +72,7 @@ func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins [
 	return errors.Join(errs...)
 }
 
-// limitOf is the limit of one login: the least, if its user is in several tenants that have one.
+// limitOf returns the limit of one login: the least, if its user is in several tenants that have one.
 func (a *Adopter) limitOf(ctx context.Context, want *state.Desired, l *cgroup.Login) (out loginLimit, ok, sure bool) {
 	if !want.Enforcing() {
 		return out, false, true
@@ -86,7 +86,7 @@ func (a *Adopter) limitOf(ctx context.Context, want *state.Desired, l *cgroup.Lo
 	return out, ok, sure
 }
 
-// limitLogin sets one limit. What was there before is on disk before it is overwritten.
+// limitLogin sets one limit. The previous limit is on disk before it is overwritten.
 func (a *Adopter) limitLogin(ctx context.Context, uid int, want loginLimit) error {
 	x := &a.perLogin
 	is, err := a.Sessions.LoginMemory(ctx, uid)
@@ -103,7 +103,7 @@ func (a *Adopter) limitLogin(ctx context.Context, uid int, want loginLimit) erro
 			x.set[uid] = want
 			return a.saveLoginLimits()
 		}
-		return nil // Ours is in force, or somebody else set the same: then it is not ours to take back.
+		return nil // It is active already; if another program set the same limit it is not restored later.
 	}
 	x.set[uid] = want
 	if err := a.saveLoginLimits(); err != nil {
@@ -112,7 +112,7 @@ func (a *Adopter) limitLogin(ctx context.Context, uid int, want loginLimit) erro
 	return a.setLoginMemory(ctx, uid, &want.Limit)
 }
 
-// unlimitLogin takes one limit back: what was there before is there again.
+// unlimitLogin restores the previous limit.
 func (a *Adopter) unlimitLogin(ctx context.Context, uid int) error {
 	x := &a.perLogin
 	was := x.set[uid]
@@ -120,7 +120,7 @@ func (a *Adopter) unlimitLogin(ctx context.Context, uid int) error {
 	if err != nil {
 		return err
 	}
-	if is != nil && *is == was.Limit { // else somebody changed it since, and it is theirs
+	if is != nil && *is == was.Limit { // else another program has changed it since: keep that
 		if err := a.setLoginMemory(ctx, uid, was.Before); err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func (a *Adopter) setLoginMemory(ctx context.Context, uid int, limit *uint64) er
 		return err
 	}
 	if (is == nil) != (limit == nil) || is != nil && *is != *limit {
-		return fmt.Errorf("cannot limit the memory of the logins of uid %d: it is not as it was set", uid)
+		return fmt.Errorf("cannot limit the memory of the logins of uid %d: another value was read back", uid)
 	}
 	shown := "" // none
 	if limit != nil {
@@ -182,7 +182,7 @@ func (a *Adopter) saveLoginLimits() error {
 	return nil
 }
 
-// showLoginLimits keeps, for status, the limits that the kernel has.
+// showLoginLimits stores the limits that the kernel has, for status.
 func (a *Adopter) showLoginLimits(logins []cgroup.Login) {
 	seen := map[int]loginLimit{}
 	h, err := a.Hierarchy()
@@ -203,7 +203,7 @@ func (a *Adopter) showLoginLimits(logins []cgroup.Login) {
 	a.perLogin.shown.Store(&seen)
 }
 
-// LimitedUsers counts the users whose logins have a limit of ours.
+// LimitedUsers counts the users whose logins have a limit set by gpushare.
 func (a *Adopter) LimitedUsers() (int, error) {
 	a.Adoption.mu.Lock()
 	defer a.Adoption.mu.Unlock()
@@ -211,7 +211,7 @@ func (a *Adopter) LimitedUsers() (int, error) {
 	return len(a.perLogin.set), err
 }
 
-// LoginsLimited counts the logins of a tenant's members that were read back with at most this limit of memory, in bytes.
+// LoginsLimited counts the logins of a tenant's members for which at most this limit of memory was read back, in bytes.
 func (a *Adopter) LoginsLimited(tenant string, limit uint64) int {
 	shown := a.perLogin.shown.Load()
 	if shown == nil {

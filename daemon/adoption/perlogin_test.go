@@ -33,9 +33,9 @@ func TestPerLogin(t *testing.T) {
 		x.login(2002, "bob")
 		x.adopt()
 		if memory(2002) != 32<<30 {
-			t.Errorf("bob, who came by his group, has %d", memory(2002))
+			t.Errorf("bob, a member by group, has %d", memory(2002))
 		}
-		// Somebody else changes it: it is mended.
+		// Another program changes it: it is set again.
 		x.sessions.memory[2002] = &had
 		x.adopt()
 		if memory(2002) != 32<<30 {
@@ -48,7 +48,7 @@ func TestPerLogin(t *testing.T) {
 			t.Errorf("with another limit alice has %d and bob %d", memory(2001), memory(2002))
 		}
 		x.logout(2002)
-		// Another life, and the spec drops it while he is away.
+		// After a restart the spec has no limit, while bob is logged out.
 		x.stop()
 		x.start()
 		v.PerLogin = nil
@@ -60,12 +60,12 @@ func TestPerLogin(t *testing.T) {
 		sets := x.sessions.sets
 		x.adopt()
 		if x.sessions.sets != sets {
-			t.Error("a second look wrote again")
+			t.Error("a second pass wrote again")
 		}
 	})
 }
 
-// A limit counts as held when the kernel has it, not when it was asked for.
+// A limit counts when the kernel has it, not when it was requested.
 func TestLoginsLimitedReadsTheKernel(t *testing.T) {
 	x := newFixture(t, cgroup.Hierarchy{Mount: t.TempDir()}, false)
 	v := tenantOf("vision", api.Members{Users: []string{"alice"}}, "serve")
@@ -81,10 +81,10 @@ func TestLoginsLimitedReadsTheKernel(t *testing.T) {
 		x.write(filepath.Join(x.h.Dir(alice.cgroup), "memory.max"), c.max)
 		x.adopt()
 		if n, err := x.LimitedUsers(); n != 1 || err != nil {
-			t.Errorf("%d users have a limit of ours: %v", n, err)
+			t.Errorf("%d users have a limit, want 1: %v", n, err)
 		}
 		if held := x.LoginsLimited("vision", uint64(limit)); held != c.held {
-			t.Errorf("with memory.max %q %d logins are held, want %d", c.max, held, c.held)
+			t.Errorf("with memory.max %q %d logins are limited, want %d", c.max, held, c.held)
 		}
 	}
 }
