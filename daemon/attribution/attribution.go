@@ -9,10 +9,10 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Attribution tells whose process it is, and who uses what.
+// Attribution finds the lease of a process, and the users of devices and slices.
 type Attribution struct {
 	*report.Reporter
-	// HostRoot is where the host is.
+	// HostRoot is the root directory of the host.
 	HostRoot     string
 	State        *state.State
 	Port         cgroup.Port

@@ -14,12 +14,12 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// deviceUser reads who a process is, and what may be done with it under a spec.
+// deviceUser reads a process that uses a device, and decides what a change may do with it under a spec.
 func (attr *Attribution) deviceUser(want *state.Desired, m *mps.State, pid int) planner.DeviceUser {
 	h, login := planner.DeviceUser{PID: pid}, false
 	st, err := procfs.Read(pid)
 	if err != nil {
-		return h // It ended, or soon will: nobody has to be spared.
+		return h // It exited or is exiting: there is nothing to keep.
 	}
 	h.Start, h.Name = st.Start, st.Name
 	if age := procfs.BootTime() - time.Duration(st.Start)*time.Second/Ticks; age > 0 {
@@ -51,13 +51,13 @@ func (attr *Attribution) deviceUser(want *state.Desired, m *mps.State, pid int) 
 	return h
 }
 
-// DeviceUsers names who is in the way now, for a driver that refused because of somebody.
+// DeviceUsers names the processes in the way now, for a driver call that was refused because a device is in use.
 func (attr *Attribution) DeviceUsers(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string {
 	g := observe.GPU{Snapshot: s}
 	if last, ok := attr.Observer.Last().GPU(s.Identity.UUID); ok {
 		g.MPS = last.MPS
 	}
-	g.MIG.Resetless = nil // Whoever merely has it open is named too.
+	g.MIG.Resetless = nil // Processes that only have the device open are named too.
 	use := attr.UsageUnder(attr.State.Desired(), attr.OpenDevices(ctx, []observe.GPU{g}))
 	var out []string
 	for _, h := range planner.BlockingProcesses(&g, in, use) {

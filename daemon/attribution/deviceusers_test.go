@@ -26,12 +26,12 @@ func TestUnitOf(t *testing.T) {
 		"/gpushare.slice/gpushare-red.slice/gpushare-red-cut.slice/gpushare-a.scope": {unit: "gpushare-a.scope"},
 	} {
 		if unit, login := unitOf(cgroup), stop.InLogin(cgroup); unit != want.unit || login != want.login {
-			t.Errorf("%s is of %q, a login: %v; want %+v", cgroup, unit, login, want)
+			t.Errorf("%s: unit %q, login %v; want %+v", cgroup, unit, login, want)
 		}
 	}
 }
 
-// The nodes of GPUs and instances are told apart by their numbers, whatever they are called.
+// The device nodes of GPUs and instances are identified by their numbers, not by their names.
 func TestDeviceNodes(t *testing.T) {
 	g := observetest.Device(true, observetest.Instance(9, 4))
 	g.Identity.Minor, g.Instances[0].ID, g.Instances[0].Compute[0].ID = 3, 2, 1
@@ -47,9 +47,9 @@ func TestDeviceNodes(t *testing.T) {
 		t.Errorf("nodes (-want +got):\n%s", d)
 	}
 	if at := nodes[fileKey{rdev: 195<<32 | 3}]; !at.whole || at.GPU != observetest.One {
-		t.Errorf("the GPU's node stands for %+v", at)
+		t.Errorf("the GPU's node gives access to %+v", at)
 	}
 	if at := nodes[fileKey{rdev: 237<<32 | 428}]; at.whole || at.GPU != observetest.One || at.GI != 2 {
-		t.Errorf("the compute instance's node stands for %+v", at)
+		t.Errorf("the compute instance's node gives access to %+v", at)
 	}
 }

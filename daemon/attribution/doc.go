@@ -1,2 +1,3 @@
-// Package attribution tells whose process a pid is, and who uses which device, instance and slice. It stops nobody.
+// Package attribution finds the lease of a pid, and the processes that use a device, an instance or a slice. It stops
+// no process.
 package attribution

@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// PortOf is what holds a running lease's processes. On a node that only observes nobody was moved anywhere.
+// PortOf returns the port for a running lease's processes. On a node that only observes no process was moved.
 func (attr *Attribution) PortOf(l *lease.Lease) cgroup.Port {
 	if l.InPlace() {
 		return attr.InPlacePort(l)
@@ -22,8 +22,8 @@ func (attr *Attribution) PortOf(l *lease.Lease) cgroup.Port {
 	return attr.Port
 }
 
-// LeaseOf tells whose process it is, whichever port holds it: a scope of its own before the tree that it is in, and that
-// before the cgroup.
+// LeaseOf returns the lease of a process, from any port: first a scope of its own, then the process tree that it is in,
+// then its cgroup.
 func (attr *Attribution) LeaseOf(pid int) (string, bool) {
 	if id, ok := attr.Port.ScopeOf(pid); ok {
 		return id, true
@@ -36,10 +36,10 @@ func (attr *Attribution) LeaseOf(pid int) (string, bool) {
 	return attr.Attachments.ScopeOf(pid)
 }
 
-// indexThreshold is from how many on all of them are listed at once: one read for each would take longer.
+// indexThreshold is the number of processes from which all are listed at once: one read for each would take longer.
 const indexThreshold = 64
 
-// LeaseLookup is ownerOf for about so many processes, as of now.
+// LeaseLookup returns LeaseOf as of now, for about so many processes.
 func (attr *Attribution) LeaseLookup(about int) func(pid int) (string, bool) {
 	if about < indexThreshold {
 		return attr.LeaseOf
@@ -58,7 +58,7 @@ func (attr *Attribution) LeaseLookup(about int) func(pid int) (string, bool) {
 	}
 }
 
-// pidLookup asks for all at once where the adapter can.
+// pidLookup lists all pids at once if the adapter can.
 func pidLookup(p cgroup.Port) func(pid int) (string, bool) {
 	list := p.Abilities().PIDIndex
 	if list == nil {
@@ -68,12 +68,12 @@ func pidLookup(p cgroup.Port) func(pid int) (string, bool) {
 	return func(pid int) (string, bool) { id, ok := all[pid]; return id, ok }
 }
 
-// Usage answers who uses what from the lease table as it is now.
+// Usage returns what is in use according to the lease table now.
 func (attr *Attribution) Usage() planner.Usage {
 	return attr.UsageUnder(attr.State.Desired(), planner.OpenDevices{})
 }
 
-// UsageUnder is usage with what a spec says of the processes that are in the way, and with who has devices open.
+// UsageUnder is Usage with what a spec says about processes in the way, and with the processes that have devices open.
 func (attr *Attribution) UsageUnder(want *state.Desired, o planner.OpenDevices) planner.Usage {
 	live, st := attr.Table.Live(), attr.State.Kept()
 	return planner.Usage{
@@ -106,7 +106,7 @@ func (attr *Attribution) UsageUnder(want *state.Desired, o planner.OpenDevices) 
 	}
 }
 
-// InPlacePort is what holds a lease whose processes stay where they are: their cgroup, or the tree under one process.
+// InPlacePort returns the port of a lease in place: of its cgroup, or of the tree of one process.
 func (attr *Attribution) InPlacePort(l *lease.Lease) cgroup.Port {
 	if l.Cgroup != "" {
 		return attr.Attachments
@@ -114,5 +114,5 @@ func (attr *Attribution) InPlacePort(l *lease.Lease) cgroup.Port {
 	return attr.Follow
 }
 
-// Ticks is how many clock ticks /proc counts in a second, on every Linux that NVIDIA has a driver for.
+// Ticks is the number of clock ticks per second in /proc, on every Linux for which NVIDIA has a driver.
 const Ticks = 100

@@ -7,13 +7,14 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// ServesMPS tells whether a process is a server of an MPS control daemon of ours. The control daemon is asked for its
-// servers only now and then; they are its children. Their name tells nothing: a tenant chooses what his is called.
+// ServesMPS reports whether a process is a server of an MPS control daemon that gpushare manages. The list of servers
+// is queried only at intervals; servers are children of the control daemon. The process name is not used: a tenant can
+// choose any name.
 func ServesMPS(m *mps.State, p procfs.Stat) bool {
 	return m != nil && (slices.Contains(m.Servers, p.PID) || m.PID > 0 && p.PPID == m.PID)
 }
 
-// IsServingMPS is servesMPS for a process that is given by its pid. One that ended serves nobody.
+// IsServingMPS is ServesMPS for a pid. A process that has exited serves nothing.
 func IsServingMPS(m *mps.State, pid int) bool {
 	if m == nil {
 		return false

@@ -7,7 +7,7 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// TestServesMPS: a tenant that calls its program like a server of MPS does not become one.
+// TestServesMPS: a process with the name of an MPS server is not taken for one.
 func TestServesMPS(t *testing.T) {
 	t.Parallel()
 	of := &mps.State{PID: 100, Servers: []int{102}}
@@ -17,10 +17,10 @@ func TestServesMPS(t *testing.T) {
 		p    procfs.Stat
 		want bool
 	}{
-		{"told by the control daemon", of, procfs.Stat{PID: 102, PPID: 1}, true},
+		{"listed by the control daemon", of, procfs.Stat{PID: 102, PPID: 1}, true},
 		{"its child", of, procfs.Stat{PID: 103, PPID: 100}, true},
-		{"called like one", of, procfs.Stat{PID: 104, PPID: 1, Name: "nvidia-cuda-mps"}, false},
-		{"no MPS there", nil, procfs.Stat{PID: 102}, false},
+		{"only its name", of, procfs.Stat{PID: 104, PPID: 1, Name: "nvidia-cuda-mps"}, false},
+		{"no MPS", nil, procfs.Stat{PID: 102}, false},
 		{"a control daemon that does not run", &mps.State{}, procfs.Stat{PID: 1, PPID: 0}, false},
 	} {
 		if got := ServesMPS(c.m, c.p); got != c.want {

@@ -18,23 +18,23 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-// scanTimeout bounds one look at every descriptor of every process.
+// scanTimeout bounds one scan of every descriptor of every process.
 const scanTimeout = 2 * time.Second
 
-// nvidiaMajor is the number of the GPUs' device nodes, which is the driver's own.
+// nvidiaMajor is the major number of the GPUs' device nodes, which the driver has registered.
 const nvidiaMajor = 195
 
-// fileKey is what a device node is: its number on a real host. A virtual node's is known by the file, because the nodes of
-// another virtual node have the same numbers.
+// fileKey identifies a device node: by its number on a real host. A node of a virtual host is identified by the file,
+// because other virtual hosts use the same numbers.
 type fileKey struct{ rdev, dev, ino uint64 }
 
-// OpenDevices looks who has which GPU open. What cannot be seen is taken for not open: the driver refuses then, and names
-// nobody.
+// OpenDevices finds the processes that have each GPU open. A descriptor that cannot be read counts as not open: the
+// driver then refuses the change, without naming a process.
 func (attr *Attribution) OpenDevices(ctx context.Context, gpus []observe.GPU) planner.OpenDevices {
 	o := planner.OpenDevices{GPUs: map[gpu.UUID][]int{}, Instances: map[planner.InstanceKey][]int{}}
 	host, err := attr.Hosts.At(attr.Observer.Last())
 	if err != nil {
-		attr.Log.Warn("cannot see who has GPUs open", "error", err)
+		attr.Log.Warn("cannot list the processes that have GPUs open", "error", err)
 		return o
 	}
 	realHost := filepath.Clean(attr.HostRoot) == "/"
@@ -63,7 +63,7 @@ func (attr *Attribution) OpenDevices(ctx context.Context, gpus []observe.GPU) pl
 		}
 	})
 	if err != nil {
-		attr.Log.Warn("who has GPUs open was not seen in full", "error", err)
+		attr.Log.Warn("the list of processes that have GPUs open is not complete", "error", err)
 	}
 	o.Complete = err == nil && unreadable == 0
 	return o
@@ -75,7 +75,7 @@ type nodeTarget struct {
 	whole bool
 }
 
-// deviceNodes finds the nodes of the GPUs and of their instances.
+// deviceNodes finds the device nodes of the GPUs and of their instances.
 func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string, major, minor uint32) (fileKey, bool)) map[fileKey]nodeTarget {
 	out := map[fileKey]nodeTarget{}
 	add := func(at nodeTarget, name string, major, minor uint32) {
@@ -107,12 +107,12 @@ func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string
 	return out
 }
 
-// unitOf names the unit of a cgroup. Empty: of none.
+// unitOf returns the unit of a cgroup; empty if there is none.
 func unitOf(cgroup string) string {
 	login := stop.InLogin(cgroup)
 	for part := range strings.SplitSeq(cgroup, "/") {
 		if strings.HasPrefix(part, "user@") && login {
-			continue // Everything of that user's; what is in it says more.
+			continue // The user's manager: a unit below it is more exact.
 		}
 		if strings.HasSuffix(part, ".service") || strings.HasSuffix(part, ".scope") {
 			return part

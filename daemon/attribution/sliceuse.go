@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Hierarchy is where the slices are, for reading what they use; ok is false where there are none.
+// Hierarchy is the cgroup hierarchy of the slices; ok is false if there is none.
 func (attr *Attribution) Hierarchy() (h cgroup.Hierarchy, ok bool) {
 	at := attr.Port.Abilities().Hierarchy
 	if at == nil {
@@ -22,7 +22,7 @@ func (attr *Attribution) Hierarchy() (h cgroup.Hierarchy, ok bool) {
 	return *at, true
 }
 
-// SliceUse is who uses which slice, and what of, so that a plan says whom it would disturb.
+// SliceUse returns what each slice uses and the leases in it, so that a plan can name what it would disturb.
 func (attr *Attribution) SliceUse(node *observe.Node) map[cgroup.SliceName]isolation.Use {
 	out := map[cgroup.SliceName]isolation.Use{}
 	for _, l := range attr.Table.Live() {
@@ -44,8 +44,8 @@ func (attr *Attribution) SliceUse(node *observe.Node) map[cgroup.SliceName]isola
 	return out
 }
 
-// useOf adds to who uses a slice what is used. What cannot be read is taken for not used: the kernel holds the limit all
-// the same, and a slice may have gone since it was looked at.
+// useOf adds the resources that are in use. What cannot be read counts as not used: the kernel enforces the limit all
+// the same, and the slice may have been removed since it was observed.
 func (attr *Attribution) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isolation.Use) isolation.Use {
 	ps, err := h.Processes(s.Path)
 	if err != nil {
@@ -70,14 +70,14 @@ func (attr *Attribution) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isola
 		u.CPU = attr.rates.record(s.Path, *in.CPU, attr.Now())
 	}
 	if open, err := cgroup.OpenDevices(ps); err != nil {
-		attr.Log.Warn("cannot see which devices are open in a slice", "slice", s.Name.String(), "error", err)
+		attr.Log.Warn("cannot list the devices that are open in a slice", "slice", s.Name.String(), "error", err)
 	} else {
 		u.Devices = granted(open, s)
 	}
 	return u
 }
 
-// granted keeps the open devices that the slice allows. One that is open and not allowed is nobody's to keep.
+// granted returns the open devices that the slice allows. A device that is open and not allowed is not kept.
 func granted(open []cgroup.DeviceRule, s *cgroup.SliceState) []cgroup.DeviceRule {
 	return slices.DeleteFunc(open, func(r cgroup.DeviceRule) bool {
 		return !slices.ContainsFunc(s.Devices, func(o cgroup.DeviceRule) bool {
@@ -86,7 +86,7 @@ func granted(open []cgroup.DeviceRule, s *cgroup.SliceState) []cgroup.DeviceRule
 	})
 }
 
-// rates are how busy slices were lately, from how much they had used at two moments.
+// rates are the CPU rates of slices, from their usage at two moments.
 type rates struct {
 	mu      locks.Mutex[locks.Leaf] // guards all
 	bySlice map[string]rate
@@ -98,13 +98,13 @@ type rate struct {
 	percent float64 // of one CPU, between the two moments before
 }
 
-// Two moments that are closer tell nothing, and what is older tells nothing of now.
+// Moments that are closer give no useful rate; older ones say nothing about the present.
 const (
 	rateMinInterval = time.Second
 	rateMaxInterval = 2 * time.Minute
 )
 
-// record remembers a moment and gives the percentage of one CPU since the one before; 0 while nothing is known.
+// record stores a moment and returns the percentage of one CPU since the one before; 0 while it is unknown.
 func (r *rates) record(path string, used time.Duration, now time.Time) float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +119,7 @@ func (r *rates) record(path string, used time.Duration, now time.Time) float64 {
 	old, ok := r.bySlice[path]
 	elapsed := now.Sub(old.at)
 	switch {
-	case !ok || used < old.used: // Or it is another slice of that name.
+	case !ok || used < old.used: // The counter is lower for a new slice of the same name.
 		r.bySlice[path] = rate{at: now, used: used}
 		return 0
 	case elapsed < rateMinInterval:
@@ -130,7 +130,7 @@ func (r *rates) record(path string, used time.Duration, now time.Time) float64 {
 	return next.percent
 }
 
-// RecordRates keeps the rates of slices whose CPU is limited: without that nobody will ask.
+// RecordRates records the CPU rates of slices with a CPU quota; no plan needs the others.
 func (attr *Attribution) RecordRates(node *observe.Node) {
 	h, ok := attr.Hierarchy()
 	if !ok {
@@ -147,7 +147,7 @@ func (attr *Attribution) RecordRates(node *observe.Node) {
 	}
 }
 
-// InPlaceReason says in words that the processes are not behind walls of ours.
+// InPlaceReason says in a message why the processes of a lease in place are not isolated.
 func InPlaceReason(l *lease.Lease) string {
 	switch {
 	case l.Unit != "":

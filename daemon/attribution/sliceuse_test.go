@@ -31,11 +31,11 @@ func TestRates(t *testing.T) {
 		}
 	}
 	if got := r.record("/b", time.Hour, began); got != 0 {
-		t.Errorf("a slice that was never seen is busy for %v", got)
+		t.Errorf("a slice that was not recorded has the rate %v", got)
 	}
 }
 
-// A device that was opened past the walls does not keep them from being closed.
+// A device that is open although the slice does not allow it does not prevent its closing.
 func TestGrantedKeepsAllowedDevices(t *testing.T) {
 	node := func(minor uint32) cgroup.DeviceRule {
 		return cgroup.DeviceRule{Type: 'c', Major: 195, Minor: minor, Access: "rw"}

@@ -1,5 +1,5 @@
-// Package host finds what holds processes on this host and what tells of it: systemd, a cgroup v2 subtree of our own, or
-// the process tree. It is part of the wiring: it says which adapter serves which part of the daemon.
+// Package host selects the adapters for this host: systemd, a cgroup v2 subtree of gpushare, or the process tree. It is
+// part of the wiring: it decides which adapter serves which part of the daemon.
 package host
 
 import (
@@ -27,14 +27,14 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// Host is what holds processes on this host, and what starts those that are not ours to parent.
+// Host has the adapters of this host.
 type Host struct {
 	Port        cgroup.Port
-	Follow      *cgroup.Processes      // what follows processes where nothing may be written
-	Attachments *cgroup.Attachments    // for those that stay in a cgroup that is not ours
-	Freezer     *cgroup.Freezer        // nil where nothing can be frozen
-	Sessions    adoption.SessionSource // nil where nobody can tell who is logged in
-	Services    change.Services        // nil where no units can be stopped
+	Follow      *cgroup.Processes      // follows processes if nothing may be written
+	Attachments *cgroup.Attachments    // of processes in place
+	Freezer     *cgroup.Freezer        // nil if nothing can be frozen
+	Sessions    adoption.SessionSource // nil if logins cannot be listed
+	Services    change.Services        // nil if no units can be stopped
 	Units       mps.Units
 	LoginFilter *devicepolicy.LoginFilter
 	Launcher    worker.Launcher
@@ -42,36 +42,37 @@ type Host struct {
 	Close       func()
 }
 
-// Programs starts commands that nobody waits for, and keeps what they print.
+// Programs starts detached commands, and keeps their output.
 type Programs interface {
 	leases.Programs
 	leases.Outputs
 }
 
-// Options say where things are.
+// Options are paths and programs of the host.
 type Options struct {
-	Systemd    string // "off": it is not used even where it runs
+	Systemd    string // "off": it is not used even if it runs
 	RunDir     string
 	StateDir   string
-	CgroupRoot string // of a subtree of our own
-	Start      string // the program that becomes a command
-	Thaw       string // the program that thaws what expired
-	Logins     string // the cgroup that holds logins; empty: found
+	CgroupRoot string // of the subtree of gpushare
+	Start      string // gpushare-start
+	Thaw       string // gpushare-thaw
+	Logins     string // the cgroup of logins; empty: detected
 }
 
-// HostEvents is told of what may have changed on the host, and tells who somebody is.
+// HostEvents are the callbacks for changes on the host, and the lookup of user names.
 type HostEvents struct {
-	Reloaded func()            // limits and device rules: the service manager read its configuration again
-	Logins   func()            // who is logged in
-	Unit     func(name string) // whether a unit runs; any when empty
+	Reloaded func()            // the service manager was reloaded: limits and device rules may have changed
+	Logins   func()            // logins may have changed
+	Unit     func(name string) // a unit may have started or stopped; any if empty
 	UserName func(uid int) string
 }
 
-// Find takes the strongest adapter that fits: systemd, a subtree of our own on cgroup v2, or the process tree.
+// Find selects the strongest adapter that is possible: systemd, a subtree of gpushare on cgroup v2, or the process
+// tree.
 func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (*Host, error) {
 	opt := cgroup.DetectOptions{}
 	if o.Systemd == "off" {
-		opt.Root = "/nonexistent" // Where no systemd is found.
+		opt.Root = "/nonexistent" // There is no systemd below it.
 	}
 	kind, why := cgroup.Detect(opt)
 	h := &Host{
@@ -81,7 +82,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (
 	}
 	supervisors := &launch.Supervisors{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
 	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: h.Follow, followed: h.Follow}
-	// One port is not known yet: nobody is asked before it is.
+	// h.Port is set below, before the first call.
 	h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{InOtherScope: func(pid int) bool { _, ok := h.Port.ScopeOf(pid); return ok }})
 	switch kind {
 	case cgroup.KindSystemd:
@@ -94,7 +95,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (
 	return h, nil
 }
 
-// shortReason leaves the reason and drops what follows from it, which status says by itself.
+// shortReason returns the reason without its consequences, which status reports itself.
 func shortReason(why string) string {
 	s, _, _ := strings.Cut(why, ":")
 	return s
@@ -111,19 +112,20 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 	h.Launcher = systemWorkers{a}
 	h.Programs = unitPrograms{a: a, program: o.Start}
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
-	// The thawer is a unit of its own, which the package ships.
+	// gpushare-thaw is a unit of its own, which the package installs.
 	h.Freezer, err = cgroup.NewFreezer(a, cgroup.FreezerOptions{RunDir: o.RunDir})
 	return h, err
 }
 
-// countDevicePrograms counts the device programs of a cgroup; nil where the kernel does not let them be counted.
+// countDevicePrograms returns a function that counts the device programs of a cgroup; nil if the kernel does not allow
+// to query them.
 func countDevicePrograms(log *slog.Logger) func(dir string) (int, error) {
 	h, err := cgroup.FindHierarchy()
 	if err == nil {
 		_, err = devices.CountPrograms(h.Mount)
 	}
 	if err != nil {
-		log.Warn("device programs cannot be looked at: systemd's word about walls is taken", "error", err)
+		log.Warn("cannot query device programs: the state that systemd reports is used", "error", err)
 		return nil
 	}
 	return func(dir string) (int, error) {
@@ -151,22 +153,22 @@ func (h *Host) onCgroupfs(ctx context.Context, o Options, supervisors *launch.Su
 	return h, startThaw(ctx, o, h.Freezer, h.Launcher)
 }
 
-// startThaw starts the thawer where no service manager does, unless one runs already: it outlives the daemon.
+// startThaw starts gpushare-thaw if no service manager does, unless it runs already: it outlives the daemon.
 func startThaw(ctx context.Context, o Options, freezer *cgroup.Freezer, launcher worker.Launcher) error {
 	if freezer.Ready() == nil {
 		return nil
 	}
 	if _, err := launcher.Launch(ctx, "gpushare-thaw", []string{o.Thaw, "--run-dir", o.RunDir}, []string{"PATH=/usr/bin:/bin"}); err != nil {
-		return fmt.Errorf("cannot start the thawer: %w", err)
+		return fmt.Errorf("cannot start gpushare-thaw: %w", err)
 	}
-	// It takes its lock within moments; until then nobody is frozen, which is all that depends on it.
+	// It takes its lock soon; until then nothing is frozen.
 	return nil
 }
 
-// systemUnits starts MPS control daemons as units of systemd.
+// systemUnits starts MPS control daemons as systemd units.
 type systemUnits struct{ a *systemd.Adapter }
 
-// StartService starts a service that lives on when the daemon ends.
+// StartService starts a service that continues when the daemon ends.
 func (u systemUnits) StartService(ctx context.Context, s mps.Service) error {
 	env := map[string]string{}
 	for _, kv := range s.Env {
@@ -182,7 +184,7 @@ func (u systemUnits) StartService(ctx context.Context, s mps.Service) error {
 	}
 	err := u.a.StartService(ctx, out)
 	if errors.Is(err, systemd.ErrExists) {
-		return nil // It runs already: what is wanted of it is verified by its effect.
+		return nil // It runs already; the caller verifies its effect.
 	}
 	return err
 }
@@ -206,8 +208,8 @@ func (u systemUnits) ServiceState(ctx context.Context, name string) (mps.Service
 
 func unitBase(name string) string { return strings.TrimSuffix(name, ".service") }
 
-// systemWorkers starts NVML workers as units of their own: one that hangs inside the driver must not keep the daemon's
-// unit from being stopped or restarted.
+// systemWorkers starts NVML workers as units of their own: a worker that hangs in the driver must not prevent that the
+// daemon's unit is stopped or restarted.
 type systemWorkers struct{ a *systemd.Adapter }
 
 // Launch starts a worker and returns when systemd runs it.
@@ -223,45 +225,46 @@ func (w systemWorkers) Launch(ctx context.Context, name string, argv, env []stri
 	}
 	state, err := w.a.ServiceState(ctx, name)
 	if err != nil || state.MainPID == 0 {
-		return nil, fmt.Errorf("cannot launch %s: it ended at once (%s): %w", name, state.Result, err)
+		return nil, fmt.Errorf("cannot launch %s: it exited at once (%s): %w", name, state.Result, err)
 	}
 	start, err := procfs.Start(state.MainPID)
 	if err != nil {
-		return nil, fmt.Errorf("cannot launch %s: it ended at once: %w", name, err)
+		return nil, fmt.Errorf("cannot launch %s: it exited at once: %w", name, err)
 	}
 	fd, err := procfs.OpenPidfd(state.MainPID, start)
 	if err != nil {
-		return nil, fmt.Errorf("cannot launch %s: it ended at once: %w", name, err)
+		return nil, fmt.Errorf("cannot launch %s: it exited at once: %w", name, err)
 	}
 	p := &unitWorker{fd: fd, done: make(chan struct{})}
 	go func() { // ends with the process
 		defer close(p.done)
-		_ = fd.Wait(context.Background()) // its end is all that is waited for
+		_ = fd.Wait(context.Background()) // only its end matters
 	}()
 	return p, nil
 }
 
-// unitWorker is a worker that is nobody's child. Its descriptor is let go of with the daemon: a Kill may come at any time.
+// unitWorker is a worker that is not a child of the daemon. Its descriptor stays open until the daemon ends: Kill may
+// be called at any time.
 type unitWorker struct {
 	fd   *procfs.Pidfd
 	done chan struct{}
 }
 
-// PID is the worker's.
+// PID returns the worker's pid.
 func (p *unitWorker) PID() int { return p.fd.PID() }
 
-// Done is closed when it has ended.
+// Done is closed when the worker has exited.
 func (p *unitWorker) Done() <-chan struct{} { return p.done }
 
 // Kill sends SIGKILL and does not wait.
 func (p *unitWorker) Kill() error {
 	if err := p.fd.Signal(unix.SIGKILL); err != nil && !p.fd.Ended() {
-		return fmt.Errorf("cannot kill worker %d: %w", p.PID(), err)
+		return fmt.Errorf("cannot kill pid %d (gpushare-nvml): %w", p.PID(), err)
 	}
 	return nil
 }
 
-// LoginsCgroup is the cgroup that holds the logins of this host; empty when none is known to.
+// LoginsCgroup returns the cgroup of logins of this host; empty if there is none.
 func (o Options) LoginsCgroup() string {
 	if o.Logins != "" || o.Systemd == "off" {
 		return o.Logins

@@ -14,15 +14,15 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// loginDirs tells who is logged in by the folders below the cgroup of logins, where no service manager keeps books.
-// It writes nothing: whoever made the folders has that right.
+// loginDirs finds logins by the directories below the cgroup of logins, where there is no service manager. It writes
+// nothing: those directories belong to the program that created them.
 type loginDirs struct {
 	h    cgroup.Hierarchy
-	top  string // empty: none is known
+	top  string // empty: unknown
 	name func(uid int) string
 }
 
-// Logins lists the folders user-UID.slice that hold a process.
+// Logins lists the directories user-UID.slice that have a process.
 func (f loginDirs) Logins(context.Context) ([]cgroup.Login, error) {
 	if f.top == "" {
 		return nil, cgroup.ErrNoLogins
@@ -51,7 +51,7 @@ func (f loginDirs) Logins(context.Context) ([]cgroup.Login, error) {
 
 // UnitCgroup knows no unit.
 func (f loginDirs) UnitCgroup(_ context.Context, unit string) (string, error) {
-	return "", fmt.Errorf("cannot look for %s without a service manager: %w", unit, cgroup.ErrNotSupported)
+	return "", fmt.Errorf("cannot find unit %s without a service manager: %w", unit, cgroup.ErrNotSupported)
 }
 
 // LoginMemory knows no limit.

@@ -15,19 +15,19 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// supervisedPrograms are under keepers of ours, where there is no service manager.
+// supervisedPrograms run under supervisor processes of gpushare, if there is no service manager.
 type supervisedPrograms struct {
 	supervisors *launch.Supervisors
 	isolated    programStarter
 	followed    programStarter
 }
 
-// programStarter has processes born in scopes.
+// programStarter starts processes in scopes.
 type programStarter interface {
 	StartProgram(ctx context.Context, s cgroup.Scope, spawn cgroup.Spawn) (cgroup.ScopeState, cgroup.Process, error)
 }
 
-// Start starts what waits for the word.
+// Start starts a process that waits for its program.
 func (k supervisedPrograms) Start(ctx context.Context, s cgroup.Scope, isolated bool) (cgroup.ScopeState, *launch.Pending, error) {
 	at := k.isolated
 	if !isolated {
@@ -47,37 +47,37 @@ func (k supervisedPrograms) Start(ctx context.Context, s cgroup.Scope, isolated 
 	return state, w, err
 }
 
-// Main finds the process that the word was for.
+// Main finds the process of the command.
 func (k supervisedPrograms) Main(_ context.Context, id string) (lease.Process, error) {
 	p, err := k.supervisors.Main(id)
 	return lease.Process(p), err
 }
 
-// Result tells how it ended.
+// Result returns the result of the command.
 func (k supervisedPrograms) Result(ctx context.Context, id string) (launch.Result, error) {
 	return k.supervisors.Result(ctx, id)
 }
 
-// Output copies what it printed.
+// Output copies the output.
 func (k supervisedPrograms) Output(ctx context.Context, l *lease.Lease, lines int, ended <-chan struct{}, to io.Writer) error {
 	return k.supervisors.Output(ctx, l.ID, lines, ended, to)
 }
 
-// Note puts a line of ours among it.
+// Note adds a line of gpushare to the output.
 func (k supervisedPrograms) Note(l *lease.Lease, line string) error {
 	return k.supervisors.Note(l.ID, line)
 }
 
-// Sweep drops what is not wanted any more.
+// Sweep removes the output of leases for which wanted is false.
 func (k supervisedPrograms) Sweep(wanted func(id string) bool) { k.supervisors.Prune(wanted) }
 
-// unitPrograms are services of systemd.
+// unitPrograms run as systemd services.
 type unitPrograms struct {
 	a       *systemd.Adapter
 	program string // gpushare-start
 }
 
-// Start starts what waits for the word.
+// Start starts a process that waits for its program.
 func (u unitPrograms) Start(ctx context.Context, s cgroup.Scope, isolated bool) (cgroup.ScopeState, *launch.Pending, error) {
 	if !isolated {
 		s.Slice, s.Closed, s.Devices = cgroup.SliceName{}, false, nil
@@ -92,7 +92,7 @@ func (u unitPrograms) Start(ctx context.Context, s cgroup.Scope, isolated bool) 
 		local.Close()
 		return cgroup.ScopeState{}, nil, err
 	}
-	remote.Close() // Ours would keep the connection up after the other end executed.
+	remote.Close() // An open copy would keep the connection up after the other process executed the program.
 	w, err := u.accept(ctx, local, p)
 	return state, w, err
 }
@@ -104,18 +104,18 @@ func (u unitPrograms) accept(ctx context.Context, local net.Conn, p cgroup.Proce
 	}
 	if cgroup.Process(w.Process) != p {
 		w.Close()
-		return nil, fmt.Errorf("cannot start it: process %d answers instead of %d", w.Process.PID, p.PID)
+		return nil, fmt.Errorf("cannot start it: pid %d answered instead of pid %d", w.Process.PID, p.PID)
 	}
 	return w, nil
 }
 
-// Main finds the process that the word was for.
+// Main finds the process of the command.
 func (u unitPrograms) Main(ctx context.Context, id string) (lease.Process, error) {
 	p, err := u.a.Program(ctx, id)
 	return lease.Process(p), err
 }
 
-// Result tells how it ended.
+// Result returns the result of the command.
 func (u unitPrograms) Result(ctx context.Context, id string) (launch.Result, error) {
 	r, err := u.a.Result(ctx, id)
 	if errors.Is(err, cgroup.ErrNotFound) {
@@ -124,16 +124,16 @@ func (u unitPrograms) Result(ctx context.Context, id string) (launch.Result, err
 	return launch.Result(r), err
 }
 
-// outputSlack is for clocks that are set while a lease runs.
+// outputSlack allows for changes of the clock while a lease runs.
 const outputSlack = time.Minute
 
-// Output copies what it printed.
+// Output copies the output.
 func (u unitPrograms) Output(ctx context.Context, l *lease.Lease, lines int, ended <-chan struct{}, to io.Writer) error {
 	return u.a.Output(ctx, l.ID, l.Created.Add(-outputSlack), lines, ended, to)
 }
 
-// Note puts a line of ours among it.
+// Note adds a line of gpushare to the output.
 func (u unitPrograms) Note(l *lease.Lease, line string) error { return u.a.Note(l.Process.PID, line) }
 
-// Sweep does nothing: the journal keeps its own bounds.
+// Sweep does nothing: the journal limits its own size.
 func (u unitPrograms) Sweep(func(id string) bool) {}

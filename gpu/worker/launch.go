@@ -70,7 +70,7 @@ func (p *execProcess) Done() <-chan struct{} { return p.done }
 
 func (p *execProcess) Kill() error {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("cannot kill worker %d: %w", p.PID(), err)
+		return fmt.Errorf("cannot kill pid %d (gpushare-nvml): %w", p.PID(), err)
 	}
 	return nil
 }
