@@ -22,18 +22,18 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// attachTarget is what somebody wants attached. It stays where it is.
+// attachTarget is a process, unit or cgroup to attach. Its processes are not moved.
 type attachTarget struct {
-	process cgroup.Process // of a cgroup: one of its processes
-	cgroup  string         // empty: the process and all that it starts
+	process cgroup.Process // for a cgroup: one of its processes
+	cgroup  string         // empty: the process and all its descendants
 	unit    string
-	uid     int // whose it is; -1 when of several users
+	uid     int // of its user; -1 if it has several
 	text    string
 	command []string
 }
 
-// PostAttach takes a process, a unit or a cgroup that runs already into a lease. It is another route than that of run
-// because another process is meant than the one that asks.
+// PostAttach attaches a process, a unit or a cgroup that runs already to a lease. It is a route of its own because the
+// process is not the caller.
 func (ls *Leases) PostAttach(c *server.Call) error {
 	b, err := c.Body()
 	if err != nil {
@@ -58,7 +58,7 @@ func (ls *Leases) PostAttach(c *server.Call) error {
 	return ls.admit(c, r, lease.Process(target.process), nil, c.Caller.Name+" attached "+target.text)
 }
 
-// target finds what a request means, and refuses what the caller may not attach.
+// target finds what the request names, and refuses what the caller may not attach.
 func (ls *Leases) target(ctx context.Context, caller *server.Caller, q *api.AttachRequest) (*attachTarget, error) {
 	var target *attachTarget
 	var err error
@@ -70,7 +70,7 @@ func (ls *Leases) target(ctx context.Context, caller *server.Caller, q *api.Atta
 	case q.PID == 0 && q.Unit == "" && q.Cgroup != "":
 		target, err = ls.targetCgroup(caller, q.Cgroup)
 	default:
-		err = &api.Error{Kind: api.KindInvalid, Message: "cannot tell what to attach", Hint: "name exactly one: a process with --pid, a unit with --unit, or a cgroup with --cgroup"}
+		err = &api.Error{Kind: api.KindInvalid, Message: "cannot attach: the request names no target, or several", Hint: "use exactly one of --pid, --unit and --cgroup"}
 	}
 	if err != nil {
 		return nil, err
@@ -81,20 +81,20 @@ func (ls *Leases) target(ctx context.Context, caller *server.Caller, q *api.Atta
 	return target, nil
 }
 
-// targetProcess is a process and all that it starts. A member may attach what is wholly his own: he answers for what it
-// uses, and it is stopped when it uses too much.
+// targetProcess is a process and all its descendants. A member may attach only a process of their own uid: the member
+// is responsible for what it uses, and it is stopped if it uses too much.
 func (ls *Leases) targetProcess(caller *server.Caller, pid int) (*attachTarget, error) {
-	what := fmt.Sprintf("process %d", pid)
+	what := fmt.Sprintf("pid %d", pid)
 	start, err := procfs.Start(pid)
 	if pid < 1 || err != nil {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: "cannot attach " + what + ": there is none", Hint: "a process inside a container has another number outside of it"}
+		return nil, &api.Error{Kind: api.KindNotFound, Message: "cannot attach " + what + ": there is none", Hint: "use the pid on the host: a process in a container has another pid there"}
 	}
 	uids, err := procfs.UIDs(pid)
 	if err != nil || !procfs.Alive(pid, start) {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: "cannot attach " + what + ": it ended"}
+		return nil, &api.Error{Kind: api.KindNotFound, Message: "cannot attach " + what + ": it exited"}
 	}
 	if !caller.Admin && slices.ContainsFunc(uids, func(id int) bool { return id != caller.UID }) {
-		return nil, &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach %s: it is not his own", caller.Name, what), Hint: "an administrator may"}
+		return nil, &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach %s: it belongs to another user", caller.Name, what), Hint: "an administrator may"}
 	}
 	if why := ls.notAttachable(pid); why != "" {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot attach " + what + ": " + why}
@@ -113,22 +113,23 @@ func alreadyLeased(what, leaseID string) error {
 	return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot attach %s: it is in lease %s already", what, leaseID), Hint: "'gpushare lease release " + leaseID + "' takes it out of a lease that was attached"}
 }
 
-// notAttachable says why a process can be in no lease: the kernel's own, the first one, and those that we live by.
+// notAttachable returns why a process can be in no lease: kernel threads, pid 1, gpushared's own processes and its
+// ancestors.
 func (ls *Leases) notAttachable(pid int) string {
 	s, err := procfs.Read(pid)
 	switch {
 	case err != nil:
-		return "it ended"
+		return "it exited"
 	case pid == 1:
-		return "every process is its child"
+		return "every process is its descendant"
 	case pid == 2 || s.PPID == 2:
-		return "it is the kernel's"
+		return "it is a kernel thread"
 	case pid == ls.WorkerPID():
-		return "it is gpushare's own"
+		return "it is a process of gpushare"
 	}
 	for up := os.Getpid(); up > 1; {
 		if up == pid {
-			return "gpushared runs under it"
+			return "it is an ancestor of gpushared"
 		}
 		s, err := procfs.Read(up)
 		if err != nil {
@@ -139,22 +140,22 @@ func (ls *Leases) notAttachable(pid int) string {
 	return ""
 }
 
-// targetUnit is all processes of a unit of the system. Units are the administrator's: who may attach one decides what
-// becomes of a service that others use.
+// targetUnit is all processes of a system unit. Only an administrator may attach one: the limits of the lease then
+// apply to a service of other users.
 func (ls *Leases) targetUnit(ctx context.Context, caller *server.Caller, unit string) (*attachTarget, error) {
 	if !caller.Admin {
-		return nil, &api.Error{Kind: api.KindDenied, Message: caller.Name + " may not attach a unit of the system", Hint: "attach your own process with --pid; an administrator may attach units"}
+		return nil, &api.Error{Kind: api.KindDenied, Message: caller.Name + " may not attach a system unit", Hint: "attach your own process with --pid; an administrator may attach units"}
 	}
 	units := ls.Port.Abilities().Units
 	if units == nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot attach unit %s: there is no service manager to ask (%s)", unit, devicepolicy.AdapterText(ls.Port.Info())), Hint: "attach its main process with --pid"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot attach unit %s: there is no service manager (%s)", unit, devicepolicy.AdapterText(ls.Port.Info())), Hint: "attach its main process with --pid"}
 	}
 	if !strings.Contains(unit, ".") {
 		unit += ".service"
 	}
 	cg, err := units.UnitCgroup(ctx, unit)
 	if errors.Is(err, cgroup.ErrNotFound) {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot attach unit %s: it does not run", unit), Hint: "'systemctl status " + unit + "' says why"}
+		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot attach unit %s: it does not run", unit), Hint: "see 'systemctl status " + unit + "'"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot attach unit %s: %w", unit, err)
@@ -167,8 +168,9 @@ func (ls *Leases) targetUnit(ctx context.Context, caller *server.Caller, unit st
 	return target, nil
 }
 
-// targetCgroup is all processes in a cgroup and below it. A member may attach one that was delegated to him and holds
-// nobody else: into any other cgroup somebody else's process may come later, and he would answer for that.
+// targetCgroup is all processes in a cgroup and below it. A member may attach one that is delegated to them and has
+// only their processes: into any other cgroup a process of another user may come later, and the member would be
+// responsible for it.
 func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarget, error) {
 	invalid := func(why, hint string) error {
 		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot attach cgroup %s: %s", name, why), Hint: hint}
@@ -182,7 +184,7 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 		cg = rest
 	}
 	if !strings.HasPrefix(cg, "/") || filepath.Clean(cg) != cg || cg == "/" {
-		return nil, invalid("it is no path of a cgroup below the root", "write it as /proc/PID/cgroup shows it, or below "+h.Mount)
+		return nil, invalid("not the path of a cgroup below the root", "use the path in /proc/PID/cgroup, or one below "+h.Mount)
 	}
 	if why := ls.ownCgroup(cg); why != "" {
 		return nil, invalid(why, "")
@@ -196,7 +198,7 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 	}
 	ps, err := h.Processes(cg)
 	if err == nil && (!busy || len(ps) == 0) {
-		return nil, invalid("it holds no process", "attach it when its first process runs: a lease ends with its last process")
+		return nil, invalid("it has no process", "attach it when it has a process: a lease ends with its last process")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot attach cgroup %s: %w", name, err)
@@ -206,10 +208,10 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 	for _, p := range ps {
 		uids, err := procfs.UIDs(p.PID)
 		if err != nil {
-			continue // It ended.
+			continue // It exited.
 		}
 		if leaseID, ok := ls.Attribution.LeaseOf(p.PID); ok {
-			return nil, alreadyLeased(fmt.Sprintf("cgroup %s: process %d", name, p.PID), leaseID)
+			return nil, alreadyLeased(fmt.Sprintf("cgroup %s: pid %d", name, p.PID), leaseID)
 		}
 		for _, id := range uids {
 			users[id] = true
@@ -223,14 +225,14 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 	}
 	if !caller.Admin && (target.uid != caller.UID || dirUID(h.Dir(cg)) != caller.UID) {
 		return nil, &api.Error{
-			Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach cgroup %s: it is not his alone", caller.Name, name),
-			Hint: "a member may attach a cgroup that was delegated to him, as those of 'systemd-run --user', and his own processes with --pid; an administrator may attach any",
+			Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach cgroup %s: it also has processes of other users, or is not delegated", caller.Name, name),
+			Hint: "a member may attach a delegated cgroup, such as those of 'systemd-run --user', and their own processes with --pid; an administrator may attach any",
 		}
 	}
 	return target, nil
 }
 
-// ownCgroup says why a cgroup is no guest's: gpushare itself lives in it, or it is one that gpushare makes.
+// ownCgroup returns why a cgroup cannot be attached: gpushare itself runs in it, or gpushare created it.
 func (ls *Leases) ownCgroup(cg string) string {
 	for _, pid := range []int{os.Getpid(), ls.WorkerPID()} {
 		if at, err := procfs.Cgroup(pid); err == nil && cgroup.Below(at, cg) {
@@ -239,7 +241,7 @@ func (ls *Leases) ownCgroup(cg string) string {
 	}
 	for _, s := range ls.Observer.Last().Slices {
 		if s.Path != "" && (cgroup.Below(cg, s.Path) || cgroup.Below(s.Path, cg)) {
-			return "it belongs to gpushare, or what does is below it"
+			return "it is a cgroup of gpushare, or has one below it"
 		}
 	}
 	return ""
@@ -257,12 +259,12 @@ func dirUID(dir string) int {
 	return int(st.Uid)
 }
 
-// checkUnattributed looks once more, right before the lease starts, whether what is attached is in no other lease: it may have
-// waited in the queue, and somebody else may attach the same. visiting is held.
+// checkUnattributed checks again, immediately before the lease starts, that the target is in no other lease: the
+// request may have waited in the queue, and another caller may attach the same target. inPlaceMu is held.
 func (ls *Leases) checkUnattributed(l *lease.Lease, p lease.Process) error {
 	if l.Cgroup == "" {
 		if leaseID, ok := ls.Attribution.LeaseOf(p.PID); ok && leaseID != l.ID {
-			return alreadyLeased(fmt.Sprintf("process %d", p.PID), leaseID)
+			return alreadyLeased(fmt.Sprintf("pid %d", p.PID), leaseID)
 		}
 		return nil
 	}
@@ -276,31 +278,31 @@ func (ls *Leases) checkUnattributed(l *lease.Lease, p lease.Process) error {
 	}
 	for _, m := range ps {
 		if leaseID, ok := ls.Attribution.LeaseOf(m.PID); ok && leaseID != l.ID {
-			return alreadyLeased(fmt.Sprintf("cgroup %s: process %d", l.Cgroup, m.PID), leaseID)
+			return alreadyLeased(fmt.Sprintf("cgroup %s: pid %d", l.Cgroup, m.PID), leaseID)
 		}
 	}
 	return nil
 }
 
-// ReleaseLease takes an attached lease from the books; its processes go on.
+// ReleaseLease removes an attached lease; its processes continue.
 func (ls *Leases) ReleaseLease(c *server.Call) error {
 	id := c.R.PathValue("id")
 	l, ok := ls.Table.Get(id)
 	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may release", id), Hint: "'gpushare lease list' shows them; a lease ends by itself with its last process"}
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may release", id), Hint: "see 'gpushare lease list'; a lease ends by itself with its last process"}
 	}
 	if l.Origin != lease.OriginAttached {
 		hint := "'gpushare lease stop " + id + "' ends its processes"
 		switch l.Origin {
 		case lease.OriginLogin, lease.OriginUnit:
-			hint = "it is adopted by the spec: take it out of 'adopt:' there"
+			hint = "it is adopted by the spec: remove it from 'adopt:' there"
 		case lease.OriginContainer:
-			hint = "it lasts as long as the container"
+			hint = "it ends with the container"
 		}
 		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot release lease %s: it was not attached", id), Hint: hint}
 	}
 	if !c.Caller.MayEnd(&l) {
-		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not release lease %s: %s attached it", c.Caller.Name, id, ls.Identities.Names.UserName(l.AttachedBy)), Hint: "whoever attached it or an administrator may"}
+		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not release lease %s: %s attached it", c.Caller.Name, id, ls.Identities.Names.UserName(l.AttachedBy)), Hint: "the user who attached it or an administrator may"}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.IsolationTimeout)
 	defer cancel()

@@ -17,11 +17,11 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// resultTimeout bounds the asking for how a command ended.
+// resultTimeout bounds the query of a command's result.
 const resultTimeout = 5 * time.Second
 
-// pendingPrograms are the programs of leases that are about to be walled in. They are not part of a lease: what is in an
-// environment is written nowhere.
+// pendingPrograms are the programs of leases that are about to be isolated. They are not part of a lease: an
+// environment may have secrets and is not written to disk.
 type pendingPrograms struct {
 	mu  locks.Mutex[locks.Leaf] // guards all
 	all map[string]*launch.Program
@@ -44,7 +44,7 @@ func (p *pendingPrograms) take(id string) *launch.Program {
 	return program
 }
 
-// programOf is what a request wants started, as whom the kernel says is asking.
+// programOf returns the program to start, with the credentials of the caller as the kernel reports them.
 func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
 	p := &launch.Program{Path: q.Detach.Path, Argv: q.Command, Env: q.Detach.Environment, Dir: q.Detach.Dir, UMask: q.Detach.UMask}
 	if err := p.Check(); err != nil {
@@ -58,7 +58,7 @@ func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
 	return p, nil
 }
 
-// startProgram starts the command of a lease that nobody waits for, behind its walls, and returns when it runs.
+// startProgram starts the command of a detached lease, isolated, and returns when it runs.
 func (ls *Leases) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Program, result *lease.IsolationResult, isolated bool) (cgroup.ScopeState, error) {
 	state, w, err := ls.Detached.Programs.Start(ctx, s, isolated)
 	if err != nil {
@@ -73,7 +73,7 @@ func (ls *Leases) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Pr
 	return state, nil
 }
 
-// recordResult asks how the command ended, right before its lease is gone.
+// recordResult reads the result of the command, immediately before its lease ends.
 func (ls *Leases) recordResult(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, resultTimeout)
 	defer cancel()
@@ -82,11 +82,11 @@ func (ls *Leases) recordResult(ctx context.Context, id string) {
 	case err == nil:
 		ls.Ended.result(id, r)
 	case !errors.Is(err, launch.ErrUnknown):
-		ls.Log.Warn("cannot tell how a command ended", "lease", id, "error", err)
+		ls.Log.Warn("cannot read the result of a command", "lease", id, "error", err)
 	}
 }
 
-// findProgram finds the process of a lease that nobody waits for again.
+// findProgram finds the process of a detached lease after a restart.
 func (ls *Leases) findProgram(ctx context.Context, l *lease.Lease) {
 	p, err := ls.Detached.Programs.Main(ctx, l.ID)
 	if err == nil && p.PID != 0 {
@@ -94,7 +94,7 @@ func (ls *Leases) findProgram(ctx context.Context, l *lease.Lease) {
 	}
 }
 
-// endText is what is said of the end of a lease.
+// endText returns the text of the event for the end of a lease.
 func (ls *Leases) endText(id string) string {
 	if e, ok := ls.Ended.get(id); ok && e.Result != nil {
 		return "the command " + e.Result.String()
@@ -102,7 +102,7 @@ func (ls *Leases) endText(id string) string {
 	return "the last process ended"
 }
 
-// GetLogs copies what a command printed that nobody waits for.
+// GetLogs copies the output of a detached command.
 func (ls *Leases) GetLogs(c *server.Call) error {
 	id := c.R.PathValue("id")
 	l, live := ls.Table.Get(id)
@@ -118,9 +118,9 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		if !c.Caller.IsMember(l.Terms.Tenant) {
 			return ls.noLogs(id)
 		}
-		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not read the output of lease %s: it is of %s", c.Caller.Name, id, l.User), Hint: "its owner or an administrator may"}
+		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not read the output of lease %s of user %s", c.Caller.Name, id, l.User), Hint: "its user or an administrator may"}
 	case l.Origin != lease.OriginDetached:
-		return &api.Error{Kind: api.KindInvalid, Message: "there is no output of lease " + id + " here: it prints where it was started", Hint: "what 'gpushare run --detach' starts has its output kept"}
+		return &api.Error{Kind: api.KindInvalid, Message: "there is no output of lease " + id + " here: its command prints to where it was started", Hint: "the output of 'gpushare run --detach' is kept"}
 	}
 	lines := -1
 	if s := c.R.URL.Query().Get("lines"); s != "" {
@@ -146,20 +146,20 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 	c.W.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	err := ls.Detached.Outputs.Output(c.Ctx(), &l, lines, ended, &flushing{c.W})
 	if errors.Is(err, launch.ErrUnknown) {
-		return nil // It printed nothing, or so long ago that it is dropped.
+		return nil // It printed nothing, or its output was dropped.
 	}
 	if err != nil && c.Ctx().Err() == nil {
 		ls.Log.Warn("cannot copy a lease's output", "lease", id, "error", err)
-		panic(http.ErrAbortHandler) // What was copied is not all: the reader must see that.
+		panic(http.ErrAbortHandler) // The output is not complete: the reader must see that.
 	}
 	return nil
 }
 
 func (ls *Leases) noLogs(id string) error {
-	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q whose output you may read", id), Hint: "'gpushare lease list --all' shows them"}
+	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q whose output you may read", id), Hint: "see 'gpushare lease list --all'"}
 }
 
-// awaitEnded waits until the lease is gone.
+// awaitEnded waits until the lease has ended.
 func (ls *Leases) awaitEnded(ctx context.Context, l *lease.Lease) {
 	for {
 		next := ls.LeaseChanges.Next()
@@ -174,7 +174,7 @@ func (ls *Leases) awaitEnded(ctx context.Context, l *lease.Lease) {
 	}
 }
 
-// flushing passes on each part at once.
+// flushing writes each part at once.
 type flushing struct{ w http.ResponseWriter }
 
 // Write writes and flushes.
@@ -195,9 +195,9 @@ func decodeRequest(b []byte) (*api.LeaseRequest, error) {
 	}
 	switch {
 	case len(q.Command) == 0:
-		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot run nothing: the request names no command"}
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot start a lease: the request names no command"}
 	case len(q.Key) > 64:
-		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot take a key of more than 64 bytes"}
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot use a key of more than 64 bytes"}
 	}
 	return q, nil
 }

@@ -1,3 +1,3 @@
-// Package leases brings leases to life and to their end: run, attach, detached commands, stop, recovery after a restart.
-// Who gets a place is decided in package lease.
+// Package leases starts, stops and recovers leases: run, attach, detached commands, stop, recovery after a restart.
+// Package lease decides where a lease is placed.
 package leases

@@ -14,19 +14,19 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// What is remembered of leases that ended: so many, for so long, and no longer than until the next boot.
+// Ended leases are kept up to this number and for this time, and no longer than until the next boot.
 const (
 	maxEnded       = 200
 	endedRetention = 24 * time.Hour
 )
 
-// endedLease is a lease that is no more.
+// endedLease is a lease that has ended.
 type endedLease struct {
 	Lease  lease.Lease    `json:"lease"`
 	At     time.Time      `json:"at"`
 	Result *launch.Result `json:"result,omitempty"`
 
-	encoded []byte // as it is kept: none of this changes any more, and all are written with every lease that ends
+	encoded []byte // its JSON: it does not change any more, and all are written each time a lease ends
 }
 
 func (e *endedLease) wire() api.Lease {
@@ -38,15 +38,15 @@ func (e *endedLease) wire() api.Lease {
 	return w
 }
 
-// endedLeases remembers leases that ended, oldest first. The zero value works.
+// endedLeases are the leases that have ended, oldest first. The zero value is ready to use.
 type endedLeases struct {
 	mu      locks.Mutex[locks.Leaf] // guards what follows
 	list    []endedLease
-	results map[string]launch.Result // of leases that are about to be gone
+	results map[string]launch.Result // of leases that are about to end
 	changed bool                     // since the last encode
 }
 
-// result remembers how a lease's command ended, for the moment that it is gone.
+// result records the result of a lease's command, for the time when the lease ends.
 func (e *endedLeases) result(id string, r launch.Result) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -56,7 +56,7 @@ func (e *endedLeases) result(id string, r launch.Result) {
 	e.results[id] = r
 }
 
-// add remembers a lease that is gone. One that never ran is nothing to remember.
+// Add records a lease that has ended. A lease that never ran is not recorded.
 func (e *endedLeases) Add(l lease.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -81,7 +81,7 @@ func (e *endedLeases) trimLocked() {
 	e.list = slices.Delete(e.list, 0, over)
 }
 
-// all gives those that are remembered, the last first.
+// all returns the ended leases, the last first.
 func (e *endedLeases) all() []endedLease {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,7 +91,7 @@ func (e *endedLeases) all() []endedLease {
 	return out
 }
 
-// get finds the last one of this id.
+// get returns the last one of this id.
 func (e *endedLeases) get(id string) (endedLease, bool) {
 	for _, x := range e.all() {
 		if x.Lease.ID == id {
@@ -101,7 +101,7 @@ func (e *endedLeases) get(id string) (endedLease, bool) {
 	return endedLease{}, false
 }
 
-// encode gives what is to be kept until the next boot; nil when nothing changed.
+// encode returns the JSON to keep until the next boot; nil if nothing changed.
 func (e *endedLeases) encode() ([]byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -126,7 +126,7 @@ func (e *endedLeases) encode() ([]byte, error) {
 	return append(all, ']'), nil
 }
 
-// restore reads what encode gave an earlier life.
+// restoreEnded reads what the previous run wrote.
 func (ls *Leases) restoreEnded() error {
 	b, err := ls.RunDir.Read("ended.json")
 	if errors.Is(err, os.ErrNotExist) {
@@ -138,23 +138,23 @@ func (ls *Leases) restoreEnded() error {
 	ls.Ended.mu.Lock()
 	defer ls.Ended.mu.Unlock()
 	if err := json.Unmarshal(b, &ls.Ended.list); err != nil {
-		return fmt.Errorf("cannot read the leases that ended: %w", err)
+		return fmt.Errorf("cannot read the ended leases: %w", err)
 	}
 	return nil
 }
 
-// saveEnded keeps them until the next boot.
+// saveEnded writes them, to be kept until the next boot.
 func (ls *Leases) saveEnded() {
 	b, err := ls.Ended.encode()
 	if err == nil && b != nil {
 		err = ls.RunDir.Write("ended.json", b)
 	}
 	if err != nil {
-		ls.Log.Warn("cannot keep what is known of leases that ended", "error", err)
+		ls.Log.Warn("cannot write the ended leases", "error", err)
 	}
 }
 
-// EndedLeases are the leases that are remembered, the last first.
+// EndedLeases returns the ended leases, the last first.
 func (ls *Leases) EndedLeases() []api.Lease {
 	var out []api.Lease
 	for _, e := range ls.Ended.all() {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// isolateInPlace takes processes into a lease without moving them.
+// isolateInPlace registers processes for a lease without moving them.
 func (ls *Leases) isolateInPlace(ctx context.Context, l *lease.Lease, p lease.Process) (lease.IsolationResult, error) {
 	var result lease.IsolationResult
 	var err error
@@ -28,28 +28,29 @@ func (ls *Leases) isolateInPlace(ctx context.Context, l *lease.Lease, p lease.Pr
 	if err != nil {
 		return lease.IsolationResult{}, err
 	}
-	// What stands on logins lets the user to the GPU from now on. Where it cannot be changed, a condition says so too.
+	// The login filter allows the user to open the GPU from now on. If it cannot be changed a condition reports that
+	// too.
 	attached := *l
 	attached.Process = p
 	if err := ls.Policy.SyncLoginFilters(&attached, ""); err != nil {
-		result.Warnings = append(result.Warnings, "its GPU may not open: "+err.Error())
+		result.Warnings = append(result.Warnings, "opening its GPU may fail: "+err.Error())
 	}
 	result.Status = ls.inPlaceStatus(&attached, state)
 	return result, nil
 }
 
-// releaseInPlace forgets a visitor's processes. They go on as they were.
+// releaseInPlace unregisters the processes of a lease in place. They continue to run.
 func (ls *Leases) releaseInPlace(id string) {
 	ls.Attachments.Release(id)
 	ls.Follow.Release(id)
 }
 
-// recoverInPlace finds one visitor's processes again.
+// recoverInPlace finds the processes of one lease in place after a restart.
 func (ls *Leases) recoverInPlace(ctx context.Context, l *lease.Lease) bool {
 	state, err := ls.Attribution.InPlacePort(l).Recover(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 	if err != nil {
 		if !errors.Is(err, cgroup.ErrNotFound) {
-			ls.Log.Warn("cannot find a lease again", "lease", l.ID, "held", l.Origin, "error", err)
+			ls.Log.Warn("cannot recover a lease", "lease", l.ID, "held", l.Origin, "error", err)
 		}
 		return false
 	}
@@ -57,7 +58,7 @@ func (ls *Leases) recoverInPlace(ctx context.Context, l *lease.Lease) bool {
 	return true
 }
 
-// inPlaceStatus says what does not hold where a lease's processes stay where they are.
+// inPlaceStatus returns which restrictions are active and which are missing for a lease in place.
 func (ls *Leases) inPlaceStatus(l *lease.Lease, s cgroup.ScopeState) api.IsolationStatus {
 	w := api.IsolationStatus{Cgroup: s.Path, Unit: l.Unit}
 	info := ls.Port.Info()
@@ -65,7 +66,7 @@ func (ls *Leases) inPlaceStatus(l *lease.Lease, s cgroup.ScopeState) api.Isolati
 		w.NotEnforced = append(w.NotEnforced, "everything: the spec says enforce: observe")
 	}
 	if l.Origin == lease.OriginContainer {
-		// It is under the grant's slice, so what holds there holds for it.
+		// It is below the grant's slice, whose device rules apply to it.
 		w.Devices = info.Devices
 		if info.Devices {
 			w.NotEnforced = append(w.NotEnforced, "device rules of this lease alone: it can open every GPU of its grant")
@@ -78,19 +79,19 @@ func (ls *Leases) inPlaceStatus(l *lease.Lease, s cgroup.ScopeState) api.Isolati
 		}
 	}
 	if !w.Devices {
-		w.DevicesReason = attribution.InPlaceReason(l) + ", so it can open every GPU that it could before"
+		w.DevicesReason = attribution.InPlaceReason(l) + ", so it can open the same GPUs as before"
 		w.NotEnforced = append(w.NotEnforced, "device rules: "+w.DevicesReason)
 	}
 	if l.Origin == lease.OriginContainer {
 		w.NotEnforced = append(w.NotEnforced, missingLimits(info)...)
 	} else {
-		w.NotEnforced = append(w.NotEnforced, "cpu, memory, tasks and io limits: they are those of where it runs, not the tenant's")
+		w.NotEnforced = append(w.NotEnforced, "cpu, memory, tasks and io limits: those of its own cgroup apply, not the tenant's")
 	}
 	switch l.Terms.Kind() {
 	case api.ModeTimeslice:
-		w.NotEnforced = append(w.NotEnforced, "its time share: it is never frozen, so it runs whenever it likes")
+		w.NotEnforced = append(w.NotEnforced, "its time share: it is never frozen, so it is not limited to its share")
 	case api.ModeMPS:
-		w.NotEnforced = append(w.NotEnforced, "its MPS share: it holds only for processes that were started with the environment of the lease")
+		w.NotEnforced = append(w.NotEnforced, "its MPS share: it applies only to processes that were started with the environment of the lease")
 	}
 	return w
 }

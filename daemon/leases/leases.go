@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Leases brings leases to life and to their end.
+// Leases starts, stops and recovers leases.
 type Leases struct {
 	*report.Reporter
 	State       *state.State
@@ -40,12 +40,12 @@ type Leases struct {
 	Ended        endedLeases
 	Notices      chan QueuedNotice // on their way to terminals
 	Detached     Detached
-	TimeWake     loop.Wake                    // a lease began or ended: whose time is up next may be another
-	inPlaceMu    locks.Mutex[locks.Attaching] // one look and one start of a visitor at a time
+	TimeWake     loop.Wake                    // a lease started or ended: the next deadline may be another
+	inPlaceMu    locks.Mutex[locks.Attaching] // one check and one start of a lease in place at a time
 	Watchers     Watchers
 }
 
-// Run ends leases whose time is over and tells people what becomes of theirs, until ctx ends, and returns when its loops have ended.
+// Run ends leases whose max_time has passed and delivers notices until ctx ends, and returns when its loops have ended.
 func (ls *Leases) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { ls.timeLoop(ctx) })
@@ -53,12 +53,12 @@ func (ls *Leases) Run(ctx context.Context) {
 	loops.Wait()
 }
 
-// Detached is what the commands of leases run under that nobody waits for.
+// Detached starts the commands of detached leases and keeps their output.
 type Detached struct {
 	Programs Programs
 	Outputs  Outputs
 	pending  pendingPrograms
 }
 
-// escapeTracker is told of leases that begin.
+// escapeTracker is notified of leases that start.
 type escapeTracker interface{ Note(l *lease.Lease) }

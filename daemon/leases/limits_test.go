@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
-// endingPort is an adapter whose scopes end in one way.
+// endingPort is a port whose scopes end with one result.
 type endingPort struct {
 	cgroup.Port
 	end error
@@ -24,14 +24,14 @@ type endingPort struct {
 
 func (r endingPort) WaitEmpty(context.Context, string) error { return r.end }
 
-// fakeIsolation says that processes have a cgroup.
+// fakeIsolation reports a cgroup.
 type fakeIsolation struct{ leasetest.NoIsolation }
 
 func (fakeIsolation) Isolate(context.Context, lease.Lease, lease.Process) (lease.IsolationResult, error) {
 	return lease.IsolationResult{Status: api.IsolationStatus{Cgroup: "/red"}}, nil
 }
 
-// Why a lease ended is told as far as it is known.
+// The reason of a lease's end is reported if it is known.
 func TestLeaseEndReason(t *testing.T) {
 	for _, c := range []struct {
 		end          error
@@ -54,7 +54,7 @@ func TestLeaseEndReason(t *testing.T) {
 		d.watchUntilEmpty(t.Context(), d.Table.Live()[0].ID)
 		stop()
 		if all := d.Ended.all(); len(all) != 1 || all[0].Lease.Reason != c.reason {
-			t.Errorf("%v: the leases that ended are %+v", c.end, all)
+			t.Errorf("%v: the ended leases are %+v", c.end, all)
 		}
 		if e := <-events.C; e.Kind != "lease.ended" || e.Message != c.told {
 			t.Errorf("%v: the event is %+v", c.end, e)
@@ -62,7 +62,7 @@ func TestLeaseEndReason(t *testing.T) {
 	}
 }
 
-// slowPort is an adapter that cannot always say whether a scope lives.
+// slowPort is a port that cannot always answer whether a scope exists.
 type slowPort struct {
 	cgroup.Port
 	answers *[]error
@@ -78,7 +78,7 @@ func (s slowPort) Recover(context.Context, cgroup.Scope) (cgroup.ScopeState, err
 	return cgroup.ScopeState{}, err
 }
 
-// A lease of an earlier life is not taken for one that ended because nobody could be asked.
+// A lease of the previous run is not taken for ended while the service manager does not answer.
 func TestRecoverRetriesWhileUnknown(t *testing.T) {
 	for _, c := range []struct {
 		answers []error

@@ -12,8 +12,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// timeLoop warns leases whose time runs out (max_time), and stops them when it has. A node that only observes does
-// neither.
+// timeLoop warns leases before their max_time ends, and stops them when it has. A node that only observes does neither.
 func (ls *Leases) timeLoop(ctx context.Context) {
 	for next := time.Duration(0); ; {
 		if _, ok := ls.TimeWake.Sleep(ctx, next); !ok {
@@ -30,18 +29,18 @@ func (ls *Leases) timeLoop(ctx context.Context) {
 	}
 }
 
-// checkMaxTime does what is due for one lease and tells when to look at it again.
+// checkMaxTime does what is due for one lease and returns when to check it again.
 func (ls *Leases) checkMaxTime(ctx context.Context, l *lease.Lease) time.Duration {
 	left := l.Ends.Sub(ls.Now())
 	if left <= 0 {
-		ls.stopInBackground(ctx, l, "its time is over (max_time)")
+		ls.stopInBackground(ctx, l, "its max_time has passed")
 		return time.Hour
 	}
 	at, next := warning(time.Duration(*l.Terms.Spec.MaxTime), left)
 	if at > 0 {
-		// The text is the same each time it is made, so that nobody is warned twice, by a daemon that was restarted either.
-		text := fmt.Sprintf("its time is over in %s (max_time %s): it is asked to end at %s, and killed %s later",
-			api.Duration(at), *l.Terms.Spec.MaxTime, l.Ends.Local().Format(time.TimeOnly), stop.StopGrace)
+		// The text is the same each time, so that a lease is warned once, also by a daemon that was restarted.
+		text := fmt.Sprintf("its max_time of %s ends in %s: SIGTERM at %s, SIGKILL %s later",
+			*l.Terms.Spec.MaxTime, api.Duration(at), l.Ends.Local().Format(time.TimeOnly), stop.StopGrace)
 		if !slices.Contains(l.Notices, text) {
 			ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.max-time", Text: text})
 		}
@@ -49,9 +48,9 @@ func (ls *Leases) checkMaxTime(ctx context.Context, l *lease.Lease) time.Duratio
 	return next
 }
 
-// warning tells which warning a lease with so much time left has had or is due, 0 for none yet, and how long it is until
-// the next. It is warned 10 minutes and 1 minute before its end, as far as that is not in the first half of its time; one
-// that is too short for either is warned when a tenth is left.
+// warning returns the last warning that is due with so much time left, 0 for none yet, and the time until the next. A
+// lease is warned 10 minutes and 1 minute before its end, unless that is in the first half of its time; if both are, it
+// is warned when a tenth is left.
 func warning(whole, left time.Duration) (due, next time.Duration) {
 	var at []time.Duration
 	for _, w := range []time.Duration{10 * time.Minute, time.Minute} {
@@ -71,7 +70,7 @@ func warning(whole, left time.Duration) (due, next time.Duration) {
 	return due, left
 }
 
-// stopInBackground stops a lease the polite way without holding anybody up, and tries again until it is gone.
+// stopInBackground stops a lease gracefully (SIGTERM, then SIGKILL) in a goroutine, and tries again until it has ended.
 func (ls *Leases) stopInBackground(ctx context.Context, l *lease.Lease, reason string) {
 	ls.Tasks.Go(func() {
 		for ctx.Err() == nil {

@@ -18,8 +18,8 @@ func TestMaxTimeWarnings(t *testing.T) {
 		{"between", 24 * time.Hour, 4 * m, 10 * m, 3 * m},
 		{"one minute", 24 * time.Hour, m, m, m},
 		{"the last moment", 24 * time.Hour, time.Second, m, time.Second},
-		{"ten minutes are half of it", 20 * m, 20 * m, 0, 10 * m},
-		{"ten minutes are more than half of it", 19 * m, 19 * m, 0, 18 * m},
+		{"ten minutes are half of max_time", 20 * m, 20 * m, 0, 10 * m},
+		{"ten minutes are more than half of max_time", 19 * m, 19 * m, 0, 18 * m},
 		{"a short one", m, m, 0, 54 * time.Second},
 		{"a tenth of a short one", m, 6 * time.Second, 6 * time.Second, 6 * time.Second},
 	} {

@@ -9,22 +9,22 @@ import (
 )
 
 const (
-	// noticeQueue is how many notices may wait for their terminals; more are left to status and events.
+	// NoticeQueue is how many notices may wait for delivery; further ones are only in status and events.
 	NoticeQueue = 256
-	// noticeTimeout bounds the finding of a lease's processes. Terminals themselves are never waited for.
+	// noticeTimeout bounds the search for a lease's processes. A terminal is never waited for.
 	noticeTimeout = 2 * time.Second
-	// deliveryTimeout bounds the wait for a notice that must be seen before something happens.
+	// deliveryTimeout bounds the wait for a notice that the user must see before the lease is stopped.
 	deliveryTimeout = 500 * time.Millisecond
 )
 
-// QueuedNotice is a notice with its lease as it was then: by the time that it is delivered the lease may be gone from the table.
+// QueuedNotice is a notice with a copy of its lease: the lease may have ended when the notice is delivered.
 type QueuedNotice struct {
 	lease lease.Lease
 	text  string
-	done  chan struct{} // instead of a notice: closed when those before it are delivered
+	done  chan struct{} // if set there is no notice: it is closed when the notices before it are delivered
 }
 
-// Noticed is called with the table's lock held: it publishes and queues, and does not wait.
+// Noticed is called with the table's lock held: it publishes and queues the notice, and does not block.
 func (ls *Leases) Noticed(l lease.Lease, n lease.Notice) {
 	if n.Kind != "" {
 		ls.Events.Publish(l.Event(n.Kind, n.Text))
@@ -33,11 +33,11 @@ func (ls *Leases) Noticed(l lease.Lease, n lease.Notice) {
 	select {
 	case ls.Notices <- QueuedNotice{lease: l, text: n.Text}:
 	default:
-		ls.Log.Warn("a notice does not reach its terminal: too many wait", "lease", l.ID, "notice", n.Text)
+		ls.Log.Warn("a notice is not written to its terminal: too many are waiting", "lease", l.ID, "notice", n.Text)
 	}
 }
 
-// noticeLoop puts notices on the terminals of the leases that they are for, in order.
+// noticeLoop writes notices to the terminals of their leases, in order.
 func (ls *Leases) noticeLoop(ctx context.Context) {
 	for {
 		select {
@@ -53,7 +53,8 @@ func (ls *Leases) noticeLoop(ctx context.Context) {
 	}
 }
 
-// awaitDelivery waits a moment until the notices so far are delivered: who is told why he is stopped must hear it before.
+// awaitDelivery waits shortly until the queued notices are delivered: the user must see the reason before the lease is
+// stopped.
 func (ls *Leases) awaitDelivery(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
 	defer cancel()
@@ -61,7 +62,7 @@ func (ls *Leases) awaitDelivery(ctx context.Context) {
 	select {
 	case ls.Notices <- QueuedNotice{done: done}:
 	default:
-		return // Too many wait: nobody is held up for that.
+		return // Too many are waiting: the stop is not delayed.
 	}
 	select {
 	case <-done:
@@ -71,9 +72,9 @@ func (ls *Leases) awaitDelivery(ctx context.Context) {
 
 func (ls *Leases) deliver(ctx context.Context, n QueuedNotice) {
 	if n.lease.Origin == lease.OriginDetached {
-		// It has no terminal: what it prints is what its user reads.
+		// It has no terminal: its user reads its output.
 		if err := ls.Detached.Outputs.Note(&n.lease, noticeLine(&n.lease, n.text)); err != nil {
-			ls.Log.Debug("a notice does not reach the output of its lease", "lease", n.lease.ID, "error", err)
+			ls.Log.Debug("cannot write a notice to the output of its lease", "lease", n.lease.ID, "error", err)
 		}
 		return
 	}
@@ -81,7 +82,7 @@ func (ls *Leases) deliver(ctx context.Context, n QueuedNotice) {
 	defer cancel()
 	members, err := ls.Attribution.PortOf(&n.lease).Members(ctx, n.lease.ID)
 	if err != nil {
-		return // It is gone, and with it whoever would have read.
+		return // It has ended: there is no terminal to write to.
 	}
 	pids := make([]int, len(members))
 	for i, m := range members {
@@ -90,5 +91,5 @@ func (ls *Leases) deliver(ctx context.Context, n QueuedNotice) {
 	terminal.Notify(pids, n.lease.UID, noticeLine(&n.lease, n.text))
 }
 
-// noticeLine is a notice for somebody who sees nothing else of us.
+// noticeLine is the line for a terminal or an output.
 func noticeLine(l *lease.Lease, text string) string { return "gpushare: lease " + l.ID + ": " + text }

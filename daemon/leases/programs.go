@@ -9,24 +9,25 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Programs starts the commands of leases that nobody waits for, and knows what became of them. They are nobody's
-// children and outlive us.
+// Programs starts the commands of detached leases, and reads their results. They are not children of the daemon and
+// outlive it.
 type Programs interface {
-	// Start starts what waits for the word, behind the walls of the scope. Without walls, on a node that only observes, it
-	// is only followed.
+	// Start starts a process in the scope that waits for its program. On a node that only observes, isolated is false
+	// and the process is only followed.
 	Start(ctx context.Context, s cgroup.Scope, isolated bool) (cgroup.ScopeState, *launch.Pending, error)
-	// Main is the process that the word was for, found again after a restart; the zero one when it has ended.
+	// Main finds the process of a command after a restart; the zero Process if it has exited.
 	Main(ctx context.Context, id string) (lease.Process, error)
-	// Result tells how it ended, once: what the service manager kept of it is let go. launch.ErrUnknown when nobody saw it.
+	// Result returns the result of a command, once: the service manager's record is then removed. launch.ErrUnknown if
+	// there is none.
 	Result(ctx context.Context, id string) (launch.Result, error)
 }
 
-// Outputs keep what the commands of those leases print.
+// Outputs keeps the output of detached commands.
 type Outputs interface {
-	// Output copies what it printed; see launch.Keepers.Output.
+	// Output copies the output; see launch.Keepers.Output.
 	Output(ctx context.Context, l *lease.Lease, lines int, ended <-chan struct{}, to io.Writer) error
-	// Note puts a line of ours among what it printed.
+	// Note adds a line of gpushare to the output.
 	Note(l *lease.Lease, line string) error
-	// Sweep drops what was kept of leases that nobody asks for any more.
+	// Sweep removes the output of leases for which wanted is false.
 	Sweep(wanted func(id string) bool)
 }

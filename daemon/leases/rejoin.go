@@ -12,11 +12,11 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// savedTicketTimeout is how long those who waited in the queue when the daemon ended have to come back, before those who came
-// after them are served.
+// savedTicketTimeout is how long callers that waited in the queue when the daemon ended have to repeat their requests,
+// before later requests are served.
 const savedTicketTimeout = 3 * time.Second
 
-// awaitSavedTickets gives those who waited in an earlier life the time to come back.
+// awaitSavedTickets drops the saved tickets after that time.
 func (ls *Leases) awaitSavedTickets() {
 	if !ls.Table.HasSavedTickets() {
 		return
@@ -28,8 +28,8 @@ func (ls *Leases) awaitSavedTickets() {
 	})
 }
 
-// answerRepeated answers a request that was made before with the same key, and whose answer was lost on the way because the
-// daemon ended. It tells what that came to; ok is false when it is new.
+// answerRepeated answers a request that was made before with the same key, and whose answer was lost because the daemon
+// ended. It returns the lease of the earlier request; ok is false if there is none.
 func (ls *Leases) answerRepeated(c *server.Call, q *api.LeaseRequest) (err error, ok bool) {
 	if q.Key == "" {
 		return nil, false
@@ -38,12 +38,12 @@ func (ls *Leases) answerRepeated(c *server.Call, q *api.LeaseRequest) (err error
 	if !ok {
 		return nil, false
 	}
-	answer := api.LeaseGrant{Selected: "the lease that was asked for before"}
+	answer := api.LeaseGrant{Selected: "the lease of the earlier request"}
 	if l.State != lease.Ended {
 		ctx, cancel := context.WithTimeout(c.Ctx(), stop.IsolationTimeout)
 		defer cancel()
 		if l, ok = ls.awaitRunning(ctx, l); !ok {
-			return nil, false // It came to nothing: this is a new request.
+			return nil, false // It was not started: this is a new request.
 		}
 		var err error
 		if answer.Environment, answer.Unset, err = ls.Policy.Environment(ctx, &l); err != nil {
@@ -57,12 +57,12 @@ func (ls *Leases) answerRepeated(c *server.Call, q *api.LeaseRequest) (err error
 	answer.Lease = &wire
 	c.W.Header().Set("Content-Type", "application/x-ndjson")
 	server.StartPart(c.W)
-	_ = json.NewEncoder(c.W).Encode(answer) // The caller went away again.
+	_ = json.NewEncoder(c.W).Encode(answer) // The caller disconnected again.
 	return nil, true
 }
 
-// leaseByKey finds the lease of an earlier request. One that the asking process is in must be of this process; one that nobody
-// waits for may have ended already.
+// leaseByKey finds the lease of an earlier request. A lease of the calling process must have the same process; a
+// detached one may have ended already.
 func (ls *Leases) leaseByKey(c *server.Call, q *api.LeaseRequest) (lease.Lease, bool) {
 	for _, l := range ls.Table.Live() {
 		if l.Key != q.Key || l.UID != c.Caller.UID || l.State == lease.Ending {
@@ -83,7 +83,7 @@ func (ls *Leases) leaseByKey(c *server.Call, q *api.LeaseRequest) (lease.Lease, 
 	return lease.Lease{}, false
 }
 
-// awaitRunning waits for a start that is under way.
+// awaitRunning waits for a start that is in progress.
 func (ls *Leases) awaitRunning(ctx context.Context, l lease.Lease) (lease.Lease, bool) {
 	for {
 		next := ls.LeaseChanges.Next()

@@ -23,7 +23,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// PostLease is gpushare run: it answers with lines until the caller's process is inside its walls.
+// PostLease is gpushare run: it answers with JSON lines until the caller's process is isolated.
 func (ls *Leases) PostLease(c *server.Call) error {
 	b, err := c.Body()
 	if err != nil {
@@ -35,7 +35,7 @@ func (ls *Leases) PostLease(c *server.Call) error {
 	}
 	p := c.Caller.Process
 	if p.Start == 0 {
-		return &api.Error{Kind: api.KindUnavailable, Message: "cannot start a lease: the process that asked is gone"}
+		return &api.Error{Kind: api.KindUnavailable, Message: "cannot start a lease: the calling process has exited"}
 	}
 	if again, ok := ls.answerRepeated(c, q); ok {
 		return again
@@ -54,8 +54,8 @@ func (ls *Leases) PostLease(c *server.Call) error {
 	}, lease.Process(p), program, fmt.Sprintf("%s started %s", c.Caller.Name, strings.Join(q.Command, " ")))
 }
 
-// admit gives a request its place and puts the process behind its walls; with a program it starts that instead. It answers
-// with lines, the last of which tells the outcome.
+// admit places a request and isolates the process; with a program it starts that instead. It answers with JSON lines;
+// the last one has the outcome.
 func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, program *launch.Program, started string) error {
 	ticket, err := ls.Table.Submit(r)
 	if err != nil {
@@ -69,18 +69,18 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	out := json.NewEncoder(c.W)
 	line := func(g *api.LeaseGrant) {
 		server.StartPart(c.W)
-		_ = out.Encode(g) // The caller went away: the context ends, and with it the wait.
+		_ = out.Encode(g) // The caller disconnected: the context ends, and with it the wait.
 		_ = http.NewResponseController(c.W).Flush()
 	}
 	placed, err := ticket.Await(c.Ctx(), func(l api.Lease) { line(&api.LeaseGrant{Lease: &l}) })
 	if err != nil && ls.Tasks.Stopping() {
-		panic(http.ErrAbortHandler) // The daemon ends and the caller comes again: a refusal would send him away.
+		panic(http.ErrAbortHandler) // The daemon ends and the caller repeats the request: after a refusal it would not.
 	}
 	if err != nil {
 		line(&api.LeaseGrant{Error: ls.leaseError(err)})
 		return nil
 	}
-	// From here the start is carried through whatever the caller's connection does: the walls decide, not the socket.
+	// From here the start does not depend on the caller's connection.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.IsolationTimeout)
 	defer cancel()
 	l, result, err := ls.Table.Start(ctx, ticket.ID(), p)
@@ -96,7 +96,7 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	return nil
 }
 
-// leaseError is how a refusal travels inside the stream.
+// leaseError returns an error as it is sent in the stream.
 func (ls *Leases) leaseError(err error) *api.Error {
 	var e *api.Error
 	if errors.As(err, &e) {
@@ -106,7 +106,7 @@ func (ls *Leases) leaseError(err error) *api.Error {
 	return &api.Error{Kind: api.KindUnavailable, Message: err.Error(), Hint: "see the journal of gpushared"}
 }
 
-// startError is why a lease that had its place was not started; its command may be why.
+// startError returns why a lease that was placed was not started; its command may be the reason.
 func (ls *Leases) startError(err error) *api.LeaseGrant {
 	if f, ok := errors.AsType[*launch.Failure](err); ok {
 		return &api.LeaseGrant{Error: &api.Error{Kind: api.KindInvalid, Message: f.Message}, ExitCode: f.Code}
@@ -114,7 +114,7 @@ func (ls *Leases) startError(err error) *api.LeaseGrant {
 	return &api.LeaseGrant{Error: ls.leaseError(err)}
 }
 
-// Isolation implements lease.Walls: it makes the scope of a lease and tells what holds there.
+// Isolation implements lease.Isolation: it creates the scope of a lease and reports which restrictions are active.
 type Isolation struct{ Leases *Leases }
 
 // Isolate moves the process into a scope of its own with exactly the devices of its lease.
@@ -164,25 +164,25 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 		result.Status.NotEnforced = append(result.Status.NotEnforced, missing)
 	}
 	if !want.Enforcing() {
-		result.Warnings = append(result.Warnings, "the node only observes (enforce: observe): the command runs without walls, and no quota is enforced")
+		result.Warnings = append(result.Warnings, "the node only observes (enforce: observe): the command is not isolated, and no quota is enforced")
 		result.Status.NotEnforced = append(result.Status.NotEnforced, "everything: the spec says enforce: observe")
 	}
 	return result, nil
 }
 
-// RemoveIsolation kills what is left in the scope. Visitors go on as they were before their lease.
+// RemoveIsolation kills what is left in the scope. Processes in place continue as before their lease.
 func (w Isolation) RemoveIsolation(ctx context.Context, l lease.Lease) error {
 	if l.InPlace() {
 		w.Leases.releaseInPlace(l.ID)
 		if err := w.Leases.Policy.SyncLoginFilters(nil, l.ID); err != nil {
-			w.Leases.Log.Warn("cannot take a GPU away from a login", "lease", l.ID, "error", err) // The converge loop does.
+			w.Leases.Log.Warn("cannot revoke a GPU from a login", "lease", l.ID, "error", err) // The converge loop tries again.
 		}
 		return nil
 	}
-	// A start that was cut short is recorded nowhere: both are asked, and one that knows nothing of it does nothing.
+	// An interrupted start is not recorded: both ports are called; a port without the scope does nothing.
 	for _, port := range []cgroup.Port{w.Leases.Port, w.Leases.Follow} {
 		if err := port.KillScope(ctx, l.ID); err != nil {
-			return fmt.Errorf("cannot clear its cgroup: %w", err)
+			return fmt.Errorf("cannot empty its cgroup: %w", err)
 		}
 	}
 	if l.Origin == lease.OriginDetached {
@@ -198,7 +198,7 @@ func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup
 	}
 }
 
-// isolationStatus says what holds the processes, and what does not.
+// isolationStatus returns the restrictions that are active and those that are missing.
 func isolationStatus(info cgroup.Info, s cgroup.ScopeState) api.IsolationStatus {
 	w := api.IsolationStatus{Cgroup: s.Path, Unit: s.Unit, Devices: info.Devices, Freeze: info.Freeze, MemoryNodes: s.MemoryNodes}
 	if !info.Devices {
@@ -212,7 +212,7 @@ func isolationStatus(info cgroup.Info, s cgroup.ScopeState) api.IsolationStatus 
 	return w
 }
 
-// missingLimits names the limits that do not act here.
+// missingLimits names the limits that are not enforced here.
 func missingLimits(info cgroup.Info) []string {
 	var out []string
 	for _, name := range cgroup.LimitNames() {
@@ -223,13 +223,13 @@ func missingLimits(info cgroup.Info) []string {
 	return out
 }
 
-// Watchers are the goroutines that wait for the ends of leases.
+// Watchers are the goroutines that wait until leases are empty.
 type Watchers struct {
 	mu      locks.Mutex[locks.Watchers] // guards what follows
 	Watched map[string]bool
 }
 
-// WatchLease ends the lease when its last process is gone. One watcher a lease.
+// WatchLease ends the lease when its last process has exited. There is one watcher for each lease.
 func (ls *Leases) WatchLease(id string) {
 	ls.Watchers.mu.Lock()
 	defer ls.Watchers.mu.Unlock()
@@ -265,7 +265,7 @@ func (ls *Leases) watchUntilEmpty(ctx context.Context, id string) {
 	}
 	why := "the last process ended"
 	if now, still := ls.Table.Get(id); l.InPlace() && (!still || now.Reason != "") {
-		why = "it was released, or stopped where it is"
+		why = "it was released or stopped"
 		if still {
 			why = now.Reason
 		}
@@ -274,7 +274,7 @@ func (ls *Leases) watchUntilEmpty(ctx context.Context, id string) {
 	if killed {
 		reason = cgroup.ErrOutOfMemory.Error()
 	}
-	// It ends even while the daemon is being stopped: clearing up is bounded by itself.
+	// The lease is ended even while the daemon stops: this has a timeout of its own.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), stop.IsolationTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
@@ -299,15 +299,15 @@ func (ls *Leases) watchUntilEmpty(ctx context.Context, id string) {
 	ls.Wake()
 }
 
-// DeleteLease stops a lease the polite way and answers when it is gone.
+// DeleteLease stops a lease gracefully (SIGTERM, then SIGKILL) and answers when it has ended.
 func (ls *Leases) DeleteLease(c *server.Call) error {
 	id := c.R.PathValue("id")
 	l, ok := ls.Table.Get(id)
 	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "'gpushare lease list' shows them"}
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "see 'gpushare lease list'"}
 	}
 	if !c.Caller.MayEnd(&l) {
-		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not stop lease %s: it is of %s", c.Caller.Name, id, l.User), Hint: "its owner or an administrator may"}
+		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not stop lease %s of user %s", c.Caller.Name, id, l.User), Hint: "its user or an administrator may"}
 	}
 	if err := ls.StopLease(c.Ctx(), &l, "stopped by "+c.Caller.Name, stop.StopGrace); err != nil {
 		return err
@@ -315,7 +315,7 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 	return c.Reply(http.StatusOK, map[string]string{"stopped": id})
 }
 
-// StopLease stops the processes of a lease by the ladder, and ends the lease. It returns when it is gone.
+// StopLease stops the processes of a lease and ends the lease. It returns when the lease has ended.
 func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error {
 	if err := ls.Table.Ending(l.ID, reason); err != nil {
 		return err
@@ -333,17 +333,17 @@ func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, 
 	return ls.Stopper.AwaitEnded(ctx, l.ID)
 }
 
-// GetEnv answers the environment of the lease that the caller runs in.
+// GetEnv answers with the environment of the lease that the caller runs in.
 func (ls *Leases) GetEnv(c *server.Call) error {
 	p := c.Caller.Process
 	id, ok := ls.Attribution.LeaseOf(p.PID)
-	// The pid was read when it connected. If it is another process by now, that one's lease is nobody's business here.
+	// The pid was read when the caller connected. If another process has it now, its lease is not the caller's.
 	if !ok || !procfs.Alive(p.PID, p.Start) {
 		return &api.Error{Kind: api.KindNotFound, Message: "this process runs in no lease", Hint: "start one with 'gpushare run -- $SHELL'"}
 	}
 	l, ok := ls.Table.Get(id)
 	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
-		return &api.Error{Kind: api.KindNotFound, Message: "the lease of this process is gone, or of a tenant that you are no member of"}
+		return &api.Error{Kind: api.KindNotFound, Message: "the lease of this process has ended, or belongs to a tenant that you are not a member of"}
 	}
 	env, unset, err := ls.Policy.Environment(c.Ctx(), &l)
 	if err != nil {
@@ -352,16 +352,16 @@ func (ls *Leases) GetEnv(c *server.Call) error {
 	return c.Reply(http.StatusOK, api.Environment{Lease: id, Environment: env, Unset: unset})
 }
 
-// SaveLeases keeps the table until the next boot, before anybody is told of a lease.
+// SaveLeases writes the table, to be kept until the next boot, before a lease is reported.
 func (ls *Leases) SaveLeases(_ context.Context, state []byte) error {
 	ls.saveEnded()
 	return ls.RunDir.Write("leases.json", state)
 }
 
-// Restore finds the leases of an earlier life again, and ends those whose processes are gone.
+// Restore recovers the leases of the previous run, and ends those whose processes have exited.
 func (ls *Leases) Restore(ctx context.Context) error {
 	if err := ls.restoreEnded(); err != nil {
-		ls.Log.Warn("what is known of leases that ended is lost", "error", err)
+		ls.Log.Warn("the ended leases of the previous run are lost", "error", err)
 	}
 	b, err := ls.RunDir.Read("leases.json")
 	if errors.Is(err, os.ErrNotExist) {
@@ -383,9 +383,9 @@ func (ls *Leases) Restore(ctx context.Context) error {
 			ls.WatchLease(l.ID)
 			continue
 		}
-		ls.Escapes.Note(&l) // They may have left instead.
+		ls.Escapes.Note(&l) // They may have escaped instead.
 		end, cancel := context.WithTimeout(ctx, stop.IsolationTimeout)
-		if err := ls.Table.Ended(end, l.ID, "its processes ended while the daemon was away"); err != nil {
+		if err := ls.Table.Ended(end, l.ID, "its processes exited while the daemon did not run"); err != nil {
 			ls.Log.Error("cannot end a lease", "lease", l.ID, "error", err)
 		}
 		cancel()
@@ -399,11 +399,11 @@ func (ls *Leases) Restore(ctx context.Context) error {
 	return nil
 }
 
-// recoverRetryInterval is the pause between two attempts to find a lease again.
+// recoverRetryInterval is the pause between two attempts to recover a lease.
 const recoverRetryInterval = time.Second
 
-// recoverLease finds one lease's processes again. While it cannot be told whether they live, as long as the service manager does
-// not answer, it asks again: a lease whose end is not known is not ended.
+// recoverLease finds one lease's processes after a restart. While the service manager does not answer it tries again: a
+// lease is not ended if its state is unknown.
 func (ls *Leases) recoverLease(ctx context.Context, l *lease.Lease) (bool, error) {
 	for {
 		try, cancel := context.WithTimeout(ctx, stop.IsolationTimeout)
@@ -415,21 +415,21 @@ func (ls *Leases) recoverLease(ctx context.Context, l *lease.Lease) (bool, error
 		if err == nil {
 			return found, nil
 		}
-		ls.Log.Warn("cannot find a lease again", "lease", l.ID, "error", err)
+		ls.Log.Warn("cannot recover a lease", "lease", l.ID, "error", err)
 		if !loop.Pause(ctx, recoverRetryInterval) {
 			return false, ctx.Err()
 		}
 	}
 }
 
-// Recover finds one lease's processes again. Nobody stays frozen: the scheduler starts anew.
+// Recover finds one lease's processes after a restart, and thaws them: the scheduler starts again.
 func (ls *Leases) Recover(ctx context.Context, l *lease.Lease) (bool, error) {
 	if l.InPlace() {
 		return ls.recoverInPlace(ctx, l), nil
 	}
 	for _, port := range []cgroup.Port{ls.Port, ls.Follow} {
 		if port == cgroup.Port(ls.Follow) && l.Isolation.Cgroup != "" {
-			break // It had walls: whoever of it lives outside them has left.
+			break // It was isolated: a process of it outside its scope has escaped.
 		}
 		state, err := port.Recover(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 		if errors.Is(err, cgroup.ErrNotFound) {
@@ -439,7 +439,7 @@ func (ls *Leases) Recover(ctx context.Context, l *lease.Lease) (bool, error) {
 			return false, fmt.Errorf("%s: %w", port.Info().Adapter, err)
 		}
 		if err := port.Thaw(ctx, l.ID); err != nil && !errors.Is(err, cgroup.ErrNotSupported) {
-			ls.Log.Error("cannot thaw a lease that was found again", "lease", l.ID, "error", err)
+			ls.Log.Error("cannot thaw a recovered lease", "lease", l.ID, "error", err)
 		}
 		ls.Table.SetIsolation(l.ID, isolationStatus(port.Info(), state))
 		return true, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
-// A member may not stop what is not his, and is not told whether another tenant's exists.
+// A member may not stop a lease of another user, and cannot learn whether another tenant's lease exists.
 func TestStopLeaseIsRefused(t *testing.T) {
 	ls := &Leases{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Table: leasetest.TableWith(t, "vision", "part", servertest.UidAlice)}
 	h := servertest.Handler(ls.Reporter, server.Route{Method: http.MethodDelete, Pattern: "/v1/leases/{id}", Access: server.Member, What: "stop a lease", Handle: ls.DeleteLease})
@@ -25,8 +25,8 @@ func TestStopLeaseIsRefused(t *testing.T) {
 		status int
 	}{
 		{"another tenant's member", &server.Peer{UID: 1005, GID: servertest.GidOther}, id, http.StatusNotFound},
-		{"of nothing", &server.Peer{UID: servertest.UidAlice}, "no-such-lease", http.StatusNotFound},
-		{"a colleague", &server.Peer{UID: 1004, GID: servertest.GidVision}, id, http.StatusForbidden},
+		{"no such lease", &server.Peer{UID: servertest.UidAlice}, "no-such-lease", http.StatusNotFound},
+		{"a member of the same tenant", &server.Peer{UID: 1004, GID: servertest.GidVision}, id, http.StatusForbidden},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := servertest.Request(h, c.p, http.MethodDelete, "/v1/leases/"+c.id, nil)
@@ -36,6 +36,6 @@ func TestStopLeaseIsRefused(t *testing.T) {
 		})
 	}
 	if len(ls.Table.Live()) != 1 {
-		t.Error("the lease is gone")
+		t.Error("the lease was ended")
 	}
 }

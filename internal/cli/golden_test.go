@@ -122,7 +122,7 @@ func TestTexts(t *testing.T) {
 		"lease-attach-export":      {routes{"POST /v1/leases/attach": attached()}, "", "lease attach --pid 4711 --export"},
 		"lease-attach-what":        {nil, "", "lease attach --pid 4711 --unit cron"},
 		"lease-release":            {routes{"POST /v1/leases/vision-3kq6/release": struct{}{}}, "", "lease release vision-3kq6"},
-		"lease-release-ended":      {routes{"POST /v1/leases/vision-gone/release": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"vision-gone\" that you may release", Hint: "'gpushare lease list' shows them"}}, "", "lease release vision-gone"},
+		"lease-release-ended":      {routes{"POST /v1/leases/vision-gone/release": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"vision-gone\" that you may release", Hint: "see 'gpushare lease list'"}}, "", "lease release vision-gone"},
 		"plan":                     {routes{"GET /v1/plan": labPlan(), "GET /v1/status": labNode()}, "", "plan"},
 		"plan-empty":               {routes{"GET /v1/plan": api.Plan{SchemaVersion: 1, Empty: true}}, "", "plan --exit-code"},
 		"plan-one-step":            {routes{"GET /v1/plan": one1}, "", "plan --exit-code"},

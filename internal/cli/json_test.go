@@ -63,7 +63,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare lease show":    {{status, "vision-3kq6"}, {routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "vision-77aa"}},
 		"gpushare lease stop":    {{routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "vision-3kq6"}},
 		"gpushare lease attach":  {{routes{"POST /v1/leases/attach": attached()}, "--pid 4711"}},
-		"gpushare lease release": {{routes{"POST /v1/leases/vision-3kq6/release": struct{}{}}, "vision-3kq6"}, {routes{"POST /v1/leases/vision-gone/release": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"vision-gone\" that you may release", Hint: "'gpushare lease list' shows them"}}, "vision-gone --missing-ok"}},
+		"gpushare lease release": {{routes{"POST /v1/leases/vision-3kq6/release": struct{}{}}, "vision-3kq6"}, {routes{"POST /v1/leases/vision-gone/release": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"vision-gone\" that you may release", Hint: "see 'gpushare lease list'"}}, "vision-gone --missing-ok"}},
 		"gpushare plan":          {{routes{"GET /v1/plan": labPlan()}, ""}},
 		"gpushare apply":         {{applying(operation("done", nil)), "-f -"}, {applying(operation("done", nil)), "-f - --no-wait"}, {routes{"PUT /v1/spec": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}}}, "-f - --check"}},
 		"gpushare unmanage":      {{releasing(operation("done", nil)), "--all"}, {routes{"POST /v1/unmanage": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}}}, ""}, {routes{"POST /v1/unmanage": api.ApplyResult{Checked: true, Plan: labPlan()}}, "--check"}},

@@ -108,7 +108,7 @@ func (a *app) leaseShow() *cobra.Command {
 			a.lease(l)
 			return nil
 		}
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may see", args[0]), Hint: "'gpushare lease list' shows them"}
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may see", args[0]), Hint: "see 'gpushare lease list'"}
 	}}
 }
 

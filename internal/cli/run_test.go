@@ -73,10 +73,10 @@ func attached() http.HandlerFunc {
 		api.LeaseGrant{
 			Lease: &api.Lease{
 				ID: "vision-dev-9", State: api.LeaseRunning, Origin: api.OriginAttached, Command: []string{"notebook\x1b[31m"},
-				Isolation: api.IsolationStatus{NotEnforced: []string{"device rules: the process stays where it is, so it can open every GPU that it could before"}},
+				Isolation: api.IsolationStatus{NotEnforced: []string{"device rules: the process stays where it is, so it can open the same GPUs as before"}},
 			},
 			Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "GPUSHARE_LEASE": "vision-dev-9"},
-			Unset:       []string{"CUDA_MPS_PIPE_DIRECTORY"}, Selected: "grant dev of vision: named",
+			Unset:       []string{"CUDA_MPS_PIPE_DIRECTORY"}, Selected: "grant dev of vision: requested",
 		},
 	)
 }

@@ -95,10 +95,10 @@ func TestAttach(t *testing.T) {
 		{"nothing", nil, api.ExitUsage, "--pid"},
 		{"nobody", []string{"--pid", "4194304"}, api.ExitFailed, "there is none"},
 		{"the first process", []string{"--pid", "1"}, api.ExitUsage, "child"},
-		{"the daemon", []string{"--pid", fmt.Sprint(n.DaemonPID())}, api.ExitUsage, "gpushared runs under it"},
-		{"who started the daemon", []string{"--pid", fmt.Sprint(os.Getpid())}, api.ExitUsage, "gpushared runs under it"},
+		{"the daemon", []string{"--pid", fmt.Sprint(n.DaemonPID())}, api.ExitUsage, "it is an ancestor of gpushared"},
+		{"who started the daemon", []string{"--pid", fmt.Sprint(os.Getpid())}, api.ExitUsage, "it is an ancestor of gpushared"},
 		{"a unit without a service manager", []string{"--unit", "cron"}, api.ExitUnreachable, "no service manager"},
-		{"a path that is no cgroup's", []string{"--cgroup", "/../x"}, api.ExitUsage, "no path"},
+		{"a path that is no cgroup's", []string{"--cgroup", "/../x"}, api.ExitUsage, "not the path of a cgroup"},
 		{"a grant that there is not", []string{"--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "none"}, api.ExitFailed, "none"},
 	} {
 		if r := n.CLI(soon(t), append([]string{"lease", "attach", "-t", "red"}, c.args...)...); r.Code != c.code || !strings.Contains(r.Err, c.says) {

@@ -154,7 +154,7 @@ func TestDetachedEndsWithoutTheDaemon(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if l := awaitResult(t, n, id); l.Result != "exited with 4" || l.Reason != "its processes ended while the daemon was away" {
+	if l := awaitResult(t, n, id); l.Result != "exited with 4" || l.Reason != "its processes exited while the daemon did not run" {
 		t.Errorf("it ended as %+v", l)
 	}
 }
@@ -186,7 +186,7 @@ func TestDetachedRefusals(t *testing.T) {
 	}
 	awaitStatus(t, n, "what was refused is left", func(s *api.Status) bool { return len(s.Leases) == 0 })
 	_, id := begin(t, n, "red", "part", "sleep", "60")
-	if r := n.CLI(soon(t), "lease", "logs", id); r.Code != api.ExitUsage || !strings.Contains(r.Err, "prints where it was started") {
+	if r := n.CLI(soon(t), "lease", "logs", id); r.Code != api.ExitUsage || !strings.Contains(r.Err, "prints to where it was started") {
 		t.Errorf("logs of a lease with a terminal exit with %d: %s", r.Code, r.Err)
 	}
 	stopped := detach(t, n, "trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done", "-t", "red", "--grant", "part")

@@ -290,12 +290,12 @@ func TestMaxTime(t *testing.T) {
 			t.Errorf("the reason is not told: %q", e.Message)
 		}
 	}
-	for _, want := range []string{"gpushare: lease " + id + ": its time is over in 100ms (max_time 1s)", "it is being stopped: its time is over"} {
+	for _, want := range []string{"gpushare: lease " + id + ": its max_time of 1s ends in 100ms", "it is being stopped: its max_time has passed"} {
 		if err := screen.await(soon(t), want); err != nil {
 			t.Error(err)
 		}
 	}
-	if got := strings.Count(screen.String(), "its time is over in"); got != 1 {
+	if got := strings.Count(screen.String(), "its max_time of"); got != 1 {
 		t.Errorf("the warning came %d times:\n%s", got, screen.String())
 	}
 	awaitStatus(t, n, "the lease is still there", func(s *api.Status) bool { return leaseByID(s, id) == nil })
