@@ -13,11 +13,11 @@ type State string
 
 // The states, in order. Requested and admitted are not among them: no caller sees a lease in those.
 const (
-	Queued   State = "queued"  // waits for a place
-	Placed   State = "placed"  // has a place, its process is not isolated yet
-	Isolated State = "walled"  // its process is isolated, the record is being written
-	Running  State = "running" // reported to the caller
-	Ending   State = "ending"  // its isolation is being removed; it still has its place
+	Queued   State = "queued"   // waits for a place
+	Placed   State = "placed"   // has a place, its process is not isolated yet
+	Isolated State = "isolated" // its process is isolated, the record is being written
+	Running  State = "running"  // reported to the caller
+	Ending   State = "ending"   // its isolation is being removed; it still has its place
 	Ended    State = "ended"
 )
 

@@ -16,14 +16,14 @@ import (
 // machine drives a table with random requests, ends, faults and changes of the node, and checks the invariants after
 // each.
 type machine struct {
-	tab     *Table
-	wall    *fakeIsolation
-	view    View
-	tickets map[string]*Ticket // not known to be placed, failed or cancelled
-	order   []string           // ids in the order of the requests
-	grantOf map[string]Key
-	seen    map[uint64]string // every generation that was assigned
-	pid     int
+	tab       *Table
+	isolation *fakeIsolation
+	view      View
+	tickets   map[string]*Ticket // not known to be placed, failed or cancelled
+	order     []string           // ids in the order of the requests
+	grantOf   map[string]Key
+	seen      map[uint64]string // every generation that was assigned
+	pid       int
 }
 
 func (m *machine) update() {
@@ -97,14 +97,14 @@ func (m *machine) Start(t *rapid.T) {
 		t.Skip("no lease")
 	}
 	if rapid.IntRange(0, 4).Draw(t, "fault") == 0 {
-		m.wall.isolateErr = errors.New("no cgroup")
+		m.isolation.isolateErr = errors.New("no cgroup")
 	}
 	m.pid++
 	_, _, err := m.tab.Start(context.Background(), l.ID, Process{m.pid, 1})
 	if err == nil && l.State != Placed {
 		t.Fatalf("%s was started twice", l.ID)
 	}
-	m.wall.isolateErr = nil
+	m.isolation.isolateErr = nil
 }
 
 // End ends a random lease; sometimes its isolation cannot be removed.
@@ -114,13 +114,13 @@ func (m *machine) End(t *rapid.T) {
 		t.Skip("no lease")
 	}
 	if rapid.IntRange(0, 4).Draw(t, "fault") == 0 {
-		m.wall.removeErr = errors.New("busy")
+		m.isolation.removeErr = errors.New("busy")
 	}
 	err := m.tab.Ended(context.Background(), l.ID, "exited")
 	if _, still := m.tab.Get(l.ID); still != (err != nil) {
 		t.Fatalf("%s: still there %v, error %v", l.ID, still, err)
 	}
-	m.wall.removeErr = nil
+	m.isolation.removeErr = nil
 }
 
 // Close closes or opens a GPU.
@@ -181,7 +181,7 @@ func (m *machine) Restart(t *rapid.T) {
 		t.Fatal(err)
 	}
 	old := m.tab.Live()
-	fresh := New(Config{Isolation: m.wall, Now: m.tab.cfg.Now})
+	fresh := New(Config{Isolation: m.isolation, Now: m.tab.cfg.Now})
 	if err := fresh.Restore(b); err != nil {
 		t.Fatal(err)
 	}
@@ -331,9 +331,9 @@ func TestTableModel(t *testing.T) {
 			},
 		}
 		now := epoch
-		m := &machine{wall: &fakeIsolation{}, view: v, tickets: map[string]*Ticket{}, grantOf: map[string]Key{}, seen: map[uint64]string{}}
+		m := &machine{isolation: &fakeIsolation{}, view: v, tickets: map[string]*Ticket{}, grantOf: map[string]Key{}, seen: map[uint64]string{}}
 		// The clock advances and goes back.
-		m.tab = New(Config{Isolation: m.wall, Now: func() time.Time {
+		m.tab = New(Config{Isolation: m.isolation, Now: func() time.Time {
 			now = now.Add(time.Duration(rapid.IntRange(-5, 5).Draw(t, "clock")) * time.Millisecond)
 			return now
 		}})

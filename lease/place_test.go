@@ -334,7 +334,7 @@ func TestEntitled(t *testing.T) {
 			map[string]float64{"a": 100, "b": 100},
 		},
 		{
-			"who is gone or waits has none",
+			"leases that ended or wait have none",
 			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Ended), lease("b", timeslice("a", "x", 30, gib), "", Queued)},
 			map[string]float64{},
 		},

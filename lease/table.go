@@ -196,11 +196,11 @@ func (t *Table) occupancyLocked() *occupancy {
 	return o
 }
 
-// addReservedLocked adds the places that are kept free, of those reserved grants that are wanted.
-func (t *Table) addReservedLocked(o *occupancy, wanted func(*Grant) bool) {
+// addReservedLocked adds the places that are kept free for the reserved grants for which include is true.
+func (t *Table) addReservedLocked(o *occupancy, include func(*Grant) bool) {
 	for i := range t.view.Grants {
 		g := &t.view.Grants[i]
-		if !g.Spec.Reserved || !wanted(g) {
+		if !g.Spec.Reserved || !include(g) {
 			continue
 		}
 		for j := range t.reserved[g.Key()] {
@@ -209,7 +209,7 @@ func (t *Table) addReservedLocked(o *occupancy, wanted func(*Grant) bool) {
 	}
 }
 
-// changedLocked counts a change that must be saved, and tells of it.
+// changedLocked counts a change that must be saved, and reports it.
 func (t *Table) changedLocked(l *Lease) {
 	t.version++
 	if t.cfg.Changed != nil {
@@ -217,7 +217,7 @@ func (t *Table) changedLocked(l *Lease) {
 	}
 }
 
-// save keeps the state as it is now or later. When several wait, one call serves them all.
+// save writes the state as it is now or later. If several callers wait, one write serves all.
 func (t *Table) save(ctx context.Context) error {
 	if t.cfg.Save == nil {
 		return nil

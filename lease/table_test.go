@@ -367,7 +367,7 @@ func TestStartAndEnd(t *testing.T) {
 	if l.Ends == nil || !l.Ends.Equal(epoch.Add(time.Hour)) {
 		t.Errorf("ends at %v", l.Ends)
 	}
-	if !strings.Contains(string(saved), `"walled"`) {
+	if !strings.Contains(string(saved), `"isolated"`) {
 		t.Errorf("the running lease is not recorded before the answer: %s", saved)
 	}
 	var e *api.Error
@@ -402,7 +402,7 @@ func TestStartAndEnd(t *testing.T) {
 
 func TestStartFails(t *testing.T) {
 	p := Process{PID: 42, Start: 7}
-	t.Run("walls", func(t *testing.T) {
+	t.Run("isolation", func(t *testing.T) {
 		tab, w := table(t, lab())
 		w.isolateErr = errors.New("no cgroup")
 		k, _ := mustSubmit(t, tab, "vision", "train")
@@ -433,12 +433,12 @@ func TestStartFails(t *testing.T) {
 		tab, w := table(t, lab())
 		k, _ := mustSubmit(t, tab, "vision", "train")
 		w.onIsolate = func(l Lease) {
-			if err := tab.Ended(t.Context(), l.ID, "its processes are gone"); err != nil {
+			if err := tab.Ended(t.Context(), l.ID, "its processes exited"); err != nil {
 				t.Error(err)
 			}
 		}
 		var e *api.Error
-		if _, _, err := tab.Start(t.Context(), k.ID(), p); !errors.As(err, &e) || !strings.Contains(e.Message, "processes are gone") {
+		if _, _, err := tab.Start(t.Context(), k.ID(), p); !errors.As(err, &e) || !strings.Contains(e.Message, "processes exited") {
 			t.Errorf("got %v", err)
 		}
 		if len(tab.Live()) != 0 || w.removed != 1 {
@@ -469,8 +469,8 @@ func TestAwait(t *testing.T) {
 		}
 
 		start := time.Now()
-		var told []string
-		_, err := submit().Await(t.Context(), func(l api.Lease) { told = append(told, fmt.Sprint(l.Position, " ", l.Waiting)) })
+		var waiting []string
+		_, err := submit().Await(t.Context(), func(l api.Lease) { waiting = append(waiting, fmt.Sprint(l.Position, " ", l.Waiting)) })
 		var e *api.Error
 		if !errors.As(err, &e) || e.Kind != api.KindUnavailable || e.Message != "cannot place a lease of vision: waited 10m; its one lease is in use" {
 			t.Errorf("got %v", err)
@@ -478,7 +478,7 @@ func TestAwait(t *testing.T) {
 		if d := time.Since(start); d != wait {
 			t.Errorf("waited %v", d)
 		}
-		if diff := cmp.Diff([]string{"1 its one lease is in use"}, told); diff != "" {
+		if diff := cmp.Diff([]string{"1 its one lease is in use"}, waiting); diff != "" {
 			t.Error(diff)
 		}
 		if n := len(tab.List()); n != 1 {
@@ -522,7 +522,7 @@ func TestCancelFreesThePlace(t *testing.T) {
 }
 
 func TestSpecChanges(t *testing.T) {
-	t.Run("who waits for what the spec has no more is told", func(t *testing.T) {
+	t.Run("a request for a grant that the spec does not have any more fails", func(t *testing.T) {
 		tab, _ := table(t, lab())
 		mustSubmit(t, tab, "physics", "big")
 		k := queue(t, tab, "ml", "one")
@@ -631,7 +631,7 @@ func TestRestore(t *testing.T) {
 			t.Errorf("generation %d after %d: the clock went back and it was assigned again", l.Generation, old.Generation)
 		}
 	}
-	for name, bad := range map[string]string{"no JSON": "{", "another format": `{"format": 2}`} {
+	for name, bad := range map[string]string{"no JSON": "{", "another format": `{"format": 1}`} {
 		if err := New(Config{}).Restore([]byte(bad)); err == nil {
 			t.Errorf("%s was accepted", name)
 		}

@@ -265,9 +265,9 @@ func (x *fixture) end(processes ...*testProcess) {
 func (x *fixture) alive(g *testProcess) bool {
 	x.t.Helper()
 	busy, err := x.h.Populated(g.cgroup)
-	start, gone := procfs.Start(g.PID)
-	if err != nil || !busy || gone != nil || start != g.Start {
-		x.t.Logf("pid %d: populated %v, %v; %v", g.PID, busy, err, gone)
+	start, startErr := procfs.Start(g.PID)
+	if err != nil || !busy || startErr != nil || start != g.Start {
+		x.t.Logf("pid %d: populated %v, %v; %v", g.PID, busy, err, startErr)
 		return false
 	}
 	return true

@@ -68,8 +68,8 @@ func (k supervisedPrograms) Note(l *lease.Lease, line string) error {
 	return k.supervisors.Note(l.ID, line)
 }
 
-// Sweep removes the output of leases for which wanted is false.
-func (k supervisedPrograms) Sweep(wanted func(id string) bool) { k.supervisors.Prune(wanted) }
+// Prune removes the output of leases for which keep is false.
+func (k supervisedPrograms) Prune(keep func(id string) bool) { k.supervisors.Prune(keep) }
 
 // unitPrograms run as systemd services.
 type unitPrograms struct {
@@ -135,5 +135,5 @@ func (u unitPrograms) Output(ctx context.Context, l *lease.Lease, lines int, end
 // Note adds a line of gpushare to the output.
 func (u unitPrograms) Note(l *lease.Lease, line string) error { return u.a.Note(l.Process.PID, line) }
 
-// Sweep does nothing: the journal limits its own size.
-func (u unitPrograms) Sweep(func(id string) bool) {}
+// Prune does nothing: the journal limits its own size.
+func (u unitPrograms) Prune(func(id string) bool) {}

@@ -34,8 +34,8 @@ func (fakeIsolation) Isolate(context.Context, lease.Lease, lease.Process) (lease
 // The reason of a lease's end is reported if it is known.
 func TestLeaseEndReason(t *testing.T) {
 	for _, c := range []struct {
-		end          error
-		reason, told string
+		end           error
+		reason, event string
 	}{
 		{nil, "its last process ended", "the last process ended"},
 		{cgroup.ErrNotFound, "its last process ended", "the last process ended"},
@@ -56,7 +56,7 @@ func TestLeaseEndReason(t *testing.T) {
 		if all := d.Ended.all(); len(all) != 1 || all[0].Lease.Reason != c.reason {
 			t.Errorf("%v: the ended leases are %+v", c.end, all)
 		}
-		if e := <-events.C; e.Kind != "lease.ended" || e.Message != c.told {
+		if e := <-events.C; e.Kind != "lease.ended" || e.Message != c.event {
 			t.Errorf("%v: the event is %+v", c.end, e)
 		}
 	}

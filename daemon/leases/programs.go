@@ -24,10 +24,10 @@ type Programs interface {
 
 // Outputs keeps the output of detached commands.
 type Outputs interface {
-	// Output copies the output; see launch.Keepers.Output.
+	// Output copies the output; see launch.Supervisors.Output.
 	Output(ctx context.Context, l *lease.Lease, lines int, ended <-chan struct{}, to io.Writer) error
 	// Note adds a line of gpushare to the output.
 	Note(l *lease.Lease, line string) error
-	// Sweep removes the output of leases for which wanted is false.
-	Sweep(wanted func(id string) bool)
+	// Prune removes the output of leases for which keep is false.
+	Prune(keep func(id string) bool)
 }

@@ -51,7 +51,7 @@ func (ls *Leases) answerRepeated(c *server.Call, q *api.LeaseRequest) (err error
 		}
 	}
 	wire := l.Wire()
-	if e, gone := ls.Ended.get(l.ID); gone && e.Lease.Generation == l.Generation {
+	if e, ended := ls.Ended.get(l.ID); ended && e.Lease.Generation == l.Generation {
 		wire = e.wire()
 	}
 	answer.Lease = &wire

@@ -390,7 +390,7 @@ func (ls *Leases) Restore(ctx context.Context) error {
 		}
 		cancel()
 	}
-	ls.Detached.Outputs.Sweep(func(id string) bool {
+	ls.Detached.Outputs.Prune(func(id string) bool {
 		_, live := ls.Table.Get(id)
 		_, known := ls.Ended.get(id)
 		return live || known

@@ -179,8 +179,8 @@ func TestStopProcesses(t *testing.T) {
 		}
 		one := NewProcesses(h)
 		defer one.Close()
-		asked := false
-		one.belongs = func(int) bool { defer func() { asked = true }(); return !asked }
+		signalled := false
+		one.belongs = func(int) bool { defer func() { signalled = true }(); return !signalled }
 		if err := (&Escalation{Target: one}).Run(t.Context(), 50*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}

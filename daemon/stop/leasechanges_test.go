@@ -21,16 +21,16 @@ func TestAwaitEnded(t *testing.T) {
 		if err := d.Table.Ended(t.Context(), id, "stopped"); err != nil {
 			t.Fatal(err)
 		}
-		gone := make(chan error, 1)
-		go func() { gone <- d.AwaitEnded(t.Context(), id) }()
+		ended := make(chan error, 1)
+		go func() { ended <- d.AwaitEnded(t.Context(), id) }()
 		synctest.Wait()
 		select {
-		case err := <-gone:
+		case err := <-ended:
 			t.Errorf("its isolation is still active, and it is reported as ended: %v", err)
 		default:
 		}
 		close(slow.end)
-		if err := <-gone; err != nil {
+		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 		if _, ok := d.Table.Get(id); ok {
