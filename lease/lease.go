@@ -61,7 +61,7 @@ type Lease struct {
 	Process    Process  `json:"process,omitzero"`
 	Place      Place    `json:"place,omitzero"`
 
-	Origin string `json:"origin,omitempty"` // how it got its processes: one of the Held constants; empty is OriginRun
+	Origin string `json:"origin,omitempty"` // how it got its processes: one of the Origin constants; empty is OriginRun
 	// Cgroup is the cgroup of its processes, with all below, if that is no scope of gpushare. It is relative to the
 	// cgroup root.
 	Cgroup string `json:"cgroup,omitempty"`

@@ -19,7 +19,7 @@ type Request struct {
 	User    string
 	UID     int
 	Command []string
-	// Held, Cgroup, Unit and AttachedBy are copied to the lease. An empty Held means HeldRun.
+	// Origin, Cgroup, Unit and AttachedBy are copied to the lease. An empty Origin means HeldRun.
 	Origin     string
 	Cgroup     string
 	Unit       string

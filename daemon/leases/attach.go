@@ -110,7 +110,7 @@ func (ls *Leases) targetProcess(caller *server.Caller, pid int) (*attachTarget, 
 }
 
 func alreadyLeased(what, leaseID string) error {
-	return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot attach %s: it is in lease %s already", what, leaseID), Hint: "'gpushare lease release " + leaseID + "' takes it out of a lease that was attached"}
+	return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot attach %s: it is in lease %s already", what, leaseID), Hint: "'gpushare lease release " + leaseID + "' removes it from an attached lease"}
 }
 
 // notAttachable returns why a process can be in no lease: kernel threads, pid 1, gpushared's own processes and its

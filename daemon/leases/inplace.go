@@ -50,7 +50,7 @@ func (ls *Leases) recoverInPlace(ctx context.Context, l *lease.Lease) bool {
 	state, err := ls.Attribution.InPlacePort(l).Recover(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
 	if err != nil {
 		if !errors.Is(err, cgroup.ErrNotFound) {
-			ls.Log.Warn("cannot recover a lease", "lease", l.ID, "held", l.Origin, "error", err)
+			ls.Log.Warn("cannot recover a lease", "lease", l.ID, "origin", l.Origin, "error", err)
 		}
 		return false
 	}
