@@ -19,7 +19,7 @@ type Request struct {
 	User    string
 	UID     int
 	Command []string
-	// Origin, Cgroup, Unit and AttachedBy are copied to the lease. An empty Origin means HeldRun.
+	// Origin, Cgroup, Unit and AttachedBy are copied to the lease. An empty Origin means OriginRun.
 	Origin     string
 	Cgroup     string
 	Unit       string
