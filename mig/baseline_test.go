@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// countingDriver is a virtual GPU that counts what it is asked to change.
+// countingDriver is a virtual GPU that counts the calls that change something.
 type countingDriver struct {
 	*gpusim.Driver
 	node                                *gpusim.Node
@@ -48,7 +48,7 @@ func (c *countingDriver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (
 	return m, err
 }
 
-// virtual makes a virtual GPU with instances, "3g.20gb@4!" being one that a CUDA context is in.
+// virtual creates a virtual GPU with instances; "3g.20gb@4!" has a CUDA context.
 func virtual(t *testing.T, model string, on bool, have ...string) *countingDriver {
 	t.Helper()
 	m, err := nodefile.Model(model)
@@ -99,7 +99,7 @@ func (c *countingDriver) snapshot(t *testing.T) gpu.Snapshot {
 	return s
 }
 
-// applyLayout plans with what the GPU shows, and carries the plan out.
+// applyLayout plans with the observed GPU and carries the plan out.
 func (c *countingDriver) applyLayout(t *testing.T, want ...string) error {
 	t.Helper()
 	p, err := c.Profiles(t.Context(), c.id)
@@ -128,7 +128,7 @@ func (c *countingDriver) applyLayout(t *testing.T, want ...string) error {
 		}
 	}
 	if got := mig.Record(p, c.snapshot(t).Instances); !mig.SameLayout(got, r.After()) {
-		t.Fatalf("there is %v, planned was %v", got, r.After())
+		t.Fatalf("observed %v, planned %v", got, r.After())
 	}
 	return nil
 }
@@ -146,8 +146,8 @@ func (c *countingDriver) layout(t *testing.T) string {
 	return strings.Join(out, " ")
 }
 
-// TestBaseline is the table of docs/mig.md: what tools that rebuild a GPU do badly, on the virtual node. Counted are the
-// calls that reach the driver.
+// TestBaseline is the table of docs/mig.md: the changes of layout that tools do badly that rebuild a GPU, on the virtual
+// node. It counts the calls that reach the driver.
 func TestBaseline(t *testing.T) {
 	for _, tc := range []struct {
 		name               string
@@ -170,13 +170,13 @@ func TestBaseline(t *testing.T) {
 		},
 		{
 			name: "four 2g", have: "3g.20gb@0 3g.20gb@4", want: "2g.10gb 2g.10gb 2g.10gb 2g.10gb",
-			refused: "this GPU holds at most 3 of 2g.10gb, 4 are wanted", nearest: "2g.10gb 2g.10gb 2g.10gb", after: "3g.20gb@0 3g.20gb@4",
+			refused: "this GPU supports at most 3 of 2g.10gb, 4 are requested", nearest: "2g.10gb 2g.10gb 2g.10gb", after: "3g.20gb@0 3g.20gb@4",
 		},
 		{
-			name: "room for it only where somebody works", have: "1g.5gb@1! 1g.5gb@5!", want: "3g.20gb 1g.5gb 1g.5gb",
-			refused: "1g.5gb at 5 (pid 4711) is in use and would have to go", nearest: "1g.5gb 1g.5gb", after: "1g.5gb@1 1g.5gb@5",
+			name: "the only free placements are in use", have: "1g.5gb@1! 1g.5gb@5!", want: "3g.20gb 1g.5gb 1g.5gb",
+			refused: "1g.5gb at 5 (pid 4711) is in use and would have to be destroyed", nearest: "1g.5gb 1g.5gb", after: "1g.5gb@1 1g.5gb@5",
 		},
-		{name: "right already", have: "3g.20gb@4 3g.20gb@0!", want: "3g.20gb 3g.20gb", after: "3g.20gb@0 3g.20gb@4"},
+		{name: "already as desired", have: "3g.20gb@4 3g.20gb@0!", want: "3g.20gb 3g.20gb", after: "3g.20gb@0 3g.20gb@4"},
 		{name: "only the mode is missing", model: "h100-80", off: true, modes: 1},
 		{name: "seven 1g from empty", want: "1g.5gb 1g.5gb 1g.5gb 1g.5gb 1g.5gb 1g.5gb 1g.5gb", created: 7, after: "1g.5gb@0 1g.5gb@1 1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6"},
 		{name: "the order in which the driver alone would fail", want: "1g.5gb 1g.5gb 2g.10gb 3g.20gb", created: 4, after: "2g.10gb@0 1g.5gb@2 1g.5gb@3 3g.20gb@4"},
@@ -199,7 +199,7 @@ func TestBaseline(t *testing.T) {
 					nearest = append(nearest, w.Name)
 				}
 				if got := strings.Join(nearest, " "); got != tc.nearest {
-					t.Errorf("the nearest is %s, want %s", got, tc.nearest)
+					t.Errorf("the nearest layout is %s, want %s", got, tc.nearest)
 				}
 			} else if err != nil {
 				t.Fatal(err)
@@ -208,7 +208,7 @@ func TestBaseline(t *testing.T) {
 				t.Errorf("%d created, %d destroyed, %d modes, %d failures; want %d, %d, %d and none", c.created, c.destroyed, c.modes, c.failures, tc.created, tc.destroyed, tc.modes)
 			}
 			if got := c.layout(t); got != tc.after {
-				t.Errorf("there is %s, want %s", got, tc.after)
+				t.Errorf("the layout is %s, want %s", got, tc.after)
 			}
 		})
 	}

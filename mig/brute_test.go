@@ -6,8 +6,8 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// What follows is a second, plain solver to compare with: it lists every legal state of a device once and picks the
-// cheapest that has the wanted counts. It shares nothing with the planner but the profiles.
+// This is a second, simple solver to compare with. It lists every legal state of a device and takes the cheapest that has
+// the requested counts. It shares only the profiles with the planner.
 
 // slot is one instance of a brute-force state.
 type slot struct {
@@ -15,7 +15,7 @@ type slot struct {
 	start   uint32
 }
 
-// states lists every legal state of a device, the empty one included.
+// states lists every legal state of a device, with the empty one.
 func states(p gpu.Profiles) [][]slot {
 	var all []slot
 	for i, q := range p.GI {
@@ -37,7 +37,7 @@ func states(p gpu.Profiles) [][]slot {
 	return out
 }
 
-// legal judges a whole state by the rules as they are written down.
+// legal checks a state against the documented rules.
 func legal(p gpu.Profiles, state []slot) bool {
 	taken := make([]bool, p.Width)
 	me, all, plain := 0, 0, 0
@@ -66,14 +66,14 @@ func legal(p gpu.Profiles, state []slot) bool {
 	return me <= 1 && all <= 1 && (all == 0 || plain == 0)
 }
 
-// situation is what surrounds a plan: what is present, with flags by index.
+// situation is the input of a plan: the present instances with flags by index, and the authority.
 type situation struct {
 	present                  []slot
 	inUse, foreign, keepable []bool
 	force, takeForeign       bool
 }
 
-// stateCost is the cost of going to a state, by definition; ok is false when it may not be.
+// stateCost is the cost of changing to a state, by definition; ok is false when it is not allowed.
 func stateCost(p gpu.Profiles, s situation, target []slot) (c cost, ok bool) {
 	for i, b := range s.present {
 		if slices.Contains(target, b) {
@@ -107,12 +107,12 @@ func stateCost(p gpu.Profiles, s situation, target []slot) (c cost, ok bool) {
 	return c, true
 }
 
-// bruteForce finds the cheapest state that has the wanted counts, with extra instances only where they may stay.
+// bruteForce finds the cheapest state that has the requested counts, with extra instances only where they may be kept.
 func bruteForce(p gpu.Profiles, all [][]slot, s situation, counts map[int]int) (cost, bool) {
 	var best cost
 	found := false
 	for _, state := range all {
-		// Split the state into the wanted and the extras that stay.
+		// Split the state into the requested instances and the extras that are kept.
 		left := map[int]int{}
 		for _, t := range state {
 			left[t.profile]++
@@ -130,7 +130,7 @@ func bruteForce(p gpu.Profiles, all [][]slot, s situation, counts map[int]int) (
 		if !fits {
 			continue
 		}
-		// As many extras of each profile as there are must be among those present that may stay.
+		// The extras of each profile must be among the present instances that may be kept.
 		may := map[int]int{}
 		for i, b := range s.present {
 			if slices.Contains(state, b) && (s.keepable[i] || s.foreign[i] && !s.takeForeign) {

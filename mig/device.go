@@ -2,7 +2,6 @@ package mig
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -13,10 +12,10 @@ import (
 // Device is one GPU as it is now.
 type Device struct {
 	MIG         gpu.MIGState
-	Profiles    gpu.Profiles // may be zero where MIG is off and the driver then does not tell
+	Profiles    gpu.Profiles // may be zero while MIG is off: some drivers do not report profiles then
 	Present     []Present
-	InUseBy     []step.Subject // who runs on the GPU as a whole
-	Unstoppable []step.Subject // those of them that no authority stops: the mode cannot change beside them
+	InUseBy     []step.Subject // processes and leases that use the whole GPU
+	Unstoppable []step.Subject // those of InUseBy that no authority may stop: while they run, the mode cannot change
 }
 
 // Target is what one GPU should be: MIG off, or on with these instances.
@@ -25,8 +24,8 @@ type Target struct {
 	Requests []Request
 }
 
-// PlanDevice plans MIG mode and layout of one GPU together: turned on before its instances are made, and turned off
-// after all of them are gone. Feasibility of the whole is shown before anything of it is planned.
+// PlanDevice plans MIG mode and layout of one GPU together. MIG mode is turned on before instances are created, and
+// turned off after all instances are destroyed. There is a plan only when the whole target is feasible.
 func PlanDevice(d Device, t Target, o Options) (Result, error) {
 	if d.MIG.Capable && d.MIG.Current != t.On && len(d.Unstoppable) != 0 {
 		return Result{}, &InUse{On: t.On, By: d.Unstoppable, Unstoppable: true}
@@ -39,7 +38,7 @@ func PlanDevice(d Device, t Target, o Options) (Result, error) {
 	case !t.On && !d.MIG.Current:
 		return Result{Mode: mode}, nil
 	case !t.On:
-		// Nothing outlives MIG mode, so what may stay otherwise must go too.
+		// No instance outlives MIG mode, so keepable instances are destroyed too.
 		all := make([]Present, len(d.Present))
 		for i, b := range d.Present {
 			b.Keepable = false
@@ -55,7 +54,7 @@ func PlanDevice(d Device, t Target, o Options) (Result, error) {
 		r.Mode = mode
 		return r, nil
 	case !d.MIG.Current && d.Profiles.Width == 0 && len(t.Requests) != 0:
-		return Result{}, errors.New("cannot plan MIG instances: this driver tells the profiles of a GPU only while MIG mode is on; turn it on with an empty layout first")
+		return Result{}, errors.New("cannot plan MIG instances: this driver reports the profiles of a GPU only while MIG mode is on; first turn it on with an empty layout")
 	}
 	present := d.Present
 	if !d.MIG.Current {
@@ -69,7 +68,7 @@ func PlanDevice(d Device, t Target, o Options) (Result, error) {
 	return r, nil
 }
 
-// foreignBlocks refuses to turn MIG off over instances that may not be taken.
+// foreignBlocks is the error for MIG mode that cannot be turned off because of foreign instances.
 func foreignBlocks(present []Present, r Result) error {
 	e := &Infeasible{}
 	for _, b := range present {
@@ -81,6 +80,6 @@ func foreignBlocks(present []Present, r Result) error {
 	for _, s := range r.Extra {
 		names = append(names, s.String())
 	}
-	e.Reason = fmt.Sprintf("MIG mode cannot be turned off while there%s %s, not made by this configuration", verb(names), strings.Join(names, ", "))
+	e.Reason = "MIG mode cannot be turned off: " + strings.Join(names, ", ") + verb(names) + " not managed by gpushare"
 	return e
 }

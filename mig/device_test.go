@@ -22,18 +22,18 @@ func TestPlanDevice(t *testing.T) {
 		want []string // the steps
 		err  string
 	}{
-		{name: "on as wanted", d: Device{MIG: on, Profiles: p, Present: presentFrom(t, p, "7g.40gb@0")}, t: Target{On: true, Requests: Requests("7g.40gb")}},
-		{name: "off as wanted", d: Device{MIG: off}, t: Target{}},
+		{name: "on as desired", d: Device{MIG: on, Profiles: p, Present: presentFrom(t, p, "7g.40gb@0")}, t: Target{On: true, Requests: Requests("7g.40gb")}},
+		{name: "off as desired", d: Device{MIG: off}, t: Target{}},
 		{name: "a GPU without MIG", d: Device{}, t: Target{}},
-		{name: "on, then made", d: Device{MIG: off, Profiles: p}, t: Target{On: true, Requests: Requests("7g.40gb")}, want: []string{"turn on MIG mode", "create 7g.40gb at 0"}},
-		{name: "destroyed, then off", d: Device{MIG: on, Profiles: p, Present: presentFrom(t, p, "3g.20gb@4", "1g.5gb@0 s")}, t: Target{}, want: []string{"destroy 1g.5gb at 0", "destroy 3g.20gb at 4", "turn off MIG mode"}},
-		{name: "off over use", d: Device{MIG: on, Profiles: p, Present: presentFrom(t, p, "3g.20gb@4 u")}, t: Target{}, err: "cannot change the MIG layout: 3g.20gb at 4 (lease 3g.20gb) is in use"},
-		{name: "off over foreign", d: Device{MIG: on, Profiles: p, Present: presentFrom(t, p, "3g.20gb@4 f")}, t: Target{}, err: "cannot change the MIG layout: MIG mode cannot be turned off while there is 3g.20gb at 4, not made by this configuration"},
-		{name: "off over foreign, allowed", d: Device{MIG: on, Profiles: p, Present: presentFrom(t, p, "3g.20gb@4 f")}, t: Target{}, o: Options{TakeForeign: true}, want: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
-		{name: "infeasible before the mode is touched", d: Device{MIG: off, Profiles: p}, t: Target{On: true, Requests: Requests("7g.40gb", "1g.5gb")}, err: "they need 9 memory slices"},
-		{name: "a reset nobody allowed", d: Device{MIG: gpu.MIGState{Capable: true, Resetless: &no}, Profiles: p}, t: Target{On: true}, err: "--allow-reset"},
-		{name: "profiles not told", d: Device{MIG: off}, t: Target{On: true, Requests: Requests("7g.40gb")}, err: "only while MIG mode is on"},
-		{name: "profiles not told, but nothing wanted", d: Device{MIG: off}, t: Target{On: true}, want: []string{"turn on MIG mode"}},
+		{name: "on, then instances created", d: Device{MIG: off, Profiles: p}, t: Target{On: true, Requests: Requests("7g.40gb")}, want: []string{"turn on MIG mode", "create 7g.40gb at 0"}},
+		{name: "instances destroyed, then off", d: Device{MIG: on, Profiles: p, Present: presentFrom(t, p, "3g.20gb@4", "1g.5gb@0 s")}, t: Target{}, want: []string{"destroy 1g.5gb at 0", "destroy 3g.20gb at 4", "turn off MIG mode"}},
+		{name: "off with an instance in use", d: Device{MIG: on, Profiles: p, Present: presentFrom(t, p, "3g.20gb@4 u")}, t: Target{}, err: "cannot change the MIG layout: 3g.20gb at 4 (lease 3g.20gb) is in use"},
+		{name: "off with a foreign instance", d: Device{MIG: on, Profiles: p, Present: presentFrom(t, p, "3g.20gb@4 f")}, t: Target{}, err: "cannot change the MIG layout: MIG mode cannot be turned off: 3g.20gb at 4 is not managed by gpushare"},
+		{name: "off with a foreign instance, allowed", d: Device{MIG: on, Profiles: p, Present: presentFrom(t, p, "3g.20gb@4 f")}, t: Target{}, o: Options{TakeForeign: true}, want: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
+		{name: "infeasible, so the mode is not changed", d: Device{MIG: off, Profiles: p}, t: Target{On: true, Requests: Requests("7g.40gb", "1g.5gb")}, err: "they need 9 memory slices"},
+		{name: "a reset that is not allowed", d: Device{MIG: gpu.MIGState{Capable: true, Resetless: &no}, Profiles: p}, t: Target{On: true}, err: "--allow-reset"},
+		{name: "profiles not reported", d: Device{MIG: off}, t: Target{On: true, Requests: Requests("7g.40gb")}, err: "only while MIG mode is on"},
+		{name: "profiles not reported, but no instance requested", d: Device{MIG: off}, t: Target{On: true}, want: []string{"turn on MIG mode"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := PlanDevice(tc.d, tc.t, tc.o)

@@ -29,7 +29,7 @@ func classic() gpu.Profiles {
 	}}
 }
 
-// a100 is the A100-40 with all seven.
+// a100 is the A100-40 with all seven profiles.
 func a100() gpu.Profiles {
 	p := classic()
 	p.GI = append(p.GI,
@@ -38,7 +38,7 @@ func a100() gpu.Profiles {
 	return p
 }
 
-// a30 is four slices wide.
+// a30 has a grid of four slices.
 func a30() gpu.Profiles {
 	return gpu.Profiles{Width: 4, GI: []gpu.Profile{
 		profile(0, "4g.24gb", 4, 24064, 1, 4, 0),
@@ -49,7 +49,7 @@ func a30() gpu.Profiles {
 	}}
 }
 
-// rtx is the RTX PRO 6000: twelve wide, with every attribute.
+// rtx is the RTX PRO 6000: a grid of twelve slices and every attribute.
 func rtx() gpu.Profiles {
 	return gpu.Profiles{Width: 12, GI: []gpu.Profile{
 		profile(0, "4g.96gb", 4, 97280, 1, 12, 0),
@@ -66,7 +66,7 @@ func rtx() gpu.Profiles {
 	}}
 }
 
-// instance makes a whole instance of a profile at a start.
+// instance returns an instance of a profile at a start, with one compute instance.
 func instance(p gpu.Profiles, name string, start uint32) gpu.Instance {
 	for _, q := range p.GI {
 		if q.Name == name {

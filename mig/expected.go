@@ -7,8 +7,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// After tells what steps of one GPU, each of which was read back, lead to: its mode and its instances, without their ids.
-// It is for a GPU that does not answer any more when all of them are done. Steps of other packages are left out.
+// After returns the MIG mode and the instances, without their ids, that steps of one GPU lead to. It is used for a GPU that
+// became unresponsive after all steps were done and read back. Steps of other packages are ignored.
 func After(on bool, was []gpu.Instance, steps []step.Step) (mode bool, now []gpu.Instance, err error) {
 	now = slices.Clone(was)
 	for i := range steps {
@@ -36,7 +36,7 @@ func After(on bool, was []gpu.Instance, steps []step.Step) (mode bool, now []gpu
 	return on, now, nil
 }
 
-// instance is what these arguments ask for. Compute instances whose place was left to the driver lie one after the other.
+// instance is the instance of these arguments. Compute instances without a placement follow one another.
 func (a InstanceArgs) instance() gpu.Instance {
 	in := gpu.Instance{ProfileID: a.ProfileID, Placement: a.Placement}
 	compute := a.Compute

@@ -8,7 +8,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// What is said of a plan without looking is what one sees who looks.
+// The expected result of a plan is what the GPU shows afterwards.
 func TestAfterMatchesSnapshot(t *testing.T) {
 	all := states(a100())
 	rapid.Check(t, func(rt *rapid.T) {
@@ -30,7 +30,7 @@ func TestAfterMatchesSnapshot(t *testing.T) {
 		}
 		on, now, err := After(true, was, steps)
 		if got, want := Record(p, now), f.layout(); err != nil || !on || !SameLayout(got, want) {
-			rt.Fatalf("it says %v, MIG %v, %v; there is %v", got, on, err, want)
+			rt.Fatalf("expected %v, MIG %v, %v; observed %v", got, on, err, want)
 		}
 	})
 }

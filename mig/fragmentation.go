@@ -7,30 +7,30 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Fragmentation says what the free room of a GPU is worth, and what it would be worth if idle instances lay elsewhere.
+// Fragmentation compares what fits on a GPU now with what would fit if idle instances were moved.
 type Fragmentation struct {
-	Free uint32 // memory slices that nothing is on
-	// Score is 0 when moving gains nothing, and 1 when nothing can be placed now and something could: of the profiles that
-	// could be placed once more if idle instances moved, the part that cannot be now.
+	Free uint32 // free memory slices
+	// Score is, of the profiles that could be placed once more if idle instances were moved, the part that cannot be placed
+	// now. 0: moving gains nothing. 1: nothing can be placed without moving.
 	Score    float64
-	Profiles []Fit // those that could be placed at all beside what is there, in the order of the device
+	Profiles []Fit // those that could be placed, after moves where needed, in the order of the device
 }
 
-// Fit is how many more of one profile fit.
+// Fit is how many more instances of one profile fit.
 type Fit struct {
 	Profile gpu.Profile
-	Now     int // as everything lies
-	Moved   int // if idle instances are moved; at least Now
-	// Moves is the least that frees room for one more than now. Empty when nothing would.
+	Now     int // without moves
+	Moved   int // with moves of idle instances; at least Now
+	// Moves are the fewest moves after which one more than Now fits. Empty when there are none.
 	Moves []Move
 }
 
-// Move is one idle instance that is destroyed and made again elsewhere.
+// Move is one idle instance that is destroyed and created again at another placement.
 type Move struct {
 	From, To Placed
 }
 
-// Fragment computes the fragmentation. What is in use, foreign or pinned is not moved; nothing is ever given up.
+// Fragment computes the fragmentation. Instances in use, foreign and pinned ones are not moved, and no instance is lost.
 func Fragment(p gpu.Profiles, present []Present) (Fragmentation, error) {
 	pr, err := newProblem(p, present, nil, Options{})
 	if err != nil {
@@ -76,7 +76,7 @@ func Fragment(p gpu.Profiles, present []Present) (Fragmentation, error) {
 	return f, nil
 }
 
-// keptInPlace is what is there with none of it to be moved, given up or handed out.
+// keptInPlace returns the instances marked so that none of them is moved, destroyed or given to a request.
 func keptInPlace(present []Present) []Present {
 	out := slices.Clone(present)
 	for i := range out {
@@ -85,19 +85,19 @@ func keptInPlace(present []Present) []Present {
 	return out
 }
 
-// repeated asks for n instances of a profile.
+// repeated requests n instances of a profile.
 func repeated(q *gpu.Profile, n int) []Request {
 	return slices.Repeat([]Request{{Name: q.Name}}, n)
 }
 
-// movesFor finds the fewest idle instances to move for n more of a profile.
+// movesFor finds the fewest moves of idle instances after which n more of a profile fit.
 func movesFor(p gpu.Profiles, present []Present, q *gpu.Profile, n int) ([]Move, bool) {
 	var requests []Request
 	movable := slices.Clone(present)
 	for i, b := range present {
 		movable[i].Keepable = false
 		if b.InUse || b.Foreign || b.Pinned {
-			// It stays without being asked for.
+			// It is kept without a request.
 			movable[i].Keepable, movable[i].InUse = true, true
 			continue
 		}
@@ -117,7 +117,7 @@ func movesFor(p gpu.Profiles, present []Present, q *gpu.Profile, n int) ([]Move,
 			return x.ProfileID == from.ProfileID && sameCompute(withoutPlacements(x.Compute), withoutPlacements(from.Compute))
 		})
 		if i < 0 {
-			return nil, false // Not one of those that were there: it was asked for with others in one instance.
+			return nil, false // compute instances of several instances were put into one: that is not a move
 		}
 		moves = append(moves, Move{from, created[i]})
 		created = slices.Delete(created, i, i+1)
@@ -125,7 +125,7 @@ func movesFor(p gpu.Profiles, present []Present, q *gpu.Profile, n int) ([]Move,
 	return moves, kept+n == len(r.Layout)
 }
 
-// withoutPlacements leaves it to the driver where compute instances lie inside.
+// withoutPlacements leaves the placements of compute instances to the driver.
 func withoutPlacements(list []gpu.NewCompute) []gpu.NewCompute {
 	out := largestFirst(list)
 	for i := range out {

@@ -34,18 +34,18 @@ func TestFragment(t *testing.T) {
 		{name: "empty", free: 8, score: "0.00", want: []string{"1g.5gb 7/7", "2g.10gb 3/3", "3g.20gb 2/2", "4g.20gb 1/1", "7g.40gb 1/1"}},
 		{name: "full", present: "7g.40gb@0", free: 0, score: "0.00"},
 		{
-			name: "an idle one in the middle of each half", present: "1g.5gb@1,1g.5gb@5", free: 6, score: "0.50",
+			name: "an idle instance in the middle of each half", present: "1g.5gb@1,1g.5gb@5", free: 6, score: "0.50",
 			want: []string{"1g.5gb 5/5", "2g.10gb 1/2 1g.5gb@1>4", "3g.20gb 0/1 1g.5gb@5>0", "4g.20gb 0/1 1g.5gb@1>4"},
 		},
 		{
-			name: "the same in use cannot be moved", present: "1g.5gb@1 u,1g.5gb@5 u", free: 6, score: "0.00",
+			name: "instances in use are not moved", present: "1g.5gb@1 u,1g.5gb@5 u", free: 6, score: "0.00",
 			want: []string{"1g.5gb 5/5", "2g.10gb 1/1"},
 		},
 		{
 			name: "one of them in use", present: "1g.5gb@1,1g.5gb@5 u", free: 6, score: "0.50",
 			want: []string{"1g.5gb 5/5", "2g.10gb 1/2 1g.5gb@1>4", "3g.20gb 0/1 1g.5gb@1>4", "4g.20gb 0/1 1g.5gb@1>4"},
 		},
-		{name: "foreign is not moved", present: "1g.5gb@1 f,1g.5gb@5 f", free: 6, score: "0.00", want: []string{"1g.5gb 5/5", "2g.10gb 1/1"}},
+		{name: "foreign instances are not moved", present: "1g.5gb@1 f,1g.5gb@5 f", free: 6, score: "0.00", want: []string{"1g.5gb 5/5", "2g.10gb 1/1"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := classic()

@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// Driver is what the steps need of gpu.Driver.
+// Driver is the part of gpu.Driver that the steps need.
 type Driver interface {
 	Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error)
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error)
@@ -22,18 +22,18 @@ type Driver interface {
 	DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) error
 }
 
-// Handler carries out the steps of this package. All it knows is read from the hardware, so that a step that was cut
-// short by a crash is finished or taken back by another process.
+// Handler carries out the steps of this package. It keeps no state and reads everything from the hardware, so that another
+// process can finish or undo a step that a crash interrupted.
 type Handler struct {
 	Driver Driver
-	// Reset resets one GPU. The driver's library has no such call; nil: a mode change that needs one fails and says so.
+	// Reset resets one GPU; NVML has no such call. nil: a mode change that needs a reset fails.
 	Reset func(ctx context.Context, id gpu.UUID) error
-	// InUseBy names who uses the GPU, or one of its instances, when the driver refused because of somebody; nil: the driver's
-	// own list is all that is told.
+	// InUseBy names the users of the GPU, or of one of its instances, for an error of the driver that it is in use. nil: the
+	// error lists only the processes that the driver reports.
 	InUseBy func(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string
 }
 
-// Applied tells whether the hardware already is as the step leaves it.
+// Applied reports whether the hardware is already in the state that the step leads to.
 func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 	id := gpu.UUID(s.GPU)
 	if s.Kind == KindMode {
@@ -61,7 +61,7 @@ func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 	return false, unknownKind(s.Kind)
 }
 
-// Do carries a step out. Doing it twice is doing it once.
+// Do carries a step out. It is idempotent.
 func (h *Handler) Do(ctx context.Context, s step.Step) error {
 	id := gpu.UUID(s.GPU)
 	switch s.Kind {
@@ -75,7 +75,7 @@ func (h *Handler) Do(ctx context.Context, s step.Step) error {
 	return unknownKind(s.Kind)
 }
 
-// Undo takes a step back to what was before it. A step without undo data stays.
+// Undo restores the state before a step. A step without undo data is not undone.
 func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 	if len(s.Undo) == 0 {
 		return nil
@@ -112,7 +112,7 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	if change.Current == a.On {
 		return nil
 	}
-	// Accepted is not active: the driver keeps it pending until the GPU is idle, or reset.
+	// An accepted mode is not yet active: the driver keeps it pending until the GPU is idle or reset.
 	why := change.Activation
 	if why == nil {
 		why = gpu.ErrResetRequired
@@ -123,7 +123,7 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	case !a.Reset:
 		return &ResetRequired{On: a.On}
 	case h.Reset == nil:
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w, and nothing here can reset a GPU; the change is pending: reset it by hand", why)}
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w, and gpushare cannot reset this GPU; the change is pending: reset the GPU manually", why)}
 	}
 	if err := h.Reset(ctx, id); err != nil {
 		return err
@@ -138,14 +138,15 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	return nil
 }
 
-// passing is how long a GPU may be in use by somebody whom nobody can name, and how often it is asked again meanwhile: who
-// only looks (nvidia-smi, an exporter, a worker of ours that is about to end) has it open for a moment.
+// transientUse is how long the handler waits while the driver reports a GPU as in use and no user can be named, and
+// modeRetryInterval is the time between two attempts. Programs that only read (nvidia-smi, an exporter, a gpushare-nvml
+// that is about to end) have the GPU open for a moment.
 const (
 	transientUse      = 3 * time.Second
 	modeRetryInterval = 250 * time.Millisecond
 )
 
-// setMode asks for the mode until it is active, or somebody is in its way who will not go by himself.
+// setMode sets the mode again until it is active, a user of the GPU can be named, or transientUse has passed.
 func (h *Handler) setMode(ctx context.Context, id gpu.UUID, on bool, snap gpu.Snapshot) (gpu.ModeChange, error) {
 	waiting, cancel := context.WithTimeout(ctx, transientUse)
 	defer cancel()
@@ -180,8 +181,8 @@ func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) 
 	var got gpu.Instance
 	if in != nil && a.isPartOf(*in) {
 		op = "complete " + a.String()
-		_, lacks := computeFits(in.Compute, a.Compute, a.Slices)
-		got, err = h.Driver.CompleteInstance(ctx, id, in.ID, lacks)
+		_, missing := computeFits(in.Compute, a.Compute, a.Slices)
+		got, err = h.Driver.CompleteInstance(ctx, id, in.ID, missing)
 	} else {
 		got, err = h.Driver.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: a.ProfileID, Placement: a.Placement, Compute: a.Compute})
 	}
@@ -189,7 +190,7 @@ func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) 
 		return h.explainInUse(ctx, err, op, id, snap, in)
 	}
 	if got.ProfileID != a.ProfileID || got.Placement != a.Placement || !a.complete(got) {
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver made %s with %d compute instances instead", gpu.ErrUnknown, Placed{Name: fmt.Sprintf("profile %d", got.ProfileID), Placement: got.Placement}, len(got.Compute))}
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver created %s with %d compute instances instead", gpu.ErrUnknown, Placed{Name: fmt.Sprintf("profile %d", got.ProfileID), Placement: got.Placement}, len(got.Compute))}
 	}
 	return nil
 }
@@ -208,7 +209,7 @@ func (h *Handler) destroy(ctx context.Context, id gpu.UUID, raw json.RawMessage)
 	}
 	op := "destroy " + a.String()
 	if processList(snap.Processes, &in.ID) != "" {
-		// The driver would refuse too, but only after it took away the compute instances that are idle.
+		// The driver would refuse too, but only after it has destroyed the idle compute instances.
 		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s", gpu.ErrInUse, h.inUseByText(ctx, snap, in))}
 	}
 	err = h.Driver.DestroyInstance(ctx, id, in.ID)
@@ -218,7 +219,7 @@ func (h *Handler) destroy(ctx context.Context, id gpu.UUID, raw json.RawMessage)
 	return h.explainInUse(ctx, err, op, id, snap, in)
 }
 
-// find reads the GPU and looks for an instance of this profile at this placement.
+// find reads the GPU and returns the instance of this profile at this placement, nil when there is none.
 func (h *Handler) find(ctx context.Context, id gpu.UUID, a InstanceArgs) (*gpu.Instance, gpu.Snapshot, error) {
 	snap, err := h.Driver.Snapshot(ctx, id)
 	if err != nil {
@@ -233,14 +234,14 @@ func (h *Handler) find(ctx context.Context, id gpu.UUID, a InstanceArgs) (*gpu.I
 	return &snap.Instances[i], snap, nil
 }
 
-// complete tells whether an instance has all that these arguments ask for, and nothing else.
+// complete reports whether an instance has exactly the compute instances that these arguments request.
 func (a InstanceArgs) complete(in gpu.Instance) bool {
-	ok, lacks := computeFits(in.Compute, a.Compute, a.Slices)
-	return ok && len(lacks) == 0
+	ok, missing := computeFits(in.Compute, a.Compute, a.Slices)
+	return ok && len(missing) == 0
 }
 
-// isPartOf tells whether an instance is the one that these arguments speak of, perhaps cut short: half destroyed, or
-// half made. Another one with other compute instances at the same place is not it.
+// isPartOf reports whether an instance is the one of these arguments, perhaps partly created or partly destroyed. An
+// instance at the same placement with other compute instances is a different one.
 func (a InstanceArgs) isPartOf(in gpu.Instance) bool {
 	if a.Orphan {
 		return len(in.Compute) == 0
@@ -257,7 +258,7 @@ func decode(raw json.RawMessage, into any) error {
 	return nil
 }
 
-// inStepTerms says a driver's error in the words of the step.
+// inStepTerms returns a driver's error with the operation of the step.
 func inStepTerms(err error, op string, id gpu.UUID) error {
 	e, ok := errors.AsType[*gpu.Error](err)
 	if !ok {
@@ -266,7 +267,7 @@ func inStepTerms(err error, op string, id gpu.UUID) error {
 	return &gpu.Error{Op: op, GPU: id, Code: e.Code, Err: e.Err}
 }
 
-// explainInUse says a driver's error in the words of the step, and who is in the way when it is because of somebody.
+// explainInUse returns a driver's error with the operation of the step and, when the reason is use, with the users.
 func (h *Handler) explainInUse(ctx context.Context, err error, op string, id gpu.UUID, snap gpu.Snapshot, in *gpu.Instance) error {
 	err = inStepTerms(err, op, id)
 	e, ok := errors.AsType[*gpu.Error](err)
@@ -279,7 +280,7 @@ func (h *Handler) explainInUse(ctx context.Context, err error, op string, id gpu
 	return e
 }
 
-// inUseByText names who uses a GPU, or one of its instances: " by pid 12 (python), pid 13 (exporter)".
+// inUseByText names the users of a GPU, or of one of its instances: " by pid 12 (python), pid 13 (exporter)".
 func (h *Handler) inUseByText(ctx context.Context, snap gpu.Snapshot, in *gpu.Instance) string {
 	if h.InUseBy != nil {
 		if users := h.InUseBy(ctx, snap, in); len(users) != 0 {
@@ -307,5 +308,5 @@ func processList(list []gpu.Process, gi *uint32) string {
 }
 
 func unknownKind(kind string) error {
-	return fmt.Errorf("cannot carry out a step of kind %q: it is not one of MIG's", kind)
+	return fmt.Errorf("cannot carry out a step of kind %q: unknown MIG step kind", kind)
 }

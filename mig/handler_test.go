@@ -18,8 +18,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// fake is a driver of one GPU with the rules that matter here: placements, overlap, use, and a mode that may wait for a
-// reset. It counts what it is asked to change, and dies before or inside the call number dieAt.
+// fake is a driver of one GPU with the rules that matter here: placements, overlap, use, and a mode that may need a reset.
+// It counts the calls that change something, and fails for good before or within call number dieAt.
 type fake struct {
 	p              gpu.Profiles
 	mig            gpu.MIGState
@@ -28,7 +28,7 @@ type fake struct {
 	writes         int
 	dieAt          int  // 0: never
 	half           bool // die after the GPU instance, before its compute instances
-	transientUsers int  // how many more times somebody looks at the GPU when its mode is set
+	transientUsers int  // how many more mode changes find the GPU in use by an unnamed process
 }
 
 var errDied = errors.New("died")
@@ -149,7 +149,7 @@ func newFake(p gpu.Profiles, present []Present) *fake {
 
 func (f *fake) layout() Layout { return Record(f.p, f.instances) }
 
-// reread sends steps through their encoding, as a restart does.
+// reread encodes and decodes steps, as a restart does.
 func reread(t testing.TB, steps []step.Step) []step.Step {
 	t.Helper()
 	b, err := json.Marshal(steps)
@@ -163,7 +163,7 @@ func reread(t testing.TB, steps []step.Step) []step.Step {
 	return out
 }
 
-// apply does what is not applied yet, and undoes in reverse when that fails, as an engine does.
+// apply does the steps that are not applied yet, as the engine does.
 func apply(t testing.TB, h *Handler, steps []step.Step) (err error) {
 	t.Helper()
 	for _, s := range steps {
@@ -184,8 +184,8 @@ func apply(t testing.TB, h *Handler, steps []step.Step) (err error) {
 	return nil
 }
 
-// TestInterruptedAnywhere kills the handler before and inside every write of a change. What another process then does
-// forward reaches the goal, and what it undoes reaches the old layout at its old placements, instance by instance.
+// TestInterruptedAnywhere interrupts the handler before and within every write of a change. Another process that continues
+// reaches the target; one that undoes restores the old layout with its placements.
 func TestInterruptedAnywhere(t *testing.T) {
 	all := states(a100())
 	rapid.Check(t, func(rt *rapid.T) {
@@ -223,7 +223,7 @@ func TestInterruptedAnywhere(t *testing.T) {
 				}
 			}
 			if got := f.layout(); !SameLayout(got, before) {
-				rt.Fatalf("undone to %v, was %v", got, before)
+				rt.Fatalf("undone to %v, before it was %v", got, before)
 			}
 		} else {
 			if err := apply(t, h, steps); err != nil {
@@ -242,7 +242,7 @@ func TestInterruptedAnywhere(t *testing.T) {
 			return
 		}
 		if err := apply(t, h, steps); err != nil || f.writes != writes {
-			rt.Fatalf("a second time: %v, %d more writes", err, f.writes-writes)
+			rt.Fatalf("repeated: %v, %d more writes", err, f.writes-writes)
 		}
 	})
 }
@@ -272,7 +272,7 @@ func TestRestoreIsExact(t *testing.T) {
 		t.Errorf("restored %v, recorded %v", got, recorded)
 	}
 	if r, err := Restore(p, present, read, Options{}); err != nil || !r.Empty() {
-		t.Errorf("restoring what is there gives %+v, %v", r, err)
+		t.Errorf("restoring the existing layout gives %+v, %v", r, err)
 	}
 }
 
@@ -312,7 +312,7 @@ func TestMode(t *testing.T) {
 		name    string
 		state   gpu.MIGState
 		on      bool
-		holders []step.Subject
+		inUseBy []step.Subject
 		o       Options
 		want    *Mode
 		err     string
@@ -320,17 +320,17 @@ func TestMode(t *testing.T) {
 	}{
 		{name: "as it is", state: gpu.MIGState{Capable: true, Current: true, Pending: true}, on: true},
 		{name: "off without MIG", state: gpu.MIGState{}, on: false},
-		{name: "on without MIG", state: gpu.MIGState{}, on: true, err: "this GPU has no MIG"},
+		{name: "on without MIG", state: gpu.MIGState{}, on: true, err: "this GPU does not support MIG"},
 		{name: "resetless", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, want: &Mode{On: true}},
-		{name: "a reset nobody allowed", state: gpu.MIGState{Capable: true, Resetless: &no}, on: true, err: "cannot turn on MIG mode: this GPU needs a reset for it; allow it with --allow-reset", is: gpu.ErrResetRequired},
-		{name: "unknown is a reset", state: gpu.MIGState{Capable: true}, on: true, err: "needs a reset"},
+		{name: "a reset that is not allowed", state: gpu.MIGState{Capable: true, Resetless: &no}, on: true, err: "cannot turn on MIG mode: this GPU must be reset for it; add --allow-reset to allow that", is: gpu.ErrResetRequired},
+		{name: "an unknown need for a reset", state: gpu.MIGState{Capable: true}, on: true, err: "must be reset"},
 		{name: "a reset allowed", state: gpu.MIGState{Capable: true, Resetless: &no}, on: true, o: Options{AllowReset: true}, want: &Mode{On: true, Reset: true}},
-		{name: "held", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, holders: []step.Subject{step.ProcessOf(1, "python")}, err: "in use by pid 1 (python)", is: gpu.ErrInUse},
-		{name: "held and forced", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, holders: []step.Subject{step.ProcessOf(1, "python")}, o: Options{Force: true}, want: &Mode{On: true, Stops: []step.Subject{step.ProcessOf(1, "python")}}},
-		{name: "pending taken back", state: gpu.MIGState{Capable: true, Pending: true, Resetless: &no}, on: false, holders: []step.Subject{step.ProcessOf(1, "")}, want: &Mode{}},
+		{name: "in use", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, inUseBy: []step.Subject{step.ProcessOf(1, "python")}, err: "in use by pid 1 (python)", is: gpu.ErrInUse},
+		{name: "in use, with force", state: gpu.MIGState{Capable: true, Resetless: &yes}, on: true, inUseBy: []step.Subject{step.ProcessOf(1, "python")}, o: Options{Force: true}, want: &Mode{On: true, Stops: []step.Subject{step.ProcessOf(1, "python")}}},
+		{name: "a pending change is cancelled", state: gpu.MIGState{Capable: true, Pending: true, Resetless: &no}, on: false, inUseBy: []step.Subject{step.ProcessOf(1, "")}, want: &Mode{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := PlanMode(tc.state, tc.on, tc.holders, tc.o)
+			got, err := PlanMode(tc.state, tc.on, tc.inUseBy, tc.o)
 			if tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) || tc.err == "" && err != nil || tc.is != nil && !errors.Is(err, tc.is) {
 				t.Fatalf("got %v, want %q", err, tc.err)
 			}
@@ -362,7 +362,7 @@ func TestModeStep(t *testing.T) {
 	t.Run("pending without a reset", func(t *testing.T) {
 		f := off()
 		err := apply(t, &Handler{Driver: f}, steps)
-		if !errors.Is(err, gpu.ErrResetRequired) || !strings.Contains(err.Error(), "reset it by hand") {
+		if !errors.Is(err, gpu.ErrResetRequired) || !strings.Contains(err.Error(), "reset the GPU manually") {
 			t.Fatal(err)
 		}
 		if err := (&Handler{Driver: f}).Undo(t.Context(), steps[0]); err != nil || f.mig.Pending {
@@ -377,15 +377,15 @@ func TestModeStep(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 		if f.writes != 1 {
-			t.Errorf("it was asked %d times, while somebody who was named had it", f.writes)
+			t.Errorf("%d attempts although the user of the GPU is named", f.writes)
 		}
 	})
-	// Somebody whom nobody can name has it open for a moment: a monitor, a worker that ends.
-	for looks, active := range map[int]bool{2: true, 1000: false} {
-		t.Run(fmt.Sprintf("%d looks at it", looks), func(t *testing.T) {
+	// An unnamed process has the GPU open for a moment: a monitor, a worker that ends.
+	for uses, active := range map[int]bool{2: true, 1000: false} {
+		t.Run(fmt.Sprintf("%d transient uses", uses), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := off()
-				f.mig.Resetless, f.transientUsers = new(true), looks
+				f.mig.Resetless, f.transientUsers = new(true), uses
 				began := time.Now()
 				err := apply(t, &Handler{Driver: f}, steps)
 				if active != (err == nil) || active != f.mig.Current || !active && !errors.Is(err, gpu.ErrInUse) {

@@ -11,22 +11,22 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// Infeasible says why a layout cannot be, and what could.
+// Infeasible is the error for requests that cannot be placed, with the nearest layout that can.
 type Infeasible struct {
 	Requested []Request
 	Reason    string
-	// Blocked are the instances in the way that more authority could move: in use (--force) or foreign. Empty when no
+	// Blocked are the instances in the way that more authority could destroy: in use (--force) or foreign. Empty when no
 	// authority helps.
 	Blocked []Present
-	// Nearest is the largest part of the layout that fits, with what must stay; Plan accepts it. May be empty.
+	// Nearest is the largest part of the requests that fits, with what must be kept; Plan accepts it. May be empty.
 	Nearest []Request
 }
 
-// Error says what cannot be laid out, why, and what would fit.
+// Error names the requests, the reason and what fits.
 func (e *Infeasible) Error() string {
 	s := "cannot change the MIG layout: " + e.Reason
 	if len(e.Requested) != 0 {
-		s = fmt.Sprintf("cannot lay out %s: %s", listText(e.Requested), e.Reason)
+		s = fmt.Sprintf("cannot place %s: %s", listText(e.Requested), e.Reason)
 	}
 	if len(e.Nearest) != 0 {
 		s += "; what fits is " + listText(e.Nearest)
@@ -34,12 +34,12 @@ func (e *Infeasible) Error() string {
 	return s
 }
 
-// Is makes errors.Is(err, gpu.ErrInUse) tell the refusals that --force would lift.
+// Is makes errors.Is(err, gpu.ErrInUse) true for refusals that --force would lift.
 func (e *Infeasible) Is(target error) bool {
 	return target == gpu.ErrInUse && slices.ContainsFunc(e.Blocked, func(b Present) bool { return b.InUse })
 }
 
-// explain finds out why there is no solution, from the coarse to the fine, and what the nearest layout is.
+// explain finds the reason why there is no solution, simple reasons first, and the nearest layout.
 func (pr *problem) explain(requests []Request) error {
 	e := &Infeasible{Requested: requests}
 	empty, err := newProblem(pr.p, nil, requests, pr.opts)
@@ -55,7 +55,7 @@ func (pr *problem) explain(requests []Request) error {
 	return e
 }
 
-// reason says why not even the empty GPU holds the wants.
+// reason returns why the requests do not even fit on the empty GPU.
 func (pr *problem) reason() string {
 	need := uint32(0)
 	var of, me, all, plain int
@@ -76,14 +76,14 @@ func (pr *problem) reason() string {
 	for _, c := range pr.classes {
 		n := len(c.requests)
 		if len(pr.places(c)) == 0 {
-			return fmt.Sprintf("%s is not a placement that this GPU allows", c.request)
+			return fmt.Sprintf("%s is not a placement that this GPU supports", c.request)
 		}
 		if limit := pr.limit(c); n > limit {
 			name := pr.p.GI[c.profiles[0]].Name
 			if c.sub != 0 {
 				name = fmt.Sprintf("%dc.%s", c.sub, name)
 			}
-			return fmt.Sprintf("this GPU holds at most %d of %s, %d are wanted", limit, name, n)
+			return fmt.Sprintf("this GPU supports at most %d of %s, %d are requested", limit, name, n)
 		}
 		if c.sub == 0 {
 			count(n, c.choices[0].profile, smallest(c.choices))
@@ -103,22 +103,22 @@ func (pr *problem) reason() string {
 			for _, m := range g.members {
 				slices += uint32(len(pr.classes[m].requests)) * pr.classes[m].sub
 			}
-			return fmt.Sprintf("this GPU holds at most %d of %s, and the %d compute slices that are wanted do not go into their %d each", pr.maxInstances(q), q.Name, slices, q.Slices)
+			return fmt.Sprintf("this GPU supports at most %d of %s, and the %d requested compute slices do not fit into their %d each", pr.maxInstances(q), q.Name, slices, q.Slices)
 		}
 		count(fewest, g.profiles[0], q.Placements[0].Size)
 	}
 	switch {
 	case me > pr.maxMe:
-		return fmt.Sprintf("this GPU holds at most %d instance with the attribute me, %d are wanted", pr.maxMe, me)
+		return fmt.Sprintf("this GPU supports at most %d instance with the attribute me, %d are requested", pr.maxMe, me)
 	case all > 0 && of > 1 && (plain > 0 || all > 1):
-		return "an instance with the attribute me.all takes all media engines, so that every other must be a -me profile"
+		return "an instance with the attribute me.all uses all media engines, so every other instance must have a -me profile"
 	case need > pr.p.Width:
 		return fmt.Sprintf("they need %d memory slices, this GPU has %d", need, pr.p.Width)
 	}
-	return fmt.Sprintf("by count they would fit (%d of %d memory slices), but the placements that this GPU allows hold them in no arrangement", need, pr.p.Width)
+	return fmt.Sprintf("%d of %d memory slices would be enough, but the placements that this GPU supports do not allow this combination", need, pr.p.Width)
 }
 
-// places lists where a want of a class may live; that of a compute instance is where its GPU instance may.
+// places lists the possible placements of a class; for a compute instance those of its GPU instance.
 func (pr *problem) places(c class) []choice {
 	if c.sub == 0 {
 		return c.choices
@@ -126,7 +126,7 @@ func (pr *problem) places(c class) []choice {
 	return pr.choicesFor(Request{At: c.request.At}, c.profiles)
 }
 
-// maxInstances is how many instances of a profile the device holds at most by its own figures.
+// maxInstances is the largest number of instances of a profile that the device reports.
 func (pr *problem) maxInstances(q *gpu.Profile) int {
 	if q.Max != 0 {
 		return int(q.Max)
@@ -134,7 +134,7 @@ func (pr *problem) maxInstances(q *gpu.Profile) int {
 	return len(q.Placements)
 }
 
-// limit is how many wants of a class the device holds at most by its own figures.
+// limit is the largest number of requests of a class that the device reports.
 func (pr *problem) limit(c class) int {
 	limit := 0
 	for _, i := range c.profiles {
@@ -147,13 +147,13 @@ func (pr *problem) limit(c class) int {
 	return limit
 }
 
-// smallest is the fewest memory slices of some candidates.
+// smallest is the fewest memory slices among some choices.
 func smallest(list []choice) uint32 {
 	return slices.MinFunc(list, func(a, b choice) int { return cmp.Compare(a.place.Size, b.place.Size) }).place.Size
 }
 
-// blocking says which instances that must stay stand in the way, by asking what the least disturbing plan would move if it
-// might move all of them. Blocked are those that authority could move.
+// blocking names the instances in the way that must be kept: those that the least disturbing plan would destroy if it were
+// allowed to. The second result are those that more authority could destroy.
 func (pr *problem) blocking(requests []Request) (string, []Present) {
 	o, movable := pr.opts, slices.Clone(pr.present)
 	o.Force = true
@@ -166,7 +166,7 @@ func (pr *problem) blocking(requests []Request) (string, []Present) {
 	}
 	best, ok := forced.solve(forced.counts())
 	if !ok {
-		return "the instances that are present leave no room", nil
+		return "the existing instances leave no placement free", nil
 	}
 	var blocked []Present
 	var pinned, used, foreign []string
@@ -191,14 +191,14 @@ func (pr *problem) blocking(requests []Request) (string, []Present) {
 	}
 	var why []string
 	if len(pinned) != 0 {
-		// No authority moves these, so none helps.
-		why, blocked = append(why, strings.Join(pinned, ", ")+verb(pinned)+" pinned and would have to go"), nil
+		// No authority may destroy these, so none helps.
+		why, blocked = append(why, strings.Join(pinned, ", ")+verb(pinned)+" pinned and would have to be destroyed"), nil
 	}
 	if len(used) != 0 {
-		why = append(why, strings.Join(used, ", ")+verb(used)+" in use and would have to go")
+		why = append(why, strings.Join(used, ", ")+verb(used)+" in use and would have to be destroyed")
 	}
 	if len(foreign) != 0 {
-		why = append(why, strings.Join(foreign, ", ")+verb(foreign)+" not made by this configuration and would have to go")
+		why = append(why, strings.Join(foreign, ", ")+verb(foreign)+" not managed by gpushare and would have to be destroyed")
 	}
 	return strings.Join(why, ", and "), blocked
 }
@@ -210,12 +210,12 @@ func verb(list []string) string {
 	return " are"
 }
 
-// nearest finds the largest part of the wants that fits beside what must stay: the most instances, then the most
-// memory, then the earlier classes.
+// nearest finds the largest part of the requests that fits together with what must be kept: the most instances, then the
+// most memory, then the earlier classes.
 func (pr *problem) nearest() []Request {
 	most := make([]int, len(pr.classes))
-	size := make([]uint32, len(pr.classes))   // memory slices that one takes at least; 0: it may share them
-	memory := make([]uint64, len(pr.classes)) // bytes of one, its part of what it shares
+	size := make([]uint32, len(pr.classes))   // the fewest memory slices of one; 0: it may share them
+	memory := make([]uint64, len(pr.classes)) // bytes of one, or its part of a shared instance
 	total, shared := 0, false
 	for i, c := range pr.classes {
 		most[i] = min(len(c.requests), pr.limit(c))
@@ -261,7 +261,7 @@ func (pr *problem) nearest() []Request {
 			if !pr.fits(p.counts) {
 				continue
 			}
-			// The one that changes least: what must stay is counted among the wants where it can be.
+			// The solution that changes least: instances that must be kept satisfy requests where they can.
 			s, _ := pr.solveKeepingPinned(p.counts)
 			return pr.requestsOf(s, p.counts)
 		}
@@ -269,7 +269,7 @@ func (pr *problem) nearest() []Request {
 	return nil
 }
 
-// requestsOf words a partial solution as wants that Plan accepts.
+// requestsOf converts a partial solution to requests that Plan accepts.
 func (pr *problem) requestsOf(s solution, counts []int) []Request {
 	var out []Request
 	for i, n := range counts {
@@ -288,7 +288,7 @@ func (pr *problem) requestsOf(s solution, counts []int) []Request {
 	return out
 }
 
-// listText names wants in a sentence, equals counted.
+// listText lists requests in a sentence and counts equal ones.
 func listText(requests []Request) string {
 	var names []string
 	count := map[string]int{}

@@ -7,10 +7,10 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Layout is what is on a GPU, with placements: what is recorded as achieved, and restored after a boot.
+// Layout is the instances of a GPU with their placements. It is recorded as achieved and restored after a boot.
 type Layout []Placed
 
-// Record writes down the instances of a GPU, sorted by placement.
+// Record converts the instances of a GPU to a layout, sorted by placement.
 func Record(p gpu.Profiles, instances []gpu.Instance) Layout {
 	var out Layout
 	for _, in := range instances {
@@ -20,8 +20,8 @@ func Record(p gpu.Profiles, instances []gpu.Instance) Layout {
 	return out
 }
 
-// SameLayout tells whether two layouts have the same instances at the same placements. Names are not compared: drivers
-// rename profiles.
+// SameLayout reports whether two layouts have the same instances at the same placements. Names are not compared, because
+// drivers rename profiles.
 func SameLayout(a, b Layout) bool {
 	key := func(x, y Placed) int {
 		if d := order(x.Placement, y.Placement); d != 0 {
@@ -35,8 +35,8 @@ func SameLayout(a, b Layout) bool {
 	})
 }
 
-// Requests asks for a recorded layout exactly: the same profiles at the same placements, so that the same instance ids and
-// UUIDs come back.
+// Requests requests exactly this layout: the same profiles at the same placements, so that the instances get the same ids
+// and UUIDs again.
 func (l Layout) Requests() []Request {
 	out := make([]Request, len(l))
 	for i, p := range l {
@@ -45,13 +45,13 @@ func (l Layout) Requests() []Request {
 	return out
 }
 
-// Restore plans the way back to a recorded layout at its placements. It is Plan with every placement fixed.
+// Restore plans a recorded layout at its placements: it is Plan with every placement fixed.
 func Restore(p gpu.Profiles, present []Present, recorded Layout, o Options) (Result, error) {
 	return Plan(p, present, recorded.Requests(), o)
 }
 
-// Placeable lists the profiles of which one more could be made beside the instances, with how many placements each has
-// free, in the order of p.GI.
+// Placeable lists the profiles of which one more instance could be created next to the existing ones, with the free
+// placements of each, in the order of p.GI.
 func Placeable(p gpu.Profiles, instances []gpu.Instance) []Capacity {
 	present := make([]Present, len(instances))
 	for i := range instances {
@@ -89,7 +89,7 @@ func Placeable(p gpu.Profiles, instances []gpu.Instance) []Capacity {
 	return out
 }
 
-// Capacity is a profile that could be placed now, and where.
+// Capacity is a profile that could be placed now, with its free placements.
 type Capacity struct {
 	Profile gpu.Profile
 	Free    []gpu.Placement

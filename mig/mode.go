@@ -9,32 +9,32 @@ import (
 
 // Mode is a planned change of MIG mode.
 type Mode struct {
-	On    bool // wanted
-	Was   bool // what undo goes back to
-	Reset bool // the GPU must be reset for it: all that runs on this GPU is lost, and authority was given
-	// Stops run on the GPU and are stopped first. Empty without Force.
+	On    bool // desired
+	Was   bool // what undo restores
+	Reset bool // the GPU must be reset, which ends all work on it; the reset was allowed
+	// Stops use the GPU and are stopped first. Empty without Force.
 	Stops []step.Subject
 }
 
-// ResetRequired refuses a mode change that only a reset makes active, which nobody allowed.
+// ResetRequired refuses a mode change that needs a reset of the GPU when a reset was not allowed.
 type ResetRequired struct{ On bool }
 
-// Error says what needs the reset and how to allow it.
+// Error names the change and the option that allows the reset.
 func (e *ResetRequired) Error() string {
-	return fmt.Sprintf("cannot turn %s MIG mode: this GPU needs a reset for it; allow it with --allow-reset", onOff(e.On))
+	return fmt.Sprintf("cannot turn %s MIG mode: this GPU must be reset for it; add --allow-reset to allow that", onOff(e.On))
 }
 
-// Unwrap gives gpu.ErrResetRequired.
+// Unwrap returns gpu.ErrResetRequired.
 func (*ResetRequired) Unwrap() error { return gpu.ErrResetRequired }
 
-// InUse refuses a mode change of a GPU that somebody holds.
+// InUse refuses a mode change of a GPU that is in use.
 type InUse struct {
 	On          bool
 	By          []step.Subject
-	Unstoppable bool // no authority stops these
+	Unstoppable bool // no authority may stop these
 }
 
-// Error names the holders.
+// Error names the users of the GPU.
 func (e *InUse) Error() string {
 	if e.Unstoppable {
 		return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s", onOff(e.On), step.Join(e.By))
@@ -42,7 +42,7 @@ func (e *InUse) Error() string {
 	return fmt.Sprintf("cannot turn %s MIG mode: the GPU is in use by %s; --force stops them", onOff(e.On), step.Join(e.By))
 }
 
-// Unwrap gives gpu.ErrInUse where --force would help.
+// Unwrap returns gpu.ErrInUse where --force would help.
 func (e *InUse) Unwrap() error {
 	if e.Unstoppable {
 		return nil
@@ -50,18 +50,18 @@ func (e *InUse) Unwrap() error {
 	return gpu.ErrInUse
 }
 
-// PlanMode says what must happen for MIG mode to be as wanted: nil when it already is. holders are those who run on the
-// GPU now. A driver that does not tell whether a reset is needed is taken to need one.
+// PlanMode returns the change that MIG mode needs, nil when it is as desired. inUseBy are the users of the GPU. When the
+// driver does not report whether a reset is needed, a reset is assumed.
 func PlanMode(m gpu.MIGState, on bool, inUseBy []step.Subject, o Options) (*Mode, error) {
 	switch {
 	case m.Current == on && m.Pending == on:
 		return nil, nil
 	case !m.Capable:
-		return nil, &Infeasible{Reason: "this GPU has no MIG"}
+		return nil, &Infeasible{Reason: "this GPU does not support MIG"}
 	}
 	mode := &Mode{On: on, Was: m.Current}
 	if m.Current == on {
-		return mode, nil // only a pending change is taken back: nobody notices
+		return mode, nil // only a pending change is cancelled, which disturbs no process
 	}
 	if len(inUseBy) != 0 && !o.Force {
 		return nil, &InUse{On: on, By: inUseBy}

@@ -6,16 +6,17 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Candidate is one GPU that an instance may be had on.
+// Candidate is one GPU that may get the instance.
 type Candidate struct {
 	Profiles gpu.Profiles
 	Present  []Present
 }
 
-// Pick finds the GPU and the place for one more instance, where nothing in use moves: one that is there and idle before
-// one that is made, one that is made before one that others go for, and then where it takes the fewest of the placements
-// that all profiles still had, and of equals on the GPU with the least room left, so that whole ones stay whole. (That
-// order turned the fewest requests away in a replay of random ones.) at is -1 when no GPU has a place.
+// Pick finds the GPU and the placement for one more instance without destroying one that is in use. It prefers an idle
+// instance that exists, then a new instance, then a new instance for which idle ones are destroyed. Of equals it takes the
+// one that blocks the fewest free placements of all profiles, then the GPU with the least free memory slices, so that
+// empty GPUs are kept empty. (Of the orders that were compared in a replay of random requests, this one refused the
+// fewest.) at is -1 when no GPU has a placement.
 func Pick(list []Candidate, req Request) (at int, r Result) {
 	at = -1
 	var best [5]int
@@ -46,7 +47,7 @@ func Pick(list []Candidate, req Request) (at int, r Result) {
 	return at, r
 }
 
-// currentUse is what is closed and taken by what is there, and how many memory slices are free.
+// currentUse returns the counts of countClosed for the existing instances, and the number of free memory slices.
 func (pr *problem) currentUse() (closed, taken, free int) {
 	t := tally{of: make([]uint32, len(pr.p.GI))}
 	var mask uint64

@@ -11,14 +11,14 @@ import (
 // Present is one instance that is on the GPU now.
 type Present struct {
 	gpu.Instance
-	InUse    bool           // a lease or a process holds it: pinned without Force
-	Foreign  bool           // neither the spec nor a lease explains it: never destroyed without TakeForeign or Force
-	Pinned   bool           // it must not go, whatever the authority
-	Keepable bool           // it may stay although nobody wants it now (kept idle), and goes when its room is needed
-	InUseBy  []step.Subject // who would be disturbed
+	InUse    bool           // by a lease or a process: pinned without Force
+	Foreign  bool           // not managed by gpushare: never destroyed without TakeForeign or Force
+	Pinned   bool           // no authority may destroy it
+	Keepable bool           // it may be kept without a request, and is destroyed when its slices are needed
+	InUseBy  []step.Subject // whom destroying it would disturb
 }
 
-// Placed is one instance of a layout: what and where.
+// Placed is one instance of a layout: its profile and its placement.
 type Placed struct {
 	Name      string           `json:"name"`
 	ProfileID uint32           `json:"profile_id"`
@@ -27,7 +27,7 @@ type Placed struct {
 	Compute   []gpu.NewCompute `json:"compute,omitempty"` // empty: one that takes all slices
 }
 
-// String says what and where: "3g.20gb at 4", "3g.20gb of 2c+1c at 0".
+// String returns the profile and the start: "3g.20gb at 4", "3g.20gb of 2c+1c at 0".
 func (p Placed) String() string {
 	s := p.Name
 	if len(p.Compute) != 0 {
@@ -36,43 +36,43 @@ func (p Placed) String() string {
 	return fmt.Sprintf("%s at %d", s, p.Placement.Start)
 }
 
-// Options is the authority that a plan may use. The zero value disturbs nobody.
+// Options is the authority that a plan may use. The zero value disturbs no process.
 type Options struct {
-	Force       bool // an administrator said --force: in-use and foreign instances may go, as few as possible
-	TakeForeign bool // idle foreign instances may go
-	AllowReset  bool // an administrator said --allow-reset
+	Force       bool // --force by an administrator: instances in use and foreign ones may be destroyed, as few as possible
+	TakeForeign bool // idle foreign instances may be destroyed
+	AllowReset  bool // --allow-reset by an administrator
 
-	additional bool // a want is one more than those in use, which satisfy none
+	additional bool // the requests are additional: an instance in use satisfies none of them
 }
 
-// Result is a plan for one GPU. It is empty when nothing would change.
+// Result is a plan for one GPU. It is empty when nothing changes.
 type Result struct {
-	Mode     *Mode     // a mode change that comes with it; nil: none
-	Keep     []Placed  // stays, because it is wanted
-	Extra    []Placed  // stays, although nobody wants it: spare or foreign, and not in the way
-	Complete []Placed  // stays, but lacks compute instances: they are made
-	Destroy  []Present // goes; sorted by placement
-	Create   []Placed  // is made, largest first
+	Mode     *Mode     // the mode change of the plan; nil: none
+	Keep     []Placed  // kept, because it is requested
+	Extra    []Placed  // kept without a request: keepable or foreign, and not in the way
+	Complete []Placed  // kept, and its missing compute instances are created
+	Destroy  []Present // sorted by placement
+	Create   []Placed  // largest first
 	// Disturbed is the part of Destroy that is in use. Empty without Force.
 	Disturbed []Present
-	// Layout says where each want lands: Layout[i] is for want i. Compute instances that share a GPU instance land in the
-	// same one, which lists them all.
+	// Layout is the placement of each request: Layout[i] is for request i. Requests for compute instances that share a GPU
+	// instance get the same one, which lists all of them.
 	Layout []Placed
-	// Imported says that an administrator declared ours what is completed. Whoever asked for the plan sets it.
+	// Imported: the completed instances are imported by an administrator. The caller of Plan sets it.
 	Imported bool
-	// profiles words Destroy.
+	// profiles are for the names of Destroy.
 	profiles gpu.Profiles
 }
 
-// Plan finds the best way from the instances that are present to the wanted ones, by exact search: the fewest in use
-// disturbed (none without Force), then the fewest destroyed, then the least memory made anew, then the free space that
-// leaves the most profiles placeable, then the lowest placements. The same input always gives the same plan.
+// Plan finds the best way from the present instances to the requested ones by exact search: the fewest instances in use
+// destroyed (none without Force), then the fewest destroyed, then the least memory in new instances, then the most
+// profiles that can still be placed, then the lowest placements. The same input always gives the same plan.
 //
-// Wants that are compute instances (1c.3g.20gb) share GPU instances as it costs least: they are put into what has them
-// already, and else into as few as hold them.
+// Requests for compute instances (1c.3g.20gb) share GPU instances at the lowest cost: existing GPU instances that have them
+// are used first, then as few new ones as possible.
 //
-// It returns *NoProfile when this device lacks what is wanted, and *Infeasible when it cannot hold all of it, or not
-// without disturbing somebody.
+// It returns *NoProfile when the device does not have a requested profile, and *Infeasible when the requests do not fit on
+// the device, or not without destroying what must be kept.
 func Plan(p gpu.Profiles, present []Present, requests []Request, o Options) (Result, error) {
 	pr, err := newProblem(p, present, requests, o)
 	if err != nil {
@@ -85,7 +85,7 @@ func Plan(p gpu.Profiles, present []Present, requests []Request, o Options) (Res
 	return pr.result(best, len(requests)), nil
 }
 
-// result words a solution.
+// result converts a solution to a plan.
 func (pr *problem) result(s solution, requests int) Result {
 	r := Result{Layout: make([]Placed, requests), profiles: pr.p}
 	next := make([]int, len(pr.classes))
@@ -134,7 +134,7 @@ func (pr *problem) result(s solution, requests int) Result {
 	slices.SortFunc(r.Complete, byStart)
 	slices.SortFunc(r.Destroy, func(a, b Present) int { return order(a.Placement, b.Placement) })
 	slices.SortFunc(r.Disturbed, func(a, b Present) int { return order(a.Placement, b.Placement) })
-	// Largest first, so that a change that is cut short has made the scarce ones.
+	// Largest first, so that an interrupted change has created those that are hardest to place.
 	slices.SortFunc(r.Create, func(a, b Placed) int {
 		if a.Placement.Size != b.Placement.Size {
 			return int(b.Placement.Size) - int(a.Placement.Size)
@@ -144,12 +144,12 @@ func (pr *problem) result(s solution, requests int) Result {
 	return r
 }
 
-// largestFirst orders compute instances so that a driver that chooses the placements finds room for all of them.
+// largestFirst sorts compute instances so that all of them fit when the driver chooses their placements.
 func largestFirst(list []gpu.NewCompute) []gpu.NewCompute {
 	return slices.SortedStableFunc(slices.Values(list), func(a, b gpu.NewCompute) int { return int(b.Slices) - int(a.Slices) })
 }
 
-// order sorts placements from the left.
+// order compares placements by start, then by size.
 func order(a, b gpu.Placement) int {
 	if a.Start != b.Start {
 		return int(a.Start) - int(b.Start)
@@ -157,7 +157,7 @@ func order(a, b gpu.Placement) int {
 	return int(a.Size) - int(b.Size)
 }
 
-// placedOf says what an instance is, by the names of this device.
+// placedOf describes an instance with the profile names of this device.
 func placedOf(p gpu.Profiles, in gpu.Instance) Placed {
 	out := Placed{Name: fmt.Sprintf("profile %d", in.ProfileID), ProfileID: in.ProfileID, Placement: in.Placement}
 	if i := slices.IndexFunc(p.GI, func(q gpu.Profile) bool { return q.ID == in.ProfileID }); i >= 0 {
@@ -171,26 +171,26 @@ func placedOf(p gpu.Profiles, in gpu.Instance) Placed {
 	return out
 }
 
-// isFullCompute tells whether the compute instances are the usual one that takes all slices. Size 0 is a driver that
-// does not tell.
+// isFullCompute reports whether the compute instances are the usual single one with all slices. Size 0 means that the
+// driver does not report the size.
 func isFullCompute(have []gpu.ComputeInstance, slices uint32) bool {
 	return len(have) == 1 && (have[0].Placement.Size == 0 || have[0].Placement.Size >= slices)
 }
 
-// computeFits compares an instance's compute instances with the wanted ones: whether it has nothing that is not wanted,
-// and what it lacks.
-func computeFits(have []gpu.ComputeInstance, requests []gpu.NewCompute, slices uint32) (ok bool, lacks []gpu.NewCompute) {
+// computeFits compares an instance's compute instances with the requested ones: ok when all of its own are requested, and
+// missing are those that are missing.
+func computeFits(have []gpu.ComputeInstance, requests []gpu.NewCompute, slices uint32) (ok bool, missing []gpu.NewCompute) {
 	if len(requests) == 0 || len(requests) == 1 && requests[0].Placement == nil && requests[0].Slices >= slices {
 		if len(have) == 0 {
 			return true, []gpu.NewCompute{{Slices: slices}}
 		}
 		return isFullCompute(have, slices), nil
 	}
-	lacks = append(lacks, requests...)
+	missing = append(missing, requests...)
 	for _, h := range have {
 		found := -1
-		for i, w := range lacks {
-			// One that fixes the placement goes before one that leaves it open.
+		for i, w := range missing {
+			// A request with a placement is matched before one without.
 			if w.Slices == h.Placement.Size && (w.Placement != nil && *w.Placement == h.Placement || w.Placement == nil && found < 0) {
 				found = i
 			}
@@ -198,12 +198,12 @@ func computeFits(have []gpu.ComputeInstance, requests []gpu.NewCompute, slices u
 		if found < 0 {
 			return false, nil
 		}
-		lacks = append(lacks[:found], lacks[found+1:]...)
+		missing = append(missing[:found], missing[found+1:]...)
 	}
-	return true, lacks
+	return true, missing
 }
 
-// After is what is on the GPU when the plan is done, from the left.
+// After is the layout when the plan is done, sorted by placement.
 func (r Result) After() Layout {
 	out := slices.Concat(Layout(r.Keep), Layout(r.Extra), Layout(r.Complete), Layout(r.Create))
 	slices.SortFunc(out, func(a, b Placed) int { return order(a.Placement, b.Placement) })

@@ -14,8 +14,8 @@ import (
 	"github.com/gpushare/gpushare/test/enumeration"
 )
 
-// presentFrom makes what is present from "3g.20gb@4" and flags after a space: u in use, f foreign, s spare, o orphan, p pinned,
-// 1 with one compute instance of one slice.
+// presentFrom returns present instances from "3g.20gb@4" and flags after a space: u in use, f foreign, s keepable, o without
+// compute instances, p pinned, 1 with one compute instance of one slice.
 func presentFrom(t testing.TB, p gpu.Profiles, specs ...string) []Present {
 	t.Helper()
 	var out []Present
@@ -76,37 +76,37 @@ func TestPlan(t *testing.T) {
 	}{
 		{name: "nothing to nothing", p: a100()},
 		{
-			name: "from empty, largest first, the four-slice side left for nobody else", p: a100(), want: Requests("1g.5gb", "3g.20gb", "2g.10gb", "1g.5gb"),
+			name: "from empty, largest first", p: a100(), want: Requests("1g.5gb", "3g.20gb", "2g.10gb", "1g.5gb"),
 			create: "3g.20gb@4 2g.10gb@0 1g.5gb@2 1g.5gb@3", layout: "1g.5gb@2 3g.20gb@4 2g.10gb@0 1g.5gb@3",
 		},
-		{name: "as it is", p: a100(), present: []string{"3g.20gb@4", "1g.5gb@0"}, want: Requests("1g.5gb", "3g.20gb"), keep: "1g.5gb@0 3g.20gb@4", layout: "1g.5gb@0 3g.20gb@4"},
-		{name: "one more beside a busy one", p: a100(), present: []string{"3g.20gb@4 u"}, want: Requests("3g.20gb", "1g.5gb"), keep: "3g.20gb@4", create: "1g.5gb@0", layout: "3g.20gb@4 1g.5gb@0"},
+		{name: "unchanged", p: a100(), present: []string{"3g.20gb@4", "1g.5gb@0"}, want: Requests("1g.5gb", "3g.20gb"), keep: "1g.5gb@0 3g.20gb@4", layout: "1g.5gb@0 3g.20gb@4"},
+		{name: "one more next to one in use", p: a100(), present: []string{"3g.20gb@4 u"}, want: Requests("3g.20gb", "1g.5gb"), keep: "3g.20gb@4", create: "1g.5gb@0", layout: "3g.20gb@4 1g.5gb@0"},
 		{
-			name: "a lone 1g goes where it closes nothing", p: classic(), want: Requests("1g.5gb"), create: "1g.5gb@6", layout: "1g.5gb@6",
+			name: "a single 1g is placed where it blocks no profile", p: classic(), want: Requests("1g.5gb"), create: "1g.5gb@6", layout: "1g.5gb@6",
 		},
-		{name: "only what is in the way goes", p: a100(), present: []string{"1g.5gb@0", "1g.5gb@5", "2g.10gb@2"}, want: Requests("3g.20gb", "1g.5gb", "2g.10gb"), keep: "1g.5gb@0 2g.10gb@2", destroy: "1g.5gb@5", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0 2g.10gb@2"},
-		{name: "an orphan is completed", p: a100(), present: []string{"3g.20gb@4 o"}, want: Requests("3g.20gb"), complete: "3g.20gb@4", layout: "3g.20gb@4"},
-		{name: "a whole one is kept before an orphan", p: a100(), present: []string{"3g.20gb@0", "3g.20gb@4 o"}, want: Requests("3g.20gb"), keep: "3g.20gb@0", destroy: "3g.20gb@4", layout: "3g.20gb@0"},
-		{name: "spare stays", p: a100(), present: []string{"1g.5gb@6 s"}, want: Requests("3g.20gb"), extra: "1g.5gb@6", create: "3g.20gb@0", layout: "3g.20gb@0"},
-		{name: "spare goes when its room is needed", p: a100(), present: []string{"1g.5gb@6 s", "1g.5gb@0 u"}, want: Requests("3g.20gb", "1g.5gb"), keep: "1g.5gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0"},
-		{name: "a spare me goes for a wanted one only when it cannot be it", p: a100(), present: []string{"1g.5gb+me@6 s"}, want: Requests("1g.5gb+me"), keep: "1g.5gb+me@6", layout: "1g.5gb+me@6"},
-		{name: "foreign stays and is reported", p: a100(), present: []string{"1g.5gb@6 f"}, want: Requests("2g.10gb"), extra: "1g.5gb@6", create: "2g.10gb@4", layout: "2g.10gb@4"},
-		{name: "foreign that fits is taken over", p: a100(), present: []string{"2g.10gb@0 f"}, want: Requests("2g.10gb"), keep: "2g.10gb@0", layout: "2g.10gb@0"},
-		{name: "foreign in the way", p: a100(), present: []string{"1g.5gb@6 f"}, want: Requests("7g.40gb"), err: "cannot lay out 7g.40gb: 1g.5gb at 6 is not made by this configuration and would have to go"},
-		{name: "foreign may be taken", p: a100(), present: []string{"1g.5gb@6 f"}, want: Requests("7g.40gb"), o: Options{TakeForeign: true}, destroy: "1g.5gb@6", create: "7g.40gb@0", layout: "7g.40gb@0"},
+		{name: "only what is in the way is destroyed", p: a100(), present: []string{"1g.5gb@0", "1g.5gb@5", "2g.10gb@2"}, want: Requests("3g.20gb", "1g.5gb", "2g.10gb"), keep: "1g.5gb@0 2g.10gb@2", destroy: "1g.5gb@5", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0 2g.10gb@2"},
+		{name: "missing compute instances are created", p: a100(), present: []string{"3g.20gb@4 o"}, want: Requests("3g.20gb"), complete: "3g.20gb@4", layout: "3g.20gb@4"},
+		{name: "a complete instance is kept before an incomplete one", p: a100(), present: []string{"3g.20gb@0", "3g.20gb@4 o"}, want: Requests("3g.20gb"), keep: "3g.20gb@0", destroy: "3g.20gb@4", layout: "3g.20gb@0"},
+		{name: "a keepable instance is kept", p: a100(), present: []string{"1g.5gb@6 s"}, want: Requests("3g.20gb"), extra: "1g.5gb@6", create: "3g.20gb@0", layout: "3g.20gb@0"},
+		{name: "a keepable instance is destroyed when its slices are needed", p: a100(), present: []string{"1g.5gb@6 s", "1g.5gb@0 u"}, want: Requests("3g.20gb", "1g.5gb"), keep: "1g.5gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 1g.5gb@0"},
+		{name: "a keepable me satisfies a request for me", p: a100(), present: []string{"1g.5gb+me@6 s"}, want: Requests("1g.5gb+me"), keep: "1g.5gb+me@6", layout: "1g.5gb+me@6"},
+		{name: "a foreign instance is kept as extra", p: a100(), present: []string{"1g.5gb@6 f"}, want: Requests("2g.10gb"), extra: "1g.5gb@6", create: "2g.10gb@4", layout: "2g.10gb@4"},
+		{name: "a foreign instance satisfies a request", p: a100(), present: []string{"2g.10gb@0 f"}, want: Requests("2g.10gb"), keep: "2g.10gb@0", layout: "2g.10gb@0"},
+		{name: "a foreign instance in the way", p: a100(), present: []string{"1g.5gb@6 f"}, want: Requests("7g.40gb"), err: "cannot place 7g.40gb: 1g.5gb at 6 is not managed by gpushare and would have to be destroyed"},
+		{name: "a foreign instance in the way, allowed", p: a100(), present: []string{"1g.5gb@6 f"}, want: Requests("7g.40gb"), o: Options{TakeForeign: true}, destroy: "1g.5gb@6", create: "7g.40gb@0", layout: "7g.40gb@0"},
 		{
-			name: "in use in the way", p: a100(), present: []string{"1g.5gb@6 u", "1g.5gb@0"}, want: Requests("3g.20gb", "3g.20gb"),
-			err: "cannot lay out 2 × 3g.20gb: 1g.5gb at 6 (lease 1g.5gb) is in use and would have to go; what fits is 3g.20gb, 1g.5gb at 6",
+			name: "an instance in use in the way", p: a100(), present: []string{"1g.5gb@6 u", "1g.5gb@0"}, want: Requests("3g.20gb", "3g.20gb"),
+			err: "cannot place 2 × 3g.20gb: 1g.5gb at 6 (lease 1g.5gb) is in use and would have to be destroyed; what fits is 3g.20gb, 1g.5gb at 6",
 		},
-		{name: "force moves as few as possible", p: a100(), present: []string{"1g.5gb@6 u", "2g.10gb@0 u"}, want: Requests("3g.20gb", "2g.10gb"), o: Options{Force: true}, keep: "2g.10gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 2g.10gb@0"},
-		{name: "too many of one", p: a100(), want: Requests("3g.20gb", "3g.20gb", "3g.20gb"), err: "this GPU holds at most 2 of 3g.20gb, 3 are wanted; what fits is 2 × 3g.20gb"},
-		{name: "too much", p: a100(), want: Requests("4g.20gb", "3g.20gb", "1g.5gb"), err: "they need 9 memory slices, this GPU has 8; what fits is 4g.20gb, 3g.20gb"},
-		{name: "placement alone", p: a100(), want: Requests("2g.10gb", "2g.10gb", "2g.10gb", "1g.10gb", "1g.5gb"), err: "they need 9 memory slices"},
-		{name: "no arrangement", p: classic(), want: Requests("4g.20gb", "2g.10gb", "2g.10gb"), err: "by count they would fit (8 of 8 memory slices), but the placements that this GPU allows hold them in no arrangement"},
-		{name: "two me of different profiles", p: a30(), want: Requests("2g.12gb+me", "1g.6gb+me"), err: "at most 1 instance with the attribute me, 2 are wanted"},
-		{name: "me.all beside a plain one", p: rtx(), want: Requests("1g.24gb+me.all", "1g.24gb"), err: "must be a -me profile"},
-		{name: "me.all beside -me", p: rtx(), want: Requests("1g.24gb+me.all", "1g.24gb-me"), create: "1g.24gb+me.all@0 1g.24gb-me@3", layout: "1g.24gb+me.all@0 1g.24gb-me@3"},
-		{name: "more memory than its name says", p: a100(), want: []Request{{Slices: 2, Memory: 10 << 30}}, err: "cannot use MIG profile 2 slices with at least 10 GiB: 2g.10gb has 9.62 GiB; this GPU: it offers"},
+		{name: "force destroys as few as possible", p: a100(), present: []string{"1g.5gb@6 u", "2g.10gb@0 u"}, want: Requests("3g.20gb", "2g.10gb"), o: Options{Force: true}, keep: "2g.10gb@0", destroy: "1g.5gb@6", create: "3g.20gb@4", layout: "3g.20gb@4 2g.10gb@0"},
+		{name: "too many of one profile", p: a100(), want: Requests("3g.20gb", "3g.20gb", "3g.20gb"), err: "this GPU supports at most 2 of 3g.20gb, 3 are requested; what fits is 2 × 3g.20gb"},
+		{name: "too many memory slices", p: a100(), want: Requests("4g.20gb", "3g.20gb", "1g.5gb"), err: "they need 9 memory slices, this GPU has 8; what fits is 4g.20gb, 3g.20gb"},
+		{name: "too many memory slices of small instances", p: a100(), want: Requests("2g.10gb", "2g.10gb", "2g.10gb", "1g.10gb", "1g.5gb"), err: "they need 9 memory slices"},
+		{name: "no combination of placements", p: classic(), want: Requests("4g.20gb", "2g.10gb", "2g.10gb"), err: "8 of 8 memory slices would be enough, but the placements that this GPU supports do not allow this combination"},
+		{name: "two me of different profiles", p: a30(), want: Requests("2g.12gb+me", "1g.6gb+me"), err: "at most 1 instance with the attribute me, 2 are requested"},
+		{name: "me.all with a plain one", p: rtx(), want: Requests("1g.24gb+me.all", "1g.24gb"), err: "must have a -me profile"},
+		{name: "me.all with -me", p: rtx(), want: Requests("1g.24gb+me.all", "1g.24gb-me"), create: "1g.24gb+me.all@0 1g.24gb-me@3", layout: "1g.24gb+me.all@0 1g.24gb-me@3"},
+		{name: "more memory than its name says", p: a100(), want: []Request{{Slices: 2, Memory: 10 << 30}}, err: "cannot use MIG profile 2 slices with at least 10 GiB: 2g.10gb has 9.62 GiB; this GPU offers"},
 		{name: "unknown profile", p: a30(), want: Requests("3g.20gb"), err: "cannot use MIG profile 3g.20gb: this GPU does not have it; it offers 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"},
 		{name: "a compute instance alone in its instance", p: a100(), want: Requests("1c.3g.20gb"), create: "3g.20gb(1c)@4", layout: "3g.20gb(1c)@4"},
 		{
@@ -114,19 +114,19 @@ func TestPlan(t *testing.T) {
 			create: "3g.20gb(1c+1c+1c)@4 2g.10gb@0", layout: "3g.20gb(1c+1c+1c)@4 2g.10gb@0 3g.20gb(1c+1c+1c)@4 3g.20gb(1c+1c+1c)@4",
 		},
 		{name: "no more instances than needed", p: a100(), want: Requests("1c.3g.20gb", "2c.3g.20gb", "2c.3g.20gb"), create: "3g.20gb(2c+1c)@0 3g.20gb(2c)@4", layout: "3g.20gb(2c+1c)@0 3g.20gb(2c+1c)@0 3g.20gb(2c)@4"},
-		{name: "of two instances that are there none goes to put theirs together", p: a100(), present: []string{"3g.20gb@0 1", "3g.20gb@4 1"}, want: Requests("1c.3g.20gb", "1c.3g.20gb"), keep: "3g.20gb(1c)@0 3g.20gb(1c)@4", layout: "3g.20gb(1c)@0 3g.20gb(1c)@4"},
-		{name: "what has no room inside is made beside", p: a100(), present: []string{"3g.20gb@4 1u"}, want: Requests("1c.3g.20gb", "2c.3g.20gb"), create: "3g.20gb(2c)@0", keep: "3g.20gb(1c)@4", layout: "3g.20gb(1c)@4 3g.20gb(2c)@0"},
-		{name: "one more of the same is made inside", p: a100(), present: []string{"3g.20gb@4 1u"}, want: Requests("1c.3g.20gb", "1c.3g.20gb"), complete: "3g.20gb(1c+1c)@4", layout: "3g.20gb(1c+1c)@4 3g.20gb(1c+1c)@4"},
+		{name: "two existing instances are not merged", p: a100(), present: []string{"3g.20gb@0 1", "3g.20gb@4 1"}, want: Requests("1c.3g.20gb", "1c.3g.20gb"), keep: "3g.20gb(1c)@0 3g.20gb(1c)@4", layout: "3g.20gb(1c)@0 3g.20gb(1c)@4"},
+		{name: "a compute instance that does not fit inside gets a new instance", p: a100(), present: []string{"3g.20gb@4 1u"}, want: Requests("1c.3g.20gb", "2c.3g.20gb"), create: "3g.20gb(2c)@0", keep: "3g.20gb(1c)@4", layout: "3g.20gb(1c)@4 3g.20gb(2c)@0"},
+		{name: "one more of the same is created inside", p: a100(), present: []string{"3g.20gb@4 1u"}, want: Requests("1c.3g.20gb", "1c.3g.20gb"), complete: "3g.20gb(1c+1c)@4", layout: "3g.20gb(1c+1c)@4 3g.20gb(1c+1c)@4"},
 		{name: "compute instances at a placement", p: a100(), want: []Request{{Name: "1c.3g.20gb", At: &gpu.Placement{Size: 4}}}, create: "3g.20gb(1c)@0", layout: "3g.20gb(1c)@0"},
-		{name: "compute instances at a placement that is none", p: a100(), want: []Request{{Name: "1c.3g.20gb", At: &gpu.Placement{Start: 2, Size: 4}}}, err: "1c.3g.20gb at 2 is not a placement that this GPU allows"},
-		{name: "a compute size that there is not", p: a100(), want: Requests("3c.4g.20gb"), err: "cannot use MIG profile 3c.4g.20gb: 4g.20gb has no compute instances of 3 slices"},
-		{name: "too many compute instances", p: a100(), want: Requests("1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb"), err: "this GPU holds at most 6 of 1c.3g.20gb, 7 are wanted; what fits is 6 × 1c.3g.20gb"},
-		{name: "compute instances that do not go into each other", p: a100(), want: Requests("2c.3g.20gb", "2c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb"), err: "this GPU holds at most 2 of 3g.20gb, and the 7 compute slices that are wanted do not go into their 3 each; what fits is 2 × 2c.3g.20gb, 2 × 1c.3g.20gb"},
-		{name: "pinned is not moved by force", p: a100(), present: []string{"1g.5gb@6 p"}, want: Requests("7g.40gb"), o: Options{Force: true}, err: "1g.5gb at 6 is pinned"},
-		{name: "by what it must have, the smallest", p: a100(), want: []Request{{Slices: 1, Memory: 6 << 30}}, create: "1g.10gb@6", layout: "1g.10gb@6"},
-		{name: "by what it must have, one that is there", p: a100(), present: []string{"1g.10gb@2"}, want: []Request{{Slices: 1}}, keep: "1g.10gb@2", layout: "1g.10gb@2"},
+		{name: "compute instances at an unsupported placement", p: a100(), want: []Request{{Name: "1c.3g.20gb", At: &gpu.Placement{Start: 2, Size: 4}}}, err: "1c.3g.20gb at 2 is not a placement that this GPU supports"},
+		{name: "an unsupported compute size", p: a100(), want: Requests("3c.4g.20gb"), err: "cannot use MIG profile 3c.4g.20gb: 4g.20gb has no compute instances of 3 slices"},
+		{name: "too many compute instances", p: a100(), want: Requests("1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb"), err: "this GPU supports at most 6 of 1c.3g.20gb, 7 are requested; what fits is 6 × 1c.3g.20gb"},
+		{name: "compute instances that cannot be combined", p: a100(), want: Requests("2c.3g.20gb", "2c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb"), err: "this GPU supports at most 2 of 3g.20gb, and the 7 requested compute slices do not fit into their 3 each; what fits is 2 × 2c.3g.20gb, 2 × 1c.3g.20gb"},
+		{name: "force does not destroy a pinned instance", p: a100(), present: []string{"1g.5gb@6 p"}, want: Requests("7g.40gb"), o: Options{Force: true}, err: "1g.5gb at 6 is pinned"},
+		{name: "by properties, the smallest", p: a100(), want: []Request{{Slices: 1, Memory: 6 << 30}}, create: "1g.10gb@6", layout: "1g.10gb@6"},
+		{name: "by properties, an existing one", p: a100(), present: []string{"1g.10gb@2"}, want: []Request{{Slices: 1}}, keep: "1g.10gb@2", layout: "1g.10gb@2"},
 		{name: "at a placement", p: a100(), want: []Request{{Name: "1g.5gb", At: &gpu.Placement{Start: 2, Size: 1}}}, create: "1g.5gb@2", layout: "1g.5gb@2"},
-		{name: "at a placement that is none", p: a100(), want: []Request{{Name: "2g.10gb", At: &gpu.Placement{Start: 1, Size: 2}}}, err: "2g.10gb at 1 is not a placement that this GPU allows"},
+		{name: "at an unsupported placement", p: a100(), want: []Request{{Name: "2g.10gb", At: &gpu.Placement{Start: 1, Size: 2}}}, err: "2g.10gb at 1 is not a placement that this GPU supports"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := Plan(tc.p, presentFrom(t, tc.p, tc.present...), tc.want, tc.o)
@@ -140,10 +140,10 @@ func TestPlan(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := map[string]string{
-				"keep": placedText(r.Keep), "spare": placedText(r.Extra), "complete": placedText(r.Complete),
+				"keep": placedText(r.Keep), "extra": placedText(r.Extra), "complete": placedText(r.Complete),
 				"destroy": destroyedText(tc.p, r.Destroy), "create": placedText(r.Create), "layout": placedText(r.Layout),
 			}
-			want := map[string]string{"keep": tc.keep, "spare": tc.extra, "complete": tc.complete, "destroy": tc.destroy, "create": tc.create, "layout": tc.layout}
+			want := map[string]string{"keep": tc.keep, "extra": tc.extra, "complete": tc.complete, "destroy": tc.destroy, "create": tc.create, "layout": tc.layout}
 			if d := cmp.Diff(want, got); d != "" {
 				t.Error(d)
 			}
@@ -162,11 +162,11 @@ func TestInfeasibleIsInUseOnlyWhenForceHelps(t *testing.T) {
 	}
 	_, err = Plan(p, presentFrom(t, p, "1g.5gb@0 u"), Requests("7g.40gb", "1g.5gb"), Options{})
 	if err == nil || errors.Is(err, gpu.ErrInUse) {
-		t.Errorf("%v says that force would help", err)
+		t.Errorf("%v is in use, which says that force would help", err)
 	}
 }
 
-// presentOf makes what the planner sees of a brute-force situation.
+// presentOf returns the present instances of a brute-force situation.
 func presentOf(p gpu.Profiles, s situation) []Present {
 	var out []Present
 	for i, b := range s.present {
@@ -254,7 +254,7 @@ func TestEveryTransition(t *testing.T) {
 	if len(all) != 298 || len(targets) != 38 {
 		t.Fatalf("%d states and %d multisets, want 298 and 38", len(all), len(targets))
 	}
-	// Without spare or foreign instances only states with exactly the wanted counts are in question.
+	// Without keepable or foreign instances only states with exactly the requested counts are possible.
 	byCounts := map[string][][]slot{}
 	for _, state := range all {
 		m := map[int]int{}
@@ -325,7 +325,7 @@ func TestEveryTransition(t *testing.T) {
 	}
 }
 
-// TestAgainstBruteForce draws situations with flags and authority on grids of 4, 8 and 12 slices.
+// TestAgainstBruteForce compares plans with brute force for random flags and authority on grids of 4, 8 and 12 slices.
 func TestAgainstBruteForce(t *testing.T) {
 	for _, dev := range []struct {
 		name string
@@ -338,7 +338,7 @@ func TestAgainstBruteForce(t *testing.T) {
 				for i := range s.present {
 					s.inUse[i] = rapid.Bool().Draw(t, "in use")
 					s.foreign[i] = rapid.IntRange(0, 4).Draw(t, "foreign") == 0
-					s.keepable[i] = rapid.IntRange(0, 2).Draw(t, "spare") == 0
+					s.keepable[i] = rapid.IntRange(0, 2).Draw(t, "keepable") == 0
 				}
 				s.force, s.takeForeign = rapid.Bool().Draw(t, "force"), rapid.Bool().Draw(t, "take foreign")
 				target := map[int]int{}
@@ -347,7 +347,7 @@ func TestAgainstBruteForce(t *testing.T) {
 						target[x.profile]++
 					}
 				} else {
-					for range rapid.IntRange(0, 6).Draw(t, "wants") {
+					for range rapid.IntRange(0, 6).Draw(t, "requests") {
 						target[rapid.IntRange(0, len(dev.p.GI)-1).Draw(t, "profile")]++
 					}
 				}
@@ -370,10 +370,10 @@ func TestAgainstBruteForce(t *testing.T) {
 	}
 }
 
-// checkResult checks what every plan must hold.
+// checkResult checks the invariants of every plan.
 func checkResult(t *rapid.T, p gpu.Profiles, present []Present, r Result, o Options) {
 	if len(r.Keep)+len(r.Extra)+len(r.Complete)+len(r.Destroy) != len(present) {
-		t.Fatalf("of %d present the plan speaks of %+v", len(present), r)
+		t.Fatalf("%d are present, the plan has %+v", len(present), r)
 	}
 	if len(r.Disturbed) != 0 && !o.Force {
 		t.Fatal("disturbs without force")
@@ -397,8 +397,8 @@ func checkResult(t *rapid.T, p gpu.Profiles, present []Present, r Result, o Opti
 	}
 }
 
-// checkNearest checks that the nearest layout is accepted, is part of the wanted beside what must stay, and that no
-// larger part would be.
+// checkNearest checks that Plan accepts the nearest layout, that it is a part of the requests with what must be kept, and
+// that no larger part fits.
 func checkNearest(t *rapid.T, p gpu.Profiles, all [][]slot, s situation, target map[int]int, present []Present, o Options, err error) {
 	e, ok := errors.AsType[*Infeasible](err)
 	if !ok {
@@ -410,7 +410,7 @@ func checkNearest(t *rapid.T, p gpu.Profiles, all [][]slot, s situation, target 
 	if _, err := Plan(p, present, e.Nearest, o); err != nil {
 		t.Fatalf("the nearest layout %v is refused: %v", e.Nearest, err)
 	}
-	parts := 0 // the rest are pinned, and stay beside the parts
+	parts := 0 // the others are pinned instances that are kept
 	for _, w := range e.Nearest {
 		if w.At == nil {
 			parts++
@@ -421,9 +421,9 @@ func checkNearest(t *rapid.T, p gpu.Profiles, all [][]slot, s situation, target 
 		total += n
 	}
 	if parts == len(e.Nearest) && parts == total {
-		t.Fatalf("the nearest layout %v has all of %v", e.Nearest, target)
+		t.Fatalf("the nearest layout %v has all requests of %v", e.Nearest, target)
 	}
-	// A part with one more instance must be refused, whatever stays beside it: ask brute force with the pinned as spare.
+	// No part with one more instance may fit: brute force with the pinned instances as keepable shows that.
 	pinnedKept := s
 	pinnedKept.keepable = make([]bool, len(s.present))
 	for i := range s.present {

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// ProfileName is a profile's name taken apart, as the field writes it: "3g.20gb", "1g.5gb+me", "1c.3g.20gb",
+// ProfileName is a parsed profile name as NVIDIA writes it: "3g.20gb", "1g.5gb+me", "1c.3g.20gb",
 // "1g.24gb-me", "2g.48gb+me.all".
 type ProfileName struct {
-	Compute    uint32   // compute slices of one compute instance; 0 when the name does not say: all of them
+	Compute    uint32   // compute slices of one compute instance; 0 when the name has no such part: all of them
 	Slices     uint32   // compute slices of the GPU instance
-	GB         uint32   // the name's memory figure. It is a label: the real size is Profile.Memory
+	GB         uint32   // the memory in the name. It is rounded: the exact size is Profile.Memory
 	Attributes []string // "me", "me.all", "gfx", "-me"; sorted, each once
 }
 
-// String writes the name again.
+// String returns the name.
 func (n ProfileName) String() string {
 	var b strings.Builder
 	if n.Compute != 0 {
@@ -32,10 +32,10 @@ func (n ProfileName) String() string {
 	return b.String()
 }
 
-// ParseProfile takes a profile's name apart. It knows the form, not which profiles exist: the device does.
+// ParseProfile parses a profile name. It checks the form, not whether a device has the profile.
 func ParseProfile(name string) (ProfileName, error) {
 	bad := func(why string) (ProfileName, error) {
-		return ProfileName{}, fmt.Errorf("cannot read MIG profile %q: %s; it is written like 3g.20gb or 1g.5gb+me", name, why)
+		return ProfileName{}, fmt.Errorf("cannot read MIG profile %q: %s; a profile is written like 3g.20gb or 1g.5gb+me", name, why)
 	}
 	var n ProfileName
 	end := strings.IndexAny(name, "+-")
@@ -52,7 +52,7 @@ func ParseProfile(name string) (ProfileName, error) {
 		n.Compute, parts = c, parts[1:]
 	}
 	if len(parts) != 2 {
-		return bad("it has not the parts <slices>g.<memory>gb")
+		return bad("it does not have the parts <slices>g.<memory>gb")
 	}
 	var ok bool
 	if n.Slices, ok = number(parts[0], "g"); !ok {
@@ -88,7 +88,7 @@ func ParseProfile(name string) (ProfileName, error) {
 	return n, nil
 }
 
-// number reads a positive number without sign or leading zero that ends in unit.
+// number parses a positive number, without sign or leading zero, that is followed by unit.
 func number(s, unit string) (uint32, bool) {
 	digits, ok := strings.CutSuffix(s, unit)
 	if !ok || digits == "" || digits[0] < '1' || digits[0] > '9' {

@@ -22,8 +22,8 @@ func TestParseProfile(t *testing.T) {
 		{name: "2g.48gb+me.all", want: ProfileName{Slices: 2, GB: 48, Attributes: []string{"me.all"}}},
 		{name: "1g.24gb+gfx+me", want: ProfileName{Slices: 1, GB: 24, Attributes: []string{"gfx", "me"}}},
 		{name: "1c.3g.20gb", want: ProfileName{Compute: 1, Slices: 3, GB: 20}},
-		{name: "", err: "it has not the parts"},
-		{name: "3g", err: "it has not the parts"},
+		{name: "", err: "it does not have the parts"},
+		{name: "3g", err: "it does not have the parts"},
 		{name: "3.20gb", err: "the slices are not a number"},
 		{name: "03g.20gb", err: "the slices are not a number"},
 		{name: "3g.20", err: "the memory is not a number"},
@@ -72,7 +72,7 @@ func TestMatch(t *testing.T) {
 		{"by slices and memory", a100(), Request{Slices: 1, Memory: 5 << 30}, "1g.10gb"},
 		{"by slices and attributes", rtx(), Request{Slices: 2, Attributes: []string{"-me"}}, "2g.48gb-me"},
 		{"too much memory", a100(), Request{Slices: 3, Memory: 38 << 30}, ""},
-		{"nothing asked", a100(), Request{}, ""},
+		{"nothing requested", a100(), Request{}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			list, err := Match(tc.p, tc.want)

@@ -10,23 +10,23 @@ import (
 	"github.com/gpushare/gpushare/internal/text"
 )
 
-// Request asks for one instance: by Name, or by what it must have. The zero value asks for nothing and matches nothing.
+// Request requests one instance, by Name or by its properties. The zero value matches nothing.
 type Request struct {
-	// Name is a profile's name. Where this device has it under a slightly different label (boards and drivers call one
-	// profile 1g.23gb or 1g.24gb), the same slices and attributes and a label within 5 % match.
+	// Name is a profile name. Boards and drivers name one profile differently (1g.23gb or 1g.24gb), so a profile with the
+	// same slices and attributes and a memory label within 5 % matches too.
 	Name string
 	// Slices, Memory and Attributes are used without a Name: exactly these compute slices, at least these bytes (0: any),
-	// exactly these attributes, because an attribute is scarce and taken from others.
+	// and exactly these attributes, because an instance with an attribute takes it from the others.
 	Slices     uint32
 	Memory     uint64
 	Attributes []string
 	// At fixes the placement; nil leaves it to the planner.
 	At *gpu.Placement
-	// Compute is the compute slices of each compute instance; empty is one that takes all.
+	// Compute are the compute instances; empty: one with all slices.
 	Compute []gpu.NewCompute
 }
 
-// Requests makes wants of names, as a layout in a spec lists them.
+// Requests returns a request for each name of a layout in a spec.
 func Requests(names ...string) []Request {
 	out := make([]Request, len(names))
 	for i, n := range names {
@@ -35,7 +35,7 @@ func Requests(names ...string) []Request {
 	return out
 }
 
-// String says what is wanted, for messages.
+// String describes the request in messages.
 func (req Request) String() string {
 	s := req.Name
 	if s == "" {
@@ -71,28 +71,27 @@ func computeText(list []gpu.NewCompute) string {
 	return b.String()
 }
 
-// NoProfile says that a device has nothing that matches a want.
+// NoProfile is the error for a request that no profile of the device matches.
 type NoProfile struct {
 	Request Request
-	Why     string   // empty, or why a name that looks right is not usable
+	Why     string   // why the profile cannot be used; empty: the device does not have it
 	Offers  []string // the names of what this device has, smallest first
 }
 
-// Error says what is missing and what there is instead.
+// Error names the request, the reason and the profiles of the device.
 func (e *NoProfile) Error() string {
-	offers := "it offers " + strings.Join(e.Offers, ", ")
+	offers := "offers " + strings.Join(e.Offers, ", ")
 	if len(e.Offers) == 0 {
-		offers = "it offers no MIG profile"
+		offers = "offers no MIG profile"
 	}
 	if e.Why != "" {
-		return fmt.Sprintf("cannot use MIG profile %s: %s; this GPU: %s", e.Request, e.Why, offers)
+		return fmt.Sprintf("cannot use MIG profile %s: %s; this GPU %s", e.Request, e.Why, offers)
 	}
-	return fmt.Sprintf("cannot use MIG profile %s: this GPU does not have it; %s", e.Request, offers)
+	return fmt.Sprintf("cannot use MIG profile %s: this GPU does not have it; it %s", e.Request, offers)
 }
 
-// Match returns the profiles of this device that satisfy a want, the smallest memory first: for a compute instance that
-// shares a GPU instance (1c.3g.20gb) those of the GPU instance. A device without a match gives *NoProfile, which names
-// what it offers.
+// Match returns the profiles of this device that satisfy a request, the smallest memory first. For a compute instance that
+// shares a GPU instance (1c.3g.20gb) these are the profiles of the GPU instance. Without a match it returns *NoProfile.
 func Match(p gpu.Profiles, req Request) ([]gpu.Profile, error) {
 	idx, _, err := matches(p, req)
 	if err != nil {
@@ -105,8 +104,8 @@ func Match(p gpu.Profiles, req Request) ([]gpu.Profile, error) {
 	return out, nil
 }
 
-// Similar gives the want that a board of another size would have: the same slices and attributes, and of several the label
-// that is nearest. ok is false when there is none.
+// Similar returns the corresponding request on a board with another memory size: the same slices and attributes, and the
+// nearest memory label. ok is false when there is none.
 func Similar(p gpu.Profiles, req Request) (_ Request, ok bool) {
 	n, err := ParseProfile(req.Name)
 	if err != nil {
@@ -129,15 +128,15 @@ func Similar(p gpu.Profiles, req Request) (_ Request, ok bool) {
 	return best, distance >= 0 && err == nil
 }
 
-// tooSmall says which profile has all that is wanted but the memory, for names round memory up: 2g.10gb has less than
-// 10 GiB. Empty when none has.
+// tooSmall names the profile that has all that is requested except the memory, because names round memory up: 2g.10gb has
+// less than 10 GiB. Empty when there is none.
 func tooSmall(p gpu.Profiles, req Request) string {
 	if req.Name != "" {
 		return ""
 	}
 	req.Memory = 0
 	var most *gpu.Profile
-	idx, _, _ := matches(p, req) // None is an answer.
+	idx, _, _ := matches(p, req) // no match is not an error here
 	for _, i := range idx {
 		if q := &p.GI[i]; most == nil || q.Memory > most.Memory {
 			most = q
@@ -149,7 +148,7 @@ func tooSmall(p gpu.Profiles, req Request) string {
 	return fmt.Sprintf("%s has %.2f GiB", most.Name, float64(most.Memory)/(1<<30))
 }
 
-// matches is Match by index into p.GI. sub is the slices of a compute instance that shares its GPU instance, else 0.
+// matches is Match with indexes into p.GI. sub is the slices of a compute instance that shares its GPU instance, else 0.
 func matches(p gpu.Profiles, req Request) (out []int, sub uint32, err error) {
 	add := func(ok func(*gpu.Profile) bool) {
 		for i := range p.GI {
@@ -200,8 +199,9 @@ func matches(p gpu.Profiles, req Request) (out []int, sub uint32, err error) {
 	return out, sub, nil
 }
 
-// divides tells whether GPU instances of a profile have compute instances of so many slices. The device tells only while
-// one of them lives; until then it is what every published listing shows: one or more fit beside it, give or take a slice.
+// divides reports whether GPU instances of a profile can have compute instances of sub slices. The device reports this
+// only while such a GPU instance exists. Until then the rule of all published listings is used: sub is at most half of the
+// slices, rounded up.
 func divides(q *gpu.Profile, sub uint32) bool {
 	if len(q.Compute) != 0 {
 		return slices.ContainsFunc(q.Compute, func(c gpu.ComputeProfile) bool { return c.Slices == sub })
@@ -209,7 +209,7 @@ func divides(q *gpu.Profile, sub uint32) bool {
 	return sub < q.Slices && 2*sub <= q.Slices+1
 }
 
-// sameLabel tells whether a profile is the one that another board or driver calls n.
+// sameLabel reports whether a profile is the one that another board or driver names n.
 func sameLabel(q *gpu.Profile, n ProfileName) bool {
 	m, err := ParseProfile(q.Name)
 	if err != nil || m.Slices != n.Slices || m.Compute != 0 || !slices.Equal(m.Attributes, n.Attributes) {

@@ -8,7 +8,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// TestRequestByProperties: wants that say what an instance must have cost as little as the best way to name profiles for them.
+// TestRequestByProperties checks that requests by properties cost as little as the best choice of profile names for them.
 func TestRequestByProperties(t *testing.T) {
 	for _, dev := range []struct {
 		name string
@@ -25,7 +25,7 @@ func TestRequestByProperties(t *testing.T) {
 				present := presentOf(p, s)
 				o := Options{Force: rapid.Bool().Draw(t, "force")}
 				var requests []Request
-				for range rapid.IntRange(1, 4).Draw(t, "wants") {
+				for range rapid.IntRange(1, 4).Draw(t, "requests") {
 					q := rapid.SampledFrom(p.GI).Draw(t, "profile")
 					req := Request{Slices: q.Slices, Attributes: q.Attributes}
 					switch rapid.IntRange(0, 2).Draw(t, "how") {
@@ -70,7 +70,7 @@ func TestRequestByProperties(t *testing.T) {
 				for i, l := range r.Layout {
 					fit, err := Match(p, requests[i])
 					if err != nil || !containsID(fit, l.ProfileID) {
-						t.Fatalf("%v landed as %v", requests[i], l)
+						t.Fatalf("%v is placed as %v", requests[i], l)
 					}
 				}
 			})
@@ -87,7 +87,7 @@ func containsID(list []gpu.Profile, id uint32) bool {
 	return false
 }
 
-// TestPlanIgnoresInputOrder, whatever the order in which the instances that are there are told.
+// TestPlanIgnoresInputOrder checks that the order of the present instances and of the requests does not matter.
 func TestPlanIgnoresInputOrder(t *testing.T) {
 	p := a100()
 	all := states(p)
@@ -102,7 +102,7 @@ func TestPlanIgnoresInputOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		second, err := Plan(p, rapid.Permutation(present).Draw(t, "order"), rapid.Permutation(requests).Draw(t, "order of wants"), Options{})
+		second, err := Plan(p, rapid.Permutation(present).Draw(t, "order"), rapid.Permutation(requests).Draw(t, "order of requests"), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

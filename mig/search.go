@@ -8,10 +8,10 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// maxWidth is what the search's bit masks hold; known grids are 4, 8 and 12 wide.
+// maxWidth is the number of bits in the search's masks; known grids are 4, 8 and 12 wide.
 const maxWidth = 64
 
-// problem is what is searched for: the wants in classes of equals, each with its candidates.
+// problem is the input of the search: classes of equal requests, each with its choices.
 type problem struct {
 	p        gpu.Profiles
 	present  []Present
@@ -19,75 +19,75 @@ type problem struct {
 	classes  []class
 	groups   []group
 	rules    []rule // by profile
-	maxMe    int    // how many instances with the attribute me this GPU holds
-	pinned   uint64 // present that must not go
-	keepable uint64 // present that may stay although nobody wants them
+	maxMe    int    // the most instances with the attribute me
+	pinned   uint64 // bits of present: must not be destroyed
+	keepable uint64 // bits of present: may be kept without a request
 	inUse    uint64
-	masks    []uint64 // memory slices of each present
-	profile  []int    // index into p.GI of each present, -1 when this device does not list it
+	masks    []uint64 // memory slices of each of present
+	profile  []int    // index into p.GI of each of present, -1 when the device does not list it
 }
 
-// class is a set of equal wants.
+// class is a set of equal requests.
 type class struct {
 	request  Request
-	requests []int // their indexes
-	profiles []int // that satisfy one, by index into p.GI
+	requests []int // indexes of the requests
+	profiles []int // profiles that satisfy one, as indexes into p.GI
 	choices  []choice
-	// sub is the slices of a compute instance that shares its GPU instance with others; 0: the want is a GPU instance, else
-	// candidates are those of the group.
+	// sub is the slices of a compute instance that shares its GPU instance with others; 0: the request is for a GPU instance.
+	// With sub the choices are those of the group.
 	sub uint32
 }
 
-// choice is one place where one want may live.
+// choice is one possible placement of one request.
 type choice struct {
 	profile   int
 	place     gpu.Placement
 	mask      uint64
-	conflicts uint64 // present that would have to go
-	existing  int    // the present that already is this, -1: none
-	completes bool   // same lacks compute instances
+	conflicts uint64 // bits of present: would be destroyed
+	existing  int    // index into present of the instance that already is this; -1: none
+	completes bool   // existing, but compute instances are missing
 }
 
-// rule is what a profile's attributes demand of its neighbours.
+// rule is what a profile's attributes require of the other instances.
 type rule struct{ me, all, none bool }
 
-// tally counts what the rules and the profiles' maxima speak of.
+// tally counts instances for the rules and the profiles' maxima.
 type tally struct {
 	of           []uint32 // instances by profile
 	me, all, any int      // with me; with me.all; with neither me.all nor -me
 }
 
-// job is so many equal instances to place: those of a class, or GPU instances that hold several compute instances.
+// job is n equal instances to place: those of a class, or GPU instances with several compute instances.
 type job struct {
 	request Request
 	choices []choice
 	n       int
-	class   int // -1: of group
+	class   int // -1: it is of group
 	group   int
 }
 
-// solution is one complete choice with its cost.
+// solution is one placement of all requests with its cost.
 type solution struct {
 	jobs    []job
-	chosen  []int // candidate by instance, in the order of the jobs
-	jobOf   []int // its job
+	chosen  []int // index of the choice for each instance, in the order of the jobs
+	jobOf   []int // index of the job for each instance
 	matched uint64
 	extra   uint64
 	cost    cost
 }
 
-// cost is compared field by field, less is better.
+// cost is compared field by field; less is better.
 type cost struct {
 	disturbed, destroyed int
 	created              uint64 // bytes
 	completed            int
-	// closed is how many profiles could not be placed beside the solution, taken how many of all placements.
+	// closed counts the profiles that have no free placement left with the solution, taken counts such placements.
 	closed, taken int
 }
 
 func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options) (*problem, error) {
 	if p.Width > maxWidth || len(present) > maxWidth {
-		return nil, fmt.Errorf("cannot plan MIG instances: the grid is %d wide with %d instances, at most %d are understood", p.Width, len(present), maxWidth)
+		return nil, fmt.Errorf("cannot plan MIG instances: the grid is %d wide with %d instances, at most %d are supported", p.Width, len(present), maxWidth)
 	}
 	pr := &problem{p: p, present: present, opts: o, maxMe: 1}
 	for _, q := range p.GI {
@@ -135,12 +135,12 @@ func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options
 	return pr, nil
 }
 
-// sameName tells whether a want is the same name once more, so that it need not be looked for again.
+// sameName reports whether two requests are only the same name, so that the matches of one are those of the other.
 func (req Request) sameName(v Request) bool {
 	return req.Name != "" && req.Name == v.Name && req.At == nil && v.At == nil && len(req.Compute) == 0 && len(v.Compute) == 0
 }
 
-// equivalent tells whether two wants can stand for each other.
+// equivalent reports whether the requests of two classes are interchangeable.
 func (c class) equivalent(d class) bool {
 	if c.sub != 0 || d.sub != 0 {
 		return c.sub == d.sub && slices.Equal(c.profiles, d.profiles) && (c.request.At == nil) == (d.request.At == nil) && (c.request.At == nil || *c.request.At == *d.request.At)
@@ -148,7 +148,7 @@ func (c class) equivalent(d class) bool {
 	return slices.Equal(c.choices, d.choices) && sameCompute(c.request.Compute, d.request.Compute)
 }
 
-// choicesFor lists where a want may live, pinned neighbours respected.
+// choicesFor lists the possible placements of a request that destroy no pinned instance.
 func (pr *problem) choicesFor(req Request, profiles []int) []choice {
 	var out []choice
 	for _, q := range profiles {
@@ -163,9 +163,9 @@ func (pr *problem) choicesFor(req Request, profiles []int) []choice {
 					continue
 				}
 				if pr.profile[i] == q && b.Placement == place && !(pr.opts.additional && b.InUse) {
-					ok, lacks := computeFits(b.Compute, req.Compute, pr.p.GI[q].Slices)
-					if ok && (len(lacks) == 0 || fitsInside(b.Compute, lacks, pr.p.GI[q].Slices)) {
-						c.existing, c.completes = i, len(lacks) != 0
+					ok, missing := computeFits(b.Compute, req.Compute, pr.p.GI[q].Slices)
+					if ok && (len(missing) == 0 || fitsInside(b.Compute, missing, pr.p.GI[q].Slices)) {
+						c.existing, c.completes = i, len(missing) != 0
 						continue
 					}
 				}
@@ -179,7 +179,7 @@ func (pr *problem) choicesFor(req Request, profiles []int) []choice {
 	return out
 }
 
-// counts is how many of each class are wanted.
+// counts is the number of requests of each class.
 func (pr *problem) counts() []int {
 	out := make([]int, len(pr.classes))
 	for i := range pr.classes {
@@ -188,12 +188,12 @@ func (pr *problem) counts() []int {
 	return out
 }
 
-// search is the state of one walk.
+// search is the state of one search.
 type search struct {
 	*problem
 	jobs      []job
-	first     bool   // any solution does
-	mayKeep   uint64 // present that may stay although nobody wants them
+	first     bool   // stop at the first solution
+	mayKeep   uint64 // bits of present: may be kept without a request
 	best      solution
 	found     bool
 	chosen    []int
@@ -202,12 +202,12 @@ type search struct {
 	tally     tally
 }
 
-// solve finds the cheapest solution for so many of each class.
+// solve finds the cheapest solution for the given number of requests of each class.
 func (pr *problem) solve(counts []int) (solution, bool) {
 	return pr.newSearch(pr.keepable).searchAll(counts)
 }
 
-// fits tells whether there is a solution at all. A pinned instance that nobody wants stays, here and in part.
+// fits reports whether there is a solution at all. Pinned instances without a request are kept.
 func (pr *problem) fits(counts []int) bool {
 	s := pr.newSearch(pr.keepable | pr.pinned)
 	s.first = true
@@ -215,7 +215,7 @@ func (pr *problem) fits(counts []int) bool {
 	return ok
 }
 
-// solveKeepingPinned is solve where pinned instances that nobody wants stay.
+// solveKeepingPinned is solve where pinned instances without a request are kept.
 func (pr *problem) solveKeepingPinned(counts []int) (solution, bool) {
 	return pr.newSearch(pr.keepable | pr.pinned).searchAll(counts)
 }
@@ -224,7 +224,7 @@ func (pr *problem) newSearch(mayKeep uint64) *search {
 	return &search{problem: pr, mayKeep: mayKeep, tally: tally{of: make([]uint32, len(pr.p.GI))}}
 }
 
-// searchAll walks every arrangement of the wants.
+// searchAll searches every arrangement of the requests.
 func (s *search) searchAll(counts []int) (solution, bool) {
 	for jobs := range s.arrangements(counts) {
 		s.searchArrangement(jobs)
@@ -235,7 +235,7 @@ func (s *search) searchAll(counts []int) (solution, bool) {
 	return s.best, s.found
 }
 
-// searchArrangement walks one arrangement; what was found before stays unless this has better.
+// searchArrangement searches one arrangement and replaces the best solution when it finds a better one.
 func (s *search) searchArrangement(jobs []job) {
 	s.remaining = 0
 	for _, j := range jobs {
@@ -249,8 +249,8 @@ func (s *search) searchArrangement(jobs []job) {
 	s.walk(0, 0, 0, 0, 0, 0, 0)
 }
 
-// compare orders the most constrained first, which prunes most; and of equals by what they are, so that the order in which
-// wants are told does not matter.
+// compare sorts the most constrained job first, because that prunes most. Equally constrained jobs are sorted by their
+// content, so that the order of the requests does not matter.
 func (j job) compare(k job) int {
 	if d := len(j.choices) - len(k.choices); d != 0 || len(j.choices) == 0 {
 		return d
@@ -264,8 +264,9 @@ func (j job) compare(k job) int {
 	return slices.CompareFunc(k.request.Compute, j.request.Compute, func(a, b gpu.NewCompute) int { return int(a.Slices) - int(b.Slices) })
 }
 
-// walk places what is left of job ji, from candidate from on: equal wants take rising candidates, so that no choice is
-// seen twice. mask is the slices taken, hits the present that must go, matched those that stay.
+// walk places the rest of job ji, starting with choice from. Equal requests take choices in rising order, so that no
+// combination is visited twice. mask is the used slices, conflicts the present instances that are destroyed, matched those
+// that are kept for a request.
 func (s *search) walk(ji, done, from int, mask, conflicts, matched, created uint64) {
 	if s.found && s.first {
 		return
@@ -301,7 +302,7 @@ func (s *search) walk(ji, done, from int, mask, conflicts, matched, created uint
 	}
 }
 
-// cannotImprove tells that nothing below can beat the best: what must go already costs more.
+// cannotImprove reports that no solution below can be better: the instances to destroy already cost more.
 func (s *search) cannotImprove(conflicts, matched uint64) bool {
 	all := uint64(1)<<len(s.present) - 1
 	destroyed := max(bits.OnesCount64(conflicts), bits.OnesCount64(all&^s.mayKeep&^matched)-s.remaining)
@@ -312,7 +313,7 @@ func (s *search) cannotImprove(conflicts, matched uint64) bool {
 	return destroyed > s.best.cost.destroyed
 }
 
-// evaluate judges one complete choice.
+// evaluate computes the cost of one complete placement and keeps the best.
 func (s *search) evaluate(mask, matched, created uint64) {
 	t := tally{of: slices.Clone(s.tally.of), me: s.tally.me, all: s.tally.all, any: s.tally.any}
 	extra := s.keepExtras(&t, mask, matched)
@@ -344,8 +345,8 @@ func (s *search) evaluate(mask, matched, created uint64) {
 	s.best = solution{jobs: s.jobs, chosen: slices.Clone(s.chosen), jobOf: slices.Clone(s.jobOf), matched: matched, extra: extra, cost: c}
 }
 
-// keepExtras keeps what nobody wants but may stay, those in use first. The limits nest (a profile's maximum inside that of
-// its attribute), so that taking them one by one keeps the most.
+// keepExtras keeps instances that have no request and may be kept, those in use first. The limits are nested (a profile's
+// maximum within that of its attribute), so keeping them one by one keeps the most.
 func (s *search) keepExtras(t *tally, mask, matched uint64) uint64 {
 	var out uint64
 	for _, only := range [2]uint64{s.pinned | s.inUse, ^(s.pinned | s.inUse)} {
@@ -361,7 +362,7 @@ func (s *search) keepExtras(t *tally, mask, matched uint64) uint64 {
 	return out
 }
 
-// countClosed counts the profiles that have no placement left, and the placements that are gone.
+// countClosed counts the profiles without a free placement, and the placements that are not free.
 func (s *search) countClosed(t *tally, mask uint64) (closed, taken int) {
 	for i := range s.p.GI {
 		if !s.add(t, i) {
@@ -384,8 +385,8 @@ func (s *search) countClosed(t *tally, mask uint64) (closed, taken int) {
 	return closed, taken
 }
 
-// placedLower tells whether a choice lies lower than the best, job by job: the last tie-break. Of two arrangements the one
-// that was there first stays.
+// placedLower is the last tie-break: it reports whether a solution has lower placements than the best, job by job. Of two
+// arrangements the first is kept.
 func (s *search) placedLower(chosen []int) bool {
 	if len(chosen) == 0 || &s.jobs[0] != &s.best.jobs[0] {
 		return false
@@ -399,8 +400,8 @@ func (s *search) placedLower(chosen []int) bool {
 	return false
 }
 
-// add counts one more instance of a profile, unless the device holds no more of it, or an attribute forbids it beside
-// the others.
+// add counts one more instance of a profile, unless the profile's maximum is reached or an attribute forbids it together
+// with the others.
 func (pr *problem) add(t *tally, profile int) bool {
 	q, r := &pr.p.GI[profile], pr.rules[profile]
 	if q.Max != 0 && t.of[profile] >= q.Max {
@@ -416,7 +417,7 @@ func (pr *problem) add(t *tally, profile int) bool {
 	return true
 }
 
-// drop takes back add.
+// drop reverses add.
 func (pr *problem) drop(t *tally, profile int) {
 	t.count(pr.rules[profile], -1)
 	t.of[profile]--
@@ -435,7 +436,7 @@ func (t *tally) count(r rule, by int) {
 	}
 }
 
-// compare orders two costs: negative when c is cheaper. Without open the last two fields are left out.
+// compare compares two costs: negative when c is cheaper. Without open the last two fields are ignored.
 func (c cost) compare(d cost, open bool) int {
 	switch {
 	case c.disturbed != d.disturbed:
@@ -460,7 +461,7 @@ func (c cost) compare(d cost, open bool) int {
 // maskOf is the memory slices of a placement as bits.
 func maskOf(p gpu.Placement) uint64 { return (uint64(1)<<p.Size - 1) << p.Start }
 
-// sameCompute compares two wishes for compute instances.
+// sameCompute compares two requests for compute instances.
 func sameCompute(a, b []gpu.NewCompute) bool {
 	return slices.EqualFunc(a, b, func(x, y gpu.NewCompute) bool {
 		return x.Slices == y.Slices && (x.Placement == nil) == (y.Placement == nil) && (x.Placement == nil || *x.Placement == *y.Placement)

@@ -7,15 +7,16 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// group is the wants of compute instances that may share GPU instances: those of one profile, at one placement if it is
-// fixed. How they are put together is part of the search: what is there may hold them already, and each more costs memory.
+// group is the requests for compute instances that may share GPU instances: those of one profile, and of one placement if it
+// is fixed. How they are combined is part of the search, because existing instances may already have them and each new GPU
+// instance costs memory.
 type group struct {
-	request  Request // of a GPU instance
+	request  Request // for a GPU instance
 	profiles []int
-	members  []int // classes, the largest compute instances first
+	members  []int // indexes of classes, the largest compute instances first
 }
 
-// group puts the classes together that may share.
+// group forms the groups from the classes that may share.
 func (pr *problem) group() {
 	for i, c := range pr.classes {
 		if c.sub == 0 {
@@ -36,8 +37,8 @@ func (pr *problem) group() {
 	}
 }
 
-// arrangements gives every way to put so many wants of each class into instances: one for each that is whole, and every
-// division of the compute instances of a group among GPU instances.
+// arrangements returns every way to assign the given number of requests of each class to GPU instances: one GPU instance for
+// each request for a GPU instance, and every division of the compute instances of a group among GPU instances.
 func (pr *problem) arrangements(counts []int) iter.Seq[[]job] {
 	return func(yield func([]job) bool) {
 		var jobs []job
@@ -50,7 +51,7 @@ func (pr *problem) arrangements(counts []int) iter.Seq[[]job] {
 	}
 }
 
-// divide adds the jobs of the groups from gi on.
+// divide adds the jobs of the groups that start at index gi.
 func (pr *problem) divide(gi int, counts []int, jobs []job, yield func([]job) bool) bool {
 	if gi == len(pr.groups) {
 		return yield(slices.Clone(jobs))
@@ -77,7 +78,8 @@ func (pr *problem) divide(gi int, counts []int, jobs []job, yield func([]job) bo
 	return true
 }
 
-// divisions gives every division of a group's compute instances among GPU instances, the fullest first; each has its GPU instances in falling order, and each of these its compute instances.
+// divisions returns every division of a group's compute instances among GPU instances, the fullest first. The GPU instances
+// of a division, and the compute instances in each, are in falling order.
 func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 	return func(yield func([][]uint32) bool) {
 		left := make([]int, len(g.members))
@@ -96,7 +98,7 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 		}
 		var bins [][]uint32
 		var fill func(bin []uint32, from int, space uint32) bool
-		// next opens a GPU instance with the largest that is left, or gives what is complete.
+		// next starts a GPU instance with the largest compute instance that is left, or yields the complete division.
 		next := func() bool {
 			i := slices.IndexFunc(left, func(n int) bool { return n > 0 })
 			if i < 0 {
@@ -111,7 +113,7 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 			left[i]++
 			return ok
 		}
-		// fill adds what else goes into the open one, largest first, and then closes it.
+		// fill adds further compute instances to the open GPU instance, largest first, and then closes it.
 		fill = func(bin []uint32, from int, space uint32) bool {
 			for i := from; i < len(left); i++ {
 				sub := pr.classes[g.members[i]].sub
@@ -125,7 +127,7 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 					return false
 				}
 			}
-			// Equal ones in one order only, so that no division is seen twice.
+			// Only falling order, so that no division is visited twice.
 			if n := len(bins); n > 0 && slices.Compare(bins[n-1], bin) < 0 {
 				return true
 			}
@@ -138,16 +140,16 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 	}
 }
 
-// fitsInside tells whether compute instances that an instance lacks can be made beside those it has.
-func fitsInside(have []gpu.ComputeInstance, lacks []gpu.NewCompute, width uint32) bool {
+// fitsInside reports whether the missing compute instances of an instance can be created next to those it has.
+func fitsInside(have []gpu.ComputeInstance, missing []gpu.NewCompute, width uint32) bool {
 	var mask uint64
 	for _, h := range have {
 		if h.Placement.Size == 0 {
-			return true // A driver that does not tell: it will say.
+			return true // The driver does not report placements. It will refuse what does not fit.
 		}
 		mask |= maskOf(h.Placement)
 	}
-	for _, l := range gpu.ComputeOrder(lacks) {
+	for _, l := range gpu.ComputeOrder(missing) {
 		at, found := gpu.Placement{Size: l.Slices}, false
 		for ; at.Start+at.Size <= width && !found; at.Start += gpu.ComputeAlign(l.Slices) {
 			if found = maskOf(at)&mask == 0 && (l.Placement == nil || *l.Placement == at); found {

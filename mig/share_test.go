@@ -10,21 +10,22 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// What follows is a second, plain solver for compute instances that share: it puts every division of the wanted ones into
-// every legal state of the device, and prices it by definition.
+// This is a second, simple solver for compute instances that share GPU instances. It tries every division of the requested
+// ones in every legal state of the device, and computes the cost by definition.
 
-// dividedSlot is one instance of a brute-force state with the slices of its compute instances, falling; {7} of 7 is whole.
+// dividedSlot is one instance of a brute-force state with the slices of its compute instances in falling order; {7} of 7 is
+// a single one with all slices.
 type dividedSlot struct {
 	slot
 	compute []uint32
 }
 
-// requestCount counts what is asked for by profile and compute slices; the profile's own slices are a whole instance.
+// requestCount counts requests by profile and compute slices; all slices of the profile are a GPU instance.
 type requestCount map[[2]int]int
 
 func (w requestCount) key() string { return fmt.Sprint(w) }
 
-// dividedStates calls f with every legal state that has exactly what is wanted.
+// dividedStates calls f with every legal state that has exactly the requested instances.
 func dividedStates(p gpu.Profiles, all [][]slot, want requestCount, f func([]dividedSlot)) {
 	for _, state := range all {
 		left := requestCount{}
@@ -68,21 +69,21 @@ func dividedStates(p gpu.Profiles, all [][]slot, want requestCount, f func([]div
 	}
 }
 
-// reusable tells whether what is there stays in place of what is wanted, and whether it lacks nothing.
+// reusable reports whether an existing instance is kept for a request, and whether it is complete.
 func reusable(have []gpu.Placement, want []uint32, width uint32) (kept, complete bool) {
-	lacks := slices.Clone(want)
+	missing := slices.Clone(want)
 	taken := make([]bool, width)
 	for _, h := range have {
-		i := slices.Index(lacks, h.Size)
+		i := slices.Index(missing, h.Size)
 		if i < 0 {
 			return false, false
 		}
-		lacks = slices.Delete(lacks, i, i+1)
+		missing = slices.Delete(missing, i, i+1)
 		for k := range h.Size {
 			taken[h.Start+k] = true
 		}
 	}
-	for _, l := range lacks {
+	for _, l := range missing {
 		found := false
 		for start := uint32(0); start+l <= width && !found; start += l {
 			if !slices.Contains(taken[start:start+l], true) {
@@ -96,11 +97,11 @@ func reusable(have []gpu.Placement, want []uint32, width uint32) (kept, complete
 			return false, false
 		}
 	}
-	return true, len(lacks) == 0
+	return true, len(missing) == 0
 }
 
-// TestSharedAgainstBruteForce draws what is there and what is wanted, with compute instances that share, and compares the
-// cost of the plan.
+// TestSharedAgainstBruteForce compares the cost of plans with brute force for random present instances and requests with
+// compute instances that share.
 func TestSharedAgainstBruteForce(t *testing.T) {
 	for _, dev := range []struct {
 		name string
@@ -163,7 +164,7 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]slot) {
 		names = append(names, name)
 	}
 	if rapid.Bool().Draw(t, "as it is") {
-		// Nearly what is there: the interesting plans keep much.
+		// Nearly the present layout, because plans that keep much are the interesting ones.
 		for i, b := range s.present {
 			for _, at := range inside[i] {
 				add(b.profile, at.Size)
@@ -245,7 +246,7 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]slot) {
 	if got != best {
 		t.Fatalf("%v to %v: cost %+v, brute force finds %+v\n%+v", present, names, got, best, r)
 	}
-	// Every want lands in an instance that has its compute instance, and none is counted twice.
+	// Every request has an instance with its compute instance, and none is counted twice.
 	has := requestCount{}
 	seen := map[gpu.Placement]bool{}
 	for _, l := range r.Layout {
@@ -262,6 +263,6 @@ func sharedAgainstBruteForce(t *rapid.T, p gpu.Profiles, all [][]slot) {
 		}
 	}
 	if has.key() != want.key() {
-		t.Fatalf("%v landed as %v", names, r.Layout)
+		t.Fatalf("%v is placed as %v", names, r.Layout)
 	}
 }

@@ -18,21 +18,21 @@ const (
 // ModeArgs are the arguments, and the undo, of mig.mode.
 type ModeArgs struct {
 	On    bool `json:"on"`
-	Reset bool `json:"reset,omitempty"` // a reset was allowed
+	Reset bool `json:"reset,omitempty"` // a reset is allowed
 }
 
-// InstanceArgs are the arguments, and the undo, of mig.create and mig.destroy: one instance by what and where it is, never by its id.
+// InstanceArgs are the arguments, and the undo, of mig.create and mig.destroy: one instance by its profile and placement,
+// never by its id.
 type InstanceArgs struct {
 	Placed
 	// Orphan: the instance to destroy has no compute instance (Compute empty then means none, not one that takes all).
 	Orphan bool `json:"orphan,omitempty"`
-	// Imported: somebody else made it, and an administrator said that it is ours. Records of versions that did not write
-	// it have none.
+	// Imported: the instance was not created by gpushare, and an administrator imported it. Records of older versions do not
+	// have it.
 	Imported bool `json:"imported,omitempty"`
 }
 
-// Steps words the plan as steps of one GPU: mode on, destroy, complete, create, mode off. IDs are left to whoever puts
-// the change together.
+// Steps converts the plan to steps of one GPU: mode on, destroy, complete, create, mode off. The caller sets their IDs.
 func (r Result) Steps(id gpu.UUID) []step.Step {
 	var out []step.Step
 	add := func(s step.Step) {
@@ -47,7 +47,7 @@ func (r Result) Steps(id gpu.UUID) []step.Step {
 		args := InstanceArgs{Placed: placed, Orphan: len(b.Compute) == 0}
 		s := step.Step{
 			Kind: KindDestroy, Args: step.Must(args), Undo: step.Must(args),
-			Text: "destroy " + placed.String(), Reason: "the layout does not have it, or needs its room", Disruption: step.Idle,
+			Text: "destroy " + placed.String(), Reason: "it is not in the layout, or its slices are needed", Disruption: step.Idle,
 		}
 		if b.InUse {
 			s.Disruption, s.Disturbs = step.Running, slices.Clone(b.InUseBy)
@@ -55,8 +55,8 @@ func (r Result) Steps(id gpu.UUID) []step.Step {
 		add(s)
 	}
 	for _, p := range r.Complete {
-		// Undo is empty: taking the compute instances away again would only bring a defect back.
-		reason := "it lacks compute instances"
+		// Undo is empty: to destroy the compute instances again would only restore a defect.
+		reason := "compute instances are missing"
 		if r.Imported {
 			reason = "it is imported, and compute instances are missing"
 		}
@@ -69,7 +69,7 @@ func (r Result) Steps(id gpu.UUID) []step.Step {
 		args := step.Must(InstanceArgs{Placed: p})
 		add(step.Step{
 			Kind: KindCreate, Args: args, Undo: args, Text: "create " + p.String(),
-			Reason: "the layout has it, the GPU has not", Disruption: step.None,
+			Reason: "missing instance", Disruption: step.None,
 		})
 	}
 	if r.Mode != nil && !r.Mode.On {
@@ -81,10 +81,10 @@ func (r Result) Steps(id gpu.UUID) []step.Step {
 func (m *Mode) step() step.Step {
 	s := step.Step{
 		Kind: KindMode, Args: step.Must(ModeArgs{On: m.On, Reset: m.Reset}), Undo: step.Must(ModeArgs{On: m.Was, Reset: m.Reset}),
-		Text: "turn " + onOff(m.On) + " MIG mode", Reason: fmt.Sprintf("the spec has MIG %s, the GPU has it %s", onOff(m.On), onOff(m.Was)), Disruption: step.Idle,
+		Text: "turn " + onOff(m.On) + " MIG mode", Reason: fmt.Sprintf("the spec has MIG %s, the GPU has MIG %s", onOff(m.On), onOff(m.Was)), Disruption: step.Idle,
 	}
 	if m.Reset {
-		s.Text += ", for which the driver resets the GPU"
+		s.Text += "; the driver resets the GPU for it"
 	}
 	if len(m.Stops) != 0 {
 		s.Disruption, s.Disturbs = step.Running, slices.Clone(m.Stops)

@@ -9,15 +9,15 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// What follows reads instances as a person types them: "3g.20gb@4!" is a 3g.20gb that starts at 4 and is in use, and
-// "1c.3g.20gb@4" is a compute instance of one slice in the 3g.20gb that starts at 4.
+// The functions below parse instances as users type them: "3g.20gb@4!" is a 3g.20gb that starts at 4 and is in use, and
+// "1c.3g.20gb@4" is a compute instance with one slice in the 3g.20gb that starts at 4.
 
-// ParsePresent adds one instance, as it is typed, to what is on a GPU. What could not be there is refused, with why.
+// ParsePresent parses one instance and adds it to the instances of a GPU. It refuses one that the GPU does not support.
 func ParsePresent(p gpu.Profiles, list []Present, item string) ([]Present, error) {
 	text, used := strings.CutSuffix(item, "!")
 	name, at, ok := strings.Cut(text, "@")
 	if !ok {
-		return nil, fmt.Errorf("cannot read %q: where it starts is missing, as in 3g.20gb@4", item)
+		return nil, fmt.Errorf("cannot read %q: the first memory slice is missing, as in 3g.20gb@4", item)
 	}
 	start, err := startOf(at, item)
 	if err != nil {
@@ -26,7 +26,7 @@ func ParsePresent(p gpu.Profiles, list []Present, item string) ([]Present, error
 	return AddPresent(p, list, name, start, used)
 }
 
-// AddPresent adds one instance, or one compute instance of an instance, to what is on a GPU.
+// AddPresent adds one instance, or one compute instance of an instance, to the instances of a GPU.
 func AddPresent(p gpu.Profiles, list []Present, name string, start uint32, inUse bool) ([]Present, error) {
 	item := fmt.Sprintf("%s@%d", name, start)
 	fit, sub, err := matches(p, Request{Name: name})
@@ -36,7 +36,7 @@ func AddPresent(p gpu.Profiles, list []Present, name string, start uint32, inUse
 	q := &p.GI[fit[0]]
 	i := slices.IndexFunc(q.Placements, func(at gpu.Placement) bool { return at.Start == start })
 	if i < 0 {
-		return nil, fmt.Errorf("cannot have %s: %s starts at %s on this GPU", item, q.Name, startsText(q))
+		return nil, fmt.Errorf("cannot add %s: %s starts at %s on this GPU", item, q.Name, startsText(q))
 	}
 	at := q.Placements[i]
 	same := slices.IndexFunc(list, func(b Present) bool { return b.Placement == at && b.ProfileID == q.ID })
@@ -44,14 +44,14 @@ func AddPresent(p gpu.Profiles, list []Present, name string, start uint32, inUse
 		b := &list[same]
 		b.InUse = b.InUse || inUse
 		if !fitsInside(b.Compute, []gpu.NewCompute{{Slices: sub}}, q.Slices) {
-			return nil, fmt.Errorf("cannot have %s: the %s there has no room for one more compute instance of %d slices", item, q.Name, sub)
+			return nil, fmt.Errorf("cannot add %s: the %s there has no free slices for another compute instance of %d slices", item, q.Name, sub)
 		}
 		b.Compute = append(b.Compute, gpu.ComputeInstance{ID: uint32(len(b.Compute)), Placement: firstFreeInside(b.Compute, sub, q.Slices)})
 		return list, nil
 	}
 	for _, b := range list {
 		if b.Placement.Overlaps(at) {
-			return nil, fmt.Errorf("cannot have %s: it overlaps %s", item, placedOf(p, b.Instance))
+			return nil, fmt.Errorf("cannot add %s: it overlaps %s", item, placedOf(p, b.Instance))
 		}
 	}
 	b := Present{Instance: gpu.Instance{ProfileID: q.ID, Placement: at}, InUse: inUse}
@@ -59,7 +59,7 @@ func AddPresent(p gpu.Profiles, list []Present, name string, start uint32, inUse
 		sub = q.Slices
 	}
 	b.Compute = []gpu.ComputeInstance{{Placement: gpu.Placement{Size: sub}}}
-	// The rules that are not about room: how many there may be, and which attributes go together.
+	// The rules that are not about slices: the maximum of a profile, and which attributes exclude each other.
 	pr, err := newProblem(p, append(slices.Clip(list), b), nil, Options{})
 	if err != nil {
 		return nil, err
@@ -67,13 +67,13 @@ func AddPresent(p gpu.Profiles, list []Present, name string, start uint32, inUse
 	t := tally{of: make([]uint32, len(p.GI))}
 	for _, at := range pr.profile {
 		if !pr.add(&t, at) {
-			return nil, fmt.Errorf("cannot have %s: this GPU does not hold it beside the others (at most %d of it, one +me, and +me.all only beside -me)", item, pr.maxInstances(q))
+			return nil, fmt.Errorf("cannot add %s: this GPU does not support it together with the others (at most %d of it, one +me, and +me.all only with -me)", item, pr.maxInstances(q))
 		}
 	}
 	return append(list, b), nil
 }
 
-// firstFreeInside gives the first start that is free, as fitsInside counts it.
+// firstFreeInside returns the first free placement, as fitsInside counts them.
 func firstFreeInside(have []gpu.ComputeInstance, sub, width uint32) gpu.Placement {
 	at := gpu.Placement{Size: sub}
 	for ; at.Start+sub <= width; at.Start += sub {
@@ -84,14 +84,14 @@ func firstFreeInside(have []gpu.ComputeInstance, sub, width uint32) gpu.Placemen
 	return at
 }
 
-// ParseRequest reads what is wanted: "3g.20gb", at a placement "3g.20gb@4", or several "1g.5gb*3".
+// ParseRequest parses a request: "3g.20gb", with a placement "3g.20gb@4", or several "1g.5gb*3".
 func ParseRequest(p gpu.Profiles, item string) ([]Request, error) {
 	text, times, many := strings.Cut(item, "*")
 	n := 1
 	if many {
 		var err error
 		if n, err = strconv.Atoi(times); err != nil || n < 1 || n > maxWidth {
-			return nil, fmt.Errorf("cannot read %q: how many there are is written like 1g.5gb*3, with 1 to %d", item, maxWidth)
+			return nil, fmt.Errorf("cannot read %q: the number after * must be 1 to %d, as in 1g.5gb*3", item, maxWidth)
 		}
 	}
 	name, at, fixed := strings.Cut(text, "@")
@@ -109,7 +109,7 @@ func ParseRequest(p gpu.Profiles, item string) ([]Request, error) {
 	return slices.Repeat([]Request{req}, n), nil
 }
 
-// PlacementAt is the placement of a want that starts there; one that does not exist is left to the plan to refuse.
+// PlacementAt is the placement of a request at a start. Plan refuses one that does not exist.
 func PlacementAt(p gpu.Profiles, req Request, start uint32) *gpu.Placement {
 	at := gpu.Placement{Start: start}
 	if fit, _, err := matches(p, req); err == nil {
@@ -121,7 +121,7 @@ func PlacementAt(p gpu.Profiles, req Request, start uint32) *gpu.Placement {
 func startOf(text, item string) (uint32, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
-		return 0, fmt.Errorf("cannot read %q: what stands after @ is the first memory slice, as in 3g.20gb@4", item)
+		return 0, fmt.Errorf("cannot read %q: the number after @ must be the first memory slice, as in 3g.20gb@4", item)
 	}
 	return uint32(n), nil
 }
@@ -138,8 +138,8 @@ func startsText(q *gpu.Profile) string {
 	return strings.Join(out[:len(out)-1], ", ") + " or " + out[len(out)-1]
 }
 
-// Names words a layout as ParseRequest and a spec's layout read it: a compute instance that shares its GPU instance is a name
-// of its own. Each GPU instance may be in the list once for each of them, as in Result.Layout.
+// Names returns a layout as names for ParseRequest and for a spec. A compute instance that shares its GPU instance has a
+// name of its own. A GPU instance may be in the list once for each of its compute instances, as in Result.Layout.
 func (l Layout) Names() []string {
 	out := []string{}
 	seen := map[gpu.Placement]bool{}

@@ -14,15 +14,15 @@ func TestParsePresent(t *testing.T) {
 	}{
 		{name: "two, one in use", items: "3g.20gb@4! 1g.5gb@0", got: "3g.20gb@4! 1g.5gb@0"},
 		{name: "compute instances of one instance", items: "1c.3g.20gb@4 2g.10gb@0 1c.3g.20gb@4!", got: "3g.20gb(1c+1c)@4! 2g.10gb@0"},
-		{name: "a whole compute instance", items: "3c.3g.20gb@4", got: "3g.20gb@4"},
-		{name: "too many compute instances", items: "2c.3g.20gb@4 2c.3g.20gb@4", err: "has no room for one more compute instance of 2 slices"},
-		{name: "no start", items: "3g.20gb", err: "where it starts is missing"},
-		{name: "a start that is no number", items: "3g.20gb@x", err: "what stands after @ is the first memory slice"},
+		{name: "a compute instance with all slices", items: "3c.3g.20gb@4", got: "3g.20gb@4"},
+		{name: "too many compute instances", items: "2c.3g.20gb@4 2c.3g.20gb@4", err: "has no free slices for another compute instance of 2 slices"},
+		{name: "no start", items: "3g.20gb", err: "the first memory slice is missing"},
+		{name: "a start that is not a number", items: "3g.20gb@x", err: "the number after @ must be the first memory slice"},
 		{name: "no such start", items: "2g.10gb@6", err: "2g.10gb starts at 0, 2 or 4 on this GPU"},
 		{name: "the only start", items: "4g.20gb@4", err: "4g.20gb starts at 0 on this GPU"},
 		{name: "overlap", items: "3g.20gb@0 1g.5gb@3", err: "it overlaps 3g.20gb at 0"},
-		{name: "two with the media extension", items: "1g.5gb+me@0 1g.5gb+me@3", err: "does not hold it beside the others (at most 1 of it"},
-		{name: "no profile of this GPU", items: "4g.40gb@0", err: "it offers 1g.5gb"},
+		{name: "two with the media extension", items: "1g.5gb+me@0 1g.5gb+me@3", err: "does not support it together with the others (at most 1 of it"},
+		{name: "not a profile of this GPU", items: "4g.40gb@0", err: "it offers 1g.5gb"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := a100()
@@ -60,10 +60,10 @@ func TestParseRequest(t *testing.T) {
 		{item: "1g.5gb*3", got: "3 × 1g.5gb"},
 		{item: "1g.5gb@2", got: "1g.5gb at 2"},
 		{item: "4g.40gb", got: "4g.40gb"},
-		{item: "1g.5gb*0", err: "with 1 to 64"},
-		{item: "1g.5gb*many", err: "with 1 to 64"},
-		{item: "3g", err: "it is written like 3g.20gb"},
-		{item: "1g.5gb@-1", err: "what stands after @"},
+		{item: "1g.5gb*0", err: "must be 1 to 64"},
+		{item: "1g.5gb*many", err: "must be 1 to 64"},
+		{item: "3g", err: "a profile is written like 3g.20gb"},
+		{item: "1g.5gb@-1", err: "the number after @"},
 	} {
 		list, err := ParseRequest(a100(), tc.item)
 		if tc.err != "" {
@@ -78,7 +78,7 @@ func TestParseRequest(t *testing.T) {
 	}
 }
 
-// What a plan leaves can be asked for again by its names, and then there is nothing to do.
+// The names of a planned layout request it again, and then nothing changes.
 func TestLayoutNamesRoundTrip(t *testing.T) {
 	p := a100()
 	r, err := Plan(p, nil, Requests("1c.3g.20gb", "1g.5gb+me", "2c.3g.20gb", "1c.2g.10gb", "1g.5gb"), Options{})

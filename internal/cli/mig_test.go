@@ -65,7 +65,7 @@ func TestThePlanInJSON(t *testing.T) {
 		"infeasible": {
 			[]string{"--model", "a100-40", "--want", "4g.20gb,2g.10gb*2"},
 			7,
-			`{"created":0,"destroyed":0,"disturbed":0,"feasible":false,"model":"a100-40","nearest":["4g.20gb","2g.10gb"],"reason":"by count they would fit (8 of 8 memory slices), but the placements that this GPU allows hold them in no arrangement","schema_version":1,"steps":[]}`,
+			`{"created":0,"destroyed":0,"disturbed":0,"feasible":false,"model":"a100-40","nearest":["4g.20gb","2g.10gb"],"reason":"8 of 8 memory slices would be enough, but the placements that this GPU supports do not allow this combination","schema_version":1,"steps":[]}`,
 		},
 		"nothing fits": {
 			[]string{"--model", "a30", "--want", "7g.40gb"},

@@ -35,7 +35,7 @@ type Step struct {
 	Args       json.RawMessage `json:"args,omitempty"`
 	Undo       json.RawMessage `json:"undo,omitempty"`
 	Text       string          `json:"text"`   // what it does, for people: "create 3g.20gb at 4"
-	Reason     string          `json:"reason"` // why: "the layout has it, the GPU has not"
+	Reason     string          `json:"reason"` // why: "missing instance"
 	Disruption Disruption      `json:"disruption"`
 	Disturbs   []Subject       `json:"disturbs,omitempty"`
 }
