@@ -32,7 +32,8 @@ func leadingFloat(s string) (float64, bool) {
 }
 
 // parseLimit parses a memory limit as the driver does and returns bytes: G is GiB and all other units are MiB. So 1024K
-// is one GiB, and 1.5G and 1T are one MiB.
+// is one GiB, and 1.5G and 1T are one MiB. A number in bytes and a negative number give a limit so large that it has no
+// effect.
 func parseLimit(s string) uint64 {
 	v, rest, ok := leadingInt(s)
 	if !ok {
