@@ -1,11 +1,11 @@
 #!/bin/sh
-# # Builds the C parts of the virtual node into a directory: the library of each driver branch, and the burn program.
+# Builds the C parts of the virtual node into a directory: the library of each driver branch, and the burn program.
 # Usage: build.sh DIR
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
 mkdir -p "$out"
-# # The header is from go-nvml; this repository has no copy.
+# The header is from go-nvml; this repository has no copy.
 nvml=$(cd "$here" && ${GO:-go} list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/pkg/nvml
 for v in 535 580; do
 	${CC:-gcc} -std=gnu11 -O2 -g -fPIC -shared -fvisibility=hidden -Wall -Wextra -Werror -Wno-unused-parameter -Wno-deprecated-declarations \

@@ -139,7 +139,7 @@ func TestLatencyIsOnTheClock(t *testing.T) {
 		if got := elapsed(func() { _, _ = d.Memory(t.Context(), ids[0]) }); got != 0 {
 			t.Errorf("reading the memory took %v", got)
 		}
-		// // One call for the GPU instance, one for the compute instance, one to read both.
+		// One call for the GPU instance, one for the compute instance, one to read both.
 		if got := elapsed(func() { create(t, d, ids[0], 19, 0, 1) }); got != time.Second+2*time.Millisecond {
 			t.Errorf("create took %v", got)
 		}

@@ -24,7 +24,7 @@ func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.Mode
 		return gpu.ModeChange{}, err
 	}
 	activation, ret := callSetMIGMode(v.handle, on)
-	// // Handles and the device's minor may have changed, also after an error.
+	// Handles and the device's minor may have changed, also after an error.
 	v.invalidate()
 	v.mu.Unlock()
 	if ret != nvml.SUCCESS {

@@ -53,7 +53,7 @@ func (d *Driver) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error
 		return gpu.Profiles{}, refuse(op, id, gpu.ErrNotSupported) // the driver reports profiles only with MIG mode on, and it is off
 	}
 	if state.Current {
-		// // Existing instances report their compute profiles.
+		// Existing instances report their compute profiles.
 		if _, _, ret := d.instances(v); ret != nvml.SUCCESS {
 			return gpu.Profiles{}, v.failed(op, ret)
 		}

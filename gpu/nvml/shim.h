@@ -1,4 +1,4 @@
-// // Calls that go-nvml does not offer in a usable form, made through pointers that were looked up at start.
+// Calls that go-nvml does not offer in a usable form, made through pointers that were looked up at start.
 #ifndef GPUSHARE_NVML_SHIM_H
 #define GPUSHARE_NVML_SHIM_H
 

@@ -1,11 +1,11 @@
 /*
  * gpusim-burn: a process that uses a virtual GPU as a CUDA program uses a real one.
  *
- * It opens the device nodes, makes a context, allocates memory and keeps a queue of kernels full. It is C, and small, *
- * because tests start thousands of them. It knows nothing about leases or limits.
+ * It opens the device nodes, creates a context, allocates memory and keeps a queue of kernels full. It is a small C
+ * program, because tests start thousands of them. It knows nothing about leases or limits.
  *
- * Exit codes: 0 ended by --seconds, 1 refused or lost, 2 out of GPU memory, 64 usage, 77 denied by the device rules, 130
- * and 143 ended by SIGINT and SIGTERM.
+ * Exit codes: 0 ended by --seconds, 1 refused or lost, 2 out of GPU memory, 64 usage, 77 denied by the device rules,
+ * 130 and 143 ended by SIGINT and SIGTERM.
  */
 #define _GNU_SOURCE
 #include <errno.h>

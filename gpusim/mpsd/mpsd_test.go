@@ -30,7 +30,7 @@ var builder burntest.Builder
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case mpsd.ControlName, mpsd.ServerName:
-		// // Not os.Exit: with the race detector it waits for a second.
+		// Not os.Exit: with the race detector it waits for a second.
 		syscall.Exit(mpsd.Main(context.Background(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 	}
 	code := m.Run()

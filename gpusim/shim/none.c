@@ -1,5 +1,6 @@
-/* The functions of the driver library for which a virtual board has no figures: all return NOT_SUPPORTED.
- * Clients that look up their functions, as most do, would fail with a library that lacks them.
+/*
+ * The functions of the driver library for which a virtual board has no figures: all return NOT_SUPPORTED. Clients that
+ * look up their functions, as most do, would fail with a library that lacks them.
  *
  * The functions ignore the arguments of the real ones, which the C calling conventions allow. So the header with the
  * prototypes is not read here.

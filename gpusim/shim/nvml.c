@@ -1,6 +1,7 @@
-/* libnvidia-ml.so.1 of a virtual node. Every function is one message to the process that serves the virtual GPUs. The
- * * numbers of the answer are written to the caller's structs, whose layouts are those of nvml.h. There are no rules
- * here.
+/*
+ * libnvidia-ml.so.1 of a virtual node. Every function is one message to the process that serves the virtual GPUs. The
+ * numbers of the answer are written to the caller's structs, whose layouts are those of nvml.h. There are no rules here.
+ *
  * The linker's version scripts list the exported functions, one script for each driver branch.
  */
 #define _GNU_SOURCE

@@ -1,5 +1,6 @@
-/* The connection of the shim to the process that serves the virtual GPUs: one socket for each thread, closed on exec, opened
- * * again in a forked child. Requests and answers are described in gpusim/server.
+/*
+ * The connection of the shim to the process that serves the virtual GPUs: one socket for each thread, closed on exec,
+ * opened again in a forked child. Requests and answers are described in gpusim/server.
  */
 #define _GNU_SOURCE
 #include "shim.h"

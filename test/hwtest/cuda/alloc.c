@@ -1,5 +1,6 @@
-/* alloc: a small CUDA program for the hardware test. It allocates GPU memory and, with --load, keeps the GPU busy by
- * * setting it. It needs no CUDA toolkit: it opens the driver library at run time. It does not use managed memory.
+/*
+ * alloc: a small CUDA program for the hardware test. It allocates GPU memory and, with --load, keeps the GPU busy by
+ * setting it. It needs no CUDA toolkit: it opens the driver library at run time. It does not use managed memory.
  *
  * Exit codes: 0 ended by --seconds, 1 refused by CUDA, 2 usage, 3 no CUDA driver library.
  */
