@@ -118,7 +118,7 @@ func (d *Driver) initialise() nvml.Return {
 	}
 	flags := uint32(nvml.INIT_FLAG_NO_GPUS)
 	if len(d.o.excluded) > 0 {
-		flags |= nvml.INIT_FLAG_NO_ATTACH // the library's behaviour, but not documented as the default
+		flags |= nvml.INIT_FLAG_NO_ATTACH // the library's default for a long time, but not documented
 	}
 	return d.lib.InitWithFlags(flags)
 }

@@ -50,7 +50,7 @@ type need struct {
 	loss    string // the effect if none of them exists
 }
 
-// needs is the table of all symbols that this package calls.
+// needs is the table of the symbols that this package calls, except those that every library has.
 func needs() []need {
 	return []need{
 		{required, []string{"nvmlInit_v2", "nvmlInit"}, ""},
