@@ -383,7 +383,7 @@ type ApplyResult struct {
 // Operation is long work.
 type Operation struct {
 	ID       string     `json:"id"`
-	Kind     string     `json:"kind"`    // apply | retry | release | resume
+	Kind     string     `json:"kind"`    // apply | retry | unmanage | resume
 	State    string     `json:"state"`   // running | done | degraded | failed
 	Version  uint64     `json:"version"` // grows with every change of it: wait with ?after=
 	By       string     `json:"by"`

@@ -13,7 +13,7 @@ func (d *Daemon) routes() []server.Route {
 		{Method: http.MethodGet, Pattern: "/v1/status", Access: server.Reader, What: "read the status", Handle: d.viewer.GetStatus, Brief: true},
 		{Method: http.MethodGet, Pattern: "/v1/spec", Access: server.AdminOrObserver, What: "read the spec", Handle: d.changes.GetSpec, Brief: true},
 		{Method: http.MethodPut, Pattern: "/v1/spec", Access: server.Admin, What: "change the spec", Handle: d.changes.PutSpec},
-		{Method: http.MethodPost, Pattern: "/v1/unmanage", Access: server.Admin, What: "unmanage the node", Handle: d.changes.PostRelease},
+		{Method: http.MethodPost, Pattern: "/v1/unmanage", Access: server.Admin, What: "unmanage the node", Handle: d.changes.PostUnmanage},
 		{Method: http.MethodGet, Pattern: "/v1/plan", Access: server.AdminOrObserver, What: "read the plan", Handle: d.viewer.GetPlan, Brief: true},
 		{Method: http.MethodGet, Pattern: "/v1/mig", Access: server.AdminOrObserver, What: "list MIG profiles and instances", Handle: d.viewer.GetMIG, Brief: true},
 		{Method: http.MethodPost, Pattern: "/v1/mig/import", Access: server.Admin, What: "import MIG instances", Handle: d.changes.PostAdopt},

@@ -58,7 +58,7 @@ func (a *Adopter) AdoptAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	want := a.State.Desired()
-	if !want.Enforcing() && want.Released == nil {
+	if !want.Enforcing() && want.Unmanaged == nil {
 		return nil // A node that only observes starts and ends no lease.
 	}
 	a.Adoption.mu.Lock()

@@ -64,14 +64,14 @@ func TestAChangeThatFailsOnTheNode(t *testing.T) {
 }
 
 // A policy that denies moving processes is taken away by one step, whatever else is given back.
-func TestReleaseTakesThePolicyAwayOnce(t *testing.T) {
+func TestUnmanageRemovesThePolicyOnce(t *testing.T) {
 	for _, what := range []string{store.UnmanagedRestrictions, store.UnmanagedAll} {
 		w := newWorld(t)
 		w.apply(shared)
 		if denied, err := w.port.Policy.MigrationDenied(); !denied || err != nil {
 			t.Fatalf("moving is denied: %v, %v", denied, err)
 		}
-		p, err := w.proposeRelease(t.Context(), what, "root")
+		p, err := w.proposeUnmanage(t.Context(), what, "root")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,11 +92,11 @@ func TestReleaseTakesThePolicyAwayOnce(t *testing.T) {
 }
 
 // Whether all was given back cannot be said while the policy cannot be read.
-func TestReleaseWithAPolicyThatCannotBeRead(t *testing.T) {
+func TestUnmanageWithAPolicyThatCannotBeRead(t *testing.T) {
 	w := newWorld(t)
 	w.apply(shared)
 	w.port.Policy.Set(true, errors.New("it is a folder"))
-	if _, err := w.proposeRelease(t.Context(), store.UnmanagedAll, "root"); err == nil || !strings.Contains(err.Error(), "it is a folder") {
+	if _, err := w.proposeUnmanage(t.Context(), store.UnmanagedAll, "root"); err == nil || !strings.Contains(err.Error(), "it is a folder") {
 		t.Errorf("it gives %v", err)
 	}
 }
@@ -105,7 +105,7 @@ func TestReleaseWithAPolicyThatCannotBeRead(t *testing.T) {
 func TestOpenUnmanageIsResumed(t *testing.T) {
 	w := newWorld(t)
 	w.port.Policy.Set(true, nil)
-	r := engine.Record{ID: "unmanage-7", Kind: state.KindRelease, By: "root", Generation: 3, Steps: []step.Step{
+	r := engine.Record{ID: "unmanage-7", Kind: state.KindUnmanage, By: "root", Generation: 3, Steps: []step.Step{
 		{ID: 1, Kind: planner.KindMigration, Phase: step.GrantAccess, Args: step.Must(planner.MigrationArgs{}), Undo: step.Must(planner.MigrationArgs{Deny: true})},
 	}}
 	b, err := json.Marshal(r)

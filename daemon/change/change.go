@@ -29,15 +29,15 @@ const changeTimeout = 10 * time.Minute
 // node that only observes, there is no operation.
 func (cs *Changes) accept(ctx context.Context, p *proposal, who string, a planner.Authority) (*api.Operation, error) {
 	now := cs.Now()
-	run := (p.want.Enforcing() || p.released != "") && len(p.steps) > 0
+	run := (p.want.Enforcing() || p.unmanage != "") && len(p.steps) > 0
 	record := engine.Record{
 		Kind: p.kind(), By: who, Authority: engine.Authority(a), Generation: p.want.Generation, Started: now, Epoch: state.Epoch(p.node), Steps: p.steps,
 	}
 	err := cs.State.Store.Update(func(s *store.State) error {
 		switch {
 		case p.same:
-		case p.released != "":
-			s.Unmanage(p.yaml, who, now, store.Resolved(p.resolved), p.released)
+		case p.unmanage != "":
+			s.Unmanage(p.yaml, who, now, store.Resolved(p.resolved), p.unmanage)
 		default:
 			s.Accept(p.yaml, who, now, store.Resolved(p.resolved))
 		}
@@ -46,10 +46,10 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, who string, a planne
 		if p.want.Enforcing() {
 			cs.State.NoteMade(s, p.want, p.node)
 		}
-		if p.released == "" {
-			noteFound(s, p.steps)
+		if p.unmanage == "" {
+			recordFound(s, p.steps)
 		} else if !run {
-			noteReleased(s, p.want, p.node, nil, true)
+			recordUnmanaged(s, p.want, p.node, nil, true)
 		}
 		cs.noteAchieved(s, p)
 		if !run {
@@ -62,10 +62,10 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, who string, a planne
 	}
 	cs.Audit(who, p.kind(), fmt.Sprintf("generation %d, %d steps, force=%v", p.want.Generation, len(p.steps), a.Force))
 	cs.install(p.want)
-	if p.released == "" {
+	if p.unmanage == "" {
 		cs.Events.Publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.Generation, who)})
 	} else {
-		cs.Events.Publish(api.Event{Kind: "node.released", Message: fmt.Sprintf("%s, by %s", p.released, who)})
+		cs.Events.Publish(api.Event{Kind: "node.unmanaged", Message: fmt.Sprintf("%s, by %s", p.unmanage, who)})
 	}
 	if !run {
 		// What is ours now, or held no longer, is open when this is answered. What walls were worked out to be did not know of it.
@@ -178,7 +178,7 @@ func (cs *Changes) launch(r engine.Record, plan api.Plan) api.Operation {
 func (cs *Changes) Open(operation string, r *engine.Record) {
 	ch := &state.OpenChange{Operation: operation, GPUs: gpusOf(r.Steps)}
 	switch r.Kind {
-	case state.KindRelease:
+	case state.KindUnmanage:
 		ch.GPUs = everyGPU(cs.Observer.Last()) // Nobody comes in while all go out.
 	case state.KindDynamic: // Of an earlier life: who waited for its instances comes again.
 		ch.Brief, ch.Ended = true, make(chan struct{})
@@ -236,7 +236,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 	failed := failures(out)
 	touched := gpusOf(r.Steps)
 	stopped := cs.stoppedUnits(look, &r)
-	empty := r.Kind == state.KindRelease && out.State() == engine.Reached && cs.nothingStands(node, want)
+	empty := r.Kind == state.KindUnmanage && out.State() == engine.Reached && cs.nothingRemains(node, want)
 	err := cs.State.Store.Finish(func(s *store.State) error {
 		s.Change = nil
 		state.NoteTimes(s, node, r.Steps, cs.State.Changing().Took)
@@ -264,8 +264,8 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 				cs.reachedUnseen(s, want, g, r.Steps, state.Epoch(node))
 			}
 		}
-		if r.Kind == state.KindRelease {
-			noteReleased(s, want, node, failed, empty)
+		if r.Kind == state.KindUnmanage {
+			recordUnmanaged(s, want, node, failed, empty)
 		}
 		return nil
 	})
@@ -437,7 +437,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 		if len(steps) == 0 {
 			return nil
 		}
-		noteFound(s, steps)
+		recordFound(s, steps)
 		return recordChange(s, &record)
 	})
 	if err != nil {

@@ -34,15 +34,15 @@ type proposal struct {
 	plan     api.Plan
 	same     bool      // the spec in force says the same
 	only     *gpu.UUID // a retry: nothing is said of other GPUs
-	released string    // a release: how much is given back
+	unmanage string    // a release: how much is given back
 }
 
 func (p *proposal) about(id gpu.UUID) bool { return p.only == nil || *p.only == id }
 
 func (p *proposal) kind() string {
 	switch {
-	case p.released != "":
-		return state.KindRelease
+	case p.unmanage != "":
+		return state.KindUnmanage
 	case p.only != nil:
 		return "retry"
 	}
@@ -235,10 +235,10 @@ func (cs *Changes) AdoptSpec(_ *observe.Node) {
 		cs.Identities.LookUp(nil, server.NameStartWait, true)
 		return
 	}
-	released := state.ReleasedOf(acc)
+	unmanaged := state.UnmanagedOf(acc)
 	if acc.Unmanaged == store.UnmanagedAll {
 		cs.Identities.LookUp(nil, server.NameStartWait, true)
-		cs.install(&state.Desired{Generation: acc.Generation, Released: released})
+		cs.install(&state.Desired{Generation: acc.Generation, Unmanaged: unmanaged})
 		return
 	}
 	s, err := spec.Decode("state.json", []byte(acc.YAML))
@@ -251,7 +251,7 @@ func (cs *Changes) AdoptSpec(_ *observe.Node) {
 	s.Normalize()
 	cs.Identities.LookUp(s, server.NameStartWait, true)
 	want := state.WantOf(s, spec.Resolved(acc.Resolved), acc.Generation)
-	want.Released = released
+	want.Unmanaged = unmanaged
 	cs.install(want)
 }
 

@@ -209,7 +209,7 @@ func (cv *Converger) judge(node *observe.Node) {
 	cv.Conditions.Replace("foreign", foreign)
 	cv.Conditions.Replace("gpu", gpus)
 	cv.judgeSoft(want, node)
-	cv.judgeRelease(want, node)
+	cv.updateUnmanageConditions(want, node)
 }
 
 // eventLoop follows the driver's events. It ends with ctx; a driver that has none is asked again now and then.

@@ -50,5 +50,5 @@ type changing interface {
 	Restore(node *observe.Node)
 	RestartUnits(ctx context.Context)
 	// stillStands tells how many steps are left to give the node back, and the first of them.
-	StillStands(node *observe.Node) (n int, first string, err error)
+	RemainingSteps(node *observe.Node) (n int, first string, err error)
 }

@@ -52,7 +52,7 @@ type idleChanges struct{ asked atomic.Int64 }
 
 func (c *idleChanges) Restore(*observe.Node)        { c.asked.Add(1) }
 func (c *idleChanges) RestartUnits(context.Context) {}
-func (c *idleChanges) StillStands(*observe.Node) (n int, first string, err error) {
+func (c *idleChanges) RemainingSteps(*observe.Node) (n int, first string, err error) {
 	return 0, "", nil
 }
 

@@ -168,9 +168,9 @@ func PlanMigration(want *state.Desired, denied func() (bool, error)) []step.Step
 	return []step.Step{s}
 }
 
-// PlanMigrationRelease is the step that takes the policy away when the node is given back. A node is not given back whole
+// PlanMigrationUnmanage is the step that takes the policy away when the node is given back. A node is not given back whole
 // while that cannot be read.
-func PlanMigrationRelease(denied func() (bool, error)) ([]step.Step, error) {
+func PlanMigrationUnmanage(denied func() (bool, error)) ([]step.Step, error) {
 	if denied == nil {
 		return nil, nil
 	}

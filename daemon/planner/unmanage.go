@@ -14,8 +14,8 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// AdmitRelease refuses to stop anybody without authority, and names them all.
-func AdmitRelease(steps []step.Step, a Authority) error {
+// AdmitUnmanage refuses to stop anybody without authority, and names them all.
+func AdmitUnmanage(steps []step.Step, a Authority) error {
 	var who []step.Subject
 	for i := range steps {
 		if steps[i].Disruption == step.Running {
@@ -31,18 +31,18 @@ func AdmitRelease(steps []step.Step, a Authority) error {
 	}
 }
 
-// PlanReleaseStops ends the leases that are held by walls of ours, and those whose GPU or instance is taken back. Who
+// PlanUnmanageStops ends the leases that are held by walls of ours, and those whose GPU or instance is taken back. Who
 // stays where he is goes on, and when no spec stays in force is in no lease any more. Names are the slices that go
 // where there are no cgroups: leases are followed under them, and they are not given up before those have ended.
-func PlanReleaseStops(live []lease.Lease, names []cgroup.SliceState, hardware []step.Step, what string) []step.Step {
+func PlanUnmanageStops(live []lease.Lease, names []cgroup.SliceState, hardware []step.Step, what string) []step.Step {
 	const reason = "the node is given back"
 	var out []step.Step
 	for i := range live {
 		l := &live[i]
-		inWalls := !l.InPlace() || l.Origin == lease.OriginContainer
+		isolated := !l.InPlace() || l.Origin == lease.OriginContainer
 		switch {
 		// One that was placed just now has no walls yet, and will have.
-		case inWalls && (l.Isolation.Cgroup != "" || l.State != lease.Running), !l.InPlace() && isUnder(l, names), losesItsPlace(l, hardware):
+		case isolated && (l.Isolation.Cgroup != "" || l.State != lease.Running), !l.InPlace() && isUnder(l, names), losesPlace(l, hardware):
 			out = append(out, stopStep(l, reason))
 		case what == store.UnmanagedAll && l.InPlace():
 			out = append(out, step.Step{
@@ -60,7 +60,7 @@ func isUnder(l *lease.Lease, names []cgroup.SliceState) bool {
 	})
 }
 
-func losesItsPlace(l *lease.Lease, hardware []step.Step) bool {
+func losesPlace(l *lease.Lease, hardware []step.Step) bool {
 	for _, id := range l.Place.GPUs {
 		if l.Place.Instance != nil && destroys(hardware, id, *l.Place.Instance) {
 			return true
@@ -72,9 +72,9 @@ func losesItsPlace(l *lease.Lease, hardware []step.Step) bool {
 	return false
 }
 
-// PlanGiveBack makes a GPU be as it was found: instances of ours go, and modes become what they were. What cannot be
+// PlanUnmanageGPU makes a GPU be as it was found: instances of ours go, and modes become what they were. What cannot be
 // taken back without more authority stays, and is told. It is pure.
-func PlanGiveBack(g *observe.GPU, was store.GPUModes, use Usage) (steps []step.Step, warnings []string) {
+func PlanUnmanageGPU(g *observe.GPU, was store.GPUModes, use Usage) (steps []step.Step, warnings []string) {
 	name := fmt.Sprintf("GPU %d", g.Identity.Index)
 	if g.Err != nil {
 		return nil, []string{name + " does not answer, so it stays as it is: " + g.Err.Error()}
@@ -84,10 +84,10 @@ func PlanGiveBack(g *observe.GPU, was store.GPUModes, use Usage) (steps []step.S
 	case g.Profiles == nil:
 		warnings = append(warnings, name+": its instances and its MIG mode stay: the driver does not tell its profiles")
 	default:
-		r, err := giveBackMIG(g, on, use)
+		r, err := unmanageMIG(g, on, use)
 		if err != nil && !on {
 			warnings = append(warnings, fmt.Sprintf("%s: MIG mode stays on: %v", name, err))
-			r, err = giveBackMIG(g, true, use)
+			r, err = unmanageMIG(g, true, use)
 		}
 		if err != nil {
 			warnings = append(warnings, fmt.Sprintf("%s: its instances stay: %v", name, err))
@@ -104,9 +104,9 @@ func PlanGiveBack(g *observe.GPU, was store.GPUModes, use Usage) (steps []step.S
 	return steps, warnings
 }
 
-// giveBackMIG plans the MIG part. Whoever is in the way is named by the steps, and admitted or not with all others; what
+// unmanageMIG plans the MIG part. Whoever is in the way is named by the steps, and admitted or not with all others; what
 // others made is never in the way, because nothing is wanted in its place.
-func giveBackMIG(g *observe.GPU, on bool, use Usage) (mig.Result, error) {
+func unmanageMIG(g *observe.GPU, on bool, use Usage) (mig.Result, error) {
 	plain := &api.GPUSpec{Mode: api.ModeMIG} // No dynamic layout: nothing is kept in hand.
 	device := mig.Device{MIG: g.MIG, Present: Present(plain, g, use), Profiles: *g.Profiles}
 	device.InUseBy, device.Unstoppable = inUseBy(g, nil, use)

@@ -19,7 +19,7 @@ import (
 )
 
 // Who is held is stopped, who stays where he is goes on, and who was never held is left alone.
-func TestPlanReleaseStops(t *testing.T) {
+func TestPlanUnmanageStops(t *testing.T) {
 	at := gpu.Placement{Start: 4, Size: 4}
 	grant := lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 30}}}
 	of := func(id, held string, state lease.State, cgroup string) lease.Lease {
@@ -37,10 +37,10 @@ func TestPlanReleaseStops(t *testing.T) {
 	other := lease.Lease{ID: "other", User: "bob", Origin: lease.OriginRun, State: lease.Running, Terms: lease.Grant{Tenant: "blue", Spec: grant.Spec}}
 	red := []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}}, {Name: cgroup.SliceName{Tenant: "red", Grant: "part"}}}
 	for _, c := range []struct {
-		what             string
-		names            []cgroup.SliceState
-		hardware         []step.Step
-		stopped, letGoOf []string
+		what              string
+		names             []cgroup.SliceState
+		hardware          []step.Step
+		stopped, released []string
 	}{
 		{store.UnmanagedRestrictions, nil, nil, []string{"run", "just-placed", "detached", "container"}, nil},
 		{store.UnmanagedAll, nil, hardware, []string{"run", "just-placed", "detached", "container", "cut"}, []string{"attached", "login", "unit"}},
@@ -48,26 +48,26 @@ func TestPlanReleaseStops(t *testing.T) {
 		{store.UnmanagedRestrictions, red, nil, []string{"run", "just-placed", "observed", "detached", "container"}, nil},
 	} {
 		what := c.what
-		var stopped, letGoOf []string
-		for _, s := range PlanReleaseStops(append(live, other), c.names, c.hardware, what) {
+		var stopped, released []string
+		for _, s := range PlanUnmanageStops(append(live, other), c.names, c.hardware, what) {
 			id, _, _ := strings.Cut(s.Text[strings.LastIndex(s.Text, "lease ")+len("lease "):], ":")
 			switch {
 			case s.Kind == KindLeaseStop && s.Disruption == step.Running:
 				stopped = append(stopped, id)
 			case s.Kind == KindLeaseRelease && s.Disruption == step.None:
-				letGoOf = append(letGoOf, id)
+				released = append(released, id)
 			default:
 				t.Errorf("%s: a step %+v", what, s)
 			}
 		}
-		if !slices.Equal(stopped, c.stopped) || !slices.Equal(letGoOf, c.letGoOf) {
-			t.Errorf("%s: stopped are %q, let go of %q", what, stopped, letGoOf)
+		if !slices.Equal(stopped, c.stopped) || !slices.Equal(released, c.released) {
+			t.Errorf("%s: stopped are %q, let go of %q", what, stopped, released)
 		}
 	}
 }
 
 // A GPU becomes what it was found as, as far as that takes no more authority; what others made stays.
-func TestPlanGiveBack(t *testing.T) {
+func TestPlanUnmanageGPU(t *testing.T) {
 	on, off, yes := true, false, true
 	resetless := func(g *observe.GPU) { g.MIG.Resetless = &yes }
 	foreign := NoUsage()
@@ -94,7 +94,7 @@ func TestPlanGiveBack(t *testing.T) {
 		{name: "in use is named", have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), steps: []string{"destroy 3g.20gb at 4"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			steps, warnings := PlanGiveBack(&c.have, c.was, c.use)
+			steps, warnings := PlanUnmanageGPU(&c.have, c.was, c.use)
 			var got []string
 			for _, s := range steps {
 				got = append(got, s.Text)
@@ -106,10 +106,10 @@ func TestPlanGiveBack(t *testing.T) {
 				t.Errorf("it warns of %q, it is to of %q", all, c.warns)
 			}
 			if c.name == "in use is named" {
-				if err := AdmitRelease(steps, Authority{}); err == nil || !strings.Contains(err.Error(), "red-cut-1") {
+				if err := AdmitUnmanage(steps, Authority{}); err == nil || !strings.Contains(err.Error(), "red-cut-1") {
 					t.Errorf("who uses it is not named: %v", err)
 				}
-				if err := AdmitRelease(steps, Authority{Force: true}); err != nil {
+				if err := AdmitUnmanage(steps, Authority{Force: true}); err != nil {
 					t.Error(err)
 				}
 			}

@@ -17,5 +17,5 @@ type OpenChange struct {
 	Took    []tookStep              // its steps so far; only its own progress touches it
 }
 
-// KindRelease is the kind of change that gives the node back.
-const KindRelease = "unmanage"
+// KindUnmanage is the kind of change that ends the management of the node.
+const KindUnmanage = "unmanage"

@@ -18,7 +18,7 @@ type Desired struct {
 	Spec       *api.Spec
 	GPUs       map[gpu.UUID]*api.GPUSpec
 	Grants     map[GrantKey][]gpu.UUID // the GPUs that a grant may use
-	Released   *api.Unmanaged          // the node was given back with this; nil otherwise
+	Unmanaged  *api.Unmanaged          // the node was given back with this; nil otherwise
 }
 
 // Enforcing tells whether anything may be written to the node.

@@ -41,8 +41,8 @@ func SameResolved(a, b *Desired) bool {
 		maps.EqualFunc(a.GPUs, b.GPUs, func(x, y *api.GPUSpec) bool { return x.Mode == y.Mode })
 }
 
-// ReleasedOf says when and by whom the node was given back; nil when a spec was applied since.
-func ReleasedOf(acc *store.Accepted) *api.Unmanaged {
+// UnmanagedOf says when and by whom the node was given back; nil when a spec was applied since.
+func UnmanagedOf(acc *store.Accepted) *api.Unmanaged {
 	if acc.Unmanaged == "" {
 		return nil
 	}

@@ -47,7 +47,7 @@ func (p *statusInputs) render() *api.Status {
 		SchemaVersion: 1, At: p.now,
 		Node: api.NodeStatus{
 			Host: p.host, Generation: p.desired.Generation, Enforce: p.desired.Enforce(), Driver: p.node.Driver.DriverVersion,
-			Adapter: p.adapter, Conditions: p.conditions, Operation: p.changing, Unmanaged: p.desired.Released,
+			Adapter: p.adapter, Conditions: p.conditions, Operation: p.changing, Unmanaged: p.desired.Unmanaged,
 			Times: state.WireTimes(p.times),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases,

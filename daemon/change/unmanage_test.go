@@ -17,9 +17,9 @@ func TestNoteFound(t *testing.T) {
 	mode := func(was bool) step.Step {
 		return step.Step{Kind: mig.KindMode, GPU: string(observetest.One), Undo: step.Must(mig.ModeArgs{On: was})}
 	}
-	noteFound(s, []step.Step{{Kind: mig.KindCreate, GPU: "GPU-9"}, mode(false)})
-	noteFound(s, []step.Step{mode(true), {Kind: planner.KindComputeMode, GPU: string(observetest.One), Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeProhibited})}})
-	noteFound(s, []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One), Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeDefault})}})
+	recordFound(s, []step.Step{{Kind: mig.KindCreate, GPU: "GPU-9"}, mode(false)})
+	recordFound(s, []step.Step{mode(true), {Kind: planner.KindComputeMode, GPU: string(observetest.One), Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeProhibited})}})
+	recordFound(s, []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One), Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeDefault})}})
 	f := s.OriginalModes[observetest.One]
 	if len(s.OriginalModes) != 1 || f.MIG == nil || *f.MIG || f.ComputeMode != gpu.ComputeProhibited {
 		t.Errorf("found is %+v", s.OriginalModes)

@@ -14,8 +14,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// planGiveBackRest is the steps for what the node has of those.
-func (cs *Changes) planGiveBackRest() ([]step.Step, error) {
+// planUnmanageRest is the steps for what the node has of those.
+func (cs *Changes) planUnmanageRest() ([]step.Step, error) {
 	var out []step.Step
 	add := func(kind, text string) {
 		out = append(out, step.Step{Kind: kind, Phase: step.Change, Text: text, Reason: "the node is given back", Disruption: step.None})
@@ -52,11 +52,11 @@ func (cs *Changes) cdiFiles() ([]string, error) {
 	return out, nil
 }
 
-// GiveBack carries out the steps of these kinds.
-type GiveBack struct{ D *Changes }
+// UnmanageStep carries out the steps of these kinds.
+type UnmanageStep struct{ D *Changes }
 
 // Applied tells whether nothing of the kind is left.
-func (h GiveBack) Applied(_ context.Context, s step.Step) (bool, error) {
+func (h UnmanageStep) Applied(_ context.Context, s step.Step) (bool, error) {
 	if s.Kind == planner.KindCDIRemove {
 		files, err := h.D.cdiFiles()
 		return err == nil && len(files) == 0, err
@@ -66,7 +66,7 @@ func (h GiveBack) Applied(_ context.Context, s step.Step) (bool, error) {
 }
 
 // Do takes it back, whatever the driver says.
-func (h GiveBack) Do(ctx context.Context, s step.Step) error {
+func (h UnmanageStep) Do(ctx context.Context, s step.Step) error {
 	if s.Kind == planner.KindCDIRemove {
 		h.D.Policy.CDI.Mu.Lock()
 		defer h.D.Policy.CDI.Mu.Unlock()
@@ -77,4 +77,4 @@ func (h GiveBack) Do(ctx context.Context, s step.Step) error {
 }
 
 // Undo does nothing: the next spec makes it again.
-func (h GiveBack) Undo(context.Context, step.Step) error { return nil }
+func (h UnmanageStep) Undo(context.Context, step.Step) error { return nil }

@@ -24,9 +24,9 @@ import (
 // noSpec is what is kept in the place of a spec once all was given back.
 const noSpec = "version: v1\n"
 
-// PostRelease gives the node back: everything that holds anybody, and with all also what GPUs were made into. It is a
+// PostUnmanage gives the node back: everything that holds anybody, and with all also what GPUs were made into. It is a
 // change like every other: planned, shown, recorded, carried out by steps, and gone on with after a crash.
-func (cs *Changes) PostRelease(c *server.Call) error {
+func (cs *Changes) PostUnmanage(c *server.Call) error {
 	q := c.R.URL.Query()
 	a := planner.Authority{Force: q.Get("force") != ""}
 	check, what := q.Get("check") != "", store.UnmanagedRestrictions
@@ -34,7 +34,7 @@ func (cs *Changes) PostRelease(c *server.Call) error {
 		what = store.UnmanagedAll
 	}
 	if check {
-		p, err := cs.proposeRelease(c.Ctx(), what, c.Caller.Name)
+		p, err := cs.proposeUnmanage(c.Ctx(), what, c.Caller.Name)
 		if err != nil {
 			return err
 		}
@@ -46,8 +46,8 @@ func (cs *Changes) PostRelease(c *server.Call) error {
 	}
 	defer done()
 	// First nobody is let in any more, and then those inside are counted.
-	open := cs.closeDoors()
-	out, err := cs.release(c, what, a)
+	open := cs.closeGPUs()
+	out, err := cs.unmanage(c, what, a)
 	if err != nil || out.Operation == nil {
 		open()
 	}
@@ -60,13 +60,13 @@ func (cs *Changes) PostRelease(c *server.Call) error {
 	return c.Reply(http.StatusOK, out)
 }
 
-func (cs *Changes) release(c *server.Call, what string, a planner.Authority) (*api.ApplyResult, error) {
+func (cs *Changes) unmanage(c *server.Call, what string, a planner.Authority) (*api.ApplyResult, error) {
 	who := c.Caller.Name
-	p, err := cs.proposeRelease(c.Ctx(), what, who)
+	p, err := cs.proposeUnmanage(c.Ctx(), what, who)
 	if err != nil {
 		return nil, err
 	}
-	if err := planner.AdmitRelease(p.steps, a); err != nil {
+	if err := planner.AdmitUnmanage(p.steps, a); err != nil {
 		return nil, err
 	}
 	out := &api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Changed: !p.same || !p.plan.Empty}
@@ -77,14 +77,14 @@ func (cs *Changes) release(c *server.Call, what string, a planner.Authority) (*a
 	return out, err
 }
 
-// closeDoors keeps new leases out of every GPU until open is called or a change takes its place.
-func (cs *Changes) closeDoors() (open func()) {
+// closeGPUs keeps new leases out of every GPU until open is called or a change takes its place.
+func (cs *Changes) closeGPUs() (open func()) {
 	node := cs.Observer.Last()
-	gate := &state.OpenChange{Operation: state.KindRelease, GPUs: everyGPU(node)}
-	cs.State.SetChanging(gate)
+	placeholder := &state.OpenChange{Operation: state.KindUnmanage, GPUs: everyGPU(node)}
+	cs.State.SetChanging(placeholder)
 	cs.Table.Update(planner.View(cs.State, node))
 	return func() {
-		if cs.State.Withdraw(gate) {
+		if cs.State.Withdraw(placeholder) {
 			cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
 			cs.Touch()
 		}
@@ -99,25 +99,25 @@ func everyGPU(n *observe.Node) map[gpu.UUID]bool {
 	return out
 }
 
-// proposeRelease plans giving the node back. It changes nothing.
-func (cs *Changes) proposeRelease(ctx context.Context, what, who string) (*proposal, error) {
+// proposeUnmanage plans giving the node back. It changes nothing.
+func (cs *Changes) proposeUnmanage(ctx context.Context, what, who string) (*proposal, error) {
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	now, acc := cs.State.Desired(), cs.State.Kept().Accepted
-	p := &proposal{node: cs.Observer.Observe(ctx), want: now, released: what}
+	p := &proposal{node: cs.Observer.Observe(ctx), want: now, unmanage: what}
 	p.same = acc == nil || acc.Unmanaged == what || acc.Unmanaged == store.UnmanagedAll
 	if !p.same {
 		var err error
-		if p.yaml, p.want, err = releasedSpec(acc, what); err != nil {
+		if p.yaml, p.want, err = unmanagedSpec(acc, what); err != nil {
 			return nil, err
 		}
 		if what != store.UnmanagedAll {
 			p.resolved = spec.Resolved(acc.Resolved)
 		}
 		p.want.Generation = acc.Generation + 1
-		p.want.Released = &api.Unmanaged{By: who, At: cs.Now(), All: what == store.UnmanagedAll}
+		p.want.Unmanaged = &api.Unmanaged{By: who, At: cs.Now(), All: what == store.UnmanagedAll}
 	}
-	left, err := cs.standing(p.node, what)
+	left, err := cs.remaining(p.node, what)
 	if err != nil {
 		return nil, err
 	}
@@ -133,8 +133,8 @@ func (cs *Changes) proposeRelease(ctx context.Context, what, who string) (*propo
 	return p, nil
 }
 
-// releasedSpec is the spec of a node that was given back: the one that was in force, observed; or none.
-func releasedSpec(acc *store.Accepted, what string) (yaml string, want *state.Desired, err error) {
+// unmanagedSpec is the spec of a node that was given back: the one that was in force, observed; or none.
+func unmanagedSpec(acc *store.Accepted, what string) (yaml string, want *state.Desired, err error) {
 	if what == store.UnmanagedAll {
 		return noSpec, &state.Desired{}, nil
 	}
@@ -151,15 +151,15 @@ func releasedSpec(acc *store.Accepted, what string) (yaml string, want *state.De
 	return string(text), state.WantOf(s, spec.Resolved(acc.Resolved), acc.Generation), nil
 }
 
-// left is what of ours is on the node, as the steps that take it back.
-type left struct {
+// remainder is what of ours is on the node, as the steps that take it back.
+type remainder struct {
 	steps    []step.Step
 	warnings []string // what stays, and why
 }
 
-// standing is what of ours stands on the node. It needs no spec: what is there is found by looking.
-func (cs *Changes) standing(node *observe.Node, what string) (left, error) {
-	var out left
+// remaining is what of ours stands on the node. It needs no spec: what is there is found by looking.
+func (cs *Changes) remaining(node *observe.Node, what string) (remainder, error) {
+	var out remainder
 	if node.SlicesErr != nil {
 		return out, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
 	}
@@ -168,12 +168,12 @@ func (cs *Changes) standing(node *observe.Node, what string) (left, error) {
 	if what == store.UnmanagedAll {
 		found, uses := cs.State.Kept().OriginalModes, cs.Attribution.Usage()
 		for i := range node.GPUs {
-			steps, warnings := planner.PlanGiveBack(&node.GPUs[i], found[node.GPUs[i].Identity.UUID], uses)
+			steps, warnings := planner.PlanUnmanageGPU(&node.GPUs[i], found[node.GPUs[i].Identity.UUID], uses)
 			hardware = append(hardware, steps...)
 			out.warnings = append(out.warnings, warnings...)
 		}
 	}
-	own, others := cs.State.OwnSlices(node, nil)
+	managed, others := cs.State.OwnSlices(node, nil)
 	for i := range others {
 		out.warnings = append(out.warnings, fmt.Sprintf("the slice of %s was not made by gpushare: it stays", others[i].Name))
 	}
@@ -181,25 +181,25 @@ func (cs *Changes) standing(node *observe.Node, what string) (left, error) {
 	var names []cgroup.SliceState
 	if !cs.Port.Info().Slices {
 		if !cs.State.Desired().Enforcing() {
-			own = nil // Who is only observed is held by nothing.
+			managed = nil // Who is only observed is held by nothing.
 		}
-		names = own
+		names = managed
 	}
-	bus, err := planner.PlanMigrationRelease(cs.Policy.NodeInput(&state.Desired{}, node, nil).MigrationDenied)
+	bus, err := planner.PlanMigrationUnmanage(cs.Policy.NodeInput(&state.Desired{}, node, nil).MigrationDenied)
 	if err != nil {
 		return out, err
 	}
-	walls := slices.Concat(isolation.PlanRelease(own, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanGuards(nil, node.LoginFilters, cs.Logins.Logins), bus)
-	rest, err := cs.planGiveBackRest()
+	isolationSteps := slices.Concat(isolation.PlanRelease(managed, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanGuards(nil, node.LoginFilters, cs.Logins.Logins), bus)
+	rest, err := cs.planUnmanageRest()
 	if err != nil {
 		return out, err
 	}
-	out.steps = slices.Concat(planner.PlanReleaseStops(live, names, hardware, what), walls, rest, stop, hardware)
+	out.steps = slices.Concat(planner.PlanUnmanageStops(live, names, hardware, what), isolationSteps, rest, stop, hardware)
 	return out, nil
 }
 
-// noteFound remembers, of the GPUs whose modes these steps change, what they were: once, before the first change of ours.
-func noteFound(s *store.State, steps []step.Step) {
+// recordFound remembers, of the GPUs whose modes these steps change, what they were: once, before the first change of ours.
+func recordFound(s *store.State, steps []step.Step) {
 	for i := range steps {
 		st := &steps[i]
 		f := s.OriginalModes[gpu.UUID(st.GPU)]
@@ -226,9 +226,9 @@ func noteFound(s *store.State, steps []step.Step) {
 	}
 }
 
-// noteReleased records what a release reached. What could not be given back is still ours, so that the next one finds it.
-func noteReleased(s *store.State, want *state.Desired, node *observe.Node, failed map[gpu.UUID]string, empty bool) {
-	if want.Released != nil && want.Released.All {
+// recordUnmanaged records what a release reached. What could not be given back is still ours, so that the next one finds it.
+func recordUnmanaged(s *store.State, want *state.Desired, node *observe.Node, failed map[gpu.UUID]string, empty bool) {
+	if want.Unmanaged != nil && want.Unmanaged.All {
 		for i := range node.GPUs {
 			id := node.GPUs[i].Identity.UUID
 			if _, bad := failed[id]; bad || node.GPUs[i].Err != nil {
@@ -244,21 +244,21 @@ func noteReleased(s *store.State, want *state.Desired, node *observe.Node, faile
 	}
 }
 
-// StillStands tells how many steps are left to give the node back, and the first of them.
-func (cs *Changes) StillStands(node *observe.Node) (n int, first string, err error) {
-	l, err := cs.standing(node, store.UnmanagedRestrictions)
+// RemainingSteps tells how many steps are left to give the node back, and the first of them.
+func (cs *Changes) RemainingSteps(node *observe.Node) (n int, first string, err error) {
+	l, err := cs.remaining(node, store.UnmanagedRestrictions)
 	if err != nil || len(l.steps) == 0 {
 		return 0, "", err
 	}
 	return len(l.steps), l.steps[0].Text, nil
 }
 
-// nothingStands looks whether the node was given back whole.
-func (cs *Changes) nothingStands(node *observe.Node, want *state.Desired) bool {
+// nothingRemains looks whether the node was given back whole.
+func (cs *Changes) nothingRemains(node *observe.Node, want *state.Desired) bool {
 	what := store.UnmanagedRestrictions
-	if want.Released != nil && want.Released.All {
+	if want.Unmanaged != nil && want.Unmanaged.All {
 		what = store.UnmanagedAll
 	}
-	l, err := cs.standing(node, what)
+	l, err := cs.remaining(node, what)
 	return err == nil && len(l.steps) == 0
 }
