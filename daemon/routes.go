@@ -16,7 +16,7 @@ func (d *Daemon) routes() []server.Route {
 		{Method: http.MethodPost, Pattern: "/v1/unmanage", Access: server.Admin, What: "unmanage the node", Handle: d.changes.PostUnmanage},
 		{Method: http.MethodGet, Pattern: "/v1/plan", Access: server.AdminOrObserver, What: "read the plan", Handle: d.viewer.GetPlan, Brief: true},
 		{Method: http.MethodGet, Pattern: "/v1/mig", Access: server.AdminOrObserver, What: "list MIG profiles and instances", Handle: d.viewer.GetMIG, Brief: true},
-		{Method: http.MethodPost, Pattern: "/v1/mig/import", Access: server.Admin, What: "import MIG instances", Handle: d.changes.PostAdopt},
+		{Method: http.MethodPost, Pattern: "/v1/mig/import", Access: server.Admin, What: "import MIG instances", Handle: d.changes.PostImport},
 		{Method: http.MethodPost, Pattern: "/v1/mig/remove", Access: server.Admin, What: "remove MIG instances", Handle: d.changes.PostRemove},
 		{Method: http.MethodGet, Pattern: "/v1/operations/{id}", Access: server.AdminOrObserver, What: "read operations", Handle: d.changes.GetOperation},
 		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/retry", Access: server.Admin, What: "try a GPU again", Handle: d.changes.RetryGPU},

@@ -23,17 +23,17 @@ import (
 
 // The kinds of change by which an administrator settles what becomes of instances that others made.
 const (
-	kindAdopt  = "import"
+	kindImport = "import"
 	kindRemove = "remove"
 )
 
-// PostAdopt makes instances that others made ours: tenants get leases on them, and they are kept and given back as ours.
-func (cs *Changes) PostAdopt(c *server.Call) error { return cs.settleInstances(c, kindAdopt) }
+// PostImport makes instances that others made ours: tenants get leases on them, and they are kept and given back as ours.
+func (cs *Changes) PostImport(c *server.Call) error { return cs.postInstances(c, kindImport) }
 
 // PostRemove takes idle instances away that no layout asks for.
-func (cs *Changes) PostRemove(c *server.Call) error { return cs.settleInstances(c, kindRemove) }
+func (cs *Changes) PostRemove(c *server.Call) error { return cs.postInstances(c, kindRemove) }
 
-func (cs *Changes) settleInstances(c *server.Call, kind string) error {
+func (cs *Changes) postInstances(c *server.Call, kind string) error {
 	b, err := c.Body()
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (cs *Changes) settleInstances(c *server.Call, kind string) error {
 	if err != nil {
 		return err
 	}
-	out := &api.ApplyResult{Generation: s.plan.Generation, Plan: s.plan, Checked: check, Changed: len(s.steps) > 0 || len(s.adopt) > 0}
+	out := &api.ApplyResult{Generation: s.plan.Generation, Plan: s.plan, Checked: check, Changed: len(s.steps) > 0 || len(s.imports) > 0}
 	if check || !out.Changed {
 		return c.Reply(http.StatusOK, out)
 	}
@@ -72,18 +72,18 @@ func (cs *Changes) settleInstances(c *server.Call, kind string) error {
 	return c.Reply(http.StatusOK, out)
 }
 
-// settlement is what becomes of instances of one GPU.
-type settlement struct {
-	kind  string
-	node  *observe.Node
-	gpu   *observe.GPU
-	adopt []gpu.Instance // that are ours from now on, as they are
-	steps []step.Step
-	plan  api.Plan
+// instancesProposal is what becomes of instances of one GPU.
+type instancesProposal struct {
+	kind    string
+	node    *observe.Node
+	gpu     *observe.GPU
+	imports []gpu.Instance // that are ours from now on, as they are
+	steps   []step.Step
+	plan    api.Plan
 }
 
 // proposeInstances works out what would be done, or says exactly why it cannot be. It changes nothing.
-func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.InstancesRequest) (*settlement, error) {
+func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.InstancesRequest) (*instancesProposal, error) {
 	node, want := cs.Observer.Observe(ctx), cs.State.Desired()
 	if node.DriverErr != nil {
 		return nil, report.DriverError(node.DriverErr)
@@ -94,7 +94,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	if i < 0 {
 		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q", q.GPU), Hint: "'gpushare gpu list' shows them"}
 	}
-	s := &settlement{kind: kind, node: node, gpu: &node.GPUs[i]}
+	s := &instancesProposal{kind: kind, node: node, gpu: &node.GPUs[i]}
 	id := s.gpu.Identity.UUID
 	name := fmt.Sprintf("GPU %d", s.gpu.Identity.Index)
 	switch {
@@ -113,13 +113,13 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 		return nil, &api.Error{Kind: api.KindConflict, Message: name + " is not as the spec says", Hint: "'gpushare status' says why; settle that first"}
 	}
 	use := cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
-	there := planner.Present(want.GPUs[id], s.gpu, use)
+	present := planner.Present(want.GPUs[id], s.gpu, use)
 	var hardware []step.Step
 	var err error
-	if kind == kindAdopt {
-		hardware, err = s.planAdopt(&a, there, q.Start)
+	if kind == kindImport {
+		hardware, err = s.planImport(&a, present, q.Start)
 	} else {
-		hardware, err = planRemove(want.GPUs[id], s.gpu, &a, there, q.Start)
+		hardware, err = planRemove(want.GPUs[id], s.gpu, &a, present, q.Start)
 	}
 	if err != nil {
 		return nil, err
@@ -135,14 +135,14 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 }
 
 // instanceAt finds the instance that begins at a memory slice.
-func instanceAt(g *observe.GPU, there []mig.Present, start uint32) (*mig.Present, error) {
-	i := slices.IndexFunc(there, func(b mig.Present) bool { return b.Placement.Start == start })
+func instanceAt(g *observe.GPU, present []mig.Present, start uint32) (*mig.Present, error) {
+	i := slices.IndexFunc(present, func(b mig.Present) bool { return b.Placement.Start == start })
 	if i >= 0 {
-		return &there[i], nil
+		return &present[i], nil
 	}
 	var have []string
-	for _, b := range there {
-		have = append(have, nameOf(g, &b))
+	for _, b := range present {
+		have = append(have, instanceName(g, &b))
 	}
 	hint := "it has none"
 	if len(have) > 0 {
@@ -151,17 +151,17 @@ func instanceAt(g *observe.GPU, there []mig.Present, start uint32) (*mig.Present
 	return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no MIG instance begins at slice %d of GPU %d", start, g.Identity.Index), Hint: hint}
 }
 
-// nameOf says what and where an instance is.
-func nameOf(g *observe.GPU, b *mig.Present) string {
+// instanceName says what and where an instance is.
+func instanceName(g *observe.GPU, b *mig.Present) string {
 	return fmt.Sprintf("%s at %d", planner.ProfileName(g.Profiles, b.ProfileID), b.Placement.Start)
 }
 
-// planAdopt takes instances over. One without compute instances is completed, which is a change of the hardware. Those
+// planImport takes instances over. One without compute instances is completed, which is a change of the hardware. Those
 // that are ours already stay as they are.
-func (s *settlement) planAdopt(a *store.Achieved, there []mig.Present, starts []uint32) ([]step.Step, error) {
+func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present, starts []uint32) ([]step.Step, error) {
 	var steps []step.Step
 	for _, start := range starts {
-		b, err := instanceAt(s.gpu, there, start)
+		b, err := instanceAt(s.gpu, present, start)
 		if err != nil {
 			return nil, err
 		}
@@ -169,15 +169,15 @@ func (s *settlement) planAdopt(a *store.Achieved, there []mig.Present, starts []
 			continue
 		}
 		if len(b.Compute) > 0 {
-			s.adopt = append(s.adopt, b.Instance)
+			s.imports = append(s.imports, b.Instance)
 			continue
 		}
-		for i := range there { // Nothing else is asked of the planner.
-			there[i].Keepable = true
+		for i := range present { // Nothing else is asked of the planner.
+			present[i].Keepable = true
 		}
-		r, err := mig.Plan(*s.gpu.Profiles, there, []mig.Request{{Name: planner.ProfileName(s.gpu.Profiles, b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
+		r, err := mig.Plan(*s.gpu.Profiles, present, []mig.Request{{Name: planner.ProfileName(s.gpu.Profiles, b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
 		if err != nil {
-			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot adopt " + nameOf(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
+			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot adopt " + instanceName(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
 		}
 		r.Imported = true
 		steps = append(steps, r.Steps(s.gpu.Identity.UUID)...)
@@ -186,26 +186,26 @@ func (s *settlement) planAdopt(a *store.Achieved, there []mig.Present, starts []
 }
 
 // planRemove destroys idle instances that no layout asks for, whoever made them.
-func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, there []mig.Present, starts []uint32) ([]step.Step, error) {
-	wanted := state.WantedOf(e, g, a)
-	goes := map[gpu.Placement]bool{}
+func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig.Present, starts []uint32) ([]step.Step, error) {
+	layout := state.WantedOf(e, g, a)
+	removed := map[gpu.Placement]bool{}
 	for _, start := range starts {
-		b, err := instanceAt(g, there, start)
+		b, err := instanceAt(g, present, start)
 		switch {
 		case err != nil:
 			return nil, err
 		case b.InUse:
-			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", nameOf(g, b), g.Identity.Index, step.Join(b.InUseBy)), Hint: "nothing was changed; wait until they end, or stop them"}
-		case slices.Contains(wanted, b.Placement):
-			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: the layout in the spec has it", nameOf(g, b), g.Identity.Index), Hint: "nothing was changed; take it out of the layout and apply that"}
+			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", instanceName(g, b), g.Identity.Index, step.Join(b.InUseBy)), Hint: "nothing was changed; wait until they end, or stop them"}
+		case slices.Contains(layout, b.Placement):
+			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: the layout in the spec has it", instanceName(g, b), g.Identity.Index), Hint: "nothing was changed; take it out of the layout and apply that"}
 		}
-		goes[b.Placement] = true
+		removed[b.Placement] = true
 	}
-	for i := range there {
-		there[i].Keepable = !goes[there[i].Placement]
-		there[i].Foreign = there[i].Foreign && there[i].Keepable
+	for i := range present {
+		present[i].Keepable = !removed[present[i].Placement]
+		present[i].Foreign = present[i].Foreign && present[i].Keepable
 	}
-	r, err := mig.Plan(*g.Profiles, there, nil, mig.Options{})
+	r, err := mig.Plan(*g.Profiles, present, nil, mig.Options{})
 	if err != nil {
 		return nil, &api.Error{Kind: api.KindInfeasible, Message: err.Error(), Hint: "nothing was changed"}
 	}
@@ -217,12 +217,12 @@ func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, there []mig.P
 }
 
 // acceptInstances records what is ours now, and starts what must be done for it.
-func (cs *Changes) acceptInstances(ctx context.Context, s *settlement, who string) (*api.Operation, error) {
+func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, caller string) (*api.Operation, error) {
 	want, id := cs.State.Desired(), s.gpu.Identity.UUID
-	record := engine.Record{Kind: s.kind, By: who, Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(s.node), Steps: s.steps}
+	record := engine.Record{Kind: s.kind, By: caller, Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(s.node), Steps: s.steps}
 	err := cs.State.Store.Update(func(st *store.State) error {
 		a := st.Achieved[id]
-		for _, in := range s.adopt {
+		for _, in := range s.imports {
 			in.Memory = gpu.Memory{}
 			st.LastInstanceGeneration++
 			a.Layout = append(a.Layout, in)
@@ -239,15 +239,15 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *settlement, who strin
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "nothing was changed: " + err.Error(), Hint: "make room in " + cs.Settings.StateDir + " and try again"}
 	}
 	var names []string
-	for i := range s.adopt {
-		names = append(names, nameOf(s.gpu, &mig.Present{Instance: s.adopt[i]}))
+	for i := range s.imports {
+		names = append(names, instanceName(s.gpu, &mig.Present{Instance: s.imports[i]}))
 	}
 	for i := range s.steps {
 		if s.steps[i].GPU != "" {
 			names = append(names, s.steps[i].Text)
 		}
 	}
-	cs.Audit(who, "mig "+s.kind, fmt.Sprintf("GPU %d: %s", s.gpu.Identity.Index, strings.Join(names, ", ")))
+	cs.Audit(caller, "mig "+s.kind, fmt.Sprintf("GPU %d: %s", s.gpu.Identity.Index, strings.Join(names, ", ")))
 	if len(s.steps) == 0 {
 		cs.Converger.Refresh(ctx, s.node)
 		cs.Kick() // What is ours now may be granted now.
