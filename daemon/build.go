@@ -240,10 +240,10 @@ func findHost(ctx context.Context, s Settings, log *slog.Logger, events host.Hos
 	return host.Find(ctx, hostOptions(s), log, events)
 }
 
-// ApplyIsolation closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
+// AttachLoginFilter closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
 // later still. What it did is one line on out.
-func ApplyIsolation(s Settings, out io.Writer) error {
-	return devicepolicy.ApplyIsolation(s.HostRoot, s.StateDir, hostOptions(s).LoginsCgroup(), out)
+func AttachLoginFilter(s Settings, out io.Writer) error {
+	return devicepolicy.AttachLoginFilter(s.HostRoot, s.StateDir, hostOptions(s).LoginsCgroup(), out)
 }
 
 // deadlines is what the driver may take for what only reads, and for a change. What is many readings may take the time of

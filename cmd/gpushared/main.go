@@ -29,7 +29,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	flags.SetOutput(errs)
 	file := flags.String("settings", "", "the settings file (default "+daemon.SettingsPath+")")
 	check := flags.Bool("check-settings", false, "check the settings and exit")
-	walls := flags.Bool("attach-login-filter", false, "close GPUs to logins if the accepted spec says so, and exit: for the boot, before the daemon")
+	attach := flags.Bool("attach-login-filter", false, "close GPUs to logins if the accepted spec says so, and exit: for the boot, before the daemon")
 	show := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -47,8 +47,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		fmt.Fprintln(out, "ok")
 		return 0
 	}
-	if err == nil && *walls {
-		if err = daemon.ApplyIsolation(settings, out); err == nil {
+	if err == nil && *attach {
+		if err = daemon.AttachLoginFilter(settings, out); err == nil {
 			return 0
 		}
 	} else if err == nil {

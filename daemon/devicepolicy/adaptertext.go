@@ -4,7 +4,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// AdapterText names an adapter with its detail.
+// AdapterText returns the name of an adapter with its detail.
 func AdapterText(i cgroup.Info) string {
 	if i.Detail == "" {
 		return i.Adapter
@@ -12,7 +12,7 @@ func AdapterText(i cgroup.Info) string {
 	return i.Adapter + " (" + i.Detail + ")"
 }
 
-// WhyNoDeviceRules says why there are no device walls.
+// WhyNoDeviceRules returns why device rules cannot be set.
 func WhyNoDeviceRules(info cgroup.Info) string {
 	if info.NoDevices != "" {
 		return info.NoDevices

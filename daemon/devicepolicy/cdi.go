@@ -22,30 +22,30 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// CdiPrefix is what our files are called by, and no other's.
+// CdiPrefix begins the names of the CDI files of gpushare, and of no others.
 const CdiPrefix = "gpushare-"
 
-// CDI is what container runtimes are told.
+// CDI keeps the CDI files, by which container runtimes find the devices of grants.
 type CDI struct {
-	Wake loop.Wake // something changed that a description is made from
+	Wake loop.Wake // an input of a description has changed
 
-	Mu     locks.Mutex[locks.CDI] // one writes at a time; guards what follows
+	Mu     locks.Mutex[locks.CDI] // one call writes at a time; protects the fields below
 	Grants map[state.GrantKey]bool
 
 	written map[string]description // by file name
 
 	libraries   []isolation.Library
-	librariesOf *observe.Node // when they were looked for
+	librariesOf *observe.Node // the observation for which they were read
 }
 
-// description is a file as it was when it was known to be right.
+// description is a CDI file as it was written or checked last.
 type description struct {
 	content []byte
 	file    fs.FileInfo
 }
 
-// unchanged tells whether the file is still that one, with this content. To look at a file costs less than to read it, and
-// there is one for each grant at each lease that comes or goes.
+// unchanged reports whether the file is still the same, with this content. A stat costs less than a read, and each lease
+// that starts or ends checks one file for each grant.
 func (w description) unchanged(file string, content []byte) bool {
 	if w.file == nil || !bytes.Equal(w.content, content) {
 		return false
@@ -54,7 +54,7 @@ func (w description) unchanged(file string, content []byte) bool {
 	return err == nil && os.SameFile(now, w.file) && now.ModTime().Equal(w.file.ModTime()) && now.Size() == w.file.Size()
 }
 
-// librariesLocked looks for the driver's libraries once for each look at the node. mu is held.
+// librariesLocked finds the driver's libraries, once for each observation of the node. Mu is held.
 func (x *CDI) librariesLocked(root string, node *observe.Node) []isolation.Library {
 	if x.librariesOf != node {
 		x.libraries, x.librariesOf = isolation.ReadLibraries(root, node.Driver.DriverVersion), node
@@ -62,18 +62,18 @@ func (x *CDI) librariesLocked(root string, node *observe.Node) []isolation.Libra
 	return x.libraries
 }
 
-// Update asks for a look soon. It may be called with any lock held.
+// Update makes Run write the files soon. It may be called with any lock held.
 func (x *CDI) Update() {
 	x.Wake.Set()
 }
 
-// cdiSpacing is the least time between two looks at what container runtimes are told.
+// cdiSpacing is the minimum time between two updates of the files.
 const cdiSpacing = 100 * time.Millisecond
 
-// cdiIdle is how long the loop waits for a word. It is woken whenever something changed.
+// cdiIdle is how long the loop sleeps when nothing changes.
 const cdiIdle = time.Hour
 
-// Run keeps what container runtimes are told current.
+// Run keeps the CDI files current until ctx ends.
 func (pol *Policy) Run(ctx context.Context) {
 	for {
 		woken, ok := pol.CDI.Wake.Sleep(ctx, cdiIdle)
@@ -82,27 +82,27 @@ func (pol *Policy) Run(ctx context.Context) {
 		}
 		if woken {
 			pol.WriteCDI(ctx)
-			loop.Pause(ctx, cdiSpacing) // So that many leases that come and go make few looks.
+			loop.Pause(ctx, cdiSpacing) // So that many leases that start and end cause few updates.
 		}
 	}
 }
 
-// Offers tells whether containers of a grant can be started now.
+// Offers reports whether a container of a grant can be started now.
 func (x *CDI) Offers(k state.GrantKey) bool {
 	x.Mu.Lock()
 	defer x.Mu.Unlock()
 	return x.Grants[k]
 }
 
-// WriteCDI describes each grant to container runtimes by the place that its next lease would have, so that a container is
-// given nothing that somebody else has. When there is no further place it is that of the grant's own newest lease: a
-// container that is restarted finds it again. It writes only what changed, and takes away what no grant explains.
+// WriteCDI writes one CDI file for each grant, with the devices that its next lease would get, so that a container gets
+// nothing that another lease has. When no further lease is possible, they are the devices of the grant's newest lease: a
+// container that is restarted finds them again. It writes only what changed, and removes files without a grant.
 func (pol *Policy) WriteCDI(ctx context.Context) {
 	pol.CDI.Mu.Lock()
 	defer pol.CDI.Mu.Unlock()
 	node, want := pol.Observer.Last(), pol.State.Desired()
 	if node.DriverErr != nil || pol.NeverRead(node) {
-		return // What is there stays: it was right when the node was last seen.
+		return // Keep the files: they were correct at the last observation.
 	}
 	files, grants, problems := map[string][]byte{}, map[state.GrantKey]bool{}, map[string]api.Condition{}
 	if want.Enforcing() && want.Spec != nil && pol.Port.Info().Slices {
@@ -117,7 +117,7 @@ func (pol *Policy) WriteCDI(ctx context.Context) {
 				k := state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}
 				b, err := pol.describeGrant(ctx, &hw, t.Name, &t.Grants[j], libraries)
 				if err != nil {
-					problems[isolation.CDIDevice(k.Tenant, k.Grant)] = api.Condition{Tenant: t.Name, Message: fmt.Sprintf("no container can be started in grant %s of %s: %v", k.Grant, k.Tenant, err)}
+					problems[isolation.CDIDevice(k.Tenant, k.Grant)] = api.Condition{Tenant: t.Name, Message: fmt.Sprintf("cannot start a container in grant %s of %s: %v", k.Grant, k.Tenant, err)}
 				}
 				if b != nil {
 					files[CdiPrefix+isolation.CDIDevice(k.Tenant, k.Grant)+".json"], grants[k] = b, true
@@ -127,15 +127,15 @@ func (pol *Policy) WriteCDI(ctx context.Context) {
 	}
 	pol.CDI.Grants = grants
 	if err := pol.SyncCDILocked(files); err != nil {
-		problems[""] = api.Condition{Message: "container runtimes are not told of the grants: " + err.Error(), Hint: "see cdi_dir in the settings; leases are not affected"}
+		problems[""] = api.Condition{Message: "cannot write the CDI files of the grants: " + err.Error(), Hint: "check cdi_dir in the settings; leases are not affected"}
 	}
 	pol.Conditions.Replace("cdi", problems)
 }
 
-// describeGrant makes the document of one grant; nil when no container can be started with it now.
+// describeGrant returns the CDI file of one grant; nil when no container can be started in it now.
 func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, tenant string, g *api.GrantSpec, libraries []isolation.Library) ([]byte, error) {
 	if g.Kind() == api.ModeMPS {
-		return nil, nil // The server and its clients would have to share more than a container shares.
+		return nil, nil // An MPS client shares more with the server than a container shares with its host.
 	}
 	key := lease.Key{Tenant: tenant, Grant: g.Name}
 	l := lease.Lease{Terms: lease.Grant{Tenant: tenant, Spec: *g}}
@@ -159,21 +159,22 @@ func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, te
 	if err != nil {
 		return nil, err
 	}
-	delete(env, "GPUSHARE_LEASE") // It has none yet.
+	delete(env, "GPUSHARE_LEASE") // There is no lease yet.
 	s, err := isolation.CDI(isolation.Container{
 		Tenant: tenant, Grant: g.Name, Rules: rules, Environment: env, Libraries: libraries, HostRoot: pol.HostRoot,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot describe it: %w", err)
+		return nil, fmt.Errorf("cannot make its CDI file: %w", err)
 	}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("cannot encode it: %w", err)
+		return nil, fmt.Errorf("cannot encode its CDI file: %w", err)
 	}
 	return append(b, '\n'), nil
 }
 
-// SyncCDILocked makes the folder hold exactly these files of ours. They are root's to read: they name tenants. d.cdi.mu is held.
+// SyncCDILocked makes these files the only ones of gpushare in the directory. Only root may read them, because they name
+// tenants. CDI.Mu is held.
 func (pol *Policy) SyncCDILocked(files map[string][]byte) error {
 	dir := pol.CDIDir
 	entries, err := os.ReadDir(dir)

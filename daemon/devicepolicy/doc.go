@@ -1,3 +1,3 @@
-// Package devicepolicy says which device may be opened by whom: the rules of slices and leases, the login filter, and what
-// container runtimes are told. The steps that put rules in force are planned and carried out elsewhere.
+// Package devicepolicy decides which devices may be opened: the device rules of slices and leases, the login filters, and
+// the CDI files for container runtimes. The steps that set device rules are planned and carried out in other packages.
 package devicepolicy

@@ -37,7 +37,7 @@ func (l limitingAdapter) Abilities() cgroup.Abilities { return cgroup.Abilities{
 
 func (limitingAdapter) ScopeOf(int) (string, bool) { return "", false }
 
-// redNode is the policy of a node with the slice of a tenant who has a lease, and who uses what the files say.
+// redNode is the policy of a node with the slice of tenant red, which has a lease and uses what the files say.
 type redNode struct {
 	*Policy
 	use  *attribution.Attribution
@@ -75,12 +75,12 @@ func newRedNode(t *testing.T, limits cgroup.Limits, files map[string]string) *re
 	return &redNode{pol, use, node, port.h}
 }
 
-// planSlices plans slices with what the node is read to have.
+// planSlices plans slices for the node as it is read.
 func (r *redNode) planSlices(want *state.Desired, to []cgroup.Slice) []step.Step {
 	return planner.PlanSlices(to, r.NodeInput(want, r.node, nil))
 }
 
-// A limit that goes below what is in use is refused without force, and the number is said.
+// A limit below what is in use is refused without force, and the message has the number.
 func TestLimitBelowUse(t *testing.T) {
 	const gib = 1 << 30
 	was := cgroup.Limits{MemoryMax: new(uint64(8 * gib)), TasksMax: new(uint64(1000)), CPUQuota: new(400.0)}
@@ -88,7 +88,7 @@ func TestLimitBelowUse(t *testing.T) {
 		name   string
 		files  map[string]string
 		lower  func(*cgroup.Limits)
-		reason string // empty: nobody notices
+		reason string // empty: it is admitted
 	}{
 		{"memory below use", map[string]string{"memory.current": "6442450944\n", "memory.stat": "inactive_file 1073741824\n"}, func(l *cgroup.Limits) { l.MemoryMax = new(uint64(4 * gib)) }, "5 GiB of memory are in use"},
 		{"memory below the cache only", map[string]string{"memory.current": "6442450944\n", "memory.stat": "inactive_file 3221225472\n"}, func(l *cgroup.Limits) { l.MemoryMax = new(uint64(4 * gib)) }, ""},
@@ -96,7 +96,7 @@ func TestLimitBelowUse(t *testing.T) {
 		{"tasks below use", map[string]string{"pids.current": "312\n"}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(100)) }, "312 tasks run"},
 		{"tasks above use", map[string]string{"pids.current": "99\n"}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(100)) }, ""},
 		{"a weight", map[string]string{"memory.current": "6442450944\n"}, func(l *cgroup.Limits) { l.CPUWeight = new(uint64(1)) }, ""},
-		{"nothing is told", map[string]string{}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(1)) }, ""},
+		{"nothing is reported", map[string]string{}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(1)) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			red := newRedNode(t, was, c.files)
@@ -112,7 +112,7 @@ func TestLimitBelowUse(t *testing.T) {
 			}
 			var refused *api.Error
 			if !errors.As(err, &refused) || refused.Kind != api.KindInUse || !strings.Contains(refused.Message, c.reason) || !strings.Contains(refused.Message, "red-") {
-				t.Errorf("refused with %v, it is to say %q and whom", err, c.reason)
+				t.Errorf("refused with %v, want %q and the lease", err, c.reason)
 			}
 			if err := planner.Admit(steps, planner.Authority{Force: true}); err != nil {
 				t.Errorf("refused with force: %v", err)
@@ -121,7 +121,7 @@ func TestLimitBelowUse(t *testing.T) {
 	}
 }
 
-// Two looks at how busy a slice is tell whether a quota goes below it.
+// Two readings of the CPU time of a slice show whether a quota is below its use.
 func TestQuotaBelowUse(t *testing.T) {
 	red := newRedNode(t, cgroup.Limits{CPUQuota: new(400.0)}, map[string]string{"cpu.stat": "usage_usec 1000000\n"})
 	now := time.Now()
@@ -140,7 +140,7 @@ func TestQuotaBelowUse(t *testing.T) {
 	}
 }
 
-// What was raised from outside and is in use by now is not taken away by the loop, which has no authority.
+// A limit that was raised from outside and is in use is not lowered by the converge loop, which has no authority.
 func TestConvergeSetsNoLimitBelowUse(t *testing.T) {
 	red := newRedNode(t, cgroup.Limits{TasksMax: new(uint64(1000))}, map[string]string{"pids.current": "312\n"})
 	steps := red.planSlices(red.State.Desired(), []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
@@ -149,7 +149,7 @@ func TestConvergeSetsNoLimitBelowUse(t *testing.T) {
 	}
 }
 
-// A slice that no spec of ours asked for is shown and left alone; without a memory of what was ours, all are.
+// A slice that gpushare did not create is reported and kept. When the record of created slices is lost, all are managed.
 func TestSlicesOfOthers(t *testing.T) {
 	reds, blues := cgroup.SliceName{Tenant: "red"}, cgroup.SliceName{Tenant: "blue"}
 	for _, c := range []struct {
@@ -157,14 +157,14 @@ func TestSlicesOfOthers(t *testing.T) {
 		state   store.State
 		lost    bool
 		want    []cgroup.Slice
-		removed int // slices that would be removed
+		removed int // slices to remove
 	}{
 		{name: "a new node", want: []cgroup.Slice{}},
-		{name: "ours, and not wanted any more", state: store.State{Accepted: &store.Accepted{}, CreatedSlices: map[string]bool{"red": true}}, want: []cgroup.Slice{}, removed: 1},
-		{name: "another was ours", state: store.State{Accepted: &store.Accepted{}, CreatedSlices: map[string]bool{"blue": true}}, want: []cgroup.Slice{}},
-		{name: "wanted now", want: []cgroup.Slice{{Name: reds, Closed: true}}},
-		{name: "the memory is lost", lost: true, want: []cgroup.Slice{{Name: blues}}, removed: 1},
-		{name: "nobody kept it", state: store.State{Accepted: &store.Accepted{}}, want: []cgroup.Slice{}, removed: 1},
+		{name: "managed, and no longer desired", state: store.State{Accepted: &store.Accepted{}, CreatedSlices: map[string]bool{"red": true}}, want: []cgroup.Slice{}, removed: 1},
+		{name: "another is managed", state: store.State{Accepted: &store.Accepted{}, CreatedSlices: map[string]bool{"blue": true}}, want: []cgroup.Slice{}},
+		{name: "desired", want: []cgroup.Slice{{Name: reds, Closed: true}}},
+		{name: "the state is lost", lost: true, want: []cgroup.Slice{{Name: blues}}, removed: 1},
+		{name: "it was not recorded", state: store.State{Accepted: &store.Accepted{}}, want: []cgroup.Slice{}, removed: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			red := newRedNode(t, cgroup.Limits{}, map[string]string{})
@@ -179,7 +179,7 @@ func TestSlicesOfOthers(t *testing.T) {
 				}
 			}
 			if removed != c.removed {
-				t.Errorf("%d slices go, want %d", removed, c.removed)
+				t.Errorf("%d slices are removed, want %d", removed, c.removed)
 			}
 		})
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// SliceLimits are the host limits of a tenant as its slice has them.
+// SliceLimits returns the host limits of a tenant as limits of its slice.
 func SliceLimits(t *api.TenantSpec) cgroup.Limits {
 	l := cgroup.Limits{TasksMax: t.Tasks}
 	if t.CPU != nil {
@@ -27,7 +27,7 @@ func SliceLimits(t *api.TenantSpec) cgroup.Limits {
 	return l
 }
 
-// MemoryNodes is the NUMA nodes of a lease's GPUs; why tells what could not be found out.
+// MemoryNodes returns the NUMA nodes of a lease's GPUs; why is set when they are not known.
 func (pol *Policy) MemoryNodes(node *observe.Node, l *lease.Lease) (list, why string) {
 	hw, err := pol.hardware(node, nil)
 	if err != nil {

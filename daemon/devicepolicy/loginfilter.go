@@ -26,35 +26,35 @@ import (
 // SystemdLogins is the cgroup that systemd and logind put every login into.
 const SystemdLogins = "/user.slice"
 
-// LoginFilter keeps logins, and units that were adopted, from managed GPUs by device programs on their cgroups. What they
-// deny is read back from the kernel. On which units' cgroups they are is kept in a file until reboot: a host may have
-// guards that are not ours.
+// LoginFilter denies managed GPUs to logins and to adopted units, by device programs on their cgroups. What the programs
+// deny is read back from the kernel. A file, which is kept until reboot, records the units that have one: other programs on
+// the host do not belong to gpushare.
 type LoginFilter struct {
 	mount     string
-	Supported bool   // programs can be attached here
+	Supported bool   // programs can be attached on this host
 	Logins    string // the cgroup of logins; empty where none is known
-	Reason    string // why logins cannot be guarded; empty when they can
-	file      string // of the units' cgroups
+	Reason    string // why logins cannot be filtered; empty: they can
+	file      string // records the cgroups of units
 
-	mu      locks.Mutex[locks.Logins] // guards what follows, and that one changes a guard at a time
-	units   map[string]bool           // cgroups of units that may have a guard of ours
-	lastErr error                     // why the last try to set one failed
+	mu      locks.Mutex[locks.Logins] // protects the fields below; one call changes filters at a time
+	units   map[string]bool           // cgroups of units that may have a filter of gpushare
+	lastErr error                     // why the last attempt to set one failed
 }
 
-// NewLoginFilter finds the guards that an earlier life left. Those of another version of ours become this one's. logins is
-// the cgroup that holds the logins of this host; empty where none is known to.
+// NewLoginFilter finds the filters of the previous run. Programs of another version are replaced. logins is the cgroup of
+// the logins of this host; empty: it is not known.
 func NewLoginFilter(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info) *LoginFilter {
 	g := &LoginFilter{
 		mount: h.Mount, Supported: h.Mount != "" && info.Devices, Logins: logins,
-		file: filepath.Join(runDir, "guarded.json"), units: map[string]bool{},
+		file: filepath.Join(runDir, "login-filters.json"), units: map[string]bool{},
 	}
 	switch {
 	case h.Mount == "":
-		g.Reason = "there are no cgroups to use"
+		g.Reason = "no cgroups are available"
 	case !info.Devices:
 		g.Reason = WhyNoDeviceRules(info)
 	case g.Logins == "":
-		g.Reason = "no cgroup is known to hold the logins of this host"
+		g.Reason = "the cgroup of the logins of this host is not known"
 	}
 	if !g.Supported {
 		return g
@@ -64,7 +64,7 @@ func NewLoginFilter(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info)
 		err = json.Unmarshal(b, &g.units)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		g.lastErr = fmt.Errorf("which units are guarded cannot be read: %w", err)
+		g.lastErr = fmt.Errorf("cannot read which units have a login filter: %w", err)
 	}
 	for _, cg := range g.cgroupsLocked() {
 		if is, ok, err := devices.ReadGuard(h.Dir(cg)); err == nil && ok {
@@ -76,7 +76,7 @@ func NewLoginFilter(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info)
 	return g
 }
 
-// cgroupsLocked is where guards of ours may be. mu is held.
+// cgroupsLocked returns the cgroups that may have a filter of gpushare. mu is held.
 func (g *LoginFilter) cgroupsLocked() []string {
 	all := slices.Sorted(maps.Keys(g.units))
 	if g.Logins != "" {
@@ -85,7 +85,7 @@ func (g *LoginFilter) cgroupsLocked() []string {
 	return all
 }
 
-// Filters reads the guards back.
+// Filters reads the filters back.
 func (g *LoginFilter) Filters(context.Context) ([]devices.State, error) {
 	if !g.Supported {
 		return nil, nil
@@ -99,21 +99,21 @@ func (g *LoginFilter) Filters(context.Context) ([]devices.State, error) {
 		case errors.Is(err, devices.ErrNoCgroup), err == nil && !ok:
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("cannot read the guard of %s: %w", cg, err)
+			return nil, fmt.Errorf("cannot read the login filter of %s: %w", cg, err)
 		}
 		states = append(states, devices.State{Cgroup: cg, Guard: is})
 	}
 	return states, nil
 }
 
-// ChangeFilter puts what change makes of the guard that stands onto the cgroup; nil is none.
+// ChangeFilter sets the filter of a cgroup to what change returns for the active one; nil is none.
 func (g *LoginFilter) ChangeFilter(_ context.Context, cg string, change func(now *devices.Guard) *devices.Guard) (wrote bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var now *devices.Guard
 	is, ok, err := devices.ReadGuard(cgroup.Hierarchy{Mount: g.mount}.Dir(cg))
 	if err != nil && !errors.Is(err, devices.ErrNoCgroup) {
-		return false, fmt.Errorf("cannot read the guard of %s: %w", cg, err)
+		return false, fmt.Errorf("cannot read the login filter of %s: %w", cg, err)
 	}
 	if ok {
 		now = &is
@@ -121,7 +121,7 @@ func (g *LoginFilter) ChangeFilter(_ context.Context, cg string, change func(now
 	return g.setLocked(cg, change(now))
 }
 
-// Replace makes these all the guards there are. They are worked out while nobody else changes one.
+// Replace makes the desired filters the only ones. desired is called while no other call changes a filter.
 func (g *LoginFilter) Replace(desired func() ([]devices.State, error)) (writes int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -148,12 +148,12 @@ func (g *LoginFilter) Replace(desired func() ([]devices.State, error)) (writes i
 	return writes, errors.Join(errs...)
 }
 
-// setLocked puts the guard onto the cgroup, or takes it off. A unit that has ended needs none. mu is held.
+// setLocked sets or removes the filter of a cgroup. A unit that has ended needs none. mu is held.
 func (g *LoginFilter) setLocked(cg string, want *devices.Guard) (wrote bool, err error) {
 	dir := cgroup.Hierarchy{Mount: g.mount}.Dir(cg)
 	if want == nil {
 		wrote, err = devices.RemoveGuard(dir)
-	} else if err = g.noteLocked(cg, true); err == nil { // before it is there, so that it is found after our death
+	} else if err = g.noteLocked(cg, true); err == nil { // Before it is active, so that a later run finds it.
 		wrote, err = devices.SetGuard(dir, *want)
 	}
 	if errors.Is(err, devices.ErrNoCgroup) && cg != g.Logins {
@@ -163,12 +163,12 @@ func (g *LoginFilter) setLocked(cg string, want *devices.Guard) (wrote bool, err
 		err = g.noteLocked(cg, false)
 	}
 	if g.lastErr = err; err != nil {
-		return wrote, fmt.Errorf("cannot guard %s: %w", cg, err)
+		return wrote, fmt.Errorf("cannot set the login filter of %s: %w", cg, err)
 	}
 	return wrote, nil
 }
 
-// noteLocked keeps on file which units may have a guard. mu is held.
+// noteLocked records in the file which units may have a filter. mu is held.
 func (g *LoginFilter) noteLocked(cg string, filtered bool) error {
 	if cg == g.Logins || g.units[cg] == filtered {
 		return nil
@@ -183,23 +183,23 @@ func (g *LoginFilter) noteLocked(cg string, filtered bool) error {
 		err = store.Replace(g.file, b, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot note which units are guarded: %w", err)
+		return fmt.Errorf("cannot record which units have a login filter: %w", err)
 	}
 	g.units = units
 	return nil
 }
 
-// Exists tells whether the cgroup exists.
+// Exists reports whether the cgroup exists.
 func (g *LoginFilter) Exists(cg string) bool { return cgroup.Hierarchy{Mount: g.mount}.Exists(cg) }
 
-// LastError is why the last change of a guard failed; nil when it did not.
+// LastError returns why the last change of a filter failed; nil: it did not.
 func (g *LoginFilter) LastError() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.lastErr
 }
 
-// DesiredFilters works out the guards that should stand, from one observation, with the leases that there are.
+// DesiredFilters returns the filters that should be active, from one observation and the current leases.
 func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardwareSteps []step.Step, leases []lease.Lease) ([]devices.State, []string, error) {
 	if !want.Guarding() || !pol.Logins.Supported {
 		return nil, nil, nil
@@ -228,7 +228,7 @@ func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardw
 	}
 	adopted := pol.adopted.Load()
 	if adopted != nil {
-		// A unit that a tenant adopts is kept from what it has no lease on, also while it has none.
+		// An adopted unit may open only what it has a lease on, also while it has no lease.
 		for _, cg := range *adopted {
 			attached = append(attached, isolation.Visitor{Cgroup: cg, Unit: true})
 		}
@@ -236,15 +236,15 @@ func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardw
 	states, missing := isolation.Guards(&hw, want.Managed(), pol.Logins.Logins, attached)
 	for _, s := range node.LoginFilters {
 		if adopted == nil && s.Cgroup != pol.Logins.Logins && !slices.ContainsFunc(states, func(w devices.State) bool { return w.Cgroup == s.Cgroup }) {
-			states = append(states, s) // Whether it runs still, and is wanted, is not known yet.
+			states = append(states, s) // It is not known yet whether the unit runs and is adopted.
 		}
 	}
-	// A node that manages no GPU keeps nobody from any.
+	// On a node without managed GPUs no filter is needed.
 	states = slices.DeleteFunc(states, func(s devices.State) bool { return len(s.Guard.Closed) == 0 })
 	return states, missing, nil
 }
 
-// FilterUnits notes which units the spec adopts and that run, and guards those that are new.
+// FilterUnits records which adopted units run, and filters the new ones.
 func (pol *Policy) FilterUnits(here []lease.AdoptionCandidate) {
 	units := []string{}
 	for i := range here {
@@ -256,11 +256,11 @@ func (pol *Policy) FilterUnits(here []lease.AdoptionCandidate) {
 		return
 	}
 	if err := pol.SyncLoginFilters(nil, ""); err != nil {
-		pol.Log.Warn("cannot guard the units that are adopted", "error", err) // The converge loop tries again.
+		pol.Log.Warn("cannot set the login filters of the adopted units", "error", err) // The converge loop tries again.
 	}
 }
 
-// cgroupOf is where a visitor's processes are; empty when that is not known.
+// cgroupOf returns the cgroup of a lease attached in place; empty: it is not known.
 func cgroupOf(l *lease.Lease) string {
 	if l.Cgroup != "" {
 		return l.Cgroup
@@ -272,7 +272,7 @@ func cgroupOf(l *lease.Lease) string {
 	return cg
 }
 
-// LoginFiltered tells whether a guard keeps a visitor's processes to the GPUs of its user's leases.
+// LoginFiltered reports whether a login filter limits a lease attached in place to the GPUs of its user's leases.
 func (pol *Policy) LoginFiltered(l *lease.Lease) bool {
 	if want := pol.State.Desired(); !want.Enforcing() || !want.Guarding() || !pol.Logins.Supported || pol.Logins.LastError() != nil {
 		return false
@@ -281,11 +281,12 @@ func (pol *Policy) LoginFiltered(l *lease.Lease) bool {
 	return l.Origin == lease.OriginUnit || pol.Logins.Logins != "" && cg != "" && cgroup.Below(cg, pol.Logins.Logins)
 }
 
-// driverUnavailable tells whether no GPU was ever seen, because the driver does not answer. One that answered before is believed: the
-// numbers of its GPUs are what they were.
+// driverUnavailable reports whether no GPU was ever read, because the driver does not answer. If it answered before, the
+// device numbers of its GPUs are still valid.
 func driverUnavailable(node *observe.Node) bool { return node.DriverErr != nil && len(node.GPUs) == 0 }
 
-// filtersWithoutDriver is what should stand while no GPU is known: what does, and where nothing does, everything closed.
+// filtersWithoutDriver returns the filters while no GPU is known: the active ones, and for logins without a filter one that
+// closes all GPUs.
 func (pol *Policy) filtersWithoutDriver(hw *isolation.Hardware, node *observe.Node) []devices.State {
 	states := slices.Clone(node.LoginFilters)
 	if pol.Logins.Logins != "" && !slices.ContainsFunc(states, func(s devices.State) bool { return s.Cgroup == pol.Logins.Logins }) {
@@ -294,7 +295,7 @@ func (pol *Policy) filtersWithoutDriver(hw *isolation.Hardware, node *observe.No
 	return states
 }
 
-// filterNow makes a step that opens anew from what is observed when its turn comes.
+// filterNow computes a step that grants access again, from what is observed when the step is carried out.
 func (pol *Policy) filterNow(ctx context.Context, s step.Step) (step.Step, bool, error) {
 	var planned isolation.GuardArgs
 	if err := json.Unmarshal(s.Args, &planned); err != nil {
@@ -316,7 +317,8 @@ func (pol *Policy) filterNow(ctx context.Context, s step.Step) (step.Step, bool,
 	return s, true, nil
 }
 
-// SyncLoginFilters makes the guards fit the leases now: one more, or one less. Whoever is told that he has a GPU can open it.
+// SyncLoginFilters updates the filters for the leases, with one lease more or one less. It returns before a user is told
+// that they have a GPU, so that they can open it.
 func (pol *Policy) SyncLoginFilters(more *lease.Lease, less string) error {
 	want, node := pol.State.Desired(), pol.Observer.Last()
 	if !want.Enforcing() || !want.Guarding() || !pol.Logins.Supported || driverUnavailable(node) {

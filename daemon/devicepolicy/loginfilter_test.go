@@ -10,7 +10,7 @@ import (
 	devices "github.com/gpushare/gpushare/cgroup/device"
 )
 
-// hostWithCgroups is the host's hierarchy with cgroups of the test's own.
+// hostWithCgroups returns the host's hierarchy with cgroups of the test.
 func hostWithCgroups(t *testing.T, names ...string) (cgroup.Hierarchy, []string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -20,7 +20,7 @@ func hostWithCgroups(t *testing.T, names ...string) (cgroup.Hierarchy, []string)
 	if err != nil {
 		t.Skipf("needs a cgroup v2 hierarchy: %v", err)
 	}
-	top := fmt.Sprintf("/gpushare-guard-%d", os.Getpid())
+	top := fmt.Sprintf("/gpushare-login-filter-%d", os.Getpid())
 	if err := os.Mkdir(h.Dir(top), 0o755); err != nil {
 		t.Skipf("needs a cgroup v2 hierarchy that may be written: %v", err)
 	}
@@ -43,8 +43,7 @@ func hostWithCgroups(t *testing.T, names ...string) (cgroup.Hierarchy, []string)
 	return h, cgroups
 }
 
-// The guards of units are found by the next daemon, those of others are none of its business, and one whose unit ended
-// is forgotten.
+// The next daemon finds the filters of units, ignores programs of others, and forgets a unit that has ended.
 func TestFiltersOfUnitsAreFoundAgain(t *testing.T) {
 	h, cg := hostWithCgroups(t, "unit.service", "of-another.service")
 	runDir, info := t.TempDir(), cgroup.Info{Devices: true}
@@ -79,7 +78,7 @@ func TestFiltersOfUnitsAreFoundAgain(t *testing.T) {
 		t.Errorf("the next daemon finds %q", got)
 	}
 	if wrote, err := set(next); err != nil || wrote {
-		t.Errorf("the same guard: wrote %v, %v", wrote, err)
+		t.Errorf("the same filter: wrote %v, %v", wrote, err)
 	}
 	if err := os.Remove(h.Dir(cg[0])); err != nil {
 		t.Fatal(err)
@@ -88,13 +87,13 @@ func TestFiltersOfUnitsAreFoundAgain(t *testing.T) {
 		t.Errorf("of a unit that ended: %s", got)
 	}
 	if wrote, err := set(next); err != nil || wrote {
-		t.Errorf("guarding a unit that ended: wrote %v, %v", wrote, err)
+		t.Errorf("a filter of a unit that ended: wrote %v, %v", wrote, err)
 	}
 	if units := NewLoginFilter(h, "", runDir, info).units; len(units) != 0 {
 		t.Errorf("still kept on file: %v", units)
 	}
 	if _, ok, err := devices.ReadGuard(h.Dir(cg[1])); !ok || err != nil {
-		t.Errorf("another's guard was touched: %v", err)
+		t.Errorf("the program of another was changed: %v", err)
 	}
 }
 
@@ -105,9 +104,9 @@ func TestLoginFilterReason(t *testing.T) {
 		info   cgroup.Info
 		why    string
 	}{
-		"no cgroups":  {logins: "/x", why: "there are no cgroups to use"},
+		"no cgroups":  {logins: "/x", why: "no cgroups are available"},
 		"no programs": {h: cgroup.Hierarchy{Mount: t.TempDir()}, logins: "/x", info: cgroup.Info{NoDevices: "the kernel takes no device program: EPERM"}, why: "the kernel takes no device program: EPERM"},
-		"no logins":   {h: cgroup.Hierarchy{Mount: t.TempDir()}, info: cgroup.Info{Devices: true}, why: "no cgroup is known to hold the logins of this host"},
+		"no logins":   {h: cgroup.Hierarchy{Mount: t.TempDir()}, info: cgroup.Info{Devices: true}, why: "the cgroup of the logins of this host is not known"},
 		"nothing":     {h: cgroup.Hierarchy{Mount: t.TempDir()}, logins: "/x", info: cgroup.Info{Devices: true}},
 	} {
 		if got := NewLoginFilter(c.h, c.logins, "", c.info).Reason; got != c.why {

@@ -10,16 +10,17 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// mpsEnvironment is what joins a lease to the control daemon of its GPU. Its share is a ceiling for each of its
-// processes; its memory limit holds for each process by itself, and for the grant by the ladder.
+// mpsEnvironment returns the environment with which a lease uses the control daemon of its GPU. The share limits each of
+// its processes. The memory limit applies to each process by itself; for the whole grant the quota of GPU memory enforces
+// it.
 func (pol *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[string]string, error) {
 	id := l.Place.GPUs[0]
 	if st := pol.MPS.Observe(ctx, id); !st.Healthy() {
-		why := "it does not run"
+		why := "it is not running"
 		if st != nil && st.Reason != "" {
 			why = st.Reason
 		}
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot join MPS on GPU %s: %s", id, why), Hint: "'gpushare mps list' shows it; an administrator can try 'gpushare gpu retry'"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot connect to MPS on GPU %s: %s", id, why), Hint: "'gpushare mps list' shows it; an administrator can try 'gpushare gpu retry'"}
 	}
 	limits := mps.Limits{}
 	if s := l.Terms.Spec.MPS; s != nil {

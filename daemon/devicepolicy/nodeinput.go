@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-// NodeInput is what a plan of the node is made from. going are the hardware steps that come with it.
+// NodeInput returns the input for a plan of the node. hardwareSteps are the steps of the same plan on GPUs.
 func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, hardwareSteps []step.Step) planner.NodeInput {
 	in := planner.NodeInput{
 		Info: pol.Port.Info(), InForce: want == pol.State.Desired(), NeverRead: pol.NeverRead(node), Logins: pol.Logins.Logins,
@@ -25,7 +25,7 @@ func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, hardwareSt
 		Use: sync.OnceValue(func() map[cgroup.SliceName]isolation.Use { return pol.SliceUse(node) }),
 		Filters: sync.OnceValues(func() ([]devices.State, error) {
 			states, _, err := pol.DesiredFilters(want, node, hardwareSteps, pol.Table.Live())
-			// Nobody is in a cgroup that does not exist, and the rest of a change does not wait for it: a condition says so.
+			// A cgroup that does not exist has no process, and the rest of a change does not wait for it. A condition reports it.
 			return slices.DeleteFunc(states, func(s devices.State) bool { return !pol.Logins.Exists(s.Cgroup) }), err
 		}),
 	}

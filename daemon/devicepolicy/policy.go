@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// Policy says which device may be opened by whom.
+// Policy decides which devices may be opened by which processes.
 type Policy struct {
 	*report.Reporter
 	HostRoot       string
@@ -22,14 +22,14 @@ type Policy struct {
 	Port           cgroup.Port
 	Observer       *observe.Observer
 	Table          *lease.Table
-	Logins         *LoginFilter // keeps logins from managed GPUs
+	Logins         *LoginFilter // denies managed GPUs to logins
 	MPS            *mps.Supervisor
 	Hosts          *isolation.HostCache
-	adopted        atomic.Pointer[[]string] // the cgroups of units that run and that the spec adopts; nil: not known yet
+	adopted        atomic.Pointer[[]string] // the cgroups of adopted units that run; nil: not known yet
 	CDI            CDI
 	UnknownOutcome unknownOutcome
 	Slices         atomic.Pointer[planner.DesiredSlices]
 	Scopes         scopeRules
-	// sliceUse is who uses which slice now, and what of.
+	// SliceUse returns what is in use of each slice.
 	SliceUse func(node *observe.Node) map[cgroup.SliceName]isolation.Use
 }

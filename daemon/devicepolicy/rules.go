@@ -19,7 +19,8 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// DesiredSlices works out the slices. What was worked out last is kept: planning and judging ask for the same.
+// DesiredSlices returns the slices that should exist. The last result is kept, because the plan and the conditions need the
+// same.
 func (pol *Policy) DesiredSlices(want *state.Desired, node *observe.Node, hardwareSteps []step.Step) (*planner.DesiredSlices, error) {
 	if w := pol.Slices.Load(); w != nil && w.Node == node && w.Spec == want && len(hardwareSteps) == 0 {
 		return w, nil
@@ -36,10 +37,10 @@ func (pol *Policy) DesiredSlices(want *state.Desired, node *observe.Node, hardwa
 	return w, nil
 }
 
-// NeverRead tells whether there is a GPU that did not answer since the daemon began: nothing is known of it, and rules
-// that leave it out would take it away from whoever has it. Slices that stand are then left as they are; new ones are
-// made, because no process may run in a slice without limits. Of a GPU whose record is from before a boot or a reload of
-// the driver enough is known: nobody has anything of it, and what stands open is to be closed before it is another's.
+// NeverRead reports whether a GPU has not answered since the daemon started. Nothing is known of it, and device rules
+// without it would revoke it from its leases. Existing slices are kept then; new ones are created, because no process may
+// run in a slice without limits. A GPU whose record is from before a boot or a reload of the driver does not count: no
+// lease has anything on it, and open rules must be closed before another tenant gets it.
 func (pol *Policy) NeverRead(node *observe.Node) bool {
 	achieved := pol.State.Kept().Achieved
 	return slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool {
@@ -48,7 +49,7 @@ func (pol *Policy) NeverRead(node *observe.Node) bool {
 	})
 }
 
-// hardware is what walls are made of, without the instances that are about to go.
+// hardware returns the input for device rules, without the instances that hardwareSteps destroy.
 func (pol *Policy) hardware(node *observe.Node, hardwareSteps []step.Step) (isolation.Hardware, error) {
 	host, err := pol.Hosts.At(node)
 	if err != nil {
@@ -57,7 +58,7 @@ func (pol *Policy) hardware(node *observe.Node, hardwareSteps []step.Step) (isol
 	hw := isolation.Hardware{Host: host}
 	hardwareSteps = append(slices.Clip(hardwareSteps), pol.UnknownOutcome.unconfirmed(node)...)
 	for i := range node.GPUs {
-		// One that does not answer now is what it was: its leases must not be shut out of it for that.
+		// A GPU that does not answer now keeps its last reading, so that its leases keep their access.
 		s := node.GPUs[i].Snapshot
 		for _, g := range hardwareSteps {
 			var args mig.InstanceArgs
@@ -92,7 +93,7 @@ func (pol *Policy) tenants(want *state.Desired, hw *isolation.Hardware) []isolat
 	return out
 }
 
-// targets is what a grant's slice may open now: whole GPUs, or the instances of ours that it could be given.
+// targets returns what a grant's slice may open now: whole GPUs, or the managed instances that its leases could get.
 func (pol *Policy) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardware) []isolation.Target {
 	var out []isolation.Target
 	for _, id := range ids {
@@ -115,7 +116,7 @@ func (pol *Policy) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardw
 	return out
 }
 
-// matches tells whether an instance is what a MIG grant asks for, by the device's own profiles.
+// matches reports whether an instance matches a MIG grant, by the profiles of the device.
 func (pol *Policy) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool {
 	o, ok := pol.Observer.Last().GPU(id)
 	if !ok || o.Profiles == nil {
@@ -125,7 +126,7 @@ func (pol *Policy) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool
 	return i >= 0 && lease.Matches(g, planner.ProfileView(&o.Profiles.GI[i]))
 }
 
-// DeviceRules are exactly the nodes that a lease needs.
+// DeviceRules returns exactly the device nodes that a lease needs.
 func (pol *Policy) DeviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
 	hw, err := pol.hardware(node, nil)
 	if err != nil {
@@ -134,13 +135,13 @@ func (pol *Policy) DeviceRules(node *observe.Node, l *lease.Lease) ([]cgroup.Dev
 	return pol.rulesOn(&hw, l)
 }
 
-// rulesOn is deviceRules on hardware that was read before.
+// rulesOn is DeviceRules with hardware that was read before.
 func (pol *Policy) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.DeviceRule, []string, error) {
 	var targets []isolation.Target
 	stale := pol.State.Stale(l)
 	for _, id := range l.Place.GPUs {
 		if stale {
-			break // What has its device numbers now is another instance.
+			break // Another instance has its device numbers now.
 		}
 		targets = append(targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
 	}
@@ -150,12 +151,12 @@ func (pol *Policy) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.Dev
 	}
 	rules, missing, err := isolation.Rules(hw, targets, classes)
 	if stale {
-		missing = append(missing, "its MIG instance is gone, and what is in its place is another one")
+		missing = append(missing, "its MIG instance was removed, and another one is at its placement")
 	}
 	return rules, missing, err
 }
 
-// Environment is what a lease's processes get.
+// Environment returns the environment variables for a lease's processes, and those to unset.
 func (pol *Policy) Environment(ctx context.Context, l *lease.Lease) (map[string]string, []string, error) {
 	in := isolation.Lease{
 		ID: l.ID, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Devices: l.Place.Devices, Timesliced: l.Terms.Kind() == api.ModeTimeslice,
@@ -170,8 +171,9 @@ func (pol *Policy) Environment(ctx context.Context, l *lease.Lease) (map[string]
 	return set, unset, nil
 }
 
-// Granter makes each step that grants access anew from what is observed when its turn comes: a slot's next instance has
-// the minors of the one before, so nothing is granted on expectation. One observation serves a whole change.
+// Granter computes each step that grants access again, from what is observed when the step is carried out: the next instance
+// at a placement has the minors of the one before, so access is never granted from a plan. One observation serves a whole
+// change.
 func (pol *Policy) Granter() func(ctx context.Context, s step.Step) (step.Step, bool, error) {
 	var once sync.Once
 	var now map[cgroup.SliceName]cgroup.Slice

@@ -10,8 +10,8 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-// A GPU that misses one reading stays in the walls with what was last known of it; one that was never read stops any
-// change of the walls.
+// A GPU that misses one reading keeps its last reading in the device rules. A GPU that was never read stops any change of
+// the rules.
 func TestUnresponsiveGPUKeepsItsRules(t *testing.T) {
 	st, _, err := store.Open(t.TempDir())
 	if err != nil {
@@ -26,7 +26,7 @@ func TestUnresponsiveGPUKeepsItsRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(hw.GPUs) != 1 || hw.GPUs[0].Identity.Minor != 3 {
-		t.Errorf("the walls are made of %+v", hw.GPUs)
+		t.Errorf("the rules are made from %+v", hw.GPUs)
 	}
 	if d.NeverRead(node) {
 		t.Error("a GPU with a last reading counts as never read")
@@ -36,7 +36,7 @@ func TestUnresponsiveGPUKeepsItsRules(t *testing.T) {
 		t.Error("a GPU without any reading does not count as never read")
 	}
 
-	// Once the driver was loaded anew nobody has anything of it.
+	// After the driver was loaded again no lease has anything on it.
 	node.Epoch = observe.Epoch{Boot: "b", Driver: "2"}
 	for driver, want := range map[string]bool{"2": true, "1": false} {
 		err := d.State.Store.Update(func(s *store.State) error {

@@ -5,13 +5,13 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 )
 
-// scopeRules are the device rules that the scopes of leases were given, by lease. The zero value works.
+// scopeRules are the device rules of the scopes of leases, by lease. The zero value works.
 type scopeRules struct {
-	mu  locks.Mutex[locks.Leaf] // guards all
+	mu  locks.Mutex[locks.Leaf] // protects all
 	all map[string][]cgroup.DeviceRule
 }
 
-// get gives those of a lease; false when nothing is known of it.
+// Get returns the rules of a lease; false when they are not known.
 func (x *scopeRules) Get(id string) ([]cgroup.DeviceRule, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -19,7 +19,7 @@ func (x *scopeRules) Get(id string) ([]cgroup.DeviceRule, bool) {
 	return rules, ok
 }
 
-// set remembers what a lease's scope is closed to.
+// Set records the rules of a lease.
 func (x *scopeRules) Set(id string, rules []cgroup.DeviceRule) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -29,7 +29,7 @@ func (x *scopeRules) Set(id string, rules []cgroup.DeviceRule) {
 	x.all[id] = rules
 }
 
-// keep forgets the leases that are not among the live ones.
+// Keep forgets the leases that are not live.
 func (x *scopeRules) Keep(live map[string]bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

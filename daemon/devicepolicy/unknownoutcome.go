@@ -7,15 +7,15 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// unknownOutcome are GPUs that were changed and did not answer afterwards. What is known of such a one is from before the change:
-// an instance that a step was to destroy may be gone, and its numbers another's. After a restart no GPU that does not
-// answer is known at all, and slices stay as they stand.
+// unknownOutcome records the steps on GPUs that did not answer after a change. The last reading of such a GPU is from before
+// the change: an instance that a step destroys may be removed, and its device numbers reused. After a restart nothing is
+// known of a GPU that does not answer, and slices are kept.
 type unknownOutcome struct {
-	mu    locks.Mutex[locks.Leaf] // guards steps
+	mu    locks.Mutex[locks.Leaf] // protects steps
 	steps map[gpu.UUID][]step.Step
 }
 
-// note remembers the steps of GPUs that did not answer after them.
+// Record keeps the steps of GPUs that did not answer after them.
 func (u *unknownOutcome) Record(node *observe.Node, steps []step.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -30,7 +30,7 @@ func (u *unknownOutcome) Record(node *observe.Node, steps []step.Step) {
 	}
 }
 
-// unconfirmed gives the steps whose outcome an observation does not show, and forgets those that it shows.
+// unconfirmed returns the steps whose outcome an observation does not show, and forgets the others.
 func (u *unknownOutcome) unconfirmed(node *observe.Node) []step.Step {
 	u.mu.Lock()
 	defer u.mu.Unlock()

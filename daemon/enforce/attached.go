@@ -12,10 +12,10 @@ import (
 	"github.com/gpushare/gpushare/quota"
 )
 
-// stopAttempts has the ladders of those that were asked to end for their memory, one a lease. The quota measures their grace.
+// stopAttempts has the escalation of each lease that got SIGTERM for its GPU memory. The quota measures the grace period.
 type stopAttempts map[string]*stopAttempt // nil: none yet
 
-// stopAttempt is a ladder, with what has to be let go of.
+// stopAttempt is an escalation, with the processes whose pidfds have to be closed.
 type stopAttempt struct {
 	escalation *stop.Escalation
 	processes  *stop.Processes // nil: the whole lease is stopped
@@ -45,11 +45,11 @@ func (s stopAttempts) forget(id string) {
 	delete(s, id)
 }
 
-// actOnAttached carries out what the memory ladder says of a lease that is never frozen and never ended as a whole: the
-// process that uses most is asked to end, and killed when it does not.
+// actOnAttached carries out a decision for a lease that is attached in place. Such a lease is never frozen and never stopped
+// as a whole: the process that uses most memory gets SIGTERM, then SIGKILL.
 func (en *Enforcer) actOnAttached(ctx context.Context, id gpu.UUID, a quota.MemoryAction, l *lease.Lease) error {
 	if a.Kind != quota.MemoryStop && a.Kind != quota.MemoryKill {
-		return nil // Frozen it is never.
+		return nil // It is never frozen.
 	}
 	if still, err := en.stillOver(ctx, id, a); err != nil || !still {
 		return err
@@ -57,7 +57,7 @@ func (en *Enforcer) actOnAttached(ctx context.Context, id gpu.UUID, a quota.Memo
 	if a.Kind == quota.MemoryKill {
 		s := en.stopAttempts[l.ID]
 		if s == nil || !s.escalation.Terminated() {
-			return nil // The quota asks the next one.
+			return nil // The quota decides again.
 		}
 		defer en.stopAttempts.forget(l.ID)
 		return s.escalation.Kill(ctx)
@@ -67,7 +67,7 @@ func (en *Enforcer) actOnAttached(ctx context.Context, id gpu.UUID, a quota.Memo
 		return err
 	}
 	s := &stopAttempt{processes: largest, escalation: &stop.Escalation{Target: largest, Notify: func(context.Context) {
-		en.Table.Notice(l.ID, lease.Notice{Kind: "memory.victim", Text: fmt.Sprintf("process %d (%s) is asked to end: it uses most", pid, procfs.Name(pid))})
+		en.Table.Notice(l.ID, lease.Notice{Kind: "memory.victim", Text: fmt.Sprintf("pid %d (%s) gets SIGTERM: it uses the most GPU memory", pid, procfs.Name(pid))})
 	}}}
 	en.stopAttempts.put(l.ID, s)
 	return s.escalation.Terminate(ctx)

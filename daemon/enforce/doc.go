@@ -1,2 +1,2 @@
-// Package enforce carries out the quotas of GPU memory and GPU time. What is decided is decided in package quota.
+// Package enforce carries out the quotas of GPU memory and GPU time. Package quota makes the decisions.
 package enforce

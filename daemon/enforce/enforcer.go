@@ -20,16 +20,16 @@ type Enforcer struct {
 	State    *state.State
 	Driver   gpu.Driver
 	Observer *observe.Observer
-	Freezer  cgroup.ScopeFreezer // freezes only while somebody else could thaw; nil where nothing can be frozen
+	Freezer  cgroup.ScopeFreezer // freezes only while gpushare-thaw can thaw; nil: nothing can be frozen
 	Table    *lease.Table
 	Samples  *observe.Samples
-	// sampleInterval is the time between two samples.
+	// SampleInterval returns the time between two samples.
 	SampleInterval func() time.Duration
 	Attribution    *attribution.Attribution
 	Stopper        *stop.Stopper
 
-	Wake         loop.Wake // a lease began: the next sample is due
+	Wake         loop.Wake // a lease started: the next sample is due
 	Shares       Shares
 	tasks        loop.Group   // the loops that share out GPUs by time
-	stopAttempts stopAttempts // ladders of those that were asked to end; the sample loop's alone
+	stopAttempts stopAttempts // only the sample loop uses it
 }

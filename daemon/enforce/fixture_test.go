@@ -38,14 +38,14 @@ const testGPU gpu.UUID = "GPU-1"
 
 const mib = 1 << 20
 
-// limit is what a grant has of its memory.
+// limit is the GPU memory of a grant.
 const limit = 100 * mib
 
-// journal is what was done and told, with the time since the start.
+// journal records what was done and reported, with the time since the start.
 type journal struct {
 	start time.Time
 
-	mu    sync.Mutex // guards lines
+	mu    sync.Mutex // protects lines
 	lines []string
 }
 
@@ -63,9 +63,9 @@ func (j *journal) read() []string {
 
 // fakeDriver is a host with processes on one GPU.
 type fakeDriver struct {
-	gpu.Driver // What no test reaches for.
+	gpu.Driver // What no test calls.
 	sample     func() ([]gpu.Process, error)
-	again      func() ([]gpu.Process, error) // what is measured right before somebody is stopped; nil: as sample
+	again      func() ([]gpu.Process, error) // what is measured before a stop; nil: as sample
 }
 
 func (d *fakeDriver) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{}, nil }
@@ -86,15 +86,15 @@ func (d *fakeDriver) Utilization(context.Context, gpu.UUID, uint64) ([]gpu.UtilS
 	return nil, 0, gpu.ErrNotSupported
 }
 
-// fakePort holds processes by their pids. It is the gate too.
+// fakePort assigns processes to leases by pid. It is the freezer too.
 type fakePort struct {
-	cgroup.Port // What no test reaches for.
+	cgroup.Port // What no test calls.
 	journal     *journal
 	killed      func(ctx context.Context, id string)
 	freezeErr   error         // of each freeze
 	slow        time.Duration // of each thaw
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // protects the fields below
 	leaseOf map[int]string
 	frozen  map[string]bool
 	froze   map[string]int // how often
@@ -117,7 +117,7 @@ func (p *fakePort) Members(_ context.Context, id string) (out []cgroup.Process, 
 		if owner != id {
 			continue
 		}
-		if start, err := procfs.Start(pid); err == nil { // Else it has ended.
+		if start, err := procfs.Start(pid); err == nil { // Else it has exited.
 			out = append(out, cgroup.Process{PID: pid, Start: start})
 		}
 	}
@@ -171,27 +171,27 @@ func (p *fakePort) assign(pid int, id string) {
 	p.leaseOf[pid] = id
 }
 
-// fakeIsolation are walls that can be frozen.
+// fakeIsolation is an isolation that can be frozen.
 type fakeIsolation struct{ leasetest.NoIsolation }
 
 func (fakeIsolation) Isolate(context.Context, lease.Lease, lease.Process) (lease.IsolationResult, error) {
 	return lease.IsolationResult{Status: api.IsolationStatus{Cgroup: "/red", Freeze: true}}, nil
 }
 
-// fixture is an enforcer with a lease of red on a time-sliced GPU. It runs in a synctest bubble.
+// fixture is an enforcer with a lease of tenant red on a time-sliced GPU. It runs in a synctest bubble.
 type fixture struct {
 	*Enforcer
 	journal     *journal
 	port        *fakePort
 	driver      *fakeDriver
 	lease       string // the lease of red
-	lines       int    // that its user was told before the start
+	lines       int    // notices before the start
 	ended       chan struct{}
-	frozenAtEnd []string // who was frozen when Run returned
+	frozenAtEnd []string // which leases were frozen when Run returned
 	end         context.CancelFunc
 }
 
-// newFixture makes a node that enforces. Each grant of red has the limit, and this overuse.
+// newFixture makes a node that enforces. Each grant has the limit and this overuse.
 func newFixture(t *testing.T, overuse string) *fixture {
 	t.Helper()
 	j := &journal{start: time.Now()}
@@ -224,7 +224,7 @@ func newFixture(t *testing.T, overuse string) *fixture {
 		Stopper: &stop.Stopper{Reporter: rep, Driver: w.driver, Table: table, Attribution: attr, Freezer: w.port, LeaseChanges: &stop.LeaseChanges{}},
 		Wake:    wake, Shares: Shares{GPUs: map[gpu.UUID]*Slicer{}},
 	}
-	w.enforce("on", api.ModeExclusive) // No time is shared out where a test is about memory.
+	w.enforce("on", api.ModeExclusive) // No GPU time is scheduled in tests of GPU memory.
 	return w
 }
 
@@ -235,11 +235,11 @@ func (w *fixture) enforce(enforce api.Switch, mode string) {
 	})
 }
 
-// begin runs it. What it tells goes to the journal.
+// begin calls Run. Its events go to the journal.
 func (w *fixture) begin(t *testing.T) {
 	t.Helper()
 	select {
-	case <-w.Wake.C(): // The first look is after an interval, and not because of leases that a test made.
+	case <-w.Wake.C(): // The first sample is after an interval, not because of the leases of the test.
 	default:
 	}
 	l, _ := w.Table.Get(w.lease)
@@ -271,13 +271,13 @@ func (w *fixture) begin(t *testing.T) {
 	}
 }
 
-// runUntil lets the time pass, up to so long after the start.
+// runUntil lets time pass until so long after the start.
 func (w *fixture) runUntil(at time.Duration) {
 	time.Sleep(time.Until(w.journal.start.Add(at)))
 	synctest.Wait()
 }
 
-// on is a process on the GPU.
+// on returns a process on the GPU.
 func on(pid int, memory uint64) gpu.Process {
 	return gpu.Process{PID: pid, Kind: gpu.ComputeProcess, Memory: &memory}
 }
@@ -295,7 +295,7 @@ func (w *fixture) startLease(t *testing.T, tenant string) string {
 	return k.ID()
 }
 
-// realProcess is a process that can be signalled.
+// realProcess is a process that gets signals.
 type realProcess struct {
 	pid   int
 	ended chan struct{} // closed when it has ended
@@ -308,8 +308,8 @@ const (
 	ignoresTerm = "trap '' TERM; echo; exec sleep 3600"
 )
 
-// startScript starts a shell script and returns when it has printed a line. It is called outside of a bubble: what becomes of a
-// process is no matter of a bubble's time.
+// startScript starts a shell script and returns when it has printed a line. It is called outside of the bubble, because a
+// process does not run in the bubble's time.
 func startScript(t *testing.T, text string) *realProcess {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", text)
@@ -321,9 +321,9 @@ func startScript(t *testing.T, text string) *realProcess {
 		t.Fatal(err)
 	}
 	if _, err := out.Read(make([]byte, 1)); err != nil {
-		t.Errorf("it does not begin: %v", err)
+		t.Errorf("it does not start: %v", err)
 	}
-	r := &realProcess{pid: cmd.Process.Pid, ended: make(chan struct{}), kill: func() { _ = cmd.Process.Kill() }} // It may have ended.
+	r := &realProcess{pid: cmd.Process.Pid, ended: make(chan struct{}), kill: func() { _ = cmd.Process.Kill() }} // It may have exited.
 	go func() {
 		defer close(r.ended)
 		_ = cmd.Wait() // It is stopped.
@@ -333,7 +333,7 @@ func startScript(t *testing.T, text string) *realProcess {
 	return r
 }
 
-// alive tells whether nobody has ended it.
+// alive reports whether it runs.
 func (r *realProcess) alive() bool {
 	select {
 	case <-r.ended:
@@ -343,7 +343,7 @@ func (r *realProcess) alive() bool {
 	}
 }
 
-// endedBy waits for its end, and tells the signal.
+// endedBy waits for its exit, and returns the signal.
 func (r *realProcess) endedBy() syscall.Signal {
 	<-r.ended
 	return r.state.Sys().(syscall.WaitStatus).Signal()

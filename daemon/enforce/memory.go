@@ -14,22 +14,21 @@ import (
 	"github.com/gpushare/gpushare/quota"
 )
 
-// Defaults of overuse.
+// defaultGrace is the default of overuse.grace.
 const defaultGrace = 10 * time.Second
 
-// closeInterval is how often a GPU is looked at while a grant on it is close to its limit.
+// closeInterval is the sample interval while a grant is close to its limit.
 const closeInterval = 250 * time.Millisecond
 
-// Run samples and shares out time until ctx ends, and returns when all of that has ended and nobody waits frozen for his
-// slice.
+// Run samples and schedules GPU time until ctx ends. It returns when its loops have ended and no lease is frozen.
 func (en *Enforcer) Run(ctx context.Context) {
 	en.tasks.Begin(ctx)
 	defer en.tasks.Wait()
 	en.sampleLoop(ctx)
 }
 
-// sampleLoop looks at the GPUs that have leases: memory, processes, and the samples of who was busy. Without leases it
-// asks the driver nothing.
+// sampleLoop samples the GPUs that have leases: memory, processes and utilization. Without leases it does not call the
+// driver.
 func (en *Enforcer) sampleLoop(ctx context.Context) {
 	escalations := map[gpu.UUID]*quota.Escalation{}
 	began := time.Now()
@@ -51,7 +50,7 @@ func (en *Enforcer) sampleLoop(ctx context.Context) {
 	}
 }
 
-// sampleOnce takes one sample of every GPU with leases; tight is whether somebody is close to a limit.
+// sampleOnce takes one sample of every GPU with leases, and reports whether a grant is close to its limit.
 func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, escalations map[gpu.UUID]*quota.Escalation) (closeToLimit bool) {
 	byGPU := map[gpu.UUID][]lease.Lease{}
 	var ids []string
@@ -89,10 +88,10 @@ func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, escalatio
 	return closeToLimit
 }
 
-// leaseUse is what a lease uses, summed over its processes, by GPU.
+// leaseUse is what the processes of a lease use together, by GPU.
 type leaseUse struct {
 	memory    map[gpu.UUID]uint64
-	unknown   map[gpu.UUID]bool // a process whose memory the driver does not tell
+	unknown   map[gpu.UUID]bool // the driver does not report the memory of a process
 	processes map[int]bool      // on GPUs
 	stage     string
 }
@@ -105,7 +104,7 @@ func (u *leaseUse) sample() observe.LeaseSample {
 	return s
 }
 
-// sampleGPU reads one GPU and says which lease uses what.
+// sampleGPU reads one GPU and adds what each lease uses.
 func (en *Enforcer) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -133,7 +132,7 @@ func (en *Enforcer) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.L
 		}
 		u.processes[p.PID] = true
 		if seen[p.PID] {
-			continue // A process may stand in two of the driver's lists, with the same memory.
+			continue // A process may be in two of the driver's lists, with the same memory.
 		}
 		seen[p.PID] = true
 		if p.Memory == nil {
@@ -144,8 +143,8 @@ func (en *Enforcer) sampleGPU(ctx context.Context, id gpu.UUID, leases []lease.L
 	}
 }
 
-// readSample reads one GPU in as few messages as there are. On a partitioned one a snapshot asks every instance for
-// everything, so there only memory and processes are read.
+// readSample reads one GPU with as few messages as possible. On a partitioned GPU a snapshot reads everything of every
+// instance, so there only memory and processes are read.
 func (en *Enforcer) readSample(ctx context.Context, id gpu.UUID) (observe.GPUSample, error) {
 	out := observe.GPUSample{Node: en.Observer.Last().Seq}
 	if en.State.Desired().Mode(id) != api.ModeMIG {
@@ -159,7 +158,7 @@ func (en *Enforcer) readSample(ctx context.Context, id gpu.UUID) (observe.GPUSam
 	return out, errors.Join(err, err2)
 }
 
-// escalate takes one step of the memory ladder of a GPU and carries out what it says.
+// escalate makes one step of the memory escalation of a GPU and carries out its decisions.
 func (en *Enforcer) escalate(ctx context.Context, now time.Duration, id gpu.UUID, escalation *quota.Escalation, leases []lease.Lease, used map[string]*leaseUse) (closeToLimit bool) {
 	accounts := map[lease.Key]*quota.MemoryAccount{}
 	var order []lease.Key
@@ -216,7 +215,7 @@ func setStage(leases []lease.Lease, key lease.Key, used map[string]*leaseUse, st
 	}
 }
 
-// Overuse is what happens to a lease that uses too much. On a node that only observes nothing does.
+// Overuse returns what happens to a lease that uses too much GPU memory: nothing on a node that only observes.
 func (en *Enforcer) Overuse(l *lease.Lease) quota.OverusePolicy {
 	switch {
 	case !en.State.Desired().Enforcing():
@@ -234,7 +233,7 @@ func graceOf(l *lease.Lease) time.Duration {
 	return defaultGrace
 }
 
-// act carries one decision of the ladder out. Whoever is stopped is measured once more right before.
+// act carries out one decision. Before a lease is stopped its use is measured again.
 func (en *Enforcer) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, leases []lease.Lease, used map[string]*leaseUse) {
 	tenant, grant := splitAccount(a.Account)
 	for i := range leases {
@@ -249,7 +248,7 @@ func (en *Enforcer) act(ctx context.Context, id gpu.UUID, a quota.MemoryAction, 
 	en.Events.Publish(api.Event{Kind: "memory." + string(a.Kind), GPU: string(id), Tenant: tenant, Lease: a.Lease, Message: a.String()})
 	en.Log.Info("GPU memory", "do", a.Kind, "account", a.Account, "lease", a.Lease, "used", a.Used, "limit", a.Limit)
 	i := slices.IndexFunc(leases, func(l lease.Lease) bool { return l.ID == a.Lease })
-	// A node that only observes stops nobody, and leaves nobody frozen that it froze before.
+	// A node that only observes stops no lease, and thaws those that it froze before.
 	if i < 0 || !en.State.Desired().Enforcing() && a.Kind != quota.MemoryThaw {
 		return
 	}
@@ -271,7 +270,7 @@ func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction
 	switch a.Kind {
 	case quota.MemoryFreeze:
 		if en.Freezer == nil {
-			return nil // It cannot be frozen here: status says so.
+			return nil // Nothing can be frozen here; the status shows it.
 		}
 		return en.Freezer.Freeze(ctx, l.ID)
 	case quota.MemoryThaw:
@@ -283,8 +282,8 @@ func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction
 		if still, err := en.stillOver(ctx, id, a); err != nil || !still {
 			return err
 		}
-		// Whoever was not asked, because it was below the limit for a moment or could not be reached, is asked first. The
-		// quota comes back.
+		// A lease that got no SIGTERM, because it was below its limit for a moment or the measurement failed, gets it first.
+		// The quota decides again.
 		if s := en.stopAttempts[l.ID]; a.Kind == quota.MemoryKill && s != nil && s.escalation.Terminated() {
 			return s.escalation.Kill(ctx)
 		}
@@ -299,7 +298,7 @@ func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction
 	return nil
 }
 
-// stillOver measures an account once more.
+// stillOver measures an account again.
 func (en *Enforcer) stillOver(ctx context.Context, id gpu.UUID, a quota.MemoryAction) (bool, error) {
 	processes, err := en.Driver.Processes(ctx, id)
 	if err != nil {
@@ -331,7 +330,7 @@ func splitAccount(id string) (tenant, grant string) {
 	return id, ""
 }
 
-// slice tells the scheduler of a time-sliced GPU who is there, and who was busy.
+// slice gives the scheduler of a time-sliced GPU its leases and their utilization.
 func (en *Enforcer) slice(ctx context.Context, id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
 	want := en.State.Desired()
 	if want.Mode(id) != api.ModeTimeslice {

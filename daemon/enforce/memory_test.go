@@ -15,10 +15,10 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// unusedPID is a pid that no process has. Nothing here signals it.
+// unusedPID is a pid that no process has. No test signals it.
 const unusedPID = 1 << 30
 
-// What happens to a grant above its limit. Nobody is signalled in these.
+// What happens to a grant above its limit, without signals.
 func TestAboveTheLimit(t *testing.T) {
 	t.Parallel()
 	over := func(time.Duration) (uint64, error) { return 2 * limit, nil }
@@ -29,11 +29,11 @@ func TestAboveTheLimit(t *testing.T) {
 		use     func(at time.Duration) (uint64, error)
 		noFreezer,
 		unfreezable bool
-		again   error // of the measurement right before
+		again   error // of the measurement before a stop
 		until   time.Duration
 		want    []string
 		notices int    // lines to its user
-		memory  uint64 // as it is shown; 0: not looked at
+		memory  uint64 // as it is reported; 0: not checked
 		stage   string
 	}{
 		{
@@ -41,11 +41,11 @@ func TestAboveTheLimit(t *testing.T) {
 			memory: limit / 2,
 		},
 		{
-			name: "notify only tells", overuse: "notify", enforce: "on", use: over, until: time.Minute,
+			name: "notify only reports", overuse: "notify", enforce: "on", use: over, until: time.Minute,
 			want: []string{"1s memory.over"}, notices: 1, memory: 2 * limit, stage: "over",
 		},
 		{
-			name: "nothing said is notify", enforce: "on", use: over, until: time.Minute,
+			name: "notify is the default", enforce: "on", use: over, until: time.Minute,
 			want: []string{"1s memory.over"}, notices: 1, memory: 2 * limit, stage: "over",
 		},
 		{
@@ -79,8 +79,8 @@ func TestAboveTheLimit(t *testing.T) {
 			want: []string{"1s memory.over", "3s memory.freeze", "8s memory.thaw"}, notices: 2, memory: 2 * limit, stage: "over",
 		},
 		{
-			// The last known use keeps the warning up: it is not taken for zero, which would be "clear". Nobody is stopped on it.
-			name: "a driver that answers no more stops nobody", overuse: "kill", enforce: "on", until: time.Minute,
+			// The last known use keeps the warning: it is not zero, which would be "clear". It stops no lease.
+			name: "a driver that stops answering stops no lease", overuse: "kill", enforce: "on", until: time.Minute,
 			use: func(at time.Duration) (uint64, error) {
 				if at < 2*time.Second {
 					return 2 * limit, nil
@@ -90,7 +90,7 @@ func TestAboveTheLimit(t *testing.T) {
 			want: []string{"1s memory.over"}, notices: 1,
 		},
 		{
-			name: "nor freezes anybody", overuse: "freeze", enforce: "on", until: time.Minute,
+			name: "and freezes none", overuse: "freeze", enforce: "on", until: time.Minute,
 			use: func(at time.Duration) (uint64, error) {
 				if at < 2*time.Second {
 					return 2 * limit, nil
@@ -104,7 +104,7 @@ func TestAboveTheLimit(t *testing.T) {
 			use: func(time.Duration) (uint64, error) { return 0, errNoAnswer },
 		},
 		{
-			name: "what cannot be measured again is not stopped", overuse: "kill", enforce: "on", use: over, again: errNoAnswer, until: 9 * time.Second,
+			name: "a lease that cannot be measured again is not stopped", overuse: "kill", enforce: "on", use: over, again: errNoAnswer, until: 9 * time.Second,
 			want: []string{"1s memory.over", "3s memory.stop", "5s memory.kill"}, notices: 3, memory: 2 * limit, stage: "over",
 		},
 	} {
@@ -142,17 +142,17 @@ func TestAboveTheLimit(t *testing.T) {
 					t.Fatalf("the lease is %s", l.State)
 				}
 				if notices := l.Notices[w.lines:]; len(notices) != c.notices {
-					t.Errorf("its user is told %q, want %d lines", notices, c.notices)
+					t.Errorf("its user gets %q, want %d lines", notices, c.notices)
 				}
 				if c.memory > 0 && sample.Memory != c.memory || sample.Stage != c.stage {
-					t.Errorf("it is shown with %d bytes, %q; want %d, %q", sample.Memory, sample.Stage, c.memory, c.stage)
+					t.Errorf("it is reported with %d bytes, %q; want %d, %q", sample.Memory, sample.Stage, c.memory, c.stage)
 				}
 			})
 		})
 	}
 }
 
-// sorted puts what was done at one time in an order, because the events come by another goroutine.
+// sorted sorts what was done at the same time, because another goroutine writes the events.
 func sorted(lines []string) []string {
 	for i := range lines {
 		for j := i; j > 0; j-- {
@@ -167,38 +167,37 @@ func sorted(lines []string) []string {
 
 func timeOf(line string) time.Duration {
 	at, _, _ := strings.Cut(line, " ")
-	d, _ := time.ParseDuration(at) // The journal wrote it.
+	d, _ := time.ParseDuration(at) // The journal wrote a valid duration.
 	return d
 }
 
-// Whoever is to be stopped gets SIGTERM first, and SIGKILL only after the grace, and each only while it is measured to be
-// above its limit.
+// A lease gets SIGTERM first and SIGKILL only after the grace period, and each only while it is measured above its limit.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, script string
-		below        func(at time.Duration) bool // so it is measured right before
+		below        func(at time.Duration) bool // whether it is measured below its limit before a signal
 		until        time.Duration
 		want         []string
-		by           syscall.Signal // 0: it lives
+		by           syscall.Signal // 0: it runs
 		state        lease.State
 	}{
 		{
-			name: "it ends when asked", script: endsOnTerm, until: 20 * time.Second,
+			name: "it exits after SIGTERM", script: endsOnTerm, until: 20 * time.Second,
 			want: []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "8s memory.clear"}, by: syscall.SIGTERM, state: lease.Ending,
 		},
 		{
 			name: "it ignores SIGTERM", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
-			// It is frozen before, so that no kernel of it runs when it dies.
+			// It is frozen before, so that none of its kernels runs when it is killed.
 			want: []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "5s freeze", "5s memory.kill", "5.5s SIGKILL", "5.5s thaw"},
 		},
 		{
-			name: "it is below its limit when it is to be killed", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
+			name: "it is below its limit before SIGKILL", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
 			below: func(at time.Duration) bool { return at >= 4*time.Second && at < 7*time.Second },
 			want:  []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "5s memory.kill", "10s freeze", "10s memory.kill", "10.5s SIGKILL", "10.5s thaw"},
 		},
 		{
-			name: "it is below its limit when it is to be asked", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
+			name: "it is below its limit before SIGTERM", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
 			below: func(at time.Duration) bool { return at < 4*time.Second },
 			want:  []string{"1s memory.over", "3s memory.stop", "5s SIGTERM", "5s memory.kill", "10s freeze", "10s memory.kill", "10.5s SIGKILL", "10.5s thaw"},
 		},
@@ -214,12 +213,12 @@ func TestStopped(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newFixture(t, "kill")
 				w.port.assign(p.pid, w.lease)
-				asked := func() bool {
+				terminated := func() bool {
 					l, _ := w.Table.Get(w.lease)
 					return l.State == lease.Ending
 				}
 				w.driver.sample = func() ([]gpu.Process, error) {
-					if c.script == endsOnTerm && asked() {
+					if c.script == endsOnTerm && terminated() {
 						<-p.ended
 						return nil, nil
 					}
@@ -248,7 +247,7 @@ func TestStopped(t *testing.T) {
 				}
 				switch {
 				case c.by == 0 && !p.alive():
-					t.Error("it was ended")
+					t.Error("it was stopped")
 				case c.by != 0 && p.endedBy() != c.by:
 					t.Errorf("it ended by %v, want %v", p.endedBy(), c.by)
 				}
@@ -257,8 +256,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// Of a lease whose processes stay where they are the one that uses most is ended, and nothing else of it. It is never
-// frozen.
+// Of a lease attached in place only the process that uses most is stopped. The lease is never frozen.
 func TestAttachedInPlace(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -266,7 +264,7 @@ func TestAttachedInPlace(t *testing.T) {
 		want         []string
 		by           syscall.Signal
 	}{
-		{"it ends when asked", endsOnTerm, []string{"1s memory.over", "3s memory.stop", "8.25s memory.clear"}, syscall.SIGTERM},
+		{"it exits after SIGTERM", endsOnTerm, []string{"1s memory.over", "3s memory.stop", "8.25s memory.clear"}, syscall.SIGTERM},
 		{"it ignores SIGTERM", ignoresTerm, []string{"1s memory.over", "3s memory.stop", "5s memory.kill", "10.25s memory.clear"}, syscall.SIGKILL},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -274,7 +272,7 @@ func TestAttachedInPlace(t *testing.T) {
 			small, large := startScript(t, endsOnTerm), startScript(t, c.script)
 			synctest.Test(t, func(t *testing.T) {
 				w := newFixture(t, "kill")
-				if err := w.Table.Ended(t.Context(), w.lease, "another comes"); err != nil {
+				if err := w.Table.Ended(t.Context(), w.lease, "another lease starts"); err != nil {
 					t.Fatal(err)
 				}
 				k, err := w.Table.Submit(lease.Request{Tenant: "red", Member: []string{"red"}, Origin: lease.OriginAttached})
@@ -305,7 +303,7 @@ func TestAttachedInPlace(t *testing.T) {
 					t.Errorf("it ended by %v, want %v", got, c.by)
 				}
 				if !small.alive() {
-					t.Error("the other was ended too")
+					t.Error("the other process was stopped too")
 				}
 				if l, _ := w.Table.Get(l.ID); l.State != lease.Running {
 					t.Errorf("the lease is %q", l.State)

@@ -12,40 +12,40 @@ import (
 	"github.com/gpushare/gpushare/quota"
 )
 
-// freezeTimeout bounds one freeze: a lease that does not freeze in this time is thawed and its neighbours share the loss.
+// freezeTimeout limits one freeze. A lease that does not freeze in this time is thawed, and the others lose the time.
 const freezeTimeout = 50 * time.Millisecond
 
 // Shares carries out the time slices: one loop for each time-sliced GPU with leases.
 type Shares struct {
-	mu   locks.Mutex[locks.Shares] // guards gpus
+	mu   locks.Mutex[locks.Shares] // protects GPUs
 	GPUs map[gpu.UUID]*Slicer
 }
 
-// Slicer shares the time of one GPU.
+// Slicer schedules the time of one GPU.
 type Slicer struct {
-	epoch time.Time // times of the scheduler are since then
+	epoch time.Time // times of the scheduler count from here
 	wake  chan struct{}
 	stop  context.CancelFunc
 
-	mu        locks.Mutex[locks.Leaf] // guards what follows
+	mu        locks.Mutex[locks.Leaf] // protects the fields below
 	scheduler *quota.Scheduler
 	members   map[string]bool
 	busy      quota.Busy    // from the driver's samples
-	sampledAt time.Duration // when the driver was asked for samples
+	sampledAt time.Duration // when the driver was queried for samples
 	since     uint64        // the newest sample's time, on the driver's clock
 	usage     map[string]quota.Usage
 	enforced  bool
 
-	observing locks.Mutex[locks.Sampling] // one question to the driver at a time; taken before mu
+	observing locks.Mutex[locks.Sampling] // one query to the driver at a time; taken before mu
 }
 
-// busyWindow is over which the driver's samples are counted; below leastWindow there are too few of them.
+// busyWindow is the time over which the driver's samples are counted; below leastWindow there are too few.
 const (
 	busyWindow  = 10 * time.Second
 	leastWindow = 2 * time.Second
 )
 
-// set says which leases a GPU has now; none ends its loop.
+// set gives the leases that a GPU has now; none ends its loop.
 func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota.Member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (sl *Slicer) wakeUp() {
 	}
 }
 
-// loop asks the scheduler what to do, does it, and reports it.
+// loop carries out the decisions of the scheduler, and reports the results to it.
 func (sl *Slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -108,7 +108,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
 			continue
 		case quota.Thaw:
 			if a.ReadSamples {
-				// What the driver's newest samples tell of the freeze is lost soon after it ends.
+				// The driver's newest samples are from the freeze, and are overwritten soon after it ends.
 				d.tasks.Go(func() { sl.observe(ctx, d, id) })
 			}
 			sl.thawOne(ctx, d, a.Lease)
@@ -135,7 +135,7 @@ func (sl *Slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
 	defer sl.mu.Unlock()
 	sl.scheduler.Froze(a.Lease, time.Since(sl.epoch), time.Since(began), err)
 	if err != nil {
-		d.Log.Warn("cannot freeze a lease: it runs on", "lease", a.Lease, "error", err)
+		d.Log.Warn("cannot freeze a lease: it continues to run", "lease", a.Lease, "error", err)
 	}
 }
 
@@ -152,7 +152,7 @@ func (sl *Slicer) thawOne(ctx context.Context, d *Enforcer, id string) {
 	}
 }
 
-// thaw lets everybody run when the loop ends: time fails open.
+// thaw thaws all leases when the loop ends: time slices fail open.
 func (sl *Slicer) thaw(d *Enforcer) {
 	if d.Freezer == nil {
 		return
@@ -193,11 +193,11 @@ func (s *Shares) prune(d *Enforcer, live map[gpu.UUID][]lease.Lease) {
 	}
 }
 
-// utilizationTimeout bounds one question for samples.
+// utilizationTimeout limits one query for samples.
 const utilizationTimeout = time.Second
 
-// observe asks the driver who was busy since the last question and feeds it to the scheduler. While another is asking it
-// does nothing. A driver that cannot tell is no error: drains are then taken as zero and everybody as busy.
+// observe reads the driver's samples since the last query and gives them to the scheduler. While another query runs it does
+// nothing. A driver without samples is no error: the scheduler then takes each backlog as zero and each lease as busy.
 func (sl *Slicer) observe(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	if !sl.observing.TryLock() {
 		return
@@ -206,7 +206,7 @@ func (sl *Slicer) observe(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	ctx, cancel := context.WithTimeout(ctx, utilizationTimeout)
 	defer cancel()
 	sl.mu.Lock()
-	since, asked := sl.since, sl.sampledAt
+	since, previous := sl.since, sl.sampledAt
 	sl.mu.Unlock()
 	now := time.Since(sl.epoch)
 	list, newest, err := d.Driver.Utilization(ctx, id, since)
@@ -217,23 +217,23 @@ func (sl *Slicer) observe(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	owner := func(pid int) string { lease, _ := leaseOf(pid); return lease }
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
-	// The driver's times are of the wall clock, in microseconds.
-	elapsed, wall := time.Since(sl.epoch), time.Now()
+	// The driver's timestamps are wall clock time in microseconds.
+	elapsed, clock := time.Since(sl.epoch), time.Now()
 	samples := make([]quota.Sample, 0, len(list))
 	for _, x := range list {
 		if x.SM > 0 {
-			samples = append(samples, quota.Sample{Lease: owner(x.PID), Time: elapsed - wall.Sub(time.UnixMicro(int64(x.Time)))})
+			samples = append(samples, quota.Sample{Lease: owner(x.PID), Time: elapsed - clock.Sub(time.UnixMicro(int64(x.Time)))})
 		}
 	}
 	sl.since, sl.sampledAt = max(newest, since), now
 	sl.scheduler.Observe(elapsed, now, samples)
-	sl.busy.Add(asked, now, list, owner)
+	sl.busy.Add(previous, now, list, owner)
 	for _, u := range sl.scheduler.Usage(elapsed) {
 		sl.usage[u.Lease] = u
 	}
 }
 
-// fill adds what a lease had of its GPU's time to what it was promised.
+// fill adds to a lease what it had of its GPU's time.
 func (s *Shares) fill(l *api.Lease, enforced bool) {
 	if l.Share == nil || l.Kind != api.ModeTimeslice || len(l.GPUs) != 1 {
 		return
@@ -251,7 +251,7 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 		l.Share.Occupancy = &p
 	}
 	if sl.sampledAt < leastWindow {
-		return // Too little was seen to say anything.
+		return // There are too few samples.
 	}
 	if b, ok := sl.busy.Shares(sl.sampledAt, min(busyWindow, sl.sampledAt))[l.ID]; ok {
 		part, e := 100*b.Part, 100*b.StdErr
@@ -259,5 +259,5 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 	}
 }
 
-// Fill adds what a lease had of its GPU's time to what it was promised.
+// Fill adds to a lease what it had of its GPU's time.
 func (en *Enforcer) Fill(l *api.Lease, enforced bool) { en.Shares.fill(l, enforced) }

@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// twoTimeSlicedLeases is a time-sliced GPU with two leases that hold it, running for a while.
+// twoTimeSlicedLeases returns a time-sliced GPU with two busy leases that have run for 10 s.
 func twoTimeSlicedLeases(t *testing.T, enforce api.Switch, change func(*fixture)) (w *fixture, blue string) {
 	t.Helper()
 	w = newFixture(t, "notify")
@@ -28,7 +28,7 @@ func twoTimeSlicedLeases(t *testing.T, enforce api.Switch, change func(*fixture)
 	return w, blue
 }
 
-// frozenOverTwoRounds is who was frozen over two rounds, looked at often.
+// frozenOverTwoRounds returns how many leases were frozen at a time, and which, read often over two rounds.
 func frozenOverTwoRounds(w *fixture) (most int, leases map[string]bool) {
 	leases = map[string]bool{}
 	for range 250 {
@@ -49,13 +49,13 @@ func TestTimeIsShared(t *testing.T) {
 		name    string
 		enforce api.Switch
 		change  func(*fixture)
-		freezes bool // somebody is asked to freeze
-		frozen  int  // how many take turns
+		freezes bool // the freezer is called
+		frozen  int  // how many leases take turns
 	}{
 		{name: "both take turns", enforce: "on", freezes: true, frozen: 2},
 		{name: "a node that only observes", enforce: "observe"},
 		{name: "nothing freezes on this host", enforce: "on", change: func(w *fixture) { w.Freezer = nil }},
-		{name: "nobody can be frozen: all run on", enforce: "on", change: func(w *fixture) { w.port.freezeErr = errNoAnswer }, freezes: true},
+		{name: "freezes fail: all continue to run", enforce: "on", change: func(w *fixture) { w.port.freezeErr = errNoAnswer }, freezes: true},
 		{
 			name: "the driver does not answer: all run", enforce: "on",
 			change: func(w *fixture) { w.driver.sample = func() ([]gpu.Process, error) { return nil, errNoAnswer } },
@@ -66,7 +66,7 @@ func TestTimeIsShared(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, _ := twoTimeSlicedLeases(t, c.enforce, c.change)
 				if w.Shares.get(testGPU) == nil {
-					t.Error("nobody shares out the GPU")
+					t.Error("the GPU has no loop")
 				}
 				_, leases := frozenOverTwoRounds(w)
 				if len(leases) != c.frozen {
@@ -77,20 +77,20 @@ func TestTimeIsShared(t *testing.T) {
 					t.Errorf("freezes: %v, want some: %v", got, c.freezes)
 				}
 				if len(w.frozenAtEnd) > 0 {
-					t.Errorf("it has ended, and %v are frozen", w.frozenAtEnd)
+					t.Errorf("Run has returned, and %v are frozen", w.frozenAtEnd)
 				}
 			})
 		})
 	}
 }
 
-// The loop of a GPU ends with its last lease, and lets everybody run.
+// The loop of a GPU ends with its last lease, and thaws all leases.
 func TestTheLoopEndsWithTheLastLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, blue := twoTimeSlicedLeases(t, "on", nil)
 		sl := w.Shares.get(testGPU)
-		for len(w.port.frozenLeases()) == 0 { // Whoever goes now leaves while somebody is frozen.
+		for len(w.port.frozenLeases()) == 0 { // The leases end while one is frozen.
 			time.Sleep(time.Millisecond)
 		}
 		for _, id := range []string{w.lease, blue} {
@@ -116,7 +116,7 @@ func TestTheLoopEndsWithTheLastLease(t *testing.T) {
 	})
 }
 
-// Whoever is alone is never frozen, whoever was there before.
+// The only lease of a GPU is never frozen, also after another one has ended.
 func TestTheOnlyLeaseIsNeverFrozen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestTheOnlyLeaseIsNeverFrozen(t *testing.T) {
 	})
 }
 
-// Run returns when ctx ends, after whom it froze was thawed, at whatever moment that is.
+// Run returns when ctx ends, after it has thawed the leases, at every moment.
 func TestRunReturns(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -151,7 +151,7 @@ func TestRunReturns(t *testing.T) {
 			return w
 		}},
 		{"at once", func(t *testing.T) *fixture { w := newFixture(t, "kill"); w.begin(t); return w }},
-		{"while somebody is frozen for another", func(t *testing.T) *fixture {
+		{"while a lease is frozen", func(t *testing.T) *fixture {
 			w, _ := twoTimeSlicedLeases(t, "on", func(w *fixture) { w.port.slow = time.Millisecond })
 			for len(w.port.frozenLeases()) == 0 {
 				time.Sleep(time.Millisecond)
@@ -165,7 +165,7 @@ func TestRunReturns(t *testing.T) {
 				w := c.run(t)
 				w.end() // A Run that does not return is a deadlock of the bubble.
 				if len(w.frozenAtEnd) > 0 {
-					t.Errorf("it has ended, and %v are frozen", w.frozenAtEnd)
+					t.Errorf("Run has returned, and %v are frozen", w.frozenAtEnd)
 				}
 			})
 		})

@@ -1,2 +1,3 @@
-// Package escape finds and ends processes that left their lease, and reports those of no lease.
+// Package escape finds and kills processes that left their lease, and reports or stops processes that use a managed GPU
+// without a lease.
 package escape

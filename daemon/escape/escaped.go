@@ -19,37 +19,37 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Whoever leaves a lease is killed at once, without the polite way that everybody else is stopped by. Outside no wall
-// holds: each second of grace would be one with the GPU open and no quota, and what must hold is that an escaped process is found
-// and ended within one period. Nor can it be frozen first, because its cgroup is not ours. It loses nothing that it was
-// promised: a job that is done with its lease ends.
+// A process that leaves its lease is killed at once, without the SIGTERM that other processes get first. Outside of the
+// lease neither device rules nor quotas apply to it, so a grace period would be time with an open GPU. It cannot be frozen
+// first either, because its cgroup is not managed by gpushare. A job that no longer needs its lease has no reason to leave
+// it: it can end.
 
-// Escaped tracks the processes of all leases that have a scope of ours.
+// Escaped tracks the processes of all leases whose scope is managed by gpushare.
 type Escaped struct {
 	Wake loop.Wake // a lease ended: perhaps because its process left
 
-	Since   time.Time               // when this daemon began
-	startMu locks.Mutex[locks.Leaf] // guards started; nothing else is taken or waited for under it
+	Since   time.Time               // when this daemon started
+	startMu locks.Mutex[locks.Leaf] // protects started; no other lock is taken under it
 	started []startedLease          // not tracked yet
 
-	mu         locks.Mutex[locks.EscapeScan] // guards what follows; taken before startMu
+	mu         locks.Mutex[locks.EscapeScan] // protects the fields below; taken before startMu
 	tracker    tracker
-	leases     map[string]*lease.Lease // those tracked, also after they ended
+	leases     map[string]*lease.Lease // tracked leases, also after they ended
 	startTimes map[string]startTime
-	exempted   map[cgroup.Process]bool // root's processes that were told of
+	exempted   map[cgroup.Process]bool // root's processes that were reported
 }
 
-// startedLease is a lease that began, and when.
+// startedLease is a lease with the time at which it started.
 type startedLease struct {
 	lease *lease.Lease
 	at    startTime
 }
 
-// Note takes a lease up before anything else can happen to it: the process that became it may leave before the first
-// look, and take the lease with it. It is called before that process is told to go on.
+// Note starts to track a lease. It is called before the process of the lease may continue: the process may leave before the
+// first pass, and then the lease ends with it.
 func (x *Escaped) Note(l *lease.Lease) {
 	if l.InPlace() || l.Isolation.Cgroup == "" {
-		return // Nobody was moved into a cgroup of ours.
+		return // Its processes were not moved into a cgroup of gpushare.
 	}
 	began := startTime{tick: ticksNow(), pid: procfs.LastPID()}
 	if l.Started != nil && l.Started.Before(x.Since) {
@@ -60,7 +60,7 @@ func (x *Escaped) Note(l *lease.Lease) {
 	x.started = append(x.started, startedLease{l, began})
 }
 
-// addStarted puts those that were noted tracked.
+// addStarted adds the leases that Note has received. x.mu is held.
 func (x *Escaped) addStarted() {
 	x.startMu.Lock()
 	started := x.started
@@ -74,22 +74,22 @@ func (x *Escaped) addStarted() {
 			continue
 		}
 		x.leases[n.lease.ID], x.startTimes[n.lease.ID] = n.lease, n.at
-		// Nobody has looked whether it is inside: it is known by its start time only.
+		// Whether the process is inside was not read yet: only its start time is known.
 		x.tracker.add(n.lease.ID, n.lease.Process.PID, n.lease.Process.Start, 0)
 	}
 }
 
-// ticksAt is a moment in clock ticks since boot, rounded up.
+// ticksAt returns a time in clock ticks since boot, rounded up.
 func ticksAt(t time.Time) uint64 {
 	now := ticksNow()
 	ago := time.Since(t) / (time.Second / attribution.Ticks)
 	if ago < 0 || uint64(ago) > now {
-		return now + 1 // The clock was set: better to miss a child than to take a stranger for one.
+		return now + 1 // The clock was set. It is better to miss a child than to kill an unrelated process.
 	}
 	return now - uint64(ago) + 1
 }
 
-// forget drops the leases that are over and of which nobody lives. live are those that are not over.
+// forget drops the leases that have ended and have no process left. live are the leases that have not ended.
 func (x *Escaped) forget(live map[string][]int) {
 	for id := range x.leases {
 		if _, still := live[id]; !still && !x.tracker.hasLease(id) {
@@ -106,23 +106,23 @@ func (x *Escaped) forget(live map[string][]int) {
 
 func ticksNow() uint64 { return uint64(procfs.BootTime() / (time.Second / attribution.Ticks)) }
 
-// escapedLoop looks at the leases once in a process-list period.
+// escapedLoop checks the leases once in each sample interval.
 func (e *Escapes) escapedLoop(ctx context.Context) {
 	for {
 		if _, ok := e.Escaped.Wake.Sleep(ctx, e.SampleInterval()); !ok {
 			return
 		}
 		if err := e.endEscaped(ctx); err != nil && ctx.Err() == nil {
-			e.Log.Error("cannot look for processes that left their leases", "error", err)
+			e.Log.Error("cannot search for processes that left their leases", "error", err)
 		}
 	}
 }
 
-// endEscaped finds and ends the processes that belong to a lease and live outside.
+// endEscaped finds and kills the processes that belong to a lease and run outside of it.
 func (e *Escapes) endEscaped(ctx context.Context) error {
 	h, ok := e.Attribution.Hierarchy()
 	if !ok || !e.State.Desired().Enforcing() {
-		return nil // Nobody was moved anywhere.
+		return nil // No process was moved into a cgroup of gpushare.
 	}
 	x := &e.Escaped
 	x.mu.Lock()
@@ -146,7 +146,7 @@ func (e *Escapes) endEscaped(ctx context.Context) error {
 	return nil
 }
 
-// readLeases reads what one look is made from. The lock of Escaped is held.
+// readLeases reads the input of one pass. The lock of Escaped is held.
 func (e *Escapes) readLeases(h cgroup.Hierarchy) (snapshot, error) {
 	l := snapshot{at: ticksNow(), inside: map[string][]int{}, startTimes: e.Escaped.startTimes, stat: procfs.Read}
 	root := ""
@@ -168,7 +168,7 @@ func (e *Escapes) readLeases(h cgroup.Hierarchy) (snapshot, error) {
 		}
 		root = topOf(leaf)
 	}
-	for id := range e.Escaped.leases { // One that is over tells it too.
+	for id := range e.Escaped.leases { // The cgroup of an ended lease has the same root.
 		if cg := e.Escaped.leases[id].Isolation.Cgroup; root == "" && cg != "" {
 			root = topOf(cg)
 		}
@@ -187,14 +187,14 @@ func (e *Escapes) readLeases(h cgroup.Hierarchy) (snapshot, error) {
 	return l, err
 }
 
-// topOf is the cgroup at the top of a path: all that is ours is below one.
+// topOf returns the top cgroup of a path. All cgroups of gpushare are below one.
 func topOf(cg string) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(cg, "/"), "/")
 	return "/" + name
 }
 
-// escapedOnGPUs looks at who uses managed GPUs without a scope of ours: one whose parent or session is a lease's belongs
-// there, however it got out.
+// escapedOnGPUs checks the processes that use managed GPUs outside of all leases. A process whose parent or session belongs
+// to a lease belongs to that lease, whatever way it left.
 func (e *Escapes) escapedOnGPUs(l snapshot) []escapedProcess {
 	var out []escapedProcess
 	want := e.State.Desired()
@@ -207,7 +207,7 @@ func (e *Escapes) escapedOnGPUs(l snapshot) []escapedProcess {
 		for j := range g.Processes {
 			pid := g.Processes[j].PID
 			if s := e.Escaped.tracker.members[pid]; s != nil {
-				continue // It was looked at already.
+				continue // It was checked already.
 			}
 			if escaped, ok := e.Escaped.tracker.descendantByParents(pid, l); ok {
 				out = append(out, escaped)
@@ -217,16 +217,16 @@ func (e *Escapes) escapedOnGPUs(l snapshot) []escapedProcess {
 	return out
 }
 
-// killRounds bounds how often those who were found are stopped and their children looked for.
+// killRounds limits how often the found processes are stopped and their children searched for.
 const killRounds = 16
 
-// killEscaped stops the processes, so that they have no more children, until no new one is found, and then kills them all.
-// The lock of Escaped is held.
+// killEscaped sends SIGSTOP until no new process is found, so that they cannot start more children, and then kills them
+// all. The lock of Escaped is held.
 func (e *Escapes) killEscaped(ctx context.Context, h cgroup.Hierarchy, found []escapedProcess) {
 	pidfds := map[int]*procfs.Pidfd{}
 	defer func() {
 		for _, p := range pidfds {
-			_ = p.Close() // Nothing is written through it.
+			_ = p.Close() // There is nothing to flush.
 		}
 	}()
 	var all []escapedProcess
@@ -238,12 +238,12 @@ func (e *Escapes) killEscaped(ctx context.Context, h cgroup.Hierarchy, found []e
 			}
 			p, err := procfs.OpenPidfd(escaped.pid, escaped.start)
 			if err != nil {
-				continue // It ended.
+				continue // It has exited.
 			}
 			pidfds[escaped.pid], grew = p, true
 			all = append(all, escaped)
 			if err := p.Signal(unix.SIGSTOP); err != nil && !errors.Is(err, procfs.ErrGone) {
-				e.Log.Warn("cannot stop a process that left its lease", "pid", escaped.pid, "error", err)
+				e.Log.Warn("cannot send SIGSTOP to a process that left its lease", "pid", escaped.pid, "error", err)
 			}
 		}
 		if !grew {
@@ -251,30 +251,30 @@ func (e *Escapes) killEscaped(ctx context.Context, h cgroup.Hierarchy, found []e
 		}
 		l, err := e.readLeases(h)
 		if err != nil {
-			break // Those who were found are ended at least.
+			break // The processes found so far are killed.
 		}
-		e.Escaped.tracker.previous = nil // Everybody is asked for parent and session: it is worth the reading now.
+		e.Escaped.tracker.previous = nil // Read parent and session of every process again: new children are likely now.
 		found = e.Escaped.tracker.observe(l)
 	}
 	for _, escaped := range all {
 		if err := pidfds[escaped.pid].Signal(unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrGone) {
-			e.Log.Error("cannot end a process that left its lease", "pid", escaped.pid, "error", err)
+			e.Log.Error("cannot kill a process that left its lease", "pid", escaped.pid, "error", err)
 		}
 	}
 	for _, escaped := range all {
-		e.reportEscape(escaped, "it was ended")
+		e.reportEscape(escaped, "it was killed")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for _, escaped := range all {
 		if err := pidfds[escaped.pid].Wait(ctx); err != nil && !errors.Is(err, procfs.ErrGone) {
-			e.Log.Error("a process that left its lease was killed and does not end", "pid", escaped.pid, "error", err)
+			e.Log.Error("a process that left its lease was killed and does not exit", "pid", escaped.pid, "error", err)
 		}
 	}
 }
 
-// exempt tells whether an escaped process is root's: who moved it is as likely its administrator, and root can leave anyway. It is told
-// of once.
+// exempt reports whether an escaped process is kept because it belongs to root: an administrator may have moved it, and
+// root can leave a lease anyway. It is reported once.
 func (e *Escapes) exempt(escaped escapedProcess) bool {
 	keep := stop.DecideEscaped(escaped.pid)
 	if keep == stop.MayStop {
@@ -282,15 +282,15 @@ func (e *Escapes) exempt(escaped escapedProcess) bool {
 	}
 	if p := (cgroup.Process{PID: escaped.pid, Start: escaped.start}); keep != stop.Unknown && !e.Escaped.exempted[p] {
 		e.Escaped.exempted[p] = true
-		e.reportEscape(escaped, "it is root's and is left alone")
+		e.reportEscape(escaped, "it belongs to root and is kept")
 	}
 	return true
 }
 
-// reportEscape tells of one escaped process: the events, the log and the people of the lease.
+// reportEscape reports one escaped process in the log, in an event and in a notice of the lease.
 func (e *Escapes) reportEscape(escaped escapedProcess, decision string) {
-	text := fmt.Sprintf("process %d (%s) left the lease for %s: %s; %s", escaped.pid, escaped.name, escaped.path, escaped.why, decision)
-	e.Log.Warn("a process left its lease", "lease", escaped.lease, "pid", escaped.pid, "command", escaped.name, "cgroup", escaped.path, "why", escaped.why, "fate", decision)
+	text := fmt.Sprintf("pid %d (%s) left the lease for %s: %s; %s", escaped.pid, escaped.name, escaped.path, escaped.why, decision)
+	e.Log.Warn("a process left its lease", "lease", escaped.lease, "pid", escaped.pid, "command", escaped.name, "cgroup", escaped.path, "why", escaped.why, "decision", decision)
 	if _, live := e.Table.Get(escaped.lease); live {
 		e.Table.Notice(escaped.lease, lease.Notice{Kind: "lease.escaped", Text: text})
 		return
@@ -301,5 +301,5 @@ func (e *Escapes) reportEscape(escaped escapedProcess, decision string) {
 	}
 }
 
-// Note takes up a lease that begins, before its process is told to go on.
+// Note starts to track a lease, before its process may continue.
 func (e *Escapes) Note(l *lease.Lease) { e.Escaped.Note(l) }

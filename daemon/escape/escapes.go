@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Escapes finds processes that left their lease, and those of no lease.
+// Escapes finds processes that left their lease, and processes that use a managed GPU without a lease.
 type Escapes struct {
 	*report.Reporter
 	State     *state.State
@@ -24,15 +24,15 @@ type Escapes struct {
 	Port      cgroup.Port
 	Table     *lease.Table
 	Samples   *observe.Samples
-	Units     UnitFinder // nil where nobody knows units
-	// sampleInterval is the time between two samples.
+	Units     UnitFinder // nil without systemd
+	// SampleInterval returns the time between two samples.
 	SampleInterval func() time.Duration
 	Attribution    *attribution.Attribution
 
 	Escaped Escaped
 }
 
-// Run looks for processes that left their lease, and for those of no lease, until ctx ends, and returns when its loops have ended.
+// Run runs both searches until ctx ends, and returns when its loops have ended.
 func (e *Escapes) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { e.escapedLoop(ctx) })

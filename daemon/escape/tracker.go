@@ -9,92 +9,91 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// tracker is the list of those who were seen inside the leases. A lease is more than its cgroup: a tenant with a service
-// manager of their own can have a process moved out of it (AttachProcessesToUnit), frozen or not, and whoever looks at
-// cgroups alone then sees nothing but a lease that has ended. So members are processes, and one that lives outside has
-// left.
+// tracker knows the processes that were observed inside leases. The cgroup of a lease is not enough: a tenant who runs a
+// systemd user manager can move a process out of it (AttachProcessesToUnit), frozen or not, and from the cgroups alone it
+// looks as if the lease had ended. So the tracker keeps the processes; one that runs outside has left.
 //
-// It reads nothing by itself: what it decides from is handed to it.
+// It reads nothing itself: each pass gets a snapshot.
 type tracker struct {
 	members  map[int]*member
-	exited   map[int]exitedMember // members that are gone, by pid: sessions that they led may live on
-	previous []int                // every process of the host at the last look, ascending
-	pass     uint64               // counts the looks
+	exited   map[int]exitedMember // members that exited, by pid: the session that one led may still exist
+	previous []int                // every process of the host at the last pass, ascending
+	pass     uint64               // counts the passes
 }
 
-// exitedMember is a member that is gone.
+// exitedMember is a member that has exited.
 type exitedMember struct {
 	lease string
 	at    uint64
 }
 
-// recentlyExited is how long, in clock ticks, a member that is gone still tells whose its session is. A pid is not used again while a
-// session has its number, and after that it soon may be.
+// recentlyExited is how long, in clock ticks, an exited member still identifies the lease of its session. The kernel does
+// not reuse a pid while a session has its number; after that it may soon.
 const recentlyExited = 60 * attribution.Ticks
 
-// member is one process that was seen inside a lease.
+// member is one process that was observed inside a lease.
 type member struct {
 	lease      string
 	start      uint64
-	lastInside uint64 // when it was last seen inside, in clock ticks since boot
-	pass       uint64 // the look that saw it inside last
+	lastInside uint64 // when it was last observed inside, in clock ticks since boot
+	pass       uint64 // the last pass that found it inside
 }
 
-// same tells whether a process that has the seat's pid now is the one that was seen. One that had the pid when it was
-// last seen inside is the same, whatever start time was read before: pids do not change.
+// same reports whether the process that has the member's pid now is this member. A process that started before the member
+// was last observed inside is the same one, whatever start time was read before.
 func (s *member) same(st procfs.Stat) bool { return st.Start == s.start || st.Start < s.lastInside }
 
-// location is where a process is now.
+// location is where a process runs now.
 type location struct {
-	lease   string // the lease whose scope holds it, empty when none does
-	managed bool   // it is below our own cgroups: in a lease, or on its way into one
+	lease   string // the lease in whose scope it is; empty: none
+	managed bool   // it is below the cgroups of gpushare: in a lease, or about to enter one
 	path    string // of its cgroup
 }
 
-// startTime is a moment by which processes can be told apart: those that were born before, and those after.
+// startTime is a moment that separates the processes that started before it from those that started after it.
 type startTime struct {
 	tick uint64 // clock ticks since boot
-	pid  int    // the last that was given by then; 0 when that was not read
+	pid  int    // the last pid that was assigned by then; 0 when it was not read
 }
 
-// precedes tells whether a process was born after the moment. The kernel tells times of birth in hundredths of a second, in
-// which much happens, but it gives pids in order. One that may be either is not born after.
+// precedes reports whether a process started after the moment. The kernel reports start times in hundredths of a second, in
+// which many processes start, but it assigns pids in order. In doubt the process did not start after.
 func (b startTime) precedes(st procfs.Stat) bool {
 	if st.Start != b.tick || b.pid == 0 {
 		return st.Start > b.tick
 	}
-	// The numbers begin anew some time. No host gives half of the least number that there can be in one tick.
+	// Pids wrap around. No host assigns half of the smallest pid range (32768) in one tick.
 	const half = 1 << 14
 	return st.PID > b.pid && st.PID-b.pid < half || b.pid-st.PID > half
 }
 
-// snapshot is what was read for one look at the leases. inside was read before all, and at is before both.
+// snapshot is the input of one pass. at was read first, then inside, then all.
 type snapshot struct {
 	at         uint64               // clock ticks since boot
 	inside     map[string][]int     // the processes of each lease
-	startTimes map[string]startTime // of each lease, also those that ended: who was born before is nobody's
+	startTimes map[string]startTime // of each lease, also of ended ones: a process that started earlier does not belong to it
 	all        []int                // every process of the host, ascending
 	stat       func(pid int) (procfs.Stat, error)
-	where      func(pid int) (location, bool) // false: it is gone
+	where      func(pid int) (location, bool) // false: it has exited
 }
 
-// escapedProcess is a process that belongs to a lease and lives outside.
+// escapedProcess is a process that belongs to a lease and runs outside of it.
 type escapedProcess struct {
 	lease      string
 	pid        int
 	start      uint64
 	name, path string
-	why        string // how it is known to belong there
+	why        string // why it is known to belong to the lease
 }
 
 // Why a process belongs to a lease.
 const (
 	wasInside    = "it was inside"
-	hasItsParent = "its parent is one of the lease's"
-	hasItsLeader = "its session began inside"
+	hasItsParent = "its parent belongs to the lease"
+	hasItsLeader = "its session started inside"
 )
 
-// add notes a process that is known to be inside, or to have been when its lease was recorded.
+// add records a process that is inside, or that was inside when its lease was recorded.
 func (r *tracker) add(lease string, pid int, start, at uint64) {
 	if r.members == nil {
 		r.members, r.exited = map[int]*member{}, map[int]exitedMember{}
@@ -102,15 +101,15 @@ func (r *tracker) add(lease string, pid int, start, at uint64) {
 	r.members[pid] = &member{lease: lease, start: start, lastInside: at}
 }
 
-// remove takes a process that is gone off the roll.
+// remove removes a member that has exited.
 func (r *tracker) remove(pid int, l snapshot) {
-	if s := r.members[pid]; l.startTimes[s.lease].precedes(procfs.Stat{PID: pid, Start: s.start}) { // else its session may be older than the lease
+	if s := r.members[pid]; l.startTimes[s.lease].precedes(procfs.Stat{PID: pid, Start: s.start}) { // Else its session may be older than the lease.
 		r.exited[pid] = exitedMember{s.lease, l.at}
 	}
 	delete(r.members, pid)
 }
 
-// observe takes one look and tells who lives outside. Those who are told stay tracked until they are gone.
+// observe makes one pass and returns the processes that run outside. They stay members until they exit.
 func (r *tracker) observe(l snapshot) []escapedProcess {
 	if r.members == nil {
 		r.members, r.exited = map[int]*member{}, map[int]exitedMember{}
@@ -127,7 +126,7 @@ func (r *tracker) observe(l snapshot) []escapedProcess {
 				r.add(lease, pid, st.Start, l.at)
 				s = r.members[pid]
 			}
-			s.lastInside, s.pass = l.at, r.pass // its start was read when it first sat down: see seat.is
+			s.lastInside, s.pass = l.at, r.pass // The start time was read when it was added: see member.same.
 		}
 	}
 	out := map[int]escapedProcess{}
@@ -135,7 +134,7 @@ func (r *tracker) observe(l snapshot) []escapedProcess {
 	r.observeOutside(l, out)
 	for pid, e := range r.exited {
 		_, again := slices.BinarySearch(l.all, pid)
-		if again { // A process that waits to be reaped still has its number.
+		if again { // A zombie still has its pid.
 			st, err := l.stat(pid)
 			again = err == nil && !st.Dead()
 		}
@@ -147,8 +146,8 @@ func (r *tracker) observe(l snapshot) []escapedProcess {
 	return slices.SortedFunc(maps.Values(out), func(a, b escapedProcess) int { return cmp.Compare(a.pid, b.pid) })
 }
 
-// observeNew looks at the processes that were born since the last look: a child may leave before it was ever seen inside,
-// and one that left has children outside.
+// observeNew checks the processes that started since the last pass: a child may leave before it was ever observed inside,
+// and a process that left has its children outside.
 func (r *tracker) observeNew(l snapshot, out map[int]escapedProcess) {
 	var started []procfs.Stat
 	for _, pid := range added(r.previous, l.all) {
@@ -161,13 +160,13 @@ func (r *tracker) observeNew(l snapshot, out map[int]escapedProcess) {
 		}
 		if at, ok := l.where(pid); ok && at.lease != "" {
 			if _, live := l.startTimes[at.lease]; live {
-				r.add(at.lease, pid, st.Start, l.at) // born after its lease was read
+				r.add(at.lease, pid, st.Start, l.at) // It started after the processes of its lease were read.
 			}
 			continue
 		}
 		started = append(started, st)
 	}
-	// A child may stand before its parent in the list.
+	// A child may come before its parent in the list.
 	for grew := true; grew; {
 		grew = false
 		for i := range started {
@@ -183,7 +182,7 @@ func (r *tracker) observeNew(l snapshot, out map[int]escapedProcess) {
 	}
 }
 
-// added gives the numbers of now that are not in before; both ascend.
+// added returns the pids in now that are not in before; both lists ascend.
 func added(before, now []int) []int {
 	var out []int
 	i := 0
@@ -198,17 +197,17 @@ func added(before, now []int) []int {
 	return out
 }
 
-// descendant tells which lease a process belongs to by its birth: its parent is tracked, or its session began inside.
+// descendant returns the lease that a process belongs to because its parent is a member, or its session started inside.
 func (r *tracker) descendant(st procfs.Stat, l snapshot) (lease, why string, ok bool) {
 	if s, on := r.members[st.PPID]; on && l.startTimes[s.lease].precedes(st) {
-		// The parent lives: else the process would have another one.
+		// The parent runs: else the process would have another one.
 		if p, err := l.stat(st.PPID); err == nil && s.same(p) && p.Start <= st.Start {
 			return s.lease, hasItsParent, true
 		}
 	}
 	if s, on := r.members[st.Session]; on && st.Session != st.PID && st.Start >= s.start &&
 		l.startTimes[s.lease].precedes(procfs.Stat{PID: st.Session, Start: s.start}) {
-		// Its number is nobody else's as long as somebody is in the session.
+		// The kernel does not reuse the pid while the session has a process.
 		if p, err := l.stat(st.Session); err != nil || s.same(p) {
 			return s.lease, hasItsLeader, true
 		}
@@ -221,10 +220,10 @@ func (r *tracker) descendant(st procfs.Stat, l snapshot) (lease, why string, ok 
 	return "", "", false
 }
 
-// maxParents is how many parents are asked for.
+// maxParents is how many parents are read.
 const maxParents = 64
 
-// descendantByParents is kin for a process that was not looked at when it was born: its parents are asked too.
+// descendantByParents is descendant for a process that was not checked when it started: its parents are read too.
 func (r *tracker) descendantByParents(pid int, l snapshot) (escapedProcess, bool) {
 	first, err := l.stat(pid)
 	if err != nil || first.Dead() {
@@ -246,18 +245,18 @@ func (r *tracker) descendantByParents(pid int, l snapshot) (escapedProcess, bool
 	return escapedProcess{}, false
 }
 
-// report puts a process tracked of the lease that it belongs to, and among those outside if that is where it is.
+// report adds a process to the lease that it belongs to, and to out if it runs outside. It returns whether it does.
 func (r *tracker) report(st procfs.Stat, lease, why string, l snapshot, out map[int]escapedProcess) bool {
 	at, ok := l.where(st.PID)
 	if !ok || at.managed {
-		return false // gone, in a lease, or on its way into one
+		return false // It exited, is in a lease, or is about to enter one.
 	}
 	r.add(lease, st.PID, st.Start, l.at)
 	out[st.PID] = escapedProcess{lease: lease, pid: st.PID, start: st.Start, name: st.Name, path: at.path, why: why}
 	return true
 }
 
-// observeOutside looks where those are who were inside and are not now.
+// observeOutside finds where the members are that this pass did not find inside.
 func (r *tracker) observeOutside(l snapshot, out map[int]escapedProcess) {
 	for pid, s := range r.members {
 		if s.pass == r.pass {
@@ -276,7 +275,7 @@ func (r *tracker) observeOutside(l snapshot, out map[int]escapedProcess) {
 		case !there:
 			r.remove(pid, l)
 		case at.lease != "" && at.lease != s.lease && live:
-			r.add(at.lease, pid, st.Start, l.at) // it asked for a lease of its own
+			r.add(at.lease, pid, st.Start, l.at) // It requested a lease of its own.
 		case at.lease == "" && !at.managed:
 			s.start = st.Start
 			out[pid] = escapedProcess{lease: s.lease, pid: pid, start: st.Start, name: st.Name, path: at.path, why: wasInside}
@@ -284,10 +283,10 @@ func (r *tracker) observeOutside(l snapshot, out map[int]escapedProcess) {
 	}
 }
 
-// empty tells whether nobody is tracked.
+// empty reports whether there is no member.
 func (r *tracker) empty() bool { return len(r.members) == 0 }
 
-// hasLease tells whether somebody of a lease is tracked.
+// hasLease reports whether a lease has a member.
 func (r *tracker) hasLease(lease string) bool {
 	for _, s := range r.members {
 		if s.lease == lease {

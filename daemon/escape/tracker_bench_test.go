@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// manyProcesses is a host with 10 000 processes in 200 leases and 2 000 others.
+// manyProcesses returns a host with 10 000 processes in 200 leases and 2 000 others.
 func manyProcesses() *fakeHost {
 	w := newFakeHost()
 	pid := 10
@@ -30,8 +30,8 @@ func manyProcesses() *fakeHost {
 	return w
 }
 
-// BenchmarkTracker is one look at 10 000 processes in leases, when nobody came since the last and when 100 did. What is read
-// of each process is counted: in the first case that is nothing.
+// BenchmarkTracker measures one pass over 10 000 processes in leases, with no new process and with 100. It counts what is
+// read of each process: in the first case nothing.
 func BenchmarkTracker(b *testing.B) {
 	for _, started := range []int{0, 100} {
 		b.Run(fmt.Sprintf("born=%d", started), func(b *testing.B) {
@@ -54,8 +54,8 @@ func BenchmarkTracker(b *testing.B) {
 	}
 }
 
-// BenchmarkReadLeases is what a look reads of the kernel's: the list of all processes, and the lists of 10 000 pids in 200
-// files as cgroup.procs are.
+// BenchmarkReadLeases measures what a pass reads from the kernel: the list of all processes, and 10 000 pids in 200 files
+// like cgroup.procs.
 func BenchmarkReadLeases(b *testing.B) {
 	h := cgroup.Hierarchy{Mount: b.TempDir()}
 	for lease := range 200 {

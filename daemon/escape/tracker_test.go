@@ -12,8 +12,8 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// fakeHost is a host with processes, some of them in leases. It knows the truth about each: whether it ever was inside, or
-// was born by one who was.
+// fakeHost is a host with processes, some of them in leases. It knows of each whether it ever was inside, or was started
+// by a process that was.
 type fakeHost struct {
 	now        uint64
 	procs      map[int]*fakeProcess
@@ -22,10 +22,10 @@ type fakeHost struct {
 
 type fakeProcess struct {
 	procfs.Stat
-	lease        string // whose scope it is in
+	lease        string // the lease in whose scope it is
 	managed      bool
-	descendsFrom string // the lease that it was in, or that its parent was in when it was born
-	seen         string // the lease that it was in at the last look
+	descendsFrom string // the lease that it was in, or that its parent was in when it started
+	seen         string // the lease that it was in at the last pass
 }
 
 func newFakeHost() *fakeHost {
@@ -57,7 +57,7 @@ func (w *fakeHost) exit(pid int) {
 	w.now++
 }
 
-// run makes a process a lease.
+// run starts a lease with a process.
 func (w *fakeHost) run(pid int, lease string) {
 	w.now++
 	b := w.procs[pid]
@@ -65,10 +65,10 @@ func (w *fakeHost) run(pid int, lease string) {
 	w.startTimes[lease] = startTime{tick: w.now}
 }
 
-// leave moves a process to where no lease is.
+// leave moves a process out of its lease.
 func (w *fakeHost) leave(pid int) { w.procs[pid].lease, w.procs[pid].managed = "", false }
 
-// free tells whether a new process may get the number: not while one or its session has it.
+// free reports whether a new process may get the pid: not while a process or a session has it.
 func (w *fakeHost) free(pid int) bool {
 	for _, b := range w.procs {
 		if b.PID == pid || b.Session == pid {
@@ -118,12 +118,12 @@ func inWords(found []escapedProcess) []string {
 func TestTracker(t *testing.T) {
 	tests := []struct {
 		name   string
-		before func(w *fakeHost) // up to the first look
+		before func(w *fakeHost) // up to the first pass
 		after  func(w *fakeHost) // up to the second
 		want   []string
 	}{
 		{
-			name: "nobody left", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
+			name: "no process left", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
 			after: func(w *fakeHost) { w.spawn(12, 11); w.exit(11) },
 		},
 		{
@@ -131,40 +131,40 @@ func TestTracker(t *testing.T) {
 			after: func(w *fakeHost) { w.leave(10) }, want: []string{"a p10: it was inside"},
 		},
 		{
-			name: "a child that was seen", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
+			name: "a child that was observed inside", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
 			after: func(w *fakeHost) { w.setsid(11); w.exit(10); w.leave(11) }, want: []string{"a p11: it was inside"},
 		},
 		{
-			name: "a child that was never seen inside", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a") },
-			after: func(w *fakeHost) { w.spawn(11, 10); w.leave(11) }, want: []string{"a p11: its parent is one of the lease's"},
+			name: "a child that was never observed inside", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a") },
+			after: func(w *fakeHost) { w.spawn(11, 10); w.leave(11) }, want: []string{"a p11: its parent belongs to the lease"},
 		},
 		{
 			name: "children of one that left", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a") },
 			after: func(w *fakeHost) { w.leave(10); w.spawn(9, 10); w.spawn(8, 9) },
-			want:  []string{"a p8: its parent is one of the lease's", "a p9: its parent is one of the lease's", "a p10: it was inside"},
+			want:  []string{"a p8: its parent belongs to the lease", "a p9: its parent belongs to the lease", "a p10: it was inside"},
 		},
 		{
-			name: "an orphan of a session that began inside", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10); w.setsid(11) },
-			after: func(w *fakeHost) { w.spawn(12, 11); w.spawn(13, 12); w.leave(13); w.exit(12) }, want: []string{"a p13: its session began inside"},
+			name: "an orphan of a session that started inside", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10); w.setsid(11) },
+			after: func(w *fakeHost) { w.spawn(12, 11); w.spawn(13, 12); w.leave(13); w.exit(12) }, want: []string{"a p13: its session started inside"},
 		},
 		{
-			name: "the same, and its leader has ended", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10); w.setsid(11); w.spawn(12, 11) },
-			after: func(w *fakeHost) { w.spawn(13, 12); w.leave(13); w.exit(12); w.exit(11); w.exit(10) }, want: []string{"a p13: its session began inside"},
+			name: "the same, and its leader has exited", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10); w.setsid(11); w.spawn(12, 11) },
+			after: func(w *fakeHost) { w.spawn(13, 12); w.leave(13); w.exit(12); w.exit(11); w.exit(10) }, want: []string{"a p13: its session started inside"},
 		},
 		{
-			name: "a shell that becomes a lease has children from before", before: func(w *fakeHost) { w.spawn(10, 1); w.setsid(10); w.spawn(11, 10); w.run(10, "a") },
+			name: "a shell that becomes a lease has older children", before: func(w *fakeHost) { w.spawn(10, 1); w.setsid(10); w.spawn(11, 10); w.run(10, "a") },
 			after: func(w *fakeHost) { w.spawn(12, 11); w.spawn(13, 1) },
 		},
 		{
-			name: "its pid is somebody else's now", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
+			name: "its pid was reused", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
 			after: func(w *fakeHost) { w.exit(11); w.spawn(11, 1) },
 		},
 		{
-			name: "one asks for a lease of its own", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
+			name: "a process requests a lease of its own", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
 			after: func(w *fakeHost) { w.run(11, "b") },
 		},
 		{
-			name: "one is on its way into a lease", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
+			name: "a process is about to enter a lease", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
 			after: func(w *fakeHost) { w.leave(11); w.procs[11].managed = true },
 		},
 	}
@@ -173,7 +173,7 @@ func TestTracker(t *testing.T) {
 			w, r := newFakeHost(), tracker{}
 			tt.before(w)
 			if found := r.observe(w.snapshot()); len(found) > 0 {
-				t.Fatalf("before anybody left: %v", inWords(found))
+				t.Fatalf("before a process left: %v", inWords(found))
 			}
 			tt.after(w)
 			want := tt.want
@@ -183,9 +183,9 @@ func TestTracker(t *testing.T) {
 			if d := cmp.Diff(want, inWords(r.observe(w.snapshot()))); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
-			// Who is not ended is told again.
+			// A process that was not killed is returned again.
 			if d := cmp.Diff(len(want), len(r.observe(w.snapshot()))); d != "" {
-				t.Errorf("at the next look (-want +got):\n%s", d)
+				t.Errorf("at the next pass (-want +got):\n%s", d)
 			}
 		})
 	}
@@ -198,8 +198,8 @@ func TestTrackerAfterARestart(t *testing.T) {
 	start := w.procs[10].Start
 	w.leave(10)
 	w.spawn(11, 10)
-	r.add("a", 10, start, 0) // as the record of the lease has it
-	want := []string{"a p10: it was inside", "a p11: its parent is one of the lease's"}
+	r.add("a", 10, start, 0) // As it is in the record of the lease.
+	want := []string{"a p10: it was inside", "a p11: its parent belongs to the lease"}
 	if d := cmp.Diff(want, inWords(r.observe(w.snapshot()))); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -210,7 +210,7 @@ func TestGrandchildOnAGPU(t *testing.T) {
 	w.spawn(10, 1)
 	w.spawn(20, 1)
 	w.run(10, "a")
-	// Two generations that nobody looked at.
+	// Two generations between two passes.
 	r.observe(w.snapshot())
 	w.spawn(11, 10)
 	w.spawn(12, 11)
@@ -221,10 +221,10 @@ func TestGrandchildOnAGPU(t *testing.T) {
 		t.Errorf("a grandchild: %+v, %v", escaped, ok)
 	}
 	if escaped, ok := r.descendantByParents(20, l); ok {
-		t.Errorf("a stranger: %+v", escaped)
+		t.Errorf("an unrelated process: %+v", escaped)
 	}
 	if escaped, ok := r.descendantByParents(99, l); ok {
-		t.Errorf("nobody: %+v", escaped)
+		t.Errorf("no process: %+v", escaped)
 	}
 }
 
@@ -239,24 +239,24 @@ func TestStartTimePrecedes(t *testing.T) {
 	}{
 		{"earlier", b, 499, 32001, false},
 		{"later", b, 501, 31999, true},
-		{"in the same tick, a number before", b, 500, 31999, false},
-		{"in the same tick, the last number", b, 500, 32000, false},
-		{"in the same tick, a number after", b, 500, 32001, true},
-		{"in the same tick, the numbers began anew", b, 500, 310, true},
-		{"in the same tick, they had begun anew just before", startTime{500, 310}, 500, 32001, false},
-		{"in the same tick, nobody knows", startTime{tick: 500}, 500, 32001, false},
+		{"in the same tick, a smaller pid", b, 500, 31999, false},
+		{"in the same tick, the last pid", b, 500, 32000, false},
+		{"in the same tick, a larger pid", b, 500, 32001, true},
+		{"in the same tick, the pids wrapped around", b, 500, 310, true},
+		{"in the same tick, the pids had wrapped around just before", startTime{500, 310}, 500, 32001, false},
+		{"in the same tick, unknown", startTime{tick: 500}, 500, 32001, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := tt.at.precedes(procfs.Stat{PID: tt.pid, Start: tt.start}); got != tt.want {
-				t.Errorf("born after: %v", got)
+				t.Errorf("started after: %v", got)
 			}
 		})
 	}
 }
 
-// TestTrackerModel does anything to a host and looks: nobody is accused who has nothing to do with a lease, and everybody
-// is who was seen inside and lives outside.
+// TestTrackerModel applies random operations to a host, with passes in between. A process that has nothing to do with a
+// lease is never returned; a process that was observed inside and runs outside always is.
 func TestTrackerModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, r := newFakeHost(), tracker{}
@@ -264,7 +264,7 @@ func TestTrackerModel(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			pids := slices.Sorted(maps.Keys(w.procs))
 			pid := rapid.SampledFrom(pids).Draw(t, "pid")
-			switch rapid.SampledFrom([]string{"fork", "fork", "fork", "exit", "setsid", "run", "leave", "leave", "look", "look"}).Draw(t, "what") {
+			switch rapid.SampledFrom([]string{"fork", "fork", "fork", "exit", "setsid", "run", "leave", "leave", "observe", "observe"}).Draw(t, "what") {
 			case "fork":
 				if child := rapid.IntRange(2, 30).Draw(t, "child"); w.free(child) {
 					w.spawn(child, pid)
@@ -286,19 +286,19 @@ func TestTrackerModel(t *testing.T) {
 				if w.procs[pid].lease != "" {
 					w.leave(pid)
 				}
-			case "look":
+			case "observe":
 				found := r.observe(w.snapshot())
 				reported := map[int]bool{}
 				for _, escaped := range found {
 					b := w.procs[escaped.pid]
 					if b == nil || b.descendsFrom == "" || b.managed || b.Start != escaped.start {
-						t.Fatalf("an innocent is accused: %+v, truly %+v", escaped, b)
+						t.Fatalf("an unrelated process is returned: %+v, it is %+v", escaped, b)
 					}
 					reported[escaped.pid] = true
 				}
 				for pid, b := range w.procs {
 					if b.seen != "" && !b.managed && !reported[pid] {
-						t.Fatalf("%d was seen inside %s and lives outside", pid, b.seen)
+						t.Fatalf("pid %d was observed inside %s and runs outside, and is not returned", pid, b.seen)
 					}
 					if b.lease != "" {
 						b.seen = b.lease

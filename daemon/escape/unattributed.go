@@ -17,42 +17,42 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// unattributedGrace is the time between the word that a process of no lease uses a managed GPU and its SIGTERM: it may be
-// on its way into a lease, and its administrator reads events.
+// unattributedGrace is the time between the event that a process without a lease uses a managed GPU and its SIGTERM: the
+// process may be about to enter a lease, and an administrator can react to the event.
 const unattributedGrace = 30 * time.Second
 
-// unattributedProcess is a process on managed GPUs that is in no lease.
+// unattributedProcess is a process that uses managed GPUs and is in no lease.
 type unattributedProcess struct {
 	process cgroup.Process
 	name    string
-	gpu     gpu.UUID // the first of those it uses
+	gpu     gpu.UUID // the first GPU that it uses
 	index   int
-	exempt  string // why it is never stopped; empty when it may be
+	exempt  string // why it is never stopped; empty: it may be stopped
 }
 
-// A managed GPU on which nobody has a lease is looked at every idleInterval. A listing of processes takes the driver a call for
-// each list of each instance, so its memory is read first: as long as that is what it was, a listing is believed for
-// listingMaxAge. Whoever uses a GPU takes some of its memory. Those that have leases are listed with every sample.
+// A managed GPU without leases is checked every idleInterval. To list processes costs a driver call for each list of each
+// instance, so the GPU memory is read first: while it is unchanged, a listing is valid for listingMaxAge, because each
+// process that uses a GPU takes some of its memory. On GPUs with leases the processes are listed with every sample.
 const (
 	idleInterval  = 2 * time.Second
 	listingMaxAge = 5 * idleInterval
 )
 
-// unattributedTracker remembers since when each stray is there. It is the unattributedLoop's alone.
+// unattributedTracker records since when each unattributed process is known. Only unattributedLoop uses it.
 type unattributedTracker struct {
 	since  map[cgroup.Process]time.Time
 	listed map[gpu.UUID]listing // GPUs without leases
 }
 
-// listing is what ran on a GPU when it was last asked.
+// listing is the last list of the processes on a GPU.
 type listing struct {
 	at         time.Time
-	memoryRead time.Time // when its memory was read last; not before at
-	used       uint64    // bytes of its memory before it was listed
+	memoryRead time.Time // when the GPU memory was read last; not before at
+	used       uint64    // bytes of GPU memory in use before the processes were listed
 	processes  []gpu.Process
 }
 
-// unattributedLoop reports processes of no lease on managed GPUs, and stops them one at a time where the spec says so.
+// unattributedLoop reports processes without a lease on managed GPUs, and stops them one at a time if the spec says so.
 func (e *Escapes) unattributedLoop(ctx context.Context) {
 	x := unattributedTracker{listed: map[gpu.UUID]listing{}}
 	for {
@@ -67,7 +67,7 @@ func (e *Escapes) unattributedLoop(ctx context.Context) {
 	}
 }
 
-// report tells of the strays, and gives the one that is due to be stopped.
+// report reports the unattributed processes, and returns the one that is due to be stopped.
 func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []unattributedProcess) (due unattributedProcess, ok bool) {
 	now := d.Now()
 	stop := want.Enforcing() && want.StopsUnattributed()
@@ -81,16 +81,16 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 		decision := "it is only reported (node.isolation.unattributed: report)"
 		switch {
 		case s.exempt != "":
-			decision = "it is left alone: " + s.exempt
+			decision = "it is not stopped: " + s.exempt
 		case stop:
-			decision = "it is stopped " + api.Duration(unattributedGrace).String() + " after that was seen (node.isolation.unattributed: stop)"
+			decision = "it is stopped " + api.Duration(unattributedGrace).String() + " after this was first observed (node.isolation.unattributed: stop)"
 		}
-		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease; %s", s.process.PID, s.name, s.index, decision)
-		conditions[fmt.Sprint(s.process)] = api.Condition{GPU: string(s.gpu), Message: text, Hint: "'gpushare run' starts commands in a lease, 'gpushare lease attach --pid' takes what runs into one"}
+		text := fmt.Sprintf("pid %d (%s) uses GPU %d without a lease; %s", s.process.PID, s.name, s.index, decision)
+		conditions[fmt.Sprint(s.process)] = api.Condition{GPU: string(s.gpu), Message: text, Hint: "'gpushare run' starts a command in a lease, 'gpushare lease attach --pid' attaches a running process to one"}
 		if !known {
 			d.Events.Publish(api.Event{Kind: "gpu.unattributed", GPU: string(s.gpu), Message: text})
 		}
-		// One at a time, the one that is there longest first.
+		// One at a time, the oldest first.
 		if stop && s.exempt == "" && now.Sub(at) >= unattributedGrace && (!ok || at.Before(since[due.process])) {
 			due, ok = s, true
 		}
@@ -104,8 +104,8 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 	return due, ok
 }
 
-// processes are those on a GPU by what was read of it last. Where nobody samples it this does, and seldom: between two
-// observations half a minute may go by. seen is when the node was observed last.
+// processes returns the processes on a GPU as they were read last. A GPU without leases is not sampled, and between two
+// observations of the node half a minute may pass, so this reads it itself. seen is when the node was observed last.
 func (x *unattributedTracker) processes(ctx context.Context, d *Escapes, want *state.Desired, g *observe.GPU, seen time.Time) []gpu.Process {
 	id := g.Identity.UUID
 	if d.Samples.Has(id) || !want.Enforcing() {
@@ -114,7 +114,7 @@ func (x *unattributedTracker) processes(ctx context.Context, d *Escapes, want *s
 	}
 	now := d.Now()
 	l, known := x.listed[id]
-	if now.Sub(seen) < idleInterval && (!known || l.at.Before(seen)) { // The node was looked at for another reason.
+	if now.Sub(seen) < idleInterval && (!known || l.at.Before(seen)) { // The node was observed for another reason.
 		l, known = listing{at: seen, memoryRead: seen, used: g.Memory.Used, processes: g.Processes}, true
 		x.listed[id] = l
 	}
@@ -136,7 +136,7 @@ func (x *unattributedTracker) processes(ctx context.Context, d *Escapes, want *s
 	return l.processes
 }
 
-// find are the processes on managed GPUs that are in no lease.
+// find returns the processes on managed GPUs that are in no lease.
 func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.Desired) []unattributedProcess {
 	var out []unattributedProcess
 	node := d.Samples.Overlay(d.Observer.Last())
@@ -166,10 +166,10 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 	return slices.DeleteFunc(out, func(s unattributedProcess) bool { return s.exempt == ownProcess })
 }
 
-// ownProcess marks processes that are no strays: they are ours.
+// ownProcess is the exemption of gpushare's own processes, which are not reported either.
 const ownProcess = "it is gpushare's own"
 
-// quiesceUnits are where the units run that the spec names as users of GPUs beside tenants.
+// quiesceUnits returns the cgroups of the units in node.quiesce, which use GPUs next to the tenants.
 func (e *Escapes) quiesceUnits(ctx context.Context, want *state.Desired) []string {
 	var out []string
 	if e.Units == nil {
@@ -185,37 +185,37 @@ func (e *Escapes) quiesceUnits(ctx context.Context, want *state.Desired) []strin
 	return out
 }
 
-// whyExempt says why a process is not stopped whatever the spec says; empty when it may be.
+// whyExempt returns why a process is never stopped, whatever the spec says; empty: it may be stopped.
 func (e *Escapes) whyExempt(mps bool, st procfs.Stat, quiesced []string) string {
 	if mps || st.PID == e.WorkerPID() {
 		return ownProcess
 	}
 	switch stop.DecidePID(st.PID) {
 	case stop.IsRoot, stop.Unknown:
-		return "it is root's"
+		return "it belongs to root"
 	case stop.IsSystem:
-		return "it is the system's"
+		return "it belongs to the system"
 	case stop.MayStop:
 	}
 	if cg, err := procfs.Cgroup(st.PID); err == nil {
 		for _, q := range quiesced {
 			if cgroup.Below(cg, q) {
-				return "its unit is among node.quiesce"
+				return "its unit is listed in node.quiesce"
 			}
 		}
 	}
 	return ""
 }
 
-// stopUnattributed stops one process of no lease.
+// stopUnattributed stops one process without a lease.
 func (e *Escapes) stopUnattributed(ctx context.Context, s unattributedProcess) {
 	p, err := procfs.OpenPidfd(s.process.PID, s.process.Start)
 	if err != nil {
-		return // It ended.
+		return // It has exited.
 	}
 	one := stop.NewProcesses(p)
 	defer one.Close()
-	// Only now that it is held does this say whose it is.
+	// The pidfd is open now, so the pid cannot be reused between this check and the signal.
 	if _, attributed := e.Attribution.LeaseOf(s.process.PID); attributed {
 		return
 	}
@@ -223,16 +223,16 @@ func (e *Escapes) stopUnattributed(ctx context.Context, s unattributedProcess) {
 		return
 	}
 	escalation := stop.Escalation{Target: one, Notify: func(context.Context) {
-		text := fmt.Sprintf("process %d (%s) uses GPU %d in no lease: it is stopped", s.process.PID, s.name, s.index)
+		text := fmt.Sprintf("pid %d (%s) uses GPU %d without a lease: it is stopped", s.process.PID, s.name, s.index)
 		e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
 		e.Audit("gpushared", "unattributed", text)
 	}}
 	if err := escalation.Run(ctx, stop.StopGrace); err != nil && ctx.Err() == nil {
-		e.Log.Error("cannot stop a process of no lease", "pid", s.process.PID, "error", err)
+		e.Log.Error("cannot stop a process without a lease", "pid", s.process.PID, "error", err)
 	}
 }
 
-// stillUses asks the GPU once more: what was read before may be half a minute old.
+// stillUses reads the processes of the GPU again: the last reading may be half a minute old.
 func (e *Escapes) stillUses(ctx context.Context, s unattributedProcess) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

@@ -22,7 +22,7 @@ func TestUnattributed(t *testing.T) {
 	}
 	one := unattributedProcess{process: cgroup.Process{PID: 10, Start: 1}, name: "burn", gpu: "GPU-a", index: 3}
 	two := unattributedProcess{process: cgroup.Process{PID: 11, Start: 2}, name: "burn", gpu: "GPU-a", index: 3}
-	root := unattributedProcess{process: cgroup.Process{PID: 12, Start: 3}, name: "dcgm", gpu: "GPU-a", index: 3, exempt: "it is root's"}
+	root := unattributedProcess{process: cgroup.Process{PID: 12, Start: 3}, name: "dcgm", gpu: "GPU-a", index: 3, exempt: "it belongs to root"}
 	var x unattributedTracker
 	steps := []struct {
 		name   string
@@ -32,15 +32,15 @@ func TestUnattributed(t *testing.T) {
 		due    int // its pid
 		events int
 	}{
-		{name: "it comes", want: want("on", "stop"), found: []unattributedProcess{one, root}, events: 2},
-		{name: "its grace", after: unattributedGrace - time.Second, want: want("on", "stop"), found: []unattributedProcess{one, root, two}, events: 1},
-		{name: "its grace is over", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, one, root}, due: 10},
+		{name: "first observed", want: want("on", "stop"), found: []unattributedProcess{one, root}, events: 2},
+		{name: "within the grace period", after: unattributedGrace - time.Second, want: want("on", "stop"), found: []unattributedProcess{one, root, two}, events: 1},
+		{name: "after the grace period", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, one, root}, due: 10},
 		{name: "only reported", after: time.Second, want: want("on", "report"), found: []unattributedProcess{two, one, root}},
 		{name: "only observed", after: time.Second, want: want("observe", "stop"), found: []unattributedProcess{two, one, root}},
-		{name: "the one that was there longest", after: time.Hour, want: want("on", "stop"), found: []unattributedProcess{two, one, root}, due: 10},
+		{name: "the oldest first", after: time.Hour, want: want("on", "stop"), found: []unattributedProcess{two, one, root}, due: 10},
 		{name: "then the next", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, root}, due: 11},
-		{name: "it has a lease for a moment", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{root}},
-		{name: "and its grace anew", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, root}, events: 1},
+		{name: "in a lease for a moment", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{root}},
+		{name: "the grace period starts again", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, root}, events: 1},
 	}
 	for _, s := range steps {
 		now = now.Add(s.after)
@@ -58,7 +58,7 @@ func TestUnattributed(t *testing.T) {
 		}
 		conditions := len(d.Conditions.List())
 		if s.want.Enforcing() && conditions != len(s.found) || !s.want.Enforcing() && conditions != 0 {
-			t.Errorf("%s: %d are told of %d", s.name, conditions, len(s.found))
+			t.Errorf("%s: %d conditions for %d processes", s.name, conditions, len(s.found))
 		}
 	}
 }

@@ -13,12 +13,12 @@ const (
 	observerGroup = "gpushare"
 )
 
-// access is what a route asks of its caller.
+// access is the role that a route requires of its caller.
 type access int
 
 const (
 	Anyone          access = iota // every local user
-	Reader                        // admin, observer, or a tenant's member, who sees his own
+	Reader                        // admin, observer, or a tenant's member, who sees only their own
 	Member                        // admin, or a tenant's member
 	Admin                         // admin
 	AdminOrObserver               // admin or observer
@@ -30,7 +30,7 @@ type Caller struct {
 	Name     string // of the user, or "uid 1234" while none is known
 	Admin    bool
 	Observer bool
-	Tenants  []string // of which it is a member, in the order of the spec
+	Tenants  []string // of which the caller is a member, in the order of the spec
 }
 
 // Role is the strongest role that the caller has, in the words of the API.
@@ -46,10 +46,10 @@ func (c *Caller) Role() string {
 	return "nobody"
 }
 
-// IsMember tells whether the caller is a member of a tenant.
+// IsMember reports whether the caller is a member of a tenant.
 func (c *Caller) IsMember(tenant string) bool { return slices.Contains(c.Tenants, tenant) }
 
-// Sees tells whether the caller may look at a tenant's leases and limits.
+// Sees reports whether the caller may read a tenant's leases and limits.
 func (c *Caller) Sees(tenant string) bool { return c.Admin || c.Observer || c.IsMember(tenant) }
 
 func (a access) allows(c *Caller) bool {
@@ -68,9 +68,9 @@ func (a access) allows(c *Caller) bool {
 	return false
 }
 
-// denied says what would be needed.
+// denied returns the error, with the role that is needed.
 func (a access) denied(c *Caller, what string) *api.Error {
-	hint := "ask an administrator of this host"
+	hint := "an administrator of this host can help"
 	switch a {
 	case Admin:
 		hint = "this needs root or the group " + adminGroup
@@ -83,8 +83,8 @@ func (a access) denied(c *Caller, what string) *api.Error {
 	return &api.Error{Kind: api.KindDenied, Message: c.Name + " may not " + what, Hint: hint}
 }
 
-// MayEnd tells whether the caller may stop or release a lease. What somebody else attached, an administrator's prolog for
-// one, is not its own user's to take from the books; nor are logins and units, which the spec adopts.
+// MayEnd reports whether the caller may stop or release a lease. Users cannot unregister a lease of their process that
+// another user attached, for example an administrator's prolog, nor logins and units, which the spec adopts.
 func (c *Caller) MayEnd(l *lease.Lease) bool {
 	switch l.Origin {
 	case lease.OriginAttached:

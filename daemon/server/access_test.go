@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// Connections past a user's cap are refused, whoever closes one gives one place back, and root is never refused.
+// Connections above a user's cap are refused, a closed connection is not counted any more, and root is never refused.
 func TestConnectionCaps(t *testing.T) {
 	l := NewCappedListener(nil, nil)
 	for i := range maxPerUID {
@@ -16,35 +16,35 @@ func TestConnectionCaps(t *testing.T) {
 		t.Error("there is no cap")
 	}
 	if !l.admit(1010, true) {
-		t.Error("one user's connections keep another out")
+		t.Error("one user's connections block another user")
 	}
 	l.release(1001, true)
 	if !l.admit(1001, true) {
-		t.Error("a place that was given back is not given again")
+		t.Error("a closed connection is still counted")
 	}
 	uid := 2000
 	for ; l.admit(uid, true); uid++ {
 		if l.total > maxConns {
-			t.Fatal("there is no cap on all of them")
+			t.Fatal("there is no cap on all connections")
 		}
 	}
 	if l.total != maxConns {
 		t.Errorf("%d connections at most, want %d", l.total, maxConns)
 	}
 	if !l.admit(0, true) {
-		t.Error("root is kept out")
+		t.Error("root is refused")
 	}
 	if !l.admit(1009, false) {
-		t.Error("those who are known keep strangers out")
+		t.Error("callers with a role block callers without one")
 	}
 	l.release(0, true)
 	l.release(1009, false)
 	if len(l.byUID) != uid-2000+2 || l.withoutRole != 0 || l.total != maxConns {
-		t.Errorf("%d users, %d strangers and %d others are left", len(l.byUID), l.withoutRole, l.total)
+		t.Errorf("%d users, %d connections without a role and %d with one are left", len(l.byUID), l.withoutRole, l.total)
 	}
 }
 
-// One person has thousands of uids in a user namespace: together they are no more than strangers.
+// One user has thousands of uids in a user namespace. All uids without a role share one cap.
 func TestCallersWithoutARoleShareOneCap(t *testing.T) {
 	l := NewCappedListener(nil, nil)
 	for i := range maxPerUIDWithoutRole {
@@ -53,15 +53,15 @@ func TestCallersWithoutARoleShareOneCap(t *testing.T) {
 		}
 	}
 	if l.admit(1009, false) {
-		t.Error("a stranger has no cap")
+		t.Error("there is no cap for one uid without a role")
 	}
 	for uid := range 10 * maxWithoutRole {
 		l.admit(100000+uid, false)
 	}
 	if l.withoutRole != maxWithoutRole {
-		t.Errorf("%d connections of strangers, want at most %d", l.withoutRole, maxWithoutRole)
+		t.Errorf("%d connections without a role, want at most %d", l.withoutRole, maxWithoutRole)
 	}
 	if !l.admit(1001, true) {
-		t.Error("strangers keep a member out")
+		t.Error("callers without a role block a member")
 	}
 }

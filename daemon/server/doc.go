@@ -1,3 +1,4 @@
-// Package server is the socket: connections, who is at the other end and in which role, the limits of each user, and the
-// way an error is answered. Handlers stay with what they are about; the table of routes is the wiring's.
+// Package server serves the API on the socket: connections, the identity and role of the caller, the limits of each user,
+// and the encoding of errors. The handlers are in the packages that they belong to; the table of routes is in package
+// daemon.
 package server

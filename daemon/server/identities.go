@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// nameGrace is how long an apply or a reload waits for the host's directory. What is answered later counts then.
+	// nameGrace is how long an apply or a reload waits for the host's directory. A later answer is used when it comes.
 	NameWait = 250 * time.Millisecond
-	// nameStart is how long the start waits for it: before, nobody is served.
+	// nameStart is how long the start waits for it. Until then no request is served.
 	NameStartWait = 2 * time.Second
-	// nameQuerySpacing is the least time between two askings that nobody ordered.
+	// nameQuerySpacing is the minimum time between two queries without an apply or reload.
 	nameQuerySpacing = time.Second
-	// nameQueryTimeout bounds one asking of everything.
+	// nameQueryTimeout limits one query for all names.
 	nameQueryTimeout = 30 * time.Second
 )
 
-// IdentityTable is who is who by what is known of the host's names. It is immutable.
+// IdentityTable holds the roles and members as far as the host's names are known. It is immutable.
 type IdentityTable struct {
 	Self        int // the uid that the daemon runs as
 	AdminGID    int // -1 when the group is not known
@@ -41,14 +41,14 @@ type TenantMembers struct {
 	GIDs []int
 }
 
-// UnknownMember is a name in the spec that stands for nobody now.
+// UnknownMember is a name in the spec that the host does not know now.
 type UnknownMember struct {
 	Tenant   string
 	name     string // "user alice"
-	NoAnswer bool   // the directory did not answer: it may know him
+	NoAnswer bool   // the directory did not answer: it may know the name
 }
 
-// Text says which name of which tenant is not known.
+// Text returns which name of which tenant is not known.
 func (u *UnknownMember) Text() string {
 	if u.NoAnswer {
 		return "this host's directory has not answered about " + u.name + " of tenant " + u.Tenant
@@ -56,21 +56,21 @@ func (u *UnknownMember) Text() string {
 	return "this host does not know " + u.name + " of tenant " + u.Tenant
 }
 
-// Identities knows who is who on this host: names, roles, and members of tenants.
+// Identities knows the users of this host: names, roles, and members of tenants.
 type Identities struct {
 	*report.Reporter
 	Tasks   *loop.Group
 	Spec    func() *api.Spec // in force; nil: none is
-	Changed func()           // who is a member of what may be different
+	Changed func()           // is called after members may have changed
 	Names   *names.Directory
 	Table   atomic.Pointer[IdentityTable] // in force
 
-	mu   locks.Mutex[locks.IdentityRefresh] // one makes a new one, so that the newest names win
+	mu   locks.Mutex[locks.IdentityRefresh] // one call updates the table at a time, so that the newest names win
 	wake loop.Wake
 }
 
-// NewIdentities knows nobody yet but root. getent is the program that the host's names are asked with; "off": none is. Spec
-// and Changed are set by whoever has them.
+// NewIdentities knows only root. getent is the program that queries the host's names; "off": none. The caller sets Spec and
+// Changed.
 func NewIdentities(r *report.Reporter, tasks *loop.Group, getent string) *Identities {
 	ids := &Identities{
 		Reporter: r, Tasks: tasks, Names: &names.Directory{}, wake: loop.NewWake(),
@@ -83,7 +83,7 @@ func NewIdentities(r *report.Reporter, tasks *loop.Group, getent string) *Identi
 	return ids
 }
 
-// Caller gives a peer its role. It never waits: it stands in every request.
+// Caller returns a peer with its role. It never waits, because every request calls it.
 func (ids *Identities) Caller(p *Peer) *Caller {
 	c := &Caller{Peer: p, Name: ids.Names.UserName(p.UID)}
 	now := ids.Table.Load()
@@ -98,10 +98,10 @@ func (ids *Identities) Caller(p *Peer) *Caller {
 	return c
 }
 
-// HasRole tells whether a peer has any role.
+// HasRole reports whether a peer has any role.
 func (ids *Identities) HasRole(p *Peer) bool { return ids.Caller(p).Role() != "nobody" }
 
-// TableOf reads what is known of the names in a spec. It asks nobody.
+// TableOf returns what is known of the names in a spec. It does not query the directory.
 func TableOf(self int, spec *api.Spec, dir *names.Directory) *IdentityTable {
 	group := func(name string) int { gid, _ := dir.GroupID(name); return gid }
 	r := &IdentityTable{Self: self, AdminGID: group(adminGroup), ObserverGID: group(observerGroup)}
@@ -129,7 +129,7 @@ func TableOf(self int, spec *api.Spec, dir *names.Directory) *IdentityTable {
 	return r
 }
 
-// namesOf are the users and groups that matter with a spec.
+// namesOf returns the users and groups that are needed for a spec.
 func namesOf(spec *api.Spec) (users, groups []string) {
 	groups = []string{adminGroup, observerGroup}
 	if spec != nil {
@@ -141,8 +141,8 @@ func namesOf(spec *api.Spec) (users, groups []string) {
 	return users, groups
 }
 
-// LookUp asks the host's directory for the names of a spec, and waits no longer than grace. What comes later is taken up
-// when it comes. all asks also for what is known and fresh.
+// LookUp queries the host's directory for the names of a spec, and waits no longer than wait. A later answer is used when it
+// comes. all also queries names that are known and fresh.
 func (ids *Identities) LookUp(spec *api.Spec, wait time.Duration, all bool) {
 	done := make(chan struct{})
 	ids.Tasks.Go(func() {
@@ -150,7 +150,7 @@ func (ids *Identities) LookUp(spec *api.Spec, wait time.Duration, all bool) {
 		ctx, cancel := context.WithTimeout(ids.Tasks.Context(), nameQueryTimeout)
 		defer cancel()
 		users, groups := namesOf(spec)
-		_ = ids.Names.Refresh(ctx, users, groups, all) // The directory remembers why, and renewRoster shows it.
+		_ = ids.Names.Refresh(ctx, users, groups, all) // The directory keeps the error, and UpdateTable reports it.
 		ids.UpdateTable()
 	})
 	timer := time.NewTimer(wait)
@@ -170,17 +170,17 @@ func (ids *Identities) Run(ctx context.Context) {
 		case <-ids.wake.C():
 		}
 		ids.LookUp(ids.Spec(), nameQueryTimeout, false)
-		loop.Pause(ctx, nameQuerySpacing) // So that many strangers make few askings.
+		loop.Pause(ctx, nameQuerySpacing) // So that many unknown callers cause few queries.
 	}
 }
 
-// WakeNames makes the daemon look names up soon: after a look at the node, when a login appears, and when somebody came
-// whose name is not known.
+// WakeNames makes the daemon look up names soon: after the node was observed, when a login appears, and when the name of a
+// caller is not known.
 func (ids *Identities) WakeNames() {
 	ids.wake.Set()
 }
 
-// UpdateTable takes up what is known now.
+// UpdateTable builds the table from the names that are known now.
 func (ids *Identities) UpdateTable() {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
@@ -189,17 +189,17 @@ func (ids *Identities) UpdateTable() {
 	unknown := map[string]api.Condition{}
 	for i := range r.Unknown {
 		u := &r.Unknown[i]
-		unknown[u.Tenant+" "+u.name] = api.Condition{Tenant: u.Tenant, Message: u.Text(), Hint: "correct the name, or create it; it gives nobody any rights now, and does so without a restart once it is known"}
+		unknown[u.Tenant+" "+u.name] = api.Condition{Tenant: u.Tenant, Message: u.Text(), Hint: "correct the name, or create it; it gives no rights now, and it does without a restart as soon as it is known"}
 	}
 	ids.Conditions.Replace("unknown-member", unknown)
 	failing := map[string]api.Condition{}
 	if _, why := ids.Names.Failing(); why != nil {
 		failing[""] = api.Condition{
-			Message: "the host's users and groups cannot be asked for: " + why.Error(),
-			Hint:    "what was known before stays; try 'getent passwd NAME', and see the service behind it (sssd, nslcd, winbind)",
+			Message: "cannot query the host's users and groups: " + why.Error(),
+			Hint:    "known names stay valid; try 'getent passwd NAME', and check the service behind it (sssd, nslcd, winbind)",
 		}
 	}
 	ids.Conditions.Replace("names", failing)
 	ids.Touch()
-	ids.Changed() // Who is logged in may be somebody's now.
+	ids.Changed() // A logged-in user may be a member now.
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Peer is who is at the other end of a connection, as the kernel tells.
+// Peer is the process at the other end of a connection, as the kernel reports it.
 type Peer struct {
 	UID     int
 	GID     int
 	Groups  []int          // supplementary
-	Process cgroup.Process // start time 0 when the process was gone already, or is another's by now
+	Process cgroup.Process // start time 0: the process has exited, or its pid was reused
 }
 
 // PeerKey is the key of a connection's peer in the contexts of its requests.
@@ -40,18 +40,18 @@ func peerFrom(ctx context.Context) (*Peer, bool) {
 	return p, ok
 }
 
-// peerOf reads the credentials of who connected; find adds the process.
+// peerOf reads the credentials of the connection; findProcess adds the process.
 func peerOf(c net.Conn) (*Peer, error) {
 	if capped, ok := c.(*cappedConn); ok {
 		return capped.peer, nil
 	}
 	uc, ok := c.(*net.UnixConn)
 	if !ok {
-		return nil, fmt.Errorf("cannot tell the peer of a %T", c)
+		return nil, fmt.Errorf("cannot read the peer of a %T", c)
 	}
 	raw, err := uc.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("cannot reach the socket: %w", err)
+		return nil, fmt.Errorf("cannot access the socket: %w", err)
 	}
 	var p Peer
 	var inner error
@@ -68,13 +68,13 @@ func peerOf(c net.Conn) (*Peer, error) {
 		err = inner
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot tell the peer: %w", err)
+		return nil, fmt.Errorf("cannot read the peer: %w", err)
 	}
 	return &p, nil
 }
 
-// hasHungUp tells whether whoever connected is gone already, having asked nothing. Of a flood of connections thousands wait
-// to be accepted that nobody waits at the other end of; what is real stands behind them.
+// hasHungUp reports whether the client has closed the connection without a request. In a flood of connections thousands of
+// closed ones wait to be accepted before the first open one.
 func hasHungUp(c net.Conn) bool {
 	uc, ok := c.(*net.UnixConn)
 	if !ok {
@@ -92,19 +92,19 @@ func hasHungUp(c net.Conn) bool {
 	return err == nil && closed
 }
 
-// findProcess finds the peer's process. It costs several system calls, so a connection that is refused is spared it.
+// findProcess finds the peer's process. It costs several system calls, so it is not called for a refused connection.
 func (p *Peer) findProcess(c *net.UnixConn) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return // Then it has no process, and gets no lease.
+		return // Without a process it gets no lease.
 	}
 	_ = raw.Control(func(fd uintptr) {
 		p.Process.Start = startOfPeer(func() (int, error) { return peerPidfd(int(fd), p.Process.PID) }, p.Process.PID, p.UID)
 	})
 }
 
-// peerPidfd takes hold of the process that connected: by the descriptor that the kernel keeps with the connection, and
-// where there is none (before Linux 6.5) by the pid, which may be another process by now.
+// peerPidfd opens a pidfd of the process that connected: from the connection (SO_PEERPIDFD, Linux 6.5), and on older kernels
+// by the pid, which may be another process by now.
 func peerPidfd(conn, pid int) (int, error) {
 	fd, err := unix.GetsockoptInt(conn, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 	if errors.Is(err, unix.ENOPROTOOPT) {
@@ -113,9 +113,9 @@ func peerPidfd(conn, pid int) (int, error) {
 	return fd, err
 }
 
-// startOfPeer gives the start time of the process that connected, 0 when it is gone. The credentials are of the time of
-// the connect, and its pid may be somebody else's process by now: who had that one taken into a lease of theirs could
-// stop it. So it is held while it is read, and must be the same user's.
+// startOfPeer returns the start time of the process that connected, 0 when it has exited. The credentials are from the
+// time of the connect, and the pid may be reused since: a caller who put such a process of another user into their lease
+// could stop it. So a pidfd is open while the process is read, and it must belong to the same user.
 func startOfPeer(openPidfd func() (int, error), pid, uid int) uint64 {
 	fd, err := openPidfd()
 	if err != nil {
@@ -130,12 +130,12 @@ func startOfPeer(openPidfd func() (int, error), pid, uid int) uint64 {
 		return 0
 	}
 	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0); err != nil || n != 0 {
-		return 0 // It ended, so that what was read may be of another.
+		return 0 // It has exited, so the values may be of another process.
 	}
 	return start
 }
 
-// peerGroups reads the supplementary groups that the peer had when it connected; nil where the kernel does not tell.
+// peerGroups reads the supplementary groups that the peer had when it connected; nil where the kernel does not report them.
 func peerGroups(fd int) []int {
 	for n := 64; n <= 1<<16; n *= 8 {
 		buf := make([]uint32, n)

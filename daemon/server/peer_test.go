@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// connectEnv makes this binary a process that connects to a socket and ends when its input does.
+// connectEnv makes this binary a process that connects to a socket and exits at the end of its input.
 const connectEnv = "DAEMON_TEST_CONNECT"
 
 func TestMain(m *testing.M) {
@@ -34,10 +34,10 @@ func TestMain(m *testing.M) {
 	}
 	defer c.Close()
 	fmt.Println("connected")
-	_, _ = os.Stdin.Read(make([]byte, 1)) // Its end is what is waited for.
+	_, _ = os.Stdin.Read(make([]byte, 1)) // Wait for the end of the input.
 }
 
-// connectFromProcess connects to a listener from a process of its own, which ends when leave is called.
+// connectFromProcess connects to a listener from a process of its own, which exits when end is called.
 func connectFromProcess(t *testing.T, l *net.UnixListener) (pid int, end func()) {
 	t.Helper()
 	self, err := os.Executable()
@@ -66,14 +66,14 @@ func connectFromProcess(t *testing.T, l *net.UnixListener) (pid int, end func())
 		if !ended {
 			ended = true
 			in.Close()
-			_ = cmd.Wait() // It ends with or without its input.
+			_ = cmd.Wait() // Its exit status does not matter.
 		}
 	}
 	t.Cleanup(end)
 	return cmd.Process.Pid, end
 }
 
-// peerWithProcess is the peer with its process, as a connection that is let in has it.
+// peerWithProcess returns the peer with its process, as an accepted connection has it.
 func peerWithProcess(c net.Conn) (*Peer, error) {
 	p, err := peerOf(c)
 	if err == nil {
@@ -113,18 +113,18 @@ func TestPeerIsTheProcessThatConnected(t *testing.T) {
 		t.Errorf("by its pid it started at %d, want %d", got, start)
 	}
 	if got := startOfPeer(byPID, pid, os.Geteuid()+1); got != 0 {
-		t.Error("a process of another user passes for the peer")
+		t.Error("a process of another user is accepted as the peer")
 	}
 	end()
 	if p, err := peerWithProcess(c); err != nil || p.Process.Start != 0 {
-		t.Errorf("a peer that is gone is %+v, %v", p, err)
+		t.Errorf("a peer that has exited is %+v, %v", p, err)
 	}
 	if got := startOfPeer(byPID, pid, os.Geteuid()); got != 0 {
-		t.Error("by its pid a peer that is gone is there")
+		t.Error("by its pid a peer that has exited is found")
 	}
 }
 
-// Whoever connects, ends, and has root's next process get its pid, must not have that process walled in as his own.
+// A process connects and exits, and a process of root gets its pid. The caller must not get a lease on that process.
 func TestPeerWithAReusedPID(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("choosing a pid needs root")
@@ -141,13 +141,13 @@ func TestPeerWithAReusedPID(t *testing.T) {
 	if p, err := peerWithProcess(c); err != nil || p.Process.PID != pid || p.Process.Start != 0 {
 		t.Errorf("the peer is %+v, %v: that is process %s", p, err, name)
 	}
-	// Without the kernel's descriptor the user is what tells them apart.
+	// Without SO_PEERPIDFD only the user differs.
 	if got := startOfPeer(func() (int, error) { return unix.PidfdOpen(pid, 0) }, pid, 65534); got != 0 {
 		t.Errorf("by its pid it started at %d: that is process %s", got, name)
 	}
 }
 
-// startWithPID starts a process with this pid, which nobody has.
+// startWithPID starts a process with this pid, which is free.
 func startWithPID(t *testing.T, pid int) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -168,11 +168,11 @@ func startWithPID(t *testing.T, pid int) string {
 			return procfs.Command(pid)
 		}
 	}
-	t.Skipf("others were always faster to take pid %d", pid)
+	t.Skipf("other processes always got pid %d first", pid)
 	return ""
 }
 
-// Whoever hung up before he was accepted is not handed on; who waits is, having asked or not.
+// A connection that the client has closed is not accepted; an open one is, with and without a request.
 func TestHungUp(t *testing.T) {
 	raw, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
 	if err != nil {
@@ -196,7 +196,7 @@ func TestHungUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := NewCappedListener(raw, func(*Peer) bool { return true })
-	for _, who := range []string{"who asked", "who is silent"} {
+	for _, client := range []string{"with a request", "without a request"} {
 		c, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -204,8 +204,8 @@ func TestHungUp(t *testing.T) {
 		defer c.Close()
 		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		n, err := c.Read(make([]byte, 1))
-		if output := n == 1; output != (who == "who asked") || !output && !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s: read %d, %v", who, n, err)
+		if output := n == 1; output != (client == "with a request") || !output && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: read %d, %v", client, n, err)
 		}
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 )
 
-// maxRunning is how many brief requests of one user run at a time. The others of his wait for their turn: whoever else
-// asks then stands behind so many, and not behind as many as he has connections.
+// maxRunning is how many brief requests of one user run at a time. The user's other requests wait, so that the requests of
+// other users compete with at most so many, and not with one for each connection.
 const maxRunning = 16
 
-// requestLimiter lets requests of one user run some at a time. The zero value works.
+// requestLimiter limits how many requests of each user run at a time. The zero value works.
 type requestLimiter struct {
 	mu    locks.Mutex[locks.Leaf] // guards byUID
 	byUID map[int]*userRequests
@@ -19,10 +19,10 @@ type requestLimiter struct {
 
 type userRequests struct {
 	slots chan struct{}
-	count int // requests that have a turn or wait for one
+	count int // requests that run or wait
 }
 
-// acquire waits for a turn; done ends it. Root has always one: what mends the node is asked by it.
+// acquire waits until the request may run; done ends it. Root never waits: an administrator must be able to repair the node.
 func (t *requestLimiter) acquire(ctx context.Context, uid int) (done func(), err error) {
 	if uid == 0 {
 		return func() {}, nil
@@ -36,7 +36,7 @@ func (t *requestLimiter) acquire(ctx context.Context, uid int) (done func(), err
 		}, nil
 	case <-ctx.Done():
 		t.leave(uid, u)
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "too many requests of yours run at a time, and this one was given up"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "too many of your requests run at a time, and this one was canceled"}
 	}
 }
 

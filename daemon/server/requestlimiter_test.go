@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-// One user's requests run some at a time, another's at once, and root's always.
+// The requests of one user are limited; those of another user run at once, and those of root always.
 func TestRequestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x requestLimiter
@@ -28,15 +28,15 @@ func TestRequestLimiter(t *testing.T) {
 		for _, uid := range []int{0, 1001} {
 			done, err := x.acquire(t.Context(), uid)
 			if err != nil {
-				t.Errorf("user %d has no turn: %v", uid, err)
+				t.Errorf("a request of user %d does not run: %v", uid, err)
 			}
 			done()
 		}
-		// One that gives up takes nobody's turn.
+		// A canceled request takes no slot.
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
 		if _, err := x.acquire(ctx, 1000); err == nil {
-			t.Error("who gave up has a turn")
+			t.Error("a canceled request runs")
 		}
 		for range many {
 			(<-running)()
@@ -46,7 +46,7 @@ func TestRequestLimiter(t *testing.T) {
 			}
 		}
 		if len(x.byUID) != 0 {
-			t.Errorf("%d users are remembered who ask nothing", len(x.byUID))
+			t.Errorf("%d users without a request are kept", len(x.byUID))
 		}
 	})
 }

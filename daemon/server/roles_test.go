@@ -23,9 +23,9 @@ func TestRoles(t *testing.T) {
 	if c := r.Caller(servertest.Peers()["member by group"]); !slices.Equal(c.Tenants, []string{"vision", "speech"}) {
 		t.Errorf("the member by group is a member of %v", c.Tenants)
 	}
-	// Groups that this host does not have give nobody anything.
+	// Groups that this host does not have give no role.
 	r.Table.Store(&server.IdentityTable{Self: servertest.UidSelf, AdminGID: -1, ObserverGID: -1})
 	if c := r.Caller(&server.Peer{UID: 5, GID: -1, Groups: []int{-1}}); c.Role() != "nobody" {
-		t.Errorf("a group that does not exist makes somebody %s", c.Role())
+		t.Errorf("a group that does not exist gives the role %s", c.Role())
 	}
 }

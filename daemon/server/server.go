@@ -53,22 +53,22 @@ func (c *Call) Reply(status int, v any) error {
 	return c.ReplyBytes(status, append(b, '\n'))
 }
 
-// jsonType is the header's value; nobody changes it.
+// jsonType is the value of the header. It is never changed.
 var jsonType = []string{"application/json"}
 
 // ReplyBytes writes JSON that was encoded before.
 func (c *Call) ReplyBytes(status int, b []byte) error {
 	h := c.W.Header()
 	h["Content-Type"] = jsonType
-	h["Content-Length"] = []string{strconv.Itoa(len(b))} // Else a long answer goes out in chunks, each with a system call.
+	h["Content-Length"] = []string{strconv.Itoa(len(b))} // Else a long answer is sent in chunks, each with a system call.
 	StartPart(c.W)
 	c.W.WriteHeader(status)
-	_, _ = c.W.Write(b) // The caller went away: nobody is left to tell.
+	_, _ = c.W.Write(b) // An error means that the caller has closed the connection.
 	return nil
 }
 
-// StartPart gives the caller time to take the next part of the answer. Who does not read is cut off: what waits to be
-// written may be a lease that holds its place meanwhile.
+// StartPart sets the deadline for the next part of the answer. A caller that does not read is disconnected: the answer may
+// be a new lease, which keeps its GPU until then.
 func StartPart(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // A test's recorder has none.
 }
@@ -84,7 +84,7 @@ func (c *Call) Body() ([]byte, error) {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("the request did not arrive within %v", readTimeout)}
 	}
 	if errors.As(err, &large) {
-		return nil, &api.Error{Kind: api.KindInvalid, Message: "the document is larger than 1 MiB", Hint: "a spec this large is a mistake"}
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "the document is larger than 1 MiB", Hint: "a spec of this size is probably a mistake"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the request: %w", err)
@@ -92,7 +92,7 @@ func (c *Call) Body() ([]byte, error) {
 	return b, nil
 }
 
-// Handler routes requests: identity, then access, then the handler, then the one way to answer an error.
+// Handler routes requests: identity, access, the handler of the route, and the encoding of its error.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range s.Routes {
@@ -112,7 +112,7 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 	}
 	p, ok := peerFrom(q.Context())
 	if !ok {
-		writeError(w, &api.Error{Kind: api.KindDenied, Message: "cannot tell who is asking"})
+		writeError(w, &api.Error{Kind: api.KindDenied, Message: "cannot read the credentials of the caller"})
 		return
 	}
 	c := &Call{W: w, R: q, Caller: s.Identities.Caller(p)}
@@ -136,14 +136,14 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 	}
 }
 
-// refusal makes an API error of any error. One that is none is our own bug and is logged.
+// refusal returns an error as an API error. An error of another type is internal and is logged.
 func (s *Server) refusal(r *Route, err error) *api.Error {
 	var e *api.Error
 	switch {
 	case errors.As(err, &e):
 		return e
 	case errors.Is(err, context.Canceled):
-		return &api.Error{Kind: api.KindUnavailable, Message: "the request was given up"}
+		return &api.Error{Kind: api.KindUnavailable, Message: "the request was canceled"}
 	}
 	s.Log.Error("a request failed", "method", r.Method, "route", r.Pattern, "error", err)
 	return &api.Error{Kind: api.KindInternal, Message: err.Error(), Hint: "see the journal of gpushared"}
@@ -164,8 +164,8 @@ func writeError(w http.ResponseWriter, e *api.Error) {
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// NewServer sets every timeout but that of writes: some answers are long waits, ended by their own deadlines, and each part
-// of them has one.
+// NewServer sets all timeouts except the one for writes: some answers wait for long, and each part of them has its own
+// deadline.
 func (s *Server) NewServer(ctx context.Context) *http.Server {
 	return &http.Server{
 		Handler:           s.Handler(),
@@ -181,11 +181,11 @@ func (s *Server) NewServer(ctx context.Context) *http.Server {
 // Listen opens the socket, which every local user may reach: rights come from credentials.
 func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("cannot make the socket's folder: %w", err)
+		return nil, fmt.Errorf("cannot create the directory of the socket: %w", err)
 	}
-	// Ours is the only daemon on this state directory (it holds the lock), so a socket that is there is a dead one's.
+	// This is the only daemon on the state directory (it has the lock), so an existing socket belongs to one that has exited.
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("cannot take the old socket away: %w", err)
+		return nil, fmt.Errorf("cannot remove the old socket: %w", err)
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -199,24 +199,24 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// cappedListener refuses connections past a cap at once, so that nobody starves others: those of one user, and those of
-// all who have no role together, because one person may have thousands of uids in a user namespace. Root is never refused.
+// cappedListener refuses connections above a cap at once: those of one user, and those of all callers without a role
+// together, because one user may have thousands of uids in a user namespace. Root is never refused.
 type cappedListener struct {
 	net.Listener
 	hasRole func(*Peer) bool // has some role
 
-	mu          locks.Mutex[locks.Leaf] // guards what follows
-	total       int                     // of those who are known
+	mu          locks.Mutex[locks.Leaf] // protects the fields below
+	total       int                     // connections of callers with a role
 	withoutRole int
 	byUID       map[int]int
 }
 
-// NewCappedListener limits the connections of a listener. known tells whether a peer has a role.
+// NewCappedListener limits the connections of a listener. hasRole reports whether a peer has a role.
 func NewCappedListener(l net.Listener, hasRole func(*Peer) bool) *cappedListener {
 	return &cappedListener{Listener: l, hasRole: hasRole, byUID: map[int]int{}}
 }
 
-// Accept gives the next connection that is within the caps.
+// Accept returns the next connection that is within the caps.
 func (l *cappedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -266,7 +266,7 @@ func (l *cappedListener) release(uid int, hasRole bool) {
 	}
 }
 
-// cappedConn gives its place back once.
+// cappedConn is removed from the counts once.
 type cappedConn struct {
 	*net.UnixConn
 	peer    *Peer // read once: it costs a few system calls
@@ -274,20 +274,20 @@ type cappedConn struct {
 	release func()
 }
 
-// Close closes the connection and gives its place back.
+// Close closes the connection and removes it from the counts.
 func (c *cappedConn) Close() error {
 	c.once.Do(c.release)
 	return c.UnixConn.Close()
 }
 
-// Route is one entry of the table: who may is visible here and nowhere else.
+// Route is one entry of the table. It alone says who may use the route.
 type Route struct {
 	Method  string
 	Pattern string
 	Access  access
-	What    string // "look at the spec": for the refusal
+	What    string // "read the spec": for the refusal
 	Handle  func(*Call) error
-	Brief   bool // it waits for nothing, and takes its turn among the requests of its user
+	Brief   bool // it does not wait, and counts for the limit of its user
 }
 
 // Server answers requests on the socket.

@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-// containerUse is how a container of a grant is started here; nil when none can be.
+// containerUse returns how a container of a grant is started on this host; nil when none can be started now.
 func (v *Viewer) containerUse(slices []cgroup.SliceState, k state.GrantKey) *api.ContainerUse {
 	if !v.Policy.CDI.Offers(k) {
 		return nil

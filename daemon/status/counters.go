@@ -6,20 +6,20 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 )
 
-// GetCounters answers the counters by name. "writes" is everything that changed the node.
+// GetCounters returns the counters by name. "writes" is the sum of all writes to the node.
 func (v *Viewer) GetCounters(c *server.Call) error {
 	w := v.Driver.Stats()
 	return c.Reply(http.StatusOK, map[string]uint64{
-		"converge.runs":   v.Counters.Converges.Load(),
-		"worker.messages": w.Messages,
-		"worker.writes":   w.Writes,
-		"slice.writes":    v.Counters.SliceWrites.Load(),
-		"guard.writes":    v.Counters.GuardWrites.Load(),
-		"steps":           v.Counters.Steps.Load(),
-		"cdi.writes":      v.Counters.CdiWrites.Load(),
-		"freezes":         v.Counters.Freezes.Load(),
-		"drift.mended":    v.Counters.Drifts.Load(),
-		"status.renders":  v.Counters.Renders.Load(),
-		"writes":          w.Writes + v.Counters.SliceWrites.Load() + v.Counters.GuardWrites.Load() + v.Counters.Steps.Load() + v.Counters.CdiWrites.Load(),
+		"converge.runs":       v.Counters.Converges.Load(),
+		"worker.messages":     w.Messages,
+		"worker.writes":       w.Writes,
+		"slice.writes":        v.Counters.SliceWrites.Load(),
+		"login-filter.writes": v.Counters.GuardWrites.Load(),
+		"steps":               v.Counters.Steps.Load(),
+		"cdi.writes":          v.Counters.CdiWrites.Load(),
+		"freezes":             v.Counters.Freezes.Load(),
+		"drift.mended":        v.Counters.Drifts.Load(),
+		"status.renders":      v.Counters.Renders.Load(),
+		"writes":              w.Writes + v.Counters.SliceWrites.Load() + v.Counters.GuardWrites.Load() + v.Counters.Steps.Load() + v.Counters.CdiWrites.Load(),
 	})
 }

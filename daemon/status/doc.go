@@ -1,2 +1,2 @@
-// Package status is what people see: status, explain, doctor, lists. It reads, and changes nothing.
+// Package status answers the requests that only read: status, explain, doctor, plan and the lists. It changes nothing.
 package status

@@ -21,7 +21,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// GetDoctor runs the checks. Each says what it found and, unless all is well, what to do.
+// GetDoctor runs the checks. Each returns what it found and, if there is a problem, a hint.
 func (v *Viewer) GetDoctor(c *server.Call) error {
 	out := api.Doctor{SchemaVersion: 1, Checks: v.checks(c.Ctx())}
 	return c.Reply(http.StatusOK, out)
@@ -45,31 +45,31 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	} else {
 		ok("driver", fmt.Sprintf("version %s, NVML %s from %s, %d GPUs", node.Driver.DriverVersion, node.Driver.LibraryVersion, node.Driver.Library, len(node.GPUs)))
 		if len(node.GPUs) == 0 {
-			warn("gpus", "the driver sees no GPUs", "'lspci -d 10de:' shows what is plugged in; 'dmesg' why the driver does not take it")
+			warn("gpus", "the driver finds no GPUs", "'lspci -d 10de:' lists the devices; 'dmesg' shows why the driver does not use them")
 		}
 	}
 	if len(node.Driver.Missing) > 0 {
-		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "what needs them works in a weaker way, or not; a newer driver has them")
+		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "features that need them are limited or unavailable; a newer driver has them")
 	}
 	v.checkAdapter(ok, warn)
 	if i := slices.IndexFunc(node.LoginFilters, func(g devices.State) bool { return g.Cgroup == v.Logins.Logins }); i >= 0 && v.State.Desired().Guarding() {
-		ok("logins", "kept from managed GPUs by a guard on "+v.Logins.Logins)
+		ok("logins", "have no access to managed GPUs outside a lease: a login filter is active on "+v.Logins.Logins)
 	}
 	if w := v.Driver.Status(); w.Stuck || w.Failure != "" {
-		fail("worker", "the NVML worker does not run: "+w.Failure, "see the journal of gpushared; 'gpushare gpu retry' tries again")
+		fail("worker", "the NVML worker is not running: "+w.Failure, "see the journal of gpushared; 'gpushare gpu retry' starts it again")
 	} else {
 		ok("worker", fmt.Sprintf("pid %d", w.PID))
 	}
 	if free, err := freeBytes(v.StateDir); err != nil {
 		fail("state", err.Error(), "")
 	} else if free < 16<<20 {
-		warn("state", fmt.Sprintf("%s has only %s left", v.StateDir, api.Bytes(free).Short()), "make room: a full disk refuses every apply")
+		warn("state", fmt.Sprintf("%s has only %s left", v.StateDir, api.Bytes(free).Short()), "free some space: on a full disk every apply is refused")
 	} else {
-		ok("state", v.StateDir+" is writable by one daemon only, and has room")
+		ok("state", v.StateDir+" is locked by this daemon and has free space")
 	}
 	if a, errA := os.Readlink("/proc/self/ns/pid"); errA == nil {
 		if b, errB := os.Readlink("/proc/1/ns/pid"); errB == nil && a != b {
-			fail("namespace", "the daemon does not run in the host's pid namespace", "the driver tells it other pids than the host's: run it outside of containers")
+			fail("namespace", "the daemon does not run in the host's pid namespace", "the driver reports pids of another namespace to it: run it outside of a container")
 		}
 	}
 	other := external.Read(v.HostRoot, v.Host)
@@ -84,43 +84,43 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	return out
 }
 
-// checkAdapter says what holds processes here and what it cannot do.
+// checkAdapter reports the adapter for processes and what it cannot do.
 func (v *Viewer) checkAdapter(ok func(name, message string), warn func(name, message, hint string)) {
 	info := v.Port.Info()
-	ok("processes", "held by "+devicepolicy.AdapterText(v.Port.Info()))
+	ok("processes", "the adapter is "+devicepolicy.AdapterText(v.Port.Info()))
 	deniable := v.Port.Abilities().Migration != nil
 	if deniable && v.State.Desired().Denies() {
-		ok("migration", "is denied, which costs: "+planner.MigrationCost)
+		ok("migration", "is denied; the cost is: "+planner.MigrationCost)
 	} else if deniable {
 		ok("migration", "processes that leave their lease are ended; node.isolation.migration: deny would keep them inside, and cost: "+planner.MigrationCost)
 	}
 	if v.State.Desired().Enforcing() {
-		return // What is asked for and not enforced is among the conditions.
+		return // What is requested and not enforced is among the conditions.
 	}
 	if !info.Freeze {
 		warn("time shares", "cannot be enforced: nothing can be frozen", "run the daemon as root on a host with cgroup v2")
 	} else if err := v.FreezerReady(); err != nil {
-		warn("time shares", "nobody is frozen: "+err.Error(), "start gpushare-thaw: 'systemctl start gpushare-thaw'")
+		warn("time shares", "no lease is frozen: "+err.Error(), "systemctl start gpushare-thaw")
 	}
 	if !info.Devices {
-		warn("device walls", "cannot be enforced: "+devicepolicy.WhyNoDeviceRules(info), "a tenant is kept to its GPUs by its environment only; run gpushared as root on a host with cgroup v2")
+		warn("device rules", "cannot be enforced: "+devicepolicy.WhyNoDeviceRules(info), "only its environment limits a tenant to its GPUs; run gpushared as root on a host with cgroup v2")
 	}
 }
 
 func freeBytes(dir string) (uint64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, fmt.Errorf("cannot look at %s: %w", dir, err)
+		return 0, fmt.Errorf("cannot read the free space of %s: %w", dir, err)
 	}
 	return st.Bavail * uint64(st.Bsize), nil
 }
 
-// checkDrift tells what was changed from outside since the daemon started.
+// checkDrift reports what was changed from outside since the daemon started.
 func (v *Viewer) checkDrift(warn func(name, message, hint string)) {
 	at, text := v.Managers.Converge.LastDrift()
 	if at.IsZero() {
 		return
 	}
-	warn("drift", fmt.Sprintf("%d times something was changed from outside and set again; the last, at %s, wanted → found: %s",
-		v.Counters.Drifts.Load(), at.Format(time.DateTime), text), "who wants it otherwise changes the spec; gpushare sets it again each time")
+	warn("drift", fmt.Sprintf("%d times a setting was changed from outside and corrected; the last at %s, desired → found: %s",
+		v.Counters.Drifts.Load(), at.Format(time.DateTime), text), "to change it for good, change the spec; gpushare corrects it each time")
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server/servertest"
 )
 
-// stream is a response that can be read while it is written.
+// stream is a response that the test reads while it is written.
 type stream struct {
 	header http.Header
 	mu     sync.Mutex // guards b
@@ -68,14 +68,14 @@ func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 		} {
 			for _, kind := range []string{"vision", "speech", "the-node"} {
 				if got := strings.Contains(streams[caller].String(), `"of-`+kind+`"`); got != strings.Contains(want, kind) {
-					t.Errorf("%s is told of %s: %v", caller, kind, got)
+					t.Errorf("%s gets events of %s: %v", caller, kind, got)
 				}
 			}
 		}
 		cancel()
 		synctest.Wait()
 		if n := len(v.Events.Subs); n != 0 {
-			t.Errorf("%d readers that went away are still there", n)
+			t.Errorf("%d closed streams still have subscriptions", n)
 		}
 	})
 }

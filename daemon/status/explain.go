@@ -19,12 +19,12 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// GetExplain says of a lease or a tenant what is enforced, by what, and what is not and why. It reads back.
+// GetExplain reports for a lease or a tenant what is enforced and by what, and what is not enforced and why. It reads back.
 func (v *Viewer) GetExplain(c *server.Call) error {
 	name := c.R.URL.Query().Get("of")
 	unknown := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease and no tenant %q that you may see", name), Hint: "'gpushare lease list' and 'gpushare tenant list' show them"}
 	if name == "" {
-		return &api.Error{Kind: api.KindInvalid, Message: "cannot explain nothing: name a lease or a tenant", Hint: "as in 'gpushare explain vision'"}
+		return &api.Error{Kind: api.KindInvalid, Message: "cannot explain: no lease or tenant is given", Hint: "for example 'gpushare explain vision'"}
 	}
 	if l, ok := v.Table.Get(name); ok {
 		if !c.Caller.Sees(l.Terms.Tenant) {
@@ -39,20 +39,20 @@ func (v *Viewer) GetExplain(c *server.Call) error {
 	return c.Reply(http.StatusOK, v.explainTenant(t))
 }
 
-// explainTimeout bounds what is read back of one lease.
+// explainTimeout limits how long one lease is read back.
 const explainTimeout = 5 * time.Second
 
 func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanation {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	e := &api.Explanation{SchemaVersion: 1, Name: l.ID, Text: fmt.Sprintf("a lease of grant %s of %s, held %s", l.Terms.Spec.Name, l.Terms.Tenant, locationText(l))}
+	e := &api.Explanation{SchemaVersion: 1, Name: l.ID, Text: fmt.Sprintf("a lease of grant %s of %s; its processes run %s", l.Terms.Spec.Name, l.Terms.Tenant, locationText(l))}
 	wire := l.Wire()
 	v.measure(&wire)
 	e.Rules = append(e.Rules, v.explainMembers(ctx, l), v.explainDevices(l), v.explainMemory(l, &wire), v.explainTime(l, &wire))
 	if t, ok := v.State.Desired().Tenant(l.Terms.Tenant); ok {
 		for _, r := range v.explainLimits(t) {
 			if l.InPlace() && l.Origin != lease.OriginContainer {
-				r = api.Rule{What: r.What, Desired: r.Desired, Reason: attribution.InPlaceReason(l) + ": the limits are those of the tenant's slice, which it is not in"}
+				r = api.Rule{What: r.What, Desired: r.Desired, Reason: attribution.InPlaceReason(l) + ": the limits apply in the tenant's slice, and it is not in it"}
 			}
 			e.Rules = append(e.Rules, r)
 		}
@@ -60,23 +60,23 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 	if l.Ends != nil {
 		r := api.Rule{What: "max_time", Desired: "until " + l.Ends.Format(time.RFC3339), Enforced: v.State.Desired().Enforcing(), By: "gpushared, while it runs"}
 		if l.InPlace() && l.Origin != lease.OriginContainer {
-			r.By = "gpushared, while it runs: it stops the processes that hold the GPU"
+			r.By = "gpushared, while it runs: it stops the processes that use the GPU"
 		}
 		e.Rules = append(e.Rules, v.unlessObserving(r))
 	}
 	return e
 }
 
-// locationText says what holds the processes of a lease.
+// locationText returns where the processes of a lease run.
 func locationText(l *lease.Lease) string {
-	where := "by nothing of ours: its process is followed by its children"
+	where := "without a cgroup of gpushare: the process tree is followed"
 	switch {
 	case l.Isolation.Unit != "":
 		where = "in " + l.Isolation.Unit
 	case l.Isolation.Cgroup != "":
 		where = "in " + l.Isolation.Cgroup
 	case l.InPlace():
-		where = fmt.Sprintf("where process %d is, with all that it starts", l.Process.PID)
+		where = fmt.Sprintf("in the cgroup of pid %d, with its descendants", l.Process.PID)
 	}
 	if l.InPlace() {
 		where += " (" + l.Origin + ")"
@@ -84,13 +84,13 @@ func locationText(l *lease.Lease) string {
 	return where
 }
 
-// explainMembers counts the processes, and says whether they can leave.
+// explainMembers counts the processes, and reports whether they can leave.
 func (v *Viewer) explainMembers(ctx context.Context, l *lease.Lease) api.Rule {
 	r := api.Rule{What: "processes"}
 	members, err := v.Attribution.PortOf(l).Members(ctx, l.ID)
 	switch {
 	case errors.Is(err, cgroup.ErrNotFound):
-		r.Reason = "the last one has just ended"
+		r.Reason = "the last one has just exited"
 		return r
 	case err != nil:
 		r.Reason = "they cannot be listed: " + err.Error()
@@ -99,18 +99,18 @@ func (v *Viewer) explainMembers(ctx context.Context, l *lease.Lease) api.Rule {
 	r.Desired = fmt.Sprintf("%d now", len(members))
 	switch {
 	case l.InPlace() && l.Cgroup == "":
-		r.Reason = "one that leaves its parents and its session behind is not found again"
+		r.Reason = "a process that leaves both its parents and its session is lost"
 	case l.InPlace():
-		r.Reason = "whoever may move processes out of its cgroup takes them out of the lease"
+		r.Reason = "a process that is moved out of its cgroup leaves the lease"
 	case l.Isolation.Cgroup == "":
-		r.Reason = "they are followed by their parents, which is no wall"
+		r.Reason = "they are followed by their parents, which does not isolate them"
 	default:
-		r.Enforced, r.By = true, "its own cgroup; who leaves it is found and ended"
+		r.Enforced, r.By = true, "its own cgroup; a process that leaves it is found and killed"
 	}
 	return v.unlessObserving(r)
 }
 
-// explainDevices says which device nodes are open to it.
+// explainDevices reports which device nodes the lease may open.
 func (v *Viewer) explainDevices(l *lease.Lease) api.Rule {
 	r := api.Rule{What: "devices"}
 	node := v.Observer.Last()
@@ -123,11 +123,11 @@ func (v *Viewer) explainDevices(l *lease.Lease) api.Rule {
 	slice := sliceState(node, cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name})
 	switch {
 	case !l.Isolation.Devices:
-		r.Reason = cmp.Or(l.Isolation.DevicesReason, "it can open every device that it could before")
+		r.Reason = cmp.Or(l.Isolation.DevicesReason, "it can open every device that it could open before")
 	case l.Origin == lease.OriginContainer && slice != nil:
 		r.Enforced, r.Desired, r.By = slice.Closed, ruleNames(slice.Devices), "the device program of its grant's slice "+slice.Path+", read back"
 	case l.InPlace():
-		r.Enforced, r.By = true, "the guard on where it runs: it may open the GPUs of its user's leases, and no other managed one"
+		r.Enforced, r.By = true, "the login filter on its cgroup: it may open the GPUs of its user's leases, and no other managed GPU"
 	case slice == nil || !slice.Closed:
 		r.Reason = "the device program of its grant's slice was not found when it was read back"
 	default:
@@ -157,51 +157,51 @@ func ruleNames(rules []cgroup.DeviceRule) string {
 	return strings.Join(names, " ")
 }
 
-// explainMemory says what makes the limit of GPU memory hold.
+// explainMemory reports what enforces the limit of GPU memory.
 func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 	r := api.Rule{What: "GPU memory"}
 	if w.GPUMemory == nil || w.GPUMemory.Limit == 0 {
-		r.Desired, r.Reason = "no limit", "the grant has none: it is as much as the GPU has"
+		r.Desired, r.Reason = "no limit", "the grant has none: the memory of the GPU is the limit"
 		if l.Terms.Kind() == api.ModeExclusive {
-			r.Reason = "the whole GPU is its own"
+			r.Reason = "it has the whole GPU"
 		}
 		return r
 	}
 	r.Desired = fmt.Sprintf("%s, of which %s are used", api.Bytes(w.GPUMemory.Limit).Short(), api.Bytes(w.GPUMemory.Used).Short())
 	switch do := v.Managers.Enforce.Overuse(l); {
 	case w.GPUMemory.Backend == "mig":
-		r.Enforced, r.By = true, "the MIG instance: there is no more in it"
-		return r // Also on a node that only observes.
+		r.Enforced, r.By = true, "the MIG instance: its memory is the limit"
+		return r // The hardware enforces it on a node that only observes too.
 	case w.GPUMemory.Backend == "mps" && !l.InPlace():
 		r.Enforced, r.By = true, "the MPS server, for every process that joined it"
 	case do == "kill" && l.InPlace():
-		r.Enforced, r.By = true, "gpushared watches it: the process that uses most is asked to end, and killed"
+		r.Enforced, r.By = true, "gpushared samples it: the process that uses most gets SIGTERM, then SIGKILL"
 	case do == "kill":
-		r.Enforced, r.By = true, "gpushared watches it: the lease is asked to end, and killed"
+		r.Enforced, r.By = true, "gpushared samples it: the lease gets SIGTERM, then SIGKILL"
 	case do == "freeze" && l.Isolation.Freeze:
-		r.Enforced, r.By = true, "gpushared watches it: the lease is frozen for a while, time and again"
+		r.Enforced, r.By = true, "gpushared samples it: the lease is frozen for a while, repeatedly"
 	case do == "freeze":
-		r.Reason = "it is watched and told; overuse.memory is freeze, and this lease is never frozen"
+		r.Reason = "it is only reported: overuse.gpu_memory is freeze, and this lease is never frozen"
 	default:
-		r.Reason = fmt.Sprintf("it is watched and told, and nobody is stopped: overuse.memory is %s", do)
+		r.Reason = fmt.Sprintf("it is only reported, and nothing is stopped: overuse.gpu_memory is %s", do)
 	}
 	return v.unlessObserving(r)
 }
 
-// explainTime says what makes the share of the GPU's time hold. The freezer's state is read back.
+// explainTime reports what enforces the share of the GPU's time. The freezer's state is read back.
 func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	r := api.Rule{What: "GPU time"}
 	switch l.Terms.Kind() {
 	case api.ModeMIG:
-		return api.Rule{What: r.What, Desired: "its own instance", Enforced: true, By: "the hardware: its slices compute for nobody else"}
+		return api.Rule{What: r.What, Desired: "its own instance", Enforced: true, By: "the hardware: no other lease computes on its slices"}
 	case api.ModeExclusive:
 		r.Desired = "all of " + text.Count(len(l.Place.GPUs), "GPU")
-		r.Enforced, r.By = true, "nobody else is given it"
+		r.Enforced, r.By = true, "no other lease gets it"
 		return r
 	case api.ModeMPS:
 		r.Desired = "threads, " + shareText(w)
 		if l.InPlace() {
-			r.Reason = "it holds only for processes that were started with the environment of the lease"
+			r.Reason = "it applies only to processes that were started with the environment of the lease"
 			return r
 		}
 		r.Enforced, r.By = true, "the MPS server, for every process that joined it"
@@ -210,11 +210,11 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	r.Desired = shareText(w)
 	switch {
 	case l.InPlace():
-		r.Reason = "it is never frozen, so it runs whenever it likes"
+		r.Reason = "it is never frozen, so nothing limits when it runs"
 	case !l.Isolation.Freeze || v.Freezer == nil:
 		r.Reason = "nothing can be frozen here (" + v.Port.Info().Detail + ")"
 	case v.FreezerReady() != nil:
-		r.Reason = "nobody is frozen: " + v.FreezerReady().Error()
+		r.Reason = "no lease is frozen: " + v.FreezerReady().Error()
 	default:
 		frozen, err := v.Attribution.PortOf(l).Frozen(l.ID)
 		if err != nil {
@@ -223,7 +223,7 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		}
 		r.Enforced, r.By = true, "its cgroup's freezer, read back: it runs now"
 		if frozen {
-			r.By = "its cgroup's freezer, read back: it is frozen now, for another's turn"
+			r.By = "its cgroup's freezer, read back: it is frozen now, while another lease runs"
 		}
 	}
 	return v.unlessObserving(r)
@@ -236,7 +236,7 @@ func shareText(w *api.Lease) string {
 	return fmt.Sprintf("%.0f%%", w.Share.Entitled)
 }
 
-// unlessObserving takes back what is said to hold on a node that only observes.
+// unlessObserving returns the rule as not enforced on a node that only observes.
 func (v *Viewer) unlessObserving(r api.Rule) api.Rule {
 	if !v.State.Desired().Enforcing() {
 		r.Enforced, r.By, r.Reason = false, "", "the spec says enforce: observe"
@@ -244,7 +244,7 @@ func (v *Viewer) unlessObserving(r api.Rule) api.Rule {
 	return r
 }
 
-// explainLimits are a tenant's limits as read back.
+// explainLimits returns a tenant's limits as read back.
 func (v *Viewer) explainLimits(t *api.TenantSpec) []api.Rule {
 	node := v.Observer.Last()
 	by := "the tenant's slice"
@@ -276,13 +276,13 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 		case s == nil && !v.Port.Info().Slices:
 			r.Reason = "there are no cgroups to use (" + v.Port.Info().Detail + ")"
 		case s == nil:
-			r.Reason = "its slice is not there"
+			r.Reason = "its slice does not exist"
 		case !s.Closed && v.Port.Info().NoDevices != "":
 			r.Reason = v.Port.Info().NoDevices
 		case !s.Closed:
-			r.Reason = "every device can be opened in " + s.Path
+			r.Reason = "all devices can be opened in " + s.Path
 		default:
-			r.Desired, r.Enforced, r.By = ruleNames(s.Devices), true, "the device program of "+s.Path+", read back; each lease is closed further"
+			r.Desired, r.Enforced, r.By = ruleNames(s.Devices), true, "the device program of "+s.Path+", read back; each lease may open fewer"
 		}
 		e.Rules = append(e.Rules, v.unlessObserving(r))
 	}

@@ -18,12 +18,12 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// noGPUs is a driver that sees none.
+// noGPUs is a driver without GPUs.
 type noGPUs struct{ gpu.Driver }
 
 func (noGPUs) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{}, nil }
 
-// Why every device is open is told as it was noted, however the list of what is missing is worded.
+// Why all devices are open is reported as it was recorded, whatever the text of the missing rules says.
 func TestWhyDevicesAreOpen(t *testing.T) {
 	st, _, err := store.Open(t.TempDir())
 	if err != nil {
@@ -44,8 +44,8 @@ func TestWhyDevicesAreOpen(t *testing.T) {
 		isolation api.IsolationStatus
 		why       string
 	}{
-		{"noted", api.IsolationStatus{DevicesReason: "not on cgroupfs", NotEnforced: []string{"device rules: in other words"}}, "not on cgroupfs"},
-		{"of an older daemon", api.IsolationStatus{NotEnforced: []string{"device rules: in other words"}}, "it can open every device that it could before"},
+		{"recorded", api.IsolationStatus{DevicesReason: "not on cgroupfs", NotEnforced: []string{"device rules: in other words"}}, "not on cgroupfs"},
+		{"by an older daemon", api.IsolationStatus{NotEnforced: []string{"device rules: in other words"}}, "it can open every device that it could open before"},
 	} {
 		if got := v.explainDevices(&lease.Lease{ID: "red-1", Isolation: c.isolation}); got.Reason != c.why || got.Enforced {
 			t.Errorf("%s: %+v, want why %q", c.name, got, c.why)

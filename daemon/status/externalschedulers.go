@@ -12,11 +12,11 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// checkExternalSchedulers warns of GPUs that two share out: each believes that they are free, and tenants of the one get what the
-// other gave away.
+// checkExternalSchedulers warns of GPUs that gpushare and another scheduler both give to users: each believes that the GPU
+// is free, and a user of one gets a GPU that the other has already given away.
 func checkExternalSchedulers(o *external.Host, want *state.Desired, node *observe.Node, warn func(name, message, hint string)) {
 	for _, err := range o.Errs {
-		warn("owners", err.Error(), "")
+		warn("external schedulers", err.Error(), "")
 	}
 	managed := func(minors []int, all bool) (list []int, mig bool) {
 		for i := range node.GPUs {
@@ -27,27 +27,27 @@ func checkExternalSchedulers(o *external.Host, want *state.Desired, node *observ
 		}
 		return list, mig
 	}
-	const or = "; or take them away from "
+	const or = "; or remove them from "
 	if list, _ := managed(o.Gres.Minors, o.Gres.Auto); o.Slurmd != 0 && len(list) > 0 {
-		warn("owners", fmt.Sprintf("slurmd (pid %d) gives out %s as well: %s says %s", o.Slurmd, gpuList(list), o.GresFile, strings.Join(o.Gres.Settings, ", ")),
+		warn("external schedulers", fmt.Sprintf("slurmd (pid %d) schedules %s as well: %s says %s", o.Slurmd, gpuList(list), o.GresFile, strings.Join(o.Gres.Settings, ", ")),
 			externalHint(list, "slurm")+or+o.GresFile)
 	}
 	list, mig := managed(nil, true)
 	if o.Kubelet != 0 && len(o.Plugins) > 0 && len(list) > 0 {
-		warn("owners", fmt.Sprintf("the kubelet (pid %d) gives out %s as well: %s", o.Kubelet, gpuList(list), strings.Join(o.Plugins, ", ")),
+		warn("external schedulers", fmt.Sprintf("the kubelet (pid %d) schedules %s as well: %s", o.Kubelet, gpuList(list), strings.Join(o.Plugins, ", ")),
 			externalHint(list, "kubernetes")+or+"the device plugin (NVIDIA_VISIBLE_DEVICES of its container)")
 	}
 	if o.MIGManager && len(list) > 0 {
-		warn("owners", "nvidia-mig-manager.service is enabled: it partitions GPUs at boot, and takes "+gpuList(list)+" from their tenants",
+		warn("external schedulers", "nvidia-mig-manager.service is enabled: it partitions GPUs at boot and destroys the instances of the tenants on "+gpuList(list),
 			"'systemctl disable nvidia-mig-manager.service', or "+externalHint(list, "mig-manager"))
 	}
 	if o.HostEngine != 0 && mig && !want.QuiescesDCGM() {
-		warn("owners", fmt.Sprintf("nv-hostengine (pid %d) keeps GPUs open: a change of MIG mode fails while it runs", o.HostEngine),
+		warn("external schedulers", fmt.Sprintf("nv-hostengine (pid %d) keeps GPUs open: a change of MIG mode fails while it runs", o.HostEngine),
 			"'systemctl stop nvidia-dcgm.service' around such a change; in the spec: node: {quiesce: [nvidia-dcgm.service]}")
 	}
 }
 
-// externalHint is what to write in the spec.
+// externalHint returns the entry for the spec.
 func externalHint(list []int, owner string) string {
 	var words []string
 	for _, n := range list {

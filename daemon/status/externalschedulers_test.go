@@ -13,10 +13,10 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// Whoever else gives out a GPU of ours is named, with what to write; a GPU that is left to others is nobody's worry.
+// Another scheduler of a managed GPU is named, with the spec entry that corrects it. A GPU in mode external is no problem.
 func TestExternalSchedulersAreReported(t *testing.T) {
 	node := &observe.Node{GPUs: []observe.GPU{
-		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0", Index: 0, Minor: 1}}}, // The numbers are not the same everywhere.
+		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0", Index: 0, Minor: 1}}}, // Index and minor differ.
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1", Index: 1, Minor: 0}}},
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Index: 2, Minor: 2}}},
 	}}
@@ -47,17 +47,17 @@ func TestExternalSchedulersAreReported(t *testing.T) {
 		want  *state.Desired
 		words []string // of the warning, and of its hint; none: no warning
 	}{
-		{"nobody", with(nil), managed, nil},
+		{"no other scheduler", with(nil), managed, nil},
 		{"slurmd without GPUs", with(slurmd, "etc/slurm/gres.conf", "Name=nic Count=1\n"), managed, nil},
 		{"a file, and no slurmd", with(nil, "etc/slurm/gres.conf", "AutoDetect=nvml\n"), managed, nil},
 		{"slurmd finds them all", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n"), managed, []string{"slurmd (pid 4711)", "GPUs 0, 1", "AutoDetect=nvml", "index: [0, 1]", "owner: slurm"}},
 		{"slurmd by minor and not by index", with(slurmd, "etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia0\n"), managed, []string{"GPU 1", "File=/dev/nvidia0", "index: [1]"}},
-		{"slurmd has what nobody else has", with(slurmd, "etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia2\n"), managed, nil},
+		{"slurmd has an unmanaged GPU", with(slurmd, "etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia2\n"), managed, nil},
 		{"left to Slurm", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n"), want(api.ModeExternal, api.ModeExternal, api.ModeExternal), nil},
 		{"of another node", with(slurmd, "etc/slurm/gres.conf", "NodeName=lab[1-4] AutoDetect=nvml\n"), managed, nil},
 		{"of this node", with(slurmd, "etc/slurm-llnl/gres.conf", "NodeName=lab[5-9] AutoDetect=nvml\n"), managed, []string{"/etc/slurm-llnl/gres.conf"}},
 		{"included", with(slurmd, "etc/slurm/gres.conf", "Include gres.d/lab.conf\n", "etc/slurm/gres.d/lab.conf", "Name=gpu File=/dev/nvidia[0-1]\n"), managed, []string{"GPUs 0, 1"}},
-		{"included for ever", with(slurmd, "etc/slurm/gres.conf", "Include gres.conf\n"), managed, []string{"include each other"}},
+		{"files that include each other", with(slurmd, "etc/slurm/gres.conf", "Include gres.conf\n"), managed, []string{"include each other"}},
 		{"a kubelet without GPUs", with(kubelet, "var/lib/kubelet/device-plugins/kubelet.sock", ""), managed, nil},
 		{"a kubelet", with(kubelet, "var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), managed, []string{"kubelet (pid 815)", "/var/lib/kubelet/device-plugins/nvidia-gpu.sock", "owner: kubernetes"}},
 		{"a kubelet with claims", with(kubelet, "var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock", ""), managed, []string{"gpu.nvidia.com"}},
@@ -65,7 +65,7 @@ func TestExternalSchedulersAreReported(t *testing.T) {
 		{"the MIG manager", with(nil, "etc/systemd/system/multi-user.target.wants/nvidia-mig-manager.service", ""), managed, []string{"nvidia-mig-manager", "systemctl disable"}},
 		{"DCGM, and MIG", with(map[string]string{"proc/99/comm": "nv-hostengine\n"}), want(api.ModeMIG), []string{"nv-hostengine (pid 99)", "quiesce: [nvidia-dcgm.service]"}},
 		{"DCGM, and no MIG", with(map[string]string{"proc/99/comm": "nv-hostengine\n"}), managed, nil},
-		{"all of them, and nothing is ours", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n", "proc/815/comm", "kubelet\n", "var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), want(), nil},
+		{"all of them, and no managed GPU", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n", "proc/815/comm", "kubelet\n", "var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), want(), nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root := t.TempDir()

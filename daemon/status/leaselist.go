@@ -8,7 +8,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 )
 
-// GetLeases lists leases; with all also those that ended lately.
+// GetLeases lists leases; with the query all also those that ended recently.
 func (v *Viewer) GetLeases(c *server.Call) error {
 	list := restrictTo(v.currentStatus().status, c.Caller).Leases
 	if c.R.URL.Query().Has("all") {

@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-// limitsOf shows a tenant's limits: what is asked for, and what was read back.
+// limitsOf returns a tenant's limits: what is desired, and what was read back.
 func limitsOf(t *api.TenantSpec, enforcing bool, info cgroup.Info, observed []cgroup.SliceState) []api.LimitStatus {
 	want := devicepolicy.SliceLimits(t).Canonical()
 	var have cgroup.Limits
@@ -42,7 +42,7 @@ func limitsOf(t *api.TenantSpec, enforcing bool, info cgroup.Info, observed []cg
 
 func exactBytes(n uint64) string { return api.Bytes(n).String() }
 
-// loginLimitStatus shows a tenant's limit for each login.
+// loginLimitStatus returns a tenant's limit for each login.
 func (v *Viewer) loginLimitStatus(want *state.Desired, t *api.TenantSpec) []api.LimitStatus {
 	if t.PerLogin == nil || t.PerLogin.Memory == nil {
 		return nil
@@ -59,7 +59,7 @@ func (v *Viewer) loginLimitStatus(want *state.Desired, t *api.TenantSpec) []api.
 		out.Reason = "no member is logged in"
 	default:
 		out.InForce = exactBytes(limit)
-		out.Reason = fmt.Sprintf("for each user who is logged in (%d now), beside the tenant's own limits: they do not add up", limited)
+		out.Reason = fmt.Sprintf("for each user who is logged in (%d now), in addition to the tenant's limits: each applies by itself", limited)
 	}
 	return []api.LimitStatus{out}
 }

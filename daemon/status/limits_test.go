@@ -24,7 +24,7 @@ func TestLimitsShownAreThoseInForce(t *testing.T) {
 		inForce   string // of tasks
 		reason    string
 	}{
-		{"as wanted", true, []string{"tasks", "memory"}, in(cgroup.Limits{TasksMax: &tasks}), "100", ""},
+		{"as desired", true, []string{"tasks", "memory"}, in(cgroup.Limits{TasksMax: &tasks}), "100", ""},
 		{"another in force", true, []string{"tasks", "memory"}, in(cgroup.Limits{TasksMax: &other}), "50", ""},
 		{"not set", true, []string{"tasks", "memory"}, in(cgroup.Limits{}), "", "not set"},
 		{"no slice", true, []string{"tasks", "memory"}, nil, "", "not set"},
@@ -33,7 +33,7 @@ func TestLimitsShownAreThoseInForce(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			list := limitsOf(tenant, c.enforcing, cgroup.Info{Adapter: "test", Limits: c.known}, c.observed)
-			if len(list) != 2 { // What nobody asked for is not listed.
+			if len(list) != 2 { // A limit that the spec does not set is not listed.
 				t.Fatalf("%d limits are shown: %+v", len(list), list)
 			}
 			for _, l := range list {

@@ -11,8 +11,8 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// GetMIG tells what the GPUs can be partitioned into, and what is there, so that whoever asks can plan without being able
-// to change anything.
+// GetMIG returns the profiles and placements that each GPU offers, and its instances. With it a caller who may change nothing
+// can compute a plan.
 func (v *Viewer) GetMIG(c *server.Call) error {
 	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
 	defer cancel()

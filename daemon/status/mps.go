@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// mps shows the control daemon of a GPU in MPS mode.
+// mps returns the state of the control daemon of a GPU in MPS mode.
 func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
 	out := &api.MPSStatus{State: string(mps.Stopped), Bypass: api.BypassReport}
 	if e := p.desired.GPUs[g.Identity.UUID]; e != nil && e.MPS != nil && e.MPS.Bypass != "" {
@@ -22,7 +22,7 @@ func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
 	return out
 }
 
-// clientsOf are the MPS clients that the driver lists, or else those that the control daemon knows.
+// clientsOf returns the MPS clients that the driver lists, or if it lists none those that the control daemon knows.
 func clientsOf(g *observe.GPU) []int {
 	var pids []int
 	for i := range g.Processes {

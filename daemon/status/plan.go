@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// GetPlan answers how the node differs from the spec in force.
+// GetPlan returns the steps from the node as it is to the spec in force.
 func (v *Viewer) GetPlan(c *server.Call) error {
 	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
 	defer cancel()

@@ -20,20 +20,20 @@ import (
 	"github.com/gpushare/gpushare/internal/version"
 )
 
-// renderCache is the rendered status. It is made when somebody asks and something changed, and served as bytes until then.
+// renderCache keeps the rendered status. It is rendered on a request after a change, and served as bytes until the next one.
 type renderCache struct {
 	last atomic.Pointer[renderedStatus]
 
-	mu locks.Mutex[locks.Rendering] // one renders, the others wait for it
+	mu locks.Mutex[locks.Rendering] // one request renders, the others wait for it
 }
 
-// renderedStatus is one status with its text for each kind of eye.
+// renderedStatus is one status with its JSON for each kind of viewer.
 type renderedStatus struct {
 	status *api.Status
-	all    []byte // for those who see everything
+	all    []byte // for admins and observers
 
-	mu         locks.Mutex[locks.Leaf] // guards narrow
-	restricted map[string][]byte       // by the tenants that the eye is a member of
+	mu         locks.Mutex[locks.Leaf] // protects restricted
+	restricted map[string][]byte       // by the tenants of which the viewer is a member
 }
 
 func (v *Viewer) currentStatus() *renderedStatus {
@@ -45,7 +45,7 @@ func (v *Viewer) currentStatus() *renderedStatus {
 	if p := v.rendered.last.Load(); p != nil && !v.IsStale() {
 		return p
 	}
-	v.Fresh() // Before the reading: what changes during it makes the next reader look again.
+	v.Fresh() // Before reading: after a change during it the next request renders again.
 	p := &renderedStatus{status: v.inputs().render(), restricted: map[string][]byte{}}
 	p.all = encode(p.status)
 	v.rendered.last.Store(p)
@@ -53,7 +53,7 @@ func (v *Viewer) currentStatus() *renderedStatus {
 	return p
 }
 
-// encode gives JSON with a line end. The types are ours and always encode.
+// encode returns JSON with a line end. The types of package api always encode.
 func encode(s *api.Status) []byte {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -77,12 +77,12 @@ func (p *renderedStatus) bytes(c *server.Caller) []byte {
 	return b
 }
 
-// GetStatus answers the status.
+// GetStatus returns the status.
 func (v *Viewer) GetStatus(c *server.Call) error {
 	return c.ReplyBytes(http.StatusOK, v.currentStatus().bytes(c.Caller))
 }
 
-// inputs gathers what status is made of.
+// inputs collects what the status is rendered from.
 func (v *Viewer) inputs() *statusInputs {
 	want := v.State.Desired()
 	p := &statusInputs{
@@ -123,21 +123,21 @@ func (v *Viewer) inputs() *statusInputs {
 	}
 	for i := range p.leases {
 		if l := &p.leases[i]; l.User == names.UIDLabel(l.UID) {
-			l.User = v.Identities.Names.UserName(l.UID) // It may be known by now.
+			l.User = v.Identities.Names.UserName(l.UID) // The name may be known by now.
 		}
 		v.measure(&p.leases[i])
 	}
 	return p
 }
 
-// measure adds what was seen of a lease to what was promised.
+// measure adds what was measured to a lease.
 func (v *Viewer) measure(l *api.Lease) {
 	if l.State == api.LeaseQueued {
 		return
 	}
 	v.Managers.Enforce.Fill(l, v.Freezer != nil && v.State.Desired().Enforcing())
 	if l.Share != nil && l.Kind == api.ModeMPS {
-		l.Share.Enforced = v.State.Desired().Enforcing() // By the MPS server, for every process that joined it.
+		l.Share.Enforced = v.State.Desired().Enforcing() // The MPS server enforces it for every process that joined it.
 	}
 	m := v.Samples.Lease(l.ID)
 	l.Processes = m.Processes
@@ -152,7 +152,7 @@ func (v *Viewer) measure(l *api.Lease) {
 	}
 }
 
-// GetInfo answers the versions, and who is asking.
+// GetInfo returns the versions and the caller.
 func (v *Viewer) GetInfo(c *server.Call) error {
 	out := api.Info{
 		API: "v1", Version: version.Version, Features: api.Features(), Adapter: v.Port.Info().Adapter,
@@ -164,16 +164,16 @@ func (v *Viewer) GetInfo(c *server.Call) error {
 	return c.Reply(http.StatusOK, out)
 }
 
-// GetEvents streams events from now on, with a first line that says so.
+// GetEvents streams events from now on. The first line says so.
 func (v *Viewer) GetEvents(c *server.Call) error {
 	sub, stop := v.Events.Subscribe()
 	defer stop()
 	c.W.Header().Set("Content-Type", "application/x-ndjson")
 	c.W.WriteHeader(http.StatusOK)
 	flush := http.NewResponseController(c.W)
-	_ = flush.Flush() // A caller that went away is seen by the context.
+	_ = flush.Flush() // If the caller has closed the connection, the context ends.
 	out := json.NewEncoder(c.W)
-	// A line now and then lets both ends see that the other is gone.
+	// A line each minute lets both ends notice that the connection is closed.
 	alive := time.NewTicker(time.Minute)
 	defer alive.Stop()
 	for {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// statusInputs is all that status is made of. It is gathered once and rendered without asking anybody again.
+// statusInputs is all that the status is rendered from. It is collected once; rendering reads nothing else.
 type statusInputs struct {
 	host           string
 	adapter        string
@@ -37,11 +37,11 @@ type statusInputs struct {
 	container      func(state.GrantKey) *api.ContainerUse
 	foreign        func(id gpu.UUID, in *gpu.Instance) bool
 	times          map[string]map[string]store.Duration
-	instanceRecord func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord    // of an instance of ours; nil where nothing is known
-	removedAt      func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) // when one that nobody needs is taken away
+	instanceRecord func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord    // of a managed instance; nil when there is none
+	removedAt      func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) // when an instance that no lease needs is removed
 }
 
-// render makes the status for an eye that sees everything.
+// render returns the status for a viewer who may see everything.
 func (p *statusInputs) render() *api.Status {
 	s := &api.Status{
 		SchemaVersion: 1, At: p.now,
@@ -107,7 +107,7 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	return out
 }
 
-// stateOf names the state of a GPU that does not answer.
+// stateOf returns the state of a GPU that does not answer.
 func stateOf(err error) string {
 	if gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) {
 		return "stuck"
@@ -185,7 +185,7 @@ func (p *statusInputs) tenant(t *api.TenantSpec) api.TenantStatus {
 	return out
 }
 
-// maxLeases is how many leases may live at once; 0 is no limit but the budget.
+// maxLeases is how many leases may exist at once; 0: only the GPU memory limits them.
 func maxLeases(g *api.GrantSpec) int {
 	if g.MaxLeases != nil {
 		return *g.MaxLeases
@@ -196,7 +196,7 @@ func maxLeases(g *api.GrantSpec) int {
 	return 0
 }
 
-// grantText says a grant in words.
+// grantText describes a grant.
 func grantText(g *api.GrantSpec) string {
 	share := func(s *api.ShareSpec, of string) string {
 		out := s.Share.String() + " of the " + of
@@ -231,7 +231,7 @@ func grantText(g *api.GrantSpec) string {
 	return ""
 }
 
-// restrictTo leaves what a tenant's member may see: the GPUs of his grants, his own tenants and their leases.
+// restrictTo returns what a member may see: their tenants, the leases of these and the GPUs of their grants.
 func restrictTo(s *api.Status, c *server.Caller) *api.Status {
 	if c.Admin || c.Observer {
 		return s
@@ -270,8 +270,9 @@ func restrictTo(s *api.Status, c *server.Caller) *api.Status {
 	return &out
 }
 
-// restrictCondition tells whether a member may see a condition, and takes out what he may not. Those of his tenants he may.
-// Of the node and of his GPUs only those kinds whose words name nobody: a new kind is hidden until it is added here.
+// restrictCondition reports whether a member may see a condition, and removes what they may not see. Members may see the
+// conditions of their tenants. Of the node and of their GPUs they see only kinds whose messages name no user, process or
+// lease: a new kind is hidden until it is added here.
 func restrictCondition(cond *api.Condition, c *server.Caller, mine map[string]bool) bool {
 	switch {
 	case cond.Tenant != "":
@@ -284,8 +285,8 @@ func restrictCondition(cond *api.Condition, c *server.Caller, mine map[string]bo
 	return mine[cond.GPU] && slices.Contains([]string{"gpu", "held", "mps"}, cond.Kind)
 }
 
-// heldReasonForMembers stands for the reason why a GPU is held, which may name other tenants' leases and processes.
-const heldReasonForMembers = "an administrator sees why"
+// heldReasonForMembers replaces the reason why a GPU is held, which may name other tenants' leases and processes.
+const heldReasonForMembers = "only an administrator may see the reason"
 
 // restrictGPU hides other tenants' processes, instances' leases and grants. leases are the caller's own.
 func restrictGPU(g api.GPUStatus, c *server.Caller, leases []api.Lease) api.GPUStatus {

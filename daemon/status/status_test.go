@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 )
 
-// twoTenants is a node on which two tenants share GPUs: everything of theirs has a word in it that tells whose it is.
+// twoTenants returns a node on which two tenants share GPUs. Everything that belongs to a tenant has its name in it.
 func twoTenants() *statusInputs {
 	memory := func(b uint64) *uint64 { return &b }
 	spec := &api.Spec{Node: api.NodeSpec{Enforce: "on"}}
@@ -61,11 +61,11 @@ func twoTenants() *statusInputs {
 		api.Condition{Kind: "unknown-member", Tenant: "theirs", Message: "this host does not know user-of-theirs"},
 		api.Condition{Kind: "held", GPU: "GPU-1", Message: "held: it is in use by lease-part-theirs, pid 101 (command-of-theirs)"})
 	p.held["GPU-1"] = "it is in use by lease-part-theirs, pid 101 (command-of-theirs)"
-	n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: 999, Kind: gpu.ComputeProcess}) // of nobody
+	n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: 999, Kind: gpu.ComputeProcess}) // of no tenant
 	p.node = n
 	p.leaseOf = func(pid int) (string, bool) { id, ok := leases[pid]; return id, ok }
 	p.command = func(pid int) string {
-		return map[int]string{100: "command-of-mine", 101: "command-of-theirs", 999: "command-of-nobody"}[pid]
+		return map[int]string{100: "command-of-mine", 101: "command-of-theirs", 999: "command-of-no-tenant"}[pid]
 	}
 	return p
 }
@@ -80,7 +80,7 @@ func TestMemberSeesOnlyTheirOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, hidden := range []string{"theirs", "command-of-nobody", "GPU-2", "101"} {
+	for _, hidden := range []string{"theirs", "command-of-no-tenant", "GPU-2", "101"} {
 		if strings.Contains(string(b), hidden) {
 			t.Errorf("a member sees %q:\n%s", hidden, b)
 		}
@@ -95,11 +95,11 @@ func TestMemberSeesOnlyTheirOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(before) != string(after) {
-		t.Errorf("narrowing changed what others see:\n%s\n%s", before, after)
+		t.Errorf("the restricted status changed the full one:\n%s\n%s", before, after)
 	}
 }
 
-// Of an instance a member sees whether it is his, whether it runs something yet or not.
+// A member sees whether an instance belongs to a lease of their tenants, also before the lease runs a process.
 func TestMemberSeesOwnInstances(t *testing.T) {
 	s := restrictTo(twoTenants().render(), &server.Caller{Peer: &server.Peer{}, Tenants: []string{"mine"}})
 	for _, g := range s.GPUs {
@@ -107,7 +107,7 @@ func TestMemberSeesOwnInstances(t *testing.T) {
 			continue
 		}
 		if got := []string{g.MIG.Instances[0].Lease, g.MIG.Instances[1].Lease}; got[0] != "lease-cut-mine" || got[1] != "another tenant" {
-			t.Errorf("the instances are of %v", got)
+			t.Errorf("the instances belong to %v", got)
 		}
 	}
 }
@@ -127,19 +127,19 @@ func TestRenderedStatusIsRestrictedPerCaller(t *testing.T) {
 	servedTo := func(tenants ...string) string {
 		return string(p.bytes(&server.Caller{Peer: &server.Peer{}, Tenants: tenants}))
 	}
-	for range 2 { // The second time from what was kept.
+	for range 2 { // The second time from the cache.
 		if s := servedTo("mine"); strings.Contains(s, "theirs") || !strings.Contains(s, "lease-part-mine") {
-			t.Errorf("a member of one is served %s", s)
+			t.Errorf("a member of the first tenant is served %s", s)
 		}
 		if s := servedTo("theirs"); strings.Contains(s, "lease-part-mine") || !strings.Contains(s, "lease-part-theirs") {
-			t.Errorf("a member of the other is served %s", s)
+			t.Errorf("a member of the second tenant is served %s", s)
 		}
 		if s := servedTo("mine", "theirs"); !strings.Contains(s, "lease-part-mine") || !strings.Contains(s, "lease-part-theirs") {
 			t.Errorf("a member of both is served %s", s)
 		}
 	}
-	if s := string(p.bytes(&server.Caller{Peer: &server.Peer{}, Admin: true})); !strings.Contains(s, "command-of-nobody") {
-		t.Error("an administrator does not see processes of nobody")
+	if s := string(p.bytes(&server.Caller{Peer: &server.Peer{}, Admin: true})); !strings.Contains(s, "command-of-no-tenant") {
+		t.Error("an administrator does not see processes of no tenant")
 	}
 }
 
@@ -152,14 +152,14 @@ func TestStateOfAGPU(t *testing.T) {
 		state  string
 		reason string
 	}{
-		{"well", nil, "", false, "ok", ""},
+		{"ok", nil, "", false, "ok", ""},
 		{"held", nil, "why", false, "held", "why"},
 		{"in a change", nil, "", true, "changing", ""},
 		{"in a change that frees it", nil, "why", true, "changing", ""},
 		{"slow", fmt.Errorf("x: %w", gpu.ErrTimeout), "", false, "stuck", "x: " + gpu.ErrTimeout.Error()},
 		{"stuck and held", gpu.ErrStuck, "why", false, "stuck", gpu.ErrStuck.Error()},
 		{"lost in a change", gpu.ErrLost, "", true, "lost", gpu.ErrLost.Error()},
-		{"strange", errors.New("strange"), "", false, "lost", "strange"},
+		{"unknown error", errors.New("unknown"), "", false, "lost", "unknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := twoTenants()

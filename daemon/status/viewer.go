@@ -18,18 +18,18 @@ import (
 	"github.com/gpushare/gpushare/quota"
 )
 
-// workerState is how the NVML worker fares.
+// workerState reports the state of the NVML worker.
 type workerState interface {
 	Status() worker.Status
 	Stats() worker.Stats
 }
 
-// UnitState tells whether a unit runs.
+// UnitState reports whether a unit is active.
 type UnitState interface {
 	UnitActive(ctx context.Context, unit string) (bool, error)
 }
 
-// Viewer makes what people see.
+// Viewer answers the requests that only read.
 type Viewer struct {
 	*report.Reporter
 	StateDir     string
@@ -43,8 +43,8 @@ type Viewer struct {
 	Samples      *observe.Samples
 	Identities   *server.Identities
 	Logins       *devicepolicy.LoginFilter
-	LimitsLogins bool      // logins can be limited here
-	Services     UnitState // nil where nothing stops units
+	LimitsLogins bool      // logins can be limited on this host
+	Services     UnitState // nil without systemd
 	Freezer      cgroup.ScopeFreezer
 	FreezerReady func() error
 	Attribution  *attribution.Attribution
@@ -54,7 +54,7 @@ type Viewer struct {
 	rendered renderCache
 }
 
-// Managers is what the managers tell to be shown.
+// Managers is what the viewer reads from the managers.
 type Managers struct {
 	Adoption interface {
 		LoginsLimited(tenant string, limit uint64) int

@@ -249,11 +249,11 @@ func TestRunInterrupted(t *testing.T) {
 // explained is a lease of which not all holds.
 func explained() api.Explanation {
 	return api.Explanation{
-		SchemaVersion: 1, Name: "vision-3kq6", Text: "a lease of grant dev of vision, held in lab.service (attached)",
+		SchemaVersion: 1, Name: "vision-3kq6", Text: "a lease of grant dev of vision; its processes run in lab.service (attached)",
 		Rules: []api.Rule{
-			{What: "processes", Desired: "3 now", Reason: "whoever may move processes out of its cgroup takes them out of the lease"},
-			{What: "GPU memory", Desired: "30 GiB, of which 12 GiB are used", Enforced: true, By: "gpushared watches it: the process that uses most is asked to end, and killed"},
-			{What: "GPU time", Desired: "40%", Reason: "it is never frozen, so it runs whenever it likes"},
+			{What: "processes", Desired: "3 now", Reason: "a process that is moved out of its cgroup leaves the lease"},
+			{What: "GPU memory", Desired: "30 GiB, of which 12 GiB are used", Enforced: true, By: "gpushared samples it: the process that uses most gets SIGTERM, then SIGKILL"},
+			{What: "GPU time", Desired: "40%", Reason: "it is never frozen, so nothing limits when it runs"},
 		},
 	}
 }

@@ -91,7 +91,7 @@ func TestExternalIsNeverTouched(t *testing.T) {
 	}
 }
 
-// doctor finds who else gives out what is ours.
+// doctor finds another scheduler of managed GPUs.
 func TestDoctorFindsAnotherOwner(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -105,7 +105,7 @@ func TestDoctorFindsAnotherOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "slurmd (pid 4711) gives out GPUs 2, 3") || !strings.Contains(r.Out, "owner: slurm") {
+	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "slurmd (pid 4711) schedules GPUs 2, 3") || !strings.Contains(r.Out, "owner: slurm") {
 		t.Errorf("doctor says:\n%s", r.Out)
 	}
 }

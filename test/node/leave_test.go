@@ -100,7 +100,7 @@ func TestLeaving(t *testing.T) {
 		x.move(x.job.PID())
 		x.gone("the job", x.job.PID(), began)
 		e := x.told.await(t, "lease.escaped", x.id)
-		if !strings.Contains(e.Message, strconv.Itoa(x.job.PID())) || !strings.Contains(e.Message, "it was ended") || e.Tenant != "red" {
+		if !strings.Contains(e.Message, strconv.Itoa(x.job.PID())) || !strings.Contains(e.Message, "it was killed") || e.Tenant != "red" {
 			t.Errorf("the event is %+v", e)
 		}
 		x.told.await(t, "lease.ended", x.id)

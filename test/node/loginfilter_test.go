@@ -171,7 +171,7 @@ func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.expectOpens(t, "with another daemon", nobody, "nvidia1")
-	if after := counters(t, l.Node); after["guard.writes"]+after["steps"] != 0 {
+	if after := counters(t, l.Node); after["login-filter.writes"]+after["steps"] != 0 {
 		t.Errorf("the next daemon wrote %v", after)
 	}
 
@@ -255,7 +255,7 @@ func TestLoginFilterAtBoot(t *testing.T) {
 		t.Errorf("without a spec: %s", out)
 	}
 	apply(t, l.Node, closedLogins)
-	if out := attach(); !strings.Contains(out, "stands already") {
+	if out := attach(); !strings.Contains(out, "is active already") {
 		t.Errorf("beside a daemon: %s", out)
 	}
 	l.expectOpens(t, "beside a daemon", nobody, "nvidia1")
@@ -269,7 +269,7 @@ func TestLoginFilterAtBoot(t *testing.T) {
 	}
 	l.expectOpens(t, "at boot", nobody)
 	l.expectOpens(t, "at boot", 0, allFour...)
-	if out := attach(); !strings.Contains(out, "stands already") {
+	if out := attach(); !strings.Contains(out, "is active already") {
 		t.Errorf("once more: %s", out)
 	}
 	if err := l.StartDaemon(soon(t)); err != nil {
@@ -343,7 +343,7 @@ func TestLoginFilterOfALaterCgroup(t *testing.T) {
 		t.Fatal(r.Err)
 	}
 	l.expectOpens(t, "with its cgroup", nobody, "nvidia1")
-	if r := l.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "kept from managed GPUs by a guard on "+l.cg) {
+	if r := l.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "a login filter is active on "+l.cg) {
 		t.Errorf("doctor: %s%s", r.Out, r.Err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 )
 
-// The people of these tests.
+// The users of the tests.
 const (
 	UidSelf        = 990
 	gidAdmin       = 100
@@ -25,14 +25,14 @@ const (
 	uidWithoutRole = 1009
 )
 
-// Identities are who is who in tests.
+// Identities returns the users of the tests.
 func Identities() *server.IdentityTable {
 	return &server.IdentityTable{Self: UidSelf, AdminGID: gidAdmin, ObserverGID: gidObserver, Tenants: []server.TenantMembers{
 		{Name: "vision", UIDs: []int{UidAlice}, GIDs: []int{GidVision}}, {Name: "speech", GIDs: []int{GidVision}}, {Name: "other", GIDs: []int{GidOther}},
 	}}
 }
 
-// Peers are peers, by what they are.
+// Peers returns peers by name.
 func Peers() map[string]*server.Peer {
 	return map[string]*server.Peer{
 		"root":                   {UID: 0, GID: 0},
@@ -44,21 +44,21 @@ func Peers() map[string]*server.Peer {
 		"member by group":        {UID: 1004, GID: GidVision},
 		"observer and member":    {UID: UidAlice, GID: gidObserver},
 		"another's member":       {UID: 1005, GID: GidOther},
-		"stranger":               {UID: uidWithoutRole, GID: 1, Groups: []int{1, 2, 3}},
-		"root in a namespace":    {UID: 100000, GID: 100000}, // as the kernel tells him to those outside
+		"without a role":         {UID: uidWithoutRole, GID: 1, Groups: []int{1, 2, 3}},
+		"root in a namespace":    {UID: 100000, GID: 100000}, // as the kernel reports it outside of the namespace
 	}
 }
 
-// Roles is what everyone is, in the words of the API.
+// Roles returns the role of each peer, in the words of the API.
 func Roles() map[string]string {
 	return map[string]string{
 		"root": "admin", "the daemon's own user": "admin", "group of admins": "admin", "further group of admin": "admin",
 		"observer": "observer", "member": "member", "member by group": "member", "observer and member": "member", "another's member": "member",
-		"stranger": "nobody", "root in a namespace": "nobody",
+		"without a role": "nobody", "root in a namespace": "nobody",
 	}
 }
 
-// Request sends a request as a peer; nil is a connection whose peer is not known.
+// Request sends a request as a peer; nil: the peer of the connection is not known.
 func Request(h http.Handler, p *server.Peer, method, target string, body io.Reader) *httptest.ResponseRecorder {
 	ctx := context.Background()
 	if p != nil {
@@ -71,21 +71,21 @@ func Request(h http.Handler, p *server.Peer, method, target string, body io.Read
 	return w
 }
 
-// Handler serves these routes to the people of these tests.
+// Handler serves the routes to the users of the tests.
 func Handler(r *report.Reporter, routes ...server.Route) http.Handler {
 	ids := server.NewIdentities(r, &loop.Group{}, "off")
 	ids.Table.Store(Identities())
 	return (&server.Server{Reporter: r, Tasks: &loop.Group{}, Identities: ids, Routes: routes}).Handler()
 }
 
-// ErrorOf reads the error of an answer.
+// ErrorOf returns the error of an answer.
 func ErrorOf(t *testing.T, w *httptest.ResponseRecorder) *api.Error {
 	t.Helper()
 	var envelope struct {
 		Error *api.Error `json:"error"`
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &envelope); err != nil || envelope.Error == nil {
-		t.Fatalf("%d is no refusal: %s", w.Code, w.Body)
+		t.Fatalf("%d is not an error: %s", w.Code, w.Body)
 	}
 	return envelope.Error
 }

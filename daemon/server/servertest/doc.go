@@ -1,2 +1,2 @@
-// Package servertest has people and requests for tests of what is served. It is used by tests alone.
+// Package servertest has users and requests for tests of the API. Only tests use it.
 package servertest

@@ -29,5 +29,5 @@ check_guard_taken_off() {
 	out=$(gpushare apply -f "$spec")
 	[[ $out == *"take the guard off logins"* ]] || die "isolation.logins: open says: $out"
 	no_guard || die "the guard is still on"
-	want "the guard at boot without one" "$(gpushared -attach-login-filter)" "no guard: the accepted spec asks for none"
+	want "the guard at boot without one" "$(gpushared -attach-login-filter)" "no login filter: the accepted spec does not request one"
 }

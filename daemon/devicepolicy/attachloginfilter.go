@@ -15,21 +15,20 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-// ApplyIsolation closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
-// later still. Nothing is known of the GPUs yet, so all are closed if the accepted spec asks for a guard at all; the
-// daemon opens those that are not managed. It runs beside a daemon as well, and then leaves what stands as it is. What it
-// did is one line on out.
-func ApplyIsolation(hostRoot, stateDir, logins string, out io.Writer) error {
+// AttachLoginFilter closes the GPUs to logins before the first login: at boot the daemon starts later, and the driver may load
+// later still. The GPUs are not known yet, so all of them are closed if the accepted spec requests a login filter; the
+// daemon opens the unmanaged ones. While a daemon runs it keeps the active filter. It writes one line to out.
+func AttachLoginFilter(hostRoot, stateDir, logins string, out io.Writer) error {
 	why, err := loginFilterRequested(stateDir)
 	if err != nil {
 		return err
 	}
 	if why == "" {
-		fmt.Fprintln(out, "no guard: the accepted spec asks for none")
+		fmt.Fprintln(out, "no login filter: the accepted spec does not request one")
 		return nil
 	}
 	if logins == "" {
-		fmt.Fprintln(out, "no guard: no cgroup is known to hold the logins of this host (logins_cgroup)")
+		fmt.Fprintln(out, "no login filter: the cgroup of the logins of this host is not known (logins_cgroup)")
 		return nil
 	}
 	h, err := cgroup.FindHierarchy()
@@ -38,33 +37,33 @@ func ApplyIsolation(hostRoot, stateDir, logins string, out io.Writer) error {
 	}
 	active, ok, err := devices.ReadGuard(h.Dir(logins))
 	if errors.Is(err, devices.ErrNoCgroup) {
-		return fmt.Errorf("cannot close GPUs to logins: there is no cgroup %s yet", logins)
+		return fmt.Errorf("cannot close GPUs to logins: cgroup %s does not exist yet", logins)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot close GPUs to logins: %w", err)
 	}
 	if !ok {
-		// What cannot be read of the host only makes the list shorter.
+		// After an error the list is only shorter.
 		host, _ := isolation.ReadHost(hostRoot)
 		active = devices.Guard{Closed: isolation.AllGPUs(&host)}
 	}
-	// One that stands is left as it is, but for its version.
+	// An active filter is kept; only its program is replaced by that of this version.
 	wrote, err := devices.SetGuard(h.Dir(logins), active)
 	switch {
 	case err != nil:
 		return fmt.Errorf("cannot close GPUs to logins: %w", err)
 	case ok && !wrote:
-		fmt.Fprintf(out, "the guard of %s stands already\n", logins)
+		fmt.Fprintf(out, "the login filter of %s is active already\n", logins)
 	case ok:
-		fmt.Fprintf(out, "the guard of %s is of this version now\n", logins)
+		fmt.Fprintf(out, "the login filter of %s was updated to this version\n", logins)
 	default:
 		fmt.Fprintf(out, "every GPU is closed to %s until gpushared knows which it manages: %s\n", logins, why)
 	}
 	return nil
 }
 
-// loginFilterRequested says why logins are to be guarded; empty when they are not. A state that cannot be read may have asked for
-// it: access fails closed.
+// loginFilterRequested returns why a login filter is needed; empty: none is. A state that cannot be read may request one:
+// access fails closed.
 func loginFilterRequested(stateDir string) (why string, err error) {
 	st, err := store.Peek(stateDir)
 	switch {
@@ -73,13 +72,13 @@ func loginFilterRequested(stateDir string) (why string, err error) {
 	case errors.Is(err, store.ErrNewerFormat), errors.Is(err, store.ErrOlderFormat):
 		return "", err
 	case err != nil:
-		return "the state cannot be read, and it may ask for it: " + err.Error(), nil
+		return "the state cannot be read, and it may request this: " + err.Error(), nil
 	case st.Accepted == nil || st.Accepted.Unmanaged != "":
 		return "", nil
 	}
 	s, err := spec.Decode("state.json", []byte(st.Accepted.YAML))
 	if err != nil {
-		return "the accepted spec cannot be read by this version, and it may ask for it", nil
+		return "the accepted spec cannot be read by this version, and it may request this", nil
 	}
 	s.Normalize()
 	want := state.WantOf(s, spec.Resolved(st.Accepted.Resolved), st.Accepted.Generation)
