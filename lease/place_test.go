@@ -312,7 +312,7 @@ func TestEntitled(t *testing.T) {
 			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running), lease("b", timeslice("b", "x", 70, gib), "g", Running)},
 			map[string]float64{"a": 30, "b": 70},
 		},
-		{"less than all stays less", []Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running)}, map[string]float64{"a": 30}},
+		{"a sum below 100 % is not normalised", []Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running)}, map[string]float64{"a": 30}},
 		{
 			"split among a grant's leases",
 			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running), lease("b", timeslice("a", "x", 30, gib), "g", Placed)},

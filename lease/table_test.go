@@ -139,7 +139,7 @@ func TestQueueOrder(t *testing.T) {
 	}
 	third := queue(t, tab, "urgent", "one")
 	if u := next(t, second); u.Lease.Position != 3 {
-		t.Errorf("a higher priority came: got position %d", u.Lease.Position)
+		t.Errorf("after a higher priority: got position %d", u.Lease.Position)
 	}
 	if err := tab.Ended(t.Context(), big.ID, "done"); err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func TestNoStarvation(t *testing.T) {
 			t.Error("the large request has no place although both GPUs are idle")
 		}
 	})
-	t.Run("a claim that cannot come true is none", func(t *testing.T) {
+	t.Run("a claim that cannot be satisfied", func(t *testing.T) {
 		v := lab()
 		tab, _ := table(t, v)
 		v = lab()
@@ -204,7 +204,7 @@ func TestNoStarvation(t *testing.T) {
 			t.Errorf("the large request has no place after %s ended", a.ID)
 		}
 	})
-	t.Run("who left claims nothing", func(t *testing.T) {
+	t.Run("a cancelled request claims nothing", func(t *testing.T) {
 		tab, _ := table(t, lab())
 		mustSubmit(t, tab, "physics", "one")
 		big := queue(t, tab, "physics", "big")
@@ -221,7 +221,7 @@ func TestNoStarvation(t *testing.T) {
 
 func TestReserved(t *testing.T) {
 	reserved := func(g Grant) Grant { g.Spec.Reserved = true; return g }
-	t.Run("its place stays free, and it gets it", func(t *testing.T) {
+	t.Run("a reserved place", func(t *testing.T) {
 		v := lab()
 		v.Grants[6] = reserved(v.Grants[6])
 		tab, _ := table(t, v)
@@ -267,7 +267,7 @@ func TestReserved(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a place that is not good any more is left for another", func(t *testing.T) {
+	t.Run("a place that is not possible any more is replaced", func(t *testing.T) {
 		v := View{
 			Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), partitioned(2), partitioned(3)},
 			Grants: []Grant{reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 15*gib), reserved(mig("a", "m", "3g.20gb")), mig("b", "m", "3g.20gb")},
@@ -294,7 +294,7 @@ func TestReserved(t *testing.T) {
 			t.Errorf("kept free on %s and %s", r, m)
 		}
 	})
-	t.Run("who is placed elsewhere lets its place go at once", func(t *testing.T) {
+	t.Run("a reserved place is freed when its grant is placed elsewhere", func(t *testing.T) {
 		v := View{
 			Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice")},
 			Grants: []Grant{reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 5*gib), timeslice("c", "w", 10, 30*gib)},
@@ -315,7 +315,7 @@ func TestReserved(t *testing.T) {
 			t.Error("it still waits")
 		}
 	})
-	t.Run("what cannot be kept is said", func(t *testing.T) {
+	t.Run("unmet", func(t *testing.T) {
 		v := lab()
 		tab, _ := table(t, v)
 		mustSubmit(t, tab, "physics", "big")
@@ -357,12 +357,12 @@ func TestStartAndEnd(t *testing.T) {
 		}
 	}
 	k, _ := mustSubmit(t, tab, "vision", "dev")
-	l, inside, err := tab.Start(t.Context(), k.ID(), p)
+	l, result, err := tab.Start(t.Context(), k.ID(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if inside.Environment["GPUSHARE_LEASE"] != k.ID() || l.State != Running || l.Process != p || l.Isolation.Cgroup != "/"+k.ID() {
-		t.Errorf("got %+v, %+v", l, inside)
+	if result.Environment["GPUSHARE_LEASE"] != k.ID() || l.State != Running || l.Process != p || l.Isolation.Cgroup != "/"+k.ID() {
+		t.Errorf("got %+v, %+v", l, result)
 	}
 	if l.Ends == nil || !l.Ends.Equal(epoch.Add(time.Hour)) {
 		t.Errorf("ends at %v", l.Ends)
@@ -429,7 +429,7 @@ func TestStartFails(t *testing.T) {
 			t.Error("a lease that could not be recorded is in the table")
 		}
 	})
-	t.Run("the process ends meanwhile", func(t *testing.T) {
+	t.Run("the process exits during the start", func(t *testing.T) {
 		tab, w := table(t, lab())
 		k, _ := mustSubmit(t, tab, "vision", "train")
 		w.onIsolate = func(l Lease) {
@@ -538,7 +538,7 @@ func TestSpecChanges(t *testing.T) {
 			t.Errorf("%d leases live", n)
 		}
 	})
-	t.Run("a lost GPU does not end the wait, a spec without room does", func(t *testing.T) {
+	t.Run("a lost GPU does not end the wait, a spec without capacity does", func(t *testing.T) {
 		tab, _ := table(t, lab())
 		mustSubmit(t, tab, "physics", "big")
 		k := queue(t, tab, "ml", "one")
@@ -556,7 +556,7 @@ func TestSpecChanges(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("two grants do not grow into the same room", func(t *testing.T) {
+	t.Run("two grants do not grow into the same memory", func(t *testing.T) {
 		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "y", 30, 10*gib)}}
 		tab, _ := table(t, v)
 		mustSubmit(t, tab, "a", "x")

@@ -200,13 +200,13 @@ func (a *Adopter) unitCandidates(ctx context.Context, want *state.Desired, notAd
 	var candidates []lease.AdoptionCandidate
 	for _, unit := range slices.Sorted(maps.Keys(claims)) {
 		if a.Sessions == nil {
-			notAdopted[unit] = api.Condition{Message: "unit " + unit + " is not adopted on " + devicepolicy.AdapterText(a.Port.Info()), Hint: "systemd knows units"}
+			notAdopted[unit] = api.Condition{Message: "unit " + unit + " is not adopted on " + devicepolicy.AdapterText(a.Port.Info()), Hint: "units are adopted only on a host with systemd"}
 			continue
 		}
 		cg, err := a.Sessions.UnitCgroup(ctx, unit)
 		if err != nil {
 			if !errors.Is(err, cgroup.ErrNotFound) {
-				notAdopted[unit] = api.Condition{Message: "unit " + unit + " is not adopted: " + err.Error(), Hint: "systemd knows units"}
+				notAdopted[unit] = api.Condition{Message: "unit " + unit + " is not adopted: " + err.Error(), Hint: "see 'systemctl status " + unit + "'"}
 			}
 			continue
 		}
@@ -329,7 +329,7 @@ func (a *Adopter) reportNotAdopted(notAdopted map[string]api.Condition) {
 	for about, c := range notAdopted {
 		if x.reported[about] != c.Message {
 			a.Events.Publish(api.Event{Kind: "adopt.refused", Tenant: c.Tenant, Message: c.Message})
-			a.Log.Warn("not adopted", "what", about, "why", c.Message)
+			a.Log.Warn("cannot adopt", "candidate", about, "reason", c.Message)
 		}
 	}
 	x.reported = map[string]string{}

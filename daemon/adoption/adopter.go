@@ -28,7 +28,7 @@ type Adopter struct {
 	Table       *lease.Table
 	Identities  *server.Identities
 	Sessions    SessionSource
-	// sampleInterval is the time between two samples.
+	// SampleInterval is the time between two searches for containers.
 	SampleInterval func() time.Duration
 	Wake           func()
 	Attribution    *attribution.Attribution

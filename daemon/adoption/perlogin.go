@@ -35,8 +35,8 @@ type loginLimits struct {
 
 const loginLimitsFile = "login-limits.json"
 
-// limitLogins sets the limit of each login of a tenant's member, and restores limits that no tenant requests any more.
-// A user's slice cannot be below the tenant's slice, so these limits do not count towards the tenant's own.
+// limitLogins sets the limit of each login of a tenant's member, and restores the previous limit if no tenant sets one
+// any more. A user's slice cannot be below the tenant's slice, so these limits do not count towards the tenant's own.
 func (a *Adopter) limitLogins(ctx context.Context, want *state.Desired, logins []cgroup.Login) error {
 	x := &a.perLogin
 	if err := a.loadLoginLimits(); err != nil {
@@ -146,7 +146,7 @@ func (a *Adopter) setLoginMemory(ctx context.Context, uid int, limit *uint64) er
 	if limit != nil {
 		shown = api.Bytes(*limit).String()
 	}
-	a.Log.Info("a login's memory was limited", "uid", uid, "limit", shown)
+	a.Log.Info("memory limit of logins changed", "uid", uid, "limit", shown)
 	return nil
 }
 
@@ -165,7 +165,7 @@ func (a *Adopter) loadLoginLimits() error {
 		err = json.Unmarshal(b, &x.set)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read which logins were limited: %w", err)
+		return fmt.Errorf("cannot read the login limits: %w", err)
 	}
 	x.loaded = true
 	return nil
@@ -177,7 +177,7 @@ func (a *Adopter) saveLoginLimits() error {
 		err = a.RunDir.Write(loginLimitsFile, b)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot record which logins are limited: %w", err)
+		return fmt.Errorf("cannot record the login limits: %w", err)
 	}
 	return nil
 }

@@ -87,14 +87,14 @@ func (ls *Leases) targetProcess(caller *server.Caller, pid int) (*attachTarget, 
 	what := fmt.Sprintf("pid %d", pid)
 	start, err := procfs.Start(pid)
 	if pid < 1 || err != nil {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: "cannot attach " + what + ": there is none", Hint: "use the pid on the host: a process in a container has another pid there"}
+		return nil, &api.Error{Kind: api.KindNotFound, Message: "cannot attach " + what + ": no such process", Hint: "use the pid on the host: a process in a container has another pid there"}
 	}
 	uids, err := procfs.UIDs(pid)
 	if err != nil || !procfs.Alive(pid, start) {
 		return nil, &api.Error{Kind: api.KindNotFound, Message: "cannot attach " + what + ": it exited"}
 	}
 	if !caller.Admin && slices.ContainsFunc(uids, func(id int) bool { return id != caller.UID }) {
-		return nil, &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach %s: it belongs to another user", caller.Name, what), Hint: "an administrator may"}
+		return nil, &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach %s: it belongs to another user", caller.Name, what), Hint: "an administrator may attach it"}
 	}
 	if why := ls.notAttachable(pid); why != "" {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot attach " + what + ": " + why}
@@ -191,7 +191,7 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 	}
 	busy, err := h.Populated(cg)
 	if errors.Is(err, cgroup.ErrNotFound) {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot attach cgroup %s: there is none", name)}
+		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot attach cgroup %s: no such cgroup", name)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot attach cgroup %s: %w", name, err)

@@ -10,7 +10,7 @@ import (
 // IsolationTimeout bounds the isolation of one process, and the wait for the end of a process that was killed.
 const IsolationTimeout = 15 * time.Second
 
-// StopGrace is the time between SIGTERM and SIGKILL when a user stops a lease or a process.
+// StopGrace is the usual time between SIGTERM and SIGKILL.
 const StopGrace = 10 * time.Second
 
 // Target is what is stopped: all processes of a scope of gpushare, or processes that are leased in place.

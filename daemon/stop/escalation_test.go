@@ -39,7 +39,7 @@ func (s *fakeTarget) stage(name string) error {
 
 func (s *fakeTarget) Thaw(context.Context) error      { return s.stage("thaw") }
 func (s *fakeTarget) Terminate(context.Context) error { return s.stage("terminate") }
-func (s *fakeTarget) AwaitBacklog(context.Context)    { _ = s.stage("drain") } // It cannot fail.
+func (s *fakeTarget) AwaitBacklog(context.Context)    { _ = s.stage("backlog") } // It cannot fail.
 func (s *fakeTarget) Kill(context.Context) error      { return s.stage("kill") }
 func (s *fakeTarget) Wait(ctx context.Context) error {
 	s.did = append(s.did, "wait")
@@ -64,10 +64,10 @@ func TestEscalation(t *testing.T) {
 		err    error
 	}{
 		{name: "it exits on SIGTERM", want: "notify thaw terminate wait"},
-		{name: "it ignores SIGTERM", wait: neverEnds, want: "notify thaw terminate wait drain kill"},
+		{name: "it ignores SIGTERM", wait: neverEnds, want: "notify thaw terminate wait backlog kill"},
 		{name: "it cannot be thawed", fails: "thaw", want: "notify thaw", err: errStage},
 		{name: "it cannot be terminated", fails: "terminate", want: "notify thaw terminate", err: errStage},
-		{name: "it cannot be killed", fails: "kill", wait: neverEnds, want: "notify thaw terminate wait drain kill", err: errStage},
+		{name: "it cannot be killed", fails: "kill", wait: neverEnds, want: "notify thaw terminate wait backlog kill", err: errStage},
 		{name: "the caller's context ends", wait: neverEnds, cancel: true, want: "notify thaw terminate wait", err: context.Canceled},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestEscalation(t *testing.T) {
 		if err := l.Kill(t.Context()); !errors.Is(err, ErrNotTerminated) {
 			t.Errorf("it was killed: %v", err)
 		}
-		if slices.Contains(s.did, "kill") || slices.Contains(s.did, "drain") {
+		if slices.Contains(s.did, "kill") || slices.Contains(s.did, "backlog") {
 			t.Errorf("the stages were %v", s.did)
 		}
 	})

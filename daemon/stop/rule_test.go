@@ -22,7 +22,7 @@ func TestDecide(t *testing.T) {
 	}{
 		{"a user", user, 0, MayStop},
 		{"a user in a login", with(user, func(p *Process) { p.Login = true }), 0, MayStop},
-		{"the user nobody", Process{UID: 65534, Known: true}, 0, MayStop},
+		{"uid 65534", Process{UID: 65534, Known: true}, 0, MayStop},
 		{"a system service", service, 0, IsSystem},
 		{"a system user in a login", with(service, func(p *Process) { p.Login = true }), 0, MayStop},
 		{"a system user, escaped", with(service, func(p *Process) { p.Escaped = true }), 0, MayStop},

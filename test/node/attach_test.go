@@ -93,8 +93,8 @@ func TestAttach(t *testing.T) {
 		says string
 	}{
 		{"nothing", nil, api.ExitUsage, "--pid"},
-		{"nobody", []string{"--pid", "4194304"}, api.ExitFailed, "there is none"},
-		{"the first process", []string{"--pid", "1"}, api.ExitUsage, "child"},
+		{"no process", []string{"--pid", "4194304"}, api.ExitFailed, "no such process"},
+		{"the first process", []string{"--pid", "1"}, api.ExitUsage, "descendant"},
 		{"the daemon", []string{"--pid", fmt.Sprint(n.DaemonPID())}, api.ExitUsage, "it is an ancestor of gpushared"},
 		{"who started the daemon", []string{"--pid", fmt.Sprint(os.Getpid())}, api.ExitUsage, "it is an ancestor of gpushared"},
 		{"a unit without a service manager", []string{"--unit", "cron"}, api.ExitUnreachable, "no service manager"},
