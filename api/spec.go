@@ -112,7 +112,7 @@ type Members struct {
 	Groups []string `json:"groups,omitempty"`
 }
 
-// AdoptSpec names what is adopted into which grant.
+// LoadSpec names what is adopted into which grant.
 type AdoptSpec struct {
 	Logins string            `json:"logins,omitempty"`
 	Units  map[string]string `json:"units,omitempty"`

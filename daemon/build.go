@@ -155,11 +155,11 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	leaseIsolation := &leases.Isolation{}
 	leaseChanges := &stop.LeaseChanges{}
 	d.table = lease.New(lease.Config{
-		Isolation: leaseIsolation, Capacity: planner.Rooms{},
+		Isolation: leaseIsolation, Capacity: planner.Capacity{},
 		Save:            func(ctx context.Context, state []byte) error { return d.leases.SaveLeases(ctx, state) },
 		Noticed:         func(l lease.Lease, n lease.Notice) { d.leases.Noticed(l, n) },
 		Changed:         func(l lease.Lease) { d.leaseChanged(l) },
-		InstancePending: func() { d.changes.Dynamic.Poke() },
+		InstancePending: func() { d.changes.Dynamic.Wake() },
 	})
 	freezer, ready := cgroup.ScopeFreezer(nil), func() error { return nil } // Where nothing can be frozen at all that is said elsewhere.
 	if h.Freezer != nil {
@@ -210,14 +210,14 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.changes = &change.Changes{
 		Reporter: d.Reporter, Settings: change.ChangeSettings{
 			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir, SpecFile: s.SpecFile,
-			Answers: time.Duration(s.DriverReadTimeout), Changes: time.Duration(s.DriverChangeTimeout),
+			AnswerTimeout: time.Duration(s.DriverReadTimeout), ChangeTimeout: time.Duration(s.DriverChangeTimeout),
 		}, State: d.state, Tasks: d.tasks, Port: h.Port, Driver: d.driver, Observer: d.observer,
 		Engine: engine, Table: d.table, Services: h.Services, Logins: h.LoginFilter, Identities: d.identities,
-		Attribution: d.attribution, Policy: d.policy, Stopper: d.stopper, Leases: d.leases, Adopter: d.adopter, Kick: d.wakeConverge, Dynamic: change.Dynamic{Wake: loop.NewWake()},
+		Attribution: d.attribution, Policy: d.policy, Stopper: d.stopper, Leases: d.leases, Adopter: d.adopter, Wake: d.wakeConverge, Dynamic: change.Dynamic{Signal: loop.NewWake()},
 	}
 	d.converger = &converge.Converger{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.Port, Table: d.table,
-		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.tuning.Load().converge }, Kicks: convergeWake, Kick: d.wakeConverge, GuardReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
+		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
 	}
 	d.changes.Converger = d.converger
 	d.viewer = &status.Viewer{
@@ -262,9 +262,9 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 		d.adopter.Adoption.Recheck() // There may be room now.
 	}
 	d.leases.LeaseChanges.Report() // Or it moved on, which some wait for too.
-	d.Touch()
+	d.Invalidate()
 	d.policy.CDI.Update()
-	d.changes.Dynamic.Poke()
+	d.changes.Dynamic.Wake()
 	d.enforcer.Wake.Set()
 	d.leases.TimeWake.Set()
 }

@@ -122,13 +122,13 @@ func (d *Daemon) begin(ctx context.Context) {
 	first, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	node := d.observer.Observe(first)
-	d.changes.AdoptSpec(node)
+	d.changes.LoadSpec(node)
 	// This takes as long as it takes: what the look used up must not be missing here.
 	if err := d.leases.Restore(ctx); err != nil {
 		d.Conditions.Set("state", "leases", "the leases of the earlier daemon cannot be read: "+err.Error(), "its processes run on without shares and quotas; they end as they will")
 		d.Log.Error("cannot restore the leases", "error", err)
 	}
-	d.changes.Settle(first)
+	d.changes.Resume(first)
 	d.changes.FirstSpec(first)
 	d.converger.Refresh(first, d.observer.Last())
 	d.wakeConverge() // What a boot took away is restored now, and not when the timer comes round.

@@ -90,7 +90,7 @@ func (p *onDemandFixture) createPending() {
 }
 
 func (p *onDemandFixture) carryOut(id gpu.UUID, s step.Step) {
-	changed, _ := state.MadeBy([]step.Step{s}, id)
+	changed, _ := state.CreatedBy([]step.Step{s}, id)
 	g := p.gpus[id]
 	for at, create := range changed {
 		if !create {
@@ -137,7 +137,7 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 			p.order, p.gpus[id], p.generations[id] = append(p.order, id), &g, map[gpu.Placement]uint64{}
 			p.want.GPUs[id] = onDemandSpec(time.Minute)
 		}
-		p.tab = lease.New(lease.Config{Isolation: leasetest.NoIsolation{}, Capacity: planner.Rooms{}, Now: func() time.Time { return p.now }})
+		p.tab = lease.New(lease.Config{Isolation: leasetest.NoIsolation{}, Capacity: planner.Capacity{}, Now: func() time.Time { return p.now }})
 		p.tab.Update(p.view(nil))
 		var waiting []*lease.Ticket
 		ends := map[string]time.Time{}

@@ -22,7 +22,7 @@ func (s *staged) invariants(where string) {
 		s.Helper()
 		s.Errorf("%s: %s: %s", where, id, fmt.Sprintf(format, args...))
 	}
-	if s.state.Changing() != nil || len(s.state.Kept().Change) != 0 {
+	if s.state.Changing() != nil || len(s.state.Stored().Change) != 0 {
 		report("I1", "a change is still open")
 	}
 	s.specKept(report)
@@ -47,7 +47,7 @@ func (s *staged) specKept(report reporter) {
 	if s.answered && !s.refused {
 		expected = s.SpecTo()
 	}
-	accepted := s.state.Kept().Accepted
+	accepted := s.state.Stored().Accepted
 	if accepted == nil || !sameSpec(accepted, expected) {
 		report("I1", "the spec in force is not the one that was acknowledged: %+v", accepted)
 	}

@@ -19,8 +19,8 @@ func (d *Daemon) postReload(c *server.Call) error {
 	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout+30*time.Second)
 	defer cancel()
 	d.observer.Observe(ctx)
-	d.converger.Drift.ScopesNow()
-	if err := d.converger.Mend(ctx); err != nil {
+	d.converger.Drift.CheckScopesNow()
+	if err := d.converger.Correct(ctx); err != nil {
 		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
 	}
 	d.converger.Refresh(ctx, d.observer.Last())

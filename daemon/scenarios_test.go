@@ -189,7 +189,7 @@ func (s *staged) start() {
 		} else {
 			s.reboot()
 		}
-		s.converger.Turn(s.tasks.Context())
+		s.converger.Pass(s.tasks.Context())
 		s.answered = true
 		return
 	}

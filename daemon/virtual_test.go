@@ -239,7 +239,7 @@ func (w *virtual) waitIdle(op *api.Operation) *api.Operation {
 	w.Helper()
 	w.tasks.Wait()
 	for range 2 {
-		w.converger.Turn(w.tasks.Context())
+		w.converger.Pass(w.tasks.Context())
 		w.tasks.Wait()
 	}
 	if op == nil {

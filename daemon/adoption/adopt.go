@@ -337,5 +337,5 @@ func (a *Adopter) reportNotAdopted(notAdopted map[string]api.Condition) {
 		x.reported[about] = c.Message
 	}
 	a.Conditions.Replace("not-adopted", notAdopted)
-	a.Touch()
+	a.Invalidate()
 }

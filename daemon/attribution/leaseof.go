@@ -75,7 +75,7 @@ func (attr *Attribution) Usage() planner.Usage {
 
 // UsageUnder is Usage with what a spec says about processes in the way, and with the processes that have devices open.
 func (attr *Attribution) UsageUnder(want *state.Desired, o planner.OpenDevices) planner.Usage {
-	live, st := attr.Table.Live(), attr.State.Kept()
+	live, st := attr.Table.Live(), attr.State.Stored()
 	return planner.Usage{
 		Instance: func(id gpu.UUID, p gpu.Placement) []string {
 			var out []string
@@ -95,10 +95,10 @@ func (attr *Attribution) UsageUnder(want *state.Desired, o planner.OpenDevices) 
 			}
 			return out
 		},
-		Managed: attr.State.Ours,
+		Managed: attr.State.ManagesInstance,
 		Imported: func(id gpu.UUID, p gpu.Placement) bool {
 			a := st.Achieved[id]
-			m := state.MarkOf(&a, p)
+			m := state.InstanceRecordOf(&a, p)
 			return m != nil && m.Imported
 		},
 		Process:     func(m *mps.State, pid int) planner.DeviceUser { return attr.deviceUser(want, m, pid) },

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-const shared = `version: v1
+const sharedSpec = `version: v1
 node: {enforce: on, isolation: {migration: deny}}
 tenants:
   - {name: red, memory: {max: 1GiB}}
@@ -23,17 +23,17 @@ tenants:
 
 // A change that is accepted is recorded, carried out, and closed: the record goes, the spec stays, and the loop's part comes last.
 func TestAcceptAndClose(t *testing.T) {
-	w := newWorld(t)
-	op := w.apply(shared)
-	kept := w.State.Kept()
-	if op == nil || op.State != "done" || len(kept.Change) != 0 || w.State.Changing() != nil || w.State.Desired().Generation != 1 || !kept.ActiveRestrictions {
-		t.Fatalf("it ended as %+v; on disk is %+v", op, kept)
+	w := newFixture(t)
+	op := w.apply(sharedSpec)
+	stored := w.State.Stored()
+	if op == nil || op.State != "done" || len(stored.Change) != 0 || w.State.Changing() != nil || w.State.Desired().Generation != 1 || !stored.ActiveRestrictions {
+		t.Fatalf("it ended as %+v; on disk is %+v", op, stored)
 	}
-	if got := strings.Join(w.port.Names(), " "); !strings.Contains(got, "red") || !strings.Contains(got, "blue") || w.converged.ends.Load() != 1 {
-		t.Errorf("there are %s, and the loop ended %d changes", got, w.converged.ends.Load())
+	if got := strings.Join(w.port.Names(), " "); !strings.Contains(got, "red") || !strings.Contains(got, "blue") || w.idleConverger.ends.Load() != 1 {
+		t.Errorf("there are %s, and the loop ended %d changes", got, w.idleConverger.ends.Load())
 	}
 	writes := w.port.Writes()
-	if op := w.apply(shared); op != nil || w.port.Writes() != writes {
+	if op := w.apply(sharedSpec); op != nil || w.port.Writes() != writes {
 		t.Errorf("the same again is %+v, with %d writes", op, w.port.Writes()-writes)
 	}
 }
@@ -43,11 +43,11 @@ func TestAChangeThatFailsOnTheNode(t *testing.T) {
 	for _, c := range []struct {
 		name, before, after, hint string
 	}{
-		{"when it gives", "", shared, "what failed on the node was not undone;"},
-		{"when it takes", shared, strings.Replace(shared, "max: 1GiB", "max: 512MiB", 1), "what failed was undone;"},
+		{"when it gives", "", sharedSpec, "what failed on the node was not undone;"},
+		{"when it takes", sharedSpec, strings.Replace(sharedSpec, "max: 1GiB", "max: 512MiB", 1), "what failed was undone;"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			if c.before != "" {
 				w.apply(c.before)
 			}
@@ -56,7 +56,7 @@ func TestAChangeThatFailsOnTheNode(t *testing.T) {
 			if op == nil || op.State != "degraded" || op.Error == nil || !strings.HasPrefix(op.Error.Hint, c.hint) || !strings.Contains(op.Error.Message, "broken") {
 				t.Fatalf("it ended as %+v, %v", op, op.Error)
 			}
-			if len(w.State.Kept().Change) != 0 || w.State.Changing() != nil {
+			if len(w.State.Stored().Change) != 0 || w.State.Changing() != nil {
 				t.Error("the change is still open")
 			}
 		})
@@ -66,8 +66,8 @@ func TestAChangeThatFailsOnTheNode(t *testing.T) {
 // A policy that denies moving processes is taken away by one step, whatever else is given back.
 func TestUnmanageRemovesThePolicyOnce(t *testing.T) {
 	for _, what := range []string{store.UnmanagedRestrictions, store.UnmanagedAll} {
-		w := newWorld(t)
-		w.apply(shared)
+		w := newFixture(t)
+		w.apply(sharedSpec)
 		if denied, err := w.port.Policy.MigrationDenied(); !denied || err != nil {
 			t.Fatalf("moving is denied: %v, %v", denied, err)
 		}
@@ -85,7 +85,7 @@ func TestUnmanageRemovesThePolicyOnce(t *testing.T) {
 			t.Errorf("release of %s: the steps for the policy are %+v", what, of)
 		}
 		op := w.carriedOut(p)
-		if denied, err := w.port.Policy.MigrationDenied(); denied || err != nil || op == nil || op.State != "done" || w.State.Kept().ActiveRestrictions {
+		if denied, err := w.port.Policy.MigrationDenied(); denied || err != nil || op == nil || op.State != "done" || w.State.Stored().ActiveRestrictions {
 			t.Errorf("release of %s: moving is denied: %v, %v; it ended as %+v", what, denied, err, op)
 		}
 	}
@@ -93,8 +93,8 @@ func TestUnmanageRemovesThePolicyOnce(t *testing.T) {
 
 // Whether all was given back cannot be said while the policy cannot be read.
 func TestUnmanageWithAPolicyThatCannotBeRead(t *testing.T) {
-	w := newWorld(t)
-	w.apply(shared)
+	w := newFixture(t)
+	w.apply(sharedSpec)
 	w.port.Policy.Set(true, errors.New("it is a folder"))
 	if _, err := w.proposeUnmanage(t.Context(), store.UnmanagedAll, "root"); err == nil || !strings.Contains(err.Error(), "it is a folder") {
 		t.Errorf("it gives %v", err)
@@ -103,7 +103,7 @@ func TestUnmanageWithAPolicyThatCannotBeRead(t *testing.T) {
 
 // An unmanage change that the last run of the daemon left open is resumed.
 func TestOpenUnmanageIsResumed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.port.Policy.Set(true, nil)
 	r := engine.Record{ID: "unmanage-7", Kind: state.KindUnmanage, By: "root", Generation: 3, Steps: []step.Step{
 		{ID: 1, Kind: planner.KindMigration, Phase: step.GrantAccess, Args: step.Must(planner.MigrationArgs{}), Undo: step.Must(planner.MigrationArgs{Deny: true})},
@@ -116,10 +116,10 @@ func TestOpenUnmanageIsResumed(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Observer.Observe(t.Context())
-	w.Settle(t.Context())
+	w.Resume(t.Context())
 	w.Tasks.Wait()
 	denied, err := w.port.Policy.MigrationDenied()
-	if op := w.operation("unmanage-7"); denied || err != nil || op.State != "done" || len(w.State.Kept().Change) != 0 {
+	if op := w.operation("unmanage-7"); denied || err != nil || op.State != "done" || len(w.State.Stored().Change) != 0 {
 		t.Errorf("moving is denied: %v, %v; it ended as %+v", denied, err, op)
 	}
 	// Without undo data the policy stays.

@@ -27,31 +27,31 @@ const changeTimeout = 10 * time.Minute
 
 // accept persists the spec together with the change record, in one write, and starts the steps. Without steps, or on a
 // node that only observes, there is no operation.
-func (cs *Changes) accept(ctx context.Context, p *proposal, who string, a planner.Authority) (*api.Operation, error) {
+func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a planner.Authority) (*api.Operation, error) {
 	now := cs.Now()
 	run := (p.want.Enforcing() || p.unmanage != "") && len(p.steps) > 0
 	record := engine.Record{
-		Kind: p.kind(), By: who, Authority: engine.Authority(a), Generation: p.want.Generation, Started: now, Epoch: state.Epoch(p.node), Steps: p.steps,
+		Kind: p.kind(), By: caller, Authority: engine.Authority(a), Generation: p.want.Generation, Started: now, Epoch: state.Epoch(p.node), Steps: p.steps,
 	}
 	err := cs.State.Store.Update(func(s *store.State) error {
 		switch {
 		case p.same:
 		case p.unmanage != "":
-			s.Unmanage(p.yaml, who, now, store.Resolved(p.resolved), p.unmanage)
+			s.Unmanage(p.yaml, caller, now, store.Resolved(p.resolved), p.unmanage)
 		default:
-			s.Accept(p.yaml, who, now, store.Resolved(p.resolved))
+			s.Accept(p.yaml, caller, now, store.Resolved(p.resolved))
 		}
 		s.Epoch = state.Epoch(p.node)
 		s.ActiveRestrictions = s.ActiveRestrictions || p.want.Enforcing() || run
 		if p.want.Enforcing() {
-			cs.State.NoteMade(s, p.want, p.node)
+			cs.State.RecordSlices(s, p.want, p.node)
 		}
 		if p.unmanage == "" {
 			recordFound(s, p.steps)
 		} else if !run {
 			recordUnmanaged(s, p.want, p.node, nil, true)
 		}
-		cs.noteAchieved(s, p)
+		cs.recordAchievedGPUs(s, p)
 		if !run {
 			return nil
 		}
@@ -60,37 +60,37 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, who string, a planne
 	if err != nil {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the spec was not accepted: " + err.Error(), Hint: "nothing was changed; make room in " + cs.Settings.StateDir + " and apply again"}
 	}
-	cs.Audit(who, p.kind(), fmt.Sprintf("generation %d, %d steps, force=%v", p.want.Generation, len(p.steps), a.Force))
+	cs.Audit(caller, p.kind(), fmt.Sprintf("generation %d, %d steps, force=%v", p.want.Generation, len(p.steps), a.Force))
 	cs.install(p.want)
 	if p.unmanage == "" {
-		cs.Events.Publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.Generation, who)})
+		cs.Events.Publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.Generation, caller)})
 	} else {
-		cs.Events.Publish(api.Event{Kind: "node.unmanaged", Message: fmt.Sprintf("%s, by %s", p.unmanage, who)})
+		cs.Events.Publish(api.Event{Kind: "node.unmanaged", Message: fmt.Sprintf("%s, by %s", p.unmanage, caller)})
 	}
 	if !run {
 		// What is ours now, or held no longer, is open when this is answered. What walls were worked out to be did not know of it.
 		cs.Policy.Slices.Store(nil)
-		if err := cs.Converger.Mend(ctx); err != nil && ctx.Err() == nil {
+		if err := cs.Converger.Correct(ctx); err != nil && ctx.Err() == nil {
 			cs.Log.Warn("cannot converge", "error", err)
 		}
 		cs.Converger.Refresh(ctx, cs.Observer.Last())
-		cs.Kick() // What else follows from it.
+		cs.Wake() // What else follows from it.
 		return nil, nil
 	}
 	op := cs.launch(record, p.plan)
 	return &op, nil
 }
 
-// noteAchieved records GPUs that already are as wanted: nothing will be done on them, so nobody else would.
-func (cs *Changes) noteAchieved(s *store.State, p *proposal) {
+// recordAchievedGPUs records GPUs that already are as wanted: nothing will be done on them, so nobody else would.
+func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
 	if !p.want.Enforcing() {
 		return
 	}
 	busy := gpusOf(p.steps)
 	for i := range p.node.GPUs {
 		g := &p.node.GPUs[i]
-		if id := g.Identity.UUID; p.want.Manages(id) && !busy[id] && g.Err == nil && p.about(id) {
-			reached(s, p.want, g, state.Epoch(p.node), nil)
+		if id := g.Identity.UUID; p.want.Manages(id) && !busy[id] && g.Err == nil && p.concerns(id) {
+			recordAchieved(s, p.want, g, state.Epoch(p.node), nil)
 		}
 	}
 	for id := range s.Achieved {
@@ -99,7 +99,7 @@ func (cs *Changes) noteAchieved(s *store.State, p *proposal) {
 		}
 	}
 	for id := range s.Held {
-		if !p.want.Manages(id) || !busy[id] && p.about(id) {
+		if !p.want.Manages(id) || !busy[id] && p.concerns(id) {
 			delete(s.Held, id)
 		}
 	}
@@ -110,22 +110,22 @@ func (cs *Changes) noteAchieved(s *store.State, p *proposal) {
 	}
 }
 
-// reached records what a GPU was read back as after these steps.
-func reached(s *store.State, want *state.Desired, g *observe.GPU, e store.Epoch, steps []step.Step) {
+// recordAchieved records what a GPU was read back as after these steps.
+func recordAchieved(s *store.State, want *state.Desired, g *observe.GPU, e store.Epoch, steps []step.Step) {
 	id := g.Identity.UUID
 	if s.Achieved == nil {
 		s.Achieved = map[gpu.UUID]store.Achieved{}
 	}
 	was := s.Achieved[id]
 	now := store.Achieved{Generation: want.Generation, Epoch: e, MIG: g.MIG.Current}
-	now.Layout, now.Instances = state.OwnLayout(s, want.GPUs[id], g, &was, e, steps)
+	now.Layout, now.Instances = state.ManagedLayout(s, want.GPUs[id], g, &was, e, steps)
 	s.Achieved[id] = now
 	delete(s.Held, id)
 }
 
-// reachedUnseen records a GPU whose steps were all read back as done, and that does not answer at the end. What was made
+// recordUnreadGPU records a GPU whose steps were all read back as done, and that does not answer at the end. What was made
 // on it is ours all the same: without the record it would be called somebody else's when the GPU answers again.
-func (cs *Changes) reachedUnseen(s *store.State, want *state.Desired, g *observe.GPU, steps []step.Step, e store.Epoch) {
+func (cs *Changes) recordUnreadGPU(s *store.State, want *state.Desired, g *observe.GPU, steps []step.Step, e store.Epoch) {
 	id := g.Identity.UUID
 	was := s.Achieved[id]
 	own := slices.DeleteFunc(slices.Clone(steps), func(st step.Step) bool { return st.GPU != string(id) })
@@ -134,8 +134,8 @@ func (cs *Changes) reachedUnseen(s *store.State, want *state.Desired, g *observe
 		cs.Log.Error("cannot record what a GPU was made", "gpu", id, "error", err)
 		return
 	}
-	seen := observe.GPU{Snapshot: gpu.Snapshot{Identity: g.Identity, Instances: layout, MIG: gpu.MIGState{Current: on}}}
-	reached(s, want, &seen, e, own)
+	expected := observe.GPU{Snapshot: gpu.Snapshot{Identity: g.Identity, Instances: layout, MIG: gpu.MIGState{Current: on}}}
+	recordAchieved(s, want, &expected, e, own)
 }
 
 // recordChange numbers a change and puts its record into the state.
@@ -165,7 +165,7 @@ func (cs *Changes) launch(r engine.Record, plan api.Plan) api.Operation {
 	op := cs.Operations.Begin(r.ID, r.Kind, r.By, plan)
 	cs.Open(op.ID, &r)
 	cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
-	cs.Touch()
+	cs.Invalidate()
 	cs.Tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)
 		defer cancel()
@@ -189,7 +189,7 @@ func (cs *Changes) Open(operation string, r *engine.Record) {
 // carryOut runs the steps, reads back, records what was reached, and closes the change.
 func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
 	ch := cs.State.Changing()
-	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.NoteTook(&p); cs.progress(operation, p) }, PrepareGrant: cs.Policy.Granter()}
+	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.NoteDuration(&p); cs.progress(operation, p) }, PrepareGrant: cs.Policy.Granter()}
 	var out engine.Outcome
 	if resumed {
 		out = cs.Engine.Resume(ctx, &r, state.Epoch(cs.Observer.Last()), hooks)
@@ -197,7 +197,7 @@ func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation stri
 		out = cs.Engine.Run(ctx, &r, hooks)
 	}
 	if out.State() == engine.Interrupted {
-		cs.wakeUnits(ctx, &r)
+		cs.startStoppedUnits(ctx, &r)
 		why := "the daemon was stopped in the middle"
 		if cs.Tasks.Context().Err() == nil {
 			why = fmt.Sprintf("it took longer than %s", changeTimeout)
@@ -227,25 +227,25 @@ func (cs *Changes) progress(operation string, p engine.Progress) {
 // closeChange reads back and makes the outcome known.
 func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation string, out engine.Outcome) {
 	want := cs.State.Desired()
-	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), observe.Timeout)
+	observeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), observe.Timeout)
 	defer cancel()
 	cs.Observer.Invalidate() // A mode change moves minors and what can be partitioned.
-	node := cs.Observer.Observe(look)
-	cs.State.SetSettledAt(node.Seq)
+	node := cs.Observer.Observe(observeCtx)
+	cs.State.SetLastChangeSeq(node.Seq)
 	cs.Policy.UnknownOutcome.Record(node, r.Steps)
 	failed := failures(out)
-	touched := gpusOf(r.Steps)
-	stopped := cs.stoppedUnits(look, &r)
+	gpus := gpusOf(r.Steps)
+	stopped := cs.stoppedUnits(observeCtx, &r)
 	empty := r.Kind == state.KindUnmanage && out.State() == engine.Reached && cs.nothingRemains(node, want)
 	err := cs.State.Store.Finish(func(s *store.State) error {
 		s.Change = nil
-		state.NoteTimes(s, node, r.Steps, cs.State.Changing().Took)
+		state.NoteTimes(s, node, r.Steps, cs.State.Changing().Durations)
 		for _, unit := range stopped {
 			if !slices.Contains(s.StoppedUnits, unit) {
 				s.StoppedUnits = append(s.StoppedUnits, unit)
 			}
 		}
-		for id := range touched {
+		for id := range gpus {
 			g, ok := node.GPU(id)
 			why, bad := failed[id]
 			switch {
@@ -259,9 +259,9 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 				// over: the converge loop plans the GPU anew.
 			case !ok || !want.Manages(id):
 			case g.Err == nil:
-				reached(s, want, g, state.Epoch(node), r.Steps)
+				recordAchieved(s, want, g, state.Epoch(node), r.Steps)
 			default:
-				cs.reachedUnseen(s, want, g, r.Steps, state.Epoch(node))
+				cs.recordUnreadGPU(s, want, g, r.Steps, state.Epoch(node))
 			}
 		}
 		if r.Kind == state.KindUnmanage {
@@ -276,26 +276,26 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 		cs.Conditions.Clear("state", "close")
 	}
 	// The soft part of what the hardware now allows: access is granted from what is observed.
-	soft := cs.Converger.Converge(context.WithoutCancel(ctx))
+	nodeErr := cs.Converger.Converge(context.WithoutCancel(ctx))
 	ch := cs.State.EndChange()
 	cs.Converger.Refresh(context.WithoutCancel(ctx), cs.Observer.Last()) // Before the end is told: whoever waited for it looks at the status next.
-	cs.endMakings(ch, failed)
-	cs.endOperation(operation, node, failed, out, soft)
+	cs.endPendingInstances(ch, failed)
+	cs.endOperation(operation, node, failed, out, nodeErr)
 }
 
-// endMakings tells those who waited for instances how it ended, and looks for what is to be made or taken away next.
-func (cs *Changes) endMakings(ch *state.OpenChange, failed map[gpu.UUID]string) {
-	if ch != nil && len(ch.Makings) > 0 {
+// endPendingInstances tells those who waited for instances how it ended, and looks for what is to be made or taken away next.
+func (cs *Changes) endPendingInstances(ch *state.OpenChange, failed map[gpu.UUID]string) {
+	if ch != nil && len(ch.Pending) > 0 {
 		bad := maps.Clone(ch.Failed)
 		for id := range failed {
 			bad[id] = true
 		}
-		cs.Table.FinishPendingInstances(ch.Makings, bad)
+		cs.Table.FinishPendingInstances(ch.Pending, bad)
 	}
 	if ch != nil && ch.Ended != nil {
 		close(ch.Ended)
 	}
-	cs.Dynamic.Poke()
+	cs.Dynamic.Wake()
 }
 
 // failures gives the GPUs that were not reached, and why.
@@ -309,7 +309,7 @@ func failures(out engine.Outcome) map[gpu.UUID]string {
 	return failed
 }
 
-func (cs *Changes) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, soft error) {
+func (cs *Changes) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, nodeErr error) {
 	var parts []string
 	for _, id := range slices.Sorted(maps.Keys(failed)) {
 		name := string(id)
@@ -322,14 +322,14 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, failed map
 	for _, id := range slices.Sorted(maps.Keys(out)) {
 		if l := out[id]; id != "" && l.State == engine.Reached && l.Dropped > 0 {
 			parts = append(parts, id+" was booted or reloaded in between: what it lost is made again now")
-			cs.Kick()
+			cs.Wake()
 		}
 	}
 	if l := out[""]; l.Reason != "" {
 		parts = append(parts, l.Reason)
 	}
-	if soft != nil {
-		parts = append(parts, soft.Error())
+	if nodeErr != nil {
+		parts = append(parts, nodeErr.Error())
 	}
 	if len(parts) == 0 {
 		cs.Operations.End(operation, "done", nil)
@@ -365,10 +365,10 @@ func hintOf(out engine.Outcome, node *observe.Node) string {
 	return strings.Join(parts, ", but ") + "; correct the cause, then 'gpushare gpu retry GPU' or apply again"
 }
 
-// Settle resumes the change that an earlier life left open, with the authority it was given, or restores what a boot or
+// Resume resumes the change that an earlier life left open, with the authority it was given, or restores what a boot or
 // a reload of the driver took away.
-func (cs *Changes) Settle(ctx context.Context) {
-	raw := cs.State.Kept().Change
+func (cs *Changes) Resume(ctx context.Context) {
+	raw := cs.State.Stored().Change
 	if len(raw) == 0 {
 		return
 	}
@@ -389,7 +389,7 @@ func (cs *Changes) Settle(ctx context.Context) {
 
 // Restore makes layouts be again what they were before a boot, a reload of the driver or a reset, at the same placements.
 func (cs *Changes) Restore(node *observe.Node) {
-	want, st := cs.State.Desired(), cs.State.Kept()
+	want, st := cs.State.Desired(), cs.State.Stored()
 	if !want.Enforcing() || node.DriverErr != nil || cs.State.Changing() != nil {
 		return
 	}
@@ -402,12 +402,12 @@ func (cs *Changes) Restore(node *observe.Node) {
 			continue // Nothing can be done until it answers, and nothing is to be recorded.
 		}
 		a, ok := st.Achieved[id]
-		if !ok || state.EpochOver(a.Epoch, node) || cs.sight.wiped(&a, node, id) {
+		if !ok || state.EpochEnded(a.Epoch, node) || cs.resets.wasReset(&a, node, id) {
 			lost[id] = true
 		}
 	}
 	if len(lost) == 0 {
-		cs.sight.note(node)
+		cs.resets.note(node)
 		return
 	}
 	cs.Dynamic.planning.Lock() // Whoever wants to change the node waits for this moment instead of being refused.
@@ -431,7 +431,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 				}
 				s.Held[id] = store.Held{Generation: want.Generation, Reason: why.Error(), Since: cs.Now()}
 			} else if ok && g.Err == nil && !busy[id] {
-				reached(s, want, g, state.Epoch(node), nil)
+				recordAchieved(s, want, g, state.Epoch(node), nil)
 			}
 		}
 		if len(steps) == 0 {
@@ -444,7 +444,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 		cs.Log.Error("cannot record the restoring of layouts", "error", err)
 		return
 	}
-	cs.sight.note(node)
+	cs.resets.note(node)
 	if len(steps) > 0 {
 		cs.Log.Info("layouts are restored", "operation", record.ID, "steps", len(steps))
 		cs.launch(record, api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(record.Steps)})
@@ -461,7 +461,7 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 	if i < 0 {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q", name), Hint: "'gpushare gpu list' shows them"}
 	}
-	done, err := cs.takeTurn(c.Ctx())
+	done, err := cs.lockChanges(c.Ctx())
 	if err != nil {
 		return err
 	}

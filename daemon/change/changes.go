@@ -36,42 +36,42 @@ type Changes struct {
 	Attribution *attribution.Attribution
 	Policy      *devicepolicy.Policy
 	Stopper     *stop.Stopper
-	Converger   convergence
-	Leases      stopping
-	Adopter     limiting
-	Kick        func()
+	Converger   converger
+	Leases      leaseStopper
+	Adopter     loginLimiter
+	Wake        func()
 
 	Dynamic Dynamic
-	sight   sight
+	resets  resetDetector
 	applyMu locks.Mutex[locks.Apply] // one plan that may become a change at a time
 }
 
-// convergence is what a change needs of the loop.
-type convergence interface {
-	Mend(ctx context.Context) error
+// converger is what a change needs of the loop.
+type converger interface {
+	Correct(ctx context.Context) error
 	Converge(ctx context.Context) error
 	Refresh(ctx context.Context, node *observe.Node)
 }
 
-// stopping ends leases.
-type stopping interface {
+// leaseStopper ends leases.
+type leaseStopper interface {
 	StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error
 }
 
-// limiting is what a change needs of those who limit logins.
-type limiting interface {
+// loginLimiter is what a change needs of those who limit logins.
+type loginLimiter interface {
 	LimitedUsers() (int, error)
 	AdoptAll(ctx context.Context) error
 }
 
 // ChangeSettings are the settings that changes are made with.
 type ChangeSettings struct {
-	HostRoot string
-	StateDir string
-	CDIDir   string
-	SpecFile string        // applied on a node that never had a spec
-	Answers  time.Duration // that the driver may take for what only reads
-	Changes  time.Duration // that it may take for a change
+	HostRoot      string
+	StateDir      string
+	CDIDir        string
+	SpecFile      string        // applied on a node that never had a spec
+	AnswerTimeout time.Duration // that the driver may take for what only reads
+	ChangeTimeout time.Duration // that it may take for a change
 }
 
 // gpuDriver is the GPUs, and the worker's memory of those that did not answer.

@@ -10,14 +10,14 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// modes reads and sets compute modes.
-type modes interface {
+// computeModes reads and sets compute modes.
+type computeModes interface {
 	Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error)
 	SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.ComputeMode) error
 }
 
 // ComputeMode carries out the steps of kind KindComputeMode.
-type ComputeMode struct{ Driver modes }
+type ComputeMode struct{ Driver computeModes }
 
 // Applied reads the mode.
 func (h ComputeMode) Applied(ctx context.Context, s step.Step) (bool, error) {

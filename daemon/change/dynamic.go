@@ -19,12 +19,12 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// dynamicLook is how often it is looked for instances that nobody needs when nothing is known to be due.
-const dynamicLook = time.Minute
+// dynamicInterval is how often it is looked for instances that nobody needs when nothing is known to be due.
+const dynamicInterval = time.Minute
 
 // Dynamic is what is known of instances that are made on demand.
 type Dynamic struct {
-	Wake loop.Wake // a request wants one, a lease ended, or a change did
+	Signal loop.Wake // a request wants one, a lease ended, or a change did
 
 	mu   locks.Mutex[locks.Leaf] // guards what follows
 	idle map[idleKey]time.Time
@@ -41,9 +41,9 @@ type idleKey struct {
 	generation uint64
 }
 
-// Poke asks for a look soon. It may be called with any lock held.
-func (x *Dynamic) Poke() {
-	x.Wake.Set()
+// Wake asks for a look soon. It may be called with any lock held.
+func (x *Dynamic) Wake() {
+	x.Signal.Set()
 }
 
 // since tells since when an instance is needed by nobody.
@@ -69,18 +69,18 @@ func (x *Dynamic) note(unneeded []idleKey, now time.Time) {
 }
 
 // due gives the instances that nobody needed for as long as they are kept, and how long it is until the next is one.
-func (x *Dynamic) due(keep func(gpu.UUID) time.Duration, now time.Time) (gone map[gpu.UUID][]gpu.Placement, next time.Duration) {
+func (x *Dynamic) due(keep func(gpu.UUID) time.Duration, now time.Time) (remove map[gpu.UUID][]gpu.Placement, next time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	gone, next = map[gpu.UUID][]gpu.Placement{}, dynamicLook
+	remove, next = map[gpu.UUID][]gpu.Placement{}, dynamicInterval
 	for k, since := range x.idle {
 		if left := keep(k.gpu) - now.Sub(since); left > 0 {
 			next = min(next, left)
 		} else {
-			gone[k.gpu] = append(gone[k.gpu], k.placement)
+			remove[k.gpu] = append(remove[k.gpu], k.placement)
 		}
 	}
-	return gone, next
+	return remove, next
 }
 
 // postpone keeps instances that could not be taken away for as long again: it is not tried without end.
@@ -97,8 +97,8 @@ func (x *Dynamic) postpone(list map[gpu.UUID][]gpu.Placement, now time.Time) {
 // Run makes the instances that requests wait for, and takes away those that nobody needs any more, until ctx ends. Changes
 // that are under way then are the group's: they end with it.
 func (cs *Changes) Run(ctx context.Context) {
-	for next := dynamicLook; ; next = cs.serveDynamic(ctx) {
-		if _, ok := cs.Dynamic.Wake.Sleep(ctx, next); !ok {
+	for next := dynamicInterval; ; next = cs.serveDynamic(ctx) {
+		if _, ok := cs.Dynamic.Signal.Sleep(ctx, next); !ok {
 			return
 		}
 	}
@@ -108,10 +108,10 @@ func (cs *Changes) Run(ctx context.Context) {
 // asks for the next look. It tells when something is due next.
 func (cs *Changes) serveDynamic(ctx context.Context) time.Duration {
 	if want := cs.State.Desired(); !want.Enforcing() || !want.AnyDynamic() {
-		return dynamicLook
+		return dynamicInterval
 	}
-	gone, next := cs.idleNow()
-	if len(gone) == 0 && !cs.Table.HasPendingInstances() {
+	remove, next := cs.dueInstances()
+	if len(remove) == 0 && !cs.Table.HasPendingInstances() {
 		return next
 	}
 	cs.Dynamic.planning.Lock()
@@ -123,13 +123,13 @@ func (cs *Changes) serveDynamic(ctx context.Context) time.Duration {
 	if cs.State.Changing() != nil || cs.Tasks.Stopping() {
 		return next
 	}
-	cs.beginDynamic(ctx, cs.Table.TakePendingInstances(), gone)
+	cs.beginDynamic(ctx, cs.Table.TakePendingInstances(), remove)
 	return next
 }
 
-// idleNow notes which instances nobody needs, and gives those that are due to go.
-func (cs *Changes) idleNow() (gone map[gpu.UUID][]gpu.Placement, next time.Duration) {
-	want, node, st := cs.State.Desired(), cs.Observer.Last(), cs.State.Kept()
+// dueInstances notes which instances nobody needs, and gives those that are due to go.
+func (cs *Changes) dueInstances() (remove map[gpu.UUID][]gpu.Placement, next time.Duration) {
+	want, node, st := cs.State.Desired(), cs.Observer.Last(), cs.State.Stored()
 	var unneeded []idleKey
 	for id, places := range cs.Table.UnusedInstances() {
 		g, ok := node.GPU(id)
@@ -138,7 +138,7 @@ func (cs *Changes) idleNow() (gone map[gpu.UUID][]gpu.Placement, next time.Durat
 		}
 		a := st.Achieved[id]
 		for _, at := range places {
-			if m := state.MarkOf(&a, at); m != nil && !m.Imported {
+			if m := state.InstanceRecordOf(&a, at); m != nil && !m.Imported {
 				unneeded = append(unneeded, idleKey{id, at, m.Generation})
 			}
 		}
@@ -149,28 +149,28 @@ func (cs *Changes) idleNow() (gone map[gpu.UUID][]gpu.Placement, next time.Durat
 }
 
 // beginDynamic plans, records and starts one change. applyMu is held.
-func (cs *Changes) beginDynamic(ctx context.Context, makings []lease.PendingInstance, gone map[gpu.UUID][]gpu.Placement) {
-	rooms := map[gpu.UUID][]lease.InstanceSlot{}
-	for _, m := range makings {
-		rooms[m.GPU] = append(rooms[m.GPU], m.InstanceSlot)
+func (cs *Changes) beginDynamic(ctx context.Context, pending []lease.PendingInstance, remove map[gpu.UUID][]gpu.Placement) {
+	create := map[gpu.UUID][]lease.InstanceSlot{}
+	for _, m := range pending {
+		create[m.GPU] = append(create[m.GPU], m.InstanceSlot)
 	}
-	touched := map[gpu.UUID]bool{}
-	for id := range rooms {
-		touched[id] = true
+	gpus := map[gpu.UUID]bool{}
+	for id := range create {
+		gpus[id] = true
 	}
-	for id := range gone {
-		touched[id] = true
+	for id := range remove {
+		gpus[id] = true
 	}
-	if len(touched) == 0 {
+	if len(gpus) == 0 {
 		return
 	}
 	// First nobody is let in any more, and then it is looked at who is inside.
-	gate := &state.OpenChange{Operation: state.KindDynamic, GPUs: touched, Brief: true, Ended: make(chan struct{})}
-	cs.State.SetChanging(gate)
+	placeholder := &state.OpenChange{Operation: state.KindDynamic, GPUs: gpus, Brief: true, Ended: make(chan struct{})}
+	cs.State.SetChanging(placeholder)
 	cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
-	look, cancel := context.WithTimeout(ctx, observe.Timeout)
+	observeCtx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
-	record, plan, failed, err := cs.planDynamic(look, touched, rooms, gone)
+	record, plan, failed, err := cs.planDynamic(observeCtx, gpus, create, remove)
 	if err == nil && len(record.Steps) > 0 {
 		err = cs.State.Store.Update(func(s *store.State) error {
 			s.Epoch = record.Epoch
@@ -181,18 +181,18 @@ func (cs *Changes) beginDynamic(ctx context.Context, makings []lease.PendingInst
 	if err != nil || len(record.Steps) == 0 {
 		if err != nil {
 			cs.Log.Error("cannot make MIG instances on demand", "error", err)
-			failed = touched
+			failed = gpus
 		}
-		cs.Dynamic.postpone(gone, cs.Now())
+		cs.Dynamic.postpone(remove, cs.Now())
 		cs.State.EndChange()
 		cs.Converger.Refresh(ctx, cs.Observer.Last())
-		cs.Table.FinishPendingInstances(makings, failed)
-		close(gate.Ended)
+		cs.Table.FinishPendingInstances(pending, failed)
+		close(placeholder.Ended)
 		return
 	}
 	op := cs.Operations.Begin(record.ID, record.Kind, record.By, plan)
-	cs.State.SetChanging(&state.OpenChange{Operation: op.ID, GPUs: touched, Brief: true, Ended: gate.Ended, Makings: makings, Failed: failed})
-	cs.Touch()
+	cs.State.SetChanging(&state.OpenChange{Operation: op.ID, GPUs: gpus, Brief: true, Ended: placeholder.Ended, Pending: pending, Failed: failed})
+	cs.Invalidate()
 	cs.Tasks.Go(func() {
 		run, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)
 		defer cancel()
@@ -201,7 +201,7 @@ func (cs *Changes) beginDynamic(ctx context.Context, makings []lease.PendingInst
 }
 
 // planDynamic plans what is made and what goes, from a new look at the node. failed are the GPUs where it cannot be.
-func (cs *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, rooms map[gpu.UUID][]lease.InstanceSlot, gone map[gpu.UUID][]gpu.Placement) (r engine.Record, p api.Plan, failed map[gpu.UUID]bool, err error) {
+func (cs *Changes) planDynamic(ctx context.Context, gpus map[gpu.UUID]bool, create map[gpu.UUID][]lease.InstanceSlot, remove map[gpu.UUID][]gpu.Placement) (r engine.Record, p api.Plan, failed map[gpu.UUID]bool, err error) {
 	want, node := cs.State.Desired(), cs.Observer.Observe(ctx)
 	if node.DriverErr != nil {
 		return r, p, nil, node.DriverErr
@@ -209,17 +209,17 @@ func (cs *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, r
 	free, use := cs.Table.UnusedInstances(), cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	failed = map[gpu.UUID]bool{}
 	var hardware []step.Step
-	for _, id := range slices.Sorted(maps.Keys(touched)) {
+	for _, id := range slices.Sorted(maps.Keys(gpus)) {
 		g, ok := node.GPU(id)
 		if !ok || !want.Dynamic(id) {
 			failed[id] = true
 			continue
 		}
-		idle := slices.DeleteFunc(slices.Clone(gone[id]), func(at gpu.Placement) bool { return !slices.Contains(free[id], at) })
-		steps, err := planner.PlanOnDemand(want.GPUs[id], g, use, rooms[id], idle)
+		idle := slices.DeleteFunc(slices.Clone(remove[id]), func(at gpu.Placement) bool { return !slices.Contains(free[id], at) })
+		steps, err := planner.PlanOnDemand(want.GPUs[id], g, use, create[id], idle)
 		if err != nil {
 			failed[id] = true
-			cs.Dynamic.postpone(map[gpu.UUID][]gpu.Placement{id: gone[id]}, cs.Now())
+			cs.Dynamic.postpone(map[gpu.UUID][]gpu.Placement{id: remove[id]}, cs.Now())
 			cs.Log.Warn("cannot make MIG instances on demand", "gpu", id, "error", err)
 			continue
 		}
@@ -228,7 +228,7 @@ func (cs *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, r
 	if len(hardware) == 0 {
 		return r, p, failed, nil
 	}
-	steps, err := cs.around(ctx, want, node, use, hardware)
+	steps, err := cs.withNodeSteps(ctx, want, node, use, hardware)
 	if err != nil {
 		return r, p, nil, err
 	}
@@ -238,22 +238,22 @@ func (cs *Changes) planDynamic(ctx context.Context, touched map[gpu.UUID]bool, r
 	return r, p, failed, nil
 }
 
-// around adds to steps that make and destroy idle instances what comes with them: units that are quiesced, and walls.
-func (cs *Changes) around(ctx context.Context, want *state.Desired, node *observe.Node, use planner.Usage, hardware []step.Step) ([]step.Step, error) {
-	soft, err := planner.PlanNodeSteps(want, node, cs.Policy.NodeInput(want, node, hardware))
+// withNodeSteps adds to steps that make and destroy idle instances what comes with them: units that are quiesced, and walls.
+func (cs *Changes) withNodeSteps(ctx context.Context, want *state.Desired, node *observe.Node, use planner.Usage, hardware []step.Step) ([]step.Step, error) {
+	nodeSteps, err := planner.PlanNodeSteps(want, node, cs.Policy.NodeInput(want, node, hardware))
 	if err != nil {
 		return nil, err
 	}
-	quiet, err := cs.planQuiesce(ctx, want, use, hardware)
+	quiesce, err := cs.planQuiesce(ctx, want, use, hardware)
 	if err != nil {
 		return nil, err
 	}
-	return planner.Number(planner.WithoutDisruption(slices.Concat(quiet.Stop, soft.Before, hardware, soft.After, quiet.Start))), nil
+	return planner.Number(planner.WithoutDisruption(slices.Concat(quiesce.Stop, nodeSteps.Before, hardware, nodeSteps.After, quiesce.Start))), nil
 }
 
-// takeTurn lets one caller change the node, until done is called. Making an instance is short, so it waits for that;
+// lockChanges lets one caller change the node, until done is called. Making an instance is short, so it waits for that;
 // another change is a conflict.
-func (cs *Changes) takeTurn(ctx context.Context) (done func(), err error) {
+func (cs *Changes) lockChanges(ctx context.Context) (done func(), err error) {
 	// It may be that only the making of an instance is being put together: that moment is waited for.
 	cs.Dynamic.planning.Lock()
 	locked := cs.applyMu.TryLock()
@@ -263,7 +263,7 @@ func (cs *Changes) takeTurn(ctx context.Context) (done func(), err error) {
 	}
 	ch := cs.State.Changing()
 	if ch != nil && ch.Brief {
-		wait, cancel := context.WithTimeout(ctx, briefWait)
+		wait, cancel := context.WithTimeout(ctx, briefTimeout)
 		defer cancel()
 		select {
 		case <-ch.Ended:
@@ -276,12 +276,12 @@ func (cs *Changes) takeTurn(ctx context.Context) (done func(), err error) {
 	}
 	return func() {
 		cs.applyMu.Unlock()
-		cs.Dynamic.Poke() // Somebody may wait for an instance since.
+		cs.Dynamic.Wake() // Somebody may wait for an instance since.
 	}, nil
 }
 
-// briefWait is how long a change is waited for that only makes instances.
-const briefWait = time.Minute
+// briefTimeout is how long a change is waited for that only makes instances.
+const briefTimeout = time.Minute
 
 // IdleSince tells since when an instance is needed by nobody.
 func (cs *Changes) IdleSince(id gpu.UUID, at gpu.Placement, generation uint64) (time.Time, bool) {

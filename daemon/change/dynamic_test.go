@@ -19,7 +19,7 @@ func TestIdleIsKept(t *testing.T) {
 	for _, c := range []struct {
 		seconds  int
 		unneeded []idleKey
-		gone     int
+		remove   int
 		next     time.Duration
 	}{
 		{0, []idleKey{a}, 0, time.Minute},
@@ -30,9 +30,9 @@ func TestIdleIsKept(t *testing.T) {
 		{90, []idleKey{again}, 0, time.Minute}, // Another in a's place.
 	} {
 		x.note(c.unneeded, at(c.seconds))
-		gone, next := x.due(keep, at(c.seconds))
-		if len(gone[observetest.One]) != c.gone || next != c.next {
-			t.Errorf("after %d s %v are due and the next in %s, want %d and %s", c.seconds, gone, next, c.gone, c.next)
+		remove, next := x.due(keep, at(c.seconds))
+		if len(remove[observetest.One]) != c.remove || next != c.next {
+			t.Errorf("after %d s %v are due and the next in %s, want %d and %s", c.seconds, remove, next, c.remove, c.next)
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (cs *Changes) postInstances(c *server.Call, kind string) error {
 	}
 	check := c.R.URL.Query().Get("check") != ""
 	if !check {
-		done, err := cs.takeTurn(c.Ctx())
+		done, err := cs.lockChanges(c.Ctx())
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	case s.gpu.Profiles == nil:
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the driver does not tell the MIG profiles of " + name}
 	}
-	st := cs.State.Kept()
+	st := cs.State.Stored()
 	a, achieved := st.Achieved[id]
 	if _, held := st.Held[id]; held || !achieved {
 		return nil, &api.Error{Kind: api.KindConflict, Message: name + " is not as the spec says", Hint: "'gpushare status' says why; settle that first"}
@@ -125,7 +125,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 		return nil, err
 	}
 	if len(hardware) > 0 {
-		if s.steps, err = cs.around(ctx, want, node, use, hardware); err != nil {
+		if s.steps, err = cs.withNodeSteps(ctx, want, node, use, hardware); err != nil {
 			return nil, err
 		}
 	}
@@ -165,7 +165,7 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 		if err != nil {
 			return nil, err
 		}
-		if state.IsOurs(a, &b.Instance) {
+		if state.IsManaged(a, &b.Instance) {
 			continue
 		}
 		if len(b.Compute) > 0 {
@@ -187,7 +187,7 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 
 // planRemove destroys idle instances that no layout asks for, whoever made them.
 func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig.Present, starts []uint32) ([]step.Step, error) {
-	layout := state.WantedOf(e, g, a)
+	layout := state.LayoutPlacements(e, g, a)
 	removed := map[gpu.Placement]bool{}
 	for _, start := range starts {
 		b, err := instanceAt(g, present, start)
@@ -250,7 +250,7 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, ca
 	cs.Audit(caller, "mig "+s.kind, fmt.Sprintf("GPU %d: %s", s.gpu.Identity.Index, strings.Join(names, ", ")))
 	if len(s.steps) == 0 {
 		cs.Converger.Refresh(ctx, s.node)
-		cs.Kick() // What is ours now may be granted now.
+		cs.Wake() // What is ours now may be granted now.
 		return nil, nil
 	}
 	op := cs.launch(record, s.plan)

@@ -36,7 +36,7 @@ func (cs *Changes) StepTimeout(s step.Step) time.Duration {
 	if s.Kind == planner.KindUnitStop {
 		return unitTimeout
 	}
-	return max(time.Minute, 2*cs.Settings.Changes)
+	return max(time.Minute, 2*cs.Settings.ChangeTimeout)
 }
 
 // planQuiesce has the units of node.quiesce stopped that have a GPU open whose MIG partition the steps change, and started
@@ -54,20 +54,20 @@ func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use pla
 		q.Warnings = append(q.Warnings, planner.NoServiceManager)
 		return q, nil
 	}
-	has := planner.UnitsOf(use, changed)
-	var holding, wakers []string
+	using := planner.UnitsOf(use, changed)
+	var services, triggers []string
 	for _, unit := range want.Spec.Node.Quiesce {
 		switch {
 		case !strings.HasSuffix(unit, ".service"):
-			wakers = append(wakers, unit)
-		case has[unit] || !use.OpenDevices.Complete:
-			holding = append(holding, unit)
+			triggers = append(triggers, unit)
+		case using[unit] || !use.OpenDevices.Complete:
+			services = append(services, unit)
 		}
 	}
-	if len(holding) == 0 {
+	if len(services) == 0 {
 		return q, nil
 	}
-	for _, unit := range slices.Concat(wakers, holding) {
+	for _, unit := range slices.Concat(triggers, services) {
 		active, err := cs.Services.UnitActive(ctx, unit)
 		if errors.Is(err, cgroup.ErrNotFound) {
 			q.Warnings = append(q.Warnings, "node.quiesce: there is no unit "+unit)
@@ -151,13 +151,13 @@ func (cs *Changes) stoppedUnits(ctx context.Context, r *engine.Record) []string 
 	return out
 }
 
-// wakeTimeout bounds the starting of units outside of a change.
-const wakeTimeout = 20 * time.Second
+// startTimeout bounds the starting of units outside of a change.
+const startTimeout = 20 * time.Second
 
-// wakeUnits starts what a change stopped when it is cut short: what was stopped for us must not stay so for as long as the
+// startStoppedUnits starts what a change stopped when it is cut short: what was stopped for us must not stay so for as long as the
 // daemon is away. Whoever goes on with the change stops them once more.
-func (cs *Changes) wakeUnits(ctx context.Context, r *engine.Record) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
+func (cs *Changes) startStoppedUnits(ctx context.Context, r *engine.Record) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
 	for _, unit := range cs.stoppedUnits(ctx, r) {
 		if err := cs.Services.StartUnit(ctx, unit); err != nil {
@@ -168,13 +168,13 @@ func (cs *Changes) wakeUnits(ctx context.Context, r *engine.Record) {
 
 // RestartUnits tries again to start the units that a change stopped and could not start.
 func (cs *Changes) RestartUnits(ctx context.Context) {
-	left := cs.State.Kept().StoppedUnits
-	told := map[string]api.Condition{}
-	defer func() { cs.Conditions.Replace("quiesce", told) }()
+	left := cs.State.Stored().StoppedUnits
+	conditions := map[string]api.Condition{}
+	defer func() { cs.Conditions.Replace("quiesce", conditions) }()
 	if len(left) == 0 || cs.State.Changing() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	var still []string
 	for _, unit := range left {
@@ -186,7 +186,7 @@ func (cs *Changes) RestartUnits(ctx context.Context) {
 			continue
 		}
 		still = append(still, unit)
-		told[unit] = api.Condition{
+		conditions[unit] = api.Condition{
 			Message: unit + " was stopped for a change and does not start again: " + err.Error(),
 			Hint:    "it is tried again with every look at the node; 'systemctl status " + unit + "' says more",
 		}

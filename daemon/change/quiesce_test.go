@@ -34,13 +34,13 @@ type unitHost struct {
 	broken map[string]error // by "stop x.service" and "start x.service"
 	did    []string
 	calls  int
-	dieAt  int    // this call ends the daemon's life before it is carried out; 0: none
-	die    func() // of the life
+	stopAt int    // this call ends the daemon's life before it is carried out; 0: none
+	stop   func() // of the life
 }
 
 func (u *unitHost) call(what, unit string, becomes bool) error {
-	if u.calls++; u.calls == u.dieAt {
-		u.die()
+	if u.calls++; u.calls == u.stopAt {
+		u.stop()
 		return context.Canceled
 	}
 	if err := u.broken[what+" "+unit]; err != nil {
@@ -181,47 +181,47 @@ func TestQuiescedUnitsRunAgain(t *testing.T) {
 		return &engine.Record{ID: "apply-1", Steps: planner.Number([]step.Step{stop1, stop2, change("GPU-1"), change("GPU-2"), start2, start1})}
 	}
 	for _, c := range []struct {
-		name   string
-		broken map[string]error
-		gpu    string
-		state  engine.State
-		stays  string // a unit that cannot be started
+		name       string
+		broken     map[string]error
+		gpu        string
+		state      engine.State
+		notStarted string // a unit that cannot be started
 	}{
 		{name: "all goes well", state: engine.Reached},
 		{name: "a GPU does not change", gpu: "GPU-2", state: engine.Undone},
 		{name: "a unit does not stop", broken: map[string]error{"stop " + exporter: errors.New("it hangs")}, state: engine.Undone},
-		{name: "a unit does not start", broken: map[string]error{"start " + exporter: errors.New("it fails")}, state: engine.Held, stays: exporter},
+		{name: "a unit does not start", broken: map[string]error{"start " + exporter: errors.New("it fails")}, state: engine.Held, notStarted: exporter},
 	} {
-		for dieAt := range 8 {
-			t.Run(fmt.Sprintf("%s, dies at %d", c.name, dieAt), func(t *testing.T) {
-				host := &unitHost{runs: map[string]bool{dcgm: true, exporter: true}, broken: c.broken, dieAt: dieAt}
+		for stopAt := range 8 {
+			t.Run(fmt.Sprintf("%s, dies at %d", c.name, stopAt), func(t *testing.T) {
+				host := &unitHost{runs: map[string]bool{dcgm: true, exporter: true}, broken: c.broken, stopAt: stopAt}
 				hardware := &partition{host: host, steps: map[string]bool{}, broken: c.gpu}
-				life := func() (*Changes, *engine.Engine) {
+				daemonRun := func() (*Changes, *engine.Engine) {
 					d := &Changes{Reporter: report.NewReporter(slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now), Services: host}
 					return d, &engine.Engine{Handlers: engine.Handlers{planner.KindUnitStop: QuiesceUnit{d}, planner.KindUnitStart: QuiesceUnit{d}, "test.change": hardware}}
 				}
-				ctx, die := context.WithCancel(t.Context())
-				defer die()
-				host.die = die
-				_, e := life()
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				host.stop = stop
+				_, e := daemonRun()
 				out := e.Run(ctx, record(), engine.Hooks{})
 				if out.State() == engine.Interrupted {
-					_, e = life()
+					_, e = daemonRun()
 					out = e.Resume(t.Context(), record(), store.Epoch{}, engine.Hooks{})
 				}
 				if out.State() != c.state {
 					t.Errorf("it ends %+v, want %s", out, c.state)
 				}
 				for unit, runs := range host.runs {
-					if runs != (unit != c.stays) {
+					if runs != (unit != c.notStarted) {
 						t.Errorf("%s runs: %v; done was %q", unit, runs, host.did)
 					}
 				}
 				if len(hardware.wrong) != 0 {
 					t.Error(hardware.wrong)
 				}
-				d, _ := life()
-				if left := d.stoppedUnits(t.Context(), record()); (c.stays == "") != (len(left) == 0) || c.stays != "" && !slices.Contains(left, c.stays) {
+				d, _ := daemonRun()
+				if left := d.stoppedUnits(t.Context(), record()); (c.notStarted == "") != (len(left) == 0) || c.notStarted != "" && !slices.Contains(left, c.notStarted) {
 					t.Errorf("left are %q", left)
 				}
 			})
@@ -230,11 +230,11 @@ func TestQuiescedUnitsRunAgain(t *testing.T) {
 }
 
 // A daemon that is told to stop in the middle of a change leaves no unit stopped behind it.
-func TestUnitsAreWokenWhenAChangeIsCutShort(t *testing.T) {
+func TestUnitsAreStartedWhenAChangeIsInterrupted(t *testing.T) {
 	host := &unitHost{runs: map[string]bool{dcgm: false, exporter: true}}
 	d := &Changes{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Services: host}
 	stop, start := planner.UnitSteps(dcgm)
-	d.wakeUnits(t.Context(), &engine.Record{Steps: []step.Step{stop, start}})
+	d.startStoppedUnits(t.Context(), &engine.Record{Steps: []step.Step{stop, start}})
 	if !host.runs[dcgm] || len(host.did) != 1 {
 		t.Errorf("done was %q", host.did)
 	}

@@ -19,13 +19,13 @@ import (
 
 // fabric reads it of some GPUs, for as long as a GPU may take to answer. What is not known by then is told as not known.
 func (cs *Changes) fabric(ctx context.Context, ids ...gpu.UUID) planner.Fabric {
-	ctx, cancel := context.WithTimeout(ctx, cs.Settings.Answers)
+	ctx, cancel := context.WithTimeout(ctx, cs.Settings.AnswerTimeout)
 	defer cancel()
 	return readFabric(ctx, cs.Settings.HostRoot, ids, cs.Driver.NVLinks)
 }
 
 // readFabric reads it below root, and of some GPUs.
-func readFabric(ctx context.Context, root string, ids []gpu.UUID, ask func(context.Context, gpu.UUID) (gpu.NVLinks, error)) planner.Fabric {
+func readFabric(ctx context.Context, root string, ids []gpu.UUID, query func(context.Context, gpu.UUID) (gpu.NVLinks, error)) planner.Fabric {
 	f := planner.Fabric{Links: map[gpu.UUID]planner.Links{}}
 	// A folder for each switch, by its PCI address; no such folder where the switches' driver found none.
 	if entries, err := os.ReadDir(filepath.Join(root, "proc/driver/nvidia-nvswitch/devices")); err == nil {
@@ -39,7 +39,7 @@ func readFabric(ctx context.Context, root string, ids []gpu.UUID, ask func(conte
 	var mu locks.Mutex[locks.Leaf] // guards f.links among the goroutines
 	for _, id := range ids {
 		wg.Go(func() {
-			l, err := ask(ctx, id)
+			l, err := query(ctx, id)
 			mu.Lock()
 			defer mu.Unlock()
 			f.Links[id] = planner.Links{NVLinks: l, Err: err}
@@ -49,19 +49,19 @@ func readFabric(ctx context.Context, root string, ids []gpu.UUID, ask func(conte
 	return f
 }
 
-// tellResets says of each GPU that some steps reset what goes with it, and who is in the way on others. Nothing is asked of
+// resetWarnings says of each GPU that some steps reset what goes with it, and who is in the way on others. Nothing is asked of
 // any GPU when none is reset.
-func (cs *Changes) tellResets(ctx context.Context, steps []step.Step, node *observe.Node, use planner.Usage) []string {
-	along := planner.ResetsOf(steps)
-	if len(along) == 0 {
+func (cs *Changes) resetWarnings(ctx context.Context, steps []step.Step, node *observe.Node, use planner.Usage) []string {
+	reset := planner.ResetsOf(steps)
+	if len(reset) == 0 {
 		return nil
 	}
-	f := cs.fabric(ctx, along...)
-	return f.ResetWarnings(along, node, use)
+	f := cs.fabric(ctx, reset...)
+	return f.ResetWarnings(reset, node, use)
 }
 
-// resetRefused is what goes with the first reset that nobody allowed; empty when no GPU is without its mode for that.
-func (cs *Changes) resetRefused(ctx context.Context, problems map[gpu.UUID]error, node *observe.Node) string {
+// refusedResetHint is what goes with the first reset that nobody allowed; empty when no GPU is without its mode for that.
+func (cs *Changes) refusedResetHint(ctx context.Context, problems map[gpu.UUID]error, node *observe.Node) string {
 	for _, id := range slices.Sorted(maps.Keys(problems)) {
 		if errors.Is(problems[id], gpu.ErrResetRequired) {
 			f := cs.fabric(ctx, id)

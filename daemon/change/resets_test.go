@@ -15,7 +15,7 @@ import (
 )
 
 // Before a reset is allowed, it is said what goes with it.
-func TestWhatGoesWithAReset(t *testing.T) {
+func TestResetWarnings(t *testing.T) {
 	at := func(id gpu.UUID, index int, pci string) observe.GPU {
 		return observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Identity = gpu.Identity{UUID: id, Index: index, PCI: pci} })
 	}

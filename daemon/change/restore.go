@@ -18,7 +18,7 @@ import (
 func (cs *Changes) planRestore(ctx context.Context, want *state.Desired, node *observe.Node, lost map[gpu.UUID]bool) ([]step.Step, map[gpu.UUID]error) {
 	var steps []step.Step
 	problems := map[gpu.UUID]error{}
-	st, use := cs.State.Kept(), cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
+	st, use := cs.State.Stored(), cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	for _, id := range slices.Sorted(maps.Keys(lost)) {
 		g, ok := node.GPU(id)
 		if !ok || g.Err != nil {
@@ -39,9 +39,9 @@ func (cs *Changes) planRestore(ctx context.Context, want *state.Desired, node *o
 		}
 		steps = append(steps, more...)
 	}
-	quiet, err := cs.planQuiesce(ctx, want, use, steps)
+	quiesce, err := cs.planQuiesce(ctx, want, use, steps)
 	if err != nil {
 		cs.Log.Warn("units are not stopped for the restoring of layouts", "error", err)
 	}
-	return slices.Concat(quiet.Stop, steps, quiet.Start), problems
+	return slices.Concat(quiesce.Stop, steps, quiesce.Start), problems
 }

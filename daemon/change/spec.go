@@ -37,7 +37,7 @@ type proposal struct {
 	unmanage string    // a release: how much is given back
 }
 
-func (p *proposal) about(id gpu.UUID) bool { return p.only == nil || *p.only == id }
+func (p *proposal) concerns(id gpu.UUID) bool { return p.only == nil || *p.only == id }
 
 func (p *proposal) kind() string {
 	switch {
@@ -71,7 +71,7 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 		return err
 	}
 	if !check {
-		done, err := cs.takeTurn(c.Ctx())
+		done, err := cs.lockChanges(c.Ctx())
 		if err != nil {
 			return err
 		}
@@ -160,8 +160,8 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 	if err != nil {
 		return nil, located(file, body, err)
 	}
-	p := &proposal{node: node, resolved: resolved, want: state.WantOf(s, resolved, now.Generation+1), yaml: string(text)}
-	p.same = now.Spec != nil && cs.State.Kept().Accepted != nil && cs.State.Kept().Accepted.YAML == p.yaml && state.SameResolved(now, p.want)
+	p := &proposal{node: node, resolved: resolved, want: state.DesiredOf(s, resolved, now.Generation+1), yaml: string(text)}
+	p.same = now.Spec != nil && cs.State.Stored().Accepted != nil && cs.State.Stored().Accepted.YAML == p.yaml && state.SameResolved(now, p.want)
 	if p.same {
 		p.want.Generation = now.Generation
 	}
@@ -175,32 +175,32 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.FieldError, a planner.Authority) error {
 	use := cs.Attribution.UsageUnder(p.want, cs.Attribution.OpenDevices(ctx, p.node.GPUs))
 	hardware := planner.PlanGPUs(p.want, p.node, use, a)
-	maps.DeleteFunc(hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.about(id) })
-	hardware.Steps = slices.DeleteFunc(hardware.Steps, func(s step.Step) bool { return !p.about(gpu.UUID(s.GPU)) })
+	maps.DeleteFunc(hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.concerns(id) })
+	hardware.Steps = slices.DeleteFunc(hardware.Steps, func(s step.Step) bool { return !p.concerns(gpu.UUID(s.GPU)) })
 	if err := planner.ProblemError(hardware.Problems); err != nil {
-		if what := cs.resetRefused(ctx, hardware.Problems, p.node); what != "" {
+		if what := cs.refusedResetHint(ctx, hardware.Problems, p.node); what != "" {
 			err.Hint += "; " + what
 		}
 		err.InUseBy = planner.ConflictingUsers(hardware.Problems, p.node, use)
 		return err
 	}
-	soft, err := planner.PlanNodeSteps(p.want, p.node, cs.Policy.NodeInput(p.want, p.node, hardware.Steps))
+	nodeSteps, err := planner.PlanNodeSteps(p.want, p.node, cs.Policy.NodeInput(p.want, p.node, hardware.Steps))
 	if err != nil {
 		return err
 	}
 	stops := planner.PlanStops(p.want, cs.Table.Live(), hardware.Steps)
-	steps := slices.Concat(stops, soft.Before, planner.PlanProcessStops(hardware.Steps, p.node, use), hardware.Steps, soft.After)
+	steps := slices.Concat(stops, nodeSteps.Before, planner.PlanProcessStops(hardware.Steps, p.node, use), hardware.Steps, nodeSteps.After)
 	if p.only != nil {
 		// The walls come with it: nobody may open what goes, or its place is another's before it is taken from him.
 		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != "" && s.GPU != string(*p.only) })
 	}
-	quiet, err := cs.planQuiesce(ctx, p.want, use, steps)
+	quiesce, err := cs.planQuiesce(ctx, p.want, use, steps)
 	if err != nil {
 		return err
 	}
 	// Leases are given their grace before anything else stands still.
-	steps = slices.Insert(steps, planner.CountLeading(steps, planner.KindLeaseStop), quiet.Stop...)
-	p.steps = planner.Number(append(steps, quiet.Start...))
+	steps = slices.Insert(steps, planner.CountLeading(steps, planner.KindLeaseStop), quiesce.Stop...)
+	p.steps = planner.Number(append(steps, quiesce.Start...))
 	if err := planner.Admit(p.steps, a); err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	for _, w := range found {
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
-	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.tellResets(ctx, p.steps, p.node, use), quiet.Warnings)
+	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use), quiesce.Warnings)
 	unknown := server.TableOf(0, p.want.Spec, cs.Identities.Names).Unknown
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].Text())
@@ -222,15 +222,15 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 
 func (cs *Changes) specDiff(p *proposal) *api.Diff {
 	out := &api.Diff{After: p.yaml}
-	if acc := cs.State.Kept().Accepted; acc != nil {
+	if acc := cs.State.Stored().Accepted; acc != nil {
 		out.Before = acc.YAML
 	}
 	return out
 }
 
-// AdoptSpec takes up the accepted spec at start. What selectors mean was decided when it was accepted.
-func (cs *Changes) AdoptSpec(_ *observe.Node) {
-	acc := cs.State.Kept().Accepted
+// LoadSpec takes up the accepted spec at start. What selectors mean was decided when it was accepted.
+func (cs *Changes) LoadSpec(_ *observe.Node) {
+	acc := cs.State.Stored().Accepted
 	if acc == nil {
 		cs.Identities.LookUp(nil, server.NameStartWait, true)
 		return
@@ -250,7 +250,7 @@ func (cs *Changes) AdoptSpec(_ *observe.Node) {
 	}
 	s.Normalize()
 	cs.Identities.LookUp(s, server.NameStartWait, true)
-	want := state.WantOf(s, spec.Resolved(acc.Resolved), acc.Generation)
+	want := state.DesiredOf(s, spec.Resolved(acc.Resolved), acc.Generation)
 	want.Unmanaged = unmanaged
 	cs.install(want)
 }
@@ -263,7 +263,7 @@ func (cs *Changes) install(want *state.Desired) {
 
 // FirstSpec applies the settings' spec file on a node that never had a spec.
 func (cs *Changes) FirstSpec(ctx context.Context) {
-	if cs.Settings.SpecFile == "" || cs.State.Kept().Accepted != nil {
+	if cs.Settings.SpecFile == "" || cs.State.Stored().Accepted != nil {
 		return
 	}
 	err := cs.applyFile(ctx, cs.Settings.SpecFile)
@@ -294,7 +294,7 @@ func (cs *Changes) applyFile(ctx context.Context, file string) error {
 
 // GetSpec answers the spec in force, with its generation as base: an edited copy is refused when somebody was faster.
 func (cs *Changes) GetSpec(c *server.Call) error {
-	acc := cs.State.Kept().Accepted
+	acc := cs.State.Stored().Accepted
 	if acc != nil && acc.Unmanaged == store.UnmanagedAll {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no spec is in force: %s gave the node back at %s", acc.By, acc.At.Format(time.RFC3339)), Hint: "'gpushare apply -f node.yaml' starts again"}
 	}

@@ -40,7 +40,7 @@ func (cs *Changes) PostUnmanage(c *server.Call) error {
 		}
 		return c.Reply(http.StatusOK, api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: true, Changed: !p.same || !p.plan.Empty})
 	}
-	done, err := cs.takeTurn(c.Ctx())
+	done, err := cs.lockChanges(c.Ctx())
 	if err != nil {
 		return err
 	}
@@ -61,8 +61,8 @@ func (cs *Changes) PostUnmanage(c *server.Call) error {
 }
 
 func (cs *Changes) unmanage(c *server.Call, what string, a planner.Authority) (*api.ApplyResult, error) {
-	who := c.Caller.Name
-	p, err := cs.proposeUnmanage(c.Ctx(), what, who)
+	caller := c.Caller.Name
+	p, err := cs.proposeUnmanage(c.Ctx(), what, caller)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (cs *Changes) unmanage(c *server.Call, what string, a planner.Authority) (*
 	if !out.Changed {
 		return out, nil
 	}
-	out.Operation, err = cs.accept(c.Ctx(), p, who, a)
+	out.Operation, err = cs.accept(c.Ctx(), p, caller, a)
 	return out, err
 }
 
@@ -86,7 +86,7 @@ func (cs *Changes) closeGPUs() (open func()) {
 	return func() {
 		if cs.State.Withdraw(placeholder) {
 			cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
-			cs.Touch()
+			cs.Invalidate()
 		}
 	}
 }
@@ -100,10 +100,10 @@ func everyGPU(n *observe.Node) map[gpu.UUID]bool {
 }
 
 // proposeUnmanage plans giving the node back. It changes nothing.
-func (cs *Changes) proposeUnmanage(ctx context.Context, what, who string) (*proposal, error) {
+func (cs *Changes) proposeUnmanage(ctx context.Context, what, caller string) (*proposal, error) {
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
-	now, acc := cs.State.Desired(), cs.State.Kept().Accepted
+	now, acc := cs.State.Desired(), cs.State.Stored().Accepted
 	p := &proposal{node: cs.Observer.Observe(ctx), want: now, unmanage: what}
 	p.same = acc == nil || acc.Unmanaged == what || acc.Unmanaged == store.UnmanagedAll
 	if !p.same {
@@ -115,18 +115,18 @@ func (cs *Changes) proposeUnmanage(ctx context.Context, what, who string) (*prop
 			p.resolved = spec.Resolved(acc.Resolved)
 		}
 		p.want.Generation = acc.Generation + 1
-		p.want.Unmanaged = &api.Unmanaged{By: who, At: cs.Now(), All: what == store.UnmanagedAll}
+		p.want.Unmanaged = &api.Unmanaged{By: caller, At: cs.Now(), All: what == store.UnmanagedAll}
 	}
 	left, err := cs.remaining(p.node, what)
 	if err != nil {
 		return nil, err
 	}
-	quiet, err := cs.planQuiesce(ctx, now, cs.Attribution.UsageUnder(now, cs.Attribution.OpenDevices(ctx, p.node.GPUs)), left.steps)
+	quiesce, err := cs.planQuiesce(ctx, now, cs.Attribution.UsageUnder(now, cs.Attribution.OpenDevices(ctx, p.node.GPUs)), left.steps)
 	if err != nil {
 		return nil, err
 	}
-	left.warnings = append(left.warnings, quiet.Warnings...)
-	p.steps = planner.Number(slices.Concat(quiet.Stop, left.steps, quiet.Start))
+	left.warnings = append(left.warnings, quiesce.Warnings...)
+	p.steps = planner.Number(slices.Concat(quiesce.Stop, left.steps, quiesce.Start))
 	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Warnings: left.warnings}
 	cs.State.Estimate(p.node, &p.plan)
 	p.plan.Disturbs = planner.Disturbs(p.steps)
@@ -148,7 +148,7 @@ func unmanagedSpec(acc *store.Accepted, what string) (yaml string, want *state.D
 		return "", nil, err
 	}
 	s.Normalize()
-	return string(text), state.WantOf(s, spec.Resolved(acc.Resolved), acc.Generation), nil
+	return string(text), state.DesiredOf(s, spec.Resolved(acc.Resolved), acc.Generation), nil
 }
 
 // remainder is what of ours is on the node, as the steps that take it back.
@@ -166,14 +166,14 @@ func (cs *Changes) remaining(node *observe.Node, what string) (remainder, error)
 	live := cs.Table.Live()
 	var hardware []step.Step
 	if what == store.UnmanagedAll {
-		found, uses := cs.State.Kept().OriginalModes, cs.Attribution.Usage()
+		found, uses := cs.State.Stored().OriginalModes, cs.Attribution.Usage()
 		for i := range node.GPUs {
 			steps, warnings := planner.PlanUnmanageGPU(&node.GPUs[i], found[node.GPUs[i].Identity.UUID], uses)
 			hardware = append(hardware, steps...)
 			out.warnings = append(out.warnings, warnings...)
 		}
 	}
-	managed, others := cs.State.OwnSlices(node, nil)
+	managed, others := cs.State.ManagedSlices(node, nil)
 	for i := range others {
 		out.warnings = append(out.warnings, fmt.Sprintf("the slice of %s was not made by gpushare: it stays", others[i].Name))
 	}

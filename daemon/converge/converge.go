@@ -19,12 +19,12 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// kickSpacing is the least time between two looks that somebody asked for.
-const kickSpacing = 200 * time.Millisecond
+// wakeSpacing is the least time between two looks that somebody asked for.
+const wakeSpacing = 200 * time.Millisecond
 
-// aliveEvery is how often the converge loop tells the watchdog that it advances. A step may take a minute: the unit's
+// watchdogInterval is how often the converge loop tells the watchdog that it advances. A step may take a minute: the unit's
 // WatchdogSec is longer than that.
-const aliveEvery = 20 * time.Second
+const watchdogInterval = 20 * time.Second
 
 // Run follows the node until ctx ends, and returns when all that it started has ended.
 func (cv *Converger) Run(ctx context.Context) {
@@ -36,46 +36,46 @@ func (cv *Converger) Run(ctx context.Context) {
 
 // convergeLoop looks at the node on a timer and when somebody asks, and mends what needs no authority.
 func (cv *Converger) convergeLoop(ctx context.Context) {
-	told := time.Now()
-	due := told.Add(cv.ConvergeInterval())
+	notified := time.Now()
+	due := notified.Add(cv.ConvergeInterval())
 	for {
-		woken, ok := cv.Kicks.Sleep(ctx, min(time.Until(due), time.Until(told.Add(aliveEvery))))
+		woken, ok := cv.Signal.Sleep(ctx, min(time.Until(due), time.Until(notified.Add(watchdogInterval))))
 		if !ok {
 			return
 		}
-		if time.Since(told) >= aliveEvery {
+		if time.Since(notified) >= watchdogInterval {
 			_ = cv.Notify.Watchdog() // Nobody watches, or it is told.
-			told = time.Now()
+			notified = time.Now()
 		}
 		if !woken && time.Now().Before(due) {
 			continue
 		}
 		due = time.Now().Add(cv.ConvergeInterval())
-		cv.Turn(ctx)
-		loop.Pause(ctx, kickSpacing) // So that many kicks make few looks.
+		cv.Pass(ctx)
+		loop.Pause(ctx, wakeSpacing) // So that many kicks make few looks.
 	}
 }
 
-// Turn is one look of the loop, with all that follows from it.
-func (cv *Converger) Turn(ctx context.Context) {
-	look, cancel := context.WithTimeout(ctx, observe.Timeout)
+// Pass is one look of the loop, with all that follows from it.
+func (cv *Converger) Pass(ctx context.Context) {
+	observeCtx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
-	cv.Observer.Observe(look)
+	cv.Observer.Observe(observeCtx)
 	// First what is gone is taken from whoever may open it: what is made anew in its place has the same numbers.
-	if err := cv.Mend(look); err != nil && ctx.Err() == nil {
+	if err := cv.Correct(observeCtx); err != nil && ctx.Err() == nil {
 		cv.Log.Warn("cannot converge", "error", err)
 	}
 	cv.Changes.Restore(cv.Observer.Last())
-	cv.noteGone(cv.Observer.Last()) // After it: what a reset took comes back by a change, which is under way now.
+	cv.recordMissing(cv.Observer.Last()) // After it: what a reset took comes back by a change, which is under way now.
 	cv.Refresh(ctx, cv.Observer.Last())
 	cv.Changes.RestartUnits(ctx)
 	cv.Identities.WakeNames()
 }
 
-// Mend carries out the soft steps that are due by the last observation, unless a change is under way: a change takes
+// Correct carries out the soft steps that are due by the last observation, unless a change is under way: a change takes
 // access away before it touches the hardware and gives it after, and what is mended in between would give it too early.
-func (cv *Converger) Mend(ctx context.Context) error {
-	return cv.State.Mend(func() error { return cv.convergeOn(ctx, cv.Observer.Last()) }) // A change converges at its end.
+func (cv *Converger) Correct(ctx context.Context) error {
+	return cv.State.Correct(func() error { return cv.convergeOn(ctx, cv.Observer.Last()) }) // A change converges at its end.
 }
 
 // Converge looks and mends once, as the end of a change.
@@ -93,27 +93,27 @@ func (cv *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 		return nil
 	}
 	cv.Attribution.RecordRates(node)
-	unguarded := cv.mendGuards(ctx, want, node)
-	cv.mendScopes(ctx, node)
+	filterErr := cv.correctLoginFilters(ctx, want, node)
+	cv.correctScopes(ctx, node)
 	in := cv.Policy.NodeInput(want, node, nil)
-	soft, err := planner.PlanSlicesAndMPS(want, node, in)
+	nodeSteps, err := planner.PlanSlicesAndMPS(want, node, in)
 	if err != nil {
-		return errors.Join(unguarded, err)
+		return errors.Join(filterErr, err)
 	}
-	found, steps := cv.driftOf(want, node), slices.Concat(soft.Before, planner.PlanMigration(want, in.MigrationDenied), soft.After)
-	undone := disturbing(steps)
-	err = cv.mendBy(ctx, steps)
-	cv.tellDrift(want, found, undone)
-	return errors.Join(unguarded, err)
+	found, steps := cv.driftOf(want, node), slices.Concat(nodeSteps.Before, planner.PlanMigration(want, in.MigrationDenied), nodeSteps.After)
+	skipped := disruptive(steps)
+	err = cv.carryOut(ctx, steps)
+	cv.reportDrift(want, found, skipped)
+	return errors.Join(filterErr, err)
 }
 
-// disturbing is the steps that the loop has no authority for.
-func disturbing(steps []step.Step) []step.Step {
+// disruptive is the steps that the loop has no authority for.
+func disruptive(steps []step.Step) []step.Step {
 	return slices.DeleteFunc(slices.Clone(steps), func(s step.Step) bool { return s.Disruption != step.Running })
 }
 
-// mendBy carries out what of the steps disturbs nobody.
-func (cv *Converger) mendBy(ctx context.Context, steps []step.Step) error {
+// carryOut carries out what of the steps disturbs nobody.
+func (cv *Converger) carryOut(ctx context.Context, steps []step.Step) error {
 	steps = planner.Number(slices.DeleteFunc(steps, func(s step.Step) bool { return s.Disruption == step.Running }))
 	if len(steps) == 0 {
 		return nil
@@ -144,14 +144,14 @@ func prefix(id string) string {
 // change starts a container next.
 func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 	cv.Table.Update(planner.View(cv.State, node))
-	cv.judgeReserved()
-	cv.judge(node)
+	cv.updateReserved()
+	cv.updateConditions(node)
 	cv.Policy.WriteCDI(ctx)
-	cv.Touch()
+	cv.Invalidate()
 }
 
-// judge turns what was observed into conditions.
-func (cv *Converger) judge(node *observe.Node) {
+// updateConditions turns what was observed into conditions.
+func (cv *Converger) updateConditions(node *observe.Node) {
 	want := cv.State.Desired()
 	driver := map[string]api.Condition{}
 	if node.DriverErr != nil {
@@ -195,20 +195,20 @@ func (cv *Converger) judge(node *observe.Node) {
 			drift[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d is not as the spec says: an apply would %s", g.Identity.Index, strings.Join(due[id], ", ")), Hint: "somebody changed it outside gpushare; 'gpushare apply' puts it right"}
 		}
 		for j := range g.Instances {
-			if in := &g.Instances[j]; want.Enforcing() && !cv.State.Ours(id, in) {
+			if in := &g.Instances[j]; want.Enforcing() && !cv.State.ManagesInstance(id, in) {
 				foreign[fmt.Sprint(id, in.Placement)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s at %d was not made by gpushare", g.Identity.Index, planner.ProfileName(g.Profiles, in.ProfileID), in.Placement.Start), Hint: fmt.Sprintf("it is left alone, and nobody gets a lease on it; 'gpushare mig import %d %d' makes it gpushare's, 'gpushare mig remove %d %d' takes it away", g.Identity.Index, in.Placement.Start, g.Identity.Index, in.Placement.Start)}
 			}
 		}
 	}
 	if want.Enforcing() {
-		maps.Copy(drift, cv.Drift.leftNow())
+		maps.Copy(drift, cv.Drift.uncorrectedNow())
 	}
 	cv.Conditions.Replace("held", held)
 	cv.Conditions.Replace("drift", drift)
-	cv.judgeSlices(want, node, foreign)
+	cv.addForeignSlices(want, node, foreign)
 	cv.Conditions.Replace("foreign", foreign)
 	cv.Conditions.Replace("gpu", gpus)
-	cv.judgeSoft(want, node)
+	cv.updateIsolationConditions(want, node)
 	cv.updateUnmanageConditions(want, node)
 }
 
@@ -222,13 +222,13 @@ func (cv *Converger) eventLoop(ctx context.Context) {
 			case gpu.EventMIGConfig, gpu.EventECC, gpu.EventLost:
 				cv.Events.Publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: string(e.Kind)})
 			}
-			cv.Kick()
+			cv.Wake()
 		})
 		if ctx.Err() != nil {
 			return
 		}
 		cv.Log.Debug("the driver's events ended", "error", err)
-		cv.Kick() // The driver may have gone and come back, with nothing on its GPUs.
+		cv.Wake() // The driver may have gone and come back, with nothing on its GPUs.
 		loop.Pause(ctx, cv.ConvergeInterval())
 	}
 }

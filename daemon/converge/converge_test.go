@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-const shared = `version: v1
+const sharedSpec = `version: v1
 node: {enforce: on, isolation: {migration: deny}}
 tenants:
   - {name: red, memory: {max: 1GiB}, tasks: 100}
@@ -22,7 +22,7 @@ tenants:
 
 var red = cgroup.SliceName{Tenant: "red"}
 
-func (w *world) slice(t *testing.T, name cgroup.SliceName) cgroup.Slice {
+func (w *fixture) slice(t *testing.T, name cgroup.SliceName) cgroup.Slice {
 	t.Helper()
 	s, err := w.port.Slice(t.Context(), name)
 	if err != nil {
@@ -31,8 +31,8 @@ func (w *world) slice(t *testing.T, name cgroup.SliceName) cgroup.Slice {
 	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
 }
 
-// told gives the messages of conditions of a kind.
-func (w *world) told(kind string) []string {
+// messages gives the messages of conditions of a kind.
+func (w *fixture) messages(kind string) []string {
 	var out []string
 	for _, c := range w.Conditions.List() {
 		if c.Kind == kind {
@@ -43,12 +43,12 @@ func (w *world) told(kind string) []string {
 }
 
 // While a change is under way nothing is mended: it would give access before the hardware is what it is given for.
-func TestNothingIsMendedInAChange(t *testing.T) {
-	w := newWorld(t, shared)
+func TestNothingIsCorrectedDuringAChange(t *testing.T) {
+	w := newFixture(t, sharedSpec)
 	w.Observer.Observe(t.Context())
 	change := &state.OpenChange{Operation: "apply-1"}
 	w.State.SetChanging(change)
-	w.Turn(t.Context())
+	w.Pass(t.Context())
 	if n := w.Counters.Converges.Load(); n != 0 || w.port.Writes() != 0 {
 		t.Errorf("%d times something was mended, with %d writes", n, w.port.Writes())
 	}
@@ -56,7 +56,7 @@ func TestNothingIsMendedInAChange(t *testing.T) {
 		t.Errorf("the change under way is %+v", w.State.Changing())
 	}
 	w.State.EndChange()
-	w.Turn(t.Context())
+	w.Pass(t.Context())
 	if got := strings.Join(w.port.Names(), " "); w.Counters.Converges.Load() != 1 || !strings.Contains(got, "red") || !strings.Contains(got, "blue") {
 		t.Errorf("after it there are %s", got)
 	}
@@ -67,14 +67,14 @@ func TestNothingIsMendedInAChange(t *testing.T) {
 
 // Converging again changes nothing.
 func TestConvergingTwiceWritesOnce(t *testing.T) {
-	w := newWorld(t, shared)
-	w.Turn(t.Context())
+	w := newFixture(t, sharedSpec)
+	w.Pass(t.Context())
 	writes, steps := w.port.Writes(), w.Counters.Steps.Load()
 	if writes == 0 || steps == 0 {
 		t.Fatalf("the first look made %d writes in %d steps", writes, steps)
 	}
 	for range 3 {
-		w.Turn(t.Context())
+		w.Pass(t.Context())
 	}
 	if w.port.Writes() != writes || w.Counters.Steps.Load() != steps || w.Counters.Drifts.Load() != 0 {
 		t.Errorf("looking again made %d more writes in %d steps, and %d drifts", w.port.Writes()-writes, w.Counters.Steps.Load()-steps, w.Counters.Drifts.Load())
@@ -82,28 +82,28 @@ func TestConvergingTwiceWritesOnce(t *testing.T) {
 }
 
 // What somebody else changed of a slice is put right, and told once.
-func TestDriftIsMendedAndToldOnce(t *testing.T) {
+func TestDriftIsCorrectedAndReportedOnce(t *testing.T) {
 	gibibyte := uint64(1 << 30)
 	for _, c := range []struct {
 		name   string
-		tamper func(w *world, s cgroup.Slice)
+		tamper func(w *fixture, s cgroup.Slice)
 		says   string
 	}{
-		{"a limit is raised", func(w *world, s cgroup.Slice) {
+		{"a limit is raised", func(w *fixture, s cgroup.Slice) {
 			eight := 8 * gibibyte
 			s.Limits.MemoryMax = &eight
 			w.port.Tamper(s)
 		}, "memory"},
-		{"a limit is taken away", func(w *world, s cgroup.Slice) { s.Limits.TasksMax = nil; w.port.Tamper(s) }, "tasks"},
-		{"the slice is taken away", func(w *world, s cgroup.Slice) { _ = w.port.RemoveSlice(context.Background(), s.Name) }, "it was taken away"},
+		{"a limit is taken away", func(w *fixture, s cgroup.Slice) { s.Limits.TasksMax = nil; w.port.Tamper(s) }, "tasks"},
+		{"the slice is taken away", func(w *fixture, s cgroup.Slice) { _ = w.port.RemoveSlice(context.Background(), s.Name) }, "it was taken away"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, shared)
-			w.Turn(t.Context())
+			w := newFixture(t, sharedSpec)
+			w.Pass(t.Context())
 			before := w.slice(t, red)
 			c.tamper(w, before)
-			w.Turn(t.Context())
-			w.Turn(t.Context())
+			w.Pass(t.Context())
+			w.Pass(t.Context())
 			now := w.slice(t, red)
 			if !(cgroup.SliceState{Name: now.Name, Limits: now.Limits, Closed: now.Closed, Devices: now.Devices}).Matches(before) {
 				t.Errorf("the slice is %+v, want %+v", now, before)
@@ -112,17 +112,17 @@ func TestDriftIsMendedAndToldOnce(t *testing.T) {
 			if n := w.Counters.Drifts.Load(); n != 1 || at.IsZero() || !strings.Contains(text, "red") || !strings.Contains(text, c.says) {
 				t.Errorf("%d drifts were told, the last at %s: %q", n, at, text)
 			}
-			if left := w.told("drift"); len(left) != 0 {
-				t.Errorf("still left: %q", left)
+			if uncorrected := w.messages("drift"); len(uncorrected) != 0 {
+				t.Errorf("still left: %q", uncorrected)
 			}
 		})
 	}
 }
 
 // What would disturb somebody is told, and left to who has the authority.
-func TestTheLoopDisturbsNobody(t *testing.T) {
-	w := newWorld(t, shared)
-	w.Turn(t.Context())
+func TestTheLoopTakesNoDisruptiveStep(t *testing.T) {
+	w := newFixture(t, sharedSpec)
+	w.Pass(t.Context())
 	raised, uses := uint64(8<<30), uint64(4<<30)
 	s := w.slice(t, red)
 	s.Limits.MemoryMax = &raised
@@ -130,75 +130,75 @@ func TestTheLoopDisturbsNobody(t *testing.T) {
 	w.use = map[cgroup.SliceName]isolation.Use{red: {Memory: uses, Leases: []string{"red-part-1"}}}
 	writes := w.port.Writes()
 	for range 2 {
-		w.Turn(t.Context())
+		w.Pass(t.Context())
 	}
 	if got := w.slice(t, red); w.port.Writes() != writes || *got.Limits.MemoryMax != raised {
 		t.Errorf("%d writes, and the limit is %d", w.port.Writes()-writes, *got.Limits.MemoryMax)
 	}
-	left := w.told("drift")
-	if len(left) != 1 || !strings.Contains(left[0], "not done by itself") || w.Counters.Drifts.Load() != 0 {
-		t.Errorf("%d drifts were told as mended, and as left: %q", w.Counters.Drifts.Load(), left)
+	uncorrected := w.messages("drift")
+	if len(uncorrected) != 1 || !strings.Contains(uncorrected[0], "not done by itself") || w.Counters.Drifts.Load() != 0 {
+		t.Errorf("%d drifts were told as mended, and as left: %q", w.Counters.Drifts.Load(), uncorrected)
 	}
 	w.use = nil // They ended.
-	w.Turn(t.Context())
-	if got := w.slice(t, red); *got.Limits.MemoryMax != 1<<30 || len(w.told("drift")) != 0 {
-		t.Errorf("the limit is %d, and left is %q", *got.Limits.MemoryMax, w.told("drift"))
+	w.Pass(t.Context())
+	if got := w.slice(t, red); *got.Limits.MemoryMax != 1<<30 || len(w.messages("drift")) != 0 {
+		t.Errorf("the limit is %d, and left is %q", *got.Limits.MemoryMax, w.messages("drift"))
 	}
 }
 
 // A node that is observed only is changed by nobody.
-func TestObservedIsNotMended(t *testing.T) {
-	w := newWorld(t, strings.Replace(shared, "enforce: on", "enforce: observe", 1))
-	w.Turn(t.Context())
-	if w.port.Writes() != 0 || w.changes.asked.Load() != 1 {
-		t.Errorf("%d writes, and changes were asked %d times", w.port.Writes(), w.changes.asked.Load())
+func TestAnObservedNodeIsNotCorrected(t *testing.T) {
+	w := newFixture(t, strings.Replace(sharedSpec, "enforce: on", "enforce: observe", 1))
+	w.Pass(t.Context())
+	if w.port.Writes() != 0 || w.changes.passes.Load() != 1 {
+		t.Errorf("%d writes, and changes were asked %d times", w.port.Writes(), w.changes.passes.Load())
 	}
 }
 
 // What cannot be set is tried at every look, and said.
-func TestWhatCannotBeMendedIsTold(t *testing.T) {
-	w := newWorld(t, shared)
-	w.Turn(t.Context())
+func TestAFailedCorrectionIsReported(t *testing.T) {
+	w := newFixture(t, sharedSpec)
+	w.Pass(t.Context())
 	s := w.slice(t, red)
 	s.Limits.TasksMax = nil
 	w.port.Tamper(s)
 	w.port.Break(red, cgroup.ErrInUse)
 	w.Observer.Observe(t.Context())
-	if err := w.Mend(t.Context()); err == nil {
+	if err := w.Correct(t.Context()); err == nil {
 		t.Error("nothing failed")
 	}
 	w.Refresh(t.Context(), w.Observer.Last())
-	if left := w.told("drift"); len(left) != 1 || w.Counters.Drifts.Load() != 0 {
-		t.Errorf("left is %q, and %d were told as mended", left, w.Counters.Drifts.Load())
+	if uncorrected := w.messages("drift"); len(uncorrected) != 1 || w.Counters.Drifts.Load() != 0 {
+		t.Errorf("left is %q, and %d were told as mended", uncorrected, w.Counters.Drifts.Load())
 	}
 }
 
 // Run looks on its timer and when it is asked, tells the watchdog that it advances, and ends with its context.
 func TestRun(t *testing.T) {
-	w := newWorld(t, shared)
+	w := newFixture(t, sharedSpec)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		w.Kicks = loop.NewWake()
+		w.Signal = loop.NewWake()
 		ended := make(chan struct{})
 		go func() { defer close(ended); w.Run(ctx) }()
-		after := func(d time.Duration, looks, told int64, what string) {
+		after := func(d time.Duration, passes, notified int64, what string) {
 			t.Helper()
 			time.Sleep(d)
 			synctest.Wait()
-			if n := w.changes.asked.Load(); n != looks {
-				t.Errorf("%s: %d looks, want %d", what, n, looks)
+			if n := w.changes.passes.Load(); n != passes {
+				t.Errorf("%s: %d looks, want %d", what, n, passes)
 			}
-			if n := w.dog.told.Load(); n != told {
-				t.Errorf("%s: the watchdog was told %d times, want %d", what, n, told)
+			if n := w.watchdog.notified.Load(); n != notified {
+				t.Errorf("%s: the watchdog was told %d times, want %d", what, n, notified)
 			}
 		}
 		after(59*time.Second, 0, 2, "before the timer")
 		after(2*time.Second, 1, 3, "after it")
 		for range 5 {
-			w.Kicks.Set()
+			w.Signal.Set()
 		}
 		after(time.Second, 3, 3, "asked for five times: one look for the first, one for the rest")
-		w.Kicks.Set()
+		w.Signal.Set()
 		after(30*time.Second, 4, 4, "asked for once more")
 		after(29*time.Second, 4, 6, "the timer counts from the last look")
 		after(2*time.Second, 5, 6, "and is due again")
@@ -207,4 +207,4 @@ func TestRun(t *testing.T) {
 	})
 }
 
-var _ changing = (*idleChanges)(nil)
+var _ changes = (*idleChanges)(nil)

@@ -28,25 +28,25 @@ type Converger struct {
 	Table    *lease.Table
 	Notify   watchdog
 	Logins   *devicepolicy.LoginFilter
-	Kicks    loop.Wake
+	Signal   loop.Wake
 	// convergeInterval is the time between two passes that nobody asked for.
 	ConvergeInterval func() time.Duration
-	Kick             func()
-	GuardReady       func() error
+	Wake             func()
+	ThawReady        func() error
 	Identities       *server.Identities
 	Attribution      *attribution.Attribution
 	Policy           *devicepolicy.Policy
-	Changes          changing
+	Changes          changes
 
-	Drift    drift
-	reserved reserved
+	Drift         drift
+	unmetReserved unmetReserved
 }
 
 // watchdog is told that the loop advances.
 type watchdog interface{ Watchdog() error }
 
-// changing is what the loop needs of who carries out changes.
-type changing interface {
+// changes is what the loop needs of who carries out changes.
+type changes interface {
 	Restore(node *observe.Node)
 	RestartUnits(ctx context.Context)
 	// stillStands tells how many steps are left to give the node back, and the first of them.

@@ -6,9 +6,9 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 )
 
-// judgeMigration says where denying is asked for and not done.
-func (cv *Converger) judgeMigration(want *state.Desired, lacks map[string]api.Condition) {
-	if !want.Enforcing() || !want.Denies() {
+// addMigrationConditions says where denying is asked for and not done.
+func (cv *Converger) addMigrationConditions(want *state.Desired, lacks map[string]api.Condition) {
+	if !want.Enforcing() || !want.DeniesMigration() {
 		return
 	}
 	p := cv.Port.Abilities().Migration

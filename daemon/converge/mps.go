@@ -9,8 +9,8 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// judgeMPS reports control daemons that do not do their work.
-func (cv *Converger) judgeMPS(want *state.Desired, node *observe.Node) {
+// updateMPSConditions reports control daemons that do not do their work.
+func (cv *Converger) updateMPSConditions(want *state.Desired, node *observe.Node) {
 	bad := map[string]api.Condition{}
 	for i := range node.GPUs {
 		g := &node.GPUs[i]

@@ -11,19 +11,19 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// judgeSoft turns what walls and MPS lack into conditions.
-func (cv *Converger) judgeSoft(want *state.Desired, node *observe.Node) {
+// updateIsolationConditions turns what walls and MPS lack into conditions.
+func (cv *Converger) updateIsolationConditions(want *state.Desired, node *observe.Node) {
 	lacks := map[string]api.Condition{}
 	if want.Enforcing() && node.DriverErr == nil {
-		cv.judgeWalls(want, node, lacks)
+		cv.addIsolationConditions(want, node, lacks)
 	}
-	cv.judgeMigration(want, lacks)
+	cv.addMigrationConditions(want, lacks)
 	cv.Conditions.Replace("not-enforced", lacks)
-	cv.judgeGuard(want, node)
-	cv.judgeMPS(want, node)
+	cv.updateLoginFilterConditions(want, node)
+	cv.updateMPSConditions(want, node)
 }
 
-func (cv *Converger) judgeWalls(want *state.Desired, node *observe.Node, lacks map[string]api.Condition) {
+func (cv *Converger) addIsolationConditions(want *state.Desired, node *observe.Node, lacks map[string]api.Condition) {
 	info := cv.Port.Info()
 	w, err := cv.Policy.DesiredSlices(want, node, nil)
 	if err != nil {
@@ -56,15 +56,15 @@ func (cv *Converger) judgeWalls(want *state.Desired, node *observe.Node, lacks m
 		}
 		lacks["devices"] = api.Condition{Message: "device walls are not enforced" + how, Hint: "a tenant is kept to its GPUs by its environment only; run gpushared as root on a host with cgroup v2"}
 	}
-	sliced := slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.Mode(g.Identity.UUID) == api.ModeTimeslice })
-	if err := cv.GuardReady(); sliced && !info.Freeze {
+	timesliced := slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.Mode(g.Identity.UUID) == api.ModeTimeslice })
+	if err := cv.ThawReady(); timesliced && !info.Freeze {
 		lacks["freeze"] = api.Condition{Message: "time shares are not enforced" + where, Hint: "nothing can be frozen: run gpushared as root on a host with cgroup v2"}
-	} else if sliced && err != nil {
+	} else if timesliced && err != nil {
 		lacks["freeze"] = api.Condition{Message: "time shares are not enforced: " + err.Error(), Hint: "start gpushare-thaw: 'systemctl start gpushare-thaw'"}
 	}
 }
 
 func dropped(l cgroup.Limits, info cgroup.Info) []string {
-	_, gone := l.Only(info.Limits)
-	return gone
+	_, unsupported := l.Only(info.Limits)
+	return unsupported
 }

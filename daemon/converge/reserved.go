@@ -6,36 +6,36 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// reserved knows which reserved grants were told of because their places cannot be kept free.
-type reserved struct {
+// unmetReserved knows which reserved grants were told of because their places cannot be kept free.
+type unmetReserved struct {
 	mu    locks.Mutex[locks.Leaf] // guards unmet
 	unmet map[lease.Key]bool
 }
 
 // swap takes the grants that are unmet now, and gives those that were before.
-func (r *reserved) swap(now map[lease.Key]bool) (before map[lease.Key]bool) {
+func (r *unmetReserved) swap(now map[lease.Key]bool) (before map[lease.Key]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before, r.unmet = r.unmet, now
 	return before
 }
 
-// judgeReserved tells of reserved grants (reserved: true) whose places cannot be kept free, and when they are again.
+// updateReserved tells of reserved grants (reserved: true) whose places cannot be kept free, and when they are again.
 // Nothing is taken from anybody for them. A change closes GPUs for as long as it takes: of that nothing is told.
-func (cv *Converger) judgeReserved() {
+func (cv *Converger) updateReserved() {
 	if cv.State.Changing() != nil {
 		return
 	}
-	told, now := map[string]api.Condition{}, map[lease.Key]bool{}
+	conditions, now := map[string]api.Condition{}, map[lease.Key]bool{}
 	unmet := cv.Table.Unmet()
 	for _, u := range unmet {
 		now[u.Grant] = true
-		told[u.Grant.Tenant+"/"+u.Grant.Grant] = api.Condition{
+		conditions[u.Grant.Tenant+"/"+u.Grant.Grant] = api.Condition{
 			Tenant: u.Grant.Tenant, Message: u.Reason, Hint: "nothing is taken from anybody for it: it is kept free as soon as there is room; 'gpushare lease list' shows who has what",
 		}
 	}
-	cv.Conditions.Replace("reserved", told)
-	before := cv.reserved.swap(now)
+	cv.Conditions.Replace("reserved", conditions)
+	before := cv.unmetReserved.swap(now)
 	for _, u := range unmet {
 		if !before[u.Grant] {
 			cv.Events.Publish(api.Event{Kind: "reserved.unmet", Tenant: u.Grant.Tenant, Message: u.Reason})

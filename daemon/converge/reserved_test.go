@@ -26,11 +26,11 @@ const withReserved = withoutReserved + `  - name: red
 `
 
 // A reserved grant whose place cannot be kept free is told of as long as that is so, and by whom.
-func TestReservedIsNotBrokenInSilence(t *testing.T) {
-	w := newWorld(t, withoutReserved)
+func TestUnmetReservedGrantIsReported(t *testing.T) {
+	w := newFixture(t, withoutReserved)
 	w.Observer.Observe(t.Context())
 	node := &observe.Node{GPUs: []observe.GPU{observetest.Device(false)}}
-	gone := &observe.Node{} // The GPU is not there any more.
+	empty := &observe.Node{} // The GPU is not there any more.
 	want := func(document string, generation uint64) {
 		t.Helper()
 		s, err := spec.Decode("node.yaml", []byte(document))
@@ -42,11 +42,11 @@ func TestReservedIsNotBrokenInSilence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.State.SetDesired(state.WantOf(s, r, generation))
+		w.State.SetDesired(state.DesiredOf(s, r, generation))
 	}
 	sub, stop := w.Events.Subscribe()
 	defer stop()
-	look := func(name string, on *observe.Node, told int, event string) {
+	refresh := func(name string, on *observe.Node, conditionCount int, event string) {
 		t.Helper()
 		w.Refresh(t.Context(), on)
 		var conditions []api.Condition
@@ -55,8 +55,8 @@ func TestReservedIsNotBrokenInSilence(t *testing.T) {
 				conditions = append(conditions, c)
 			}
 		}
-		if len(conditions) != told {
-			t.Errorf("%s: %d conditions, want %d: %+v", name, len(conditions), told, conditions)
+		if len(conditions) != conditionCount {
+			t.Errorf("%s: %d conditions, want %d: %+v", name, len(conditions), conditionCount, conditions)
 		}
 		for _, c := range conditions {
 			if c.Tenant != "red" || !strings.HasPrefix(c.Message, "red/kept: 1 of 1 reserved place cannot be kept free: ") || c.Hint == "" {
@@ -78,7 +78,7 @@ func TestReservedIsNotBrokenInSilence(t *testing.T) {
 	}
 
 	want(withoutReserved, 1)
-	look("nothing is reserved", node, 0, "")
+	refresh("nothing is reserved", node, 0, "")
 	ticket, err := w.Table.Submit(lease.Request{Tenant: "blue", Member: []string{"blue"}, UID: 1001, User: "user", Command: []string{"command"}})
 	if err != nil {
 		t.Fatal(err)
@@ -87,19 +87,19 @@ func TestReservedIsNotBrokenInSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(withReserved, 2)
-	look("another has its place", node, 1, "reserved.unmet")
-	look("still", node, 1, "")
+	refresh("another has its place", node, 1, "reserved.unmet")
+	refresh("still", node, 1, "")
 	if err := w.Table.Ended(t.Context(), ticket.ID(), "a test"); err != nil {
 		t.Fatal(err)
 	}
-	look("the other ended", node, 0, "reserved.kept")
+	refresh("the other ended", node, 0, "reserved.kept")
 	w.State.SetChanging(&state.OpenChange{Operation: "apply-1", GPUs: map[gpu.UUID]bool{observetest.One: true}})
-	look("a change is under way", gone, 0, "")
+	refresh("a change is under way", empty, 0, "")
 	w.State.EndChange()
-	look("it is over", node, 0, "")
-	look("the GPU is gone", gone, 1, "reserved.unmet")
-	look("it is back", node, 0, "reserved.kept")
-	look("it is gone again", gone, 1, "reserved.unmet")
+	refresh("it is over", node, 0, "")
+	refresh("the GPU is gone", empty, 1, "reserved.unmet")
+	refresh("it is back", node, 0, "reserved.kept")
+	refresh("it is gone again", empty, 1, "reserved.unmet")
 	want(withoutReserved, 3)
-	look("nothing is reserved any more", gone, 0, "reserved.kept")
+	refresh("nothing is reserved any more", empty, 0, "reserved.kept")
 }

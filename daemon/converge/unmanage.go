@@ -11,7 +11,7 @@ import (
 // updateUnmanageConditions reports what still stands on a node that was given back.
 func (cv *Converger) updateUnmanageConditions(want *state.Desired, node *observe.Node) {
 	remaining := map[string]api.Condition{}
-	if want.Unmanaged != nil && cv.State.Kept().ActiveRestrictions && cv.State.Changing() == nil {
+	if want.Unmanaged != nil && cv.State.Stored().ActiveRestrictions && cv.State.Changing() == nil {
 		n, first, err := cv.Changes.RemainingSteps(node)
 		switch {
 		case err != nil:

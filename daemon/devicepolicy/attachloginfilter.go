@@ -81,8 +81,8 @@ func loginFilterRequested(stateDir string) (why string, err error) {
 		return "the accepted spec cannot be read by this version, and it may request this", nil
 	}
 	s.Normalize()
-	want := state.WantOf(s, spec.Resolved(st.Accepted.Resolved), st.Accepted.Generation)
-	if !want.Enforcing() || !want.Guarding() || !managesAny(s) {
+	want := state.DesiredOf(s, spec.Resolved(st.Accepted.Resolved), st.Accepted.Generation)
+	if !want.Enforcing() || !want.FiltersLogins() || !managesAny(s) {
 		return "", nil
 	}
 	return fmt.Sprintf("generation %d says isolation.logins: closed", want.Generation), nil

@@ -191,7 +191,7 @@ func (pol *Policy) SyncCDILocked(files map[string][]byte) error {
 	for _, e := range entries {
 		if name := e.Name(); strings.HasPrefix(name, CdiPrefix) && strings.HasSuffix(name, ".json") && files[name] == nil {
 			errs = append(errs, os.Remove(filepath.Join(dir, name)))
-			pol.Counters.CdiWrites.Add(1)
+			pol.Counters.CDIWrites.Add(1)
 		}
 	}
 	written := make(map[string]description, len(files))
@@ -206,7 +206,7 @@ func (pol *Policy) SyncCDILocked(files map[string][]byte) error {
 				errs = append(errs, err)
 				continue
 			}
-			pol.Counters.CdiWrites.Add(1)
+			pol.Counters.CDIWrites.Add(1)
 		}
 		if info, err := os.Lstat(file); err == nil {
 			written[name] = description{b, info}

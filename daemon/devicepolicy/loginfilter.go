@@ -201,7 +201,7 @@ func (g *LoginFilter) LastError() error {
 
 // DesiredFilters returns the filters that should be active, from one observation and the current leases.
 func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardwareSteps []step.Step, leases []lease.Lease) ([]devices.State, []string, error) {
-	if !want.Guarding() || !pol.Logins.Supported {
+	if !want.FiltersLogins() || !pol.Logins.Supported {
 		return nil, nil, nil
 	}
 	hw, err := pol.hardware(node, hardwareSteps)
@@ -274,7 +274,7 @@ func cgroupOf(l *lease.Lease) string {
 
 // LoginFiltered reports whether a login filter limits a lease attached in place to the GPUs of its user's leases.
 func (pol *Policy) LoginFiltered(l *lease.Lease) bool {
-	if want := pol.State.Desired(); !want.Enforcing() || !want.Guarding() || !pol.Logins.Supported || pol.Logins.LastError() != nil {
+	if want := pol.State.Desired(); !want.Enforcing() || !want.FiltersLogins() || !pol.Logins.Supported || pol.Logins.LastError() != nil {
 		return false
 	}
 	cg := cgroupOf(l)
@@ -321,7 +321,7 @@ func (pol *Policy) filterNow(ctx context.Context, s step.Step) (step.Step, bool,
 // that they have a GPU, so that they can open it.
 func (pol *Policy) SyncLoginFilters(more *lease.Lease, less string) error {
 	want, node := pol.State.Desired(), pol.Observer.Last()
-	if !want.Enforcing() || !want.Guarding() || !pol.Logins.Supported || driverUnavailable(node) {
+	if !want.Enforcing() || !want.FiltersLogins() || !pol.Logins.Supported || driverUnavailable(node) {
 		return nil
 	}
 	writes, err := pol.Logins.Replace(func() ([]devices.State, error) {
@@ -332,6 +332,6 @@ func (pol *Policy) SyncLoginFilters(more *lease.Lease, less string) error {
 		states, _, err := pol.DesiredFilters(want, node, nil, leases)
 		return slices.DeleteFunc(states, func(s devices.State) bool { return !pol.Logins.Exists(s.Cgroup) }), err
 	})
-	pol.Counters.GuardWrites.Add(uint64(writes))
+	pol.Counters.FilterWrites.Add(uint64(writes))
 	return err
 }

@@ -19,7 +19,7 @@ func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, hardwareSt
 		Info: pol.Port.Info(), InForce: want == pol.State.Desired(), NeverRead: pol.NeverRead(node), Logins: pol.Logins.Logins,
 		Slices: sync.OnceValues(func() (*planner.DesiredSlices, error) { return pol.DesiredSlices(want, node, hardwareSteps) }),
 		Managed: func(to []cgroup.Slice) []cgroup.SliceState {
-			own, _ := pol.State.OwnSlices(node, to)
+			own, _ := pol.State.ManagedSlices(node, to)
 			return own
 		},
 		Use: sync.OnceValue(func() map[cgroup.SliceName]isolation.Use { return pol.SliceUse(node) }),

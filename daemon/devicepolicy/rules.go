@@ -42,10 +42,10 @@ func (pol *Policy) DesiredSlices(want *state.Desired, node *observe.Node, hardwa
 // run in a slice without limits. A GPU whose record is from before a boot or a reload of the driver does not count: no
 // lease has anything on it, and open rules must be closed before another tenant gets it.
 func (pol *Policy) NeverRead(node *observe.Node) bool {
-	achieved := pol.State.Kept().Achieved
+	achieved := pol.State.Stored().Achieved
 	return slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool {
 		a, ok := achieved[g.Identity.UUID]
-		return g.Err != nil && g.Memory.Total == 0 && !(ok && state.EpochOver(a.Epoch, node))
+		return g.Err != nil && g.Memory.Total == 0 && !(ok && state.EpochEnded(a.Epoch, node))
 	})
 }
 
@@ -108,7 +108,7 @@ func (pol *Policy) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardw
 			continue
 		}
 		for j := range hw.GPUs[i].Instances {
-			if in := &hw.GPUs[i].Instances[j]; pol.State.Ours(id, in) && len(in.Compute) > 0 && pol.matches(g, id, in) {
+			if in := &hw.GPUs[i].Instances[j]; pol.State.ManagesInstance(id, in) && len(in.Compute) > 0 && pol.matches(g, id, in) {
 				out = append(out, isolation.Target{GPU: id, Instance: &in.Placement})
 			}
 		}

@@ -83,7 +83,7 @@ func (en *Enforcer) sampleOnce(ctx context.Context, now time.Duration, escalatio
 		en.Samples.PutLease(id, u.sample())
 	}
 	if len(byGPU) > 0 {
-		en.Touch()
+		en.Invalidate()
 	}
 	return closeToLimit
 }

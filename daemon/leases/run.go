@@ -139,7 +139,7 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 	}
 	info := port.Info()
 	scope := scopeOf(&l, cgroup.Process(p), rules)
-	if want.NearStrict(l.Terms.Tenant) {
+	if want.StrictNUMA(l.Terms.Tenant) {
 		var why string
 		if scope.MemoryNodes, why = d.Policy.MemoryNodes(node, &l); why != "" {
 			result.Warnings = append(result.Warnings, why)

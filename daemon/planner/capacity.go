@@ -6,11 +6,11 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// Rooms implements lease.Rooms by the planner.
-type Rooms struct{}
+// Capacity implements lease.Rooms by the planner.
+type Capacity struct{}
 
 // Find asks the planner for one more instance of the first profile that has room anywhere.
-func (Rooms) Find(profiles []string, on []lease.GPUCapacity) (int, lease.InstanceSlot) {
+func (Capacity) Find(profiles []string, on []lease.GPUCapacity) (int, lease.InstanceSlot) {
 	list := make([]mig.Candidate, len(on))
 	for i := range on {
 		list[i] = mig.Candidate{Profiles: *on[i].Profiles}

@@ -64,7 +64,7 @@ func RestoredLayout(want *state.Desired, id gpu.UUID, a *store.Achieved) []gpu.I
 		return a.Layout
 	}
 	return slices.DeleteFunc(slices.Clone(a.Layout), func(in gpu.Instance) bool {
-		m := state.MarkOf(a, in.Placement)
+		m := state.InstanceRecordOf(a, in.Placement)
 		return m == nil || !m.Imported
 	})
 }

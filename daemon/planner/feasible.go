@@ -25,7 +25,7 @@ func FeasibleSpec(want *state.Desired, n *observe.Node) error {
 			over := false
 			for _, id := range ids {
 				if gp, ok := n.GPU(id); ok {
-					largest = max(largest, gp.Memory.Total-min(gp.Memory.Reserved+want.Reserve(id), gp.Memory.Total))
+					largest = max(largest, gp.Memory.Total-min(gp.Memory.Reserved+want.GPUMemoryReserve(id), gp.Memory.Total))
 					over = over || want.GPUs[id].Overcommit
 				}
 			}
@@ -60,7 +60,7 @@ func checkReserved(want *state.Desired, n *observe.Node) error {
 		if !ok || want.GPUs[id].Overcommit {
 			continue
 		}
-		if has := g.Memory.Total - min(g.Memory.Reserved+want.Reserve(id), g.Memory.Total); need > has {
+		if has := g.Memory.Total - min(g.Memory.Reserved+want.GPUMemoryReserve(id), g.Memory.Total); need > has {
 			return &api.Error{
 				Kind:    api.KindInfeasible,
 				Message: fmt.Sprintf("the reserved grants on GPU %d want %s together, it has %s, the reserve taken off", g.Identity.Index, api.Bytes(need).Short(), api.Bytes(has).Short()),

@@ -154,7 +154,7 @@ func PlanMigration(want *state.Desired, denied func() (bool, error)) []step.Step
 		return nil // Nobody could move anybody.
 	}
 	is, err := denied()
-	deny := want.Denies()
+	deny := want.DeniesMigration()
 	if err != nil || is == deny {
 		return nil // What cannot be read is told by judgeMigration.
 	}

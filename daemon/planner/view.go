@@ -22,19 +22,19 @@ func View(s *state.State, node *observe.Node) lease.View {
 		}
 	}
 	want := s.Desired()
-	if want.Enforcing() && len(s.Kept().Change) == 0 {
+	if want.Enforcing() && len(s.Stored().Change) == 0 {
 		closeUnrestored(s, closed, want, node)
 	}
-	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.Ours(id, in) })
+	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
 	numberInstances(s, &v)
 	return v
 }
 
 // closeUnrestored closes GPUs whose layout was not restored yet: leases come after it.
 func closeUnrestored(s *state.State, closed map[gpu.UUID]string, want *state.Desired, node *observe.Node) {
-	st := s.Kept()
+	st := s.Stored()
 	for id := range want.GPUs {
-		if a, ok := st.Achieved[id]; ok && closed[id] == "" && state.EpochOver(a.Epoch, node) {
+		if a, ok := st.Achieved[id]; ok && closed[id] == "" && state.EpochEnded(a.Epoch, node) {
 			closed[id] = "its layout is being restored"
 		}
 	}
@@ -42,12 +42,12 @@ func closeUnrestored(s *state.State, closed map[gpu.UUID]string, want *state.Des
 
 // numberInstances tells the lease table which instance is which, and what is closed only for a moment.
 func numberInstances(s *state.State, v *lease.View) {
-	st, ch := s.Kept(), s.Changing()
+	st, ch := s.Stored(), s.Changing()
 	for i := range v.GPUs {
 		g := &v.GPUs[i]
 		a := st.Achieved[g.UUID]
 		for j := range g.Instances {
-			g.Instances[j].Generation = state.InstanceNumber(&a, g.Instances[j].Placement)
+			g.Instances[j].Generation = state.InstanceGeneration(&a, g.Instances[j].Placement)
 		}
 		g.ReopensSoon = ch != nil && ch.Brief && ch.GPUs[g.UUID]
 	}
@@ -84,7 +84,7 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 	id := g.Identity.UUID
 	v := lease.GPUView{
 		UUID: id, Index: g.Identity.Index, Mode: e.Mode, Capacity: g.Memory.Total - min(g.Memory.Reserved, g.Memory.Total),
-		Reserve: d.Reserve(id), Overcommit: e.Overcommit, Closed: closed[id],
+		Reserve: d.GPUMemoryReserve(id), Overcommit: e.Overcommit, Closed: closed[id],
 	}
 	if v.Capacity == 0 {
 		v.Capacity = g.Identity.Memory

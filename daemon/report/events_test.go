@@ -64,7 +64,7 @@ func TestGapCountsAll(t *testing.T) {
 	}
 }
 
-func TestWhoeverLeftGetsNothing(t *testing.T) {
+func TestAnEndedSubscriptionGetsNothing(t *testing.T) {
 	b := NewBroker(time.Now)
 	s, stop := b.Subscribe()
 	stop()

@@ -26,7 +26,7 @@ type operation struct {
 }
 
 // begin registers one that runs.
-func (o *operations) Begin(id, kind, who string, plan api.Plan) api.Operation {
+func (o *operations) Begin(id, kind, by string, plan api.Plan) api.Operation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.now()
@@ -35,7 +35,7 @@ func (o *operations) Begin(id, kind, who string, plan api.Plan) api.Operation {
 		plan.Steps[i].State = "pending"
 	}
 	op := &operation{wake: make(chan struct{}), op: api.Operation{
-		ID: id, Kind: kind, State: "running", Version: 1, By: who, Plan: plan, Started: now,
+		ID: id, Kind: kind, State: "running", Version: 1, By: by, Plan: plan, Started: now,
 	}}
 	o.all = append(o.all, op)
 	if len(o.all) > keptOperations {

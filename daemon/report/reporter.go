@@ -33,27 +33,27 @@ func NewReporter(log *slog.Logger, now func() time.Time) *Reporter {
 	}
 }
 
-// Touch says that something which status shows has changed. It may be called with any lock held.
-func (r *Reporter) Touch() { r.stale.Store(true) }
+// Invalidate says that something which status shows has changed. It may be called with any lock held.
+func (r *Reporter) Invalidate() { r.stale.Store(true) }
 
 // IsStale tells whether something has changed since the last call of fresh.
 func (r *Reporter) IsStale() bool { return r.stale.Load() }
 
-// Fresh says that what is shown is about to be read again.
-func (r *Reporter) Fresh() { r.stale.Store(false) }
+// MarkFresh says that what is shown is about to be read again.
+func (r *Reporter) MarkFresh() { r.stale.Store(false) }
 
 // Audit writes who did what. A full disk never blocks it, and it never blocks anybody.
-func (r *Reporter) Audit(who, what, text string) {
+func (r *Reporter) Audit(by, what, text string) {
 	var generation uint64
 	if r.Generation != nil {
 		generation = r.Generation()
 	}
 	if r.Audits != nil {
-		if err := r.Audits.Append(ledger.Audit{At: r.Now(), By: who, What: what, Text: text, Generation: generation}); err != nil {
+		if err := r.Audits.Append(ledger.Audit{At: r.Now(), By: by, What: what, Text: text, Generation: generation}); err != nil {
 			r.Log.Warn("cannot write the audit ledger", "error", err)
 		}
 	}
-	r.Log.Info("changed", "who", who, "what", what, "text", text)
+	r.Log.Info("changed", "who", by, "what", what, "text", text)
 }
 
 // Close ends the audit ledger.

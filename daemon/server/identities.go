@@ -200,6 +200,6 @@ func (ids *Identities) UpdateTable() {
 		}
 	}
 	ids.Conditions.Replace("names", failing)
-	ids.Touch()
+	ids.Invalidate()
 	ids.Changed() // A logged-in user may be a member now.
 }

@@ -52,8 +52,8 @@ func (d *Desired) Dynamic(id gpu.UUID) bool {
 	return e != nil && e.Mode == api.ModeMIG && e.MIG != nil && e.MIG.Dynamic
 }
 
-// Reserve is the GPU memory of one GPU that is never granted.
-func (d *Desired) Reserve(id gpu.UUID) uint64 {
+// GPUMemoryReserve is the GPU memory of one GPU that is never granted.
+func (d *Desired) GPUMemoryReserve(id gpu.UUID) uint64 {
 	if m := d.Mode(id); (m != api.ModeTimeslice && m != api.ModeMPS) || d.Spec.Node.GPUMemoryReserve == nil {
 		return 0
 	}
@@ -108,8 +108,8 @@ func (d *Desired) AnyDynamic() bool {
 	return false
 }
 
-// Guarding tells whether logins are to be kept from managed GPUs.
-func (d *Desired) Guarding() bool { return d.isolation().Logins == api.LoginsClosed }
+// FiltersLogins tells whether logins are to be kept from managed GPUs.
+func (d *Desired) FiltersLogins() bool { return d.isolation().Logins == api.LoginsClosed }
 
 // Managed is the GPUs that are ours to give.
 func (d *Desired) Managed() []gpu.UUID {
@@ -128,15 +128,15 @@ func (d *Desired) Quiesces(unit string) bool {
 	return unit != "" && d.Spec != nil && slices.Contains(d.Spec.Node.Quiesce, unit)
 }
 
-// NearStrict tells whether the memory of the tenant's leases is bound to the NUMA nodes of their GPUs.
-func (d *Desired) NearStrict(tenant string) bool {
+// StrictNUMA tells whether the memory of the tenant's leases is bound to the NUMA nodes of their GPUs.
+func (d *Desired) StrictNUMA(tenant string) bool {
 	return d.Spec != nil && slices.ContainsFunc(d.Spec.Tenants, func(t api.TenantSpec) bool {
 		return t.Name == tenant && t.CPU != nil && t.CPU.NUMA == api.NUMAStrict
 	})
 }
 
-// Denies tells whether moving processes out of leases is to be denied, and not only detected.
-func (d *Desired) Denies() bool {
+// DeniesMigration tells whether moving processes out of leases is to be denied, and not only detected.
+func (d *Desired) DeniesMigration() bool {
 	return d.isolation().Migration == api.MigrationDeny
 }
 

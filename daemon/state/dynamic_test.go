@@ -22,19 +22,19 @@ func dynamicSpec(keep time.Duration) *api.GPUSpec {
 	return &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true, Keep: &d}}
 }
 
-func TestOwnLayout(t *testing.T) {
+func TestManagedLayout(t *testing.T) {
 	here := store.Epoch{Boot: "b", Driver: "d"}
-	mark := func(start, size uint32, n uint64) store.InstanceRecord {
+	record := func(start, size uint32, n uint64) store.InstanceRecord {
 		return store.InstanceRecord{Placement: gpu.Placement{Start: start, Size: size}, Generation: n}
 	}
-	made := func(kind string, in gpu.Instance) step.Step {
+	stepAt := func(kind string, in gpu.Instance) step.Step {
 		return step.Step{Kind: kind, GPU: string(observetest.One), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: in.ProfileID, Placement: in.Placement}})}
 	}
 	fixed := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb"}}}
 	three, small := observetest.Instance(9, 4), observetest.Instance(19, 0)
-	had := store.Achieved{Epoch: here, Layout: []gpu.Instance{three}, Instances: []store.InstanceRecord{mark(4, 4, 5)}}
-	gone := had
-	gone.Instances = []store.InstanceRecord{{Placement: three.Placement, Generation: 5, Missing: true}}
+	had := store.Achieved{Epoch: here, Layout: []gpu.Instance{three}, Instances: []store.InstanceRecord{record(4, 4, 5)}}
+	missing := had
+	missing.Instances = []store.InstanceRecord{{Placement: three.Placement, Generation: 5, Missing: true}}
 	for _, c := range []struct {
 		name  string
 		e     *api.GPUSpec
@@ -45,29 +45,29 @@ func TestOwnLayout(t *testing.T) {
 		want  []store.InstanceRecord
 	}{
 		{"nothing of it is ours", dynamicSpec(0), observetest.Device(true, three, small), store.Achieved{}, here, nil, nil},
-		{"the layout has it", fixed, observetest.Device(true, three, small), store.Achieved{}, here, nil, []store.InstanceRecord{mark(4, 4, 11)}},
-		{"it was ours", dynamicSpec(0), observetest.Device(true, three, small), had, here, nil, []store.InstanceRecord{mark(4, 4, 5)}},
-		{"it is made", dynamicSpec(0), observetest.Device(true, three, small), had, here, []step.Step{made(mig.KindCreate, small)}, []store.InstanceRecord{mark(4, 4, 5), mark(0, 1, 11)}},
-		{"it is made again", dynamicSpec(0), observetest.Device(true, three), had, here, []step.Step{made(mig.KindDestroy, three), made(mig.KindCreate, three)}, []store.InstanceRecord{mark(4, 4, 11)}},
+		{"the layout has it", fixed, observetest.Device(true, three, small), store.Achieved{}, here, nil, []store.InstanceRecord{record(4, 4, 11)}},
+		{"it was ours", dynamicSpec(0), observetest.Device(true, three, small), had, here, nil, []store.InstanceRecord{record(4, 4, 5)}},
+		{"it is made", dynamicSpec(0), observetest.Device(true, three, small), had, here, []step.Step{stepAt(mig.KindCreate, small)}, []store.InstanceRecord{record(4, 4, 5), record(0, 1, 11)}},
+		{"it is made again", dynamicSpec(0), observetest.Device(true, three), had, here, []step.Step{stepAt(mig.KindDestroy, three), stepAt(mig.KindCreate, three)}, []store.InstanceRecord{record(4, 4, 11)}},
 		{"another boot", dynamicSpec(0), observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, nil},
-		{"another boot, and the layout has it", fixed, observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, []store.InstanceRecord{mark(4, 4, 11)}},
-		{"it was gone", fixed, observetest.Device(true, three), gone, here, nil, []store.InstanceRecord{mark(4, 4, 11)}},
+		{"another boot, and the layout has it", fixed, observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, []store.InstanceRecord{record(4, 4, 11)}},
+		{"it was gone", fixed, observetest.Device(true, three), missing, here, nil, []store.InstanceRecord{record(4, 4, 11)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := store.State{LastInstanceGeneration: 10}
-			layout, marks := OwnLayout(&s, c.e, &c.have, &c.was, c.now, c.steps)
-			if diff := cmp.Diff(c.want, marks); diff != "" {
+			layout, records := ManagedLayout(&s, c.e, &c.have, &c.was, c.now, c.steps)
+			if diff := cmp.Diff(c.want, records); diff != "" {
 				t.Error(diff)
 			}
-			if len(layout) != len(marks) {
-				t.Errorf("%d instances with %d marks", len(layout), len(marks))
+			if len(layout) != len(records) {
+				t.Errorf("%d instances with %d marks", len(layout), len(records))
 			}
 		})
 	}
 }
 
 // What is adopted is told by a step's arguments, whatever its reason says, and a record without that says no.
-func TestAdoptedBySteps(t *testing.T) {
+func TestImportedBySteps(t *testing.T) {
 	at := gpu.Placement{Start: 4, Size: 4}
 	placed := mig.Placed{ProfileID: 9, Placement: at}
 	for _, c := range []struct {
@@ -83,9 +83,9 @@ func TestAdoptedBySteps(t *testing.T) {
 		if err := json.Unmarshal(c.args, &args); err != nil || args.Placement != at {
 			t.Errorf("%s: it is read as %+v: %v", c.name, args, err)
 		}
-		made, adopted := MadeBy([]step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One), Args: c.args, Reason: "it is imported, and compute instances are missing"}}, observetest.One)
-		if !made[at] || adopted[at] != c.want {
-			t.Errorf("%s: made %v, adopted %v", c.name, made[at], adopted[at])
+		stepAt, imported := CreatedBy([]step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One), Args: c.args, Reason: "it is imported, and compute instances are missing"}}, observetest.One)
+		if !stepAt[at] || imported[at] != c.want {
+			t.Errorf("%s: made %v, adopted %v", c.name, stepAt[at], imported[at])
 		}
 	}
 }
@@ -104,12 +104,12 @@ func TestEstimate(t *testing.T) {
 	if p := plan(); p.EstimatedSeconds != 0 {
 		t.Errorf("of nothing that was measured it says %v s", p.EstimatedSeconds)
 	}
-	NoteTimes(s, node, steps, []tookStep{{1, 1}, {2, 4}, {3, 2}, {4, 4}})
+	NoteTimes(s, node, steps, []stepDuration{{1, 1}, {2, 4}, {3, 2}, {4, 4}})
 	if p := plan(); p.EstimatedSeconds != 1+4+3 || p.Steps[2].EstimatedSeconds != 3 {
 		t.Errorf("it takes %v s, a creation %v s", p.EstimatedSeconds, p.Steps[2].EstimatedSeconds)
 	}
 	for range 100 { // A driver's update.
-		NoteTimes(s, node, steps, []tookStep{{3, 1}})
+		NoteTimes(s, node, steps, []stepDuration{{3, 1}})
 	}
 	if got := WireTimes(s.StepDurations); len(got) != 3 || got[1].Kind != mig.KindCreate || got[1].Count != 102 || got[1].MeanSeconds > 1.01 {
 		t.Errorf("known is %+v", got)

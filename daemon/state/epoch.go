@@ -10,7 +10,7 @@ func Epoch(n *observe.Node) store.Epoch {
 	return store.Epoch{Boot: n.Epoch.Boot, Driver: n.Epoch.Driver}
 }
 
-// EpochOver tells whether a boot or a load of the driver came since: no instance outlives either.
-func EpochOver(e store.Epoch, n *observe.Node) bool {
+// EpochEnded tells whether a boot or a load of the driver came since: no instance outlives either.
+func EpochEnded(e store.Epoch, n *observe.Node) bool {
 	return e.Boot != n.Epoch.Boot || e.Driver != n.Epoch.Driver
 }

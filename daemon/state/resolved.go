@@ -20,8 +20,8 @@ func GrantMemory(g *api.GrantSpec) uint64 {
 	return 0
 }
 
-// WantOf is a spec with its selectors resolved.
-func WantOf(s *api.Spec, r spec.Resolved, generation uint64) *Desired {
+// DesiredOf is a spec with its selectors resolved.
+func DesiredOf(s *api.Spec, r spec.Resolved, generation uint64) *Desired {
 	w := &Desired{Generation: generation, Spec: s, GPUs: map[gpu.UUID]*api.GPUSpec{}, Grants: map[GrantKey][]gpu.UUID{}}
 	for id, entry := range r.GPUs {
 		w.GPUs[id] = &s.GPUs[entry]

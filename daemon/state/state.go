@@ -15,11 +15,11 @@ type State struct {
 	// Lost tells that what an earlier life kept could not be read.
 	Lost bool
 
-	mending  locks.Mutex[locks.Correction] // no change begins while the converge loop mends
-	desired  atomic.Pointer[Desired]
-	changing atomic.Pointer[OpenChange]
-	// settledAt is the observation with which the last change ended: what older ones lack was not taken by others.
-	settledAt atomic.Uint64
+	correcting locks.Mutex[locks.Correction] // no change begins while the converge loop mends
+	desired    atomic.Pointer[Desired]
+	changing   atomic.Pointer[OpenChange]
+	// lastChangeSeq is the observation with which the last change ended: what older ones lack was not taken by others.
+	lastChangeSeq atomic.Uint64
 }
 
 // NewState is the state of a node without a spec.
@@ -40,15 +40,15 @@ func (x *State) Changing() *OpenChange { return x.changing.Load() }
 
 // SetChanging says that a change is under way. It waits for what is being mended.
 func (x *State) SetChanging(c *OpenChange) {
-	x.mending.Lock()
-	defer x.mending.Unlock()
+	x.correcting.Lock()
+	defer x.correcting.Unlock()
 	x.changing.Store(c)
 }
 
-// Mend calls f unless a change is under way, and lets none begin meanwhile.
-func (x *State) Mend(f func() error) error {
-	x.mending.Lock()
-	defer x.mending.Unlock()
+// Correct calls f unless a change is under way, and lets none begin meanwhile.
+func (x *State) Correct(f func() error) error {
+	x.correcting.Lock()
+	defer x.correcting.Unlock()
 	if x.Changing() != nil {
 		return nil
 	}
@@ -61,19 +61,19 @@ func (x *State) EndChange() *OpenChange { return x.changing.Swap(nil) }
 // Withdraw says that a change is no longer under way, unless another one is by now.
 func (x *State) Withdraw(c *OpenChange) bool { return x.changing.CompareAndSwap(c, nil) }
 
-// SettledAt is the number of the observation with which the last change ended.
-func (x *State) SettledAt() uint64 { return x.settledAt.Load() }
+// LastChangeSeq is the number of the observation with which the last change ended.
+func (x *State) LastChangeSeq() uint64 { return x.lastChangeSeq.Load() }
 
-// SetSettledAt says with which observation a change ended.
-func (x *State) SetSettledAt(seq uint64) { x.settledAt.Store(seq) }
+// SetLastChangeSeq says with which observation a change ended.
+func (x *State) SetLastChangeSeq(seq uint64) { x.lastChangeSeq.Store(seq) }
 
-// Kept is what is on disk. It is not changed after it was read.
-func (x *State) Kept() *store.State { return x.Store.State() }
+// Stored is what is on disk. It is not changed after it was read.
+func (x *State) Stored() *store.State { return x.Store.State() }
 
 // Held gives the GPUs that are left alone, and why.
 func (x *State) Held() map[gpu.UUID]string {
 	out := map[gpu.UUID]string{}
-	for id, h := range x.Kept().Held {
+	for id, h := range x.Stored().Held {
 		out[id] = h.Reason
 	}
 	return out

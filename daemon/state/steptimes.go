@@ -15,22 +15,22 @@ import (
 // recentSteps is how many steps of a kind the mean is about of: a driver's update shows after so many.
 const recentSteps = 8
 
-// tookStep is how long one step took.
-type tookStep struct {
+// stepDuration is how long one step took.
+type stepDuration struct {
 	id      int
 	seconds float64
 }
 
-// NoteTook keeps how long a step took that did something. Progress is told by one lane at a time.
-func (ch *OpenChange) NoteTook(p *engine.Progress) {
+// NoteDuration keeps how long a step took that did something. Progress is told by one lane at a time.
+func (ch *OpenChange) NoteDuration(p *engine.Progress) {
 	if p.State == engine.Done && !p.Skipped {
-		ch.Took = append(ch.Took, tookStep{p.Step, p.Duration.Seconds()})
+		ch.Durations = append(ch.Durations, stepDuration{p.Step, p.Duration.Seconds()})
 	}
 }
 
 // NoteTimes adds what the steps of a change took to what is known of their kinds.
-func NoteTimes(s *store.State, node *observe.Node, steps []step.Step, took []tookStep) {
-	for _, t := range took {
+func NoteTimes(s *store.State, node *observe.Node, steps []step.Step, durations []stepDuration) {
+	for _, t := range durations {
 		i := slices.IndexFunc(steps, func(st step.Step) bool { return st.ID == t.id })
 		if i < 0 {
 			continue
@@ -61,7 +61,7 @@ func modelOf(node *observe.Node, id string) string {
 // other, GPUs side by side. It says nothing of the whole where it knows nothing of a step that takes a GPU's time.
 func estimate(times map[string]map[string]store.Duration, node *observe.Node, p *api.Plan) {
 	host, slowest, known := 0.0, 0.0, true
-	lanes := map[string]float64{}
+	perGPU := map[string]float64{}
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		t, ok := times[modelOf(node, s.GPU)][s.Kind]
@@ -71,8 +71,8 @@ func estimate(times map[string]map[string]store.Duration, node *observe.Node, p 
 			continue
 		}
 		known = known && ok
-		lanes[s.GPU] += t.MeanSeconds
-		slowest = max(slowest, lanes[s.GPU])
+		perGPU[s.GPU] += t.MeanSeconds
+		slowest = max(slowest, perGPU[s.GPU])
 	}
 	if p.EstimatedSeconds = 0; known {
 		p.EstimatedSeconds = host + slowest
@@ -80,7 +80,9 @@ func estimate(times map[string]map[string]store.Duration, node *observe.Node, p 
 }
 
 // Estimate adds to a plan how long it takes.
-func (x *State) Estimate(node *observe.Node, p *api.Plan) { estimate(x.Kept().StepDurations, node, p) }
+func (x *State) Estimate(node *observe.Node, p *api.Plan) {
+	estimate(x.Stored().StepDurations, node, p)
+}
 
 // WireTimes lists what is known, by model and kind.
 func WireTimes(times map[string]map[string]store.Duration) []api.StepTime {

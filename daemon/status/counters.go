@@ -14,12 +14,12 @@ func (v *Viewer) GetCounters(c *server.Call) error {
 		"worker.messages":     w.Messages,
 		"worker.writes":       w.Writes,
 		"slice.writes":        v.Counters.SliceWrites.Load(),
-		"login-filter.writes": v.Counters.GuardWrites.Load(),
+		"login-filter.writes": v.Counters.FilterWrites.Load(),
 		"steps":               v.Counters.Steps.Load(),
-		"cdi.writes":          v.Counters.CdiWrites.Load(),
+		"cdi.writes":          v.Counters.CDIWrites.Load(),
 		"freezes":             v.Counters.Freezes.Load(),
-		"drift.mended":        v.Counters.Drifts.Load(),
+		"drift.corrected":     v.Counters.Drifts.Load(),
 		"status.renders":      v.Counters.Renders.Load(),
-		"writes":              w.Writes + v.Counters.SliceWrites.Load() + v.Counters.GuardWrites.Load() + v.Counters.Steps.Load() + v.Counters.CdiWrites.Load(),
+		"writes":              w.Writes + v.Counters.SliceWrites.Load() + v.Counters.FilterWrites.Load() + v.Counters.Steps.Load() + v.Counters.CDIWrites.Load(),
 	})
 }

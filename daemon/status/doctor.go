@@ -52,7 +52,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "features that need them are limited or unavailable; a newer driver has them")
 	}
 	v.checkAdapter(ok, warn)
-	if i := slices.IndexFunc(node.LoginFilters, func(g devices.State) bool { return g.Cgroup == v.Logins.Logins }); i >= 0 && v.State.Desired().Guarding() {
+	if i := slices.IndexFunc(node.LoginFilters, func(g devices.State) bool { return g.Cgroup == v.Logins.Logins }); i >= 0 && v.State.Desired().FiltersLogins() {
 		ok("logins", "have no access to managed GPUs outside a lease: a login filter is active on "+v.Logins.Logins)
 	}
 	if w := v.Driver.Status(); w.Stuck || w.Failure != "" {
@@ -89,7 +89,7 @@ func (v *Viewer) checkAdapter(ok func(name, message string), warn func(name, mes
 	info := v.Port.Info()
 	ok("processes", "the adapter is "+devicepolicy.AdapterText(v.Port.Info()))
 	deniable := v.Port.Abilities().Migration != nil
-	if deniable && v.State.Desired().Denies() {
+	if deniable && v.State.Desired().DeniesMigration() {
 		ok("migration", "is denied; the cost is: "+planner.MigrationCost)
 	} else if deniable {
 		ok("migration", "processes that leave their lease are ended; node.isolation.migration: deny would keep them inside, and cost: "+planner.MigrationCost)

@@ -45,7 +45,7 @@ func (v *Viewer) currentStatus() *renderedStatus {
 	if p := v.rendered.last.Load(); p != nil && !v.IsStale() {
 		return p
 	}
-	v.Fresh() // Before reading: after a change during it the next request renders again.
+	v.MarkFresh() // Before reading: after a change during it the next request renders again.
 	p := &renderedStatus{status: v.inputs().render(), restricted: map[string][]byte{}}
 	p.all = encode(p.status)
 	v.rendered.last.Store(p)
@@ -91,15 +91,15 @@ func (v *Viewer) inputs() *statusInputs {
 		conditions: v.Conditions.List(), limits: map[string][]api.LimitStatus{},
 		command: procfs.Name, servesMPS: attribution.IsServingMPS,
 	}
-	st := v.State.Kept()
-	pending := state.StepsUnderWay(st)
+	st := v.State.Stored()
+	pending := state.OpenSteps(st)
 	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool {
-		return !v.State.Ours(id, in) && !state.BeingMade(pending, id, in.Placement)
+		return !v.State.ManagesInstance(id, in) && !state.IsPending(pending, id, in.Placement)
 	}
 	p.times = st.StepDurations
 	p.instanceRecord = func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord {
 		a := st.Achieved[id]
-		return state.MarkOf(&a, at)
+		return state.InstanceRecordOf(&a, at)
 	}
 	p.removedAt = func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) {
 		since, ok := v.Managers.Change.IdleSince(id, m.Placement, m.Generation)

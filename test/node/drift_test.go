@@ -96,8 +96,8 @@ func TestDriftIsMended(t *testing.T) {
 		}
 	}
 	reload()
-	if got := counter("drift.mended"); got != 0 {
-		t.Fatalf("%d drifts before anybody did anything: %q", got, events.of("drift.mended"))
+	if got := counter("drift.corrected"); got != 0 {
+		t.Fatalf("%d drifts before anybody did anything: %q", got, events.of("drift.corrected"))
 	}
 	was := map[string][]device.Rule{}
 	for what, dir := range dirs {
@@ -123,9 +123,9 @@ func TestDriftIsMended(t *testing.T) {
 	if got := counter("writes"); got != before {
 		t.Errorf("%d more writes after it was mended", got-before)
 	}
-	told := events.of("drift.mended")
-	if len(told) != len(dirs) || counter("drift.mended") != uint64(len(dirs)) {
-		t.Errorf("told %d times, counted %d times, of %d: %q", len(told), counter("drift.mended"), len(dirs), told)
+	told := events.of("drift.corrected")
+	if len(told) != len(dirs) || counter("drift.corrected") != uint64(len(dirs)) {
+		t.Errorf("told %d times, counted %d times, of %d: %q", len(told), counter("drift.corrected"), len(dirs), told)
 	}
 	for what := range dirs {
 		if !strings.Contains(strings.Join(told, "\n"), what+": all devices are open") {
@@ -143,8 +143,8 @@ func TestDriftIsMended(t *testing.T) {
 	// What the spec changes is no drift.
 	apply(t, n, strings.Replace(given, "      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}\n", "", 1))
 	reload()
-	if got := counter("drift.mended"); got != uint64(len(dirs)) {
-		t.Errorf("a change of the spec is taken for drift: %q", events.of("drift.mended"))
+	if got := counter("drift.corrected"); got != uint64(len(dirs)) {
+		t.Errorf("a change of the spec is taken for drift: %q", events.of("drift.corrected"))
 	}
 }
 
@@ -172,8 +172,8 @@ func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 			}
 		}
 		all, err := l.Client().Counters(soon(t))
-		if err != nil || !read() || all["drift.mended"] != want+1 {
-			t.Errorf("guarded %v, %d times mended: %v", read(), all["drift.mended"], err)
+		if err != nil || !read() || all["drift.corrected"] != want+1 {
+			t.Errorf("guarded %v, %d times mended: %v", read(), all["drift.corrected"], err)
 		}
 	}
 	if r := l.CLI(soon(t), "unmanage", "--check"); r.Code != api.ExitConflict || !strings.Contains(r.Out, "take the guard off") {

@@ -154,7 +154,7 @@ func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 		t.Errorf("converging again wrote %d times: %v, and %v before", after["writes"]-before["writes"], after, before)
 	}
 	for _, c := range status(t, l.Node).Node.Conditions {
-		if c.Kind == "guard" {
+		if c.Kind == "login-filter" {
 			t.Errorf("a condition: %s", c.Message)
 		}
 	}
@@ -295,7 +295,7 @@ func TestLoginFilterAtBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitStatus(t, l.Node, "the guard that nobody asks for is not said", func(s *api.Status) bool {
-		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool { return c.Kind == "guard" })
+		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool { return c.Kind == "login-filter" })
 	})
 }
 
@@ -315,7 +315,7 @@ func TestMissingLoginFilterIsReported(t *testing.T) {
 	apply(t, n, closedLogins)
 	awaitStatus(t, n, "a guard that cannot be is not said", func(s *api.Status) bool {
 		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
-			return c.Kind == "guard" && strings.Contains(c.Message, "logins are not kept from managed GPUs")
+			return c.Kind == "login-filter" && strings.Contains(c.Message, "logins are not kept from managed GPUs")
 		})
 	})
 	if r := n.CLI(soon(t), "status", "--exit-code"); r.Code != api.ExitDegraded {
@@ -333,7 +333,7 @@ func TestLoginFilterOfALaterCgroup(t *testing.T) {
 	apply(t, l.Node, closedLogins)
 	awaitStatus(t, l.Node, "the missing cgroup is not said", func(s *api.Status) bool {
 		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
-			return c.Kind == "guard" && strings.Contains(c.Message, "there is no cgroup "+l.cg)
+			return c.Kind == "login-filter" && strings.Contains(c.Message, "there is no cgroup "+l.cg)
 		})
 	})
 	if err := os.Mkdir(l.dir, 0o755); err != nil {

@@ -30,4 +30,4 @@ guard_stands() {
 no_guard() {
 	[ "$(login_opens alice $root/dev/nvidia1)" = through ]
 }
-guard_conditions() { field '[.node.conditions // [] | .[] | select(.kind == "guard") | .message] | join("; ")'; }
+guard_conditions() { field '[.node.conditions // [] | .[] | select(.kind == "login-filter") | .message] | join("; ")'; }

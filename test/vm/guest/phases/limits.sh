@@ -70,10 +70,10 @@ check_drift_is_mended() {
 	gpushare config reload
 	gpushare config reload
 	want "steps done after it was mended" "$(counters)" "$writes"
-	until_true 5 grep -q drift.mended /run/lab/drift.events
+	until_true 5 grep -q drift.corrected /run/lab/drift.events
 	kill $listener
-	note "$(grep drift.mended /run/lab/drift.events)"
-	want "times that it was told" "$(grep -c drift.mended /run/lab/drift.events)" 1
+	note "$(grep drift.corrected /run/lab/drift.events)"
+	want "times that it was told" "$(grep -c drift.corrected /run/lab/drift.events)" 1
 	gpushare doctor >/run/lab/doctor.out || true # It warns.
 	grep -q 'tasks 100 → 50' /run/lab/doctor.out || die "doctor does not remember what was found: $(cat /run/lab/doctor.out)"
 }

@@ -9,53 +9,53 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// noteGone keeps which instances of ours are not there although nobody of us took them away: what comes back in their
+// recordMissing keeps which instances of ours are not there although nobody of us took them away: what comes back in their
 // place is another instance, with the same UUIDs. Where they are made on demand it is not even ours.
-func (cv *Converger) noteGone(node *observe.Node) {
+func (cv *Converger) recordMissing(node *observe.Node) {
 	want := cv.State.Desired()
-	if node.DriverErr != nil || cv.State.SettledAt() > node.Seq || cv.State.Changing() != nil || !want.Enforcing() {
+	if node.DriverErr != nil || cv.State.LastChangeSeq() > node.Seq || cv.State.Changing() != nil || !want.Enforcing() {
 		return
 	}
 	due := func(s *store.State, change bool) (any bool) {
 		for id, a := range s.Achieved {
 			g, ok := node.GPU(id)
-			if !ok || g.Err != nil || state.EpochOver(a.Epoch, node) {
+			if !ok || g.Err != nil || state.EpochEnded(a.Epoch, node) {
 				continue // After a boot all are gone, and come back by a change.
 			}
-			moved := false
+			changed := false
 			a.Layout, a.Instances = slices.Clone(a.Layout), slices.Clone(a.Instances)
 			for i := len(a.Layout) - 1; i >= 0; i-- {
-				there := slices.ContainsFunc(g.Instances, func(in gpu.Instance) bool {
+				present := slices.ContainsFunc(g.Instances, func(in gpu.Instance) bool {
 					return in.Placement == a.Layout[i].Placement && in.ProfileID == a.Layout[i].ProfileID
 				})
-				m := state.MarkOf(&a, a.Layout[i].Placement)
+				m := state.InstanceRecordOf(&a, a.Layout[i].Placement)
 				switch {
-				case !there && want.Dynamic(id):
+				case !present && want.Dynamic(id):
 					at := a.Layout[i].Placement
 					a.Layout = slices.Delete(a.Layout, i, i+1)
 					a.Instances = slices.DeleteFunc(a.Instances, func(m store.InstanceRecord) bool { return m.Placement == at })
-				case m != nil && !there && !m.Missing:
+				case m != nil && !present && !m.Missing:
 					m.Missing = true
-				case m != nil && there && m.Missing:
+				case m != nil && present && m.Missing:
 					s.LastInstanceGeneration++
 					m.Missing, m.Generation = false, s.LastInstanceGeneration
 				default:
 					continue
 				}
-				moved = true
+				changed = true
 			}
-			any = any || moved
-			if moved && change {
+			any = any || changed
+			if changed && change {
 				s.Achieved[id] = a
 			}
 		}
 		return any
 	}
-	if dry := *cv.State.Kept(); !due(&dry, false) {
+	if dry := *cv.State.Stored(); !due(&dry, false) {
 		return
 	}
 	err := cv.State.Store.Update(func(s *store.State) error {
-		if cv.State.SettledAt() <= node.Seq { // Else a change ended after the node was looked at.
+		if cv.State.LastChangeSeq() <= node.Seq { // Else a change ended after the node was looked at.
 			due(s, true)
 		}
 		return nil

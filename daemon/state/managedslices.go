@@ -6,30 +6,30 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// OwnSlices are the slices as read back that a spec of ours asked for, and those that are wanted now. An administrator may
+// ManagedSlices are the slices as read back that a spec of ours asked for, and those that are wanted now. An administrator may
 // have made others of such a name: they are shown and left alone. When nobody kept which are ours, all are taken to be.
-func (x *State) OwnSlices(node *observe.Node, want []cgroup.Slice) (own, foreign []cgroup.SliceState) {
-	st := x.Kept()
-	wanted := map[cgroup.SliceName]bool{{}: true} // The one of all tenants is the package's.
+func (x *State) ManagedSlices(node *observe.Node, want []cgroup.Slice) (managed, foreign []cgroup.SliceState) {
+	st := x.Stored()
+	desired := map[cgroup.SliceName]bool{{}: true} // The one of all tenants is the package's.
 	for _, s := range want {
-		wanted[s.Name] = true
+		desired[s.Name] = true
 	}
 	unknown := st.CreatedSlices == nil && (st.Accepted != nil || x.Lost)
 	for _, s := range node.Slices {
-		if unknown || wanted[s.Name] || st.CreatedSlices[s.Name.String()] {
-			own = append(own, s)
+		if unknown || desired[s.Name] || st.CreatedSlices[s.Name.String()] {
+			managed = append(managed, s)
 		} else {
 			foreign = append(foreign, s)
 		}
 	}
-	return own, foreign
+	return managed, foreign
 }
 
-// NoteMade keeps which slices are ours: those that the spec asks for, and of those before it what is still there.
-func (x *State) NoteMade(s *store.State, want *Desired, node *observe.Node) {
-	own, _ := x.OwnSlices(node, nil)
+// RecordSlices keeps which slices are ours: those that the spec asks for, and of those before it what is still there.
+func (x *State) RecordSlices(s *store.State, want *Desired, node *observe.Node) {
+	managed, _ := x.ManagedSlices(node, nil)
 	s.CreatedSlices = map[string]bool{}
-	for _, st := range own {
+	for _, st := range managed {
 		if st.Name.Tenant != "" {
 			s.CreatedSlices[st.Name.String()] = true
 		}

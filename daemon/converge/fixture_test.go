@@ -31,72 +31,72 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quietDriver is a host without a GPU. It counts the looks at it.
-type quietDriver struct {
-	gpu.Driver // What no test reaches for.
-	looks      atomic.Int64
+// idleDriver is a host without a GPU. It counts the looks at it.
+type idleDriver struct {
+	gpu.Driver   // What no test reaches for.
+	observations atomic.Int64
 }
 
-func (d *quietDriver) Node(context.Context) (gpu.NodeInfo, error) {
-	d.looks.Add(1)
+func (d *idleDriver) Node(context.Context) (gpu.NodeInfo, error) {
+	d.observations.Add(1)
 	return gpu.NodeInfo{}, nil
 }
 
-func (d *quietDriver) Events(ctx context.Context, _ func(gpu.Event)) error {
+func (d *idleDriver) Events(ctx context.Context, _ func(gpu.Event)) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
 // idleChanges carries out no change. It counts how often the loop came by.
-type idleChanges struct{ asked atomic.Int64 }
+type idleChanges struct{ passes atomic.Int64 }
 
-func (c *idleChanges) Restore(*observe.Node)        { c.asked.Add(1) }
+func (c *idleChanges) Restore(*observe.Node)        { c.passes.Add(1) }
 func (c *idleChanges) RestartUnits(context.Context) {}
 func (c *idleChanges) RemainingSteps(*observe.Node) (n int, first string, err error) {
 	return 0, "", nil
 }
 
-// dog is a watchdog that counts.
-type dog struct{ told atomic.Int64 }
+// countingWatchdog is a watchdog that counts.
+type countingWatchdog struct{ notified atomic.Int64 }
 
-func (d *dog) Watchdog() error { d.told.Add(1); return nil }
+func (d *countingWatchdog) Watchdog() error { d.notified.Add(1); return nil }
 
-// world is a loop on slices in memory, with a spec in force.
-type world struct {
+// fixture is a loop on slices in memory, with a spec in force.
+type fixture struct {
 	*Converger
-	port    *cgrouptest.Memory
-	driver  *quietDriver
-	changes *idleChanges
-	dog     *dog
-	use     map[cgroup.SliceName]isolation.Use
+	port     *cgrouptest.Memory
+	driver   *idleDriver
+	changes  *idleChanges
+	watchdog *countingWatchdog
+	use      map[cgroup.SliceName]isolation.Use
 }
 
-func newWorld(t *testing.T, document string) *world {
+func newFixture(t *testing.T, document string) *fixture {
 	t.Helper()
-	kept, _, err := store.Open(t.TempDir())
+	stored, _, err := store.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { kept.Close() })
-	w := &world{port: cgrouptest.NewMemory(), driver: &quietDriver{}, changes: &idleChanges{}, dog: &dog{}}
+	t.Cleanup(func() { stored.Close() })
+	w := &fixture{port: cgrouptest.NewMemory(), driver: &idleDriver{}, changes: &idleChanges{}, watchdog: &countingWatchdog{}}
 	w.port.Policy = &cgrouptest.Policy{}
 	root := t.TempDir()
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
-	st := state.NewState(kept, false)
+	st := state.NewState(stored, false)
 	table := lease.New(lease.Config{Isolation: leasetest.NoIsolation{}})
-	look := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: root, Now: time.Now}
+	observer := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: root, Now: time.Now}
 	logins := devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", root, cgroup.Info{})
-	kicks := loop.NewWake()
+	signal := loop.NewWake()
 	w.Converger = &Converger{
-		Reporter: rep, State: st, Driver: w.driver, Observer: look, Port: w.port, Table: table, Notify: w.dog, Logins: logins, Kicks: kicks, Kick: kicks.Set,
+		Reporter: rep, State: st, Driver: w.driver, Observer: observer, Port: w.port, Table: table, Notify: w.watchdog, Logins: logins, Signal: signal, Wake: signal.Set,
 		Engine: &engine.Engine{Handlers: engine.Handlers{
 			isolation.KindSet: &isolation.Handler{Slices: w.port}, isolation.KindRemove: &isolation.Handler{Slices: w.port}, planner.KindMigration: bus{w.port.Policy},
 		}},
-		ConvergeInterval: func() time.Duration { return time.Minute }, GuardReady: func() error { return nil }, Changes: w.changes,
+		ConvergeInterval: func() time.Duration { return time.Minute }, ThawReady: func() error { return nil }, Changes: w.changes,
 		Identities:  server.NewIdentities(rep, &loop.Group{}, "off"),
-		Attribution: &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: look, Table: table},
+		Attribution: &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: observer, Table: table},
 		Policy: &devicepolicy.Policy{
-			Reporter: rep, HostRoot: root, CDIDir: t.TempDir(), State: st, Port: w.port, Observer: look, Table: table, Logins: logins, Hosts: &isolation.HostCache{Root: root},
+			Reporter: rep, HostRoot: root, CDIDir: t.TempDir(), State: st, Port: w.port, Observer: observer, Table: table, Logins: logins, Hosts: &isolation.HostCache{Root: root},
 			SliceUse: func(*observe.Node) map[cgroup.SliceName]isolation.Use { return w.use },
 		},
 	}
@@ -105,7 +105,7 @@ func newWorld(t *testing.T, document string) *world {
 		t.Fatal(err)
 	}
 	s.Normalize()
-	st.SetDesired(state.WantOf(s, spec.Resolved{}, 1))
+	st.SetDesired(state.DesiredOf(s, spec.Resolved{}, 1))
 	return w
 }
 

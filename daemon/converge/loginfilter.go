@@ -12,26 +12,26 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// mendGuards puts right what of the guards is not as it should be. It is carried out by itself: where no program can be
+// correctLoginFilters puts right what of the guards is not as it should be. It is carried out by itself: where no program can be
 // attached, limits and slices are mended all the same.
-func (cv *Converger) mendGuards(ctx context.Context, want *state.Desired, node *observe.Node) error {
+func (cv *Converger) correctLoginFilters(ctx context.Context, want *state.Desired, node *observe.Node) error {
 	p, err := planner.PlanLoginFilter(node, cv.Policy.NodeInput(want, node, nil))
 	if err != nil {
 		return err
 	}
-	tell := cv.guardDrift(want, node)
-	err = cv.mendBy(ctx, append(p.Before, p.After...))
-	tell()
+	report := cv.loginFilterDrift(want, node)
+	err = cv.carryOut(ctx, append(p.Before, p.After...))
+	report()
 	return err
 }
 
-// judgeGuard says where logins are not kept from GPUs as the spec asks, or are without its asking.
-func (cv *Converger) judgeGuard(want *state.Desired, node *observe.Node) {
+// updateLoginFilterConditions says where logins are not kept from GPUs as the spec asks, or are without its asking.
+func (cv *Converger) updateLoginFilterConditions(want *state.Desired, node *observe.Node) {
 	now := map[string]api.Condition{}
 	lacks := func(about, message, hint string) { now[about] = api.Condition{Message: message, Hint: hint} }
 	const open = "logins are not kept from managed GPUs: "
 	switch {
-	case !want.Enforcing() || !want.Guarding():
+	case !want.Enforcing() || !want.FiltersLogins():
 		if len(node.LoginFilters) > 0 && cv.State.Changing() == nil {
 			lacks("stands", fmt.Sprintf("%s is kept from GPUs by a guard that the spec in force does not ask for", node.LoginFilters[0].Cgroup), "it was put there at boot, or by an earlier spec; 'gpushare unmanage' takes it away, and so does a spec with enforce: on and isolation.logins: open")
 		}
@@ -63,5 +63,5 @@ func (cv *Converger) judgeGuard(want *state.Desired, node *observe.Node) {
 			lacks(m, m, "")
 		}
 	}
-	cv.Conditions.Replace("guard", now)
+	cv.Conditions.Replace("login-filter", now)
 }

@@ -32,12 +32,12 @@ type noGPUs struct{ gpuDriver }
 
 func (noGPUs) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{}, nil }
 
-// converged is a loop that finds nothing to do. It counts how often a change ended with it.
-type converged struct{ ends atomic.Int64 }
+// idleConverger is a loop that finds nothing to do. It counts how often a change ended with it.
+type idleConverger struct{ ends atomic.Int64 }
 
-func (c *converged) Mend(context.Context) error             { return nil }
-func (c *converged) Converge(context.Context) error         { c.ends.Add(1); return nil }
-func (c *converged) Refresh(context.Context, *observe.Node) {}
+func (c *idleConverger) Correct(context.Context) error          { return nil }
+func (c *idleConverger) Converge(context.Context) error         { c.ends.Add(1); return nil }
+func (c *idleConverger) Refresh(context.Context, *observe.Node) {}
 
 // unlimited has no logins with limits.
 type unlimited struct{}
@@ -45,59 +45,59 @@ type unlimited struct{}
 func (unlimited) LimitedUsers() (int, error)     { return 0, nil }
 func (unlimited) AdoptAll(context.Context) error { return nil }
 
-// world is who carries changes out, on slices in memory.
-type world struct {
+// fixture is who carries changes out, on slices in memory.
+type fixture struct {
 	*Changes
 	*testing.T
-	port      *cgrouptest.Memory
-	converged *converged
-	stop      context.CancelFunc
+	port          *cgrouptest.Memory
+	idleConverger *idleConverger
+	stop          context.CancelFunc
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	kept, _, err := store.Open(t.TempDir())
+	stored, _, err := store.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	w := &world{T: t, port: cgrouptest.NewMemory(), converged: &converged{}, stop: stop}
+	w := &fixture{T: t, port: cgrouptest.NewMemory(), idleConverger: &idleConverger{}, stop: stop}
 	w.port.Policy = &cgrouptest.Policy{}
 	root, cdi := t.TempDir(), t.TempDir()
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
-	st := state.NewState(kept, false)
+	st := state.NewState(stored, false)
 	table := lease.New(lease.Config{Isolation: leasetest.NoIsolation{}})
-	look := &observe.Observer{Driver: noGPUs{}, Slices: w.port, HostRoot: root, Now: time.Now}
+	observer := &observe.Observer{Driver: noGPUs{}, Slices: w.port, HostRoot: root, Now: time.Now}
 	logins := devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", root, cgroup.Info{})
 	tasks := &loop.Group{}
 	tasks.Begin(ctx)
-	whose := &attribution.Attribution{
-		Reporter: rep, HostRoot: root, State: st, Port: w.port, Observer: look, Table: table, Follow: w.port.Processes,
+	attributed := &attribution.Attribution{
+		Reporter: rep, HostRoot: root, State: st, Port: w.port, Observer: observer, Table: table, Follow: w.port.Processes,
 		Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), WorkerPID: func() int { return 0 }, Hosts: &isolation.HostCache{Root: root},
 	}
 	w.Changes = &Changes{
-		Reporter: rep, Settings: ChangeSettings{HostRoot: root, CDIDir: cdi}, State: st, Tasks: tasks, Port: w.port, Driver: noGPUs{}, Observer: look,
-		Table: table, Logins: logins, Attribution: whose, Converger: w.converged, Adopter: unlimited{}, Kick: func() {}, Dynamic: Dynamic{Wake: loop.NewWake()},
+		Reporter: rep, Settings: ChangeSettings{HostRoot: root, CDIDir: cdi}, State: st, Tasks: tasks, Port: w.port, Driver: noGPUs{}, Observer: observer,
+		Table: table, Logins: logins, Attribution: attributed, Converger: w.idleConverger, Adopter: unlimited{}, Wake: func() {}, Dynamic: Dynamic{Signal: loop.NewWake()},
 		Identities: server.NewIdentities(rep, tasks, "off"),
 		Policy: &devicepolicy.Policy{
-			Reporter: rep, HostRoot: root, CDIDir: cdi, State: st, Port: w.port, Observer: look, Table: table, Logins: logins, Hosts: whose.Hosts, SliceUse: whose.SliceUse,
+			Reporter: rep, HostRoot: root, CDIDir: cdi, State: st, Port: w.port, Observer: observer, Table: table, Logins: logins, Hosts: attributed.Hosts, SliceUse: attributed.SliceUse,
 		},
 	}
 	w.Identities.Spec = func() *api.Spec { return st.Desired().Spec }
-	walls, bus := &isolation.Handler{Slices: w.port}, MigrationPolicy{w.Changes}
+	slices, bus := &isolation.Handler{Slices: w.port}, MigrationPolicy{w.Changes}
 	w.Engine = &engine.Engine{Handlers: engine.Handlers{
-		isolation.KindSet: walls, isolation.KindRemove: walls, planner.KindMigration: bus,
+		isolation.KindSet: slices, isolation.KindRemove: slices, planner.KindMigration: bus,
 	}}
 	t.Cleanup(func() {
 		stop()
 		tasks.Wait()
-		kept.Close()
+		stored.Close()
 	})
 	return w
 }
 
 // apply proposes a spec, accepts it and waits for its end. It gives the operation as it ended; nil when there was none.
-func (w *world) apply(document string) *api.Operation {
+func (w *fixture) apply(document string) *api.Operation {
 	w.Helper()
 	s, err := spec.Decode("node.yaml", []byte(document))
 	if err != nil {
@@ -110,7 +110,7 @@ func (w *world) apply(document string) *api.Operation {
 	return w.carriedOut(p)
 }
 
-func (w *world) carriedOut(p *proposal) *api.Operation {
+func (w *fixture) carriedOut(p *proposal) *api.Operation {
 	w.Helper()
 	op, err := w.accept(w.Context(), p, "root", planner.Authority{})
 	if err != nil {
@@ -123,7 +123,7 @@ func (w *world) carriedOut(p *proposal) *api.Operation {
 	return w.operation(op.ID)
 }
 
-func (w *world) operation(id string) *api.Operation {
+func (w *fixture) operation(id string) *api.Operation {
 	w.Helper()
 	op, ok := w.Operations.Get(w.Context(), id, 0)
 	if !ok {

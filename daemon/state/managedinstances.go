@@ -1,0 +1,131 @@
+package state
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// ManagesInstance tells whether an instance is ours: we made it, the layout in force has it, or an administrator said so.
+func (x *State) ManagesInstance(id gpu.UUID, in *gpu.Instance) bool {
+	a := x.Stored().Achieved[id]
+	return IsManaged(&a, in)
+}
+
+// IsManaged tells whether an instance is among those that were recorded as ours.
+func IsManaged(a *store.Achieved, in *gpu.Instance) bool {
+	return slices.ContainsFunc(a.Layout, func(b gpu.Instance) bool { return b.Placement == in.Placement && b.ProfileID == in.ProfileID })
+}
+
+// InstanceRecordOf is what is kept of the instance of ours at a placement; nil when nothing is.
+func InstanceRecordOf(a *store.Achieved, at gpu.Placement) *store.InstanceRecord {
+	if i := slices.IndexFunc(a.Instances, func(m store.InstanceRecord) bool { return m.Placement == at }); i >= 0 {
+		return &a.Instances[i]
+	}
+	return nil
+}
+
+// InstanceGeneration is the generation of the instance of ours at a placement; 0 when it has none.
+func InstanceGeneration(a *store.Achieved, at gpu.Placement) uint64 {
+	if m := InstanceRecordOf(a, at); m != nil && !m.Missing {
+		return m.Generation
+	}
+	return 0
+}
+
+// ManagedLayout gives, of what is on a GPU, the instances that are ours after these steps, with their marks. Those of others
+// stay others', however often a layout is reached beside them. e is what the GPU is wanted to be, was what it had.
+func ManagedLayout(s *store.State, e *api.GPUSpec, g *observe.GPU, was *store.Achieved, now store.Epoch, steps []step.Step) (layout []gpu.Instance, records []store.InstanceRecord) {
+	same := was.Epoch.Boot == now.Boot && was.Epoch.Driver == now.Driver
+	changedAt, imported := CreatedBy(steps, g.Identity.UUID)
+	kept := LayoutPlacements(e, g, was)
+	for _, in := range g.Instances {
+		created, changed := changedAt[in.Placement]
+		if !(IsManaged(was, &in) && (same || created) || created || slices.Contains(kept, in.Placement)) {
+			continue
+		}
+		m := store.InstanceRecord{Placement: in.Placement}
+		if old := InstanceRecordOf(was, in.Placement); old != nil {
+			m = *old
+		}
+		if m.Missing || changed || !same || m.Generation == 0 {
+			s.LastInstanceGeneration++
+			m.Generation, m.Missing = s.LastInstanceGeneration, false
+		}
+		m.Imported = m.Imported || imported[in.Placement]
+		in.Memory = gpu.Memory{} // What makes it come back is what and where it is, not what it used.
+		layout, records = append(layout, in), append(records, m)
+	}
+	return layout, records
+}
+
+// CreatedBy gives the placements of a GPU at which steps make or destroy instances: true where one is made. adopted are
+// those that were completed because somebody said that they are ours.
+func CreatedBy(steps []step.Step, id gpu.UUID) (changedAt, imported map[gpu.Placement]bool) {
+	changedAt, imported = map[gpu.Placement]bool{}, map[gpu.Placement]bool{}
+	for i := range steps {
+		var args mig.InstanceArgs
+		if s := &steps[i]; s.GPU != string(id) || s.Kind != mig.KindCreate && s.Kind != mig.KindDestroy || json.Unmarshal(s.Args, &args) != nil {
+			continue
+		}
+		changedAt[args.Placement] = changedAt[args.Placement] || steps[i].Kind == mig.KindCreate
+		imported[args.Placement] = imported[args.Placement] || args.Imported
+	}
+	return changedAt, imported
+}
+
+// OpenSteps are those of the change under way.
+func OpenSteps(st *store.State) []step.Step {
+	var r engine.Record
+	if len(st.Change) == 0 || json.Unmarshal(st.Change, &r) != nil {
+		return nil
+	}
+	return r.Steps
+}
+
+// IsPending tells whether an instance is one that these steps make: it is ours, and recorded so when the change has ended.
+func IsPending(steps []step.Step, id gpu.UUID, at gpu.Placement) bool {
+	created, _ := CreatedBy(steps, id)
+	return created[at]
+}
+
+// LayoutPlacements gives the placements of those instances that the layout has, whoever made them.
+func LayoutPlacements(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu.Placement {
+	if e == nil || e.MIG == nil || len(e.MIG.Layout) == 0 || g.Profiles == nil {
+		return nil
+	}
+	present := make([]mig.Present, len(g.Instances))
+	for i := range g.Instances {
+		present[i] = mig.Present{Instance: g.Instances[i], Foreign: !IsManaged(was, &g.Instances[i])}
+	}
+	r, err := mig.Plan(*g.Profiles, present, mig.Requests(e.MIG.Layout...), mig.Options{})
+	if err != nil {
+		return nil // It is not as wanted: then only what we made is ours.
+	}
+	var out []gpu.Placement
+	for _, p := range slices.Concat(r.Keep, r.Complete) {
+		out = append(out, p.Placement)
+	}
+	return out
+}
+
+// Stale tells whether a lease's instance is gone. One that was made in its place since has the same UUIDs and device
+// numbers, and is none of its business.
+func (x *State) Stale(l *lease.Lease) bool { return StaleIn(x.Stored(), l) }
+
+// StaleIn tells by a state on disk whether a lease's instance is gone; see State.Stale.
+func StaleIn(s *store.State, l *lease.Lease) bool {
+	if l.Place.Instance == nil || l.Place.Generation == 0 || len(l.Place.GPUs) != 1 {
+		return false
+	}
+	a := s.Achieved[l.Place.GPUs[0]]
+	return InstanceGeneration(&a, *l.Place.Instance) != l.Place.Generation
+}
