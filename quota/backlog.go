@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Sample names the lease that was on the GPU at one moment.
+// Sample names the lease that ran on the GPU at one moment.
 type Sample struct {
-	Lease string        // empty: somebody who is no lease here
+	Lease string        // empty: a process without a lease
 	Time  time.Duration // on the scheduler's clock
 }
 
-// idleAfter is how much of a GPU's time a lease gets without one sample that names it until it is taken to do nothing:
-// about eleven samples of a busy one.
+// idleAfter is how much of a GPU's time a lease gets without a sample that names it until it counts as idle: a busy lease
+// has about eleven samples in it.
 const idleAfter = 1500 * time.Millisecond
 
-// Observe feeds the driver's utilisation samples that came since the last call, and says up to when they are complete.
-// It learns from them how long each lease's queued work runs on after a freeze, who does nothing, and, with Config.Raw,
-// whether the slices are filled. When the driver has no samples to give at all, do not call it: the scheduler then takes
-// drains as zero and everybody as busy.
+// Observe adds the driver's utilisation samples since the last call; they are complete up to upTo. The scheduler learns from
+// them how long each lease's queued work continues to run after a freeze, which leases are idle, and, with Config.Raw,
+// whether the slices are used. Without any samples from the driver, do not call it: every backlog is then taken as zero and
+// every lease as busy.
 //
-// Without Config.Raw the samples are the newest of each process, which is what drivers answer. What one of them tells of a
-// freeze is lost once the lease was thawed, so that calls pay when Action.Look asks for them.
+// Without Config.Raw the samples are the newest of each process, which is what drivers report. A sample from a freeze is
+// replaced soon after the thaw, so Observe should be called when Action.ReadSamples is set.
 func (s *Scheduler) Observe(now, upTo time.Duration, samples []Sample) {
 	s.account(now)
 	for _, x := range samples {
@@ -61,31 +61,31 @@ func (s *Scheduler) Observe(now, upTo time.Duration, samples []Sample) {
 	}
 }
 
-// backlogEstimate learns how long a lease's queued work runs on after a freeze, from the samples that name it while it is
-// frozen: each stands for one sample period of work.
+// backlogEstimate learns how long a lease's queued work continues to run after a freeze. Each sample that names the lease
+// while it is frozen counts as one sample period of work.
 type backlogEstimate struct {
-	estimate  time.Duration    // what is waited for: seen, drawn towards the others'
+	estimate  time.Duration    // used by the scheduler: own, moved towards the mean of all leases
 	own       time.Duration    // from its own samples
-	weight    float64          // how many freezes seen stands for
-	open      []freezeInterval // not yet folded in, oldest first
+	weight    float64          // number of freezes behind own
+	open      []freezeInterval // not yet included, oldest first
 	freezes   int
 	hits      float64
-	truncated int // freezes at whose end the work may still have run
+	truncated int // freezes that may have ended before the work
 	rounds    int // estimates so far
 }
 
-// freezeInterval is one time of being frozen.
+// freezeInterval is the time between a freeze and a thaw.
 type freezeInterval struct {
 	from, to  time.Duration // to is 0 while it lasts
-	alone     time.Duration // until then no other lease ran; 0: still
+	alone     time.Duration // no other lease ran until then; 0: none has run yet
 	newest    time.Duration // the newest sample in it that names the lease; 0: none
 	count     int           // samples in it that name the lease
-	coveredTo time.Duration // samples were asked for then
+	coveredTo time.Duration // time of the last query for samples
 }
 
-// hits is how many samples named the lease since it was frozen. Drivers that answer only the newest leave it to
-// reckoning: while no other runs, all up to the newest did, because the driver takes one every period and none of an
-// idle GPU; beside another, of those before the newest every second one did.
+// hits is how many samples named the lease since it was frozen. When drivers report only the newest sample, the number is
+// computed: while no other lease runs, every sample up to the newest names it, because the driver takes one every period and
+// none of an idle GPU. While another runs, every second sample before the newest is assumed to name it.
 func (f *freezeInterval) hits(period time.Duration, raw bool) float64 {
 	if raw || f.newest == 0 {
 		return float64(f.count)
@@ -98,8 +98,8 @@ func (f *freezeInterval) hits(period time.Duration, raw bool) float64 {
 	return n
 }
 
-// covered tells whether enough of a span was seen to count what ran in it. It goes by when samples were asked for, never by
-// when they were taken: that would favour some phases of the sampler, and with them some counts.
+// covered reports whether enough of an interval was observed to count its samples. It depends on when samples were queried,
+// not on when they were taken, because that would favour some phases of the sampler and so some counts.
 func (f *freezeInterval) covered(estimate, period time.Duration) bool {
 	long := f.to - f.from
 	return f.coveredTo-f.from >= max(min(2*estimate, long*9/10), min(long*6/10, 3*period))
@@ -107,7 +107,7 @@ func (f *freezeInterval) covered(estimate, period time.Duration) bool {
 
 func (d *backlogEstimate) froze(now time.Duration) {
 	d.open = append(d.open, freezeInterval{from: now})
-	if len(d.open) > 256 { // nobody feeds samples
+	if len(d.open) > 256 { // Observe is not called
 		d.open = slices.Clone(d.open[128:])
 	}
 }
@@ -118,14 +118,14 @@ func (d *backlogEstimate) thawed(now time.Duration) {
 	}
 }
 
-// contended notes that from now on another lease runs beside what is left of the queue.
+// contended records that from now on another lease runs next to the rest of the backlog.
 func (d *backlogEstimate) contended(now time.Duration) {
 	if n := len(d.open); n != 0 && d.open[n-1].to == 0 {
 		d.open[n-1].alone = now
 	}
 }
 
-// addSample notes a sample that names the lease, and tells whether it fell into a freeze.
+// addSample records a sample that names the lease, and reports whether it was taken during a freeze.
 func (d *backlogEstimate) addSample(at time.Duration) bool {
 	for i := len(d.open) - 1; i >= 0; i-- {
 		if f := &d.open[i]; at >= f.from {
@@ -140,7 +140,7 @@ func (d *backlogEstimate) addSample(at time.Duration) bool {
 	return false
 }
 
-// setCovered notes up to when samples are known: of every freeze when they come one by one, else only of the present one.
+// setCovered records up to when samples are known: for every freeze with raw samples, else only for the current one.
 func (d *backlogEstimate) setCovered(upTo time.Duration, raw bool) {
 	for i := range d.open {
 		f := &d.open[i]
@@ -154,8 +154,8 @@ func (d *backlogEstimate) setCovered(upTo time.Duration, raw bool) {
 	}
 }
 
-// learn folds in the freezes that were seen whole. The first estimates count fully, so that a new lease is understood
-// within seconds; later ones move the reserve slowly, because each is uncertain by half a sample period or so.
+// learn includes the freezes that are covered. The first estimates have full weight, so that a new lease is known within
+// seconds. Later ones change the estimate slowly, because each is uncertain by about half a sample period.
 func (d *backlogEstimate) learn(upTo, period time.Duration, raw bool) {
 	for len(d.open) != 0 && d.open[0].to != 0 && d.open[0].to <= upTo {
 		if f := &d.open[0]; f.covered(d.estimate, period) {
@@ -177,10 +177,10 @@ func (d *backlogEstimate) learn(upTo, period time.Duration, raw bool) {
 	d.rounds++
 	now := time.Duration(float64(period) * d.hits / float64(d.freezes))
 	if 2*d.truncated > d.freezes {
-		now += period // it was thawed before its queue was empty: there is more than was seen
+		now += period // it was thawed before its queue was empty: the backlog is longer than observed
 	}
 	if off := (now - d.own).Abs(); off > max(100*time.Millisecond, d.own/2) {
-		d.rounds = min(d.rounds, 2) // no noise explains that: the lease does something else now
+		d.rounds = min(d.rounds, 2) // more than noise: the load of the lease has changed
 		d.weight = min(d.weight, float64(need))
 	}
 	gain := max(0.1, 1/float64(d.rounds))
@@ -189,15 +189,15 @@ func (d *backlogEstimate) learn(upTo, period time.Duration, raw bool) {
 	d.freezes, d.hits, d.truncated = 0, 0, 0
 }
 
-// variance is how uncertain seen is, in s²: each freeze tells whole samples, so that it is off by the part of a period.
+// variance is the uncertainty of own in s². A freeze has a whole number of samples, so it is wrong by a part of a period.
 func (d *backlogEstimate) variance(period time.Duration) float64 {
 	_, f := math.Modf(float64(d.own) / float64(period))
 	return period.Seconds() * period.Seconds() * max(f*(1-f), 0.05) / d.weight
 }
 
-// poolEstimates sets the reserves. What the leases' estimates differ by is believed only as far as it exceeds their noise: a
-// reserve that is wrong for all alike does not change the shares, one that is wrong for one of them does. So one that is
-// not known yet is taken to be like the others.
+// poolEstimates sets the estimates of all leases. Differences between leases count only as far as they exceed the noise: an
+// error that is equal for all leases does not change the shares, an error of one lease does. A lease without an estimate gets
+// the mean for the same reason.
 func (s *Scheduler) poolEstimates(period time.Duration) {
 	var list, unknown []*backlogEstimate
 	var mean float64
@@ -232,14 +232,14 @@ func (s *Scheduler) poolEstimates(period time.Duration) {
 	}
 }
 
-// halve forgets part of the reserve, so that a lease that once left deep queues is tried again.
+// halve reduces the estimate, so that a lease that once left a long backlog is tried again.
 func (d *backlogEstimate) halve() {
 	d.estimate, d.own = d.estimate/2, d.own/2
 	d.rounds, d.weight = 0, 0
 }
 
-// period learns the time between the driver's samples: the median gap. Gaps of more than twice what is assumed are left
-// out, because the driver takes no sample while the GPU is idle.
+// period learns the time between the driver's samples: the median gap. Gaps of more than twice the assumed period are
+// ignored, because the driver takes no samples while the GPU is idle.
 type period struct {
 	last time.Duration
 	gaps []time.Duration
@@ -265,12 +265,12 @@ func (p *period) estimate(assumed time.Duration) time.Duration {
 	return max(sorted[len(sorted)/2], assumed/4)
 }
 
-// fallback watches whether the slices are filled, and holds the time of running side by side when not.
+// fallback checks whether the leases use their slices, and lets all run concurrently for a while when they do not.
 type fallback struct {
 	since     time.Duration
-	sliceTime time.Duration // slice time since then
+	sliceTime time.Duration // time of slices since then
 	samples   int
-	until     time.Duration // side by side until this
+	until     time.Duration // all run concurrently until this
 	duration  time.Duration
 	reason    string
 	active    bool
@@ -283,7 +283,7 @@ func (f *fallback) reset(now time.Duration) {
 	*f = fallback{since: now}
 }
 
-// evaluate looks every 30 s of slices whether at least 80 % of them was busy.
+// evaluate checks after every 30 s of slices whether the GPU was busy for at least 80 % of them.
 func (f *fallback) evaluate(now, period time.Duration) {
 	if f.sliceTime < 30*time.Second {
 		return
@@ -291,17 +291,17 @@ func (f *fallback) evaluate(now, period time.Duration) {
 	busy := float64(f.samples) * float64(period) / float64(f.sliceTime)
 	f.since, f.sliceTime, f.samples = now, 0, 0
 	if busy < 0.8 {
-		f.start(now, "all run side by side for a while: the slices were not filled")
+		f.start(now, "all leases run concurrently for a while: they did not use their slices")
 	}
 }
 
-// start lets all run side by side, each time for longer, up to eight minutes.
+// start lets all leases run concurrently, each time for longer, up to eight minutes.
 func (f *fallback) start(now time.Duration, why string) {
 	f.duration = min(max(2*f.duration, time.Minute), 8*time.Minute)
 	f.until, f.reason, f.active = now+f.duration, why, true
 }
 
-// ended tells once that a time of running side by side has ended.
+// ended reports once that the concurrent time has ended.
 func (f *fallback) ended(now time.Duration) bool {
 	if !f.active || now < f.until {
 		return false

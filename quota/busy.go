@@ -7,8 +7,8 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Busy estimates each lease's part of a GPU's time from answers in which the driver has added up its samples by process,
-// as drivers do: SM is then the part of the samples since the last question. The zero value works; it is not safe for concurrent use.
+// Busy estimates each lease's part of a GPU's time from summaries of the driver's samples. Drivers add up their samples by
+// process: SM is the part of the samples since the last query. The zero value works; it is not safe for concurrent use.
 type Busy struct {
 	summaries []summary
 }
@@ -18,11 +18,11 @@ type summary struct {
 	parts    map[string]float64
 }
 
-// keepSummaries is how long answers are kept.
+// keepSummaries is how long summaries are kept.
 const keepSummaries = time.Minute
 
-// Add takes the answer to one question; from is when the question before it was asked. An empty answer counts: nobody was
-// busy. lease says whose a process is, "" for nobody's.
+// Add adds the result of one query at to; from is the time of the query before. An empty result counts: no process was busy.
+// lease returns the lease of a process, "" when it has none.
 func (b *Busy) Add(from, to time.Duration, samples []gpu.UtilSample, lease func(pid int) string) {
 	if to <= from {
 		return
@@ -30,7 +30,7 @@ func (b *Busy) Add(from, to time.Duration, samples []gpu.UtilSample, lease func(
 	a := summary{from: from, to: to, parts: map[string]float64{}}
 	sum := 0.0
 	for _, x := range samples {
-		part := float64(min(max(x.SM, 0), 100)) / 100 // drivers were seen to answer more than 100 for zombies
+		part := float64(min(max(x.SM, 0), 100)) / 100 // drivers have been observed to report more than 100 for zombies
 		a.parts[lease(x.PID)] += part
 		sum += part
 	}
@@ -43,7 +43,7 @@ func (b *Busy) Add(from, to time.Duration, samples []gpu.UtilSample, lease func(
 	}
 }
 
-// Shares estimates the parts of the window that ends now; at most a minute is known.
+// Shares estimates the parts of the window that ends now. Only the last minute is known.
 func (b *Busy) Shares(now, window time.Duration) map[string]Share {
 	out := map[string]Share{}
 	if window <= 0 {

@@ -1,5 +1,6 @@
-// Package quota decides who may run on a shared GPU now, and what happens to those who use more GPU memory than granted.
+// Package quota decides which leases may run on a shared GPU now, and what happens to leases that use more GPU memory than
+// granted.
 //
-// It is pure: times come in with every call, randomness is injected, and what it returns are actions that somebody else
-// carries out and reports back. It freezes, signals and measures nothing itself, and knows no cgroup and no driver.
+// It is pure: every call gets the time, randomness is injected, and the results are actions that the caller carries out and
+// reports back. It does not freeze, signal or measure anything itself, and does not know cgroups or the driver.
 package quota

@@ -9,66 +9,66 @@ import (
 	"github.com/gpushare/gpushare/internal/text"
 )
 
-// OverusePolicy is what happens to who uses more GPU memory than granted.
+// OverusePolicy is what happens to leases that use more GPU memory than granted.
 type OverusePolicy string
 
-// The policies, each doing what those before it do.
+// The policies. Each includes those before it.
 const (
 	OveruseObserve OverusePolicy = "observe" // it is recorded
-	OveruseNotify  OverusePolicy = "notify"  // the tenant is told
-	OveruseFreeze  OverusePolicy = "freeze"  // after the grace the lease is frozen, time and again for at most MaxFrozen: it stops growing, but gives nothing back
-	OveruseKill    OverusePolicy = "kill"    // after the grace it is asked to end, after another grace it is killed
+	OveruseNotify  OverusePolicy = "notify"  // the tenant is notified
+	OveruseFreeze  OverusePolicy = "freeze"  // after the grace the lease is frozen repeatedly for at most MaxFrozen: its use stops growing, but no memory is freed
+	OveruseKill    OverusePolicy = "kill"    // after the grace it gets SIGTERM, after another grace it is killed
 )
 
 // MemoryAccount is one grant on one GPU: its leases share one limit.
 type MemoryAccount struct {
-	ID     string // unique on the GPU; also what messages call it
+	ID     string // unique on the GPU; also its name in messages
 	Limit  uint64 // bytes; 0: none
 	Policy OverusePolicy
 	Grace  time.Duration
 	Leases []MemoryUse
 }
 
-// MemoryUse is what one lease uses. A lease stays listed until none of its processes and none of its memory is left.
+// MemoryUse is the use of one lease. A lease is listed until all its processes have ended and all its memory is freed.
 type MemoryUse struct {
 	Lease       string
-	Used        *uint64 // bytes; nil when the driver does not tell
+	Used        *uint64 // bytes; nil when the driver does not report it
 	NeverFreeze bool    // it must never be frozen
-	// InPlace: not the lease is ended but the one process of it that uses most. The lease lives on, and whether that was
-	// enough is seen anew.
+	// InPlace: the lease is attached in place. Only its process that uses most is stopped, the lease continues, and the use is
+	// evaluated again.
 	InPlace bool
 }
 
-// MemoryActionKind is what a memory action is.
+// MemoryActionKind is the kind of a memory action.
 type MemoryActionKind string
 
 // The memory actions.
 const (
 	MemoryNotice MemoryActionKind = "notice" // close to the limit
-	MemoryOver   MemoryActionKind = "over"   // above it; In says when something follows
+	MemoryOver   MemoryActionKind = "over"   // above it; Delay is the time until the next stage
 	MemoryClear  MemoryActionKind = "clear"  // well below it again
 	MemoryFreeze MemoryActionKind = "freeze" // at most until Until
 	MemoryThaw   MemoryActionKind = "thaw"
-	MemoryStop   MemoryActionKind = "stop" // thaw, then ask to end (SIGTERM); killed in In
-	MemoryKill   MemoryActionKind = "kill" // kill, by the way that fits the lease
-	MemoryLeak   MemoryActionKind = "leak" // killed, but its memory did not come back
+	MemoryStop   MemoryActionKind = "stop" // thaw, then SIGTERM; killed after Delay
+	MemoryKill   MemoryActionKind = "kill" // kill, in the way that fits the lease
+	MemoryLeak   MemoryActionKind = "leak" // killed, but its memory was not freed
 )
 
-// MemoryAction is one thing to do about GPU memory, with the numbers for the message. Measure again right before a stop
-// or a kill, and skip it when the account is no longer above its limit: the ladder asks again.
+// MemoryAction is one action about GPU memory, with the numbers for its message. Measure again immediately before a stop or
+// a kill, and skip it when the account is no longer above its limit: Evaluate returns it again when needed.
 type MemoryAction struct {
 	Kind    MemoryActionKind
 	Account string
-	Lease   string // freeze, thaw, stop, kill, leak: the one lease it is about
-	Used    uint64 // bytes by the whole account, as known
+	Lease   string // freeze, thaw, stop, kill, leak: the lease
+	Used    uint64 // bytes of the whole account, with last known values
 	Limit   uint64
-	InPlace bool          // stop, kill: of the lease, its process that uses most
-	Notify  bool          // the tenant is to be told, not only the log
-	Delay   time.Duration // over, stop: what follows, follows after this; 0: nothing does
-	Until   time.Duration // freeze: thawed at the latest then
+	InPlace bool          // stop, kill: only the process of the lease that uses most
+	Notify  bool          // notify the tenant, not only the log
+	Delay   time.Duration // over, stop: time until the next stage; 0: there is none
+	Until   time.Duration // freeze: the deadline of the thaw
 }
 
-// String is the message, one sentence without its end.
+// String is the message, one sentence without a full stop.
 func (a MemoryAction) String() string {
 	use := fmt.Sprintf("%s uses %s of %s GPU memory", a.Account, text.Bytes(a.Used), text.Bytes(a.Limit))
 	switch a.Kind {
@@ -76,52 +76,52 @@ func (a MemoryAction) String() string {
 		return use + ": close to its limit"
 	case MemoryOver:
 		if a.Delay > 0 {
-			return fmt.Sprintf("%s, more than granted: free some within %v", use, a.Delay)
+			return fmt.Sprintf("%s, more than granted: free memory within %v", use, a.Delay)
 		}
 		return use + ", more than granted"
 	case MemoryClear:
 		return use + ": below its limit again"
 	case MemoryFreeze:
-		return fmt.Sprintf("%s: lease %s is frozen for a while", use, a.Lease)
+		return fmt.Sprintf("%s: lease %s is frozen temporarily", use, a.Lease)
 	case MemoryThaw:
-		return fmt.Sprintf("lease %s runs again", a.Lease)
+		return fmt.Sprintf("lease %s is thawed", a.Lease)
 	case MemoryStop:
 		if a.InPlace {
-			return fmt.Sprintf("%s: the process of lease %s that uses most is asked to end and will be killed in %v", use, a.Lease, a.Delay)
+			return fmt.Sprintf("%s: the process of lease %s that uses most gets SIGTERM and is killed after %v", use, a.Lease, a.Delay)
 		}
-		return fmt.Sprintf("%s: lease %s is asked to end and will be killed in %v", use, a.Lease, a.Delay)
+		return fmt.Sprintf("%s: lease %s gets SIGTERM and is killed after %v", use, a.Lease, a.Delay)
 	case MemoryKill:
 		if a.InPlace {
 			return fmt.Sprintf("%s: the process of lease %s did not end and is killed", use, a.Lease)
 		}
 		return fmt.Sprintf("%s: lease %s did not end and is killed", use, a.Lease)
 	case MemoryLeak:
-		return fmt.Sprintf("the GPU memory of lease %s did not come back after it was killed", a.Lease)
+		return fmt.Sprintf("the GPU memory of lease %s was not freed after it was killed", a.Lease)
 	}
 	return use
 }
 
 // Escalation decides about the GPU memory of one GPU. The zero value works; it is not safe for concurrent use.
 //
-// A step of the ladder is taken only on what the driver tells now: a last known value keeps a warning up, but never
-// freezes or ends anybody. Leases are ended one at a time: the next only after the memory of the last came back.
+// A lease is frozen or stopped only on current values from the driver: a last known value keeps a warning active, but does
+// nothing more. Leases are stopped one at a time, the next only after the memory of the last was freed.
 type Escalation struct {
-	// MaxFrozen is the longest time frozen at a stretch. 0: 5 s.
+	// MaxFrozen is the longest time that a lease is frozen without a break. 0: 5 s.
 	MaxFrozen time.Duration
-	// StopInterval is how long after a lease ended for its memory nobody else is asked to. 0: 5 s.
+	// StopInterval is the time between the end of a stopped lease and the stop of the next. 0: 5 s.
 	StopInterval time.Duration
-	// LeakAfter is how long after a kill the memory may take to come back. 0: 15 s.
+	// LeakAfter is the time after a kill in which the memory must be freed. 0: 15 s.
 	LeakAfter time.Duration
 
 	accounts map[string]*account
 	victim   *victim
-	nextStop time.Duration // nobody is asked to end before this
+	nextStop time.Duration // no lease is stopped before this
 }
 
-// account is what the ladder knows of one account.
+// account is the state of one account.
 type account struct {
 	limit     uint64
-	known     map[string]uint64 // the last known use by lease
+	known     map[string]uint64 // last known use by lease
 	high      int               // samples in a row at or above 90 %
 	notice    bool
 	lowSince  *time.Duration // below 85 % since
@@ -131,23 +131,23 @@ type account struct {
 	freezeOff time.Duration // not frozen again before this
 }
 
-// victim is the lease that is being ended.
+// victim is the lease that is being stopped.
 type victim struct {
 	account, lease string
-	since          time.Duration // of its stage
+	since          time.Duration // start of its stage
 	killed         bool
 	again          time.Duration // the kill is repeated then
 	leaked         bool
 	grace          time.Duration
 }
 
-// reading is one account as measured now.
+// reading is the measured use of one account.
 type reading struct {
 	lastKnown uint64 // with last known values
-	current   uint64 // from what the driver tells now
+	current   uint64 // only values that the driver reports now
 }
 
-// Evaluate takes one measurement of all accounts of the GPU and says what to do, in order.
+// Evaluate takes one measurement of all accounts of the GPU and returns the actions, in order.
 func (e *Escalation) Evaluate(now time.Duration, list []MemoryAccount) []MemoryAction {
 	if e.accounts == nil {
 		e.accounts = map[string]*account{}
@@ -171,7 +171,7 @@ func (e *Escalation) Evaluate(now time.Duration, list []MemoryAccount) []MemoryA
 	return append(out, e.choose(now, list, readings)...)
 }
 
-// read sums one account up and remembers what is known.
+// read adds up one account and stores the known values.
 func (e *Escalation) read(a *MemoryAccount) reading {
 	st := e.accounts[a.ID]
 	if st == nil {
@@ -179,7 +179,7 @@ func (e *Escalation) read(a *MemoryAccount) reading {
 		e.accounts[a.ID] = st
 	}
 	if a.Limit < st.limit || st.limit == 0 {
-		st.over = nil // who was within the old limit gets the full grace for the new one
+		st.over = nil // leases within the old limit get the full grace for the new one
 	}
 	st.limit = a.Limit
 	var r reading
@@ -199,7 +199,7 @@ func (e *Escalation) read(a *MemoryAccount) reading {
 	return r
 }
 
-// warn tells about being close to the limit, above it, and well below it again.
+// warn returns the notices: close to the limit, above it, and well below it again.
 func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out []MemoryAction) {
 	st := e.accounts[a.ID]
 	add := func(kind MemoryActionKind, in time.Duration) {
@@ -242,7 +242,7 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 	return out
 }
 
-// freeze is the freeze policy: frozen while above the limit, but never for long at a stretch.
+// freeze is the freeze policy: frozen while above the limit, with breaks after MaxFrozen.
 func (e *Escalation) freeze(now time.Duration, a *MemoryAccount, r reading) []MemoryAction {
 	st := e.accounts[a.ID]
 	longest := e.MaxFrozen
@@ -269,7 +269,7 @@ func (e *Escalation) freeze(now time.Duration, a *MemoryAccount, r reading) []Me
 	return []MemoryAction{{Kind: MemoryFreeze, Account: a.ID, Lease: lease.Lease, Used: r.lastKnown, Limit: a.Limit, Notify: true, Until: now + longest}}
 }
 
-// follow goes on with the lease that is being ended.
+// follow continues with the lease that is being stopped.
 func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []reading) []MemoryAction {
 	v := e.victim
 	if v == nil {
@@ -289,7 +289,7 @@ func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []
 	}
 	k := slices.IndexFunc(list[i].Leases, func(u MemoryUse) bool { return u.Lease == v.lease })
 	if k < 0 {
-		return done() // its processes and its memory are gone
+		return done() // its processes have ended and its memory is freed
 	}
 	act := func(kind MemoryActionKind) []MemoryAction {
 		return []MemoryAction{{Kind: kind, Account: v.account, Lease: v.lease, InPlace: list[i].Leases[k].InPlace, Used: readings[i].lastKnown, Limit: list[i].Limit, Notify: kind == MemoryKill}}
@@ -298,15 +298,15 @@ func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []
 	case !v.killed && now >= v.since+v.grace:
 		if readings[i].current <= list[i].Limit {
 			if readings[i].lastKnown <= list[i].Limit {
-				return done() // it gave the memory back: it may live
+				return done() // it freed the memory: it is not killed
 			}
-			return nil // not certain: wait until the driver tells
+			return nil // not certain: wait until the driver reports
 		}
 		v.killed, v.since, v.again = true, now, now+5*time.Second
 		return act(MemoryKill)
 	case v.killed && list[i].Leases[k].InPlace:
 		if readings[i].lastKnown <= list[i].Limit || now >= v.since+e.leakAfter() {
-			return done() // its next process is asked first, as this one was
+			return done() // its next process gets SIGTERM first, like this one
 		}
 		return nil
 	case v.killed && !v.leaked && now >= v.since+e.leakAfter():
@@ -326,8 +326,8 @@ func (e *Escalation) leakAfter() time.Duration {
 	return e.LeakAfter
 }
 
-// choose picks who is asked to end: the account that is furthest above its limit in proportion, and in it the lease that
-// uses most. One at a time.
+// choose selects the lease to stop: in the account that is furthest above its limit in proportion, the lease that uses most.
+// One at a time.
 func (e *Escalation) choose(now time.Duration, list []MemoryAccount, readings []reading) []MemoryAction {
 	if e.victim != nil || now < e.nextStop {
 		return nil
@@ -354,7 +354,7 @@ func (e *Escalation) choose(now time.Duration, list []MemoryAccount, readings []
 	return []MemoryAction{{Kind: MemoryStop, Account: a.ID, Lease: u.Lease, InPlace: u.InPlace, Used: readings[best].lastKnown, Limit: a.Limit, Notify: true, Delay: a.Grace}}
 }
 
-// largest is the lease that uses most of what the driver tells now.
+// largest is the lease that uses most by the driver's current values.
 func largest(list []MemoryUse, ok func(MemoryUse) bool) (MemoryUse, bool) {
 	var out MemoryUse
 	for _, u := range list {
@@ -368,5 +368,5 @@ func largest(list []MemoryUse, ok func(MemoryUse) bool) (MemoryUse, bool) {
 	return out, out.Used != nil
 }
 
-// part is so many percent of a limit, without overflow.
+// part is a percentage of a limit, without overflow.
 func part(limit, percent uint64) uint64 { return limit/100*percent + limit%100*percent/100 }

@@ -12,7 +12,7 @@ import (
 
 const gibi = 1 << 30
 
-// uses makes leases a, b, … that use so many GiB; a negative number is unknown.
+// uses returns leases a, b, … that use these GiB; a negative number is unknown.
 func uses(list ...float64) []MemoryUse {
 	var out []MemoryUse
 	for i, g := range list {
@@ -26,7 +26,7 @@ func uses(list ...float64) []MemoryUse {
 	return out
 }
 
-// usesInPlace is uses of leases that live on when their process is stopped.
+// usesInPlace is uses for leases that are attached in place.
 func usesInPlace(list ...float64) []MemoryUse {
 	out := uses(list...)
 	for i := range out {
@@ -36,8 +36,8 @@ func usesInPlace(list ...float64) []MemoryUse {
 }
 
 func TestEscalation(t *testing.T) {
-	// Every case is a course of one account with a limit of 30 GiB and a grace of 10 s, a sample a second. at[n] is what
-	// holds from second n on; nil leases are all gone.
+	// Every case is the course of one account with a limit of 30 GiB and a grace of 10 s, one sample a second. at[n] is the use
+	// from second n on; nil: all leases have ended.
 	type course map[int][]MemoryUse
 	for _, tc := range []struct {
 		name string
@@ -50,28 +50,28 @@ func TestEscalation(t *testing.T) {
 		{"exactly the limit is granted", OveruseKill, course{0: uses(30)}, 60, []string{"1 notice"}},
 		{"a notice needs two samples", OveruseKill, course{0: uses(28), 1: uses(10), 2: uses(28), 3: uses(10)}, 20, nil},
 		{"a notice and its end", OveruseNotify, course{0: uses(28), 10: uses(26), 20: uses(25)}, 30, []string{"1 notice", "25 clear"}},
-		{"notify never acts", OveruseNotify, course{0: uses(40)}, 60, []string{"0 over told"}},
-		{"observe tells nobody", OveruseObserve, course{0: uses(40), 20: uses(1)}, 60, []string{"0 over", "25 clear"}},
+		{"notify never acts", OveruseNotify, course{0: uses(40)}, 60, []string{"0 over notified"}},
+		{"observe notifies no tenant", OveruseObserve, course{0: uses(40), 20: uses(1)}, 60, []string{"0 over", "25 clear"}},
 		{
-			"kill, step by step, until the memory is back", OveruseKill,
+			"kill in stages until the memory is freed", OveruseKill,
 			course{0: uses(20), 5: uses(31), 40: nil},
 			60,
-			[]string{"5 over told, 10s", "15 stop a, 10s", "25 kill a", "30 kill a", "35 kill a"},
+			[]string{"5 over notified, 10s", "15 stop a, 10s", "25 kill a", "30 kill a", "35 kill a"},
 		},
-		{"it ends when asked", OveruseKill, course{0: uses(31), 12: nil}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "17 clear"}},
-		{"it frees memory in its grace", OveruseKill, course{0: uses(31), 9: uses(20)}, 60, []string{"0 over told, 10s", "14 clear"}},
-		{"it frees memory after it was asked", OveruseKill, course{0: uses(31), 15: uses(20)}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "20 clear"}},
-		{"a little below the limit is no way out of the grace", OveruseKill, course{0: uses(31), 5: uses(29), 9: uses(31), 12: nil}, 13, []string{"0 over told, 10s", "10 stop a, 10s"}},
-		{"at the limit nobody is ended", OveruseKill, course{0: uses(31), 9: uses(30)}, 60, []string{"0 over told, 10s"}},
-		{"the largest of a grant goes", OveruseKill, course{0: uses(10, 15, 8), 12: {uses(10, 15, 8)[0], uses(10, 15, 8)[2]}}, 60, []string{"0 over told, 10s", "10 stop b, 10s", "17 clear"}},
-		{"unknown use ends nobody", OveruseKill, course{0: uses(31), 5: uses(-1)}, 60, []string{"0 over told, 10s"}},
-		{"unknown use pauses, known use goes on", OveruseKill, course{0: uses(31), 5: uses(-1), 30: uses(31), 32: nil}, 33, []string{"0 over told, 10s", "30 stop a, 10s"}},
-		{"what is known alone is too much", OveruseKill, course{0: uses(31, 5), 5: uses(31, -1), 12: nil}, 13, []string{"0 over told, 10s", "10 stop a, 10s"}},
-		{"memory that does not come back", OveruseKill, course{0: uses(31), 50: nil}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "25 kill a", "30 kill a", "35 leak a", "36 kill a", "41 kill a", "46 kill a"}},
-		{"of one that stays one process goes", OveruseKill, course{0: usesInPlace(31), 22: usesInPlace(20)}, 60, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "27 clear"}},
-		{"one that stays too large is asked again before more is killed", OveruseKill, course{0: usesInPlace(31), 45: usesInPlace(20)}, 46, []string{"0 over told, 10s", "10 stop a, 10s", "20 kill a", "40 stop a, 10s"}},
-		{"freeze, time and again", OveruseFreeze, course{0: uses(31), 40: nil}, 50, []string{"0 over told, 10s", "10 freeze a until 15", "15 thaw a", "25 freeze a until 30", "30 thaw a", "45 clear"}},
-		{"frozen and gone", OveruseFreeze, course{0: uses(31), 12: nil}, 14, []string{"0 over told, 10s", "10 freeze a until 15", "12 thaw a"}},
+		{"it ends on SIGTERM", OveruseKill, course{0: uses(31), 12: nil}, 60, []string{"0 over notified, 10s", "10 stop a, 10s", "17 clear"}},
+		{"it frees memory in its grace", OveruseKill, course{0: uses(31), 9: uses(20)}, 60, []string{"0 over notified, 10s", "14 clear"}},
+		{"it frees memory after SIGTERM", OveruseKill, course{0: uses(31), 15: uses(20)}, 60, []string{"0 over notified, 10s", "10 stop a, 10s", "20 clear"}},
+		{"slightly below the limit does not reset the grace", OveruseKill, course{0: uses(31), 5: uses(29), 9: uses(31), 12: nil}, 13, []string{"0 over notified, 10s", "10 stop a, 10s"}},
+		{"at the limit no lease is stopped", OveruseKill, course{0: uses(31), 9: uses(30)}, 60, []string{"0 over notified, 10s"}},
+		{"the largest lease of a grant is stopped", OveruseKill, course{0: uses(10, 15, 8), 12: {uses(10, 15, 8)[0], uses(10, 15, 8)[2]}}, 60, []string{"0 over notified, 10s", "10 stop b, 10s", "17 clear"}},
+		{"unknown use stops no lease", OveruseKill, course{0: uses(31), 5: uses(-1)}, 60, []string{"0 over notified, 10s"}},
+		{"unknown use pauses, known use continues", OveruseKill, course{0: uses(31), 5: uses(-1), 30: uses(31), 32: nil}, 33, []string{"0 over notified, 10s", "30 stop a, 10s"}},
+		{"the known use alone is too much", OveruseKill, course{0: uses(31, 5), 5: uses(31, -1), 12: nil}, 13, []string{"0 over notified, 10s", "10 stop a, 10s"}},
+		{"memory that is not freed", OveruseKill, course{0: uses(31), 50: nil}, 60, []string{"0 over notified, 10s", "10 stop a, 10s", "20 kill a", "25 kill a", "30 kill a", "35 leak a", "36 kill a", "41 kill a", "46 kill a"}},
+		{"one process of a lease in place is stopped", OveruseKill, course{0: usesInPlace(31), 22: usesInPlace(20)}, 60, []string{"0 over notified, 10s", "10 stop a, 10s", "20 kill a", "27 clear"}},
+		{"the next process of a lease in place gets SIGTERM before it is killed", OveruseKill, course{0: usesInPlace(31), 45: usesInPlace(20)}, 46, []string{"0 over notified, 10s", "10 stop a, 10s", "20 kill a", "40 stop a, 10s"}},
+		{"freeze repeatedly", OveruseFreeze, course{0: uses(31), 40: nil}, 50, []string{"0 over notified, 10s", "10 freeze a until 15", "15 thaw a", "25 freeze a until 30", "30 thaw a", "45 clear"}},
+		{"it ends while frozen", OveruseFreeze, course{0: uses(31), 12: nil}, 14, []string{"0 over notified, 10s", "10 freeze a until 15", "12 thaw a"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var l Escalation
@@ -85,7 +85,7 @@ func TestEscalation(t *testing.T) {
 					got = append(got, short(s, a))
 				}
 			}
-			// The clear of a course that ends with nothing left is the same everywhere.
+			// A final clear after all leases have ended need not be listed.
 			want := tc.want
 			if d := cmp.Diff(want, trim(got, want)); d != "" {
 				t.Error(d)
@@ -94,7 +94,7 @@ func TestEscalation(t *testing.T) {
 	}
 }
 
-// trim drops a last clear that the wanted list does not speak of.
+// trim drops a final clear that the expected list does not have.
 func trim(got, want []string) []string {
 	if n := len(got); n == len(want)+1 && strings.HasSuffix(got[n-1], "clear") {
 		return got[:n-1]
@@ -108,7 +108,7 @@ func short(s int, a MemoryAction) string {
 		out += " " + a.Lease
 	}
 	if a.Kind == MemoryOver && a.Notify {
-		out += " told"
+		out += " notified"
 	}
 	if a.Delay != 0 {
 		out += fmt.Sprintf(", %v", a.Delay)
@@ -130,7 +130,7 @@ func TestEscalationOneAtATime(t *testing.T) {
 	for s := range 20 {
 		list := []MemoryAccount{mk("x", 11, "xa"), mk("y", 15, "ya")}
 		if s >= 6 {
-			list[1].Leases = nil // the furthest above went first
+			list[1].Leases = nil // the one furthest above its limit was stopped first
 		}
 		for _, a := range l.Evaluate(time.Duration(s)*time.Second, list) {
 			if a.Kind == MemoryStop || a.Kind == MemoryKill {
@@ -156,7 +156,7 @@ func TestEscalationLowerLimitGivesFullGrace(t *testing.T) {
 			got = append(got, short(s, a))
 		}
 	}
-	if d := cmp.Diff([]string{"0 over told, 10s", "8 over told, 10s", "18 stop a, 10s", "28 kill a"}, got); d != "" {
+	if d := cmp.Diff([]string{"0 over notified, 10s", "8 over notified, 10s", "18 stop a, 10s", "28 kill a"}, got); d != "" {
 		t.Error(d)
 	}
 }
@@ -165,10 +165,10 @@ func TestMemoryMessages(t *testing.T) {
 	a := MemoryAction{Kind: MemoryOver, Account: "vision/dev", Lease: "l-1", Used: 32*gibi + gibi/5, Limit: 30 * gibi, Delay: 10 * time.Second}
 	for do, want := range map[MemoryActionKind]string{
 		MemoryNotice: "vision/dev uses 32.2 GiB of 30 GiB GPU memory: close to its limit",
-		MemoryOver:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory, more than granted: free some within 10s",
-		MemoryStop:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory: lease l-1 is asked to end and will be killed in 10s",
+		MemoryOver:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory, more than granted: free memory within 10s",
+		MemoryStop:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory: lease l-1 gets SIGTERM and is killed after 10s",
 		MemoryKill:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory: lease l-1 did not end and is killed",
-		MemoryLeak:   "the GPU memory of lease l-1 did not come back after it was killed",
+		MemoryLeak:   "the GPU memory of lease l-1 was not freed after it was killed",
 	} {
 		a.Kind = do
 		if got := a.String(); got != want {
@@ -177,7 +177,7 @@ func TestMemoryMessages(t *testing.T) {
 	}
 }
 
-// TestEscalationInvariants drives the ladder with random use and checks what always holds.
+// TestEscalationInvariants runs the escalation with random use and checks its invariants.
 func TestEscalationInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l Escalation
@@ -226,11 +226,11 @@ func TestEscalationInvariants(t *testing.T) {
 							t.Fatalf("at %v stops %s: certain %v, over since %v, grace %v", now, a.Lease, certain[a.Account], overSince[a.Account], grace[i])
 						}
 						if l.victim == nil || l.victim.lease != a.Lease {
-							t.Fatalf("stops %s beside %+v", a.Lease, l.victim)
+							t.Fatalf("stops %s while it stops %+v", a.Lease, l.victim)
 						}
 						stopped, stoppedAt = a.Lease, now
 					} else if a.Lease != stopped || now < stoppedAt+grace[i] {
-						t.Fatalf("kills %s at %v, %s was asked at %v", a.Lease, now, stopped, stoppedAt)
+						t.Fatalf("kills %s at %v, but %s got SIGTERM at %v", a.Lease, now, stopped, stoppedAt)
 					}
 				case MemoryFreeze:
 					if policy[i] != OveruseFreeze || !certain[a.Account] || a.Until != now+5*time.Second {

@@ -9,8 +9,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// TestShareErrorIsAsStated draws samples of a true share and compares the spread of the estimates with what they say of
-// themselves.
+// TestShareErrorIsAsStated draws samples of a known share and compares the spread of the estimates with their standard error.
 func TestShareErrorIsAsStated(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, p := range []float64{0.1, 0.3, 0.5} {
@@ -32,7 +31,7 @@ func TestShareErrorIsAsStated(t *testing.T) {
 			said += sh.StdErr / runs
 		}
 		if seen := math.Sqrt(square); math.Abs(seen-said)/seen > 0.05 {
-			t.Errorf("share %.1f: the estimates spread by %.4f and say %.4f", p, seen, said)
+			t.Errorf("share %.1f: the estimates spread by %.4f, their standard error is %.4f", p, seen, said)
 		}
 	}
 }

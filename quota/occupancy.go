@@ -2,39 +2,39 @@ package quota
 
 import "time"
 
-// Usage is what one lease had of a GPU's time.
+// Usage is the part of a GPU's time that one lease got.
 type Usage struct {
 	Lease string
-	// Occupancy is the time in which the GPU was this lease's: its slices with their drains, all the time when it is
-	// alone, and equal parts while several run side by side. It says nothing about how busy the lease kept the GPU.
+	// Occupancy is the time that is accounted to this lease: its slices with the backlog after them, all the time while it
+	// runs alone, and equal parts while several run concurrently. It is not how busy the lease kept the GPU.
 	Occupancy time.Duration
-	// Recent is the part of the last Window that was this lease's.
+	// Recent is the part of the last Window that is accounted to this lease.
 	Recent float64
-	Window time.Duration // 10 s, or less when there was less
-	// Entitled is its part among those who take part now, 0…1; 0 when it does not.
+	Window time.Duration // 10 s, or less after the start
+	// Entitled is its part among the participants, 0…1; 0 when it does not participate.
 	Entitled float64
-	Frozen   time.Duration // in all
+	Frozen   time.Duration // in total
 	Slices   uint64
-	Backlog  time.Duration // the learned drain: how long its queued work runs on after a freeze
-	// Strained: it leaves so much queued work that its share cannot be held; a smaller launch queue would help.
+	Backlog  time.Duration // estimated: how long its queued work continues to run after a freeze
+	// Strained: its backlog is so long that its share cannot be enforced; a smaller launch queue would help.
 	Strained    bool
-	Idle        bool // it holds the GPU and does nothing: nobody waits for it, and it is not frozen
-	Unfreezable bool // it could not be frozen and is left alone for now
+	Idle        bool // it has the GPU open and does nothing: it is not frozen, and other leases do not wait for it
+	Unfreezable bool // freezing it failed: it is not frozen for now
 }
 
-// recentWindow is over which Usage.Recent is taken.
+// recentWindow is the window of Usage.Recent.
 const recentWindow = 10 * time.Second
 
-// keepIntervals is how long spans are kept, for finding leases that do nothing.
+// keepIntervals is how long intervals are kept, which idle leases are found with.
 const keepIntervals = 30 * time.Second
 
-// interval is a part of the GPU's time that was one lease's.
+// interval is a part of the GPU's time that is accounted to one lease.
 type interval struct {
 	from, to time.Duration
 	part     float64
 }
 
-// account gives the time since the last call to whose it was.
+// account accounts the time since the last call to the leases that had it.
 func (s *Scheduler) account(now time.Duration) {
 	if now <= s.last {
 		return
@@ -53,7 +53,7 @@ func (s *Scheduler) account(now time.Duration) {
 			s.fallback.addSliceTime(now - from)
 		}
 	}
-	// Only what is left after the time that was had may be lost to the limit.
+	// After addTime, because only what is left of the budget is subject to the limit.
 	for _, m := range in {
 		if m.cap != 0 {
 			m.budget = min(m.budget+time.Duration(m.cap*float64(now-from)), s.burst(m, len(in)))
@@ -61,12 +61,12 @@ func (s *Scheduler) account(now time.Duration) {
 	}
 }
 
-// burst is how much of its cap a lease may save up: two rounds of it, because it may have to wait for another's slice.
+// burst is how much budget of its cap a lease may save up: two rounds, because it may wait for another lease's slice.
 func (s *Scheduler) burst(m *member, n int) time.Duration {
 	return max(time.Duration(2*m.cap*float64(s.round(n))), m.backlog.estimate+s.quantum())
 }
 
-// addTime adds time to a lease.
+// addTime accounts time to a lease.
 func (m *member) addTime(from, to time.Duration, part float64) {
 	d := time.Duration(part * float64(to-from))
 	m.usage.Occupancy += d
@@ -83,7 +83,7 @@ func (m *member) addTime(from, to time.Duration, part float64) {
 	}
 }
 
-// timeBetween is how much time was a lease's between two moments.
+// timeBetween is the time that is accounted to a lease between two moments.
 func (m *member) timeBetween(from, to time.Duration) time.Duration {
 	var sum time.Duration
 	for _, sp := range m.intervals {
@@ -94,7 +94,7 @@ func (m *member) timeBetween(from, to time.Duration) time.Duration {
 	return sum
 }
 
-// Usage accounts up to now and tells what every lease had.
+// Usage accounts up to now and returns the usage of every lease.
 func (s *Scheduler) Usage(now time.Duration) []Usage {
 	s.account(now)
 	now = s.last
@@ -123,14 +123,14 @@ func (s *Scheduler) Usage(now time.Duration) []Usage {
 	return out
 }
 
-// Status is how the GPU is shared now.
+// Status is how the GPU is time-sliced now.
 type Status struct {
 	Enforced bool
-	Current  string // the lease whose slice it is
-	Reason   string // why nobody is gated
+	Current  string // the lease whose slice runs
+	Reason   string // why the shares are not enforced
 }
 
-// Status tells how the GPU is shared as of the last Next.
+// Status returns the status as of the last Next.
 func (s *Scheduler) Status() Status {
 	out := Status{Enforced: s.phase != sideBySide, Reason: s.reason}
 	if s.current != nil {

@@ -6,39 +6,40 @@ import (
 	"time"
 )
 
-// Config is how one GPU's time is shared. The zero value works.
+// Config is how one GPU is time-sliced. The zero value works.
 type Config struct {
 	// Round is the time in which every lease gets its share once. 0: 1 s, or 2 s with more than four leases.
 	Round time.Duration
-	// Dither is by how much a slice is lengthened or shortened at random, as a part of it: without it the slices beat
-	// with the driver's sampling and the estimates are wrong by points, however long they run. 0: 0.15.
+	// Dither is the random part by which a slice is longer or shorter. Without it the slices interfere with the driver's
+	// sampling, and the estimates stay wrong by percentage points. 0: 0.15.
 	Dither float64
-	// MinQuantum is the shortest slice worth a switch. 0: 30 ms. It is never below 20 times what a switch was seen to take.
+	// MinQuantum is the shortest slice. 0: 30 ms. A slice is never shorter than 20 times the measured time of a switch.
 	MinQuantum time.Duration
-	// MaxFrozen is the longest that a lease is frozen at a stretch, whatever its share. 0: 5 s.
+	// MaxFrozen is the longest time that a lease is frozen without a break, whatever its share. 0: 5 s.
 	MaxFrozen time.Duration
-	// SamplePeriod is the time between the driver's utilisation samples until it was seen. 0: 139 ms, 72 in ten seconds.
+	// SamplePeriod is the assumed time between the driver's utilisation samples until it is measured. 0: 139 ms, 72 in ten
+	// seconds.
 	SamplePeriod time.Duration
-	// Concurrent lets all run side by side and only accounts.
+	// Concurrent lets all leases run concurrently and only accounts.
 	Concurrent bool
-	// Fallback lets all run side by side for a while when the slices are not filled: exclusive slices of leases that
-	// wait for the host waste the GPU. Only raw samples tell.
+	// Fallback lets all leases run concurrently for a while when they do not use their slices: exclusive slices of leases
+	// that wait for the host waste the GPU. It needs Raw.
 	Fallback bool
-	// Raw: the driver answers all its samples one by one, not the newest of each process.
+	// Raw: the driver reports all its samples, not the newest of each process.
 	Raw bool
-	// Rand gives numbers in [0, 1); nil: no dither.
+	// Rand returns numbers in [0, 1); nil: no dither.
 	Rand func() float64
 }
 
-// Member is one lease on the GPU, or on a group of GPUs whose leases are gated together.
+// Member is one lease on the GPU, or on a group of GPUs whose leases are frozen together.
 type Member struct {
 	Lease string
 	Grant string   // leases of one grant divide its Share and Cap
 	Share float64  // of the grant, in any unit: shares are relative
 	Cap   *float64 // of the grant, 0…1: never more of the GPU's time than this, even when it is idle; nil: no cap
-	// Active: it has a process that holds the GPU.
+	// Active: it has a process that has the GPU open.
 	Active bool
-	// NeverFreeze: it must never be frozen (a login, an adopted unit). It runs whenever it likes and is not accounted.
+	// NeverFreeze: it must never be frozen (a login, an adopted unit). It runs at any time and is not accounted.
 	NeverFreeze bool
 }
 
@@ -52,35 +53,35 @@ const (
 	Thaw   Kind = "thaw"
 )
 
-// Action is the next thing to do. Carry it out, report it with Froze or Thawed, and ask again.
+// Action is the next thing to do. Carry it out, report it with Froze or Thawed, and call Next again.
 type Action struct {
 	Kind  Kind
 	Lease string // freeze, thaw
-	// Until is when to ask again at the latest (wait), or when the lease must be thawed at the latest whatever happens
-	// (freeze): write it where the thawing guard reads it before freezing.
+	// Until is the latest time for the next call of Next (wait), or the deadline at which the lease must be thawed in any case
+	// (freeze): it must be stored with the freeze before freezing.
 	Until  time.Duration
 	Reason string
-	// ReadSamples (with a thaw): now is the time to read the driver's samples and Observe them, because what they tell of this
-	// lease's freeze is lost soon after the thaw. It need not be waited for, and may be left out.
+	// ReadSamples (with a thaw): read the driver's samples now and call Observe, because samples from this lease's freeze are
+	// replaced soon after the thaw. The thaw need not wait for it, and it may be omitted.
 	ReadSamples bool
 }
 
-// Scheduler shares the time of one GPU by deficit round robin in which the drain is charged: a frozen lease's queued
-// work still runs, so a slice lasts from the thaw until that work is done, and what it lasted longer than granted is
-// paid back. The zero value is not usable: call NewScheduler. It is not safe for concurrent use.
+// Scheduler shares the time of one GPU by deficit round robin that charges the backlog: the queued work of a frozen lease
+// continues to run, so a slice lasts from the thaw until that work is done, and time beyond the grant is charged to the
+// lease's next slices. The zero value is not usable: call NewScheduler. It is not safe for concurrent use.
 //
-// Times are monotonic, since any fixed moment of the caller's.
+// Times are monotonic and start at any fixed moment.
 type Scheduler struct {
 	cfg        Config
 	members    []*member // sorted by lease
 	phase      phase
-	current    *member // whose slice it is, in phases run and drain
-	started    bool    // cur was seen thawed in this slice
+	current    *member // the lease whose slice it is, in phases sliceRuns and backlogRuns
+	started    bool    // current has been thawed in this slice
 	start      time.Duration
 	until      time.Duration
 	lastPicked string
-	last       time.Duration // accounted up to here
-	switchTime time.Duration // what a freeze or a thaw takes, smoothed
+	last       time.Duration // accounted up to this time
+	switchTime time.Duration // duration of a freeze or a thaw, smoothed
 	fallback   fallback
 	period     period
 	reason     string
@@ -90,16 +91,16 @@ type Scheduler struct {
 type phase int
 
 const (
-	sideBySide  phase = iota // nobody is gated
-	sliceRuns                // cur runs, the others are frozen
-	backlogRuns              // all are frozen, cur's queued work runs out
-	allCapped                // all are frozen, because all are at their caps
+	sideBySide  phase = iota // no lease is frozen
+	sliceRuns                // current runs, the others are frozen
+	backlogRuns              // all are frozen, the queued work of current still runs
+	allCapped                // all are frozen, because all have reached their caps
 )
 
-// member is a lease with what the scheduler knows of it.
+// member is a lease with the scheduler's state of it.
 type member struct {
 	Member
-	weight  float64 // its part of its grant's share, among the active
+	weight  float64 // its part of its grant's share, among the participants
 	deficit time.Duration
 	budget  time.Duration // what is left of its cap
 	cap     float64       // its part of its grant's cap; 0: none
@@ -107,20 +108,20 @@ type member struct {
 
 	frozen           bool
 	frozenAt         time.Duration
-	freezeFailed     bool          // a freeze failed: its state is unknown until it is thawed
-	overdue          bool          // thawed out of turn, because it was frozen for too long
+	freezeFailed     bool          // its state is unknown until it is thawed
+	overdue          bool          // thawed early, because it was frozen for MaxFrozen
 	retryAt          time.Duration // no action on it before this
 	failures         int
-	unfreezableUntil time.Duration // it cannot be frozen: left alone until this
+	unfreezableUntil time.Duration // freezing it failed repeatedly: it is not frozen before this
 
 	backlog   backlogEstimate
 	usage     Usage
 	intervals []interval
 	busyAt    time.Duration // the newest sample that names it
-	idle      bool          // it holds the GPU but does nothing
+	idle      bool          // it has the GPU open but does nothing
 }
 
-// NewScheduler makes a scheduler without leases.
+// NewScheduler returns a scheduler without leases.
 func NewScheduler(cfg Config) *Scheduler {
 	s := &Scheduler{}
 	s.Configure(cfg)
@@ -144,8 +145,8 @@ func (s *Scheduler) Configure(cfg Config) {
 	s.cfg = cfg
 }
 
-// SetMembers says which leases there are now. A new one, and one that was inactive, starts without credit or debt. A
-// frozen one that is missing from the list is thawed first and forgotten then.
+// SetMembers sets the leases. A new one, and one that was inactive, starts without credit or debt. A frozen one that is
+// missing from the list is thawed before it is removed.
 func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 	s.account(now)
 	seen := map[string]bool{}
@@ -177,7 +178,7 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 	}
 }
 
-// forget drops the members that are gone and thawed.
+// forget drops the removed members that are thawed.
 func (s *Scheduler) forget() {
 	s.members = slices.DeleteFunc(s.members, func(m *member) bool { return m.removed && !m.frozen })
 	if s.current != nil && !slices.Contains(s.members, s.current) {
@@ -185,7 +186,7 @@ func (s *Scheduler) forget() {
 	}
 }
 
-// updateWeights divides every grant's share and cap among its leases that run.
+// updateWeights divides every grant's share and cap among its participants.
 func (s *Scheduler) updateWeights() {
 	n := map[string]int{}
 	for _, m := range s.members {
@@ -202,7 +203,7 @@ func (s *Scheduler) updateWeights() {
 	}
 }
 
-// participates tells whether a lease takes part in the round.
+// participates reports whether a lease gets slices.
 func (s *Scheduler) participates(m *member) bool {
 	return m.Active && !m.NeverFreeze && !m.idle && !m.removed && s.last >= m.unfreezableUntil
 }
@@ -217,9 +218,9 @@ func (s *Scheduler) participants() []*member {
 	return out
 }
 
-// Froze reports a freeze: when it was done, how long it took, and whether it failed. After a failure the lease is
-// thawed, and after three in a row left alone for a minute: an unfreezable lease costs the others their share, not
-// their life.
+// Froze reports a freeze to the scheduler: when it was done, its duration, and whether it failed. After a failure the lease
+// is thawed, and after three failures in a row it is not frozen for a minute. The other leases then get less than their
+// share, but they are not blocked.
 func (s *Scheduler) Froze(lease string, now, duration time.Duration, err error) {
 	s.account(now)
 	m := s.find(lease)
@@ -240,7 +241,8 @@ func (s *Scheduler) Froze(lease string, now, duration time.Duration, err error) 
 	m.backlog.froze(now)
 }
 
-// Thawed reports a thaw, asked for or not, and whether it failed. A lease that no longer exists counts as thawed.
+// Thawed reports a thaw to the scheduler, requested or not, and whether it failed. A lease that no longer exists counts as
+// thawed.
 func (s *Scheduler) Thawed(lease string, now, duration time.Duration, err error) {
 	s.account(now)
 	m := s.find(lease)
@@ -256,7 +258,7 @@ func (s *Scheduler) Thawed(lease string, now, duration time.Duration, err error)
 	m.backlog.thawed(now)
 	s.switchTime += (duration - s.switchTime) / 8
 	if m.overdue {
-		// It takes the slice over: the one that had it is frozen next.
+		// It takes over the slice: the lease that had it is frozen next.
 		m.overdue = false
 		if s.current != nil && s.current != m {
 			s.chargeSlice(now)
@@ -274,7 +276,7 @@ func (s *Scheduler) find(lease string) *member {
 	return s.members[i]
 }
 
-// Next says what to do now. It never answers twice in a row with the same freeze or thaw once that was reported.
+// Next returns the next action. It does not return the same freeze or thaw again after that was reported.
 func (s *Scheduler) Next(now time.Duration) Action {
 	now = max(now, s.last)
 	s.account(now)
@@ -294,7 +296,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 		s.phase, s.current = sideBySide, nil
 		until := now + time.Second
 		for _, m := range s.members {
-			m.deficit = 0 // a debt to nobody
+			m.deficit = 0 // no other lease was delayed
 			if m.frozen {
 				until = min(until, m.retryAt)
 			}
@@ -310,18 +312,18 @@ func (s *Scheduler) Next(now time.Duration) Action {
 			m, q, at := s.pickNext(in, now)
 			if m == nil {
 				s.phase, s.current = allCapped, nil
-				if a, ok := s.freeze(in, nil, now, "its cap is reached"); ok {
+				if a, ok := s.freeze(in, nil, now, "it has reached its cap"); ok {
 					return a
 				}
-				return Action{Kind: Wait, Until: s.waitLimit(in, nil, at), Reason: "all leases are at their caps"}
+				return Action{Kind: Wait, Until: s.waitLimit(in, nil, at), Reason: "all leases have reached their caps"}
 			}
 			s.beginSlice(m, now, q)
 		case sliceRuns:
-			if a, ok := s.freeze(in, s.current, now, "it is another's slice"); ok {
+			if a, ok := s.freeze(in, s.current, now, "another lease has its slice"); ok {
 				return a
 			}
 			if s.current.frozen && now < s.current.retryAt {
-				return Action{Kind: Wait, Until: s.current.retryAt, Reason: "a thaw failed and is tried again"}
+				return Action{Kind: Wait, Until: s.current.retryAt, Reason: "a thaw failed and is repeated"}
 			}
 			if s.current.frozen {
 				return Action{Kind: Thaw, Lease: s.current.Lease, Reason: "its slice begins", ReadSamples: true}
@@ -330,7 +332,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 				s.started, s.until, s.start = true, now+(s.until-s.start), now
 				s.current.usage.Slices++
 			}
-			// A slice is never cut to nothing, even when others are due: who is due is thawed beside it.
+			// A slice is never shorter than quantum, even when another lease must be thawed: that one is thawed at the same time.
 			if end := max(s.waitLimit(in, s.current, s.until), min(s.until, s.start+s.quantum())); now < end {
 				return Action{Kind: Wait, Until: s.thawDeadline(in, end), Reason: "a slice runs"}
 			}
@@ -343,7 +345,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 				return a
 			}
 			if end := s.waitLimit(in, s.current, s.current.frozenAt+s.current.backlog.estimate); now < end {
-				return Action{Kind: Wait, Until: end, Reason: "queued work runs out"}
+				return Action{Kind: Wait, Until: end, Reason: "its queued work still runs"}
 			}
 			s.chargeSlice(now)
 			s.phase = sideBySide
@@ -351,30 +353,30 @@ func (s *Scheduler) Next(now time.Duration) Action {
 	}
 }
 
-// enforced tells whether anybody is frozen for anybody, and if not, why.
+// enforced reports whether leases are frozen for one another, and if not, why.
 func (s *Scheduler) enforced(in []*member) (bool, string) {
 	switch {
 	case len(in) == 0:
-		return false, "nobody uses the GPU"
+		return false, "no lease uses the GPU"
 	case s.cfg.Concurrent:
-		return false, "all run side by side: so it is configured"
+		return false, "all leases run concurrently: shares are not enforced by configuration"
 	case s.last < s.fallback.until:
 		return false, s.fallback.reason
 	case len(in) == 1 && in[0].cap == 0:
-		return false, "one lease alone is never frozen"
+		return false, "a single lease is never frozen"
 	}
 	var need time.Duration
 	for _, m := range in {
 		need += s.quantum() + m.backlog.estimate + 2*s.switchTime
 	}
 	if need > s.cfg.MaxFrozen+s.shortest(in) {
-		s.fallback.start(s.last, "all run side by side: slices and queued work of all leases take longer than a lease may be frozen")
+		s.fallback.start(s.last, "all leases run concurrently: slices and queued work of all leases take longer than a lease may be frozen")
 		return false, s.fallback.reason
 	}
 	return true, ""
 }
 
-// shortest is the least slice and drain among some: a lease does not wait for its own.
+// shortest is the shortest slice with backlog: a lease does not wait for its own.
 func (s *Scheduler) shortest(in []*member) time.Duration {
 	least := in[0].backlog.estimate
 	for _, m := range in {
@@ -383,8 +385,8 @@ func (s *Scheduler) shortest(in []*member) time.Duration {
 	return least + s.quantum()
 }
 
-// thawDue thaws whom nothing may keep frozen: all when nobody is gated, those who do not contend, and those who were
-// frozen for as long as is allowed.
+// thawDue thaws leases that must not be frozen: all when shares are not enforced, those that do not participate, and those
+// that have been frozen for MaxFrozen.
 func (s *Scheduler) thawDue(now time.Duration, enforced bool) (Action, bool) {
 	for _, m := range s.members {
 		if !m.frozen {
@@ -393,11 +395,11 @@ func (s *Scheduler) thawDue(now time.Duration, enforced bool) (Action, bool) {
 		why := ""
 		switch {
 		case !enforced || !s.participates(m):
-			why = "it has nobody to wait for"
+			why = "it waits for no other lease"
 		case m.freezeFailed:
-			why = "it could not be frozen"
+			why = "freezing it failed"
 		case now >= m.frozenAt+s.cfg.MaxFrozen && m != s.current:
-			why, m.overdue = "it was frozen for as long as is allowed", true
+			why, m.overdue = "it was frozen for the longest allowed time", true
 		default:
 			continue
 		}
@@ -409,7 +411,7 @@ func (s *Scheduler) thawDue(now time.Duration, enforced bool) (Action, bool) {
 	return Action{}, false
 }
 
-// freeze gives the next to be frozen of all but one.
+// freeze returns a freeze of the next lease that runs, except one.
 func (s *Scheduler) freeze(in []*member, but *member, now time.Duration, why string) (Action, bool) {
 	for _, m := range in {
 		if m != but && !m.frozen {
@@ -419,13 +421,13 @@ func (s *Scheduler) freeze(in []*member, but *member, now time.Duration, why str
 	return Action{}, false
 }
 
-// beginSlice gives a slice to a lease. The slice counts from when it is seen thawed.
+// beginSlice starts a slice of a lease. Its time counts from the thaw.
 func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
 	s.phase, s.current, s.started, s.start, s.until, s.lastPicked = sliceRuns, m, false, now, now+q, m.Lease
 }
 
-// extendSlice lets a slice go on when the next one would be the same lease's again: a freeze for nobody costs a drain, and a
-// drain that is cut short by a thaw is learned too small.
+// extendSlice continues a slice when the same lease would get the next one: a freeze would cost the time of the backlog, and
+// a backlog that is interrupted by a thaw is estimated too short.
 func (s *Scheduler) extendSlice(in []*member, now time.Duration) bool {
 	saved := make([]time.Duration, len(in))
 	for i, m := range in {
@@ -443,7 +445,7 @@ func (s *Scheduler) extendSlice(in []*member, now time.Duration) bool {
 	return false
 }
 
-// chargeSlice ends the slice: all the time since its start is the lease's, its drain included.
+// chargeSlice ends the slice and charges the time since its start, with the backlog, to the lease.
 func (s *Scheduler) chargeSlice(now time.Duration) {
 	if s.current != nil && s.started {
 		s.current.deficit -= now - s.start
@@ -463,26 +465,26 @@ func (s *Scheduler) round(n int) time.Duration {
 	return time.Second
 }
 
-// quantum is the shortest slice worth a switch.
+// quantum is the shortest slice.
 func (s *Scheduler) quantum() time.Duration {
 	return min(max(s.cfg.MinQuantum, 40*s.switchTime), s.cfg.MaxFrozen/8)
 }
 
-// waitLimit moves a time forward so that nobody but one stays frozen too long: room is left for the drain and the switch.
+// waitLimit moves a time forward so that no lease except one is frozen for too long, with time for the backlog and the switch.
 func (s *Scheduler) waitLimit(in []*member, but *member, t time.Duration) time.Duration {
-	room := 2*s.switchTime + 5*time.Millisecond
+	margin := 2*s.switchTime + 5*time.Millisecond
 	if but != nil && !but.frozen {
-		room += but.backlog.estimate
+		margin += but.backlog.estimate
 	}
 	for _, m := range in {
 		if m != but && m.frozen {
-			t = min(t, m.frozenAt+s.cfg.MaxFrozen-room)
+			t = min(t, m.frozenAt+s.cfg.MaxFrozen-margin)
 		}
 	}
 	return t
 }
 
-// thawDeadline moves a time forward to the first moment when a lease was frozen for as long as is allowed.
+// thawDeadline moves a time forward to the first moment at which a lease has been frozen for MaxFrozen.
 func (s *Scheduler) thawDeadline(in []*member, t time.Duration) time.Duration {
 	for _, m := range in {
 		if m.frozen {
@@ -492,8 +494,8 @@ func (s *Scheduler) thawDeadline(in []*member, t time.Duration) time.Duration {
 	return t
 }
 
-// pickNext visits the leases in turn, gives each its part of a round, and takes the first that has saved enough for a slice.
-// Without one, all are at their caps, and it says when the first is not.
+// pickNext visits the leases in order, credits each with its part of a round, and takes the first that has enough for a
+// slice. When all have reached their caps it returns nil and the time when the first has budget again.
 func (s *Scheduler) pickNext(in []*member, now time.Duration) (*member, time.Duration, time.Duration) {
 	r, q := s.round(len(in)), s.quantum()
 	var total float64
@@ -508,20 +510,20 @@ func (s *Scheduler) pickNext(in []*member, now time.Duration) (*member, time.Dur
 	first := slices.IndexFunc(in, func(m *member) bool { return m.Lease > s.lastPicked })
 	credit := func(m *member) {
 		part := time.Duration(m.weight / total * float64(r))
-		// The clamp keeps a lease from saving up for a long slice, but below the second term one with a deep queue and a
+		// The limit keeps a lease from saving up for a long slice. Without its second term a lease with a long backlog and a
 		// small share would never run.
 		m.deficit = min(m.deficit+part, max(2*part, m.backlog.estimate+part+q))
 	}
 	if m := s.urgent(in, now, q); m != nil {
 		if total > 0 {
-			credit(m) // its visit, only early
+			credit(m) // its visit comes early
 		}
 		return m, max(q, min(m.deficit-m.backlog.estimate, r)), 0
 	}
 	if total == 0 {
 		return nil, 0, at
 	}
-	// A lease with debt takes several visits to pay it back. The bound only guards against a defect.
+	// A lease with debt needs several visits to pay it back. The bound is only against a defect.
 	for i := max(first, 0); i < max(first, 0)+100000; i++ {
 		m := in[i%len(in)]
 		if s.capWait(m, len(in), q) != 0 {
@@ -542,7 +544,7 @@ func (s *Scheduler) pickNext(in []*member, now time.Duration) (*member, time.Dur
 	return in[max(first, 0)], q, 0
 }
 
-// urgent is the frozen lease whose longest frozen time ends before another slice could.
+// urgent is the frozen lease that reaches MaxFrozen before another slice could end.
 func (s *Scheduler) urgent(in []*member, now, q time.Duration) *member {
 	var out *member
 	var longest time.Duration
@@ -562,8 +564,8 @@ func (s *Scheduler) urgent(in []*member, now, q time.Duration) *member {
 	return out
 }
 
-// capWait is how long until a lease's cap lets it have a slice: once a round, because many short slices would each be
-// wrong by what the reserve is.
+// capWait is the time until a lease's cap allows a slice. That is once a round, because each of many short slices would have
+// the error of the backlog estimate.
 func (s *Scheduler) capWait(m *member, n int, q time.Duration) time.Duration {
 	lack := max(q+m.backlog.estimate, time.Duration(0.9*m.cap*float64(s.round(n)))) - m.budget
 	if m.cap == 0 || lack <= 0 {

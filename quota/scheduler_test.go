@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// busyWorker is a worker that never lets its queue run empty.
+// busyWorker returns a worker whose queue is never empty.
 func busyWorker(lease string, share float64) *worker {
 	return &worker{lease: lease, share: share, depth: ms(20)}
 }
@@ -45,19 +45,19 @@ func TestRemovedLeaseThawsTheOthers(t *testing.T) {
 	m := newSim(t, Config{}, 1, a, b)
 	m.run(5*time.Second + 100*time.Millisecond)
 	if !m.s.Status().Enforced || a.frozen == b.frozen {
-		t.Fatalf("not gated: a frozen %v, b frozen %v", a.frozen, b.frozen)
+		t.Fatalf("not enforced: a frozen %v, b frozen %v", a.frozen, b.frozen)
 	}
 	m.ws = []*worker{a}
-	b.frozen = false // its processes are gone
+	b.frozen = false // its processes have ended
 	m.s.SetMembers(m.now, []Member{{Lease: "a", Grant: "a", Share: 30, Active: true}})
 	m.s.Thawed("b", m.now, 0, nil)
 	m.wake = 0
 	m.run(tick)
 	if a.frozen || m.s.Status().Enforced {
-		t.Error("a stays frozen although it is alone")
+		t.Error("a is still frozen although it is alone")
 	}
 	if len(m.s.Usage(m.now)) != 1 {
-		t.Error("b is not forgotten")
+		t.Error("b is not removed")
 	}
 }
 
@@ -115,12 +115,12 @@ func TestIdleLeaseDelaysNoOther(t *testing.T) {
 	if u := usageOf(t, m.s, m.now, "lazy"); !u.Idle {
 		t.Errorf("usage %+v", u)
 	}
-	// It wakes up and gets its share.
+	// It becomes busy and gets its share.
 	lazy.work, lazy.depth, lazy.limit = 0, ms(20), ms(20)
 	m.run(5 * time.Second)
 	busy, total = m.run(30 * time.Second)
 	if got := float64(busy[0]) / float64(total); math.Abs(got-0.5) > 0.03 {
-		t.Errorf("the woken one has %.3f", got)
+		t.Errorf("the lease that became busy has %.3f", got)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestSliceWaitsForItsBacklog(t *testing.T) {
 		m.backlog.estimate = 300 * time.Millisecond
 	}
 	now := time.Duration(0)
-	// do carries out actions until the phase is as wanted.
+	// do carries out actions until the phase is reached.
 	do := func(want phase) {
 		for range 20 {
 			a := s.Next(now)
@@ -176,17 +176,17 @@ func TestSliceWaitsForItsBacklog(t *testing.T) {
 		t.Fatalf("never in phase %v", want)
 	}
 	do(backlogRuns)
-	who := s.current.Lease
+	first := s.current.Lease
 	a := s.Next(now)
 	if a.Kind != Wait || a.Until != now+300*time.Millisecond {
-		t.Fatalf("in the drain: %+v at %v", a, now)
+		t.Fatalf("during the backlog: %+v at %v", a, now)
 	}
-	if a := s.Next(now + 300*time.Millisecond); a.Kind != Thaw || a.Lease == who {
-		t.Errorf("after the drain: %+v", a)
+	if a := s.Next(now + 300*time.Millisecond); a.Kind != Thaw || a.Lease == first {
+		t.Errorf("after the backlog: %+v", a)
 	}
 }
 
-// TestFailuresFailOpen: a lease that cannot be frozen is left running and the others still share.
+// TestFailuresFailOpen checks that a lease that cannot be frozen keeps running and that the others still share.
 func TestFailuresFailOpen(t *testing.T) {
 	s := NewScheduler(Config{})
 	s.SetMembers(0, []Member{{Lease: "a", Share: 1, Active: true}, {Lease: "stone", Share: 1, Active: true}, {Lease: "z", Share: 1, Active: true}})
@@ -208,7 +208,7 @@ func TestFailuresFailOpen(t *testing.T) {
 			s.Thawed(a.Lease, now, 0, nil)
 		case Wait:
 			if frozen["stone"] {
-				t.Fatalf("at %v a lease that fails to freeze is left as it is", now)
+				t.Fatalf("at %v a lease whose freeze failed is not thawed", now)
 			}
 			now = a.Until
 		}
@@ -225,8 +225,8 @@ func TestFailuresFailOpen(t *testing.T) {
 	}
 }
 
-// TestShareErrorBeatsAliasing: rounds at multiples of the sample period mislead the estimates unless slices are
-// dithered. The reserve learned from them stays near the truth.
+// TestShareErrorBeatsAliasing checks rounds at multiples of the sample period: without dither they would mislead the
+// estimates of the backlog.
 func TestShareErrorBeatsAliasing(t *testing.T) {
 	for _, round := range []time.Duration{ms(556), ms(1112)} {
 		ws := []*worker{{lease: "a", share: 30, depth: ms(200)}, {lease: "b", share: 70, depth: ms(50)}}
@@ -239,7 +239,7 @@ func TestShareErrorBeatsAliasing(t *testing.T) {
 	}
 }
 
-// TestSchedulerInvariants drives the scheduler with random leases, delays, failures and stalls, and checks what always holds.
+// TestSchedulerInvariants runs the scheduler with random leases, delays, failures and stalls, and checks its invariants.
 func TestSchedulerInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := 3 * time.Second
@@ -290,11 +290,11 @@ func TestSchedulerInvariants(t *testing.T) {
 			default:
 				a := s.Next(now)
 				st := leases[a.Lease]
-				took := time.Duration(rapid.IntRange(0, 2000).Draw(t, "took")) * time.Microsecond
+				duration := time.Duration(rapid.IntRange(0, 2000).Draw(t, "duration")) * time.Microsecond
 				switch a.Kind {
 				case Wait:
 					if a.Until <= now {
-						t.Fatalf("at %v asked to wait until %v: %s", now, a.Until, a.Reason)
+						t.Fatalf("at %v the wait ends at %v: %s", now, a.Until, a.Reason)
 					}
 					active := 0
 					for _, x := range leases {
@@ -302,7 +302,7 @@ func TestSchedulerInvariants(t *testing.T) {
 							active++
 						}
 						if x.frozen && (!x.m.Active || x.m.NeverFreeze) {
-							t.Fatalf("%s stays frozen and does not take part", x.m.Lease)
+							t.Fatalf("%s is frozen and does not participate", x.m.Lease)
 						}
 						if x.frozen && a.Until > x.since+most && stalls == 0 {
 							t.Fatalf("at %v %s would be frozen until %v, since %v: %s", now, x.m.Lease, a.Until, x.since, a.Reason)
@@ -322,20 +322,20 @@ func TestSchedulerInvariants(t *testing.T) {
 					if a.Until != now+most {
 						t.Fatalf("freezes until %v at %v", a.Until, now)
 					}
-					now += took
+					now += duration
 					st.frozen, st.since = true, now
 					var err error
 					if rapid.IntRange(0, 19).Draw(t, "fails") == 0 {
 						err = errors.New("did not freeze")
 					}
-					s.Froze(a.Lease, now, took, err)
+					s.Froze(a.Lease, now, duration, err)
 				case Thaw:
 					if st == nil || !st.frozen {
 						t.Fatalf("thaws %q: %+v", a.Lease, st)
 					}
-					now += took
+					now += duration
 					st.frozen = false
-					s.Thawed(a.Lease, now, took, nil)
+					s.Thawed(a.Lease, now, duration, nil)
 				}
 			}
 			var sum time.Duration
@@ -355,7 +355,7 @@ func TestSchedulerInvariants(t *testing.T) {
 	})
 }
 
-// TestNoLeaseStarves: however unequal the shares, and however deep the queues, everybody runs within the longest frozen time.
+// TestNoLeaseStarves checks that every lease runs within MaxFrozen, however unequal the shares and however long the queues.
 func TestNoLeaseStarves(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(2, 5).Draw(rt, "leases")
@@ -364,7 +364,7 @@ func TestNoLeaseStarves(t *testing.T) {
 			ws = append(ws, &worker{lease: fmt.Sprintf("lease-%d", i), share: float64(rapid.IntRange(1, 100).Draw(rt, "share")), depth: ms(rapid.IntRange(1, 500).Draw(rt, "queue"))})
 		}
 		m := newSim(t, Config{}, rapid.Uint64().Draw(rt, "seed"), ws...)
-		m.switchTime = time.Duration(rapid.IntRange(0, 1000).Draw(rt, "gate")) * time.Microsecond
+		m.switchTime = time.Duration(rapid.IntRange(0, 1000).Draw(rt, "switch time")) * time.Microsecond
 		m.run(8 * time.Second)
 		busy, _ := m.run(12 * time.Second)
 		for i, w := range ws {

@@ -10,9 +10,9 @@ import (
 	"github.com/gpushare/gpushare/test/enumeration"
 )
 
-// The simulation: hardware time slicing is ideal processor sharing between the leases that have queued work. A thawed
-// lease keeps its queue filled, a frozen one leaves it to drain. The sampler names one busy lease every 139 ms. Context
-// switches cost nothing, which real ones do: the figures are the scheduler's error, not the hardware's.
+// The simulation: hardware time slicing is ideal processor sharing between the leases that have queued work. A thawed lease
+// keeps its queue filled, the queue of a frozen one runs empty. The sampler names one busy lease every 139 ms. Context
+// switches cost nothing, unlike on hardware: the figures are the scheduler's error, not the hardware's.
 
 const tick = 500 * time.Microsecond
 
@@ -40,8 +40,8 @@ type sim struct {
 	feedAt     time.Duration
 	pending    []Sample
 	busy       time.Duration
-	newest     bool // the driver answers only the newest sample of each lease
-	readOnThaw bool // it is asked when the scheduler says so, not every second
+	newest     bool // the driver reports only the newest sample of each lease
+	readOnThaw bool // samples are read when the scheduler requests them, not every second
 	jitter     float64
 	switchTime time.Duration
 	freezes    int
@@ -74,14 +74,14 @@ func (m *sim) find(lease string) *worker {
 	return nil
 }
 
-// act carries out what the scheduler wants until it wants to wait.
+// act carries out the scheduler's actions until it returns a wait.
 func (m *sim) act() {
 	for range 1000 {
 		a := m.s.Next(m.now)
 		switch a.Kind {
 		case Wait:
 			if a.Until <= m.now {
-				m.t.Fatalf("at %v asked to wait until %v: %s", m.now, a.Until, a.Reason)
+				m.t.Fatalf("at %v the wait ends at %v: %s", m.now, a.Until, a.Reason)
 			}
 			m.wake = a.Until
 			return
@@ -174,7 +174,7 @@ func (m *sim) step() {
 	m.now += tick
 }
 
-// feed gives the scheduler the samples since the last time.
+// feed passes the samples since the last call to the scheduler.
 func (m *sim) feed() {
 	upTo := m.now
 	if m.newest {
@@ -193,16 +193,16 @@ func (m *sim) feed() {
 	}
 	m.s.Observe(m.now, upTo, m.pending)
 	m.pending = nil
-	m.wake = 0 // the caller asks again after news
+	m.wake = 0 // the caller calls Next again after Observe
 }
 
-// newestOnly makes the sampler answer as drivers do.
+// newestOnly makes the sampler report only the newest samples, as drivers do.
 func (m *sim) newestOnly(readOnThaw bool) *sim {
 	m.newest, m.readOnThaw, m.s.cfg.Raw = true, readOnThaw, false
 	return m
 }
 
-// run simulates for so long and returns each worker's busy time in it, and the whole GPU's.
+// run simulates for d and returns each worker's busy time and the GPU's.
 func (m *sim) run(d time.Duration) ([]time.Duration, time.Duration) {
 	out := make([]time.Duration, len(m.ws))
 	for i, w := range m.ws {
@@ -218,7 +218,8 @@ func (m *sim) run(d time.Duration) ([]time.Duration, time.Duration) {
 	return out, total + m.busy
 }
 
-// bias is how far the busy shares are from the entitled ones, in points: the largest, and of the first worker.
+// bias is the difference between the busy shares and the entitled ones in percentage points: the largest, and that of the
+// first worker.
 func bias(busy []time.Duration, ws []*worker) (worst, first float64) {
 	var total, shares float64
 	for i, w := range ws {
@@ -237,9 +238,9 @@ func bias(busy []time.Duration, ws []*worker) (worst, first float64) {
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// TestShareError holds the scheduler to its error bounds: over 200 s after a warm-up of 30 s the mean error of the shares,
-// and over windows of 10 s the root mean square and the worst. Without gating these loads are off by 15 to 40 points,
-// which TestWithoutFreezingSharesAreEqual shows.
+// TestShareError checks the scheduler's error bounds: the mean error of the shares over 200 s after a warm-up of 30 s, and
+// the root mean square and the worst over windows of 10 s. Without freezing these loads are wrong by 15 to 40 points, as
+// TestWithoutFreezingSharesAreEqual shows.
 func TestShareError(t *testing.T) {
 	const allSeeds = 8
 	seeds := allSeeds / enumeration.Stride(allSeeds)
@@ -288,13 +289,13 @@ func TestShareError(t *testing.T) {
 					}
 				}
 				for _, u := range m.s.Usage(m.now) {
-					t.Logf("seed %d %s: occupancy %v, recent %.3f of entitled %.3f, reserve %v", seed, u.Lease, u.Occupancy, u.Recent, u.Entitled, u.Backlog)
+					t.Logf("seed %d %s: occupancy %v, recent %.3f of entitled %.3f, backlog %v", seed, u.Lease, u.Occupancy, u.Recent, u.Entitled, u.Backlog)
 				}
 			}
 			rms := math.Sqrt(square / float64(windows))
 			t.Logf("error %.2f points; over 10 s %.2f rms, %.2f worst; GPU busy %.1f %%", mean, rms, worst, 100*busy)
 			if seeds < allSeeds {
-				return // Chance alone takes one seed over them: they hold for the mean of all.
+				return // The bounds are for the mean of all seeds; a single seed exceeds them by chance.
 			}
 			if mean > tc.mean || rms > tc.rms || worst > tc.worst || busy < tc.busy {
 				t.Errorf("bounds are error %.1f, %.1f rms, %.1f worst, busy %.2f", tc.mean, tc.rms, tc.worst, tc.busy)
@@ -303,18 +304,19 @@ func TestShareError(t *testing.T) {
 	}
 }
 
-// TestWithoutFreezingSharesAreEqual: what the hardware does by itself is equal parts, whatever the shares. The simulation must show it,
-// or its other figures mean nothing.
+// TestWithoutFreezingSharesAreEqual checks that the simulation shows what the hardware does by itself: equal parts, whatever
+// the shares. Otherwise its other figures would mean nothing.
 func TestWithoutFreezingSharesAreEqual(t *testing.T) {
 	ws := []*worker{{lease: "a", share: 10, depth: ms(400)}, {lease: "b", share: 90, depth: ms(5)}}
 	m := newSim(t, Config{Concurrent: true}, 1, ws...)
 	busy, _ := m.run(60 * time.Second)
 	if _, first := bias(busy, ws); math.Abs(first-40) > 1 {
-		t.Errorf("the lease with a tenth is off by %.1f points, want 40", first)
+		t.Errorf("the share of the lease with a tenth is wrong by %.1f points, want 40", first)
 	}
 }
 
-// TestSharesConverge: leases alike are within five points over ten seconds soon after they start, in nine of ten runs.
+// TestSharesConverge checks that equal loads are within five points over ten seconds soon after the start, in nine of ten
+// runs.
 func TestSharesConverge(t *testing.T) {
 	over := 0
 	const runs = 100
@@ -329,13 +331,13 @@ func TestSharesConverge(t *testing.T) {
 		}
 	}
 	if over > runs/10 {
-		t.Errorf("%d of %d runs are more than five points off", over, runs)
+		t.Errorf("%d of %d runs are wrong by more than five points", over, runs)
 	}
-	t.Logf("%d of %d runs are more than five points off", over, runs)
+	t.Logf("%d of %d runs are wrong by more than five points", over, runs)
 }
 
-// TestNewestSamplesOnly: drivers answer only the newest sample of each process. The shares are then as good when they are
-// asked at the right moments, and good for leases alike when they are asked once a second.
+// TestNewestSamplesOnly checks the shares with drivers that report only the newest sample of each process: they are as good
+// when the samples are read at the requested moments, and good for equal loads when they are read once a second.
 func TestNewestSamplesOnly(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
@@ -343,10 +345,10 @@ func TestNewestSamplesOnly(t *testing.T) {
 		readOnThaw bool
 		bounds     float64 // of the mean error over a minute, after one minute
 	}{
-		{"asked when told, queues alike", 100, 100, true, 1.5},
-		{"asked when told, a deep queue", 400, 20, true, 2},
-		{"asked when told, the larger share has it", 20, 400, true, 4.5},
-		{"asked every second, queues alike", 100, 100, false, 1.5},
+		{"read when requested, equal queues", 100, 100, true, 1.5},
+		{"read when requested, one long queue", 400, 20, true, 2},
+		{"read when requested, the larger share has the long queue", 20, 400, true, 4.5},
+		{"read every second, equal queues", 100, 100, false, 1.5},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var mean float64
