@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if dir := os.Getenv("DEVICE_TEST_GUARD"); dir != "" {
-		if _, err := device.SetGuard(dir, device.Guard{Closed: []device.Range{closed(0, 2)}}); err != nil {
+		if _, err := device.SetLoginFilter(dir, device.LoginFilter{Closed: []device.Range{closed(0, 2)}}); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}

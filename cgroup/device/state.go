@@ -1,7 +1,7 @@
 package device
 
-// State is the guard of one cgroup as read back.
-type State struct {
-	Cgroup string `json:"cgroup"` // below the mount point of the hierarchy: "/user.slice"
-	Guard  Guard  `json:"guard"`
+// LoginFilterState is the guard of one cgroup as read back.
+type LoginFilterState struct {
+	Cgroup string      `json:"cgroup"` // below the mount point of the hierarchy: "/user.slice"
+	Filter LoginFilter `json:"guard"`
 }

@@ -26,7 +26,7 @@ const keptDrifts = 16
 type drift struct {
 	mu          locks.Mutex[locks.Leaf]           // guards what follows
 	inSync      map[cgroup.SliceName]cgroup.Slice // slices that were as they should be
-	filters     map[string]devices.Guard          // by cgroup
+	filters     map[string]devices.LoginFilter    // by cgroup
 	uncorrected map[string]api.Condition          // what differs and was not mended
 	checked     time.Time                         // at the scopes
 	corrected   []correctedDrift                  // oldest first
@@ -192,32 +192,32 @@ func (cv *Converger) loginFilterDrift(want *state.Desired, node *observe.Node) (
 	}
 }
 
-func (x *drift) findFilters(want, is []devices.State) map[string]string {
+func (x *drift) findFilters(want, is []devices.LoginFilterState) map[string]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := map[string]string{}
 	for _, w := range want {
-		if was, ok := x.filters[w.Cgroup]; !ok || !was.Equal(w.Guard) {
+		if was, ok := x.filters[w.Cgroup]; !ok || !was.Equal(w.Filter) {
 			continue
 		}
-		i := slices.IndexFunc(is, func(s devices.State) bool { return s.Cgroup == w.Cgroup })
+		i := slices.IndexFunc(is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup })
 		switch {
 		case i < 0:
 			out[w.Cgroup] = "it was taken away"
-		case !is[i].Guard.Equal(w.Guard):
+		case !is[i].Filter.Equal(w.Filter):
 			out[w.Cgroup] = "it closed other devices, or had other exceptions"
 		}
 	}
 	return out
 }
 
-func (x *drift) setFiltersInSync(want, is []devices.State) {
+func (x *drift) setFiltersInSync(want, is []devices.LoginFilterState) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.filters = map[string]devices.Guard{}
+	x.filters = map[string]devices.LoginFilter{}
 	for _, w := range want {
-		if slices.ContainsFunc(is, func(s devices.State) bool { return s.Cgroup == w.Cgroup && s.Guard.Equal(w.Guard) }) {
-			x.filters[w.Cgroup] = w.Guard
+		if slices.ContainsFunc(is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup && s.Filter.Equal(w.Filter) }) {
+			x.filters[w.Cgroup] = w.Filter
 		}
 	}
 }

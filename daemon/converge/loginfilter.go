@@ -49,7 +49,7 @@ func (cv *Converger) updateLoginFilterConditions(want *state.Desired, node *obse
 			lacks("unread", open+err.Error(), "")
 		}
 		for _, s := range states {
-			if !slices.ContainsFunc(node.LoginFilters, func(g devices.State) bool { return g.Cgroup == s.Cgroup }) {
+			if !slices.ContainsFunc(node.LoginFilters, func(g devices.LoginFilterState) bool { return g.Cgroup == s.Cgroup }) {
 				why := "nothing guards " + s.Cgroup
 				if !cv.Logins.Exists(s.Cgroup) {
 					why = "there is no cgroup " + s.Cgroup

@@ -35,7 +35,7 @@ func AttachLoginFilter(hostRoot, stateDir, logins string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	active, ok, err := devices.ReadGuard(h.Dir(logins))
+	active, ok, err := devices.ReadLoginFilter(h.Dir(logins))
 	if errors.Is(err, devices.ErrNoCgroup) {
 		return fmt.Errorf("cannot close GPUs to logins: cgroup %s does not exist yet", logins)
 	}
@@ -45,10 +45,10 @@ func AttachLoginFilter(hostRoot, stateDir, logins string, out io.Writer) error {
 	if !ok {
 		// After an error the list is only shorter.
 		host, _ := isolation.ReadHost(hostRoot)
-		active = devices.Guard{Closed: isolation.AllGPUs(&host)}
+		active = devices.LoginFilter{Closed: isolation.AllGPUs(&host)}
 	}
 	// An active filter is kept; only its program is replaced by that of this version.
-	wrote, err := devices.SetGuard(h.Dir(logins), active)
+	wrote, err := devices.SetLoginFilter(h.Dir(logins), active)
 	switch {
 	case err != nil:
 		return fmt.Errorf("cannot close GPUs to logins: %w", err)

@@ -67,8 +67,8 @@ func NewLoginFilter(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info)
 		g.lastErr = fmt.Errorf("cannot read which units have a login filter: %w", err)
 	}
 	for _, cg := range g.cgroupsLocked() {
-		if is, ok, err := devices.ReadGuard(h.Dir(cg)); err == nil && ok {
-			if _, err := devices.SetGuard(h.Dir(cg), is); err != nil {
+		if is, ok, err := devices.ReadLoginFilter(h.Dir(cg)); err == nil && ok {
+			if _, err := devices.SetLoginFilter(h.Dir(cg), is); err != nil {
 				g.lastErr = err
 			}
 		}
@@ -86,32 +86,32 @@ func (g *LoginFilter) cgroupsLocked() []string {
 }
 
 // Filters reads the filters back.
-func (g *LoginFilter) Filters(context.Context) ([]devices.State, error) {
+func (g *LoginFilter) Filters(context.Context) ([]devices.LoginFilterState, error) {
 	if !g.Supported {
 		return nil, nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var states []devices.State
+	var states []devices.LoginFilterState
 	for _, cg := range g.cgroupsLocked() {
-		is, ok, err := devices.ReadGuard(cgroup.Hierarchy{Mount: g.mount}.Dir(cg))
+		is, ok, err := devices.ReadLoginFilter(cgroup.Hierarchy{Mount: g.mount}.Dir(cg))
 		switch {
 		case errors.Is(err, devices.ErrNoCgroup), err == nil && !ok:
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("cannot read the login filter of %s: %w", cg, err)
 		}
-		states = append(states, devices.State{Cgroup: cg, Guard: is})
+		states = append(states, devices.LoginFilterState{Cgroup: cg, Filter: is})
 	}
 	return states, nil
 }
 
 // ChangeFilter sets the filter of a cgroup to what change returns for the active one; nil is none.
-func (g *LoginFilter) ChangeFilter(_ context.Context, cg string, change func(now *devices.Guard) *devices.Guard) (wrote bool, err error) {
+func (g *LoginFilter) ChangeFilter(_ context.Context, cg string, change func(now *devices.LoginFilter) *devices.LoginFilter) (wrote bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var now *devices.Guard
-	is, ok, err := devices.ReadGuard(cgroup.Hierarchy{Mount: g.mount}.Dir(cg))
+	var now *devices.LoginFilter
+	is, ok, err := devices.ReadLoginFilter(cgroup.Hierarchy{Mount: g.mount}.Dir(cg))
 	if err != nil && !errors.Is(err, devices.ErrNoCgroup) {
 		return false, fmt.Errorf("cannot read the login filter of %s: %w", cg, err)
 	}
@@ -122,7 +122,7 @@ func (g *LoginFilter) ChangeFilter(_ context.Context, cg string, change func(now
 }
 
 // Replace makes the desired filters the only ones. desired is called while no other call changes a filter.
-func (g *LoginFilter) Replace(desired func() ([]devices.State, error)) (writes int, err error) {
+func (g *LoginFilter) Replace(desired func() ([]devices.LoginFilterState, error)) (writes int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	states, err := desired()
@@ -130,7 +130,7 @@ func (g *LoginFilter) Replace(desired func() ([]devices.State, error)) (writes i
 		return 0, err
 	}
 	var errs []error
-	set := func(cg string, filter *devices.Guard) {
+	set := func(cg string, filter *devices.LoginFilter) {
 		wrote, err := g.setLocked(cg, filter)
 		if wrote {
 			writes++
@@ -138,10 +138,10 @@ func (g *LoginFilter) Replace(desired func() ([]devices.State, error)) (writes i
 		errs = append(errs, err)
 	}
 	for _, s := range states {
-		set(s.Cgroup, &s.Guard)
+		set(s.Cgroup, &s.Filter)
 	}
 	for _, cg := range g.cgroupsLocked() {
-		if !slices.ContainsFunc(states, func(s devices.State) bool { return s.Cgroup == cg }) {
+		if !slices.ContainsFunc(states, func(s devices.LoginFilterState) bool { return s.Cgroup == cg }) {
 			set(cg, nil)
 		}
 	}
@@ -149,12 +149,12 @@ func (g *LoginFilter) Replace(desired func() ([]devices.State, error)) (writes i
 }
 
 // setLocked sets or removes the filter of a cgroup. A unit that has ended needs none. mu is held.
-func (g *LoginFilter) setLocked(cg string, want *devices.Guard) (wrote bool, err error) {
+func (g *LoginFilter) setLocked(cg string, want *devices.LoginFilter) (wrote bool, err error) {
 	dir := cgroup.Hierarchy{Mount: g.mount}.Dir(cg)
 	if want == nil {
-		wrote, err = devices.RemoveGuard(dir)
+		wrote, err = devices.RemoveLoginFilter(dir)
 	} else if err = g.noteLocked(cg, true); err == nil { // Before it is active, so that a later run finds it.
-		wrote, err = devices.SetGuard(dir, *want)
+		wrote, err = devices.SetLoginFilter(dir, *want)
 	}
 	if errors.Is(err, devices.ErrNoCgroup) && cg != g.Logins {
 		want, err = nil, nil
@@ -200,7 +200,7 @@ func (g *LoginFilter) LastError() error {
 }
 
 // DesiredFilters returns the filters that should be active, from one observation and the current leases.
-func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardwareSteps []step.Step, leases []lease.Lease) ([]devices.State, []string, error) {
+func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardwareSteps []step.Step, leases []lease.Lease) ([]devices.LoginFilterState, []string, error) {
 	if !want.FiltersLogins() || !pol.Logins.Supported {
 		return nil, nil, nil
 	}
@@ -211,13 +211,13 @@ func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardw
 	if driverUnavailable(node) {
 		return pol.filtersWithoutDriver(&hw, node), nil, nil
 	}
-	var attached []isolation.Visitor
+	var attached []isolation.InPlaceLease
 	for i := range leases {
 		l := &leases[i]
 		if !l.InPlace() || l.Origin == lease.OriginContainer {
 			continue
 		}
-		v := isolation.Visitor{Lease: l.ID, UID: uint32(l.UID), Cgroup: cgroupOf(l), Unit: l.Origin == lease.OriginUnit}
+		v := isolation.InPlaceLease{Lease: l.ID, UID: uint32(l.UID), Cgroup: cgroupOf(l), Unit: l.Origin == lease.OriginUnit}
 		for _, id := range l.Place.GPUs {
 			if pol.State.Stale(l) {
 				break
@@ -230,17 +230,17 @@ func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardw
 	if adopted != nil {
 		// An adopted unit may open only what it has a lease on, also while it has no lease.
 		for _, cg := range *adopted {
-			attached = append(attached, isolation.Visitor{Cgroup: cg, Unit: true})
+			attached = append(attached, isolation.InPlaceLease{Cgroup: cg, Unit: true})
 		}
 	}
-	states, missing := isolation.Guards(&hw, want.Managed(), pol.Logins.Logins, attached)
+	states, missing := isolation.LoginFilters(&hw, want.Managed(), pol.Logins.Logins, attached)
 	for _, s := range node.LoginFilters {
-		if adopted == nil && s.Cgroup != pol.Logins.Logins && !slices.ContainsFunc(states, func(w devices.State) bool { return w.Cgroup == s.Cgroup }) {
+		if adopted == nil && s.Cgroup != pol.Logins.Logins && !slices.ContainsFunc(states, func(w devices.LoginFilterState) bool { return w.Cgroup == s.Cgroup }) {
 			states = append(states, s) // It is not known yet whether the unit runs and is adopted.
 		}
 	}
 	// On a node without managed GPUs no filter is needed.
-	states = slices.DeleteFunc(states, func(s devices.State) bool { return len(s.Guard.Closed) == 0 })
+	states = slices.DeleteFunc(states, func(s devices.LoginFilterState) bool { return len(s.Filter.Closed) == 0 })
 	return states, missing, nil
 }
 
@@ -287,32 +287,32 @@ func driverUnavailable(node *observe.Node) bool { return node.DriverErr != nil &
 
 // filtersWithoutDriver returns the filters while no GPU is known: the active ones, and for logins without a filter one that
 // closes all GPUs.
-func (pol *Policy) filtersWithoutDriver(hw *isolation.Hardware, node *observe.Node) []devices.State {
+func (pol *Policy) filtersWithoutDriver(hw *isolation.Hardware, node *observe.Node) []devices.LoginFilterState {
 	states := slices.Clone(node.LoginFilters)
-	if pol.Logins.Logins != "" && !slices.ContainsFunc(states, func(s devices.State) bool { return s.Cgroup == pol.Logins.Logins }) {
-		states = append(states, devices.State{Cgroup: pol.Logins.Logins, Guard: devices.Guard{Closed: isolation.AllGPUs(&hw.Host)}.Canonical()})
+	if pol.Logins.Logins != "" && !slices.ContainsFunc(states, func(s devices.LoginFilterState) bool { return s.Cgroup == pol.Logins.Logins }) {
+		states = append(states, devices.LoginFilterState{Cgroup: pol.Logins.Logins, Filter: devices.LoginFilter{Closed: isolation.AllGPUs(&hw.Host)}.Canonical()})
 	}
 	return states
 }
 
 // filterNow computes a step that grants access again, from what is observed when the step is carried out.
 func (pol *Policy) filterNow(ctx context.Context, s step.Step) (step.Step, bool, error) {
-	var planned isolation.GuardArgs
+	var planned isolation.LoginFilterArgs
 	if err := json.Unmarshal(s.Args, &planned); err != nil {
 		return s, false, fmt.Errorf("cannot read the step: %w", err)
 	}
-	if planned.Guard == nil {
+	if planned.Filter == nil {
 		return s, true, nil
 	}
 	states, _, err := pol.DesiredFilters(pol.State.Desired(), pol.Observer.Observe(ctx), nil, pol.Table.Live())
 	if err != nil {
 		return s, false, err
 	}
-	i := slices.IndexFunc(states, func(g devices.State) bool { return g.Cgroup == planned.Cgroup })
+	i := slices.IndexFunc(states, func(g devices.LoginFilterState) bool { return g.Cgroup == planned.Cgroup })
 	if i < 0 {
 		return s, false, nil
 	}
-	planned.Guard = &states[i].Guard
+	planned.Filter = &states[i].Filter
 	s.Args = step.Must(planned)
 	return s, true, nil
 }
@@ -324,13 +324,13 @@ func (pol *Policy) SyncLoginFilters(more *lease.Lease, less string) error {
 	if !want.Enforcing() || !want.FiltersLogins() || !pol.Logins.Supported || driverUnavailable(node) {
 		return nil
 	}
-	writes, err := pol.Logins.Replace(func() ([]devices.State, error) {
+	writes, err := pol.Logins.Replace(func() ([]devices.LoginFilterState, error) {
 		leases := slices.DeleteFunc(pol.Table.Live(), func(l lease.Lease) bool { return l.ID == less || more != nil && l.ID == more.ID })
 		if more != nil {
 			leases = append(leases, *more)
 		}
 		states, _, err := pol.DesiredFilters(want, node, nil, leases)
-		return slices.DeleteFunc(states, func(s devices.State) bool { return !pol.Logins.Exists(s.Cgroup) }), err
+		return slices.DeleteFunc(states, func(s devices.LoginFilterState) bool { return !pol.Logins.Exists(s.Cgroup) }), err
 	})
 	pol.Counters.FilterWrites.Add(uint64(writes))
 	return err

@@ -47,8 +47,8 @@ func hostWithCgroups(t *testing.T, names ...string) (cgroup.Hierarchy, []string)
 func TestFiltersOfUnitsAreFoundAgain(t *testing.T) {
 	h, cg := hostWithCgroups(t, "unit.service", "of-another.service")
 	runDir, info := t.TempDir(), cgroup.Info{Devices: true}
-	gpu0 := devices.Guard{Closed: []devices.Range{{Type: 'c', Major: 195}}}
-	if _, err := devices.SetGuard(h.Dir(cg[1]), gpu0); err != nil {
+	gpu0 := devices.LoginFilter{Closed: []devices.Range{{Type: 'c', Major: 195}}}
+	if _, err := devices.SetLoginFilter(h.Dir(cg[1]), gpu0); err != nil {
 		t.Fatal(err)
 	}
 	states := func(g *LoginFilter) string {
@@ -59,12 +59,12 @@ func TestFiltersOfUnitsAreFoundAgain(t *testing.T) {
 		}
 		text := ""
 		for _, st := range all {
-			text += filepath.Base(st.Cgroup) + fmt.Sprint(st.Guard.Closed)
+			text += filepath.Base(st.Cgroup) + fmt.Sprint(st.Filter.Closed)
 		}
 		return text
 	}
 	set := func(g *LoginFilter) (bool, error) {
-		return g.ChangeFilter(t.Context(), cg[0], func(*devices.Guard) *devices.Guard { return &gpu0 })
+		return g.ChangeFilter(t.Context(), cg[0], func(*devices.LoginFilter) *devices.LoginFilter { return &gpu0 })
 	}
 	g := NewLoginFilter(h, "", runDir, info)
 	if got := states(g); got != "" {
@@ -92,7 +92,7 @@ func TestFiltersOfUnitsAreFoundAgain(t *testing.T) {
 	if units := NewLoginFilter(h, "", runDir, info).units; len(units) != 0 {
 		t.Errorf("still kept on file: %v", units)
 	}
-	if _, ok, err := devices.ReadGuard(h.Dir(cg[1])); !ok || err != nil {
+	if _, ok, err := devices.ReadLoginFilter(h.Dir(cg[1])); !ok || err != nil {
 		t.Errorf("the program of another was changed: %v", err)
 	}
 }

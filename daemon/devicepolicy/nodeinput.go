@@ -23,10 +23,10 @@ func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, hardwareSt
 			return own
 		},
 		Use: sync.OnceValue(func() map[cgroup.SliceName]isolation.Use { return pol.SliceUse(node) }),
-		Filters: sync.OnceValues(func() ([]devices.State, error) {
+		Filters: sync.OnceValues(func() ([]devices.LoginFilterState, error) {
 			states, _, err := pol.DesiredFilters(want, node, hardwareSteps, pol.Table.Live())
 			// A cgroup that does not exist has no process, and the rest of a change does not wait for it. A condition reports it.
-			return slices.DeleteFunc(states, func(s devices.State) bool { return !pol.Logins.Exists(s.Cgroup) }), err
+			return slices.DeleteFunc(states, func(s devices.LoginFilterState) bool { return !pol.Logins.Exists(s.Cgroup) }), err
 		}),
 	}
 	if p := pol.Port.Abilities().Migration; p != nil {

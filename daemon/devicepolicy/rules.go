@@ -179,7 +179,7 @@ func (pol *Policy) Granter() func(ctx context.Context, s step.Step) (step.Step, 
 	var now map[cgroup.SliceName]cgroup.Slice
 	var failed error
 	return func(ctx context.Context, s step.Step) (step.Step, bool, error) {
-		if s.Kind == isolation.KindGuard {
+		if s.Kind == isolation.KindLoginFilter {
 			return pol.filterNow(ctx, s)
 		}
 		if s.Kind != isolation.KindSet {

@@ -30,7 +30,7 @@ type NodeInput struct {
 	// Use is who uses which slice, and what of.
 	Use func() map[cgroup.SliceName]isolation.Use
 	// Filters are the login filters that the spec wants, on cgroups that exist.
-	Filters func() ([]devices.State, error)
+	Filters func() ([]devices.LoginFilterState, error)
 	// Logins is the cgroup of logins; empty where none is known.
 	Logins string
 	// MigrationDenied tells whether tenants are denied to have processes moved out of leases; nil where nobody could move anybody.
@@ -138,7 +138,7 @@ func PlanLoginFilter(node *observe.Node, in NodeInput) (NodeSteps, error) {
 	if err != nil {
 		return p, err
 	}
-	for _, s := range isolation.PlanGuards(states, node.LoginFilters, in.Logins) {
+	for _, s := range isolation.PlanLoginFilters(states, node.LoginFilters, in.Logins) {
 		if s.Phase == step.RevokeAccess {
 			p.Before = append(p.Before, s)
 		} else {

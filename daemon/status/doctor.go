@@ -52,7 +52,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "features that need them are limited or unavailable; a newer driver has them")
 	}
 	v.checkAdapter(ok, warn)
-	if i := slices.IndexFunc(node.LoginFilters, func(g devices.State) bool { return g.Cgroup == v.Logins.Logins }); i >= 0 && v.State.Desired().FiltersLogins() {
+	if i := slices.IndexFunc(node.LoginFilters, func(g devices.LoginFilterState) bool { return g.Cgroup == v.Logins.Logins }); i >= 0 && v.State.Desired().FiltersLogins() {
 		ok("logins", "have no access to managed GPUs outside a lease: a login filter is active on "+v.Logins.Logins)
 	}
 	if w := v.Driver.Status(); w.Stuck || w.Failure != "" {

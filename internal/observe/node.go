@@ -28,7 +28,7 @@ type Node struct {
 	Slices    []cgroup.SliceState
 	SlicesErr error
 
-	LoginFilters    []device.State // of the cgroups of logins and adopted units; nil where there is none
+	LoginFilters    []device.LoginFilterState // of the cgroups of logins and adopted units; nil where there is none
 	LoginFiltersErr error
 }
 

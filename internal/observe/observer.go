@@ -33,7 +33,7 @@ type Slices interface {
 
 // LoginFilters is what is read of the guards on cgroups outside ours.
 type LoginFilters interface {
-	Filters(ctx context.Context) ([]device.State, error)
+	Filters(ctx context.Context) ([]device.LoginFilterState, error)
 }
 
 // MPS is what is read of control daemons.

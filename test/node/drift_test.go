@@ -153,7 +153,7 @@ func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 	l := newLogins(t)
 	apply(t, l.Node, closedLogins)
 	read := func() bool {
-		_, ok, err := device.ReadGuard(l.dir)
+		_, ok, err := device.ReadLoginFilter(l.dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +163,7 @@ func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 		t.Fatalf("there is no guard: %v", err)
 	}
 	for want := range uint64(2) {
-		if removed, err := device.RemoveGuard(l.dir); err != nil || !removed {
+		if removed, err := device.RemoveLoginFilter(l.dir); err != nil || !removed {
 			t.Fatalf("the guard was not removed: %v", err)
 		}
 		for range 2 {

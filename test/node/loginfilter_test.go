@@ -176,7 +176,7 @@ func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 	}
 
 	// Somebody takes the program away: it comes back.
-	if removed, err := device.RemoveGuard(l.dir); err != nil || !removed {
+	if removed, err := device.RemoveLoginFilter(l.dir); err != nil || !removed {
 		t.Fatalf("%v, %v", removed, err)
 	}
 	l.expectOpens(t, "with the program gone", nobody, allFour...)
@@ -261,7 +261,7 @@ func TestLoginFilterAtBoot(t *testing.T) {
 	l.expectOpens(t, "beside a daemon", nobody, "nvidia1")
 
 	l.StopDaemon()
-	if _, err := device.RemoveGuard(l.dir); err != nil { // as a boot does
+	if _, err := device.RemoveLoginFilter(l.dir); err != nil { // as a boot does
 		t.Fatal(err)
 	}
 	if out := attach(); !strings.Contains(out, "every GPU is closed to "+l.cg) {
@@ -279,7 +279,7 @@ func TestLoginFilterAtBoot(t *testing.T) {
 
 	// A state that nobody can read may have asked for a guard.
 	l.StopDaemon()
-	if _, err := device.RemoveGuard(l.dir); err != nil {
+	if _, err := device.RemoveLoginFilter(l.dir); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"state.json", "state.previous.json"} {

@@ -15,8 +15,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// guardHost is a node of GPUs 0 to 3, of which 0 and 1 can be partitioned.
-func guardHost() *Hardware {
+// filterHost is a node of GPUs 0 to 3, of which 0 and 1 can be partitioned.
+func filterHost() *Hardware {
 	h := &Hardware{Host: Host{Majors: map[string]uint32{capsDriver: 237, "nvidia-uvm": 509}, Caps: Caps{}}}
 	for i := range 4 {
 		h.GPUs = append(h.GPUs, gpu.Snapshot{Identity: gpu.Identity{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", i)), Minor: i}})
@@ -28,7 +28,7 @@ func guardHost() *Hardware {
 	return h
 }
 
-func TestGuardsCloseWhatIsManaged(t *testing.T) {
+func TestLoginFiltersCloseManagedGPUs(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		change  func(h *Hardware)
@@ -53,55 +53,55 @@ func TestGuardsCloseWhatIsManaged(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := guardHost()
+			h := filterHost()
 			if c.change != nil {
 				c.change(h)
 			}
-			states, missing := Guards(h, c.managed, "/user.slice", nil)
+			states, missing := LoginFilters(h, c.managed, "/user.slice", nil)
 			if len(states) != 1 || states[0].Cgroup != "/user.slice" || len(missing) > 0 {
 				t.Fatalf("%+v, %v", states, missing)
 			}
-			if got := fmt.Sprint(states[0].Guard.Closed); got != c.closed {
+			if got := fmt.Sprint(states[0].Filter.Closed); got != c.closed {
 				t.Errorf("closed is %s, want %s", got, c.closed)
 			}
 		})
 	}
 }
 
-func TestGuardsLetVisitorsThrough(t *testing.T) {
-	h := guardHost()
+func TestLoginFiltersExceptLeasesInPlace(t *testing.T) {
+	h := filterHost()
 	all := []gpu.UUID{"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
-	visitors := []Visitor{
+	inPlace := []InPlaceLease{
 		{Lease: "a", UID: 1000, Cgroup: "/user.slice/user-1000.slice/session-1.scope", Targets: []Target{{GPU: "GPU-2"}}},
 		{Lease: "b", UID: 1001, Targets: []Target{{GPU: "GPU-3"}}}, // where it is, is not known
 		{Lease: "c", UID: 1002, Cgroup: "/system.slice/cron.service", Targets: []Target{{GPU: "GPU-1"}}},
 		{Lease: "d", UID: 0, Cgroup: "/system.slice/jupyter.service", Unit: true, Targets: []Target{{GPU: "GPU-1"}}},
 		{Lease: "e", UID: 1003, Cgroup: "/user.slice/x", Targets: []Target{{GPU: "GPU-9"}}},
 	}
-	states, missing := Guards(h, all, "/user.slice", visitors)
+	states, missing := LoginFilters(h, all, "/user.slice", inPlace)
 	if len(states) != 2 || len(missing) != 1 || !strings.Contains(missing[0], "lease e") {
 		t.Fatalf("%+v, %v", states, missing)
 	}
-	said := func(g device.Guard) string {
+	said := func(g device.LoginFilter) string {
 		var parts []string
 		for _, e := range g.Except {
 			parts = append(parts, fmt.Sprintf("%d:%d", e.UID, e.Rule.Minor))
 		}
 		return strings.Join(parts, " ")
 	}
-	if got := said(states[0].Guard); got != "1000:2 1001:3" {
+	if got := said(states[0].Filter); got != "1000:2 1001:3" {
 		t.Errorf("exceptions of logins: %s", got)
 	}
-	if got := said(states[1].Guard); states[1].Cgroup != "/system.slice/jupyter.service" || got != "4294967295:1" {
+	if got := said(states[1].Filter); states[1].Cgroup != "/system.slice/jupyter.service" || got != "4294967295:1" {
 		t.Errorf("%s has the exceptions %s", states[1].Cgroup, got)
 	}
-	if states, _ := Guards(h, all, "", visitors[3:4]); len(states) != 1 || states[0].Cgroup != "/system.slice/jupyter.service" {
+	if states, _ := LoginFilters(h, all, "", inPlace[3:4]); len(states) != 1 || states[0].Cgroup != "/system.slice/jupyter.service" {
 		t.Errorf("without a cgroup of logins: %+v", states)
 	}
 }
 
-func drawGuard(t *rapid.T, name string) device.Guard {
-	var g device.Guard
+func drawFilter(t *rapid.T, name string) device.LoginFilter {
+	var g device.LoginFilter
 	for range rapid.IntRange(0, 3).Draw(t, name+" ranges") {
 		first := rapid.Uint32Range(0, 6).Draw(t, "first")
 		g.Closed = append(g.Closed, device.Range{Type: 'c', Major: gpuMajor, First: first, Last: first + rapid.Uint32Range(0, 3).Draw(t, "more")})
@@ -115,56 +115,58 @@ func drawGuard(t *rapid.T, name string) device.Guard {
 	return g.Canonical()
 }
 
-func lets(g device.Guard, uid, minor uint32) bool {
+func allows(g device.LoginFilter, uid, minor uint32) bool {
 	closed := slices.ContainsFunc(g.Closed, func(r device.Range) bool { return r.Has('c', gpuMajor, minor) })
 	return !closed || slices.ContainsFunc(g.Except, func(e device.Exception) bool { return e.UID == uid && e.Rule.Minor == minor })
 }
 
 // Between the two steps a guard lets through exactly what both the old and the new one let through.
-func TestGuardNarrowsToWhatBothLetThrough(t *testing.T) {
+func TestRestrictFilterAllowsWhatBothAllow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		is, want := drawGuard(t, "is"), drawGuard(t, "want")
-		low := meetGuard(is, want)
+		from, want := drawFilter(t, "is"), drawFilter(t, "want")
+		restricted := restrictFilter(from, want)
 		for uid := uint32(1000); uid <= 1002; uid++ {
 			for minor := range uint32(10) {
-				if got, both := lets(low, uid, minor), lets(is, uid, minor) && lets(want, uid, minor); got != both {
-					t.Fatalf("user %d, device %d: %v, want %v; from %+v by %+v to %+v", uid, minor, got, both, is, low, want)
+				if got, both := allows(restricted, uid, minor), allows(from, uid, minor) && allows(want, uid, minor); got != both {
+					t.Fatalf("user %d, device %d: %v, want %v; from %+v by %+v to %+v", uid, minor, got, both, from, restricted, want)
 				}
 			}
 		}
 	})
 }
 
-func TestPlanGuards(t *testing.T) {
-	guard := func(first, last uint32, users ...uint32) device.Guard {
-		g := device.Guard{Closed: []device.Range{{Type: 'c', Major: gpuMajor, First: first, Last: last}}}
+func TestPlanLoginFilters(t *testing.T) {
+	filter := func(first, last uint32, users ...uint32) device.LoginFilter {
+		g := device.LoginFilter{Closed: []device.Range{{Type: 'c', Major: gpuMajor, First: first, Last: last}}}
 		for _, u := range users {
 			g.Except = append(g.Except, device.Exception{UID: u, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: first, Access: "rw"}})
 		}
 		return g.Canonical()
 	}
-	at := func(cg string, g device.Guard) []device.State { return []device.State{{Cgroup: cg, Guard: g}} }
+	at := func(cg string, g device.LoginFilter) []device.LoginFilterState {
+		return []device.LoginFilterState{{Cgroup: cg, Filter: g}}
+	}
 	const logins = "/user.slice"
 	for _, c := range []struct {
 		name      string
-		want, are []device.State
+		want, are []device.LoginFilterState
 		steps     []string
 	}{
 		{name: "nothing"},
-		{name: "as wanted", want: at(logins, guard(0, 3, 1000)), are: at(logins, guard(0, 3, 1000))},
-		{name: "a new one", want: at(logins, guard(0, 3)), steps: []string{"revoke: close /dev/nvidia0-3 to logins (/user.slice)"}},
-		{name: "of a unit", want: at("/a.service", guard(2, 2, device.Anyone)), steps: []string{"revoke: close /dev/nvidia2 to /a.service, but for its own lease"}},
-		{name: "after the boot", want: at(logins, guard(0, 3)), are: at(logins, guard(0, lastGPU)), steps: []string{"grant: close only /dev/nvidia0-3 to logins (/user.slice)"}},
-		{name: "one more user", want: at(logins, guard(0, 3, 1000)), are: at(logins, guard(0, 3)), steps: []string{"grant: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
-		{name: "another user", want: at(logins, guard(0, 3, 1001)), are: at(logins, guard(0, 3, 1000)), steps: []string{"revoke: close /dev/nvidia0-3 to logins (/user.slice)", "grant: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
-		{name: "none any more", are: at(logins, guard(0, 3)), steps: []string{"grant: take the guard off logins (/user.slice)"}},
+		{name: "as wanted", want: at(logins, filter(0, 3, 1000)), are: at(logins, filter(0, 3, 1000))},
+		{name: "a new one", want: at(logins, filter(0, 3)), steps: []string{"revoke: close /dev/nvidia0-3 to logins (/user.slice)"}},
+		{name: "of a unit", want: at("/a.service", filter(2, 2, device.AnyUser)), steps: []string{"revoke: close /dev/nvidia2 to /a.service, but for its own lease"}},
+		{name: "after the boot", want: at(logins, filter(0, 3)), are: at(logins, filter(0, lastGPU)), steps: []string{"grant: close only /dev/nvidia0-3 to logins (/user.slice)"}},
+		{name: "one more user", want: at(logins, filter(0, 3, 1000)), are: at(logins, filter(0, 3)), steps: []string{"grant: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
+		{name: "another user", want: at(logins, filter(0, 3, 1001)), are: at(logins, filter(0, 3, 1000)), steps: []string{"revoke: close /dev/nvidia0-3 to logins (/user.slice)", "grant: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
+		{name: "none any more", are: at(logins, filter(0, 3)), steps: []string{"grant: take the guard off logins (/user.slice)"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, s := range PlanGuards(c.want, c.are, logins) {
+			for _, s := range PlanLoginFilters(c.want, c.are, logins) {
 				got = append(got, string(s.Phase)+": "+s.Text)
 				for _, raw := range []json.RawMessage{s.Args, s.Undo} {
-					var a GuardArgs
+					var a LoginFilterArgs
 					if err := json.Unmarshal(raw, &a); err != nil || a.Cgroup == "" {
 						t.Errorf("%s: %s, %v", s.Text, raw, err)
 					}
@@ -180,40 +182,40 @@ func TestPlanGuards(t *testing.T) {
 	}
 }
 
-// oneGuard is the host of steps: one cgroup.
-type oneGuard struct{ now *device.Guard }
+// oneFilter is the host of steps: one cgroup.
+type oneFilter struct{ now *device.LoginFilter }
 
-func (o *oneGuard) Filters(context.Context) ([]device.State, error) {
+func (o *oneFilter) Filters(context.Context) ([]device.LoginFilterState, error) {
 	if o.now == nil {
 		return nil, nil
 	}
-	return []device.State{{Cgroup: "/user.slice", Guard: *o.now}}, nil
+	return []device.LoginFilterState{{Cgroup: "/user.slice", Filter: *o.now}}, nil
 }
 
-func (o *oneGuard) ChangeFilter(_ context.Context, _ string, change func(*device.Guard) *device.Guard) (bool, error) {
+func (o *oneFilter) ChangeFilter(_ context.Context, _ string, change func(*device.LoginFilter) *device.LoginFilter) (bool, error) {
 	o.now = change(o.now)
 	return true, nil
 }
 
 // Steps lead from what was observed to what is wanted, also when leases came and went since they were planned; and taken
 // back they lead to where they came from.
-func TestGuardSteps(t *testing.T) {
+func TestLoginFilterSteps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		is, want := drawGuard(t, "is"), drawGuard(t, "want")
-		host := &oneGuard{now: &is}
-		var observed []device.State
+		from, want := drawFilter(t, "is"), drawFilter(t, "want")
+		host := &oneFilter{now: &from}
+		var observed []device.LoginFilterState
 		if rapid.Bool().Draw(t, "stands") {
-			observed = []device.State{{Cgroup: "/user.slice", Guard: is}}
+			observed = []device.LoginFilterState{{Cgroup: "/user.slice", Filter: from}}
 		} else {
 			host.now = nil
 		}
-		h := &GuardHandler{Guards: host}
-		steps := PlanGuards([]device.State{{Cgroup: "/user.slice", Guard: want}}, observed, "/user.slice")
+		h := &LoginFilterHandler{Filters: host}
+		steps := PlanLoginFilters([]device.LoginFilterState{{Cgroup: "/user.slice", Filter: want}}, observed, "/user.slice")
 		// A lease of a device that stays closed, as between the plan and its steps.
-		come := device.Exception{UID: 2000, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 3, Access: "rw"}}
-		between := rapid.Bool().Draw(t, "a lease in between") && host.now != nil && !lets(is, 1, 3) && !lets(want, 1, 3)
+		added := device.Exception{UID: 2000, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 3, Access: "rw"}}
+		between := rapid.Bool().Draw(t, "a lease in between") && host.now != nil && !allows(from, 1, 3) && !allows(want, 1, 3)
 		if between {
-			g := device.Guard{Closed: is.Closed, Except: append(slices.Clone(is.Except), come)}.Canonical()
+			g := device.LoginFilter{Closed: from.Closed, Except: append(slices.Clone(from.Except), added)}.Canonical()
 			host.now = &g
 		}
 		before := host.now
@@ -229,7 +231,7 @@ func TestGuardSteps(t *testing.T) {
 		}
 		end := want
 		if between {
-			end.Except = append(slices.Clone(end.Except), come)
+			end.Except = append(slices.Clone(end.Except), added)
 		}
 		if len(steps) > 0 && !host.now.Equal(end) {
 			t.Fatalf("ended at %+v, want %+v", *host.now, end)
@@ -246,17 +248,17 @@ func TestGuardSteps(t *testing.T) {
 }
 
 // A login may be taken into a grant in the moment in which the guard is made: its exception stays, and the step has worked.
-func TestAGuardIsMadeWhileALeaseBegins(t *testing.T) {
-	want := device.Guard{Closed: []device.Range{{Type: 'c', Major: gpuMajor, First: 0, Last: 3}}}
-	come := device.Exception{UID: 2000, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 3, Access: "rw"}}
-	with := device.Guard{Closed: want.Closed, Except: []device.Exception{come}}
-	steps := PlanGuards([]device.State{{Cgroup: "/user.slice", Guard: want}}, nil, "/user.slice")
+func TestALoginFilterIsSetWhileALeaseStarts(t *testing.T) {
+	want := device.LoginFilter{Closed: []device.Range{{Type: 'c', Major: gpuMajor, First: 0, Last: 3}}}
+	added := device.Exception{UID: 2000, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 3, Access: "rw"}}
+	with := device.LoginFilter{Closed: want.Closed, Except: []device.Exception{added}}
+	steps := PlanLoginFilters([]device.LoginFilterState{{Cgroup: "/user.slice", Filter: want}}, nil, "/user.slice")
 	if len(steps) != 1 {
 		t.Fatalf("%d steps", len(steps))
 	}
 	for _, first := range []bool{true, false} {
-		host := &oneGuard{}
-		h := &GuardHandler{Guards: host}
+		host := &oneFilter{}
+		h := &LoginFilterHandler{Filters: host}
 		if first { // It begins before the step is carried out.
 			host.now = &with
 		}

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	guardName  = "gpushare_guard"
-	closedName = "gpushare_closed"
-	exceptName = "gpushare_except"
+	filterName    = "gpushare_guard"
+	closedMapName = "gpushare_closed"
+	exceptMapName = "gpushare_except"
 )
 
 // anyMinor and Anyone stand for all. Neither is a minor or a user: the kernel uses -1 for "none".
 const (
 	anyMinor = 1<<32 - 1
-	Anyone   = 1<<32 - 1
+	AnyUser  = 1<<32 - 1
 )
 
 // Exception lets a user open a device that is closed.
@@ -27,34 +27,34 @@ type Exception struct {
 	Rule Rule   `json:"rule"`
 }
 
-// Guard denies the processes of a cgroup what is Closed, unless an exception lets them. Root is let through: the host's,
+// LoginFilter denies the processes of a cgroup what is Closed, unless an exception lets them. Root is let through: the host's,
 // not that of a user namespace. To make a node is no opening of it and is nothing to the guard.
-type Guard struct {
+type LoginFilter struct {
 	Closed []Range     `json:"closed,omitempty"`
 	Except []Exception `json:"except,omitempty"`
 }
 
 // Equal tells whether two guards act the same.
-func (g Guard) Equal(o Guard) bool {
-	a, b := g.Canonical(), o.Canonical()
+func (f LoginFilter) Equal(o LoginFilter) bool {
+	a, b := f.Canonical(), o.Canonical()
 	return slices.Equal(a.Closed, b.Closed) && slices.Equal(a.Except, b.Except)
 }
 
 // Canonical is the guard as it reads back: ranges joined, exceptions sorted and those to nothing that is closed left out.
-func (g Guard) Canonical() Guard {
-	out := Guard{Closed: joinRanges(g.Closed)}
-	type who struct {
+func (f LoginFilter) Canonical() LoginFilter {
+	out := LoginFilter{Closed: joinRanges(f.Closed)}
+	type exceptTarget struct {
 		uid uint32
 		numbers
 	}
-	access := map[who]uint32{}
-	for _, e := range g.Except {
+	access := map[exceptTarget]uint32{}
+	for _, e := range f.Except {
 		t, err := typeBits(e.Rule.Type)
 		bits, err2 := accessBits(e.Rule.Access)
 		if err != nil || err2 != nil || !out.closes(e.Rule) {
 			continue
 		}
-		access[who{e.UID, numbers{t, e.Rule.Major, e.Rule.Minor}}] |= bits &^ mayMake
+		access[exceptTarget{e.UID, numbers{t, e.Rule.Major, e.Rule.Minor}}] |= bits &^ mayMake
 	}
 	for w, bits := range access {
 		if bits == 0 {
@@ -66,60 +66,60 @@ func (g Guard) Canonical() Guard {
 	return out
 }
 
-func (g Guard) closes(r Rule) bool {
-	return slices.ContainsFunc(g.Closed, func(c Range) bool { return c.Has(r.Type, r.Major, r.Minor) })
+func (f LoginFilter) closes(r Rule) bool {
+	return slices.ContainsFunc(f.Closed, func(c Range) bool { return c.Has(r.Type, r.Major, r.Minor) })
 }
 
 // exceptKey is an exception as a key of a map: user, type, major, minor.
 type exceptKey [4]uint32
 
-// SetGuard puts the guard onto a cgroup, given by its directory, in the place of the one that is there. It writes
+// SetLoginFilter puts the guard onto a cgroup, given by its directory, in the place of the one that is there. It writes
 // nothing, and says so, when the cgroup has exactly this guard.
-func SetGuard(dir string, g Guard) (wrote bool, err error) {
-	want := g.Canonical()
+func SetLoginFilter(dir string, f LoginFilter) (wrote bool, err error) {
+	want := f.Canonical()
 	closed, except, err := want.lists()
 	if err != nil {
 		return false, fmt.Errorf("cannot make a device guard: %w", err)
 	}
 	return setProgram(dir, program{
-		name:         guardName,
-		instructions: guardProgram,
+		name:         filterName,
+		instructions: filterProgram,
 		maps: func() []*ebpf.MapSpec {
-			return []*ebpf.MapSpec{listOf(closedName, closed), listOf(exceptName, except)}
+			return []*ebpf.MapSpec{listOf(closedMapName, closed), listOf(exceptMapName, except)}
 		},
 		same: func(p *ebpf.Program) (bool, error) {
-			is, err := readGuard(p)
+			is, err := readLoginFilter(p)
 			return err == nil && is.Equal(want), err
 		},
 	})
 }
 
-// ReadGuard reads the guard of a cgroup back. ok is false when it has none. Where there are several, after an accident,
+// ReadLoginFilter reads the guard of a cgroup back. ok is false when it has none. Where there are several, after an accident,
 // what any of them closes is closed, and the exceptions are those of the first.
-func ReadGuard(dir string) (g Guard, ok bool, err error) {
-	err = forEachProgram(dir, guardName, func(p *ebpf.Program) error {
-		is, err := readGuard(p)
+func ReadLoginFilter(dir string) (f LoginFilter, ok bool, err error) {
+	err = forEachProgram(dir, filterName, func(p *ebpf.Program) error {
+		is, err := readLoginFilter(p)
 		if err != nil {
 			return err
 		}
 		if !ok {
-			g.Except = is.Except
+			f.Except = is.Except
 		}
-		g.Closed, ok = joinRanges(append(g.Closed, is.Closed...)), true
+		f.Closed, ok = joinRanges(append(f.Closed, is.Closed...)), true
 		return nil
 	})
-	return g, ok, err
+	return f, ok, err
 }
 
-// RemoveGuard takes the guard off a cgroup. It is no error when it has none.
-func RemoveGuard(dir string) (removed bool, err error) { return removeProgram(dir, guardName) }
+// RemoveLoginFilter takes the guard off a cgroup. It is no error when it has none.
+func RemoveLoginFilter(dir string) (removed bool, err error) { return removeProgram(dir, filterName) }
 
 // maxClosed bounds how many single devices are closed: a list of more is a mistake.
 const maxClosed = 1 << 16
 
-func (g Guard) lists() (closed map[numbers]uint32, except map[exceptKey]uint32, err error) {
+func (f LoginFilter) lists() (closed map[numbers]uint32, except map[exceptKey]uint32, err error) {
 	closed, except = map[numbers]uint32{}, map[exceptKey]uint32{}
-	for _, r := range g.Closed {
+	for _, r := range f.Closed {
 		t, err := typeBits(r.Type)
 		if err != nil {
 			return nil, nil, err
@@ -135,7 +135,7 @@ func (g Guard) lists() (closed map[numbers]uint32, except map[exceptKey]uint32, 
 			closed[numbers{t, r.Major, minor}] = 1
 		}
 	}
-	for _, e := range g.Except {
+	for _, e := range f.Except {
 		t, err := typeBits(e.Rule.Type)
 		if err != nil {
 			return nil, nil, err
@@ -149,38 +149,38 @@ func (g Guard) lists() (closed map[numbers]uint32, except map[exceptKey]uint32, 
 	return closed, except, nil
 }
 
-func readGuard(p *ebpf.Program) (Guard, error) {
+func readLoginFilter(p *ebpf.Program) (LoginFilter, error) {
 	info, err := p.Info()
 	if err != nil {
-		return Guard{}, err
+		return LoginFilter{}, err
 	}
 	closed, except := map[numbers]uint32{}, map[exceptKey]uint32{}
-	if _, err := readMap(info, closedName, closed); err != nil {
-		return Guard{}, err
+	if _, err := readMap(info, closedMapName, closed); err != nil {
+		return LoginFilter{}, err
 	}
-	if _, err := readMap(info, exceptName, except); err != nil {
-		return Guard{}, err
+	if _, err := readMap(info, exceptMapName, except); err != nil {
+		return LoginFilter{}, err
 	}
-	var g Guard
+	var f LoginFilter
 	for k := range closed {
 		r := Range{Type: typeOf(k[0]), Major: k[1], First: k[2], Last: k[2]}
 		if k[2] == anyMinor {
 			r.First, r.Last = 0, MaxMinor
 		}
-		g.Closed = append(g.Closed, r)
+		f.Closed = append(f.Closed, r)
 	}
 	for k, bits := range except {
-		g.Except = append(g.Except, Exception{k[0], Rule{Type: typeOf(k[1]), Major: k[2], Minor: k[3], Access: accessOf(bits)}})
+		f.Except = append(f.Except, Exception{k[0], Rule{Type: typeOf(k[1]), Major: k[2], Minor: k[3], Access: accessOf(bits)}})
 	}
-	return g.Canonical(), nil
+	return f.Canonical(), nil
 }
 
 // Where the guard keeps the key of an exception on its stack, 16 bytes.
-const who = -32
+const exceptOffset = -32
 
-// guardProgram denies what is closed. The helper tells the real user in the host's user namespace, so root of a user
+// filterProgram denies what is closed. The helper tells the real user in the host's user namespace, so root of a user
 // namespace is the user that made it, and so is who runs a setuid program.
-func guardProgram() asm.Instructions {
+func filterProgram() asm.Instructions {
 	p := loadDevice()
 	p = append(p,
 		asm.Mov.Reg(asm.R8, asm.R2),
@@ -188,29 +188,29 @@ func guardProgram() asm.Instructions {
 		asm.And.Imm(asm.R7, mayRead|mayWrite),
 		asm.JEq.Imm(asm.R7, 0, "allow"),
 	)
-	p = append(p, lookup(closedName, keyOffset)...)
+	p = append(p, lookup(closedMapName, keyOffset)...)
 	p = append(p,
 		asm.JNE.Imm(asm.R0, 0, "closed"),
 		asm.StoreImm(asm.RFP, keyOffset+8, -1, asm.Word), // anyMinor
 	)
-	p = append(p, lookup(closedName, keyOffset)...)
+	p = append(p, lookup(closedMapName, keyOffset)...)
 	p = append(p,
 		asm.JEq.Imm(asm.R0, 0, "allow"),
 		asm.FnGetCurrentUidGid.Call().WithSymbol("closed"),
 		asm.Mov.Reg32(asm.R0, asm.R0), // the lower half is the user
 		asm.JEq.Imm(asm.R0, 0, "allow"),
-		asm.StoreMem(asm.RFP, who, asm.R0, asm.Word),
-		asm.StoreMem(asm.RFP, who+4, asm.R8, asm.Word),
+		asm.StoreMem(asm.RFP, exceptOffset, asm.R0, asm.Word),
+		asm.StoreMem(asm.RFP, exceptOffset+4, asm.R8, asm.Word),
 		asm.LoadMem(asm.R3, asm.R6, ctxMajor, asm.Word),
-		asm.StoreMem(asm.RFP, who+8, asm.R3, asm.Word),
-		asm.StoreMem(asm.RFP, who+12, asm.R9, asm.Word),
+		asm.StoreMem(asm.RFP, exceptOffset+8, asm.R3, asm.Word),
+		asm.StoreMem(asm.RFP, exceptOffset+12, asm.R9, asm.Word),
 	)
-	p = append(p, lookup(exceptName, who)...)
+	p = append(p, lookup(exceptMapName, exceptOffset)...)
 	p = append(p,
 		asm.JNE.Imm(asm.R0, 0, "judge"),
-		asm.StoreImm(asm.RFP, who, -1, asm.Word), // Anyone
+		asm.StoreImm(asm.RFP, exceptOffset, -1, asm.Word), // Anyone
 	)
-	p = append(p, lookup(exceptName, who)...)
+	p = append(p, lookup(exceptMapName, exceptOffset)...)
 	p = append(p, asm.JEq.Imm(asm.R0, 0, "deny"))
 	p = append(p, checkAccess()...)
 	return append(p, allowOrDeny()...)

@@ -23,21 +23,21 @@ func except(uid, minor uint32) device.Exception {
 	return device.Exception{UID: uid, Rule: rw(minor)[0]}
 }
 
-func setGuard(t testing.TB, dir string, g device.Guard) {
+func setLoginFilter(t testing.TB, dir string, f device.LoginFilter) {
 	t.Helper()
-	if _, err := device.SetGuard(dir, g); err != nil {
+	if _, err := device.SetLoginFilter(dir, f); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestGuardDeniesWhatIsClosedButForExceptions(t *testing.T) {
+func TestLoginFilterDeniesWhatIsClosedExceptExceptions(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	root, user, other := startIn(t, dir, 0, n), startIn(t, dir, nobody, n), startIn(t, dir, nobody-1, n)
-	g := device.Guard{
+	f := device.LoginFilter{
 		Closed: []device.Range{closed(0, 2)},
-		Except: []device.Exception{except(nobody, 1), except(device.Anyone, 2)},
+		Except: []device.Exception{except(nobody, 1), except(device.AnyUser, 2)},
 	}
-	if wrote, err := device.SetGuard(dir, g); err != nil || !wrote {
+	if wrote, err := device.SetLoginFilter(dir, f); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
 	root.wants(through, "n0", "n1", "n2", "n3", "ctl")
@@ -46,43 +46,43 @@ func TestGuardDeniesWhatIsClosedButForExceptions(t *testing.T) {
 	other.wants(through, "n2", "n3", "ctl")
 	other.wants(denied, "n0", "n1")
 	other.wants("opened", "null", "zero")
-	if wrote, err := device.SetGuard(dir, g); err != nil || wrote {
+	if wrote, err := device.SetLoginFilter(dir, f); err != nil || wrote {
 		t.Errorf("the same guard again: wrote %v, %v", wrote, err)
 	}
-	if got, ok, err := device.ReadGuard(dir); err != nil || !ok || !got.Equal(g) {
+	if got, ok, err := device.ReadLoginFilter(dir); err != nil || !ok || !got.Equal(f) {
 		t.Errorf("read back %+v, %v, %v", got, ok, err)
 	}
-	if removed, err := device.RemoveGuard(dir); err != nil || !removed {
+	if removed, err := device.RemoveLoginFilter(dir); err != nil || !removed {
 		t.Fatalf("removed %v, %v", removed, err)
 	}
 	other.wants(through, "n0")
-	if _, ok, err := device.ReadGuard(dir); ok || err != nil {
+	if _, ok, err := device.ReadLoginFilter(dir); ok || err != nil {
 		t.Errorf("a guard is left: %v, %v", ok, err)
 	}
 }
 
-func TestGuardOfAWholeMajor(t *testing.T) {
+func TestLoginFilterOfAWholeMajor(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	user := startIn(t, dir, nobody, n)
-	all := device.Guard{Closed: []device.Range{device.All(gpuMajor)}}
-	setGuard(t, dir, all)
+	all := device.LoginFilter{Closed: []device.Range{device.All(gpuMajor)}}
+	setLoginFilter(t, dir, all)
 	user.wants(denied, "n0", "n3", "ctl")
 	user.wants(through, "other")
-	if got, _, err := device.ReadGuard(dir); err != nil || !got.Equal(all) {
+	if got, _, err := device.ReadLoginFilter(dir); err != nil || !got.Equal(all) {
 		t.Errorf("read back %+v, %v", got, err)
 	}
-	setGuard(t, dir, device.Guard{Closed: []device.Range{device.All(gpuMajor)}, Except: []device.Exception{except(nobody, 3)}})
+	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{device.All(gpuMajor)}, Except: []device.Exception{except(nobody, 3)}})
 	user.wants(denied, "n0")
 	user.wants(through, "n3")
 	// As the daemon narrows what was closed at boot to what is managed.
-	setGuard(t, dir, device.Guard{Closed: []device.Range{closed(0, 0), closed(2, 2)}})
+	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{closed(0, 0), closed(2, 2)}})
 	user.wants(denied, "n0", "n2")
 	user.wants(through, "n1", "ctl")
 }
 
-func TestGuardKeepsToTheAccess(t *testing.T) {
+func TestLoginFilterChecksTheAccess(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
-	setGuard(t, dir, device.Guard{
+	setLoginFilter(t, dir, device.LoginFilter{
 		Closed: []device.Range{closed(0, 3)},
 		Except: []device.Exception{{UID: nobody, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 0, Access: "r"}}},
 	})
@@ -99,12 +99,12 @@ func TestGuardKeepsToTheAccess(t *testing.T) {
 }
 
 // The helper tells the user as the host sees it.
-func TestGuardIsNotImpressedByRootOfAUserNamespace(t *testing.T) {
+func TestLoginFilterDeniesRootOfAUserNamespace(t *testing.T) {
 	if out, err := exec.Command("unshare", "--user", "--map-root-user", "id", "-u").CombinedOutput(); err != nil {
 		t.Skipf("needs user namespaces: %s", out)
 	}
 	dir, n := newCgroup(t), nodes(t)
-	setGuard(t, dir, device.Guard{Closed: []device.Range{closed(0, 3)}, Except: []device.Exception{except(nobody, 1)}})
+	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{closed(0, 3)}, Except: []device.Exception{except(nobody, 1)}})
 	user := startIn(t, dir, nobody, n)
 	for _, c := range []struct{ node, want string }{
 		{"n0", "0; Operation not permitted"},
@@ -118,9 +118,9 @@ func TestGuardIsNotImpressedByRootOfAUserNamespace(t *testing.T) {
 }
 
 // A setuid program runs for the user who started it: it is not a way around.
-func TestGuardSeesTheUserBehindASetuidProgram(t *testing.T) {
+func TestLoginFilterSeesTheUserBehindASetuidProgram(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
-	setGuard(t, dir, device.Guard{Closed: []device.Range{closed(0, 3)}})
+	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{closed(0, 3)}})
 	cat, err := exec.LookPath("cat")
 	if err != nil {
 		t.Skip("needs cat")
@@ -149,13 +149,13 @@ func TestGuardSeesTheUserBehindASetuidProgram(t *testing.T) {
 	}
 }
 
-func TestGuardTakesNothingThatIsOpen(t *testing.T) {
+func TestLoginFilterClosesNoOpenFile(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	user := startIn(t, dir, nobody, n)
 	if got := user.ask("hold N/zero"); got != "opened" {
 		t.Fatal(got)
 	}
-	setGuard(t, dir, device.Guard{Closed: []device.Range{{Type: 'c', Major: 1, First: 5, Last: 5}}})
+	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{{Type: 'c', Major: 1, First: 5, Last: 5}}})
 	if got := user.ask("open r N/zero"); got != denied {
 		t.Errorf("a new open: %s", got)
 	}
@@ -165,10 +165,10 @@ func TestGuardTakesNothingThatIsOpen(t *testing.T) {
 }
 
 // Logins come and go in cgroups below; some are there before the guard and some are not.
-func TestGuardCoversEveryCgroupBelow(t *testing.T) {
+func TestLoginFilterCoversEveryCgroupBelow(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	early := startIn(t, sub(t, sub(t, dir, "user-1"), "session-1"), nobody, n)
-	setGuard(t, dir, device.Guard{Closed: []device.Range{closed(0, 1)}, Except: []device.Exception{except(nobody, 1)}})
+	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{closed(0, 1)}, Except: []device.Exception{except(nobody, 1)}})
 	last := sub(t, sub(t, dir, "user-2"), "session-2")
 	late := startIn(t, last, nobody, n)
 	for _, p := range []*process{early, late} {
@@ -176,16 +176,16 @@ func TestGuardCoversEveryCgroupBelow(t *testing.T) {
 		p.wants(through, "n1")
 	}
 	// A unit that has a guard of its own inside: both hold.
-	setGuard(t, last, device.Guard{Closed: []device.Range{closed(1, 2)}, Except: []device.Exception{except(device.Anyone, 2)}})
+	setLoginFilter(t, last, device.LoginFilter{Closed: []device.Range{closed(1, 2)}, Except: []device.Exception{except(device.AnyUser, 2)}})
 	late.wants(denied, "n0", "n1")
 	late.wants(through, "n2")
-	if _, ok, err := device.ReadGuard(filepath.Dir(last)); ok || err != nil {
+	if _, ok, err := device.ReadLoginFilter(filepath.Dir(last)); ok || err != nil {
 		t.Errorf("a guard is found where none was put: %v", err)
 	}
 }
 
 // The daemon may die at any instant: what it attached stays, and the next one finds it.
-func TestGuardOutlivesItsMaker(t *testing.T) {
+func TestLoginFilterOutlivesTheProcessThatSetIt(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	self, err := os.Executable()
 	if err != nil {
@@ -199,16 +199,16 @@ func TestGuardOutlivesItsMaker(t *testing.T) {
 	user := startIn(t, dir, nobody, n)
 	user.wants(denied, "n0")
 	user.wants(through, "n3")
-	if wrote, err := device.SetGuard(dir, device.Guard{Closed: []device.Range{closed(0, 2)}}); err != nil || wrote {
+	if wrote, err := device.SetLoginFilter(dir, device.LoginFilter{Closed: []device.Range{closed(0, 2)}}); err != nil || wrote {
 		t.Errorf("the maker's guard was made anew: %v, %v", wrote, err)
 	}
-	setGuard(t, dir, device.Guard{Closed: []device.Range{closed(3, 3)}})
+	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{closed(3, 3)}})
 	user.wants(through, "n0")
 	user.wants(denied, "n3")
 }
 
 // An upgrade meets the program of the version before: it is replaced, and in between both hold.
-func TestGuardOfAnotherVersionIsReplaced(t *testing.T) {
+func TestLoginFilterOfAnotherVersionIsReplaced(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	old, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "gpushare_guard", Type: ebpf.CGroupDevice, AttachType: ebpf.AttachCGroupDevice, License: "Apache-2.0",
@@ -226,8 +226,8 @@ func TestGuardOfAnotherVersionIsReplaced(t *testing.T) {
 	if err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(cg.Fd()), Program: old, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI}); err != nil {
 		t.Fatal(err)
 	}
-	g := device.Guard{Closed: []device.Range{closed(0, 0)}}
-	if wrote, err := device.SetGuard(dir, g); err != nil || !wrote {
+	f := device.LoginFilter{Closed: []device.Range{closed(0, 0)}}
+	if wrote, err := device.SetLoginFilter(dir, f); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
 	if n, err := device.CountPrograms(dir); n != 1 || err != nil {
@@ -239,59 +239,59 @@ func TestGuardOfAnotherVersionIsReplaced(t *testing.T) {
 }
 
 // The guard changes while logins open devices.
-func TestGuardChangesWithoutAWrongAnswer(t *testing.T) {
+func TestLoginFilterChangesWithoutAWrongAnswer(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	// n0 is an exception of nobody's throughout, n1 closed throughout, n3 open throughout; others come and go.
-	guards := []device.Guard{
+	filters := []device.LoginFilter{
 		{Closed: []device.Range{closed(0, 1)}, Except: []device.Exception{except(nobody, 0)}},
 		{Closed: []device.Range{closed(0, 2)}, Except: []device.Exception{except(nobody, 0), except(nobody-1, 1), except(nobody, 2)}},
-		{Closed: []device.Range{closed(0, 1), {Type: 'c', Major: 237, Last: device.MaxMinor}}, Except: []device.Exception{except(nobody, 0), except(device.Anyone, 2)}},
+		{Closed: []device.Range{closed(0, 1), {Type: 'c', Major: 237, Last: device.MaxMinor}}, Except: []device.Exception{except(nobody, 0), except(device.AnyUser, 2)}},
 	}
-	setGuard(t, dir, guards[0])
-	whileOpening(t, dir, nobody, n, map[string]string{"n0": through, "n1": denied, "n3": through}, func(i int) { setGuard(t, dir, guards[i%len(guards)]) })
+	setLoginFilter(t, dir, filters[0])
+	whileOpening(t, dir, nobody, n, map[string]string{"n0": through, "n1": denied, "n3": through}, func(i int) { setLoginFilter(t, dir, filters[i%len(filters)]) })
 }
 
-func TestGuardReadsBackAsItWasSet(t *testing.T) {
+func TestLoginFilterReadsBackAsItWasSet(t *testing.T) {
 	dir := newCgroup(t)
 	rapid.Check(t, func(t *rapid.T) {
-		var g device.Guard
+		var f device.LoginFilter
 		for range rapid.IntRange(0, 4).Draw(t, "ranges") {
 			first := rapid.Uint32Range(0, 300).Draw(t, "first")
-			g.Closed = append(g.Closed, device.Range{
+			f.Closed = append(f.Closed, device.Range{
 				Type: rapid.SampledFrom([]byte("cb")).Draw(t, "type"), Major: rapid.Uint32Range(195, 197).Draw(t, "major"),
 				First: first, Last: first + rapid.Uint32Range(0, 40).Draw(t, "more"),
 			})
 		}
 		if rapid.Bool().Draw(t, "all") {
-			g.Closed = append(g.Closed, device.All(509))
+			f.Closed = append(f.Closed, device.All(509))
 		}
 		for range rapid.IntRange(0, 5).Draw(t, "exceptions") {
-			g.Except = append(g.Except, device.Exception{UID: rapid.Uint32().Draw(t, "uid"), Rule: device.Rule{
+			f.Except = append(f.Except, device.Exception{UID: rapid.Uint32().Draw(t, "uid"), Rule: device.Rule{
 				Type: 'c', Major: rapid.SampledFrom([]uint32{195, 196, 509}).Draw(t, "major of"), Minor: rapid.Uint32Range(0, 300).Draw(t, "minor"),
 				Access: rapid.SampledFrom([]string{"r", "w", "rw", "rwm"}).Draw(t, "access"),
 			}})
 		}
-		if _, err := device.SetGuard(dir, g); err != nil {
+		if _, err := device.SetLoginFilter(dir, f); err != nil {
 			t.Fatal(err)
 		}
-		if got, ok, err := device.ReadGuard(dir); err != nil || !ok || !got.Equal(g) {
-			t.Fatalf("read back %+v, %v, %v; want %+v", got, ok, err, g.Canonical())
+		if got, ok, err := device.ReadLoginFilter(dir); err != nil || !ok || !got.Equal(f) {
+			t.Fatalf("read back %+v, %v, %v; want %+v", got, ok, err, f.Canonical())
 		}
-		if wrote, err := device.SetGuard(dir, g); err != nil || wrote {
+		if wrote, err := device.SetLoginFilter(dir, f); err != nil || wrote {
 			t.Fatalf("the same again: %v, %v", wrote, err)
 		}
 	})
 }
 
-func TestGuardRefusesWhatCannotBe(t *testing.T) {
-	for _, g := range []device.Guard{
+func TestLoginFilterRefusesInvalidRanges(t *testing.T) {
+	for _, f := range []device.LoginFilter{
 		{Closed: []device.Range{{Type: 'x', Last: 1}}},
 		{Closed: []device.Range{closed(3, 2)}},
 		{Closed: []device.Range{closed(1, device.MaxMinor+1)}},
 		{Closed: []device.Range{closed(1, device.MaxMinor)}},
 	} {
-		if wrote, err := device.SetGuard(t.TempDir(), g); err == nil || wrote {
-			t.Errorf("%+v was taken", g)
+		if wrote, err := device.SetLoginFilter(t.TempDir(), f); err == nil || wrote {
+			t.Errorf("%+v was taken", f)
 		}
 	}
 }
@@ -300,8 +300,8 @@ func TestNoSuchCgroup(t *testing.T) {
 	dir := filepath.Join(newCgroup(t), "gone")
 	for what, err := range map[string]error{
 		"a wall":          second(device.SetRules(dir, nil)),
-		"a guard":         second(device.SetGuard(dir, device.Guard{})),
-		"reading a guard": third(device.ReadGuard(dir)),
+		"a guard":         second(device.SetLoginFilter(dir, device.LoginFilter{})),
+		"reading a guard": third(device.ReadLoginFilter(dir)),
 		"reading a wall":  third(device.Rules(dir)),
 		"a probe":         device.Probe(dir),
 	} {
@@ -309,26 +309,26 @@ func TestNoSuchCgroup(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for what, err := range map[string]error{"a wall": second(device.RemoveRules(dir)), "a guard": second(device.RemoveGuard(dir))} {
+	for what, err := range map[string]error{"a wall": second(device.RemoveRules(dir)), "a guard": second(device.RemoveLoginFilter(dir))} {
 		if err != nil {
 			t.Errorf("removing %s: %v", what, err)
 		}
 	}
 }
 
-func BenchmarkReadGuard(b *testing.B) {
+func BenchmarkReadLoginFilter(b *testing.B) {
 	dir := newCgroup(b)
-	setGuard(b, dir, device.Guard{Closed: []device.Range{closed(0, 7), {Type: 'c', Major: 237, First: 3, Last: 3 + 8*135}}})
+	setLoginFilter(b, dir, device.LoginFilter{Closed: []device.Range{closed(0, 7), {Type: 'c', Major: 237, First: 3, Last: 3 + 8*135}}})
 	for b.Loop() {
-		if _, _, err := device.ReadGuard(dir); err != nil {
+		if _, _, err := device.ReadLoginFilter(dir); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-func BenchmarkSetGuard(b *testing.B) {
+func BenchmarkSetLoginFilter(b *testing.B) {
 	dir := newCgroup(b)
 	for i := uint32(0); b.Loop(); i++ {
-		setGuard(b, dir, device.Guard{Closed: []device.Range{closed(0, 7), {Type: 'c', Major: 237, First: 3, Last: 3 + 8*135}}, Except: []device.Exception{except(i%2, 1)}})
+		setLoginFilter(b, dir, device.LoginFilter{Closed: []device.Range{closed(0, 7), {Type: 'c', Major: 237, First: 3, Last: 3 + 8*135}}, Except: []device.Exception{except(i%2, 1)}})
 	}
 }

@@ -28,8 +28,8 @@ func AllGPUs(host *Host) []device.Range {
 	return closed
 }
 
-// Visitor is a lease whose processes stay outside our slices, with what it may open.
-type Visitor struct {
+// InPlaceLease is a lease whose processes stay outside our slices, with what it may open.
+type InPlaceLease struct {
 	Lease   string
 	UID     uint32
 	Cgroup  string // where they are
@@ -37,31 +37,31 @@ type Visitor struct {
 	Targets []Target
 }
 
-// Guards is the guards that should stand: on the cgroup of logins, if there is one, and on those of adopted units.
+// LoginFilters is the guards that should stand: on the cgroup of logins, if there is one, and on those of adopted units.
 // Managed is the GPUs that are closed to who has no lease on them. One of them that is not seen now could come back under
 // any number: then all numbers are closed but those of GPUs that are seen and not managed. missing tells of visitors that
 // get nothing.
-func Guards(h *Hardware, managed []gpu.UUID, logins string, visitors []Visitor) (states []device.State, missing []string) {
-	closed := managedNumbers(h, managed)
-	at := func(cg string) *device.Guard {
-		i := slices.IndexFunc(states, func(s device.State) bool { return s.Cgroup == cg })
+func LoginFilters(h *Hardware, managed []gpu.UUID, logins string, inPlace []InPlaceLease) (states []device.LoginFilterState, missing []string) {
+	closed := managedRanges(h, managed)
+	at := func(cg string) *device.LoginFilter {
+		i := slices.IndexFunc(states, func(s device.LoginFilterState) bool { return s.Cgroup == cg })
 		if i < 0 {
 			i = len(states)
-			states = append(states, device.State{Cgroup: cg, Guard: device.Guard{Closed: closed}})
+			states = append(states, device.LoginFilterState{Cgroup: cg, Filter: device.LoginFilter{Closed: closed}})
 		}
-		return &states[i].Guard
+		return &states[i].Filter
 	}
 	if logins != "" {
 		at(logins)
 	}
-	for _, v := range visitors {
+	for _, v := range inPlace {
 		rules, _, err := Rules(h, v.Targets, nil)
 		if err != nil {
 			missing = append(missing, fmt.Sprintf("lease %s: %v", v.Lease, err))
 		}
 		if v.Unit && v.Cgroup != "" {
 			g := at(v.Cgroup)
-			g.Except = append(g.Except, exceptions(device.Anyone, rules)...)
+			g.Except = append(g.Except, exceptions(device.AnyUser, rules)...)
 		}
 		if logins != "" && (v.Cgroup == "" || cgroup.Below(v.Cgroup, logins)) {
 			g := at(logins)
@@ -69,7 +69,7 @@ func Guards(h *Hardware, managed []gpu.UUID, logins string, visitors []Visitor) 
 		}
 	}
 	for i := range states {
-		states[i].Guard = states[i].Guard.Canonical()
+		states[i].Filter = states[i].Filter.Canonical()
 	}
 	return states, missing
 }
@@ -82,9 +82,9 @@ func exceptions(uid uint32, rules []cgroup.DeviceRule) []device.Exception {
 	return out
 }
 
-// managedNumbers is the devices of the managed GPUs: their own nodes and all their capabilities, made or not, for a slot's
+// managedRanges is the devices of the managed GPUs: their own nodes and all their capabilities, made or not, for a slot's
 // next instance has the numbers of the last.
-func managedNumbers(h *Hardware, managed []gpu.UUID) []device.Range {
+func managedRanges(h *Hardware, managed []gpu.UUID) []device.Range {
 	if len(managed) == 0 {
 		return nil
 	}
@@ -108,7 +108,7 @@ func managedNumbers(h *Hardware, managed []gpu.UUID) []device.Range {
 			}
 		}
 	}
-	return device.Guard{Closed: closed}.Canonical().Closed
+	return device.LoginFilter{Closed: closed}.Canonical().Closed
 }
 
 // allBut is every number but those of GPUs that are seen and not managed.
@@ -177,7 +177,7 @@ func without(r device.Range, minors []uint32) []device.Range {
 }
 
 // gpuText names the GPUs that a guard closes, for people: "/dev/nvidia0-3,5".
-func gpuText(g device.Guard) string {
+func gpuText(g device.LoginFilter) string {
 	var parts []string
 	for _, r := range g.Closed {
 		switch {
@@ -196,8 +196,8 @@ func gpuText(g device.Guard) string {
 	return "/dev/nvidia" + strings.Join(parts, ",")
 }
 
-// users counts who has exceptions, for people.
-func users(g device.Guard) string {
+// exceptionText counts who has exceptions, for people.
+func exceptionText(g device.LoginFilter) string {
 	seen := map[uint32]bool{}
 	for _, e := range g.Except {
 		seen[e.UID] = true
