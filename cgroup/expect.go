@@ -28,9 +28,9 @@ func (l Limits) Canonical() Limits {
 	}
 	l.CPUWeight = unlessDefault(l.CPUWeight)
 	l.IOWeight = unlessDefault(l.IOWeight)
-	l.MemoryMax = wholePages(l.MemoryMax)
-	l.MemoryHigh = wholePages(l.MemoryHigh)
-	l.SwapMax = wholePages(l.SwapMax)
+	l.MemoryMax = roundDown(l.MemoryMax)
+	l.MemoryHigh = roundDown(l.MemoryHigh)
+	l.SwapMax = roundDown(l.SwapMax)
 	if l.TasksMax != nil {
 		n := max(*l.TasksMax, 1)
 		l.TasksMax = &n
@@ -170,12 +170,12 @@ func unlessDefault(w *uint64) *uint64 {
 	return w
 }
 
-func wholePages(b *uint64) *uint64 {
+func roundDown(b *uint64) *uint64 {
 	if b == nil {
 		return nil
 	}
-	page := uint64(os.Getpagesize())
-	n := *b / page * page
+	unit := uint64(os.Getpagesize())
+	n := *b / unit * unit
 	return &n
 }
 

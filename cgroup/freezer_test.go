@@ -55,9 +55,9 @@ func runThawer(t *testing.T, runDir string, freezer KernelFreezer, log io.Writer
 	return stop
 }
 
-func newTestFreezer(t *testing.T, tree *Tree, runDir string, hold time.Duration) *Freezer {
+func newTestFreezer(t *testing.T, tree *Tree, runDir string, thawAfter time.Duration) *Freezer {
 	t.Helper()
-	g, err := NewFreezer(tree, FreezerOptions{RunDir: runDir, ThawAfter: hold})
+	g, err := NewFreezer(tree, FreezerOptions{RunDir: runDir, ThawAfter: thawAfter})
 	if err != nil {
 		t.Fatal(err)
 	}

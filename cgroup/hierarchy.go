@@ -170,7 +170,7 @@ func (h Hierarchy) pids(cg string) ([]int, error) {
 }
 
 // Place moves the process into the cgroup and reads back that it is there. ErrWrongCgroup when it is somewhere else
-// afterwards; procfs.ErrGone when it ended.
+// afterwards; procfs.ErrNoProcess when it ended.
 func (h Hierarchy) Place(p Process, cg string) error {
 	// The pid is held while it is written: else it could become another process between the check and the write.
 	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
@@ -180,7 +180,7 @@ func (h Hierarchy) Place(p Process, cg string) error {
 	defer pidfd.Close()
 	err = writeFile(filepath.Join(h.Dir(cg), "cgroup.procs"), strconv.Itoa(p.PID))
 	if errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("cannot move process %d: %w", p.PID, procfs.ErrGone)
+		return fmt.Errorf("cannot move process %d: %w", p.PID, procfs.ErrNoProcess)
 	}
 	if isRemoved(err) {
 		return fmt.Errorf("cannot move process %d into cgroup %s: %w", p.PID, cg, ErrNotFound)
@@ -198,7 +198,7 @@ func (h Hierarchy) Verify(p Process, cg string) error {
 		return fmt.Errorf("cannot find process %d: %w", p.PID, err)
 	}
 	if start, err := procfs.Start(p.PID); err != nil || start != p.Start {
-		return fmt.Errorf("cannot find process %d: %w", p.PID, procfs.ErrGone)
+		return fmt.Errorf("cannot find process %d: %w", p.PID, procfs.ErrNoProcess)
 	}
 	if !Below(at, cg) {
 		return fmt.Errorf("process %d is in %s instead of %s: %w", p.PID, at, cg, ErrWrongCgroup)

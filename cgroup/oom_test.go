@@ -60,9 +60,9 @@ func TestSetOOMGroup(t *testing.T) {
 func TestOOMWatcher(t *testing.T) {
 	const none, one = "low 0\noom 0\noom_kill 0\noom_group_kill 0\n", "low 0\noom 0\noom_kill 2\noom_group_kill 1\n"
 	for _, c := range []struct {
-		name         string
-		scope, slice string // what is written when it ends; empty is nothing
-		gone, want   bool
+		name          string
+		scope, slice  string // what is written when it ends; empty is nothing
+		removed, want bool
 	}{
 		{"killed, and still there", one, one, false, true},
 		{"killed, and removed at once", one, one, true, true},
@@ -86,7 +86,7 @@ func TestOOMWatcher(t *testing.T) {
 			if c.scope != "" {
 				put(t, h, "s/x/run/memory.events", c.scope)
 			}
-			if c.gone {
+			if c.removed {
 				if err := os.RemoveAll(h.Dir("/s/x")); err != nil {
 					t.Fatal(err)
 				}
@@ -97,7 +97,7 @@ func TestOOMWatcher(t *testing.T) {
 			if o.watches != nil {
 				t.Error("it still watches")
 			}
-			if c.gone && o.Killed(h, "x", "/s/x/run", "/s") {
+			if c.removed && o.Killed(h, "x", "/s/x/run", "/s") {
 				t.Error("it remembers what it said")
 			}
 		})

@@ -51,9 +51,9 @@ func TestIndexIsAMap(t *testing.T) {
 			} else {
 				x.Forget(id)
 			}
-			asked := somePath(t, "asked")
-			if got, ok := x.lookup([]byte(asked)); got != innermost(ids, asked) || ok != (got != "") {
-				t.Fatalf("%s is of %q (%v), want %q of %v", asked, got, ok, innermost(ids, asked), ids)
+			queried := somePath(t, "asked")
+			if got, ok := x.lookup([]byte(queried)); got != innermost(ids, queried) || ok != (got != "") {
+				t.Fatalf("%s is of %q (%v), want %q of %v", queried, got, ok, innermost(ids, queried), ids)
 			}
 			if got, want := x.IDs(), slices.Collect(maps.Values(ids)); len(got) != len(want) {
 				t.Fatalf("registered are %v, want %v", got, want)

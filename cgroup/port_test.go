@@ -148,7 +148,7 @@ func TestPortRefuses(t *testing.T) {
 		ctx := t.Context()
 		p := spawn(t, "sleep", "60")
 		ended := Process{PID: p.PID, Start: p.Start + 1}
-		if _, err := port.StartScope(ctx, train("l-1", ended)); !errors.Is(err, procfs.ErrGone) {
+		if _, err := port.StartScope(ctx, train("l-1", ended)); !errors.Is(err, procfs.ErrNoProcess) {
 			t.Errorf("a process of another start time: %v", err)
 		}
 		if _, err := port.Recover(ctx, train("l-1", ended)); !errors.Is(err, ErrNotFound) {

@@ -108,7 +108,7 @@ func (p *Processes) StartScope(_ context.Context, s Scope) (ScopeState, error) {
 		return ScopeState{}, err
 	}
 	if !procfs.Alive(s.Process.PID, s.Process.Start) {
-		return ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrGone)
+		return ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrNoProcess)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -200,7 +200,7 @@ func watchDeaths(ctx context.Context, ps []Process) (died <-chan struct{}, stop 
 	started := 0
 	for _, p := range ps {
 		pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
-		if errors.Is(err, procfs.ErrGone) {
+		if errors.Is(err, procfs.ErrNoProcess) {
 			notify()
 			continue
 		}

@@ -222,7 +222,7 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 		return ScopeState{}, err
 	}
 	if !procfs.Alive(s.Process.PID, s.Process.Start) {
-		return ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrGone)
+		return ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrNoProcess)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -451,28 +451,28 @@ func (t *Tree) sweep() error {
 }
 
 // makeSliceLocked makes the slice's directories, outermost first, with the controllers for those inside. mu is held.
-func (t *Tree) makeSliceLocked(name SliceName) (made bool, err error) {
+func (t *Tree) makeSliceLocked(name SliceName) (created bool, err error) {
 	if err := name.Check(); err != nil {
 		return false, err
 	}
 	for _, n := range []SliceName{{}, {Tenant: name.Tenant}, name} {
 		cg := t.slicePath(n)
 		if !t.h.Exists(cg) {
-			made = true
+			created = true
 			if err := mkdir(t.h.Dir(cg)); err != nil {
-				return made, fmt.Errorf("cannot make slice %s: %w", n, err)
+				return created, fmt.Errorf("cannot make slice %s: %w", n, err)
 			}
 		}
 		if n.Grant == "" {
 			// Also for one that exists: its maker may have been killed before this.
 			wrote, err := t.enable(cg)
-			made = made || wrote
+			created = created || wrote
 			if err != nil {
-				return made, err
+				return created, err
 			}
 		}
 	}
-	return made, nil
+	return created, nil
 }
 
 func (t *Tree) slicePath(n SliceName) string {
@@ -535,13 +535,13 @@ func (t *Tree) enable(cg string) (wrote bool, err error) {
 }
 
 // walk visits every slice and every scope of the subtree, outermost first.
-func (t *Tree) walk(ctx context.Context, visit func(cg string, name SliceName, scope string) error) error {
+func (t *Tree) walk(ctx context.Context, use func(cg string, name SliceName, scope string) error) error {
 	var level func(cg string, name SliceName) error
 	level = func(cg string, name SliceName) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := visit(cg, name, ""); err != nil {
+		if err := use(cg, name, ""); err != nil {
 			return err
 		}
 		children, err := t.h.Children(cg)
@@ -553,7 +553,7 @@ func (t *Tree) walk(ctx context.Context, visit func(cg string, name SliceName, s
 		}
 		for _, below := range children {
 			if id, ok := strings.CutSuffix(path.Base(below), scopeSuffix); ok {
-				err = visit(below, name, id)
+				err = use(below, name, id)
 			} else if part, ok := strings.CutSuffix(path.Base(below), sliceSuffix); ok && name.Grant == "" {
 				next := SliceName{Tenant: part}
 				if name.Tenant != "" {

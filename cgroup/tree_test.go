@@ -147,7 +147,7 @@ func TestVerifySaysWhereTheProcessIs(t *testing.T) {
 	if err := tree.h.Verify(p, st.Path+"x"); !errors.Is(err, ErrWrongCgroup) {
 		t.Errorf("in another cgroup: %v", err)
 	}
-	if err := tree.h.Verify(Process{PID: p.PID, Start: p.Start + 1}, st.Path); !errors.Is(err, procfs.ErrGone) {
+	if err := tree.h.Verify(Process{PID: p.PID, Start: p.Start + 1}, st.Path); !errors.Is(err, procfs.ErrNoProcess) {
 		t.Errorf("another process of the same pid: %v", err)
 	}
 }

@@ -43,7 +43,7 @@ func waitNone(ctx context.Context, list func() ([]Process, error)) error {
 // waitOne returns when the process has ended or it is time to look again.
 func waitOne(ctx context.Context, p Process) error {
 	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
-	if errors.Is(err, procfs.ErrGone) {
+	if errors.Is(err, procfs.ErrNoProcess) {
 		return ctx.Err()
 	}
 	if err != nil {
@@ -99,14 +99,14 @@ func killAll(ctx context.Context, list func() ([]Process, error), afterRound fun
 // signal sends a signal to exactly this process. One that has ended is no error.
 func signal(p Process, sig unix.Signal) error {
 	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
-	if errors.Is(err, procfs.ErrGone) {
+	if errors.Is(err, procfs.ErrNoProcess) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer pidfd.Close()
-	if err := pidfd.Signal(sig); err != nil && !errors.Is(err, procfs.ErrGone) {
+	if err := pidfd.Signal(sig); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 		return fmt.Errorf("cannot stop process %d: %w", p.PID, err)
 	}
 	return nil

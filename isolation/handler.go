@@ -80,11 +80,11 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 	case s.Kind == KindRemove:
 		return nil // nothing was there, nothing was removed
 	}
-	var made cgroup.Slice
-	if err := decode(s.Args, &made); err != nil {
+	var created cgroup.Slice
+	if err := decode(s.Args, &created); err != nil {
 		return err
 	}
-	return h.remove(ctx, made.Name)
+	return h.remove(ctx, created.Name)
 }
 
 func (h *Handler) set(ctx context.Context, s cgroup.Slice) error {

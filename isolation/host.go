@@ -123,8 +123,8 @@ func parseMajors(text string) map[string]uint32 {
 	return majors
 }
 
-// CPUsNear is the CPUs of the NUMA nodes, as one list; ok is false when a node's CPUs are not known.
-func (h *Host) CPUsNear(nodes []int) (list string, ok bool) {
+// CPUsOfNodes is the CPUs of the NUMA nodes, as one list; ok is false when a node's CPUs are not known.
+func (h *Host) CPUsOfNodes(nodes []int) (list string, ok bool) {
 	var all []int
 	for _, n := range nodes {
 		cpus, err := cgroup.ParseCPUs(h.CPUs[n])

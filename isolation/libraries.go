@@ -22,8 +22,8 @@ func driverFiles() []string {
 	}
 }
 
-// libraryFolders are where distributions and the driver's own installer put 64-bit libraries.
-func libraryFolders() []string {
+// libraryDirs are where distributions and the driver's own installer put 64-bit libraries.
+func libraryDirs() []string {
 	return []string{
 		"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current",
 		"usr/lib64", "usr/lib",
@@ -38,7 +38,7 @@ func ReadLibraries(root, version string) []Library {
 		return nil
 	}
 	for _, name := range driverFiles() {
-		for _, dir := range libraryFolders() {
+		for _, dir := range libraryDirs() {
 			path := filepath.Join("/", dir, name+".so."+version)
 			if fi, err := os.Stat(filepath.Join(root, path)); err != nil || !fi.Mode().IsRegular() {
 				continue

@@ -278,7 +278,7 @@ func TestDesired(t *testing.T) {
 	h := machine(t)
 	limit := uint64(1 << 30)
 	tenants := []Tenant{
-		{Name: "vision", Limits: cgroup.Limits{MemoryMax: &limit}, Near: "prefer", Classes: []string{"fuse", "rdma"}, Grants: []Grant{
+		{Name: "vision", Limits: cgroup.Limits{MemoryMax: &limit}, NUMA: "prefer", Classes: []string{"fuse", "rdma"}, Grants: []Grant{
 			{Name: "train", Targets: []Target{slot(0, 0, 4), slot(0, 6, 1)}}, {Name: "big", Targets: []Target{whole(2), whole(3)}}, {Name: "none"},
 		}},
 		{Name: "idle"},
@@ -314,7 +314,7 @@ func TestDesired(t *testing.T) {
 	}
 }
 
-func TestNear(t *testing.T) {
+func TestCPUsNear(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*Hardware)
@@ -336,14 +336,14 @@ func TestNear(t *testing.T) {
 			if tt.change != nil {
 				tt.change(h)
 			}
-			if got, why := near(h, tt.ts); got != tt.want || (why != "") != tt.why {
+			if got, why := cpusNear(h, tt.ts); got != tt.want || (why != "") != tt.why {
 				t.Errorf("got %q, %q", got, why)
 			}
 		})
 	}
 }
 
-func TestMemoryNear(t *testing.T) {
+func TestMemoryNodes(t *testing.T) {
 	h := machine(t)
 	id := func(i int) gpu.UUID { return h.GPUs[i].Identity.UUID }
 	for _, c := range []struct {
@@ -363,7 +363,7 @@ func TestMemoryNear(t *testing.T) {
 			if c.change != nil {
 				c.change()
 			}
-			if got, why := MemoryNear(h, c.ids); got != c.want || (why != "") != c.why {
+			if got, why := MemoryNodes(h, c.ids); got != c.want || (why != "") != c.why {
 				t.Errorf("got %q, %q", got, why)
 			}
 		})

@@ -13,7 +13,7 @@ import (
 type Tenant struct {
 	Name    string
 	Limits  cgroup.Limits // of the tenant as a whole
-	Near    string        // "prefer": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict": their memory too, of each lease: see MemoryNodes
+	NUMA    string        // "prefer": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict": their memory too, of each lease: see MemoryNodes
 	Classes []string      // of devices: rdma, fuse, dri
 	Grants  []Grant
 }
@@ -36,11 +36,11 @@ type Missing struct {
 func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 	var out []cgroup.Slice
 	var missing []Missing
-	allowed := &memo{h: h, known: map[memoKey]allowance{}}
+	allowed := &ruleCache{h: h, byTarget: map[targetKey]allowance{}}
 	for _, t := range tenants {
 		outer := cgroup.Slice{Name: cgroup.SliceName{Tenant: t.Name}, Limits: t.Limits, Closed: true}
 		var grants []cgroup.Slice
-		say := func(name cgroup.SliceName, texts ...string) {
+		report := func(name cgroup.SliceName, texts ...string) {
 			for _, s := range texts {
 				if m := (Missing{name, s}); !slices.Contains(missing, m) {
 					missing = append(missing, m)
@@ -49,31 +49,31 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 		}
 		// The classes are the tenant's, so they are looked for once, and a lack of them is told once.
 		classes, lacking, _ := Rules(h, nil, t.Classes) // without targets it cannot fail
-		say(outer.Name, lacking...)
+		report(outer.Name, lacking...)
 		for _, g := range t.Grants {
 			inner := cgroup.Slice{Name: cgroup.SliceName{Tenant: t.Name, Grant: g.Name}, Closed: true}
-			all := allowed.all(g.Targets, classes)
-			say(inner.Name, all.lacking...)
+			all := allowed.forTargets(g.Targets, classes)
+			report(inner.Name, all.lacking...)
 			inner.Devices = all.rules
-			outer.Devices = both(outer.Devices, inner.Devices)
-			if t.Near != "" {
-				cpus, why := near(h, g.Targets)
+			outer.Devices = union(outer.Devices, inner.Devices)
+			if t.NUMA != "" {
+				cpus, reason := cpusNear(h, g.Targets)
 				inner.Limits.CPUs = cpus
-				if why != "" {
-					say(inner.Name, why)
+				if reason != "" {
+					report(inner.Name, reason)
 				}
 			}
 			grants = append(grants, inner)
 		}
-		outer.Devices = both(outer.Devices, makeable(classes))
+		outer.Devices = union(outer.Devices, withMknod(classes))
 		out = append(append(out, outer), grants...)
 	}
 	return out, missing
 }
 
-// makeable lets the nodes also be made in a slice: a container runtime makes those of its container from inside it. Only
+// withMknod lets the nodes also be made in a slice: a container runtime makes those of its container from inside it. Only
 // root can, and what it makes opens nothing that the slice does not. A lease's own rules stay as they are.
-func makeable(rules []cgroup.DeviceRule) []cgroup.DeviceRule {
+func withMknod(rules []cgroup.DeviceRule) []cgroup.DeviceRule {
 	rules = slices.Clone(rules)
 	for i := range rules {
 		rules[i].Access += "m"
@@ -81,8 +81,8 @@ func makeable(rules []cgroup.DeviceRule) []cgroup.DeviceRule {
 	return cgroup.SortRules(rules)
 }
 
-// both is what either allows. A tenant mostly has one grant, which then is all there is.
-func both(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
+// union is what either allows. A tenant mostly has one grant, which then is all there is.
+func union(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
 	switch {
 	case len(a) == 0:
 		return b
@@ -92,21 +92,21 @@ func both(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
 	return cgroup.SortRules(slices.Concat(a, b))
 }
 
-// memo works out once what each target allows, and what each list of targets does: many grants share the same instances.
-type memo struct {
-	h     *Hardware
-	known map[memoKey]allowance
-	lists []listed
+// ruleCache works out once what each target allows, and what each list of targets does: many grants share the same instances.
+type ruleCache struct {
+	h        *Hardware
+	byTarget map[targetKey]allowance
+	byList   []cachedList
 }
 
-// listed is a list of targets with what it allows beside classes of devices, made by a container runtime too.
-type listed struct {
-	targets []memoKey
+// cachedList is a list of targets with what it allows beside classes of devices, made by a container runtime too.
+type cachedList struct {
+	targets []targetKey
 	classes []cgroup.DeviceRule
 	allowance
 }
 
-type memoKey struct {
+type targetKey struct {
 	gpu   gpu.UUID
 	at    gpu.Placement
 	whole bool
@@ -118,50 +118,50 @@ type allowance struct {
 	err     error
 }
 
-func keyOf(t Target) memoKey {
-	key := memoKey{gpu: t.GPU, whole: t.Instance == nil}
+func keyOf(t Target) targetKey {
+	key := targetKey{gpu: t.GPU, whole: t.Instance == nil}
 	if t.Instance != nil {
 		key.at = *t.Instance
 	}
 	return key
 }
 
-func (m *memo) all(targets []Target, classes []cgroup.DeviceRule) allowance {
-	for i := range m.lists {
-		l := &m.lists[i]
-		if slices.EqualFunc(targets, l.targets, func(t Target, k memoKey) bool { return keyOf(t) == k }) && slices.Equal(classes, l.classes) {
+func (m *ruleCache) forTargets(targets []Target, classes []cgroup.DeviceRule) allowance {
+	for i := range m.byList {
+		l := &m.byList[i]
+		if slices.EqualFunc(targets, l.targets, func(t Target, k targetKey) bool { return keyOf(t) == k }) && slices.Equal(classes, l.classes) {
 			return l.allowance
 		}
 	}
-	l := listed{classes: classes}
+	l := cachedList{classes: classes}
 	rules := slices.Clone(classes)
 	for _, t := range targets {
 		l.targets = append(l.targets, keyOf(t))
-		a := m.of(t)
+		a := m.forTarget(t)
 		l.lacking = append(l.lacking, a.lacking...)
 		if a.err != nil {
 			l.lacking = append(l.lacking, a.err.Error())
 		}
 		rules = append(rules, a.rules...)
 	}
-	l.rules = makeable(rules)
-	m.lists = append(m.lists, l)
+	l.rules = withMknod(rules)
+	m.byList = append(m.byList, l)
 	return l.allowance
 }
 
-func (m *memo) of(t Target) allowance {
+func (m *ruleCache) forTarget(t Target) allowance {
 	key := keyOf(t)
-	a, ok := m.known[key]
+	a, ok := m.byTarget[key]
 	if !ok {
 		a.rules, a.lacking, a.err = Rules(m.h, []Target{t}, nil)
-		m.known[key] = a
+		m.byTarget[key] = a
 	}
 	return a
 }
 
 // MemoryNodes is the NUMA nodes of the GPUs, as "0-1", for a lease that is on these; why tells what it could not find out.
 // A host with one NUMA node has nothing to choose.
-func MemoryNear(h *Hardware, gpus []gpu.UUID) (list, why string) {
+func MemoryNodes(h *Hardware, gpus []gpu.UUID) (list, reason string) {
 	if len(h.Host.CPUs) < 2 {
 		return "", ""
 	}
@@ -177,9 +177,9 @@ func MemoryNear(h *Hardware, gpus []gpu.UUID) (list, why string) {
 	return cgroup.FormatCPUs(slices.Compact(nodes)), ""
 }
 
-// near is the CPUs next to the targets' GPUs; why tells what it could not find out. A host with one NUMA node has
+// cpusNear is the CPUs next to the targets' GPUs; why tells what it could not find out. A host with one NUMA node has
 // nothing to choose.
-func near(h *Hardware, targets []Target) (cpus, why string) {
+func cpusNear(h *Hardware, targets []Target) (cpus, reason string) {
 	if len(h.Host.CPUs) < 2 || len(targets) == 0 {
 		return "", ""
 	}
@@ -198,7 +198,7 @@ func near(h *Hardware, targets []Target) (cpus, why string) {
 		return "", ""
 	}
 	slices.SortFunc(nodes, cmp.Compare[int])
-	cpus, ok := h.Host.CPUsNear(slices.Compact(nodes))
+	cpus, ok := h.Host.CPUsOfNodes(slices.Compact(nodes))
 	if !ok {
 		return "", fmt.Sprintf("cpu.numa: the CPUs of NUMA nodes %v are not known", nodes)
 	}

@@ -30,8 +30,8 @@ type Use struct {
 	Tasks   uint64              // processes and threads
 	CPU     float64             // percent of one CPU, as in cpu.quota
 	Devices []cgroup.DeviceRule // that are open in it, of those that were granted
-	// Strangers are the processes of no lease in it.
-	Strangers []step.Subject
+	// Unattributed are the processes of no lease in it.
+	Unattributed []step.Subject
 }
 
 // Plan is the steps from the slices as read back to those desired; none when nothing differs that can be enforced
@@ -58,44 +58,44 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		if equal(is, want, info) {
 			continue // as nearly always
 		}
-		low := meet(is, want)
-		if !equal(is, low, info) {
+		restricted := restrict(is, want)
+		if !equal(is, restricted, info) {
 			s := step.Step{
-				Kind: KindSet, Phase: step.RevokeAccess, Args: step.Must(low), Undo: step.Must(Previous{&is}),
-				Text: fmt.Sprintf("narrow the slice of %s: %s", want.Name, difference(is, low, info)), Reason: "it allows more than it should",
+				Kind: KindSet, Phase: step.RevokeAccess, Args: step.Must(restricted), Undo: step.Must(Previous{&is}),
+				Text: fmt.Sprintf("narrow the slice of %s: %s", want.Name, difference(is, restricted, info)), Reason: "it allows more than it should",
 				Disruption: step.None,
 			}
-			if below := inTheWay(is, low, info, use[want.Name]); len(below) > 0 {
-				s.Disruption, s.Disturbs = step.Running, whoIn(want.Name, use[want.Name])
+			if below := useBelow(is, restricted, info, use[want.Name]); len(below) > 0 {
+				s.Disruption, s.Disturbs = step.Running, subjectsIn(want.Name, use[want.Name])
 				s.Reason += ", and " + strings.Join(below, ", ")
 			}
 			steps = append(steps, s)
 		}
-		if !equal(low, want, info) {
+		if !equal(restricted, want, info) {
 			steps = append(steps, step.Step{
-				Kind: KindSet, Phase: step.GrantAccess, Args: step.Must(want), Undo: step.Must(Previous{&low}),
-				Text: fmt.Sprintf("change the slice of %s: %s", want.Name, difference(low, want, info)), Reason: "it is not as it should be",
+				Kind: KindSet, Phase: step.GrantAccess, Args: step.Must(want), Undo: step.Must(Previous{&restricted}),
+				Text: fmt.Sprintf("change the slice of %s: %s", want.Name, difference(restricted, want, info)), Reason: "it is not as it should be",
 				Disruption: step.None,
 			})
 		}
 	}
 	// Grants go before their tenants: a slice that has children cannot be removed.
-	var gone []cgroup.SliceState
+	var removed []cgroup.SliceState
 	for _, s := range observed {
 		if s.Name.Tenant != "" && !slices.ContainsFunc(desired, func(d cgroup.Slice) bool { return d.Name == s.Name }) {
-			gone = append(gone, s)
+			removed = append(removed, s)
 		}
 	}
-	slices.SortFunc(gone, func(a, b cgroup.SliceState) int { return compareNames(b.Name, a.Name) })
-	for _, s := range gone {
-		was := asSlice(s)
+	slices.SortFunc(removed, func(a, b cgroup.SliceState) int { return compareNames(b.Name, a.Name) })
+	for _, s := range removed {
+		before := asSlice(s)
 		st := step.Step{
-			Kind: KindRemove, Phase: step.RevokeAccess, Args: step.Must(s.Name), Undo: step.Must(Previous{&was}),
+			Kind: KindRemove, Phase: step.RevokeAccess, Args: step.Must(s.Name), Undo: step.Must(Previous{&before}),
 			Text: fmt.Sprintf("remove the slice of %s", s.Name), Reason: "the spec does not name it",
 			Disruption: step.Idle,
 		}
-		if u := use[s.Name]; len(u.Leases)+len(u.Strangers) > 0 {
-			st.Disruption, st.Disturbs = step.Running, whoIn(s.Name, u)
+		if u := use[s.Name]; len(u.Leases)+len(u.Unattributed) > 0 {
+			st.Disruption, st.Disturbs = step.Running, subjectsIn(s.Name, u)
 		}
 		steps = append(steps, st)
 	}
@@ -132,17 +132,17 @@ func equal(a, b cgroup.Slice, info cgroup.Info) bool {
 	return cgroup.SliceState{Name: a.Name, Limits: a.Limits, Closed: a.Closed, Devices: a.Devices}.Matches(info.Expect(b))
 }
 
-// meet is the slice as it is, less what the wanted one does not allow: it never allows anything that either does not.
+// restrict is the slice as it is, less what the wanted one does not allow: it never allows anything that either does not.
 // Weights allow nothing, so they stay for the second step. So do CPUs when both have none in common, because a slice
 // without any cannot run.
-func meet(is, want cgroup.Slice) cgroup.Slice {
+func restrict(is, want cgroup.Slice) cgroup.Slice {
 	out := is
 	out.Limits.CPUQuota = lower(is.Limits.CPUQuota, want.Limits.CPUQuota)
 	out.Limits.MemoryMax = lower(is.Limits.MemoryMax, want.Limits.MemoryMax)
 	out.Limits.MemoryHigh = lower(is.Limits.MemoryHigh, want.Limits.MemoryHigh)
 	out.Limits.SwapMax = lower(is.Limits.SwapMax, want.Limits.SwapMax)
 	out.Limits.TasksMax = lower(is.Limits.TasksMax, want.Limits.TasksMax)
-	out.Limits.CPUs = common(is.Limits.CPUs, want.Limits.CPUs)
+	out.Limits.CPUs = commonCPUs(is.Limits.CPUs, want.Limits.CPUs)
 	out.Closed = is.Closed || want.Closed
 	switch {
 	case !is.Closed:
@@ -161,9 +161,9 @@ func lower[T uint64 | float64](a, b *T) *T {
 	return a
 }
 
-// common is the CPUs of both lists; the empty list is all. When there are none, or a list cannot be read, it is the
+// commonCPUs is the CPUs of both lists; the empty list is all. When there are none, or a list cannot be read, it is the
 // first.
-func common(a, b string) string {
+func commonCPUs(a, b string) string {
 	switch {
 	case a == "":
 		return b
@@ -208,21 +208,21 @@ func commonRules(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
 	return out
 }
 
-// inTheWay says what narrowing would hurt: a limit goes below what is in use, or a device that somebody has open goes away.
+// useBelow says what narrowing would hurt: a limit goes below what is in use, or a device that somebody has open goes away.
 // Empty when nobody notices.
-func inTheWay(is, low cgroup.Slice, info cgroup.Info, use Use) []string {
-	from, to := info.Expect(is).Limits, info.Expect(low).Limits
+func useBelow(is, restricted cgroup.Slice, info cgroup.Info, use Use) []string {
+	from, to := info.Expect(is).Limits, info.Expect(restricted).Limits
 	var out []string
-	if falls(to.MemoryMax, from.MemoryMax, use.Memory) || falls(to.MemoryHigh, from.MemoryHigh, use.Memory) {
+	if fallsBelow(to.MemoryMax, from.MemoryMax, use.Memory) || fallsBelow(to.MemoryHigh, from.MemoryHigh, use.Memory) {
 		out = append(out, text.Bytes(use.Memory)+" of memory are in use")
 	}
-	if falls(to.TasksMax, from.TasksMax, use.Tasks) {
+	if fallsBelow(to.TasksMax, from.TasksMax, use.Tasks) {
 		out = append(out, fmt.Sprintf("%d tasks run", use.Tasks))
 	}
-	if falls(to.CPUQuota, from.CPUQuota, use.CPU) {
+	if fallsBelow(to.CPUQuota, from.CPUQuota, use.CPU) {
 		out = append(out, fmt.Sprintf("%.0f%% of a CPU are in use", use.CPU))
 	}
-	if e := info.Expect(low); e.Closed {
+	if e := info.Expect(restricted); e.Closed {
 		var open []string
 		for _, r := range cgroup.SortRules(use.Devices) {
 			if len(commonRules([]cgroup.DeviceRule{r}, e.Devices)) == 0 {
@@ -230,21 +230,21 @@ func inTheWay(is, low cgroup.Slice, info cgroup.Info, use Use) []string {
 			}
 		}
 		if len(open) > 0 {
-			out = append(out, some(open)+" is open")
+			out = append(out, firstFew(open)+" is open")
 		}
 	}
 	return out
 }
 
-// falls tells whether a limit goes below what is in use, and was not below it before.
-func falls[T uint64 | float64](limit, was *T, used T) bool {
-	return limit != nil && (was == nil || *limit < *was) && *limit < used
+// fallsBelow tells whether a limit goes below what is in use, and was not below it before.
+func fallsBelow[T uint64 | float64](limit, before *T, used T) bool {
+	return limit != nil && (before == nil || *limit < *before) && *limit < used
 }
 
-// whoIn names who is in a slice.
-func whoIn(name cgroup.SliceName, use Use) []step.Subject {
-	if who := slices.Concat(leasesIn(use), use.Strangers); len(who) > 0 {
-		return who
+// subjectsIn names who is in a slice.
+func subjectsIn(name cgroup.SliceName, use Use) []step.Subject {
+	if subjects := slices.Concat(leasesIn(use), use.Unattributed); len(subjects) > 0 {
+		return subjects
 	}
 	return []step.Subject{step.MembersOf(name.String())}
 }
@@ -267,10 +267,10 @@ func Difference(want cgroup.Slice, found cgroup.SliceState, info cgroup.Info) st
 func difference(from, to cgroup.Slice, info cgroup.Info) string {
 	a, b := info.Expect(from), info.Expect(to)
 	var parts []string
-	was, will := Limits(a.Limits, text.Bytes), Limits(b.Limits, text.Bytes)
-	for i := range was {
-		if was[i].Value != will[i].Value {
-			parts = append(parts, fmt.Sprintf("%s %s → %s", was[i].Name, orNone(was[i].Value), orNone(will[i].Value)))
+	before, after := Limits(a.Limits, text.Bytes), Limits(b.Limits, text.Bytes)
+	for i := range before {
+		if before[i].Value != after[i].Value {
+			parts = append(parts, fmt.Sprintf("%s %s → %s", before[i].Name, orNone(before[i].Value), orNone(after[i].Value)))
 		}
 	}
 	switch {

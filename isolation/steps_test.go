@@ -18,16 +18,16 @@ import (
 
 var everything = cgroup.Info{Adapter: "fake", Slices: true, Freeze: true, Devices: true, Limits: cgroup.LimitNames()}
 
-// shelf is Slices for tests: it reads back what an adapter with this Info would.
-type shelf struct {
+// memorySlices is Slices for tests: it reads back what an adapter with this Info would.
+type memorySlices struct {
 	info   cgroup.Info
 	slices map[cgroup.SliceName]cgroup.Slice
 	err    error
 }
 
-func (s *shelf) Info() cgroup.Info { return s.info }
+func (s *memorySlices) Info() cgroup.Info { return s.info }
 
-func (s *shelf) SetSlice(_ context.Context, want cgroup.Slice) (bool, error) {
+func (s *memorySlices) SetSlice(_ context.Context, want cgroup.Slice) (bool, error) {
 	if s.err != nil {
 		return false, s.err
 	}
@@ -43,7 +43,7 @@ func (s *shelf) SetSlice(_ context.Context, want cgroup.Slice) (bool, error) {
 	return true, nil
 }
 
-func (s *shelf) Slices(context.Context) ([]cgroup.SliceState, error) {
+func (s *memorySlices) Slices(context.Context) ([]cgroup.SliceState, error) {
 	var out []cgroup.SliceState
 	for _, sl := range s.slices {
 		out = append(out, cgroup.SliceState{Name: sl.Name, Limits: sl.Limits, Closed: sl.Closed, Devices: sl.Devices})
@@ -52,7 +52,7 @@ func (s *shelf) Slices(context.Context) ([]cgroup.SliceState, error) {
 	return out, s.err
 }
 
-func (s *shelf) Slice(_ context.Context, name cgroup.SliceName) (cgroup.SliceState, error) {
+func (s *memorySlices) Slice(_ context.Context, name cgroup.SliceName) (cgroup.SliceState, error) {
 	sl, ok := s.slices[name]
 	if s.err != nil {
 		return cgroup.SliceState{}, s.err
@@ -63,7 +63,7 @@ func (s *shelf) Slice(_ context.Context, name cgroup.SliceName) (cgroup.SliceSta
 	return cgroup.SliceState{Name: sl.Name, Limits: sl.Limits, Closed: sl.Closed, Devices: sl.Devices}, nil
 }
 
-func (s *shelf) RemoveSlice(_ context.Context, name cgroup.SliceName) error {
+func (s *memorySlices) RemoveSlice(_ context.Context, name cgroup.SliceName) error {
 	for n := range s.slices {
 		if name.Grant == "" && n.Grant != "" && n.Tenant == name.Tenant {
 			return fmt.Errorf("%s has a child", name)
@@ -266,12 +266,12 @@ func wider(a, b cgroup.Slice) string {
 // nothing that either side does not; undone in reverse it leads back.
 func TestPlanModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		shelf := &shelf{info: genInfo().Draw(t, "info")}
-		h := &Handler{Slices: shelf}
+		memorySlices := &memorySlices{info: genInfo().Draw(t, "info")}
+		h := &Handler{Slices: memorySlices}
 		var desired []cgroup.Slice
 		for _, n := range names {
 			if rapid.Bool().Draw(t, "is") {
-				if _, err := shelf.SetSlice(t.Context(), genSlice(n).Draw(t, "is")); err != nil {
+				if _, err := memorySlices.SetSlice(t.Context(), genSlice(n).Draw(t, "is")); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -279,12 +279,12 @@ func TestPlanModel(t *testing.T) {
 				desired = append(desired, genSlice(n).Draw(t, "wanted"))
 			}
 		}
-		before, _ := shelf.Slices(t.Context())
-		steps := Plan(desired, before, shelf.info)
-		widening := false
+		before, _ := memorySlices.Slices(t.Context())
+		steps := Plan(desired, before, memorySlices.info)
+		granting := false
 		var states [][]cgroup.SliceState // before each step
 		for _, s := range steps {
-			now, _ := shelf.Slices(t.Context())
+			now, _ := memorySlices.Slices(t.Context())
 			states = append(states, now)
 			b, err := json.Marshal(s) // steps outlive a restart
 			if err != nil {
@@ -295,8 +295,8 @@ func TestPlanModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s.Phase == step.GrantAccess {
-				widening = true
-			} else if widening {
+				granting = true
+			} else if granting {
 				t.Fatalf("%s comes after something was widened", s.Text)
 			}
 			if s.Phase == step.RevokeAccess && s.Kind == KindSet {
@@ -306,10 +306,10 @@ func TestPlanModel(t *testing.T) {
 				}
 				is := asSlice(before[slices.IndexFunc(before, func(o cgroup.SliceState) bool { return o.Name == low.Name })])
 				want := desired[slices.IndexFunc(desired, func(o cgroup.Slice) bool { return o.Name == low.Name })]
-				if w := wider(shelf.info.Expect(low), is); w != "" {
+				if w := wider(memorySlices.info.Expect(low), is); w != "" {
 					t.Fatalf("narrowing allows more than before: %s", w)
 				}
-				if w := wider(shelf.info.Expect(low), shelf.info.Expect(want)); w != "" {
+				if w := wider(memorySlices.info.Expect(low), memorySlices.info.Expect(want)); w != "" {
 					t.Fatalf("narrowing leaves more than wanted: %s", w)
 				}
 			}
@@ -328,8 +328,8 @@ func TestPlanModel(t *testing.T) {
 				t.Fatalf("%s: not applied after it was done (%v)", s.Text, err)
 			}
 		}
-		after, _ := shelf.Slices(t.Context())
-		if again := Plan(desired, after, shelf.info); len(again) > 0 {
+		after, _ := memorySlices.Slices(t.Context())
+		if again := Plan(desired, after, memorySlices.info); len(again) > 0 {
 			t.Fatalf("a second plan: %v", texts(again))
 		}
 		if len(after) != len(desired) {
@@ -339,7 +339,7 @@ func TestPlanModel(t *testing.T) {
 			if err := h.Undo(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
-			undone, _ := shelf.Slices(t.Context())
+			undone, _ := memorySlices.Slices(t.Context())
 			if diff := cmp.Diff(states[i], undone); diff != "" {
 				t.Fatalf("after undoing %s:\n%s", s.Text, diff)
 			}
@@ -371,7 +371,7 @@ func TestProcessesAdapter(t *testing.T) {
 }
 
 func TestHandlerFails(t *testing.T) {
-	broken := &shelf{info: everything, err: errors.New("bus is gone")}
+	broken := &memorySlices{info: everything, err: errors.New("bus is gone")}
 	h := &Handler{Slices: broken}
 	set := Plan([]cgroup.Slice{{Name: names[0]}}, nil, everything)[0]
 	remove := Plan(nil, []cgroup.SliceState{{Name: names[0]}}, everything)[0]

@@ -121,7 +121,7 @@ func (d *Detached) start(s Service) error {
 	}
 	if d.Cgroup != "" {
 		// Read from the process, in the reader's view of the hierarchy, to be compared with the same reading later.
-		if r.Cgroup, err = procfs.Cgroup(p); err != nil && !errors.Is(err, procfs.ErrGone) {
+		if r.Cgroup, err = procfs.Cgroup(p); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			return err
 		}
 	}
@@ -215,7 +215,7 @@ func (d *Detached) find(r *detachedRecord) error {
 	}
 	r.PID, r.Start = members[0].PID, members[0].Start
 	if d.Cgroup != "" {
-		if r.Cgroup, err = procfs.Cgroup(r.PID); err != nil && !errors.Is(err, procfs.ErrGone) {
+		if r.Cgroup, err = procfs.Cgroup(r.PID); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			return err
 		}
 	}
@@ -327,7 +327,7 @@ func end(ctx context.Context, members []procfs.Stat, sig unix.Signal) error {
 			fds = append(fds, p)
 			err = p.Signal(sig)
 		}
-		if err != nil && !errors.Is(err, procfs.ErrGone) {
+		if err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			return err
 		}
 	}

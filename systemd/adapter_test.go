@@ -421,7 +421,7 @@ func TestScopeOfAnEndedProcess(t *testing.T) {
 	a, f := openFake(t)
 	p := spawn(t, "sleep", "60")
 	_, err := a.StartScope(t.Context(), cgroup.Scope{ID: "l-1", Process: cgroup.Process{PID: p.PID, Start: p.Start + 1}})
-	if !errors.Is(err, procfs.ErrGone) {
+	if !errors.Is(err, procfs.ErrNoProcess) {
 		t.Errorf("another process of the same pid: %v", err)
 	}
 	if calls := f.taken(); len(calls) != 0 {

@@ -30,7 +30,7 @@ func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeS
 		return cgroup.ScopeState{}, err
 	}
 	if !procfs.Alive(s.Process.PID, s.Process.Start) {
-		return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrGone)
+		return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrNoProcess)
 	}
 	unit := scopeUnit(a.prefix, s.ID)
 	err := a.startScope(ctx, unit, s)
@@ -48,7 +48,7 @@ func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeS
 		err = a.startScope(ctx, unit, s)
 	}
 	if err != nil && !procfs.Alive(s.Process.PID, s.Process.Start) {
-		err = fmt.Errorf("%w: %w", err, procfs.ErrGone)
+		err = fmt.Errorf("%w: %w", err, procfs.ErrNoProcess)
 	}
 	if err != nil {
 		return cgroup.ScopeState{}, err
@@ -146,13 +146,13 @@ func (a *Adapter) moveInside(ctx context.Context, scope string, p cgroup.Process
 		}
 		for _, pid := range pids {
 			start, err := procfs.Start(pid)
-			if errors.Is(err, procfs.ErrGone) {
+			if errors.Is(err, procfs.ErrNoProcess) {
 				continue
 			}
 			if err != nil {
 				return err
 			}
-			if err := a.h.Place(cgroup.Process{PID: pid, Start: start}, run); err != nil && !errors.Is(err, procfs.ErrGone) {
+			if err := a.h.Place(cgroup.Process{PID: pid, Start: start}, run); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 				return err
 			}
 		}

@@ -62,7 +62,7 @@ func inside(uid string) error {
 			return err
 		}
 	}
-	hold := -1
+	opened := -1
 	in := bufio.NewScanner(os.Stdin)
 	fmt.Println("ready")
 	for in.Scan() {
@@ -81,11 +81,11 @@ func inside(uid string) error {
 			fmt.Println(verdict(unix.Mknod(f[1], unix.S_IFCHR|0o600, int(unix.Mkdev(gpuMajor, 7)))))
 		case "hold":
 			fd, err := unix.Open(f[1], unix.O_RDONLY, 0)
-			hold = fd
+			opened = fd
 			fmt.Println(verdict(err))
 		case "held":
 			var b [1]byte
-			n, err := unix.Read(hold, b[:])
+			n, err := unix.Read(opened, b[:])
 			fmt.Println(n, err)
 		case "sh":
 			out, err := exec.Command("sh", "-c", strings.TrimPrefix(in.Text(), "sh ")).CombinedOutput()
@@ -259,8 +259,8 @@ func (p *process) line() string {
 	return strings.TrimSpace(s)
 }
 
-// ask sends a command; N/ stands for the folder of nodes.
-func (p *process) ask(format string, args ...any) string {
+// request sends a command; N/ stands for the folder of nodes.
+func (p *process) request(format string, args ...any) string {
 	p.t.Helper()
 	fmt.Fprintln(p.in, strings.ReplaceAll(fmt.Sprintf(format, args...), "N/", p.nodes+"/"))
 	return p.line()
@@ -270,7 +270,7 @@ func (p *process) ask(format string, args ...any) string {
 func (p *process) wants(want string, names ...string) {
 	p.t.Helper()
 	for _, name := range names {
-		if got := p.ask("open rw N/%s", name); got != want {
+		if got := p.request("open rw N/%s", name); got != want {
 			p.t.Errorf("opening %s gives %s, want %s", name, got, want)
 		}
 	}
@@ -302,7 +302,7 @@ func whileOpening(t *testing.T, dir string, uid int, n string, wants map[string]
 		go func() {
 			a := answer{node: node}
 			for a.wrong == "" && (a.opens < opens || changes.Load() < least) {
-				if got := p.ask("many rw N/%s %d", node, round); got != fmt.Sprintf("map[%s:%d]", want, round) {
+				if got := p.request("many rw N/%s %d", node, round); got != fmt.Sprintf("map[%s:%d]", want, round) {
 					a.wrong = got
 				}
 				a.opens += round

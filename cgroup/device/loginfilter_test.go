@@ -87,13 +87,13 @@ func TestLoginFilterChecksTheAccess(t *testing.T) {
 		Except: []device.Exception{{UID: nobody, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 0, Access: "r"}}},
 	})
 	user, root := startIn(t, dir, nobody, n), startIn(t, dir, 0, n)
-	for ask, want := range map[string]string{"open r N/n0": through, "open w N/n0": denied, "open rw N/n0": denied, "open r N/n1": denied} {
-		if got := user.ask("%s", ask); got != want {
-			t.Errorf("%s: %s, want %s", ask, got, want)
+	for request, want := range map[string]string{"open r N/n0": through, "open w N/n0": denied, "open rw N/n0": denied, "open r N/n1": denied} {
+		if got := user.request("%s", request); got != want {
+			t.Errorf("%s: %s, want %s", request, got, want)
 		}
 	}
 	// Drivers make their nodes when somebody first asks for them, and to make one is not to open it.
-	if got := root.ask("make N/made"); got != "opened" {
+	if got := root.request("make N/made"); got != "opened" {
 		t.Errorf("making a node: %s", got)
 	}
 }
@@ -110,7 +110,7 @@ func TestLoginFilterDeniesRootOfAUserNamespace(t *testing.T) {
 		{"n0", "0; Operation not permitted"},
 		{"n1", "0; No such device or address"},
 	} {
-		got := user.ask("sh unshare --user --map-root-user sh -c 'id -u; exec 3<N/%s' 2>&1 | sed 's/.*: //'", c.node)
+		got := user.request("sh unshare --user --map-root-user sh -c 'id -u; exec 3<N/%s' 2>&1 | sed 's/.*: //'", c.node)
 		if got != c.want {
 			t.Errorf("root of a namespace opens %s: %q, want %q", c.node, got, c.want)
 		}
@@ -141,10 +141,10 @@ func TestLoginFilterSeesTheUserBehindASetuidProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	user := startIn(t, dir, nobody, n)
-	if got := user.ask("sh N/cat N/secret"); got != "read" {
+	if got := user.request("sh N/cat N/secret"); got != "read" {
 		t.Skipf("needs setuid programs: %s", got)
 	}
-	if got, want := user.ask("sh N/cat N/n0 2>&1 | sed 's/.*: //'"), "Operation not permitted"; got != want {
+	if got, want := user.request("sh N/cat N/n0 2>&1 | sed 's/.*: //'"), "Operation not permitted"; got != want {
 		t.Errorf("a setuid program opens a closed device: %q, want %q", got, want)
 	}
 }
@@ -152,14 +152,14 @@ func TestLoginFilterSeesTheUserBehindASetuidProgram(t *testing.T) {
 func TestLoginFilterClosesNoOpenFile(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	user := startIn(t, dir, nobody, n)
-	if got := user.ask("hold N/zero"); got != "opened" {
+	if got := user.request("hold N/zero"); got != "opened" {
 		t.Fatal(got)
 	}
 	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{{Type: 'c', Major: 1, First: 5, Last: 5}}})
-	if got := user.ask("open r N/zero"); got != denied {
+	if got := user.request("open r N/zero"); got != denied {
 		t.Errorf("a new open: %s", got)
 	}
-	if got := user.ask("held"); got != "1 <nil>" {
+	if got := user.request("held"); got != "1 <nil>" {
 		t.Errorf("reading what was open before: %s", got)
 	}
 }

@@ -63,7 +63,7 @@ func TestRulesCheckTheAccess(t *testing.T) {
 		{Type: 'b', Major: gpuMajor, Minor: 2, Access: "rwm"},
 	})
 	p := startIn(t, dir, 0, n)
-	for _, c := range []struct{ ask, want string }{
+	for _, c := range []struct{ request, want string }{
 		{"open r N/n0", through},
 		{"open w N/n0", denied},
 		{"open rw N/n0", denied},
@@ -72,8 +72,8 @@ func TestRulesCheckTheAccess(t *testing.T) {
 		{"open r N/n2", denied}, // the block device of these numbers is another
 		{"make N/made", denied},
 	} {
-		if got := p.ask("%s", c.ask); got != c.want {
-			t.Errorf("%s: %s, want %s", c.ask, got, c.want)
+		if got := p.request("%s", c.request); got != c.want {
+			t.Errorf("%s: %s, want %s", c.request, got, c.want)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestRulesApplyWhateverAProcessDoes(t *testing.T) {
 	} {
 		for node, want := range map[string]string{"n0": "No such device or address", "n1": "Operation not permitted"} {
 			script := fmt.Sprintf(c.script, node, node)
-			if got := p.ask("sh rm -f N/said; %s", script); got != want {
+			if got := p.request("sh rm -f N/said; %s", script); got != want {
 				t.Errorf("%s: opening %s gives %q, want %q", c.what, node, got, want)
 			}
 		}
@@ -112,12 +112,12 @@ func TestRulesApplyWhateverAProcessDoes(t *testing.T) {
 	// Nobody but root moves itself out, however it asks.
 	for _, to := range []string{parent, dir} {
 		for _, file := range []string{"cgroup.procs", "cgroup.threads"} {
-			if got := p.ask("sh sh -c 'echo $$ >%s/%s' 2>&1 | sed 's/.*: //'", to, file); got != "Permission denied" {
+			if got := p.request("sh sh -c 'echo $$ >%s/%s' 2>&1 | sed 's/.*: //'", to, file); got != "Permission denied" {
 				t.Errorf("writing %s of %s: %s", file, to, got)
 			}
 		}
 	}
-	if got := p.ask("sh mkdir %s/own", dir); got == "opened" {
+	if got := p.request("sh mkdir %s/own", dir); got == "opened" {
 		t.Error("a tenant made a cgroup")
 	}
 	p.wants(denied, "n1")

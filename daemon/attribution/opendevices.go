@@ -48,7 +48,7 @@ func (attr *Attribution) OpenDevices(ctx context.Context, gpus []observe.GPU) pl
 	})
 	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
-	unreadable, err := procfs.Openers(ctx, "/nvidia", func(f procfs.Opened) {
+	unreadable, err := procfs.WalkOpenFiles(ctx, "/nvidia", func(f procfs.OpenFile) {
 		key := fileKey{dev: f.Dev, ino: f.Ino}
 		if realHost {
 			key = fileKey{rdev: f.Rdev}

@@ -53,7 +53,7 @@ func (attr *Attribution) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isola
 	}
 	for _, p := range ps {
 		if _, attributed := attr.LeaseOf(p.PID); !attributed {
-			u.Strangers = append(u.Strangers, step.ProcessOf(p.PID, procfs.Name(p.PID)))
+			u.Unattributed = append(u.Unattributed, step.ProcessOf(p.PID, procfs.Name(p.PID)))
 		}
 	}
 	in, err := h.InUse(s.Path)

@@ -189,7 +189,7 @@ func (cs *Changes) remaining(node *observe.Node, what string) (remainder, error)
 	if err != nil {
 		return out, err
 	}
-	isolationSteps := slices.Concat(isolation.PlanRelease(managed, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanLoginFilters(nil, node.LoginFilters, cs.Logins.Logins), bus)
+	isolationSteps := slices.Concat(isolation.PlanUnmanage(managed, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanLoginFilters(nil, node.LoginFilters, cs.Logins.Logins), bus)
 	rest, err := cs.planUnmanageRest()
 	if err != nil {
 		return out, err

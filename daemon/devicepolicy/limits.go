@@ -33,5 +33,5 @@ func (pol *Policy) MemoryNodes(node *observe.Node, l *lease.Lease) (list, why st
 	if err != nil {
 		return "", "cpu.numa: strict: memory is not bound: " + err.Error()
 	}
-	return isolation.MemoryNear(&hw, l.Place.GPUs)
+	return isolation.MemoryNodes(&hw, l.Place.GPUs)
 }

@@ -82,7 +82,7 @@ func (pol *Policy) tenants(want *state.Desired, hw *isolation.Hardware) []isolat
 		t := &want.Spec.Tenants[i]
 		it := isolation.Tenant{Name: t.Name, Limits: SliceLimits(t), Classes: t.Devices}
 		if t.CPU != nil {
-			it.Near = t.CPU.NUMA
+			it.NUMA = t.CPU.NUMA
 		}
 		for j := range t.Grants {
 			g := &t.Grants[j]

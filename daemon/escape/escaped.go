@@ -242,7 +242,7 @@ func (e *Escapes) killEscaped(ctx context.Context, h cgroup.Hierarchy, found []e
 			}
 			pidfds[escaped.pid], grew = p, true
 			all = append(all, escaped)
-			if err := p.Signal(unix.SIGSTOP); err != nil && !errors.Is(err, procfs.ErrGone) {
+			if err := p.Signal(unix.SIGSTOP); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 				e.Log.Warn("cannot send SIGSTOP to a process that left its lease", "pid", escaped.pid, "error", err)
 			}
 		}
@@ -257,7 +257,7 @@ func (e *Escapes) killEscaped(ctx context.Context, h cgroup.Hierarchy, found []e
 		found = e.Escaped.tracker.observe(l)
 	}
 	for _, escaped := range all {
-		if err := pidfds[escaped.pid].Signal(unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrGone) {
+		if err := pidfds[escaped.pid].Signal(unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			e.Log.Error("cannot kill a process that left its lease", "pid", escaped.pid, "error", err)
 		}
 	}
@@ -267,7 +267,7 @@ func (e *Escapes) killEscaped(ctx context.Context, h cgroup.Hierarchy, found []e
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for _, escaped := range all {
-		if err := pidfds[escaped.pid].Wait(ctx); err != nil && !errors.Is(err, procfs.ErrGone) {
+		if err := pidfds[escaped.pid].Wait(ctx); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			e.Log.Error("a process that left its lease was killed and does not exit", "pid", escaped.pid, "error", err)
 		}
 	}

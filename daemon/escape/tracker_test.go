@@ -86,7 +86,7 @@ func (w *fakeHost) snapshot() snapshot {
 			if b, ok := w.procs[pid]; ok {
 				return b.Stat, nil
 			}
-			return procfs.Stat{}, procfs.ErrGone
+			return procfs.Stat{}, procfs.ErrNoProcess
 		},
 		where: func(pid int) (location, bool) {
 			b, ok := w.procs[pid]

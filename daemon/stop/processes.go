@@ -79,7 +79,7 @@ func (p *Processes) signal(sig unix.Signal) error {
 		if h.Ended() || !p.stillBelongs(h) {
 			continue
 		}
-		if err := h.Signal(sig); err != nil && !errors.Is(err, procfs.ErrGone) {
+		if err := h.Signal(sig); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			failed = errors.Join(failed, err)
 		}
 	}

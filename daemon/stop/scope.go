@@ -54,7 +54,7 @@ func (s *scope) Terminate(ctx context.Context) error {
 			continue // It exited.
 		}
 		if leaseID, ok := s.port.ScopeOf(m.PID); ok && leaseID == s.id {
-			if err := p.Signal(unix.SIGTERM); err != nil && !errors.Is(err, procfs.ErrGone) {
+			if err := p.Signal(unix.SIGTERM); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 				failed = errors.Join(failed, err)
 			}
 		}

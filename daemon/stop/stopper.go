@@ -59,7 +59,7 @@ func (s *Stopper) EscalationOf(l *lease.Lease) *Escalation {
 // process has exited.
 func (s *Stopper) Process(ctx context.Context, pid int, start uint64, name, gpu, reason string) error {
 	p, err := procfs.OpenPidfd(pid, start)
-	if errors.Is(err, procfs.ErrGone) {
+	if errors.Is(err, procfs.ErrNoProcess) {
 		return nil
 	}
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // Cgroup is the process's place in the cgroup v2 hierarchy, "/" at the least, as /proc/PID/cgroup says. It is relative
-// to the reader's cgroup namespace. ErrGone when there is no such process.
+// to the reader's cgroup namespace. ErrNoProcess when there is no such process.
 func Cgroup(pid int) (string, error) {
 	var buf [4096]byte
 	b, err := CgroupBytes(pid, buf[:])
@@ -23,7 +23,7 @@ func Cgroup(pid int) (string, error) {
 // CgroupBytes is Cgroup for many pids: the answer lies in buf, which should hold 4096 bytes, and nothing is allocated.
 func CgroupBytes(pid int, buf []byte) ([]byte, error) {
 	if pid <= 0 {
-		return nil, ErrGone
+		return nil, ErrNoProcess
 	}
 	n, err := readSmall(pid, "/cgroup", buf)
 	if err != nil {
@@ -69,7 +69,7 @@ func readSmall(pid int, name string, buf []byte) (int, error) {
 		}
 	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
-		return 0, ErrGone
+		return 0, ErrNoProcess
 	}
 	return 0, fmt.Errorf("cannot read %s of process %d: %w", name[1:], pid, err)
 }

@@ -16,14 +16,14 @@ type Pidfd struct {
 	f   *os.File
 }
 
-// OpenPidfd takes hold of the process with this pid and start time. ErrGone when it is not there any more. Close it.
+// OpenPidfd takes hold of the process with this pid and start time. ErrNoProcess when it is not there any more. Close it.
 func OpenPidfd(pid int, start uint64) (*Pidfd, error) {
 	if pid <= 0 {
-		return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
+		return nil, fmt.Errorf("process %d: %w", pid, ErrNoProcess)
 	}
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
-		return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
+		return nil, fmt.Errorf("process %d: %w", pid, ErrNoProcess)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot hold process %d: %w", pid, err)
@@ -32,7 +32,7 @@ func OpenPidfd(pid int, start uint64) (*Pidfd, error) {
 	// Only now that the process is held does its start time say that it is the one that was meant.
 	s, err := Read(pid)
 	if err == nil && s.Start != start {
-		err = fmt.Errorf("process %d: %w", pid, ErrGone)
+		err = fmt.Errorf("process %d: %w", pid, ErrNoProcess)
 	}
 	if err != nil {
 		p.Close()
@@ -44,7 +44,7 @@ func OpenPidfd(pid int, start uint64) (*Pidfd, error) {
 // PID is the process's pid.
 func (p *Pidfd) PID() int { return p.pid }
 
-// Signal sends a signal. ErrGone when the process has ended and was reaped.
+// Signal sends a signal. ErrNoProcess when the process has ended and was reaped.
 func (p *Pidfd) Signal(sig unix.Signal) error {
 	raw, err := p.f.SyscallConn()
 	if err != nil {
@@ -55,7 +55,7 @@ func (p *Pidfd) Signal(sig unix.Signal) error {
 		return fmt.Errorf("cannot signal process %d: %w", p.pid, err)
 	}
 	if errors.Is(sent, unix.ESRCH) {
-		return fmt.Errorf("process %d: %w", p.pid, ErrGone)
+		return fmt.Errorf("process %d: %w", p.pid, ErrNoProcess)
 	}
 	if sent != nil {
 		return fmt.Errorf("cannot signal process %d: %w", p.pid, sent)

@@ -112,15 +112,15 @@ func TestLastPID(t *testing.T) {
 	}
 }
 
-func TestGone(t *testing.T) {
+func TestNoProcess(t *testing.T) {
 	for _, pid := range []int{0, -1, 1 << 30} {
-		if _, err := Read(pid); !errors.Is(err, ErrGone) {
+		if _, err := Read(pid); !errors.Is(err, ErrNoProcess) {
 			t.Errorf("Read(%d): %v", pid, err)
 		}
-		if _, err := Cgroup(pid); !errors.Is(err, ErrGone) {
+		if _, err := Cgroup(pid); !errors.Is(err, ErrNoProcess) {
 			t.Errorf("Cgroup(%d): %v", pid, err)
 		}
-		if _, err := OpenPidfd(pid, 1); !errors.Is(err, ErrGone) {
+		if _, err := OpenPidfd(pid, 1); !errors.Is(err, ErrNoProcess) {
 			t.Errorf("OpenPidfd(%d): %v", pid, err)
 		}
 	}
@@ -141,7 +141,7 @@ func TestPidfd(t *testing.T) {
 	if all, err := All(); err != nil || !slices.ContainsFunc(all, func(o Stat) bool { return o.PID == cmd.Process.Pid && o.PPID == os.Getpid() && !o.Dead() }) {
 		t.Errorf("our child %d is not among %v, %v", cmd.Process.Pid, all, err)
 	}
-	if _, err := OpenPidfd(cmd.Process.Pid, start+1); !errors.Is(err, ErrGone) {
+	if _, err := OpenPidfd(cmd.Process.Pid, start+1); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("a process with another start time was held: %v", err)
 	}
 	p, err := OpenPidfd(cmd.Process.Pid, start)
@@ -170,7 +170,7 @@ func TestPidfd(t *testing.T) {
 		t.Error("a killed process, not reaped yet, counts as alive")
 	}
 	_ = cmd.Wait() // it was killed: the error says so
-	if err := p.Signal(unix.SIGKILL); !errors.Is(err, ErrGone) {
+	if err := p.Signal(unix.SIGKILL); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("signalling a reaped process: %v", err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone means that the process is not there any more, or that its pid is another process now.
-var ErrGone = errors.New("no such process")
+// ErrNoProcess means that the process is not there any more, or that its pid is another process now.
+var ErrNoProcess = errors.New("no such process")
 
 // Stat is what /proc/PID/stat says, as far as we need it.
 type Stat struct {
@@ -34,7 +34,7 @@ func (s Stat) Dead() bool {
 	return s.State == 'Z' && s.Threads <= 1 || s.State == 'X' || s.State == 'x'
 }
 
-// Read reads the process's state. ErrGone when there is no such process.
+// Read reads the process's state. ErrNoProcess when there is no such process.
 func Read(pid int) (Stat, error) {
 	b, err := readFile(pid, "stat")
 	if err != nil {
@@ -47,7 +47,7 @@ func Read(pid int) (Stat, error) {
 	return s, nil
 }
 
-// Start tells when the process started, in clock ticks since boot. ErrGone when there is no such process.
+// Start tells when the process started, in clock ticks since boot. ErrNoProcess when there is no such process.
 func Start(pid int) (uint64, error) {
 	s, err := Read(pid)
 	return s.Start, err
@@ -176,12 +176,12 @@ func All() ([]Stat, error) {
 
 func readFile(pid int, name string) ([]byte, error) {
 	if pid <= 0 {
-		return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
+		return nil, fmt.Errorf("process %d: %w", pid, ErrNoProcess)
 	}
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/" + name)
 	// A process that ends between open and read gives ESRCH.
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
+		return nil, fmt.Errorf("process %d: %w", pid, ErrNoProcess)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s of process %d: %w", name, pid, err)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Opened is one file that a process has open.
-type Opened struct {
+// OpenFile is one file that a process has open.
+type OpenFile struct {
 	PID  int
 	Name string // as the process's namespace calls it
 	Rdev uint64 // the number of a character device; 0 when it is none
@@ -20,27 +20,27 @@ type Opened struct {
 	Ino  uint64
 }
 
-// Openers calls found for each descriptor of each process whose file's name holds part, and for no other: to ask what a
+// WalkOpenFiles calls found for each descriptor of each process whose file's name holds part, and for no other: to ask what a
 // file is can hang where a file server does, its name is known to the kernel. Processes that end meanwhile, and those
 // whose descriptors may not be seen, are passed over; the second are counted. It ends with ctx.
-func Openers(ctx context.Context, part string, found func(Opened)) (unseen int, err error) {
+func WalkOpenFiles(ctx context.Context, part string, found func(OpenFile)) (hidden int, err error) {
 	pids, err := PIDs()
 	if err != nil {
 		return 0, err
 	}
 	for _, pid := range pids {
 		if err := ctx.Err(); err != nil {
-			return unseen, fmt.Errorf("cannot look through all processes: %w", err)
+			return hidden, fmt.Errorf("cannot look through all processes: %w", err)
 		}
-		if denied := openedBy(pid, part, found); denied {
-			unseen++
+		if denied := walkProcess(pid, part, found); denied {
+			hidden++
 		}
 	}
-	return unseen, nil
+	return hidden, nil
 }
 
-// openedBy looks at one process. denied: its descriptors may not be seen.
-func openedBy(pid int, part string, found func(Opened)) (denied bool) {
+// walkProcess looks at one process. denied: its descriptors may not be seen.
+func walkProcess(pid int, part string, found func(OpenFile)) (denied bool) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	f, err := os.Open(dir)
 	if err != nil {
@@ -61,7 +61,7 @@ func openedBy(pid int, part string, found func(Opened)) (denied bool) {
 		if unix.Stat(link, &st) != nil {
 			continue
 		}
-		o := Opened{PID: pid, Name: name, Dev: st.Dev, Ino: st.Ino}
+		o := OpenFile{PID: pid, Name: name, Dev: st.Dev, Ino: st.Ino}
 		if st.Mode&unix.S_IFMT == unix.S_IFCHR {
 			o.Rdev = st.Rdev
 		}

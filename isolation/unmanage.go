@@ -9,17 +9,17 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// PlanRelease is the steps that take every slice away; none when nothing of them is left. A slice that holds processes
+// PlanUnmanage is the steps that take every slice away; none when nothing of them is left. A slice that holds processes
 // of no lease is opened and stays for as long as they do: they are not ours to stop, and what was never granted to them
 // must not be what they are kept in.
-func PlanRelease(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.SliceName]Use) []step.Step {
+func PlanUnmanage(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.SliceName]Use) []step.Step {
 	all := slices.DeleteFunc(slices.Clone(observed), func(s cgroup.SliceState) bool { return s.Name.Tenant == "" })
 	// Grants go before their tenants: a slice that has children cannot be removed.
 	slices.SortFunc(all, func(a, b cgroup.SliceState) int { return compareNames(b.Name, a.Name) })
 	var remove, open []step.Step
 	for _, s := range all {
 		was := asSlice(s)
-		if who := strangersIn(s.Name, use); len(who) > 0 {
+		if found := unattributedIn(s.Name, use); len(found) > 0 {
 			to := cgroup.Slice{Name: s.Name}
 			if equal(was, to, info) {
 				continue
@@ -28,7 +28,7 @@ func PlanRelease(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.
 				// Not of phase widen: nothing is granted, and what is observed later must not change it.
 				Kind: KindSet, Phase: step.Change, Args: step.Must(to), Undo: step.Must(Previous{&was}),
 				Text:   fmt.Sprintf("open the slice of %s: %s", s.Name, difference(was, to, info)),
-				Reason: "it holds processes of no lease: " + some(who), Disruption: step.None,
+				Reason: "it holds processes of no lease: " + firstFew(found), Disruption: step.None,
 			})
 			continue
 		}
@@ -44,23 +44,23 @@ func PlanRelease(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.
 	return append(remove, open...)
 }
 
-// strangersIn names the processes of no lease in a slice and in those inside it.
-func strangersIn(name cgroup.SliceName, use map[cgroup.SliceName]Use) []string {
-	var who []string
+// unattributedIn names the processes of no lease in a slice and in those inside it.
+func unattributedIn(name cgroup.SliceName, use map[cgroup.SliceName]Use) []string {
+	var found []string
 	for n, u := range use {
 		if n == name || name.Grant == "" && n.Tenant == name.Tenant {
-			who = append(who, step.Texts(u.Strangers)...)
+			found = append(found, step.Texts(u.Unattributed)...)
 		}
 	}
-	slices.Sort(who)
-	return slices.Compact(who)
+	slices.Sort(found)
+	return slices.Compact(found)
 }
 
-// some names the first few.
-func some(who []string) string {
+// firstFew names the first few.
+func firstFew(found []string) string {
 	const most = 3
-	if len(who) <= most+1 {
-		return strings.Join(who, ", ")
+	if len(found) <= most+1 {
+		return strings.Join(found, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(who[:most], ", "), len(who)-most)
+	return fmt.Sprintf("%s and %d more", strings.Join(found[:most], ", "), len(found)-most)
 }

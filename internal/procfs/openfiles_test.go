@@ -28,15 +28,15 @@ func TestOpenersFindsWhoHoldsAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer zero.Close()
-	var got []Opened
-	if _, err := Openers(t.Context(), "held-by-another", func(o Opened) { got = append(got, o) }); err != nil {
+	var got []OpenFile
+	if _, err := WalkOpenFiles(t.Context(), "held-by-another", func(o OpenFile) { got = append(got, o) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(got) != 1 || got[0].PID != cmd.Process.Pid || got[0].Name != file || got[0].Rdev != 0 || got[0].Ino == 0 {
 		t.Errorf("found %+v, want pid %d with %s", got, cmd.Process.Pid, file)
 	}
 	number := uint64(0)
-	if _, err := Openers(t.Context(), "/dev/null", func(o Opened) {
+	if _, err := WalkOpenFiles(t.Context(), "/dev/null", func(o OpenFile) {
 		if o.PID == os.Getpid() {
 			number = o.Rdev
 		}
@@ -45,7 +45,7 @@ func TestOpenersFindsWhoHoldsAFile(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Openers(over, "/", func(Opened) { t.Error("it went on after the end") }); err == nil {
+	if _, err := WalkOpenFiles(over, "/", func(OpenFile) { t.Error("it went on after the end") }); err == nil {
 		t.Error("it says that it looked at all, and was stopped")
 	}
 }
