@@ -71,7 +71,7 @@ func TestAdoptedLogin(t *testing.T) {
 	}
 
 	// What leaves a lease for a login that is a lease too has left all the same.
-	x := leave(t, l.Node, "exec sleep 60")
+	x := startEscape(t, l.Node, "exec sleep 60")
 	x.top = l.dir + "/" + slice
 	x.move(x.job.PID())
 	if e := x.told.await(t, "lease.escaped", x.id); !strings.Contains(e.Message, "it was killed") {

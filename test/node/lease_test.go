@@ -205,7 +205,7 @@ func TestQueue(t *testing.T) {
 	}
 	red := wait("red", "whole")    // one lease of this grant is held: it waits for two things
 	blue := wait("blue", "whole")  // came later, and is more important
-	leaver := wait("red", "whole") // gives up
+	cancelled := wait("red", "whole") // gives up
 	s := status(t, n)
 	for _, l := range s.Leases {
 		if l.ID != id && (l.State != api.LeaseQueued || l.Waiting == "" || l.Position == 0) {
@@ -215,13 +215,13 @@ func TestQueue(t *testing.T) {
 			t.Errorf("the lease of the more important tenant has place %d", l.Position)
 		}
 	}
-	if err := leaver.AwaitLine(soon(t), "waiting, position"); err != nil {
+	if err := cancelled.AwaitLine(soon(t), "waiting, position"); err != nil {
 		t.Error(err)
 	}
-	if err := syscall.Kill(leaver.PID(), syscall.SIGINT); err != nil {
+	if err := syscall.Kill(cancelled.PID(), syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	if code := awaitEnd(t, leaver); code == 0 {
+	if code := awaitEnd(t, cancelled); code == 0 {
 		t.Error("giving up looks like success")
 	}
 	awaitStatus(t, n, "whoever gave up is still in the queue", func(s *api.Status) bool { return len(s.Leases) == 3 })

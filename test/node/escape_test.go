@@ -12,30 +12,30 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// leaving is a lease of an ordinary user's whose processes can be moved out of it, as the service manager of a tenant has
+// escapeFixture is a lease of an ordinary user's whose processes can be moved out of it, as the service manager of a tenant has
 // systemd do it (AttachProcessesToUnit): here root does it by hand.
-type leaving struct {
+type escapeFixture struct {
 	t    *testing.T
 	n    *harness.Node
 	top  string // where the hierarchy is mounted
 	job  *harness.Job
 	id   string
-	told *teller
+	events *teller
 }
 
 // become is how a job of root's goes on as an ordinary user.
 const become = "setpriv --reuid 65534 --regid 65534 --clear-groups "
 
 // script is a job that has children; what it prints first tells them.
-func leave(t *testing.T, n *harness.Node, script string) *leaving {
+func startEscape(t *testing.T, n *harness.Node, script string) *escapeFixture {
 	t.Helper()
-	x := &leaving{t: t, n: n, top: unified(t), told: follow(t, n)}
+	x := &escapeFixture{t: t, n: n, top: unified(t), events: follow(t, n)}
 	x.job, x.id = begin(t, n, "red", "part", become+"sh -c '"+script+"'")
 	return x
 }
 
 // pids waits for the line that names the job's children.
-func (x *leaving) pids() []int {
+func (x *escapeFixture) pids() []int {
 	x.t.Helper()
 	if err := x.job.AwaitLine(soon(x.t), " here"); err != nil {
 		x.t.Fatal(err)
@@ -53,16 +53,16 @@ func (x *leaving) pids() []int {
 }
 
 // move takes a process out of its lease.
-func (x *leaving) move(pid int) {
+func (x *escapeFixture) move(pid int) {
 	x.t.Helper()
 	if err := os.WriteFile(filepath.Join(x.top, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o600); err != nil {
 		x.t.Fatal(err)
 	}
 }
 
-// gone waits until a process has ended, and fails when that takes longer than a process-list period and what an
+// awaitEnded waits until a process has ended, and fails when that takes longer than a process-list period and what an
 // emulated or busy machine adds.
-func (x *leaving) gone(what string, pid int, since time.Time) {
+func (x *escapeFixture) awaitEnded(what string, pid int, since time.Time) {
 	x.t.Helper()
 	err := harness.Await(soon(x.t), 5*time.Millisecond, what+" lives on", func() (bool, error) {
 		st, err := procfs.Read(pid)
@@ -78,7 +78,7 @@ func (x *leaving) gone(what string, pid int, since time.Time) {
 	}
 }
 
-func leavingNode(t *testing.T) *harness.Node {
+func escapeNode(t *testing.T) *harness.Node {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("leases are cgroups only for root")
@@ -90,24 +90,24 @@ func leavingNode(t *testing.T) *harness.Node {
 }
 
 // Whoever leaves a lease is found and ended, however it left; who stays and who never was inside is not touched.
-func TestLeaving(t *testing.T) {
+func TestEscape(t *testing.T) {
 	t.Parallel()
-	n := leavingNode(t)
+	n := escapeNode(t)
 
 	t.Run("the job itself", func(t *testing.T) {
-		x := leave(t, n, "exec sleep 60")
+		x := startEscape(t, n, "exec sleep 60")
 		began := time.Now()
 		x.move(x.job.PID())
-		x.gone("the job", x.job.PID(), began)
-		e := x.told.await(t, "lease.escaped", x.id)
+		x.awaitEnded("the job", x.job.PID(), began)
+		e := x.events.await(t, "lease.escaped", x.id)
 		if !strings.Contains(e.Message, strconv.Itoa(x.job.PID())) || !strings.Contains(e.Message, "it was killed") || e.Tenant != "red" {
 			t.Errorf("the event is %+v", e)
 		}
-		x.told.await(t, "lease.ended", x.id)
+		x.events.await(t, "lease.ended", x.id)
 	})
 
 	t.Run("a frozen job, by its sibling", func(t *testing.T) {
-		x := leave(t, n, `sleep 60 >/dev/null 2>&1 & echo "pids $! here"; wait`)
+		x := startEscape(t, n, `sleep 60 >/dev/null 2>&1 & echo "pids $! here"; wait`)
 		child := x.pids()[0]
 		leaf := x.leaf()
 		if err := os.WriteFile(filepath.Join(leaf, "cgroup.freeze"), []byte("1"), 0o600); err != nil {
@@ -115,7 +115,7 @@ func TestLeaving(t *testing.T) {
 		}
 		began := time.Now()
 		x.move(x.job.PID())
-		x.gone("the job", x.job.PID(), began)
+		x.awaitEnded("the job", x.job.PID(), began)
 		if err := os.WriteFile(filepath.Join(leaf, "cgroup.freeze"), []byte("0"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +128,7 @@ func TestLeaving(t *testing.T) {
 		// The child begins another one when it is told to, from outside.
 		go1 := filepath.Join(t.TempDir(), "go")
 		open(t, filepath.Dir(go1))
-		x := leave(t, n, `setsid sh -c "while ! [ -e `+go1+` ]; do sleep 0.02; done; sleep 61 & wait" >/dev/null 2>&1 & wait`)
+		x := startEscape(t, n, `setsid sh -c "while ! [ -e `+go1+` ]; do sleep 0.02; done; sleep 61 & wait" >/dev/null 2>&1 & wait`)
 		var child int
 		if err := harness.Await(soon(t), 10*time.Millisecond, "no child", func() (bool, error) {
 			kids, err := children(x.job.PID())
@@ -144,7 +144,7 @@ func TestLeaving(t *testing.T) {
 		if err := os.WriteFile(go1, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		x.gone("the child", child, began)
+		x.awaitEnded("the child", child, began)
 		if kids, err := children(x.job.PID()); err != nil || len(kids) > 0 {
 			t.Errorf("it left children: %v, %v", kids, err)
 		}
@@ -168,22 +168,22 @@ func TestLeaving(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(stranger.Kill)
-		x := &leaving{t: t, n: n, top: unified(t), told: follow(t, n)}
+		x := &escapeFixture{t: t, n: n, top: unified(t), events: follow(t, n)}
 		inner := filepath.Join(n.Bin, "gpushare") + " run -q -t red --grant part -- sh -c 'echo pids \\$\\$ here; exec sleep 60 >/dev/null 2>&1'"
 		x.job, x.id = begin(t, n, "red", "part", "sh", "-c", `"`+inner+` & wait"`)
 		nested := x.pids()[0]
 		roots := x.job.PID() // It runs as root.
 		x.move(roots)
-		e := x.told.await(t, "lease.escaped", x.id)
+		e := x.events.await(t, "lease.escaped", x.id)
 		if !strings.Contains(e.Message, "root's") {
 			t.Errorf("the event is %+v", e)
 		}
 		// Two looks more.
 		for range 2 {
 			before := time.Now()
-			y := leave(t, n, "exec sleep 60")
+			y := startEscape(t, n, "exec sleep 60")
 			y.move(y.job.PID())
-			y.gone("another job", y.job.PID(), before)
+			y.awaitEnded("another job", y.job.PID(), before)
 		}
 		for what, pid := range map[string]int{"root's process": roots, "the one that asked for a lease of its own": nested, "a stranger": stranger.PID()} {
 			if st, err := procfs.Read(pid); err != nil || st.Dead() {
@@ -194,7 +194,7 @@ func TestLeaving(t *testing.T) {
 }
 
 // leaf is the directory of the cgroup that holds the job.
-func (x *leaving) leaf() string {
+func (x *escapeFixture) leaf() string {
 	x.t.Helper()
 	cg, err := procfs.Cgroup(x.job.PID())
 	if err != nil {
@@ -204,16 +204,16 @@ func (x *leaving) leaf() string {
 }
 
 // Whoever leaves while the daemon is away is found when it comes back: the process that became the lease is on record.
-func TestLeavingWhileTheDaemonIsAway(t *testing.T) {
+func TestEscapeWhileTheDaemonIsDown(t *testing.T) {
 	t.Parallel()
-	n := leavingNode(t)
-	x := leave(t, n, "exec sleep 60")
+	n := escapeNode(t)
+	x := startEscape(t, n, "exec sleep 60")
 	n.KillDaemon()
 	x.move(x.job.PID())
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	x.gone("the job", x.job.PID(), time.Now())
+	x.awaitEnded("the job", x.job.PID(), time.Now())
 }
 
 // children lists the process's children that have not ended.
