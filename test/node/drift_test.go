@@ -69,7 +69,7 @@ func (l *listener) of(kind string) []string {
 func TestDriftIsMended(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
-	apply(t, n, given)
+	apply(t, n, everything)
 	h, err := cgroup.FindHierarchy()
 	if err != nil || !strings.Contains(status(t, n).Node.Adapter, "cgroupfs") {
 		t.Skip("there are no slices here: it takes root and a cgroup v2 hierarchy")
@@ -141,7 +141,7 @@ func TestDriftIsMended(t *testing.T) {
 		}
 	}
 	// What the spec changes is no drift.
-	apply(t, n, strings.Replace(given, "      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}\n", "", 1))
+	apply(t, n, strings.Replace(everything, "      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}\n", "", 1))
 	reload()
 	if got := counter("drift.corrected"); got != uint64(len(dirs)) {
 		t.Errorf("a change of the spec is taken for drift: %q", events.of("drift.corrected"))
@@ -192,7 +192,7 @@ func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 func TestSliceOfAnother(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
-	apply(t, n, given)
+	apply(t, n, everything)
 	found := slicesOf(t, n)
 	if len(found) == 0 {
 		t.Skip("there are no slices here: it takes root and a cgroup v2 hierarchy")
@@ -217,7 +217,7 @@ func TestSliceOfAnother(t *testing.T) {
 	}) {
 		t.Errorf("nobody is told of it: %+v", s.Node.Conditions)
 	}
-	apply(t, n, strings.Replace(given, "name: red", "name: rouge", 1))
+	apply(t, n, strings.Replace(everything, "name: red", "name: rouge", 1))
 	stays("an apply")
 	if now := slicesOf(t, n); slices.ContainsFunc(now, func(s string) bool { return strings.HasSuffix(s, "/red.slice") }) {
 		t.Errorf("ours stays: %q", now)

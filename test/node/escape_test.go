@@ -163,11 +163,11 @@ func TestEscape(t *testing.T) {
 	})
 
 	t.Run("strangers, root and whoever asks for a lease are left alone", func(t *testing.T) {
-		stranger, err := n.Run("-q", "-t", "red", "--grant", "part", "--", "sleep", "60")
+		other, err := n.Run("-q", "-t", "red", "--grant", "part", "--", "sleep", "60")
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(stranger.Kill)
+		t.Cleanup(other.Kill)
 		x := &escapeFixture{t: t, n: n, top: unified(t), events: follow(t, n)}
 		inner := filepath.Join(n.Bin, "gpushare") + " run -q -t red --grant part -- sh -c 'echo pids \\$\\$ here; exec sleep 60 >/dev/null 2>&1'"
 		x.job, x.id = begin(t, n, "red", "part", "sh", "-c", `"`+inner+` & wait"`)
@@ -185,7 +185,7 @@ func TestEscape(t *testing.T) {
 			y.move(y.job.PID())
 			y.awaitEnded("another job", y.job.PID(), before)
 		}
-		for what, pid := range map[string]int{"root's process": roots, "the one that asked for a lease of its own": nested, "a stranger": stranger.PID()} {
+		for what, pid := range map[string]int{"root's process": roots, "the one that asked for a lease of its own": nested, "a stranger": other.PID()} {
 			if st, err := procfs.Read(pid); err != nil || st.Dead() {
 				t.Errorf("%s was ended: %v\n%s", what, err, daemonLog(n))
 			}

@@ -23,7 +23,7 @@ tenants:
 func TestExternalIsNeverTouched(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
-	apply(t, n, strings.Replace(given, "select: {index: 0}", "select: {index: [0]}", 1))
+	apply(t, n, strings.Replace(everything, "select: {index: 0}", "select: {index: [0]}", 1))
 	cut, modes := truth(t, n), computeModes(t, n)
 	if !strings.Contains(cut, "GPU 0") {
 		t.Fatalf("nothing was cut: %s", cut)
@@ -92,10 +92,10 @@ func TestExternalIsNeverTouched(t *testing.T) {
 }
 
 // doctor finds another scheduler of managed GPUs.
-func TestDoctorFindsAnotherOwner(t *testing.T) {
+func TestDoctorFindsAnExternalScheduler(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
-	apply(t, n, given)
+	apply(t, n, everything)
 	for name, text := range map[string]string{"proc/4711/comm": "slurmd\n", "etc/slurm/gres.conf": "Name=gpu File=/dev/nvidia[2-3]\n"} {
 		file := filepath.Join(n.Root(), name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

@@ -99,7 +99,7 @@ func TestGrantInUse(t *testing.T) {
 
 // A process of no lease that is in the way: force stops it the polite way, and names it before; root's is left alone, by
 // force too, and then nothing is changed.
-func TestForceOverAStranger(t *testing.T) {
+func TestForceStopsAnUnattributedProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}
@@ -155,10 +155,10 @@ func TestForceOverAStranger(t *testing.T) {
 	}
 	kill()
 
-	stranger, ended, _ := burn(65534)
-	refused("the stranger", stranger, api.ExitConflict)
+	user, ended, _ := burn(65534)
+	refused("the stranger", user, api.ExitConflict)
 	r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--check", "--force")
-	if r.Code != 0 || !strings.Contains(r.Out, "disturbs: "+stranger) || !strings.Contains(r.Out, "stop "+stranger) || !strings.Contains(r.Out, "gpusim-burn, for ") {
+	if r.Code != 0 || !strings.Contains(r.Out, "disturbs: "+user) || !strings.Contains(r.Out, "stop "+user) || !strings.Contains(r.Out, "gpusim-burn, for ") {
 		t.Errorf("--check --force exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	r = n.CLIIn(soon(t), other, "apply", "-f", "-", "--force")

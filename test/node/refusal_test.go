@@ -125,7 +125,7 @@ func TestDaemonNotRunning(t *testing.T) {
 	}
 }
 
-func TestStrangerMayNot(t *testing.T) {
+func TestCallerWithoutARoleIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}

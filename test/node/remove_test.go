@@ -46,7 +46,7 @@ func TestPackageRemoval(t *testing.T) {
 		refuse string // part of why, empty when it is let go
 	}{
 		{"before any spec", nil, ours, []string{"remove"}, ""},
-		{"walls stand", func() { apply(t, n, given) }, ours, []string{"remove"}, "stop MPS"},
+		{"walls stand", func() { apply(t, n, everything) }, ours, []string{"remove"}, "stop MPS"},
 		{"walls stand, by rpm", nil, ours, []string{"0"}, "stop MPS"},
 		{"an upgrade", nil, ours, []string{"upgrade", "2.0"}, ""},
 		{"an upgrade, by rpm", nil, ours, []string{"1"}, ""},
@@ -99,7 +99,7 @@ func TestUninstall(t *testing.T) {
 		t.Fatalf("install exits with %d: %s", code, out)
 	}
 	installed := len(files(dir))
-	apply(t, n, given)
+	apply(t, n, everything)
 	if code, out := script(t, n, nil, "uninstall.sh", "", dir+"/usr"); code == 0 || !strings.Contains(out, "gpushare unmanage") || len(files(dir)) != installed {
 		t.Errorf("while walls stand it exits with %d and leaves %d of %d files: %s", code, len(files(dir)), installed, out)
 	}

@@ -32,7 +32,7 @@ const (
 	member
 	colleague // of the same tenant, and not the lease's owner
 	anothers  // a member of another tenant
-	stranger
+	withoutRole
 	namespaceRoot // a stranger who is root in a user namespace of his own
 	columns
 )
@@ -49,7 +49,7 @@ func everybody() [columns]person {
 		member:        {uid: 471212, gid: 471212},
 		colleague:     {uid: 471213, gid: 471213},
 		anothers:      {uid: 471214, gid: 471214, groups: []string{strconv.Itoa(gidBlue)}},
-		stranger:      {uid: 471215, gid: 471215},
+		withoutRole:      {uid: 471215, gid: 471215},
 		namespaceRoot: {uid: 471216, gid: 471216, inside: true},
 	}
 }
@@ -88,7 +88,7 @@ func table() []cell {
 	admins := func(ok int) [columns]int {
 		return [columns]int{ok, ok, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden}
 	}
-	seers := func(ok int) [columns]int {
+	adminsAndObservers := func(ok int) [columns]int {
 		return [columns]int{ok, ok, ok, forbidden, forbidden, forbidden, forbidden, forbidden}
 	}
 	readers := func(ok int) [columns]int {
@@ -98,16 +98,16 @@ func table() []cell {
 		{route: "GET /v1", want: [columns]int{200, 200, 200, 200, 200, 200, 200, 200}},
 		{route: "GET /v1/status", want: readers(200)},
 		{route: "GET /v1/events", want: readers(200)},
-		{route: "GET /v1/spec", want: seers(200)},
+		{route: "GET /v1/spec", want: adminsAndObservers(200)},
 		{route: "PUT /v1/spec", path: "/v1/spec?check=1", body: rolesSpec, want: admins(200)},
 		{route: "PUT /v1/spec", path: "/v1/spec", body: rolesSpec, want: admins(200)}, // It changes nothing.
-		{route: "GET /v1/plan", want: seers(200)},
-		{route: "GET /v1/operations/{id}", path: "/v1/operations/none", want: seers(missing)},
-		{route: "GET /v1/doctor", want: seers(200)},
-		{route: "GET /v1/mig", want: seers(200)},
+		{route: "GET /v1/plan", want: adminsAndObservers(200)},
+		{route: "GET /v1/operations/{id}", path: "/v1/operations/none", want: adminsAndObservers(missing)},
+		{route: "GET /v1/doctor", want: adminsAndObservers(200)},
+		{route: "GET /v1/mig", want: adminsAndObservers(200)},
 		{route: "POST /v1/mig/import", body: `{"gpu":"99","start":[0]}`, want: admins(missing)},
 		{route: "POST /v1/mig/remove", body: `{"gpu":"99","start":[0]}`, want: admins(missing)},
-		{route: "GET /v1/counters", want: seers(200)},
+		{route: "GET /v1/counters", want: adminsAndObservers(200)},
 		{route: "POST /v1/reload", want: admins(200)},
 		{route: "POST /v1/unmanage", path: "/v1/unmanage?check=1", want: admins(200)},
 		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/2/retry", want: admins(200)},
@@ -168,7 +168,7 @@ func table() []cell {
 			route: "GET /v1/explain", path: "/v1/explain?of={red}",
 			want: [columns]int{200, 200, 200, 200, 200, missing, forbidden, forbidden},
 		},
-		{route: "GET /v1/mig", want: seers(200)},
+		{route: "GET /v1/mig", want: adminsAndObservers(200)},
 		{
 			route: "GET /v1/env", // Nobody here runs in a lease.
 			want:  [columns]int{missing, missing, forbidden, missing, missing, missing, forbidden, forbidden},
@@ -303,7 +303,7 @@ func TestWhoMayWhatForReal(t *testing.T) {
 			}
 			hidden := map[int][]string{
 				member: {"secret-of-blue"}, colleague: {"secret-of-blue"}, anothers: {"secret-of-red", red},
-				stranger: {"secret-of-", "red", "blue"}, namespaceRoot: {"secret-of-", "red", "blue"},
+				withoutRole: {"secret-of-", "red", "blue"}, namespaceRoot: {"secret-of-", "red", "blue"},
 			}[column]
 			for _, word := range hidden {
 				if strings.Contains(r.Body, word) && !strings.Contains(path+c.body, word) { // What he said himself is told him back.

@@ -11,7 +11,7 @@ import (
 
 // The daemon is killed before and after it stops a process of no lease by force: the next one goes on with the authority that
 // was given, and stops nobody twice.
-func TestKilledWhileAStrangerIsStopped(t *testing.T) {
+func TestKilledWhileStoppingAnUnattributedProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}

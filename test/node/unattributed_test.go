@@ -37,11 +37,11 @@ func TestUnattributedIsStopped(t *testing.T) {
 		}
 		return cmd
 	}
-	stray, root := burn(65534), burn(0)
+	user, root := burn(65534), burn(0)
 	ended := make(chan error, 1)
-	go func() { ended <- stray.Wait() }()
+	go func() { ended <- user.Wait() }()
 	t.Cleanup(func() {
-		_ = stray.Process.Kill() // They may have ended.
+		_ = user.Process.Kill() // They may have ended.
 		_ = root.Process.Kill()
 		_ = root.Wait()
 	})
@@ -51,7 +51,7 @@ func TestUnattributedIsStopped(t *testing.T) {
 	select {
 	case err := <-ended:
 		t.Logf("it ended after %.1f s: %v", time.Since(began).Seconds(), err)
-		if stray.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) { // as one that was asked to end says
+		if user.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) { // as one that was asked to end says
 			t.Errorf("SIGTERM was not sent to it: %v", err)
 		}
 		if took := time.Since(began); took < 20*time.Second {

@@ -17,8 +17,8 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// given is a node with something of everything that can be given back.
-const given = `version: v1
+// everything is a node with something of everything that can be given back.
+const everything = `version: v1
 node: {enforce: on}
 gpus:
   - {select: {index: 0}, mode: mig, mig: {layout: [3g.20gb, 1g.5gb]}}
@@ -65,8 +65,8 @@ func computeModes(t *testing.T, n *harness.Node) string {
 	return strings.Join(out, " ")
 }
 
-// nothing checks that nobody is held by anything any more, and that nothing is done to the node by itself.
-func nothing(t *testing.T, n *harness.Node) {
+// unmanaged checks that nobody is held by anything any more, and that nothing is done to the node by itself.
+func unmanaged(t *testing.T, n *harness.Node) {
 	t.Helper()
 	if found := slicesOf(t, n); len(found) != 0 {
 		t.Errorf("slices are left: %q", found)
@@ -101,11 +101,11 @@ func nothing(t *testing.T, n *harness.Node) {
 }
 
 // Who lives is named and not stopped without force; with it walls and MPS go, and GPUs stay cut.
-func TestRelease(t *testing.T) {
+func TestUnmanage(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	modes := computeModes(t, n)
-	apply(t, n, given)
+	apply(t, n, everything)
 	cut := truth(t, n)
 	job, id := begin(t, n, "red", "part", "sleep", "60")
 	r := n.CLI(soon(t), "unmanage")
@@ -129,7 +129,7 @@ func TestRelease(t *testing.T) {
 	if code := awaitEnd(t, job); code != -int(syscall.SIGTERM) {
 		t.Errorf("the job ended with %d, not by SIGTERM", code)
 	}
-	nothing(t, n)
+	unmanaged(t, n)
 	if got := truth(t, n); got != cut {
 		t.Errorf("the GPUs are cut as\n     %s\nwant %s", got, cut)
 	}
@@ -153,11 +153,11 @@ func TestRelease(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	nothing(t, n)
+	unmanaged(t, n)
 	if s := status(t, n); s.Node.Unmanaged == nil || s.Node.Generation != 2 {
 		t.Errorf("after a restart status says %+v", s.Node)
 	}
-	apply(t, n, given)
+	apply(t, n, everything)
 	if s := settled(t, n); s.Node.Unmanaged != nil || s.Node.Enforce != "on" || s.Node.Generation != 3 {
 		t.Errorf("after an apply status says %+v", s.Node)
 	}
@@ -170,7 +170,7 @@ func TestRelease(t *testing.T) {
 }
 
 // With --all instances of ours go as well, those of others stay, and no spec is in force: not even the settings' own.
-func TestReleaseAll(t *testing.T) {
+func TestUnmanageAll(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 1}, mode: mig, mig: {layout: [2g.10gb]}}\n")
@@ -179,7 +179,7 @@ func TestReleaseAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "node.yaml")
-	if err := os.WriteFile(file, []byte(given), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(everything), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	n.Settings = map[string]string{"spec_file": file}
@@ -190,7 +190,7 @@ func TestReleaseAll(t *testing.T) {
 	if r := n.CLI(soon(t), "unmanage", "--all"); r.Code != 0 || !strings.Contains(r.Out, "destroy 3g.20gb") {
 		t.Fatalf("it exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
 	}
-	nothing(t, n)
+	unmanaged(t, n)
 	if got := truth(t, n); strings.Contains(got, "GPU 0") || !strings.Contains(got, "GPU 1") {
 		t.Errorf("the GPUs are cut as %q: what is ours goes, and nothing else", got)
 	}
@@ -206,7 +206,7 @@ func TestReleaseAll(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	apply(t, n, given)
+	apply(t, n, everything)
 	if s := settled(t, n); s.Node.Generation != 3 || s.Node.Unmanaged != nil {
 		t.Errorf("after an apply status says %+v", s.Node)
 	}
@@ -214,18 +214,18 @@ func TestReleaseAll(t *testing.T) {
 
 // The daemon is killed at every place that a release passes. Whoever asked was told that it was taken, or nothing is
 // changed; and what was taken is gone on with.
-func TestKilledWhileReleasing(t *testing.T) {
+func TestKilledWhileUnmanaging(t *testing.T) {
 	t.Parallel()
 	n, _ := crashNode(t, buildWithFaults(t))
 	kills := 0
 	for k := 1; ; k += enumeration.Stride(3) {
-		apply(t, n, given)
+		apply(t, n, everything)
 		where := fmt.Sprintf("kill %d", k)
 		n.StopDaemon()
 		n.Env = []string{fmt.Sprintf("GPUSHARE_FAULT=*:kill@%d", k)}
 		taken, done := false, false
 		if err := n.StartDaemon(soon(t)); err == nil {
-			if taken, done, err = releaseOn(t, n); err != nil && !ended(n) {
+			if taken, done, err = unmanageOn(t, n); err != nil && !ended(n) {
 				t.Fatalf("%s: the release failed and the daemon lives: %v\n%s", where, err, daemonLog(n))
 			}
 		}
@@ -244,7 +244,7 @@ func TestKilledWhileReleasing(t *testing.T) {
 		explained(t, s, where)
 		switch {
 		case s.Node.Unmanaged != nil:
-			nothing(t, n)
+			unmanaged(t, n)
 			if got := truth(t, n); strings.Contains(got, "GPU 0") {
 				t.Errorf("%s: the node was given back, and has %s", where, got)
 			}
@@ -264,8 +264,8 @@ func TestKilledWhileReleasing(t *testing.T) {
 	t.Logf("%d kills", kills)
 }
 
-// releaseOn gives everything back. taken is whether the daemon said that it took it, done whether all was reached.
-func releaseOn(t *testing.T, n *harness.Node) (taken, done bool, err error) {
+// unmanageOn gives everything back. taken is whether the daemon said that it took it, done whether all was reached.
+func unmanageOn(t *testing.T, n *harness.Node) (taken, done bool, err error) {
 	t.Helper()
 	c := n.Client()
 	res, err := c.Unmanage(soon(t), client.UnmanageOptions{All: true})
@@ -284,7 +284,7 @@ func releaseOn(t *testing.T, n *harness.Node) (taken, done bool, err error) {
 }
 
 // Without the daemon --check answers from what it left, and says no only when it knows.
-func TestReleaseCheckWithoutDaemon(t *testing.T) {
+func TestUnmanageCheckWithoutDaemon(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	settings := filepath.Join(n.Dir, "gpushared.yaml")
@@ -296,7 +296,7 @@ func TestReleaseCheckWithoutDaemon(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, n, given)
+	apply(t, n, everything)
 	n.KillDaemon()
 	r := check()
 	if r.Code != api.ExitConflict || !strings.Contains(r.Err, "walls stand") || !strings.Contains(r.Err, "systemctl start gpushared") {
@@ -331,10 +331,10 @@ func TestReleaseCheckWithoutDaemon(t *testing.T) {
 }
 
 // A process of no lease inside a slice is never stopped: the slice is opened around it, and goes when it has ended.
-func TestReleaseAroundStrangers(t *testing.T) {
+func TestUnmanageAroundOtherProcesses(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
-	apply(t, n, given)
+	apply(t, n, everything)
 	found := slicesOf(t, n)
 	if len(found) == 0 {
 		t.Skip("there are no slices here: it takes root and a cgroup v2 hierarchy")
@@ -343,29 +343,29 @@ func TestReleaseAroundStrangers(t *testing.T) {
 	if err := os.Mkdir(inside, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	stranger, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"}, &os.ProcAttr{})
+	other, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"}, &os.ProcAttr{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = stranger.Kill() // It may have ended.
-		_, _ = stranger.Wait()
+		_ = other.Kill() // It may have ended.
+		_, _ = other.Wait()
 		_ = os.Remove(inside)
 	})
-	if err := os.WriteFile(filepath.Join(inside, "cgroup.procs"), []byte(fmt.Sprint(stranger.Pid)), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(inside, "cgroup.procs"), []byte(fmt.Sprint(other.Pid)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
 		t.Fatalf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	if err := stranger.Signal(syscall.Signal(0)); err != nil {
+	if err := other.Signal(syscall.Signal(0)); err != nil {
 		t.Errorf("the stranger was stopped: %v", err)
 	}
-	nothingButThem(t, n, filepath.Base(found[0]))
-	if err := stranger.Kill(); err != nil {
+	onlyOneSlice(t, n, filepath.Base(found[0]))
+	if err := other.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stranger.Wait(); err != nil {
+	if _, err := other.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	err = harness.Await(soon(t), 10*time.Millisecond, "their cgroup stays", func() (bool, error) { return os.Remove(inside) == nil, nil })
@@ -375,11 +375,11 @@ func TestReleaseAroundStrangers(t *testing.T) {
 	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
 		t.Fatalf("a second release exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	nothing(t, n)
+	unmanaged(t, n)
 }
 
-// nothingButThem checks that of all slices only the one that strangers are in is left.
-func nothingButThem(t *testing.T, n *harness.Node, theirs string) {
+// onlyOneSlice checks that of all slices only the one that strangers are in is left.
+func onlyOneSlice(t *testing.T, n *harness.Node, theirs string) {
 	t.Helper()
 	for _, s := range slicesOf(t, n) {
 		if filepath.Base(s) != theirs {
