@@ -202,7 +202,7 @@ func publish(t *testing.T, rep Report) {
 		t.Run(o.Name, func(t *testing.T) {
 			switch o.State {
 			case Passed:
-				t.Logf("%s in the guest", o.Took)
+				t.Logf("%s in the guest", o.Duration)
 			case Skipped:
 				t.Skip(o.Why)
 			default:

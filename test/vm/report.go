@@ -23,11 +23,11 @@ const (
 
 // Outcome is one check.
 type Outcome struct {
-	Name  string
-	State State
-	Took  time.Duration // in the guest, to a tenth of a second
-	Why   string        // of a failure or a skip
-	Log   []string      // what a failed check said, and the end of the journal
+	Name     string
+	State    State
+	Duration time.Duration // in the guest, to a tenth of a second
+	Why      string        // of a failure or a skip
+	Log      []string      // what a failed check said, and the end of the journal
 }
 
 // Report is what one boot of the guest said.
@@ -42,15 +42,15 @@ type Report struct {
 // the protocol is an error: a check that writes on the report's port spoils it.
 //
 //	plan NAME...    run NAME    ok NAME SECONDS    fail NAME WHY    skip NAME WHY    note TEXT    log NAME TEXT    done
-func ReadReport(r io.Reader, heard func(line string)) (Report, error) {
+func ReadReport(r io.Reader, each func(line string)) (Report, error) {
 	var rep Report
 	index := map[string]int{}
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, 1<<20)
 	for s.Scan() {
 		line := strings.TrimRight(s.Text(), "\r")
-		if heard != nil {
-			heard(line)
+		if each != nil {
+			each(line)
 		}
 		if err := rep.take(line, index); err != nil {
 			return rep, err
@@ -92,7 +92,7 @@ func (rep *Report) take(line string, index map[string]int) error {
 		if err != nil {
 			return fmt.Errorf("cannot read the guest's report: %q has no time: %w", line, err)
 		}
-		o.State, o.Why, o.Took = Passed, "", time.Duration(seconds*float64(time.Second))
+		o.State, o.Why, o.Duration = Passed, "", time.Duration(seconds*float64(time.Second))
 	case "fail":
 		o.State, o.Why = Failed, text
 	case "skip":

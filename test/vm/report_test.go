@@ -21,7 +21,7 @@ func TestReadReport(t *testing.T) {
 				"run c\nskip c no such thing here\nrun d\nok d 0.0\ndone\n",
 			want: Report{
 				Outcomes: []Outcome{
-					{Name: "a", State: Passed, Took: 1500 * time.Millisecond},
+					{Name: "a", State: Passed, Duration: 1500 * time.Millisecond},
 					{Name: "b", State: Failed, Why: "memory.max is 'max', want '1'", Log: []string{"line  two"}},
 					{Name: "c", State: Skipped, Why: "no such thing here"},
 					{Name: "d", State: Passed},
@@ -44,8 +44,8 @@ func TestReadReport(t *testing.T) {
 		{name: "no time", in: "plan a\nok a\n", err: `"ok a" has no time`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var heard []string
-			got, err := ReadReport(strings.NewReader(c.in), func(line string) { heard = append(heard, line) })
+			var each []string
+			got, err := ReadReport(strings.NewReader(c.in), func(line string) { each = append(each, line) })
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Fatalf("error %v, want one that says %s", err, c.err)
@@ -58,8 +58,8 @@ func TestReadReport(t *testing.T) {
 			if d := cmp.Diff(c.want, got); d != "" {
 				t.Errorf("report (-want +got):\n%s", d)
 			}
-			if n := strings.Count(c.in, "\n"); len(heard) != n {
-				t.Errorf("heard %d lines of %d", len(heard), n)
+			if n := strings.Count(c.in, "\n"); len(each) != n {
+				t.Errorf("heard %d lines of %d", len(each), n)
 			}
 		})
 	}

@@ -16,20 +16,20 @@ type boot struct {
 	phases []string
 }
 
-// story is what every system lives through on one disk. Phases of one boot see what those before them left.
-func story() []boot {
+// boots is what every system lives through on one disk. Phases of one boot see what those before them left.
+func boots() []boot {
 	return []boot{
-		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "visit", "detach", "leave", "guard", "keep"}},
-		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-guard", "limits", "quiesce", "release", "removal"}},
+		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "attach", "detach", "escape", "login-filter", "keep"}},
+		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-login-filter", "limits", "quiesce", "unmanage", "removal"}},
 	}
 }
 
 // The same story on each system. One machine has one processor, so the two run side by side.
 
-func TestDebian12(t *testing.T) { tell(t, debian12) }
-func TestDebian13(t *testing.T) { tell(t, debian13) }
+func TestDebian12(t *testing.T) { runBoots(t, debian12) }
+func TestDebian13(t *testing.T) { runBoots(t, debian13) }
 
-func tell(t *testing.T, sys system) {
+func runBoots(t *testing.T, sys system) {
 	t.Parallel()
 	need(t)
 	img := baseImage(t, sys)
@@ -37,12 +37,12 @@ func tell(t *testing.T, sys system) {
 		"guest": "guest", "stage": stage(t), "gpusim": simulator(t), "tests": tests(t), "next": next(t), "packaging": "../../packaging",
 	})}
 	ran := map[State]int{}
-	var took time.Duration
-	for _, b := range chosen(story()) {
+	var elapsed time.Duration
+	for _, b := range chosen(boots()) {
 		t.Run(b.name, func(t *testing.T) {
 			began := time.Now()
 			rep, off := m.boot(t, b.name, b.phases)
-			took += time.Since(began)
+			elapsed += time.Since(began)
 			for _, o := range rep.Outcomes {
 				ran[o.State]++
 			}
@@ -55,7 +55,7 @@ func tell(t *testing.T, sys system) {
 		})
 	}
 	t.Logf("%s: %d checks passed, %d failed, %d unfinished, %d skipped, in %s", sys.name,
-		ran[Passed], ran[Failed], ran[Unfinished], ran[Skipped], took.Round(time.Second))
+		ran[Passed], ran[Failed], ran[Unfinished], ran[Skipped], elapsed.Round(time.Second))
 }
 
 // chosen leaves of the story what VM_PHASES names (with spaces), for who works on one phase: it must name the phases that

@@ -1,5 +1,5 @@
 #!/bin/bash
-# check.sh PHASE_FILE NAME runs one check and says on its last line where it failed.
+# check.sh PHASE_FILE NAME runs one check and prints on its last line where it failed.
 set -Eeuo pipefail
 . /opt/lab/guest/lib.sh
 . "$1"

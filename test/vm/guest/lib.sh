@@ -30,7 +30,7 @@ until_true() { # until_true SECONDS COMMAND... polls what gives no event
 }
 uptime_ms() { awk '{ printf "%d", $1 * 1000 }' /proc/uptime; }
 
-# How people come in. Only the first two make a session.
+# Ways to log in. Only the first two create a session.
 login() { # login USER COMMAND
 	runuser -l "$1" -c "$2" </dev/null
 }
@@ -44,7 +44,7 @@ exec_as() { # the same in the place of this shell: in the background, $! is the 
 	exec setpriv --reuid "$1" --regid "$1" --init-groups env -i PATH=/usr/bin:/bin "${@:2}"
 }
 
-# Nodes of a driver that is not there: opening one gives ENXIO when it is let through, EPERM when it is not.
+# Nodes of a driver that is not loaded: open gives ENXIO when it is allowed and EPERM when it is denied.
 make_nodes() {
 	local minor
 	for minor in 0 1 2 3; do
@@ -53,8 +53,8 @@ make_nodes() {
 	[ -c /dev/nvidiactl ] || mknod -m 0666 /dev/nvidiactl c 195 255
 	want "the kernel's module loader" "$(cat /proc/sys/kernel/modprobe)" ""
 }
-# What is run in a cgroup or in a login to open nodes: it says of each, on a line, what came of it. One process opens them
-# all, because a process costs much here. A capability is held by reading, nobody may write it.
+# A script that opens nodes in a cgroup or a login and prints one line for each. One process opens all of them, because
+# processes are expensive here. A capability node is opened for reading: its mode does not allow writing.
 opens='for node; do
 	case $node in
 	*/nvidia-cap[0-9]*) exec 3<"$node" ;;
@@ -64,7 +64,7 @@ done 2>&1 | sed "s/.*No such device or address$/through/; s/.*Operation not perm
 opens_in() { # opens_in CGROUP NODE... as root, by one process
 	bash -c 'echo $$ >"$1/cgroup.procs" && exec bash -c "$2" opens "${@:3}"' place "$cgroot$1" "$opens" "${@:2}" 2>&1
 }
-open_in() { opens_in "$1" "$2"; } # open_in CGROUP NODE says through, denied or the error
+open_in() { opens_in "$1" "$2"; } # open_in CGROUP NODE prints through, denied or the error
 want_open() { # want_open CGROUP NODE through|denied
 	want "opening $2 in $1" "$(open_in "$1" "$2")" "$3"
 }
@@ -75,11 +75,11 @@ property() { # property UNIT NAME
 cgroup_of() { property "$1" ControlGroup; }
 unit_of() { sed -n 's/^0:://p' "/proc/$1/cgroup"; }
 
-# A job that has a say in its end, as a training job that saves its work has.
-polite='trap "exit 0" TERM; while :; do sleep 600 & wait; done'
+# A job that handles SIGTERM, like a training job that saves its work.
+handles_term='trap "exit 0" TERM; while :; do sleep 600 & wait; done'
 
-# start_lease SCOPE SLICE "DEVICE..." [STOP_SECONDS [JOB]] puts a new process of alice's into a delegated scope and from
-# there into the inner cgroup `run`, as a lease is made. It leaves the process id in $pid, the path in $leaf.
+# start_lease SCOPE SLICE "DEVICE..." [STOP_SECONDS [JOB]] puts a new process of alice into a delegated scope and from
+# there into the inner cgroup `run`, as the daemon does for a lease. It leaves the process id in $pid, the path in $leaf.
 start_lease() {
 	local scope=$1 slice=$2 devices=$3 stop=${4:-10} job=${5:-exec sleep 600} root list=() d
 	setpriv --reuid alice --regid alice --clear-groups bash -c "$job" </dev/null >/dev/null 2>&1 &

@@ -6,14 +6,14 @@ here=/opt/lab/guest
 phases=$(sed -n 's/.*gpushare\.lab=\([^ ]*\).*/\1/p' /proc/cmdline | tr , ' ')
 state=/var/lib/gpushare-lab
 mkdir -p "$state" /run/lab
-[ -p /run/lab/never ] || mkfifo /run/lab/never # Nobody writes into it: a wait without a process.
+[ -p /run/lab/never ] || mkfifo /run/lab/never # It has no writer: a wait without a process.
 exec 3>/dev/virtio-ports/gpushare.lab
 
 say() { echo "$*" >&3; }
-# A phase says in its first lines what it is made of: "checks: a b c".
+# A phase lists its checks in its first lines: "checks: a b c".
 checks_of() { sed -n 's/^# checks: *//p' "$here/phases/$1.sh" 2>/dev/null; }
 
-perl "$here/spent.pl" /run/lab/spent on || say "note the kernel does not tell what programs cost"
+perl "$here/spent.pl" /run/lab/spent on || say "note the kernel does not report the CPU time of programs"
 plan=
 for phase in $phases; do
 	for check in $(checks_of "$phase"); do plan+=" $phase/$check"; done
@@ -46,7 +46,7 @@ one() { # one PHASE CHECK
 		} | while IFS= read -r line; do say "log $name $line"; done
 	fi
 }
-# used says where the processor's time went, in seconds since the boot: who lives, and all others together.
+# used prints CPU seconds since the boot: of the running programs, and of all others together.
 used() {
 	ps -eo cputimes=,comm= | awk -v all="$(awk 'NR == 1 { print ($2 + $3 + $4 + $7 + $8) / 100 }' /proc/stat)" '
 		{ by[$2] += $1; rest += $1 }
@@ -57,5 +57,5 @@ for phase in $phases; do
 	say "note after $phase: processor seconds since the boot $(used); ended in it: $(perl "$here/spent.pl" /run/lab/spent off)"
 done
 say done
-# The host keeps the whole journal; the report above is for people in a hurry.
+# The host keeps the whole journal; the report above is its summary.
 journalctl --no-pager -b -o short-monotonic >/dev/virtio-ports/gpushare.journal 2>/dev/null

@@ -1,7 +1,7 @@
 #!/bin/bash
-# opener.sh ALLOWED DENIED FILE [PAUSE] opens one node and the other, again and again, until FILE.stop is there. What came
-# of it goes to FILE as bash says it; FILE.rounds says how often. It makes no process, and pauses (a fifth of a second) so
-# that the one processor is not its own.
+# opener.sh ALLOWED DENIED FILE [PAUSE] opens one node and the other, again and again, until FILE.stop exists. The
+# messages of bash go to FILE, the number of rounds to FILE.rounds. It starts no process, and pauses (a fifth of a second)
+# so that it does not use the only processor alone.
 exec 9<> <(:)
 exec 2>>"$3"
 rounds=0

@@ -1,8 +1,8 @@
-# What the product's phases share.
+# What the phases with the product share.
 root=/var/lib/gpusim
 spec=/opt/lab/guest/node/spec.yaml
 accepted=$spec
-[ ! -f "$state/guarded.yaml" ] || accepted=$state/guarded.yaml
+[ ! -f "$state/closed.yaml" ] || accepted=$state/closed.yaml
 burn=/usr/local/lib/gpusim/gpusim-burn
 
 status() { gpushare status --json; }
@@ -15,11 +15,11 @@ truth() { # what the virtual GPUs themselves know
 placements() { # every instance of the node, one a line: GPU, profile, start
 	field '.gpus[] | .uuid as $u | (.mig.instances // [])[] | "\($u) \(.profile) \(.start)+\(.size)"' | sort
 }
-# start_job USER TENANT GRANT BURN_OPTION... runs a job as a person would, and leaves its process id in $pid.
+# start_job USER TENANT GRANT BURN_OPTION... runs a job as a user would, and leaves its process id in $pid.
 start_job() {
 	local user=$1 tenant=$2 grant=$3
 	shift 3
-	rm -f "/run/lab/job-$tenant-$grant.out" # What the one before said is not said by this one.
+	rm -f "/run/lab/job-$tenant-$grant.out" # So that no output of an earlier job is read.
 	setpriv --reuid "$user" --regid "$user" --init-groups env -i PATH=/usr/bin:/bin GPUSIM_ROOT=$root \
 		gpushare run -t "$tenant" --grant "$grant" -- "$burn" "$@" >"/run/lab/job-$tenant-$grant.out" 2>&1 </dev/null &
 	pid=$!
@@ -28,17 +28,17 @@ start_job() {
 	until_true 30 ready "$tenant" "$grant"
 }
 ready() {
-	# A refusal is said once, and then there is nothing to wait for.
+	# After a refusal there is nothing to wait for.
 	gone "$(job "$1" "$2")" && die "the job of $1/$2 ended: $(cat "/run/lab/job-$1-$2.out")"
 	grep -qs '^ready' "/run/lab/job-$1-$2.out"
 }
 job() { cat "$state/job-$1-$2"; }
 leaf_of() { unit_of "$1"; }
-lease_of() { # lease_of TENANT GRANT says id and process
+lease_of() { # lease_of TENANT GRANT prints id and process
 	field ".leases[] | select(.tenant == \"$1\" and .grant == \"$2\") | \"\(.id) \(.pid)\""
 }
-busy() { busy_of "$1"; } # busy PID says for how many milliseconds it has had a GPU
-busy_of() { # busy_of PID... says the same of each, on a line
+busy() { busy_of "$1"; } # busy PID prints for how many milliseconds it has had a GPU
+busy_of() { # busy_of PID... prints the same for each, on one line
 	truth | gojq '[.gpus[].busy] as $all | $ARGS.positional[] as $p | [$all[][$p] // empty] | add // 0 | . * 1000 | floor' --args "$@"
 }
 moved() { # moved BEFORE_MS... PID...: each uses its GPU more than before
@@ -48,9 +48,9 @@ moved() { # moved BEFORE_MS... PID...: each uses its GPU more than before
 		[ "${now[i]}" -gt $((before[i] + 20)) ] || return 1
 	done
 }
-want_moving() { # want_moving PID...: a frozen process submits nothing, so one that uses its GPU further is not frozen for good
+want_moving() { # want_moving PID...: a process that is frozen permanently does not use its GPU any more
 	local p before
-	for p; do [ -d "/proc/$p" ] || die "process $p is gone"; done
+	for p; do [ -d "/proc/$p" ] || die "process $p has ended"; done
 	mapfile -t before < <(busy_of "$@")
 	until_true 20 moved "${before[@]}" "$@"
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# sampler.sh OUT CGROUP FILE=VALUE... reads files of a cgroup again and again until OUT.stop is there, and writes down each
-# time that one is not what it should be. It makes no process, and pauses for a fifth of a second.
+# sampler.sh OUT CGROUP FILE=VALUE... reads files of a cgroup again and again until OUT.stop exists, and records each
+# wrong value. It starts no process, and pauses for a fifth of a second.
 out=$1 cg=$2
 shift 2
 samples=0

@@ -1,6 +1,6 @@
 #!/bin/bash
-# snapshot.sh says everything about a host that gpushare could have left its mark on: files, units, what the service manager
-# was told about slices that are everybody's, cgroups, device programs, and what GPUs were made into.
+# snapshot.sh prints everything on a host that gpushare could have changed: files, units, properties of shared slices, cgroups
+# and device programs.
 echo "# files"
 find /etc /usr /run/systemd /run/cdi /var/lib /dev/shm -xdev \( -path '*gpushare-lab*' -o -path '*gpusim*' -o -path /var/lib/systemd -o -path /run/systemd/transient \
 	-o -path /run/systemd/sessions -o -path /run/systemd/users -o -path /run/systemd/units -o -path /run/systemd/inaccessible -o -path /run/systemd/propagate \) -prune \
@@ -8,7 +8,7 @@ find /etc /usr /run/systemd /run/cdi /var/lib /dev/shm -xdev \( -path '*gpushare
 echo "# units"
 systemctl list-unit-files --no-legend 'gpushare*' 'user*.slice' 'user@.service' | grep -v gpushare-lab | awk '{ print $1, $2 }'
 systemctl list-units --all --no-legend --plain 'gpushare*' | awk '!/gpushare-lab|gpusharetest/ && $3 != "inactive" { print $1, $3 }'
-echo "# everybody's slices"
+echo "# shared slices"
 for unit in user.slice system.slice -.slice init.scope; do
 	systemctl show -p DevicePolicy -p DeviceAllow -p MemoryMax -p CPUQuotaPerSecUSec -p CPUWeight -p TasksMax -p DropInPaths -p BPFProgram -p Delegate -- "$unit"
 done

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Opens every GPU's node from inside every tenant's slice, as the boot left it, and writes down what came of it, and what
-# limits are in force.
+# Opens the node of every GPU from inside the slice of every tenant, as the boot left it, and records the results and the
+# limits in force.
 set -u
 . /usr/local/lib/gpusim/lib.sh
 mkdir -p /run/lab

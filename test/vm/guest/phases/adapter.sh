@@ -1,4 +1,4 @@
-# Our own systemd adapter on a real service manager: the tests of package systemd that need one, built by the host.
+# The tests of package systemd that need a real service manager, built by the host.
 # checks: all_are_listed table drift many_slices slice scope out_of_memory programs services reload reexec
 
 check_all_are_listed() {

@@ -1,4 +1,4 @@
-# What a boot left of what the adapter's tests set: each row of the table of properties, by its effect.
+# Which properties that the tests of package systemd set are in force after a boot: each row of the table, by its effect.
 # checks: table
 
 . /opt/lab/guest/phases/adapter.sh

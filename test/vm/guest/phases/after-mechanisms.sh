@@ -1,12 +1,12 @@
-# After a boot: limits are back with the slice, and nobody has a GPU until somebody verified and granted it again.
-# checks: rebooted limits_back nobody_has_a_gpu
+# After a boot: the limits of a slice are in force again, and no process can open a GPU until the daemon grants access.
+# checks: rebooted limits_back no_gpu
 
 tenant=lab-acme.slice
 grant=lab-acme-train.slice
 
-# The first of the second boot.
+# The first check of the second boot.
 check_rebooted() {
-	[ -s "$state/boot_id" ] || die "the boot before left no mark"
+	[ -s "$state/boot_id" ] || die "the first boot recorded no boot id"
 	[ "$(cat "$state/boot_id")" != "$(cat /proc/sys/kernel/random/boot_id)" ] || die "this is still the same boot"
 	make_nodes
 }
@@ -21,7 +21,7 @@ check_limits_back() {
 	want "the device policy" "$(property "$tenant" DevicePolicy)" closed
 }
 
-check_nobody_has_a_gpu() {
+check_no_gpu() {
 	systemctl start "$grant"
 	want "device rules of the tenant" "$(property "$tenant" DeviceAllow)" ""
 	local node

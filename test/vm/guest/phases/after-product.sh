@@ -1,15 +1,15 @@
-# After a boot: nobody had a GPU before the daemon looked, the layout is back where it was, and work goes on.
-# checks: nobody_has_a_gpu_before limits_before services_up layout_back no_lease_left apply_is_empty run_again
+# After a boot: no tenant could open a GPU before the daemon started, the layout is restored, and a new job runs.
+# checks: no_gpu_before limits_before services_up layout_back no_lease_left apply_is_empty run_again
 
 . /opt/lab/guest/product.sh
 
-check_nobody_has_a_gpu_before() {
+check_no_gpu_before() {
 	until_true 60 active lab-before.service
 	want "answers written down" "$(wc -l </run/lab/before)" 10
 	want "tenants that could open a GPU" "$(grep -v ' denied$' /run/lab/before || true)" ""
 }
 
-# Limits last: they were there before the daemon had said a word.
+# Limits are persistent: they were in force before the daemon started.
 check_limits_before() {
 	want "limits before the daemon" "$(cat /run/lab/limits)" "gpushare-vision.slice memory.max $((256 << 20))
 gpushare-vision.slice cpu.max 150000 100000
@@ -30,11 +30,11 @@ check_services_up() {
 
 check_layout_back() {
 	until_true 60 layout_is_back
-	until_true 60 settled
+	until_true 60 idle
 	want "the generation" "$(field .node.generation)" "$(cat "$state/generation")"
 	want "GPUs that are not ok" "$(field '[.gpus[] | select(.state != "ok")] | length')" 0
 }
-settled() { # nothing is under way, and no GPU is in a change
+idle() { # no operation is open, and no GPU is in a change
 	[ "$(field '[.node.operation // empty, (.gpus[] | select(.state == "changing") | .uuid)] | length')" = 0 ]
 }
 layout_is_back() { [ "$(placements)" = "$(cat "$state/placements")" ]; }

@@ -1,30 +1,30 @@
-# What a tenant cannot do to another on systemd, nor to his own walls: each thing tried as an attacker would, by alice, a
-# member of vision with a living lease, on bob of speech. polkit is not here, so systemd itself says no.
-# checks: prey systemctl bus cgroups user_manager nodes ptrace product forks harmless
+# What a tenant cannot do to another tenant on systemd, nor to their own restrictions. Alice, a member of vision with a
+# running lease, attacks bob of speech. polkit is not installed, so systemd itself refuses.
+# checks: target systemctl bus cgroups user_manager nodes ptrace product forks harmless
 
 . /opt/lab/guest/product.sh
 
-# What they are after: bob's job, its unit, its cgroup, and alice's own.
-check_prey() {
+# The targets: bob's job, its unit and cgroup, and those of alice.
+check_target() {
 	[ -d "/proc/$(job speech serve)" ] || start_job bob speech serve --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
-	local prey
-	prey=$(job speech serve)
+	local target
+	target=$(job speech serve)
 	{
-		echo "prey=$prey"
-		echo "prey_start=$(cut -d' ' -f22 "/proc/$prey/stat")"
-		echo "prey_leaf=$(leaf_of "$prey")"
-		echo "prey_unit=$(basename "$(dirname "$(leaf_of "$prey")")")"
-		echo "prey_lease=$(lease_of speech serve | cut -d' ' -f1)"
+		echo "target=$target"
+		echo "target_start=$(cut -d' ' -f22 "/proc/$target/stat")"
+		echo "target_leaf=$(leaf_of "$target")"
+		echo "target_unit=$(basename "$(dirname "$(leaf_of "$target")")")"
+		echo "target_lease=$(lease_of speech serve | cut -d' ' -f1)"
 		echo "own=$(job vision train)"
 		echo "own_leaf=$(leaf_of "$(job vision train)")"
 		echo "own_unit=$(basename "$(dirname "$(leaf_of "$(job vision train)")")")"
-	} >/run/lab/prey
-	cat /run/lab/prey
-	. /run/lab/prey
-	[[ $prey_unit == gpushare-*.scope && $own_unit == gpushare-*.scope ]] || die "the prey is in $prey_unit, we are in $own_unit"
+	} >/run/lab/target
+	cat /run/lab/target
+	. /run/lab/target
+	[[ $target_unit == gpushare-*.scope && $own_unit == gpushare-*.scope ]] || die "the target is in $target_unit, we are in $own_unit"
 }
 
-# denied WHAT COMMAND... runs it as alice; it must fail, and for want of rights.
+# denied WHAT COMMAND... runs it as alice; it must fail for lack of rights.
 denied() {
 	local what=$1 out code=0
 	shift
@@ -32,15 +32,15 @@ denied() {
 	[ "$code" != 0 ] || die "alice could $what: $out"
 	case $out in
 	*[Dd]enied* | *"not permitted"* | *"not authorized"* | *"nteractive authentication required"* | *"Read-only file system"* | *"may not "* | *"that you may "* | *"you are no member of it"* | *"Could not attach"*) ;;
-	*) die "$what failed, but not for want of rights: $out" ;;
+	*) die "$what failed, but not for lack of rights: $out" ;;
 	esac
 }
 
 check_systemctl() {
-	. /run/lab/prey
+	. /run/lab/target
 	local verb
 	for verb in stop kill freeze thaw restart; do
-		denied "$verb a neighbour's lease" systemctl --no-ask-password $verb "$prey_unit"
+		denied "$verb a neighbour's lease" systemctl --no-ask-password $verb "$target_unit"
 	done
 	denied "stop a neighbour's slice" systemctl --no-ask-password stop gpushare-speech.slice
 	denied "lift the limits of the own slice" systemctl --no-ask-password set-property gpushare-vision.slice MemoryMax=infinity
@@ -53,27 +53,27 @@ check_systemctl() {
 }
 
 check_bus() {
-	. /run/lab/prey
+	. /run/lab/target
 	local -a call=(busctl --allow-interactive-authorization=no call org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager)
-	denied "stop by the bus" "${call[@]}" StopUnit ss "$prey_unit" replace
-	denied "kill by the bus" "${call[@]}" KillUnit ssi "$prey_unit" all 9
-	denied "freeze by the bus" "${call[@]}" FreezeUnit s "$prey_unit"
-	denied "clean by the bus" "${call[@]}" ResetFailedUnit s "$prey_unit"
+	denied "stop by the bus" "${call[@]}" StopUnit ss "$target_unit" replace
+	denied "kill by the bus" "${call[@]}" KillUnit ssi "$target_unit" all 9
+	denied "freeze by the bus" "${call[@]}" FreezeUnit s "$target_unit"
+	denied "clean by the bus" "${call[@]}" ResetFailedUnit s "$target_unit"
 	denied "revert a slice" "${call[@]}" RevertUnitFiles as 1 gpushare-vision.slice
 	denied "set the own slice's properties" "${call[@]}" SetUnitProperties "sba(sv)" gpushare-vision.slice true 1 TasksMax t 100000
 	denied "open the own lease" "${call[@]}" SetUnitProperties "sba(sv)" "$own_unit" true 1 DeviceAllow "a(ss)" 1 "char-*" rwm
 	denied "join a neighbour's slice" "${call[@]}" StartTransientUnit "ssa(sv)a(sa(sv))" evil.scope fail 2 \
 		PIDs au 1 "$own" Slice s gpushare-speech-serve.slice 0
-	denied "take a neighbour's process away" "${call[@]}" StartTransientUnit "ssa(sv)a(sa(sv))" evil.scope fail 1 PIDs au 1 "$prey" 0
-	denied "move a neighbour's process" "${call[@]}" AttachProcessesToUnit ssau "$own_unit" "" 1 "$prey"
-	denied "move the own process to a neighbour" "${call[@]}" AttachProcessesToUnit ssau "$prey_unit" "" 1 "$own"
+	denied "take a neighbour's process away" "${call[@]}" StartTransientUnit "ssa(sv)a(sa(sv))" evil.scope fail 1 PIDs au 1 "$target" 0
+	denied "move a neighbour's process" "${call[@]}" AttachProcessesToUnit ssau "$own_unit" "" 1 "$target"
+	denied "move the own process to a neighbour" "${call[@]}" AttachProcessesToUnit ssau "$target_unit" "" 1 "$own"
 	denied "reload the manager" "${call[@]}" Reload
 }
 
 check_cgroups() {
-	. /run/lab/prey
+	. /run/lab/target
 	local leaf file
-	for leaf in "$prey_leaf" "$own_leaf" "$(dirname "$own_leaf")" "$(dirname "$prey_leaf")"; do
+	for leaf in "$target_leaf" "$own_leaf" "$(dirname "$own_leaf")" "$(dirname "$target_leaf")"; do
 		for file in cgroup.procs cgroup.freeze cgroup.kill cgroup.threads cgroup.subtree_control; do
 			denied "write $file in $leaf" bash -c 'echo 1 >"$1"' write "$cgroot$leaf/$file"
 		done
@@ -83,7 +83,7 @@ check_cgroups() {
 		denied "write the own slice's $file" bash -c 'echo max >"$1"' write "$cgroot$(cgroup_of gpushare-vision.slice)/$file"
 	done
 	# As root of a user namespace with a hierarchy of its own, too.
-	denied "mount the hierarchy anew" unshare -Urm bash -c 'mount -t cgroup2 none /mnt && echo 1 >"/mnt$1/cgroup.freeze"' mount "$prey_leaf"
+	denied "mount the hierarchy again" unshare -Urm bash -c 'mount -t cgroup2 none /mnt && echo 1 >"/mnt$1/cgroup.freeze"' mount "$target_leaf"
 }
 
 # A user's own manager makes slices of any name, but below that user.
@@ -92,16 +92,16 @@ check_user_manager() {
 	before=$(cat "$cgroot/gpushare.slice/gpushare-speech.slice/pids.current")
 	out=$(login alice 'systemd-run --user --quiet --scope --slice=gpushare-speech.slice sed -n s/^0:://p /proc/self/cgroup')
 	[[ $out == /user.slice/user-2001.slice/user@2001.service/gpushare.slice/gpushare-speech.slice/* ]] || die "a slice of that name is $out"
-	want "tasks in the slice of that name that is ours" "$(cat "$cgroot/gpushare.slice/gpushare-speech.slice/pids.current")" "$before"
+	want "tasks in the slice of that name of gpushare" "$(cat "$cgroot/gpushare.slice/gpushare-speech.slice/pids.current")" "$before"
 }
 
-# No node of one's own: not as alice, not as root of a namespace, not by another number of the same device.
+# Alice cannot create a device node: not as herself, not as root of a namespace, and not under another name of the device.
 check_nodes() {
 	denied "make a node" mknod /tmp/mine c 195 0
 	denied "make a node in a user namespace" unshare -Ur mknod /tmp/mine c 195 0
 	denied "mount devtmpfs in a namespace" unshare -Urm mount -t devtmpfs dev /mnt
-	# From inside the lease with which she may open her own: a neighbour's stays closed under every name it has.
-	. /run/lab/prey
+	# A lease of alice opens its own GPU, and a neighbour's GPU under no name.
+	. /run/lab/target
 	ln -sf $root/dev/nvidia3 /tmp/link
 	mknod -m 0666 "$state/same" c 195 3
 	want_open "$own_leaf" /tmp/link denied
@@ -111,20 +111,20 @@ check_nodes() {
 }
 
 check_ptrace() {
-	. /run/lab/prey
-	denied "trace a neighbour" strace -p "$prey" -o /dev/null
-	denied "read a neighbour's memory" cat "/proc/$prey/mem"
-	denied "read a neighbour's environment" cat "/proc/$prey/environ"
-	denied "see a neighbour's descriptors" ls "/proc/$prey/fd/"
-	denied "signal a neighbour" bash -c 'kill -0 "$1"' kill "$prey"
-	denied "stop a neighbour" bash -c 'kill -STOP "$1"' kill "$prey"
-	denied "change a neighbour's priority" renice -n 19 -p "$prey"
-	denied "bind a neighbour to a CPU" taskset -p 1 "$prey"
+	. /run/lab/target
+	denied "trace a neighbour" strace -p "$target" -o /dev/null
+	denied "read a neighbour's memory" cat "/proc/$target/mem"
+	denied "read a neighbour's environment" cat "/proc/$target/environ"
+	denied "see a neighbour's descriptors" ls "/proc/$target/fd/"
+	denied "signal a neighbour" bash -c 'kill -0 "$1"' kill "$target"
+	denied "stop a neighbour" bash -c 'kill -STOP "$1"' kill "$target"
+	denied "change a neighbour's priority" renice -n 19 -p "$target"
+	denied "bind a neighbour to a CPU" taskset -p 1 "$target"
 }
 
 check_product() {
-	. /run/lab/prey
-	denied "stop a neighbour's lease" gpushare lease stop "$prey_lease"
+	. /run/lab/target
+	denied "stop a neighbour's lease" gpushare lease stop "$target_lease"
 	denied "run as a neighbour" gpushare run -t speech -- true
 	denied "change the spec" gpushare apply -f "$spec"
 	denied "change it as root of a namespace" unshare -Ur gpushare apply -f "$spec"
@@ -133,7 +133,7 @@ check_product() {
 	want "tenants whose leases alice sees" "$seen" vision
 }
 
-# Whatever a lease forks ends with it, sessions and daemons of its own included.
+# All processes that a lease forks end with it, those in other sessions included.
 check_forks() {
 	exec_as alice gpushare run -t vision --grant dev -- bash -c 'setsid sleep 3600 & (setsid sleep 3601 &) ; nohup sleep 3602 >/dev/null 2>&1 & exec sleep 3603' \
 		>/run/lab/forks 2>&1 </dev/null &
@@ -149,11 +149,11 @@ four_sleepers() { [ "$(pgrep -fc '^sleep 360[0-3]$')" = 4 ]; }
 no_sleepers() { [ "$(pgrep -fc '^sleep 360[0-3]$')" = 0 ]; }
 
 check_harmless() {
-	. /run/lab/prey
-	want "the prey's start" "$(cut -d' ' -f22 "/proc/$prey/stat")" "$prey_start"
-	want "the prey's cgroup" "$(leaf_of "$prey")" "$prey_leaf"
+	. /run/lab/target
+	want "the target's start" "$(cut -d' ' -f22 "/proc/$target/stat")" "$target_start"
+	want "the target's cgroup" "$(leaf_of "$target")" "$target_leaf"
 	want "the tasks of the attacker's slice" "$(cat "$cgroot$(cgroup_of gpushare-vision.slice)/pids.max")" 128
 	active gpushared.service
 	active gpushare-thaw.service
-	want_moving "$prey"
+	want_moving "$target"
 }

@@ -1,5 +1,5 @@
-# A lease that nobody waits for: a service with the walls of its grant, which outlives the login that started it, and us.
-# checks: starts walls outlives_login outlives_daemon logs stop
+# A detached lease: a service with the device rules of its grant, which outlives the login that started it and the daemon.
+# checks: starts isolation outlives_login outlives_daemon logs stop
 
 . /opt/lab/guest/product.sh
 
@@ -10,12 +10,12 @@ check_starts() {
 	login alice "gpushare run --detach -q -t vision --grant dev -- bash -c 'trap \"echo ending; exit 0\" TERM; echo hello from \$GPUSHARE_LEASE; while :; do sleep 1 & wait; done'" \
 		>"$state/detached" 2>/run/lab/detached.err || die "$(cat /run/lab/detached.err)"
 	note "lease $(id), process $(main), in $(unit_of "$(main)")"
-	want "how it is held" "$(field ".leases[] | select(.id == \"$(id)\") | .held")" detached
-	want "who runs it" "$(ps -o user= -p "$(main)")" alice
+	want "its origin" "$(field ".leases[] | select(.id == \"$(id)\") | .held")" detached
+	want "its user" "$(ps -o user= -p "$(main)")" alice
 	[[ $(unit_of "$(main)") == /gpushare.slice/gpushare-vision.slice/gpushare-vision-dev.slice/* ]] || die "it runs in $(unit_of "$(main)")"
 }
 
-check_walls() {
+check_isolation() {
 	want "what it can open" "$(opens_in "$(unit_of "$(main)")" $root/dev/nvidia{0,1,2,3} | xargs)" "denied through denied denied"
 	systemctl daemon-reload
 	want "what it can open after a reload" "$(opens_in "$(unit_of "$(main)")" $root/dev/nvidia{0,1,2,3} | xargs)" "denied through denied denied"
@@ -43,7 +43,7 @@ check_logs() {
 	want "what it printed" "$(as alice gpushare lease logs "$(id)" | grep -c "^hello from $(id)$")" 1
 	local out code=0
 	out=$(as bob gpushare lease logs "$(id)" 2>&1) || code=$?
-	[ "$code" != 0 ] || die "bob reads what alice's job prints: $out"
+	[ "$code" != 0 ] || die "bob can read the output of alice's job: $out"
 }
 
 check_stop() {

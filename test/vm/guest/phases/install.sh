@@ -1,5 +1,5 @@
-# The shipped binaries and units on a real systemd: installed, applied, and at work. Later phases build upon this one: it
-# leaves vision (alice) with jobs of dev and train, and speech (bob) with one of serve.
+# The shipped binaries and units are installed on a real systemd, a spec is applied, and jobs run. Later phases build upon
+# this one: it leaves vision (alice) with jobs of dev and train, and speech (bob) with one of serve.
 # checks: install units_verify security virtual_node daemon_starts worker_is_a_unit check_changes_nothing apply apply_again run mps
 
 . /opt/lab/guest/product.sh
@@ -9,7 +9,7 @@ check_install() {
 	cp -a /opt/lab/stage/. /
 	mkdir -p /usr/local/lib/gpusim
 	cp /opt/lab/gpusim/* /usr/local/lib/gpusim/
-	# What runs at boot may not need /opt/lab, which is unpacked anew at about that time.
+	# What runs at boot must not need /opt/lab, which is unpacked at about that time.
 	install -m 0755 /opt/lab/guest/node/before.sh /opt/lab/guest/lib.sh /opt/lab/guest/node/node.yaml /usr/local/lib/gpusim/
 	install -m 0644 /opt/lab/guest/node/gpusim.service /opt/lab/guest/node/lab-before.service /etc/systemd/system/
 	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
@@ -19,7 +19,7 @@ check_install() {
 	systemd-sysusers
 	systemd-tmpfiles --create
 	getent group gpushare-admin gpushare >/dev/null
-	# Each of these would reload by itself, and a reload is seconds here.
+	# Each of these would reload systemd, and a reload takes seconds here.
 	systemctl preset --no-reload gpushared.socket gpushared.service gpushare-thaw.service gpushare-login-filter.service
 	systemctl enable --no-reload --quiet gpusim.service lab-before.service
 	systemctl daemon-reload
@@ -46,7 +46,7 @@ check_virtual_node() {
 	systemctl start gpusim.service
 	want "the loader of modules" "$(cat /proc/sys/kernel/modprobe)" ""
 	want "GPUs of the virtual node" "$(truth | gojq '.gpus | length')" 5
-	want "opening a node outside any wall" "$(open_in / $root/dev/nvidia0)" through
+	want "opening a node outside every slice" "$(open_in / $root/dev/nvidia0)" through
 }
 
 check_daemon_starts() {
@@ -60,8 +60,8 @@ check_daemon_starts() {
 	want "GPUs that the daemon sees" "$(field '.gpus | length')" 5
 }
 
-# The worker is a unit of its own, so that nothing of NVML is in the daemon's, and the walls of the daemon's unit are not
-# in the way of the driver.
+# The worker is a unit of its own: NVML is not loaded into the daemon, and the sandbox of gpushared.service does not restrict
+# the driver.
 check_worker_is_a_unit() {
 	local unit
 	unit=$(unit_of "$(pgrep -f -o gpushare-nvml)")
@@ -76,7 +76,7 @@ check_check_changes_nothing() {
 	gpushare apply -f "$spec" --check --diff
 	want "the generation" "$(field .node.generation)" 0
 	want "calls that changed a GPU" "$(truth | gojq .counters.writes)" "$writes"
-	[ ! -d /sys/fs/cgroup/gpushare.slice/gpushare-vision.slice ] || die "--check made a slice"
+	[ ! -d /sys/fs/cgroup/gpushare.slice/gpushare-vision.slice ] || die "--check created a slice"
 }
 
 check_apply() {
@@ -104,12 +104,12 @@ check_run() {
 	/gpushare.slice/gpushare-vision.slice/gpushare-vision-dev.slice/*.scope/run) ;;
 	*) die "the job runs in $cg" ;;
 	esac
-	want "who runs it" "$(ps -o user= -p "$pid")" alice
+	want "its user" "$(ps -o user= -p "$pid")" alice
 	want "the lease's process" "$(lease_of vision dev | cut -d' ' -f2)" "$pid"
 	start_job alice vision train --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
 }
 
-# The MPS control daemon is a unit of its own: what happens to ours is nothing to it or to its clients.
+# The MPS control daemon is a unit of its own: it and its clients outlive a stop of gpushared.service.
 check_mps() {
 	start_job bob speech serve --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
 	mps_pid >"$state/mps"

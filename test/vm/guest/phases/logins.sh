@@ -1,4 +1,4 @@
-# How people come into the guest: what the phases about logins build upon.
+# Ways to log in to the guest, for the phases about logins.
 # checks: session ssh_session user_manager
 
 check_session() {
@@ -13,7 +13,7 @@ check_ssh_session() {
 	[[ $out == /user.slice/user-2002.slice/session-*.scope*/run/user/2002 ]] || die "a login by ssh says: $out"
 }
 
-# The way that leads out of a lease, so that a check that finds it closed finds a wall and not a hole in the lab.
+# The user manager works, so that a check that finds an escape denied is not misled by the lab.
 check_user_manager() {
 	local out
 	out=$(login alice 'systemd-run --user --quiet --scope sed -n s/^0:://p /proc/self/cgroup')

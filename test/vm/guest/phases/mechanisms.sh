@@ -1,5 +1,5 @@
-# What the product relies on, done by hand: if a new systemd or kernel behaves otherwise, this says so before a user does.
-# checks: nodes slice_from_birth lease walls both_rules freeze_survives rules_while_reloading stop_frozen kill_frozen natural_end exec_in_place relax left_lease
+# The mechanisms of systemd and the kernel that gpushare relies on, used by hand, so that a change of their behaviour is found.
+# checks: nodes slice_limits lease device_rules both_rules freeze_survives rules_while_reloading stop_frozen kill_frozen natural_end exec_in_place relax escape
 
 tenant=lab-acme.slice
 grant=lab-acme-train.slice
@@ -9,8 +9,9 @@ check_nodes() {
 	want_open / /dev/nvidia0 through
 }
 
-# Limits set on a slice that does not exist yet hold from its birth; a slice made by StartTransientUnit loses them.
-check_slice_from_birth() {
+# Limits set on a slice that does not exist yet are in force from its start. A slice of StartTransientUnit loses them when it
+# stops.
+check_slice_limits() {
 	set_properties "$tenant" false 4 MemoryMax t 268435456 CPUQuotaPerSecUSec t 500000 TasksMax t 64 DevicePolicy s closed
 	set_properties "$tenant" true 1 DeviceAllow "a(ss)" 2 /dev/nvidia0 rw /dev/nvidia1 rw
 	systemctl start "$tenant"
@@ -33,9 +34,9 @@ check_lease() {
 	end_lease "$pid" "$leaf"
 }
 
-check_walls() {
-	start_lease lab-walls.scope "$grant" "/dev/nvidia0 /dev/nvidiactl"
-	# The tenant's slice lets 0 and 1 through, so nvidiactl is stopped above and 1 is stopped here.
+check_device_rules() {
+	start_lease lab-rules.scope "$grant" "/dev/nvidia0 /dev/nvidiactl"
+	# The slice of the tenant allows 0 and 1: nvidiactl is denied there, and 1 is denied here.
 	want_open "$leaf" /dev/nvidia0 through
 	want_open "$leaf" /dev/nvidia1 denied
 	want_open "$leaf" /dev/nvidia2 denied
@@ -76,7 +77,7 @@ check_freeze_survives() {
 	end_lease "$pid" "$leaf"
 }
 
-# Device answers stay right for every single open while rules are rewritten and systemd reloads.
+# Every single open has the right result while rules are rewritten and systemd reloads.
 check_rules_while_reloading() {
 	start_lease lab-opens.scope "$grant" "/dev/nvidia0"
 	local out=/run/lab/opens opener i
@@ -92,33 +93,33 @@ check_rules_while_reloading() {
 	systemctl daemon-reexec
 	touch $out.stop
 	wait "$opener"
-	want "opens of the allowed node that were let through" "$(grep -c 'nvidia0: No such device or address' $out)" "$(cat $out.rounds)"
+	want "opens of the allowed node that succeeded" "$(grep -c 'nvidia0: No such device or address' $out)" "$(cat $out.rounds)"
 	want "opens of the denied node that were denied" "$(grep -c 'nvidia2: Operation not permitted' $out)" "$(cat $out.rounds)"
 	want "lines about opens" "$(wc -l <$out)" $((2 * $(cat $out.rounds)))
-	note "$(cat $out.rounds) opens let through and as many denied during reloads"
+	note "$(cat $out.rounds) opens succeeded and as many were denied during reloads"
 	end_lease "$pid" "$leaf"
 }
 
-# Stopping a frozen lease whose job handles SIGTERM takes the whole stop timeout and ends in SIGKILL: whoever stops one
-# thaws it first. A job that leaves SIGTERM at its default dies of it even frozen.
+# Stopping a frozen lease whose job handles SIGTERM takes the whole stop timeout and ends in SIGKILL, so
+# the daemon thaws it first. SIGTERM ends a job without a handler even while it is frozen.
 check_stop_frozen() {
 	local default_ms frozen_ms thawed_ms
 	start_lease lab-stop0.scope "$grant" "/dev/nvidia0" 30
 	freeze "$leaf"
 	default_ms=$(stop_ms lab-stop0.scope)
 	gone "$pid" || die "the frozen process outlived its scope"
-	start_lease lab-stop1.scope "$grant" "/dev/nvidia0" 3 "$polite"
+	start_lease lab-stop1.scope "$grant" "/dev/nvidia0" 3 "$handles_term"
 	freeze "$leaf"
 	frozen_ms=$(stop_ms lab-stop1.scope)
 	gone "$pid" || die "the frozen process outlived its scope"
-	start_lease lab-stop2.scope "$grant" "/dev/nvidia0" 30 "$polite"
+	start_lease lab-stop2.scope "$grant" "/dev/nvidia0" 30 "$handles_term"
 	freeze "$leaf"
 	thaw "$leaf"
 	thawed_ms=$(stop_ms lab-stop2.scope)
 	gone "$pid" || die "the thawed process outlived its scope"
 	note "stop: frozen without a handler $default_ms ms, frozen with one and 3 s of timeout $frozen_ms ms, thawed first $thawed_ms ms"
 	[ "$default_ms" -lt 10000 ] || die "a frozen job without a handler took $default_ms ms to stop"
-	[ "$frozen_ms" -ge 2900 ] || die "a frozen job stopped in $frozen_ms ms: no longer the case that makes us thaw first"
+	[ "$frozen_ms" -ge 2900 ] || die "a frozen job stopped in $frozen_ms ms: this is no longer a reason to thaw first"
 	[ "$thawed_ms" -lt 10000 ] || die "a thawed job took $thawed_ms ms to stop"
 }
 stop_ms() {
@@ -165,7 +166,7 @@ check_exec_in_place() {
 }
 is_command() { [ "$(cat "/proc/$1/comm")" = "$2" ]; }
 
-# Going back from closed to auto leaves the program in place although systemd shows auto.
+# From closed back to auto: the program stays attached although systemd shows auto.
 check_relax() {
 	start_lease lab-relax.scope "$grant" "/dev/nvidia0"
 	want_open "$leaf" /dev/nvidia1 denied
@@ -177,8 +178,8 @@ check_relax() {
 	end_lease "$pid" "$leaf"
 }
 
-# A tenant with a user manager can leave a lease: so membership is by process, never only by cgroup.
-check_left_lease() {
+# A tenant with a user manager can leave a lease: members are identified by process, not only by cgroup.
+check_escape() {
 	loginctl enable-linger alice
 	until_true 30 test -S /run/user/2001/bus
 	start_lease lab-left.scope "$grant" "/dev/nvidia0"

@@ -1,15 +1,15 @@
-# A day in the life of the product on a real systemd: walls and limits by their effect, freezing, shares, kill -9, restarts.
-# checks: walls limits freeze shares kill_daemon thaw_without_daemon restart stop_lease refusals watchdog
+# The product on a real systemd: device rules and limits by their effect, freezing, shares, kill -9 and restarts.
+# checks: isolation limits freeze shares kill_daemon thaw_without_daemon restart stop_lease refusals watchdog
 
 . /opt/lab/guest/product.sh
 
-# Every node of the lease is let through, every other one is stopped; and so it stays over a daemon-reload.
-check_walls() {
-	walls_stand
+# Every device node of the lease can be opened and no other, also after a daemon-reload.
+check_isolation() {
+	isolation_active
 	systemctl daemon-reload
-	walls_stand
+	isolation_active
 }
-walls_stand() {
+isolation_active() {
 	local dev mig
 	dev=$(leaf_of "$(job vision dev)")
 	mig=$(leaf_of "$(job vision train)")
@@ -17,8 +17,8 @@ walls_stand() {
 		"$(opens_in "$dev" $root/dev/nvidia{0,1,2,3,4,ctl} | xargs)" "denied through denied denied denied through"
 	want "GPUs and control open to the MIG lease" \
 		"$(opens_in "$mig" $root/dev/nvidia{0,1,2,3,4,ctl} | xargs)" "through denied denied denied denied through"
-	# Of the capability nodes a MIG lease has its instance's and its compute instance's, and a time-sliced one none.
-	# nvidia-cap1 and 2 are the node's own (configuring, monitoring), for administrators.
+	# A MIG lease opens the capability nodes of its instance and its compute instance, a time-sliced lease none.
+	# nvidia-cap1 and nvidia-cap2 (configure, monitor) are for administrators.
 	local all
 	all=$(ls $root/dev/nvidia-caps | wc -l)
 	want "capability nodes and the MIG lease" "$(caps_in "$mig")" "$((all - 2)) denied 2 through"
@@ -33,18 +33,18 @@ check_limits() {
 	want "cpu.max" "$(cat "$cgroot$cg/cpu.max")" "150000 100000"
 	want "cpu.weight" "$(cat "$cgroot$cg/cpu.weight")" 200
 	want "pids.max" "$(cat "$cgroot$cg/pids.max")" 128
-	want "limits that are not in force as wanted" \
+	want "limits that are not in force" \
 		"$(field '[.tenants[] | .limits // [] | .[] | select((.in_force // "") == "")] | length')" 0
-	# The memory limit acts: what goes over it dies, in the tenant's slice and not elsewhere.
+	# A process that exceeds the memory limit is killed, in the slice of the tenant and not elsewhere.
 	local out
 	out=$(setpriv --reuid alice --regid alice --init-groups env -i PATH=/usr/bin:/bin \
 		gpushare run -t vision --grant big -- dd if=/dev/zero of=/dev/null bs=400M count=1 2>&1 || true)
 	[[ $out != *copied* ]] || die "400 MiB fitted into 256 MiB: $out"
-	[ "$(sed -n 's/^oom_kill //p' "$cgroot$cg/memory.events")" -ge 1 ] || die "the job died, but not of its tenant's limit: $out"
+	[ "$(sed -n 's/^oom_kill //p' "$cgroot$cg/memory.events")" -ge 1 ] || die "the job died, but not by the limit of its tenant: $out"
 	active gpushared.service
 }
 
-# The inner cgroup's freeze survives what systemd does, and the daemon knows nothing of it and breaks nothing.
+# The freeze of the inner cgroup survives systemd and the daemon, which did not make it.
 check_freeze() {
 	local cg
 	cg=$(leaf_of "$(job vision train)")
@@ -58,7 +58,7 @@ check_freeze() {
 	want_moving "$(job vision train)"
 }
 
-# Two tenants on one GPU: both are frozen and thawed by turns, and a daemon-reload does not trouble that.
+# Two tenants on one GPU are frozen and thawed alternately, also during a daemon-reload.
 check_shares() {
 	start_job bob speech dev --memory 1GiB --kernel 50ms --queue 2 --seconds 3000
 	local a b a0 b0 a1 b1 share
@@ -66,7 +66,7 @@ check_shares() {
 	b=$(job speech dev)
 	read -r a0 b0 <<<"$(busy_of "$a" "$b" | xargs)"
 	systemctl daemon-reload
-	sleep 15 # What is measured is this time itself.
+	sleep 15 # The measured period.
 	read -r a1 b1 <<<"$(busy_of "$a" "$b" | xargs)"
 	a0=$((a1 - a0))
 	b0=$((b1 - b0))
@@ -88,11 +88,11 @@ check_kill_daemon() {
 	want "the placements" "$(placements)" "$(cat "$state/placements")"
 	want_moving "$(job vision dev)" "$(job speech dev)" "$(job vision train)" "$(job speech serve)"
 	want "the MPS control daemon" "$(mps_pid)" "$(cat "$state/mps")"
-	walls_stand
+	isolation_active
 }
 restarted() { [ "$(property gpushared.service NRestarts)" = "$1" ] && active gpushared.service && answers; }
 
-# Killed for good, while two leases take turns: nobody stays frozen, because thawing is another unit's business.
+# The daemon is killed and not restarted while two leases are time-sliced: gpushare-thaw.service thaws both.
 check_thaw_without_daemon() {
 	trap daemon_again EXIT
 	systemctl mask --quiet --runtime gpushared.service gpushared.socket
@@ -105,10 +105,10 @@ check_thaw_without_daemon() {
 	began=$(uptime_ms)
 	until_true 10 thawed "$a"
 	until_true 10 thawed "$b"
-	note "nobody is frozen $(($(uptime_ms) - began)) ms after the daemon was killed with one of two frozen"
+	note "both leases are thawed $(($(uptime_ms) - began)) ms after the daemon was killed with one of two frozen"
 	until_true 10 down gpushared.service
 	want_moving "$(job vision dev)" "$(job speech dev)"
-	walls_stand
+	isolation_active
 	local code=0
 	gpushare status >/dev/null 2>&1 || code=$?
 	want "the exit code of gpushare without a daemon" "$code" 3
@@ -123,7 +123,7 @@ daemon_again() {
 }
 down() { [ "$(property "$1" MainPID)" = 0 ]; }
 
-# An upgrade is a restart: nobody notices.
+# An upgrade restarts the daemon: leases and MPS are not affected.
 check_restart() {
 	local lease
 	lease=$(lease_of speech dev)
@@ -141,25 +141,25 @@ check_stop_lease() {
 	gpushare lease stop "$id"
 	until_true 20 gone "$(job speech dev)"
 	until_true 10 no_lease "$id"
-	[ -d "/proc/$(job vision dev)" ] || die "its neighbour is gone too"
+	[ -d "/proc/$(job vision dev)" ] || die "the lease of another tenant was stopped too"
 }
 no_lease() { [ "$(field "[.leases[] | select(.id == \"$1\")] | length")" = 0 ]; }
 
 check_refusals() {
 	local code=0 out
 	out=$(setpriv --reuid carol --regid carol --init-groups gpushare run -t vision -- true 2>&1) || code=$?
-	want "the exit code for who is no member" "$code" 125
+	want "the exit code of run for a user who is not a member" "$code" 125
 	note "$out"
 	code=0
 	out=$(setpriv --reuid bob --regid bob --init-groups gpushare apply -f "$spec" 2>&1) || code=$?
-	want "the exit code for who may not apply" "$code" 4
+	want "the exit code of apply for a tenant member" "$code" 4
 	note "$out"
 }
 
-# The lab's watchdog is impatient (see install), and by now there were minutes in which it could have lost patience.
+# WatchdogSec is short here (see install), and the daemon has run for minutes.
 check_watchdog() {
-	local bitten
+	local timeouts
 	want "the watchdog" "$(property gpushared.service WatchdogUSec)" 1min
-	bitten=$(journalctl -b -u gpushared.service --no-pager | grep -c "Watchdog timeout" || true)
-	want "watchdog timeouts" "$bitten" 0
+	timeouts=$(journalctl -b -u gpushared.service --no-pager | grep -c "Watchdog timeout" || true)
+	want "watchdog timeouts" "$timeouts" 0
 }

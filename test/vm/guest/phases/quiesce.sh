@@ -5,11 +5,10 @@
 . /opt/lab/guest/product.sh
 
 unit=lab-exporter.service
-wanted() { # wanted LAYOUT writes the lab's spec with another layout of GPU 0 and with the unit
+layout() { # layout LAYOUT writes the lab's spec with another layout of GPU 0 and with the unit
 	sed -e "0,/layout: .*/s//layout: [$1]}/" -e "s/^  enforce: on$/&\n  quiesce: [$unit]/" "$spec"
 }
-# As an exporter has it: no process of NVML's, but the node is open. No driver is behind these nodes, and an open by path
-# alone does not ask for one.
+# Like an exporter: the node is open, and NVML lists no process. These nodes have no driver, so they are opened with O_PATH.
 start_exporter() {
 	cat >/run/systemd/system/$unit <<-UNIT
 		[Service]
@@ -22,21 +21,21 @@ start_exporter() {
 }
 invocation() { property $unit InvocationID; }
 instances() { placements | awk -v gpu="$(field '.gpus[0].uuid')" '$1 == gpu { print $2 }' | sort | xargs; }
-in_place() { [ "$(property $unit ActiveState) $(field '[.node.operation // empty, (.gpus[] | select(.state != "ok"))] | length')" = "active 0" ]; }
+done_changing() { [ "$(property $unit ActiveState) $(field '[.node.operation // empty, (.gpus[] | select(.state != "ok"))] | length')" = "active 0" ]; }
 
 check_unit_is_listed() {
 	start_exporter
-	wanted "3g.40gb, 2g.20gb, 1g.10gb, 1g.10gb" | gpushare apply -f -
+	layout "3g.40gb, 2g.20gb, 1g.10gb, 1g.10gb" | gpushare apply -f -
 	local out
-	out=$(wanted "3g.40gb, 1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb" | gpushare apply --check -f -) || true
-	[[ $out == *"stop $unit"*"start $unit again"* ]] || die "the plan does not tell that the unit is stopped: $out"
+	out=$(layout "3g.40gb, 1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb" | gpushare apply --check -f -) || true
+	[[ $out == *"stop $unit"*"start $unit again"* ]] || die "the plan does not show that the unit is stopped: $out"
 	active $unit
 }
 
 check_stopped_and_started() {
 	local was
 	was=$(invocation)
-	wanted "3g.40gb, 1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb" | gpushare apply -f -
+	layout "3g.40gb, 1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb" | gpushare apply -f -
 	active $unit
 	[ "$(invocation)" != "$was" ] || die "the unit was not stopped"
 	want "instances" "$(instances)" "1g.10gb 1g.10gb 1g.10gb 1g.10gb 3g.40gb"
@@ -47,11 +46,11 @@ check_killed_while_stopped() {
 	until_true 20 test -e /run/lab/exporter
 	restarts=$(property gpushared.service NRestarts)
 	/usr/local/lib/gpusim/gpusim ctl --root $root latency GpuInstanceDestroy 4s
-	(wanted "3g.40gb, 2g.20gb, 1g.10gb, 1g.10gb" | gpushare apply -f - >/run/lab/quiesce.apply 2>&1) &
+	(layout "3g.40gb, 2g.20gb, 1g.10gb, 1g.10gb" | gpushare apply -f - >/run/lab/quiesce.apply 2>&1) &
 	until_true 60 stopped
 	kill -KILL "$(property gpushared.service MainPID)"
 	until_true 60 restarted $((restarts + 1))
-	until_true 60 in_place
+	until_true 60 done_changing
 	/usr/local/lib/gpusim/gpusim ctl --root $root latency GpuInstanceDestroy 0s
 	case $(instances) in
 	"1g.10gb 1g.10gb 2g.20gb 3g.40gb" | "1g.10gb 1g.10gb 1g.10gb 1g.10gb 3g.40gb") ;;

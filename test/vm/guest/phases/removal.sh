@@ -1,10 +1,10 @@
-# The product is removed: refused while walls stand, and after a release what is left is what was there before it was
-# installed.
-# checks: removal_refused needs_force release_all removal nothing_is_left gpus_as_found
+# The product is removed. Removal is refused while the node is managed. After unmanage and removal the host is as before the
+# installation.
+# checks: removal_refused needs_force unmanage_all removal nothing_is_left gpus_as_found
 
 . /opt/lab/guest/product.sh
 
-# Walls stand, a lease lives: who removes the package is told so, and nothing is removed.
+# The node is managed and a lease runs: the removal is refused, and nothing is removed.
 check_removal_refused() {
 	local out code=0
 	gpushare apply -f "$spec"
@@ -13,9 +13,9 @@ check_removal_refused() {
 	[ "$code" != 0 ] || die "the product was removed under a living lease: $out"
 	[[ $out == *"gpushare unmanage"* ]] || die "the refusal does not say what to do: $out"
 	note "$out"
-	[ -x /usr/sbin/gpushared ] || die "the daemon's file is gone"
+	[ -x /usr/sbin/gpushared ] || die "the daemon's file was removed"
 	active gpushared.service
-	[ -d "/proc/$(job vision train)" ] || die "the job is gone"
+	[ -d "/proc/$(job vision train)" ] || die "the job has ended"
 	want_open "$(leaf_of "$(job vision train)")" $root/dev/nvidia1 denied
 }
 
@@ -24,20 +24,20 @@ check_needs_force() {
 	out=$(gpushare unmanage --all 2>&1) || code=$?
 	want "the exit code with a living lease" "$code" 5
 	note "$out"
-	[ -d "/proc/$(job vision train)" ] || die "the job is gone"
+	[ -d "/proc/$(job vision train)" ] || die "the job has ended"
 }
 
-check_release_all() {
+check_unmanage_all() {
 	gpushare unmanage --all --force
 	until_true 30 gone "$(job vision train)"
 	local code=0
 	gpushare unmanage --check || code=$?
-	want "what stands, as an exit code" "$code" 0
+	want "the exit code of unmanage --check" "$code" 0
 	until_true 20 no_slices
-	want "drop-ins of ours" "$(find /etc/systemd/system.control /run/systemd/system.control -name 'gpushare*' 2>/dev/null || true)" ""
-	[ ! -d "$cgroot/gpushare.slice" ] || want "what is left in the cgroup of all of ours" \
+	want "drop-ins of gpushare" "$(find /etc/systemd/system.control /run/systemd/system.control -name 'gpushare*' 2>/dev/null || true)" ""
+	[ ! -d "$cgroot/gpushare.slice" ] || want "what is left in gpushare.slice" \
 		"$(find "$cgroot/gpushare.slice" -mindepth 1 -type d -not -path '*gpushare-nvml*' | head -n 3)" ""
-	# Nobody is held any more, anywhere.
+	# No process is restricted any more.
 	want_open / $root/dev/nvidia0 through
 	want "opening a GPU in a login" "$(login carol "bash -c 'exec 3<>$root/dev/nvidia1' 2>&1" | grep -c 'No such device or address')" 1
 }
@@ -50,7 +50,7 @@ check_removal() {
 }
 nothing_runs() { ! pgrep -f '/usr/(sbin/gpushared|libexec/gpushare/)' >/dev/null; }
 
-# Settings and state are kept, as a package's removal keeps them; and the folder of this boot, which goes with it.
+# The removal of a package keeps settings and state, and the runtime directory until the next boot.
 check_nothing_is_left() {
 	bash /opt/lab/guest/snapshot.sh >/run/lab/after
 	local left

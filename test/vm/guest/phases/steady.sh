@@ -1,4 +1,5 @@
-# What systemd, D-Bus and an upgrade of ours do under a tenant that holds a device and opens it all the time: nothing.
+# Reloads and restarts of systemd and D-Bus and an upgrade of gpushare do not disturb a tenant that opens its device all the
+# time.
 # checks: begin reload reexec dbus set_property worker upgrade converges end
 
 . /opt/lab/guest/product.sh
@@ -6,7 +7,7 @@
 opens=/run/lab/opens
 samples=/run/lab/samples
 
-# Alice's lease opens its own GPU and a neighbour's all the time; from outside, her tenant's limits are read all the time.
+# A lease of alice tries its own GPU and a neighbour's all the time. The limits of her tenant are read all the time.
 check_begin() {
 	rm -f $opens* $samples*
 	install -m 0666 /dev/null $opens
@@ -21,24 +22,24 @@ check_begin() {
 	until_true 30 rounds_beyond 5
 	known >"$state/known"
 	note "$(tr '\n' ';' <"$state/known")"
-	nothing_happened
+	undisturbed
 }
 rounds() { cat $opens.rounds 2>/dev/null || true; }
 rounds_beyond() { [ "$(rounds)" -gt "$1" ] 2>/dev/null; }
-# Who may not be disturbed: every lease with its process and its start, and the MPS control daemon.
+# The processes that must not change: those of leases with their start time, and the MPS control daemon.
 known() {
 	local p who stat
-	until_true 30 told
-	gojq -r '(.leases[] | "\(.pid) \(.id) \(.tenant)/\(.grant)"), (.gpus[].mps.pid // empty | "\(.) mps")' /run/lab/told | sort |
+	until_true 30 read_status
+	gojq -r '(.leases[] | "\(.pid) \(.id) \(.tenant)/\(.grant)"), (.gpus[].mps.pid // empty | "\(.) mps")' /run/lab/status | sort |
 		while read -r p who; do
 			read -r stat <"/proc/$p/stat"
 			stat=${stat##*) }
 			echo "$p $who since $(cut -d' ' -f20 <<<"$stat")"
 		done
 }
-told() { status >/run/lab/told 2>&1; }
-# After each thing done: five more rounds of both opens, all answered as they should be, and nobody is another than before.
-nothing_happened() {
+read_status() { status >/run/lab/status 2>&1; }
+# After each event: five more rounds of both opens with the right result, and the same processes as before.
+undisturbed() {
 	local from
 	from=$(rounds)
 	until_true 60 rounds_beyond $((from + 5))
@@ -52,45 +53,45 @@ nothing_happened() {
 check_reload() {
 	systemctl daemon-reload
 	systemctl daemon-reload
-	nothing_happened
+	undisturbed
 }
 
 check_reexec() {
 	systemctl daemon-reexec
-	nothing_happened
+	undisturbed
 }
 
-# The daemon's connection ends with the bus; it finds a new one, and is no worse afterwards: a lease can be started.
+# The daemon connects again after a restart of the bus, and can start a lease.
 check_dbus() {
 	local restarts
 	restarts=$(property gpushared.service NRestarts)
 	systemctl restart dbus.service
-	nothing_happened
-	# Seen on 257: logind does not come back to a bus that was restarted, and logins wait for it in vain.
+	undisturbed
+	# Seen on 257: logind does not connect to a restarted bus, and logins wait for it.
 	systemctl restart systemd-logind.service
 	want "restarts of the daemon" "$(property gpushared.service NRestarts)" "$restarts"
 	until_true 60 can_run
-	nothing_happened
+	undisturbed
 }
 can_run() { as bob gpushare run -t speech --grant dev -- true; }
 
-# Others set properties of theirs, and systemd writes the cgroups around ours anew.
+# Properties of other units are set, and systemd writes the cgroups around gpushare.slice again.
 check_set_property() {
 	systemctl set-property --runtime system.slice CPUWeight=77 MemoryHigh=10G
 	systemctl set-property --runtime user.slice TasksMax=9999
-	nothing_happened
+	undisturbed
 	systemctl revert system.slice user.slice
-	nothing_happened
+	undisturbed
 }
 
 check_worker() {
 	kill -KILL "$(pgrep -f -o gpushare-nvml)"
-	nothing_happened
+	undisturbed
 	until_true 60 all_ok
 }
 all_ok() { [ "$(field '[.gpus[] | select(.state != "ok")] | length')" = 0 ]; }
 
-# As a package does it: new files in the place of the old ones, then try-restart.
+# Like a package upgrade: the files are replaced, then try-restart.
 check_upgrade() {
 	local before
 	before=$(gpushare version | tr '\n' ' ')
@@ -99,33 +100,33 @@ check_upgrade() {
 	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
 	cat /opt/lab/guest/node/settings.yaml >>/etc/gpushare/gpushared.yaml
 	systemctl daemon-reload
-	nothing_happened
+	undisturbed
 	systemctl try-restart gpushare-thaw.service gpushared.service
-	nothing_happened
+	undisturbed
 	until_true 30 active gpushared.service
 	note "before: $before; after: $(gpushare version | tr '\n' ' ')"
 	[[ $(gpushare version) == *lab-next* ]] || die "the daemon is still the old one: $(gpushare version)"
 	until_true 60 all_ok
 }
 
-# Nothing is left to mend, and what is shown is what the kernel says.
+# Nothing needs correction, and the limits shown are those of the kernel.
 check_converges() {
 	local out
 	out=$(gpushare apply -f "$spec")
 	[[ $out == *"no changes"* ]] || die "an apply after all that says: $out"
-	want "limits that are not in force as wanted" \
+	want "limits that are not in force" \
 		"$(field '[.tenants[] | .limits // [] | .[] | select((.in_force // "") == "")] | length')" 0
-	# Somebody's own writing in our cgroup is drift: it is mended by the converge loop.
+	# A write from outside to the cgroup of a tenant is drift: the converge loop corrects it.
 	echo max >"$cgroot$(cgroup_of gpushare-speech.slice)/pids.max"
 	gpushare config reload || true # It says what it found.
-	until_true 60 mended
+	until_true 60 corrected
 }
-mended() { [ "$(cat "$cgroot$(cgroup_of gpushare-speech.slice)/pids.max")" = 128 ]; }
+corrected() { [ "$(cat "$cgroot$(cgroup_of gpushare-speech.slice)/pids.max")" = 128 ]; }
 
 check_end() {
 	touch $opens.stop $samples.stop
 	until_true 30 gone "$(cat "$state/opener")"
-	note "$(rounds) opens of each kind, $(cat $samples.samples) looks at the limits"
+	note "$(rounds) opens of each kind, $(cat $samples.samples) samples of the limits"
 	[ "$(rounds)" -ge 30 ] || die "only $(rounds) rounds of opens"
-	[ "$(cat $samples.samples)" -ge 50 ] || die "only $(cat $samples.samples) looks"
+	[ "$(cat $samples.samples)" -ge 50 ] || die "only $(cat $samples.samples) samples"
 }

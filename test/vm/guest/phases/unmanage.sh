@@ -1,10 +1,10 @@
-# The node is given back, and nothing of ours is left. It is the last phase that needs the spec.
-# checks: refused_in_use release nothing_is_left without_the_daemon apply_again release_all
+# The node is unmanaged, and nothing of gpushare is left. It is the last phase that needs the spec.
+# checks: refused_in_use unmanage nothing_is_left without_the_daemon apply_again unmanage_all
 
 . /opt/lab/guest/product.sh
 
-# ours lists whatever systemd still has of us, but for what the package ships and the NVML worker.
-ours() {
+# left_over lists units, cgroups and CDI files of gpushare, without those of the package and of the NVML worker.
+left_over() {
 	find /etc/systemd/system.control /run/systemd/system.control /run/systemd/transient -name '*gpushare*' ! -name '*nvml*' 2>/dev/null || true
 	systemctl list-units --all --no-legend --plain 'gpushare-*.slice' 'gpushare-*.scope' 'gpushare-mps-*' | awk '$3 == "active" { print $1 }'
 	find $cgroot/gpushare.slice -mindepth 1 -type d ! -name 'gpushare-nvml-*' 2>/dev/null || true
@@ -18,52 +18,52 @@ check_refused_in_use() {
 	out=$(gpushare unmanage 2>&1) || code=$?
 	want "the exit code while a lease lives" "$code" 5
 	[[ $out == *"$id"* ]] || die "it does not name $id: $out"
-	! gpushare unmanage --check || die "nothing is said to stand"
-	[ -d "/proc/$(job speech dev)" ] || die "the job is gone"
-	walls=$(cat "$cgroot/gpushare.slice/gpushare-speech.slice/pids.max")
-	want "its limit" "$walls" 128
+	! gpushare unmanage --check || die "unmanage --check reports that nothing is active"
+	[ -d "/proc/$(job speech dev)" ] || die "the job has ended"
+	limit=$(cat "$cgroot/gpushare.slice/gpushare-speech.slice/pids.max")
+	want "its limit" "$limit" 128
 }
 
-check_release() {
-	placements >"$state/placements-before-release"
+check_unmanage() {
+	placements >"$state/placements-before-unmanage"
 	gpushare unmanage --force
 	until_true 20 gone "$(job speech dev)"
-	want "instances" "$(placements)" "$(cat "$state/placements-before-release")"
+	want "instances" "$(placements)" "$(cat "$state/placements-before-unmanage")"
 	want "enforce" "$(field .node.enforce)" observe
-	[ "$(field .node.released.who)" = root ] || die "status does not say who gave it back"
+	[ "$(field .node.released.who)" = root ] || die "status does not report the user who unmanaged it"
 }
 
 check_nothing_is_left() {
-	want "what is left" "$(ours)" ""
-	# Whoever logs in now can open everything, as before us.
+	want "what is left" "$(left_over)" ""
+	# Every login can open every GPU, as without gpushare.
 	want_open / $root/dev/nvidia1 through
 	systemctl daemon-reload
-	want "what is left after a reload" "$(ours)" ""
+	want "what is left after a reload" "$(left_over)" ""
 	gpushare config reload
-	want "what is left after another look" "$(ours)" ""
+	want "what is left after a converge" "$(left_over)" ""
 	gpushare unmanage --check
 }
 
 check_without_the_daemon() {
 	systemctl stop gpushared.service gpushared.socket
-	gpushare unmanage --check # By the state that it left.
+	gpushare unmanage --check # It reads the state that the daemon left.
 	systemctl start gpushared.socket gpushared.service
 }
 
 check_apply_again() {
 	gpushare apply -f "$spec"
 	want "its limit" "$(cat "$cgroot/gpushare.slice/gpushare-speech.slice/pids.max")" 128
-	want "instances" "$(placements)" "$(cat "$state/placements-before-release")"
+	want "instances" "$(placements)" "$(cat "$state/placements-before-unmanage")"
 }
 
-check_release_all() {
+check_unmanage_all() {
 	gpushare unmanage --all --force
 	want "instances" "$(placements)" ""
-	want "what is left" "$(ours)" ""
+	want "what is left" "$(left_over)" ""
 	local code=0
 	gpushare get >/dev/null 2>&1 || code=$?
 	want "the exit code of get without a spec" "$code" 1
 	systemctl restart gpushared.service
-	want "what is left after a restart" "$(ours)" ""
+	want "what is left after a restart" "$(left_over)" ""
 	want "enforce" "$(field .node.enforce)" observe
 }

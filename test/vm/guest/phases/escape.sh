@@ -1,8 +1,8 @@
-# Leaving a lease and being adopted, with the ways that systemd really has.
+# Processes leave a lease, and logins and units are adopted, by the means that systemd has.
 # checks: before job frozen sibling child run_scope deny allow login per_login unit restored
 
 . /opt/lab/guest/product.sh
-. /opt/lab/guest/leave.sh
+. /opt/lab/guest/escape.sh
 
 check_before() {
 	loginctl enable-linger alice
@@ -10,14 +10,14 @@ check_before() {
 	spec_with "" ""
 }
 
-# From a login shell: the job itself is moved to where no wall is.
+# From a login shell: the job itself is moved to a cgroup without device rules.
 check_job() {
 	start_member "exec sleep 600"
 	local began
 	began=$(uptime_ms)
-	escape alice "$pid" lab-leave-1.scope || die "the user's manager refused: the way out is closed, and nothing was tried"
+	escape alice "$pid" lab-escape-1.scope || die "the user's manager refused: it did not move the process, so the escape was not tested"
 	want_ended "the job" "$pid" "$began"
-	journalctl -u gpushared -n 200 --no-pager | grep -q "a process left its lease" || die "nobody was told"
+	journalctl -u gpushared -n 200 --no-pager | grep -q "a process left its lease" || die "the escape was not logged"
 }
 
 check_frozen() {
@@ -25,29 +25,29 @@ check_frozen() {
 	freeze "$(leaf_of "$pid")"
 	local began
 	began=$(uptime_ms)
-	escape alice "$pid" lab-leave-2.scope || die "the user's manager refused"
+	escape alice "$pid" lab-escape-2.scope || die "the user's manager refused"
 	want_ended "the frozen job" "$pid" "$began"
 }
 
 # By a sibling, from inside the lease.
 check_sibling() {
-	start_member "sleep 600 & busctl --user call $manager StartTransientUnit 'ssa(sv)a(sa(sv))' lab-leave-3.scope fail 1 PIDs au 1 \$! 0 && echo moved \$!; wait; sleep 600"
+	start_member "sleep 600 & busctl --user call $manager StartTransientUnit 'ssa(sv)a(sa(sv))' lab-escape-3.scope fail 1 PIDs au 1 \$! 0 && echo moved \$!; wait; sleep 600"
 	local began child
 	began=$(uptime_ms)
 	until_true 20 grep -q '^moved' /run/lab/member.out
 	child=$(sed -n 's/^moved //p' /run/lab/member.out)
 	want_ended "the one that was moved" "$child" "$began"
-	[ -d "/proc/$pid" ] || die "its sibling, who stayed, was ended too"
+	[ -d "/proc/$pid" ] || die "its sibling, which did not move, was stopped too"
 	kill -KILL "$pid"
 	until_true 10 gone "$pid"
 }
 
-# From a service of the user's: user@.service asks as well.
+# From a service of the user manager: user@.service makes the call.
 check_child() {
 	start_member "exec sleep 600"
 	local began
 	began=$(uptime_ms)
-	login alice "systemd-run --user --quiet --wait busctl --user call $manager StartTransientUnit 'ssa(sv)a(sa(sv))' lab-leave-4.scope fail 1 PIDs au 1 $pid 0" ||
+	login alice "systemd-run --user --quiet --wait busctl --user call $manager StartTransientUnit 'ssa(sv)a(sa(sv))' lab-escape-4.scope fail 1 PIDs au 1 $pid 0" ||
 		die "the user's manager refused"
 	want_ended "the job" "$pid" "$began"
 }
@@ -57,23 +57,23 @@ check_run_scope() {
 	want_ended "systemd-run --user --scope" "$pid" "$(uptime_ms)"
 }
 
-# Denied: nobody gets out, and what it costs is what doctor says it costs.
+# migration: deny: no process escapes, and doctor names what stops working.
 check_deny() {
 	spec_with "isolation: {migration: deny}" ""
-	test -f /etc/dbus-1/system.d/gpushare-migration.conf || die "there is no policy: $(cat /run/lab/leave.apply)"
+	test -f /etc/dbus-1/system.d/gpushare-migration.conf || die "there is no policy: $(cat /run/lab/escape.apply)"
 	start_member "exec sleep 600"
 	local leaf out
 	leaf=$(leaf_of "$pid")
-	escape alice "$pid" lab-leave-5.scope || true # the job of its unit fails, or the call does
-	sleep 3 # two process-list periods: whoever got out would be ended
+	escape alice "$pid" lab-escape-5.scope || true # either the job of the unit fails or the call
+	sleep 3 # two process-list periods: an escaped process would be stopped
 	want "where the job is" "$(leaf_of "$pid")" "$leaf"
 	if out=$(ssh_as alice 'systemd-run --user --quiet --scope sed -n s/^0:://p /proc/self/cgroup' 2>&1); then
-		die "a scope from an ssh login works, so doctor says what is not true: $out"
+		die "a scope from an ssh login works, contrary to what doctor says: $out"
 	fi
 	out=$(login alice 'systemd-run --user --quiet --wait --pipe systemd-run --user --quiet --scope sed -n s/^0:://p /proc/self/cgroup')
 	[[ $out == /user.slice/user-2001.slice/user@2001.service/* ]] || die "a scope from inside the user's services: $out"
 	gpushare doctor >/run/lab/doctor.out || true
-	grep -q "rootless podman" /run/lab/doctor.out || die "doctor does not say what it costs: $(cat /run/lab/doctor.out)"
+	grep -q "rootless podman" /run/lab/doctor.out || die "doctor does not name what stops working: $(cat /run/lab/doctor.out)"
 	kill -KILL "$pid"
 	until_true 10 gone "$pid"
 }
@@ -86,7 +86,7 @@ check_allow() {
 	[[ $out == /user.slice/user-2001.slice/user@2001.service/* ]] || die "a scope from an ssh login: $out"
 }
 
-# A login is taken into its grant, opens what that has, and is let go of.
+# A login is adopted into its grant and opens the GPU of that grant. The adoption ends with the spec.
 check_login() {
 	cat >/run/lab/opens.sh <<<"$opens"
 	chmod 0644 /run/lab/opens.sh
@@ -104,7 +104,7 @@ login_opens_its_own() { [ "$(ssh_as alice "bash /run/lab/opens.sh $root/dev/nvid
 
 check_per_login() {
 	until_true 20 has_memory 2001 536870912
-	want "systemd's word" "$(property user-2001.slice MemoryMax)" 536870912
+	want "MemoryMax in systemd" "$(property user-2001.slice MemoryMax)" 536870912
 	ssh_as bob 'sleep 20' &
 	until_true 20 test -f "$cgroot/user.slice/user-2002.slice/memory.max"
 	want "bob's limit" "$(memory_of 2002)" max
@@ -125,7 +125,7 @@ check_unit() {
 	local main cg
 	main=$(property lab-hub.service MainPID)
 	cg=$(cgroup_of lab-hub.service)
-	until_true 30 opens_its_own "$cg" # What it may open is granted once it has its lease.
+	until_true 30 opens_its_own "$cg" # Access is granted with the lease.
 	want "the unit opens GPU 1 and GPU 0" "$(opens_as_bob "$cg" $root/dev/nvidia1 $root/dev/nvidia0)" "through denied "
 	systemctl stop lab-hub.service
 	until_true 20 is_adopted unit ""
@@ -136,7 +136,7 @@ opens_as_bob() { # a process of bob's in the unit's cgroup
 }
 
 check_restored() {
-	gpushare apply -f "$accepted" >/run/lab/leave.apply 2>&1 || die "$(cat /run/lab/leave.apply)"
+	gpushare apply -f "$accepted" >/run/lab/escape.apply 2>&1 || die "$(cat /run/lab/escape.apply)"
 	until_true 20 is_adopted login ""
 	loginctl disable-linger alice
 }

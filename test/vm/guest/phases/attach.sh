@@ -1,11 +1,11 @@
-# What runs already and what others start: units and processes that are attached, and containers by podman with a grant's
-# slice and its CDI device.
+# Units and processes that run already are attached, and containers of podman run with the slice of a grant and its CDI
+# device.
 # checks: described container container_restart container_privileged container_stops container_second container_elsewhere unit pid
 
 . /opt/lab/guest/product.sh
 
 rootfs=/run/lab/rootfs
-# Nothing loads the module of overlay here, and podman goes by what it finds in its usual folder.
+# The overlay module is not loaded here, and podman keeps the storage driver of its default directory.
 pod() { podman --storage-driver=vfs --root=/run/lab/storage --runroot=/run/lab/storage-run "$@"; }
 make_rootfs() {
 	[ -x $rootfs/bin/busybox ] && return
@@ -13,7 +13,7 @@ make_rootfs() {
 	cp /bin/busybox $rootfs/bin/busybox
 	ln -s busybox $rootfs/bin/sh
 }
-# container NAME OPTION... -- SHELL_COMMAND runs in the background; the options are gpushare's own line.
+# container NAME OPTION... -- SHELL_COMMAND runs in the background; the options are those that gpushare prints.
 container() {
 	local name=$1 options=()
 	shift
@@ -33,7 +33,7 @@ lease_at() { field ".leases[] | select(.walls.cgroup == \"$1\") | .id"; }
 has_lease() { [ -n "$(lease_at "$1")" ]; }
 no_lease() { [ "$(field "[.leases[] | select(.id == \"$1\")] | length")" = 0 ]; }
 
-# What runtimes read is valid, is root's alone, and does not change when nothing does.
+# The CDI file is valid, only root can read it, and it does not change without a cause.
 check_described() {
 	local f=/run/cdi/gpushare-vision.dev.json before
 	until_true 10 test -s $f
@@ -44,54 +44,54 @@ check_described() {
 	[ ! -e /run/cdi/gpushare-speech.serve.json ] || die "a grant of MPS is described to runtimes"
 	before=$(stat -c %i:%Y $f)
 	gpushare config reload
-	want "the file after a look that found no change" "$(stat -c %i:%Y $f)" "$before"
+	want "the file after a converge without changes" "$(stat -c %i:%Y $f)" "$before"
 	note "$(gpushare env --cdi -t vision --grant dev)"
 }
 
 check_unit() {
 	local main cg id
-	systemd-run --quiet --unit=lab-visitor --uid=alice sleep 3000
-	main=$(property lab-visitor.service MainPID)
-	cg=$(cgroup_of lab-visitor.service)
-	gpushare lease attach -t vision --grant dev --unit lab-visitor -- hub >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
+	systemd-run --quiet --unit=lab-attached --uid=alice sleep 3000
+	main=$(property lab-attached.service MainPID)
+	cg=$(cgroup_of lab-attached.service)
+	gpushare lease attach -t vision --grant dev --unit lab-attached -- hub >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
 	note "$(cat /run/lab/attach)"
 	id=$(lease_at "$cg")
-	want "what holds it" "$(field ".leases[] | select(.id == \"$id\") | \"\(.held) \(.walls.unit) \(.user)\"")" "attached lab-visitor.service alice"
-	want "where its process is" "$(unit_of "$main")" "$cg"
+	want "what holds it" "$(field ".leases[] | select(.id == \"$id\") | \"\(.held) \(.walls.unit) \(.user)\"")" "attached lab-attached.service alice"
+	want "the cgroup of its process" "$(unit_of "$main")" "$cg"
 	systemctl daemon-reload
 	systemctl restart gpushared.service
 	until_true 30 answers
 	want "the lease after a restart of the daemon" "$(lease_at "$cg")" "$id"
 	gpushare lease release "$id"
-	want "the unit after the release" "$(property lab-visitor.service MainPID)" "$main"
-	gpushare lease attach -t vision --grant dev --unit lab-visitor.service >/dev/null
+	want "the unit after the release" "$(property lab-attached.service MainPID)" "$main"
+	gpushare lease attach -t vision --grant dev --unit lab-attached.service >/dev/null
 	id=$(lease_at "$cg")
-	systemctl stop lab-visitor.service
+	systemctl stop lab-attached.service
 	until_true 10 no_lease "$id"
 }
 
-# A member attaches what he started in his login, where it stays.
+# A member attaches a process of their login. It is not moved.
 check_pid() {
 	local id main
-	login alice 'sleep 3001 & echo $! >/tmp/visitor; gpushare lease attach --pid $! --grant dev -- by-hand' >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
-	main=$(cat /tmp/visitor)
+	login alice 'sleep 3001 & echo $! >/tmp/attached; gpushare lease attach --pid $! --grant dev -- by-hand' >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
+	main=$(cat /tmp/attached)
 	id=$(field ".leases[] | select(.pid == $main) | .id")
 	[ -n "$id" ] || die "no lease has process $main: $(cat /run/lab/attach)"
 	[[ $(unit_of "$main") == /user.slice/user-2001.slice/* ]] || die "it was moved to $(unit_of "$main")"
 	local code=0 out
 	out=$(login bob "gpushare lease attach --pid $main --grant dev" 2>&1) || code=$?
-	want "the exit code for somebody else's process ($out)" "$code" 4
+	want "the exit code for the process of another user ($out)" "$code" 4
 	kill "$main"
 	until_true 30 no_lease "$id"
 }
 
-# A container is a lease of its grant, sees its one GPU, and has its tenant's limits and walls.
+# A container is a lease of its grant, sees its one GPU, and has the limits and device rules of its tenant.
 check_container() {
 	local pid cg id leaf
 	# shellcheck disable=SC2046 # it is several options
 	container one $(line vision dev) -- 'while :; do /bin/busybox sleep 1; done' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
 	pid=$(main_of one)
-	leaf=$(unit_of "$pid") # A runtime has its processes in a cgroup below the scope.
+	leaf=$(unit_of "$pid") # The processes are in a cgroup below the scope.
 	cg=$leaf
 	[[ $cg == /gpushare.slice/gpushare-vision.slice/gpushare-vision-dev.slice/libpod-* ]] || die "it runs in $cg"
 	cg=${cg%%.scope*}.scope
@@ -102,7 +102,7 @@ check_container() {
 	want "its environment" "$(tr '\0' '\n' <"/proc/$pid/environ" | grep -c -e '^CUDA_VISIBLE_DEVICES=GPU-' -e '^GPUSHARE_GRANT=dev$' -e '^NVIDIA_VISIBLE_DEVICES=void$')" 3
 	note "its GPU nodes: $(ls "/proc/$pid/root/dev" | grep nvidia | xargs)"
 	[ -c "/proc/$pid/root/dev/nvidia1" ] && [ ! -e "/proc/$pid/root/dev/nvidia0" ] || die "its nodes are $(ls "/proc/$pid/root/dev" | xargs)"
-	# As a process of the container, whatever node it makes itself.
+	# As a process of the container that creates the nodes itself.
 	want_open "$leaf" $root/dev/nvidia1 through
 	want_open "$leaf" $root/dev/nvidia0 denied
 	want_open "$leaf" $root/dev/nvidia2 denied
@@ -124,13 +124,13 @@ check_container_restart() {
 	pod rm -f one >/dev/null
 }
 
-# What it was started with opens no more than its slice: the walls are above the container's own.
+# A privileged container opens no more than its slice: the device rules of the slice apply above those of the container.
 check_container_privileged() {
 	local leaf
 	if ! container four --privileged --cgroup-parent=gpushare-vision-dev.slice -- '/bin/busybox sleep 3000' >/run/lab/podman 2>&1; then
-		# It is to have every device of the host, and the runtime may not make their nodes behind these walls.
+		# The runtime creates the nodes of all host devices, which the device rules of the slice do not permit.
 		grep -q 'mknod .*Operation not permitted' /run/lab/podman || die "$(cat /run/lab/podman)"
-		note "a privileged container is not even started: $(grep -o 'mknod.*not permitted' /run/lab/podman | head -n 1)"
+		note "a privileged container does not start: $(grep -o 'mknod.*not permitted' /run/lab/podman | head -n 1)"
 		pod rm -f -t 0 four >/dev/null 2>&1 || true
 		return
 	fi
@@ -141,7 +141,7 @@ check_container_privileged() {
 	pod rm -f -t 0 four >/dev/null
 }
 
-# Stopped by its lease, the whole container ends, and podman knows.
+# A stop of the lease stops the whole container, and podman reports it as exited.
 check_container_stops() {
 	local id cg
 	# shellcheck disable=SC2046 # it is several options
@@ -156,7 +156,7 @@ check_container_stops() {
 }
 exited() { [ "$(pod inspect --format '{{.State.Status}}' "$1")" = exited ]; }
 
-# Of a grant of one whole GPU a second container has no room: that is told, and it runs on.
+# A second container in a grant of one exclusive GPU gets no lease. A condition reports it, and the container runs on.
 check_container_second() {
 	local first second
 	# shellcheck disable=SC2046 # it is several options
@@ -166,22 +166,22 @@ check_container_second() {
 	# shellcheck disable=SC2046 # it is several options
 	container big2 $(line vision big) -- '/bin/busybox sleep 3000' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
 	second=$(unit_of "$(main_of big2)")
-	until_true 20 told
+	until_true 20 reported
 	note "$(field '.node.conditions[] | select(.kind == "container") | .message')"
 	! has_lease "${second%%.scope*}.scope" || die "both have a lease of a grant of one GPU"
 	pod rm -f -t 0 big1 big2 >/dev/null
-	until_true 20 forgotten
+	until_true 20 cleared
 }
-told() { [ "$(field '[.node.conditions // [] | .[] | select(.kind == "container")] | length')" = 1 ]; }
-forgotten() { ! told; }
+reported() { [ "$(field '[.node.conditions // [] | .[] | select(.kind == "container")] | length')" = 1 ]; }
+cleared() { ! reported; }
 
-# Without the grant's slice nothing of ours holds it, and it is in no lease.
+# A container outside the slice of the grant is not restricted and is in no lease.
 check_container_elsewhere() {
 	local leases
 	leases=$(field '.leases | length')
 	container three --device gpushare.dev/gpu=vision.dev -- '/bin/busybox sleep 3000' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
 	[[ $(unit_of "$(main_of three)") != /gpushare.slice/* ]] || die "it runs in $(unit_of "$(main_of three)")"
-	sleep 3 # Nothing is to happen: there is no event to wait for.
+	sleep 3 # No event is expected, so there is none to wait for.
 	want "leases" "$(field '.leases | length')" "$leases"
 	pod rm -f -t 0 three >/dev/null
 }
