@@ -15,8 +15,8 @@ import (
 
 // Of how many processes the figure is made: 10 000 would take gigabytes, and the time grows in proportion.
 const (
-	censusLeases = 100
-	censusEach   = 20
+	attributedLeases = 100
+	processesOfEach  = 20
 )
 
 // attribution measures whose every process is, on cgroups of its own. It needs root and cgroup v2.
@@ -37,28 +37,28 @@ func attribution(ctx context.Context, _ *harness.Node) (figures []Figure, err er
 			err = e
 		}
 	}()
-	for i := range censusLeases {
+	for i := range attributedLeases {
 		leave, err := crowd(ctx, tree, "bench-"+strconv.Itoa(i))
 		if err != nil {
 			return nil, err
 		}
 		defer leave()
 	}
-	var took []float64
+	var durations []float64
 	for range 21 {
 		began := time.Now()
 		n := len(tree.PIDIndex())
-		took = append(took, float64(time.Since(began).Microseconds())/1000)
-		if n != censusLeases*censusEach {
-			return nil, fmt.Errorf("%d processes were attributed, there are %d", n, censusLeases*censusEach)
+		durations = append(durations, float64(time.Since(began).Microseconds())/1000)
+		if n != attributedLeases*processesOfEach {
+			return nil, fmt.Errorf("%d processes were attributed, there are %d", n, attributedLeases*processesOfEach)
 		}
 	}
-	return []Figure{lower("PID to tenant, per 10 000 processes, median of 21", median(took)*10_000/(censusLeases*censusEach), "ms", 20)}, nil
+	return []Figure{lower("PID to tenant, per 10 000 processes, median of 21", median(durations)*10_000/(attributedLeases*processesOfEach), "ms", 20)}, nil
 }
 
 // crowd starts a scope with its processes, which end with leave.
 func crowd(ctx context.Context, tree *cgroup.Tree, id string) (leave func(), err error) {
-	script := fmt.Sprintf("read x; i=1; while [ $i -lt %d ]; do (read y <&3) & i=$((i+1)); done; echo up; read y <&3", censusEach)
+	script := fmt.Sprintf("read x; i=1; while [ $i -lt %d ]; do (read y <&3) & i=$((i+1)); done; echo up; read y <&3", processesOfEach)
 	cmd := exec.CommandContext(ctx, "sh", "-c", script)
 	in, err := cmd.StdinPipe()
 	if err != nil {

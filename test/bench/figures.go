@@ -64,16 +64,16 @@ func bigSpec() string {
 
 // startToReady restarts the daemon on the full node.
 func startToReady(ctx context.Context, n *harness.Node) ([]Figure, error) {
-	var took []float64
+	var durations []float64
 	for range 7 {
 		n.StopDaemon()
 		began := time.Now()
 		if err := n.StartDaemon(ctx); err != nil {
 			return nil, err
 		}
-		took = append(took, float64(time.Since(began).Microseconds())/1000)
+		durations = append(durations, float64(time.Since(began).Microseconds())/1000)
 	}
-	return []Figure{lower("start to ready, median of 7", median(took), "ms", 300)}, nil
+	return []Figure{lower("start to ready, median of 7", median(durations), "ms", 300)}, nil
 }
 
 // convergeAgain makes the loop run when nothing changed. A reload converges once before it answers.
@@ -142,22 +142,22 @@ func statusLoad(ctx context.Context, n *harness.Node) ([]Figure, error) {
 
 // commandLine is a whole process, from its start to its end.
 func commandLine(ctx context.Context, n *harness.Node) ([]Figure, error) {
-	var took []float64
+	var durations []float64
 	for range 30 {
 		began := time.Now()
 		if r := n.CLI(ctx, "status"); r.Code != 0 {
 			return nil, fmt.Errorf("gpushare status failed: %s", r.Err)
 		}
-		took = append(took, float64(time.Since(began).Microseconds())/1000)
+		durations = append(durations, float64(time.Since(began).Microseconds())/1000)
 	}
-	return []Figure{lower("gpushare status, whole process, median of 30", median(took), "ms", 25)}, nil
+	return []Figure{lower("gpushare status, whole process, median of 30", median(durations), "ms", 25)}, nil
 }
 
 // runToExec is how long a tenant waits from typing gpushare run until his command runs, with 8 who do it again and again.
 // The command is date, which prints when it runs: its own start is part of the figure.
 func runToExec(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	const at, rounds = 8, 50
-	took := make([][]float64, at)
+	durations := make([][]float64, at)
 	errs := make([]error, at)
 	var all sync.WaitGroup
 	for i := range at {
@@ -170,7 +170,7 @@ func runToExec(ctx context.Context, n *harness.Node) ([]Figure, error) {
 					errs[i] = fmt.Errorf("gpushare run exits with %d: %s%s", r.Code, r.Out, r.Err)
 					return
 				}
-				took[i] = append(took[i], float64(time.Unix(0, ran).Sub(began).Microseconds())/1000)
+				durations[i] = append(durations[i], float64(time.Unix(0, ran).Sub(began).Microseconds())/1000)
 			}
 		})
 	}
@@ -178,7 +178,7 @@ func runToExec(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	v := slices.Concat(took...)
+	v := slices.Concat(durations...)
 	slices.Sort(v)
 	return []Figure{
 		lower("gpushare run to exec, 8 at once, without systemd: median", v[len(v)/2], "ms", 30),

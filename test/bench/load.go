@@ -72,11 +72,11 @@ type openResult struct {
 }
 
 // openLoop sends at fixed times whatever the answers do: a late answer counts from when its request was due.
-func openLoop(ctx context.Context, socket string, conns, perSecond int, span time.Duration) (openResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, span+10*time.Second)
+func openLoop(ctx context.Context, socket string, conns, perSecond int, duration time.Duration) (openResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, duration+10*time.Second)
 	defer cancel()
 	every := time.Duration(conns) * time.Second / time.Duration(perSecond)
-	took := make([][]time.Duration, conns)
+	durations := make([][]time.Duration, conns)
 	errs := make([]error, conns)
 	var wg sync.WaitGroup
 	began := time.Now().Add(50 * time.Millisecond)
@@ -88,19 +88,19 @@ func openLoop(ctx context.Context, socket string, conns, perSecond int, span tim
 		defer c.c.Close()
 		wg.Go(func() {
 			due := began.Add(every * time.Duration(i) / time.Duration(conns))
-			for ; due.Before(began.Add(span)) && ctx.Err() == nil; due = due.Add(every) {
+			for ; due.Before(began.Add(duration)) && ctx.Err() == nil; due = due.Add(every) {
 				if d := time.Until(due); d > 0 {
 					time.Sleep(d) // The load is a clock: this is when the request is due.
 				}
 				if errs[i] = c.roundTrip(); errs[i] != nil {
 					return
 				}
-				took[i] = append(took[i], time.Since(due))
+				durations[i] = append(durations[i], time.Since(due))
 			}
 		})
 	}
 	wg.Wait()
-	all := slices.Concat(took...)
+	all := slices.Concat(durations...)
 	if err := errors.Join(errs...); err != nil || len(all) == 0 {
 		return openResult{}, fmt.Errorf("the open loop failed: %w", err)
 	}
@@ -110,7 +110,7 @@ func openLoop(ctx context.Context, socket string, conns, perSecond int, span tim
 }
 
 // closedLoop sends the next request when the last was answered.
-func closedLoop(ctx context.Context, socket string, conns int, span time.Duration) (float64, error) {
+func closedLoop(ctx context.Context, socket string, conns int, duration time.Duration) (float64, error) {
 	var done atomic.Int64
 	errs := make([]error, conns)
 	var wg sync.WaitGroup
@@ -122,7 +122,7 @@ func closedLoop(ctx context.Context, socket string, conns int, span time.Duratio
 		}
 		defer c.c.Close()
 		wg.Go(func() {
-			for time.Since(began) < span && ctx.Err() == nil {
+			for time.Since(began) < duration && ctx.Err() == nil {
 				if errs[i] = c.roundTrip(); errs[i] != nil {
 					return
 				}

@@ -19,7 +19,7 @@ func planner(ctx context.Context) ([]Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	var took []time.Duration
+	var durations []time.Duration
 	var most uint64
 	for _, b := range all {
 		p := b.GPUProfiles()
@@ -44,16 +44,16 @@ func planner(ctx context.Context) ([]Figure, error) {
 					_, _ = mig.Plan(p, present, want, mig.Options{}) // What cannot be done is answered too, with the nearest that can.
 					best = min(best, time.Since(began))
 				}
-				took = append(took, best)
+				durations = append(durations, best)
 				if i%16 == 0 { // It stops the world: not for each.
 					most = max(most, allocated(func() { _, _ = mig.Plan(p, present, want, mig.Options{}) }))
 				}
 			}
 		}
 	}
-	slices.Sort(took)
+	slices.Sort(durations)
 	figures := []Figure{
-		lower(fmt.Sprintf("MIG plan of a GPU, p99 of %d", len(took)), took[len(took)*99/100].Seconds()*1000, "ms", 1),
+		lower(fmt.Sprintf("MIG plan of a GPU, p99 of %d", len(durations)), durations[len(durations)*99/100].Seconds()*1000, "ms", 1),
 		lower("MIG plan of a GPU, most memory allocated", float64(most)/1024, "KiB", 1024),
 	}
 	accepted, err := replays(replaySeeds)

@@ -40,11 +40,11 @@ func relayout(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	var slowest time.Duration
 	for i := range layouts {
 		layouts[i] = large
-		took, err := apply(layouts)
+		elapsed, err := apply(layouts)
 		if err != nil {
 			return nil, err
 		}
-		slowest = max(slowest, took)
+		slowest = max(slowest, elapsed)
 	}
 	if _, err := apply(slices.Repeat([]string{small}, boards)); err != nil {
 		return nil, err

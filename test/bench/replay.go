@@ -76,9 +76,9 @@ func lowest(p gpu.Profiles, present []mig.Present, profile int) (gpu.Placement, 
 
 // mix is what is asked for, how often, and how long it stays: as long as makes the node a little too small.
 type mix struct {
-	name   string
-	weight map[string]float64
-	stay   float64
+	name     string
+	weight   map[string]float64
+	duration float64
 }
 
 var mixes = []mix{
@@ -108,7 +108,7 @@ func replay(p gpu.Profiles, place policy, load mix, seed uint64, requests int) (
 	for range requests {
 		// The same numbers are drawn whatever was placed, so that every policy sees the same requests.
 		now += r.ExpFloat64()
-		draw, stay := r.Float64()*total, r.ExpFloat64()*load.stay
+		draw, duration := r.Float64()*total, r.ExpFloat64()*load.duration
 		live = slices.DeleteFunc(live, func(x running) bool {
 			if x.until > now {
 				return false
@@ -127,7 +127,7 @@ func replay(p gpu.Profiles, place policy, load mix, seed uint64, requests int) (
 		}
 		accepted++
 		gpus[on] = append(gpus[on], mig.Present{Instance: gpu.Instance{ProfileID: p.GI[profile].ID, Placement: at}, InUse: true})
-		live = append(live, running{now + stay, on, at})
+		live = append(live, running{now + duration, on, at})
 	}
 	return accepted
 }

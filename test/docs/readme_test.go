@@ -36,7 +36,7 @@ type block struct {
 func blocks(text string) []block {
 	var out []block
 	var in *block
-	mark := false
+	realHost := false
 	for i, line := range strings.Split(text, "\n") {
 		switch {
 		case in != nil && line == "```":
@@ -46,12 +46,12 @@ func blocks(text string) []block {
 			in.commands = append(in.commands, line[2:])
 		case in != nil:
 		case line == "<!-- real host -->":
-			mark = true
+			realHost = true
 		case line == "```console":
-			in = &block{line: i + 1, realHost: mark}
-			mark = false
+			in = &block{line: i + 1, realHost: realHost}
+			realHost = false
 		case line != "":
-			mark = false
+			realHost = false
 		}
 	}
 	return out

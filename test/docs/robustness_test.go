@@ -11,10 +11,10 @@ import (
 // Every test that a page names is there, so that a claim cannot outlive its proof.
 func TestNamedTestsExist(t *testing.T) {
 	var named [][]string
-	for _, page := range []string{"docs/robustness.md", "docs/security.md"} {
-		some := regexp.MustCompile("`([a-z/-]+): ((?:Test|Fuzz)[A-Za-z0-9]+)`").FindAllStringSubmatch(read(t, page), -1)
+	for _, document := range []string{"docs/robustness.md", "docs/security.md"} {
+		some := regexp.MustCompile("`([a-z/-]+): ((?:Test|Fuzz)[A-Za-z0-9]+)`").FindAllStringSubmatch(read(t, document), -1)
 		if len(some) < 15 {
-			t.Fatalf("%s names only %d tests: the reading is broken", page, len(some))
+			t.Fatalf("%s names only %d tests: the reading is broken", document, len(some))
 		}
 		named = append(named, some...)
 	}

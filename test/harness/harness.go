@@ -479,11 +479,11 @@ func (n *Node) Burn(args ...string) []string {
 }
 
 // Await polls a condition of another process that gives no event, until it holds or ctx ends.
-func Await(ctx context.Context, every time.Duration, what string, holds func() (bool, error)) error {
+func Await(ctx context.Context, every time.Duration, what string, condition func() (bool, error)) error {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
-		ok, err := holds()
+		ok, err := condition()
 		if ok && err == nil {
 			return nil
 		}

@@ -74,7 +74,7 @@ func TestAdoptedLogin(t *testing.T) {
 	x := startEscape(t, l.Node, "exec sleep 60")
 	x.top = l.dir + "/" + slice
 	x.move(x.job.PID())
-	if e := x.told.await(t, "lease.escaped", x.id); !strings.Contains(e.Message, "it was killed") {
+	if e := x.events.await(t, "lease.escaped", x.id); !strings.Contains(e.Message, "it was killed") {
 		t.Errorf("the event is %+v", e)
 	}
 

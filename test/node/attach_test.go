@@ -58,10 +58,10 @@ func startOutside(t *testing.T, n *harness.Node, uid uint32, argv ...string) *ou
 }
 
 // awaitOnGPU waits until a process is seen on a GPU, and gives what is said of it.
-func awaitOnGPU(t *testing.T, n *harness.Node, gpu, pid int, holds func(api.ProcessStatus) bool) {
+func awaitOnGPU(t *testing.T, n *harness.Node, gpu, pid int, condition func(api.ProcessStatus) bool) {
 	t.Helper()
 	awaitStatus(t, n, fmt.Sprintf("process %d is not seen on GPU %d as wanted", pid, gpu), func(s *api.Status) bool {
-		return slices.ContainsFunc(s.GPUs[gpu].Processes, func(p api.ProcessStatus) bool { return p.PID == pid && holds(p) })
+		return slices.ContainsFunc(s.GPUs[gpu].Processes, func(p api.ProcessStatus) bool { return p.PID == pid && condition(p) })
 	})
 }
 
@@ -130,14 +130,14 @@ func TestAttach(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	told := follow(t, n)
+	events := follow(t, n)
 	if l := leaseByID(status(t, n), id); l == nil || l.Origin != api.OriginAttached || len(l.Isolation.NotEnforced) == 0 {
 		t.Fatalf("the next daemon knows it as %+v", l)
 	}
 	if r := n.CLI(soon(t), "lease", "release", id); r.Code != 0 {
 		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
 	}
-	if e := told.await(t, "lease.ended", id); !strings.Contains(e.Message, "released") {
+	if e := events.await(t, "lease.ended", id); !strings.Contains(e.Message, "released") {
 		t.Errorf("its end is told as %q", e.Message)
 	}
 	if !p.living() {
@@ -170,7 +170,7 @@ func TestAttach(t *testing.T) {
 	if err := p.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	told.await(t, "lease.ended", id)
+	events.await(t, "lease.ended", id)
 	awaitStatus(t, n, "the lease is still there", func(s *api.Status) bool { return leaseByID(s, id) == nil })
 }
 
@@ -249,7 +249,7 @@ func TestAttachedCgroupUsesTooMuch(t *testing.T) {
 }
 
 // A member attaches what is wholly his own; what an administrator attached he may not take from the books.
-func TestWhoMayAttach(t *testing.T) {
+func TestRolesOfAttach(t *testing.T) {
 	t.Parallel()
 	path, dir := newCgroup(t)
 	n := start(t, quick)

@@ -22,8 +22,8 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// battlefield is a node on which somebody of blue works and somebody of red attacks. Device nodes, cgroups and people are real.
-type battlefield struct {
+// attackFixture is a node on which somebody of blue works and somebody of red attacks. Device nodes, cgroups and people are real.
+type attackFixture struct {
 	*harness.Node
 	who    [columns]person
 	victim *harness.Job // of blue
@@ -45,7 +45,7 @@ tenants:
     grants: [{name: whole, exclusive: 1}]
 `
 
-func newBattlefield(t *testing.T) *battlefield {
+func newAttackFixture(t *testing.T) *attackFixture {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("becoming other users needs root")
@@ -56,7 +56,7 @@ func newBattlefield(t *testing.T) *battlefield {
 		t.Fatal(err)
 	}
 	apply(t, n, battleSpec)
-	b := &battlefield{Node: n, who: everybody(), top: filepath.Join(unified(t), n.Subtree())}
+	b := &attackFixture{Node: n, who: callers(), top: filepath.Join(unified(t), n.Subtree())}
 	job, err := n.Spawn(b.as(t, anothers, "run", "-q", "--", "sh", "-c", `export SECRET=secret-of-blue; echo "lease=$GPUSHARE_LEASE."; exec sleep 600`))
 	if err != nil {
 		t.Fatal(err)
@@ -73,24 +73,24 @@ func newBattlefield(t *testing.T) *battlefield {
 }
 
 // as is gpushare as somebody.
-func (b *battlefield) as(t *testing.T, column int, args ...string) *exec.Cmd {
+func (b *attackFixture) as(t *testing.T, column int, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := b.who[column].command(t.Context(), append([]string{filepath.Join(b.Bin, "gpushare")}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // In one session anybody may send SIGCONT to anybody.
 	cmd.Env = append(cmd.Env, "GPUSHARE_SOCKET="+b.Socket(), "GPUSIM_ROOT="+b.Root(),
-		"VICTIM="+strconv.Itoa(b.victimPID()), "TOP="+b.top, "ITS="+b.itsFolder(), "MOUNT="+filepath.Dir(b.top), "RUN="+filepath.Join(b.Dir, "run"), "STATE="+filepath.Join(b.Dir, "state"), "DEV="+filepath.Join(b.Root(), "dev"))
+		"VICTIM="+strconv.Itoa(b.victimPID()), "TOP="+b.top, "ITS="+b.victimDir(), "MOUNT="+filepath.Dir(b.top), "RUN="+filepath.Join(b.Dir, "run"), "STATE="+filepath.Join(b.Dir, "state"), "DEV="+filepath.Join(b.Root(), "dev"))
 	return cmd
 }
 
-func (b *battlefield) victimPID() int {
+func (b *attackFixture) victimPID() int {
 	if b.victim == nil {
 		return 0
 	}
 	return b.victim.PID()
 }
 
-// itsFolder is the victim's cgroup.
-func (b *battlefield) itsFolder() string {
+// victimDir is the victim's cgroup.
+func (b *attackFixture) victimDir() string {
 	if b.its == nil {
 		return ""
 	}
@@ -98,7 +98,7 @@ func (b *battlefield) itsFolder() string {
 }
 
 // attack runs a script as red's member inside a lease of his. Each line that it says on its output is a success of his.
-func (b *battlefield) attack(t *testing.T, script string) {
+func (b *attackFixture) attack(t *testing.T, script string) {
 	t.Helper()
 	cmd := b.as(t, member, "run", "-q", "--", "sh", "-c", "exec 2>/dev/null\n"+script+"\necho it ran")
 	var out, errs bytes.Buffer
@@ -119,7 +119,7 @@ func (b *battlefield) attack(t *testing.T, script string) {
 }
 
 // unharmed asserts that the victim is where it was, and runs.
-func (b *battlefield) unharmed(t *testing.T) {
+func (b *attackFixture) unharmed(t *testing.T) {
 	t.Helper()
 	s, err := procfs.Read(b.victimPID())
 	if err != nil || s.Dead() || s.State == 'T' {
@@ -128,7 +128,7 @@ func (b *battlefield) unharmed(t *testing.T) {
 	if at, err := procfs.Cgroup(b.victimPID()); err != nil || at != b.its.Isolation.Cgroup {
 		t.Errorf("the victim is in %s, %v, it was in %s", at, err, b.its.Isolation.Cgroup)
 	}
-	frozen, err := os.ReadFile(filepath.Join(b.itsFolder(), "cgroup.freeze"))
+	frozen, err := os.ReadFile(filepath.Join(b.victimDir(), "cgroup.freeze"))
 	if err != nil || strings.TrimSpace(string(frozen)) != "0" {
 		t.Errorf("the victim's cgroup is frozen: %s %v", frozen, err)
 	}
@@ -137,7 +137,7 @@ func (b *battlefield) unharmed(t *testing.T) {
 // What a tenant may try against his own walls and against others, each from inside a lease.
 func TestTenantAttacks(t *testing.T) {
 	t.Parallel()
-	b := newBattlefield(t)
+	b := newAttackFixture(t)
 	for _, a := range []struct{ name, script string }{
 		{"moving to other cgroups", `
 for d in $MOUNT $TOP $TOP/*.slice $TOP/*.slice/*.slice $ITS $(dirname $ITS) $(dirname $(dirname $ITS)); do
@@ -194,7 +194,7 @@ done`},
 // Another tenant's GPU cannot be opened by any path: the wall is on the number of the device, not on its name.
 func TestAnotherNodeForTheSameMinor(t *testing.T) {
 	t.Parallel()
-	b := newBattlefield(t)
+	b := newAttackFixture(t)
 	if !b.RealNodes {
 		t.Skip("needs device nodes that can be opened in the temporary folder")
 	}
@@ -237,20 +237,20 @@ may $DEV/nvidia2 > /tmp/own.$$; [ -s /tmp/own.$$ ] || echo "is kept from his own
 }
 
 // Whatever a process starts, and however it lets go of it, stays in the lease and ends with it.
-func TestNobodyForksOut(t *testing.T) {
+func TestForkedProcessesStayInTheLease(t *testing.T) {
 	t.Parallel()
-	b := newBattlefield(t)
-	mark := 70000 + os.Getpid()%10000
+	b := newAttackFixture(t)
+	tag := 70000 + os.Getpid()%10000
 	// They let go of the terminal's end, or whoever reads it would wait for them.
 	script := `
 echo "lease=$GPUSHARE_LEASE."
 exec >/dev/null 2>&1
-sleep ` + fmt.Sprint(mark) + `.1 &
-( sleep ` + fmt.Sprint(mark) + `.2 & )
-( ( setsid sleep ` + fmt.Sprint(mark) + `.3 & ) & )
-setsid sh -c '( setsid nohup sleep ` + fmt.Sprint(mark) + `.4 >/dev/null 2>&1 & ) &'
-( exec <&- >&- 2>&-; cd /; umask 0; setsid sh -c 'sleep ` + fmt.Sprint(mark) + `.5 &' & )
-unshare --user --map-root-user --pid --fork --cgroup sleep ` + fmt.Sprint(mark) + `.6 &
+sleep ` + fmt.Sprint(tag) + `.1 &
+( sleep ` + fmt.Sprint(tag) + `.2 & )
+( ( setsid sleep ` + fmt.Sprint(tag) + `.3 & ) & )
+setsid sh -c '( setsid nohup sleep ` + fmt.Sprint(tag) + `.4 >/dev/null 2>&1 & ) &'
+( exec <&- >&- 2>&-; cd /; umask 0; setsid sh -c 'sleep ` + fmt.Sprint(tag) + `.5 &' & )
+unshare --user --map-root-user --pid --fork --cgroup sleep ` + fmt.Sprint(tag) + `.6 &
 wait`
 	job, err := b.Spawn(b.as(t, member, "run", "-q", "--", "sh", "-c", script))
 	if err != nil {
@@ -267,7 +267,7 @@ wait`
 	}
 	var found []procfs.Stat
 	err = harness.Await(soon(t), 10*time.Millisecond, "they are not all started", func() (bool, error) {
-		found = marked(t, fmt.Sprint("sleep ", mark, "."))
+		found = marked(t, fmt.Sprint("sleep ", tag, "."))
 		return len(found) >= 6, nil
 	})
 	if err != nil && len(found) < 5 { // A host may give no namespaces to users.
@@ -287,7 +287,7 @@ wait`
 		log, _ := os.ReadFile(b.LogFile())
 		t.Fatalf("the lease cannot be stopped: %s\n%s", r.Err, log)
 	}
-	if left := marked(t, fmt.Sprint("sleep ", mark, ".")); len(left) > 0 {
+	if left := marked(t, fmt.Sprint("sleep ", tag, ".")); len(left) > 0 {
 		t.Errorf("the lease ended without %v", left)
 	}
 	b.unharmed(t)
@@ -304,9 +304,9 @@ func marked(t *testing.T, prefix string) []procfs.Stat {
 }
 
 // Nothing that the daemon made may be written by anybody but root, and what may be read tells nothing of anybody.
-func TestModesOfWhatTheDaemonMakes(t *testing.T) {
+func TestModesOfTheDaemonsFiles(t *testing.T) {
 	t.Parallel()
-	b := newBattlefield(t)
+	b := newAttackFixture(t)
 	for _, top := range []string{b.top, filepath.Join(b.Dir, "run"), filepath.Join(b.Dir, "state")} {
 		err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
 			if err != nil {
@@ -345,22 +345,22 @@ func TestModesOfWhatTheDaemonMakes(t *testing.T) {
 // Floods of one person, who has a role or none, keep nobody else from the daemon.
 func TestFloods(t *testing.T) {
 	t.Parallel()
-	b := newBattlefield(t)
+	b := newAttackFixture(t)
 	for _, kind := range []string{"idle", "half", "body", "slow", "requests", "connects", "queue"} {
-		for _, column := range []int{member, stranger} {
-			if kind == "queue" && column == stranger {
+		for _, column := range []int{member, withoutRole} {
+			if kind == "queue" && column == withoutRole {
 				continue
 			}
 			t.Run(kind+" of "+columnNames()[column], func(t *testing.T) {
 				stop := b.flood(t, column, kind)
 				defer stop()
 				for _, other := range []int{root0, anothers} {
-					asker := b.who[other].asker(t, b.Node)
+					requester := b.who[other].requester(t, b.Node)
 					for range 3 {
 						began := time.Now()
-						r := asker.asks(t, "GET", "/v1/status", "")
-						if took := time.Since(began); r.Status != 200 || took > mostUnderFlood {
-							t.Errorf("status of %s is answered with %d after %v: %.200s", columnNames()[other], r.Status, took, r.Body)
+						r := requester.request(t, "GET", "/v1/status", "")
+						if elapsed := time.Since(began); r.Status != 200 || elapsed > mostUnderFlood {
+							t.Errorf("status of %s is answered with %d after %v: %.200s", columnNames()[other], r.Status, elapsed, r.Body)
 						}
 					}
 				}
@@ -374,7 +374,7 @@ func TestFloods(t *testing.T) {
 const mostUnderFlood = 15 * time.Second
 
 // flood starts one and returns when it is at it.
-func (b *battlefield) flood(t *testing.T, column int, kind string) (stop func()) {
+func (b *attackFixture) flood(t *testing.T, column int, kind string) (stop func()) {
 	t.Helper()
 	program, err := prober()
 	if err != nil {

@@ -58,12 +58,12 @@ func (d *cdiDevice) has(path string) bool {
 	})
 }
 
-func awaitDescribed(t *testing.T, n *harness.Node, what, device string, holds func(*cdiDevice) bool) *cdiDevice {
+func awaitDescribed(t *testing.T, n *harness.Node, what, device string, condition func(*cdiDevice) bool) *cdiDevice {
 	t.Helper()
 	var last *cdiDevice
 	err := harness.Await(soon(t), 10*time.Millisecond, what, func() (bool, error) {
 		last = described(t, n, device)
-		return holds(last), nil
+		return condition(last), nil
 	})
 	if err != nil {
 		t.Fatalf("%v: %+v", err, last)
@@ -173,18 +173,18 @@ func TestContainers(t *testing.T) {
 	if again := leaseByID(status(t, n), l.ID); again == nil || again.Origin != api.OriginContainer {
 		t.Errorf("the next daemon knows it as %+v", again)
 	}
-	told := follow(t, n)
+	events := follow(t, n)
 	// Stopped, all of it ends: it ran under a slice of ours.
 	if r := n.CLI(soon(t), "lease", "stop", l.ID); r.Code != 0 {
 		t.Fatalf("stop exits with %d: %s", r.Code, r.Err)
 	}
-	told.await(t, "lease.ended", l.ID)
+	events.await(t, "lease.ended", l.ID)
 	if p.living() || !monitor.living() {
 		t.Errorf("after a stop the container lives: %v, its monitor: %v", p.living(), monitor.living())
 	}
 
 	// A grant whose one lease is in use has no capacity for another container: that is told.
-	holder, id := begin(t, n, "red", "whole", "sleep", "60")
+	user, id := begin(t, n, "red", "whole", "sleep", "60")
 	whole := filepath.Join(mount, filepath.Dir(parent), "whole.slice", "libpod-fedc")
 	if err := os.Mkdir(whole, 0o755); err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func TestContainers(t *testing.T) {
 		}
 		<-o.done
 	}
-	holder.Kill()
+	user.Kill()
 	awaitStatus(t, n, "it is gone, and is still told of", func(s *api.Status) bool { return !hasCondition(s, "container", "") && len(s.Leases) == 0 })
 
 	apply(t, n, "version: v1\nnode: {enforce: on}\ngpus: [{select: {index: 2}, mode: timeslice}]\n"+

@@ -71,8 +71,8 @@ func truth(t *testing.T, n *harness.Node) string {
 	return strings.Join(out, "; ")
 }
 
-// anywhere is a truth without the places: which instances, wherever they are.
-func anywhere(truth string) string {
+// withoutPlaces is a truth without the places: which instances, wherever they are.
+func withoutPlaces(truth string) string {
 	parts := strings.Split(truth, "; ")
 	for i, p := range parts {
 		what, place, _ := strings.Cut(p, " at ")
@@ -83,8 +83,8 @@ func anywhere(truth string) string {
 	return strings.Join(parts, "; ")
 }
 
-// settled waits until no change is open, and gives the status then.
-func settled(t *testing.T, n *harness.Node) *api.Status {
+// awaitChange waits until no change is open, and gives the status then.
+func awaitChange(t *testing.T, n *harness.Node) *api.Status {
 	t.Helper()
 	c, ctx := n.Client(), soon(t) // One: each has a connection of its own, and of those nobody but root may have many.
 	defer c.Close()
@@ -177,15 +177,15 @@ func TestDaemonKilled(t *testing.T) {
 		t.Parallel()
 		killedAndBooted(t, binaries)
 	})
-	const lanes = 2
-	for lane := range lanes {
-		t.Run(fmt.Sprintf("lane-%d", lane), func(t *testing.T) {
+	const workers = 2
+	for worker := range workers {
+		t.Run(fmt.Sprintf("lane-%d", worker), func(t *testing.T) {
 			t.Parallel()
-			stride, first := lanes, lane+1
+			stride, first := workers, worker+1
 			stride *= enumeration.Stride(9)
 			n, layoutBefore := crashNode(t, binaries)
 			apply(t, n, after)
-			specs, layouts := []string{after, before}, []string{anywhere(truth(t, n)), anywhere(layoutBefore)}
+			specs, layouts := []string{after, before}, []string{withoutPlaces(truth(t, n)), withoutPlaces(layoutBefore)}
 			over := []bool{false, false} // nothing is left to kill in this direction
 			kills := 0
 			for k := first; !over[0] || !over[1]; k += stride {
@@ -215,7 +215,7 @@ func TestDaemonKilled(t *testing.T) {
 
 // killedAt applies a spec and kills the daemon at the kth place that it passes since its start. It tells whether it came
 // to that.
-func killedAt(t *testing.T, n *harness.Node, k int, spec, wanted string) (died bool) {
+func killedAt(t *testing.T, n *harness.Node, k int, spec, desired string) (died bool) {
 	t.Helper()
 	old := truth(t, n)
 	where := fmt.Sprintf("kill %d", k)
@@ -242,20 +242,20 @@ func killedAt(t *testing.T, n *harness.Node, k int, spec, wanted string) (died b
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatalf("%s: the daemon does not start again: %v", where, err)
 	}
-	s := settled(t, n)
+	s := awaitChange(t, n)
 	explained(t, s, where)
 	got := truth(t, n)
 	switch {
-	case anywhere(got) == wanted:
+	case withoutPlaces(got) == desired:
 	case got == old && !acknowledged:
 		// It was not taken: nothing may have begun.
 	default:
-		t.Errorf("%s, acknowledged %v: the node has neither the old nor the new layout:\n got %s\n old %s\n new %s", where, acknowledged, got, old, wanted)
+		t.Errorf("%s, acknowledged %v: the node has neither the old nor the new layout:\n got %s\n old %s\n new %s", where, acknowledged, got, old, desired)
 	}
 	if acknowledged && s.Node.Generation <= generation && generation > 0 {
 		t.Errorf("%s: the daemon said that it took the spec, and generation %d is in force as before", where, s.Node.Generation)
 	}
-	if s.Node.Generation > generation && generation > 0 && anywhere(got) != wanted {
+	if s.Node.Generation > generation && generation > 0 && withoutPlaces(got) != desired {
 		t.Errorf("%s: generation %d is in force and its layout is not", where, s.Node.Generation)
 	}
 	r := n.CLIIn(soon(t), spec, "apply", "-f", "-")
@@ -265,8 +265,8 @@ func killedAt(t *testing.T, n *harness.Node, k int, spec, wanted string) (died b
 	if s.Node.Generation > generation && generation > 0 && !strings.Contains(r.Out, "no changes") {
 		t.Errorf("%s: after the change was settled, to apply again changes something:\n%s", where, r.Out)
 	}
-	if got := truth(t, n); anywhere(got) != wanted {
-		t.Errorf("%s: after applying again the node has\n got %s\nwant %s", where, got, wanted)
+	if got := truth(t, n); withoutPlaces(got) != desired {
+		t.Errorf("%s: after applying again the node has\n got %s\nwant %s", where, got, desired)
 	}
 	if t.Failed() {
 		t.Log(daemonLog(n))
@@ -302,7 +302,7 @@ func lastFault(n *harness.Node) string {
 func killedWhileUndoing(t *testing.T, binaries string) {
 	n, _ := crashNode(t, binaries)
 	apply(t, n, after)
-	wanted := anywhere(truth(t, n))
+	desired := withoutPlaces(truth(t, n))
 	kills := 0
 	for k := 1; ; k++ {
 		apply(t, n, before)
@@ -329,13 +329,13 @@ func killedWhileUndoing(t *testing.T, binaries string) {
 				t.Fatalf("%s: the daemon does not start again: %v", where, err)
 			}
 		}
-		s := settled(t, n)
+		s := awaitChange(t, n)
 		got := truth(t, n)
 		switch s.GPUs[0].State {
 		case "ok":
 			explained(t, s, where)
-			if anywhere(got) != wanted {
-				t.Errorf("%s: no GPU is held and the node has\n got %s\nwant %s", where, got, wanted)
+			if withoutPlaces(got) != desired {
+				t.Errorf("%s: no GPU is held and the node has\n got %s\nwant %s", where, got, desired)
 			}
 		case "held":
 			if s.GPUs[0].Reason == "" {
@@ -353,9 +353,9 @@ func killedWhileUndoing(t *testing.T, binaries string) {
 		if r := n.CLI(soon(t), "gpu", "retry", "0"); r.Code != 0 {
 			t.Errorf("%s: gpu retry exits with %d: %s", where, r.Code, r.Err)
 		}
-		explained(t, settled(t, n), where+", after a retry")
-		if got := truth(t, n); anywhere(got) != wanted {
-			t.Errorf("%s: after a retry the node has\n got %s\nwant %s", where, got, wanted)
+		explained(t, awaitChange(t, n), where+", after a retry")
+		if got := truth(t, n); withoutPlaces(got) != desired {
+			t.Errorf("%s: after a retry the node has\n got %s\nwant %s", where, got, desired)
 		}
 		if t.Failed() {
 			t.Fatal(daemonLog(n))
@@ -375,7 +375,7 @@ func killedWhileUndoing(t *testing.T, binaries string) {
 func killedWhileForcing(t *testing.T, binaries string) {
 	n, _ := crashNode(t, binaries)
 	apply(t, n, after)
-	wanted := anywhere(truth(t, n))
+	desired := withoutPlaces(truth(t, n))
 	for k := 1; ; k++ {
 		apply(t, n, before)
 		where := fmt.Sprintf("kill %d while forcing", k)
@@ -401,10 +401,10 @@ func killedWhileForcing(t *testing.T, binaries string) {
 		if err := n.StartDaemon(soon(t)); err != nil {
 			t.Fatalf("%s: the daemon does not start again: %v", where, err)
 		}
-		s := settled(t, n)
+		s := awaitChange(t, n)
 		explained(t, s, where)
-		if got := truth(t, n); anywhere(got) != wanted {
-			t.Errorf("%s: the node has\n got %s\nwant %s", where, got, wanted)
+		if got := truth(t, n); withoutPlaces(got) != desired {
+			t.Errorf("%s: the node has\n got %s\nwant %s", where, got, desired)
 		}
 		for _, j := range []*harness.Job{job, neighbour} { // Of the neighbour the grant is gone.
 			if code := awaitEnd(t, j); code == 0 {
@@ -433,7 +433,7 @@ func killedWhileForcing(t *testing.T, binaries string) {
 func killedAndBooted(t *testing.T, binaries string) {
 	n, _ := crashNode(t, binaries)
 	apply(t, n, after)
-	wanted := anywhere(truth(t, n))
+	desired := withoutPlaces(truth(t, n))
 	for k := 1; ; k += 2 * enumeration.Stride(6) {
 		apply(t, n, before)
 		where := fmt.Sprintf("boot after kill %d", k)
@@ -456,12 +456,12 @@ func killedAndBooted(t *testing.T, binaries string) {
 			t.Fatalf("%s: the daemon does not start again: %v", where, err)
 		}
 		err := harness.Await(soon(t), 20*time.Millisecond, where+": the layout does not come", func() (bool, error) {
-			return anywhere(truth(t, n)) == wanted, nil
+			return withoutPlaces(truth(t, n)) == desired, nil
 		})
 		if err != nil {
-			t.Fatalf("%v\n got %s\nwant %s\n%s", err, truth(t, n), wanted, daemonLog(n))
+			t.Fatalf("%v\n got %s\nwant %s\n%s", err, truth(t, n), desired, daemonLog(n))
 		}
-		explained(t, settled(t, n), where)
+		explained(t, awaitChange(t, n), where)
 		if r := n.CLIIn(soon(t), after, "apply", "-f", "-"); r.Code != 0 || !strings.Contains(r.Out, "no changes") {
 			t.Errorf("%s: to apply again exits with %d: %s%s", where, r.Code, r.Out, r.Err)
 		}
@@ -527,7 +527,7 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	n := start(t, slow)
 	apply(t, n, after)
-	wanted := anywhere(truth(t, n))
+	desired := withoutPlaces(truth(t, n))
 	kills := 0
 	for k := 1; ; k += enumeration.Stride(3) {
 		apply(t, n, before)
@@ -556,13 +556,13 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 		if died {
 			kills++
 		}
-		s := settled(t, n)
+		s := awaitChange(t, n)
 		got := truth(t, n)
 		switch op.State {
 		case "done":
 			explained(t, s, where)
-			if anywhere(got) != wanted {
-				t.Errorf("%s: it ended done and the node has\n got %s\nwant %s", where, got, wanted)
+			if withoutPlaces(got) != desired {
+				t.Errorf("%s: it ended done and the node has\n got %s\nwant %s", where, got, desired)
 			}
 		case "degraded":
 			t.Logf("%s: %s", where, op.Error.Message)
@@ -576,8 +576,8 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 						t.Errorf("%s: GPU %d is held and has\n got %s\nwant %s", where, i, onGPU(got, i), onGPU(old, i))
 					}
 				default:
-					if anywhere(onGPU(got, i)) != onGPU(wanted, i) {
-						t.Errorf("%s: GPU %d is %s and has\n got %s\nwant %s", where, i, s.GPUs[i].State, onGPU(got, i), onGPU(wanted, i))
+					if withoutPlaces(onGPU(got, i)) != onGPU(desired, i) {
+						t.Errorf("%s: GPU %d is %s and has\n got %s\nwant %s", where, i, s.GPUs[i].State, onGPU(got, i), onGPU(desired, i))
 					}
 				}
 			}
@@ -592,9 +592,9 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 				t.Errorf("%s: gpu retry %d exits with %d: %s", where, i, r.Code, r.Err)
 			}
 		}
-		explained(t, settled(t, n), where+", after a retry")
-		if got := truth(t, n); anywhere(got) != wanted {
-			t.Errorf("%s: after a retry the node has\n got %s\nwant %s", where, got, wanted)
+		explained(t, awaitChange(t, n), where+", after a retry")
+		if got := truth(t, n); withoutPlaces(got) != desired {
+			t.Errorf("%s: after a retry the node has\n got %s\nwant %s", where, got, desired)
 		}
 		if t.Failed() {
 			t.Fatal(daemonLog(n))

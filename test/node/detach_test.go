@@ -76,7 +76,7 @@ func TestDetached(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	told := follow(t, n)
+	events := follow(t, n)
 	if again := leaseByID(status(t, n), id); again == nil || again.PID != l.PID || again.Origin != api.OriginDetached || again.Generation != l.Generation {
 		t.Fatalf("after a kill the lease is %+v", again)
 	}
@@ -104,7 +104,7 @@ func TestDetached(t *testing.T) {
 	if ended.Result != "exited with 3" || ended.ExitCode == nil || *ended.ExitCode != 3 || ended.Ended == nil {
 		t.Errorf("it ended as %+v", ended)
 	}
-	if e := told.await(t, "lease.ended", id); e.Message != "the command exited with 3" {
+	if e := events.await(t, "lease.ended", id); e.Message != "the command exited with 3" {
 		t.Errorf("the event says %q", e.Message)
 	}
 	if r := n.CLI(soon(t), "lease", "logs", "-n", "1", id); r.Code != 0 || r.Out != "done\n" {
@@ -252,7 +252,7 @@ func TestQueueOutlivesTheDaemon(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
-	holder, _ := begin(t, n, "blue", "whole", "sleep", "60")
+	user, _ := begin(t, n, "blue", "whole", "sleep", "60")
 	order := filepath.Join(t.TempDir(), "order")
 	var jobs []*harness.Job
 	for i := range 4 {
@@ -280,7 +280,7 @@ func TestQueueOutlivesTheDaemon(t *testing.T) {
 	}
 	// While it is away the GPU becomes free, and somebody who never waited is there first.
 	n.KillDaemon()
-	holder.Kill()
+	user.Kill()
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func gpusOf(t *testing.T, n *harness.Node) []struct {
 
 // Whoever merely has a device open is in the way of a reset, and named with its unit: the driver lists no such process.
 // Force stops a user's, the polite way, and leaves the system's alone.
-func TestMonitorsAreInTheWayOfAReset(t *testing.T) {
+func TestMonitorsBlockAReset(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}
@@ -137,8 +137,8 @@ func TestMonitorsAreInTheWayOfAReset(t *testing.T) {
 		t.Errorf("it was stopped, or something changed: %s", truth(t, n))
 	}
 	if strings.HasSuffix(named, ", for ") { // Without a service manager nobody can stop the unit.
-		quiet := strings.Replace(spec, "enforce: on", "enforce: on, quiesce: ["+strings.TrimSuffix(named, ", for ")+"]", 1)
-		r := n.CLIIn(soon(t), quiet, "apply", "-f", "-", "--allow-reset", "--force")
+		quiesced := strings.Replace(spec, "enforce: on", "enforce: on, quiesce: ["+strings.TrimSuffix(named, ", for ")+"]", 1)
+		r := n.CLIIn(soon(t), quiesced, "apply", "-f", "-", "--allow-reset", "--force")
 		if r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "nothing here can stop units") {
 			t.Errorf("with its unit in node.quiesce apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 		}
@@ -171,7 +171,7 @@ func TestMonitorsAreInTheWayOfAReset(t *testing.T) {
 			t.Errorf("GPU %d was reset: %v", i, reset)
 		}
 	}
-	s := settled(t, n)
+	s := awaitChange(t, n)
 	if leaseByID(s, id) == nil || onGPU(truth(t, n), 0) != onGPU(was, 0) || !after[3].MIG.Current {
 		t.Errorf("the neighbour's lease is %v, the node has %s", leaseByID(s, id), truth(t, n))
 	}
@@ -200,7 +200,7 @@ func capabilityOf(t *testing.T, n *harness.Node, profile string) string {
 }
 
 // Whoever has the capability of an instance open holds it, with no memory on it and in no list.
-func TestWhoHasAnInstanceOpenHoldsIt(t *testing.T) {
+func TestOpenInstanceIsInUse(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}
@@ -215,12 +215,12 @@ func TestWhoHasAnInstanceOpenHoldsIt(t *testing.T) {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	// What it does not hold may change beside it.
-	beside := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [3g.20gb, 2g.10gb]", 1)
-	if r := n.CLIIn(soon(t), beside, "apply", "-f", "-"); r.Code != 0 || !m.alive() {
+	another := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [3g.20gb, 2g.10gb]", 1)
+	if r := n.CLIIn(soon(t), another, "apply", "-f", "-"); r.Code != 0 || !m.alive() {
 		t.Errorf("a change beside it exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--force"); r.Code != 0 || m.alive() {
 		t.Errorf("by force apply exits with %d, and it runs: %v: %s%s", r.Code, m.alive(), r.Out, r.Err)
 	}
-	explained(t, settled(t, n), "after force")
+	explained(t, awaitChange(t, n), "after force")
 }

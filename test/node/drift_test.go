@@ -66,7 +66,7 @@ func (l *listener) of(kind string) []string {
 }
 
 // Walls that somebody takes away from outside stand again after one look; it is told once, and nothing more is written.
-func TestDriftIsMended(t *testing.T) {
+func TestDriftIsCorrected(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, everything)
@@ -123,13 +123,13 @@ func TestDriftIsMended(t *testing.T) {
 	if got := counter("writes"); got != before {
 		t.Errorf("%d more writes after it was mended", got-before)
 	}
-	told := events.of("drift.corrected")
-	if len(told) != len(dirs) || counter("drift.corrected") != uint64(len(dirs)) {
-		t.Errorf("told %d times, counted %d times, of %d: %q", len(told), counter("drift.corrected"), len(dirs), told)
+	reports := events.of("drift.corrected")
+	if len(reports) != len(dirs) || counter("drift.corrected") != uint64(len(dirs)) {
+		t.Errorf("reported %d times, counted %d times, of %d: %q", len(reports), counter("drift.corrected"), len(dirs), reports)
 	}
 	for what := range dirs {
-		if !strings.Contains(strings.Join(told, "\n"), what+": all devices are open") {
-			t.Errorf("nobody is told what %s was found as: %q", what, told)
+		if !strings.Contains(strings.Join(reports, "\n"), what+": all devices are open") {
+			t.Errorf("nobody is told what %s was found as: %q", what, reports)
 		}
 	}
 	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "changed from outside") {
@@ -182,7 +182,7 @@ func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 	if r := l.CLI(soon(t), "unmanage"); r.Code != 0 || read() {
 		t.Errorf("release exits with %d, guarded %v: %s%s", r.Code, read(), r.Out, r.Err)
 	}
-	nothing(t, l.Node)
+	unmanaged(t, l.Node)
 	if read() {
 		t.Error("the guard is back")
 	}
@@ -201,7 +201,7 @@ func TestSliceOfAnother(t *testing.T) {
 	if err := os.Mkdir(theirs, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	stays := func(after string) {
+	expectPresent := func(after string) {
 		t.Helper()
 		if _, err := os.Stat(theirs); err != nil {
 			t.Errorf("after %s it is gone: %v", after, err)
@@ -210,7 +210,7 @@ func TestSliceOfAnother(t *testing.T) {
 	if err := n.Client().Reload(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	stays("a look")
+	expectPresent("a look")
 	s := status(t, n)
 	if !slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
 		return c.Kind == "foreign" && strings.Contains(c.Message, "theirs")
@@ -218,7 +218,7 @@ func TestSliceOfAnother(t *testing.T) {
 		t.Errorf("nobody is told of it: %+v", s.Node.Conditions)
 	}
 	apply(t, n, strings.Replace(everything, "name: red", "name: rouge", 1))
-	stays("an apply")
+	expectPresent("an apply")
 	if now := slicesOf(t, n); slices.ContainsFunc(now, func(s string) bool { return strings.HasSuffix(s, "/red.slice") }) {
 		t.Errorf("ours stays: %q", now)
 	}
@@ -226,7 +226,7 @@ func TestSliceOfAnother(t *testing.T) {
 	if r.Code != 0 || !strings.Contains(r.Err, "theirs was not made by gpushare") {
 		t.Errorf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	stays("a release")
+	expectPresent("a release")
 	if now := slicesOf(t, n); len(now) != 1 {
 		t.Errorf("left are %q", now)
 	}

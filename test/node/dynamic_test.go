@@ -49,20 +49,20 @@ func run(t *testing.T, n *harness.Node, args ...string) string {
 }
 
 // awaitTruth waits until the GPUs are cut in a way.
-func awaitTruth(t *testing.T, n *harness.Node, what string, holds func(truth string) bool) {
+func awaitTruth(t *testing.T, n *harness.Node, what string, condition func(truth string) bool) {
 	t.Helper()
 	last := ""
 	err := harness.Await(soon(t), 20*time.Millisecond, what, func() (bool, error) {
 		last = truth(t, n)
-		return holds(last), nil
+		return condition(last), nil
 	})
 	if err != nil {
 		t.Fatalf("%v: %s\n%s", err, last, daemonLog(n))
 	}
 }
 
-// holdMade starts a job that holds a lease for which something may have to be made first.
-func holdMade(t *testing.T, n *harness.Node, tenant, grant string, command ...string) (*harness.Job, string) {
+// runOnDemand starts a job that holds a lease for which something may have to be made first.
+func runOnDemand(t *testing.T, n *harness.Node, tenant, grant string, command ...string) (*harness.Job, string) {
 	t.Helper()
 	job, err := n.Run("-q", "-t", tenant, "--grant", grant, "--", "sh", "-c", `echo "lease=$GPUSHARE_LEASE="; exec `+strings.Join(command, " "))
 	if err != nil {
@@ -87,8 +87,8 @@ func TestInstancesOnDemand(t *testing.T) {
 	if got := truth(t, n); got != "" {
 		t.Fatalf("instances for nobody: %s", got)
 	}
-	job, id := holdMade(t, n, "red", "cut", "sleep", "60")
-	s := settled(t, n)
+	job, id := runOnDemand(t, n, "red", "cut", "sleep", "60")
+	s := awaitChange(t, n)
 	l := leaseByID(s, id)
 	if l == nil || len(l.Devices) != 1 || !strings.HasPrefix(l.Devices[0], "MIG-") || l.InstanceGeneration == 0 {
 		t.Fatalf("the lease is %+v\n%s\n%s", l, job.Output(), daemonLog(n))
@@ -121,9 +121,9 @@ func TestInstancesOnDemand(t *testing.T) {
 	// What is idle makes room at once.
 	run(t, n, "-t", "red", "--grant", "whole", "--", "true")
 	run(t, n, "-t", "red", "--grant", "whole", "--", "true")
-	two, _ := holdMade(t, n, "red", "whole", "sleep", "60")
-	other, _ := holdMade(t, n, "red", "whole", "sleep", "60")
-	if got := anywhere(onGPU(truth(t, n), 0)); !strings.Contains(got, "profile 0") || strings.Contains(got, ";") {
+	two, _ := runOnDemand(t, n, "red", "whole", "sleep", "60")
+	other, _ := runOnDemand(t, n, "red", "whole", "sleep", "60")
+	if got := withoutPlaces(onGPU(truth(t, n), 0)); !strings.Contains(got, "profile 0") || strings.Contains(got, ";") {
 		t.Errorf("GPU 0 is cut as %s", got)
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "no capacity for another 3g.20gb") {
@@ -135,15 +135,15 @@ func TestInstancesOnDemand(t *testing.T) {
 	}
 	apply(t, n, ondemand("100ms", "0", "1"))
 	awaitTruth(t, n, "idle instances do not go", empty)
-	explained(t, settled(t, n), "at the end")
+	explained(t, awaitChange(t, n), "at the end")
 
 	// One that is made again at the same place has the same UUID, and another number.
-	first, a := holdMade(t, n, "red", "whole", "sleep", "60")
-	one := leaseByID(settled(t, n), a)
+	first, a := runOnDemand(t, n, "red", "whole", "sleep", "60")
+	one := leaseByID(awaitChange(t, n), a)
 	first.Kill()
 	awaitTruth(t, n, "the instance does not go", empty)
-	_, b := holdMade(t, n, "red", "whole", "sleep", "60")
-	again := leaseByID(settled(t, n), b)
+	_, b := runOnDemand(t, n, "red", "whole", "sleep", "60")
+	again := leaseByID(awaitChange(t, n), b)
 	if one == nil || again == nil || one.Devices[0] != again.Devices[0] || one.InstanceGeneration == again.InstanceGeneration {
 		t.Errorf("first %+v, then %+v", one, again)
 	}
@@ -173,11 +173,11 @@ func TestManyOnDemandAtOnce(t *testing.T) {
 		}
 	}
 	awaitTruth(t, n, "idle instances do not go", empty)
-	explained(t, settled(t, n), "at the end")
+	explained(t, awaitChange(t, n), "at the end")
 }
 
 // Where no instance can be made the GPU is held, the request goes elsewhere or is told, and nothing is tried for ever.
-func TestMakingFails(t *testing.T) {
+func TestCreationFails(t *testing.T) {
 	t.Parallel()
 	n := unhurried(t, quick)
 	apply(t, n, ondemand("1h", "0", "1"))
@@ -185,7 +185,7 @@ func TestMakingFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, n, "-t", "red", "--grant", "whole", "--", "true") // On GPU 1 in the end.
-	s := settled(t, n)
+	s := awaitChange(t, n)
 	if s.GPUs[0].State != "held" || s.GPUs[1].State != "ok" {
 		t.Errorf("GPU 0 is %s, GPU 1 is %s: %s", s.GPUs[0].State, s.GPUs[1].State, s.GPUs[0].Reason)
 	}
@@ -205,12 +205,12 @@ func TestMakingFails(t *testing.T) {
 		}
 	}
 	run(t, n, "-t", "blue", "--", "true")
-	explained(t, settled(t, n), "at the end")
+	explained(t, awaitChange(t, n), "at the end")
 }
 
 // The daemon is killed at every place that it passes while it makes an instance and takes one away for it. Whoever waited
 // gets his, and nothing is left that nobody explains.
-func TestKilledWhileMaking(t *testing.T) {
+func TestKilledWhileCreating(t *testing.T) {
 	t.Parallel()
 	binaries := buildWithFaults(t)
 	n := newNode(t, quick)
@@ -248,9 +248,9 @@ func TestKilledWhileMaking(t *testing.T) {
 		if code := awaitEnd(t, job); code != 0 {
 			t.Errorf("%s: the job exits with %d: %s", where, code, job.Output())
 		}
-		s := settled(t, n)
+		s := awaitChange(t, n)
 		explained(t, s, where)
-		if got := anywhere(truth(t, n)); got != "GPU 0: profile 0" {
+		if got := withoutPlaces(truth(t, n)); got != "GPU 0: profile 0" {
 			t.Errorf("%s: the GPU is cut as %s", where, got)
 		}
 		if t.Failed() {
@@ -274,14 +274,14 @@ gpus:
 `
 
 // What others made is told, in the way by name, and settled only by an administrator's word.
-func TestAdoptAndRemoveInstances(t *testing.T) {
+func TestImportAndRemoveInstances(t *testing.T) {
 	t.Parallel()
 	n := unhurried(t, foreign)
 	spec := ondemand("1h", "0")
 	apply(t, n, spec)
 	old := truth(t, n)
 	var three, other *api.InstanceStatus
-	s := settled(t, n)
+	s := awaitChange(t, n)
 	for i := range s.GPUs[0].MIG.Instances {
 		in := &s.GPUs[0].MIG.Instances[i]
 		if !in.Foreign {
@@ -323,8 +323,8 @@ func TestAdoptAndRemoveInstances(t *testing.T) {
 	if r := n.CLI(soon(t), "mig", "import", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "already") {
 		t.Errorf("adopting it again exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	job, id := holdMade(t, n, "blue", "half", "sleep", "60")
-	if l := leaseByID(settled(t, n), id); l == nil || l.Devices[0] != three.UUIDs[0] || writes(t, n) != 0 {
+	job, id := runOnDemand(t, n, "blue", "half", "sleep", "60")
+	if l := leaseByID(awaitChange(t, n), id); l == nil || l.Devices[0] != three.UUIDs[0] || writes(t, n) != 0 {
 		t.Errorf("the lease is %+v after %d writes, want one on %s", l, writes(t, n), three.UUIDs[0])
 	}
 	if r := n.CLI(soon(t), "mig", "remove", "0", at(three)); r.Code != api.ExitConflict || !strings.Contains(r.Err, id) {
@@ -336,7 +336,7 @@ func TestAdoptAndRemoveInstances(t *testing.T) {
 	if r := n.CLI(soon(t), "mig", "remove", "0", at(other)); r.Code != 0 || !strings.Contains(r.Out, "destroy 1g.5gb at "+at(other)) {
 		t.Errorf("mig remove exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	s = settled(t, n)
+	s = awaitChange(t, n)
 	if got := s.GPUs[0].MIG.Instances; len(got) != 1 || got[0].Foreign || !got[0].Imported {
 		t.Errorf("left are %+v", got)
 	}
@@ -348,7 +348,7 @@ func TestAdoptAndRemoveInstances(t *testing.T) {
 		t.Errorf("at the end there is %s", got)
 	}
 	run(t, n, "-t", "red", "--grant", "whole", "--", "true")
-	if s := settled(t, n); len(s.Node.Times) == 0 {
+	if s := awaitChange(t, n); len(s.Node.Times) == 0 {
 		t.Error("nobody kept how long steps took")
 	}
 }

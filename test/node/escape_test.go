@@ -15,12 +15,12 @@ import (
 // escapeFixture is a lease of an ordinary user's whose processes can be moved out of it, as the service manager of a tenant has
 // systemd do it (AttachProcessesToUnit): here root does it by hand.
 type escapeFixture struct {
-	t    *testing.T
-	n    *harness.Node
-	top  string // where the hierarchy is mounted
-	job  *harness.Job
-	id   string
-	events *teller
+	t      *testing.T
+	n      *harness.Node
+	top    string // where the hierarchy is mounted
+	job    *harness.Job
+	id     string
+	events *eventStream
 }
 
 // become is how a job of root's goes on as an ordinary user.
@@ -71,10 +71,10 @@ func (x *escapeFixture) awaitEnded(what string, pid int, since time.Time) {
 	if err != nil {
 		x.t.Fatalf("%v\n%s", err, daemonLog(x.n))
 	}
-	took := time.Since(since)
-	x.t.Logf("%s ended %.2f s after it left", what, took.Seconds())
-	if took > 3*time.Second {
-		x.t.Errorf("%s was outside for %s", what, took)
+	elapsed := time.Since(since)
+	x.t.Logf("%s ended %.2f s after it left", what, elapsed.Seconds())
+	if elapsed > 3*time.Second {
+		x.t.Errorf("%s was outside for %s", what, elapsed)
 	}
 }
 

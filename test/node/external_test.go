@@ -38,7 +38,7 @@ func TestExternalIsNeverTouched(t *testing.T) {
 		if err := n.Client().Reload(soon(t)); err != nil {
 			t.Fatal(err)
 		}
-		s := settled(t, n)
+		s := awaitChange(t, n)
 		if got := writes(t, n); got != before {
 			t.Errorf("%s: %d writes", when, got-before)
 		}

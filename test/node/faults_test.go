@@ -72,7 +72,7 @@ func TestEveryFailureMeetsEveryPlace(t *testing.T) {
 
 // TestThreeCallsFailOnce makes a call of the driver fail in a change, on the shipped programs: three of each change, of those
 // of which TestEveryCallFailsOnce of the daemon fails every one. After each, and again after it was mended, everything
-// holds that must always hold, and is seen from outside.
+// condition that must always hold, and is seen from outside.
 func TestThreeCallsFailOnce(t *testing.T) {
 	for i, c := range choice() {
 		if i%enumeration.Stride(5) != 0 {
@@ -80,7 +80,7 @@ func TestThreeCallsFailOnce(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%s/the %s call, %d of %d, with %s", c.scenario.Name, c.place, c.nth, c.scenario.Changes, c.failure.name), func(t *testing.T) {
 			t.Parallel()
-			p := stage(t, &c)
+			p := newChange(t, &c)
 			f := c.do
 			f.Call, f.GPU, f.Nth = "write", "0", c.nth
 			p.begin(f)
@@ -89,13 +89,13 @@ func TestThreeCallsFailOnce(t *testing.T) {
 				p.killed()
 				p.invariants("after the fault and kill -9")
 			}
-			p.mended()
+			p.clearFaults()
 			p.invariants("mended")
-			p.whole("mended")
+			p.applied("mended")
 			if f.Do == gpusim.FaultHang {
 				p.killed()
 				p.invariants("mended, after kill -9")
-				p.whole("mended, after kill -9")
+				p.applied("mended, after kill -9")
 			}
 			if t.Failed() {
 				t.Log(daemonLog(p.Node))
@@ -104,24 +104,24 @@ func TestThreeCallsFailOnce(t *testing.T) {
 	}
 }
 
-// play is a change on the shipped programs.
-type play struct {
+// changeFixture is a change on the shipped programs.
+type changeFixture struct {
 	*testing.T
 	*harness.Node
 	scenarios.Scenario
 
 	models   []*gpusim.Model
 	before   []string // layouts
-	beside   []string // instances of others on GPU 0, by name
+	foreign  []string // instances of others on GPU 0, by name
 	job      *harness.Job
 	lease    string
 	instance uint32 // of the job, its id
 }
 
-// stage makes the node as the change begins.
-func stage(t *testing.T, c *chosen) *play {
+// newChange makes the node as the change begins.
+func newChange(t *testing.T, c *chosen) *changeFixture {
 	t.Helper()
-	p := &play{T: t, Scenario: c.scenario}
+	p := &changeFixture{T: t, Scenario: c.scenario}
 	var file strings.Builder
 	file.WriteString("driver: \"580\"\ngpus:\n")
 	for i, b := range p.Boards {
@@ -133,7 +133,7 @@ func stage(t *testing.T, c *chosen) *play {
 		fmt.Fprintf(&file, "  - {model: %s, mig: %v", b.Model, b.MIG)
 		if i == 0 && p.Foreign != "" { // It is there before ours, at a place that leaves enough.
 			fmt.Fprintf(&file, ", layout: [%s@6]", p.Foreign)
-			p.beside = []string{p.Foreign}
+			p.foreign = []string{p.Foreign}
 		}
 		file.WriteString("}\n")
 	}
@@ -146,7 +146,7 @@ func stage(t *testing.T, c *chosen) *play {
 	}
 	apply(t, p.Node, p.SpecFrom())
 	if p.Busy != "" {
-		p.work()
+		p.startJob()
 	}
 	for i := range p.Boards {
 		p.before = append(p.before, p.layoutOf(i))
@@ -154,8 +154,8 @@ func stage(t *testing.T, c *chosen) *play {
 	return p
 }
 
-// work has somebody work in an instance of GPU 0, under a lease.
-func (p *play) work() {
+// startJob has somebody work in an instance of GPU 0, under a lease.
+func (p *changeFixture) startJob() {
 	p.Helper()
 	p.job, p.lease = begin(p.T, p.Node, "red", scenarios.Grant(p.Busy), p.Burn("--memory", "64MiB", "--hold")...)
 	err := harness.Await(soon(p.T), 10*time.Millisecond, "nobody works", func() (bool, error) {
@@ -173,7 +173,7 @@ func (p *play) work() {
 }
 
 // order gives the virtual node an order.
-func (p *play) order(o server.Command) server.Result {
+func (p *changeFixture) order(o server.Command) server.Result {
 	p.Helper()
 	a, err := server.Control(soon(p.T), p.Root(), o)
 	if err != nil {
@@ -183,7 +183,7 @@ func (p *play) order(o server.Command) server.Result {
 }
 
 // begin makes happen what the scenario is about with one call that fails, and waits for its end.
-func (p *play) begin(f gpusim.Fault) {
+func (p *changeFixture) begin(f gpusim.Fault) {
 	p.Helper()
 	if p.Boots {
 		p.StopDaemon()
@@ -226,24 +226,24 @@ func (p *play) begin(f gpusim.Fault) {
 }
 
 // calm waits until nothing is under way and nothing comes of two looks: one may find layouts to restore.
-func (p *play) calm() *api.Status {
+func (p *changeFixture) calm() *api.Status {
 	p.Helper()
 	patience := soon(p.T)
-	for quiet := 0; ; {
-		s := settled(p.T, p.Node)
+	for undisturbed := 0; ; {
+		s := awaitChange(p.T, p.Node)
 		if patience.Err() != nil {
 			p.Fatalf("there is always something under way\n%s", daemonLog(p.Node))
 		}
 		if s.Node.Operation != "" || slices.ContainsFunc(s.GPUs, func(g api.GPUStatus) bool { return g.State == "changing" }) {
-			quiet = 0
-		} else if quiet++; quiet == 2 {
+			undisturbed = 0
+		} else if undisturbed++; undisturbed == 2 {
 			return s
 		}
 	}
 }
 
 // killed ends the daemon with SIGKILL and starts it again.
-func (p *play) killed() {
+func (p *changeFixture) killed() {
 	p.Helper()
 	p.KillDaemon()
 	if err := p.StartDaemon(soon(p.T)); err != nil {
@@ -252,8 +252,8 @@ func (p *play) killed() {
 	p.calm()
 }
 
-// mended is what an administrator does after a fault.
-func (p *play) mended() {
+// clearFaults is what an administrator does after a fault.
+func (p *changeFixture) clearFaults() {
 	p.Helper()
 	p.order(server.Command{Do: server.DoFaultClear})
 	if slices.ContainsFunc(p.truth(), func(g gpusim.GPUView) bool { return g.Lost }) {
@@ -281,13 +281,13 @@ func (p *play) mended() {
 }
 
 // reboot boots the host. Nobody's process lives through that.
-func (p *play) reboot() {
+func (p *changeFixture) reboot() {
 	p.Helper()
 	if p.job != nil {
 		p.job.Kill()
 		p.job = nil
 	}
-	p.beside = nil
+	p.foreign = nil
 	p.StopDaemon()
 	p.order(server.Command{Do: server.DoReboot})
 	if err := p.StartDaemon(soon(p.T)); err != nil {
@@ -295,12 +295,12 @@ func (p *play) reboot() {
 	}
 }
 
-// whole is that every GPU is as wanted, and that a tenant gets what is there.
-func (p *play) whole(where string) {
+// applied is that every GPU is as wanted, and that a tenant gets what is there.
+func (p *changeFixture) applied(where string) {
 	p.Helper()
 	for i, g := range status(p.T, p.Node).GPUs {
-		if names := p.namesOf(i); g.State != "ok" || !slices.Equal(names, p.Wanted(i, p.beside)) {
-			p.Errorf("%s: GPU %d is %s (%s) and has %v, wanted are %v", where, i, g.State, g.Reason, names, p.Wanted(i, p.beside))
+		if names := p.namesOf(i); g.State != "ok" || !slices.Equal(names, p.Wanted(i, p.foreign)) {
+			p.Errorf("%s: GPU %d is %s (%s) and has %v, wanted are %v", where, i, g.State, g.Reason, names, p.Wanted(i, p.foreign))
 		}
 	}
 	for _, profile := range strings.Fields(p.To[0]) {
@@ -315,13 +315,13 @@ func (p *play) whole(where string) {
 }
 
 // truth is the GPUs as they are, whatever anybody is told.
-func (p *play) truth() []gpusim.GPUView {
+func (p *changeFixture) truth() []gpusim.GPUView {
 	p.Helper()
 	return p.order(server.Command{Do: server.DoStatus}).Status.GPUs
 }
 
 // layoutOf is what instances a GPU really has, with ids, places and compute instances, and its mode.
-func (p *play) layoutOf(i int) string {
+func (p *changeFixture) layoutOf(i int) string {
 	p.Helper()
 	g := p.truth()[i]
 	out := []string{fmt.Sprintf("MIG %v", g.MIG.Current)}
@@ -337,7 +337,7 @@ func (p *play) layoutOf(i int) string {
 }
 
 // namesOf is which instances a GPU really has, by name in order.
-func (p *play) namesOf(i int) []string {
+func (p *changeFixture) namesOf(i int) []string {
 	p.Helper()
 	var out []string
 	for _, in := range p.truth()[i].Instances {
@@ -359,7 +359,7 @@ func (p *play) namesOf(i int) []string {
 }
 
 // working tells whether the one who works is where he was.
-func (p *play) working() bool {
+func (p *changeFixture) working() bool {
 	p.Helper()
 	select {
 	case <-p.job.Done():

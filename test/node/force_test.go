@@ -47,7 +47,7 @@ func TestForce(t *testing.T) {
 		t.Error("the neighbour was stopped")
 	default:
 	}
-	s := settled(t, n)
+	s := awaitChange(t, n)
 	explained(t, s, "after a forced change")
 	if leaseByID(s, id) != nil || leaseByID(s, neighbourID) == nil {
 		t.Errorf("the leases are %+v", s.Leases)
@@ -94,7 +94,7 @@ func TestGrantInUse(t *testing.T) {
 	if code := awaitEnd(t, job); code != -int(syscall.SIGTERM) {
 		t.Errorf("the job ended with %d, not by SIGTERM", code)
 	}
-	explained(t, settled(t, n), "after the grant was taken away")
+	explained(t, awaitChange(t, n), "after the grant was taken away")
 }
 
 // A process of no lease that is in the way: force stops it the polite way, and names it before; root's is left alone, by
@@ -174,7 +174,7 @@ func TestForceStopsAnUnattributedProcess(t *testing.T) {
 	awaitStatus(t, n, "those who ended are still told of", func(s *api.Status) bool {
 		return !slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool { return c.Kind == "unattributed" })
 	})
-	explained(t, settled(t, n), "after force")
+	explained(t, awaitChange(t, n), "after force")
 	if got := truth(t, n); got == was {
 		t.Errorf("apply says that it is done, and nothing changed: %s", r.Out)
 	}

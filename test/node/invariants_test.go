@@ -21,7 +21,7 @@ import (
 
 // invariants are I1 to I6 of a node on which a change was tried, as anybody sees them who is not the daemon: in its API, in
 // the truth about the virtual GPUs, and in the kernel.
-func (p *play) invariants(where string) {
+func (p *changeFixture) invariants(where string) {
 	p.Helper()
 	report := func(id, format string, args ...any) {
 		p.Helper()
@@ -33,17 +33,17 @@ func (p *play) invariants(where string) {
 	if p.Force {
 		p.stopped(report)
 	} else {
-		p.nobodyDisturbed(st, report)
+		p.jobUndisturbed(st, report)
 	}
 	p.limitsTrue(st, report)
 	p.isolationActive(st, report)
-	p.quiet(report)
+	p.noWrites(report)
 }
 
 type reporter func(id, format string, args ...any)
 
 // I1: what was acknowledged is in force, and no change is open.
-func (p *play) specKept(st *api.Status, report reporter) {
+func (p *changeFixture) specKept(st *api.Status, report reporter) {
 	p.Helper()
 	if st.Node.Operation != "" {
 		report("I1", "operation %s is still open", st.Node.Operation)
@@ -60,7 +60,7 @@ func (p *play) specKept(st *api.Status, report reporter) {
 }
 
 // written is a spec as the daemon keeps it.
-func (p *play) written(text string) string {
+func (p *changeFixture) written(text string) string {
 	p.Helper()
 	s, err := spec.Decode("spec", []byte(text))
 	if err != nil {
@@ -76,7 +76,7 @@ func (p *play) written(text string) string {
 
 // I2: every GPU is wholly as the spec says, or wholly as it was, or says that it cannot be seen. What is not ours is called
 // foreign, and only that.
-func (p *play) instancesExplained(st *api.Status, report reporter) {
+func (p *changeFixture) instancesExplained(st *api.Status, report reporter) {
 	p.Helper()
 	for i := range p.Boards {
 		g := &st.GPUs[i]
@@ -86,8 +86,8 @@ func (p *play) instancesExplained(st *api.Status, report reporter) {
 		}
 		switch g.State {
 		case "ok":
-			if wanted := p.Wanted(i, p.beside); !slices.Equal(names, wanted) {
-				report("I2", "GPU %d is ok and has %v, wanted are %v", i, names, wanted)
+			if desired := p.Wanted(i, p.foreign); !slices.Equal(names, desired) {
+				report("I2", "GPU %d is ok and has %v, wanted are %v", i, names, desired)
 			}
 		case "held":
 			if layout != p.before[i] && !p.Boots && !strings.Contains(g.Reason, "could not be taken back") {
@@ -104,13 +104,13 @@ func (p *play) instancesExplained(st *api.Status, report reporter) {
 			foreign++
 		}
 	}
-	if st.GPUs[0].State == "ok" && foreign != len(p.beside) {
-		report("I2", "%d instances are told to be foreign, %d are", foreign, len(p.beside))
+	if st.GPUs[0].State == "ok" && foreign != len(p.foreign) {
+		report("I2", "%d instances are told to be foreign, %d are", foreign, len(p.foreign))
 	}
 }
 
 // I4: who was at work still is, under the same lease in the same instance. A lost GPU takes everybody with it.
-func (p *play) nobodyDisturbed(st *api.Status, report reporter) {
+func (p *changeFixture) jobUndisturbed(st *api.Status, report reporter) {
 	p.Helper()
 	if p.job == nil || p.truth()[0].Lost {
 		return
@@ -124,7 +124,7 @@ func (p *play) nobodyDisturbed(st *api.Status, report reporter) {
 }
 
 // I4 with authority: who was in the way was stopped before anything failed, the polite way.
-func (p *play) stopped(report reporter) {
+func (p *changeFixture) stopped(report reporter) {
 	p.Helper()
 	if p.job == nil {
 		return
@@ -135,7 +135,7 @@ func (p *play) stopped(report reporter) {
 }
 
 // I5: a limit that is shown to be in force is the kernel's, and one that is not in force says why.
-func (p *play) limitsTrue(st *api.Status, report reporter) {
+func (p *changeFixture) limitsTrue(st *api.Status, report reporter) {
 	p.Helper()
 	gib := scenarios.MemoryTo
 	if p.Boots {
@@ -163,7 +163,7 @@ func (p *play) limitsTrue(st *api.Status, report reporter) {
 }
 
 // memoryLimits are the kernel's limits of the node's slices.
-func (p *play) memoryLimits() []string {
+func (p *changeFixture) memoryLimits() []string {
 	var out []string
 	p.eachCgroup(func(dir string) {
 		if b, err := os.ReadFile(filepath.Join(dir, "memory.max")); err == nil && strings.TrimSpace(string(b)) != "max" {
@@ -174,14 +174,14 @@ func (p *play) memoryLimits() []string {
 }
 
 // eachCgroup visits the node's cgroups, where it has any.
-func (p *play) eachCgroup(visit func(dir string)) {
+func (p *changeFixture) eachCgroup(each func(dir string)) {
 	h, err := cgroup.FindHierarchy()
 	if err != nil || !h.Exists(p.Subtree()) {
 		return
 	}
 	err = filepath.WalkDir(h.Dir(p.Subtree()), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
-			visit(path)
+			each(path)
 		}
 		return nil // What went meanwhile has no limits.
 	})
@@ -192,7 +192,7 @@ func (p *play) eachCgroup(visit func(dir string)) {
 
 // I3, and the end of I8: a lease has the walls that it is shown to have, none opens what is no instance's (whoever is given
 // its place next would share it), and nobody is frozen.
-func (p *play) isolationActive(st *api.Status, report reporter) {
+func (p *changeFixture) isolationActive(st *api.Status, report reporter) {
 	p.Helper()
 	withRules := map[string]bool{} // by folder
 	p.eachCgroup(func(dir string) {
@@ -234,7 +234,7 @@ func (p *play) isolationActive(st *api.Status, report reporter) {
 }
 
 // present tells whether a capability is that of an instance, or of a GPU that nobody sees and nobody can open.
-func (p *play) present(minor uint32) bool {
+func (p *changeFixture) present(minor uint32) bool {
 	if minor == gpusim.CapMonitor {
 		return true
 	}
@@ -257,7 +257,7 @@ func (p *play) present(minor uint32) bool {
 }
 
 // I6: to look again changes nothing.
-func (p *play) quiet(report reporter) {
+func (p *changeFixture) noWrites(report reporter) {
 	p.Helper()
 	c := p.Client()
 	defer c.Close()

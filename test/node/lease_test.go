@@ -71,7 +71,7 @@ func awaitEnd(t *testing.T, job *harness.Job) int {
 }
 
 // awaitStatus waits until the status is as wanted.
-func awaitStatus(t *testing.T, n *harness.Node, what string, holds func(*api.Status) bool) *api.Status {
+func awaitStatus(t *testing.T, n *harness.Node, what string, condition func(*api.Status) bool) *api.Status {
 	t.Helper()
 	var last *api.Status
 	c, ctx := n.Client(), soon(t)
@@ -82,7 +82,7 @@ func awaitStatus(t *testing.T, n *harness.Node, what string, holds func(*api.Sta
 			return false, err
 		}
 		last = s
-		return holds(s), nil
+		return condition(s), nil
 	})
 	if err != nil {
 		b, _ := json.Marshal(last) // It is for the eyes only.
@@ -203,8 +203,8 @@ func TestQueue(t *testing.T) {
 		awaitStatus(t, n, tenant+" does not queue", func(s *api.Status) bool { return len(s.Leases) > queued })
 		return job
 	}
-	red := wait("red", "whole")    // one lease of this grant is held: it waits for two things
-	blue := wait("blue", "whole")  // came later, and is more important
+	red := wait("red", "whole")       // one lease of this grant is held: it waits for two things
+	blue := wait("blue", "whole")     // came later, and is more important
 	cancelled := wait("red", "whole") // gives up
 	s := status(t, n)
 	for _, l := range s.Leases {
@@ -270,7 +270,7 @@ func TestMaxTime(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
-	told := follow(t, n)
+	events := follow(t, n)
 	screen, job := onTerminal(t, n, "-q", "-t", "red", "--grant", "short", "--", "sleep", "60")
 	var id string
 	s := awaitStatus(t, n, "it does not run", func(s *api.Status) bool {
@@ -286,7 +286,7 @@ func TestMaxTime(t *testing.T) {
 		t.Errorf("the job ended with %d, not by SIGTERM", code)
 	}
 	for _, want := range []string{"lease.max-time", "lease.stopping", "lease.ended"} {
-		if e := told.await(t, want, id); e.Kind == "lease.stopping" && !strings.Contains(e.Message, "max_time") {
+		if e := events.await(t, want, id); e.Kind == "lease.stopping" && !strings.Contains(e.Message, "max_time") {
 			t.Errorf("the reason is not told: %q", e.Message)
 		}
 	}
@@ -307,12 +307,12 @@ func TestMemoryOveruse(t *testing.T) {
 	n := start(t, quick)
 	apply(t, n, shared)
 	innocent, _ := begin(t, n, "red", "whole", n.Burn("--memory", "1GiB", "--hold")...)
-	told, toldID := begin(t, n, "red", "part", n.Burn("--memory", "9GiB", "--hold")...)
+	events, burnerID := begin(t, n, "red", "part", n.Burn("--memory", "9GiB", "--hold")...)
 	s := awaitStatus(t, n, "nobody is told", func(s *api.Status) bool {
-		l := leaseByID(s, toldID)
+		l := leaseByID(s, burnerID)
 		return l != nil && len(l.Notices) > 0 && l.GPUMemory != nil && l.GPUMemory.Stage == "over"
 	})
-	if l := leaseByID(s, toldID); l.GPUMemory.Used < 9<<30 || l.GPUMemory.Limit != 8<<30 {
+	if l := leaseByID(s, burnerID); l.GPUMemory.Used < 9<<30 || l.GPUMemory.Limit != 8<<30 {
 		t.Errorf("the lease shows %+v", l.GPUMemory)
 	}
 	stopped, stoppedID := begin(t, n, "blue", "part", n.Burn("--memory", "3GiB", "--hold")...)
@@ -321,14 +321,14 @@ func TestMemoryOveruse(t *testing.T) {
 	if code != 128+int(syscall.SIGTERM) { // It is asked first, and says that it was.
 		t.Errorf("the lease that uses too much ended with %d: %s", code, stopped.Output())
 	}
-	if took := time.Since(began); took < 400*time.Millisecond {
-		t.Errorf("it was stopped after %s, its grace is 500ms", took)
+	if elapsed := time.Since(began); elapsed < 400*time.Millisecond {
+		t.Errorf("it was stopped after %s, its grace is 500ms", elapsed)
 	}
 	s = awaitStatus(t, n, "the stopped lease is still there", func(s *api.Status) bool { return leaseByID(s, stoppedID) == nil })
-	if leaseByID(s, toldID) == nil {
+	if leaseByID(s, burnerID) == nil {
 		t.Error("who was only to be told was stopped")
 	}
-	for name, job := range map[string]*harness.Job{"innocent": innocent, "told": told} {
+	for name, job := range map[string]*harness.Job{"innocent": innocent, "told": events} {
 		select {
 		case <-job.Done():
 			t.Errorf("%s ended: %s", name, job.Output())
@@ -368,9 +368,9 @@ func TestObserve(t *testing.T) {
 	}
 	if os.Geteuid() == 0 {
 		top := filepath.Join(unified(t), n.Subtree())
-		made, err := filepath.Glob(filepath.Join(top, "*red*"))
-		if err != nil || len(made) > 0 {
-			t.Errorf("cgroups were made on a node that only observes: %v %v", made, err)
+		created, err := filepath.Glob(filepath.Join(top, "*red*"))
+		if err != nil || len(created) > 0 {
+			t.Errorf("cgroups were made on a node that only observes: %v %v", created, err)
 		}
 	}
 	job.Kill()
@@ -469,7 +469,7 @@ func TestReboot(t *testing.T) {
 		t.Errorf("somebody was admitted and the node has\n got %s\nwant %s", got, was)
 	}
 	t.Logf("admitted after %s", time.Since(began))
-	explained(t, settled(t, n), "after a boot")
+	explained(t, awaitChange(t, n), "after a boot")
 	if r := n.CLIIn(soon(t), shared, "apply", "-f", "-"); r.Code != 0 || !strings.Contains(r.Out, "no changes") {
 		t.Errorf("after a boot an apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}

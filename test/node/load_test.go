@@ -33,7 +33,7 @@ type sampler struct {
 
 	mu      sync.Mutex // guards what follows
 	pids    map[int]bool
-	looks   int
+	samples int
 	outside []string
 }
 
@@ -52,7 +52,7 @@ func (s *sampler) run(ctx context.Context) {
 		}
 		s.mu.Unlock()
 		for _, pid := range pids {
-			s.look(pid)
+			s.sample(pid)
 		}
 		select {
 		case <-ctx.Done():
@@ -61,8 +61,8 @@ func (s *sampler) run(ctx context.Context) {
 	}
 }
 
-// look reads what the process is before where it is: one that has become its command was moved before that.
-func (s *sampler) look(pid int) {
+// sample reads what the process is before where it is: one that has become its command was moved before that.
+func (s *sampler) sample(pid int) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil || filepath.Base(exe) == "gpushare" {
 		return
@@ -73,7 +73,7 @@ func (s *sampler) look(pid int) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looks++
+	s.samples++
 	if at := unifiedPath(string(b)); !strings.HasPrefix(at, s.under) || !strings.HasSuffix(at, ".scope/run") {
 		s.outside = append(s.outside, fmt.Sprintf("%d (%s) in %s", pid, filepath.Base(exe), at))
 	}
@@ -101,13 +101,13 @@ func TestManyLeasesAtOnce(t *testing.T) {
 	devices, under := isolationHere(t, n)
 	cgroups := under != ""
 	s := &sampler{pids: map[int]bool{}, under: under}
-	looking, stopLooking := context.WithCancel(ctx)
-	var sampling sync.WaitGroup
+	sampling, stopSampling := context.WithCancel(ctx)
+	var sampler sync.WaitGroup
 	if cgroups {
-		sampling.Go(func() { s.run(looking) })
+		sampler.Go(func() { s.run(sampling) })
 	}
-	defer sampling.Wait()
-	defer stopLooking()
+	defer sampler.Wait()
+	defer stopSampling()
 
 	began := time.Now()
 	jobs, ids := make([]*harness.Job, many), make([]string, many)
@@ -173,17 +173,17 @@ func TestManyLeasesAtOnce(t *testing.T) {
 	stopping.Wait()
 	awaitStatus(t, n, "leases are left", func(s *api.Status) bool { return len(s.Leases) == 0 })
 	t.Logf("they are gone after %s", time.Since(began).Round(time.Millisecond))
-	stopLooking()
-	sampling.Wait()
+	stopSampling()
+	sampler.Wait()
 	if cgroups {
-		if len(s.outside) > 0 || s.looks < many {
-			t.Errorf("of %d looks %d saw somebody outside: %v", s.looks, len(s.outside), s.outside[:min(5, len(s.outside))])
+		if len(s.outside) > 0 || s.samples < many {
+			t.Errorf("of %d looks %d saw somebody outside: %v", s.samples, len(s.outside), s.outside[:min(5, len(s.outside))])
 		}
 		left, err := filepath.Glob(filepath.Join(unified(t), s.under, "*.scope"))
 		if err != nil || len(left) > 0 {
 			t.Errorf("cgroups are left: %v, %v", left, err)
 		}
-		t.Logf("%d looks from outside", s.looks)
+		t.Logf("%d looks from outside", s.samples)
 	}
 	if all, err := n.Client().Leases(ctx, true); err != nil || len(all) != many {
 		t.Errorf("%d leases are remembered, %v", len(all), err)

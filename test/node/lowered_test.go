@@ -49,7 +49,7 @@ func TestChangedUnderALease(t *testing.T) {
 			t.Errorf("%s: apply exits with %d: %s%s", name, r.Code, r.Out, r.Err)
 		}
 	}
-	if s := settled(t, n); leaseByID(s, id) == nil || leaseByID(s, other) == nil {
+	if s := awaitChange(t, n); leaseByID(s, id) == nil || leaseByID(s, other) == nil {
 		t.Errorf("a lease was ended by a change that is not of its terms: %+v", s.Leases)
 	}
 }
@@ -74,8 +74,8 @@ func TestGPUMemoryBelowUse(t *testing.T) {
 		t.Errorf("its notices are %q", l.Notices)
 	}
 	awaitEnd(t, job)
-	if took := time.Since(began); took < 2*time.Second {
-		t.Errorf("it was ended after %s, its grace is 2s", took)
+	if elapsed := time.Since(began); elapsed < 2*time.Second {
+		t.Errorf("it was ended after %s, its grace is 2s", elapsed)
 	}
 	err := harness.Await(soon(t), 10*time.Millisecond, "the lease stays", func() (bool, error) {
 		return leaseByID(status(t, n), id) == nil, nil

@@ -144,13 +144,13 @@ func TestDirectoryHangs(t *testing.T) {
 	for range 3 { // While it is asked all the time.
 		began := time.Now()
 		r := asUID(t, n, remoteUID, remoteGID, nil, "run", "--", "true")
-		if took := time.Since(began); r.Code != 0 || took > 1500*time.Millisecond {
-			t.Errorf("a known member's run exits with %d after %v: %s", r.Code, took, r.Err)
+		if elapsed := time.Since(began); r.Code != 0 || elapsed > 1500*time.Millisecond {
+			t.Errorf("a known member's run exits with %d after %v: %s", r.Code, elapsed, r.Err)
 		}
 		began = time.Now()
 		r = asUID(t, n, 471109, remoteGID, nil, "status")
-		if took := time.Since(began); r.Code != api.ExitDenied || took > 1500*time.Millisecond {
-			t.Errorf("a stranger's status exits with %d after %v: %s", r.Code, took, r.Err)
+		if elapsed := time.Since(began); r.Code != api.ExitDenied || elapsed > 1500*time.Millisecond {
+			t.Errorf("a stranger's status exits with %d after %v: %s", r.Code, elapsed, r.Err)
 		}
 	}
 	apply(t, n, strings.Replace(remoteSpec, "[remote]", "[remote, later]", 1))
@@ -163,8 +163,8 @@ func TestDirectoryHangs(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("the start took %v", took)
+	if elapsed := time.Since(began); elapsed > 5*time.Second {
+		t.Errorf("the start took %v", elapsed)
 	}
 	directory(t, n, answers("remote:*:471100:471101::/:/bin/sh", "club:*:471102:", "later:*:471105:1::/:/bin/sh"))
 	awaitStatus(t, n, "the directory answers and nobody sees it", func(s *api.Status) bool {

@@ -139,8 +139,8 @@ var prober = sync.OnceValues(func() (string, error) {
 	return file, os.Chmod(dir, 0o755)
 })
 
-// asks makes one request as somebody, from a process of his own.
-func (who person) asks(t *testing.T, n *harness.Node, method, path, body string) reply {
+// request makes one request as somebody, from a process of his own.
+func (who person) request(t *testing.T, n *harness.Node, method, path, body string) reply {
 	t.Helper()
 	program, err := prober()
 	if err != nil {
@@ -164,14 +164,14 @@ func (who person) asks(t *testing.T, n *harness.Node, method, path, body string)
 	return r
 }
 
-// asker is a process of somebody's that makes one request after the other.
-type asker struct {
+// requester is a process of somebody's that makes one request after the other.
+type requester struct {
 	in  *json.Encoder
 	out *json.Decoder
 }
 
-// asker starts one. It ends with the test.
-func (who person) asker(t *testing.T, n *harness.Node) *asker {
+// requester starts one. It ends with the test.
+func (who person) requester(t *testing.T, n *harness.Node) *requester {
 	t.Helper()
 	program, err := prober()
 	if err != nil {
@@ -200,11 +200,11 @@ func (who person) asker(t *testing.T, n *harness.Node) *asker {
 			t.Error(err)
 		}
 	})
-	return &asker{in: json.NewEncoder(in), out: json.NewDecoder(out)}
+	return &requester{in: json.NewEncoder(in), out: json.NewDecoder(out)}
 }
 
-// asks makes one request. The process bounds its time itself.
-func (a *asker) asks(t *testing.T, method, path, body string) reply {
+// request makes one request. The process bounds its time itself.
+func (a *requester) request(t *testing.T, method, path, body string) reply {
 	t.Helper()
 	if err := a.in.Encode(probe{Method: method, Path: path, Body: body}); err != nil {
 		t.Fatalf("%s %s is not asked: %v", method, path, err)

@@ -37,7 +37,7 @@ func script(t *testing.T, n *harness.Node, env []string, name string, args ...st
 func TestPackageRemoval(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
-	ours := "GPUSHARE=" + filepath.Join(n.Bin, "gpushare")
+	environment := "GPUSHARE=" + filepath.Join(n.Bin, "gpushare")
 	steps := []struct {
 		name   string
 		before func()
@@ -45,15 +45,15 @@ func TestPackageRemoval(t *testing.T) {
 		action []string
 		refuse string // part of why, empty when it is let go
 	}{
-		{"before any spec", nil, ours, []string{"remove"}, ""},
-		{"walls stand", func() { apply(t, n, everything) }, ours, []string{"remove"}, "stop MPS"},
-		{"walls stand, by rpm", nil, ours, []string{"0"}, "stop MPS"},
-		{"an upgrade", nil, ours, []string{"upgrade", "2.0"}, ""},
-		{"an upgrade, by rpm", nil, ours, []string{"1"}, ""},
-		{"an upgrade that failed", nil, ours, []string{"failed-upgrade", "1.0"}, ""},
-		{"walls stand and shall", nil, ours + "\x00GPUSHARE_KEEP_ISOLATION=1", []string{"remove"}, ""},
+		{"before any spec", nil, environment, []string{"remove"}, ""},
+		{"walls stand", func() { apply(t, n, everything) }, environment, []string{"remove"}, "stop MPS"},
+		{"walls stand, by rpm", nil, environment, []string{"0"}, "stop MPS"},
+		{"an upgrade", nil, environment, []string{"upgrade", "2.0"}, ""},
+		{"an upgrade, by rpm", nil, environment, []string{"1"}, ""},
+		{"an upgrade that failed", nil, environment, []string{"failed-upgrade", "1.0"}, ""},
+		{"walls stand and shall", nil, environment + "\x00GPUSHARE_KEEP_ISOLATION=1", []string{"remove"}, ""},
 		{"the program is gone", nil, "GPUSHARE=/nowhere/gpushare", []string{"remove"}, "is not removed"},
-		{"the daemon is gone", n.KillDaemon, ours, []string{"remove"}, "walls stand: generation 1"},
+		{"the daemon is gone", n.KillDaemon, environment, []string{"remove"}, "walls stand: generation 1"},
 		{"given back", func() {
 			if err := n.StartDaemon(soon(t)); err != nil {
 				t.Fatal(err)
@@ -61,8 +61,8 @@ func TestPackageRemoval(t *testing.T) {
 			if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
 				t.Fatalf("release exits with %d: %s", r.Code, r.Err)
 			}
-		}, ours, []string{"remove"}, ""},
-		{"given back, and the daemon is gone", n.KillDaemon, ours, []string{"remove"}, ""},
+		}, environment, []string{"remove"}, ""},
+		{"given back, and the daemon is gone", n.KillDaemon, environment, []string{"remove"}, ""},
 	}
 	for _, c := range steps {
 		if c.before != nil {

@@ -25,7 +25,7 @@ func TestLayoutsComeBack(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v:\n got %s\nwant %s\n%s", err, truth(t, n), was, daemonLog(n))
 		}
-		explained(t, settled(t, n), "after "+what)
+		explained(t, awaitChange(t, n), "after "+what)
 		if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
 			t.Errorf("after %s nobody gets an instance: %s", what, r.Err)
 		}
@@ -97,7 +97,7 @@ func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, daemonLog(n))
 	}
-	settled(t, n)
+	awaitChange(t, n)
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
 		t.Errorf("nobody gets an instance of the GPU that answers: %s", r.Err)
 	}
@@ -135,7 +135,7 @@ func TestResetThatCannotBeDone(t *testing.T) {
 	if r.Code != api.ExitDegraded || !strings.Contains(r.Err, "reset") {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	s := settled(t, n)
+	s := awaitChange(t, n)
 	if g := s.GPUs[2]; g.State != "held" || !strings.Contains(g.Reason, "a reset is required") {
 		t.Errorf("GPU 2 is %s: %s", g.State, g.Reason)
 	}
@@ -168,7 +168,7 @@ func TestWhatABridgeJoins(t *testing.T) {
 	}
 	apply(t, n, before)
 	_, id := begin(t, n, "red", "whole", n.Burn("--memory", "1GiB", "--hold")...)
-	settled(t, n)
+	awaitChange(t, n)
 	if calls := links(); calls != 0 {
 		t.Errorf("links were asked for %d times, and nothing was to be reset", calls)
 	}
@@ -189,7 +189,7 @@ func TestWhatABridgeJoins(t *testing.T) {
 			t.Errorf("GPU %d was reset: %v", i, reset)
 		}
 	}
-	s := settled(t, n)
+	s := awaitChange(t, n)
 	if leaseByID(s, id) == nil {
 		t.Errorf("the lease on the other end of the bridge is gone\n%s", daemonLog(n))
 	}

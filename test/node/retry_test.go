@@ -7,7 +7,7 @@ import (
 )
 
 // A GPU that answers again is taken back although its neighbour still does not.
-func TestRetryBesideASickNeighbour(t *testing.T) {
+func TestRetryWithAnUnresponsiveGPU(t *testing.T) {
 	t.Parallel()
 	n := startHasty(t, quick)
 	apply(t, n, shared)

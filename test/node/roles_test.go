@@ -41,7 +41,7 @@ func columnNames() [columns]string {
 	return [columns]string{"root", "admin group", "observer group", "member", "colleague", "another tenant's member", "stranger", "root in a user namespace"}
 }
 
-func everybody() [columns]person {
+func callers() [columns]person {
 	return [columns]person{
 		root0:         {},
 		adminGroup:    {uid: 471210, gid: 471210, groups: []string{strconv.Itoa(gidAdmins)}},
@@ -49,7 +49,7 @@ func everybody() [columns]person {
 		member:        {uid: 471212, gid: 471212},
 		colleague:     {uid: 471213, gid: 471213},
 		anothers:      {uid: 471214, gid: 471214, groups: []string{strconv.Itoa(gidBlue)}},
-		withoutRole:      {uid: 471215, gid: 471215},
+		withoutRole:   {uid: 471215, gid: 471215},
 		namespaceRoot: {uid: 471216, gid: 471216, inside: true},
 	}
 }
@@ -209,7 +209,7 @@ func routesOfTheDaemon(t *testing.T) []string {
 	return out
 }
 
-func TestEveryRouteSaysWhoMay(t *testing.T) {
+func TestEveryRouteHasRoles(t *testing.T) {
 	routes, rows := routesOfTheDaemon(t), table()
 	if len(routes) < 10 {
 		t.Fatalf("only %d routes were found: the reading is broken", len(routes))
@@ -230,7 +230,7 @@ func TestEveryRouteSaysWhoMay(t *testing.T) {
 }
 
 // Everybody tries everything, as processes of their own with real credentials, and nobody reads of another tenant.
-func TestWhoMayWhatForReal(t *testing.T) {
+func TestRolesOnTheSocket(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming other users needs root")
 	}
@@ -245,7 +245,7 @@ func TestWhoMayWhatForReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, n, rolesSpec)
-	who, names := everybody(), columnNames()
+	who, names := callers(), columnNames()
 	if out, err := who[namespaceRoot].command(soon(t), "id", "-u").Output(); err != nil || strings.TrimSpace(string(out)) != "0" {
 		t.Skipf("this host gives no user namespace to users: %s %v", out, err)
 	}
@@ -275,9 +275,9 @@ func TestWhoMayWhatForReal(t *testing.T) {
 		return leaseOf(job)
 	}
 	lease(anothers, "secret-of-blue")
-	var askers [columns]*asker
+	var askers [columns]*requester
 	for column, p := range who {
-		askers[column] = p.asker(t, n)
+		askers[column] = p.requester(t, n)
 	}
 	for _, c := range table() {
 		for column, p := range who {
@@ -288,9 +288,9 @@ func TestWhoMayWhatForReal(t *testing.T) {
 			}
 			var r reply
 			if c.route == "POST /v1/leases" { // Who asks for a lease goes into it.
-				r = p.asks(t, n, method, path, c.body)
+				r = p.request(t, n, method, path, c.body)
 			} else {
-				r = askers[column].asks(t, method, path, c.body)
+				r = askers[column].request(t, method, path, c.body)
 			}
 			if r.Status != c.want[column] {
 				t.Errorf("%s %s of %s is answered with %d, want %d: %s", method, path, names[column], r.Status, c.want[column], r.Body)

@@ -44,12 +44,12 @@ func TestDamagedState(t *testing.T) {
 			if err := n.StartDaemon(soon(t)); err != nil {
 				t.Fatal(err)
 			}
-			s := settled(t, n)
-			told := false
+			s := awaitChange(t, n)
+			reported := false
 			for _, cond := range s.Node.Conditions {
-				told = told || cond.Kind == "state" && cond.Hint != ""
+				reported = reported || cond.Kind == "state" && cond.Hint != ""
 			}
-			if !told {
+			if !reported {
 				t.Errorf("nobody is told: %+v", s.Node.Conditions)
 			}
 			if (s.Node.Generation > 0) != c.keeps {

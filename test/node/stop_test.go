@@ -44,7 +44,7 @@ func TestKilledWhileStoppingAnUnattributedProcess(t *testing.T) {
 			if err := n.StartDaemon(soon(t)); err != nil {
 				t.Fatal(err)
 			}
-			explained(t, settled(t, n), "after the kill")
+			explained(t, awaitChange(t, n), "after the kill")
 			if got := truth(t, n); m.alive() || got == was {
 				t.Errorf("the change was not gone on with: the monitor runs: %v, the node has %s\n%s", m.alive(), got, daemonLog(n))
 			}

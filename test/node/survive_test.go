@@ -21,11 +21,11 @@ import (
 // crowd is many leases that start and end, so that whatever happens to the daemon happens in the middle of something.
 type crowd struct {
 	n *harness.Node
-	// quiet is held for reading by each member while it starts or ends a lease, and for writing by whoever counts them.
-	quiet sync.RWMutex
-	mu    sync.Mutex // guards what follows
-	told  map[string]*harness.Job
-	count int
+	// pause is held for reading by each member while it starts or ends a lease, and for writing by whoever counts them.
+	pause   sync.RWMutex
+	mu      sync.Mutex // guards what follows
+	started map[string]*harness.Job
+	count   int
 }
 
 // member starts and ends leases until ctx is over.
@@ -41,38 +41,38 @@ func (c *crowd) member(ctx context.Context, tenant string, random *rand.Rand) er
 // one is one lease that burns for so long. A daemon that is dead refuses it, which is no error.
 func (c *crowd) one(ctx context.Context, tenant string, life time.Duration) error {
 	script := `echo "lease=$GPUSHARE_LEASE."; exec ` + strings.Join(c.n.Burn("--memory", "64MiB", "--kernel", "2ms", "--queue", "8"), " ")
-	c.quiet.RLock()
+	c.pause.RLock()
 	job, err := c.n.Run("-q", "-t", tenant, "--grant", "part", "--", "sh", "-c", script)
 	if err != nil {
-		c.quiet.RUnlock()
+		c.pause.RUnlock()
 		return err
 	}
-	id, told := "", false
+	id, started := "", false
 	if job.AwaitLine(ctx, ".") == nil {
 		_, rest, _ := strings.Cut(job.Output(), "lease=")
-		id, _, told = strings.Cut(rest, ".")
+		id, _, started = strings.Cut(rest, ".")
 	}
-	if told {
+	if started {
 		c.mu.Lock()
-		c.told[id] = job
+		c.started[id] = job
 		c.count++
 		c.mu.Unlock()
 	}
-	c.quiet.RUnlock()
+	c.pause.RUnlock()
 	select {
 	case <-time.After(life): // It is the load, not a wait for anything.
 	case <-job.Done():
 	case <-ctx.Done():
 	}
-	c.quiet.RLock()
-	defer c.quiet.RUnlock()
+	c.pause.RLock()
+	defer c.pause.RUnlock()
 	job.Kill()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if told && job.Code() != -int(syscall.SIGKILL) {
+	if started && job.Code() != -int(syscall.SIGKILL) {
 		return fmt.Errorf("lease %s ended by itself with %d: %s", id, job.Code(), job.Output())
 	}
-	delete(c.told, id)
+	delete(c.started, id)
 	return nil
 }
 
@@ -81,7 +81,7 @@ func (c *crowd) living() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := map[string]int{}
-	for id, job := range c.told {
+	for id, job := range c.started {
 		select {
 		case <-job.Done():
 		default:
@@ -100,7 +100,7 @@ func TestLeasesSurviveKills(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	ctx, stop := context.WithCancel(soon(t))
-	c := &crowd{n: n, told: map[string]*harness.Job{}}
+	c := &crowd{n: n, started: map[string]*harness.Job{}}
 	var group sync.WaitGroup
 	// Two that stay for the whole time share the GPU, so that somebody is frozen more often than not.
 	for _, tenant := range []string{"red", "blue"} {
@@ -136,9 +136,9 @@ func TestLeasesSurviveKills(t *testing.T) {
 		if err := n.StartDaemon(soon(t)); err != nil {
 			t.Fatal(err)
 		}
-		c.quiet.Lock()
+		c.pause.Lock()
 		c.counted(t)
-		c.quiet.Unlock()
+		c.pause.Unlock()
 		if t.Failed() {
 			t.Fatal(daemonLog(n))
 		}

@@ -105,16 +105,16 @@ func onTerminal(t *testing.T, n *harness.Node, args ...string) (*screen, *harnes
 	return s, job
 }
 
-// teller follows the events of a node.
-type teller struct {
+// eventStream follows the events of a node.
+type eventStream struct {
 	mu     sync.Mutex // guards what follows
 	events []api.Event
 	more   chan struct{}
 }
 
-func follow(t *testing.T, n *harness.Node) *teller {
+func follow(t *testing.T, n *harness.Node) *eventStream {
 	t.Helper()
-	e := &teller{more: make(chan struct{})}
+	e := &eventStream{more: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return client.Dial(ctx, n.Socket())
@@ -148,7 +148,7 @@ func follow(t *testing.T, n *harness.Node) *teller {
 }
 
 // await waits for an event of a kind about a lease.
-func (e *teller) await(t *testing.T, kind, id string) api.Event {
+func (e *eventStream) await(t *testing.T, kind, id string) api.Event {
 	t.Helper()
 	ctx := soon(t)
 	for {

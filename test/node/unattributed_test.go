@@ -26,7 +26,7 @@ func TestUnattributedIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, n, strings.Replace(shared, "enforce: on", "enforce: on, isolation: {unattributed: stop}", 1))
-	told := follow(t, n)
+	events := follow(t, n)
 	burn := func(uid uint32) *exec.Cmd {
 		argv := n.Burn("--gpu", "3", "--memory", "64MiB", "--hold")
 		cmd := exec.Command(argv[0], argv[1:]...)
@@ -46,7 +46,7 @@ func TestUnattributedIsStopped(t *testing.T) {
 		_ = root.Wait()
 	})
 	job, _ := begin(t, n, "red", "part", n.Burn("--memory", "64MiB", "--hold")...)
-	told.await(t, "gpu.unattributed", "")
+	events.await(t, "gpu.unattributed", "")
 	began := time.Now()
 	select {
 	case err := <-ended:
@@ -54,13 +54,13 @@ func TestUnattributedIsStopped(t *testing.T) {
 		if user.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) { // as one that was asked to end says
 			t.Errorf("SIGTERM was not sent to it: %v", err)
 		}
-		if took := time.Since(began); took < 20*time.Second {
-			t.Errorf("it was stopped after %s, without its grace", took)
+		if elapsed := time.Since(began); elapsed < 20*time.Second {
+			t.Errorf("it was stopped after %s, without its grace", elapsed)
 		}
 	case <-time.After(90 * time.Second):
 		t.Fatalf("it was not stopped\n%s", daemonLog(n))
 	}
-	told.await(t, "gpu.unattributed.stopped", "")
+	events.await(t, "gpu.unattributed.stopped", "")
 	for what, pid := range map[string]int{"root's process": root.Process.Pid, "a lease's": job.PID()} {
 		if st, err := procfs.Read(pid); err != nil || st.Dead() {
 			t.Errorf("%s was stopped: %v", what, err)

@@ -158,7 +158,7 @@ func TestUnmanage(t *testing.T) {
 		t.Errorf("after a restart status says %+v", s.Node)
 	}
 	apply(t, n, everything)
-	if s := settled(t, n); s.Node.Unmanaged != nil || s.Node.Enforce != "on" || s.Node.Generation != 3 {
+	if s := awaitChange(t, n); s.Node.Unmanaged != nil || s.Node.Enforce != "on" || s.Node.Generation != 3 {
 		t.Errorf("after an apply status says %+v", s.Node)
 	}
 	if got := truth(t, n); got != cut {
@@ -186,7 +186,7 @@ func TestUnmanageAll(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	settled(t, n)
+	awaitChange(t, n)
 	if r := n.CLI(soon(t), "unmanage", "--all"); r.Code != 0 || !strings.Contains(r.Out, "destroy 3g.20gb") {
 		t.Fatalf("it exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
 	}
@@ -207,7 +207,7 @@ func TestUnmanageAll(t *testing.T) {
 		}
 	}
 	apply(t, n, everything)
-	if s := settled(t, n); s.Node.Generation != 3 || s.Node.Unmanaged != nil {
+	if s := awaitChange(t, n); s.Node.Generation != 3 || s.Node.Unmanaged != nil {
 		t.Errorf("after an apply status says %+v", s.Node)
 	}
 }
@@ -240,7 +240,7 @@ func TestKilledWhileUnmanaging(t *testing.T) {
 		if err := n.StartDaemon(soon(t)); err != nil {
 			t.Fatalf("%s: the daemon does not start again: %v", where, err)
 		}
-		s := settled(t, n)
+		s := awaitChange(t, n)
 		explained(t, s, where)
 		switch {
 		case s.Node.Unmanaged != nil:
