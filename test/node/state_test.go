@@ -126,7 +126,7 @@ func TestStateOfAnotherFormat(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	settled(t, n)
+	awaitChange(t, n)
 	if got := truth(t, n); got != was {
 		t.Errorf("the layout was changed\n got %s\nwant %s", got, was)
 	}
