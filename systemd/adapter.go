@@ -19,28 +19,28 @@ import (
 // Options of an Adapter; the zero value is the usual host.
 type Options struct {
 	Address string       // of the bus; the system bus when empty
-	Prefix  string       // of our units; "gpushare" when empty
+	Prefix  string       // of the units' names; "gpushare" when empty
 	Mount   string       // of the cgroup v2 hierarchy; found when empty
-	Policy  string       // the folder of the bus's policies; the usual one when empty
-	Log     *slog.Logger // nowhere when nil
+	Policy  string       // the directory of the bus policies; usualPolicyDir when empty
+	Log     *slog.Logger // nil: nothing is logged
 	// Journalctl reads the journal; found in the PATH when empty.
 	Journalctl string
 
-	// DevicePrograms tells how many device programs a cgroup has, given by its directory; cgroup.ErrNotFound when there is no such
-	// cgroup. Nil: nobody looks, and systemd's word about device rules is taken.
+	// DevicePrograms returns how many device programs the cgroup of a directory has; cgroup.ErrNotFound when there is no such
+	// cgroup. Nil: the kernel is not queried, and the device rules are those that systemd reports.
 	DevicePrograms func(dir string) (programs int, err error)
 
-	// OnReload is called after the service manager has loaded its configuration again and after the connection to it
-	// was lost and made anew: what is in force must be verified then. It must not block and not call the adapter.
+	// OnReload is called after the service manager has reloaded its configuration, and after a lost connection to it was
+	// made again: what is in force must then be verified. It must not block and not call the adapter.
 	OnReload func()
-	// OnLogins is called after somebody logged in or out, and OnUnit after a job of a unit has ended (any unit when the
-	// name is empty): see Logins and UnitCgroup. Both are called after a lost connection too, and bound as OnReload is.
+	// OnLogins is called after a login or logout, and OnUnit after a job of a unit has ended (any unit when the name is
+	// empty): see Logins and UnitCgroup. Both are also called after a lost connection. They must not block either.
 	OnLogins func()
 	OnUnit   func(name string)
 }
 
-// Adapter is the adapter of package cgroup's port for hosts that systemd runs, and what starts services for others. It
-// is safe for concurrent use. Close it.
+// Adapter implements package cgroup's port on hosts with systemd, and starts services. It is safe for concurrent use.
+// Close it.
 type Adapter struct {
 	bus        *supervisor
 	prefix     string
@@ -56,24 +56,25 @@ type Adapter struct {
 	pidOnly   atomic.Bool // this systemd does not take processes by descriptor
 	oomPolicy bool        // its scopes have OOMPolicy
 
-	roots [3]string // of drop-ins
+	roots          [3]string // of drop-ins
 	devicePrograms func(dir string) (programs int, err error)
 
-	// mu guards the making and removing of slices against each other; systemd itself orders the rest.
+	// mu serialises creating and removing slices; systemd itself orders the rest.
 	mu sync.Mutex
 
-	// configsMu guards asked and is taken last.
+	// configsMu guards configs. It is taken last.
 	configsMu sync.Mutex
 	configs   map[string]sliceConfig // by unit
 }
 
 var _ cgroup.Port = (*Adapter)(nil)
 
-// inner is the cgroup in a delegated scope that holds its processes and is frozen: systemd neither sees nor undoes it.
+// inner is the cgroup in a delegated scope that contains its processes and is frozen: systemd neither sees nor undoes that.
 const inner = "run"
 
-// Open connects to the service manager, asks for its version and takes up the scopes that run. ErrUnavailable when it
-// cannot be reached, cgroup.ErrNotSupported when it is too old or the host has no cgroup v2 hierarchy.
+// Open connects to the service manager, queries its version and registers the scopes that run. It returns ErrUnavailable
+// when the service manager cannot be reached, cgroup.ErrNotSupported when it is too old or the host has no cgroup v2
+// hierarchy.
 func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	if opt.Prefix == "" {
 		opt.Prefix = "gpushare"
@@ -121,7 +122,7 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	return a, nil
 }
 
-// Close ends the connection. Units, limits and scopes stay.
+// Close ends the connection. Units, limits and scopes are kept.
 func (a *Adapter) Close() {
 	a.bus.close()
 	a.oomWatcher.Close()
@@ -133,7 +134,7 @@ func (a *Adapter) initialize(ctx context.Context, controllers []string) error {
 		return err
 	}
 	if version < minVersion {
-		return fmt.Errorf("cannot work with systemd %s: %d is the oldest that will do: %w", text, minVersion, cgroup.ErrNotSupported)
+		return fmt.Errorf("cannot use systemd %s: version %d or newer is needed: %w", text, minVersion, cgroup.ErrNotSupported)
 	}
 	a.info = cgroup.Info{
 		Adapter: "systemd", Detail: "systemd " + text, Slices: true, Driver: cgroup.DriverSystemd, Freeze: true, Devices: true,
@@ -170,10 +171,10 @@ func managerProperty(ctx context.Context, l *link, name string) (any, error) {
 	return v, err
 }
 
-// Info says what acts here.
+// Info describes the adapter.
 func (a *Adapter) Info() cgroup.Info { return a.info }
 
-// Abilities are all that there are.
+// Abilities are those of a host with systemd.
 func (a *Adapter) Abilities() cgroup.Abilities {
 	return cgroup.Abilities{
 		Hierarchy: new(a.h), ScopeDevices: a, Migration: a, Units: a, PIDIndex: a.PIDIndex,
@@ -181,7 +182,7 @@ func (a *Adapter) Abilities() cgroup.Abilities {
 	}
 }
 
-// Hierarchy is where systemd's cgroups are, for reading statistics.
+// Hierarchy returns the hierarchy of systemd's cgroups, for reading statistics.
 func (a *Adapter) Hierarchy() cgroup.Hierarchy { return a.h }
 
 // Members lists the processes in the scope now. Processes that another service manager took away are not among them:
@@ -194,11 +195,12 @@ func (a *Adapter) Members(_ context.Context, id string) ([]cgroup.Process, error
 	return a.h.Processes(scope)
 }
 
-// WaitEmpty blocks until the scope holds no process or is gone: systemd removes it about 3 ms after its last process.
+// WaitEmpty blocks until the scope has no process or no longer exists: systemd removes it about 3 ms after its last process
+// ends.
 func (a *Adapter) WaitEmpty(ctx context.Context, id string) error {
 	scope, err := a.scope(id)
 	if err != nil {
-		return nil //nolint:nilerr // gone is what was waited for
+		return nil //nolint:nilerr // no scope: the wait is over
 	}
 	if err := a.h.WaitEmpty(ctx, scope); err != nil {
 		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
@@ -225,7 +227,7 @@ func (a *Adapter) KillScope(ctx context.Context, id string) error {
 	return nil
 }
 
-// ScopeOf tells which scope holds the process.
+// ScopeOf returns the scope of a process.
 func (a *Adapter) ScopeOf(pid int) (string, bool) { return a.index.ScopeOf(pid) }
 
 // PIDIndex lists the processes of all scopes.
@@ -240,8 +242,8 @@ func (a *Adapter) Leaf(id string) (string, error) {
 	return path.Join(scope, inner), nil
 }
 
-// Freeze stops the scope's processes, by the kernel's freezer on the inner cgroup and not by FreezeUnit: on 257 a unit
-// that was frozen so cannot be stopped by its administrator.
+// Freeze stops the scope's processes by the kernel's freezer on the inner cgroup, not by FreezeUnit: on 257 an administrator
+// cannot stop a unit that FreezeUnit froze.
 func (a *Adapter) Freeze(ctx context.Context, id string) error {
 	leaf, err := a.Leaf(id)
 	if err != nil {
@@ -254,7 +256,7 @@ func (a *Adapter) Freeze(ctx context.Context, id string) error {
 func (a *Adapter) Thaw(ctx context.Context, id string) error {
 	leaf, err := a.Leaf(id)
 	if err != nil {
-		return nil //nolint:nilerr // nobody in it is frozen
+		return nil //nolint:nilerr // no scope has no frozen process
 	}
 	return a.freezer.Thaw(ctx, leaf)
 }
@@ -276,7 +278,7 @@ func (a *Adapter) scope(id string) (string, error) {
 	return cg, nil
 }
 
-// typed reads all properties of a unit's own type ("Slice", "Scope", "Service").
+// typed reads all properties of a unit's type ("Slice", "Scope", "Service").
 func (a *Adapter) typed(ctx context.Context, unit, kind string) (props map[string]any, err error) {
 	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {
 		var err error
@@ -312,7 +314,7 @@ func (a *Adapter) list(ctx context.Context, patterns ...string) (units []sd.Unit
 	return units, err
 }
 
-// stop stops a unit. One that is not there is no error.
+// stop stops a unit. A unit that does not exist is no error.
 func (a *Adapter) stop(ctx context.Context, unit string) error {
 	err := a.bus.job(ctx, "stop "+unit, func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
 		return c.StopUnitContext(ctx, unit, "replace", ended)

@@ -29,7 +29,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// fakeMount is a directory that looks enough like a hierarchy for whoever only reads its controllers.
+// fakeMount is a directory of files that has what readers of a hierarchy's controllers need.
 func fakeMount(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,11 +56,11 @@ func openFake(t *testing.T) (*Adapter, *fake) {
 	return open(t, Options{Address: address, Mount: fakeMount(t)}), f
 }
 
-// openReal opens an adapter whose fake service manager makes real cgroups.
+// openReal opens an adapter whose fake service manager creates real cgroups.
 func openReal(t *testing.T) (*Adapter, *fake) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root to make cgroups")
+		t.Skip("needs root to create cgroups")
 	}
 	h, err := cgroup.FindHierarchy()
 	if err != nil {
@@ -71,7 +71,7 @@ func openReal(t *testing.T) (*Adapter, *fake) {
 	}
 	prefix := "gpusharetest" + strings.ToLower(strings.ReplaceAll(t.Name(), "/", ""))
 	f, address := startFake(t, &h)
-	// The library panics when it receives an array of descriptors, and the fake stands on it: only a real service
+	// The library panics when it receives an array of descriptors, and the fake uses it: only a real service
 	// manager can be given a process by descriptor.
 	f.set(func() { f.version = "252.39-1~deb12u1" })
 	t.Cleanup(func() {
@@ -107,7 +107,7 @@ func spawnReading(t *testing.T, stdin *os.File, name string, args ...string) cgr
 	reaped := make(chan struct{})
 	go func() {
 		defer close(reaped)
-		_ = cmd.Wait() // it is killed: the error says so
+		_ = cmd.Wait() // it is killed, which is the error
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended
@@ -156,7 +156,7 @@ func TestAbilities(t *testing.T) {
 		"libpod-4711.scope": false, "gpushare.slice": false, "gpusharer-1.scope": false,
 	} {
 		if own := can.OwnScope(name); own != want {
-			t.Errorf("%s is ours: %v, want %v", name, own, want)
+			t.Errorf("%s is of gpushare: %v, want %v", name, own, want)
 		}
 	}
 }
@@ -178,7 +178,7 @@ func TestSetSlice(t *testing.T) {
 	if err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
-	// Limits before the start, and last for ever; devices until the next boot only.
+	// Limits are set before the start and are persistent; devices are set until the next boot.
 	want := []string{
 		"SetUnitProperties " + trainUnit + " persistent CPUQuotaPerSecUSec,CPUWeight,MemoryMax,MemoryHigh,MemorySwapMax,TasksMax,IOWeight,AllowedCPUs,DevicePolicy",
 		"SetUnitProperties " + trainUnit + " runtime DeviceAllow,DeviceAllow",
@@ -208,8 +208,8 @@ func TestSetSlice(t *testing.T) {
 	if one, err := a.Slice(ctx, s.Name); err != nil || !reflect.DeepEqual(one, states[i]) {
 		t.Errorf("read alone it is %+v, %v; among all %+v", one, err, states[i])
 	}
-	if _, err := a.Slice(ctx, cgroup.SliceName{Tenant: "nobody"}); !errors.Is(err, cgroup.ErrNotFound) {
-		t.Errorf("a slice that is not there: %v", err)
+	if _, err := a.Slice(ctx, cgroup.SliceName{Tenant: "missing"}); !errors.Is(err, cgroup.ErrNotFound) {
+		t.Errorf("a missing slice: %v", err)
 	}
 	if states[i].Path != `/gpushare.slice/gpushare-vision\x2dlab.slice/`+trainUnit {
 		t.Errorf("path %s", states[i].Path)
@@ -242,7 +242,7 @@ func TestSetSliceWritesOnlyWhatDiffers(t *testing.T) {
 		t.Errorf("limits (-want +got):\n%s", d)
 	}
 	if q := f.property(trainUnit, "CPUQuotaPerSecUSec"); q != infinity {
-		t.Errorf("a quota taken away is %v", q)
+		t.Errorf("a removed quota is %v", q)
 	}
 
 	// DeviceAllow appends: one device less must not leave the old one there.
@@ -260,7 +260,7 @@ func TestSetSliceWritesOnlyWhatDiffers(t *testing.T) {
 		t.Errorf("entries %v of a closed slice without devices", got)
 	}
 
-	// Opened again, the policy stays: going back to auto would leave the program in the kernel.
+	// Opened again, the policy is kept: auto would leave the program in the kernel.
 	s.Closed = false
 	set()
 	if p := f.property(trainUnit, "DevicePolicy"); p != "closed" {
@@ -330,7 +330,7 @@ func TestScope(t *testing.T) {
 		t.Errorf("the process is in %s, %v", at, err)
 	}
 	if id, ok := a.ScopeOf(p.PID); !ok || id != "l-7" {
-		t.Errorf("owner %q, %v", id, ok)
+		t.Errorf("scope %q, %v", id, ok)
 	}
 	if again, err := a.StartScope(ctx, s); err != nil || again != st {
 		t.Errorf("started again: %+v, %v", again, err)
@@ -351,34 +351,34 @@ func TestScope(t *testing.T) {
 		t.Errorf("removing a slice in use: %v", err)
 	}
 
-	// The next life of the daemon finds it, without a write.
+	// The next run of the daemon finds it, without a write.
 	f.taken()
 	next := open(t, Options{Address: a.bus.address, Mount: a.h.Mount, Prefix: a.prefix})
 	if got, err := next.Recover(ctx, s); err != nil || got != st {
-		t.Errorf("adopted %+v, %v", got, err)
+		t.Errorf("recovered %+v, %v", got, err)
 	}
 	if scopes, err := next.Scopes(ctx); err != nil || !slices.Equal(scopes, []cgroup.ScopeState{st}) {
 		t.Errorf("scopes %+v, %v", scopes, err)
 	}
 	if calls := f.taken(); len(calls) != 0 {
-		t.Errorf("adopting wrote: %v", calls)
+		t.Errorf("recovering wrote: %v", calls)
 	}
 
 	if err := next.KillScope(ctx, "l-7"); err != nil {
 		t.Fatal(err)
 	}
 	if procfs.Alive(p.PID, p.Start) {
-		t.Error("the process lives after its scope was killed")
+		t.Error("the process runs after its scope was killed")
 	}
 	if _, err := next.Recover(ctx, s); !errors.Is(err, cgroup.ErrNotFound) {
-		t.Errorf("adopting a scope that ended: %v", err)
+		t.Errorf("recovering a scope that ended: %v", err)
 	}
 	if err := a.WaitEmpty(ctx, "l-7"); err != nil {
 		t.Errorf("waiting for the end: %v", err)
 	}
 }
 
-// Where the service manager can be told that a scope ends as a whole when memory runs out, it is; of a service it always can.
+// OOMPolicy=kill is set on scopes where the service manager knows it, and always on services.
 func TestOOMPolicy(t *testing.T) {
 	usual, f := openReal(t)
 	for _, c := range []struct {
@@ -536,9 +536,9 @@ func TestReconnects(t *testing.T) {
 			t.Fatalf("round %d: %v", round, err)
 		}
 		p.cut()
-		eventually(t, "what was missed is verified", func() bool { return verifies.Load() == round+1 })
+		eventually(t, "a verification after the lost connection", func() bool { return verifies.Load() == round+1 })
 	}
-	// A job in flight when the line is cut is started again, not lost.
+	// A job that runs when the connection is lost is started again.
 	f.set(func() { f.hang = true })
 	done := make(chan error, 1)
 	go func() { done <- a.StartService(ctx, Service{Name: "x", Argv: []string{"/bin/true"}}) }()
@@ -556,20 +556,20 @@ func TestReconnects(t *testing.T) {
 
 func TestReloadIsReported(t *testing.T) {
 	f, address := startFake(t, nil)
-	told := make(chan struct{}, 10)
-	open(t, Options{Address: address, Mount: fakeMount(t), OnReload: func() { told <- struct{}{} }})
+	reported := make(chan struct{}, 10)
+	open(t, Options{Address: address, Mount: fakeMount(t), OnReload: func() { reported <- struct{}{} }})
 	for _, active := range []bool{true, false} {
 		if err := f.conn.Emit(managerPath, managerIface+".Reloading", active); err != nil {
 			t.Fatal(err)
 		}
 	}
 	select {
-	case <-told:
+	case <-reported:
 	case <-time.After(10 * time.Second):
-		t.Fatal("nobody was told of the reload")
+		t.Fatal("the reload was not reported")
 	}
-	if len(told) != 0 {
-		t.Error("the beginning of the reload was told as well as its end")
+	if len(reported) != 0 {
+		t.Error("the begin of the reload was reported as well as its end")
 	}
 }
 
@@ -590,7 +590,7 @@ func TestSilentBus(t *testing.T) {
 	begin := time.Now()
 	_, err = Open(within(t, 100*time.Millisecond), Options{Address: "unix:path=" + socket, Mount: fakeMount(t)})
 	if !errors.Is(err, ErrUnavailable) {
-		t.Errorf("a mute bus: %v", err)
+		t.Errorf("a silent bus: %v", err)
 	}
 	if d := time.Since(begin); d > 5*time.Second {
 		t.Errorf("it took %v to give up", d)

@@ -29,19 +29,19 @@ const (
 
 // Errors of the connection and its jobs.
 var (
-	// ErrUnavailable means that the service manager cannot be reached now.
+	// ErrUnavailable: the service manager cannot be reached now.
 	ErrUnavailable = errors.New("the service manager cannot be reached")
-	// ErrJob means that the service manager took a job on and did not bring it to its end.
+	// ErrJob: the service manager accepted a job and did not complete it.
 	ErrJob = errors.New("the job failed")
 
 	errLost = fmt.Errorf("the connection ended: %w", ErrUnavailable)
 )
 
-// link is one connection to the bus. When it dies it is dead: a new one takes its place, with a new signal channel,
-// because the library closes the channel with the connection and panics when the same one is registered again.
+// link is one connection to the bus. A lost connection is replaced by a new link with a new signal channel: the library
+// closes the channel with the connection, and panics when the same one is registered again.
 type link struct {
 	units   *sd.Conn   // calls and jobs
-	raw     *dbus.Conn // our own calls and signals
+	raw     *dbus.Conn // calls that the library lacks, and signals
 	signals chan *dbus.Signal
 }
 
@@ -58,23 +58,23 @@ type supervisor struct {
 	log     *slog.Logger
 	call    listeners
 
-	ctx    context.Context //nolint:containedctx // the life of the connection is the supervisor's, not a caller's
+	ctx    context.Context //nolint:containedctx // the supervisor ends the connection, not a caller
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the supervising goroutine has ended
 
-	reloads atomic.Uint64 // how often what is in force may have changed without a word
+	reloads atomic.Uint64 // how often what is in force may have changed without this adapter
 
 	// mu guards link and up.
 	mu   sync.Mutex
 	link *link         // nil while there is none
-	up   chan struct{} // closed when link is there
+	up   chan struct{} // closed when link is set
 }
 
-// listeners are told, in the supervising goroutine, of what may have changed without a word of ours. All of them are told
-// after a connection was lost: signals were lost with it.
+// listeners are called in the supervising goroutine when something may have changed without this adapter. All of them are
+// called after a lost connection, because signals were lost with it.
 type listeners struct {
-	reloaded func()            // the service manager has loaded its configuration again
-	logins   func()            // somebody logged in or out
+	reloaded func()            // the service manager has reloaded its configuration
+	logins   func()            // a login or logout
 	unit     func(name string) // a job of this unit has ended; any unit when empty
 }
 
@@ -100,7 +100,7 @@ func (s *supervisor) close() {
 	<-s.done
 }
 
-// get waits for a living connection.
+// get waits for a working connection.
 func (s *supervisor) get(ctx context.Context) (*link, error) {
 	for {
 		s.mu.Lock()
@@ -110,7 +110,7 @@ func (s *supervisor) get(ctx context.Context) (*link, error) {
 			return l, nil
 		}
 		if l != nil {
-			// It died and the supervisor has not noticed yet.
+			// It was lost, and the supervisor has not noticed yet.
 			s.drop(l)
 			continue
 		}
@@ -119,12 +119,12 @@ func (s *supervisor) get(ctx context.Context) (*link, error) {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 		case <-s.ctx.Done():
-			return nil, fmt.Errorf("it was closed: %w", ErrUnavailable)
+			return nil, fmt.Errorf("the adapter was closed: %w", ErrUnavailable)
 		}
 	}
 }
 
-// do runs one idempotent operation, once more on a new connection when the first died under it.
+// do runs one idempotent operation, and repeats it once on a new connection when the connection was lost during it.
 func (s *supervisor) do(ctx context.Context, op func(context.Context, *link) error) error {
 	for again := false; ; again = true {
 		l, err := s.get(ctx)
@@ -135,7 +135,7 @@ func (s *supervisor) do(ctx context.Context, op func(context.Context, *link) err
 		if err == nil || ctx.Err() != nil || again {
 			return err
 		}
-		// A dead connection fails its calls with whatever its last read said: only the connection tells.
+		// Calls on a lost connection fail with the error of its last read. Only the state of the connection is reliable.
 		if !errors.Is(err, errLost) && l.alive() {
 			return err
 		}
@@ -152,7 +152,7 @@ func (s *supervisor) run(l *link) {
 		if s.ctx.Err() != nil {
 			return
 		}
-		s.log.Warn("lost the connection to the service manager, dialling again")
+		s.log.Warn("lost the connection to the service manager, connecting again")
 		var ok bool
 		if l, ok = s.redial(); !ok {
 			return
@@ -166,9 +166,9 @@ func (s *supervisor) run(l *link) {
 	}
 }
 
-// listen serves signals until the link dies or the supervisor is closed.
+// listen handles signals until the link is lost or the supervisor is closed.
 func (s *supervisor) listen(l *link) {
-	// The two connections of the library can die alone.
+	// The two connections of the library can be lost alone.
 	check := time.NewTicker(maxBackoff)
 	defer check.Stop()
 	for {
@@ -190,11 +190,11 @@ func (s *supervisor) listen(l *link) {
 	}
 }
 
-// handleSignal passes one signal on.
+// handleSignal calls the listeners of one signal.
 func (s *supervisor) handleSignal(sig *dbus.Signal) {
 	switch sig.Name {
 	case managerIface + ".Reloading":
-		// Reloading(true) comes before, Reloading(false) after: only then is there something to verify.
+		// Reloading(true) comes before a reload, Reloading(false) after it: only then there is something to verify.
 		if len(sig.Body) == 1 && sig.Body[0] == false {
 			s.reloads.Add(1)
 			s.call.reloaded()
@@ -220,7 +220,7 @@ func (s *supervisor) redial() (*link, bool) {
 		if err == nil {
 			return l, true
 		}
-		s.log.Debug("cannot dial the service manager", "error", err)
+		s.log.Debug("cannot connect to the service manager", "error", err)
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -246,7 +246,7 @@ func (s *supervisor) drop(l *link) {
 	}
 }
 
-// dial makes a link: one connection of ours, and the two that the library makes.
+// dial makes a link: one raw connection, and the two that the library makes.
 func (s *supervisor) dial(ctx context.Context) (l *link, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -269,7 +269,7 @@ func (s *supervisor) dial(ctx context.Context) (l *link, err error) {
 			return l, err
 		}
 	}
-	// Only subscribers are told of reloads and jobs.
+	// Only subscribers get signals of reloads and jobs.
 	if err = l.raw.Object(busName, managerPath).CallWithContext(ctx, managerIface+".Subscribe", 0).Err; err != nil {
 		return l, err
 	}
@@ -277,7 +277,7 @@ func (s *supervisor) dial(ctx context.Context) (l *link, err error) {
 	return l, err
 }
 
-// dialBus makes one connection that lives as long as the supervisor. ctx bounds only the making.
+// dialBus makes one connection that lives as long as the supervisor. ctx bounds only the connecting.
 func (s *supervisor) dialBus(ctx context.Context) (*dbus.Conn, error) {
 	own, cancel := context.WithCancel(s.ctx)
 	conn, err := s.connect(own)
@@ -285,7 +285,7 @@ func (s *supervisor) dialBus(ctx context.Context) (*dbus.Conn, error) {
 		cancel()
 		return nil, err
 	}
-	// A bus that accepts and says nothing must not hang us: closing the connection ends the handshake.
+	// A bus that accepts and never answers must not block this: closing the connection ends the handshake.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	if err := conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))}); err != nil {
 		stop()
@@ -314,11 +314,11 @@ func (s *supervisor) connect(ctx context.Context) (*dbus.Conn, error) {
 	return dbus.Dial(s.address, dbus.WithContext(ctx))
 }
 
-// Job limits how long the service manager may take for one job.
+// jobTime is the time limit of one job of the service manager.
 const jobTime = 30 * time.Second
 
-// job starts a job and waits for its end. The channel has room for the result and is never abandoned: the library sends
-// to it under its lock, so that one that nobody reads would stop all jobs of the connection.
+// job starts a job and waits for its end. The channel has a buffer for the result: the library sends to it under its lock,
+// so that a channel that is not read would block all jobs of the connection.
 func (s *supervisor) job(ctx context.Context, what string, start func(context.Context, *sd.Conn, chan<- string) (int, error)) error {
 	return s.do(ctx, func(ctx context.Context, l *link) error {
 		ctx, cancel := context.WithTimeout(ctx, jobTime)
@@ -338,12 +338,12 @@ func (s *supervisor) job(ctx context.Context, what string, start func(context.Co
 			return fmt.Errorf("cannot %s: %w", what, errLost)
 		case <-ctx.Done():
 			s.cancelJob(l, id)
-			return fmt.Errorf("cannot %s: no end: %w", what, ctx.Err())
+			return fmt.Errorf("cannot %s: the job did not end: %w", what, ctx.Err())
 		}
 	})
 }
 
-// cancelJob takes back a job that took too long.
+// cancelJob cancels a job that takes too long.
 func (s *supervisor) cancelJob(l *link, id int) {
 	if id == 0 {
 		return
@@ -355,15 +355,15 @@ func (s *supervisor) cancelJob(l *link, id int) {
 	}
 }
 
-// is tells whether an error is this one of the service manager's.
+// is reports whether an error is this one of the service manager.
 func is(err error, name string) bool { return errorName(err) == busName+"."+name }
 
-// unknownProperty tells whether the service manager does not know a property that it was given.
+// unknownProperty reports whether the service manager does not know a property that it was given.
 func unknownProperty(err error) bool {
 	return errorName(err) == "org.freedesktop.DBus.Error.PropertyReadOnly"
 }
 
-// errorName is the D-Bus name of an error, empty for one of another kind.
+// errorName is the D-Bus name of an error, empty for other errors.
 func errorName(err error) string {
 	if e, ok := errors.AsType[dbus.Error](err); ok {
 		return e.Name
@@ -374,7 +374,7 @@ func errorName(err error) string {
 	return ""
 }
 
-// parseVersion reads the number out of what the manager calls its version: "257", "v252", "252.39-1~deb12u1",
+// parseVersion reads the number from the manager's version: "257", "v252", "252.39-1~deb12u1",
 // "systemd 249 (249.11)". 0 when there is none.
 func parseVersion(s string) int {
 	i := strings.IndexAny(s, "0123456789")

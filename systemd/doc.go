@@ -1,8 +1,7 @@
-// Package systemd speaks to the service manager: it is the second adapter of package cgroup's port, made of slices and
-// delegated scopes, it runs services for others, and it is the daemon's side of the service protocol (readiness,
-// watchdog, passed sockets, the journal).
+// Package systemd talks to the service manager. It implements package cgroup's port with slices and delegated scopes, runs
+// services for other packages, and implements the daemon's side of the service protocol (readiness, watchdog, passed
+// sockets, the journal).
 //
-// It is the only package that knows D-Bus. It decides nothing: which slice, which limit and which service are other
-// packages' words. It never writes in a cgroup that systemd made, but for cgroup.freeze in the inner cgroup of a scope
-// that was delegated to us.
+// It is the only package that uses D-Bus. It decides nothing: other packages say which slices, limits and services there
+// are. It never writes in a cgroup that systemd created, except cgroup.freeze in the inner cgroup of a delegated scope.
 package systemd

@@ -60,7 +60,7 @@ type fakeUnit struct {
 	cgroup  string
 	mainPID uint32
 	props   map[string]dbus.Variant
-	loaded  bool // made by StartTransientUnit, which refuses to make it again
+	loaded  bool // created by StartTransientUnit, which refuses to create it again
 	main    *exec.Cmd
 }
 
@@ -73,7 +73,7 @@ type fake struct {
 	// mu guards all below.
 	mu      sync.Mutex
 	units   map[string]*fakeUnit
-	asked   []string // units whose properties were read as a whole
+	queried   []string // units whose properties were all read
 	calls   []string // "SetUnitProperties gpushare.slice runtime DeviceAllow,DeviceAllow"
 	jobs    uint32
 	result  string // of all jobs; "done" when empty
@@ -85,7 +85,7 @@ func (f *fake) record(format string, args ...any) {
 	f.calls = append(f.calls, fmt.Sprintf(format, args...))
 }
 
-// taken is the calls so far that changed something, and forgets them.
+// taken returns the changing calls since the last call of taken.
 func (f *fake) taken() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,7 +148,7 @@ func (f *fake) applyLocked(u *fakeUnit, props []fakeProperty) *dbus.Error {
 				}
 				p.Value = dbus.MakeVariant(all)
 			}
-			// Kept in its decoded form, as a client would see it.
+			// Kept decoded, as a client reads it.
 			p.Value = decoded(p.Value)
 		}
 		u.props[p.Name] = p.Value
@@ -156,7 +156,7 @@ func (f *fake) applyLocked(u *fakeUnit, props []fakeProperty) *dbus.Error {
 	return nil
 }
 
-// decoded turns entries into what the library decodes them to.
+// decoded converts entries to what the library decodes them to.
 func decoded(v dbus.Variant) dbus.Variant {
 	entries, ok := v.Value().([]deviceAllow)
 	if !ok {
@@ -169,10 +169,10 @@ func decoded(v dbus.Variant) dbus.Variant {
 	return dbus.MakeVariantWithSignature(out, dbus.ParseSignatureMust("a(ss)"))
 }
 
-// encoded undoes decoded, for a reply.
+// encoded is the inverse of decoded, for a reply.
 func encoded(props map[string]dbus.Variant) map[string]dbus.Variant {
 	out := maps.Clone(props)
-	// The library decodes structs to what it cannot encode again, and nobody reads this one.
+	// The library cannot encode again what it decodes structs to, and no test reads this property.
 	delete(out, "ExecStartEx")
 	if entries, ok := out["DeviceAllow"].Value().([][]any); ok {
 		all := make([]deviceAllow, len(entries))
@@ -184,7 +184,7 @@ func encoded(props map[string]dbus.Variant) map[string]dbus.Variant {
 	return out
 }
 
-// jobLocked makes a job that ends by itself a moment later, unless jobs hang.
+// jobLocked creates a job that ends a moment later, unless jobs hang.
 func (f *fake) jobLocked(unit string) dbus.ObjectPath {
 	f.jobs++
 	id := f.jobs
@@ -200,7 +200,7 @@ func (f *fake) jobLocked(unit string) dbus.ObjectPath {
 	return job
 }
 
-// sweepLocked does what the service manager does by itself: an empty scope goes.
+// sweepLocked removes empty scopes, as the service manager does.
 func (f *fake) sweepLocked() {
 	for name, u := range f.units {
 		if f.h == nil || !strings.HasSuffix(name, ".scope") || u.active != "active" {
@@ -392,7 +392,7 @@ func (m manager) KillUnit(name, who string, signal int32) *dbus.Error {
 	m.f.mu.Lock()
 	defer m.f.mu.Unlock()
 	m.f.record("KillUnit %s %s %d", name, who, signal)
-	m.f.hang = false // what was stuck ends
+	m.f.hang = false // jobs that hang end
 	return nil
 }
 
@@ -458,7 +458,7 @@ func (o unitObjects) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant
 	defer o.f.mu.Unlock()
 	o.f.sweepLocked()
 	name := unitOf(msg)
-	o.f.asked = append(o.f.asked, name)
+	o.f.queried = append(o.f.queried, name)
 	u, known := o.f.units[name]
 	if !known {
 		if !strings.HasSuffix(name, ".slice") {
@@ -523,7 +523,7 @@ func unitPath(name string) dbus.ObjectPath {
 	return dbus.ObjectPath("/org/freedesktop/systemd1/unit/" + b.String())
 }
 
-// privateBus starts a dbus-daemon of the test's own.
+// privateBus starts a dbus-daemon for the test.
 func privateBus(t *testing.T) (address string) {
 	t.Helper()
 	binary, err := exec.LookPath("dbus-daemon")
@@ -559,19 +559,19 @@ func privateBus(t *testing.T) (address string) {
 	})
 	// It prints its address once it listens.
 	if _, err := out.Read(make([]byte, 1)); err != nil {
-		t.Fatalf("dbus-daemon says nothing: %v", err)
+		t.Fatalf("dbus-daemon prints no address: %v", err)
 	}
 	return "unix:path=" + socket
 }
 
-// policyDir is the folder of a private bus's further policies.
+// policyDir is the directory of a private bus's further policies.
 func policyDir(socket string) string { return filepath.Join(filepath.Dir(socket), "system.d") }
 
-// startFake puts a fake service manager on a private bus.
+// startFake starts a fake service manager on a private bus.
 func startFake(t *testing.T, h *cgroup.Hierarchy) (*fake, string) {
 	t.Helper()
 	address := privateBus(t)
-	// A bus that refuses us by its silence must fail the test, not hang it.
+	// A bus that does not answer must fail the test, not block it.
 	alive := time.AfterFunc(20*time.Second, func() { panic("the private bus does not answer") })
 	conn, err := dbus.Connect(address)
 	alive.Stop()
@@ -595,7 +595,7 @@ func startFake(t *testing.T, h *cgroup.Hierarchy) (*fake, string) {
 	return f, address
 }
 
-// proxy stands between a client and the bus, so that a test can cut the line.
+// proxy is between a client and the bus, so that a test can cut the connection.
 type proxy struct {
 	l    net.Listener
 	bus  string
@@ -655,7 +655,7 @@ func (p *proxy) cut() {
 	p.open = nil
 }
 
-// eventually polls a condition that there is no event for.
+// eventually polls a condition that has no event.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)

@@ -10,9 +10,9 @@ import (
 	"github.com/coreos/go-systemd/v22/journal"
 )
 
-// LogHandler is where the daemon logs: the journal with its fields when stderr leads there, else text on stderr.
+// LogHandler returns the daemon's log handler: the journal with fields when stderr is connected to it, else text on stderr.
 func LogHandler(stderr io.Writer, level slog.Leveler) slog.Handler {
-	// A JOURNAL_STREAM that cannot be read means that it is not the journal.
+	// If JOURNAL_STREAM cannot be read, stderr is not the journal.
 	if ok, err := journal.StderrIsJournalStream(); err == nil && ok && journal.Enabled() {
 		return &journalHandler{level: level, send: journal.Send}
 	}
@@ -20,7 +20,7 @@ func LogHandler(stderr io.Writer, level slog.Leveler) slog.Handler {
 }
 
 // journalHandler writes each record to the journal: the message as MESSAGE, the attribute "error" as ERROR, every other
-// as GPUSHARE_<NAME>. The message also carries the attributes as text, for those who read it without the fields.
+// as GPUSHARE_<NAME>. The message contains the attributes as text as well, for readers that do not show fields.
 type journalHandler struct {
 	level  slog.Leveler
 	send   func(message string, p journal.Priority, fields map[string]string) error
@@ -90,7 +90,7 @@ func appendAttr(fields []field, groups []string, a slog.Attr) []field {
 	return append(fields, field{name: fieldName(path), text: strings.Join(path, "."), value: v.String()})
 }
 
-// fieldName is the journal's name of an attribute: upper case letters, digits and underscores, not one of those first.
+// fieldName is the journal's name of an attribute: uppercase letters, digits and underscores, the first one a letter.
 func fieldName(path []string) string {
 	if len(path) == 1 && path[0] == "error" {
 		return "ERROR"
@@ -101,7 +101,7 @@ func fieldName(path []string) string {
 			name[i] = '_'
 		}
 	}
-	// The journal drops what is longer (systemd.journal-fields(7)).
+	// The journal drops longer names (systemd.journal-fields(7)).
 	return string(name[:min(len(name), 64)])
 }
 

@@ -19,8 +19,8 @@ const (
 	loginPath  = dbus.ObjectPath("/org/freedesktop/login1")
 )
 
-// loginMatches are the signals that tell of logins. All that follows from one of them is that somebody looks again, so one
-// that was forged or lost does no harm beyond that.
+// loginMatches match the signals about logins. A signal only causes another reading of the logins, so a forged or lost one
+// does no other harm.
 func loginMatches() [][]dbus.MatchOption {
 	var rules [][]dbus.MatchOption
 	for _, member := range []string{"UserNew", "UserRemoved", "SessionNew", "SessionRemoved"} {
@@ -28,25 +28,25 @@ func loginMatches() [][]dbus.MatchOption {
 			dbus.WithMatchSender(loginName), dbus.WithMatchObjectPath(loginPath), dbus.WithMatchInterface(loginIface), dbus.WithMatchMember(member),
 		})
 	}
-	// Its restart may hide what happened meanwhile.
+	// While logind restarts, signals are lost.
 	return append(rules, []dbus.MatchOption{
 		dbus.WithMatchInterface("org.freedesktop.DBus"), dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, loginName),
 	})
 }
 
-// unitMatches are the signals that tell of units that start and end. Every start is a job, also one that systemd decides by
-// itself, and 252 and 257 both tell of a job's end after what it did. UnitNew tells of loading and not of starting.
+// unitMatches match the signals about units that start and end. Every start is a job, also one that systemd begins by itself,
+// and 252 and 257 both report the end of a job after its effect. UnitNew reports that a unit was loaded, not started.
 func unitMatches() [][]dbus.MatchOption {
 	return [][]dbus.MatchOption{{
 		dbus.WithMatchSender(busName), dbus.WithMatchObjectPath(managerPath), dbus.WithMatchInterface(managerIface), dbus.WithMatchMember("JobRemoved"),
 	}}
 }
 
-// ErrNoLogind means that systemd-logind does not run: it is a cgroup.ErrNoLogins.
+// ErrNoLogind: systemd-logind does not run. It wraps cgroup.ErrNoLogins.
 var ErrNoLogind = fmt.Errorf("systemd-logind does not run: %w", cgroup.ErrNoLogins)
 
-// Logins lists the users who are logged in, by uid. A user who lingers, or whose last login has just ended while their
-// own service manager still runs, is among them: their cgroup is there.
+// Logins lists the users who are logged in, by uid. It includes users who linger, and users whose last login has ended but
+// whose service manager still runs: they have a cgroup.
 func (a *Adapter) Logins(ctx context.Context) ([]cgroup.Login, error) {
 	var users []struct {
 		UID  uint32
@@ -54,7 +54,7 @@ func (a *Adapter) Logins(ctx context.Context) ([]cgroup.Login, error) {
 		Path dbus.ObjectPath
 	}
 	err := a.bus.do(ctx, func(ctx context.Context, l *link) error {
-		// Not started for our sake: where it does not run nobody logged in through it.
+		// logind is not started for this call: where it does not run, it has no logins.
 		return l.raw.Object(loginName, loginPath).CallWithContext(ctx, loginIface+".ListUsers", dbus.FlagNoAutoStart).Store(&users)
 	})
 	switch errorName(err) {
@@ -72,7 +72,7 @@ func (a *Adapter) Logins(ctx context.Context) ([]cgroup.Login, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.Cgroup != "" { // else the user is coming or has just gone
+		if l.Cgroup != "" { // else the login begins or has just ended
 			out = append(out, l)
 		}
 	}
@@ -80,10 +80,10 @@ func (a *Adapter) Logins(ctx context.Context) ([]cgroup.Login, error) {
 	return out, nil
 }
 
-// UserSlice is the unit that holds all logins of a user.
+// UserSlice is the unit of all logins of a user.
 func UserSlice(uid int) string { return "user-" + strconv.Itoa(uid) + ".slice" }
 
-// UnitCgroup tells where a unit's processes are. cgroup.ErrNotFound when it does not run.
+// UnitCgroup returns the cgroup of a unit's processes; cgroup.ErrNotFound when the unit does not run.
 func (a *Adapter) UnitCgroup(ctx context.Context, unit string) (string, error) {
 	kind, err := unitKind(unit)
 	if err != nil {
@@ -102,11 +102,11 @@ func unitKind(unit string) (string, error) {
 	case ".slice":
 		return "Slice", nil
 	}
-	return "", fmt.Errorf("cannot look for the processes of %s: only services, scopes and slices have their own", unit)
+	return "", fmt.Errorf("cannot find the processes of %s: only services, scopes and slices have a cgroup", unit)
 }
 
-// LoginMemory reads the memory limit of all logins of a user together; nil when there is none. Setting and reading work
-// whether the user is logged in or not.
+// LoginMemory reads the memory limit of all logins of a user together; nil when there is none. Reading and setting also work
+// while the user is not logged in.
 func (a *Adapter) LoginMemory(ctx context.Context, uid int) (*uint64, error) {
 	props, err := a.typed(ctx, UserSlice(uid), "Slice")
 	if err != nil {
@@ -115,8 +115,8 @@ func (a *Adapter) LoginMemory(ctx context.Context, uid int) (*uint64, error) {
 	return number(props, "MemoryMax"), nil
 }
 
-// SetLoginMemory sets that limit, until the next boot; nil takes it away. It holds from the birth of the user's next
-// login too.
+// SetLoginMemory sets that limit until the next boot; nil removes it. It also applies to later logins of the user, from
+// their start.
 func (a *Adapter) SetLoginMemory(ctx context.Context, uid int, limit *uint64) error {
 	unit := UserSlice(uid)
 	err := a.bus.do(ctx, func(ctx context.Context, l *link) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// fakeLogind keeps the books of logins on the bus of a fake service manager, and makes its users' slices there.
+// fakeLogind lists logins on the bus of a fake service manager, and creates the users' slices there.
 type fakeLogind struct {
 	f *fake
 
@@ -69,20 +69,20 @@ func (l *fakeLogind) logout(uid uint32) {
 
 func TestLogins(t *testing.T) {
 	f, address := startFake(t, nil)
-	var told atomic.Int32
-	a := open(t, Options{Address: address, Mount: fakeMount(t), OnLogins: func() { told.Add(1) }})
+	var reported atomic.Int32
+	a := open(t, Options{Address: address, Mount: fakeMount(t), OnLogins: func() { reported.Add(1) }})
 	ctx := within(t, 20*time.Second)
 	if _, err := a.Logins(ctx); !errors.Is(err, ErrNoLogind) {
 		t.Fatalf("without logind: %v", err)
 	}
 	l := startLogind(t, f)
-	eventually(t, "that logind runs is told", func() bool { return told.Load() == 1 })
+	eventually(t, "that logind runs is reported", func() bool { return reported.Load() == 1 })
 	if got, err := a.Logins(ctx); err != nil || len(got) != 0 {
-		t.Fatalf("nobody is logged in: %v, %v", got, err)
+		t.Fatalf("without logins: %v, %v", got, err)
 	}
 	l.login(2002, "bob")
 	l.login(2001, "alice")
-	eventually(t, "both logins are told", func() bool { return told.Load() == 3 })
+	eventually(t, "both logins are reported", func() bool { return reported.Load() == 3 })
 	want := []cgroup.Login{
 		{UID: 2001, Name: "alice", Unit: "user-2001.slice", Cgroup: "/user.slice/user-2001.slice"},
 		{UID: 2002, Name: "bob", Unit: "user-2002.slice", Cgroup: "/user.slice/user-2002.slice"},
@@ -92,9 +92,9 @@ func TestLogins(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, d)
 	}
 	l.logout(2002)
-	eventually(t, "the logout is told", func() bool { return told.Load() == 4 })
+	eventually(t, "the logout is reported", func() bool { return reported.Load() == 4 })
 	if got, err := a.Logins(ctx); err != nil || len(got) != 1 || got[0].Name != "alice" {
-		t.Errorf("after bob left: %v, %v", got, err)
+		t.Errorf("after bob's logout: %v, %v", got, err)
 	}
 }
 
@@ -114,9 +114,9 @@ func TestLoginsAreReportedOnANewConnection(t *testing.T) {
 	ctx := within(t, 20*time.Second)
 	for round := range int32(3) {
 		p.cut()
-		eventually(t, "what was missed is looked for", func() bool { return logins.Load() == 2*round+1 && units.Load() == round+1 })
-		l.login(uint32(2001+round), "somebody")
-		eventually(t, "the new connection hears", func() bool { return logins.Load() == 2*round+2 })
+		eventually(t, "a reading after the lost connection", func() bool { return logins.Load() == 2*round+1 && units.Load() == round+1 })
+		l.login(uint32(2001+round), "carol")
+		eventually(t, "signals on the new connection", func() bool { return logins.Load() == 2*round+2 })
 		if got, err := a.Logins(ctx); err != nil || len(got) != int(round)+1 {
 			t.Errorf("round %d: %v, %v", round, got, err)
 		}
@@ -125,8 +125,8 @@ func TestLoginsAreReportedOnANewConnection(t *testing.T) {
 
 func TestStartedUnitsAreReported(t *testing.T) {
 	_, address := startFake(t, nil)
-	told := make(chan string, 10)
-	a := open(t, Options{Address: address, Mount: fakeMount(t), OnUnit: func(name string) { told <- name }})
+	reported := make(chan string, 10)
+	a := open(t, Options{Address: address, Mount: fakeMount(t), OnUnit: func(name string) { reported <- name }})
 	ctx := within(t, 20*time.Second)
 	if _, err := a.UnitCgroup(ctx, "hub.service"); !errors.Is(err, cgroup.ErrNotFound) {
 		t.Errorf("a unit that does not run: %v", err)
@@ -135,12 +135,12 @@ func TestStartedUnitsAreReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case name := <-told:
+	case name := <-reported:
 		if name != "hub.service" {
-			t.Errorf("told of %q", name)
+			t.Errorf("reported: %q", name)
 		}
 	case <-ctx.Done():
-		t.Fatal("nobody was told")
+		t.Fatal("the start was not reported")
 	}
 	if cg, err := a.UnitCgroup(ctx, "hub.service"); err != nil || cg != "/gpushare.slice/hub.service" {
 		t.Errorf("it is in %q, %v", cg, err)
@@ -154,7 +154,7 @@ func TestLoginMemory(t *testing.T) {
 	a, f := openFake(t)
 	ctx := within(t, 20*time.Second)
 	if got, err := a.LoginMemory(ctx, 2001); err != nil || got != nil {
-		t.Errorf("nobody set one: %v, %v", got, err)
+		t.Errorf("without a limit: %v, %v", got, err)
 	}
 	limit := uint64(32 << 30)
 	if err := a.SetLoginMemory(ctx, 2001, &limit); err != nil {
@@ -167,7 +167,7 @@ func TestLoginMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := a.LoginMemory(ctx, 2001); err != nil || got != nil {
-		t.Errorf("taken away: %v, %v", got, err)
+		t.Errorf("removed: %v, %v", got, err)
 	}
 	want := []string{"SetUnitProperties user-2001.slice runtime MemoryMax", "SetUnitProperties user-2001.slice runtime MemoryMax"}
 	if d := cmp.Diff(want, f.taken()); d != "" {

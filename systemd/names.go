@@ -9,7 +9,7 @@ import (
 )
 
 // Unit names: <prefix>.slice, <prefix>-<tenant>.slice, <prefix>-<tenant>-<grant>.slice and <prefix>-<id>.scope. In a
-// slice's name every dash means one slice deeper, so those in a tenant's or grant's name are escaped.
+// slice's name every dash means one level deeper, so dashes in the names of tenants and grants are escaped.
 
 func sliceUnit(prefix string, n cgroup.SliceName) string {
 	name := escape(prefix)
@@ -21,7 +21,7 @@ func sliceUnit(prefix string, n cgroup.SliceName) string {
 	return name + ".slice"
 }
 
-// sliceOf undoes sliceUnit. ok is false for a unit that is none of ours.
+// sliceOf is the inverse of sliceUnit. ok is false for a unit that gpushare does not manage.
 func sliceOf(prefix, unit string) (n cgroup.SliceName, ok bool) {
 	name, ok := strings.CutSuffix(unit, ".slice")
 	if !ok {
@@ -48,14 +48,14 @@ func sliceOf(prefix, unit string) (n cgroup.SliceName, ok bool) {
 	return n, n.Check() == nil
 }
 
-// ownUnit tells whether a unit's name begins as those of ours do.
+// ownUnit reports whether a unit's name begins as those of gpushare's units.
 func ownUnit(prefix, unit string) bool {
 	return strings.HasPrefix(unit, escape(prefix)+"-") || strings.HasPrefix(unit, escape(prefix+"-"))
 }
 
 func scopeUnit(prefix, id string) string { return escape(prefix) + "-" + id + ".scope" }
 
-// scopeOf undoes scopeUnit.
+// scopeOf is the inverse of scopeUnit.
 func scopeOf(prefix, unit string) (id string, ok bool) {
 	name, ok := strings.CutSuffix(unit, ".scope")
 	if !ok {
@@ -65,7 +65,8 @@ func scopeOf(prefix, unit string) (id string, ok bool) {
 	return id, ok && id != ""
 }
 
-// escape makes a string a part of a unit name, as systemd-escape(1) does, slashes apart: they are escaped like the rest.
+// escape encodes a string as a part of a unit name, as systemd-escape(1) does, except that slashes are escaped like other
+// characters.
 func escape(s string) string {
 	var b strings.Builder
 	for i, c := range []byte(s) {
@@ -87,11 +88,11 @@ func unescape(s string) (string, error) {
 			continue
 		}
 		if len(s) < i+4 || s[i+1] != 'x' {
-			return "", fmt.Errorf("cannot read unit name %q: half an escape", s)
+			return "", fmt.Errorf("cannot read unit name %q: incomplete escape", s)
 		}
 		c, err := strconv.ParseUint(s[i+2:i+4], 16, 8)
 		if err != nil {
-			return "", fmt.Errorf("cannot read unit name %q: half an escape", s)
+			return "", fmt.Errorf("cannot read unit name %q: incomplete escape", s)
 		}
 		b.WriteByte(byte(c))
 		i += 3

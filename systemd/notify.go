@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Notifier tells the service manager how the daemon is (sd_notify(3)). The zero value tells nobody: all its methods do
-// nothing and succeed.
+// Notifier reports the daemon's state to the service manager (sd_notify(3)). Without a service manager, and as the zero
+// value, its methods do nothing and succeed.
 type Notifier struct {
 	socket   string
 	watchdog time.Duration
 }
 
-// NewNotifier reads where to send from the environment and takes it out of there, so that no process that the daemon
-// starts can speak for it.
+// NewNotifier reads the socket from the environment and removes it from there, so that no process that the daemon starts
+// can send messages in its name.
 func NewNotifier() (Notifier, error) {
 	n := Notifier{socket: os.Getenv("NOTIFY_SOCKET")}
 	usec, pid := os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
@@ -27,38 +27,38 @@ func NewNotifier() (Notifier, error) {
 		}
 	}
 	if n.socket != "" && n.socket[0] != '/' && n.socket[0] != '@' {
-		return Notifier{}, fmt.Errorf("cannot use NOTIFY_SOCKET %q: it is neither a path nor an abstract name", n.socket)
+		return Notifier{}, fmt.Errorf("cannot use NOTIFY_SOCKET %q: neither a path nor an abstract name", n.socket)
 	}
 	if usec == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return n, nil
 	}
 	us, err := strconv.ParseUint(usec, 10, 62)
 	if err != nil || us == 0 {
-		return Notifier{}, fmt.Errorf("cannot use WATCHDOG_USEC %q: it is no number of microseconds", usec)
+		return Notifier{}, fmt.Errorf("cannot use WATCHDOG_USEC %q: not a number of microseconds", usec)
 	}
 	n.watchdog = time.Duration(us) * time.Microsecond
 	return n, nil
 }
 
-// Enabled tells whether anybody listens.
+// Enabled reports whether there is a service manager to notify.
 func (n Notifier) Enabled() bool { return n.socket != "" }
 
-// WatchdogInterval is how often Watchdog should be called: half of the time after which the service manager acts. 0
-// means that it does not watch.
+// WatchdogInterval is how often Watchdog should be called: half of the service manager's timeout. 0 means that there is no
+// watchdog.
 func (n Notifier) WatchdogInterval() time.Duration { return n.watchdog / 2 }
 
-// Ready says that the daemon has started, or has finished reloading.
+// Ready reports that the daemon has started, or has finished reloading.
 func (n Notifier) Ready() error { return n.send("READY=1") }
 
-// Status says in one line, for people, what the daemon does.
+// Status reports in one line, for people, what the daemon does.
 func (n Notifier) Status(text string) error {
 	return n.send("STATUS=" + strings.ReplaceAll(text, "\n", " "))
 }
 
-// Watchdog says that the daemon is well.
+// Watchdog reports that the daemon works.
 func (n Notifier) Watchdog() error { return n.send("WATCHDOG=1") }
 
-// Stopping says that the daemon is ending.
+// Stopping reports that the daemon stops.
 func (n Notifier) Stopping() error { return n.send("STOPPING=1") }
 
 func (n Notifier) send(state string) error {

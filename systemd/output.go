@@ -19,12 +19,12 @@ import (
 const (
 	// outputTimeout bounds one reading of the journal that does not follow it.
 	outputTimeout = 30 * time.Second
-	// maxMessage is the longest line of journalctl's that is read: JSON of a line of output, which the journal cuts at 48 KiB.
+	// maxMessage is the longest line of journalctl that is read: JSON of a line of output, which the journal splits at 48 KiB.
 	maxMessage = 1 << 20
 )
 
-// Output copies what a lease's service printed since then, and our notices to it, from the journal: only the last lines
-// when those are not negative. With ended it follows until that is closed, and copies what was written by then.
+// Output copies from the journal what a lease's service printed since then, and the notices about it; only the last lines
+// if lines is not negative. With ended it follows until ended is closed, and copies what was written by then.
 func (a *Adapter) Output(ctx context.Context, id string, since time.Time, lines int, ended <-chan struct{}, to io.Writer) error {
 	unit := programUnit(a.prefix, id)
 	match := []string{"_SYSTEMD_UNIT=" + unit, "+", "OBJECT_SYSTEMD_UNIT=" + unit, "_UID=0"}
@@ -54,7 +54,7 @@ func (a *Adapter) Output(ctx context.Context, id string, since time.Time, lines 
 	if ctx.Err() != nil || r.err != nil {
 		return errors.Join(ctx.Err(), r.err)
 	}
-	// What was written before the end and not yet read.
+	// What was written before the end and was not yet read.
 	a.syncJournal(ctx)
 	if r.cursor != "" {
 		from = []string{"--after-cursor=" + r.cursor, "--lines=all"}
@@ -64,8 +64,8 @@ func (a *Adapter) Output(ctx context.Context, id string, since time.Time, lines 
 	return r.read(last, append(from, match...))
 }
 
-// outputFrom is where reading begins, as options of journalctl: at a time, or at the first of the last lines. That one is
-// looked for from the end. Seen on 252: with --since, --lines counts from there and shows the first ones.
+// outputFrom returns where reading begins, as options of journalctl: at a time, or at the first of the last lines, which is
+// searched from the end. Seen on 252: with --since, --lines counts from there and shows the first lines.
 func (a *Adapter) outputFrom(ctx context.Context, match []string, since time.Time, lines int) ([]string, error) {
 	begin := "--since=@" + strconv.FormatInt(since.Unix(), 10)
 	if lines < 0 {
@@ -86,15 +86,15 @@ func (a *Adapter) outputFrom(ctx context.Context, match []string, since time.Tim
 	return []string{"--cursor=" + r.cursor, "--lines=all"}, nil
 }
 
-// syncJournal makes the journal write down what it has received.
+// syncJournal makes the journal write what it has received.
 func (a *Adapter) syncJournal(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	// Without it the last lines may be missing, which is no reason not to show the others.
+	// If it fails, the last lines may be missing. The others are still shown.
 	_ = exec.CommandContext(ctx, a.journalctl, "--sync").Run()
 }
 
-// journalReader copies messages out of the journal and remembers how far it came.
+// journalReader copies messages from the journal and keeps the cursor of the last one.
 type journalReader struct {
 	program string
 	to      io.Writer
@@ -120,7 +120,7 @@ func (r *journalReader) read(ctx context.Context, args []string) error {
 		r.line(lines.Bytes())
 	}
 	if r.err != nil || lines.Err() != nil {
-		_ = cmd.Process.Kill() // Nobody reads on.
+		_ = cmd.Process.Kill() // Its output is no longer read.
 	}
 	err = cmd.Wait()
 	switch {
@@ -134,14 +134,14 @@ func (r *journalReader) read(ctx context.Context, args []string) error {
 	return ctx.Err()
 }
 
-// line copies one message. One that is not text comes as an array of its bytes.
+// line copies one message. A message that is not text is an array of its bytes.
 func (r *journalReader) line(b []byte) {
 	var e struct {
 		Cursor  string          `json:"__CURSOR"`
 		Message json.RawMessage `json:"MESSAGE"`
 	}
 	if json.Unmarshal(b, &e) != nil {
-		return // Half a line, of a journalctl that was ended.
+		return // Half a line of a journalctl that was stopped.
 	}
 	r.cursor = e.Cursor
 	var text string
@@ -159,7 +159,7 @@ func (r *journalReader) line(b []byte) {
 	_, r.err = io.WriteString(r.to, text+"\n")
 }
 
-// Note puts a line of ours into the journal, as one about the process: whoever looks at its service finds it there.
+// Note writes a line to the journal as one about the process, so that it is shown with the process's service.
 func (a *Adapter) Note(pid int, line string) error {
 	if err := journal.Send(line, journal.PriNotice, map[string]string{"OBJECT_PID": strconv.Itoa(pid)}); err != nil {
 		return fmt.Errorf("cannot write to the journal: %w", err)

@@ -15,9 +15,9 @@ const usualPolicyDir = "/etc/dbus-1/system.d"
 
 const policyName = "gpushare-migration.conf"
 
-// migrationPolicy denies what leads out of a lease. A tenant's own service manager cannot move a process out of a cgroup
-// that is not below its own: it asks the system's to do it, in the tenant's name. A rule that denies
-// meets calls that name no interface too. Root's rules come after those for everybody, so root may.
+// migrationPolicy denies the calls that move a process out of a lease. A tenant's service manager cannot move a process out
+// of a cgroup that is not below its own: it calls the system's service manager in the tenant's name. A deny rule also
+// matches calls without an interface. Root's rules come after the default ones, so root may make these calls.
 const migrationPolicy = `<?xml version="1.0"?>
 <!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
@@ -31,7 +31,7 @@ const migrationPolicy = `<?xml version="1.0"?>
 </busconfig>
 `
 
-// MigrationDenied tells whether the policy that denies moving processes between units is in its place.
+// MigrationDenied reports whether the policy that denies moving processes between units is installed.
 func (a *Adapter) MigrationDenied() (bool, error) {
 	b, err := os.ReadFile(a.policyFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,16 +43,16 @@ func (a *Adapter) MigrationDenied() (bool, error) {
 	return bytes.Equal(b, []byte(migrationPolicy)), nil
 }
 
-// DenyMigration puts the policy in its place, and makes the bus read it.
+// DenyMigration installs the policy, and makes the bus read it.
 func (a *Adapter) DenyMigration(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(a.policyFile()), 0o755); err != nil {
-		return fmt.Errorf("cannot make the folder of bus policies: %w", err)
+		return fmt.Errorf("cannot create the directory of bus policies: %w", err)
 	}
-	// The bus reads every file that ends in .conf: half of one would be refused, with all others.
+	// The bus reads every file that ends in .conf, and refuses all of them when one is incomplete.
 	temporary := a.policyFile() + ".new"
 	err := os.WriteFile(temporary, []byte(migrationPolicy), 0o644)
 	if err == nil {
-		err = os.Chmod(temporary, 0o644) // Whatever our mask is, the bus is another user.
+		err = os.Chmod(temporary, 0o644) // The bus runs as another user, and the umask may forbid it to read the file.
 	}
 	if err == nil {
 		err = os.Rename(temporary, a.policyFile())
@@ -63,7 +63,7 @@ func (a *Adapter) DenyMigration(ctx context.Context) error {
 	return a.reloadBus(ctx)
 }
 
-// AllowMigration takes the policy away, and makes the bus see that. None is no error.
+// AllowMigration removes the policy, and makes the bus read its configuration. A missing policy is no error.
 func (a *Adapter) AllowMigration(ctx context.Context) error {
 	if err := os.Remove(a.policyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot remove the bus policy: %w", err)
@@ -71,7 +71,7 @@ func (a *Adapter) AllowMigration(ctx context.Context) error {
 	return a.reloadBus(ctx)
 }
 
-// reloadBus makes the bus read its configuration. It would see the folder change by itself, some time.
+// reloadBus makes the bus read its configuration now. Without it the bus notices a change of the directory only later.
 func (a *Adapter) reloadBus(ctx context.Context) error {
 	return a.bus.do(ctx, func(ctx context.Context, l *link) error {
 		if err := l.raw.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReloadConfig", 0).Err; err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// attachEnv makes this test program somebody who asks for processes to be moved.
+// attachEnv makes this test program call for processes to be moved.
 const attachEnv = "GPUSHARE_TEST_ATTACH"
 
 // TestAttachAsUser is no test: TestMigrationPolicy runs it as another user.
@@ -48,8 +48,8 @@ func TestMigrationPolicy(t *testing.T) {
 		}
 	}
 	a := open(t, Options{Address: address, Mount: fakeMount(t), Policy: policyDir(socket)})
-	// The test program lies in a folder of root's.
-	self := filepath.Join(filepath.Dir(socket), "somebody")
+	// The test program is in a directory of root.
+	self := filepath.Join(filepath.Dir(socket), "other")
 	b, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
 		err = os.WriteFile(self, b, 0o755)
@@ -66,7 +66,7 @@ func TestMigrationPolicy(t *testing.T) {
 		elapsed := slices.ContainsFunc(f.taken(), func(c string) bool { return strings.HasPrefix(c, "AttachProcessesToUnit user.slice") })
 		refused := strings.Contains(string(out), "org.freedesktop.DBus.Error.AccessDenied") || strings.Contains(string(out), "Rejected send message")
 		if elapsed == refused || (err == nil) != elapsed {
-			t.Fatalf("user %d was neither let through nor refused: %v: %s", uid, err, out)
+			t.Fatalf("user %d was neither allowed nor denied: %v: %s", uid, err, out)
 		}
 		return refused
 	}
@@ -80,7 +80,7 @@ func TestMigrationPolicy(t *testing.T) {
 				continue // the fake answers only calls that name it
 			}
 			if got := attach(65534, iface); got != want {
-				t.Errorf("%s: somebody is denied by %q: %v", when, iface, got)
+				t.Errorf("%s: a user is denied by %q: %v", when, iface, got)
 			}
 		}
 		if attach(0, managerIface) {
@@ -89,7 +89,7 @@ func TestMigrationPolicy(t *testing.T) {
 	}
 	ctx := within(t, 30*time.Second)
 	check("before", false)
-	for range 2 { // twice is once
+	for range 2 { // the second call changes nothing
 		if err := a.DenyMigration(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestMigrationPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if is, err := a.MigrationDenied(); err != nil || is {
-		t.Errorf("a file that somebody changed counts: %v, %v", is, err)
+		t.Errorf("a modified file counts as the policy: %v, %v", is, err)
 	}
 	for range 2 {
 		if err := a.AllowMigration(ctx); err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// programUnit is the service of a lease that nobody waits for.
+// programUnit is the service of a detached lease.
 func programUnit(prefix, id string) string { return escape(prefix) + "-lease-" + id + ".service" }
 
-// programOf undoes programUnit.
+// programOf is the inverse of programUnit.
 func programOf(prefix, unit string) (id string, ok bool) {
 	name, ok := strings.CutSuffix(unit, ".service")
 	if !ok {
@@ -29,12 +29,12 @@ func programOf(prefix, unit string) (id string, ok bool) {
 	return id, ok && id != ""
 }
 
-// StartProgram makes a delegated service that is a lease's, and moves its main process into the inner cgroup. argv is a
-// program of ours that does nothing until it is told what to become on its standard input: the walls hold from its birth,
-// and the inner cgroup before it becomes anything.
+// StartProgram starts a delegated service for a lease, and moves its main process into the inner cgroup. argv is a program of
+// gpushare that waits until it gets the tenant's program on its standard input: the device rules apply from its start, and
+// it is in the inner cgroup before it runs anything of the tenant.
 //
 // The service never has a User=: systemd would delegate its cgroup to that user, who could then leave the inner one, and
-// it would add the groups of the user database to those that the asker has.
+// it would add the groups of the user database to those of the caller.
 func (a *Adapter) StartProgram(ctx context.Context, s cgroup.Scope, argv []string, stdin *os.File) (cgroup.ScopeState, cgroup.Process, error) {
 	fail := func(err error) (cgroup.ScopeState, cgroup.Process, error) {
 		return cgroup.ScopeState{}, cgroup.Process{}, fmt.Errorf("cannot start the service of lease %s: %w", s.ID, err)
@@ -59,7 +59,7 @@ func (a *Adapter) StartProgram(ctx context.Context, s cgroup.Scope, argv []strin
 	}
 	err = start()
 	if is(err, "UnitExists") {
-		// An id that was given before: what is left of that one has ended, or it is not ours to replace.
+		// The id was used before. The service of that lease has ended, or it must not be replaced.
 		if err = a.collect(ctx, unit); err == nil {
 			err = start()
 		}
@@ -81,8 +81,8 @@ func (a *Adapter) StartProgram(ctx context.Context, s cgroup.Scope, argv []strin
 	return state, p, nil
 }
 
-// programProperties is what the service is born with. It stays when its process has ended, so that how it ended can be
-// read: Result lets go of it.
+// programProperties are the properties that the service starts with. The service remains after its process has ended, so
+// that the result can be read: Result removes it.
 func (a *Adapter) programProperties(s cgroup.Scope, argv []string) []sd.Property {
 	props := []sd.Property{
 		prop("Type", "exec"),
@@ -106,7 +106,7 @@ func (a *Adapter) programProperties(s cgroup.Scope, argv []string) []sd.Property
 	return props
 }
 
-// program reads where a lease's service is. ErrNotFound when there is none, or nothing of it runs.
+// program reads the state of a lease's service. It returns ErrNotFound when there is none, or none of its processes run.
 func (a *Adapter) program(ctx context.Context, id string) (cgroup.ScopeState, cgroup.Process, error) {
 	unit := programUnit(a.prefix, id)
 	st, err := a.serviceState(ctx, unit)
@@ -125,7 +125,7 @@ func (a *Adapter) program(ctx context.Context, id string) (cgroup.ScopeState, cg
 	return cgroup.ScopeState{ID: id, Path: path.Join(st.Cgroup, inner), Unit: unit, MemoryNodes: a.h.MemoryNodes(st.Cgroup)}, p, nil
 }
 
-// Program is the main process of a lease's service, the zero one when that has ended. ErrNotFound when there is no such
+// Program returns the main process of a lease's service, the zero one when it has ended; ErrNotFound when there is no such
 // service.
 func (a *Adapter) Program(ctx context.Context, id string) (cgroup.Process, error) {
 	_, p, err := a.program(ctx, id)
@@ -139,11 +139,11 @@ type ProgramResult struct {
 	At     time.Time
 }
 
-// resultInterval is the time between two looks at a service that is about to be called ended.
+// resultInterval is the time between two readings of a service that is about to end.
 const resultInterval = 20 * time.Millisecond
 
-// Result tells how the main process of a lease's service ended, and lets go of the service. It waits until the service
-// manager has taken note of the end. ErrNotFound when there is no such service.
+// Result returns how the main process of a lease's service ended, and removes the service. It waits until the service
+// manager has recorded the end. ErrNotFound: there is no such service.
 func (a *Adapter) Result(ctx context.Context, id string) (ProgramResult, error) {
 	unit := programUnit(a.prefix, id)
 	for {
@@ -160,10 +160,10 @@ func (a *Adapter) Result(ctx context.Context, id string) (ProgramResult, error) 
 		}
 		select {
 		case <-ctx.Done():
-			// Its cgroup is empty and it lives: it left. The service manager still knows it, and ends it with its service.
+			// Its cgroup is empty and it runs: it was moved out. The service manager still tracks it, and stops it with its service.
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopTimeout)
 			defer cancel()
-			return ProgramResult{}, errors.Join(fmt.Errorf("cannot tell how %s ended: it is %s: %w", unit, st.Active, ctx.Err()), a.stop(stop, unit))
+			return ProgramResult{}, errors.Join(fmt.Errorf("cannot read how %s ended: it is %s: %w", unit, st.Active, ctx.Err()), a.stop(stop, unit))
 		case <-time.After(resultInterval):
 		}
 	}
@@ -172,7 +172,7 @@ func (a *Adapter) Result(ctx context.Context, id string) (ProgramResult, error) 
 // cldExited is CLD_EXITED of waitid(2), in ExecMainCode.
 const cldExited = 1
 
-// collect lets go of a service that has ended.
+// collect removes a service that has ended.
 func (a *Adapter) collect(ctx context.Context, unit string) error {
 	st, err := a.serviceState(ctx, unit)
 	if errors.Is(err, cgroup.ErrNotFound) {

@@ -24,7 +24,7 @@ func startConn(t *testing.T) (local net.Conn, remote *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := os.NewFile(uintptr(fds[0]), "ours")
+	f := os.NewFile(uintptr(fds[0]), "local")
 	defer f.Close()
 	if local, err = net.FileConn(f); err != nil {
 		t.Fatal(err)
@@ -34,10 +34,10 @@ func startConn(t *testing.T) (local net.Conn, remote *os.File) {
 	return local, remote
 }
 
-// script waits for one word on its standard input and then does what is asked.
+// script waits for one line on its standard input and then runs a command.
 func script(then string) []string { return []string{"/bin/sh", "-c", "read word; " + then} }
 
-// The life of a lease's service, on a service manager that is a fake and on cgroups and processes that are not.
+// A lease's service from start to end, with a fake service manager and real cgroups and processes.
 func TestProgramLife(t *testing.T) {
 	a, f := openReal(t)
 	for _, c := range []struct {
@@ -76,12 +76,12 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 		t.Errorf("it is not in %s: %v", st.Path, err)
 	}
 	if owner, ok := a.ScopeOf(p.PID); !ok || owner != "p1" {
-		t.Errorf("its owner is %q", owner)
+		t.Errorf("its scope is %q", owner)
 	}
 	if again, err := a.Program(ctx, "p1"); err != nil || again != p {
 		t.Errorf("its main process is %+v, %v; want %+v", again, err, p)
 	}
-	// Another life of the daemon finds it.
+	// The next run of the daemon finds it.
 	a.index.Forget("p1")
 	if found, err := a.Recover(ctx, s); err != nil || found != st {
 		t.Errorf("found %+v, %v; want %+v", found, err, st)
@@ -90,7 +90,7 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 	if err != nil || len(scopes) != 1 || scopes[0] != st {
 		t.Errorf("the scopes are %+v, %v", scopes, err)
 	}
-	// Its device rules are read and mended as a scope's are.
+	// Its device rules are read and set like those of a scope.
 	rules := []cgroup.DeviceRule{{Type: 'c', Major: 195, Minor: 255, Access: "rw"}}
 	if err := a.SetScopeDeviceRules(ctx, "p1", rules); err != nil {
 		t.Error(err)
@@ -109,7 +109,7 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 		t.Errorf("it ended as %+v, %v", r, err)
 	}
 	if _, err := a.Result(ctx, "p1"); !errors.Is(err, cgroup.ErrNotFound) {
-		t.Errorf("asked again: %v", err)
+		t.Errorf("queried again: %v", err)
 	}
 }
 
@@ -117,7 +117,7 @@ func testProgram(t *testing.T, a *Adapter, then string, exited bool, code int) {
 func TestHostProgram(t *testing.T) {
 	a := openHost(t, nil)
 	t.Cleanup(func() {
-		// The tests' context is over by now.
+		// The context of the test has ended.
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		for _, n := range []cgroup.SliceName{{Tenant: "red", Grant: "dev"}, {Tenant: "red"}, {}} {
@@ -184,7 +184,7 @@ func TestHostProgram(t *testing.T) {
 	}
 }
 
-// A lease's memory is bound to NUMA nodes by its own unit, from its birth, and never by its slice.
+// A lease's memory is bound to NUMA nodes by its unit, from its start, and never by its slice.
 func TestMemoryNodesAreTheScopes(t *testing.T) {
 	a := &Adapter{prefix: "gpushare", info: cgroup.Info{Limits: []string{"cpuset"}}}
 	find := func(s cgroup.Scope) any {
@@ -203,7 +203,7 @@ func TestMemoryNodesAreTheScopes(t *testing.T) {
 	}
 	for _, p := range table() {
 		if p.name == "AllowedMemoryNodes" {
-			t.Error("slices have it too: changing it would move the memory of those who run")
+			t.Error("slices have it too: changing it would move the memory of running leases")
 		}
 	}
 	a.info.Limits = nil
@@ -212,23 +212,23 @@ func TestMemoryNodesAreTheScopes(t *testing.T) {
 	}
 }
 
-// journalctl is a stand-in that says what it was asked and prints what a file holds.
-func journalctl(t *testing.T, backwards, follow, rest string) (program, asked string) {
+// journalctl is a fake that records its arguments and prints the content of a file.
+func journalctl(t *testing.T, backwards, follow, rest string) (program, queried string) {
 	t.Helper()
 	dir := t.TempDir()
-	program, asked = filepath.Join(dir, "journalctl"), filepath.Join(dir, "asked")
-	text := "#!/bin/sh\necho \"$*\" >>" + asked + "\ncase \"$*\" in\n*--sync*) ;;\n*--reverse*) cat <<'X'\n" + backwards + "\nX\n;;\n*--follow*) cat <<'X'\n" + follow + "\nX\nexec sleep 60 ;;\n*) cat <<'X'\n" + rest + "\nX\n;;\nesac\n"
+	program, queried = filepath.Join(dir, "journalctl"), filepath.Join(dir, "queried")
+	text := "#!/bin/sh\necho \"$*\" >>" + queried + "\ncase \"$*\" in\n*--sync*) ;;\n*--reverse*) cat <<'X'\n" + backwards + "\nX\n;;\n*--follow*) cat <<'X'\n" + follow + "\nX\nexec sleep 60 ;;\n*) cat <<'X'\n" + rest + "\nX\n;;\nesac\n"
 	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return program, asked
+	return program, queried
 }
 
 func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 	if _, err := exec.LookPath("sh"); err != nil {
 		t.Skip(err)
 	}
-	program, asked := journalctl(t, "", `{"__CURSOR":"c1","MESSAGE":"one"}`+"\n"+`{"__CURSOR":"c2","MESSAGE":[116,119,255,111]}`, `{"__CURSOR":"c3","MESSAGE":"three"}`)
+	program, queried := journalctl(t, "", `{"__CURSOR":"c1","MESSAGE":"one"}`+"\n"+`{"__CURSOR":"c2","MESSAGE":[116,119,255,111]}`, `{"__CURSOR":"c3","MESSAGE":"three"}`)
 	a := &Adapter{prefix: "gpushare", journalctl: program}
 	ended := make(chan struct{})
 	read, write, err := os.Pipe()
@@ -258,7 +258,7 @@ func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 	if err != nil || string(buf[:n]) != "three\n" {
 		t.Errorf("the rest is %q, %v", buf[:n], err)
 	}
-	b, err := os.ReadFile(asked)
+	b, err := os.ReadFile(queried)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,43 +267,43 @@ func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 		"--after-cursor=c2 --lines=all _SYSTEMD_UNIT=",
 	} {
 		if !strings.Contains(string(b), want) {
-			t.Errorf("it was not asked %q:\n%s", want, b)
+			t.Errorf("its arguments lack %q:\n%s", want, b)
 		}
 	}
 }
 
-// The last lines are looked for from the end, because journalctl counts from --since on in systemd 252.
+// The last lines are searched from the end, because journalctl counts from --since on in systemd 252.
 func TestOutputOfTheLastLines(t *testing.T) {
 	two := `{"__CURSOR":"c9","MESSAGE":"nine"}` + "\n" + `{"__CURSOR":"c8","MESSAGE":"eight"}`
 	for _, c := range []struct {
 		name, backwards string
 		lines           int
-		looks, reads    string
+		queries, reads    string
 	}{
 		{"two", two, 2, "--reverse --since=@1000 --lines=2 ", "--cursor=c8 --lines=all "},
 		{"none of those before", `{"__CURSOR":"c9","MESSAGE":"nine"}`, 0, "--reverse --since=@1000 --lines=1 ", "--after-cursor=c9 --lines=all "},
 		{"nothing was printed", "", 3, "--reverse --since=@1000 --lines=3 ", "--since=@1000 --lines=all "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			program, asked := journalctl(t, c.backwards, "", `{"__CURSOR":"c9","MESSAGE":"as asked"}`)
+			program, queried := journalctl(t, c.backwards, "", `{"__CURSOR":"c9","MESSAGE":"as requested"}`)
 			a := &Adapter{prefix: "gpushare", journalctl: program}
 			var shown bytes.Buffer
-			if err := a.Output(within(t, 20*time.Second), "red-1", time.Unix(1000, 0), c.lines, nil, &shown); err != nil || shown.String() != "as asked\n" {
+			if err := a.Output(within(t, 20*time.Second), "red-1", time.Unix(1000, 0), c.lines, nil, &shown); err != nil || shown.String() != "as requested\n" {
 				t.Errorf("%v, shown: %q", err, shown.String())
 			}
-			b, err := os.ReadFile(asked)
+			b, err := os.ReadFile(queried)
 			if err != nil {
 				t.Fatal(err)
 			}
 			calls := strings.Split(strings.TrimSpace(string(b)), "\n")
-			if len(calls) != 3 || !strings.Contains(calls[1], c.looks) || strings.Contains(calls[2], "--reverse") || !strings.Contains(calls[2], c.reads) {
-				t.Errorf("it was asked:\n%s", b)
+			if len(calls) != 3 || !strings.Contains(calls[1], c.queries) || strings.Contains(calls[2], "--reverse") || !strings.Contains(calls[2], c.reads) {
+				t.Errorf("its arguments:\n%s", b)
 			}
 		})
 	}
 }
 
-// A reader that goes away ends the reading.
+// When the writer fails, the reading ends.
 func TestOutputEndsWithItsReader(t *testing.T) {
 	program, _ := journalctl(t, "", `{"__CURSOR":"c1","MESSAGE":"one"}`, "")
 	a := &Adapter{prefix: "gpushare", journalctl: program}

@@ -16,26 +16,26 @@ import (
 // infinity is how systemd spells "no limit" and "not set" in its unsigned properties.
 const infinity = uint64(math.MaxUint64)
 
-// lifetime is how long a property that we set lasts. Mixing the two for one property must not happen: on a reload 252
-// falls back to the persistent value and 257 keeps the runtime one.
+// lifetime is how long a property is set for. One property must not have both: after a reload, 252 uses the persistent value
+// and 257 the runtime one.
 type lifetime bool
 
 const (
-	persistent lifetime = false // until it is changed: limits hold after a boot before we have said a word
-	runtime    lifetime = true  // until the next boot: nobody has a device then before it was verified
+	persistent lifetime = false // until it is changed: limits apply after a boot, before the daemon starts
+	runtime    lifetime = true  // until the next boot: after it no device is allowed before it was verified
 )
 
-// property is one that we write: the D-Bus type it has, how long it lasts, and since when systemd knows it
+// property is a property that the adapter writes: its D-Bus type, its lifetime, and the systemd version that brought it
 // (org.freedesktop.systemd1(5), systemd.resource-control(5)).
 type property struct {
 	name      string
 	signature string
 	since     int
 	lasts     lifetime
-	limit     string // its name in cgroup.Info.Limits, empty for what is no limit
+	limit     string // its name in cgroup.Info.Limits, empty for a property that is no limit
 }
 
-// table is every property that slices get. A function, so that nobody can change it.
+// table returns every property of slices. It is a function, so that no caller can change it.
 func table() []property {
 	return []property{
 		{"CPUQuotaPerSecUSec", "t", 213, persistent, "cpu"},
@@ -52,15 +52,15 @@ func table() []property {
 	}
 }
 
-// oomPolicySince is the oldest systemd whose scopes have OOMPolicy; a delegated unit that does not ask for it loses single
-// processes to the kernel. Older ones do not know how such a scope ended.
+// oomPolicySince is the oldest systemd whose scopes have OOMPolicy. In a delegated unit without it the kernel kills single
+// processes. Older versions do not report that such a scope ran out of memory.
 const oomPolicySince = 253
 
-// minVersion is the oldest service manager that the adapter works with. Every property of the table is older, but what
-// they do together was seen on 252 and 257 only, and 249 is the oldest that a supported distribution has.
+// minVersion is the oldest systemd that the adapter works with. Every property of the table is older, but their effect
+// together was only seen on 252 and 257, and 249 is the oldest version that a supported distribution has.
 const minVersion = 249
 
-// limitsSince lists the limits that this version has all properties for and the kernel the controller.
+// limitsSince lists the limits for which this version has all properties, and the kernel has the controller.
 func limitsSince(version int, controllers []string) []string {
 	var names []string
 	for _, name := range cgroup.LimitNames() {
@@ -80,7 +80,7 @@ func limitsSince(version int, controllers []string) []string {
 // deviceAllow is one entry of DeviceAllow, of type (ss).
 type deviceAllow struct{ Path, Access string }
 
-// limitValues is the value of every limit property for these limits, set or not.
+// limitValues returns the value of every limit property, also of those without a limit.
 func limitValues(l cgroup.Limits) (map[string]any, error) {
 	l = l.Canonical()
 	quota := infinity
@@ -121,8 +121,8 @@ func limitsOf(props map[string]any) cgroup.Limits {
 	return l.Canonical()
 }
 
-// devicesOf reads the device wall back from a unit's properties. These say what was asked of systemd, which is not
-// always what is in force: package isolation looks at the effect.
+// devicesOf reads the device rules back from a unit's properties. The properties are what systemd was given, which is not
+// always what is in force: package isolation checks the effect.
 func devicesOf(props map[string]any) (closed bool, rules []cgroup.DeviceRule) {
 	policy, _ := props["DevicePolicy"].(string)
 	closed = policy == "closed" || policy == "strict"
@@ -150,8 +150,8 @@ const (
 	allBlock = "block-*"
 )
 
-// openDevices relaxes a wall that was once there. Going back to DevicePolicy=auto would leave the program in the kernel
-// while systemd shows "auto" (seen on 252 and 257), so the policy stays and everything is allowed.
+// openDevices allows all devices in a unit that once had device rules. DevicePolicy=auto would leave the program in the
+// kernel while systemd shows "auto" (seen on 252 and 257), so the policy is kept and everything is allowed.
 func openDevices() []deviceAllow {
 	return []deviceAllow{{allChar, "rwm"}, {allBlock, "rwm"}}
 }
@@ -168,7 +168,7 @@ func devicesFor(rules []cgroup.DeviceRule) []deviceAllow {
 	return allow
 }
 
-// ruleOf reads one entry back. One that is not written as we do has no type, so that it equals none of ours.
+// ruleOf reads one entry back. An entry in another notation has no type, so that it equals no rule of gpushare.
 func ruleOf(name, access string) cgroup.DeviceRule {
 	r := cgroup.DeviceRule{Access: access, Name: name}
 	kind, rest := byte('c'), ""
@@ -209,7 +209,7 @@ func number(props map[string]any, name string) *uint64 {
 	return &n
 }
 
-// cpuMask is a CPU list as systemd takes it: a bit for each CPU, lowest first.
+// cpuMask encodes a CPU list for systemd: a bit for each CPU, lowest first.
 func cpuMask(list string) ([]byte, error) {
 	cpus, err := cgroup.ParseCPUs(list)
 	if err != nil {
@@ -237,14 +237,14 @@ func cpuList(mask []byte) string {
 	return cgroup.FormatCPUs(cpus)
 }
 
-// execCommand is one command of ExecStartEx, which is there since 243.
+// execCommand is one command of ExecStartEx (since 243).
 type execCommand struct {
 	Path  string
 	Argv  []string
 	Flags []string
 }
 
-// execStart is what a service runs, with every argument as it is: ExecStart alone would take a dollar for a variable's.
+// execStart is a service's command with its arguments unchanged: ExecStart alone would expand variables.
 func execStart(argv []string) sd.Property {
 	return prop("ExecStartEx", []execCommand{{argv[0], argv, []string{"no-env-expand"}}})
 }

@@ -66,7 +66,7 @@ func TestUnitNames(t *testing.T) {
 	}
 	for _, unit := range []string{"user.slice", "gpushare-a-b-c.slice", "gpushare-.slice", "gpusharex.slice", `gpushare-a\x2.slice`, `gpushare-\x2f.slice`, "gpushare-a.scope"} {
 		if n, ok := sliceOf("gpushare", unit); ok {
-			t.Errorf("%s is none of ours and was read as %v", unit, n)
+			t.Errorf("%s is not of gpushare and was read as %v", unit, n)
 		}
 	}
 	if id, ok := scopeOf("gpushare", scopeUnit("gpushare", "l-1")); !ok || id != "l-1" {

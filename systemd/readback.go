@@ -15,33 +15,33 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// What is in force is read where it acts: limits from the slice's cgroup, whatever systemd believes. What only systemd can
-// say (where the cgroup is, which devices were asked for) takes it and us a millisecond for each slice, so it is asked
-// again only when it may have changed: after a reload or a lost connection, and when a drop-in was written, which every
-// set-property does.
+// Limits are read from the slice's cgroup, where they act, and not from systemd. What only systemd knows (the path of the
+// cgroup, the device rules that it was given) costs about a millisecond for each slice. So it is queried only when it may
+// have changed: after a reload or a lost connection, and when a drop-in was written, which every set-property does.
 
-// sliceConfig is systemd's word about a slice.
+// sliceConfig is what systemd reports of a slice.
 type sliceConfig struct {
-	from      dropins // what the word was derived from
+	from    dropins // the drop-ins when it was read
 	path    string
 	limits  cgroup.Limits
 	closed  bool
 	devices []cgroup.DeviceRule
 }
 
-// dropins tells one set of drop-ins of a unit from another.
+// dropins identifies one state of the drop-ins of a unit.
 type dropins struct {
 	reloads uint64
-	changed [3]int64 // when each directory was, in nanoseconds; 0 when it is not there
+	changed [3]int64 // modification time of each directory, in nanoseconds; 0 when it does not exist
 }
 
-// stable tells whether another change would show: a clock that ticks every few milliseconds gives two changes at once
-// the same time.
+// stable reports whether a later change would be noticed: the clock of a filesystem ticks every few milliseconds, so two
+// changes in a row can have the same time.
 func (d dropins) stable(now time.Time) bool {
 	return now.UnixNano()-slices.Max(d.changed[:]) > int64(2*time.Second)
 }
 
-// dropinRoots is where SetUnitProperties writes (systemd.unit(5)): lasting, until the next boot, and for transient units.
+// dropinRoots are the directories that SetUnitProperties writes to (systemd.unit(5)): persistent, until the next boot, and
+// for transient units.
 func dropinRoots() [3]string {
 	return [3]string{"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient"}
 }
@@ -56,7 +56,7 @@ func (a *Adapter) dropins(unit string) dropins {
 	return d
 }
 
-// readConfig reads systemd's word about a slice that is active, from memory when nothing can have changed it.
+// readConfig reads what systemd reports of an active slice, from memory when it cannot have changed.
 func (a *Adapter) readConfig(ctx context.Context, unit string) (sliceConfig, error) {
 	now := a.dropins(unit)
 	a.configsMu.Lock()
@@ -70,7 +70,7 @@ func (a *Adapter) readConfig(ctx context.Context, unit string) (sliceConfig, err
 		return sliceConfig{}, err
 	}
 	config := configOf(props)
-	config.from = now // as it was before: what changed since shows the next time
+	config.from = now // as it was before the query: a later change is noticed the next time
 	a.configsMu.Lock()
 	defer a.configsMu.Unlock()
 	if config.path != "" && now.stable(time.Now()) {
@@ -89,7 +89,7 @@ func configOf(props map[string]any) sliceConfig {
 	return config
 }
 
-// forget drops the word about units that are not among these any more.
+// forget drops the configurations of units that are not present any more.
 func (a *Adapter) forget(present []string) {
 	a.configsMu.Lock()
 	defer a.configsMu.Unlock()
@@ -100,7 +100,7 @@ func (a *Adapter) forget(present []string) {
 	}
 }
 
-// inForce is the limits that act on a slice. A slice that has no cgroup now will be born with what systemd was asked for.
+// inForce returns the limits that act on a slice. A slice without a cgroup will start with what systemd was given.
 func (a *Adapter) inForce(config sliceConfig) (cgroup.Limits, error) {
 	supported, _ := config.limits.Only(a.info.Limits)
 	if config.path == "" {
@@ -113,8 +113,8 @@ func (a *Adapter) inForce(config sliceConfig) (cgroup.Limits, error) {
 	return l, err
 }
 
-// devicesEnforced tells whether the device rules that systemd was asked for act on a slice: it has a program. Which one it is only
-// systemd can say. A slice that has no cgroup now will be born with what systemd was asked for.
+// devicesEnforced reports whether the device rules that systemd was given act on a slice: its cgroup has a device program. A
+// slice without a cgroup will start with what systemd was given.
 func (a *Adapter) devicesEnforced(config sliceConfig) (bool, error) {
 	if !config.closed || config.path == "" || a.devicePrograms == nil {
 		return config.closed, nil
@@ -126,7 +126,7 @@ func (a *Adapter) devicesEnforced(config sliceConfig) (bool, error) {
 	return n > 0, err
 }
 
-// Slices reads back every slice of ours that is loaded.
+// Slices reads back every loaded slice of gpushare.
 func (a *Adapter) Slices(ctx context.Context) ([]cgroup.SliceState, error) {
 	units, err := a.list(ctx, escapeGlob(escape(a.prefix))+".slice", escapeGlob(escape(a.prefix))+"-*.slice")
 	if err != nil {
@@ -154,7 +154,7 @@ func (a *Adapter) Slices(ctx context.Context) ([]cgroup.SliceState, error) {
 	return states, nil
 }
 
-// Slice reads one slice of ours back.
+// Slice reads back one slice of gpushare.
 func (a *Adapter) Slice(ctx context.Context, name cgroup.SliceName) (cgroup.SliceState, error) {
 	if err := name.Check(); err != nil {
 		return cgroup.SliceState{}, err

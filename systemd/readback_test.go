@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// writeKernelFiles makes a slice of the paper hierarchy look as a kernel would show it.
+// writeKernelFiles writes the files of a slice as a kernel would show them.
 func writeKernelFiles(t *testing.T, a *Adapter, cg string, files map[string]string) {
 	t.Helper()
 	if err := os.MkdirAll(a.h.Dir(cg), 0o755); err != nil {
@@ -49,7 +49,7 @@ func read(t *testing.T, a *Adapter, name cgroup.SliceName) cgroup.SliceState {
 	return all[i]
 }
 
-// What is shown is what the kernel does, whatever systemd was asked for; and what differs is mended.
+// What is shown is what the kernel does, not what systemd was given; and a difference is corrected.
 func TestSlicesShowTheEffect(t *testing.T) {
 	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
@@ -64,9 +64,9 @@ func TestSlicesShowTheEffect(t *testing.T) {
 		want   func(*cgroup.Limits)
 		calls  []string
 	}{
-		{name: "as asked"},
+		{name: "as requested"},
 		{
-			name: "somebody wrote in the cgroup", change: map[string]string{"memory.max": "max"},
+			name: "the cgroup was changed", change: map[string]string{"memory.max": "max"},
 			want:  func(l *cgroup.Limits) { l.MemoryMax = nil },
 			calls: []string{"SetUnitProperties " + trainUnit + " persistent MemoryMax"},
 		},
@@ -108,7 +108,7 @@ func TestSlicesShowTheEffect(t *testing.T) {
 	}
 }
 
-// A converge of a quiet node costs one question, however many slices there are.
+// A converge without changes costs one query, however many slices there are.
 func TestSlicesQueryOnlyWhatChanged(t *testing.T) {
 	a, f := openFake(t)
 	dir := t.TempDir()
@@ -120,46 +120,46 @@ func TestSlicesQueryOnlyWhatChanged(t *testing.T) {
 	if _, err := a.SetSlice(ctx, s); err != nil {
 		t.Fatal(err)
 	}
-	asked := func() []string {
+	queried := func() []string {
 		t.Helper()
-		f.set(func() { f.asked = nil })
+		f.set(func() { f.queried = nil })
 		if _, err := a.Slices(ctx); err != nil {
 			t.Fatal(err)
 		}
 		var units []string
-		f.set(func() { units = slices.Clone(f.asked) })
+		f.set(func() { units = slices.Clone(f.queried) })
 		slices.Sort(units)
 		return units
 	}
 	all := []string{`gpushare-vision\x2dlab.slice`, trainUnit, "gpushare.slice"}
 	slices.Sort(all)
-	if d := cmp.Diff(all, asked()); d != "" {
+	if d := cmp.Diff(all, queried()); d != "" {
 		t.Fatalf("the first time (-want +got):\n%s", d)
 	}
-	if got := asked(); len(got) > 0 {
-		t.Errorf("asked again about %v, of which nothing changed", got)
+	if got := queried(); len(got) > 0 {
+		t.Errorf("queried %v again, which did not change", got)
 	}
 
-	// Somebody's set-property: a file in one of the directories.
+	// A set-property of an administrator: a file in one of the directories.
 	drop := filepath.Join(a.roots[1], trainUnit+".d")
 	if err := os.MkdirAll(drop, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if got := asked(); !slices.Equal(got, []string{trainUnit}) {
-		t.Errorf("after a set-property asked about %v", got)
+	if got := queried(); !slices.Equal(got, []string{trainUnit}) {
+		t.Errorf("after a set-property queried %v", got)
 	}
-	if got := asked(); !slices.Equal(got, []string{trainUnit}) {
-		t.Errorf("asked about %v a moment after a set-property: another could have been made within the same tick of the clock", got)
+	if got := queried(); !slices.Equal(got, []string{trainUnit}) {
+		t.Errorf("queried %v directly after a set-property: another one could have the same time stamp", got)
 	}
 	old := time.Now().Add(-time.Minute)
 	if err := os.Chtimes(drop, old, old); err != nil {
 		t.Fatal(err)
 	}
-	if got := asked(); !slices.Equal(got, []string{trainUnit}) {
-		t.Errorf("asked about %v after the drop-ins changed", got)
+	if got := queried(); !slices.Equal(got, []string{trainUnit}) {
+		t.Errorf("queried %v after the drop-ins changed", got)
 	}
-	if got := asked(); len(got) > 0 {
-		t.Errorf("asked about %v a minute after a set-property", got)
+	if got := queried(); len(got) > 0 {
+		t.Errorf("queried %v a minute after a set-property", got)
 	}
 
 	// A reload may change anything.
@@ -167,18 +167,18 @@ func TestSlicesQueryOnlyWhatChanged(t *testing.T) {
 	if err := f.conn.Emit(managerPath, managerIface+".Reloading", false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the reload is told", func() bool { return a.bus.reloads.Load() > before })
-	if d := cmp.Diff(all, asked()); d != "" {
+	eventually(t, "the reload is reported", func() bool { return a.bus.reloads.Load() > before })
+	if d := cmp.Diff(all, queried()); d != "" {
 		t.Errorf("after a reload (-want +got):\n%s", d)
 	}
 }
 
-// Somebody took the device program away: systemd still says that the slice is closed. It is seen, and put back.
+// The device program was removed, and systemd still reports the slice as closed. That is noticed and corrected.
 func TestSlicesReportAMissingDeviceProgram(t *testing.T) {
-	programs, looks := 1, 0
+	programs, queries := 1, 0
 	f, address := startFake(t, nil)
 	a := open(t, Options{Address: address, Mount: fakeMount(t), DevicePrograms: func(string) (int, error) {
-		looks++
+		queries++
 		return programs, nil
 	}})
 	ctx := within(t, 10*time.Second)
@@ -198,20 +198,20 @@ func TestSlicesReportAMissingDeviceProgram(t *testing.T) {
 	}
 	f.taken()
 	if wrote, err := a.SetSlice(ctx, s); !wrote || err == nil {
-		t.Errorf("a program that does not come back: wrote %v, %v", wrote, err)
+		t.Errorf("a program that is not attached again: wrote %v, %v", wrote, err)
 	}
 	calls := f.taken()
 	if want := "SetUnitProperties " + trainUnit + " runtime DeviceAllow,DeviceAllow"; !slices.Contains(calls, want) {
 		t.Errorf("calls %q, want %q", calls, want)
 	}
-	looks = 0
+	queries = 0
 	read(t, a, s.Name)
-	if all, err := a.Slices(ctx); err != nil || looks != 2*closedOf(all) {
-		t.Errorf("%d looks for two readings of %d slices, %v", looks, len(all), err)
+	if all, err := a.Slices(ctx); err != nil || queries != 2*closedOf(all) {
+		t.Errorf("%d queries of the kernel for two readings of %d slices, %v", queries, len(all), err)
 	}
 }
 
-// closedOf counts the slices that systemd was asked to close; here all but those that are parents.
+// closedOf counts the slices with device rules; here all except the parents.
 func closedOf(all []cgroup.SliceState) int {
 	n := 0
 	for _, st := range all {

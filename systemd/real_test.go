@@ -21,7 +21,7 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// openHost opens an adapter on the host's own service manager, for tests that only a machine of the tests' own may run.
+// openHost opens an adapter on the host's service manager, for tests that need a machine of their own.
 func openHost(t *testing.T, onReload func()) *Adapter {
 	t.Helper()
 	if os.Getenv("GPUSHARE_TEST_SYSTEMD") == "" {
@@ -37,7 +37,7 @@ func kernelValue(t *testing.T, a *Adapter, cg, file string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(a.h.Dir(cg), file))
 	if errors.Is(err, os.ErrNotExist) {
-		return "" // the controller is off where nobody limits anything
+		return "" // the controller is off where nothing is limited
 	}
 	if err != nil {
 		t.Error(err)
@@ -62,7 +62,7 @@ func TestHostSlice(t *testing.T) {
 	ctx := within(t, 60*time.Second)
 	s := hostSlice()
 	t.Cleanup(func() {
-		// The tests' context is over by now.
+		// The context of the test has ended.
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		for _, n := range []cgroup.SliceName{s.Name, {Tenant: s.Name.Tenant}, {}} {
@@ -107,7 +107,7 @@ func TestHostSlice(t *testing.T) {
 			t.Errorf("%s: setting the same wrote %v, %v", when, wrote, err)
 		}
 	}
-	check("at birth")
+	check("at the start")
 	if out, err := exec.CommandContext(ctx, "systemctl", "daemon-reload").CombinedOutput(); err != nil {
 		t.Fatalf("daemon-reload: %v: %s", err, out)
 	}
@@ -120,11 +120,11 @@ func TestHostSlice(t *testing.T) {
 	}
 	st := find()
 	if !st.Matches(a.Info().Expect(s)) {
-		t.Errorf("with limits taken away: read back %+v, expected %+v", st, a.Info().Expect(s))
+		t.Errorf("with limits removed: read back %+v, expected %+v", st, a.Info().Expect(s))
 	}
 	for file, want := range map[string]string{"cpu.max": "max 100000", "memory.max": "max", "pids.max": "32"} {
 		if got := kernelValue(t, a, st.Path, file); got != want && got != "" || got == "" && want == "32" {
-			t.Errorf("with limits taken away: %s is %q, want %q", file, got, want)
+			t.Errorf("with limits removed: %s is %q, want %q", file, got, want)
 		}
 	}
 	s.Closed, s.Devices = false, nil
@@ -135,8 +135,8 @@ func TestHostSlice(t *testing.T) {
 	}
 }
 
-// rowEffect is a value for each row of the table that nobody has by default, and where the kernel shows it. Device rules
-// show by what can be opened.
+// rowEffect has a value for each row of the table that is no default, and where the kernel shows it. Device rules show by
+// what can be opened.
 func rowEffect() map[string]struct {
 	value      any
 	file, want string
@@ -160,7 +160,8 @@ func rowEffect() map[string]struct {
 	}
 }
 
-// opening says what opening a node of the driver's, which is not there, gives in a cgroup: "through" or "denied".
+// opening reports what happens when a device number of the driver without a device is opened in a cgroup: "through" or
+// "denied".
 func opening(t *testing.T, a *Adapter, cg, node string) string {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", `echo $$ >"$1/cgroup.procs" && exec 3<>"$2"`, "sh", a.h.Dir(cg), node).CombinedOutput()
@@ -177,8 +178,7 @@ func opening(t *testing.T, a *Adapter, cg, node string) string {
 
 const rowsUnit = "gpusharetest-rows.slice"
 
-// checkRows compares the effect of every row on the unit with what it should be. After a boot what was set until then is
-// gone.
+// checkRows compares the effect of every row on the unit with what it should be. A boot ends runtime properties.
 func checkRows(t *testing.T, a *Adapter, when string, booted bool) {
 	t.Helper()
 	ctx := within(t, 30*time.Second)
@@ -186,7 +186,7 @@ func checkRows(t *testing.T, a *Adapter, when string, booted bool) {
 	if err != nil || cg == "" {
 		t.Fatalf("%s: the slice is at %q, %v", when, cg, err)
 	}
-	// Where nodes act: a temporary folder may be mounted without.
+	// On a filesystem with device nodes: a temporary directory may be mounted nodev.
 	dir, err := os.MkdirTemp("/dev", "gpusharetest")
 	if err != nil {
 		t.Fatal(err)
@@ -224,8 +224,8 @@ func checkRows(t *testing.T, a *Adapter, when string, booted bool) {
 	}
 }
 
-// Every row of the table by what it does: from birth, over a reload, a reexec, and a stop and start; and that it lasts
-// where it should. The next boot is TestHostTableAfterBoot's.
+// Every row of the table by its effect: from the start, over a reload, a reexec, and a stop and start; and its lifetime.
+// TestHostTableAfterBoot checks the next boot.
 func TestHostTable(t *testing.T) {
 	a := openHost(t, nil)
 	ctx := within(t, 120*time.Second)
@@ -251,7 +251,7 @@ func TestHostTable(t *testing.T) {
 		}
 	}
 	run("start", rowsUnit)
-	checkRows(t, a, "from birth", false)
+	checkRows(t, a, "from the start", false)
 	run("daemon-reload")
 	checkRows(t, a, "after a reload", false)
 	run("daemon-reexec")
@@ -269,7 +269,7 @@ func dropinName(property string) string {
 	return property
 }
 
-// TestHostTableAfterBoot looks at what a boot left of TestHostTable's slice, and removes it.
+// TestHostTableAfterBoot checks what a boot left of TestHostTable's slice, and removes it.
 func TestHostTableAfterBoot(t *testing.T) {
 	a := openHost(t, nil)
 	if os.Getenv("GPUSHARE_TEST_SYSTEMD") != "rebooted" {
@@ -292,7 +292,7 @@ func TestHostTableAfterBoot(t *testing.T) {
 	}
 }
 
-// A limit that somebody wrote over in the cgroup is seen, and set again.
+// A limit that was overwritten in the cgroup is noticed, and set again.
 func TestHostDriftIsCorrected(t *testing.T) {
 	a := openHost(t, nil)
 	ctx := within(t, 60*time.Second)
@@ -308,16 +308,16 @@ func TestHostDriftIsCorrected(t *testing.T) {
 		t.Errorf("shown after the write: %+v", got)
 	}
 	if wrote, err := a.SetSlice(ctx, s); err != nil || !wrote {
-		t.Errorf("mending wrote %v, %v", wrote, err)
+		t.Errorf("correcting wrote %v, %v", wrote, err)
 	}
-	// At once: whoever reads back after a step must not see what was before it.
+	// At once: reading back after a step must not return the old value.
 	if got := kernelValue(t, a, st.Path, "memory.max"); got != "268435456" {
-		t.Errorf("after mending memory.max is %s", got)
+		t.Errorf("after correcting, memory.max is %s", got)
 	}
 	if wrote, err := a.SetSlice(ctx, s); err != nil || wrote {
-		t.Errorf("mending twice wrote %v, %v", wrote, err)
+		t.Errorf("correcting twice wrote %v, %v", wrote, err)
 	}
-	// And what an administrator sets by systemctl is seen without a reload.
+	// What an administrator sets by systemctl is noticed without a reload.
 	if out, err := exec.CommandContext(ctx, "systemctl", "set-property", "--runtime", "gpusharetest-drift.slice", "TasksMax=99").CombinedOutput(); err != nil {
 		t.Fatalf("set-property: %v: %s", err, out)
 	}
@@ -331,7 +331,7 @@ func TestHostDriftIsCorrected(t *testing.T) {
 	}
 }
 
-// What one converge's look at the slices costs on a node with many tenants: printed, and held to one question.
+// What reading the slices costs in one converge on a node with many tenants: it is printed, and may be one query.
 func TestHostManySlices(t *testing.T) {
 	a := openHost(t, nil)
 	ctx := within(t, 140*time.Second)
@@ -372,7 +372,7 @@ func TestHostManySlices(t *testing.T) {
 			t.Fatalf("systemctl %s: %v: %s", args[0], err, out)
 		}
 	}
-	look := func(what string) time.Duration {
+	measure := func(what string) time.Duration {
 		t.Helper()
 		own, remote := cpuTime(t, os.Getpid()), cpuTime(t, 1)
 		all, err := a.Slices(ctx)
@@ -386,11 +386,11 @@ func TestHostManySlices(t *testing.T) {
 		}
 		return own + remote
 	}
-	first := look("each asked about")
-	// The least of some: in an emulator, what runs for the first time costs a multiple.
-	again := min(look("nothing changed"), look("nothing changed"), look("nothing changed"))
+	first := measure("each queried about")
+	// The minimum of some: in an emulator, the first run costs a multiple.
+	again := min(measure("nothing changed"), measure("nothing changed"), measure("nothing changed"))
 	if again*3 > first {
-		t.Errorf("a look at what did not change takes %v of %v", again, first)
+		t.Errorf("reading what did not change takes %v of %v", again, first)
 	}
 }
 
@@ -435,7 +435,7 @@ func TestHostScope(t *testing.T) {
 		t.Errorf("the process is in %s, %v", at, err)
 	}
 	if id, ok := a.ScopeOf(p.PID); !ok || id != "l-1" {
-		t.Errorf("owner %q, %v", id, ok)
+		t.Errorf("scope %q, %v", id, ok)
 	}
 	for range 10 {
 		began := time.Now()
@@ -456,7 +456,7 @@ func TestHostScope(t *testing.T) {
 	}
 	next := open(t, Options{Prefix: a.prefix})
 	if got, err := next.Recover(ctx, s); err != nil || got != st {
-		t.Errorf("adopted %+v, %v", got, err)
+		t.Errorf("recovered %+v, %v", got, err)
 	}
 	if err := next.RemoveSlice(ctx, name); !errors.Is(err, cgroup.ErrInUse) {
 		t.Errorf("removing a slice in use: %v", err)
@@ -466,7 +466,7 @@ func TestHostScope(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("a frozen scope killed in %v", time.Since(began))
-	// The same id again, at once: systemd may still be at the end of the old one.
+	// The same id again, at once: systemd may not have completed the end of the old one.
 	q := spawn(t, "sleep", "8")
 	s.Process = q
 	if _, err := a.StartScope(ctx, s); err != nil {
@@ -520,7 +520,7 @@ func TestHostServices(t *testing.T) {
 		t.Errorf("stopped twice: %v", err)
 	}
 	if err := a.StartService(ctx, Service{Name: "gpusharetest-none", Argv: []string{"/no/such/program"}}); err == nil {
-		t.Error("a program that is not there was started")
+		t.Error("a missing program was started")
 	}
 	// The name is free again, although its first start failed.
 	if err := a.StartService(ctx, Service{Name: "gpusharetest-none", Argv: []string{"/bin/sleep", "60"}}); err != nil {
@@ -532,17 +532,17 @@ func TestHostServices(t *testing.T) {
 }
 
 func TestHostReload(t *testing.T) {
-	var told atomic.Int32
-	openHost(t, func() { told.Add(1) })
+	var reported atomic.Int32
+	openHost(t, func() { reported.Add(1) })
 	if out, err := exec.CommandContext(t.Context(), "systemctl", "daemon-reload").CombinedOutput(); err != nil {
 		t.Fatalf("daemon-reload: %v: %s", err, out)
 	}
-	eventually(t, "the reload is told", func() bool { return told.Load() > 0 })
+	eventually(t, "the reload is reported", func() bool { return reported.Load() > 0 })
 }
 
 func TestHostLifeAfterReexec(t *testing.T) {
-	var told atomic.Int32
-	a := openHost(t, func() { told.Add(1) })
+	var reported atomic.Int32
+	a := openHost(t, func() { reported.Add(1) })
 	ctx := within(t, 60*time.Second)
 	if out, err := exec.CommandContext(ctx, "systemctl", "daemon-reexec").CombinedOutput(); err != nil {
 		t.Fatalf("daemon-reexec: %v: %s", err, out)
@@ -553,16 +553,16 @@ func TestHostLifeAfterReexec(t *testing.T) {
 	if err := a.StopService(ctx, "gpusharetest-re", 5*time.Second); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the reexec is told", func() bool { return told.Load() > 0 })
-	before := told.Load()
-	// We must still be subscribed.
+	eventually(t, "the reexec is reported", func() bool { return reported.Load() > 0 })
+	before := reported.Load()
+	// The subscription must still exist.
 	if out, err := exec.CommandContext(ctx, "systemctl", "daemon-reload").CombinedOutput(); err != nil {
 		t.Fatalf("daemon-reload: %v: %s", err, out)
 	}
-	eventually(t, "a later reload is told", func() bool { return told.Load() > before })
+	eventually(t, "a later reload is reported", func() bool { return reported.Load() > before })
 }
 
-// A scope whose slice runs out of memory ends as a whole, and that is what is said of it, on both adapters.
+// A scope whose slice runs out of memory ends as a whole and is reported as out of memory, on both adapters.
 func TestHostOutOfMemory(t *testing.T) {
 	a := openHost(t, nil)
 	tree, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: "gpusharetest"})
@@ -571,7 +571,7 @@ func TestHostOutOfMemory(t *testing.T) {
 	}
 	name := cgroup.SliceName{Tenant: "lab", Grant: "dev"}
 	t.Cleanup(func() {
-		// The tests' context is over by now.
+		// The context of the test has ended.
 		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 		defer cancel()
 		for _, n := range []cgroup.SliceName{name, {Tenant: "lab"}, {}} {
@@ -603,7 +603,7 @@ func TestHostOutOfMemory(t *testing.T) {
 				t.Fatalf("%s: %v", adapter, err)
 			}
 			if port == cgroup.Port(a) {
-				// What somebody does to the unit does not undo it.
+				// Changing the unit does not undo it.
 				if out, err := exec.CommandContext(ctx, "systemctl", "set-property", "--runtime", st.Unit, "MemoryMax=1G").CombinedOutput(); err != nil {
 					t.Errorf("systemctl set-property: %v: %s", err, out)
 				}

@@ -16,15 +16,15 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// stopTimeout is what systemd waits from SIGTERM to SIGKILL when it stops a scope. Its own default is 90 s, and a frozen
-// scope uses all of it.
+// stopTimeout is the time between SIGTERM and SIGKILL when systemd stops a scope. The default of systemd is 90 s, and a
+// frozen scope takes all of it.
 const stopTimeout = 10 * time.Second
 
 // maxMoveRounds bounds how often the scope's root is emptied into the inner cgroup: each round moves what forked meanwhile.
 const maxMoveRounds = 100
 
-// StartScope makes a delegated scope around the process, makes the inner cgroup and moves everything into it. The
-// process must wait meanwhile; it goes on when this returns.
+// StartScope starts a delegated scope with the process, creates the inner cgroup and moves all processes into it. The
+// process must wait until StartScope returns.
 func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState, error) {
 	if err := checkScope(s); err != nil {
 		return cgroup.ScopeState{}, err
@@ -35,12 +35,12 @@ func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeS
 	unit := scopeUnit(a.prefix, s.ID)
 	err := a.startScope(ctx, unit, s)
 	if is(err, "UnitExists") {
-		// Ours already, or left behind as failed by a kernel that was slow to tell.
+		// It is a scope of an earlier call, or a failed one that remains because the kernel reported its end late.
 		if st, err := a.Recover(ctx, s); err == nil {
 			if ps, err := a.Members(ctx, s.ID); err == nil && slices.Contains(ps, s.Process) {
 				return st, nil
 			}
-			return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: there is one already: %w", s.ID, cgroup.ErrInUse)
+			return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: it exists already: %w", s.ID, cgroup.ErrInUse)
 		}
 		if err := a.reset(ctx, unit); err != nil {
 			return cgroup.ScopeState{}, err
@@ -64,11 +64,11 @@ func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeS
 	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit, MemoryNodes: a.h.MemoryNodes(scope)}, nil
 }
 
-// descriptorsSince is the oldest systemd that is known to take processes by descriptor (PIDFDs). 252 does not; a version
-// between that does gets pids, which is right but for a pid that became another process's on the way.
+// descriptorsSince is the oldest systemd that is known to accept processes by descriptor (PIDFDs). 252 does not. Versions
+// between get pids, which is correct unless a pid is reused in between.
 const descriptorsSince = 257
 
-// startScope starts the unit around the process.
+// startScope starts the unit with the process.
 func (a *Adapter) startScope(ctx context.Context, unit string, s cgroup.Scope) error {
 	pidfd, err := procfs.OpenPidfd(s.Process.PID, s.Process.Start)
 	if err != nil {
@@ -91,8 +91,8 @@ func (a *Adapter) startScope(ctx context.Context, unit string, s cgroup.Scope) e
 	return start(prop("PIDs", []uint32{uint32(s.Process.PID)}))
 }
 
-// scopeProperties is what the scope is born with. Never User=: a scope of another user's delegates its cgroup to that
-// user, who could then leave the inner one.
+// scopeProperties are the properties that the scope starts with. It never has User=: systemd would delegate the cgroup to
+// that user, who could then leave the inner one.
 func (a *Adapter) scopeProperties(s cgroup.Scope) []sd.Property {
 	description := s.Description
 	if description == "" {
@@ -128,7 +128,7 @@ func (a *Adapter) scopeProperties(s cgroup.Scope) []sd.Property {
 func (a *Adapter) moveInside(ctx context.Context, scope string, p cgroup.Process) error {
 	run := path.Join(scope, inner)
 	if err := makeInner(a.h.Dir(run)); err != nil {
-		return fmt.Errorf("cannot make cgroup %s: %w", run, err)
+		return fmt.Errorf("cannot create cgroup %s: %w", run, err)
 	}
 	if err := a.h.Place(p, run); err != nil {
 		return err
@@ -157,11 +157,11 @@ func (a *Adapter) moveInside(ctx context.Context, scope string, p cgroup.Process
 			}
 		}
 	}
-	return fmt.Errorf("cannot empty cgroup %s: it forks faster than it is moved: %w", scope, cgroup.ErrInUse)
+	return fmt.Errorf("cannot empty cgroup %s: its processes fork faster than they are moved: %w", scope, cgroup.ErrInUse)
 }
 
-// finishInner makes the inner cgroup end as a whole, whatever the unit's own policy is: it is ours, and no reload or change of
-// the unit's properties resets it. That goes only when the scope's root is empty.
+// finishInner sets memory.oom.group in the inner cgroup, whatever the unit's policy is: no reload and no change of the
+// unit's properties resets it. The scope's root must be empty for that.
 func (a *Adapter) finishInner(run string, p cgroup.Process) error {
 	if err := a.h.SetOOMGroup(run); err != nil {
 		return err
@@ -172,12 +172,12 @@ func (a *Adapter) finishInner(run string, p cgroup.Process) error {
 // Recover takes up a scope that was started by an earlier life of the daemon.
 func (a *Adapter) Recover(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState, error) {
 	if err := checkScope(s); err != nil {
-		return cgroup.ScopeState{}, errors.Join(err, cgroup.ErrNotFound) // There never was such a one.
+		return cgroup.ScopeState{}, errors.Join(err, cgroup.ErrNotFound) // No scope has such a name.
 	}
 	unit := scopeUnit(a.prefix, s.ID)
 	scope, err := a.scopeCgroup(ctx, unit)
 	if errors.Is(err, cgroup.ErrNotFound) {
-		// A lease that nobody waits for is a service.
+		// A detached lease is a service.
 		var st cgroup.ScopeState
 		if st, _, err = a.program(ctx, s.ID); err == nil {
 			unit, scope = st.Unit, path.Dir(st.Path)
@@ -193,14 +193,14 @@ func (a *Adapter) Recover(ctx context.Context, s cgroup.Scope) (cgroup.ScopeStat
 	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit, MemoryNodes: a.h.MemoryNodes(scope)}, nil
 }
 
-// register says whose the processes in a unit's cgroup are, and watches how they end.
+// register attributes the processes in a unit's cgroup to a lease, and watches how they end.
 func (a *Adapter) register(id, cg string) {
 	a.index.Register(id, cg)
-	// Where it cannot be watched, its end is told without a reason.
+	// Where it cannot be watched, its end is reported without a reason.
 	_ = a.oomWatcher.Watch(a.h, id, path.Join(cg, inner), path.Dir(cg))
 }
 
-// Scopes reads back every scope that still holds a process.
+// Scopes reads back every scope that still has a process.
 func (a *Adapter) Scopes(ctx context.Context) ([]cgroup.ScopeState, error) { return a.scopeUnits(ctx) }
 
 func (a *Adapter) scopeUnits(ctx context.Context) ([]cgroup.ScopeState, error) {
@@ -221,7 +221,7 @@ func (a *Adapter) scopeUnits(ctx context.Context) ([]cgroup.ScopeState, error) {
 		}
 		cg, err := a.unitCgroup(ctx, u.Name, kind)
 		if errors.Is(err, cgroup.ErrNotFound) {
-			continue // it ended meanwhile
+			continue // it ended in the meantime
 		}
 		if err != nil {
 			return nil, err
@@ -238,13 +238,13 @@ func (a *Adapter) scopeUnits(ctx context.Context) ([]cgroup.ScopeState, error) {
 	return states, nil
 }
 
-// scopeCgroup tells where the scope's cgroup is. ErrNotFound when it does not run.
+// scopeCgroup returns the scope's cgroup; ErrNotFound when it does not run.
 func (a *Adapter) scopeCgroup(ctx context.Context, unit string) (string, error) {
 	return a.unitCgroup(ctx, unit, "Scope")
 }
 
-// unitCgroup tells where a unit's processes are. One that is on its way up or reads its configuration again has processes,
-// one that is on its way down is not taken up any more. ErrNotFound when it does not run.
+// unitCgroup returns the cgroup of a unit's processes. A unit that starts or reloads counts as running, a unit that stops
+// does not. ErrNotFound: the unit does not run.
 func (a *Adapter) unitCgroup(ctx context.Context, unit, kind string) (string, error) {
 	active, err := a.state(ctx, unit)
 	if is(err, "NoSuchUnit") || err == nil && !slices.Contains([]string{"active", "activating", "reloading", "refreshing"}, active) {
@@ -260,8 +260,8 @@ func (a *Adapter) unitCgroup(ctx context.Context, unit, kind string) (string, er
 	return cg, err
 }
 
-// controlGroup asks where a unit's cgroup is: the mapping from unit names to paths is systemd's own business. It is
-// empty for a unit that does not run.
+// controlGroup queries the path of a unit's cgroup, because systemd alone maps unit names to paths. It is empty for a unit
+// that does not run.
 func (a *Adapter) controlGroup(ctx context.Context, unit, kind string) (cg string, err error) {
 	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {
 		p, err := l.units.GetUnitTypePropertyContext(ctx, unit, kind, "ControlGroup")
@@ -277,7 +277,7 @@ func (a *Adapter) controlGroup(ctx context.Context, unit, kind string) (cg strin
 	return cg, err
 }
 
-// reset makes systemd forget a failed unit.
+// reset makes systemd remove a failed unit.
 func (a *Adapter) reset(ctx context.Context, unit string) error {
 	err := a.bus.do(ctx, func(ctx context.Context, l *link) error { return l.units.ResetFailedUnitContext(ctx, unit) })
 	if err != nil && !is(err, "NoSuchUnit") {
@@ -287,14 +287,14 @@ func (a *Adapter) reset(ctx context.Context, unit string) error {
 }
 
 func checkScope(s cgroup.Scope) error {
-	// A scope's id goes the way of a slice's name: what is good for one is good for the other.
+	// A scope's id becomes part of a unit name as a slice's name does: the same check applies.
 	if err := (cgroup.SliceName{Tenant: s.ID}).Check(); err != nil || s.ID == "" {
 		return fmt.Errorf("cannot name a scope %q: use letters, digits, '.', '_' and '-'", s.ID)
 	}
 	return s.Slice.Check()
 }
 
-// unitOf is what holds a lease's processes: a scope, or the service of one that nobody waits for.
+// unitOf returns the unit of a lease's processes: a scope, or the service of a detached lease.
 func (a *Adapter) unitOf(id string) (unit, kind string) {
 	if cg, ok := a.index.Path(id); ok && path.Base(cg) == programUnit(a.prefix, id) {
 		return path.Base(cg), "Service"
@@ -302,7 +302,7 @@ func (a *Adapter) unitOf(id string) (unit, kind string) {
 	return scopeUnit(a.prefix, id), "Scope"
 }
 
-// ScopeDeviceRules reads the device rules of a scope back, as systemd was asked for them.
+// ScopeDeviceRules reads back the device rules of a scope that systemd was given.
 func (a *Adapter) ScopeDeviceRules(ctx context.Context, id string) (closed bool, rules []cgroup.DeviceRule, err error) {
 	unit, kind := a.unitOf(id)
 	props, err := a.typed(ctx, unit, kind)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifySocket is the service manager's end: it returns what was sent.
+// notifySocket is the service manager's end: receive returns what was sent.
 func notifySocket(t *testing.T) (receive func() string) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "notify")
@@ -51,7 +51,7 @@ func TestNotify(t *testing.T) {
 	}
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		if _, ok := os.LookupEnv(name); ok {
-			t.Errorf("%s is left for our children", name)
+			t.Errorf("%s is left for child processes", name)
 		}
 	}
 	if !n.Enabled() || n.WatchdogInterval() != 15*time.Second {
@@ -82,7 +82,7 @@ func TestNotifyWithoutSocket(t *testing.T) {
 		t.Errorf("%+v, %v", n, err)
 	}
 	if err := n.Ready(); err != nil {
-		t.Errorf("telling nobody: %v", err)
+		t.Errorf("without a service manager: %v", err)
 	}
 }
 

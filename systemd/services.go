@@ -13,17 +13,17 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// ErrExists means that a service of this name runs already.
-var ErrExists = errors.New("there is one already")
+// ErrExists: a service of this name runs already.
+var ErrExists = errors.New("it exists already")
 
-// Service is a program that systemd runs for us: it is nobody's child, so that it outlives the daemon, and it has none
-// of the daemon's sandbox.
+// Service is a program that systemd runs. It is no child of the daemon, so that it outlives it, and it does not have the
+// daemon's sandbox.
 type Service struct {
 	Name             string // without ".service": "gpushare-mps-GPU-5f0…"
 	Description      string
 	Argv             []string          // the program's absolute path first
-	Env              map[string]string // nothing of the daemon's own environment is passed
-	Slice            cgroup.SliceName  // the root of all of ours when empty
+	Env              map[string]string // nothing of the daemon's environment is passed
+	Slice            cgroup.SliceName  // the root slice of gpushare when empty
 	WorkingDirectory string
 	User             string        // root when empty
 	Type             string        // "exec" when empty: started once the program runs; or "notify", "forking", "simple"
@@ -35,7 +35,7 @@ type Service struct {
 	Devices          []cgroup.DeviceRule
 }
 
-// ServiceState is a service as systemd sees it.
+// ServiceState is what systemd reports of a service.
 type ServiceState struct {
 	Active  string // "active", "activating", "deactivating", "inactive", "failed"
 	Sub     string // "running", "auto-restart", "dead", …
@@ -48,10 +48,10 @@ type ServiceState struct {
 	exitTime   uint64 // microseconds since 1970
 }
 
-// Running tells whether the service's main process runs.
+// Running reports whether the service's main process runs.
 func (s ServiceState) Running() bool { return s.Active == "active" && s.MainPID > 0 }
 
-// StartService starts the service and returns when systemd calls it started. ErrExists when one of this name is there
+// StartService starts the service and returns when systemd reports it as started. ErrExists: a service of this name exists
 // and has not ended.
 func (a *Adapter) StartService(ctx context.Context, s Service) error {
 	if s.Name == "" || len(s.Argv) == 0 || len(s.Argv[0]) == 0 || s.Argv[0][0] != '/' {
@@ -124,8 +124,8 @@ func (a *Adapter) serviceProperties(s Service) []sd.Property {
 	return props
 }
 
-// StopService stops the service and returns when it has ended. What still runs after the timeout is killed. No such
-// service is no error.
+// StopService stops the service and returns when it has ended. After the timeout its processes are killed. A service that
+// does not exist is no error.
 func (a *Adapter) StopService(ctx context.Context, name string, timeout time.Duration) error {
 	unit := name + ".service"
 	graceful, cancel := context.WithTimeout(ctx, timeout)
@@ -143,7 +143,7 @@ func (a *Adapter) StopService(ctx context.Context, name string, timeout time.Dur
 	return a.stop(ctx, unit)
 }
 
-// ServiceState reads the service's state. cgroup.ErrNotFound when systemd does not know it.
+// ServiceState reads the service's state; cgroup.ErrNotFound when systemd does not know it.
 func (a *Adapter) ServiceState(ctx context.Context, name string) (ServiceState, error) {
 	return a.serviceState(ctx, name+".service")
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// SetSlice makes the slice or changes it to exactly this. Properties are set before the slice is started: set on a slice
-// that does not exist yet they hold from its birth, while one made by StartTransientUnit would lose them when it stops.
+// SetSlice creates the slice, or changes it to exactly this. Properties are set before the slice is started: they then apply
+// from its start, while a slice of StartTransientUnit would lose them when it stops.
 func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err error) {
 	if err := s.Name.Check(); err != nil {
 		return false, err
@@ -60,7 +60,7 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 	}
 	if active == "active" {
 		if wrote {
-			// The answer to a call comes before the cgroup is written, the answer to the next one after it.
+			// systemd replies before it writes the cgroup. The reply to the next call comes after it.
 			if _, err = a.state(ctx, unit); err == nil {
 				err = a.verifyDevices(config.path, s)
 			}
@@ -73,21 +73,21 @@ func (a *Adapter) SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err
 		})
 }
 
-// verifyDevices looks whether a slice that was closed has its program.
+// verifyDevices checks that a slice with device rules has its device program.
 func (a *Adapter) verifyDevices(path string, s cgroup.Slice) error {
 	devicesEnforced, err := a.devicesEnforced(sliceConfig{path: path, closed: s.Closed})
 	if err != nil {
 		return fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
 	if s.Closed && !devicesEnforced {
-		return fmt.Errorf("cannot close the devices of slice %s: systemd was told to and its cgroup %s has no device program", s.Name, path)
+		return fmt.Errorf("cannot close the devices of slice %s: systemd accepted the rules, but its cgroup %s has no device program", s.Name, path)
 	}
 	return nil
 }
 
-// sliceChanges is the properties to be set to turn what is read back into the slice, by how long they last. What systemd
-// was asked for and that does not act all the same (somebody wrote in the cgroup, or took the device program away) is set
-// again: systemd then writes all that it knows.
+// sliceChanges returns the properties to set so that the slice becomes as requested, by their lifetime. A property that
+// systemd has and that does not act (another program wrote in the cgroup, or removed the device program) is set again:
+// systemd then writes all its properties.
 func (a *Adapter) sliceChanges(is map[string]any, effective cgroup.Limits, devicesEnforced bool, s cgroup.Slice) (persistentProps, runtimeProps []sd.Property, err error) {
 	supported, _ := s.Limits.Only(a.info.Limits)
 	want, err := limitValues(supported)
@@ -127,8 +127,8 @@ func (a *Adapter) sliceChanges(is map[string]any, effective cgroup.Limits, devic
 	return persistentProps, runtimeProps, nil
 }
 
-// replaceDevices is the properties that make these the only entries: systemd appends what it gets, and an empty array
-// clears.
+// replaceDevices returns the properties that make these the only entries: systemd appends entries, and an empty array clears
+// them.
 func replaceDevices(entries []deviceAllow) []sd.Property {
 	set := []sd.Property{prop("DeviceAllow", []deviceAllow{})}
 	if len(entries) > 0 {
@@ -150,7 +150,7 @@ func sameValue(a, b any) bool {
 	return a == b
 }
 
-// RemoveSlice stops an empty slice and removes its drop-ins, so that it does not come back with old limits.
+// RemoveSlice stops an empty slice and removes its drop-ins, so that it does not start with old limits later.
 func (a *Adapter) RemoveSlice(ctx context.Context, name cgroup.SliceName) error {
 	if err := name.Check(); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (a *Adapter) RemoveSlice(ctx context.Context, name cgroup.SliceName) error 
 		return fmt.Errorf("cannot remove slice %s: %w", name, err)
 	}
 	if active == "active" {
-		// Stopping a slice stops whatever runs in it.
+		// Stopping a slice stops all processes in it.
 		cg, err := a.controlGroup(ctx, unit, "Slice")
 		if err != nil {
 			return fmt.Errorf("cannot remove slice %s: %w", name, err)
@@ -173,7 +173,7 @@ func (a *Adapter) RemoveSlice(ctx context.Context, name cgroup.SliceName) error 
 			return fmt.Errorf("cannot remove slice %s: %w", name, err)
 		}
 		if len(ps) > 0 {
-			return fmt.Errorf("cannot remove slice %s: %d processes, the first is %d: %w", name, len(ps), ps[0].PID, cgroup.ErrInUse)
+			return fmt.Errorf("cannot remove slice %s: it has %d processes, the first is pid %d: %w", name, len(ps), ps[0].PID, cgroup.ErrInUse)
 		}
 		if err := a.stop(ctx, unit); err != nil {
 			return err
@@ -182,7 +182,7 @@ func (a *Adapter) RemoveSlice(ctx context.Context, name cgroup.SliceName) error 
 	return a.revert(ctx, unit)
 }
 
-// processes lists what is in a cgroup, nothing when there is none.
+// processes lists the processes of a cgroup, none when the cgroup does not exist.
 func (a *Adapter) processes(cg string) ([]cgroup.Process, error) {
 	if cg == "" {
 		return nil, nil
@@ -215,5 +215,5 @@ func names(props []sd.Property) string {
 	return strings.Join(list, ", ")
 }
 
-// escapeGlob keeps the backslashes of an escaped name from being read as the pattern's own.
+// escapeGlob escapes the backslashes of an escaped name for a pattern.
 func escapeGlob(s string) string { return strings.ReplaceAll(s, `\`, `\\`) }

@@ -10,8 +10,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// UnitActive tells whether a unit of the host's runs, is on its way up, or on its way down. cgroup.ErrNotFound when there
-// is no such unit.
+// UnitActive reports whether a unit of the host runs, starts or stops; cgroup.ErrNotFound when there is no such unit.
 func (a *Adapter) UnitActive(ctx context.Context, unit string) (bool, error) {
 	st, err := a.serviceState(ctx, unit)
 	if err != nil {
@@ -20,8 +19,8 @@ func (a *Adapter) UnitActive(ctx context.Context, unit string) (bool, error) {
 	return st.Active != "inactive" && st.Active != "failed", nil
 }
 
-// StopUnit stops a unit of the host's and returns when it has ended. It takes the unit's own time, up to the end of ctx: a
-// stop that was begun goes on when it is asked for again.
+// StopUnit stops a unit of the host and returns when it has stopped. It waits for the unit's own stop timeout, up to the end
+// of ctx: a repeated call joins a stop that has begun.
 func (a *Adapter) StopUnit(ctx context.Context, unit string) error {
 	for {
 		err := a.stop(ctx, unit)
@@ -31,9 +30,9 @@ func (a *Adapter) StopUnit(ctx context.Context, unit string) error {
 	}
 }
 
-// StartUnit starts a unit of the host's and returns when it runs.
+// StartUnit starts a unit of the host and returns when it runs.
 func (a *Adapter) StartUnit(ctx context.Context, unit string) error {
-	// A shutdown that has begun is not taken back by it: its jobs are irreversible.
+	// It cannot cancel a shutdown that has begun: the jobs of a shutdown are irreversible.
 	err := a.bus.job(ctx, "start "+unit, func(ctx context.Context, c *sd.Conn, ended chan<- string) (int, error) {
 		return c.StartUnitContext(ctx, unit, "replace", ended)
 	})

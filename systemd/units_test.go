@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// A unit of the host's is stopped and started again; one that is not there is told apart from one that does not run.
+// A unit of the host is stopped and started again. A missing unit differs from one that does not run.
 func TestUnitsOfTheHost(t *testing.T) {
 	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
@@ -39,14 +39,14 @@ func TestUnitsOfTheHost(t *testing.T) {
 	if d := cmp.Diff(want, f.taken()); d != "" {
 		t.Errorf("calls (-want +got):\n%s", d)
 	}
-	if _, err := a.UnitActive(ctx, "gone.service"); !errors.Is(err, cgroup.ErrNotFound) {
-		t.Errorf("of a unit that is not there: %v", err)
+	if _, err := a.UnitActive(ctx, "missing.service"); !errors.Is(err, cgroup.ErrNotFound) {
+		t.Errorf("of a missing unit: %v", err)
 	}
-	if err := a.StopUnit(ctx, "gone.service"); err != nil {
-		t.Errorf("a unit that is not there was to be stopped: %v", err)
+	if err := a.StopUnit(ctx, "missing.service"); err != nil {
+		t.Errorf("stopping a missing unit: %v", err)
 	}
-	if err := a.StartUnit(ctx, "gone.service"); !errors.Is(err, cgroup.ErrNotFound) {
-		t.Errorf("a unit that is not there was to be started: %v", err)
+	if err := a.StartUnit(ctx, "missing.service"); !errors.Is(err, cgroup.ErrNotFound) {
+		t.Errorf("starting a missing unit: %v", err)
 	}
 	f.set(func() { f.hang = true })
 	if err := a.StopUnit(within(t, 50*time.Millisecond), unit); !errors.Is(err, context.DeadlineExceeded) {
@@ -54,8 +54,8 @@ func TestUnitsOfTheHost(t *testing.T) {
 	}
 }
 
-// A unit that is on its way up has processes; where one that ends has them is nobody's any more. It is one rule for scopes of
-// ours and units of the host's.
+// A unit that starts has a cgroup, a unit that stops no longer has one. The rule is the same for scopes of gpushare and
+// units of the host.
 func TestUnitCgroup(t *testing.T) {
 	a, f := openFake(t)
 	ctx := within(t, 10*time.Second)
