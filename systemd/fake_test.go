@@ -73,7 +73,7 @@ type fake struct {
 	// mu guards all below.
 	mu      sync.Mutex
 	units   map[string]*fakeUnit
-	queried   []string // units whose properties were all read
+	queried []string // units whose properties were all read
 	calls   []string // "SetUnitProperties gpushare.slice runtime DeviceAllow,DeviceAllow"
 	jobs    uint32
 	result  string // of all jobs; "done" when empty

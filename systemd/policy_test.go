@@ -59,7 +59,7 @@ func TestMigrationPolicy(t *testing.T) {
 	}
 	attach := func(uid uint32, iface string) (denied bool) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestAttachAsSomebody$", "-test.v")
+		cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestAttachAsUser$", "-test.v")
 		cmd.Env, cmd.Dir = []string{attachEnv + "=" + address + " " + iface}, "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		out, err := cmd.CombinedOutput()

@@ -213,22 +213,22 @@ func TestMemoryNodesAreTheScopes(t *testing.T) {
 }
 
 // journalctl is a fake that records its arguments and prints the content of a file.
-func journalctl(t *testing.T, backwards, follow, rest string) (program, queried string) {
+func journalctl(t *testing.T, backwards, follow, rest string) (program, arguments string) {
 	t.Helper()
 	dir := t.TempDir()
-	program, queried = filepath.Join(dir, "journalctl"), filepath.Join(dir, "queried")
-	text := "#!/bin/sh\necho \"$*\" >>" + queried + "\ncase \"$*\" in\n*--sync*) ;;\n*--reverse*) cat <<'X'\n" + backwards + "\nX\n;;\n*--follow*) cat <<'X'\n" + follow + "\nX\nexec sleep 60 ;;\n*) cat <<'X'\n" + rest + "\nX\n;;\nesac\n"
+	program, arguments = filepath.Join(dir, "journalctl"), filepath.Join(dir, "arguments")
+	text := "#!/bin/sh\necho \"$*\" >>" + arguments + "\ncase \"$*\" in\n*--sync*) ;;\n*--reverse*) cat <<'X'\n" + backwards + "\nX\n;;\n*--follow*) cat <<'X'\n" + follow + "\nX\nexec sleep 60 ;;\n*) cat <<'X'\n" + rest + "\nX\n;;\nesac\n"
 	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return program, queried
+	return program, arguments
 }
 
 func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 	if _, err := exec.LookPath("sh"); err != nil {
 		t.Skip(err)
 	}
-	program, queried := journalctl(t, "", `{"__CURSOR":"c1","MESSAGE":"one"}`+"\n"+`{"__CURSOR":"c2","MESSAGE":[116,119,255,111]}`, `{"__CURSOR":"c3","MESSAGE":"three"}`)
+	program, arguments := journalctl(t, "", `{"__CURSOR":"c1","MESSAGE":"one"}`+"\n"+`{"__CURSOR":"c2","MESSAGE":[116,119,255,111]}`, `{"__CURSOR":"c3","MESSAGE":"three"}`)
 	a := &Adapter{prefix: "gpushare", journalctl: program}
 	ended := make(chan struct{})
 	read, write, err := os.Pipe()
@@ -258,7 +258,7 @@ func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 	if err != nil || string(buf[:n]) != "three\n" {
 		t.Errorf("the rest is %q, %v", buf[:n], err)
 	}
-	b, err := os.ReadFile(queried)
+	b, err := os.ReadFile(arguments)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,20 +278,20 @@ func TestOutputOfTheLastLines(t *testing.T) {
 	for _, c := range []struct {
 		name, backwards string
 		lines           int
-		queries, reads    string
+		queries, reads  string
 	}{
 		{"two", two, 2, "--reverse --since=@1000 --lines=2 ", "--cursor=c8 --lines=all "},
 		{"none of those before", `{"__CURSOR":"c9","MESSAGE":"nine"}`, 0, "--reverse --since=@1000 --lines=1 ", "--after-cursor=c9 --lines=all "},
 		{"nothing was printed", "", 3, "--reverse --since=@1000 --lines=3 ", "--since=@1000 --lines=all "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			program, queried := journalctl(t, c.backwards, "", `{"__CURSOR":"c9","MESSAGE":"as requested"}`)
+			program, arguments := journalctl(t, c.backwards, "", `{"__CURSOR":"c9","MESSAGE":"as requested"}`)
 			a := &Adapter{prefix: "gpushare", journalctl: program}
 			var shown bytes.Buffer
 			if err := a.Output(within(t, 20*time.Second), "red-1", time.Unix(1000, 0), c.lines, nil, &shown); err != nil || shown.String() != "as requested\n" {
 				t.Errorf("%v, shown: %q", err, shown.String())
 			}
-			b, err := os.ReadFile(queried)
+			b, err := os.ReadFile(arguments)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,7 @@ adapter_test() { # adapter_test NAME [HOW]
 }
 
 check_table() { adapter_test TestHostTable; }
-check_drift() { adapter_test TestHostDriftIsMended; }
+check_drift() { adapter_test TestHostDriftIsCorrected; }
 check_many_slices() { adapter_test TestHostManySlices; }
 check_slice() { adapter_test TestHostSlice; }
 check_scope() { adapter_test TestHostScope; }
