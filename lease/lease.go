@@ -77,7 +77,7 @@ type Lease struct {
 
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
-	Ends    *time.Time `json:"expires,omitempty"` // if the grant has max_time
+	Expires *time.Time `json:"expires,omitempty"` // if the grant has max_time
 }
 
 // InPlace reports whether the lease's processes were not moved into a scope of gpushare. Its end does not end them.
@@ -111,7 +111,7 @@ func (l *Lease) Wire() api.Lease {
 	w := api.Lease{
 		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Kind: l.Terms.Kind(),
 		State: l.State.wire(), User: l.User, UID: l.UID, Command: l.Command, PID: l.Process.PID,
-		Origin: cmp.Or(l.Origin, OriginRun), Isolation: l.Isolation, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Expires: l.Ends, Reason: l.Reason,
+		Origin: cmp.Or(l.Origin, OriginRun), Isolation: l.Isolation, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Expires: l.Expires, Reason: l.Reason,
 	}
 	w.InstanceGeneration = l.Place.Generation
 	for _, id := range l.Place.GPUs {

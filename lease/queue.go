@@ -27,7 +27,7 @@ type Ticket struct {
 	candidates []Grant
 	done       bool // placed, failed or cancelled: not in the queue any more
 	err        error
-	chosen     string
+	selected   string
 	position   int // in the queue, from 1
 	waiting    string
 	unread     bool // Next has not returned the last change yet
@@ -42,9 +42,9 @@ type Ticket struct {
 
 // Update is what Next returns: the ticket's position, or its place.
 type Update struct {
-	Lease  api.Lease
-	Placed bool
-	Chosen string // if placed: which grant, and why
+	Lease    api.Lease
+	Placed   bool
+	Selected string // if placed: which grant, and why
 }
 
 // Submit requests a place. It returns an *api.Error at once for what is not allowed, what can never fit, and without
@@ -235,7 +235,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 // placeLocked assigns the place to the ticket.
 func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) {
 	k.lease.Terms, k.lease.Place, k.lease.State = *g, *p, Placed
-	k.chosen = k.why(g, passed)
+	k.selected = k.selectionReason(g, passed)
 	o.add(g, p, false)
 	e := &entry{Lease: k.lease.clone()}
 	k.t.leases[e.ID] = e
@@ -245,8 +245,8 @@ func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) 
 	k.t.changedLocked(&e.Lease)
 }
 
-// why states in one line which grant was chosen and for what reason.
-func (k *Ticket) why(g *Grant, passed []string) string {
+// selectionReason states in one line which grant was chosen and for what reason.
+func (k *Ticket) selectionReason(g *Grant, passed []string) string {
 	s := "grant " + g.Spec.Name + " of " + g.Tenant + ": "
 	switch {
 	case k.request.Grant != "":
@@ -330,7 +330,7 @@ func (k *Ticket) Next(ctx context.Context) (Update, error) {
 		k.t.mu.Lock()
 		if k.unread {
 			k.unread = false
-			u := Update{Lease: k.wireLocked(), Placed: k.done && k.err == nil, Chosen: k.chosen}
+			u := Update{Lease: k.wireLocked(), Placed: k.done && k.err == nil, Selected: k.selected}
 			err := k.err
 			k.t.mu.Unlock()
 			return u, err

@@ -17,7 +17,7 @@ type state struct {
 	Generation   uint64        `json:"generation"`
 	Leases       []Lease       `json:"leases"`
 	Reserved     []reservation `json:"reserved,omitempty"`
-	SavedTickets []savedTicket `json:"waiters,omitempty"`
+	SavedTickets []savedTicket `json:"saved_tickets,omitempty"`
 }
 
 type reservation struct {

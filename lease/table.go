@@ -440,7 +440,7 @@ func (t *Table) startTimeLocked(e *entry) {
 	e.Started = &now
 	if m := e.Terms.Spec.MaxTime; m != nil {
 		ends := now.Add(time.Duration(*m))
-		e.Ends = &ends
+		e.Expires = &ends
 	}
 }
 

@@ -119,7 +119,7 @@ func TestGrantSelection(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if u := next(t, k); !u.Placed || u.Chosen != tt.want {
+			if u := next(t, k); !u.Placed || u.Selected != tt.want {
 				t.Errorf("got %+v", u)
 			}
 		})
@@ -364,8 +364,8 @@ func TestStartAndEnd(t *testing.T) {
 	if result.Environment["GPUSHARE_LEASE"] != k.ID() || l.State != Running || l.Process != p || l.Isolation.Cgroup != "/"+k.ID() {
 		t.Errorf("got %+v, %+v", l, result)
 	}
-	if l.Ends == nil || !l.Ends.Equal(epoch.Add(time.Hour)) {
-		t.Errorf("ends at %v", l.Ends)
+	if l.Expires == nil || !l.Expires.Equal(epoch.Add(time.Hour)) {
+		t.Errorf("ends at %v", l.Expires)
 	}
 	if !strings.Contains(string(saved), `"isolated"`) {
 		t.Errorf("the running lease is not recorded before the answer: %s", saved)

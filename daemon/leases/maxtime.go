@@ -20,7 +20,7 @@ func (ls *Leases) timeLoop(ctx context.Context) {
 		}
 		next = time.Hour
 		for _, l := range ls.Table.Live() {
-			if l.State != lease.Running || l.Ends == nil || !ls.State.Desired().Enforcing() {
+			if l.State != lease.Running || l.Expires == nil || !ls.State.Desired().Enforcing() {
 				continue
 			}
 			next = min(next, ls.checkMaxTime(ctx, &l))
@@ -31,7 +31,7 @@ func (ls *Leases) timeLoop(ctx context.Context) {
 
 // checkMaxTime does what is due for one lease and returns when to check it again.
 func (ls *Leases) checkMaxTime(ctx context.Context, l *lease.Lease) time.Duration {
-	left := l.Ends.Sub(ls.Now())
+	left := l.Expires.Sub(ls.Now())
 	if left <= 0 {
 		ls.stopInBackground(ctx, l, "its max_time has passed")
 		return time.Hour
@@ -40,7 +40,7 @@ func (ls *Leases) checkMaxTime(ctx context.Context, l *lease.Lease) time.Duratio
 	if at > 0 {
 		// The text is the same each time, so that a lease is warned once, also by a daemon that was restarted.
 		text := fmt.Sprintf("its max_time of %s ends in %s: SIGTERM at %s, SIGKILL %s later",
-			*l.Terms.Spec.MaxTime, api.Duration(at), l.Ends.Local().Format(time.TimeOnly), stop.StopGrace)
+			*l.Terms.Spec.MaxTime, api.Duration(at), l.Expires.Local().Format(time.TimeOnly), stop.StopGrace)
 		if !slices.Contains(l.Notices, text) {
 			ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.max-time", Text: text})
 		}

@@ -92,7 +92,7 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	ls.WatchLease(l.ID)
 	ls.Events.Publish(l.Event("lease.started", started))
 	wire := l.Wire()
-	line(&api.LeaseGrant{Lease: &wire, Environment: result.Environment, Unset: result.Unset, Selected: placed.Chosen, Warnings: result.Warnings})
+	line(&api.LeaseGrant{Lease: &wire, Environment: result.Environment, Unset: result.Unset, Selected: placed.Selected, Warnings: result.Warnings})
 	return nil
 }
 
