@@ -15,17 +15,17 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// newVirtualWithUsers is a whole daemon that knows some people.
+// newVirtualWithUsers returns a whole daemon that knows the users of servertest.
 func newVirtualWithUsers(t *testing.T) *virtual {
 	t.Helper()
 	w := newVirtual(t, nil, scenarios.Board{Model: "a100-sxm4-40gb"})
 	w.startDaemon()
-	w.tasks.Wait() // It has learned who is who on this host.
+	w.tasks.Wait() // The first lookup of names has ended.
 	w.identities.Table.Store(servertest.Identities())
 	return w
 }
 
-// mayUse is the whole of the API: who may, for each route. A route that is missing here fails.
+// mayUse returns the roles that may use each route of the API. A route that is missing here fails the test.
 func mayUse() map[string][]string {
 	all := []string{"admin", "observer", "member", "nobody"}
 	withRole := []string{"admin", "observer", "member"}
@@ -67,7 +67,7 @@ func TestAccessToEveryRoute(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			allowed, ok := want[name]
 			if !ok {
-				t.Fatal("nobody wrote down who may use this route")
+				t.Fatal("the route is not in mayUse")
 			}
 			for caller, p := range servertest.Peers() {
 				reached := false
@@ -75,10 +75,10 @@ func TestAccessToEveryRoute(t *testing.T) {
 				probe.Handle = func(c *server.Call) error { reached = true; return c.Reply(http.StatusOK, nil) }
 				w := servertest.Request(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { d.server.Serve(w, q, &probe) }), p, r.Method, "/v1", nil)
 				role := servertest.Roles()[caller]
-				// An observer who is a member too may do what either may.
+				// An observer that is a member too has both roles.
 				may := slices.Contains(allowed, role) || caller == "observer and member" && slices.Contains(allowed, "observer")
 				if reached != may {
-					t.Errorf("%s (%s): let in %v, want %v", caller, role, reached, may)
+					t.Errorf("%s (%s): allowed %v, want %v", caller, role, reached, may)
 				}
 				if may {
 					continue
@@ -92,24 +92,25 @@ func TestAccessToEveryRoute(t *testing.T) {
 	}
 	for name := range want {
 		if !seen[name] {
-			t.Errorf("%s is gone", name)
+			t.Errorf("the route %s does not exist", name)
 		}
 	}
 }
 
-// Through the whole handler: a stranger is refused everywhere but at GET /v1, and so is whoever cannot be told.
+// Through the whole handler: a caller without a role is refused by all routes but GET /v1, and a caller without credentials
+// by all.
 func TestCallersWithoutARoleAreRefused(t *testing.T) {
 	d := newVirtualWithUsers(t)
 	h := d.server.Handler()
 	for _, r := range d.routes() {
 		path := strings.ReplaceAll(r.Pattern, "{id}", "x")
 		if r.Access != server.Anyone {
-			if w := servertest.Request(h, servertest.Peers()["stranger"], r.Method, path, nil); w.Code != http.StatusForbidden {
-				t.Errorf("a stranger's %s %s is answered with %d: %s", r.Method, path, w.Code, w.Body)
+			if w := servertest.Request(h, servertest.Peers()["without a role"], r.Method, path, nil); w.Code != http.StatusForbidden {
+				t.Errorf("%s %s without a role is answered with %d: %s", r.Method, path, w.Code, w.Body)
 			}
 		}
 		if w := servertest.Request(h, nil, r.Method, path, nil); w.Code != http.StatusForbidden {
-			t.Errorf("%s %s of nobody knows whom is answered with %d: %s", r.Method, path, w.Code, w.Body)
+			t.Errorf("%s %s without credentials is answered with %d: %s", r.Method, path, w.Code, w.Body)
 		}
 	}
 }
@@ -123,29 +124,29 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		status int
 		kind   api.Kind
 	}{
-		{"from a page", func(q *http.Request) { q.Header.Set("Origin", "http://localhost") }, http.StatusForbidden, api.KindDenied},
-		{"from a link", func(q *http.Request) { q.Header.Set("Referer", "http://localhost/") }, http.StatusForbidden, api.KindDenied},
+		{"with an Origin", func(q *http.Request) { q.Header.Set("Origin", "http://localhost") }, http.StatusForbidden, api.KindDenied},
+		{"with a Referer", func(q *http.Request) { q.Header.Set("Referer", "http://localhost/") }, http.StatusForbidden, api.KindDenied},
 		{"to another host", func(q *http.Request) { q.Host = "gpushare.example.org" }, http.StatusForbidden, api.KindDenied},
 		{"to no route", func(q *http.Request) { q.URL.Path = "/v1/nothing" }, http.StatusNotFound, api.KindNotFound},
 		{"with another method", func(q *http.Request) { q.Method = http.MethodPatch }, http.StatusNotFound, api.KindNotFound},
-		{"with too much", func(q *http.Request) {
+		{"with a body above the limit", func(q *http.Request) {
 			q.Method, q.URL.Path = http.MethodPut, "/v1/spec"
 			q.Body = io.NopCloser(strings.NewReader(strings.Repeat("#", server.MaxBody+1)))
 		}, http.StatusBadRequest, api.KindInvalid},
-		{"with no spec", func(q *http.Request) {
+		{"with an invalid spec", func(q *http.Request) {
 			q.Method, q.URL.Path = http.MethodPut, "/v1/spec"
 			q.Body = io.NopCloser(strings.NewReader("version: v1\nnonsense: true\n"))
 		}, http.StatusBadRequest, api.KindInvalid},
-		{"with a strange If-Match", func(q *http.Request) {
+		{"with an invalid If-Match", func(q *http.Request) {
 			q.Method, q.URL.Path = http.MethodPut, "/v1/spec"
 			q.Header.Set("If-Match", "yesterday")
 			q.Body = io.NopCloser(strings.NewReader("version: v1\n"))
 		}, http.StatusBadRequest, api.KindInvalid},
-		{"for a lease of nothing", func(q *http.Request) {
+		{"for a lease without a command", func(q *http.Request) {
 			q.Method, q.URL.Path = http.MethodPost, "/v1/leases"
 			q.Body = io.NopCloser(strings.NewReader("{}"))
 		}, http.StatusBadRequest, api.KindInvalid},
-		{"for a lease of a process that is gone", func(q *http.Request) {
+		{"for a lease of a process that has exited", func(q *http.Request) {
 			q.Method, q.URL.Path = http.MethodPost, "/v1/leases"
 			q.Body = io.NopCloser(strings.NewReader(`{"command":["true"]}`))
 		}, http.StatusServiceUnavailable, api.KindUnavailable},

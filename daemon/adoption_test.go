@@ -26,7 +26,7 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// fakeSessions stands for systemd and logind: it says who is logged in. The cgroups that it names are real.
+// fakeSessions replaces systemd and logind: it lists the logins. Their cgroups are real.
 type fakeSessions struct{ logins []cgroup.Login }
 
 func (b *fakeSessions) Logins(context.Context) ([]cgroup.Login, error) { return b.logins, nil }
@@ -39,19 +39,19 @@ func (*fakeSessions) LoginMemory(context.Context, int) (*uint64, error) { return
 
 func (*fakeSessions) SetLoginMemory(context.Context, int, *uint64) error { return nil }
 
-// adoptionFixture is a daemon that adopts, on the host's own cgroup v2 hierarchy.
+// adoptionFixture is a daemon that adopts logins, on the host's own cgroup v2 hierarchy.
 type adoptionFixture struct {
 	*Daemon
 	t          *testing.T
 	sessions   *fakeSessions
 	h          cgroup.Hierarchy
 	top        string
-	stopDaemon func() // ends this life of the daemon
+	stopDaemon func() // ends this run of the daemon
 	// startDaemon begins another one, which knows nothing.
 	startDaemon func()
 }
 
-// noDriver is that of a host whose GPUs nobody asks for.
+// noDriver is the driver of a host whose GPUs the test does not use.
 type noDriver struct{ driver }
 
 func (noDriver) Status() worker.Status { return worker.Status{} }
@@ -77,7 +77,7 @@ func newAdoptionFixture(t *testing.T) *adoptionFixture {
 	write(passwd, "alice:x:2001:2001::/:\n")
 	write(group, "")
 	b := &fakeSessions{}
-	x := &adoptionFixture{t: t, sessions: b, h: h, top: "/gpushare-lodge-" + strconv.Itoa(os.Getpid()) + strings.ToLower(t.Name())}
+	x := &adoptionFixture{t: t, sessions: b, h: h, top: "/gpushare-adoption-" + strconv.Itoa(os.Getpid()) + strings.ToLower(t.Name())}
 	var ctx context.Context
 	var stop context.CancelFunc
 	x.startDaemon = func() {
@@ -98,12 +98,12 @@ func newAdoptionFixture(t *testing.T) *adoptionFixture {
 			t.Fatal(err)
 		}
 		x.Daemon = d
-		who := x.identities
-		who.Names = &names.Directory{Passwd: passwd, Group: group}
-		if err := who.Names.Refresh(t.Context(), nil, nil, true); err != nil {
+		ids := x.identities
+		ids.Names = &names.Directory{Passwd: passwd, Group: group}
+		if err := ids.Names.Refresh(t.Context(), nil, nil, true); err != nil {
 			t.Fatal(err)
 		}
-		who.Table.Store(&server.IdentityTable{})
+		ids.Table.Store(&server.IdentityTable{})
 		x.tasks.Begin(ctx)
 	}
 	x.startDaemon()
@@ -176,7 +176,7 @@ func (x *adoptionFixture) adoptAll() {
 	}
 }
 
-// want tells whether exactly this one is adopted: "alice vision/serve login".
+// want checks that exactly this login is adopted: "alice vision/serve login".
 func (x *adoptionFixture) want(when, origin string) {
 	x.t.Helper()
 	var got []string
@@ -203,7 +203,7 @@ func TestAdoptedIsFoundAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.stopDaemon()
-	// Another life: what it has is the record and the cgroups.
+	// The next run has only the record and the cgroups.
 	x.startDaemon()
 	if err := x.table.Restore(saved); err != nil {
 		t.Fatal(err)

@@ -51,17 +51,17 @@ var (
 // NewLogger logs to the journal when the daemon runs under systemd, else as text. The level can be changed later.
 func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := &slog.LevelVar{}
-	_ = level.UnmarshalText([]byte(s.LogLevel)) // An unknown word is info; LoadSettings has refused it before.
+	_ = level.UnmarshalText([]byte(s.LogLevel)) // LoadSettings has refused an unknown level; here it is info.
 	return slog.New(systemd.LogHandler(errs, level)), level
 }
 
-// environment is what a daemon reaches for outside of its process, beside files: what holds processes, and the GPUs.
+// environment is what a daemon uses outside of its process, in addition to files: the adapters of the host, and the GPUs.
 type environment struct {
 	findHost   func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error)
 	openDriver func(Settings, *host.Host, *slog.Logger) (driver, error)
 }
 
-// driver is the GPUs behind the worker, and how the worker fares.
+// driver is the GPUs behind the worker, and the state of the worker.
 type driver interface {
 	gpu.Driver
 	Retry(ctx context.Context, id gpu.UUID) error
@@ -69,7 +69,7 @@ type driver interface {
 	Stats() worker.Stats
 }
 
-// realEnvironment is what a daemon finds outside on a real host, and with the virtual driver.
+// realEnvironment is the environment on a real host, and with the virtual driver.
 func realEnvironment() environment {
 	return environment{findHost: findHost, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
@@ -79,7 +79,7 @@ func realEnvironment() environment {
 	}}
 }
 
-// build makes the daemon with everything that it is composed of. What fails takes back what was made before it.
+// build makes the daemon with all its parts. After an error it closes the parts that were made.
 func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar, out environment) (d *Daemon, err error) {
 	var undo []func()
 	defer func() {
@@ -94,13 +94,13 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		return nil, err
 	}
 	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
-		return nil, fmt.Errorf("cannot make the run directory: %w", err)
+		return nil, fmt.Errorf("cannot create the run directory: %w", err)
 	}
 	st, damage, err := store.Open(s.StateDir)
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { _ = st.Close() }) // The error that is returned says more.
+	undo = append(undo, func() { _ = st.Close() }) // The returned error is more important.
 	d = &Daemon{
 		Reporter: report.NewReporter(log, time.Now), settings: s, level: level, notify: notify,
 		state: state.NewState(st, damage.Lost), tasks: &loop.Group{}, tuning: new(atomic.Pointer[tuning]),
@@ -108,9 +108,9 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.Generation = func() uint64 { return d.state.Desired().Generation }
 	d.tuning.Store(tuningOf(s))
 	d.reportDamage(damage)
-	if d.state.Lost { // Something may stand, and nobody knows what: so it is said until the node is given back.
+	if d.state.Lost { // Restrictions may be active that are not known. Status reports this until the node is unmanaged.
 		if err := st.Update(func(s *store.State) error { s.ActiveRestrictions = true; return nil }); err != nil {
-			log.Error("cannot record that something may stand", "error", err)
+			log.Error("cannot record that restrictions may be active", "error", err)
 		}
 	}
 	if d.Audits, err = ledger.Open(filepath.Join(s.StateDir, "audit"), "audit", ledger.Options{}); err != nil {
@@ -147,11 +147,11 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	return d, nil
 }
 
-// compose makes the managers and tells each of those that it needs. Nothing is started.
+// compose makes the managers and connects them. It starts nothing.
 func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake, adoptionWake loop.Wake) {
 	s, run := d.settings, store.RunDir(d.settings.RunDir)
 	engine := &engine.Engine{Log: d.Log, Now: time.Now}
-	// The table asks walls that are made after it, because they ask the table.
+	// The table and the isolation of leases need each other, so the isolation is completed after the table is made.
 	leaseIsolation := &leases.Isolation{}
 	leaseChanges := &stop.LeaseChanges{}
 	d.table = lease.New(lease.Config{
@@ -161,7 +161,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Changed:         func(l lease.Lease) { d.leaseChanged(l) },
 		InstancePending: func() { d.changes.Dynamic.Wake() },
 	})
-	freezer, ready := cgroup.ScopeFreezer(nil), func() error { return nil } // Where nothing can be frozen at all that is said elsewhere.
+	freezer, ready := cgroup.ScopeFreezer(nil), func() error { return nil } // Without a freezer another condition reports it.
 	if h.Freezer != nil {
 		freezer, ready = h.Freezer, h.Freezer.Ready
 	}
@@ -229,7 +229,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.LoginFilter), d.changes.StepTimeout
 }
 
-// hostOptions are the settings that say what holds processes.
+// hostOptions returns the settings for the adapters of the host.
 func hostOptions(s Settings) host.Options {
 	return host.Options{
 		Systemd: s.Systemd, RunDir: s.RunDir, StateDir: s.StateDir, CgroupRoot: s.CgroupRoot, Start: s.Start, Thaw: s.Thaw, Logins: s.LoginsCgroup,
@@ -240,28 +240,28 @@ func findHost(ctx context.Context, s Settings, log *slog.Logger, events host.Hos
 	return host.Find(ctx, hostOptions(s), log, events)
 }
 
-// AttachLoginFilter closes the GPUs to logins before there are any: at boot the daemon comes later, and the driver perhaps
-// later still. What it did is one line on out.
+// AttachLoginFilter closes the GPUs to logins before the first login: at boot the daemon starts later, and the driver may
+// load later still. It writes one line to out.
 func AttachLoginFilter(s Settings, out io.Writer) error {
 	return devicepolicy.AttachLoginFilter(s.HostRoot, s.StateDir, hostOptions(s).LoginsCgroup(), out)
 }
 
-// deadlines is what the driver may take for what only reads, and for a change. What is many readings may take the time of
-// many, and the MIG mode that of two changes: the GPU may be reset for it.
+// deadlines returns the time limits of driver calls, from those of one reading and of one change. A call that reads much
+// gets the time of several readings, and MIG mode that of two changes: the GPU may be reset for it.
 func deadlines(answers, changes time.Duration) worker.Deadlines {
 	return worker.Deadlines{
 		Snapshot: answers, Read: answers, Start: 5 * answers, Node: 5 * answers, Profiles: 5 * answers, Change: changes, Mode: 2 * changes,
 	}
 }
 
-// leaseChanged is told with the table's lock held: it only leaves marks.
+// leaseChanged is called with the table's lock held: it only wakes loops.
 func (d *Daemon) leaseChanged(l lease.Lease) {
 	if l.State == lease.Ended {
 		d.leases.Ended.Add(l)
 		d.escapes.Escaped.Wake.Set()
-		d.adopter.Adoption.Recheck() // There may be room now.
+		d.adopter.Adoption.Recheck() // Another lease may fit now.
 	}
-	d.leases.LeaseChanges.Report() // Or it moved on, which some wait for too.
+	d.leases.LeaseChanges.Report() // Some callers wait for other states too.
 	d.Invalidate()
 	d.policy.CDI.Update()
 	d.changes.Dynamic.Wake()
@@ -285,7 +285,8 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 	}
 }
 
-// workerEnv is the worker's whole environment. The library reads some variables of its own; ours are not passed.
+// workerEnv returns the whole environment of the worker. The NVIDIA library reads variables of its own, so the environment
+// of the daemon is not passed on.
 func workerEnv() []string {
 	env := []string{"PATH=/usr/bin:/bin"}
 	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_ROOT", "GOMAXPROCS"} {
@@ -296,25 +297,25 @@ func workerEnv() []string {
 	return env
 }
 
-// reportDamage tells what was wrong with the state at start.
+// reportDamage reports a state that could not be read at start.
 func (d *Daemon) reportDamage(r store.Report) {
 	switch {
 	case r.Lost:
-		d.Conditions.Set("state", "lost", "the state could not be read: "+r.Reason, "the node is taken as it is; apply the spec again. The damaged files are kept in "+d.settings.StateDir)
+		d.Conditions.Set("state", "lost", "the state could not be read: "+r.Reason, "the node is kept as it is; apply the spec again. The damaged files are kept in "+d.settings.StateDir)
 	case r.FellBack:
-		d.Conditions.Set("state", "fell-back", "the newest state could not be read, the one before it is used: "+r.Reason, "see whether 'gpushare get' is what you expect; the damaged file is kept in "+d.settings.StateDir)
+		d.Conditions.Set("state", "fell-back", "the newest state could not be read, the previous one is used: "+r.Reason, "check the spec with 'gpushare get'; the damaged file is kept in "+d.settings.StateDir)
 	}
 	if r.Reason != "" {
 		d.Log.Error("the state was damaged", "reason", r.Reason, "kept", r.Quarantined)
 	}
 }
 
-// listen takes the socket that the service manager passed, or makes one.
+// listen returns the socket that the service manager passed, or opens one.
 func (d *Daemon) listen() (net.Listener, error) {
 	passed := systemd.PassedSockets()
 	l, err := passed.Listener("gpushare")
 	if left := passed.Close(); len(left) > 0 {
-		d.Log.Warn("sockets were passed that nobody knows", "names", left)
+		d.Log.Warn("the service manager passed unknown sockets", "names", left)
 	}
 	if err != nil || l != nil {
 		return l, err

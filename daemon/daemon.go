@@ -27,7 +27,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Daemon is one running gpushared. Fields above the blank lines are set by New and not changed after.
+// Daemon is one running gpushared. Its fields are set by build and not changed afterwards.
 type Daemon struct {
 	*report.Reporter
 	settings Settings
@@ -39,9 +39,9 @@ type Daemon struct {
 
 	driver       driver
 	observer     *observe.Observer
-	host         *host.Host // what holds processes
+	host         *host.Host // the adapters of the host
 	table        *lease.Table
-	wakeConverge func() // makes the converge loop look now
+	wakeConverge func() // wakes the converge loop
 
 	identities  *server.Identities
 	server      *server.Server
@@ -57,7 +57,7 @@ type Daemon struct {
 	viewer      *status.Viewer
 }
 
-// notifier tells the service manager how the daemon fares.
+// notifier reports the state of the daemon to the service manager.
 type notifier interface {
 	Ready() error
 	Status(text string) error
@@ -65,8 +65,8 @@ type notifier interface {
 	Watchdog() error
 }
 
-// Run runs the daemon until ctx ends. It is ready, and says so, when its settings are valid, its state is loaded, the
-// inventory is done, the open change is settled and the first converge is planned.
+// Run runs the daemon until ctx ends. It reports that it is ready when its settings are valid, its state is loaded, the
+// inventory is done, the open change is resumed or undone, and the first converge is planned.
 func Run(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar) error {
 	d, err := build(ctx, s, log, level, realEnvironment())
 	if err != nil {
@@ -97,7 +97,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.identities.Run(ctx) })
 	d.tasks.Go(func() { d.policy.Run(ctx) })
 	if err := d.notify.Ready(); err != nil {
-		d.Log.Warn("cannot tell the service manager that the daemon is ready", "error", err)
+		d.Log.Warn("cannot report to the service manager that the daemon is ready", "error", err)
 	}
 	d.Log.Info("ready", "socket", d.settings.Socket, "adapter", devicepolicy.AdapterText(d.host.Port.Info()), "gpus", len(d.observer.Last().GPUs))
 	select {
@@ -105,33 +105,33 @@ func (d *Daemon) run(ctx context.Context) error {
 	case err = <-failed:
 		err = fmt.Errorf("cannot serve: %w", err)
 	}
-	_ = d.notify.Stopping() // Nobody listens, or it is told.
+	_ = d.notify.Stopping() // It exits with or without it.
 	stop()
 	d.enforcer.Shares.ThawAll()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
 	if e := serving.Shutdown(end); e != nil {
-		_ = serving.Close() // Long waits are cut: their callers ask again.
+		_ = serving.Close() // Requests that wait are cut off: their callers send them again.
 	}
 	d.tasks.Wait()
 	return err
 }
 
-// begin observes, settles what an earlier life left, and finds its leases again.
+// begin observes the node, restores the leases of the previous run, and resumes or undoes its open change.
 func (d *Daemon) begin(ctx context.Context) {
 	first, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	node := d.observer.Observe(first)
 	d.changes.LoadSpec(node)
-	// This takes as long as it takes: what the look used up must not be missing here.
+	// To restore the leases has no deadline: the time of the observation must not be missing here.
 	if err := d.leases.Restore(ctx); err != nil {
-		d.Conditions.Set("state", "leases", "the leases of the earlier daemon cannot be read: "+err.Error(), "its processes run on without shares and quotas; they end as they will")
+		d.Conditions.Set("state", "leases", "the leases of the previous daemon cannot be read: "+err.Error(), "their processes continue to run, without shares and quotas")
 		d.Log.Error("cannot restore the leases", "error", err)
 	}
 	d.changes.Resume(first)
 	d.changes.FirstSpec(first)
 	d.converger.Refresh(first, d.observer.Last())
-	d.wakeConverge() // What a boot took away is restored now, and not when the timer comes round.
+	d.wakeConverge() // Restore now what a boot removed, without waiting for the timer.
 }
 
 func (d *Daemon) close() {

@@ -1,3 +1,3 @@
-// Package daemon is the wiring of gpushared: settings, what holds processes on this host, one of each part of the daemon,
-// the table of routes, start and end. What the parts do is theirs, in the packages below this one.
+// Package daemon wires gpushared: settings, the adapters of the host, one of each manager, the table of routes, start and
+// stop. The managers are in the packages below this one.
 package daemon

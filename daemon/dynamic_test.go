@@ -21,7 +21,7 @@ import (
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
-// onDemandFixture is GPUs that make instances on demand, with time that passes when told to.
+// onDemandFixture is GPUs on which instances are created on demand, in time that the test advances.
 type onDemandFixture struct {
 	t           *testing.T
 	tab         *lease.Table
@@ -62,7 +62,8 @@ func (p *onDemandFixture) usage() planner.Usage {
 	return u
 }
 
-// createPending makes what is wanted as the daemon does: closed meanwhile, planned from what is there, and read back.
+// createPending creates the pending instances as the daemon does: the GPUs are closed meanwhile, the plan is made from what
+// exists, and the result is read back.
 func (p *onDemandFixture) createPending() {
 	list := p.tab.TakePendingInstances()
 	capacity := map[gpu.UUID][]lease.InstanceSlot{}
@@ -76,7 +77,7 @@ func (p *onDemandFixture) createPending() {
 	for id, r := range capacity {
 		steps, err := planner.PlanOnDemand(p.want.GPUs[id], p.gpus[id], p.usage(), r, nil)
 		if err != nil {
-			p.t.Fatalf("what the table found room for cannot be planned: %v", err)
+			p.t.Fatalf("an instance that the table found capacity for cannot be planned: %v", err)
 		}
 		for _, s := range steps {
 			if s.Disruption == step.Running {
@@ -99,7 +100,7 @@ func (p *onDemandFixture) carryOut(id gpu.UUID, s step.Step) {
 		}
 		for _, in := range g.Instances {
 			if in.Placement.Overlaps(at) {
-				p.t.Fatalf("%s: %v lies there", s.Text, in.Placement)
+				p.t.Fatalf("%s: it overlaps the instance at %v", s.Text, in.Placement)
 			}
 		}
 		p.created++
@@ -114,8 +115,8 @@ func (p *onDemandFixture) carryOut(id gpu.UUID, s step.Step) {
 	}
 }
 
-// Two tenants ask for instances of every size, at random and for as long as they like. All get theirs in the end, nobody
-// shares, nobody is disturbed, and who came first for a size has it first.
+// Two tenants request instances of random sizes for random times. All requests get an instance in the end, no two leases
+// share one, no lease is disturbed, and requests for a size are served in their order.
 func TestOnDemandInVirtualTime(t *testing.T) {
 	for seed := range uint64(6) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -165,7 +166,7 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 				waiting = append(waiting, k)
 			}
 			p.createPending()
-			first := map[string]bool{} // sizes of which somebody who came earlier waits still
+			first := map[string]bool{} // sizes for which an earlier request still waits
 			left := waiting[:0]
 			for _, k := range waiting {
 				l, ok := p.tab.Get(k.ID())
@@ -179,7 +180,7 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 					continue
 				}
 				if first[l.Terms.Spec.Name] {
-					t.Fatalf("seed %d: a %s was given to who came later", seed, l.Terms.Spec.MIG)
+					t.Fatalf("seed %d: a later request got a %s first", seed, l.Terms.Spec.MIG)
 				}
 				if l.Place.Generation == 0 || l.Place.Profile != l.Terms.Spec.MIG {
 					t.Fatalf("seed %d: the place is %+v", seed, l.Place)
@@ -198,7 +199,7 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 			}
 		}
 		if got := p.tab.UnusedInstances(); len(got["GPU-0"])+len(got["GPU-1"]) == 0 {
-			t.Errorf("seed %d: at the end all is needed", seed)
+			t.Errorf("seed %d: at the end no instance is unneeded", seed)
 		}
 	}
 }

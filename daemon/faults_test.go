@@ -25,20 +25,20 @@ func faultKinds() []fault {
 		{"INSUFFICIENT_RESOURCES", gpusim.Fault{Do: gpusim.FaultFail, Code: gpusim.InsufficientResources}},
 		{"GPU_IS_LOST", gpusim.Fault{Do: gpusim.FaultLose}},
 		{"a hang", gpusim.Fault{Do: gpusim.FaultHang}},
-		{"a hang after it was done", gpusim.Fault{Do: gpusim.FaultHang, After: true}},
-		{"an error after it was done", gpusim.Fault{Do: gpusim.FaultFail, Code: gpusim.UnknownError, After: true}},
+		{"a hang after the effect", gpusim.Fault{Do: gpusim.FaultHang, After: true}},
+		{"an error after the effect", gpusim.Fault{Do: gpusim.FaultFail, Code: gpusim.UnknownError, After: true}},
 	}
 }
 
-// TestEveryCallFailsOnce makes every call of every change fail, one in each run, in each of the ways in which calls do.
-// After each, and again after it was mended, everything holds that must always hold.
+// TestEveryCallFailsOnce makes every call of every change fail, one in each run, in each way in which calls fail. After each
+// run, and again after the fault was corrected, the invariants hold.
 func TestEveryCallFailsOnce(t *testing.T) {
 	for _, s := range allScenarios() {
 		for _, f := range faultKinds() {
 			t.Run(s.Name+"/"+f.name, func(t *testing.T) {
 				t.Parallel()
 				calls := []string{"any"}
-				if f.do.After { // What only reads has no effect that could come before the fault.
+				if f.do.After { // A call that only reads has no effect before the fault.
 					calls = writeCalls()
 				}
 				runs := 0
@@ -57,7 +57,8 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	}
 }
 
-// TestChangesAreCounted holds the count of each change, by which the shipped programs are told which call fails.
+// TestChangesAreCounted checks the number of calls of each change, by which the tests of the shipped programs select the
+// call that fails.
 func TestChangesAreCounted(t *testing.T) {
 	for _, s := range allScenarios() {
 		t.Run(s.Name, func(t *testing.T) {
@@ -70,7 +71,7 @@ func TestChangesAreCounted(t *testing.T) {
 				w.start()
 				w.waitIdle(nil)
 				if seen := w.node.Faults()[0].Seen; seen != s.Changes {
-					t.Errorf("%d calls change GPU 0, and %d are told", seen, s.Changes)
+					t.Errorf("%d calls change GPU 0, the scenario says %d", seen, s.Changes)
 				}
 				w.invariants("nothing failed")
 			})
@@ -78,14 +79,14 @@ func TestChangesAreCounted(t *testing.T) {
 	}
 }
 
-// each tries the calls one after the other until there is none left that the fault could strike; of a sample, the first.
+// each tries the calls one after the other until the fault hits none; of a sample, only the first.
 func each(t *testing.T, first int, try func(nth int) (hit bool)) {
 	t.Helper()
 	for nth := first; try(nth) && !t.Failed() && !enumeration.Sampled(); nth++ {
 	}
 }
 
-// first is the first call that fails: of a sample another one in each list.
+// first returns the first call that fails: for a sample another one in each list.
 func first(name string, few bool) int {
 	if few || !enumeration.Sampled() {
 		return 1
@@ -93,7 +94,7 @@ func first(name string, few bool) int {
 	return 1 + sum(name)%43
 }
 
-// sample is all of a list, or every third.
+// sample returns the whole list, or every third call.
 func sample(calls []string, name string) []string {
 	if !enumeration.Sampled() || len(calls) < 3 {
 		return calls
@@ -109,7 +110,7 @@ func sum(name string) (sum int) {
 	return sum
 }
 
-// fails runs a scenario in which one call fails, and tells whether it came to that.
+// fails runs a scenario with a fault, and reports whether it hit a call.
 func (s *scenario) fails(t *testing.T, name string, f gpusim.Fault) bool {
 	w := s.stage(t, nil)
 	if _, err := w.node.AddFault(f); err != nil {
@@ -135,7 +136,7 @@ func writeCalls() []string {
 }
 
 // TestKilledInEveryCall kills the daemon and its worker before and after every call that changes hardware, in every
-// change: between any two steps, and inside each of them. The next life finishes the change with nobody's help.
+// change: between any two steps, and inside each of them. The next run finishes the change by itself.
 func TestKilledInEveryCall(t *testing.T) {
 	for _, s := range allScenarios() {
 		t.Run(s.Name, func(t *testing.T) {
@@ -163,7 +164,7 @@ func TestKilledInEveryCall(t *testing.T) {
 	}
 }
 
-// TestKilledAgain kills the daemon a second time, in every call of the life that was to finish what the first left.
+// TestKilledAgain kills the daemon a second time, in every call of the run that resumes the change.
 func TestKilledAgain(t *testing.T) {
 	for _, s := range allScenarios() {
 		if s.Name != "one becomes four" && s.Name != "after a boot" {
@@ -182,7 +183,8 @@ func TestKilledAgain(t *testing.T) {
 	}
 }
 
-// killed kills once, and tells whether it came to that; again is the call of the next life that it is killed in too.
+// killed kills the daemon in one call, and reports whether that call was made; again is the call of the next run in which it
+// is killed too.
 func (s *scenario) killed(t *testing.T, call string, nth int, after bool, again int) bool {
 	w := s.stage(t, nil)
 	where := fmt.Sprintf("killed in %s %d, done %v, and again %d", call, nth, after, again)
@@ -230,8 +232,8 @@ func (s *staged) hang(f gpusim.Fault) {
 	}
 }
 
-// TestKilledWhileUndoing fails the last creation of a change and kills the daemon in every call of the undoing. The GPU
-// ends as wanted, or as it was, and says why.
+// TestKilledWhileUndoing fails the last creation of a change and kills the daemon in every call of the undo. In the end the
+// GPU is as desired, or as it was with a reason.
 func TestKilledWhileUndoing(t *testing.T) {
 	for _, s := range allScenarios() {
 		if s.Boots || s.To[0] == "off" {

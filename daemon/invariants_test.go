@@ -14,8 +14,7 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// invariants are I1 to I6 of a node on which a change was tried and something went wrong, once nothing is under way any
-// more. where says what went wrong.
+// invariants checks I1 to I6 of a node on which a change had a fault, when nothing is running any more. where is the fault.
 func (s *staged) invariants(where string) {
 	s.Helper()
 	report := func(id, format string, args ...any) {
@@ -40,7 +39,7 @@ func (s *staged) invariants(where string) {
 
 type reporter func(id, format string, args ...any)
 
-// I1: what was acknowledged is what is on disk, and nothing else is.
+// I1: the acknowledged spec is on disk, and no other.
 func (s *staged) specKept(report reporter) {
 	s.Helper()
 	expected := s.SpecFrom()
@@ -53,7 +52,7 @@ func (s *staged) specKept(report reporter) {
 	}
 }
 
-// sameSpec compares what was kept with what was sent: it is kept as we write it.
+// sameSpec compares the stored spec with the sent one. The stored one is in the normal form.
 func sameSpec(accepted *store.Accepted, text string) bool {
 	sent, err := spec.Decode("sent", []byte(text))
 	if err != nil {
@@ -63,8 +62,8 @@ func sameSpec(accepted *store.Accepted, text string) bool {
 	return err == nil && string(kept) == accepted.YAML
 }
 
-// I2: every GPU is wholly as the spec says, or wholly as it was, or says that it cannot be seen. What is not ours is
-// called foreign, and only that.
+// I2: every GPU is wholly as the spec says, or wholly as it was, or is reported as lost or stuck. Exactly the instances that
+// gpushare did not create are reported as foreign.
 func (s *staged) instancesExplained(st *api.Status, report reporter) {
 	s.Helper()
 	for i := range s.Boards {
@@ -79,18 +78,18 @@ func (s *staged) instancesExplained(st *api.Status, report reporter) {
 		switch g.State {
 		case "ok":
 			if !slices.Equal(names, expected) {
-				report("I2", "GPU %d is ok and has %v, wanted are %v", i, names, expected)
+				report("I2", "GPU %d is ok and has %v, want %v", i, names, expected)
 			}
 		case "held":
 			if g.Reason == "" {
-				report("I2", "GPU %d is held for no reason", i)
+				report("I2", "GPU %d is held without a reason", i)
 			}
 			if now := s.layoutOf(i); now != s.before[i] && !s.Boots && !strings.Contains(g.Reason, "could not be taken back") {
 				report("I2", "GPU %d is held (%s) and has %s, had %s", i, g.Reason, now, s.before[i])
 			}
 		case "lost", "stuck":
 			if g.Reason == "" {
-				report("I2", "GPU %d is %s for no reason", i, g.State)
+				report("I2", "GPU %d is %s without a reason", i, g.State)
 			}
 		default:
 			report("I2", "GPU %d is %s", i, g.State)
@@ -103,11 +102,11 @@ func (s *staged) instancesExplained(st *api.Status, report reporter) {
 		}
 	}
 	if seen := st.GPUs[0].State == "ok"; seen && foreign != len(s.foreign) {
-		report("I2", "%d instances are told to be foreign, %d are", foreign, len(s.foreign))
+		report("I2", "%d instances are reported as foreign, %d are", foreign, len(s.foreign))
 	}
 }
 
-// I4: who was at work still is, in the same instance.
+// I4: the process that used an instance still uses the same one.
 func (s *staged) processesKept(report reporter) {
 	s.Helper()
 	g := s.truth()[0]
@@ -115,11 +114,11 @@ func (s *staged) processesKept(report reporter) {
 		return
 	}
 	if !slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.PID == busyPID && p.GI != nil && *p.GI == s.instance }) {
-		report("I4", "who was in instance %d is not there any more: %+v", s.instance, g.Processes)
+		report("I4", "the process in instance %d is not there any more: %+v", s.instance, g.Processes)
 	}
 }
 
-// I4 with authority: who was in the way is stopped when the change is done, and not when it was refused.
+// I4 with authority: the process that blocks the change is stopped when the change is done, and not when it was refused.
 func (s *staged) victimStopped(st *api.Status, report reporter) {
 	s.Helper()
 	if s.victim == nil || s.Busy == "" {
@@ -127,14 +126,13 @@ func (s *staged) victimStopped(st *api.Status, report reporter) {
 	}
 	switch alive := s.victim.alive(); {
 	case s.refused && !alive:
-		report("I4", "it was refused, and who was in the way was stopped")
+		report("I4", "the change was refused, and the process that blocks it was stopped")
 	case !s.refused && alive && st.GPUs[0].State == "ok":
-		report("I4", "it is done, and who was in the way still runs")
+		report("I4", "the change is done, and the process that blocked it still runs")
 	}
 }
 
-// I5, and the end of I3: limits that are shown are those that are in force, and are the spec's; nothing is open that
-// should not be.
+// I5, and I3 at the end: the reported limits are in force and are those of the spec; no device is open that should not be.
 func (s *staged) limitsTrue(st *api.Status, report reporter) {
 	s.Helper()
 	gib := scenarios.MemoryFrom
@@ -153,7 +151,7 @@ func (s *staged) limitsTrue(st *api.Status, report reporter) {
 		for i := range st.Tenants {
 			for _, l := range st.Tenants[i].Limits {
 				if l.Name == "memory.max" && (l.InForce != fmt.Sprintf("%dGiB", *max>>30) || l.Desired != fmt.Sprintf("%dGiB", gib)) {
-					report("I5", "shown is memory %q of %q, in force is %d GiB of %d", l.InForce, l.Desired, *max>>30, gib)
+					report("I5", "status reports memory %q of %q, in force is %d GiB of %d", l.InForce, l.Desired, *max>>30, gib)
 				}
 			}
 		}
@@ -163,18 +161,18 @@ func (s *staged) limitsTrue(st *api.Status, report reporter) {
 	}
 }
 
-// I6: to look again changes nothing.
+// I6: to converge again changes nothing.
 func (s *staged) idempotent(report reporter) {
 	s.Helper()
 	before, sliceWrites := s.node.Counters().Writes, s.port.writes
 	s.waitIdle(nil)
 	if calls, set := s.node.Counters().Writes-before, s.port.writes-sliceWrites; calls != 0 || set != 0 {
-		report("I6", "to look again wrote %d times to the GPUs and %d times to slices", calls, set)
+		report("I6", "to converge again wrote %d times to the GPUs and %d times to slices", calls, set)
 	}
 }
 
-// correct is what an administrator does after a fault, and what must come of it: every GPU is as the spec says, and to
-// apply it again changes nothing, in this life of the daemon and in the next.
+// correct does what an administrator does after a fault, and checks the result: every GPU is as the spec says, and to apply
+// the spec again changes nothing, in this run of the daemon and in the next.
 func (s *staged) correct(where string) {
 	s.Helper()
 	s.node.ClearFaults(0)
@@ -204,15 +202,15 @@ func (s *staged) correct(where string) {
 		s.Errorf("%s: the GPUs were tried again, and to apply again changes something: %+v", where, res.Plan.Steps)
 	}
 	s.refused, s.answered = false, true
-	s.invariants(where + ", mended")
+	s.invariants(where + ", corrected")
 	for i, g := range s.statusNow().GPUs {
 		if g.State != "ok" {
-			s.Errorf("%s, mended: GPU %d is %s: %s", where, i, g.State, g.Reason)
+			s.Errorf("%s, corrected: GPU %d is %s: %s", where, i, g.State, g.Reason)
 		}
 	}
 	s.end()
 	s.startDaemon()
 	s.waitIdle(nil)
-	s.invariants(where + ", mended and begun again")
+	s.invariants(where + ", corrected and started again")
 	s.end()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// TestMIGTable is the table of docs/mig.md carried out by the whole daemon, on virtual GPUs whose calls take their time.
-// Counted are the calls that reach the driver.
+// TestMIGTable carries out the table of docs/mig.md with the whole daemon, on virtual GPUs with slow calls. It counts the calls
+// that reach the driver.
 func TestMIGTable(t *testing.T) {
 	a100, h100 := scenarios.Board{Model: "a100-40", MIG: true}, scenarios.Board{Model: "h100-80", MIG: true}
 	for _, c := range []struct {

@@ -21,9 +21,9 @@ func (d *Daemon) postReload(c *server.Call) error {
 	d.observer.Observe(ctx)
 	d.converger.Drift.CheckScopesNow()
 	if err := d.converger.Correct(ctx); err != nil {
-		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all could be mended: " + err.Error(), Hint: "see 'gpushare status'"}
+		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all drift could be corrected: " + err.Error(), Hint: "see 'gpushare status'"}
 	}
 	d.converger.Refresh(ctx, d.observer.Last())
-	d.wakeConverge() // What a reset or a reload of the driver took away is made again by a change of its own.
+	d.wakeConverge() // A change of its own restores what a reset or a reload of the driver removed.
 	return c.Reply(http.StatusOK, map[string]any{"reloaded": true, "needs_restart": waiting})
 }

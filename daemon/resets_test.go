@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// The links are asked for when something is reset, once a GPU, and at no other time; whatever comes of it, the plan stands.
+// The NVLinks are read once for each GPU that is reset, and at no other time. The plan does not depend on the result.
 func TestLinksAreReadForResets(t *testing.T) {
 	const bridged = "NVLink joins it with GPU 1 (GPU-"
 	calls := func(w *virtual) (n uint64) {
@@ -64,7 +64,7 @@ func TestLinksAreReadForResets(t *testing.T) {
 				began := time.Now()
 				res, op, refusal := w.apply(layout(c.index), c.query)
 				if elapsed := time.Since(began); elapsed < c.lasts || c.lasts > 0 && elapsed > c.lasts+observe.Timeout {
-					t.Errorf("it lasts %v, want %v and little more", elapsed, c.lasts)
+					t.Errorf("it takes %v, want %v and little more", elapsed, c.lasts)
 				}
 				warnings := res.Plan.Warnings
 				if !strings.Contains(c.query, "allow-reset") && c.reason != "" {
@@ -82,7 +82,7 @@ func TestLinksAreReadForResets(t *testing.T) {
 					t.Errorf("it says %q, want %q", warnings, c.reason)
 				}
 				if n := calls(w); n != c.calls {
-					t.Errorf("links were asked for %d times, want %d", n, c.calls)
+					t.Errorf("the NVLinks were read %d times, want %d", n, c.calls)
 				}
 			})
 		})

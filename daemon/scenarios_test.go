@@ -17,13 +17,13 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// busyPID is the process that keeps an instance busy. No real process has this number.
+// busyPID is the pid that keeps an instance busy. No real process has it.
 const busyPID = 1 << 22
 
-// scenario is one change of a node, and here it is carried out.
+// scenario is one change of a node, as it is carried out here.
 type scenario struct {
 	scenarios.Scenario
-	victim *victim // who works, where the change may stop him
+	victim *victim // the process in use, where the change may stop it
 }
 
 func allScenarios() []scenario {
@@ -45,7 +45,7 @@ func (s *scenario) play(t *testing.T, f func(*testing.T, *scenario)) {
 	synctest.Test(t, func(t *testing.T) { f(t, &own) })
 }
 
-// victim is a real process. It is waited for outside of the bubble, whose time would stand still for that.
+// victim is a real process. The test waits for it outside of the bubble, whose time would not advance meanwhile.
 type victim struct {
 	pid   int
 	start uint64
@@ -53,11 +53,11 @@ type victim struct {
 	kill  func()
 }
 
-// starting is held while a process is being started: until its program runs it has a copy of all that is open here, the
-// locks of other tests' states included.
+// starting is locked while a process is started: until its program runs it has copies of all open files of the tests, also
+// of the locks of their state directories.
 var starting sync.RWMutex
 
-// awaitStarts returns when nobody has a copy any more of what was closed before.
+// awaitStarts returns when no process has a copy of the files that were closed before.
 func awaitStarts() {
 	starting.RLock()
 	defer starting.RUnlock()
@@ -67,7 +67,7 @@ func newVictim(t *testing.T) *victim {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "echo; exec sleep 3600")
 	cmd.Dir = "/"
-	if os.Geteuid() == 0 { // What is root's is left alone, by force too.
+	if os.Geteuid() == 0 { // A process of root is never stopped, not even with force.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}
 	out, err := cmd.StdoutPipe()
@@ -100,7 +100,7 @@ func (v *victim) end() {
 	<-v.done
 }
 
-// staged is a scenario whose node is as it is before the change.
+// staged is a scenario with its node before the change.
 type staged struct {
 	*virtual
 	*scenario
@@ -119,7 +119,7 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 	if _, op, refusal := w.apply(s.SpecFrom(), ""); refusal != nil || op != nil && op.State != "done" {
 		t.Fatalf("cannot set the stage: %v, %+v\n%s", refusal, op, w.log)
 	}
-	own := *s // Who is at work may go; the others that play this have theirs.
+	own := *s // The process may exit; other runs of the scenario have their own.
 	out := &staged{virtual: w, scenario: &own}
 	if s.Foreign != "" {
 		other := w.node.Driver(77)
@@ -135,7 +135,7 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 		}
 		_ = other.Close()
 		if !created {
-			t.Fatal("there is no room for somebody else's instance")
+			t.Fatal("there is no capacity for a foreign instance")
 		}
 		out.foreign = []string{s.Foreign}
 	}
@@ -160,7 +160,7 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 			}
 		}
 		if out.instance == 0 {
-			t.Fatalf("there is no %s to be in", s.Busy)
+			t.Fatalf("there is no %s to use", s.Busy)
 		}
 	}
 	for i := range s.Boards {
@@ -180,7 +180,7 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 	return out
 }
 
-// begin makes happen what the scenario is about, and does not wait for it to end.
+// start starts the change of the scenario, and does not wait for its end.
 func (s *staged) start() {
 	s.Helper()
 	if s.Boots {

@@ -12,7 +12,7 @@ import (
 func TestLoadSettings(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
-		says       []string // of the refusal; none: it is taken
+		says       []string // of the error; none: it is accepted
 		check      func(*testing.T, Settings)
 	}{
 		{"empty", "", nil, func(t *testing.T, s Settings) {
@@ -26,7 +26,7 @@ func TestLoadSettings(t *testing.T) {
 				t.Errorf("below a host root they are %+v", s)
 			}
 		}},
-		{"what is written wins", "host_root: /tmp/x\nlibrary: /l\nmps_control: /m\nworker: /w\nthaw: /t\nsocket: /s\nconverge_interval: 5s\n", nil, func(t *testing.T, s Settings) {
+		{"settings override defaults", "host_root: /tmp/x\nlibrary: /l\nmps_control: /m\nworker: /w\nthaw: /t\nsocket: /s\nconverge_interval: 5s\n", nil, func(t *testing.T, s Settings) {
 			if s.Library != "/l" || s.MPSControl != "/m" || s.Worker != "/w" || s.Thaw != "/t" || s.Socket != "/s" || time.Duration(s.ConvergeInterval) != 5*time.Second {
 				t.Errorf("they are %+v", s)
 			}
@@ -38,10 +38,10 @@ func TestLoadSettings(t *testing.T) {
 		}},
 		{"unknown key", "host_rot: /\n", []string{"host_rot", "line 1"}, nil},
 		{"key twice", "host_root: /\nhost_root: /\n", []string{"host_root"}, nil},
-		{"no YAML", "a: b: c\n", []string{"mapping values"}, nil},
+		{"invalid YAML", "a: b: c\n", []string{"mapping values"}, nil},
 		{"relative path", "state_dir: lib\n", []string{"state_dir", "lib", "absolute"}, nil},
-		{"unknown word", "systemd: maybe\n", []string{"systemd", "auto or off"}, nil},
-		{"no span", "log_level: info\nconverge_interval: often\n", []string{"line 2", "often"}, nil},
+		{"unknown value", "systemd: maybe\n", []string{"systemd", "auto or off"}, nil},
+		{"an invalid duration", "log_level: info\nconverge_interval: often\n", []string{"line 2", "often"}, nil},
 		{"too often", "converge_interval: 1ms\n", []string{"converge_interval", "1s"}, nil},
 		{"no time for the driver", "driver_read_timeout: 10ms\n", []string{"driver_read_timeout", "1s"}, nil},
 		{"no time for a change", "driver_change_timeout: 0s\n", []string{"driver_change_timeout", "1s"}, nil},
@@ -62,16 +62,16 @@ func TestLoadSettings(t *testing.T) {
 				return
 			}
 			if !errors.Is(err, ErrSettings) {
-				t.Fatalf("taken, or refused as something else: %v", err)
+				t.Fatalf("it is accepted, or refused with another error: %v", err)
 			}
 			for _, word := range c.says {
 				if !strings.Contains(err.Error(), word) {
-					t.Errorf("the refusal does not say %q: %v", word, err)
+					t.Errorf("the error does not contain %q: %v", word, err)
 				}
 			}
 		})
 	}
 	if _, err := LoadSettings(filepath.Join(t.TempDir(), "none")); !errors.Is(err, ErrSettings) {
-		t.Errorf("a file that was named and is not there: %v", err)
+		t.Errorf("a given file that does not exist: %v", err)
 	}
 }

@@ -36,29 +36,29 @@ import (
 )
 
 // virtual is a virtual node with the whole daemon in this process: the real store on a disk, the real planners, engine and
-// handlers. In the place of the worker's process is stand, and in that of the kernel's cgroups is slicesInMemory. Inside
-// a bubble of testing/synctest its time is virtual too.
+// handlers. fakeWorker replaces the worker process, and slicesInMemory the cgroups of the kernel. Inside a bubble of
+// testing/synctest its time is virtual too.
 type virtual struct {
 	*testing.T
 	node       *gpusim.Node
 	ids        []gpu.UUID
 	port       *slicesInMemory
 	root       string // of the host
-	dir        string // the daemon's, another one in each life that follows a kill
+	dir        string // of the daemon; another one in each run after a kill
 	log        *bytes.Buffer
-	violations []string // breaches of what must hold at every moment
+	violations []string // of the invariants that hold at every moment
 	concurrent overlap
 
-	clientExited func() bool // who works has ended; nil: nobody does who could
-	closeContext func()      // what the kernel does then: his context goes with him
+	clientExited func() bool // the process in use has exited; nil: there is none that can
+	closeContext func()      // what the kernel does then: it closes the context of the process
 
-	*Daemon    // the one that lives
+	*Daemon    // the running one
 	fakeWorker *fakeWorker
 	stop       context.CancelFunc
 	runs       int
 }
 
-// newVirtual makes a node of some boards, which nothing links with each other.
+// newVirtual makes a node of boards without NVLinks.
 func newVirtual(t *testing.T, latency map[string]time.Duration, boards ...scenarios.Board) *virtual {
 	t.Helper()
 	return newVirtualOf(t, virtualConfig(t, latency, boards...))
@@ -79,7 +79,7 @@ func virtualConfig(t *testing.T, latency map[string]time.Duration, boards ...sce
 	return cfg
 }
 
-// newVirtualOf makes a node, on memory where the host has that, because every run writes the state many times.
+// newVirtualOf makes a node, on tmpfs if the host has it, because every run writes the state many times.
 func newVirtualOf(t *testing.T, cfg gpusim.Config) *virtual {
 	t.Helper()
 	base, err := os.MkdirTemp("/dev/shm", "gpushare-test-")
@@ -100,8 +100,8 @@ func newVirtualOf(t *testing.T, cfg gpusim.Config) *virtual {
 	return w
 }
 
-// writeHost writes what the kernel of a boot shows. It does not follow the node: what the daemon reads of it here stays as
-// it is until the next boot.
+// writeHost writes the files of /proc and /dev as after a boot. They do not follow the node: the daemon reads the same until
+// the next boot.
 func (w *virtual) writeHost() {
 	w.Helper()
 	root, err := hostroot.Write(w.root, w.node, hostroot.Options{})
@@ -110,7 +110,7 @@ func (w *virtual) writeHost() {
 	}
 	root.Close()
 	w.node.SetHooks(gpusim.Hooks{})
-	// The list names every capability of 32 GPUs, and is read at every look.
+	// The list has every capability of 32 GPUs, and every observation reads it.
 	list := filepath.Join(w.root, "proc/driver/nvidia-caps/mig-minors")
 	b, err := os.ReadFile(list)
 	if err != nil {
@@ -123,19 +123,19 @@ func (w *virtual) writeHost() {
 	}
 }
 
-// reboot boots the host: the daemon ends before it and begins after it.
+// reboot boots the host: the daemon ends before it and starts after it.
 func (w *virtual) reboot() {
 	w.Helper()
 	w.end()
 	w.node.Reboot()
 	w.writeHost()
 	w.port.mu.Lock()
-	clear(w.port.all) // They are the kernel's, and another kernel has none.
+	clear(w.port.all) // A new kernel has no cgroups.
 	w.port.mu.Unlock()
 	w.startDaemon()
 }
 
-// reload loads the driver anew under a daemon that is not there. Slices stay: they are the kernel's.
+// reload reloads the driver while no daemon runs. The slices stay, because the kernel keeps them.
 func (w *virtual) reload() {
 	w.Helper()
 	w.end()
@@ -156,7 +156,7 @@ func (w *virtual) startDaemon() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	w.fakeWorker = &fakeWorker{Driver: w.node.Driver(1000 + w.runs), w: w, runCtx: ctx, unresponsive: map[gpu.UUID]bool{}}
-	stood := w.fakeWorker
+	fake := w.fakeWorker
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, environment{
 		findHost: func(_ context.Context, s Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
 			h := &host.Host{Port: w.port, Follow: w.port.Processes, LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
@@ -164,7 +164,7 @@ func (w *virtual) startDaemon() {
 			h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{})
 			return h, nil
 		},
-		openDriver: func(Settings, *host.Host, *slog.Logger) (driver, error) { return stood, nil },
+		openDriver: func(Settings, *host.Host, *slog.Logger) (driver, error) { return fake, nil },
 	})
 	if err != nil {
 		w.Fatal(err)
@@ -178,7 +178,7 @@ func (w *virtual) startDaemon() {
 	d.begin(ctx)
 }
 
-// end stops the daemon as its unit does.
+// end stops the daemon like systemd does.
 func (w *virtual) end() {
 	if w.Daemon == nil {
 		return
@@ -190,7 +190,7 @@ func (w *virtual) end() {
 	awaitStarts()
 }
 
-// kill ends the daemon and its worker as SIGKILL does: the next life finds the disk and the hardware as they are now.
+// kill ends the daemon and its worker like SIGKILL: the next run finds the disk and the hardware as they are now.
 func (w *virtual) kill() {
 	w.Helper()
 	next := filepath.Join(filepath.Dir(w.dir), fmt.Sprintf("life-%d", w.runs))
@@ -204,7 +204,7 @@ func (w *virtual) kill() {
 	w.dir = next
 }
 
-// do sends a request as root and decodes the answer; refusal is nil when it was granted.
+// do sends a request as root and decodes the answer; refusal is nil when it was accepted.
 func (w *virtual) do(method, target, body string, into any) (refusal *api.Error) {
 	w.Helper()
 	rec := servertest.Request(w.server.Handler(), &server.Peer{}, method, target, strings.NewReader(body))
@@ -225,7 +225,7 @@ func decodeAnswer(t *testing.T, rec *httptest.ResponseRecorder, into any) {
 	}
 }
 
-// apply puts a spec and waits for its end.
+// apply applies a spec and waits until the change has ended.
 func (w *virtual) apply(spec, query string) (api.ApplyResult, *api.Operation, *api.Error) {
 	w.Helper()
 	var res api.ApplyResult
@@ -233,8 +233,7 @@ func (w *virtual) apply(spec, query string) (api.ApplyResult, *api.Operation, *a
 	return res, w.waitIdle(res.Operation), refusal
 }
 
-// waitIdle waits for whatever is under way, and then lets the loop look twice, as it does by itself. It gives the operation
-// as it ended.
+// waitIdle waits for all running tasks, and then makes two passes of the converge loop. It returns the operation as it ended.
 func (w *virtual) waitIdle(op *api.Operation) *api.Operation {
 	w.Helper()
 	w.tasks.Wait()
@@ -261,10 +260,10 @@ func (w *virtual) statusNow() *api.Status {
 	return &s
 }
 
-// truth is the GPUs as they are, whatever anybody is told. It is no call.
+// truth returns the GPUs as they are, whatever the driver reports. It is no driver call.
 func (w *virtual) truth() []gpusim.GPUView { return w.node.View(0).GPUs }
 
-// layoutOf is what instances a GPU really has, with ids, places and compute instances.
+// layoutOf returns the instances that a GPU really has, with profiles, placements and compute instances.
 func (w *virtual) layoutOf(i int) string {
 	var out []string
 	g := w.truth()[i]
@@ -286,7 +285,7 @@ func on(b bool) string {
 	return "off"
 }
 
-// namesOf is which instances a GPU really has, by name, wherever they are.
+// namesOf returns the names of the instances that a GPU really has, at any placement.
 func (w *virtual) namesOf(i int) []string {
 	var out []string
 	g := w.truth()[i]
@@ -308,19 +307,20 @@ func (w *virtual) namesOf(i int) []string {
 	return out
 }
 
-// violationf remembers a breach of what must hold at every moment. Many goroutines find some: the port's lock is taken.
+// violationf records a violation of an invariant. Many goroutines call it, so it takes the lock of the port.
 func (w *virtual) violationf(format string, args ...any) {
 	w.port.mu.Lock()
 	defer w.port.mu.Unlock()
 	w.violations = append(w.violations, fmt.Sprintf(format, args...))
 }
 
-// staleRules names the rules of slices that allow what is no instance: whoever is given its place next would share it.
+// staleRules returns the rules of slices that open a capability without an instance: the tenant that gets the next instance
+// with this minor would share it.
 func (w *virtual) staleRules() []string {
 	present := map[uint32]bool{gpusim.CapMonitor: true}
 	lost := func(uint32) bool { return false }
 	for _, g := range w.truth() {
-		if g.Lost { // Nobody opens anything there, and nobody sees what there is.
+		if g.Lost { // Nothing can be opened on a lost GPU, and its instances cannot be read.
 			others, from, to := lost, uint32(gpusim.CapGI(g.Identity.Minor, 0)), uint32(gpusim.CapGI(g.Identity.Minor+1, 0))
 			lost = func(minor uint32) bool { return others(minor) || minor >= from && minor < to }
 		}
@@ -335,21 +335,21 @@ func (w *virtual) staleRules() []string {
 	for _, s := range w.port.list() {
 		for _, r := range s.Devices {
 			if r.Major == hostroot.MajorCaps && !present[r.Minor] && !lost(r.Minor) {
-				out = append(out, fmt.Sprintf("the slice of %s opens capability %d, which is no instance's", s.Name, r.Minor))
+				out = append(out, fmt.Sprintf("the slice of %s opens capability %d, which has no instance", s.Name, r.Minor))
 			}
 		}
 	}
 	return out
 }
 
-// fakeWorker stands in for the client of the worker's process: what takes longer than its deadline makes its GPU sick, which
-// is then left alone until a retry. Whatever is under way when life ends gets no answer.
+// fakeWorker replaces the client of the worker process: a call that takes longer than its deadline makes its GPU unresponsive, and
+// the GPU is then excluded until a retry. Calls that run at the end of a run get no answer.
 type fakeWorker struct {
 	*gpusim.Driver
 	w      *virtual
 	runCtx context.Context
 
-	mu           sync.Mutex // guards sick
+	mu           sync.Mutex // protects unresponsive
 	unresponsive map[gpu.UUID]bool
 }
 
@@ -376,7 +376,7 @@ func withDeadline[T any](s *fakeWorker, ctx context.Context, op string, id gpu.U
 	return out, err
 }
 
-// changing is a call that changes hardware: by then nobody may open what is not there.
+// changing makes a call that changes hardware: at this time no slice may open a capability without an instance.
 func changing[T any](s *fakeWorker, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
 	defer s.w.concurrent.begin(id)()
 	if s.runCtx.Err() == nil {
@@ -389,7 +389,7 @@ func changing[T any](s *fakeWorker, ctx context.Context, op string, id gpu.UUID,
 
 // overlap counts on how many GPUs something is being changed at once.
 type overlap struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // protects the fields below
 	now  map[gpu.UUID]int
 	most int
 }
@@ -459,7 +459,7 @@ func (s *fakeWorker) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.C
 	return err
 }
 
-// Retry tries a GPU again that was left alone.
+// Retry includes a GPU again that was excluded.
 func (s *fakeWorker) Retry(ctx context.Context, id gpu.UUID) error {
 	s.mu.Lock()
 	delete(s.unresponsive, id)
@@ -468,26 +468,26 @@ func (s *fakeWorker) Retry(ctx context.Context, id gpu.UUID) error {
 	return err
 }
 
-// Status says which GPUs are left alone.
+// Status returns which GPUs are excluded.
 func (s *fakeWorker) Status() worker.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return worker.Status{PID: 1, Unresponsive: slices.Sorted(maps.Keys(s.unresponsive))}
 }
 
-// Stats counts what the node was asked to change.
+// Stats counts the writes to the node.
 func (s *fakeWorker) Stats() worker.Stats { return worker.Stats{Writes: s.w.node.Counters().Writes} }
 
-// slicesInMemory are cgroups that enforce what they are told. Every slice counts as inhabited: none may be without its
-// limits for a moment.
+// slicesInMemory are cgroups that enforce every rule. Every slice counts as used: none may be without its limits for a
+// moment.
 type slicesInMemory struct {
 	*cgroup.Processes
 	w *virtual
 
-	mu            sync.Mutex // guards what follows, and wrong of the node
+	mu            sync.Mutex // protects the fields below, and violations of the node
 	all           map[cgroup.SliceName]cgroup.Slice
 	writes        int
-	dead          bool            // who asks has been killed: nothing happens any more
+	dead          bool            // the daemon was killed: calls fail
 	allowedLimits map[string]bool // limits that a tenant may have, as text; nil: any
 }
 
@@ -511,7 +511,7 @@ func (p *slicesInMemory) SetSlice(_ context.Context, s cgroup.Slice) (bool, erro
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dead {
-		return false, errors.New("nobody answers")
+		return false, errors.New("the daemon was killed")
 	}
 	if s.Name.Grant == "" && p.allowedLimits != nil && !p.allowedLimits[limitsText(s.Limits)] {
 		p.w.violations = append(p.w.violations, fmt.Sprintf("the slice of %s got limits that no spec has: %s", s.Name, limitsText(s.Limits)))
@@ -558,7 +558,7 @@ func (p *slicesInMemory) RemoveSlice(_ context.Context, name cgroup.SliceName) e
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dead {
-		return errors.New("nobody answers")
+		return errors.New("the daemon was killed")
 	}
 	if _, ok := p.all[name]; ok {
 		p.writes++
