@@ -81,7 +81,7 @@ func TestUnmanageRemovesThePolicyOnce(t *testing.T) {
 				of = append(of, s)
 			}
 		}
-		if len(of) != 1 || of[0].Kind != planner.KindMigration || of[0].Reason != "the node is given back" {
+		if len(of) != 1 || of[0].Kind != planner.KindMigration || of[0].Reason != "the node is unmanaged" {
 			t.Errorf("release of %s: the steps for the policy are %+v", what, of)
 		}
 		op := w.carriedOut(p)

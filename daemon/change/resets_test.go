@@ -41,7 +41,7 @@ func TestResetWarnings(t *testing.T) {
 		}},
 		{name: "a bridge to somebody", links: map[gpu.UUID]gpu.NVLinks{observetest.One: bridge}, use: map[gpu.UUID]string{observetest.One: "red-big-1", "GPU-2": "red-big-2", "GPU-3": "red-big-3"}, want: []string{
 			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: NVLink joins it with GPU 2 (GPU-2), which must be idle too; no fabric manager runs",
-			"GPU 2 (GPU-2) is in use by red-big-2, pid 42 (python), and must be idle for the reset of GPU 1: the driver may refuse that, or harm them",
+			"GPU 2 (GPU-2) is in use by red-big-2, pid 42 (python), and must be idle for the reset of GPU 1: the driver may refuse the reset, or those processes may fail",
 		}},
 		{name: "both of a bridge", reset: []gpu.UUID{observetest.One, "GPU-2"}, use: map[gpu.UUID]string{"GPU-2": "red-big-2"}, links: map[gpu.UUID]gpu.NVLinks{observetest.One: bridge, "GPU-2": {Peers: []string{"0000:07:00.0"}}}, want: []string{
 			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: NVLink joins it with GPU 2 (GPU-2), to be reset too; no fabric manager runs",
@@ -51,13 +51,13 @@ func TestResetWarnings(t *testing.T) {
 			name: "two that share a peer, and one that is not seen", reset: []gpu.UUID{observetest.One, "GPU-2"}, use: map[gpu.UUID]string{"GPU-3": "red-big-3"},
 			links: map[gpu.UUID]gpu.NVLinks{observetest.One: {Peers: []string{"0000:47:00.0", "0000:99:00.0"}, Unknown: 2}, "GPU-2": {Peers: []string{"0000:47:00.0"}}},
 			want: []string{
-				"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: NVLink joins it with GPU 3 (GPU-3) and a GPU at 0000:99:00.0 that is not seen here, which must be idle too; 2 of its NVLinks lead to what the driver does not name; no fabric manager runs",
+				"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: NVLink joins it with GPU 3 (GPU-3) and a GPU at 0000:99:00.0 that is not visible here, which must be idle too; 2 of its NVLinks lead to devices that the driver does not name; no fabric manager runs",
 				"GPU 2 (GPU-2) is reset, and no GPU outside of this plan: NVLink joins it with GPU 3 (GPU-3), which must be idle too; no fabric manager runs",
-				"GPU 3 (GPU-3) is in use by red-big-3, pid 42 (python), and must be idle for the reset of GPU 1 and GPU 2: the driver may refuse that, or harm them",
+				"GPU 3 (GPU-3) is in use by red-big-3, pid 42 (python), and must be idle for the reset of GPU 1 and GPU 2: the driver may refuse the reset, or those processes may fail",
 			},
 		},
 		{name: "switches without a manager", files: []string{nvswitch}, links: map[gpu.UUID]gpu.NVLinks{observetest.One: {Switches: 12}}, want: []string{
-			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: 1 NVSwitches of this host join it with every other GPU there, and some boards are only reset together; the fabric manager does not run: no GPU can be used after a reset before it does",
+			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: 1 NVSwitches of this host join it with every other GPU there, and some boards are only reset together; the fabric manager does not run: after a reset no GPU can be used until it runs",
 		}},
 		{name: "switches and a manager, links down", files: []string{nvswitch, manager}, links: map[gpu.UUID]gpu.NVLinks{observetest.One: {Down: 12}}, want: []string{
 			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: 1 NVSwitches of this host join it with every other GPU there, and some boards are only reset together; the fabric manager runs (pid 815)",
@@ -66,7 +66,7 @@ func TestResetWarnings(t *testing.T) {
 			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: 12 of its NVLinks lead to NVSwitches, which join it with every other GPU there, and some boards are only reset together; no fabric manager runs",
 		}},
 		{name: "links that cannot be read", want: []string{
-			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: which GPUs a bridge joins it with is not known (not supported): 'nvidia-smi nvlink --status' may tell, and those must be idle too; no fabric manager runs",
+			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: the GPUs that a bridge joins it with are unknown (not supported): 'nvidia-smi nvlink --status' may list them; they must be idle too; no fabric manager runs",
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

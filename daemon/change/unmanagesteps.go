@@ -18,7 +18,7 @@ import (
 func (cs *Changes) planUnmanageRest() ([]step.Step, error) {
 	var out []step.Step
 	add := func(kind, text string) {
-		out = append(out, step.Step{Kind: kind, Phase: step.Change, Text: text, Reason: "the node is given back", Disruption: step.None})
+		out = append(out, step.Step{Kind: kind, Phase: step.Change, Text: text, Reason: "the node is unmanaged", Disruption: step.None})
 	}
 	files, err := cs.cdiFiles()
 	if err != nil {

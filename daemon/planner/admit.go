@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// CountLeading is how many of the first steps are of a kind.
+// CountLeading returns how many steps at the start of the list are of a kind.
 func CountLeading(steps []step.Step, kind string) int {
 	n := slices.IndexFunc(steps, func(s step.Step) bool { return s.Kind != kind })
 	if n < 0 {
@@ -22,7 +22,7 @@ func CountLeading(steps []step.Step, kind string) int {
 	return n
 }
 
-// Disturbs names whom steps disturb, each once.
+// Disturbs names the leases and processes that the steps disturb, each once.
 func Disturbs(steps []step.Step) []string {
 	var who []step.Subject
 	for i := range steps {
@@ -31,20 +31,20 @@ func Disturbs(steps []step.Step) []string {
 	return step.Texts(who)
 }
 
-// Admit refuses to disturb anybody without authority. The planners refuse it already; this is the last gate.
+// Admit refuses steps that disturb a lease or a process without authority. The planners refuse them too: this is the last check.
 func Admit(steps []step.Step, a Authority) error {
 	for i := range steps {
 		if s := &steps[i]; s.Disruption == step.Running && !a.Force {
 			return &api.Error{
 				Kind: api.KindInUse, Message: fmt.Sprintf("this would disturb %s: %s, because %s", step.Join(s.Disturbs), s.Text, s.Reason),
-				Hint: "nothing was changed; --force stops them, the polite way, or wait until they end",
+				Hint: "nothing was changed; wait until they end, or use --force to stop them (SIGTERM, then SIGKILL)",
 			}
 		}
 	}
 	return nil
 }
 
-// ProblemError says why GPUs cannot become as wanted: the first in full, and how many more.
+// ProblemError reports why GPUs cannot be changed as desired: the first GPU in full, and the number of the others.
 func ProblemError(problems map[gpu.UUID]error) *api.Error {
 	if len(problems) == 0 {
 		return nil
@@ -56,9 +56,9 @@ func ProblemError(problems map[gpu.UUID]error) *api.Error {
 	var not *mig.Infeasible
 	switch {
 	case errors.Is(err, gpu.ErrResetRequired):
-		e.Hint = "nothing was changed; --allow-reset lets the driver reset that GPU, which nobody may use then"
+		e.Hint = "nothing was changed; --allow-reset lets the driver reset that GPU, which must be idle then"
 	case errors.Is(err, gpu.ErrInUse):
-		e.Kind, e.Hint = api.KindInUse, "nothing was changed; --force stops them, the polite way"
+		e.Kind, e.Hint = api.KindInUse, "nothing was changed; --force stops them (SIGTERM, then SIGKILL)"
 	case errors.As(err, &none), errors.As(err, &not):
 	case gpu.IsAny(err, gpu.ErrLost, gpu.ErrTimeout, gpu.ErrStuck, gpu.ErrNotLoaded):
 		e.Kind, e.Hint = api.KindUnavailable, "nothing was changed; 'gpushare gpu retry' tries the GPU again, 'gpushare doctor' says more"
@@ -69,7 +69,7 @@ func ProblemError(problems map[gpu.UUID]error) *api.Error {
 	return e
 }
 
-// ConflictingUsers lists who uses the GPUs that cannot become as wanted because they are in use.
+// ConflictingUsers lists the users of the GPUs that cannot be changed because they are in use.
 func ConflictingUsers(problems map[gpu.UUID]error, node *observe.Node, use Usage) []api.DeviceUser {
 	var out []api.DeviceUser
 	for _, id := range slices.Sorted(maps.Keys(problems)) {
@@ -80,7 +80,7 @@ func ConflictingUsers(problems map[gpu.UUID]error, node *observe.Node, use Usage
 	return out
 }
 
-// Number gives steps their ids, in order.
+// Number numbers the steps from 1, in order.
 func Number(steps []step.Step) []step.Step {
 	for i := range steps {
 		steps[i].ID = i + 1

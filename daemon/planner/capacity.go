@@ -6,10 +6,10 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// Capacity implements lease.Rooms by the planner.
+// Capacity finds room for MIG instances with the planner of package mig.
 type Capacity struct{}
 
-// Find asks the planner for one more instance of the first profile that has room anywhere.
+// Find returns a place for one more instance, of the first profile that fits on any of the GPUs.
 func (Capacity) Find(profiles []string, on []lease.GPUCapacity) (int, lease.InstanceSlot) {
 	list := make([]mig.Candidate, len(on))
 	for i := range on {
@@ -30,8 +30,8 @@ func (Capacity) Find(profiles []string, on []lease.GPUCapacity) (int, lease.Inst
 	return -1, lease.InstanceSlot{}
 }
 
-// instanceIn is what the planner reads of a room: an instance that is whole. Whether one that is there is whole shows
-// when the making of it is planned.
+// instanceIn is a complete instance at a placement. Whether an existing instance lacks its compute instance is checked when
+// the change is planned.
 func instanceIn(r lease.InstanceSlot) gpu.Instance {
 	return gpu.Instance{ProfileID: r.ProfileID, Placement: r.Placement, Compute: []gpu.ComputeInstance{{}}}
 }

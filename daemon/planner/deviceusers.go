@@ -12,37 +12,37 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// Decision is what becomes of a process that is in the way of a change.
+// Decision is what a change does with a process that blocks it.
 type Decision int
 
 const (
-	Stop    Decision = iota // --force stops it, the polite way
-	Quiesce                 // its unit is stopped for the change by the spec, and started again
-	Keep                    // it stays whatever the authority, so that there is no such change
-	Own                     // it is ours: what makes the change sees to it
+	Stop    Decision = iota // --force stops it: SIGTERM, then SIGKILL
+	Quiesce                 // the spec has its unit stopped for the change and started again
+	Keep                    // it is not stopped, even with --force: the change is refused
+	Own                     // it belongs to gpushare: the step that changes the GPU ends it
 )
 
-// DeviceUser is a process that keeps a device busy.
+// DeviceUser is a process that uses a device.
 type DeviceUser struct {
 	PID      int
 	Start    uint64 // 0: it was not read
 	Name     string
-	Unit     string // that it is in
+	Unit     string // the systemd unit of the process
 	Tenant   string
 	Lease    string
 	Age      time.Duration
 	Decision Decision
-	Why      string // it is spared
+	Why      string // the reason for Keep
 }
 
-// String names it for people: "pid 812 (dcgm-exporter, dcgm-exporter.service, for 3h)".
+// String describes the process: "pid 812 (dcgm-exporter, dcgm-exporter.service, for 3h)".
 func (h *DeviceUser) String() string { return h.subject().String() }
 
-// subject is the process with all that is said of it.
+// subject is the process with its description.
 func (h *DeviceUser) subject() step.Subject {
 	words := []string{h.Name}
 	if h.Name == "" {
-		words[0] = "it has just ended"
+		words[0] = "it has ended"
 	}
 	if h.Tenant != "" {
 		words = append(words, "tenant "+h.Tenant)
@@ -63,7 +63,7 @@ func (h *DeviceUser) subject() step.Subject {
 	return step.ProcessOf(h.PID, s)
 }
 
-// ageText is how long something runs, as exact as anybody wants it.
+// ageText is a duration in its largest suitable unit.
 func ageText(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
@@ -76,8 +76,8 @@ func ageText(d time.Duration) string {
 	return fmt.Sprintf("%d s", d/time.Second)
 }
 
-// BlockingProcesses are the processes that use an instance, or with nil the GPU: those that the driver lists, and those that merely
-// have its nodes open. Whoever has the node of a whole GPU open is in the way of its reset only.
+// BlockingProcesses are the processes that use an instance, or with nil the GPU: those that the driver lists, and those that
+// only have its device nodes open. A process that has the node of a whole GPU open blocks only a reset of that GPU.
 func BlockingProcesses(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceUser {
 	var pids []int
 	for i := range g.Processes {
@@ -103,8 +103,8 @@ func BlockingProcesses(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceUser
 	return out
 }
 
-// inUseBy names who uses an instance, or with nil the GPU: leases first, then processes of no lease. Those whose unit is
-// stopped for the change are not in its way. stays: one of them stays whatever the authority.
+// inUseBy names the users of an instance, or with nil of the GPU: leases first, then processes of no lease. Processes whose
+// unit is stopped for the change do not count. kept are the processes that are not stopped even with --force.
 func inUseBy(g *observe.GPU, in *gpu.Instance, use Usage) (who []step.Subject, kept []step.Subject) {
 	var leases []string
 	if in != nil {
@@ -117,7 +117,7 @@ func inUseBy(g *observe.GPU, in *gpu.Instance, use Usage) (who []step.Subject, k
 	}
 	for _, h := range BlockingProcesses(g, in, use) {
 		if h.Decision == Quiesce || h.Lease != "" && slices.Contains(leases, h.Lease) {
-			continue // It goes with its unit, or with its lease.
+			continue // It ends with its unit, or with its lease.
 		}
 		who = append(who, h.subject())
 		if h.Decision == Keep && !use.IgnoreKept {
@@ -127,7 +127,8 @@ func inUseBy(g *observe.GPU, in *gpu.Instance, use Usage) (who []step.Subject, k
 	return who, kept
 }
 
-// deviceUsers lists who uses the instances of a GPU, or the GPU when it has none, for tools: those that a refusal names.
+// deviceUsers lists the users of the instances of a GPU, or of the GPU when it has none. It is the machine-readable part of
+// a refusal.
 func deviceUsers(g *observe.GPU, use Usage) []api.DeviceUser {
 	var out []api.DeviceUser
 	add := func(in *gpu.Instance, name string, leases []string) {

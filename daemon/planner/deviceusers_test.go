@@ -18,8 +18,8 @@ import (
 
 func TestDeviceUsersAreNamed(t *testing.T) {
 	for want, h := range map[string]DeviceUser{
-		"pid 7 (it has just ended)":                                       {PID: 7},
-		"pid 7 (python, for 12 s)":                                        {PID: 7, Name: "python", Age: 12 * time.Second},
+		"pid 7 (it has ended)":     {PID: 7},
+		"pid 7 (python, for 12 s)": {PID: 7, Name: "python", Age: 12 * time.Second},
 		"pid 7 (python, tenant red, lease red-1, a.scope, for 5 min)":     {PID: 7, Name: "python", Tenant: "red", Lease: "red-1", Unit: "a.scope", Age: 5 * time.Minute},
 		"pid 7 (dcgm-exporter, exporter.service, for 3 days; left alone)": {PID: 7, Name: "dcgm-exporter", Unit: "exporter.service", Age: 80 * time.Hour, Why: "left alone"},
 	} {
@@ -29,8 +29,7 @@ func TestDeviceUsersAreNamed(t *testing.T) {
 	}
 }
 
-// Who is in the way of what: monitors of a reset and of an instance, nobody of a change that needs no reset; and what force
-// may do.
+// Monitors block a reset and the removal of an instance, but no change without a reset. Force stops processes of users only.
 func TestMonitorsInAPlan(t *testing.T) {
 	whole := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"7g.40gb"}}}
 	resetless := true
@@ -48,19 +47,19 @@ func TestMonitorsInAPlan(t *testing.T) {
 		says  string
 		stops []string
 	}{
-		{name: "a reset, over a monitor", have: observetest.Device(false), open: openGPU, kind: api.KindInUse, says: "pid 42 (nvtop)"},
-		{name: "a reset, over a monitor, by force", have: observetest.Device(false), open: openGPU, force: true, stops: []string{"stop pid 42 (nvtop)"}},
-		{name: "a reset, over the system's", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Why: "spared"}, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
-		{name: "a reset, over the system's, by force", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Why: "spared"}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop; spared)"},
-		{name: "a reset, over a quiesced unit", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Quiesce}},
-		{name: "a reset, over our own", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Own}},
-		{name: "no reset, over a monitor", have: hopper, open: openGPU},
-		{name: "an instance that goes, over a monitor", have: on, open: openInstance, kind: api.KindInUse, says: "3g.20gb at 4 (pid 42 (nvtop))"},
-		{name: "an instance that goes, over a monitor, by force", have: on, open: openInstance, force: true, stops: []string{"stop pid 42 (nvtop)"}},
-		{name: "an instance that goes, over the system's, by force", have: on, open: openInstance, is: DeviceUser{Decision: Keep}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop)"},
-		{name: "an instance that goes, over a quiesced unit", have: on, open: openInstance, is: DeviceUser{Decision: Quiesce}},
-		{name: "an instance that goes, the GPU is open", have: on, open: openGPU},
-		{name: "by force, over a lease's process", have: on, open: openInstance, is: DeviceUser{Lease: "red-1"}, force: true},
+		{name: "a reset, with a monitor", have: observetest.Device(false), open: openGPU, kind: api.KindInUse, says: "pid 42 (nvtop)"},
+		{name: "a reset, with a monitor, by force", have: observetest.Device(false), open: openGPU, force: true, stops: []string{"stop pid 42 (nvtop)"}},
+		{name: "a reset, with a system process", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Why: "kept"}, kind: api.KindInfeasible, says: "pid 42 (nvtop; kept)"},
+		{name: "a reset, with a system process, by force", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Why: "kept"}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop; kept)"},
+		{name: "a reset, with a quiesced unit", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Quiesce}},
+		{name: "a reset, with a process of gpushare", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Own}},
+		{name: "no reset, with a monitor", have: hopper, open: openGPU},
+		{name: "a removed instance, with a monitor", have: on, open: openInstance, kind: api.KindInUse, says: "3g.20gb at 4 (pid 42 (nvtop))"},
+		{name: "a removed instance, with a monitor, by force", have: on, open: openInstance, force: true, stops: []string{"stop pid 42 (nvtop)"}},
+		{name: "a removed instance, with a system process, by force", have: on, open: openInstance, is: DeviceUser{Decision: Keep}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop)"},
+		{name: "a removed instance, with a quiesced unit", have: on, open: openInstance, is: DeviceUser{Decision: Quiesce}},
+		{name: "a removed instance, the GPU is open", have: on, open: openGPU},
+		{name: "by force, with a process of a lease", have: on, open: openInstance, is: DeviceUser{Lease: "red-1"}, force: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			use := NoUsage()
@@ -78,7 +77,7 @@ func TestMonitorsInAPlan(t *testing.T) {
 				}
 				users := ConflictingUsers(p.Problems, node, use)
 				if c.kind == api.KindInUse && (len(users) != 1 || users[0].PID != 42 || users[0].Command != "nvtop" || users[0].GPU != string(observetest.One) || users[0].Kept) {
-					t.Errorf("for tools its holders are %+v", users)
+					t.Errorf("its device users are %+v", users)
 				}
 				return
 			}

@@ -14,25 +14,25 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// WithoutDisruption leaves out what would disturb somebody: nobody gave any authority.
+// WithoutDisruption drops the steps that would stop a lease or a process: instances are created on demand without authority.
 func WithoutDisruption(steps []step.Step) []step.Step {
 	return slices.DeleteFunc(steps, func(s step.Step) bool { return s.Disruption == step.Running })
 }
 
-// PlanOnDemand plans one GPU: instances at exactly these rooms, and these idle ones taken away. Others stay, unless they
-// are idle and in the way. It is pure.
+// PlanOnDemand plans one GPU: it creates instances at exactly these places and removes these idle ones. Other instances
+// stay, unless they are idle and overlap a new one. It is pure.
 func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.InstanceSlot, remove []gpu.Placement) ([]step.Step, error) {
 	switch {
 	case g.Err != nil:
 		return nil, g.Err
 	case g.Profiles == nil || !g.MIG.Current:
-		return nil, fmt.Errorf("cannot make an instance on GPU %d: its MIG mode is off", g.Identity.Index)
+		return nil, fmt.Errorf("cannot create an instance on GPU %d: its MIG mode is off", g.Identity.Index)
 	}
 	there := Present(e, g, use)
 	for i := range there {
 		there[i].Keepable = !slices.Contains(remove, there[i].Placement)
 		if there[i].InUse && !there[i].Keepable {
-			there[i].Keepable = true // Somebody came.
+			there[i].Keepable = true // It is in use again.
 		}
 	}
 	wants := make([]mig.Request, len(create))
@@ -49,16 +49,17 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Inst
 		case mig.KindCreate:
 			steps[i].Reason = "a request waits for it"
 		case mig.KindDestroy:
-			steps[i].Reason = "nobody needs it"
+			steps[i].Reason = "no lease needs it"
 			if len(create) > 0 {
-				steps[i].Reason = "nobody needs it, or a request needs its room"
+				steps[i].Reason = "no lease needs it, or a request needs its place"
 			}
 		}
 	}
 	return steps, nil
 }
 
-// RestoredLayout gives what of a GPU's layout comes back after a boot: what was made on demand was for leases that are over.
+// RestoredLayout is the part of a GPU's layout that is restored after a boot. Instances that were created on demand are not:
+// their leases have ended.
 func RestoredLayout(want *state.Desired, id gpu.UUID, a *store.Achieved) []gpu.Instance {
 	if !want.Dynamic(id) {
 		return a.Layout

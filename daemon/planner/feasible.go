@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// FeasibleSpec refuses grants that can never be had: more memory than there is.
+// FeasibleSpec refuses grants that can never be used, because they need more GPU memory than a GPU has.
 func FeasibleSpec(want *state.Desired, n *observe.Node) error {
 	var wrong []api.FieldError
 	for i := range want.Spec.Tenants {
@@ -32,7 +32,7 @@ func FeasibleSpec(want *state.Desired, n *observe.Node) error {
 			if need > largest && !over {
 				wrong = append(wrong, api.FieldError{
 					Path:    fmt.Sprintf("tenants[%d].grants[%d].%s.gpu_memory", i, j, g.Kind()),
-					Message: fmt.Sprintf("%s is more than any of its GPUs has: %s, the reserve taken off", api.Bytes(need).Short(), api.Bytes(largest).Short()),
+					Message: fmt.Sprintf("%s is more than any of its GPUs has: %s after node.gpu_memory_reserve", api.Bytes(need).Short(), api.Bytes(largest).Short()),
 					Hint:    "grant less, or name larger GPUs",
 				})
 			}
@@ -44,7 +44,7 @@ func FeasibleSpec(want *state.Desired, n *observe.Node) error {
 	return &api.Error{Kind: api.KindInfeasible, Message: wrong[0].Error(), Fields: wrong, Hint: "nothing was changed"}
 }
 
-// checkReserved refuses reserved grants that do not fit beside each other on the one GPU that they all name.
+// checkReserved refuses reserved grants that do not fit together on the one GPU that they all name.
 func checkReserved(want *state.Desired, n *observe.Node) error {
 	sum := map[gpu.UUID]uint64{}
 	for i := range want.Spec.Tenants {
@@ -63,8 +63,8 @@ func checkReserved(want *state.Desired, n *observe.Node) error {
 		if has := g.Memory.Total - min(g.Memory.Reserved+want.GPUMemoryReserve(id), g.Memory.Total); need > has {
 			return &api.Error{
 				Kind:    api.KindInfeasible,
-				Message: fmt.Sprintf("the reserved grants on GPU %d want %s together, it has %s, the reserve taken off", g.Identity.Index, api.Bytes(need).Short(), api.Bytes(has).Short()),
-				Hint:    "grant less, reserve fewer, or write overcommit: true for that GPU; nothing was changed",
+				Message: fmt.Sprintf("the reserved grants on GPU %d need %s together; it has %s after node.gpu_memory_reserve", g.Identity.Index, api.Bytes(need).Short(), api.Bytes(has).Short()),
+				Hint:    "nothing was changed; grant less, reserve fewer grants, or write overcommit: true for that GPU",
 			}
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 )
 
-// grants makes a wanted state of one 40 GiB GPU, 1 GiB of it reserved for nobody, and these grants on it.
+// desiredGrants is the desired state of one 40 GiB GPU with a reserve of 1 GiB and these grants.
 func desiredGrants(overcommit bool, list ...api.GrantSpec) (*state.Desired, *observe.Node) {
 	reserve := api.Bytes(1 << 30)
 	d := &state.Desired{
@@ -36,15 +36,15 @@ func TestFeasibleSpec(t *testing.T) {
 		name       string
 		overcommit bool
 		grants     []api.GrantSpec
-		says       []string // none: it is feasible
+		says       []string // empty: it is feasible
 	}{
-		{"all that there is", false, []api.GrantSpec{timesliceGrant("a", 38, false)}, nil},
-		{"more than there is", false, []api.GrantSpec{timesliceGrant("ok", 1, false), timesliceGrant("a", 39, false)}, []string{"tenants[0].grants[1].timeslice.gpu_memory", "39 GiB", "38 GiB"}},
-		{"more, and meant", true, []api.GrantSpec{timesliceGrant("a", 39, false)}, nil},
+		{"all GPU memory", false, []api.GrantSpec{timesliceGrant("a", 38, false)}, nil},
+		{"more than the GPU has", false, []api.GrantSpec{timesliceGrant("ok", 1, false), timesliceGrant("a", 39, false)}, []string{"tenants[0].grants[1].timeslice.gpu_memory", "39 GiB", "38 GiB"}},
+		{"more, with overcommit", true, []api.GrantSpec{timesliceGrant("a", 39, false)}, nil},
 		{"together too much, not reserved", false, []api.GrantSpec{timesliceGrant("a", 30, false), timesliceGrant("b", 30, false)}, nil},
 		{"reserved together too much", false, []api.GrantSpec{timesliceGrant("a", 20, true), timesliceGrant("b", 19, true)}, []string{"reserved", "39 GiB", "38 GiB", "GPU 1"}},
-		{"reserved beside each other", false, []api.GrantSpec{timesliceGrant("a", 20, true), timesliceGrant("b", 18, true), timesliceGrant("c", 30, false)}, nil},
-		{"reserved too much, and meant", true, []api.GrantSpec{timesliceGrant("a", 30, true), timesliceGrant("b", 30, true)}, nil},
+		{"reserved together, and it fits", false, []api.GrantSpec{timesliceGrant("a", 20, true), timesliceGrant("b", 18, true), timesliceGrant("c", 30, false)}, nil},
+		{"reserved too much, with overcommit", true, []api.GrantSpec{timesliceGrant("a", 30, true), timesliceGrant("b", 30, true)}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := FeasibleSpec(desiredGrants(c.overcommit, c.grants...))
@@ -56,7 +56,7 @@ func TestFeasibleSpec(t *testing.T) {
 			}
 			var e *api.Error
 			if !errors.As(err, &e) || e.Kind != api.KindInfeasible || !strings.Contains(e.Hint, "nothing was changed") && len(e.Fields) == 0 {
-				t.Fatalf("taken, or refused as something else: %v", err)
+				t.Fatalf("accepted, or refused for another reason: %v", err)
 			}
 			for _, word := range c.says {
 				if !strings.Contains(e.Message, word) {

@@ -15,35 +15,35 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// NodeInput is what the part of a plan is made from that changes no GPU hardware. Its parts are read when they are asked
-// for, and at most once.
+// NodeInput is the input of the part of a plan that changes no GPU hardware. Each part is read when it is needed, and at
+// most once.
 type NodeInput struct {
 	Info cgroup.Info
-	// InForce tells that the spec is the one in force.
+	// InForce means that the spec is the one in force.
 	InForce bool
-	// NeverRead tells that there is a GPU of which nothing is known.
+	// NeverRead means that a GPU could not be read since the daemon started.
 	NeverRead bool
-	// Slices is what the spec wants of slices.
+	// Slices returns the slices that the spec needs.
 	Slices func() (*DesiredSlices, error)
-	// Managed gives those slices of the node that are ours when these are wanted.
+	// Managed returns the slices of the node that gpushare manages, given the desired ones.
 	Managed func(to []cgroup.Slice) []cgroup.SliceState
-	// Use is who uses which slice, and what of.
+	// Use returns the current use of each slice.
 	Use func() map[cgroup.SliceName]isolation.Use
-	// Filters are the login filters that the spec wants, on cgroups that exist.
+	// Filters returns the login filters that the spec needs, on cgroups that exist.
 	Filters func() ([]devices.LoginFilterState, error)
-	// Logins is the cgroup of logins; empty where none is known.
+	// Logins is the cgroup of logins; empty when it is unknown.
 	Logins string
-	// MigrationDenied tells whether tenants are denied to have processes moved out of leases; nil where nobody could move anybody.
+	// MigrationDenied reports whether moving processes out of leases is denied; nil on a host where no service could move them.
 	MigrationDenied func() (bool, error)
 }
 
-// NodeSteps is the part of a plan that changes no GPU hardware: walls, and MPS control daemons.
+// NodeSteps is the part of a plan that changes no GPU hardware: isolation and MPS control daemons.
 type NodeSteps struct {
-	Before []step.Step // before the hardware
-	After  []step.Step // after it
+	Before []step.Step // before the GPU steps: they revoke access
+	After  []step.Step // after the GPU steps: they grant access
 }
 
-// DesiredSlices is the slices that a spec wants on one observation, and what they lack.
+// DesiredSlices is the slices that a spec needs, for one observation, and the parts that this host cannot enforce.
 type DesiredSlices struct {
 	Node    *observe.Node
 	Spec    *state.Desired
@@ -51,7 +51,7 @@ type DesiredSlices struct {
 	Missing []isolation.Missing
 }
 
-// PlanNodeSteps plans all that changes no GPU hardware.
+// PlanNodeSteps plans everything that changes no GPU hardware.
 func PlanNodeSteps(want *state.Desired, node *observe.Node, in NodeInput) (NodeSteps, error) {
 	p, err := PlanSlicesAndMPS(want, node, in)
 	if err != nil {
@@ -63,14 +63,14 @@ func PlanNodeSteps(want *state.Desired, node *observe.Node, in NodeInput) (NodeS
 	return p, err
 }
 
-// PlanSlicesAndMPS plans slices and MPS. What hardware steps destroy is closed first: the input knows of them.
+// PlanSlicesAndMPS plans slices and MPS. Access to instances that GPU steps destroy is revoked first: the input contains them.
 func PlanSlicesAndMPS(want *state.Desired, node *observe.Node, in NodeInput) (NodeSteps, error) {
 	var p NodeSteps
 	if node.SlicesErr != nil {
 		return p, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
 	}
 	if node.DriverErr != nil {
-		return p, nil // Walls are left as they stand: what they should allow cannot be known.
+		return p, nil // The isolation stays unchanged: without the driver the devices of each tenant are unknown.
 	}
 	w, err := in.Slices()
 	if err != nil {
@@ -79,13 +79,13 @@ func PlanSlicesAndMPS(want *state.Desired, node *observe.Node, in NodeInput) (No
 	stop, start := PlanMPS(want, node)
 	p.Before = append(p.Before, stop...)
 	if !in.Info.Slices {
-		p.After = start // There are no slices to make.
+		p.After = start // This host has no slices.
 		return p, nil
 	}
 	desiredSlices := w.Slices
 	if in.NeverRead {
 		desiredSlices = slices.DeleteFunc(slices.Clone(desiredSlices), func(s cgroup.Slice) bool { return sliceExists(node, s.Name) })
-		for i := range node.Slices { // As they stand, so that nothing is planned for them.
+		for i := range node.Slices { // Their desired state is the observed one, so no step is planned for them.
 			desiredSlices = append(desiredSlices, asObserved(&node.Slices[i]))
 		}
 	}
@@ -100,8 +100,8 @@ func PlanSlicesAndMPS(want *state.Desired, node *observe.Node, in NodeInput) (No
 	return p, nil
 }
 
-// PlanSlices plans the slices. Who uses them is looked at only when something is taken away: a look at every descriptor of
-// every process is not for a loop that finds nothing to do.
+// PlanSlices plans the slices. Their use is read only when access is revoked: reading every file descriptor of every process
+// is too expensive for a loop that finds nothing to do.
 func PlanSlices(to []cgroup.Slice, in NodeInput) []step.Step {
 	managed := in.Managed(to)
 	steps := isolation.Plan(to, managed, in.Info)
@@ -110,7 +110,7 @@ func PlanSlices(to []cgroup.Slice, in NodeInput) []step.Step {
 	}
 	use := in.Use()
 	if in.InForce {
-		// The spec in force never allowed what is taken away, so whoever has it open is not who it is for.
+		// The spec in force never granted these devices: a process that has one open is not protected.
 		for name, u := range use {
 			u.Devices = nil
 			use[name] = u
@@ -119,7 +119,7 @@ func PlanSlices(to []cgroup.Slice, in NodeInput) []step.Step {
 	return isolation.PlanInUse(to, managed, in.Info, use)
 }
 
-// sliceExists tells whether a slice is there.
+// sliceExists reports whether the node has a slice.
 func sliceExists(node *observe.Node, name cgroup.SliceName) bool {
 	return slices.ContainsFunc(node.Slices, func(s cgroup.SliceState) bool { return s.Name == name })
 }
@@ -128,7 +128,7 @@ func asObserved(s *cgroup.SliceState) cgroup.Slice {
 	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
 }
 
-// PlanLoginFilter is the steps to the guards that should stand. What cannot be read is not changed: a condition says so.
+// PlanLoginFilter plans the desired login filters. When the active ones cannot be read nothing is changed; a condition reports it.
 func PlanLoginFilter(node *observe.Node, in NodeInput) (NodeSteps, error) {
 	var p NodeSteps
 	if node.LoginFiltersErr != nil {
@@ -148,15 +148,15 @@ func PlanLoginFilter(node *observe.Node, in NodeInput) (NodeSteps, error) {
 	return p, nil
 }
 
-// PlanMigration is the step to the policy as it is wanted; none without a service manager, or when it is so already.
+// PlanMigration plans the desired bus policy; no step without a service manager, or when the policy is as desired.
 func PlanMigration(want *state.Desired, denied func() (bool, error)) []step.Step {
 	if denied == nil {
-		return nil // Nobody could move anybody.
+		return nil // There is no service that could move a process.
 	}
 	is, err := denied()
 	deny := want.DeniesMigration()
 	if err != nil || is == deny {
-		return nil // What cannot be read is told by judgeMigration.
+		return nil // addMigrationConditions reports that it cannot be read.
 	}
 	s := step.Step{
 		Kind: KindMigration, Phase: step.RevokeAccess, Args: step.Must(MigrationArgs{deny}), Undo: step.Must(MigrationArgs{is}),
@@ -168,8 +168,8 @@ func PlanMigration(want *state.Desired, denied func() (bool, error)) []step.Step
 	return []step.Step{s}
 }
 
-// PlanMigrationUnmanage is the step that takes the policy away when the node is given back. A node is not given back whole
-// while that cannot be read.
+// PlanMigrationUnmanage plans the removal of the bus policy when the node is unmanaged. A policy that cannot be read is an
+// error: it is unknown then whether the node is unmanaged completely.
 func PlanMigrationUnmanage(denied func() (bool, error)) ([]step.Step, error) {
 	if denied == nil {
 		return nil, nil
@@ -180,12 +180,12 @@ func PlanMigrationUnmanage(denied func() (bool, error)) ([]step.Step, error) {
 	}
 	steps := PlanMigration(&state.Desired{}, func() (bool, error) { return is, nil })
 	for i := range steps {
-		steps[i].Reason = "the node is given back"
+		steps[i].Reason = "the node is unmanaged"
 	}
 	return steps, nil
 }
 
-// PlanMPS plans the control daemons: what is stopped before the hardware changes, and what is started after.
+// PlanMPS plans the MPS control daemons: which ones are stopped before the GPU steps and started after them.
 func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) {
 	desired, observed := map[gpu.UUID]mps.Settings{}, map[gpu.UUID]mps.Observed{}
 	for i := range node.GPUs {

@@ -4,21 +4,21 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// OpenDevices is who has the device nodes of GPUs open: monitors hold a GPU so, and no list of the driver has them. The zero
-// value is that nobody looked.
+// OpenDevices is which processes have device nodes of GPUs open. The driver lists only processes with a context on a GPU;
+// monitors have none. The zero value means that processes were not read.
 type OpenDevices struct {
-	Complete  bool               // at every process
+	Complete  bool               // every process was read
 	GPUs      map[gpu.UUID][]int // pids
 	Instances map[InstanceKey][]int
 }
 
-// InstanceKey names an instance for as long as it lives.
+// InstanceKey identifies an instance as long as it exists.
 type InstanceKey struct {
 	GPU gpu.UUID
 	GI  uint32
 }
 
-// of gives who has a GPU open, or one of its instances.
+// of returns the pids that have a GPU open, or one of its instances.
 func (o *OpenDevices) of(id gpu.UUID, in *gpu.Instance) []int {
 	if in == nil {
 		return o.GPUs[id]

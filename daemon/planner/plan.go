@@ -12,37 +12,37 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// Authority is what the administrator allowed for one change. The zero value disturbs nobody: the converge loop's.
+// Authority is what the administrator allowed for one change. The zero value, which the converge loop uses, allows no disruption.
 type Authority struct {
 	Force      bool `json:"force,omitempty"`
 	AllowReset bool `json:"allow_reset,omitempty"`
 }
 
-// Usage answers who uses what, from one moment.
+// Usage answers which leases and processes use a device, for one moment.
 type Usage struct {
-	// instance names the leases that have an instance.
+	// Instance names the leases on an instance.
 	Instance func(id gpu.UUID, p gpu.Placement) []string
-	// gpu names the leases that have a place on a GPU.
+	// GPU names the leases on a GPU.
 	GPU func(id gpu.UUID) []string
-	// ours tells whether we made an instance, or said that it is ours.
+	// Managed reports whether gpushare created or imported an instance.
 	Managed func(id gpu.UUID, in *gpu.Instance) bool
-	// process tells who a process is. The MPS state is that of its GPU.
+	// Process describes a process. m is the MPS state of its GPU.
 	Process func(m *mps.State, pid int) DeviceUser
-	// opened is who has devices open, where somebody looked.
+	// OpenDevices is which processes have device nodes open, where that was read.
 	OpenDevices OpenDevices
-	// anyone: that nobody may stop some processes is left out of account, as by who only asks what differs.
+	// IgnoreKept plans as if every process could be stopped, to find what differs from the spec.
 	IgnoreKept bool
-	// adopted tells whether an administrator said that an instance is ours; nil: none is.
+	// Imported reports whether an administrator imported an instance; nil: none was.
 	Imported func(id gpu.UUID, p gpu.Placement) bool
 }
 
-// GPUPlan is what would be done to the hardware of the node.
+// GPUPlan is the steps that change the GPUs of the node.
 type GPUPlan struct {
 	Steps    []step.Step
-	Problems map[gpu.UUID]error // GPUs that cannot become as wanted, and why
+	Problems map[gpu.UUID]error // by GPU: the reason why it cannot be changed as desired
 }
 
-// PlanGPUs plans the hardware part: MIG modes, instances and compute modes. It is pure.
+// PlanGPUs plans MIG modes, instances and compute modes. It is pure.
 func PlanGPUs(d *state.Desired, n *observe.Node, use Usage, a Authority) GPUPlan {
 	p := GPUPlan{Problems: map[gpu.UUID]error{}}
 	for i := range n.GPUs {
@@ -62,7 +62,7 @@ func PlanGPUs(d *state.Desired, n *observe.Node, use Usage, a Authority) GPUPlan
 	return p
 }
 
-// PlanGPU plans the hardware of one GPU.
+// PlanGPU plans one GPU.
 func PlanGPU(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Step, error) {
 	if g.Err != nil {
 		return nil, g.Err
@@ -74,7 +74,7 @@ func PlanGPU(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Ste
 	return append(steps, planComputeMode(e, g)...), nil
 }
 
-// planMIG makes the MIG mode and the instances be as wanted.
+// planMIG plans the desired MIG mode and instances.
 func planMIG(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Step, error) {
 	target := mig.Target{On: e.Mode == api.ModeMIG}
 	if !target.On && !g.MIG.Current && !g.MIG.Pending {
@@ -95,14 +95,14 @@ func planMIG(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Ste
 	return r.Steps(g.Identity.UUID), nil
 }
 
-// Present says of each instance whether it may be touched.
+// Present lists the instances of a GPU, and whether each may be changed.
 func Present(e *api.GPUSpec, g *observe.GPU, use Usage) []mig.Present {
 	dynamic := e.Mode == api.ModeMIG && e.MIG != nil && e.MIG.Dynamic
 	out := make([]mig.Present, 0, len(g.Instances))
 	for i := range g.Instances {
 		in := &g.Instances[i]
 		h, stay := inUseBy(g, in, use)
-		// What was made on demand goes when it was idle for long, and what was adopted when somebody says so.
+		// Instances created on demand are removed when they were idle for long, imported ones on request.
 		spare := dynamic || use.Imported != nil && use.Imported(g.Identity.UUID, in.Placement)
 		out = append(out, mig.Present{
 			Instance: *in, InUse: len(h) > 0, InUseBy: h, Pinned: len(stay) > 0, Keepable: spare, Foreign: !use.Managed(g.Identity.UUID, in),
@@ -114,18 +114,18 @@ func Present(e *api.GPUSpec, g *observe.GPU, use Usage) []mig.Present {
 // KindComputeMode is the kind of step that sets a compute mode.
 const KindComputeMode = "gpu.compute-mode"
 
-// ComputeModeArgs are the arguments, and the undo, of a compute mode.
+// ComputeModeArgs are the arguments and the undo data of such a step.
 type ComputeModeArgs struct {
 	Mode gpu.ComputeMode `json:"mode"`
 }
 
-// planComputeMode opens a GPU that time is sliced on to several processes. Under MPS the mode is MPS's to set, and on the
-// others it is left as it is.
+// planComputeMode lets several processes use a time-sliced GPU. On a GPU with MPS the step that starts MPS sets the mode; on
+// all other GPUs it stays unchanged.
 func planComputeMode(e *api.GPUSpec, g *observe.GPU) []step.Step {
 	if e.Mode != api.ModeTimeslice || g.ComputeMode == gpu.ComputeModeUnknown || g.ComputeMode == gpu.ComputeDefault || g.MPS != nil {
 		return nil
 	}
-	return []step.Step{computeModeStep(g, gpu.ComputeDefault, "time slices are for several processes, and it is "+string(g.ComputeMode))}
+	return []step.Step{computeModeStep(g, gpu.ComputeDefault, "time slicing needs a mode for several processes; it is "+string(g.ComputeMode))}
 }
 
 func computeModeStep(g *observe.GPU, mode gpu.ComputeMode, reason string) step.Step {

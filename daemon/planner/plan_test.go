@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// nobody uses anything, and everything is ours.
+// NoUsage has no device user, and every instance is managed.
 func NoUsage() Usage {
 	return Usage{
 		Instance: func(gpu.UUID, gpu.Placement) []string { return nil }, GPU: func(gpu.UUID) []string { return nil },
@@ -55,26 +55,26 @@ func TestPlanGPUs(t *testing.T) {
 		problem   error  // its kind
 		says      string // of the problem
 	}{
-		{name: "named by nobody", have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage()},
-		{name: "of another", want: &api.GPUSpec{Mode: api.ModeExternal}, have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage()},
-		{name: "an empty one", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true), use: NoUsage(), steps: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
-		{name: "as wanted", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true, observetest.Instance(19, 6), observetest.Instance(9, 0)), use: NoUsage()},
+		{name: "not in the spec", have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage()},
+		{name: "external", want: &api.GPUSpec{Mode: api.ModeExternal}, have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage()},
+		{name: "an empty GPU", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true), use: NoUsage(), steps: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
+		{name: "as desired", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true, observetest.Instance(19, 6), observetest.Instance(9, 0)), use: NoUsage()},
 		{name: "another layout", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage(), steps: []string{"destroy 3g.20gb at 0", "create 7g.40gb at 0"}},
-		{name: "what stays is not touched", want: layout("3g.20gb", "2g.10gb"), have: observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), use: NoUsage(), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
+		{name: "an instance of both layouts stays", want: layout("3g.20gb", "2g.10gb"), have: observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), use: NoUsage(), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
 		{name: "in use by a lease", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), problem: gpu.ErrInUse, says: "red-cut-1"},
 		{name: "in use, with force", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), authority: Authority{Force: true}, steps: []string{"destroy 3g.20gb at 4", "create 7g.40gb at 0"}, disturbs: []string{"red-cut-1"}},
 		{
 			name: "in use by a process of no lease", want: layout("7g.40gb"), use: NoUsage(), problem: gpu.ErrInUse, says: "pid 42 (python)",
 			have: observetest.With(observetest.Device(true, observetest.Instance(9, 0)), func(g *observe.GPU) { g.Processes = []gpu.Process{{PID: 42, Kind: gpu.ComputeProcess, GI: &first}} }),
 		},
-		{name: "the neighbour in use", want: layout("3g.20gb", "2g.10gb"), have: observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), use: leaseAt(4), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
-		{name: "foreign and in the way", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 0)), use: foreign, says: "3g.20gb at 0"},
-		{name: "foreign and not in the way", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, steps: []string{"create 3g.20gb at 0", "create 1g.5gb at 6"}},
-		{name: "dynamic keeps what is there", want: &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true}}, have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage()},
-		{name: "a profile that it lacks", want: layout("3g.40gb"), have: observetest.Device(true), use: NoUsage(), says: "3g.20gb"},
+		{name: "another instance in use", want: layout("3g.20gb", "2g.10gb"), have: observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), use: leaseAt(4), steps: []string{"destroy 1g.5gb at 0", "create 2g.10gb at 0"}},
+		{name: "foreign, and it overlaps", want: layout("7g.40gb"), have: observetest.Device(true, observetest.Instance(9, 0)), use: foreign, says: "3g.20gb at 0"},
+		{name: "foreign, and it does not overlap", want: layout("3g.20gb", "1g.5gb"), have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, steps: []string{"create 3g.20gb at 0", "create 1g.5gb at 6"}},
+		{name: "dynamic keeps existing instances", want: &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true}}, have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage()},
+		{name: "a profile that the GPU does not have", want: layout("3g.40gb"), have: observetest.Device(true), use: NoUsage(), says: "3g.20gb"},
 		{name: "more than fits", want: layout("4g.20gb", "3g.20gb", "1g.5gb"), have: observetest.Device(true), use: NoUsage(), says: "1g.5gb"},
 		{
-			name: "half an instance is completed", want: layout("3g.20gb"), use: NoUsage(), steps: []string{"complete 3g.20gb at 0"},
+			name: "an instance without a compute instance is completed", want: layout("3g.20gb"), use: NoUsage(), steps: []string{"complete 3g.20gb at 0"},
 			have: observetest.Device(true, instanceWith(observetest.Instance(9, 0), func(in *gpu.Instance) { in.Compute = nil })),
 		},
 		{name: "on needs a reset", want: layout("7g.40gb"), have: observetest.Device(false), use: NoUsage(), problem: gpu.ErrResetRequired, says: "--allow-reset"},
@@ -83,15 +83,15 @@ func TestPlanGPUs(t *testing.T) {
 		{name: "off", want: &api.GPUSpec{Mode: api.ModeExclusive}, have: observetest.Device(true, observetest.Instance(9, 0)), use: NoUsage(), authority: Authority{AllowReset: true}, steps: []string{"destroy 3g.20gb at 0", "turn off MIG mode; the driver resets the GPU for it"}},
 		{name: "off, no reset", want: &api.GPUSpec{Mode: api.ModeTimeslice}, have: observetest.Device(true), use: NoUsage(), problem: gpu.ErrResetRequired, says: "reset"},
 		{name: "lost", want: layout("7g.40gb"), use: NoUsage(), problem: gpu.ErrLost, have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
-		{name: "lost, and nobody's", use: NoUsage(), have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
-		{name: "no profiles told", want: layout("7g.40gb"), use: NoUsage(), authority: Authority{AllowReset: true}, says: "profiles", have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Profiles = nil })},
+		{name: "lost, and not managed", use: NoUsage(), have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost })},
+		{name: "profiles not reported", want: layout("7g.40gb"), use: NoUsage(), authority: Authority{AllowReset: true}, says: "profiles", have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Profiles = nil })},
 		{name: "no MIG", want: layout("7g.40gb"), use: NoUsage(), says: "does not support MIG", have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.MIG = gpu.MIGState{} })},
 		{
-			name: "time is for several", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: NoUsage(), steps: []string{"set the compute mode to default"},
+			name: "time slicing for several processes", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: NoUsage(), steps: []string{"set the compute mode to default"},
 			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeExclusiveProcess }),
 		},
 		{
-			name: "the compute mode under MPS is MPS's", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: NoUsage(),
+			name: "MPS sets its compute mode", want: &api.GPUSpec{Mode: api.ModeTimeslice}, use: NoUsage(),
 			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode, g.MPS = gpu.ComputeExclusiveProcess, &mps.State{} }),
 		},
 		{
@@ -99,7 +99,7 @@ func TestPlanGPUs(t *testing.T) {
 			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeModeUnknown }),
 		},
 		{
-			name: "exclusive leaves the compute mode", want: &api.GPUSpec{Mode: api.ModeExclusive}, use: NoUsage(),
+			name: "exclusive does not change the compute mode", want: &api.GPUSpec{Mode: api.ModeExclusive}, use: NoUsage(),
 			have: observetest.With(observetest.Device(false), func(g *observe.GPU) { g.ComputeMode = gpu.ComputeProhibited }),
 		},
 	} {
@@ -116,13 +116,13 @@ func TestPlanGPUs(t *testing.T) {
 			}
 			if err != nil {
 				if c.problem != nil && !errors.Is(err, c.problem) {
-					t.Errorf("the problem is no %v: %v", c.problem, err)
+					t.Errorf("the problem is not %v: %v", c.problem, err)
 				}
 				if !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "GPU 1") {
 					t.Errorf("the problem does not say %q: %v", c.says, err)
 				}
 				if len(p.Steps) > 0 {
-					t.Errorf("a GPU that cannot become as wanted is changed: %v", texts(p.Steps))
+					t.Errorf("a GPU with a problem is changed: %v", texts(p.Steps))
 				}
 				return
 			}
@@ -132,10 +132,10 @@ func TestPlanGPUs(t *testing.T) {
 			var disturbs []string
 			for _, s := range p.Steps {
 				if s.GPU != string(observetest.One) || s.Reason == "" || len(s.Args) == 0 {
-					t.Errorf("a step is not whole: %+v", s)
+					t.Errorf("a step is incomplete: %+v", s)
 				}
 				if (s.Disruption == step.Running) != (len(s.Disturbs) > 0) {
-					t.Errorf("a step does not say whom it disturbs: %+v", s)
+					t.Errorf("a step does not name what it disturbs: %+v", s)
 				}
 				disturbs = append(disturbs, step.Texts(s.Disturbs)...)
 			}
@@ -143,7 +143,7 @@ func TestPlanGPUs(t *testing.T) {
 				t.Errorf("it disturbs %v, want %v", disturbs, c.disturbs)
 			}
 			if again := PlanGPUs(d, n, c.use, c.authority); !cmp.Equal(texts(again.Steps), texts(p.Steps)) {
-				t.Errorf("planned again it is another plan: %v", texts(again.Steps))
+				t.Errorf("a second plan differs: %v", texts(again.Steps))
 			}
 		})
 	}
@@ -162,8 +162,7 @@ func texts(steps []step.Step) []string {
 	return out
 }
 
-// One GPU that cannot become as wanted does not keep the others from being planned, and the plan touches nothing that
-// it was made from.
+// A GPU with a problem does not prevent the plan of the others, and planning does not change its input.
 func TestPlanOfSeveralGPUs(t *testing.T) {
 	bad, good := observetest.Device(true), observetest.Device(true)
 	bad.Err, good.Identity.UUID = gpu.ErrStuck, "GPU-2"
@@ -199,11 +198,11 @@ func TestProblemError(t *testing.T) {
 		}
 	}
 	if err := ProblemError(nil); err != nil {
-		t.Errorf("no problem is one: %v", err)
+		t.Errorf("without a problem there is an error: %v", err)
 	}
 }
 
-// The last gate: whatever a planner does, nobody is disturbed without authority.
+// The last check: without authority no step disturbs a lease or a process.
 func TestAdmit(t *testing.T) {
 	steps := []step.Step{{Text: "destroy 3g.20gb at 0", GPU: string(observetest.One), Disruption: step.Running, Disturbs: []step.Subject{step.LeaseOf("red-cut-1", "")}}}
 	var e *api.Error
@@ -214,6 +213,6 @@ func TestAdmit(t *testing.T) {
 		t.Errorf("with force: %v", err)
 	}
 	if err := Admit([]step.Step{{Disruption: step.Idle}, {Disruption: step.None}}, Authority{}); err != nil {
-		t.Errorf("what disturbs nobody: %v", err)
+		t.Errorf("steps without disruption: %v", err)
 	}
 }

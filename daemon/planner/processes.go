@@ -10,18 +10,18 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// KindProcessStop is the kind of step that ends a process of no lease. Nothing brings it back: it has no undo.
+// KindProcessStop is the kind of step that ends a process of no lease. It has no undo.
 const KindProcessStop = "process.stop"
 
-// ProcessArgs are its arguments.
+// ProcessArgs are the arguments of such a step.
 type ProcessArgs struct {
 	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // ticks since boot: another process of that number is not meant
+	Start uint64 `json:"start"` // ticks since boot: a later process with the same pid is not stopped
 	Name  string `json:"name"`
 }
 
-// PlanProcessStops ends the processes of no lease that the hardware steps would stop. They are steps of the GPU, so that
-// one that does not end keeps only that GPU from changing. Without force no such hardware step is planned. It is pure.
+// PlanProcessStops plans the stop of the processes of no lease that block the GPU steps. Each stop is a step of its GPU, so
+// that a process that does not end fails only the change of that GPU. Without force no such GPU step is planned. It is pure.
 func PlanProcessStops(hardware []step.Step, node *observe.Node, use Usage) []step.Step {
 	var out []step.Step
 	seen := map[string]bool{}
@@ -39,14 +39,14 @@ func PlanProcessStops(hardware []step.Step, node *observe.Node, use Usage) []ste
 			seen[key] = true
 			out = append(out, step.Step{
 				Kind: KindProcessStop, GPU: s.GPU, Phase: step.RevokeAccess, Args: step.Must(ProcessArgs{h.PID, h.Start, h.Name}),
-				Text: "stop " + h.String(), Reason: "it is in the way: " + s.Text, Disruption: step.Running, Disturbs: []step.Subject{h.subject()},
+				Text: "stop " + h.String(), Reason: "it blocks this step: " + s.Text, Disruption: step.Running, Disturbs: []step.Subject{h.subject()},
 			})
 		}
 	}
 	return out
 }
 
-// affectedBy are the processes that a step of a GPU takes something away from.
+// affectedBy are the processes that lose a device by a step of a GPU.
 func affectedBy(s *step.Step, g *observe.GPU, use Usage) []DeviceUser {
 	switch s.Kind {
 	case mig.KindMode:

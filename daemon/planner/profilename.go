@@ -6,7 +6,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// ProfileName names a profile by its number on this device.
+// ProfileName is the name of a profile id of this device.
 func ProfileName(ps *gpu.Profiles, id uint32) string {
 	if ps != nil {
 		for i := range ps.GI {

@@ -7,7 +7,7 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// The kinds of step that quiesce units. That the one is in a change's record says which units ran before it.
+// The kinds of step that quiesce units. A stop in a change's record means that the unit ran before the change.
 const (
 	KindUnitStop  = "unit.stop"
 	KindUnitStart = "unit.start"
@@ -18,21 +18,21 @@ type UnitArgs struct {
 	Unit string `json:"unit"`
 }
 
-// QuiescePlan is what is done to units around a change.
+// QuiescePlan stops units before a change and starts them after it.
 type QuiescePlan struct {
 	Stop, Start []step.Step
 	Warnings    []string
 }
 
-// NoServiceManager says why units are not stopped.
-const NoServiceManager = "node.quiesce: no unit is stopped around this change, because nothing here stops units: it takes systemd"
+// NoServiceManager is the warning on a host without systemd.
+const NoServiceManager = "node.quiesce: no unit is stopped for this change: stopping units needs systemd"
 
 // UnitSteps are the steps that stop a unit and start it again.
 func UnitSteps(unit string) (stop, start step.Step) {
 	args := step.Must(UnitArgs{unit})
 	stop = step.Step{
 		Kind: KindUnitStop, Phase: step.RevokeAccess, Args: args, Undo: args, Text: "stop " + unit,
-		Reason: "node.quiesce: it would be in the way of the change", Disruption: step.Idle,
+		Reason: "node.quiesce: it would block the change", Disruption: step.Idle,
 	}
 	start = step.Step{
 		Kind: KindUnitStart, Phase: step.GrantAccess, Args: args, Text: "start " + unit + " again",
@@ -41,7 +41,7 @@ func UnitSteps(unit string) (stop, start step.Step) {
 	return stop, start
 }
 
-// Partitioned are the GPUs whose MIG mode or instances some steps change.
+// Partitioned are the GPUs whose MIG mode or instances the steps change.
 func Partitioned(steps []step.Step) map[gpu.UUID]bool {
 	out := map[gpu.UUID]bool{}
 	for i := range steps {
@@ -52,7 +52,7 @@ func Partitioned(steps []step.Step) map[gpu.UUID]bool {
 	return out
 }
 
-// UnitsOf are the units of the processes that have one of the GPUs, or an instance of it, open.
+// UnitsOf are the units of the processes that have one of the GPUs, or one of its instances, open.
 func UnitsOf(use Usage, gpus map[gpu.UUID]bool) map[string]bool {
 	out := map[string]bool{}
 	add := func(pids []int) {

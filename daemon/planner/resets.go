@@ -13,21 +13,21 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// Fabric is how some GPUs of a host are linked with others, as far as the reset of one concerns those.
+// Fabric is the NVLink connections between GPUs, as far as a reset of one affects the others.
 type Fabric struct {
-	Switches int // NVSwitches: every GPU is linked with every other
-	Manager  int // the fabric manager's pid; 0 when it does not run
+	Switches int // number of NVSwitches: they link every GPU with every other
+	Manager  int // pid of the fabric manager; 0 when it does not run
 	Links    map[gpu.UUID]Links
 }
 
-// Links is where the NVLinks of one GPU lead, or why that cannot be told.
+// Links is where the NVLinks of one GPU lead, or why that is unknown.
 type Links struct {
 	gpu.NVLinks
 	Err error
 }
 
-// ResetEffects says of a GPU, for somebody who is about to have it reset, what goes with that. Which GPUs are reset along is said
-// of those that NVLink joins it with.
+// ResetEffects describes what a reset of a GPU affects, before an administrator allows it. reset are the GPUs that the plan
+// resets.
 func (f *Fabric) ResetEffects(id gpu.UUID, node *observe.Node, reset []gpu.UUID) string {
 	l := f.Links[id]
 	parts := linkedGPUs(l.Peers, node, reset)
@@ -40,9 +40,9 @@ func (f *Fabric) ResetEffects(id gpu.UUID, node *observe.Node, reset []gpu.UUID)
 	}
 	switch {
 	case l.Err != nil:
-		parts = append(parts, fmt.Sprintf("which GPUs a bridge joins it with is not known (%v): 'nvidia-smi nvlink --status' may tell, and those must be idle too", l.Err))
+		parts = append(parts, fmt.Sprintf("the GPUs that a bridge joins it with are unknown (%v): 'nvidia-smi nvlink --status' may list them; they must be idle too", l.Err))
 	case l.Unknown > 0:
-		parts = append(parts, fmt.Sprintf("%d of its NVLinks lead to what the driver does not name", l.Unknown))
+		parts = append(parts, fmt.Sprintf("%d of its NVLinks lead to devices that the driver does not name", l.Unknown))
 	case len(parts) == 0 && l.Down > 0:
 		parts = append(parts, fmt.Sprintf("NVLink joins it with no other GPU: its %d links are down", l.Down))
 	case len(parts) == 0:
@@ -52,20 +52,20 @@ func (f *Fabric) ResetEffects(id gpu.UUID, node *observe.Node, reset []gpu.UUID)
 	case f.Manager != 0:
 		parts = append(parts, fmt.Sprintf("the fabric manager runs (pid %d)", f.Manager))
 	case f.Switches > 0:
-		parts = append(parts, "the fabric manager does not run: no GPU can be used after a reset before it does")
+		parts = append(parts, "the fabric manager does not run: after a reset no GPU can be used until it runs")
 	default:
 		parts = append(parts, "no fabric manager runs")
 	}
 	return strings.Join(parts, "; ")
 }
 
-// linkedGPUs names the GPUs that bridges join with one, those apart that are reset along with it.
+// linkedGPUs names the GPUs that NVLink bridges join with a GPU. GPUs that the plan resets too are named separately.
 func linkedGPUs(peers []string, node *observe.Node, reset []gpu.UUID) []string {
 	var idle, resetToo []string
 	for _, pci := range peers {
 		switch g := atAddress(node, pci); {
 		case g == nil:
-			idle = append(idle, "a GPU at "+pci+" that is not seen here")
+			idle = append(idle, "a GPU at "+pci+" that is not visible here")
 		case slices.Contains(reset, g.Identity.UUID):
 			resetToo = append(resetToo, gpuName(g))
 		default:
@@ -82,10 +82,10 @@ func linkedGPUs(peers []string, node *observe.Node, reset []gpu.UUID) []string {
 	return out
 }
 
-// busyPeers says which GPUs must be idle for the resets and are in use: none of those that are reset themselves, whose users the
-// plan is about.
+// busyPeers reports the GPUs that must be idle for the resets and are in use. GPUs that are reset themselves are not among
+// them: the plan names their users already.
 func (f *Fabric) busyPeers(node *observe.Node, reset []gpu.UUID, use Usage) []string {
-	joined := map[gpu.UUID][]string{} // peer → those that are reset
+	joined := map[gpu.UUID][]string{} // peer → GPUs that are reset
 	for _, id := range reset {
 		for _, pci := range f.Links[id].Peers {
 			if g := atAddress(node, pci); g != nil && !slices.Contains(reset, g.Identity.UUID) {
@@ -97,9 +97,9 @@ func (f *Fabric) busyPeers(node *observe.Node, reset []gpu.UUID, use Usage) []st
 	for _, id := range slices.Sorted(maps.Keys(joined)) {
 		g, _ := node.GPU(id)
 		peer := *g
-		peer.MIG.Resetless = nil // Whoever merely has it open is in the way too.
+		peer.MIG.Resetless = nil // A process that only has it open blocks the reset too.
 		if who, _ := inUseBy(&peer, nil, use); len(who) > 0 {
-			out = append(out, fmt.Sprintf("%s is in use by %s, and must be idle for the reset of %s: the driver may refuse that, or harm them",
+			out = append(out, fmt.Sprintf("%s is in use by %s, and must be idle for the reset of %s: the driver may refuse the reset, or those processes may fail",
 				gpuName(g), step.Join(who), joinWords(joined[id])))
 		}
 	}
@@ -119,7 +119,7 @@ func gpuName(g *observe.GPU) string {
 	return fmt.Sprintf("GPU %d (%s)", g.Identity.Index, g.Identity.UUID)
 }
 
-// ShortName names a GPU that is named in full nearby.
+// ShortName is "GPU 1": for a text that also has the UUID.
 func ShortName(node *observe.Node, id gpu.UUID) string {
 	if g, ok := node.GPU(id); ok {
 		return fmt.Sprintf("GPU %d", g.Identity.Index)
@@ -127,7 +127,7 @@ func ShortName(node *observe.Node, id gpu.UUID) string {
 	return string(id)
 }
 
-// joinWords joins words as a sentence does.
+// joinWords joins words with commas and "and".
 func joinWords(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
@@ -135,7 +135,7 @@ func joinWords(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
 }
 
-// ResetsOf gives the GPUs that some steps reset, in their order.
+// ResetsOf returns the GPUs that the steps reset, in the order of the steps.
 func ResetsOf(steps []step.Step) []gpu.UUID {
 	var out []gpu.UUID
 	for i := range steps {
@@ -148,7 +148,7 @@ func ResetsOf(steps []step.Step) []gpu.UUID {
 	return out
 }
 
-// ResetWarnings is what a plan says of its resets.
+// ResetWarnings are the warnings of a plan about its resets.
 func (f *Fabric) ResetWarnings(reset []gpu.UUID, node *observe.Node, use Usage) []string {
 	out := make([]string, 0, len(reset))
 	for _, id := range reset {

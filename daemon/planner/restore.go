@@ -8,7 +8,7 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// RestoreGPU plans a recorded layout, at the recorded placements.
+// RestoreGPU plans a recorded layout at the recorded placements.
 func RestoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use Usage) ([]step.Step, error) {
 	who, _ := inUseBy(g, nil, use)
 	mode, err := mig.PlanMode(g.MIG, true, who, mig.Options{})

@@ -12,10 +12,10 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// The kinds of step that end a lease. Nothing brings it back: they have no undo.
+// The kinds of step that end a lease. They have no undo.
 const (
-	KindLeaseStop    = "lease.stop"    // with its processes
-	KindLeaseRelease = "lease.release" // on the books only
+	KindLeaseStop    = "lease.stop"    // and stop its processes
+	KindLeaseRelease = "lease.release" // its processes continue
 )
 
 // LeaseStopArgs are the arguments of both.
@@ -23,9 +23,9 @@ type LeaseStopArgs struct {
 	Lease string `json:"lease"`
 }
 
-// PlanStops ends the leases that cannot go on under a spec: their grant is gone, their GPU is for something else, or
-// their instance goes. It is pure; whoever admits the plan asks for authority. They are steps of the node, not of a GPU:
-// those come first, before slices are taken away and before any GPU of a lease with several is changed.
+// PlanStops plans the end of the leases that cannot continue under a spec: the grant was removed, the GPU has another mode,
+// or the instance is removed. It is pure; Admit checks the authority. The stops are steps of the node, not of a GPU: steps of
+// the node run first, before slices are removed and before any of the GPUs of a lease changes.
 func PlanStops(want *state.Desired, live []lease.Lease, hardware []step.Step) []step.Step {
 	var out []step.Step
 	for i := range live {
@@ -48,19 +48,19 @@ func stopReason(want *state.Desired, l *lease.Lease, hardware []step.Step) strin
 	may, ok := want.Grants[state.GrantKey{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}]
 	if !ok {
 		if l.Origin == lease.OriginLogin || l.Origin == lease.OriginUnit {
-			return "" // It is let go of when the spec is in force, and nobody is stopped for that.
+			return "" // Adoption releases it when the spec is in force; its processes continue.
 		}
-		return fmt.Sprintf("the spec has no grant %s of %s any more", l.Terms.Spec.Name, l.Terms.Tenant)
+		return fmt.Sprintf("the spec no longer has grant %s of %s", l.Terms.Spec.Name, l.Terms.Tenant)
 	}
 	for _, id := range l.Place.GPUs {
 		if mode := want.Mode(id); mode != l.Terms.Kind() {
 			return fmt.Sprintf("its GPU becomes %s", mode)
 		}
 		if !slices.Contains(may, id) {
-			return fmt.Sprintf("grant %s of %s may not use its GPU any more", l.Terms.Spec.Name, l.Terms.Tenant)
+			return fmt.Sprintf("grant %s of %s may no longer use its GPU", l.Terms.Spec.Name, l.Terms.Tenant)
 		}
 		if l.Place.Instance != nil && destroys(hardware, id, *l.Place.Instance) {
-			return "its MIG instance goes"
+			return "its MIG instance is removed"
 		}
 	}
 	return ""

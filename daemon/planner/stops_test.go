@@ -33,16 +33,16 @@ func TestPlanStops(t *testing.T) {
 		hardware []step.Step
 		stops    []string // "lease: reason"
 	}{
-		{"all stays", func(*state.Desired) {}, nil, nil},
-		{"the neighbour instance goes", func(*state.Desired) {}, []step.Step{destroy(observetest.One, 0), destroy("GPU-9", 4), {Kind: mig.KindCreate, GPU: string(observetest.One)}}, nil},
-		{"the instance goes", func(*state.Desired) {}, []step.Step{destroy(observetest.One, 4)}, []string{"red-cut-1: its MIG instance goes"}},
-		{"the grant goes", func(d *state.Desired) { delete(d.Grants, state.GrantKey{Tenant: "red", Grant: "part"}) }, nil, []string{"red-part-1: the spec has no grant part of red"}},
-		{"the GPU is for something else", func(d *state.Desired) { d.GPUs["GPU-2"] = &api.GPUSpec{Mode: api.ModeExclusive} }, nil, []string{"red-part-1: its GPU becomes exclusive"}},
-		{"the GPU is not the grant's any more", func(d *state.Desired) {
+		{"nothing changes", func(*state.Desired) {}, nil, nil},
+		{"another instance is removed", func(*state.Desired) {}, []step.Step{destroy(observetest.One, 0), destroy("GPU-9", 4), {Kind: mig.KindCreate, GPU: string(observetest.One)}}, nil},
+		{"the instance is removed", func(*state.Desired) {}, []step.Step{destroy(observetest.One, 4)}, []string{"red-cut-1: its MIG instance is removed"}},
+		{"the grant is removed", func(d *state.Desired) { delete(d.Grants, state.GrantKey{Tenant: "red", Grant: "part"}) }, nil, []string{"red-part-1: the spec no longer has grant part of red"}},
+		{"the GPU has another mode", func(d *state.Desired) { d.GPUs["GPU-2"] = &api.GPUSpec{Mode: api.ModeExclusive} }, nil, []string{"red-part-1: its GPU becomes exclusive"}},
+		{"the grant no longer has the GPU", func(d *state.Desired) {
 			d.Grants[state.GrantKey{Tenant: "red", Grant: "part"}] = []gpu.UUID{observetest.One}
-		}, nil, []string{"red-part-1: grant part of red may not use its GPU"}},
-		{"the GPU is named by nobody", func(d *state.Desired) { delete(d.GPUs, observetest.One) }, nil, []string{"red-cut-1: its GPU becomes unmanaged"}},
-		{"there is no spec any more", func(d *state.Desired) { *d = state.Desired{} }, nil, []string{"red-cut-1: the spec has no grant", "red-part-1: the spec has no grant"}},
+		}, nil, []string{"red-part-1: grant part of red may no longer use its GPU"}},
+		{"the spec does not name the GPU", func(d *state.Desired) { delete(d.GPUs, observetest.One) }, nil, []string{"red-cut-1: its GPU becomes unmanaged"}},
+		{"there is no spec", func(d *state.Desired) { *d = state.Desired{} }, nil, []string{"red-cut-1: the spec no longer has grant", "red-part-1: the spec no longer has grant"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := all()

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// AdmitUnmanage refuses to stop anybody without authority, and names them all.
+// AdmitUnmanage refuses to stop leases and processes without authority, and names all of them.
 func AdmitUnmanage(steps []step.Step, a Authority) error {
 	var who []step.Subject
 	for i := range steps {
@@ -27,27 +27,27 @@ func AdmitUnmanage(steps []step.Step, a Authority) error {
 	}
 	return &api.Error{
 		Kind: api.KindInUse, Message: "the node is in use by " + step.Join(who),
-		Hint: "nothing was changed; --force stops them, the polite way, or wait until they end",
+		Hint: "nothing was changed; wait until they end, or use --force to stop them (SIGTERM, then SIGKILL)",
 	}
 }
 
-// PlanUnmanageStops ends the leases that are held by walls of ours, and those whose GPU or instance is taken back. Who
-// stays where he is goes on, and when no spec stays in force is in no lease any more. Names are the slices that go
-// where there are no cgroups: leases are followed under them, and they are not given up before those have ended.
+// PlanUnmanageStops plans the end of the leases that run in cgroups of gpushare, and of those that lose their GPU or
+// instance. Processes that were attached in place continue; their leases are released when no spec stays in force. names are
+// the slices to remove on a host without cgroups: leases are tracked by them, so they are removed after the leases.
 func PlanUnmanageStops(live []lease.Lease, names []cgroup.SliceState, hardware []step.Step, what string) []step.Step {
-	const reason = "the node is given back"
+	const reason = "the node is unmanaged"
 	var out []step.Step
 	for i := range live {
 		l := &live[i]
 		isolated := !l.InPlace() || l.Origin == lease.OriginContainer
 		switch {
-		// One that was placed just now has no walls yet, and will have.
+		// A lease that was just placed has no cgroup yet.
 		case isolated && (l.Isolation.Cgroup != "" || l.State != lease.Running), !l.InPlace() && isUnder(l, names), losesPlace(l, hardware):
 			out = append(out, stopStep(l, reason))
 		case what == store.UnmanagedAll && l.InPlace():
 			out = append(out, step.Step{
 				Kind: KindLeaseRelease, Phase: step.RevokeAccess, Args: step.Must(LeaseStopArgs{l.ID}),
-				Text: "let go of lease " + l.ID + ": its processes go on", Reason: reason, Disruption: step.None,
+				Text: "release lease " + l.ID + ": its processes continue", Reason: reason, Disruption: step.None,
 			})
 		}
 	}
@@ -72,17 +72,17 @@ func losesPlace(l *lease.Lease, hardware []step.Step) bool {
 	return false
 }
 
-// PlanUnmanageGPU makes a GPU be as it was found: instances of ours go, and modes become what they were. What cannot be
-// taken back without more authority stays, and is told. It is pure.
+// PlanUnmanageGPU plans a GPU as it was before gpushare managed it: managed instances are removed, and modes are restored.
+// What needs more authority stays and is reported as a warning. It is pure.
 func PlanUnmanageGPU(g *observe.GPU, was store.GPUModes, use Usage) (steps []step.Step, warnings []string) {
 	name := fmt.Sprintf("GPU %d", g.Identity.Index)
 	if g.Err != nil {
-		return nil, []string{name + " does not answer, so it stays as it is: " + g.Err.Error()}
+		return nil, []string{name + " does not answer and stays unchanged: " + g.Err.Error()}
 	}
 	switch on := was.MIG == nil || *was.MIG; {
 	case !g.MIG.Current && !g.MIG.Pending:
 	case g.Profiles == nil:
-		warnings = append(warnings, name+": its instances and its MIG mode stay: the driver does not tell its profiles")
+		warnings = append(warnings, name+": its instances and its MIG mode stay: the driver does not report its profiles")
 	default:
 		r, err := unmanageMIG(g, on, use)
 		if err != nil && !on {
@@ -96,26 +96,26 @@ func PlanUnmanageGPU(g *observe.GPU, was store.GPUModes, use Usage) (steps []ste
 		}
 	}
 	if was.ComputeMode != "" && g.ComputeMode != gpu.ComputeModeUnknown && g.ComputeMode != was.ComputeMode && g.MPS == nil {
-		steps = append(steps, computeModeStep(g, was.ComputeMode, "it was so before"))
+		steps = append(steps, computeModeStep(g, was.ComputeMode, "it had this mode before"))
 	}
 	for i := range steps {
-		steps[i].Reason = "the node is given back"
+		steps[i].Reason = "the node is unmanaged"
 	}
 	return steps, warnings
 }
 
-// unmanageMIG plans the MIG part. Whoever is in the way is named by the steps, and admitted or not with all others; what
-// others made is never in the way, because nothing is wanted in its place.
+// unmanageMIG plans the MIG part. The steps name the processes that they would stop; AdmitUnmanage decides on them. Instances
+// that gpushare does not manage stay, because no instance is planned in their place.
 func unmanageMIG(g *observe.GPU, on bool, use Usage) (mig.Result, error) {
-	plain := &api.GPUSpec{Mode: api.ModeMIG} // No dynamic layout: nothing is kept in hand.
+	plain := &api.GPUSpec{Mode: api.ModeMIG} // Not dynamic: no idle instance is kept.
 	device := mig.Device{MIG: g.MIG, Present: Present(plain, g, use), Profiles: *g.Profiles}
 	device.InUseBy, device.Unstoppable = inUseBy(g, nil, use)
 	return mig.PlanDevice(device, mig.Target{On: on}, mig.Options{Force: true})
 }
 
-// The kinds of step that take back what loops of their own keep as the spec in force says. Those loops do the same, sooner
-// or later: the steps are there to be shown, and for whoever waits to know that it is done. What was taken back is made
-// again by the next spec, so they have no undo.
+// The kinds of step that remove what separate loops maintain by the spec in force. Those loops would remove it too, but
+// later: with the steps the plan shows it, and the end of the change means that it is removed. They have no undo, because the
+// next spec creates it again.
 const (
 	KindCDIRemove   = "cdi.remove"    // no arguments
 	KindLoginLimits = "logins.remove" // no arguments

@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// Who is held is stopped, who stays where he is goes on, and who was never held is left alone.
+// Leases in cgroups of gpushare are stopped; processes that are attached in place continue.
 func TestPlanUnmanageStops(t *testing.T) {
 	at := gpu.Placement{Start: 4, Size: 4}
 	grant := lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 30}}}
@@ -44,7 +44,7 @@ func TestPlanUnmanageStops(t *testing.T) {
 	}{
 		{store.UnmanagedRestrictions, nil, nil, []string{"run", "just-placed", "detached", "container"}, nil},
 		{store.UnmanagedAll, nil, hardware, []string{"run", "just-placed", "detached", "container", "cut"}, []string{"attached", "login", "unit"}},
-		// Without cgroups: who is followed under a name that is given up ends first.
+		// Without cgroups: leases that are tracked by the name of a removed slice end first.
 		{store.UnmanagedRestrictions, red, nil, []string{"run", "just-placed", "observed", "detached", "container"}, nil},
 	} {
 		what := c.what
@@ -61,12 +61,12 @@ func TestPlanUnmanageStops(t *testing.T) {
 			}
 		}
 		if !slices.Equal(stopped, c.stopped) || !slices.Equal(released, c.released) {
-			t.Errorf("%s: stopped are %q, let go of %q", what, stopped, released)
+			t.Errorf("%s: stopped are %q, released are %q", what, stopped, released)
 		}
 	}
 }
 
-// A GPU becomes what it was found as, as far as that takes no more authority; what others made stays.
+// A GPU gets its former modes as far as no more authority is needed; foreign instances stay.
 func TestPlanUnmanageGPU(t *testing.T) {
 	on, off, yes := true, false, true
 	resetless := func(g *observe.GPU) { g.MIG.Resetless = &yes }
@@ -81,17 +81,17 @@ func TestPlanUnmanageGPU(t *testing.T) {
 		warns string
 	}{
 		{name: "never changed", have: observetest.Device(false), use: NoUsage()},
-		{name: "MIG was on before us", have: observetest.Device(true, observetest.Instance(9, 4)), use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}},
+		{name: "MIG was on before", have: observetest.Device(true, observetest.Instance(9, 4)), use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}},
 		{name: "found on", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &on}, use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}},
 		{name: "found off, no reset needed", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4)), resetless), was: store.GPUModes{MIG: &off}, use: NoUsage(), steps: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
 		{name: "found off, a reset needed", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &off}, use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
-		{name: "another's instance beside ours", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), resetless), was: store.GPUModes{MIG: &off}, use: foreign, steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
-		{name: "only another's", have: observetest.Device(true, observetest.Instance(19, 0)), use: foreign},
+		{name: "a foreign instance next to a managed one", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), resetless), was: store.GPUModes{MIG: &off}, use: foreign, steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
+		{name: "only a foreign instance", have: observetest.Device(true, observetest.Instance(19, 0)), use: foreign},
 		{name: "the compute mode", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeExclusiveProcess}, use: NoUsage(), steps: []string{"set the compute mode to " + string(gpu.ComputeExclusiveProcess)}},
 		{name: "the compute mode as it was", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeDefault}, use: NoUsage()},
 		{name: "lost", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost }), was: store.GPUModes{MIG: &off}, use: NoUsage(), warns: "does not answer"},
-		{name: "no profiles told", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.GPUModes{MIG: &off}, use: NoUsage(), warns: "does not tell its profiles"},
-		{name: "in use is named", have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), steps: []string{"destroy 3g.20gb at 4"}},
+		{name: "profiles not reported", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.GPUModes{MIG: &off}, use: NoUsage(), warns: "does not report its profiles"},
+		{name: "in use", have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), steps: []string{"destroy 3g.20gb at 4"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			steps, warnings := PlanUnmanageGPU(&c.have, c.was, c.use)
@@ -103,11 +103,11 @@ func TestPlanUnmanageGPU(t *testing.T) {
 				t.Error(diff)
 			}
 			if all := strings.Join(warnings, "; "); (c.warns == "") != (all == "") || !strings.Contains(all, c.warns) {
-				t.Errorf("it warns of %q, it is to of %q", all, c.warns)
+				t.Errorf("the warnings are %q, want %q", all, c.warns)
 			}
-			if c.name == "in use is named" {
+			if c.name == "in use" {
 				if err := AdmitUnmanage(steps, Authority{}); err == nil || !strings.Contains(err.Error(), "red-cut-1") {
-					t.Errorf("who uses it is not named: %v", err)
+					t.Errorf("the error does not name the lease: %v", err)
 				}
 				if err := AdmitUnmanage(steps, Authority{Force: true}); err != nil {
 					t.Error(err)

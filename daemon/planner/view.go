@@ -10,11 +10,11 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// View is what the lease table decides from, now.
+// View is the current input of the lease table.
 func View(s *state.State, node *observe.Node) lease.View {
 	closed := map[gpu.UUID]string{}
 	for id := range s.Held() {
-		closed[id] = "it is held" // Why may name other tenants' leases, and this is told to whoever waits.
+		closed[id] = "it is held" // The reason may name leases of other tenants; the users who wait read this text.
 	}
 	if ch := s.Changing(); ch != nil {
 		for id := range ch.GPUs {
@@ -30,7 +30,7 @@ func View(s *state.State, node *observe.Node) lease.View {
 	return v
 }
 
-// closeUnrestored closes GPUs whose layout was not restored yet: leases come after it.
+// closeUnrestored closes GPUs whose layout was not restored yet: until then they take no lease.
 func closeUnrestored(s *state.State, closed map[gpu.UUID]string, want *state.Desired, node *observe.Node) {
 	st := s.Stored()
 	for id := range want.GPUs {
@@ -40,7 +40,7 @@ func closeUnrestored(s *state.State, closed map[gpu.UUID]string, want *state.Des
 	}
 }
 
-// numberInstances tells the lease table which instance is which, and what is closed only for a moment.
+// numberInstances adds the generations of instances, and marks the GPUs that are closed only for a short change.
 func numberInstances(s *state.State, v *lease.View) {
 	st, ch := s.Stored(), s.Changing()
 	for i := range v.GPUs {
@@ -53,7 +53,7 @@ func numberInstances(s *state.State, v *lease.View) {
 	}
 }
 
-// ViewOf is what the lease table decides from. closed says why a GPU takes no lease now.
+// ViewOf is the input of the lease table. closed has the reason for each GPU that takes no lease now.
 func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.View {
 	v := lease.View{Generation: d.Generation}
 	if n.DriverErr != nil {
@@ -131,14 +131,14 @@ func instanceView(g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.
 	v.Pinned = v.InUse
 	switch {
 	case foreign(g.Identity.UUID, in):
-		v.Unusable, v.Pinned, v.InUse = "it was not made by gpushare", true, false
+		v.Unusable, v.Pinned, v.InUse = "it is not managed by gpushare", true, false
 	case len(in.Compute) == 0:
 		v.Unusable = "it has no compute instance"
 	}
 	return v
 }
 
-// ProfileView is what the lease table reads of a profile.
+// ProfileView is the part of a profile that the lease table reads.
 func ProfileView(p *gpu.Profile) lease.ProfileView {
 	return lease.ProfileView{Name: p.Name, Slices: p.Slices, Memory: p.Memory, Attributes: p.Attributes}
 }

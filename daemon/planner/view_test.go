@@ -37,7 +37,7 @@ func TestViewOf(t *testing.T) {
 	v := ViewOf(d, n, map[gpu.UUID]string{"GPU-5": "it is held", "GPU-4": "it is held"}, func(_ gpu.UUID, in *gpu.Instance) bool { return in.Placement.Start == 6 })
 
 	if v.Generation != 7 || v.DriverUnavailable != "" {
-		t.Errorf("generation %d, blind %q", v.Generation, v.DriverUnavailable)
+		t.Errorf("generation %d, driver unavailable: %q", v.Generation, v.DriverUnavailable)
 	}
 	type brief struct {
 		UUID              gpu.UUID
@@ -49,7 +49,7 @@ func TestViewOf(t *testing.T) {
 	for _, g := range v.GPUs {
 		got = append(got, brief{g.UUID, g.Mode, g.Closed, g.Capacity, g.Reserve, g.Overcommit})
 	}
-	want := []brief{ // GPU-0 is named by nobody: it is nothing that leases may have
+	want := []brief{ // The spec does not name GPU-0: it takes no lease.
 		{observetest.One, api.ModeMIG, "", 40 << 30, 0, false},
 		{"GPU-2", api.ModeTimeslice, "", 40<<30 - 1<<29, 1 << 30, true},
 		{"GPU-3", api.ModeExclusive, "", 40<<30 - 1<<29, 0, false},
@@ -66,7 +66,7 @@ func TestViewOf(t *testing.T) {
 	for _, p := range v.GPUs[0].Profiles {
 		profiles = append(profiles, p.Name)
 	}
-	if diff := cmp.Diff([]string{"3g.20gb ", "1g.5gb it has no compute instance", "1g.5gb it was not made by gpushare"}, instances); diff != "" {
+	if diff := cmp.Diff([]string{"3g.20gb ", "1g.5gb it has no compute instance", "1g.5gb it is not managed by gpushare"}, instances); diff != "" {
 		t.Errorf("instances (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"1g.5gb", "3g.20gb"}, profiles); diff != "" {
@@ -78,9 +78,9 @@ func TestViewOf(t *testing.T) {
 
 	n.DriverErr = gpu.ErrNotLoaded
 	if v := ViewOf(d, n, nil, func(gpu.UUID, *gpu.Instance) bool { return false }); v.DriverUnavailable != gpu.ErrNotLoaded.Error() {
-		t.Errorf("without a driver it is blind because of %q", v.DriverUnavailable)
+		t.Errorf("without a driver the reason is %q", v.DriverUnavailable)
 	}
 	if v := ViewOf(&state.Desired{}, n, nil, nil); len(v.GPUs)+len(v.Grants) != 0 {
-		t.Errorf("without a spec there is something to have: %+v", v)
+		t.Errorf("without a spec there are GPUs or grants: %+v", v)
 	}
 }

@@ -298,7 +298,7 @@ func TestImportAndRemoveInstances(t *testing.T) {
 		t.Errorf("mig list says\n%s", r.Out)
 	}
 	r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true")
-	if r.Code != 125 || !strings.Contains(r.Err, "is in the way: it was not made by gpushare") {
+	if r.Code != 125 || !strings.Contains(r.Err, "is in the way: it is not managed by gpushare") {
 		t.Errorf("with others' instances in the way run exits with %d: %s", r.Code, r.Err)
 	}
 	layout := strings.Replace(spec, "{dynamic: true, keep: 1h}", "{layout: [7g.40gb]}", 1)

@@ -58,13 +58,13 @@ func TestQuiesceWithoutAServiceManager(t *testing.T) {
 	n := start(t, quick)
 	spec := strings.Replace(shared, "enforce: on", "enforce: on, quiesce: [nvidia-dcgm.service]", 1)
 	r := n.CLIIn(soon(t), spec, "apply", "-f", "-")
-	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "nothing here stops units") {
+	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "stopping units needs systemd") {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "nvidia-dcgm.service") || !strings.Contains(r.Out, "nothing here stops units") {
+	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "nvidia-dcgm.service") || !strings.Contains(r.Out, "stopping units needs systemd") {
 		t.Errorf("doctor says:\n%s", r.Out)
 	}
-	if r := n.CLIIn(soon(t), strings.Replace(spec, "share: 30%", "share: 20%", 1), "apply", "-f", "-"); r.Code != 0 || strings.Contains(r.Out+r.Err, "stops units") {
+	if r := n.CLIIn(soon(t), strings.Replace(spec, "share: 30%", "share: 20%", 1), "apply", "-f", "-"); r.Code != 0 || strings.Contains(r.Out+r.Err, "stopping units") {
 		t.Errorf("a change that is none of MIG exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }

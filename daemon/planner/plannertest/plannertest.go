@@ -1,4 +1,4 @@
-// Package plannertest has who uses a node, for tests of what is planned. It is used by tests alone.
+// Package plannertest has the use of a node for tests of plans. Only tests import it.
 package plannertest
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// NoUsage uses anything, and everything is ours.
+// NoUsage has no device user, and every instance is managed.
 func NoUsage() planner.Usage {
 	return planner.Usage{
 		Instance: func(gpu.UUID, gpu.Placement) []string { return nil }, GPU: func(gpu.UUID) []string { return nil },
@@ -17,7 +17,7 @@ func NoUsage() planner.Usage {
 	}
 }
 
-// LeaseAt is a lease on the instance that begins at a memory slice.
+// LeaseAt has one lease, on the instance that begins at a memory slice.
 func LeaseAt(start uint32) planner.Usage {
 	u := NoUsage()
 	u.Instance = func(_ gpu.UUID, p gpu.Placement) []string {
