@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// commandTimeout is for one run of the control program; it answers in milliseconds or hangs.
+// commandTimeout limits one run of the control program, which answers in milliseconds or hangs.
 const commandTimeout = 5 * time.Second
 
-// maxAnswer is more than thousands of clients need.
+// maxAnswer limits an answer in bytes. It is enough for thousands of clients.
 const maxAnswer = 1 << 20
 
-// control speaks to one control daemon by running the control program, because the protocol below it is not published.
+// control sends commands to one control daemon by running the control program, because its protocol is not published.
 type control struct {
 	program string // absolute path
 	pipeDir string
 }
 
-// query runs one command and returns its output. The exit code says nothing (errors end with 0), so only its absence of a
-// daemon is looked at; what was set must be read back.
+// query runs one command and returns its output. The exit code has no meaning (it is 0 on errors too), so only a missing
+// daemon is detected. A setting must be read back to check it.
 func (c control) query(ctx context.Context, command string) ([]byte, error) {
 	return c.queryWithin(ctx, command, commandTimeout)
 }
 
 func (c control) queryWithin(ctx context.Context, command string, limit time.Duration) ([]byte, error) {
-	// Without a greeting the program would hang: it is not even started.
+	// Without a greeting the program would hang, so it is not started.
 	if err := greet(ctx, c.pipeDir); err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (c control) queryWithin(ctx context.Context, command string, limit time.Dur
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("no answer to %q: %w", command, ErrUnresponsive)
 	case bytes.Contains(stderr, []byte("Cannot find MPS control daemon process")):
-		return nil, fmt.Errorf("cannot ask %q: %w", command, ErrNoDaemon)
+		return nil, fmt.Errorf("cannot send %q: %w", command, ErrNoDaemon)
 	case err != nil:
 		if _, ok := errors.AsType[*exec.ExitError](err); !ok {
 			return nil, fmt.Errorf("cannot run %s: %w", c.program, err)
@@ -50,7 +50,7 @@ func (c control) queryWithin(ctx context.Context, command string, limit time.Dur
 	return out, nil
 }
 
-// version asks the program itself; it needs no daemon. Empty when the program is too old to tell.
+// version queries the program itself, without a daemon. Empty when the program is too old to report it.
 func version(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -67,20 +67,20 @@ func version(ctx context.Context, program string) (string, error) {
 	return v, nil
 }
 
-// run runs the program with nothing of our environment, and kills it, by its pid and nothing else, when ctx ends.
+// run runs the program without the environment of gpushared, and kills it when ctx ends: only this process, by its pid.
 func run(ctx context.Context, program string, args, env []string, input string) (stdout, stderr []byte, err error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = env
 	cmd.Dir = "/"
 	cmd.Stdin = strings.NewReader(input)
-	cmd.WaitDelay = time.Second // for a descriptor that something it started keeps open
+	cmd.WaitDelay = time.Second // a process that it started may keep a descriptor open
 	var o, e limitedBuffer
 	cmd.Stdout, cmd.Stderr = &o, &e
 	err = cmd.Run()
 	return o.Bytes(), e.Bytes(), err
 }
 
-// limitedBuffer keeps the beginning of an output and drops the rest.
+// limitedBuffer keeps the beginning of an output and discards the rest.
 type limitedBuffer struct{ bytes.Buffer }
 
 func (b *limitedBuffer) Write(p []byte) (int, error) {
@@ -90,8 +90,8 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// environment is all that the control program gets. The server is found by PATH and inherits everything, and the protocol
-// is said because a variable of the same name, once inherited, would win over the command line.
+// environment is the complete environment of the control program. The program finds the server by PATH, and the server
+// inherits the environment. The protocol version is set because an inherited variable would override the command line.
 func environment(program, pipeDir string) []string {
 	return []string{
 		"PATH=" + filepath.Dir(program) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -19,39 +19,39 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Detached runs services without a service manager: processes in sessions of their own that do not end with us, found
-// again by what was written down of them. It restarts nothing by itself. Set the fields before the first use; one Detached
-// for one directory.
+// Detached runs services without a service manager: processes in their own sessions that do not end with gpushared and are
+// found again by their records. It does not restart services. Set the fields before the first use. There must be only one
+// Detached for a directory.
 type Detached struct {
 	Dir string // for records and logs, below the run directory
-	// Cgroup is an existing cgroup v2 directory below which each service gets one of its own; empty for none.
+	// Cgroup is an existing cgroup v2 directory in which each service gets its own cgroup; empty: no cgroups.
 	Cgroup string
 
 	mu      sync.Mutex // guards results
 	results map[string]string
 }
 
-// tokenEnv marks every process of a service: what it starts inherits it, whatever session it moves to.
+// tokenEnv marks every process of a service. Children inherit it, also in another session.
 const tokenEnv = "GPUSHARE_SERVICE_TOKEN"
 
-// maxLog is when a service's log is cut. It holds some days of probes.
+// maxLog is the size in bytes at which a service's log is trimmed. That is the output of several days of probes.
 const maxLog = 4 << 20
 
-// detachedRecord is one service as started. It is written twice: with the token before the start, with the process after
-// it, so that a start that was cut short in between is found by the token.
+// detachedRecord is one started service. It is written with the token before the start, and again with the process after
+// it, so that the token finds a start that was interrupted in between.
 type detachedRecord struct {
 	Name   string `json:"name"`
 	Token  string `json:"token"`
 	PID    int    `json:"pid,omitempty"`
 	Start  uint64 `json:"start,omitempty"`  // clock ticks since boot
-	Cgroup string `json:"cgroup,omitempty"` // as /proc/PID/cgroup says; empty without one of its own
+	Cgroup string `json:"cgroup,omitempty"` // as in /proc/PID/cgroup; empty without its own cgroup
 	Boot   string `json:"boot"`
 }
 
 func (d *Detached) recordPath(name string) string { return filepath.Join(d.Dir, name+".json") }
 func (d *Detached) logPath(name string) string    { return filepath.Join(d.Dir, name+".log") }
 
-// read gives nil when there is no record of this boot.
+// read returns nil when there is no record of this boot.
 func (d *Detached) read(name string) (*detachedRecord, error) {
 	b, err := os.ReadFile(d.recordPath(name))
 	if errors.Is(err, os.ErrNotExist) {
@@ -83,14 +83,14 @@ func (d *Detached) write(r detachedRecord) error {
 	return os.Rename(temporary, d.recordPath(r.Name))
 }
 
-// StartService starts the process in a session, and where possible a cgroup, of its own. Its output goes to a log file.
+// StartService starts the process in its own session and, where possible, its own cgroup. Its output goes to a log file.
 func (d *Detached) StartService(ctx context.Context, s Service) error {
 	st, err := d.ServiceState(ctx, s.Name)
 	switch {
 	case err != nil:
 		return err
 	case st.Running || len(st.Leftovers) > 0:
-		return fmt.Errorf("cannot start %s: processes of it still run", s.Name)
+		return fmt.Errorf("cannot start %s: some of its processes still run", s.Name)
 	}
 	if err := d.start(s); err != nil {
 		return fmt.Errorf("cannot start %s: %w", s.Name, err)
@@ -115,12 +115,12 @@ func (d *Detached) start(s Service) error {
 		return errors.Join(err, os.Remove(d.recordPath(s.Name)))
 	}
 	r.PID = p
-	// It is our child, so even if it has ended its entry is still there.
+	// It is a child of this process, so its /proc entry exists even when it has ended.
 	if r.Start, err = procfs.Start(p); err != nil {
 		return err
 	}
 	if d.Cgroup != "" {
-		// Read from the process, in the reader's view of the hierarchy, to be compared with the same reading later.
+		// Read from /proc, because later it is compared with the same file.
 		if r.Cgroup, err = procfs.Cgroup(p); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			return err
 		}
@@ -163,17 +163,17 @@ func (d *Detached) spawn(s Service, token string) (pid int, err error) {
 	}
 	if s.OpenFiles > 0 {
 		limit := unix.Rlimit{Cur: s.OpenFiles, Max: s.OpenFiles}
-		// Only advice: an ordinary user may not raise it.
+		// Best effort: an unprivileged user cannot raise the limit.
 		_ = unix.Prlimit(p.Pid, unix.RLIMIT_NOFILE, &limit, nil)
 	}
-	// It is reaped by whoever looks at its state, not by a goroutine that would have to live as long.
+	// ServiceState and StopService reap it, so that no goroutine must wait for as long as it runs.
 	pid = p.Pid
 	return pid, p.Release()
 }
 
 func (d *Detached) cgroupOf(name string) string { return filepath.Join(d.Cgroup, name) }
 
-// ServiceState tells a process that is ours by its start time and its cgroup from one that only has its pid.
+// ServiceState identifies the process by its pid, start time and cgroup, because a pid alone may be reused.
 func (d *Detached) ServiceState(ctx context.Context, name string) (ServiceState, error) {
 	r, err := d.read(name)
 	if r == nil || err != nil {
@@ -189,7 +189,7 @@ func (d *Detached) ServiceState(ctx context.Context, name string) (ServiceState,
 	if s, err := procfs.Read(r.PID); err == nil && s.Start == r.Start {
 		if !s.Dead() {
 			if cg, err := procfs.Cgroup(r.PID); r.Cgroup != "" && err == nil && cg != r.Cgroup {
-				return ServiceState{}, fmt.Errorf("cannot tell the state of %s: process %d was moved from cgroup %s to %s", name, r.PID, r.Cgroup, cg)
+				return ServiceState{}, fmt.Errorf("cannot read the state of %s: pid %d was moved from cgroup %s to %s", name, r.PID, r.Cgroup, cg)
 			}
 			st.Running, st.PID = true, r.PID
 			return st, nil
@@ -207,7 +207,7 @@ func (d *Detached) ServiceState(ctx context.Context, name string) (ServiceState,
 	return st, nil
 }
 
-// find looks for the process of a start that was cut short before its pid was written: the first that has the token.
+// find finds the process of a start that was interrupted before its pid was written: the oldest with the token.
 func (d *Detached) find(r *detachedRecord) error {
 	members, err := tokenProcesses(r.Token)
 	if err != nil || len(members) == 0 {
@@ -222,8 +222,8 @@ func (d *Detached) find(r *detachedRecord) error {
 	return d.write(*r)
 }
 
-// reap takes the exit status of a child of ours that has ended; another life's child is somebody else's to reap. The lock is
-// held over it all, so that whoever does not find the process any more finds its result.
+// reap reads the exit status of a child of this process that has ended; init reaps the children of previous runs. The lock
+// is held all the time, so that a caller that no longer finds the process finds its result.
 func (d *Detached) reap(name string, r *detachedRecord) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -251,7 +251,7 @@ func (d *Detached) result(name string) string {
 	return d.results[name]
 }
 
-// StopService ends every process with the service's token, gently first, and makes sure of it.
+// StopService ends every process with the service's token: SIGTERM, then SIGKILL.
 func (d *Detached) StopService(ctx context.Context, name string, timeout time.Duration) error {
 	r, err := d.read(name)
 	if err != nil {
@@ -268,7 +268,7 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 	killing, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if d.Cgroup != "" {
-		// The kernel's own loop over all members cannot be outrun by one that forks.
+		// The kernel kills all members at once, also those that fork.
 		_ = os.WriteFile(filepath.Join(d.cgroupOf(name), "cgroup.kill"), []byte("1"), 0)
 	}
 	if err := endAll(killing, r, unix.SIGKILL); err != nil {
@@ -276,7 +276,7 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 	}
 	d.reap(name, r)
 	if d.Cgroup != "" {
-		// A cgroup that is not empty holds somebody else's process, who knows; the next start uses it again.
+		// A cgroup that is not empty is kept; the next start uses it again.
 		_ = os.Remove(d.cgroupOf(name))
 	}
 	d.mu.Lock()
@@ -292,14 +292,14 @@ func removeIfThere(path string) error {
 	return nil
 }
 
-// endAll signals every process of a service, and those that they start meanwhile, until none is left or ctx ends.
+// endAll signals every process of a service, and those that are started meanwhile, until none is left or ctx ends.
 func endAll(ctx context.Context, r *detachedRecord, sig unix.Signal) error {
 	for {
 		members, err := tokenProcesses(r.Token)
 		if err != nil {
 			return err
 		}
-		// A process about to end has no environment to show any more, but still has its files: the main one is known.
+		// A process that is about to end no longer has an environment but still has its files: add the main one by its pid.
 		if s, err := procfs.Read(r.PID); err == nil && s.Start == r.Start && !s.Dead() &&
 			!slices.ContainsFunc(members, func(m procfs.Stat) bool { return m.PID == s.PID }) {
 			members = append(members, s)
@@ -333,14 +333,14 @@ func end(ctx context.Context, members []procfs.Stat, sig unix.Signal) error {
 	}
 	for _, p := range fds {
 		if err := p.Wait(ctx); err != nil {
-			return fmt.Errorf("process %d did not end: %w", p.PID(), err)
+			return fmt.Errorf("pid %d did not end: %w", p.PID(), err)
 		}
 	}
 	return nil
 }
 
-// tokenProcesses lists the processes that have the token in the environment they were started with, but for those that have
-// ended; the oldest first. It reads those of all others too: it is for when something starts, stops or has failed.
+// tokenProcesses lists the running processes that were started with the token in their environment, the oldest first. It
+// reads the environment of all processes, so it is called only when a service starts, stops or has failed.
 func tokenProcesses(token string) ([]procfs.Stat, error) {
 	all, err := procfs.All()
 	if err != nil {
@@ -362,11 +362,11 @@ func tokenProcesses(token string) ([]procfs.Stat, error) {
 	return out, nil
 }
 
-// hasEnv tells whether a process was started with this entry. One that may not be read is not ours.
+// hasEnv reports whether a process was started with this entry. A process that may not be read is not of the service.
 func hasEnv(s procfs.Stat, entry string) bool {
 	files := []string{fmt.Sprintf("/proc/%d/environ", s.PID)}
 	if s.State == 'Z' {
-		// Its first thread has ended and shows no environment any more; the others do.
+		// The main thread has ended and no longer has an environment; the other threads do.
 		files, _ = filepath.Glob(fmt.Sprintf("/proc/%d/task/*/environ", s.PID))
 	}
 	return slices.ContainsFunc(files, func(file string) bool {
@@ -375,7 +375,7 @@ func hasEnv(s procfs.Stat, entry string) bool {
 	})
 }
 
-// containsEntry looks for an entry in an environment as /proc shows it.
+// containsEntry reports whether an environment in the format of /proc has an entry.
 func containsEntry(b []byte, entry string) bool {
 	for len(b) > 0 {
 		i := slices.Index(b, 0)
@@ -390,8 +390,8 @@ func containsEntry(b []byte, entry string) bool {
 	return false
 }
 
-// trimLog keeps the end of a log that has grown long. The service appends, so cutting the file under it loses at most what
-// it writes at that moment.
+// trimLog keeps the end of a log that is too long. The service opened it for appending, so truncation loses at most what is
+// written at that moment.
 func (d *Detached) trimLog(name string) {
 	info, err := os.Stat(d.logPath(name))
 	if err != nil || info.Size() < maxLog {
@@ -407,7 +407,7 @@ func (d *Detached) trimLog(name string) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return
 	}
-	// Losing a log is better than filling the run directory.
+	// Losing the log is better than filling the run directory.
 	_ = os.WriteFile(d.logPath(name)+".1", tail[:n], 0o600)
 	_ = f.Truncate(0)
 }

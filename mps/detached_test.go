@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// sleeper is a service that runs a line of shell.
+// sleeper returns a service that runs a shell command.
 func sleeper(name, script string) Service {
 	return Service{Name: name, Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/"}
 }
@@ -27,7 +27,7 @@ func detached(t *testing.T) *Detached {
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		defer cancel()
 		if err := d.StopService(ctx, "s.service", time.Second); err != nil {
-			t.Errorf("cannot tidy up: %v", err)
+			t.Errorf("cannot clean up: %v", err)
 		}
 	})
 	return d
@@ -42,7 +42,7 @@ func state(t *testing.T, d *Detached) ServiceState {
 	return st
 }
 
-// awaitState looks until the state is as wanted: a process that is not ours to wait for gives no event.
+// awaitState polls until the state is reached: there is no event for a process that is not a child.
 func awaitState(t *testing.T, d *Detached, what string, ok func(ServiceState) bool) ServiceState {
 	t.Helper()
 	limit := time.Now().Add(deadline)
@@ -83,7 +83,7 @@ func TestDetachedStartAndStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := procfs.Read(pid); err == nil {
-		t.Errorf("process %d is still there", pid)
+		t.Errorf("pid %d still runs", pid)
 	}
 	if st := state(t, d); st.Known {
 		t.Errorf("after the stop: %+v", st)
@@ -92,7 +92,7 @@ func TestDetachedStartAndStop(t *testing.T) {
 		t.Errorf("files left: %v %v", left, err)
 	}
 	if err := d.StopService(t.Context(), "s.service", time.Second); err != nil {
-		t.Errorf("stopping what is not there: %v", err)
+		t.Errorf("stopping a service that does not exist: %v", err)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestDetachedReportsExit(t *testing.T) {
 			}
 			st := awaitState(t, d, "ended", func(st ServiceState) bool { return !st.Running })
 			if st.Result != test.want || !st.Known {
-				t.Errorf("ended as %+v, want %q", st, test.want)
+				t.Errorf("exit state %+v, want %q", st, test.want)
 			}
 		})
 	}
@@ -130,14 +130,14 @@ func TestDetachedKillsWhatIgnoresTerm(t *testing.T) {
 	}
 }
 
-// What a service started outlives its main process, also from a session of its own, and is found.
+// Processes that outlive the main process are found, also in their own session.
 func TestDetachedFindsLeftovers(t *testing.T) {
 	if _, err := exec.LookPath("setsid"); err != nil {
 		t.Skip("setsid is missing")
 	}
 	d := detached(t)
 	pid := startScript(t, d, "setsid sleep 1000 & sleep 1000 & read never <&0; wait")
-	// The two sleeps are there when three processes have the token.
+	// The two sleeps run when three processes have the token.
 	r, err := d.read("s.service")
 	if err != nil || r == nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestDetachedFindsLeftovers(t *testing.T) {
 		t.Errorf("leftovers %v, want the two", st.Leftovers)
 	}
 	if err := d.StartService(t.Context(), sleeper("s.service", "true")); err == nil {
-		t.Error("it was started beside leftovers")
+		t.Error("it was started although there are leftovers")
 	}
 	if err := d.StopService(t.Context(), "s.service", deadline); err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func TestDetachedFindsLeftovers(t *testing.T) {
 	}
 }
 
-// The whole point: the service does not end with who started it, and the next life finds it.
+// A service does not end with its starter, and the next run finds it.
 func TestDetachedOutlivesItsStarter(t *testing.T) {
 	d := detached(t)
 	self, err := os.Executable()
@@ -191,7 +191,7 @@ func TestDetachedOutlivesItsStarter(t *testing.T) {
 	starter.Env = append(os.Environ(), starterEnv+"="+d.Dir)
 	var out strings.Builder
 	starter.Stderr = &out
-	// A service gets none of its starter's files: the pipes end with the starter.
+	// A service does not inherit its starter's files, so the pipes end with the starter.
 	said, err := starter.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestDetachedOutlivesItsStarter(t *testing.T) {
 	defer starter.Process.Kill()
 	if line, err := bufio.NewReader(said).ReadString('\n'); line != "started\n" {
 		starter.Wait()
-		t.Fatalf("the starter said %q, %v; %s", line, err, out.String())
+		t.Fatalf("the starter printed %q, %v; %s", line, err, out.String())
 	}
 	st := state(t, d)
 	if !st.Running {
@@ -218,7 +218,7 @@ func TestDetachedOutlivesItsStarter(t *testing.T) {
 	}
 }
 
-// A start that was cut short before the pid was written is found by the token.
+// A start that was interrupted before the pid was written is found by the token.
 func TestDetachedFindsAnUnfinishedStart(t *testing.T) {
 	d := detached(t)
 	pid := startScript(t, d, "exec sleep 1000")
@@ -235,7 +235,7 @@ func TestDetachedFindsAnUnfinishedStart(t *testing.T) {
 	}
 }
 
-// A program may end its first thread and go on with others: it runs, whatever /proc says of that thread.
+// A program may end its main thread and continue with others: it runs, although /proc shows that thread as a zombie.
 func TestDetachedWithoutMainThread(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -251,7 +251,7 @@ func TestDetachedWithoutMainThread(t *testing.T) {
 	for {
 		p, err := procfs.Read(pid)
 		if err != nil || time.Now().After(limit) {
-			t.Fatalf("its first thread does not end: %+v, %v", p, err)
+			t.Fatalf("its main thread does not end: %+v, %v", p, err)
 		}
 		if p.State == 'Z' {
 			break
@@ -272,11 +272,11 @@ func TestDetachedWithoutMainThread(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, err := procfs.Read(pid); err == nil {
-		t.Errorf("stopped, and still there: %+v", p)
+		t.Errorf("it still runs after the stop: %+v", p)
 	}
 }
 
-// A pid in a record is no more than a hint.
+// A pid in a record may be reused.
 func TestDetachedDoesNotTrustAPID(t *testing.T) {
 	boot, err := procfs.BootID("/")
 	if err != nil {
@@ -307,7 +307,7 @@ func TestDetachedDoesNotTrustAPID(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 			if err := d.StopService(t.Context(), "s.service", time.Second); err != nil {
-				t.Errorf("stop: %v", err) // and this test is still running
+				t.Errorf("stop: %v", err) // and this test was not killed
 			}
 		})
 	}
@@ -339,11 +339,11 @@ func TestDetachedCgroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(d.cgroupOf("s.service")); !os.IsNotExist(err) {
-		t.Errorf("its cgroup is left: %v", err)
+		t.Errorf("its cgroup still exists: %v", err)
 	}
 }
 
-// v2Directory makes a cgroup of this test's own.
+// v2Directory creates a cgroup for this test.
 func v2Directory(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -382,7 +382,7 @@ func TestDetachedTrimsLog(t *testing.T) {
 		t.Errorf("the log: %v %v", info.Size(), err)
 	}
 	if b, err := os.ReadFile(d.logPath("s.service") + ".1"); err != nil || !strings.HasSuffix(string(b), "the end\n") || len(b) > maxLog/8 {
-		t.Errorf("what was kept: %d bytes, %v", len(b), err)
+		t.Errorf("kept %d bytes, %v", len(b), err)
 	}
 }
 

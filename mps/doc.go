@@ -1,8 +1,8 @@
-// Package mps runs CUDA MPS for GPUs: it describes the control daemon of each GPU as a unit, starts, watches and stops it,
-// speaks to it and reads what it answers, and gives a lease the environment that joins it.
+// Package mps runs CUDA MPS on GPUs. It describes the control daemon of each GPU as a unit, starts, observes and stops it,
+// sends commands to it and parses the answers, and returns the environment with which a lease joins it.
 //
-// It starts nothing as a child that would end with its caller, it trusts no exit code of the control program, and it is no
-// CUDA client. What uses a GPU beside MPS is for others to see: this package knows only who is connected.
+// It starts no child process that would end with its caller, does not rely on exit codes of the control program, and is no
+// CUDA client. It knows only the clients of MPS, not other processes on the GPU.
 //
-// One control daemon serves one GPU, protocol version 2, one server for all users. Each is known by the GPU's UUID.
+// One control daemon serves one GPU with protocol version 2 and one server for all users. The GPU's UUID identifies it.
 package mps

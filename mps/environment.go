@@ -6,15 +6,15 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Limits are one lease's, as the driver enforces them for each of its processes by itself.
+// Limits are the limits of one lease. The driver enforces them for each process separately.
 type Limits struct {
 	Threads float64 // percent of the GPU's threads, above 0 up to 100; 0 for all
 	Memory  uint64  // bytes, whole MiB; 0 for none
-	Total   uint64  // the GPU's memory in bytes, to refuse more than that; 0 when it is not known
+	Total   uint64  // the GPU's memory in bytes, a larger limit is refused; 0 when it is not known
 }
 
-// Environment is what joins a lease's processes to MPS on a GPU, as NAME=value. A process can only lower what it is given
-// here below the control daemon's defaults, but it can lift it up to them: where that matters the default must be the limit.
+// Environment returns the variables, as NAME=value, with which a lease's processes join MPS on a GPU. A process can change
+// these limits up to the control daemon's defaults, so where that matters the default must be the limit.
 func (s *Supervisor) Environment(id gpu.UUID, lim Limits) ([]string, error) {
 	env := []string{"CUDA_MPS_PIPE_DIRECTORY=" + s.layout(id).tenant()}
 	if lim.Threads < 0 || lim.Threads > 100 || lim.Threads != lim.Threads {
@@ -28,7 +28,7 @@ func (s *Supervisor) Environment(id gpu.UUID, lim Limits) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot join MPS on %s: %w", id, err)
 		}
-		// By ordinal: a UUID here is ignored by drivers up to 555, and a device that is not known drops every limit.
+		// By ordinal: drivers up to 555 ignore a UUID here, and an unknown device removes every limit.
 		env = append(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0="+limit)
 	}
 	return env, nil

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// Errors of speaking to a control daemon.
+// Errors of the communication with a control daemon.
 var (
-	ErrNoDaemon     = errors.New("no MPS control daemon is there")
+	ErrNoDaemon     = errors.New("no MPS control daemon runs there")
 	ErrUnresponsive = errors.New("the MPS control daemon does not answer")
 )
 
-// greeting is what a control daemon sends to whoever connects, before anything is asked.
+// greeting is what a control daemon sends on every new connection.
 const greeting = "OUTBHELL\x00"
 
-// greetTimeout is for one socket. A healthy daemon greets within a millisecond.
+// greetTimeout limits the wait at one socket. A healthy daemon greets within a millisecond.
 const greetTimeout = time.Second
 
-// greet connects to both sockets and waits for the greeting. It is the only probe that sees what keeps clients out: a
-// daemon that hangs with some peer still lets others connect, and one whose control socket was unlinked still obeys its
-// command line, which uses the other.
+// greet connects to both sockets and waits for the greeting. Only this probe detects that clients cannot join: a daemon that
+// hangs on one connection still accepts others, and a daemon whose control socket was unlinked still answers the control
+// program, which uses the other socket.
 func greet(ctx context.Context, pipeDir string) error {
 	for _, name := range []string{"control", "control_privileged"} {
 		if err := greetSocket(ctx, filepath.Join(pipeDir, name)); err != nil {
@@ -44,7 +44,7 @@ func greetSocket(ctx context.Context, path string) error {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("cannot connect to %s: %w", path, ErrNoDaemon)
 	case err != nil:
-		// A full backlog behind a daemon that accepts nobody ends here too.
+		// Also when the backlog is full because the daemon accepts no connections.
 		return fmt.Errorf("cannot connect to %s: %w (%w)", path, ErrUnresponsive, err)
 	}
 	defer c.Close()

@@ -21,7 +21,7 @@ type Handler struct {
 	Driver     ComputeModes
 }
 
-// Applied tells, from what runs, whether a step is done.
+// Applied reports, from what runs, whether a step is done.
 func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 	switch s.Kind {
 	case KindStart:
@@ -40,7 +40,7 @@ func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 	return false, unknownKind(s)
 }
 
-// Do carries a step out. It may be called for one that is half done.
+// Do carries a step out, also one that was interrupted.
 func (h *Handler) Do(ctx context.Context, s step.Step) error {
 	switch s.Kind {
 	case KindStart:
@@ -59,7 +59,7 @@ func (h *Handler) Do(ctx context.Context, s step.Step) error {
 	return unknownKind(s)
 }
 
-// Undo goes back to what ran before a step.
+// Undo restores what ran before a step.
 func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 	switch s.Kind {
 	case KindStart:
@@ -81,7 +81,7 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 	return unknownKind(s)
 }
 
-// isRunning tells whether MPS runs as the settings say, compute mode included.
+// isRunning reports whether MPS runs with the settings, including the compute mode.
 func (h *Handler) isRunning(ctx context.Context, set Settings) (bool, error) {
 	st := h.Supervisor.observeNow(ctx, set.GPU)
 	if !st.Healthy() || st.Settings == nil || *st.Settings != set {
@@ -97,7 +97,7 @@ func (h *Handler) isRunning(ctx context.Context, set Settings) (bool, error) {
 	return snap.ComputeMode == gpu.ComputeExclusiveProcess, nil
 }
 
-// start sets the compute mode and starts. The mode to go back to is on disk before it is changed.
+// start sets the compute mode and starts MPS. The previous mode is on disk before the mode is changed.
 func (h *Handler) start(ctx context.Context, set Settings) error {
 	previous := h.Supervisor.Previous(set.GPU)
 	snap, err := h.Driver.Snapshot(ctx, set.GPU)
@@ -128,7 +128,7 @@ func (h *Handler) start(ctx context.Context, set Settings) error {
 	return nil
 }
 
-// restoreAfterFailure puts the compute mode back after a start that failed, which has already stopped what it had started.
+// restoreAfterFailure restores the compute mode after a failed start, which has already stopped what it had started.
 func (h *Handler) restoreAfterFailure(ctx context.Context, id gpu.UUID, why error) error {
 	if err := h.restore(ctx, id); err != nil {
 		return fmt.Errorf("%w; and %w", why, err)
@@ -143,7 +143,7 @@ func (h *Handler) stop(ctx context.Context, id gpu.UUID) error {
 	return h.restore(ctx, id)
 }
 
-// restore puts the compute mode back to what it was before strict MPS, and only then forgets what that was.
+// restore restores the compute mode from before strict MPS, and then removes the record of it.
 func (h *Handler) restore(ctx context.Context, id gpu.UUID) error {
 	if previous := h.Supervisor.Previous(id); previous != "" {
 		snap, err := h.Driver.Snapshot(ctx, id)
@@ -176,5 +176,5 @@ func decode[T any](b []byte) (T, error) {
 }
 
 func unknownKind(s step.Step) error {
-	return fmt.Errorf("cannot carry out step %q: it is not one of MPS", s.Kind)
+	return fmt.Errorf("cannot carry out a step of kind %q: unknown MPS step kind", s.Kind)
 }

@@ -50,7 +50,7 @@ func onlyStep(t *testing.T, h *Handler, want *Settings) step.Step {
 	if len(steps) != 1 {
 		t.Fatalf("planned %+v, want one step", steps)
 	}
-	// As it is after a restart: through its JSON.
+	// Through its JSON, as after a restart.
 	b, err := json.Marshal(steps[0])
 	if err != nil {
 		t.Fatal(err)
@@ -97,11 +97,11 @@ func TestStepsDoAndUndo(t *testing.T) {
 
 	relax := onlyStep(t, h, &report)
 	if relax.Disruption != step.None {
-		t.Errorf("relaxing disturbs %s", relax.Disruption)
+		t.Errorf("the change to not strict disturbs %s", relax.Disruption)
 	}
 	do(t, h, relax)
 	if m.mode != gpu.ComputeDefault || r.running(t).PID != pid {
-		t.Errorf("relaxed: mode %s, pid %d, was %d", m.mode, r.running(t).PID, pid)
+		t.Errorf("not strict: mode %s, pid %d, before %d", m.mode, r.running(t).PID, pid)
 	}
 	if err := h.Undo(t.Context(), relax); err != nil {
 		t.Fatal(err)
@@ -122,11 +122,11 @@ func TestStepsDoAndUndo(t *testing.T) {
 	}
 	applied(t, h, stop, true)
 	if m.mode != gpu.ComputeDefault {
-		t.Errorf("after all was undone the compute mode is %s", m.mode)
+		t.Errorf("after the undo the compute mode is %s", m.mode)
 	}
 }
 
-// A daemon killed between the mode and the start: the next life still knows the mode to go back to.
+// When gpushared is killed between the change of mode and the start, the next run still knows the previous mode.
 func TestModeIsRecordedBeforeItIsSet(t *testing.T) {
 	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeProhibited}
@@ -136,11 +136,11 @@ func TestModeIsRecordedBeforeItIsSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.mode = gpu.ComputeExclusiveProcess
-	// It starts anew, and the mode from before is not taken for the first one.
+	// It starts again, and exclusive-process is not recorded as the previous mode.
 	do(t, h, onlyStep(t, h, &set))
 	do(t, h, onlyStep(t, h, nil))
 	if m.mode != gpu.ComputeProhibited {
-		t.Errorf("the compute mode is %s, want what it was at first", m.mode)
+		t.Errorf("the compute mode is %s, want the original one", m.mode)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestFailedStartRestoresMode(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if m.mode != gpu.ComputeDefault || r.observe(t) != nil {
-			t.Errorf("left: mode %s, %+v", m.mode, r.observe(t))
+			t.Errorf("after the failure: mode %s, %+v", m.mode, r.observe(t))
 		}
 	})
 	t.Run("mode refused", func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestFailedStartRestoresMode(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if st := r.observe(t); st != nil {
-			t.Errorf("left: %+v", st)
+			t.Errorf("after the failure: %+v", st)
 		}
 	})
 }
@@ -177,12 +177,12 @@ func TestForeignSteps(t *testing.T) {
 	h := &Handler{}
 	s := step.Step{Kind: "mig.create"}
 	if _, err := h.Applied(t.Context(), s); err == nil {
-		t.Error("Applied took it")
+		t.Error("Applied accepted it")
 	}
 	if h.Do(t.Context(), s) == nil || h.Undo(t.Context(), s) == nil {
-		t.Error("Do or Undo took it")
+		t.Error("Do or Undo accepted it")
 	}
 	if err := h.Do(t.Context(), step.Step{Kind: KindStart, Args: json.RawMessage(`[`)}); err == nil {
-		t.Error("garbage as arguments was taken")
+		t.Error("invalid arguments were accepted")
 	}
 }

@@ -10,30 +10,31 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// layout is where the files of one GPU's control daemon are, below the run directory: they go with the boot, as it does.
+// layout is the paths of one GPU's control daemon in the run directory: they last until the next boot, as the daemon does.
 type layout struct{ dir string }
 
-func (l layout) pipe() string   { return filepath.Join(l.dir, "p") } // the daemon's own: the right to change lies in here
-func (l layout) tenant() string { return filepath.Join(l.dir, "t") } // what tenants get: the client socket and nothing else
-func (l layout) logs() string   { return filepath.Join(l.dir, "l") } // unused in the foreground, but it must not be the default
+func (l layout) pipe() string   { return filepath.Join(l.dir, "p") } // for the daemon and gpushared: its sockets allow all commands
+func (l layout) tenant() string { return filepath.Join(l.dir, "t") } // for tenants: only the client socket
+func (l layout) logs() string   { return filepath.Join(l.dir, "l") } // not used in the foreground, but it must not be the default directory
 func (l layout) record() string { return filepath.Join(l.dir, "record.json") }
 
-// maxSocketPath is what fits into a socket's address, which ends with a zero byte.
+// maxSocketPath is the longest path in a socket address, without its final zero byte.
 const maxSocketPath = 107
 
-// create makes the directories. The control daemon would make its own writable for everybody; one that exists keeps its mode.
+// create creates the directories, because the control daemon would make its own world-writable; it keeps the mode of one that
+// exists.
 func (l layout) create() error {
 	if long := filepath.Join(l.pipe(), "control_privileged"); len(long) > maxSocketPath {
-		return fmt.Errorf("cannot make a socket at %s: its path has %d bytes and may have %d; choose a shorter run_dir", long, len(long), maxSocketPath)
+		return fmt.Errorf("cannot create a socket at %s: the path has %d bytes and may have %d; set a shorter run_dir", long, len(long), maxSocketPath)
 	}
 	for _, d := range []struct {
 		path string
 		mode os.FileMode
 	}{{l.dir, 0o711}, {l.pipe(), 0o711}, {l.tenant(), 0o711}, {l.logs(), 0o700}} {
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
-			return fmt.Errorf("cannot make an MPS directory: %w", err)
+			return fmt.Errorf("cannot create an MPS directory: %w", err)
 		}
-		// Against the umask, and for one that was left with another mode.
+		// The umask may have removed bits, and an existing directory may have another mode.
 		if err := os.Chmod(d.path, d.mode); err != nil {
 			return fmt.Errorf("cannot set the mode of an MPS directory: %w", err)
 		}
@@ -48,8 +49,8 @@ func (l layout) remove() error {
 	return nil
 }
 
-// linkTenant gives tenants the client socket under a second name. The socket that a command came through decides what it may
-// change, so that from this directory nobody, not even root in a container, can quit MPS or lift a limit.
+// linkTenant links the client socket into the tenants' directory. The daemon permits commands by the socket that they come
+// from, so through this directory no process, not even root in a container, can quit MPS or raise a limit.
 func (l layout) linkTenant() error {
 	if l.tenantLinked() {
 		return nil
@@ -67,7 +68,7 @@ func (l layout) linkTenant() error {
 	return nil
 }
 
-// tenantLinked tells whether tenants reach the socket of the present daemon: one that was restarted has made a new one.
+// tenantLinked reports whether the tenants' link is the socket of the current daemon: a restarted one has a new socket.
 func (l layout) tenantLinked() bool {
 	a, err := os.Stat(filepath.Join(l.pipe(), "control"))
 	if err != nil {
@@ -77,23 +78,23 @@ func (l layout) tenantLinked() bool {
 	return err == nil && os.SameFile(a, b)
 }
 
-// restrictLog takes the log FIFO away from everybody but its owner: a hundred bytes of garbage from anybody would silence the
-// daemon's log for good, and anybody could forge lines. A server of the same user still writes there.
+// restrictLog restricts the log FIFO to its owner. Otherwise any user could forge lines, and a hundred bytes of garbage would
+// end the daemon's log for good. A server of the same user can still write to it.
 func (l layout) restrictLog() error {
 	if err := os.Chmod(filepath.Join(l.pipe(), "log"), 0o600); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("cannot close the MPS log: %w", err)
+		return fmt.Errorf("cannot restrict the MPS log: %w", err)
 	}
 	return nil
 }
 
-// record is what a later life of our daemon must know of a control daemon. It is written before the start.
+// record is what the next run of gpushared must know of a control daemon. It is written before the start.
 type record struct {
 	Settings Settings `json:"settings"`
-	// Previous is the compute mode to go back to, when Settings are strict.
+	// Previous is the compute mode to restore, when Settings are strict.
 	Previous gpu.ComputeMode `json:"previous,omitempty"`
 }
 
-// readRecord gives nil when there is none. One that cannot be read counts as none: the unit is then somebody else's.
+// readRecord returns nil when there is no record or it cannot be read: the unit is then not managed by gpushare.
 func (l layout) readRecord() *record {
 	b, err := os.ReadFile(l.record())
 	if err != nil {
@@ -111,7 +112,7 @@ func (l layout) writeRecord(r record) error {
 	if err != nil {
 		return fmt.Errorf("cannot write the MPS record: %w", err)
 	}
-	// No fsync: it need not outlive the boot.
+	// No fsync: it is needed only until the next boot.
 	temporary := l.record() + ".new"
 	if err := os.WriteFile(temporary, b, 0o600); err != nil {
 		return fmt.Errorf("cannot write the MPS record: %w", err)

@@ -26,13 +26,13 @@ import (
 
 var builder burntest.Builder
 
-// starterEnv makes this binary start a service and end, as a daemon that is killed does: it holds the directory.
+// starterEnv makes this binary start a service until it is killed, as gpushared may be. It is the directory.
 const starterEnv = "MPS_TEST_STARTER"
 
-// leaderlessEnv makes this binary a process whose first thread ends while others live on.
+// leaderlessEnv makes this binary a process whose main thread ends while others continue.
 const leaderlessEnv = "MPS_TEST_LEADERLESS"
 
-// Only while packages are initialised is a goroutine sure to be on the first thread.
+// A goroutine is certain to be on the main thread only during the initialisation of packages.
 func init() {
 	if os.Getenv(leaderlessEnv) == "" {
 		return
@@ -46,11 +46,11 @@ func init() {
 	_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
 }
 
-// TestMain is also the stand-in of the MPS programs, called by their names, and a starter of services.
+// TestMain is also the fake MPS programs, by the name of the binary, and a starter of services.
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case mpsd.ControlName, mpsd.ServerName:
-		// Not os.Exit: with the race detector that waits for a second, and the control program runs a hundred times.
+		// Not os.Exit: with the race detector it waits for a second, and the control program runs a hundred times.
 		syscall.Exit(mpsd.Main(context.Background(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 	}
 	if dir := os.Getenv(starterEnv); dir != "" {
@@ -71,7 +71,7 @@ const deadline = 20 * time.Second
 
 const gpuA = gpu.UUID("GPU-0123456789ab-4000-8000-0000000000aa")
 
-// fixture is a supervisor of one GPU's node, with services that the test's end ends.
+// fixture is a supervisor on a node with one GPU. Its services are stopped at the end of the test.
 type fixture struct {
 	*Supervisor
 	node  *burntest.Node
@@ -80,7 +80,7 @@ type fixture struct {
 	dir   string
 }
 
-// clock goes forward when the test says so.
+// clock is a clock that the test advances.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -118,13 +118,13 @@ func newFixture(t *testing.T) *fixture {
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		defer cancel()
 		if err := u.StopService(ctx, UnitName(gpuA), time.Second); err != nil {
-			t.Errorf("cannot tidy up: %v", err)
+			t.Errorf("cannot clean up: %v", err)
 		}
 	})
 	return f
 }
 
-// supervisor is one life of our daemon over the same files.
+// supervisor returns a new supervisor over the same files, as after a restart of gpushared.
 func (f *fixture) supervisor() *Supervisor {
 	s := &Supervisor{Units: f.units, RunDir: f.dir, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: f.clock.Now}
 	if f.Supervisor != nil {
@@ -140,14 +140,14 @@ func (f *fixture) start(t *testing.T, set Settings) {
 	}
 }
 
-// observe looks with lists and limits that are read anew.
+// observe observes with lists and limits that are read again.
 func (f *fixture) observe(t *testing.T) *State {
 	t.Helper()
 	f.clock.pass(time.Hour)
 	return f.Observe(t.Context(), gpuA)
 }
 
-// running fails the test unless all is well.
+// running fails the test unless MPS is healthy.
 func (f *fixture) running(t *testing.T) *State {
 	t.Helper()
 	st := f.observe(t)
@@ -210,11 +210,11 @@ func (p *program) ends(t *testing.T, code int, message string) {
 		t.Errorf("burn ended with %d, want %d", got, code)
 	}
 	if all := string(rest) + p.stderr.String(); !strings.Contains(all, message) {
-		t.Errorf("burn said %q, want %q in it", all, message)
+		t.Errorf("burn printed %q, want %q in it", all, message)
 	}
 }
 
-// awaitExit waits for a process that is nobody's child of ours.
+// awaitExit waits for the end of a process that is not a child.
 func awaitExit(t *testing.T, pid int) {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Answers come from a program that others may influence and whose versions differ: every parser takes bytes as they are
-// and says what it did not understand.
+// The answers come from a program whose versions differ and whose output tenants may influence. So every parser accepts any
+// bytes, and returns an error with what it cannot parse.
 
-// parsePIDs reads one pid a line: get_server_list and get_client_list.
+// parsePIDs parses one pid a line: get_server_list and get_client_list.
 func parsePIDs(out []byte) ([]int, error) {
 	var pids []int
 	for line := range bytes.SplitSeq(out, []byte("\n")) {
@@ -28,14 +28,14 @@ func parsePIDs(out []byte) ([]int, error) {
 	return pids, nil
 }
 
-// overview is what one run of the control program tells of a daemon.
+// overview is the answer of one run of the control program.
 type overview struct {
 	threads float64 // the default percentage
 	memory  string  // the default limit of device 0 as it reads back, empty for none
 	servers []int   // pids
 }
 
-// overviewQuery asks in the order in which the answers, which come without any mark between them, can be told apart: a
+// overviewQuery has its commands in an order in which the answers can be distinguished, because nothing separates them: a
 // line with a number, no line or one with a unit, and lines of pids.
 const overviewQuery = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\nget_server_list"
 
@@ -56,14 +56,14 @@ func parseOverview(out []byte) (overview, error) {
 	return o, nil
 }
 
-// serverQuery asks for one server's state and clients. Their answers, for several servers in a row, are words and pids.
+// serverQuery queries one server's state and clients. The answers, for several servers in sequence, are words and pids.
 func serverQuery(pid int) string {
 	return fmt.Sprintf("get_server_status %d\nget_client_list %d", pid, pid)
 }
 
-// parseServers reads the answers to serverQuery: the clients, ascending, and whether some server has a fatal fault, which no
-// new client gets past until all of the old ones have left. A server may have ended meanwhile, or be busy and say nothing;
-// drivers before 550 do not know the question for the state.
+// parseServers parses the answers to serverQuery: the clients, ascending, and whether a server has a fatal fault, with which
+// no new client can join until all clients have ended. A server may have ended meanwhile, or be busy and print nothing.
+// Drivers before 550 do not know the query for the state.
 func parseServers(out []byte) (clients []int, fault bool, err error) {
 	var pids [][]byte
 	for line := range bytes.SplitSeq(out, []byte("\n")) {
@@ -81,7 +81,7 @@ func parseServers(out []byte) (clients []int, fault bool, err error) {
 	return clients, fault, err
 }
 
-// parsePercent reads the one number of get_default_active_thread_percentage.
+// parsePercent parses the number of get_default_active_thread_percentage.
 func parsePercent(out []byte) (float64, error) {
 	p, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
 	if err != nil || !(p > 0 && p <= 100) {
@@ -90,7 +90,7 @@ func parsePercent(out []byte) (float64, error) {
 	return p, nil
 }
 
-// parseVersion reads `-v`: "… Binary version: 13000" is CUDA 13.0. Versions before 13 do not have the option and print
+// parseVersion parses the output of -v: "… Binary version: 13000" is CUDA 13.0. Versions before 13 do not have the option and print
 // their help instead, with success.
 func parseVersion(out []byte) (string, error) {
 	_, rest, ok := bytes.Cut(out, []byte("Binary version:"))
@@ -108,15 +108,15 @@ func parseVersion(out []byte) (string, error) {
 	return fmt.Sprintf("%d.%d", n/1000, n%1000/10), nil
 }
 
-// answerError quotes an answer that was not understood, and no more of it than a person reads.
+// answerError quotes the beginning of an answer that cannot be parsed.
 func answerError(out []byte) error {
-	const most = 200
+	const limit = 200
 	s := string(bytes.TrimSpace(out))
-	if len(s) > most {
-		s = s[:most] + "…"
+	if len(s) > limit {
+		s = s[:limit] + "…"
 	}
-	return fmt.Errorf("the control daemon answered %q", s)
+	return fmt.Errorf("cannot parse the answer of the control daemon: %q", s)
 }
 
-// trim takes off what surrounds a one-word answer: the help text of some versions has zero bytes in it.
+// trim trims space and zero bytes: the help text of some versions contains zero bytes.
 func trim(out []byte) []byte { return bytes.Trim(out, " \t\r\n\x00") }

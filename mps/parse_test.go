@@ -134,7 +134,7 @@ func TestFormatMemory(t *testing.T) {
 	}
 }
 
-// What is written is read as it was meant: a number and an M, which no version corrupts.
+// The format is a number and an M, which every version reads correctly.
 func TestFormatMemoryIsReadBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bytes := rapid.Uint64().Draw(t, "bytes")
@@ -153,7 +153,7 @@ func TestFormatMemoryIsReadBack(t *testing.T) {
 }
 
 func TestReadBack(t *testing.T) {
-	// Seen on 535 … 615: whole G, cut off, and M below one G.
+	// Observed on 535 … 615: whole G, rounded down, and M below one G.
 	for bytes, want := range map[uint64]string{0: "", 900 << 20: "900M", 1500 << 20: "1G", 2 << 30: "2G", 1 << 20: "1M"} {
 		if got := readBack(bytes); got != want {
 			t.Errorf("%d reads back as %q, want %q", bytes, got, want)
@@ -175,7 +175,7 @@ func TestEnvironmentOfALease(t *testing.T) {
 			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
 			"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=16384M",
 		}, ""},
-		{"more than there is", Limits{Memory: 41 << 30, Total: 40 << 30}, nil, "more than the GPU's"},
+		{"more than the GPU has", Limits{Memory: 41 << 30, Total: 40 << 30}, nil, "more than the GPU's"},
 		{"half a MiB", Limits{Memory: 3 << 19}, nil, "whole MiB"},
 		{"too many threads", Limits{Threads: 101}, nil, "101"},
 	}
@@ -192,7 +192,7 @@ func TestEnvironmentOfALease(t *testing.T) {
 	}
 }
 
-// Whatever the program prints, nothing panics, and what is understood makes sense.
+// Whatever the program prints, no parser panics, and parsed values are valid.
 func FuzzParse(f *testing.F) {
 	for _, name := range []string{"version-580.txt", "version-595.txt", "version-535.txt"} {
 		f.Add(transcript(f, name))

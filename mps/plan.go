@@ -13,34 +13,34 @@ const (
 	KindStop  = "mps.stop"
 )
 
-// StartArgs is what mps.start does: MPS runs on the GPU with these settings. A control daemon with others is replaced.
+// StartArgs is for mps.start: MPS runs on the GPU with these settings. A control daemon with other settings is replaced.
 type StartArgs struct {
 	Settings Settings `json:"settings"`
 }
 
-// StartUndo is what was there before; nil for nothing.
+// StartUndo is what ran before; nil for nothing.
 type StartUndo struct {
 	Previous *Settings `json:"previous,omitempty"`
 }
 
-// StopArgs is what mps.stop does: MPS does not run on the GPU, and its compute mode is as it was before.
+// StopArgs is for mps.stop: MPS does not run on the GPU, and its previous compute mode is restored.
 type StopArgs struct {
 	GPU gpu.UUID `json:"gpu"`
 }
 
-// StopUndo is what ran before; nil for a daemon that was not ours.
+// StopUndo is what ran before; nil for a daemon that is not managed by gpushare.
 type StopUndo struct {
 	Settings *Settings `json:"settings,omitempty"`
 }
 
-// Observed is what planning needs to know of one GPU.
+// Observed is the observed state of one GPU.
 type Observed struct {
 	State     *State
-	Processes []gpu.Process // of the GPU: MPS clients are among them
+	Processes []gpu.Process // of the GPU, with the MPS clients
 }
 
-// Plan gives the steps from what is to what is desired, for the GPUs in either; by GPU, in order of their UUIDs. A control
-// daemon that does not answer is left alone: to restart it stops its clients, and it is reported instead. Step ids are 0.
+// Plan returns the steps from the observed to the desired state, in order of the GPUs' UUIDs. An unresponsive control daemon
+// is not restarted, because that would stop its clients; it is only reported. Step ids are 0.
 func Plan(desired map[gpu.UUID]Settings, observed map[gpu.UUID]Observed) []step.Step {
 	ids := map[gpu.UUID]bool{}
 	for id := range desired {
@@ -75,17 +75,17 @@ func keys(m map[gpu.UUID]bool) func(func(gpu.UUID) bool) {
 	}
 }
 
-// startReason says why there is something to do, empty when there is not. It is gentle when nobody's server is touched.
+// startReason returns why a start step is needed, empty when it is not. keepsServer: no running server is stopped.
 func startReason(set Settings, s *State) (reason string, keepsServer bool) {
 	switch {
 	case s == nil:
-		return "MPS is wanted and does not run", true
+		return "MPS is desired but does not run", true
 	case s.Settings == nil:
-		return "the control daemon that runs was not started by us", false
+		return "the running control daemon is not managed by gpushare", false
 	case *s.Settings != set:
 		return "MPS runs with other settings", s.Phase == Running && s.Settings.sameServer(set)
 	case s.Phase == Failed || s.Phase == Stopped:
-		return "MPS is wanted and does not run: " + s.Reason, len(s.Leftovers) == 0
+		return "MPS is desired but does not run: " + s.Reason, len(s.Leftovers) == 0
 	case s.Drift:
 		return s.Reason, true
 	}
@@ -101,7 +101,7 @@ func startStep(set Settings, o Observed, reason string, keepsServer bool) step.S
 	if o.State != nil {
 		undo.Previous = o.State.Settings
 		if keepsServer && o.State.Phase == Running {
-			text = "set what MPS should be again"
+			text = "set the MPS defaults again"
 		} else if o.State.Phase != Failed {
 			text = "restart MPS"
 		}
@@ -121,13 +121,13 @@ func stopStep(id gpu.UUID, o Observed) step.Step {
 	s := step.Step{
 		Kind: KindStop, GPU: string(id), Phase: step.RevokeAccess,
 		Args: step.Must(StopArgs{GPU: id}), Undo: step.Must(StopUndo{Settings: o.State.Settings}),
-		Text: "stop MPS", Reason: "MPS runs and is not wanted",
+		Text: "stop MPS", Reason: "MPS runs but is not desired",
 	}
 	s.Disruption, s.Disturbs = disturbedClients(o)
 	return s
 }
 
-// disturbedClients says who would lose his context: the clients that the control daemon knew and those that the driver lists.
+// disturbedClients lists the processes that would lose their context: the clients that the control daemon or the driver knows.
 func disturbedClients(o Observed) (step.Disruption, []step.Subject) {
 	pids := map[int]bool{}
 	for _, pid := range o.State.Clients {

@@ -7,31 +7,31 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Phase is where a control daemon is.
+// Phase is the phase of a control daemon.
 type Phase string
 
 // The phases.
 const (
-	Starting     Phase = "starting"     // its unit runs and it does not greet yet
+	Starting     Phase = "starting"     // its unit runs, and it does not greet yet
 	Running      Phase = "running"      // it greets
-	Unresponsive Phase = "unresponsive" // its unit runs and it did not greet three times in a row
-	Failed       Phase = "failed"       // it should run and its unit does not
-	Stopped      Phase = "stopped"      // somebody's unit of our name that nobody asked for, and that does not run
+	Unresponsive Phase = "unresponsive" // its unit runs, and it missed three greetings in a row
+	Failed       Phase = "failed"       // it is desired, and its unit does not run
+	Stopped      Phase = "stopped"      // a unit with its name that gpushare did not start, and that does not run
 )
 
-// Settings say how MPS should run on one GPU.
+// Settings are the desired settings of MPS on one GPU.
 type Settings struct {
 	GPU gpu.UUID `json:"gpu"`
 	// Strict sets the compute mode to exclusive-process, so that a program that does not join MPS gets no context.
 	Strict bool `json:"strict,omitempty"`
 	// Threads is the default active thread percentage of every client, above 0 up to 100; 0 for all.
 	Threads float64 `json:"threads,omitempty"`
-	// Memory is the default pinned memory limit of every client in bytes, whole MiB; 0 for none. It holds for each
-	// process by itself: N processes may have N times as much.
+	// Memory is the default pinned memory limit of every client in bytes, whole MiB; 0 for none. It is enforced for each
+	// process separately: N processes may have N times as much.
 	Memory uint64 `json:"memory,omitempty"`
 }
 
-// sameServer tells whether a server that runs with the one settings suits the other: the compute mode is not the server's.
+// sameServer reports whether the settings differ at most in the compute mode, which does not concern the server.
 func (s Settings) sameServer(o Settings) bool { return s.Threads == o.Threads && s.Memory == o.Memory }
 
 // State is one control daemon as observed.
@@ -40,22 +40,22 @@ type State struct {
 	Phase   Phase    `json:"phase"`
 	Unit    string   `json:"unit"`
 	PID     int      `json:"pid,omitempty"`     // of the control daemon
-	Version string   `json:"version,omitempty"` // "13.0"; empty when the program does not tell
-	// Settings are those that it was started with; nil for a daemon without a record, which is not ours to change.
+	Version string   `json:"version,omitempty"` // "13.0"; empty when the program does not report it
+	// Settings are those that it was started with; nil for a daemon without a record, which gpushare does not manage.
 	Settings *Settings `json:"settings,omitempty"`
 	Servers  []int     `json:"servers,omitempty"` // pids
 	Clients  []int     `json:"clients,omitempty"` // pids, ascending
-	// Leftovers are processes of a unit whose control daemon is gone: servers that outlived it, with their clients.
+	// Leftovers are processes of a unit whose control daemon has ended: servers that outlived it, with their clients.
 	Leftovers       []int  `json:"leftovers,omitempty"`
 	MissedGreetings int    `json:"missed_greetings,omitempty"` // greetings missed in a row
-	Reason          string `json:"reason,omitempty"`           // why it is not running, or not as it should be
-	Drift           bool   `json:"drift,omitempty"`            // it runs, and starting it again mends the reason without disturbing anybody
+	Reason          string `json:"reason,omitempty"`           // why it does not run, or not as desired
+	Drift           bool   `json:"drift,omitempty"`            // it runs, and a start step corrects the reason without disturbing clients
 }
 
-// Healthy tells whether new clients can join.
+// Healthy reports whether new clients can join.
 func (s *State) Healthy() bool { return s != nil && s.Phase == Running && s.Reason == "" }
 
-// shortID is a GPU's name in paths and units. The twelve digits keep socket paths, which may have 107 bytes, short.
+// shortID is a GPU's name in paths and units. It has twelve digits, because socket paths are limited to 107 bytes.
 func shortID(id gpu.UUID) string {
 	_, digits, ok := strings.Cut(string(id), "-")
 	if !ok {

@@ -16,16 +16,16 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// How long things may take.
+// Timeouts and limits.
 const (
-	startTimeout       = 30 * time.Second       // from the start of the unit to its greeting: with many GPUs it is slow
-	startPoll          = 20 * time.Millisecond  // there is no event for a socket that begins to answer
-	quitTimeout        = 10 * time.Second       // for servers to end once their clients were told to
+	startTimeout       = 30 * time.Second       // from the start of the unit to its greeting, which is slow with many GPUs
+	startPoll          = 20 * time.Millisecond  // there is no event for a socket that starts to answer
+	quitTimeout        = 10 * time.Second       // for servers to end after their clients were terminated
 	stopTimeout        = 5 * time.Second        // from SIGTERM to SIGKILL of the unit
-	quitMargin         = 500 * time.Millisecond // beyond what the program was told
-	maxMissedGreetings = 3                      // missed greetings until a daemon counts as unresponsive
-	readInterval       = 15 * time.Second       // each reading of lists and limits is a process and a few log lines
-	openFiles          = 16384                  // NVIDIA's documentation advises it for the server
+	quitMargin         = 500 * time.Millisecond // added to the timeout that the program gets
+	maxMissedGreetings = 3                      // in a row, until a daemon counts as unresponsive
+	readInterval       = 15 * time.Second       // each reading of lists and limits costs a process and some log lines
+	openFiles          = 16384                  // as NVIDIA's documentation recommends for the server
 )
 
 // Supervisor runs the control daemons of a node. Set the fields before the first use. Its methods may be called
@@ -33,28 +33,28 @@ const (
 type Supervisor struct {
 	Units   Units
 	Control string // absolute path of nvidia-cuda-mps-control
-	RunDir  string // a directory of our own, for instance /run/gpushare/mps
+	RunDir  string // for instance /run/gpushare/mps
 	Log     *slog.Logger
 	Now     func() time.Time
 
 	mu      sync.Mutex // guards what follows
 	gpus    map[gpu.UUID]*gpuState
-	version *string // of the control program; nil until it was asked
+	version *string // of the control program; nil until it was read
 }
 
-// gpuState is what is remembered of one control daemon between two looks.
+// gpuState is the state of one control daemon that is kept between two observations.
 type gpuState struct {
-	last            atomic.Pointer[State] // the newest look; nil also when there was nothing
-	mu              sync.Mutex            // held while looking or changing; guards the rest
-	unitChecked     bool                  // for a unit without a record, once
-	foreign         bool                  // there is one
+	last            atomic.Pointer[State] // the last observation; nil also when no daemon was found
+	mu              sync.Mutex            // held during observations and changes; protects the rest
+	unitChecked     bool                  // whether there is a unit without a record
+	foreign         bool                  // there is a unit without a record
 	missedGreetings int
-	read            time.Time // when the reading was made
-	pid             int       // of which control daemon
+	read            time.Time // time of the reading
+	pid             int       // of the control daemon
 	reading         reading
 }
 
-// reading is what a control daemon said of itself.
+// reading is what a control daemon reports.
 type reading struct {
 	servers, clients []int
 	drift            string // how its defaults differ from the settings
@@ -79,15 +79,15 @@ func (s *Supervisor) gpuState(id gpu.UUID) *gpuState {
 	return w
 }
 
-// Service is the unit of a GPU's control daemon: in the foreground, because the background start says that all is well
-// while it fails; one server for all users; nothing of our environment, which the server would inherit. The GPU is named by
-// its UUID, so that it is device 0 to the daemon.
+// Service is the unit of a GPU's control daemon. It runs in the foreground, because a start in the background reports success
+// even when it fails. It has one server for all users and nothing of gpushared's environment, which the server would inherit.
+// The GPU is given by its UUID, so that it is device 0 for the daemon.
 func (s *Supervisor) Service(set Settings) Service {
 	l := s.layout(set.GPU)
 	return Service{
 		Name:        UnitName(set.GPU),
 		Description: "CUDA MPS control daemon of " + string(set.GPU),
-		// Every version since 535 takes the long form with one dash.
+		// Every version since 535 accepts the long form with one dash.
 		Argv: []string{s.Control, "-f", "-multiuser-server"},
 		Env: append(environment(s.Control, l.pipe()),
 			"CUDA_MPS_LOG_DIRECTORY="+l.logs(),
@@ -99,8 +99,8 @@ func (s *Supervisor) Service(set Settings) Service {
 	}
 }
 
-// Observe looks at the control daemon of one GPU: nil when nobody asked for one. It changes nothing on the node. While Start
-// or Stop is at work on the GPU it gives what was seen before: a look must not take as long as a change.
+// Observe observes the control daemon of one GPU; nil when there is none. It changes nothing on the node. During Start and
+// Stop it returns the last observation, because it must not take as long as a change.
 func (s *Supervisor) Observe(ctx context.Context, id gpu.UUID) *State {
 	w := s.gpuState(id)
 	if !w.mu.TryLock() {
@@ -112,7 +112,7 @@ func (s *Supervisor) Observe(ctx context.Context, id gpu.UUID) *State {
 	return st
 }
 
-// observeNow is Observe that waits for its turn.
+// observeNow is Observe that waits for Start and Stop.
 func (s *Supervisor) observeNow(ctx context.Context, id gpu.UUID) *State {
 	w := s.gpuState(id)
 	w.mu.Lock()
@@ -183,7 +183,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 	st.Servers, st.Clients, st.Version = w.reading.servers, w.reading.clients, s.cachedVersion(ctx)
 	switch {
 	case rec != nil && !l.tenantLinked():
-		st.Drift, st.Reason = true, "the tenants' socket is that of an earlier control daemon"
+		st.Drift, st.Reason = true, "the tenants' socket is that of a previous control daemon"
 	case w.reading.drift != "":
 		st.Drift, st.Reason = true, w.reading.drift
 	case w.reading.fault:
@@ -192,7 +192,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 	return st
 }
 
-// read asks a control daemon that greets for its defaults, its servers and their clients: two runs of the program at most.
+// read queries the defaults, the servers and their clients of a control daemon that greets, in at most two runs of the program.
 func (s *Supervisor) read(ctx context.Context, l layout, rec *record) (reading, error) {
 	c := control{program: s.Control, pipeDir: l.pipe()}
 	o, err := c.overview(ctx)
@@ -225,10 +225,10 @@ func (c control) overview(ctx context.Context) (overview, error) {
 	return parseOverview(out)
 }
 
-// drift says how the defaults in force differ from the settings.
+// drift describes how the active defaults differ from the settings; empty: they do not.
 func (o overview) drift(set Settings) string {
 	switch {
-	case set.Threads > 0 && math.Abs(o.threads-set.Threads) > 0.06: // one decimal is printed
+	case set.Threads > 0 && math.Abs(o.threads-set.Threads) > 0.06: // the daemon prints one decimal
 		return fmt.Sprintf("its default thread percentage is %s, it should be %s", percentText(o.threads), percentText(set.Threads))
 	case set.Memory > 0 && o.memory != readBack(set.Memory):
 		return fmt.Sprintf("its default memory limit reads back as %q, it should be %q", o.memory, readBack(set.Memory))
@@ -236,7 +236,7 @@ func (o overview) drift(set Settings) string {
 	return ""
 }
 
-// apply sets the defaults and reads them back: setting never fails in words or by exit code.
+// apply sets the defaults and reads them back, because setting reports no errors.
 func (c control) apply(ctx context.Context, set Settings) error {
 	if set.Threads > 0 {
 		if _, err := c.query(ctx, "set_default_active_thread_percentage "+percentText(set.Threads)); err != nil {
@@ -265,9 +265,9 @@ func (c control) apply(ctx context.Context, set Settings) error {
 	return nil
 }
 
-// Start makes MPS run on a GPU with these settings, whatever is there now. A control daemon that runs with the same
-// settings and greets is left alone, but for its defaults and the tenants' socket; any other is stopped first, clients
-// included. When it fails nothing runs and nothing is remembered, but for previous, which Forget drops.
+// Start starts MPS on a GPU with these settings. Of a control daemon that greets and has the same settings only the defaults
+// and the tenants' socket are set again. Any other is stopped first, with its clients. When Start fails, MPS does not run;
+// only the record is kept until Forget.
 func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.ComputeMode) error {
 	if err := s.validate(set); err != nil {
 		return err
@@ -297,7 +297,7 @@ func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.Compu
 	}
 	w.read, w.missedGreetings = time.Time{}, 0
 	if err != nil {
-		// Whatever ended ctx, what was begun must not be left.
+		// Also when ctx has ended, no unit may be left behind.
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout+startTimeout)
 		defer cancel()
 		if e := s.Units.StopService(stop, name, stopTimeout); e != nil {
@@ -305,14 +305,14 @@ func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.Compu
 		}
 		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
 	}
-	s.Log.Info("MPS runs", "gpu", set.GPU, "unit", name, "strict", set.Strict)
+	s.Log.Info("MPS started", "gpu", set.GPU, "unit", name, "strict", set.Strict)
 	return nil
 }
 
-// validate refuses settings that the program would corrupt or ignore.
+// validate refuses settings that the program would misread or ignore.
 func (s *Supervisor) validate(set Settings) error {
 	if set.GPU == "" || len(shortID(set.GPU)) < 8 {
-		return fmt.Errorf("cannot start MPS on %q: it is no UUID", set.GPU)
+		return fmt.Errorf("cannot start MPS on %q: not a UUID", set.GPU)
 	}
 	if set.Threads < 0 || set.Threads > 100 || set.Threads != set.Threads {
 		return fmt.Errorf("cannot start MPS on %s: a thread percentage of %s is not above 0 and at most 100", set.GPU, percentText(set.Threads))
@@ -323,15 +323,15 @@ func (s *Supervisor) validate(set Settings) error {
 		}
 	}
 	if !filepath.IsAbs(s.Control) {
-		return fmt.Errorf("cannot start MPS on %s: %q is no absolute path of the control program", set.GPU, s.Control)
+		return fmt.Errorf("cannot start MPS on %s: the path %q of the control program is not absolute", set.GPU, s.Control)
 	}
 	if info, err := os.Stat(s.Control); err != nil || info.Mode()&0o111 == 0 {
-		return fmt.Errorf("cannot start MPS on %s: there is no program at %s; install the driver's MPS package or set mps_control", set.GPU, s.Control)
+		return fmt.Errorf("cannot start MPS on %s: no program at %s; install the driver's MPS package or set mps_control", set.GPU, s.Control)
 	}
 	return nil
 }
 
-// startLocked stops what is there and starts the unit.
+// startLocked stops what runs and starts the unit.
 func (s *Supervisor) startLocked(ctx context.Context, l layout, set Settings, unit ServiceState) error {
 	if unit.Running || len(unit.Leftovers) > 0 {
 		if err := s.shutDown(ctx, l, unit); err != nil {
@@ -344,7 +344,7 @@ func (s *Supervisor) startLocked(ctx context.Context, l layout, set Settings, un
 	return s.awaitGreeting(ctx, l, UnitName(set.GPU))
 }
 
-// awaitGreeting returns when the daemon greets, or with why its unit ended.
+// awaitGreeting waits until the daemon greets. It returns an error when its unit has ended.
 func (s *Supervisor) awaitGreeting(ctx context.Context, l layout, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -366,11 +366,11 @@ func (s *Supervisor) awaitGreeting(ctx context.Context, l layout, name string) e
 	}
 }
 
-// describeExit adds to a result what is known of the control program's exit codes: it ends without a word.
+// describeExit adds the meaning of known exit codes to a result, because the control program prints no reason.
 func describeExit(result string) string {
 	switch result {
 	case "":
-		return "ended at once"
+		return "ended immediately"
 	case "exited with 100":
 		return "found no usable GPU (it exited with 100)"
 	case "exited with 244":
@@ -384,12 +384,12 @@ func (s *Supervisor) finishStart(ctx context.Context, l layout, set Settings) er
 	if err := c.apply(ctx, set); err != nil {
 		return err
 	}
-	// Before tenants see the socket, the limits hold; and only with our own user's servers can the log be closed.
+	// The limits are active before tenants get the socket. Only with servers of the same user can the log be restricted.
 	return errors.Join(l.restrictLog(), l.linkTenant())
 }
 
-// Stop ends MPS on a GPU. Clients that are still there are told to end their work, which they see as CUDA error 810. What is
-// remembered of the GPU stays until Forget.
+// Stop stops MPS on a GPU. Clients that still run are terminated, which they see as CUDA error 810. The record of the GPU is
+// kept until Forget.
 func (s *Supervisor) Stop(ctx context.Context, id gpu.UUID) error {
 	w := s.gpuState(id)
 	w.mu.Lock()
@@ -405,16 +405,16 @@ func (s *Supervisor) Stop(ctx context.Context, id gpu.UUID) error {
 	return nil
 }
 
-// shutDown ends a control daemon in the order that hurts least: no new clients, clients told, servers ended, and only then the
-// unit with all that is left in it. Each stage may fail or hang; the next one is harder.
+// shutDown stops a control daemon in the order with the least damage: no new clients, clients terminated, servers ended, and
+// then the unit with all its processes. A stage may fail or hang; the next one is stronger.
 func (s *Supervisor) shutDown(ctx context.Context, l layout, unit ServiceState) error {
-	// Tenants must not come back in between.
+	// Tenants must not join again meanwhile.
 	if err := os.Remove(filepath.Join(l.tenant(), "control")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cannot close the tenants' MPS socket: %w", err)
 	}
 	if unit.Running {
 		if err := s.quit(ctx, l); err != nil {
-			s.Log.Warn("the MPS control daemon does not quit; its unit is stopped", "dir", l.dir, "error", err)
+			s.Log.Warn("cannot quit the MPS control daemon; its unit is stopped", "dir", l.dir, "error", err)
 		}
 	}
 	return s.Units.StopService(ctx, unitOf(l), stopTimeout)
@@ -438,18 +438,18 @@ func (s *Supervisor) quit(ctx context.Context, l layout) error {
 			continue
 		}
 		for _, pid := range pids {
-			// A client that is killed in the middle of a kernel can wedge the server for all; one that is terminated cannot.
+			// A client that is killed during a kernel can make the server hang for all clients; a terminated one cannot.
 			if _, err := c.query(ctx, fmt.Sprintf("terminate_client %d %d", server, pid)); err != nil {
 				return err
 			}
 		}
 	}
-	// Its exit code tells that some server once failed, not that quitting did.
+	// Its exit code says that a server has failed at some time, not that quit failed.
 	_, err = c.queryWithin(ctx, fmt.Sprintf("quit -t %d", int(quitTimeout/time.Second)), quitTimeout+quitMargin)
 	return err
 }
 
-// Previous is the compute mode from before strict MPS, empty when nothing is remembered.
+// Previous is the compute mode from before strict MPS, empty when none is recorded.
 func (s *Supervisor) Previous(id gpu.UUID) gpu.ComputeMode {
 	if rec := s.layout(id).readRecord(); rec != nil && rec.Settings.Strict {
 		return rec.Previous
@@ -460,10 +460,10 @@ func (s *Supervisor) Previous(id gpu.UUID) gpu.ComputeMode {
 // Forget removes the files of a GPU whose MPS was stopped.
 func (s *Supervisor) Forget(id gpu.UUID) error { return s.layout(id).remove() }
 
-// Version is the CUDA version of the control program, "13.0"; empty when the program is too old to tell.
+// Version is the CUDA version of the control program, "13.0"; empty when the program is too old to report it.
 func (s *Supervisor) Version(ctx context.Context) (string, error) { return version(ctx, s.Control) }
 
-// cachedVersion asks the program once: a package that is upgraded takes effect with the next life of the daemon.
+// cachedVersion reads the version once: an upgraded package takes effect at the next start of gpushared.
 func (s *Supervisor) cachedVersion(ctx context.Context) string {
 	s.mu.Lock()
 	known := s.version
@@ -481,14 +481,14 @@ func (s *Supervisor) cachedVersion(ctx context.Context) string {
 	return v
 }
 
-// recordPrevious writes down what is about to be started and the compute mode from before it.
+// recordPrevious records the settings that are about to be started and the previous compute mode.
 func (s *Supervisor) recordPrevious(set Settings, previous gpu.ComputeMode) error {
 	if err := s.validate(set); err != nil {
 		return err
 	}
 	l := s.layout(set.GPU)
 	if rec := l.readRecord(); rec != nil {
-		// What runs has the old settings until it is replaced: only the mode to go back to is new.
+		// The running daemon has the old settings until it is replaced; only the previous mode is new.
 		set = rec.Settings
 		set.Strict = true
 	}

@@ -50,16 +50,16 @@ func TestStartObserveStop(t *testing.T) {
 	p.ends(t, 1, "CUDA error 810")
 	lowered.ends(t, 1, "CUDA error 810")
 	if st := r.observe(t); st == nil || st.Phase != Failed {
-		t.Errorf("stopped and not forgotten: %+v", st)
+		t.Errorf("after Stop, before Forget: %+v", st)
 	}
 	if err := r.Forget(gpuA); err != nil {
 		t.Fatal(err)
 	}
 	if st := r.observe(t); st != nil {
-		t.Errorf("stopped and forgotten: %+v", st)
+		t.Errorf("after Forget: %+v", st)
 	}
 	if err := r.Stop(t.Context(), gpuA); err != nil {
-		t.Errorf("stopping what is not there: %v", err)
+		t.Errorf("stopping MPS that does not run: %v", err)
 	}
 }
 
@@ -87,9 +87,9 @@ func TestFilePermissions(t *testing.T) {
 	}
 	list, err := os.ReadDir(l.tenant())
 	if err != nil || len(list) != 1 {
-		t.Errorf("tenants see %v (%v), want the client socket alone", list, err)
+		t.Errorf("tenants see %v (%v), want only the client socket", list, err)
 	}
-	// With the log closed the daemon still logs.
+	// With the restricted log the daemon still logs.
 	b, err := os.ReadFile(r.units.logPath(UnitName(gpuA)))
 	if err != nil || !strings.Contains(string(b), "Starting control daemon") {
 		t.Errorf("log %q %v", b, err)
@@ -126,7 +126,7 @@ func TestEnvironmentOfTheUnit(t *testing.T) {
 	}
 }
 
-// Our daemon dies and comes back: it finds what it started, and disturbs nobody.
+// After a crash gpushared finds the control daemon that it started, and disturbs no client.
 func TestRestartFindsControlDaemon(t *testing.T) {
 	r := newFixture(t)
 	set := Settings{GPU: gpuA, Threads: 50}
@@ -139,11 +139,11 @@ func TestRestartFindsControlDaemon(t *testing.T) {
 	r.Supervisor = r.supervisor()
 	r.Control = control
 	if diff := cmp.Diff(before, r.running(t)); diff != "" {
-		t.Errorf("the next life sees (-before +after):\n%s", diff)
+		t.Errorf("the next run observes (-before +after):\n%s", diff)
 	}
 	r.start(t, set)
 	if diff := cmp.Diff(before, r.running(t)); diff != "" {
-		t.Errorf("starting what runs changed (-before +after):\n%s", diff)
+		t.Errorf("a start while it runs changed (-before +after):\n%s", diff)
 	}
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	p.ends(t, 143, "stopped by SIGTERM")
@@ -163,7 +163,7 @@ func TestControlDaemonDies(t *testing.T) {
 	if st.Phase != Failed || !strings.Contains(st.Reason, "killed by signal 9") || !cmp.Equal(st.Leftovers, before.Servers) {
 		t.Errorf("after a kill -9: %+v, servers were %v", st, before.Servers)
 	}
-	// It starts again over what is left: the orphan goes, and its client with it.
+	// The next start ends the leftover server and its client.
 	r.start(t, set)
 	after := r.running(t)
 	if after.PID == before.PID || len(after.Servers) != 0 {
@@ -171,15 +171,15 @@ func TestControlDaemonDies(t *testing.T) {
 	}
 	p.ends(t, 1, "CUDA error 810")
 	awaitExit(t, before.Servers[0])
-	// Tenants reach the new one through the directory that they have.
+	// Tenants reach the new daemon through the same directory.
 	next := r.burn(t, r.environment(t, Limits{}), "--hold")
 	if st := r.running(t); !cmp.Equal(st.Clients, []int{next.cmd.Process.Pid}) {
-		t.Errorf("clients of the new one: %v", st.Clients)
+		t.Errorf("clients of the new daemon: %v", st.Clients)
 	}
 }
 
-// A peer that connects and says nothing stops the whole daemon. It is seen, it is reported after three strikes, it is over
-// when the peer goes; and a stop does not wait for it.
+// A peer that connects and sends nothing blocks the whole daemon. The daemon counts as unresponsive after three missed
+// greetings and is healthy again when the peer ends. A stop does not wait for it.
 func TestUnresponsive(t *testing.T) {
 	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
@@ -195,11 +195,11 @@ func TestUnresponsive(t *testing.T) {
 	for i, phase := range []Phase{Running, Running, Unresponsive, Unresponsive} {
 		st := r.observe(t)
 		if st.Phase != phase || st.MissedGreetings != i+1 || st.Healthy() || !strings.Contains(st.Reason, "no greeting") {
-			t.Errorf("look %d: %+v, want %s", i+1, st, phase)
+			t.Errorf("observation %d: %+v, want %s", i+1, st, phase)
 		}
 	}
 	if _, err := (control{program: r.Control, pipeDir: r.pipe()}).query(t.Context(), "get_server_list"); !errors.Is(err, ErrUnresponsive) {
-		t.Errorf("asking: %v, want ErrUnresponsive", err)
+		t.Errorf("query: %v, want ErrUnresponsive", err)
 	}
 	c.Close()
 	r.running(t)
@@ -217,11 +217,11 @@ func TestUnresponsive(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took > 15*time.Second {
-		t.Errorf("stopping a wedged daemon took %v", took)
+		t.Errorf("stopping an unresponsive daemon took %v", took)
 	}
 }
 
-// Whose control socket is unlinked still obeys its command line: only the probe of both sockets sees it.
+// A daemon with an unlinked control socket still answers the control program: only the probe of both sockets detects it.
 func TestUnlinkedSocket(t *testing.T) {
 	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
@@ -250,7 +250,7 @@ func TestStopped(t *testing.T) {
 	r.running(t)
 }
 
-// The program's pid file is no more than a hint: it may name anybody.
+// The program's pid file is not trusted: it may name any process.
 func TestStalePIDFile(t *testing.T) {
 	r := newFixture(t)
 	l := r.layout(gpuA)
@@ -295,7 +295,7 @@ func TestDriftIsCorrected(t *testing.T) {
 			}
 			r.start(t, set)
 			if st := r.running(t); st.PID != pid {
-				t.Error("mending restarted it")
+				t.Error("the correction restarted it")
 			}
 		})
 	}
@@ -323,10 +323,10 @@ func TestStartFailures(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "found no usable GPU (it exited with 100)"},
-		{"no program", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.Control = "/nonexistent/nvidia-cuda-mps-control" }, "there is no program at /nonexistent"},
-		{"relative program", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.Control = "nvidia-cuda-mps-control" }, "no absolute path"},
-		{"path too long", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.RunDir = filepath.Join(r.dir, strings.Repeat("x", 80)) }, "choose a shorter run_dir"},
-		{"no UUID", Settings{GPU: "0"}, nil, "it is no UUID"},
+		{"no program", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.Control = "/nonexistent/nvidia-cuda-mps-control" }, "no program at /nonexistent"},
+		{"relative program", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.Control = "nvidia-cuda-mps-control" }, "is not absolute"},
+		{"path too long", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.RunDir = filepath.Join(r.dir, strings.Repeat("x", 80)) }, "set a shorter run_dir"},
+		{"no UUID", Settings{GPU: "0"}, nil, "not a UUID"},
 		{"threads", Settings{GPU: gpuA, Threads: 101}, nil, "thread percentage of 101"},
 		{"memory", Settings{GPU: gpuA, Memory: 1<<20 + 1}, nil, "whole MiB"},
 	}
@@ -341,16 +341,16 @@ func TestStartFailures(t *testing.T) {
 				t.Errorf("got %v, want %q in it", err, test.want)
 			}
 			if err != nil && strings.Count(err.Error(), "cannot start MPS") != 1 {
-				t.Errorf("%v: says what it cannot more than once", err)
+				t.Errorf("%v: it has \"cannot start MPS\" more than once", err)
 			}
 			if st, err := r.units.ServiceState(t.Context(), UnitName(gpuA)); err != nil || st.Known {
-				t.Errorf("a unit is left: %+v %v", st, err)
+				t.Errorf("a unit is left behind: %+v %v", st, err)
 			}
 		})
 	}
 }
 
-// Two lives of a daemon that the kernel killed in the middle of a start: the record is there and the unit is not.
+// gpushared was killed during a start: there is a record and no unit.
 func TestInterruptedStart(t *testing.T) {
 	r := newFixture(t)
 	l := r.layout(gpuA)
@@ -373,18 +373,18 @@ func TestObserveDoesNotWaitForAChange(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if got := r.Observe(t.Context(), gpuA); got != st {
-		t.Errorf("during a change: %+v, want what was seen before it", got)
+		t.Errorf("during a change: %+v, want the observation from before it", got)
 	}
 }
 
-// Looking again costs nothing but the greeting until the reading is old.
+// Until the reading is old an observation only waits for the greeting.
 func TestReadingIsKept(t *testing.T) {
 	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	r.running(t)
 	p := r.burn(t, r.environment(t, Limits{}), "--hold")
 	if st := r.Observe(t.Context(), gpuA); len(st.Clients) != 0 {
-		t.Errorf("clients %v: read at every look", st.Clients)
+		t.Errorf("clients %v: read at every observation", st.Clients)
 	}
 	r.clock.pass(readInterval)
 	if st := r.Observe(t.Context(), gpuA); !cmp.Equal(st.Clients, []int{p.cmd.Process.Pid}) {

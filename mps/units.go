@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Units starts services that live on when their starter ends. Systemd does, or Detached where there is no service manager.
+// Units starts services that outlive their starter: systemd, or Detached where there is no service manager.
 type Units interface {
 	// StartService starts a service that does not run. It returns when the process was started, not when it serves.
 	StartService(ctx context.Context, s Service) error
-	// StopService ends every process of the service: SIGTERM, and SIGKILL when timeout has passed. No such service is no
-	// error.
+	// StopService ends every process of the service: SIGTERM, and SIGKILL after timeout. A service that does not exist is not
+	// an error.
 	StopService(ctx context.Context, name string, timeout time.Duration) error
 	// ServiceState reads the service's state; Known is false when there is no such service.
 	ServiceState(ctx context.Context, name string) (ServiceState, error)
@@ -23,14 +23,14 @@ type Service struct {
 	Argv        []string // the program's absolute path first
 	Env         []string // the whole environment
 	Dir         string   // working directory
-	// Restart starts it again when it ended by itself other than with success, after RestartAfter. An adapter without a
-	// service manager cannot: the converge loop does it.
+	// Restart restarts it after RestartAfter when it failed. An adapter without a service manager does not: the converge loop
+	// does it.
 	Restart      bool
 	RestartAfter time.Duration
-	OpenFiles    uint64 // how many descriptors it may have, 0 for the usual number
+	OpenFiles    uint64 // limit of open files, 0 for the default
 }
 
-// ServiceState is a service as read back.
+// ServiceState is the state of a service.
 type ServiceState struct {
 	Known   bool
 	Running bool
