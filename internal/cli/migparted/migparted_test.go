@@ -14,9 +14,9 @@ import (
 	"github.com/gpushare/gpushare/internal/spec"
 )
 
-var update = flag.Bool("update", false, "write the expected specs anew")
+var update = flag.Bool("update", false, "write the expected specs")
 
-// TestEveryLabel says every label of a file in our words; a spec that is understood comes out each time.
+// TestEveryLabel converts every label of a file and checks that the result is a valid spec.
 func TestEveryLabel(t *testing.T) {
 	raw, err := os.ReadFile("testdata/mixed.yaml")
 	if err != nil {
@@ -35,7 +35,7 @@ func TestEveryLabel(t *testing.T) {
 			}
 			got := s.YAML("The label " + l.Name + ".")
 			if _, err := spec.Decode(l.Name, []byte(got)); err != nil {
-				t.Errorf("it is no spec: %v\n%s", err, got)
+				t.Errorf("not a spec: %v\n%s", err, got)
 			}
 			file := filepath.Join("testdata", l.Name+".txt")
 			if *update {
@@ -72,25 +72,25 @@ data:
 func TestRefused(t *testing.T) {
 	const entry = "version: v1\nmig-configs:\n  a:\n    - {%s}\n"
 	for name, c := range map[string]struct{ file, want string }{
-		"nothing":             {"", "it is empty"},
-		"no YAML":             {"a: [", "cannot read f.yaml"},
-		"another file":        {"gpus: []\n", `"gpus" is no key`},
-		"no version":          {"mig-configs: {a: []}\n", "version is not v1"},
-		"another version":     {"version: v2\nmig-configs: {}\n", "version is not v1"},
-		"no configurations":   {"version: v1\n", "it has no mig-configs"},
-		"no label":            {"version: v1\nmig-configs: {}\n", "has no label"},
-		"a label of nothing":  {"version: v1\nmig-configs: {a: []}\n", "f.yaml:2:18: a is no list of entries"},
-		"a label twice":       {"version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: false}]\n  a: []\n", "f.yaml:4:3: mig-configs has \"a\" twice"},
-		"unknown key":         {fmt.Sprintf(entry, "devices: all, mig-enabled: false, colour: red"), `"colour" is no key of an entry`},
-		"no devices":          {fmt.Sprintf(entry, "mig-enabled: false"), "the entry has no devices"},
-		"neither on nor off":  {fmt.Sprintf(entry, "devices: all"), "the entry has no mig-enabled"},
-		"some":                {fmt.Sprintf(entry, "devices: some, mig-enabled: false"), `"some" is neither all nor a list`},
-		"minus one":           {fmt.Sprintf(entry, "devices: [-1], mig-enabled: false"), "-1 is no GPU's number"},
-		"on, without what":    {fmt.Sprintf(entry, "devices: all, mig-enabled: true"), "mig-devices must say what there is"},
-		"off, with instances": {fmt.Sprintf(entry, "devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"), "mig-devices is not empty"},
-		"no profile":          {fmt.Sprintf(entry, "devices: all, mig-enabled: true, mig-devices: {big: 1}"), `cannot read MIG profile "big"`},
-		"no number":           {fmt.Sprintf(entry, "devices: all, mig-enabled: true, mig-devices: {1g.5gb: many}"), `"many" is no number of 1g.5gb`},
-		"less than none":      {fmt.Sprintf(entry, "devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}"), `"-1" is no number of 1g.5gb`},
+		"empty file":              {"", "it is empty"},
+		"not YAML":                {"a: [", "cannot read f.yaml"},
+		"another file":            {"gpus: []\n", `unknown key "gpus"`},
+		"no version":              {"mig-configs: {a: []}\n", "version must be v1"},
+		"another version":         {"version: v2\nmig-configs: {}\n", "version must be v1"},
+		"no configurations":       {"version: v1\n", "it has no mig-configs"},
+		"no label":                {"version: v1\nmig-configs: {}\n", "has no label"},
+		"a label without entries": {"version: v1\nmig-configs: {a: []}\n", "f.yaml:2:18: a must be a list of entries"},
+		"a label twice":           {"version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: false}]\n  a: []\n", "f.yaml:4:3: mig-configs has \"a\" twice"},
+		"unknown key":             {fmt.Sprintf(entry, "devices: all, mig-enabled: false, colour: red"), `unknown key "colour"`},
+		"no devices":              {fmt.Sprintf(entry, "mig-enabled: false"), "the entry has no devices"},
+		"no mig-enabled":          {fmt.Sprintf(entry, "devices: all"), "the entry has no mig-enabled"},
+		"not all":                 {fmt.Sprintf(entry, "devices: some, mig-enabled: false"), `"some": must be all or a list`},
+		"negative number":         {fmt.Sprintf(entry, "devices: [-1], mig-enabled: false"), "invalid GPU number -1"},
+		"on, without mig-devices": {fmt.Sprintf(entry, "devices: all, mig-enabled: true"), "mig-devices is required"},
+		"off, with instances":     {fmt.Sprintf(entry, "devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"), "mig-devices is not empty"},
+		"not a profile":           {fmt.Sprintf(entry, "devices: all, mig-enabled: true, mig-devices: {big: 1}"), `cannot read MIG profile "big"`},
+		"not a number":            {fmt.Sprintf(entry, "devices: all, mig-enabled: true, mig-devices: {1g.5gb: many}"), `invalid number "many" of 1g.5gb`},
+		"negative count":          {fmt.Sprintf(entry, "devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}"), `invalid number "-1" of 1g.5gb`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := migparted.Read("f.yaml", []byte(c.file)); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -1,5 +1,5 @@
-// Package migparted reads the configuration files of NVIDIA's MIG partition editor, as it publishes their format, and says
-// in our words what a label of one means and what of it cannot be said. It changes nothing and asks no GPU.
+// Package migparted reads the configuration files of NVIDIA's MIG partition editor in their published format. It converts a
+// label to a part of a spec and lists what a spec cannot express. It changes nothing and queries no GPU.
 package migparted
 
 import (
@@ -20,10 +20,10 @@ type Config struct {
 // Label is one named configuration of a whole node.
 type Label struct {
 	Name    string
-	Entries []Entry // applied one after the other
+	Entries []Entry // applied in this order
 }
 
-// Entry is what some GPUs should be.
+// Entry is the desired state of some GPUs.
 type Entry struct {
 	Line    int
 	Filter  []string // PCI device ids, "0x20B010DE"; empty: any board
@@ -33,7 +33,7 @@ type Entry struct {
 	Counts  []Count // in the order of the file
 }
 
-// Count is so many of one profile.
+// Count is a number of instances of one profile.
 type Count struct {
 	Profile string
 	N       int
@@ -49,12 +49,12 @@ func (c *Config) Label(name string) *Label {
 	return nil
 }
 
-// errorAt is something that cannot be read, and where.
+// errorAt returns an error with its position in the file.
 func errorAt(file string, n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("%s:%d:%d: %s", file, n.Line, n.Column, fmt.Sprintf(format, args...))
 }
 
-// Read reads a file; name is for messages. The config map that the GPU operator keeps such a file in is understood too.
+// Read parses a file; name is for messages. It also accepts the ConfigMap in which the GPU operator stores such a file.
 func Read(name string, raw []byte) (*Config, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(raw, &doc); err != nil {
@@ -77,15 +77,15 @@ func Read(name string, raw []byte) (*Config, error) {
 				return Read(name+", "+f.key.Value, []byte(f.value.Value))
 			}
 		}
-		return nil, fmt.Errorf("cannot read %s: it is a config map without mig-configs", name)
+		return nil, fmt.Errorf("cannot read %s: it is a ConfigMap without mig-configs", name)
 	}
 	for _, f := range top {
 		if f.key.Value != "version" && f.key.Value != "mig-configs" {
-			return nil, errorAt(name, f.key, "%q is no key of a MIG partition editor's file: it has version and mig-configs", f.key.Value)
+			return nil, errorAt(name, f.key, "unknown key %q: a file of the MIG partition editor has version and mig-configs", f.key.Value)
 		}
 	}
 	if v := top.get("version"); v == nil || v.Value != "v1" {
-		return nil, errorAt(name, doc.Content[0], "version is not v1, which is the only one that is published")
+		return nil, errorAt(name, doc.Content[0], "version must be v1")
 	}
 	labels, err := fields(name, top.get("mig-configs"), "mig-configs")
 	if err != nil {
@@ -95,7 +95,7 @@ func Read(name string, raw []byte) (*Config, error) {
 	for _, f := range labels {
 		l := Label{Name: f.key.Value}
 		if f.value.Kind != yaml.SequenceNode || len(f.value.Content) == 0 {
-			return nil, errorAt(name, f.value, "%s is no list of entries", l.Name)
+			return nil, errorAt(name, f.value, "%s must be a list of entries", l.Name)
 		}
 		for _, n := range f.value.Content {
 			e, err := entry(name, n)
@@ -125,7 +125,7 @@ func (m mapping) get(key string) *yaml.Node {
 	return nil
 }
 
-// fields reads a mapping in its order, with each key once.
+// fields returns the fields of a mapping in their order. It refuses a key that is there twice.
 func fields(file string, n *yaml.Node, what string) (mapping, error) {
 	if n == nil {
 		return nil, fmt.Errorf("cannot read %s: it has no %s", file, what)
@@ -134,7 +134,7 @@ func fields(file string, n *yaml.Node, what string) (mapping, error) {
 		n = n.Alias
 	}
 	if n.Kind != yaml.MappingNode {
-		return nil, errorAt(file, n, "%s is no mapping", what)
+		return nil, errorAt(file, n, "%s must be a mapping", what)
 	}
 	var out mapping
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -172,7 +172,7 @@ func entry(file string, n *yaml.Node) (Entry, error) {
 		case "mig-devices":
 			err = e.counts(f.value)
 		default:
-			err = fmt.Errorf("%q is no key of an entry: it has devices, device-filter, mig-enabled and mig-devices", f.key.Value)
+			err = fmt.Errorf("unknown key %q: an entry has devices, device-filter, mig-enabled and mig-devices", f.key.Value)
 		}
 		if err != nil {
 			return e, errorAt(file, f.value, "%s: %v", f.key.Value, err)
@@ -180,14 +180,14 @@ func entry(file string, n *yaml.Node) (Entry, error) {
 	}
 	switch {
 	case e.Enabled && list.get("mig-devices") == nil:
-		return e, errorAt(file, n, "mig-enabled is true, so mig-devices must say what there is; {} is nothing")
+		return e, errorAt(file, n, "mig-enabled is true, so mig-devices is required; {} is an empty layout")
 	case !e.Enabled && len(e.Counts) > 0:
-		return e, errorAt(file, n, "mig-enabled is false, and mig-devices is not empty")
+		return e, errorAt(file, n, "mig-enabled is false, but mig-devices is not empty")
 	}
 	return e, nil
 }
 
-// stringOrList reads a string or a list of strings.
+// stringOrList decodes a string or a list of strings.
 func stringOrList(n *yaml.Node, into *[]string) error {
 	var one string
 	if n.Kind == yaml.ScalarNode {
@@ -203,16 +203,16 @@ func stringOrList(n *yaml.Node, into *[]string) error {
 func (e *Entry) devices(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
 		if e.All = n.Value == "all"; !e.All {
-			return fmt.Errorf("%q is neither all nor a list of numbers", n.Value)
+			return fmt.Errorf("%q: must be all or a list of GPU numbers", n.Value)
 		}
 		return nil
 	}
 	if err := n.Decode(&e.Devices); err != nil {
-		return errors.New("it is neither all nor a list of numbers")
+		return errors.New("must be all or a list of GPU numbers")
 	}
 	for _, d := range e.Devices {
 		if d < 0 {
-			return fmt.Errorf("%d is no GPU's number", d)
+			return fmt.Errorf("invalid GPU number %d", d)
 		}
 	}
 	return nil
@@ -220,7 +220,7 @@ func (e *Entry) devices(n *yaml.Node) error {
 
 func (e *Entry) counts(n *yaml.Node) error {
 	if n.Kind != yaml.MappingNode {
-		return errors.New("it is no mapping of profiles to numbers")
+		return errors.New("must be a mapping of profiles to numbers")
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		c := Count{Profile: n.Content[i].Value}
@@ -228,7 +228,7 @@ func (e *Entry) counts(n *yaml.Node) error {
 			return err
 		}
 		if err := n.Content[i+1].Decode(&c.N); err != nil || c.N < 0 {
-			return fmt.Errorf("%q is no number of %s", n.Content[i+1].Value, c.Profile)
+			return fmt.Errorf("invalid number %q of %s", n.Content[i+1].Value, c.Profile)
 		}
 		e.Counts = append(e.Counts, c)
 	}

@@ -14,21 +14,21 @@ import (
 // GPUs is one entry under gpus: of a spec.
 type GPUs struct {
 	Index   []int    // the selector: by index,
-	Model   string   // by the driver's name,
+	Model   string   // by the driver's name of the model,
 	UUID    string   // by UUID, or all when none is set
 	Mode    string   // mig or exclusive
 	Layout  []string // of mode mig; empty: dynamic
 	Comment string
 }
 
-// Spec is what a label becomes: a part of a spec, and what could not be said in it.
+// Spec is a converted label: a part of a spec, and what a spec cannot express.
 type Spec struct {
 	GPUs         []GPUs
 	NotExpressed []string
 }
 
-// Spec says a label in our words. Where the file lets the last entry win and a spec the most exact one, the entries are
-// made to say the same, or the difference is told.
+// Spec converts a label. In the file the last entry has precedence, in a spec the most specific selector. The entries are
+// changed so that the result is the same; where that is not possible, the difference is listed.
 func (l *Label) Spec() (Spec, error) {
 	var out Spec
 	notExpressed := func(e *Entry, format string, args ...any) {
@@ -39,10 +39,10 @@ func (l *Label) Spec() (Spec, error) {
 		g := GPUs{Mode: "exclusive"}
 		switch {
 		case !e.Enabled:
-			g.Comment = "MIG off; write timeslice or mps if tenants should share it"
+			g.Comment = "MIG off; set timeslice or mps to share the GPU"
 		case len(e.layout()) == 0:
 			g.Mode = "mig"
-			notExpressed(e, "MIG on without an instance is no layout: it is written as dynamic, where instances are made for leases")
+			notExpressed(e, "MIG on without instances is not a layout: it is converted to dynamic, where instances are created for leases")
 		default:
 			g.Mode, g.Layout = "mig", e.layout()
 		}
@@ -53,7 +53,7 @@ func (l *Label) Spec() (Spec, error) {
 				continue
 			}
 			if len(e.Filter) > 0 {
-				notExpressed(e, "GPUs are selected by number or by board, not by both: that they are %s is not checked", strings.Join(e.Filter, ", "))
+				notExpressed(e, "a spec selects GPUs by number or by board, not by both: the device filter %s is not checked", strings.Join(e.Filter, ", "))
 			}
 			g.Index = slices.Clone(e.Devices)
 			slices.Sort(g.Index)
@@ -61,7 +61,7 @@ func (l *Label) Spec() (Spec, error) {
 			out.add(g)
 		case len(e.Filter) == 0:
 			for _, before := range out.GPUs {
-				notExpressed(e, "it is for all GPUs and comes last, so that what is before it for %s has no effect", before.selects())
+				notExpressed(e, "this later entry is for all GPUs, so the earlier entry for %s has no effect", before.selects())
 			}
 			out.GPUs = nil
 			out.add(g)
@@ -71,11 +71,11 @@ func (l *Label) Spec() (Spec, error) {
 				return out, err
 			}
 			if len(unknown) > 0 {
-				notExpressed(e, "no known board has the PCI id %s: select its GPUs by model, as 'nvidia-smi -L' names them", strings.Join(unknown, ", "))
+				notExpressed(e, "unknown PCI id %s: select its GPUs by model, as shown by 'nvidia-smi -L'", strings.Join(unknown, ", "))
 			}
 			for _, model := range known {
 				if slices.ContainsFunc(out.GPUs, func(b GPUs) bool { return len(b.Index) > 0 }) {
-					notExpressed(e, "it comes after GPUs that are selected by number, and would win over them; in a spec the number wins over the model")
+					notExpressed(e, "in the file this later entry has precedence over entries with GPU numbers; in a spec the number has precedence over the model")
 				}
 				g.Model = model
 				out.add(g)
@@ -85,25 +85,25 @@ func (l *Label) Spec() (Spec, error) {
 	return out, nil
 }
 
-// add appends an entry. It takes GPUs away from earlier ones that select by the same.
+// add appends an entry and removes its GPUs from earlier entries with the same kind of selector.
 func (s *Spec) add(g GPUs) {
 	s.GPUs = slices.DeleteFunc(s.GPUs, func(b GPUs) bool { return g.Model != "" && b.Model == g.Model })
 	for i := range s.GPUs {
 		if b := &s.GPUs[i]; len(b.Index) > 0 {
 			b.Index = slices.DeleteFunc(slices.Clone(b.Index), func(n int) bool { return slices.Contains(g.Index, n) })
 			if len(b.Index) == 0 {
-				b.Mode = "" // Nothing is left of it.
+				b.Mode = "" // It selects no GPU any more.
 			}
 		}
 	}
 	s.GPUs = append(slices.DeleteFunc(s.GPUs, func(b GPUs) bool { return b.Mode == "" }), g)
 }
 
-// layout lists the profiles, the largest first, each as often as it is wanted.
+// layout lists the profiles, the largest first, each as often as its count.
 func (e *Entry) layout() []string {
 	counts := slices.Clone(e.Counts)
 	slices.SortStableFunc(counts, func(a, b Count) int {
-		x, _ := mig.ParseProfile(a.Profile) // It was parsed when it was read.
+		x, _ := mig.ParseProfile(a.Profile) // Read has parsed it.
 		y, _ := mig.ParseProfile(b.Profile)
 		return cmp.Or(cmp.Compare(y.Slices, x.Slices), cmp.Compare(y.GB, x.GB))
 	})
@@ -114,7 +114,7 @@ func (e *Entry) layout() []string {
 	return out
 }
 
-// boards finds the driver's names of the boards with these PCI ids, in their order.
+// boards returns the driver's names of the boards with these PCI ids, in their order.
 func boards(filter []string) (known, unknown []string, err error) {
 	all, err := board.All()
 	if err != nil {
@@ -132,7 +132,7 @@ func boards(filter []string) (known, unknown []string, err error) {
 	return known, unknown, nil
 }
 
-// selects says which GPUs an entry is for.
+// selects describes the selector of an entry.
 func (g *GPUs) selects() string {
 	switch {
 	case len(g.Index) > 0:
@@ -145,7 +145,7 @@ func (g *GPUs) selects() string {
 	return "all"
 }
 
-// YAML writes a spec. from says where it comes from.
+// YAML formats a spec. from is its origin, for a comment.
 func (s Spec) YAML(from string) string {
 	var b strings.Builder
 	b.WriteString("# " + from + "\n")
