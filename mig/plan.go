@@ -23,7 +23,7 @@ type Placed struct {
 	Name      string           `json:"name"`
 	ProfileID uint32           `json:"profile_id"`
 	Placement gpu.Placement    `json:"placement"`
-	Slices    uint32           `json:"slices"`            // compute slices of the whole instance; 0 when the device does not list the profile
+	Slices    uint32           `json:"slices"`            // compute slices of the instance; 0 when the device does not list the profile
 	Compute   []gpu.NewCompute `json:"compute,omitempty"` // empty: one that takes all slices
 }
 

@@ -192,7 +192,7 @@ func TestDetachedOutlivesItsStarter(t *testing.T) {
 	var out strings.Builder
 	starter.Stderr = &out
 	// A service does not inherit its starter's files, so the pipes end with the starter.
-	said, err := starter.StdoutPipe()
+	output, err := starter.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestDetachedOutlivesItsStarter(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer starter.Process.Kill()
-	if line, err := bufio.NewReader(said).ReadString('\n'); line != "started\n" {
+	if line, err := bufio.NewReader(output).ReadString('\n'); line != "started\n" {
 		starter.Wait()
 		t.Fatalf("the starter printed %q, %v; %s", line, err, out.String())
 	}

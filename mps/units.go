@@ -21,7 +21,7 @@ type Service struct {
 	Name        string // "gpushare-mps-5f0c1a2b3c4d.service"
 	Description string
 	Argv        []string // the program's absolute path first
-	Env         []string // the whole environment
+	Env         []string // the complete environment
 	Dir         string   // working directory
 	// Restart restarts it after RestartAfter when it failed. An adapter without a service manager does not: the converge loop
 	// does it.

@@ -14,7 +14,7 @@ func TestShareErrorIsAsStated(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, p := range []float64{0.1, 0.3, 0.5} {
 		const runs, window = 2000, 10
-		var square, said float64
+		var square, stated float64
 		for range runs {
 			const samples = 7.2 * window
 			busy := 0
@@ -28,10 +28,10 @@ func TestShareErrorIsAsStated(t *testing.T) {
 			b.Add(0, window*time.Second, []gpu.UtilSample{{PID: 1, SM: a}, {PID: 2, SM: 100 - a}}, func(pid int) string { return []string{"", "a", "b"}[pid] })
 			sh := b.Shares(window*time.Second, window*time.Second)["a"]
 			square += (sh.Part - p) * (sh.Part - p) / runs
-			said += sh.StdErr / runs
+			stated += sh.StdErr / runs
 		}
-		if seen := math.Sqrt(square); math.Abs(seen-said)/seen > 0.05 {
-			t.Errorf("share %.1f: the estimates spread by %.4f, their standard error is %.4f", p, seen, said)
+		if spread := math.Sqrt(square); math.Abs(spread-stated)/spread > 0.05 {
+			t.Errorf("share %.1f: the estimates spread by %.4f, their standard error is %.4f", p, spread, stated)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (s *Scheduler) account(now time.Duration) {
 	s.last = now
 	in := s.participants()
 	switch s.phase {
-	case sideBySide:
+	case concurrent:
 		for _, m := range in {
 			m.addTime(from, now, 1/float64(len(in)))
 		}
@@ -132,7 +132,7 @@ type Status struct {
 
 // Status returns the status as of the last Next.
 func (s *Scheduler) Status() Status {
-	out := Status{Enforced: s.phase != sideBySide, Reason: s.reason}
+	out := Status{Enforced: s.phase != concurrent, Reason: s.reason}
 	if s.current != nil {
 		out.Current = s.current.Lease
 	}

@@ -91,7 +91,7 @@ type Scheduler struct {
 type phase int
 
 const (
-	sideBySide  phase = iota // no lease is frozen
+	concurrent  phase = iota // no lease is frozen
 	sliceRuns                // current runs, the others are frozen
 	backlogRuns              // all are frozen, the queued work of current still runs
 	allCapped                // all are frozen, because all have reached their caps
@@ -182,7 +182,7 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 func (s *Scheduler) forget() {
 	s.members = slices.DeleteFunc(s.members, func(m *member) bool { return m.removed && !m.frozen })
 	if s.current != nil && !slices.Contains(s.members, s.current) {
-		s.current, s.phase = nil, sideBySide
+		s.current, s.phase = nil, concurrent
 	}
 }
 
@@ -293,7 +293,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 		return a
 	}
 	if !enforced {
-		s.phase, s.current = sideBySide, nil
+		s.phase, s.current = concurrent, nil
 		until := now + time.Second
 		for _, m := range s.members {
 			m.deficit = 0 // no other lease was delayed
@@ -304,11 +304,11 @@ func (s *Scheduler) Next(now time.Duration) Action {
 		return Action{Kind: Wait, Until: until, Reason: why}
 	}
 	if s.current != nil && !slices.Contains(in, s.current) {
-		s.current, s.phase = nil, sideBySide
+		s.current, s.phase = nil, concurrent
 	}
 	for {
 		switch s.phase {
-		case sideBySide, allCapped:
+		case concurrent, allCapped:
 			m, q, at := s.pickNext(in, now)
 			if m == nil {
 				s.phase, s.current = allCapped, nil
@@ -348,7 +348,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 				return Action{Kind: Wait, Until: end, Reason: "its queued work still runs"}
 			}
 			s.chargeSlice(now)
-			s.phase = sideBySide
+			s.phase = concurrent
 		}
 	}
 }
