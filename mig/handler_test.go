@@ -391,8 +391,8 @@ func TestModeStep(t *testing.T) {
 				if active != (err == nil) || active != f.mig.Current || !active && !errors.Is(err, gpu.ErrInUse) {
 					t.Errorf("mode %+v, %v", f.mig, err)
 				}
-				if took := time.Since(began); took > transientUse {
-					t.Errorf("it took %v", took)
+				if duration := time.Since(began); duration > transientUse {
+					t.Errorf("the change lasted %v", duration)
 				}
 			})
 		})

@@ -265,7 +265,7 @@ func (j job) compare(k job) int {
 }
 
 // walk places the rest of job ji, starting with choice from. Equal requests take choices in rising order, so that no
-// combination is visited twice. mask is the used slices, conflicts the present instances that are destroyed, matched those
+// combination is tried twice. mask is the used slices, conflicts the present instances that are destroyed, matched those
 // that are kept for a request.
 func (s *search) walk(ji, done, from int, mask, conflicts, matched, created uint64) {
 	if s.found && s.first {

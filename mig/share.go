@@ -127,7 +127,7 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 					return false
 				}
 			}
-			// Only falling order, so that no division is visited twice.
+			// Only falling order, so that no division is returned twice.
 			if n := len(bins); n > 0 && slices.Compare(bins[n-1], bin) < 0 {
 				return true
 			}

@@ -122,8 +122,8 @@ func TestDetachedKillsWhatIgnoresTerm(t *testing.T) {
 	if err := d.StopService(t.Context(), "s.service", 300*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("it took %v", took)
+	if duration := time.Since(start); duration > 10*time.Second {
+		t.Errorf("the stop lasted %v", duration)
 	}
 	if st := state(t, d); st.Known {
 		t.Errorf("after the stop: %+v", st)

@@ -216,8 +216,8 @@ func TestUnresponsive(t *testing.T) {
 	if err := r.Stop(t.Context(), gpuA); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begin); took > 15*time.Second {
-		t.Errorf("stopping an unresponsive daemon took %v", took)
+	if duration := time.Since(begin); duration > 15*time.Second {
+		t.Errorf("stopping an unresponsive daemon lasted %v", duration)
 	}
 }
 

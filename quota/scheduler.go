@@ -494,7 +494,7 @@ func (s *Scheduler) thawDeadline(in []*member, t time.Duration) time.Duration {
 	return t
 }
 
-// pickNext visits the leases in order, credits each with its part of a round, and takes the first that has enough for a
+// pickNext goes through the leases in order, credits each with its part of a round, and takes the first that has enough for a
 // slice. When all have reached their caps it returns nil and the time when the first has budget again.
 func (s *Scheduler) pickNext(in []*member, now time.Duration) (*member, time.Duration, time.Duration) {
 	r, q := s.round(len(in)), s.quantum()
@@ -516,14 +516,14 @@ func (s *Scheduler) pickNext(in []*member, now time.Duration) (*member, time.Dur
 	}
 	if m := s.urgent(in, now, q); m != nil {
 		if total > 0 {
-			credit(m) // its visit comes early
+			credit(m) // its credit comes early
 		}
 		return m, max(q, min(m.deficit-m.backlog.estimate, r)), 0
 	}
 	if total == 0 {
 		return nil, 0, at
 	}
-	// A lease with debt needs several visits to pay it back. The bound is only against a defect.
+	// A lease with debt needs several credits to pay it back. The bound is only against a defect.
 	for i := max(first, 0); i < max(first, 0)+100000; i++ {
 		m := in[i%len(in)]
 		if s.capWait(m, len(in), q) != 0 {
