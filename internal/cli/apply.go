@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/internal/text"
 )
 
-// maxDocument is one byte more than the daemon reads: it refuses, with its own words.
+// maxDocument is one byte more than the daemon reads, so that the daemon refuses a longer document itself.
 const maxDocument = 1<<20 + 1
 
 func (a *app) applyCommand() *cobra.Command {
@@ -26,10 +26,10 @@ func (a *app) applyCommand() *cobra.Command {
 	var noWait bool
 	var match uint64
 	c := &cobra.Command{
-		Use: "apply -f FILE", Short: "Make the node be as a spec says", Args: noArgs,
-		Long: `Apply sends a spec to the daemon, which plans the fewest and least disruptive steps,
-proves that they can work, and only then carries them out. Nothing in use is stopped
-without --force. A second apply of the same file changes nothing.`,
+		Use: "apply -f FILE", Short: "Put a spec in force", Args: noArgs,
+		Long: `Apply sends a spec to the daemon. The daemon plans the fewest and least disruptive
+steps, checks that they are possible, and only then carries them out. Nothing in use is
+stopped without --force. A second apply of the same file changes nothing.`,
 		Example: "  gpushare apply -f node.yaml --check --diff\n  gpushare apply -f node.yaml\n  gpushare get | gpushare apply -f -",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc, err := a.document(file)
@@ -55,7 +55,7 @@ without --force. A second apply of the same file changes nothing.`,
 				return nil
 			}
 			if noWait {
-				fmt.Fprintf(a.io.Out, "generation %d is accepted and being carried out: 'gpushare status' shows how far it is\n", res.Plan.Generation)
+				fmt.Fprintf(a.io.Out, "generation %d is accepted: 'gpushare status' shows its progress\n", res.Plan.Generation)
 				return nil
 			}
 			return a.follow(cmd, res.Operation)
@@ -66,9 +66,9 @@ without --force. A second apply of the same file changes nothing.`,
 	_ = c.MarkFlagFilename("file", "yaml", "yml") // It fails only for a flag that does not exist.
 	f.BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
 	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
-	f.BoolVar(&o.Force, "force", false, "stop what is in the way, the polite way: SIGTERM, grace, SIGKILL")
-	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU where a change of MIG mode needs it")
-	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to end")
+	f.BoolVar(&o.Force, "force", false, "stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL")
+	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU if a change of MIG mode needs it")
+	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to finish")
 	f.Uint64Var(&match, "if-generation", 0, "refuse unless this generation is in force")
 	return c
 }
@@ -76,13 +76,13 @@ without --force. A second apply of the same file changes nothing.`,
 // document reads a file or standard input.
 func (a *app) document(file string) ([]byte, error) {
 	if file == "" {
-		return nil, usageError{err: errors.New("which spec? Name it with -f FILE, or -f - for standard input")}
+		return nil, usageError{err: errors.New("no spec given: write -f FILE, or -f - for standard input")}
 	}
 	in := a.io.In
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return nil, usageError{err: fmt.Errorf("cannot read the spec: %w", err), hint: "-f names the file that holds it, - is standard input"}
+			return nil, usageError{err: fmt.Errorf("cannot read the spec: %w", err), hint: "-f takes a file, or - for standard input"}
 		}
 		defer f.Close()
 		in = f
@@ -99,7 +99,7 @@ func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) e
 	if res.Operation != nil && !noWait {
 		last, err := a.client.Follow(cmd.Context(), res.Operation, func(*api.Operation) {})
 		if err != nil {
-			return goesOn(err)
+			return continues(err)
 		}
 		res.Operation = last
 		failed = outcome(last)
@@ -113,12 +113,12 @@ func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) e
 	return failed
 }
 
-// follow prints a line for each step as it ends, and gives the operation's outcome.
+// follow prints a line for each step when it ends, and returns the outcome of the operation.
 func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 	if a.json {
 		last, err := a.client.Follow(cmd.Context(), op, func(*api.Operation) {})
 		if err != nil {
-			return goesOn(err)
+			return continues(err)
 		}
 		if err := a.printJSON(struct {
 			SchemaVersion int `json:"schema_version"`
@@ -144,7 +144,7 @@ func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 		}
 	})
 	if err != nil {
-		return goesOn(err)
+		return continues(err)
 	}
 	if err := outcome(last); err != nil {
 		return err
@@ -179,17 +179,17 @@ func (a *app) stepLine(s *api.PlanStep, names gpuNames) string {
 	return line
 }
 
-// goesOn says of a wait that was cut short what becomes of the change: the daemon does not need this process for it.
-func goesOn(err error) error {
-	const hint = "the change goes on without this command: 'gpushare status' shows how far it is"
+// continues adds a hint to the error of a wait that was interrupted: the change continues without this process.
+func continues(err error) error {
+	const hint = "the change continues without this command: 'gpushare status' shows its progress"
 	if errors.Is(err, context.Canceled) {
 		return &interruptedError{hint: hint}
 	}
 	var e *api.Error
 	if errors.As(err, &e) && e.Kind == api.KindUnavailable {
-		told := *e
-		told.Hint = "what was begun is finished or undone when gpushared runs again: see 'gpushare status'"
-		return &told
+		hinted := *e
+		hinted.Hint = "gpushared finishes or undoes the change when it runs again: see 'gpushare status'"
+		return &hinted
 	}
 	return err
 }
@@ -214,7 +214,7 @@ func (a *app) planCommand() *cobra.Command {
 	var o client.ApplyOptions
 	c := &cobra.Command{
 		Use: "plan [-f FILE]", Short: "Show what would change, without changing it", Args: noArgs,
-		Long:    "With a file, what applying it would do. Without, how the node differs from the spec in force.",
+		Long:    "With a file: what applying it would change. Without: how the node differs from the spec in force.",
 		Example: "  gpushare plan -f node.yaml\n  gpushare plan --exit-code   # 10 when something would change",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			plan, err := a.wouldChange(cmd, file, o)
@@ -258,8 +258,8 @@ func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions
 	return &res.Plan, nil
 }
 
-// plan prints what would be, or will be done. Warnings come first and go to standard error, where no reader of the plan
-// takes them for a step. changed: the spec differs, even where no step follows from it.
+// plan prints a plan. Warnings come first, on standard error, so that no parser of the plan takes them for a step. changed
+// says that the spec differs, even if the plan has no step.
 func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 	for _, w := range p.Warnings {
 		fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(w))
@@ -269,13 +269,13 @@ func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 	}
 	if p.Empty {
 		if changed {
-			fmt.Fprintln(a.io.Out, "no changes on the node: only the spec is another")
+			fmt.Fprintln(a.io.Out, "no changes on the node, only to the spec")
 		} else {
 			fmt.Fprintln(a.io.Out, "no changes")
 		}
 		return
 	}
-	disturbs := "disturbs nobody"
+	disturbs := "disturbs nothing in use"
 	if len(p.Disturbs) > 0 {
 		disturbs = "disturbs: " + printable(strings.Join(p.Disturbs, ", "))
 	}
@@ -287,15 +287,15 @@ func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 		return
 	}
 	if p.Observe {
-		fmt.Fprintf(a.io.Out, "%s, not done because the spec says 'enforce: observe':\n", text.Count(len(p.Steps), "step"))
+		fmt.Fprintf(a.io.Out, "%s, not carried out because the spec has 'enforce: observe':\n", text.Count(len(p.Steps), "step"))
 	} else {
-		fmt.Fprintf(a.io.Out, "%s would be done:\n", text.Count(len(p.Steps), "step"))
+		fmt.Fprintf(a.io.Out, "%s:\n", text.Count(len(p.Steps), "step"))
 	}
 	a.steps(p.Steps, a.gpuNames(ctx, p.Steps))
 	fmt.Fprintln(a.io.Out, disturbs)
 }
 
-// steps lists steps with the reasons beside them, in one column where the texts are short enough for it.
+// steps lists steps with their reasons, in one column if the texts are short enough.
 func (a *app) steps(steps []api.PlanStep, names gpuNames) {
 	const wide = 72
 	lines, column := make([]string, len(steps)), 0
@@ -316,13 +316,13 @@ func (a *app) steps(steps []api.PlanStep, names gpuNames) {
 	}
 }
 
-// gpuNames gives GPUs the names that people use: their numbers of now.
+// gpuNames maps the UUIDs of GPUs to names for people: their current indices.
 type gpuNames struct {
 	byUUID map[string]string
 	width  int // of the widest prefix; 0 when no step is about a GPU
 }
 
-// gpuNames asks for the numbers; a GPU without one keeps the head of its UUID.
+// gpuNames queries the indices; a GPU without one keeps the first part of its UUID.
 func (a *app) gpuNames(ctx context.Context, steps []api.PlanStep) gpuNames {
 	n := gpuNames{byUUID: map[string]string{}}
 	for _, s := range steps {
@@ -341,7 +341,7 @@ func (a *app) gpuNames(ctx context.Context, steps []api.PlanStep) gpuNames {
 				n.byUUID[s.GPUs[i].UUID] = fmt.Sprintf("GPU %d", s.GPUs[i].Index)
 			}
 		}
-	} // Else the UUIDs do: a plan is not kept back for nicer names.
+	} // Otherwise the UUIDs are enough: a plan does not wait for names.
 	n.width = len(hostPrefix)
 	for _, name := range n.byUUID {
 		n.width = max(n.width, len(name))
@@ -349,7 +349,7 @@ func (a *app) gpuNames(ctx context.Context, steps []api.PlanStep) gpuNames {
 	return n
 }
 
-// hostPrefix stands where a step is about no GPU.
+// hostPrefix is the prefix of a step without a GPU.
 const hostPrefix = "host"
 
 func (n gpuNames) prefix(gpu string) string {
@@ -366,7 +366,7 @@ func (n gpuNames) prefix(gpu string) string {
 	return fmt.Sprintf("%-*s  ", n.width, name)
 }
 
-// diff prints only what differs, with its neighbours.
+// diff prints the differences with the lines around them.
 func (a *app) diff(d *api.Diff) {
 	fmt.Fprint(a.io.Out, spec.Diff(d.Before, d.After))
 }
@@ -374,7 +374,7 @@ func (a *app) diff(d *api.Diff) {
 func (a *app) getCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "get", Short: "Print the spec in force", Args: noArgs,
-		Example: "  gpushare get > node.yaml   # its 'base:' makes an apply refuse when somebody else was faster",
+		Example: "  gpushare get > node.yaml   # its 'base:' makes apply refuse if another spec is in force by then",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc, err := a.client.Spec(cmd.Context())
 			if err != nil {

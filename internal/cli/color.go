@@ -2,15 +2,14 @@ package cli
 
 import "strings"
 
-// The colours, as terminals number them. Nothing is told by colour alone.
+// The colours, as terminals number them. No information is in the colour alone.
 const (
 	red    = "31"
 	green  = "32"
 	yellow = "33"
 )
 
-// stateColors are the words of state that somebody should see from afar. The others stay as they are: a page on which
-// everything is coloured shows nothing.
+// stateColors are the states that need attention. The others have no colour.
 var stateColors = map[string]string{
 	"held": red, "lost": red, "stuck": red, "failed": red, "fail": red, "unresponsive": red, "over its limit": red, "stopping": red,
 	"changing": yellow, "starting": yellow, "ending": yellow, "waiting": yellow, "warn": yellow, "near its limit": yellow, "undone": yellow,

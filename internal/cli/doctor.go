@@ -14,8 +14,8 @@ import (
 
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "Check the node and say what is wrong or weaker than it could be", Args: noArgs,
-		Long:    "Doctor looks at the driver, the walls, the state and the tenants. It changes nothing, and exits with 6 when a check failed.",
+		Use: "doctor", Short: "Check the node for problems and missing enforcement", Args: noArgs,
+		Long:    "Doctor checks the driver, the isolation, the saved state and the tenants. It changes nothing, and exits with 6 if a check failed.",
 		Example: "  gpushare doctor\n  gpushare doctor --json | jq '.checks[] | select(.result != \"ok\")'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := a.client.Doctor(cmd.Context())
@@ -41,7 +41,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	}
 }
 
-// checks prints findings, a hint that several in a row share only once, and the count of those that are not well.
+// checks prints the checks, a hint of consecutive checks only once, and the counts of failures and warnings.
 func (a *app) checks(checks []api.Check) {
 	warned, failed := 0, 0
 	for i, c := range checks {
@@ -63,9 +63,9 @@ func (a *app) checks(checks []api.Check) {
 	case failed > 0:
 		fmt.Fprintf(a.io.Out, "%s failed\n", text.Count(failed, "check"))
 	case warned > 0:
-		fmt.Fprintf(a.io.Out, "nothing failed, %s\n", text.Count(warned, "warning"))
+		fmt.Fprintf(a.io.Out, "no check failed, %s\n", text.Count(warned, "warning"))
 	default:
-		fmt.Fprintln(a.io.Out, "all is well")
+		fmt.Fprintln(a.io.Out, "all checks passed")
 	}
 }
 
@@ -78,8 +78,8 @@ func (a *app) verdict(result string) string {
 
 func (a *app) eventsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "events", Short: "Follow what happens on the node", Args: noArgs,
-		Long:    "Events prints what happens from now on, a line each, until it is interrupted; with --json one object a line.",
+		Use: "events", Short: "Follow the events of the node", Args: noArgs,
+		Long:    "Events prints one line for each event from now on, until it is interrupted; with --json one object a line.",
 		Example: "  gpushare events\n  gpushare events --json | jq -r 'select(.kind == \"gpu.held\") | .message'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := json.NewEncoder(a.io.Out)

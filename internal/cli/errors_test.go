@@ -82,15 +82,15 @@ func TestUsage(t *testing.T) {
 		"help of nothing":             {"help gpu lst", `unknown command "lst" for 'gpushare gpu'`, "did you mean"},
 		"unknown flag":                {"plan --foce", "unknown flag: --foce", "did you mean --force?"},
 		"unknown global flag":         {"status --jsn", "unknown flag: --jsn", "did you mean --json?"},
-		"flag like no other":          {"status --xyzzy", "unknown flag: --xyzzy", "'gpushare status --help' says more"},
-		"unknown short flag":          {"status -z", "unknown shorthand flag: 'z'", "'gpushare status --help' says more"},
-		"flag without its value":      {"apply -f", "flag needs an argument: 'f'", "'gpushare apply --help' says more"},
-		"value that is none":          {"apply -f - --if-generation x", "invalid argument \"x\"", "'gpushare apply --help' says more"},
+		"flag like no other":          {"status --xyzzy", "unknown flag: --xyzzy", "'gpushare status --help' shows the usage"},
+		"unknown short flag":          {"status -z", "unknown shorthand flag: 'z'", "'gpushare status --help' shows the usage"},
+		"flag without its value":      {"apply -f", "flag needs an argument: 'f'", "'gpushare apply --help' shows the usage"},
+		"value that is none":          {"apply -f - --if-generation x", "invalid argument \"x\"", "'gpushare apply --help' shows the usage"},
 		"argument too many":           {"status now", `'gpushare status' takes no arguments, got "now"`, "--help"},
 		"argument too few":            {"lease show", "'gpushare lease show' needs the id of a lease", "--help"},
 		"two arguments":               {"gpu retry 1 2", "needs a GPU's index or UUID", "--help"},
-		"apply without a file":        {"apply", "which spec?", "--help"},
-		"apply of no file":            {"apply -f " + missing, "no such file", "-f names the file"},
+		"apply without a file":        {"apply", "no spec given", "--help"},
+		"apply of no file":            {"apply -f " + missing, "no such file", "-f takes a file"},
 		"run without a command":       {"run -t red", "no command given", "--help"},
 		"argument of a cobra command": {"completion bash x", "unknown command", "--help"},
 	} {
@@ -141,7 +141,7 @@ func TestInterruptedApply(t *testing.T) {
 		<-q.Context().Done()
 	})
 	got := runOn(ctx, fakeDaemon(t, r), "version: v1\n", "apply", "-f", "-")
-	if got.code != 130 || !strings.Contains(got.err, "interrupted") || !strings.Contains(got.err, "goes on without this command") {
+	if got.code != 130 || !strings.Contains(got.err, "interrupted") || !strings.Contains(got.err, "continues without this command") {
 		t.Errorf("exit code %d:\n%s", got.code, got.err)
 	}
 }
@@ -152,7 +152,7 @@ func TestDaemonGoesDuringApply(t *testing.T) {
 	r["GET /v1/operations/op-13"] = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	for _, args := range []string{"apply -f -", "apply -f - --json"} {
 		got := run(t, r, "version: v1\n", strings.Fields(args)...)
-		if got.code != api.ExitUnreachable || !strings.Contains(got.err, "finished or undone when gpushared runs again") {
+		if got.code != api.ExitUnreachable || !strings.Contains(got.err, "gpushared finishes or undoes the change") {
 			t.Errorf("%s: exit code %d:\n%s", args, got.code, got.err)
 		}
 	}

@@ -10,9 +10,9 @@ import (
 
 func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "explain LEASE|TENANT", Short: "Say what is enforced, by what, and what is not and why", Args: exactArgs(1, "a lease or a tenant"),
-		Long: `Explain reads back what holds a lease, or a tenant, right now: its devices, its GPU
-memory and time, its host limits. What is not enforced is told with the reason.`,
+		Use: "explain LEASE|TENANT", Short: "Show what is enforced, by what, and what is not and why", Args: exactArgs(1, "a lease or a tenant"),
+		Long: `Explain reads back the restrictions of a lease or a tenant: devices, GPU memory and
+time, host limits. What is not enforced is listed with the reason.`,
 		Example:           "  gpushare explain vision-dev-3kq6\n  gpushare explain vision",
 		ValidArgsFunction: a.completeFirst(func(s *api.Status) []string { return append(leasesOf(s), tenantsOf(s)...) }),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -24,7 +24,7 @@ memory and time, its host limits. What is not enforced is told with the reason.`
 				return a.printJSON(e)
 			}
 			fmt.Fprintf(a.io.Out, "%s: %s\n\n", printable(e.Name), printable(e.Text))
-			rows := [][]string{{"WHAT", "ENFORCED", "HOW MUCH", "BY WHAT, OR WHY NOT"}}
+			rows := [][]string{{"RESTRICTION", "ENFORCED", "LIMIT", "BY, OR WHY NOT"}}
 			for _, r := range e.Rules {
 				row := []string{r.What, "no", dash(r.Desired), r.Reason}
 				if r.Enforced {

@@ -61,7 +61,7 @@ func (a *app) mpsCommand() *cobra.Command {
 			}
 			return out
 		}, func(s *api.Status) {
-			rows := [][]string{{"GPU", "STATE", "PID", "UNIT", "CLIENTS", "ENFORCE", "REASON"}}
+			rows := [][]string{{"GPU", "STATE", "PID", "UNIT", "CLIENTS", "BYPASS", "REASON"}}
 			for i := range s.GPUs {
 				if m := s.GPUs[i].MPS; m != nil {
 					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), fmt.Sprint(m.Clients), m.Bypass, m.Reason})

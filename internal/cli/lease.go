@@ -18,14 +18,14 @@ func (a *app) leaseCommand() *cobra.Command {
 		a.leaseAttach(),
 		a.leaseRelease(),
 		a.leaseLogs(),
-		&cobra.Command{Use: "stop ID", Short: "End a lease: SIGTERM, grace, then SIGKILL", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
+		&cobra.Command{Use: "stop ID", Short: "Stop a lease: SIGTERM, a grace period, then SIGKILL", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.client.StopLease(cmd.Context(), args[0]); err != nil {
 				return err
 			}
 			if a.json {
 				return a.printJSON(map[string]any{"schema_version": 1, "stopped": args[0]})
 			}
-			fmt.Fprintf(a.io.Out, "%s is gone\n", args[0])
+			fmt.Fprintf(a.io.Out, "stopped %s\n", args[0])
 			return nil
 		}})
 }
@@ -51,11 +51,11 @@ func (a *app) leaseList() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "also those that ended since the last boot, within a day")
+	c.Flags().BoolVar(&all, "all", false, "include leases that ended since the last boot, within a day")
 	return c
 }
 
-// leasesNow reads the leases that live, and with all those that ended lately.
+// leasesNow reads the live leases, and with all also the recently ended ones.
 func (a *app) leasesNow(cmd *cobra.Command, all bool) ([]api.Lease, error) {
 	if all {
 		return a.client.Leases(cmd.Context(), true)
@@ -71,10 +71,10 @@ func (a *app) leaseLogs() *cobra.Command {
 	var follow bool
 	var lines int
 	c := &cobra.Command{
-		Use: "logs [-f] ID", Short: "Show what a lease prints that was started with run --detach", Args: exactArgs(1, "the id of a lease"),
-		Long: `Logs shows what the command of a lease printed that was started with 'gpushare run --detach',
-and the notices that it got. Its owner and administrators may read it, for as long as the
-lease is in 'gpushare lease list --all'. With systemd it is in the journal; elsewhere the
+		Use: "logs [-f] ID", Short: "Show the output of a detached lease", Args: exactArgs(1, "the id of a lease"),
+		Long: `Logs shows the output of a lease that was started with 'gpushare run --detach', and its
+notices. The user of the lease and administrators may read it, as long as 'gpushare lease
+list --all' shows the lease. With systemd the output is in the journal; otherwise the
 last 8 MiB are kept.`,
 		Example:           "  gpushare lease logs vision-train-x7k2\n  gpushare lease logs -f --lines 20 vision-train-x7k2",
 		ValidArgsFunction: a.completeFirst(detachedOf),
@@ -82,8 +82,8 @@ last 8 MiB are kept.`,
 			return a.client.Logs(cmd.Context(), args[0], lines, follow, a.io.Out)
 		},
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the lease ends")
-	c.Flags().IntVarP(&lines, "lines", "n", -1, "only so many of the last lines; -1 is all")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow until the lease ends")
+	c.Flags().IntVarP(&lines, "lines", "n", -1, "show only this many last lines; -1 is all")
 	return c
 }
 
@@ -115,7 +115,7 @@ func (a *app) leaseShow() *cobra.Command {
 // lease prints one lease in full.
 func (a *app) lease(l *api.Lease) {
 	row := *l
-	row.Reason = "" // It has a line of its own.
+	row.Reason = "" // It is printed on its own line.
 	a.leases([]api.Lease{row})
 	fmt.Fprintln(a.io.Out)
 	line := func(name, value string) { fmt.Fprintf(a.io.Out, "%-8s  %s\n", name, printable(value)) }
@@ -126,7 +126,7 @@ func (a *app) lease(l *api.Lease) {
 		line("started", l.Started.Local().Format(time.DateTime))
 	}
 	if l.Expires != nil {
-		line("ends", l.Expires.Local().Format(time.DateTime)+", when its time is up")
+		line("expires", l.Expires.Local().Format(time.DateTime)+" (max_time)")
 	}
 	if l.Ended != nil {
 		line("ended", l.Ended.Local().Format(time.DateTime)+join(", ", l.Result))
@@ -141,7 +141,7 @@ func (a *app) lease(l *api.Lease) {
 		line("unit", l.Isolation.Unit)
 	}
 	if l.Isolation.MemoryNodes != "" {
-		line("memory", "of NUMA node "+l.Isolation.MemoryNodes)
+		line("memory", "on NUMA node "+l.Isolation.MemoryNodes)
 	}
 	for _, m := range l.Isolation.NotEnforced {
 		fmt.Fprintf(a.io.Out, "not enforced: %s\n", printable(m))
@@ -152,7 +152,7 @@ func (a *app) lease(l *api.Lease) {
 }
 
 func (a *app) leases(leases []api.Lease) {
-	rows := [][]string{{"LEASE", "STATE", "USER", "PID", "ON", "GPU MEMORY", "SHARE", "COMMAND", ""}}
+	rows := [][]string{{"LEASE", "STATE", "USER", "PID", "DEVICE", "GPU MEMORY", "SHARE", "COMMAND", ""}}
 	for i := range leases {
 		l := &leases[i]
 		state := l.State
@@ -178,7 +178,7 @@ func (a *app) leases(leases []api.Lease) {
 	a.table(rows)
 }
 
-// join is text after a separator, nothing for none.
+// join is the separator and the text; empty without a text.
 func join(separator, text string) string {
 	if text == "" {
 		return ""
@@ -186,7 +186,7 @@ func join(separator, text string) string {
 	return separator + text
 }
 
-// stage says how far the memory of a lease is from being its end.
+// stage describes the stage of the escalation for GPU memory.
 func stage(s string) string {
 	switch s {
 	case "notice":
@@ -207,7 +207,7 @@ func leaseMemory(m *api.LeaseMemory) string {
 	return gib(m.Used) + " of " + gib(m.Limit)
 }
 
-// leaseShare shows what was promised beside what was seen.
+// leaseShare shows the share next to what was measured.
 func leaseShare(s *api.LeaseShare) string {
 	if s == nil {
 		return "-"

@@ -11,7 +11,7 @@ import (
 
 func (a *app) migCommand() *cobra.Command {
 	return group("mig", "MIG instances",
-		a.listing("list", "List MIG instances with their placement and who uses them", func(s *api.Status) any {
+		a.listing("list", "List MIG instances with their placement and lease", func(s *api.Status) any {
 			type row struct {
 				GPU string `json:"gpu"`
 				api.InstanceStatus
@@ -47,7 +47,7 @@ func (a *app) migList(s *api.Status) {
 			case in.Foreign:
 				lease = "foreign"
 			case in.Lease == "" && in.RemovedAt != nil:
-				lease = "idle, goes " + relative(time.Until(*in.RemovedAt))
+				lease = "idle, removed " + relative(time.Until(*in.RemovedAt))
 			case in.Lease == "" && in.Imported:
 				lease = "imported"
 			}

@@ -60,7 +60,7 @@ func TestThePlanInJSON(t *testing.T) {
 		"feasible": {
 			[]string{"--model", "a100-40", "--have", "3g.20gb@4!,1g.5gb@0", "--want", "3g.20gb,1g.5gb,1g.5gb"},
 			0,
-			`{"created":1,"destroyed":0,"disturbed":0,"feasible":true,"layout":[{"profile":"1g.5gb","size":1,"start":0},{"profile":"1g.5gb","size":1,"start":1},{"profile":"3g.20gb","size":4,"start":4}],"model":"a100-40","schema_version":1,"steps":[{"op":"create","profile":"1g.5gb","size":1,"start":1}]}`,
+			`{"created":1,"destroyed":0,"disturbed":0,"feasible":true,"layout":[{"placement":{"size":1,"start":0},"profile":"1g.5gb"},{"placement":{"size":1,"start":1},"profile":"1g.5gb"},{"placement":{"size":4,"start":4},"profile":"3g.20gb"}],"model":"a100-40","schema_version":1,"steps":[{"kind":"create","placement":{"size":1,"start":1},"profile":"1g.5gb"}]}`,
 		},
 		"infeasible": {
 			[]string{"--model", "a100-40", "--want", "4g.20gb,2g.10gb*2"},
@@ -73,9 +73,9 @@ func TestThePlanInJSON(t *testing.T) {
 			`{"created":0,"destroyed":0,"disturbed":0,"feasible":false,"model":"a30","nearest":[],"reason":"cannot use MIG profile 7g.40gb: this GPU does not have it; it offers 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb","schema_version":1,"steps":[]}`,
 		},
 		"by what it must have": {
-			[]string{"--model", "h200-141", "--have", `[{"profile":"1g.18gb","start":6,"in_use":true}]`, "--want", `["1g.18gb",{"slices":1,"memory":">=20GiB"},{"profile":"3g.71gb","start":0}]`},
+			[]string{"--model", "h200-141", "--have", `[{"profile":"1g.18gb","start":6,"in_use":true}]`, "--want", `["1g.18gb",{"slices":1,"gpu_memory":">=20GiB"},{"profile":"3g.71gb","start":0}]`},
 			0,
-			`{"created":2,"destroyed":0,"disturbed":0,"feasible":true,"layout":[{"profile":"3g.71gb","size":4,"start":0},{"profile":"1g.35gb","size":2,"start":4},{"profile":"1g.18gb","size":1,"start":6}],"model":"h200-141","schema_version":1,"steps":[{"op":"create","profile":"3g.71gb","size":4,"start":0},{"op":"create","profile":"1g.35gb","size":2,"start":4}]}`,
+			`{"created":2,"destroyed":0,"disturbed":0,"feasible":true,"layout":[{"placement":{"size":4,"start":0},"profile":"3g.71gb"},{"placement":{"size":2,"start":4},"profile":"1g.35gb"},{"placement":{"size":1,"start":6},"profile":"1g.18gb"}],"model":"h200-141","schema_version":1,"steps":[{"kind":"create","placement":{"size":4,"start":0},"profile":"3g.71gb"},{"kind":"create","placement":{"size":2,"start":4},"profile":"1g.35gb"}]}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// question asks for the way from one layout to another on a board, with no GPU there.
+// question is a request for a plan from one layout to another on a board, without a GPU.
 type question struct {
 	Model string    `json:"model"`
 	Have  instances `json:"have"`
@@ -22,7 +22,7 @@ type question struct {
 	Force bool      `json:"force,omitempty"`
 }
 
-// instances are written "3g.20gb@4!,1g.5gb@0", or as a JSON list of such words and of objects.
+// instances are written as "3g.20gb@4!,1g.5gb@0", or as a JSON list of such words and of objects.
 type instances []json.RawMessage
 
 // UnmarshalJSON takes a string or a list.
@@ -65,7 +65,7 @@ func readInstances(text string) (instances, error) {
 	return out, nil
 }
 
-// haveObject is an instance that is there, written as an object.
+// haveObject is an existing instance, written as an object.
 type haveObject struct {
 	Profile string `json:"profile"`
 	Start   uint32 `json:"start"`
@@ -101,12 +101,12 @@ func (l instances) have(p gpu.Profiles) ([]mig.Present, error) {
 	return out, nil
 }
 
-// wantObject is what is wanted, written as an object: by name, or by what it must have, as a grant in a spec.
+// wantObject is a desired instance, written as an object: by name, or by properties as in a grant.
 type wantObject struct {
 	Profile    string   `json:"profile"`
 	Start      *uint32  `json:"start"`
 	Slices     uint32   `json:"slices"`
-	Memory     string   `json:"memory"`
+	Memory     string   `json:"gpu_memory"`
 	Attributes []string `json:"attributes"`
 }
 
@@ -139,14 +139,14 @@ func (o *wantObject) want(p gpu.Profiles) (mig.Request, error) {
 	w := mig.Request{Name: o.Profile, Slices: o.Slices, Attributes: o.Attributes}
 	switch named := o.Profile != ""; {
 	case named && (o.Slices != 0 || o.Memory != "" || len(o.Attributes) != 0):
-		return w, errors.New("it has a profile, so slices, memory and attributes say nothing more")
+		return w, errors.New("it has a profile: remove slices, gpu_memory and attributes")
 	case !named && o.Slices == 0:
 		return w, errors.New("it has neither a profile nor slices")
 	}
 	if o.Memory != "" {
 		least, err := api.ParseBytes(strings.TrimSpace(strings.TrimPrefix(o.Memory, ">=")))
 		if err != nil {
-			return w, fmt.Errorf("memory is written like \">=38GiB\": %w", err)
+			return w, fmt.Errorf("gpu_memory is written like \">=38GiB\": %w", err)
 		}
 		w.Memory = uint64(least)
 	}
@@ -156,7 +156,7 @@ func (o *wantObject) want(p gpu.Profiles) (mig.Request, error) {
 	return w, nil
 }
 
-// strict reads an object and refuses what it does not know.
+// strict reads an object and refuses unknown keys.
 func strict(raw []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
@@ -166,22 +166,22 @@ func strict(raw []byte, into any) error {
 	return nil
 }
 
-// trial is a question that was understood, and what the planner says to it.
+// trial is a valid question with the answer of the planner.
 type trial struct {
 	*migDevice
 	plan    mig.Result
-	refused *refusedPlan // nil: it can be done
+	refused *refusedPlan // nil: it is feasible
 }
 
-// refusedPlan is why there is no way to a layout, and the nearest that there is a way to.
+// refusedPlan is the reason why a layout is infeasible, and the nearest feasible one.
 type refusedPlan struct {
 	message string // a whole sentence
 	reason  string
-	force   bool        // more authority would help
-	nearest *mig.Result // nil: not even nothing
+	force   bool        // --force would make it feasible
+	nearest *mig.Result // nil: no layout is feasible
 }
 
-// try answers a question. An error is about the question: an unknown board, what could not be there, a word that is no
+// try answers a question. An error is about the question itself: an unknown board, impossible instances, an unknown
 // profile.
 func (q *question) try() (*trial, error) {
 	d, err := boardDevice(q.Model, q.Have)
@@ -191,7 +191,7 @@ func (q *question) try() (*trial, error) {
 	return d.try(q.Want, q.Force)
 }
 
-// try plans the way to what is wanted.
+// try plans the desired layout.
 func (d *migDevice) try(wanted instances, force bool) (*trial, error) {
 	want, err := wanted.want(d.grid)
 	if err != nil {
@@ -202,7 +202,7 @@ func (d *migDevice) try(wanted instances, force bool) (*trial, error) {
 	return t, err
 }
 
-// tryPlan plans, and plans the nearest layout when there is no way to this one.
+// tryPlan plans a layout, or the nearest one if this is infeasible.
 func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Request, o mig.Options) (mig.Result, *refusedPlan, error) {
 	plan, err := mig.Plan(p, present, want, o)
 	var none *mig.NoProfile
@@ -212,7 +212,7 @@ func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Request, o mig.Op
 		return plan, nil, nil
 	case errors.As(err, &none):
 		r := &refusedPlan{message: err.Error(), reason: err.Error()}
-		// What the board does not have gives way to what it has like it, and all of that may have a nearest of its own.
+		// Profiles that the board lacks are replaced by similar ones, and the result may have a nearest layout of its own.
 		var rest []mig.Request
 		for _, w := range want {
 			if _, err := mig.Match(p, w); err == nil {
@@ -238,7 +238,7 @@ func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Request, o mig.Op
 	return plan, r, nil
 }
 
-// findBoard reads a board by name, and names the one that was probably meant.
+// findBoard finds a board by name. Its error suggests the most similar name.
 func findBoard(name string) (*board.Board, error) {
 	if name == "" {
 		return nil, usageError{err: errors.New("no board is named"), hint: "write --model a100-40; 'gpushare mig profiles --offline' lists the known ones"}
@@ -246,7 +246,7 @@ func findBoard(name string) (*board.Board, error) {
 	b, err := board.Find(name)
 	var unknown *board.Unknown
 	if errors.As(err, &unknown) {
-		e := usageError{err: err, hint: "'gpushare mig profiles --offline' says more of each"}
+		e := usageError{err: err, hint: "'gpushare mig profiles --offline' describes each"}
 		if near, ok := api.Nearest(strings.ToLower(name), unknown.Known); ok {
 			e.hint = fmt.Sprintf("did you mean --model %s?", near)
 		}

@@ -35,9 +35,10 @@ func (a *app) migConvert() *cobra.Command {
 	var label string
 	c := &cobra.Command{
 		Use: "convert FILE", Short: "Convert a file of NVIDIA's MIG partition editor (mig-parted) to a spec", Args: exactArgs(1, "a file of the MIG partition editor, or - for standard input"),
-		Long: `Reads a configuration file of NVIDIA's MIG partition editor (mig-parted), or the
-config map that holds one, and writes one of its labels as a spec. What a spec cannot
-say is named on standard error and as a comment. Without --label the labels are listed.`,
+		Long: `Convert reads a configuration file of NVIDIA's MIG partition editor (mig-parted), or
+the config map that contains one, and writes one of its labels as a spec. What a spec
+cannot express is listed on standard error and as a comment. Without --label it lists
+the labels.`,
 		Example:           "  gpushare mig convert config.yaml\n  gpushare mig convert config.yaml --label all-balanced > node.yaml",
 		ValidArgsFunction: yamlFiles,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -51,16 +52,16 @@ say is named on standard error and as a comment. Without --label the labels are 
 			}
 			config, err := migparted.Read(name, raw)
 			if err != nil {
-				return usageError{err: err, hint: "it is written as the examples at https://github.com/NVIDIA/mig-parted"}
+				return usageError{err: err, hint: "the format is that of the examples at https://github.com/NVIDIA/mig-parted"}
 			}
 			if label == "" {
-				return a.importList(name, config)
+				return a.convertList(name, config)
 			}
 			l := config.Label(label)
 			if l == nil {
 				return unknownLabel(name, label, config)
 			}
-			out, err := imported(name, l)
+			out, err := convert(name, l)
 			if err != nil {
 				return err
 			}
@@ -81,7 +82,7 @@ say is named on standard error and as a comment. Without --label the labels are 
 	return c
 }
 
-// read reads a file, or with - standard input, as far as a document may be long.
+// read reads a file, or standard input for -, up to the largest size of a document.
 func (a *app) read(file string) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(io.LimitReader(a.io.In, maxDocument))
@@ -106,7 +107,7 @@ func unknownLabel(file, label string, c *migparted.Config) error {
 	return e
 }
 
-func imported(file string, l *migparted.Label) (*convertedLabel, error) {
+func convert(file string, l *migparted.Label) (*convertedLabel, error) {
 	s, err := l.Spec()
 	if err != nil {
 		return nil, err
@@ -118,12 +119,12 @@ func imported(file string, l *migparted.Label) (*convertedLabel, error) {
 	return out, nil
 }
 
-// importList shows what every label becomes.
-func (a *app) importList(file string, c *migparted.Config) error {
+// convertList shows the result for every label.
+func (a *app) convertList(file string, c *migparted.Config) error {
 	labels := []convertedLabel{}
 	rows := [][]string{{"LABEL", "GPUS", "BECOMES", "NOT EXPRESSED"}}
 	for i := range c.Labels {
-		l, err := imported(file, &c.Labels[i])
+		l, err := convert(file, &c.Labels[i])
 		if err != nil {
 			return err
 		}
@@ -148,7 +149,7 @@ func (a *app) importList(file string, c *migparted.Config) error {
 			case len(g.Layout) > 0:
 				becomes = counted(g.Layout)
 			case g.Mode == api.ModeMIG:
-				becomes = "MIG, made for leases"
+				becomes = "MIG, dynamic"
 			}
 			rows = append(rows, []string{name, gpus, becomes, lost})
 			name, lost = "", ""
@@ -167,8 +168,8 @@ func (a *app) importList(file string, c *migparted.Config) error {
 func (a *app) migExport() *cobra.Command {
 	return &cobra.Command{
 		Use: "export", Short: "Write the MIG layouts of this node as a spec", Args: noArgs,
-		Long: `Writes what is on the GPUs in MIG mode as a spec that would keep it: a start for a
-node that was partitioned by hand. Tenants are not in it.`,
+		Long: `Export writes the instances of all GPUs in MIG mode as a spec that keeps them. Use it
+for a node that was partitioned by hand. It contains no tenants.`,
 		Example: "  gpushare mig export > node.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			devices, err := a.migDevices(cmd.Context())
@@ -181,12 +182,12 @@ node that was partitioned by hand. Tenants are not in it.`,
 					SchemaVersion int      `json:"schema_version"`
 					Spec          string   `json:"spec"`
 					NotExpressed  []string `json:"not_expressed"`
-				}{1, s.YAML("The MIG layouts that are there."), append([]string{}, s.NotExpressed...)})
+				}{1, s.YAML("The current MIG layouts."), append([]string{}, s.NotExpressed...)})
 			}
 			for _, n := range s.NotExpressed {
 				fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(n))
 			}
-			_, err = io.WriteString(a.io.Out, s.YAML("The MIG layouts that are there."))
+			_, err = io.WriteString(a.io.Out, s.YAML("The current MIG layouts."))
 			return err
 		},
 	}

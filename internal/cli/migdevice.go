@@ -12,19 +12,19 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// migDevice is one GPU that is planned for: of this node, or of a board that is compiled in.
+// migDevice is a GPU to plan for: one of this node, or a built-in board.
 type migDevice struct {
-	model   string // short name of a board
-	uuid    string // of a GPU
-	index   int
-	name    string // as the driver says it
-	enabled bool
-	grid    gpu.Profiles
-	present []mig.Present
-	unseen  []string
+	model      string // short name of a board
+	uuid       string // of a GPU
+	index      int
+	name       string // as the driver reports it
+	enabled    bool
+	grid       gpu.Profiles
+	present    []mig.Present
+	unverified []string
 }
 
-// title heads what is said of it.
+// title is the headline of its output.
 func (d *migDevice) title() string {
 	s := d.name
 	if d.uuid != "" {
@@ -36,7 +36,7 @@ func (d *migDevice) title() string {
 	return s
 }
 
-// migDevices asks the daemon for the GPUs with MIG.
+// migDevices queries the GPUs with MIG from the daemon.
 func (a *app) migDevices(ctx context.Context) ([]migDevice, error) {
 	list, err := a.client.MIG(ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func (a *app) migDevices(ctx context.Context) ([]migDevice, error) {
 	return out, nil
 }
 
-// migDevice asks the daemon for one GPU, by index or UUID.
+// migDevice queries one GPU from the daemon, by index or UUID.
 func (a *app) migDevice(ctx context.Context, name string) (*migDevice, error) {
 	all, err := a.migDevices(ctx)
 	if err != nil {
@@ -79,20 +79,20 @@ func (a *app) migDevice(ctx context.Context, name string) (*migDevice, error) {
 	for _, d := range all {
 		known = append(known, strconv.Itoa(d.index))
 	}
-	e := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no GPU with MIG is %s", name), Hint: "no GPU of this node has MIG"}
+	e := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find a GPU with MIG that is %s", name), Hint: "no GPU of this node has MIG"}
 	if len(known) > 0 {
-		e.Hint = "those with MIG are " + strings.Join(known, ", ")
+		e.Hint = "GPUs with MIG: " + strings.Join(known, ", ")
 	}
 	return nil, e
 }
 
-// boardDevice is a board that is compiled in, with what is said to be on it.
+// boardDevice is a built-in board with the given instances.
 func boardDevice(model string, have instances) (*migDevice, error) {
 	b, err := findBoard(model)
 	if err != nil {
 		return nil, err
 	}
-	d := &migDevice{model: b.Short, name: b.Name, enabled: true, grid: b.GPUProfiles(), unseen: b.Unverified}
+	d := &migDevice{model: b.Short, name: b.Name, enabled: true, grid: b.GPUProfiles(), unverified: b.Unverified}
 	if d.present, err = have.have(d.grid); err != nil {
 		return nil, d.misread(err)
 	}
@@ -101,9 +101,9 @@ func boardDevice(model string, have instances) (*migDevice, error) {
 
 // misread is a usage error about instances.
 func (d *migDevice) misread(err error) error {
-	e := usageError{err: err, hint: "'gpushare mig profiles' shows what there can be"}
+	e := usageError{err: err, hint: "'gpushare mig profiles' lists the possible instances"}
 	if d.model != "" {
-		e.hint = fmt.Sprintf("'gpushare mig profiles --model %s' shows what there can be", d.model)
+		e.hint = fmt.Sprintf("'gpushare mig profiles --model %s' lists the possible instances", d.model)
 	}
 	return e
 }

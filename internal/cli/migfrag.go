@@ -15,14 +15,14 @@ type fragAnswer struct {
 	GPU      string    `json:"gpu,omitempty"`
 	Free     uint32    `json:"free"` // memory slices
 	Width    uint32    `json:"width"`
-	Score    float64   `json:"score"` // of the profiles that would fit if idle instances moved, the part that does not fit now
+	Score    float64   `json:"score"` // the part of the profiles that would fit after moving idle instances and do not fit now
 	Profiles []fragFit `json:"profiles"`
 }
 
 type fragFit struct {
 	Profile string     `json:"profile"`
-	Now     int        `json:"now"`   // so many more fit
-	Moved   int        `json:"moved"` // so many more would, if idle instances moved
+	Now     int        `json:"now"`   // how many more fit
+	Moved   int        `json:"moved"` // how many more would fit if idle instances moved
 	Moves   []fragMove `json:"moves"` // the fewest for one more than now
 }
 
@@ -37,10 +37,11 @@ func (a *app) migFrag() *cobra.Command {
 	var have string
 	var offline bool
 	c := &cobra.Command{
-		Use: "frag", Short: "Show how fragmented MIG GPUs are, and what moving idle instances would free", Args: noArgs,
-		Long: `Shows for each profile how many more instances fit now, and how many would if idle
-ones lay elsewhere, with the fewest that would have to move. An instance that moves
-is destroyed and made again. Nothing is moved here, and what is in use is never.`,
+		Use: "frag", Short: "Show the fragmentation of MIG GPUs", Args: noArgs,
+		Long: `Frag shows for each profile how many more instances fit now, and how many would if idle
+instances were placed elsewhere, with the fewest moves for that. To move an instance
+means to destroy it and create it again. This command moves nothing, and instances in
+use are never moved.`,
 		Example: "  gpushare mig frag\n  gpushare mig frag --offline --model a100-40 --have '1g.5gb@1,1g.5gb@5!'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var devices []migDevice
@@ -71,9 +72,9 @@ is destroyed and made again. Nothing is moved here, and what is in use is never.
 			return a.frag(devices)
 		},
 	}
-	c.Flags().BoolVar(&offline, "offline", false, "for a board, without a daemon and a GPU")
+	c.Flags().BoolVar(&offline, "offline", false, "use a board, without a daemon and a GPU")
 	c.Flags().StringVar(&q.Model, "model", "", "the board, as in a100-40")
-	c.Flags().StringVar(&have, "have", "", "what is on the GPU, as in '3g.20gb@4!,1g.5gb@0'")
+	c.Flags().StringVar(&have, "have", "", "the existing instances, as in '3g.20gb@4!,1g.5gb@0'")
 	_ = c.RegisterFlagCompletionFunc("model", completeBoards) // These fail only for flags that do not exist.
 	_ = c.RegisterFlagCompletionFunc("have", completeInstances(true))
 	return c
@@ -118,13 +119,13 @@ func (a *app) frag(devices []migDevice) error {
 
 func (a *app) fragText(d *migDevice, x *fragAnswer) {
 	fmt.Fprintf(a.io.Out, "%s\n\n", d.title())
-	a.picture(d.grid.Width, presentRow("now", d.grid, d.present))
+	a.diagram(d.grid.Width, presentRow("now", d.grid, d.present))
 	fmt.Fprintln(a.io.Out)
 	if len(x.Profiles) == 0 {
-		fmt.Fprintln(a.io.Out, "There is room for nothing more, wherever idle instances lie.")
+		fmt.Fprintln(a.io.Out, "Nothing more fits, even if idle instances moved.")
 		return
 	}
-	rows := [][]string{{"PROFILE", "FIT NOW", "IF MOVED", "THE FEWEST MOVES FOR ONE MORE"}}
+	rows := [][]string{{"PROFILE", "FIT NOW", "IF MOVED", "FEWEST MOVES FOR ONE MORE"}}
 	for _, p := range x.Profiles {
 		var moves []string
 		for _, m := range p.Moves {

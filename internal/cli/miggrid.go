@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// gridRow is one line of a picture: what lies where in the memory slices of a GPU.
+// gridRow is one line of a diagram of the memory slices of a GPU.
 type gridRow struct {
 	title  string
 	blocks []block
@@ -21,7 +21,7 @@ type block struct {
 	label string
 }
 
-// presentRow pictures what is there; ! marks what is in use, as it is typed.
+// presentRow shows the existing instances; ! marks those in use, as on the command line.
 func presentRow(title string, p gpu.Profiles, present []mig.Present) gridRow {
 	row := gridRow{title: title}
 	for _, b := range present {
@@ -30,7 +30,7 @@ func presentRow(title string, p gpu.Profiles, present []mig.Present) gridRow {
 	return row
 }
 
-// planRow pictures what a plan leaves.
+// planRow shows the instances after a plan.
 func planRow(title string, present []mig.Present, r *mig.Result) gridRow {
 	row := gridRow{title: title}
 	for _, list := range [][]mig.Placed{r.Keep, r.Extra, r.Complete, r.Create} {
@@ -59,8 +59,8 @@ func label(x mig.Placed, used bool) string {
 	return s
 }
 
-// picture draws rows over the numbers of the memory slices, every slice as wide as the tightest label needs.
-func (a *app) picture(width uint32, rows ...gridRow) {
+// diagram draws rows under the numbers of the memory slices. Every slice is as wide as the longest label needs.
+func (a *app) diagram(width uint32, rows ...gridRow) {
 	cell, head := uint32(4), 0
 	for _, r := range rows {
 		head = max(head, len(r.title))

@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// planAnswer is the answer to one question in JSON. The numbers are of GPU instances.
+// planAnswer is the answer to one question in JSON. The numbers count GPU instances.
 type planAnswer struct {
 	SchemaVersion int        `json:"schema_version"`
 	Model         string     `json:"model,omitempty"` // the board, or
@@ -27,22 +27,21 @@ type planAnswer struct {
 	Feasible      bool       `json:"feasible"`
 	Destroyed     int        `json:"destroyed"`
 	Created       int        `json:"created"`
-	Completed     int        `json:"completed,omitempty"` // stay, and get compute instances that they lack
-	Disturbed     int        `json:"disturbed"`           // of the destroyed, those in use: 0 without force
+	Completed     int        `json:"completed,omitempty"` // kept, with compute instances added
+	Disturbed     int        `json:"disturbed"`           // destroyed while in use; 0 without force
 	Steps         []planStep `json:"steps"`               // in this order
-	Layout        []planStep `json:"layout,omitempty"`    // what is there afterwards, from the left
-	Reason        string     `json:"reason,omitempty"`    // of what is not feasible
+	Layout        []planStep `json:"layout,omitempty"`    // the instances afterwards, in order of placement
+	Reason        string     `json:"reason,omitempty"`    // if it is not feasible
 	ForceHelps    bool       `json:"force_helps,omitempty"`
-	Nearest       []string   `json:"nearest,omitzero"` // the nearest layout that is feasible, when this is not
+	Nearest       []string   `json:"nearest,omitzero"` // the nearest feasible layout, if this is not
 }
 
-// planStep is one instance: what is done to it, or that it is there.
+// planStep is one instance, with what a plan does to it.
 type planStep struct {
-	Op      string   `json:"op,omitempty"` // destroy | complete | create
-	Profile string   `json:"profile"`
-	Start   uint32   `json:"start"`
-	Size    uint32   `json:"size"`
-	Compute []uint32 `json:"compute,omitempty"` // slices of its compute instances, where it is not one of all
+	Kind      string           `json:"kind,omitempty"` // destroy | complete | create
+	Profile   string           `json:"profile"`
+	Placement api.MIGPlacement `json:"placement"`
+	Compute   []uint32         `json:"compute,omitempty"` // slices of its compute instances, if it is not one that uses all
 }
 
 func (t *trial) answer() planAnswer {
@@ -76,7 +75,7 @@ func (t *trial) answer() planAnswer {
 }
 
 func stepOf(op string, x mig.Placed) planStep {
-	s := planStep{Op: op, Profile: x.Name, Start: x.Placement.Start, Size: x.Placement.Size}
+	s := planStep{Kind: op, Profile: x.Name, Placement: api.MIGPlacement(x.Placement)}
 	for _, c := range x.Compute {
 		s.Compute = append(s.Compute, c.Slices)
 	}
@@ -88,26 +87,26 @@ func (a *app) migPlan() *cobra.Command {
 	var id, have, want, batch string
 	var offline bool
 	c := &cobra.Command{
-		Use: "plan --want LAYOUT", Short: "Show the way from one layout to another that disturbs the fewest", Args: noArgs,
-		Long: `Shows which instances stay, go and are made when a GPU's layout changes, and that
-there is no better way: nobody in use is disturbed without --force, then the fewest
-are destroyed, then the least memory is made anew, then the room that is left keeps
-the most profiles placeable. Nothing is changed: that is what apply does.
+		Use: "plan --want LAYOUT", Short: "Plan the change from one MIG layout to another", Args: noArgs,
+		Long: `Plan shows which instances are kept, destroyed and created when the layout of a GPU
+changes. It takes the best plan: no instance in use is disturbed without --force, then
+the fewest instances are destroyed, then the least memory is created again, then the
+free slices keep the most profiles possible. It changes nothing; apply does.
 
-The GPU is one of this node (--gpu), or with --offline any of the boards that are
-compiled in, with what is said to be on it (--model, --have): that needs no daemon.
+The GPU is one of this node (--gpu), or with --offline a built-in board with the given
+instances (--model, --have). That needs no daemon.
 
-An instance is written as its profile, with @ and the memory slice where it starts,
-and ! when it is in use: 3g.20gb@4!. Of what is wanted @ may be left out, and 1g.5gb*3
-is three. 1c.3g.20gb is a compute instance that shares a 3g.20gb with others. A list
-may be JSON too, with objects such as {"slices": 1, "memory": ">=8GiB"}.
+An instance is written as its profile, with @ and its first memory slice, and ! if it is
+in use: 3g.20gb@4!. A desired instance needs no @, and 1g.5gb*3 is three of them.
+1c.3g.20gb is a compute instance that shares a 3g.20gb with others. A list may also be
+JSON, with objects such as {"slices": 1, "gpu_memory": ">=8GiB"}.
 
-A layout that cannot be is refused with the reason, the nearest that can, and exit
+An infeasible layout is refused with the reason, the nearest feasible layout, and exit
 code 7.`,
 		Example: `  gpushare mig plan --gpu 0 --want '3g.20gb,1g.5gb*2'
   gpushare mig plan --offline --model a100-40 --have '3g.20gb@4!,1g.5gb@0' --want '3g.20gb,1g.5gb,1g.5gb'
   gpushare mig plan --offline --model h200-141 --want '3g.71gb,2g.35gb,1g.18gb*2' --json
-  gpushare mig plan --offline --batch questions.jsonl   # lines of {"model": …, "have": …, "want": …}`,
+  gpushare mig plan --offline --batch requests.jsonl   # lines of {"model": …, "have": …, "want": …}`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case !offline && id == "":
@@ -117,11 +116,11 @@ code 7.`,
 			case offline && id != "":
 				return usageError{err: errors.New("--gpu names a GPU of this node"), hint: "leave out --offline, or name a board with --model"}
 			case batch != "" && (cmd.Flags().Changed("model") || cmd.Flags().Changed("have") || cmd.Flags().Changed("want")):
-				return usageError{err: errors.New("--batch reads the questions from a file"), hint: "leave out --model, --have and --want"}
+				return usageError{err: errors.New("--batch reads the requests from a file"), hint: "leave out --model, --have and --want"}
 			case batch != "":
 				return a.migBatch(batch, q.Force)
 			case !cmd.Flags().Changed("want"):
-				return usageError{err: errors.New("nothing says what is wanted"), hint: "write --want '3g.20gb,1g.5gb', or --want '' for an empty GPU"}
+				return usageError{err: errors.New("no layout given"), hint: "write --want '3g.20gb,1g.5gb', or --want '' for an empty GPU"}
 			}
 			var err error
 			if q.Have, err = readInstances(have); err != nil {
@@ -145,10 +144,10 @@ code 7.`,
 	c.Flags().StringVar(&id, "gpu", "", "a GPU of this node, by index or UUID")
 	c.Flags().BoolVar(&offline, "offline", false, "plan for a board, without a daemon and a GPU")
 	c.Flags().StringVar(&q.Model, "model", "", "the board, as in a100-40")
-	c.Flags().StringVar(&have, "have", "", "what is on the GPU, as in '3g.20gb@4!,1g.5gb@0'")
-	c.Flags().StringVar(&want, "want", "", "what is wanted, as in '3g.20gb,1g.5gb*2'")
-	c.Flags().BoolVar(&q.Force, "force", false, "instances in use may go too, as few as possible")
-	c.Flags().StringVar(&batch, "batch", "", "a file of questions, one JSON object on each line (- for standard input); the answers are JSON lines")
+	c.Flags().StringVar(&have, "have", "", "the existing instances, as in '3g.20gb@4!,1g.5gb@0'")
+	c.Flags().StringVar(&want, "want", "", "the desired layout, as in '3g.20gb,1g.5gb*2'")
+	c.Flags().BoolVar(&q.Force, "force", false, "allow destroying instances in use, as few as possible")
+	c.Flags().StringVar(&batch, "batch", "", "a file of requests, one JSON object a line (- for standard input); the answers are JSON lines")
 	_ = c.RegisterFlagCompletionFunc("model", completeBoards) // These fail only for flags that do not exist.
 	a.completeFlag(c, "gpu", gpusOf)
 	_ = c.RegisterFlagCompletionFunc("have", completeInstances(true))
@@ -156,14 +155,14 @@ code 7.`,
 	return c
 }
 
-// tryOn asks for a GPU of this node.
+// tryOn plans for a GPU of this node.
 func (a *app) tryOn(ctx context.Context, id string, q *question) (*trial, error) {
 	d, err := a.migDevice(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	if d.grid.Width == 0 {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("GPU %d tells its profiles only while MIG mode is on", d.index), Hint: "try its board: 'gpushare mig plan --offline --model …'"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot read the profiles of GPU %d: its driver reports them only in MIG mode", d.index), Hint: "try its board: 'gpushare mig plan --offline --model …'"}
 	}
 	return d.try(q.Want, q.Force)
 }
@@ -185,18 +184,18 @@ func (a *app) showTrial(t *trial) error {
 		e := &api.Error{Kind: api.KindInfeasible, Message: r.message}
 		var hints []string
 		if r.nearest == nil || len(r.nearest.Layout) == 0 {
-			a.picture(t.grid.Width, now)
+			a.diagram(t.grid.Width, now)
 		} else {
-			a.picture(t.grid.Width, now, planRow("nearest", t.present, r.nearest))
-			hints = append(hints, "what fits is "+counted(mig.Layout(r.nearest.Layout).Names()))
+			a.diagram(t.grid.Width, now, planRow("nearest", t.present, r.nearest))
+			hints = append(hints, "possible is "+counted(mig.Layout(r.nearest.Layout).Names()))
 		}
 		if r.force {
-			hints = append(hints, "--force shows the way that moves what is in use")
+			hints = append(hints, "--force plans with instances in use destroyed")
 		}
 		e.Hint = strings.Join(hints, "; ")
 		return e
 	}
-	a.picture(t.grid.Width, now, planRow("then", t.present, &t.plan))
+	a.diagram(t.grid.Width, now, planRow("then", t.present, &t.plan))
 	fmt.Fprintln(a.io.Out)
 	var rows [][]string
 	disturbed := map[gpu.Placement]bool{}
@@ -205,8 +204,8 @@ func (a *app) showTrial(t *trial) error {
 	}
 	answer := t.answer()
 	for _, s := range answer.Steps {
-		row := []string{"  " + s.Op, labelOf(s), fmt.Sprintf("at %d", s.Start), ""}
-		if s.Op == "destroy" && disturbed[gpu.Placement{Start: s.Start, Size: s.Size}] {
+		row := []string{"  " + s.Kind, labelOf(s), fmt.Sprintf("at %d", s.Placement.Start), ""}
+		if s.Kind == "destroy" && disturbed[gpu.Placement(s.Placement)] {
 			row[3] = "in use"
 		}
 		rows = append(rows, row)
@@ -215,12 +214,12 @@ func (a *app) showTrial(t *trial) error {
 		fmt.Fprint(a.io.Out, "MIG mode is off, and would be turned on first.\n\n")
 	}
 	if len(rows) == 0 {
-		fmt.Fprintln(a.io.Out, "Nothing to do: it is as wanted.")
+		fmt.Fprintln(a.io.Out, "No changes: the layout is as desired.")
 	} else {
 		a.table(rows)
 		fmt.Fprintf(a.io.Out, "\n%s\n", summary(&answer))
 	}
-	a.room(t)
+	a.capacity(t)
 	return nil
 }
 
@@ -241,13 +240,13 @@ func summary(r *planAnswer) string {
 		out += fmt.Sprintf(", %d completed", r.Completed)
 	}
 	if r.Disturbed == 0 {
-		return out + ", nobody disturbed."
+		return out + ", none in use disturbed."
 	}
 	return out + fmt.Sprintf(", %d in use disturbed.", r.Disturbed)
 }
 
-// room says what could be made beside the plan's layout.
-func (a *app) room(t *trial) {
+// capacity prints what still fits next to the layout of the plan.
+func (a *app) capacity(t *trial) {
 	var left []gpu.Instance
 	for _, x := range t.plan.After() {
 		left = append(left, gpu.Instance{ProfileID: x.ProfileID, Placement: x.Placement})
@@ -257,11 +256,11 @@ func (a *app) room(t *trial) {
 		names = append(names, r.Profile.Name)
 	}
 	if len(names) > 0 {
-		fmt.Fprintf(a.io.Out, "Room is left for one more of: %s.\n", strings.Join(names, ", "))
+		fmt.Fprintf(a.io.Out, "One more of these fits: %s.\n", strings.Join(names, ", "))
 	}
 }
 
-// counted lists names, equals together: "2 × 1g.5gb, 3g.20gb".
+// counted lists names with counts: "2 × 1g.5gb, 3g.20gb".
 func counted(names []string) string {
 	n := map[string]int{}
 	var order []string
@@ -278,24 +277,24 @@ func counted(names []string) string {
 	return strings.Join(order, ", ")
 }
 
-// badLine is the answer to a line that is no question.
+// badLine is the answer to a line that cannot be read.
 type badLine struct {
 	SchemaVersion int        `json:"schema_version"`
 	Line          int        `json:"line"`
 	Error         *api.Error `json:"error"`
 }
 
-// maxQuestion is how long one line of a batch may be.
+// maxQuestion is the largest size of a line of a batch, in bytes.
 const maxQuestion = 1 << 20
 
-// migBatch answers one question a line. A question that is infeasible is answered so; one that cannot be read is answered
-// with an error, and the exit code is 2 then.
+// migBatch answers one question a line. An infeasible question is an answer. A line that cannot be read is answered with
+// an error, and the exit code is then 2.
 func (a *app) migBatch(file string, force bool) error {
 	in := a.io.In
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return usageError{err: fmt.Errorf("cannot read the questions: %w", err), hint: "'--batch -' reads standard input"}
+			return usageError{err: fmt.Errorf("cannot read the requests: %w", err), hint: "'--batch -' reads standard input"}
 		}
 		defer f.Close()
 		in = f
@@ -334,7 +333,7 @@ func (a *app) migBatch(file string, force bool) error {
 		}
 	}
 	if err := lines.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return usageError{err: fmt.Errorf("cannot read line %d of the questions: %w", n+1, err)}
+		return usageError{err: fmt.Errorf("cannot read line %d of the requests: %w", n+1, err)}
 	}
 	if bad > 0 {
 		return &exitError{code: api.ExitUsage}
@@ -342,7 +341,7 @@ func (a *app) migBatch(file string, force bool) error {
 	return nil
 }
 
-// completeBoards offers the boards that are compiled in.
+// completeBoards completes the built-in boards.
 func completeBoards(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	all, err := board.All()
 	if err != nil {
@@ -357,7 +356,7 @@ func completeBoards(_ *cobra.Command, _ []string, typed string) ([]string, cobra
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeInstances offers the profiles of the board for the last word of a list, with their starts where that is needed.
+// completeInstances completes profiles of the board for the last word of a list, with their placements if needed.
 func completeInstances(placed bool) completer {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace

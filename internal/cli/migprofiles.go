@@ -23,14 +23,14 @@ type profileRow struct {
 	Attributes []string `json:"attributes,omitempty"`
 }
 
-// profileTable is what one board or GPU can be partitioned into.
+// profileTable has the profiles of one board or GPU.
 type profileTable struct {
-	Model    string       `json:"model,omitempty"` // the short name of a board
-	GPU      string       `json:"gpu,omitempty"`
-	Name     string       `json:"name"`
-	Width    uint32       `json:"width"` // memory slices
-	Profiles []profileRow `json:"profiles"`
-	Unseen   []string     `json:"unseen,omitempty"` // what no published listing shows
+	Model      string       `json:"model,omitempty"` // the short name of a board
+	GPU        string       `json:"gpu,omitempty"`
+	Name       string       `json:"name"`
+	Width      uint32       `json:"width"` // memory slices
+	Profiles   []profileRow `json:"profiles"`
+	Unverified []string     `json:"unverified,omitempty"` // not in published listings
 
 	title string
 }
@@ -53,9 +53,9 @@ func (a *app) migProfiles() *cobra.Command {
 	var model string
 	var offline bool
 	c := &cobra.Command{
-		Use: "profiles", Short: "Show what the GPUs of this node, or a board, can be partitioned into", Args: noArgs,
-		Example: `  gpushare mig profiles                        the GPUs of this node, as they tell it
-  gpushare mig profiles --offline              the boards that are compiled in
+		Use: "profiles", Short: "List the MIG profiles of the GPUs of this node, or of a board", Args: noArgs,
+		Example: `  gpushare mig profiles                        the GPUs of this node, as the driver reports
+  gpushare mig profiles --offline              the built-in boards
   gpushare mig profiles --model a100-40`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -83,17 +83,17 @@ func (a *app) migProfiles() *cobra.Command {
 			return a.profileTables(tables)
 		},
 	}
-	c.Flags().StringVar(&model, "model", "", "a board that is compiled in, as in a100-40")
-	c.Flags().BoolVar(&offline, "offline", false, "the boards that are compiled in, without a daemon")
+	c.Flags().StringVar(&model, "model", "", "a built-in board, as in a100-40")
+	c.Flags().BoolVar(&offline, "offline", false, "list the built-in boards, without a daemon")
 	_ = c.RegisterFlagCompletionFunc("model", completeBoards) // It fails only for a flag that does not exist.
 	return c
 }
 
 func tableOf(d *migDevice) profileTable {
-	return profileTable{Model: d.model, GPU: d.uuid, Name: d.name, Width: d.grid.Width, Profiles: profileRows(d.grid), Unseen: d.unseen, title: d.title()}
+	return profileTable{Model: d.model, GPU: d.uuid, Name: d.name, Width: d.grid.Width, Profiles: profileRows(d.grid), Unverified: d.unverified, title: d.title()}
 }
 
-// boards lists what is compiled in.
+// boards lists the built-in boards.
 func (a *app) boards() error {
 	all, err := board.All()
 	if err != nil {
@@ -135,7 +135,7 @@ func (a *app) profileTables(tables []profileTable) error {
 		}
 		fmt.Fprintf(a.io.Out, "%s\n\n", t.title)
 		if t.Width == 0 {
-			fmt.Fprintln(a.io.Out, "It tells its profiles only while MIG mode is on.")
+			fmt.Fprintln(a.io.Out, "The driver reports its profiles only in MIG mode.")
 			continue
 		}
 		rows := [][]string{{"PROFILE", "ID", "MEMORY", "SMS", "AT MOST", "SLICES", "STARTS AT"}}
@@ -147,8 +147,8 @@ func (a *app) profileTables(tables []profileTable) error {
 			rows = append(rows, []string{p.Name, fmt.Sprint(p.ID), gib(p.Memory), fmt.Sprint(p.SMs), fmt.Sprint(p.Max), fmt.Sprint(p.Size), strings.Join(starts, " ")})
 		}
 		a.table(rows)
-		if len(t.Unseen) > 0 {
-			fmt.Fprintf(a.io.Out, "\nIn no published listing: %s.\n", strings.Join(t.Unseen, "; "))
+		if len(t.Unverified) > 0 {
+			fmt.Fprintf(a.io.Out, "\nNot in published listings: %s.\n", strings.Join(t.Unverified, "; "))
 		}
 	}
 	return nil

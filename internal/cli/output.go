@@ -28,8 +28,8 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// table prints rows in columns as wide as their widest cell. The first row is the header; what stands under STATE is a
-// word of state, and coloured as one.
+// table prints rows in columns as wide as their widest cell. The first row is the header. Cells under STATE are
+// coloured by their state.
 func (a *app) table(rows [][]string) {
 	widths := []int{}
 	for _, row := range rows {
@@ -61,8 +61,8 @@ func (a *app) table(rows [][]string) {
 	}
 }
 
-// printable keeps a tenant's words from steering the terminal of whoever reads them: the name of a command may hold
-// escape sequences, line breaks and marks that turn the direction of writing.
+// printable removes what could control the reader's terminal: a tenant's command name may contain escape sequences, line
+// breaks and marks that change the direction of writing.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
@@ -94,7 +94,7 @@ func dash(s string) string {
 	return s
 }
 
-// shortUUID keeps what tells GPUs apart at a glance.
+// shortUUID keeps the part that distinguishes GPUs.
 func shortUUID(s string) string {
 	kind, rest, ok := strings.Cut(s, "-")
 	if !ok || len(rest) < 8 {

@@ -9,12 +9,12 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// progress is the lines at the foot of a terminal that say, for each GPU while it works, what is being done there. They are
-// replaced as the work goes on, and gone when it ended. What is no terminal gets none: it has a line for each step.
+// progress is the lines at the bottom of a terminal that show the current step of each GPU. They are replaced as the work
+// continues, and removed at the end. Other outputs have only a line for each step.
 type progress struct {
 	out   io.Writer
 	names gpuNames
-	lines int // that stand now
+	lines int // printed now
 	off   bool
 }
 
@@ -22,14 +22,14 @@ func (a *app) progress(names gpuNames) *progress {
 	return &progress{out: a.io.Out, names: names, off: !isTerminal(a.io.Out)}
 }
 
-// clear takes the lines away.
+// clear removes the lines.
 func (p *progress) clear() {
 	for ; p.lines > 0; p.lines-- {
 		fmt.Fprint(p.out, "\x1b[1A\x1b[2K")
 	}
 }
 
-// show writes a line for each GPU on which something is under way.
+// show writes a line for each GPU with a running step.
 func (p *progress) show(o *api.Operation) {
 	if p.off || o.Finished != nil {
 		return
@@ -40,8 +40,8 @@ func (p *progress) show(o *api.Operation) {
 	}
 }
 
-// progressLines says of each GPU that works, and of the host, what is done now, how far it is, and how long the rest takes
-// by what was measured before.
+// progressLines has, for each GPU with a running step and for the host, the step, its number, and the expected rest of the
+// time from earlier measurements.
 func progressLines(steps []api.PlanStep, names gpuNames) []string {
 	var gpus, out []string
 	for i := range steps {
@@ -72,7 +72,7 @@ func progressLines(steps []api.PlanStep, names gpuNames) []string {
 		}
 		line := fmt.Sprintf("  %s%s … step %d of %d", names.prefix(id), printable(now.Text), min(ended+1, all), all)
 		if now.State == "undoing" {
-			line = fmt.Sprintf("  %staking back: %s", names.prefix(id), printable(now.Text))
+			line = fmt.Sprintf("  %sundoing: %s", names.prefix(id), printable(now.Text))
 		} else if left >= 0.5 {
 			line += fmt.Sprintf(", about %.0f s left", left)
 		}

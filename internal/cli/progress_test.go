@@ -31,7 +31,7 @@ func TestProgressLines(t *testing.T) {
 		{
 			"it is taken back",
 			[]api.PlanStep{step("GPU-a", "destroy 3g.20gb at 0", "undoing", 3), step("GPU-a", "create 1g.5gb at 0", "failed", 2)},
-			[]string{"  GPU 0  taking back: destroy 3g.20gb at 0"},
+			[]string{"  GPU 0  undoing: destroy 3g.20gb at 0"},
 		},
 		{"the host", []api.PlanStep{step("", "set the slice of red", "doing", 0), step("GPU-a", "create 1g.5gb at 0", "pending", 2)}, []string{"  host   set the slice of red … step 1 of 1"}},
 	} {

@@ -86,10 +86,10 @@ func (a *app) root() *cobra.Command {
 time slices and whole GPUs, with CPU, memory and device limits for each tenant.
 
 It talks to gpushared over ` + api.SocketPath + `.`,
-		Example: `  gpushare status                        what the node looks like now
-  gpushare run -- python train.py        run a command on the GPU that you are granted
-  gpushare apply -f node.yaml --check    what would change, without changing it
-  gpushare apply -f node.yaml            change it`,
+		Example: `  gpushare status                        show GPUs, tenants and leases
+  gpushare run -- python train.py        run a command on a GPU that you are granted
+  gpushare apply -f node.yaml --check    show the plan, change nothing
+  gpushare apply -f node.yaml            put the spec in force`,
 		SilenceErrors:         true,
 		SilenceUsage:          true,
 		Version:               version.Version,
@@ -148,10 +148,10 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	case errors.As(err, &usage):
 		told, code = &api.Error{Kind: api.KindInvalid, Message: usage.Error(), Hint: usage.hint}, api.ExitUsage
 		if told.Hint == "" {
-			told.Hint = fmt.Sprintf("'%s --help' says more", cmd.CommandPath())
+			told.Hint = fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())
 		}
 	case strings.HasPrefix(err.Error(), "unknown command"): // of a command that is cobra's own
-		told, code = &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: fmt.Sprintf("'%s --help' says more", cmd.CommandPath())}, api.ExitUsage
+		told, code = &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())}, api.ExitUsage
 	case errors.Is(err, context.Canceled):
 		told, code = &api.Error{Kind: api.KindUnavailable, Message: "interrupted"}, exitInterrupted
 		if errors.As(err, &stopped) {
@@ -168,13 +168,13 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	return code
 }
 
-// refusal prints one sentence, every wrong place of a document, and the hint; with --json one object on standard error,
-// so that what is on standard output is always the answer.
+// refusal prints an error, every wrong place of a document, and the hint; with --json one object on standard error, so
+// that standard output has only answers.
 func (a *app) refusal(e *api.Error, code int) {
 	if a.json {
 		out := json.NewEncoder(a.io.Err)
 		out.SetIndent("", "  ")
-		_ = out.Encode(struct { // Standard error is gone: nobody is left to tell.
+		_ = out.Encode(struct { // Standard error is closed: there is no other place to report to.
 			SchemaVersion int        `json:"schema_version"`
 			ExitCode      int        `json:"exit_code"`
 			Error         *api.Error `json:"error"`
@@ -183,7 +183,7 @@ func (a *app) refusal(e *api.Error, code int) {
 	}
 	message, fields := e.Message, e.Fields
 	if len(fields) > 0 && strings.HasPrefix(message, fields[0].Error()) {
-		// The message leads with the first place and counts the others, for those who see only it.
+		// The message has the first place and the number of others, for readers who see only the message.
 		message = mistakes(message, fields)
 	}
 	fmt.Fprintf(a.io.Err, "gpushare: %s\n", sentence(message))
@@ -200,7 +200,7 @@ func (a *app) refusal(e *api.Error, code int) {
 	}
 }
 
-// mistakes heads a list of wrong places; a single one is its own head.
+// mistakes is the headline of a list of wrong places; a single place is its own headline.
 func mistakes(message string, fields []api.FieldError) string {
 	first := fields[0].Error()
 	if len(fields) == 1 {
@@ -274,7 +274,7 @@ func atLeast(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// group is a noun: alone it shows its help, with an unknown verb it refuses.
+// group is a noun: alone it shows its help, and it refuses an unknown verb.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -286,7 +286,7 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// helpCommand refuses what it does not know, where cobra's own shows the help of something else.
+// helpCommand refuses unknown commands. Cobra's own shows the help of another command instead.
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND…]", Short: "Show the help of a command",
@@ -334,7 +334,7 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 // flagName finds flags in a command's own help.
 var flagName = regexp.MustCompile(`--([a-z][a-z-]+)`)
 
-// flagError is a usage error that names the flag which was probably meant.
+// flagError is a usage error that suggests the most similar flag.
 func flagError(cmd *cobra.Command, err error) error {
 	e := usageError{err: err}
 	word, ok := strings.CutPrefix(err.Error(), "unknown flag: --")

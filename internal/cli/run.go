@@ -199,17 +199,17 @@ func (a *app) envCommand() *cobra.Command {
 	var cdi bool
 	var tenant, grant string
 	c := &cobra.Command{
-		Use: "env", Short: "Print the environment of the lease that you are in, for a shell", Args: noArgs,
+		Use: "env", Short: "Print the environment of the current lease, for a shell", Args: noArgs,
 		Long: `Env prints the environment of the lease that it runs in, for a shell. With --cdi it
-prints how a container is started in a grant: a container is in no lease that it was
-started from, because it does not run below who starts it.`,
+prints how to start a container in a grant. A container does not run below the process
+that starts it, so it is not in the lease of that process.`,
 		Example: "  eval \"$(gpushare env)\"\n  gpushare env --cdi -t vision --grant dev",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cdi {
 				return a.containerLine(cmd, tenant, grant)
 			}
 			if tenant != "" || grant != "" {
-				return usageError{err: errors.New("the environment is that of the lease that you are in: --tenant and --grant go with --cdi")}
+				return usageError{err: errors.New("--tenant and --grant need --cdi: the environment is always that of the current lease")}
 			}
 			e, err := a.client.Environment(cmd.Context())
 			if err != nil {
@@ -226,7 +226,7 @@ started from, because it does not run below who starts it.`,
 		},
 	}
 	f := c.Flags()
-	f.BoolVar(&cdi, "cdi", false, "print how a container is started in a grant")
+	f.BoolVar(&cdi, "cdi", false, "print how to start a container in a grant")
 	f.StringVarP(&tenant, "tenant", "t", "", "with --cdi: the tenant (default: the only one that you see)")
 	f.StringVar(&grant, "grant", "", "with --cdi: the grant (default: the only one that takes containers)")
 	a.completeFlag(c, "tenant", tenantsOf)
@@ -253,9 +253,9 @@ func (a *app) containerLine(cmd *cobra.Command, tenant, grant string) error {
 	}
 	switch {
 	case len(found) == 0:
-		return &api.Error{Kind: api.KindNotFound, Message: "there is no such grant that takes a container now", Hint: "'gpushare tenant show NAME' shows those that do; grants of MPS do not, nor does a node that only observes"}
+		return &api.Error{Kind: api.KindNotFound, Message: "cannot start a container there: no such grant accepts containers now", Hint: "'gpushare tenant show NAME' lists those that do; MPS grants never do, and none does with 'enforce: observe'"}
 	case len(found) > 1:
-		return usageError{err: errors.New("which grant? " + strings.Join(names, ", ") + " take containers"), hint: "name one with -t and --grant"}
+		return usageError{err: errors.New("more than one grant accepts containers: " + strings.Join(names, ", ")), hint: "select one with -t and --grant"}
 	case a.json:
 		return a.printJSON(struct {
 			SchemaVersion int `json:"schema_version"`

@@ -55,7 +55,7 @@ func (a *app) statusHead(s *api.Status) {
 	head := []string{n.Host}
 	switch {
 	case n.Unmanaged != nil:
-		head = append(head, fmt.Sprintf("generation %d", n.Generation), fmt.Sprintf("given back by %s, %s: nothing is enforced", n.Unmanaged.By, n.Unmanaged.At.Local().Format(time.DateTime)))
+		head = append(head, fmt.Sprintf("generation %d", n.Generation), fmt.Sprintf("unmanaged by %s, %s: nothing is enforced", n.Unmanaged.By, n.Unmanaged.At.Local().Format(time.DateTime)))
 	case n.Generation == 0:
 		head = append(head, "no spec applied yet")
 	case n.Enforce == "on":
@@ -74,10 +74,10 @@ func (a *app) statusHead(s *api.Status) {
 	a.conditions(s)
 }
 
-// shownAlike is how many conditions that one hint answers are shown: the GPUs below must stay on the page.
+// shownAlike is how many conditions with the same hint are shown, so that the GPUs below stay visible.
 const shownAlike = 6
 
-// conditions prints what is wrong, and one hint for those in a row that share it.
+// conditions prints the conditions, and the hint of consecutive ones only once.
 func (a *app) conditions(s *api.Status) {
 	for rest := s.Node.Conditions; len(rest) > 0; {
 		n := 1
@@ -94,7 +94,7 @@ func (a *app) conditions(s *api.Status) {
 			fmt.Fprintf(a.io.Out, "%s %s\n", a.paint(yellow, "!"), sentence(conditionText(s, &show[i])))
 		}
 		if more := n - len(show); more > 0 {
-			fmt.Fprintf(a.io.Out, "%s and %d more like these: 'gpushare status --json' has all\n", a.paint(yellow, "!"), more)
+			fmt.Fprintf(a.io.Out, "%s and %d more of these: 'gpushare status --json' lists all\n", a.paint(yellow, "!"), more)
 		}
 		if alike[0].Hint != "" {
 			fmt.Fprintf(a.io.Out, "  %s\n", sentence(alike[0].Hint))
@@ -102,7 +102,7 @@ func (a *app) conditions(s *api.Status) {
 	}
 }
 
-// conditionText names the GPU or the tenant that a condition is about, unless its message does.
+// conditionText adds the GPU or tenant of a condition if its message does not begin with it.
 func conditionText(s *api.Status, c *api.Condition) string {
 	where := c.Tenant
 	if c.GPU != "" {
@@ -137,7 +137,7 @@ func (a *app) gpus(s *api.Status) {
 			note := dash(in.Lease)
 			switch {
 			case in.Foreign:
-				note = "foreign: not made by gpushare"
+				note = "foreign: not created by gpushare"
 			case len(in.UUIDs) == 0:
 				note = "orphan: no compute instance"
 			case in.Lease == "":
@@ -169,7 +169,7 @@ func gpuNote(g *api.GPUStatus) string {
 		notes = append(notes, g.Reason)
 	}
 	if g.Owner != "" {
-		notes = append(notes, "owned by "+g.Owner)
+		notes = append(notes, "managed by "+g.Owner)
 	}
 	if m := g.MPS; m != nil {
 		n := "MPS " + m.State
@@ -181,14 +181,14 @@ func gpuNote(g *api.GPUStatus) string {
 		}
 		notes = append(notes, n)
 	}
-	strangers := 0
+	unattributed := 0
 	for _, p := range g.Processes {
 		if p.Lease == "" && p.Kind != "mps-server" {
-			strangers++
+			unattributed++
 		}
 	}
-	if strangers > 0 && g.Mode != api.ModeUnmanaged && g.Mode != api.ModeExternal {
-		notes = append(notes, text.Count(strangers, "process")+" outside any lease")
+	if unattributed > 0 && g.Mode != api.ModeUnmanaged && g.Mode != api.ModeExternal {
+		notes = append(notes, text.Count(unattributed, "process")+" outside any lease")
 	}
 	return strings.Join(notes, "; ")
 }

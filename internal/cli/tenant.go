@@ -54,7 +54,7 @@ func (a *app) tenantShow() *cobra.Command {
 			}
 			a.tenants([]api.TenantStatus{*t})
 			fmt.Fprintln(a.io.Out)
-			rows := [][]string{{"LIMIT", "WANTED", "IN FORCE", "REASON"}}
+			rows := [][]string{{"LIMIT", "DESIRED", "IN FORCE", "REASON"}}
 			for _, l := range t.Limits {
 				rows = append(rows, []string{l.Name, l.Desired, dash(l.InForce), l.Reason})
 			}
@@ -75,7 +75,7 @@ func (a *app) tenants(tenants []api.TenantStatus) {
 		fmt.Fprintln(a.io.Out, "no tenants")
 		return
 	}
-	rows := [][]string{{"TENANT", "GRANT", "WHAT", "LEASES", "GPUS"}}
+	rows := [][]string{{"TENANT", "GRANT", "MAY USE", "LEASES", "GPUS"}}
 	for _, t := range tenants {
 		name := t.Name
 		if t.Priority != "" && t.Priority != "normal" {
@@ -99,9 +99,9 @@ func (a *app) tenants(tenants []api.TenantStatus) {
 	a.table(rows)
 }
 
-// containers prints how a container is started in each grant that takes one.
+// containers prints how to start a container in each grant that accepts one.
 func (a *app) containers(t *api.TenantStatus) {
-	head := "\ncontainers, each in a lease of its grant:\n"
+	head := "\nto start a container in a grant:\n"
 	for _, g := range t.Grants {
 		if g.Container != nil {
 			fmt.Fprintf(a.io.Out, "%s  %s: %s\n", head, g.Name, g.Container.Command)

@@ -317,7 +317,7 @@ func TestImportAndRemoveInstances(t *testing.T) {
 		t.Errorf("adopting nothing exits with %d: %s", r.Code, r.Err)
 	}
 
-	if r := n.CLI(soon(t), "mig", "import", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "gpushare's now") {
+	if r := n.CLI(soon(t), "mig", "import", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "gpushare manages them now") {
 		t.Fatalf("mig import exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if r := n.CLI(soon(t), "mig", "import", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "already") {

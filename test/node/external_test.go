@@ -57,7 +57,7 @@ func TestExternalIsNeverTouched(t *testing.T) {
 	if got := truth(t, n); got != cut {
 		t.Errorf("the GPUs are cut as\n     %s\nwant %s", got, cut)
 	}
-	if r := n.CLI(soon(t), "status"); !strings.Contains(r.Out, "owned by slurm") {
+	if r := n.CLI(soon(t), "status"); !strings.Contains(r.Out, "managed by slurm") {
 		t.Errorf("status says:\n%s", r.Out)
 	}
 	for _, args := range [][]string{{"--kind", "exclusive"}, {"--kind", "mig:3g.20gb"}, {"--kind", "timeslice"}} {

@@ -46,15 +46,15 @@ func TestPackageRemoval(t *testing.T) {
 		refuse string // part of why, empty when it is let go
 	}{
 		{"before any spec", nil, environment, []string{"remove"}, ""},
-		{"walls stand", func() { apply(t, n, everything) }, environment, []string{"remove"}, "stop MPS"},
-		{"walls stand, by rpm", nil, environment, []string{"0"}, "stop MPS"},
+		{"restrictions are active", func() { apply(t, n, everything) }, environment, []string{"remove"}, "stop MPS"},
+		{"restrictions are active, by rpm", nil, environment, []string{"0"}, "stop MPS"},
 		{"an upgrade", nil, environment, []string{"upgrade", "2.0"}, ""},
 		{"an upgrade, by rpm", nil, environment, []string{"1"}, ""},
 		{"an upgrade that failed", nil, environment, []string{"failed-upgrade", "1.0"}, ""},
-		{"walls stand and shall", nil, environment + "\x00GPUSHARE_KEEP_ISOLATION=1", []string{"remove"}, ""},
-		{"the program is gone", nil, "GPUSHARE=/nowhere/gpushare", []string{"remove"}, "is not removed"},
-		{"the daemon is gone", n.KillDaemon, environment, []string{"remove"}, "walls stand: generation 1"},
-		{"given back", func() {
+		{"restrictions stay active", nil, environment + "\x00GPUSHARE_KEEP_ISOLATION=1", []string{"remove"}, ""},
+		{"the program is missing", nil, "GPUSHARE=/nowhere/gpushare", []string{"remove"}, "is not removed"},
+		{"the daemon does not run", n.KillDaemon, environment, []string{"remove"}, "restrictions are active: generation 1"},
+		{"unmanaged", func() {
 			if err := n.StartDaemon(soon(t)); err != nil {
 				t.Fatal(err)
 			}
@@ -62,7 +62,7 @@ func TestPackageRemoval(t *testing.T) {
 				t.Fatalf("release exits with %d: %s", r.Code, r.Err)
 			}
 		}, environment, []string{"remove"}, ""},
-		{"given back, and the daemon is gone", n.KillDaemon, environment, []string{"remove"}, ""},
+		{"unmanaged, and the daemon does not run", n.KillDaemon, environment, []string{"remove"}, ""},
 	}
 	for _, c := range steps {
 		if c.before != nil {

@@ -77,7 +77,7 @@ func unmanaged(t *testing.T, n *harness.Node) {
 	if left, err := filepath.Glob(filepath.Join(n.Dir, "cdi", "gpushare-*")); err != nil || len(left) != 0 {
 		t.Errorf("container runtimes are still told of %q, %v", left, err)
 	}
-	if r := n.CLI(soon(t), "unmanage", "--check"); r.Code != 0 || !strings.Contains(r.Out, "nothing stands") {
+	if r := n.CLI(soon(t), "unmanage", "--check"); r.Code != 0 || !strings.Contains(r.Out, "no active restrictions") {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	c := n.Client()
@@ -123,7 +123,7 @@ func TestUnmanage(t *testing.T) {
 		t.Errorf("a refused release lets nobody in any more: %s", r.Err)
 	}
 	r = n.CLI(soon(t), "unmanage", "--force")
-	if r.Code != 0 || !strings.Contains(r.Out, "given back") {
+	if r.Code != 0 || !strings.Contains(r.Out, "unmanaged") {
 		t.Fatalf("with force it exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
 	}
 	if code := awaitEnd(t, job); code != -int(syscall.SIGTERM) {
@@ -140,7 +140,7 @@ func TestUnmanage(t *testing.T) {
 	if s.Node.Unmanaged == nil || s.Node.Unmanaged.All || s.Node.Unmanaged.By == "" || s.Node.Enforce != "observe" || s.Node.Generation != 2 {
 		t.Errorf("status says %+v", s.Node)
 	}
-	if r := n.CLI(soon(t), "status"); !strings.Contains(r.Out, "given back by") {
+	if r := n.CLI(soon(t), "status"); !strings.Contains(r.Out, "unmanaged by") {
 		t.Errorf("status says:\n%s", r.Out)
 	}
 	if r := n.CLI(soon(t), "get"); r.Code != 0 || !strings.Contains(r.Out, "enforce: observe") || !strings.Contains(r.Out, "share: 30%") {
@@ -299,7 +299,7 @@ func TestUnmanageCheckWithoutDaemon(t *testing.T) {
 	apply(t, n, everything)
 	n.KillDaemon()
 	r := check()
-	if r.Code != api.ExitConflict || !strings.Contains(r.Err, "walls stand") || !strings.Contains(r.Err, "systemctl start gpushared") {
+	if r.Code != api.ExitConflict || !strings.Contains(r.Err, "restrictions are active") || !strings.Contains(r.Err, "systemctl start gpushared") {
 		t.Errorf("while walls stand it exits with %d: %s", r.Code, r.Err)
 	}
 	state := filepath.Join(n.Dir, "state", "state.json")

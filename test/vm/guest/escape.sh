@@ -11,7 +11,7 @@ spec_with() { # spec_with "NODE LINE" "VISION LINE..."
 	gpushare apply -f /run/lab/escape.yaml >/run/lab/escape.apply 2>&1 || die "the spec is refused: $(cat /run/lab/escape.apply)"
 }
 adopted() { # adopted HELD prints what is adopted: user, unit, grant
-	field ".leases[] | select(.held == \"$1\" and .state == \"running\") | \"\(.user // \"-\") \(.walls.unit) \(.grant)\""
+	field ".leases[] | select(.origin == \"$1\" and .state == \"running\") | \"\(.user // \"-\") \(.isolation.unit) \(.grant)\""
 }
 is_adopted() { [ "$(adopted "$1")" = "$2" ]; }
 memory_of() { cat "$cgroot/user.slice/user-$1.slice/memory.max"; }

@@ -13,7 +13,7 @@ truth() { # what the virtual GPUs themselves know
 	/usr/local/lib/gpusim/gpusim ctl --root "$root" status "$@"
 }
 placements() { # every instance of the node, one a line: GPU, profile, start
-	field '.gpus[] | .uuid as $u | (.mig.instances // [])[] | "\($u) \(.profile) \(.start)+\(.size)"' | sort
+	field '.gpus[] | .uuid as $u | (.mig.instances // [])[] | "\($u) \(.profile) \(.placement.start)+\(.placement.size)"' | sort
 }
 # start_job USER TENANT GRANT BURN_OPTION... runs a job as a user would, and leaves its process id in $pid.
 start_job() {

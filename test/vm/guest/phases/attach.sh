@@ -29,7 +29,7 @@ line() {
 	gpushare env --cdi -t "$1" --grant "$2" | sed 's/^podman run //; s/ IMAGE$//'
 }
 main_of() { pod inspect --format '{{.State.Pid}}' "$1"; }
-lease_at() { field ".leases[] | select(.walls.cgroup == \"$1\") | .id"; }
+lease_at() { field ".leases[] | select(.isolation.cgroup == \"$1\") | .id"; }
 has_lease() { [ -n "$(lease_at "$1")" ]; }
 no_lease() { [ "$(field "[.leases[] | select(.id == \"$1\")] | length")" = 0 ]; }
 
@@ -56,7 +56,7 @@ check_unit() {
 	gpushare lease attach -t vision --grant dev --unit lab-attached -- hub >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
 	note "$(cat /run/lab/attach)"
 	id=$(lease_at "$cg")
-	want "what holds it" "$(field ".leases[] | select(.id == \"$id\") | \"\(.held) \(.walls.unit) \(.user)\"")" "attached lab-attached.service alice"
+	want "what holds it" "$(field ".leases[] | select(.id == \"$id\") | \"\(.origin) \(.isolation.unit) \(.user)\"")" "attached lab-attached.service alice"
 	want "the cgroup of its process" "$(unit_of "$main")" "$cg"
 	systemctl daemon-reload
 	systemctl restart gpushared.service
@@ -97,8 +97,8 @@ check_container() {
 	cg=${cg%%.scope*}.scope
 	until_true 20 has_lease "$cg"
 	id=$(lease_at "$cg")
-	want "what holds it" "$(field ".leases[] | select(.id == \"$id\") | \"\(.held) \(.tenant)/\(.grant)\"")" "container vision/dev"
-	note "$(field ".leases[] | select(.id == \"$id\") | .walls.missing | join(\"; \")")"
+	want "what holds it" "$(field ".leases[] | select(.id == \"$id\") | \"\(.origin) \(.tenant)/\(.grant)\"")" "container vision/dev"
+	note "$(field ".leases[] | select(.id == \"$id\") | .isolation.not_enforced | join(\"; \")")"
 	want "its environment" "$(tr '\0' '\n' <"/proc/$pid/environ" | grep -c -e '^CUDA_VISIBLE_DEVICES=GPU-' -e '^GPUSHARE_GRANT=dev$' -e '^NVIDIA_VISIBLE_DEVICES=void$')" 3
 	note "its GPU nodes: $(ls "/proc/$pid/root/dev" | grep nvidia | xargs)"
 	[ -c "/proc/$pid/root/dev/nvidia1" ] && [ ! -e "/proc/$pid/root/dev/nvidia0" ] || die "its nodes are $(ls "/proc/$pid/root/dev" | xargs)"

@@ -10,7 +10,7 @@ check_starts() {
 	login alice "gpushare run --detach -q -t vision --grant dev -- bash -c 'trap \"echo ending; exit 0\" TERM; echo hello from \$GPUSHARE_LEASE; while :; do sleep 1 & wait; done'" \
 		>"$state/detached" 2>/run/lab/detached.err || die "$(cat /run/lab/detached.err)"
 	note "lease $(id), process $(main), in $(unit_of "$(main)")"
-	want "its origin" "$(field ".leases[] | select(.id == \"$(id)\") | .held")" detached
+	want "its origin" "$(field ".leases[] | select(.id == \"$(id)\") | .origin")" detached
 	want "its user" "$(ps -o user= -p "$(main)")" alice
 	[[ $(unit_of "$(main)") == /gpushare.slice/gpushare-vision.slice/gpushare-vision-dev.slice/* ]] || die "it runs in $(unit_of "$(main)")"
 }

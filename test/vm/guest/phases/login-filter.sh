@@ -105,9 +105,9 @@ check_unit() {
 	until_true 30 not_adopted
 }
 opens_for_alice() { [ "$(open_as alice "$1" "$2")" = through ]; }
-adopted() { [ "$(field '[.leases[] | select(.held == "unit")] | length')" = 1 ]; }
+adopted() { [ "$(field '[.leases[] | select(.origin == "unit")] | length')" = 1 ]; }
 refused_second() { [[ $(field '[.node.conditions // [] | .[] | select(.kind == "not-adopted") | .message] | join("; ")') == *lab-second.service* ]]; }
-not_adopted() { [ "$(field '[.leases[] | select(.held == "unit")] | length')" = 0 ]; }
+not_adopted() { [ "$(field '[.leases[] | select(.origin == "unit")] | length')" = 0 ]; }
 
 # The slice is stopped and started as another cgroup: the daemon sees that the program is not attached to it.
 check_corrected() {

@@ -30,7 +30,7 @@ check_unmanage() {
 	until_true 20 gone "$(job speech dev)"
 	want "instances" "$(placements)" "$(cat "$state/placements-before-unmanage")"
 	want "enforce" "$(field .node.enforce)" observe
-	[ "$(field .node.released.who)" = root ] || die "status does not report the user who unmanaged it"
+	[ "$(field .node.unmanaged.by)" = root ] || die "status does not report the user who unmanaged it"
 }
 
 check_nothing_is_left() {
