@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// abilitiesOf names what an adapter can do.
+// abilitiesOf names the abilities of an adapter.
 func abilitiesOf(p Port) []string {
 	out := []string{}
 	v := reflect.ValueOf(p.Abilities())
@@ -37,15 +37,15 @@ func TestAbilities(t *testing.T) {
 		slices bool
 		driver CgroupDriver
 	}{
-		"cgroupfs":                 {tree(true), []string{"Hierarchy", "ScopeDevices", "PIDs", "OwnScope"}, true, DriverCgroupfs},
-		"cgroupfs without devices": {tree(false), []string{"Hierarchy", "PIDs", "OwnScope"}, true, DriverCgroupfs},
+		"cgroupfs":                 {tree(true), []string{"Hierarchy", "ScopeDevices", "PIDIndex", "OwnScope"}, true, DriverCgroupfs},
+		"cgroupfs without devices": {tree(false), []string{"Hierarchy", "PIDIndex", "OwnScope"}, true, DriverCgroupfs},
 		"processes":                {func(*testing.T) Port { return NewProcesses("a test") }, []string{}, false, DriverNone},
-		"attachments":              {func(*testing.T) Port { return NewAttachments(AttachmentsOptions{Mount: t.TempDir()}) }, []string{"PIDs"}, false, DriverNone},
+		"attachments":              {func(*testing.T) Port { return NewAttachments(AttachmentsOptions{Mount: t.TempDir()}) }, []string{"PIDIndex"}, false, DriverNone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			port := c.open(t)
 			if got := abilitiesOf(port); !slices.Equal(got, c.can) {
-				t.Errorf("it can %v, want %v", got, c.can)
+				t.Errorf("its abilities are %v, want %v", got, c.can)
 			}
 			if i := port.Info(); i.Slices != c.slices || i.Driver != c.driver {
 				t.Errorf("info %+v, want slices %v and driver %q", i, c.slices, c.driver)
@@ -54,7 +54,7 @@ func TestAbilities(t *testing.T) {
 	}
 }
 
-// What a Tree says it can do is about the scopes that it has.
+// The abilities of a Tree work on its scopes.
 func TestTreeAbilitiesAreOfItsScopes(t *testing.T) {
 	tree := newTree(t)
 	a := tree.Abilities()
@@ -84,6 +84,6 @@ func TestTreeAbilitiesAreOfItsScopes(t *testing.T) {
 		}
 	}
 	if own != 1 || a.OwnScope("libpod-4711") {
-		t.Errorf("%d cgroups below the slice are its own, or somebody else's is", own)
+		t.Errorf("%d cgroups below the slice are scopes of the tree, or another program's cgroup is", own)
 	}
 }

@@ -12,15 +12,16 @@ import (
 	"time"
 )
 
-// Attachments is the adapter for scopes whose processes stay in a cgroup that is not ours: somebody else's job, a service,
-// a login, a container. It reads, and writes nothing there: no limit, no device rule, no freeze, and it ends nobody. A
-// scope is a cgroup with all below it, but without what another scope holds.
+// Attachments is the adapter for scopes that are attached in place: their processes remain in a cgroup that gpushare does
+// not manage, as of another scheduler's job, a service, a login or a container. It only reads that cgroup: it sets no
+// limit and no device rule, freezes nothing and kills nothing. A scope is a cgroup with all cgroups below it, without
+// those of another scope.
 //
-// It keeps its scopes in memory: after a restart the caller adopts them again.
+// It keeps its scopes in memory: after a restart the caller recovers them.
 type Attachments struct {
 	h            Hierarchy
 	inOtherScope func(pid int) bool
-	unavailable  error // nothing can be visited; nil when it can
+	unavailable  error // why there are no attachments here; nil when there can be
 	index        ScopeIndex
 	watcher      cgroupWatcher
 
@@ -28,23 +29,23 @@ type Attachments struct {
 	scopes map[string]*attachment // by id; guarded by mu
 }
 
-// attachment is one scope. A path can be used again by another cgroup, an inode number is not before the next boot.
+// attachment is one scope. Another cgroup can get the same path, but not the same inode number before the next boot.
 type attachment struct {
 	cgroup   string
 	inode    uint64
-	released chan struct{} // closed when the scope is forgotten
+	released chan struct{} // closed by Release
 }
 
 var _ Port = (*Attachments)(nil)
 
-// AttachmentsOptions are for NewAttachments; the zero value is the usual host.
+// AttachmentsOptions are for NewAttachments; the zero value is for a usual host.
 type AttachmentsOptions struct {
 	Mount string // of the cgroup v2 hierarchy; found when empty
-	// InOtherScope tells whether a process is in a scope of another adapter: then it is not a visitor's. nil: none is.
+	// InOtherScope reports whether a process is in a scope of another adapter: then it is no member here. nil: none is.
 	InOtherScope func(pid int) bool
 }
 
-// NewAttachments makes the adapter. Without a cgroup v2 hierarchy it refuses every scope with ErrNotSupported.
+// NewAttachments returns the adapter. Without a cgroup v2 hierarchy it refuses every scope with ErrNotSupported.
 func NewAttachments(opt AttachmentsOptions) *Attachments {
 	a := &Attachments{h: Hierarchy{Mount: opt.Mount}, inOtherScope: opt.InOtherScope, scopes: map[string]*attachment{}}
 	if a.inOtherScope == nil {
@@ -56,35 +57,35 @@ func NewAttachments(opt AttachmentsOptions) *Attachments {
 	return a
 }
 
-// Info says that nothing is enforced here by this adapter. Whoever made the cgroup may enforce much.
+// Info reports that this adapter enforces nothing. The manager of the cgroup may enforce limits.
 func (a *Attachments) Info() Info {
 	if a.unavailable != nil {
 		return Info{Adapter: "attachments", Detail: a.unavailable.Error()}
 	}
-	return Info{Adapter: "attachments", Detail: "processes stay in cgroups that are not ours"}
+	return Info{Adapter: "attachments", Detail: "processes remain in cgroups that gpushare does not manage"}
 }
 
-// Abilities is to list who is there.
+// Abilities contains only the pid index.
 func (a *Attachments) Abilities() Abilities { return Abilities{PIDIndex: a.PIDIndex} }
 
-// SetSlice is not for visitors.
+// SetSlice is not supported.
 func (a *Attachments) SetSlice(context.Context, Slice) (bool, error) {
-	return false, fmt.Errorf("cannot make a slice: %w", ErrNotSupported)
+	return false, fmt.Errorf("cannot create a slice: %w", ErrNotSupported)
 }
 
-// Slices are none.
+// Slices returns none.
 func (a *Attachments) Slices(context.Context) ([]SliceState, error) { return nil, nil }
 
-// Slice is not there.
+// Slice returns ErrNotFound.
 func (a *Attachments) Slice(_ context.Context, name SliceName) (SliceState, error) {
 	return SliceState{}, fmt.Errorf("slice %s: %w", name, ErrNotFound)
 }
 
-// RemoveSlice finds none.
+// RemoveSlice does nothing.
 func (a *Attachments) RemoveSlice(context.Context, SliceName) error { return nil }
 
-// StartScope says that all processes in the cgroup s.Cgroup and below it are the scope's from now on. It must hold one.
-// The scope's devices and limits are not looked at.
+// StartScope makes all processes in the cgroup s.Cgroup and below it members of the scope. There must be one. It ignores
+// the scope's devices and limits.
 func (a *Attachments) StartScope(_ context.Context, s Scope) (ScopeState, error) {
 	if err := a.attach(s); err != nil {
 		return ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
@@ -92,10 +93,10 @@ func (a *Attachments) StartScope(_ context.Context, s Scope) (ScopeState, error)
 	return ScopeState{ID: s.ID, Path: s.Cgroup}, nil
 }
 
-// Recover takes the scope up again. ErrNotFound when its cgroup is gone or empty.
+// Recover registers the scope again. ErrNotFound when its cgroup is removed or empty.
 func (a *Attachments) Recover(_ context.Context, s Scope) (ScopeState, error) {
 	if err := a.attach(s); err != nil {
-		return ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, err)
+		return ScopeState{}, fmt.Errorf("cannot recover scope %s: %w", s.ID, err)
 	}
 	return ScopeState{ID: s.ID, Path: s.Cgroup}, nil
 }
@@ -117,7 +118,7 @@ func (a *Attachments) attach(s Scope) error {
 		return err
 	}
 	if !busy {
-		return fmt.Errorf("cgroup %s holds no process: %w", s.Cgroup, ErrNotFound)
+		return fmt.Errorf("cgroup %s contains no process: %w", s.Cgroup, ErrNotFound)
 	}
 	inode, err := inodeOf(a.h.Dir(s.Cgroup))
 	if err != nil {
@@ -125,7 +126,7 @@ func (a *Attachments) attach(s Scope) error {
 	}
 	for id, other := range a.scopes {
 		if other.cgroup == s.Cgroup && id != s.ID {
-			return fmt.Errorf("cgroup %s is of scope %s: %w", s.Cgroup, id, ErrInUse)
+			return fmt.Errorf("cgroup %s belongs to scope %s: %w", s.Cgroup, id, ErrInUse)
 		}
 	}
 	if old := a.scopes[s.ID]; old != nil {
@@ -139,7 +140,7 @@ func (a *Attachments) attach(s Scope) error {
 	return nil
 }
 
-// Scopes lists the scopes that still hold a process.
+// Scopes lists the scopes that contain a process.
 func (a *Attachments) Scopes(context.Context) ([]ScopeState, error) {
 	var states []ScopeState
 	for _, id := range a.index.IDs() {
@@ -151,7 +152,7 @@ func (a *Attachments) Scopes(context.Context) ([]ScopeState, error) {
 	return states, nil
 }
 
-// Members lists the processes in the cgroup and below it, without those that another scope holds.
+// Members lists the processes in the cgroup and below it, without those of another scope.
 func (a *Attachments) Members(_ context.Context, id string) ([]Process, error) {
 	s, err := a.find(id)
 	if err != nil {
@@ -167,20 +168,20 @@ func (a *Attachments) Members(_ context.Context, id string) ([]Process, error) {
 	}), err
 }
 
-// pollInterval bounds how long a waiter trusts that it is told.
+// pollInterval bounds the effect of a lost notification on WaitEmpty.
 const pollInterval = 5 * time.Second
 
-// WaitEmpty blocks until the cgroup and all below it hold no process, or are gone. The scope is forgotten then.
+// WaitEmpty blocks until the cgroup and all below it are empty or removed. Then it forgets the scope.
 func (a *Attachments) WaitEmpty(ctx context.Context, id string) error {
 	s, err := a.find(id)
 	if err != nil {
-		return nil //nolint:nilerr // gone is what was waited for
+		return nil //nolint:nilerr // the scope has ended
 	}
 	events, remove, err := a.watcher.add(a.h.Dir(s.cgroup))
 	if err == nil {
 		defer remove()
 	}
-	// Without a bell (none could be had, or the cgroup is gone) the looks alone decide.
+	// Without a watch (it failed, or the cgroup was removed) polling decides.
 	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	for a.populated(s) {
@@ -202,15 +203,15 @@ func (a *Attachments) WaitEmpty(ctx context.Context, id string) error {
 	return nil
 }
 
-// KillScope is not for visitors: who holds a GPU is stopped by name, as one process.
+// KillScope is not supported: the caller stops the processes that use a GPU one by one.
 func (a *Attachments) KillScope(_ context.Context, id string) error {
 	if _, err := a.find(id); err != nil {
 		return nil //nolint:nilerr // no such scope is no error
 	}
-	return fmt.Errorf("cannot kill scope %s: its cgroup is not ours: %w", id, ErrNotSupported)
+	return fmt.Errorf("cannot kill scope %s: gpushare does not manage its cgroup: %w", id, ErrNotSupported)
 }
 
-// Release forgets the scope and leaves its processes as they are. No such scope is no error.
+// Release forgets the scope and leaves its processes as they are. A missing scope is no error.
 func (a *Attachments) Release(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -225,29 +226,29 @@ func (a *Attachments) releaseLocked(id string) {
 	a.index.Forget(id)
 }
 
-// Leaf is not there: nothing here may be frozen.
+// Leaf is not supported: nothing here may be frozen.
 func (a *Attachments) Leaf(string) (string, error) { return "", errAttached }
 
-// ScopeOf tells which scope's cgroup holds the process; of several that lie in each other the innermost. It does not look
-// at scopes of other adapters.
+// ScopeOf returns the scope whose cgroup contains the process: of nested ones the innermost. It ignores scopes of other
+// adapters.
 func (a *Attachments) ScopeOf(pid int) (string, bool) { return a.index.ScopeOf(pid) }
 
 // PIDIndex lists the processes of all scopes.
 func (a *Attachments) PIDIndex() map[int]string { return a.index.PIDIndex(a.h) }
 
-// ScopeAt tells which scope's cgroup the cgroup is or is below.
+// ScopeAt returns the scope whose cgroup is cg or a parent of it.
 func (a *Attachments) ScopeAt(cg string) (id string, ok bool) { return a.index.lookup([]byte(cg)) }
 
-// Freeze is never done here: who freezes a login or a service of somebody else's takes more than a GPU's time.
+// Freeze is not supported: it would stop all of a login or a service, and not only its use of the GPU.
 func (a *Attachments) Freeze(context.Context, string) error { return errAttached }
 
-// Thaw has nothing to do: nobody is ever frozen by us.
+// Thaw does nothing: Freeze is not supported.
 func (a *Attachments) Thaw(context.Context, string) error { return nil }
 
-// Frozen is never so by us.
+// Frozen returns false.
 func (a *Attachments) Frozen(string) (bool, error) { return false, nil }
 
-var errAttached = fmt.Errorf("cannot freeze in a cgroup that is not ours: %w", ErrNotSupported)
+var errAttached = fmt.Errorf("cannot freeze a cgroup that gpushare does not manage: %w", ErrNotSupported)
 
 func (a *Attachments) find(id string) (*attachment, error) {
 	a.mu.Lock()
@@ -259,13 +260,13 @@ func (a *Attachments) find(id string) (*attachment, error) {
 	return s, nil
 }
 
-// populated tells whether the scope's cgroup is still the same and holds a process.
+// populated reports whether the scope's cgroup is still the same one and contains a process.
 func (a *Attachments) populated(s *attachment) bool {
 	if !a.sameCgroup(s) {
 		return false
 	}
 	busy, err := a.h.Populated(s.cgroup)
-	return busy || err != nil && !errors.Is(err, ErrNotFound) // what cannot be read is not over
+	return busy || err != nil && !errors.Is(err, ErrNotFound) // a read error does not mean that it is empty
 }
 
 func (a *Attachments) sameCgroup(s *attachment) bool {
@@ -279,11 +280,11 @@ func inodeOf(dir string) (uint64, error) {
 		return 0, fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cannot look at cgroup %s: %w", dir, err)
+		return 0, fmt.Errorf("cannot read cgroup %s: %w", dir, err)
 	}
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
-		return 0, errors.New("cannot tell inodes apart here")
+		return 0, errors.New("cannot read inode numbers on this system")
 	}
 	return st.Ino, nil
 }

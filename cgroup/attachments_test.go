@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// foreignCgroup makes cgroups that are not ours: Visitors may not write there, so the test does.
+// foreignCgroup creates cgroups that gpushare does not manage. The test creates them because Attachments does not write.
 func foreignCgroup(t *testing.T, below ...string) (h Hierarchy, top string) {
 	t.Helper()
 	tree := newTree(t)
@@ -75,14 +75,14 @@ func TestAttachmentsLifeOfAScope(t *testing.T) {
 		t.Errorf("members %v, want %v and %v", ps, a, b)
 	}
 	if _, ok := v.ScopeOf(os.Getpid()); ok {
-		t.Error("the test itself is owned")
+		t.Error("the test process is in a scope")
 	}
-	// A scope inside another takes its processes from it.
+	// The processes of a nested scope are no members of the outer one.
 	if _, err := v.StartScope(ctx, attachedScope("l-2", path.Join(top, "step"))); err != nil {
 		t.Fatal(err)
 	}
 	if id, ok := v.ScopeOf(b.PID); !ok || id != "l-2" {
-		t.Errorf("owner of the inner one: %q, %v", id, ok)
+		t.Errorf("scope of the inner process: %q, %v", id, ok)
 	}
 	if ps := members("l-1"); !slices.Equal(ps, []Process{a}) {
 		t.Errorf("members of the outer one %v, want %v", ps, a)
@@ -92,29 +92,29 @@ func TestAttachmentsLifeOfAScope(t *testing.T) {
 	}
 
 	if err := v.Freeze(ctx, "l-1"); !errors.Is(err, ErrNotSupported) {
-		t.Errorf("freezing a visitor: %v", err)
+		t.Errorf("freezing an attached scope: %v", err)
 	}
 	if err := v.KillScope(ctx, "l-1"); !errors.Is(err, ErrNotSupported) {
-		t.Errorf("killing a visitor's cgroup: %v", err)
+		t.Errorf("killing an attached scope: %v", err)
 	}
 	v.Release("l-1")
 	if id, ok := v.ScopeOf(a.PID); ok {
-		t.Errorf("released, and still owned by %q", id)
+		t.Errorf("released, and still in scope %q", id)
 	}
 	if !procfs.Alive(a.PID, a.Start) || !procfs.Alive(b.PID, b.Start) {
-		t.Error("the release of a visitor ended a process")
+		t.Error("Release ended a process")
 	}
 	if err := v.KillScope(ctx, "l-1"); err != nil {
-		t.Errorf("killing a scope that is gone: %v", err)
+		t.Errorf("killing a scope that was released: %v", err)
 	}
 
-	// A new life of the daemon finds it again, as long as somebody is there.
+	// The next run of the daemon finds the scope, as long as it contains a process.
 	again := NewAttachments(AttachmentsOptions{})
 	if st, err := again.Recover(ctx, attachedScope("l-2", path.Join(top, "step"))); err != nil || st.Path != path.Join(top, "step") {
-		t.Errorf("adopting: %+v, %v", st, err)
+		t.Errorf("recovering: %+v, %v", st, err)
 	}
 	if _, err := again.Recover(ctx, attachedScope("l-3", path.Join(top, "nothing"))); !errors.Is(err, ErrNotFound) {
-		t.Errorf("adopting what is gone: %v", err)
+		t.Errorf("recovering a missing cgroup: %v", err)
 	}
 }
 
@@ -131,11 +131,11 @@ func TestAttachmentsLeaveOutProcessesOfOtherScopes(t *testing.T) {
 }
 
 func TestAttachmentsReportTheEnd(t *testing.T) {
-	// Well below the look that a waiter takes anyway: who returns in time was told.
+	// Well below the polling interval: only a notification makes WaitEmpty return in time.
 	const soon = pollInterval / 2
 	for name, end := range map[string]func(t *testing.T, v *Attachments, h Hierarchy, top string, p Process){
 		"the last process ends": func(t *testing.T, _ *Attachments, _ Hierarchy, _ string, p Process) { kill(t, p) },
-		"the last process ends and the cgroup goes at once": func(t *testing.T, _ *Attachments, h Hierarchy, top string, p Process) {
+		"the last process ends and the cgroup is removed at once": func(t *testing.T, _ *Attachments, h Hierarchy, top string, p Process) {
 			kill(t, p)
 			if err := h.Remove(top); err != nil {
 				t.Error(err)
@@ -146,7 +146,7 @@ func TestAttachmentsReportTheEnd(t *testing.T) {
 				t.Error(err)
 			}
 		},
-		"it is released": func(_ *testing.T, v *Attachments, _ Hierarchy, _ string, _ Process) { v.Release("l-1") },
+		"the scope is released": func(_ *testing.T, v *Attachments, _ Hierarchy, _ string, _ Process) { v.Release("l-1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, top := foreignCgroup(t, "step")
@@ -158,7 +158,7 @@ func TestAttachmentsReportTheEnd(t *testing.T) {
 			short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			if err := v.WaitEmpty(short, "l-1"); !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("waiting for a busy one: %v", err)
+				t.Fatalf("waiting for a scope with a process: %v", err)
 			}
 			done := make(chan error, 2)
 			for range cap(done) {
@@ -176,12 +176,12 @@ func TestAttachmentsReportTheEnd(t *testing.T) {
 				}
 			}
 			if _, ok := v.ScopeOf(p.PID); ok {
-				t.Error("it is over, and its process is owned still")
+				t.Error("the scope has ended, and its process is still in it")
 			}
 			v.watcher.mu.Lock()
 			defer v.watcher.mu.Unlock()
 			if v.watcher.f != nil {
-				t.Error("nobody waits, and the descriptor is open still")
+				t.Error("there is no watch, and the descriptor is still open")
 			}
 		})
 	}
@@ -210,11 +210,11 @@ func TestAttachmentsRecogniseAnotherCgroupOfTheSameName(t *testing.T) {
 	}
 }
 
-// kill ends a process and waits until the kernel has counted it out of its cgroup.
+// kill kills a process and waits until it has exited.
 func kill(t *testing.T, p Process) {
 	t.Helper()
 	if err := signal(p, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is gone", func() bool { return !procfs.Alive(p.PID, p.Start) })
+	eventually(t, "the process has exited", func() bool { return !procfs.Alive(p.PID, p.Start) })
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// maxCPU is the largest CPU number that is believed: the kernel's own limit on x86 is 8192 CPUs.
+// maxCPU is the largest valid CPU number: the kernel's limit on x86 is 8192 CPUs.
 const maxCPU = 8191
 
 // ParseCPUs reads a list like "0-7,16". The result is sorted, each CPU once; empty for the empty list.
@@ -33,7 +33,7 @@ func ParseCPUs(list string) ([]int, error) {
 			}
 		}
 		if b < a {
-			return nil, fmt.Errorf("cannot read CPU list %q: %q runs backwards", list, part)
+			return nil, fmt.Errorf("cannot read CPU list %q: %q: the first CPU is larger than the last", list, part)
 		}
 		for n := a; n <= b; n++ {
 			cpus = append(cpus, n)
@@ -67,7 +67,7 @@ func FormatCPUs(cpus []int) string {
 func cpuNumber(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n > maxCPU {
-		return 0, fmt.Errorf("%q is no CPU number", s)
+		return 0, fmt.Errorf("%q is not a CPU number", s)
 	}
 	return int(n), nil
 }

@@ -18,15 +18,15 @@ import (
 // Names in the run directory.
 const (
 	frozenDir = "frozen"    // one file for each scope that may be frozen now
-	lockFile  = "thaw.lock" // held by gpushare-thaw as long as it runs
+	lockFile  = "thaw.lock" // locked by gpushare-thaw while it runs
 )
 
-// maxDeadlineFile bounds what is read of one file: ours have some 300 bytes.
+// maxDeadlineFile bounds the read of one file. A deadline file has about 300 bytes.
 const maxDeadlineFile = 16 << 10
 
-// deadline says until when a cgroup may stay frozen, and for whom. It is one file in <run dir>/frozen, named after the
-// scope and the time: a later deadline is another file, so that removing a passed one never removes its successor. It
-// lies there from before the freeze until after the thaw.
+// deadline is the time until which a process may keep a cgroup frozen. It is one file in <run dir>/frozen, named after
+// the scope and the time: a later deadline is another file, so that removing a passed one never removes its successor.
+// The file exists from before the freeze until after the thaw.
 type deadline struct {
 	Cgroup string  `json:"cgroup"`
 	Until  int64   `json:"until"` // CLOCK_BOOTTIME, in nanoseconds
@@ -39,13 +39,13 @@ func (d deadline) check() error {
 		return err
 	}
 	if d.Boot == "" || d.By.PID <= 0 {
-		return errors.New("it does not say which boot or process it is of")
+		return errors.New("it has no boot id or no process")
 	}
 	return nil
 }
 
-// write puts the deadline into its file by a rename, so that nobody ever reads half of it, and tells the file's name.
-// It is not synced: it is void after a power cut anyway.
+// write puts the deadline into its file with a rename, so that no reader sees half of it, and returns the file's name.
+// It does not sync the file: after a power cut no process is frozen.
 func (d deadline) write(dir, id string) (string, error) {
 	b, err := json.Marshal(d)
 	if err != nil {
@@ -77,7 +77,7 @@ func readDeadline(root *os.Root, name string) (deadline, error) {
 		return deadline{}, err
 	}
 	if !fi.Mode().IsRegular() {
-		return deadline{}, errors.New("it is no regular file")
+		return deadline{}, errors.New("it is not a regular file")
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxDeadlineFile))
 	if err != nil {
@@ -105,8 +105,8 @@ func deadlineNames(root *os.Root) ([]string, error) {
 	return names, nil
 }
 
-// takeLock takes the thaw lock for as long as the file stays open. It is a lock of the open file, so that whoever asks
-// need not try to take it.
+// takeLock takes the thaw lock until the file is closed. It is a lock of the open file description, so that lockHeld can
+// query it without taking it.
 func takeLock(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -116,14 +116,14 @@ func takeLock(name string) (*os.File, error) {
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-			return nil, errors.New("another gpushare-thaw holds it")
+			return nil, errors.New("another gpushare-thaw has locked it")
 		}
 		return nil, err
 	}
 	return f, nil
 }
 
-// lockHeld tells whether somebody holds the thaw lock.
+// lockHeld reports whether a process has the thaw lock.
 func lockHeld(name string) (bool, error) {
 	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -140,5 +140,5 @@ func lockHeld(name string) (bool, error) {
 	return lock.Type != unix.F_UNLCK, nil
 }
 
-// left is the time until the deadline.
+// left is the duration until the deadline.
 func (d deadline) left(now time.Duration) time.Duration { return time.Duration(d.Until) - now }

@@ -16,22 +16,22 @@ const (
 	KindProcesses Kind = "processes"
 )
 
-// DetectOptions change what Detect looks at; the zero value is this process on this host.
+// DetectOptions change what Detect reads; the zero value is this process on this host.
 type DetectOptions struct {
-	Root  string // below which run/systemd/system is looked for; "/" when empty
+	Root  string // the directory that contains run/systemd/system; "/" when empty
 	Mount string // of the cgroup v2 hierarchy; found when empty
 	UID   *int   // effective user; this process's when nil
 }
 
-// Detect tells which adapter fits here, and why in one sentence for people. Whoever manages cgroups on this host is the
-// only one to write them: with systemd that is systemd. It reads only.
+// Detect returns the adapter for this host, with the reason as one sentence for people. Only one manager may write cgroups
+// (Documentation/admin-guide/cgroup-v2.rst): with systemd that is systemd. Detect writes nothing.
 func Detect(opt DetectOptions) (kind Kind, reason string) {
 	uid := os.Geteuid()
 	if opt.UID != nil {
 		uid = *opt.UID
 	}
 	if uid != 0 {
-		return KindProcesses, fmt.Sprintf("not root (uid %d): processes are followed by their parents, nothing is limited or frozen", uid)
+		return KindProcesses, fmt.Sprintf("not root (uid %d): processes are attributed by their parents, nothing is limited or frozen", uid)
 	}
 	root := opt.Root
 	if root == "" {
@@ -39,7 +39,7 @@ func Detect(opt DetectOptions) (kind Kind, reason string) {
 	}
 	// The test that sd_booted(3) makes.
 	if fi, err := os.Lstat(filepath.Join(root, "run/systemd/system")); err == nil && fi.IsDir() {
-		return KindSystemd, "systemd runs this host and makes its cgroups"
+		return KindSystemd, "systemd manages the cgroups of this host"
 	}
 	h := Hierarchy{Mount: opt.Mount}
 	if h.Mount == "" {
@@ -49,7 +49,7 @@ func Detect(opt DetectOptions) (kind Kind, reason string) {
 		}
 	}
 	if !h.Writable() {
-		return KindProcesses, fmt.Sprintf("the cgroup v2 hierarchy at %s may not be written: nothing is limited or frozen", h.Mount)
+		return KindProcesses, fmt.Sprintf("the cgroup v2 hierarchy at %s is not writable: nothing is limited or frozen", h.Mount)
 	}
-	return KindCgroupfs, fmt.Sprintf("no systemd: a subtree of our own on the cgroup v2 hierarchy at %s", h.Mount)
+	return KindCgroupfs, fmt.Sprintf("no systemd: gpushare manages its own subtree of the cgroup v2 hierarchy at %s", h.Mount)
 }

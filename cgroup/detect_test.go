@@ -19,7 +19,7 @@ func TestDetect(t *testing.T) {
 	}{
 		{"root under systemd", DetectOptions{Root: systemd, Mount: writable, UID: new(0)}, KindSystemd},
 		{"root without systemd", DetectOptions{Root: bare, Mount: writable, UID: new(0)}, KindCgroupfs},
-		{"root, nothing to write to", DetectOptions{Root: bare, Mount: filepath.Join(bare, "none"), UID: new(0)}, KindProcesses},
+		{"root without a writable hierarchy", DetectOptions{Root: bare, Mount: filepath.Join(bare, "none"), UID: new(0)}, KindProcesses},
 		{"a user under systemd", DetectOptions{Root: systemd, Mount: writable, UID: new(1000)}, KindProcesses},
 	}
 	for _, tt := range tests {

@@ -8,11 +8,11 @@ import (
 	"github.com/gpushare/gpushare/cgroup/device"
 )
 
-// setDeviceRules makes the cgroup's device wall be this, or takes it away.
+// setDeviceRules sets the device rules of the cgroup, or removes them when it is not closed.
 func (t *Tree) setDeviceRules(cg string, closed bool, rules []DeviceRule) (wrote bool, err error) {
 	switch {
 	case !t.info.Devices:
-		return false, nil // Info says so
+		return false, nil // Info.Devices reports it
 	case closed:
 		wrote, err = device.SetRules(t.h.Dir(cg), numbersOf(rules))
 	default:
@@ -24,7 +24,7 @@ func (t *Tree) setDeviceRules(cg string, closed bool, rules []DeviceRule) (wrote
 	return wrote, err
 }
 
-// deviceRules reads the cgroup's device wall back from the kernel.
+// deviceRules reads the cgroup's device rules back from the kernel.
 func (t *Tree) deviceRules(cg string) (closed bool, rules []DeviceRule, err error) {
 	if !t.info.Devices {
 		return false, nil, nil
@@ -40,7 +40,7 @@ func (t *Tree) deviceRules(cg string) (closed bool, rules []DeviceRule, err erro
 	return closed, rules, err
 }
 
-// renewDeviceRules replaces the program of another version of ours by this one's, with the same rules.
+// renewDeviceRules replaces the device program of another version of gpushare by this version's, with the same rules.
 func (t *Tree) renewDeviceRules(cg string) error {
 	closed, rules, err := t.deviceRules(cg)
 	if err == nil && closed {
@@ -69,7 +69,7 @@ func (t *Tree) ScopeDeviceRules(_ context.Context, id string) (closed bool, rule
 	return t.deviceRules(scope)
 }
 
-// SetScopeDeviceRules makes these the only devices that a scope that runs may open.
+// SetScopeDeviceRules makes these the only devices that a running scope may open.
 func (t *Tree) SetScopeDeviceRules(_ context.Context, id string, rules []DeviceRule) error {
 	scope, err := t.scope(id)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/gpushare/gpushare/cgroup/device"
 )
 
-// gpuNodes makes nodes of the NVIDIA major, behind which there is no driver: opening one gives ENXIO where it is let through
-// and EPERM where it is not.
+// gpuNodes creates nodes of the NVIDIA major, which has no driver here: opening one returns ENXIO when the rules allow it, and
+// EPERM when they deny it.
 func gpuNodes(t *testing.T, n int) string {
 	t.Helper()
 	if b, _ := os.ReadFile("/proc/devices"); strings.Contains(string(b), "195 nvidia") {
@@ -48,12 +48,12 @@ func treeWithDevices(t *testing.T) *Tree {
 	return tree
 }
 
-// opens tells for each node whether a new process in the scope is let through to it.
+// opens reports for each node whether a new process in the scope may open it.
 func opens(t *testing.T, tree *Tree, s Scope, nodes string) string {
 	t.Helper()
 	said := filepath.Join(t.TempDir(), "said")
 	p, release := spawnWaiting(t, fmt.Sprintf(`for n in %s/nvidia*; do
-		case $( (exec 3<>$n) 2>&1) in *"such device"*) echo through;; *permitted*) echo denied;; *) echo odd;; esac
+		case $( (exec 3<>$n) 2>&1) in *"such device"*) echo allowed;; *permitted*) echo denied;; *) echo odd;; esac
 	done >%s.new; mv %s.new %s; sleep 60`, nodes, said, said, said))
 	s.Process = p
 	if _, err := tree.StartScope(t.Context(), s); err != nil {
@@ -92,14 +92,14 @@ func TestTreeRestrictsLeases(t *testing.T) {
 	scope := func(id string, rules []DeviceRule) Scope {
 		return Scope{ID: id, Slice: SliceName{Tenant: "vision", Grant: "train"}, Closed: true, Devices: rules}
 	}
-	// A lease has what both it and its tenant may open.
-	if got := opens(t, tree, scope("l-1", gpuRules(0)), nodes); got != "through denied denied" {
+	// A lease may open what its own rules and those of its tenant allow.
+	if got := opens(t, tree, scope("l-1", gpuRules(0)), nodes); got != "allowed denied denied" {
 		t.Errorf("a lease on GPU 0: %s", got)
 	}
-	if got := opens(t, tree, scope("l-2", gpuRules(1, 2)), nodes); got != "denied through denied" {
+	if got := opens(t, tree, scope("l-2", gpuRules(1, 2)), nodes); got != "denied allowed denied" {
 		t.Errorf("a lease on GPUs 1 and 2 of a tenant with 0 and 1: %s", got)
 	}
-	// The wall is the kernel's and is read from there, also by another tree after this one.
+	// The rules are in the kernel and are read from there, also by another Tree.
 	next, err := NewTree(TreeOptions{Subtree: subtree(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -108,19 +108,19 @@ func TestTreeRestrictsLeases(t *testing.T) {
 	if wrote, err := next.SetSlice(ctx, want); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
-	if got := opens(t, tree, scope("l-3", gpuRules(0, 1, 2)), nodes); got != "denied denied through" {
+	if got := opens(t, tree, scope("l-3", gpuRules(0, 1, 2)), nodes); got != "denied denied allowed" {
 		t.Errorf("a lease of a tenant with GPU 2: %s", got)
 	}
 	want.Closed, want.Devices = false, nil
 	if wrote, err := next.SetSlice(ctx, want); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
-	if got := opens(t, tree, scope("l-4", gpuRules(0)), nodes); got != "through denied denied" {
-		t.Errorf("a lease of a tenant without a wall: %s", got)
+	if got := opens(t, tree, scope("l-4", gpuRules(0)), nodes); got != "allowed denied denied" {
+		t.Errorf("a lease of a tenant without device rules: %s", got)
 	}
 }
 
-// Somebody takes the wall away behind our back: it is seen, and put back.
+// Another program removes the device rules: SetSlice sees it and sets them again.
 func TestTreeSeesRemovedDeviceRules(t *testing.T) {
 	tree := treeWithDevices(t)
 	ctx := within(t, 20*time.Second)
@@ -140,18 +140,18 @@ func TestTreeSeesRemovedDeviceRules(t *testing.T) {
 		t.Errorf("wrote %v, %v", wrote, err)
 	}
 	if _, ok, err := device.Rules(cg); !ok || err != nil {
-		t.Errorf("the wall is not back: %v", err)
+		t.Errorf("the device rules are not set again: %v", err)
 	}
 }
 
-// What cannot be walled in does not run.
+// A scope whose device rules cannot be set does not start.
 func TestTreeStartsNothingWithoutDeviceRules(t *testing.T) {
 	tree := treeWithDevices(t)
 	p := spawn(t, "sleep", "60")
 	s := train("l-1", p)
 	s.Closed, s.Devices = true, []DeviceRule{{Type: 'x', Major: 195, Access: "rw"}}
 	if _, err := tree.StartScope(t.Context(), s); err == nil {
-		t.Fatal("a scope with a rule that cannot be was started")
+		t.Fatal("a scope with an invalid rule was started")
 	}
 	if _, ok := tree.ScopeOf(p.PID); ok {
 		t.Error("the process is in a scope")

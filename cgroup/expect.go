@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// The kernel's own values where nobody asked for another (Documentation/admin-guide/cgroup-v2.rst).
+// The kernel's defaults (Documentation/admin-guide/cgroup-v2.rst).
 const (
 	defaultWeight = 100
 	cpuPeriod     = 100_000 // microseconds
 )
 
-// LimitNames are the names that Info.Limits may hold.
+// LimitNames are the possible names in Info.Limits.
 func LimitNames() []string { return []string{"cpu", "memory", "tasks", "io", "cpuset"} }
 
-// Canonical is the limits as they read back: quotas in whole percents, memory in whole pages, a value that is the
-// default anyway not set. Two limits that act the same have the same canonical form.
+// Canonical returns the limits as they read back: quotas in whole percents, memory in whole memory pages, defaults not set.
+// Limits with the same effect have the same canonical form.
 func (l Limits) Canonical() Limits {
 	if l.CPUQuota != nil {
-		// The hair is for quotas that came out of a division.
+		// 1e-6 allows for rounding errors of quotas that result from a division.
 		q := math.Max(1, math.Ceil(*l.CPUQuota-1e-6))
 		l.CPUQuota = &q
 	}
@@ -41,7 +41,7 @@ func (l Limits) Canonical() Limits {
 	return l
 }
 
-// Only keeps the limits whose name is in names and tells the names of those that were set and are not.
+// Only keeps the limits whose name is in names, and returns the names of the set limits that it dropped.
 func (l Limits) Only(names []string) (kept Limits, dropped []string) {
 	kept = l
 	for _, name := range LimitNames() {
@@ -68,7 +68,7 @@ func (l Limits) without(name string) Limits {
 	return l
 }
 
-// Equal tells whether two limits act the same.
+// Equal reports whether two limits have the same effect.
 func (l Limits) Equal(o Limits) bool {
 	a, b := l.Canonical(), o.Canonical()
 	return same(a.CPUQuota, b.CPUQuota) && same(a.CPUWeight, b.CPUWeight) && a.CPUs == b.CPUs &&
@@ -76,8 +76,8 @@ func (l Limits) Equal(o Limits) bool {
 		same(a.TasksMax, b.TasksMax) && same(a.IOWeight, b.IOWeight)
 }
 
-// Expect is the slice as this adapter would read it back once set: what it cannot enforce is not there. A slice whose
-// state equals its expectation needs no step.
+// Expect returns the slice as this adapter would read it back: without what it cannot enforce. A slice whose state equals
+// its expectation needs no step.
 func (i Info) Expect(s Slice) Slice {
 	kept, _ := s.Limits.Only(i.Limits)
 	s.Limits = kept.Canonical()
@@ -89,10 +89,10 @@ func (i Info) Expect(s Slice) Slice {
 	return s
 }
 
-// Matches tells whether the slice read back is what was expected.
+// Matches reports whether the slice as read back equals the expected one.
 func (st SliceState) Matches(want Slice) bool {
 	return st.Name == want.Name && st.Limits.Equal(want.Limits) && st.Closed == want.Closed &&
-		// Nearly always they are equal as they stand, which is seen much faster than that they are in order.
+		// Nearly always the rules are in the same order, and comparing is much faster than sorting.
 		(sameRules(st.Devices, want.Devices) || sameRules(SortRules(st.Devices), SortRules(want.Devices)))
 }
 
@@ -102,8 +102,8 @@ func sameRules(a, b []DeviceRule) bool {
 	})
 }
 
-// SortRules is the rules in one order, those for one device merged, each access once and in the order "rwm". Rules that
-// are so already, as what is read back nearly always is, are given as they came: nobody writes into the result.
+// SortRules returns the rules in a fixed order, with those for one device merged and each access in the order "rwm". Rules
+// that are sorted already, as nearly always, are returned without a copy: the caller must not modify the result.
 func SortRules(rules []DeviceRule) []DeviceRule {
 	if ordered(rules) {
 		return slices.Clip(rules)
@@ -132,7 +132,7 @@ func ordered(rules []DeviceRule) bool {
 		if i > 0 && compareDevices(rules[i-1], rules[i]) >= 0 {
 			return false
 		}
-		if a := rules[i].Access; a != "rw" && a != "rwm" && normalAccess(a) != a { // Nearly all are of the first two.
+		if a := rules[i].Access; a != "rw" && a != "rwm" && normalAccess(a) != a { // nearly all rules have one of the first two
 			return false
 		}
 	}
@@ -150,7 +150,7 @@ func compareDevices(a, b DeviceRule) int {
 }
 
 func normalAccess(s string) string {
-	switch s { // as nearly all rules have it already
+	switch s { // as nearly all rules are
 	case "r", "w", "rw", "m", "rwm":
 		return s
 	}
@@ -186,7 +186,7 @@ func same[T comparable](a, b *T) bool {
 	return *a == *b
 }
 
-// String is the slice's name for people: "vision/train", "vision", or "all" for the root of all of ours.
+// String is the slice's name for people: "vision/train", "vision", or "all" for the root of all managed slices.
 func (n SliceName) String() string {
 	switch {
 	case n.Tenant == "":
@@ -198,7 +198,7 @@ func (n SliceName) String() string {
 	}
 }
 
-// Check refuses a name that has a grant without a tenant or that could not be the name of a directory.
+// Check refuses a grant without a tenant, and a name that cannot be a directory name.
 func (n SliceName) Check() error {
 	if n.Tenant == "" && n.Grant != "" {
 		return fmt.Errorf("cannot name a slice: grant %q has no tenant", n.Grant)
@@ -211,7 +211,7 @@ func (n SliceName) Check() error {
 	return nil
 }
 
-// goodName tells whether a tenant's, grant's or scope's name can be a directory and, escaped, a unit.
+// goodName reports whether the name of a tenant, grant or scope can be a directory name and, escaped, a unit name.
 func goodName(s string) bool {
 	if s == "" || len(s) > 100 || s[0] == '.' || s[0] == '-' {
 		return false

@@ -13,22 +13,22 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// LeafFreezer is a gate that tells which cgroup it freezes. Every Port is one.
+// LeafFreezer is a ScopeFreezer that reports which cgroup it freezes. Every Port is one.
 type LeafFreezer interface {
 	ScopeFreezer
 	Leaf(id string) (cg string, err error)
 }
 
-// FreezerOptions say where the guard keeps its deadlines and how long a freeze may last.
+// FreezerOptions are for NewFreezer.
 type FreezerOptions struct {
-	RunDir    string        // where gpushare-thaw looks too
+	RunDir    string        // for the deadlines; gpushare-thaw must use the same
 	ThawAfter time.Duration // the longest time between two Freeze calls of one scope; 5 s when zero
-	Root      string        // where proc/ is found; "/" when empty
+	Root      string        // the directory that contains proc/; "/" when empty
 }
 
-// Freezer is a gate that freezes nobody whom only this process could thaw: before each freeze it writes a deadline to a
-// file, and it refuses while gpushare-thaw, which thaws what is past its deadline or was frozen by a process that has
-// died, does not run. Freezing again what is frozen moves the deadline.
+// Freezer freezes scopes with a thaw deadline. It writes the deadline to a file before each freeze. gpushare-thaw thaws a
+// scope when its deadline has passed or when the process that froze it has exited. Freezer therefore refuses to freeze
+// while gpushare-thaw does not run. Freezing a frozen scope again moves its deadline.
 type Freezer struct {
 	freezer   LeafFreezer
 	dir       string
@@ -38,12 +38,12 @@ type Freezer struct {
 	self      Process
 
 	mu    sync.Mutex
-	files map[string]string // by scope: the file of its deadline; guarded by mu
+	files map[string]string // deadline file of each scope; guarded by mu
 }
 
 var _ ScopeFreezer = (*Freezer)(nil)
 
-// NewFreezer puts the guard before the gate.
+// NewFreezer returns a Freezer that freezes with freezer.
 func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
 	if opt.ThawAfter == 0 {
 		opt.ThawAfter = 5 * time.Second
@@ -62,7 +62,7 @@ func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
 	}
 	dir := filepath.Join(opt.RunDir, frozenDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the directory for frozen-until deadlines: %w", err)
+		return nil, fmt.Errorf("cannot create the directory for thaw deadlines: %w", err)
 	}
 	return &Freezer{
 		freezer: freezer, dir: dir, lock: filepath.Join(opt.RunDir, lockFile), thawAfter: opt.ThawAfter, boot: boot,
@@ -70,7 +70,7 @@ func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
 	}, nil
 }
 
-// Ready tells whether gpushare-thaw runs. nil means that Freeze will not refuse for its sake.
+// Ready returns nil when gpushare-thaw runs, and ErrNoThawer when it does not.
 func (f *Freezer) Ready() error {
 	held, err := lockHeld(f.lock)
 	if err != nil {
@@ -82,7 +82,7 @@ func (f *Freezer) Ready() error {
 	return nil
 }
 
-// Freeze stops the scope's processes, for as long as the guard holds. ErrNoThawer when gpushare-thaw does not run.
+// Freeze stops the scope's processes until Thaw or the deadline. ErrNoThawer when gpushare-thaw does not run.
 func (f *Freezer) Freeze(ctx context.Context, id string) error {
 	cg, err := f.freezer.Leaf(id)
 	if err != nil {
@@ -96,10 +96,10 @@ func (f *Freezer) Freeze(ctx context.Context, id string) error {
 		return fmt.Errorf("cannot freeze %s: cannot write its deadline: %w", id, err)
 	}
 	if err := f.freezer.Freeze(ctx, id); err != nil {
-		return err // the deadline stays: some may be frozen until the caller thaws
+		return err // the deadline remains: some processes may be frozen until the caller thaws them
 	}
-	// gpushare-thaw may have let go of its lock since it was looked at. It looks at all deadlines once more after that:
-	// either it saw ours, or we see now that it is gone.
+	// gpushare-thaw may have released its lock since the first check. It reads all deadlines once more after the release:
+	// either it saw this one, or this check fails.
 	if err := f.Ready(); err != nil {
 		return errors.Join(fmt.Errorf("cannot freeze %s: %w", id, err), f.Thaw(context.WithoutCancel(ctx), id))
 	}

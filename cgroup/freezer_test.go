@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// syncBuffer is a log that a test reads while another goroutine writes.
+// syncBuffer is a log that a test reads while another goroutine writes it.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -34,14 +34,14 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// runThawer runs a Thawer until the returned function stops it, and waits until it holds its lock.
+// runThawer runs a Thawer until the returned function stops it, and waits until it has its lock.
 func runThawer(t *testing.T, runDir string, freezer KernelFreezer, log io.Writer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	th := &Thawer{RunDir: runDir, Freezer: freezer, Log: slog.New(slog.NewTextHandler(log, nil))}
 	go func() { done <- th.Run(ctx) }()
-	eventually(t, "the thawer holds its lock", func() bool {
+	eventually(t, "the thawer has its lock", func() bool {
 		held, err := lockHeld(filepath.Join(runDir, lockFile))
 		return err == nil && held
 	})
@@ -103,7 +103,7 @@ func TestFreezerNeedsTheThawer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := deadlines(t, dir); n != 0 {
-		t.Errorf("%d deadlines when nobody is frozen", n)
+		t.Errorf("%d deadlines when no scope is frozen", n)
 	}
 	stop()
 	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrNoThawer) {
@@ -122,11 +122,11 @@ func TestThawerThawsWhatExpired(t *testing.T) {
 	if err := g.Freeze(t.Context(), "l-1"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the scope is thawed and its deadline gone", func() bool {
+	eventually(t, "the scope is thawed and its deadline removed", func() bool {
 		frozen, err := tree.Frozen("l-1")
 		return err == nil && !frozen && deadlines(t, dir) == 0
 	})
-	if !strings.Contains(log.String(), "deadline passed") || !strings.Contains(log.String(), "scope=l-1") {
+	if !strings.Contains(log.String(), "deadline has passed") || !strings.Contains(log.String(), "scope=l-1") {
 		t.Errorf("the log says %q", log.String())
 	}
 }
@@ -150,12 +150,12 @@ func TestThawerThawsTheDeadsAndAtItsEnd(t *testing.T) {
 	if err := signal(daemon, 9); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what the dead daemon froze is thawed", func() bool {
+	eventually(t, "the scope that the killed daemon froze is thawed", func() bool {
 		frozen, err := tree.Frozen("l-2")
 		return err == nil && !frozen
 	})
 	if frozen, err := tree.Frozen("l-1"); err != nil || !frozen {
-		t.Errorf("what the living one froze: frozen %v, %v", frozen, err)
+		t.Errorf("the scope that the other daemon froze: frozen %v, %v", frozen, err)
 	}
 	stop()
 	if frozen, err := tree.Frozen("l-1"); err != nil || frozen {
@@ -164,7 +164,7 @@ func TestThawerThawsTheDeadsAndAtItsEnd(t *testing.T) {
 	if n := deadlines(t, dir); n != 0 {
 		t.Errorf("%d deadlines left", n)
 	}
-	for _, want := range []string{"process that froze it has died", "gpushare-thaw is stopping"} {
+	for _, want := range []string{"process that froze it has exited", "gpushare-thaw is stopping"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, log.String())
 		}
@@ -192,7 +192,7 @@ func TestThawerAtStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a daemon leaves that was killed while gpushare-thaw was down, and files that are nobody's.
+	// What a daemon leaves when it is killed while gpushare-thaw does not run, and invalid files.
 	d := deadline{Cgroup: leaf, Until: int64(procfs.BootTime() + time.Hour), Boot: boot, By: Process{PID: 1 << 30, Start: 1}}
 	if _, err := d.write(frozen, "l-1"); err != nil {
 		t.Fatal(err)
@@ -220,16 +220,16 @@ func TestThawerAtStart(t *testing.T) {
 		is, err := tree.Frozen("l-1")
 		return err == nil && !is
 	})
-	eventually(t, "only what cannot be read is left", func() bool { return deadlines(t, dir) == 6 })
-	complaints := func() int { return strings.Count(log.String(), "leaving it alone") }
-	eventually(t, "each bad file was complained about", func() bool { return complaints() >= 6 })
-	// Looking again, because of a good file, brings no complaint anew.
+	eventually(t, "only unreadable files are left", func() bool { return deadlines(t, dir) == 6 })
+	warnings := func() int { return strings.Count(log.String(), "the file is ignored") }
+	eventually(t, "there is a warning for each bad file", func() bool { return warnings() >= 6 })
+	// Another pass, because of a valid file, repeats no warning.
 	if _, err := d.write(frozen, "l-3"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the third is dealt with", func() bool { return deadlines(t, dir) == 6 })
-	if n := complaints(); n != 6 {
-		t.Errorf("%d complaints about 6 bad files:\n%s", n, log.String())
+	eventually(t, "the third deadline is removed", func() bool { return deadlines(t, dir) == 6 })
+	if n := warnings(); n != 6 {
+		t.Errorf("%d warnings for 6 bad files:\n%s", n, log.String())
 	}
 }
 
@@ -247,7 +247,7 @@ func TestThawerEndsWithItsDirectory(t *testing.T) {
 	done := make(chan error, 1)
 	th := &Thawer{RunDir: dir, Freezer: KernelFreezer{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}
 	go func() { done <- th.Run(t.Context()) }()
-	eventually(t, "it holds its lock", func() bool {
+	eventually(t, "it has its lock", func() bool {
 		held, err := lockHeld(filepath.Join(dir, lockFile))
 		return err == nil && held
 	})
@@ -257,12 +257,12 @@ func TestThawerEndsWithItsDirectory(t *testing.T) {
 	select {
 	case err := <-done:
 		if err == nil {
-			t.Error("it ended without saying why")
+			t.Error("it ended without an error")
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("it goes on without a directory")
+		t.Error("it continues without its directory")
 	}
 	if held, err := lockHeld(filepath.Join(dir, lockFile)); err != nil || held {
-		t.Errorf("the lock is held %v, %v by a thawer that ended", held, err)
+		t.Errorf("the lock of the ended thawer: locked %v, %v", held, err)
 	}
 }

@@ -15,13 +15,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// spawn starts a command that the test ends, and says who it is.
+// spawn starts a command that ends with the test.
 func spawn(t *testing.T, name string, args ...string) Process {
 	t.Helper()
 	return start(t, exec.Command(name, args...))
 }
 
-// spawnWaiting starts a shell script that begins when it is released: then it is in its scope already.
+// spawnWaiting starts a shell script that waits for release, so that it can be put into its scope first.
 func spawnWaiting(t *testing.T, script string) (p Process, release func()) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -48,7 +48,7 @@ func start(t *testing.T, cmd *exec.Cmd) Process {
 	reaped := make(chan struct{})
 	go func() {
 		defer close(reaped)
-		_ = cmd.Wait() // it is killed: the error says so
+		_ = cmd.Wait() // the error says that it was killed
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended
@@ -57,18 +57,18 @@ func start(t *testing.T, cmd *exec.Cmd) Process {
 	return Process{PID: cmd.Process.Pid, Start: start}
 }
 
-// newTree makes a Tree on the host's hierarchy in a subtree of the test's own.
+// newTree creates a Tree in a subtree of the host's hierarchy, for this test only.
 func newTree(tb testing.TB) *Tree {
 	tb.Helper()
 	if os.Geteuid() != 0 {
-		tb.Skip("needs root to make cgroups")
+		tb.Skip("needs root to create cgroups")
 	}
 	h, err := FindHierarchy()
 	if err != nil {
 		tb.Skipf("needs a cgroup v2 hierarchy: %v", err)
 	}
 	if !h.Writable() {
-		tb.Skipf("needs a cgroup v2 hierarchy that may be written, not %s", h.Mount)
+		tb.Skipf("needs a writable cgroup v2 hierarchy, not %s", h.Mount)
 	}
 	tree, err := NewTree(TreeOptions{Subtree: subtree(tb)})
 	if err != nil {

@@ -18,13 +18,13 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Hierarchy is the mounted cgroup v2 hierarchy. Its methods take cgroup paths as /proc/PID/cgroup shows them, "/" being
-// the root. They only read, move processes and kill: limits belong to whoever made the cgroup.
+// Hierarchy is the mounted cgroup v2 hierarchy. Its methods take cgroup paths as in /proc/PID/cgroup; "/" is the root. They
+// read, move processes and kill, and set no limits: these belong to the manager of the cgroup.
 type Hierarchy struct {
 	Mount string // absolute, "/sys/fs/cgroup" on most hosts
 }
 
-// FindHierarchy looks the cgroup v2 hierarchy up in this process's mounts. ErrNotSupported when there is none.
+// FindHierarchy finds the cgroup v2 hierarchy in this process's mounts. ErrNotSupported when there is none.
 func FindHierarchy() (Hierarchy, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -37,8 +37,8 @@ func FindHierarchy() (Hierarchy, error) {
 	return Hierarchy{Mount: mount}, nil
 }
 
-// findMount picks the mount of the whole hierarchy from a mountinfo file (proc_pid_mountinfo(5)). A mount of a part of
-// it will not do: paths in /proc/PID/cgroup are relative to the root.
+// findMount finds the mount of the whole hierarchy in a mountinfo file (proc_pid_mountinfo(5)). A mount of a subtree is not
+// enough, because paths in /proc/PID/cgroup are relative to the root.
 func findMount(mountinfo string) (string, bool) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")
@@ -53,7 +53,7 @@ func findMount(mountinfo string) (string, bool) {
 	return "", false
 }
 
-// unescapeMount undoes the kernel's octal escapes of space, tab, newline and backslash.
+// unescapeMount decodes the kernel's octal escapes of space, tab, newline and backslash.
 func unescapeMount(s string) string {
 	for _, e := range []struct{ code, char string }{{`\040`, " "}, {`\011`, "\t"}, {`\012`, "\n"}, {`\134`, `\`}} {
 		s = strings.ReplaceAll(s, e.code, e.char)
@@ -64,16 +64,16 @@ func unescapeMount(s string) string {
 // Dir is the directory of a cgroup.
 func (h Hierarchy) Dir(cg string) string { return filepath.Join(h.Mount, cg) }
 
-// Exists tells whether there is such a cgroup.
+// Exists reports whether there is such a cgroup.
 func (h Hierarchy) Exists(cg string) bool {
 	fi, err := os.Stat(h.Dir(cg))
 	return err == nil && fi.IsDir()
 }
 
-// Writable tells whether this process may make cgroups in the hierarchy.
+// Writable reports whether this process may create cgroups in the hierarchy.
 func (h Hierarchy) Writable() bool { return unix.Access(h.Mount, unix.W_OK) == nil }
 
-// Controllers are the controllers that the hierarchy has.
+// Controllers lists the controllers of the hierarchy.
 func (h Hierarchy) Controllers() ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(h.Mount, "cgroup.controllers"))
 	if err != nil {
@@ -82,7 +82,7 @@ func (h Hierarchy) Controllers() ([]string, error) {
 	return strings.Fields(string(b)), nil
 }
 
-// Populated tells whether the cgroup or one below it holds a process. ErrNotFound when there is no such cgroup.
+// Populated reports whether the cgroup or one below it contains a process. ErrNotFound when there is no such cgroup.
 func (h Hierarchy) Populated(cg string) (bool, error) {
 	v, err := readEvent(h.Dir(cg), "populated")
 	return v == "1", err
@@ -105,9 +105,9 @@ func (h Hierarchy) Processes(cg string) ([]Process, error) {
 	return ps, nil
 }
 
-// Children lists the cgroups right below one, in ascending order. ErrNotFound when there is no such cgroup.
+// Children lists the direct children of a cgroup, in ascending order. ErrNotFound when there is no such cgroup.
 func (h Hierarchy) Children(cg string) ([]string, error) {
-	// Most have none, and dozens of files: that they have none the kernel tells in the count of links.
+	// Most cgroups have no child, and dozens of files. A link count of 2 means no child, without a listing.
 	var st unix.Stat_t
 	if err := unix.Stat(h.Dir(cg), &st); err == nil && st.Nlink == 2 {
 		return nil, nil
@@ -128,11 +128,11 @@ func (h Hierarchy) Children(cg string) ([]string, error) {
 	return out, nil
 }
 
-// MemoryNodes are the NUMA nodes that the cgroup's memory comes from, as "0-1"; empty where nobody chose any.
+// MemoryNodes are the NUMA nodes that the cgroup's memory comes from, as "0-1"; empty when not restricted.
 func (h Hierarchy) MemoryNodes(cg string) string {
 	b, err := os.ReadFile(filepath.Join(h.Dir(cg), "cpuset.mems"))
 	if err != nil {
-		return "" // There is no such controller.
+		return "" // the controller is not enabled
 	}
 	return strings.TrimSpace(string(b))
 }
@@ -146,7 +146,7 @@ func (h Hierarchy) pids(cg string) ([]int, error) {
 	err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			if p != top && isRemoved(err) {
-				return nil // a cgroup below went while we looked
+				return nil // this child was removed during the read
 			}
 			return err
 		}
@@ -169,44 +169,44 @@ func (h Hierarchy) pids(cg string) ([]int, error) {
 	return all, nil
 }
 
-// Place moves the process into the cgroup and reads back that it is there. ErrWrongCgroup when it is somewhere else
-// afterwards; procfs.ErrNoProcess when it ended.
+// Place moves the process into the cgroup and reads back that it is there. ErrWrongCgroup when it is in another cgroup
+// afterwards; procfs.ErrNoProcess when it has exited.
 func (h Hierarchy) Place(p Process, cg string) error {
-	// The pid is held while it is written: else it could become another process between the check and the write.
+	// While the pidfd is open the kernel does not reuse the pid, so that the write reaches the process that was checked.
 	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
 	if err != nil {
-		return fmt.Errorf("cannot move process %d: %w", p.PID, err)
+		return fmt.Errorf("cannot move pid %d: %w", p.PID, err)
 	}
 	defer pidfd.Close()
 	err = writeFile(filepath.Join(h.Dir(cg), "cgroup.procs"), strconv.Itoa(p.PID))
 	if errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("cannot move process %d: %w", p.PID, procfs.ErrNoProcess)
+		return fmt.Errorf("cannot move pid %d: %w", p.PID, procfs.ErrNoProcess)
 	}
 	if isRemoved(err) {
-		return fmt.Errorf("cannot move process %d into cgroup %s: %w", p.PID, cg, ErrNotFound)
+		return fmt.Errorf("cannot move pid %d into cgroup %s: %w", p.PID, cg, ErrNotFound)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot move process %d into cgroup %s: %w", p.PID, cg, err)
+		return fmt.Errorf("cannot move pid %d into cgroup %s: %w", p.PID, cg, err)
 	}
 	return h.Verify(p, cg)
 }
 
-// Verify reads back that the process is in the cgroup or below it.
+// Verify reads back that the process is in the cgroup or below it. ErrWrongCgroup when it is not.
 func (h Hierarchy) Verify(p Process, cg string) error {
 	at, err := procfs.Cgroup(p.PID)
 	if err != nil {
-		return fmt.Errorf("cannot find process %d: %w", p.PID, err)
+		return fmt.Errorf("cannot find pid %d: %w", p.PID, err)
 	}
 	if start, err := procfs.Start(p.PID); err != nil || start != p.Start {
-		return fmt.Errorf("cannot find process %d: %w", p.PID, procfs.ErrNoProcess)
+		return fmt.Errorf("cannot find pid %d: %w", p.PID, procfs.ErrNoProcess)
 	}
 	if !Below(at, cg) {
-		return fmt.Errorf("process %d is in %s instead of %s: %w", p.PID, at, cg, ErrWrongCgroup)
+		return fmt.Errorf("pid %d is in %s instead of %s: %w", p.PID, at, cg, ErrWrongCgroup)
 	}
 	return nil
 }
 
-// Kill kills every process in the cgroup and below it, frozen ones too, and returns when it is empty. No such cgroup is
+// Kill kills every process in the cgroup and below it, also frozen ones, and returns when it is empty. A missing cgroup is
 // no error.
 func (h Hierarchy) Kill(ctx context.Context, cg string) error {
 	err := writeFile(filepath.Join(h.Dir(cg), "cgroup.kill"), "1")
@@ -222,12 +222,13 @@ func (h Hierarchy) Kill(ctx context.Context, cg string) error {
 	return h.WaitEmpty(ctx, cg)
 }
 
-// WaitEmpty returns when the cgroup and all below it hold no process, or are gone.
+// WaitEmpty returns when the cgroup and all below it are empty or removed.
 func (h Hierarchy) WaitEmpty(ctx context.Context, cg string) error {
 	return waitNone(ctx, func() ([]Process, error) { return h.Processes(cg) })
 }
 
-// Remove removes the cgroup and all below it, all empty. No such cgroup is no error; ErrInUse when it holds a process.
+// Remove removes the empty cgroup and all empty ones below it. A missing cgroup is no error. ErrInUse when one contains a
+// process.
 func (h Hierarchy) Remove(cg string) error {
 	dir := h.Dir(cg)
 	entries, err := os.ReadDir(dir)
@@ -244,7 +245,7 @@ func (h Hierarchy) Remove(cg string) error {
 			}
 		}
 	}
-	// A process that was killed leaves its cgroup a moment before the kernel counts it out.
+	// A killed process leaves cgroup.procs shortly before the kernel allows the removal of the cgroup.
 	for deadline := time.Now().Add(removeWait); ; {
 		err = unix.Rmdir(dir)
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
@@ -265,10 +266,10 @@ func (h Hierarchy) Remove(cg string) error {
 	}
 }
 
-// removeWait is how long an empty cgroup may refuse to be removed.
+// removeWait bounds the wait until the kernel allows the removal of an empty cgroup.
 const removeWait = 100 * time.Millisecond
 
-// Below tells whether a cgroup is another one or below it.
+// Below reports whether the cgroup is top or below it.
 func Below(cg, top string) bool {
 	if top == "/" {
 		return strings.HasPrefix(cg, "/")
@@ -277,7 +278,8 @@ func Below(cg, top string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// isRemoved tells whether a cgroup file's error means that the cgroup is no more: a file open over the removal says ENODEV.
+// isRemoved reports whether an error means that the cgroup was removed: a file that was open during the removal returns
+// ENODEV.
 func isRemoved(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
 
 func readPIDs(dir string) ([]int, error) {
@@ -285,7 +287,7 @@ func readPIDs(dir string) ([]int, error) {
 	if isRemoved(err) {
 		return nil, fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)
 	}
-	// A threaded cgroup does not list processes: they are listed by its domain.
+	// The processes of a threaded cgroup are listed by its domain.
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return nil, nil
 	}
@@ -294,7 +296,7 @@ func readPIDs(dir string) ([]int, error) {
 	}
 	var pids []int
 	for line := range strings.Lines(string(b)) {
-		// 0 stands for a process of another pid namespace: nothing that we could act upon.
+		// 0 means a process of another pid namespace, which cannot be addressed from here.
 		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 {
 			pids = append(pids, pid)
 		}
@@ -320,7 +322,7 @@ func readEvent(dir, key string) (string, error) {
 	return "", fmt.Errorf("cannot read the events of cgroup %s: no %q: %w", dir, key, ErrNotSupported)
 }
 
-// writeFile writes a cgroup's file. It never makes one: what is not there is not supported or not there any more.
+// writeFile writes a cgroup's file. It never creates one: a missing file is not supported or was removed.
 func writeFile(name, value string) error {
 	f, err := os.OpenFile(name, os.O_WRONLY, 0)
 	if err != nil {

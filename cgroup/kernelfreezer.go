@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// KernelFreezer stops and continues the processes of a cgroup by its cgroup.freeze. It is the one cgroup file that is written
-// in cgroups of the service manager, and only in the inner cgroups of delegated scopes.
+// KernelFreezer stops and continues the processes of a cgroup with its file cgroup.freeze. In cgroups of the service
+// manager this is the only file that gpushare writes, and only in the inner cgroups of delegated scopes.
 type KernelFreezer struct {
-	Root string // where the cgroup v2 hierarchy is mounted
+	Root string // the mount point of the cgroup v2 hierarchy
 }
 
-// Freeze stops all processes of the cgroup and returns once the kernel says that all are stopped, or with ctx's error:
-// then some may be, and the caller thaws. Twenty processes take about 0.1 ms, 512 about 1.5 ms; the state is read again
-// and again meanwhile, because the notification comes 5 to 16 ms late (measured on Linux 6.18).
+// Freeze stops all processes of the cgroup. It returns when the kernel reports that all are stopped, or with ctx's error:
+// then some may be stopped, and the caller must thaw. Twenty processes take about 0.1 ms, 512 about 1.5 ms. Freeze polls
+// the state, because the kernel's notification comes 5 to 16 ms late (measured on Linux 6.18).
 func (f KernelFreezer) Freeze(ctx context.Context, cg string) error {
 	if err := f.write(cg, "1"); err != nil {
 		return fmt.Errorf("cannot freeze %s: %w", cg, err)
@@ -24,8 +24,7 @@ func (f KernelFreezer) Freeze(ctx context.Context, cg string) error {
 	return f.waitFor(ctx, cg, true)
 }
 
-// Thaw continues the processes of the cgroup. It is idempotent; a cgroup that is gone is no error, for nobody in it is
-// frozen.
+// Thaw continues the processes of the cgroup. It is idempotent. A missing cgroup is no error.
 func (f KernelFreezer) Thaw(ctx context.Context, cg string) error {
 	err := f.write(cg, "0")
 	if isRemoved(err) {
@@ -37,7 +36,7 @@ func (f KernelFreezer) Thaw(ctx context.Context, cg string) error {
 	return f.waitFor(ctx, cg, false)
 }
 
-// Frozen reads back whether all processes of the cgroup are stopped. ErrNotFound when there is no such cgroup.
+// Frozen reports whether all processes of the cgroup are stopped. ErrNotFound when there is no such cgroup.
 func (f KernelFreezer) Frozen(cg string) (bool, error) {
 	if err := cleanPath(cg); err != nil {
 		return false, err
@@ -58,7 +57,7 @@ func (f KernelFreezer) waitFor(ctx context.Context, cg string, want bool) error 
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("%s is not %s yet: %w", cg, map[bool]string{true: "frozen", false: "thawed"}[want], err)
 		}
-		// The first look is too early by a hair: look again at once.
+		// The first read is nearly always too early: read again without a pause.
 		if !first {
 			pause(pollPause)
 		}
@@ -72,7 +71,7 @@ func (f KernelFreezer) write(cg, value string) error {
 	return writeFile(filepath.Join(f.Root, cg, "cgroup.freeze"), value)
 }
 
-// cleanPath refuses what is no cgroup's path, or is the root, which has no freezer: paths also come from files.
+// cleanPath refuses an invalid cgroup path and the root, which has no freezer. Paths also come from files.
 func cleanPath(cg string) error {
 	if !strings.HasPrefix(cg, "/") || path.Clean(cg) != cg || cg == "/" || strings.ContainsRune(cg, 0) {
 		return fmt.Errorf("cgroup path %q: %w", cg, ErrNotFound)

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// limitFile is one file of a cgroup and how a limit is written to it and read from it.
+// limitFile is an interface file of a cgroup, with the format of its limit.
 type limitFile struct {
 	file       string
 	limit      string // its name in Info.Limits
@@ -18,8 +18,8 @@ type limitFile struct {
 	parse      func(string, *Limits) error
 }
 
-// limitFiles is every file that a slice's limits are written to (Documentation/admin-guide/cgroup-v2.rst). A function, so
-// that nobody can change it.
+// limitFiles are all files of a slice's limits (Documentation/admin-guide/cgroup-v2.rst). A function, so that no code can
+// change the list.
 func limitFiles() []limitFile {
 	return []limitFile{
 		{
@@ -76,14 +76,14 @@ func limitFiles() []limitFile {
 		},
 		{
 			file: "cpuset.cpus", limit: "cpuset", controller: "cpuset",
-			// An empty write means all the parent has; it must be a line nevertheless, or the kernel never sees it.
+			// An empty line means all CPUs of the parent. A write of zero bytes would not reach the kernel.
 			format: func(l Limits) string { return l.CPUs + "\n" },
 			parse:  func(s string, l *Limits) error { l.CPUs = strings.TrimSpace(s); return nil },
 		},
 	}
 }
 
-// numberFile is a file that holds one number, or the word that stands for nobody's limit.
+// numberFile is a file that contains one number, or the word none for no limit.
 func numberFile(file, limit, controller, none string, field func(*Limits) **uint64) limitFile {
 	return limitFile{
 		file: file, limit: limit, controller: controller,
@@ -100,7 +100,7 @@ func numberFile(file, limit, controller, none string, field func(*Limits) **uint
 			}
 			n, err := strconv.ParseUint(s, 10, 64)
 			if err != nil {
-				return fmt.Errorf("%q is no number", s)
+				return fmt.Errorf("%q is not a number", s)
 			}
 			*field(l) = &n
 			return nil
@@ -108,10 +108,10 @@ func numberFile(file, limit, controller, none string, field func(*Limits) **uint
 	}
 }
 
-// fileWrite is one file to be written.
+// fileWrite is one file to write.
 type fileWrite struct{ file, value string }
 
-// limitWrites is what must be written to turn what is into what is wanted, by the limits that act here.
+// limitWrites are the writes that change the limits from is to want, for the limits in names.
 func limitWrites(is, want Limits, names []string) []fileWrite {
 	is, want = is.Canonical(), want.Canonical()
 	var writes []fileWrite
@@ -126,12 +126,12 @@ func limitWrites(is, want Limits, names []string) []fileWrite {
 	return writes
 }
 
-// Limits reads back what is in force in a cgroup, of the limits that are named. A limit whose file the kernel lacks
-// although its controller acts there (swap, on a kernel without any) reads as in otherwise; one whose controller does not
-// act there is none. ErrNotFound when there is no such cgroup.
+// Limits reads back the limits in names that are active on a cgroup. When the kernel lacks the file of a limit although its
+// controller is enabled (swap, on a kernel without swap accounting), the value is the one in otherwise. When the controller
+// is not enabled, there is no limit. ErrNotFound when there is no such cgroup.
 func (h Hierarchy) Limits(cg string, names []string, otherwise Limits) (Limits, error) {
 	dir := h.Dir(cg)
-	var acting []string // the controllers there, read when they are asked for
+	var acting []string // the enabled controllers, read when first needed
 	l, err := readLimits(names, func(k limitFile) (string, bool, error) {
 		b, err := os.ReadFile(filepath.Join(dir, k.file))
 		if !isRemoved(err) {
@@ -154,8 +154,7 @@ func (h Hierarchy) Limits(cg string, names []string, otherwise Limits) (Limits, 
 	return l, err
 }
 
-// readLimits reads the limits that act here, by a function that gives a file's content. A file that is not there is no
-// limit.
+// readLimits reads the limits in names with a function that returns a file's content. A missing file means no limit.
 func readLimits(names []string, read func(limitFile) (string, bool, error)) (Limits, error) {
 	var l Limits
 	for _, k := range limitFiles() {

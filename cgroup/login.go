@@ -2,7 +2,7 @@ package cgroup
 
 import "errors"
 
-// Login is one user who is logged in. All of a user's logins share one cgroup.
+// Login is a user who is logged in. All sessions of a user share one cgroup.
 type Login struct {
 	UID    int
 	Name   string
@@ -10,5 +10,5 @@ type Login struct {
 	Cgroup string // relative to the cgroup root
 }
 
-// ErrNoLogins means that nobody tells who is logged in on this host: no user has a cgroup for all of theirs.
-var ErrNoLogins = errors.New("nobody tells who is logged in")
+// ErrNoLogins means that this host has no source of logins: no user has a cgroup for all their sessions.
+var ErrNoLogins = errors.New("this host has no source of logins")

@@ -15,16 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrOutOfMemory says how a scope ended. Its words are shown to people.
+// ErrOutOfMemory is how a scope ended. Its text is shown to people.
 var ErrOutOfMemory = errors.New("the kernel killed it: out of memory")
 
-// memory.events of a cgroup, see Documentation/admin-guide/cgroup-v2.rst: each of its counts is also one of all above it.
+// memory.events counts for the cgroup and all below it, see Documentation/admin-guide/cgroup-v2.rst.
 const memoryEvents = "memory.events"
 
-// SetOOMGroup lets the kernel's killer end all processes of a cgroup when it ends one of them for want of memory, wherever
-// above the limit was met. The rest of a job that lost a part is of no use, and would keep the job's place. Nothing
-// happens where the kernel does not count memory, as nothing can be limited there. Nobody may be in the cgroup right
-// above.
+// SetOOMGroup makes the kernel kill all processes of a cgroup when it kills one of them because memory ran out, in the
+// cgroup or in a parent (memory.oom.group). The rest of a job that lost a process is of no use, and would keep the job's
+// GPU. It does nothing where the memory controller is missing. The parent cgroup must contain no process.
 func (h Hierarchy) SetOOMGroup(cg string) error {
 	above := h.Dir(path.Dir(cg))
 	has, err := readWords(above, "cgroup.controllers")
@@ -42,12 +41,12 @@ func (h Hierarchy) SetOOMGroup(cg string) error {
 		err = writeFile(filepath.Join(h.Dir(cg), "memory.oom.group"), "1")
 	}
 	if err != nil {
-		return fmt.Errorf("cannot make cgroup %s end as a whole when memory runs out: %w", cg, err)
+		return fmt.Errorf("cannot set memory.oom.group of cgroup %s: %w", cg, err)
 	}
 	return nil
 }
 
-// oomKills is how many processes of the cgroup and of those below it the kernel has killed for want of memory.
+// oomKills is the number of processes in the cgroup and below it that the kernel has killed because memory ran out.
 func (h Hierarchy) oomKills(cg string) (uint64, bool) {
 	b, err := os.ReadFile(filepath.Join(h.Dir(cg), memoryEvents))
 	if err != nil {
@@ -62,24 +61,23 @@ func (h Hierarchy) oomKills(cg string) (uint64, bool) {
 	return 0, false
 }
 
-// OOMWatcher remembers which cgroups the kernel ended for want of memory, though somebody else may remove them right after
-// their last process. A notification is in the kernel's queue before the processes are killed, and stays there when the
-// cgroup goes; as it may tell of other events too, the count of a cgroup that stays must have grown as well. The zero value
-// is ready, and holds a descriptor only while it watches.
+// OOMWatcher finds out whether the kernel killed a scope because memory ran out, although the service manager may remove the
+// cgroup immediately after its last process. The kernel queues a notification before it kills the processes, and keeps it
+// when the cgroup is removed. Because the notification may report other events too, the count of a parent cgroup that
+// remains must have grown as well. The zero value is ready. It has a descriptor only while it watches.
 type OOMWatcher struct {
 	mu      sync.Mutex // guards what follows
-	fd      int        // of inotify, valid while all is not empty
+	fd      int        // of inotify, valid while watches is not empty
 	watches map[string]*oomWatch
 }
 
 type oomWatch struct {
-	watch    int32  // at the scope's cgroup
-	before   uint64 // the count of the one above
-	notified bool   // something happened
+	watch    int32  // of the scope's cgroup
+	before   uint64 // the count of the parent cgroup
+	notified bool   // memory.events changed
 }
 
-// Watch begins to watch a scope's cgroup; above is one that it is in and that stays. Where the kernel does not count
-// memory there is nothing to watch.
+// Watch starts to watch a scope's cgroup; above is a parent that remains. Without the memory controller it does nothing.
 func (o *OOMWatcher) Watch(h Hierarchy, id, cg, above string) error {
 	before, ok := h.oomKills(above)
 	if !ok {
@@ -97,7 +95,7 @@ func (o *OOMWatcher) Watch(h Hierarchy, id, cg, above string) error {
 	n, err := unix.InotifyAddWatch(o.fd, filepath.Join(h.Dir(cg), memoryEvents), unix.IN_MODIFY)
 	switch old := o.watches[id]; {
 	case err == nil && old != nil && old.watch == int32(n):
-		// It is watched already: what happened since then counts.
+		// It is watched already: keep its count and notification.
 	case err == nil:
 		o.dropLocked(id)
 		o.watches[id] = &oomWatch{watch: int32(n), before: before}
@@ -110,7 +108,8 @@ func (o *OOMWatcher) Watch(h Hierarchy, id, cg, above string) error {
 	return nil
 }
 
-// Killed tells whether the kernel ended a scope that has ended, and forgets it. Of what it cannot know it says no.
+// Killed reports whether the kernel killed a scope that has ended, and forgets the scope. When this is unknown it returns
+// false.
 func (o *OOMWatcher) Killed(h Hierarchy, id, cg, above string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -152,7 +151,7 @@ func (o *OOMWatcher) Close() {
 
 func (o *OOMWatcher) dropLocked(id string) {
 	if w := o.watches[id]; w != nil {
-		_, _ = unix.InotifyRmWatch(o.fd, uint32(w.watch)) // the cgroup's end may have taken it already
+		_, _ = unix.InotifyRmWatch(o.fd, uint32(w.watch)) // the removal of the cgroup may have removed it already
 		delete(o.watches, id)
 	}
 }
@@ -162,7 +161,7 @@ func (o *OOMWatcher) closeLocked() {
 	o.watches = nil
 }
 
-// readLocked takes note of all notifications so far.
+// readLocked reads all queued notifications.
 func (o *OOMWatcher) readLocked() {
 	buf := make([]byte, 4096)
 	for {
@@ -171,7 +170,7 @@ func (o *OOMWatcher) readLocked() {
 			continue
 		}
 		if err != nil || n <= 0 {
-			return // There are no more.
+			return // no more
 		}
 		for rest := buf[:n]; len(rest) >= unix.SizeofInotifyEvent; {
 			watch, mask := int32(binary.NativeEndian.Uint32(rest)), binary.NativeEndian.Uint32(rest[4:])

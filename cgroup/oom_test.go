@@ -38,9 +38,9 @@ func TestSetOOMGroup(t *testing.T) {
 	}{
 		{"passed on and set", map[string]string{"a/cgroup.controllers": "cpu memory pids\n", "a/cgroup.subtree_control": "", "a/b/memory.oom.group": ""}, "1", "+memory", false},
 		{"passed on before", map[string]string{"a/cgroup.controllers": "memory\n", "a/cgroup.subtree_control": "pids memory\n", "a/b/memory.oom.group": ""}, "1", "pids memory\n", false},
-		{"nobody counts memory", map[string]string{"a/cgroup.controllers": "pids\n", "a/cgroup.subtree_control": "", "a/b/memory.oom.group": ""}, "", "", false},
-		{"it is gone", map[string]string{}, "", "", true},
-		{"it was not made", map[string]string{"a/cgroup.controllers": "memory\n", "a/cgroup.subtree_control": "memory\n"}, "", "memory\n", true},
+		{"no memory controller", map[string]string{"a/cgroup.controllers": "pids\n", "a/cgroup.subtree_control": "", "a/b/memory.oom.group": ""}, "", "", false},
+		{"no such cgroup", map[string]string{}, "", "", true},
+		{"no memory.oom.group", map[string]string{"a/cgroup.controllers": "memory\n", "a/cgroup.subtree_control": "memory\n"}, "", "memory\n", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := fakeHierarchy(t, c.files)
@@ -56,26 +56,26 @@ func TestSetOOMGroup(t *testing.T) {
 	}
 }
 
-// What a scope is said to have ended of, from what the kernel tells before the scope is gone and after.
+// Whether a scope was killed, from what the kernel reports before its removal and after.
 func TestOOMWatcher(t *testing.T) {
 	const none, one = "low 0\noom 0\noom_kill 0\noom_group_kill 0\n", "low 0\noom 0\noom_kill 2\noom_group_kill 1\n"
 	for _, c := range []struct {
 		name          string
-		scope, slice  string // what is written when it ends; empty is nothing
+		scope, slice  string // memory.events when the scope ends; empty: no event
 		removed, want bool
 	}{
-		{"killed, and still there", one, one, false, true},
+		{"killed, and not removed", one, one, false, true},
 		{"killed, and removed at once", one, one, true, true},
-		{"its last process ended", "", "", false, false},
-		{"its last process ended and it was removed", "", "", true, false},
-		{"another one of the slice was killed", "", one, true, false},
-		{"another event, and it is still there", none, one, false, false},
-		{"another event, and it was removed", none, none, true, false},
+		{"its last process exited", "", "", false, false},
+		{"its last process exited and it was removed", "", "", true, false},
+		{"another scope of the slice was killed", "", one, true, false},
+		{"another event, and not removed", none, one, false, false},
+		{"another event, and removed", none, none, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := fakeHierarchy(t, map[string]string{"s/memory.events": none, "s/x/run/memory.events": none})
 			var o OOMWatcher
-			for range 2 { // The second time changes nothing.
+			for range 2 { // the second call changes nothing
 				if err := o.Watch(h, "x", "/s/x/run", "/s"); err != nil {
 					t.Fatal(err)
 				}
@@ -98,7 +98,7 @@ func TestOOMWatcher(t *testing.T) {
 				t.Error("it still watches")
 			}
 			if c.removed && o.Killed(h, "x", "/s/x/run", "/s") {
-				t.Error("it remembers what it said")
+				t.Error("it remembers a forgotten scope")
 			}
 		})
 	}
@@ -122,23 +122,23 @@ func TestOOMWatcherOfManyScopes(t *testing.T) {
 	}
 	o.Forget("c")
 	if o.Killed(h, "a", "/s/a", "/s") || !o.Killed(h, "b", "/s/b", "/s") || o.Killed(h, "c", "/s/c", "/s") {
-		t.Error("not b alone was killed")
+		t.Error("want killed: only b")
 	}
-	// A scope of the same name is another one.
+	// A later scope of the same name is another scope.
 	put(t, h, "s/b/memory.events", none)
 	if err := o.Watch(h, "b", "/s/b", "/s"); err != nil {
 		t.Fatal(err)
 	}
 	if o.Killed(h, "b", "/s/b", "/s") || o.watches != nil {
-		t.Error("the next one of its name was killed as well")
+		t.Error("the later scope of this name was reported killed")
 	}
-	// Where nobody counts memory there is nothing to watch.
+	// Without the memory controller there is nothing to watch.
 	if err := o.Watch(Hierarchy{Mount: t.TempDir()}, "a", "/s/a", "/s"); err != nil || o.watches != nil {
 		t.Errorf("watching nothing: %v", err)
 	}
 }
 
-// The kernel's own killer, where it counts memory for us.
+// The kernel's OOM killer, where the memory controller is enabled.
 func TestTreeEndsAsAWhole(t *testing.T) {
 	tree := newTree(t)
 	name := SliceName{Tenant: "vision", Grant: "train"}
@@ -147,7 +147,7 @@ func TestTreeEndsAsAWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := tree.h.oomKills(tree.slicePath(name)); !ok {
-		t.Skip("needs a cgroup v2 hierarchy that counts memory")
+		t.Skip("needs a cgroup v2 hierarchy with the memory controller")
 	}
 	p, release := spawnWaiting(t, "sleep 60 & exec head -c 64000000 /dev/zero | tail")
 	st, err := tree.StartScope(ctx, train("l-1", p))

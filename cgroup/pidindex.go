@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PIDIndex lists the processes of all scopes.
+// PIDIndex maps the pids of all scopes to the ids of their scopes.
 func (t *Tree) PIDIndex() map[int]string { return t.index.PIDIndex(t.h) }
 
-// PIDIndex lists the processes of all registered cgroups and those below them. A process in nested ones is the innermost's,
-// as for Owner. A cgroup that goes while it is read has nobody.
+// PIDIndex maps the pids in all registered cgroups and below them to scopes. Of nested scopes the innermost counts, as for
+// ScopeOf. A cgroup that is removed during the read has no processes.
 func (x *ScopeIndex) PIDIndex(h Hierarchy) map[int]string {
 	x.mu.RLock()
 	tops := make([]string, 0, len(x.ids))
@@ -22,7 +22,7 @@ func (x *ScopeIndex) PIDIndex(h Hierarchy) map[int]string {
 		ids[cg] = id
 	}
 	x.mu.RUnlock()
-	// An outer path is shorter than the paths in it: what is inside comes later, and wins.
+	// An outer path is shorter than the paths in it, so that the innermost scope is written last.
 	slices.SortFunc(tops, func(a, b string) int { return len(a) - len(b) })
 	out := map[int]string{}
 	buf := make([]byte, 64<<10)
@@ -33,24 +33,24 @@ func (x *ScopeIndex) PIDIndex(h Hierarchy) map[int]string {
 	return out
 }
 
-// listPIDs calls take for each process in the cgroup that is named below the open directory at, and those below it.
+// listPIDs calls add for each process in the cgroup name of the open directory at, and in the cgroups below it.
 func listPIDs(at int, name string, buf []byte, add func(pid int)) {
 	dir, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return // It is gone.
+		return // It was removed.
 	}
 	defer unix.Close(dir)
 	if !readProcs(dir, buf, add) {
 		return
 	}
-	// A cgroup's directory has dozens of files, and reading it costs more than all else. Its number of links counts the
-	// folders: two more than there are, or one where the file system does not count.
+	// A cgroup's directory has dozens of files, and listing it costs more than everything else here. Its link count is the
+	// number of subdirectories plus two, or one where the file system does not count.
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil || st.Nlink == 2 {
 		return
 	}
 	if st.Nlink == 3 && unix.Faccessat(dir, inner, unix.F_OK, 0) == nil {
-		listPIDs(dir, inner, buf, add) // As every scope of ours.
+		listPIDs(dir, inner, buf, add) // As in every managed scope.
 		return
 	}
 	for _, sub := range subdirs(dir) {
@@ -59,7 +59,7 @@ func listPIDs(at int, name string, buf []byte, add func(pid int)) {
 }
 
 func subdirs(dir int) []string {
-	// The listing moves a descriptor of its own.
+	// The listing needs a file offset of its own.
 	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
@@ -79,8 +79,8 @@ func subdirs(dir int) []string {
 	return out
 }
 
-// readProcs reads cgroup.procs of the open directory. It tells whether the cgroup is there: one that is threaded lists
-// its processes in its domain, which is looked at too.
+// readProcs reads cgroup.procs of the open directory and reports whether the cgroup exists. The processes of a threaded
+// cgroup are listed by its domain, which is read too.
 func readProcs(dir int, buf []byte, add func(pid int)) bool {
 	fd, err := unix.Openat(dir, "cgroup.procs", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -103,7 +103,7 @@ func readProcs(dir int, buf []byte, add func(pid int)) bool {
 				pid = pid*10 + int(c-'0')
 				continue
 			}
-			if pid > 0 { // 0 stands for a process of another pid namespace.
+			if pid > 0 { // 0 means a process of another pid namespace
 				add(pid)
 			}
 			pid = 0

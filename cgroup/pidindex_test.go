@@ -18,13 +18,13 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// somePath draws a path of few names, some of which begin like others.
+// somePath draws a path of a few names, some of which are prefixes of others.
 func somePath(t *rapid.T, label string) string {
 	parts := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "ab", "a.scope", "a.scopes", "b", "run"}), 1, 4).Draw(t, label)
 	return "/" + strings.Join(parts, "/")
 }
 
-// innermost is lookup as it is meant: of the registered cgroups that hold the path, the one with most parts.
+// innermost is a simple lookup: of the registered cgroups that contain the path, the one with most parts.
 func innermost(ids map[string]string, cg string) string {
 	best, most := "", 0
 	for top, id := range ids {
@@ -36,7 +36,7 @@ func innermost(ids map[string]string, cg string) string {
 	return best
 }
 
-// The index against a plain map: whatever is registered and forgotten, in whatever order.
+// The index agrees with a plain map after any sequence of Register and Forget.
 func TestIndexIsAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var x ScopeIndex
@@ -46,7 +46,7 @@ func TestIndexIsAMap(t *testing.T) {
 			maps.DeleteFunc(ids, func(_, other string) bool { return other == id })
 			if rapid.Bool().Draw(t, "register") {
 				cg := somePath(t, "at")
-				ids[cg] = id // Whoever had it before has it no more.
+				ids[cg] = id // it replaces the scope that had the cgroup before
 				x.Register(id, cg)
 			} else {
 				x.Forget(id)
@@ -67,7 +67,7 @@ func TestIndexIsAMap(t *testing.T) {
 	})
 }
 
-// The census and the single look agree about every process, in a tree of plain folders.
+// PIDIndex and ScopeOf agree about every process, in a tree of plain directories.
 func TestPIDIndexAgreesWithScopeOf(t *testing.T) {
 	mount := t.TempDir()
 	round := 0
@@ -102,11 +102,11 @@ func TestPIDIndexAgreesWithScopeOf(t *testing.T) {
 		for pid, cg := range at {
 			id, ok := x.lookup([]byte(cg))
 			if indexed, seen := got[pid]; indexed != id || seen != ok {
-				t.Fatalf("process %d in %s is of %q, the census says %q", pid, cg, id, indexed)
+				t.Fatalf("pid %d in %s is in scope %q, and the index has %q", pid, cg, id, indexed)
 			}
 		}
 		if _, zero := got[0]; zero {
-			t.Fatal("the census has a process without a pid")
+			t.Fatal("the index has pid 0")
 		}
 	})
 }
@@ -121,7 +121,7 @@ func TestPIDIndexOfRealProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		release()
-		eventually(t, "it starts its own", func() bool {
+		eventually(t, "its children are members", func() bool {
 			members, err := tree.Members(ctx, id)
 			for _, m := range members {
 				want[m.PID] = id
@@ -129,7 +129,7 @@ func TestPIDIndexOfRealProcesses(t *testing.T) {
 			return err == nil && len(members) == 3
 		})
 	}
-	// One of them in a cgroup of its own below.
+	// Move one into a nested cgroup.
 	leaf, err := tree.Leaf("l-2")
 	if err != nil {
 		t.Fatal(err)
@@ -146,11 +146,11 @@ func TestPIDIndexOfRealProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := tree.PIDIndex(); !maps.Equal(got, want) {
-		t.Errorf("the census is %v, want %v", got, want)
+		t.Errorf("the index is %v, want %v", got, want)
 	}
 	for pid, id := range want {
 		if got, ok := tree.ScopeOf(pid); !ok || got != id {
-			t.Errorf("process %d is of %q, want %q", pid, got, id)
+			t.Errorf("pid %d is in scope %q, want %q", pid, got, id)
 		}
 	}
 	if err := tree.KillScope(ctx, "l-1"); err != nil {
@@ -158,11 +158,11 @@ func TestPIDIndexOfRealProcesses(t *testing.T) {
 	}
 	maps.DeleteFunc(want, func(_ int, id string) bool { return id == "l-1" })
 	if got := tree.PIDIndex(); !maps.Equal(got, want) {
-		t.Errorf("after one ended the census is %v, want %v", got, want)
+		t.Errorf("after one scope ended the index is %v, want %v", got, want)
 	}
 }
 
-// A pid that comes back is whoever has it now, wherever that one is.
+// A reused pid belongs to the scope of its new process.
 func TestScopeOfAReusedPID(t *testing.T) {
 	tree := newTree(t)
 	ctx := within(t, 20*time.Second)
@@ -171,50 +171,50 @@ func TestScopeOfAReusedPID(t *testing.T) {
 		t.Fatal(err)
 	}
 	if id, ok := tree.ScopeOf(p.PID); !ok || id != "l-1" {
-		t.Fatalf("process %d is of %q", p.PID, id)
+		t.Fatalf("pid %d is in scope %q", p.PID, id)
 	}
 	release()
-	eventually(t, "it ends", func() bool { _, err := procfs.Read(p.PID); return err != nil })
+	eventually(t, "the process ends", func() bool { _, err := procfs.Read(p.PID); return err != nil })
 	again := samePID(t, p)
 	if id, ok := tree.ScopeOf(again.PID); ok {
-		t.Errorf("a process that got the pid of another is of %q", id)
+		t.Errorf("the new process with this pid is in scope %q", id)
 	}
 	if len(tree.PIDIndex()) != 0 {
-		t.Errorf("the census has it too: %v", tree.PIDIndex())
+		t.Errorf("the index has it too: %v", tree.PIDIndex())
 	}
-	// What is known of the old one does not reach the new one.
+	// The identity of the old process does not reach the new one.
 	if held, err := procfs.OpenPidfd(p.PID, p.Start); err == nil {
 		held.Close()
-		t.Error("the old process can be signalled, and that is the new one")
+		t.Error("the identity of the old process opens the new one")
 	}
 	if _, err := tree.StartScope(ctx, train("l-2", p)); err == nil {
-		t.Error("the new process was walled in for the old one")
+		t.Error("a scope was started for the old process with the new one")
 	}
 	if at, err := procfs.Cgroup(again.PID); err != nil || Below(at, tree.Top()) {
 		t.Errorf("the new process is in %s, %v", at, err)
 	}
 }
 
-// samePID starts a process that has the pid of one that ended, and another start time.
+// samePID starts a process with the pid of one that has exited, and another start time.
 func samePID(t *testing.T, old Process) Process {
 	t.Helper()
 	ctx := within(t, 20*time.Second)
 	for ctx.Err() == nil {
 		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", fmt.Append(nil, old.PID-1), 0); err != nil {
-			t.Skipf("this kernel does not let a pid be chosen: %v", err)
+			t.Skipf("needs a kernel that lets root choose the next pid: %v", err)
 		}
 		p := start(t, exec.Command("sleep", "60"))
 		if p.PID == old.PID && p.Start != old.Start {
 			return p
 		}
-		// One that started within the same clock tick is as good as the old one; others were faster otherwise.
+		// The pid went to another process, or the start time is in the same clock tick.
 		pause(10 * time.Millisecond)
 	}
-	t.Skipf("others were always faster to take pid %d", old.PID)
+	t.Skipf("needs a host on which pid %d stays free", old.PID)
 	return Process{}
 }
 
-// BenchmarkPIDIndex attributes 1000 real processes in 50 scopes, and says what 10 000 would take: in proportion.
+// BenchmarkPIDIndex reads the index of 1000 real processes in 50 scopes. It reports the duration for 10 000, in proportion.
 func BenchmarkPIDIndex(b *testing.B) {
 	tree := newTree(b)
 	const scopes, each = 50, 20
@@ -231,7 +231,7 @@ func BenchmarkPIDIndex(b *testing.B) {
 	b.ReportMetric(b.Elapsed().Seconds()*1000/float64(b.N)*10, "ms/10000-processes")
 }
 
-// benchProcesses starts a scope with so many processes.
+// benchProcesses starts a scope with n processes.
 func benchProcesses(b *testing.B, tree *Tree, id string, n int) {
 	b.Helper()
 	cmd := exec.Command("sh", "-c", fmt.Sprintf("read x; i=1; while [ $i -lt %d ]; do (read y <&3) & i=$((i+1)); done; echo up; read y <&3", n))
@@ -243,7 +243,7 @@ func benchProcesses(b *testing.B, tree *Tree, id string, n int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r, w, err := os.Pipe() // They end with its other end.
+	r, w, err := os.Pipe() // the processes exit when w is closed
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func benchProcesses(b *testing.B, tree *Tree, id string, n int) {
 	r.Close()
 	b.Cleanup(func() {
 		w.Close()
-		_ = cmd.Wait() // It may have been killed.
+		_ = cmd.Wait() // it may have been killed
 	})
 	at, err := procfs.Start(cmd.Process.Pid)
 	if err != nil {

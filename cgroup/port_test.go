@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// adapters are run through the same promises of the port.
+// adapters are the adapters that the tests of the port run with.
 func adapters() map[string]func(*testing.T) Port {
 	return map[string]func(*testing.T) Port{
 		"cgroupfs":  func(t *testing.T) Port { return newTree(t) },
@@ -43,15 +43,15 @@ func TestPortLifeOfAScope(t *testing.T) {
 			t.Errorf("state %+v", st)
 		}
 		if id, ok := port.ScopeOf(p.PID); !ok || id != "l-1" {
-			t.Errorf("owner of the command: %q, %v", id, ok)
+			t.Errorf("scope of the command: %q, %v", id, ok)
 		}
 		if id, ok := port.ScopeOf(os.Getpid()); ok {
-			t.Errorf("the test itself is owned by %q", id)
+			t.Errorf("the test process is in scope %q", id)
 		}
 		if id, ok := port.ScopeOf(lone.PID); ok {
-			t.Errorf("a stranger is owned by %q", id)
+			t.Errorf("a process outside the scope is in scope %q", id)
 		}
-		// Starting the same again changes nothing.
+		// Starting the same scope again changes nothing.
 		if again, err := port.StartScope(ctx, train("l-1", p)); err != nil || again != st {
 			t.Errorf("second start: %+v, %v", again, err)
 		}
@@ -82,14 +82,14 @@ func TestPortLifeOfAScope(t *testing.T) {
 		}
 		for _, m := range ps {
 			if procfs.Alive(m.PID, m.Start) {
-				t.Errorf("process %d lives after its scope was killed", m.PID)
+				t.Errorf("pid %d is alive after its scope was killed", m.PID)
 			}
 		}
 		if _, err := port.Members(ctx, "l-1"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("members of a scope that ended: %v", err)
 		}
 		if err := port.KillScope(ctx, "l-1"); err != nil {
-			t.Errorf("killing a scope that is gone: %v", err)
+			t.Errorf("killing a scope that has ended: %v", err)
 		}
 		if err := port.RemoveSlice(ctx, SliceName{Tenant: "vision"}); err != nil {
 			t.Error(err)
@@ -117,13 +117,13 @@ func TestPortWaitEmptySeesTheNaturalEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		if procfs.Alive(p.PID, p.Start) {
-			t.Error("the scope was empty while its process lived")
+			t.Error("the scope was empty while its process was alive")
 		}
 		if scopes, err := port.Scopes(ctx); err != nil || len(scopes) != 0 {
 			t.Errorf("scopes left: %v, %v", scopes, err)
 		}
 		if err := port.WaitEmpty(ctx, "l-1"); err != nil {
-			t.Errorf("waiting for a scope that is gone: %v", err)
+			t.Errorf("waiting for a scope that has ended: %v", err)
 		}
 	})
 }
@@ -135,10 +135,10 @@ func TestPortWaitEmptyEndsWithItsContext(t *testing.T) {
 		}
 		begin := time.Now()
 		if err := port.WaitEmpty(within(t, 20*time.Millisecond), "l-1"); err == nil {
-			t.Error("a full scope was empty")
+			t.Error("a scope with a process was reported empty")
 		}
 		if d := time.Since(begin); d > 5*time.Second {
-			t.Errorf("it took %v to give up", d)
+			t.Errorf("it returned after %v", d)
 		}
 	})
 }
@@ -152,7 +152,7 @@ func TestPortRefuses(t *testing.T) {
 			t.Errorf("a process of another start time: %v", err)
 		}
 		if _, err := port.Recover(ctx, train("l-1", ended)); !errors.Is(err, ErrNotFound) {
-			t.Errorf("adopting what never was: %v", err)
+			t.Errorf("recovering a scope that never existed: %v", err)
 		}
 		for _, id := range []string{"", "..", "a/b", "-x", "a\nb"} {
 			if _, err := port.StartScope(ctx, train(id, p)); err == nil {
@@ -164,7 +164,7 @@ func TestPortRefuses(t *testing.T) {
 				t.Errorf("a slice was named %+v", n)
 			}
 		}
-		if err := port.RemoveSlice(ctx, SliceName{Tenant: "nobody"}); err != nil {
+		if err := port.RemoveSlice(ctx, SliceName{Tenant: "none"}); err != nil {
 			t.Errorf("removing no slice: %v", err)
 		}
 	})
@@ -200,8 +200,8 @@ func TestPortSetSliceTwiceWritesOnce(t *testing.T) {
 		if one, err := port.Slice(ctx, want.Name); err != nil || !reflect.DeepEqual(one, states[i]) {
 			t.Errorf("read alone it is %+v, %v; among all %+v", one, err, states[i])
 		}
-		if _, err := port.Slice(ctx, SliceName{Tenant: "nobody"}); !errors.Is(err, ErrNotFound) {
-			t.Errorf("a slice that is not there: %v", err)
+		if _, err := port.Slice(ctx, SliceName{Tenant: "none"}); !errors.Is(err, ErrNotFound) {
+			t.Errorf("a missing slice: %v", err)
 		}
 	})
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Processes is the adapter for an ordinary user: no cgroup, no limit, no freezer. A scope is the process tree under its
-// command. A process belongs to it when a member is its parent or leads its session; once seen it stays, also after its
-// parent died. One whose parents all ended before anybody looked is lost: this is no wall and does not claim to be.
+// Processes is the adapter for a user without privileges: no cgroup, no limit, no freezer. A scope is the process tree of its
+// command. A process is a member when a member is its parent or its session leader; it remains a member after its parent
+// has exited. A process whose parents all exited before it was observed is lost: this adapter isolates nothing.
 //
-// It keeps its scopes in memory: after a restart the caller adopts them again.
+// It keeps its scopes in memory: after a restart the caller recovers them.
 type Processes struct {
 	reason string
 
@@ -25,8 +25,8 @@ type Processes struct {
 	mu        sync.Mutex
 	slices    map[SliceName]Slice
 	scopes    map[string]*processTree
-	memberOf  map[Process]string // every member of every scope
-	refreshed time.Duration      // since boot: when all processes were last read
+	memberOf  map[Process]string // the scope of each member
+	refreshed time.Duration      // time since boot of the last read of all processes
 }
 
 // processTree is one scope.
@@ -37,18 +37,18 @@ type processTree struct {
 
 var _ Port = (*Processes)(nil)
 
-// NewProcesses makes the adapter. why says, for people, why nothing stronger was possible here.
+// NewProcesses returns the adapter. reason says, for people, why no stronger adapter is possible here.
 func NewProcesses(reason string) *Processes {
 	return &Processes{reason: reason, slices: map[SliceName]Slice{}, scopes: map[string]*processTree{}, memberOf: map[Process]string{}}
 }
 
-// Info says that nothing is enforced here.
+// Info reports that nothing is enforced.
 func (p *Processes) Info() Info { return Info{Adapter: "processes", Detail: p.reason} }
 
 // Abilities are none: there is no cgroup to read or change.
 func (p *Processes) Abilities() Abilities { return Abilities{} }
 
-// SetSlice remembers the slice's name. It never writes: there is nothing to write to.
+// SetSlice records the slice's name. It never writes anything.
 func (p *Processes) SetSlice(_ context.Context, s Slice) (bool, error) {
 	if err := s.Name.Check(); err != nil {
 		return false, err
@@ -59,7 +59,7 @@ func (p *Processes) SetSlice(_ context.Context, s Slice) (bool, error) {
 	return false, nil
 }
 
-// Slices lists the remembered slices, with no limits: none acts.
+// Slices lists the recorded slices. None has limits.
 func (p *Processes) Slices(context.Context) ([]SliceState, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *Processes) Slices(context.Context) ([]SliceState, error) {
 	return states, nil
 }
 
-// Slice tells whether the slice is remembered.
+// Slice returns the slice if it is recorded.
 func (p *Processes) Slice(_ context.Context, name SliceName) (SliceState, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,13 +102,13 @@ func (p *Processes) RemoveSlice(_ context.Context, name SliceName) error {
 	return nil
 }
 
-// StartScope makes the process and all it starts from now on one scope.
+// StartScope makes the process and all that it starts from now on members of the scope.
 func (p *Processes) StartScope(_ context.Context, s Scope) (ScopeState, error) {
 	if err := checkScope(s); err != nil {
 		return ScopeState{}, err
 	}
 	if !procfs.Alive(s.Process.PID, s.Process.Start) {
-		return ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrNoProcess)
+		return ScopeState{}, fmt.Errorf("cannot start scope %s: pid %d: %w", s.ID, s.Process.PID, procfs.ErrNoProcess)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,11 +117,11 @@ func (p *Processes) StartScope(_ context.Context, s Scope) (ScopeState, error) {
 			return ScopeState{}, err
 		}
 		if len(old.members) > 0 {
-			return ScopeState{}, fmt.Errorf("cannot start scope %s: there is one already: %w", s.ID, inUse(sortedMembers(old)))
+			return ScopeState{}, fmt.Errorf("cannot start scope %s: it exists already: %w", s.ID, inUse(sortedMembers(old)))
 		}
 	}
 	if owner, ok := p.memberOf[s.Process]; ok && owner != s.ID {
-		// As with cgroups, a process that gets a scope of its own leaves the one it was in.
+		// As with cgroups, a process is in one scope only.
 		delete(p.scopes[owner].members, s.Process)
 	}
 	p.addScopeLocked(s)
@@ -129,10 +129,10 @@ func (p *Processes) StartScope(_ context.Context, s Scope) (ScopeState, error) {
 	return ScopeState{ID: s.ID}, nil
 }
 
-// Recover takes up a scope whose first process still lives.
+// Recover registers a scope whose first process is alive.
 func (p *Processes) Recover(_ context.Context, s Scope) (ScopeState, error) {
 	if err := checkScope(s); err != nil {
-		return ScopeState{}, errors.Join(err, ErrNotFound) // There never was such a one.
+		return ScopeState{}, errors.Join(err, ErrNotFound) // such a scope cannot exist
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +142,7 @@ func (p *Processes) Recover(_ context.Context, s Scope) (ScopeState, error) {
 	known := p.scopes[s.ID]
 	alive := procfs.Alive(s.Process.PID, s.Process.Start)
 	if !alive && (known == nil || len(known.members) == 0) {
-		return ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, ErrNotFound)
+		return ScopeState{}, fmt.Errorf("cannot recover scope %s: %w", s.ID, ErrNotFound)
 	}
 	if known == nil {
 		p.addScopeLocked(s)
@@ -151,7 +151,7 @@ func (p *Processes) Recover(_ context.Context, s Scope) (ScopeState, error) {
 	return ScopeState{ID: s.ID}, nil
 }
 
-// Scopes lists the scopes that still have a process.
+// Scopes lists the scopes that have a process.
 func (p *Processes) Scopes(context.Context) ([]ScopeState, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,7 +186,7 @@ func (p *Processes) Members(_ context.Context, id string) ([]Process, error) {
 	return sortedMembers(t), nil
 }
 
-// WaitEmpty blocks until no process of the scope lives, and forgets the scope.
+// WaitEmpty blocks until all processes of the scope have exited. Then it forgets the scope.
 func (p *Processes) WaitEmpty(ctx context.Context, id string) error {
 	if err := waitNone(ctx, func() ([]Process, error) { return p.living(id) }); err != nil {
 		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
@@ -195,8 +195,8 @@ func (p *Processes) WaitEmpty(ctx context.Context, id string) error {
 	return nil
 }
 
-// living lists members that live, for those who wait. Reading all processes is shared by all who wait, once in a while:
-// it costs some 10 µs a process.
+// living lists the members that are alive, for WaitEmpty. All waiting goroutines share one read of all processes per
+// recheck interval, because it costs about 10 µs a process.
 func (p *Processes) living(id string) ([]Process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,7 +212,7 @@ func (p *Processes) living(id string) ([]Process, error) {
 	if alive := slices.DeleteFunc(sortedMembers(t), func(m Process) bool { return !procfs.Alive(m.PID, m.Start) }); len(alive) > 0 {
 		return alive, nil
 	}
-	// Before it is called empty, all are looked at.
+	// Read all processes once more before reporting that the scope is empty.
 	if err := p.refreshLocked(); err != nil {
 		return nil, err
 	}
@@ -228,14 +228,14 @@ func (p *Processes) KillScope(ctx context.Context, id string) error {
 	return nil
 }
 
-// Release forgets the scope and leaves its processes as they are. No such scope is no error.
+// Release forgets the scope and leaves its processes as they are. A missing scope is no error.
 func (p *Processes) Release(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.forgetLocked(id)
 }
 
-// ScopeOf tells which scope the process belongs to. It follows the process's parents up to a member.
+// ScopeOf returns the scope of the process. It follows the process's parents up to a member.
 func (p *Processes) ScopeOf(pid int) (string, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,7 +243,7 @@ func (p *Processes) ScopeOf(pid int) (string, bool) {
 		return "", false
 	}
 	var chain []Process
-	// A chain of parents is short; the bound is for a tree that changes while we climb.
+	// A chain of parents is short. The bound is for a tree that changes during the search.
 	for range 256 {
 		s, err := procfs.Read(pid)
 		if err != nil {
@@ -269,16 +269,16 @@ func (p *Processes) ScopeOf(pid int) (string, bool) {
 	return "", false
 }
 
-// Leaf is not there: nothing of ours is a cgroup.
+// Leaf is not supported: scopes are not cgroups.
 func (p *Processes) Leaf(string) (string, error) { return "", errNoFreezer }
 
-// Freeze is not possible here.
+// Freeze is not supported.
 func (p *Processes) Freeze(context.Context, string) error { return errNoFreezer }
 
-// Thaw has nothing to do: nobody is ever frozen.
+// Thaw does nothing: Freeze is not supported.
 func (p *Processes) Thaw(context.Context, string) error { return nil }
 
-// Frozen is never so.
+// Frozen returns false.
 func (p *Processes) Frozen(string) (bool, error) { return false, nil }
 
 var errNoFreezer = fmt.Errorf("cannot freeze without cgroups: %w", ErrNotSupported)
@@ -319,7 +319,7 @@ func (p *Processes) forgetLocked(id string) {
 	delete(p.scopes, id)
 }
 
-// refreshLocked reads all processes once: what members started is added, members that ended are dropped. mu is held.
+// refreshLocked reads all processes once. It adds the children of members and removes members that have exited. mu is held.
 func (p *Processes) refreshLocked() error {
 	if len(p.scopes) == 0 {
 		return nil
@@ -334,8 +334,8 @@ func (p *Processes) refreshLocked() error {
 		byPID[s.PID] = s
 	}
 	read := func(pid int) (procfs.Stat, bool) { s, ok := byPID[pid]; return s, ok }
-	// A child may stand before its parent in the list, so look until nothing new is found. The dead are dropped after:
-	// a leader that has just ended still tells whose its session is.
+	// A child may come before its parent in the list, so repeat until nothing new is found. Dead members are removed
+	// afterwards, because a session leader that has just exited still identifies the scope of its session.
 	for changed := true; changed; {
 		changed = false
 		for _, s := range all {
@@ -362,8 +362,8 @@ func (p *Processes) refreshLocked() error {
 	return nil
 }
 
-// scopeOfSessionLocked tells which scope a process belongs to because a member leads its session. Nobody can join a session but
-// by being born into it, so this also finds those whose parents have ended. mu is held.
+// scopeOfSessionLocked returns the scope whose member leads the session of the process. A process enters a session only by
+// fork, so this also finds processes whose parents have exited. mu is held.
 func (p *Processes) scopeOfSessionLocked(s procfs.Stat, read func(pid int) (procfs.Stat, bool)) (string, bool) {
 	if s.Session <= 0 || s.Session == s.PID {
 		return "", false

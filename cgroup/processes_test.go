@@ -9,10 +9,10 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-func TestProcessesKeepsAnOrphanItHasSeen(t *testing.T) {
+func TestProcessesKeepsAnObservedOrphan(t *testing.T) {
 	port := NewProcesses("a test")
 	ctx := within(t, 20*time.Second)
-	// The middle shell ends when its pipe closes, and leaves its child to init.
+	// The shell exits when its pipe closes, and init becomes the parent of its child.
 	p, release := spawnWaiting(t, "sleep 60 & exec sleep 0.3")
 	if _, err := port.StartScope(ctx, train("l-1", p)); err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestProcessesKeepsAnOrphanItHasSeen(t *testing.T) {
 		t.Fatalf("members %v, %v; want the orphan %v", ps, err, orphan)
 	}
 	if id, ok := port.ScopeOf(orphan.PID); !ok || id != "l-1" {
-		t.Errorf("the orphan's owner is %q, %v", id, ok)
+		t.Errorf("the orphan's scope is %q, %v", id, ok)
 	}
 	if err := port.KillScope(ctx, "l-1"); err != nil {
 		t.Fatal(err)
@@ -51,13 +51,13 @@ func TestProcessesRecovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if id, ok := port.ScopeOf(p.PID); !ok || id != "l-1" {
-		t.Errorf("owner %q, %v", id, ok)
+		t.Errorf("scope %q, %v", id, ok)
 	}
 	if err := port.KillScope(ctx, "l-1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := port.Recover(ctx, train("l-1", p)); !errors.Is(err, ErrNotFound) {
-		t.Errorf("adopting a command that ended: %v", err)
+		t.Errorf("recovering a command that has exited: %v", err)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestProcessesScopeInAScope(t *testing.T) {
 		t.Fatal(err)
 	}
 	if id, ok := port.ScopeOf(child.PID); !ok || id != "l-2" {
-		t.Errorf("owner of the inner command %q, %v", id, ok)
+		t.Errorf("scope of the inner command: %q, %v", id, ok)
 	}
 	if err := port.KillScope(ctx, "l-2"); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ func TestLimitWrites(t *testing.T) {
 		names    []string
 		writes   []fileWrite
 	}{
-		{name: "nothing wanted, nothing there", names: all},
+		{name: "no limit desired, no limit set", names: all},
 		{
 			name:  "everything",
 			names: all,
@@ -36,17 +36,17 @@ func TestLimitWrites(t *testing.T) {
 			},
 		},
 		{
-			name: "taken away", names: all,
+			name: "removed", names: all,
 			is:     Limits{CPUQuota: new(250.0), TasksMax: new(uint64(5)), CPUs: "1"},
 			writes: []fileWrite{{"cpu.max", "max 100000"}, {"pids.max", "max"}, {"cpuset.cpus", "\n"}},
 		},
 		{
-			name: "what has no controller is not written", names: []string{"tasks"},
+			name: "a limit without a controller is not written", names: []string{"tasks"},
 			want:   Limits{CPUQuota: new(250.0), TasksMax: new(uint64(0))},
 			writes: []fileWrite{{"pids.max", "1"}},
 		},
 		{
-			name: "the same in other words", names: all,
+			name: "equivalent limits", names: all,
 			is:   Limits{CPUQuota: new(100.0), CPUs: "0-3"},
 			want: Limits{CPUQuota: new(99.5), CPUWeight: new(uint64(100)), CPUs: "3,2,1,0"},
 		},
@@ -77,7 +77,7 @@ func anyLimits(t *rapid.T) Limits {
 	}
 }
 
-// What is written reads back as the same limits, and then nothing more is written.
+// The written limits read back as the same limits, and then nothing more is written.
 func TestLimitsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := anyLimits(t)
@@ -90,13 +90,13 @@ func TestLimitsRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(want.Canonical(), got); d != "" {
-			t.Errorf("(-wanted +read):\n%s", d)
+			t.Errorf("(-want +read):\n%s", d)
 		}
 		if w := limitWrites(got, want, LimitNames()); len(w) > 0 {
 			t.Errorf("a second time writes %v", w)
 		}
 		if !want.Equal(got) || !got.Equal(want.Canonical()) {
-			t.Errorf("%+v and %+v act the same and are not equal", want, got)
+			t.Errorf("%+v and %+v have the same effect and are not equal", want, got)
 		}
 	})
 }
@@ -173,11 +173,11 @@ func TestFindMount(t *testing.T) {
 		{"none", "23 1 0:5 / /proc rw - proc proc rw\n", ""},
 		{"pure v2", "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n", "/sys/fs/cgroup"},
 		{
-			"beside v1",
+			"next to v1",
 			"32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
 			"/sys/fs/cgroup/unified",
 		},
-		{"a part of it will not do", "41 31 0:38 /docker/1 /mnt rw - cgroup2 cgroup2 rw\n", ""},
+		{"a mount of a subtree", "41 31 0:38 /docker/1 /mnt rw - cgroup2 cgroup2 rw\n", ""},
 		{"a space in the path", "41 31 0:38 / /mnt/a\\040b rw - cgroup2 cgroup2 rw\n", "/mnt/a b"},
 		{"garbage", "\n\nx - cgroup2\n - \n", ""},
 	}
@@ -190,7 +190,7 @@ func TestFindMount(t *testing.T) {
 	}
 }
 
-func TestIndexTakesTheLongestPrefix(t *testing.T) {
+func TestScopeIndexUsesTheLongestPrefix(t *testing.T) {
 	var x ScopeIndex
 	x.Register("outer", "/g/a.scope")
 	x.Register("inner", "/g/a.scope/run/b.scope")

@@ -7,14 +7,14 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// ScopeIndex answers whose process a pid is, by its cgroup. The zero value is empty and ready. It is safe for concurrent use.
+// ScopeIndex finds the scope of a pid by its cgroup. The zero value is empty and ready. It is safe for concurrent use.
 type ScopeIndex struct {
 	mu    sync.RWMutex
 	ids   map[string]string // by cgroup path; guarded by mu
 	paths map[string]string // by id; guarded by mu
 }
 
-// Register says that all processes in the cgroup and below it are the scope's.
+// Register makes all processes in the cgroup and below it members of the scope.
 func (x *ScopeIndex) Register(id, cg string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -23,7 +23,7 @@ func (x *ScopeIndex) Register(id, cg string) {
 	}
 	x.forgetLocked(id)
 	if other, ok := x.ids[cg]; ok {
-		delete(x.paths, other) // A scope that ended unseen had this cgroup before.
+		delete(x.paths, other) // A scope that has ended without notice had this cgroup before.
 	}
 	x.ids[cg], x.paths[id] = id, cg
 }
@@ -59,7 +59,7 @@ func (x *ScopeIndex) IDs() []string {
 	return ids
 }
 
-// ScopeOf tells which scope holds the process. It costs one read of /proc and no allocation.
+// ScopeOf returns the scope of the process. It costs one read of /proc and no allocation.
 func (x *ScopeIndex) ScopeOf(pid int) (string, bool) {
 	var buf [4096]byte
 	cg, err := procfs.CgroupBytes(pid, buf[:])

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spawn starts a process that waits to be told what to become, in the cgroup whose open directory it is given, or
-// without one where that is nil.
+// Spawn starts a process that waits before it executes its program. It starts in the cgroup whose open directory it gets,
+// or in the caller's cgroup when that is nil.
 type Spawn func(ctx context.Context, cgroup *os.File) (Process, error)
 
-// cleanupTimeout bounds the clearing up after a start that failed.
+// cleanupTimeout bounds the cleanup after a failed start.
 const cleanupTimeout = 10 * time.Second
 
-// StartProgram makes a scope and has its first process born inside, with the scope's own rules in force. The process must
-// wait; it is told to go on when this has returned.
+// StartProgram creates a scope and starts its first process inside, when all rules of the scope are active. The process
+// must wait until StartProgram has returned.
 func (t *Tree) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeState, Process, error) {
 	fail := func(err error) (ScopeState, Process, error) {
 		return ScopeState{}, Process{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
@@ -32,7 +32,7 @@ func (t *Tree) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeSta
 	if err != nil {
 		return ScopeState{}, Process{}, err
 	}
-	// The lock is not held meanwhile: many may start at once. Whoever removes the empty scope now makes this start fail.
+	// The lock is released here, so that many programs can start at once. If the empty scope is removed now, the start fails.
 	p, err := t.spawn(ctx, run, spawn)
 	if err != nil {
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -50,7 +50,7 @@ func (t *Tree) makeScope(s Scope, scope string) (run string, err error) {
 		return "", err
 	}
 	if ps, err := t.h.Processes(scope); err == nil && len(ps) > 0 {
-		return "", fmt.Errorf("cannot start scope %s: there is one already: %w", s.ID, inUse(ps))
+		return "", fmt.Errorf("cannot start scope %s: it exists already: %w", s.ID, inUse(ps))
 	}
 	run, _, err = t.makeScopeLocked(s, scope)
 	return run, err
@@ -69,7 +69,7 @@ func (t *Tree) spawn(ctx context.Context, run string, spawn Spawn) (Process, err
 	return p, t.h.Verify(p, run)
 }
 
-// StartProgram starts a process and makes it and all it starts one scope.
+// StartProgram starts a process. It and its descendants are the scope.
 func (p *Processes) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeState, Process, error) {
 	if err := checkScope(s); err != nil {
 		return ScopeState{}, Process{}, err

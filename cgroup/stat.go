@@ -10,17 +10,17 @@ import (
 	"github.com/containerd/cgroups/v3/cgroup2/stats"
 )
 
-// Stat is what a cgroup and all below it use. nil is what the kernel does not tell here, because the controller is not
-// enabled; a maximum is nil as well where there is none.
+// Stat is the use of a cgroup and all below it. nil: the kernel does not report it here, because the controller is not
+// enabled, or there is no maximum.
 type Stat struct {
-	CPU       time.Duration // used since the cgroup was made
+	CPU       time.Duration // used since the cgroup was created
 	Throttled time.Duration // kept from running by the CPU quota
 
 	Memory     *uint64 // bytes in use
 	MemoryPeak *uint64 // bytes
 	MemoryMax  *uint64 // bytes
 	Swap       *uint64 // bytes in use
-	OOMKills   *uint64 // processes killed for want of memory
+	OOMKills   *uint64 // processes killed because of no memory
 
 	Tasks    *uint64 // threads
 	TasksMax *uint64
@@ -36,7 +36,7 @@ type Pressure struct {
 	Some, Full [3]float64
 }
 
-// Stat reads what the cgroup uses. ErrNotFound when there is no such cgroup: a dead one must not look idle.
+// Stat reads the use of the cgroup. ErrNotFound when there is no such cgroup: a removed one must not look idle.
 func (h Hierarchy) Stat(cg string) (Stat, error) {
 	has, err := h.enabled(cg)
 	if err != nil {
@@ -50,7 +50,7 @@ func (h Hierarchy) Stat(cg string) (Stat, error) {
 	if err != nil {
 		return Stat{}, fmt.Errorf("cannot read the statistics of cgroup %s: %w", cg, err)
 	}
-	// The library reads a file that is gone as 0. So the cgroup must still be there after all were read.
+	// The library reads a missing file as 0. So the cgroup must still exist after all files are read.
 	if !h.Exists(cg) {
 		return Stat{}, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
 	}
@@ -91,7 +91,7 @@ func statOf(m *stats.Metrics, has []string) Stat {
 	return s
 }
 
-// bounded is a maximum, nil for "max", which the library gives as the largest number.
+// bounded is a maximum; nil for "max", which the library returns as the largest number.
 func bounded(n uint64) *uint64 {
 	if n == math.MaxUint64 {
 		return nil

@@ -15,27 +15,27 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Thawer thaws what was frozen for longer than its deadline allows, and what was frozen by a process that has died. It
-// is the whole of gpushare-thaw: it runs in a process of its own, which nobody's bug but its own can stop.
+// Thawer thaws scopes whose deadline has passed and scopes that were frozen by a process that has exited. It is the whole
+// of gpushare-thaw. It runs in a process of its own, so that a bug of the daemon cannot stop it.
 type Thawer struct {
-	RunDir  string // where Guard writes
+	RunDir  string // where Freezer writes its deadlines
 	Freezer KernelFreezer
 	Log     *slog.Logger
-	Root    string // where proc/ is found; "/" when empty
+	Root    string // the directory that contains proc/; "/" when empty
 
 	boot       string
-	unreadable map[string]bool // files that were complained about already
+	unreadable map[string]bool // files whose read error is already in the log
 }
 
 const (
-	// thawTimeout bounds one thaw: it takes microseconds, or a parent cgroup is frozen by somebody else.
+	// thawTimeout bounds one thaw. A thaw needs microseconds, unless another program has frozen a parent cgroup.
 	thawTimeout = time.Second
-	// maxSleep bounds the sleep while something is frozen: the deadline's clock runs on while the host sleeps.
+	// maxSleep bounds the sleep while a scope is frozen: the clock of the deadlines goes on while the host is suspended.
 	maxSleep = time.Second
 )
 
-// Run holds the lock and thaws until ctx ends; then it lets go of the lock, so that nobody freezes any more, and thaws
-// everything. It fails when another one runs already.
+// Run takes the lock and thaws until ctx ends. Then it releases the lock, so that no daemon freezes any more, and thaws
+// everything. It fails when another gpushare-thaw runs.
 func (t *Thawer) Run(ctx context.Context) error {
 	if t.Root == "" {
 		t.Root = "/"
@@ -47,14 +47,14 @@ func (t *Thawer) Run(ctx context.Context) error {
 	t.unreadable = map[string]bool{}
 	dir := filepath.Join(t.RunDir, frozenDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("cannot make %s: %w", dir, err)
+		return fmt.Errorf("cannot create %s: %w", dir, err)
 	}
 	changes, stop, err := watch(dir)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	// Only a lock that comes with a working watch lets others freeze.
+	// The lock allows daemons to freeze, so it is taken after the watch works.
 	name := filepath.Join(t.RunDir, lockFile)
 	lock, err := takeLock(name)
 	if err != nil {
@@ -72,17 +72,17 @@ func (t *Thawer) Run(ctx context.Context) error {
 				return err
 			}
 			lock.Close()
-			// The context is over, the work is not.
+			// The last thaw must not end with the context.
 			_, _, err := t.thawDue(context.WithoutCancel(ctx), dir, true)
 			return err
 		}
 	}
 }
 
-// thawDue thaws what is due, or everything, and tells when to look again (0: when something changes) and whose death must
-// be noticed until then.
+// thawDue thaws what is due, or everything. It returns the time until the next pass (0: when a file changes) and the
+// processes whose exit must start a pass earlier.
 func (t *Thawer) thawDue(ctx context.Context, dir string, everything bool) (next time.Duration, frozenBy []Process, err error) {
-	// Not kept open: the kernel tells of the removal of a directory only when nobody has it open.
+	// The directory is not kept open: the kernel reports its removal only when no process has it open.
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return 0, nil, fmt.Errorf("cannot list the deadlines: %w", err)
@@ -98,12 +98,12 @@ func (t *Thawer) thawDue(ctx context.Context, dir string, everything bool) (next
 		listed[name] = true
 		d, err := readDeadline(root, name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // thawed by its owner meanwhile
+			continue // thawed by the daemon meanwhile
 		}
 		if err != nil {
 			if !t.unreadable[name] {
 				t.unreadable[name] = true
-				t.Log.Warn("cannot read a frozen-until deadline, leaving it alone", "file", name, "error", err)
+				t.Log.Warn("cannot read a thaw deadline; the file is ignored", "file", name, "error", err)
 			}
 			continue
 		}
@@ -133,21 +133,21 @@ func (t *Thawer) thawDue(ctx context.Context, dir string, everything bool) (next
 	return next, frozenBy, nil
 }
 
-// reasonToThaw tells why the cgroup must be thawed now, empty when it need not.
+// reasonToThaw is why the cgroup must be thawed now; empty when it must not.
 func (t *Thawer) reasonToThaw(d deadline) string {
 	switch {
 	case d.Boot != t.boot:
 		return "it was frozen before this boot"
 	case !procfs.Alive(d.By.PID, d.By.Start):
-		return "the process that froze it has died"
+		return "the process that froze it has exited"
 	case d.left(procfs.BootTime()) <= 0:
-		return "its deadline passed"
+		return "its deadline has passed"
 	default:
 		return ""
 	}
 }
 
-// thaw thaws one and removes its file. False means to try again.
+// thaw thaws one cgroup and removes its deadline file. False means to try again.
 func (t *Thawer) thaw(ctx context.Context, root *os.Root, name string, d deadline, reason string) bool {
 	ctx, cancel := context.WithTimeout(ctx, thawTimeout)
 	defer cancel()
@@ -158,13 +158,13 @@ func (t *Thawer) thaw(ctx context.Context, root *os.Root, name string, d deadlin
 	}
 	t.Log.Info("thawed", "scope", scopeOfFile(name), "cgroup", d.Cgroup, "reason", reason)
 	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Log.Error("cannot remove a frozen-until deadline", "file", name, "error", err)
+		t.Log.Error("cannot remove a thaw deadline", "file", name, "error", err)
 		return false
 	}
 	return true
 }
 
-// wait returns nil when it is time to look again.
+// wait returns nil when it is time for the next pass.
 func wait(ctx context.Context, next time.Duration, frozenBy []Process, changes <-chan error) error {
 	var timer <-chan time.Time
 	if next > 0 {
@@ -186,7 +186,7 @@ func wait(ctx context.Context, next time.Duration, frozenBy []Process, changes <
 	}
 }
 
-// watchDeaths sends when one of the processes ends. stop ends the watch and returns when it has ended.
+// watchDeaths sends when one of the processes exits. stop ends the watch and returns when its goroutines have ended.
 func watchDeaths(ctx context.Context, ps []Process) (died <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ch := make(chan struct{}, 1)
@@ -205,7 +205,7 @@ func watchDeaths(ctx context.Context, ps []Process) (died <-chan struct{}, stop 
 			continue
 		}
 		if err != nil {
-			continue // its deadline stands anyway
+			continue // its deadline applies anyway
 		}
 		started++
 		go func() {
@@ -224,7 +224,7 @@ func watchDeaths(ctx context.Context, ps []Process) (died <-chan struct{}, stop 
 	}
 }
 
-// watch tells when something changes in the directory; an error means that it can watch no more.
+// watch sends nil when a file in the directory changes, and an error when it can watch no more.
 func watch(dir string) (<-chan error, func(), error) {
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
@@ -253,7 +253,7 @@ func watch(dir string) (<-chan error, func(), error) {
 				send(fmt.Errorf("cannot watch %s: %w", dir, err))
 				return
 			}
-			// What changed does not matter: everything is looked at. Only the directory's own end does.
+			// A pass reads all files, so it does not matter which one changed. Only the removal of the directory does.
 			if _, err := os.Stat(dir); err != nil {
 				send(fmt.Errorf("cannot watch %s: %w", dir, err))
 				return

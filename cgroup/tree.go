@@ -18,39 +18,39 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Suffixes keep our directories apart from each other and from the kernel's files.
+// The suffixes distinguish slices, scopes and the kernel's files.
 const (
 	sliceSuffix = ".slice"
 	scopeSuffix = ".scope"
-	inner       = "run" // holds a scope's processes and is what is frozen
+	inner       = "run" // the inner cgroup: contains a scope's processes and is frozen
 )
 
-// TreeOptions say where the tree grows. The zero value is the usual host.
+// TreeOptions are for NewTree. The zero value is for a usual host.
 type TreeOptions struct {
 	Mount   string // of the cgroup v2 hierarchy; found when empty
-	Subtree string // the name of our directory below its root; "gpushare" when empty
+	Subtree string // the name of the directory below its root; "gpushare" when empty
 }
 
-// Tree is the adapter for hosts without a service manager: a subtree of our own on a cgroup v2 hierarchy. Slices are
-// directories in each other, a scope is a directory with an inner one that holds the processes. Everything is read back
-// from the kernel, so that a new Tree on the same subtree goes on where the last one ended.
+// Tree is the adapter for hosts without a service manager: a subtree of a cgroup v2 hierarchy that gpushare manages. Slices
+// are nested directories. A scope is a directory with an inner one that contains the processes. All state is read back from
+// the kernel, so that a new Tree on the same subtree continues the work of the previous one.
 //
-// It needs the right to write in the hierarchy. It knows nothing of cgroup v1.
+// It needs write permission in the hierarchy. It does not support cgroup v1.
 type Tree struct {
 	h       Hierarchy
-	top     string // our subtree's path in the hierarchy
+	top     string // the subtree's path in the hierarchy
 	info    Info
 	freezer KernelFreezer
 	index   ScopeIndex
 
-	// mu guards the shape of the subtree: directories are made and removed, and limits written, under it.
+	// mu guards the structure of the subtree: it is taken to create and remove directories and to write limits.
 	mu sync.Mutex
 }
 
 var _ Port = (*Tree)(nil)
 
-// NewTree makes the subtree if there is none, and takes up what is in it. ErrNotSupported when there is no cgroup v2
-// hierarchy, a permission error when it may not be written.
+// NewTree creates the subtree if it is missing, and registers the scopes in it. ErrNotSupported when there is no cgroup v2
+// hierarchy, a permission error when it is not writable.
 func NewTree(opt TreeOptions) (*Tree, error) {
 	h := Hierarchy{Mount: opt.Mount}
 	if h.Mount == "" {
@@ -64,11 +64,11 @@ func NewTree(opt TreeOptions) (*Tree, error) {
 		name = "gpushare"
 	}
 	if !goodName(name) {
-		return nil, fmt.Errorf("cannot make a cgroup subtree %q: use letters, digits, '.', '_' and '-'", name)
+		return nil, fmt.Errorf("cannot create a cgroup subtree %q: use letters, digits, '.', '_' and '-'", name)
 	}
 	t := &Tree{h: h, top: "/" + name, freezer: KernelFreezer{Root: h.Mount}}
 	if err := mkdir(h.Dir(t.top)); err != nil {
-		return nil, fmt.Errorf("cannot make the cgroup subtree %s: %w", h.Dir(t.top), err)
+		return nil, fmt.Errorf("cannot create the cgroup subtree %s: %w", h.Dir(t.top), err)
 	}
 	limits, err := t.enableAll()
 	if err != nil {
@@ -84,14 +84,14 @@ func NewTree(opt TreeOptions) (*Tree, error) {
 	return t, t.sweep()
 }
 
-// Info says what acts here.
+// Info returns what is enforced here.
 func (t *Tree) Info() Info {
 	i := t.info
 	i.Limits = slices.Clone(i.Limits)
 	return i
 }
 
-// Abilities are those of cgroups without a service manager.
+// Abilities are those of a host without a service manager.
 func (t *Tree) Abilities() Abilities {
 	a := Abilities{Hierarchy: new(t.h), PIDIndex: t.PIDIndex, OwnScope: func(name string) bool { return strings.HasSuffix(name, scopeSuffix) }}
 	if t.info.Devices {
@@ -100,13 +100,13 @@ func (t *Tree) Abilities() Abilities {
 	return a
 }
 
-// Hierarchy is where the tree stands, for reading statistics.
+// Hierarchy is the hierarchy that contains the tree, for reading statistics.
 func (t *Tree) Hierarchy() Hierarchy { return t.h }
 
-// Top is the path of our subtree in the hierarchy.
+// Top is the path of the subtree in the hierarchy.
 func (t *Tree) Top() string { return t.top }
 
-// SetSlice makes the slice or changes it to exactly this.
+// SetSlice creates the slice or changes it to exactly s.
 func (t *Tree) SetSlice(ctx context.Context, s Slice) (bool, error) {
 	if err := s.Name.Check(); err != nil {
 		return false, err
@@ -138,7 +138,7 @@ func (t *Tree) SetSlice(ctx context.Context, s Slice) (bool, error) {
 	return wrote || changed, nil
 }
 
-// Slices reads back every slice of ours.
+// Slices reads back every slice of the subtree.
 func (t *Tree) Slices(ctx context.Context) ([]SliceState, error) {
 	var states []SliceState
 	err := t.walk(ctx, func(cg string, name SliceName, scope string) error {
@@ -181,7 +181,7 @@ func (t *Tree) readSlice(cg string, name SliceName) (SliceState, error) {
 	return st, nil
 }
 
-// RemoveSlice removes a slice that holds no process.
+// RemoveSlice removes a slice that contains no process.
 func (t *Tree) RemoveSlice(ctx context.Context, name SliceName) error {
 	if err := name.Check(); err != nil {
 		return err
@@ -213,7 +213,7 @@ func (t *Tree) RemoveSlice(ctx context.Context, name SliceName) error {
 	return nil
 }
 
-// StartScope makes the scope and moves the process into its inner cgroup.
+// StartScope creates the scope and moves the process into its inner cgroup.
 func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 	if err := checkScope(s); err != nil {
 		return ScopeState{}, err
@@ -222,7 +222,7 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 		return ScopeState{}, err
 	}
 	if !procfs.Alive(s.Process.PID, s.Process.Start) {
-		return ScopeState{}, fmt.Errorf("cannot start scope %s: process %d: %w", s.ID, s.Process.PID, procfs.ErrNoProcess)
+		return ScopeState{}, fmt.Errorf("cannot start scope %s: pid %d: %w", s.ID, s.Process.PID, procfs.ErrNoProcess)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,7 +231,7 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 	}
 	scope := path.Join(t.slicePath(s.Slice), s.ID+scopeSuffix)
 	if ps, err := t.h.Processes(scope); err == nil && len(ps) > 0 && !slices.Contains(ps, s.Process) {
-		return ScopeState{}, fmt.Errorf("cannot start scope %s: there is one already: %w", s.ID, inUse(ps))
+		return ScopeState{}, fmt.Errorf("cannot start scope %s: it exists already: %w", s.ID, inUse(ps))
 	}
 	run, undo, err := t.makeScopeLocked(s, scope)
 	if err != nil {
@@ -250,7 +250,7 @@ func (t *Tree) scopeState(id, scope string) ScopeState {
 	return ScopeState{ID: id, Path: path.Join(scope, inner), MemoryNodes: t.h.MemoryNodes(scope)}
 }
 
-// bindMemory lets the scope's memory come from its NUMA nodes only, where that is enforced.
+// bindMemory restricts the scope's memory to its NUMA nodes, where that is enforced.
 func (t *Tree) bindMemory(s Scope, scope string) error {
 	if s.MemoryNodes == "" || !slices.Contains(t.info.Limits, "cpuset") {
 		return nil
@@ -261,10 +261,10 @@ func (t *Tree) bindMemory(s Scope, scope string) error {
 	return writeFile(filepath.Join(t.h.Dir(scope), "cpuset.mems"), s.MemoryNodes)
 }
 
-// makeScopeLocked makes a scope's directories with their wall, without anybody in them. mu is held.
+// makeScopeLocked creates the directories of a scope with their device rules, without a process. mu is held.
 func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), err error) {
 	run = path.Join(scope, inner)
-	undo = func() { _ = t.h.Remove(scope) } // what stays is empty and is swept later
+	undo = func() { _ = t.h.Remove(scope) } // the next NewTree removes what remains
 	for _, cg := range []string{scope, run} {
 		if err := mkdir(t.h.Dir(cg)); err != nil {
 			undo()
@@ -286,23 +286,23 @@ func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), 
 	return run, undo, nil
 }
 
-// Recover takes up a scope of an earlier life.
+// Recover registers a scope of a previous run.
 func (t *Tree) Recover(ctx context.Context, s Scope) (ScopeState, error) {
 	if err := checkScope(s); err != nil {
-		return ScopeState{}, errors.Join(err, ErrNotFound) // There never was such a one.
+		return ScopeState{}, errors.Join(err, ErrNotFound) // such a scope cannot exist
 	}
 	if err := ctx.Err(); err != nil {
 		return ScopeState{}, err
 	}
 	scope := path.Join(t.slicePath(s.Slice), s.ID+scopeSuffix)
 	if busy, err := t.h.Populated(scope); err != nil || !busy {
-		return ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, errors.Join(err, ErrNotFound))
+		return ScopeState{}, fmt.Errorf("cannot recover scope %s: %w", s.ID, errors.Join(err, ErrNotFound))
 	}
 	t.index.Register(s.ID, scope)
 	return t.scopeState(s.ID, scope), nil
 }
 
-// Scopes reads back every scope that still holds a process.
+// Scopes reads back every scope that contains a process.
 func (t *Tree) Scopes(ctx context.Context) ([]ScopeState, error) {
 	var states []ScopeState
 	err := t.walk(ctx, func(cg string, _ SliceName, scope string) error {
@@ -330,11 +330,11 @@ func (t *Tree) Members(_ context.Context, id string) ([]Process, error) {
 	return t.h.Processes(scope)
 }
 
-// WaitEmpty blocks until the scope holds no process. The scope's directories are removed then.
+// WaitEmpty blocks until the scope contains no process. Then it removes the scope's directories.
 func (t *Tree) WaitEmpty(ctx context.Context, id string) error {
 	scope, err := t.scope(id)
 	if err != nil {
-		return nil //nolint:nilerr // gone is what was waited for
+		return nil //nolint:nilerr // the scope has ended
 	}
 	if err := t.h.WaitEmpty(ctx, scope); err != nil {
 		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
@@ -353,7 +353,7 @@ func (t *Tree) WaitEmpty(ctx context.Context, id string) error {
 func (t *Tree) KillScope(ctx context.Context, id string) error {
 	scope, err := t.scope(id)
 	if err != nil {
-		return nil //nolint:nilerr // no such scope is no error
+		return nil //nolint:nilerr // a missing scope is no error
 	}
 	if err := t.h.Kill(ctx, scope); err != nil {
 		return fmt.Errorf("cannot kill scope %s: %w", id, err)
@@ -361,7 +361,7 @@ func (t *Tree) KillScope(ctx context.Context, id string) error {
 	return t.removeScope(id, scope)
 }
 
-// ScopeOf tells which scope holds the process.
+// ScopeOf returns the scope of the process.
 func (t *Tree) ScopeOf(pid int) (string, bool) { return t.index.ScopeOf(pid) }
 
 // Leaf is the scope's inner cgroup.
@@ -386,7 +386,7 @@ func (t *Tree) Freeze(ctx context.Context, id string) error {
 func (t *Tree) Thaw(ctx context.Context, id string) error {
 	leaf, err := t.Leaf(id)
 	if err != nil {
-		return nil //nolint:nilerr // nobody in it is frozen
+		return nil //nolint:nilerr // a missing scope has no frozen process
 	}
 	return t.freezer.Thaw(ctx, leaf)
 }
@@ -400,7 +400,7 @@ func (t *Tree) Frozen(id string) (bool, error) {
 	return t.freezer.Frozen(leaf)
 }
 
-// Destroy kills whatever is in the subtree and removes it: the end of a demonstration or a test, never of a daemon.
+// Destroy kills all processes in the subtree and removes it. It is for demonstrations and tests; a daemon never calls it.
 func (t *Tree) Destroy(ctx context.Context) error {
 	if err := t.h.Kill(ctx, t.top); err != nil {
 		return err
@@ -418,7 +418,7 @@ func (t *Tree) scope(id string) (string, error) {
 	return cg, nil
 }
 
-// removeScope removes an empty scope's directories. Somebody may have started it anew meanwhile: then it stays.
+// removeScope removes an empty scope's directories, unless the scope was started again meanwhile.
 func (t *Tree) removeScope(id, scope string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -432,8 +432,8 @@ func (t *Tree) removeScope(id, scope string) error {
 	return err
 }
 
-// sweep registers the scopes that live and removes the empty ones, which a daemon that was killed left behind. Walls of
-// another version become this one's.
+// sweep registers the scopes that contain processes and removes the empty ones, which a killed daemon has left. It replaces
+// device programs of another version.
 func (t *Tree) sweep() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -450,7 +450,7 @@ func (t *Tree) sweep() error {
 	})
 }
 
-// makeSliceLocked makes the slice's directories, outermost first, with the controllers for those inside. mu is held.
+// makeSliceLocked creates the slice's directories, outermost first, and enables the controllers for the inner ones. mu is held.
 func (t *Tree) makeSliceLocked(name SliceName) (created bool, err error) {
 	if err := name.Check(); err != nil {
 		return false, err
@@ -460,11 +460,11 @@ func (t *Tree) makeSliceLocked(name SliceName) (created bool, err error) {
 		if !t.h.Exists(cg) {
 			created = true
 			if err := mkdir(t.h.Dir(cg)); err != nil {
-				return created, fmt.Errorf("cannot make slice %s: %w", n, err)
+				return created, fmt.Errorf("cannot create slice %s: %w", n, err)
 			}
 		}
 		if n.Grant == "" {
-			// Also for one that exists: its maker may have been killed before this.
+			// Also for a slice that exists: the daemon may have been killed between its creation and this.
 			wrote, err := t.enable(cg)
 			created = created || wrote
 			if err != nil {
@@ -486,10 +486,11 @@ func (t *Tree) slicePath(n SliceName) string {
 	return p
 }
 
-// limits reads the limits that act on the cgroup.
+// limits reads the active limits of the cgroup.
 func (t *Tree) limits(cg string) (Limits, error) { return t.h.Limits(cg, t.info.Limits, Limits{}) }
 
-// enableAll passes the controllers down from the root to our subtree's children and tells which limits act there.
+// enableAll enables the controllers from the root down to the children of the subtree, and returns the limits that are
+// enforced there.
 func (t *Tree) enableAll() ([]string, error) {
 	if _, err := t.enable("/"); err != nil {
 		return nil, err
@@ -510,8 +511,8 @@ func (t *Tree) enableAll() ([]string, error) {
 	return limits, nil
 }
 
-// enable passes to the cgroup's children every controller that we use and that it has. One that the kernel refuses (a
-// cgroup with processes of its own may not pass controllers on) is simply not enforced: Info.Limits says so.
+// enable enables, for the cgroup's children, every controller that has a limit and that the cgroup has. The kernel refuses it
+// for a cgroup that contains processes: then the limit is not enforced, and Info.Limits does not name it.
 func (t *Tree) enable(cg string) (wrote bool, err error) {
 	dir := t.h.Dir(cg)
 	has, err := readWords(dir, "cgroup.controllers")
@@ -534,7 +535,7 @@ func (t *Tree) enable(cg string) (wrote bool, err error) {
 	return wrote, nil
 }
 
-// walk visits every slice and every scope of the subtree, outermost first.
+// walk calls a function for every slice and every scope of the subtree, outermost first.
 func (t *Tree) walk(ctx context.Context, use func(cg string, name SliceName, scope string) error) error {
 	var level func(cg string, name SliceName) error
 	level = func(cg string, name SliceName) error {
@@ -577,7 +578,7 @@ func checkScope(s Scope) error {
 	return s.Slice.Check()
 }
 
-// inUse is ErrInUse with the names of some of the processes.
+// inUse is ErrInUse with the first few processes.
 func inUse(ps []Process) error {
 	const most = 3
 	names := make([]string, 0, most+1)
@@ -586,12 +587,12 @@ func inUse(ps []Process) error {
 			names = append(names, fmt.Sprintf("%d more", len(ps)-most))
 			break
 		}
-		names = append(names, fmt.Sprintf("%d (%s)", p.PID, procfs.Name(p.PID)))
+		names = append(names, fmt.Sprintf("pid %d (%s)", p.PID, procfs.Name(p.PID)))
 	}
 	return fmt.Errorf("%w: %s", ErrInUse, strings.Join(names, ", "))
 }
 
-// mkdir makes a cgroup. One that is there already will do.
+// mkdir creates a cgroup. An existing one is no error.
 func mkdir(dir string) error {
 	err := unix.Mkdir(dir, 0o755)
 	if errors.Is(err, fs.ErrExist) {

@@ -47,25 +47,25 @@ func TestTreeFreezes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pause(30 * time.Millisecond) // a running spinner would use it
+	pause(30 * time.Millisecond) // a running loop would use it
 	after, err := tree.Hierarchy().Stat(st.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if used := after.CPU - before.CPU; before.CPU == 0 || used > 10*time.Millisecond {
-		t.Errorf("a frozen spinner used %v after %v", used, before.CPU)
+		t.Errorf("a frozen loop used %v after %v", used, before.CPU)
 	}
 	if err := tree.KillScope(ctx, "l-1"); err != nil {
 		t.Fatalf("killing a frozen scope: %v", err)
 	}
 	if err := tree.Thaw(ctx, "l-1"); err != nil {
-		t.Errorf("thawing a scope that is gone: %v", err)
+		t.Errorf("thawing a scope that has ended: %v", err)
 	}
 	if _, err := tree.Frozen("l-1"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("the state of a scope that is gone: %v", err)
+		t.Errorf("the state of a scope that has ended: %v", err)
 	}
 	if _, err := tree.Hierarchy().Stat(st.Path); !errors.Is(err, ErrNotFound) {
-		t.Errorf("the statistics of a scope that is gone: %v", err)
+		t.Errorf("the statistics of a scope that has ended: %v", err)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestTreeScopesAreThereForTheNextTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a killed daemon leaves: a scope whose process ended, its directories still there.
+	// What a killed daemon leaves: the directories of a scope whose process has exited.
 	dead := path.Join(tree.slicePath(SliceName{Tenant: "vision"}), "l-2.scope")
 	if err := os.MkdirAll(filepath.Join(tree.h.Dir(dead), "run"), 0o755); err != nil {
 		t.Fatal(err)
@@ -90,13 +90,13 @@ func TestTreeScopesAreThereForTheNextTree(t *testing.T) {
 		t.Errorf("owner %q, %v", id, ok)
 	}
 	if got, err := next.Recover(ctx, train("l-1", p)); err != nil || got != st {
-		t.Errorf("adopted %+v, %v; want %+v", got, err, st)
+		t.Errorf("recovered %+v, %v; want %+v", got, err, st)
 	}
 	if next.h.Exists(dead) {
 		t.Error("an empty scope was left")
 	}
 	if _, err := next.Recover(ctx, Scope{ID: "l-2", Slice: SliceName{Tenant: "vision"}}); !errors.Is(err, ErrNotFound) {
-		t.Errorf("adopting an empty scope: %v", err)
+		t.Errorf("recovering an empty scope: %v", err)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestTreeMembersOfNestedCgroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A container runtime inside the lease makes cgroups of its own.
+	// A container runtime inside the lease creates cgroups of its own.
 	sub := st.Path + "/container"
 	if err := os.Mkdir(tree.h.Dir(sub), 0o755); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestTreeMembersOfNestedCgroups(t *testing.T) {
 	}
 }
 
-func TestVerifySaysWhereTheProcessIs(t *testing.T) {
+func TestVerify(t *testing.T) {
 	tree := newTree(t)
 	p := spawn(t, "sleep", "60")
 	st, err := tree.StartScope(t.Context(), train("l-1", p))
@@ -179,7 +179,7 @@ func TestKillWithoutTheKillFile(t *testing.T) {
 	}
 }
 
-func TestFreezeGivesUpWithItsContext(t *testing.T) {
+func TestFreezeEndsWithItsContext(t *testing.T) {
 	tree := newTree(t)
 	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
 		t.Fatal(err)
@@ -187,11 +187,11 @@ func TestFreezeGivesUpWithItsContext(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := tree.freezer.waitFor(over, tree.slicePath(SliceName{Tenant: "vision", Grant: "train"}), true); !errors.Is(err, context.Canceled) {
-		t.Errorf("waiting for a freeze that nobody asked for: %v", err)
+		t.Errorf("waiting for a freeze that was not requested: %v", err)
 	}
 }
 
-func TestFreezerRefusesStrangePaths(t *testing.T) {
+func TestKernelFreezerRefusesInvalidPaths(t *testing.T) {
 	f := KernelFreezer{Root: t.TempDir()}
 	for _, p := range []string{"", "/", "x", "/../x", "/a/../b", "/a/", "/a\x00b"} {
 		if err := f.Freeze(t.Context(), p); err == nil {
@@ -217,7 +217,7 @@ func BenchmarkFreezeThaw(b *testing.B) {
 	}
 }
 
-// BenchmarkScopeOf asks 10 000 times whose a process is, with 1000 scopes registered.
+// BenchmarkScopeOf looks up the scope of a process 10 000 times, with 1000 scopes registered.
 func BenchmarkScopeOf(b *testing.B) {
 	var x ScopeIndex
 	me := os.Getpid()

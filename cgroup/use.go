@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InUse is what the processes of a cgroup use of what can be limited. nil is what the kernel does not tell here.
+// InUse is the use of limited resources by the processes of a cgroup. nil: the kernel does not report it here.
 type InUse struct {
-	Memory *uint64 // bytes that stay when memory gets short: without the caches that the kernel drops first
+	Memory *uint64 // bytes that cannot be reclaimed easily: without the caches that the kernel drops first
 	Tasks  *uint64
-	CPU    *time.Duration // since the cgroup was made
+	CPU    *time.Duration // since the cgroup was created
 }
 
 // InUse reads what the cgroup and all below it use. ErrNotFound when there is no such cgroup.
@@ -37,7 +37,7 @@ func (h Hierarchy) InUse(cg string) (InUse, error) {
 		if err != nil {
 			return u, err
 		}
-		// A limit that is set below these costs their owners time and no process its life.
+		// A limit below this memory makes processes slower, but the kernel kills none.
 		drops := stat["active_file"] + stat["inactive_file"] + stat["slab_reclaimable"]
 		u.Memory = new(*memory - min(*memory, drops))
 	}
@@ -51,7 +51,7 @@ func (h Hierarchy) InUse(cg string) (InUse, error) {
 	return u, err
 }
 
-// number reads a file that holds one number; nil when the cgroup has no such file.
+// number reads a file that contains one number; nil when the cgroup has no such file.
 func (h Hierarchy) number(cg, file string) (*uint64, error) {
 	b, err := os.ReadFile(filepath.Join(h.Dir(cg), file))
 	if isRemoved(err) {
@@ -62,7 +62,7 @@ func (h Hierarchy) number(cg, file string) (*uint64, error) {
 	}
 	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read %s of cgroup %s: %q is no number", file, cg, bytes.TrimSpace(b))
+		return nil, fmt.Errorf("cannot read %s of cgroup %s: %q is not a number", file, cg, bytes.TrimSpace(b))
 	}
 	return &n, nil
 }
@@ -83,8 +83,8 @@ func (h Hierarchy) keyed(cg, file string) (map[string]uint64, error) {
 	return out, nil
 }
 
-// OpenDevices lists the character and block devices that the processes have open, each once, by whatever name they were
-// opened. A process that ends meanwhile has none.
+// OpenDevices lists the character and block devices that the processes have open, each once, with the name under which one
+// was opened. A process that exits meanwhile has none.
 func OpenDevices(ps []Process) ([]DeviceRule, error) {
 	var rules []DeviceRule
 	for _, p := range ps {
@@ -94,13 +94,13 @@ func OpenDevices(ps []Process) ([]DeviceRule, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("cannot see what process %d has open: %w", p.PID, err)
+			return nil, fmt.Errorf("cannot list the open files of pid %d: %w", p.PID, err)
 		}
 		for _, fd := range fds {
 			link := filepath.Join(dir, fd.Name())
 			name, err := os.Readlink(link)
 			if err != nil || !strings.HasPrefix(name, "/") {
-				continue // A pipe, a socket, or closed by now.
+				continue // a pipe, a socket, or closed by now
 			}
 			var st unix.Stat_t
 			if unix.Stat(link, &st) != nil {

@@ -30,7 +30,7 @@ func TestInUse(t *testing.T) {
 			want: InUse{Memory: new(uint64(650000)), Tasks: new(uint64(12)), CPU: new(2500 * time.Millisecond)},
 		},
 		{
-			// The files are read one after the other, so the sum may be more than the whole.
+			// The files are read one after the other, so the sum of the parts may exceed memory.current.
 			name:  "more cache than memory",
 			files: map[string]string{"memory.current": "100\n", "memory.stat": "inactive_file 200\n"},
 			want:  InUse{Memory: new(uint64(0))},
@@ -59,7 +59,7 @@ func TestInUse(t *testing.T) {
 		})
 	}
 	if _, err := (Hierarchy{Mount: t.TempDir()}).InUse("/none"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("a cgroup that is not there: %v", err)
+		t.Errorf("a missing cgroup: %v", err)
 	}
 }
 
@@ -78,12 +78,12 @@ func TestOpenDevices(t *testing.T) {
 	}
 	full := func(r DeviceRule) bool { return r.Type == 'c' && r.Major == 1 && r.Minor == 7 }
 	if i := slices.IndexFunc(opened(), full); i >= 0 {
-		t.Skip("this process has /dev/full open already")
+		t.Skip("needs a test process without an open /dev/full")
 	}
-	for range 2 { // Twice open is one device.
+	for range 2 { // opened twice is one device
 		f, err := os.Open("/dev/full")
 		if err != nil {
-			t.Skipf("there is no /dev/full: %v", err)
+			t.Skipf("needs /dev/full: %v", err)
 		}
 		defer f.Close()
 	}

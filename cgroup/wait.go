@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// recheck bounds how long one process is waited for before the list is read again: a process may leave its cgroup
-	// and live on, and a process tree grows.
+	// recheck bounds the wait for one process before the list is read again: the process may leave its cgroup and go on,
+	// and a process tree grows.
 	recheck = time.Second
-	// pollPause is the pause between two looks at what the kernel finishes in a fraction of a millisecond.
+	// pollPause is the pause between two reads of a state that the kernel reaches in a fraction of a millisecond.
 	pollPause = 50 * time.Microsecond
 )
 
-// waitNone returns when list is empty or says ErrNotFound. It sleeps on one of the processes by its pidfd: that is
-// immediate, while the kernel holds notifications of cgroup.events back by up to 10 ms and loses the last one of a
-// cgroup that is removed at once.
+// waitNone returns when list returns no process or ErrNotFound. It waits on the pidfd of one of the processes: that is
+// immediate, while the kernel delays notifications of cgroup.events by up to 10 ms and loses the last one when the cgroup
+// is removed immediately.
 func waitNone(ctx context.Context, list func() ([]Process, error)) error {
 	for {
 		ps, err := list()
@@ -40,7 +40,7 @@ func waitNone(ctx context.Context, list func() ([]Process, error)) error {
 	}
 }
 
-// waitOne returns when the process has ended or it is time to look again.
+// waitOne returns when the process has ended or it is time to read the list again.
 func waitOne(ctx context.Context, p Process) error {
 	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
 	if errors.Is(err, procfs.ErrNoProcess) {
@@ -51,7 +51,7 @@ func waitOne(ctx context.Context, p Process) error {
 	}
 	defer pidfd.Close()
 	if pidfd.Ended() {
-		// It has ended and is still listed: a zombie's threads, or the kernel has not counted it out yet.
+		// It has ended and is still listed: threads of a zombie, or the kernel has not updated the cgroup yet.
 		pause(time.Millisecond)
 		return ctx.Err()
 	}
@@ -107,15 +107,15 @@ func signal(p Process, sig unix.Signal) error {
 	}
 	defer pidfd.Close()
 	if err := pidfd.Signal(sig); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
-		return fmt.Errorf("cannot stop process %d: %w", p.PID, err)
+		return fmt.Errorf("cannot stop pid %d: %w", p.PID, err)
 	}
 	return nil
 }
 
-// pause waits a fixed moment, for what the kernel finishes by itself and announces late or never. It sleeps in the
-// kernel: the runtime's timers round what is shorter than a millisecond up to one.
+// pause sleeps for a state that the kernel reaches by itself and reports late or never. It sleeps in the kernel, because
+// the Go runtime's timers round durations below a millisecond up to one.
 func pause(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
-	// Interrupted early is no harm: the caller looks again anyway.
+	// An early return does no harm: the caller reads the state again.
 	_ = unix.Nanosleep(&ts, nil)
 }

@@ -13,25 +13,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupWatcher tell those who wait for the end of a cgroup that it is worth looking again: its events file changed, or it was
-// removed. The kernel tells both late or not at all when they come together within 10 ms, so a ring is a hint and
-// whoever waits also looks by himself now and then. All share one descriptor, of which a host has few; it and its
-// goroutine are there only while somebody waits. The zero value is ready.
+// cgroupWatcher notifies goroutines that wait for the end of a cgroup when its cgroup.events changes or when it is removed.
+// The kernel reports these late, or not at all when both happen within 10 ms. An event is therefore a hint, and the
+// waiting goroutine also polls. All watches share one inotify descriptor, because a host has few; the descriptor and its
+// goroutine exist only while there is a watch. The zero value is ready.
 type cgroupWatcher struct {
 	mu      sync.Mutex // guards what follows
-	f       *os.File   // nil while nobody waits
+	f       *os.File   // nil without watches
 	watches map[*cgroupWatch]bool
 }
 
-// cgroupWatch is one waiter's.
+// cgroupWatch is the watch of one goroutine on one cgroup.
 type cgroupWatch struct {
 	event       chan struct{}
-	eventsWatch int32 // the watch on the cgroup's events file
-	parentWatch int32 // the watch on the folder that it is in
+	eventsWatch int32 // on the cgroup's cgroup.events
+	parentWatch int32 // on the directory that contains the cgroup
 	name        string
 }
 
-// add hangs a bell at the cgroup's directory. ErrNotFound when it is gone. off takes it down.
+// add watches the cgroup's directory until remove is called. ErrNotFound when the directory is missing.
 func (c *cgroupWatcher) add(dir string) (event <-chan struct{}, remove func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,7 +41,7 @@ func (c *cgroupWatcher) add(dir string) (event <-chan struct{}, remove func(), e
 			return nil, nil, fmt.Errorf("cannot watch %s: %w", dir, err)
 		}
 		c.f, c.watches = os.NewFile(uintptr(fd), "inotify"), map[*cgroupWatch]bool{}
-		go c.readEvents(c.f) // ends when the last bell is taken down
+		go c.readEvents(c.f) // ends when the last watch is removed
 	}
 	n := &cgroupWatch{event: make(chan struct{}, 1), name: path.Base(dir)}
 	n.parentWatch, err = c.watchLocked(filepath.Dir(dir), unix.IN_DELETE|unix.IN_ONLYDIR)
@@ -76,10 +76,10 @@ func (c *cgroupWatcher) watchLocked(file string, mask uint32) (watch int32, err 
 	return int32(added), err
 }
 
-// removeUnusedLocked takes away the watches that only this bell had, and everything when nobody waits any more.
+// removeUnusedLocked removes the inotify watches that only the removed watch used, and the descriptor after the last one.
 func (c *cgroupWatcher) removeUnusedLocked(removed *cgroupWatch) {
 	if len(c.watches) == 0 {
-		_ = c.f.Close() // the listener ends with it
+		_ = c.f.Close() // this ends readEvents
 		c.f = nil
 		return
 	}
@@ -98,20 +98,20 @@ func (c *cgroupWatcher) removeUnusedLocked(removed *cgroupWatch) {
 	for _, w := range []int32{removed.eventsWatch, removed.parentWatch} {
 		if w > 0 && !used(w) {
 			_ = raw.Control(func(fd uintptr) {
-				_, _ = unix.InotifyRmWatch(int(fd), uint32(w)) // the file's end may have taken it already
+				_, _ = unix.InotifyRmWatch(int(fd), uint32(w)) // the removal of the file may have removed it already
 			})
 		}
 	}
 }
 
-// readEvents rings for each notification until the descriptor is closed.
+// readEvents handles the kernel's notifications until the descriptor is closed.
 func (c *cgroupWatcher) readEvents(f *os.File) {
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := f.Read(buf)
 		if err != nil {
 			if !errors.Is(err, os.ErrClosed) {
-				c.notify(-1, "") // whoever waits looks by himself from here on
+				c.notify(-1, "") // from here on the waiting goroutines only poll
 			}
 			return
 		}
@@ -127,7 +127,7 @@ func (c *cgroupWatcher) readEvents(f *os.File) {
 	}
 }
 
-// notify tells those whom a notification is for; watch -1, which also stands for lost notifications, is for all.
+// notify sends the event to the watches that it concerns. Watch -1 means all; the kernel uses it for lost notifications.
 func (c *cgroupWatcher) notify(watch int32, name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +135,7 @@ func (c *cgroupWatcher) notify(watch int32, name string) {
 		if watch == -1 || n.eventsWatch == watch || n.parentWatch == watch && n.name == name {
 			select {
 			case n.event <- struct{}{}:
-			default: // it has not looked yet
+			default: // the previous event is not read yet
 			}
 		}
 	}

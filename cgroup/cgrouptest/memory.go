@@ -1,4 +1,5 @@
-// Package cgrouptest has a port that keeps slices in memory, for tests of who plans and sets them. It is used by tests alone.
+// Package cgrouptest contains an adapter that keeps slices in memory, for tests of the packages that plan and set slices.
+// Only tests use it.
 package cgrouptest
 
 import (
@@ -12,31 +13,31 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// Memory are slices that are what they are told to be, and a policy for moving processes where there is one. Scopes are
-// those of cgroup.Processes.
+// Memory is an adapter with slices in memory, and with a migration policy if Policy is set. Its scopes are those of
+// cgroup.Processes.
 type Memory struct {
 	*cgroup.Processes
-	// Policy is the policy; nil where nobody could move anybody.
+	// Policy is the migration policy; nil on a host without one.
 	Policy *Policy
 
 	mu     sync.Mutex // guards what follows
 	all    map[cgroup.SliceName]cgroup.Slice
 	writes int
 	broken map[cgroup.SliceName]error
-	once   map[cgroup.SliceName]bool // broken for one change only
+	once   map[cgroup.SliceName]bool // the next change only
 }
 
-// NewMemory makes a port without slices.
+// NewMemory returns an adapter without slices.
 func NewMemory() *Memory {
 	return &Memory{Processes: cgroup.NewProcesses(""), all: map[cgroup.SliceName]cgroup.Slice{}, broken: map[cgroup.SliceName]error{}, once: map[cgroup.SliceName]bool{}}
 }
 
-// Info is that of an adapter that enforces what a test of slices needs.
+// Info reports what a test of slices needs.
 func (m *Memory) Info() cgroup.Info {
 	return cgroup.Info{Adapter: "memory", Slices: true, Driver: cgroup.DriverCgroupfs, Devices: true, Limits: []string{"cpu", "memory", "tasks"}}
 }
 
-// Abilities are the policy's, if there is one.
+// Abilities contains the migration policy, if there is one.
 func (m *Memory) Abilities() cgroup.Abilities {
 	if m.Policy == nil {
 		return cgroup.Abilities{}
@@ -44,14 +45,14 @@ func (m *Memory) Abilities() cgroup.Abilities {
 	return cgroup.Abilities{Migration: m.Policy}
 }
 
-// Writes counts what was changed by whoever uses the port.
+// Writes is the number of changes through the port.
 func (m *Memory) Writes() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.writes
 }
 
-// Break makes each change of a slice fail; nil mends it.
+// Break makes every change of a slice fail, until it is called with nil.
 func (m *Memory) Break(name cgroup.SliceName, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,7 +66,7 @@ func (m *Memory) BreakOnce(name cgroup.SliceName, err error) {
 	m.broken[name], m.once[name] = err, true
 }
 
-// failsLocked is why a change of a slice fails now. mu is held.
+// failsLocked is the error of a change of the slice now. mu is held.
 func (m *Memory) failsLocked(name cgroup.SliceName) error {
 	err := m.broken[name]
 	if m.once[name] {
@@ -75,14 +76,14 @@ func (m *Memory) failsLocked(name cgroup.SliceName) error {
 	return err
 }
 
-// Tamper puts a slice there as somebody else would: it is not counted.
+// Tamper sets a slice without counting it, as another program would.
 func (m *Memory) Tamper(s cgroup.Slice) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.all[s.Name] = s
 }
 
-// SetSlice makes a slice be this.
+// SetSlice sets a slice.
 func (m *Memory) SetSlice(_ context.Context, s cgroup.Slice) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,7 +102,7 @@ func state(s cgroup.Slice) cgroup.SliceState {
 	return cgroup.SliceState{Name: s.Name, Path: "/" + s.Name.String(), Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
 }
 
-// Slices lists them all.
+// Slices lists all slices.
 func (m *Memory) Slices(context.Context) ([]cgroup.SliceState, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,7 +114,7 @@ func (m *Memory) Slices(context.Context) ([]cgroup.SliceState, error) {
 	return out, nil
 }
 
-// Slice reads one.
+// Slice reads one slice.
 func (m *Memory) Slice(_ context.Context, name cgroup.SliceName) (cgroup.SliceState, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,7 +125,7 @@ func (m *Memory) Slice(_ context.Context, name cgroup.SliceName) (cgroup.SliceSt
 	return state(s), nil
 }
 
-// RemoveSlice takes one away.
+// RemoveSlice removes one slice.
 func (m *Memory) RemoveSlice(_ context.Context, name cgroup.SliceName) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,7 +139,7 @@ func (m *Memory) RemoveSlice(_ context.Context, name cgroup.SliceName) error {
 	return nil
 }
 
-// Names lists the slices that are there.
+// Names lists the names of the slices.
 func (m *Memory) Names() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -150,29 +151,29 @@ func (m *Memory) Names() []string {
 	return out
 }
 
-// Policy is a policy that denies or allows to move processes.
+// Policy is a migration policy in memory.
 type Policy struct {
 	mu     sync.Mutex // guards what follows
 	denied bool
 	err    error
 }
 
-// Set makes it be so, as somebody else would. With an error it cannot be read.
+// Set changes the policy, as another program would. With an error, reading it fails.
 func (p *Policy) Set(denied bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.denied, p.err = denied, err
 }
 
-// MigrationDenied reads it.
+// MigrationDenied reads the policy.
 func (p *Policy) MigrationDenied() (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.denied, p.err
 }
 
-// DenyMigration denies.
+// DenyMigration denies migration.
 func (p *Policy) DenyMigration(context.Context) error { p.Set(true, nil); return nil }
 
-// AllowMigration allows.
+// AllowMigration allows migration.
 func (p *Policy) AllowMigration(context.Context) error { p.Set(false, nil); return nil }

@@ -1,8 +1,8 @@
-// Command gpushare-thaw thaws what gpushared froze and did not thaw in time: scopes past their deadline, and all that a
-// daemon left frozen when it died. It is a unit of its own and holds a lock while it runs; without that lock nobody
-// freezes anything.
+// Command gpushare-thaw thaws scopes that gpushared did not thaw in time: scopes whose deadline has passed, and all scopes
+// that a daemon left frozen when it exited. It is a unit of its own. It locks a file while it runs; without that lock the
+// daemon freezes nothing.
 //
-// It knows no tenants and no quotas, opens no socket, and writes nothing but cgroup.freeze.
+// It knows no tenants and no quotas, opens no socket, and writes only cgroup.freeze.
 package main
 
 import (
@@ -27,12 +27,12 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the whole command: 0 when it was told to end, 1 when it failed, 2 on wrong usage.
+// run is the whole command. It returns 0 after SIGTERM or SIGINT, 1 after a failure, 2 for wrong usage.
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("gpushare-thaw", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	runDir := flags.String("run-dir", "/run/gpushare", "the daemon's run `directory`")
-	mount := flags.String("cgroup-mount", "", "where the cgroup v2 hierarchy is mounted (found when not given)")
+	mount := flags.String("cgroup-mount", "", "the mount point of the cgroup v2 hierarchy (default: from /proc/self/mountinfo)")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return 0
