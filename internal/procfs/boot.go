@@ -20,15 +20,15 @@ func BootID(root string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// BootTime is the time since boot, suspend included (CLOCK_BOOTTIME): a clock that nobody sets.
+// BootTime is the time since boot, including suspend (CLOCK_BOOTTIME). No program can set this clock.
 func BootTime() time.Duration {
 	var ts unix.Timespec
-	// The clock always exists on the kernels that have cgroup v2, and the pointer is good: there is no error to handle.
+	// The call cannot fail: every kernel with cgroup v2 has this clock, and the pointer is valid.
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
 	return time.Duration(ts.Nano())
 }
 
-// LastPID is the pid that the kernel gave last, in this process's pid namespace; 0 when it cannot be read.
+// LastPID is the pid that the kernel assigned last in this process's pid namespace; 0 when it cannot be read.
 func LastPID() int {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cgroup is the process's place in the cgroup v2 hierarchy, "/" at the least, as /proc/PID/cgroup says. It is relative
-// to the reader's cgroup namespace. ErrNoProcess when there is no such process.
+// Cgroup is the process's cgroup in the v2 hierarchy, "/" for the root, as in /proc/PID/cgroup. It is relative to the
+// reader's cgroup namespace. ErrNoProcess when there is no such process.
 func Cgroup(pid int) (string, error) {
 	var buf [4096]byte
 	b, err := CgroupBytes(pid, buf[:])
@@ -20,7 +20,7 @@ func Cgroup(pid int) (string, error) {
 	return string(b), nil
 }
 
-// CgroupBytes is Cgroup for many pids: the answer lies in buf, which should hold 4096 bytes, and nothing is allocated.
+// CgroupBytes is Cgroup without allocation, for many pids. The result is in buf, which should have 4096 bytes.
 func CgroupBytes(pid int, buf []byte) ([]byte, error) {
 	if pid <= 0 {
 		return nil, ErrNoProcess
@@ -37,7 +37,7 @@ func CgroupBytes(pid int, buf []byte) ([]byte, error) {
 		} else {
 			rest = nil
 		}
-		// The v2 hierarchy has number 0 and no controllers beside its name, whatever v1 hierarchies stand beside it.
+		// The v2 hierarchy has number 0 and no controller names, also when v1 hierarchies are mounted.
 		if path, ok := bytes.CutPrefix(line, []byte("0::")); ok {
 			return bytes.TrimSuffix(path, []byte(" (deleted)")), nil
 		}
@@ -71,5 +71,5 @@ func readSmall(pid int, name string, buf []byte) (int, error) {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
 		return 0, ErrNoProcess
 	}
-	return 0, fmt.Errorf("cannot read %s of process %d: %w", name[1:], pid, err)
+	return 0, fmt.Errorf("cannot read %s of pid %d: %w", name[1:], pid, err)
 }

@@ -1,5 +1,5 @@
-// Package procfs reads what the kernel says of one process: its start time, state, parent, command and cgroup, and
-// holds a process by a descriptor so that a signal never reaches a stranger who got its pid.
+// Package procfs reads the state of one process from the kernel: start time, state, parent, command and cgroup. It opens
+// pidfds, so that a signal never reaches another process with a reused pid.
 //
-// It is no process library: it knows nothing of leases, tenants or trees that are ours, and it writes nothing.
+// It knows nothing of leases, tenants or managed process trees, and it writes nothing.
 package procfs

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openat opens a path that already ends in a zero byte: unix.Open would copy it to the heap each time, and this is
-// called for thousands of pids a second.
+// openat opens a path that ends in a zero byte. unix.Open would copy the path to the heap, and this is called for thousands
+// of pids a second.
 func openat(path []byte) (int, error) {
 	at := unix.AT_FDCWD // a variable: the constant is negative and does not convert
 	for {

@@ -14,15 +14,15 @@ import (
 // OpenFile is one file that a process has open.
 type OpenFile struct {
 	PID  int
-	Name string // as the process's namespace calls it
-	Rdev uint64 // the number of a character device; 0 when it is none
-	Dev  uint64 // with Ino: which file it is
+	Name string // in the mount namespace of the process
+	Rdev uint64 // the device number of a character device; 0 for other files
+	Dev  uint64 // with Ino: identifies the file
 	Ino  uint64
 }
 
-// WalkOpenFiles calls found for each descriptor of each process whose file's name holds part, and for no other: to ask what a
-// file is can hang where a file server does, its name is known to the kernel. Processes that end meanwhile, and those
-// whose descriptors may not be seen, are passed over; the second are counted. It ends with ctx.
+// WalkOpenFiles calls found for each open file, of each process, whose name contains part. It calls stat only for these, because
+// stat can hang on a network file system, while the kernel knows the name. It skips processes that exit meanwhile, and
+// skips and counts processes whose open files it may not read. It ends with ctx.
 func WalkOpenFiles(ctx context.Context, part string, found func(OpenFile)) (hidden int, err error) {
 	pids, err := PIDs()
 	if err != nil {
@@ -30,7 +30,7 @@ func WalkOpenFiles(ctx context.Context, part string, found func(OpenFile)) (hidd
 	}
 	for _, pid := range pids {
 		if err := ctx.Err(); err != nil {
-			return hidden, fmt.Errorf("cannot look through all processes: %w", err)
+			return hidden, fmt.Errorf("cannot read the open files of all processes: %w", err)
 		}
 		if denied := walkProcess(pid, part, found); denied {
 			hidden++
@@ -39,7 +39,7 @@ func WalkOpenFiles(ctx context.Context, part string, found func(OpenFile)) (hidd
 	return hidden, nil
 }
 
-// walkProcess looks at one process. denied: its descriptors may not be seen.
+// walkProcess walks the open files of one process. denied: it may not read them.
 func walkProcess(pid int, part string, found func(OpenFile)) (denied bool) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	f, err := os.Open(dir)
@@ -55,7 +55,7 @@ func walkProcess(pid int, part string, found func(OpenFile)) (denied bool) {
 		link := dir + "/" + fd
 		name, err := os.Readlink(link)
 		if err != nil || !strings.Contains(name, part) {
-			continue // Closed by now, or nothing that is looked for.
+			continue // closed by now, or another name
 		}
 		var st unix.Stat_t
 		if unix.Stat(link, &st) != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-func TestOpenersFindsWhoHoldsAFile(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "held-by-another")
+func TestWalkOpenFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "open-elsewhere")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestOpenersFindsWhoHoldsAFile(t *testing.T) {
 	}
 	defer zero.Close()
 	var got []OpenFile
-	if _, err := WalkOpenFiles(t.Context(), "held-by-another", func(o OpenFile) { got = append(got, o) }); err != nil {
+	if _, err := WalkOpenFiles(t.Context(), "open-elsewhere", func(o OpenFile) { got = append(got, o) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(got) != 1 || got[0].PID != cmd.Process.Pid || got[0].Name != file || got[0].Rdev != 0 || got[0].Ino == 0 {
@@ -45,7 +45,7 @@ func TestOpenersFindsWhoHoldsAFile(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := WalkOpenFiles(over, "/", func(OpenFile) { t.Error("it went on after the end") }); err == nil {
-		t.Error("it says that it looked at all, and was stopped")
+	if _, err := WalkOpenFiles(over, "/", func(OpenFile) { t.Error("it continued after the end of its context") }); err == nil {
+		t.Error("it returned no error, although its context had ended")
 	}
 }

@@ -29,8 +29,8 @@ func TestParseStat(t *testing.T) {
 		{name: "empty", line: "", bad: true},
 		{name: "no name", line: "12 S 7", bad: true},
 		{name: "short", line: "12 (x) S 7 1", bad: true},
-		{name: "threads are no number", line: strings.Replace("12 (x)"+tail, "20 0 1", "20 0 x", 1), bad: true},
-		{name: "start is no number", line: strings.Replace("12 (x)"+tail, "4711", "x", 1), bad: true},
+		{name: "threads are not a number", line: strings.Replace("12 (x)"+tail, "20 0 1", "20 0 x", 1), bad: true},
+		{name: "start is not a number", line: strings.Replace("12 (x)"+tail, "4711", "x", 1), bad: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestDead(t *testing.T) {
 		{"stopped", Stat{State: 'T', Threads: 3}, false},
 		{"to be reaped", Stat{State: 'Z', Threads: 1}, true},
 		{"being reaped", Stat{State: 'X'}, true},
-		{"its first thread ended", Stat{State: 'Z', Threads: 2}, false},
+		{"its first thread has exited", Stat{State: 'Z', Threads: 2}, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestOwnProcess(t *testing.T) {
 		t.Errorf("read %+v of pid %d with parent %d", s, me, os.Getppid())
 	}
 	if !Alive(me, s.Start) || Alive(me, s.Start+1) {
-		t.Error("a process lives under its own start time only")
+		t.Error("a process is alive only with its own start time")
 	}
 	if uid, err := UID(me); err != nil || int(uid) != os.Getuid() {
 		t.Errorf("uid %d, %v", uid, err)
@@ -100,7 +100,7 @@ func TestOwnProcess(t *testing.T) {
 }
 
 func TestLastPID(t *testing.T) {
-	// Others start processes too: ours is not before the last, and the one after it is not before ours.
+	// Other programs start processes too: this pid is above the last pid before, and not above the last pid after.
 	cmd := exec.CommandContext(t.Context(), "sleep", "60")
 	before := LastPID()
 	if err := cmd.Start(); err != nil {
@@ -108,7 +108,7 @@ func TestLastPID(t *testing.T) {
 	}
 	after := LastPID()
 	if before <= 0 || before < after && (cmd.Process.Pid <= before || cmd.Process.Pid > after) {
-		t.Errorf("%d came between %d and %d", cmd.Process.Pid, before, after)
+		t.Errorf("pid %d is not between %d and %d", cmd.Process.Pid, before, after)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestNoProcess(t *testing.T) {
 		}
 	}
 	if Command(1<<30) != "" {
-		t.Error("a process that is not there has a command")
+		t.Error("a process that does not exist has a command")
 	}
 }
 
@@ -139,10 +139,10 @@ func TestPidfd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all, err := All(); err != nil || !slices.ContainsFunc(all, func(o Stat) bool { return o.PID == cmd.Process.Pid && o.PPID == os.Getpid() && !o.Dead() }) {
-		t.Errorf("our child %d is not among %v, %v", cmd.Process.Pid, all, err)
+		t.Errorf("the child pid %d is not among %v, %v", cmd.Process.Pid, all, err)
 	}
 	if _, err := OpenPidfd(cmd.Process.Pid, start+1); !errors.Is(err, ErrNoProcess) {
-		t.Errorf("a process with another start time was held: %v", err)
+		t.Errorf("a process with another start time was opened: %v", err)
 	}
 	p, err := OpenPidfd(cmd.Process.Pid, start)
 	if err != nil {
@@ -153,10 +153,10 @@ func TestPidfd(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 	defer cancel()
 	if err := p.Wait(short); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("waiting for a living process: %v", err)
+		t.Errorf("waiting for a running process: %v", err)
 	}
 	if p.Ended() {
-		t.Error("a living process has ended")
+		t.Error("a running process has ended")
 	}
 	if err := p.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -169,16 +169,16 @@ func TestPidfd(t *testing.T) {
 	if !p.Ended() || Alive(cmd.Process.Pid, start) {
 		t.Error("a killed process, not reaped yet, counts as alive")
 	}
-	_ = cmd.Wait() // it was killed: the error says so
+	_ = cmd.Wait() // the error says that it was killed
 	if err := p.Signal(unix.SIGKILL); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("signalling a reaped process: %v", err)
 	}
 }
 
-// leaderlessEnv makes this binary a process whose first thread ends while others live on.
+// leaderlessEnv makes this binary a process whose first thread exits while others go on.
 const leaderlessEnv = "PROCFS_TEST_LEADERLESS"
 
-// Only while packages are initialised is a goroutine sure to be on the first thread.
+// Only during package initialisation is a goroutine certain to run on the first thread.
 func init() {
 	if os.Getenv(leaderlessEnv) == "" {
 		return
@@ -190,7 +190,7 @@ func init() {
 	_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
 }
 
-// A program may end its first thread and go on with others: the process holds all it has, and is not dead.
+// A program may end its first thread and go on with others: the process keeps its resources, and is not dead.
 func TestFirstThreadEnded(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -209,7 +209,7 @@ func TestFirstThreadEnded(t *testing.T) {
 	// There is no event for the end of one thread.
 	for end := time.Now().Add(10 * time.Second); s.State != 'Z'; time.Sleep(time.Millisecond) {
 		if s, err = Read(cmd.Process.Pid); err != nil || time.Now().After(end) {
-			t.Fatalf("its first thread does not end: %+v, %v", s, err)
+			t.Fatalf("its first thread does not exit: %+v, %v", s, err)
 		}
 	}
 	p, err := OpenPidfd(s.PID, s.Start)
@@ -221,7 +221,7 @@ func TestFirstThreadEnded(t *testing.T) {
 		t.Errorf("%+v: dead %v, ended %v, alive %v", s, s.Dead(), p.Ended(), Alive(s.PID, s.Start))
 	}
 	if all, err := All(); err != nil || !slices.ContainsFunc(all, func(o Stat) bool { return o.PID == s.PID && o.PPID == os.Getpid() && !o.Dead() }) {
-		t.Errorf("our child %d is not among %v, %v", s.PID, all, err)
+		t.Errorf("the child pid %d is not among %v, %v", s.PID, all, err)
 	}
 	stdin.Close()
 	long, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -12,24 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoProcess means that the process is not there any more, or that its pid is another process now.
+// ErrNoProcess means that the process has exited, or that its pid is reused by another process.
 var ErrNoProcess = errors.New("no such process")
 
-// Stat is what /proc/PID/stat says, as far as we need it.
+// Stat is the part of /proc/PID/stat that gpushare needs.
 type Stat struct {
 	PID     int
 	PPID    int
 	Session int    // the pid of the session's leader, 0 for kernel threads
 	TTY     uint64 // the device number of its controlling terminal, as unix.Mkdev makes it; 0 without one
 	State   byte   // of the first thread: 'R', 'S', 'D', 'T', 'Z', 'X', … as in proc_pid_stat(5)
-	Threads int    // how many there are, a first one that has ended included while others live
+	Threads int    // including a first thread that has exited while others run
 	Start   uint64 // start time in clock ticks since boot, field 22
 	Name    string // the command's name, at most 15 bytes
 }
 
-// Dead tells whether the process has ended and waits only to be reaped. A first thread that has ended does not mean that: the
-// others live on, for a moment while a process ends and for ever when the program means it. Only the last one's end can be
-// reaped.
+// Dead reports whether the process has exited and only waits to be reaped. An exit of the first thread is not enough: the
+// other threads may go on, shortly while the process exits, or for ever when the program intends it. A process is reaped
+// after its last thread has exited.
 func (s Stat) Dead() bool {
 	return s.State == 'Z' && s.Threads <= 1 || s.State == 'X' || s.State == 'x'
 }
@@ -42,25 +42,25 @@ func Read(pid int) (Stat, error) {
 	}
 	s, err := parseStat(b)
 	if err != nil {
-		return Stat{}, fmt.Errorf("cannot read the state of process %d: %w", pid, err)
+		return Stat{}, fmt.Errorf("cannot read the state of pid %d: %w", pid, err)
 	}
 	return s, nil
 }
 
-// Start tells when the process started, in clock ticks since boot. ErrNoProcess when there is no such process.
+// Start returns the start time of the process, in clock ticks since boot. ErrNoProcess when there is no such process.
 func Start(pid int) (uint64, error) {
 	s, err := Read(pid)
 	return s.Start, err
 }
 
-// Alive tells whether the process with this pid and start time still runs. One that waits to be reaped does not.
+// Alive reports whether the process with this pid and start time runs. One that waits to be reaped does not.
 func Alive(pid int, start uint64) bool {
 	s, err := Read(pid)
 	return err == nil && s.Start == start && !s.Dead()
 }
 
 // Command is the process's command line with its arguments joined by spaces, or its name in brackets when it has none
-// (kernel threads, zombies), or empty when it is gone.
+// (kernel threads, zombies), or empty when it has exited.
 func Command(pid int) string {
 	if b, err := readFile(pid, "cmdline"); err == nil {
 		if line := strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " ")); line != "" {
@@ -74,7 +74,7 @@ func Command(pid int) string {
 	return "[" + s.Name + "]"
 }
 
-// Name is the process's short name, as `ps -o comm` shows it, or empty when it is gone.
+// Name is the process's short name, as `ps -o comm` shows it, or empty when it has exited.
 func Name(pid int) string {
 	s, err := Read(pid)
 	if err != nil {
@@ -86,7 +86,7 @@ func Name(pid int) string {
 // UID is the process's real user id.
 func UID(pid int) (uint32, error) { return user(pid, 0) }
 
-// EUID is the process's effective user id: whose rights it has, and what it tells others on a socket.
+// EUID is the process's effective user id, which determines its permissions and its SO_PEERCRED.
 func EUID(pid int) (uint32, error) { return user(pid, 1) }
 
 // user reads one of the real, effective, saved and file system's user ids.
@@ -108,7 +108,7 @@ func user(pid, which int) (uint32, error) {
 			return uint32(uid), nil
 		}
 	}
-	return 0, fmt.Errorf("cannot read the user of process %d: its status has no Uid line", pid)
+	return 0, fmt.Errorf("cannot read the user of pid %d: its status has no Uid line", pid)
 }
 
 // UIDs are all the user ids of a process: real, effective, saved and of the file system, in this order.
@@ -132,10 +132,10 @@ func UIDs(pid int) ([]int, error) {
 		}
 		ids = nil
 	}
-	return nil, fmt.Errorf("cannot read the users of process %d: its status has no Uid line of four", pid)
+	return nil, fmt.Errorf("cannot read the users of pid %d: its status has no Uid line with four ids", pid)
 }
 
-// PIDIndex lists all processes that can be seen, in ascending order.
+// PIDs lists all visible processes, in ascending order.
 func PIDs() ([]int, error) {
 	d, err := os.Open("/proc")
 	if err != nil {
@@ -159,7 +159,7 @@ func PIDs() ([]int, error) {
 	return pids, nil
 }
 
-// All reads every process that can be seen. One that ends meanwhile is left out.
+// All reads every visible process. A process that exits meanwhile is left out.
 func All() ([]Stat, error) {
 	pids, err := PIDs()
 	if err != nil {
@@ -176,21 +176,21 @@ func All() ([]Stat, error) {
 
 func readFile(pid int, name string) ([]byte, error) {
 	if pid <= 0 {
-		return nil, fmt.Errorf("process %d: %w", pid, ErrNoProcess)
+		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
 	}
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/" + name)
-	// A process that ends between open and read gives ESRCH.
+	// A process that exits between open and read returns ESRCH.
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return nil, fmt.Errorf("process %d: %w", pid, ErrNoProcess)
+		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read %s of process %d: %w", name, pid, err)
+		return nil, fmt.Errorf("cannot read %s of pid %d: %w", name, pid, err)
 	}
 	return b, nil
 }
 
-// parseStat reads the line of /proc/PID/stat. The name stands in parentheses and may itself hold spaces and
-// parentheses, so that only the last one closes it.
+// parseStat reads the line of /proc/PID/stat. The name is in parentheses and may itself contain spaces and parentheses, so
+// it ends at the last one.
 func parseStat(b []byte) (Stat, error) {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if open < 1 || end < open {
@@ -201,29 +201,29 @@ func parseStat(b []byte) (Stat, error) {
 		return Stat{}, errors.New("the stat line does not begin with a pid")
 	}
 	f := bytes.Fields(b[end+1:])
-	// Fields are counted from 1 and the first two are behind us: the state is field 3.
+	// proc_pid_stat(5) counts fields from 1. f starts after the first two: f[0] is the state, field 3.
 	if len(f) < 20 || len(f[0]) != 1 {
 		return Stat{}, errors.New("the stat line is too short")
 	}
 	ppid, err := strconv.Atoi(string(f[1]))
 	if err != nil {
-		return Stat{}, errors.New("the parent is no number")
+		return Stat{}, errors.New("the parent is not a number")
 	}
 	session, err := strconv.Atoi(string(f[3]))
 	if err != nil {
-		return Stat{}, errors.New("the session is no number")
+		return Stat{}, errors.New("the session is not a number")
 	}
 	tty, err := strconv.ParseInt(string(f[4]), 10, 32)
 	if err != nil {
-		return Stat{}, errors.New("the terminal is no number")
+		return Stat{}, errors.New("the terminal is not a number")
 	}
 	threads, err := strconv.Atoi(string(f[17]))
 	if err != nil {
-		return Stat{}, errors.New("the number of threads is no number")
+		return Stat{}, errors.New("the number of threads is not a number")
 	}
 	start, err := strconv.ParseUint(string(f[19]), 10, 64)
 	if err != nil {
-		return Stat{}, errors.New("the start time is no number")
+		return Stat{}, errors.New("the start time is not a number")
 	}
 	return Stat{PID: pid, PPID: ppid, Session: session, TTY: ttyDevice(uint32(tty)), State: f[0][0], Threads: threads, Start: start, Name: string(b[open+1 : end])}, nil
 }
