@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoCgroup says that the cgroup is not there.
+// ErrNoCgroup means that the cgroup does not exist.
 var ErrNoCgroup = errors.New("no such cgroup")
 
-// program is what a cgroup should have attached.
+// program is the desired program of a cgroup.
 type program struct {
 	name         string
 	instructions func() asm.Instructions
 	maps         func() []*ebpf.MapSpec
-	same         func(p *ebpf.Program) (bool, error) // whether one of this version has the wanted lists
+	same         func(p *ebpf.Program) (bool, error) // whether an attached program of this version has the desired maps
 }
 
 func (p program) load() (*ebpf.Program, error) {
@@ -29,11 +29,11 @@ func (p program) load() (*ebpf.Program, error) {
 	for _, m := range p.maps() {
 		loaded, err := ebpf.NewMap(m)
 		if err != nil {
-			return nil, fmt.Errorf("cannot load the list %s: %w", m.Name, kernelError(err))
+			return nil, fmt.Errorf("cannot load the map %s: %w", m.Name, kernelError(err))
 		}
-		defer loaded.Close() // the program holds it
+		defer loaded.Close() // the program keeps a reference
 		if err := loaded.Freeze(); err != nil {
-			return nil, fmt.Errorf("cannot freeze the list %s: %w", m.Name, kernelError(err))
+			return nil, fmt.Errorf("cannot freeze the map %s: %w", m.Name, kernelError(err))
 		}
 		if err := code.AssociateMap(m.Name, loaded); err != nil {
 			return nil, fmt.Errorf("internal error: %w", err)
@@ -47,16 +47,16 @@ func (p program) load() (*ebpf.Program, error) {
 }
 
 func specOf(name string, code asm.Instructions) *ebpf.ProgramSpec {
-	// The helpers in use are open to any licence.
+	// The helpers that the programs call are available to any license.
 	return &ebpf.ProgramSpec{Name: name, Type: ebpf.CGroupDevice, AttachType: ebpf.AttachCGroupDevice, Instructions: code, License: "Apache-2.0"}
 }
 
-// listOf is a map with this content. Programs of another version read it too: another shape needs another name.
+// listOf is a map with this content. Other versions of gpushare read it too: another layout needs another name.
 func listOf[K comparable](name string, list map[K]uint32) *ebpf.MapSpec {
 	var k K
 	m := &ebpf.MapSpec{
 		Name: name, Type: ebpf.Hash, KeySize: uint32(sizeOf(k)), ValueSize: 4,
-		MaxEntries: uint32(max(len(list), 1)), // there is no map for none
+		MaxEntries: uint32(max(len(list), 1)), // the kernel refuses a map with 0 entries
 	}
 	for k, v := range list {
 		m.Contents = append(m.Contents, ebpf.MapKV{Key: k, Value: v})
@@ -73,8 +73,8 @@ func sizeOf(k any) int {
 	}
 }
 
-// setProgram makes this the only program of its name at the cgroup. The new one is attached before the old is detached: in
-// between both hold, so what both allow is never denied and what neither allows is never let through.
+// setProgram makes this the only program of its name on the cgroup. It attaches the new one before it detaches the old one.
+// In between both apply: what both allow is never denied, and what neither allows is never allowed.
 func setProgram(dir string, want program) (wrote bool, err error) {
 	cg, err := openCgroup(dir)
 	if err != nil {
@@ -123,7 +123,7 @@ func setProgram(dir string, want program) (wrote bool, err error) {
 	return wrote, nil
 }
 
-// upToDate tells whether an attached program is of this version and has the wanted lists.
+// upToDate reports whether an attached program is of this version and has the desired maps.
 func upToDate(p *ebpf.Program, want program) (bool, error) {
 	info, err := p.Info()
 	if err != nil {
@@ -136,8 +136,8 @@ func upToDate(p *ebpf.Program, want program) (bool, error) {
 	return want.same(p)
 }
 
-// tags are the kernel's digests of our programs by name: of the instructions, whatever the lists. How it digests differs
-// by kernel, so each program is loaded once to be told.
+// tags are the kernel's digests of the instructions of the programs, by program name. The digest algorithm differs by
+// kernel, so each program is loaded once to read its digest.
 type tags struct {
 	mu    sync.Mutex // guards known
 	known map[string]string
@@ -191,12 +191,12 @@ func removeProgram(dir, name string) (removed bool, err error) {
 func detach(cg *os.File, p *ebpf.Program) error {
 	err := link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(cg.Fd()), Program: p, Attach: ebpf.AttachCGroupDevice})
 	if errors.Is(err, unix.ENOENT) {
-		return nil // somebody else has detached it
+		return nil // another process has detached it
 	}
 	return kernelError(err)
 }
 
-// forEachProgram visits the attached programs of a name.
+// forEachProgram calls use for the attached programs of a name.
 func forEachProgram(dir, name string, use func(*ebpf.Program) error) error {
 	cg, err := openCgroup(dir)
 	if err != nil {
@@ -216,8 +216,8 @@ func forEachProgram(dir, name string, use func(*ebpf.Program) error) error {
 	return nil
 }
 
-// CountPrograms tells how many device programs a cgroup has, whoever attached them: with none, nothing is closed to it but
-// what outer cgroups close.
+// CountPrograms returns the number of device programs on a cgroup, including those of other software. With none, only parent
+// cgroups restrict devices.
 func CountPrograms(dir string) (int, error) {
 	cg, err := openCgroup(dir)
 	if err != nil {
@@ -228,7 +228,8 @@ func CountPrograms(dir string) (int, error) {
 	return len(all), err
 }
 
-// Probe attaches a program that denies nothing and takes it away again. The error says why there can be no walls.
+// Probe attaches a program that denies nothing and detaches it again. The error is the reason why device rules are not
+// possible here.
 func Probe(dir string) error {
 	cg, err := openCgroup(dir)
 	if err != nil {
@@ -237,17 +238,17 @@ func Probe(dir string) error {
 	defer cg.Close()
 	p, err := ebpf.NewProgram(specOf("gpushare_probe", asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}))
 	if err != nil {
-		return fmt.Errorf("the kernel takes no device program: %w", kernelError(err))
+		return fmt.Errorf("the kernel refuses device programs: %w", kernelError(err))
 	}
 	defer p.Close()
 	err = link.RawAttachProgram(link.RawAttachProgramOptions{
 		Target: int(cg.Fd()), Program: p, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI,
 	})
 	if errors.Is(err, unix.EPERM) || errors.Is(err, ebpf.ErrNotSupported) {
-		return errors.New("no device program may be attached: CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or an outer cgroup has one that admits no other")
+		return errors.New("device programs may not be attached: CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or a parent cgroup has a program that permits no other")
 	}
 	if err != nil {
-		return fmt.Errorf("no device program can be attached: %w", kernelError(err))
+		return fmt.Errorf("cannot attach a device program: %w", kernelError(err))
 	}
 	return detach(cg, p)
 }
@@ -262,7 +263,7 @@ func programs(cg *os.File, name string) ([]*ebpf.Program, error) {
 	for _, a := range all {
 		p, err := ebpf.NewProgramFromID(a.ID)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // detached since
+			continue // detached meanwhile
 		}
 		if err != nil {
 			closeAll(found)
@@ -285,15 +286,15 @@ func programs(cg *os.File, name string) ([]*ebpf.Program, error) {
 func query(cg *os.File) ([]link.AttachedProgram, error) {
 	r, err := link.QueryPrograms(link.QueryOptions{Target: int(cg.Fd()), Attach: ebpf.AttachCGroupDevice})
 	if err != nil {
-		if errors.Is(err, ebpf.ErrNotSupported) { // the library's guess, also where the kernel only does not permit it
-			err = errors.New("the kernel has none, or CAP_NET_ADMIN is missing")
+		if errors.Is(err, ebpf.ErrNotSupported) { // the library also returns this when only permission is missing
+			err = errors.New("the kernel does not support them, or CAP_NET_ADMIN is missing")
 		}
 		return nil, fmt.Errorf("cannot list the device programs of %s: %w", cg.Name(), kernelError(err))
 	}
 	return r.Programs, nil
 }
 
-// readMap reads one of the lists of a program. frozen tells that it never changes.
+// readMap reads one of the maps of a program. frozen: the map never changes.
 func readMap[K comparable](info *ebpf.ProgramInfo, name string, into map[K]uint32) (frozen bool, err error) {
 	ids, _ := info.MapIDs()
 	for _, id := range ids {
@@ -308,7 +309,7 @@ func readMap[K comparable](info *ebpf.ProgramInfo, name string, into map[K]uint3
 		}
 		var k K
 		if m.KeySize() != uint32(sizeOf(k)) || m.ValueSize() != 4 {
-			return false, fmt.Errorf("its list %s is of another version", name)
+			return false, fmt.Errorf("its map %s is of another version", name)
 		}
 		var v uint32
 		all := m.Iterate()
@@ -317,7 +318,7 @@ func readMap[K comparable](info *ebpf.ProgramInfo, name string, into map[K]uint3
 		}
 		return about.Frozen(), kernelError(all.Err())
 	}
-	return false, fmt.Errorf("it has no list %s", name)
+	return false, fmt.Errorf("it has no map %s", name)
 }
 
 func openCgroup(dir string) (*os.File, error) {
@@ -331,7 +332,7 @@ func openCgroup(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// kernelError leaves the verifier's log and the library's guesses out of an error: people read the kernel's word.
+// kernelError returns the kernel's error without the verifier's log and the library's guesses.
 func kernelError(err error) error {
 	var e unix.Errno
 	if errors.As(err, &e) {

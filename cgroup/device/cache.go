@@ -6,22 +6,21 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// cache are the programs that were read, by number: the kernel gives a number anew only after 2³¹ others
-// (bpf_prog_alloc_id). A program keeps its name and the list that it was loaded with, and a frozen list never changes, so
-// that one reading of each is as good as many: a node of a hundred slices with a hundred devices each costs some ten
-// thousand calls to read.
+// cache contains the programs that were read, by id: the kernel reuses an id only after 2³¹ others (bpf_prog_alloc_id). The
+// name and the maps of a program never change, and a frozen map never changes, so one read of each program is enough.
+// Without the cache, a node of a hundred slices with a hundred devices each costs about ten thousand system calls to read.
 type cache struct {
-	mu       sync.Mutex // guards known
+	mu       sync.Mutex // guards programs
 	programs map[ebpf.ProgramID]cachedProgram
 }
 
-// cachedProgram is one of them: a wall with its rules, or somebody else's.
+// cachedProgram is a program with device rules, or another program.
 type cachedProgram struct {
 	isRules bool
 	rules   []Rule
 }
 
-// maxCached is how many are kept. Leases have walls of their own, which come and go.
+// maxCached bounds the cache. Every lease has a program of its own.
 const maxCached = 4096
 
 var programCache = cache{programs: map[ebpf.ProgramID]cachedProgram{}}
@@ -37,7 +36,7 @@ func (r *cache) put(id ebpf.ProgramID, rules []Rule, isRules bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.programs) >= maxCached {
-		clear(r.programs) // Those that live are read once more.
+		clear(r.programs) // attached programs are read once more
 	}
 	r.programs[id] = cachedProgram{isRules, rules}
 }

@@ -1,7 +1,8 @@
-// Package device holds the two device programs that the kernel runs for us at each open of a device node: a wall, which
-// lets a cgroup open what is listed and nothing else, and a guard, which denies what is listed but for exceptions.
+// Package device contains the two device programs (BPF_PROG_TYPE_CGROUP_DEVICE) that gpushare attaches to cgroups. Device
+// rules allow the processes of a cgroup to open the listed devices and nothing else. The login filter denies the listed
+// devices, with exceptions for users.
 //
-// A program that is attached never changes: its lists are frozen, and another list is another program, attached before
-// the old one is detached, so that at no moment fewer rules hold than before or after. Nothing is pinned and nothing is
-// remembered: what holds is read back from the cgroup by the program's name. It knows no tenants and no GPUs.
+// An attached program never changes: its maps are frozen. For other rules another program is attached before the old one is
+// detached, so that at no moment fewer rules apply than before or after. Nothing is pinned and nothing is stored: the state
+// is read back from the cgroup by the name of the program. This package knows no tenants and no GPUs.
 package device

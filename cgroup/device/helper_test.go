@@ -21,18 +21,18 @@ import (
 	"github.com/gpushare/gpushare/cgroup/device"
 )
 
-// What an open of a node without a driver behind it gives. The rules come before the driver.
+// What an open of a device node without a driver returns. The kernel checks the device rules first.
 const (
-	through = "through" // ENXIO
+	allowed = "allowed" // ENXIO
 	denied  = "denied"  // EPERM
 )
 
-// gpuMajor has no driver where these tests run, or its opens would be real ones.
+// gpuMajor must have no driver on the test host: otherwise the tests would open its devices.
 const gpuMajor = 195
 
 const nobody = 65534
 
-// TestMain is also the process that is put behind walls (see process), and one that makes a guard and ends.
+// TestMain is also the process with restricted devices (see process), and one that sets a login filter and exits.
 func TestMain(m *testing.M) {
 	if uid := os.Getenv("DEVICE_TEST_UID"); uid != "" {
 		if err := inside(uid); err != nil {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if dir := os.Getenv("DEVICE_TEST_GUARD"); dir != "" {
+	if dir := os.Getenv("DEVICE_TEST_FILTER"); dir != "" {
 		if _, err := device.SetLoginFilter(dir, device.LoginFilter{Closed: []device.Range{closed(0, 2)}}); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// inside answers a line for each line: "open r PATH", "make PATH", "many r PATH N", "hold PATH", "held", "sh SCRIPT".
+// inside answers each line with a line: "open r PATH", "make PATH", "many r PATH N", "keep PATH", "kept", "sh SCRIPT".
 func inside(uid string) error {
 	id, err := strconv.Atoi(uid)
 	if err != nil {
@@ -79,11 +79,11 @@ func inside(uid string) error {
 			fmt.Println(got)
 		case "make":
 			fmt.Println(verdict(unix.Mknod(f[1], unix.S_IFCHR|0o600, int(unix.Mkdev(gpuMajor, 7)))))
-		case "hold":
+		case "keep":
 			fd, err := unix.Open(f[1], unix.O_RDONLY, 0)
 			opened = fd
 			fmt.Println(verdict(err))
-		case "held":
+		case "kept":
 			var b [1]byte
 			n, err := unix.Read(opened, b[:])
 			fmt.Println(n, err)
@@ -113,7 +113,7 @@ func verdict(err error) string {
 	case err == nil:
 		return "opened"
 	case errors.Is(err, unix.ENXIO):
-		return through
+		return allowed
 	case errors.Is(err, unix.EPERM):
 		return denied
 	}
@@ -131,7 +131,7 @@ func hierarchy(t testing.TB) cgroup.Hierarchy {
 		t.Skipf("needs a cgroup v2 hierarchy: %v", err)
 	}
 	if !h.Writable() {
-		t.Skipf("needs a cgroup v2 hierarchy that may be written, not %s", h.Mount)
+		t.Skipf("needs a writable cgroup v2 hierarchy, not %s", h.Mount)
 	}
 	if b, _ := os.ReadFile("/proc/devices"); strings.Contains(string(b), "195 nvidia") {
 		t.Skip("needs a host without the NVIDIA driver: its devices would be opened")
@@ -139,7 +139,7 @@ func hierarchy(t testing.TB) cgroup.Hierarchy {
 	return h
 }
 
-// newCgroup makes a cgroup that ends with the test, with whatever is in it.
+// newCgroup creates a cgroup. At the end of the test it is removed and its processes are killed.
 func newCgroup(t testing.TB) string {
 	t.Helper()
 	h := hierarchy(t)
@@ -171,7 +171,7 @@ func sub(t testing.TB, dir, name string) string {
 	return dir
 }
 
-// nodes makes device nodes that everybody may open as far as files go: n0 to n9 of the GPUs' major, ctl, and others.
+// nodes creates device nodes with file mode 0666: n0 to n3 and ctl of the GPUs' major, and others.
 func nodes(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gpushare-nodes-")
@@ -194,13 +194,13 @@ func nodes(t testing.TB) string {
 			t.Fatal(err)
 		}
 	}
-	if got := try("rw", filepath.Join(dir, "n0")); got != through {
+	if got := try("rw", filepath.Join(dir, "n0")); got != allowed {
 		t.Skipf("needs device nodes that can be opened in %s: %s", dir, got)
 	}
 	return dir
 }
 
-// process is a process in a cgroup that opens what it is told to.
+// process is a process in a cgroup that opens files on request.
 type process struct {
 	t     testing.TB
 	in    *os.File
@@ -208,7 +208,7 @@ type process struct {
 	nodes string
 }
 
-// startIn starts one, as a user, inside the cgroup from its first instruction.
+// startIn starts a process of a user inside the cgroup.
 func startIn(t testing.TB, dir string, uid int, nodes string) *process {
 	t.Helper()
 	cg, err := os.Open(dir)
@@ -239,7 +239,7 @@ func startIn(t testing.TB, dir string, uid int, nodes string) *process {
 	stdout.Close()
 	p := &process{t: t, in: in, out: bufio.NewReader(out), nodes: nodes}
 	t.Cleanup(func() {
-		in.Close() // its end
+		in.Close() // the process exits
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("the process in the cgroup: %v", err)
 		}
@@ -259,19 +259,19 @@ func (p *process) line() string {
 	return strings.TrimSpace(s)
 }
 
-// request sends a command; N/ stands for the folder of nodes.
+// request sends a command; N/ stands for the directory of nodes.
 func (p *process) request(format string, args ...any) string {
 	p.t.Helper()
 	fmt.Fprintln(p.in, strings.ReplaceAll(fmt.Sprintf(format, args...), "N/", p.nodes+"/"))
 	return p.line()
 }
 
-// wants asserts what opening nodes for reading and writing gives.
+// wants asserts the result of opening nodes for reading and writing.
 func (p *process) wants(want string, names ...string) {
 	p.t.Helper()
 	for _, name := range names {
 		if got := p.request("open rw N/%s", name); got != want {
-			p.t.Errorf("opening %s gives %s, want %s", name, got, want)
+			p.t.Errorf("opening %s returns %s, want %s", name, got, want)
 		}
 	}
 }
@@ -282,12 +282,12 @@ func third[T, U any](_ T, _ U, err error) error { return err }
 
 func isNoCgroup(err error) bool { return errors.Is(err, device.ErrNoCgroup) }
 
-// whileOpening changes something again and again, while a process for each node, below dir, opens that: each time it must get
-// the answer that is wanted. It goes on until there were many of both, however slow either is.
+// whileOpening calls change repeatedly, while a process for each node, in a cgroup below dir, opens that node. Each open must
+// have the expected result. It continues until there were many changes and many opens.
 func whileOpening(t *testing.T, dir string, uid int, n string, wants map[string]string, change func(i int)) {
 	t.Helper()
 	const (
-		round = 500 // opens between two questions
+		round = 500 // opens between two requests
 		opens = 5000
 		least = 30 // changes
 	)
@@ -315,7 +315,7 @@ func whileOpening(t *testing.T, dir string, uid int, n string, wants map[string]
 		case a := <-answers:
 			left--
 			if a.wrong != "" {
-				t.Errorf("%s: %s, want it %s each time", a.node, a.wrong, wants[a.node])
+				t.Errorf("%s: %s, want %s each time", a.node, a.wrong, wants[a.node])
 			}
 			t.Logf("%d opens of %s", a.opens, a.node)
 		default:

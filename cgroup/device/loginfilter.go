@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	filterName    = "gpushare_guard"
+	filterName    = "gpushare_logins"
 	closedMapName = "gpushare_closed"
 	exceptMapName = "gpushare_except"
 )
 
-// anyMinor and Anyone stand for all. Neither is a minor or a user: the kernel uses -1 for "none".
+// anyMinor and AnyUser mean all minors and all users. Neither is a valid minor or user id: the kernel uses -1 for "none".
 const (
 	anyMinor = 1<<32 - 1
 	AnyUser  = 1<<32 - 1
@@ -23,24 +23,25 @@ const (
 
 // Exception lets a user open a device that is closed.
 type Exception struct {
-	UID  uint32 `json:"uid"` // as seen from the host, real and not effective; Anyone is everybody
+	UID  uint32 `json:"uid"` // the real user id in the host's user namespace; AnyUser for all users
 	Rule Rule   `json:"rule"`
 }
 
-// LoginFilter denies the processes of a cgroup what is Closed, unless an exception lets them. Root is let through: the host's,
-// not that of a user namespace. To make a node is no opening of it and is nothing to the guard.
+// LoginFilter denies the processes of a cgroup the devices in Closed, unless an exception allows them. The host's root is
+// always allowed, root of a user namespace is not. Creating a device node is always allowed.
 type LoginFilter struct {
 	Closed []Range     `json:"closed,omitempty"`
 	Except []Exception `json:"except,omitempty"`
 }
 
-// Equal tells whether two guards act the same.
+// Equal reports whether two filters have the same effect.
 func (f LoginFilter) Equal(o LoginFilter) bool {
 	a, b := f.Canonical(), o.Canonical()
 	return slices.Equal(a.Closed, b.Closed) && slices.Equal(a.Except, b.Except)
 }
 
-// Canonical is the guard as it reads back: ranges joined, exceptions sorted and those to nothing that is closed left out.
+// Canonical returns the filter as it reads back: ranges joined, exceptions sorted, and exceptions for devices that are not
+// closed removed.
 func (f LoginFilter) Canonical() LoginFilter {
 	out := LoginFilter{Closed: joinRanges(f.Closed)}
 	type exceptTarget struct {
@@ -70,16 +71,16 @@ func (f LoginFilter) closes(r Rule) bool {
 	return slices.ContainsFunc(f.Closed, func(c Range) bool { return c.Has(r.Type, r.Major, r.Minor) })
 }
 
-// exceptKey is an exception as a key of a map: user, type, major, minor.
+// exceptKey identifies an exception in a map: user, type, major, minor.
 type exceptKey [4]uint32
 
-// SetLoginFilter puts the guard onto a cgroup, given by its directory, in the place of the one that is there. It writes
-// nothing, and says so, when the cgroup has exactly this guard.
+// SetLoginFilter sets or replaces the login filter of the cgroup with the directory dir. When the cgroup has exactly this
+// filter, it writes nothing and returns wrote = false.
 func SetLoginFilter(dir string, f LoginFilter) (wrote bool, err error) {
 	want := f.Canonical()
 	closed, except, err := want.lists()
 	if err != nil {
-		return false, fmt.Errorf("cannot make a device guard: %w", err)
+		return false, fmt.Errorf("cannot set a login filter: %w", err)
 	}
 	return setProgram(dir, program{
 		name:         filterName,
@@ -94,8 +95,8 @@ func SetLoginFilter(dir string, f LoginFilter) (wrote bool, err error) {
 	})
 }
 
-// ReadLoginFilter reads the guard of a cgroup back. ok is false when it has none. Where there are several, after an accident,
-// what any of them closes is closed, and the exceptions are those of the first.
+// ReadLoginFilter reads the login filter of a cgroup back. ok is false when it has none. When several are attached, because a
+// change was interrupted, the result closes what any of them closes, and has the exceptions of the first.
 func ReadLoginFilter(dir string) (f LoginFilter, ok bool, err error) {
 	err = forEachProgram(dir, filterName, func(p *ebpf.Program) error {
 		is, err := readLoginFilter(p)
@@ -111,10 +112,10 @@ func ReadLoginFilter(dir string) (f LoginFilter, ok bool, err error) {
 	return f, ok, err
 }
 
-// RemoveLoginFilter takes the guard off a cgroup. It is no error when it has none.
+// RemoveLoginFilter removes the login filter of a cgroup. It is no error when it has none.
 func RemoveLoginFilter(dir string) (removed bool, err error) { return removeProgram(dir, filterName) }
 
-// maxClosed bounds how many single devices are closed: a list of more is a mistake.
+// maxClosed bounds the number of single closed devices. A longer list is a mistake.
 const maxClosed = 1 << 16
 
 func (f LoginFilter) lists() (closed map[numbers]uint32, except map[exceptKey]uint32, err error) {
@@ -129,7 +130,7 @@ func (f LoginFilter) lists() (closed map[numbers]uint32, except map[exceptKey]ui
 			continue
 		}
 		if r.Last > MaxMinor || r.First > r.Last || int(r.Last-r.First)+len(closed) > maxClosed {
-			return nil, nil, fmt.Errorf("%v is no range of devices that can be closed", r)
+			return nil, nil, fmt.Errorf("cannot close the range %v: it is invalid or too long", r)
 		}
 		for minor := r.First; minor <= r.Last; minor++ {
 			closed[numbers{t, r.Major, minor}] = 1
@@ -175,11 +176,11 @@ func readLoginFilter(p *ebpf.Program) (LoginFilter, error) {
 	return f.Canonical(), nil
 }
 
-// Where the guard keeps the key of an exception on its stack, 16 bytes.
+// The stack offset at which the program keeps the key of an exception, 16 bytes.
 const exceptOffset = -32
 
-// filterProgram denies what is closed. The helper tells the real user in the host's user namespace, so root of a user
-// namespace is the user that made it, and so is who runs a setuid program.
+// filterProgram denies closed devices. bpf_get_current_uid_gid returns the real user id in the host's user namespace. So
+// root of a user namespace counts as the user that created it, and a setuid program as the user that started it.
 func filterProgram() asm.Instructions {
 	p := loadDevice()
 	p = append(p,
@@ -197,7 +198,7 @@ func filterProgram() asm.Instructions {
 	p = append(p,
 		asm.JEq.Imm(asm.R0, 0, "allow"),
 		asm.FnGetCurrentUidGid.Call().WithSymbol("closed"),
-		asm.Mov.Reg32(asm.R0, asm.R0), // the lower half is the user
+		asm.Mov.Reg32(asm.R0, asm.R0), // the lower half is the user id
 		asm.JEq.Imm(asm.R0, 0, "allow"),
 		asm.StoreMem(asm.RFP, exceptOffset, asm.R0, asm.Word),
 		asm.StoreMem(asm.RFP, exceptOffset+4, asm.R8, asm.Word),
@@ -207,8 +208,8 @@ func filterProgram() asm.Instructions {
 	)
 	p = append(p, lookup(exceptMapName, exceptOffset)...)
 	p = append(p,
-		asm.JNE.Imm(asm.R0, 0, "judge"),
-		asm.StoreImm(asm.RFP, exceptOffset, -1, asm.Word), // Anyone
+		asm.JNE.Imm(asm.R0, 0, "check"),
+		asm.StoreImm(asm.RFP, exceptOffset, -1, asm.Word), // AnyUser
 	)
 	p = append(p, lookup(exceptMapName, exceptOffset)...)
 	p = append(p, asm.JEq.Imm(asm.R0, 0, "deny"))

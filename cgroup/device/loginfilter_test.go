@@ -40,14 +40,14 @@ func TestLoginFilterDeniesWhatIsClosedExceptExceptions(t *testing.T) {
 	if wrote, err := device.SetLoginFilter(dir, f); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
-	root.wants(through, "n0", "n1", "n2", "n3", "ctl")
-	user.wants(through, "n1", "n2", "n3", "ctl", "other")
+	root.wants(allowed, "n0", "n1", "n2", "n3", "ctl")
+	user.wants(allowed, "n1", "n2", "n3", "ctl", "other")
 	user.wants(denied, "n0", "again0")
-	other.wants(through, "n2", "n3", "ctl")
+	other.wants(allowed, "n2", "n3", "ctl")
 	other.wants(denied, "n0", "n1")
 	other.wants("opened", "null", "zero")
 	if wrote, err := device.SetLoginFilter(dir, f); err != nil || wrote {
-		t.Errorf("the same guard again: wrote %v, %v", wrote, err)
+		t.Errorf("the same filter again: wrote %v, %v", wrote, err)
 	}
 	if got, ok, err := device.ReadLoginFilter(dir); err != nil || !ok || !got.Equal(f) {
 		t.Errorf("read back %+v, %v, %v", got, ok, err)
@@ -55,9 +55,9 @@ func TestLoginFilterDeniesWhatIsClosedExceptExceptions(t *testing.T) {
 	if removed, err := device.RemoveLoginFilter(dir); err != nil || !removed {
 		t.Fatalf("removed %v, %v", removed, err)
 	}
-	other.wants(through, "n0")
+	other.wants(allowed, "n0")
 	if _, ok, err := device.ReadLoginFilter(dir); ok || err != nil {
-		t.Errorf("a guard is left: %v, %v", ok, err)
+		t.Errorf("a filter is left: %v, %v", ok, err)
 	}
 }
 
@@ -67,17 +67,17 @@ func TestLoginFilterOfAWholeMajor(t *testing.T) {
 	all := device.LoginFilter{Closed: []device.Range{device.All(gpuMajor)}}
 	setLoginFilter(t, dir, all)
 	user.wants(denied, "n0", "n3", "ctl")
-	user.wants(through, "other")
+	user.wants(allowed, "other")
 	if got, _, err := device.ReadLoginFilter(dir); err != nil || !got.Equal(all) {
 		t.Errorf("read back %+v, %v", got, err)
 	}
 	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{device.All(gpuMajor)}, Except: []device.Exception{except(nobody, 3)}})
 	user.wants(denied, "n0")
-	user.wants(through, "n3")
-	// As the daemon narrows what was closed at boot to what is managed.
+	user.wants(allowed, "n3")
+	// At boot all GPUs are closed; later the daemon closes only the managed ones.
 	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{closed(0, 0), closed(2, 2)}})
 	user.wants(denied, "n0", "n2")
-	user.wants(through, "n1", "ctl")
+	user.wants(allowed, "n1", "ctl")
 }
 
 func TestLoginFilterChecksTheAccess(t *testing.T) {
@@ -87,18 +87,18 @@ func TestLoginFilterChecksTheAccess(t *testing.T) {
 		Except: []device.Exception{{UID: nobody, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 0, Access: "r"}}},
 	})
 	user, root := startIn(t, dir, nobody, n), startIn(t, dir, 0, n)
-	for request, want := range map[string]string{"open r N/n0": through, "open w N/n0": denied, "open rw N/n0": denied, "open r N/n1": denied} {
+	for request, want := range map[string]string{"open r N/n0": allowed, "open w N/n0": denied, "open rw N/n0": denied, "open r N/n1": denied} {
 		if got := user.request("%s", request); got != want {
 			t.Errorf("%s: %s, want %s", request, got, want)
 		}
 	}
-	// Drivers make their nodes when somebody first asks for them, and to make one is not to open it.
+	// Drivers create their nodes on first use, and creating a node is not opening it.
 	if got := root.request("make N/made"); got != "opened" {
-		t.Errorf("making a node: %s", got)
+		t.Errorf("creating a node: %s", got)
 	}
 }
 
-// The helper tells the user as the host sees it.
+// The BPF helper returns the user id in the host's user namespace.
 func TestLoginFilterDeniesRootOfAUserNamespace(t *testing.T) {
 	if out, err := exec.Command("unshare", "--user", "--map-root-user", "id", "-u").CombinedOutput(); err != nil {
 		t.Skipf("needs user namespaces: %s", out)
@@ -117,7 +117,7 @@ func TestLoginFilterDeniesRootOfAUserNamespace(t *testing.T) {
 	}
 }
 
-// A setuid program runs for the user who started it: it is not a way around.
+// A setuid program counts as the user who started it.
 func TestLoginFilterSeesTheUserBehindASetuidProgram(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{closed(0, 3)}})
@@ -152,19 +152,19 @@ func TestLoginFilterSeesTheUserBehindASetuidProgram(t *testing.T) {
 func TestLoginFilterClosesNoOpenFile(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	user := startIn(t, dir, nobody, n)
-	if got := user.request("hold N/zero"); got != "opened" {
+	if got := user.request("keep N/zero"); got != "opened" {
 		t.Fatal(got)
 	}
 	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{{Type: 'c', Major: 1, First: 5, Last: 5}}})
 	if got := user.request("open r N/zero"); got != denied {
 		t.Errorf("a new open: %s", got)
 	}
-	if got := user.request("held"); got != "1 <nil>" {
+	if got := user.request("kept"); got != "1 <nil>" {
 		t.Errorf("reading what was open before: %s", got)
 	}
 }
 
-// Logins come and go in cgroups below; some are there before the guard and some are not.
+// Logins have cgroups below the filter's. Some exist before the filter is set, and some are created later.
 func TestLoginFilterCoversEveryCgroupBelow(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	early := startIn(t, sub(t, sub(t, dir, "user-1"), "session-1"), nobody, n)
@@ -173,18 +173,18 @@ func TestLoginFilterCoversEveryCgroupBelow(t *testing.T) {
 	late := startIn(t, last, nobody, n)
 	for _, p := range []*process{early, late} {
 		p.wants(denied, "n0")
-		p.wants(through, "n1")
+		p.wants(allowed, "n1")
 	}
-	// A unit that has a guard of its own inside: both hold.
+	// A unit inside with a filter of its own: both apply.
 	setLoginFilter(t, last, device.LoginFilter{Closed: []device.Range{closed(1, 2)}, Except: []device.Exception{except(device.AnyUser, 2)}})
 	late.wants(denied, "n0", "n1")
-	late.wants(through, "n2")
+	late.wants(allowed, "n2")
 	if _, ok, err := device.ReadLoginFilter(filepath.Dir(last)); ok || err != nil {
-		t.Errorf("a guard is found where none was put: %v", err)
+		t.Errorf("a filter is found where none was set: %v", err)
 	}
 }
 
-// The daemon may die at any instant: what it attached stays, and the next one finds it.
+// The daemon may be killed at any time: the attached filter remains, and the next daemon finds it.
 func TestLoginFilterOutlivesTheProcessThatSetIt(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	self, err := os.Executable()
@@ -192,27 +192,27 @@ func TestLoginFilterOutlivesTheProcessThatSetIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	maker := exec.Command(self)
-	maker.Env = append(os.Environ(), "DEVICE_TEST_GUARD="+dir)
+	maker.Env = append(os.Environ(), "DEVICE_TEST_FILTER="+dir)
 	if out, err := maker.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	user := startIn(t, dir, nobody, n)
 	user.wants(denied, "n0")
-	user.wants(through, "n3")
+	user.wants(allowed, "n3")
 	if wrote, err := device.SetLoginFilter(dir, device.LoginFilter{Closed: []device.Range{closed(0, 2)}}); err != nil || wrote {
-		t.Errorf("the maker's guard was made anew: %v, %v", wrote, err)
+		t.Errorf("the existing filter was set again: %v, %v", wrote, err)
 	}
 	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{closed(3, 3)}})
-	user.wants(through, "n0")
+	user.wants(allowed, "n0")
 	user.wants(denied, "n3")
 }
 
-// An upgrade meets the program of the version before: it is replaced, and in between both hold.
+// An upgrade finds the program of the previous version and replaces it. In between both apply.
 func TestLoginFilterOfAnotherVersionIsReplaced(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	old, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "gpushare_guard", Type: ebpf.CGroupDevice, AttachType: ebpf.AttachCGroupDevice, License: "Apache-2.0",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, // it denies everything
+		Name: "gpushare_logins", Type: ebpf.CGroupDevice, AttachType: ebpf.AttachCGroupDevice, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, // denies everything
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -235,20 +235,20 @@ func TestLoginFilterOfAnotherVersionIsReplaced(t *testing.T) {
 	}
 	user := startIn(t, dir, nobody, n)
 	user.wants(denied, "n0")
-	user.wants(through, "n1")
+	user.wants(allowed, "n1")
 }
 
-// The guard changes while logins open devices.
+// The filter changes while logins open devices.
 func TestLoginFilterChangesWithoutAWrongAnswer(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
-	// n0 is an exception of nobody's throughout, n1 closed throughout, n3 open throughout; others come and go.
+	// n0 is always an exception for this user, n1 always closed, n3 always open. The others change.
 	filters := []device.LoginFilter{
 		{Closed: []device.Range{closed(0, 1)}, Except: []device.Exception{except(nobody, 0)}},
 		{Closed: []device.Range{closed(0, 2)}, Except: []device.Exception{except(nobody, 0), except(nobody-1, 1), except(nobody, 2)}},
 		{Closed: []device.Range{closed(0, 1), {Type: 'c', Major: 237, Last: device.MaxMinor}}, Except: []device.Exception{except(nobody, 0), except(device.AnyUser, 2)}},
 	}
 	setLoginFilter(t, dir, filters[0])
-	whileOpening(t, dir, nobody, n, map[string]string{"n0": through, "n1": denied, "n3": through}, func(i int) { setLoginFilter(t, dir, filters[i%len(filters)]) })
+	whileOpening(t, dir, nobody, n, map[string]string{"n0": allowed, "n1": denied, "n3": allowed}, func(i int) { setLoginFilter(t, dir, filters[i%len(filters)]) })
 }
 
 func TestLoginFilterReadsBackAsItWasSet(t *testing.T) {
@@ -278,7 +278,7 @@ func TestLoginFilterReadsBackAsItWasSet(t *testing.T) {
 			t.Fatalf("read back %+v, %v, %v; want %+v", got, ok, err, f.Canonical())
 		}
 		if wrote, err := device.SetLoginFilter(dir, f); err != nil || wrote {
-			t.Fatalf("the same again: %v, %v", wrote, err)
+			t.Fatalf("the same filter again: %v, %v", wrote, err)
 		}
 	})
 }
@@ -291,25 +291,25 @@ func TestLoginFilterRefusesInvalidRanges(t *testing.T) {
 		{Closed: []device.Range{closed(1, device.MaxMinor)}},
 	} {
 		if wrote, err := device.SetLoginFilter(t.TempDir(), f); err == nil || wrote {
-			t.Errorf("%+v was taken", f)
+			t.Errorf("%+v was accepted", f)
 		}
 	}
 }
 
 func TestNoSuchCgroup(t *testing.T) {
-	dir := filepath.Join(newCgroup(t), "gone")
+	dir := filepath.Join(newCgroup(t), "none")
 	for what, err := range map[string]error{
-		"a wall":          second(device.SetRules(dir, nil)),
-		"a guard":         second(device.SetLoginFilter(dir, device.LoginFilter{})),
-		"reading a guard": third(device.ReadLoginFilter(dir)),
-		"reading a wall":  third(device.Rules(dir)),
-		"a probe":         device.Probe(dir),
+		"rules":            second(device.SetRules(dir, nil)),
+		"a filter":         second(device.SetLoginFilter(dir, device.LoginFilter{})),
+		"reading a filter": third(device.ReadLoginFilter(dir)),
+		"reading rules":    third(device.Rules(dir)),
+		"a probe":          device.Probe(dir),
 	} {
 		if !isNoCgroup(err) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for what, err := range map[string]error{"a wall": second(device.RemoveRules(dir)), "a guard": second(device.RemoveLoginFilter(dir))} {
+	for what, err := range map[string]error{"rules": second(device.RemoveRules(dir)), "a filter": second(device.RemoveLoginFilter(dir))} {
 		if err != nil {
 			t.Errorf("removing %s: %v", what, err)
 		}

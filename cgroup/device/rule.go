@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// MaxMinor is the largest minor that the kernel has.
+// MaxMinor is the largest minor of a device in the kernel.
 const MaxMinor = 1<<20 - 1
 
-// Rule lets one device be opened.
+// Rule allows one device.
 type Rule struct {
 	Type   byte   `json:"type"` // 'c' or 'b'
 	Major  uint32 `json:"major"`
@@ -18,7 +18,7 @@ type Rule struct {
 	Access string `json:"access"` // of "r", "w", "m"
 }
 
-// Range is devices of one type and major, from the first minor to the last.
+// Range is the devices of one type and major, from the first minor to the last.
 type Range struct {
 	Type  byte   `json:"type"` // 'c' or 'b'
 	Major uint32 `json:"major"`
@@ -26,10 +26,10 @@ type Range struct {
 	Last  uint32 `json:"last"`
 }
 
-// All is every minor of a character device's major.
+// All is the range of all minors of a character device's major.
 func All(major uint32) Range { return Range{Type: 'c', Major: major, Last: MaxMinor} }
 
-// Has tells whether a device is in the range.
+// Has reports whether a device is in the range.
 func (r Range) Has(typ byte, major, minor uint32) bool {
 	return r.Type == typ && r.Major == major && r.First <= minor && minor <= r.Last
 }
@@ -61,7 +61,7 @@ func typeBits(t byte) (uint32, error) {
 	case 'b':
 		return typeBlock, nil
 	}
-	return 0, fmt.Errorf("%q is no type of device: write c or b", t)
+	return 0, fmt.Errorf("invalid device type %q: write c or b", t)
 }
 
 func typeOf(bits uint32) byte {
@@ -82,7 +82,7 @@ func accessBits(s string) (uint32, error) {
 		case 'm':
 			bits |= mayMake
 		default:
-			return 0, fmt.Errorf("%q is no access to a device: write some of r, w and m", s)
+			return 0, fmt.Errorf("invalid device access %q: write some of r, w and m", s)
 		}
 	}
 	return bits, nil
@@ -105,7 +105,7 @@ func compareRules(a, b Rule) int {
 	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor), cmp.Compare(a.Access, b.Access))
 }
 
-// joinRanges sorts ranges and makes one of those that touch or overlap, so that two lists of the same devices are equal.
+// joinRanges sorts ranges and merges those that touch or overlap, so that two lists of the same devices are equal.
 func joinRanges(in []Range) []Range {
 	sorted := slices.Clone(in)
 	slices.SortFunc(sorted, func(a, b Range) int {

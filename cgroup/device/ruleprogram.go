@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	programName  = "gpushare_wall" // of the program, as bpftool shows it; the kernel keeps 15 characters
+	programName  = "gpushare_device" // as bpftool shows it; the kernel keeps 15 characters
 	rulesMapName = "gpushare_rules"
 )
 
-// numbers is a device as a key of a map: type, major, minor.
+// numbers identifies a device in a map: type, major, minor.
 type numbers [3]uint32
 
-// SetRules closes a cgroup, given by its directory, to every device but these and the standard pseudo devices. It writes
-// nothing, and says so, when the cgroup has exactly this wall.
+// SetRules makes these and the standard pseudo devices the only ones that processes of the cgroup may open. dir is the
+// directory of the cgroup. When the cgroup has exactly these rules, it writes nothing and returns wrote = false.
 func SetRules(dir string, rules []Rule) (wrote bool, err error) {
 	list, err := ruleMap(rules)
 	if err != nil {
-		return false, fmt.Errorf("cannot make a device wall: %w", err)
+		return false, fmt.Errorf("cannot set device rules: %w", err)
 	}
 	want := rulesOf(list)
 	return setProgram(dir, program{
@@ -36,15 +36,15 @@ func SetRules(dir string, rules []Rule) (wrote bool, err error) {
 			if err != nil {
 				return false, err
 			}
-			id, _ := info.ID() // Without one it is not known, and is made anew.
+			id, _ := info.ID() // 0 when the kernel does not report it: then the program is replaced
 			current, isRules, err := readRules(id)
 			return isRules && slices.Equal(current, want), err
 		},
 	})
 }
 
-// Rules reads the wall of a cgroup back. ok is false when it has none. Where there are several, after an accident, it is
-// what all of them allow.
+// Rules reads the device rules of a cgroup back. ok is false when it has none. When several programs are attached, because
+// a change was interrupted, the result is what all of them allow.
 func Rules(dir string) (rules []Rule, ok bool, err error) {
 	cg, err := openCgroup(dir)
 	if err != nil {
@@ -71,10 +71,10 @@ func Rules(dir string) (rules []Rule, ok bool, err error) {
 	return rules, ok, nil
 }
 
-// RemoveRules opens a cgroup again. It is no error when it has no wall.
+// RemoveRules removes the device rules of a cgroup. It is no error when it has none.
 func RemoveRules(dir string) (removed bool, err error) { return removeProgram(dir, programName) }
 
-// ruleMap is the rules as the program reads them.
+// ruleMap returns the rules as the map of the program.
 func ruleMap(rules []Rule) (map[numbers]uint32, error) {
 	list := map[numbers]uint32{}
 	for _, r := range rules {
@@ -100,14 +100,14 @@ func rulesOf(list map[numbers]uint32) []Rule {
 	return rules
 }
 
-// readRules gives rules that nobody writes into. ok is false when the program is no wall, or is no longer there.
+// readRules returns rules that the caller must not modify. ok is false when the program is another one, or is detached.
 func readRules(id ebpf.ProgramID) (rules []Rule, ok bool, err error) {
 	if rules, current, known := programCache.get(id); known {
 		return rules, current, nil
 	}
 	p, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, nil // detached since
+		return nil, false, nil // detached meanwhile
 	}
 	if err != nil {
 		return nil, false, err
@@ -133,7 +133,7 @@ func readRules(id ebpf.ProgramID) (rules []Rule, ok bool, err error) {
 	return rules, true, nil
 }
 
-// intersect is what two walls allow both.
+// intersect returns what both lists of rules allow.
 func intersect(a, b []Rule) []Rule {
 	var out []Rule
 	for _, r := range a {
@@ -143,7 +143,7 @@ func intersect(a, b []Rule) []Rule {
 		if !found {
 			continue
 		}
-		x, _ := accessBits(r.Access) // they were made of bits
+		x, _ := accessBits(r.Access) // the string comes from accessOf, so it is valid
 		y, _ := accessBits(b[i].Access)
 		if r.Access = accessOf(x & y); r.Access != "" {
 			out = append(out, r)
@@ -159,10 +159,10 @@ const (
 	ctxMinor      = 8
 )
 
-// Where the programs keep a device as a key on their stack, 12 bytes.
+// The stack offset at which the programs keep the key of the device, 12 bytes.
 const keyOffset = -12
 
-// loadDevice puts the device into the key and what is done to it into R7. R6 keeps the context.
+// loadDevice writes the device into the key on the stack, and the requested access into R7. R6 keeps the context.
 func loadDevice() asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -178,7 +178,7 @@ func loadDevice() asm.Instructions {
 	}
 }
 
-// lookup finds what stands in a map for the key at the offset. R0 is its address, or 0.
+// lookup finds the value of the key at the stack offset in a map. R0 is its address, or 0.
 func lookup(name string, at int32) asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMapPtr(asm.R1, 0).WithReference(name),
@@ -188,10 +188,10 @@ func lookup(name string, at int32) asm.Instructions {
 	}
 }
 
-// checkAccess ends the program: what R7 asks must be within what R0 points to.
+// checkAccess allows the access in R7 if the value that R0 points to contains all its bits.
 func checkAccess() asm.Instructions {
 	return asm.Instructions{
-		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word).WithSymbol("judge"),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word).WithSymbol("check"),
 		asm.Xor.Imm(asm.R1, -1),
 		asm.And.Reg(asm.R7, asm.R1),
 		asm.JNE.Imm(asm.R7, 0, "deny"),
@@ -207,8 +207,8 @@ func allowOrDeny() asm.Instructions {
 	}
 }
 
-// rulesProgram lets through what systemd's DevicePolicy=closed lets through, and what is listed. The pseudo devices are
-// null, zero, full, random, urandom, tty and ptmx in every way, and pts to read and write.
+// rulesProgram allows what systemd's DevicePolicy=closed allows, and the listed devices. The pseudo devices are null, zero,
+// full, random, urandom, tty and ptmx with every access, and pts for reading and writing.
 func rulesProgram() asm.Instructions {
 	p := loadDevice()
 	p = append(p,

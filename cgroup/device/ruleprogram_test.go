@@ -27,15 +27,15 @@ func setRules(t testing.TB, dir string, rules []device.Rule) {
 func TestRulesAllowWhatIsListed(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	p := startIn(t, dir, 0, n)
-	p.wants(through, "n0", "n1", "ctl", "other")
+	p.wants(allowed, "n0", "n1", "ctl", "other")
 	if wrote, err := device.SetRules(dir, rw(0, 255)); err != nil || !wrote {
 		t.Fatalf("wrote %v, %v", wrote, err)
 	}
-	p.wants(through, "n0", "ctl", "again0") // another node of the same device is the same device
+	p.wants(allowed, "n0", "ctl", "again0") // another node of the same device is the same device
 	p.wants(denied, "n1", "n2", "other", "mem")
-	p.wants("opened", "null", "zero", "full", "random", "urandom") // what DevicePolicy=closed lets through
+	p.wants("opened", "null", "zero", "full", "random", "urandom") // what DevicePolicy=closed allows
 	if wrote, err := device.SetRules(dir, rw(255, 0)); err != nil || wrote {
-		t.Errorf("the same wall again: wrote %v, %v", wrote, err)
+		t.Errorf("the same rules again: wrote %v, %v", wrote, err)
 	}
 	if got, ok, err := device.Rules(dir); err != nil || !ok || !slices.Equal(got, rw(0, 255)) {
 		t.Errorf("read back %v, %v, %v", got, ok, err)
@@ -46,12 +46,12 @@ func TestRulesAllowWhatIsListed(t *testing.T) {
 	if removed, err := device.RemoveRules(dir); err != nil || !removed {
 		t.Fatalf("removed %v, %v", removed, err)
 	}
-	p.wants(through, "n0", "n1", "other")
+	p.wants(allowed, "n0", "n1", "other")
 	if removed, err := device.RemoveRules(dir); err != nil || removed {
 		t.Errorf("removing none: %v, %v", removed, err)
 	}
 	if _, ok, err := device.Rules(dir); ok || err != nil {
-		t.Errorf("a wall is left: %v, %v", ok, err)
+		t.Errorf("rules are left: %v, %v", ok, err)
 	}
 }
 
@@ -64,12 +64,12 @@ func TestRulesCheckTheAccess(t *testing.T) {
 	})
 	p := startIn(t, dir, 0, n)
 	for _, c := range []struct{ request, want string }{
-		{"open r N/n0", through},
+		{"open r N/n0", allowed},
 		{"open w N/n0", denied},
 		{"open rw N/n0", denied},
-		{"open w N/n1", through},
+		{"open w N/n1", allowed},
 		{"open r N/n1", denied},
-		{"open r N/n2", denied}, // the block device of these numbers is another
+		{"open r N/n2", denied}, // the block device with these numbers is another device
 		{"make N/made", denied},
 	} {
 		if got := p.request("%s", c.request); got != c.want {
@@ -81,35 +81,35 @@ func TestRulesCheckTheAccess(t *testing.T) {
 func TestSetRulesRefusesInvalidRules(t *testing.T) {
 	for _, r := range []device.Rule{{Type: 'x', Access: "r"}, {Type: 'c', Access: "rx"}} {
 		if wrote, err := device.SetRules(t.TempDir(), []device.Rule{r}); err == nil || wrote {
-			t.Errorf("%+v was taken", r)
+			t.Errorf("%+v was accepted", r)
 		}
 	}
 }
 
-// What a process does to itself changes nothing.
+// The rules apply whatever a process does to itself.
 func TestRulesApplyWhateverAProcessDoes(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	parent := filepath.Dir(dir)
 	setRules(t, dir, rw(0))
 	p := startIn(t, dir, nobody, n)
-	p.wants(through, "n0")
+	p.wants(allowed, "n0")
 	const open = "if (exec 3<N/%s) 2>/dev/null; then echo opened; else (exec 3<N/%s) 2>&1 | sed 's/.*: //'; fi"
 	for _, c := range []struct{ what, script string }{
 		{"fork", open},
 		{"exec", "exec sh -c \"" + open + "\""},
 		{"setsid", "setsid -w sh -c \"" + open + "\""},
-		{"a background child of a parent that ended", "(setsid sh -c \"" + open + "\" >N/said 2>&1 &) ; while ! grep -qs . N/said; do :; done; cat N/said"},
+		{"a background child of a parent that has exited", "(setsid sh -c \"" + open + "\" >N/said 2>&1 &) ; while ! grep -qs . N/said; do :; done; cat N/said"},
 		{"a user namespace", "unshare --user --map-root-user sh -c \"" + open + "\" || echo none"},
 		{"a mount namespace", "unshare --user --map-root-user --mount sh -c \"" + open + "\" || echo none"},
 	} {
 		for node, want := range map[string]string{"n0": "No such device or address", "n1": "Operation not permitted"} {
 			script := fmt.Sprintf(c.script, node, node)
 			if got := p.request("sh rm -f N/said; %s", script); got != want {
-				t.Errorf("%s: opening %s gives %q, want %q", c.what, node, got, want)
+				t.Errorf("%s: opening %s returns %q, want %q", c.what, node, got, want)
 			}
 		}
 	}
-	// Nobody but root moves itself out, however it asks.
+	// Only root may move itself to another cgroup.
 	for _, to := range []string{parent, dir} {
 		for _, file := range []string{"cgroup.procs", "cgroup.threads"} {
 			if got := p.request("sh sh -c 'echo $$ >%s/%s' 2>&1 | sed 's/.*: //'", to, file); got != "Permission denied" {
@@ -118,7 +118,7 @@ func TestRulesApplyWhateverAProcessDoes(t *testing.T) {
 		}
 	}
 	if got := p.request("sh mkdir %s/own", dir); got == "opened" {
-		t.Error("a tenant made a cgroup")
+		t.Error("a tenant created a cgroup")
 	}
 	p.wants(denied, "n1")
 }
@@ -131,27 +131,28 @@ func TestRulesOfNestedCgroups(t *testing.T) {
 	late := sub(t, dir, "late")
 	q := startIn(t, late, 0, n)
 	for _, x := range []*process{p, q} {
-		x.wants(through, "n0", "n1")
+		x.wants(allowed, "n0", "n1")
 		x.wants(denied, "n2")
 	}
-	// A wall inside opens nothing that the one outside closes.
+	// Inner rules do not allow what the outer rules deny.
 	setRules(t, late, rw(1, 2))
-	q.wants(through, "n1")
+	q.wants(allowed, "n1")
 	q.wants(denied, "n0", "n2")
-	p.wants(through, "n0", "n1")
+	p.wants(allowed, "n0", "n1")
 	if got, ok, err := device.Rules(early); ok || err != nil {
-		t.Errorf("a wall where none was made: %v, %v", got, err)
+		t.Errorf("rules where none were set: %v, %v", got, err)
 	}
 	deep := sub(t, sub(t, late, "a"), "b")
 	startIn(t, deep, 0, n).wants(denied, "n0", "n2")
 }
 
-// While the rules change, what both the old and the new allow is never denied, and what neither allows never let through.
+// While the rules change, what both the old and the new rules allow is never denied, and what neither allows is never
+// allowed.
 func TestRulesChangeWithoutAWrongAnswer(t *testing.T) {
 	dir, n := newCgroup(t), nodes(t)
 	a, b := rw(0, 1), rw(0, 2)
 	setRules(t, dir, a)
-	whileOpening(t, dir, 0, n, map[string]string{"n0": through, "n3": denied}, func(int) {
+	whileOpening(t, dir, 0, n, map[string]string{"n0": allowed, "n3": denied}, func(int) {
 		a, b = b, a
 		setRules(t, dir, a)
 	})

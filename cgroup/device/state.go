@@ -1,7 +1,7 @@
 package device
 
-// LoginFilterState is the guard of one cgroup as read back.
+// LoginFilterState is the login filter of one cgroup as read back.
 type LoginFilterState struct {
 	Cgroup string      `json:"cgroup"` // below the mount point of the hierarchy: "/user.slice"
-	Filter LoginFilter `json:"guard"`
+	Filter LoginFilter `json:"filter"`
 }
