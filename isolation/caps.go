@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// Caps are the minors of the driver's MIG capabilities by name, as in "gpu0/gi2/access" and "gpu0/gi2/ci0/access". GPUs
-// are counted by the minor of their own device node.
+// Caps are the minors of the driver's MIG capabilities by name, as in "gpu0/gi2/access" and "gpu0/gi2/ci0/access". The number
+// of a GPU is the minor of its device node.
 type Caps map[string]uint32
 
-// ParseCaps reads /proc/driver/nvidia-caps/mig-minors. Two names for one minor are an error: a rule for the one would
-// open the other.
+// ParseCaps reads /proc/driver/nvidia-caps/mig-minors. Two names for one minor are an error: a rule for one of them would
+// also allow the other.
 func ParseCaps(text string) (Caps, error) {
 	caps := Caps{}
 	names := map[uint32]string{}
@@ -25,14 +25,14 @@ func ParseCaps(text string) (Caps, error) {
 		}
 		f := strings.Fields(sc.Text())
 		if len(f) != 2 {
-			return nil, fmt.Errorf("cannot read MIG capabilities: line %d is no name and minor", line)
+			return nil, fmt.Errorf("cannot read MIG capabilities: line %d is not a name and a minor", line)
 		}
 		n, err := strconv.ParseUint(f[1], 10, 20) // the kernel's minors have 20 bits
 		if err != nil {
-			return nil, fmt.Errorf("cannot read MIG capabilities: line %d: %q is no minor", line, f[1])
+			return nil, fmt.Errorf("cannot read MIG capabilities: line %d: invalid minor %q", line, f[1])
 		}
 		if old, taken := names[uint32(n)]; taken && old != f[0] {
-			return nil, fmt.Errorf("cannot read MIG capabilities: line %d: %s and %s have one minor", line, old, f[0])
+			return nil, fmt.Errorf("cannot read MIG capabilities: line %d: %s and %s have the same minor", line, old, f[0])
 		}
 		if old, had := caps[f[0]]; had && old != uint32(n) {
 			return nil, fmt.Errorf("cannot read MIG capabilities: line %d: %s has two minors", line, f[0])
@@ -42,15 +42,15 @@ func ParseCaps(text string) (Caps, error) {
 	return caps, nil
 }
 
-// lastCaps are the capabilities that were read last. A driver has hundreds of them and gives others only when it is loaded
-// anew, and they are read at every look at the node.
+// lastCaps are the capabilities that were parsed last. A driver has hundreds of them and assigns others only when it is
+// loaded again, and they are read for every observation of the node.
 var lastCaps struct {
 	mu   sync.Mutex // guards both
 	text string
 	caps Caps
 }
 
-// parseCapsOnce gives what ParseCaps gives; nobody may write into it.
+// parseCapsOnce is ParseCaps with a cache. The caller must not modify the result.
 func parseCapsOnce(text string) (Caps, error) {
 	lastCaps.mu.Lock()
 	defer lastCaps.mu.Unlock()

@@ -11,29 +11,29 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// CDIKind is the kind of our devices in the language of container runtimes. The vendor is a domain's name by their
-// rules; that of the hardware's maker is its own toolkit's.
+// CDIKind is the CDI kind of the devices of gpushare. CDI requires a domain name as the vendor. nvidia.com belongs to NVIDIA's
+// own toolkit.
 const CDIKind = "gpushare.dev/gpu"
 
-// Container is what a container of a grant gets.
+// Container is the input for the CDI spec of a grant.
 type Container struct {
 	Tenant, Grant string
-	Rules         []cgroup.DeviceRule // the nodes of one place of the grant
+	Rules         []cgroup.DeviceRule // the device nodes of one lease of the grant
 	Environment   map[string]string
 	Libraries     []Library
-	HostRoot      string // where the nodes are on the host: "/" but for a virtual node
+	HostRoot      string // the root of the nodes on the host: "/" except for a virtual node
 }
 
-// CDIDevice is the device's name: neither a tenant's name nor a grant's has a dot.
+// CDIDevice is the name of the device. Names of tenants and grants contain no dot.
 func CDIDevice(tenant, grant string) string { return tenant + "." + grant }
 
-// CDIVolume is where images that are made for GPUs look for the driver's libraries, whatever their distribution.
+// CDIVolume is where GPU images of every distribution search the driver's libraries.
 const CDIVolume = "/usr/local/nvidia/lib64"
 
-// CDI describes a grant to container runtimes: its device nodes, its environment, and the driver's libraries, which no
-// image can bring along. There are no hooks: each library is mounted under its own name and under the name that programs
-// link to, where the host has it and where images look for it.
-// Its version is the lowest that has all of that: an older runtime would refuse a higher one for nothing.
+// CDI returns the CDI spec of a grant: its device nodes, its environment, and the driver's libraries, which must match the
+// kernel module and so cannot be in an image. It uses no hooks: each library is mounted with its file name and with its
+// soname, at its path on the host and in CDIVolume. The version is the lowest that supports this, because a runtime refuses
+// a version above its own.
 func CDI(c Container) (*specs.Spec, error) {
 	s := &specs.Spec{Kind: CDIKind}
 	edits := specs.ContainerEdits{Env: environ(c.Environment)}
@@ -60,8 +60,8 @@ func CDI(c Container) (*specs.Spec, error) {
 	return s, err
 }
 
-// environ is sorted, so that nothing changed reads as nothing changed. NVIDIA's own hook, where it is installed, is told to
-// add nothing: it would open every GPU.
+// environ is sorted, so that an unchanged environment gives an unchanged spec. NVIDIA_VISIBLE_DEVICES=void tells NVIDIA's own
+// hook, where it is installed, to add nothing: it would open every GPU.
 func environ(set map[string]string) []string {
 	out := []string{"NVIDIA_VISIBLE_DEVICES=void"}
 	for _, k := range slices.Sorted(maps.Keys(set)) {

@@ -1,8 +1,10 @@
-// Package isolation turns a tenant, its grants and the hardware as observed into walls: the limits and device rules of
-// slices and scopes, the environment of a lease, and the steps that lead from what is to what should be.
+// Package isolation plans the isolation of tenants from the tenants, their grants and the observed hardware: the limits and
+// device rules of slices and scopes, login filters, the environment of a lease, CDI specs, and the steps from the observed
+// to the desired state.
 //
-// The planning is pure; Host is read from /proc, /sys and /dev in one place, and Handler carries steps out through
-// cgroup's port. It knows neither the spec nor the wire format, starts no scope, and holds no state. What a rule allows is what
-// was observed, never what was asked for: the numbers of a MIG instance's capabilities are used again by the next
-// instance in its slot, so access is taken away before the hardware changes and given after it was read back.
+// Planning is pure. Only ReadHost reads /proc, /sys and /dev; the handlers carry out steps through the port of package
+// cgroup. This package knows neither the spec nor the wire format, starts no scope, and keeps no state.
+//
+// Rules allow what was observed, not what was requested: the next MIG instance at a placement gets the same capability
+// minors. So access is revoked before the hardware changes, and granted after the change was read back.
 package isolation

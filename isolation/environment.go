@@ -8,7 +8,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Lease is what the environment of a lease's processes is made from.
+// Lease is the input for the environment of a lease's processes.
 type Lease struct {
 	ID      string
 	Tenant  string
@@ -16,17 +16,16 @@ type Lease struct {
 	Devices []gpu.UUID // GPUs, or the MIG devices of an instance
 	// Timesliced: the lease's GPU is time-sliced, so its processes may be frozen.
 	Timesliced bool
-	// MPS is what the control daemon's clients need (CUDA_MPS_PIPE_DIRECTORY and limits); nil when not under MPS.
+	// MPS are the variables of a client of the MPS control daemon (CUDA_MPS_PIPE_DIRECTORY and limits); nil without MPS.
 	MPS map[string]string
 }
 
-// LaunchQueueScale makes the queue of kernels that a process may have submitted a quarter as deep. A frozen process's
-// queue runs on until it is empty, so this is what bounds how long another must wait for its turn. It must be set before
-// CUDA starts.
+// LaunchQueueScale reduces the queue of submitted kernels of a process to a quarter. The backlog of a frozen process runs
+// until it is empty, so the size of the queue bounds the wait of the next lease. It must be set before CUDA starts.
 const LaunchQueueScale = "0.25x"
 
-// mpsNames are the variables by which a process finds an MPS control daemon and by which it is limited there (NVIDIA's
-// MPS guide, appendix of environment variables).
+// mpsNames are the variables that select an MPS control daemon and the limits of its client (NVIDIA's MPS guide, section on
+// environment variables).
 func mpsNames() []string {
 	return []string{
 		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_CLIENT_PRIORITY", "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
@@ -34,13 +33,13 @@ func mpsNames() []string {
 	}
 }
 
-// Environment is what a lease's processes get: the variables to set, and those to take out. It is for finding one's
-// devices, not for keeping others': that is what the device rules are for.
+// Environment returns the environment of a lease's processes: the variables to set and those to remove. It lets programs find
+// their devices. It isolates nothing: that is done by the device rules.
 //
-// CUDA_VISIBLE_DEVICES names UUIDs, so that a changed order of enumeration gives nobody another's GPU. MPS variables that
-// were inherited are taken out, for they would lead to a control daemon that is not the lease's. NVIDIA_VISIBLE_DEVICES,
-// which container runtimes read, is taken out as well: an inherited "all" asks for more than the walls allow, and a
-// container in a lease gets its devices in another way.
+// CUDA_VISIBLE_DEVICES contains UUIDs, so that a changed order of enumeration selects no other GPU. Inherited MPS variables
+// are removed, because they would select another control daemon than the lease's. NVIDIA_VISIBLE_DEVICES, which container
+// runtimes read, is removed as well: an inherited "all" requests more than the device rules allow, and a container in a lease
+// gets its devices from CDI.
 func Environment(l Lease) (set map[string]string, unset []string) {
 	ids := make([]string, len(l.Devices))
 	for i, id := range l.Devices {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// Slices is what the steps need of cgroup.Port.
+// Slices is the part of cgroup.Port that the steps use.
 type Slices interface {
 	Info() cgroup.Info
 	SetSlice(ctx context.Context, s cgroup.Slice) (wrote bool, err error)
@@ -18,12 +18,12 @@ type Slices interface {
 	RemoveSlice(ctx context.Context, name cgroup.SliceName) error
 }
 
-// Handler carries out the steps of this package. What was done is read back, so that another process can go on.
+// Handler carries out the steps of slices. It reads back what was done, so that another process can continue.
 type Handler struct {
 	Slices Slices
 }
 
-// Applied tells whether the slice already is as the step leaves it, as far as it can be enforced here.
+// Applied reports whether the slice is already as the step leaves it, in what can be enforced here.
 func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 	switch s.Kind {
 	case KindSet:
@@ -44,7 +44,7 @@ func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 	return false, unknownKind(s.Kind)
 }
 
-// Do carries a step out. Doing it twice is doing it once.
+// Do carries out a step. It is idempotent.
 func (h *Handler) Do(ctx context.Context, s step.Step) error {
 	switch s.Kind {
 	case KindSet:
@@ -63,7 +63,7 @@ func (h *Handler) Do(ctx context.Context, s step.Step) error {
 	return unknownKind(s.Kind)
 }
 
-// Undo takes a step back to what was before it. A step without undo data stays.
+// Undo restores the state before a step. It does nothing for a step without undo data.
 func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 	if len(s.Undo) == 0 {
 		return nil
@@ -78,7 +78,7 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 	case was.Slice != nil:
 		return h.set(ctx, *was.Slice)
 	case s.Kind == KindRemove:
-		return nil // nothing was there, nothing was removed
+		return nil // there was no slice to remove
 	}
 	var created cgroup.Slice
 	if err := decode(s.Args, &created); err != nil {
@@ -101,7 +101,7 @@ func (h *Handler) remove(ctx context.Context, name cgroup.SliceName) error {
 	return nil
 }
 
-// find reads one slice back; nil when there is none.
+// find reads one slice back; nil means none.
 func (h *Handler) find(ctx context.Context, name cgroup.SliceName) (*cgroup.SliceState, error) {
 	is, err := h.Slices.Slice(ctx, name)
 	if errors.Is(err, cgroup.ErrNotFound) {
@@ -121,5 +121,5 @@ func decode(b json.RawMessage, into any) error {
 }
 
 func unknownKind(kind string) error {
-	return fmt.Errorf("cannot carry out a step of kind %q: unknown", kind)
+	return fmt.Errorf("cannot carry out a step of kind %q: unknown kind", kind)
 }

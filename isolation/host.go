@@ -16,30 +16,29 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// Host is what the kernel says of device numbers and CPUs.
+// Host is the device numbers and CPUs that the kernel reports.
 type Host struct {
-	// Majors of character devices by driver name, as in /proc/devices. Some drivers have several numbers; the first one
-	// is kept.
+	// Majors of character devices by driver name, as in /proc/devices. Of a driver with several majors it is the first.
 	Majors map[string]uint32
-	// Caps are the minors of MIG capabilities; nil when the driver does not tell.
+	// Caps are the minors of MIG capabilities; nil when the driver does not report them.
 	Caps Caps
 	// CPUs of each NUMA node, as in "0-31,64-95".
 	CPUs map[int]string
-	// Classes are the device nodes that exist of each class that a tenant may ask for: rdma, fuse, dri.
+	// Classes are the existing device nodes of each class that a spec may name: rdma, fuse, dri.
 	Classes map[string][]cgroup.DeviceRule
 }
 
-// classPatterns names the nodes of each class of devices below /dev. A function, so that nobody can change it.
+// classPatterns are the nodes of each class of devices below /dev. A function, so that no code can change them.
 func classPatterns() map[string][]string {
 	return map[string][]string{
 		"rdma": {"infiniband/uverbs*", "infiniband/rdma_cm"},
 		"fuse": {"fuse"},
-		"dri":  {"dri/renderD*"}, // not card*: those set modes
+		"dri":  {"dri/renderD*"}, // not card*: these set display modes
 	}
 }
 
-// ReadHost reads the host below root, "/" on a real one. What is not there is left empty; what cannot be read or
-// understood is an error, beside all that could.
+// ReadHost reads the host below root ("/" on a real host). Missing files leave their part empty. A file that cannot be read or
+// parsed is an error; the rest is returned as well.
 func ReadHost(root string) (Host, error) {
 	h := Host{CPUs: map[int]string{}, Classes: map[string][]cgroup.DeviceRule{}}
 	var errs []error
@@ -87,9 +86,8 @@ func ReadHost(root string) (Host, error) {
 	return h, nil
 }
 
-// nodeRule makes the rule that allows a device node. A file that is no character device is passed over: nothing that
-// could be opened stands behind it.
-func nodeRule(root, path string) (cgroup.DeviceRule, bool) {
+// nodeRule returns the rule that allows a device node. ok is false for a file that is not a character device.
+func nodeRule(root, path string) (rule cgroup.DeviceRule, ok bool) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
 		return cgroup.DeviceRule{}, false
@@ -123,7 +121,7 @@ func parseMajors(text string) map[string]uint32 {
 	return majors
 }
 
-// CPUsOfNodes is the CPUs of the NUMA nodes, as one list; ok is false when a node's CPUs are not known.
+// CPUsOfNodes returns the CPUs of the NUMA nodes as one list; ok is false when the CPUs of a node are unknown.
 func (h *Host) CPUsOfNodes(nodes []int) (list string, ok bool) {
 	var all []int
 	for _, n := range nodes {

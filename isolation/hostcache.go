@@ -2,8 +2,8 @@ package isolation
 
 import "sync"
 
-// HostCache reads a host once for each observation of the node: every lease that starts asks for it, and the list of MIG
-// capabilities alone has a line for each instance that could ever be.
+// HostCache reads a host once for each observation of the node: every lease needs it at its start, and the list of MIG
+// capabilities has a line for each possible instance.
 type HostCache struct {
 	Root string // of the host; not changed after the first use
 
@@ -12,7 +12,7 @@ type HostCache struct {
 	host Host
 }
 
-// At gives the host as it was read for an observation, which is told apart by identity. Without one it is read anew.
+// At returns the host as read for an observation. Observations are compared by identity. For nil the host is read again.
 func (h *HostCache) At(observation any) (Host, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

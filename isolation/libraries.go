@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// Library is one of the driver's libraries, or a program of it, which must be of exactly the kernel module's version.
+// Library is a library or a program of the driver. Its version must equal that of the kernel module.
 type Library struct {
-	Path   string // on the host, below its root
+	Path   string // on the host, relative to its root
 	Soname string // what programs link to: "libcuda.so.1"; empty for a program, and when it is the file's own name
 }
 
-// driverFiles names what compute needs of the driver. What draws is left out.
+// driverFiles are the libraries of the driver for computing, without those for graphics.
 func driverFiles() []string {
 	return []string{
 		"libcuda", "libcudadebugger", "libnvidia-gpucomp", "libnvidia-ml", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-opencl",
@@ -22,7 +22,7 @@ func driverFiles() []string {
 	}
 }
 
-// libraryDirs are where distributions and the driver's own installer put 64-bit libraries.
+// libraryDirs are the directories of 64-bit libraries in distributions and in the driver's own installer.
 func libraryDirs() []string {
 	return []string{
 		"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current",
@@ -30,8 +30,8 @@ func libraryDirs() []string {
 	}
 }
 
-// ReadLibraries finds the driver's libraries of a version below a root. Of several places the first that has a library
-// counts. What is not there is left out: a host may have the parts for computing only.
+// ReadLibraries finds the driver's libraries of a version below root. It uses the first directory that has a library, and
+// skips missing ones: a host may have only some packages of the driver.
 func ReadLibraries(root, version string) []Library {
 	var out []Library
 	if version == "" {
@@ -54,14 +54,14 @@ func ReadLibraries(root, version string) []Library {
 	return out
 }
 
-// soname is what the library calls itself; where that cannot be read, what all of these but the compilers have.
+// soname is the DT_SONAME of the library. When it cannot be read, it is name.so.1, as for all of these except the compilers.
 func soname(root, path, name string) string {
 	own := name + ".so.1"
 	if f, err := elf.Open(filepath.Join(root, path)); err == nil {
 		if names, err := f.DynString(elf.DT_SONAME); err == nil && len(names) == 1 && filepath.Base(names[0]) == names[0] {
 			own = names[0]
 		}
-		_ = f.Close() // it was only read
+		_ = f.Close() // opened only for reading
 	}
 	if own == filepath.Base(path) {
 		return ""

@@ -15,11 +15,11 @@ import (
 // capsDriver is the name of the capabilities' driver in /proc/devices.
 const capsDriver = "nvidia-caps"
 
-// lastGPU is the largest minor of major 195 that is a GPU: the next ones are modesetting and the control device.
+// lastGPU is the largest minor of major 195 that is a GPU: 254 is nvidia-modeset and 255 nvidiactl.
 const lastGPU = 253
 
-// AllGPUs is what is closed when it is not known which GPUs are managed: every GPU, and every MIG capability if the
-// driver has them.
+// AllGPUs is the ranges to close when the managed GPUs are unknown: every GPU, and every MIG capability if the driver has
+// them.
 func AllGPUs(host *Host) []device.Range {
 	closed := []device.Range{{Type: 'c', Major: gpuMajor, Last: lastGPU}}
 	if major, ok := host.Majors[capsDriver]; ok {
@@ -28,19 +28,18 @@ func AllGPUs(host *Host) []device.Range {
 	return closed
 }
 
-// InPlaceLease is a lease whose processes stay outside our slices, with what it may open.
+// InPlaceLease is a lease whose processes remain outside the managed slices, with what it may open.
 type InPlaceLease struct {
 	Lease   string
 	UID     uint32
-	Cgroup  string // where they are
-	Unit    bool   // the cgroup is a unit's, which has a guard of its own
+	Cgroup  string // of the processes; empty when unknown
+	Unit    bool   // the cgroup is a unit's, which has a login filter of its own
 	Targets []Target
 }
 
-// LoginFilters is the guards that should stand: on the cgroup of logins, if there is one, and on those of adopted units.
-// Managed is the GPUs that are closed to who has no lease on them. One of them that is not seen now could come back under
-// any number: then all numbers are closed but those of GPUs that are seen and not managed. missing tells of visitors that
-// get nothing.
+// LoginFilters returns the desired login filters: on the cgroup of logins, if there is one, and on those of adopted units.
+// They close the managed GPUs to users without a lease on them. A managed GPU that is missing now may return with any minor:
+// then all minors are closed except those of observed GPUs that are not managed. missing names the leases that get nothing.
 func LoginFilters(h *Hardware, managed []gpu.UUID, logins string, inPlace []InPlaceLease) (states []device.LoginFilterState, missing []string) {
 	closed := managedRanges(h, managed)
 	at := func(cg string) *device.LoginFilter {
@@ -82,8 +81,8 @@ func exceptions(uid uint32, rules []cgroup.DeviceRule) []device.Exception {
 	return out
 }
 
-// managedRanges is the devices of the managed GPUs: their own nodes and all their capabilities, made or not, for a slot's
-// next instance has the numbers of the last.
+// managedRanges are the devices of the managed GPUs: their nodes and all their capabilities, also those without an instance,
+// because the next instance at a placement gets the minors of the last one.
 func managedRanges(h *Hardware, managed []gpu.UUID) []device.Range {
 	if len(managed) == 0 {
 		return nil
@@ -101,7 +100,7 @@ func managedRanges(h *Hardware, managed []gpu.UUID) []device.Range {
 	for _, minor := range known {
 		closed = append(closed, device.Range{Type: 'c', Major: gpuMajor, First: minor, Last: minor})
 		if caps && h.Host.Caps == nil {
-			closed = append(closed, device.All(major)) // which are whose is not told
+			closed = append(closed, device.All(major)) // the driver does not report which belong to the GPU
 		} else if caps {
 			for _, n := range capsOf(h.Host.Caps, minor) {
 				closed = append(closed, device.Range{Type: 'c', Major: major, First: n, Last: n})
@@ -111,7 +110,7 @@ func managedRanges(h *Hardware, managed []gpu.UUID) []device.Range {
 	return device.LoginFilter{Closed: closed}.Canonical().Closed
 }
 
-// allBut is every number but those of GPUs that are seen and not managed.
+// allBut is every minor except those of observed GPUs that are not managed.
 func allBut(h *Hardware, managed []gpu.UUID) []device.Range {
 	var open, openCaps []uint32
 	for i := range h.GPUs {
@@ -128,7 +127,7 @@ func allBut(h *Hardware, managed []gpu.UUID) []device.Range {
 			continue
 		}
 		if len(openCaps) > 0 {
-			all.Last = lastCap(h.Host.Caps) // the kernel names them all
+			all.Last = lastCap(h.Host.Caps) // mig-minors lists all capabilities
 		}
 		closed = append(closed, without(all, openCaps)...)
 	}
@@ -143,7 +142,7 @@ func lastCap(caps Caps) uint32 {
 	return last
 }
 
-// capsOf is the minors of a GPU's capabilities.
+// capsOf are the minors of a GPU's capabilities.
 func capsOf(caps Caps, gpuMinor uint32) []uint32 {
 	var out []uint32
 	prefix := fmt.Sprintf("gpu%d/", gpuMinor)
@@ -156,7 +155,7 @@ func capsOf(caps Caps, gpuMinor uint32) []uint32 {
 	return out
 }
 
-// without cuts minors out of a range.
+// without removes minors from a range.
 func without(r device.Range, minors []uint32) []device.Range {
 	minors = slices.Clone(minors)
 	slices.Sort(minors)
@@ -176,7 +175,7 @@ func without(r device.Range, minors []uint32) []device.Range {
 	return append(out, r)
 }
 
-// gpuText names the GPUs that a guard closes, for people: "/dev/nvidia0-3,5".
+// gpuText names the GPUs that a filter closes, for people: "/dev/nvidia0-3,5".
 func gpuText(g device.LoginFilter) string {
 	var parts []string
 	for _, r := range g.Closed {
@@ -196,7 +195,7 @@ func gpuText(g device.LoginFilter) string {
 	return "/dev/nvidia" + strings.Join(parts, ",")
 }
 
-// exceptionText counts who has exceptions, for people.
+// exceptionText describes the exceptions of a filter, for people.
 func exceptionText(g device.LoginFilter) string {
 	seen := map[uint32]bool{}
 	for _, e := range g.Except {
@@ -206,9 +205,9 @@ func exceptionText(g device.LoginFilter) string {
 	case len(seen) == 0:
 		return ""
 	case seen[math.MaxUint32]:
-		return ", but for its own lease"
+		return ", except for its own lease"
 	case len(seen) == 1:
-		return ", but for 1 user with a lease"
+		return ", except for 1 user with a lease"
 	}
-	return fmt.Sprintf(", but for %d users with a lease", len(seen))
+	return fmt.Sprintf(", except for %d users with a lease", len(seen))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// filterHost is a node of GPUs 0 to 3, of which 0 and 1 can be partitioned.
+// filterHost is a node with the GPUs 0 to 3 and two GPU instances' capabilities of each.
 func filterHost() *Hardware {
 	h := &Hardware{Host: Host{Majors: map[string]uint32{capsDriver: 237, "nvidia-uvm": 509}, Caps: Caps{}}}
 	for i := range 4 {
@@ -42,13 +42,13 @@ func TestLoginFiltersCloseManagedGPUs(t *testing.T) {
 			change: func(h *Hardware) { h.Host.Majors, h.Host.Caps = nil, nil },
 		},
 		{
-			name: "capabilities of which nobody says whose they are", managed: []gpu.UUID{"GPU-1"}, closed: "[c 195:1 c 237:*]",
+			name: "capabilities that the driver does not attribute to GPUs", managed: []gpu.UUID{"GPU-1"}, closed: "[c 195:1 c 237:*]",
 			change: func(h *Hardware) { h.Host.Caps = nil },
 		},
-		// It may come back under any number but those that others have.
-		{name: "a managed GPU is not seen", managed: []gpu.UUID{"GPU-0", "GPU-9"}, closed: "[c 195:0 c 195:4-253 c 237:0-137 c 237:140-146 c 237:149-272 c 237:275-281 c 237:284-407 c 237:410-416]"},
+		// It may return with any minor that no other GPU has.
+		{name: "a managed GPU is missing", managed: []gpu.UUID{"GPU-0", "GPU-9"}, closed: "[c 195:0 c 195:4-253 c 237:0-137 c 237:140-146 c 237:149-272 c 237:275-281 c 237:284-407 c 237:410-416]"},
 		{
-			name: "a managed GPU has no number", managed: []gpu.UUID{"GPU-0", "GPU-1", "GPU-2", "GPU-3"}, closed: "[c 195:0-253 c 237:*]",
+			name: "a managed GPU has no minor", managed: []gpu.UUID{"GPU-0", "GPU-1", "GPU-2", "GPU-3"}, closed: "[c 195:0-253 c 237:*]",
 			change: func(h *Hardware) { h.GPUs[3].Identity.Minor = -1 },
 		},
 	} {
@@ -73,7 +73,7 @@ func TestLoginFiltersExceptLeasesInPlace(t *testing.T) {
 	all := []gpu.UUID{"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
 	inPlace := []InPlaceLease{
 		{Lease: "a", UID: 1000, Cgroup: "/user.slice/user-1000.slice/session-1.scope", Targets: []Target{{GPU: "GPU-2"}}},
-		{Lease: "b", UID: 1001, Targets: []Target{{GPU: "GPU-3"}}}, // where it is, is not known
+		{Lease: "b", UID: 1001, Targets: []Target{{GPU: "GPU-3"}}}, // the cgroup is unknown
 		{Lease: "c", UID: 1002, Cgroup: "/system.slice/cron.service", Targets: []Target{{GPU: "GPU-1"}}},
 		{Lease: "d", UID: 0, Cgroup: "/system.slice/jupyter.service", Unit: true, Targets: []Target{{GPU: "GPU-1"}}},
 		{Lease: "e", UID: 1003, Cgroup: "/user.slice/x", Targets: []Target{{GPU: "GPU-9"}}},
@@ -120,7 +120,7 @@ func allows(g device.LoginFilter, uid, minor uint32) bool {
 	return !closed || slices.ContainsFunc(g.Except, func(e device.Exception) bool { return e.UID == uid && e.Rule.Minor == minor })
 }
 
-// Between the two steps a guard lets through exactly what both the old and the new one let through.
+// Between the two steps a filter allows exactly what both the old and the new one allow.
 func TestRestrictFilterAllowsWhatBothAllow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from, want := drawFilter(t, "is"), drawFilter(t, "want")
@@ -153,13 +153,13 @@ func TestPlanLoginFilters(t *testing.T) {
 		steps     []string
 	}{
 		{name: "nothing"},
-		{name: "as wanted", want: at(logins, filter(0, 3, 1000)), are: at(logins, filter(0, 3, 1000))},
+		{name: "as desired", want: at(logins, filter(0, 3, 1000)), are: at(logins, filter(0, 3, 1000))},
 		{name: "a new one", want: at(logins, filter(0, 3)), steps: []string{"revoke: close /dev/nvidia0-3 to logins (/user.slice)"}},
-		{name: "of a unit", want: at("/a.service", filter(2, 2, device.AnyUser)), steps: []string{"revoke: close /dev/nvidia2 to /a.service, but for its own lease"}},
+		{name: "of a unit", want: at("/a.service", filter(2, 2, device.AnyUser)), steps: []string{"revoke: close /dev/nvidia2 to /a.service, except for its own lease"}},
 		{name: "after the boot", want: at(logins, filter(0, 3)), are: at(logins, filter(0, lastGPU)), steps: []string{"grant: close only /dev/nvidia0-3 to logins (/user.slice)"}},
-		{name: "one more user", want: at(logins, filter(0, 3, 1000)), are: at(logins, filter(0, 3)), steps: []string{"grant: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
-		{name: "another user", want: at(logins, filter(0, 3, 1001)), are: at(logins, filter(0, 3, 1000)), steps: []string{"revoke: close /dev/nvidia0-3 to logins (/user.slice)", "grant: close only /dev/nvidia0-3 to logins (/user.slice), but for 1 user with a lease"}},
-		{name: "none any more", are: at(logins, filter(0, 3)), steps: []string{"grant: take the guard off logins (/user.slice)"}},
+		{name: "one more user", want: at(logins, filter(0, 3, 1000)), are: at(logins, filter(0, 3)), steps: []string{"grant: close only /dev/nvidia0-3 to logins (/user.slice), except for 1 user with a lease"}},
+		{name: "another user", want: at(logins, filter(0, 3, 1001)), are: at(logins, filter(0, 3, 1000)), steps: []string{"revoke: close /dev/nvidia0-3 to logins (/user.slice)", "grant: close only /dev/nvidia0-3 to logins (/user.slice), except for 1 user with a lease"}},
+		{name: "none any more", are: at(logins, filter(0, 3)), steps: []string{"grant: remove the login filter of logins (/user.slice)"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
@@ -182,7 +182,7 @@ func TestPlanLoginFilters(t *testing.T) {
 	}
 }
 
-// oneFilter is the host of steps: one cgroup.
+// oneFilter is a host with one cgroup.
 type oneFilter struct{ now *device.LoginFilter }
 
 func (o *oneFilter) Filters(context.Context) ([]device.LoginFilterState, error) {
@@ -197,21 +197,21 @@ func (o *oneFilter) ChangeFilter(_ context.Context, _ string, change func(*devic
 	return true, nil
 }
 
-// Steps lead from what was observed to what is wanted, also when leases came and went since they were planned; and taken
-// back they lead to where they came from.
+// The steps lead from the observed filter to the desired one, also when leases started or ended since the plan. Undone they
+// lead back.
 func TestLoginFilterSteps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from, want := drawFilter(t, "is"), drawFilter(t, "want")
 		host := &oneFilter{now: &from}
 		var observed []device.LoginFilterState
-		if rapid.Bool().Draw(t, "stands") {
+		if rapid.Bool().Draw(t, "active") {
 			observed = []device.LoginFilterState{{Cgroup: "/user.slice", Filter: from}}
 		} else {
 			host.now = nil
 		}
 		h := &LoginFilterHandler{Filters: host}
 		steps := PlanLoginFilters([]device.LoginFilterState{{Cgroup: "/user.slice", Filter: want}}, observed, "/user.slice")
-		// A lease of a device that stays closed, as between the plan and its steps.
+		// A lease of a device that remains closed starts between the plan and its steps.
 		added := device.Exception{UID: 2000, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 3, Access: "rw"}}
 		between := rapid.Bool().Draw(t, "a lease in between") && host.now != nil && !allows(from, 1, 3) && !allows(want, 1, 3)
 		if between {
@@ -220,7 +220,7 @@ func TestLoginFilterSteps(t *testing.T) {
 		}
 		before := host.now
 		for _, s := range steps {
-			for range 2 { // twice is once
+			for range 2 { // Do is idempotent
 				if err := h.Do(t.Context(), s); err != nil {
 					t.Fatal(err)
 				}
@@ -242,12 +242,12 @@ func TestLoginFilterSteps(t *testing.T) {
 			}
 		}
 		if (before == nil) != (host.now == nil) || before != nil && !before.Equal(*host.now) {
-			t.Fatalf("taken back to %+v, want %+v", host.now, before)
+			t.Fatalf("undone to %+v, want %+v", host.now, before)
 		}
 	})
 }
 
-// A login may be taken into a grant in the moment in which the guard is made: its exception stays, and the step has worked.
+// A login may be adopted while the filter is set: its exception remains, and the step succeeds.
 func TestALoginFilterIsSetWhileALeaseStarts(t *testing.T) {
 	want := device.LoginFilter{Closed: []device.Range{{Type: 'c', Major: gpuMajor, First: 0, Last: 3}}}
 	added := device.Exception{UID: 2000, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 3, Access: "rw"}}
@@ -259,7 +259,7 @@ func TestALoginFilterIsSetWhileALeaseStarts(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		host := &oneFilter{}
 		h := &LoginFilterHandler{Filters: host}
-		if first { // It begins before the step is carried out.
+		if first { // the lease starts before the step
 			host.now = &with
 		}
 		if err := h.Do(t.Context(), steps[0]); err != nil {
@@ -273,7 +273,7 @@ func TestALoginFilterIsSetWhileALeaseStarts(t *testing.T) {
 			t.Errorf("it ends at %+v, %v", host.now, err)
 		}
 		if err := h.Undo(t.Context(), steps[0]); err != nil || host.now != nil {
-			t.Errorf("taken back to %+v, %v", host.now, err)
+			t.Errorf("undone to %+v, %v", host.now, err)
 		}
 	}
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// KindLoginFilter is the kind of step that sets or takes off the guard of a cgroup. Arguments and undo: LoginFilterArgs.
+// KindLoginFilter is the kind of step that sets or removes the login filter of a cgroup. Arguments and undo: LoginFilterArgs.
 const KindLoginFilter = "login-filter.set"
 
-// LoginFilterArgs is the guard that a cgroup should have; nil is none.
+// LoginFilterArgs is the desired login filter of a cgroup; nil means none.
 type LoginFilterArgs struct {
 	Cgroup string              `json:"cgroup"`
 	Filter *device.LoginFilter `json:"filter,omitempty"`
 }
 
-// PlanLoginFilters is the steps from the guards as read back to those that should stand. One that changes both ways has two
-// steps, as slices have: first it closes and takes exceptions away, and when the hardware has changed it opens.
+// PlanLoginFilters returns the steps from the observed login filters to the desired ones. A filter that changes both ways has
+// two steps, as slices have: one that revokes access before the hardware changes, and one that grants access afterwards.
 func PlanLoginFilters(desired, observed []device.LoginFilterState, logins string) []step.Step {
 	var revoke, grant []step.Step
 	for _, want := range desired {
@@ -29,7 +29,7 @@ func PlanLoginFilters(desired, observed []device.LoginFilterState, logins string
 			revoke = append(revoke, step.Step{
 				Kind: KindLoginFilter, Phase: step.RevokeAccess, Disruption: step.None,
 				Args: step.Must(LoginFilterArgs{want.Cgroup, &want.Filter}), Undo: step.Must(LoginFilterArgs{Cgroup: want.Cgroup}),
-				Text: fmt.Sprintf("close %s to %s%s", gpuText(want.Filter), target, exceptionText(want.Filter)), Reason: "nothing keeps it from managed GPUs; what is open already stays open",
+				Text: fmt.Sprintf("close %s to %s%s", gpuText(want.Filter), target, exceptionText(want.Filter)), Reason: "it has no login filter yet; open files remain open",
 			})
 			continue
 		}
@@ -57,7 +57,7 @@ func PlanLoginFilters(desired, observed []device.LoginFilterState, logins string
 		grant = append(grant, step.Step{
 			Kind: KindLoginFilter, Phase: step.GrantAccess, Disruption: step.None,
 			Args: step.Must(LoginFilterArgs{Cgroup: s.Cgroup}), Undo: step.Must(LoginFilterArgs{s.Cgroup, &s.Filter}),
-			Text: "take the guard off " + filterTarget(s.Cgroup, logins), Reason: "the spec asks for none there",
+			Text: "remove the login filter of " + filterTarget(s.Cgroup, logins), Reason: "the spec does not require it",
 		})
 	}
 	return append(revoke, grant...)
@@ -70,8 +70,7 @@ func filterTarget(cg, logins string) string {
 	return cg
 }
 
-// restrictFilter is the guard as it is, and what the wanted one closes beside, with the exceptions of both. A device that was
-// open to all so far keeps those who are to have it.
+// restrictFilter returns a filter that allows exactly what both is and want allow.
 func restrictFilter(is, want device.LoginFilter) device.LoginFilter {
 	restricted := device.LoginFilter{Closed: slices.Concat(is.Closed, want.Closed)}
 	for _, e := range want.Except {
@@ -81,7 +80,7 @@ func restrictFilter(is, want device.LoginFilter) device.LoginFilter {
 		}
 	}
 	for _, e := range is.Except {
-		// What will be open to all is not closed to who has it.
+		// want opens the device to all users, so the users with an exception keep access.
 		willBeClosed := slices.ContainsFunc(want.Closed, func(r device.Range) bool { return r.Has(e.Rule.Type, e.Rule.Major, e.Rule.Minor) })
 		if !willBeClosed {
 			restricted.Except = append(restricted.Except, e)
@@ -93,26 +92,26 @@ func restrictFilter(is, want device.LoginFilter) device.LoginFilter {
 // LoginFilterWriter is what the steps need of the host.
 type LoginFilterWriter interface {
 	Filters(ctx context.Context) ([]device.LoginFilterState, error)
-	// ChangeFilter puts what change makes of the guard that stands onto the cgroup; nil is none. Nobody else changes a guard
-	// in between.
+	// ChangeFilter replaces the active filter of the cgroup by the result of change; nil means none. No other change can
+	// come in between.
 	ChangeFilter(ctx context.Context, cg string, change func(current *device.LoginFilter) *device.LoginFilter) (wrote bool, err error)
 }
 
-// LoginFilterHandler carries out the steps of the guard. Leases come and go between the plan and its steps and have their
-// exceptions changed at once. So of exceptions a step brings only what it adds and takes away.
+// LoginFilterHandler carries out the steps of login filters. Leases may start and end between the plan and its steps, and
+// change the exceptions immediately. So a step adds and removes only the exceptions that it changes.
 type LoginFilterHandler struct {
-	Filters LoginFilterWriter
+	Host LoginFilterWriter
 }
 
-// Applied tells whether the guard is as the step leaves it.
+// Applied reports whether the filter is as the step leaves it.
 func (h *LoginFilterHandler) Applied(ctx context.Context, s step.Step) (bool, error) {
 	from, to, err := loginFilterArgs(s)
 	if err != nil {
 		return false, err
 	}
-	all, err := h.Filters.Filters(ctx)
+	all, err := h.Host.Filters(ctx)
 	if err != nil {
-		return false, fmt.Errorf("cannot read the guards: %w", err)
+		return false, fmt.Errorf("cannot read the login filters: %w", err)
 	}
 	i := slices.IndexFunc(all, func(g device.LoginFilterState) bool { return g.Cgroup == to.Cgroup })
 	if i < 0 || to.Filter == nil {
@@ -121,17 +120,17 @@ func (h *LoginFilterHandler) Applied(ctx context.Context, s step.Step) (bool, er
 	return all[i].Filter.Equal(*reapply(from.Filter, to.Filter, &all[i].Filter)), nil
 }
 
-// Do sets the guard. Doing it twice is doing it once.
+// Do sets the filter. It is idempotent.
 func (h *LoginFilterHandler) Do(ctx context.Context, s step.Step) error {
 	from, to, err := loginFilterArgs(s)
 	if err != nil {
 		return err
 	}
-	_, err = h.Filters.ChangeFilter(ctx, to.Cgroup, func(current *device.LoginFilter) *device.LoginFilter { return reapply(from.Filter, to.Filter, current) })
+	_, err = h.Host.ChangeFilter(ctx, to.Cgroup, func(current *device.LoginFilter) *device.LoginFilter { return reapply(from.Filter, to.Filter, current) })
 	return err
 }
 
-// Undo puts back what was before.
+// Undo restores the previous filter.
 func (h *LoginFilterHandler) Undo(ctx context.Context, s step.Step) error {
 	if len(s.Undo) == 0 {
 		return nil
@@ -140,8 +139,8 @@ func (h *LoginFilterHandler) Undo(ctx context.Context, s step.Step) error {
 	return h.Do(ctx, s)
 }
 
-// reapply does to the guard that stands now what leads from one to the other. Where none stood before, what stands now came with
-// a lease since: a login may be taken into a grant in the moment in which the guard is made.
+// reapply applies the difference between from and to to the active filter. When from is nil and there is an active filter, a
+// lease has set it since the plan: a login may be adopted while the filter is set.
 func reapply(from, to, current *device.LoginFilter) *device.LoginFilter {
 	if to == nil || current == nil {
 		return to
@@ -163,7 +162,7 @@ func reapply(from, to, current *device.LoginFilter) *device.LoginFilter {
 	return &out
 }
 
-// loginFilterArgs is what a step leads from, as far as it says, and to.
+// loginFilterArgs returns the filters before and after a step. from is empty for a step without undo data.
 func loginFilterArgs(s step.Step) (from, to LoginFilterArgs, err error) {
 	if s.Kind != KindLoginFilter {
 		return from, to, unknownKind(s.Kind)

@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Target is what may be opened: a whole GPU, or one instance of it.
+// Target is a device that may be opened: a whole GPU, or one MIG instance.
 type Target struct {
 	GPU      gpu.UUID
 	Instance *gpu.Placement // nil: the whole GPU
@@ -21,7 +21,7 @@ type Hardware struct {
 	Host Host
 }
 
-// gpuMajor is the major of /dev/nvidia<minor> and /dev/nvidiactl (Linux's list of assigned numbers; the module asks for
+// gpuMajor is the major of /dev/nvidia<minor> and /dev/nvidiactl (Documentation/admin-guide/devices.txt; the module requests
 // this one and no other).
 const gpuMajor = 195
 
@@ -38,9 +38,9 @@ func (h *Hardware) gpu(id gpu.UUID) (*gpu.Snapshot, bool) {
 	return nil, false
 }
 
-// Rules is exactly what a process needs to open to use the targets and the classes of devices, sorted. Not in them:
-// nvidia-uvm-tools, nvidia-modeset, the capabilities that configure and monitor MIG. It fails rather than
-// allow what was not seen; missing tells of what is not there for now, like a module that is not loaded.
+// Rules returns exactly the devices that a process must open to use the targets and the classes of devices, sorted. It does
+// not include nvidia-uvm-tools, nvidia-modeset, and the capabilities that configure and monitor MIG. It fails for a target
+// that was not observed. missing reports what does not exist now, like a module that is not loaded.
 func Rules(h *Hardware, targets []Target, classes []string) (rules []cgroup.DeviceRule, missing []string, err error) {
 	if len(targets) > 0 {
 		rules = append(rules, node(gpuMajor, controlMinor, "rw", "/dev/nvidiactl"))
@@ -60,22 +60,22 @@ func Rules(h *Hardware, targets []Target, classes []string) (rules []cgroup.Devi
 	for _, c := range classes {
 		found := h.Host.Classes[c]
 		if len(found) == 0 {
-			missing = append(missing, fmt.Sprintf("devices of class %s: there are none", c))
+			missing = append(missing, fmt.Sprintf("devices of class %s: none found", c))
 		}
 		rules = append(rules, found...)
 	}
 	return cgroup.SortRules(rules), missing, nil
 }
 
-// targetRules is what one target needs beside what every one needs.
+// targetRules are the rules of one target, without those that all targets share.
 func targetRules(h *Hardware, t Target) ([]cgroup.DeviceRule, error) {
 	d, ok := h.gpu(t.GPU)
 	if !ok {
-		return nil, fmt.Errorf("cannot allow GPU %s: it was not seen", t.GPU)
+		return nil, fmt.Errorf("cannot allow GPU %s: not found", t.GPU)
 	}
 	minor := d.Identity.Minor
 	if minor < 0 || minor == controlMinor {
-		return nil, fmt.Errorf("cannot allow GPU %s: its device node is not known", t.GPU)
+		return nil, fmt.Errorf("cannot allow GPU %s: its device node is unknown", t.GPU)
 	}
 	rules := []cgroup.DeviceRule{node(gpuMajor, uint32(minor), "rw", fmt.Sprintf("/dev/nvidia%d", minor))}
 	if t.Instance == nil {
@@ -87,7 +87,7 @@ func targetRules(h *Hardware, t Target) ([]cgroup.DeviceRule, error) {
 	at := fmt.Sprintf("the instance at %d of GPU %s", t.Instance.Start, t.GPU)
 	i := slices.IndexFunc(d.Instances, func(in gpu.Instance) bool { return in.Placement == *t.Instance })
 	if i < 0 {
-		return nil, fmt.Errorf("cannot allow %s: it was not seen", at)
+		return nil, fmt.Errorf("cannot allow %s: not found", at)
 	}
 	in := &d.Instances[i]
 	if len(in.Compute) == 0 {
@@ -97,7 +97,7 @@ func targetRules(h *Hardware, t Target) ([]cgroup.DeviceRule, error) {
 	if !ok {
 		return nil, fmt.Errorf("cannot allow %s: the driver has no capability devices", at)
 	}
-	errUnknown := errors.New("the driver does not tell the numbers of its capabilities")
+	errUnknown := errors.New("the driver does not report the minors of its capabilities")
 	n, ok := h.Host.Caps.GI(minor, in.ID)
 	if !ok {
 		return nil, fmt.Errorf("cannot allow %s: %w", at, errUnknown)
@@ -117,7 +117,7 @@ func node(major, minor uint32, access, name string) cgroup.DeviceRule {
 	return cgroup.DeviceRule{Type: 'c', Major: major, Minor: minor, Access: access, Name: name}
 }
 
-// capability is the rule of one capability's node, which is only ever read.
+// capability is the rule of a capability's node, which is only read.
 func capability(major, minor uint32) cgroup.DeviceRule {
 	return node(major, minor, "r", fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor))
 }

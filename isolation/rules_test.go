@@ -40,7 +40,7 @@ func mustCaps(t testing.TB, text string) Caps {
 	return c
 }
 
-// machine has two partitioned GPUs on node 0 and two whole ones on node 1. Index and minor differ on purpose.
+// machine has two partitioned GPUs on NUMA node 0 and two whole ones on node 1. Index and minor differ on purpose.
 func machine(t testing.TB) *Hardware {
 	t.Helper()
 	h := &Hardware{Host: Host{
@@ -70,7 +70,7 @@ func slot(i int, start, size uint32) Target {
 	return Target{GPU: gpu.UUID(fmt.Sprintf("GPU-%d", i)), Instance: &gpu.Placement{Start: start, Size: size}}
 }
 
-// short writes rules as in "nvidia0:rw".
+// short formats rules as in "nvidia0:rw".
 func short(rules []cgroup.DeviceRule) string {
 	var out []string
 	for _, r := range rules {
@@ -97,20 +97,20 @@ func TestRules(t *testing.T) {
 		{name: "an instance with two compute instances", targets: []Target{slot(1, 4, 2)}, // 3 + 135·2 + 9·5 = 318
 			want: "nvidia2:rw nvidiactl:rw nvidia-cap318:r nvidia-cap319:r nvidia-cap320:r nvidia-uvm:rw"},
 		{name: "a class", classes: []string{"fuse"}, want: "fuse:rw"},
-		{name: "a class of which there is none", classes: []string{"rdma"}, missing: "devices of class rdma: there are none"},
+		{name: "a class without devices", classes: []string{"rdma"}, missing: "devices of class rdma: none found"},
 		{
 			name: "no uvm", targets: []Target{whole(3)}, change: func(h *Hardware) { delete(h.Host.Majors, "nvidia-uvm") },
 			want: "nvidia0:rw nvidiactl:rw", missing: "/dev/nvidia-uvm: the module nvidia-uvm is not loaded, and CUDA needs it",
 		},
 		{name: "the whole of a partitioned GPU", targets: []Target{whole(0)}, err: "it is in MIG mode"},
-		{name: "an unknown GPU", targets: []Target{whole(9)}, err: "cannot allow GPU GPU-9: it was not seen"},
-		{name: "an instance that is not there", targets: []Target{slot(0, 0, 2)}, err: "the instance at 0 of GPU GPU-0: it was not seen"},
-		{name: "an orphan", targets: []Target{slot(0, 6, 1)}, err: "it has no compute instance"},
+		{name: "an unknown GPU", targets: []Target{whole(9)}, err: "cannot allow GPU GPU-9: not found"},
+		{name: "a missing instance", targets: []Target{slot(0, 0, 2)}, err: "the instance at 0 of GPU GPU-0: not found"},
+		{name: "an instance without a compute instance", targets: []Target{slot(0, 6, 1)}, err: "it has no compute instance"},
 		{name: "a driver without capability devices", targets: []Target{slot(0, 0, 4)}, change: func(h *Hardware) { delete(h.Host.Majors, "nvidia-caps") }, err: "no capability devices"},
-		{name: "a driver that does not tell the minors", targets: []Target{slot(0, 0, 4)}, change: func(h *Hardware) { h.Host.Caps = nil }, err: "does not tell the numbers"},
-		{name: "nor that of one compute instance", targets: []Target{slot(1, 4, 2)}, change: func(h *Hardware) { delete(h.Host.Caps, "gpu2/gi5/ci1/access") }, err: "does not tell the numbers"},
-		{name: "a GPU without a node", targets: []Target{whole(3)}, change: func(h *Hardware) { h.GPUs[3].Identity.Minor = -1 }, err: "its device node is not known"},
-		{name: "one good and one bad target give nothing", targets: []Target{whole(3), whole(9)}, err: "GPU-9"},
+		{name: "a driver that does not report the minors", targets: []Target{slot(0, 0, 4)}, change: func(h *Hardware) { h.Host.Caps = nil }, err: "does not report the minors"},
+		{name: "a driver that does not report the minor of one compute instance", targets: []Target{slot(1, 4, 2)}, change: func(h *Hardware) { delete(h.Host.Caps, "gpu2/gi5/ci1/access") }, err: "does not report the minors"},
+		{name: "a GPU without a node", targets: []Target{whole(3)}, change: func(h *Hardware) { h.GPUs[3].Identity.Minor = -1 }, err: "its device node is unknown"},
+		{name: "one valid and one invalid target", targets: []Target{whole(3), whole(9)}, err: "GPU-9"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -138,8 +138,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestRulesKeepInstancesApart: whatever the layout, the rules of one instance let nobody into another, nor configure or
-// monitor MIG, nor open another GPU.
+// With any layout, the rules of one instance do not allow another instance, the configuration or monitoring of MIG, or
+// another GPU.
 func TestRulesKeepInstancesApart(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		h := &Hardware{Host: Host{Majors: map[string]uint32{"nvidia-caps": 236, "nvidia-uvm": 510}, Caps: mustCaps(t, capsText(8))}}
@@ -196,7 +196,7 @@ func TestRulesKeepInstancesApart(t *testing.T) {
 
 func TestCaps(t *testing.T) {
 	c := mustCaps(t, capsText(32))
-	// The numbers that NVIDIA's module is known to give; the last of 32 GPUs is 4322.
+	// The minors that NVIDIA's open kernel module assigns; the last one of 32 GPUs is 4322.
 	for name, want := range map[string]uint32{
 		"config": 1, "monitor": 2, "gpu0/gi0/access": 3, "gpu0/gi0/ci0/access": 4, "gpu0/gi1/access": 12,
 		"gpu1/gi0/access": 138, "gpu31/gi14/ci7/access": 4322,
@@ -212,14 +212,14 @@ func TestCaps(t *testing.T) {
 		t.Errorf("CI(1, 2, 3) = %d, %v", n, ok)
 	}
 	if _, ok := c.GI(32, 0); ok {
-		t.Error("a GPU that is not there has a capability")
+		t.Error("a GPU that does not exist has a capability")
 	}
 	for name, bad := range map[string]string{
 		"no minor": "config", "no number": "config x", "negative": "config -1", "too large": "config 1048576", "three words": "config 1 2",
 		"one minor twice": "gpu0/gi0/access 3\ngpu0/gi1/access 3", "one name twice": "gpu0/gi0/access 3\ngpu0/gi0/access 4",
 	} {
 		if _, err := ParseCaps(bad); err == nil {
-			t.Errorf("%s: %q was taken", name, bad)
+			t.Errorf("%s: %q was accepted", name, bad)
 		}
 	}
 }
@@ -306,7 +306,7 @@ func TestDesired(t *testing.T) {
 		t.Error(diff)
 	}
 	wantMissing := []Missing{
-		{cgroup.SliceName{Tenant: "vision"}, "devices of class rdma: there are none"},
+		{cgroup.SliceName{Tenant: "vision"}, "devices of class rdma: none found"},
 		{cgroup.SliceName{Tenant: "vision", Grant: "train"}, "cannot allow the instance at 6 of GPU GPU-0: it has no compute instance"},
 	}
 	if diff := cmp.Diff(wantMissing, missing); diff != "" {
@@ -325,7 +325,7 @@ func TestCPUsNear(t *testing.T) {
 		{"one node", nil, []Target{whole(0), whole(1)}, "0-3", false},
 		{"both nodes", nil, []Target{whole(1), whole(2)}, "0-7", false},
 		{"no GPU", nil, nil, "", false},
-		{"a GPU that is gone", nil, []Target{whole(9)}, "", false},
+		{"a missing GPU", nil, []Target{whole(9)}, "", false},
 		{"a host with one node", func(h *Hardware) { delete(h.Host.CPUs, 1) }, []Target{whole(0)}, "", false},
 		{"an unknown node", func(h *Hardware) { h.GPUs[0].Identity.NUMANode = -1 }, []Target{whole(0), whole(2)}, "", true},
 		{"a node without CPUs", func(h *Hardware) { h.Host.CPUs[0] = "" }, []Target{whole(0)}, "", true},
@@ -355,7 +355,7 @@ func TestMemoryNodes(t *testing.T) {
 	}{
 		{"one node", nil, []gpu.UUID{id(0), id(1)}, "0", false},
 		{"both nodes", nil, []gpu.UUID{id(1), id(2)}, "0-1", false},
-		{"a GPU that is gone", nil, []gpu.UUID{"GPU-9"}, "", true},
+		{"a missing GPU", nil, []gpu.UUID{"GPU-9"}, "", true},
 		{"an unknown node", func() { h.GPUs[0].Identity.NUMANode = -1 }, []gpu.UUID{id(0)}, "", true},
 		{"a host with one node", func() { delete(h.Host.CPUs, 1) }, []gpu.UUID{id(0)}, "", false},
 	} {
@@ -389,7 +389,7 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("under MPS: %v, unset %v", set, unset)
 	}
 	if _, ok := set["CUDA_SCALE_LAUNCH_QUEUES"]; ok {
-		t.Error("a lease that is never frozen has a short queue")
+		t.Error("a lease that is never frozen has a reduced queue")
 	}
 }
 
@@ -401,7 +401,7 @@ const (
 	minorsOfGI  = 1 + 8
 )
 
-// usual is the minor that the open kernel module gives; ci is -1 for the GPU instance itself.
+// usual is the minor that the open kernel module assigns; ci is -1 for the GPU instance itself.
 func usual(gpuMinor int, gi uint32, ci int) uint32 {
 	return uint32(firstGI + minorsOfGPU*gpuMinor + minorsOfGI*int(gi) + 1 + ci)
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Tenant is what a tenant's walls are made from.
+// Tenant is the input for a tenant's slices.
 type Tenant struct {
 	Name    string
 	Limits  cgroup.Limits // of the tenant as a whole
-	NUMA    string        // "prefer": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict": their memory too, of each lease: see MemoryNodes
-	Classes []string      // of devices: rdma, fuse, dri
+	NUMA    string        // "prefer": each grant runs on the CPUs of its GPUs' NUMA nodes; "strict": each lease also uses their memory, see MemoryNodes
+	Classes []string      // classes of devices: rdma, fuse, dri
 	Grants  []Grant
 }
 
@@ -24,15 +24,15 @@ type Grant struct {
 	Targets []Target
 }
 
-// Missing is something that was asked for and that a slice does not get.
+// Missing is a requested item that a slice does not get.
 type Missing struct {
 	Slice cgroup.SliceName
 	Text  string
 }
 
-// Desired is the slices that the tenants should have on this hardware, each tenant's before its grants', and what they
-// lack. A tenant without grants has its slice and its limits too. A target that cannot be allowed for now is left out
-// and named: the slice is only the outer wall, and a lease that needs the target is refused by Rules.
+// Desired returns the desired slices of the tenants on this hardware, each tenant's before those of its grants, and what is
+// missing. A tenant without grants also has a slice with limits. A target that cannot be allowed now is left out and reported
+// as missing. Rules refuses a lease that needs it.
 func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 	var out []cgroup.Slice
 	var missing []Missing
@@ -47,7 +47,7 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 				}
 			}
 		}
-		// The classes are the tenant's, so they are looked for once, and a lack of them is told once.
+		// The classes belong to the tenant, so they are searched once and reported once.
 		classes, lacking, _ := Rules(h, nil, t.Classes) // without targets it cannot fail
 		report(outer.Name, lacking...)
 		for _, g := range t.Grants {
@@ -71,8 +71,8 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 	return out, missing
 }
 
-// withMknod lets the nodes also be made in a slice: a container runtime makes those of its container from inside it. Only
-// root can, and what it makes opens nothing that the slice does not. A lease's own rules stay as they are.
+// withMknod adds the permission to create the nodes: a container runtime in the slice creates those of its container. Only
+// root can create nodes, and the slice's rules apply to them as well. The rules of a lease do not get it.
 func withMknod(rules []cgroup.DeviceRule) []cgroup.DeviceRule {
 	rules = slices.Clone(rules)
 	for i := range rules {
@@ -81,7 +81,7 @@ func withMknod(rules []cgroup.DeviceRule) []cgroup.DeviceRule {
 	return cgroup.SortRules(rules)
 }
 
-// union is what either allows. A tenant mostly has one grant, which then is all there is.
+// union returns what a or b allows. Most tenants have one grant, so one of them is often empty.
 func union(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
 	switch {
 	case len(a) == 0:
@@ -92,14 +92,14 @@ func union(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
 	return cgroup.SortRules(slices.Concat(a, b))
 }
 
-// ruleCache works out once what each target allows, and what each list of targets does: many grants share the same instances.
+// ruleCache computes the rules of each target and of each list of targets once: many grants share the same instances.
 type ruleCache struct {
 	h        *Hardware
 	byTarget map[targetKey]allowance
 	byList   []cachedList
 }
 
-// cachedList is a list of targets with what it allows beside classes of devices, made by a container runtime too.
+// cachedList is a list of targets and classes with its allowance, including mknod.
 type cachedList struct {
 	targets []targetKey
 	classes []cgroup.DeviceRule
@@ -159,8 +159,8 @@ func (m *ruleCache) forTarget(t Target) allowance {
 	return a
 }
 
-// MemoryNodes is the NUMA nodes of the GPUs, as "0-1", for a lease that is on these; why tells what it could not find out.
-// A host with one NUMA node has nothing to choose.
+// MemoryNodes returns the NUMA nodes of a lease's GPUs, as "0-1", or the reason why they are unknown. Both are empty on a
+// host with one NUMA node.
 func MemoryNodes(h *Hardware, gpus []gpu.UUID) (list, reason string) {
 	if len(h.Host.CPUs) < 2 {
 		return "", ""
@@ -169,7 +169,7 @@ func MemoryNodes(h *Hardware, gpus []gpu.UUID) (list, reason string) {
 	for _, id := range gpus {
 		d, ok := h.gpu(id)
 		if !ok || d.Identity.NUMANode < 0 {
-			return "", fmt.Sprintf("cpu.numa: strict: memory is not bound: the NUMA node of GPU %s is not known", id)
+			return "", fmt.Sprintf("cpu.numa: strict: memory is not bound: the NUMA node of GPU %s is unknown", id)
 		}
 		nodes = append(nodes, d.Identity.NUMANode)
 	}
@@ -177,8 +177,8 @@ func MemoryNodes(h *Hardware, gpus []gpu.UUID) (list, reason string) {
 	return cgroup.FormatCPUs(slices.Compact(nodes)), ""
 }
 
-// cpusNear is the CPUs next to the targets' GPUs; why tells what it could not find out. A host with one NUMA node has
-// nothing to choose.
+// cpusNear returns the CPUs of the NUMA nodes of the targets' GPUs, or the reason why they are unknown. Both are empty on a
+// host with one NUMA node.
 func cpusNear(h *Hardware, targets []Target) (cpus, reason string) {
 	if len(h.Host.CPUs) < 2 || len(targets) == 0 {
 		return "", ""
@@ -187,10 +187,10 @@ func cpusNear(h *Hardware, targets []Target) (cpus, reason string) {
 	for _, t := range targets {
 		d, ok := h.gpu(t.GPU)
 		if !ok {
-			continue // said already: it cannot be allowed
+			continue // reported by Rules
 		}
 		if d.Identity.NUMANode < 0 {
-			return "", fmt.Sprintf("cpu.numa: the NUMA node of GPU %s is not known", t.GPU)
+			return "", fmt.Sprintf("cpu.numa: the NUMA node of GPU %s is unknown", t.GPU)
 		}
 		nodes = append(nodes, d.Identity.NUMANode)
 	}
@@ -200,7 +200,7 @@ func cpusNear(h *Hardware, targets []Target) (cpus, reason string) {
 	slices.SortFunc(nodes, cmp.Compare[int])
 	cpus, ok := h.Host.CPUsOfNodes(slices.Compact(nodes))
 	if !ok {
-		return "", fmt.Sprintf("cpu.numa: the CPUs of NUMA nodes %v are not known", nodes)
+		return "", fmt.Sprintf("cpu.numa: the CPUs of NUMA nodes %v are unknown", nodes)
 	}
 	return cpus, ""
 }

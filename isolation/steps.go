@@ -18,30 +18,30 @@ const (
 	KindRemove = "slice.remove" // arguments: cgroup.SliceName; undo: Previous
 )
 
-// Previous is what was before a step. nil: there was no slice.
+// Previous is the slice before a step. nil: there was none.
 type Previous struct {
 	Slice *cgroup.Slice
 }
 
-// Use is who uses a slice now, and what of.
+// Use is the current use of a slice.
 type Use struct {
 	Leases  []string
 	Memory  uint64              // bytes
 	Tasks   uint64              // processes and threads
 	CPU     float64             // percent of one CPU, as in cpu.quota
-	Devices []cgroup.DeviceRule // that are open in it, of those that were granted
+	Devices []cgroup.DeviceRule // granted devices that its processes have open
 	// Unattributed are the processes of no lease in it.
 	Unattributed []step.Subject
 }
 
-// Plan is the steps from the slices as read back to those desired; none when nothing differs that can be enforced
-// here. A slice that changes both ways has two steps: one that narrows it to what both have in common, and one that
-// widens it again. It does not know who uses the slices: see PlanInUse.
+// Plan returns the steps from the observed slices to the desired ones; none when nothing differs that can be enforced here. A
+// slice that changes both ways has two steps: one restricts it to what both allow, and one grants the rest. Plan does not
+// consider the use of the slices: see PlanInUse.
 func Plan(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup.Info) []step.Step {
 	return PlanInUse(desired, observed, info, nil)
 }
 
-// PlanInUse is Plan that marks what it would disturb.
+// PlanInUse is Plan with the disruption of each step.
 func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.SliceName]Use) []step.Step {
 	var steps []step.Step
 	for _, want := range inOrder(desired) {
@@ -49,7 +49,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		if i < 0 {
 			steps = append(steps, step.Step{
 				Kind: KindSet, Phase: step.GrantAccess, Args: step.Must(want), Undo: step.Must(Previous{}),
-				Text: fmt.Sprintf("make the slice of %s: %s", want.Name, describe(info.Expect(want))), Reason: "it does not exist",
+				Text: fmt.Sprintf("create the cgroup slice of %s: %s", want.Name, describe(info.Expect(want))), Reason: "it does not exist",
 				Disruption: step.None,
 			})
 			continue
@@ -62,7 +62,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		if !equal(is, restricted, info) {
 			s := step.Step{
 				Kind: KindSet, Phase: step.RevokeAccess, Args: step.Must(restricted), Undo: step.Must(Previous{&is}),
-				Text: fmt.Sprintf("narrow the slice of %s: %s", want.Name, difference(is, restricted, info)), Reason: "it allows more than it should",
+				Text: fmt.Sprintf("restrict the cgroup slice of %s: %s", want.Name, difference(is, restricted, info)), Reason: "it allows more than it should",
 				Disruption: step.None,
 			}
 			if below := useBelow(is, restricted, info, use[want.Name]); len(below) > 0 {
@@ -74,7 +74,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		if !equal(restricted, want, info) {
 			steps = append(steps, step.Step{
 				Kind: KindSet, Phase: step.GrantAccess, Args: step.Must(want), Undo: step.Must(Previous{&restricted}),
-				Text: fmt.Sprintf("change the slice of %s: %s", want.Name, difference(restricted, want, info)), Reason: "it is not as it should be",
+				Text: fmt.Sprintf("change the cgroup slice of %s: %s", want.Name, difference(restricted, want, info)), Reason: "it differs from the spec",
 				Disruption: step.None,
 			})
 		}
@@ -91,7 +91,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		before := asSlice(s)
 		st := step.Step{
 			Kind: KindRemove, Phase: step.RevokeAccess, Args: step.Must(s.Name), Undo: step.Must(Previous{&before}),
-			Text: fmt.Sprintf("remove the slice of %s", s.Name), Reason: "the spec does not name it",
+			Text: fmt.Sprintf("remove the cgroup slice of %s", s.Name), Reason: "the spec does not name it",
 			Disruption: step.Idle,
 		}
 		if u := use[s.Name]; len(u.Leases)+len(u.Unattributed) > 0 {
@@ -99,7 +99,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		}
 		steps = append(steps, st)
 	}
-	// All narrowing comes before all widening, whichever slice it is of.
+	// All steps that revoke access come before all that grant access, over all slices.
 	slices.SortStableFunc(steps, func(a, b step.Step) int { return phaseOrder(a.Phase) - phaseOrder(b.Phase) })
 	return steps
 }
@@ -126,15 +126,14 @@ func asSlice(s cgroup.SliceState) cgroup.Slice {
 	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
 }
 
-// equal tells whether two slices are the same as far as it can be enforced here.
+// equal reports whether two slices are equal in what can be enforced here.
 func equal(a, b cgroup.Slice, info cgroup.Info) bool {
 	a = info.Expect(a)
 	return cgroup.SliceState{Name: a.Name, Limits: a.Limits, Closed: a.Closed, Devices: a.Devices}.Matches(info.Expect(b))
 }
 
-// restrict is the slice as it is, less what the wanted one does not allow: it never allows anything that either does not.
-// Weights allow nothing, so they stay for the second step. So do CPUs when both have none in common, because a slice
-// without any cannot run.
+// restrict returns the slice with only what both is and want allow. Weights allow nothing, so the second step changes them.
+// It also changes the CPUs when both lists have none in common, because processes cannot run without a CPU.
 func restrict(is, want cgroup.Slice) cgroup.Slice {
 	out := is
 	out.Limits.CPUQuota = lower(is.Limits.CPUQuota, want.Limits.CPUQuota)
@@ -153,7 +152,7 @@ func restrict(is, want cgroup.Slice) cgroup.Slice {
 	return out
 }
 
-// lower is the smaller of two limits; nil is no limit.
+// lower is the smaller of two limits; nil means no limit.
 func lower[T uint64 | float64](a, b *T) *T {
 	if a == nil || b != nil && *b < *a {
 		return b
@@ -208,8 +207,8 @@ func commonRules(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
 	return out
 }
 
-// useBelow says what narrowing would hurt: a limit goes below what is in use, or a device that somebody has open goes away.
-// Empty when nobody notices.
+// useBelow lists what is in use above the restricted limits, and which open devices the restricted slice does not allow. It is
+// empty when no process is disturbed.
 func useBelow(is, restricted cgroup.Slice, info cgroup.Info, use Use) []string {
 	from, to := info.Expect(is).Limits, info.Expect(restricted).Limits
 	var out []string
@@ -236,12 +235,12 @@ func useBelow(is, restricted cgroup.Slice, info cgroup.Info, use Use) []string {
 	return out
 }
 
-// fallsBelow tells whether a limit goes below what is in use, and was not below it before.
+// fallsBelow reports whether a limit is lowered to less than what is in use.
 func fallsBelow[T uint64 | float64](limit, before *T, used T) bool {
 	return limit != nil && (before == nil || *limit < *before) && *limit < used
 }
 
-// subjectsIn names who is in a slice.
+// subjectsIn are the leases and unattributed processes in a slice.
 func subjectsIn(name cgroup.SliceName, use Use) []step.Subject {
 	if subjects := slices.Concat(leasesIn(use), use.Unattributed); len(subjects) > 0 {
 		return subjects
@@ -258,12 +257,12 @@ func leasesIn(use Use) []step.Subject {
 	return out
 }
 
-// Difference says for people how a slice as read back differs from what is wanted, from wanted to found.
+// Difference describes for people how an observed slice differs from the desired one: from desired to observed.
 func Difference(want cgroup.Slice, found cgroup.SliceState, info cgroup.Info) string {
 	return difference(want, asSlice(found), info)
 }
 
-// difference says for people what changes from one slice to the other, of what can be enforced here.
+// difference describes for people what changes from one slice to the other, in what can be enforced here.
 func difference(from, to cgroup.Slice, info cgroup.Info) string {
 	a, b := info.Expect(from), info.Expect(to)
 	var parts []string
@@ -293,7 +292,7 @@ func difference(from, to cgroup.Slice, info cgroup.Info) string {
 	return strings.Join(parts, ", ")
 }
 
-// describe says for people what a slice allows.
+// describe describes for people what a slice allows.
 func describe(s cgroup.Slice) string {
 	var parts []string
 	for _, l := range Limits(s.Limits, text.Bytes) {
@@ -315,8 +314,8 @@ func hasRule(rules []cgroup.DeviceRule, r cgroup.DeviceRule) bool {
 	return slices.ContainsFunc(rules, func(o cgroup.DeviceRule) bool { o.Name = ""; return o == r })
 }
 
-// nodeName is the name of a rule's node, or its numbers when nobody named it: the kernel keeps no names. Only the GPUs' own
-// number is the same on every host.
+// nodeName is the name of a rule's node, or its numbers when the name is unknown: the kernel does not store names. Of the
+// driver's majors only that of the GPUs is the same on every host.
 func nodeName(r cgroup.DeviceRule) string {
 	switch {
 	case r.Name != "":
@@ -333,10 +332,10 @@ func nodeName(r cgroup.DeviceRule) string {
 type Limit struct {
 	Kind  string // of cgroup.LimitNames
 	Name  string // in the spec
-	Value string // empty where nobody asked
+	Value string // empty for no limit
 }
 
-// Limits is every limit by the name that the spec has for it, in one order. size writes amounts of memory.
+// Limits returns every limit with its name in the spec, in a fixed order. size formats amounts of memory.
 func Limits(l cgroup.Limits, size func(uint64) string) []Limit {
 	number := func(n *uint64, write func(uint64) string) string {
 		if n == nil {

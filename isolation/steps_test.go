@@ -18,7 +18,7 @@ import (
 
 var everything = cgroup.Info{Adapter: "fake", Slices: true, Freeze: true, Devices: true, Limits: cgroup.LimitNames()}
 
-// memorySlices is Slices for tests: it reads back what an adapter with this Info would.
+// memorySlices is a fake of Slices. It reads back what an adapter with this Info would.
 type memorySlices struct {
 	info   cgroup.Info
 	slices map[cgroup.SliceName]cgroup.Slice
@@ -106,7 +106,7 @@ func TestPlan(t *testing.T) {
 	}{
 		{name: "the same", desired: []cgroup.Slice{base}, observed: []cgroup.SliceState{state(base)}, info: everything},
 		{
-			name: "the same in other words", info: everything,
+			name: "equivalent slices", info: everything,
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) {
 				s.Devices = []cgroup.DeviceRule{dev(1, "wr"), dev(0, "r"), dev(0, "w")}
 				s.Limits.CPUWeight = u(100)
@@ -115,40 +115,40 @@ func TestPlan(t *testing.T) {
 			observed: []cgroup.SliceState{state(base)},
 		},
 		{
-			name: "what cannot be enforced does not count", info: cgroup.Info{Adapter: "processes"}, desired: []cgroup.Slice{base},
+			name: "limits that cannot be enforced are ignored", info: cgroup.Info{Adapter: "processes"}, desired: []cgroup.Slice{base},
 			observed: []cgroup.SliceState{{Name: name}},
 		},
 		{
 			name: "the tenant first", desired: []cgroup.Slice{{Name: grant, Closed: true}, base}, info: everything,
-			want: []string{"grant: make the slice of vision: cpu.quota 400%, memory.max 8 GiB, 2 devices (none)", "grant: make the slice of vision/train: 0 devices (none)"},
+			want: []string{"grant: create the cgroup slice of vision: cpu.quota 400%, memory.max 8 GiB, 2 devices (none)", "grant: create the cgroup slice of vision/train: 0 devices (none)"},
 		},
 		{
 			name: "lower", info: everything, observed: []cgroup.SliceState{state(base)},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = u(4 << 30) })},
-			want:    []string{"revoke: narrow the slice of vision: memory.max 8 GiB → 4 GiB (none)"},
+			want:    []string{"revoke: restrict the cgroup slice of vision: memory.max 8 GiB → 4 GiB (none)"},
 		},
 		{
 			name: "below what is in use", info: everything, observed: []cgroup.SliceState{state(base)},
 			use:     map[cgroup.SliceName]Use{name: {Leases: []string{"l1"}, Memory: 5 << 30}},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = u(4 << 30) })},
-			want:    []string{"revoke: narrow the slice of vision: memory.max 8 GiB → 4 GiB (running)"},
+			want:    []string{"revoke: restrict the cgroup slice of vision: memory.max 8 GiB → 4 GiB (running)"},
 		},
 		{
 			name: "not below what is in use", info: everything, observed: []cgroup.SliceState{state(base)},
 			use:     map[cgroup.SliceName]Use{name: {Leases: []string{"l1"}, Memory: 3 << 30, Devices: []cgroup.DeviceRule{dev(0, "rw")}}},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = u(4 << 30) })},
-			want:    []string{"revoke: narrow the slice of vision: memory.max 8 GiB → 4 GiB (none)"},
+			want:    []string{"revoke: restrict the cgroup slice of vision: memory.max 8 GiB → 4 GiB (none)"},
 		},
 		{
-			name: "a device that is in use goes", info: everything, observed: []cgroup.SliceState{state(base)},
+			name: "a device in use is revoked", info: everything, observed: []cgroup.SliceState{state(base)},
 			use:     map[cgroup.SliceName]Use{name: {Leases: []string{"l1"}, Devices: []cgroup.DeviceRule{dev(0, "rw")}}},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Devices = []cgroup.DeviceRule{dev(1, "rw")} })},
-			want:    []string{"revoke: narrow the slice of vision: -/dev/nvidia0 (running)"},
+			want:    []string{"revoke: restrict the cgroup slice of vision: -/dev/nvidia0 (running)"},
 		},
 		{
 			name: "raise", info: everything, observed: []cgroup.SliceState{state(base)},
 			desired: []cgroup.Slice{changed(func(s *cgroup.Slice) { s.Limits.MemoryMax = nil })},
-			want:    []string{"grant: change the slice of vision: memory.max 8 GiB → none (none)"},
+			want:    []string{"grant: change the cgroup slice of vision: memory.max 8 GiB → none (none)"},
 		},
 		{
 			name: "both ways", info: everything, observed: []cgroup.SliceState{state(base)},
@@ -157,26 +157,26 @@ func TestPlan(t *testing.T) {
 				s.Limits.MemoryMax, s.Limits.CPUQuota = u(4<<30), f(800)
 			})},
 			want: []string{
-				"revoke: narrow the slice of vision: memory.max 8 GiB → 4 GiB, -/dev/nvidia0 (none)",
-				"grant: change the slice of vision: cpu.quota 400% → 800%, +/dev/nvidia2 (none)",
+				"revoke: restrict the cgroup slice of vision: memory.max 8 GiB → 4 GiB, -/dev/nvidia0 (none)",
+				"grant: change the cgroup slice of vision: cpu.quota 400% → 800%, +/dev/nvidia2 (none)",
 			},
 		},
 		{
-			name: "an open slice is closed before anything else", info: everything,
+			name: "an open slice is closed first", info: everything,
 			observed: []cgroup.SliceState{{Name: name, Limits: base.Limits}}, desired: []cgroup.Slice{base},
-			want: []string{"revoke: narrow the slice of vision: devices closed, +/dev/nvidia0, +/dev/nvidia1 (none)"},
+			want: []string{"revoke: restrict the cgroup slice of vision: devices closed, +/dev/nvidia0, +/dev/nvidia1 (none)"},
 		},
 		{
 			name: "removed, the grants first", info: everything,
 			observed: []cgroup.SliceState{{}, state(base), {Name: grant, Closed: true}}, use: map[cgroup.SliceName]Use{grant: {Leases: []string{"l1"}}},
-			want: []string{"revoke: remove the slice of vision/train (running)", "revoke: remove the slice of vision (idle)"},
+			want: []string{"revoke: remove the cgroup slice of vision/train (running)", "revoke: remove the cgroup slice of vision (idle)"},
 		},
 		{
-			name: "all narrowing first", info: everything, observed: []cgroup.SliceState{state(base), {Name: grant, Closed: true}},
+			name: "all revoking first", info: everything, observed: []cgroup.SliceState{state(base), {Name: grant, Closed: true}},
 			desired: []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "a"}}, changed(func(s *cgroup.Slice) { s.Devices = nil })},
 			want: []string{
-				"revoke: narrow the slice of vision: -/dev/nvidia0, -/dev/nvidia1 (none)", "revoke: remove the slice of vision/train (idle)",
-				"grant: make the slice of a: no limit (none)",
+				"revoke: restrict the cgroup slice of vision: -/dev/nvidia0, -/dev/nvidia1 (none)", "revoke: remove the cgroup slice of vision/train (idle)",
+				"grant: create the cgroup slice of a: no limit (none)",
 			},
 		},
 	}
@@ -238,7 +238,7 @@ func genInfo() *rapid.Generator[cgroup.Info] {
 
 var names = []cgroup.SliceName{{Tenant: "a"}, {Tenant: "a", Grant: "x"}, {Tenant: "a", Grant: "y"}, {Tenant: "b"}, {Tenant: "b", Grant: "x"}}
 
-// wider tells whether a allows something that b does not.
+// wider returns something that a allows and b does not.
 func wider(a, b cgroup.Slice) string {
 	above := func(a, b *uint64) bool { return b != nil && (a == nil || *a > *b) }
 	switch {
@@ -262,8 +262,8 @@ func wider(a, b cgroup.Slice) string {
 	return ""
 }
 
-// TestPlanModel: a plan that is carried out leads to what is desired and to an empty second plan; what narrows allows
-// nothing that either side does not; undone in reverse it leads back.
+// A plan leads to the desired slices, and then a second plan is empty. A step that revokes access allows nothing that either
+// side does not allow. Undone in reverse, the steps lead back.
 func TestPlanModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		memorySlices := &memorySlices{info: genInfo().Draw(t, "info")}
@@ -286,7 +286,7 @@ func TestPlanModel(t *testing.T) {
 		for _, s := range steps {
 			now, _ := memorySlices.Slices(t.Context())
 			states = append(states, now)
-			b, err := json.Marshal(s) // steps outlive a restart
+			b, err := json.Marshal(s) // steps are stored over a restart
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -297,7 +297,7 @@ func TestPlanModel(t *testing.T) {
 			if s.Phase == step.GrantAccess {
 				granting = true
 			} else if granting {
-				t.Fatalf("%s comes after something was widened", s.Text)
+				t.Fatalf("%s comes after a step that grants access", s.Text)
 			}
 			if s.Phase == step.RevokeAccess && s.Kind == KindSet {
 				var low cgroup.Slice
@@ -307,10 +307,10 @@ func TestPlanModel(t *testing.T) {
 				is := asSlice(before[slices.IndexFunc(before, func(o cgroup.SliceState) bool { return o.Name == low.Name })])
 				want := desired[slices.IndexFunc(desired, func(o cgroup.Slice) bool { return o.Name == low.Name })]
 				if w := wider(memorySlices.info.Expect(low), is); w != "" {
-					t.Fatalf("narrowing allows more than before: %s", w)
+					t.Fatalf("a revoking step allows more than before: %s", w)
 				}
 				if w := wider(memorySlices.info.Expect(low), memorySlices.info.Expect(want)); w != "" {
-					t.Fatalf("narrowing leaves more than wanted: %s", w)
+					t.Fatalf("a revoking step allows more than desired: %s", w)
 				}
 			}
 			if done, err := h.Applied(t.Context(), again); done || err != nil {
@@ -347,7 +347,7 @@ func TestPlanModel(t *testing.T) {
 	})
 }
 
-// TestProcessesAdapter: with the adapter that enforces nothing, a second plan is empty all the same.
+// A second plan is also empty with the adapter that enforces nothing.
 func TestProcessesAdapter(t *testing.T) {
 	port := cgroup.NewProcesses("a test")
 	h := &Handler{Slices: port}
@@ -371,12 +371,12 @@ func TestProcessesAdapter(t *testing.T) {
 }
 
 func TestHandlerFails(t *testing.T) {
-	broken := &memorySlices{info: everything, err: errors.New("bus is gone")}
+	broken := &memorySlices{info: everything, err: errors.New("no bus")}
 	h := &Handler{Slices: broken}
 	set := Plan([]cgroup.Slice{{Name: names[0]}}, nil, everything)[0]
 	remove := Plan(nil, []cgroup.SliceState{{Name: names[0]}}, everything)[0]
 	for _, s := range []step.Step{set, remove} {
-		if err := h.Do(t.Context(), s); err == nil || !strings.Contains(err.Error(), "the slice of a: bus is gone") {
+		if err := h.Do(t.Context(), s); err == nil || !strings.Contains(err.Error(), "the slice of a: no bus") {
 			t.Errorf("%s: %v", s.Kind, err)
 		}
 		if err := h.Undo(t.Context(), s); err == nil {
@@ -387,7 +387,7 @@ func TestHandlerFails(t *testing.T) {
 		}
 		s.Args, s.Undo = json.RawMessage("[]"), json.RawMessage("[]")
 		if h.Do(t.Context(), s) == nil || h.Undo(t.Context(), s) == nil {
-			t.Errorf("%s: bad arguments were taken", s.Kind)
+			t.Errorf("%s: invalid arguments were accepted", s.Kind)
 		}
 	}
 	odd := step.Step{Kind: "mig.create", Undo: step.Must(Previous{})}

@@ -9,9 +9,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// PlanUnmanage is the steps that take every slice away; none when nothing of them is left. A slice that holds processes
-// of no lease is opened and stays for as long as they do: they are not ours to stop, and what was never granted to them
-// must not be what they are kept in.
+// PlanUnmanage returns the steps that remove every slice; none when there are none. A slice that contains processes of no
+// lease is opened and remains until they exit: gpushare must not stop them, and its limits must not apply to them.
 func PlanUnmanage(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.SliceName]Use) []step.Step {
 	all := slices.DeleteFunc(slices.Clone(observed), func(s cgroup.SliceState) bool { return s.Name.Tenant == "" })
 	// Grants go before their tenants: a slice that has children cannot be removed.
@@ -25,16 +24,16 @@ func PlanUnmanage(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup
 				continue
 			}
 			open = append(open, step.Step{
-				// Not of phase widen: nothing is granted, and what is observed later must not change it.
+				// Not of phase GrantAccess: it grants nothing, and later observations must not change it.
 				Kind: KindSet, Phase: step.Change, Args: step.Must(to), Undo: step.Must(Previous{&was}),
-				Text:   fmt.Sprintf("open the slice of %s: %s", s.Name, difference(was, to, info)),
-				Reason: "it holds processes of no lease: " + firstFew(found), Disruption: step.None,
+				Text:   fmt.Sprintf("open the cgroup slice of %s: %s", s.Name, difference(was, to, info)),
+				Reason: "it contains processes of no lease: " + firstFew(found), Disruption: step.None,
 			})
 			continue
 		}
 		st := step.Step{
 			Kind: KindRemove, Phase: step.RevokeAccess, Args: step.Must(s.Name), Undo: step.Must(Previous{&was}),
-			Text: fmt.Sprintf("remove the slice of %s", s.Name), Reason: "the node is given back", Disruption: step.Idle,
+			Text: fmt.Sprintf("remove the cgroup slice of %s", s.Name), Reason: "the node is unmanaged", Disruption: step.Idle,
 		}
 		if st.Disturbs = leasesIn(use[s.Name]); len(st.Disturbs) > 0 {
 			st.Disruption = step.Running
@@ -44,7 +43,7 @@ func PlanUnmanage(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup
 	return append(remove, open...)
 }
 
-// unattributedIn names the processes of no lease in a slice and in those inside it.
+// unattributedIn names the processes of no lease in a slice and its children.
 func unattributedIn(name cgroup.SliceName, use map[cgroup.SliceName]Use) []string {
 	var found []string
 	for n, u := range use {
@@ -56,7 +55,7 @@ func unattributedIn(name cgroup.SliceName, use map[cgroup.SliceName]Use) []strin
 	return slices.Compact(found)
 }
 
-// firstFew names the first few.
+// firstFew names the first few, and counts the rest.
 func firstFew(found []string) string {
 	const most = 3
 	if len(found) <= most+1 {

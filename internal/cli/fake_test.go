@@ -202,7 +202,7 @@ func labPlan() api.Plan {
 			{ID: 1, Kind: "mig.destroy", GPU: gpu0, Text: "destroy 2g.10gb at 0", Reason: "the layout has it not", Disruption: "none", EstimatedSeconds: 0.31},
 			{ID: 2, Kind: "mig.create", GPU: gpu0, Text: "create 1g.5gb at 0", Reason: "missing instance", Disruption: "none"},
 			{ID: 3, Kind: "mps.start", GPU: gpu10, Text: "start MPS", Reason: "MPS is desired but does not run", Disruption: "none", EstimatedSeconds: 2},
-			{ID: 4, Kind: "slice.set", Text: "make the slice of vision/train: cpu.quota 800%, memory.max 64GiB, memory.high 60GiB, tasks.max 4096", Reason: "it does not exist", Disruption: "none"},
+			{ID: 4, Kind: "slice.set", Text: "create the cgroup slice of vision/train: cpu.quota 800%, memory.max 64GiB, memory.high 60GiB, tasks.max 4096", Reason: "it does not exist", Disruption: "none"},
 			{ID: 5, Kind: "lease.stop", GPU: gpu2, Text: "stop lease vision-k8qg", Disruption: "kills"},
 		},
 		Warnings: []string{"this host does not know user alice of tenant vision"},

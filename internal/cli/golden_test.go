@@ -48,7 +48,7 @@ func TestTexts(t *testing.T) {
 	notDone := labPlan()
 	notDone.Observe, notDone.Disturbs, notDone.Warnings = true, nil, nil
 	one1 := api.Plan{SchemaVersion: 1, Generation: 8, Steps: labPlan().Steps[3:4]}
-	one1.Steps[0].Text = "make the slice of vision"
+	one1.Steps[0].Text = "create the cgroup slice of vision"
 	retried := operation("done", nil)
 	for _, o := range retried {
 		o.Kind = "retry"

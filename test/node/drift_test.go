@@ -176,7 +176,7 @@ func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 			t.Errorf("guarded %v, %d times mended: %v", read(), all["drift.corrected"], err)
 		}
 	}
-	if r := l.CLI(soon(t), "unmanage", "--check"); r.Code != api.ExitConflict || !strings.Contains(r.Out, "take the guard off") {
+	if r := l.CLI(soon(t), "unmanage", "--check"); r.Code != api.ExitConflict || !strings.Contains(r.Out, "remove the login filter of") {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if r := l.CLI(soon(t), "unmanage"); r.Code != 0 || read() {

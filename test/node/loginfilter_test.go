@@ -186,7 +186,7 @@ func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 	l.expectOpens(t, "mended", nobody, "nvidia1")
 
 	r = l.CLIIn(soon(t), strings.Replace(closedLogins, "isolation: {logins: closed}", "isolation: {logins: open}", 1), "apply", "-f", "-")
-	if r.Code != api.ExitOK || !strings.Contains(r.Out, "take the guard off logins") {
+	if r.Code != api.ExitOK || !strings.Contains(r.Out, "remove the login filter of logins") {
 		t.Errorf("isolation.logins: open: %s%s", r.Out, r.Err)
 	}
 	l.expectOpens(t, "with isolation.logins: open", nobody, allFour...)

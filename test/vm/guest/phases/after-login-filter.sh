@@ -27,7 +27,7 @@ unmanaged_open() { [ "$(login_opens alice $root/dev/nvidia4)" = through ]; }
 check_detached() {
 	local out
 	out=$(gpushare apply -f "$spec")
-	[[ $out == *"take the guard off logins"* ]] || die "isolation.logins: open says: $out"
+	[[ $out == *"remove the login filter of logins"* ]] || die "isolation.logins: open says: $out"
 	no_filter || die "the login filter is still attached"
 	want "the output at boot with open logins" "$(gpushared -attach-login-filter)" "no login filter: the accepted spec does not request one"
 }
