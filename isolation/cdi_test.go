@@ -21,7 +21,7 @@ var (
 	cdiName   = regexp.MustCompile(`^[A-Za-z]([-_.:A-Za-z0-9]*[A-Za-z0-9])?$`)
 )
 
-// checkCDI holds a document against the rules that runtimes refuse it by.
+// checkCDI checks a document by the rules of container runtimes.
 func checkCDI(t *testing.T, s *specs.Spec) {
 	t.Helper()
 	if err := specs.ValidateVersion(s); err != nil {
@@ -56,7 +56,7 @@ func checkCDI(t *testing.T, s *specs.Spec) {
 			}
 			seen[m.ContainerPath] = true
 			if !slices.Contains(m.Options, "ro") {
-				t.Errorf("mount %s may be written", m.ContainerPath)
+				t.Errorf("mount %s is writable", m.ContainerPath)
 			}
 		}
 		if len(e.DeviceNodes)+len(e.Env)+len(e.Mounts) == 0 {
@@ -67,7 +67,7 @@ func checkCDI(t *testing.T, s *specs.Spec) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As runtimes read it: an unknown field is refused.
+	// Runtimes refuse unknown fields.
 	var again specs.Spec
 	if err := json.Unmarshal(b, &again); err != nil {
 		t.Error(err)
@@ -102,7 +102,7 @@ func described(t *testing.T, c Container) *specs.Spec {
 func TestCDI(t *testing.T) {
 	s := described(t, container("/"))
 	if s.Version != "0.3.0" {
-		t.Errorf("version %s: an older runtime would refuse it for nothing", s.Version)
+		t.Errorf("version %s: an older runtime refuses it without need", s.Version)
 	}
 	e := s.Devices[0].ContainerEdits
 	if s.Devices[0].Name != "vision-1.train-2" {
@@ -126,7 +126,7 @@ func TestCDI(t *testing.T) {
 	}
 
 	elsewhere := described(t, container("/srv/node"))
-	if elsewhere.Version != "0.5.0" { // which brought the path on the host
+	if elsewhere.Version != "0.5.0" { // the first version with hostPath
 		t.Errorf("version %s of a host root", elsewhere.Version)
 	}
 	if n := elsewhere.Devices[0].ContainerEdits.DeviceNodes[0]; n.HostPath != "/srv/node/dev/nvidiactl" || n.Path != "/dev/nvidiactl" {
@@ -151,7 +151,7 @@ func TestReadLibraries(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A real library tells its own name, whatever its file is called.
+	// A real library has its own DT_SONAME, whatever the name of its file.
 	if libs, err := filepath.Glob("/lib/*/libz.so.1.*"); err == nil && len(libs) > 0 {
 		b, err := os.ReadFile(libs[0])
 		if err != nil {
@@ -164,7 +164,7 @@ func TestReadLibraries(t *testing.T) {
 	got := ReadLibraries(root, "580.95.05")
 	if i := slices.IndexFunc(got, func(l Library) bool { return filepath.Base(l.Path) == "libnvidia-nvvm.so.580.95.05" }); i >= 0 {
 		if got[i].Soname != "libz.so.1" {
-			t.Errorf("the library's own name was read as %q", got[i].Soname)
+			t.Errorf("the soname was read as %q", got[i].Soname)
 		}
 		got = slices.Delete(got, i, i+1)
 	}
