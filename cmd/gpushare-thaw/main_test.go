@@ -22,11 +22,11 @@ func TestRun(t *testing.T) {
 		code   int
 		stderr string
 	}{
-		{"told to end", []string{"--cgroup-mount", t.TempDir(), "--run-dir", t.TempDir()}, 0, ""},
+		{"a cancelled context", []string{"--cgroup-mount", t.TempDir(), "--run-dir", t.TempDir()}, 0, ""},
 		{"help", []string{"-h"}, 0, "run-dir"},
 		{"unknown flag", []string{"--nonsense"}, 2, "nonsense"},
 		{"argument", []string{"now"}, 2, `unexpected argument "now"`},
-		{"no directory", []string{"--cgroup-mount", t.TempDir(), "--run-dir", file}, 1, "cannot make " + file},
+		{"no directory", []string{"--cgroup-mount", t.TempDir(), "--run-dir", file}, 1, "cannot create " + file},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
