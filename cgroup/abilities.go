@@ -2,8 +2,8 @@ package cgroup
 
 import "context"
 
-// CgroupDriver says which program creates the cgroups of containers. Docker and Kubernetes call it the cgroup driver, podman
-// the cgroup manager. A runtime with another driver than the host's cannot put a container into a slice.
+// CgroupDriver says which program creates the cgroups of containers. Docker and Kubernetes call it the cgroup driver,
+// podman the cgroup manager. A runtime with another driver than the host's cannot put a container into a slice.
 type CgroupDriver string
 
 // The drivers.
@@ -23,8 +23,8 @@ type Abilities struct {
 	Migration Migration
 	// Units finds the units of a service manager.
 	Units Units
-	// PIDIndex maps the pids of all scopes now to the ids of their scopes. It needs one read for each cgroup, and ScopeOf one
-	// read for each process.
+	// PIDIndex maps the pids of all scopes now to the ids of their scopes. It needs one read for each cgroup, and
+	// ScopeOf one read for each process.
 	PIDIndex func() map[int]string
 	// OwnScope reports, from the name of a child cgroup of a slice, whether the adapter created it for a scope.
 	OwnScope func(name string) bool

@@ -14,8 +14,8 @@ import (
 	"github.com/gpushare/gpushare/cgroup/device"
 )
 
-// gpuNodes creates nodes of the NVIDIA major, which has no driver here: opening one returns ENXIO when the rules allow it, and
-// EPERM when they deny it.
+// gpuNodes creates nodes of the NVIDIA major, which has no driver here: opening one returns ENXIO when the rules allow
+// it, and EPERM when they deny it.
 func gpuNodes(t *testing.T, n int) string {
 	t.Helper()
 	if b, _ := os.ReadFile("/proc/devices"); strings.Contains(string(b), "195 nvidia") {

@@ -61,10 +61,10 @@ func (h Hierarchy) oomKills(cg string) (uint64, bool) {
 	return 0, false
 }
 
-// OOMWatcher finds out whether the kernel killed a scope because memory ran out, although the service manager may remove the
-// cgroup immediately after its last process. The kernel queues a notification before it kills the processes, and keeps it
-// when the cgroup is removed. Because the notification may report other events too, the count of a parent cgroup that
-// remains must have grown as well. The zero value is ready. It has a descriptor only while it watches.
+// OOMWatcher finds out whether the kernel killed a scope because memory ran out, although the service manager may remove
+// the cgroup immediately after its last process. The kernel queues a notification before it kills the processes, and
+// keeps it when the cgroup is removed. Because the notification may report other events too, the count of a parent
+// cgroup that remains must have grown as well. The zero value is ready. It has a descriptor only while it watches.
 type OOMWatcher struct {
 	mu      sync.Mutex // guards what follows
 	fd      int        // of inotify, valid while watches is not empty

@@ -42,10 +42,11 @@ type Port interface {
 	Scopes(ctx context.Context) ([]ScopeState, error)
 	// Members lists the processes in the scope now. ErrNotFound when the scope was removed.
 	Members(ctx context.Context, id string) ([]Process, error)
-	// WaitEmpty blocks until the scope is empty or removed. ErrOutOfMemory when the kernel is known to have killed it. Where
-	// memory is accounted, the kernel kills all processes of a scope together (memory.oom.group).
+	// WaitEmpty blocks until the scope is empty or removed. ErrOutOfMemory when the kernel is known to have killed it.
+	// Where memory is accounted, the kernel kills all processes of a scope together (memory.oom.group).
 	WaitEmpty(ctx context.Context, id string) error
-	// KillScope kills every process in the scope, also frozen ones, and returns when it is empty. A missing scope is no error.
+	// KillScope kills every process in the scope, also frozen ones, and returns when it is empty. A missing scope is no
+	// error.
 	KillScope(ctx context.Context, id string) error
 
 	// Leaf is the cgroup that contains the scope's processes and that is frozen. ErrNotSupported without cgroups.
@@ -136,8 +137,9 @@ type Scope struct {
 	Closed      bool
 	Devices     []DeviceRule
 	StopTimeout time.Duration // from SIGTERM to SIGKILL when the service manager stops it; 10 s when zero
-	// MemoryNodes are the NUMA nodes that its memory comes from, as "0-1"; empty for all. It belongs to the scope and not to
-	// the slice, because a change would move the memory of running processes. It is enforced where Info.Limits has "cpuset".
+	// MemoryNodes are the NUMA nodes that its memory comes from, as "0-1"; empty for all. It belongs to the scope and
+	// not to the slice, because a change would move the memory of running processes. It is enforced where Info.Limits
+	// has "cpuset".
 	MemoryNodes string
 	// Cgroup is the cgroup in which the processes remain, relative to the cgroup root. Only Attachments uses it.
 	Cgroup string

@@ -13,9 +13,9 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Processes is the adapter for a user without privileges: no cgroup, no limit, no freezer. A scope is the process tree of its
-// command. A process is a member when a member is its parent or its session leader; it remains a member after its parent
-// has exited. A process whose parents all exited before it was observed is lost: this adapter isolates nothing.
+// Processes is the adapter for a user without privileges: no cgroup, no limit, no freezer. A scope is the process tree
+// of its command. A process is a member when a member is its parent or its session leader; it remains a member after its
+// parent has exited. A process whose parents all exited before it was observed is lost: this adapter isolates nothing.
 //
 // It keeps its scopes in memory: after a restart the caller recovers them.
 type Processes struct {

@@ -32,7 +32,8 @@ func (t *Tree) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeSta
 	if err != nil {
 		return ScopeState{}, Process{}, err
 	}
-	// The lock is released here, so that many programs can start at once. If the empty scope is removed now, the start fails.
+	// The lock is released here, so that many programs can start at once. If the empty scope is removed now, the start
+	// fails.
 	p, err := t.spawn(ctx, run, spawn)
 	if err != nil {
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

@@ -450,7 +450,8 @@ func (t *Tree) sweep() error {
 	})
 }
 
-// makeSliceLocked creates the slice's directories, outermost first, and enables the controllers for the inner ones. mu is held.
+// makeSliceLocked creates the slice's directories, outermost first, and enables the controllers for the inner ones. mu
+// is held.
 func (t *Tree) makeSliceLocked(name SliceName) (created bool, err error) {
 	if err := name.Check(); err != nil {
 		return false, err
@@ -511,8 +512,8 @@ func (t *Tree) enableAll() ([]string, error) {
 	return limits, nil
 }
 
-// enable enables, for the cgroup's children, every controller that has a limit and that the cgroup has. The kernel refuses it
-// for a cgroup that contains processes: then the limit is not enforced, and Info.Limits does not name it.
+// enable enables, for the cgroup's children, every controller that has a limit and that the cgroup has. The kernel
+// refuses it for a cgroup that contains processes: then the limit is not enforced, and Info.Limits does not name it.
 func (t *Tree) enable(cg string) (wrote bool, err error) {
 	dir := t.h.Dir(cg)
 	has, err := readWords(dir, "cgroup.controllers")

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Caps are the minors of the driver's MIG capabilities by name, as in "gpu0/gi2/access" and "gpu0/gi2/ci0/access". The number
-// of a GPU is the minor of its device node.
+// Caps are the minors of the driver's MIG capabilities by name, as in "gpu0/gi2/access" and "gpu0/gi2/ci0/access". The
+// number of a GPU is the minor of its device node.
 type Caps map[string]uint32
 
 // ParseCaps reads /proc/driver/nvidia-caps/mig-minors. Two names for one minor are an error: a rule for one of them would

@@ -11,8 +11,8 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 )
 
-// CDIKind is the CDI kind of the devices of gpushare. CDI requires a domain name as the vendor. nvidia.com belongs to NVIDIA's
-// own toolkit.
+// CDIKind is the CDI kind of the devices of gpushare. CDI requires a domain name as the vendor. nvidia.com belongs to
+// NVIDIA's own toolkit.
 const CDIKind = "gpushare.dev/gpu"
 
 // Container is the input for the CDI spec of a grant.
@@ -60,8 +60,8 @@ func CDI(c Container) (*specs.Spec, error) {
 	return s, err
 }
 
-// environ is sorted, so that an unchanged environment gives an unchanged spec. NVIDIA_VISIBLE_DEVICES=void tells NVIDIA's own
-// hook, where it is installed, to add nothing: it would open every GPU.
+// environ is sorted, so that an unchanged environment gives an unchanged spec. NVIDIA_VISIBLE_DEVICES=void tells
+// NVIDIA's own hook, where it is installed, to add nothing: it would open every GPU.
 func environ(set map[string]string) []string {
 	out := []string{"NVIDIA_VISIBLE_DEVICES=void"}
 	for _, k := range slices.Sorted(maps.Keys(set)) {

@@ -33,13 +33,13 @@ func mpsNames() []string {
 	}
 }
 
-// Environment returns the environment of a lease's processes: the variables to set and those to remove. It lets programs find
-// their devices. It isolates nothing: that is done by the device rules.
+// Environment returns the environment of a lease's processes: the variables to set and those to remove. It lets programs
+// find their devices. It isolates nothing: that is done by the device rules.
 //
-// CUDA_VISIBLE_DEVICES contains UUIDs, so that a changed order of enumeration selects no other GPU. Inherited MPS variables
-// are removed, because they would select another control daemon than the lease's. NVIDIA_VISIBLE_DEVICES, which container
-// runtimes read, is removed as well: an inherited "all" requests more than the device rules allow, and a container in a lease
-// gets its devices from CDI.
+// CUDA_VISIBLE_DEVICES contains UUIDs, so that a changed order of enumeration selects no other GPU. Inherited MPS
+// variables are removed, because they would select another control daemon than the lease's. NVIDIA_VISIBLE_DEVICES,
+// which container runtimes read, is removed as well: an inherited "all" requests more than the device rules allow, and a
+// container in a lease gets its devices from CDI.
 func Environment(l Lease) (set map[string]string, unset []string) {
 	ids := make([]string, len(l.Devices))
 	for i, id := range l.Devices {

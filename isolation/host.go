@@ -37,8 +37,8 @@ func classPatterns() map[string][]string {
 	}
 }
 
-// ReadHost reads the host below root ("/" on a real host). Missing files leave their part empty. A file that cannot be read or
-// parsed is an error; the rest is returned as well.
+// ReadHost reads the host below root ("/" on a real host). Missing files leave their part empty. A file that cannot be
+// read or parsed is an error; the rest is returned as well.
 func ReadHost(root string) (Host, error) {
 	h := Host{CPUs: map[int]string{}, Classes: map[string][]cgroup.DeviceRule{}}
 	var errs []error

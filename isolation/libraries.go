@@ -54,7 +54,8 @@ func ReadLibraries(root, version string) []Library {
 	return out
 }
 
-// soname is the DT_SONAME of the library. When it cannot be read, it is name.so.1, as for all of these except the compilers.
+// soname is the DT_SONAME of the library. When it cannot be read, it is name.so.1, as for all of these except the
+// compilers.
 func soname(root, path, name string) string {
 	own := name + ".so.1"
 	if f, err := elf.Open(filepath.Join(root, path)); err == nil {

@@ -37,9 +37,10 @@ type InPlaceLease struct {
 	Targets []Target
 }
 
-// LoginFilters returns the desired login filters: on the cgroup of logins, if there is one, and on those of adopted units.
-// They close the managed GPUs to users without a lease on them. A managed GPU that is missing now may return with any minor:
-// then all minors are closed except those of observed GPUs that are not managed. missing names the leases that get nothing.
+// LoginFilters returns the desired login filters: on the cgroup of logins, if there is one, and on those of adopted
+// units. They close the managed GPUs to users without a lease on them. A managed GPU that is missing now may return with
+// any minor: then all minors are closed except those of observed GPUs that are not managed. missing names the leases
+// that get nothing.
 func LoginFilters(h *Hardware, managed []gpu.UUID, logins string, inPlace []InPlaceLease) (states []device.LoginFilterState, missing []string) {
 	closed := managedRanges(h, managed)
 	at := func(cg string) *device.LoginFilter {
@@ -81,8 +82,8 @@ func exceptions(uid uint32, rules []cgroup.DeviceRule) []device.Exception {
 	return out
 }
 
-// managedRanges are the devices of the managed GPUs: their nodes and all their capabilities, also those without an instance,
-// because the next instance at a placement gets the minors of the last one.
+// managedRanges are the devices of the managed GPUs: their nodes and all their capabilities, also those without an
+// instance, because the next instance at a placement gets the minors of the last one.
 func managedRanges(h *Hardware, managed []gpu.UUID) []device.Range {
 	if len(managed) == 0 {
 		return nil

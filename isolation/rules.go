@@ -21,8 +21,8 @@ type Hardware struct {
 	Host Host
 }
 
-// gpuMajor is the major of /dev/nvidia<minor> and /dev/nvidiactl (Documentation/admin-guide/devices.txt; the module requests
-// this one and no other).
+// gpuMajor is the major of /dev/nvidia<minor> and /dev/nvidiactl (Documentation/admin-guide/devices.txt; the module
+// requests this one and no other).
 const gpuMajor = 195
 
 // controlMinor is the minor of /dev/nvidiactl.

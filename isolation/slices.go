@@ -30,9 +30,9 @@ type Missing struct {
 	Text  string
 }
 
-// Desired returns the desired slices of the tenants on this hardware, each tenant's before those of its grants, and what is
-// missing. A tenant without grants also has a slice with limits. A target that cannot be allowed now is left out and reported
-// as missing. Rules refuses a lease that needs it.
+// Desired returns the desired slices of the tenants on this hardware, each tenant's before those of its grants, and what
+// is missing. A tenant without grants also has a slice with limits. A target that cannot be allowed now is left out and
+// reported as missing. Rules refuses a lease that needs it.
 func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 	var out []cgroup.Slice
 	var missing []Missing

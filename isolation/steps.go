@@ -34,9 +34,9 @@ type Use struct {
 	Unattributed []step.Subject
 }
 
-// Plan returns the steps from the observed slices to the desired ones; none when nothing differs that can be enforced here. A
-// slice that changes both ways has two steps: one restricts it to what both allow, and one grants the rest. Plan does not
-// consider the use of the slices: see PlanInUse.
+// Plan returns the steps from the observed slices to the desired ones; none when nothing differs that can be enforced
+// here. A slice that changes both ways has two steps: one restricts it to what both allow, and one grants the rest. Plan
+// does not consider the use of the slices: see PlanInUse.
 func Plan(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup.Info) []step.Step {
 	return PlanInUse(desired, observed, info, nil)
 }
@@ -207,8 +207,8 @@ func commonRules(a, b []cgroup.DeviceRule) []cgroup.DeviceRule {
 	return out
 }
 
-// useBelow lists what is in use above the restricted limits, and which open devices the restricted slice does not allow. It is
-// empty when no process is disturbed.
+// useBelow lists what is in use above the restricted limits, and which open devices the restricted slice does not allow.
+// It is empty when no process is disturbed.
 func useBelow(is, restricted cgroup.Slice, info cgroup.Info, use Use) []string {
 	from, to := info.Expect(is).Limits, info.Expect(restricted).Limits
 	var out []string

@@ -262,8 +262,8 @@ func wider(a, b cgroup.Slice) string {
 	return ""
 }
 
-// A plan leads to the desired slices, and then a second plan is empty. A step that revokes access allows nothing that either
-// side does not allow. Undone in reverse, the steps lead back.
+// A plan leads to the desired slices, and then a second plan is empty. A step that revokes access allows nothing that
+// either side does not allow. Undone in reverse, the steps lead back.
 func TestPlanModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		memorySlices := &memorySlices{info: genInfo().Draw(t, "info")}

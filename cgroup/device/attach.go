@@ -216,8 +216,8 @@ func forEachProgram(dir, name string, use func(*ebpf.Program) error) error {
 	return nil
 }
 
-// CountPrograms returns the number of device programs on a cgroup, including those of other software. With none, only parent
-// cgroups restrict devices.
+// CountPrograms returns the number of device programs on a cgroup, including those of other software. With none, only
+// parent cgroups restrict devices.
 func CountPrograms(dir string) (int, error) {
 	cg, err := openCgroup(dir)
 	if err != nil {

@@ -282,8 +282,8 @@ func third[T, U any](_ T, _ U, err error) error { return err }
 
 func isNoCgroup(err error) bool { return errors.Is(err, device.ErrNoCgroup) }
 
-// whileOpening calls change repeatedly, while a process for each node, in a cgroup below dir, opens that node. Each open must
-// have the expected result. It continues until there were many changes and many opens.
+// whileOpening calls change repeatedly, while a process for each node, in a cgroup below dir, opens that node. Each open
+// must have the expected result. It continues until there were many changes and many opens.
 func whileOpening(t *testing.T, dir string, uid int, n string, wants map[string]string, change func(i int)) {
 	t.Helper()
 	const (

@@ -95,8 +95,8 @@ func SetLoginFilter(dir string, f LoginFilter) (wrote bool, err error) {
 	})
 }
 
-// ReadLoginFilter reads the login filter of a cgroup back. ok is false when it has none. When several are attached, because a
-// change was interrupted, the result closes what any of them closes, and has the exceptions of the first.
+// ReadLoginFilter reads the login filter of a cgroup back. ok is false when it has none. When several are attached,
+// because a change was interrupted, the result closes what any of them closes, and has the exceptions of the first.
 func ReadLoginFilter(dir string) (f LoginFilter, ok bool, err error) {
 	err = forEachProgram(dir, filterName, func(p *ebpf.Program) error {
 		is, err := readLoginFilter(p)

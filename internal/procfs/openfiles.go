@@ -20,9 +20,9 @@ type OpenFile struct {
 	Ino  uint64
 }
 
-// WalkOpenFiles calls found for each open file, of each process, whose name contains part. It calls stat only for these, because
-// stat can hang on a network file system, while the kernel knows the name. It skips processes that exit meanwhile, and
-// skips and counts processes whose open files it may not read. It ends with ctx.
+// WalkOpenFiles calls found for each open file, of each process, whose name contains part. It calls stat only for these,
+// because stat can hang on a network file system, while the kernel knows the name. It skips processes that exit
+// meanwhile, and skips and counts processes whose open files it may not read. It ends with ctx.
 func WalkOpenFiles(ctx context.Context, part string, found func(OpenFile)) (hidden int, err error) {
 	pids, err := PIDs()
 	if err != nil {
