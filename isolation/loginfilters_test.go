@@ -209,7 +209,7 @@ func TestLoginFilterSteps(t *testing.T) {
 		} else {
 			host.now = nil
 		}
-		h := &LoginFilterHandler{Filters: host}
+		h := &LoginFilterHandler{Host: host}
 		steps := PlanLoginFilters([]device.LoginFilterState{{Cgroup: "/user.slice", Filter: want}}, observed, "/user.slice")
 		// A lease of a device that remains closed starts between the plan and its steps.
 		added := device.Exception{UID: 2000, Rule: device.Rule{Type: 'c', Major: gpuMajor, Minor: 3, Access: "rw"}}
@@ -258,7 +258,7 @@ func TestALoginFilterIsSetWhileALeaseStarts(t *testing.T) {
 	}
 	for _, first := range []bool{true, false} {
 		host := &oneFilter{}
-		h := &LoginFilterHandler{Filters: host}
+		h := &LoginFilterHandler{Host: host}
 		if first { // the lease starts before the step
 			host.now = &with
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// KindLoginFilter is the kind of step that sets or removes the login filter of a cgroup. Arguments and undo: LoginFilterArgs.
+// KindLoginFilter is the kind of step that sets or removes the login filter of a cgroup. Arguments and undo:
+// LoginFilterArgs.
 const KindLoginFilter = "login-filter.set"
 
 // LoginFilterArgs is the desired login filter of a cgroup; nil means none.
@@ -18,8 +19,9 @@ type LoginFilterArgs struct {
 	Filter *device.LoginFilter `json:"filter,omitempty"`
 }
 
-// PlanLoginFilters returns the steps from the observed login filters to the desired ones. A filter that changes both ways has
-// two steps, as slices have: one that revokes access before the hardware changes, and one that grants access afterwards.
+// PlanLoginFilters returns the steps from the observed login filters to the desired ones. A filter that changes both
+// ways has two steps, as slices have: one that revokes access before the hardware changes, and one that grants access
+// afterwards.
 func PlanLoginFilters(desired, observed []device.LoginFilterState, logins string) []step.Step {
 	var revoke, grant []step.Step
 	for _, want := range desired {
@@ -139,8 +141,8 @@ func (h *LoginFilterHandler) Undo(ctx context.Context, s step.Step) error {
 	return h.Do(ctx, s)
 }
 
-// reapply applies the difference between from and to to the active filter. When from is nil and there is an active filter, a
-// lease has set it since the plan: a login may be adopted while the filter is set.
+// reapply applies the difference between from and to to the active filter. When from is nil and there is an active
+// filter, a lease has set it since the plan: a login may be adopted while the filter is set.
 func reapply(from, to, current *device.LoginFilter) *device.LoginFilter {
 	if to == nil || current == nil {
 		return to
