@@ -51,7 +51,7 @@ func TestIndexIsAMap(t *testing.T) {
 			} else {
 				x.Forget(id)
 			}
-			queried := somePath(t, "asked")
+			queried := somePath(t, "queried")
 			if got, ok := x.lookup([]byte(queried)); got != innermost(ids, queried) || ok != (got != "") {
 				t.Fatalf("%s is of %q (%v), want %q of %v", queried, got, ok, innermost(ids, queried), ids)
 			}

@@ -20,7 +20,7 @@ type Stat struct {
 	MemoryPeak *uint64 // bytes
 	MemoryMax  *uint64 // bytes
 	Swap       *uint64 // bytes in use
-	OOMKills   *uint64 // processes killed because of no memory
+	OOMKills   *uint64 // processes killed because memory ran out
 
 	Tasks    *uint64 // threads
 	TasksMax *uint64

@@ -35,7 +35,7 @@ func TestInUse(t *testing.T) {
 			files: map[string]string{"memory.current": "100\n", "memory.stat": "inactive_file 200\n"},
 			want:  InUse{Memory: new(uint64(0))},
 		},
-		{name: "memory alone", files: map[string]string{"memory.current": "4096\n"}, want: InUse{Memory: new(uint64(4096))}},
+		{name: "only memory", files: map[string]string{"memory.current": "4096\n"}, want: InUse{Memory: new(uint64(4096))}},
 		{name: "no number", files: map[string]string{"pids.current": "max\n"}, bad: true},
 	}
 	for _, tt := range tests {

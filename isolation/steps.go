@@ -79,7 +79,7 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 			})
 		}
 	}
-	// Grants go before their tenants: a slice that has children cannot be removed.
+	// Grants come before their tenants: a slice that has children cannot be removed.
 	var removed []cgroup.SliceState
 	for _, s := range observed {
 		if s.Name.Tenant != "" && !slices.ContainsFunc(desired, func(d cgroup.Slice) bool { return d.Name == s.Name }) {

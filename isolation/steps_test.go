@@ -275,8 +275,8 @@ func TestPlanModel(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if rapid.Bool().Draw(t, "wanted") || n.Grant == "" {
-				desired = append(desired, genSlice(n).Draw(t, "wanted"))
+			if rapid.Bool().Draw(t, "desired") || n.Grant == "" {
+				desired = append(desired, genSlice(n).Draw(t, "desired"))
 			}
 		}
 		before, _ := memorySlices.Slices(t.Context())

@@ -13,7 +13,7 @@ import (
 // lease is opened and remains until they exit: gpushare must not stop them, and its limits must not apply to them.
 func PlanUnmanage(observed []cgroup.SliceState, info cgroup.Info, use map[cgroup.SliceName]Use) []step.Step {
 	all := slices.DeleteFunc(slices.Clone(observed), func(s cgroup.SliceState) bool { return s.Name.Tenant == "" })
-	// Grants go before their tenants: a slice that has children cannot be removed.
+	// Grants come before their tenants: a slice that has children cannot be removed.
 	slices.SortFunc(all, func(a, b cgroup.SliceState) int { return compareNames(b.Name, a.Name) })
 	var remove, open []step.Step
 	for _, s := range all {
