@@ -22,7 +22,7 @@ type LeafFreezer interface {
 // FreezerOptions are for NewFreezer.
 type FreezerOptions struct {
 	RunDir    string        // for the deadlines; gpushare-thaw must use the same
-	ThawAfter time.Duration // the longest time between two Freeze calls of one scope; 5 s when zero
+	ThawAfter time.Duration // from a Freeze call to its deadline; 5 s when zero
 	Root      string        // the directory that contains proc/; "/" when empty
 }
 
