@@ -8,9 +8,9 @@ STATIC    := CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)'
 CGO       := CGO_ENABLED=1 CGO_CFLAGS='-O2 -Wno-deprecated-declarations'
 WITH_CGO  := $(CGO) $(GO) build -ldflags '$(LDFLAGS)'
 RAN       := sh test/ran/ran.sh
-# Many tests wait for other processes, so more of them than there are cores may run.
+# Many tests wait for other processes, so more tests than cores may run.
 TESTFLAGS ?= -parallel 4
-# For everything alike, what tests build by themselves included: otherwise the binding of NVML is compiled again for each.
+# The same flags for all builds, those in tests included. Otherwise the NVML binding is compiled again for each.
 override GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
 export GOFLAGS
 PREFIX    ?= /usr
@@ -25,15 +25,15 @@ help:
 	@echo 'make demo       the whole product on a virtual eight-GPU node, no GPU and no root needed'
 	@echo 'make shell      a shell on that node, to try things'
 	@echo 'make test       unit, node and bus tests: no root, no GPU'
-	@echo 'make test-faults every call of a change fails once, every one is killed in: many minutes of processor'
+	@echo 'make test-faults every driver call of a change fails once, and the daemon is killed at each: many minutes of CPU'
 	@echo 'make lint       what must be clean before a commit'
 	@echo 'make bench      figures against their targets, into build/bench.json'
 	@echo 'make test-tools nvtop and pynvml of Debian read the virtual node'
-	@echo 'make test-vm    real systemd of Debian 12 and 13, in virtual machines (root, qemu, mmdebstrap)'
+	@echo 'make test-vm    the real systemd of Debian 12 and 13 in virtual machines (root, qemu, mmdebstrap)'
 	@echo 'make hwtest     on one real GPU: reads only, never changes its modes'
 	@echo 'make fuzz       every fuzz target for a while'
 	@echo 'make install    into $$(DESTDIR)$$(PREFIX)'
-	@echo 'make uninstall  takes it away again; refused while walls stand'
+	@echo 'make uninstall  removes it; refused while restrictions are active'
 
 need:
 	@sh packaging/need.sh $(GO) gcc
@@ -51,15 +51,15 @@ demo: build
 shell: build
 	@$(GO) run ./test/demo -shell
 
-# The race detector sees every test once, and of large enumerations a sample (package test/enumeration). Those that take
-# seconds run whole after that, without it; the others are make test-faults.
-# The order of locks is checked by itself: the checking would hide races from the detector.
+# Every test runs once with the race detector, large enumerations as a sample (package test/enumeration). Enumerations that
+# take seconds then run whole without it, the others in make test-faults.
+# The order of locks is checked in a separate run, because the check would hide races from the detector.
 test: build
 	$(CGO) $(GO) test -race -timeout 20m $(TESTFLAGS) ./...
 	CGO_ENABLED=0 $(GO) test -timeout 5m $(TESTFLAGS) ./internal/engine ./mig ./quota ./test/bench
 	CGO_ENABLED=0 $(GO) test -tags lockcheck -short -timeout 5m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedSideBySide' ./internal/locks ./daemon/... ./lease/...
 
-# What runs and matches nothing is no success: ran.sh fails then.
+# ran.sh fails when a selector matches no test.
 test-faults: build
 	$(RAN) $(GO) test -count=1 -timeout 30m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedSideBySide' ./daemon/...
 	$(RAN) $(GO) test -count=1 -timeout 20m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills' ./test/node
@@ -74,7 +74,7 @@ lint:
 bench: build
 	@$(GO) run ./test/bench
 
-# Foreign clients of NVML, which are fetched once into build/. Where they cannot be had it fails: nothing is skipped.
+# Clients of NVML from other projects, downloaded once into build/. Without them it fails: nothing is skipped.
 test-tools: build
 	$(RAN) $(GO) test -tags tools -count=1 -timeout 10m $(TESTFLAGS) ./test/tools
 

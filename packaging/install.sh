@@ -1,6 +1,6 @@
 #!/bin/sh
-# install.sh DESTDIR PREFIX BIN_DIR puts the product where packages put it: binaries from BIN_DIR, units, users,
-# runtime folders, settings and examples. It starts nothing and enables nothing. Settings that exist are kept.
+# install.sh DESTDIR PREFIX BIN_DIR installs the product to the paths that packages use: binaries from BIN_DIR, units, users,
+# runtime directories, settings and examples. It starts and enables nothing. Existing settings are kept.
 set -eu
 if [ $# -ne 3 ]; then
 	echo "install.sh: usage: install.sh DESTDIR PREFIX BIN_DIR" >&2
@@ -23,7 +23,7 @@ done
 put() { # put MODE SOURCE TARGET
 	install -D -m "$1" "$2" "$destdir$3"
 }
-# Units name /usr; another prefix is written into them.
+# The units contain /usr; another PREFIX replaces it.
 put_unit() {
 	mkdir -p "$destdir$unitdir"
 	sed -e "s#/usr/sbin/#$prefix/sbin/#g" -e "s#/usr/bin/#$prefix/bin/#g" -e "s#/usr/libexec/#$prefix/libexec/#g" \

@@ -1,6 +1,6 @@
 #!/bin/sh
-# lint.sh [fix] holds the code to .golangci.yml; with fix it rewrites what can be rewritten. The linter is a Go module
-# of a pinned version, built once into build/tools by way of the Go proxy.
+# lint.sh [fix] checks the code against .golangci.yml; with fix it rewrites what the linter can rewrite. The linter is a Go
+# module of a pinned version, built once into build/tools through the Go proxy.
 set -eu
 version=v2.15.0
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ if [ ! -x "$linter" ]; then
 	mv "$tools/golangci-lint" "$linter"
 fi
 
-# The scripts first: they take no time.
+# The scripts first: their check is fast.
 for script in packaging/*.sh gpusim/*.sh test/ran/*.sh test/tools/*.sh examples/prolog/*.sh; do
 	[ ! -f "$script" ] || sh -n "$script"
 done

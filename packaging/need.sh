@@ -1,5 +1,5 @@
 #!/bin/sh
-# need.sh TOOL... says which command installs what the build lacks, and stops there.
+# need.sh TOOL... fails if the build lacks a tool, and prints the command that installs it.
 set -u
 missing=
 for tool in "$@"; do

@@ -1,7 +1,7 @@
 #!/bin/sh
-# security.sh SCORES [ROOT] holds every service of ours against SCORES: its exposure as systemd-analyze sees it, below ROOT
-# or as it is installed here, may not be worse than what is written there, and a better one is to be written. Each setting
-# that is not as strict as it could be has its reason there, and no reason is left over.
+# security.sh SCORES [ROOT] compares the exposure of every gpushare service, as systemd-analyze computes it below ROOT or for
+# the installed units, with SCORES. It fails if a score is worse, or if it is better and SCORES is not updated. SCORES has a
+# reason for each setting that is less strict than possible, and no other reasons.
 set -eu
 scores=$1
 root=${2:-}
@@ -30,7 +30,7 @@ for file in "$root"/usr/lib/systemd/system/gpushare*.service; do
 		say "$unit has no row in $scores"
 		continue
 	fi
-	# "unit 252:4.0 257:4.1": scores differ between versions that look at different things.
+	# "unit 252:4.0 257:4.1": versions check different settings, so their scores differ.
 	want=$(echo "$row" | tr ' ' '\n' | sed -n "s/^$version://p")
 	got=$(analyze "$unit" 2>&1 | sed -n 's/.*exposure level for [^:]*: \([0-9.]*\) .*/\1/p')
 	if [ -z "$got" ]; then
@@ -40,9 +40,9 @@ for file in "$root"/usr/lib/systemd/system/gpushare*.service; do
 	tenths=$(echo "$got" | tr -d .)
 	echo "$unit: $got (systemd $version)"
 	if [ -z "$want" ]; then
-		# A version that nobody measured: the worst of those that were, and what it looks at anew.
+		# A version without a score: the worst of the known scores, and a margin for settings that it checks in addition.
 		want=$(echo "$row" | tr ' ' '\n' | sed -n 's/^[0-9]*://p' | sort -n | tail -n 1)
-		[ "$tenths" -le $(($(echo "$want" | tr -d .) + 3)) ] || say "$unit is exposed to $got with systemd $version, and to $want with those that were measured"
+		[ "$tenths" -le $(($(echo "$want" | tr -d .) + 3)) ] || say "$unit is exposed to $got with systemd $version, and to $want with the versions in $scores"
 		continue
 	fi
 	if [ "$tenths" -gt "$(echo "$want" | tr -d .)" ]; then

@@ -1,6 +1,6 @@
 #!/bin/sh
-# uninstall.sh DESTDIR PREFIX takes away what install.sh put there, and keeps the settings and the state. On the running
-# system (no DESTDIR) it is refused while walls stand, like the removal of a package.
+# uninstall.sh DESTDIR PREFIX removes what install.sh installed, and keeps the settings and the state. On the running system
+# (no DESTDIR) it is refused while restrictions are active, like the removal of a package.
 set -eu
 if [ $# -ne 2 ]; then
 	echo "uninstall.sh: usage: uninstall.sh DESTDIR PREFIX" >&2
@@ -13,7 +13,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 if [ -z "$destdir" ]; then
 	GPUSHARE="$prefix/bin/gpushare" "$here/scripts/prerm" remove
 	if [ -d /run/systemd/system ]; then
-		# Else the links that enabled them would stay, to nothing.
+		# Otherwise the enabling links would stay without a target.
 		for unit in "$here"/systemd/*.service "$here"/systemd/*.socket; do
 			systemctl --quiet --no-reload disable "$(basename "$unit")" || true
 		done

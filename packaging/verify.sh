@@ -1,6 +1,6 @@
 #!/bin/sh
-# verify.sh [BIN_DIR] installs into a temporary root and lets systemd-analyze judge the units there. Any line it says
-# is a failure, and so is an exposure that is not the one in security-scores.
+# verify.sh [BIN_DIR] installs into a temporary root and checks the units there with systemd-analyze. Any line of output is
+# a failure, and so is an exposure that differs from security-scores.
 set -eu
 bin=${1:-bin}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,7 +13,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 "$here/install.sh" "$root" /usr "$bin"
 
-# The units that ours are ordered against come with systemd; a bare root has none, and verify would speak of them.
+# The units are ordered after units of systemd. The temporary root needs them, or verify reports them as missing.
 mkdir -p "$root/usr/lib/systemd/system"
 for dir in /usr/lib/systemd/system /lib/systemd/system; do
 	[ -d "$dir" ] && cp -rn "$dir/." "$root/usr/lib/systemd/system/"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# fuzz.sh runs every fuzz target for a while each: FUZZTIME, or half a minute. None found is a failure.
+# fuzz.sh runs every fuzz target for FUZZTIME, 30 s by default. It fails if there is no target.
 set -eu
 cd "$(dirname "$0")/.."
 targets=0

@@ -1,15 +1,14 @@
-// Package enumeration says how much of a large enumeration a test goes through: every fault, every kill, every state. It is
-// all of it, but a sample with the race detector, under which the same takes five to ten times as long, and where time is
-// short. What is sampled runs whole in 'make test' or in 'make test-faults', without the race detector: it runs the same
-// code over and over, in which one pass finds the races.
+// Package enumeration decides which part of a large enumeration (every fault, every kill, every state) a test runs: all
+// cases, or a sample with -short or the race detector, which is five to ten times slower. The full enumeration runs in
+// 'make test' or 'make test-faults' without the race detector: its cases repeat the same code, so a sample finds the races.
 package enumeration
 
 import "testing"
 
-// Sampled tells whether a sample has to do.
+// Sampled reports whether tests run a sample.
 func Sampled() bool { return raceDetector || testing.Short() }
 
-// Stride is the way from one case to the next: 1, or the sample's.
+// Stride is the distance between two cases that run: 1, or sample.
 func Stride(sample int) int {
 	if Sampled() {
 		return sample

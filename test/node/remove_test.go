@@ -33,7 +33,7 @@ func script(t *testing.T, n *harness.Node, env []string, name string, args ...st
 	return cmd.ProcessState.ExitCode(), string(b)
 }
 
-// A package goes only when nothing of it stands, and says what does; an upgrade never asks.
+// The removal of a package is refused while restrictions are active, and the message lists them. An upgrade is not checked.
 func TestPackageRemoval(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -43,26 +43,26 @@ func TestPackageRemoval(t *testing.T) {
 		before func()
 		env    string
 		action []string
-		refuse string // part of why, empty when it is let go
+		refuse string // part of the message; empty: it is not refused
 	}{
 		{"before any spec", nil, environment, []string{"remove"}, ""},
-		{"restrictions are active", func() { apply(t, n, everything) }, environment, []string{"remove"}, "stop MPS"},
-		{"restrictions are active, by rpm", nil, environment, []string{"0"}, "stop MPS"},
+		{"with active restrictions", func() { apply(t, n, everything) }, environment, []string{"remove"}, "stop MPS"},
+		{"with active restrictions, by rpm", nil, environment, []string{"0"}, "stop MPS"},
 		{"an upgrade", nil, environment, []string{"upgrade", "2.0"}, ""},
 		{"an upgrade, by rpm", nil, environment, []string{"1"}, ""},
 		{"an upgrade that failed", nil, environment, []string{"failed-upgrade", "1.0"}, ""},
-		{"restrictions stay active", nil, environment + "\x00GPUSHARE_KEEP_ISOLATION=1", []string{"remove"}, ""},
-		{"the program is missing", nil, "GPUSHARE=/nowhere/gpushare", []string{"remove"}, "is not removed"},
-		{"the daemon does not run", n.KillDaemon, environment, []string{"remove"}, "restrictions are active: generation 1"},
+		{"active restrictions are kept", nil, environment + "\x00GPUSHARE_KEEP_ISOLATION=1", []string{"remove"}, ""},
+		{"without the program", nil, "GPUSHARE=/nowhere/gpushare", []string{"remove"}, "cannot remove the package"},
+		{"without the daemon", n.KillDaemon, environment, []string{"remove"}, "restrictions are active: generation 1"},
 		{"unmanaged", func() {
 			if err := n.StartDaemon(soon(t)); err != nil {
 				t.Fatal(err)
 			}
 			if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
-				t.Fatalf("release exits with %d: %s", r.Code, r.Err)
+				t.Fatalf("unmanage exits with %d: %s", r.Code, r.Err)
 			}
 		}, environment, []string{"remove"}, ""},
-		{"unmanaged, and the daemon does not run", n.KillDaemon, environment, []string{"remove"}, ""},
+		{"unmanaged, without the daemon", n.KillDaemon, environment, []string{"remove"}, ""},
 	}
 	for _, c := range steps {
 		if c.before != nil {
@@ -73,12 +73,12 @@ func TestPackageRemoval(t *testing.T) {
 			t.Errorf("%s: prerm %v exits with %d: %s", c.name, c.action, code, out)
 		}
 		if c.refuse != "" && !strings.Contains(out, "gpushare unmanage") {
-			t.Errorf("%s: it does not say how: %s", c.name, out)
+			t.Errorf("%s: it does not name the command: %s", c.name, out)
 		}
 	}
 }
 
-// make uninstall takes away what make install put there, and nothing while walls stand.
+// make uninstall removes what make install installed, and nothing while restrictions are active.
 func TestUninstall(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -101,15 +101,15 @@ func TestUninstall(t *testing.T) {
 	installed := len(files(dir))
 	apply(t, n, everything)
 	if code, out := script(t, n, nil, "uninstall.sh", "", dir+"/usr"); code == 0 || !strings.Contains(out, "gpushare unmanage") || len(files(dir)) != installed {
-		t.Errorf("while walls stand it exits with %d and leaves %d of %d files: %s", code, len(files(dir)), installed, out)
+		t.Errorf("while restrictions are active it exits with %d and leaves %d of %d files: %s", code, len(files(dir)), installed, out)
 	}
 	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
-		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
+		t.Fatalf("unmanage exits with %d: %s", r.Code, r.Err)
 	}
 	if code, out := script(t, n, nil, "uninstall.sh", "", dir+"/usr"); code != 0 {
-		t.Errorf("after a release it exits with %d: %s", code, out)
+		t.Errorf("after unmanage it exits with %d: %s", code, out)
 	}
 	if left := files(dir); len(left) != 1 || filepath.Base(left[0]) != "gpushared.yaml" {
-		t.Errorf("left are %q: only the settings stay", left)
+		t.Errorf("%q are left, want only the settings", left)
 	}
 }

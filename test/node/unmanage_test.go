@@ -300,7 +300,7 @@ func TestUnmanageCheckWithoutDaemon(t *testing.T) {
 	n.KillDaemon()
 	r := check()
 	if r.Code != api.ExitConflict || !strings.Contains(r.Err, "restrictions are active") || !strings.Contains(r.Err, "systemctl start gpushared") {
-		t.Errorf("while walls stand it exits with %d: %s", r.Code, r.Err)
+		t.Errorf("while restrictions are active it exits with %d: %s", r.Code, r.Err)
 	}
 	state := filepath.Join(n.Dir, "state", "state.json")
 	whole, err := os.ReadFile(state)

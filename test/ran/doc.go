@@ -1,3 +1,2 @@
-// Package ran tests ran.sh, which fails where a run of tests runs none: a selector that nothing matches any more must not
-// pass for a success.
+// Package ran tests ran.sh, which fails if no test ran: a selector that matches no test must not count as success.
 package ran

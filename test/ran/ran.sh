@@ -1,7 +1,7 @@
 #!/bin/sh
-# ran.sh GO test ... -run 'NAME|NAME' ... runs that command and fails when one of the names is of no test that ran: 'go test'
-# itself says "no tests to run" then and is content. Without -run at least one test must have run. Who was skipped did not
-# run. A NAME is the beginning of a test's name.
+# ran.sh GO test ... -run 'NAME|NAME' ... runs that command and fails if no test ran whose name begins with one of the
+# NAMEs: 'go test' only prints "no tests to run" and succeeds. Without -run at least one test must have run. A skipped test
+# did not run.
 set -eu
 
 names= previous=
@@ -12,11 +12,11 @@ done
 
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-# A pipe would hide how the command ended.
+# A pipe would hide the exit code of the command.
 { "$@" -v 2>&1 || echo "$?" >"$out/code"; } | tee "$out/log"
 [ ! -e "$out/code" ] || exit "$(cat "$out/code")"
 
-# Not those that are indented: they are parts of tests.
+# Indented lines are subtests.
 sed -n 's/^--- PASS: \([^ ]*\) .*/\1/p' "$out/log" >"$out/ran"
 [ -s "$out/ran" ] || {
 	echo "ran.sh: no test ran: $*" >&2

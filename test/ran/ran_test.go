@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What a run of tests prints, and how it ends, decide what ran.sh says of it.
+// The output of a test run and its exit code decide the result of ran.sh.
 func TestZeroTestsAreAFailure(t *testing.T) {
 	const one, part, skipped = "--- PASS: TestKilledAgain (0.00s)", "    --- PASS: TestKilledAgain/again (0.00s)", "--- SKIP: TestReset (0.00s)"
 	for _, c := range []struct {
@@ -21,9 +21,9 @@ func TestZeroTestsAreAFailure(t *testing.T) {
 		{name: "all ran", selector: "TestKilled", prints: []string{one}, code: "0"},
 		{name: "no selector", prints: []string{one}, code: "0"},
 		{name: "both ran", selector: "TestKilled|TestReset", prints: []string{one, "--- PASS: TestReset (0.00s)"}, code: "0"},
-		{name: "one of two is gone", selector: "TestKilled|TestReset", prints: []string{one}, code: "0", want: 1, says: "begins with TestReset"},
+		{name: "one of two does not exist", selector: "TestKilled|TestReset", prints: []string{one}, code: "0", want: 1, says: "begins with TestReset"},
 		{name: "one of two was skipped", selector: "TestKilled|TestReset", prints: []string{one, skipped}, code: "0", want: 1, says: "begins with TestReset"},
-		{name: "all are gone", selector: "TestGone", prints: []string{"testing: warning: no tests to run", "PASS"}, code: "0", want: 1, says: "no test ran"},
+		{name: "none exists", selector: "TestRemoved", prints: []string{"testing: warning: no tests to run", "PASS"}, code: "0", want: 1, says: "no test ran"},
 		{name: "nothing at all", prints: []string{"?   	a/package	[no test files]"}, code: "0", want: 1, says: "no test ran"},
 		{name: "only a part", prints: []string{part}, code: "0", want: 1, says: "no test ran"},
 		{name: "a failure stays one", selector: "TestKilled", prints: []string{one, "FAIL"}, code: "3", want: 3},
@@ -48,7 +48,7 @@ func TestZeroTestsAreAFailure(t *testing.T) {
 				t.Errorf("it exits with %d, want %d:\n%s", got, c.want, out)
 			}
 			if !strings.Contains(string(out), c.says) || !strings.Contains(string(out), c.prints[0]) {
-				t.Errorf("it is to say %q, and what the run says:\n%s", c.says, out)
+				t.Errorf("the output lacks %q or the output of the run:\n%s", c.says, out)
 			}
 		})
 	}
