@@ -1,5 +1,5 @@
-// Package engine carries out the steps of a change and takes them back when one fails.
+// Package engine carries out the steps of a change and undoes them when one fails.
 //
-// It keeps no marks of what was done: it asks each step's handler, which reads the hardware. That is how a change that
-// was cut short by a crash goes on in another process. It plans nothing, gives no authority and writes no file.
+// It does not record which steps are done: each step's handler reads that from the hardware. So a change that a crash
+// interrupted can be resumed in another process. It plans nothing, gives no authority and writes no file.
 package engine

@@ -19,12 +19,11 @@ import (
 
 // Handler carries out the steps of some kinds.
 type Handler interface {
-	// Applied reads from the hardware whether it is as the step leaves it.
+	// Applied reads from the hardware whether the step is done.
 	Applied(ctx context.Context, s step.Step) (bool, error)
-	// Do carries the step out. Doing it twice is doing it once, also after it was cut short.
+	// Do carries the step out. It is idempotent, also after it was interrupted.
 	Do(ctx context.Context, s step.Step) error
-	// Undo takes the step back, also when it was only half done. Undoing twice is undoing once. A step without undo data
-	// stays.
+	// Undo undoes the step, also when it is only half done. It is idempotent. A step without undo data is not undone.
 	Undo(ctx context.Context, s step.Step) error
 }
 
@@ -36,23 +35,23 @@ type Engine struct {
 	Handlers Handlers
 	Log      *slog.Logger                  // nil: nothing is logged
 	Now      func() time.Time              // nil: time.Now
-	Timeout  func(step.Step) time.Duration // how long one step may take; nil: a minute
-	// Grace is how long a step that is under way may go on when the engine is told to stop. 0: ten seconds.
+	Timeout  func(step.Step) time.Duration // the deadline of one step; nil: a minute
+	// Grace is how long the running step may continue when the engine is stopped. 0: ten seconds.
 	Grace time.Duration
 }
 
-// Hooks are what a run tells and asks. The zero value is fine.
+// Hooks are callbacks of a run. The zero value is valid.
 type Hooks struct {
-	// Progress is called at each change of a step's state, never by two lanes at once. It must not block.
+	// Progress is called at each change of a step's state, by one goroutine at a time. It must not block.
 	Progress func(Progress)
-	// PrepareGrant is asked before each step of phase widen: access is granted from what is observed now, not from what was
-	// expected when the step was planned. It gives the step as it is to be done; ok is false to leave it out.
+	// PrepareGrant is called before each step of phase grant: access is granted from what is observed now, not from what was
+	// expected when the step was planned. It returns the step to carry out; ok is false to skip it.
 	PrepareGrant func(ctx context.Context, s step.Step) (now step.Step, ok bool, err error)
 }
 
-// Run carries out a change: first what the node needs, then all GPUs side by side, then what the node is given back.
-// When a step fails, the steps of its GPU are taken back in reverse, and the other GPUs finish. When ctx ends, no further
-// step is begun and nothing is taken back: the record must stay open, and Resume goes on with it.
+// Run carries out a change: first the steps of the node, then all GPUs in parallel, then the node's grant steps. When a step
+// fails, the steps of its GPU are undone in reverse order, and the other GPUs continue. When ctx ends, no further step is
+// begun and nothing is undone: the record must stay open for Resume.
 func (e *Engine) Run(ctx context.Context, r *Record, h Hooks) Outcome {
 	if err := e.check(r); err != nil {
 		return refused(r, err)
@@ -60,8 +59,8 @@ func (e *Engine) Run(ctx context.Context, r *Record, h Hooks) Outcome {
 	return e.run(ctx, byGPU(r.Steps), h, nil, false)
 }
 
-// Resume goes on with a change that was cut short, in another process and perhaps after a boot, with the authority that
-// it was given. Steps about hardware that is gone are left out and counted in the outcome.
+// Resume continues an interrupted change, in another process and perhaps after a boot, with its recorded authority. Steps
+// about hardware of another epoch are dropped and counted in the outcome.
 func (e *Engine) Resume(ctx context.Context, r *Record, now store.Epoch, h Hooks) Outcome {
 	if err := e.check(r); err != nil {
 		return refused(r, err)
@@ -70,7 +69,7 @@ func (e *Engine) Resume(ctx context.Context, r *Record, now store.Epoch, h Hooks
 	return e.run(ctx, byGPU(left), h, dropped, true)
 }
 
-// Converge carries out steps that nobody gave any authority for.
+// Converge carries out steps without authority.
 func (e *Engine) Converge(ctx context.Context, steps []step.Step, h Hooks) Outcome {
 	return e.Run(ctx, &Record{Steps: steps}, h)
 }
@@ -104,7 +103,7 @@ func (e *Engine) run(ctx context.Context, by map[string][]step.Step, h Hooks, dr
 		return out
 	}
 
-	var mu locks.Mutex[locks.Leaf] // guards out while the lanes run
+	var mu locks.Mutex[locks.Leaf] // guards out while the GPUs are changed
 	var wait sync.WaitGroup
 	for g, steps := range by {
 		wait.Go(func() {
@@ -127,7 +126,7 @@ func (e *Engine) run(ctx context.Context, by map[string][]step.Step, h Hooks, dr
 	return out
 }
 
-// split separates the node's steps that come before the GPUs from those that come after.
+// split separates the node's steps before the GPUs from those after them.
 func split(steps []step.Step) (before, after []step.Step) {
 	i := slices.IndexFunc(steps, func(s step.Step) bool { return s.Phase == step.GrantAccess })
 	if i < 0 {
@@ -144,10 +143,10 @@ type running struct {
 	mu      locks.Mutex[locks.Progress] // serialises hooks.Progress
 }
 
-// errStop says that the engine was told to stop.
+// errStop: the engine was stopped.
 var errStop = errors.New("the daemon is stopping")
 
-// runSteps carries out steps one after the other, and takes them back when one fails.
+// runSteps carries out steps in sequence, and undoes them when one fails.
 func (r *running) runSteps(ctx context.Context, steps []step.Step) Result {
 	if r.resumed && r.complete(ctx, steps) {
 		for _, s := range steps {
@@ -166,7 +165,7 @@ func (r *running) runSteps(ctx context.Context, steps []step.Step) Result {
 		}
 		l := Result{State: Undone, Reason: "cannot " + failed.Text + ": " + reason(err), Step: failed.ID}
 		if err := r.undoSteps(ctx, steps[:i+1]); err != nil {
-			l.State, l.Reason = Held, l.Reason+"; and it could not be taken back: "+reason(err)
+			l.State, l.Reason = Held, l.Reason+"; and it could not be undone: "+reason(err)
 			if ctx.Err() != nil {
 				l.State = Interrupted
 			}
@@ -176,9 +175,9 @@ func (r *running) runSteps(ctx context.Context, steps []step.Step) Result {
 	return Result{State: Reached, Step: -1}
 }
 
-// finish carries out the node's last steps. Each stands for itself (a unit that was stopped is started whatever
-// happened to the others), so all are tried and none is taken back: to undo what the node needed would give access to
-// hardware that is another's by now.
+// finish carries out the node's last steps. They are independent (a stopped unit is started again whatever happened to the
+// others), so all are tried and none is undone: undoing the node's first steps could grant access to hardware that another
+// tenant has by now.
 func (r *running) finish(ctx context.Context, steps []step.Step) Result {
 	l := Result{State: Reached, Step: -1}
 	var reasons []string
@@ -197,9 +196,8 @@ func (r *running) finish(ctx context.Context, steps []step.Step) Result {
 	return l
 }
 
-// complete tells whether a lane of a resumed change was all done before. What was narrowed is not looked at where
-// something was widened afterwards: it is no longer as the narrowing left it, and narrowing again would shut people out
-// for nothing.
+// complete reports whether all steps of a GPU of a resumed change were done before. Revoke steps are not checked where grant
+// steps follow: the grant changed what was revoked, and revoking again would deny access without need.
 func (r *running) complete(ctx context.Context, steps []step.Step) bool {
 	grants := slices.ContainsFunc(steps, func(s step.Step) bool { return s.Phase == step.GrantAccess })
 	for _, s := range steps {
@@ -227,7 +225,7 @@ func (r *running) do(ctx context.Context, s *step.Step) error {
 	}
 	now, ok, err := r.prepare(ctx, *s)
 	if err != nil {
-		return r.failed(s, 0, fmt.Errorf("cannot see what to grant: %w", err))
+		return r.failed(s, 0, fmt.Errorf("cannot observe what to grant: %w", err))
 	}
 	if !ok {
 		r.report(Progress{Step: s.ID, GPU: s.GPU, State: Done, Skipped: true})
@@ -245,10 +243,10 @@ func (r *running) do(ctx context.Context, s *step.Step) error {
 	began := r.now()
 	r.report(Progress{Step: s.ID, GPU: s.GPU, State: Doing})
 	doErr := r.carryOut(ctx, *s)
-	// Read back in any case: what answered with an error or not at all has often happened.
+	// Read back in any case: a call that failed or timed out has often had its effect.
 	applied, err = r.applied(ctx, *s)
 	if err == nil && !applied && errors.Is(doErr, gpu.ErrTimeout) && ctx.Err() == nil {
-		// The GPU answers, so it was whoever carried the call who was lost on the way, such as a worker that was killed.
+		// The GPU answers, so the call was lost before it reached the GPU, for example in a worker that was killed.
 		doErr = r.carryOut(ctx, *s)
 		applied, err = r.applied(ctx, *s)
 	}
@@ -263,10 +261,10 @@ func (r *running) do(ctx context.Context, s *step.Step) error {
 	case doErr != nil:
 		return r.failed(s, duration, doErr)
 	}
-	return r.failed(s, duration, errors.New("the call succeeded, but read back nothing has changed"))
+	return r.failed(s, duration, errors.New("the call succeeded, but nothing has changed"))
 }
 
-// carryOut carries a step out within its deadline.
+// carryOut carries out a step within its deadline.
 func (r *running) carryOut(ctx context.Context, s step.Step) error {
 	faultpoint.Hit("engine.before-do." + s.Kind)
 	limited, cancel := r.limit(ctx, s)
@@ -276,14 +274,14 @@ func (r *running) carryOut(ctx context.Context, s step.Step) error {
 	return err
 }
 
-// undoSteps takes steps back, the last first. It stops at the first that does not go: what is before it stays narrowed.
+// undoSteps undoes steps in reverse order. It stops at the first that cannot be undone: access stays revoked.
 func (r *running) undoSteps(ctx context.Context, steps []step.Step) error {
 	for i := len(steps) - 1; i >= 0; i-- {
 		if ctx.Err() != nil {
 			return errStop
 		}
 		s := &steps[i]
-		if last := i == len(steps)-1; !last { // the step that failed may be half done, whatever it reads as
+		if last := i == len(steps)-1; !last { // the failed step may be half done, whatever Applied reports
 			if applied, err := r.applied(ctx, *s); err == nil && !applied {
 				continue
 			}
@@ -293,7 +291,7 @@ func (r *running) undoSteps(ctx context.Context, steps []step.Step) error {
 		faultpoint.Hit("engine.before-undo." + s.Kind)
 		err := r.undo(ctx, *s)
 		if err != nil && ctx.Err() == nil {
-			// What answered with an error has often happened. Undoing twice is undoing once, and tells.
+			// A call that failed has often had its effect. Undo is idempotent, so the second call shows it.
 			err = r.undo(ctx, *s)
 		}
 		faultpoint.Hit("engine.after-undo." + s.Kind)
@@ -328,8 +326,8 @@ func (r *running) applied(ctx context.Context, s step.Step) (bool, error) {
 	return r.Handlers[s.Kind].Applied(limited, s)
 }
 
-// limit gives a step its deadline. When ctx ends, the step may go on for the grace: to let it finish costs less than to
-// find out later how far it came.
+// limit sets the deadline of a step. When ctx ends, the step may continue for the grace: letting it finish is cheaper than
+// finding out later how far it came.
 func (r *running) limit(ctx context.Context, s step.Step) (context.Context, context.CancelFunc) {
 	timeout := time.Minute
 	if r.Timeout != nil {

@@ -34,7 +34,7 @@ func TestRun(t *testing.T) {
 	for name, c := range map[string]struct {
 		inject  func(*fakeNode)
 		want    states
-		a, b    string // where the GPUs are then
+		a, b    string // the state of the GPUs afterwards
 		unit    string
 		reasons map[string]string
 	}{
@@ -52,7 +52,7 @@ func TestRun(t *testing.T) {
 		"a step lies": {
 			inject: func(w *fakeNode) { w.lying["A/hw1"] = true },
 			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
-			reasons: map[string]string{"A": `cannot set A/hw1 to "new": the call succeeded, but read back nothing has changed`},
+			reasons: map[string]string{"A": `cannot set A/hw1 to "new": the call succeeded, but nothing has changed`},
 		},
 		"an answer is late": {
 			inject: func(w *fakeNode) { w.late["A/hw1"] = true },
@@ -61,7 +61,7 @@ func TestRun(t *testing.T) {
 		"undo fails, too": {
 			inject: func(w *fakeNode) { w.broken["do A/hw2"] = true; w.broken["undo A/hw1"] = true },
 			want:   states{"A": engine.Held, "B": engine.Reached, "": engine.Reached}, a: "", b: "new", unit: "up",
-			reasons: map[string]string{"A": `cannot set A/hw2 to "new": broken; and it could not be taken back: undo "set A/hw1 to \"new\"": broken`},
+			reasons: map[string]string{"A": `cannot set A/hw2 to "new": broken; and it could not be undone: undo "set A/hw1 to \"new\"": broken`},
 		},
 		"the node fails first": {
 			inject: func(w *fakeNode) { w.broken["do unit"] = true },
@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 				}
 			}
 			if w.side("A") != c.a || w.side("B") != c.b || w.get("unit") != c.unit || w.wrong != nil {
-				t.Errorf("the world is %v, %v", w.snapshot(), w.wrong)
+				t.Errorf("the node is %v, %v", w.snapshot(), w.wrong)
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func statesOf(o engine.Outcome) map[string]engine.State {
 	return m
 }
 
-// TestHeldStaysRevoked: where the hardware is neither old nor new, nobody has access.
+// TestHeldStaysRevoked: where the hardware is neither old nor new, no tenant has access.
 func TestHeldStaysRevoked(t *testing.T) {
 	w := newFakeNode("A")
 	w.broken["do A/hw2"], w.broken["undo A/hw2"] = true, true
@@ -129,8 +129,8 @@ func TestRefusals(t *testing.T) {
 		authority engine.Authority
 		want      string
 	}{
-		"nobody's kind":         {steps: []step.Step{{ID: 1, Kind: "x", GPU: "A"}}, want: `internal error: step 1 is of kind "x", which nobody carries out`},
-		"running, no authority": {steps: []step.Step{{ID: 1, Kind: "world.set", GPU: "A", Text: "t", Disruption: step.Running}}, want: "internal error: step 1 (t) would stop somebody, and nobody gave the authority"},
+		"kind without a handler": {steps: []step.Step{{ID: 1, Kind: "x", GPU: "A"}}, want: `internal error: step 1 is of kind "x", which has no handler`},
+		"running, no authority":  {steps: []step.Step{{ID: 1, Kind: "node.set", GPU: "A", Text: "t", Disruption: step.Running}}, want: "internal error: step 1 (t) would stop processes, and the change has no authority"},
 		"running, and authority": {steps: []step.Step{func() step.Step {
 			s := set(1, "A", step.Change, "unit", "up", "down")
 			s.Disruption = step.Running
@@ -151,8 +151,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestKillAtEveryBoundary cuts the power at every boundary of a change, again at every boundary of its resumption where
-// that is asked for, and looks where the world ends up.
+// TestKillAtEveryBoundary cuts the power at every boundary of a change, and also at boundaries of its resumption, and checks
+// the final state.
 func TestKillAtEveryBoundary(t *testing.T) {
 	for name, c := range map[string]struct {
 		inject func(*fakeNode)
@@ -276,7 +276,7 @@ func TestResumeOfACompleteChangeWritesNothing(t *testing.T) {
 	if out := w.engine().Resume(t.Context(), r, store.Epoch{}, engine.Hooks{}); out.State() != engine.Reached {
 		t.Fatal(out)
 	}
-	// The unit is the exception: that it was stopped before cannot be seen.
+	// The unit is the exception: whether it was stopped before cannot be observed.
 	if w.writes > writes+2 {
 		t.Errorf("%d more writes", w.writes-writes)
 	}
@@ -328,7 +328,7 @@ func TestResumeInAnotherEpoch(t *testing.T) {
 				t.Errorf("dropped (-want +got):\n%s", d)
 			}
 			if w.get("A/hw2") != "new" {
-				t.Error("what lasts was left out")
+				t.Error("a permanent step was dropped")
 			}
 		})
 	}
@@ -337,10 +337,10 @@ func TestResumeInAnotherEpoch(t *testing.T) {
 func TestPrepareGrant(t *testing.T) {
 	w := newFakeNode("A")
 	hooks := engine.Hooks{PrepareGrant: func(_ context.Context, s step.Step) (step.Step, bool, error) {
-		s.Args = step.Must(args{"A/access", "seen with " + w.get("A/hw1")})
+		s.Args = step.Must(args{"A/access", "observed with " + w.get("A/hw1")})
 		return s, true, nil
 	}}
-	if out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, hooks); out.State() != engine.Reached || w.get("A/access") != "seen with new" {
+	if out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, hooks); out.State() != engine.Reached || w.get("A/access") != "observed with new" {
 		t.Errorf("%+v, %v", out, w.snapshot())
 	}
 	w = newFakeNode("A")
@@ -369,7 +369,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// slow is a handler whose steps wait until they are let go or their time is over.
+// slow is a handler whose steps wait until they are released or their deadline ends.
 type slow struct {
 	begun chan string
 	free  chan struct{}
@@ -436,7 +436,7 @@ func TestStopLetsTheStepFinish(t *testing.T) {
 					t.Errorf("it ends %+v", out)
 				}
 				if free != (time.Since(began) == 0) || time.Since(began) > 5*time.Second {
-					t.Errorf("it took %v", time.Since(began))
+					t.Errorf("it needed %v", time.Since(began))
 				}
 				if free && out["A"].State != engine.Reached {
 					t.Errorf("the step that finished is %+v", out["A"])
@@ -446,7 +446,7 @@ func TestStopLetsTheStepFinish(t *testing.T) {
 	}
 }
 
-// TestGPUsInParallel: no GPU waits for another.
+// TestGPUsInParallel: no GPU waits for another one.
 func TestGPUsInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handlers := engine.Handlers{}

@@ -13,17 +13,16 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// fakeNode is a node made of named values, in the place of hardware, units and rules. Each write is done in two halves, and
-// the power can go before, between and after them. Like the real one it has a rule: a GPU's hardware is only changed
-// while nobody has access to it.
+// fakeNode is a node of named values instead of hardware, units and rules. Each write has two halves, and the power can be
+// cut before, between and after them. It checks a rule: a GPU's hardware is only changed while no tenant has access.
 type fakeNode struct {
 	mu       sync.Mutex
 	values   map[string]string
 	reads    int
 	writes   int
 	boundary int                // how many boundaries were passed
-	cut      int                // the boundary at which the power goes, from 1; 0: never
-	off      context.CancelFunc // is called then
+	cut      int                // the boundary at which the power is cut, from 1; 0: never
+	off      context.CancelFunc // called then
 	down     bool
 	broken   map[string]bool // "do key" and "undo key" that always fail
 	lying    map[string]bool // keys whose writes succeed and change nothing
@@ -32,22 +31,22 @@ type fakeNode struct {
 }
 
 var (
-	errPower  = errors.New("nobody answers")
+	errPower  = errors.New("the power is off")
 	errBroken = errors.New("broken")
 	errLate   = errors.New("no answer in time")
 )
 
 type args struct{ Key, To string }
 
-// set is a step that gives a value another one.
+// set is a step that changes a value.
 func set(id int, gpu string, phase step.Phase, key, from, to string) step.Step {
 	return step.Step{
-		ID: id, Kind: "world.set", GPU: gpu, Phase: phase, Text: fmt.Sprintf("set %s to %q", key, to),
+		ID: id, Kind: "node.set", GPU: gpu, Phase: phase, Text: fmt.Sprintf("set %s to %q", key, to),
 		Args: step.Must(args{key, to}), Undo: step.Must(args{key, from}), Disruption: step.Idle,
 	}
 }
 
-// gpuSteps is the steps of one GPU as a plan has them: nobody has access, the hardware changes, access is given again.
+// gpuSteps are the steps of one GPU as in a plan: access is revoked, the hardware changes, access is granted.
 func gpuSteps(gpu string, id int) []step.Step {
 	return []step.Step{
 		set(id, gpu, step.GrantAccess, gpu+"/access", "", "new"),
@@ -65,7 +64,7 @@ func newFakeNode(gpus ...string) *fakeNode {
 	return w
 }
 
-// side tells which of its two ends a GPU has come to; "" for neither.
+// side returns which of its two states a GPU has; "" for neither.
 func (w *fakeNode) side(gpu string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,7 +81,7 @@ func (w *fakeNode) get(key string) string {
 	return w.values[key]
 }
 
-// powerOn gives the power back: the same world for another process.
+// powerOn restores the power: the same node for another process.
 func (w *fakeNode) powerOn(ctx context.Context, cut int) (context.Context, context.CancelFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +90,7 @@ func (w *fakeNode) powerOn(ctx context.Context, cut int) (context.Context, conte
 	return ctx, w.off
 }
 
-// passLocked passes one boundary; false when the power is gone.
+// passLocked passes one boundary; false when the power is off.
 func (w *fakeNode) passLocked() bool {
 	w.boundary++
 	if w.boundary == w.cut && !w.down {
@@ -167,7 +166,7 @@ func (w *fakeNode) Undo(_ context.Context, s step.Step) error {
 }
 
 func (w *fakeNode) engine() *engine.Engine {
-	return &engine.Engine{Handlers: engine.Handlers{"world.set": w, "mig.create": w, "unit.stop": w}, Grace: 1}
+	return &engine.Engine{Handlers: engine.Handlers{"node.set": w, "mig.create": w, "unit.stop": w}, Grace: 1}
 }
 
 func (w *fakeNode) snapshot() map[string]string {

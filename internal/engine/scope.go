@@ -10,16 +10,16 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// scope is what a step's effect, and with it its undo data, dies with.
+// scope is how long a step's effect, and with it its undo data, is valid.
 type scope int
 
 const (
-	permanent scope = iota // survives: slice files, Ampere's MIG mode
-	perBoot                // dies with the boot: what runs
-	perDriver              // dies with the boot, with the driver and with a reset of its GPU
+	permanent scope = iota // always: slice files, Ampere's MIG mode
+	perBoot                // until the next boot: processes
+	perDriver              // until the next boot, driver load or reset of the GPU
 )
 
-// scopes gives the scope of each kind of step that does not last; a kind that ends in a dot stands for all that begin so.
+// scopes lists the kinds of steps that are not permanent; a kind that ends in a dot is a prefix.
 var scopes = []struct {
 	kind  string
 	scope scope
@@ -42,8 +42,8 @@ func scopeOf(kind string) scope {
 	return permanent
 }
 
-// remaining splits a record's steps into those whose world is still there and, counted by lane, those whose world is
-// gone: an instance that died with the boot can be neither destroyed nor given back.
+// remaining returns a record's steps that are still valid and, by GPU, the number of those that are not: an instance that
+// ended with the boot can be neither destroyed nor created again by undo.
 func remaining(r *Record, now store.Epoch) (left []step.Step, dropped map[string]int) {
 	dropped = map[string]int{}
 	boot := r.Epoch.Boot != now.Boot
@@ -65,7 +65,7 @@ func remaining(r *Record, now store.Epoch) (left []step.Step, dropped map[string
 	return left, dropped
 }
 
-// byGPU gives each GPU's steps in the order narrow, change, widen.
+// byGPU returns each GPU's steps in the order revoke, change, grant.
 func byGPU(steps []step.Step) map[string][]step.Step {
 	by := map[string][]step.Step{}
 	for _, s := range steps {

@@ -1,5 +1,5 @@
-// Package external finds what else on this host shares out GPUs, or touches them: Slurm, Kubernetes, DCGM, the fabric
-// manager. It reads processes and files and changes nothing; what follows from it is decided elsewhere.
+// Package external finds other programs on this host that schedule or use GPUs: Slurm, Kubernetes, DCGM, the fabric manager.
+// It reads processes and files, and changes and decides nothing.
 package external
 
 import (
@@ -15,21 +15,21 @@ import (
 	"github.com/gpushare/gpushare/internal/slurm"
 )
 
-// Host is who else on this host shares out GPUs, or touches them.
+// Host are the other programs on this host that schedule or use GPUs.
 type Host struct {
 	Slurmd     int        // its pid; 0 when it does not run
-	Gres       slurm.GPUs // what it was told to give out here
-	GresFile   string     // where that is said
+	Gres       slurm.GPUs // the GPUs that it is configured to schedule here
+	GresFile   string     // the file that configures it
 	Kubelet    int        // its pid
-	Plugins    []string   // sockets of device Plugins for NVIDIA
-	HostEngine int        // of DCGM
+	Plugins    []string   // sockets of device plugins for NVIDIA
+	HostEngine int        // pid of DCGM's
 	// FabricManager is its pid: without it the GPUs behind NVSwitches cannot be used.
 	FabricManager int
 	MIGManager    bool    // nvidia-mig-manager is enabled: it partitions at boot
 	Errs          []error // what could not be read
 }
 
-// gresFiles are where Slurm keeps its gres.conf, by itself, by distribution and without configuration of its own.
+// gresFiles are the places of gres.conf: Slurm's own, those of distributions, and those of configless Slurm.
 func gresFiles() []string {
 	return []string{
 		"etc/slurm/gres.conf", "etc/slurm-llnl/gres.conf", "usr/local/etc/slurm/gres.conf", "opt/slurm/etc/gres.conf",
@@ -37,7 +37,7 @@ func gresFiles() []string {
 	}
 }
 
-// Read looks, below root, who else shares out GPUs on the host of this name.
+// Read finds, below root, the other schedulers of GPUs on the host of this name.
 func Read(root, host string) Host {
 	var o Host
 	o.Processes(root)
@@ -45,7 +45,7 @@ func Read(root, host string) Host {
 	for _, file := range gresFiles() {
 		g, err := readGres(root, file, node, 0)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			o.Errs = append(o.Errs, fmt.Errorf("cannot read what Slurm gives out: %w", err))
+			o.Errs = append(o.Errs, fmt.Errorf("cannot read which GPUs Slurm schedules: %w", err))
 		}
 		if g.Any() {
 			o.Gres, o.GresFile = g, "/"+file

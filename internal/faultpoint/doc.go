@@ -1,5 +1,5 @@
-// Package faultpoint names the places in the program at which a test may kill it, and kills it there.
+// Package faultpoint names the places in the program where a test may kill it, and kills it there.
 //
-// In what is shipped, Hit does nothing: only binaries built with -tags faultpoint listen to GPUSHARE_FAULT. It injects no
-// errors; those come from the seams of each package.
+// In released builds Hit does nothing: only binaries built with -tags faultpoint read GPUSHARE_FAULT. It injects no errors;
+// tests of each package do that.
 package faultpoint

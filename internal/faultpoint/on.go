@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// hits counts the matching places that were passed. It is the process's own: that is what a fault is about.
+// hits counts the matching places that this process passed.
 var hits atomic.Int64
 
-// Hit is passed at the named place. GPUSHARE_FAULT=pattern:kill[@n] sends the process SIGKILL at the nth place (default
-// the first) whose name matches the pattern, in which * stands for anything; GPUSHARE_FAULT=pattern:trace only says so on
-// standard error. GPUSHARE_FAULT_STAMP names a file that is made before the kill and prevents a second one, so that the
-// restarted process gets past the place.
+// Hit marks the named place. GPUSHARE_FAULT=pattern:kill[@n] sends the process SIGKILL at the nth place (default the first)
+// whose name matches the pattern, in which * matches any text; GPUSHARE_FAULT=pattern:trace only reports the place on
+// standard error. GPUSHARE_FAULT_STAMP names a file that is created before the kill and prevents a second one, so that the
+// restarted process passes the place.
 func Hit(name string) {
 	fault := os.Getenv("GPUSHARE_FAULT")
 	pattern, action, ok := strings.Cut(fault, ":")

@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/gpushare/internal/faultpoint"
 )
 
-// TestKill runs this test binary again as the victim.
+// TestKill runs this test binary again as the process to kill.
 func TestKill(t *testing.T) {
 	if os.Getenv("GPUSHARE_FAULT") != "" {
 		faultpoint.Hit("other.place")
@@ -31,7 +31,7 @@ func TestKill(t *testing.T) {
 		t.Errorf("the second place was passed with %v", got)
 	}
 	if place, _ := os.ReadFile(stamp); string(place) != "a.second\n" {
-		t.Errorf("the stamp says %q", place)
+		t.Errorf("the stamp contains %q", place)
 	}
 	if got := run("a.*:kill@2"); got == syscall.SIGKILL {
 		t.Error("the stamp did not save the second run")

@@ -1,5 +1,5 @@
 // Package ledger keeps append-only accounts: lines with a checksum, in a few files of bounded size.
 //
-// It is for what is good to know afterwards (who changed what, who used how much), so it never stands in the way: a full
-// or slow disk costs lines, which are counted, and blocks nobody. What must not be lost belongs into package store.
+// It is for accounting (who changed what, who used how much), so it never blocks: on a full or slow disk lines are lost and
+// counted. What must not be lost belongs in package store.
 package ledger

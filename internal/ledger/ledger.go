@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options bound a ledger. The zero value is fine.
+// Options bound a ledger. The zero value is valid.
 type Options struct {
 	FileSize int64        // bytes of one file before the next is begun; 0: 4 MiB
 	Files    int          // how many files are kept; 0: 8
 	Queue    int          // lines that may wait for a slow disk; 0: 1024
-	Log      *slog.Logger // told once when lines begin to be lost and once when they no longer are; nil: nobody
+	Log      *slog.Logger // gets one line when lines begin to be lost and one when they no longer are; nil: nothing is logged
 }
 
-// Ledger appends to one directory. A goroutine of its own does all writing, until Close.
+// Ledger appends to files in one directory. Its goroutine does all writing, until Close.
 type Ledger struct {
 	dir     string
 	name    string
@@ -36,14 +36,14 @@ type Ledger struct {
 	done    chan struct{}
 	stop    sync.Once
 
-	// Of the writer only.
+	// Used by the writer only.
 	file   *os.File
 	number uint64
 	size   int64
 	losing bool
 }
 
-// Open takes up the ledger of this name in a directory, which is made when it is missing. Only its owner may read it.
+// Open opens the ledger of this name in a directory, which is created if it is missing. Only root may read it.
 func Open(dir, name string, o Options) (*Ledger, error) {
 	if o.FileSize == 0 {
 		o.FileSize = 4 << 20
@@ -72,8 +72,8 @@ func Open(dir, name string, o Options) (*Ledger, error) {
 	return l, nil
 }
 
-// Append adds an entry, any value that encodes as JSON. It never waits: when the disk cannot follow, the entry is lost
-// and counted. The error only says that the entry does not encode.
+// Append adds an entry, any value that encodes as JSON. It never waits: when the disk is too slow, the entry is lost and
+// counted. It returns an error only when the entry does not encode.
 func (l *Ledger) Append(entry any) error {
 	line, err := encode(entry)
 	if err != nil {
@@ -114,7 +114,7 @@ func (l *Ledger) Flush(ctx context.Context) error {
 	}
 }
 
-// Close writes what waits and ends the writer, or gives up on it when ctx ends. Entries appended from now on are lost.
+// Close writes the queued entries and stops the writer, or returns when ctx ends. Entries appended later are lost.
 func (l *Ledger) Close(ctx context.Context) error {
 	l.stop.Do(func() { close(l.stopped) })
 	select {
@@ -154,14 +154,14 @@ func (l *Ledger) drain() {
 	}
 }
 
-// writeLine writes one line whole or not at all.
+// writeLine writes one line completely or not at all.
 func (l *Ledger) writeLine(line []byte) {
 	err := l.ensureFile(int64(len(line)))
 	if err == nil {
 		if _, err = l.file.Write(line); err == nil {
 			l.size += int64(len(line))
 		} else if cut := l.file.Truncate(l.size); cut != nil {
-			// Half a line stays. The next file begins clean, and readers skip the half.
+			// Half a line remains. A new file is begun, and readers skip the half.
 			err = errors.Join(err, cut)
 			l.closeFile()
 			l.number++
@@ -183,7 +183,7 @@ func (l *Ledger) writeLine(line []byte) {
 	}
 }
 
-// ensureFile sees to a file that has room for so many bytes, and lets go of the oldest.
+// ensureFile opens a file with space for n bytes, and removes the oldest files.
 func (l *Ledger) ensureFile(n int64) error {
 	if l.file != nil && l.size > 0 && l.size+n > l.o.FileSize {
 		l.closeFile()
@@ -198,7 +198,7 @@ func (l *Ledger) ensureFile(n int64) error {
 	}
 	info, err := f.Stat()
 	if err == nil {
-		// A kill may have torn the last line. What comes after it must begin a line of its own.
+		// A kill may have left half a line. The next entry must begin a new line.
 		err = terminate(l.path(l.number), f, info.Size())
 	}
 	if err != nil {
@@ -260,7 +260,7 @@ func path(dir, name string, number uint64) string {
 	return filepath.Join(dir, fmt.Sprintf("%s-%06d.log", name, number))
 }
 
-// numbers gives the numbers of the files that are there, the oldest first.
+// numbers returns the numbers of the existing files, the oldest first.
 func numbers(dir, name string) ([]uint64, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // A line is eight hexadecimal digits, a space and one JSON value. The digits are the CRC-32C of the value's bytes: they
-// tell a torn line from a whole one, not a forged one from a true one.
+// detect incomplete lines, not forged ones.
 const digits = 8
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -12,11 +12,11 @@ import (
 	"sync"
 )
 
-// Mutex is a mutex with a place in the order. The zero value is unlocked. It ends the process where the order is broken,
-// whether or not somebody would have waited.
+// Mutex is a mutex with a level in the order. The zero value is unlocked. It ends the process when the order is violated,
+// also when no goroutine would have blocked.
 type Mutex[R Ranked] struct {
 	mu        sync.Mutex
-	goroutine uint64 // the goroutine that has it; guarded by mu
+	goroutine uint64 // the goroutine that locked it; guarded by mu
 }
 
 // Lock locks it.
@@ -28,7 +28,7 @@ func (m *Mutex[R]) Lock() {
 	push(g, acquired{r, m, at})
 }
 
-// TryLock locks it when nobody has it.
+// TryLock locks it when it is unlocked.
 func (m *Mutex[R]) TryLock() bool {
 	var r R
 	g, at := check(r)
@@ -40,13 +40,13 @@ func (m *Mutex[R]) TryLock() bool {
 	return true
 }
 
-// Unlock unlocks it. Another goroutine than the one that locked it may do so.
+// Unlock unlocks it. Another goroutine may have locked it.
 func (m *Mutex[R]) Unlock() {
 	pop(m.goroutine, m)
 	m.mu.Unlock()
 }
 
-// acquired is one lock that a goroutine has.
+// acquired is one lock that a goroutine holds.
 type acquired struct {
 	rank Ranked
 	lock any
@@ -66,17 +66,17 @@ var (
 	}()
 )
 
-// broken is called when the order is. A panic would not do: a server goes on after that of a request.
+// broken is called when the order is violated. It does not panic, because a server recovers from panics in requests.
 var broken = func(why string) {
 	fmt.Fprintln(os.Stderr, why)
 	os.Exit(2)
 }
 
-// check complains when the goroutine has a lock that is not above this one. It tells who takes it, and where.
+// check calls broken when the goroutine holds a lock that is not above this one. It returns the goroutine and the call stack.
 func check(r Ranked) (goroutine uint64, at []uintptr) {
 	place, ok := places[r]
 	if !ok {
-		panic(fmt.Sprintf("locks: %T has no place in the order", r))
+		panic(fmt.Sprintf("locks: %T has no level in the order", r))
 	}
 	goroutine = current()
 	pcs := make([]uintptr, 8)
@@ -106,7 +106,7 @@ func pop(goroutine uint64, lock any) {
 			continue
 		}
 		if all = append(all[:i], all[i+1:]...); len(all) == 0 {
-			delete(held, goroutine) // It may end now.
+			delete(held, goroutine) // The goroutine may end.
 			return
 		}
 		held[goroutine] = all
@@ -115,7 +115,7 @@ func pop(goroutine uint64, lock any) {
 	panic("locks: it is not locked")
 }
 
-// current is the number of the running goroutine, which the runtime tells nowhere but in its own words.
+// current is the number of the running goroutine. The runtime only reports it in the text of a stack.
 func current() uint64 {
 	buf := make([]byte, 64)
 	words := bytes.Fields(buf[:runtime.Stack(buf, false)]) // "goroutine 18 [running]:"

@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// locker is a mutex of any place.
+// locker is a mutex of any level.
 type locker interface {
 	sync.Locker
 	TryLock() bool
 }
 
-// all has one mutex of each place, in order.
+// all returns one mutex of each level, in order.
 func all() []locker {
 	return []locker{
 		new(Mutex[Planning]), new(Mutex[Apply]), new(Mutex[Correction]), new(Mutex[Adoption]), new(Mutex[Attaching]), new(Mutex[Watchers]),
@@ -25,7 +25,7 @@ func all() []locker {
 	}
 }
 
-// refused gives what locking would have ended the process with; empty when it would not.
+// refused returns the message with which locking would have ended the process; empty when it would not.
 func refused(lock func()) (why string) {
 	end := broken
 	broken = func(why string) { panic(why) }
@@ -42,14 +42,14 @@ func refused(lock func()) (why string) {
 func TestLocksGoThroughTheOrder(t *testing.T) {
 	locks := all()
 	if len(locks) != len(Order) {
-		t.Fatalf("%d locks are tested, and %d have a place", len(locks), len(Order))
+		t.Fatalf("%d locks are tested, and %d have a level", len(locks), len(Order))
 	}
 	for i, l := range locks {
 		if why := refused(l.Lock); why != "" {
 			t.Fatalf("%s after all above it: %s", nameOf(Order[i].Kind), why)
 		}
 	}
-	for _, l := range locks { // In which order they are let go of does not matter.
+	for _, l := range locks { // The order of unlocking does not matter.
 		l.Unlock()
 	}
 }
@@ -63,7 +63,7 @@ func TestEveryOtherOrderIsRefused(t *testing.T) {
 				why := refused(lock)
 				outer.Unlock()
 				if !strings.Contains(why, nameOf(Order[j].Kind)+" is taken while") || strings.Count(why, "checked_test.go") < 2 {
-					t.Errorf("%s of %s under %s: %q does not tell of both", how, nameOf(Order[j].Kind), nameOf(Order[i].Kind), why)
+					t.Errorf("%s of %s under %s: %q does not name both", how, nameOf(Order[j].Kind), nameOf(Order[i].Kind), why)
 				}
 			}
 		}
@@ -79,7 +79,7 @@ func TestLocksOfAnotherGoroutineDoNotCount(t *testing.T) {
 	if why := <-why; why != "" {
 		t.Error(why)
 	}
-	table.Unlock() // The other goroutine has ended, and left it.
+	table.Unlock() // The other goroutine has ended without unlocking it.
 	leaf.Unlock()
 	if len(held) != 0 {
 		t.Errorf("%d goroutines still hold a lock", len(held))
@@ -92,11 +92,11 @@ func TestTryLockOfALockedMutex(t *testing.T) {
 	got := make(chan bool)
 	go func() { got <- table.TryLock() }()
 	if <-got {
-		t.Error("two have it")
+		t.Error("it was locked twice")
 	}
 	table.Unlock()
 	if !table.TryLock() {
-		t.Error("it is free, and cannot be had")
+		t.Error("it is unlocked, and cannot be locked")
 	}
 	table.Unlock()
 }

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// What is shipped pays nothing for the order.
+// In ordinary builds the order has no cost.
 func TestMutexIsPlain(t *testing.T) {
 	if is, want := unsafe.Sizeof(Mutex[Table]{}), unsafe.Sizeof(sync.Mutex{}); is != want {
 		t.Errorf("a mutex has %d bytes, want %d", is, want)

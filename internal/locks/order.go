@@ -1,32 +1,32 @@
-// Package locks has the mutex that the daemon's parts use. Which of them may be taken while which is held is written once,
-// in Order. In ordinary builds it is a sync.Mutex and costs nothing more; with the build tag lockcheck each lock is compared
+// Package locks has the mutex that the daemon's packages use. Order lists which of them may be locked while another one is
+// held. In ordinary builds the mutex is a sync.Mutex without extra cost; with the build tag lockcheck each lock is compared
 // with those that its goroutine holds. It decides nothing.
 package locks
 
-// Order is the one order in which locks are taken, the outermost first: while one is held, only those below it may be
-// taken, by Lock and by TryLock alike. Nothing is taken under the last, also not another of its kind. The adapters' own
-// mutexes (cgroup, systemd, gpu/worker, mps, isolation, internal/names) come after all of these: what an adapter tells us it
-// tells without waiting, by a wake-up.
+// Order is the order in which locks are acquired, the outermost first: while one is held, only those below it may be
+// acquired, by Lock and by TryLock. No lock may be acquired under the last one, not even another of its kind. The mutexes
+// of the adapters (cgroup, systemd, gpu/worker, mps, isolation, internal/names) come after all of these: an adapter reports
+// to the daemon without waiting, by a wake-up.
 var Order = []Level{
-	{Planning{}, "a change that nobody asked for is put together: whoever asks for one waits for that moment"},
+	{Planning{}, "the planning of a change that no user requested: a requested change waits for it"},
 	{Apply{}, "one plan that may become a change at a time"},
-	{Correction{}, "no change begins while the converge loop mends"},
-	{Adoption{}, "one look at logins and units at a time, and what was adopted"},
-	{Attaching{}, "one look at processes that stay where they are, and the start of their lease"},
-	{Watchers{}, "for which leases a goroutine waits for the end"},
-	{EscapeScan{}, "one look for processes that left their leases at a time, and the roll of all leases"},
+	{Correction{}, "no change begins while the converge loop corrects drift"},
+	{Adoption{}, "one reading of logins and units at a time, and what was adopted"},
+	{Attaching{}, "one check of a process to attach in place, and the start of its lease"},
+	{Watchers{}, "the leases for whose end a goroutine waits"},
+	{EscapeScan{}, "one search for escaped processes at a time, and the process tracker"},
 	{Rendering{}, "one rendering of the status at a time"},
-	{IdentityRefresh{}, "one renewal of who is who at a time, so that the newest names win"},
-	{Observer{}, "one observation of the node at a time, and what it keeps until the next"},
-	{Logins{}, "one change of what keeps logins from devices at a time"},
+	{IdentityRefresh{}, "one refresh of the identities at a time, so that the newest names win"},
+	{Observer{}, "one observation of the node at a time, and its cache"},
+	{Logins{}, "one change of login filters at a time"},
 	{CDI{}, "one writing of CDI files at a time"},
 	{TableSave{}, "one saving of the leases at a time"},
-	{Table{}, "the leases. Its callbacks run under it, and so may take only what is below"},
-	{Shares{}, "the loops that share out GPUs by time"},
-	{Sampling{}, "one question for samples of a GPU to the driver at a time"},
-	{Progress{}, "one telling of the progress of steps at a time"},
+	{Table{}, "the leases. Callbacks run under it, and may acquire only the locks below"},
+	{Shares{}, "the loops that time-slice GPUs"},
+	{Sampling{}, "one query for samples of a GPU at a time"},
+	{Progress{}, "one report of the progress of steps at a time"},
 	{Store{}, "the state on disk, and that there is one writer"},
-	{Leaf{}, "a few values of one part, which are read or written and nothing more"},
+	{Leaf{}, "a few values of one package, which are only read or written"},
 }
 
 // Level is one line of the order.
@@ -35,7 +35,7 @@ type Level struct {
 	Guards string
 }
 
-// Ranked is a kind of lock, with its place in the order. Only those of this package are.
+// Ranked is a kind of lock with a level in the order. Only types of this package implement it.
 type Ranked interface{ isRanked() }
 
 type ranked struct{}

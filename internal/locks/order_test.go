@@ -12,7 +12,7 @@ import (
 
 const root = "../.."
 
-// ordered are the folders where every mutex has a place in the order.
+// ordered are the directories where every mutex has a level in the order.
 var ordered = []string{"daemon", "lease", "internal/engine", "internal/observe", "internal/store"}
 
 func nameOf(r Ranked) string {
@@ -20,7 +20,7 @@ func nameOf(r Ranked) string {
 	return name
 }
 
-// Every line of the order is there once, says what it guards, and is the place of a mutex.
+// Every level occurs once, says what it guards, and is the level of a mutex.
 func TestOrder(t *testing.T) {
 	used := map[string]int{}
 	use := regexp.MustCompile(`locks\.Mutex\[locks\.(\w+)\]`)
@@ -35,7 +35,7 @@ func TestOrder(t *testing.T) {
 				return err
 			}
 			if plain.Match(text) {
-				t.Errorf("%s has a mutex without a place in the order: use locks.Mutex", path)
+				t.Errorf("%s has a mutex without a level in the order: use locks.Mutex", path)
 			}
 			for _, m := range use.FindAllSubmatch(text, -1) {
 				used[string(m[1])]++
@@ -55,15 +55,15 @@ func TestOrder(t *testing.T) {
 		case p.Guards == "":
 			t.Errorf("the order does not say what %s guards", name)
 		case used[name] == 0:
-			t.Errorf("%s is in the order, and no mutex is one", name)
+			t.Errorf("%s is in the order, and no mutex has that level", name)
 		case used[name] > 1 && i < len(Order)-1:
-			t.Errorf("%d mutexes are %s: only the last line may be that of several", used[name], name)
+			t.Errorf("%d mutexes are %s: only the last level may have several", used[name], name)
 		}
 		listed[name] = true
 	}
 	for name := range used {
 		if !listed[name] {
-			t.Errorf("a mutex is %s, which has no place in the order", name)
+			t.Errorf("a mutex is %s, which has no level in the order", name)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func TestSleepEndsByWhatComesFirst(t *testing.T) {
 	}
 }
 
-// Any number of words makes one pass, and whoever says one never waits.
+// Any number of wake-ups makes one pass, and Set never waits.
 func TestManyWakeUpsMakeOnePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWake()
@@ -46,12 +46,12 @@ func TestManyWakeUpsMakeOnePass(t *testing.T) {
 			w.Set()
 		}
 		if woken, _ := w.Sleep(t.Context(), time.Second); !woken {
-			t.Error("the words are lost")
+			t.Error("the wake-ups are lost")
 		}
 		if woken, _ := w.Sleep(t.Context(), time.Second); woken {
-			t.Error("one word makes two passes")
+			t.Error("one wake-up makes two passes")
 		}
-		Wake{}.Set() // Nobody is woken, and nobody waits.
+		Wake{}.Set() // Nothing happens, without waiting.
 	})
 }
 
@@ -59,7 +59,7 @@ func TestGroupWaitsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Group
 		if g.Stopping() || g.Context().Err() != nil {
-			t.Error("before it begins it ends")
+			t.Error("it stops before it begins")
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		g.Begin(ctx)
@@ -70,7 +70,7 @@ func TestGroupWaitsForAll(t *testing.T) {
 		stop()
 		g.Wait()
 		if !ended || !g.Stopping() {
-			t.Errorf("ended %v, ending %v", ended, g.Stopping())
+			t.Errorf("ended %v, stopping %v", ended, g.Stopping())
 		}
 	})
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Directory keeps what is known of users and groups. Set the exported fields before the first use; the zero value reads
-// the host's files and asks nobody. Reading is safe from any goroutine and never waits; one goroutine at a time asks.
+// Directory keeps the known users and groups. Set the exported fields before the first use; the zero value reads the host's
+// files and queries no directory. Reading is safe from any goroutine and never waits; one goroutine at a time queries.
 type Directory struct {
 	Program string           // getent; empty: only the files
 	Passwd  string           // /etc/passwd when empty
@@ -15,19 +15,19 @@ type Directory struct {
 	Timeout time.Duration    // of one call; 2 s when 0
 	Now     func() time.Time // time.Now when nil
 
-	requests requestLock     // whoever asks has it: a slow directory has one process waiting for it, not many
-	stuck    <-chan struct{} // closed when a getent that could not be killed is gone; only for who has the turn
+	requests requestLock     // held during a query: a slow directory has one process waiting for it, not many
+	stuck    <-chan struct{} // closed when a getent that could not be killed has exited; guarded by requests
 
 	mu      sync.RWMutex // guards what follows
 	users   table
 	groups  table
-	unnamed map[int]time.Time // numbers that have no name, and when that was answered
-	pending map[int]bool      // numbers whose name somebody wanted and that have none here
-	failure error             // of the last asking
-	since   time.Time         // when it began to fail
+	unnamed map[int]time.Time // numbers without a name, and when that was answered
+	pending map[int]bool      // numbers whose name was requested and is not known
+	failure error             // of the last query
+	since   time.Time         // when queries began to fail
 }
 
-// table is what is known of one kind of name. Answers win over the file, which is what there is until one comes.
+// table is what is known of users or of groups. An answer wins over the file.
 type table struct {
 	answered map[string]answer
 	file     []entry
@@ -35,28 +35,28 @@ type table struct {
 	name     map[int]string // of both
 }
 
-// answer is what the directory said of a name.
+// answer is the directory's answer about a name.
 type answer struct {
-	id int // -1: there is none
+	id int // -1: no such name
 	at time.Time
 }
 
-// State tells what is known of a name.
+// State is what is known of a name.
 type State int
 
 // The states of a name.
 const (
-	Unknown State = iota // nobody answered yet
+	Unknown State = iota // not answered yet
 	Absent               // the host does not know it
 	Present
 )
 
 const (
-	// maxPending bounds the numbers whose names are to be found: peers may come with any.
+	// maxPending bounds the pending numbers: peers may have any number.
 	maxPending = 256
-	// maxUnnamed bounds the numbers that are remembered to have none.
+	// maxUnnamed bounds the numbers that are known to have no name.
 	maxUnnamed = 4096
-	// freshFor is for how long an answer is not asked for again.
+	// freshFor is for how long an answer is not queried again.
 	freshFor = 5 * time.Minute
 )
 
@@ -67,10 +67,10 @@ func (d *Directory) now() time.Time {
 	return time.Now()
 }
 
-// UserID gives the number of a user.
+// UserID returns the number of a user.
 func (d *Directory) UserID(name string) (int, State) { return d.get(&d.users, name) }
 
-// GroupID gives the number of a group.
+// GroupID returns the number of a group.
 func (d *Directory) GroupID(name string) (int, State) { return d.get(&d.groups, name) }
 
 func (d *Directory) get(t *table, name string) (int, State) {
@@ -91,8 +91,8 @@ func (d *Directory) get(t *table, name string) (int, State) {
 	return -1, Unknown
 }
 
-// UserName gives the name of a uid, or "uid 1234" while none is known: then Unnamed says that there is something to ask.
-// It is for requests: it never waits. A nil directory knows nobody.
+// UserName returns the name of a uid, or "uid 1234" while none is known: the number is then pending. It never waits, so
+// requests can call it. A nil directory knows no names.
 func (d *Directory) UserName(uid int) string {
 	if d == nil {
 		return UIDLabel(uid)
@@ -117,10 +117,10 @@ func (d *Directory) UserName(uid int) string {
 	return UIDLabel(uid)
 }
 
-// UIDLabel is what stands for the name of a uid that has none.
+// UIDLabel is the text for a uid without a name.
 func UIDLabel(uid int) string { return "uid " + strconv.Itoa(uid) }
 
-// HasPending tells whether a name was wanted that the next Refresh may find.
+// HasPending reports whether a name was requested that the next Refresh may find.
 func (d *Directory) HasPending() bool {
 	if d == nil {
 		return false
@@ -130,14 +130,14 @@ func (d *Directory) HasPending() bool {
 	return len(d.pending) > 0
 }
 
-// Failing tells since when the directory could not be asked, and why; nil when the last asking went well.
+// Failing returns since when queries of the directory fail, and why; nil when the last query succeeded.
 func (d *Directory) Failing() (since time.Time, why error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.since, d.failure
 }
 
-// loadLocked takes a file's entries in. mu is held.
+// loadLocked loads a file's entries. mu is held.
 func (t *table) loadLocked(file []entry) {
 	t.file, t.id, t.name = file, make(map[string]int, len(file)), make(map[int]string, len(file))
 	for _, e := range file {
@@ -148,7 +148,7 @@ func (t *table) loadLocked(file []entry) {
 	t.nameLocked()
 }
 
-// nameLocked finds the name of each number anew. mu is held.
+// nameLocked computes the name of each number. mu is held.
 func (t *table) nameLocked() {
 	clear(t.name)
 	for name, a := range t.answered {
@@ -156,7 +156,7 @@ func (t *table) nameLocked() {
 			t.name[a.id] = name
 		}
 	}
-	// A number that has a line in the file is called by it: that is what every other tool says.
+	// The name in the file has priority, as in every other tool.
 	for i := len(t.file) - 1; i >= 0; i-- {
 		if e := &t.file[i]; t.answered[e.name].id >= 0 {
 			t.name[e.id] = e.name

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// maxAnswer bounds what getent may say: a group with ten thousand members is some 100 KiB.
+	// maxAnswer bounds the output of getent: a group with ten thousand members is about 100 KiB.
 	maxAnswer = 4 << 20
-	// killWait is the time for a killed getent to be gone. One that sits in the kernel cannot be killed.
+	// killWait is the time for a killed getent to exit. One that waits in the kernel cannot be killed.
 	killWait = 200 * time.Millisecond
 )
 
-// errStuck means that an earlier getent was killed and is not gone: another would only join it.
-var errStuck = errors.New("an earlier getent still hangs in the kernel")
+// errStuck: a killed getent has not exited, and another one would block in the same way.
+var errStuck = errors.New("a previous getent still hangs in the kernel")
 
-var errTooMuch = fmt.Errorf("getent said more than %d MiB", maxAnswer>>20)
+var errTooMuch = fmt.Errorf("the output of getent is larger than %d MiB", maxAnswer>>20)
 
-// Find gives the host's getent, or nothing where there is none. Only the usual places are looked at: a root daemon does
-// not run what its PATH happens to name.
+// Find returns the path of the host's getent, empty without one. Only the usual paths are checked: a daemon that runs as
+// root does not search the PATH.
 func Find() string {
 	for _, p := range []string{"/usr/bin/getent", "/bin/getent", "/run/current-system/sw/bin/getent"} {
 		if i, err := os.Stat(p); err == nil && i.Mode().IsRegular() && i.Mode()&0o111 != 0 {
@@ -33,7 +33,7 @@ func Find() string {
 	return ""
 }
 
-// getent makes one call and gives its output. Whoever calls it has the turn.
+// getent makes one call and returns its output. The caller has locked requests.
 func (d *Directory) getent(ctx context.Context, args ...string) ([]byte, error) {
 	if d.stuck != nil {
 		select {
@@ -51,7 +51,7 @@ func (d *Directory) getent(ctx context.Context, args ...string) ([]byte, error) 
 	defer cancel()
 	cmd := exec.CommandContext(ctx, d.Program, args...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}
-	cmd.WaitDelay = killWait / 2 // What it started may keep its output open; that is not waited for.
+	cmd.WaitDelay = killWait / 2 // Its child processes may keep the output open; they are not waited for.
 	out := &bounded{}
 	cmd.Stdout = out
 	if err := cmd.Start(); err != nil {
@@ -85,10 +85,10 @@ func unanswered(ctx context.Context, timeout time.Duration) error {
 	return fmt.Errorf("getent did not answer within %v", timeout)
 }
 
-// bounded keeps what is written to it, and refuses what is too much: getent ends by its broken pipe.
+// bounded keeps what is written to it, up to a size; getent then ends by the broken pipe.
 type bounded struct{ b bytes.Buffer }
 
-// Write takes all or nothing.
+// Write keeps all or nothing.
 func (w *bounded) Write(p []byte) (int, error) {
 	if w.b.Len()+len(p) > maxAnswer {
 		return 0, errTooMuch
@@ -96,7 +96,7 @@ func (w *bounded) Write(p []byte) (int, error) {
 	return w.b.Write(p)
 }
 
-// answer is the output, unless the call failed. Exit code 2, that some keys were not found, is no failure.
+// answer returns the output, unless the call failed. Exit code 2 (some keys were not found) is no failure.
 func (w *bounded) answer(ctx context.Context, err error, timeout time.Duration) ([]byte, error) {
 	var exit *exec.ExitError
 	switch {

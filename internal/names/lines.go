@@ -15,11 +15,11 @@ type entry struct {
 	name    string
 	id      int
 	primary int      // passwd: the primary group
-	members []string // group: those who have it beside their primary one
+	members []string // group: the users for whom it is not the primary group
 }
 
-// parse reads lines of passwd (name:password:uid:gid:…) or group (name:password:gid:members). What is no such line is
-// passed over: "+::::" of NIS, comments, empty ones.
+// parse reads lines of passwd (name:password:uid:gid:…) or group (name:password:gid:members). Other lines are skipped:
+// "+::::" of NIS, comments, empty lines.
 func parse(b []byte) []entry {
 	var out []entry
 	for line := range strings.Lines(string(b)) {
@@ -45,7 +45,7 @@ func parse(b []byte) []entry {
 	return out
 }
 
-// number reads an id. The largest is no id: system calls take it for "none".
+// number reads an id. The largest number is no id: system calls use it for "none".
 func number(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err == nil && n == 1<<32-1 {
@@ -54,20 +54,20 @@ func number(s string) (int, error) {
 	return int(n), err
 }
 
-// queryable tells whether getent can be asked for the name: it would take a number for an id, and a dash for an option.
+// queryable reports whether getent can be queried for the name: it would read a number as an id, and a dash as an option.
 func queryable(name string) bool {
 	return name != "" && len(name) <= 256 && !strings.ContainsAny(name, ":,\n\x00") && !strings.ContainsAny(name[:1], "-+#") &&
 		strings.Trim(name, "0123456789") != ""
 }
 
-// readFile reads a passwd or group file. One that is not there has nobody in it.
+// readFile reads a passwd or group file. A missing file has no entries.
 func readFile(path, usual string) ([]entry, error) {
 	b, err := os.ReadFile(cmp.Or(path, usual))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the host's names: %w", err)
+		return nil, fmt.Errorf("cannot read the names of the host: %w", err)
 	}
 	return parse(b), nil
 }

@@ -23,14 +23,14 @@ const (
 	group  = "root:x:0:\nlocal:x:1000:\nwheel:x:10:local,other\n"
 )
 
-// fixture is a directory with files and a getent of the test's own.
+// fixture is a directory with the files and the getent of a test.
 type fixture struct {
 	*Directory
 	dir string
 	now time.Time
 }
 
-// newFixture writes a getent that logs its calls and then does as the script says: keys are in "$@" after the database.
+// newFixture writes a getent that logs its calls and then runs the script: the keys are in "$@" after the database.
 func newFixture(t *testing.T, script string) *fixture {
 	t.Helper()
 	h := &fixture{dir: t.TempDir(), now: time.Unix(1000, 0)}
@@ -49,14 +49,14 @@ func newFixture(t *testing.T, script string) *fixture {
 
 func (h *fixture) script(t *testing.T, script string) {
 	t.Helper()
-	// It is replaced and not written over: a program that runs cannot be written.
+	// The file is replaced: a program that runs cannot be written.
 	write(t, h.Program+".new", "#!/bin/sh\necho \"$*\" >> '"+h.dir+"/calls'\n"+script+"\n", 0o755)
 	if err := os.Rename(h.Program+".new", h.Program); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// calls gives what getent was asked since the last look.
+// calls returns the calls of getent since the last one.
 func (h *fixture) calls(t *testing.T) []string {
 	t.Helper()
 	file := filepath.Join(h.dir, "calls")
@@ -129,13 +129,13 @@ func TestFilesAlone(t *testing.T) {
 		t.Errorf("uid 1000 is %q", n)
 	}
 	if n := h.UserName(4711); n != "uid 4711" || !h.HasPending() {
-		t.Errorf("uid 4711 is %q, and something is to be found: %v", n, h.HasPending())
+		t.Errorf("uid 4711 is %q, and a name is pending: %v", n, h.HasPending())
 	}
 	h.refresh(t, nil, nil)
 	if h.UserName(4711); h.HasPending() {
-		t.Error("a number without a name is wanted again at once")
+		t.Error("a number without a name is pending again at once")
 	}
-	// A user who is added is known at the next look, without a restart.
+	// A new user is known after the next refresh, without a restart.
 	write(t, h.Passwd, passwd+"new:x:4711:1::/:/bin/sh\n", 0o644)
 	h.refresh(t, nil, nil)
 	h.user(t, "new", 4711, Present)
@@ -158,10 +158,10 @@ func TestMissingFiles(t *testing.T) {
 	h.user(t, "local", -1, Absent)
 	h.Passwd = h.dir // It cannot be read as a file.
 	if err := h.Refresh(t.Context(), nil, nil, false); err == nil {
-		t.Error("a folder was read as passwd")
+		t.Error("a directory was read as passwd")
 	}
 	if _, err := h.Failing(); err == nil {
-		t.Error("nobody says that the file cannot be read")
+		t.Error("that the file cannot be read is not reported")
 	}
 }
 
@@ -169,27 +169,27 @@ func TestDirectoryAnswers(t *testing.T) {
 	h := newFixture(t, ldap)
 	h.refresh(t, []string{"alice", "ghost", "local", "Bob"}, []string{"vision", "alice"})
 	h.user(t, "alice", 5001, Present)
-	h.user(t, "Bob", 5002, Present) // The directory spells it otherwise.
+	h.user(t, "Bob", 5002, Present) // The directory has another spelling.
 	h.user(t, "local", 1000, Present)
 	h.user(t, "ghost", -1, Absent)
 	h.group(t, "vision", 6001, Present)
 	h.group(t, "alice", -1, Absent)
 	want := []string{"passwd alice ghost local Bob", "passwd ghost", "passwd Bob", "group vision alice", "group alice"}
 	if diff := cmp.Diff(want, h.calls(t)); diff != "" {
-		t.Errorf("it was asked (-want +got):\n%s", diff)
+		t.Errorf("queries (-want +got):\n%s", diff)
 	}
-	// What is fresh is not asked again; who was not found is.
+	// Fresh names are not queried again; names that were not found are.
 	h.refresh(t, []string{"alice", "ghost"}, []string{"vision"})
 	if diff := cmp.Diff([]string{"passwd ghost"}, h.calls(t)); diff != "" {
-		t.Errorf("then it was asked (-want +got):\n%s", diff)
+		t.Errorf("then queries (-want +got):\n%s", diff)
 	}
 	h.now = h.now.Add(freshFor + time.Second)
 	h.refresh(t, []string{"alice"}, nil)
 	if diff := cmp.Diff([]string{"passwd alice"}, h.calls(t)); diff != "" {
-		t.Errorf("later it was asked (-want +got):\n%s", diff)
+		t.Errorf("later queries (-want +got):\n%s", diff)
 	}
 	if err := h.Refresh(t.Context(), []string{"alice"}, nil, true); err != nil || len(h.calls(t)) != 1 {
-		t.Errorf("all were to be asked for: %v", err)
+		t.Errorf("querying all: %v", err)
 	}
 	// By number, once.
 	if n := h.UserName(5002); n != "Bob" {
@@ -200,14 +200,14 @@ func TestDirectoryAnswers(t *testing.T) {
 	}
 	h.refresh(t, nil, nil)
 	if diff := cmp.Diff([]string{"passwd 5003"}, h.calls(t)); diff != "" {
-		t.Errorf("for the number it was asked (-want +got):\n%s", diff)
+		t.Errorf("queries of the number (-want +got):\n%s", diff)
 	}
 	if h.UserName(5003); h.HasPending() {
-		t.Error("a number that has no name is wanted at once again")
+		t.Error("a number without a name is pending again at once")
 	}
 	h.now = h.now.Add(freshFor + time.Second)
 	if h.UserName(5003); !h.HasPending() {
-		t.Error("a number that had no name is never wanted again")
+		t.Error("a number without a name is never queried again")
 	}
 	got, err := h.GroupsOf(t.Context(), "alice")
 	if err != nil || !slices.Equal(got, []int{6000, 6001, 7001}) {
@@ -222,7 +222,7 @@ func TestNumberIsQueriedAlone(t *testing.T) {
 	h := newFixture(t, ldap)
 	h.refresh(t, nil, nil)
 	if n := h.UserName(5001); n != "uid 5001" || !h.HasPending() {
-		t.Errorf("uid 5001 is %q before anybody asked", n)
+		t.Errorf("uid 5001 is %q before a query", n)
 	}
 	h.refresh(t, nil, nil)
 	if n := h.UserName(5001); n != "alice" || h.HasPending() {
@@ -230,7 +230,7 @@ func TestNumberIsQueriedAlone(t *testing.T) {
 	}
 }
 
-// What a directory does wrong is told, and what was known of it stays.
+// A failure of the directory is reported, and what was known is kept.
 func TestDirectoryThatFails(t *testing.T) {
 	for _, c := range []struct{ name, script, says string }{
 		{"it ends with an error", "exit 3", "getent failed"},
@@ -251,7 +251,7 @@ func TestDirectoryThatFails(t *testing.T) {
 			began := time.Now()
 			err := h.Refresh(t.Context(), []string{"alice", "bob", "local"}, []string{"vision"}, true)
 			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("it says %v, want %q", err, c.says)
+				t.Errorf("the error is %v, want %q", err, c.says)
 			}
 			if took := time.Since(began); took > 5*time.Second {
 				t.Errorf("it took %v", took)
@@ -259,14 +259,14 @@ func TestDirectoryThatFails(t *testing.T) {
 			h.user(t, "alice", 5001, Present)
 			h.group(t, "vision", 6001, Present)
 			h.user(t, "local", 1000, Present) // by the file
-			h.user(t, "bob", -1, Unknown)     // nobody said that there is none
+			h.user(t, "bob", -1, Unknown)     // the directory did not answer
 			since, why := h.Failing()
 			if why == nil || !since.Equal(h.now) {
 				t.Errorf("it fails since %v: %v", since, why)
 			}
 			h.now = h.now.Add(time.Minute)
 			if err := h.Refresh(t.Context(), []string{"bob"}, nil, false); err == nil {
-				t.Error("it answers all at once")
+				t.Error("it answers suddenly")
 			}
 			if later, _ := h.Failing(); !later.Equal(since) {
 				t.Errorf("it fails since %v only", later)
@@ -282,7 +282,7 @@ func TestDirectoryThatFails(t *testing.T) {
 	}
 }
 
-// Reading what is known does not wait for somebody who asks.
+// Reading what is known does not wait for a query.
 func TestReadingDoesNotWait(t *testing.T) {
 	h := newFixture(t, ldap)
 	h.refresh(t, []string{"alice"}, nil)
@@ -291,7 +291,7 @@ func TestReadingDoesNotWait(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Refresh(ctx, []string{"alice"}, nil, true) }()
-	for { // The script has no other way to tell that it runs.
+	for { // The script cannot report in another way that it runs.
 		if _, err := os.Stat(fifo); err == nil {
 			break
 		}
@@ -305,15 +305,15 @@ func TestReadingDoesNotWait(t *testing.T) {
 	if n := h.UserName(5001); n != "alice" {
 		t.Errorf("uid 5001 is %q", n)
 	}
-	// Another who would ask waits no longer than its own context lives.
+	// A second query waits no longer than its context.
 	short, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
 	if err := h.Refresh(short, nil, nil, false); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a second asker: %v", err)
+		t.Errorf("a second query: %v", err)
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("the first asker: %v", err)
+		t.Errorf("the first query: %v", err)
 	}
 }
 
@@ -330,13 +330,13 @@ func TestManyNamesAreFewCalls(t *testing.T) {
 	h.user(t, users[39], 7040, Present)
 }
 
-// Names that getent would take for something else are not asked for.
+// Names that getent would read as something else are not queried.
 func TestInvalidNamesAreNotQueried(t *testing.T) {
 	h := newFixture(t, `shift; for key; do echo "$key:x:0:0::/:/bin/sh"; done`)
 	strange := []string{"0", "1000", "-s", "--service=files", "", "a:b", "a\nb", "+", "#", strings.Repeat("x", 300)}
 	h.refresh(t, strange, strange)
 	if got := h.calls(t); len(got) != 1 || got[0] != "" {
-		t.Errorf("it was asked %q", got)
+		t.Errorf("queries: %q", got)
 	}
 	for _, name := range strange {
 		h.user(t, name, -1, Absent)
@@ -353,7 +353,7 @@ func TestPendingNumbersAreBounded(t *testing.T) {
 		h.UserName(uid)
 	}
 	if len(h.pending) > maxPending {
-		t.Errorf("%d numbers are wanted", len(h.pending))
+		t.Errorf("%d numbers are pending", len(h.pending))
 	}
 	for i := range 40 {
 		for uid := range maxPending {
@@ -362,7 +362,7 @@ func TestPendingNumbersAreBounded(t *testing.T) {
 		h.recordNames(h.takePending(), nil)
 	}
 	if len(h.unnamed) > maxUnnamed+maxPending {
-		t.Errorf("%d numbers without a name are remembered", len(h.unnamed))
+		t.Errorf("%d numbers without a name are kept", len(h.unnamed))
 	}
 }
 
@@ -406,7 +406,7 @@ func TestParse(t *testing.T) {
 				got[e.name] = e.id
 			}
 			if e.id < 0 || e.id >= 1<<32-1 || !queryable(e.name) {
-				t.Errorf("%+v cannot be", e)
+				t.Errorf("%+v is invalid", e)
 			}
 		}
 		if !cmp.Equal(want, got) {

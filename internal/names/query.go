@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// namesPerCall is how many names one call asks for: its deadline is for all of them together.
+// namesPerCall is how many names one call queries: its deadline is for all of them together.
 const namesPerCall = 16
 
-// requestLock is a lock that can be waited for with a context.
+// requestLock is a lock whose wait ends with a context.
 type requestLock struct {
 	once sync.Once
 	c    chan struct{}
@@ -26,14 +26,14 @@ func (t *requestLock) acquire(ctx context.Context) error {
 	case t.c <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("cannot ask for names: another is asking: %w", ctx.Err())
+		return fmt.Errorf("cannot query names: another query runs: %w", ctx.Err())
 	}
 }
 
 func (t *requestLock) release() { <-t.c }
 
-// Refresh reads the files again and asks for these names and for the numbers that were wanted: those that are new, not
-// found or not fresh, or all. What the directory does not answer stays as it was known, and is the error.
+// Refresh reads the files again and queries the pending numbers and these names: those that are new, not found or not
+// fresh, or all. When the directory does not answer, what was known is kept, and the error is returned.
 func (d *Directory) Refresh(ctx context.Context, users, groups []string, all bool) error {
 	if err := d.requests.acquire(ctx); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (d *Directory) readFiles() error {
 	return nil
 }
 
-// due picks the names to ask for.
+// due picks the names to query.
 func (d *Directory) due(t *table, names []string, all bool) []string {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -115,8 +115,8 @@ func (d *Directory) due(t *table, names []string, all bool) []string {
 	return out
 }
 
-// queryNames asks for many at once, and for each that did not come back by itself: a directory may answer with another
-// spelling ("alice" for "Alice"), and only then it is clear for which.
+// queryNames queries many names at once, and each name without an answer alone: a directory may answer with another
+// spelling ("alice" for "Alice"), and only then it is known for which name.
 func (d *Directory) queryNames(ctx context.Context, t *table, database string, names []string) error {
 	for part := range slices.Chunk(names, namesPerCall) {
 		found, err := d.lookup(ctx, database, part)
@@ -164,7 +164,7 @@ func (d *Directory) lookup(ctx context.Context, database string, keys []string) 
 	return parse(b), nil
 }
 
-// takePending gives the numbers whose names were wanted and that the files do not have either.
+// takePending returns the pending numbers that the files do not have, and clears them.
 func (d *Directory) takePending() []int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,7 +189,7 @@ func (d *Directory) requeue(uids []int) {
 	}
 }
 
-// recordNames keeps what was found of numbers, and which have no name.
+// recordNames records the names of numbers, and which numbers have none.
 func (d *Directory) recordNames(uids []int, found []entry) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -211,30 +211,30 @@ func (d *Directory) recordNames(uids []int, found []entry) {
 	d.users.nameLocked()
 }
 
-// GroupsOf asks for all groups of a user, the primary one included. It may take as long as one call's deadline.
+// GroupsOf queries all groups of a user, the primary one included. It may take as long as the deadline of one call.
 func (d *Directory) GroupsOf(ctx context.Context, user string) ([]int, error) {
 	if err := d.requests.acquire(ctx); err != nil {
 		return nil, err
 	}
 	defer d.requests.release()
 	if !queryable(user) {
-		return nil, fmt.Errorf("cannot tell the groups of %q: it is no user's name", user)
+		return nil, fmt.Errorf("cannot read the groups of %q: invalid user name", user)
 	}
 	if d.Program == "" {
 		return d.groupsInFiles(user)
 	}
 	b, err := d.getent(ctx, "initgroups", user)
 	if err != nil {
-		return nil, fmt.Errorf("cannot tell the groups of %s: %w", user, err)
+		return nil, fmt.Errorf("cannot read the groups of %s: %w", user, err)
 	}
-	// The name and then numbers. It leaves the primary group out, which passwd has.
+	// The name and then numbers. The primary group is missing; passwd has it.
 	f := strings.Fields(string(b))
 	entries, err := d.lookup(ctx, "passwd", []string{user})
 	if err != nil {
-		return nil, fmt.Errorf("cannot tell the groups of %s: %w", user, err)
+		return nil, fmt.Errorf("cannot read the groups of %s: %w", user, err)
 	}
 	if len(f) == 0 || len(entries) != 1 {
-		return nil, fmt.Errorf("cannot tell the groups of %s: %w", user, ErrUnknown)
+		return nil, fmt.Errorf("cannot read the groups of %s: %w", user, ErrUnknown)
 	}
 	out := []int{entries[0].primary}
 	for _, word := range f[1:] {
@@ -245,8 +245,8 @@ func (d *Directory) GroupsOf(ctx context.Context, user string) ([]int, error) {
 	return out, nil
 }
 
-// ErrUnknown says that the host knows no such name.
-var ErrUnknown = errors.New("this host does not know it")
+// ErrUnknown: the host knows no such name.
+var ErrUnknown = errors.New("unknown on this host")
 
 func (d *Directory) groupsInFiles(user string) ([]int, error) {
 	if err := d.readFiles(); err != nil {
@@ -256,7 +256,7 @@ func (d *Directory) groupsInFiles(user string) ([]int, error) {
 	defer d.mu.RUnlock()
 	i := slices.IndexFunc(d.users.file, func(e entry) bool { return e.name == user })
 	if i < 0 {
-		return nil, fmt.Errorf("cannot tell the groups of %s: %w", user, ErrUnknown)
+		return nil, fmt.Errorf("cannot read the groups of %s: %w", user, ErrUnknown)
 	}
 	out := []int{d.users.file[i].primary}
 	for _, g := range d.groups.file {

@@ -1,6 +1,6 @@
 // Package observe reads the node: the GPUs, the slices and the MPS control daemons, once, into one immutable Node.
 //
-// It changes nothing and decides nothing. Planners, status and metrics all read the same Node.
+// It changes nothing and decides nothing. Planners, status and metrics read the same Node.
 package observe
 
 import (
@@ -15,32 +15,32 @@ import (
 // Timeout bounds one observation of the whole node.
 const Timeout = 10 * time.Second
 
-// Node is one observation. Nobody changes it once it is made.
+// Node is one observation. It is immutable.
 type Node struct {
 	Seq   uint64 // grows with every observation
 	At    time.Time
 	Epoch Epoch
 
 	Driver    gpu.NodeInfo
-	DriverErr error // the driver as a whole does not answer; GPUs is then what was known before, with this error
+	DriverErr error // the driver does not answer; GPUs is then the last known, with this error
 	GPUs      []GPU // by index
 
 	Slices    []cgroup.SliceState
 	SlicesErr error
 
-	LoginFilters    []device.LoginFilterState // of the cgroups of logins and adopted units; nil where there is none
+	LoginFilters    []device.LoginFilterState // of the cgroups of logins and adopted units; nil without any
 	LoginFiltersErr error
 }
 
-// GPU is one GPU. With Err, all but Identity is of the last observation that succeeded, or zero.
+// GPU is one GPU. With Err, everything except Identity is of the last observation that succeeded, or zero.
 type GPU struct {
 	gpu.Snapshot
 	Profiles *gpu.Profiles // nil without MIG, or when they could not be read
-	MPS      *mps.State    // nil where nobody asked for MPS
+	MPS      *mps.State    // nil where MPS was not requested
 	Err      error
 }
 
-// Epoch is what makes a change's hardware part void when it differs: instances do not outlive any of these.
+// Epoch makes the hardware part of a change void when it differs: instances do not survive a boot or a driver load.
 type Epoch struct {
 	Boot   string `json:"boot"`   // the kernel's boot id
 	Driver string `json:"driver"` // when the driver module was loaded; empty without one
@@ -59,7 +59,7 @@ func (n *Node) GPU(id gpu.UUID) (*GPU, bool) {
 	return nil, false
 }
 
-// Identities lists who the GPUs are.
+// Identities lists the identities of the GPUs.
 func (n *Node) Identities() []gpu.Identity {
 	ids := make([]gpu.Identity, len(n.GPUs))
 	for i := range n.GPUs {

@@ -19,26 +19,26 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// Driver is what is read of GPUs.
+// Driver reads GPUs.
 type Driver interface {
 	Node(ctx context.Context) (gpu.NodeInfo, error)
 	Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error)
 	Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error)
 }
 
-// Slices is what is read of cgroups.
+// Slices reads cgroup slices.
 type Slices interface {
 	Slices(ctx context.Context) ([]cgroup.SliceState, error)
 }
 
-// LoginFilters is what is read of the guards on cgroups outside ours.
+// LoginFilters reads the login filters of cgroups.
 type LoginFilters interface {
 	Filters(ctx context.Context) ([]device.LoginFilterState, error)
 }
 
-// MPS is what is read of control daemons.
+// MPS reads MPS control daemons.
 type MPS interface {
-	// Observe reads the state of the control daemon of one GPU; nil when nobody asked for one.
+	// Observe reads the state of the control daemon of one GPU; nil when none was requested.
 	Observe(ctx context.Context, id gpu.UUID) *mps.State
 }
 
@@ -47,29 +47,29 @@ type Observer struct {
 	Driver       Driver
 	Slices       Slices
 	MPS          MPS
-	LoginFilters LoginFilters // nil: there are none
+	LoginFilters LoginFilters // nil: without login filters
 	HostRoot     string
 	Now          func() time.Time
 
 	mu       locks.Mutex[locks.Observer] // one observation at a time; guards what follows
 	seq      uint64
-	info     *gpu.NodeInfo // nil: ask again
+	info     *gpu.NodeInfo // nil: query again
 	epoch    Epoch
 	profiles map[gpu.UUID]*gpu.Profiles
 	last     atomic.Pointer[Node]
 }
 
-// Last gives the newest observation; nil before the first.
+// Last returns the newest observation; nil before the first.
 func (o *Observer) Last() *Node { return o.last.Load() }
 
-// Invalidate makes the next observation ask the driver anew for what usually does not change.
+// Invalidate makes the next observation query the driver again for what usually does not change.
 func (o *Observer) Invalidate() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.info, o.profiles = nil, nil
 }
 
-// Observe reads everything once: one message a GPU when nothing changed that is cached.
+// Observe reads everything once: with a valid cache one message for each GPU.
 func (o *Observer) Observe(ctx context.Context) *Node {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -136,7 +136,7 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 	}
 	wg.Wait()
 	for i := range n.GPUs {
-		// A lost driver or GPU may come back under other numbers.
+		// A lost driver or GPU may return with other numbers.
 		if err := n.GPUs[i].Err; errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrNotLoaded) || errors.Is(err, gpu.ErrNotFound) {
 			o.info = nil
 		}
@@ -144,9 +144,8 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 	slices.SortFunc(n.GPUs, func(a, b GPU) int { return a.Identity.Index - b.Identity.Index })
 }
 
-// lastKnown is what was seen of a GPU before, under the name and number that it has now. A lost GPU's new identity says
-// little more than that it is lost: then the old one is kept. Instances do not outlive an epoch: of another one's GPU none
-// is known.
+// lastKnown is the last observation of a GPU with its present identity. The identity of a lost GPU has little more than an
+// error: then the old one is kept. Instances do not survive an epoch, so in a new epoch none is known.
 func lastKnown(old GPU, id gpu.Identity, err error, newEpoch bool) GPU {
 	if newEpoch {
 		old.Instances = nil
@@ -172,7 +171,7 @@ func (o *Observer) gpu(ctx context.Context, id gpu.Identity, profiles *gpu.Profi
 	if profiles == nil && s.MIG.Capable {
 		if p, err := o.Driver.Profiles(ctx, id.UUID); err == nil {
 			g.Profiles = &p
-		} // Else it is asked again next time; a plan that needs them says that they are missing.
+		} // Else it is queried again next time; a plan that needs profiles reports that they are missing.
 	}
 	return g
 }
@@ -183,7 +182,7 @@ func ReadEpoch(root string) Epoch {
 	if b, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/random/boot_id")); err == nil {
 		e.Boot = strings.TrimSpace(string(b))
 	}
-	// The module's folder in sysfs is as old as its loading.
+	// The module's directory in sysfs was created when it was loaded.
 	if i, err := os.Stat(filepath.Join(root, "sys/module/nvidia")); err == nil {
 		e.Driver = strconv.FormatInt(i.ModTime().UnixNano(), 36)
 	}

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake answers as a node does and writes down what it was asked.
+// fake answers as a node does and records the queries.
 type fake struct {
 	mu       sync.Mutex // guards what follows
 	ids      []gpu.Identity
@@ -34,7 +34,7 @@ type fake struct {
 	calls    []string
 	states   []cgroup.SliceState
 
-	inside, most atomic.Int32 // how many Slices calls are under way, and were at most
+	inside, most atomic.Int32 // how many calls of Slices run, and the maximum
 }
 
 func newFake() *fake {
@@ -50,7 +50,7 @@ func newFake() *fake {
 	}
 }
 
-// takeCalls gives what was asked since the last time, in the order of the words: GPUs are read at the same time.
+// takeCalls returns the calls since the last time, sorted: GPUs are read in parallel.
 func (f *fake) takeCalls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,7 +112,7 @@ func (f *fake) Observe(_ context.Context, id gpu.UUID) *mps.State {
 	return nil
 }
 
-// start makes an observer of a host that booted once and loaded the driver once.
+// start returns an observer of a host after one boot and one driver load.
 func start(t *testing.T) (*observe.Observer, *fake, string) {
 	t.Helper()
 	root := t.TempDir()
@@ -151,7 +151,7 @@ var (
 func TestOneMessageAGPUWhenNothingChanged(t *testing.T) {
 	o, f, _ := start(t)
 	if o.Last() != nil {
-		t.Error("there is an observation before the first")
+		t.Error("there is an observation before the first one")
 	}
 	first := o.Observe(t.Context())
 	expect(t, "the first asks for everything", everything, f.takeCalls())
@@ -180,7 +180,7 @@ func TestOneMessageAGPUWhenNothingChanged(t *testing.T) {
 		t.Errorf("GPU-c is found as %v, %v", g, ok)
 	}
 	if _, ok := second.GPU("GPU-x"); ok {
-		t.Error("a GPU that is not there is found")
+		t.Error("a missing GPU was found")
 	}
 }
 
@@ -224,7 +224,7 @@ func reload(t *testing.T, root string) {
 	}
 }
 
-// Profiles that could not be read are asked for until they come.
+// Profiles that could not be read are queried again.
 func TestProfilesThatFail(t *testing.T) {
 	o, f, _ := start(t)
 	f.set(func() { f.noLayout = &gpu.Error{Op: "read profiles", Err: gpu.ErrNotSupported} })
@@ -250,24 +250,24 @@ func TestAFailingGPUKeepsItsLastValues(t *testing.T) {
 	n := o.Observe(t.Context())
 	g, _ := n.GPU("GPU-b")
 	if !errors.Is(g.Err, gpu.ErrLost) || g.Memory.Used != 7 || g.Profiles == nil || g.Identity.Index != 1 {
-		t.Errorf("it is seen as %+v", g)
+		t.Errorf("it is observed as %+v", g)
 	}
 	if a, _ := n.GPU("GPU-a"); a.Err != nil || a.Memory.Used != 9 {
-		t.Errorf("its neighbour is seen as %+v", a)
+		t.Errorf("the other GPU is observed as %+v", a)
 	}
 
 	t.Run("under the number that it has now", func(t *testing.T) {
 		f.set(func() { f.ids[0].Index, f.ids[0].Minor = 5, 4 })
 		n := o.Observe(t.Context())
 		if g, _ := n.GPU("GPU-b"); g.Identity.Index != 5 || g.Identity.Minor != 4 || g.Memory.Used != 7 {
-			t.Errorf("it is seen as %+v", g)
+			t.Errorf("it is observed as %+v", g)
 		}
 	})
 	t.Run("with its name when the new one is empty", func(t *testing.T) {
 		f.set(func() { f.ids[0] = gpu.Identity{UUID: "GPU-b", Index: 5, Error: "the GPU is lost"} })
 		n := o.Observe(t.Context())
 		if g, _ := n.GPU("GPU-b"); g.Identity.Model != "NVIDIA A100" || g.Identity.PCI == "" {
-			t.Errorf("it is seen as %+v", g.Identity)
+			t.Errorf("it is observed as %+v", g.Identity)
 		}
 	})
 	t.Run("until it answers again", func(t *testing.T) {
@@ -278,18 +278,18 @@ func TestAFailingGPUKeepsItsLastValues(t *testing.T) {
 		})
 		n := o.Observe(t.Context())
 		if g, _ := n.GPU("GPU-b"); g.Err != nil || g.Memory.Used != 8 {
-			t.Errorf("it is seen as %+v", g)
+			t.Errorf("it is observed as %+v", g)
 		}
 	})
 }
 
-// A GPU that fails before it was ever seen has its identity and the error, and nothing invented.
+// A GPU that was never observed has its identity and the error only.
 func TestAGPUThatNeverAnswered(t *testing.T) {
 	o, f, _ := start(t)
 	f.set(func() { f.fail["GPU-b"] = &gpu.Error{Op: "read", GPU: "GPU-b", Err: gpu.ErrTimeout} })
 	g, ok := o.Observe(t.Context()).GPU("GPU-b")
 	if !ok || g.Err == nil || g.Identity.Model != "NVIDIA A100" || g.Profiles != nil || g.Memory != (gpu.Memory{}) {
-		t.Errorf("it is seen as %+v", g)
+		t.Errorf("it is observed as %+v", g)
 	}
 }
 
@@ -301,11 +301,11 @@ func TestADriverErrorKeepsTheGPUs(t *testing.T) {
 	f.set(func() { f.noNode = gone })
 	n := o.Observe(t.Context())
 	if !errors.Is(n.DriverErr, gpu.ErrNotLoaded) || n.Driver.DriverVersion != "580.95.05" || len(n.GPUs) != 3 {
-		t.Fatalf("it is seen as %+v", n)
+		t.Fatalf("it is observed as %+v", n)
 	}
 	for _, g := range n.GPUs {
 		if !errors.Is(g.Err, gpu.ErrNotLoaded) || g.Identity.Model == "" {
-			t.Errorf("a GPU is seen as %+v", g)
+			t.Errorf("a GPU is observed as %+v", g)
 		}
 	}
 	f.takeCalls()
@@ -322,7 +322,7 @@ func TestADriverThatNeverAnswered(t *testing.T) {
 	f.set(func() { f.noNode = &gpu.Error{Op: "start", Err: gpu.ErrNoLibrary} })
 	n := o.Observe(t.Context())
 	if !errors.Is(n.DriverErr, gpu.ErrNoLibrary) || len(n.GPUs) != 0 || o.Last() != n {
-		t.Errorf("it is seen as %+v", n)
+		t.Errorf("it is observed as %+v", n)
 	}
 }
 
@@ -341,17 +341,17 @@ func TestSlicesAreSorted(t *testing.T) {
 	expect(t, "slices", []string{"/", "blue/", "red/", "red/part"}, got)
 }
 
-// An observation is nobody's to change: the next one leaves it as it was.
+// An observation is immutable: the next one does not change it.
 func TestNodeIsImmutable(t *testing.T) {
 	o, f, _ := start(t)
 	first := o.Observe(t.Context())
 	f.set(func() { f.used["GPU-a"] = 5; f.fail["GPU-b"] = gpu.ErrLost })
 	o.Observe(t.Context())
 	if g, _ := first.GPU("GPU-a"); g.Memory.Used != 0 {
-		t.Error("the memory of an earlier observation changed")
+		t.Error("the memory of the previous observation changed")
 	}
 	if g, _ := first.GPU("GPU-b"); g.Err != nil {
-		t.Error("an error got into an earlier observation")
+		t.Error("the previous observation has an error")
 	}
 }
 
@@ -379,7 +379,7 @@ func TestObservationsAreSerialized(t *testing.T) {
 		}
 	}
 	if most := f.most.Load(); most != 1 {
-		t.Errorf("%d observations were under way at once", most)
+		t.Errorf("%d observations ran at once", most)
 	}
 }
 

@@ -19,17 +19,17 @@ type GPUSample struct {
 	Node        uint64 // the observation that it is newer than
 	Memory      gpu.Memory
 	Processes   []gpu.Process
-	Utilization *int // nil: not asked for
+	Utilization *int // nil: not queried
 }
 
-// LeaseSample is what a lease was last seen to use.
+// LeaseSample is what a lease was last observed to use.
 type LeaseSample struct {
 	Memory    uint64 // bytes
 	Processes int    // on GPUs
-	Stage     string // of what is done about GPU memory; empty: nothing
+	Stage     string // of the escalation for GPU memory; empty: none
 }
 
-// NewSamples has none yet.
+// NewSamples returns an empty set.
 func NewSamples() *Samples {
 	return &Samples{gpus: map[gpu.UUID]GPUSample{}, leases: map[string]LeaseSample{}}
 }
@@ -41,7 +41,7 @@ func (s *Samples) Put(id gpu.UUID, g GPUSample) {
 	s.gpus[id] = g
 }
 
-// Has tells whether a GPU is sampled.
+// Has reports whether a GPU is sampled.
 func (s *Samples) Has(id gpu.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,14 +49,14 @@ func (s *Samples) Has(id gpu.UUID) bool {
 	return ok
 }
 
-// PutLease keeps what a lease was last seen to use.
+// PutLease keeps what a lease was last observed to use.
 func (s *Samples) PutLease(id string, l LeaseSample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leases[id] = l
 }
 
-// Retain forgets the leases that are not in the list, and the GPUs without any.
+// Retain removes the leases that are not in the list, and the GPUs without leases.
 func (s *Samples) Retain(ids []string, gpus func(gpu.UUID) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,14 +72,14 @@ func (s *Samples) Retain(ids []string, gpus func(gpu.UUID) bool) {
 	}
 }
 
-// Lease is what a lease was last seen to use.
+// Lease returns what a lease was last observed to use.
 func (s *Samples) Lease(id string) LeaseSample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.leases[id]
 }
 
-// Overlay lays the newest readings over an observation.
+// Overlay returns an observation with the newest readings in it.
 func (s *Samples) Overlay(n *Node) *Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,8 @@ func (s *Samples) Overlay(n *Node) *Node {
 	return &out
 }
 
-// applyTo replaces what a sample is newer for. An instance's use is that of its processes: nothing cheaper tells it.
+// applyTo replaces the values that the sample has. The memory use of an instance is the sum of its processes, which is the
+// cheapest source.
 func (s *GPUSample) applyTo(g *GPU) {
 	g.Memory, g.Processes = s.Memory, s.Processes
 	if s.Utilization != nil {

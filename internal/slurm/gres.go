@@ -1,7 +1,7 @@
-// Package slurm reads which GPUs Slurm was told to give out on this node, from the text of its gres.conf.
+// Package slurm reads which GPUs Slurm is configured to schedule on this node, from the text of its gres.conf.
 //
-// It is pure: it opens no file, asks no daemon and knows nothing of who reads it. What it does not understand it leaves
-// out, for it is only asked whether somebody else may share out the same GPUs.
+// It is pure: it opens no file and queries no daemon. It ignores what it does not understand: the result only says whether
+// Slurm may schedule the same GPUs.
 package slurm
 
 import (
@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// GPUs is what a node's gres.conf says of GPUs.
+// GPUs are the GPUs in a node's gres.conf.
 type GPUs struct {
 	Auto     bool     // AutoDetect: every GPU that the driver shows
-	Minors   []int    // of the device nodes that are named, ascending, each once
-	Settings []string // the settings that say so, as they are written
+	Minors   []int    // of the listed device nodes, ascending, each once
+	Settings []string // the settings, as they are written
 }
 
-// Any tells whether Slurm gives out any GPU.
+// Any reports whether Slurm schedules any GPU.
 func (g GPUs) Any() bool { return g.Auto || len(g.Minors) > 0 }
 
-// Parse reads the text of a gres.conf for one node, named as in NodeName=. includes are the files that it wants read
-// beside it.
+// Parse reads the text of a gres.conf for one node, named as in NodeName=. includes are the files that it
+// includes.
 func Parse(text, node string) (g GPUs, includes []string) {
 	for _, line := range lines(text) {
 		fields := strings.Fields(line)
@@ -45,7 +45,7 @@ func Parse(text, node string) (g GPUs, includes []string) {
 	return g, includes
 }
 
-// read takes up one line. A line about other resources than GPUs, such as name=nic, says nothing; AutoDetect stands alone.
+// read reads one line. A line about other resources than GPUs, such as name=nic, is ignored; AutoDetect has a line of its own.
 func (g *GPUs) read(set map[string]string) {
 	if name, ok := set["name"]; ok && !strings.EqualFold(name, "gpu") && !strings.EqualFold(name, "mps") && !strings.EqualFold(name, "shard") {
 		return
@@ -89,7 +89,7 @@ func lines(text string) []string {
 	return out
 }
 
-// Contains tells whether a host list, as in "node[01-10],login", names a host. "ALL" names every host.
+// Contains reports whether a host list, as in "node[01-10],login", contains a host. "ALL" contains every host.
 func Contains(list, host string) bool {
 	if strings.EqualFold(list, "ALL") {
 		return true
@@ -97,10 +97,10 @@ func Contains(list, host string) bool {
 	return slices.Contains(Expand(list), host)
 }
 
-// maxNames bounds an expansion: nobody has a million of anything that is named so.
+// maxNames bounds an expansion.
 const maxNames = 1 << 16
 
-// Expand writes a list with brackets out: "/dev/nvidia[0-1,3]" is three names. Of what cannot be read it gives nothing.
+// Expand expands a list with brackets: "/dev/nvidia[0-1,3]" is three names. An item that cannot be read is ignored.
 func Expand(list string) []string {
 	var out []string
 	for _, item := range splitOutside(list) {
@@ -112,7 +112,7 @@ func Expand(list string) []string {
 	return out
 }
 
-// splitOutside cuts at the commas that stand outside of brackets.
+// splitOutside splits at the commas outside of brackets.
 func splitOutside(s string) []string {
 	var out []string
 	depth, from := 0, 0

@@ -1,12 +1,12 @@
-// Package step holds Step: one change to the node as data, with its undo, its reason and whom it disturbs.
+// Package step defines Step: one change to the node as data, with its undo, its reason and what it disturbs.
 //
 // It carries nothing out: the engine does, with a handler for each kind.
 package step
 
 import "encoding/json"
 
-// Phase orders the steps of one GPU: access of what goes is taken away, the hardware is changed and read back, access
-// is granted from what is observed.
+// Phase orders the steps of one GPU: access is revoked, the hardware is changed and read back, access is granted from what
+// is observed.
 type Phase string
 
 // The phases, in order.
@@ -16,20 +16,20 @@ const (
 	GrantAccess  Phase = "grant"
 )
 
-// Disruption says what a step does to those who run.
+// Disruption is what a step does to running processes.
 type Disruption string
 
 // The degrees of disruption.
 const (
-	None    Disruption = "none"    // nobody notices
-	Idle    Disruption = "idle"    // destroys or changes something that nobody uses
-	Running Disruption = "running" // stops somebody: needs authority
+	None    Disruption = "none"    // no process notices
+	Idle    Disruption = "idle"    // destroys or changes something that is not in use
+	Running Disruption = "running" // stops processes: needs authority
 )
 
-// Step is one change. Args and Undo are of the kind's own types and must decode again after a restart.
+// Step is one change. Args and Undo are of the kind's types and must decode again after a restart.
 type Step struct {
 	ID         int             `json:"id"`            // unique within its change, in order
-	Kind       string          `json:"kind"`          // "mig.create", "slice.set", …; the handler is found by it
+	Kind       string          `json:"kind"`          // "mig.create", "slice.set", …; it selects the handler
 	GPU        string          `json:"gpu,omitempty"` // the GPU's UUID; empty for a step of the node
 	Phase      Phase           `json:"phase"`
 	Args       json.RawMessage `json:"args,omitempty"`
@@ -40,7 +40,7 @@ type Step struct {
 	Disturbs   []Subject       `json:"disturbs,omitempty"`
 }
 
-// Must encodes the arguments of a step. The types are ours and always encode.
+// Must encodes the arguments of a step. Their types always encode.
 func Must(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {

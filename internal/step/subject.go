@@ -6,36 +6,36 @@ import (
 	"strings"
 )
 
-// SubjectKind says what somebody is whom a step disturbs.
+// SubjectKind is the kind of a subject.
 type SubjectKind int
 
 // The kinds of subject.
 const (
-	TextOnly     SubjectKind = iota // known by what was written of it alone, as in a record
+	TextOnly     SubjectKind = iota // known by its text only, as in a record
 	Lease                           // a lease, by its id
 	Process                         // a process of no lease, by its pid
-	SliceMembers                    // whoever is in a slice, by the slice's name
+	SliceMembers                    // the processes in a slice, by the slice's name
 )
 
-// Subject is somebody whom a step disturbs. It is written down as its text, which is for people alone.
+// Subject is what a step disturbs: a lease or processes. It is recorded as its text, which is for people.
 type Subject struct {
 	Kind SubjectKind
 	ID   string // of a lease; of a slice, its name
-	User string // whose lease it is, where that is said
+	User string // of a lease, where known
 	PID  int    // of a process
-	Text string // what more is said of a process: "python, for 12 s"; all that is known of one that was told
+	Text string // details of a process: "python, for 12 s"; of kind TextOnly, all that is known
 }
 
-// LeaseOf is a lease; user is whose it is, or empty.
+// LeaseOf is the subject of a lease; user is its user, or empty.
 func LeaseOf(id, user string) Subject { return Subject{Kind: Lease, ID: id, User: user} }
 
-// ProcessOf is a process with what is said of it, or with nothing.
+// ProcessOf is the subject of a process; text are details, or empty.
 func ProcessOf(pid int, text string) Subject { return Subject{Kind: Process, PID: pid, Text: text} }
 
-// MembersOf is whoever is in a slice.
+// MembersOf is the subject of all processes in a slice.
 func MembersOf(slice string) Subject { return Subject{Kind: SliceMembers, ID: slice} }
 
-// String names it for people: "red-1 of alice", "pid 7 (python)".
+// String describes it for people: "red-1 of alice", "pid 7 (python)".
 func (s Subject) String() string {
 	switch s.Kind {
 	case Lease:
@@ -49,21 +49,21 @@ func (s Subject) String() string {
 		}
 		return fmt.Sprintf("pid %d", s.PID)
 	case SliceMembers:
-		return "whoever is in it"
+		return "all processes in it"
 	}
 	return s.Text
 }
 
-// MarshalText writes it for people: records and answers have always had it so.
+// MarshalText writes it as its text.
 func (s Subject) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what is known of it then, which is its text.
+// UnmarshalText reads its text.
 func (s *Subject) UnmarshalText(b []byte) error {
 	*s = Subject{Text: string(b)}
 	return nil
 }
 
-// same tells whether both are the same one, however much is said of them.
+// same reports whether both are the same subject, with or without details.
 func (s Subject) same(o Subject) bool {
 	if s.Kind == TextOnly || o.Kind == TextOnly {
 		return s == o
@@ -71,10 +71,10 @@ func (s Subject) same(o Subject) bool {
 	return s.Kind == o.Kind && s.ID == o.ID && s.PID == o.PID
 }
 
-// detail is how much is said of it.
+// detail is how detailed it is.
 func (s Subject) detail() int { return len(s.User) + len(s.Text) }
 
-// Merge gives each subject once, in order, with the most that is said of it.
+// Merge returns each subject once, in order, with the most detail.
 func Merge(lists ...[]Subject) []Subject {
 	var out []Subject
 	for _, s := range slices.Concat(lists...) {
@@ -88,7 +88,7 @@ func Merge(lists ...[]Subject) []Subject {
 	return out
 }
 
-// Texts are the subjects for people. Those that read alike are told once.
+// Texts are the subjects for people. Equal texts are listed once.
 func Texts(all []Subject) []string {
 	var out []string
 	for _, s := range all {
@@ -99,5 +99,5 @@ func Texts(all []Subject) []string {
 	return out
 }
 
-// Join are the subjects in one line, for people.
+// Join is the subjects in one line, for people.
 func Join(all []Subject) string { return strings.Join(Texts(all), ", ") }

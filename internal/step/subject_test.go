@@ -8,12 +8,12 @@ import (
 
 func TestSubjectsAreNamed(t *testing.T) {
 	for want, s := range map[string]Subject{
-		"red-1":            LeaseOf("red-1", ""),
-		"red-1 of alice":   LeaseOf("red-1", "alice"),
-		"pid 7":            ProcessOf(7, ""),
-		"pid 7 (python)":   ProcessOf(7, "python"),
-		"whoever is in it": MembersOf("red/part"),
-		"what was written": {Text: "what was written"},
+		"red-1":               LeaseOf("red-1", ""),
+		"red-1 of alice":      LeaseOf("red-1", "alice"),
+		"pid 7":               ProcessOf(7, ""),
+		"pid 7 (python)":      ProcessOf(7, "python"),
+		"all processes in it": MembersOf("red/part"),
+		"what was written":    {Text: "what was written"},
 	} {
 		if got := s.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -21,7 +21,7 @@ func TestSubjectsAreNamed(t *testing.T) {
 	}
 }
 
-// Who is the same is told by what he is and not by how he is written.
+// Subjects are equal by kind and id, not by their text.
 func TestMergeSubjects(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -33,7 +33,7 @@ func TestMergeSubjects(t *testing.T) {
 		{"the other way round", []Subject{LeaseOf("red-1", ""), LeaseOf("blue-1", ""), LeaseOf("red-1", "alice")}, []string{"red-1 of alice", "blue-1"}},
 		{"a lease whose name begins like another's", []Subject{LeaseOf("red-1 of a", ""), LeaseOf("red-1", "")}, []string{"red-1 of a", "red-1"}},
 		{"a process", []Subject{ProcessOf(7, "python"), ProcessOf(7, ""), ProcessOf(77, "")}, []string{"pid 7 (python)", "pid 77"}},
-		{"two slices", []Subject{MembersOf("red"), MembersOf("red"), MembersOf("blue")}, []string{"whoever is in it"}},
+		{"two slices", []Subject{MembersOf("red"), MembersOf("red"), MembersOf("blue")}, []string{"all processes in it"}},
 		{"of a record", []Subject{{Text: "red-1"}, {Text: "red-1"}, LeaseOf("red-1", "")}, []string{"red-1"}},
 	} {
 		if got := Texts(Merge(c.in)); !slices.Equal(got, c.want) {
@@ -42,7 +42,7 @@ func TestMergeSubjects(t *testing.T) {
 	}
 }
 
-// Records and answers have the text, as they always had.
+// Records and replies contain the text.
 func TestSubjectsAreWrittenAsText(t *testing.T) {
 	b, err := json.Marshal(Step{Disturbs: []Subject{LeaseOf("red-1", "alice"), ProcessOf(7, "python")}})
 	if err != nil {

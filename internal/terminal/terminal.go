@@ -1,5 +1,5 @@
-// Package terminal puts one line on the terminals of other people's processes, as wall(1) does. It reads nothing from
-// them, waits for nothing, and takes no terminal for its own.
+// Package terminal writes a notice, one line, to the terminals of users' processes. It never reads from
+// them, never blocks, and acquires no controlling terminal.
 package terminal
 
 import (
@@ -13,19 +13,19 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// maxLine is where a line is cut: what is longer is no notice.
+// maxLine is the longest line in characters.
 const maxLine = 400
 
-// Pseudo terminals have eight majors (Documentation/admin-guide/devices.txt): what ssh, tmux and terminal windows give.
-// No other kind is written to: closing a serial line may wait for its modem.
+// Pseudo terminals have eight majors (Documentation/admin-guide/devices.txt). ssh, tmux and terminal windows use them. Other
+// kinds are not written to: closing a serial line may wait for its modem.
 const (
 	firstMajor = 136
 	lastMajor  = 143
 )
 
-// Notify writes the line to every controlling terminal that the processes have, once to each, and gives the number of those
-// that took it. A terminal is left alone when it is not owner's (unless that is root), when its owner said `mesg n`, when it
-// is full (Ctrl-S), and when its process lives among other mounts than ours: the number then means another terminal.
+// Notify writes the line once to every controlling terminal of the processes, and returns the number of terminals that
+// accepted it. It skips a terminal that is not owner's (unless owner is root), whose owner ran `mesg n`, that is stopped
+// (Ctrl-S), or whose process is in another mount namespace: its number then means another terminal.
 func Notify(pids []int, owner int, text string) int {
 	line := Line(text)
 	ownMounts := hostMounts()
@@ -44,8 +44,7 @@ func Notify(pids []int, owner int, text string) int {
 	return notified
 }
 
-// Line is the text as it is put on a terminal: on a line of its own whatever the cursor's place, with nothing in it that
-// a terminal would obey.
+// Line is the text for a terminal: on a line of its own wherever the cursor is, without control characters.
 func Line(text string) string {
 	clean := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
@@ -59,11 +58,11 @@ func Line(text string) string {
 	return "\r\n" + clean + "\r\n"
 }
 
-// write puts the line on one terminal. It cannot block: a terminal that takes nothing now is an error.
+// write writes the line to one terminal. It does not block: a terminal that accepts nothing now is an error.
 func write(device uint64, owner int, line string) error {
 	major, minor := unix.Major(device), unix.Minor(device)
 	if major < firstMajor || major > lastMajor {
-		return fmt.Errorf("cannot write to terminal %d:%d: it is no pseudo terminal", major, minor)
+		return fmt.Errorf("cannot write to terminal %d:%d: not a pseudo terminal", major, minor)
 	}
 	name := fmt.Sprintf("/dev/pts/%d", (major-firstMajor)<<8|minor)
 	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -77,11 +76,11 @@ func write(device uint64, owner int, line string) error {
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != device:
-		return fmt.Errorf("cannot write to %s: it is not the terminal that was meant", name)
+		return fmt.Errorf("cannot write to %s: it is another terminal", name)
 	case owner != 0 && int(st.Uid) != owner:
-		return fmt.Errorf("cannot write to %s: it is another user's", name)
+		return fmt.Errorf("cannot write to %s: it belongs to another user", name)
 	case st.Mode&unix.S_IWGRP == 0:
-		return fmt.Errorf("cannot write to %s: its owner wants no messages", name)
+		return fmt.Errorf("cannot write to %s: its owner refuses messages (mesg n)", name)
 	}
 	if _, err := unix.Write(fd, []byte(line)); err != nil {
 		return os.NewSyscallError("write "+name, err)
@@ -89,7 +88,7 @@ func write(device uint64, owner int, line string) error {
 	return nil
 }
 
-// hostMounts names the mounts that ours are a copy of: the host's, or our own where those cannot be seen.
+// hostMounts is the mount namespace of the host, or that of this process where the host's cannot be read.
 func hostMounts() string {
 	if m := mountsOf(1); m != "" {
 		return m
@@ -97,7 +96,7 @@ func hostMounts() string {
 	return mountsOf(os.Getpid())
 }
 
-// mountsOf is empty when the process is gone or is not ours to look at.
+// mountsOf is empty when the process has ended or may not be read.
 func mountsOf(pid int) string {
 	m, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {

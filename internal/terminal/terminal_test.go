@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pseudo opens a new pseudo terminal: the end that shows, and the name of the end that processes have.
+// pseudo opens a new pseudo terminal: its master, and the name of its slave device.
 func pseudo(t *testing.T) (shows *os.File, name string) {
 	t.Helper()
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Skipf("there are no pseudo terminals here: %v", err)
+		t.Skipf("cannot open a pseudo terminal: %v", err)
 	}
 	shows = os.NewFile(uintptr(fd), "ptmx")
 	t.Cleanup(func() { shows.Close() })
@@ -35,7 +35,7 @@ func pseudo(t *testing.T) (shows *os.File, name string) {
 	return shows, name
 }
 
-// on starts a process whose controlling terminal is the named one.
+// on starts a process with the named controlling terminal.
 func on(t *testing.T, name string) int {
 	t.Helper()
 	tty, err := os.OpenFile(name, os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -56,7 +56,7 @@ func on(t *testing.T, name string) int {
 	return cmd.Process.Pid
 }
 
-// shown is what stands on the terminal.
+// shown is what the terminal shows.
 func shown(t *testing.T, shows *os.File) string {
 	t.Helper()
 	if err := shows.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
@@ -74,7 +74,7 @@ func TestNotifiesEachTerminalOnce(t *testing.T) {
 	shows, name := pseudo(t)
 	pid := on(t, name)
 	if notified := Notify([]int{pid, pid, os.Getpid()}, os.Getuid(), "10 minutes are \x1b[31mleft"); notified != 1 {
-		t.Fatalf("%d terminals were told", notified)
+		t.Fatalf("%d terminals were notified", notified)
 	}
 	if got := shown(t, shows); strings.Count(got, "minutes") != 1 || strings.Contains(got, "\x1b") || !strings.HasPrefix(got, "\r") || !strings.HasSuffix(got, "\n") {
 		t.Errorf("the terminal shows %q", got)
@@ -113,10 +113,10 @@ func TestRefusedTerminals(t *testing.T) {
 			select {
 			case notified := <-done:
 				if notified != 0 {
-					t.Error("it was told")
+					t.Error("it was notified")
 				}
 			case <-time.After(5 * time.Second):
-				t.Fatal("it is waited for")
+				t.Fatal("it blocks")
 			}
 		})
 	}

@@ -1,5 +1,4 @@
-// Package text writes amounts for people. Nothing that it writes is read back: that is the spec's way of writing them,
-// which package api has.
+// Package text formats amounts for people. The format of the spec, which is read back, is in package api.
 package text
 
 import (
@@ -18,10 +17,10 @@ func Bytes(n uint64) string {
 	return strconv.FormatFloat(math.Round(f*10)/10, 'f', -1, 64) + " " + units[i]
 }
 
-// Count says how many there are: "1 process", "2 processes".
+// Count is a number with its noun: "1 process", "2 processes".
 func Count(n int, one string) string { return strconv.Itoa(n) + " " + Plural(n, one) }
 
-// Plural is the word for so many of them, without the number.
+// Plural is the noun for n things, without the number.
 func Plural(n int, one string) string {
 	if n == 1 {
 		return one

@@ -90,7 +90,7 @@ func (p *changeFixture) instancesExplained(st *api.Status, report reporter) {
 				report("I2", "GPU %d is ok and has %v, wanted are %v", i, names, desired)
 			}
 		case "held":
-			if layout != p.before[i] && !p.Boots && !strings.Contains(g.Reason, "could not be taken back") {
+			if layout != p.before[i] && !p.Boots && !strings.Contains(g.Reason, "could not be undone") {
 				report("I2", "GPU %d is held (%s) and has %s, had %s", i, g.Reason, layout, p.before[i])
 			}
 		case "lost", "stuck":

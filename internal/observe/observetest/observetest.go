@@ -1,4 +1,4 @@
-// Package observetest has GPUs as they are observed, for tests of what is planned and shown. It is used by tests alone.
+// Package observetest has observed GPUs for tests of planning and status. Only tests use it.
 package observetest
 
 import (
@@ -24,7 +24,7 @@ func A100() *gpu.Profiles {
 	}}
 }
 
-// Instance is one of an A100's, whole.
+// Instance is a complete instance of an A100.
 func Instance(profile, start uint32) gpu.Instance {
 	for _, p := range A100().GI {
 		if p.ID == profile {
@@ -37,10 +37,10 @@ func Instance(profile, start uint32) gpu.Instance {
 	panic("no such profile")
 }
 
-// One is the UUID of the GPU that Device gives.
+// One is the UUID of the GPU that Device returns.
 const One = gpu.UUID("GPU-1")
 
-// Device is a GPU that can be partitiOned.
+// Device is a MIG-capable GPU.
 func Device(on bool, instances ...gpu.Instance) observe.GPU {
 	no := false
 	return observe.GPU{Profiles: A100(), Snapshot: gpu.Snapshot{
@@ -49,7 +49,7 @@ func Device(on bool, instances ...gpu.Instance) observe.GPU {
 	}}
 }
 
-// With is a GPU that is changed a little.
+// With is a GPU with a change.
 func With(g observe.GPU, change func(*observe.GPU)) observe.GPU {
 	change(&g)
 	return g
