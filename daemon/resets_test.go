@@ -45,7 +45,7 @@ func TestLinksAreReadForResets(t *testing.T) {
 		{name: "the read hangs", query: "?check=1&allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultHang}, reason: "the driver did not answer in time", calls: 1, lasts: 2 * time.Second},
 		{name: "the read hangs, and it is not allowed", query: "?check=1", fault: &gpusim.Fault{Do: gpusim.FaultHang}, reason: "the driver did not answer in time", calls: 1, lasts: 2 * time.Second},
 		{name: "carried out", query: "?allow-reset=1", reason: bridged, calls: 1},
-		{name: "carried out, over a read that failed", query: "?allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultFail}, reason: "not known", calls: 1},
+		{name: "carried out, over a read that failed", query: "?allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultFail}, reason: "are unknown", calls: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
