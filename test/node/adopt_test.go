@@ -10,22 +10,22 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// adopting is the guarded node whose tenant takes logins into its time-sliced grant.
+// adopting is the spec with closed logins, in which the tenant adopts logins into its time-sliced grant.
 var adopting = strings.Replace(closedLogins, "    members: {users: [nobody]}\n", "    members: {users: [nobody]}\n    adopt: {logins: part}\n", 1)
 
-// adopted are the leases that are logins and have begun.
+// adopted returns the running leases of logins.
 func adopted(s *api.Status) []api.Lease {
 	return slices.DeleteFunc(slices.Clone(s.Leases), func(l api.Lease) bool { return l.Origin != api.OriginLogin || l.State != api.LeaseRunning })
 }
 
-// A member's login is a lease by itself, opens what its grant has and nothing else, and outlives the daemon; it is let go
-// of when it ends or when the spec says so, and nobody is stopped for that.
+// The login of a member is a lease, opens the devices of its grant and no others, and outlives the daemon. The lease ends
+// with the login or when the spec ends the adoption, and no process is stopped.
 func TestAdoptedLogin(t *testing.T) {
 	t.Parallel()
 	l := newLogins(t)
 	apply(t, l.Node, adopting)
 	slice := systemd.UserSlice(nobody) + "/session-1.scope"
-	// They print nothing, so that nobody waits for their output.
+	// They print nothing, so that Wait does not wait for their output.
 	login, root, other := l.command(t, nobody, slice, "sleep", "600"), l.command(t, 0, systemd.UserSlice(0), "sleep", "600"), l.command(t, games, systemd.UserSlice(games), "sleep", "600")
 	for _, cmd := range []interface{ Start() error }{login, root, other} {
 		if err := cmd.Start(); err != nil {
@@ -36,7 +36,7 @@ func TestAdoptedLogin(t *testing.T) {
 	go func() {
 		defer close(reaped)
 		for _, cmd := range []interface{ Wait() error }{login, root, other} {
-			_ = cmd.Wait() // Each is killed: the error says so.
+			_ = cmd.Wait() // Each is killed, which is the error.
 		}
 	}()
 	t.Cleanup(func() {
@@ -46,7 +46,7 @@ func TestAdoptedLogin(t *testing.T) {
 		<-reaped
 	})
 	in := func(uid uint32) []string { return l.opensIn(t, uid, systemd.UserSlice(int(uid))+"/session-2.scope") }
-	s := awaitStatus(t, l.Node, "the login is no lease", func(s *api.Status) bool { return len(adopted(s)) > 0 })
+	s := awaitStatus(t, l.Node, "the login has no lease", func(s *api.Status) bool { return len(adopted(s)) > 0 })
 	all := adopted(s)
 	if len(all) != 1 || all[0].UID != nobody || all[0].User != "nobody" || all[0].Grant != "part" || all[0].Isolation.Unit != systemd.UserSlice(nobody) || all[0].State != api.LeaseRunning {
 		t.Fatalf("the leases are %+v", all)
@@ -67,10 +67,10 @@ func TestAdoptedLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again := adopted(status(t, l.Node)); len(again) != 1 || again[0].ID != id {
-		t.Errorf("after a restart there are %+v, not %s", again, id)
+		t.Errorf("after a restart the leases are %+v, want %s", again, id)
 	}
 
-	// What leaves a lease for a login that is a lease too has left all the same.
+	// A process that moves from its lease into an adopted login has escaped.
 	x := startEscape(t, l.Node, "exec sleep 60")
 	x.top = l.dir + "/" + slice
 	x.move(x.job.PID())
@@ -83,10 +83,10 @@ func TestAdoptedLogin(t *testing.T) {
 		return !slices.ContainsFunc(s.Leases, func(l api.Lease) bool { return l.Origin == api.OriginLogin }) // nor ending
 	})
 	if got := in(nobody); !slices.Equal(got, []string{"nvidia1"}) {
-		t.Errorf("with nobody adopted the login opens %v", got)
+		t.Errorf("without adoption the login opens %v", got)
 	}
 	apply(t, l.Node, adopting)
-	awaitStatus(t, l.Node, "the login is no lease again", func(s *api.Status) bool { return len(adopted(s)) == 1 })
+	awaitStatus(t, l.Node, "the login has no lease after adoption is on again", func(s *api.Status) bool { return len(adopted(s)) == 1 })
 	if st, err := procfs.Read(login.Process.Pid); err != nil || st.Dead() {
 		t.Errorf("the login's process has ended: %v", err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// outside is a program that runs already, on a GPU or not, with no lease.
+// outside is a running program without a lease.
 type outside struct {
 	cmd  *exec.Cmd
 	done chan struct{}
@@ -48,7 +48,7 @@ func startOutside(t *testing.T, n *harness.Node, uid uint32, argv ...string) *ou
 	o := &outside{cmd: cmd, done: make(chan struct{})}
 	go func() {
 		defer close(o.done)
-		_ = cmd.Wait() // How it ended is told by its state.
+		_ = cmd.Wait() // Its state has the result.
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // It may have ended.
@@ -57,15 +57,15 @@ func startOutside(t *testing.T, n *harness.Node, uid uint32, argv ...string) *ou
 	return o
 }
 
-// awaitOnGPU waits until a process is seen on a GPU, and gives what is said of it.
+// awaitOnGPU waits until status lists a process on a GPU and condition returns true for it.
 func awaitOnGPU(t *testing.T, n *harness.Node, gpu, pid int, condition func(api.ProcessStatus) bool) {
 	t.Helper()
-	awaitStatus(t, n, fmt.Sprintf("process %d is not seen on GPU %d as wanted", pid, gpu), func(s *api.Status) bool {
+	awaitStatus(t, n, fmt.Sprintf("process %d is not listed on GPU %d as expected", pid, gpu), func(s *api.Status) bool {
 		return slices.ContainsFunc(s.GPUs[gpu].Processes, func(p api.ProcessStatus) bool { return p.PID == pid && condition(p) })
 	})
 }
 
-// attach attaches and gives the lease's id.
+// attach attaches and returns the id of the lease.
 func attach(t *testing.T, n *harness.Node, args ...string) string {
 	t.Helper()
 	r := n.CLI(soon(t), append([]string{"lease", "attach", "--export"}, args...)...)
@@ -77,8 +77,8 @@ func attach(t *testing.T, n *harness.Node, args ...string) string {
 	return id
 }
 
-// What runs already is taken into a lease: it stays where it is, counts for the grant, is found again by the next daemon,
-// and goes on when it is released.
+// A running process gets a lease: it is not moved, counts for the grant, is recovered by the next daemon, and runs on after a
+// release.
 func TestAttach(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -96,10 +96,10 @@ func TestAttach(t *testing.T) {
 		{"no process", []string{"--pid", "4194304"}, api.ExitFailed, "no such process"},
 		{"the first process", []string{"--pid", "1"}, api.ExitUsage, "descendant"},
 		{"the daemon", []string{"--pid", fmt.Sprint(n.DaemonPID())}, api.ExitUsage, "it is an ancestor of gpushared"},
-		{"who started the daemon", []string{"--pid", fmt.Sprint(os.Getpid())}, api.ExitUsage, "it is an ancestor of gpushared"},
+		{"the process that started the daemon", []string{"--pid", fmt.Sprint(os.Getpid())}, api.ExitUsage, "it is an ancestor of gpushared"},
 		{"a unit without a service manager", []string{"--unit", "cron"}, api.ExitUnreachable, "no service manager"},
-		{"a path that is no cgroup's", []string{"--cgroup", "/../x"}, api.ExitUsage, "not the path of a cgroup"},
-		{"a grant that there is not", []string{"--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "none"}, api.ExitFailed, "none"},
+		{"a path of no cgroup", []string{"--cgroup", "/../x"}, api.ExitUsage, "not the path of a cgroup"},
+		{"an unknown grant", []string{"--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "none"}, api.ExitFailed, "none"},
 	} {
 		if r := n.CLI(soon(t), append([]string{"lease", "attach", "-t", "red"}, c.args...)...); r.Code != c.code || !strings.Contains(r.Err, c.says) {
 			t.Errorf("%s: attach exits with %d, want %d and %q: %s%s", c.name, r.Code, c.code, c.says, r.Out, r.Err)
@@ -117,7 +117,7 @@ func TestAttach(t *testing.T) {
 		t.Errorf("the lease is %+v", l)
 	}
 	if l.Share == nil || l.Share.Enforced || l.Isolation.Freeze || l.Isolation.Devices {
-		t.Errorf("it says that something holds which cannot: %+v, share %+v", l.Isolation, l.Share)
+		t.Errorf("it reports a restriction as enforced that is not: %+v, share %+v", l.Isolation, l.Share)
 	}
 	if missing := strings.Join(l.Isolation.NotEnforced, "\n"); !strings.Contains(missing, "device rules: ") || !strings.Contains(missing, "its time share: ") {
 		t.Errorf("it does not say what is not enforced: %s", missing)
@@ -138,7 +138,7 @@ func TestAttach(t *testing.T) {
 		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
 	}
 	if e := events.await(t, "lease.ended", id); !strings.Contains(e.Message, "released") {
-		t.Errorf("its end is told as %q", e.Message)
+		t.Errorf("its end is reported as %q", e.Message)
 	}
 	if !p.living() {
 		t.Error("the release ended the process")
@@ -148,10 +148,10 @@ func TestAttach(t *testing.T) {
 		t.Errorf("released twice: exit code %d: %s", r.Code, r.Err)
 	}
 	if r := n.CLI(soon(t), "lease", "release", "--missing-ok", id); r.Code != 0 {
-		t.Errorf("released twice, which is to be no error: exit code %d: %s", r.Code, r.Err)
+		t.Errorf("released twice with --missing-ok: exit code %d: %s", r.Code, r.Err)
 	}
 
-	// Stopped, only who is on the GPU ends.
+	// A stop ends only the processes on the GPU.
 	shell := startOutside(t, n, 0, "sh", "-c", strings.Join(n.Burn("--gpu", uuid, "--memory", "1GiB", "--hold"), " ")+"; sleep 60")
 	id = attach(t, n, "--pid", fmt.Sprint(shell.pid()), "-t", "red", "--grant", "part")
 	awaitStatus(t, n, "its child is not on the GPU", func(s *api.Status) bool { l := leaseByID(s, id); return l != nil && l.Processes == 1 })
@@ -161,7 +161,7 @@ func TestAttach(t *testing.T) {
 	if !shell.living() {
 		t.Error("a stop ended a process that was not on the GPU")
 	}
-	awaitStatus(t, n, "somebody is on the GPU still", func(s *api.Status) bool {
+	awaitStatus(t, n, "a process is still on the GPU", func(s *api.Status) bool {
 		return len(s.GPUs[2].Processes) == 1 && s.GPUs[2].Processes[0].PID == p.pid()
 	})
 
@@ -174,22 +174,22 @@ func TestAttach(t *testing.T) {
 	awaitStatus(t, n, "the lease is still there", func(s *api.Status) bool { return leaseByID(s, id) == nil })
 }
 
-// newCgroup makes a cgroup that is not gpushare's.
+// newCgroup creates a cgroup outside gpushare.
 func newCgroup(t *testing.T) (path, dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("making cgroups needs root")
+		t.Skip("creating cgroups needs root")
 	}
 	mount := unified(t)
 	path = fmt.Sprintf("/gpushare-test-%d-%s", os.Getpid(), strings.ToLower(strings.NewReplacer("/", "-", " ", "-").Replace(t.Name())))
 	dir = filepath.Join(mount, path)
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Skipf("cannot make a cgroup: %v", err)
+		t.Skipf("cannot create a cgroup: %v", err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		err := harness.Await(ctx, 10*time.Millisecond, "the cgroup goes", func() (bool, error) { return os.Remove(dir) == nil, nil })
+		err := harness.Await(ctx, 10*time.Millisecond, "the cgroup is not removed", func() (bool, error) { return os.Remove(dir) == nil, nil })
 		if err != nil {
 			t.Error(err)
 		}
@@ -204,8 +204,8 @@ func enter(t *testing.T, dir string, pid int) {
 	}
 }
 
-// Of a cgroup that uses too much GPU memory one process is stopped, the one that uses most; the others and the lease go
-// on, and nobody is frozen.
+// Of a cgroup that uses too much GPU memory the process that uses the most is stopped. The others and the lease continue, and
+// no process is frozen.
 func TestAttachedCgroupUsesTooMuch(t *testing.T) {
 	t.Parallel()
 	path, dir := newCgroup(t)
@@ -228,9 +228,9 @@ func TestAttachedCgroupUsesTooMuch(t *testing.T) {
 		t.Fatalf("the largest is not stopped: %+v", leaseByID(status(t, n), id))
 	}
 	if s, ok := large.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
-		t.Errorf("it ended with %v: it does not end when it is asked to", large.cmd.ProcessState)
+		t.Errorf("it ended with %v, want SIGKILL: it ignores SIGTERM", large.cmd.ProcessState)
 	}
-	s := awaitStatus(t, n, "it is still said to use too much", func(s *api.Status) bool {
+	s := awaitStatus(t, n, "its overuse is still reported", func(s *api.Status) bool {
 		l := leaseByID(s, id)
 		return l != nil && l.GPUMemory != nil && l.GPUMemory.Stage == "" && l.Processes == 1 && l.GPUMemory.Used < l.GPUMemory.Limit
 	})
@@ -238,7 +238,7 @@ func TestAttachedCgroupUsesTooMuch(t *testing.T) {
 		t.Error("more than the one process was stopped")
 	}
 	if notices := strings.Join(leaseByID(s, id).Notices, "\n"); !strings.Contains(notices, fmt.Sprintf("process %d", large.pid())) {
-		t.Errorf("nobody is told which process: %s", notices)
+		t.Errorf("no notice names the process: %s", notices)
 	}
 	for _, o := range []*outside{idle, small} {
 		if err := o.cmd.Process.Kill(); err != nil {
@@ -248,7 +248,7 @@ func TestAttachedCgroupUsesTooMuch(t *testing.T) {
 	awaitStatus(t, n, "the lease outlives its last process", func(s *api.Status) bool { return leaseByID(s, id) == nil })
 }
 
-// A member attaches what is wholly his own; what an administrator attached he may not take from the books.
+// A member may attach only processes of their own, and may not release what an administrator attached.
 func TestRolesOfAttach(t *testing.T) {
 	t.Parallel()
 	path, dir := newCgroup(t)
@@ -274,7 +274,7 @@ func TestRolesOfAttach(t *testing.T) {
 	enter(t, dir, theirs.pid())
 	may(api.ExitDenied, "a cgroup with root's process in it", "attach", "--cgroup", path, "--grant", "part")
 	enter(t, unified(t), theirs.pid())
-	r := may(0, "his own cgroup", "attach", "--cgroup", path, "--grant", "part", "--export")
+	r := may(0, "their own cgroup", "attach", "--cgroup", path, "--grant", "part", "--export")
 	_, rest, _ := strings.Cut(r.Out, "export GPUSHARE_LEASE='")
 	id, _, _ := strings.Cut(rest, "'")
 	may(api.ExitConflict, "a process of it", "attach", "--pid", fmt.Sprint(mine.pid()), "--grant", "part")
@@ -282,7 +282,7 @@ func TestRolesOfAttach(t *testing.T) {
 
 	id = attach(t, n, "--pid", fmt.Sprint(mine.pid()), "-t", "blue", "--grant", "part")
 	if l := leaseByID(status(t, n), id); l == nil || l.UID != 65534 {
-		t.Errorf("root attached his process, and the lease is %+v", l)
+		t.Errorf("root attached a process of the member, and the lease is %+v", l)
 	}
 	for _, verb := range []string{"release", "stop"} {
 		may(api.ExitDenied, verb+" of what root attached", verb, id)
@@ -292,11 +292,12 @@ func TestRolesOfAttach(t *testing.T) {
 		t.Errorf("releasing a run exits with %d: %s", r.Code, r.Err)
 	}
 	if !mine.living() {
-		t.Error("his process ended")
+		t.Error("the process of the member ended")
 	}
 }
 
-// Explained is what holds and what does not, and why, of a lease with walls, of one without, and of their tenant.
+// explain lists the rules that are enforced and those that are not, with the reason, for an isolated lease, for a lease
+// without isolation, and for their tenant.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -313,7 +314,7 @@ func TestExplain(t *testing.T) {
 		out := map[string]api.Rule{}
 		for _, r := range e.Rules {
 			if r.Enforced == (r.By == "") || r.Enforced == (r.Reason != "") {
-				t.Errorf("%s: a rule is either enforced by something, or not for a reason: %+v", name, r)
+				t.Errorf("%s: a rule needs either the mechanism that enforces it or the reason why it is not enforced: %+v", name, r)
 			}
 			out[r.What] = r
 		}
@@ -326,7 +327,7 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	if loose["GPU time"].Enforced || loose["devices"].Enforced || !loose["GPU memory"].Enforced {
-		t.Errorf("of an attached process only the memory holds (overuse is kill): %+v", loose)
+		t.Errorf("of an attached process only the GPU memory is enforced (overuse is kill): %+v", loose)
 	}
 	if freezes := !strings.HasPrefix(status(t, n).Node.Adapter, "processes"); isolated["GPU time"].Enforced != freezes || isolated["processes"].Enforced != freezes {
 		t.Errorf("of a run on %s: %+v", status(t, n).Node.Adapter, isolated)
@@ -335,14 +336,14 @@ func TestExplain(t *testing.T) {
 		t.Errorf("a tenant is explained as %+v", r)
 	}
 	if r := n.CLI(soon(t), "explain", "nobody"); r.Code != api.ExitFailed || !strings.Contains(r.Err, "no tenant") {
-		t.Errorf("explaining nobody exits with %d: %s", r.Code, r.Err)
+		t.Errorf("explain of an unknown name exits with %d: %s", r.Code, r.Err)
 	}
 	if os.Geteuid() == 0 {
 		if r := as(t, n, "explain", "red"); r.Code != api.ExitFailed {
-			t.Errorf("a member has another tenant explained: %s", r.Out)
+			t.Errorf("explain of another tenant succeeds for a member: %s", r.Out)
 		}
 		if r := as(t, n, "explain", run); r.Code != 0 {
-			t.Errorf("a member has his tenant's lease explained with %d: %s", r.Code, r.Err)
+			t.Errorf("explain of a lease of the own tenant exits with %d: %s", r.Code, r.Err)
 		}
 	}
 }

@@ -22,13 +22,13 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// attackFixture is a node on which somebody of blue works and somebody of red attacks. Device nodes, cgroups and people are real.
+// attackFixture is a node on which a member of red attacks a lease of a member of blue. Device nodes, cgroups and users are real.
 type attackFixture struct {
 	*harness.Node
 	who    [columns]person
 	victim *harness.Job // of blue
 	its    *api.Lease
-	top    string // our subtree, as a folder
+	top    string // the directory of the node's subtree
 }
 
 const battleSpec = `version: v1
@@ -72,11 +72,11 @@ func newAttackFixture(t *testing.T) *attackFixture {
 	return b
 }
 
-// as is gpushare as somebody.
+// as runs gpushare as one of the callers.
 func (b *attackFixture) as(t *testing.T, column int, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := b.who[column].command(t.Context(), append([]string{filepath.Join(b.Bin, "gpushare")}, args...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // In one session anybody may send SIGCONT to anybody.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Within one session every process may send SIGCONT to every other.
 	cmd.Env = append(cmd.Env, "GPUSHARE_SOCKET="+b.Socket(), "GPUSIM_ROOT="+b.Root(),
 		"VICTIM="+strconv.Itoa(b.victimPID()), "TOP="+b.top, "ITS="+b.victimDir(), "MOUNT="+filepath.Dir(b.top), "RUN="+filepath.Join(b.Dir, "run"), "STATE="+filepath.Join(b.Dir, "state"), "DEV="+filepath.Join(b.Root(), "dev"))
 	return cmd
@@ -97,7 +97,7 @@ func (b *attackFixture) victimDir() string {
 	return filepath.Join(filepath.Dir(b.top), b.its.Isolation.Cgroup)
 }
 
-// attack runs a script as red's member inside a lease of his. Each line that it says on its output is a success of his.
+// attack runs a script as the member of red in a lease. Each line of its output is an attack that succeeded.
 func (b *attackFixture) attack(t *testing.T, script string) {
 	t.Helper()
 	cmd := b.as(t, member, "run", "-q", "--", "sh", "-c", "exec 2>/dev/null\n"+script+"\necho it ran")
@@ -134,7 +134,7 @@ func (b *attackFixture) unharmed(t *testing.T) {
 	}
 }
 
-// What a tenant may try against his own walls and against others, each from inside a lease.
+// Attacks of a tenant on their own restrictions and on other tenants, each from inside a lease.
 func TestTenantAttacks(t *testing.T) {
 	t.Parallel()
 	b := newAttackFixture(t)
@@ -143,10 +143,10 @@ func TestTenantAttacks(t *testing.T) {
 for d in $MOUNT $TOP $TOP/*.slice $TOP/*.slice/*.slice $ITS $(dirname $ITS) $(dirname $(dirname $ITS)); do
 	for f in cgroup.procs cgroup.threads; do (echo $$ > $d/$f) && echo "moved to $d"; done
 done`},
-		{"moving others to his", `
+		{"moving others to the own cgroup", `
 mine=$MOUNT$(sed -n 's/^0:://p' /proc/self/cgroup)
 for p in $VICTIM 1 $PPID; do (echo $p > $mine/cgroup.procs) && echo "moved process $p"; done`},
-		{"making cgroups of his own", `
+		{"creating cgroups", `
 mine=$MOUNT$(sed -n 's/^0:://p' /proc/self/cgroup)
 for d in $mine $(dirname $mine) $TOP $MOUNT; do mkdir $d/mine-$$ && { echo "made $d/mine-$$"; rmdir $d/mine-$$; }; done`},
 		{"moving out of a cgroup namespace", `
@@ -165,7 +165,7 @@ for s in KILL STOP TERM CONT USR1; do kill -$s $VICTIM && echo "sent SIG$s"; don
 for d in $ITS $(dirname $ITS) $TOP/red.slice $TOP/red.slice/part.slice $MOUNT$(sed -n 's/^0:://p' /proc/self/cgroup); do
 	for f in $d/*; do [ -f $f ] && [ -w $f ] && echo "may write $f"; done
 done`},
-		{"reading of others", `
+		{"reading from others", `
 cat /proc/$VICTIM/environ | grep -a SECRET && echo "read the environment"
 for f in mem maps fd/0 fd/1 root/etc/passwd cwd/. ; do (exec 3< /proc/$VICTIM/$f) && echo "opened $f of the victim"; done
 gpushare() { "$GPUSHARE" "$@"; }
@@ -179,7 +179,7 @@ done
 rm -f $RUN/gpushare.sock && echo "removed the socket"
 mv $RUN $RUN.old && echo "moved the run directory"
 (exec 3>$RUN/gpushare.sock) && echo "opened the socket as a file"`},
-		{"making device nodes", `
+		{"creating device nodes", `
 for n in nvidia2 nvidia3 nvidiactl; do
 	[ -c $DEV/$n ] || continue
 	set -- $(stat -c '0x%t 0x%T' $DEV/$n)
@@ -191,12 +191,12 @@ done`},
 	}
 }
 
-// Another tenant's GPU cannot be opened by any path: the wall is on the number of the device, not on its name.
+// Another tenant's GPU cannot be opened by any path: device rules apply to the number of a device, not to its name.
 func TestAnotherNodeForTheSameMinor(t *testing.T) {
 	t.Parallel()
 	b := newAttackFixture(t)
 	if !b.RealNodes {
-		t.Skip("needs device nodes that can be opened in the temporary folder")
+		t.Skip("needs device nodes that can be opened in the temporary directory")
 	}
 	if c := status(t, b.Node).Node.Conditions; slices.ContainsFunc(c, func(c api.Condition) bool { return strings.Contains(c.Message, "device walls are not enforced") }) {
 		t.Skip("needs device programs")
@@ -205,7 +205,7 @@ func TestAnotherNodeForTheSameMinor(t *testing.T) {
 	if err := unix.Stat(filepath.Join(b.Root(), "dev/nvidia3"), &st); err != nil {
 		t.Fatal(err)
 	}
-	// Somebody who could prepared nodes, links and a name that says another GPU.
+	// Root prepared nodes, links and a node under the name of another GPU.
 	prepared := filepath.Join(b.Dir, "prepared")
 	if err := os.Mkdir(prepared, 0o755); err != nil {
 		t.Fatal(err)
@@ -236,12 +236,12 @@ exec 2>/dev/null
 may $DEV/nvidia2 > /tmp/own.$$; [ -s /tmp/own.$$ ] || echo "is kept from his own GPU: the test shows nothing"; rm -f /tmp/own.$$`)
 }
 
-// Whatever a process starts, and however it lets go of it, stays in the lease and ends with it.
+// All processes that a process starts, by any means, stay in the lease and end with it.
 func TestForkedProcessesStayInTheLease(t *testing.T) {
 	t.Parallel()
 	b := newAttackFixture(t)
 	tag := 70000 + os.Getpid()%10000
-	// They let go of the terminal's end, or whoever reads it would wait for them.
+	// They close the output, or its reader would wait for them.
 	script := `
 echo "lease=$GPUSHARE_LEASE."
 exec >/dev/null 2>&1
@@ -278,7 +278,7 @@ wait`
 			t.Errorf("%s is in %s, %v, and its lease in %s", procfs.Command(p.PID), at, err, l.Isolation.Cgroup)
 		}
 	}
-	// Its first process ends, and the lease is there for the others: only then it is stopped.
+	// The first process ends, the lease stays for the others, and is then stopped.
 	job.Kill()
 	if leaseByID(status(t, b.Node), id) == nil {
 		t.Error("the lease ended while processes of it run")
@@ -293,7 +293,7 @@ wait`
 	b.unharmed(t)
 }
 
-// marked finds processes by what their command begins with.
+// marked finds processes by the beginning of their command.
 func marked(t *testing.T, prefix string) []procfs.Stat {
 	t.Helper()
 	all, err := procfs.All()
@@ -303,7 +303,7 @@ func marked(t *testing.T, prefix string) []procfs.Stat {
 	return slices.DeleteFunc(all, func(s procfs.Stat) bool { return s.Dead() || !strings.HasPrefix(procfs.Command(s.PID), prefix) })
 }
 
-// Nothing that the daemon made may be written by anybody but root, and what may be read tells nothing of anybody.
+// Only root may write the files of the daemon, and files that other users may read contain nothing of a tenant.
 func TestModesOfTheDaemonsFiles(t *testing.T) {
 	t.Parallel()
 	b := newAttackFixture(t)
@@ -314,7 +314,7 @@ func TestModesOfTheDaemonsFiles(t *testing.T) {
 			}
 			var st unix.Stat_t
 			if err := unix.Lstat(p, &st); err != nil {
-				return nil // It went meanwhile.
+				return nil // It was removed in the meantime.
 			}
 			kind := st.Mode & unix.S_IFMT
 			switch {
@@ -324,7 +324,7 @@ func TestModesOfTheDaemonsFiles(t *testing.T) {
 			case st.Mode&0o022 != 0 && p != b.Socket():
 				t.Errorf("%s has mode %o", p, st.Mode&0o7777)
 			case kind == unix.S_IFREG && st.Mode&0o044 != 0 && top != b.top:
-				t.Errorf("%s can be read by everybody: mode %o", p, st.Mode&0o7777)
+				t.Errorf("%s can be read by every user: mode %o", p, st.Mode&0o7777)
 			}
 			return nil
 		})
@@ -342,7 +342,7 @@ func TestModesOfTheDaemonsFiles(t *testing.T) {
 	}
 }
 
-// Floods of one person, who has a role or none, keep nobody else from the daemon.
+// A flood of requests of one user, with a role or without, does not block other users.
 func TestFloods(t *testing.T) {
 	t.Parallel()
 	b := newAttackFixture(t)
@@ -370,10 +370,10 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// mostUnderFlood is what a request of somebody else may take meanwhile, the start of his process on a busy host included.
+// mostUnderFlood is the time limit of a request of another user meanwhile, including the start of a process on a busy host.
 const mostUnderFlood = 15 * time.Second
 
-// flood starts one and returns when it is at it.
+// flood starts a flood and returns when it is running.
 func (b *attackFixture) flood(t *testing.T, column int, kind string) (stop func()) {
 	t.Helper()
 	program, err := prober()

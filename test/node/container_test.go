@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// described is what a container runtime reads of a grant; nil when there is nothing.
+// described is the CDI device of a grant that a container runtime reads; nil if there is none.
 func described(t *testing.T, n *harness.Node, device string) *cdiDevice {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(n.Dir, "cdi", "gpushare-"+device+".json"))
@@ -71,8 +71,8 @@ func awaitDescribed(t *testing.T, n *harness.Node, what, device string, conditio
 	return last
 }
 
-// What runtimes are told of a grant is one free place of it, never one that somebody else has; and what runs under a
-// grant's slice without a scope of ours is a lease.
+// The CDI file of a grant describes one free GPU or instance of it, never one that another lease has. A container in the
+// slice of a grant is a lease.
 func TestContainers(t *testing.T) {
 	t.Parallel()
 	mount := ""
@@ -81,7 +81,7 @@ func TestContainers(t *testing.T) {
 	}
 	n := start(t, quick)
 	if s := status(t, n); mount == "" || !strings.HasPrefix(s.Node.Adapter, "cgroupfs") {
-		t.Skipf("needs cgroups of our own, and processes are held by %s", s.Node.Adapter)
+		t.Skipf("needs the cgroupfs adapter, and this host has %s", s.Node.Adapter)
 	}
 	apply(t, n, shared)
 	there := func(d *cdiDevice) bool { return d != nil }
@@ -110,10 +110,10 @@ func TestContainers(t *testing.T) {
 	}
 	info, err := os.Stat(filepath.Join(n.Dir, "cdi", "gpushare-red.cut.json"))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("its file: %v, %v: it names tenants, and is root's alone", info, err)
+		t.Errorf("its file: %v, %v: it names tenants, so only root may read it", info, err)
 	}
 
-	// Nothing changes, nothing is written.
+	// Without a change no file is written.
 	count := func() uint64 {
 		t.Helper()
 		c, err := n.Client().Counters(soon(t))
@@ -132,14 +132,14 @@ func TestContainers(t *testing.T) {
 		t.Errorf("%d writes, then %d without a change", before, after)
 	}
 
-	// A whole GPU that one tenant has is nothing that the other's containers are given.
+	// An exclusive GPU in use by one tenant is not described for the other.
 	job, _ := begin(t, n, "blue", "whole", "sleep", "60")
-	awaitDescribed(t, n, "a GPU that blue has is described to red's containers", "red.whole", func(d *cdiDevice) bool { return d == nil })
-	awaitDescribed(t, n, "blue's own is not described any more", "blue.whole", there)
+	awaitDescribed(t, n, "a GPU in use by blue is described for red", "red.whole", func(d *cdiDevice) bool { return d == nil })
+	awaitDescribed(t, n, "the GPU of blue is not described for blue any more", "blue.whole", there)
 	job.Kill()
 	awaitDescribed(t, n, "the GPU is free, and is not described", "red.whole", there)
 
-	// A container under the grant's slice.
+	// A container in the slice of the grant.
 	r := n.CLI(soon(t), "env", "--cdi", "-t", "red", "--grant", "part")
 	_, parent, ok := strings.Cut(r.Out, "--cgroup-parent=")
 	parent, _, _ = strings.Cut(parent, " ")
@@ -174,7 +174,7 @@ func TestContainers(t *testing.T) {
 		t.Errorf("the next daemon knows it as %+v", again)
 	}
 	events := follow(t, n)
-	// Stopped, all of it ends: it ran under a slice of ours.
+	// A stop ends all its processes, because it is in a slice of gpushare.
 	if r := n.CLI(soon(t), "lease", "stop", l.ID); r.Code != 0 {
 		t.Fatalf("stop exits with %d: %s", r.Code, r.Err)
 	}
@@ -183,7 +183,7 @@ func TestContainers(t *testing.T) {
 		t.Errorf("after a stop the container lives: %v, its monitor: %v", p.living(), monitor.living())
 	}
 
-	// A grant whose one lease is in use has no capacity for another container: that is told.
+	// A grant whose one lease is in use has no capacity for another container: a condition reports it.
 	user, id := begin(t, n, "red", "whole", "sleep", "60")
 	whole := filepath.Join(mount, filepath.Dir(parent), "whole.slice", "libpod-fedc")
 	if err := os.Mkdir(whole, 0o755); err != nil {
@@ -191,12 +191,12 @@ func TestContainers(t *testing.T) {
 	}
 	second := startOutside(t, n, 0, "sleep", "60")
 	enter(t, whole, second.pid())
-	s = awaitStatus(t, n, "nobody says that a container has no lease", func(s *api.Status) bool { return hasCondition(s, "container", "container fedc has no lease") })
+	s = awaitStatus(t, n, "no condition reports the container without a lease", func(s *api.Status) bool { return hasCondition(s, "container", "container fedc has no lease") })
 	if len(s.Leases) != 1 || s.Leases[0].ID != id {
 		t.Errorf("the leases are %+v", s.Leases)
 	}
 	if !second.living() {
-		t.Error("a container without a lease was ended: the spec says only report")
+		t.Error("a container without a lease was stopped, and the spec says report")
 	}
 	for _, o := range []*outside{second, monitor} {
 		if err := o.cmd.Process.Kill(); err != nil {
@@ -205,15 +205,15 @@ func TestContainers(t *testing.T) {
 		<-o.done
 	}
 	user.Kill()
-	awaitStatus(t, n, "it is gone, and is still told of", func(s *api.Status) bool { return !hasCondition(s, "container", "") && len(s.Leases) == 0 })
+	awaitStatus(t, n, "the condition stays after its end", func(s *api.Status) bool { return !hasCondition(s, "container", "") && len(s.Leases) == 0 })
 
 	apply(t, n, "version: v1\nnode: {enforce: on}\ngpus: [{select: {index: 2}, mode: timeslice}]\n"+
 		"tenants: [{name: red, grants: [{name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}]}]\n")
-	awaitDescribed(t, n, "a grant that went is described still", "blue.part", func(d *cdiDevice) bool { return d == nil })
-	awaitDescribed(t, n, "a grant that stayed is not described", "red.part", there)
+	awaitDescribed(t, n, "a removed grant is still described", "blue.part", func(d *cdiDevice) bool { return d == nil })
+	awaitDescribed(t, n, "a remaining grant is not described", "red.part", there)
 }
 
-// The walls of the grant's slice hold for what root starts under it.
+// The device rules of a grant's slice apply to processes that root starts in it.
 func TestContainerIsIsolated(t *testing.T) {
 	t.Parallel()
 	n := startWithDeviceNodes(t)

@@ -10,32 +10,32 @@ import (
 	"github.com/gpushare/gpushare/test/enumeration"
 )
 
-// board is the demonstration's node without its latencies.
+// board is the node of the demo without its latencies.
 const board = `driver: "580"
 gpus:
   - {model: A100-SXM4-40GB, count: 2, mig: true}
   - {model: A100-SXM4-40GB, count: 6}
 `
 
-// idle is where the demonstration's plan begins here: its partitioned GPUs in one piece, so that it destroys, too.
+// idle is the state before the plan of the demo: each partitioned GPU has one instance, so that the plan also destroys some.
 const idle = `version: v1
 node: {enforce: on}
 gpus:
   - {select: {index: [0, 1]}, mode: mig, mig: {layout: [7g.40gb]}}
 `
 
-// The daemon is killed at every place that it passes while it carries out the demonstration's plan.
+// The daemon is killed at every fault point while it runs the plan of the demo.
 func TestDaemonKilledInTheDemosPlan(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, "examples/dgx-a100.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Its people do not live on this host, which would be a condition of its own.
+	// Its users do not exist on this host, which would add a condition.
 	spec := strings.NewReplacer("[alice]", "[root]", "[bob]", "[root]", "[carol]", "[root]").Replace(string(b))
 	binaries := buildWithFaults(t)
 	workers := 4
 	if enumeration.Sampled() {
-		workers = 2 // Each has a node of its own, which is half of the work when few are killed on it.
+		workers = 2 // Each worker has its own node, whose start is half of the work with few kills.
 	}
 	for worker := range workers {
 		t.Run(fmt.Sprintf("lane-%d", worker), func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestDaemonKilledInTheDemosPlan(t *testing.T) {
 				kills++
 			}
 			if kills == 0 {
-				t.Error("nothing was ever killed")
+				t.Error("no kill happened")
 			}
 			t.Logf("%d kills", kills)
 		})

@@ -20,8 +20,8 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// before and after are two layouts of one node. To go from either to the other takes something of each kind: instances
-// are destroyed and made, a control daemon is started or stopped, grants come and go.
+// before and after are two layouts of one node. The change from each to the other has steps of every kind: instances are
+// destroyed and created, a control daemon is started or stopped, grants are added and removed.
 const before = `version: v1
 node: {enforce: on}
 gpus:
@@ -48,7 +48,7 @@ tenants:
       - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}
 `
 
-// truth is what instances every GPU really has, whatever the daemon says: "profile@start" of each, by GPU.
+// truth lists the instances of every GPU as the virtual node has them: "profile@start", by GPU.
 func truth(t *testing.T, n *harness.Node) string {
 	t.Helper()
 	var v struct {
@@ -71,24 +71,24 @@ func truth(t *testing.T, n *harness.Node) string {
 	return strings.Join(out, "; ")
 }
 
-// withoutPlaces is a truth without the places: which instances, wherever they are.
+// withoutPlaces is a truth without the placements.
 func withoutPlaces(truth string) string {
 	parts := strings.Split(truth, "; ")
 	for i, p := range parts {
 		what, place, _ := strings.Cut(p, " at ")
-		_, more, _ := strings.Cut(place, " ") // an instance that is not whole stays told apart
+		_, more, _ := strings.Cut(place, " ") // an instance with missing compute instances stays distinct
 		parts[i] = strings.TrimSpace(what + " " + more)
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, "; ")
 }
 
-// awaitChange waits until no change is open, and gives the status then.
+// awaitChange waits until no change is open and returns the status.
 func awaitChange(t *testing.T, n *harness.Node) *api.Status {
 	t.Helper()
-	c, ctx := n.Client(), soon(t) // One: each has a connection of its own, and of those nobody but root may have many.
+	c, ctx := n.Client(), soon(t) // One client: each has its own connection, and only root may have many.
 	defer c.Close()
-	err := harness.Await(ctx, 10*time.Millisecond, "the open change is not settled", func() (bool, error) {
+	err := harness.Await(ctx, 10*time.Millisecond, "the change is still open", func() (bool, error) {
 		s, err := c.Status(ctx)
 		if err != nil {
 			return false, err
@@ -98,13 +98,13 @@ func awaitChange(t *testing.T, n *harness.Node) *api.Status {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, daemonLog(n))
 	}
-	if err := c.Reload(soon(t)); err != nil { // So that what is told is told of the node after the change.
+	if err := c.Reload(soon(t)); err != nil { // So that the status describes the node after the change.
 		t.Errorf("cannot converge after a change: %v", err)
 	}
 	return status(t, n)
 }
 
-// daemonLog is the end of what the daemon logged.
+// daemonLog is the end of the log of the daemon.
 func daemonLog(n *harness.Node) string {
 	b, err := os.ReadFile(n.LogFile())
 	if err != nil {
@@ -113,7 +113,7 @@ func daemonLog(n *harness.Node) string {
 	return string(b[max(0, len(b)-6<<10):])
 }
 
-// explained reports everything that has no reason to be: held GPUs, foreign instances, drift, unreadable state.
+// explained reports everything that should not exist: held GPUs, foreign instances, drift, unreadable state.
 func explained(t *testing.T, s *api.Status, where string) {
 	t.Helper()
 	for i := range s.GPUs {
@@ -128,8 +128,8 @@ func explained(t *testing.T, s *api.Status, where string) {
 	}
 }
 
-// applyOn applies a spec without any authority and follows it to its end. acknowledged is whether the daemon said that
-// it took the spec, done whether it said that all was reached.
+// applyOn applies a spec without authority and follows it to its end. acknowledged reports that the daemon accepted the spec,
+// done that the operation succeeded.
 func applyOn(ctx context.Context, n *harness.Node, spec string) (acknowledged, done bool, err error) {
 	c := n.Client()
 	res, err := c.Apply(ctx, []byte(spec), client.ApplyOptions{})
@@ -149,7 +149,7 @@ func applyOn(ctx context.Context, n *harness.Node, spec string) (acknowledged, d
 	return true, true, nil
 }
 
-// crashNode starts a node whose daemon has fault points, and brings it to the spec 'before'.
+// crashNode starts a node whose daemon has fault points, and applies the spec 'before'.
 func crashNode(t *testing.T, binaries string) (n *harness.Node, old string) {
 	t.Helper()
 	n = newNode(t, quick)
@@ -161,8 +161,8 @@ func crashNode(t *testing.T, binaries string) (n *harness.Node, old string) {
 	return n, truth(t, n)
 }
 
-// The daemon is killed at every place that it passes on its way from one layout to another and back, one after the
-// other: between any two steps, inside them, and inside the writing of its state.
+// The daemon is killed at every fault point of a change from one layout to another and back: between two steps, in them, and
+// while it writes its state.
 func TestDaemonKilled(t *testing.T) {
 	binaries := buildWithFaults(t)
 	t.Run("while undoing", func(t *testing.T) {
@@ -186,11 +186,11 @@ func TestDaemonKilled(t *testing.T) {
 			n, layoutBefore := crashNode(t, binaries)
 			apply(t, n, after)
 			specs, layouts := []string{after, before}, []string{withoutPlaces(truth(t, n)), withoutPlaces(layoutBefore)}
-			over := []bool{false, false} // nothing is left to kill in this direction
+			over := []bool{false, false} // no fault point is left in this direction
 			kills := 0
 			for k := first; !over[0] || !over[1]; k += stride {
 				for to := range 2 {
-					to := 1 - to // the first way is back to 'before'
+					to := 1 - to // the first direction is back to 'before'
 					if over[to] {
 						apply(t, n, specs[to])
 						continue
@@ -206,15 +206,14 @@ func TestDaemonKilled(t *testing.T) {
 				}
 			}
 			if kills == 0 {
-				t.Error("nothing was ever killed")
+				t.Error("no kill happened")
 			}
 			t.Logf("%d kills", kills)
 		})
 	}
 }
 
-// killedAt applies a spec and kills the daemon at the kth place that it passes since its start. It tells whether it came
-// to that.
+// killedAt applies a spec and kills the daemon at the kth fault point since its start. It reports whether it was killed.
 func killedAt(t *testing.T, n *harness.Node, k int, spec, desired string) (died bool) {
 	t.Helper()
 	old := truth(t, n)
@@ -248,25 +247,25 @@ func killedAt(t *testing.T, n *harness.Node, k int, spec, desired string) (died 
 	switch {
 	case withoutPlaces(got) == desired:
 	case got == old && !acknowledged:
-		// It was not taken: nothing may have begun.
+		// It was not accepted: no step may have begun.
 	default:
 		t.Errorf("%s, acknowledged %v: the node has neither the old nor the new layout:\n got %s\n old %s\n new %s", where, acknowledged, got, old, desired)
 	}
 	if acknowledged && s.Node.Generation <= generation && generation > 0 {
-		t.Errorf("%s: the daemon said that it took the spec, and generation %d is in force as before", where, s.Node.Generation)
+		t.Errorf("%s: the spec was acknowledged, and generation %d is still in force", where, s.Node.Generation)
 	}
 	if s.Node.Generation > generation && generation > 0 && withoutPlaces(got) != desired {
 		t.Errorf("%s: generation %d is in force and its layout is not", where, s.Node.Generation)
 	}
 	r := n.CLIIn(soon(t), spec, "apply", "-f", "-")
 	if r.Code != 0 {
-		t.Errorf("%s: to apply again exits with %d: %s", where, r.Code, r.Err)
+		t.Errorf("%s: a second apply exits with %d: %s", where, r.Code, r.Err)
 	}
 	if s.Node.Generation > generation && generation > 0 && !strings.Contains(r.Out, "no changes") {
-		t.Errorf("%s: after the change was settled, to apply again changes something:\n%s", where, r.Out)
+		t.Errorf("%s: after the change was closed, a second apply changes something:\n%s", where, r.Out)
 	}
 	if got := truth(t, n); withoutPlaces(got) != desired {
-		t.Errorf("%s: after applying again the node has\n got %s\nwant %s", where, got, desired)
+		t.Errorf("%s: after a second apply the node has\n got %s\nwant %s", where, got, desired)
 	}
 	if t.Failed() {
 		t.Log(daemonLog(n))
@@ -278,12 +277,12 @@ func ended(n *harness.Node) bool {
 	select {
 	case <-n.DaemonDone():
 		return true
-	case <-time.After(5 * time.Second): // A connection breaks a moment before its process is waited for.
+	case <-time.After(5 * time.Second): // The connection may break before the process has exited.
 		return false
 	}
 }
 
-// lastFault names the place where the daemon was killed last.
+// lastFault is the fault point at which the daemon was killed last.
 func lastFault(n *harness.Node) string {
 	b, err := os.ReadFile(n.LogFile())
 	if err != nil {
@@ -297,8 +296,8 @@ func lastFault(n *harness.Node) string {
 	return strings.TrimPrefix(line, "fault point ")
 }
 
-// The daemon is killed while it takes a failed change back. The GPU ends with the new layout or with the old one at its
-// old places, and whoever reads the status knows which and why.
+// The daemon is killed while it undoes a failed change. The GPU then has the new layout, or the old one at its old
+// placements, and the status says which and why.
 func killedWhileUndoing(t *testing.T, binaries string) {
 	n, _ := crashNode(t, binaries)
 	apply(t, n, after)
@@ -365,13 +364,13 @@ func killedWhileUndoing(t *testing.T, binaries string) {
 		}
 	}
 	if kills == 0 {
-		t.Error("nothing was ever killed")
+		t.Error("no kill happened")
 	}
 	t.Logf("%d kills", kills)
 }
 
-// The daemon is killed while it carries out a change that stops somebody. It goes on with the authority that the change
-// was given, and whoever was to be stopped is.
+// The daemon is killed while it runs a change that stops a lease. The next daemon resumes it with the authority of the
+// change and stops the lease.
 func killedWhileForcing(t *testing.T, binaries string) {
 	n, _ := crashNode(t, binaries)
 	apply(t, n, after)
@@ -391,7 +390,7 @@ func killedWhileForcing(t *testing.T, binaries string) {
 		if err == nil && res.Operation != nil {
 			_, err = c.Follow(soon(t), res.Operation, func(*api.Operation) {})
 		}
-		died := err != nil // Without an answer too: the change was recorded before the first place that is passed here.
+		died := err != nil // Also without an answer: the change is recorded before the first fault point.
 		if died {
 			<-n.DaemonDone()
 			where += " (" + lastFault(n) + ")"
@@ -406,9 +405,9 @@ func killedWhileForcing(t *testing.T, binaries string) {
 		if got := truth(t, n); withoutPlaces(got) != desired {
 			t.Errorf("%s: the node has\n got %s\nwant %s", where, got, desired)
 		}
-		for _, j := range []*harness.Job{job, neighbour} { // Of the neighbour the grant is gone.
+		for _, j := range []*harness.Job{job, neighbour} { // The grant of the other tenant was removed.
 			if code := awaitEnd(t, j); code == 0 {
-				t.Errorf("%s: who was to be stopped ended by himself: %s", where, j.Output())
+				t.Errorf("%s: the job exited without a stop: %s", where, j.Output())
 			}
 		}
 		if leaseByID(s, id) != nil {
@@ -420,7 +419,7 @@ func killedWhileForcing(t *testing.T, binaries string) {
 		if !died {
 			t.Logf("%d kills", k-1)
 			if k == 1 {
-				t.Error("nothing was ever killed")
+				t.Error("no kill happened")
 			}
 			return
 		}
@@ -428,8 +427,8 @@ func killedWhileForcing(t *testing.T, binaries string) {
 	}
 }
 
-// The host goes down in the middle of a change: what was made is gone with it. What was accepted is reached all the same,
-// without anybody's help.
+// The host is switched off during a change, and the instances are lost. After the boot the daemon reaches the accepted spec
+// without a request.
 func killedAndBooted(t *testing.T, binaries string) {
 	n, _ := crashNode(t, binaries)
 	apply(t, n, after)
@@ -455,7 +454,7 @@ func killedAndBooted(t *testing.T, binaries string) {
 		if err := n.StartDaemon(soon(t)); err != nil {
 			t.Fatalf("%s: the daemon does not start again: %v", where, err)
 		}
-		err := harness.Await(soon(t), 20*time.Millisecond, where+": the layout does not come", func() (bool, error) {
+		err := harness.Await(soon(t), 20*time.Millisecond, where+": the layout is not created", func() (bool, error) {
 			return withoutPlaces(truth(t, n)) == desired, nil
 		})
 		if err != nil {
@@ -463,7 +462,7 @@ func killedAndBooted(t *testing.T, binaries string) {
 		}
 		explained(t, awaitChange(t, n), where)
 		if r := n.CLIIn(soon(t), after, "apply", "-f", "-"); r.Code != 0 || !strings.Contains(r.Out, "no changes") {
-			t.Errorf("%s: to apply again exits with %d: %s%s", where, r.Code, r.Out, r.Err)
+			t.Errorf("%s: a second apply exits with %d: %s%s", where, r.Code, r.Out, r.Err)
 		}
 		if t.Failed() {
 			t.Fatal(daemonLog(n))
@@ -474,7 +473,7 @@ func killedAndBooted(t *testing.T, binaries string) {
 	}
 }
 
-// onGPU is what a truth says of one GPU.
+// onGPU is the part of a truth for one GPU.
 func onGPU(truth string, index int) string {
 	var out []string
 	for _, p := range strings.Split(truth, "; ") {
@@ -485,7 +484,7 @@ func onGPU(truth string, index int) string {
 	return strings.Join(out, "; ")
 }
 
-// slow is 'quick' with a driver that takes its time, so that a step is still under way when its beginning was seen.
+// slow is 'quick' with driver latencies, so that a step still runs after its start was observed.
 const slow = quick + `latency:
   DeviceCreateGpuInstance*: 80ms
   GpuInstanceCreateComputeInstance*: 40ms
@@ -493,7 +492,7 @@ const slow = quick + `latency:
   ComputeInstanceDestroy: 40ms
 `
 
-// workerOf is the process that talks to the driver for a daemon.
+// workerOf returns the NVML worker of a daemon.
 func workerOf(t *testing.T, daemon int) int {
 	t.Helper()
 	pid := 0
@@ -522,7 +521,7 @@ func workerOf(t *testing.T, daemon int) int {
 	return pid
 }
 
-// The worker is killed at every step of a change. The change ends, and each GPU has all of it or nothing.
+// The worker is killed at every step of a change. The change ends, and each GPU has the new layout or the old one.
 func TestWorkerKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	n := start(t, slow)
@@ -562,7 +561,7 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 		case "done":
 			explained(t, s, where)
 			if withoutPlaces(got) != desired {
-				t.Errorf("%s: it ended done and the node has\n got %s\nwant %s", where, got, desired)
+				t.Errorf("%s: it succeeded and the node has\n got %s\nwant %s", where, got, desired)
 			}
 		case "degraded":
 			t.Logf("%s: %s", where, op.Error.Message)
@@ -604,6 +603,6 @@ func TestWorkerKilledAtEveryStep(t *testing.T) {
 		}
 	}
 	if kills == 0 {
-		t.Error("no step was ever seen under way")
+		t.Error("no running step was observed")
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// detach starts a script that nobody waits for, and gives the id of its lease.
+// detach starts a script with --detach and returns the id of its lease.
 func detach(t *testing.T, n *harness.Node, script string, args ...string) string {
 	t.Helper()
 	r := n.CLI(soon(t), append(append([]string{"run", "-q", "--detach"}, args...), "--", "sh", "-c", script)...)
@@ -27,7 +27,7 @@ func detach(t *testing.T, n *harness.Node, script string, args ...string) string
 	return strings.TrimSpace(r.Out)
 }
 
-// awaitResult waits for the end of a lease and gives it as it is remembered.
+// awaitResult waits for the end of a lease and returns its record.
 func awaitResult(t *testing.T, n *harness.Node, id string) *api.Lease {
 	t.Helper()
 	var found *api.Lease
@@ -70,9 +70,9 @@ func TestDetached(t *testing.T) {
 	if err := follower.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// The daemon's death is nothing to it, whoever follows has to ask again.
+	// It survives a kill of the daemon. A follower of its output has to reconnect.
 	n.KillDaemon()
-	_ = follower.Wait() // It was cut off.
+	_ = follower.Wait() // The connection was closed.
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestDetached(t *testing.T) {
 	if r := n.CLI(soon(t), "lease", "show", id); r.Code != 0 || !strings.Contains(r.Out, "exited with 3") {
 		t.Errorf("show after the end exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	// What is known of it outlives the daemon.
+	// Its record outlives the daemon.
 	n.KillDaemon()
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestDetached(t *testing.T) {
 	}
 }
 
-// What ends while the daemon is away has its result too.
+// A lease that ends while the daemon does not run has a result too.
 func TestDetachedEndsWithoutTheDaemon(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -184,7 +184,7 @@ func TestDetachedRefusals(t *testing.T) {
 			}
 		})
 	}
-	awaitStatus(t, n, "what was refused is left", func(s *api.Status) bool { return len(s.Leases) == 0 })
+	awaitStatus(t, n, "leases of refused requests are left", func(s *api.Status) bool { return len(s.Leases) == 0 })
 	_, id := begin(t, n, "red", "part", "sleep", "60")
 	if r := n.CLI(soon(t), "lease", "logs", id); r.Code != api.ExitUsage || !strings.Contains(r.Err, "prints to where it was started") {
 		t.Errorf("logs of a lease with a terminal exit with %d: %s", r.Code, r.Err)
@@ -213,7 +213,8 @@ func awaitLogs(t *testing.T, n *harness.Node, id, text string) {
 	}
 }
 
-// What a member starts has what he has and nothing of the daemon's, and nobody else reads what it prints.
+// A detached command of a member has the credentials and the environment of the member, and other users cannot read its
+// output.
 func TestDetachedMember(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
@@ -247,7 +248,7 @@ func umask() int {
 	return mask
 }
 
-// Whoever waits when the daemon is killed waits on by himself, and is served in the order in which he came.
+// Requests that wait when the daemon is killed wait again, and are served in the original order.
 func TestQueueOutlivesTheDaemon(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -276,9 +277,9 @@ func TestQueueOutlivesTheDaemon(t *testing.T) {
 		if err := n.StartDaemon(soon(t)); err != nil {
 			t.Fatal(err)
 		}
-		awaitStatus(t, n, "they do not come back", func(s *api.Status) bool { return len(s.Leases) == 5 })
+		awaitStatus(t, n, "they do not reconnect", func(s *api.Status) bool { return len(s.Leases) == 5 })
 	}
-	// While it is away the GPU becomes free, and somebody who never waited is there first.
+	// While it does not run the GPU becomes free, and a request that never waited comes first.
 	n.KillDaemon()
 	user.Kill()
 	if err := n.StartDaemon(soon(t)); err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// monitor is a process that has a device node open and does nothing else, as those that watch GPUs do.
+// monitor is a process that only has a device node open, like a GPU monitor.
 type monitor struct {
-	pid   string // as it is named
+	pid   string // as messages name it
 	ended chan struct{}
 	kill  func()
 	start uint64
@@ -67,7 +67,7 @@ func (m *monitor) alive() bool {
 	}
 }
 
-// patient starts a node whose driver may take its time before it is taken for stuck: for tests of what comes after it.
+// patient starts a node with long driver timeouts.
 func patient(t *testing.T, file string) *harness.Node {
 	t.Helper()
 	n := newNode(t, file)
@@ -77,7 +77,7 @@ func patient(t *testing.T, file string) *harness.Node {
 	return n
 }
 
-// gpusOf is the truth about every GPU, with how often it was reset.
+// gpusOf is the state of every GPU of the virtual node, with the number of its resets.
 func gpusOf(t *testing.T, n *harness.Node) []struct {
 	gpu.Snapshot
 	Resets int `json:"resets"`
@@ -95,8 +95,8 @@ func gpusOf(t *testing.T, n *harness.Node) []struct {
 	return v.GPUs
 }
 
-// Whoever merely has a device open is in the way of a reset, and named with its unit: the driver lists no such process.
-// Force stops a user's, the polite way, and leaves the system's alone.
+// A process that only has a device open blocks a reset and is named with its unit, although the driver does not list it.
+// --force stops a process of a user gracefully, and no process of the system.
 func TestMonitorsBlockAReset(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
@@ -134,9 +134,9 @@ func TestMonitorsBlockAReset(t *testing.T) {
 		}
 	}
 	if !system.alive() || truth(t, n) != was {
-		t.Errorf("it was stopped, or something changed: %s", truth(t, n))
+		t.Errorf("it was stopped, or the node changed: %s", truth(t, n))
 	}
-	if strings.HasSuffix(named, ", for ") { // Without a service manager nobody can stop the unit.
+	if strings.HasSuffix(named, ", for ") { // Without a service manager the unit cannot be stopped.
 		quiesced := strings.Replace(spec, "enforce: on", "enforce: on, quiesce: ["+strings.TrimSuffix(named, ", for ")+"]", 1)
 		r := n.CLIIn(soon(t), quiesced, "apply", "-f", "-", "--allow-reset", "--force")
 		if r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "nothing here can stop units") {
@@ -158,7 +158,7 @@ func TestMonitorsBlockAReset(t *testing.T) {
 		t.Errorf("without --allow-reset apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if !user.alive() {
-		t.Fatal("a check, or a refusal, stopped somebody")
+		t.Fatal("a check or a refusal stopped a process")
 	}
 	before := gpusOf(t, n)
 	r = n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset", "--force")
@@ -199,7 +199,7 @@ func capabilityOf(t *testing.T, n *harness.Node, profile string) string {
 	return "nvidia-caps/nvidia-cap" + strings.TrimSpace(minor)
 }
 
-// Whoever has the capability of an instance open holds it, with no memory on it and in no list.
+// An instance is in use while a process has its capability node open, although the process uses no memory and is in no list.
 func TestOpenInstanceIsInUse(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
@@ -214,10 +214,10 @@ func TestOpenInstanceIsInUse(t *testing.T) {
 	if r.Code != api.ExitConflict || !strings.Contains(r.Err, m.pid) {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	// What it does not hold may change beside it.
+	// Other instances of the GPU may change.
 	another := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [3g.20gb, 2g.10gb]", 1)
 	if r := n.CLIIn(soon(t), another, "apply", "-f", "-"); r.Code != 0 || !m.alive() {
-		t.Errorf("a change beside it exits with %d: %s%s", r.Code, r.Out, r.Err)
+		t.Errorf("a change of another instance exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--force"); r.Code != 0 || m.alive() {
 		t.Errorf("by force apply exits with %d, and it runs: %v: %s%s", r.Code, m.alive(), r.Out, r.Err)

@@ -95,7 +95,7 @@ func TestInstancesOnDemand(t *testing.T) {
 	}
 	explained(t, s, "with one lease")
 	if got := strings.Count(truth(t, n), "GPU"); got != 1 {
-		t.Errorf("one lease has the node cut as %s", truth(t, n))
+		t.Errorf("one lease partitions the node as %s", truth(t, n))
 	}
 	job.Kill()
 	awaitEnd(t, job)
@@ -124,7 +124,7 @@ func TestInstancesOnDemand(t *testing.T) {
 	two, _ := runOnDemand(t, n, "red", "whole", "sleep", "60")
 	other, _ := runOnDemand(t, n, "red", "whole", "sleep", "60")
 	if got := withoutPlaces(onGPU(truth(t, n), 0)); !strings.Contains(got, "profile 0") || strings.Contains(got, ";") {
-		t.Errorf("GPU 0 is cut as %s", got)
+		t.Errorf("GPU 0 is partitioned as %s", got)
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "no capacity for another 3g.20gb") {
 		t.Errorf("a full node refuses with %d: %s", r.Code, r.Err)
@@ -251,7 +251,7 @@ func TestKilledWhileCreating(t *testing.T) {
 		s := awaitChange(t, n)
 		explained(t, s, where)
 		if got := withoutPlaces(truth(t, n)); got != "GPU 0: profile 0" {
-			t.Errorf("%s: the GPU is cut as %s", where, got)
+			t.Errorf("%s: the GPU is partitioned as %s", where, got)
 		}
 		if t.Failed() {
 			t.Fatal(daemonLog(n))
@@ -261,7 +261,7 @@ func TestKilledWhileCreating(t *testing.T) {
 		}
 	}
 	if kills == 0 {
-		t.Error("nothing was ever killed")
+		t.Error("no kill happened")
 	}
 	t.Logf("%d kills", kills)
 	n.Env = nil
@@ -311,7 +311,7 @@ func TestImportAndRemoveInstances(t *testing.T) {
 		}
 	}
 	if got := truth(t, n); got != old || writes(t, n) != 0 {
-		t.Errorf("--check, and the node is cut as %s", got)
+		t.Errorf("--check, and the node is partitioned as %s", got)
 	}
 	if r := n.CLI(soon(t), "mig", "import", "0", "7"); r.Code != api.ExitFailed || !strings.Contains(r.Err, "3g.20gb at "+at(three)) {
 		t.Errorf("adopting nothing exits with %d: %s", r.Code, r.Err)

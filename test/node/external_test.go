@@ -55,7 +55,7 @@ func TestExternalIsNeverTouched(t *testing.T) {
 	}
 	untouched("after an apply")
 	if got := truth(t, n); got != cut {
-		t.Errorf("the GPUs are cut as\n     %s\nwant %s", got, cut)
+		t.Errorf("the GPUs are partitioned as\n     %s\nwant %s", got, cut)
 	}
 	if r := n.CLI(soon(t), "status"); !strings.Contains(r.Out, "managed by slurm") {
 		t.Errorf("status says:\n%s", r.Out)

@@ -22,7 +22,7 @@ func startWithDeviceNodes(t *testing.T) *harness.Node {
 	t.Helper()
 	n := start(t, quick)
 	if !n.RealNodes {
-		t.Skip("needs root, device nodes that can be opened in the temporary folder, and no NVIDIA driver on this host")
+		t.Skip("needs root, device nodes that can be opened in the temporary directory, and no NVIDIA driver on this host")
 	}
 	apply(t, n, shared)
 	for _, c := range status(t, n).Node.Conditions {

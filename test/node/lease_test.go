@@ -85,7 +85,7 @@ func awaitStatus(t *testing.T, n *harness.Node, what string, condition func(*api
 		return condition(s), nil
 	})
 	if err != nil {
-		b, _ := json.Marshal(last) // It is for the eyes only.
+		b, _ := json.Marshal(last) // For the failure message only.
 		t.Fatalf("%v\n%s", err, b)
 	}
 	return last
@@ -385,7 +385,7 @@ func as(t *testing.T, n *harness.Node, args ...string) harness.Result {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	_ = cmd.Run() // The exit code is what is looked at.
+	_ = cmd.Run() // The exit code is checked.
 	return harness.Result{Code: cmd.ProcessState.ExitCode(), Out: out.String(), Err: errs.String()}
 }
 

@@ -31,7 +31,7 @@ exec sleep 600`
 type sampler struct {
 	under string // what every cgroup of a lease is below; empty where there are none
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	pids    map[int]bool
 	samples int
 	outside []string

@@ -77,7 +77,7 @@ func newLogins(t *testing.T) *logins {
 		t.Fatal(err)
 	}
 	if !l.RealNodes {
-		t.Skip("needs device nodes that can be opened in the temporary folder, and no NVIDIA driver on this host")
+		t.Skip("needs device nodes that can be opened in the temporary directory, and no NVIDIA driver on this host")
 	}
 	return l
 }

@@ -68,7 +68,7 @@ func asUID(t *testing.T, n *harness.Node, uid, gid uint32, groups []uint32, args
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid, Groups: groups}}
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	_ = cmd.Run() // The exit code is what is looked at.
+	_ = cmd.Run() // The exit code is checked.
 	return harness.Result{Code: cmd.ProcessState.ExitCode(), Out: out.String(), Err: errs.String()}
 }
 

@@ -26,7 +26,7 @@ func TestPrologAndEpilog(t *testing.T) {
 		cmd.Env = append(append(n.Environ(), "JOB_NOTES="+notes), env...)
 		var o, e strings.Builder
 		cmd.Stdout, cmd.Stderr = &o, &e
-		_ = cmd.Run() // The exit code is what is looked at.
+		_ = cmd.Run() // The exit code is checked.
 		return cmd.ProcessState.ExitCode(), o.String(), e.String()
 	}
 	job := startOutside(t, n, 0, "sleep", "60")

@@ -135,7 +135,7 @@ func TestCallerWithoutARoleIsRefused(t *testing.T) {
 		cmd.Env = n.Environ()
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, _ := cmd.CombinedOutput() // The exit code is what is looked at.
+		out, _ := cmd.CombinedOutput() // The exit code is checked.
 		want := api.ExitDenied
 		if args[0] == "run" {
 			want = 125
@@ -211,7 +211,7 @@ func TestWrongSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(soon(t), filepath.Join(bin(t), "gpushared"), "--settings", file)
-	out, _ := cmd.CombinedOutput() // The exit code is what is looked at.
+	out, _ := cmd.CombinedOutput() // The exit code is checked.
 	if code := cmd.ProcessState.ExitCode(); code != 78 || !strings.Contains(string(out), "converge_evry") {
 		t.Errorf("exit code %d: %s", code, out)
 	}

@@ -33,7 +33,7 @@ func TestDamagedState(t *testing.T) {
 				path := filepath.Join(state, f)
 				b, err := os.ReadFile(path)
 				if err != nil {
-					entries, _ := os.ReadDir(state) // It is for the eyes only.
+					entries, _ := os.ReadDir(state) // For the failure message only.
 					t.Fatalf("%v, there is %v", err, entries)
 				}
 				b[len(b)/2] ^= 0xff

@@ -23,7 +23,7 @@ type crowd struct {
 	n *harness.Node
 	// pause is held for reading by each member while it starts or ends a lease, and for writing by whoever counts them.
 	pause   sync.RWMutex
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	started map[string]*harness.Job
 	count   int
 }

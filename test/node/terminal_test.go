@@ -22,7 +22,7 @@ import (
 
 // screen is what a pseudo terminal shows.
 type screen struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	b    []byte
 	more chan struct{} // closed when there is more
 }
@@ -107,7 +107,7 @@ func onTerminal(t *testing.T, n *harness.Node, args ...string) (*screen, *harnes
 
 // eventStream follows the events of a node.
 type eventStream struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	events []api.Event
 	more   chan struct{}
 }

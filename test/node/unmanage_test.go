@@ -131,7 +131,7 @@ func TestUnmanage(t *testing.T) {
 	}
 	unmanaged(t, n)
 	if got := truth(t, n); got != cut {
-		t.Errorf("the GPUs are cut as\n     %s\nwant %s", got, cut)
+		t.Errorf("the GPUs are partitioned as\n     %s\nwant %s", got, cut)
 	}
 	if got := computeModes(t, n); got != modes {
 		t.Errorf("the compute modes are %s, they were %s", got, modes)
@@ -162,7 +162,7 @@ func TestUnmanage(t *testing.T) {
 		t.Errorf("after an apply status says %+v", s.Node)
 	}
 	if got := truth(t, n); got != cut {
-		t.Errorf("after an apply the GPUs are cut as\n     %s\nwant %s", got, cut)
+		t.Errorf("after an apply the GPUs are partitioned as\n     %s\nwant %s", got, cut)
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
 		t.Errorf("after an apply nobody gets in: %s", r.Err)
@@ -192,7 +192,7 @@ func TestUnmanageAll(t *testing.T) {
 	}
 	unmanaged(t, n)
 	if got := truth(t, n); strings.Contains(got, "GPU 0") || !strings.Contains(got, "GPU 1") {
-		t.Errorf("the GPUs are cut as %q: what is ours goes, and nothing else", got)
+		t.Errorf("the GPUs are partitioned as %q: what is ours goes, and nothing else", got)
 	}
 	for range 2 {
 		if s := status(t, n); s.Node.Unmanaged == nil || !s.Node.Unmanaged.All || len(s.Tenants) != 0 || s.Node.Generation != 2 {
