@@ -47,7 +47,7 @@ type adoptionFixture struct {
 	h          cgroup.Hierarchy
 	top        string
 	stopDaemon func() // ends this run of the daemon
-	// startDaemon begins another one, which knows nothing.
+	// startDaemon starts the next run, which has only the files.
 	startDaemon func()
 }
 

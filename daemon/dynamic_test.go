@@ -146,7 +146,7 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 		submitted := 0
 		for tick := 0; submitted < 80 || len(waiting) > 0 || len(ends) > 0; tick++ {
 			if tick > 2000 {
-				t.Fatalf("seed %d: %d still wait, the first for %s", seed, len(waiting), p.tab.List()[0].Waiting)
+				t.Fatalf("seed %d: %d still wait, the first because of %s", seed, len(waiting), p.tab.List()[0].Waiting)
 			}
 			p.now = p.now.Add(time.Second)
 			for id, at := range ends {

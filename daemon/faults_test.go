@@ -271,7 +271,7 @@ func TestKilledWhileUndoing(t *testing.T) {
 	}
 }
 
-// TestGPUsAreChangedInParallel changes eight GPUs from top to bottom, with calls that take their time: it takes as long as
+// TestGPUsAreChangedInParallel changes eight GPUs completely, with slow calls: it takes as long as
 // the slowest of them.
 func TestGPUsAreChangedInParallel(t *testing.T) {
 	latency := map[string]time.Duration{
@@ -296,7 +296,7 @@ func TestGPUsAreChangedInParallel(t *testing.T) {
 		})
 		return d, most
 	}
-	// The slowest is a GPU of seven instances that go, and two that come.
+	// The slowest change destroys seven instances and creates two.
 	slowest := scenario{Scenario: scenarios.Scenario{Boards: []scenarios.Board{{Model: "a100-40", MIG: true}}, From: []string{strings.Repeat("1g.5gb ", 7)}, To: []string{"3g.20gb 3g.20gb"}}}
 	all := scenario{}
 	for i := range 8 {

@@ -107,7 +107,7 @@ type staged struct {
 	before   []string // layouts
 	foreign  []string // instances of others on GPU 0, by name
 	instance uint32   // of the busy one, its id
-	refused  bool     // the request was not granted
+	refused  bool     // the request was refused
 	answered bool     // it was answered at all
 }
 
@@ -117,7 +117,7 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 	w := newVirtual(t, nil, s.Boards...)
 	w.startDaemon()
 	if _, op, refusal := w.apply(s.SpecFrom(), ""); refusal != nil || op != nil && op.State != "done" {
-		t.Fatalf("cannot set the stage: %v, %+v\n%s", refusal, op, w.log)
+		t.Fatalf("cannot prepare the scenario: %v, %+v\n%s", refusal, op, w.log)
 	}
 	own := *s // The process may exit; other runs of the scenario have their own.
 	out := &staged{virtual: w, scenario: &own}

@@ -220,6 +220,6 @@ func (d *Daemon) reload() (waiting []string, err error) {
 			waiting = append(waiting, f.name)
 		}
 	}
-	d.identities.LookUp(d.state.Desired().Spec, server.NameWait, true)
+	d.identities.QueryNames(d.state.Desired().Spec, server.NameWait, true)
 	return waiting, nil
 }

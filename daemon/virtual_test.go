@@ -387,7 +387,7 @@ func changing[T any](s *fakeWorker, ctx context.Context, op string, id gpu.UUID,
 	return withDeadline(s, ctx, op, id, limit, f)
 }
 
-// overlap counts on how many GPUs something is being changed at once.
+// overlap counts how many GPUs are changed at once.
 type overlap struct {
 	mu   sync.Mutex // protects the fields below
 	now  map[gpu.UUID]int

@@ -145,7 +145,7 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 	}
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
-	cs.Identities.LookUp(s, server.NameWait, true)
+	cs.Identities.QueryNames(s, server.NameWait, true)
 	node := cs.Observer.Observe(ctx)
 	if node.DriverErr != nil && len(s.GPUs) > 0 {
 		return nil, report.DriverError(node.DriverErr)
@@ -232,12 +232,12 @@ func (cs *Changes) specDiff(p *proposal) *api.Diff {
 func (cs *Changes) LoadSpec(_ *observe.Node) {
 	acc := cs.State.Stored().Accepted
 	if acc == nil {
-		cs.Identities.LookUp(nil, server.NameStartWait, true)
+		cs.Identities.QueryNames(nil, server.NameStartWait, true)
 		return
 	}
 	unmanaged := state.UnmanagedOf(acc)
 	if acc.Unmanaged == store.UnmanagedAll {
-		cs.Identities.LookUp(nil, server.NameStartWait, true)
+		cs.Identities.QueryNames(nil, server.NameStartWait, true)
 		cs.install(&state.Desired{Generation: acc.Generation, Unmanaged: unmanaged})
 		return
 	}
@@ -245,11 +245,11 @@ func (cs *Changes) LoadSpec(_ *observe.Node) {
 	if err != nil {
 		cs.Conditions.Set("state", "spec", "the accepted spec cannot be read by this version: "+err.Error(), "nothing is changed; apply a spec that this version reads")
 		cs.Log.Error("cannot read the accepted spec", "error", err)
-		cs.Identities.LookUp(nil, server.NameStartWait, true)
+		cs.Identities.QueryNames(nil, server.NameStartWait, true)
 		return
 	}
 	s.Normalize()
-	cs.Identities.LookUp(s, server.NameStartWait, true)
+	cs.Identities.QueryNames(s, server.NameStartWait, true)
 	want := state.DesiredOf(s, spec.Resolved(acc.Resolved), acc.Generation)
 	want.Unmanaged = unmanaged
 	cs.install(want)

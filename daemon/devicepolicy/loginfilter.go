@@ -317,8 +317,8 @@ func (pol *Policy) filterNow(ctx context.Context, s step.Step) (step.Step, bool,
 	return s, true, nil
 }
 
-// SyncLoginFilters updates the filters for the leases, with one lease more or one less. It returns before a user is told
-// that they have a GPU, so that they can open it.
+// SyncLoginFilters updates the filters for the leases, with one lease more or one less. It returns before the user
+// learns that they have a GPU, so that they can open it.
 func (pol *Policy) SyncLoginFilters(more *lease.Lease, less string) error {
 	want, node := pol.State.Desired(), pol.Observer.Last()
 	if !want.Enforcing() || !want.FiltersLogins() || !pol.Logins.Supported || driverUnavailable(node) {

@@ -90,7 +90,7 @@ func TestFiltersOfUnitsAreFoundAgain(t *testing.T) {
 		t.Errorf("a filter of a unit that ended: wrote %v, %v", wrote, err)
 	}
 	if units := NewLoginFilter(h, "", runDir, info).units; len(units) != 0 {
-		t.Errorf("still kept on file: %v", units)
+		t.Errorf("still in the file: %v", units)
 	}
 	if _, ok, err := devices.ReadLoginFilter(h.Dir(cg[1])); !ok || err != nil {
 		t.Errorf("the program of another was changed: %v", err)
@@ -105,7 +105,7 @@ func TestLoginFilterReason(t *testing.T) {
 		why    string
 	}{
 		"no cgroups":  {logins: "/x", why: "no cgroups are available"},
-		"no programs": {h: cgroup.Hierarchy{Mount: t.TempDir()}, logins: "/x", info: cgroup.Info{NoDevices: "the kernel takes no device program: EPERM"}, why: "the kernel takes no device program: EPERM"},
+		"no programs": {h: cgroup.Hierarchy{Mount: t.TempDir()}, logins: "/x", info: cgroup.Info{NoDevices: "the kernel accepts no device programs: EPERM"}, why: "the kernel accepts no device programs: EPERM"},
 		"no logins":   {h: cgroup.Hierarchy{Mount: t.TempDir()}, info: cgroup.Info{Devices: true}, why: "the cgroup of the logins of this host is not known"},
 		"nothing":     {h: cgroup.Hierarchy{Mount: t.TempDir()}, logins: "/x", info: cgroup.Info{Devices: true}},
 	} {

@@ -30,6 +30,6 @@ type Enforcer struct {
 
 	Wake         loop.Wake // a lease started: the next sample is due
 	Shares       Shares
-	tasks        loop.Group   // the loops that share out GPUs by time
+	tasks        loop.Group   // the loops that schedule GPU time
 	stopAttempts stopAttempts // only the sample loop uses it
 }

@@ -168,7 +168,7 @@ func (sl *Slicer) thaw(d *Enforcer) {
 	}
 }
 
-// ThawAll ends all loops.
+// ThawAll ends all loops, which thaw their leases.
 func (s *Shares) ThawAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

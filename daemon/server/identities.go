@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// nameGrace is how long an apply or a reload waits for the host's directory. A later answer is used when it comes.
+	// NameWait is how long an apply or a reload waits for the host's directory. A later answer is used when it comes.
 	NameWait = 250 * time.Millisecond
-	// nameStart is how long the start waits for it. Until then no request is served.
+	// NameStartWait is how long the start waits for it. Until then no request is served.
 	NameStartWait = 2 * time.Second
 	// nameQuerySpacing is the minimum time between two queries without an apply or reload.
 	nameQuerySpacing = time.Second
@@ -34,7 +34,7 @@ type IdentityTable struct {
 	Unknown     []UnknownMember
 }
 
-// TenantMembers are the members of one tenant, by number.
+// TenantMembers are the members of one tenant, by uid and gid.
 type TenantMembers struct {
 	Name string
 	UIDs []int
@@ -141,9 +141,9 @@ func namesOf(spec *api.Spec) (users, groups []string) {
 	return users, groups
 }
 
-// LookUp queries the host's directory for the names of a spec, and waits no longer than wait. A later answer is used when it
-// comes. all also queries names that are known and fresh.
-func (ids *Identities) LookUp(spec *api.Spec, wait time.Duration, all bool) {
+// QueryNames queries the host's directory for the names of a spec, and waits no longer than wait. A later answer is used
+// when it comes. all also queries names that are known and fresh.
+func (ids *Identities) QueryNames(spec *api.Spec, wait time.Duration, all bool) {
 	done := make(chan struct{})
 	ids.Tasks.Go(func() {
 		defer close(done)
@@ -169,7 +169,7 @@ func (ids *Identities) Run(ctx context.Context) {
 			return
 		case <-ids.wake.C():
 		}
-		ids.LookUp(ids.Spec(), nameQueryTimeout, false)
+		ids.QueryNames(ids.Spec(), nameQueryTimeout, false)
 		loop.Pause(ctx, nameQuerySpacing) // So that many unknown callers cause few queries.
 	}
 }

@@ -92,7 +92,7 @@ func (v *Viewer) checkAdapter(ok func(name, message string), warn func(name, mes
 	if deniable && v.State.Desired().DeniesMigration() {
 		ok("migration", "is denied; the cost is: "+planner.MigrationCost)
 	} else if deniable {
-		ok("migration", "processes that leave their lease are ended; node.isolation.migration: deny would keep them inside, and cost: "+planner.MigrationCost)
+		ok("migration", "processes that leave their lease are killed; node.isolation.migration: deny keeps them inside, at this cost: "+planner.MigrationCost)
 	}
 	if v.State.Desired().Enforcing() {
 		return // What is requested and not enforced is among the conditions.

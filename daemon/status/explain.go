@@ -274,7 +274,7 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 		r := api.Rule{What: "devices of " + g.Name}
 		switch s := sliceState(node, cgroup.SliceName{Tenant: t.Name, Grant: g.Name}); {
 		case s == nil && !v.Port.Info().Slices:
-			r.Reason = "there are no cgroups to use (" + v.Port.Info().Detail + ")"
+			r.Reason = "no cgroups are available (" + v.Port.Info().Detail + ")"
 		case s == nil:
 			r.Reason = "its slice does not exist"
 		case !s.Closed && v.Port.Info().NoDevices != "":

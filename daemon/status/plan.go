@@ -23,15 +23,15 @@ func (v *Viewer) GetPlan(c *server.Call) error {
 		return report.DriverError(node.DriverErr)
 	}
 	out := api.Plan{SchemaVersion: 1, Generation: want.Generation, Observe: want.Spec != nil && !want.Enforcing(), Steps: []api.PlanStep{}}
-	hardware := planner.PlanGPUs(want, node, v.Attribution.Usage(), planner.Authority{})
-	for _, id := range slices.Sorted(maps.Keys(hardware.Problems)) {
-		out.Warnings = append(out.Warnings, hardware.Problems[id].Error())
+	gpuSteps := planner.PlanGPUs(want, node, v.Attribution.Usage(), planner.Authority{})
+	for _, id := range slices.Sorted(maps.Keys(gpuSteps.Problems)) {
+		out.Warnings = append(out.Warnings, gpuSteps.Problems[id].Error())
 	}
-	nodeSteps, err := planner.PlanNodeSteps(want, node, v.Policy.NodeInput(want, node, hardware.Steps))
+	nodeSteps, err := planner.PlanNodeSteps(want, node, v.Policy.NodeInput(want, node, gpuSteps.Steps))
 	if err != nil {
 		return err
 	}
-	out.Steps = state.WireSteps(planner.Number(append(nodeSteps.Before, append(hardware.Steps, nodeSteps.After...)...)))
+	out.Steps = state.WireSteps(planner.Number(append(nodeSteps.Before, append(gpuSteps.Steps, nodeSteps.After...)...)))
 	out.Empty = len(out.Steps) == 0
 	return c.Reply(http.StatusOK, out)
 }

@@ -26,7 +26,7 @@ type statusInputs struct {
 	desired        *state.Desired
 	leases         []api.Lease
 	granted        map[gpu.UUID][]api.GrantedMemory
-	changing       string // the operation under way
+	changing       string // the running operation
 	held           map[gpu.UUID]string
 	busyGPUs       map[gpu.UUID]bool // in a change
 	conditions     []api.Condition

@@ -38,14 +38,14 @@ func twoTenants() *statusInputs {
 	leases := map[int]string{}
 	for i, tenant := range []string{"mine", "theirs"} {
 		spec.Tenants = append(spec.Tenants, api.TenantSpec{Name: tenant, Members: api.Members{Users: []string{"user-of-" + tenant}}, Grants: []api.GrantSpec{
-			{Name: "cut-of-" + tenant, MIG: "3g.20gb"}, {Name: "part-of-" + tenant, Timeslice: &api.ShareSpec{Share: 50}},
+			{Name: "mig-of-" + tenant, MIG: "3g.20gb"}, {Name: "part-of-" + tenant, Timeslice: &api.ShareSpec{Share: 50}},
 		}})
-		want.Grants[state.GrantKey{Tenant: tenant, Grant: "cut-of-" + tenant}] = []gpu.UUID{"GPU-0"}
+		want.Grants[state.GrantKey{Tenant: tenant, Grant: "mig-of-" + tenant}] = []gpu.UUID{"GPU-0"}
 		want.Grants[state.GrantKey{Tenant: tenant, Grant: "part-of-" + tenant}] = []gpu.UUID{"GPU-1"}
 		device := gpu.UUID(fmt.Sprint("MIG-", i))
 		n.GPUs[0].Instances = append(n.GPUs[0].Instances, gpu.Instance{ID: uint32(i), ProfileID: 9, Placement: gpu.Placement{Start: uint32(4 * i), Size: 4}, Compute: []gpu.ComputeInstance{{UUID: device}}})
 		p.leases = append(p.leases,
-			api.Lease{ID: "lease-cut-" + tenant, Tenant: tenant, Grant: "cut-of-" + tenant, State: api.LeaseRunning, Devices: []string{string(device)}, Command: []string{"command-of-" + tenant}},
+			api.Lease{ID: "lease-mig-" + tenant, Tenant: tenant, Grant: "mig-of-" + tenant, State: api.LeaseRunning, Devices: []string{string(device)}, Command: []string{"command-of-" + tenant}},
 			api.Lease{ID: "lease-part-" + tenant, Tenant: tenant, Grant: "part-of-" + tenant, State: api.LeaseRunning, Command: []string{"command-of-" + tenant}},
 			api.Lease{ID: "lease-wait-" + tenant, Tenant: tenant, Grant: "part-of-" + tenant, State: api.LeaseQueued, Command: []string{"command-of-" + tenant}})
 		pid := 100 + i
@@ -55,7 +55,7 @@ func twoTenants() *statusInputs {
 		p.limits[tenant] = []api.LimitStatus{{Name: "tasks", Desired: "limit-of-" + tenant}}
 		p.conditions = append(p.conditions, api.Condition{Kind: "not-enforced", Tenant: tenant, Message: "condition-of-" + tenant})
 	}
-	p.conditions = append(p.conditions, api.Condition{Kind: "gpu", GPU: "GPU-2", Message: "GPU-2 is lost"}, api.Condition{Kind: "not-enforced", Message: "for-everybody"},
+	p.conditions = append(p.conditions, api.Condition{Kind: "gpu", GPU: "GPU-2", Message: "GPU-2 is lost"}, api.Condition{Kind: "not-enforced", Message: "for-all"},
 		api.Condition{Kind: "of-a-later-version", Message: "it names theirs"}, api.Condition{Kind: "of-a-later-version", GPU: "GPU-1", Message: "it names theirs"},
 		api.Condition{Kind: "drift", GPU: "GPU-1", Message: "an apply would stop lease-part-theirs"},
 		api.Condition{Kind: "unknown-member", Tenant: "theirs", Message: "this host does not know user-of-theirs"},
@@ -85,7 +85,7 @@ func TestMemberSeesOnlyTheirOwn(t *testing.T) {
 			t.Errorf("a member sees %q:\n%s", hidden, b)
 		}
 	}
-	for _, shown := range []string{"lease-cut-mine", "lease-part-mine", "lease-wait-mine", "command-of-mine", "limit-of-mine", "condition-of-mine", "for-everybody", "GPU-0", "GPU-1", "MIG-0"} {
+	for _, shown := range []string{"lease-mig-mine", "lease-part-mine", "lease-wait-mine", "command-of-mine", "limit-of-mine", "condition-of-mine", "for-all", "GPU-0", "GPU-1", "MIG-0"} {
 		if !strings.Contains(string(b), shown) {
 			t.Errorf("a member does not see %q:\n%s", shown, b)
 		}
@@ -106,7 +106,7 @@ func TestMemberSeesOwnInstances(t *testing.T) {
 		if g.UUID != "GPU-0" {
 			continue
 		}
-		if got := []string{g.MIG.Instances[0].Lease, g.MIG.Instances[1].Lease}; got[0] != "lease-cut-mine" || got[1] != "another tenant" {
+		if got := []string{g.MIG.Instances[0].Lease, g.MIG.Instances[1].Lease}; got[0] != "lease-mig-mine" || got[1] != "another tenant" {
 			t.Errorf("the instances belong to %v", got)
 		}
 	}
