@@ -40,7 +40,7 @@ func TestLinksAreReadForResets(t *testing.T) {
 		{name: "no reset", index: 2, query: "?check=1"},
 		{name: "no reset, which is allowed", index: 2, query: "?check=1&allow-reset=1"},
 		{name: "a reset", query: "?check=1&allow-reset=1", reason: bridged, calls: 1},
-		{name: "a reset that is not allowed", query: "?check=1", reason: "what goes with a reset of GPU 0: " + bridged, calls: 1},
+		{name: "a reset that is not allowed", query: "?check=1", reason: "effects of a reset of GPU 0: " + bridged, calls: 1},
 		{name: "the read fails", query: "?check=1&allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultFail}, reason: "a bridge joins it with are unknown (cannot read the NVLinks on GPU-", calls: 1},
 		{name: "the read hangs", query: "?check=1&allow-reset=1", fault: &gpusim.Fault{Do: gpusim.FaultHang}, reason: "the driver did not answer in time", calls: 1, lasts: 2 * time.Second},
 		{name: "the read hangs, and it is not allowed", query: "?check=1", fault: &gpusim.Fault{Do: gpusim.FaultHang}, reason: "the driver did not answer in time", calls: 1, lasts: 2 * time.Second},

@@ -21,7 +21,7 @@ tenants:
   - {name: blue, memory: {max: 2GiB}}
 `
 
-// A change that is accepted is recorded, carried out, and closed: the record goes, the spec stays, and the loop's part comes last.
+// An accepted change is recorded, carried out and closed: the record is removed, the spec stays, and the loop converges last.
 func TestAcceptAndClose(t *testing.T) {
 	w := newFixture(t)
 	op := w.apply(sharedSpec)
@@ -30,21 +30,21 @@ func TestAcceptAndClose(t *testing.T) {
 		t.Fatalf("it ended as %+v; on disk is %+v", op, stored)
 	}
 	if got := strings.Join(w.port.Names(), " "); !strings.Contains(got, "red") || !strings.Contains(got, "blue") || w.idleConverger.ends.Load() != 1 {
-		t.Errorf("there are %s, and the loop ended %d changes", got, w.idleConverger.ends.Load())
+		t.Errorf("the slices are %s, and the loop converged %d times", got, w.idleConverger.ends.Load())
 	}
 	writes := w.port.Writes()
 	if op := w.apply(sharedSpec); op != nil || w.port.Writes() != writes {
-		t.Errorf("the same again is %+v, with %d writes", op, w.port.Writes()-writes)
+		t.Errorf("the second apply gives %+v, with %d writes", op, w.port.Writes()-writes)
 	}
 }
 
-// What fails on the node is told as what it is, and the change is closed all the same.
+// A failed step of the node is reported with its outcome, and the change is closed.
 func TestAChangeThatFailsOnTheNode(t *testing.T) {
 	for _, c := range []struct {
 		name, before, after, hint string
 	}{
-		{"when it gives", "", sharedSpec, "what failed on the node was not undone;"},
-		{"when it takes", sharedSpec, strings.Replace(sharedSpec, "max: 1GiB", "max: 512MiB", 1), "what failed was undone;"},
+		{"granting", "", sharedSpec, "failed steps of the node were not undone;"},
+		{"revoking", sharedSpec, strings.Replace(sharedSpec, "max: 1GiB", "max: 512MiB", 1), "failed steps were undone;"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newFixture(t)
@@ -63,7 +63,7 @@ func TestAChangeThatFailsOnTheNode(t *testing.T) {
 	}
 }
 
-// A policy that denies moving processes is taken away by one step, whatever else is given back.
+// The policy that denies moving processes is removed by one step, with and without --all.
 func TestUnmanageRemovesThePolicyOnce(t *testing.T) {
 	for _, what := range []string{store.UnmanagedRestrictions, store.UnmanagedAll} {
 		w := newFixture(t)
@@ -82,21 +82,21 @@ func TestUnmanageRemovesThePolicyOnce(t *testing.T) {
 			}
 		}
 		if len(of) != 1 || of[0].Kind != planner.KindMigration || of[0].Reason != "the node is unmanaged" {
-			t.Errorf("release of %s: the steps for the policy are %+v", what, of)
+			t.Errorf("unmanage of %s: the steps for the policy are %+v", what, of)
 		}
 		op := w.carriedOut(p)
 		if denied, err := w.port.Policy.MigrationDenied(); denied || err != nil || op == nil || op.State != "done" || w.State.Stored().ActiveRestrictions {
-			t.Errorf("release of %s: moving is denied: %v, %v; it ended as %+v", what, denied, err, op)
+			t.Errorf("unmanage of %s: moving is denied: %v, %v; it ended as %+v", what, denied, err, op)
 		}
 	}
 }
 
-// Whether all was given back cannot be said while the policy cannot be read.
+// While the policy cannot be read, unmanage is refused.
 func TestUnmanageWithAPolicyThatCannotBeRead(t *testing.T) {
 	w := newFixture(t)
 	w.apply(sharedSpec)
-	w.port.Policy.Set(true, errors.New("it is a folder"))
-	if _, err := w.proposeUnmanage(t.Context(), store.UnmanagedAll, "root"); err == nil || !strings.Contains(err.Error(), "it is a folder") {
+	w.port.Policy.Set(true, errors.New("it is a directory"))
+	if _, err := w.proposeUnmanage(t.Context(), store.UnmanagedAll, "root"); err == nil || !strings.Contains(err.Error(), "it is a directory") {
 		t.Errorf("it gives %v", err)
 	}
 }

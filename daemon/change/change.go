@@ -22,11 +22,11 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// changeTimeout bounds a whole change.
+// changeTimeout is the deadline of one change.
 const changeTimeout = 10 * time.Minute
 
-// accept persists the spec together with the change record, in one write, and starts the steps. Without steps, or on a
-// node that only observes, there is no operation.
+// accept stores the spec and the change record in one write, and starts the steps. Without steps, or on a node that only
+// observes, it returns no operation.
 func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a planner.Authority) (*api.Operation, error) {
 	now := cs.Now()
 	run := (p.want.Enforcing() || p.unmanage != "") && len(p.steps) > 0
@@ -58,7 +58,7 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 		return recordChange(s, &record)
 	})
 	if err != nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the spec was not accepted: " + err.Error(), Hint: "nothing was changed; make room in " + cs.Settings.StateDir + " and apply again"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the spec was not accepted: " + err.Error(), Hint: "nothing was changed; free space in " + cs.Settings.StateDir + " and apply again"}
 	}
 	cs.Audit(caller, p.kind(), fmt.Sprintf("generation %d, %d steps, force=%v", p.want.Generation, len(p.steps), a.Force))
 	cs.install(p.want)
@@ -68,20 +68,21 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 		cs.Events.Publish(api.Event{Kind: "node.unmanaged", Message: fmt.Sprintf("%s, by %s", p.unmanage, caller)})
 	}
 	if !run {
-		// What is ours now, or held no longer, is open when this is answered. What walls were worked out to be did not know of it.
+		// Instances that are managed now, and GPUs that are no longer held, are open when the caller gets the answer. The computed
+		// isolation did not contain them.
 		cs.Policy.Slices.Store(nil)
 		if err := cs.Converger.Correct(ctx); err != nil && ctx.Err() == nil {
 			cs.Log.Warn("cannot converge", "error", err)
 		}
 		cs.Converger.Refresh(ctx, cs.Observer.Last())
-		cs.Wake() // What else follows from it.
+		cs.Wake() // The loop does what else follows from the new spec.
 		return nil, nil
 	}
 	op := cs.launch(record, p.plan)
 	return &op, nil
 }
 
-// recordAchievedGPUs records GPUs that already are as wanted: nothing will be done on them, so nobody else would.
+// recordAchievedGPUs records the GPUs that are as desired already. No step changes them, so no step would record them.
 func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
 	if !p.want.Enforcing() {
 		return
@@ -105,12 +106,12 @@ func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
 	}
 	for id := range s.OriginalModes {
 		if p.want.Mode(id) == api.ModeExternal {
-			delete(s.OriginalModes, id) // What becomes of its modes is its owner's business from now on.
+			delete(s.OriginalModes, id) // Its external scheduler sets its modes from now on.
 		}
 	}
 }
 
-// recordAchieved records what a GPU was read back as after these steps.
+// recordAchieved records the state of a GPU that was read back after these steps.
 func recordAchieved(s *store.State, want *state.Desired, g *observe.GPU, e store.Epoch, steps []step.Step) {
 	id := g.Identity.UUID
 	if s.Achieved == nil {
@@ -123,28 +124,28 @@ func recordAchieved(s *store.State, want *state.Desired, g *observe.GPU, e store
 	delete(s.Held, id)
 }
 
-// recordUnreadGPU records a GPU whose steps were all read back as done, and that does not answer at the end. What was made
-// on it is ours all the same: without the record it would be called somebody else's when the GPU answers again.
+// recordUnreadGPU records a GPU whose steps were all verified, but that does not answer at the end. Its new instances are
+// managed: without the record they would be foreign when the GPU answers again.
 func (cs *Changes) recordUnreadGPU(s *store.State, want *state.Desired, g *observe.GPU, steps []step.Step, e store.Epoch) {
 	id := g.Identity.UUID
 	was := s.Achieved[id]
 	own := slices.DeleteFunc(slices.Clone(steps), func(st step.Step) bool { return st.GPU != string(id) })
 	on, layout, err := mig.After(was.MIG, was.Layout, own)
 	if err != nil {
-		cs.Log.Error("cannot record what a GPU was made", "gpu", id, "error", err)
+		cs.Log.Error("cannot record the layout of a GPU", "gpu", id, "error", err)
 		return
 	}
 	expected := observe.GPU{Snapshot: gpu.Snapshot{Identity: g.Identity, Instances: layout, MIG: gpu.MIGState{Current: on}}}
 	recordAchieved(s, want, &expected, e, own)
 }
 
-// recordChange numbers a change and puts its record into the state.
+// recordChange numbers a change and stores its record.
 func recordChange(s *store.State, r *engine.Record) error {
 	s.LastOperation++
 	r.ID = fmt.Sprintf("%s-%d", r.Kind, s.LastOperation)
 	b, err := json.Marshal(r)
 	if err != nil {
-		return fmt.Errorf("internal error: the change record does not encode: %w", err)
+		return fmt.Errorf("internal error: cannot encode the change record: %w", err)
 	}
 	s.Change = b
 	return nil
@@ -160,7 +161,7 @@ func gpusOf(steps []step.Step) map[gpu.UUID]bool {
 	return out
 }
 
-// launch carries a recorded change out in the background.
+// launch carries out a recorded change in the background.
 func (cs *Changes) launch(r engine.Record, plan api.Plan) api.Operation {
 	op := cs.Operations.Begin(r.ID, r.Kind, r.By, plan)
 	cs.Open(op.ID, &r)
@@ -174,19 +175,19 @@ func (cs *Changes) launch(r engine.Record, plan api.Plan) api.Operation {
 	return op
 }
 
-// Open marks a change as under way, when no mending is.
+// Open marks a change as open. It waits for a running correction.
 func (cs *Changes) Open(operation string, r *engine.Record) {
 	ch := &state.OpenChange{Operation: operation, GPUs: gpusOf(r.Steps)}
 	switch r.Kind {
 	case state.KindUnmanage:
-		ch.GPUs = everyGPU(cs.Observer.Last()) // Nobody comes in while all go out.
-	case state.KindDynamic: // Of an earlier life: who waited for its instances comes again.
+		ch.GPUs = everyGPU(cs.Observer.Last()) // No lease starts while the leases end.
+	case state.KindDynamic: // Of a previous run: the requests that waited for its instances are repeated.
 		ch.Brief, ch.Ended = true, make(chan struct{})
 	}
 	cs.State.SetChanging(ch)
 }
 
-// carryOut runs the steps, reads back, records what was reached, and closes the change.
+// carryOut runs the steps, reads the node back, records what was achieved, and closes the change.
 func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
 	ch := cs.State.Changing()
 	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.NoteDuration(&p); cs.progress(operation, p) }, PrepareGrant: cs.Policy.Granter()}
@@ -198,12 +199,12 @@ func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation stri
 	}
 	if out.State() == engine.Interrupted {
 		cs.startStoppedUnits(ctx, &r)
-		why := "the daemon was stopped in the middle"
+		why := "the daemon was stopped during the change"
 		if cs.Tasks.Context().Err() == nil {
 			why = fmt.Sprintf("it took longer than %s", changeTimeout)
 		}
-		cs.Operations.End(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the change is not finished: " + why, Hint: "it goes on when the daemon is started again"})
-		return // The record stays open, and the next life settles it.
+		cs.Operations.End(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the change is not finished: " + why, Hint: "it continues when the daemon is started again"})
+		return // The record stays open, and the next run resumes it.
 	}
 	cs.closeChange(ctx, r, operation, out)
 }
@@ -224,12 +225,12 @@ func (cs *Changes) progress(operation string, p engine.Progress) {
 	})
 }
 
-// closeChange reads back and makes the outcome known.
+// closeChange reads the node back, records the outcome and reports it.
 func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation string, out engine.Outcome) {
 	want := cs.State.Desired()
 	observeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), observe.Timeout)
 	defer cancel()
-	cs.Observer.Invalidate() // A mode change moves minors and what can be partitioned.
+	cs.Observer.Invalidate() // A mode change changes device minors and profiles.
 	node := cs.Observer.Observe(observeCtx)
 	cs.State.SetLastChangeSeq(node.Seq)
 	cs.Policy.UnknownOutcome.Record(node, r.Steps)
@@ -255,8 +256,8 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 				}
 				s.Held[id] = store.Held{Generation: want.Generation, Reason: why, Since: cs.Now()}
 			case out[string(id)].Dropped > 0:
-				// A boot took away what its steps were about. What was achieved before stays on record, of an epoch that is
-				// over: the converge loop plans the GPU anew.
+				// A boot removed the instances of its steps. The achieved state stays recorded with its former epoch, so the
+				// converge loop plans the GPU again.
 			case !ok || !want.Manages(id):
 			case g.Err == nil:
 				recordAchieved(s, want, g, state.Epoch(node), r.Steps)
@@ -270,20 +271,20 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 		return nil
 	})
 	if err != nil {
-		cs.Conditions.Set("state", "close", "the end of a change could not be recorded: "+err.Error(), "make room in "+cs.Settings.StateDir+"; the change is settled again at the next start")
+		cs.Conditions.Set("state", "close", "cannot record the end of a change: "+err.Error(), "free space in "+cs.Settings.StateDir+"; the change is resumed at the next start")
 		cs.Log.Error("cannot record the end of a change", "operation", operation, "error", err)
 	} else {
 		cs.Conditions.Clear("state", "close")
 	}
-	// The soft part of what the hardware now allows: access is granted from what is observed.
+	// Node steps that the changed hardware now allows: access is granted by the observed state.
 	nodeErr := cs.Converger.Converge(context.WithoutCancel(ctx))
 	ch := cs.State.EndChange()
-	cs.Converger.Refresh(context.WithoutCancel(ctx), cs.Observer.Last()) // Before the end is told: whoever waited for it looks at the status next.
+	cs.Converger.Refresh(context.WithoutCancel(ctx), cs.Observer.Last()) // Before the end is reported: a client that waited for it reads the status next.
 	cs.endPendingInstances(ch, failed)
 	cs.endOperation(operation, node, failed, out, nodeErr)
 }
 
-// endPendingInstances tells those who waited for instances how it ended, and looks for what is to be made or taken away next.
+// endPendingInstances reports the outcome to the requests that waited for instances, and wakes the loop for the next ones.
 func (cs *Changes) endPendingInstances(ch *state.OpenChange, failed map[gpu.UUID]string) {
 	if ch != nil && len(ch.Pending) > 0 {
 		bad := maps.Clone(ch.Failed)
@@ -298,7 +299,7 @@ func (cs *Changes) endPendingInstances(ch *state.OpenChange, failed map[gpu.UUID
 	cs.Dynamic.Wake()
 }
 
-// failures gives the GPUs that were not reached, and why.
+// failures returns the GPUs that did not reach the desired state, and the reasons.
 func failures(out engine.Outcome) map[gpu.UUID]string {
 	failed := map[gpu.UUID]string{}
 	for id, l := range out {
@@ -321,7 +322,7 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, failed map
 	}
 	for _, id := range slices.Sorted(maps.Keys(out)) {
 		if l := out[id]; id != "" && l.State == engine.Reached && l.Dropped > 0 {
-			parts = append(parts, id+" was booted or reloaded in between: what it lost is made again now")
+			parts = append(parts, id+": the host was booted or the driver reloaded during the change; lost instances are created again now")
 			cs.Wake()
 		}
 	}
@@ -338,35 +339,34 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, failed map
 	}
 	message := strings.Join(parts, "; ")
 	cs.Operations.End(operation, "degraded", &api.Error{
-		Kind: api.KindDegraded, Message: "not all was reached: " + message, Hint: hintOf(out, node),
+		Kind: api.KindDegraded, Message: "the change is incomplete: " + message, Hint: hintOf(out, node),
 	})
 	cs.Events.Publish(api.Event{Kind: "change.degraded", Message: operation + ": " + message})
-	cs.Log.Warn("a change ended degraded", "operation", operation, "why", message)
+	cs.Log.Warn("a change ended degraded", "operation", operation, "reason", message)
 }
 
-// hintOf says what became of what failed, by how it ended on each GPU and on the node, and what to do about it.
+// hintOf reports whether failed steps were undone, on each GPU and on the node, and what to do next.
 func hintOf(out engine.Outcome, node *observe.Node) string {
 	var parts []string
 	if slices.ContainsFunc(slices.Collect(maps.Values(out)), func(l engine.Result) bool { return l.State == engine.Undone }) {
-		parts = append(parts, "what failed was undone")
+		parts = append(parts, "failed steps were undone")
 	}
 	for _, id := range slices.Sorted(maps.Keys(out)) {
 		switch {
 		case out[id].State != engine.Held:
 		case id == "":
-			parts = append(parts, "what failed on the node was not undone")
+			parts = append(parts, "failed steps of the node were not undone")
 		default:
-			parts = append(parts, planner.ShortName(node, gpu.UUID(id))+" could not be put back and is neither as before nor as wanted")
+			parts = append(parts, planner.ShortName(node, gpu.UUID(id))+" could not be restored: it has neither the former nor the desired state")
 		}
 	}
 	if len(parts) == 0 {
-		return "no step failed: what is missing is tried again by itself, and 'gpushare status' says what still is"
+		return "no step failed: the missing parts are retried; 'gpushare status' lists them"
 	}
 	return strings.Join(parts, ", but ") + "; correct the cause, then 'gpushare gpu retry GPU' or apply again"
 }
 
-// Resume resumes the change that an earlier life left open, with the authority it was given, or restores what a boot or
-// a reload of the driver took away.
+// Resume resumes the change that a previous run of the daemon left open, with the authority that it had.
 func (cs *Changes) Resume(ctx context.Context) {
 	raw := cs.State.Stored().Change
 	if len(raw) == 0 {
@@ -374,10 +374,10 @@ func (cs *Changes) Resume(ctx context.Context) {
 	}
 	var r engine.Record
 	if err := json.Unmarshal(raw, &r); err != nil {
-		cs.Conditions.Set("state", "change", "the open change cannot be read: "+err.Error(), "the node is taken as it is; apply the spec again")
+		cs.Conditions.Set("state", "change", "the open change cannot be read: "+err.Error(), "its steps are not resumed; apply the spec again")
 		return
 	}
-	cs.Log.Info("an open change is settled", "operation", r.ID, "who", r.By, "steps", len(r.Steps))
+	cs.Log.Info("an open change is resumed", "operation", r.ID, "by", r.By, "steps", len(r.Steps))
 	op := cs.Operations.Begin(r.ID, "resume", r.By, api.Plan{SchemaVersion: 1, Generation: cs.State.Desired().Generation, Steps: state.WireSteps(r.Steps)})
 	cs.Open(op.ID, &r)
 	cs.Tasks.Go(func() {
@@ -387,7 +387,7 @@ func (cs *Changes) Resume(ctx context.Context) {
 	})
 }
 
-// Restore makes layouts be again what they were before a boot, a reload of the driver or a reset, at the same placements.
+// Restore creates the layouts of before a boot, a reload of the driver or a reset again, at the same placements.
 func (cs *Changes) Restore(node *observe.Node) {
 	want, st := cs.State.Desired(), cs.State.Stored()
 	if !want.Enforcing() || node.DriverErr != nil || cs.State.Changing() != nil {
@@ -399,7 +399,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 			continue
 		}
 		if g, ok := node.GPU(id); !ok || g.Err != nil {
-			continue // Nothing can be done until it answers, and nothing is to be recorded.
+			continue // Until it answers nothing can be planned or recorded.
 		}
 		a, ok := st.Achieved[id]
 		if !ok || state.EpochEnded(a.Epoch, node) || cs.resets.wasReset(&a, node, id) {
@@ -410,7 +410,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 		cs.resets.note(node)
 		return
 	}
-	cs.Dynamic.planning.Lock() // Whoever wants to change the node waits for this moment instead of being refused.
+	cs.Dynamic.planning.Lock() // A caller that wants to change the node waits for this short time and is not refused.
 	defer cs.Dynamic.planning.Unlock()
 	if !cs.applyMu.TryLock() {
 		return
@@ -441,7 +441,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 		return recordChange(s, &record)
 	})
 	if err != nil {
-		cs.Log.Error("cannot record the restoring of layouts", "error", err)
+		cs.Log.Error("cannot record the restore of layouts", "error", err)
 		return
 	}
 	cs.resets.note(node)
@@ -451,7 +451,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 	}
 }
 
-// RetryGPU tries a held or stuck GPU again.
+// RetryGPU retries a held or unresponsive GPU.
 func (cs *Changes) RetryGPU(c *server.Call) error {
 	node, want := cs.Observer.Last(), cs.State.Desired()
 	name := c.R.PathValue("id")
@@ -491,7 +491,7 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 	return c.Reply(200, op)
 }
 
-// GetOperation answers an operation, and waits for it when asked to.
+// GetOperation answers an operation. With wait= it waits for a newer version.
 func (cs *Changes) GetOperation(c *server.Call) error {
 	q := c.R.URL.Query()
 	ctx, after := c.Ctx(), uint64(0)
@@ -509,7 +509,7 @@ func (cs *Changes) GetOperation(c *server.Call) error {
 	}
 	op, ok := cs.Operations.Get(ctx, c.R.PathValue("id"), after)
 	if !ok {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no operation %q", c.R.PathValue("id")), Hint: "operations are remembered until the daemon is restarted"}
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no operation %q", c.R.PathValue("id")), Hint: "operations are kept until the daemon is restarted"}
 	}
 	return c.Reply(200, op)
 }

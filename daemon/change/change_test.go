@@ -25,7 +25,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// The hint says "undone" of what was undone, and of nothing else.
+// The hint reports exactly which failed steps were undone.
 func TestHintOfAnOutcome(t *testing.T) {
 	const correct = "; correct the cause, then 'gpushare gpu retry GPU' or apply again"
 	node := &observe.Node{GPUs: []observe.GPU{observetest.Device(true)}}
@@ -34,12 +34,12 @@ func TestHintOfAnOutcome(t *testing.T) {
 		out  engine.Outcome
 		want string
 	}{
-		{"undone", engine.Outcome{"": {State: engine.Reached}, "GPU-1": {State: engine.Undone}, "GPU-2": {State: engine.Reached}}, "what failed was undone" + correct},
-		{"not begun", engine.Outcome{"": {State: engine.Undone}, "GPU-1": {State: engine.Undone}}, "what failed was undone" + correct},
-		{"not undone", engine.Outcome{"GPU-1": {State: engine.Held}}, "GPU 1 could not be put back and is neither as before nor as wanted" + correct},
-		{"both", engine.Outcome{"GPU-1": {State: engine.Held}, "GPU-2": {State: engine.Undone}}, "what failed was undone, but GPU 1 could not be put back and is neither as before nor as wanted" + correct},
-		{"the last steps of the node", engine.Outcome{"": {State: engine.Held}, "GPU-1": {State: engine.Reached}}, "what failed on the node was not undone" + correct},
-		{"dropped", engine.Outcome{"GPU-1": {State: engine.Reached, Dropped: 2}}, "no step failed: what is missing is tried again by itself, and 'gpushare status' says what still is"},
+		{"undone", engine.Outcome{"": {State: engine.Reached}, "GPU-1": {State: engine.Undone}, "GPU-2": {State: engine.Reached}}, "failed steps were undone" + correct},
+		{"not begun", engine.Outcome{"": {State: engine.Undone}, "GPU-1": {State: engine.Undone}}, "failed steps were undone" + correct},
+		{"not undone", engine.Outcome{"GPU-1": {State: engine.Held}}, "GPU 1 could not be restored: it has neither the former nor the desired state" + correct},
+		{"both", engine.Outcome{"GPU-1": {State: engine.Held}, "GPU-2": {State: engine.Undone}}, "failed steps were undone, but GPU 1 could not be restored: it has neither the former nor the desired state" + correct},
+		{"the last steps of the node", engine.Outcome{"": {State: engine.Held}, "GPU-1": {State: engine.Reached}}, "failed steps of the node were not undone" + correct},
+		{"dropped", engine.Outcome{"GPU-1": {State: engine.Reached, Dropped: 2}}, "no step failed: the missing parts are retried; 'gpushare status' lists them"},
 	} {
 		if got := hintOf(c.out, node); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
@@ -47,11 +47,11 @@ func TestHintOfAnOutcome(t *testing.T) {
 	}
 }
 
-// A change that is open says which GPUs it touches.
+// An open change lists the GPUs that it changes.
 func TestOpen(t *testing.T) {
 	cs := &Changes{State: state.NewState(nil, false)}
 	cs.Open("apply-1", &engine.Record{Steps: []step.Step{{GPU: "GPU-1"}, {GPU: ""}}})
 	if ch := cs.State.Changing(); ch.Operation != "apply-1" || len(ch.GPUs) != 1 || !ch.GPUs["GPU-1"] {
-		t.Errorf("the change under way is %+v", ch)
+		t.Errorf("the open change is %+v", ch)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Changes carries changes from their proposal to their closing.
+// Changes carries changes from their proposal to their end.
 type Changes struct {
 	*report.Reporter
 	Settings    ChangeSettings
@@ -43,38 +43,38 @@ type Changes struct {
 
 	Dynamic Dynamic
 	resets  resetDetector
-	applyMu locks.Mutex[locks.Apply] // one plan that may become a change at a time
+	applyMu locks.Mutex[locks.Apply] // held from the plan of a change until it is open or refused
 }
 
-// converger is what a change needs of the loop.
+// converger is what a change needs of the converge loop.
 type converger interface {
 	Correct(ctx context.Context) error
 	Converge(ctx context.Context) error
 	Refresh(ctx context.Context, node *observe.Node)
 }
 
-// leaseStopper ends leases.
+// leaseStopper stops leases.
 type leaseStopper interface {
 	StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error
 }
 
-// loginLimiter is what a change needs of those who limit logins.
+// loginLimiter is what a change needs of the limits of logins.
 type loginLimiter interface {
 	LimitedUsers() (int, error)
 	AdoptAll(ctx context.Context) error
 }
 
-// ChangeSettings are the settings that changes are made with.
+// ChangeSettings are the settings for changes.
 type ChangeSettings struct {
 	HostRoot      string
 	StateDir      string
 	CDIDir        string
 	SpecFile      string        // applied on a node that never had a spec
-	AnswerTimeout time.Duration // that the driver may take for what only reads
-	ChangeTimeout time.Duration // that it may take for a change
+	AnswerTimeout time.Duration // for driver calls that only read
+	ChangeTimeout time.Duration // for driver calls that change a GPU
 }
 
-// gpuDriver is the GPUs, and the worker's memory of those that did not answer.
+// gpuDriver is the driver. Retry admits a GPU again that the worker excluded because it did not answer.
 type gpuDriver interface {
 	gpu.Driver
 	Retry(ctx context.Context, id gpu.UUID) error

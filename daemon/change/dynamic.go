@@ -19,34 +19,34 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// dynamicInterval is how often it is looked for instances that nobody needs when nothing is known to be due.
+// dynamicInterval is the time between two passes when no idle instance is due earlier.
 const dynamicInterval = time.Minute
 
-// Dynamic is what is known of instances that are made on demand.
+// Dynamic is the state of instances that are created on demand.
 type Dynamic struct {
-	Signal loop.Wake // a request wants one, a lease ended, or a change did
+	Signal loop.Wake // a request needs one, or a lease or a change ended
 
 	mu   locks.Mutex[locks.Leaf] // guards what follows
 	idle map[idleKey]time.Time
 
-	// planning is held while a change of this kind is put together: whoever wants to change the node waits for that
-	// moment instead of being refused.
+	// planning is held while such a change is planned: a caller that wants to change the node waits for this short time and
+	// is not refused.
 	planning locks.Mutex[locks.Planning]
 }
 
-// idleKey is one instance while it is the same one.
+// idleKey identifies one instance. An instance that was created again has another generation.
 type idleKey struct {
 	gpu        gpu.UUID
 	placement  gpu.Placement
 	generation uint64
 }
 
-// Wake asks for a look soon. It may be called with any lock held.
+// Wake requests a pass soon. It may be called with any lock held.
 func (x *Dynamic) Wake() {
 	x.Signal.Set()
 }
 
-// since tells since when an instance is needed by nobody.
+// since returns the time since which no lease or request needs an instance.
 func (x *Dynamic) since(k idleKey) (time.Time, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -54,7 +54,7 @@ func (x *Dynamic) since(k idleKey) (time.Time, bool) {
 	return at, ok
 }
 
-// note takes down which instances nobody needs now. Those that nobody needed before keep their time.
+// note records the idle instances. Those that were idle before keep their time.
 func (x *Dynamic) note(unneeded []idleKey, now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -68,7 +68,7 @@ func (x *Dynamic) note(unneeded []idleKey, now time.Time) {
 	x.idle = next
 }
 
-// due gives the instances that nobody needed for as long as they are kept, and how long it is until the next is one.
+// due returns the instances that were idle for their keep time, and the time until the next one is due.
 func (x *Dynamic) due(keep func(gpu.UUID) time.Duration, now time.Time) (remove map[gpu.UUID][]gpu.Placement, next time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -83,7 +83,7 @@ func (x *Dynamic) due(keep func(gpu.UUID) time.Duration, now time.Time) (remove 
 	return remove, next
 }
 
-// postpone keeps instances that could not be taken away for as long again: it is not tried without end.
+// postpone starts the keep time of instances that could not be removed again, so that the removal is not retried at once.
 func (x *Dynamic) postpone(list map[gpu.UUID][]gpu.Placement, now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -94,8 +94,8 @@ func (x *Dynamic) postpone(list map[gpu.UUID][]gpu.Placement, now time.Time) {
 	}
 }
 
-// Run makes the instances that requests wait for, and takes away those that nobody needs any more, until ctx ends. Changes
-// that are under way then are the group's: they end with it.
+// Run creates the instances that requests wait for and removes idle ones, until ctx ends. Changes that are open then end with
+// the task group.
 func (cs *Changes) Run(ctx context.Context) {
 	for next := dynamicInterval; ; next = cs.serveDynamic(ctx) {
 		if _, ok := cs.Dynamic.Signal.Sleep(ctx, next); !ok {
@@ -104,8 +104,8 @@ func (cs *Changes) Run(ctx context.Context) {
 	}
 }
 
-// serveDynamic begins what is to be made and what is due to go, in one small change, unless another is under way: its end
-// asks for the next look. It tells when something is due next.
+// serveDynamic starts one change that creates requested instances and removes due ones. When another change is open it does
+// nothing: the end of that change wakes the loop. It returns the time until the next instance is due.
 func (cs *Changes) serveDynamic(ctx context.Context) time.Duration {
 	if want := cs.State.Desired(); !want.Enforcing() || !want.AnyDynamic() {
 		return dynamicInterval
@@ -117,7 +117,7 @@ func (cs *Changes) serveDynamic(ctx context.Context) time.Duration {
 	cs.Dynamic.planning.Lock()
 	defer cs.Dynamic.planning.Unlock()
 	if !cs.applyMu.TryLock() {
-		return min(next, time.Second) // Somebody plans a change, which may end without one: then nothing pokes.
+		return min(next, time.Second) // Another caller plans a change. If that is refused, nothing wakes this loop.
 	}
 	defer cs.applyMu.Unlock()
 	if cs.State.Changing() != nil || cs.Tasks.Stopping() {
@@ -127,7 +127,7 @@ func (cs *Changes) serveDynamic(ctx context.Context) time.Duration {
 	return next
 }
 
-// dueInstances notes which instances nobody needs, and gives those that are due to go.
+// dueInstances records the idle instances, and returns those that are due to be removed.
 func (cs *Changes) dueInstances() (remove map[gpu.UUID][]gpu.Placement, next time.Duration) {
 	want, node, st := cs.State.Desired(), cs.Observer.Last(), cs.State.Stored()
 	var unneeded []idleKey
@@ -164,7 +164,7 @@ func (cs *Changes) beginDynamic(ctx context.Context, pending []lease.PendingInst
 	if len(gpus) == 0 {
 		return
 	}
-	// First nobody is let in any more, and then it is looked at who is inside.
+	// The GPUs are closed to new leases before their current use is read.
 	placeholder := &state.OpenChange{Operation: state.KindDynamic, GPUs: gpus, Brief: true, Ended: make(chan struct{})}
 	cs.State.SetChanging(placeholder)
 	cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
@@ -180,7 +180,7 @@ func (cs *Changes) beginDynamic(ctx context.Context, pending []lease.PendingInst
 	}
 	if err != nil || len(record.Steps) == 0 {
 		if err != nil {
-			cs.Log.Error("cannot make MIG instances on demand", "error", err)
+			cs.Log.Error("cannot create MIG instances on demand", "error", err)
 			failed = gpus
 		}
 		cs.Dynamic.postpone(remove, cs.Now())
@@ -200,7 +200,7 @@ func (cs *Changes) beginDynamic(ctx context.Context, pending []lease.PendingInst
 	})
 }
 
-// planDynamic plans what is made and what goes, from a new look at the node. failed are the GPUs where it cannot be.
+// planDynamic plans the created and removed instances from a new observation. failed are the GPUs without a plan.
 func (cs *Changes) planDynamic(ctx context.Context, gpus map[gpu.UUID]bool, create map[gpu.UUID][]lease.InstanceSlot, remove map[gpu.UUID][]gpu.Placement) (r engine.Record, p api.Plan, failed map[gpu.UUID]bool, err error) {
 	want, node := cs.State.Desired(), cs.Observer.Observe(ctx)
 	if node.DriverErr != nil {
@@ -220,7 +220,7 @@ func (cs *Changes) planDynamic(ctx context.Context, gpus map[gpu.UUID]bool, crea
 		if err != nil {
 			failed[id] = true
 			cs.Dynamic.postpone(map[gpu.UUID][]gpu.Placement{id: remove[id]}, cs.Now())
-			cs.Log.Warn("cannot make MIG instances on demand", "gpu", id, "error", err)
+			cs.Log.Warn("cannot create MIG instances on demand", "gpu", id, "error", err)
 			continue
 		}
 		hardware = append(hardware, steps...)
@@ -238,7 +238,7 @@ func (cs *Changes) planDynamic(ctx context.Context, gpus map[gpu.UUID]bool, crea
 	return r, p, failed, nil
 }
 
-// withNodeSteps adds to steps that make and destroy idle instances what comes with them: units that are quiesced, and walls.
+// withNodeSteps adds the node steps to steps that create and destroy instances: quiesced units, and isolation.
 func (cs *Changes) withNodeSteps(ctx context.Context, want *state.Desired, node *observe.Node, use planner.Usage, hardware []step.Step) ([]step.Step, error) {
 	nodeSteps, err := planner.PlanNodeSteps(want, node, cs.Policy.NodeInput(want, node, hardware))
 	if err != nil {
@@ -251,10 +251,10 @@ func (cs *Changes) withNodeSteps(ctx context.Context, want *state.Desired, node 
 	return planner.Number(planner.WithoutDisruption(slices.Concat(quiesce.Stop, nodeSteps.Before, hardware, nodeSteps.After, quiesce.Start))), nil
 }
 
-// lockChanges lets one caller change the node, until done is called. Making an instance is short, so it waits for that;
-// another change is a conflict.
+// lockChanges admits one caller to change the node, until done is called. It waits for a change that only creates or removes
+// instances on demand, because that is short; any other open change is a conflict.
 func (cs *Changes) lockChanges(ctx context.Context) (done func(), err error) {
-	// It may be that only the making of an instance is being put together: that moment is waited for.
+	// The planning of instances on demand is short: wait for it.
 	cs.Dynamic.planning.Lock()
 	locked := cs.applyMu.TryLock()
 	cs.Dynamic.planning.Unlock()
@@ -276,14 +276,14 @@ func (cs *Changes) lockChanges(ctx context.Context) (done func(), err error) {
 	}
 	return func() {
 		cs.applyMu.Unlock()
-		cs.Dynamic.Wake() // Somebody may wait for an instance since.
+		cs.Dynamic.Wake() // A request may wait for an instance since then.
 	}, nil
 }
 
-// briefTimeout is how long a change is waited for that only makes instances.
+// briefTimeout is how long a caller waits for a change that only creates or removes instances on demand.
 const briefTimeout = time.Minute
 
-// IdleSince tells since when an instance is needed by nobody.
+// IdleSince returns the time since which no lease or request needs an instance.
 func (cs *Changes) IdleSince(id gpu.UUID, at gpu.Placement, generation uint64) (time.Time, bool) {
 	return cs.Dynamic.since(idleKey{id, at, generation})
 }

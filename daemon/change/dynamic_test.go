@@ -8,7 +8,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 )
 
-// What nobody needs keeps its time while nobody needs it, and begins anew when somebody did.
+// An idle instance keeps its time. The time starts again when the instance was used or created again.
 func TestIdleIsKept(t *testing.T) {
 	x := Dynamic{}
 	a, b := idleKey{observetest.One, gpu.Placement{Start: 0, Size: 1}, 1}, idleKey{observetest.One, gpu.Placement{Start: 1, Size: 1}, 2}
@@ -24,10 +24,10 @@ func TestIdleIsKept(t *testing.T) {
 	}{
 		{0, []idleKey{a}, 0, time.Minute},
 		{20, []idleKey{a, b}, 0, 40 * time.Second},
-		{30, []idleKey{b}, 0, 50 * time.Second}, // Somebody has a.
+		{30, []idleKey{b}, 0, 50 * time.Second}, // a is in use.
 		{40, []idleKey{a, b}, 0, 40 * time.Second},
 		{80, []idleKey{a, b}, 1, 20 * time.Second},
-		{90, []idleKey{again}, 0, time.Minute}, // Another in a's place.
+		{90, []idleKey{again}, 0, time.Minute}, // An instance that was created in the place of a.
 	} {
 		x.note(c.unneeded, at(c.seconds))
 		remove, next := x.due(keep, at(c.seconds))

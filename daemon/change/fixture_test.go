@@ -32,20 +32,20 @@ type noGPUs struct{ gpuDriver }
 
 func (noGPUs) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{}, nil }
 
-// idleConverger is a loop that finds nothing to do. It counts how often a change ended with it.
+// idleConverger is a converge loop that finds nothing to do. It counts the changes that ended with it.
 type idleConverger struct{ ends atomic.Int64 }
 
 func (c *idleConverger) Correct(context.Context) error          { return nil }
 func (c *idleConverger) Converge(context.Context) error         { c.ends.Add(1); return nil }
 func (c *idleConverger) Refresh(context.Context, *observe.Node) {}
 
-// unlimited has no logins with limits.
+// unlimited has no login with limits.
 type unlimited struct{}
 
 func (unlimited) LimitedUsers() (int, error)     { return 0, nil }
 func (unlimited) AdoptAll(context.Context) error { return nil }
 
-// fixture is who carries changes out, on slices in memory.
+// fixture is Changes on slices in memory.
 type fixture struct {
 	*Changes
 	*testing.T
@@ -96,7 +96,7 @@ func newFixture(t *testing.T) *fixture {
 	return w
 }
 
-// apply proposes a spec, accepts it and waits for its end. It gives the operation as it ended; nil when there was none.
+// apply proposes a spec, accepts it and waits for its end. It returns the ended operation; nil without one.
 func (w *fixture) apply(document string) *api.Operation {
 	w.Helper()
 	s, err := spec.Decode("node.yaml", []byte(document))

@@ -21,16 +21,16 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// The kinds of change by which an administrator settles what becomes of instances that others made.
+// The kinds of change by which an administrator imports or removes foreign instances.
 const (
 	kindImport = "import"
 	kindRemove = "remove"
 )
 
-// PostImport makes instances that others made ours: tenants get leases on them, and they are kept and given back as ours.
+// PostImport imports foreign instances: tenants get leases on them, and they are kept and removed like created ones.
 func (cs *Changes) PostImport(c *server.Call) error { return cs.postInstances(c, kindImport) }
 
-// PostRemove takes idle instances away that no layout asks for.
+// PostRemove removes idle instances that are in no layout.
 func (cs *Changes) PostRemove(c *server.Call) error { return cs.postInstances(c, kindRemove) }
 
 func (cs *Changes) postInstances(c *server.Call, kind string) error {
@@ -43,7 +43,7 @@ func (cs *Changes) postInstances(c *server.Call, kind string) error {
 		return &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()}
 	}
 	if len(q.Start) == 0 {
-		return &api.Error{Kind: api.KindInvalid, Message: "which instances? The request names none", Hint: "name the memory slice at which each begins: 'gpushare mig list' shows them"}
+		return &api.Error{Kind: api.KindInvalid, Message: "the request names no instance", Hint: "name the memory slice at which each begins: 'gpushare mig list' shows them"}
 	}
 	check := c.R.URL.Query().Get("check") != ""
 	if !check {
@@ -72,17 +72,17 @@ func (cs *Changes) postInstances(c *server.Call, kind string) error {
 	return c.Reply(http.StatusOK, out)
 }
 
-// instancesProposal is what becomes of instances of one GPU.
+// instancesProposal is the import or the removal of instances of one GPU.
 type instancesProposal struct {
 	kind    string
 	node    *observe.Node
 	gpu     *observe.GPU
-	imports []gpu.Instance // that are ours from now on, as they are
+	imports []gpu.Instance // imported without a step
 	steps   []step.Step
 	plan    api.Plan
 }
 
-// proposeInstances works out what would be done, or says exactly why it cannot be. It changes nothing.
+// proposeInstances plans the request, or returns the reason why it is not possible. It changes nothing.
 func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.InstancesRequest) (*instancesProposal, error) {
 	node, want := cs.Observer.Observe(ctx), cs.State.Desired()
 	if node.DriverErr != nil {
@@ -99,18 +99,18 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	name := fmt.Sprintf("GPU %d", s.gpu.Identity.Index)
 	switch {
 	case s.gpu.Err != nil:
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: "'gpushare gpu retry' tries it again"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: "'gpushare gpu retry' retries it"}
 	case !want.Enforcing():
-		return nil, &api.Error{Kind: api.KindInvalid, Message: "nothing is changed on this node: its spec says enforce: observe, or there is none", Hint: "apply a spec with enforce: on first"}
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot change MIG instances: the node has no spec with enforce: on", Hint: "apply a spec with enforce: on first"}
 	case want.Mode(id) != api.ModeMIG:
-		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("%s is in mode %s by the spec: its MIG instances are not gpushare's business", name, want.Mode(id)), Hint: "give it mode: mig in the spec first"}
+		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot change the MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)), Hint: "apply a spec with mode: mig for it first"}
 	case s.gpu.Profiles == nil:
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the driver does not tell the MIG profiles of " + name}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the driver does not report the MIG profiles of " + name}
 	}
 	st := cs.State.Stored()
 	a, achieved := st.Achieved[id]
 	if _, held := st.Held[id]; held || !achieved {
-		return nil, &api.Error{Kind: api.KindConflict, Message: name + " is not as the spec says", Hint: "'gpushare status' says why; settle that first"}
+		return nil, &api.Error{Kind: api.KindConflict, Message: "cannot change the MIG instances of " + name + ": it is not as the spec says", Hint: "'gpushare status' says why; correct that first"}
 	}
 	use := cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	present := planner.Present(want.GPUs[id], s.gpu, use)
@@ -151,13 +151,13 @@ func instanceAt(g *observe.GPU, present []mig.Present, start uint32) (*mig.Prese
 	return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no MIG instance begins at slice %d of GPU %d", start, g.Identity.Index), Hint: hint}
 }
 
-// instanceName says what and where an instance is.
+// instanceName is the profile and the start of an instance.
 func instanceName(g *observe.GPU, b *mig.Present) string {
 	return fmt.Sprintf("%s at %d", planner.ProfileName(g.Profiles, b.ProfileID), b.Placement.Start)
 }
 
-// planImport takes instances over. One without compute instances is completed, which is a change of the hardware. Those
-// that are ours already stay as they are.
+// planImport plans the import of instances. One without compute instances is completed, which is a step. Managed ones stay
+// unchanged.
 func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present, starts []uint32) ([]step.Step, error) {
 	var steps []step.Step
 	for _, start := range starts {
@@ -172,12 +172,12 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 			s.imports = append(s.imports, b.Instance)
 			continue
 		}
-		for i := range present { // Nothing else is asked of the planner.
+		for i := range present { // The planner must change nothing else.
 			present[i].Keepable = true
 		}
 		r, err := mig.Plan(*s.gpu.Profiles, present, []mig.Request{{Name: planner.ProfileName(s.gpu.Profiles, b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
 		if err != nil {
-			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot adopt " + instanceName(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
+			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot import " + instanceName(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
 		}
 		r.Imported = true
 		steps = append(steps, r.Steps(s.gpu.Identity.UUID)...)
@@ -185,7 +185,7 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 	return steps, nil
 }
 
-// planRemove destroys idle instances that no layout asks for, whoever made them.
+// planRemove plans the removal of idle instances that are in no layout, managed and foreign ones.
 func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig.Present, starts []uint32) ([]step.Step, error) {
 	layout := state.LayoutPlacements(e, g, a)
 	removed := map[gpu.Placement]bool{}
@@ -197,7 +197,7 @@ func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig
 		case b.InUse:
 			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", instanceName(g, b), g.Identity.Index, step.Join(b.InUseBy)), Hint: "nothing was changed; wait until they end, or stop them"}
 		case slices.Contains(layout, b.Placement):
-			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: the layout in the spec has it", instanceName(g, b), g.Identity.Index), Hint: "nothing was changed; take it out of the layout and apply that"}
+			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in the layout of the spec", instanceName(g, b), g.Identity.Index), Hint: "nothing was changed; remove it from the layout and apply the spec"}
 		}
 		removed[b.Placement] = true
 	}
@@ -216,7 +216,7 @@ func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig
 	return steps, nil
 }
 
-// acceptInstances records what is ours now, and starts what must be done for it.
+// acceptInstances records the imported instances, and starts the steps.
 func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, caller string) (*api.Operation, error) {
 	want, id := cs.State.Desired(), s.gpu.Identity.UUID
 	record := engine.Record{Kind: s.kind, By: caller, Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(s.node), Steps: s.steps}
@@ -236,7 +236,7 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, ca
 		return recordChange(st, &record)
 	})
 	if err != nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "nothing was changed: " + err.Error(), Hint: "make room in " + cs.Settings.StateDir + " and try again"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "nothing was changed: " + err.Error(), Hint: "free space in " + cs.Settings.StateDir + " and try again"}
 	}
 	var names []string
 	for i := range s.imports {
@@ -250,7 +250,7 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, ca
 	cs.Audit(caller, "mig "+s.kind, fmt.Sprintf("GPU %d: %s", s.gpu.Identity.Index, strings.Join(names, ", ")))
 	if len(s.steps) == 0 {
 		cs.Converger.Refresh(ctx, s.node)
-		cs.Wake() // What is ours now may be granted now.
+		cs.Wake() // Imported instances may be granted now.
 		return nil, nil
 	}
 	op := cs.launch(record, s.plan)

@@ -14,13 +14,13 @@ import (
 // LeaseStop carries out the steps that end leases.
 type LeaseStop struct{ D *Changes }
 
-// Applied tells whether the lease is gone.
+// Applied reports whether the lease has ended.
 func (h LeaseStop) Applied(_ context.Context, s step.Step) (bool, error) {
 	l, err := h.lease(s)
 	return l == nil, err
 }
 
-// Do ends the lease, with its processes the polite way, and returns when it is gone.
+// Do ends the lease and returns when it has ended. KindLeaseStop stops its processes: SIGTERM, then SIGKILL.
 func (h LeaseStop) Do(ctx context.Context, s step.Step) error {
 	l, err := h.lease(s)
 	if err != nil || l == nil {
@@ -35,7 +35,7 @@ func (h LeaseStop) Do(ctx context.Context, s step.Step) error {
 	return h.D.Stopper.AwaitEnded(ctx, l.ID)
 }
 
-// Undo does nothing: who was stopped stays stopped.
+// Undo does nothing: stopped processes stay stopped.
 func (h LeaseStop) Undo(context.Context, step.Step) error { return nil }
 
 func (h LeaseStop) lease(s step.Step) (*lease.Lease, error) {

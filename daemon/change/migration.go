@@ -14,7 +14,7 @@ import (
 // MigrationPolicy carries out the steps of kind KindMigration.
 type MigrationPolicy struct{ D *Changes }
 
-var errNoBus = errors.New("cannot set a bus policy: no service manager runs here")
+var errNoBus = errors.New("cannot set a bus policy: no service manager runs on this host")
 
 // Applied reads the policy back.
 func (h MigrationPolicy) Applied(_ context.Context, s step.Step) (bool, error) {
@@ -26,10 +26,10 @@ func (h MigrationPolicy) Applied(_ context.Context, s step.Step) (bool, error) {
 	return is == want.Deny, err
 }
 
-// Do sets it. Doing it twice is doing it once.
+// Do sets it. It is idempotent.
 func (h MigrationPolicy) Do(ctx context.Context, s step.Step) error { return h.set(ctx, s.Args) }
 
-// Undo puts back what was before. Without undo data it stays.
+// Undo restores the former policy. Without undo data it does nothing.
 func (h MigrationPolicy) Undo(ctx context.Context, s step.Step) error {
 	if len(s.Undo) == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 // ProcessStop carries out the steps that end processes.
 type ProcessStop struct{ Stopper *stop.Stopper }
 
-// Applied tells whether the process has ended.
+// Applied reports whether the process has ended.
 func (h ProcessStop) Applied(_ context.Context, s step.Step) (bool, error) {
 	a, err := processOf(s)
 	return err == nil && !procfs.Alive(a.PID, a.Start), err
@@ -29,7 +29,7 @@ func (h ProcessStop) Do(ctx context.Context, s step.Step) error {
 	return h.Stopper.Process(ctx, a.PID, a.Start, a.Name, s.GPU, s.Reason)
 }
 
-// Undo does nothing: who was stopped stays stopped.
+// Undo does nothing: a stopped process stays stopped.
 func (h ProcessStop) Undo(context.Context, step.Step) error { return nil }
 
 func processOf(s step.Step) (planner.ProcessArgs, error) {

@@ -18,20 +18,20 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// Services stops units of the host's around a change, and starts them again.
+// Services stops systemd units around a change, and starts them again.
 type Services interface {
-	// UnitActive tells whether a unit runs; cgroup.ErrNotFound when there is none of that name.
+	// UnitActive reports whether a unit runs; cgroup.ErrNotFound for an unknown unit.
 	UnitActive(ctx context.Context, unit string) (bool, error)
-	// StopUnit stops a unit and returns when it has ended.
+	// StopUnit stops a unit and returns when it is stopped.
 	StopUnit(ctx context.Context, unit string) error
 	// StartUnit starts a unit and returns when it runs.
 	StartUnit(ctx context.Context, unit string) error
 }
 
-// unitTimeout bounds the stop of one unit: systemd gives it 90 s by itself before it is killed.
+// unitTimeout is the deadline for the stop of one unit: by default systemd kills it after 90 s.
 const unitTimeout = 2 * time.Minute
 
-// StepTimeout is how long one step may take: what the driver may, or longer.
+// StepTimeout is the deadline of one step. It is longer than that of a driver call.
 func (cs *Changes) StepTimeout(s step.Step) time.Duration {
 	if s.Kind == planner.KindUnitStop {
 		return unitTimeout
@@ -39,8 +39,8 @@ func (cs *Changes) StepTimeout(s step.Step) time.Duration {
 	return max(time.Minute, 2*cs.Settings.ChangeTimeout)
 }
 
-// planQuiesce has the units of node.quiesce stopped that have a GPU open whose MIG partition the steps change, and started
-// again when all is done. Units that have no processes (sockets, timers) would only wake those up: they go with them.
+// planQuiesce plans the stop and the later start of the services of node.quiesce that have a GPU open whose MIG partition the
+// steps change. Other units of the list (sockets, timers) could start those services: they are stopped with them.
 func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use planner.Usage, steps []step.Step) (planner.QuiescePlan, error) {
 	var q planner.QuiescePlan
 	if want.Spec == nil || len(want.Spec.Node.Quiesce) == 0 {
@@ -74,7 +74,7 @@ func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use pla
 			continue
 		}
 		if err != nil {
-			return q, &api.Error{Kind: api.KindUnavailable, Message: "cannot see whether " + unit + " runs: " + err.Error(), Hint: "nothing was changed; node.quiesce names it"}
+			return q, &api.Error{Kind: api.KindUnavailable, Message: "cannot read whether " + unit + " runs: " + err.Error(), Hint: "nothing was changed; node.quiesce names it"}
 		}
 		if active {
 			stop, start := planner.UnitSteps(unit)
@@ -88,7 +88,7 @@ func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use pla
 // QuiesceUnit carries out the steps that stop and start units.
 type QuiesceUnit struct{ D *Changes }
 
-// Applied tells whether the unit is stopped, or started.
+// Applied reports whether the unit is stopped, or started.
 func (h QuiesceUnit) Applied(ctx context.Context, s step.Step) (bool, error) {
 	unit, err := h.unit(s)
 	if err != nil {
@@ -96,7 +96,7 @@ func (h QuiesceUnit) Applied(ctx context.Context, s step.Step) (bool, error) {
 	}
 	active, err := h.D.Services.UnitActive(ctx, unit)
 	if errors.Is(err, cgroup.ErrNotFound) {
-		return true, nil // It was removed from the host meanwhile: nobody can start it any more.
+		return true, nil // It was removed from the host meanwhile and cannot be started.
 	}
 	return err == nil && active == (s.Kind == planner.KindUnitStart), err
 }
@@ -113,7 +113,7 @@ func (h QuiesceUnit) Do(ctx context.Context, s step.Step) error {
 	return h.D.Services.StopUnit(ctx, unit)
 }
 
-// Undo starts what was stopped. What was started stays.
+// Undo starts a stopped unit. A started unit keeps running.
 func (h QuiesceUnit) Undo(ctx context.Context, s step.Step) error {
 	unit, err := h.unit(s)
 	if err != nil || s.Kind != planner.KindUnitStop {
@@ -125,10 +125,10 @@ func (h QuiesceUnit) Undo(ctx context.Context, s step.Step) error {
 func (h QuiesceUnit) unit(s step.Step) (string, error) {
 	var a planner.UnitArgs
 	if err := json.Unmarshal(s.Args, &a); err != nil {
-		return "", fmt.Errorf("cannot read which unit it is: %w", err)
+		return "", fmt.Errorf("cannot read the unit of a step: %w", err)
 	}
 	if h.D.Services == nil {
-		return "", fmt.Errorf("cannot reach %s: there is no systemd now", a.Unit)
+		return "", fmt.Errorf("cannot reach %s: systemd does not run", a.Unit)
 	}
 	return a.Unit, nil
 }
@@ -151,22 +151,22 @@ func (cs *Changes) stoppedUnits(ctx context.Context, r *engine.Record) []string 
 	return out
 }
 
-// startTimeout bounds the starting of units outside of a change.
+// startTimeout is the deadline for the start of units outside of a change.
 const startTimeout = 20 * time.Second
 
-// startStoppedUnits starts what a change stopped when it is cut short: what was stopped for us must not stay so for as long as the
-// daemon is away. Whoever goes on with the change stops them once more.
+// startStoppedUnits starts the units of an interrupted change, so that they do not stay stopped while the daemon is stopped.
+// The resumed change stops them again.
 func (cs *Changes) startStoppedUnits(ctx context.Context, r *engine.Record) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
 	for _, unit := range cs.stoppedUnits(ctx, r) {
 		if err := cs.Services.StartUnit(ctx, unit); err != nil {
-			cs.Log.Error("a unit that was stopped for a change does not start again", "unit", unit, "error", err)
+			cs.Log.Error("cannot start a unit that was stopped for a change", "unit", unit, "error", err)
 		}
 	}
 }
 
-// RestartUnits tries again to start the units that a change stopped and could not start.
+// RestartUnits retries to start the units that a change stopped and could not start.
 func (cs *Changes) RestartUnits(ctx context.Context) {
 	left := cs.State.Stored().StoppedUnits
 	conditions := map[string]api.Condition{}
@@ -178,7 +178,7 @@ func (cs *Changes) RestartUnits(ctx context.Context) {
 	defer cancel()
 	var still []string
 	for _, unit := range left {
-		err := errors.New("there is no systemd now")
+		err := errors.New("systemd does not run")
 		if cs.Services != nil {
 			err = cs.Services.StartUnit(ctx, unit)
 		}
@@ -188,13 +188,13 @@ func (cs *Changes) RestartUnits(ctx context.Context) {
 		still = append(still, unit)
 		conditions[unit] = api.Condition{
 			Message: unit + " was stopped for a change and does not start again: " + err.Error(),
-			Hint:    "it is tried again with every look at the node; 'systemctl status " + unit + "' says more",
+			Hint:    "the start is retried with every pass; see 'systemctl status " + unit + "'",
 		}
 	}
 	if len(still) == len(left) {
 		return
 	}
 	if err := cs.State.Store.Update(func(s *store.State) error { s.StoppedUnits = still; return nil }); err != nil {
-		cs.Log.Error("cannot record that units were started again", "error", err)
+		cs.Log.Error("cannot record that units were started", "error", err)
 	}
 }

@@ -28,14 +28,14 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// unitHost is a service manager with these units; true: it runs.
+// unitHost is a service manager with these units.
 type unitHost struct {
 	runs   map[string]bool
 	broken map[string]error // by "stop x.service" and "start x.service"
 	did    []string
 	calls  int
-	stopAt int    // this call ends the daemon's life before it is carried out; 0: none
-	stop   func() // of the life
+	stopAt int    // the daemon is stopped before this call is carried out; 0: never
+	stop   func() // stops the daemon
 }
 
 func (u *unitHost) call(what, unit string, becomes bool) error {
@@ -81,19 +81,19 @@ func TestPlanQuiesce(t *testing.T) {
 		want    []string
 		warns   string
 	}{
-		{name: "nothing is to be quiesced", runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: makes},
+		{name: "the spec quiesces nothing", runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: makes},
 		{name: "it has the GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 12}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
 		{name: "it has an instance open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, Instances: map[planner.InstanceKey][]int{{GPU: observetest.One, GI: 3}: {10}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
 		{name: "it has another GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{"GPU-2": {10}}}, steps: makes},
-		{name: "the change is none of MIG", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One)}}},
+		{name: "the change has no MIG step", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One)}}},
 		{name: "it does not run", quiesce: []string{dcgm, exporter}, runs: map[string]bool{dcgm: false, exporter: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 11}}}, steps: makes, want: []string{"stop " + exporter, "start " + exporter + " again"}},
-		{name: "not all could be seen", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
-		{name: "there is none", quiesce: []string{dcgm, "gone.service"}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}, warns: "there is no unit gone.service"},
+		{name: "not every process was read", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "an unknown unit", quiesce: []string{dcgm, "gone.service"}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}, warns: "there is no unit gone.service"},
 		{
-			name: "what wakes them goes first and comes last", quiesce: []string{dcgm, exporter, "exporter.timer"}, runs: map[string]bool{dcgm: true, exporter: true, "exporter.timer": true}, steps: makes,
+			name: "a unit that starts them is stopped first and started last", quiesce: []string{dcgm, exporter, "exporter.timer"}, runs: map[string]bool{dcgm: true, exporter: true, "exporter.timer": true}, steps: makes,
 			want: []string{"stop exporter.timer", "stop " + dcgm, "stop " + exporter, "start " + exporter + " again", "start " + dcgm + " again", "start exporter.timer again"},
 		},
-		{name: "what wakes nobody who has it open stays", quiesce: []string{dcgm, "exporter.timer"}, runs: map[string]bool{dcgm: true, "exporter.timer": true}, open: planner.OpenDevices{Complete: true}, steps: makes},
+		{name: "a unit that starts no service in use keeps running", quiesce: []string{dcgm, "exporter.timer"}, runs: map[string]bool{dcgm: true, "exporter.timer": true}, open: planner.OpenDevices{Complete: true}, steps: makes},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &Changes{Services: &unitHost{runs: c.runs}}
@@ -122,7 +122,7 @@ func TestPlanQuiesce(t *testing.T) {
 			}
 		})
 	}
-	t.Run("nothing stops units here", func(t *testing.T) {
+	t.Run("no service manager", func(t *testing.T) {
 		want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Quiesce: []string{dcgm}}}}
 		q, err := (&Changes{}).planQuiesce(t.Context(), want, plannertest.NoUsage(), makes)
 		if err != nil || len(q.Stop)+len(q.Start) != 0 || len(q.Warnings) != 1 {
@@ -131,7 +131,7 @@ func TestPlanQuiesce(t *testing.T) {
 	})
 }
 
-// partition is a GPU that units are stopped for: it looks whether they are when it is changed.
+// partition is a GPU that units are stopped for: it checks that they are stopped when it is changed.
 type partition struct {
 	host   *unitHost
 	broken string // this GPU does not change
@@ -169,8 +169,8 @@ func (p *partition) Undo(_ context.Context, s step.Step) error {
 	return nil
 }
 
-// Whatever happens to a change, the units that were stopped for it run when it has ended; and none runs while a GPU is
-// changed. The daemon dies before each call to the service manager, and the next one settles what it left.
+// However a change ends, the units that were stopped for it run afterwards, and none runs while a GPU is changed. The daemon
+// is stopped before each call to the service manager, and its next run resumes the change.
 func TestQuiescedUnitsRunAgain(t *testing.T) {
 	record := func() *engine.Record {
 		stop1, start1 := planner.UnitSteps(dcgm)
@@ -187,13 +187,13 @@ func TestQuiescedUnitsRunAgain(t *testing.T) {
 		state      engine.State
 		notStarted string // a unit that cannot be started
 	}{
-		{name: "all goes well", state: engine.Reached},
+		{name: "no failure", state: engine.Reached},
 		{name: "a GPU does not change", gpu: "GPU-2", state: engine.Undone},
 		{name: "a unit does not stop", broken: map[string]error{"stop " + exporter: errors.New("it hangs")}, state: engine.Undone},
 		{name: "a unit does not start", broken: map[string]error{"start " + exporter: errors.New("it fails")}, state: engine.Held, notStarted: exporter},
 	} {
 		for stopAt := range 8 {
-			t.Run(fmt.Sprintf("%s, dies at %d", c.name, stopAt), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, stopped at call %d", c.name, stopAt), func(t *testing.T) {
 				host := &unitHost{runs: map[string]bool{dcgm: true, exporter: true}, broken: c.broken, stopAt: stopAt}
 				hardware := &partition{host: host, steps: map[string]bool{}, broken: c.gpu}
 				daemonRun := func() (*Changes, *engine.Engine) {
@@ -214,7 +214,7 @@ func TestQuiescedUnitsRunAgain(t *testing.T) {
 				}
 				for unit, runs := range host.runs {
 					if runs != (unit != c.notStarted) {
-						t.Errorf("%s runs: %v; done was %q", unit, runs, host.did)
+						t.Errorf("%s runs: %v; calls: %q", unit, runs, host.did)
 					}
 				}
 				if len(hardware.wrong) != 0 {
@@ -222,25 +222,25 @@ func TestQuiescedUnitsRunAgain(t *testing.T) {
 				}
 				d, _ := daemonRun()
 				if left := d.stoppedUnits(t.Context(), record()); (c.notStarted == "") != (len(left) == 0) || c.notStarted != "" && !slices.Contains(left, c.notStarted) {
-					t.Errorf("left are %q", left)
+					t.Errorf("stopped units: %q", left)
 				}
 			})
 		}
 	}
 }
 
-// A daemon that is told to stop in the middle of a change leaves no unit stopped behind it.
+// A daemon that is stopped during a change starts the units again.
 func TestUnitsAreStartedWhenAChangeIsInterrupted(t *testing.T) {
 	host := &unitHost{runs: map[string]bool{dcgm: false, exporter: true}}
 	d := &Changes{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Services: host}
 	stop, start := planner.UnitSteps(dcgm)
 	d.startStoppedUnits(t.Context(), &engine.Record{Steps: []step.Step{stop, start}})
 	if !host.runs[dcgm] || len(host.did) != 1 {
-		t.Errorf("done was %q", host.did)
+		t.Errorf("calls: %q", host.did)
 	}
 }
 
-// What could not be started again is tried again, told, and forgotten when it runs.
+// A unit that could not be started is retried and reported until it runs.
 func TestUnitsAreStartedUntilTheyRun(t *testing.T) {
 	host := &unitHost{runs: map[string]bool{dcgm: false}, broken: map[string]error{"start " + dcgm: errors.New("it fails")}}
 	st, _, err := store.Open(t.TempDir())
@@ -254,14 +254,14 @@ func TestUnitsAreStartedUntilTheyRun(t *testing.T) {
 	d := &Changes{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Services: host, State: state.NewState(st, false)}
 	d.RestartUnits(t.Context())
 	if got := d.Conditions.List(); len(got) != 1 || !strings.Contains(got[0].Message, dcgm+" was stopped for a change and does not start again: it fails") {
-		t.Errorf("told is %+v", got)
+		t.Errorf("the conditions are %+v", got)
 	}
 	if left := st.State().StoppedUnits; !slices.Equal(left, []string{dcgm, "gone.service"}) && !slices.Equal(left, []string{dcgm}) {
-		t.Errorf("left are %q", left)
+		t.Errorf("stopped units: %q", left)
 	}
 	host.broken = nil
 	d.RestartUnits(t.Context())
 	if left := st.State().StoppedUnits; !host.runs[dcgm] || len(left) != 0 || len(d.Conditions.List()) != 0 {
-		t.Errorf("left are %q, told is %+v", left, d.Conditions.List())
+		t.Errorf("stopped units: %q, the conditions are %+v", left, d.Conditions.List())
 	}
 }

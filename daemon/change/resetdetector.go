@@ -6,13 +6,13 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// resetDetector is which GPUs have been in sight from look to look. A GPU is reset only while nobody has it open, so never under
-// the eyes of a daemon that reads it; and no driver tells afterwards that it was. The converge loop's alone.
+// resetDetector records which GPUs answered at the last observation. A GPU can be reset only while no process has it open, so
+// it does not answer the daemon then; the driver does not report the reset afterwards. Only the converge loop uses it.
 type resetDetector struct {
-	answered map[gpu.UUID]bool // at the look before
+	answered map[gpu.UUID]bool // at the previous observation
 }
 
-// note keeps what a look saw, once what follows from it is under way.
+// note records an observation after its consequences were started.
 func (s *resetDetector) note(node *observe.Node) {
 	s.answered = map[gpu.UUID]bool{}
 	for i := range node.GPUs {
@@ -20,8 +20,8 @@ func (s *resetDetector) note(node *observe.Node) {
 	}
 }
 
-// wasReset tells whether all instances of a GPU went while it was out of sight, as a reset takes them. While it is in sight
-// that is somebody's doing, which is told and left alone.
+// wasReset reports whether a GPU lost all instances while it did not answer, as by a reset. When it answered at the previous
+// observation, another process removed them: that is drift, which is reported and not restored.
 func (s *resetDetector) wasReset(a *store.Achieved, node *observe.Node, id gpu.UUID) bool {
 	g, ok := node.GPU(id)
 	return ok && g.Err == nil && !s.answered[id] && a.MIG && len(a.Layout) > 0 && len(g.Instances) == 0

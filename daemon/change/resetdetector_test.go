@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// What went while nobody looked was taken by a reset; what goes under our eyes is somebody's doing.
+// Instances that disappear while the GPU does not answer were lost by a reset; otherwise it is drift.
 func TestResetIsDistinguishedFromDrift(t *testing.T) {
 	complete, empty := observetest.Device(true, observetest.Instance(9, 0)), observetest.Device(true)
 	lost := observetest.With(empty, func(g *observe.GPU) { g.Err = gpu.ErrLost })
@@ -18,24 +18,24 @@ func TestResetIsDistinguishedFromDrift(t *testing.T) {
 		name         string
 		observations []observe.GPU
 		a            store.Achieved
-		reset        bool // at the last
+		reset        bool // at the last observation
 	}{
-		{"the first look of a life finds it whole", []observe.GPU{complete}, achieved, false},
-		{"the first look of a life finds nothing", []observe.GPU{empty}, achieved, true},
-		{"it goes between two looks", []observe.GPU{complete, empty}, achieved, false},
-		{"it was lost and comes back with nothing", []observe.GPU{complete, lost, empty}, achieved, true},
+		{"the first observation finds all instances", []observe.GPU{complete}, achieved, false},
+		{"the first observation finds none", []observe.GPU{empty}, achieved, true},
+		{"they disappear between two observations", []observe.GPU{complete, empty}, achieved, false},
+		{"it was lost and comes back with none", []observe.GPU{complete, lost, empty}, achieved, true},
 		{"it is lost", []observe.GPU{complete, lost}, achieved, false},
-		{"it was lost and comes back whole", []observe.GPU{complete, lost, complete}, achieved, false},
-		{"it was lost, came back, and somebody empties it", []observe.GPU{complete, lost, complete, empty}, achieved, false},
-		{"it never had any", []observe.GPU{empty}, store.Achieved{MIG: true}, false},
-		{"only a part is gone", []observe.GPU{observetest.Device(true, observetest.Instance(19, 0))}, achieved, false},
+		{"it was lost and comes back with all", []observe.GPU{complete, lost, complete}, achieved, false},
+		{"it was lost, came back, and they are removed later", []observe.GPU{complete, lost, complete, empty}, achieved, false},
+		{"it never had one", []observe.GPU{empty}, store.Achieved{MIG: true}, false},
+		{"only some disappear", []observe.GPU{observetest.Device(true, observetest.Instance(19, 0))}, achieved, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var s resetDetector
 			for i, g := range c.observations {
 				node := &observe.Node{GPUs: []observe.GPU{g}}
 				if last := i == len(c.observations)-1; last && s.wasReset(&c.a, node, observetest.One) != c.reset {
-					t.Errorf("wiped is not %v", c.reset)
+					t.Errorf("wasReset is not %v", c.reset)
 				}
 				s.note(node)
 			}

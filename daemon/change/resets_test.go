@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 )
 
-// Before a reset is allowed, it is said what goes with it.
+// A plan lists the effects of a reset before it is allowed.
 func TestResetWarnings(t *testing.T) {
 	at := func(id gpu.UUID, index int, pci string) observe.GPU {
 		return observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Identity = gpu.Identity{UUID: id, Index: index, PCI: pci} })
@@ -25,8 +25,8 @@ func TestResetWarnings(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		files []string
-		links map[gpu.UUID]gpu.NVLinks // whose are missing cannot be read
-		reset []gpu.UUID               // the one, if empty
+		links map[gpu.UUID]gpu.NVLinks // those of other GPUs cannot be read
+		reset []gpu.UUID               // empty: GPU-1
 		use   map[gpu.UUID]string      // leases
 		want  []string
 	}{
@@ -39,7 +39,7 @@ func TestResetWarnings(t *testing.T) {
 		{name: "a bridge", links: map[gpu.UUID]gpu.NVLinks{observetest.One: bridge}, want: []string{
 			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: NVLink joins it with GPU 2 (GPU-2), which must be idle too; no fabric manager runs",
 		}},
-		{name: "a bridge to somebody", links: map[gpu.UUID]gpu.NVLinks{observetest.One: bridge}, use: map[gpu.UUID]string{observetest.One: "red-big-1", "GPU-2": "red-big-2", "GPU-3": "red-big-3"}, want: []string{
+		{name: "a bridge to a GPU in use", links: map[gpu.UUID]gpu.NVLinks{observetest.One: bridge}, use: map[gpu.UUID]string{observetest.One: "red-big-1", "GPU-2": "red-big-2", "GPU-3": "red-big-3"}, want: []string{
 			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: NVLink joins it with GPU 2 (GPU-2), which must be idle too; no fabric manager runs",
 			"GPU 2 (GPU-2) is in use by red-big-2, pid 42 (python), and must be idle for the reset of GPU 1: the driver may refuse the reset, or those processes may fail",
 		}},
@@ -48,7 +48,7 @@ func TestResetWarnings(t *testing.T) {
 			"GPU 2 (GPU-2) is reset, and no GPU outside of this plan: NVLink joins it with GPU 1 (GPU-1), to be reset too; no fabric manager runs",
 		}},
 		{
-			name: "two that share a peer, and one that is not seen", reset: []gpu.UUID{observetest.One, "GPU-2"}, use: map[gpu.UUID]string{"GPU-3": "red-big-3"},
+			name: "two that share a peer, and one that is not visible", reset: []gpu.UUID{observetest.One, "GPU-2"}, use: map[gpu.UUID]string{"GPU-3": "red-big-3"},
 			links: map[gpu.UUID]gpu.NVLinks{observetest.One: {Peers: []string{"0000:47:00.0", "0000:99:00.0"}, Unknown: 2}, "GPU-2": {Peers: []string{"0000:47:00.0"}}},
 			want: []string{
 				"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: NVLink joins it with GPU 3 (GPU-3) and a GPU at 0000:99:00.0 that is not visible here, which must be idle too; 2 of its NVLinks lead to devices that the driver does not name; no fabric manager runs",
@@ -62,7 +62,7 @@ func TestResetWarnings(t *testing.T) {
 		{name: "switches and a manager, links down", files: []string{nvswitch, manager}, links: map[gpu.UUID]gpu.NVLinks{observetest.One: {Down: 12}}, want: []string{
 			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: 1 NVSwitches of this host join it with every other GPU there, and some boards are only reset together; the fabric manager runs (pid 815)",
 		}},
-		{name: "a guest's switches, which its host has", links: map[gpu.UUID]gpu.NVLinks{observetest.One: {Switches: 12}}, want: []string{
+		{name: "NVSwitches that only the hypervisor sees", links: map[gpu.UUID]gpu.NVLinks{observetest.One: {Switches: 12}}, want: []string{
 			"GPU 1 (GPU-1) is reset, and no GPU outside of this plan: 12 of its NVLinks lead to NVSwitches, which join it with every other GPU there, and some boards are only reset together; no fabric manager runs",
 		}},
 		{name: "links that cannot be read", want: []string{

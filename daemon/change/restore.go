@@ -13,8 +13,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// planRestore plans what a boot took away: the recorded layouts at their placements, and for GPUs that never reached
-// what was accepted, one try without any authority.
+// planRestore plans what a boot removed: the recorded layouts at their placements. A GPU that never reached the accepted spec
+// is planned once more, without authority.
 func (cs *Changes) planRestore(ctx context.Context, want *state.Desired, node *observe.Node, lost map[gpu.UUID]bool) ([]step.Step, map[gpu.UUID]error) {
 	var steps []step.Step
 	problems := map[gpu.UUID]error{}
@@ -22,7 +22,7 @@ func (cs *Changes) planRestore(ctx context.Context, want *state.Desired, node *o
 	for _, id := range slices.Sorted(maps.Keys(lost)) {
 		g, ok := node.GPU(id)
 		if !ok || g.Err != nil {
-			continue // It is tried again when it answers.
+			continue // It is planned when it answers.
 		}
 		a, known := st.Achieved[id]
 		a.Layout = planner.RestoredLayout(want, id, &a)
@@ -41,7 +41,7 @@ func (cs *Changes) planRestore(ctx context.Context, want *state.Desired, node *o
 	}
 	quiesce, err := cs.planQuiesce(ctx, want, use, steps)
 	if err != nil {
-		cs.Log.Warn("units are not stopped for the restoring of layouts", "error", err)
+		cs.Log.Warn("cannot stop units for the restore of layouts", "error", err)
 	}
 	return slices.Concat(quiesce.Stop, steps, quiesce.Start), problems
 }

@@ -24,17 +24,17 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// proposal is a spec on its way to be accepted.
+// proposal is a planned change that is not accepted yet.
 type proposal struct {
-	yaml     string // as it is kept
+	yaml     string // as it is stored
 	want     *state.Desired
 	resolved spec.Resolved
 	node     *observe.Node
 	steps    []step.Step
 	plan     api.Plan
-	same     bool      // the spec in force says the same
-	only     *gpu.UUID // a retry: nothing is said of other GPUs
-	unmanage string    // a release: how much is given back
+	same     bool      // the spec in force is the same
+	only     *gpu.UUID // a retry of one GPU: other GPUs stay unchanged
+	unmanage string    // unmanage: how much is removed
 }
 
 func (p *proposal) concerns(id gpu.UUID) bool { return p.only == nil || *p.only == id }
@@ -100,7 +100,7 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 	return c.Reply(status, out)
 }
 
-// located gives the findings of an error their places in the document.
+// located adds line and column to the fields of an error.
 func located(file string, body []byte, err error) error {
 	var e *api.Error
 	if errors.As(err, &e) && len(e.Fields) > 0 {
@@ -130,7 +130,7 @@ func (cs *Changes) conflict() error {
 	return e
 }
 
-// propose makes a plan of a spec, or says exactly why there is none. It changes nothing.
+// propose plans a spec, or returns the reason why it is not possible. It changes nothing.
 func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api.Spec, match *uint64, a planner.Authority) (*proposal, error) {
 	now := cs.State.Desired()
 	if s.Base != nil && match == nil {
@@ -139,7 +139,7 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 	if match != nil && *match != now.Generation {
 		return nil, &api.Error{
 			Kind:    api.KindConflict,
-			Message: fmt.Sprintf("generation %d is in force, not %d: somebody else applied a spec in between", now.Generation, *match),
+			Message: fmt.Sprintf("generation %d is in force, not %d: another spec was applied in between", now.Generation, *match),
 			Hint:    "see what changed with 'gpushare get', merge, and apply again",
 		}
 	}
@@ -155,7 +155,7 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 	if err != nil {
 		return nil, err
 	}
-	s.Normalize() // What is kept is what was written; defaults may change with a version.
+	s.Normalize() // The document is stored as written, without defaults: defaults may change with a version.
 	resolved, found, err := spec.Resolve(s, node.Identities())
 	if err != nil {
 		return nil, located(file, body, err)
@@ -171,7 +171,7 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 	return p, cs.planProposal(ctx, p, found, a)
 }
 
-// planProposal adds the steps and proves that they can be done.
+// planProposal plans the steps of a proposal and checks its authority.
 func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.FieldError, a planner.Authority) error {
 	use := cs.Attribution.UsageUnder(p.want, cs.Attribution.OpenDevices(ctx, p.node.GPUs))
 	hardware := planner.PlanGPUs(p.want, p.node, use, a)
@@ -191,14 +191,14 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	stops := planner.PlanStops(p.want, cs.Table.Live(), hardware.Steps)
 	steps := slices.Concat(stops, nodeSteps.Before, planner.PlanProcessStops(hardware.Steps, p.node, use), hardware.Steps, nodeSteps.After)
 	if p.only != nil {
-		// The walls come with it: nobody may open what goes, or its place is another's before it is taken from him.
+		// The isolation changes with the GPU: access to a removed instance is revoked before another instance takes its place.
 		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != "" && s.GPU != string(*p.only) })
 	}
 	quiesce, err := cs.planQuiesce(ctx, p.want, use, steps)
 	if err != nil {
 		return err
 	}
-	// Leases are given their grace before anything else stands still.
+	// Leases get their grace period before units are stopped.
 	steps = slices.Insert(steps, planner.CountLeading(steps, planner.KindLeaseStop), quiesce.Stop...)
 	p.steps = planner.Number(append(steps, quiesce.Start...))
 	if err := planner.Admit(p.steps, a); err != nil {
@@ -228,7 +228,7 @@ func (cs *Changes) specDiff(p *proposal) *api.Diff {
 	return out
 }
 
-// LoadSpec takes up the accepted spec at start. What selectors mean was decided when it was accepted.
+// LoadSpec loads the accepted spec at start. Its selectors were resolved when it was accepted.
 func (cs *Changes) LoadSpec(_ *observe.Node) {
 	acc := cs.State.Stored().Accepted
 	if acc == nil {
@@ -261,7 +261,7 @@ func (cs *Changes) install(want *state.Desired) {
 	cs.Identities.UpdateTable()
 }
 
-// FirstSpec applies the settings' spec file on a node that never had a spec.
+// FirstSpec applies the spec_file of the settings on a node that never had a spec.
 func (cs *Changes) FirstSpec(ctx context.Context) {
 	if cs.Settings.SpecFile == "" || cs.State.Stored().Accepted != nil {
 		return
@@ -292,14 +292,14 @@ func (cs *Changes) applyFile(ctx context.Context, file string) error {
 	return err
 }
 
-// GetSpec answers the spec in force, with its generation as base: an edited copy is refused when somebody was faster.
+// GetSpec answers the spec in force with its generation as base: an edited copy is refused when another spec was applied since.
 func (cs *Changes) GetSpec(c *server.Call) error {
 	acc := cs.State.Stored().Accepted
 	if acc != nil && acc.Unmanaged == store.UnmanagedAll {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no spec is in force: %s gave the node back at %s", acc.By, acc.At.Format(time.RFC3339)), Hint: "'gpushare apply -f node.yaml' starts again"}
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no spec is in force: %s unmanaged the node at %s", acc.By, acc.At.Format(time.RFC3339)), Hint: "apply one with 'gpushare apply -f node.yaml'"}
 	}
 	if acc == nil {
-		return &api.Error{Kind: api.KindNotFound, Message: "no spec was applied yet", Hint: "write one and 'gpushare apply -f node.yaml'; examples are in /usr/share/gpushare/examples"}
+		return &api.Error{Kind: api.KindNotFound, Message: "no spec was applied yet", Hint: "write one and apply it with 'gpushare apply -f node.yaml'; examples are in /usr/share/gpushare/examples"}
 	}
 	c.W.Header().Set("ETag", strconv.Quote(strconv.FormatUint(acc.Generation, 10)))
 	head, rest, _ := strings.Cut(acc.YAML, "\n")

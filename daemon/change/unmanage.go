@@ -21,11 +21,11 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// noSpec is what is kept in the place of a spec once all was given back.
+// noSpec is stored instead of a spec after unmanage --all.
 const noSpec = "version: v1\n"
 
-// PostUnmanage gives the node back: everything that holds anybody, and with all also what GPUs were made into. It is a
-// change like every other: planned, shown, recorded, carried out by steps, and gone on with after a crash.
+// PostUnmanage unmanages the node: it removes all restrictions, and with all also the managed MIG instances and modes. It is a
+// change like others: planned, recorded, carried out by steps, and resumed after a crash.
 func (cs *Changes) PostUnmanage(c *server.Call) error {
 	q := c.R.URL.Query()
 	a := planner.Authority{Force: q.Get("force") != ""}
@@ -45,7 +45,7 @@ func (cs *Changes) PostUnmanage(c *server.Call) error {
 		return err
 	}
 	defer done()
-	// First nobody is let in any more, and then those inside are counted.
+	// The GPUs are closed to new leases before the current ones are read.
 	open := cs.closeGPUs()
 	out, err := cs.unmanage(c, what, a)
 	if err != nil || out.Operation == nil {
@@ -99,7 +99,7 @@ func everyGPU(n *observe.Node) map[gpu.UUID]bool {
 	return out
 }
 
-// proposeUnmanage plans giving the node back. It changes nothing.
+// proposeUnmanage plans to unmanage the node. It changes nothing.
 func (cs *Changes) proposeUnmanage(ctx context.Context, what, caller string) (*proposal, error) {
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
@@ -133,14 +133,14 @@ func (cs *Changes) proposeUnmanage(ctx context.Context, what, caller string) (*p
 	return p, nil
 }
 
-// unmanagedSpec is the spec of a node that was given back: the one that was in force, observed; or none.
+// unmanagedSpec is the spec of an unmanaged node: the one that was in force, with enforce: observe; or none.
 func unmanagedSpec(acc *store.Accepted, what string) (yaml string, want *state.Desired, err error) {
 	if what == store.UnmanagedAll {
 		return noSpec, &state.Desired{}, nil
 	}
 	s, err := spec.Decode("state.json", []byte(acc.YAML))
 	if err != nil {
-		return "", nil, &api.Error{Kind: api.KindInvalid, Message: "the accepted spec cannot be read by this version: " + err.Error(), Hint: "'gpushare unmanage --all' gives the node back without keeping it"}
+		return "", nil, &api.Error{Kind: api.KindInvalid, Message: "the accepted spec cannot be read by this version: " + err.Error(), Hint: "'gpushare unmanage --all' unmanages the node without the spec"}
 	}
 	s.Node.Enforce = "observe"
 	text, err := spec.Encode(s)
@@ -151,13 +151,13 @@ func unmanagedSpec(acc *store.Accepted, what string) (yaml string, want *state.D
 	return string(text), state.DesiredOf(s, spec.Resolved(acc.Resolved), acc.Generation), nil
 }
 
-// remainder is what of ours is on the node, as the steps that take it back.
+// remainder is the steps that remove what gpushare maintains on the node.
 type remainder struct {
 	steps    []step.Step
 	warnings []string // what stays, and why
 }
 
-// remaining is what of ours stands on the node. It needs no spec: what is there is found by looking.
+// remaining returns the steps that are left to unmanage the node. It needs no spec: it reads what is active.
 func (cs *Changes) remaining(node *observe.Node, what string) (remainder, error) {
 	var out remainder
 	if node.SlicesErr != nil {
@@ -175,13 +175,13 @@ func (cs *Changes) remaining(node *observe.Node, what string) (remainder, error)
 	}
 	managed, others := cs.State.ManagedSlices(node, nil)
 	for i := range others {
-		out.warnings = append(out.warnings, fmt.Sprintf("the slice of %s was not made by gpushare: it stays", others[i].Name))
+		out.warnings = append(out.warnings, fmt.Sprintf("the slice of %s is not managed by gpushare: it stays", others[i].Name))
 	}
 	stop, _ := planner.PlanMPS(&state.Desired{}, node)
 	var names []cgroup.SliceState
 	if !cs.Port.Info().Slices {
 		if !cs.State.Desired().Enforcing() {
-			managed = nil // Who is only observed is held by nothing.
+			managed = nil // Without enforcement the slices are only names: they restrict no process.
 		}
 		names = managed
 	}
@@ -198,7 +198,7 @@ func (cs *Changes) remaining(node *observe.Node, what string) (remainder, error)
 	return out, nil
 }
 
-// recordFound remembers, of the GPUs whose modes these steps change, what they were: once, before the first change of ours.
+// recordFound records the original modes of the GPUs whose modes these steps change: once, before the first change.
 func recordFound(s *store.State, steps []step.Step) {
 	for i := range steps {
 		st := &steps[i]
@@ -226,7 +226,7 @@ func recordFound(s *store.State, steps []step.Step) {
 	}
 }
 
-// recordUnmanaged records what a release reached. What could not be given back is still ours, so that the next one finds it.
+// recordUnmanaged records what unmanage achieved. What could not be removed stays recorded, so that the next attempt finds it.
 func recordUnmanaged(s *store.State, want *state.Desired, node *observe.Node, failed map[gpu.UUID]string, empty bool) {
 	if want.Unmanaged != nil && want.Unmanaged.All {
 		for i := range node.GPUs {
@@ -244,7 +244,7 @@ func recordUnmanaged(s *store.State, want *state.Desired, node *observe.Node, fa
 	}
 }
 
-// RemainingSteps tells how many steps are left to give the node back, and the first of them.
+// RemainingSteps returns how many steps are left to unmanage the node, and the first of them.
 func (cs *Changes) RemainingSteps(node *observe.Node) (n int, first string, err error) {
 	l, err := cs.remaining(node, store.UnmanagedRestrictions)
 	if err != nil || len(l.steps) == 0 {
@@ -253,7 +253,7 @@ func (cs *Changes) RemainingSteps(node *observe.Node) (n int, first string, err 
 	return len(l.steps), l.steps[0].Text, nil
 }
 
-// nothingRemains looks whether the node was given back whole.
+// nothingRemains reports whether the node is unmanaged completely.
 func (cs *Changes) nothingRemains(node *observe.Node, want *state.Desired) bool {
 	what := store.UnmanagedRestrictions
 	if want.Unmanaged != nil && want.Unmanaged.All {

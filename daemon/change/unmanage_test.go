@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// What a GPU was is remembered once, before the first change, and not what we made of it.
+// The original modes of a GPU are recorded once, before the first change.
 func TestNoteFound(t *testing.T) {
 	s := &store.State{}
 	mode := func(was bool) step.Step {

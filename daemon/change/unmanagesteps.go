@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// planUnmanageRest is the steps for what the node has of those.
+// planUnmanageRest plans the removal of CDI specs and of the limits of logins, where the node has them.
 func (cs *Changes) planUnmanageRest() ([]step.Step, error) {
 	var out []step.Step
 	add := func(kind, text string) {
@@ -25,23 +25,23 @@ func (cs *Changes) planUnmanageRest() ([]step.Step, error) {
 		return nil, err
 	}
 	if len(files) > 0 {
-		add(planner.KindCDIRemove, fmt.Sprintf("take %d descriptions for container runtimes away (%s)", len(files), cs.Settings.CDIDir))
+		add(planner.KindCDIRemove, fmt.Sprintf("remove %d CDI specs (%s)", len(files), cs.Settings.CDIDir))
 	}
 	users, err := cs.Adopter.LimitedUsers()
 	if err != nil {
 		return nil, err
 	}
 	if users > 0 {
-		add(planner.KindLoginLimits, fmt.Sprintf("take the memory limits of the logins of %d users back", users))
+		add(planner.KindLoginLimits, fmt.Sprintf("remove the memory limits of the logins of %d users", users))
 	}
 	return out, nil
 }
 
-// cdiFiles lists our descriptions for container runtimes.
+// cdiFiles lists the CDI specs that gpushare wrote.
 func (cs *Changes) cdiFiles() ([]string, error) {
 	entries, err := os.ReadDir(cs.Settings.CDIDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot list what container runtimes are told: %w", err)
+		return nil, fmt.Errorf("cannot list CDI specs: %w", err)
 	}
 	var out []string
 	for _, e := range entries {
@@ -55,7 +55,7 @@ func (cs *Changes) cdiFiles() ([]string, error) {
 // UnmanageStep carries out the steps of these kinds.
 type UnmanageStep struct{ D *Changes }
 
-// Applied tells whether nothing of the kind is left.
+// Applied reports whether nothing of the kind is left.
 func (h UnmanageStep) Applied(_ context.Context, s step.Step) (bool, error) {
 	if s.Kind == planner.KindCDIRemove {
 		files, err := h.D.cdiFiles()
@@ -65,7 +65,7 @@ func (h UnmanageStep) Applied(_ context.Context, s step.Step) (bool, error) {
 	return err == nil && users == 0, err
 }
 
-// Do takes it back, whatever the driver says.
+// Do removes it, also when the driver does not answer.
 func (h UnmanageStep) Do(ctx context.Context, s step.Step) error {
 	if s.Kind == planner.KindCDIRemove {
 		h.D.Policy.CDI.Mu.Lock()
@@ -73,8 +73,8 @@ func (h UnmanageStep) Do(ctx context.Context, s step.Step) error {
 		h.D.Policy.CDI.Grants = map[state.GrantKey]bool{}
 		return h.D.Policy.SyncCDILocked(nil)
 	}
-	return h.D.Adopter.AdoptAll(ctx) // The spec in force is that of a node that was given back: it adopts nobody.
+	return h.D.Adopter.AdoptAll(ctx) // The spec in force is that of an unmanaged node: it adopts nothing, and limits are removed.
 }
 
-// Undo does nothing: the next spec makes it again.
+// Undo does nothing: the next spec creates it again.
 func (h UnmanageStep) Undo(context.Context, step.Step) error { return nil }

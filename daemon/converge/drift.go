@@ -330,7 +330,7 @@ func (cv *Converger) addForeignSlices(want *state.Desired, node *observe.Node, f
 	_, others := cv.State.ManagedSlices(node, w.Slices)
 	for i := range others {
 		foreign[others[i].Path] = api.Condition{
-			Message: fmt.Sprintf("the slice of %s (%s) was not made by gpushare", others[i].Name, others[i].Path),
+			Message: fmt.Sprintf("the slice of %s (%s) is not managed by gpushare", others[i].Name, others[i].Path),
 			Hint:    "it is left alone: what runs in it has the limits that whoever made it gave it",
 		}
 	}

@@ -223,7 +223,7 @@ func TestSliceOfAnother(t *testing.T) {
 		t.Errorf("ours stays: %q", now)
 	}
 	r := n.CLI(soon(t), "unmanage")
-	if r.Code != 0 || !strings.Contains(r.Err, "theirs was not made by gpushare") {
+	if r.Code != 0 || !strings.Contains(r.Err, "theirs is not managed by gpushare") {
 		t.Errorf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	expectPresent("a release")

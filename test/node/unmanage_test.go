@@ -198,7 +198,7 @@ func TestUnmanageAll(t *testing.T) {
 		if s := status(t, n); s.Node.Unmanaged == nil || !s.Node.Unmanaged.All || len(s.Tenants) != 0 || s.Node.Generation != 2 {
 			t.Errorf("status says %+v", s.Node)
 		}
-		if r := n.CLI(soon(t), "get"); r.Code == 0 || !strings.Contains(r.Err, "gave the node back") {
+		if r := n.CLI(soon(t), "get"); r.Code == 0 || !strings.Contains(r.Err, "unmanaged the node") {
 			t.Errorf("get exits with %d: %s%s", r.Code, r.Out, r.Err)
 		}
 		n.StopDaemon()
