@@ -19,14 +19,14 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// wakeSpacing is the least time between two looks that somebody asked for.
+// wakeSpacing is the minimum time between two requested passes.
 const wakeSpacing = 200 * time.Millisecond
 
-// watchdogInterval is how often the converge loop tells the watchdog that it advances. A step may take a minute: the unit's
-// WatchdogSec is longer than that.
+// watchdogInterval is the time between two notifications of the watchdog. A step may take a minute: WatchdogSec of the unit is
+// longer than that.
 const watchdogInterval = 20 * time.Second
 
-// Run follows the node until ctx ends, and returns when all that it started has ended.
+// Run runs the loops until ctx ends, and returns when they have ended.
 func (cv *Converger) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { cv.convergeLoop(ctx) })
@@ -34,7 +34,7 @@ func (cv *Converger) Run(ctx context.Context) {
 	loops.Wait()
 }
 
-// convergeLoop looks at the node on a timer and when somebody asks, and mends what needs no authority.
+// convergeLoop runs a pass on a timer and when it is woken.
 func (cv *Converger) convergeLoop(ctx context.Context) {
 	notified := time.Now()
 	due := notified.Add(cv.ConvergeInterval())
@@ -44,7 +44,7 @@ func (cv *Converger) convergeLoop(ctx context.Context) {
 			return
 		}
 		if time.Since(notified) >= watchdogInterval {
-			_ = cv.Notify.Watchdog() // Nobody watches, or it is told.
+			_ = cv.Notify.Watchdog() // It fails only without a watchdog.
 			notified = time.Now()
 		}
 		if !woken && time.Now().Before(due) {
@@ -52,40 +52,40 @@ func (cv *Converger) convergeLoop(ctx context.Context) {
 		}
 		due = time.Now().Add(cv.ConvergeInterval())
 		cv.Pass(ctx)
-		loop.Pause(ctx, wakeSpacing) // So that many kicks make few looks.
+		loop.Pause(ctx, wakeSpacing) // Many wake-ups cause few passes.
 	}
 }
 
-// Pass is one look of the loop, with all that follows from it.
+// Pass observes the node once and corrects it.
 func (cv *Converger) Pass(ctx context.Context) {
 	observeCtx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	cv.Observer.Observe(observeCtx)
-	// First what is gone is taken from whoever may open it: what is made anew in its place has the same numbers.
+	// First access to removed instances is revoked: an instance that is created in their place has the same device numbers.
 	if err := cv.Correct(observeCtx); err != nil && ctx.Err() == nil {
 		cv.Log.Warn("cannot converge", "error", err)
 	}
 	cv.Changes.Restore(cv.Observer.Last())
-	cv.recordMissing(cv.Observer.Last()) // After it: what a reset took comes back by a change, which is under way now.
+	cv.recordMissing(cv.Observer.Last()) // After Restore: instances that a reset removed are created again by the change that is open now.
 	cv.Refresh(ctx, cv.Observer.Last())
 	cv.Changes.RestartUnits(ctx)
 	cv.Identities.WakeNames()
 }
 
-// Correct carries out the soft steps that are due by the last observation, unless a change is under way: a change takes
-// access away before it touches the hardware and gives it after, and what is mended in between would give it too early.
+// Correct carries out the node steps that are due by the last observation, unless a change is open. A change revokes access
+// before it changes GPUs and grants it after; a correction in between would grant it too early.
 func (cv *Converger) Correct(ctx context.Context) error {
 	return cv.State.Correct(func() error { return cv.convergeOn(ctx, cv.Observer.Last()) }) // A change converges at its end.
 }
 
-// Converge looks and mends once, as the end of a change.
+// Converge observes and corrects once, at the end of a change.
 func (cv *Converger) Converge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout+30*time.Second)
 	defer cancel()
 	return cv.convergeOn(ctx, cv.Observer.Observe(ctx))
 }
 
-// convergeOn carries out the soft steps that are due. It never takes a disruptive one: only a change carries authority.
+// convergeOn carries out the node steps that are due, without the disruptive ones: only a change has authority.
 func (cv *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 	cv.Counters.Converges.Add(1)
 	want := cv.State.Desired()
@@ -107,12 +107,12 @@ func (cv *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 	return errors.Join(filterErr, err)
 }
 
-// disruptive is the steps that the loop has no authority for.
+// disruptive returns the steps that the loop has no authority for.
 func disruptive(steps []step.Step) []step.Step {
 	return slices.DeleteFunc(slices.Clone(steps), func(s step.Step) bool { return s.Disruption != step.Running })
 }
 
-// carryOut carries out what of the steps disturbs nobody.
+// carryOut carries out the steps without disruption.
 func (cv *Converger) carryOut(ctx context.Context, steps []step.Step) error {
 	steps = planner.Number(slices.DeleteFunc(steps, func(s step.Step) bool { return s.Disruption == step.Running }))
 	if len(steps) == 0 {
@@ -140,8 +140,8 @@ func prefix(id string) string {
 	return id + ": "
 }
 
-// Refresh makes a new observation known to those who decide and show, and to container runtimes: whoever waited for a
-// change starts a container next.
+// Refresh passes a new observation to the lease table, the conditions, the status and the CDI specs: a client that waited for a
+// change may start a container next.
 func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 	cv.Table.Update(planner.View(cv.State, node))
 	cv.updateReserved()
@@ -150,7 +150,7 @@ func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 	cv.Invalidate()
 }
 
-// updateConditions turns what was observed into conditions.
+// updateConditions derives the conditions from an observation.
 func (cv *Converger) updateConditions(node *observe.Node) {
 	want := cv.State.Desired()
 	driver := map[string]api.Condition{}
@@ -184,19 +184,19 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 		if g.Err != nil && node.DriverErr == nil {
 			name := fmt.Sprint(g.Identity.Index)
 			if g.Identity.Index < 0 {
-				name = string(id) // It has not told its number in this life of the daemon.
+				name = string(id) // Its index could not be read since the daemon started.
 			}
-			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %s: %v", name, g.Err), Hint: "'gpushare gpu retry " + name + "' tries it again; its neighbours are not affected"}
+			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %s: %v", name, g.Err), Hint: "'gpushare gpu retry " + name + "' retries it; other GPUs are not affected"}
 		}
 		if !want.Manages(id) || busy[id] || held[string(id)].Message != "" || g.Err != nil {
-			continue // Of one that does not answer, only what it was before is known.
+			continue // Of a GPU that does not answer only the former state is known.
 		}
 		if len(due[id]) > 0 && want.Enforcing() {
-			drift[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d is not as the spec says: an apply would %s", g.Identity.Index, strings.Join(due[id], ", ")), Hint: "somebody changed it outside gpushare; 'gpushare apply' puts it right"}
+			drift[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d is not as the spec says: an apply would %s", g.Identity.Index, strings.Join(due[id], ", ")), Hint: "it was changed outside gpushare; 'gpushare apply' corrects it"}
 		}
 		for j := range g.Instances {
 			if in := &g.Instances[j]; want.Enforcing() && !cv.State.ManagesInstance(id, in) {
-				foreign[fmt.Sprint(id, in.Placement)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s at %d is not managed by gpushare", g.Identity.Index, planner.ProfileName(g.Profiles, in.ProfileID), in.Placement.Start), Hint: fmt.Sprintf("it is left alone, and nobody gets a lease on it; 'gpushare mig import %d %d' makes it gpushare's, 'gpushare mig remove %d %d' takes it away", g.Identity.Index, in.Placement.Start, g.Identity.Index, in.Placement.Start)}
+				foreign[fmt.Sprint(id, in.Placement)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s at %d is not managed by gpushare", g.Identity.Index, planner.ProfileName(g.Profiles, in.ProfileID), in.Placement.Start), Hint: fmt.Sprintf("it takes no lease; 'gpushare mig import %d %d' imports it, 'gpushare mig remove %d %d' removes it", g.Identity.Index, in.Placement.Start, g.Identity.Index, in.Placement.Start)}
 			}
 		}
 	}
@@ -212,7 +212,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	cv.updateUnmanageConditions(want, node)
 }
 
-// eventLoop follows the driver's events. It ends with ctx; a driver that has none is asked again now and then.
+// eventLoop follows the events of the driver until ctx ends. When they end it subscribes again after an interval.
 func (cv *Converger) eventLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := cv.Driver.Events(ctx, func(e gpu.Event) {
@@ -228,7 +228,7 @@ func (cv *Converger) eventLoop(ctx context.Context) {
 			return
 		}
 		cv.Log.Debug("the driver's events ended", "error", err)
-		cv.Wake() // The driver may have gone and come back, with nothing on its GPUs.
+		cv.Wake() // The driver may have been reloaded: its GPUs have no instances then.
 		loop.Pause(ctx, cv.ConvergeInterval())
 	}
 }

@@ -31,7 +31,7 @@ func (w *fixture) slice(t *testing.T, name cgroup.SliceName) cgroup.Slice {
 	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
 }
 
-// messages gives the messages of conditions of a kind.
+// messages returns the messages of the conditions of a kind.
 func (w *fixture) messages(kind string) []string {
 	var out []string
 	for _, c := range w.Conditions.List() {
@@ -42,7 +42,7 @@ func (w *fixture) messages(kind string) []string {
 	return out
 }
 
-// While a change is under way nothing is mended: it would give access before the hardware is what it is given for.
+// While a change is open nothing is corrected: a correction would grant access before the GPUs are changed.
 func TestNothingIsCorrectedDuringAChange(t *testing.T) {
 	w := newFixture(t, sharedSpec)
 	w.Observer.Observe(t.Context())
@@ -50,15 +50,15 @@ func TestNothingIsCorrectedDuringAChange(t *testing.T) {
 	w.State.SetChanging(change)
 	w.Pass(t.Context())
 	if n := w.Counters.Converges.Load(); n != 0 || w.port.Writes() != 0 {
-		t.Errorf("%d times something was mended, with %d writes", n, w.port.Writes())
+		t.Errorf("%d corrections, with %d writes", n, w.port.Writes())
 	}
 	if w.State.Changing() != change {
-		t.Errorf("the change under way is %+v", w.State.Changing())
+		t.Errorf("the open change is %+v", w.State.Changing())
 	}
 	w.State.EndChange()
 	w.Pass(t.Context())
 	if got := strings.Join(w.port.Names(), " "); w.Counters.Converges.Load() != 1 || !strings.Contains(got, "red") || !strings.Contains(got, "blue") {
-		t.Errorf("after it there are %s", got)
+		t.Errorf("after it the slices are %s", got)
 	}
 	if denied, err := w.port.Policy.MigrationDenied(); !denied || err != nil {
 		t.Errorf("after it moving is denied: %v, %v", denied, err)
@@ -71,17 +71,17 @@ func TestConvergingTwiceWritesOnce(t *testing.T) {
 	w.Pass(t.Context())
 	writes, steps := w.port.Writes(), w.Counters.Steps.Load()
 	if writes == 0 || steps == 0 {
-		t.Fatalf("the first look made %d writes in %d steps", writes, steps)
+		t.Fatalf("the first pass made %d writes in %d steps", writes, steps)
 	}
 	for range 3 {
 		w.Pass(t.Context())
 	}
 	if w.port.Writes() != writes || w.Counters.Steps.Load() != steps || w.Counters.Drifts.Load() != 0 {
-		t.Errorf("looking again made %d more writes in %d steps, and %d drifts", w.port.Writes()-writes, w.Counters.Steps.Load()-steps, w.Counters.Drifts.Load())
+		t.Errorf("more passes made %d more writes in %d steps, and %d drifts", w.port.Writes()-writes, w.Counters.Steps.Load()-steps, w.Counters.Drifts.Load())
 	}
 }
 
-// What somebody else changed of a slice is put right, and told once.
+// A change of a slice from outside is corrected and reported once.
 func TestDriftIsCorrectedAndReportedOnce(t *testing.T) {
 	gibibyte := uint64(1 << 30)
 	for _, c := range []struct {
@@ -94,8 +94,8 @@ func TestDriftIsCorrectedAndReportedOnce(t *testing.T) {
 			s.Limits.MemoryMax = &eight
 			w.port.Tamper(s)
 		}, "memory"},
-		{"a limit is taken away", func(w *fixture, s cgroup.Slice) { s.Limits.TasksMax = nil; w.port.Tamper(s) }, "tasks"},
-		{"the slice is taken away", func(w *fixture, s cgroup.Slice) { _ = w.port.RemoveSlice(context.Background(), s.Name) }, "it was taken away"},
+		{"a limit is removed", func(w *fixture, s cgroup.Slice) { s.Limits.TasksMax = nil; w.port.Tamper(s) }, "tasks"},
+		{"the slice is removed", func(w *fixture, s cgroup.Slice) { _ = w.port.RemoveSlice(context.Background(), s.Name) }, "it was removed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newFixture(t, sharedSpec)
@@ -110,16 +110,16 @@ func TestDriftIsCorrectedAndReportedOnce(t *testing.T) {
 			}
 			at, text := w.LastDrift()
 			if n := w.Counters.Drifts.Load(); n != 1 || at.IsZero() || !strings.Contains(text, "red") || !strings.Contains(text, c.says) {
-				t.Errorf("%d drifts were told, the last at %s: %q", n, at, text)
+				t.Errorf("%d drifts were reported, the last at %s: %q", n, at, text)
 			}
 			if uncorrected := w.messages("drift"); len(uncorrected) != 0 {
-				t.Errorf("still left: %q", uncorrected)
+				t.Errorf("not corrected: %q", uncorrected)
 			}
 		})
 	}
 }
 
-// What would disturb somebody is told, and left to who has the authority.
+// A correction that would disturb a lease is reported and not carried out.
 func TestTheLoopTakesNoDisruptiveStep(t *testing.T) {
 	w := newFixture(t, sharedSpec)
 	w.Pass(t.Context())
@@ -136,26 +136,26 @@ func TestTheLoopTakesNoDisruptiveStep(t *testing.T) {
 		t.Errorf("%d writes, and the limit is %d", w.port.Writes()-writes, *got.Limits.MemoryMax)
 	}
 	uncorrected := w.messages("drift")
-	if len(uncorrected) != 1 || !strings.Contains(uncorrected[0], "not done by itself") || w.Counters.Drifts.Load() != 0 {
-		t.Errorf("%d drifts were told as mended, and as left: %q", w.Counters.Drifts.Load(), uncorrected)
+	if len(uncorrected) != 1 || !strings.Contains(uncorrected[0], "not corrected") || w.Counters.Drifts.Load() != 0 {
+		t.Errorf("%d drifts were reported as corrected, and not corrected: %q", w.Counters.Drifts.Load(), uncorrected)
 	}
-	w.use = nil // They ended.
+	w.use = nil // The leases ended.
 	w.Pass(t.Context())
 	if got := w.slice(t, red); *got.Limits.MemoryMax != 1<<30 || len(w.messages("drift")) != 0 {
-		t.Errorf("the limit is %d, and left is %q", *got.Limits.MemoryMax, w.messages("drift"))
+		t.Errorf("the limit is %d, and not corrected: %q", *got.Limits.MemoryMax, w.messages("drift"))
 	}
 }
 
-// A node that is observed only is changed by nobody.
+// A node with enforce: observe is not changed.
 func TestAnObservedNodeIsNotCorrected(t *testing.T) {
 	w := newFixture(t, strings.Replace(sharedSpec, "enforce: on", "enforce: observe", 1))
 	w.Pass(t.Context())
 	if w.port.Writes() != 0 || w.changes.passes.Load() != 1 {
-		t.Errorf("%d writes, and changes were asked %d times", w.port.Writes(), w.changes.passes.Load())
+		t.Errorf("%d writes, and %d passes", w.port.Writes(), w.changes.passes.Load())
 	}
 }
 
-// What cannot be set is tried at every look, and said.
+// A failed correction is retried with every pass and reported.
 func TestAFailedCorrectionIsReported(t *testing.T) {
 	w := newFixture(t, sharedSpec)
 	w.Pass(t.Context())
@@ -169,11 +169,11 @@ func TestAFailedCorrectionIsReported(t *testing.T) {
 	}
 	w.Refresh(t.Context(), w.Observer.Last())
 	if uncorrected := w.messages("drift"); len(uncorrected) != 1 || w.Counters.Drifts.Load() != 0 {
-		t.Errorf("left is %q, and %d were told as mended", uncorrected, w.Counters.Drifts.Load())
+		t.Errorf("not corrected: %q; %d were reported as corrected", uncorrected, w.Counters.Drifts.Load())
 	}
 }
 
-// Run looks on its timer and when it is asked, tells the watchdog that it advances, and ends with its context.
+// Run runs passes on its timer and when it is woken, notifies the watchdog, and ends with its context.
 func TestRun(t *testing.T) {
 	w := newFixture(t, sharedSpec)
 	synctest.Test(t, func(t *testing.T) {
@@ -186,10 +186,10 @@ func TestRun(t *testing.T) {
 			time.Sleep(d)
 			synctest.Wait()
 			if n := w.changes.passes.Load(); n != passes {
-				t.Errorf("%s: %d looks, want %d", what, n, passes)
+				t.Errorf("%s: %d passes, want %d", what, n, passes)
 			}
 			if n := w.watchdog.notified.Load(); n != notified {
-				t.Errorf("%s: the watchdog was told %d times, want %d", what, n, notified)
+				t.Errorf("%s: the watchdog was notified %d times, want %d", what, n, notified)
 			}
 		}
 		after(59*time.Second, 0, 2, "before the timer")
@@ -197,10 +197,10 @@ func TestRun(t *testing.T) {
 		for range 5 {
 			w.Signal.Set()
 		}
-		after(time.Second, 3, 3, "asked for five times: one look for the first, one for the rest")
+		after(time.Second, 3, 3, "woken five times: one pass for the first, one for the others")
 		w.Signal.Set()
-		after(30*time.Second, 4, 4, "asked for once more")
-		after(29*time.Second, 4, 6, "the timer counts from the last look")
+		after(30*time.Second, 4, 4, "woken once more")
+		after(29*time.Second, 4, 6, "the timer counts from the last pass")
 		after(2*time.Second, 5, 6, "and is due again")
 		stop()
 		<-ended

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Converger is the loop that looks at the node and mends what needs no authority.
+// Converger is the loop that observes the node and corrects what needs no authority.
 type Converger struct {
 	*report.Reporter
 	State    *state.State
@@ -29,7 +29,7 @@ type Converger struct {
 	Notify   watchdog
 	Logins   *devicepolicy.LoginFilter
 	Signal   loop.Wake
-	// convergeInterval is the time between two passes that nobody asked for.
+	// ConvergeInterval is the time between two passes without a wake-up.
 	ConvergeInterval func() time.Duration
 	Wake             func()
 	ThawReady        func() error
@@ -42,13 +42,13 @@ type Converger struct {
 	unmetReserved unmetReserved
 }
 
-// watchdog is told that the loop advances.
+// watchdog is notified that the loop advances.
 type watchdog interface{ Watchdog() error }
 
-// changes is what the loop needs of who carries out changes.
+// changes is what the loop needs of package change.
 type changes interface {
 	Restore(node *observe.Node)
 	RestartUnits(ctx context.Context)
-	// stillStands tells how many steps are left to give the node back, and the first of them.
+	// RemainingSteps returns how many steps are left to unmanage the node, and the first of them.
 	RemainingSteps(node *observe.Node) (n int, first string, err error)
 }

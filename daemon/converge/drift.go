@@ -18,33 +18,33 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// keptDrifts is how many things that were mended are remembered.
+// keptDrifts is how many corrected differences are kept.
 const keptDrifts = 16
 
-// drift is what was changed on the node, and not by us. To tell that from what a spec changes, it is remembered what was
-// read back last as wanted: drift is a difference to that while the same is wanted.
+// drift records what was changed on the node outside gpushare. It keeps the slices and filters that were last read as desired:
+// drift is a difference from them while the desired state is the same. When the desired state changed it is no drift.
 type drift struct {
 	mu          locks.Mutex[locks.Leaf]           // guards what follows
-	inSync      map[cgroup.SliceName]cgroup.Slice // slices that were as they should be
+	inSync      map[cgroup.SliceName]cgroup.Slice // slices that were as desired
 	filters     map[string]devices.LoginFilter    // by cgroup
-	uncorrected map[string]api.Condition          // what differs and was not mended
-	checked     time.Time                         // at the scopes
+	uncorrected map[string]api.Condition          // differences that were not corrected
+	checked     time.Time                         // the scopes
 	corrected   []correctedDrift                  // oldest first
 }
 
-// correctedDrift is one thing that was put right.
+// correctedDrift is one corrected difference.
 type correctedDrift struct {
 	at   time.Time
 	text string
 }
 
-// difference is one slice that is not as it was and should be.
+// difference is one slice that was changed outside gpushare.
 type difference struct {
 	name cgroup.SliceName
-	text string // what, from wanted to found
+	text string // desired → found
 }
 
-// find gives the slices that somebody else changed.
+// find returns the slices that were changed outside gpushare.
 func (x *drift) find(want []cgroup.Slice, is []cgroup.SliceState, info cgroup.Info) []difference {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -53,12 +53,12 @@ func (x *drift) find(want []cgroup.Slice, is []cgroup.SliceState, info cgroup.In
 		was, ok := x.inSync[w.Name]
 		expected := info.Expect(w)
 		if !ok || !(cgroup.SliceState{Name: was.Name, Limits: was.Limits, Closed: was.Closed, Devices: was.Devices}).Matches(expected) {
-			continue // It is wanted otherwise than before: the spec or the hardware changed.
+			continue // The desired state changed, with the spec or the hardware.
 		}
 		i := slices.IndexFunc(is, func(s cgroup.SliceState) bool { return s.Name == w.Name })
 		switch {
 		case i < 0:
-			out = append(out, difference{w.Name, "it was taken away"})
+			out = append(out, difference{w.Name, "it was removed"})
 		case !is[i].Matches(expected):
 			out = append(out, difference{w.Name, isolation.Difference(expected, is[i], info)})
 		}
@@ -66,7 +66,7 @@ func (x *drift) find(want []cgroup.Slice, is []cgroup.SliceState, info cgroup.In
 	return out
 }
 
-// setInSync remembers which slices are as they should be.
+// setInSync records which slices are as desired.
 func (x *drift) setInSync(want []cgroup.Slice, is []cgroup.SliceState, info cgroup.Info) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -86,7 +86,7 @@ func (x *drift) isInSync(name cgroup.SliceName) bool {
 	return ok
 }
 
-// noteCorrected remembers what was put right.
+// noteCorrected records a corrected difference.
 func (x *drift) noteCorrected(at time.Time, text string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -96,14 +96,14 @@ func (x *drift) noteCorrected(at time.Time, text string) {
 	}
 }
 
-// history gives what was put right, oldest first.
+// history returns the corrected differences, oldest first.
 func (x *drift) history() []correctedDrift {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Clone(x.corrected)
 }
 
-// setUncorrected replaces what is not mended; uncorrectedNow gives it.
+// setUncorrected replaces the conditions of differences that were not corrected.
 func (x *drift) setUncorrected(uncorrected map[string]api.Condition) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -116,8 +116,7 @@ func (x *drift) uncorrectedNow() map[string]api.Condition {
 	return x.uncorrected
 }
 
-// driftOf compares the slices with what was wanted and found before. Without slices, or without knowing what is wanted,
-// there is nothing to say.
+// driftOf returns the slices that were changed outside gpushare; none when the desired slices are unknown.
 func (cv *Converger) driftOf(want *state.Desired, node *observe.Node) []difference {
 	if w := cv.desiredSlices(want, node); w != nil {
 		return cv.Drift.find(w.Slices, node.Slices, cv.Port.Info())
@@ -136,7 +135,7 @@ func (cv *Converger) desiredSlices(want *state.Desired, node *observe.Node) *pla
 	return w
 }
 
-// reportDrift says what of the differences was mended, and keeps what was not. undone are the steps that the loop has no
+// reportDrift reports the corrected differences, and keeps the others as conditions. skipped are the steps that the loop has no
 // authority for.
 func (cv *Converger) reportDrift(want *state.Desired, found []difference, skipped []step.Step) {
 	node := cv.Observer.Last()
@@ -148,29 +147,28 @@ func (cv *Converger) reportDrift(want *state.Desired, found []difference, skippe
 	uncorrected := map[string]api.Condition{}
 	for i := range skipped {
 		if s := &skipped[i]; s.Kind == isolation.KindSet || s.Kind == isolation.KindRemove {
-			uncorrected[s.Text] = api.Condition{Message: "not done by itself: " + s.Text + ", because " + s.Reason, Hint: "it would disturb somebody: 'gpushare apply --force' does it"}
+			uncorrected[s.Text] = api.Condition{Message: "not corrected: " + s.Text + ", because " + s.Reason, Hint: "it would disturb a lease: 'gpushare apply --force' does it"}
 		}
 	}
 	for _, f := range found {
 		if cv.Drift.isInSync(f.name) {
 			cv.reportCorrected(f.name.Tenant, "", fmt.Sprintf("the slice of %s: %s", f.name, f.text))
 		} else if len(skipped) == 0 {
-			uncorrected[f.name.String()] = api.Condition{Tenant: f.name.Tenant, Message: fmt.Sprintf("the slice of %s was changed from outside (wanted → found: %s) and could not be set again", f.name, f.text), Hint: "see the journal of gpushared"}
+			uncorrected[f.name.String()] = api.Condition{Tenant: f.name.Tenant, Message: fmt.Sprintf("the slice of %s was changed from outside (desired → found: %s) and cannot be corrected", f.name, f.text), Hint: "see the journal of gpushared"}
 		}
 	}
 	cv.Drift.setUncorrected(uncorrected)
 }
 
-// reportCorrected tells of one thing that was changed from outside and put right.
+// reportCorrected reports one difference that was corrected.
 func (cv *Converger) reportCorrected(tenant, lease, text string) {
 	cv.Counters.Drifts.Add(1)
 	cv.Drift.noteCorrected(cv.Now(), text)
-	cv.Events.Publish(api.Event{Kind: "drift.corrected", Tenant: tenant, Lease: lease, Message: "changed from outside and set again (wanted → found): " + text})
-	cv.Log.Warn("drift was mended", "what", text)
+	cv.Events.Publish(api.Event{Kind: "drift.corrected", Tenant: tenant, Lease: lease, Message: "changed from outside and corrected (desired → found): " + text})
+	cv.Log.Warn("drift was corrected", "what", text)
 }
 
-// loginFilterDrift looks which guards somebody else changed, as driftOf does for slices, and gives what tells of those that were
-// mended, to be called after the mending.
+// loginFilterDrift finds the login filters that were changed outside gpushare. The caller calls report after the correction.
 func (cv *Converger) loginFilterDrift(want *state.Desired, node *observe.Node) (report func()) {
 	none := func() {}
 	if node.LoginFiltersErr != nil || node.DriverErr != nil {
@@ -186,7 +184,7 @@ func (cv *Converger) loginFilterDrift(want *state.Desired, node *observe.Node) (
 		cv.Drift.setFiltersInSync(states, after.LoginFilters)
 		for cg, text := range found {
 			if cv.Drift.filterInSync(cg) {
-				cv.reportCorrected("", "", "the guard of "+cg+": "+text)
+				cv.reportCorrected("", "", "the login filter of "+cg+": "+text)
 			}
 		}
 	}
@@ -203,9 +201,9 @@ func (x *drift) findFilters(want, is []devices.LoginFilterState) map[string]stri
 		i := slices.IndexFunc(is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup })
 		switch {
 		case i < 0:
-			out[w.Cgroup] = "it was taken away"
+			out[w.Cgroup] = "it was removed"
 		case !is[i].Filter.Equal(w.Filter):
-			out[w.Cgroup] = "it closed other devices, or had other exceptions"
+			out[w.Cgroup] = "it denied other devices, or had other exceptions"
 		}
 	}
 	return out
@@ -229,8 +227,8 @@ func (x *drift) filterInSync(cg string) bool {
 	return ok
 }
 
-// correctScopes sees to it that leases' scopes are closed as they were when they started. One that an earlier life started is
-// taken as it is found, unless it is open.
+// correctScopes keeps the device rules of leases as they were at their start. The rules of a lease that a previous run of the
+// daemon started are taken from its scope, unless it has none.
 func (cv *Converger) correctScopes(ctx context.Context, node *observe.Node) {
 	port := cv.Port.Abilities().ScopeDevices
 	if port == nil || !cv.Drift.scopesDue(cv.Now()) {
@@ -287,8 +285,8 @@ func (cv *Converger) correctScope(ctx context.Context, port cgroup.ScopeDevices,
 	return nil
 }
 
-// scopesInterval is the least time between two looks at the scopes: leases come and go in crowds, each of which asks for a look
-// at the node, and the service manager has better things to do.
+// scopesInterval is the minimum time between two checks of the scopes. Many leases may start or end at once and wake the loop;
+// each check is a request to the service manager for every lease.
 const scopesInterval = time.Second
 
 func (x *drift) scopesDue(now time.Time) bool {
@@ -301,14 +299,14 @@ func (x *drift) scopesDue(now time.Time) bool {
 	return true
 }
 
-// scopesNow makes the next look due, whenever the last was: somebody asks for it by name.
+// CheckScopesNow makes the next pass check the scopes: an administrator requested it.
 func (x *drift) CheckScopesNow() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.checked = time.Time{}
 }
 
-// LastDrift is what was put right last, and when; the zero time when nothing was.
+// LastDrift is the last corrected difference and its time; the zero time without one.
 func (cv *Converger) LastDrift() (at time.Time, text string) {
 	all := cv.Drift.history()
 	if len(all) == 0 {
@@ -318,7 +316,7 @@ func (cv *Converger) LastDrift() (at time.Time, text string) {
 	return last.at, last.text
 }
 
-// addForeignSlices shows slices of others among ours.
+// addForeignSlices adds the conditions for slices that gpushare does not manage.
 func (cv *Converger) addForeignSlices(want *state.Desired, node *observe.Node, foreign map[string]api.Condition) {
 	if !want.Enforcing() || node.SlicesErr != nil {
 		return
@@ -331,7 +329,7 @@ func (cv *Converger) addForeignSlices(want *state.Desired, node *observe.Node, f
 	for i := range others {
 		foreign[others[i].Path] = api.Condition{
 			Message: fmt.Sprintf("the slice of %s (%s) is not managed by gpushare", others[i].Name, others[i].Path),
-			Hint:    "it is left alone: what runs in it has the limits that whoever made it gave it",
+			Hint:    "gpushare does not change it: its processes have the limits that its creator set",
 		}
 	}
 }

@@ -31,9 +31,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// idleDriver is a host without a GPU. It counts the looks at it.
+// idleDriver is a host without a GPU. It counts the observations.
 type idleDriver struct {
-	gpu.Driver   // What no test reaches for.
+	gpu.Driver   // not called
 	observations atomic.Int64
 }
 
@@ -47,7 +47,7 @@ func (d *idleDriver) Events(ctx context.Context, _ func(gpu.Event)) error {
 	return ctx.Err()
 }
 
-// idleChanges carries out no change. It counts how often the loop came by.
+// idleChanges carries out no change. It counts the passes.
 type idleChanges struct{ passes atomic.Int64 }
 
 func (c *idleChanges) Restore(*observe.Node)        { c.passes.Add(1) }
@@ -61,7 +61,7 @@ type countingWatchdog struct{ notified atomic.Int64 }
 
 func (d *countingWatchdog) Watchdog() error { d.notified.Add(1); return nil }
 
-// fixture is a loop on slices in memory, with a spec in force.
+// fixture is a Converger on slices in memory, with a spec in force.
 type fixture struct {
 	*Converger
 	port     *cgrouptest.Memory

@@ -12,8 +12,8 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// correctLoginFilters puts right what of the guards is not as it should be. It is carried out by itself: where no program can be
-// attached, limits and slices are mended all the same.
+// correctLoginFilters corrects the login filters. It is separate from the other corrections: on a host where no program can be
+// attached, slices are corrected nevertheless.
 func (cv *Converger) correctLoginFilters(ctx context.Context, want *state.Desired, node *observe.Node) error {
 	p, err := planner.PlanLoginFilter(node, cv.Policy.NodeInput(want, node, nil))
 	if err != nil {
@@ -25,15 +25,15 @@ func (cv *Converger) correctLoginFilters(ctx context.Context, want *state.Desire
 	return err
 }
 
-// updateLoginFilterConditions says where logins are not kept from GPUs as the spec asks, or are without its asking.
+// updateLoginFilterConditions reports login filters that are missing, and those that the spec does not have.
 func (cv *Converger) updateLoginFilterConditions(want *state.Desired, node *observe.Node) {
 	now := map[string]api.Condition{}
 	lacks := func(about, message, hint string) { now[about] = api.Condition{Message: message, Hint: hint} }
-	const open = "logins are not kept from managed GPUs: "
+	const open = "logins have access to managed GPUs: "
 	switch {
 	case !want.Enforcing() || !want.FiltersLogins():
 		if len(node.LoginFilters) > 0 && cv.State.Changing() == nil {
-			lacks("stands", fmt.Sprintf("%s is kept from GPUs by a guard that the spec in force does not ask for", node.LoginFilters[0].Cgroup), "it was put there at boot, or by an earlier spec; 'gpushare unmanage' takes it away, and so does a spec with enforce: on and isolation.logins: open")
+			lacks("active", fmt.Sprintf("a login filter is active on %s, and the spec in force has none", node.LoginFilters[0].Cgroup), "it was attached at boot, or by a previous spec; remove it with 'gpushare unmanage', or apply a spec with enforce: on and isolation.logins: open")
 		}
 	case cv.Logins.Reason != "":
 		hint := "run gpushared as root on a host with cgroup v2"
@@ -42,7 +42,7 @@ func (cv *Converger) updateLoginFilterConditions(want *state.Desired, node *obse
 		}
 		lacks("none", open+cv.Logins.Reason, hint)
 	case node.LoginFiltersErr != nil:
-		lacks("unread", "it is not known whether logins are kept from managed GPUs: "+node.LoginFiltersErr.Error(), "see the journal of gpushared")
+		lacks("unread", "cannot read whether logins have access to managed GPUs: "+node.LoginFiltersErr.Error(), "see the journal of gpushared")
 	default:
 		states, missing, err := cv.Policy.DesiredFilters(want, node, nil, cv.Table.Live())
 		if err != nil {
@@ -50,13 +50,13 @@ func (cv *Converger) updateLoginFilterConditions(want *state.Desired, node *obse
 		}
 		for _, s := range states {
 			if !slices.ContainsFunc(node.LoginFilters, func(g devices.LoginFilterState) bool { return g.Cgroup == s.Cgroup }) {
-				why := "nothing guards " + s.Cgroup
+				why := "no login filter is active on " + s.Cgroup
 				if !cv.Logins.Exists(s.Cgroup) {
 					why = "there is no cgroup " + s.Cgroup
 				} else if err := cv.Logins.LastError(); err != nil {
 					why = err.Error()
 				}
-				lacks(s.Cgroup, open+why, "it is tried again at each look; 'gpushare doctor' says what is missing")
+				lacks(s.Cgroup, open+why, "it is retried with every pass; 'gpushare doctor' reports what is missing")
 			}
 		}
 		for _, m := range missing {

@@ -6,7 +6,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 )
 
-// addMigrationConditions says where denying is asked for and not done.
+// addMigrationConditions reports when isolation.migration: deny is not enforced.
 func (cv *Converger) addMigrationConditions(want *state.Desired, lacks map[string]api.Condition) {
 	if !want.Enforcing() || !want.DeniesMigration() {
 		return
@@ -14,13 +14,13 @@ func (cv *Converger) addMigrationConditions(want *state.Desired, lacks map[strin
 	p := cv.Port.Abilities().Migration
 	if p == nil {
 		if !cv.Port.Info().Slices {
-			lacks["migration"] = api.Condition{Message: "nobody is kept from leaving a lease on " + devicepolicy.AdapterText(cv.Port.Info()), Hint: "run gpushared as root on a host with cgroup v2"}
+			lacks["migration"] = api.Condition{Message: "processes can leave a lease on " + devicepolicy.AdapterText(cv.Port.Info()), Hint: "run gpushared as root on a host with cgroup v2"}
 		}
 		return
 	}
 	if is, err := p.MigrationDenied(); err != nil {
-		lacks["migration"] = api.Condition{Message: "whether moving processes out of leases is denied cannot be seen: " + err.Error(), Hint: "it is detected all the same"}
+		lacks["migration"] = api.Condition{Message: "cannot read whether moving processes out of leases is denied: " + err.Error(), Hint: "it is detected nevertheless"}
 	} else if !is && cv.State.Changing() == nil {
-		lacks["migration"] = api.Condition{Message: "moving processes out of leases is not denied", Hint: "it is detected all the same; see the journal of gpushared for why"}
+		lacks["migration"] = api.Condition{Message: "moving processes out of leases is not denied", Hint: "it is detected nevertheless; see the journal of gpushared for the reason"}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// recordMissing keeps which instances of ours are not there although nobody of us took them away: what comes back in their
-// place is another instance, with the same UUIDs. Where they are made on demand it is not even ours.
+// recordMissing records the managed instances that disappeared without a change: an instance that appears in their place later
+// is another one, although it has the same UUIDs. On a GPU with instances on demand it is foreign.
 func (cv *Converger) recordMissing(node *observe.Node) {
 	want := cv.State.Desired()
 	if node.DriverErr != nil || cv.State.LastChangeSeq() > node.Seq || cv.State.Changing() != nil || !want.Enforcing() {
@@ -20,7 +20,7 @@ func (cv *Converger) recordMissing(node *observe.Node) {
 		for id, a := range s.Achieved {
 			g, ok := node.GPU(id)
 			if !ok || g.Err != nil || state.EpochEnded(a.Epoch, node) {
-				continue // After a boot all are gone, and come back by a change.
+				continue // A boot removes all of them, and a change creates them again.
 			}
 			changed := false
 			a.Layout, a.Instances = slices.Clone(a.Layout), slices.Clone(a.Instances)
@@ -55,12 +55,12 @@ func (cv *Converger) recordMissing(node *observe.Node) {
 		return
 	}
 	err := cv.State.Store.Update(func(s *store.State) error {
-		if cv.State.LastChangeSeq() <= node.Seq { // Else a change ended after the node was looked at.
+		if cv.State.LastChangeSeq() <= node.Seq { // Otherwise a change ended after this observation.
 			due(s, true)
 		}
 		return nil
 	})
 	if err != nil {
-		cv.Log.Warn("cannot record that an instance went without us", "error", err)
+		cv.Log.Warn("cannot record a missing instance", "error", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
-// updateIsolationConditions turns what walls and MPS lack into conditions.
+// updateIsolationConditions reports what of the isolation and of MPS is not enforced.
 func (cv *Converger) updateIsolationConditions(want *state.Desired, node *observe.Node) {
 	lacks := map[string]api.Condition{}
 	if want.Enforcing() && node.DriverErr == nil {
@@ -33,7 +33,7 @@ func (cv *Converger) addIsolationConditions(want *state.Desired, node *observe.N
 	for _, m := range w.Missing {
 		lacks[m.Slice.String()+m.Text] = api.Condition{Tenant: m.Slice.Tenant, Message: m.Text}
 	}
-	// One line for the node is enough: a line for each tenant would hide the rest.
+	// One condition for the node: one for each tenant would hide the others.
 	var names []string
 	for _, s := range w.Slices {
 		if s.Name.Grant != "" {
@@ -47,18 +47,18 @@ func (cv *Converger) addIsolationConditions(want *state.Desired, node *observe.N
 	}
 	where := " on " + devicepolicy.AdapterText(cv.Port.Info())
 	if len(names) > 0 {
-		lacks["limits"] = api.Condition{Message: strings.Join(names, ", ") + " limits are not enforced" + where, Hint: "'gpushare tenant show' says which; systemd with cgroup v2 enforces all of them"}
+		lacks["limits"] = api.Condition{Message: strings.Join(names, ", ") + " limits are not enforced" + where, Hint: "'gpushare tenant show' lists them; systemd with cgroup v2 enforces all of them"}
 	}
 	if len(w.Slices) > 0 && !info.Devices {
 		how := where
 		if info.NoDevices != "" {
 			how += ": " + info.NoDevices
 		}
-		lacks["devices"] = api.Condition{Message: "device walls are not enforced" + how, Hint: "a tenant is kept to its GPUs by its environment only; run gpushared as root on a host with cgroup v2"}
+		lacks["devices"] = api.Condition{Message: "device rules are not enforced" + how, Hint: "only the environment restricts a tenant to its GPUs; run gpushared as root on a host with cgroup v2"}
 	}
 	timesliced := slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.Mode(g.Identity.UUID) == api.ModeTimeslice })
 	if err := cv.ThawReady(); timesliced && !info.Freeze {
-		lacks["freeze"] = api.Condition{Message: "time shares are not enforced" + where, Hint: "nothing can be frozen: run gpushared as root on a host with cgroup v2"}
+		lacks["freeze"] = api.Condition{Message: "time shares are not enforced" + where, Hint: "no lease can be frozen: run gpushared as root on a host with cgroup v2"}
 	} else if timesliced && err != nil {
 		lacks["freeze"] = api.Condition{Message: "time shares are not enforced: " + err.Error(), Hint: "start gpushare-thaw: 'systemctl start gpushare-thaw'"}
 	}

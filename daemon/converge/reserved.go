@@ -6,13 +6,13 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// unmetReserved knows which reserved grants were told of because their places cannot be kept free.
+// unmetReserved is the reserved grants that were reported because their places cannot be kept free.
 type unmetReserved struct {
 	mu    locks.Mutex[locks.Leaf] // guards unmet
 	unmet map[lease.Key]bool
 }
 
-// swap takes the grants that are unmet now, and gives those that were before.
+// swap stores the grants that are unmet now, and returns the former ones.
 func (r *unmetReserved) swap(now map[lease.Key]bool) (before map[lease.Key]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -20,8 +20,8 @@ func (r *unmetReserved) swap(now map[lease.Key]bool) (before map[lease.Key]bool)
 	return before
 }
 
-// updateReserved tells of reserved grants (reserved: true) whose places cannot be kept free, and when they are again.
-// Nothing is taken from anybody for them. A change closes GPUs for as long as it takes: of that nothing is told.
+// updateReserved reports reserved grants (reserved: true) whose places cannot be kept free, and when they are again. No lease is
+// stopped for them. An open change closes GPUs for a short time: that is not reported.
 func (cv *Converger) updateReserved() {
 	if cv.State.Changing() != nil {
 		return
@@ -31,7 +31,7 @@ func (cv *Converger) updateReserved() {
 	for _, u := range unmet {
 		now[u.Grant] = true
 		conditions[u.Grant.Tenant+"/"+u.Grant.Grant] = api.Condition{
-			Tenant: u.Grant.Tenant, Message: u.Reason, Hint: "nothing is taken from anybody for it: it is kept free as soon as there is room; 'gpushare lease list' shows who has what",
+			Tenant: u.Grant.Tenant, Message: u.Reason, Hint: "no lease is stopped for it: its places are kept free when leases end; 'gpushare lease list' lists the leases",
 		}
 	}
 	cv.Conditions.Replace("reserved", conditions)
@@ -43,7 +43,7 @@ func (cv *Converger) updateReserved() {
 	}
 	for key := range before {
 		if !now[key] {
-			cv.Events.Publish(api.Event{Kind: "reserved.kept", Tenant: key.Tenant, Message: key.Tenant + "/" + key.Grant + ": its reserved places are kept free again, or it is reserved no more"})
+			cv.Events.Publish(api.Event{Kind: "reserved.kept", Tenant: key.Tenant, Message: key.Tenant + "/" + key.Grant + ": its reserved places are kept free again, or it is no longer reserved"})
 		}
 	}
 }

@@ -25,12 +25,12 @@ const withReserved = withoutReserved + `  - name: red
     grants: [{name: kept, exclusive: 1, reserved: true}]
 `
 
-// A reserved grant whose place cannot be kept free is told of as long as that is so, and by whom.
+// A reserved grant whose place cannot be kept free is reported as long as that is so.
 func TestUnmetReservedGrantIsReported(t *testing.T) {
 	w := newFixture(t, withoutReserved)
 	w.Observer.Observe(t.Context())
 	node := &observe.Node{GPUs: []observe.GPU{observetest.Device(false)}}
-	empty := &observe.Node{} // The GPU is not there any more.
+	empty := &observe.Node{} // The GPU is missing.
 	want := func(document string, generation uint64) {
 		t.Helper()
 		s, err := spec.Decode("node.yaml", []byte(document))

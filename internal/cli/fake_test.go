@@ -110,11 +110,11 @@ func labNode() *api.Status {
 			Host: "lab1", Generation: 7, Enforce: "on", Driver: "580.95.05", Adapter: "systemd 257", Operation: "op-12",
 			Conditions: []api.Condition{
 				{Kind: "held", GPU: gpu10, Message: "held: cannot create 3g.20gb at 4: in use", Hint: "correct the cause, then 'gpushare gpu retry'"},
-				{Kind: "drift", GPU: gpu0, Message: "GPU 0 is not as the spec says: an apply would create 1g.5gb at 2", Hint: "somebody changed it outside gpushare; 'gpushare apply' puts it right"},
+				{Kind: "drift", GPU: gpu0, Message: "GPU 0 is not as the spec says: an apply would create 1g.5gb at 2", Hint: "it was changed outside gpushare; 'gpushare apply' corrects it"},
 				{Kind: "not-enforced", Tenant: "vision", Message: "memory.high is not enforced"},
 				{Kind: "unknown-member", Message: "this host does not know user alice of tenant vision", Hint: unknown},
 				{Kind: "unknown-member", Message: "this host does not know user bob of tenant speech", Hint: unknown},
-				{Kind: "state", Message: "the end of a change could not be recorded", Hint: "make room"},
+				{Kind: "state", Message: "cannot record the end of a change", Hint: "free space"},
 			},
 		},
 		GPUs: []api.GPUStatus{

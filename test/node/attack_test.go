@@ -198,7 +198,7 @@ func TestAnotherNodeForTheSameMinor(t *testing.T) {
 	if !b.RealNodes {
 		t.Skip("needs device nodes that can be opened in the temporary directory")
 	}
-	if c := status(t, b.Node).Node.Conditions; slices.ContainsFunc(c, func(c api.Condition) bool { return strings.Contains(c.Message, "device walls are not enforced") }) {
+	if c := status(t, b.Node).Node.Conditions; slices.ContainsFunc(c, func(c api.Condition) bool { return strings.Contains(c.Message, "device rules are not enforced") }) {
 		t.Skip("needs device programs")
 	}
 	var st unix.Stat_t

@@ -210,9 +210,9 @@ func (p *changeFixture) isolationActive(st *api.Status, report reporter) {
 			}
 		}
 	})
-	notIsolated := slices.ContainsFunc(st.Node.Conditions, func(c api.Condition) bool { return strings.Contains(c.Message, "device walls are not enforced") })
+	notIsolated := slices.ContainsFunc(st.Node.Conditions, func(c api.Condition) bool { return strings.Contains(c.Message, "device rules are not enforced") })
 	if !notIsolated && len(withRules) == 0 {
-		report("I3", "device walls are said to be enforced, and no cgroup of the node has one")
+		report("I3", "device rules are said to be enforced, and no cgroup of the node has any")
 	}
 	h, err := cgroup.FindHierarchy()
 	if err != nil {

@@ -26,7 +26,7 @@ func startWithDeviceNodes(t *testing.T) *harness.Node {
 	}
 	apply(t, n, shared)
 	for _, c := range status(t, n).Node.Conditions {
-		if strings.Contains(c.Message, "device walls are not enforced") {
+		if strings.Contains(c.Message, "device rules are not enforced") {
 			t.Skipf("needs device programs: %s", c.Message)
 		}
 	}

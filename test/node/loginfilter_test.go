@@ -315,7 +315,7 @@ func TestMissingLoginFilterIsReported(t *testing.T) {
 	apply(t, n, closedLogins)
 	awaitStatus(t, n, "a guard that cannot be is not said", func(s *api.Status) bool {
 		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
-			return c.Kind == "login-filter" && strings.Contains(c.Message, "logins are not kept from managed GPUs")
+			return c.Kind == "login-filter" && strings.Contains(c.Message, "logins have access to managed GPUs")
 		})
 	})
 	if r := n.CLI(soon(t), "status", "--exit-code"); r.Code != api.ExitDegraded {
