@@ -103,7 +103,7 @@ var noon = time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 // labNode is a node on which something of every kind is going on.
 func labNode() *api.Status {
 	const gib = 1 << 30
-	const unknown = "correct the name, or create it; it gives nobody any rights now"
+	const unknown = "correct the name, or create it; it gives no rights now"
 	return &api.Status{
 		SchemaVersion: 1, At: noon,
 		Node: api.NodeStatus{

@@ -251,7 +251,7 @@ func TestLoginFilterAtBoot(t *testing.T) {
 		}
 		return string(out)
 	}
-	if out := attach(); !strings.Contains(out, "no guard") {
+	if out := attach(); !strings.Contains(out, "no login filter") {
 		t.Errorf("without a spec: %s", out)
 	}
 	apply(t, l.Node, closedLogins)

@@ -75,7 +75,7 @@ func TestUnattributedIsStopped(t *testing.T) {
 				count++
 			}
 		}
-		return count == 1 && hasCondition(s, "unattributed", "it is root's"), nil
+		return count == 1 && hasCondition(s, "unattributed", "it belongs to root"), nil
 	}); err != nil {
 		t.Errorf("%v: %+v", err, s.Node.Conditions)
 	}
