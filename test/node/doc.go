@@ -1,3 +1,3 @@
 // Package node tests the shipped programs on a virtual node: real processes, real sockets, real files, and a library
-// that behaves as a driver does. It needs 'make build'. It claims nothing about hardware.
+// that behaves like the driver. It needs 'make build'. Its results say nothing about hardware.
 package node

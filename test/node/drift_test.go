@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// listener keeps what happens on a node.
+// listener records the events of a node.
 type listener struct {
 	mu  sync.Mutex // guards all
 	all []api.Event
@@ -34,8 +34,8 @@ func listen(t *testing.T, n *harness.Node) *listener {
 			once.Do(func() { close(began) })
 		})
 	}()
-	// A stream says nothing when it begins: something is made to happen until it is heard.
-	err := harness.Await(soon(t), 20*time.Millisecond, "no event is heard", func() (bool, error) {
+	// The stream has no first message: leases are started until an event arrives.
+	err := harness.Await(soon(t), 20*time.Millisecond, "no event arrives", func() (bool, error) {
 		select {
 		case <-began:
 			return true, nil
@@ -52,7 +52,7 @@ func listen(t *testing.T, n *harness.Node) *listener {
 
 func errOf(r harness.Result) error { return &api.Error{Kind: api.KindInternal, Message: r.Err} }
 
-// of gives the messages of one kind of event.
+// of returns the messages of the events of one kind.
 func (l *listener) of(kind string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,14 +65,15 @@ func (l *listener) of(kind string) []string {
 	return out
 }
 
-// Walls that somebody takes away from outside stand again after one look; it is told once, and nothing more is written.
+// Device rules that were removed from outside are active again after one converge. It is reported once, and nothing more is
+// written.
 func TestDriftIsCorrected(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, everything)
 	h, err := cgroup.FindHierarchy()
 	if err != nil || !strings.Contains(status(t, n).Node.Adapter, "cgroupfs") {
-		t.Skip("there are no slices here: it takes root and a cgroup v2 hierarchy")
+		t.Skip("slices need root and a cgroup v2 hierarchy")
 	}
 	if err := device.Probe(h.Dir("/")); err != nil {
 		t.Skipf("device programs cannot be attached here: %v", err)
@@ -97,31 +98,31 @@ func TestDriftIsCorrected(t *testing.T) {
 	}
 	reload()
 	if got := counter("drift.corrected"); got != 0 {
-		t.Fatalf("%d drifts before anybody did anything: %q", got, events.of("drift.corrected"))
+		t.Fatalf("%d corrections before a change: %q", got, events.of("drift.corrected"))
 	}
 	was := map[string][]device.Rule{}
 	for what, dir := range dirs {
 		rules, ok, err := device.Rules(dir)
 		if err != nil || !ok {
-			t.Fatalf("%s has no wall: %v", what, err)
+			t.Fatalf("%s has no device rules: %v", what, err)
 		}
 		was[what] = rules
 		if removed, err := device.RemoveRules(dir); err != nil || !removed {
-			t.Fatalf("%s: its wall was not removed: %v", what, err)
+			t.Fatalf("%s: its device rules were not removed: %v", what, err)
 		}
 	}
 	reload()
 	for what, dir := range dirs {
 		rules, ok, err := device.Rules(dir)
 		if err != nil || !ok || len(rules) != len(was[what]) {
-			t.Errorf("%s: its wall is %v (%v, %v), it was %v", what, rules, ok, err, was[what])
+			t.Errorf("%s: its device rules are %v (%v, %v), they were %v", what, rules, ok, err, was[what])
 		}
 	}
 	before := counter("writes")
 	reload()
 	reload()
 	if got := counter("writes"); got != before {
-		t.Errorf("%d more writes after it was mended", got-before)
+		t.Errorf("%d more writes after the correction", got-before)
 	}
 	reports := events.of("drift.corrected")
 	if len(reports) != len(dirs) || counter("drift.corrected") != uint64(len(dirs)) {
@@ -129,26 +130,26 @@ func TestDriftIsCorrected(t *testing.T) {
 	}
 	for what := range dirs {
 		if !strings.Contains(strings.Join(reports, "\n"), what+": all devices are open") {
-			t.Errorf("nobody is told what %s was found as: %q", what, reports)
+			t.Errorf("no event says what was found of %s: %q", what, reports)
 		}
 	}
 	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "changed from outside") {
-		t.Errorf("doctor says nothing of it:\n%s", r.Out)
+		t.Errorf("doctor does not report it:\n%s", r.Out)
 	}
 	for _, c := range status(t, n).Node.Conditions {
 		if c.Kind == "drift" {
-			t.Errorf("it is mended, and a condition says %s", c.Message)
+			t.Errorf("it is corrected, and a condition says %s", c.Message)
 		}
 	}
-	// What the spec changes is no drift.
+	// A change of the spec is not drift.
 	apply(t, n, strings.Replace(everything, "      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}\n", "", 1))
 	reload()
 	if got := counter("drift.corrected"); got != uint64(len(dirs)) {
-		t.Errorf("a change of the spec is taken for drift: %q", events.of("drift.corrected"))
+		t.Errorf("a change of the spec is reported as drift: %q", events.of("drift.corrected"))
 	}
 }
 
-// The guard of logins is mended and told like every wall, and a release takes it away.
+// A removed login filter is corrected and reported like device rules, and unmanage removes it.
 func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 	l := newLogins(t)
 	apply(t, l.Node, closedLogins)
@@ -160,11 +161,11 @@ func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 		return ok
 	}
 	if err := l.Client().Reload(soon(t)); err != nil || !read() {
-		t.Fatalf("there is no guard: %v", err)
+		t.Fatalf("there is no login filter: %v", err)
 	}
 	for want := range uint64(2) {
 		if removed, err := device.RemoveLoginFilter(l.dir); err != nil || !removed {
-			t.Fatalf("the guard was not removed: %v", err)
+			t.Fatalf("the login filter was not removed: %v", err)
 		}
 		for range 2 {
 			if err := l.Client().Reload(soon(t)); err != nil {
@@ -173,29 +174,29 @@ func TestLoginFilterDriftAndUnmanage(t *testing.T) {
 		}
 		all, err := l.Client().Counters(soon(t))
 		if err != nil || !read() || all["drift.corrected"] != want+1 {
-			t.Errorf("guarded %v, %d times mended: %v", read(), all["drift.corrected"], err)
+			t.Errorf("login filter active %v, %d corrections: %v", read(), all["drift.corrected"], err)
 		}
 	}
 	if r := l.CLI(soon(t), "unmanage", "--check"); r.Code != api.ExitConflict || !strings.Contains(r.Out, "remove the login filter of") {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if r := l.CLI(soon(t), "unmanage"); r.Code != 0 || read() {
-		t.Errorf("release exits with %d, guarded %v: %s%s", r.Code, read(), r.Out, r.Err)
+		t.Errorf("unmanage exits with %d, login filter active %v: %s%s", r.Code, read(), r.Out, r.Err)
 	}
 	unmanaged(t, l.Node)
 	if read() {
-		t.Error("the guard is back")
+		t.Error("the login filter is active again")
 	}
 }
 
-// A slice that somebody else made among ours is shown, and neither an apply nor a release takes it away.
+// A foreign slice below gpushare.slice is reported, and neither apply nor unmanage removes it.
 func TestSliceOfAnother(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, everything)
 	found := slicesOf(t, n)
 	if len(found) == 0 {
-		t.Skip("there are no slices here: it takes root and a cgroup v2 hierarchy")
+		t.Skip("slices need root and a cgroup v2 hierarchy")
 	}
 	theirs := filepath.Join(filepath.Dir(found[0]), "theirs.slice")
 	if err := os.Mkdir(theirs, 0o755); err != nil {
@@ -204,7 +205,7 @@ func TestSliceOfAnother(t *testing.T) {
 	expectPresent := func(after string) {
 		t.Helper()
 		if _, err := os.Stat(theirs); err != nil {
-			t.Errorf("after %s it is gone: %v", after, err)
+			t.Errorf("after %s it does not exist: %v", after, err)
 		}
 	}
 	if err := n.Client().Reload(soon(t)); err != nil {
@@ -215,18 +216,18 @@ func TestSliceOfAnother(t *testing.T) {
 	if !slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
 		return c.Kind == "foreign" && strings.Contains(c.Message, "theirs")
 	}) {
-		t.Errorf("nobody is told of it: %+v", s.Node.Conditions)
+		t.Errorf("no condition reports it: %+v", s.Node.Conditions)
 	}
 	apply(t, n, strings.Replace(everything, "name: red", "name: rouge", 1))
 	expectPresent("an apply")
 	if now := slicesOf(t, n); slices.ContainsFunc(now, func(s string) bool { return strings.HasSuffix(s, "/red.slice") }) {
-		t.Errorf("ours stays: %q", now)
+		t.Errorf("a slice of gpushare is left: %q", now)
 	}
 	r := n.CLI(soon(t), "unmanage")
 	if r.Code != 0 || !strings.Contains(r.Err, "theirs is not managed by gpushare") {
-		t.Errorf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
+		t.Errorf("unmanage exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	expectPresent("a release")
+	expectPresent("unmanage")
 	if now := slicesOf(t, n); len(now) != 1 {
 		t.Errorf("left are %q", now)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// ondemand is a node of two GPUs on which instances are made for leases.
+// ondemand is a spec of two GPUs on which instances are created for leases.
 func ondemand(keep string, indexes ...string) string {
 	return `version: v1
 node: {enforce: on}
@@ -28,7 +28,7 @@ tenants:
 `
 }
 
-// unhurried starts a node whose daemon waits for a driver on a busy host.
+// unhurried starts a node with driver timeouts for a busy host.
 func unhurried(t *testing.T, file string) *harness.Node {
 	t.Helper()
 	n := newNode(t, file)
@@ -38,7 +38,7 @@ func unhurried(t *testing.T, file string) *harness.Node {
 	return n
 }
 
-// run runs a command on demand that has to end well, and gives what it printed.
+// run runs a command on demand that must succeed and returns its output.
 func run(t *testing.T, n *harness.Node, args ...string) string {
 	t.Helper()
 	r := n.CLI(soon(t), append([]string{"run", "-q"}, args...)...)
@@ -48,7 +48,7 @@ func run(t *testing.T, n *harness.Node, args ...string) string {
 	return r.Out
 }
 
-// awaitTruth waits until the GPUs are cut in a way.
+// awaitTruth waits until condition returns true for the truth about the GPUs.
 func awaitTruth(t *testing.T, n *harness.Node, what string, condition func(truth string) bool) {
 	t.Helper()
 	last := ""
@@ -61,7 +61,7 @@ func awaitTruth(t *testing.T, n *harness.Node, what string, condition func(truth
 	}
 }
 
-// runOnDemand starts a job that holds a lease for which something may have to be made first.
+// runOnDemand starts a job whose lease may need a new instance.
 func runOnDemand(t *testing.T, n *harness.Node, tenant, grant string, command ...string) (*harness.Job, string) {
 	t.Helper()
 	job, err := n.Run("-q", "-t", tenant, "--grant", grant, "--", "sh", "-c", `echo "lease=$GPUSHARE_LEASE="; exec `+strings.Join(command, " "))
@@ -79,13 +79,13 @@ func runOnDemand(t *testing.T, n *harness.Node, tenant, grant string, command ..
 
 func empty(truth string) bool { return truth == "" }
 
-// An instance is made for a lease, is there for the next, and goes when nobody needed it for as long as it is kept.
+// An instance is created for a lease, used by the next lease, and destroyed after it was idle for the time of keep.
 func TestInstancesOnDemand(t *testing.T) {
 	t.Parallel()
 	n := unhurried(t, quick)
 	apply(t, n, ondemand("1h", "0", "1"))
 	if got := truth(t, n); got != "" {
-		t.Fatalf("instances for nobody: %s", got)
+		t.Fatalf("instances without a lease: %s", got)
 	}
 	job, id := runOnDemand(t, n, "red", "cut", "sleep", "60")
 	s := awaitChange(t, n)
@@ -114,11 +114,11 @@ func TestInstancesOnDemand(t *testing.T) {
 	if got := writes(t, n); got != before {
 		t.Errorf("%d writes for a lease on an instance that was there", got-before)
 	}
-	// Beyond one's grants there is nothing.
+	// Without a grant no instance is created.
 	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--kind", "mig:2g.10gb", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "half") {
 		t.Errorf("without a grant run exits with %d: %s", r.Code, r.Err)
 	}
-	// What is idle makes room at once.
+	// An idle instance is destroyed at once when a request needs its placement.
 	run(t, n, "-t", "red", "--grant", "whole", "--", "true")
 	run(t, n, "-t", "red", "--grant", "whole", "--", "true")
 	two, _ := runOnDemand(t, n, "red", "whole", "sleep", "60")
@@ -134,14 +134,14 @@ func TestInstancesOnDemand(t *testing.T) {
 		awaitEnd(t, j)
 	}
 	apply(t, n, ondemand("100ms", "0", "1"))
-	awaitTruth(t, n, "idle instances do not go", empty)
+	awaitTruth(t, n, "idle instances are not destroyed", empty)
 	explained(t, awaitChange(t, n), "at the end")
 
-	// One that is made again at the same place has the same UUID, and another number.
+	// An instance that is created again at the same placement has the same UUID and another generation.
 	first, a := runOnDemand(t, n, "red", "whole", "sleep", "60")
 	one := leaseByID(awaitChange(t, n), a)
 	first.Kill()
-	awaitTruth(t, n, "the instance does not go", empty)
+	awaitTruth(t, n, "the instance is not destroyed", empty)
 	_, b := runOnDemand(t, n, "red", "whole", "sleep", "60")
 	again := leaseByID(awaitChange(t, n), b)
 	if one == nil || again == nil || one.Devices[0] != again.Devices[0] || one.InstanceGeneration == again.InstanceGeneration {
@@ -149,7 +149,7 @@ func TestInstancesOnDemand(t *testing.T) {
 	}
 }
 
-// Many ask at once, of two tenants and with more than fits: each gets its turn, and nobody shares.
+// Many concurrent requests of two tenants, more than fit: each is served, and no two share an instance.
 func TestManyOnDemandAtOnce(t *testing.T) {
 	t.Parallel()
 	n := unhurried(t, slow)
@@ -172,11 +172,12 @@ func TestManyOnDemandAtOnce(t *testing.T) {
 			t.Errorf("job %d exits with %d: %s", i, code, job.Output())
 		}
 	}
-	awaitTruth(t, n, "idle instances do not go", empty)
+	awaitTruth(t, n, "idle instances are not destroyed", empty)
 	explained(t, awaitChange(t, n), "at the end")
 }
 
-// Where no instance can be made the GPU is held, the request goes elsewhere or is told, and nothing is tried for ever.
+// If no instance can be created the GPU is held, and the request is placed on another GPU or refused. There are no endless
+// retries.
 func TestCreationFails(t *testing.T) {
 	t.Parallel()
 	n := unhurried(t, quick)
@@ -184,7 +185,7 @@ func TestCreationFails(t *testing.T) {
 	if err := n.Ctl(soon(t), nil, "fault", "add", "DeviceCreateGpuInstance*", "fail", "--gpu", "0", "--times", "-1"); err != nil {
 		t.Fatal(err)
 	}
-	run(t, n, "-t", "red", "--grant", "whole", "--", "true") // On GPU 1 in the end.
+	run(t, n, "-t", "red", "--grant", "whole", "--", "true") // Finally on GPU 1.
 	s := awaitChange(t, n)
 	if s.GPUs[0].State != "held" || s.GPUs[1].State != "ok" {
 		t.Errorf("GPU 0 is %s, GPU 1 is %s: %s", s.GPUs[0].State, s.GPUs[1].State, s.GPUs[0].Reason)
@@ -194,7 +195,7 @@ func TestCreationFails(t *testing.T) {
 	}
 	r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--", "true")
 	if r.Code != 125 || !strings.Contains(r.Err, "held") {
-		t.Errorf("with nowhere to go run exits with %d: %s", r.Code, r.Err)
+		t.Errorf("without a GPU left run exits with %d: %s", r.Code, r.Err)
 	}
 	if err := n.Ctl(soon(t), nil, "fault", "clear"); err != nil {
 		t.Fatal(err)
@@ -208,8 +209,8 @@ func TestCreationFails(t *testing.T) {
 	explained(t, awaitChange(t, n), "at the end")
 }
 
-// The daemon is killed at every place that it passes while it makes an instance and takes one away for it. Whoever waited
-// gets his, and nothing is left that nobody explains.
+// The daemon is killed at every fault point while it destroys an idle instance and creates another. The waiting request gets
+// its instance, and no unexplained instance is left.
 func TestKilledWhileCreating(t *testing.T) {
 	t.Parallel()
 	binaries := buildWithFaults(t)
@@ -221,7 +222,7 @@ func TestKilledWhileCreating(t *testing.T) {
 	apply(t, n, ondemand("1h", "0"))
 	kills := 0
 	for k := 1; ; k += enumeration.Stride(3) {
-		// A small idle one is in the way of the large one, and the other way round.
+		// The small idle instance blocks the large one, and vice versa.
 		run(t, n, "-t", "red", "--grant", "small", "--wait", "--", "true")
 		where := fmt.Sprintf("kill %d", k)
 		n.StopDaemon()
@@ -267,13 +268,13 @@ func TestKilledWhileCreating(t *testing.T) {
 	n.Env = nil
 }
 
-// foreign is a node on which somebody else made instances.
+// foreign is a node with instances that gpushare did not create.
 const foreign = `driver: "580"
 gpus:
   - {model: A100-SXM4-40GB, mig: true, layout: ["3g.20gb@4", "1g.5gb@0"]}
 `
 
-// What others made is told, in the way by name, and settled only by an administrator's word.
+// Foreign instances are reported, named when they block a request, and only changed by a command of an administrator.
 func TestImportAndRemoveInstances(t *testing.T) {
 	t.Parallel()
 	n := unhurried(t, foreign)
@@ -285,7 +286,7 @@ func TestImportAndRemoveInstances(t *testing.T) {
 	for i := range s.GPUs[0].MIG.Instances {
 		in := &s.GPUs[0].MIG.Instances[i]
 		if !in.Foreign {
-			t.Errorf("%s is taken for gpushare's", in.Profile)
+			t.Errorf("%s is listed as managed", in.Profile)
 		}
 		if in.Profile == "3g.20gb" {
 			three = in
@@ -299,11 +300,11 @@ func TestImportAndRemoveInstances(t *testing.T) {
 	}
 	r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true")
 	if r.Code != 125 || !strings.Contains(r.Err, "is in the way: it is not managed by gpushare") {
-		t.Errorf("with others' instances in the way run exits with %d: %s", r.Code, r.Err)
+		t.Errorf("with foreign instances in the way run exits with %d: %s", r.Code, r.Err)
 	}
 	layout := strings.Replace(spec, "{dynamic: true, keep: 1h}", "{layout: [7g.40gb]}", 1)
 	if r := n.CLIIn(soon(t), layout, "apply", "-f", "-"); r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "3g.20gb at "+at(three)) {
-		t.Errorf("a layout in whose way they are: exit code %d, %s", r.Code, r.Err)
+		t.Errorf("a layout that they block: exit code %d, %s", r.Code, r.Err)
 	}
 	for _, args := range [][]string{{"import", "0", at(three), "--check"}, {"remove", "0", at(other), "--check"}} {
 		if r := n.CLI(soon(t), append([]string{"mig"}, args...)...); r.Code != 0 {
@@ -314,14 +315,14 @@ func TestImportAndRemoveInstances(t *testing.T) {
 		t.Errorf("--check, and the node is partitioned as %s", got)
 	}
 	if r := n.CLI(soon(t), "mig", "import", "0", "7"); r.Code != api.ExitFailed || !strings.Contains(r.Err, "3g.20gb at "+at(three)) {
-		t.Errorf("adopting nothing exits with %d: %s", r.Code, r.Err)
+		t.Errorf("an import without instances exits with %d: %s", r.Code, r.Err)
 	}
 
 	if r := n.CLI(soon(t), "mig", "import", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "gpushare manages them now") {
 		t.Fatalf("mig import exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if r := n.CLI(soon(t), "mig", "import", "0", at(three)); r.Code != 0 || !strings.Contains(r.Out, "already") {
-		t.Errorf("adopting it again exits with %d: %s%s", r.Code, r.Out, r.Err)
+		t.Errorf("a second import exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	job, id := runOnDemand(t, n, "blue", "half", "sleep", "60")
 	if l := leaseByID(awaitChange(t, n), id); l == nil || l.Devices[0] != three.UUIDs[0] || writes(t, n) != 0 {
@@ -340,15 +341,15 @@ func TestImportAndRemoveInstances(t *testing.T) {
 	if got := s.GPUs[0].MIG.Instances; len(got) != 1 || got[0].Foreign || !got[0].Imported {
 		t.Errorf("left are %+v", got)
 	}
-	explained(t, s, "when all is settled")
+	explained(t, s, "after import and removal")
 	if r := n.CLI(soon(t), "mig", "remove", "0", at(three)); r.Code != 0 {
-		t.Errorf("mig remove of an adopted one exits with %d: %s", r.Code, r.Err)
+		t.Errorf("mig remove of an imported one exits with %d: %s", r.Code, r.Err)
 	}
 	if got := truth(t, n); got != "" {
 		t.Errorf("at the end there is %s", got)
 	}
 	run(t, n, "-t", "red", "--grant", "whole", "--", "true")
 	if s := awaitChange(t, n); len(s.Node.Times) == 0 {
-		t.Error("nobody kept how long steps took")
+		t.Error("the duration of steps was not recorded")
 	}
 }

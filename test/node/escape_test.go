@@ -12,8 +12,8 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// escapeFixture is a lease of an ordinary user's whose processes can be moved out of it, as the service manager of a tenant has
-// systemd do it (AttachProcessesToUnit): here root does it by hand.
+// escapeFixture is a lease of an ordinary user whose processes are moved out of it. A tenant's service manager does that with
+// AttachProcessesToUnit; here root writes cgroup.procs.
 type escapeFixture struct {
 	t      *testing.T
 	n      *harness.Node
@@ -23,10 +23,10 @@ type escapeFixture struct {
 	events *eventStream
 }
 
-// become is how a job of root's goes on as an ordinary user.
+// become changes a job of root to an ordinary user.
 const become = "setpriv --reuid 65534 --regid 65534 --clear-groups "
 
-// script is a job that has children; what it prints first tells them.
+// startEscape starts a lease whose script first prints the pids of its children.
 func startEscape(t *testing.T, n *harness.Node, script string) *escapeFixture {
 	t.Helper()
 	x := &escapeFixture{t: t, n: n, top: unified(t), events: follow(t, n)}
@@ -60,8 +60,8 @@ func (x *escapeFixture) move(pid int) {
 	}
 }
 
-// awaitEnded waits until a process has ended, and fails when that takes longer than a process-list period and what an
-// emulated or busy machine adds.
+// awaitEnded waits until a process has ended, and fails if that takes longer than a process-list period plus a margin for an
+// emulated or busy machine.
 func (x *escapeFixture) awaitEnded(what string, pid int, since time.Time) {
 	x.t.Helper()
 	err := harness.Await(soon(x.t), 5*time.Millisecond, what+" lives on", func() (bool, error) {
@@ -72,7 +72,7 @@ func (x *escapeFixture) awaitEnded(what string, pid int, since time.Time) {
 		x.t.Fatalf("%v\n%s", err, daemonLog(x.n))
 	}
 	elapsed := time.Since(since)
-	x.t.Logf("%s ended %.2f s after it left", what, elapsed.Seconds())
+	x.t.Logf("%s ended %.2f s after the escape", what, elapsed.Seconds())
 	if elapsed > 3*time.Second {
 		x.t.Errorf("%s was outside for %s", what, elapsed)
 	}
@@ -89,7 +89,7 @@ func escapeNode(t *testing.T) *harness.Node {
 	return n
 }
 
-// Whoever leaves a lease is found and ended, however it left; who stays and who never was inside is not touched.
+// An escaped process is found and killed, however it escaped. Members of a lease and other processes are not affected.
 func TestEscape(t *testing.T) {
 	t.Parallel()
 	n := escapeNode(t)
@@ -125,7 +125,7 @@ func TestEscape(t *testing.T) {
 	})
 
 	t.Run("a child in a session of its own, and its children", func(t *testing.T) {
-		// The child begins another one when it is told to, from outside.
+		// The child starts another one after a signal from outside.
 		go1 := filepath.Join(t.TempDir(), "go")
 		open(t, filepath.Dir(go1))
 		x := startEscape(t, n, `setsid sh -c "while ! [ -e `+go1+` ]; do sleep 0.02; done; sleep 61 & wait" >/dev/null 2>&1 & wait`)
@@ -146,10 +146,10 @@ func TestEscape(t *testing.T) {
 		}
 		x.awaitEnded("the child", child, began)
 		if kids, err := children(x.job.PID()); err != nil || len(kids) > 0 {
-			t.Errorf("it left children: %v, %v", kids, err)
+			t.Errorf("children are left: %v, %v", kids, err)
 		}
-		// Whether the grandchild was born before its parent was found or not, none is left.
-		if err := harness.Await(soon(t), 10*time.Millisecond, "the grandchild lives", func() (bool, error) {
+		// No grandchild is left, whether it started before its parent was found or after.
+		if err := harness.Await(soon(t), 10*time.Millisecond, "the grandchild is running", func() (bool, error) {
 			all, err := procfs.All()
 			for _, s := range all {
 				if s.Session == child && !s.Dead() {
@@ -162,7 +162,7 @@ func TestEscape(t *testing.T) {
 		}
 	})
 
-	t.Run("strangers, root and whoever asks for a lease are left alone", func(t *testing.T) {
+	t.Run("other processes, root and processes with their own lease are not stopped", func(t *testing.T) {
 		other, err := n.Run("-q", "-t", "red", "--grant", "part", "--", "sleep", "60")
 		if err != nil {
 			t.Fatal(err)
@@ -178,14 +178,14 @@ func TestEscape(t *testing.T) {
 		if !strings.Contains(e.Message, "root's") {
 			t.Errorf("the event is %+v", e)
 		}
-		// Two looks more.
+		// Two more scans.
 		for range 2 {
 			before := time.Now()
 			y := startEscape(t, n, "exec sleep 60")
 			y.move(y.job.PID())
 			y.awaitEnded("another job", y.job.PID(), before)
 		}
-		for what, pid := range map[string]int{"root's process": roots, "the one that asked for a lease of its own": nested, "a stranger": other.PID()} {
+		for what, pid := range map[string]int{"root's process": roots, "the process with its own lease": nested, "another process": other.PID()} {
 			if st, err := procfs.Read(pid); err != nil || st.Dead() {
 				t.Errorf("%s was ended: %v\n%s", what, err, daemonLog(n))
 			}
@@ -193,7 +193,7 @@ func TestEscape(t *testing.T) {
 	})
 }
 
-// leaf is the directory of the cgroup that holds the job.
+// leaf is the directory of the cgroup of the job.
 func (x *escapeFixture) leaf() string {
 	x.t.Helper()
 	cg, err := procfs.Cgroup(x.job.PID())
@@ -203,7 +203,8 @@ func (x *escapeFixture) leaf() string {
 	return filepath.Join(x.top, cg)
 }
 
-// Whoever leaves while the daemon is away is found when it comes back: the process that became the lease is on record.
+// A process that escapes while the daemon does not run is found by the next daemon, because the first process of a lease is on
+// record.
 func TestEscapeWhileTheDaemonIsDown(t *testing.T) {
 	t.Parallel()
 	n := escapeNode(t)

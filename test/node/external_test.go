@@ -18,18 +18,18 @@ tenants:
     members: {users: [root]}
 `
 
-// A GPU that is left to others is looked at, and nothing else: not over applies, restarts, a boot and a release, not even
-// what we had made of it before.
+// A GPU in mode external is only observed: no apply, restart, boot or unmanage changes it, not even instances that gpushare
+// created before.
 func TestExternalIsNeverTouched(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, strings.Replace(everything, "select: {index: 0}", "select: {index: [0]}", 1))
 	cut, modes := truth(t, n), computeModes(t, n)
 	if !strings.Contains(cut, "GPU 0") {
-		t.Fatalf("nothing was cut: %s", cut)
+		t.Fatalf("no instance was created: %s", cut)
 	}
 	if r := n.CLIIn(soon(t), external, "apply", "-f", "-", "--check"); r.Code != 0 || strings.Contains(r.Out, "GPU 0") || strings.Contains(r.Out, "GPU 1") {
-		t.Errorf("an apply would do something to a GPU that is left to others: %s%s", r.Out, r.Err)
+		t.Errorf("an apply would change an external GPU: %s%s", r.Out, r.Err)
 	}
 	apply(t, n, external)
 	before := writes(t, n)
@@ -67,7 +67,7 @@ func TestExternalIsNeverTouched(t *testing.T) {
 	}
 	grab := strings.Replace(external, "    members: {users: [root]}\n", "    gpu: [{name: grab, exclusive: 1, gpus: {index: 0}}]\n", 1)
 	if r := n.CLIIn(soon(t), grab, "apply", "-f", "-"); r.Code == 0 {
-		t.Errorf("a grant on a GPU that is left to others is accepted: %s", r.Out)
+		t.Errorf("a grant on an external GPU is accepted: %s", r.Out)
 	}
 	n.KillDaemon()
 	if err := n.StartDaemon(soon(t)); err != nil {
@@ -78,16 +78,16 @@ func TestExternalIsNeverTouched(t *testing.T) {
 	if err := n.Ctl(soon(t), nil, "reboot"); err != nil {
 		t.Fatal(err)
 	}
-	before = writes(t, n) // A boot counts anew.
+	before = writes(t, n) // The counters restart at a boot.
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	untouched("after a boot")
 	if r := n.CLI(soon(t), "unmanage", "--all"); r.Code != 0 {
-		t.Errorf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
+		t.Errorf("unmanage exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if got := writes(t, n); got != before || computeModes(t, n) != modes {
-		t.Errorf("a release made %d writes; the compute modes are %s, they were %s", got-before, computeModes(t, n), modes)
+		t.Errorf("unmanage made %d writes; the compute modes are %s, they were %s", got-before, computeModes(t, n), modes)
 	}
 }
 

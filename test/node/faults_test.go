@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// failure is one way for a call to fail.
+// failure is one way in which a call fails.
 type failure struct {
 	name string
 	do   gpusim.Fault
@@ -40,8 +40,8 @@ type chosen struct {
 	nth   int
 }
 
-// choice is three for each change: its first call, the one in the middle and its last. The ways take turns, so that over
-// four changes each of them meets each place.
+// choice selects three calls of each change: the first, the middle and the last. The failures rotate, so that each of them is
+// combined with each place within four changes.
 func choice() []chosen {
 	var out []chosen
 	for _, s := range scenarios.All() {
@@ -55,7 +55,7 @@ func choice() []chosen {
 	return out
 }
 
-// The choice leaves nothing out of what can be chosen from, whatever changes are added or taken away.
+// The choice combines every failure with every place, also if changes are added or removed.
 func TestEveryFailureMeetsEveryPlace(t *testing.T) {
 	met := map[string]bool{}
 	for _, c := range choice() {
@@ -70,13 +70,12 @@ func TestEveryFailureMeetsEveryPlace(t *testing.T) {
 	}
 }
 
-// TestThreeCallsFailOnce makes a call of the driver fail in a change, on the shipped programs: three of each change, of those
-// of which TestEveryCallFailsOnce of the daemon fails every one. After each, and again after it was mended, everything
-// condition that must always hold, and is seen from outside.
+// TestThreeCallsFailOnce fails three driver calls of each change on the shipped programs. TestEveryCallFailsOnce of package
+// daemon fails every call. After the failure and again after its correction all invariants hold, as observed from outside.
 func TestThreeCallsFailOnce(t *testing.T) {
 	for i, c := range choice() {
 		if i%enumeration.Stride(5) != 0 {
-			continue // Another place and another way each time.
+			continue // A sample with different places and failures.
 		}
 		t.Run(fmt.Sprintf("%s/the %s call, %d of %d, with %s", c.scenario.Name, c.place, c.nth, c.scenario.Changes, c.failure.name), func(t *testing.T) {
 			t.Parallel()
@@ -90,12 +89,12 @@ func TestThreeCallsFailOnce(t *testing.T) {
 				p.invariants("after the fault and kill -9")
 			}
 			p.clearFaults()
-			p.invariants("mended")
-			p.applied("mended")
+			p.invariants("corrected")
+			p.applied("corrected")
 			if f.Do == gpusim.FaultHang {
 				p.killed()
-				p.invariants("mended, after kill -9")
-				p.applied("mended, after kill -9")
+				p.invariants("corrected, after kill -9")
+				p.applied("corrected, after kill -9")
 			}
 			if t.Failed() {
 				t.Log(daemonLog(p.Node))
@@ -118,7 +117,7 @@ type changeFixture struct {
 	instance uint32 // of the job, its id
 }
 
-// newChange makes the node as the change begins.
+// newChange starts the node in the state before the change.
 func newChange(t *testing.T, c *chosen) *changeFixture {
 	t.Helper()
 	p := &changeFixture{T: t, Scenario: c.scenario}
@@ -131,7 +130,7 @@ func newChange(t *testing.T, c *chosen) *changeFixture {
 		}
 		p.models = append(p.models, m)
 		fmt.Fprintf(&file, "  - {model: %s, mig: %v", b.Model, b.MIG)
-		if i == 0 && p.Foreign != "" { // It is there before ours, at a place that leaves enough.
+		if i == 0 && p.Foreign != "" { // It exists before gpushare's instances, at a placement that leaves enough capacity.
 			fmt.Fprintf(&file, ", layout: [%s@6]", p.Foreign)
 			p.foreign = []string{p.Foreign}
 		}
@@ -154,11 +153,11 @@ func newChange(t *testing.T, c *chosen) *changeFixture {
 	return p
 }
 
-// startJob has somebody work in an instance of GPU 0, under a lease.
+// startJob starts a lease that uses an instance of GPU 0.
 func (p *changeFixture) startJob() {
 	p.Helper()
 	p.job, p.lease = begin(p.T, p.Node, "red", scenarios.Grant(p.Busy), p.Burn("--memory", "64MiB", "--hold")...)
-	err := harness.Await(soon(p.T), 10*time.Millisecond, "nobody works", func() (bool, error) {
+	err := harness.Await(soon(p.T), 10*time.Millisecond, "the job does not run", func() (bool, error) {
 		for _, q := range p.truth()[0].Processes {
 			if q.PID == p.job.PID() && q.GI != nil {
 				p.instance = *q.GI
@@ -172,7 +171,7 @@ func (p *changeFixture) startJob() {
 	}
 }
 
-// order gives the virtual node an order.
+// order sends an order to the virtual node.
 func (p *changeFixture) order(o server.Command) server.Result {
 	p.Helper()
 	a, err := server.Control(soon(p.T), p.Root(), o)
@@ -182,7 +181,7 @@ func (p *changeFixture) order(o server.Command) server.Result {
 	return a
 }
 
-// begin makes happen what the scenario is about with one call that fails, and waits for its end.
+// begin runs the change or the boot of the scenario with one failing call, and waits for its end.
 func (p *changeFixture) begin(f gpusim.Fault) {
 	p.Helper()
 	if p.Boots {
@@ -194,7 +193,7 @@ func (p *changeFixture) begin(f gpusim.Fault) {
 		}
 	}
 	p.order(server.Command{Do: server.DoFaultAdd, Fault: &f})
-	p.Cleanup(func() { // So that the node can be emptied, come what may.
+	p.Cleanup(func() { // So that the node can be emptied in every case.
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if _, err := server.Control(ctx, p.Root(), server.Command{Do: server.DoFaultClear}); err != nil {
@@ -225,14 +224,14 @@ func (p *changeFixture) begin(f gpusim.Fault) {
 	p.calm()
 }
 
-// calm waits until nothing is under way and nothing comes of two looks: one may find layouts to restore.
+// calm waits until no operation runs after two converges: the first may find layouts to restore.
 func (p *changeFixture) calm() *api.Status {
 	p.Helper()
 	patience := soon(p.T)
 	for undisturbed := 0; ; {
 		s := awaitChange(p.T, p.Node)
 		if patience.Err() != nil {
-			p.Fatalf("there is always something under way\n%s", daemonLog(p.Node))
+			p.Fatalf("an operation is always running\n%s", daemonLog(p.Node))
 		}
 		if s.Node.Operation != "" || slices.ContainsFunc(s.GPUs, func(g api.GPUStatus) bool { return g.State == "changing" }) {
 			undisturbed = 0
@@ -252,35 +251,35 @@ func (p *changeFixture) killed() {
 	p.calm()
 }
 
-// clearFaults is what an administrator does after a fault.
+// clearFaults does what an administrator does after a fault.
 func (p *changeFixture) clearFaults() {
 	p.Helper()
 	p.order(server.Command{Do: server.DoFaultClear})
 	if slices.ContainsFunc(p.truth(), func(g gpusim.GPUView) bool { return g.Lost }) {
-		p.reboot() // A GPU that fell off the bus comes back with a boot.
+		p.reboot() // A GPU that fell off the bus needs a boot.
 	}
 	for i, g := range p.calm().GPUs {
 		if g.State == "ok" {
 			continue
 		}
 		r := p.CLI(soon(p.T), "gpu", "retry", fmt.Sprint(i))
-		if r.Code != 0 && !p.AllowReset { // A retry has no authority: the apply that follows has.
+		if r.Code != 0 && !p.AllowReset { // A retry has no authority; the following apply has.
 			p.Errorf("gpu retry of GPU %d, which is %s (%s), exits with %d: %s", i, g.State, g.Reason, r.Code, r.Err)
 		}
 	}
-	p.calm() // After a boot the layouts of other GPUs may still be on their way back.
+	p.calm() // After a boot the layouts of other GPUs may still be restored.
 	args := []string{"apply", "-f", "-"}
 	if p.AllowReset {
 		args = append(args, "--allow-reset")
 	}
 	r := p.CLIIn(soon(p.T), p.SpecTo(), args...)
 	if r.Code != 0 || !p.AllowReset && !strings.Contains(r.Out, "no changes") {
-		p.Errorf("the GPUs were tried again, and to apply again exits with %d: %s%s", r.Code, r.Out, r.Err)
+		p.Errorf("after the retry of the GPUs a second apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	p.calm()
 }
 
-// reboot boots the host. Nobody's process lives through that.
+// reboot boots the host. No process survives it.
 func (p *changeFixture) reboot() {
 	p.Helper()
 	if p.job != nil {
@@ -295,12 +294,12 @@ func (p *changeFixture) reboot() {
 	}
 }
 
-// applied is that every GPU is as wanted, and that a tenant gets what is there.
+// applied checks that every GPU is as desired, and that a tenant gets a lease on each instance.
 func (p *changeFixture) applied(where string) {
 	p.Helper()
 	for i, g := range status(p.T, p.Node).GPUs {
 		if names := p.namesOf(i); g.State != "ok" || !slices.Equal(names, p.Wanted(i, p.foreign)) {
-			p.Errorf("%s: GPU %d is %s (%s) and has %v, wanted are %v", where, i, g.State, g.Reason, names, p.Wanted(i, p.foreign))
+			p.Errorf("%s: GPU %d is %s (%s) and has %v, want %v", where, i, g.State, g.Reason, names, p.Wanted(i, p.foreign))
 		}
 	}
 	for _, profile := range strings.Fields(p.To[0]) {
@@ -308,19 +307,19 @@ func (p *changeFixture) applied(where string) {
 			continue
 		}
 		if r := p.CLI(soon(p.T), "run", "-q", "-t", "red", "--grant", scenarios.Grant(profile), "--", "true"); r.Code != 0 {
-			p.Errorf("%s: nobody gets a %s: exit code %d: %s", where, profile, r.Code, r.Err)
+			p.Errorf("%s: no lease on a %s: exit code %d: %s", where, profile, r.Code, r.Err)
 		}
 		return
 	}
 }
 
-// truth is the GPUs as they are, whatever anybody is told.
+// truth is the state of the GPUs in the virtual node.
 func (p *changeFixture) truth() []gpusim.GPUView {
 	p.Helper()
 	return p.order(server.Command{Do: server.DoStatus}).Status.GPUs
 }
 
-// layoutOf is what instances a GPU really has, with ids, places and compute instances, and its mode.
+// layoutOf is the MIG mode and the instances of a GPU in the virtual node, with ids, placements and compute instances.
 func (p *changeFixture) layoutOf(i int) string {
 	p.Helper()
 	g := p.truth()[i]
@@ -336,7 +335,7 @@ func (p *changeFixture) layoutOf(i int) string {
 	return strings.Join(out, " ")
 }
 
-// namesOf is which instances a GPU really has, by name in order.
+// namesOf is the sorted names of the instances of a GPU in the virtual node.
 func (p *changeFixture) namesOf(i int) []string {
 	p.Helper()
 	var out []string
@@ -358,7 +357,7 @@ func (p *changeFixture) namesOf(i int) []string {
 	return out
 }
 
-// working tells whether the one who works is where he was.
+// working reports whether the job still runs in its instance.
 func (p *changeFixture) working() bool {
 	p.Helper()
 	select {

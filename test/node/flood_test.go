@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// How one person floods: more connections than anybody may have.
+// One flood has more connections than a user may have.
 const floodWidth = 400
 
-// flood makes many connections of one kind, again and again, and says when the first round is made. It does not return.
+// flood opens many connections of one kind in a loop, and prints a line after the first round. It does not return.
 func (p *probe) flood() {
 	body := `{"command":["true"],"tenant":"red","wait":"1h"}`
 	get := "GET /v1/status HTTP/1.1\r\nHost: gpushare\r\n\r\n"
-	// each is what becomes of one connection until it ends.
+	// each handles one connection until it ends.
 	each, ok := map[string]func(net.Conn){
 		"idle": func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
 		"half": func(c net.Conn) { trickle(c, "GET /v1/status HTTP/1.1\r\nHost: gpushare\r\nX-Slow: ") },
@@ -23,7 +23,7 @@ func (p *probe) flood() {
 			trickle(c, "POST /v1/leases HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 1000000\r\n\r\n")
 		},
 		"connects": func(net.Conn) {},
-		"slow": func(c net.Conn) { // It asks and never reads.
+		"slow": func(c net.Conn) { // It sends a request and never reads.
 			for {
 				if _, err := io.WriteString(c, get); err != nil {
 					return
@@ -56,7 +56,7 @@ func (p *probe) flood() {
 				c, err := net.Dial("unix", p.Socket)
 				begun()
 				if err != nil {
-					time.Sleep(time.Millisecond) // The kernel refuses at once while the backlog is full, and tells nobody when it is not: this is the pace of the load.
+					time.Sleep(time.Millisecond) // The kernel refuses at once while the backlog is full and sends no event when it is not: this is the pace of the load.
 					continue
 				}
 				each(c)
@@ -69,7 +69,7 @@ func (p *probe) flood() {
 	select {}
 }
 
-// trickle sends a beginning, and then a byte now and then.
+// trickle sends the beginning of a request and then single bytes.
 func trickle(c net.Conn, beginning string) {
 	if _, err := io.WriteString(c, beginning); err != nil {
 		return

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// What is in use is changed only by force, which names whom it stops, stops them, and nobody else.
+// A GPU in use is only changed with --force, which names the leases that it stops, and stops no others.
 func TestForce(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -40,11 +40,11 @@ func TestForce(t *testing.T) {
 		t.Fatalf("with force apply exits with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
 	}
 	if code := awaitEnd(t, victim); code == 0 || code == -int(syscall.SIGKILL) {
-		t.Errorf("the lease in the way ended with %d: it was to be asked first", code)
+		t.Errorf("the lease in the way ended with %d, want its exit code after SIGTERM", code)
 	}
 	select {
 	case <-neighbour.Done():
-		t.Error("the neighbour was stopped")
+		t.Error("another lease was stopped")
 	default:
 	}
 	s := awaitChange(t, n)
@@ -53,20 +53,20 @@ func TestForce(t *testing.T) {
 		t.Errorf("the leases are %+v", s.Leases)
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
-		t.Errorf("what was made is not given to anybody: %s", r.Err)
+		t.Errorf("no lease gets a created instance: %s", r.Err)
 	}
 }
 
-// A grant that somebody uses is not taken away without force; its share is changed under him.
+// A grant in use is not removed without --force. Its share is changed while the lease runs.
 func TestGrantInUse(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
 	job, id := begin(t, n, "red", "part", "sleep", "60")
 	for name, spec := range map[string]string{
-		"the grant is gone":        strings.Replace(shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", "", 1),
-		"its GPU is for all":       strings.Replace(shared, "{select: {index: 2}, mode: timeslice}", "{select: {index: 2}, mode: exclusive}", 1),
-		"its GPU is named by none": strings.Replace(shared, "  - {select: {index: 2}, mode: timeslice}\n", "", 1),
+		"the grant is removed": strings.Replace(shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", "", 1),
+		"its GPU is exclusive": strings.Replace(shared, "{select: {index: 2}, mode: timeslice}", "{select: {index: 2}, mode: exclusive}", 1),
+		"its GPU is unmanaged": strings.Replace(shared, "  - {select: {index: 2}, mode: timeslice}\n", "", 1),
 	} {
 		if spec == shared {
 			t.Fatalf("%s: nothing was replaced", name)
@@ -94,11 +94,11 @@ func TestGrantInUse(t *testing.T) {
 	if code := awaitEnd(t, job); code != -int(syscall.SIGTERM) {
 		t.Errorf("the job ended with %d, not by SIGTERM", code)
 	}
-	explained(t, awaitChange(t, n), "after the grant was taken away")
+	explained(t, awaitChange(t, n), "after the removal of the grant")
 }
 
-// A process of no lease that is in the way: force stops it the polite way, and names it before; root's is left alone, by
-// force too, and then nothing is changed.
+// An unattributed process blocks a change. --force names it and stops it gracefully. A process of root is never stopped, and
+// then nothing is changed.
 func TestForceStopsAnUnattributedProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
@@ -156,7 +156,7 @@ func TestForceStopsAnUnattributedProcess(t *testing.T) {
 	kill()
 
 	user, ended, _ := burn(65534)
-	refused("the stranger", user, api.ExitConflict)
+	refused("the process of a user", user, api.ExitConflict)
 	r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--check", "--force")
 	if r.Code != 0 || !strings.Contains(r.Out, "disturbs: "+user) || !strings.Contains(r.Out, "stop "+user) || !strings.Contains(r.Out, "gpusim-burn, for ") {
 		t.Errorf("--check --force exits with %d: %s%s", r.Code, r.Out, r.Err)
@@ -168,14 +168,14 @@ func TestForceStopsAnUnattributedProcess(t *testing.T) {
 	select {
 	case <-ended:
 	default:
-		t.Error("the change is done and the stranger runs")
+		t.Error("the change is done and the process runs")
 	}
-	// Who is in no lease is looked for at times of its own.
-	awaitStatus(t, n, "those who ended are still told of", func(s *api.Status) bool {
+	// Unattributed processes are scanned in their own interval.
+	awaitStatus(t, n, "ended processes are still reported", func(s *api.Status) bool {
 		return !slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool { return c.Kind == "unattributed" })
 	})
 	explained(t, awaitChange(t, n), "after force")
 	if got := truth(t, n); got == was {
-		t.Errorf("apply says that it is done, and nothing changed: %s", r.Out)
+		t.Errorf("apply reports success and nothing changed: %s", r.Out)
 	}
 }

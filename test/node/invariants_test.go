@@ -19,8 +19,8 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// invariants are I1 to I6 of a node on which a change was tried, as anybody sees them who is not the daemon: in its API, in
-// the truth about the virtual GPUs, and in the kernel.
+// invariants checks I1 to I6 of a node after a change, from outside the daemon: in its API, in the virtual GPUs and in the
+// kernel.
 func (p *changeFixture) invariants(where string) {
 	p.Helper()
 	report := func(id, format string, args ...any) {
@@ -42,7 +42,7 @@ func (p *changeFixture) invariants(where string) {
 
 type reporter func(id, format string, args ...any)
 
-// I1: what was acknowledged is in force, and no change is open.
+// I1: the acknowledged spec is in force, and no change is open.
 func (p *changeFixture) specKept(st *api.Status, report reporter) {
 	p.Helper()
 	if st.Node.Operation != "" {
@@ -55,18 +55,18 @@ func (p *changeFixture) specKept(st *api.Status, report reporter) {
 		p.Fatal(err)
 	}
 	if got, want := p.written(doc.YAML), p.written(p.SpecTo()); got != want {
-		report("I1", "in force is not what was acknowledged:\n%s", got)
+		report("I1", "the spec in force is not the acknowledged one:\n%s", got)
 	}
 }
 
-// written is a spec as the daemon keeps it.
+// written is a spec in the form in which the daemon stores it.
 func (p *changeFixture) written(text string) string {
 	p.Helper()
 	s, err := spec.Decode("spec", []byte(text))
 	if err != nil {
 		p.Fatal(err)
 	}
-	s.Base = nil // The answer is numbered.
+	s.Base = nil // The answer has a generation.
 	b, err := spec.Encode(s)
 	if err != nil {
 		p.Fatal(err)
@@ -74,8 +74,7 @@ func (p *changeFixture) written(text string) string {
 	return string(b)
 }
 
-// I2: every GPU is wholly as the spec says, or wholly as it was, or says that it cannot be seen. What is not ours is called
-// foreign, and only that.
+// I2: every GPU is as the spec says, or as before, or reported as lost or stuck. Foreign instances are reported, and no others.
 func (p *changeFixture) instancesExplained(st *api.Status, report reporter) {
 	p.Helper()
 	for i := range p.Boards {
@@ -87,7 +86,7 @@ func (p *changeFixture) instancesExplained(st *api.Status, report reporter) {
 		switch g.State {
 		case "ok":
 			if desired := p.Wanted(i, p.foreign); !slices.Equal(names, desired) {
-				report("I2", "GPU %d is ok and has %v, wanted are %v", i, names, desired)
+				report("I2", "GPU %d is ok and has %v, want %v", i, names, desired)
 			}
 		case "held":
 			if layout != p.before[i] && !p.Boots && !strings.Contains(g.Reason, "could not be undone") {
@@ -105,36 +104,36 @@ func (p *changeFixture) instancesExplained(st *api.Status, report reporter) {
 		}
 	}
 	if st.GPUs[0].State == "ok" && foreign != len(p.foreign) {
-		report("I2", "%d instances are told to be foreign, %d are", foreign, len(p.foreign))
+		report("I2", "%d instances are reported as foreign, want %d", foreign, len(p.foreign))
 	}
 }
 
-// I4: who was at work still is, under the same lease in the same instance. A lost GPU takes everybody with it.
+// I4: the job still runs with the same lease in the same instance. A lost GPU ends all its jobs.
 func (p *changeFixture) jobUndisturbed(st *api.Status, report reporter) {
 	p.Helper()
 	if p.job == nil || p.truth()[0].Lost {
 		return
 	}
 	if !p.working() {
-		report("I4", "who was in instance %d is not there any more: %s", p.instance, p.job.Output())
+		report("I4", "the job in instance %d has ended: %s", p.instance, p.job.Output())
 	}
 	if l := leaseByID(st, p.lease); l == nil || l.State != api.LeaseRunning {
-		report("I4", "his lease is %+v", l)
+		report("I4", "its lease is %+v", l)
 	}
 }
 
-// I4 with authority: who was in the way was stopped before anything failed, the polite way.
+// I4 with --force: the job in the way was stopped gracefully, before a call failed.
 func (p *changeFixture) stopped(report reporter) {
 	p.Helper()
 	if p.job == nil {
 		return
 	}
 	if code := awaitEnd(p.T, p.job); code == 0 || code == -int(syscall.SIGKILL) {
-		report("I4", "who was in the way ended with %d: he was to be asked to end: %s", code, p.job.Output())
+		report("I4", "the job in the way ended with %d, want its exit code after SIGTERM: %s", code, p.job.Output())
 	}
 }
 
-// I5: a limit that is shown to be in force is the kernel's, and one that is not in force says why.
+// I5: a limit that is shown as in force is that of the kernel, and one that is not in force has a reason.
 func (p *changeFixture) limitsTrue(st *api.Status, report reporter) {
 	p.Helper()
 	gib := scenarios.MemoryTo
@@ -150,19 +149,19 @@ func (p *changeFixture) limitsTrue(st *api.Status, report reporter) {
 			continue
 		}
 		if l.Desired != fmt.Sprintf("%dGiB", gib) {
-			report("I5", "wanted is memory %q, the spec says %d GiB", l.Desired, gib)
+			report("I5", "the desired memory limit is %q, the spec says %d GiB", l.Desired, gib)
 		}
 		set := p.memoryLimits()
 		switch {
 		case l.InForce == "" && l.Reason == "":
-			report("I5", "memory is not limited, and nobody says why")
+			report("I5", "memory is not limited, and no reason is given")
 		case l.InForce != "" && !slices.Equal(set, []string{fmt.Sprint(gib << 30)}):
-			report("I5", "shown is memory %s, and set are %v", l.InForce, set)
+			report("I5", "the memory limit shown is %s, the kernel has %v", l.InForce, set)
 		}
 	}
 }
 
-// memoryLimits are the kernel's limits of the node's slices.
+// memoryLimits returns the memory limits of the slices in the kernel.
 func (p *changeFixture) memoryLimits() []string {
 	var out []string
 	p.eachCgroup(func(dir string) {
@@ -173,7 +172,7 @@ func (p *changeFixture) memoryLimits() []string {
 	return out
 }
 
-// eachCgroup visits the node's cgroups, where it has any.
+// eachCgroup calls each for every cgroup of the node.
 func (p *changeFixture) eachCgroup(each func(dir string)) {
 	h, err := cgroup.FindHierarchy()
 	if err != nil || !h.Exists(p.Subtree()) {
@@ -183,36 +182,36 @@ func (p *changeFixture) eachCgroup(each func(dir string)) {
 		if err == nil && d.IsDir() {
 			each(path)
 		}
-		return nil // What went meanwhile has no limits.
+		return nil // A cgroup that was removed meanwhile has no limits.
 	})
 	if err != nil {
 		p.Error(err)
 	}
 }
 
-// I3, and the end of I8: a lease has the walls that it is shown to have, none opens what is no instance's (whoever is given
-// its place next would share it), and nobody is frozen.
+// I3 and a part of I8: a lease has the device rules that status shows, no rule allows a capability of no instance (the next
+// instance at the placement could be shared), and no process is frozen.
 func (p *changeFixture) isolationActive(st *api.Status, report reporter) {
 	p.Helper()
-	withRules := map[string]bool{} // by folder
+	withRules := map[string]bool{} // by directory
 	p.eachCgroup(func(dir string) {
 		if b, err := os.ReadFile(filepath.Join(dir, "cgroup.events")); err == nil && strings.Contains(string(b), "frozen 1") {
 			report("I8", "%s is frozen", dir)
 		}
 		rules, ok, err := devices.Rules(dir)
 		if err != nil || !ok {
-			return // It cannot be read here, and then none is shown either; or it went.
+			return // The rules cannot be read here, and then status shows none; or the cgroup was removed.
 		}
 		withRules[dir] = true
 		for _, r := range rules {
 			if r.Type == 'c' && r.Major == hostroot.MajorCaps && !p.present(r.Minor) {
-				report("I3", "%s opens capability %d, which is no instance's", dir, r.Minor)
+				report("I3", "%s allows capability %d, which belongs to no instance", dir, r.Minor)
 			}
 		}
 	})
 	notIsolated := slices.ContainsFunc(st.Node.Conditions, func(c api.Condition) bool { return strings.Contains(c.Message, "device rules are not enforced") })
 	if !notIsolated && len(withRules) == 0 {
-		report("I3", "device rules are said to be enforced, and no cgroup of the node has any")
+		report("I3", "device rules are reported as enforced, and no cgroup of the node has any")
 	}
 	h, err := cgroup.FindHierarchy()
 	if err != nil {
@@ -228,12 +227,12 @@ func (p *changeFixture) isolationActive(st *api.Status, report reporter) {
 			active = active || withRules[dir]
 		}
 		if !active {
-			report("I3", "lease %s is shown to have a device wall, and %s has none", l.ID, l.Isolation.Cgroup)
+			report("I3", "status shows device rules for lease %s, and %s has none", l.ID, l.Isolation.Cgroup)
 		}
 	}
 }
 
-// present tells whether a capability is that of an instance, or of a GPU that nobody sees and nobody can open.
+// present reports whether a capability belongs to an instance, or to a lost GPU, which no process can open.
 func (p *changeFixture) present(minor uint32) bool {
 	if minor == gpusim.CapMonitor {
 		return true
@@ -256,7 +255,7 @@ func (p *changeFixture) present(minor uint32) bool {
 	return false
 }
 
-// I6: to look again changes nothing.
+// I6: another converge changes nothing.
 func (p *changeFixture) noWrites(report reporter) {
 	p.Helper()
 	c := p.Client()
@@ -271,10 +270,10 @@ func (p *changeFixture) noWrites(report reporter) {
 	gpus, daemon := count()
 	for range 2 {
 		if err := c.Reload(soon(p.T)); err != nil {
-			p.Errorf("cannot look again: %v", err)
+			p.Errorf("cannot converge again: %v", err)
 		}
 	}
 	if g, d := count(); g != gpus || d != daemon {
-		report("I6", "to look again wrote %d times to the GPUs, and the daemon counts %d", g-gpus, d-daemon)
+		report("I6", "converging again wrote %d times to the GPUs, and the daemon counts %d", g-gpus, d-daemon)
 	}
 }
